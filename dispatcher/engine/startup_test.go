@@ -93,7 +93,7 @@ func must(t *testing.T, err error) {
 // that has just started. A session hands in its count at its end.
 func (r rig) buffers(with func(rig)) int {
 	r.Helper()
-	pool, err := pgxpool.NewWithConfig(r.Context(), r.Pool.Config())
+	pool, err := pgxpool.NewWithConfig(r.Context(), r.Config())
 	if err != nil {
 		r.Fatal(err)
 	}

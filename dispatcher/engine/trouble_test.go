@@ -58,7 +58,7 @@ func TestDatabaseTroubles(t *testing.T) {
 	}
 	dsn := srv.DSN("postgres")
 	locked := func() (end func()) {
-		tx, err := r.Pool.Begin(t.Context())
+		tx, err := r.Begin(t.Context())
 		if err == nil {
 			_, err = tx.Exec(t.Context(), `lock table outbox.outbox_events`)
 		}
@@ -98,7 +98,7 @@ func TestDatabaseTroubles(t *testing.T) {
 			own.eventually("every row is delivered", func() bool { return r.delivered() == before+10 })
 			own.eventually("the engine notices that the database is there", func() bool { return d.Snapshot().Source.OK })
 			d.stop()
-			own.Pool.Close()
+			own.Close()
 			own.eventually("its sessions end", func() bool { return pgtest.Value[int](r, `select count(*) `+sessionsOfDispatcher) == 0 })
 		})
 	}
@@ -125,7 +125,7 @@ func TestDatabaseShutsDown(t *testing.T) {
 		return !d.Snapshot().Source.OK
 	})
 	own.awaitUnreachable(d, "the database system is shutting down; wait until the server is ready")
-	r.Pool.Reset()
+	r.Reset()
 	if err := srv.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -63,7 +63,7 @@ func newLogRig(t *testing.T) (rig, string) {
 	r.exec(r.old.ddl)
 	r.exec(`select pg_create_logical_replication_slot($1, 'pgoutput')`, r.old.spec.Slot)
 	t.Cleanup(func() { // which a database cannot be dropped with
-		_, err := r.Pool.Exec(context.WithoutCancel(t.Context()), `select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = $1`, r.old.spec.Slot)
+		_, err := r.Exec(context.WithoutCancel(t.Context()), `select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = $1`, r.old.spec.Slot)
 		if err != nil {
 			t.Error(err)
 		}

@@ -21,7 +21,7 @@ func TestBackOfDroppedTableRemovesAdoption(t *testing.T) {
 	if _, err := r.try(adopt.Back, adopt.Options{}); err == nil || !strings.Contains(err.Error(), "the table was renamed, with the trigger: name it back") {
 		t.Errorf("of a table that was renamed: %v", err)
 	}
-	conn, err := r.Pool.Acquire(t.Context())
+	conn, err := r.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -178,7 +178,7 @@ func (p *producers) one(n int) {
 	if n%16 < 4 && p.old.aggregates == 0 {
 		level = pgx.RepeatableRead
 	}
-	tx, err := p.Pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: level})
+	tx, err := p.BeginTx(ctx, pgx.TxOptions{IsoLevel: level})
 	if err != nil {
 		p.Errorf("a producer got %v", err)
 		return

@@ -15,7 +15,7 @@ import (
 // uncommitted inserts an event in a transaction that does not wait for the disk when it commits.
 func (r rig) uncommitted(n int) pgx.Tx {
 	r.Helper()
-	tx, err := r.Pool.Begin(r.Context())
+	tx, err := r.Begin(r.Context())
 	if err != nil {
 		r.Fatal(err)
 	}

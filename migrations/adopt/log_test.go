@@ -110,7 +110,7 @@ func TestDebeziumTransactionAcrossTheConfirmedPosition(t *testing.T) {
 	l := newLedger()
 	connector := r.connect(dsn, l, 1)
 	r.step(adopt.ToShadow, adopt.Shadow, true)
-	late, err := r.Pool.Begin(t.Context())
+	late, err := r.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -247,7 +247,7 @@ func TestDebeziumErrorsNameTheRemedy(t *testing.T) {
 		"pg_create_physical_replication_slot($1)":                 " is a physical one; give the slot.name",
 		"pg_create_logical_replication_slot($1, 'test_decoding')": " has the plugin test_decoding, and an adoption reads pgoutput; give the connector plugin.name pgoutput",
 	} {
-		if _, err := r.Pool.Exec(t.Context(), "select "+create, other.old.spec.Slot); err != nil {
+		if _, err := r.Exec(t.Context(), "select "+create, other.old.spec.Slot); err != nil {
 			t.Logf("a server without its contrib: %v", err)
 			continue
 		}
@@ -265,7 +265,7 @@ func TestDebeziumErrorsNameTheRemedy(t *testing.T) {
 	login := r.old.spec.Slot
 	r.exec(`create role ` + login + ` login password 'plain'; grant ` + login + ` to current_user; alter schema outbox owner to ` + login + `; alter table outboxevent owner to ` + login)
 	t.Cleanup(func() {
-		_, _ = r.Pool.Exec(context.WithoutCancel(t.Context()), `reassign owned by `+login+` to current_user; drop owned by `+login+`; drop role `+login, pgx.QueryExecModeSimpleProtocol)
+		_, _ = r.Exec(context.WithoutCancel(t.Context()), `reassign owned by `+login+` to current_user; drop owned by `+login+`; drop role `+login, pgx.QueryExecModeSimpleProtocol)
 	})
 	conn, err := pgx.Connect(t.Context(), strings.Replace(dsn, pgUser(t, dsn), login+":plain", 1))
 	if err != nil {

@@ -44,7 +44,7 @@ func newRig(t *testing.T, old oldService) rig {
 func (r rig) exec(sql string, args ...any) {
 	r.Helper()
 	args = append([]any{pgx.QueryExecModeSimpleProtocol}, args...)
-	if _, err := r.Pool.Exec(r.Context(), sql, args...); err != nil {
+	if _, err := r.Exec(r.Context(), sql, args...); err != nil {
 		r.Fatalf("%.200s: %v", sql, err)
 	}
 }
@@ -52,7 +52,7 @@ func (r rig) exec(sql string, args ...any) {
 // try does a step on a connection of its own.
 func (r rig) try(step adopt.Step, o adopt.Options) (result adopt.Result, err error) {
 	r.Helper()
-	conn, err := r.Pool.Acquire(r.Context())
+	conn, err := r.Acquire(r.Context())
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func (r rig) step(step adopt.Step, state adopt.State, changed bool) adopt.Result
 // status is that of the only adoption.
 func (r rig) status() adopt.Status {
 	r.Helper()
-	conn, err := r.Pool.Acquire(r.Context())
+	conn, err := r.Acquire(r.Context())
 	if err != nil {
 		r.Fatal(err)
 	}

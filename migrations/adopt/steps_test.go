@@ -27,7 +27,7 @@ func TestTransactionsAcrossTheCutover(t *testing.T) {
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	begin := func(level pgx.TxIsoLevel) pgx.Tx {
 		t.Helper()
-		tx, err := r.Pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
+		tx, err := r.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
 		if err == nil {
 			_, err = tx.Exec(t.Context(), `select count(*) from pg_class`)
 		}
@@ -78,7 +78,7 @@ func TestStepsWaitForReadersWithoutDeadlock(t *testing.T) {
 	r := newRig(t, storageService())
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	r.old.spec.Topic = "memories"
-	reader, err := r.Pool.Begin(t.Context())
+	reader, err := r.Begin(t.Context())
 	if err == nil {
 		_, err = reader.Exec(t.Context(), `select from storage_outbox`)
 	}
@@ -273,7 +273,7 @@ func TestDryRunPrintsTheStep(t *testing.T) {
 // Errors name the object, the cause and the remedy.
 func TestRefusedStepsNameTheRemedy(t *testing.T) {
 	r := newRig(t, m10Service())
-	conn, err := r.Pool.Acquire(t.Context())
+	conn, err := r.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -333,7 +333,7 @@ func TestRefusedStepsNameTheRemedy(t *testing.T) {
 		}
 	}
 	r.exec(`create role adopt_app; grant usage on schema m10_recovery, outbox to adopt_app`)
-	t.Cleanup(func() { _, _ = r.Pool.Exec(context.Background(), `drop owned by adopt_app; drop role adopt_app`) })
+	t.Cleanup(func() { _, _ = r.Exec(context.Background(), `drop owned by adopt_app; drop role adopt_app`) })
 	if _, err := conn.Exec(t.Context(), `set role adopt_app`); err != nil {
 		t.Fatal(err)
 	}

@@ -89,7 +89,7 @@ func TestKilledBatchRolledBack(t *testing.T) {
 	o := request()
 	r.begin(o)
 	r.step(o, 5, 5)
-	hold, err := r.Pool.Begin(t.Context())
+	hold, err := r.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
