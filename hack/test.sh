@@ -18,6 +18,8 @@ mapfile -t majors < <(sed -nE 's/.*linux-amd64-([0-9]+)\..*/\1/p' hack/servers/p
 watching=(./hack ./hack/chart ./hack/demo ./hack/fields ./hack/internal/... ./hack/testing/...) # they compare the rest with rules
 database=(./migrations/... ./dispatcher/{pgstore,producer,journal,replay,consumer} ./dispatcher/deadletters/pgreader ./dispatcher/internal/{notify,retention})
 count='' # -count=1 leaves out Go's cache
+cores=$(getconf _NPROCESSORS_ONLN)
+wide="-p $((2 * cores)) -parallel $((3 * cores))" # most tests wait more than they compute
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -91,7 +93,7 @@ on_api_server() {
   KUBEBUILDER_ASSETS=$(hack/pins/kube/build.sh test) || return
   export KUBEBUILDER_ASSETS
   hack/pins/tool.sh helm >/dev/null || return # built before the clock of a test runs
-  tests "$@"
+  tests $wide "$@"
 }
 
 # in_module FOLDER: the tests of a module of its own.
@@ -151,7 +153,7 @@ steady_times() {
 }
 
 data() {
-  step "The data plane, on PostgreSQL ${majors[0]}" race on "${majors[0]}" tests -short ./dispatcher/... ./migrations/...
+  step "The data plane, on PostgreSQL ${majors[0]}" race on "${majors[0]}" tests $wide -short ./dispatcher/... ./migrations/...
   step "Budgets of plans and WAL, on PostgreSQL ${majors[-1]}" on "${majors[-1]}" budgets
 }
 
@@ -167,7 +169,7 @@ everything() {
   data
   step "All packages, on PostgreSQL ${majors[-1]}" on "${majors[-1]}" on_api_server ./...
   for major in "${majors[@]:1:${#majors[@]}-2}"; do
-    step "PostgreSQL $major: tables, statements and order per key" on "$major" tests -short "${database[@]}"
+    step "PostgreSQL $major: tables, statements and order per key" on "$major" tests $wide -short "${database[@]}"
     step "Budgets of plans and WAL, on PostgreSQL $major" on "$major" budgets
   done
   for module in hack/{gitops,image,bench}; do step "$module" in_module $module; done
@@ -179,7 +181,7 @@ steady_times
 for part in "$@"; do
   case $part in
     data | control | tools) $part ;;
-    cluster) step "The main job on a real cluster" cluster 'main || stop || troubles || security || upgrade' ;;
+    cluster) OUTBOX_E2E_DOWNTIME=${OUTBOX_E2E_DOWNTIME:-20s} step "The main job on a real cluster" cluster 'main || stop || troubles || security || upgrade' ;;
     e2e) step "Specs on a real cluster" cluster "${LABELS-}" ;;
     all) everything ;;
     *) echo "usage: $0 [data|control|tools|cluster|e2e|all]..." >&2; exit 2 ;;
