@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -37,6 +38,22 @@ func TestCRDFitsIntoAnAnnotation(t *testing.T) {
 			t.Errorf("%s has %d bytes as JSON; kubectl apply needs less than 262144, with other annotations", file, len(object))
 		}
 		t.Logf("%s has %d bytes as JSON", file, len(object))
+	}
+}
+
+// kubectl takes a word for a category first, so a kind whose name is one cannot be got by name.
+func TestNoKindHasTheNameOfACategory(t *testing.T) {
+	var categories []string
+	for kind := range crds {
+		categories = append(categories, crd(t, kind).Spec.Names.Categories...)
+	}
+	for kind := range crds {
+		names := crd(t, kind).Spec.Names
+		for _, name := range append(names.ShortNames, names.Singular, names.Plural, strings.ToLower(kind)) {
+			if slices.Contains(categories, name) {
+				t.Errorf("%s of the kind %s is a category too: `kubectl get %s NAME` fails", name, kind, name)
+			}
+		}
 	}
 }
 
@@ -169,13 +186,18 @@ func walk(t *testing.T, kind string, visit func(path string, s *apiextensionsv1.
 
 func root(t *testing.T, kind string) *apiextensionsv1.JSONSchemaProps {
 	t.Helper()
+	return crd(t, kind).Spec.Versions[0].Schema.OpenAPIV3Schema
+}
+
+func crd(t *testing.T, kind string) *apiextensionsv1.CustomResourceDefinition {
+	t.Helper()
 	data, err := os.ReadFile(crds[kind])
 	if err != nil {
 		t.Fatal(err)
 	}
-	crd := &apiextensionsv1.CustomResourceDefinition{}
-	if err := yaml.UnmarshalStrict(data, crd); err != nil {
+	object := &apiextensionsv1.CustomResourceDefinition{}
+	if err := yaml.UnmarshalStrict(data, object); err != nil {
 		t.Fatal(err)
 	}
-	return crd.Spec.Versions[0].Schema.OpenAPIV3Schema
+	return object
 }

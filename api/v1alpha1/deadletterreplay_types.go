@@ -11,7 +11,7 @@ import (
 // Deleting the object stops it after the batch that is under way: what waits is skipped, and its dead letters stay open.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:path=deadletterreplays,shortName=dlr,categories=outbox
+// +kubebuilder:resource:path=deadletterreplays,shortName=dlr,categories=outbox-operator
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Action",type=string,JSONPath=`.spec.action`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`,description="True when each dead letter of the set has its outcome"

@@ -9,7 +9,7 @@ import (
 // The operator runs one migration Job for it, and reports here what its dispatchers see.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:path=outboxes,shortName=ob,categories=outbox
+// +kubebuilder:resource:path=outboxes,shortName=ob,categories=outbox-operator
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`

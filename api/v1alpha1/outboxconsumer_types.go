@@ -9,7 +9,7 @@ import (
 // the consumer itself runs. The operator runs nothing for it: it compares what is registered with what is delivered.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:path=outboxconsumers,shortName=oc,categories=outbox
+// +kubebuilder:resource:path=outboxconsumers,shortName=oc,categories=outbox-operator
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Types",type=string,JSONPath=`.spec.eventTypes`
 // +kubebuilder:printcolumn:name="Team",type=string,JSONPath=`.spec.ownerTeam`

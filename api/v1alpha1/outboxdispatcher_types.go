@@ -9,7 +9,7 @@ import (
 // Deployment of dispatchers for it and reports their state here.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:shortName=obd,categories=outbox
+// +kubebuilder:resource:shortName=obd,categories=outbox-operator
 // +kubebuilder:subresource:status
 // +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.selector
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
