@@ -56,13 +56,24 @@ func containerTrouble(status corev1.ContainerStatus) string {
 	case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
 		return problem.Sentence(fmt.Sprintf("the container %q cannot be started: %s", status.Name, waiting.Message))
 	case "CrashLoopBackOff":
-		text := fmt.Sprintf("The container %q ends again and again", status.Name)
-		if ended := LastEnd(status); ended != nil && LastLine(ended.Message) != "" {
-			return problem.Sentence(text + ": " + LastLine(ended.Message))
-		}
-		return text + "; see `kubectl logs` with --previous."
+		return problem.Sentence(crashes(status))
 	}
 	return ""
+}
+
+// crashes says how a container that crashes again and again ended last.
+func crashes(status corev1.ContainerStatus) string {
+	ended := LastEnd(status)
+	switch text := fmt.Sprintf("The container %q ends again and again", status.Name); {
+	case ended == nil:
+		return text + "; see `kubectl logs` with --previous"
+	case ended.Reason == "OOMKilled":
+		return fmt.Sprintf("The container %q is killed again and again, because it exceeds its memory limit (OOMKilled); raise the limit", status.Name)
+	case LastLine(ended.Message) != "":
+		return text + ": " + LastLine(ended.Message)
+	default:
+		return fmt.Sprintf("%s, with exit code %d (%s); see `kubectl logs` with --previous", text, ended.ExitCode, ended.Reason)
+	}
 }
 
 // LastEnd is how the container ended last, nil when it has not.

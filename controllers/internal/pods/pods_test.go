@@ -16,13 +16,18 @@ func TestWhatPodsLeaveBehind(t *testing.T) {
 	ended := func(code int32, message string) []corev1.Pod {
 		return container(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: "Error", Message: message}})
 	}
+	crashing := func(code int32, reason, message string) []corev1.Pod {
+		crashing := waiting("CrashLoopBackOff", "back-off 10s")
+		crashing[0].Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason, Message: message}
+		return crashing
+	}
 	for want, got := range map[string]string{
-		`The image "image:1" cannot be pulled; check its name and the pull secrets.`:                Trouble(waiting("ImagePullBackOff", "Back-off 5m0s")),
-		`The container "dispatcher" ends again and again; see ` + "`kubectl logs` with --previous.": Trouble(waiting("CrashLoopBackOff", "back-off 10s")),
-		`The container "dispatcher" ends again and again: the port is taken.`: Trouble([]corev1.Pod{{Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
-			Name: "dispatcher", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
-			LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: "log line\nthe port is taken"}}}}}}}),
-		`The container "dispatcher" cannot be started: no such key.`: Trouble(waiting("CreateContainerConfigError", "no such key")),
+		`The image "image:1" cannot be pulled; check its name and the pull secrets.`:                                              Trouble(waiting("ImagePullBackOff", "Back-off 5m0s")),
+		`The container "dispatcher" ends again and again; see ` + "`kubectl logs` with --previous.":                               Trouble(waiting("CrashLoopBackOff", "back-off 10s")),
+		`The container "dispatcher" ends again and again: the port is taken.`:                                                     Trouble(crashing(1, "Error", "log line\nthe port is taken")),
+		`The container "dispatcher" ends again and again, with exit code 2 (Error); see ` + "`kubectl logs` with --previous.":     Trouble(crashing(2, "Error", "")),
+		`The container "dispatcher" is killed again and again, because it exceeds its memory limit (OOMKilled); raise the limit.`: Trouble(crashing(137, "OOMKilled", "")),
+		`The container "dispatcher" cannot be started: no such key.`:                                                              Trouble(waiting("CreateContainerConfigError", "no such key")),
 		"No node takes a pod: 0/1 nodes are available": Trouble([]corev1.Pod{{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{
 			{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/1 nodes are available"}}}}}),
 		"correct the password":              LastWords(ended(1, "log line\ncorrect the password\n")),
