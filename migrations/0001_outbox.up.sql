@@ -366,6 +366,7 @@ create table outbox_workers (
     topics     text[]      not null default '{}',
     version    text,
     blocks     boolean     not null default false,
+    paused     boolean     not null default false,
     started_at timestamptz not null default now(),
     seen_at    timestamptz not null default now(),
     delivered_5m bigint    not null default 0,
@@ -380,6 +381,7 @@ comment on table outbox_workers is 'One row per process of a dispatcher that run
 comment on column outbox_workers.worker is 'What outbox_events.locked_by names.';
 comment on column outbox_workers.topics is 'The topics that it serves. Empty: all of its namespace.';
 comment on column outbox_workers.blocks is 'Whether its keys wait behind a dead event: onDead Block.';
+comment on column outbox_workers.paused is 'Whether it claims nothing: state Paused.';
 comment on column outbox_workers.seen_at is 'When it last updated this row, on the database''s clock.';
 comment on column outbox_workers.delivered_5m is 'The events that it marked delivered in the 5 minutes before seen_at.';
 comment on column outbox_workers.failed_5m is 'Its deliveries that failed in the 5 minutes before seen_at.';

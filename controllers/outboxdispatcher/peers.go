@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/outbox-operator/outbox-operator/api/status"
@@ -166,10 +167,14 @@ func byAge[T client.Object](a, b T) int {
 }
 
 // sharing are the names of others that deliver events of the dispatcher too, each once: of peers, by their
-// specs; and of those that the pods meet in the database, which run elsewhere or name it differently.
+// specs; and of those that the pods meet in the database, which run elsewhere or name it differently. A dispatcher that
+// claims nothing, such as a standby, shares nothing.
 func sharing(obd *v1alpha1.OutboxDispatcher, peers []*v1alpha1.OutboxDispatcher, statuses []status.Status) (names []string) {
+	if !claims(obd) {
+		return nil
+	}
 	for _, peer := range peers {
-		if peer.Spec.Namespace == obd.Spec.Namespace && intersect(peer.Spec.Topics, obd.Spec.Topics) {
+		if claims(peer) && peer.Spec.Namespace == obd.Spec.Namespace && intersect(peer.Spec.Topics, obd.Spec.Topics) {
 			names = append(names, peer.Name)
 		}
 	}
@@ -183,6 +188,11 @@ func sharing(obd *v1alpha1.OutboxDispatcher, peers []*v1alpha1.OutboxDispatcher,
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
+}
+
+// claims reports whether the spec asks for delivery.
+func claims(obd *v1alpha1.OutboxDispatcher) bool {
+	return obd.Spec.State != v1alpha1.StatePaused && ptr.Deref(obd.Spec.Replicas, 1) > 0
 }
 
 // intersect compares sets of topics, of which an empty one has all.

@@ -7,6 +7,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
@@ -60,9 +61,18 @@ var _ = Describe("dispatchers of one database", Label("sharing"), func() {
 		c.expectOf(a, kstatus.InProgressStatus, alone)
 		c.expectOf(b, kstatus.InProgressStatus, alone)
 		c.expectEvent(corev1.EventTypeNormal, api.ReasonNotShared, "")
+		edit(c, b, func(o *api.OutboxDispatcher) { o.Spec.Topics = nil })
+		shared := want{api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, ""}
+		c.expectOf(a, kstatus.InProgressStatus, shared)
+		edit(c, b, func(o *api.OutboxDispatcher) { o.Spec.State = api.StatePaused }) // a standby claims nothing
+		c.expectOf(a, kstatus.InProgressStatus, alone)
+		c.expectOf(b, kstatus.InProgressStatus, alone)
+		edit(c, b, func(o *api.OutboxDispatcher) { o.Spec.State, o.Spec.Replicas = "", ptr.To(int32(0)) })
+		c.expectOf(a, kstatus.InProgressStatus, alone)
+		edit(c, b, func(o *api.OutboxDispatcher) { o.Spec.Replicas = nil })
+		c.expectOf(a, kstatus.InProgressStatus, shared)
 
 		// Events flow all the same.
-		edit(c, b, func(o *api.OutboxDispatcher) { o.Spec.Topics = nil })
 		for _, job := range c.jobs() {
 			c.finish(&job, time.Now(), "")
 		}

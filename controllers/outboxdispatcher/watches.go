@@ -33,7 +33,7 @@ func (r *Reconciler) peersOf(ctx context.Context, obd client.Object) []reconcile
 func concernsPeers(e event.UpdateEvent) bool {
 	looked := func(o client.Object) []any {
 		spec := &o.(*v1alpha1.OutboxDispatcher).Spec
-		return []any{o.GetDeletionTimestamp().IsZero(), spec.Namespace, spec.Topics, spec.OutboxRef, spec.Database}
+		return []any{o.GetDeletionTimestamp().IsZero(), claims(o.(*v1alpha1.OutboxDispatcher)), spec.Namespace, spec.Topics, spec.OutboxRef, spec.Database}
 	}
 	return !equality.Semantic.DeepEqual(looked(e.ObjectOld), looked(e.ObjectNew))
 }

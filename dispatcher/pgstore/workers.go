@@ -18,6 +18,8 @@ type WorkerInfo struct {
 	Version string
 	// Blocks is true when its keys wait behind a dead event: KeyOrder.BlockOnDead.
 	Blocks bool
+	// Paused is true while it claims nothing.
+	Paused bool
 	// Delivered and Failed count how its deliveries ended over each of dispatcher.Windows.
 	Delivered, Failed [len(dispatcher.Windows)]int64
 }
@@ -27,7 +29,7 @@ type WorkerInfo struct {
 // few moments; nothing in the delivery of events depends on it. The error is the database's.
 func (s *Store) Heartbeat(ctx context.Context, w WorkerInfo) error {
 	return s.note(ctx, "note that the worker runs", s.sql.heartbeat, pgUUID(s.worker), w.Dispatcher, s.namespace, w.Topics, w.Version, w.Blocks,
-		w.Delivered[0], w.Failed[0], w.Delivered[1], w.Failed[1])
+		w.Delivered[0], w.Failed[0], w.Delivered[1], w.Failed[1], w.Paused)
 }
 
 // Leave removes this worker's row, for a worker that stops. The error is the database's.
@@ -36,7 +38,8 @@ func (s *Store) Leave(ctx context.Context) error {
 }
 
 // Sharing names the other dispatchers that claim the worker's namespace too, with topics in common, in whatever
-// cluster they run: five at most, by name. They are those with a heartbeat in the last minute.
+// cluster they run: five at most, by name. They are those with a heartbeat in the last minute
+// that are not paused.
 // The error is the database's.
 func (s *Store) Sharing(ctx context.Context, w WorkerInfo) ([]string, error) {
 	rows, err := s.pool.Query(ctx, s.sql.sharing, s.namespace, w.Dispatcher, w.Topics)

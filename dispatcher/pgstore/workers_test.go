@@ -57,7 +57,8 @@ func TestHeartbeatWritesOneRowPerWorker(t *testing.T) {
 	}
 }
 
-// Dispatchers that deliver topics of this one are named, whoever runs them; each once, and only while they run.
+// Dispatchers that deliver topics of this one are named, whoever runs them; each once, and only while they run
+// and are not paused.
 // CONTRACT: C-104
 func TestSharingNamesRunningDispatchersOfTheTopics(t *testing.T) {
 	t.Parallel()
@@ -72,6 +73,7 @@ func TestSharingNamesRunningDispatchersOfTheTopics(t *testing.T) {
 	beat("shop", "eu/returns", "returns")
 	beat("shop", "us/all")
 	beat("other", "eu/other")
+	check(t, "Heartbeat", o.Store("shop", uuid.New()).(*pgstore.Store).Heartbeat(t.Context(), pgstore.WorkerInfo{Dispatcher: "eu/standby", Paused: true}))
 	beat("shop", "eu/gone", "orders")
 	pgtest.Exec(o, `update outbox.outbox_workers set seen_at = now() - interval '2 minutes' where dispatcher = 'eu/gone'`)
 	for _, c := range []struct {

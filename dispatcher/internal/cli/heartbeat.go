@@ -15,6 +15,14 @@ const (
 	leaveTimeout     = time.Second
 )
 
+// sharing names the dispatchers that claim events of this one too. While it is paused, it claims none.
+func (e *process) sharing(ctx context.Context, w pgstore.WorkerInfo) ([]string, error) {
+	if e.Snapshot().Paused {
+		return []string{}, nil
+	}
+	return e.store.Sharing(ctx, w)
+}
+
 // heartbeat keeps this worker's row in the table outbox_workers, with the recent outcomes of its deliveries, until ctx ends,
 // and then removes it. Failures are logged at debug only: claims report whether the database responds.
 func (e *process) heartbeat(ctx context.Context, w pgstore.WorkerInfo, outcomes *tally) {
@@ -22,6 +30,7 @@ func (e *process) heartbeat(ctx context.Context, w pgstore.WorkerInfo, outcomes 
 	defer beat.Stop()
 	for ctx.Err() == nil {
 		w.Delivered, w.Failed = outcomes.lately(time.Now())
+		w.Paused = e.Snapshot().Paused
 		limited, cancel := context.WithTimeout(ctx, heartbeatTimeout)
 		if err := e.store.Heartbeat(limited, w); err != nil {
 			e.log.Debug("this worker's row in outbox_workers was not renewed", "error", err)
