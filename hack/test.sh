@@ -24,7 +24,7 @@ wide="-p $((2 * cores)) -parallel $((3 * cores))" # most tests wait more than th
 say() { printf '\n== %s\n' "$*"; }
 
 log=$(mktemp)
-times='' flaky=''
+times='' flaky='' failed=''
 finish() {
   rm -f "$log"
   [ -z "$times" ] || say "What took how long:"$'\n'"$times"
@@ -32,13 +32,14 @@ finish() {
 }
 trap finish EXIT
 
-# step WHAT COMMAND...: runs a step and keeps how long it took.
+# step WHAT COMMAND...: runs a step and keeps how long it took. Of everything, what follows runs after a failure too.
 step() {
   local begin=$SECONDS code=0
   say "$1"
   "${@:2}" || code=$? # which turns set -e off: a command of a step returns the code of what failed in it
   times+=$(printf '  %2d:%02d  %s' $(((SECONDS - begin) / 60)) $(((SECONDS - begin) % 60)) "$1")$'\n'
-  return $code
+  [ $code = 0 ] || failed+="  $1"$'\n'
+  [ -n "$count" ] || return $code
 }
 
 # tests ARGUMENT...: go test. In CI, what failed runs once more: Go has cached what passed.
@@ -187,4 +188,8 @@ for part in "$@"; do
     *) echo "usage: $0 [data|control|tools|cluster|e2e|all]..." >&2; exit 2 ;;
   esac
 done
+if [ -n "$failed" ]; then
+  say "Failed:"$'\n'"$failed"
+  exit 1
+fi
 say "Done. Everything that the tests started is gone."
