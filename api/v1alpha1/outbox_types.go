@@ -206,7 +206,7 @@ type OutboxStatus struct {
 	// dispatcherCount is the number of OutboxDispatchers that refer to the Outbox.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
-	DispatcherCount int32 `json:"dispatcherCount"`
+	DispatcherCount *int32 `json:"dispatcherCount,omitempty"`
 
 	// dispatchers are the OutboxDispatchers that refer to the Outbox, the first 64 by
 	// name.

@@ -1532,6 +1532,11 @@ func (in *OutboxStatus) DeepCopyInto(out *OutboxStatus) {
 		*out = new(int64)
 		**out = **in
 	}
+	if in.DispatcherCount != nil {
+		in, out := &in.DispatcherCount, &out.DispatcherCount
+		*out = new(int32)
+		**out = **in
+	}
 	if in.Dispatchers != nil {
 		in, out := &in.Dispatchers, &out.Dispatchers
 		*out = make([]OutboxUser, len(*in))

@@ -91,14 +91,14 @@ func TestStatusIsBounded(t *testing.T) {
 	}
 	var s api.OutboxStatus
 	setStatus(&s, observed{outbox: &api.Outbox{}, dispatchers: all})
-	if s.DispatcherCount != 100 || len(s.Dispatchers) != listed || len(s.Dispatchers[0].Topics) != listedTopics {
-		t.Errorf("%d dispatchers, %d listed with %d topics", s.DispatcherCount, len(s.Dispatchers), len(s.Dispatchers[0].Topics))
+	if *s.DispatcherCount != 100 || len(s.Dispatchers) != listed || len(s.Dispatchers[0].Topics) != listedTopics {
+		t.Errorf("%d dispatchers, %d listed with %d topics", *s.DispatcherCount, len(s.Dispatchers), len(s.Dispatchers[0].Topics))
 	}
 	if *s.Pending != 200 || *s.Dead != 100 || len(s.Backlog) != 50 || s.Backlog[0].Pending != 4 || s.Backlog[0].OldestPending.Unix() != 999 {
 		t.Errorf("pending %d, dead %d, by namespace %+v", *s.Pending, *s.Dead, s.Backlog[0])
 	}
 	setStatus(&s, observed{outbox: &api.Outbox{}})
-	if s.Pending != nil || s.Backlog != nil || s.Dispatchers != nil {
+	if s.DispatcherCount == nil || *s.DispatcherCount != 0 || s.Pending != nil || s.Backlog != nil || s.Dispatchers != nil {
 		t.Errorf("status %+v without a dispatcher", s)
 	}
 }

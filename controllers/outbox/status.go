@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
@@ -39,7 +40,7 @@ const (
 func setStatus(current *api.OutboxStatus, o observed) {
 	current.ObservedGeneration = o.outbox.Generation
 	current.Migration = string(o.migration.State)
-	current.DispatcherCount = int32(len(o.dispatchers))
+	current.DispatcherCount = ptr.To(int32(len(o.dispatchers)))
 	current.Dispatchers = nil
 	for _, d := range o.dispatchers[:min(len(o.dispatchers), listed)] {
 		topics := slices.Sorted(slices.Values(d.Spec.Topics))

@@ -75,7 +75,7 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 			want{api.TopicsSharedCondition, metav1.ConditionFalse, api.ReasonNotShared, ""})
 		s := outbox.Status
 		Expect(c.jobs()).To(HaveLen(1))
-		Expect([]any{s.Migration, *s.SchemaVersion, s.DispatcherCount}).To(Equal([]any{"Succeeded", int64(1), int32(3)}))
+		Expect([]any{s.Migration, *s.SchemaVersion, *s.DispatcherCount}).To(Equal([]any{"Succeeded", int64(1), int32(3)}))
 		Expect(s.Dispatchers).To(HaveExactElements(
 			api.OutboxUser{Name: "orders", Namespace: "shop", Topics: []string{"orders"}},
 			api.OutboxUser{Name: "returns", Namespace: "shop", Topics: []string{"returns"}},
