@@ -12,7 +12,8 @@ const (
 	//
 	// True: Delivering, DeliveringDespiteTrouble (the message names the condition with the trouble), Paused (by the
 	// spec), Pausing (a pod has not paused yet), ScaledToZero (by the spec).
-	// False: the reason of the first condition that is the cause, or Progressing.
+	// False: the reason of the first condition that is the cause, Progressing, or Resuming (the pods wait for their rollout
+	// to claim again, for two minutes at most).
 	// Unknown: the reason of the first condition that is Unknown.
 	//
 	// An Outbox is Ready when dispatchers can work with it. True: UpToDate, InUseDespiteTrouble (a dispatcher works
@@ -196,6 +197,7 @@ const (
 	ReasonInUseDespiteTrouble      = "InUseDespiteTrouble"
 	ReasonPaused                   = "Paused"
 	ReasonPausing                  = "Pausing"
+	ReasonResuming                 = "Resuming"
 	ReasonScaledToZero             = "ScaledToZero"
 	ReasonProgressing              = "Progressing"
 	ReasonNotObserved              = "NotObserved"

@@ -253,7 +253,7 @@ type OutboxDispatcherSpec struct {
 	// state is Running or Paused. Paused dispatchers claim nothing; their pods still
 	// run and report the backlog. A change is sent to running pods without a restart,
 	// whatever the other conditions. After Paused they continue when all of them run
-	// the newest spec. Defaults to Running.
+	// the newest spec, and after two minutes in any case. Defaults to Running.
 	// +optional
 	// +kubebuilder:default=Running
 	State DispatcherState `json:"state,omitempty"`

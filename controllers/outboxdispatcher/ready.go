@@ -116,7 +116,7 @@ func ready(o observed, causes []cause) metav1.Condition {
 		}
 	}
 	if o.state.resumes {
-		return condition(kind, metav1.ConditionTrue, api.ReasonPaused, "Nothing is claimed until the rollout has ended, because spec.state was Paused when it began.")
+		return condition(kind, metav1.ConditionFalse, api.ReasonResuming, "Nothing is claimed yet, because spec.state was Paused. "+resumingNote)
 	}
 	switch {
 	case pausing(o):
@@ -137,6 +137,8 @@ func pausing(o observed) bool {
 	return o.obd.Spec.State == api.StatePaused &&
 		slices.ContainsFunc(o.statuses, func(a status.Status) bool { return a.State == string(api.StateRunning) })
 }
+
+const resumingNote = "The pods claim again when all of them run the newest spec, and after two minutes in any case."
 
 const pausingNote = "Pods stop claiming within 90 seconds; then nothing is claimed until spec.state is Running."
 
@@ -190,7 +192,7 @@ func progress(o observed, workload metav1.Condition, hangs trouble) metav1.Condi
 	case workload.Reason == api.ReasonProgressing || !complete(o.deployment, o.obd):
 		return reconciling(cmp.Or(hangs.reason, api.ReasonProgressing), cmp.Or(podsRefused(o.deployment), hangs.message, "The Deployment is rolling out."))
 	case o.state.resumes:
-		return reconciling(api.ReasonProgressing, "The pods resume when the rollout has ended.")
+		return reconciling(api.ReasonProgressing, resumingNote)
 	case o.state.late != "":
 		return reconciling(api.ReasonProgressing, o.state.late)
 	case pausing(o):

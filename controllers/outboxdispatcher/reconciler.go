@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -47,6 +48,8 @@ type Reconciler struct {
 	Platform desired.Platform
 	// MaxRollingUpgrades is how many dispatchers take the operator's new image at a time.
 	MaxRollingUpgrades int
+	// ResumeWithin bounds how long paused pods wait for a rollout when the spec says Running.
+	ResumeWithin time.Duration
 	// Interval is the time between two passes during a change or a problem, of which not all can be watched.
 	Interval time.Duration
 	// OperatorNamespace is where the operator's pods run, which a NetworkPolicy lets in. Empty means that no
@@ -58,6 +61,8 @@ type Reconciler struct {
 	reporter   *kstatus.Reporter
 	warned     warned
 	pace       *pacer
+	// resuming is since when dispatchers wait for their rollout to resume, by types.NamespacedName.
+	resuming sync.Map
 }
 
 // concurrency is how many objects are reconciled at once; most of the time goes into waiting for the API
@@ -132,6 +137,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		if apierrors.IsNotFound(err) {
 			r.applied.Forget(req.NamespacedName)
 			r.warned.forget(req.NamespacedName)
+			r.resuming.Delete(req.NamespacedName)
 			r.Observer.Forget(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -17,13 +18,14 @@ import (
 
 // stateOfPods is how spec.state reaches the pods.
 type stateOfPods struct {
-	// resumes means that they stay Paused until the rollout has ended, and are Running then.
+	// resumes means that they stay Paused until the rollout has ended or takes too long, and are Running then.
 	resumes bool
 	// late says why they do not read it at once, empty when they do.
 	late string
 }
 
-// stop applies what stops delivery, before all that may fail (CONTRACT C-105). It returns the Deployment as it is then.
+// stop applies what stops delivery, before all that may fail (CONTRACT C-105), and lets pods claim again whose rollout takes
+// too long. It returns the Deployment as it is then.
 func (r *Reconciler) stop(ctx context.Context, obd *v1alpha1.OutboxDispatcher, current *appsv1.Deployment, pods []corev1.Pod) (*appsv1.Deployment, stateOfPods, error) {
 	deployment, err := r.scale(ctx, obd, current)
 	if err != nil {
@@ -35,8 +37,12 @@ func (r *Reconciler) stop(ctx context.Context, obd *v1alpha1.OutboxDispatcher, c
 		return deployment, stateOfPods{}, fmt.Errorf("read ConfigMap %s: %w", key.Name, err)
 	}
 	if deployment != nil && desired.State(applied) == v1alpha1.StatePaused && obd.Spec.State != v1alpha1.StatePaused {
-		return deployment, stateOfPods{resumes: true}, nil
+		since, _ := r.resuming.LoadOrStore(client.ObjectKeyFromObject(obd), time.Now())
+		if time.Since(since.(time.Time)) < r.ResumeWithin {
+			return deployment, stateOfPods{resumes: true}, nil
+		}
 	}
+	r.resuming.Delete(client.ObjectKeyFromObject(obd))
 	state, err := r.applyState(ctx, obd, pods)
 	return deployment, state, err
 }

@@ -1,6 +1,8 @@
 package outboxdispatcher_test
 
 import (
+	"time"
+
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -80,7 +82,7 @@ var _ = Describe("a stop", Label("stop"), func() {
 		Eventually(c.state).Should(Equal("Paused"))
 
 		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State, o.Spec.BatchSize = api.StateRunning, 7 })
-		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonPaused, "until the rollout has ended"})
+		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonResuming, "when all of them run the newest spec"})
 		Expect(c.state()).To(Equal("Paused"), "the pods are of the template from before")
 		c.deployed(1, 1)
 		Eventually(c.state).Should(Equal("Running"))
@@ -96,6 +98,34 @@ var _ = Describe("a stop", Label("stop"), func() {
 		Eventually(func() []metav1.Condition { return c.get().Status.Conditions }).Should(ContainElement(HaveField("Reason", api.ReasonInvalidPodTemplate)))
 		Expect(*c.deployment().Spec.Replicas).To(BeEquivalentTo(0), "nothing starts with the template from before")
 	})
+
+	// What does not work replaces nothing that does: pods that were paused claim again, by the spec from before.
+	// CONTRACT: C-105
+	DescribeTable("ends within a bound, while", func(spoil func(*api.OutboxDispatcher), reason string) {
+		c := start(tick)
+		c.stop()
+		c.resume = time.Second
+		c.stop = c.run(tick)
+		obd := c.dispatcher()
+		c.create(obd)
+		c.rollOut(c.healthy())
+		c.expect(kstatus.CurrentStatus)
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = api.StatePaused })
+		Eventually(c.state).Should(Equal("Paused"))
+		edit(c, obd, func(o *api.OutboxDispatcher) {
+			o.Spec.State = api.StateRunning
+			spoil(o)
+		})
+		Eventually(c.state).Should(Equal("Running"))
+		Eventually(func() map[string]string { return fetch(c, &corev1.Pod{}, "pod-0").Annotations }).Should(HaveKeyWithValue("outbox.dev/state", "Running"))
+		c.expect(kstatus.InProgressStatus,
+			want{api.ReadyCondition, metav1.ConditionTrue, reason, ""})
+	},
+		Entry("a rollout hangs", func(o *api.OutboxDispatcher) { o.Spec.BatchSize = 7 }, api.ReasonDelivering),
+		Entry("its Outbox is missing", func(o *api.OutboxDispatcher) {
+			o.Spec.Database, o.Spec.OutboxRef = nil, &api.OutboxRef{Name: "missing"}
+		}, api.ReasonDeliveringDespiteTrouble),
+	)
 
 	It("is reported while pods still deliver, and when none does", Label("status"), func() {
 		c := start(tick)

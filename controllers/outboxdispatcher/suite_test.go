@@ -63,10 +63,11 @@ type cluster struct {
 	requests  *requests
 	pods      *podServer
 	stop      func()
-	// image, rolling and also, more namespaces, are the next manager's; empty for what others have.
+	// image, rolling, also (more namespaces) and resume are the next manager's; empty for what others have.
 	image   string
 	rolling int
 	also    []string
+	resume  time.Duration
 }
 
 // start starts a manager that looks at the pods every interval. It ends with the spec, or with the container when
@@ -95,6 +96,7 @@ func (c *cluster) run(interval time.Duration) (stop func()) {
 		DispatcherImage: cmp.Or(c.image, "outbox-operator:v1"),
 
 		MaxRollingUpgrades: c.rolling,
+		ResumeWithin:       c.resume,
 
 		ObserveInterval: interval,
 		WatchNamespaces: append([]string{c.namespace}, c.also...),

@@ -2,6 +2,7 @@
 package manager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,6 +49,8 @@ type Options struct {
 	ImagePullSecrets []string
 	// MaxRollingUpgrades is how many dispatchers take a new DispatcherImage at a time. Defaults to 3.
 	MaxRollingUpgrades int
+	// ResumeWithin bounds how long paused pods wait for a rollout when the spec says Running. Defaults to 2m.
+	ResumeWithin time.Duration
 	// ObserveInterval is the time between two looks at the pods' numbers. Required.
 	ObserveInterval time.Duration
 	// OperatorNamespace is where the operator's pods run: each dispatcher gets a NetworkPolicy that lets them
@@ -142,6 +145,7 @@ func addReconcilers(ctx context.Context, mgr ctrl.Manager, o Options) error {
 
 		OperatorNamespace:  o.OperatorNamespace,
 		MaxRollingUpgrades: o.MaxRollingUpgrades,
+		ResumeWithin:       cmp.Or(o.ResumeWithin, 2*time.Minute),
 	}
 	if err := r.SetupWithManager(ctx, mgr); err != nil {
 		return fmt.Errorf("set up the OutboxDispatcher controller: %w", err)
