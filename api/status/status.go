@@ -29,7 +29,7 @@ type Status struct {
 	// Empty while Sink is not Reachable. PausedTopicCount counts them.
 	PausedTopics     []PausedTopic `json:"pausedTopics,omitempty"`
 	PausedTopicCount int           `json:"pausedTopicCount,omitempty"`
-	// AllTopicsPaused is true when every topic that has events to deliver is paused, so that none is delivered.
+	// AllTopicsPaused is true when every topic that has events to deliver is paused or gated, so that none is delivered.
 	AllTopicsPaused bool `json:"allTopicsPaused,omitempty"`
 	// Gated are topics that are paused because the type of their next event has no verified consumer (CONTRACT C-82), by
 	// name; a brief Status has the first 4. GatedTopics counts them. The destination has no part in that.

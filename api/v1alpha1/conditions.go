@@ -66,8 +66,8 @@ const (
 	// TopicsPausedCondition: some topics are paused, because their destination fails while the sink as a whole is
 	// reachable, or because an event type has no verified consumer.
 	//
-	// True: TopicsPaused (others are delivered), AllTopicsPaused (no topic that has events is left, which makes Ready
-	// False), ConsumersNotVerified (only by spec.requireVerifiedConsumers; Ready does not follow from it). False:
+	// True: TopicsPaused (others are delivered), AllTopicsPaused (no topic that has events is left), ConsumersNotVerified
+	// (only by spec.requireVerifiedConsumers). Ready is False while no topic that has events is left. False:
 	// NoTopicsPaused. Unknown: NotObserved.
 	//
 	// The pods stay ready: another pod would meet the same destination, and an unready one would only stop a rollout,

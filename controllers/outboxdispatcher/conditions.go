@@ -150,7 +150,10 @@ func linkReachable(o observed, kind, connected string, link func(status.Status) 
 // those whose destination fails: the others are paused by the spec.
 func topicsPaused(o observed) metav1.Condition {
 	const kind = api.TopicsPausedCondition
-	paused, gated := pausedTopics(o.statuses), gatedTopics(o.statuses)
+	paused, gated, others := pausedTopics(o.statuses), gatedTopics(o.statuses), ""
+	if len(gated) > 0 {
+		others = " Some others wait for a verified consumer: gated in a pod's /status names them."
+	}
 	switch {
 	case len(o.statuses) == 0:
 		return condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, notObserved(o))
@@ -158,14 +161,15 @@ func topicsPaused(o observed) metav1.Condition {
 		return condition(kind, metav1.ConditionFalse, api.ReasonNoTopicsPaused, "No topic is paused.")
 	case len(paused) == 0:
 		return condition(kind, metav1.ConditionTrue, api.ReasonConsumersNotVerified, notVerified(gated, o.statuses))
-	case !slices.ContainsFunc(o.statuses, func(s status.Status) bool { return !s.AllTopicsPaused }):
-		return condition(kind, metav1.ConditionTrue, api.ReasonAllTopicsPaused, describePaused("The destination takes no topic that has events. Paused", paused))
+	case allTopicsPaused(o.statuses):
+		return condition(kind, metav1.ConditionTrue, api.ReasonAllTopicsPaused, describePaused("No topic that has events is delivered. The destination does not take", paused)+others)
 	}
-	message := describePaused("The destination does not take every topic. Paused, while others are delivered", paused)
-	if len(gated) > 0 {
-		message += " Some others wait for a verified consumer: gated in a pod's /status names them."
-	}
-	return condition(kind, metav1.ConditionTrue, api.ReasonTopicsPaused, message)
+	return condition(kind, metav1.ConditionTrue, api.ReasonTopicsPaused, describePaused("The destination does not take every topic. Paused, while others are delivered", paused)+others)
+}
+
+// allTopicsPaused reports whether no pod delivers a topic that has events.
+func allTopicsPaused(statuses []status.Status) bool {
+	return len(statuses) > 0 && !slices.ContainsFunc(statuses, func(s status.Status) bool { return !s.AllTopicsPaused })
 }
 
 // notObserved says why no pod has reported.

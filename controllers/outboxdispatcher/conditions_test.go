@@ -172,7 +172,7 @@ func TestConditionsFollowWhatPodsReport(t *testing.T) {
 		},
 			unknown, api.ReasonNotObserved, []string{"ReferencesResolved=Unknown/NotObserved"}, nil},
 		"a migration has started": {func(o *observed) { o.migration.Pods, o.pods = o.pods, nil }, yes, api.ReasonDelivering, []string{"ReferencesResolved=True/Resolved"}, nil},
-		"resumes":                 {func(o *observed) { o.state.resumes = true }, yes, api.ReasonPaused, []string{"Reconciling=True/Progressing"}, nil},
+		"resumes":                 {func(o *observed) { o.state.resumes = true }, no, api.ReasonResuming, []string{"Reconciling=True/Progressing"}, nil},
 		"annotated late":          {func(o *observed) { o.state.late = "late" }, yes, api.ReasonDelivering, []string{"Reconciling=True/Progressing"}, nil},
 		"a Secret is missing": {func(o *observed) {
 			o.missing = problem.Waiting(api.ReferencesResolvedCondition, api.ReasonSecretNotFound, "")
@@ -190,6 +190,12 @@ func TestConditionsFollowWhatPodsReport(t *testing.T) {
 				o.statuses[i].PausedTopics = []status.PausedTopic{{Topic: "a", Link: status.Link{State: status.Refusing, Reason: "Refusing", Message: "it responds 500"}}}
 			}
 		}, no, api.ReasonAllTopicsPaused, []string{"TopicsPaused=True/AllTopicsPaused", "SinkReachable=True/Connected"}, nil},
+		"every topic that has events waits for a verified consumer": {func(o *observed) {
+			for i := range o.statuses {
+				o.statuses[i].AllTopicsPaused = true
+				o.statuses[i].Gated = []status.GatedTopic{{Topic: "a", EventType: "order.placed"}}
+			}
+		}, no, api.ReasonConsumersNotVerified, []string{"TopicsPaused=True/ConsumersNotVerified", "SinkReachable=True/Connected"}, nil},
 		"one of two pods holds every topic": {func(o *observed) {
 			o.statuses[0].AllTopicsPaused, o.statuses[0].PausedTopics = true, []status.PausedTopic{{Topic: "a"}}
 		}, yes, api.ReasonDelivering, []string{"TopicsPaused=True/TopicsPaused"}, nil},

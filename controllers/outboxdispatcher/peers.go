@@ -190,7 +190,7 @@ func sharing(obd *v1alpha1.OutboxDispatcher, peers []*v1alpha1.OutboxDispatcher,
 	return slices.Compact(names)
 }
 
-// claims reports whether the spec asks for delivery.
+// claims reports whether the spec lets its pods claim.
 func claims(obd *v1alpha1.OutboxDispatcher) bool {
 	return obd.Spec.State != v1alpha1.StatePaused && ptr.Deref(obd.Spec.Replicas, 1) > 0
 }

@@ -36,7 +36,7 @@ func causes(o observed, references, source, schema, sink, topics, workload metav
 	}
 	if o.obd.Spec.State != api.StatePaused {
 		all = append(all, cause{sink, !flowing})
-		if topics.Reason == api.ReasonAllTopicsPaused {
+		if allTopicsPaused(o.statuses) {
 			topics.Status = metav1.ConditionFalse // as Ready counts
 			all = append(all, cause{topics, !flowing})
 		}
@@ -63,7 +63,7 @@ func flowing(o observed) bool {
 	for _, statuses := range o.revisions() {
 		one := o
 		one.statuses = statuses
-		if slices.ContainsFunc(statuses, works) && sinkReachable(one).Status == metav1.ConditionTrue && topicsPaused(one).Reason != api.ReasonAllTopicsPaused {
+		if slices.ContainsFunc(statuses, works) && sinkReachable(one).Status == metav1.ConditionTrue && !allTopicsPaused(statuses) {
 			return true
 		}
 	}

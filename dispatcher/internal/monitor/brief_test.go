@@ -87,16 +87,19 @@ func TestAllTopicsPausedOnlyWithoutAnotherWaiting(t *testing.T) {
 	paused := []status.PausedTopic{{Topic: "a"}, {Topic: "b"}}
 	for name, c := range map[string]struct {
 		paused []status.PausedTopic
+		gated  []status.GatedTopic
 		topics []status.TopicCounts
 		want   bool
 	}{
-		"all that have events": {paused, waits("a", "b"), true},
-		"one of them":          {paused, waits("b"), true},
-		"another is delivered": {paused, waits("a", "b", "c"), false},
-		"no events":            {paused, waits(), false},
-		"none paused":          {nil, waits("a"), false},
+		"all that have events":      {paused, nil, waits("a", "b"), true},
+		"one of them":               {paused, nil, waits("b"), true},
+		"another is delivered":      {paused, nil, waits("a", "b", "c"), false},
+		"no events":                 {paused, nil, waits(), false},
+		"none paused":               {nil, nil, waits("a"), false},
+		"all gated":                 {nil, []status.GatedTopic{{Topic: "a"}}, waits("a"), true},
+		"some paused, others gated": {paused, []status.GatedTopic{{Topic: "c"}}, waits("a", "c"), true},
 	} {
-		if got := allTopicsPaused(c.paused, c.topics); got != c.want {
+		if got := allTopicsPaused(c.paused, c.gated, c.topics); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}

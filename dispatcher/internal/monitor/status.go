@@ -83,7 +83,7 @@ func (from Sources) status(p Process) status.Status {
 	if depth := from.Backlog(); depth != nil {
 		out.Backlog = backlog(depth)
 		countGated(out.Gated, out.Backlog.Topics)
-		out.AllTopicsPaused = allTopicsPaused(out.PausedTopics, out.Backlog.Topics)
+		out.AllTopicsPaused = allTopicsPaused(out.PausedTopics, out.Gated, out.Backlog.Topics)
 	}
 	if from.Sharing != nil {
 		if names := from.Sharing(); names != nil {
@@ -188,11 +188,12 @@ func countGated(gated []status.GatedTopic, topics []status.TopicCounts) {
 	}
 }
 
-// allTopicsPaused reports whether every topic that has events to deliver is paused.
-func allTopicsPaused(paused []status.PausedTopic, topics []status.TopicCounts) bool {
+// allTopicsPaused reports whether every topic that has events to deliver is paused, for whatever reason.
+func allTopicsPaused(paused []status.PausedTopic, gated []status.GatedTopic, topics []status.TopicCounts) bool {
 	waiting := slices.DeleteFunc(slices.Clone(topics), func(t status.TopicCounts) bool { return t.Pending+t.Scheduled+t.Processing == 0 })
 	return len(waiting) > 0 && !slices.ContainsFunc(waiting, func(t status.TopicCounts) bool {
-		return !slices.ContainsFunc(paused, func(h status.PausedTopic) bool { return h.Topic == t.Topic })
+		return !slices.ContainsFunc(paused, func(p status.PausedTopic) bool { return p.Topic == t.Topic }) &&
+			!slices.ContainsFunc(gated, func(g status.GatedTopic) bool { return g.Topic == t.Topic })
 	})
 }
 
