@@ -19,7 +19,8 @@ watching=(./hack ./hack/chart ./hack/demo ./hack/fields ./hack/internal/... ./ha
 database=(./migrations/... ./dispatcher/{pgstore,producer,journal,replay,consumer} ./dispatcher/deadletters/pgreader ./dispatcher/internal/{notify,retention})
 count='' # -count=1 leaves out Go's cache
 cores=$(getconf _NPROCESSORS_ONLN)
-wide="-p $((2 * cores)) -parallel $((3 * cores))" # most tests wait more than they compute
+wide="-p $((2 * cores))" # at a time: most tests wait more than they compute
+parallel="-parallel $((3 * cores))" # which Ginkgo does not take
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -154,7 +155,7 @@ steady_times() {
 }
 
 data() {
-  step "The data plane, on PostgreSQL ${majors[0]}" race on "${majors[0]}" tests $wide -short ./dispatcher/... ./migrations/...
+  step "The data plane, on PostgreSQL ${majors[0]}" race on "${majors[0]}" tests $wide $parallel -short ./dispatcher/... ./migrations/...
   step "Budgets of plans and WAL, on PostgreSQL ${majors[-1]}" on "${majors[-1]}" budgets
 }
 
@@ -170,7 +171,7 @@ everything() {
   data
   step "All packages, on PostgreSQL ${majors[-1]}" on "${majors[-1]}" on_api_server ./...
   for major in "${majors[@]:1:${#majors[@]}-2}"; do
-    step "PostgreSQL $major: tables, statements and order per key" on "$major" tests $wide -short "${database[@]}"
+    step "PostgreSQL $major: tables, statements and order per key" on "$major" tests $wide $parallel -short "${database[@]}"
     step "Budgets of plans and WAL, on PostgreSQL $major" on "$major" budgets
   done
   for module in hack/{gitops,image,bench}; do step "$module" in_module $module; done
