@@ -16,7 +16,7 @@ export GOFLAGS="${GOFLAGS-} -trimpath" # Go's cache then serves other checkouts 
 export CGO_ENABLED=0                   # as the image is built: what both need is compiled once
 mapfile -t majors < <(sed -nE 's/.*linux-amd64-([0-9]+)\..*/\1/p' hack/servers/postgres/builds.sha256)
 watching=(./hack ./hack/chart ./hack/demo ./hack/fields ./hack/internal/... ./hack/testing/...) # they compare the rest with rules
-database=(./migrations/... ./dispatcher/{pgstore,producer,journal,replay,consumer} ./dispatcher/deadletters/pgreader ./dispatcher/internal/{notify,retention})
+database=(./migrations/... ./dispatcher/{pgstore,producer,consumer} ./dispatcher/deadletters/pgreader ./dispatcher/internal/{journal,notify,replay,retention})
 count='' # -count=1 leaves out Go's cache
 cores=$(getconf _NPROCESSORS_ONLN)
 wide="-p $((2 * cores))" # at a time: most tests wait more than they compute
