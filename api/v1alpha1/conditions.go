@@ -78,9 +78,10 @@ const (
 	//
 	// True: Available, ScaledToZero.
 	// False: PartlyAvailable (some pods deliver; others are not ready, such as new ones of a rollout that hangs, or do
-	// not respond to the operator), Progressing, Unavailable (also when a quota or an admission policy refuses a new
-	// pod), InvalidPodTemplate, InvalidPipeline (new pods refuse an expression or a schema of routes, validation or
-	// transform), InvalidConfiguration (they refuse another part of the configuration), ForeignObject, ApplyRefused.
+	// not respond to the operator), Progressing, ImagePullFailed, CrashLoop, ContainerNotStarted, Unschedulable,
+	// Unavailable (also when a quota or an admission policy refuses a new pod), InvalidPodTemplate, InvalidPipeline (new
+	// pods refuse an expression or a schema of routes, validation or transform), InvalidConfiguration (they refuse
+	// another part of the configuration), ForeignObject, ApplyRefused.
 	WorkloadAvailableCondition = "WorkloadAvailable"
 
 	// DeadLettersPresentCondition: unresolved dead rows wait for a person.
@@ -197,6 +198,10 @@ const (
 	ReasonInUseDespiteTrouble      = "InUseDespiteTrouble"
 	ReasonPaused                   = "Paused"
 	ReasonPausing                  = "Pausing"
+	ReasonImagePullFailed          = "ImagePullFailed"
+	ReasonCrashLoop                = "CrashLoop"
+	ReasonContainerNotStarted      = "ContainerNotStarted"
+	ReasonUnschedulable            = "Unschedulable"
 	ReasonResuming                 = "Resuming"
 	ReasonScaledToZero             = "ScaledToZero"
 	ReasonProgressing              = "Progressing"

@@ -66,7 +66,7 @@ func (r *Reconciler) observePods(ctx context.Context, seen *observed, resolved d
 			return err
 		}
 	}
-	if seen.detail = pods.Trouble(all); seen.detail == "" && !running(all) {
+	if _, seen.detail = pods.Trouble(all); seen.detail == "" && !running(all) {
 		seen.detail = pods.LastWords(all)
 	}
 	if seen.detail == "" && job.Status.Ready == nil || job.Status.Ready != nil && *job.Status.Ready == 0 {

@@ -60,7 +60,7 @@ func (r *Reconciler) stop(ctx context.Context, o *api.DeadLetterReplay) (ctrl.Re
 		}
 		if words := pods.LastWords(all); words != "" {
 			why += ": " + words
-		} else if words := pods.Trouble(all); words != "" {
+		} else if _, words := pods.Trouble(all); words != "" {
 			why += ": " + words
 		}
 	}

@@ -1,6 +1,7 @@
 package outboxdispatcher
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -200,24 +201,31 @@ func workloadAvailable(o observed, hangs trouble) metav1.Condition {
 		return condition(kind, metav1.ConditionTrue, api.ReasonScaledToZero, "spec.replicas is 0.")
 	}
 	rollout, refused := deploymentCondition(d, appsv1.DeploymentProgressing), podsRefused(d)
-	ended := rollout.Reason == newReplicaSetAvailable && d.Generation == d.Status.ObservedGeneration
+	reason, text := pods.Trouble(o.pods)
 	switch {
 	case refused != "":
 		return condition(kind, metav1.ConditionFalse, api.ReasonUnavailable, refused)
 	case hangs.message != "" && d.Status.AvailableReplicas > 0:
 		return condition(kind, metav1.ConditionFalse, api.ReasonPartlyAvailable, hangs.message)
 	case rollout.Status == corev1.ConditionFalse:
-		return condition(kind, metav1.ConditionFalse, api.ReasonUnavailable, "New pods do not become ready. "+pods.Trouble(o.pods))
+		return condition(kind, metav1.ConditionFalse, cmp.Or(reason, api.ReasonUnavailable), "New pods do not become ready. "+text)
 	case d.Status.AvailableReplicas >= replicas && o.silent > 0 && len(o.statuses) > 0:
 		return condition(kind, metav1.ConditionFalse, api.ReasonPartlyAvailable, "Some dispatcher pods do not respond to the operator, while others do; see whether they are well, and whether a NetworkPolicy lets the operator reach their port 8080.")
 	case d.Status.AvailableReplicas >= replicas:
 		return condition(kind, metav1.ConditionTrue, api.ReasonAvailable, "spec.replicas dispatcher pods are ready.")
-	case ended && d.Status.AvailableReplicas > 0:
-		return condition(kind, metav1.ConditionFalse, api.ReasonPartlyAvailable, "Fewer dispatcher pods than spec.replicas are ready. "+pods.Trouble(o.pods))
-	case ended:
-		return condition(kind, metav1.ConditionFalse, api.ReasonUnavailable, "No dispatcher pod is ready. "+pods.Trouble(o.pods))
+	case rolledOut(d) && d.Status.AvailableReplicas > 0:
+		return condition(kind, metav1.ConditionFalse, api.ReasonPartlyAvailable, "Fewer dispatcher pods than spec.replicas are ready. "+text)
+	case rolledOut(d):
+		return condition(kind, metav1.ConditionFalse, cmp.Or(reason, api.ReasonUnavailable), "No dispatcher pod is ready. "+text)
+	case d.Status.AvailableReplicas > 0:
+		return condition(kind, metav1.ConditionFalse, api.ReasonProgressing, "Dispatcher pods are starting. "+text)
 	}
-	return condition(kind, metav1.ConditionFalse, api.ReasonProgressing, "Dispatcher pods are starting. "+pods.Trouble(o.pods))
+	return condition(kind, metav1.ConditionFalse, cmp.Or(reason, api.ReasonProgressing), "Dispatcher pods are starting. "+text)
+}
+
+// rolledOut reports whether the rollout of the newest template has ended, with pods that were ready.
+func rolledOut(d *appsv1.Deployment) bool {
+	return d != nil && deploymentCondition(d, appsv1.DeploymentProgressing).Reason == newReplicaSetAvailable && d.Generation == d.Status.ObservedGeneration
 }
 
 // newReplicaSetAvailable is the reason that the Deployment controller gives when a rollout is done.

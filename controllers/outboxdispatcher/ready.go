@@ -165,8 +165,8 @@ func hanging(o observed) trouble {
 			return trouble{c.Reason, what + c.Message}
 		}
 	}
-	if words := pods.Trouble(o.pods); words != "" {
-		return trouble{api.ReasonProgressing, what + words}
+	if reason, text := pods.Trouble(o.pods); text != "" {
+		return trouble{reason, what + text}
 	}
 	return trouble{}
 }
@@ -189,8 +189,10 @@ func progress(o observed, workload metav1.Condition, hangs trouble) metav1.Condi
 		return reconciling(o.missing.Reason, o.missing.Message)
 	case o.queues:
 		return reconciling(api.ReasonProgressing, "It waits for other dispatchers to take the operator's new image; its pods keep the one from before.")
-	case workload.Reason == api.ReasonProgressing || !complete(o.deployment, o.obd):
+	case !complete(o.deployment, o.obd):
 		return reconciling(cmp.Or(hangs.reason, api.ReasonProgressing), cmp.Or(podsRefused(o.deployment), hangs.message, "The Deployment is rolling out."))
+	case workload.Status == metav1.ConditionFalse && workload.Reason != api.ReasonPartlyAvailable && !rolledOut(o.deployment):
+		return reconciling(workload.Reason, workload.Message)
 	case o.state.resumes:
 		return reconciling(api.ReasonProgressing, resumingNote)
 	case o.state.late != "":

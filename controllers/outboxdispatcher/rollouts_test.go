@@ -74,7 +74,7 @@ var _ = Describe("a rollout", Label("workload", "status"), func() {
 		c := edited(1)
 		c.rollingOut(1)
 		var podStatus *status.Status
-		progressing := api.ReasonProgressing
+		progressing := api.ReasonImagePullFailed
 		if says != nil {
 			ill := c.healthy()
 			says(&ill)

@@ -74,8 +74,8 @@ var _ = Describe("a workload in trouble", Label("workload", "status"), func() {
 		})
 		c.deployed(1, 0)
 		c.expect(kstatus.InProgressStatus,
-			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonUnavailable, `"outbox-operator:v1" cannot be pulled; check its name`},
-			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonUnavailable, ""},
+			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonImagePullFailed, `"outbox-operator:v1" cannot be pulled; check its name`},
+			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonImagePullFailed, ""},
 			want{api.SourceReachableCondition, metav1.ConditionUnknown, api.ReasonNotObserved, "No dispatcher pod runs yet"})
 	})
 

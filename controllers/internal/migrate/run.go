@@ -95,7 +95,7 @@ func (r *Runner) explain(ctx context.Context, owner desired.Owner, p plan) (Migr
 	if p.State == Failed {
 		p.Detail = pods.LastWords(p.Pods)
 	} else {
-		p.Detail = pods.Trouble(p.Pods)
+		_, p.Detail = pods.Trouble(p.Pods)
 	}
 	if p.Detail == "" {
 		p.Detail, err = pods.Blocked(ctx, r.Live, r.Client, p.explains, p.Pods)

@@ -176,7 +176,7 @@ func interrupted(ctx context.Context, trouble string) error {
 
 // trouble is what keeps the Job's pod from running, empty for nothing. Who may not list Events hears less.
 func (j *tryJob) trouble(ctx context.Context, job *batchv1.Job, all []corev1.Pod) string {
-	if words := pods.Trouble(all); words != "" {
+	if _, words := pods.Trouble(all); words != "" {
 		return words
 	}
 	words, err := pods.Blocked(ctx, j, failedMounts{j}, job, all)

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 )
 
@@ -23,9 +24,9 @@ func List(ctx context.Context, c client.Reader, namespace string, labels map[str
 	return pods.Items, nil
 }
 
-// Trouble says why a pod does not come up, empty when none is in trouble. It names no pod and
-// holds no count, so it stays the same while the cause does.
-func Trouble(pods []corev1.Pod) string {
+// Trouble returns why a pod does not start, as a reason of conditions and a sentence, both empty when none is in trouble.
+// The sentence names no pod and has no count, so it stays the same while the cause does.
+func Trouble(pods []corev1.Pod) (reason, text string) {
 	for i := range pods {
 		pod := &pods[i]
 		if pod.DeletionTimestamp != nil {
@@ -33,32 +34,32 @@ func Trouble(pods []corev1.Pod) string {
 		}
 		for _, c := range pod.Status.Conditions {
 			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
-				return "No node takes a pod: " + c.Message
+				return v1alpha1.ReasonUnschedulable, "No node takes a pod: " + c.Message
 			}
 		}
 		for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-			if text := containerTrouble(status); text != "" {
-				return text
+			if reason, text = containerTrouble(status); text != "" {
+				return reason, text
 			}
 		}
 	}
-	return ""
+	return "", ""
 }
 
-func containerTrouble(status corev1.ContainerStatus) string {
+func containerTrouble(status corev1.ContainerStatus) (reason, text string) {
 	waiting := status.State.Waiting
 	if waiting == nil {
-		return ""
+		return "", ""
 	}
 	switch waiting.Reason {
 	case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull":
-		return fmt.Sprintf("The image %q cannot be pulled; check its name and the pull secrets.", status.Image)
+		return v1alpha1.ReasonImagePullFailed, fmt.Sprintf("The image %q cannot be pulled; check its name and the pull secrets.", status.Image)
 	case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
-		return problem.Sentence(fmt.Sprintf("the container %q cannot be started: %s", status.Name, waiting.Message))
+		return v1alpha1.ReasonContainerNotStarted, problem.Sentence(fmt.Sprintf("the container %q cannot be started: %s", status.Name, waiting.Message))
 	case "CrashLoopBackOff":
-		return problem.Sentence(crashes(status))
+		return v1alpha1.ReasonCrashLoop, problem.Sentence(crashes(status))
 	}
-	return ""
+	return "", ""
 }
 
 // crashes says how a container that crashes again and again ended last.

@@ -1,12 +1,17 @@
 package pods
 
 import (
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 )
 
 func TestWhatPodsLeaveBehind(t *testing.T) {
+	trouble := func(pods []corev1.Pod) string {
+		reason, text := Trouble(pods)
+		return reason + " " + text
+	}
 	container := func(state corev1.ContainerState) []corev1.Pod {
 		return []corev1.Pod{{Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "dispatcher", Image: "image:1", State: state}}}}}
 	}
@@ -22,13 +27,13 @@ func TestWhatPodsLeaveBehind(t *testing.T) {
 		return crashing
 	}
 	for want, got := range map[string]string{
-		`The image "image:1" cannot be pulled; check its name and the pull secrets.`:                                              Trouble(waiting("ImagePullBackOff", "Back-off 5m0s")),
-		`The container "dispatcher" ends again and again; see ` + "`kubectl logs` with --previous.":                               Trouble(waiting("CrashLoopBackOff", "back-off 10s")),
-		`The container "dispatcher" ends again and again: the port is taken.`:                                                     Trouble(crashing(1, "Error", "log line\nthe port is taken")),
-		`The container "dispatcher" ends again and again, with exit code 2 (Error); see ` + "`kubectl logs` with --previous.":     Trouble(crashing(2, "Error", "")),
-		`The container "dispatcher" is killed again and again, because it exceeds its memory limit (OOMKilled); raise the limit.`: Trouble(crashing(137, "OOMKilled", "")),
-		`The container "dispatcher" cannot be started: no such key.`:                                                              Trouble(waiting("CreateContainerConfigError", "no such key")),
-		"No node takes a pod: 0/1 nodes are available": Trouble([]corev1.Pod{{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{
+		`ImagePullFailed The image "image:1" cannot be pulled; check its name and the pull secrets.`:                                        trouble(waiting("ImagePullBackOff", "Back-off 5m0s")),
+		`CrashLoop The container "dispatcher" ends again and again; see ` + "`kubectl logs` with --previous.":                               trouble(waiting("CrashLoopBackOff", "back-off 10s")),
+		`CrashLoop The container "dispatcher" ends again and again: the port is taken.`:                                                     trouble(crashing(1, "Error", "log line\nthe port is taken")),
+		`CrashLoop The container "dispatcher" ends again and again, with exit code 2 (Error); see ` + "`kubectl logs` with --previous.":     trouble(crashing(2, "Error", "")),
+		`CrashLoop The container "dispatcher" is killed again and again, because it exceeds its memory limit (OOMKilled); raise the limit.`: trouble(crashing(137, "OOMKilled", "")),
+		`ContainerNotStarted The container "dispatcher" cannot be started: no such key.`:                                                    trouble(waiting("CreateContainerConfigError", "no such key")),
+		"Unschedulable No node takes a pod: 0/1 nodes are available": trouble([]corev1.Pod{{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{
 			{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/1 nodes are available"}}}}}),
 		"correct the password":              LastWords(ended(1, "log line\ncorrect the password\n")),
 		"it ended with exit code 2 (Error)": LastWords(ended(2, "")),
@@ -37,7 +42,7 @@ func TestWhatPodsLeaveBehind(t *testing.T) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
-	if got := Trouble(waiting("ContainerCreating", "")) + LastWords(ended(0, "done")) + Trouble(nil) + LastWords(nil); got != "" {
+	if got := trouble(waiting("ContainerCreating", "")) + LastWords(ended(0, "done")) + trouble(nil) + LastWords(nil); strings.TrimSpace(got) != "" {
 		t.Errorf("got %q, want nothing: no pod is in trouble", got)
 	}
 }

@@ -68,7 +68,8 @@ func Missing(ctx context.Context, cached client.Reader, refs []Reference, all []
 		if err != nil {
 			return nil, err
 		}
-		if p := missing(refs, waiting[i].Namespace, words+"\n"+pods.Trouble(waiting[i:i+1])); p != nil {
+		_, text := pods.Trouble(waiting[i : i+1])
+		if p := missing(refs, waiting[i].Namespace, words+"\n"+text); p != nil {
 			return p, nil
 		}
 	}
