@@ -18,9 +18,7 @@ mapfile -t majors < <(sed -nE 's/.*linux-amd64-([0-9]+)\..*/\1/p' hack/servers/p
 watching=(./hack ./hack/chart ./hack/demo ./hack/fields ./hack/internal/... ./hack/testing/...) # they compare the rest with rules
 database=(./migrations/... ./dispatcher/{pgstore,producer,consumer} ./dispatcher/deadletters/pgreader ./dispatcher/internal/{journal,notify,replay,retention})
 count='' # -count=1 leaves out Go's cache
-cores=$(getconf _NPROCESSORS_ONLN)
-wide="-p $((2 * cores))" # at a time: most tests wait more than they compute
-parallel="-parallel $((3 * cores))" # which Ginkgo does not take
+parallel="-parallel $((3 * $(getconf _NPROCESSORS_ONLN)))" # those that may wait together do; Ginkgo does not take it
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -95,7 +93,7 @@ on_api_server() {
   KUBEBUILDER_ASSETS=$(hack/pins/kube/build.sh test) || return
   export KUBEBUILDER_ASSETS
   hack/pins/tool.sh helm >/dev/null || return # built before the clock of a test runs
-  tests $wide "$@"
+  tests "$@"
 }
 
 # in_module FOLDER: the tests of a module of its own.
@@ -155,7 +153,7 @@ steady_times() {
 }
 
 data() {
-  step "The data plane, on PostgreSQL ${majors[0]}" race on "${majors[0]}" tests $wide $parallel -short ./dispatcher/... ./migrations/...
+  step "The data plane, on PostgreSQL ${majors[0]}" race on "${majors[0]}" tests $parallel -short ./dispatcher/... ./migrations/...
   step "Budgets of plans and WAL, on PostgreSQL ${majors[-1]}" on "${majors[-1]}" budgets
 }
 
@@ -171,7 +169,7 @@ everything() {
   data
   step "All packages, on PostgreSQL ${majors[-1]}" on "${majors[-1]}" on_api_server ./...
   for major in "${majors[@]:1:${#majors[@]}-2}"; do
-    step "PostgreSQL $major: tables, statements and order per key" on "$major" tests $wide $parallel -short "${database[@]}"
+    step "PostgreSQL $major: tables, statements and order per key" on "$major" tests $parallel -short "${database[@]}"
     step "Budgets of plans and WAL, on PostgreSQL $major" on "$major" budgets
   done
   for module in hack/{gitops,image,bench}; do step "$module" in_module $module; done

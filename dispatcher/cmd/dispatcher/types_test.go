@@ -25,7 +25,7 @@ func TestVerifiedTypesFileGatesEvents(t *testing.T) {
 	p.ready(t)
 	gated := func() bool {
 		s := p.status(t)
-		return len(s.Gated) == 1 && s.GatedTopics == 1 && s.Gated[0].Topic == "orders" && s.Gated[0].Waiting == 20 && s.Sink.State == "Reachable" && !s.AllTopicsPaused
+		return len(s.Gated) == 1 && s.GatedTopics == 1 && s.Gated[0].Topic == "orders" && s.Gated[0].Waiting == 20 && s.Sink.State == "Reachable" && s.AllTopicsPaused
 	}
 	await(t, "without a file nothing is delivered", func() bool { return gated() && len(p.status(t).FileProblems) == 1 })
 	say("other.type\n")
