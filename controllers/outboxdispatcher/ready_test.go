@@ -51,7 +51,7 @@ func TestReadyDespiteTrouble(t *testing.T) {
 			rolling(func(s *status.Status) { *s = status.Status{} })(o)
 			o.statuses, o.sets = o.statuses[:2], o.sets[:2]
 			o.pods[2].Status = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}}}}}
-		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"WorkloadAvailable=False/PartlyAvailable", "Reconciling=True/Progressing"}, nil},
+		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"WorkloadAvailable=False/PartlyAvailable", "Reconciling=True/ImagePullFailed"}, nil},
 		"new pods refuse an expression": {func(o *observed) {
 			o.problem = problem.Stalling(api.WorkloadAvailableCondition, api.ReasonInvalidPipeline, "x")
 		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"Stalled=True/InvalidPipeline", "WorkloadAvailable=False/InvalidPipeline"}, nil},
