@@ -151,6 +151,11 @@ func TestConditionsFollowWhatPodsReport(t *testing.T) {
 			o.pods, o.statuses = nil, nil
 			o.deployment.Status.AvailableReplicas, o.deployment.Status.Conditions = 0, nil
 		}, no, api.ReasonProgressing, []string{"WorkloadAvailable=False/Progressing", "Reconciling=True/Progressing"}, nil},
+		"the image of the first pods cannot be pulled": {func(o *observed) {
+			o.statuses, o.deployment.Status.AvailableReplicas, o.deployment.Status.Conditions = nil, 0, nil
+			o.pods = []corev1.Pod{{Status: corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{
+				State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}}}}}}}
+		}, no, api.ReasonImagePullFailed, []string{"WorkloadAvailable=False/ImagePullFailed", "Reconciling=True/ImagePullFailed"}, nil},
 		"rolling out next to pods that deliver": {func(o *observed) {
 			o.deployment.Status.UpdatedReplicas, o.deployment.Status.Replicas = 1, 3
 			o.deployment.Status.Conditions[0].Reason = "ReplicaSetUpdated"

@@ -36,15 +36,22 @@ func (r *Reconciler) stop(ctx context.Context, obd *v1alpha1.OutboxDispatcher, c
 	if err := r.Client.Get(ctx, key, applied); client.IgnoreNotFound(err) != nil {
 		return deployment, stateOfPods{}, fmt.Errorf("read ConfigMap %s: %w", key.Name, err)
 	}
-	if deployment != nil && desired.State(applied) == v1alpha1.StatePaused && obd.Spec.State != v1alpha1.StatePaused {
-		since, _ := r.resuming.LoadOrStore(client.ObjectKeyFromObject(obd), time.Now())
-		if time.Since(since.(time.Time)) < r.ResumeWithin {
-			return deployment, stateOfPods{resumes: true}, nil
-		}
+	if r.waits(obd, deployment, applied) {
+		return deployment, stateOfPods{resumes: true}, nil
 	}
-	r.resuming.Delete(client.ObjectKeyFromObject(obd))
 	state, err := r.applyState(ctx, obd, pods)
 	return deployment, state, err
+}
+
+// waits reports whether pods that were paused wait for their rollout to claim again.
+func (r *Reconciler) waits(obd *v1alpha1.OutboxDispatcher, deployment *appsv1.Deployment, applied *corev1.ConfigMap) bool {
+	key := client.ObjectKeyFromObject(obd)
+	if deployment == nil || desired.State(applied) != v1alpha1.StatePaused || obd.Spec.State == v1alpha1.StatePaused {
+		r.resuming.Delete(key)
+		return false
+	}
+	since, _ := r.resuming.LoadOrStore(key, time.Now())
+	return time.Since(since.(time.Time)) < r.ResumeWithin
 }
 
 // scale sets the replicas of a Deployment that runs. One that does not run starts with the template of the

@@ -40,7 +40,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/outboxdispatcher"
 )
 
-// Options are the operator's flags.
+// Options are the operator's flags, and what tests set.
 type Options struct {
 	// DispatcherImage is what the dispatchers and the migration Job run. Required.
 	DispatcherImage string

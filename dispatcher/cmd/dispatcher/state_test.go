@@ -66,6 +66,9 @@ func TestStateFilePausesARunningProcess(t *testing.T) {
 	if !shows("Paused", "0", "1") {
 		t.Errorf("it does not say that it is paused: %+v", p.status(t))
 	}
+	await(t, "other dispatchers can see that it claims nothing", func() bool {
+		return pgtest.Value[int](o.admin, "select count(*) from outbox.outbox_workers where paused") == 1
+	})
 
 	say("Running")
 	<-arrived

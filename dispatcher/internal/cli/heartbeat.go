@@ -15,14 +15,6 @@ const (
 	leaveTimeout     = time.Second
 )
 
-// sharing names the dispatchers that claim events of this one too. While it is paused, it claims none.
-func (e *process) sharing(ctx context.Context, w pgstore.WorkerInfo) ([]string, error) {
-	if e.Snapshot().Paused {
-		return []string{}, nil
-	}
-	return e.store.Sharing(ctx, w)
-}
-
 // heartbeat keeps this worker's row in the table outbox_workers, with the recent outcomes of its deliveries, until ctx ends,
 // and then removes it. Failures are logged at debug only: claims report whether the database responds.
 func (e *process) heartbeat(ctx context.Context, w pgstore.WorkerInfo, outcomes *tally) {

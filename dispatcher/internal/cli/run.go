@@ -59,7 +59,7 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 		Snapshot:          e.Snapshot,
 		Backlog:           monitor.NewBacklog(ctx, e.store, cfg, e.log).Get,
 		OldestTransaction: monitor.NewOldestTransaction(ctx, e.store.OldestTransaction, e.log).Get,
-		Sharing:           monitor.NewSharing(ctx, func(ctx context.Context) ([]string, error) { return e.sharing(ctx, info) }, e.log).Get,
+		Sharing:           monitor.NewSharing(ctx, func(ctx context.Context) ([]string, error) { return e.store.Sharing(ctx, info) }, e.log).Get,
 		Data:              monitor.NewData(ctx, func(ctx context.Context) (dispatcher.Data, error) { return e.store.Data(ctx, info) }, e.log).Get,
 		FileProblems:      e.fileProblems,
 		DeadLetters:       reader(cfg, podTimeout),

@@ -16,21 +16,10 @@ func TestStepReadsItsBatchAlone(t *testing.T) {
 	for _, keys := range []int{0, 5000} {
 		t.Run(fmt.Sprint(keys, " keys"), func(t *testing.T) {
 			r := newRig(t)
-			for _, table := range []string{"outbox_events", "outbox_dead_letters", "outbox_replay_items"} {
-				pgtest.Exec(r, `alter table outbox.`+table+` set (autovacuum_enabled = off)`)
-			}
+			withoutAutovacuum(r)
 			r.dead(5000, keys)
 			o := request()
-			config, err := pgxpool.ParseConfig(r.Pool.Config().ConnString())
-			if err != nil {
-				t.Fatal(err)
-			}
-			config.MaxConns = 1
-			one, err := pgxpool.NewWithConfig(t.Context(), config)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer one.Close()
+			one := oneConnection(r)
 			replays := replay.New(one, replay.Options{})
 			if _, err := replays.Begin(t.Context(), o); err != nil {
 				t.Fatal(err)
@@ -70,23 +59,12 @@ func TestStepReadsItsBatchAlone(t *testing.T) {
 // grow at their end. Both hold even when the tables were never analyzed. The counts are rows and pages.
 func TestBeginReadsEachDeadLetterOnce(t *testing.T) {
 	r := newRig(t)
-	for _, table := range []string{"outbox_events", "outbox_dead_letters", "outbox_replay_items"} {
-		pgtest.Exec(r, `alter table outbox.`+table+` set (autovacuum_enabled = off)`)
-	}
+	withoutAutovacuum(r)
 	const n = 20_000
 	r.dead(n, 2000)
 	pgtest.Exec(r, `update outbox.outbox_dead_letters set dead_at = dead_at + make_interval(secs => (seq * 7919) % 10007)`) // groups interleave
 	pgtest.Exec(r, `vacuum full outbox.outbox_dead_letters`)
-	config, err := pgxpool.ParseConfig(r.Pool.Config().ConnString())
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.MaxConns = 1
-	one, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer one.Close()
+	one := oneConnection(r)
 	replays := replay.New(one, replay.Options{})
 	pgtest.HandIn(t, r.Pool) // what it did until now
 	costs := func(what string, do func() error, rows, pages int64) {
@@ -115,5 +93,23 @@ func TestBeginReadsEachDeadLetterOnce(t *testing.T) {
 	t.Logf("two indexes of %d bytes for each dead letter", ends/n)
 	if ends > 115*n {
 		t.Errorf("two indexes have %d bytes for each dead letter: they did not grow at their end", ends/n)
+	}
+}
+
+// oneConnection returns a pool of one, whose statistics HandIn can hand in.
+func oneConnection(r rig) *pgxpool.Pool {
+	config := r.Config()
+	config.MaxConns = 1
+	one, err := pgxpool.NewWithConfig(r.Context(), config)
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(one.Close)
+	return one
+}
+
+func withoutAutovacuum(r rig) {
+	for _, table := range []string{"outbox_events", "outbox_dead_letters", "outbox_replay_items"} {
+		pgtest.Exec(r, `alter table outbox.`+table+` set (autovacuum_enabled = off)`)
 	}
 }
