@@ -122,14 +122,20 @@ type OutboxConsumerSpec struct {
 	// +kubebuilder:validation:XValidation:rule="isURL(self) && self.matches('^https?://[^/?#:]') && !self.contains('@')",message="endpoint must be a URL with http or https and a host, and without a password, such as https://billing.example.com/events"
 	Endpoint string `json:"endpoint,omitempty"`
 
-	// evidenceMaxAge is how long the evidence in the status is valid. From 1h to
-	// 87600h. Defaults to 2160h.
+	// evidenceMaxAge is how long evidence is valid. From 1h to 87600h. Defaults to
+	// 2160h.
 	// +optional
 	// +kubebuilder:default="2160h"
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1h') && duration(self) <= duration('87600h')",message="evidenceMaxAge must be a duration from 1h to 87600h, such as 2160h for 90 days"
 	EvidenceMaxAge metav1.Duration `json:"evidenceMaxAge,omitzero"`
+
+	// evidence is the last report of `dispatcher verify-consumer`, which `kubectl
+	// outbox register` writes. Only who has the verb verify may change it. Leave it
+	// out of files under version control. When not set: the consumer is not verified.
+	// +optional
+	Evidence *ConsumerEvidence `json:"evidence,omitempty"`
 }
 
 // IdempotencyMechanism is how a consumer handles a duplicate.
@@ -149,8 +155,7 @@ const (
 	IdempotencyOther IdempotencyMechanism = "Other"
 )
 
-// OutboxConsumerStatus is the observed state of a consumer. The operator writes all fields except evidence, which
-// `kubectl outbox register` writes.
+// OutboxConsumerStatus is the observed state of a consumer.
 type OutboxConsumerStatus struct {
 	// observedGeneration is the generation that the operator observed last. It is -1
 	// before the first observation.
@@ -178,11 +183,6 @@ type OutboxConsumerStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Verified string `json:"verified,omitempty"`
-
-	// evidence is the last report of `dispatcher verify-consumer` that was
-	// registered.
-	// +optional
-	Evidence *ConsumerEvidence `json:"evidence,omitempty"`
 }
 
 // ConsumerEvidence is a summary of a report of `dispatcher verify-consumer`.
@@ -206,16 +206,19 @@ type ConsumerEvidence struct {
 	// checks is the number of all checks, whether run or not.
 	// +required
 	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
 	Checks int32 `json:"checks,omitempty"`
 
 	// passed is the number of checks that passed.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1000
 	Passed int32 `json:"passed"`
 
 	// uncounted is the number of checks that passed without a count of the effects.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1000
 	Uncounted int32 `json:"uncounted"`
 
 	// brokenRules are the ids of the rules that the consumer breaks, such as

@@ -258,12 +258,13 @@ type OutboxDispatcherSpec struct {
 	// +kubebuilder:default=Running
 	State DispatcherState `json:"state,omitempty"`
 
-	// requireVerifiedConsumers pauses a topic whose next event has a type without an
-	// OutboxConsumer that is Verified and that this dispatcher feeds. The whole topic
-	// waits, uses no attempt, and continues when the evidence is registered. When not
-	// set: every event is delivered.
+	// consumerPolicy is Any or Verified. With Verified a topic is paused while the type
+	// of its next event has no OutboxConsumer that is Verified and that this
+	// dispatcher feeds. The whole topic waits, uses no attempt, and continues when the
+	// evidence is registered. Defaults to Any.
 	// +optional
-	RequireVerifiedConsumers bool `json:"requireVerifiedConsumers,omitempty"`
+	// +kubebuilder:default=Any
+	ConsumerPolicy ConsumerPolicy `json:"consumerPolicy,omitempty"`
 
 	// log configures the logs of the pods.
 	// +optional
@@ -305,6 +306,17 @@ const (
 	StateRunning DispatcherState = "Running"
 	// StatePaused dispatchers claim nothing.
 	StatePaused DispatcherState = "Paused"
+)
+
+// ConsumerPolicy says which consumers an event needs to be delivered.
+// +kubebuilder:validation:Enum=Any;Verified
+type ConsumerPolicy string
+
+const (
+	// ConsumersAny delivers every event.
+	ConsumersAny ConsumerPolicy = "Any"
+	// ConsumersVerified delivers events of types that a verified consumer registers.
+	ConsumersVerified ConsumerPolicy = "Verified"
 )
 
 // Ordering says in which order events are delivered.

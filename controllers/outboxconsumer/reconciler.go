@@ -1,5 +1,5 @@
 // Package outboxconsumer reconciles OutboxConsumers (CONTRACT C-82): it compares what is registered of a consumer with
-// the dispatchers that feed it, and with the evidence that a pipeline has put into the status. It makes no object, polls
+// the dispatchers that feed it, and with the evidence that a pipeline has registered. It makes no object, polls
 // no pod, and writes nothing but the status: what dispatchers have sent is in their own status.
 package outboxconsumer
 
@@ -58,7 +58,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 	if seen.feeds, err = r.feeds(ctx, o); err != nil && !errors.As(err, &seen.missing) {
 		return ctrl.Result{}, err
 	}
-	if o.Status.Evidence != nil {
+	if o.Spec.Evidence != nil {
 		result.RequeueAfter = max(0, registration.Expires(o).Sub(seen.now)) // 0 means: not
 	}
 	return result, nil

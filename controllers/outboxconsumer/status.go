@@ -29,12 +29,12 @@ type observed struct {
 	missing *problem.Problem
 }
 
-// setStatus fills the status from what was observed. The evidence is its author's.
+// setStatus fills the status from what was observed.
 func setStatus(current *api.OutboxConsumerStatus, seen observed) {
 	current.ObservedGeneration = seen.consumer.Generation
 	current.ConsumerID = registration.ID(seen.consumer)
 	current.Verified = ""
-	if e := current.Evidence; e != nil {
+	if e := seen.consumer.Spec.Evidence; e != nil {
 		current.Verified = fmt.Sprintf("%d/%d %s", e.Passed, e.Checks, e.VerifiedAt.UTC().Format(time.DateOnly))
 	}
 	kstatus.SetConditions(&current.Conditions, seen.consumer.Generation, conditions(seen))

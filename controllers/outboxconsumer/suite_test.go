@@ -152,7 +152,7 @@ func (c *cluster) sent(d *api.OutboxDispatcher, types ...string) {
 func (c *cluster) verified(o *api.OutboxConsumer, evidence api.ConsumerEvidence) {
 	GinkgoHelper()
 	evidence.Digest, evidence.EventType, evidence.Checks = "sha256:"+strings.Repeat("0", 64), "order.placed", 13
-	change(c, o, updateStatus, func() { o.Status.Evidence = &evidence })
+	change(c, o, updateSpec, func() { o.Spec.Evidence = &evidence })
 }
 
 // want is a condition: its type, status and reason, and a part of its message.

@@ -39,7 +39,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	changed := builder.WithPredicates(predicate.GenerationChangedPredicate{})
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("outboxconsumer").
-		For(&v1alpha1.OutboxConsumer{}, builder.WithPredicates(predicate.Funcs{UpdateFunc: concernsItself})).
+		For(&v1alpha1.OutboxConsumer{}, changed).
 		Watches(&v1alpha1.OutboxConsumer{}, handler.EnqueueRequestsFromMapFunc(r.withID), changed).
 		Watches(&v1alpha1.OutboxDispatcher{}, handler.EnqueueRequestsFromMapFunc(r.fedBy), builder.WithPredicates(predicate.Funcs{UpdateFunc: concernsConsumers})).
 		Watches(&v1alpha1.Outbox{}, handler.EnqueueRequestsFromMapFunc(r.neighbours), changed).
@@ -54,12 +54,6 @@ func feedKeys(o *v1alpha1.OutboxConsumer) (keys []string) {
 		keys = []string{all}
 	}
 	return keys
-}
-
-// concernsItself reports whether a change of a consumer is of its spec, or of its evidence, which a pipeline writes.
-func concernsItself(e event.UpdateEvent) bool {
-	was, is := e.ObjectOld.(*v1alpha1.OutboxConsumer), e.ObjectNew.(*v1alpha1.OutboxConsumer)
-	return was.Generation != is.Generation || !equality.Semantic.DeepEqual(was.Status.Evidence, is.Status.Evidence)
 }
 
 // concernsConsumers reports whether a change of a dispatcher is one that consumers look at: of the types that it has

@@ -36,7 +36,7 @@ func (r *Reconciler) collect(ctx context.Context, obd *v1alpha1.OutboxDispatcher
 		needed = append(needed, desired.ConfigNames(&job.Spec.Template.Spec)...)
 	}
 	old := slices.DeleteFunc(files.Items, func(m corev1.ConfigMap) bool {
-		old := ptr.Deref(m.Immutable, false) || m.Name == desired.ConsumersName(obd) && !obd.Spec.RequireVerifiedConsumers
+		old := ptr.Deref(m.Immutable, false) || m.Name == desired.ConsumersName(obd) && obd.Spec.ConsumerPolicy != v1alpha1.ConsumersVerified
 		return !old || !metav1.IsControlledBy(&m, obd) || slices.Contains(needed, m.Name)
 	})
 	if len(old) == 0 {

@@ -31,7 +31,7 @@ var _ = Describe("a dispatcher that requires verified consumers", Label("consume
 		types := func() string { return fetch(c, &corev1.ConfigMap{}, name).Data["types"] }
 		annotation := func() string { return fetch(c, &corev1.Pod{}, "pod-0").Annotations["outbox.dev/consumers"] }
 		obd := c.dispatcher()
-		obd.Spec.RequireVerifiedConsumers = true
+		obd.Spec.ConsumerPolicy = api.ConsumersVerified
 		billing := &api.OutboxConsumer{ObjectMeta: metav1.ObjectMeta{Name: "billing", Namespace: c.namespace}, Spec: api.OutboxConsumerSpec{
 			EventTypes: []string{"payment.*", "order.placed"}, OwnerTeam: "team-billing", IdempotencyMechanism: api.IdempotencyUniqueKey}}
 		c.create(obd, billing)
@@ -42,12 +42,12 @@ var _ = Describe("a dispatcher that requires verified consumers", Label("consume
 		c.rollOut(podStatus)
 		c.expect(kstatus.CurrentStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""},
 			want{api.TopicsPausedCondition, metav1.ConditionTrue, api.ReasonConsumersNotVerified, `"orders" (type "order.placed")`})
-		c.expectEvent(corev1.EventTypeWarning, api.ReasonConsumersNotVerified, "requireVerifiedConsumers")
+		c.expectEvent(corev1.EventTypeWarning, api.ReasonConsumersNotVerified, "consumerPolicy")
 		Eventually(annotation).ShouldNot(BeEmpty())
 		before, template := annotation(), c.deployment().Spec.Template.String()
 		verify := func(c *cluster, o *api.OutboxConsumer, at time.Time) {
-			editStatus(c, o, func(o *api.OutboxConsumer) {
-				o.Status.Evidence = &api.ConsumerEvidence{VerifiedAt: metav1.NewTime(at), Digest: "sha256:" + strings.Repeat("0", 64), EventType: "order.placed", Checks: 13, Passed: 13}
+			edit(c, o, func(o *api.OutboxConsumer) {
+				o.Spec.Evidence = &api.ConsumerEvidence{VerifiedAt: metav1.NewTime(at), Digest: "sha256:" + strings.Repeat("0", 64), EventType: "order.placed", Checks: 13, Passed: 13}
 			})
 		}
 
@@ -82,7 +82,7 @@ var _ = Describe("a dispatcher that requires verified consumers", Label("consume
 		Eventually(types).Should(BeEmpty(), "the evidence gets too old by itself")
 		Expect(c.deployment().Spec.Template.String()).To(Equal(template), "no pod rolls")
 
-		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.RequireVerifiedConsumers = false })
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.ConsumerPolicy = api.ConsumersAny })
 		Eventually(func() string { return c.deployment().Spec.Template.String() }).ShouldNot(Equal(template))
 		c.deployed(1, 1)
 		Eventually(func() bool {

@@ -64,7 +64,7 @@ func notVerified(gated []status.GatedTopic, statuses []status.Status) string {
 	if slices.ContainsFunc(statuses, func(a status.Status) bool { return a.GatedTopics > len(names) }) || len(gated) > len(names) {
 		which += " and others"
 	}
-	return fmt.Sprintf("The next event of these topics has a type without a verified OutboxConsumer that this dispatcher feeds, and spec.requireVerifiedConsumers requires one: %s. "+
+	return fmt.Sprintf("The next event of these topics has a type without a verified OutboxConsumer that this dispatcher feeds, and spec.consumerPolicy requires one: %s. "+
 		"Make a report with `dispatcher verify-consumer --output json`, and register it with `kubectl outbox register CONSUMER --report FILE`; "+
 		"`kubectl get outboxconsumers` says what each lacks. The topics then continue by themselves.", which)
 }

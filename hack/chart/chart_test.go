@@ -222,10 +222,10 @@ func TestDefinitionsAreKeptAsConfigured(t *testing.T) {
 	has(0, "", "--set", "crds.install=false")
 }
 
-// The policy is kept as the definitions are: without it, replays created between two releases have unproven names.
-func TestAdmissionPolicy(t *testing.T) {
+// The policies are kept as the definitions are: without them, what is created between two releases is unproven.
+func TestAdmissionPoliciesAreKept(t *testing.T) {
 	for want, args := range map[string][]string{
-		"keep,keep": nil, ",": {"--set", "crds.keep=false"}, "": {"--set", "admissionPolicy.install=false"},
+		"keep,keep,keep,keep": nil, ",,,": {"--set", "crds.keep=false"}, "": {"--set", "admissionPolicy.install=false"},
 	} {
 		var kept []string
 		for _, o := range objects(t, render(t, args...)) {

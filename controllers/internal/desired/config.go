@@ -37,7 +37,7 @@ func withRefs(obd *v1alpha1.OutboxDispatcher) (c config.Config, refs []Ref) {
 	spec := obd.Spec
 	// These are in the workload, in files of their own, or set below.
 	spec.OutboxRef, spec.Database, spec.Replicas, spec.State = nil, nil, nil, ""
-	spec.RequireVerifiedConsumers, spec.ServiceAccount, spec.ImagePullSecrets, spec.PodTemplate = false, nil, nil, nil
+	spec.ConsumerPolicy, spec.ServiceAccount, spec.ImagePullSecrets, spec.PodTemplate = "", nil, nil, nil
 	database := &mounts{dir: "database"}
 	if db := obd.Spec.Database; db != nil {
 		c.Database, c.Retention = database.database(databaseField(obd), db), converted[config.Retention](db.Retention)

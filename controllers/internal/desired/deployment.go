@@ -28,7 +28,7 @@ func Deployment(obd *v1alpha1.OutboxDispatcher, p Platform) (*appsv1ac.Deploymen
 	base.Spec.WithTerminationGracePeriodSeconds(int64((grace + time.Second - 1) / time.Second)).
 		WithVolumes(corev1ac.Volume().WithName("state").WithConfigMap(corev1ac.ConfigMapVolumeSource().WithName(stateName(obd))))
 	container(base).WithVolumeMounts(mount("state", stateDir))
-	if obd.Spec.RequireVerifiedConsumers {
+	if obd.Spec.ConsumerPolicy == v1alpha1.ConsumersVerified {
 		base.Spec.WithVolumes(corev1ac.Volume().WithName("consumers").WithConfigMap(corev1ac.ConfigMapVolumeSource().WithName(ConsumersName(obd))))
 		container(base).WithVolumeMounts(mount("consumers", consumersDir))
 	}

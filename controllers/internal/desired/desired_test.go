@@ -95,7 +95,7 @@ func full() *v1alpha1.OutboxDispatcher {
 	s.GracePeriod = metav1.Duration{Duration: 1500 * time.Millisecond}
 	s.Replicas = ptr.To[int32](3)
 	s.State = v1alpha1.StatePaused
-	s.RequireVerifiedConsumers = true
+	s.ConsumerPolicy = v1alpha1.ConsumersVerified
 	s.ServiceAccount = &v1alpha1.ServiceAccount{Annotations: []v1alpha1.Annotation{{Name: "eks.amazonaws.com/role-arn", Value: "arn:aws:iam::1:role/orders"}}}
 	s.ImagePullSecrets = []v1alpha1.SecretName{{Name: "registry"}, {Name: "team-registry"}}
 	s.PodTemplate = &runtime.RawExtension{Raw: []byte(`{
@@ -119,7 +119,7 @@ func TestObjectsMatchTheGoldenFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		objects := []any{StateConfigMap(obd), ServiceAccount(obd), ConfigMap(obd), deployment, PodDisruptionBudget(obd)}
-		if obd.Spec.RequireVerifiedConsumers {
+		if obd.Spec.ConsumerPolicy == v1alpha1.ConsumersVerified {
 			objects = append(objects, ConsumersConfigMap(obd, []string{"order.placed", "payment.*"}))
 		}
 		migration, err := NewMigration(obd, flags)
@@ -292,7 +292,7 @@ func TestPodsRollOnlyOnTheSpec(t *testing.T) {
 		"nothing":             {func(*v1alpha1.OutboxDispatcher) {}, false},
 		"config":              {func(o *v1alpha1.OutboxDispatcher) { o.Spec.BatchSize = 7 }, true},
 		"state":               {func(o *v1alpha1.OutboxDispatcher) { o.Spec.State = v1alpha1.StateRunning }, false},
-		"the gate":            {func(o *v1alpha1.OutboxDispatcher) { o.Spec.RequireVerifiedConsumers = false }, true},
+		"the gate":            {func(o *v1alpha1.OutboxDispatcher) { o.Spec.ConsumerPolicy = v1alpha1.ConsumersAny }, true},
 		"replicas":            {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Replicas = ptr.To[int32](9) }, false},
 		"a label":             {func(o *v1alpha1.OutboxDispatcher) { o.Labels = map[string]string{"a": "b"} }, false},
 		"the order of topics": {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Topics = []string{"invoices", "orders"} }, false},

@@ -114,7 +114,7 @@ const consumersDir = "/etc/outbox/consumers"
 
 // typesFile is the path of their file, empty when the dispatcher requires no verified consumers.
 func typesFile(obd *v1alpha1.OutboxDispatcher) string {
-	if !obd.Spec.RequireVerifiedConsumers {
+	if obd.Spec.ConsumerPolicy != v1alpha1.ConsumersVerified {
 		return ""
 	}
 	return consumersDir + "/" + keyTypes

@@ -206,6 +206,9 @@ func value(n int) func(reflect.Value) {
 		case *runtime.RawExtension:
 			at.Raw = fmt.Appendf(nil, `{"metadata":{"labels":{"team":"v%d"}}}`, n)
 			return
+		case *v1alpha1.ConsumerPolicy:
+			*at = [...]v1alpha1.ConsumerPolicy{v1alpha1.ConsumersAny, v1alpha1.ConsumersVerified}[n-1]
+			return
 		case *v1alpha1.MigrationPolicy:
 			*at = [...]v1alpha1.MigrationPolicy{v1alpha1.MigrationJob, v1alpha1.MigrationNone}[n-1]
 			return

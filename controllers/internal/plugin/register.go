@@ -40,8 +40,8 @@ many checks passed, and which rules the consumer breaks. NAME is that of the Out
 registered too, and the command succeeds then: verify-consumer itself says by its exit code what it found.
 
 The report must be whole, and about events of a type that the OutboxConsumer registers; one that is older than the
-evidence that is there is refused. Who may patch outboxconsumers/status may do this: the role outboxconsumers-verify,
-which is for pipelines.`,
+evidence that is there is refused. The role outboxconsumers-verify, which is for pipelines,
+may do this.`,
 		Example: `  dispatcher verify-consumer --url http://localhost:8080/events --type OrderPlaced --probe-command … --output json > report.json
   kubectl outbox register billing --report report.json --namespace shop`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -119,14 +119,14 @@ func newEvidence(text []byte, now time.Time) (*v1alpha1.ConsumerEvidence, error)
 	}, nil
 }
 
-// register puts the evidence into the status, whose other fields are the operator's.
+// register puts the evidence into the spec, whose other fields are the team's.
 func (t *target) register(ctx context.Context, name string, evidence *v1alpha1.ConsumerEvidence) error {
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		o := &v1alpha1.OutboxConsumer{}
 		if err := t.Get(ctx, client.ObjectKey{Namespace: t.namespace, Name: name}, o); err != nil {
 			return err
 		}
-		known := o.Status.Evidence
+		known := o.Spec.Evidence
 		switch {
 		case !registration.Handles(o, evidence.EventType):
 			return fmt.Errorf("the report is about events of type %s, which spec.eventTypes of the OutboxConsumer %s/%s does not have; give verify-consumer one of its types with --type, or register the type", evidence.EventType, t.namespace, name)
@@ -134,8 +134,8 @@ func (t *target) register(ctx context.Context, name string, evidence *v1alpha1.C
 			return fmt.Errorf("the report is of %s, and one of %s is registered already; give the newest", evidence.VerifiedAt.UTC().Format(time.RFC3339), known.VerifiedAt.UTC().Format(time.RFC3339))
 		}
 		before := o.DeepCopy()
-		o.Status.Evidence = evidence
-		return t.Status().Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(manager))
+		o.Spec.Evidence = evidence
+		return t.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(manager))
 	})
 	switch {
 	case meta.IsNoMatchError(err):

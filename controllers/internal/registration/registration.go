@@ -55,14 +55,14 @@ func VerifiedTypes(consumers []*api.OutboxConsumer, dispatcher string) (types []
 	return slices.Compact(types)
 }
 
-// register is how evidence comes into the status.
+// register is how evidence is made and registered.
 const register = "run `dispatcher verify-consumer --output json` in its pipeline, and register the report with `kubectl outbox register %s --report FILE`"
 
 // Evidence says what the evidence of the consumer is worth at a time: the reason and the message of the condition
 // Verified, which is True with the reason Verified alone.
 func Evidence(o *api.OutboxConsumer, now time.Time) (reason, message string) {
 	again := fmt.Sprintf(register, o.Name)
-	e := o.Status.Evidence
+	e := o.Spec.Evidence
 	if e == nil {
 		return api.ReasonEvidenceMissing, "No report of its checks is registered; " + again + "."
 	}
@@ -84,5 +84,5 @@ func Evidence(o *api.OutboxConsumer, now time.Time) (reason, message string) {
 
 // Expires is when the evidence counts no more. The consumer must have some.
 func Expires(o *api.OutboxConsumer) time.Time {
-	return o.Status.Evidence.VerifiedAt.Add(o.Spec.EvidenceMaxAge.Duration)
+	return o.Spec.Evidence.VerifiedAt.Add(o.Spec.EvidenceMaxAge.Duration)
 }
