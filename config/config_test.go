@@ -33,13 +33,11 @@ func TestOnTheAPIServer(t *testing.T) {
 var _ = Describe("config/default", Label("install"), Ordered, ContinueOnFailure, func() {
 	var c client.Client
 	var manager *appsv1.Deployment
-	var container corev1.Container
 
 	BeforeAll(func(ctx SpecContext) {
 		c = install()
 		manager = &appsv1.Deployment{}
 		Expect(c.Get(ctx, client.ObjectKey{Namespace: "outbox-system", Name: "outbox-operator"}, manager)).To(Succeed())
-		container = manager.Spec.Template.Spec.Containers[0]
 	})
 
 	It("has a manager's pod that is admitted as restricted", Label("security"), func(ctx SpecContext) {
@@ -50,17 +48,13 @@ var _ = Describe("config/default", Label("install"), Ordered, ContinueOnFailure,
 		Expect(c.Create(ctx, pod, client.DryRunAll)).To(Succeed())
 	})
 
-	It("lets dispatchers run the manager's image", func() {
-		Expect(container.Args).To(ContainElement("--dispatcher-image=" + container.Image))
-	})
-
 	It("has a Service that finds the manager", func(ctx SpecContext) {
 		service := &corev1.Service{}
 		Expect(c.Get(ctx, client.ObjectKey{Namespace: "outbox-system", Name: "outbox-operator-metrics"}, service)).To(Succeed())
 		for key, value := range service.Spec.Selector {
 			Expect(manager.Spec.Template.Labels).To(HaveKeyWithValue(key, value))
 		}
-		Expect(container.Ports).To(ContainElement(HaveField("Name", service.Spec.Ports[0].TargetPort.StrVal)))
+		Expect(manager.Spec.Template.Spec.Containers[0].Ports).To(ContainElement(HaveField("Name", service.Spec.Ports[0].TargetPort.StrVal)))
 	})
 
 	// Whoever takes over the manager must not get further than this.
@@ -102,21 +96,17 @@ var _ = Describe("config/default", Label("install"), Ordered, ContinueOnFailure,
 })
 
 var _ = Describe("the image", Label("install"), func() {
-	// As the comment in config/default says.
+	// The manager gives its own image to dispatchers, so no argument names another one.
 	for _, base := range []string{"default", "namespaced"} {
-		It("is set in one place of config/"+base, func() {
-			dir := manifests()
-			file := filepath.Join(dir, base, "kustomization.yaml")
-			data, err := os.ReadFile(file)
+		It("is set in one place by an overlay of config/"+base, func() {
+			overlay := filepath.Join(manifests(), "overlay")
+			Expect(os.Mkdir(overlay, 0o700)).To(Succeed())
+			text := "resources: [../" + base + "]\nimages:\n- {name: outbox-operator, newName: images.example.com:5000/outbox, newTag: v1}\n"
+			Expect(os.WriteFile(filepath.Join(overlay, "kustomization.yaml"), []byte(text), 0o600)).To(Succeed())
+			out, err := envtest.Kubectl(GinkgoTB(), "", "kustomize", overlay)
 			Expect(err).NotTo(HaveOccurred())
-			data = append(data, "images:\n- name: outbox-operator\n  newName: images.example.com:5000/outbox\n  newTag: v1\n"...)
-			Expect(os.WriteFile(file, data, 0o600)).To(Succeed())
-			out, err := envtest.Kubectl(GinkgoTB(), "", "kustomize", filepath.Join(dir, base))
-			Expect(err).NotTo(HaveOccurred())
-			for _, line := range []string{"image: images.example.com:5000/outbox:v1\n", "- --dispatcher-image=images.example.com:5000/outbox:v1\n"} {
-				Expect(strings.Count(out, line)).To(Equal(1), line)
-			}
-			Expect(strings.Count(out, "images.example.com")).To(Equal(2), "the image is written to more places than these")
+			Expect(strings.Count(out, "image: images.example.com:5000/outbox:v1\n")).To(Equal(1))
+			Expect(out).NotTo(Or(ContainSubstring("outbox-operator:dev"), ContainSubstring("--dispatcher-image")))
 		})
 	}
 })

@@ -42,17 +42,15 @@ var _ = Describe("a release", Label("helm"), Ordered, func() {
 		Expect(err).NotTo(HaveOccurred())
 		return out
 	}
-	images := func(want string) {
+	image := func(want string) {
 		GinkgoHelper()
-		got := kubectl("-n", "outbox-system", "get", "deployment", "outbox-operator", "-o",
-			"jsonpath={.spec.template.spec.containers[0].image} {.spec.template.spec.containers[0].args[1]}")
-		Expect(got).To(Equal(want+" --dispatcher-image="+want), "the manager's image and that of dispatchers")
+		Expect(kubectl("-n", "outbox-system", "get", "deployment", "outbox-operator", "-o", "jsonpath={.spec.template.spec.containers[0].image}")).To(Equal(want))
 	}
 
 	It("is installed, and says what it serves", func() {
 		notes := release(chart, "install", "outbox-operator")
 		Expect(notes).To(And(ContainSubstring("It serves all namespaces."), ContainSubstring("There is no published image.")))
-		images("outbox-operator:dev")
+		image("outbox-operator:dev")
 		kubectl("wait", "crd/outboxdispatchers.outbox.dev", "--for=condition=Established")
 		kubectl("create", "namespace", "shop")
 		Eventually(func() error { // a definition is served a moment after it is established
@@ -63,14 +61,14 @@ var _ = Describe("a release", Label("helm"), Ordered, func() {
 
 	It("is upgraded, and the definitions with it", func() {
 		release(withColumn(), "upgrade", "outbox-operator", "--set", "image.tag=v2")
-		images("outbox-operator:v2")
+		image("outbox-operator:v2")
 		columns := kubectl("get", "crd", "outboxdispatchers.outbox.dev", "-o", "jsonpath={.spec.versions[0].additionalPrinterColumns[*].name}")
 		Expect(columns).To(ContainSubstring("Added"), "the definition was not upgraded")
 	})
 
 	It("is rolled back", func() {
 		release("", "rollback", "outbox-operator", "1")
-		images("outbox-operator:dev")
+		image("outbox-operator:dev")
 	})
 
 	It("is uninstalled, and what people made stays", func() {

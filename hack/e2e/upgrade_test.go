@@ -66,7 +66,7 @@ var _ = Describe("an upgrade of the operator", Label("upgrade"), Ordered, func()
 // operatorImage gives the operator another image, for itself and for its dispatchers, and waits for it.
 func (w *world) operatorImage(image string) {
 	w.Helper()
-	patch := fmt.Sprintf(`[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":%[1]q},{"op":"replace","path":"/spec/template/spec/containers/0/args/1","value":"--dispatcher-image=%[1]s"}]`, image)
+	patch := fmt.Sprintf(`[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":%q}]`, image)
 	for _, args := range [][]string{
 		{"patch", "deployment", "outbox-operator", "--type=json", "-p", patch},
 		{"rollout", "status", "deployment", "outbox-operator", "--timeout=3m"},

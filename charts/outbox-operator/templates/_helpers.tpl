@@ -66,15 +66,13 @@ annotations:
 {{- include "outbox-operator.reference" (dict "repository" $i.repository "tag" ($i.tag | default .Chart.AppVersion) "digest" $i.digest) -}}
 {{- end -}}
 
-{{/* The dispatchers' image: the operator's, but for what is set. A tag or a repository of one's own has no digest of the operator's. */}}
+{{/* The dispatchers' image, when it is not the operator's: what is not set is the operator's, but for the digest. */}}
 {{- define "outbox-operator.dispatcherImage" -}}
 {{- $i := .Values.image -}}
 {{- $d := .Values.dispatcher.image -}}
-{{- $digest := $d.digest -}}
-{{- if not (or $d.digest $d.tag $d.repository) -}}
-{{- $digest = $i.digest -}}
+{{- if or $d.digest $d.tag $d.repository -}}
+{{- include "outbox-operator.reference" (dict "repository" ($d.repository | default $i.repository) "tag" ($d.tag | default $i.tag | default .Chart.AppVersion) "digest" $d.digest) -}}
 {{- end -}}
-{{- include "outbox-operator.reference" (dict "repository" ($d.repository | default $i.repository) "tag" ($d.tag | default $i.tag | default .Chart.AppVersion) "digest" $digest) -}}
 {{- end -}}
 
 {{/* "true" when metrics are served over TLS to those who may get them. */}}

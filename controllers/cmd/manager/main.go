@@ -13,6 +13,7 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/outbox-operator/outbox-operator/controllers/internal/manager"
 )
@@ -29,7 +30,7 @@ func main() {
 
 func run(ctx context.Context) error {
 	var o manager.Options
-	flag.StringVar(&o.DispatcherImage, "dispatcher-image", "", "image that dispatcher pods and migration Jobs run (required)")
+	flag.StringVar(&o.DispatcherImage, "dispatcher-image", "", "image that dispatcher pods and migration Jobs run (default the manager's own)")
 	flag.Func("image-pull-secrets", "names of Secrets that the image is pulled with, in the namespace of each pod, with commas between them (default none)", func(names string) error {
 		o.ImagePullSecrets = strings.FieldsFunc(names, func(r rune) bool { return r == ',' })
 		return nil
@@ -57,11 +58,12 @@ func run(ctx context.Context) error {
 	log := logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 	ctrl.SetLogger(log)
 	klog.SetLogger(log)
-	log.Info("Starting the outbox operator", "version", version, "dispatcherImage", o.DispatcherImage)
+	log.Info("Starting the outbox operator", "version", version)
 
 	limitMemory()
+	o.Pod = client.ObjectKey{Namespace: ownNamespace(), Name: os.Getenv("POD_NAME")}
 	if *protect {
-		o.OperatorNamespace = ownNamespace()
+		o.OperatorNamespace = o.Pod.Namespace
 	}
 	cfg, err := ctrl.GetConfig()
 	if err != nil {

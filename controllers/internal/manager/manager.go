@@ -42,8 +42,10 @@ import (
 
 // Options are the operator's flags, and what tests set.
 type Options struct {
-	// DispatcherImage is what the dispatchers and the migration Job run. Required.
+	// DispatcherImage is what the dispatchers and the migration Job run. Defaults to the image of Pod.
 	DispatcherImage string
+	// Pod is the manager's own. Without DispatcherImage, it has a container "manager".
+	Pod client.ObjectKey
 	// ImagePullSecrets are names of Secrets that the image is pulled with, in the namespace of each pod.
 	// Defaults to none.
 	ImagePullSecrets []string
@@ -74,8 +76,10 @@ type Options struct {
 	Pods *observe.Client
 }
 
-// What the manager itself does: it leads by a lease, and lets the API server decide who may read metrics.
+// What the manager itself does: it leads by a lease, finds its image in its pod, and lets the API server decide who may
+// read metrics.
 //
+// +kubebuilder:rbac:groups="",resources=pods,verbs=get,namespace=outbox-system
 // +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;update,namespace=outbox-system
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
@@ -83,9 +87,6 @@ type Options struct {
 // New returns the operator, ready to start. It returns an error for an option that is not valid, and when the API server
 // cannot be reached.
 func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error) {
-	if o.DispatcherImage == "" {
-		return nil, errors.New("no dispatcher image; set --dispatcher-image to the image that dispatcher pods run")
-	}
 	if o.ObserveInterval <= 0 {
 		return nil, fmt.Errorf("the observe interval is %s; set --observe-interval to a duration above 0, such as 10s", o.ObserveInterval)
 	}
@@ -117,6 +118,12 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 	if err != nil {
 		return nil, fmt.Errorf("make the manager: %w", err)
 	}
+	if o.DispatcherImage == "" {
+		if o.DispatcherImage, err = ownImage(ctx, mgr.GetAPIReader(), o.Pod); err != nil {
+			return nil, fmt.Errorf("find the image of dispatchers, which is that of the manager's pod: %w; set --dispatcher-image, or POD_NAME as config/manager does", err)
+		}
+	}
+	mgr.GetLogger().Info("Dispatchers have an image", "dispatcherImage", o.DispatcherImage)
 	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 		return nil, fmt.Errorf("add the health checks: %w", err)
 	}
@@ -130,6 +137,20 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 		o.Pods = observe.NewClient()
 	}
 	return mgr, addReconcilers(ctx, mgr, o)
+}
+
+// ownImage is the image of the manager's container.
+func ownImage(ctx context.Context, api client.Reader, key client.ObjectKey) (string, error) {
+	pod := &corev1.Pod{}
+	if err := api.Get(ctx, key, pod); err != nil {
+		return "", err
+	}
+	for _, c := range pod.Spec.Containers {
+		if c.Name == "manager" {
+			return c.Image, nil
+		}
+	}
+	return "", fmt.Errorf("the pod %s has no container %q", key, "manager")
 }
 
 // addReconcilers sets up one reconciler for each kind.

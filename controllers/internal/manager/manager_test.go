@@ -38,7 +38,7 @@ var _ = Describe("the rights of config/rbac", Label("rights", "security"), func(
 		metrics, probes := envtest.FreeAddress(GinkgoTB()), envtest.FreeAddress(GinkgoTB())
 		running, cancel := context.WithCancel(ctx)
 		mgr, err := manager.New(running, operatortest.Operator(GinkgoTB(), used.record), manager.Options{
-			DispatcherImage: "outbox-operator:v1",
+			Pod:             managerPod(ctx, "outbox-system"),
 			ObserveInterval: 100 * time.Millisecond,
 			LeaderElect:     true,
 
@@ -231,7 +231,6 @@ func exerciseServers(ctx context.Context, admin client.Client, namespace, metric
 
 func TestOptionsThatCannotWork(t *testing.T) {
 	for want, o := range map[string]manager.Options{
-		"--dispatcher-image": {ObserveInterval: time.Second},
 		"--observe-interval": {DispatcherImage: "image"},
 		"--watch-namespaces": {DispatcherImage: "image", ObserveInterval: time.Second, WatchNamespaces: []string{"team-a", "Team B"}},
 	} {

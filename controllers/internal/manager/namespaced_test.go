@@ -68,7 +68,7 @@ var _ = Describe("the operator of config/namespaced", Label("namespaced", "right
 		metrics := envtest.FreeAddress(GinkgoTB())
 		running, cancel := context.WithCancel(ctx)
 		mgr, err := manager.New(running, cfg, manager.Options{
-			DispatcherImage: "outbox-operator:v1",
+			Pod:             managerPod(ctx, namespacedHome),
 			ObserveInterval: 100 * time.Millisecond,
 			WatchNamespaces: []string{"team-a", "team-b"},
 			LeaderElect:     true,
@@ -81,8 +81,14 @@ var _ = Describe("the operator of config/namespaced", Label("namespaced", "right
 		ended := make(chan error, 1)
 		go func() { ended <- mgr.Start(running) }()
 
+		image := ""
 		deployment := func(namespace string) error {
-			return admin.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "orders-dispatcher"}, &appsv1.Deployment{})
+			d := &appsv1.Deployment{}
+			err := admin.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "orders-dispatcher"}, d)
+			if err == nil {
+				image = d.Spec.Template.Spec.Containers[0].Image
+			}
+			return err
 		}
 		for _, namespace := range []string{"team-c", "team-a", "team-b"} {
 			for _, o := range orders(namespace) {
@@ -91,6 +97,7 @@ var _ = Describe("the operator of config/namespaced", Label("namespaced", "right
 		}
 		for _, namespace := range []string{"team-a", "team-b"} {
 			Eventually(func() error { return deployment(namespace) }).Should(Succeed(), namespace)
+			Expect(image).To(Equal(managerImage), "dispatchers run the manager's own image")
 		}
 		Expect(apierrors.IsNotFound(deployment("team-c"))).To(BeTrue(), "team-c is not served")
 		Eventually(func() int {
