@@ -19,15 +19,23 @@ const (
 	// An Outbox is Ready when dispatchers can work with it. True: UpToDate, InUseDespiteTrouble (a dispatcher works
 	// with it; the message names the condition with the trouble). False and Unknown as above.
 	//
-	// A DeadLetterReplay is Ready when each dead letter of its set has its outcome. True: Finished. False: Running,
-	// Stopping (it was deleted), Aborted (stopped before its end), Refused, JobFailed, or the reason of the condition
-	// that is the cause.
-	//
 	// An OutboxConsumer is Ready when its registration fits the dispatchers that feed it: its id is unique,
 	// ReferencesResolved is True and RetentionSufficient is not False. Verified and EventTypesSent do not count:
 	// evidence and events come later than the object. True: Registered. False: ConsumerIDTaken, or the reason of the
 	// condition that is the cause.
 	ReadyCondition = "Ready"
+
+	// CompleteCondition, of a DeadLetterReplay: each dead letter of its set has its outcome. It has no Ready, because it
+	// finishes, as a Job does.
+	//
+	// True: Finished. False: Running, Stopping (it was deleted), Aborted (stopped before its end), Refused, JobFailed, or
+	// the reason of the condition that is the cause.
+	CompleteCondition = "Complete"
+
+	// FailedCondition, of a DeadLetterReplay: it has ended before its dead letters had their outcomes.
+	//
+	// True: Aborted, Refused, JobFailed. Absent otherwise.
+	FailedCondition = "Failed"
 
 	// ReferencesResolvedCondition: every Secret, ConfigMap and key that the spec names existed when a pod started, and
 	// still exists. The operator reads no Secret: the kubelet reports missing ones, for running pods within about two

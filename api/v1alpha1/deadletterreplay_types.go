@@ -14,8 +14,8 @@ import (
 // +kubebuilder:resource:path=deadletterreplays,shortName=dlr,categories=outbox-operator
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Action",type=string,JSONPath=`.spec.action`
-// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`,description="True when each dead letter of the set has its outcome"
-// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Complete",type=string,JSONPath=`.status.conditions[?(@.type=="Complete")].status`,description="True when each dead letter of the set has its outcome"
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Complete")].reason`
 // +kubebuilder:printcolumn:name="Matched",type=integer,JSONPath=`.status.matched`,description="Size of the set"
 // +kubebuilder:printcolumn:name="Done",type=integer,JSONPath=`.status.done`,description="Dead letters that had their turn"
 // +kubebuilder:printcolumn:name="Delivered",type=integer,JSONPath=`.status.delivered`,description="Events that were put back, and are delivered"
@@ -23,7 +23,7 @@ import (
 // +kubebuilder:printcolumn:name="By",type=string,JSONPath=`.spec.requestedBy`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Why",type=string,JSONPath=`.spec.reason`,priority=1,description="The reason that was given"
-// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Complete")].message`,priority=1
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 48 && !self.metadata.name.contains('.')",message="metadata.name must be at most 48 characters without dots, because it becomes part of the names of Jobs; choose another name"
 type DeadLetterReplay struct {
 	metav1.TypeMeta `json:",inline"`
@@ -252,10 +252,11 @@ type DeadLetterReplayStatus struct {
 	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions say what works: Ready (each dead letter of the set has its outcome),
-	// ReferencesResolved, SchemaReady, SourceReachable; and what does not:
-	// Reconciling (it runs, or waits), Stalled (it has stopped before its end).
-	// Reason is the cause in one word, message a sentence with the remedy.
+	// conditions say what works: Complete (each dead letter of the set has its
+	// outcome), ReferencesResolved, SchemaReady, SourceReachable; and what does not:
+	// Failed (it has ended before that), Reconciling (it runs, or waits), Stalled (it
+	// has failed, or waits for a person). Reason is the cause in one word, message a
+	// sentence with the remedy.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

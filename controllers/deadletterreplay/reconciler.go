@@ -126,7 +126,7 @@ func (r *Reconciler) begin(ctx context.Context, replay desired.Replay) (*batchv1
 	o := replay.DeadLetterReplay
 	job, err := replay.Job(r.Platform)
 	if errors.Is(err, desired.ErrPodTemplate) {
-		return nil, problem.Stalling(v1alpha1.ReadyCondition, v1alpha1.ReasonInvalidPodTemplate, problem.Sentence(err.Error()))
+		return nil, problem.Stalling(v1alpha1.CompleteCondition, v1alpha1.ReasonInvalidPodTemplate, problem.Sentence(err.Error()))
 	}
 	if err != nil {
 		return nil, err

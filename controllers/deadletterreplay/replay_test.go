@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
@@ -29,7 +30,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		c := start()
 		o := c.replay()
 		c.create(c.outbox(), o)
-		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, no, api.ReasonProgressing, ""})
+		c.expect(kstatus.InProgressStatus, want{api.CompleteCondition, no, api.ReasonProgressing, ""})
 		job := c.job()
 		Expect(job.Spec.Template.Spec.Containers[0].Command).To(ContainElements("replay", "run", "--listen"))
 		files := fetch(c, &corev1.ConfigMap{}, job.Spec.Template.Spec.Volumes[0].ConfigMap.Name)
@@ -39,7 +40,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 
 		c.says("first", &status.Replay{ID: uuid.MustParse(string(o.UID)), Matched: 10, Waiting: 6, Pending: 4, BeganAt: beganAt}, reached)
 		first := c.pod(job, "first", runs)
-		o = c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, no, api.ReasonRunning, ""}, want{api.ReconcilingCondition, yes, api.ReasonRunning, ""},
+		o = c.expect(kstatus.InProgressStatus, want{api.CompleteCondition, no, api.ReasonRunning, ""}, want{api.ReconcilingCondition, yes, api.ReasonRunning, ""},
 			want{api.SourceReachableCondition, yes, api.ReasonConnected, ""}, want{api.SchemaReadyCondition, yes, api.ReasonUpToDate, ""}, want{api.ReferencesResolvedCondition, yes, api.ReasonResolved, ""})
 		Expect([]int64{*o.Status.Matched, *o.Status.Done, *o.Status.Pending, *o.Status.Delivered}).To(Equal([]int64{10, 4, 4, 0}))
 		Expect(o.Status.ID).To(Equal(string(o.UID)))
@@ -53,7 +54,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 
 		By("the database is unreachable, which is reported; the counts stay")
 		c.says("second", nil, status.Link{State: status.Unreachable, Reason: "ConnectionFailed", Message: "The database is unreachable."})
-		o = c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, no, api.ReasonConnectionFailed, "is unreachable"}, want{api.SourceReachableCondition, no, api.ReasonConnectionFailed, ""})
+		o = c.expect(kstatus.InProgressStatus, want{api.CompleteCondition, no, api.ReasonConnectionFailed, "is unreachable"}, want{api.SourceReachableCondition, no, api.ReasonConnectionFailed, ""})
 		Expect(*o.Status.Done).To(Equal(int64(7)))
 
 		By("nothing changes, and nothing is written")
@@ -64,7 +65,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		By("it comes to its end")
 		c.setPod(second, ended(0, progress(status.Replay{ID: uuid.MustParse(string(o.UID)), Matched: 10, Delivered: 8, DeadAgain: 1, Skipped: []status.Skipped{{Reason: "already_resolved", Count: 1}},
 			BeganAt: beganAt, FinishedAt: beganAt.Add(time.Minute)})))
-		o = c.expect(kstatus.CurrentStatus, want{api.ReadyCondition, yes, api.ReasonFinished, "of 10 8 are delivered, 1 are dead again, 1 are skipped (already_resolved)"},
+		o = c.expect(kstatus.CurrentStatus, want{api.CompleteCondition, yes, api.ReasonFinished, "of 10 8 are delivered, 1 are dead again, 1 are skipped (already_resolved)"},
 			want{api.SourceReachableCondition, yes, api.ReasonConnected, ""})
 		Expect([]int64{*o.Status.Done, *o.Status.Delivered, *o.Status.DeadAgain, *o.Status.Pending}).To(Equal([]int64{10, 8, 1, 0}))
 		Expect(o.Status.FinishedAt.UTC()).To(Equal(beganAt.Add(time.Minute).Truncate(time.Second)))
@@ -79,7 +80,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		job := c.job()
 		c.pod(job, "pod", ended(0, progress(status.Replay{Matched: 8, DeadAgain: 2, Skipped: []status.Skipped{{Reason: "stopped", Count: 6}}, BeganAt: beganAt,
 			FinishedAt: beganAt, Stopped: "2 of 2 events are dead again, which is 50 % or more"})))
-		o := c.expect(kstatus.FailedStatus, want{api.ReadyCondition, no, api.ReasonAborted, "2 are dead again, 6 are skipped (stopped)"}, want{api.StalledCondition, yes, api.ReasonAborted, "50 %"})
+		o := c.expect(kstatus.FailedStatus, want{api.CompleteCondition, no, api.ReasonAborted, "2 are dead again, 6 are skipped (stopped)"}, want{api.StalledCondition, yes, api.ReasonAborted, "50 %"}, want{api.FailedCondition, yes, api.ReasonAborted, "50 %"})
 		Expect(o.Status.Stopped).To(ContainSubstring("2 of 2 events are dead again"))
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonAborted, "6 are skipped")
 	})
@@ -90,7 +91,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		job := c.job()
 		c.pod(job, "pod", ended(78, "request /etc/outbox/request/request.yaml: canary is wrong"))
 		c.fails(job, batchv1.JobReasonPodFailurePolicy)
-		c.expect(kstatus.FailedStatus, want{api.ReadyCondition, no, api.ReasonRefused, "canary is wrong"}, want{api.StalledCondition, yes, api.ReasonRefused, ""})
+		c.expect(kstatus.FailedStatus, want{api.CompleteCondition, no, api.ReasonRefused, "canary is wrong"}, want{api.StalledCondition, yes, api.ReasonRefused, ""}, want{api.FailedCondition, yes, api.ReasonRefused, ""})
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonRefused, "canary is wrong")
 	})
 
@@ -108,7 +109,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		second := c.job()
 		c.pod(second, "unreadable", ended(0, ""))
 		c.completes(second, time.Now())
-		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, no, api.ReasonProgressing, "because its pod left no termination message that can be read"})
+		c.expect(kstatus.InProgressStatus, want{api.CompleteCondition, no, api.ReasonProgressing, "because its pod left no termination message that can be read"})
 		Expect(c.job().UID).To(Equal(second.UID))
 		edit(c, o, func() { o.Annotations[desired.AnnotationAttempt] = "5" })
 		Expect(admin.Delete(c.ctx, second, client.PropagationPolicy(metav1.DeletePropagationBackground))).To(Succeed())
@@ -117,14 +118,14 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		By("the fifth is the last one, however long ago it ended")
 		last := c.job()
 		c.completes(last, time.Now().Add(-time.Hour))
-		c.expect(kstatus.FailedStatus, want{api.ReadyCondition, no, api.ReasonJobFailed, "succeeded 5 times without an outcome, the last time because its pod is gone"},
-			want{api.StalledCondition, yes, api.ReasonJobFailed, "`dispatcher replay status --id " + string(o.UID) + "` has the outcome"})
+		c.expect(kstatus.FailedStatus, want{api.CompleteCondition, no, api.ReasonJobFailed, "succeeded 5 times without an outcome, the last time because its pod is gone"},
+			want{api.FailedCondition, yes, api.ReasonJobFailed, ""}, want{api.StalledCondition, yes, api.ReasonJobFailed, "`dispatcher replay status --id " + string(o.UID) + "` has the outcome"})
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonJobFailed, "without an outcome")
 		Expect(c.job().UID).To(Equal(last.UID))
 
 		By("an outcome that is reported later counts")
 		c.pod(last, "late", ended(0, progress(status.Replay{Matched: 1, Delivered: 1, BeganAt: beganAt, FinishedAt: beganAt})))
-		c.expect(kstatus.CurrentStatus, want{api.ReadyCondition, yes, api.ReasonFinished, "1 are delivered"})
+		c.expect(kstatus.CurrentStatus, want{api.CompleteCondition, yes, api.ReasonFinished, "1 are delivered"})
 	})
 
 	It("that is a dry run changes nothing, holds nothing, and says what it would do", func() {
@@ -133,7 +134,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		o.Spec.DryRun = true
 		c.create(c.outbox(), o)
 		c.pod(c.job(), "pod", ended(0, progress(status.Replay{Matched: 5, Waiting: 4, Skipped: []status.Skipped{{Reason: "not_dead", Count: 1}}})))
-		o = c.expect(kstatus.CurrentStatus, want{api.ReadyCondition, yes, api.ReasonFinished, "Nothing was changed: Replay would take 4 of 5 dead letters"})
+		o = c.expect(kstatus.CurrentStatus, want{api.CompleteCondition, yes, api.ReasonFinished, "Nothing was changed: Replay would take 4 of 5 dead letters"})
 		Expect([]any{*o.Status.Matched, o.Status.ID, o.Status.Delivered, o.Finalizers}).To(Equal([]any{int64(5), "", (*int64)(nil), []string(nil)}))
 		Expect(o.Status.Skipped).To(Equal([]api.SkippedDeadLetters{{Reason: "not_dead", Count: 1}}))
 	})
@@ -154,19 +155,20 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		o.Spec.OutboxRef, o.Spec.Namespace, o.Spec.DispatcherRef = nil, "", &api.DispatcherRef{Name: "warehouse"}
 		o.Spec.Selector.Topics = []string{"orders"}
 		c.create(o)
-		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, no, api.ReasonDispatcherNotFound, "warehouse"}, want{api.ReferencesResolvedCondition, no, api.ReasonDispatcherNotFound, ""})
+		c.expect(kstatus.InProgressStatus, want{api.CompleteCondition, no, api.ReasonDispatcherNotFound, "warehouse"}, want{api.ReferencesResolvedCondition, no, api.ReasonDispatcherNotFound, ""})
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonDispatcherNotFound, "create it")
 		dispatcher := &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: "warehouse", Namespace: c.namespace},
 			Spec: api.OutboxDispatcherSpec{Namespace: "shop", Topics: []string{"bills"}, OutboxRef: &api.OutboxRef{Name: "orders"}, Sink: api.Sink{Log: &api.LogSink{}}}}
 		c.create(dispatcher)
-		c.expect(kstatus.FailedStatus, want{api.ReadyCondition, no, api.ReasonTopicNotDelivered, `"orders"`})
+		o = c.expect(kstatus.FailedStatus, want{api.CompleteCondition, no, api.ReasonTopicNotDelivered, `"orders"`})
+		Expect(meta.FindStatusCondition(o.Status.Conditions, api.FailedCondition)).To(BeNil(), "it has not ended")
 		dispatcher.Spec.Topics = []string{"bills", "orders"}
 		edit(c, dispatcher, func() { dispatcher.Spec.Topics = []string{"bills", "orders"} })
-		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, no, api.ReasonOutboxNotFound, "orders"})
+		c.expect(kstatus.InProgressStatus, want{api.CompleteCondition, no, api.ReasonOutboxNotFound, "orders"})
 		outbox := c.outbox()
 		outbox.Spec.ReplayLogin = nil
 		c.create(outbox)
-		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, no, api.ReasonReplayLoginMissing, "Outbox orders: spec.replayLogin is not set"})
+		c.expect(kstatus.InProgressStatus, want{api.CompleteCondition, no, api.ReasonReplayLoginMissing, "Outbox orders: spec.replayLogin is not set"})
 		edit(c, outbox, func() { outbox.Spec.ReplayLogin = c.outbox().Spec.ReplayLogin })
 		job := c.job()
 		Expect(fetch(c, &corev1.ConfigMap{}, job.Spec.Template.Spec.Volumes[0].ConfigMap.Name).Data).To(And(
@@ -201,7 +203,7 @@ var _ = Describe("a DeadLetterReplay that is deleted", Label("replay", "stop"), 
 		job := c.job()
 		c.says("pod", &status.Replay{ID: uuid.MustParse(string(o.UID)), Matched: 10, Waiting: 6, Delivered: 4, BeganAt: beganAt}, reached)
 		c.pod(job, "pod", runs)
-		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, no, api.ReasonRunning, ""})
+		c.expect(kstatus.InProgressStatus, want{api.CompleteCondition, no, api.ReasonRunning, ""})
 		Expect(admin.Delete(c.ctx, o)).To(Succeed())
 		return o, c.stopJob()
 	}
@@ -214,7 +216,7 @@ var _ = Describe("a DeadLetterReplay that is deleted", Label("replay", "stop"), 
 	It("ends its Job, and goes when a second one has skipped what waits", func() {
 		c := start()
 		o, stop := begun(c)
-		c.expect(kstatus.TerminatingStatus, want{api.ReadyCondition, no, api.ReasonStopping, ""})
+		c.expect(kstatus.TerminatingStatus, want{api.CompleteCondition, no, api.ReasonStopping, ""})
 		gone(c, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "chg-812-replay", Namespace: c.namespace}})
 		Expect(stop.OwnerReferences).To(BeEmpty(), "a foreground deletion of the object must not take it along")
 		Expect(stop.Spec.Template.Spec.Containers[0].Command).To(ContainElements("replay", "stop", "--request"))

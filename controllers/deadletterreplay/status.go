@@ -56,57 +56,64 @@ func toSeconds(t time.Time) *metav1.Time { return ptr.To(metav1.NewTime(t.Trunca
 // conditions are computed here, all of them and nowhere else.
 func conditions(seen observed) []metav1.Condition {
 	references, schema, source := referencesResolved(seen), schemaReady(seen), sourceReachable(seen)
-	ready, stalled := ready(seen, references, source, schema)
-	all := []metav1.Condition{ready, references, schema, source}
-	switch {
-	case ready.Status == metav1.ConditionTrue:
-	case stalled:
-		all = append(all, kstatus.Condition(api.StalledCondition, metav1.ConditionTrue, ready.Reason, ready.Message))
-	default:
-		all = append(all, kstatus.Condition(api.ReconcilingCondition, metav1.ConditionTrue, ready.Reason, ready.Message))
+	complete, others := complete(seen, references, source, schema)
+	all := []metav1.Condition{complete, references, schema, source}
+	for _, kind := range others {
+		all = append(all, kstatus.Condition(kind, metav1.ConditionTrue, complete.Reason, complete.Message))
 	}
 	return all
 }
 
-// ready is True at the end, and else says what is the matter, and whether waiting does not help.
-func ready(seen observed, others ...metav1.Condition) (c metav1.Condition, stalled bool) {
+// What is True while a replay is not complete: it continues by itself, or waits for a person, or has come to its end.
+var (
+	continues = []string{api.ReconcilingCondition}
+	waits     = []string{api.StalledCondition}
+	failed    = []string{api.FailedCondition, api.StalledCondition}
+)
+
+// complete is True at a good end. Else it says what is the matter, with the types of the conditions that are True then.
+func complete(seen observed, causes ...metav1.Condition) (c metav1.Condition, others []string) {
+	finished := func(message string) metav1.Condition {
+		return kstatus.Condition(api.CompleteCondition, metav1.ConditionTrue, api.ReasonFinished, message)
+	}
 	not := func(reason, message string) metav1.Condition {
-		return kstatus.Condition(api.ReadyCondition, metav1.ConditionFalse, reason, message)
+		return kstatus.Condition(api.CompleteCondition, metav1.ConditionFalse, reason, message)
 	}
 	switch p := seen.left; {
 	case p != nil && p.Stopped != "":
 		return not(api.ReasonAborted, fmt.Sprintf("It was stopped before its end: %s. Of %d dead letters %s. The skipped ones stay open; see why the others are dead again, and create another object for the rest.",
-			p.Stopped, p.Matched, counts(*p))), true
+			p.Stopped, p.Matched, counts(*p))), failed
 	case p != nil && seen.replay.Spec.DryRun:
-		return kstatus.Condition(api.ReadyCondition, metav1.ConditionTrue, api.ReasonFinished, fmt.Sprintf("Nothing was changed: %s would take %d of %d dead letters.",
-			seen.replay.Spec.Action, p.Waiting, p.Matched)), false
+		return finished(fmt.Sprintf("Nothing was changed: %s would take %d of %d dead letters.", seen.replay.Spec.Action, p.Waiting, p.Matched)), nil
 	case p != nil:
-		return kstatus.Condition(api.ReadyCondition, metav1.ConditionTrue, api.ReasonFinished, fmt.Sprintf("Each dead letter has its outcome: of %d %s.", p.Matched, counts(*p))), false
+		return finished(fmt.Sprintf("Each dead letter has its outcome: of %d %s.", p.Matched, counts(*p))), nil
+	case seen.problem != nil && seen.problem.Stalled:
+		return not(seen.problem.Reason, seen.problem.Message), waits
 	case seen.problem != nil:
-		return not(seen.problem.Reason, seen.problem.Message), seen.problem.Stalled
+		return not(seen.problem.Reason, seen.problem.Message), continues
 	case seen.job != nil && hasCondition(seen.job, batchv1.JobFailed):
 		reason := api.ReasonJobFailed
 		if refusedFiles(seen.job) {
 			reason = api.ReasonRefused
 		}
 		return not(reason, fmt.Sprintf("The Job has failed and is not repeated: %s. Delete this object, which marks what waits as skipped, and create another.",
-			cmp.Or(strings.TrimSuffix(seen.detail, "."), "see its Events"))), true
+			cmp.Or(strings.TrimSuffix(seen.detail, "."), "see its Events"))), failed
 	case seen.noOutcome != "" && seen.gaveUp:
 		return not(api.ReasonJobFailed, fmt.Sprintf("The Job succeeded %d times without an outcome, the last time because %s. The dead letters had their turn: "+
 			"`dispatcher replay status --id %s` has the outcome. Let the pod write the file of its terminationMessagePath, and let nothing remove pods that have just ended; then delete this object.",
-			maxJobs, seen.noOutcome, seen.replay.UID)), true
+			maxJobs, seen.noOutcome, seen.replay.UID)), failed
 	case seen.noOutcome != "":
-		return not(api.ReasonProgressing, fmt.Sprintf("The Job succeeded without an outcome, because %s. It is repeated a little later to report it, and replays nothing twice.", seen.noOutcome)), false
+		return not(api.ReasonProgressing, fmt.Sprintf("The Job succeeded without an outcome, because %s. It is repeated a little later to report it, and replays nothing twice.", seen.noOutcome)), continues
 	}
-	for _, c := range others {
+	for _, c := range causes {
 		if c.Status == metav1.ConditionFalse {
-			return not(c.Reason, c.Message), false
+			return not(c.Reason, c.Message), continues
 		}
 	}
 	if seen.said != nil && seen.said.Replay != nil {
-		return not(api.ReasonRunning, "The set is fixed, and its dead letters have their turn; status has the counts."), false
+		return not(api.ReasonRunning, "The set is fixed, and its dead letters have their turn; status has the counts."), continues
 	}
-	return not(api.ReasonProgressing, strings.TrimSpace("The Job's pod starts. "+problem.Sentence(seen.detail))), false
+	return not(api.ReasonProgressing, strings.TrimSpace("The Job's pod starts. "+problem.Sentence(seen.detail))), continues
 }
 
 // referencesResolved believes the pod that mounts the Secrets: the operator may not read them.
@@ -184,7 +191,7 @@ func transitions(before, after *api.DeadLetterReplay) []kstatus.Event {
 		events = append(events, kstatus.Event{Kind: corev1.EventTypeNormal, Reason: api.ReasonBegan, Action: "Begin", Note: problem.Sentence(fmt.Sprintf(
 			"%s of %d dead letters began, requested by %s: %s", after.Spec.Action, *after.Status.Matched, after.Spec.RequestedBy, after.Spec.Reason))})
 	}
-	was, is := meta.FindStatusCondition(before.Status.Conditions, api.ReadyCondition), meta.FindStatusCondition(after.Status.Conditions, api.ReadyCondition)
+	was, is := meta.FindStatusCondition(before.Status.Conditions, api.CompleteCondition), meta.FindStatusCondition(after.Status.Conditions, api.CompleteCondition)
 	if is == nil || was != nil && was.Reason == is.Reason {
 		return events
 	}

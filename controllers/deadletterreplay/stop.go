@@ -81,7 +81,7 @@ func (r *Reconciler) sayStopping(ctx context.Context, o *api.DeadLetterReplay) e
 	const message = "It was deleted: its Job ends after the batch under way, and what waits is skipped."
 	o.Status.ObservedGeneration = o.Generation
 	kstatus.SetConditions(&o.Status.Conditions, o.Generation, []metav1.Condition{
-		kstatus.Condition(api.ReadyCondition, metav1.ConditionFalse, api.ReasonStopping, message),
+		kstatus.Condition(api.CompleteCondition, metav1.ConditionFalse, api.ReasonStopping, message),
 		kstatus.Condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonStopping, message),
 	})
 	return r.reporter.Report(ctx, before, o, func() []kstatus.Event { return nil })

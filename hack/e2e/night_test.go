@@ -119,7 +119,7 @@ func (n *night) run(args ...string) (dlr v1alpha1.DeadLetterReplay) {
 	if err != nil {
 		ready = "False"
 	}
-	Expect(n.kubectl("get", "dlr", dlr.Name, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)).To(Equal(ready), "the exit code agrees with the object")
+	Expect(n.kubectl("get", "dlr", dlr.Name, "-o", `jsonpath={.status.conditions[?(@.type=="Complete")].status}`)).To(Equal(ready), "the exit code agrees with the object")
 	return dlr
 }
 
@@ -164,7 +164,7 @@ var _ = It("goes through a night on call", Label("night"), func() {
 	dlr = n.run("replay", "orders", "--group", group.Group, "--reason", "CHG-812", "--canary", "10", "--rate", "500")
 	Expect(dlr.Status.DeadAgain).To(HaveValue(BeEquivalentTo(10)))
 	Expect(dlr.Status.Skipped).To(ConsistOf(v1alpha1.SkippedDeadLetters{Reason: "stopped", Count: int64(refused - 10)}))
-	Expect(n.kubectl("get", "dlr", dlr.Name, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].reason}`)).To(Equal("Aborted"))
+	Expect(n.kubectl("get", "dlr", dlr.Name, "-o", `jsonpath={.status.conditions[?(@.type=="Complete")].reason}`)).To(Equal("Aborted"))
 	n.agree("after the canary", refused+invalid+1)
 
 	By("the replay, while the shop produces 2,000 events a second")

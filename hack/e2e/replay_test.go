@@ -35,7 +35,7 @@ var _ = It("replays dead events as an object, through crashes and deletion", Lab
 
 	w.apply(w.replay("first"))
 	Eventually(func() string {
-		return w.kubectl("get", "dlr", "first", "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].reason}`)
+		return w.kubectl("get", "dlr", "first", "-o", `jsonpath={.status.conditions[?(@.type=="Complete")].reason}`)
 	}).WithTimeout(time.Minute).Should(Equal("ReplayLoginMissing"))
 	w.kubectl("patch", "obd", "orders", "--type=merge", "-p", `{"spec": {"database": {"replayLogin": {"secret": {"name": "orders-replay"}}}}}`)
 	w.apply(w.replay("second"))

@@ -101,7 +101,7 @@ func stalled(dlr *v1alpha1.DeadLetterReplay) bool {
 // ended reports whether there is nothing more to wait for: each dead letter had its turn, or with wait its outcome.
 func ended(dlr *v1alpha1.DeadLetterReplay, wait bool) bool {
 	s := dlr.Status
-	return stalled(dlr) || meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ReadyCondition) ||
+	return stalled(dlr) || meta.IsStatusConditionTrue(s.Conditions, v1alpha1.CompleteCondition) ||
 		!wait && s.Matched != nil && value(s.Done) >= *s.Matched
 }
 
@@ -109,7 +109,7 @@ func ended(dlr *v1alpha1.DeadLetterReplay, wait bool) bool {
 func progress(dlr *v1alpha1.DeadLetterReplay) string {
 	s := dlr.Status
 	if s.Matched == nil {
-		if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ReadyCondition); c != nil {
+		if c := meta.FindStatusCondition(s.Conditions, v1alpha1.CompleteCondition); c != nil {
 			return c.Reason + ": " + c.Message
 		}
 		return "waits for the operator"

@@ -20,7 +20,7 @@ import (
 // status is what the operator would report of a DeadLetterReplay.
 func status(ready metav1.ConditionStatus, reason string, matched, done int64) v1alpha1.DeadLetterReplayStatus {
 	s := v1alpha1.DeadLetterReplayStatus{ObservedGeneration: 1, Matched: &matched, Done: &done}
-	s.Conditions = []metav1.Condition{{Type: v1alpha1.ReadyCondition, Status: ready, Reason: reason, Message: "As it is.", LastTransitionTime: metav1.NewTime(noon)}}
+	s.Conditions = []metav1.Condition{{Type: v1alpha1.CompleteCondition, Status: ready, Reason: reason, Message: "As it is.", LastTransitionTime: metav1.NewTime(noon)}}
 	return s
 }
 

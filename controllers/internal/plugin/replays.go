@@ -101,7 +101,7 @@ func replaysText(all []v1alpha1.DeadLetterReplay, now time.Time) []byte {
 	table(&out, "NAME\tACTION\tSTATUS\tMATCHED\tDONE\tDELIVERED\tDEAD AGAIN\tDISCARDED\tSKIPPED\tBY\tAGE\tWHY", len(all), func(w io.Writer, i int) {
 		dlr := &all[i]
 		s, status, skipped := dlr.Status, "Unseen", int64(0)
-		if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ReadyCondition); c != nil {
+		if c := meta.FindStatusCondition(s.Conditions, v1alpha1.CompleteCondition); c != nil {
 			status = c.Reason
 		}
 		for _, one := range s.Skipped {
