@@ -39,8 +39,9 @@ const (
 
 	// ReferencesResolvedCondition: every Secret, ConfigMap and key that the spec names existed when a pod started, and
 	// still exists. The operator reads no Secret: the kubelet reports missing ones, for running pods within about two
-	// minutes. Running pods keep what they have read, so Ready stays True. Eight minutes after the object exists again, or
-	// when the pods have restarted, the condition is True.
+	// minutes. Running pods keep what they have read, so Ready does not follow from it, unless their login is refused. When
+	// a pod has started since, or three minutes after the object exists again (eight when it was missing for long, since the
+	// kubelet reports it less often then), the condition is True.
 	//
 	// True: Resolved. False: SecretNotFound, SecretKeyNotFound, ConfigMapNotFound, ConfigMapKeyNotFound,
 	// OutboxNotFound; of a DeadLetterReplay also DispatcherNotFound, ReplayLoginMissing, TopicNotDelivered; of an
@@ -167,9 +168,12 @@ const (
 	// SinkReachable.
 	ReconcilingCondition = "Reconciling"
 
-	// StalledCondition (kstatus): the operator cannot continue until a person makes a change. Absent when not.
+	// StalledCondition (kstatus): the operator cannot continue until a person makes a change. Absent when not. A rollout
+	// that exceeds the Deployment's progressDeadlineSeconds (600 by default) is Stalled too, with the reason that Reconciling
+	// would have; it goes on by itself when the cause is gone, and Ready keeps its rule.
 	//
-	// True: InvalidPodTemplate, InvalidPipeline, InvalidConfiguration, ForeignObject, ApplyRefused; of a
+	// True: InvalidPodTemplate, InvalidPipeline, InvalidConfiguration, ForeignObject, ApplyRefused; after the deadline the
+	// reason of new pods (such as ImagePullFailed, or SecretNotFound), else ProgressDeadlineExceeded; of a
 	// DeadLetterReplay also Aborted, Refused, JobFailed, TopicNotDelivered; of an OutboxConsumer ConsumerIDTaken,
 	// RetentionTooShort.
 	StalledCondition = "Stalled"
@@ -210,6 +214,7 @@ const (
 	ReasonCrashLoop                = "CrashLoop"
 	ReasonContainerNotStarted      = "ContainerNotStarted"
 	ReasonUnschedulable            = "Unschedulable"
+	ReasonProgressDeadlineExceeded = "ProgressDeadlineExceeded"
 	ReasonResuming                 = "Resuming"
 	ReasonScaledToZero             = "ScaledToZero"
 	ReasonProgressing              = "Progressing"

@@ -228,8 +228,11 @@ func rolledOut(d *appsv1.Deployment) bool {
 	return d != nil && deploymentCondition(d, appsv1.DeploymentProgressing).Reason == newReplicaSetAvailable && d.Generation == d.Status.ObservedGeneration
 }
 
-// newReplicaSetAvailable is the reason that the Deployment controller gives when a rollout is done.
-const newReplicaSetAvailable = "NewReplicaSetAvailable"
+// Reasons that the Deployment controller gives when a rollout is done, and when its deadline is exceeded.
+const (
+	newReplicaSetAvailable   = "NewReplicaSetAvailable"
+	progressDeadlineExceeded = "ProgressDeadlineExceeded"
+)
 
 // podsRefused is what keeps pods from being made: a quota, or an admission policy. Empty for nothing.
 func podsRefused(d *appsv1.Deployment) string {

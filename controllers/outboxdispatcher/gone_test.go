@@ -11,6 +11,7 @@ import (
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
@@ -75,12 +76,43 @@ var _ = Describe("a reference that goes while pods run", Label("references"), fu
 		c.create(c.dispatcher())
 		c.rollOut(c.healthy())
 		pod := c.startedAt("pod-0", time.Hour)
-		c.remountFails(pod, `secret "orders-db" not found`, 9*time.Minute)
+		c.remountFails(pod, `secret "orders-db" not found`, 4*time.Minute)
 		c.remountFails(pod, `secret "others" not found`, 2*time.Hour)
 		c.passes(3)
 		c.expect(kstatus.CurrentStatus, want{api.ReferencesResolvedCondition, metav1.ConditionTrue, api.ReasonResolved, ""})
 		c.remountFails(pod, `secret "orders-db" not found`, time.Minute)
 		c.expect(kstatus.CurrentStatus, want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, ""})
+	})
+
+	// The kubelet mounts the same files for another pod.
+	It("is there again when another pod has started since", func() {
+		c := start(tick)
+		c.create(c.dispatcher())
+		c.rollOut(c.healthy())
+		pod := c.startedAt("pod-0", time.Hour)
+		c.remountFails(pod, `secret "orders-db" not found`, 5*time.Second)
+		c.expect(kstatus.CurrentStatus, want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, ""})
+		well := c.healthy()
+		c.newPod("fresh", runs, &well)
+		c.passes(3)
+		c.expect(kstatus.CurrentStatus, want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, ""})
+		c.startedAt("fresh", 0)
+		c.expect(kstatus.CurrentStatus, want{api.ReferencesResolvedCondition, metav1.ConditionTrue, api.ReasonResolved, ""})
+	})
+
+	// It is not the cause of what else goes wrong.
+	It("leaves Ready to the database that is down", func() {
+		c := start(tick)
+		c.create(c.dispatcher())
+		c.rollOut(c.healthy())
+		pod := c.startedAt("pod-0", time.Hour)
+		c.remountFails(pod, `secret "orders-db" not found`, time.Minute)
+		down := c.healthy()
+		down.Source = status.Link{State: status.Unreachable, Reason: "ConnectionRefused", Message: "nothing listens; start the server"}
+		c.pods.says("pod-0", down)
+		c.expect(kstatus.InProgressStatus,
+			want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, ""},
+			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonConnectionFailed, "start the server"})
 	})
 
 	// The pods cannot log in because of it: it is the cause.

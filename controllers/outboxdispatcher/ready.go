@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -31,7 +32,10 @@ type cause struct {
 func causes(o observed, references, source, schema, sink, topics, workload metav1.Condition) (all []cause) {
 	flowing := flowing(o)
 	stops := !slices.ContainsFunc(o.statuses, works)
-	for _, c := range []metav1.Condition{references, source, schema} {
+	// Running pods keep what they have read, so what is gone since is behind a login that is refused, and no other trouble.
+	kept := o.missing == nil && o.gone != nil && source.Reason != api.ReasonAuthenticationFailed
+	all = append(all, cause{references, stops && !kept})
+	for _, c := range []metav1.Condition{source, schema} {
 		all = append(all, cause{c, stops})
 	}
 	if o.obd.Spec.State != api.StatePaused {
@@ -176,6 +180,15 @@ func progress(o observed, workload metav1.Condition, hangs trouble) metav1.Condi
 	reconciling := func(reason, message string) metav1.Condition {
 		return condition(api.ReconcilingCondition, metav1.ConditionTrue, reason, message)
 	}
+	rolling := func(reason, message string) metav1.Condition {
+		if !late(o.deployment) {
+			return reconciling(reason, message)
+		}
+		if reason == api.ReasonProgressing {
+			reason = api.ReasonProgressDeadlineExceeded
+		}
+		return condition(api.StalledCondition, metav1.ConditionTrue, reason, message+" The rollout has exceeded its progressDeadlineSeconds; it goes on by itself when the cause is gone.")
+	}
 	switch {
 	case o.problem != nil && o.problem.Stalled:
 		return condition(api.StalledCondition, metav1.ConditionTrue, o.problem.Reason, o.problem.Message)
@@ -186,13 +199,13 @@ func progress(o observed, workload metav1.Condition, hangs trouble) metav1.Condi
 	case o.migration.State == migrate.Running:
 		return reconciling(api.ReasonMigrating, o.migration.Sentence())
 	case o.missing != nil:
-		return reconciling(o.missing.Reason, o.missing.Message)
+		return rolling(o.missing.Reason, o.missing.Message)
 	case o.queues:
 		return reconciling(api.ReasonProgressing, "It waits for other dispatchers to take the operator's new image; its pods keep the one from before.")
 	case !complete(o.deployment, o.obd):
-		return reconciling(cmp.Or(hangs.reason, api.ReasonProgressing), cmp.Or(podsRefused(o.deployment), hangs.message, "The Deployment is rolling out."))
+		return rolling(cmp.Or(hangs.reason, api.ReasonProgressing), cmp.Or(podsRefused(o.deployment), hangs.message, "The Deployment is rolling out."))
 	case workload.Status == metav1.ConditionFalse && workload.Reason != api.ReasonPartlyAvailable && !rolledOut(o.deployment):
-		return reconciling(workload.Reason, workload.Message)
+		return rolling(workload.Reason, workload.Message)
 	case o.state.resumes:
 		return reconciling(api.ReasonProgressing, resumingNote)
 	case o.state.late != "":
@@ -201,6 +214,12 @@ func progress(o observed, workload metav1.Condition, hangs trouble) metav1.Condi
 		return reconciling(api.ReasonProgressing, pausingNote)
 	}
 	return metav1.Condition{}
+}
+
+// late reports whether the rollout of the newest template has made no progress for the Deployment's deadline.
+func late(d *appsv1.Deployment) bool {
+	return d != nil && d.Generation == d.Status.ObservedGeneration &&
+		deploymentCondition(d, appsv1.DeploymentProgressing).Reason == progressDeadlineExceeded
 }
 
 // underWay reports whether there is a change or a problem, of which not all can be watched.

@@ -140,10 +140,32 @@ var _ = Describe("a rollout", Label("workload", "status"), func() {
 			}
 			return c.admin.Status().Update(c.ctx, d)
 		}).Should(Succeed())
-		c.expect(kstatus.InProgressStatus,
+		c.expect(kstatus.FailedStatus,
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, "exceeded quota: team"},
 			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonUnavailable, "exceeded quota: team"},
-			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonProgressing, "exceeded quota: team"})
+			want{api.StalledCondition, metav1.ConditionTrue, api.ReasonProgressDeadlineExceeded, "exceeded quota: team"})
+	})
+
+	// Tools that wait for a rollout hear that it has failed, as they do of the Deployment itself.
+	It("is Stalled after its deadline, until it goes on", func() {
+		c := edited(1)
+		c.rollingOut(1)
+		fresh := c.newPod("fresh", corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{
+			Name: "dispatcher", Image: "outbox-operator:v2", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}},
+		}}}, nil)
+		c.expect(kstatus.InProgressStatus, want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonImagePullFailed, "cannot be pulled"})
+		editStatus(c, c.deployment(), func(d *appsv1.Deployment) {
+			d.Status.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ProgressDeadlineExceeded"}}
+		})
+		c.expect(kstatus.FailedStatus,
+			want{api.StalledCondition, metav1.ConditionTrue, api.ReasonImagePullFailed, "cannot be pulled"},
+			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, "cannot be pulled"})
+
+		c.edits() // whose rollout has a deadline of its own
+		c.expect(kstatus.InProgressStatus, want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonImagePullFailed, "cannot be pulled"})
+		Expect(c.admin.Delete(c.ctx, fresh, client.GracePeriodSeconds(0))).To(Succeed())
+		c.rollOut(c.healthy())
+		c.expect(kstatus.CurrentStatus)
 	})
 
 	It("that waits for a Secret leaves Ready True", Label("references"), func() {

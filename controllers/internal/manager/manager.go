@@ -247,7 +247,7 @@ func stripEvent(o any) (any, error) {
 		return &corev1.Event{
 			ObjectMeta:     metav1.ObjectMeta{Namespace: e.Namespace, Name: e.Name, UID: e.UID, ResourceVersion: e.ResourceVersion},
 			InvolvedObject: corev1.ObjectReference{Namespace: e.InvolvedObject.Namespace, Name: e.InvolvedObject.Name, UID: e.InvolvedObject.UID},
-			Message:        problem.Clip(e.Message, eventWords), LastTimestamp: e.LastTimestamp,
+			Message:        problem.Clip(e.Message, eventWords), LastTimestamp: e.LastTimestamp, Count: e.Count,
 		}, nil
 	}
 	return o, nil

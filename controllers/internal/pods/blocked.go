@@ -67,19 +67,40 @@ func MountFailure(ctx context.Context, cached client.Reader, pod *corev1.Pod) (s
 	return last.Message, err
 }
 
-// missedFor is how long an Event about a running pod's files counts. The kubelet mounts them again each minute or
-// two. When it cannot, it retries after two minutes at most, and records an Event for the pod every five minutes at
-// least. It records no Event when a retry succeeds.
-const missedFor = 8 * time.Minute
+// An Event about a running pod's files counts for missedFor. The kubelet mounts them again each minute or two. When it
+// cannot, it retries after 122 seconds at most, and records an Event each time; after oftenRecorded of them it may record
+// one in five minutes only, so each counts for missedLong then. It records no Event when a retry succeeds.
+const (
+	missedFor     = 3 * time.Minute
+	missedLong    = 8 * time.Minute
+	oftenRecorded = 20
+)
 
 // RemountFailure returns the message of the kubelet's recent Event about a running pod whose files it cannot mount again,
-// empty for none. The pod keeps running with the files that it has. It returns an error when Events cannot be read.
-func RemountFailure(ctx context.Context, cached client.Reader, pod *corev1.Pod, now time.Time) (string, error) {
+// empty for none. One that is not later than since does not count. The pod keeps running with the files that it has. It
+// returns an error when Events cannot be read.
+func RemountFailure(ctx context.Context, cached client.Reader, pod *corev1.Pod, since, now time.Time) (string, error) {
 	last, err := event(ctx, cached, pod, client.MatchingFields{eventIndex: string(pod.UID)})
-	if at := last.LastTimestamp.Time; !at.After(started(pod)) || now.Sub(at) > missedFor {
+	counts := missedFor
+	if last.Count > oftenRecorded {
+		counts = missedLong
+	}
+	if at := last.LastTimestamp.Time; !at.After(started(pod)) || !at.After(since) || now.Sub(at) > counts {
 		return "", err
 	}
 	return last.Message, err
+}
+
+// FilesThere is when a pod started last for the first time: the kubelet had mounted the files of its template for it. Zero
+// when none has.
+func FilesThere(pods []corev1.Pod) (since time.Time) {
+	for i := range pods {
+		restarted := slices.ContainsFunc(pods[i].Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.RestartCount > 0 })
+		if at := started(&pods[i]); !restarted && at.After(since) {
+			since = at
+		}
+	}
+	return since
 }
 
 // started is when a container of the pod started last: then its files were there.

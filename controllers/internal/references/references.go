@@ -79,12 +79,13 @@ func Missing(ctx context.Context, cached client.Reader, refs []Reference, all []
 // Gone finds a reference that existed when the pods started, and does not any more; nil for none. The pods keep running
 // with what they have read. It returns an error when Events cannot be read.
 func Gone(ctx context.Context, cached client.Reader, refs []Reference, all []corev1.Pod, now time.Time) (*problem.Problem, error) {
+	since := pods.FilesThere(all)
 	for i := range all {
 		pod := &all[i]
 		if pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning {
 			continue
 		}
-		words, err := pods.RemountFailure(ctx, cached, pod, now)
+		words, err := pods.RemountFailure(ctx, cached, pod, since, now)
 		if err != nil {
 			return nil, err
 		}
