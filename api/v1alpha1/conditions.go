@@ -28,8 +28,8 @@ const (
 	// CompleteCondition, of a DeadLetterReplay: each dead letter of its set has its outcome. It has no Ready, because it
 	// finishes, as a Job does.
 	//
-	// True: Finished. False: Running, Stopping (it was deleted), Aborted (stopped before its end), Refused, JobFailed, or
-	// the reason of the condition that is the cause.
+	// True: Finished. False: Running, Stopping (it was deleted), Aborted (stopped before its end), Refused, JobFailed,
+	// Restored (a copy of one that has begun, such as from a backup, which replays nothing), or the reason of the condition that is the cause.
 	CompleteCondition = "Complete"
 
 	// FailedCondition, of a DeadLetterReplay: it has ended before its dead letters had their outcomes.
@@ -275,6 +275,7 @@ const (
 	ReasonFinished                 = "Finished"
 	ReasonStopping                 = "Stopping"
 	ReasonAborted                  = "Aborted"
+	ReasonRestored                 = "Restored"
 	ReasonRefused                  = "Refused"
 	ReasonJobFailed                = "JobFailed"
 	ReasonDispatcherNotFound       = "DispatcherNotFound"

@@ -104,6 +104,11 @@ func (r *Reconciler) cleanUp(ctx context.Context, o *v1alpha1.DeadLetterReplay) 
 // run makes what the replay needs, once, and looks at it. A Job that is there stays as it is: its set is fixed.
 func (r *Reconciler) run(ctx context.Context, seen *observed) error {
 	o := seen.replay
+	if original := restored(o); original != "" {
+		return problem.Stalling(v1alpha1.CompleteCondition, v1alpha1.ReasonRestored, fmt.Sprintf(
+			"It was created from a copy of replay %s, whose dead letters are not replayed again: `dispatcher replay status --id %[1]s` has its outcome. Delete this object; to replay more, create one without the annotation %s.",
+			original, desired.AnnotationReplay))
+	}
 	job, err := r.job(ctx, o, desired.ReplayName(o))
 	if err != nil {
 		return err
@@ -121,6 +126,14 @@ func (r *Reconciler) run(ctx context.Context, seen *observed) error {
 	return r.observePods(ctx, seen, resolved)
 }
 
+// restored is the UID of the replay that the object is a copy of, such as one from a backup. It is empty for an original.
+func restored(o *v1alpha1.DeadLetterReplay) string {
+	if began := o.Annotations[desired.AnnotationReplay]; began != string(o.UID) {
+		return began
+	}
+	return ""
+}
+
 // begin holds the object, and makes the Job with its files.
 func (r *Reconciler) begin(ctx context.Context, replay desired.Replay) (*batchv1.Job, error) {
 	o := replay.DeadLetterReplay
@@ -134,6 +147,7 @@ func (r *Reconciler) begin(ctx context.Context, replay desired.Replay) (*batchv1
 	if !o.Spec.DryRun && !controllerutil.ContainsFinalizer(o, Finalizer) {
 		held := o.DeepCopy()
 		controllerutil.AddFinalizer(held, Finalizer)
+		metav1.SetMetaDataAnnotation(&held.ObjectMeta, desired.AnnotationReplay, string(o.UID))
 		if err := r.Client.Patch(ctx, held, client.MergeFromWithOptions(o, client.MergeFromWithOptimisticLock{})); err != nil {
 			return nil, fmt.Errorf("add the finalizer to DeadLetterReplay %s: %w", o.Name, err)
 		}

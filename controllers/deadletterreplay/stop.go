@@ -34,6 +34,9 @@ func (r *Reconciler) stop(ctx context.Context, o *api.DeadLetterReplay) (ctrl.Re
 	if !controllerutil.ContainsFinalizer(o, Finalizer) {
 		return ctrl.Result{}, nil // it never began, or is done
 	}
+	if restored(o) != "" {
+		return ctrl.Result{}, r.release(ctx, o)
+	}
 	if err := r.sayStopping(ctx, o); err != nil {
 		return ctrl.Result{}, err
 	}

@@ -90,6 +90,9 @@ var _ = Describe("an OutboxConsumer", Label("consumer"), func() {
 		is(api.ReasonEffectsNotCounted, "--probe")
 		c.verified(o, api.ConsumerEvidence{VerifiedAt: metav1.NewTime(now), Passed: 8})
 		is(api.ReasonVerified, "8 of 13 passed")
+		restored := &api.OutboxConsumer{ObjectMeta: metav1.ObjectMeta{Name: "restored"}, Spec: *o.Spec.DeepCopy()}
+		c.create(restored)
+		expect(c, restored, "Current", want{api.VerifiedCondition, yes, api.ReasonVerified, "8 of 13 passed"})
 		c.verified(o, api.ConsumerEvidence{VerifiedAt: metav1.NewTime(now.Add(2*time.Second - time.Hour)), Passed: 13})
 		is(api.ReasonEvidenceTooOld, "spec.evidenceMaxAge, 1h")
 		change(c, o, updateSpec, func() { o.Spec.EvidenceMaxAge.Duration = 24 * time.Hour })

@@ -38,6 +38,8 @@ const (
 	AnnotationState = "outbox.dev/state"
 	// AnnotationConsumers on a pod is the hash of the event types with a verified consumer.
 	AnnotationConsumers = "outbox.dev/consumers"
+	// AnnotationReplay is on a DeadLetterReplay that has begun: its UID. One that was made from a backup has another's.
+	AnnotationReplay = "outbox.dev/replay"
 	// AnnotationSpec is on a Deployment: the hash of the spec that it was made of, without what rolls no pod.
 	AnnotationSpec = "outbox.dev/spec"
 	// AnnotationAttempt is on such a Job: 1 for the first, one more each time it is made again. A DeadLetterReplay has it
