@@ -162,7 +162,7 @@ func normalize(o *unstructured.Unstructured) {
 // Each object has the labels by which Helm and people find what belongs to the release.
 func TestEveryObjectHasTheReleaseLabels(t *testing.T) {
 	for _, values := range valueSets(t) {
-		for name, o := range objects(t, render(t, "--values", values, "--set", "crds.install=true")) {
+		for name, o := range objects(t, render(t, "--values", values)) {
 			for label, want := range map[string]string{
 				"app.kubernetes.io/name": "outbox-operator", "app.kubernetes.io/instance": "outbox-operator",
 				"app.kubernetes.io/managed-by": "Helm", "app.kubernetes.io/version": "dev", "helm.sh/chart": "outbox-operator-0.0.0",
@@ -182,16 +182,41 @@ func nilIfEmpty(m map[string]string) map[string]string {
 	return m
 }
 
-// With watchNamespaces there is nothing of the whole cluster but the definitions and their policy, and no right to Secrets or
-// anything else outside of the namespaces.
+// With watchNamespaces there is nothing of the whole cluster but what crds.enabled installs, and no right anywhere outside
+// of the namespaces.
 func TestNamespacedHasNoClusterRole(t *testing.T) {
-	for name, o := range objects(t, render(t, "--set", "watchNamespaces={team-a,team-b}", "--set", "userRoles.aggregate=true")) {
-		switch {
-		case o.GetKind() == "CustomResourceDefinition", strings.HasPrefix(o.GetKind(), "ValidatingAdmissionPolicy"):
-		case o.GetNamespace() == "":
-			t.Errorf("%s belongs to no namespace", name)
-		case !slices.Contains([]string{"outbox-system", "team-a", "team-b"}, o.GetNamespace()):
-			t.Errorf("%s is in another namespace", name)
+	cluster := map[string]int{}
+	for _, crds := range []string{"crds.enabled=true", "crds.enabled=false"} {
+		for name, o := range objects(t, render(t, "--set", "watchNamespaces={team-a,team-b}", "--set", "userRoles.aggregate=true", "--set", crds)) {
+			switch {
+			case o.GetNamespace() == "":
+				cluster[crds]++
+				if o.GetKind() != "CustomResourceDefinition" && !strings.HasPrefix(o.GetKind(), "ValidatingAdmissionPolicy") {
+					t.Errorf("%s: %s belongs to no namespace", crds, name)
+				}
+			case !slices.Contains([]string{"outbox-system", "team-a", "team-b"}, o.GetNamespace()):
+				t.Errorf("%s: %s is in another namespace", crds, name)
+			}
+		}
+	}
+	if cluster["crds.enabled=true"] == 0 || cluster["crds.enabled=false"] != 0 {
+		t.Errorf("objects of the whole cluster: %v, want none with crds.enabled=false, and some else", cluster)
+	}
+}
+
+// OpenShift's restricted-v2 gives a pod its user, and refuses one that names another.
+func TestPodsNameNoUser(t *testing.T) {
+	texts := map[string]string{"the chart": render(t)}
+	for _, golden := range []string{"minimal.yaml", "full.yaml"} { // of a dispatcher and its Jobs
+		text, err := os.ReadFile(root + "/controllers/internal/desired/testdata/" + golden)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[golden] = string(text)
+	}
+	for name, text := range texts {
+		if !strings.Contains(text, "runAsNonRoot: true") || regexp.MustCompile(`runAsUser|runAsGroup|fsGroup:|supplementalGroups`).MatchString(text) {
+			t.Errorf("%s: pods do not leave their user to the cluster", name)
 		}
 	}
 }
@@ -219,13 +244,13 @@ func TestDefinitionsAreKeptAsConfigured(t *testing.T) {
 	}
 	has(len(files), "keep")
 	has(len(files), "", "--set", "crds.keep=false")
-	has(0, "", "--set", "crds.install=false")
+	has(0, "", "--set", "crds.enabled=false")
 }
 
 // The policies are kept as the definitions are: without them, what is created between two releases is unproven.
 func TestAdmissionPoliciesAreKept(t *testing.T) {
 	for want, args := range map[string][]string{
-		"keep,keep,keep,keep": nil, ",,,": {"--set", "crds.keep=false"}, "": {"--set", "admissionPolicy.install=false"},
+		"keep,keep,keep,keep": nil, ",,,": {"--set", "crds.keep=false"}, "": {"--set", "crds.enabled=false"},
 	} {
 		var kept []string
 		for _, o := range objects(t, render(t, args...)) {
@@ -242,21 +267,21 @@ func TestAdmissionPoliciesAreKept(t *testing.T) {
 // A value that is misspelt or out of bounds is refused, and named.
 func TestWrongValuesAreRefused(t *testing.T) {
 	for set, want := range map[string]string{
-		"replicaz=3":                  "replicaz",
-		"image.repo=x":                "repo",
-		"replicas=two":                "/replicas",
-		"logLevel=loud":               "/logLevel",
-		"image.digest=latest":         "/image/digest",
-		"watchNamespaces={Team A}":    "/watchNamespaces/0",
-		"metrics.secure=perhaps":      "/metrics/secure",
-		"observeInterval=10":          "/observeInterval",
-		"maxRollingUpgrades=0":        "/maxRollingUpgrades",
-		"image.pullPolicy=Sometimes":  "/image/pullPolicy",
-		"watchNamespaces={a,a}":       "/watchNamespaces",
-		"image.repository=":           "/image/repository",
-		"podMonitor.enabled=perhaps":  "/podMonitor/enabled",
-		"crds.install=perhaps":        "/crds/install",
-		"serviceAccount.annotation=x": "annotation",
+		"replicaz=3":                            "replicaz",
+		"image.repo=x":                          "repo",
+		"replicaCount=two":                      "/replicaCount",
+		"logLevel=loud":                         "/logLevel",
+		"image.digest=latest":                   "/image/digest",
+		"watchNamespaces={Team A}":              "/watchNamespaces/0",
+		"prometheus.secure=perhaps":             "/prometheus/secure",
+		"observeInterval=10":                    "/observeInterval",
+		"maxRollingUpgrades=0":                  "/maxRollingUpgrades",
+		"image.pullPolicy=Sometimes":            "/image/pullPolicy",
+		"watchNamespaces={a,a}":                 "/watchNamespaces",
+		"image.repository=":                     "/image/repository",
+		"prometheus.podmonitor.enabled=perhaps": "/prometheus/podmonitor/enabled",
+		"crds.enabled=perhaps":                  "/crds/enabled",
+		"serviceAccount.annotation=x":           "annotation",
 	} {
 		_, err := helm(t, "template", chart, "--set", set)
 		if err == nil || !strings.Contains(err.Error(), want) {

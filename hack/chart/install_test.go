@@ -59,6 +59,22 @@ var _ = Describe("a release", Label("helm"), Ordered, func() {
 		}).WithTimeout(time.Minute).Should(Succeed())
 	})
 
+	// The team may do everything in its namespaces, and nothing in the cluster.
+	It("lets a team install another of its own, without a right in the cluster", func() {
+		for _, namespace := range []string{"team-a", "team-operator"} {
+			kubectl("create", "namespace", namespace)
+			kubectl("-n", namespace, "create", "rolebinding", "team", "--clusterrole=cluster-admin", "--user=team")
+		}
+		args := []string{"team", chart, "--namespace", "team-operator", "--kubeconfig", kubeconfig, "--kube-as-user", "team",
+			"--set", "watchNamespaces={team-a}", "--set", "crds.enabled=false"}
+		_, err := helm(GinkgoTB(), append([]string{"install"}, args...)...)
+		Expect(err).NotTo(HaveOccurred())
+		_, err = helm(GinkgoTB(), append([]string{"upgrade", "--set", "replicaCount=1"}, args...)...)
+		Expect(err).NotTo(HaveOccurred())
+		_, err = helm(GinkgoTB(), "uninstall", "team", "--namespace", "team-operator", "--kubeconfig", kubeconfig, "--kube-as-user", "team")
+		Expect(err).NotTo(HaveOccurred())
+	})
+
 	It("is upgraded, and the definitions with it", func() {
 		release(withColumn(), "upgrade", "outbox-operator", "--set", "image.tag=v2")
 		image("outbox-operator:v2")
@@ -78,9 +94,11 @@ var _ = Describe("a release", Label("helm"), Ordered, func() {
 		Expect(kubectl("-n", "shop", "get", "outboxdispatchers", "-o", "name")).NotTo(BeEmpty())
 	})
 
-	It("takes the definitions over when it is installed again", func() {
+	It("takes the definitions over when it is installed again, or under another name", func() {
 		release(chart, "install", "outbox-operator")
 		release("", "uninstall", "outbox-operator")
+		release(chart, "install", "events", "--take-ownership")
+		release("", "uninstall", "events")
 	})
 
 	It("takes over what kustomize installed", func() {

@@ -1,5 +1,6 @@
 // Command chart writes what the Helm chart and config/namespaced have from elsewhere: copies of the objects of
-// config/, the roles of a watched namespace, the schema of the chart's values, and the table of values in its page.
+// config/, the roles of a watched namespace, the schema of the chart's values, the table of values in its page, and what
+// Artifact Hub shows of the kinds.
 //
 // The templates take from the copies what both say: rules of roles, the container, ports, alerts. So a change in
 // config/ is a change of the chart, by `make generate`, and `make verify` finds one that was forgotten. The CRDs are
@@ -27,5 +28,6 @@ func generate(root string) error {
 		copyObjects(config, filepath.Join(chart, "files")),
 		watchedRoles(config),
 		describeValues(chart),
+		describeKinds(config, chart),
 	)
 }

@@ -41,7 +41,7 @@ func describeValues(chart string) error {
 	}
 	schema := root.jsonSchema()
 	schema["$schema"] = "http://json-schema.org/draft-07/schema#"
-	schema["properties"].(map[string]any)["global"] = map[string]any{"type": "object", "description": "For charts that have this one as a part."}
+	schema["properties"].(map[string]any)["global"].(map[string]any)["additionalProperties"] = true // other charts' too
 	out, err := marshalJSON(schema)
 	if err != nil {
 		return err

@@ -52,6 +52,11 @@ annotations:
 {{- (index . 0).Files.Get (printf "files/%s.yaml" (index . 1)) -}}
 {{- end -}}
 
+{{/* The Secrets that the operator's image is pulled with. */}}
+{{- define "outbox-operator.pullSecrets" -}}
+{{- concat .Values.imagePullSecrets .Values.global.imagePullSecrets | uniq | toYaml -}}
+{{- end -}}
+
 {{/* repository, tag and digest, as the kubelet reads them. */}}
 {{- define "outbox-operator.reference" -}}
 {{- if .digest -}}
@@ -77,7 +82,7 @@ annotations:
 
 {{/* "true" when metrics are served over TLS to those who may get them. */}}
 {{- define "outbox-operator.secureMetrics" -}}
-{{- if and .Values.metrics.enabled (ternary .Values.metrics.secure (empty .Values.watchNamespaces) (kindIs "bool" .Values.metrics.secure)) -}}
+{{- if and .Values.prometheus.enabled (ternary .Values.prometheus.secure (empty .Values.watchNamespaces) (kindIs "bool" .Values.prometheus.secure)) -}}
 true
 {{- end -}}
 {{- end -}}
