@@ -288,8 +288,10 @@ type OutboxDispatcherSpec struct {
 	// podTemplate is merged (as a strategic merge patch) over the pod template that
 	// the operator makes: labels, annotations, resources, affinity, tolerations, env,
 	// volumes, sidecars, any field of a pod. The dispatcher's container is named
-	// "dispatcher". An invalid one stops no running pod; the condition
-	// WorkloadAvailable reports the error.
+	// "dispatcher". At most 64 KiB of JSON, and 256 entries in each list. The
+	// volumes and mounts of the operator, and the service account, are not changed
+	// by it. An invalid one stops no running pod; the condition WorkloadAvailable
+	// reports the error.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Schemaless

@@ -62,7 +62,7 @@ func (r *Reconciler) observePods(ctx context.Context, seen *observed, resolved d
 		return nil
 	}
 	if resolved.Database != nil && resolved.Database.ReplayLogin != nil {
-		if seen.missing, err = references.Missing(ctx, r.Client, references.OfReplay(resolved), all); err != nil {
+		if seen.missing, err = references.Missing(ctx, r.Mounts, references.OfReplay(resolved), all); err != nil {
 			return err
 		}
 	}
@@ -70,7 +70,7 @@ func (r *Reconciler) observePods(ctx context.Context, seen *observed, resolved d
 		seen.detail = pods.LastWords(all)
 	}
 	if seen.detail == "" && job.Status.Ready == nil || job.Status.Ready != nil && *job.Status.Ready == 0 {
-		blocked, err := pods.Blocked(ctx, r.Live, r.Client, job, all)
+		blocked, err := pods.Blocked(ctx, r.Live, r.Mounts, job, all)
 		if err != nil {
 			return err
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/observe"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 )
 
@@ -31,6 +32,8 @@ type Reconciler struct {
 	Client client.Client
 	// Live reads from the API server what is read seldom.
 	Live client.Reader
+	// Mounts has the Events about files of pods.
+	Mounts pods.FailedMounts
 	// Events records events of events.k8s.io.
 	Events events.EventRecorder
 	// Observer keeps what the pods say. It is this reconciler's own.

@@ -34,6 +34,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/references"
 )
@@ -44,6 +45,8 @@ type Reconciler struct {
 	Client client.Client
 	// Live reads from the API server what is read seldom.
 	Live client.Reader
+	// Mounts has the Events about files of pods.
+	Mounts pods.FailedMounts
 	// Events records events of events.k8s.io.
 	Events events.EventRecorder
 	// Platform is what all pods have in common.
@@ -68,8 +71,8 @@ const refIndex = "spec.outboxRef.name"
 // SetupWithManager starts the reconciler with the manager. It returns an error when a watch or an index cannot be made.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	r.applied = apply.New(r.Client, r.Live, v1alpha1.SchemaReadyCondition)
-	r.migrations = &migrate.Runner{Client: r.Client, Live: r.Live, Applied: r.applied}
-	r.adoptions = &migrate.Runner{Component: desired.ComponentAdoption, Client: r.Client, Live: r.Live, Applied: r.applied}
+	r.migrations = &migrate.Runner{Client: r.Client, Live: r.Live, Mounts: r.Mounts, Applied: r.applied}
+	r.adoptions = &migrate.Runner{Component: desired.ComponentAdoption, Client: r.Client, Live: r.Live, Mounts: r.Mounts, Applied: r.applied}
 	r.reporter = &kstatus.Reporter{Client: r.Client, Live: r.Live, Events: r.Events}
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.OutboxDispatcher{}, refIndex, func(o client.Object) []string {
 		if ref := o.(*v1alpha1.OutboxDispatcher).Spec.OutboxRef; ref != nil {
@@ -130,7 +133,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 			return ctrl.Result{}, err
 		}
 	}
-	if o.missing, err = references.Missing(ctx, r.Client, references.OfOutbox(outbox), slices.Concat(o.migration.Pods, o.adoption.Pods)); err != nil {
+	if o.missing, err = references.Missing(ctx, r.Mounts, references.OfOutbox(outbox), slices.Concat(o.migration.Pods, o.adoption.Pods)); err != nil {
 		return ctrl.Result{}, err
 	}
 	if o.dispatchers, err = r.dispatchers(ctx, outbox); err != nil {

@@ -17,7 +17,7 @@ import (
 )
 
 // collect deletes the files that no ReplicaSet and no Job names any more, but for the current ones, and the types that no pod reads, when a rollout
-// has ended. ReplicaSets are read only when there is something to delete.
+// has ended.
 func (r *Reconciler) collect(ctx context.Context, obd *v1alpha1.OutboxDispatcher, deployment *appsv1.Deployment, current []string) error {
 	if !complete(deployment, obd) {
 		return nil
@@ -43,7 +43,7 @@ func (r *Reconciler) collect(ctx context.Context, obd *v1alpha1.OutboxDispatcher
 		return nil
 	}
 	var sets appsv1.ReplicaSetList
-	if err := r.Live.List(ctx, &sets, ours...); err != nil {
+	if err := r.Client.List(ctx, &sets, append(ours, client.UnsafeDisableDeepCopy)...); err != nil {
 		return fmt.Errorf("list the ReplicaSets: %w", err)
 	}
 	for _, set := range sets.Items {

@@ -30,6 +30,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/observe"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/references"
 )
 
@@ -40,6 +41,8 @@ type Reconciler struct {
 	Client client.Client
 	// Live reads from the API server what is read seldom, and so in no cache.
 	Live client.Reader
+	// Mounts watches the Events about files of pods.
+	Mounts *pods.Mounts
 	// Events records events of events.k8s.io.
 	Events events.EventRecorder
 	// Observer keeps what the dispatcher pods say.
@@ -101,7 +104,7 @@ const lookAgain = 2 * time.Minute
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	r.applied = apply.New(r.Client, r.Live, v1alpha1.WorkloadAvailableCondition)
 	r.pace = &pacer{client: r.Client, image: r.Platform.Image, most: r.MaxRollingUpgrades}
-	r.migrations = &migrate.Runner{Client: r.Client, Live: r.Live, Applied: r.applied}
+	r.migrations = &migrate.Runner{Client: r.Client, Live: r.Live, Mounts: r.Mounts, Applied: r.applied}
 	r.reporter = &kstatus.Reporter{Client: r.Client, Live: r.Live, Events: r.Events}
 	if err := indexOutboxes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
@@ -120,8 +123,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Owns(&policyv1.PodDisruptionBudget{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Owns(&networkingv1.NetworkPolicy{}).
 		Watches(&corev1.Pod{}, observedPods()).
-		Watches(&corev1.Event{}, r.aboutPods()).
-		WatchesMetadata(&appsv1.ReplicaSet{}, observedPods()).
+		WatchesRawSource(r.failedMounts()).
+		Watches(&appsv1.ReplicaSet{}, observedPods()).
 		WatchesRawSource(r.observations()).
 		Watches(&v1alpha1.Outbox{}, handler.EnqueueRequestsFromMapFunc(r.usersOfOutbox), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.OutboxDispatcher{}, handler.EnqueueRequestsFromMapFunc(r.peersOf), builder.WithPredicates(predicate.Funcs{UpdateFunc: concernsPeers})).
@@ -168,11 +171,11 @@ func (r *Reconciler) pass(ctx context.Context, obd *v1alpha1.OutboxDispatcher) (
 	}
 	var err error
 	refs := references.Of(obd)
-	if o.missing, err = references.Missing(ctx, r.Client, refs, slices.Concat(o.pods, o.migration.Pods)); err != nil {
+	if o.missing, err = references.Missing(ctx, r.Mounts, refs, slices.Concat(o.pods, o.migration.Pods)); err != nil {
 		return o, err
 	}
 	o.now = time.Now()
-	if o.gone, err = references.Gone(ctx, r.Client, refs, o.pods, o.now); err != nil {
+	if o.gone, err = references.Gone(ctx, r.Mounts, refs, o.pods, o.now); err != nil {
 		return o, err
 	}
 	if o.problem == nil {

@@ -52,21 +52,20 @@ func observedPods() handler.EventHandler {
 	}
 }
 
-// aboutPods triggers a pass for an Event about a dispatcher's pod.
-func (r *Reconciler) aboutPods() handler.EventHandler {
-	enqueue := func(ctx context.Context, o client.Object, q queue) {
-		about, pod := o.(*corev1.Event).InvolvedObject, &corev1.Pod{}
-		if err := r.Client.Get(ctx, types.NamespacedName{Namespace: about.Namespace, Name: about.Name}, pod); err != nil {
-			return // it is none of ours, or gone
-		}
-		if name := pod.Labels[desired.LabelDispatcher]; name != "" {
-			observation(q, types.NamespacedName{Namespace: pod.Namespace, Name: name})
-		}
-	}
-	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { enqueue(ctx, e.Object, q) },
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { enqueue(ctx, e.ObjectNew, q) },
-	}
+// failedMounts triggers a pass for an Event about a dispatcher's pod.
+func (r *Reconciler) failedMounts() source.Source {
+	return source.Func(func(ctx context.Context, q queue) error {
+		r.Mounts.Start(ctx, func(name types.NamespacedName) {
+			pod := &corev1.Pod{}
+			if err := r.Client.Get(ctx, name, pod); err != nil {
+				return // it is none of ours, or gone
+			}
+			if name := pod.Labels[desired.LabelDispatcher]; name != "" {
+				observation(q, types.NamespacedName{Namespace: pod.Namespace, Name: name})
+			}
+		})
+		return nil
+	})
 }
 
 // observations triggers a pass when the status of a pod has changed.
@@ -89,7 +88,7 @@ func (r *Reconciler) owned(ctx context.Context, deployment *appsv1.Deployment, p
 			continue
 		}
 		if _, known := owners[ref.UID]; !known {
-			set := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "ReplicaSet"}}
+			set := &appsv1.ReplicaSet{}
 			err := r.Client.Get(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: ref.Name}, set)
 			if client.IgnoreNotFound(err) != nil {
 				return nil, fmt.Errorf("read ReplicaSet %s: %w", ref.Name, err)

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -24,6 +25,8 @@ import (
 type operator struct {
 	t   *testing.T
 	cmd *exec.Cmd
+	// stop ends it, once.
+	stop func()
 }
 
 // startOperator builds the manager and runs it for one namespace, as an administrator.
@@ -57,14 +60,15 @@ func startOperator(t *testing.T, cfg *rest.Config, namespace string) *operator {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	t.Cleanup(func() {
+	stop := sync.OnceFunc(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		if err := <-ended; err != nil || t.Failed() {
 			text := log.String()
 			t.Errorf("the manager ended: %v\n%s", err, text[max(0, len(text)-4000):])
 		}
 	})
-	return &operator{t, cmd}
+	t.Cleanup(stop)
+	return &operator{t, cmd, stop}
 }
 
 // memory is the most that the process had in memory, in MiB.

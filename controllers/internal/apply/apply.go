@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strconv"
 	"sync"
 
@@ -139,7 +140,21 @@ func version(o client.Object) string {
 // sameMetadata compares the labels and annotations that are wanted; the generation does not count
 // them.
 func sameMetadata(want, have client.Object) bool {
-	return contains(have.GetLabels(), want.GetLabels()) && contains(have.GetAnnotations(), want.GetAnnotations())
+	return contains(have.GetLabels(), want.GetLabels()) && contains(have.GetAnnotations(), Short(want.GetAnnotations()))
+}
+
+// maxValue is the length of the longest annotation that the cache keeps as it is.
+const maxValue = 128
+
+// Short are the annotations as the cache keeps them: a hash in the place of a long value.
+func Short(annotations map[string]string) map[string]string {
+	short := maps.Clone(annotations)
+	for key, value := range annotations {
+		if len(value) > maxValue {
+			short[key] = desired.Hash(value)
+		}
+	}
+	return short
 }
 
 func contains(have, want map[string]string) bool {

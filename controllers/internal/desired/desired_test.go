@@ -353,6 +353,15 @@ func TestPodTemplateErrors(t *testing.T) {
 		"our labels": {`{"metadata":{"labels":{"outbox.dev/managed-by":"x","outbox.dev/component":"x","outbox.dev/other":"x","app.kubernetes.io/name":"x"}}}`,
 			"(outbox.dev/component, outbox.dev/managed-by)"},
 		"without container": {`{"spec":{"containers":[{"name":"dispatcher","$patch":"delete"}]}}`, `removes the container "dispatcher"`},
+		"too large":         {`{"metadata":{"annotations":{"a":"` + strings.Repeat("x", 64<<10) + `"}}}`, "has 65573 bytes of JSON, and 65536 are the most"},
+		"long list":         {`{"spec":{"volumes":[{"name":"a"}` + strings.Repeat(`,{"name":"a"}`, 256) + `]}}`, "spec.volumes has 257 entries, and 256 are the most"},
+		"long list, deep":   {`{"spec":{"containers":[{"name":"dispatcher","env":[{"name":"A"}` + strings.Repeat(`,{"name":"A"}`, 256) + `]}]}}`, "spec.containers[0].env has 257"},
+		"account":           {`{"spec":{"serviceAccountName":"ci-admin"}}`, "in spec.serviceAccount"},
+		"our volume":        {`{"spec":{"volumes":[{"$retainKeys":["name","projected"],"name":"secrets","projected":{"sources":[{"serviceAccountToken":{"path":"sink/token"}}]}}]}}`, `the volume "secrets"`},
+		"our volume goes":   {`{"spec":{"volumes":[{"name":"state","$patch":"delete"}]}}`, `the volume "state"`},
+		"our mount":         {`{"spec":{"volumes":[{"name":"mine","emptyDir":{}}],"containers":[{"name":"dispatcher","volumeMounts":[{"name":"mine","mountPath":"/etc/outbox/secrets"}]}]}}`, "mounted at /etc/outbox/secrets"},
+		"over our mounts":   {`{"spec":{"volumes":[{"name":"mine","emptyDir":{}}],"containers":[{"name":"dispatcher","volumeMounts":[{"name":"mine","mountPath":"/etc/outbox/secrets/sink"}]}]}}`, "a volume at /etc/outbox/secrets/sink"},
+		"above our mounts":  {`{"spec":{"volumes":[{"name":"mine","emptyDir":{}}],"containers":[{"name":"dispatcher","volumeMounts":[{"name":"mine","mountPath":"/etc"}]}]}}`, "a volume at /etc"},
 		"without metadata":  {`{"metadata":null}`, "(outbox.dev/component, outbox.dev/dispatcher, outbox.dev/managed-by)"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -42,6 +42,8 @@ const (
 	AnnotationReplay = "outbox.dev/replay"
 	// AnnotationSpec is on a Deployment: the hash of the spec that it was made of, without what rolls no pod.
 	AnnotationSpec = "outbox.dev/spec"
+	// AnnotationTemplate is on a pod template in the cache: the hash of what is left out there.
+	AnnotationTemplate = "outbox.dev/template"
 	// AnnotationAttempt is on such a Job: 1 for the first, one more each time it is made again. A DeadLetterReplay has it
 	// when its Job was made again.
 	AnnotationAttempt = "outbox.dev/attempt"
@@ -123,6 +125,8 @@ func Replicas(obd *v1alpha1.OutboxDispatcher) int32 {
 	return *obd.Spec.Replicas
 }
 
+const hashLength = 16
+
 // Hash is a short digest of the values' JSON.
 func Hash(values ...any) string {
 	h := sha256.New()
@@ -134,7 +138,7 @@ func Hash(values ...any) string {
 		h.Write(b)
 		h.Write([]byte{'\n'})
 	}
-	return hex.EncodeToString(h.Sum(nil))[:16]
+	return hex.EncodeToString(h.Sum(nil))[:hashLength]
 }
 
 // owner makes the object go when its owner goes. It does not block the owner's deletion,

@@ -101,7 +101,12 @@ func StateConfigMap(obd *v1alpha1.OutboxDispatcher) *corev1ac.ConfigMapApplyConf
 	return corev1ac.ConfigMap(stateName(obd), obd.Namespace).
 		WithLabels(Labels(obd, ComponentDispatcher)).
 		WithOwnerReferences(owner(obd)).
-		WithData(map[string]string{keyState: string(obd.Spec.State)})
+		WithData(StateData(obd.Spec.State))
+}
+
+// StateData is the data of the ConfigMap of [StateConfigMap].
+func StateData(state v1alpha1.DispatcherState) map[string]string {
+	return map[string]string{keyState: string(state)}
 }
 
 // State is the state in the ConfigMap of [StateConfigMap].

@@ -4,17 +4,22 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"path"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+	"k8s.io/utils/ptr"
 	strictjson "sigs.k8s.io/json"
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 )
 
 // ErrPodTemplate is wrapped by errors about a pod template of the user's.
@@ -120,6 +125,38 @@ func Image(spec *corev1.PodSpec) string {
 	return ""
 }
 
+// DigestOf is what is compared of a pod's spec: its [ConfigNames] and its [Image].
+func DigestOf(spec *corev1.PodSpec) (kept corev1.PodSpec) {
+	for _, v := range spec.Volumes {
+		if v.ConfigMap != nil && (v.Name == volumeConfig || v.Name == volumeMigrate) {
+			source := corev1.ConfigMapVolumeSource{LocalObjectReference: v.ConfigMap.LocalObjectReference}
+			kept.Volumes = append(kept.Volumes, corev1.Volume{Name: v.Name, VolumeSource: corev1.VolumeSource{ConfigMap: &source}})
+		}
+	}
+	if image := Image(spec); image != "" {
+		kept.Containers = []corev1.Container{{Name: Container, Image: problem.Clip(image, maxImage)}}
+	}
+	return kept
+}
+
+// maxImage is how much of the name of an image is compared.
+const maxImage = 512
+
+// Digest reduces a template to what is compared of it: [DigestOf], and a hash of the rest. It leaves a digest as it is.
+func Digest(t *corev1.PodTemplateSpec) {
+	kept := corev1.PodTemplateSpec{Spec: DigestOf(&t.Spec)}
+	if hash := t.Annotations[AnnotationTemplate]; len(hash) == hashLength && len(t.Annotations) == 1 {
+		kept.Annotations = t.Annotations
+		if equality.Semantic.DeepEqual(kept, *t) {
+			return
+		}
+	}
+	rest := t.DeepCopy()
+	StripConfig(&rest.Spec)
+	kept.Annotations = map[string]string{AnnotationTemplate: Hash(rest)}
+	*t = kept
+}
+
 // StripConfig takes the names of [ConfigNames] and the [Image] out, so that what is left is the rest.
 func StripConfig(spec *corev1.PodSpec) {
 	for i := range spec.Volumes {
@@ -140,14 +177,80 @@ func merge(base *corev1ac.PodTemplateSpecApplyConfiguration, field string, users
 	if users == nil || len(users.Raw) == 0 {
 		return base, nil
 	}
-	template, err := layOver(base, users.Raw)
+	var template *corev1ac.PodTemplateSpecApplyConfiguration
+	err := withinBounds(users.Raw)
 	if err == nil {
-		err = keepsOurs(base, template)
+		template, err = layOver(base, users.Raw)
+	}
+	if err == nil {
+		err = keepsOurs(base, template, field)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s %w: %w", field, ErrPodTemplate, err)
 	}
 	return template, nil
+}
+
+// Bounds of a pod template of the user's. Merging two lists takes as long as the product of their lengths.
+const (
+	maxTemplate = 64 << 10
+	maxList     = 256
+)
+
+// tooLarge is what the cache keeps of a pod template that is too large.
+type tooLarge struct {
+	Bytes int `json:"outbox.dev/bytes"`
+}
+
+// BoundTemplate replaces a template of a user's that is too large, so that it takes no memory: whoever merges it gets an
+// error that says its size.
+func BoundTemplate(users *runtime.RawExtension) {
+	if users == nil || len(users.Raw) <= maxTemplate {
+		return
+	}
+	raw, err := json.Marshal(tooLarge{len(users.Raw)})
+	if err != nil {
+		panic(err) // a number
+	}
+	users.Raw = raw
+}
+
+// withinBounds checks the size of a user's template, and the lengths of its lists.
+func withinBounds(raw []byte) error {
+	bytes := len(raw)
+	var large tooLarge
+	if bytes <= maxTemplate && json.Unmarshal(raw, &large) == nil && large.Bytes > 0 {
+		bytes = large.Bytes
+	}
+	if bytes > maxTemplate {
+		return fmt.Errorf("it has %d bytes of JSON, and %d are the most; put what is large into a ConfigMap, and mount that", bytes, maxTemplate)
+	}
+	var template any
+	if err := json.Unmarshal(raw, &template); err != nil {
+		return err
+	}
+	return shortLists("", template)
+}
+
+func shortLists(field string, v any) error {
+	switch v := v.(type) {
+	case []any:
+		if len(v) > maxList {
+			return fmt.Errorf("%s has %d entries, and %d are the most; remove some", strings.TrimPrefix(field, "."), len(v), maxList)
+		}
+		for i := range v {
+			if err := shortLists(fmt.Sprintf("%s[%d]", field, i), v[i]); err != nil {
+				return err
+			}
+		}
+	case map[string]any:
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			if err := shortLists(field+"."+name, v[name]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // layOver checks the result strictly, so that a misspelled field is an error instead of being dropped.
@@ -169,8 +272,8 @@ func layOver(base *corev1ac.PodTemplateSpecApplyConfiguration, users []byte) (*c
 	return template, json.Unmarshal(merged, template)
 }
 
-// keepsOurs checks that the merged template has what the operator finds its pods by.
-func keepsOurs(base, merged *corev1ac.PodTemplateSpecApplyConfiguration) error {
+// keepsOurs checks that the merged template has what the operator finds its pods by, and what it mounts for them.
+func keepsOurs(base, merged *corev1ac.PodTemplateSpecApplyConfiguration, field string) error {
 	var changed []string
 	for key, value := range base.Labels {
 		ours := strings.HasPrefix(key, "outbox.dev/")
@@ -185,7 +288,34 @@ func keepsOurs(base, merged *corev1ac.PodTemplateSpecApplyConfiguration) error {
 	if merged.Spec == nil || container(merged) == nil {
 		return fmt.Errorf("it removes the container %q; keep it", Container)
 	}
+	if is := merged.Spec.ServiceAccountName; field == "spec.podTemplate" && (is == nil || *is != *base.Spec.ServiceAccountName) {
+		return errors.New("it sets serviceAccountName; leave that out, and name the account in spec.serviceAccount")
+	}
+	for _, v := range base.Spec.Volumes {
+		if !slices.ContainsFunc(merged.Spec.Volumes, func(is corev1ac.VolumeApplyConfiguration) bool { return equality.Semantic.DeepEqual(is, v) }) {
+			return fmt.Errorf("it changes or removes the volume %q, which is the operator's; give yours another name", *v.Name)
+		}
+	}
+	mounted, ours := container(merged).VolumeMounts, container(base).VolumeMounts
+	for _, m := range ours {
+		if !slices.ContainsFunc(mounted, func(is corev1ac.VolumeMountApplyConfiguration) bool { return equality.Semantic.DeepEqual(is, m) }) {
+			return fmt.Errorf("it changes or removes what is mounted at %s, which is the operator's; mount yours elsewhere", *m.MountPath)
+		}
+	}
+	for _, m := range mounted {
+		if at := path.Clean("/" + ptr.Deref(m.MountPath, "")); len(mounted) > len(ours) && covers(at) && !slices.ContainsFunc(ours, func(o corev1ac.VolumeMountApplyConfiguration) bool { return *o.MountPath == at }) {
+			return fmt.Errorf("it mounts a volume at %s; mount it elsewhere, because the operator's files are below %s", at, filesDir)
+		}
+	}
 	return nil
+}
+
+// filesDir is above the directories of all that the operator mounts.
+const filesDir = "/etc/outbox"
+
+// covers reports whether what is mounted there hides files of the operator's, or lies among them.
+func covers(at string) bool {
+	return at == "/" || strings.HasPrefix(filesDir+"/", at+"/") || strings.HasPrefix(at, filesDir+"/")
 }
 
 // container is the dispatcher's, nil when there is none.

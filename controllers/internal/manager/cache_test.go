@@ -1,24 +1,152 @@
 package manager
 
 import (
+	"encoding/json"
+	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 )
 
-// What the cache keeps of an Event is small, whoever wrote it.
-func TestEventsAreSmallInTheCache(t *testing.T) {
-	stripped, err := stripEvent(&corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "e", Annotations: map[string]string{"big": strings.Repeat("x", 1<<20)}},
-		Message:    `secret "db" not found` + strings.Repeat(" ", 1<<20), Action: strings.Repeat("x", 1<<20),
-	})
+// hostileMeta is metadata as large as the API server takes.
+func hostileMeta() metav1.ObjectMeta {
+	m := metav1.ObjectMeta{Name: "orders", Namespace: "shop", Labels: map[string]string{desired.LabelManagedBy: desired.Manager, desired.LabelDispatcher: "orders"}, Annotations: map[string]string{},
+		OwnerReferences: []metav1.OwnerReference{{Kind: "Deployment", Name: "orders", UID: "1", Controller: ptr.To(true)}}}
+	for i := range 4000 {
+		m.Labels[fmt.Sprintf("%0200d", i)] = "x"
+		m.Annotations[fmt.Sprint(i)] = strings.Repeat("x", 60)
+		m.Finalizers = append(m.Finalizers, fmt.Sprintf("example.com/%0200d", i))
+		m.OwnerReferences = append(m.OwnerReferences, metav1.OwnerReference{Kind: strings.Repeat("k", 200)})
+	}
+	return m
+}
+
+// hostileTemplate is a pod template of about a megabyte.
+func hostileTemplate() corev1.PodTemplateSpec {
+	t := corev1.PodTemplateSpec{ObjectMeta: hostileMeta()}
+	t.Spec.Containers = []corev1.Container{{Name: desired.Container, Image: strings.Repeat("i", 100<<10), Env: []corev1.EnvVar{{Name: "A", Value: strings.Repeat("x", 1<<20)}}}}
+	for i := range 2000 {
+		t.Spec.Volumes = append(t.Spec.Volumes, corev1.Volume{Name: fmt.Sprint("v", i)})
+		t.Spec.InitContainers = append(t.Spec.InitContainers, corev1.Container{Name: fmt.Sprint("c", i)})
+	}
+	return t
+}
+
+func hostileStatuses() (all []corev1.ContainerStatus) {
+	for i := range 2000 {
+		all = append(all, corev1.ContainerStatus{Name: fmt.Sprint("c", i), Image: strings.Repeat("i", 1<<10), State: corev1.ContainerState{
+			Waiting: &corev1.ContainerStateWaiting{Message: strings.Repeat("w", 100)}}})
+	}
+	return append(all, corev1.ContainerStatus{Name: desired.Container, State: corev1.ContainerState{
+		Terminated: &corev1.ContainerStateTerminated{Message: strings.Repeat("t", 1<<20)}}})
+}
+
+// What the cache keeps of an object that anybody may make is small, whatever is in it.
+func TestHostileObjectsAreSmallInTheCache(t *testing.T) {
+	template := hostileTemplate()
+	words := strings.Repeat("x", 1<<20)
+	for _, o := range []runtime.Object{
+		&corev1.ConfigMap{ObjectMeta: hostileMeta(), Data: map[string]string{"state": words, "file": words}, BinaryData: map[string][]byte{"b": []byte(words)}},
+		&corev1.ServiceAccount{ObjectMeta: hostileMeta(), Secrets: []corev1.ObjectReference{{Name: words}}},
+		&networkingv1.NetworkPolicy{ObjectMeta: hostileMeta(), Spec: networkingv1.NetworkPolicySpec{PodSelector: metav1.LabelSelector{MatchLabels: hostileMeta().Labels}}},
+		&policyv1.PodDisruptionBudget{ObjectMeta: hostileMeta(), Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: hostileMeta().Labels}}},
+		&appsv1.Deployment{ObjectMeta: hostileMeta(), Spec: appsv1.DeploymentSpec{Template: template}, Status: appsv1.DeploymentStatus{Conditions: []appsv1.DeploymentCondition{{Message: words}}}},
+		&appsv1.ReplicaSet{ObjectMeta: hostileMeta(), Spec: appsv1.ReplicaSetSpec{Template: template}},
+		&batchv1.Job{ObjectMeta: hostileMeta(), Spec: batchv1.JobSpec{Template: template}, Status: batchv1.JobStatus{Conditions: []batchv1.JobCondition{{Message: words}}}},
+		&corev1.Pod{ObjectMeta: hostileMeta(), Spec: template.Spec, Status: corev1.PodStatus{ContainerStatuses: hostileStatuses(), InitContainerStatuses: hostileStatuses(), Conditions: []corev1.PodCondition{{Message: words}}}},
+	} {
+		kept := transform(t, o)
+		name := fmt.Sprintf("%T", o)
+		if bytes := len(encode(t, kept)); bytes > 40<<10 {
+			t.Errorf("%s: %d bytes are kept", name, bytes)
+		}
+		m := kept.(metav1.Object)
+		if m.GetName() != "orders" || m.GetNamespace() != "shop" || m.GetLabels()[desired.LabelDispatcher] != "orders" || metav1.GetControllerOf(m) == nil {
+			t.Errorf("%s: what finds it is lost: %.300s", name, encode(t, m))
+		}
+		if p, ok := kept.(*corev1.Pod); ok && p.Status.ContainerStatuses[len(p.Status.ContainerStatuses)-1].Name != desired.Container {
+			t.Error("the status of the dispatcher's container is lost")
+		}
+	}
+}
+
+// An object of the usual size costs a kilobyte or two.
+func TestUsualObjectsCostLittleInTheCache(t *testing.T) {
+	m := func() metav1.ObjectMeta {
+		return metav1.ObjectMeta{Name: "orders", Namespace: "shop", Labels: map[string]string{desired.LabelManagedBy: desired.Manager}}
+	}
+	words := strings.Repeat("x", 1<<20)
+	template := corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: desired.Container, Image: "image:1", Env: []corev1.EnvVar{{Value: words}}}}}}
+	for _, o := range []runtime.Object{
+		&corev1.ConfigMap{ObjectMeta: m(), Data: map[string]string{"file": words}},
+		&appsv1.Deployment{ObjectMeta: m(), Spec: appsv1.DeploymentSpec{Template: template}},
+		&batchv1.Job{ObjectMeta: m(), Spec: batchv1.JobSpec{Template: template}},
+		&corev1.Pod{ObjectMeta: m(), Spec: template.Spec},
+	} {
+		if bytes := len(encode(t, transform(t, o))); bytes > 1<<10 {
+			t.Errorf("%T: %d bytes are kept", o, bytes)
+		}
+	}
+}
+
+// A pod template of a user's that is too large takes no memory.
+func TestTemplatesThatAreTooLargeAreNotKept(t *testing.T) {
+	large := func() *runtime.RawExtension {
+		return &runtime.RawExtension{Raw: []byte(`{"spec":{"nodeName":"` + strings.Repeat("x", 1<<20) + `"}}`)}
+	}
+	db := v1alpha1.OutboxSpec{Migration: &v1alpha1.Migration{PodTemplate: large()}, ReplayLogin: &v1alpha1.ReplayLogin{PodTemplate: large()}}
+	for _, o := range []runtime.Object{
+		&v1alpha1.OutboxDispatcher{Spec: v1alpha1.OutboxDispatcherSpec{PodTemplate: large(), Database: db.DeepCopy()}},
+		&v1alpha1.Outbox{Spec: v1alpha1.OutboxObjectSpec{OutboxSpec: db}},
+	} {
+		if bytes := len(encode(t, transform(t, o))); bytes > 4<<10 {
+			t.Errorf("%T: %d bytes are kept", o, bytes)
+		}
+	}
+}
+
+// transform is what the cache keeps. It checks that the cache keeps the same of that: client-go transforms twice.
+func transform(t *testing.T, o runtime.Object) any {
+	t.Helper()
+	for kind, options := range cacheOptions(nil).ByObject {
+		if reflect.TypeOf(kind) != reflect.TypeOf(o) {
+			continue
+		}
+		once, err := options.Transform(o.DeepCopyObject())
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := encode(t, once)
+		twice, err := options.Transform(once)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := encode(t, twice); got != text {
+			t.Errorf("%T: transformed twice it is another:\n%.500s\n%.500s", o, text, got)
+		}
+		return twice
+	}
+	t.Fatalf("%T is not transformed", o)
+	return nil
+}
+
+func encode(t *testing.T, o any) string {
+	t.Helper()
+	b, err := json.Marshal(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := stripped.(*corev1.Event)
-	if size := e.Size(); size > 3<<10 || !strings.HasPrefix(e.Message, `secret "db" not found`) {
-		t.Errorf("%d bytes: %.40q", size, e.Message)
-	}
+	return string(b)
 }

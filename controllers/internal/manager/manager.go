@@ -8,21 +8,13 @@ import (
 	"fmt"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
@@ -34,7 +26,6 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/observe"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
-	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 	"github.com/outbox-operator/outbox-operator/controllers/outbox"
 	"github.com/outbox-operator/outbox-operator/controllers/outboxconsumer"
 	"github.com/outbox-operator/outbox-operator/controllers/outboxdispatcher"
@@ -127,9 +118,6 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 		return nil, fmt.Errorf("add the health checks: %w", err)
 	}
-	if err := pods.IndexEvents(ctx, mgr.GetFieldIndexer()); err != nil {
-		return nil, fmt.Errorf("index the Events by pod: %w", err)
-	}
 	if o.MaxRollingUpgrades <= 0 {
 		o.MaxRollingUpgrades = 3
 	}
@@ -155,10 +143,16 @@ func ownImage(ctx context.Context, api client.Reader, key client.ObjectKey) (str
 
 // addReconcilers sets up one reconciler for each kind.
 func addReconcilers(ctx context.Context, mgr ctrl.Manager, o Options) error {
+	watcher, err := client.NewWithWatch(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), HTTPClient: mgr.GetHTTPClient()})
+	if err != nil {
+		return fmt.Errorf("make the client that watches Events: %w", err)
+	}
+	mounts := pods.NewMounts(watcher, o.WatchNamespaces...)
 	platform := desired.Platform{Image: o.DispatcherImage, ImagePullSecrets: o.ImagePullSecrets}
 	r := &outboxdispatcher.Reconciler{
 		Client:   mgr.GetClient(),
 		Live:     mgr.GetAPIReader(),
+		Mounts:   mounts,
 		Events:   mgr.GetEventRecorder(desired.Manager),
 		Observer: observe.New(o.Pods, o.ObserveInterval),
 		Platform: platform,
@@ -174,6 +168,7 @@ func addReconcilers(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	databases := &outbox.Reconciler{
 		Client:   mgr.GetClient(),
 		Live:     mgr.GetAPIReader(),
+		Mounts:   mounts,
 		Events:   mgr.GetEventRecorder(desired.Manager),
 		Platform: platform,
 		Interval: o.ObserveInterval,
@@ -184,6 +179,7 @@ func addReconcilers(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	replays := &deadletterreplay.Reconciler{
 		Client:   mgr.GetClient(),
 		Live:     mgr.GetAPIReader(),
+		Mounts:   mounts,
 		Events:   mgr.GetEventRecorder(desired.Manager),
 		Observer: observe.New(o.Pods, o.ObserveInterval),
 		Platform: platform,
@@ -206,61 +202,4 @@ func metricsOptions(o Options) metricsserver.Options {
 		return metricsserver.Options{BindAddress: o.MetricsAddress}
 	}
 	return metricsserver.Options{BindAddress: o.MetricsAddress, SecureServing: true, FilterProvider: filters.WithAuthenticationAndAuthorization}
-}
-
-// cacheOptions keep memory small: of the common kinds only what the operator made, and of Events only those that
-// say which files of a pod cannot be mounted.
-func cacheOptions(only []string) cache.Options {
-	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{desired.LabelManagedBy: desired.Manager})}
-	return cache.Options{
-		DefaultTransform:  cache.TransformStripManagedFields(),
-		DefaultNamespaces: namespaces(only),
-		ByObject: map[client.Object]cache.ByObject{
-			&appsv1.Deployment{}:            ours,
-			&appsv1.ReplicaSet{}:            {Label: ours.Label, Transform: stripAnnotations},
-			&batchv1.Job{}:                  ours,
-			&corev1.ConfigMap{}:             ours,
-			&corev1.Event{}:                 {Field: fields.SelectorFromSet(fields.Set{"involvedObject.kind": "Pod", "reason": pods.FailedMount}), Transform: stripEvent},
-			&corev1.Pod{}:                   ours,
-			&corev1.ServiceAccount{}:        ours,
-			&networkingv1.NetworkPolicy{}:   ours,
-			&policyv1.PodDisruptionBudget{}: ours,
-		},
-	}
-}
-
-// stripAnnotations drops the annotations of a ReplicaSet's metadata, which hold nothing that is read.
-func stripAnnotations(o any) (any, error) {
-	if object, ok := o.(*metav1.PartialObjectMetadata); ok {
-		object.Annotations, object.ManagedFields = nil, nil
-	}
-	return o, nil
-}
-
-// eventWords bounds the message of an Event in the cache, in bytes. The kubelet's are shorter; anyone who may create
-// Events in a namespace can write longer ones.
-const eventWords = 2 << 10
-
-// stripEvent keeps what is read of an Event.
-func stripEvent(o any) (any, error) {
-	if e, ok := o.(*corev1.Event); ok {
-		return &corev1.Event{
-			ObjectMeta:     metav1.ObjectMeta{Namespace: e.Namespace, Name: e.Name, UID: e.UID, ResourceVersion: e.ResourceVersion},
-			InvolvedObject: corev1.ObjectReference{Namespace: e.InvolvedObject.Namespace, Name: e.InvolvedObject.Name, UID: e.InvolvedObject.UID},
-			Message:        problem.Clip(e.Message, eventWords), LastTimestamp: e.LastTimestamp, Count: e.Count,
-		}, nil
-	}
-	return o, nil
-}
-
-// namespaces are those that are watched; nil for all.
-func namespaces(only []string) map[string]cache.Config {
-	if len(only) == 0 {
-		return nil
-	}
-	all := map[string]cache.Config{}
-	for _, name := range only {
-		all[name] = cache.Config{}
-	}
-	return all
 }

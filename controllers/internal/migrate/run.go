@@ -25,6 +25,8 @@ type Runner struct {
 	Client client.Client
 	// Live reads Events of a Job from the API server, while it does not start.
 	Live client.Reader
+	// Mounts has the Events about files of pods.
+	Mounts pods.FailedMounts
 	// Applied makes the Jobs.
 	Applied *apply.Applier
 }
@@ -98,7 +100,7 @@ func (r *Runner) explain(ctx context.Context, owner desired.Owner, p plan) (Migr
 		_, p.Detail = pods.Trouble(p.Pods)
 	}
 	if p.Detail == "" {
-		p.Detail, err = pods.Blocked(ctx, r.Live, r.Client, p.explains, p.Pods)
+		p.Detail, err = pods.Blocked(ctx, r.Live, r.Mounts, p.explains, p.Pods)
 	}
 	if p.Detail == "" && failure(p.explains) == batchv1.JobReasonDeadlineExceeded {
 		p.Detail = "it did not end in time"

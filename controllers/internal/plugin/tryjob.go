@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -179,23 +178,11 @@ func (j *tryJob) trouble(ctx context.Context, job *batchv1.Job, all []corev1.Pod
 	if _, words := pods.Trouble(all); words != "" {
 		return words
 	}
-	words, err := pods.Blocked(ctx, j, failedMounts{j}, job, all)
+	words, err := pods.Blocked(ctx, j, pods.Live{Reader: j}, job, all)
 	if err != nil {
 		return ""
 	}
 	return words
-}
-
-// failedMounts reads of Events those that the operator's cache has.
-type failedMounts struct{ client.Reader }
-
-// List leaves the other Events out. It fails when the reader does.
-func (f failedMounts) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	err := f.Reader.List(ctx, list, opts...)
-	if events, ok := list.(*corev1.EventList); ok {
-		events.Items = slices.DeleteFunc(events.Items, func(e corev1.Event) bool { return e.Reason != pods.FailedMount })
-	}
-	return err
 }
 
 // end is how the dispatcher of the pod ended, nil while it has not. A pod that was evicted has an end without it.

@@ -13,9 +13,9 @@ import (
 )
 
 // Blocked returns what keeps a Job from having a pod that runs, by Events that are read now: why no pod is made, or
-// which files the kubelet cannot mount. Empty for nothing. The cached reader is for [MountFailure]. It returns an error
+// which files the kubelet cannot mount. Empty for nothing. It returns an error
 // when Events cannot be read, as the others here do.
-func Blocked(ctx context.Context, live, cached client.Reader, job *batchv1.Job, pods []corev1.Pod) (string, error) {
+func Blocked(ctx context.Context, live client.Reader, mounts FailedMounts, job *batchv1.Job, pods []corev1.Pod) (string, error) {
 	if len(pods) == 0 {
 		return NotCreated(ctx, live, job)
 	}
@@ -23,7 +23,7 @@ func Blocked(ctx context.Context, live, cached client.Reader, job *batchv1.Job, 
 	if newest.Status.Phase != corev1.PodPending {
 		return "", nil
 	}
-	words, err := MountFailure(ctx, cached, newest)
+	words, err := MountFailure(ctx, mounts, newest)
 	if words == "" {
 		return "", err
 	}
@@ -33,7 +33,7 @@ func Blocked(ctx context.Context, live, cached client.Reader, job *batchv1.Job, 
 // NotCreated returns why no pod of the Job was made last, by an Event that is read now. Empty for nothing. It returns an error
 // when Events cannot be read.
 func NotCreated(ctx context.Context, live client.Reader, job *batchv1.Job) (string, error) {
-	last, err := event(ctx, live, job, client.MatchingFields{"reason": "FailedCreate", eventIndex: string(job.UID)})
+	last, err := event(ctx, live, job, "FailedCreate")
 	if last.Message == "" {
 		return "", err
 	}
@@ -47,23 +47,27 @@ func Refused(words string) bool { return refusal.MatchString(words) }
 // FailedMount is the reason of the kubelet's Event about files that it cannot mount.
 const FailedMount = "FailedMount"
 
-// eventIndex finds Events by the object that they are about, in the cache and on the API server.
-const eventIndex = "involvedObject.uid"
-
-// IndexEvents lets the cache find the Events of a pod. It returns an error when the cache takes no index.
-func IndexEvents(ctx context.Context, indexer client.FieldIndexer) error {
-	return indexer.IndexField(ctx, &corev1.Event{}, eventIndex, func(o client.Object) []string {
-		return []string{string(o.(*corev1.Event).InvolvedObject.UID)}
-	})
+// FailedMounts finds Events [FailedMount].
+type FailedMounts interface {
+	// FailedMount returns the pod's last one, the zero Event for none. It returns an error when Events cannot be read.
+	FailedMount(ctx context.Context, pod *corev1.Pod) (corev1.Event, error)
 }
 
-// MountFailure returns the kubelet's last message about a pod that waits for files, empty for none. The cached reader
-// has only the Events [FailedMount]. It returns an error when Events cannot be read.
-func MountFailure(ctx context.Context, cached client.Reader, pod *corev1.Pod) (string, error) {
+// Live reads Events from the API server, one list for each pod.
+type Live struct{ client.Reader }
+
+// FailedMount implements [FailedMounts].
+func (l Live) FailedMount(ctx context.Context, pod *corev1.Pod) (corev1.Event, error) {
+	return event(ctx, l.Reader, pod, FailedMount)
+}
+
+// MountFailure returns the kubelet's last message about a pod that waits for files, empty for none. It returns an error
+// when Events cannot be read.
+func MountFailure(ctx context.Context, mounts FailedMounts, pod *corev1.Pod) (string, error) {
 	if !mounting(pod) {
 		return "", nil
 	}
-	last, err := event(ctx, cached, pod, client.MatchingFields{eventIndex: string(pod.UID)})
+	last, err := mounts.FailedMount(ctx, pod)
 	return last.Message, err
 }
 
@@ -79,8 +83,8 @@ const (
 // RemountFailure returns the message of the kubelet's recent Event about a running pod whose files it cannot mount again,
 // empty for none. One that is not later than since does not count. The pod keeps running with the files that it has. It
 // returns an error when Events cannot be read.
-func RemountFailure(ctx context.Context, cached client.Reader, pod *corev1.Pod, since, now time.Time) (string, error) {
-	last, err := event(ctx, cached, pod, client.MatchingFields{eventIndex: string(pod.UID)})
+func RemountFailure(ctx context.Context, mounts FailedMounts, pod *corev1.Pod, since, now time.Time) (string, error) {
+	last, err := mounts.FailedMount(ctx, pod)
 	counts := missedFor
 	if last.Count > oftenRecorded {
 		counts = missedLong
@@ -140,10 +144,14 @@ var whose = regexp.MustCompile(`^Error creating: pods "[^"]*" is forbidden: `)
 // refusal is what the API server calls a verdict on the pod itself.
 var refusal = regexp.MustCompile(` is forbidden: | denied the request|Error creating: Pod "[^"]*" is invalid: `)
 
-// event is the object's last event of those, the zero one for none.
-func event(ctx context.Context, from client.Reader, o client.Object, which client.MatchingFields) (last corev1.Event, err error) {
+// maxEvents bounds a list of Events: Kubernetes repeats one instead of making another.
+const maxEvents = 100
+
+// event is the object's last event with the reason, the zero one for none.
+func event(ctx context.Context, live client.Reader, o client.Object, reason string) (last corev1.Event, err error) {
 	var events corev1.EventList
-	if err := from.List(ctx, &events, client.InNamespace(o.GetNamespace()), which); err != nil {
+	which := client.MatchingFields{"reason": reason, "involvedObject.uid": string(o.GetUID())}
+	if err := live.List(ctx, &events, client.InNamespace(o.GetNamespace()), which, client.Limit(maxEvents)); err != nil {
 		return last, fmt.Errorf("list the Events of %s: %w", o.GetName(), err)
 	}
 	for _, e := range events.Items {

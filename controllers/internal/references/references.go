@@ -11,7 +11,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
@@ -58,13 +57,13 @@ const maxChecked = 3
 
 // Missing finds a reference to what does not exist, by the pods that do not start; nil for none. It returns an error when
 // the Events of a pod cannot be read.
-func Missing(ctx context.Context, cached client.Reader, refs []Reference, all []corev1.Pod) (*problem.Problem, error) {
+func Missing(ctx context.Context, mounts pods.FailedMounts, refs []Reference, all []corev1.Pod) (*problem.Problem, error) {
 	waiting := slices.DeleteFunc(slices.Clone(all), func(pod corev1.Pod) bool {
 		return pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodPending || pod.Spec.NodeName == ""
 	})
 	slices.SortStableFunc(waiting, func(a, b corev1.Pod) int { return b.CreationTimestamp.Compare(a.CreationTimestamp.Time) })
 	for i := range waiting[:min(len(waiting), maxChecked)] {
-		words, err := pods.MountFailure(ctx, cached, &waiting[i])
+		words, err := pods.MountFailure(ctx, mounts, &waiting[i])
 		if err != nil {
 			return nil, err
 		}
@@ -78,14 +77,14 @@ func Missing(ctx context.Context, cached client.Reader, refs []Reference, all []
 
 // Gone finds a reference that existed when the pods started, and does not any more; nil for none. The pods keep running
 // with what they have read. It returns an error when Events cannot be read.
-func Gone(ctx context.Context, cached client.Reader, refs []Reference, all []corev1.Pod, now time.Time) (*problem.Problem, error) {
+func Gone(ctx context.Context, mounts pods.FailedMounts, refs []Reference, all []corev1.Pod, now time.Time) (*problem.Problem, error) {
 	since := pods.FilesThere(all)
 	for i := range all {
 		pod := &all[i]
 		if pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning {
 			continue
 		}
-		words, err := pods.RemountFailure(ctx, cached, pod, since, now)
+		words, err := pods.RemountFailure(ctx, mounts, pod, since, now)
 		if err != nil {
 			return nil, err
 		}
