@@ -171,7 +171,7 @@ func (r *run) cutoverLog() error {
 
 // moveRows makes events of rows that a query gives as JSON.
 func (r *run) moveRows(query string) string {
-	return r.render("log", map[string]string{"{rows}": query, "{body}": r.body("true", "true", "\n        v_moved := v_moved + 1;")})
+	return r.render("log", map[string]string{"{rows}": query, "{body}": r.body("true", "true", keepEvent, raise)})
 }
 
 // countUnsent reads the slot before producers wait: they will wait for as long once more, and while the rows are moved.

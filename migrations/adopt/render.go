@@ -1,6 +1,7 @@
 package adopt
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -50,8 +51,12 @@ func (r *run) render(file string, more map[string]string) string {
 	return strings.NewReplacer(pairs...).Replace(string(text))
 }
 
-// body is the block that notes the row r, or adds its event and marks it complete.
-func (r *run) body(live, changed, after string) string {
+// raise is what a step does when a row can be neither added nor noted: nothing is changed.
+const raise = "raise;"
+
+// body is the block that notes the row r, or adds its event and marks it complete. failed is the statement for a row that
+// can be neither added nor noted.
+func (r *run) body(live, changed, after, failed string) string {
 	field := func(name, otherwise string) string {
 		if e := r.layout.fields[name]; e != "" {
 			return r.in(e, "r")
@@ -79,7 +84,7 @@ func (r *run) body(live, changed, after string) string {
 		"{topic}": topic, "{payload}": field("payload", ""), "{type}": field("type", "null"), "{aggregateType}": field("aggregateType", "null"),
 		"{aggregateId}": field("aggregateId", "null"), "{key}": field("key", "null"), "{headers}": field("headers", "'{}'"),
 		"{created}": field("created", "now()"), "{due}": field("due", "now()"), "{attempts}": field("attempts", "0"),
-		"{maxAttempts}": field("maxAttempts", "null"), "{retry}": field("retry", "null"), "{mark}": mark + after, "{row}": row,
+		"{maxAttempts}": field("maxAttempts", "null"), "{retry}": field("retry", "null"), "{mark}": mark + after, "{row}": row, "{failed}": failed,
 	})
 }
 
@@ -96,5 +101,7 @@ func (r *run) function(live bool) string {
 	if r.layout.log { // each insert is an event
 		changed = "true"
 	}
-	return r.render("function", map[string]string{"{body}": r.body(state, changed, "")})
+	// A producer never gets an error. The row stays open in their table, and adopt status counts it as missing.
+	warn := fmt.Sprintf("raise warning 'row %% of adoption %% has no event: %%', r.%s, %s, sqlerrm;", quote(r.layout.id), literal(r.spec.Name))
+	return r.render("function", map[string]string{"{body}": r.body(state, changed, "", warn)})
 }

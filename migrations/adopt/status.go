@@ -65,8 +65,10 @@ type Refusal struct {
 	Reason string `json:"reason"`
 }
 
-// OK reports whether each row of theirs has its note, no other has, and none is refused.
-func (s Status) OK() bool { return s.Missing == 0 && s.Extra == 0 && s.Refused == 0 }
+// OK reports whether each row of theirs has a note of its own, no other has, and none is refused.
+func (s Status) OK() bool {
+	return s.Theirs == s.Ours && s.Missing == 0 && s.Extra == 0 && s.Refused == 0
+}
 
 // Read counts the adoption of a name, or all with "". There may be none. It only reads, with the rights of [Apply], and
 // its work depends on the rows since the shadow began; it gives up after 30 seconds. It fails when the database does.

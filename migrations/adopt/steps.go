@@ -146,7 +146,7 @@ func (r *run) exec(sql string) error {
 func (r *run) shadow() error {
 	table, noted := r.their.name(), "insert or delete"
 	r.result.State, r.result.Next = Shadow, nextShadow
-	if err := r.checkState(); err != nil {
+	if err := errors.Join(r.checkState(), r.checkID()); err != nil {
 		return err
 	}
 	if r.layout.log { // whose producers may delete a row at once
@@ -252,6 +252,9 @@ func (r *run) cutover() error {
 	if err := r.exec("lock table " + table + " in exclusive mode"); err != nil {
 		return err
 	}
+	if err := r.checkID(); err != nil {
+		return err
+	}
 	open := fmt.Sprintf(`select count(*) from (select from %s as r where %s limit %d) as r`, table, r.open("r"), r.options.MaxRows+1)
 	if err := r.tx.QueryRow(r.ctx, open).Scan(&r.result.Moved); err != nil {
 		return err
@@ -266,7 +269,7 @@ func (r *run) cutover() error {
 		r.function(true),
 		fmt.Sprintf("create or replace trigger %s_again after update on %s for each row when (%s) execute function %s()", r.trigger(), table, r.open("new"), r.functionName()),
 		r.render("move", map[string]string{"{open}": r.open("t"), "{order}": r.in(r.layout.order, "t"),
-			"{body}": r.body("true", "false", "\n    v_moved := v_moved + 1;")}),
+			"{body}": r.body("true", "false", keepEvent, raise)}),
 		"update outbox_adoptions set state = 'Live', cutover_at = clock_timestamp() where state = 'Shadow' and name = " + literal(r.spec.Name),
 	}
 	for _, sql := range statements {
@@ -280,6 +283,9 @@ func (r *run) cutover() error {
 	}
 	return r.countMoved()
 }
+
+// keepEvent keeps a row's event, by which outbox_adopt_moved counts.
+const keepEvent = "\n        v_events := v_events || v_event;"
 
 // countMoved reads what Cutover has done.
 func (r *run) countMoved() error {

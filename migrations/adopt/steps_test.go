@@ -306,8 +306,8 @@ func TestRefusedStepsNameTheRemedy(t *testing.T) {
 	shadow(func(s *adopt.Spec) {
 		s.Layout, s.Columns = adopt.Columns, map[string]string{"id": "id", "payload": "payload", "since": "x"}
 	}, "unknown name \"since\"")
-	r.exec(`create table public.flagged (id bigint, body jsonb, sent boolean); create domain public.a_time as timestamptz;
-		create table public.timed (id bigint, body jsonb, sent public.a_time)`)
+	r.exec(`create table public.flagged (id bigint primary key, body jsonb, sent boolean); create domain public.a_time as timestamptz;
+		create table public.timed (id bigint primary key, body jsonb, sent public.a_time)`)
 	flagged := func(table, name, column, want string) {
 		t.Helper()
 		shadow(func(s *adopt.Spec) {

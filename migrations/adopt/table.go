@@ -112,6 +112,26 @@ func (r *run) checkState() error {
 	return nil
 }
 
+// checkID refuses an id that two rows may share, or that a row may lack: a row is known by its id.
+func (r *run) checkID() error {
+	var required, unique bool
+	const look = `select a.attnotnull, exists (select from pg_index as i where i.indrelid = a.attrelid and i.indisunique and i.indimmediate
+			and i.indisvalid and i.indpred is null and i.indnkeyatts = 1 and i.indkey[0] = a.attnum)
+		from pg_attribute as a where a.attrelid = $1::text::regclass and a.attname = $2`
+	if err := r.tx.QueryRow(r.ctx, look, r.their.name(), r.layout.id).Scan(&required, &unique); err != nil {
+		return err
+	}
+	id, name := quote(r.layout.id), r.their.name()
+	switch {
+	case !required:
+		return fmt.Errorf("column %s of table %s may be null, and it is the id by which an adoption knows a row; run: alter table %s alter column %s set not null", r.layout.id, r.spec.Table, name, id)
+	case !unique:
+		return fmt.Errorf("column %s of table %s is not unique by itself, and it is the id by which an adoption knows a row; map another column (--column id=COLUMN), or run: create unique index concurrently on %s (%s)",
+			r.layout.id, r.spec.Table, name, id)
+	}
+	return nil
+}
+
 // recorded is an adoption as outbox_adoptions has it.
 type recorded struct {
 	spec Spec

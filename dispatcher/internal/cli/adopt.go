@@ -233,7 +233,7 @@ func adoptStatus(cmd *cobra.Command, file, name, output string) error {
 		var wrong []string
 		for _, s := range all {
 			if !s.OK() {
-				wrong = append(wrong, fmt.Sprintf("adoption %s: %d rows missing, %d extra, %d refused", s.Name, s.Missing, s.Extra, s.Refused))
+				wrong = append(wrong, fmt.Sprintf("adoption %s: theirs %d, ours %d; %d rows missing, %d extra, %d refused", s.Name, s.Theirs, s.Ours, s.Missing, s.Extra, s.Refused))
 			}
 		}
 		if len(wrong) > 0 {

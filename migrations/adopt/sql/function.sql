@@ -6,6 +6,7 @@ as $adopt$
 declare
     r         record;
     v_changed boolean := false;
+    v_event   uuid;
 begin
     if tg_op = 'DELETE' then
         delete from outbox_adopted where adoption = {name} and their_id = old.{id}::text;

@@ -46,7 +46,8 @@ comment on column outbox_adopted.their_row is 'Of a table that Debezium reads, t
 create index if not exists outbox_adopted_refused on outbox_adopted (adoption) where refused is not null;
 create index if not exists outbox_adopted_kept on outbox_adopted (adoption, seq) where live and their_row is not null;
 
--- outbox_adopt notes a row of theirs, and with p_live adds its event. It raises what enqueue would raise.
+-- outbox_adopt notes a row of theirs, and with p_live adds its event. It returns the row's event, which may have been added
+-- before. It raises what enqueue would raise.
 --
 -- A row that was added before is added again only when it is p_changed, or when its event is done: a worker
 -- of theirs that reports a failure late opens the row too. An id that another event has gets a version, since a second
@@ -56,7 +57,7 @@ create or replace function outbox_adopt(
     p_topic text, p_payload jsonb, p_event_type text, p_aggregate_type text, p_aggregate_id text, p_partition_key text,
     p_headers jsonb, p_created timestamptz, p_due timestamptz, p_attempts integer, p_max_attempts integer, p_retry jsonb,
     p_row json
-) returns void
+) returns uuid
 language plpgsql
 set search_path from current
 as $$
@@ -72,13 +73,13 @@ begin
         perform enqueue_check_sizes(array[p_payload], 1048576, '');
     end if;
     if not p_live and not p_counted then
-        return;
+        return null;
     end if;
 
     select * into v_before from outbox_adopted where adoption = p_adoption and their_id = p_id order by version desc limit 1;
     if v_before.live and (not p_live or not p_changed and exists (
             select from outbox_events where id = v_before.event_id and status in ('pending', 'processing'))) then
-        return;
+        return v_before.event_id;
     end if;
     for v_version in coalesce(v_before.version + v_before.live::integer, 0) .. 1000000 loop
         v_event := case when v_version = 0 and p_id ~* '^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$' then p_id
@@ -107,8 +108,9 @@ begin
         if p_row is not null and v_seq % 20 = 0 and current_setting('transaction_isolation') = 'read committed' then
             perform outbox_adopt_prune(p_adoption);
         end if;
-        return;
+        return v_event;
     end loop;
+    raise exception 'row % of adoption % was opened too often', p_id, p_adoption;
 end
 $$;
 
@@ -213,6 +215,24 @@ as $$
     on conflict (adoption, their_id, version) do update set refused = excluded.refused
 $$;
 
+-- outbox_adopt_moved ends a cut-over with the events of the rows that were not refused. When two rows have one event, it
+-- raises an exception, and nothing has changed.
+create or replace function outbox_adopt_moved(p_adoption text, p_events uuid[]) returns void
+language plpgsql
+set search_path from current
+as $$
+declare
+    v_events integer := (select count(distinct id) from unnest(p_events) as id);
+begin
+    if cardinality(p_events) <> v_events then
+        raise exception '% open rows of adoption % became % events, so nothing was changed: two of them have the same id as text',
+            cardinality(p_events), p_adoption, v_events
+            using hint = 'Give each row an id of its own.';
+    end if;
+    perform set_config('outbox.adopt_moved', v_events::text, true);
+end
+$$;
+
 -- With their arguments: the trigger's function of an adoption may have such a name too.
 revoke all on function outbox_adopt, outbox_adopt_refuse(text, text, boolean, json, text), outbox_adopt_prune(text),
-    outbox_adopt_log(text, text, regclass) from public;
+    outbox_adopt_log(text, text, regclass), outbox_adopt_moved(text, uuid[]) from public;

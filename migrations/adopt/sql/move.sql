@@ -1,11 +1,12 @@
 do $adopt$
 declare
-    r       record;
-    v_moved integer := 0;
+    r        record;
+    v_event  uuid;
+    v_events uuid[] := '{}';
 begin
     for r in select * from {table} as t where {open} order by {order} loop
         {body}
     end loop;
-    perform set_config('outbox.adopt_moved', v_moved::text, true);
+    perform outbox_adopt_moved({name}, v_events);
 end
 $adopt$
