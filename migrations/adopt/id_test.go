@@ -97,3 +97,18 @@ func TestProducerGetsNoErrorOfTheTrigger(t *testing.T) {
 		}
 	}
 }
+
+// A time of creation in UTC, in a column without a time zone, is hours in the future for a server west of it.
+func TestRowWithoutDueTimeIsDueAtOnce(t *testing.T) {
+	r := newRig(t, keyedService("integer", `, primary key (id)); alter table keyed alter column created type timestamp`))
+	r.exec(`insert into keyed (id, created) select n, now() at time zone 'UTC' + interval '5 hours' - n * interval '1 minute' from generate_series(1, 3) as n`)
+	r.step(adopt.ToShadow, adopt.Shadow, true)
+	r.step(adopt.Cutover, adopt.Live, true)
+	r.exec(`insert into keyed (id, created) values (4, now() at time zone 'UTC' + interval '5 hours')`)
+	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_events where next_attempt_at <= now()`); n != 4 {
+		t.Errorf("%d of 4 events are due", n)
+	}
+	if order := pgtest.Value[string](r, `select string_agg(a.their_id, ' ' order by e.next_attempt_at, e.seq) from outbox.outbox_events as e join outbox.outbox_adopted as a on a.event_id = e.id`); order != "3 2 1 4" {
+		t.Errorf("the events are due in the order %s, want that of their creation", order)
+	}
+}
