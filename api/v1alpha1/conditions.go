@@ -170,7 +170,7 @@ const (
 
 	// StalledCondition (kstatus): the operator cannot continue until a person makes a change. Absent when not. A rollout
 	// that exceeds the Deployment's progressDeadlineSeconds (600 by default) is Stalled too, with the reason that Reconciling
-	// would have; it goes on by itself when the cause is gone, and Ready keeps its rule.
+	// would have; it continues by itself when the cause is gone, and Ready keeps its rule.
 	//
 	// True: InvalidPodTemplate, InvalidPipeline, InvalidConfiguration, ForeignObject, ApplyRefused; after the deadline the
 	// reason of new pods (such as ImagePullFailed, or SecretNotFound), else ProgressDeadlineExceeded; of a

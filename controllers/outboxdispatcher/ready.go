@@ -187,7 +187,7 @@ func progress(o observed, workload metav1.Condition, hangs trouble) metav1.Condi
 		if reason == api.ReasonProgressing {
 			reason = api.ReasonProgressDeadlineExceeded
 		}
-		return condition(api.StalledCondition, metav1.ConditionTrue, reason, message+" The rollout has exceeded its progressDeadlineSeconds; it goes on by itself when the cause is gone.")
+		return condition(api.StalledCondition, metav1.ConditionTrue, reason, message+" The rollout has exceeded its progressDeadlineSeconds; it continues by itself when the cause is gone.")
 	}
 	switch {
 	case o.problem != nil && o.problem.Stalled:

@@ -147,7 +147,7 @@ var _ = Describe("a rollout", Label("workload", "status"), func() {
 	})
 
 	// Tools that wait for a rollout hear that it has failed, as they do of the Deployment itself.
-	It("is Stalled after its deadline, until it goes on", func() {
+	It("is Stalled after its deadline, until it continues", func() {
 		c := edited(1)
 		c.rollingOut(1)
 		fresh := c.newPod("fresh", corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{
