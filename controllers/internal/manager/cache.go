@@ -131,7 +131,7 @@ func bounded(all map[string]string) map[string]string {
 	own := map[string]string{}
 	for _, key := range []string{
 		desired.LabelDispatcher, desired.LabelOutbox, desired.LabelReplay, desired.LabelComponent, desired.LabelManagedBy, desired.LabelMigration,
-		desired.AnnotationState, desired.AnnotationConsumers, desired.AnnotationSpec, desired.AnnotationAttempt, batchv1.JobNameLabel, batchv1.ControllerUidLabel,
+		desired.AnnotationState, desired.AnnotationConsumers, desired.AnnotationSpec, desired.AnnotationAttempt, desired.AnnotationReplay, batchv1.JobNameLabel, batchv1.ControllerUidLabel,
 	} {
 		if value, ok := all[key]; ok {
 			own[key] = problem.Clip(value, maxNameBytes)
