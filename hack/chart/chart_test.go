@@ -144,7 +144,7 @@ func TestChartEqualsConfig(t *testing.T) {
 // normalize removes what only Helm or only kustomize writes, and the order of arguments, which has no meaning.
 func normalize(o *unstructured.Unstructured) {
 	labels := o.GetLabels()
-	for _, label := range []string{"helm.sh/chart", "app.kubernetes.io/managed-by", "app.kubernetes.io/version", "app.kubernetes.io/name", "app.kubernetes.io/instance"} {
+	for _, label := range []string{"helm.sh/chart", "app.kubernetes.io/managed-by", "app.kubernetes.io/version"} {
 		delete(labels, label)
 	}
 	o.SetLabels(nilIfEmpty(labels))
