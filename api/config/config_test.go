@@ -60,13 +60,16 @@ func TestLoadFillsInDefaults(t *testing.T) {
 	if want := (Backoff{"Multiplier", seconds(1), seconds(3600), "2", &percent}); !reflect.DeepEqual(c.Backoff, want) {
 		t.Errorf("backoff %+v, want %+v", c.Backoff, want)
 	}
-	if want := (HTTPSink{URL: "https://a.example", ContentMode: Batch, BatchSize: 100, Timeout: seconds(10)}); !reflect.DeepEqual(*c.Sink.HTTP, want) {
+	if want := (HTTPSink{URL: "https://a.example", ContentMode: Batch, BatchSize: 100, CaptureResponse: CaptureNone, Access: Access{Timeout: seconds(10)}}); !reflect.DeepEqual(*c.Sink.HTTP, want) {
 		t.Errorf("sink %+v, want %+v", *c.Sink.HTTP, want)
 	}
-	parts := Config{Database: Database{Connection: &Connection{Host: "a"}}, Sink: Sink{Postgres: &PostgresSink{Database: InboxDatabase{Connection: &Connection{PortFile: "b"}}}}}
-	parts.ApplyDefaults()
-	if port, file := parts.Database.Connection.Port, parts.Sink.Postgres.Database.Connection.Port; port != 5432 || file != 0 {
-		t.Errorf("ports %d and %d, want 5432, and none with a file of it", port, file)
+	parts := Config{Database: Database{Connection: &Connection{Host: "a"}}}
+	if parts.ApplyDefaults(); parts.Database.Connection.Port != 5432 {
+		t.Errorf("port %d, want 5432", parts.Database.Connection.Port)
+	}
+	parts.Database.Connection = &Connection{PortFile: "b"}
+	if parts.ApplyDefaults(); parts.Database.Connection.Port != 0 {
+		t.Errorf("port %d, want none with a file of it", parts.Database.Connection.Port)
 	}
 	linear := Backoff{Strategy: "Linear"}
 	linear.applyDefaults()
@@ -175,9 +178,9 @@ func TestValidateReportsEveryProblem(t *testing.T) {
 		"retention.scope is \"All\"":                                                     func(c *Config) { c.Retention.Scope = "All" },
 		`wakeUp is "Notify"; choose one of None, Listen`:                                 func(c *Config) { c.WakeUp = "Notify" },
 		"deliveryTimeout is 999ms; set it from 1s to 1h":                                 func(c *Config) { c.DeliveryTimeout = Duration(999 * time.Millisecond) },
-		"deliveryTimeout is 5m, shorter than sink.http.timeout (6m), which then never ends a delivery; raise deliveryTimeout to 6m, or lower sink.http.timeout": http(func(h *HTTPSink) {
-			h.Timeout = Duration(6 * time.Minute)
-		}),
+		"deliveryTimeout is 5m, shorter than sink.timeout (6m), which then never ends a delivery; raise deliveryTimeout to 6m, or lower sink.timeout": func(c *Config) {
+			c.Sink = Sink{HTTP: &HTTPSink{URL: "https://a.example"}, Timeout: Duration(6 * time.Minute)}
+		},
 		"gracePeriod is 2h; set it from 1s to 1h":                                               func(c *Config) { c.GracePeriod = Duration(2 * time.Hour) },
 		`state is "Stopped"; choose one of Running, Paused`:                                     func(c *Config) { c.State = "Stopped" },
 		`log.level is "loud"; choose one of debug, info, warn, error`:                           func(c *Config) { c.Log.Level = "loud" },
@@ -221,19 +224,11 @@ func TestValidateReportsEveryProblem(t *testing.T) {
 		`sink.http.contentMode is "Stream"; choose one of Binary, Structured, Batch`:            http(func(h *HTTPSink) { h.ContentMode = "Stream" }),
 		"sink.http.batchSize belongs to contentMode Batch; set contentMode to Batch, or remove": http(func(h *HTTPSink) { h.BatchSize = 5 }),
 		"sink.http.batchSize is 1001; set it from 1 to 1000":                                    http(func(h *HTTPSink) { h.ContentMode, h.BatchSize = Batch, 1001 }),
-		"sink.http.timeout is 11m; set it from 10ms to 10m":                                     http(func(h *HTTPSink) { h.Timeout = Duration(11 * time.Minute) }),
 		`sink.http.headers["a b"] is not a name of alphanumeric characters and dashes; correct`: http(func(h *HTTPSink) { h.Headers = map[string]string{"a b": ""} }),
 		`sink.http.headers["Ce-Id"] is set by the dispatcher itself; choose another`:            http(func(h *HTTPSink) { h.Headers = map[string]string{"Ce-Id": ""} }),
 		`sink.http.headers["Authorization"] is set by the dispatcher itself; choose`:            http(func(h *HTTPSink) { h.Headers = map[string]string{"Authorization": ""} }),
 		`sink.http.headers["a"] has a line break or another control character; write`:           http(func(h *HTTPSink) { h.Headers = map[string]string{"a": "b\n"} }),
-		"sink.http.auth is missing; set exactly one of its members basic, tokenFile":            http(func(h *HTTPSink) { h.Auth = &HTTPAuth{} }),
-		"sink.http.auth.basic.username is missing; set it, or name its file in":                 http(func(h *HTTPSink) { h.Auth = &HTTPAuth{Basic: &BasicAuth{}} }),
-		"sink.http.auth.basic.username is set, and so is usernameFile; keep one of them":        http(func(h *HTTPSink) { h.Auth = &HTTPAuth{Basic: &BasicAuth{"a", "b", "c"}} }),
 		`sink.log.payload is "true"; choose one of Omit, Include`:                               func(c *Config) { c.Sink.Log.Payload = "true" },
-		"sink.http.auth.basic.passwordFile is missing; set it":                                  http(func(h *HTTPSink) { h.Auth = &HTTPAuth{Basic: &BasicAuth{}} }),
-		"sink.http.tls is empty; set caFile":                                                    http(func(h *HTTPSink) { h.TLS = &TLS{} }),
-		"sink.http.tls has only one of clientCertFile and clientKeyFile; set both or neither":   http(func(h *HTTPSink) { h.TLS = &TLS{ClientCertFile: "a"} }),
-		"sink.http.tls needs an https:// url; change url, or remove tls":                        http(func(h *HTTPSink) { h.URL, h.TLS = "http://a", &TLS{CAFile: "a"} }),
 	} {
 		c, err := load(t, minimal)
 		if err != nil {

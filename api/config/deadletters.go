@@ -12,16 +12,16 @@ type Notify struct {
 	// URL is http or https, without user and password. Required.
 	URL string `json:"url"`
 	// Auth are the credentials of every request. Defaults to none.
-	Auth *HTTPAuth `json:"auth,omitempty"`
-	// Signing signs every request, as the Standard Webhooks specification says. Defaults to none.
-	Signing *HTTPSigning `json:"signing,omitempty"`
+	Auth *Auth `json:"auth,omitempty"`
+	// SigningSecretFile holds what every request is signed with. Defaults to none: requests are not signed.
+	SigningSecretFile string `json:"signingSecretFile,omitempty"`
 	// TLS is for https URLs; at least one member must be set.
 	TLS *TLS `json:"tls,omitempty"`
 }
 
 // Sink is the sink that sends the notifications.
 func (n *Notify) Sink() HTTPSink {
-	s := HTTPSink{URL: n.URL, Auth: n.Auth, Signing: n.Signing, TLS: n.TLS}
+	s := HTTPSink{URL: n.URL, SigningSecretFile: n.SigningSecretFile, Access: Access{Auth: n.Auth, TLS: n.TLS}}
 	s.ApplyDefaults()
 	return s
 }
@@ -29,6 +29,6 @@ func (n *Notify) Sink() HTTPSink {
 func (d DeadLetters) validate(p *problems) {
 	if d.Notify != nil {
 		sink := d.Notify.Sink()
-		sink.validateAs(p, "deadLetters.notify")
+		sink.validateAs(p, "deadLetters.notify", "deadLetters.notify")
 	}
 }

@@ -7,7 +7,7 @@ import (
 
 // The address is checked as that of sink http, and an error names its own field.
 func TestNotifyRefusesInvalidAddresses(t *testing.T) {
-	c, err := load(t, minimal+"\ndeadLetters: {notify: {url: 'https://oncall.example.com/dead-letters', auth: {tokenFile: a}, signing: {secretFile: b}, tls: {serverName: c}}}\n")
+	c, err := load(t, minimal+"\ndeadLetters: {notify: {url: 'https://oncall.example.com/dead-letters', auth: {type: Token, secretFile: a}, signingSecretFile: b, tls: {serverName: c}}}\n")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -17,8 +17,7 @@ func TestNotifyRefusesInvalidAddresses(t *testing.T) {
 	for want, change := range map[string]func(*Notify){
 		"deadLetters.notify.url must be an http:// or https:// URL":         func(n *Notify) { n.URL = "" },
 		"deadLetters.notify.url must not hold a user or a password":         func(n *Notify) { n.URL = "https://a:b@c" },
-		"deadLetters.notify.auth is missing; set exactly one":               func(n *Notify) { n.Auth = &HTTPAuth{} },
-		"deadLetters.notify.signing.secretFile is missing; set it":          func(n *Notify) { n.Signing = &HTTPSigning{} },
+		`deadLetters.notify.auth.type is ""; choose one of Basic, Token`:    func(n *Notify) { n.Auth = &Auth{} },
 		"deadLetters.notify.tls needs an https:// url; change url":          func(n *Notify) { n.URL = "http://a" },
 		"deadLetters.notify.tls is empty; set caFile":                       func(n *Notify) { n.TLS = &TLS{} },
 		"deadLetters.notify.tls has only one of clientCertFile and clientK": func(n *Notify) { n.TLS = &TLS{ClientKeyFile: "a"} },

@@ -61,8 +61,8 @@ func (e *explainer) walk(path string, node *yaml3.Node, typ reflect.Type) {
 
 func (e *explainer) fields(path string, node *yaml3.Node, typ reflect.Type) {
 	known := map[string]reflect.Type{}
-	for _, f := range reflect.VisibleFields(typ) {
-		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
+	for f := range typ.Fields() {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "-" {
 			known[name] = f.Type
 		}
 	}

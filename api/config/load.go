@@ -68,9 +68,7 @@ func (c *Config) ApplyDefaults() {
 	if c.SchemaRegistry != nil {
 		c.SchemaRegistry.ApplyDefaults()
 	}
-	for _, sink := range c.Sink.members() {
-		sink.ApplyDefaults()
-	}
+	c.Sink.ApplyDefaults()
 }
 
 func (c *Connection) applyDefaults() {

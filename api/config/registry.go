@@ -11,7 +11,7 @@ type SchemaRegistry struct {
 	// URL is http or https, without user and password. Required.
 	URL string `json:"url"`
 	// Auth are the credentials of every request. Defaults to none.
-	Auth *HTTPAuth `json:"auth,omitempty"`
+	Auth *Auth `json:"auth,omitempty"`
 	// TLS is for https URLs; at least one member must be set.
 	TLS *TLS `json:"tls,omitempty"`
 	// Refresh is how long the latest version of a subject is cached, 1s to 24h. A fixed version is cached for ever. Defaults to 5m.
@@ -29,7 +29,7 @@ func (r *SchemaRegistry) validate(p *problems) {
 	p.when(!good, "schemaRegistry.url", "must be an http:// or https:// URL with a host and without a query, such as https://registry.example.com")
 	p.when(good && u.User != nil, "schemaRegistry.url", "must not hold a user or a password; put them into files and name those in auth")
 	p.duration("schemaRegistry.refresh", r.Refresh, time.Second, 24*time.Hour)
-	r.Auth.validate(p, "schemaRegistry.auth")
+	r.Auth.validate(p, "schemaRegistry.auth", AuthBasic, AuthToken)
 	r.TLS.validateHTTPS(p, "schemaRegistry.tls", !good || u.Scheme == "https")
 }
 

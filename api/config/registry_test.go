@@ -30,15 +30,12 @@ func TestRegistryDefaults(t *testing.T) {
 
 func TestRegistryValidate(t *testing.T) {
 	for want, change := range map[string]func(*SchemaRegistry){
-		"": func(r *SchemaRegistry) { r.TLS, r.Auth = &TLS{CAFile: "a"}, &HTTPAuth{TokenFile: "a"} },
+		"": func(r *SchemaRegistry) { r.TLS, r.Auth = &TLS{CAFile: "a"}, &Auth{Type: AuthToken, SecretFile: "a"} },
+		`schemaRegistry.auth.type is "Plain"; choose one of Basic, Token`:                          func(r *SchemaRegistry) { r.Auth = &Auth{Type: AuthPlain} },
 		"schemaRegistry.url must be an http:// or https:// URL with a host":                        func(r *SchemaRegistry) { r.URL = "registry:8081" },
 		"schemaRegistry.url must be an http:// or https:// URL with a host and without":            func(r *SchemaRegistry) { r.URL = "https://a/?b=c" },
 		"schemaRegistry.url must not hold a user or a password; put them into files":               func(r *SchemaRegistry) { r.URL = "https://a:b@c" },
 		"schemaRegistry.refresh is 25h; set it from 1s to 24h":                                     func(r *SchemaRegistry) { r.Refresh = Duration(25 * time.Hour) },
-		"schemaRegistry.auth is missing; set exactly one of its members basic, tokenFile":          func(r *SchemaRegistry) { r.Auth = &HTTPAuth{} },
-		"schemaRegistry.auth has basic and tokenFile; keep exactly one":                            func(r *SchemaRegistry) { r.Auth = &HTTPAuth{TokenFile: "a", Basic: &BasicAuth{}} },
-		"schemaRegistry.auth.basic.username is missing; set it, or name its file in":               func(r *SchemaRegistry) { r.Auth = &HTTPAuth{Basic: &BasicAuth{PasswordFile: "a"}} },
-		"schemaRegistry.auth.basic.passwordFile is missing; set it":                                func(r *SchemaRegistry) { r.Auth = &HTTPAuth{Basic: &BasicAuth{UsernameFile: "a"}} },
 		"schemaRegistry.tls is empty; set caFile, clientCertFile and clientKeyFile, or serverName": func(r *SchemaRegistry) { r.TLS = &TLS{} },
 		"schemaRegistry.tls has only one of clientCertFile and clientKeyFile; set both or neither": func(r *SchemaRegistry) { r.TLS = &TLS{ClientCertFile: "a"} },
 		"schemaRegistry.tls needs an https:// url; change url, or remove tls":                      func(r *SchemaRegistry) { r.URL, r.TLS = "http://a", &TLS{CAFile: "a"} },

@@ -1,5 +1,7 @@
 package config
 
+import "slices"
+
 // What several sinks have.
 
 // ContentMode is how an event is put into what a destination takes, as the bindings of CloudEvents name it.
@@ -23,21 +25,70 @@ func (p *problems) contentMode(field string, mode ContentMode, choices ...Conten
 	p.oneOf(field, string(mode), words...)
 }
 
-// BasicAuth is a user and a password.
-type BasicAuth struct {
-	// Username or UsernameFile, which holds it, is the user's name; one of them is required.
+// Auth is a login. Its files are read at each login.
+type Auth struct {
+	// Type is how to log in; each destination has its own types. Required.
+	Type AuthType `json:"type"`
+	// Username or UsernameFile, which holds it, is the name of the user, for the types Basic, Plain and Scram; one of
+	// them is required by these.
 	Username     string `json:"username,omitempty"`
 	UsernameFile string `json:"usernameFile,omitempty"`
-	// PasswordFile holds the password. Required.
-	PasswordFile string `json:"passwordFile"`
+	// SecretFile holds the password, the token, the seed of the NKey or the credentials. Required by all types but
+	// AWSMSKIAM and External.
+	SecretFile string `json:"secretFile,omitempty"`
 }
 
-func (b *BasicAuth) validate(p *problems, field string) {
-	if b == nil {
+// AuthType is how to log in.
+type AuthType string
+
+// The types of [Auth].
+const (
+	// AuthBasic is a user and a password: of HTTP, of NATS, or of Redis's ACL.
+	AuthBasic AuthType = "Basic"
+	// AuthToken is a token: sent as Bearer over HTTP, or of NATS.
+	AuthToken AuthType = "Token"
+	// AuthPlain is a user and a password, by SASL's mechanism PLAIN.
+	AuthPlain AuthType = "Plain"
+	// AuthScramSHA256 is a user and a password, by SASL's mechanism SCRAM-SHA-256.
+	AuthScramSHA256 AuthType = "ScramSHA256"
+	// AuthScramSHA512 is a user and a password, by SASL's mechanism SCRAM-SHA-512.
+	AuthScramSHA512 AuthType = "ScramSHA512"
+	// AuthOAuthBearer is a token, by SASL's mechanism OAUTHBEARER. Something else keeps a valid one in the file.
+	AuthOAuthBearer AuthType = "OAuthBearer"
+	// AuthAWSMSKIAM is the identity of the process in AWS, by the mechanism AWS_MSK_IAM of Amazon MSK.
+	AuthAWSMSKIAM AuthType = "AWSMSKIAM"
+	// AuthExternal is the client's certificate, by SASL's mechanism EXTERNAL.
+	AuthExternal AuthType = "External"
+	// AuthNKey is the seed of a user's NKey.
+	AuthNKey AuthType = "NKey"
+	// AuthCredentials is a user's JWT and the seed of its NKey, as nsc writes them into a .creds file.
+	AuthCredentials AuthType = "Credentials"
+	// AuthPassword is the password of Redis's user default (requirepass).
+	AuthPassword AuthType = "Password"
+)
+
+func (a *Auth) validate(p *problems, field string, types ...AuthType) {
+	if a == nil {
 		return
 	}
-	p.valueOrFile(field+".username", b.Username, b.UsernameFile)
-	p.required(field+".passwordFile", b.PasswordFile)
+	words := make([]string, len(types))
+	for i, t := range types {
+		words[i] = string(t)
+	}
+	if p.oneOf(field+".type", string(a.Type), words...); !slices.Contains(types, a.Type) {
+		return
+	}
+	switch a.Type {
+	case AuthBasic, AuthPlain, AuthScramSHA256, AuthScramSHA512:
+		p.valueOrFile(field+".username", a.Username, a.UsernameFile)
+	default:
+		p.when(a.Username+a.UsernameFile != "", field+".username", "is not used by type %s; remove it", a.Type)
+	}
+	if a.Type == AuthAWSMSKIAM || a.Type == AuthExternal {
+		p.when(a.SecretFile != "", field+".secretFile", "is not used by type %s; remove it", a.Type)
+	} else {
+		p.required(field+".secretFile", a.SecretFile)
+	}
 }
 
 // TLS says whom to trust and how to identify oneself.

@@ -5,9 +5,10 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 )
 
-// Sink is where events go. Exactly one member must be set.
+// Sink is where events go: exactly one kind, and how to reach it.
 type Sink struct {
 	HTTP       *HTTPSink       `json:"http,omitempty"`
 	Kafka      *KafkaSink      `json:"kafka,omitempty"`
@@ -20,12 +21,55 @@ type Sink struct {
 	ServiceBus *ServiceBusSink `json:"serviceBus,omitempty"`
 	SNS        *SNSSink        `json:"sns,omitempty"`
 	SQS        *SQSSink        `json:"sqs,omitempty"`
+
+	// Auth is the login, for http, kafka, nats, rabbitmq, which needs it, and redis. Defaults to none.
+	Auth *Auth `json:"auth,omitempty"`
+	// TLS are certificates, for http, kafka, nats, postgres, rabbitmq and redis. For kafka, nats, rabbitmq and redis it
+	// makes connections TLS, even when it is empty; for http and postgres at least one member must be set. Defaults to
+	// none.
+	TLS *TLS `json:"tls,omitempty"`
+	// Timeout bounds a delivery, 100ms to 10m; of http a request, from 10ms. Defaults to 30s for kafka, postgres and
+	// rabbitmq, and to 10s for the others. Not for log.
+	Timeout Duration `json:"timeout,omitempty"`
+}
+
+// Access is how to reach a destination: what a [Sink] says beside its kind. [Sink.ApplyDefaults] hands it to the kind.
+type Access struct {
+	Auth    *Auth
+	TLS     *TLS
+	Timeout Duration
+}
+
+func (a *Access) access() *Access { return a }
+
+// ApplyDefaults sets the fields that are not set to the defaults in their comments, and hands auth, tls and timeout to
+// the kind that is set.
+func (s *Sink) ApplyDefaults() {
+	for _, m := range s.members() {
+		*m.access() = Access{s.Auth, s.TLS, s.Timeout}
+		m.ApplyDefaults()
+		s.Timeout = m.access().Timeout
+	}
+}
+
+// Clone returns a copy of s whose kind is a copy too.
+func (s Sink) Clone() Sink {
+	for _, kind := range SinkKinds() {
+		if set := reflect.ValueOf(&s).Elem().FieldByIndex(kind.Index); !set.IsNil() {
+			own := reflect.New(set.Type().Elem())
+			own.Elem().Set(set.Elem())
+			set.Set(own)
+		}
+	}
+	return s
 }
 
 // LogSink writes one JSON line per event to standard output, for trying things out.
 type LogSink struct {
 	// Payload is Omit or Include, which writes the payload into the line. Defaults to Omit.
 	Payload LogPayload `json:"payload,omitempty"`
+	// Access is not used by it.
+	Access `json:"-"`
 }
 
 // LogPayload says whether payloads are logged.
@@ -41,33 +85,58 @@ const (
 func (l *LogSink) ApplyDefaults() { setDefault(&l.Payload, LogPayloadOmit) }
 
 func (l *LogSink) validate(p *problems) {
+	p.when(l.Timeout != 0, "sink.timeout", "is not used by log; remove it")
+	l.unused(p, "log")
 	p.oneOf("sink.log.payload", string(l.Payload), string(LogPayloadOmit), string(LogPayloadInclude))
+}
+
+// validate wants a login of one of the types, if there is one.
+func (a Access) validate(p *problems, types ...AuthType) {
+	a.validateTimeout(p)
+	a.Auth.validate(p, "sink.auth", types...)
+	a.TLS.validate(p, "sink.tls")
+}
+
+func (a Access) validateTimeout(p *problems) {
+	p.duration("sink.timeout", a.Timeout, 100*time.Millisecond, 10*time.Minute)
+}
+
+// unused wants no login and no certificates, for a kind that has no use for them.
+func (a Access) unused(p *problems, kind string) {
+	p.when(a.Auth != nil, "sink.auth", "is not used by %s; remove it", kind)
+	p.when(a.TLS != nil, "sink.tls", "is not used by %s; remove it", kind)
 }
 
 // member is one kind of sink.
 type member interface {
 	ApplyDefaults()
 	validate(p *problems)
+	access() *Access
 }
 
-// all are the kinds of sinks, by the names of their fields; those that are not set are nil pointers.
-func (s Sink) all() map[string]member {
-	all, v := map[string]member{}, reflect.ValueOf(s)
-	for i := range v.NumField() {
-		name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
-		all[name] = v.Field(i).Interface().(member)
+// SinkKinds are the fields of [Sink] that are kinds of sinks.
+func SinkKinds() (kinds []reflect.StructField) {
+	for field := range reflect.TypeFor[Sink]().Fields() {
+		if field.Type.Implements(reflect.TypeFor[member]()) {
+			kinds = append(kinds, field)
+		}
 	}
-	return all
+	return kinds
 }
 
-// members are those that are set.
+// members are the kinds that are set, by the names of their fields.
 func (s Sink) members() map[string]member {
-	set := s.all()
-	maps.DeleteFunc(set, func(_ string, m member) bool { return reflect.ValueOf(m).IsNil() })
+	set := map[string]member{}
+	for _, kind := range SinkKinds() {
+		if m := reflect.ValueOf(s).FieldByIndex(kind.Index); !m.IsNil() {
+			name, _, _ := strings.Cut(kind.Tag.Get("json"), ",")
+			set[name] = m.Interface().(member)
+		}
+	}
 	return set
 }
 
-// Kind is the name of the member that is set, such as http; of several, the first by name.
+// Kind is the name of the kind that is set, such as http; of several, the first by name.
 func (s Sink) Kind() string {
 	for _, name := range slices.Sorted(maps.Keys(s.members())) {
 		return name
@@ -75,24 +144,20 @@ func (s Sink) Kind() string {
 	return ""
 }
 
-// timeout is how long the sink that is set lets a delivery take, and that sink's kind. Zero when it has no
-// timeout, as log has none.
-func (s Sink) timeout() (kind string, timeout Duration) {
-	for name, m := range s.members() {
-		if field := reflect.ValueOf(m).Elem().FieldByName("Timeout"); field.IsValid() {
-			return name, field.Interface().(Duration)
-		}
-	}
-	return "", 0
-}
-
 func (s Sink) validate(p *problems) {
 	set := map[string]bool{}
-	for name, m := range s.all() {
-		set[name] = !reflect.ValueOf(m).IsNil()
+	for _, kind := range SinkKinds() {
+		name, _, _ := strings.Cut(kind.Tag.Get("json"), ",")
+		set[name] = !reflect.ValueOf(s).FieldByIndex(kind.Index).IsNil()
 	}
 	p.exactlyOne("sink", set)
 	for _, m := range s.members() {
 		m.validate(p)
 	}
+}
+
+func validated(m member) error {
+	var p problems
+	m.validate(&p)
+	return p.join()
 }

@@ -16,8 +16,8 @@ type SQSSink struct {
 	Region string `json:"region,omitempty"`
 	// Endpoint is where the service is called instead of QueueURL's host, as for a VPC endpoint.
 	Endpoint string `json:"endpoint,omitempty"`
-	// Timeout bounds one request, 100ms to 10m. Defaults to 10s.
-	Timeout Duration `json:"timeout,omitempty"`
+	// Access is what the file has beside the kind: auth, tls and timeout of the sink.
+	Access `json:"-"`
 }
 
 // SNSSink publishes CloudEvents 1.0 to a topic of Amazon SNS, each as one JSON object. Credentials
@@ -27,8 +27,8 @@ type SNSSink struct {
 	TopicARN string `json:"topicARN"`
 	// Endpoint is where the service is called instead of its region's address, as for a VPC endpoint.
 	Endpoint string `json:"endpoint,omitempty"`
-	// Timeout bounds one request, 100ms to 10m. Defaults to 10s.
-	Timeout Duration `json:"timeout,omitempty"`
+	// Access is what the file has beside the kind: auth, tls and timeout of the sink.
+	Access `json:"-"`
 }
 
 // PubSubSink publishes CloudEvents 1.0 to topics of Google Cloud Pub/Sub. Credentials come from the
@@ -44,8 +44,8 @@ type PubSubSink struct {
 	// Endpoint is where the service is called: a URL with https (a region's), or http, which goes
 	// without credentials (an emulator's). Defaults to https://pubsub.googleapis.com.
 	Endpoint string `json:"endpoint,omitempty"`
-	// Timeout bounds one request, 100ms to 10m. Defaults to 10s.
-	Timeout Duration `json:"timeout,omitempty"`
+	// Access is what the file has beside the kind: auth, tls and timeout of the sink.
+	Access `json:"-"`
 }
 
 // ServiceBusSink sends CloudEvents 1.0 to queues or topics of Azure Service Bus. Credentials come from
@@ -62,8 +62,8 @@ type ServiceBusSink struct {
 	ContentMode ContentMode `json:"contentMode,omitempty"`
 	// Endpoint is the host, with a port if it is not 5671, that is connected to instead of Namespace.
 	Endpoint string `json:"endpoint,omitempty"`
-	// Timeout bounds one delivery, 100ms to 10m. Defaults to 10s.
-	Timeout Duration `json:"timeout,omitempty"`
+	// Access is what the file has beside the kind: auth, tls and timeout of the sink.
+	Access `json:"-"`
 }
 
 const cloudTimeout = Duration(10 * time.Second)
@@ -99,29 +99,34 @@ const (
 )
 
 func (s *SQSSink) validate(p *problems) {
+	s.validateTimeout(p)
+	s.unused(p, "sqs")
 	good := sqsQueueURL.matches(s.QueueURL) && len(s.QueueURL) <= 2048
 	p.when(!good, "sink.sqs.queueURL", "must be the URL of a queue, such as https://sqs.eu-west-1.amazonaws.com/123456789012/orders")
 	p.port("sink.sqs.queueURL", s.QueueURL)
 	p.when(s.Region != "" && !awsRegion.matches(s.Region), "sink.sqs.region", "is %q; write a region such as eu-west-1", s.Region)
 	p.endpoint("sink.sqs.endpoint", s.Endpoint)
-	p.duration("sink.sqs.timeout", s.Timeout, 100*time.Millisecond, 10*time.Minute)
 }
 
 func (s *SNSSink) validate(p *problems) {
+	s.validateTimeout(p)
+	s.unused(p, "sns")
 	p.when(!snsTopicARN.matches(s.TopicARN), "sink.sns.topicARN", "must be the ARN of a topic, such as arn:aws:sns:eu-west-1:123456789012:orders")
 	p.endpoint("sink.sns.endpoint", s.Endpoint)
-	p.duration("sink.sns.timeout", s.Timeout, 100*time.Millisecond, 10*time.Minute)
 }
 
 func (s *PubSubSink) validate(p *problems) {
+	s.validateTimeout(p)
+	s.unused(p, "pubSub")
 	p.when(!googleProject.matches(s.Project), "sink.pubSub.project", "must be the id of a project, such as shop-production")
 	p.when(s.Topic != "" && !pubsubTopic.matches(s.Topic), "sink.pubSub.topic", "is %q, which Pub/Sub does not take; use 3 to 255 alphanumeric characters and -._~+%%, the first one not a digit", s.Topic)
 	p.contentMode("sink.pubSub.contentMode", s.ContentMode, Binary, Structured)
 	p.endpoint("sink.pubSub.endpoint", s.Endpoint)
-	p.duration("sink.pubSub.timeout", s.Timeout, 100*time.Millisecond, 10*time.Minute)
 }
 
 func (s *ServiceBusSink) validate(p *problems) {
+	s.validateTimeout(p)
+	s.unused(p, "serviceBus")
 	p.when(len(s.Namespace) > 253 || !serviceBusHost.matches(s.Namespace), "sink.serviceBus.namespace", "must be a host name, such as orders.servicebus.windows.net")
 	p.when(s.Queue != "" && s.Topic != "", "sink.serviceBus", "has queue and topic; keep one of them")
 	p.when(s.Queue != "" && !serviceBusEntity.matches(s.Queue), "sink.serviceBus.queue", "is %q, which Service Bus does not take; use at most 260 alphanumeric characters and ._-/", s.Queue)
@@ -130,7 +135,6 @@ func (s *ServiceBusSink) validate(p *problems) {
 	_, port, ported := strings.Cut(s.Endpoint, ":")
 	_, err := strconv.ParseUint(port, 10, 16)
 	p.when(s.Endpoint != "" && (!serviceBusAddress.matches(s.Endpoint) || ported && err != nil), "sink.serviceBus.endpoint", "is %q; write it as host or host:port, with a port up to 65535", s.Endpoint)
-	p.duration("sink.serviceBus.timeout", s.Timeout, 100*time.Millisecond, 10*time.Minute)
 }
 
 // endpoint is a URL without a path.
@@ -163,9 +167,3 @@ func (s *PubSubSink) Validate() error { return validated(s) }
 
 // Validate is what [Config.Validate] says of this section. It fails as that does.
 func (s *ServiceBusSink) Validate() error { return validated(s) }
-
-func validated(m member) error {
-	var p problems
-	m.validate(&p)
-	return p.join()
-}

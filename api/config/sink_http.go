@@ -19,50 +19,35 @@ type HTTPSink struct {
 	ContentMode ContentMode `json:"contentMode,omitempty"`
 	// BatchSize is the most events in a request, 1 to 1000, in contentMode Batch. Defaults to 100.
 	BatchSize int `json:"batchSize,omitempty"`
-	// Timeout bounds one request, 10ms to 10m. Defaults to 10s.
-	Timeout Duration `json:"timeout,omitempty"`
 	// Headers are added to every request, at most 32. Not for secrets: see auth.
 	Headers map[string]string `json:"headers,omitempty"`
-	// Auth are the credentials of every request. Defaults to none.
-	Auth *HTTPAuth `json:"auth,omitempty"`
-	// TLS is for https URLs; at least one member must be set.
-	TLS *TLS `json:"tls,omitempty"`
-	// Signing signs every request, as the Standard Webhooks specification says. Defaults to none.
-	Signing *HTTPSigning `json:"signing,omitempty"`
+	// SigningSecretFile holds what every request is signed with, as the Standard Webhooks specification says: one
+	// secret on each line, whsec_ and 24 to 64 bytes in base64. Each makes a signature. It is read again when it
+	// changes. Defaults to none: requests are not signed.
+	SigningSecretFile string `json:"signingSecretFile,omitempty"`
 	// MaxConnections is the most requests at a time, and so the most connections, up to 1000.
 	// Defaults to 0: no bound but the engine's concurrency.
 	MaxConnections int `json:"maxConnections,omitempty"`
-	// CaptureResponse keeps the first KiB of the response, when it makes an event dead, in
-	// its dead letter and nowhere else. The response may repeat the event. Defaults to false.
-	CaptureResponse bool `json:"captureResponse,omitempty"`
+	// CaptureResponse is None, or Body: that keeps the first KiB of the body of the response, when it makes an event
+	// dead, in its dead letter and nowhere else. The response may repeat the event. Defaults to None.
+	CaptureResponse ResponseCapture `json:"captureResponse,omitempty"`
+	// Access is what the file has beside the kind: auth, tls and timeout of the sink.
+	Access `json:"-"`
 }
 
-// HTTPSigning names the secrets that requests are signed with.
-type HTTPSigning struct {
-	// SecretFile holds one secret on each line: whsec_ and 24 to 64 bytes in base64. Each makes a
-	// signature. It is read again when it changes. Required.
-	SecretFile string `json:"secretFile"`
-}
+// ResponseCapture is what is kept of a response.
+type ResponseCapture string
 
-// HTTPAuth are credentials of HTTP. Exactly one member must be set.
-type HTTPAuth struct {
-	// Basic is a user and a password.
-	Basic *BasicAuth `json:"basic,omitempty"`
-	// TokenFile holds a token, sent as Bearer.
-	TokenFile string `json:"tokenFile,omitempty"`
-}
-
-func (a *HTTPAuth) validate(p *problems, field string) {
-	if a == nil {
-		return
-	}
-	p.exactlyOne(field, map[string]bool{"basic": a.Basic != nil, "tokenFile": a.TokenFile != ""})
-	a.Basic.validate(p, field+".basic")
-}
+// The choices.
+const (
+	CaptureNone ResponseCapture = "None"
+	CaptureBody ResponseCapture = "Body"
+)
 
 // ApplyDefaults sets the fields that are not set to the defaults in their comments.
 func (h *HTTPSink) ApplyDefaults() {
 	setDefault(&h.ContentMode, Binary)
+	setDefault(&h.CaptureResponse, CaptureNone)
 	setDefault(&h.Timeout, Duration(10*time.Second))
 	if h.ContentMode == Batch {
 		setDefault(&h.BatchSize, 100)
@@ -78,10 +63,10 @@ var ReservedHeaders = []string{
 	"webhook-id", "webhook-signature", "webhook-timestamp",
 }
 
-func (h *HTTPSink) validate(p *problems) { h.validateAs(p, "sink.http") }
+func (h *HTTPSink) validate(p *problems) { h.validateAs(p, "sink.http", "sink") }
 
-// validateAs is validate for what stands in another field of the file.
-func (h *HTTPSink) validateAs(p *problems, in string) {
+// validateAs is validate for what stands in other fields of the file: in, and access for its auth, tls and timeout.
+func (h *HTTPSink) validateAs(p *problems, in, access string) {
 	u, err := url.Parse(h.URL)
 	good := err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && len(h.URL) <= 2048
 	p.when(!good, in+".url", "must be an http:// or https:// URL with a host, such as https://orders.example.com/events")
@@ -92,7 +77,7 @@ func (h *HTTPSink) validateAs(p *problems, in string) {
 	} else {
 		p.when(h.BatchSize != 0, in+".batchSize", "belongs to contentMode Batch; set contentMode to Batch, or remove batchSize")
 	}
-	p.duration(in+".timeout", h.Timeout, 10*time.Millisecond, 10*time.Minute)
+	p.duration(access+".timeout", h.Timeout, 10*time.Millisecond, 10*time.Minute)
 	p.when(len(h.Headers) > 32, in+".headers", "has %d entries; keep at most 32", len(h.Headers))
 	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
 		field, lower := fmt.Sprintf("%s.headers[%q]", in, name), strings.ToLower(name)
@@ -100,17 +85,11 @@ func (h *HTTPSink) validateAs(p *problems, in string) {
 		p.when(strings.HasPrefix(lower, "ce-") || slices.Contains(ReservedHeaders, lower), field, "is set by the dispatcher itself; choose another name, or auth for credentials")
 		p.when(strings.ContainsFunc(h.Headers[name], unicode.IsControl), field, "has a line break or another control character; write the value on one line")
 	}
-	h.Auth.validate(p, in+".auth")
-	if h.Signing != nil {
-		p.required(in+".signing.secretFile", h.Signing.SecretFile)
-	}
+	h.Auth.validate(p, access+".auth", AuthBasic, AuthToken)
+	p.oneOf(in+".captureResponse", string(h.CaptureResponse), string(CaptureNone), string(CaptureBody))
 	p.number(in+".maxConnections", h.MaxConnections, 0, 1000)
-	h.TLS.validateHTTPS(p, in+".tls", !good || u.Scheme == "https")
+	h.TLS.validateHTTPS(p, access+".tls", !good || u.Scheme == "https")
 }
 
 // Validate is what [Config.Validate] says of this section. It fails as that does.
-func (h *HTTPSink) Validate() error {
-	var p problems
-	h.validate(&p)
-	return p.join()
-}
+func (h *HTTPSink) Validate() error { return validated(h) }

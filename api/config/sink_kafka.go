@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,6 +16,18 @@ const (
 	KafkaJSON     KafkaEncoding = "JSON"
 	KafkaAvro     KafkaEncoding = "Avro"
 	KafkaProtobuf KafkaEncoding = "Protobuf"
+)
+
+// KafkaCompression is how batches of records are compressed.
+type KafkaCompression string
+
+// The compressions.
+const (
+	CompressionNone   KafkaCompression = "None"
+	CompressionGzip   KafkaCompression = "Gzip"
+	CompressionSnappy KafkaCompression = "Snappy"
+	CompressionLZ4    KafkaCompression = "LZ4"
+	CompressionZstd   KafkaCompression = "Zstd"
 )
 
 // KafkaSink produces CloudEvents 1.0 to topics of Apache Kafka, or of what speaks its protocol. Every
@@ -38,37 +49,13 @@ type KafkaSink struct {
 	// ClientID is what the brokers' logs, quotas and metrics know the dispatcher by, at most 255
 	// characters. Defaults to outbox-dispatcher.
 	ClientID string `json:"clientID,omitempty"`
-	// Compression is none, gzip, snappy, lz4 or zstd. Defaults to snappy.
-	Compression string `json:"compression,omitempty"`
+	// Compression is None, Gzip, Snappy, LZ4 or Zstd. Defaults to Snappy.
+	Compression KafkaCompression `json:"compression,omitempty"`
 	// MaxMessageBytes bounds a batch of records before compression, and so a record: 1024 to
 	// 104857600. No more than the topic's max.message.bytes. Defaults to 1000000.
 	MaxMessageBytes int `json:"maxMessageBytes,omitempty"`
-	// Timeout bounds a delivery with all of its retries, as delivery.timeout.ms does: 100ms to 10m.
-	// Defaults to 30s.
-	Timeout Duration `json:"timeout,omitempty"`
-	// Auth is how to log in (SASL). Defaults to not at all.
-	Auth *KafkaAuth `json:"auth,omitempty"`
-	// TLS, even when it is empty, makes connections TLS. Defaults to none.
-	TLS *TLS `json:"tls,omitempty"`
-}
-
-// The mechanisms of [KafkaAuth], as Kafka names them.
-const (
-	SASLPlain       = "PLAIN"
-	SASLScram256    = "SCRAM-SHA-256"
-	SASLScram512    = "SCRAM-SHA-512"
-	SASLOAuthBearer = "OAUTHBEARER"
-	SASLAWSIAM      = "AWS_MSK_IAM"
-)
-
-// KafkaAuth says how to log in. Its files are read at each login.
-type KafkaAuth struct {
-	// Mechanism is PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM. Required.
-	Mechanism string `json:"mechanism"`
-	// Basic is a user and a password, for PLAIN and SCRAM.
-	Basic *BasicAuth `json:"basic,omitempty"`
-	// TokenFile is for OAUTHBEARER. Something else keeps a valid token in it.
-	TokenFile string `json:"tokenFile,omitempty"`
+	// Access is what the file has beside the kind: auth, tls and timeout of the sink.
+	Access `json:"-"`
 }
 
 // ApplyDefaults sets the fields that are not set to the defaults in their comments.
@@ -76,7 +63,7 @@ func (k *KafkaSink) ApplyDefaults() {
 	setDefault(&k.ContentMode, Binary)
 	setDefault(&k.Encoding, KafkaJSON)
 	setDefault(&k.ClientID, "outbox-dispatcher")
-	setDefault(&k.Compression, "snappy")
+	setDefault(&k.Compression, CompressionSnappy)
 	setDefault(&k.MaxMessageBytes, 1_000_000)
 	setDefault(&k.Timeout, Duration(30*time.Second))
 }
@@ -100,30 +87,11 @@ func (k *KafkaSink) validate(p *problems) {
 	p.when(k.Encoding == KafkaJSON && k.Subject != "", "sink.kafka.subject", "belongs to encoding Avro and Protobuf; choose one of them, or remove subject")
 	p.when(utf8.RuneCountInString(k.Subject) > 255, "sink.kafka.subject", "has more than 255 characters; shorten it")
 	p.when(utf8.RuneCountInString(k.ClientID) > 255, "sink.kafka.clientID", "has more than 255 characters; shorten it")
-	p.oneOf("sink.kafka.compression", k.Compression, "none", "gzip", "snappy", "lz4", "zstd")
+	p.oneOf("sink.kafka.compression", string(k.Compression), string(CompressionNone), string(CompressionGzip), string(CompressionSnappy), string(CompressionLZ4), string(CompressionZstd))
 	p.number("sink.kafka.maxMessageBytes", k.MaxMessageBytes, 1024, 100<<20)
-	p.duration("sink.kafka.timeout", k.Timeout, 100*time.Millisecond, 10*time.Minute)
-	if k.Auth != nil {
-		k.Auth.validate(p, k.TLS != nil)
-	}
-	k.TLS.validate(p, "sink.kafka.tls")
-}
-
-func (a *KafkaAuth) validate(p *problems, tls bool) {
-	p.oneOf("sink.kafka.auth.mechanism", a.Mechanism, SASLPlain, SASLScram256, SASLScram512, SASLOAuthBearer, SASLAWSIAM)
-	basic := slices.Contains([]string{SASLPlain, SASLScram256, SASLScram512}, a.Mechanism)
-	token := a.Mechanism == SASLOAuthBearer
-	p.when(basic && a.Basic == nil, "sink.kafka.auth.basic", "is missing, and mechanism %s needs it; add it, with username or usernameFile, and passwordFile", a.Mechanism)
-	p.when(!basic && a.Basic != nil, "sink.kafka.auth.basic", "is not used by mechanism %s; remove it", a.Mechanism)
-	p.when(token && a.TokenFile == "", "sink.kafka.auth.tokenFile", "is missing, and mechanism %s needs it; set it", a.Mechanism)
-	p.when(!token && a.TokenFile != "", "sink.kafka.auth.tokenFile", "is not used by mechanism %s; remove it", a.Mechanism)
-	p.when(a.Mechanism == SASLAWSIAM && !tls, "sink.kafka.tls", "is missing, and %s needs it; add it, empty for the system's authorities", SASLAWSIAM)
-	a.Basic.validate(p, "sink.kafka.auth.basic")
+	k.Access.validate(p, AuthPlain, AuthScramSHA256, AuthScramSHA512, AuthOAuthBearer, AuthAWSMSKIAM)
+	p.when(k.Auth != nil && k.Auth.Type == AuthAWSMSKIAM && k.TLS == nil, "sink.tls", "is missing, and sink.auth of type AWSMSKIAM needs it; add it, empty for the system's authorities")
 }
 
 // Validate is what [Config.Validate] says of this section. It fails as that does.
-func (k *KafkaSink) Validate() error {
-	var p problems
-	k.validate(&p)
-	return p.join()
-}
+func (k *KafkaSink) Validate() error { return validated(k) }

@@ -23,24 +23,8 @@ type NATSSink struct {
 	// ContentMode is Binary (attributes as headers, the payload as data) or Structured (one JSON object).
 	// Defaults to Binary.
 	ContentMode ContentMode `json:"contentMode,omitempty"`
-	// Timeout bounds a delivery with its confirmation, and a connection: 100ms to 10m. Defaults to 10s.
-	Timeout Duration `json:"timeout,omitempty"`
-	// Auth are credentials. Defaults to none.
-	Auth *NATSAuth `json:"auth,omitempty"`
-	// TLS, even when it is empty, makes connections TLS. Defaults to none.
-	TLS *TLS `json:"tls,omitempty"`
-}
-
-// NATSAuth says how to log in. Exactly one member must be set. The files are read for each connection.
-type NATSAuth struct {
-	// CredentialsFile holds a user's JWT and the seed of its NKey, as nsc writes it (.creds).
-	CredentialsFile string `json:"credentialsFile,omitempty"`
-	// NKeyFile holds the seed of a user's NKey.
-	NKeyFile string `json:"nkeyFile,omitempty"`
-	// Basic is a user and a password.
-	Basic *BasicAuth `json:"basic,omitempty"`
-	// TokenFile holds a token.
-	TokenFile string `json:"tokenFile,omitempty"`
+	// Access is what the file has beside the kind: auth, tls and timeout of the sink.
+	Access `json:"-"`
 }
 
 // ApplyDefaults sets the fields that are not set to the defaults in their comments.
@@ -69,14 +53,7 @@ func (n *NATSSink) validate(p *problems) {
 	p.when(n.Subject != "" && !ValidNATSSubject(n.Subject), "sink.nats.subject", "is %q, to which events cannot go; use at most 255 characters without spaces and wildcards, and none that starts with $ or _INBOX", n.Subject)
 	p.when(n.Stream != "" && !natsStream.matches(n.Stream), "sink.nats.stream", "is %q, which no stream can be named; use at most 255 characters without spaces, dots, wildcards and slashes", n.Stream)
 	p.contentMode("sink.nats.contentMode", n.ContentMode, Binary, Structured)
-	p.duration("sink.nats.timeout", n.Timeout, 100*time.Millisecond, 10*time.Minute)
-	if a := n.Auth; a != nil {
-		p.exactlyOne("sink.nats.auth", map[string]bool{
-			"credentialsFile": a.CredentialsFile != "", "nkeyFile": a.NKeyFile != "", "basic": a.Basic != nil, "tokenFile": a.TokenFile != "",
-		})
-		a.Basic.validate(p, "sink.nats.auth.basic")
-	}
-	n.TLS.validate(p, "sink.nats.tls")
+	n.Access.validate(p, AuthBasic, AuthToken, AuthNKey, AuthCredentials)
 }
 
 func validNATSServer(server string) bool {
@@ -89,8 +66,4 @@ func validNATSServer(server string) bool {
 }
 
 // Validate is what [Config.Validate] says of this section. It fails as that does.
-func (n *NATSSink) Validate() error {
-	var p problems
-	n.validate(&p)
-	return p.join()
-}
+func (n *NATSSink) Validate() error { return validated(n) }

@@ -8,12 +8,12 @@ import (
 )
 
 func TestPostgresDefaults(t *testing.T) {
-	c, err := load(t, strings.Replace(minimal, "{log: {}}", "{postgres: {database: {dsnFile: dsn, caFile: ca}}}", 1))
+	c, err := load(t, strings.Replace(minimal, "{log: {}}", "{postgres: {dsnFile: dsn}, tls: {caFile: ca}}", 1))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := PostgresSink{
-		Database: InboxDatabase{DSNFile: "dsn", CAFile: "ca", SSLMode: "verify-full"}, Table: "public.inbox_events", Timeout: Duration(30 * time.Second),
+		DSNFile: "dsn", Table: "public.inbox_events", Access: Access{TLS: &TLS{CAFile: "ca"}, Timeout: Duration(30 * time.Second)},
 	}
 	if !reflect.DeepEqual(*c.Sink.Postgres, want) {
 		t.Errorf("got  %+v\nwant %+v", *c.Sink.Postgres, want)
@@ -30,14 +30,15 @@ func TestPostgresDefaults(t *testing.T) {
 func TestPostgresValidate(t *testing.T) {
 	for want, change := range map[string]func(*PostgresSink){
 		"": func(s *PostgresSink) { s.Table = "app.inbox" },
-		"sink.postgres.database is missing; set exactly one of its members":          func(s *PostgresSink) { s.Database = InboxDatabase{} },
-		"sink.postgres.database has dsn and dsnFile; keep exactly one":               func(s *PostgresSink) { s.Database.DSN = "dsn" },
-		"sink.postgres.database.caFile is missing, and sslMode verify-full needs it": func(s *PostgresSink) { s.Database.SSLMode = "verify-full" },
-		`sink.postgres.table is "inbox"; write it as schema.table`:                   func(s *PostgresSink) { s.Table = "inbox" },
-		`sink.postgres.table is "a.b; drop table c"; write it as schema.table`:       func(s *PostgresSink) { s.Table = "a.b; drop table c" },
-		"sink.postgres.timeout is 1ms; set it from 100ms to 10m":                     func(s *PostgresSink) { s.Timeout = Duration(time.Millisecond) },
+		"sink.postgres is missing; set exactly one of its members":             func(s *PostgresSink) { s.DSNFile = "" },
+		"sink.postgres has dsn and dsnFile; keep exactly one":                  func(s *PostgresSink) { s.DSN = "dsn" },
+		`sink.postgres.iam.provider is "IBM"; choose one of AWS`:               func(s *PostgresSink) { s.IAM = &IAM{Provider: "IBM"} },
+		"sink.postgres.iam.region belongs to provider AWS; remove it":          func(s *PostgresSink) { s.IAM = &IAM{IAMGoogle, "eu-west-1"} },
+		`sink.postgres.iam.region is "moon"; write a region such as`:           func(s *PostgresSink) { s.IAM = &IAM{IAMAWS, "moon"} },
+		`sink.postgres.table is "inbox"; write it as schema.table`:             func(s *PostgresSink) { s.Table = "inbox" },
+		`sink.postgres.table is "a.b; drop table c"; write it as schema.table`: func(s *PostgresSink) { s.Table = "a.b; drop table c" },
 	} {
-		s := PostgresSink{Database: InboxDatabase{DSNFile: "dsn"}}
+		s := PostgresSink{DSNFile: "dsn"}
 		s.ApplyDefaults()
 		change(&s)
 		err := s.Validate()
@@ -47,20 +48,12 @@ func TestPostgresValidate(t *testing.T) {
 	}
 }
 
-// Each member of a sink's database is the one of that name in what is connected to.
-func TestInboxDatabaseIsADatabase(t *testing.T) {
-	fields := reflect.TypeFor[InboxDatabase]()
-	for i := range fields.NumField() {
-		var inbox InboxDatabase
-		switch field := reflect.ValueOf(&inbox).Elem().Field(i); field.Kind() {
-		case reflect.String:
-			field.SetString("set")
-		default:
-			field.Set(reflect.New(field.Type().Elem()))
-		}
-		database := reflect.ValueOf(inbox.Database()).FieldByName(fields.Field(i).Name)
-		if want := reflect.ValueOf(inbox).Field(i).Interface(); !database.IsValid() || database.Interface() != want {
-			t.Errorf("%s is lost", fields.Field(i).Name)
-		}
+// All that a sink says of its database is in what is connected to.
+func TestPostgresDatabase(t *testing.T) {
+	iam := &IAM{Provider: IAMAWS}
+	s := PostgresSink{DSN: "a", DSNFile: "b", IAM: iam, Access: Access{TLS: &TLS{CAFile: "c", ClientCertFile: "d", ClientKeyFile: "e"}}}
+	want := Database{DSN: "a", DSNFile: "b", Schema: "outbox", CAFile: "c", ClientCertFile: "d", ClientKeyFile: "e", IAM: iam}
+	if got := s.Database(); got != want {
+		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 }

@@ -34,12 +34,8 @@ type RabbitMQSink struct {
 	// Heartbeat finds a connection dead after three times of it, 1s to 5m, in whole seconds. The
 	// broker may request a shorter one. Defaults to 10s.
 	Heartbeat Duration `json:"heartbeat,omitempty"`
-	// Timeout bounds the wait for confirmations, 100ms to 10m. Defaults to 30s.
-	Timeout Duration `json:"timeout,omitempty"`
-	// Auth is how to log in. Required.
-	Auth *RabbitMQAuth `json:"auth"`
-	// TLS, even when it is empty, makes connections TLS. Defaults to none.
-	TLS *TLS `json:"tls,omitempty"`
+	// Access is what the file has beside the kind: auth, tls and timeout of the sink.
+	Access `json:"-"`
 }
 
 // The prefixes of [RabbitMQSink.AttributePrefix].
@@ -48,20 +44,6 @@ const (
 	PrefixAMQP           = "cloudEvents:"
 	PrefixAMQPUnderscore = "cloudEvents_"
 )
-
-// The mechanisms of [RabbitMQAuth], as RabbitMQ names them.
-const (
-	RabbitMQPlain    = "PLAIN"
-	RabbitMQExternal = "EXTERNAL"
-)
-
-// RabbitMQAuth says how to log in. Its files are read at each login.
-type RabbitMQAuth struct {
-	// Mechanism is PLAIN (user and password) or EXTERNAL (the client's certificate). Defaults to PLAIN.
-	Mechanism string `json:"mechanism,omitempty"`
-	// Basic is a user and a password, for PLAIN.
-	Basic *BasicAuth `json:"basic,omitempty"`
-}
 
 // ApplyDefaults sets the fields that are not set to the defaults in their comments.
 func (s *RabbitMQSink) ApplyDefaults() {
@@ -72,9 +54,6 @@ func (s *RabbitMQSink) ApplyDefaults() {
 	setDefault(&s.ConnectionName, "outbox-dispatcher")
 	setDefault(&s.Heartbeat, Duration(10*time.Second))
 	setDefault(&s.Timeout, Duration(30*time.Second))
-	if s.Auth != nil {
-		setDefault(&s.Auth.Mechanism, RabbitMQPlain)
-	}
 }
 
 func (s *RabbitMQSink) validate(p *problems) {
@@ -94,26 +73,10 @@ func (s *RabbitMQSink) validate(p *problems) {
 	p.number("sink.rabbitmq.channels", s.Channels, 1, 64)
 	p.duration("sink.rabbitmq.heartbeat", s.Heartbeat, time.Second, 5*time.Minute)
 	p.when(s.Heartbeat.D()%time.Second != 0, "sink.rabbitmq.heartbeat", "is %s; set it to whole seconds", s.Heartbeat.D())
-	p.duration("sink.rabbitmq.timeout", s.Timeout, 100*time.Millisecond, 10*time.Minute)
-	s.TLS.validate(p, "sink.rabbitmq.tls")
-	if s.Auth == nil {
-		p.when(true, "sink.rabbitmq.auth", "is missing; add it, with basic, or with mechanism EXTERNAL")
-		return
-	}
-	p.oneOf("sink.rabbitmq.auth.mechanism", s.Auth.Mechanism, RabbitMQPlain, RabbitMQExternal)
-	switch s.Auth.Mechanism {
-	case RabbitMQPlain:
-		p.when(s.Auth.Basic == nil, "sink.rabbitmq.auth.basic", "is missing, and mechanism PLAIN needs it; add it, with username or usernameFile, and passwordFile")
-	case RabbitMQExternal:
-		p.when(s.Auth.Basic != nil, "sink.rabbitmq.auth.basic", "is not used by mechanism EXTERNAL; remove it")
-		p.when(s.TLS == nil || s.TLS.ClientCertFile == "", "sink.rabbitmq.tls.clientCertFile", "is missing, and mechanism EXTERNAL needs it; set clientCertFile and clientKeyFile")
-	}
-	s.Auth.Basic.validate(p, "sink.rabbitmq.auth.basic")
+	s.Access.validate(p, AuthPlain, AuthExternal)
+	p.when(s.Auth == nil, "sink.auth", "is missing, and rabbitmq needs it; add it, with type Plain or External")
+	p.when(s.Auth != nil && s.Auth.Type == AuthExternal && (s.TLS == nil || s.TLS.ClientCertFile == ""), "sink.tls.clientCertFile", "is missing, and sink.auth of type External needs it; set clientCertFile and clientKeyFile")
 }
 
 // Validate is what [Config.Validate] says of this section. It fails as that does.
-func (s *RabbitMQSink) Validate() error {
-	var p problems
-	s.validate(&p)
-	return p.join()
-}
+func (s *RabbitMQSink) Validate() error { return validated(s) }

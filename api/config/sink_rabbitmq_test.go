@@ -8,14 +8,13 @@ import (
 )
 
 func TestRabbitMQDefaults(t *testing.T) {
-	c, err := load(t, strings.Replace(minimal, "{log: {}}", "{rabbitmq: {addresses: ['rabbitmq.example:5672'], auth: {basic: {username: u, passwordFile: /p}}}}", 1))
+	c, err := load(t, strings.Replace(minimal, "{log: {}}", "{rabbitmq: {addresses: ['rabbitmq.example:5672']}, auth: {type: Plain, username: u, secretFile: /p}}", 1))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := RabbitMQSink{
 		Addresses: []string{"rabbitmq.example:5672"}, VHost: "/", ContentMode: Binary, AttributePrefix: "ce-", Channels: 4, ConnectionName: "outbox-dispatcher",
-		Heartbeat: Duration(10 * time.Second), Timeout: Duration(30 * time.Second),
-		Auth: &RabbitMQAuth{Mechanism: RabbitMQPlain, Basic: &BasicAuth{Username: "u", PasswordFile: "/p"}},
+		Heartbeat: Duration(10 * time.Second), Access: Access{Auth: &Auth{Type: AuthPlain, Username: "u", SecretFile: "/p"}, Timeout: Duration(30 * time.Second)},
 	}
 	if !reflect.DeepEqual(*c.Sink.RabbitMQ, want) {
 		t.Errorf("got  %+v\nwant %+v", *c.Sink.RabbitMQ, want)
@@ -26,15 +25,11 @@ func TestRabbitMQDefaults(t *testing.T) {
 }
 
 func TestRabbitMQValidate(t *testing.T) {
-	external := func(s *RabbitMQSink) {
-		s.Auth, s.TLS = &RabbitMQAuth{Mechanism: RabbitMQExternal}, &TLS{ClientCertFile: "a", ClientKeyFile: "b"}
-	}
 	for _, test := range []struct {
 		want   string // "" means that it is valid
 		change func(*RabbitMQSink)
 	}{
 		{"", func(s *RabbitMQSink) { s.TLS, s.Exchange, s.RoutingKey = &TLS{}, "amq.topic", "shop.größe" }},
-		{"", external},
 		{"sink.rabbitmq.addresses has 0 entries; list 1 to 32", func(s *RabbitMQSink) { s.Addresses = nil }},
 		{`sink.rabbitmq.addresses[1] is "rabbit"; write it as host:port`, func(s *RabbitMQSink) { s.Addresses = append(s.Addresses, "rabbit") }},
 		{`sink.rabbitmq.addresses[0] is "a:90920"; write it as host:port`, func(s *RabbitMQSink) { s.Addresses = []string{"a:90920"} }},
@@ -48,17 +43,8 @@ func TestRabbitMQValidate(t *testing.T) {
 		{"sink.rabbitmq.channels is 65; set it from 1 to 64", func(s *RabbitMQSink) { s.Channels = 65 }},
 		{"sink.rabbitmq.heartbeat is 6m", func(s *RabbitMQSink) { s.Heartbeat = Duration(6 * time.Minute) }},
 		{"sink.rabbitmq.heartbeat is 1.5s; set it to whole seconds", func(s *RabbitMQSink) { s.Heartbeat = Duration(1500 * time.Millisecond) }},
-		{"sink.rabbitmq.timeout is 11m; set it from 100ms to 10m", func(s *RabbitMQSink) { s.Timeout = Duration(11 * time.Minute) }},
-		{"sink.rabbitmq.auth is missing; add it", func(s *RabbitMQSink) { s.Auth = nil }},
-		{`sink.rabbitmq.auth.mechanism is "AMQPLAIN"; choose one of PLAIN`, func(s *RabbitMQSink) { s.Auth.Mechanism = "AMQPLAIN" }},
-		{"sink.rabbitmq.auth.basic.username is missing; set it, or", func(s *RabbitMQSink) { s.Auth.Basic.UsernameFile = "" }},
-		{"sink.rabbitmq.auth.basic.passwordFile is missing; set it", func(s *RabbitMQSink) { s.Auth.Basic.PasswordFile = "" }},
-		{"sink.rabbitmq.auth.basic is missing, and mechanism PLAIN needs it", func(s *RabbitMQSink) { s.Auth.Basic = nil }},
-		{"sink.rabbitmq.auth.basic is not used by mechanism EXTERNAL; remove it", func(s *RabbitMQSink) { external(s); s.Auth.Basic = &BasicAuth{} }},
-		{"sink.rabbitmq.tls.clientCertFile is missing, and mechanism EXTERNAL needs it", func(s *RabbitMQSink) { external(s); s.TLS = &TLS{} }},
-		{"sink.rabbitmq.tls has only one of clientCertFile and clientKeyFile; set both or neither", func(s *RabbitMQSink) { s.TLS = &TLS{ClientKeyFile: "a"} }},
 	} {
-		s := RabbitMQSink{Addresses: []string{"rabbitmq.example:5672"}, Auth: &RabbitMQAuth{Basic: &BasicAuth{UsernameFile: "a", PasswordFile: "b"}}}
+		s := RabbitMQSink{Addresses: []string{"rabbitmq.example:5672"}, Access: Access{Auth: &Auth{Type: AuthPlain, Username: "a", SecretFile: "b"}}}
 		s.ApplyDefaults()
 		test.change(&s)
 		switch err := s.Validate(); {

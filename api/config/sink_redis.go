@@ -25,14 +25,10 @@ type RedisSink struct {
 	// Replicas is how many replicas must have an event before it counts as delivered (WAIT), at most
 	// 100. Defaults to 0.
 	Replicas int `json:"replicas,omitempty"`
-	// Timeout bounds a delivery, 100ms to 10m. Defaults to 10s.
-	Timeout Duration `json:"timeout,omitempty"`
 	// Database is the number of the database; a cluster has only 0. Defaults to 0.
 	Database int `json:"database,omitempty"`
-	// Auth is how to log in. Defaults to not at all.
-	Auth *RedisAuth `json:"auth,omitempty"`
-	// TLS, even when it is empty, makes connections TLS. Defaults to none.
-	TLS *TLS `json:"tls,omitempty"`
+	// Access is what the file has beside the kind: auth, tls and timeout of the sink.
+	Access `json:"-"`
 }
 
 // RedisTopology says what servers there are.
@@ -43,14 +39,6 @@ const (
 	RedisStandalone RedisTopology = "Standalone"
 	RedisCluster    RedisTopology = "Cluster"
 )
-
-// RedisAuth says how to log in. Exactly one member must be set. The files are read for each connection.
-type RedisAuth struct {
-	// Basic is a user of the ACL, and its password.
-	Basic *BasicAuth `json:"basic,omitempty"`
-	// PasswordFile holds the password of the user default (requirepass).
-	PasswordFile string `json:"passwordFile,omitempty"`
-}
 
 // ApplyDefaults sets the fields that are not set to the defaults in their comments.
 func (r *RedisSink) ApplyDefaults() {
@@ -74,19 +62,10 @@ func (r *RedisSink) validate(p *problems) {
 	p.when(r.MaxLen < 0 || r.MaxLen > 1_000_000_000_000, "sink.redis.maxLen", "is %d; set it from 1 to 1000000000000, or remove it to keep all entries", r.MaxLen)
 	p.contentMode("sink.redis.contentMode", r.ContentMode, Binary, Structured)
 	p.number("sink.redis.replicas", r.Replicas, 0, 100)
-	p.duration("sink.redis.timeout", r.Timeout, 100*time.Millisecond, 10*time.Minute)
 	p.number("sink.redis.database", r.Database, 0, 65_535)
 	p.when(r.Topology == RedisCluster && r.Database != 0, "sink.redis.database", "is %d, and a cluster has only 0; remove it", r.Database)
-	if a := r.Auth; a != nil {
-		p.exactlyOne("sink.redis.auth", map[string]bool{"basic": a.Basic != nil, "passwordFile": a.PasswordFile != ""})
-		a.Basic.validate(p, "sink.redis.auth.basic")
-	}
-	r.TLS.validate(p, "sink.redis.tls")
+	r.Access.validate(p, AuthBasic, AuthPassword)
 }
 
 // Validate is what [Config.Validate] says of this section. It fails as that does.
-func (r *RedisSink) Validate() error {
-	var p problems
-	r.validate(&p)
-	return p.join()
-}
+func (r *RedisSink) Validate() error { return validated(r) }

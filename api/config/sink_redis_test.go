@@ -12,7 +12,7 @@ func TestRedisDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := RedisSink{Addresses: []string{"redis:6379"}, Topology: RedisStandalone, ContentMode: Binary, Timeout: Duration(10 * time.Second)}
+	want := RedisSink{Addresses: []string{"redis:6379"}, Topology: RedisStandalone, ContentMode: Binary, Access: Access{Timeout: Duration(10 * time.Second)}}
 	if !reflect.DeepEqual(*c.Sink.Redis, want) {
 		t.Errorf("got  %+v\nwant %+v", *c.Sink.Redis, want)
 	}
@@ -32,14 +32,9 @@ func TestRedisValidate(t *testing.T) {
 		"sink.redis.maxLen is -1; set it from 1":                                                func(r *RedisSink) { r.MaxLen = -1 },
 		`sink.redis.contentMode is "Batch"; choose one of Binary, Structured`:                   func(r *RedisSink) { r.ContentMode = "Batch" },
 		"sink.redis.replicas is 101; set it from 0 to 100":                                      func(r *RedisSink) { r.Replicas = 101 },
-		"sink.redis.timeout is 1ms; set it from 100ms to 10m":                                   func(r *RedisSink) { r.Timeout = Duration(time.Millisecond) },
 		"sink.redis.database is -1; set it from 0":                                              func(r *RedisSink) { r.Database = -1 },
 		"sink.redis.database is 3, and a cluster has only 0; remove it":                         func(r *RedisSink) { r.Topology, r.Database = RedisCluster, 3 },
 		`sink.redis.topology is "Sentinel"; choose one of Standalone, Cluster`:                  func(r *RedisSink) { r.Topology = "Sentinel" },
-		"sink.redis.auth is missing; set exactly one of its members basic, passwordFile":        func(r *RedisSink) { r.Auth = &RedisAuth{} },
-		"sink.redis.auth has basic and passwordFile; keep exactly one of them":                  func(r *RedisSink) { r.Auth = &RedisAuth{Basic: &BasicAuth{}, PasswordFile: "a"} },
-		"sink.redis.auth.basic.passwordFile is missing; set it":                                 func(r *RedisSink) { r.Auth = &RedisAuth{Basic: &BasicAuth{Username: "user"}} },
-		"sink.redis.tls has only one of clientCertFile and clientKeyFile; set both or neither":  func(r *RedisSink) { r.TLS = &TLS{ClientKeyFile: "key"} },
 	} {
 		r := RedisSink{Addresses: []string{"redis:6379"}}
 		r.ApplyDefaults()

@@ -41,8 +41,7 @@ func (c Config) Validate() error {
 	c.Journal.validate(&p)
 	p.oneOf("wakeUp", string(c.WakeUp), string(WakeUpNone), string(WakeUpListen))
 	p.duration("deliveryTimeout", c.DeliveryTimeout, time.Second, time.Hour)
-	kind, timeout := c.Sink.timeout()
-	p.when(c.DeliveryTimeout < timeout, "deliveryTimeout", "is %s, shorter than sink.%s.timeout (%s), which then never ends a delivery; raise deliveryTimeout to %s, or lower sink.%s.timeout", c.DeliveryTimeout, kind, timeout, timeout, kind)
+	p.when(c.DeliveryTimeout < c.Sink.Timeout, "deliveryTimeout", "is %[1]s, shorter than sink.timeout (%[2]s), which then never ends a delivery; raise deliveryTimeout to %[2]s, or lower sink.timeout", c.DeliveryTimeout, c.Sink.Timeout)
 	p.duration("gracePeriod", c.GracePeriod, time.Second, time.Hour)
 	p.oneOf("state", string(c.State), string(Running), string(Paused))
 	p.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
@@ -93,12 +92,8 @@ func (d Database) validate(p *problems) {
 		d.Connection.validate(p)
 		p.when(d.Connection.PasswordFile == "" && d.ClientCertFile == "" && d.IAM == nil, "database.connection.passwordFile", "is missing; set it, or log in with iam or with clientCertFile and clientKeyFile")
 	}
-	if d.IAM != nil {
-		p.oneOf("database.iam.provider", d.IAM.Provider, IAMAWS, IAMGoogle, IAMAzure)
-		p.when(d.IAM.Region != "" && d.IAM.Provider != IAMAWS, "database.iam.region", "belongs to provider AWS; remove it")
-		p.when(d.IAM.Region != "" && !awsRegion.matches(d.IAM.Region), "database.iam.region", "is %q; write a region such as eu-west-1", d.IAM.Region)
-		p.when(d.SSLMode == "disable" || d.SSLMode == "prefer", "database.sslMode", "is %s, and the token of iam is for a connection with TLS; set it to verify-full with caFile, or to require", d.SSLMode)
-	}
+	d.IAM.validate(p, "database.iam")
+	p.when(d.IAM != nil && (d.SSLMode == "disable" || d.SSLMode == "prefer"), "database.sslMode", "is %s, and the token of iam is for a connection with TLS; set it to verify-full with caFile, or to require", d.SSLMode)
 	p.when((d.ClientCertFile == "") != (d.ClientKeyFile == ""), "database", "has only one of clientCertFile and clientKeyFile; set both or neither")
 	p.when(!schemaName.matches(d.Schema) || strings.HasPrefix(d.Schema, "pg_"), "database.schema", "is %q; use lower-case alphanumeric characters and underscores, at most 63, not starting with a digit or pg_", d.Schema)
 	if m := d.M10; m != nil {
@@ -116,6 +111,15 @@ func (d Database) validate(p *problems) {
 		p.when(verifies && d.CAFile == "", "database.caFile", "is missing, and sslMode %s needs it; name the file with the certificates to verify with", d.SSLMode)
 		p.when(!verifies && d.CAFile != "", "database.sslMode", "is %s, which does not verify with caFile; set it to verify-full or verify-ca, or remove caFile", d.SSLMode)
 	}
+}
+
+func (i *IAM) validate(p *problems, field string) {
+	if i == nil {
+		return
+	}
+	p.oneOf(field+".provider", i.Provider, IAMAWS, IAMGoogle, IAMAzure)
+	p.when(i.Region != "" && i.Provider != IAMAWS, field+".region", "belongs to provider AWS; remove it")
+	p.when(i.Region != "" && !awsRegion.matches(i.Region), field+".region", "is %q; write a region such as eu-west-1", i.Region)
 }
 
 func (c *Connection) validate(p *problems) {

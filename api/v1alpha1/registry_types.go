@@ -7,20 +7,19 @@ import (
 // SchemaRegistry is a schema registry: Confluent's Schema Registry, or one with the same API. Dispatchers register
 // nothing in it.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.tls) || self.url.startsWith('https://')",fieldPath=".tls",message="tls needs an https:// url; change url, or remove tls"
-// +kubebuilder:validation:XValidation:rule="!has(self.tls) || has(self.tls.ca) || has(self.tls.clientCertificate) || has(self.tls.serverName)",fieldPath=".tls",message="tls must have ca, clientCertificate or serverName; add what the registry needs, or remove tls"
+// +kubebuilder:validation:XValidation:rule="!has(self.tls) || self.url.startsWith('https://') && [has(self.tls.caSecretRef), has(self.tls.caConfigMapRef), has(self.tls.clientCertSecretRef), has(self.tls.serverName)].exists(set, set)",fieldPath=".tls",message="tls is for an https:// url, and must have caSecretRef, caConfigMapRef, clientCertSecretRef or serverName; change url, add what the server needs, or remove tls"
+// +kubebuilder:validation:XValidation:rule="!has(self.auth) || self.auth.type in ['Basic', 'Token']",fieldPath=".auth.type",message="type must be Basic or Token, as HTTP has them; choose one of these"
 type SchemaRegistry struct {
 	// url is an http or https URL, without user and password.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
-	// +kubebuilder:validation:XValidation:rule="isURL(self) && self.matches('^https?://[^/?#:][^?#]*$')",message="url must be an http:// or https:// URL with a host and without a query, such as https://registry.example.com"
-	// +kubebuilder:validation:XValidation:rule="!self.matches('^[^/]*//[^/?#]*@')",message="url must not hold a user or a password, because everybody may read it; put credentials into a Secret and name it in auth"
+	// +kubebuilder:validation:XValidation:rule="isURL(self) && self.matches('^https?://[^/?#:@][^?#@]*$')",message="url must be an http:// or https:// URL with a host and without a query, such as https://registry.example.com, and hold no user or password, because everybody may read it; put credentials into a Secret and name it in auth"
 	URL string `json:"url,omitempty"`
 
-	// auth holds the credentials of every request. When not set: none.
+	// auth is the login of every request, of type Basic or Token. When not set: none.
 	// +optional
-	Auth *HTTPAuth `json:"auth,omitempty"`
+	Auth *Auth `json:"auth,omitempty"`
 
 	// tls configures the certificates of an https url.
 	// +optional

@@ -1,9 +1,5 @@
 package v1alpha1
 
-import (
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-)
-
 // SQSSink sends CloudEvents 1.0 to a queue of Amazon SQS, each as one JSON object. Credentials come from
 // the pods' environment: see spec.serviceAccount.
 type SQSSink struct {
@@ -12,9 +8,7 @@ type SQSSink struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
-	// +kubebuilder:validation:XValidation:rule="self.matches('^https?://[A-Za-z0-9.-]+(:[1-9][0-9]{0,4})?(/[A-Za-z0-9._-]+)+$')",message="queueURL must be the URL of a queue, such as https://sqs.eu-west-1.amazonaws.com/123456789012/orders"
-	// +kubebuilder:validation:XValidation:rule="!isURL(self) || url(self).getPort().size() != 5 || int(url(self).getPort()) <= 65535",message="queueURL must have a port up to 65535; correct it, or leave it out"
-	// +kubebuilder:validation:XValidation:rule="!self.contains('/') || self.substring(self.lastIndexOf('/') + 1).matches('^([A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}[.]fifo)$')",message="queueURL must end in a name that a queue can have: at most 80 alphanumeric characters, dashes and underscores, and .fifo only at its end; copy the URL that SQS shows"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^https?://[A-Za-z0-9.-]+(:[1-9][0-9]{0,4})?(/[A-Za-z0-9._-]+)*/([A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}[.]fifo)$') && (!isURL(self) || url(self).getPort().size() != 5 || int(url(self).getPort()) <= 65535)",message="queueURL must be the URL of a queue, with a port up to 65535 and a name of at most 80 alphanumeric characters, dashes and underscores, and .fifo only at its end; copy the URL that SQS shows, such as https://sqs.eu-west-1.amazonaws.com/123456789012/orders"
 	QueueURL string `json:"queueURL,omitempty"`
 
 	// region is the region of the queue. When not set: the one in queueURL, else
@@ -29,14 +23,6 @@ type SQSSink struct {
 	// VPC endpoint.
 	// +optional
 	Endpoint CloudEndpoint `json:"endpoint,omitempty"`
-
-	// timeout bounds one request. From 100ms to 10m. Defaults to 10s.
-	// +optional
-	// +kubebuilder:default="10s"
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('100ms') && duration(self) <= duration('10m')",message="timeout must be a duration from 100ms to 10m, such as 10s"
-	Timeout metav1.Duration `json:"timeout,omitzero"`
 }
 
 // SNSSink publishes CloudEvents 1.0 to a topic of Amazon SNS, each as one JSON object. Credentials come
@@ -54,14 +40,6 @@ type SNSSink struct {
 	// endpoint.
 	// +optional
 	Endpoint CloudEndpoint `json:"endpoint,omitempty"`
-
-	// timeout bounds one request. From 100ms to 10m. Defaults to 10s.
-	// +optional
-	// +kubebuilder:default="10s"
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('100ms') && duration(self) <= duration('10m')",message="timeout must be a duration from 100ms to 10m, such as 10s"
-	Timeout metav1.Duration `json:"timeout,omitzero"`
 }
 
 // PubSubSink publishes CloudEvents 1.0 to topics of Google Cloud Pub/Sub. Credentials come from the pods'
@@ -94,14 +72,6 @@ type PubSubSink struct {
 	// which gets no credentials.
 	// +optional
 	Endpoint CloudEndpoint `json:"endpoint,omitempty"`
-
-	// timeout bounds one request. From 100ms to 10m. Defaults to 10s.
-	// +optional
-	// +kubebuilder:default="10s"
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('100ms') && duration(self) <= duration('10m')",message="timeout must be a duration from 100ms to 10m, such as 10s"
-	Timeout metav1.Duration `json:"timeout,omitzero"`
 }
 
 // ServiceBusSink sends CloudEvents 1.0 to queues or topics of Azure Service Bus. Credentials come from
@@ -146,19 +116,10 @@ type ServiceBusSink struct {
 	// +kubebuilder:validation:MaxLength=260
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9.-]+(:[1-9][0-9]{0,4})?$') && (!self.contains(':') || int(self.substring(self.indexOf(':') + 1)) <= 65535)",message="endpoint must be host or host:port with a port up to 65535; write it so, such as 10.0.0.1:5671"
 	Endpoint string `json:"endpoint,omitempty"`
-
-	// timeout bounds one delivery. From 100ms to 10m. Defaults to 10s.
-	// +optional
-	// +kubebuilder:default="10s"
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('100ms') && duration(self) <= duration('10m')",message="timeout must be a duration from 100ms to 10m, such as 10s"
-	Timeout metav1.Duration `json:"timeout,omitzero"`
 }
 
 // CloudEndpoint is the URL of a host where a cloud's service is called.
 // +kubebuilder:validation:MinLength=1
 // +kubebuilder:validation:MaxLength=512
-// +kubebuilder:validation:XValidation:rule="self.matches('^https?://[A-Za-z0-9.-]+(:[1-9][0-9]{0,4})?/?$')",message="endpoint must be an http:// or https:// URL of a host, without a path"
-// +kubebuilder:validation:XValidation:rule="!isURL(self) || url(self).getPort().size() != 5 || int(url(self).getPort()) <= 65535",message="endpoint must have a port up to 65535; correct it, or leave it out"
+// +kubebuilder:validation:XValidation:rule="self.matches('^https?://[A-Za-z0-9.-]+(:[1-9][0-9]{0,4})?/?$') && (!isURL(self) || url(self).getPort().size() != 5 || int(url(self).getPort()) <= 65535)",message="endpoint must be an http:// or https:// URL of a host, without a path and with a port up to 65535; correct it"
 type CloudEndpoint string

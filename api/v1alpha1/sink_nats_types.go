@@ -1,9 +1,5 @@
 package v1alpha1
 
-import (
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-)
-
 // NATSSink publishes CloudEvents 1.0 to streams of NATS JetStream. An event is delivered when its
 // stream confirms that it is stored.
 type NATSSink struct {
@@ -14,7 +10,7 @@ type NATSSink struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=270
-	// +kubebuilder:validation:XValidation:rule="self.all(server, server.matches('^(nats|tls)://([A-Za-z0-9._-]+|\\\\[[0-9A-Fa-f:.]+\\\\]):[1-9][0-9]{0,4}$') && int(server.substring(server.lastIndexOf(':') + 1)) <= 65535)",message="servers must each be nats://host:port or tls://host:port, such as nats://nats:4222; put a user and password into a Secret and name it in auth"
+	// +kubebuilder:validation:XValidation:rule="self.all(server, server.matches('^(nats|tls)://([A-Za-z0-9._-]+|\\\\[[0-9A-Fa-f:.]+\\\\]):[1-9][0-9]{0,4}$') && int(server.substring(server.lastIndexOf(':') + 1)) <= 65535)",message="servers must each be nats://host:port or tls://host:port, such as nats://nats:4222; put a user and password into a Secret and name it in sink.auth"
 	Servers []string `json:"servers,omitempty"`
 
 	// subject receives every event, unless a route says otherwise. When not set: the
@@ -41,43 +37,4 @@ type NATSSink struct {
 	// +kubebuilder:default=Binary
 	// +kubebuilder:validation:Enum=Binary;Structured
 	ContentMode ContentMode `json:"contentMode,omitempty"`
-
-	// timeout bounds a delivery with its confirmation, and the set-up of a connection.
-	// From 100ms to 10m. Defaults to 10s.
-	// +optional
-	// +kubebuilder:default="10s"
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('100ms') && duration(self) <= duration('10m')",message="timeout must be a duration from 100ms to 10m, such as 10s"
-	Timeout metav1.Duration `json:"timeout,omitzero"`
-
-	// auth is the login. When not set: connections have none.
-	// +optional
-	Auth *NATSAuth `json:"auth,omitempty"`
-
-	// tls turns on TLS, also when it is empty; then the system roots are trusted.
-	// +optional
-	TLS *TLS `json:"tls,omitempty"`
-}
-
-// NATSAuth is a login: exactly one of its members.
-//
-// +kubebuilder:validation:XValidation:rule="[has(self.credentials), has(self.nkey), has(self.basic), has(self.token)].filter(set, set).size() == 1",message="auth must have exactly one of credentials, nkey, basic and token; add the one that the servers require, or remove the others"
-type NATSAuth struct {
-	// credentials is the key of a Secret that holds a user's JWT and the seed of
-	// its NKey, as nsc writes them into a .creds file.
-	// +optional
-	Credentials *SecretKey `json:"credentials,omitempty"`
-
-	// nkey is the key of a Secret that holds the seed of a user's NKey.
-	// +optional
-	NKey *SecretKey `json:"nkey,omitempty"`
-
-	// basic is a user and a password.
-	// +optional
-	Basic *BasicAuth `json:"basic,omitempty"`
-
-	// token is the key of a Secret that holds a token.
-	// +optional
-	Token *SecretKey `json:"token,omitempty"`
 }

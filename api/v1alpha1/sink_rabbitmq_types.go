@@ -7,7 +7,6 @@ import (
 // RabbitMQSink publishes CloudEvents 1.0 to an exchange of RabbitMQ by AMQP 0-9-1. Messages are
 // persistent and mandatory, and an event is delivered when the broker has confirmed it.
 //
-// +kubebuilder:validation:XValidation:rule="self.auth.mechanism != 'EXTERNAL' || has(self.tls) && has(self.tls.clientCertificate)",fieldPath=".tls",message="tls must have clientCertificate for the mechanism EXTERNAL; name the Secret with the certificate and its key, or choose PLAIN"
 // +kubebuilder:validation:XValidation:rule="[self.vhost, has(self.exchange) ? self.exchange : self.vhost, has(self.routingKey) ? self.routingKey : self.vhost, self.connectionName].all(name, bytes(name).size() <= 255)",message="vhost, exchange, routingKey and connectionName must each have at most 255 bytes, as AMQP wants; shorten the one that has more"
 type RabbitMQSink struct {
 	// addresses are host:port of nodes, in the order in which they are tried: the
@@ -82,36 +81,4 @@ type RabbitMQSink struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(s|m))+$') && duration(self) >= duration('1s') && duration(self) <= duration('5m')",message="heartbeat must be a duration of whole seconds from 1s to 5m, such as 10s"
 	Heartbeat metav1.Duration `json:"heartbeat,omitzero"`
-
-	// timeout bounds the wait for confirmations. From 100ms to 10m. Defaults to 30s.
-	// +optional
-	// +kubebuilder:default="30s"
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('100ms') && duration(self) <= duration('10m')",message="timeout must be a duration from 100ms to 10m, such as 30s"
-	Timeout metav1.Duration `json:"timeout,omitzero"`
-
-	// auth is the login.
-	// +required
-	Auth RabbitMQAuth `json:"auth,omitzero"`
-
-	// tls turns on TLS, also when it is empty; then the system roots are trusted.
-	// +optional
-	TLS *TLS `json:"tls,omitempty"`
-}
-
-// RabbitMQAuth is a login: a mechanism, and the member that it needs.
-//
-// +kubebuilder:validation:XValidation:rule="has(self.basic) == (self.mechanism == 'PLAIN')",fieldPath=".basic",message="basic belongs to the mechanism PLAIN, which needs it; name the Secret with user and password, or choose another mechanism"
-type RabbitMQAuth struct {
-	// mechanism is PLAIN (user and password) or EXTERNAL (the client certificate of
-	// tls, whose name is the user's). Defaults to PLAIN.
-	// +optional
-	// +kubebuilder:default=PLAIN
-	// +kubebuilder:validation:Enum=PLAIN;EXTERNAL
-	Mechanism string `json:"mechanism,omitempty"`
-
-	// basic is a user and a password, for PLAIN.
-	// +optional
-	Basic *BasicAuth `json:"basic,omitempty"`
 }

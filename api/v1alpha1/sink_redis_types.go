@@ -1,14 +1,9 @@
 package v1alpha1
 
-import (
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-)
-
 // RedisSink adds CloudEvents 1.0 to streams of Redis, of Valkey, or of a server with the same protocol. An event is
 // delivered when the server has responded; how durable that is depends on its persistence (appendonly, appendfsync).
 //
-// +kubebuilder:validation:XValidation:rule="self.topology == 'Cluster' || self.addresses.size() == 1",fieldPath=".addresses",message="addresses must have one entry, unless topology is Cluster; set topology to Cluster, or keep one"
-// +kubebuilder:validation:XValidation:rule="self.topology != 'Cluster' || !has(self.database) || self.database == 0",fieldPath=".database",message="database must be 0 with topology Cluster, because a cluster has only that one; remove database"
+// +kubebuilder:validation:XValidation:rule="self.topology == 'Cluster' ? !has(self.database) || self.database == 0 : self.addresses.size() == 1",message="redis must have one entry in addresses unless topology is Cluster, which has only the database 0; set topology to Cluster, keep one address, or remove database"
 type RedisSink struct {
 	// addresses are host:port of the server, or of some nodes of a cluster; these
 	// report the others.
@@ -56,27 +51,11 @@ type RedisSink struct {
 	// +kubebuilder:validation:Maximum=100
 	Replicas int32 `json:"replicas,omitempty"`
 
-	// timeout bounds a delivery. From 100ms to 10m. Defaults to 10s.
-	// +optional
-	// +kubebuilder:default="10s"
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('100ms') && duration(self) <= duration('10m')",message="timeout must be a duration from 100ms to 10m, such as 10s"
-	Timeout metav1.Duration `json:"timeout,omitzero"`
-
 	// database is the number of the database. From 0 to 65535. When not set: 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=65535
 	Database *int32 `json:"database,omitempty"`
-
-	// auth is the login. When not set: connections have none.
-	// +optional
-	Auth *RedisAuth `json:"auth,omitempty"`
-
-	// tls turns on TLS, also when it is empty; then the system roots are trusted.
-	// +optional
-	TLS *TLS `json:"tls,omitempty"`
 }
 
 // RedisTopology is how the servers are arranged.
@@ -89,17 +68,3 @@ const (
 	// RedisCluster are the nodes of a cluster.
 	RedisCluster RedisTopology = "Cluster"
 )
-
-// RedisAuth is a login: exactly one of its members.
-//
-// +kubebuilder:validation:XValidation:rule="has(self.basic) != has(self.password)",message="auth must have exactly one of basic and password; add the one that the server requires, or remove the other"
-type RedisAuth struct {
-	// basic is a user of the ACL, and its password.
-	// +optional
-	Basic *BasicAuth `json:"basic,omitempty"`
-
-	// password is the key of a Secret that holds the password of the user default
-	// (requirepass).
-	// +optional
-	Password *SecretKey `json:"password,omitempty"`
-}

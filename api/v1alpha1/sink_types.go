@@ -1,8 +1,18 @@
 package v1alpha1
 
-// Sink is the destination of events: exactly one of its members.
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Sink is the destination of events: exactly one kind, and how to reach it.
 //
 // +kubebuilder:validation:XValidation:rule="[has(self.http), has(self.kafka), has(self.log), has(self.nats), has(self.postgres), has(self.pubSub), has(self.rabbitmq), has(self.redis), has(self.serviceBus), has(self.sns), has(self.sqs)].filter(set, set).size() == 1",message="sink must have exactly one of http, kafka, log, nats, postgres, pubSub, rabbitmq, redis, serviceBus, sns and sqs; add the one that events go to, or remove the others"
+// +kubebuilder:validation:XValidation:rule="has(self.auth) ? self.auth.type in (has(self.http) ? ['Basic', 'Token'] : has(self.kafka) ? ['Plain', 'ScramSHA256', 'ScramSHA512', 'OAuthBearer', 'AWSMSKIAM'] : has(self.nats) ? ['Basic', 'Token', 'NKey', 'Credentials'] : has(self.rabbitmq) ? ['Plain', 'External'] : has(self.redis) ? ['Basic', 'Password'] : []) : !has(self.rabbitmq)",fieldPath=".auth",message="auth must have the type Basic or Token for http; Plain, ScramSHA256, ScramSHA512, OAuthBearer or AWSMSKIAM for kafka; Basic, Token, NKey or Credentials for nats; Plain or External for rabbitmq, which needs auth; Basic or Password for redis; others have none; correct the type, or remove auth"
+// +kubebuilder:validation:XValidation:rule="!has(self.tls) || !(has(self.log) || has(self.pubSub) || has(self.serviceBus) || has(self.sns) || has(self.sqs))",fieldPath=".tls",message="tls is for http, kafka, nats, postgres, rabbitmq and redis; remove it"
+// +kubebuilder:validation:XValidation:rule="!has(self.tls) || !has(self.http) || self.http.url.startsWith('https://') && [has(self.tls.caSecretRef), has(self.tls.caConfigMapRef), has(self.tls.clientCertSecretRef), has(self.tls.serverName)].exists(set, set)",fieldPath=".tls",message="tls is for an https:// url, and must have caSecretRef, caConfigMapRef, clientCertSecretRef or serverName; change http.url, add what the server needs, or remove tls"
+// +kubebuilder:validation:XValidation:rule="!has(self.tls) || !has(self.postgres) || !has(self.tls.serverName) && [has(self.tls.caSecretRef), has(self.tls.caConfigMapRef), has(self.tls.clientCertSecretRef)].exists(set, set)",fieldPath=".tls",message="tls of postgres must have an authority or a client certificate, and no serverName, because the connection string says sslmode and host; add caSecretRef, caConfigMapRef or clientCertSecretRef, or remove tls"
+// +kubebuilder:validation:XValidation:rule="!has(self.auth) || (self.auth.type == 'AWSMSKIAM' ? has(self.tls) : self.auth.type == 'External' ? has(self.tls) && has(self.tls.clientCertSecretRef) : true)",fieldPath=".tls",message="tls is needed by auth of type AWSMSKIAM, and tls.clientCertSecretRef by type External; add it"
+// +kubebuilder:validation:XValidation:rule="!has(self.timeout) || !has(self.log) && self.timeout.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self.timeout) >= duration(has(self.http) ? '10ms' : '100ms') && duration(self.timeout) <= duration('10m')",fieldPath=".timeout",message="timeout must be a duration from 100ms (http: 10ms) to 10m, such as 10s; log has none"
 type Sink struct {
 	// http posts CloudEvents 1.0 to a URL.
 	// +optional
@@ -47,6 +57,27 @@ type Sink struct {
 	// sqs sends to a queue of Amazon SQS.
 	// +optional
 	SQS *SQSSink `json:"sqs,omitempty"`
+
+	// auth is the login, for http, kafka (SASL), nats, rabbitmq, which needs it, and
+	// redis. When not set: connections have none.
+	// +optional
+	Auth *Auth `json:"auth,omitempty"`
+
+	// tls are certificates, for http, kafka, nats, postgres, rabbitmq and redis. For
+	// kafka, nats, rabbitmq and redis it turns on TLS, also when it is empty; then the
+	// system roots are trusted. For http and postgres, url and connection string say
+	// whether there is TLS.
+	// +optional
+	TLS *TLS `json:"tls,omitempty"`
+
+	// timeout bounds a delivery: for http one request; for kafka all its retries, as
+	// delivery.timeout.ms does; for nats also the set-up of a connection. From 100ms
+	// (http: 10ms) to 10m. When not set: 30s for kafka, postgres and rabbitmq, 10s for
+	// the others. Not for log.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	Timeout *metav1.Duration `json:"timeout,omitempty"`
 }
 
 // LogSink writes one JSON line per event to the pod's log.

@@ -40,7 +40,7 @@ type Validation struct {
 // PayloadSchema names a JSON Schema: exactly one of its members. Its $schema is draft 7 or 2020-12, which is the
 // default.
 //
-// +kubebuilder:validation:XValidation:rule="[has(self.inline), has(self.configMap), has(self.registry)].filter(set, set).size() == 1",message="schema must have exactly one of inline, configMap and registry; add the one that has the JSON Schema, or remove the others"
+// +kubebuilder:validation:XValidation:rule="[has(self.inline), has(self.configMapRef), has(self.registry)].filter(set, set).size() == 1",message="schema must have exactly one of inline, configMapRef and registry; add the one that has the JSON Schema, or remove the others"
 type PayloadSchema struct {
 	// inline is the schema itself, as JSON.
 	// +optional
@@ -48,10 +48,11 @@ type PayloadSchema struct {
 	// +kubebuilder:validation:MaxLength=65536
 	Inline string `json:"inline,omitempty"`
 
-	// configMap is the key of a ConfigMap that holds the schema, as JSON. Pods read it
-	// again when it changes; a schema that does not compile is not used.
+	// configMapRef is the ConfigMap that holds the schema, as JSON. Pods read it again
+	// when it changes; a schema that does not compile is not used. Its key, when not
+	// set: schema.json.
 	// +optional
-	ConfigMap *ConfigMapKey `json:"configMap,omitempty"`
+	ConfigMapRef *ConfigMapRef `json:"configMapRef,omitempty"`
 
 	// registry is the schema in the schema registry; see spec.schemaRegistry.
 	// +optional
@@ -88,21 +89,4 @@ type Rule struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
-}
-
-// ConfigMapKey names one key of a ConfigMap in the same namespace.
-type ConfigMapKey struct {
-	// name is the ConfigMap's name.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="name must be the name of a ConfigMap: lower-case alphanumeric characters, dashes and dots, such as order-schemas"
-	Name string `json:"name,omitempty"`
-
-	// key is the key in it.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._-]+$')",message="key must be a key of a ConfigMap: alphanumeric characters, dashes, dots and underscores"
-	Key string `json:"key,omitempty"`
 }

@@ -16,7 +16,7 @@ var _ = Describe("a missing reference", Label("references"), func() {
 	It("is reported in the words of the kubelet, until it exists", func() {
 		c := start(tick)
 		obd := c.dispatcher()
-		obd.Spec.Validation = []api.Validation{{Schema: &api.PayloadSchema{ConfigMap: &api.ConfigMapKey{Name: "schemas", Key: "order.json"}}}}
+		obd.Spec.Validation = []api.Validation{{Schema: &api.PayloadSchema{ConfigMapRef: &api.ConfigMapRef{Name: "schemas", Key: "order.json"}}}}
 		obd.Spec.Database.TLS = &api.DatabaseTLS{CA: &api.CA{ConfigMap: &api.CAKey{Name: "roots"}}}
 		c.create(obd)
 		pod := c.pod("pod-a", corev1.PodStatus{Phase: corev1.PodPending})
@@ -33,7 +33,7 @@ var _ = Describe("a missing reference", Label("references"), func() {
 			{`MountVolume.SetUp failed for volume "secrets" : references non-existent config key: ca.crt`, api.ReasonConfigMapKeyNotFound,
 				`ConfigMap "roots", which spec.database.tls.ca.configMap names, has no key "ca.crt"`},
 			{`MountVolume.SetUp failed for volume "schemas" : configmap "schemas" not found`, api.ReasonConfigMapNotFound,
-				`ConfigMap "schemas", which spec.validation[0].schema.configMap names, does not exist`},
+				`ConfigMap "schemas", which spec.validation[0].schema.configMapRef names, does not exist`},
 			{`MountVolume.SetUp failed for volume "schemas" : references non-existent config key: order.json`, api.ReasonConfigMapKeyNotFound,
 				`has no key "order.json"`},
 		} {

@@ -25,7 +25,7 @@ var _ = Describe("what the spec says of pods", Label("workload"), func() {
 
 		edit(c, obd, func(o *api.OutboxDispatcher) {
 			o.Spec.Transform = []api.Transformation{{Payload: `without(paylaod, ["card"])`}}
-			o.Spec.Validation = []api.Validation{{Schema: &api.PayloadSchema{ConfigMap: &api.ConfigMapKey{Name: "schemas", Key: "order.json"}}}}
+			o.Spec.Validation = []api.Validation{{Schema: &api.PayloadSchema{ConfigMapRef: &api.ConfigMapRef{Name: "schemas", Key: "order.json"}}}}
 		})
 		Eventually(func() int64 { return c.deployment().Generation }).Should(BeNumerically(">", before))
 		Expect(c.loadConfig().Validation[0].Schema.File).To(Equal("/etc/outbox/schemas/0.json"))
@@ -33,7 +33,7 @@ var _ = Describe("what the spec says of pods", Label("workload"), func() {
 			"validation[0].schema.file: it is not a JSON Schema: x\ntransform[0].payload: line 1, column 9: undeclared reference to 'paylaod'"))
 		c.expect(kstatus.FailedStatus,
 			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidPipeline,
-				"spec.validation[0].schema.configMap: it is not a JSON Schema: x; spec.transform[0].payload: line 1, column 9: undeclared reference to 'paylaod'. Pods from before are left as they are."},
+				"spec.validation[0].schema.configMapRef: it is not a JSON Schema: x; spec.transform[0].payload: line 1, column 9: undeclared reference to 'paylaod'. Pods from before are left as they are."},
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, "'paylaod'"},
 			want{api.StalledCondition, metav1.ConditionTrue, api.ReasonInvalidPipeline, ""},
 			want{api.SourceReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""})

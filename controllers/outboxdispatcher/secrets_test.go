@@ -24,12 +24,13 @@ var _ = Describe("security", Label("security"), func() {
 		const planted = "s3cr3t"
 		c := start(tick)
 		obd := c.dispatcher()
-		obd.Spec.Sink = api.Sink{HTTP: &api.HTTPSink{
-			URL: "https://warehouse.example.com/events", Auth: &api.HTTPAuth{Token: &api.SecretKey{Name: "warehouse", Key: "token"}},
-			Signing: &api.HTTPSigning{Secret: api.SecretKey{Name: "others", Key: "signing"}},
-			TLS:     &api.TLS{CA: &api.CA{Secret: &api.CAKey{Name: "others", Key: "ca"}}, ClientCertificate: &api.ClientCertificate{Name: "others"}},
-		}}
-		obd.Spec.SchemaRegistry = &api.SchemaRegistry{URL: "https://registry.example.com", Auth: &api.HTTPAuth{Basic: &api.BasicAuth{Name: "others"}}}
+		others := &api.SecretRef{Name: "others"}
+		obd.Spec.Sink = api.Sink{
+			HTTP: &api.HTTPSink{URL: "https://warehouse.example.com/events", SigningSecretRef: &api.SecretRef{Name: "others", Key: "signing"}},
+			Auth: &api.Auth{Type: api.AuthToken, SecretRef: &api.SecretRef{Name: "warehouse"}},
+			TLS:  &api.TLS{CASecretRef: &api.SecretRef{Name: "others", Key: "ca"}, ClientCertSecretRef: others},
+		}
+		obd.Spec.SchemaRegistry = &api.SchemaRegistry{URL: "https://registry.example.com", Auth: &api.Auth{Type: api.AuthBasic, SecretRef: others}}
 		for _, name := range []string{"orders-db", "warehouse", "others"} {
 			data := map[string]string{}
 			for _, key := range []string{"dsn", "token", "signing", "ca", "tls.crt", "tls.key", "username", "password"} {

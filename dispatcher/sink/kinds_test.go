@@ -28,11 +28,10 @@ func TestEveryKind(t *testing.T) {
 		t.Fatal(err)
 	}
 	packages := packagesOfKinds(t)
-	kinds := reflect.TypeFor[config.Sink]()
-	for i := range kinds.NumField() {
-		kind, section := named(kinds.Field(i)), kinds.Field(i).Type.Elem()
+	for _, field := range config.SinkKinds() {
+		kind, section := named(field), field.Type.Elem()
 		var cfg config.Config
-		reflect.ValueOf(&cfg.Sink).Elem().Field(i).Set(reflect.New(section))
+		reflect.ValueOf(&cfg.Sink).Elem().FieldByIndex(field.Index).Set(reflect.New(section))
 		if _, err := sink.New(cfg, io.Discard); err != nil && !strings.HasPrefix(err.Error(), "sink."+kind) {
 			t.Errorf("%s: an empty section makes %v, want a sink or what is wrong with the section", kind, err)
 		}
@@ -42,6 +41,9 @@ func TestEveryKind(t *testing.T) {
 		used := map[string]bool{}
 		for _, dir := range []string{packages[kind], sinks + "files"} {
 			selected(t, dir, used)
+		}
+		if !used["Timeout"] && kind != "log" {
+			t.Errorf("%s: nothing in %s reads the timeout", kind, packages[kind])
 		}
 		own, err := os.ReadFile(kind + ".md")
 		if err != nil {
@@ -57,6 +59,26 @@ func TestEveryKind(t *testing.T) {
 			}
 			if word := path[strings.LastIndexByte(path, '.')+1:]; !regexp.MustCompile(`\b` + word + `\b`).MatchString(text) {
 				t.Errorf("sink.%s: %s.md does not have it; run 'make generate'", path, kind)
+			}
+		})
+	}
+}
+
+// What is beside the kind of a sink is read by package files, and is on README.md.
+func TestAccessIsRead(t *testing.T) {
+	page, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := map[string]bool{}
+	selected(t, sinks+"files", used)
+	for section, typ := range map[string]reflect.Type{"auth": reflect.TypeFor[config.Auth](), "tls": reflect.TypeFor[config.TLS]()} {
+		fields(typ, section, func(path, name string) {
+			if !used[name] {
+				t.Errorf("sink.%s: nothing in files reads it", path)
+			}
+			if word := path[strings.LastIndexByte(path, '.')+1:]; !regexp.MustCompile(`\b` + word + `\b`).Match(page) {
+				t.Errorf("sink.%s: README.md does not have it", path)
 			}
 		})
 	}
@@ -125,15 +147,19 @@ func parse(t *testing.T, file string) *ast.File {
 	return f
 }
 
-// fields visits the fields of a section that have values. What a database has, package database reads.
+// fields visits the fields of a section that have values, but [config.Access], which is not in the section. What iam
+// has, package database reads.
 func fields(typ reflect.Type, path string, see func(path, name string)) {
 	for i := range typ.NumField() {
 		f := typ.Field(i)
+		if named(f) == "-" {
+			continue
+		}
 		at, inner := path+"."+named(f), f.Type
 		if inner.Kind() == reflect.Pointer {
 			inner = inner.Elem()
 		}
-		if inner.Kind() == reflect.Struct && inner != reflect.TypeFor[config.InboxDatabase]() {
+		if inner.Kind() == reflect.Struct && inner != reflect.TypeFor[config.IAM]() {
 			fields(inner, at, see)
 		} else {
 			see(at, f.Name)

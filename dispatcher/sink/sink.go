@@ -120,7 +120,9 @@ func Limit(ctx context.Context, cfg config.Config) (bytes int, setting string) {
 
 // bare is the sink alone. route says where in it an event goes; nil leaves that to the sink's settings.
 func bare(cfg config.Config, route func(*dispatcher.Event) (string, error), log io.Writer) (dispatcher.Sink, error) {
-	switch s := cfg.Sink; s.Kind() {
+	s := cfg.Sink.Clone() // other sinks may be made of the same settings
+	s.ApplyDefaults()
+	switch s.Kind() {
 	case "http":
 		return httpsink.New(*s.HTTP, route)
 	case "kafka":

@@ -57,9 +57,10 @@ func startRabbitMQ(ctx context.Context, kind string) (*destinationRun, error) {
 	}
 	admin := filepath.Join(login, "admin")
 	return &destinationRun{
-		sink: config.Sink{RabbitMQ: &config.RabbitMQSink{
-			Addresses: []string{b.Address(rabbitmq.Plain)}, Auth: &config.RabbitMQAuth{Basic: &config.BasicAuth{UsernameFile: admin, PasswordFile: admin}},
-		}},
+		sink: config.Sink{
+			RabbitMQ: &config.RabbitMQSink{Addresses: []string{b.Address(rabbitmq.Plain)}},
+			Auth:     &config.Auth{Type: config.AuthPlain, UsernameFile: admin, SecretFile: admin},
+		},
 		arrived: func(context.Context) (int64, error) { return waiting(b.URL(), kind) },
 		tool: func(ctx context.Context, n int) (float64, error) {
 			jars, err := perfTest(ctx)

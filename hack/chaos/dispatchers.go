@@ -83,7 +83,7 @@ func (w *world) config() config.Config {
 	c := config.Config{
 		Name: "chaos", Namespace: scenario.Namespace,
 		Database:     config.Database{DSNFile: w.dsnFiles[route]},
-		Sink:         config.Sink{HTTP: &config.HTTPSink{URL: "http://" + w.address, Timeout: config.Duration(sinkTimeout)}},
+		Sink:         config.Sink{HTTP: &config.HTTPSink{URL: "http://" + w.address}, Timeout: config.Duration(sinkTimeout)},
 		Lease:        config.Duration(w.lease),
 		PollInterval: config.Duration(w.poll),
 		BatchSize:    50,

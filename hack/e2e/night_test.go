@@ -42,7 +42,7 @@ func newNight() *night {
 		"maxAttempts: 3", `maxAttempts: 2
   validation: [{types: [OrderPlaced], schema: {inline: '{"properties": {"price": {"type": "number"}}}'}}]`,
 		"    migration:", "    replayLogin: {secret: {name: orders-replay}}\n    migration:",
-		strconv.Quote(n.manifests.SinkURL), strconv.Quote(n.manifests.SinkURL)+", timeout: 5s",
+		strconv.Quote(n.manifests.SinkURL)+"}", strconv.Quote(n.manifests.SinkURL)+"}\n    timeout: 5s",
 	).Replace(n.manifests.Dispatcher()))
 	n.must(n.dispatcher.WaitReady(n.ctx, 3*time.Minute))
 	n.replayLogin()

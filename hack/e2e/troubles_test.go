@@ -136,7 +136,7 @@ var _ = It("spends no attempt on a CA that did not sign the consumer's certifica
 	}
 	w.apply(secret(wrongCA))
 	obd := strings.Replace(w.manifests.Dispatcher(), fmt.Sprintf("http: {url: %q}", w.manifests.SinkURL),
-		fmt.Sprintf("http: {url: %q, tls: {ca: {secret: {name: orders-ca}}}}", tlsURL), 1)
+		fmt.Sprintf("http: {url: %q}\n    tls: {caSecretRef: {name: orders-ca}}", tlsURL), 1)
 	w.apply(obd)
 	w.expect("SchemaReady", "True", "UpToDate")
 	w.must(w.shop.GrantApp(w.ctx))

@@ -24,10 +24,10 @@ var _ = It("tries a changed manifest on past events with kubectl outbox", Label(
 	}
 	w.apply(secret("old-token") + "---\n" + secret("new-token"))
 	with := func(sink, more string) string {
-		url := fmt.Sprintf("http: {url: %q", w.manifests.SinkURL)
-		return strings.Replace(w.manifests.Dispatcher(), url, url+", "+sink, 1) + more
+		url := fmt.Sprintf("http: {url: %q}", w.manifests.SinkURL)
+		return strings.Replace(w.manifests.Dispatcher(), url, url+"\n    "+sink, 1) + more
 	}
-	running := with("auth: {token: {name: old-token, key: token}}", "")
+	running := with("auth: {type: Token, secretRef: {name: old-token}}", "")
 	w.apply(running)
 	w.must(w.dispatcher.WaitReady(w.ctx, 3*time.Minute))
 	w.must(w.shop.GrantApp(w.ctx))
@@ -54,7 +54,7 @@ var _ = It("tries a changed manifest on past events with kubectl outbox", Label(
 	Expect(out).To(And(HavePrefix("%d events of namespace shop", orders), MatchRegexp(`same +%d\n`, orders)))
 
 	By("another Secret, and a rule that 5 of the events break")
-	changed := with("auth: {token: {name: new-token, key: token}}",
+	changed := with("auth: {type: Token, secretRef: {name: new-token}}",
 		"  validation: [{rules: [{rule: payload.total_cents >= 105.0, message: an order costs something}]}]\n")
 	out, code, stderr = try(changed, "--output", "json")
 	Expect(code).To(Equal(3), stderr)

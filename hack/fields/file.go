@@ -84,12 +84,15 @@ func (all kinds) writeFile(page []byte, text comments) (_ []byte, err error) {
 // fileRows writes a row for each field of typ that the resource does not have at base.
 func (all kinds) fileRows(b *strings.Builder, typ reflect.Type, base, path string, text comments) {
 	typ = structOf(typ)
-	for _, f := range reflect.VisibleFields(typ) {
+	for f := range typ.Fields() {
+		if jsonName(f) == "-" {
+			continue
+		}
 		at := strings.TrimPrefix(path+"."+jsonName(f), ".")
 		_, err := all.find("OutboxDispatcher", base+"."+at)
 		if err != nil && structOf(f.Type).Kind() != reflect.Struct {
 			meaning := text[typ.Name()+"."+f.Name]
-			for _, other := range reflect.VisibleFields(typ) {
+			for other := range typ.Fields() {
 				meaning = regexp.MustCompile(`\b`+other.Name+`\b`).ReplaceAllString(meaning, "`"+jsonName(other)+"`")
 			}
 			fmt.Fprintf(b, "| `%s` | %s |\n", at, cell.Replace(meaning))

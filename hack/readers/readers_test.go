@@ -193,8 +193,7 @@ func TestClientsReadAwkwardEventsFromRabbitMQ(t *testing.T) {
 					t.Fatal(err)
 				}
 				s.Addresses, s.RoutingKey = []string{broker.Address(rabbitmq.Plain)}, queue
-				s.Auth = &config.RabbitMQAuth{Basic: &config.BasicAuth{Username: rabbitmq.Admin, PasswordFile: password}}
-				sent := deliver(t, config.Sink{RabbitMQ: &s})
+				sent := deliver(t, config.Sink{RabbitMQ: &s, Auth: &config.Auth{Type: config.AuthPlain, Username: rabbitmq.Admin, SecretFile: password}})
 				compare(t, read(t, queue), sent)
 			})
 		}

@@ -48,8 +48,10 @@ func scalars(c *config.Config) (all []reflect.Value) {
 				visit(v.Elem())
 			}
 		case reflect.Struct:
-			for i := range v.NumField() {
-				visit(v.Field(i))
+			for field, value := range v.Fields() {
+				if field.Tag.Get("json") != "-" { // config.Access, which is not in the file
+					visit(value)
+				}
 			}
 		case reflect.Slice, reflect.Map:
 		default:

@@ -66,19 +66,21 @@ func full() *v1alpha1.OutboxDispatcher {
 			Secret: &v1alpha1.DatabaseSecret{Name: "orders-db-owner", DSNKey: "uri"},
 		},
 	}
-	s.Sink = v1alpha1.Sink{HTTP: &v1alpha1.HTTPSink{
-		URL:         "https://orders.example.com/events",
-		ContentMode: v1alpha1.ContentBatch,
-		BatchSize:   ptr.To[int32](50),
-		Timeout:     metav1.Duration{Duration: 5 * time.Second},
-		Headers:     []v1alpha1.HTTPHeader{{Name: "X-Team", Value: "orders"}},
-		Auth:        &v1alpha1.HTTPAuth{Basic: &v1alpha1.BasicAuth{Name: "orders-consumer"}},
-		TLS: &v1alpha1.TLS{
-			CA:                &v1alpha1.CA{ConfigMap: &v1alpha1.CAKey{Name: "consumer-ca", Key: "ca.crt"}},
-			ClientCertificate: &v1alpha1.ClientCertificate{Name: "orders-client"},
-			ServerName:        "orders.internal",
+	s.Sink = v1alpha1.Sink{
+		HTTP: &v1alpha1.HTTPSink{
+			URL:         "https://orders.example.com/events",
+			ContentMode: v1alpha1.ContentBatch,
+			BatchSize:   ptr.To[int32](50),
+			Headers:     []v1alpha1.HTTPHeader{{Name: "X-Team", Value: "orders"}},
 		},
-	}}
+		Auth: &v1alpha1.Auth{Type: v1alpha1.AuthBasic, SecretRef: &v1alpha1.SecretRef{Name: "orders-consumer"}},
+		TLS: &v1alpha1.TLS{
+			CAConfigMapRef:      &v1alpha1.ConfigMapRef{Name: "consumer-ca"},
+			ClientCertSecretRef: &v1alpha1.SecretRef{Name: "orders-client"},
+			ServerName:          "orders.internal",
+		},
+		Timeout: &metav1.Duration{Duration: 5 * time.Second},
+	}
 	s.Backoff = v1alpha1.Backoff{
 		Strategy:      v1alpha1.BackoffMultiplier,
 		Base:          &metav1.Duration{Duration: 2 * time.Second},

@@ -17,7 +17,7 @@ func piped() *v1alpha1.OutboxDispatcher {
 	obd.Spec.Routes = []v1alpha1.Route{{Topics: []string{"refunds", "orders"}, To: `"/a"`}, {To: `"/b"`}}
 	obd.Spec.SchemaRegistry = &v1alpha1.SchemaRegistry{URL: "https://registry.example.com"}
 	obd.Spec.Validation = []v1alpha1.Validation{
-		{Types: []string{"B", "A"}, Schema: &v1alpha1.PayloadSchema{ConfigMap: &v1alpha1.ConfigMapKey{Name: "schemas", Key: "order.json"}},
+		{Types: []string{"B", "A"}, Schema: &v1alpha1.PayloadSchema{ConfigMapRef: &v1alpha1.ConfigMapRef{Name: "schemas", Key: "order.json"}},
 			Rules: []v1alpha1.Rule{{Rule: "payload.total > 0", Message: "positive"}}},
 		{Schema: &v1alpha1.PayloadSchema{Inline: "{}"}},
 		{Schema: &v1alpha1.PayloadSchema{Registry: &v1alpha1.RegistrySchema{Subject: "latest"}}},

@@ -19,32 +19,22 @@ type mounts struct {
 	refs []Ref
 }
 
-// secretKeys are the fields that name one key of a Secret, with the names of the mounted files. The file has the field
-// with File at the end.
-var secretKeys = map[string]string{
-	"token": "token", "password": "password", "nkey": "nkey", "credentials": "nats.creds", "secret": "signing-secrets",
-}
-
 // member sets what the file has for a member of the spec, which field is the path of. The file has the same member,
 // except for these: a reference to a Secret or ConfigMap becomes the path of its file, headers become a map, and sets
 // are sorted, because their order must not roll pods.
 func (m *mounts) member(file map[string]any, field, name string, v any) {
-	object, isObject := v.(map[string]any)
-	switch {
-	case isObject && secretKeys[name] != "":
-		k := converted[v1alpha1.SecretKey](object)
-		file[name+"File"] = m.key(field, k.Name, k.Key, secretKeys[name])
-	case name == "basic":
-		file[name] = m.basic(field, converted[v1alpha1.BasicAuth](v))
-	case name == "ca":
-		file["caFile"] = m.ca(field, converted[*v1alpha1.CA](v))
-	case name == "clientCertificate":
-		file["clientCertFile"], file["clientKeyFile"] = m.clientCertificate(field, converted[*v1alpha1.ClientCertificate](v))
-	case name == "configMap":
+	switch name {
+	case "auth":
+		file[name] = m.auth(field, converted[v1alpha1.Auth](v))
+	case "tls":
+		file[name] = m.tls(field, converted[v1alpha1.TLS](v))
+	case "signingSecretRef":
+		file["signingSecretFile"] = m.secret(field, converted[v1alpha1.SecretRef](v), "secret")
+	case "secretRef":
+		file["dsnFile"] = m.secret(field, converted[v1alpha1.SecretRef](v), "dsn")
+	case "configMapRef":
 		file["file"] = schemaFile(field)
-	case name == "database" && isObject:
-		file[name] = m.database(field, converted[*v1alpha1.OutboxSpec](v))
-	case name == "headers":
+	case "headers":
 		headers := map[string]string{}
 		for _, h := range converted[[]header](v) {
 			headers[h.Name] = h.Value + h.Expression
@@ -95,12 +85,47 @@ func (m *mounts) add(ref Ref) string {
 	return ref.File()
 }
 
-func (m *mounts) basic(field string, b v1alpha1.BasicAuth) config.BasicAuth {
-	c := config.BasicAuth{Username: b.Username}
-	if b.Username == "" {
-		c.UsernameFile = m.key(field, b.Name, cmp.Or(b.UsernameKey, "username"), "username")
+// secret mounts the key of a Secret that ref names, else the one that is named by default, which is the name of the file
+// too.
+func (m *mounts) secret(field string, ref v1alpha1.SecretRef, key string) string {
+	return m.key(field, ref.Name, cmp.Or(ref.Key, key), key)
+}
+
+// secretKeys are the keys of [v1alpha1.Auth] when it names none; password is that of the other types.
+var secretKeys = map[v1alpha1.AuthType]string{
+	v1alpha1.AuthToken: "token", v1alpha1.AuthOAuthBearer: "token", v1alpha1.AuthNKey: "nkey", v1alpha1.AuthCredentials: "credentials",
+}
+
+// userTypes are the types of [v1alpha1.Auth] with the name of a user.
+var userTypes = []v1alpha1.AuthType{v1alpha1.AuthBasic, v1alpha1.AuthPlain, v1alpha1.AuthScramSHA256, v1alpha1.AuthScramSHA512}
+
+func (m *mounts) auth(field string, a v1alpha1.Auth) config.Auth {
+	c := config.Auth{Type: config.AuthType(a.Type), Username: a.Username}
+	if a.SecretRef == nil {
+		return c
 	}
-	c.PasswordFile = m.key(field, b.Name, cmp.Or(b.PasswordKey, "password"), "password")
+	if a.Username == "" && slices.Contains(userTypes, a.Type) {
+		c.UsernameFile = m.key(field+".secretRef", a.SecretRef.Name, cmp.Or(a.UsernameKey, "username"), "username")
+	}
+	c.SecretFile = m.secret(field+".secretRef", *a.SecretRef, cmp.Or(secretKeys[a.Type], "password"))
+	return c
+}
+
+func (m *mounts) tls(field string, t v1alpha1.TLS) config.TLS {
+	c := config.TLS{ServerName: t.ServerName}
+	if ref := t.CASecretRef; ref != nil {
+		c.CAFile = m.secret(field+".caSecretRef", *ref, "ca.crt")
+	} else if ref := t.CAConfigMapRef; ref != nil {
+		c.CAFile = m.add(Ref{ConfigMap: ref.Name, Key: cmp.Or(ref.Key, "ca.crt"), Path: path.Join(m.dir, "ca.crt"), Field: field + ".caConfigMapRef"})
+	}
+	if cert, key := t.ClientCertSecretRef, t.ClientKeySecretRef; cert != nil {
+		c.ClientCertFile = m.secret(field+".clientCertSecretRef", *cert, "tls.crt")
+		if key != nil {
+			c.ClientKeyFile = m.secret(field+".clientKeySecretRef", *key, "tls.key")
+		} else {
+			c.ClientKeyFile = m.key(field+".clientCertSecretRef", cert.Name, "tls.key", "tls.key")
+		}
+	}
 	return c
 }
 

@@ -1,6 +1,7 @@
 package desired
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 
@@ -19,8 +20,8 @@ type SchemaRef struct {
 // SchemaRefs are the keys of ConfigMaps that hold schemas.
 func SchemaRefs(obd *v1alpha1.OutboxDispatcher) (refs []SchemaRef) {
 	for i, v := range obd.Spec.Validation {
-		if v.Schema != nil && v.Schema.ConfigMap != nil {
-			refs = append(refs, SchemaRef{v.Schema.ConfigMap.Name, v.Schema.ConfigMap.Key, i})
+		if v.Schema != nil && v.Schema.ConfigMapRef != nil {
+			refs = append(refs, SchemaRef{v.Schema.ConfigMapRef.Name, cmp.Or(v.Schema.ConfigMapRef.Key, "schema.json"), i})
 		}
 	}
 	return refs
@@ -33,7 +34,7 @@ func (r SchemaRef) path() string { return fmt.Sprintf("%d.json", r.Entry) }
 
 // Field is the field of the OutboxDispatcher that names the ConfigMap.
 func (r SchemaRef) Field() string {
-	return fmt.Sprintf("spec.validation[%d].schema.configMap", r.Entry)
+	return fmt.Sprintf("spec.validation[%d].schema.configMapRef", r.Entry)
 }
 
 // schemaFile is the file of the ConfigMap's key that the field names.

@@ -1,11 +1,19 @@
 package desired
 
-import "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+import (
+	"strings"
 
-// SinkKind names the kind of sink, as the Sink column shows it: the one member that is set.
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+)
+
+// SinkKind names the kind of sink, as the Sink column shows it: the one that is set.
 func SinkKind(s v1alpha1.Sink) string {
-	for kind := range converted[map[string]any](s) {
-		return kind
+	set := converted[map[string]any](s)
+	for _, kind := range config.SinkKinds() {
+		if name, _, _ := strings.Cut(kind.Tag.Get("json"), ","); set[name] != nil {
+			return name
+		}
 	}
 	return ""
 }

@@ -28,7 +28,7 @@ spec:
   namespace: shop
   topics: [orders]
   outboxRef: {name: main}
-  sink: {http: {url: http://orders/events, auth: {token: {name: new-token, key: token}}}}
+  sink: {http: {url: http://orders/events}, auth: {type: Token, secretRef: {name: new-token}}}
   validation:
   - rules: [{rule: payload.price > 0.0, message: the price is above 0}]
 `
@@ -41,8 +41,8 @@ var _ = Describe("kubectl outbox try", Label("try"), func() {
 		w.in, w.log = changed, report+"dispatcher: 11 of 31 events come out otherwise\n"
 	})
 	http := func(obd *v1alpha1.OutboxDispatcher) {
-		obd.Spec.Sink = v1alpha1.Sink{HTTP: &v1alpha1.HTTPSink{URL: "http://orders/events", Auth: &v1alpha1.HTTPAuth{Token: &v1alpha1.SecretKey{Name: "old-token", Key: "token"}}}}
-		obd.Spec.Validation = []v1alpha1.Validation{{Schema: &v1alpha1.PayloadSchema{ConfigMap: &v1alpha1.ConfigMapKey{Name: "schemas-v1", Key: "order.json"}}}}
+		obd.Spec.Sink = v1alpha1.Sink{HTTP: &v1alpha1.HTTPSink{URL: "http://orders/events"}, Auth: &v1alpha1.Auth{Type: v1alpha1.AuthToken, SecretRef: &v1alpha1.SecretRef{Name: "old-token"}}}
+		obd.Spec.Validation = []v1alpha1.Validation{{Schema: &v1alpha1.PayloadSchema{ConfigMapRef: &v1alpha1.ConfigMapRef{Name: "schemas-v1", Key: "order.json"}}}}
 	}
 
 	It("runs dispatcher try with the manifest against what runs, and has its exit code", func(ctx SpecContext) {
@@ -73,8 +73,8 @@ var _ = Describe("kubectl outbox try", Label("try"), func() {
 		now, before := loaded(m.files.Data["config.yaml"]), loaded(m.files.Data["running.yaml"])
 		Expect(now.Validation[0].Rules[0].Message).To(Equal("the price is above 0"))
 		Expect(now.Validation[0].Schema).To(BeNil(), "what the manifest has no more is gone, whoever applied it")
-		Expect(now.Sink.HTTP.Auth.TokenFile).To(Equal("/etc/outbox/secrets/sink/token"))
-		Expect(before.Sink.HTTP.Auth.TokenFile).To(Equal("/etc/outbox/running/etc/outbox/secrets/sink/token"), "another Secret is another file")
+		Expect(now.Sink.Auth.SecretFile).To(Equal("/etc/outbox/secrets/sink/token"))
+		Expect(before.Sink.Auth.SecretFile).To(Equal("/etc/outbox/running/etc/outbox/secrets/sink/token"), "another Secret is another file")
 		Expect(before.Validation[0].Schema.File).To(Equal("/etc/outbox/running/etc/outbox/schemas/0.json"))
 		Expect(before.Database.DSNFile).To(Equal(now.Database.DSNFile), "rows come from one database")
 		Expect(sources(spec.Volumes, "running")).To(ConsistOf(
@@ -88,7 +88,7 @@ var _ = Describe("kubectl outbox try", Label("try"), func() {
 	It("tries schemas that are in the same file", func(ctx SpecContext) {
 		w.runs(ctx, http)
 		m := w.kubelet(ends(0))
-		w.in = changed + "  - schema: {configMap: {name: schemas-v2, key: order.json}}\n" +
+		w.in = changed + "  - schema: {configMapRef: {name: schemas-v2, key: order.json}}\n" +
 			"---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: schemas-v2}\ndata: {order.json: '{\"type\":\"object\"}'}\n" +
 			"---\n" + strings.Replace(changed, "name: orders", "name: bills", 1)
 		w.log = report
@@ -103,13 +103,13 @@ var _ = Describe("kubectl outbox try", Label("try"), func() {
 		w.in = strings.Replace(w.in, "data: {order.json", "data: {orders.json", 1)
 		r = w.run(ctx, "try", "orders", "-f", "-")
 		Expect(code(r.err)).To(Equal(78))
-		Expect(r.err).To(MatchError(ContainSubstring(`spec.validation[1].schema.configMap names the key "order.json", and the ConfigMap schemas-v2 of the file has none`)))
+		Expect(r.err).To(MatchError(ContainSubstring(`spec.validation[1].schema.configMapRef names the key "order.json", and the ConfigMap schemas-v2 of the file has none`)))
 		Expect(w.leftovers(ctx)).To(BeEmpty())
 	})
 
 	It("gives what runs a file of its own only where the manifest has another one", func(ctx SpecContext) {
 		w.runs(ctx, http)
-		kept := strings.Replace(changed, "  - rules:", "  - schema: {configMap: {name: schemas-v1, key: order.json}}\n  - rules:", 1)
+		kept := strings.Replace(changed, "  - rules:", "  - schema: {configMapRef: {name: schemas-v1, key: order.json}}\n  - rules:", 1)
 		edited := kept + "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: schemas-v1}\ndata: {order.json: '{\"type\":\"object\"}'}\n"
 		for in, own := range map[string][]string{kept: nil, edited: {"schemas-v1:order.json -> etc/outbox/schemas/0.json"}} {
 			w.in, w.log = in, report

@@ -24,13 +24,13 @@ func useless(t *testing.T, dir, closed string) map[string]leak {
 	aws := []string{"AWS_ACCESS_KEY_ID=" + secret, "AWS_SECRET_ACCESS_KEY=" + secret, "AWS_SESSION_TOKEN=" + secret, "AWS_REGION=eu-central-1"}
 	echo := consumer(t, http.StatusBadRequest)
 	return map[string]leak{
-		"http with a token of no use":      {fmt.Sprintf("{http: {url: 'http://%s', auth: {tokenFile: %s}}}", closed, lines), unavailable, nil, ""},
-		"http with a signature of no use":  {fmt.Sprintf("{http: {url: 'http://%s', signing: {secretFile: %s}}}", closed, lines), unavailable, nil, ""},
-		"http with a client key of no use": {fmt.Sprintf("{http: {url: 'https://%s', tls: {clientCertFile: %s, clientKeyFile: %[2]s}}}", closed, lines), unavailable, nil, ""},
-		"nats with credentials of no use":  {fmt.Sprintf("{nats: {servers: ['nats://%s'], auth: {credentialsFile: %s}}}", closed, lines), unavailable, nil, ""},
+		"http with a token of no use":      {fmt.Sprintf("{http: {url: 'http://%s'}, auth: {type: Token, secretFile: %s}}", closed, lines), unavailable, nil, ""},
+		"http with a signature of no use":  {fmt.Sprintf("{http: {url: 'http://%s', signingSecretFile: %s}}", closed, lines), unavailable, nil, ""},
+		"http with a client key of no use": {fmt.Sprintf("{http: {url: 'https://%s'}, tls: {clientCertFile: %s, clientKeyFile: %[2]s}}", closed, lines), unavailable, nil, ""},
+		"nats with credentials of no use":  {fmt.Sprintf("{nats: {servers: ['nats://%s']}, auth: {type: Credentials, secretFile: %s}}", closed, lines), unavailable, nil, ""},
 		"sqs that repeats what it gets":    {fmt.Sprintf("{sqs: {queueURL: '%s/1/orders'}}", echo), unavailable, aws, ""},
 		"sns that repeats what it gets":    {fmt.Sprintf("{sns: {topicARN: 'arn:aws:sns:eu-central-1:123456789012:orders', endpoint: '%s'}}", echo), unavailable, aws, ""},
-		"pubSub with a key of no use":      {"{pubSub: {project: orders-1, timeout: 1s}}", unavailable, []string{"GOOGLE_APPLICATION_CREDENTIALS=" + google}, ""},
+		"pubSub with a key of no use":      {"{pubSub: {project: orders-1}, timeout: 1s}", unavailable, []string{"GOOGLE_APPLICATION_CREDENTIALS=" + google}, ""},
 	}
 }
 
@@ -43,20 +43,20 @@ func registries(t *testing.T, dir, closed, brokers, login, wrong string) map[str
 	f.SeedSchema("proto", 1, 2, sr.Schema{Type: sr.TypeProtobuf, Schema: `syntax = "proto3"; message A { int64 card = 1; }`})
 	f.SeedSchema("json", 1, 3, sr.Schema{Type: sr.TypeJSON, Schema: `{"properties": {"card": {"pattern": "^[0-9]+$"}}}`})
 	kafka := func(encoding string) string {
-		return fmt.Sprintf("{kafka: {brokers: ['%s'], auth: {mechanism: PLAIN, basic: {%s}}, encoding: %s}}", brokers, login, encoding)
+		return fmt.Sprintf("{kafka: {brokers: ['%s'], encoding: %s}, auth: {type: Plain, %s}}", brokers, encoding, login)
 	}
 	at := func(url, auth string) string {
 		return fmt.Sprintf("schemaRegistry: {url: '%s', auth: {%s}}\n", url, auth)
 	}
-	known := at(f.URL(), "basic: {"+login+"}")
+	known := at(f.URL(), "type: Basic, "+login)
 	return map[string]leak{
 		"registry's Avro":                    {kafka("Avro"), dead, nil, known},
 		"registry's Protobuf":                {kafka("Protobuf, subject: proto"), dead, nil, known},
 		"registry's JSON Schema":             {fmt.Sprintf("{http: {url: '%s'}}", consumer(t, http.StatusOK)), dead, nil, known + "validation: [{schema: {registry: {subject: json}}}]\n"},
-		"registry wrong password":            {kafka("Avro"), unavailable, nil, at(f.URL(), "basic: {"+wrong+"}")},
-		"registry that repeats what it gets": {kafka("Avro"), unavailable, nil, at(consumer(t, http.StatusUnauthorized), "tokenFile: "+dir+"/bearer")},
-		"registry that is another server":    {kafka("Avro"), unavailable, nil, at(consumer(t, http.StatusOK), "tokenFile: "+dir+"/bearer")},
-		"registry with a token of no use":    {kafka("Avro"), unavailable, nil, at(f.URL(), "tokenFile: "+dir+"/lines")},
-		"registry closed":                    {kafka("Avro"), unavailable, nil, at("http://"+closed, "tokenFile: "+dir+"/bearer")},
+		"registry wrong password":            {kafka("Avro"), unavailable, nil, at(f.URL(), "type: Basic, "+wrong)},
+		"registry that repeats what it gets": {kafka("Avro"), unavailable, nil, at(consumer(t, http.StatusUnauthorized), "type: Token, secretFile: "+dir+"/bearer")},
+		"registry that is another server":    {kafka("Avro"), unavailable, nil, at(consumer(t, http.StatusOK), "type: Token, secretFile: "+dir+"/bearer")},
+		"registry with a token of no use":    {kafka("Avro"), unavailable, nil, at(f.URL(), "type: Token, secretFile: "+dir+"/lines")},
+		"registry closed":                    {kafka("Avro"), unavailable, nil, at("http://"+closed, "type: Token, secretFile: "+dir+"/bearer")},
 	}
 }

@@ -54,7 +54,7 @@ func TestNotificationIsSentAgainAfterAKill(t *testing.T) {
 	t.Cleanup(address.Close)
 	token := filepath.Join(t.TempDir(), "token")
 	check(t, os.WriteFile(token, []byte("token-"+secret), 0o600))
-	yaml := dispatching("{http: {url: '"+consumer.URL+"'}}") + "maxAttempts: 1\ndeadLetters: {notify: {url: '" + address.URL + "/dead-letters', auth: {tokenFile: " + token + "}}}\n"
+	yaml := dispatching("{http: {url: '"+consumer.URL+"'}}") + "maxAttempts: 1\ndeadLetters: {notify: {url: '" + address.URL + "/dead-letters', auth: {type: Token, secretFile: " + token + "}}}\n"
 	file := o.file(t, o.dispatcher, yaml)
 	run(t, "", "check", "-f", file).ok(t, "ok   notify: the address of deadLetters.notify can be reached", "ok   grants:")
 

@@ -105,7 +105,7 @@ func rotateNATS(t *testing.T, m mounted, _ *outbox) rotation {
 	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders"}})
 	check(t, err)
 	return rotation{
-		sink: fmt.Sprintf("{nats: {servers: ['%s'], auth: {basic: {usernameFile: %s, passwordFile: %s}}}}",
+		sink: fmt.Sprintf("{nats: {servers: ['%s']}, auth: {type: Basic, usernameFile: %s, secretFile: %s}}",
 			server.URL(), m.file("username"), m.file("password")),
 		before: map[string]string{"username": "outbox", "password": older}, after: map[string]string{"username": "outbox", "password": newer},
 		rotate: func(t *testing.T) { check(t, server.Configure(with(newer))) },
@@ -153,7 +153,7 @@ func rotateRabbitMQ(t *testing.T, m mounted, _ *outbox) rotation {
 	_, err = channel.QueueDeclare("orders", true, false, false, false, nil)
 	check(t, err)
 	return rotation{
-		sink: fmt.Sprintf("{rabbitmq: {addresses: ['%s'], auth: {basic: {usernameFile: %s, passwordFile: %s}}}}",
+		sink: fmt.Sprintf("{rabbitmq: {addresses: ['%s']}, auth: {type: Plain, usernameFile: %s, secretFile: %s}}",
 			address, m.file("username"), m.file("password")),
 		before: map[string]string{"username": "outbox", "password": older}, after: map[string]string{"username": "outbox", "password": newer},
 		rotate: func(t *testing.T) {
@@ -176,7 +176,7 @@ func rotateRedis(t *testing.T, m mounted, _ *outbox) rotation {
 	}
 	allow(t, older)
 	return rotation{
-		sink: fmt.Sprintf("{redis: {addresses: ['%s'], auth: {basic: {usernameFile: %s, passwordFile: %s}}}}",
+		sink: fmt.Sprintf("{redis: {addresses: ['%s']}, auth: {type: Basic, usernameFile: %s, secretFile: %s}}",
 			server.Address, m.file("username"), m.file("password")),
 		before: map[string]string{"username": "outbox", "password": older}, after: map[string]string{"username": "outbox", "password": newer},
 		rotate: func(t *testing.T) {

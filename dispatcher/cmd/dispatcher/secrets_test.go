@@ -12,7 +12,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -48,28 +47,28 @@ type leak struct {
 // port, or to a server that refuses them.
 func leaks(t *testing.T, dir string) map[string]leak {
 	closed := closedPort(t)
-	login := fmt.Sprintf("usernameFile: %[1]s/user, passwordFile: %[1]s/password", dir)
+	login := fmt.Sprintf("usernameFile: %[1]s/user, secretFile: %[1]s/password", dir)
 	wrong := strings.Replace(login, "/password", "/wrong", 1)
 	all := map[string]leak{
-		"http": {sink: fmt.Sprintf("{http: {url: '%s', headers: {x-tenant: plain}, auth: {tokenFile: %s/bearer}, signing: {secretFile: %[2]s/signing}}}",
+		"http": {sink: fmt.Sprintf("{http: {url: '%s', headers: {x-tenant: plain}, signingSecretFile: %[2]s/signing}, auth: {type: Token, secretFile: %[2]s/bearer}}",
 			consumer(t, http.StatusOK), dir), want: delivered},
-		"http that repeats what it gets": {sink: fmt.Sprintf("{http: {url: '%s', auth: {basic: {%s}}}}", consumer(t, http.StatusBadRequest), login), want: dead},
-		"http that refuses the token":    {sink: fmt.Sprintf("{http: {url: '%s', auth: {tokenFile: %s/bearer}}}", consumer(t, http.StatusUnauthorized), dir), want: unavailable},
-		"http closed":                    {sink: fmt.Sprintf("{http: {url: 'http://%s/%s', auth: {tokenFile: %s/bearer}}}", closed, "events", dir), want: unavailable},
-		"http without its file":          {sink: fmt.Sprintf("{http: {url: 'http://%s', auth: {tokenFile: %s/none}}}", closed, dir), want: unavailable},
+		"http that repeats what it gets": {sink: fmt.Sprintf("{http: {url: '%s'}, auth: {type: Basic, %s}}", consumer(t, http.StatusBadRequest), login), want: dead},
+		"http that refuses the token":    {sink: fmt.Sprintf("{http: {url: '%s'}, auth: {type: Token, secretFile: %s/bearer}}", consumer(t, http.StatusUnauthorized), dir), want: unavailable},
+		"http closed":                    {sink: fmt.Sprintf("{http: {url: 'http://%s/%s'}, auth: {type: Token, secretFile: %s/bearer}}", closed, "events", dir), want: unavailable},
+		"http without its file":          {sink: fmt.Sprintf("{http: {url: 'http://%s'}, auth: {type: Token, secretFile: %s/none}}", closed, dir), want: unavailable},
 	}
 	brokers := kafka(t)
 	for name, sink := range map[string]string{
-		"kafka":                fmt.Sprintf("{kafka: {brokers: ['%s'], auth: {mechanism: PLAIN, basic: {%s}}}}", brokers, login),
-		"kafka wrong password": fmt.Sprintf("{kafka: {brokers: ['%s'], auth: {mechanism: PLAIN, basic: {%s}}}}", brokers, wrong),
-		"kafka SCRAM refused":  fmt.Sprintf("{kafka: {brokers: ['%s'], auth: {mechanism: SCRAM-SHA-256, basic: {%s}}}}", brokers, wrong),
-		"kafka OAUTHBEARER":    fmt.Sprintf("{kafka: {brokers: ['%s'], timeout: 2s, auth: {mechanism: OAUTHBEARER, tokenFile: %s/bearer}}}", brokers, dir),
-		"kafka closed":         fmt.Sprintf("{kafka: {brokers: ['%s'], auth: {mechanism: PLAIN, basic: {%s}}}}", closed, login),
-		"nats closed":          fmt.Sprintf("{nats: {servers: ['nats://%s'], auth: {basic: {%s}}}}", closed, login),
-		"nats token closed":    fmt.Sprintf("{nats: {servers: ['nats://%s'], auth: {tokenFile: %s/bearer}}}", closed, dir),
-		"nats nkey of no use":  fmt.Sprintf("{nats: {servers: ['nats://%s'], auth: {nkeyFile: %s/bearer}}}", closed, dir),
-		"redis closed":         fmt.Sprintf("{redis: {addresses: ['%s'], auth: {basic: {%s}}}}", closed, login),
-		"rabbitmq closed":      fmt.Sprintf("{rabbitmq: {addresses: ['%s'], auth: {basic: {%s}}}}", closed, login),
+		"kafka":                fmt.Sprintf("{kafka: {brokers: ['%s']}, auth: {type: Plain, %s}}", brokers, login),
+		"kafka wrong password": fmt.Sprintf("{kafka: {brokers: ['%s']}, auth: {type: Plain, %s}}", brokers, wrong),
+		"kafka SCRAM refused":  fmt.Sprintf("{kafka: {brokers: ['%s']}, auth: {type: ScramSHA256, %s}}", brokers, wrong),
+		"kafka OAUTHBEARER":    fmt.Sprintf("{kafka: {brokers: ['%s']}, timeout: 2s, auth: {type: OAuthBearer, secretFile: %s/bearer}}", brokers, dir),
+		"kafka closed":         fmt.Sprintf("{kafka: {brokers: ['%s']}, auth: {type: Plain, %s}}", closed, login),
+		"nats closed":          fmt.Sprintf("{nats: {servers: ['nats://%s']}, auth: {type: Basic, %s}}", closed, login),
+		"nats token closed":    fmt.Sprintf("{nats: {servers: ['nats://%s']}, auth: {type: Token, secretFile: %s/bearer}}", closed, dir),
+		"nats nkey of no use":  fmt.Sprintf("{nats: {servers: ['nats://%s']}, auth: {type: NKey, secretFile: %s/bearer}}", closed, dir),
+		"redis closed":         fmt.Sprintf("{redis: {addresses: ['%s']}, auth: {type: Basic, %s}}", closed, login),
+		"rabbitmq closed":      fmt.Sprintf("{rabbitmq: {addresses: ['%s']}, auth: {type: Plain, %s}}", closed, login),
 	} {
 		all[name] = leak{sink: sink, want: unavailable}
 	}
@@ -96,10 +95,10 @@ func clouds(closed string) map[string]leak {
 	aws := []string{"AWS_ACCESS_KEY_ID=" + secret, "AWS_SECRET_ACCESS_KEY=" + secret, "AWS_SESSION_TOKEN=" + secret, "AWS_REGION=eu-central-1"}
 	azure := []string{"AZURE_CLIENT_ID=" + secret, "AZURE_TENANT_ID=tenant", "AZURE_CLIENT_SECRET=" + secret, "AZURE_AUTHORITY_HOST=https://" + closed}
 	return map[string]leak{
-		"sqs closed":        {fmt.Sprintf("{sqs: {queueURL: 'https://sqs.eu-central-1.amazonaws.com/1/orders', endpoint: 'http://%s', timeout: 1s}}", closed), unavailable, aws, ""},
-		"sns closed":        {fmt.Sprintf("{sns: {topicARN: 'arn:aws:sns:eu-central-1:123456789012:orders', endpoint: 'http://%s', timeout: 1s}}", closed), unavailable, aws, ""},
-		"pubSub closed":     {fmt.Sprintf("{pubSub: {project: orders-1, endpoint: 'http://%s', timeout: 1s}}", closed), unavailable, nil, ""},
-		"serviceBus closed": {fmt.Sprintf("{serviceBus: {namespace: orders.servicebus.windows.net, endpoint: '%s', timeout: 1s}}", closed), unavailable, azure, ""},
+		"sqs closed":        {fmt.Sprintf("{sqs: {queueURL: 'https://sqs.eu-central-1.amazonaws.com/1/orders', endpoint: 'http://%s'}, timeout: 1s}", closed), unavailable, aws, ""},
+		"sns closed":        {fmt.Sprintf("{sns: {topicARN: 'arn:aws:sns:eu-central-1:123456789012:orders', endpoint: 'http://%s'}, timeout: 1s}", closed), unavailable, aws, ""},
+		"pubSub closed":     {fmt.Sprintf("{pubSub: {project: orders-1, endpoint: 'http://%s'}, timeout: 1s}", closed), unavailable, nil, ""},
+		"serviceBus closed": {fmt.Sprintf("{serviceBus: {namespace: orders.servicebus.windows.net, endpoint: '%s'}, timeout: 1s}", closed), unavailable, azure, ""},
 	}
 }
 
@@ -123,7 +122,7 @@ func pipelines(http, brokers, login string) map[string]leak {
 		all["pipeline with "+name] = leak{sink: http, want: want, more: yaml + "\n"}
 	}
 	all["pipeline with a route"] = leak{
-		sink: fmt.Sprintf("{kafka: {brokers: ['%s'], auth: {mechanism: PLAIN, basic: {%s}}}}", brokers, login), want: retried,
+		sink: fmt.Sprintf("{kafka: {brokers: ['%s']}, auth: {type: Plain, %s}}", brokers, login), want: retried,
 		more: "routes: [{to: 'string(int(event.headers.authorization))'}]\n",
 	}
 	return all
@@ -135,24 +134,24 @@ func servers(t *testing.T, login, wrong string) map[string]leak {
 	check(t, err)
 	t.Cleanup(func() { check(t, n.Stop(context.Background())) })
 	all := map[string]leak{
-		"nats without a stream": {fmt.Sprintf("{nats: {servers: ['%s'], auth: {basic: {%s}}}}", n.URL(), login), retried, nil, ""},
-		"nats wrong password":   {fmt.Sprintf("{nats: {servers: ['%s'], auth: {basic: {%s}}}}", n.URL(), wrong), unavailable, nil, ""},
+		"nats without a stream": {fmt.Sprintf("{nats: {servers: ['%s']}, auth: {type: Basic, %s}}", n.URL(), login), retried, nil, ""},
+		"nats wrong password":   {fmt.Sprintf("{nats: {servers: ['%s']}, auth: {type: Basic, %s}}", n.URL(), wrong), unavailable, nil, ""},
 	}
 	r, err := redis.Start(t.Context(), redis.Options{Settings: map[string]string{
 		"user": fmt.Sprintf("user-%s on >password-%[1]s ~* +@all", secret),
 	}})
 	if isThere(t, err, redis.ErrMissing) {
 		t.Cleanup(func() { check(t, r.Stop(context.Background())) })
-		all["redis"] = leak{fmt.Sprintf("{redis: {addresses: ['%s'], auth: {basic: {%s}}}}", r.Address, login), delivered, nil, ""}
-		all["redis wrong password"] = leak{fmt.Sprintf("{redis: {addresses: ['%s'], auth: {basic: {%s}}}}", r.Address, wrong), unavailable, nil, ""}
+		all["redis"] = leak{fmt.Sprintf("{redis: {addresses: ['%s']}, auth: {type: Basic, %s}}", r.Address, login), delivered, nil, ""}
+		all["redis wrong password"] = leak{fmt.Sprintf("{redis: {addresses: ['%s']}, auth: {type: Basic, %s}}", r.Address, wrong), unavailable, nil, ""}
 	}
 	b, err := rabbitmq.Start(t.Context(), rabbitmq.Options{
 		Users: map[string]string{"user-" + secret: "password-" + secret}, Permissions: map[string][3]string{"user-" + secret: {".*", ".*", ".*"}},
 	})
 	if isThere(t, err, rabbitmq.ErrMissing) {
 		t.Cleanup(func() { check(t, b.Stop(context.Background())) })
-		all["rabbitmq without a queue"] = leak{fmt.Sprintf("{rabbitmq: {addresses: ['%s'], auth: {basic: {%s}}}}", b.Address(rabbitmq.Plain), login), retried, nil, ""}
-		all["rabbitmq wrong password"] = leak{fmt.Sprintf("{rabbitmq: {addresses: ['%s'], auth: {basic: {%s}}}}", b.Address(rabbitmq.Plain), wrong), unavailable, nil, ""}
+		all["rabbitmq without a queue"] = leak{fmt.Sprintf("{rabbitmq: {addresses: ['%s']}, auth: {type: Plain, %s}}", b.Address(rabbitmq.Plain), login), retried, nil, ""}
+		all["rabbitmq wrong password"] = leak{fmt.Sprintf("{rabbitmq: {addresses: ['%s']}, auth: {type: Plain, %s}}", b.Address(rabbitmq.Plain), wrong), unavailable, nil, ""}
 	}
 	return all
 }
@@ -214,7 +213,7 @@ func TestPlantedSecrets(t *testing.T) {
 		check(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	all := leaks(t, dir)
-	for kind := range reflect.TypeFor[config.Sink]().Fields() {
+	for _, kind := range config.SinkKinds() {
 		name, _, _ := strings.Cut(kind.Tag.Get("json"), ",")
 		if name != "log" && !slices.ContainsFunc(slices.Collect(maps.Values(all)), func(c leak) bool { return strings.HasPrefix(c.sink, "{"+name+":") }) {
 			t.Errorf("no case has the sink %s", name)

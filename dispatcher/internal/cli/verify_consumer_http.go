@@ -117,7 +117,8 @@ func (f verifyConsumerFlags) checkTimeout() time.Duration { return f.timeout / 1
 
 // sink is the configuration of the http sink that the flags make.
 func (f verifyConsumerFlags) sink() (config.HTTPSink, error) {
-	cfg := config.HTTPSink{URL: f.url, ContentMode: config.ContentMode(f.contentMode), Timeout: config.Duration(min(f.checkTimeout(), 10*time.Second)), Headers: map[string]string{}}
+	cfg := config.HTTPSink{URL: f.url, ContentMode: config.ContentMode(f.contentMode), Headers: map[string]string{}}
+	cfg.Timeout = config.Duration(min(f.checkTimeout(), 10*time.Second))
 	for _, header := range f.headers {
 		name, value, ok := strings.Cut(header, "=")
 		if path, isFile := strings.CutPrefix(value, "@"); isFile {
@@ -141,13 +142,11 @@ func (f verifyConsumerFlags) sink() (config.HTTPSink, error) {
 	case (f.user == "") != (f.passwordFile == ""):
 		return cfg, errors.New("--user and --password-file belong together; set both")
 	case f.tokenFile != "":
-		cfg.Auth = &config.HTTPAuth{TokenFile: f.tokenFile}
+		cfg.Auth = &config.Auth{Type: config.AuthToken, SecretFile: f.tokenFile}
 	case f.user != "":
-		cfg.Auth = &config.HTTPAuth{Basic: &config.BasicAuth{Username: f.user, PasswordFile: f.passwordFile}}
+		cfg.Auth = &config.Auth{Type: config.AuthBasic, Username: f.user, SecretFile: f.passwordFile}
 	}
-	if f.signingFile != "" {
-		cfg.Signing = &config.HTTPSigning{SecretFile: f.signingFile}
-	}
+	cfg.SigningSecretFile = f.signingFile
 	if f.caFile != "" {
 		cfg.TLS = &config.TLS{CAFile: f.caFile}
 	}

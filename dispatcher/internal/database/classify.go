@@ -61,7 +61,7 @@ func classify(err error) verdict {
 		return verdict{reason, pg.Message, remedy}
 	case isCertificate(err):
 		return verdict{CertificateInvalid, innermost(err).Error(),
-			"set the database's tls.ca (in a dispatcher's file: caFile) to the certificate of the server's authority, and connect by a name that the server's certificate has"}
+			"set the database's tls.caSecretRef or tls.caConfigMapRef (in a dispatcher's file: caFile) to the certificate of the server's authority, and connect by a name that the server's certificate has"}
 	case isRefusedCertificate(err):
 		return verdict{CertificateInvalid, innermost(err).Error(),
 			"the server does not accept the client's certificate: set the database's clientCertFile and clientKeyFile to one of an authority that it trusts"}

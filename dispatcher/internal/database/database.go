@@ -184,7 +184,8 @@ func quote(value string) string {
 	return "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(value) + "'"
 }
 
-// secure puts sslMode and caFile into a connection string, over what it says.
+// secure puts sslMode and caFile into a connection string, over what it says. A caFile without sslMode is for
+// verify-full, unless the string says verify-ca.
 func secure(dsn string, d config.Database) (string, error) {
 	settings := map[string]string{}
 	if d.SSLMode != "" {
@@ -199,6 +200,9 @@ func secure(dsn string, d config.Database) (string, error) {
 			return "", &problem{CertificateInvalid, fmt.Sprintf("database.caFile (%s) holds no PEM certificate; put the certificate of the server's authority there", d.CAFile), nil}
 		}
 		settings["sslrootcert"] = d.CAFile
+		if d.SSLMode == "" && !strings.Contains(dsn, "sslmode=verify-ca") {
+			settings["sslmode"] = "verify-full"
+		}
 	}
 	if !strings.HasPrefix(dsn, "postgres://") && !strings.HasPrefix(dsn, "postgresql://") {
 		for key, value := range settings {

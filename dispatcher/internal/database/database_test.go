@@ -110,7 +110,7 @@ func TestClassify(t *testing.T) {
 		},
 		"certificate of another authority": {
 			database: config.Database{DSN: change(t, good, secretly), SSLMode: "verify-ca", CAFile: file(t, newAuthority(t).pem)},
-			reason:   CertificateInvalid, want: []string{"signed by unknown authority", "; set the database's tls.ca (in a dispatcher's file: caFile)"},
+			reason:   CertificateInvalid, want: []string{"signed by unknown authority", "; set the database's tls.caSecretRef or tls.caConfigMapRef (in a dispatcher's file: caFile)"},
 		},
 		"certificate for another name": {
 			database: config.Database{DSN: change(t, good, secretly), SSLMode: "verify-full", CAFile: file(t, ca)},

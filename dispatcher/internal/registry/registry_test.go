@@ -273,12 +273,12 @@ func TestCredentialsReadForEachRequest(t *testing.T) {
 	dir := t.TempDir()
 	user, password, token := filepath.Join(dir, "user"), filepath.Join(dir, "password"), filepath.Join(dir, "token")
 	for name, test := range map[string]struct {
-		auth   *config.HTTPAuth
+		auth   *config.Auth
 		header string
 		rotate string
 	}{
-		"basic":  {&config.HTTPAuth{Basic: &config.BasicAuth{UsernameFile: user, PasswordFile: password}}, "Basic " + base64.StdEncoding.EncodeToString([]byte("alice:right")), password},
-		"bearer": {&config.HTTPAuth{TokenFile: token}, "Bearer right", token},
+		"basic":  {&config.Auth{Type: config.AuthBasic, UsernameFile: user, SecretFile: password}, "Basic " + base64.StdEncoding.EncodeToString([]byte("alice:right")), password},
+		"bearer": {&config.Auth{Type: config.AuthToken, SecretFile: token}, "Bearer right", token},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t, srfake.WithAuth(test.header))

@@ -106,9 +106,9 @@ func File(t testing.TB, name, content string) string {
 }
 
 // Login makes files with a user and a password, each with a line break at its end.
-func Login(t testing.TB, user, password string) *config.BasicAuth {
+func Login(t testing.TB, typ config.AuthType, user, password string) *config.Auth {
 	t.Helper()
-	return &config.BasicAuth{UsernameFile: File(t, "user", user+"\n"), PasswordFile: File(t, "password", password+"\n")}
+	return &config.Auth{Type: typ, UsernameFile: File(t, "user", user+"\n"), SecretFile: File(t, "password", password+"\n")}
 }
 
 // Write writes a file.

@@ -9,55 +9,48 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
-// Authorization returns the value of HTTP's header of that name for auth, which is what the
+// Authorization returns the value of HTTP's header of that name for auth, of type Basic or Token, which is what the
 // configuration has at field. It fails as [Credential] does.
-func Authorization(field string, auth *config.HTTPAuth) (string, error) {
-	unusable := func(file, path, remedy string) error {
-		return reason.With(reason.AuthenticationFailed, fmt.Errorf("%s.%s: %s holds %s alone into it", field, file, path, remedy))
-	}
-	if auth.Basic == nil {
-		const file = "tokenFile"
-		token, err := Credential(field+"."+file, auth.TokenFile)
-		if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			return "", unusable(file, auth.TokenFile, "spaces, line breaks or other characters that no token has; write the token")
-		}
-		return "Bearer " + token, err
-	}
-	user, password, err := Basic(field+".basic", auth.Basic)
+func Authorization(field string, auth *config.Auth) (string, error) {
+	user, secret, err := Login(field, auth)
 	if err != nil {
 		return "", err
 	}
-	if strings.Contains(user, ":") {
-		if auth.Basic.UsernameFile == "" {
-			return "", reason.With(reason.AuthenticationFailed, fmt.Errorf("%s.basic.username has a colon, which a user name cannot have; write the name alone", field))
-		}
-		return "", unusable("basic.usernameFile", auth.Basic.UsernameFile, "a colon, which a user name cannot have; write the name")
+	unusable := func(file, path, remedy string) error {
+		return reason.With(reason.AuthenticationFailed, fmt.Errorf("%s.%s: %s holds %s alone into it", field, file, path, remedy))
 	}
-	return "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password)), nil
+	switch {
+	case auth.Type == config.AuthToken && strings.ContainsFunc(secret, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return "", unusable("secretFile", auth.SecretFile, "spaces, line breaks or other characters that no token has; write the token")
+	case auth.Type == config.AuthToken:
+		return "Bearer " + secret, nil
+	case strings.Contains(user, ":") && auth.UsernameFile != "":
+		return "", unusable("usernameFile", auth.UsernameFile, "a colon, which a user name cannot have; write the name")
+	case strings.Contains(user, ":"):
+		return "", reason.With(reason.AuthenticationFailed, fmt.Errorf("%s.username has a colon, which a user name cannot have; write the name alone", field))
+	}
+	return "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+secret)), nil
 }
 
 // AuthorizationPaths are the files that auth names, for [Watch].
-func AuthorizationPaths(auth *config.HTTPAuth) (paths []string) {
-	if auth.Basic == nil {
-		return []string{auth.TokenFile}
+func AuthorizationPaths(auth *config.Auth) []string {
+	if auth.UsernameFile == "" {
+		return []string{auth.SecretFile}
 	}
-	if auth.Basic.UsernameFile != "" {
-		paths = append(paths, auth.Basic.UsernameFile)
-	}
-	return append(paths, auth.Basic.PasswordFile)
+	return []string{auth.UsernameFile, auth.SecretFile}
 }
 
-// Basic returns the user and the password of auth, which is what the configuration has at field. It
-// fails as [Credential] does.
-func Basic(field string, auth *config.BasicAuth) (user, password string, err error) {
+// Login returns the name of the user, empty for a type without one, and the secret of auth, which is what the
+// configuration has at field. It fails as [Credential] does.
+func Login(field string, auth *config.Auth) (user, secret string, err error) {
 	user = auth.Username
 	if auth.UsernameFile != "" {
 		if user, err = Credential(field+".usernameFile", auth.UsernameFile); err != nil {
 			return "", "", err
 		}
 	}
-	if password, err = Credential(field+".passwordFile", auth.PasswordFile); err != nil {
+	if secret, err = Credential(field+".secretFile", auth.SecretFile); err != nil {
 		return "", "", err
 	}
-	return user, password, nil
+	return user, secret, nil
 }

@@ -37,7 +37,7 @@ func TestRefusedCredentialsAreReadAtOnce(t *testing.T) {
 	}))
 	token := file(t, "token", "one\n")
 	cfg := plant(t, "http", address)
-	cfg.Auth = &config.HTTPAuth{TokenFile: token}
+	cfg.Auth = &config.Auth{Type: config.AuthToken, SecretFile: token}
 	s := open(t, cfg)
 	s.authorization.Every = time.Hour
 	want(t, "the old token", post(t, s), true, reason.AuthenticationFailed, "401")
@@ -59,7 +59,7 @@ func TestCredentialsAreReadAgain(t *testing.T) {
 	address, got := authorizations(t)
 	token := file(t, "token", "one\n")
 	cfg := plant(t, "http", address)
-	cfg.Auth = &config.HTTPAuth{TokenFile: token}
+	cfg.Auth = &config.Auth{Type: config.AuthToken, SecretFile: token}
 	s := open(t, cfg)
 	for _, test := range []struct{ content, want string }{{"one\n", "Bearer one"}, {"two\n", "Bearer two"}, {"ab\r\n", "Bearer ab"}} {
 		// As a mounted Secret changes: another file takes the name. Same size, same time.
@@ -94,7 +94,7 @@ func TestBasicCredentials(t *testing.T) {
 	address, got := authorizations(t)
 	user, password := file(t, "username", "bob\n"), file(t, "password", "p:w é\n")
 	cfg := plant(t, "http", address)
-	cfg.Auth = &config.HTTPAuth{Basic: &config.BasicAuth{UsernameFile: user, PasswordFile: password}}
+	cfg.Auth = &config.Auth{Type: config.AuthBasic, UsernameFile: user, SecretFile: password}
 	s := open(t, cfg)
 	if err := post(t, s); err != nil {
 		t.Fatal(err)
@@ -124,17 +124,17 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 	clientCertFile, clientKeyFile := file(t, "tls.crt", cert.CertPEM), file(t, "tls.key", second.KeyPEM)
 	for _, test := range []struct {
 		name, word string
-		auth       *config.HTTPAuth
+		auth       *config.Auth
 		tls        *config.TLS
 		texts      []string
 	}{
-		{"no token", reason.AuthenticationFailed, &config.HTTPAuth{TokenFile: missing}, nil, []string{"auth.tokenFile", missing}},
-		{"empty token", reason.AuthenticationFailed, &config.HTTPAuth{TokenFile: empty}, nil, []string{"auth.tokenFile", empty, "is empty"}},
-		{"broken token", reason.AuthenticationFailed, &config.HTTPAuth{TokenFile: broken}, nil, []string{"auth.tokenFile", broken}},
-		{"no user", reason.AuthenticationFailed, &config.HTTPAuth{Basic: &config.BasicAuth{UsernameFile: missing, PasswordFile: good}}, nil, []string{"auth.basic.usernameFile", missing}},
-		{"colon in user", reason.AuthenticationFailed, &config.HTTPAuth{Basic: &config.BasicAuth{UsernameFile: file(t, "u", "a:"+tokenSecret), PasswordFile: good}}, nil, []string{"auth.basic.usernameFile", "colon"}},
-		{"colon in a user as it is", reason.AuthenticationFailed, &config.HTTPAuth{Basic: &config.BasicAuth{Username: "a:" + tokenSecret, PasswordFile: good}}, nil, []string{"auth.basic.username has a colon"}},
-		{"no password", reason.AuthenticationFailed, &config.HTTPAuth{Basic: &config.BasicAuth{UsernameFile: good, PasswordFile: missing}}, nil, []string{"auth.basic.passwordFile", missing}},
+		{"no token", reason.AuthenticationFailed, &config.Auth{Type: config.AuthToken, SecretFile: missing}, nil, []string{"auth.secretFile", missing}},
+		{"empty token", reason.AuthenticationFailed, &config.Auth{Type: config.AuthToken, SecretFile: empty}, nil, []string{"auth.secretFile", empty, "is empty"}},
+		{"broken token", reason.AuthenticationFailed, &config.Auth{Type: config.AuthToken, SecretFile: broken}, nil, []string{"auth.secretFile", broken}},
+		{"no user", reason.AuthenticationFailed, &config.Auth{Type: config.AuthBasic, UsernameFile: missing, SecretFile: good}, nil, []string{"auth.usernameFile", missing}},
+		{"colon in user", reason.AuthenticationFailed, &config.Auth{Type: config.AuthBasic, UsernameFile: file(t, "u", "a:"+tokenSecret), SecretFile: good}, nil, []string{"auth.usernameFile", "colon"}},
+		{"colon in a user as it is", reason.AuthenticationFailed, &config.Auth{Type: config.AuthBasic, Username: "a:" + tokenSecret, SecretFile: good}, nil, []string{"auth.username has a colon"}},
+		{"no password", reason.AuthenticationFailed, &config.Auth{Type: config.AuthBasic, UsernameFile: good, SecretFile: missing}, nil, []string{"auth.secretFile", missing}},
 		{"no authority", reason.CertificateInvalid, nil, &config.TLS{CAFile: missing}, []string{"tls.caFile", missing}},
 		{"empty authority", reason.CertificateInvalid, nil, &config.TLS{CAFile: empty}, []string{"tls.caFile", empty}},
 		{"broken authority", reason.CertificateInvalid, nil, &config.TLS{CAFile: broken}, []string{"tls.caFile", broken, "PEM"}},
@@ -222,14 +222,14 @@ func TestNewRefuses(t *testing.T) {
 		"password":          {config.HTTPSink{URL: "http://u:" + tokenSecret + "@consumer.example"}, "sink.http.url must not hold a user"},
 		"mode":              {config.HTTPSink{URL: url, ContentMode: "binary"}, "sink.http.contentMode "},
 		"batch size":        {config.HTTPSink{URL: url, ContentMode: config.Batch, BatchSize: -1}, "sink.http.batchSize "},
-		"timeout":           {config.HTTPSink{URL: url, Timeout: -1}, "sink.http.timeout "},
+		"timeout":           {config.HTTPSink{URL: url, Access: config.Access{Timeout: -1}}, "sink.timeout "},
 		"attribute":         {config.HTTPSink{URL: url, Headers: map[string]string{"ce-id": "x"}}, `sink.http.headers["ce-id"] `},
 		"credential":        {config.HTTPSink{URL: url, Headers: map[string]string{"authorization": tokenSecret}}, `sink.http.headers["authorization"] `},
 		"of the connection": {config.HTTPSink{URL: url, Headers: map[string]string{"Connection": "close"}}, `sink.http.headers["Connection"] `},
 		"header value":      {config.HTTPSink{URL: url, Headers: map[string]string{"x-a": tokenSecret + "\n"}}, `sink.http.headers["x-a"] `},
-		"two credentials":   {config.HTTPSink{URL: url, Auth: &config.HTTPAuth{TokenFile: "a", Basic: &config.BasicAuth{}}}, "sink.http.auth "},
-		"tls without https": {config.HTTPSink{URL: "http://consumer.example", TLS: &config.TLS{CAFile: "a"}}, "sink.http.tls needs an https:// url"},
-		"half of a pair":    {config.HTTPSink{URL: url, TLS: &config.TLS{ClientCertFile: "a"}}, "sink.http.tls has only one of"},
+		"another login":     {config.HTTPSink{URL: url, Access: config.Access{Auth: &config.Auth{Type: config.AuthPlain}}}, "sink.auth.type "},
+		"tls without https": {config.HTTPSink{URL: "http://consumer.example", Access: config.Access{TLS: &config.TLS{CAFile: "a"}}}, "sink.tls needs an https:// url"},
+		"half of a pair":    {config.HTTPSink{URL: url, Access: config.Access{TLS: &config.TLS{ClientCertFile: "a"}}}, "sink.tls has only one of"},
 	} {
 		got, err := New(test.cfg, nil)
 		if err == nil || got != nil {

@@ -43,9 +43,11 @@ func newEvent() *dispatcher.Event {
 func plant(t *testing.T, scheme, address string) config.HTTPSink {
 	return config.HTTPSink{
 		URL:     scheme + "://" + address + "/events?key=" + querySecret,
-		Timeout: config.Duration(20 * time.Second),
 		Headers: map[string]string{"X-Key": headerSecret},
-		Auth:    &config.HTTPAuth{TokenFile: file(t, "token", tokenSecret+"\n")},
+		Access: config.Access{
+			Auth:    &config.Auth{Type: config.AuthToken, SecretFile: file(t, "token", tokenSecret+"\n")},
+			Timeout: config.Duration(20 * time.Second),
+		},
 	}
 }
 

@@ -28,7 +28,7 @@ func TestHTTPSinkMeetsTheSinkContract(t *testing.T) {
 		ca := sinktest.NewAuthority(t, "test")
 		cert := ca.Sign(t, "server", sinktest.InAnHour())
 		sinktest.Exercise(t, func(t *testing.T) sinktest.Destination {
-			cfg := config.HTTPSink{TLS: &config.TLS{CAFile: file(t, "ca.crt", ca.PEM)}}
+			cfg := config.HTTPSink{Access: config.Access{TLS: &config.TLS{CAFile: file(t, "ca.crt", ca.PEM)}}}
 			return destination(t, cfg, &tls.Config{Certificates: []tls.Certificate{cert.TLS}, NextProtos: []string{"h2"}})
 		})
 	})

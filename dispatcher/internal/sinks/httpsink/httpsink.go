@@ -67,8 +67,8 @@ func build(cfg config.HTTPSink, route func(*dispatcher.Event) (string, error)) (
 	}
 	u.Fragment, u.RawFragment = "", ""
 	s := &sink{
-		mode: cfg.ContentMode, batchSize: max(1, cfg.BatchSize), timeout: cfg.Timeout.D(), capture: cfg.CaptureResponse, base: newTarget(u), route: route,
-		header: headers(cfg.Headers), authorization: newAuthorization(cfg.Auth), signing: newSigning(cfg.Signing),
+		mode: cfg.ContentMode, batchSize: max(1, cfg.BatchSize), timeout: cfg.Timeout.D(), capture: cfg.CaptureResponse == config.CaptureBody, base: newTarget(u), route: route,
+		header: headers(cfg.Headers), authorization: newAuthorization(cfg.Auth), signing: newSigning(cfg.SigningSecretFile),
 		client: newClient(cfg.TLS, cfg.Timeout.D(), cfg.MaxConnections),
 	}
 	if cfg.MaxConnections > 0 {
@@ -219,7 +219,7 @@ func (s *sink) Close(context.Context) error {
 }
 
 // newAuthorization returns the value of the header Authorization, "" for none.
-func newAuthorization(auth *config.HTTPAuth) *files.Watched[string] {
+func newAuthorization(auth *config.Auth) *files.Watched[string] {
 	if auth == nil {
 		return files.Watch(func() (string, error) { return "", nil })
 	}

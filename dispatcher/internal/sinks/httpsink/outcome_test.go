@@ -289,7 +289,7 @@ func TestContextEnds(t *testing.T) {
 // CONTRACT: C-41, C-73
 func TestCaptureResponse(t *testing.T) {
 	response := "payload-4111 is too much " + strings.Repeat("ä", 100_000)
-	for _, capture := range []bool{true, false} {
+	for _, capture := range []config.ResponseCapture{config.CaptureBody, config.CaptureNone, ""} {
 		address, _ := serve(t, "", nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusUnprocessableEntity)
 			_, _ = io.WriteString(w, response)
@@ -299,14 +299,14 @@ func TestCaptureResponse(t *testing.T) {
 		s := open(t, cfg)
 		err := s.Deliver(t.Context(), []*dispatcher.Event{sinktest.NewEvent()})[0]
 		want := ""
-		if capture {
+		if capture == config.CaptureBody {
 			want = response[:1024]
 		}
 		if got := dispatcher.ResponseOf(err); got != want {
-			t.Errorf("captureResponse %t: %d bytes are kept, want %d", capture, len(got), len(want))
+			t.Errorf("captureResponse %q: %d bytes are kept, want %d", capture, len(got), len(want))
 		}
 		if got := dispatcher.CauseOf(err); got != (dispatcher.Cause{Class: "http", Code: "422"}) {
-			t.Errorf("captureResponse %t: the cause is %+v", capture, got)
+			t.Errorf("captureResponse %q: the cause is %+v", capture, got)
 		}
 		_ = sinktest.Verify(t, err)
 	}

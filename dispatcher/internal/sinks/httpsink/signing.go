@@ -13,7 +13,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/files"
 )
@@ -27,17 +26,17 @@ const (
 // secrets are the keys that a request is signed with, none for no signature.
 type secrets [][]byte
 
-// newSigning returns the secrets of cfg's file.
-func newSigning(cfg *config.HTTPSigning) *files.Watched[secrets] {
-	if cfg == nil {
+// newSigning returns the secrets of the file, none without one.
+func newSigning(path string) *files.Watched[secrets] {
+	if path == "" {
 		return files.Watch(func() (secrets, error) { return nil, nil })
 	}
-	return files.Watch(func() (secrets, error) { return readSecrets(cfg.SecretFile) }, cfg.SecretFile)
+	return files.Watch(func() (secrets, error) { return readSecrets(path) }, path)
 }
 
 // readSecrets reads one secret from each line, or from between spaces.
 func readSecrets(path string) (keys secrets, err error) {
-	content, err := files.Read("signing.secretFile", path)
+	content, err := files.Read("signingSecretFile", path)
 	if err != nil {
 		return nil, err
 	}
@@ -45,13 +44,13 @@ func readSecrets(path string) (keys secrets, err error) {
 		text, prefixed := strings.CutPrefix(string(word), secretPrefix)
 		key, err := base64.StdEncoding.DecodeString(text)
 		if !prefixed || err != nil || len(key) < minSecret || len(key) > maxSecret {
-			return nil, fmt.Errorf("signing.secretFile: secret %d in %s is none of Standard Webhooks; write %s and %d to %d random bytes in base64",
+			return nil, fmt.Errorf("signingSecretFile: secret %d in %s is none of Standard Webhooks; write %s and %d to %d random bytes in base64",
 				n+1, path, secretPrefix, minSecret, maxSecret)
 		}
 		keys = append(keys, key)
 	}
 	if len(keys) == 0 {
-		return nil, fmt.Errorf("signing.secretFile: %s is empty; write the secret into it", path)
+		return nil, fmt.Errorf("signingSecretFile: %s is empty; write the secret into it", path)
 	}
 	return keys, nil
 }

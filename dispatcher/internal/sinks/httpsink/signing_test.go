@@ -48,7 +48,7 @@ func TestSignaturesVerifyWithEitherSecret(t *testing.T) {
 	for _, mode := range []config.ContentMode{config.Binary, config.Structured, config.Batch} {
 		cfg := plant(t, "http", address)
 		cfg.ContentMode = mode
-		cfg.Signing = &config.HTTPSigning{SecretFile: file(t, "secret", newer+"\n"+older+"\n")}
+		cfg.SigningSecretFile = file(t, "secret", newer+"\n"+older+"\n")
 		s := open(t, cfg)
 		one, two := newEvent(), newEvent()
 		batches := [][]*dispatcher.Event{{one}, {one}}
@@ -129,7 +129,7 @@ func TestSecretFile(t *testing.T) {
 	address, got := webhooks(t)
 	path := file(t, "secret", "")
 	cfg := plant(t, "http", address)
-	cfg.Signing = &config.HTTPSigning{SecretFile: path}
+	cfg.SigningSecretFile = path
 	s := open(t, cfg)
 	for content, text := range map[string]string{
 		"":                                       "is empty; write the value into it",

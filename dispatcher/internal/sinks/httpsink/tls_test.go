@@ -58,8 +58,8 @@ func TestRejectedCertificateIsTheDestinationsFault(t *testing.T) {
 	}{
 		{name: "good", server: serverWith(good), ca: ca.PEM},
 		{name: "two authorities", server: serverWith(good), ca: other.PEM + ca.PEM},
-		{name: "other authority", server: serverWith(good), ca: other.PEM, word: reason.CertificateInvalid, text: "; set tls.ca (in a dispatcher's file: tls.caFile)"},
-		{name: "system's roots", server: serverWith(good), word: reason.CertificateInvalid, text: "; set tls.ca (in a dispatcher's file: tls.caFile)"},
+		{name: "other authority", server: serverWith(good), ca: other.PEM, word: reason.CertificateInvalid, text: "; set tls.caSecretRef or caConfigMapRef (in a dispatcher's file: tls.caFile)"},
+		{name: "system's roots", server: serverWith(good), word: reason.CertificateInvalid, text: "; set tls.caSecretRef or caConfigMapRef (in a dispatcher's file: tls.caFile)"},
 		{name: "expired", server: serverWith(ca.Sign(t, "server", time.Now().Add(-time.Minute))), ca: ca.PEM, word: reason.CertificateInvalid, text: "; renew the destination's certificate"},
 		{name: "other host", server: serverWith(ca.Sign(t, "server", sinktest.InAnHour(), "a.example")), ca: ca.PEM, word: reason.CertificateInvalid, text: "; use hosts in url that the certificate names"},
 		{name: "server name", server: serverWith(ca.Sign(t, "server", sinktest.InAnHour(), "a.example")), ca: ca.PEM, serverName: "a.example"},

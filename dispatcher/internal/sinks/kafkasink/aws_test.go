@@ -34,7 +34,7 @@ func withoutAWS(t *testing.T) {
 // awsMechanism is what a client logs in with.
 func awsMechanism(t *testing.T) sasl.Mechanism {
 	t.Helper()
-	client, err := kgo.NewClient(login(&config.KafkaAuth{Mechanism: config.SASLAWSIAM})...)
+	client, err := kgo.NewClient(login(&config.Auth{Type: config.AuthAWSMSKIAM})...)
 	if err != nil {
 		t.Fatal(err)
 	}

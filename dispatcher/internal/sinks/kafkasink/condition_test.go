@@ -70,10 +70,10 @@ func TestBrokerErrorsNameTheRemedy(t *testing.T) {
 	}{
 		{name: "wrong password", listener: "SASL",
 			change: func(c *config.KafkaSink) {
-				c.Auth = passwordLogin(t, config.SASLScram512, alice, sinktest.WrongSecret)
+				c.Auth = passwordLogin(t, config.AuthScramSHA512, alice, sinktest.WrongSecret)
 			},
 			class: unavailable, word: reason.AuthenticationFailed,
-			text: "cannot connect to Kafka at {broker}: SASL_AUTHENTICATION_FAILED: SASL Authentication failed.; check auth.mechanism, and the user and password or token in auth's files"},
+			text: "cannot connect to Kafka at {broker}: SASL_AUTHENTICATION_FAILED: SASL Authentication failed.; check auth.type, and the user and password or token in auth's files"},
 		{name: "expired certificate", listener: "EXPIRED",
 			change: func(c *config.KafkaSink) { c.TLS = trust },
 			class:  unavailable, word: reason.CertificateInvalid,
@@ -170,7 +170,7 @@ func TestFullDiskLosesNothingConfirmed(t *testing.T) {
 	if _, err := admin.CreateTopic(t.Context(), 1, 1, nil, "orders"); err != nil {
 		t.Fatal(err)
 	}
-	s := open(t, config.KafkaSink{Brokers: []string{b.Address(kafka.Plain)}, Topic: "orders", Compression: "none", Timeout: config.Duration(3 * time.Second)})
+	s := open(t, config.KafkaSink{Brokers: []string{b.Address(kafka.Plain)}, Topic: "orders", Compression: config.CompressionNone, Access: config.Access{Timeout: config.Duration(3 * time.Second)}})
 	deliver := func() error {
 		return sinktest.Verify(t, s.Deliver(t.Context(), []*dispatcher.Event{sinktest.Sized(900_000)})[0])
 	}

@@ -36,7 +36,7 @@ func fake(t *testing.T, timeout time.Duration) (*kfake.Cluster, *sink) {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	return c, open(t, config.KafkaSink{Brokers: c.ListenAddrs(), Timeout: config.Duration(timeout)})
+	return c, open(t, config.KafkaSink{Brokers: c.ListenAddrs(), Access: config.Access{Timeout: config.Duration(timeout)}})
 }
 
 // refuse responds to produce requests with a code, the first n of them.

@@ -97,7 +97,7 @@ func TestNotAuthorized(t *testing.T) {
 	topic := newTopic(t, 1)
 	cfg := plainConfig(t, topic)
 	cfg.Brokers = []string{broker(t).Address("SASL")}
-	cfg.Auth = passwordLogin(t, config.SASLScram256, mallory, sinktest.PasswordSecret)
+	cfg.Auth = passwordLogin(t, config.AuthScramSHA256, mallory, sinktest.PasswordSecret)
 	acl := kadm.NewACLs().Topics(topic).ResourcePatternType(kadm.ACLPatternLiteral).Operations(kadm.OpWrite)
 	if created, err := theBroker.admin.CreateACLs(t.Context(), acl.Deny("User:"+mallory).DenyHosts()); err != nil || created[0].Err != nil {
 		t.Fatal(err, created)
@@ -111,7 +111,7 @@ func TestKafkaSinkSurvivesServerFaults(t *testing.T) {
 	sinktest.Faults{
 		Server: broker(t),
 		Open: func(t *testing.T, timeout time.Duration) sinktest.Destination {
-			return destination(t, config.KafkaSink{Timeout: config.Duration(timeout)})
+			return destination(t, config.KafkaSink{Access: config.Access{Timeout: config.Duration(timeout)}})
 		},
 		Unconfirmed: "no confirmation within %s; check that the brokers run", Unconnected: "no response within %s; check that it runs",
 	}.Run(t)

@@ -106,9 +106,9 @@ func build(cfg config.KafkaSink, schemas *config.SchemaRegistry, route func(*dis
 }
 
 func options(cfg config.KafkaSink) []kgo.Opt {
-	compression := map[string]kgo.CompressionCodec{
-		"none": kgo.NoCompression(), "gzip": kgo.GzipCompression(), "snappy": kgo.SnappyCompression(),
-		"lz4": kgo.Lz4Compression(), "zstd": kgo.ZstdCompression(),
+	compression := map[config.KafkaCompression]kgo.CompressionCodec{
+		config.CompressionNone: kgo.NoCompression(), config.CompressionGzip: kgo.GzipCompression(), config.CompressionSnappy: kgo.SnappyCompression(),
+		config.CompressionLZ4: kgo.Lz4Compression(), config.CompressionZstd: kgo.ZstdCompression(),
 	}[cfg.Compression]
 	return []kgo.Opt{
 		kgo.SeedBrokers(cfg.Brokers...),

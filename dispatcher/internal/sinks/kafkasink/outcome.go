@@ -155,11 +155,11 @@ func (s *sink) connectFailure(err error) error {
 func loginRemedy(response *kerr.Error) string {
 	switch response {
 	case kerr.UnsupportedSaslMechanism:
-		return "set auth.mechanism to one that is enabled at this port, and check the port in brokers"
+		return "set auth.type to one that is enabled at this port, and check the port in brokers"
 	case kerr.IllegalSaslState:
 		return "no login is wanted there: remove auth, or use the port that wants one"
 	default:
-		return "check auth.mechanism, and the user and password or token in auth's files"
+		return "check auth.type, and the user and password or token in auth's files"
 	}
 }
 

@@ -20,32 +20,32 @@ type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
 // login returns the option for cfg. kgo calls the mechanism's function for each connection, and when
 // a broker requests the credentials again.
-func login(cfg *config.KafkaAuth) []kgo.Opt {
+func login(cfg *config.Auth) []kgo.Opt {
 	if cfg == nil {
 		return nil
 	}
 	var m sasl.Mechanism
-	switch cfg.Mechanism {
-	case config.SASLPlain:
+	switch cfg.Type {
+	case config.AuthPlain:
 		m = plain.Plain(func(context.Context) (auth plain.Auth, err error) {
-			auth.User, auth.Pass, err = files.Basic("auth.basic", cfg.Basic)
+			auth.User, auth.Pass, err = files.Login("auth", cfg)
 			return auth, err
 		})
-	case config.SASLScram256, config.SASLScram512:
+	case config.AuthScramSHA256, config.AuthScramSHA512:
 		user := func(context.Context) (auth scram.Auth, err error) {
-			auth.User, auth.Pass, err = files.Basic("auth.basic", cfg.Basic)
+			auth.User, auth.Pass, err = files.Login("auth", cfg)
 			return auth, err
 		}
 		m = scram.Sha256(user)
-		if cfg.Mechanism == config.SASLScram512 {
+		if cfg.Type == config.AuthScramSHA512 {
 			m = scram.Sha512(user)
 		}
-	case config.SASLOAuthBearer:
+	case config.AuthOAuthBearer:
 		m = oauth.Oauth(func(context.Context) (auth oauth.Auth, err error) {
-			auth.Token, err = files.Credential("auth.tokenFile", cfg.TokenFile)
+			auth.Token, err = files.Credential("auth.secretFile", cfg.SecretFile)
 			return auth, err
 		})
-	case config.SASLAWSIAM:
+	case config.AuthAWSMSKIAM:
 		m = aws.ManagedStreamingIAM(new(awsLogin).auth)
 	}
 	return []kgo.Opt{kgo.SASL(mechanism{m})}

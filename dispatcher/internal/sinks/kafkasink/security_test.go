@@ -21,12 +21,12 @@ func token(user string, until time.Time) string {
 	return part(`{"alg":"none"}`) + "." + part(`{"sub":%q,"iat":%d,"exp":%d}`, user, until.Add(-2*time.Hour).Unix(), until.Unix()) + "."
 }
 
-func passwordLogin(t *testing.T, mechanism, user, password string) *config.KafkaAuth {
-	return &config.KafkaAuth{Mechanism: mechanism, Basic: sinktest.Login(t, user, password)}
+func passwordLogin(t *testing.T, typ config.AuthType, user, password string) *config.Auth {
+	return sinktest.Login(t, typ, user, password)
 }
 
-func tokenLogin(t *testing.T, token string) *config.KafkaAuth {
-	return &config.KafkaAuth{Mechanism: config.SASLOAuthBearer, TokenFile: sinktest.File(t, "token", token+"\n")}
+func tokenLogin(t *testing.T, token string) *config.Auth {
+	return &config.Auth{Type: config.AuthOAuthBearer, SecretFile: sinktest.File(t, "token", token+"\n")}
 }
 
 // Each way to be secure, on the real broker, as it should be and as it should not.
@@ -38,23 +38,23 @@ func TestSecurityFailuresNameTheRemedy(t *testing.T) {
 	trust := certs.Trust(t, certs.CA.PEM)
 	for _, test := range []struct {
 		name, listener string
-		auth           *config.KafkaAuth
+		auth           *config.Auth
 		tls            *config.TLS
 		word, text     string // "" means delivered
 	}{
-		{name: "PLAIN", listener: "SASLTLS", auth: passwordLogin(t, config.SASLPlain, alice, sinktest.PasswordSecret), tls: trust},
-		{name: "SCRAM-SHA-256", listener: "SASL", auth: passwordLogin(t, config.SASLScram256, alice, sinktest.PasswordSecret)},
-		{name: "SCRAM-SHA-512", listener: "SASLTLS", auth: passwordLogin(t, config.SASLScram512, alice, sinktest.PasswordSecret), tls: trust},
-		{name: "a user as it is", listener: "SASL", auth: &config.KafkaAuth{Mechanism: config.SASLScram512, Basic: &config.BasicAuth{Username: alice, PasswordFile: sinktest.File(t, "password", sinktest.PasswordSecret)}}},
+		{name: "PLAIN", listener: "SASLTLS", auth: passwordLogin(t, config.AuthPlain, alice, sinktest.PasswordSecret), tls: trust},
+		{name: "SCRAM-SHA-256", listener: "SASL", auth: passwordLogin(t, config.AuthScramSHA256, alice, sinktest.PasswordSecret)},
+		{name: "SCRAM-SHA-512", listener: "SASLTLS", auth: passwordLogin(t, config.AuthScramSHA512, alice, sinktest.PasswordSecret), tls: trust},
+		{name: "a user as it is", listener: "SASL", auth: &config.Auth{Type: config.AuthScramSHA512, Username: alice, SecretFile: sinktest.File(t, "password", sinktest.PasswordSecret)}},
 		{name: "OAUTHBEARER", listener: "SASLTLS", auth: tokenLogin(t, token(alice, sinktest.InAnHour())), tls: trust},
-		{name: "PLAIN, wrong password", listener: "SASL", auth: passwordLogin(t, config.SASLPlain, alice, sinktest.WrongSecret), word: reason.AuthenticationFailed, text: "; check auth.mechanism, and the user and password"},
-		{name: "SCRAM-SHA-256, wrong password", listener: "SASL", auth: passwordLogin(t, config.SASLScram256, alice, sinktest.WrongSecret), word: reason.AuthenticationFailed, text: "; check auth.mechanism, and the user and password"},
-		{name: "SCRAM-SHA-512, unknown user", listener: "SASL", auth: passwordLogin(t, config.SASLScram512, sinktest.WrongSecret, sinktest.PasswordSecret), word: reason.AuthenticationFailed, text: "; check auth.mechanism, and the user and password"},
-		{name: "OAUTHBEARER, expired token", listener: "SASL", auth: tokenLogin(t, token(alice, time.Now().Add(-time.Hour))), word: reason.AuthenticationFailed, text: "; check auth.mechanism, and the user and password or token"},
-		{name: "OAUTHBEARER, no token", listener: "SASL", auth: tokenLogin(t, sinktest.WrongSecret), word: reason.AuthenticationFailed, text: "; check auth.mechanism, and the user and password or token"},
+		{name: "PLAIN, wrong password", listener: "SASL", auth: passwordLogin(t, config.AuthPlain, alice, sinktest.WrongSecret), word: reason.AuthenticationFailed, text: "; check auth.type, and the user and password"},
+		{name: "SCRAM-SHA-256, wrong password", listener: "SASL", auth: passwordLogin(t, config.AuthScramSHA256, alice, sinktest.WrongSecret), word: reason.AuthenticationFailed, text: "; check auth.type, and the user and password"},
+		{name: "SCRAM-SHA-512, unknown user", listener: "SASL", auth: passwordLogin(t, config.AuthScramSHA512, sinktest.WrongSecret, sinktest.PasswordSecret), word: reason.AuthenticationFailed, text: "; check auth.type, and the user and password"},
+		{name: "OAUTHBEARER, expired token", listener: "SASL", auth: tokenLogin(t, token(alice, time.Now().Add(-time.Hour))), word: reason.AuthenticationFailed, text: "; check auth.type, and the user and password or token"},
+		{name: "OAUTHBEARER, no token", listener: "SASL", auth: tokenLogin(t, sinktest.WrongSecret), word: reason.AuthenticationFailed, text: "; check auth.type, and the user and password or token"},
 		{name: "no login", listener: "SASL", word: reason.ConnectionFailed, text: "may want TLS, in tls, or a login, in auth"},
-		{name: "a login that the server does not want", listener: kafka.Plain, auth: passwordLogin(t, config.SASLPlain, alice, sinktest.PasswordSecret), word: reason.AuthenticationFailed, text: "; no login is wanted there"},
-		{name: "mechanism unknown there", listener: "SASLTLS", auth: &config.KafkaAuth{Mechanism: config.SASLAWSIAM}, tls: trust, word: reason.AuthenticationFailed, text: "; set auth.mechanism to one that is enabled"},
+		{name: "a login that the server does not want", listener: kafka.Plain, auth: passwordLogin(t, config.AuthPlain, alice, sinktest.PasswordSecret), word: reason.AuthenticationFailed, text: "; no login is wanted there"},
+		{name: "mechanism unknown there", listener: "SASLTLS", auth: &config.Auth{Type: config.AuthAWSMSKIAM}, tls: trust, word: reason.AuthenticationFailed, text: "; set auth.type to one that is enabled"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Setenv("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE")
@@ -81,7 +81,7 @@ func TestTLS(t *testing.T) {
 }
 
 func openTLS(t *testing.T, topic, address string, cfg *config.TLS) dispatcher.Sink {
-	return open(t, config.KafkaSink{Brokers: []string{address}, Topic: topic, TLS: cfg})
+	return open(t, config.KafkaSink{Brokers: []string{address}, Topic: topic, Access: config.Access{TLS: cfg}})
 }
 
 func TestFilesAreReadForEachConnection(t *testing.T) {
@@ -89,8 +89,8 @@ func TestFilesAreReadForEachConnection(t *testing.T) {
 	sinktest.Rotated(t, theBroker.certs, func(t *testing.T, passwordFile string) dispatcher.Sink {
 		cfg := plainConfig(t, topic)
 		cfg.Brokers = []string{broker(t).Address("SASL")}
-		cfg.Auth = passwordLogin(t, config.SASLScram256, alice, "")
-		cfg.Auth.Basic.PasswordFile = passwordFile
+		cfg.Auth = passwordLogin(t, config.AuthScramSHA256, alice, "")
+		cfg.Auth.SecretFile = passwordFile
 		return open(t, cfg)
 	}, func(t *testing.T, cfg *config.TLS) dispatcher.Sink {
 		return openTLS(t, topic, broker(t).Address("MUTUAL"), cfg)

@@ -200,7 +200,7 @@ func TestNATSSinkSurvivesServerFaults(t *testing.T) {
 	sinktest.Faults{
 		Server: server(t),
 		Open: func(t *testing.T, timeout time.Duration) sinktest.Destination {
-			return destination(t, config.NATSSink{Timeout: config.Duration(timeout)})
+			return destination(t, config.NATSSink{Access: config.Access{Timeout: config.Duration(timeout)}})
 		},
 		Unconfirmed: "no confirmation within %s; check that the servers respond", Unconnected: "no response within %s; check that it runs",
 	}.Run(t)

@@ -47,36 +47,30 @@ func perServer(cfg config.NATSSink) time.Duration {
 	return max(all/time.Duration(len(cfg.Servers)), min(all, 2*time.Second))
 }
 
-func login(o *nats.Options, auth *config.NATSAuth) error {
-	switch {
-	case auth.CredentialsFile != "":
-		content, err := files.Read("auth.credentialsFile", auth.CredentialsFile)
-		if err != nil {
-			return err
-		}
-		jwt, err := nkeys.ParseDecoratedJWT(content)
-		if err != nil {
-			return unusable("auth.credentialsFile", auth.CredentialsFile, "no JWT", "a .creds file, as nsc generate creds writes it")
-		}
-		user, _, err := keyPair("auth.credentialsFile", auth.CredentialsFile, content, "a .creds file, as nsc generate creds writes it")
-		o.UserJWT, o.SignatureCB = func() (string, error) { return jwt, nil }, user
-		return err
-	case auth.NKeyFile != "":
-		content, err := files.Read("auth.nkeyFile", auth.NKeyFile)
-		if err != nil {
-			return err
-		}
-		o.SignatureCB, o.Nkey, err = keyPair("auth.nkeyFile", auth.NKeyFile, content, "a user's seed, which starts with SU")
-		return err
-	case auth.Basic != nil:
-		var err error
-		o.User, o.Password, err = files.Basic("auth.basic", auth.Basic)
-		return err
-	default:
-		token, err := files.Read("auth.tokenFile", auth.TokenFile)
-		o.Token = string(token)
+func login(o *nats.Options, auth *config.Auth) error {
+	const field = "auth.secretFile"
+	user, secret, err := files.Login("auth", auth)
+	if err != nil {
 		return err
 	}
+	switch auth.Type {
+	case config.AuthCredentials:
+		jwt, err := nkeys.ParseDecoratedJWT([]byte(secret))
+		if err != nil {
+			return unusable(field, auth.SecretFile, "no JWT", "a .creds file, as nsc generate creds writes it")
+		}
+		sign, _, err := keyPair(field, auth.SecretFile, []byte(secret), "a .creds file, as nsc generate creds writes it")
+		o.UserJWT, o.SignatureCB = func() (string, error) { return jwt, nil }, sign
+		return err
+	case config.AuthNKey:
+		o.SignatureCB, o.Nkey, err = keyPair(field, auth.SecretFile, []byte(secret), "a user's seed, which starts with SU")
+		return err
+	case config.AuthToken:
+		o.Token = secret
+	default:
+		o.User, o.Password = user, secret
+	}
+	return nil
 }
 
 // keyPair returns what signs with the seed in content, and the seed's public key.

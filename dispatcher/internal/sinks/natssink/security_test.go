@@ -38,23 +38,23 @@ func TestLoginFailuresNameTheRemedy(t *testing.T) {
 		jwt:   newStream(t, jwt, nil, client.UserCredentials(sinktest.File(t, "admin", op.user(t, key, in)))),
 		plain: newStream(t, plain, nil),
 	}
-	basic := func(user, password string) *config.NATSAuth {
-		return &config.NATSAuth{Basic: sinktest.Login(t, user, password)}
+	basic := func(user, password string) *config.Auth {
+		return sinktest.Login(t, config.AuthBasic, user, password)
 	}
-	creds := func(content string) *config.NATSAuth {
-		return &config.NATSAuth{CredentialsFile: sinktest.File(t, "user.creds", content)}
+	creds := func(content string) *config.Auth {
+		return &config.Auth{Type: config.AuthCredentials, SecretFile: sinktest.File(t, "user.creds", content)}
 	}
-	seed := func(content string) *config.NATSAuth {
-		return &config.NATSAuth{NKeyFile: sinktest.File(t, "seed", content)}
+	seed := func(content string) *config.Auth {
+		return &config.Auth{Type: config.AuthNKey, SecretFile: sinktest.File(t, "seed", content)}
 	}
-	tok := func(content string) *config.NATSAuth {
-		return &config.NATSAuth{TokenFile: sinktest.File(t, "token", content)}
+	tok := func(content string) *config.Auth {
+		return &config.Auth{Type: config.AuthToken, SecretFile: sinktest.File(t, "token", content)}
 	}
 	const check, refused = "; add auth, or check what its files hold", reason.AuthenticationFailed
 	for _, test := range []struct {
 		name       string
 		server     *nats.Server
-		auth       *config.NATSAuth
+		auth       *config.Auth
 		word, text string // "" means delivered
 	}{
 		{"password", users, basic("alice", sinktest.PasswordSecret), "", ""},
@@ -96,7 +96,7 @@ func TestNoRight(t *testing.T) {
 	stream := newStream(t, srv, nil, client.UserInfo("alice", sinktest.PasswordSecret))
 	for user, probed := range map[string]bool{"mute": false, "reads": true, "denied": true} {
 		cfg := plainConfig(srv, stream)
-		cfg.Auth = &config.NATSAuth{Basic: sinktest.Login(t, user, sinktest.PasswordSecret)}
+		cfg.Auth = sinktest.Login(t, config.AuthBasic, user, sinktest.PasswordSecret)
 		s := open(t, cfg)
 		const text = "; allow it in the permissions of the dispatcher's user, under publish"
 		sinktest.Want(t, user+", Deliver", sinktest.Send(t, s), true, reason.AuthenticationFailed, text)
@@ -129,7 +129,7 @@ func TestNotAuthorized(t *testing.T) {
 	stream := newStream(t, srv, nil, client.UserInfo("alice", sinktest.PasswordSecret))
 	cfg := plainConfig(srv, stream)
 	cfg.Subject = ""
-	cfg.Auth = &config.NATSAuth{Basic: sinktest.Login(t, "mute", sinktest.PasswordSecret)}
+	cfg.Auth = sinktest.Login(t, config.AuthBasic, "mute", sinktest.PasswordSecret)
 	s := open(t, cfg)
 	batch := make([]*dispatcher.Event, batchSize)
 	for i := range batch { // the refusals come before the others are stored
@@ -168,9 +168,9 @@ func TestTLS(t *testing.T) {
 		streams[srv.Address()] = newStream(t, srv, nil, trusting(certs))
 	}
 	openTLS := func(t *testing.T, scheme, address string, cfg *config.TLS) dispatcher.Sink {
-		return open(t, config.NATSSink{Servers: []string{scheme + "://" + address}, Subject: streams[address] + ".events", TLS: cfg})
+		return open(t, config.NATSSink{Servers: []string{scheme + "://" + address}, Subject: streams[address] + ".events", Access: config.Access{TLS: cfg}})
 	}
-	const authority, noTLS = "; set tls.ca (in a dispatcher's file: tls.caFile)", "; no TLS is spoken there"
+	const authority, noTLS = "; set tls.caSecretRef or caConfigMapRef (in a dispatcher's file: tls.caFile)", "; no TLS is spoken there"
 	sinktest.TLS{
 		Certificates: certs, Plain: plain.Address(), Good: good.Address(), Mutual: mutual.Address(), ElsewhereAt: elsewhere.Address(),
 		ExpiredAt: expired.Address(),
@@ -226,7 +226,7 @@ func TestFilesAreReadForEachConnection(t *testing.T) {
 	srv := start(t, nats.Options{Settings: fmt.Sprintf("authorization: {user: alice, password: %q}", sinktest.WrongSecret)})
 	stream := newStream(t, srv, nil, client.UserInfo("alice", sinktest.WrongSecret))
 	cfg := plainConfig(srv, stream)
-	cfg.Auth = &config.NATSAuth{Basic: sinktest.Login(t, "alice", sinktest.WrongSecret)}
+	cfg.Auth = sinktest.Login(t, config.AuthBasic, "alice", sinktest.WrongSecret)
 	s := open(t, cfg)
 	if err := sinktest.Send(t, s); err != nil {
 		t.Fatal(err)
@@ -240,7 +240,7 @@ func TestFilesAreReadForEachConnection(t *testing.T) {
 	}
 	<-old.gone
 	sinktest.Want(t, "the old password", sinktest.Send(t, s), true, reason.AuthenticationFailed, "; add auth, or check what its files hold")
-	sinktest.Write(t, cfg.Auth.Basic.PasswordFile, sinktest.PasswordSecret+"\n")
+	sinktest.Write(t, cfg.Auth.SecretFile, sinktest.PasswordSecret+"\n")
 	if err := sinktest.Send(t, s); err != nil {
 		t.Errorf("the new password: %v", err)
 	}

@@ -1,7 +1,6 @@
 package postgressink
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 
@@ -16,18 +15,15 @@ var _ draft.Sink = (*sink)(nil)
 
 // Draft implements [draft.Sink]. The columns are the headers.
 func (s *sink) Draft(_ context.Context, e *dispatcher.Event) (draft.Message, error) {
-	return draft.Message{To: "table " + s.cfg.Table, At: where(s.cfg.Database), Key: e.Key(), Body: e.Payload, Headers: e.Headers}, nil
+	return draft.Message{To: "table " + s.cfg.Table, At: where(s.cfg), Key: e.Key(), Body: e.Payload, Headers: e.Headers}, nil
 }
 
 // where says which database a configuration means, without its login: a file stands for what it holds.
-func where(d config.InboxDatabase) string {
-	switch c := d.Connection; {
-	case d.DSNFile != "":
-		return "the database of " + d.DSNFile
-	case c != nil:
-		return fmt.Sprintf("database %s of %s", cmp.Or(c.Database, c.DatabaseFile), cmp.Or(c.Host, c.HostFile))
+func where(cfg config.PostgresSink) string {
+	if cfg.DSNFile != "" {
+		return "the database of " + cfg.DSNFile
 	}
-	if parsed, err := pgconn.ParseConfig(d.DSN); err == nil {
+	if parsed, err := pgconn.ParseConfig(cfg.DSN); err == nil {
 		return fmt.Sprintf("database %s of %s", parsed.Database, parsed.Host)
 	}
 	return "the database of dsn"

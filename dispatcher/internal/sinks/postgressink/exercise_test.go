@@ -58,7 +58,7 @@ func (p process) Resume() { p.Thaw() }
 
 // destination is the table of a server as sinktest.Exercise drives it.
 func destination(t *testing.T, srv *postgres.Server, cfg config.PostgresSink) sinktest.Destination {
-	dsn := cfg.Database.DSN
+	dsn := cfg.DSN
 	var start func()
 	exec(t, dsn, `truncate inbox_events; drop table if exists refused; create table refused (id uuid);
 			create or replace function refuse() returns trigger language plpgsql as $$ begin

@@ -118,7 +118,7 @@ func TestLoginFailuresNameTheRemedy(t *testing.T) {
 			t.Fatal(err)
 		}
 		u.User, u.Path = url.UserPassword(user, password), "/"+db
-		return config.PostgresSink{Database: config.InboxDatabase{DSNFile: sinktest.File(t, "dsn", u.String())}}
+		return config.PostgresSink{DSNFile: sinktest.File(t, "dsn", u.String())}
 	}
 	for _, test := range []struct {
 		name       string
@@ -128,7 +128,7 @@ func TestLoginFailuresNameTheRemedy(t *testing.T) {
 		{"wrong password", as("outbox", sinktest.WrongSecret, "postgres"), reason.AuthenticationFailed, "; correct the user and the password"},
 		{"unknown user", as("unknown", sinktest.PasswordSecret, "postgres"), reason.AuthenticationFailed, "; correct the user and the password"},
 		{"no such database", as("outbox", sinktest.PasswordSecret, "none"), reason.Refusing, "; create the database"},
-		{"no file", config.PostgresSink{Database: config.InboxDatabase{DSNFile: "/nowhere/dsn"}}, reason.AuthenticationFailed, "; create the file"},
+		{"no file", config.PostgresSink{DSNFile: "/nowhere/dsn"}, reason.AuthenticationFailed, "; create the file"},
 		{"no right", as("mallory", sinktest.PasswordSecret, "postgres"), reason.AuthenticationFailed, "grant insert, select (id) on public.inbox_events to"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -142,8 +142,8 @@ func TestLoginFailuresNameTheRemedy(t *testing.T) {
 	s := open(t, cfg)
 	sinktest.Want(t, "the wrong password", sinktest.Send(t, s), true, reason.AuthenticationFailed, "")
 	good := as("outbox", sinktest.PasswordSecret, "postgres")
-	cfg.Database.DSNFile, good.Database.DSNFile = good.Database.DSNFile, cfg.Database.DSNFile
-	copyFile(t, cfg.Database.DSNFile, good.Database.DSNFile)
+	cfg.DSNFile, good.DSNFile = good.DSNFile, cfg.DSNFile
+	copyFile(t, cfg.DSNFile, good.DSNFile)
 	if err := sinktest.Send(t, s); err != nil {
 		t.Errorf("the right password, with the rights that postgres.md names: %v", err)
 	}
@@ -161,16 +161,16 @@ func TestTLS(t *testing.T) {
 	}{
 		{"no TLS there", sinktest.Leaf{}, ca.PEM, reason.ConnectionFailed, "; turn it on there"},
 		{"trusted", ca.Sign(t, "db", sinktest.InAnHour()), ca.PEM, "", ""},
-		{"other authority", ca.Sign(t, "db", sinktest.InAnHour()), other.PEM, reason.CertificateInvalid, "; set the database's tls.ca (in a dispatcher's file: caFile)"},
+		{"other authority", ca.Sign(t, "db", sinktest.InAnHour()), other.PEM, reason.CertificateInvalid, "; set the database's tls.caSecretRef or tls.caConfigMapRef (in a dispatcher's file: caFile)"},
 		{"expired", ca.Sign(t, "db", time.Now().Add(-time.Minute)), ca.PEM, reason.CertificateInvalid, "expired"},
-		{"other host", ca.Sign(t, "db", sinktest.InAnHour(), "db.example"), ca.PEM, reason.CertificateInvalid, "; set the database's tls.ca (in a dispatcher's file: caFile)"},
+		{"other host", ca.Sign(t, "db", sinktest.InAnHour(), "db.example"), ca.PEM, reason.CertificateInvalid, "; set the database's tls.caSecretRef or tls.caConfigMapRef (in a dispatcher's file: caFile)"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if test.leaf.CertPEM != "" {
 				speakTLS(t, dsn, test.leaf)
 			}
 			cfg := settings(strings.Replace(dsn, "sslmode=disable", "", 1))
-			cfg.Database.CAFile = sinktest.File(t, "ca.crt", test.trusted)
+			cfg.TLS = &config.TLS{CAFile: sinktest.File(t, "ca.crt", test.trusted)}
 			sinktest.Reaches(t, open(t, cfg), test.word, test.text)
 		})
 	}

@@ -70,7 +70,7 @@ func build(cfg config.PostgresSink) (*sink, error) {
 	schema, table, _ := strings.Cut(cfg.Table, ".")
 	s := &sink{cfg: cfg, insert: fmt.Sprintf(insertSQL, pgx.Identifier{schema, table}.Sanitize())}
 	var err error
-	if s.pool, err = database.Pool(context.Background(), cfg.Database.Database(), name); err != nil {
+	if s.pool, err = database.Pool(context.Background(), cfg.Database(), name); err != nil {
 		return nil, fmt.Errorf("postgres sink: %w", err)
 	}
 	return s, nil
@@ -150,7 +150,7 @@ func columns(batch []*dispatcher.Event) []any {
 func (s *sink) Probe(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, s.cfg.Timeout.D())
 	defer cancel()
-	conn, err := database.Connect(limited, s.cfg.Database.Database(), name)
+	conn, err := database.Connect(limited, s.cfg.Database(), name)
 	if err != nil {
 		return s.unreachable(ctx, err)
 	}

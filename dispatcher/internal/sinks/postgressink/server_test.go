@@ -49,7 +49,7 @@ func exec(t testing.TB, dsn, sql string) {
 }
 
 func settings(dsn string) config.PostgresSink {
-	return config.PostgresSink{Database: config.InboxDatabase{DSN: dsn}}
+	return config.PostgresSink{DSN: dsn}
 }
 
 func open(t testing.TB, cfg config.PostgresSink) *sink {

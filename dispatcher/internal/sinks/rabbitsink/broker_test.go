@@ -189,11 +189,11 @@ func received(t *testing.T, d amqp.Delivery) sinktest.Message {
 
 // plainConfig is the configuration for a queue on the listener without TLS.
 func plainConfig(t testing.TB, queue string) config.RabbitMQSink {
-	return config.RabbitMQSink{Addresses: []string{broker(t).Address(rabbitmq.Plain)}, RoutingKey: queue, Auth: password(t, alice, sinktest.PasswordSecret)}
+	return config.RabbitMQSink{Addresses: []string{broker(t).Address(rabbitmq.Plain)}, RoutingKey: queue, Access: config.Access{Auth: password(t, alice, sinktest.PasswordSecret)}}
 }
 
-func password(t testing.TB, user, password string) *config.RabbitMQAuth {
-	return &config.RabbitMQAuth{Basic: sinktest.Login(t, user, password)}
+func password(t testing.TB, user, password string) *config.Auth {
+	return sinktest.Login(t, config.AuthPlain, user, password)
 }
 
 func open(t testing.TB, cfg config.RabbitMQSink) *sink {

@@ -271,7 +271,7 @@ func TestRabbitSinkSurvivesServerFaults(t *testing.T) {
 	sinktest.Faults{
 		Server: broker(t),
 		Open: func(t *testing.T, timeout time.Duration) sinktest.Destination {
-			d := destination(t, config.RabbitMQSink{Timeout: config.Duration(timeout)})
+			d := destination(t, config.RabbitMQSink{Access: config.Access{Timeout: config.Duration(timeout)}})
 			flush(t)
 			return d
 		},

@@ -187,8 +187,8 @@ func (s *sink) refusal(e *amqp.Error) (word, remedy string, err error) {
 	}
 	switch {
 	case errors.Is(e, amqp.ErrSASL):
-		return reason.AuthenticationFailed, "enable it, with the plugin rabbitmq_auth_mechanism_ssl for EXTERNAL, or set auth.mechanism to another",
-			fmt.Errorf("it does not offer the mechanism %s", s.cfg.Auth.Mechanism)
+		return reason.AuthenticationFailed, "enable it, with the plugin rabbitmq_auth_mechanism_ssl for EXTERNAL, or set auth.type to another",
+			fmt.Errorf("it does not offer the login of type %s", s.cfg.Auth.Type)
 	case e.Code == amqp.AccessRefused:
 		return reason.AuthenticationFailed, "check the user and the password in auth's files, or that a user has the certificate's name; the user guest may come from the broker's own host only",
 			text("the login is refused")

@@ -67,10 +67,6 @@ func New(cfg config.RabbitMQSink, route func(*dispatcher.Event) (string, error))
 }
 
 func build(cfg config.RabbitMQSink, route func(*dispatcher.Event) (string, error)) (*sink, error) {
-	if cfg.Auth != nil {
-		auth := *cfg.Auth // the caller's
-		cfg.Auth = &auth
-	}
 	cfg.ApplyDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err

@@ -19,10 +19,10 @@ func TestSecurityFailuresNameTheRemedy(t *testing.T) {
 	certs := theBroker.certs
 	trust, known := certs.Trust(t, certs.CA.PEM), certs.Present(t, certs.Client)
 	unknown := certs.Present(t, certs.CA.Sign(t, "stranger", sinktest.InAnHour()))
-	good, external := password(t, alice, sinktest.PasswordSecret), &config.RabbitMQAuth{Mechanism: config.RabbitMQExternal}
+	good, external := password(t, alice, sinktest.PasswordSecret), &config.Auth{Type: config.AuthExternal}
 	for _, test := range []struct {
 		name, listener string
-		auth           *config.RabbitMQAuth
+		auth           *config.Auth
 		tls            *config.TLS
 		vhost          string
 		word, text     string // "" means delivered
@@ -71,7 +71,7 @@ func TestFilesAreReadForEachConnection(t *testing.T) {
 	queue := newQueue(t, nil)
 	sinktest.Rotated(t, theBroker.certs, func(t *testing.T, passwordFile string) dispatcher.Sink {
 		cfg := plainConfig(t, queue)
-		cfg.Auth.Basic.PasswordFile = passwordFile
+		cfg.Auth.SecretFile = passwordFile
 		return open(t, cfg)
 	}, func(t *testing.T, cfg *config.TLS) dispatcher.Sink {
 		return openTLS(t, queue, theBroker.Address("MUTUAL"), cfg)

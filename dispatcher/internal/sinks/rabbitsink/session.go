@@ -222,11 +222,11 @@ func dial(ctx context.Context, cfg *config.TLS, address string) (*wire, error) {
 }
 
 // newLogin reads the credentials.
-func newLogin(cfg *config.RabbitMQAuth) (amqp.Authentication, error) {
-	if cfg.Mechanism == config.RabbitMQExternal {
+func newLogin(cfg *config.Auth) (amqp.Authentication, error) {
+	if cfg.Type == config.AuthExternal {
 		return &amqp.ExternalAuth{}, nil
 	}
-	user, password, err := files.Basic("auth.basic", cfg.Basic)
+	user, password, err := files.Login("auth", cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -15,9 +15,9 @@ import (
 // login names files with a user and a password; no user is the user default.
 func login(t *testing.T, cfg config.RedisSink, user, password string) config.RedisSink {
 	if user != "" {
-		cfg.Auth = &config.RedisAuth{Basic: sinktest.Login(t, user, password)}
+		cfg.Auth = sinktest.Login(t, config.AuthBasic, user, password)
 	} else {
-		cfg.Auth = &config.RedisAuth{PasswordFile: sinktest.File(t, "password", password+"\n")}
+		cfg.Auth = &config.Auth{Type: config.AuthPassword, SecretFile: sinktest.File(t, "password", password+"\n")}
 	}
 	return cfg
 }
@@ -82,7 +82,7 @@ func TestTLS(t *testing.T) {
 }
 
 func openTLS(t *testing.T, address string, cfg *config.TLS) dispatcher.Sink {
-	return open(t, config.RedisSink{Addresses: []string{address}, Stream: "orders", TLS: cfg, Timeout: config.Duration(2 * time.Second)})
+	return open(t, config.RedisSink{Addresses: []string{address}, Stream: "orders", Access: config.Access{TLS: cfg, Timeout: config.Duration(2 * time.Second)}})
 }
 
 func TestFilesAreReadForEachConnection(t *testing.T) {
@@ -92,7 +92,7 @@ func TestFilesAreReadForEachConnection(t *testing.T) {
 	mutual := server(t, redis.Options{TLS: &redis.TLS{CertPEM: certs.Server.CertPEM, KeyPEM: certs.Server.KeyPEM, ClientCAPEM: certs.CA.PEM}})
 	sinktest.Rotated(t, certs, func(t *testing.T, passwordFile string) dispatcher.Sink {
 		cfg := login(t, settings(srv), "outbox", "")
-		cfg.Auth.Basic.PasswordFile = passwordFile
+		cfg.Auth.SecretFile = passwordFile
 		return open(t, cfg)
 	}, func(t *testing.T, cfg *config.TLS) dispatcher.Sink { return openTLS(t, mutual.Address, cfg) })
 }
