@@ -160,8 +160,9 @@ const (
 	AdoptedCondition = "Adopted"
 
 	// ReconcilingCondition (kstatus): the operator is working towards the spec, or waits for what it needs, and
-	// continues by itself. Absent when not.
+	// continues by itself. Absent when not. Of any kind it is False while the annotation outbox.dev/reconcile is Disabled.
 	//
+	// False: ReconcileDisabled.
 	// True: Progressing, Running, Stopping, Migrating, MigrationFailed, Adopting, AdoptionFailed, SecretNotFound,
 	// SecretKeyNotFound, ConfigMapNotFound, ConfigMapKeyNotFound, OutboxNotFound, DispatcherNotFound,
 	// ReplayLoginMissing; in a rollout that hangs, the reason of new pods: one of SourceReachable, SchemaReady or
@@ -181,6 +182,19 @@ const (
 
 // ReasonRolledOut is of an Event: the operator has changed the pods' template.
 const ReasonRolledOut = "RolledOut"
+
+// ReasonManagedByAnotherOperator is of an Event that an operator records about an object whose status.operator is another
+// one: it writes nothing else.
+const ReasonManagedByAnotherOperator = "ManagedByAnotherOperator"
+
+// AnnotationReconcile with the value [ReconcileDisabled], on an object of any kind, lets the operator change nothing that
+// it has made for the object: it applies no edit, of replicas and state neither. The condition Reconciling is False then,
+// and observedGeneration stays that of the last edit that was applied. The status of an OutboxDispatcher continues to say
+// what its pods report; that of another kind stays as it was. A deletion is not held back.
+const AnnotationReconcile = "outbox.dev/reconcile"
+
+// ReconcileDisabled is the value of [AnnotationReconcile], in any case.
+const ReconcileDisabled = "Disabled"
 
 // Reasons of Events of a DeadLetterReplay that no condition has.
 const (
@@ -214,6 +228,7 @@ const (
 	ReasonCrashLoop                = "CrashLoop"
 	ReasonContainerNotStarted      = "ContainerNotStarted"
 	ReasonUnschedulable            = "Unschedulable"
+	ReasonReconcileDisabled        = "ReconcileDisabled"
 	ReasonProgressDeadlineExceeded = "ProgressDeadlineExceeded"
 	ReasonResuming                 = "Resuming"
 	ReasonScaledToZero             = "ScaledToZero"

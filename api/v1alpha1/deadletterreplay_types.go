@@ -252,6 +252,12 @@ type DeadLetterReplayStatus struct {
 	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
+	// operator is the namespace of the operator that manages this object. Another one
+	// leaves the object alone, until this is null.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Operator string `json:"operator,omitempty"`
+
 	// conditions say what works: Complete (each dead letter of the set has its
 	// outcome), ReferencesResolved, SchemaReady, SourceReachable; and what does not:
 	// Failed (it has ended before that), Reconciling (it runs, or waits), Stalled (it

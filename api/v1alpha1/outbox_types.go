@@ -182,6 +182,12 @@ type OutboxStatus struct {
 	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
+	// operator is the namespace of the operator that manages this object. Another one
+	// leaves the object alone, until this is null.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Operator string `json:"operator,omitempty"`
+
 	// conditions say what works: Ready (dispatchers can work with the outbox),
 	// ReferencesResolved, SchemaReady, SourceReachable, DataHealthy, Adopted; and what
 	// does not: VacuumHeldBack, TopicsShared, Reconciling, Stalled. Reason is the cause

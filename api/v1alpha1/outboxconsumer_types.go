@@ -163,6 +163,12 @@ type OutboxConsumerStatus struct {
 	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
+	// operator is the namespace of the operator that manages this object. Another one
+	// leaves the object alone, until this is null.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Operator string `json:"operator,omitempty"`
+
 	// conditions say what works: Ready (the registration fits what feeds the
 	// consumer), ReferencesResolved, RetentionSufficient, EventTypesSent, Verified;
 	// and what does not: Reconciling, Stalled. Reason is the cause in one word,

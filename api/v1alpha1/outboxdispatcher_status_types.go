@@ -10,6 +10,12 @@ type OutboxDispatcherStatus struct {
 	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
+	// operator is the namespace of the operator that manages this object. Another one
+	// leaves the object alone, until this is null.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Operator string `json:"operator,omitempty"`
+
 	// conditions say what works: Ready (events are delivered, or would be),
 	// ReferencesResolved, SchemaReady, SourceReachable, SinkReachable,
 	// WorkloadAvailable, DataHealthy; and what does not: TopicsPaused, TopicsShared,

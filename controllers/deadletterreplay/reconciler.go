@@ -26,7 +26,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 )
 
-// Reconciler runs DeadLetterReplays and reports on them. All fields but OperatorNamespace are required.
+// Reconciler runs DeadLetterReplays and reports on them. All fields but Operator and OperatorNamespace are required.
 type Reconciler struct {
 	// Client reads from the cache and writes.
 	Client client.Client
@@ -36,6 +36,8 @@ type Reconciler struct {
 	Mounts pods.FailedMounts
 	// Events records events of events.k8s.io.
 	Events events.EventRecorder
+	// Operator is this operator's namespace, by which others know that it holds an object.
+	Operator string
 	// Observer keeps what the pods say. It is this reconciler's own.
 	Observer *observe.Observer
 	// Platform is what all pods have in common.
@@ -66,10 +68,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	if finished(o) {
-		return r.cleanUp(ctx, o)
+	if held, again, err := r.reporter.Claim(ctx, o); !held {
+		return ctrl.Result{RequeueAfter: again}, err
 	}
-	if !o.DeletionTimestamp.IsZero() {
+	switch deleted := !o.DeletionTimestamp.IsZero(); {
+	case kstatus.Disabled(o) && !deleted:
+		return ctrl.Result{}, r.reporter.Disable(ctx, o, &o.Status.Conditions, o.Status.ObservedGeneration)
+	case finished(o):
+		return r.cleanUp(ctx, o)
+	case deleted:
 		return r.stop(ctx, o)
 	}
 	before, seen := o.DeepCopy(), observed{replay: o}

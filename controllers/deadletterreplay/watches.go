@@ -24,11 +24,11 @@ import (
 // SetupWithManager starts the reconciler with the manager. It returns an error when a watch cannot be made.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.applied = apply.New(r.Client, r.Live, v1alpha1.CompleteCondition)
-	r.reporter = &kstatus.Reporter{Client: r.Client, Live: r.Live, Events: r.Events}
+	r.reporter = &kstatus.Reporter{Client: r.Client, Live: r.Live, Events: r.Events, Operator: r.Operator}
 	edited := builder.WithPredicates(predicate.GenerationChangedPredicate{})
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("deadletterreplay").
-		For(&v1alpha1.DeadLetterReplay{}, edited).
+		For(&v1alpha1.DeadLetterReplay{}, builder.WithPredicates(kstatus.Edited())).
 		Watches(&batchv1.Job{}, handler.EnqueueRequestsFromMapFunc(labelled)).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(labelled)).
 		Watches(&v1alpha1.OutboxDispatcher{}, handler.EnqueueRequestsFromMapFunc(r.unfinished), edited).

@@ -26,7 +26,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
@@ -39,7 +38,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/references"
 )
 
-// Reconciler migrates Outboxes and reports on them. All fields are required.
+// Reconciler migrates Outboxes and reports on them. All fields but Operator are required.
 type Reconciler struct {
 	// Client reads from the cache and writes.
 	Client client.Client
@@ -49,6 +48,8 @@ type Reconciler struct {
 	Mounts pods.FailedMounts
 	// Events records events of events.k8s.io.
 	Events events.EventRecorder
+	// Operator is this operator's namespace, by which others know that it holds an object.
+	Operator string
 	// Platform is what all pods have in common.
 	Platform desired.Platform
 	// Interval is the time between two looks at a migration that is under way.
@@ -73,7 +74,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	r.applied = apply.New(r.Client, r.Live, v1alpha1.SchemaReadyCondition)
 	r.migrations = &migrate.Runner{Client: r.Client, Live: r.Live, Mounts: r.Mounts, Applied: r.applied}
 	r.adoptions = &migrate.Runner{Component: desired.ComponentAdoption, Client: r.Client, Live: r.Live, Mounts: r.Mounts, Applied: r.applied}
-	r.reporter = &kstatus.Reporter{Client: r.Client, Live: r.Live, Events: r.Events}
+	r.reporter = &kstatus.Reporter{Client: r.Client, Live: r.Live, Events: r.Events, Operator: r.Operator}
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.OutboxDispatcher{}, refIndex, func(o client.Object) []string {
 		if ref := o.(*v1alpha1.OutboxDispatcher).Spec.OutboxRef; ref != nil {
 			return []string{ref.Name}
@@ -84,7 +85,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("outbox").
-		For(&v1alpha1.Outbox{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		For(&v1alpha1.Outbox{}, builder.WithPredicates(kstatus.Edited())).
 		Owns(&batchv1.Job{}).
 		Owns(&corev1.ConfigMap{}).
 		Watches(&v1alpha1.OutboxDispatcher{}, handler.Funcs{
@@ -120,6 +121,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 	}
 	if !outbox.DeletionTimestamp.IsZero() {
 		return ctrl.Result{}, nil // owner references take the rest along
+	}
+	if held, again, err := r.reporter.Claim(ctx, outbox); !held {
+		return ctrl.Result{RequeueAfter: again}, err
+	}
+	if kstatus.Disabled(outbox) {
+		return ctrl.Result{}, r.reporter.Disable(ctx, outbox, &outbox.Status.Conditions, outbox.Status.ObservedGeneration)
 	}
 	before, o := outbox.DeepCopy(), observed{outbox: outbox}
 	defer func() { err = errors.Join(err, r.report(ctx, before, o, err)) }()

@@ -23,7 +23,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/registration"
 )
 
-// Reconciler reports on OutboxConsumers. All fields are required.
+// Reconciler reports on OutboxConsumers. All fields but Operator are required.
 type Reconciler struct {
 	// Client reads from the cache and writes.
 	Client client.Client
@@ -31,6 +31,8 @@ type Reconciler struct {
 	Live client.Reader
 	// Events records events of events.k8s.io.
 	Events events.EventRecorder
+	// Operator is this operator's namespace, by which others know that it holds an object.
+	Operator string
 
 	reporter *kstatus.Reporter
 }
@@ -49,6 +51,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 	}
 	if !o.DeletionTimestamp.IsZero() {
 		return ctrl.Result{}, nil
+	}
+	if held, again, err := r.reporter.Claim(ctx, o); !held {
+		return ctrl.Result{RequeueAfter: again}, err
+	}
+	if kstatus.Disabled(o) {
+		return ctrl.Result{}, r.reporter.Disable(ctx, o, &o.Status.Conditions, o.Status.ObservedGeneration)
 	}
 	before, seen := o.DeepCopy(), observed{consumer: o, now: time.Now()}
 	defer func() { err = errors.Join(err, r.report(ctx, before, seen, err)) }()

@@ -28,7 +28,7 @@ const (
 
 // SetupWithManager starts the reconciler with the manager. It returns an error when a watch or an index cannot be made.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
-	r.reporter = &kstatus.Reporter{Client: r.Client, Live: r.Live, Events: r.Events}
+	r.reporter = &kstatus.Reporter{Client: r.Client, Live: r.Live, Events: r.Events, Operator: r.Operator}
 	for name, keys := range map[string]func(*v1alpha1.OutboxConsumer) []string{
 		idIndex: func(o *v1alpha1.OutboxConsumer) []string { return []string{registration.ID(o)} }, feedIndex: feedKeys,
 	} {
@@ -39,7 +39,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	changed := builder.WithPredicates(predicate.GenerationChangedPredicate{})
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("outboxconsumer").
-		For(&v1alpha1.OutboxConsumer{}, changed).
+		For(&v1alpha1.OutboxConsumer{}, builder.WithPredicates(kstatus.Edited())).
 		Watches(&v1alpha1.OutboxConsumer{}, handler.EnqueueRequestsFromMapFunc(r.withID), changed).
 		Watches(&v1alpha1.OutboxDispatcher{}, handler.EnqueueRequestsFromMapFunc(r.fedBy), builder.WithPredicates(predicate.Funcs{UpdateFunc: concernsConsumers})).
 		Watches(&v1alpha1.Outbox{}, handler.EnqueueRequestsFromMapFunc(r.neighbours), changed).

@@ -14,6 +14,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
 )
@@ -175,7 +176,7 @@ func hanging(o observed) trouble {
 	return trouble{}
 }
 
-// progress is Stalled, Reconciling, or nothing when the spec is in place.
+// progress is Stalled, Reconciling (False for hands off), or nothing when the spec is in place.
 func progress(o observed, workload metav1.Condition, hangs trouble) metav1.Condition {
 	reconciling := func(reason, message string) metav1.Condition {
 		return condition(api.ReconcilingCondition, metav1.ConditionTrue, reason, message)
@@ -190,6 +191,8 @@ func progress(o observed, workload metav1.Condition, hangs trouble) metav1.Condi
 		return condition(api.StalledCondition, metav1.ConditionTrue, reason, message+" The rollout has exceeded its progressDeadlineSeconds; it continues by itself when the cause is gone.")
 	}
 	switch {
+	case kstatus.Disabled(o.obd):
+		return kstatus.HandsOff()
 	case o.problem != nil && o.problem.Stalled:
 		return condition(api.StalledCondition, metav1.ConditionTrue, o.problem.Reason, o.problem.Message)
 	case o.problem != nil:
@@ -225,5 +228,5 @@ func late(d *appsv1.Deployment) bool {
 // underWay reports whether there is a change or a problem, of which not all can be watched.
 func underWay(o observed) bool {
 	all := conditions(o)
-	return meta.FindStatusCondition(all, api.ReconcilingCondition) != nil || meta.FindStatusCondition(all, api.StalledCondition) != nil
+	return meta.IsStatusConditionTrue(all, api.ReconcilingCondition) || meta.IsStatusConditionTrue(all, api.StalledCondition)
 }

@@ -35,7 +35,7 @@ import (
 )
 
 // Reconciler turns OutboxDispatchers into workloads and reports what they see. All fields but
-// OperatorNamespace are required.
+// Operator and OperatorNamespace are required.
 type Reconciler struct {
 	// Client reads from the cache and writes.
 	Client client.Client
@@ -45,6 +45,8 @@ type Reconciler struct {
 	Mounts *pods.Mounts
 	// Events records events of events.k8s.io.
 	Events events.EventRecorder
+	// Operator is this operator's namespace, by which others know that it holds an object.
+	Operator string
 	// Observer keeps what the dispatcher pods say.
 	Observer *observe.Observer
 	// Platform is what all pods have in common.
@@ -105,7 +107,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	r.applied = apply.New(r.Client, r.Live, v1alpha1.WorkloadAvailableCondition)
 	r.pace = &pacer{client: r.Client, image: r.Platform.Image, most: r.MaxRollingUpgrades}
 	r.migrations = &migrate.Runner{Client: r.Client, Live: r.Live, Mounts: r.Mounts, Applied: r.applied}
-	r.reporter = &kstatus.Reporter{Client: r.Client, Live: r.Live, Events: r.Events}
+	r.reporter = &kstatus.Reporter{Client: r.Client, Live: r.Live, Events: r.Events, Operator: r.Operator}
 	if err := indexOutboxes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
@@ -115,7 +117,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 			MaxConcurrentReconciles: concurrency,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](firstRetry, lastRetry),
 		}).
-		For(&v1alpha1.OutboxDispatcher{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		For(&v1alpha1.OutboxDispatcher{}, builder.WithPredicates(kstatus.Edited())).
 		Owns(&appsv1.Deployment{}).
 		Owns(&batchv1.Job{}).
 		Owns(&corev1.ConfigMap{}).
@@ -147,6 +149,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	if !obd.DeletionTimestamp.IsZero() {
 		return ctrl.Result{}, nil // owner references take the rest along
+	}
+	if held, again, err := r.reporter.Claim(ctx, obd); !held {
+		return ctrl.Result{RequeueAfter: again}, err
 	}
 	before := obd.DeepCopy()
 	o, err := r.pass(ctx, obd)
@@ -191,8 +196,11 @@ func (r *Reconciler) phases(ctx context.Context, obd *v1alpha1.OutboxDispatcher,
 	}
 	heard := r.Observer.Observe(client.ObjectKeyFromObject(obd), desired.DispatcherName(obd), o.pods)
 	o.statuses, o.silent, o.unpolled, o.sets = heard.Statuses, heard.Silent, heard.Unpolled, setsOf(o.pods, heard.Pods)
-	if o.deployment, o.state, err = r.stop(ctx, obd, o.deployment, o.pods); err != nil {
-		return err
+	disabled := kstatus.Disabled(obd)
+	if !disabled {
+		if o.deployment, o.state, err = r.stop(ctx, obd, o.deployment, o.pods); err != nil {
+			return err
+		}
 	}
 	var outboxes []*v1alpha1.Outbox
 	if o.peers, outboxes, err = r.findPeers(ctx, obd); err != nil {
@@ -200,6 +208,9 @@ func (r *Reconciler) phases(ctx context.Context, obd *v1alpha1.OutboxDispatcher,
 	}
 	if o.consumers, err = r.findConsumers(ctx, obd); err != nil {
 		return err
+	}
+	if disabled {
+		return nil
 	}
 	if err := r.admit(ctx, obd, o.consumers, o.pods); err != nil {
 		return err

@@ -53,7 +53,7 @@ type observed struct {
 
 // setStatus fills the status from what was observed. The counts stay when no pod reports them.
 func setStatus(current *v1alpha1.OutboxDispatcherStatus, o observed) {
-	current.ObservedGeneration = o.obd.Generation
+	current.ObservedGeneration = kstatus.Observed(o.obd, current.ObservedGeneration)
 	current.Sink = desired.SinkKind(o.obd.Spec.Sink)
 	current.Selector = labels.SelectorFromSet(desired.Selector(o.obd, desired.ComponentDispatcher)).String()
 	current.Replicas, current.ReadyReplicas = 0, 0
@@ -67,7 +67,7 @@ func setStatus(current *v1alpha1.OutboxDispatcherStatus, o observed) {
 	setSchemaVersion(current, o.statuses)
 	current.EventTypes = seenTypes(current.EventTypes, o.statuses, o.now)
 	o.types = current.EventTypes
-	kstatus.SetConditions(&current.Conditions, o.obd.Generation, conditions(o))
+	kstatus.SetConditions(&current.Conditions, current.ObservedGeneration, conditions(o))
 }
 
 // staleAfter is when the time of a count is a change by itself: it is refreshed within ten minutes.

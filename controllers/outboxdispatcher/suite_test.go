@@ -63,11 +63,13 @@ type cluster struct {
 	requests  *requests
 	pods      *podServer
 	stop      func()
-	// image, rolling, also (more namespaces) and resume are the next manager's; empty for what others have.
-	image   string
-	rolling int
-	also    []string
-	resume  time.Duration
+	// image, operator (its namespace), rolling, also (more namespaces) and resume are the next manager's; empty for what
+	// others have.
+	image    string
+	operator string
+	rolling  int
+	also     []string
+	resume   time.Duration
 }
 
 // start starts a manager that looks at the pods every interval. It ends with the spec, or with the container when
@@ -94,6 +96,7 @@ func (c *cluster) run(interval time.Duration) (stop func()) {
 	pods.URL = c.pods.url
 	mgr, err := manager.New(ctx, operatortest.Operator(GinkgoTB(), c.requests.record), manager.Options{
 		DispatcherImage: cmp.Or(c.image, "outbox-operator:v1"),
+		Pod:             client.ObjectKey{Namespace: c.operator},
 
 		MaxRollingUpgrades: c.rolling,
 		ResumeWithin:       c.resume,

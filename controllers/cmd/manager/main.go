@@ -31,22 +31,12 @@ func main() {
 func run(ctx context.Context) error {
 	var o manager.Options
 	flag.StringVar(&o.DispatcherImage, "dispatcher-image", "", "image that dispatcher pods and migration Jobs run (default the manager's own)")
-	flag.Func("image-pull-secrets", "names of Secrets that the image is pulled with, in the namespace of each pod, with commas between them (default none)", func(names string) error {
-		o.ImagePullSecrets = strings.FieldsFunc(names, func(r rune) bool { return r == ',' })
-		return nil
-	})
+	flag.Func("image-pull-secrets", "names of Secrets that the image is pulled with, in the namespace of each pod, with commas between them (default none)", list(&o.ImagePullSecrets))
 	flag.IntVar(&o.MaxRollingUpgrades, "max-rolling-upgrades", 3, "how many dispatchers take a new dispatcher image at a time; what changes in a resource never waits")
 	flag.DurationVar(&o.ObserveInterval, "observe-interval", 10*time.Second, "time between two looks at the numbers that dispatcher pods report")
 	protect := flag.Bool("dispatcher-network-policy", true, "make a NetworkPolicy for each OutboxDispatcher, which lets only the operator and gatherers of metrics reach its pods")
-	flag.Func("watch-namespaces", "the namespaces to serve, with commas between (default all)", func(list string) error {
-		o.WatchNamespaces = nil
-		for name := range strings.SplitSeq(list, ",") {
-			if name = strings.TrimSpace(name); name != "" {
-				o.WatchNamespaces = append(o.WatchNamespaces, name)
-			}
-		}
-		return nil
-	})
+	flag.Func("watch-namespaces", "the namespaces to serve, with commas between (default all)", list(&o.WatchNamespaces))
+	flag.Func("ignore-namespaces", "namespaces to leave to other operators, with commas between, when all others are served (default none)", list(&o.IgnoreNamespaces))
 	flag.BoolVar(&o.LeaderElect, "leader-elect", false, "work only while holding the lease, so that several managers can run")
 	flag.StringVar(&o.MetricsAddress, "metrics-bind-address", ":8443", "address of the metrics; 0 for none")
 	flag.BoolVar(&o.MetricsInsecure, "metrics-insecure", false, "serve metrics without TLS to everybody, not over TLS to those who may get /metrics")
@@ -74,6 +64,19 @@ func run(ctx context.Context) error {
 		return err
 	}
 	return mgr.Start(ctx)
+}
+
+// list parses names with commas between them.
+func list(names *[]string) func(string) error {
+	return func(text string) error {
+		*names = nil
+		for name := range strings.SplitSeq(text, ",") {
+			if name = strings.TrimSpace(name); name != "" {
+				*names = append(*names, name)
+			}
+		}
+		return nil
+	}
 }
 
 // ownNamespace is the namespace of the manager's pod, empty outside a cluster.

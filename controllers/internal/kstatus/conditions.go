@@ -24,7 +24,7 @@ func SetConditions(conditions *[]metav1.Condition, generation int64, now []metav
 		}
 	}
 	for _, c := range now {
-		c.ObservedGeneration = generation
+		c.ObservedGeneration = max(generation, 0)
 		meta.SetStatusCondition(conditions, c)
 	}
 }

@@ -2,6 +2,8 @@ package kstatus
 
 import (
 	"context"
+	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -12,13 +14,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Reporter writes statuses and records Events. All fields are required.
+// Reporter writes statuses and records Events. All fields but Operator are required.
 type Reporter struct {
 	Client client.Client
 	// Live reads namespaces from the API server.
 	Live client.Reader
 	// Events records events of events.k8s.io.
 	Events events.EventRecorder
+	// Operator is this operator, by which others know that it holds an object. Empty for one that is in no cluster.
+	Operator string
+
+	mu   sync.Mutex
+	held map[types.UID]time.Time // when an Event said that another holds the object
 }
 
 // Report writes the status of after, if it differs from that of before, by one patch, and then records the events.

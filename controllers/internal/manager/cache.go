@@ -7,6 +7,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -20,14 +21,14 @@ import (
 
 // cacheOptions keep memory small: of the common kinds only what has the operator's label, and of each object only what
 // is read of it. Everybody may set the label, and make objects as large as the API server takes.
-func cacheOptions(only []string) cache.Options {
+func cacheOptions(only, ignored []string) cache.Options {
 	label := labels.SelectorFromSet(labels.Set{desired.LabelManagedBy: desired.Manager})
 	ours := func(transform toolscache.TransformFunc) cache.ByObject {
 		return cache.ByObject{Label: label, Transform: transform}
 	}
 	return cache.Options{
 		DefaultTransform:  cache.TransformStripManagedFields(),
-		DefaultNamespaces: namespaces(only),
+		DefaultNamespaces: namespaces(only, ignored),
 		ByObject: map[client.Object]cache.ByObject{
 			&v1alpha1.OutboxDispatcher{}: {Transform: transformed(slimDispatcher)},
 			&v1alpha1.Outbox{}:           {Transform: transformed(slimOutbox)},
@@ -51,13 +52,20 @@ func cacheOptions(only []string) cache.Options {
 }
 
 // namespaces are those that are watched; nil for all.
-func namespaces(only []string) map[string]cache.Config {
-	if len(only) == 0 {
+func namespaces(only, ignored []string) map[string]cache.Config {
+	if len(only) == 0 && len(ignored) == 0 {
 		return nil
 	}
 	all := map[string]cache.Config{}
 	for _, name := range only {
 		all[name] = cache.Config{}
+	}
+	var others []fields.Selector
+	for _, name := range ignored {
+		others = append(others, fields.OneTermNotEqualSelector("metadata.namespace", name))
+	}
+	if len(others) > 0 {
+		all[cache.AllNamespaces] = cache.Config{FieldSelector: fields.AndSelectors(others...)}
 	}
 	return all
 }
@@ -131,7 +139,7 @@ func bounded(all map[string]string) map[string]string {
 	own := map[string]string{}
 	for _, key := range []string{
 		desired.LabelDispatcher, desired.LabelOutbox, desired.LabelReplay, desired.LabelComponent, desired.LabelManagedBy, desired.LabelMigration,
-		desired.AnnotationState, desired.AnnotationConsumers, desired.AnnotationSpec, desired.AnnotationAttempt, desired.AnnotationReplay, batchv1.JobNameLabel, batchv1.ControllerUidLabel,
+		desired.AnnotationState, desired.AnnotationConsumers, desired.AnnotationSpec, desired.AnnotationAttempt, desired.AnnotationReplay, v1alpha1.AnnotationReconcile, batchv1.JobNameLabel, batchv1.ControllerUidLabel,
 	} {
 		if value, ok := all[key]; ok {
 			own[key] = problem.Clip(value, maxNameBytes)

@@ -120,7 +120,7 @@ func TestTemplatesThatAreTooLargeAreNotKept(t *testing.T) {
 // transform is what the cache keeps. It checks that the cache keeps the same of that: client-go transforms twice.
 func transform(t *testing.T, o runtime.Object) any {
 	t.Helper()
-	for kind, options := range cacheOptions(nil).ByObject {
+	for kind, options := range cacheOptions(nil, nil).ByObject {
 		if reflect.TypeOf(kind) != reflect.TypeOf(o) {
 			continue
 		}

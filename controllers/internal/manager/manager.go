@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -35,7 +36,8 @@ import (
 type Options struct {
 	// DispatcherImage is what the dispatchers and the migration Job run. Defaults to the image of Pod.
 	DispatcherImage string
-	// Pod is the manager's own. Without DispatcherImage, it has a container "manager".
+	// Pod is the manager's own. Without DispatcherImage, it has a container "manager". Its namespace, where one manager
+	// leads by the lease, is how other operators know this one as the holder of an object.
 	Pod client.ObjectKey
 	// ImagePullSecrets are names of Secrets that the image is pulled with, in the namespace of each pod.
 	// Defaults to none.
@@ -52,6 +54,8 @@ type Options struct {
 	// WatchNamespaces are the namespaces that are served. Empty means all. With some, rights in these and in
 	// the leader's namespace are enough, unless metrics are served with authorization.
 	WatchNamespaces []string
+	// IgnoreNamespaces are namespaces that are left out, for other operators. Defaults to none. Not with WatchNamespaces.
+	IgnoreNamespaces []string
 	// LeaderElect keeps all but one manager waiting.
 	LeaderElect bool
 	// LeaderNamespace holds the lease. Defaults to the pod's own.
@@ -81,9 +85,12 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 	if o.ObserveInterval <= 0 {
 		return nil, fmt.Errorf("the observe interval is %s; set --observe-interval to a duration above 0, such as 10s", o.ObserveInterval)
 	}
-	for _, name := range o.WatchNamespaces {
+	if len(o.WatchNamespaces) > 0 && len(o.IgnoreNamespaces) > 0 {
+		return nil, errors.New("--watch-namespaces names what is served, so --ignore-namespaces has no effect; give one of them")
+	}
+	for _, name := range slices.Concat(o.WatchNamespaces, o.IgnoreNamespaces) {
 		if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
-			return nil, fmt.Errorf("%q is not the name of a namespace: %s; correct it in --watch-namespaces, or leave it empty for all", name, problems[0])
+			return nil, fmt.Errorf("%q is not the name of a namespace: %s; correct it in --watch-namespaces or --ignore-namespaces, or leave that empty", name, problems[0])
 		}
 	}
 	scheme := runtime.NewScheme()
@@ -92,7 +99,7 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 	}
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
 		Scheme: scheme,
-		Cache:  cacheOptions(o.WatchNamespaces),
+		Cache:  cacheOptions(o.WatchNamespaces, o.IgnoreNamespaces),
 		// A pass sees what the pass before it wrote.
 		Client: client.Options{Cache: &client.CacheOptions{EnableReadYourWritesConsistency: ptr.To(true)}},
 		Controller: config.Controller{
@@ -154,6 +161,7 @@ func addReconcilers(ctx context.Context, mgr ctrl.Manager, o Options) error {
 		Live:     mgr.GetAPIReader(),
 		Mounts:   mounts,
 		Events:   mgr.GetEventRecorder(desired.Manager),
+		Operator: o.Pod.Namespace,
 		Observer: observe.New(o.Pods, o.ObserveInterval),
 		Platform: platform,
 		Interval: o.ObserveInterval,
@@ -170,6 +178,7 @@ func addReconcilers(ctx context.Context, mgr ctrl.Manager, o Options) error {
 		Live:     mgr.GetAPIReader(),
 		Mounts:   mounts,
 		Events:   mgr.GetEventRecorder(desired.Manager),
+		Operator: o.Pod.Namespace,
 		Platform: platform,
 		Interval: o.ObserveInterval,
 	}
@@ -181,6 +190,7 @@ func addReconcilers(ctx context.Context, mgr ctrl.Manager, o Options) error {
 		Live:     mgr.GetAPIReader(),
 		Mounts:   mounts,
 		Events:   mgr.GetEventRecorder(desired.Manager),
+		Operator: o.Pod.Namespace,
 		Observer: observe.New(o.Pods, o.ObserveInterval),
 		Platform: platform,
 		Interval: o.ObserveInterval,
@@ -190,7 +200,12 @@ func addReconcilers(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	if err := replays.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the DeadLetterReplay controller: %w", err)
 	}
-	consumers := &outboxconsumer.Reconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: mgr.GetEventRecorder(desired.Manager)}
+	consumers := &outboxconsumer.Reconciler{
+		Client:   mgr.GetClient(),
+		Live:     mgr.GetAPIReader(),
+		Events:   mgr.GetEventRecorder(desired.Manager),
+		Operator: o.Pod.Namespace,
+	}
 	if err := consumers.SetupWithManager(ctx, mgr); err != nil {
 		return fmt.Errorf("set up the OutboxConsumer controller: %w", err)
 	}

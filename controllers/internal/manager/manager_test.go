@@ -231,8 +231,9 @@ func exerciseServers(ctx context.Context, admin client.Client, namespace, metric
 
 func TestOptionsThatCannotWork(t *testing.T) {
 	for want, o := range map[string]manager.Options{
-		"--observe-interval": {DispatcherImage: "image"},
-		"--watch-namespaces": {DispatcherImage: "image", ObserveInterval: time.Second, WatchNamespaces: []string{"team-a", "Team B"}},
+		"--observe-interval":  {DispatcherImage: "image"},
+		"--watch-namespaces":  {DispatcherImage: "image", ObserveInterval: time.Second, WatchNamespaces: []string{"team-a", "Team B"}},
+		"--ignore-namespaces": {DispatcherImage: "image", ObserveInterval: time.Second, WatchNamespaces: []string{"team-a"}, IgnoreNamespaces: []string{"team-b"}},
 	} {
 		if _, err := manager.New(t.Context(), &rest.Config{}, o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("New(%+v): %v, want an error that names %s", o, err, want)
