@@ -82,6 +82,7 @@ discard is a DeadLetterReplay, an object, and who may create one may do it.`,
 	}
 	root.AddCommand(p.statusCommand(), reading.Dead(), reading.Events(), p.replayCommand(v1alpha1.ActionReplay), p.replayCommand(v1alpha1.ActionDiscard), p.replaysCommand(), p.tryCommand(), p.registerCommand(),
 		p.stateCommand(v1alpha1.StatePaused), p.stateCommand(v1alpha1.StateRunning))
+	deadcmd.RefuseUnknown(root)
 	return root
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
 )
 
@@ -72,6 +73,7 @@ func rootCommand(version string) *cobra.Command {
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(runCommand(version), onceCommand(version), migrateCommand(), adoptCommand(), checkCommand(), enqueueCommand(), tryCommand(),
 		withResolving(deadCommand()), eventsCommand(), verifyCommand(), verifyConsumerCommand(), replayCommand(version), versionCommand(version))
+	deadcmd.RefuseUnknown(root)
 	return root
 }
 

@@ -3,15 +3,53 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"io"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/spf13/cobra"
 
 	"github.com/outbox-operator/outbox-operator/hack/testing/commands"
 )
 
 func TestCommandsAndFlagsAreOnAPage(t *testing.T) {
 	commands.Check(t, rootCommand("dev"), "../../..", "dispatcher/README.md")
+}
+
+// A script that misspells a subcommand, or forgets it, must not succeed.
+func TestMisspeltCommandFails(t *testing.T) {
+	tried := 0
+	var visit func(*cobra.Command)
+	visit = func(cmd *cobra.Command) {
+		path := strings.Fields(cmd.CommandPath())[1:]
+		for _, sub := range cmd.Commands() {
+			visit(sub)
+			for _, args := range [][]string{{sub.Name() + "x"}, {sub.Name() + "x", "-f", "x", "--rate=2"}} {
+				tried++
+				var out, stderr strings.Builder
+				code := Main(t.Context(), "dev", slices.Concat(path, args), strings.NewReader(""), &out, &stderr)
+				if want := fmt.Sprintf("has no command %q; did you mean ", args[0]); code != exitFailed || out.Len() > 0 || !strings.Contains(stderr.String(), want) || !strings.Contains(stderr.String(), sub.Name()) {
+					t.Errorf("%v: code %d, %q, %q; want code 1 and %q", slices.Concat(path, args), code, out.String(), stderr.String(), want)
+				}
+			}
+		}
+		if cmd.HasSubCommands() && cmd.HasParent() {
+			var stderr strings.Builder
+			if code := Main(t.Context(), "dev", path, strings.NewReader(""), io.Discard, &stderr); code != exitFailed || !strings.Contains(stderr.String(), "name one of its commands: ") {
+				t.Errorf("%v: code %d, %q; want code 1 and the names of the commands", path, code, stderr.String())
+			}
+		}
+	}
+	visit(rootCommand("dev"))
+	if tried < 40 {
+		t.Errorf("only %d commands were tried", tried)
+	}
+	var help strings.Builder
+	if code := Main(t.Context(), "dev", nil, strings.NewReader(""), &help, io.Discard); code != exitOK || !strings.Contains(help.String(), "Available Commands") {
+		t.Errorf("without arguments: code %d, %q; want the help", code, help.String())
+	}
 }
 
 // The last line is one line of at most 1,000 bytes, whatever the error says.
