@@ -102,6 +102,9 @@ func connConfig(d config.Database, name string) (*pgx.ConnConfig, error) {
 	if err != nil {
 		return nil, err
 	}
+	if splitsPassword(dsn) {
+		return nil, badString(d)
+	}
 	if dsn, err = secure(dsn, d); err != nil {
 		return nil, err
 	}
@@ -223,6 +226,21 @@ func secure(dsn string, d config.Database) (string, error) {
 	}
 	u.RawQuery = query.Encode()
 	return u.String(), nil
+}
+
+// splitsPassword reports whether a URL's password has a / or # that is not percent-encoded: a part of it would be taken for
+// the host or the database, which messages name.
+func splitsPassword(dsn string) bool {
+	scheme, rest, _ := strings.Cut(dsn, "://")
+	if scheme != "postgres" && scheme != "postgresql" {
+		return false
+	}
+	end := strings.IndexAny(rest, "/?#")
+	if end < 0 || rest[end] == '?' {
+		return false
+	}
+	path, _, _ := strings.Cut(rest[end:], "?")
+	return strings.Contains(path, "@")
 }
 
 func badString(d config.Database) error {

@@ -271,6 +271,28 @@ func TestSeveralHosts(t *testing.T) {
 	}
 }
 
+// A password that is not percent-encoded would be taken for a host or a database, which messages name.
+//
+// CONTRACT: C-73
+func TestPasswordThatIsNotEncodedIsInNoMessage(t *testing.T) {
+	for _, dsn := range []string{
+		"postgres://u:Tr0ub4@dor/Secret99@127.0.0.1:1/shop", "postgres://u:4711/Secret99@127.0.0.1:1/shop", "postgresql://u:4711#Secret99@127.0.0.1:1/shop",
+		"postgres://u:p@4711/Secret99@127.0.0.1:1/shop?application_name=a@b",
+	} {
+		_, err := Connect(t.Context(), config.Database{DSN: dsn}, "orders")
+		if err == nil || !strings.Contains(err.Error(), "special characters of the password percent-encoded") || strings.Contains(err.Error(), "Secret99") || strings.Contains(err.Error(), "4711") {
+			t.Errorf("%s: %v", dsn, err)
+		}
+	}
+	for _, dsn := range []string{
+		"postgres://u:p%2Fq@127.0.0.1:1/shop", "postgres://u:p@q@127.0.0.1:1/shop", "postgres://127.0.0.1:1/shop?user=u&password=a@b", "postgres://127.0.0.1:1?user=a@b", "host=127.0.0.1 port=1 password=a/b@c",
+	} {
+		if _, err := connConfig(config.Database{DSN: dsn}, "orders"); err != nil {
+			t.Errorf("%s: %v", dsn, err)
+		}
+	}
+}
+
 func TestPoolRefusesABadStringAtOnce(t *testing.T) {
 	if _, err := Pool(t.Context(), config.Database{DSN: "postgres://u:p@:x/"}, "orders"); err == nil {
 		t.Error("no error")
