@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -12,15 +13,19 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// explain says what is wrong with a file that could not be read into a Config, each with line, column and the
-// field's path. It returns nil when it finds nothing, such as in a file that is not YAML.
-func explain(text []byte) error {
+// explain says what is wrong with the fields of a file, each with line, column and the field's path. c is what was read
+// of it, with the defaults. It returns nil when it finds nothing, such as in a file that is not YAML.
+func explain(text []byte, c Config) error {
 	var document yaml3.Node
 	if yaml3.Unmarshal(text, &document) != nil || len(document.Content) == 0 {
 		return nil
 	}
+	var object struct{ APIVersion, Kind string }
+	if yaml.Unmarshal(text, &object) == nil && object.APIVersion != "" && object.Kind != "" {
+		return fmt.Errorf("it is a Kubernetes object of kind %s; write a file with the fields of its spec, and name", object.Kind)
+	}
 	var e explainer
-	e.walk("", document.Content[0], reflect.TypeFor[Config]())
+	e.walk("", document.Content[0], reflect.ValueOf(c))
 	return errors.Join(e.errs...)
 }
 
@@ -33,11 +38,15 @@ func (e *explainer) report(at *yaml3.Node, path, format string, args ...any) {
 	e.errs = append(e.errs, fmt.Errorf("line %d, column %d: %s %s", at.Line, at.Column, path, fmt.Sprintf(format, args...)))
 }
 
-// walk compares a part of the file with the type that it is for.
-func (e *explainer) walk(path string, node *yaml3.Node, typ reflect.Type) {
-	for typ.Kind() == reflect.Pointer {
-		typ = typ.Elem()
+// walk compares a part of the file with the value that was read of it.
+func (e *explainer) walk(path string, node *yaml3.Node, v reflect.Value) {
+	for v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			v = reflect.New(v.Type().Elem())
+		}
+		v = v.Elem()
 	}
+	typ := v.Type()
 	if node.Kind == yaml3.AliasNode {
 		node = node.Alias
 	}
@@ -49,21 +58,25 @@ func (e *explainer) walk(path string, node *yaml3.Node, typ reflect.Type) {
 			e.report(node, path, "must have fields of its own; write them below it, or within { }")
 			return
 		}
-		e.fields(path, node, typ)
+		e.fields(path, node, v)
 	case typ.Kind() == reflect.Slice && node.Kind == yaml3.SequenceNode:
 		for i, element := range node.Content {
-			e.walk(fmt.Sprintf("%s[%d]", path, i), element, typ.Elem())
+			of := reflect.Zero(typ.Elem())
+			if i < v.Len() {
+				of = v.Index(i)
+			}
+			e.walk(fmt.Sprintf("%s[%d]", path, i), element, of)
 		}
 	default:
-		e.decodeValue(path, node, typ)
+		e.decodeValue(path, node, v)
 	}
 }
 
-func (e *explainer) fields(path string, node *yaml3.Node, typ reflect.Type) {
-	known := map[string]reflect.Type{}
-	for f := range typ.Fields() {
+func (e *explainer) fields(path string, node *yaml3.Node, v reflect.Value) {
+	known := map[string]reflect.Value{}
+	for f, field := range v.Fields() {
 		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "-" {
-			known[name] = f.Type
+			known[name] = field
 		}
 	}
 	var seen []string
@@ -73,7 +86,7 @@ func (e *explainer) fields(path string, node *yaml3.Node, typ reflect.Type) {
 		switch of, ok := known[key.Value]; {
 		case key.Value == "<<": // what it merges is checked where it stands
 		case !ok:
-			e.report(key, at, "is not a field; correct its name, or remove it")
+			e.report(key, at, "is not a field; %s", correction(key.Value, slices.Sorted(maps.Keys(known))))
 		case slices.Contains(seen, key.Value):
 			e.report(key, at, "is there a second time; remove one")
 		default:
@@ -83,8 +96,43 @@ func (e *explainer) fields(path string, node *yaml3.Node, typ reflect.Type) {
 	}
 }
 
+// correction is what to do about a name that no field has.
+func correction(name string, known []string) string {
+	nearest, least := "", 3
+	for _, other := range known {
+		if d := distance(strings.ToLower(name), strings.ToLower(other)); d < least {
+			nearest, least = other, d
+		}
+	}
+	if nearest == "" {
+		return "correct its name, or remove it"
+	}
+	return "did you mean " + nearest + "?"
+}
+
+// distance is how many characters differ between two names: those to add, to remove and to replace.
+func distance(a, b string) int {
+	before := make([]int, len(b)+1)
+	for j := range before {
+		before[j] = j
+	}
+	for i := range len(a) {
+		now := []int{i + 1}
+		for j := range len(b) {
+			replaced := before[j]
+			if a[i] != b[j] {
+				replaced++
+			}
+			now = append(now, min(replaced, before[j+1]+1, now[j]+1))
+		}
+		before = now
+	}
+	return before[len(b)]
+}
+
 // decodeValue decodes one value alone, so that its error has a place.
-func (e *explainer) decodeValue(path string, node *yaml3.Node, typ reflect.Type) {
+func (e *explainer) decodeValue(path string, node *yaml3.Node, v reflect.Value) {
+	typ := v.Type()
 	var value any
 	if err := node.Decode(&value); err != nil {
 		e.report(node, path, "is not YAML; correct it")
@@ -95,7 +143,11 @@ func (e *explainer) decodeValue(path string, node *yaml3.Node, typ reflect.Type)
 		e.report(node, path, "has a value that JSON does not have; correct it")
 		return
 	}
-	if yaml.Unmarshal(text, reflect.New(typ).Interface()) == nil { // which takes a number as a text
+	alone := reflect.New(typ)
+	if yaml.Unmarshal(text, alone.Interface()) == nil { // which takes a number as a text
+		if zero := alone.Elem().IsZero() && (typ.Kind() == reflect.Int || typ.Kind() == reflect.Int64); zero && !v.IsZero() {
+			e.report(node, path, "is %s; write one that is larger, or leave it out for the default, %v", node.Value, v)
+		}
 		return
 	}
 	err = json.Unmarshal(text, reflect.New(typ).Interface())

@@ -21,13 +21,15 @@ func Load(path string) (Config, error) {
 		return Config{}, fmt.Errorf("read the configuration: %w; name the file with -f", err)
 	}
 	var c Config
-	if err := yaml.UnmarshalStrict(text, &c); err != nil {
-		if explained := explain(text); explained != nil {
-			return Config{}, fmt.Errorf("configuration %s: %w", path, explained)
-		}
+	err = yaml.UnmarshalStrict(text, &c)
+	c.ApplyDefaults()
+	// Also when it could be read: the decoder ignores case, and takes a 0 for a field that is not set.
+	if explained := explain(text, c); explained != nil {
+		return Config{}, fmt.Errorf("configuration %s: %w", path, explained)
+	}
+	if err != nil {
 		return Config{}, fmt.Errorf("configuration %s: %s; correct it there", path, plain(err))
 	}
-	c.ApplyDefaults()
 	return c, nil
 }
 
