@@ -146,11 +146,11 @@ type Database struct {
 	// Schema is the PostgreSQL schema of the outbox tables: lower-case alphanumeric
 	// characters and underscores. Defaults to outbox.
 	Schema string `json:"schema,omitempty"`
-	// SSLMode is disable, prefer, require, verify-ca or verify-full. It overrides the DSN's.
-	// Defaults to verify-full when caFile is set, else to what the DSN says.
+	// SSLMode is Disable, Prefer, Require, VerifyCA or VerifyFull: libpq's sslmode. It overrides the DSN's.
+	// Defaults to VerifyFull when caFile is set, else to what the DSN says.
 	SSLMode string `json:"sslMode,omitempty"`
 	// CAFile holds the PEM certificates that the server's certificate is checked against, in the
-	// modes verify-ca and verify-full, which need it.
+	// modes VerifyCA and VerifyFull, which need it.
 	CAFile string `json:"caFile,omitempty"`
 	// ClientCertFile and ClientKeyFile are the certificate that the login shows, and its key, both or
 	// neither. They are read for each connection.

@@ -42,7 +42,7 @@ func plain(err error) string {
 func (c *Config) ApplyDefaults() {
 	setDefault(&c.Database.Schema, "outbox")
 	if c.Database.CAFile != "" {
-		setDefault(&c.Database.SSLMode, "verify-full")
+		setDefault(&c.Database.SSLMode, "VerifyFull")
 	}
 	c.Database.Connection.applyDefaults()
 	if m := c.Database.M10; m != nil {

@@ -93,7 +93,7 @@ func (d Database) validate(p *problems) {
 		p.when(d.Connection.PasswordFile == "" && d.ClientCertFile == "" && d.IAM == nil, "database.connection.passwordFile", "is missing; set it, or log in with iam or with clientCertFile and clientKeyFile")
 	}
 	d.IAM.validate(p, "database.iam")
-	p.when(d.IAM != nil && (d.SSLMode == "disable" || d.SSLMode == "prefer"), "database.sslMode", "is %s, and the token of iam is for a connection with TLS; set it to verify-full with caFile, or to require", d.SSLMode)
+	p.when(d.IAM != nil && (d.SSLMode == "Disable" || d.SSLMode == "Prefer"), "database.sslMode", "is %s, and the token of iam is for a connection with TLS; set it to VerifyFull with caFile, or to Require", d.SSLMode)
 	p.when((d.ClientCertFile == "") != (d.ClientKeyFile == ""), "database", "has only one of clientCertFile and clientKeyFile; set both or neither")
 	p.when(!schemaName.matches(d.Schema) || strings.HasPrefix(d.Schema, "pg_"), "database.schema", "is %q; use lower-case alphanumeric characters and underscores, at most 63, not starting with a digit or pg_", d.Schema)
 	if m := d.M10; m != nil {
@@ -106,10 +106,10 @@ func (d Database) validate(p *problems) {
 		p.when(!literal.matches(d.Overview.Namespace), "database.overview.namespace", "is %.70q; give 1 to 255 characters without quotes, backslashes, dollar signs and control characters", d.Overview.Namespace)
 	}
 	if d.SSLMode != "" {
-		p.oneOf("database.sslMode", d.SSLMode, "disable", "prefer", "require", "verify-ca", "verify-full")
-		verifies := strings.HasPrefix(d.SSLMode, "verify-")
+		p.oneOf("database.sslMode", d.SSLMode, "Disable", "Prefer", "Require", "VerifyCA", "VerifyFull")
+		verifies := strings.HasPrefix(d.SSLMode, "Verify")
 		p.when(verifies && d.CAFile == "", "database.caFile", "is missing, and sslMode %s needs it; name the file with the certificates to verify with", d.SSLMode)
-		p.when(!verifies && d.CAFile != "", "database.sslMode", "is %s, which does not verify with caFile; set it to verify-full or verify-ca, or remove caFile", d.SSLMode)
+		p.when(!verifies && d.CAFile != "", "database.sslMode", "is %s, which does not verify with caFile; set it to VerifyFull or VerifyCA, or remove caFile", d.SSLMode)
 	}
 }
 

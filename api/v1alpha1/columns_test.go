@@ -103,7 +103,7 @@ func createWithStatus(ctx context.Context, c client.Client, name string, topics 
 		Spec: v1alpha1.OutboxDispatcherSpec{
 			Namespace: "orders",
 			Topics:    topics,
-			Database:  &v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "orders-db"}},
+			Database:  &v1alpha1.DispatcherDatabase{SecretRef: v1alpha1.SecretRef{Name: "orders-db"}},
 			Sink:      v1alpha1.Sink{Log: &v1alpha1.LogSink{}},
 		},
 	}

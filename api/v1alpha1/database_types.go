@@ -1,32 +1,35 @@
 package v1alpha1
 
-// DatabaseSecret names a Secret in the same namespace, and its keys.
-//
-// +kubebuilder:validation:XValidation:rule="!has(self.dsnKey) || !has(self.keys)",message="dsnKey and keys exclude each other; keep dsnKey when the Secret holds a connection string, keys when it holds host, user and password apart"
-type DatabaseSecret struct {
-	// name is the Secret's name.
+// DispatcherDatabase is the outbox of a dispatcher that shares it with no Outbox. Its rows are kept as long as those of an
+// Outbox by default. Whatever is not here needs an Outbox.
+type DispatcherDatabase struct {
+	// secretRef is the Secret with the login of the pods: a connection string, as a
+	// URL or as key=value words. Of several hosts the one that accepts writes is used,
+	// also after a failover. When its key is not set: dsn. The Secrets of
+	// CloudNativePG have the key uri.
 	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="name must be the name of a Secret: lower-case alphanumeric characters, dashes and dots, such as orders-db"
-	Name string `json:"name,omitempty"`
+	SecretRef SecretRef `json:"secretRef,omitzero"`
 
-	// dsnKey is the key that holds a connection string, as a URL or as key=value
-	// words. With several hosts the one that accepts writes is used, also after a
-	// failover. When neither dsnKey nor keys is set, and there is neither server nor
-	// user: dsn.
+	// schema is the PostgreSQL schema of the outbox tables. Defaults to outbox.
 	// +optional
+	// +kubebuilder:default=outbox
 	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._-]+$')",message="dsnKey must be a key of a Secret: alphanumeric characters, dashes, dots and underscores"
-	DSNKey string `json:"dsnKey,omitempty"`
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z_][a-z0-9_]*$') && !self.startsWith('pg_')",message="schema must be a name of lower-case alphanumeric characters and underscores, that does not start with a digit or pg_, such as outbox"
+	Schema string `json:"schema,omitempty"`
 
-	// keys names the keys that each hold one part of the connection, as in the Secrets
-	// that database operators make. `keys: {}` fits those of CloudNativePG; with
-	// server also those of Zalando's operator, which hold only username and password.
-	// When neither keys nor dsnKey is set, and there is a server or a user: {}.
+	// caSecretRef is the Secret with the PEM certificates that the server is verified
+	// with, and the host's name too. When its key is not set: ca.crt. When not set:
+	// the mode in the connection string.
 	// +optional
-	Keys *ConnectionKeys `json:"keys,omitempty"`
+	CASecretRef *SecretRef `json:"caSecretRef,omitempty"`
+
+	// migrationSecretRef is the Secret with the login of a Job that creates and
+	// upgrades the schema, and grants the login of the pods what it needs: a
+	// connection string of the schema's owner. When its key is not set: dsn. When not
+	// set: the operator does not migrate; run `dispatcher migrate up` yourself.
+	// +optional
+	MigrationSecretRef *SecretRef `json:"migrationSecretRef,omitempty"`
 }
 
 // DatabaseServer is the address of a database.
@@ -115,22 +118,34 @@ type ConnectionKeys struct {
 
 // DatabaseTLS configures TLS for the connections.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.mode) || !self.mode.startsWith('verify-') || has(self.ca)",fieldPath=".ca",reason=FieldValueRequired,message="mode verify-ca and verify-full need a ca to verify with; set tls.ca to the Secret or ConfigMap that holds it"
-// +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode.startsWith('verify-') || !has(self.ca)",fieldPath=".mode",message="only the modes verify-ca and verify-full verify with the ca; set one of them, or remove tls.ca"
+// +kubebuilder:validation:XValidation:rule="!(has(self.caSecretRef) && has(self.caConfigMapRef))",message="caSecretRef and caConfigMapRef exclude each other; keep the one that holds the certificates"
+// +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode.startsWith('Verify') == (has(self.caSecretRef) || has(self.caConfigMapRef))",fieldPath=".mode",message="the modes VerifyCA and VerifyFull verify with the certificates of caSecretRef or caConfigMapRef, and the others with none; set one of both, or another mode"
+// +kubebuilder:validation:XValidation:rule="!has(self.clientKeySecretRef) || has(self.clientCertSecretRef)",fieldPath=".clientKeySecretRef",message="clientKeySecretRef is the key of a certificate; set clientCertSecretRef, or remove clientKeySecretRef"
 type DatabaseTLS struct {
-	// mode is disable, prefer, require, verify-ca or verify-full, as in libpq. It
-	// overrides the mode in the connection string. When not set: verify-full with a
-	// ca, else the mode in the connection string.
+	// mode is Disable, Prefer, Require, VerifyCA or VerifyFull, as sslmode in libpq.
+	// It overrides the mode in the connection string. When not set: VerifyFull with
+	// caSecretRef or caConfigMapRef, else the mode in the connection string.
 	// +optional
-	// +kubebuilder:validation:Enum=disable;prefer;require;verify-ca;verify-full
+	// +kubebuilder:validation:Enum=Disable;Prefer;Require;VerifyCA;VerifyFull
 	Mode string `json:"mode,omitempty"`
 
-	// ca holds the PEM certificates that the server is verified with.
+	// caSecretRef is the Secret with the PEM certificates that the server is verified
+	// with. When its key is not set: ca.crt.
 	// +optional
-	CA *CA `json:"ca,omitempty"`
+	CASecretRef *SecretRef `json:"caSecretRef,omitempty"`
 
-	// clientCertificate is the certificate of the login, for a server that requires
-	// one (clientcert=verify-full, or the method cert). When not set: none.
+	// caConfigMapRef is the same in a ConfigMap. When its key is not set: ca.crt.
 	// +optional
-	ClientCertificate *ClientCertificate `json:"clientCertificate,omitempty"`
+	CAConfigMapRef *ConfigMapRef `json:"caConfigMapRef,omitempty"`
+
+	// clientCertSecretRef is the Secret with the certificate of the login, in PEM, for
+	// a server that requires one (clientcert=verify-full, or the method cert). When
+	// its key is not set: tls.crt. When not set: none.
+	// +optional
+	ClientCertSecretRef *SecretRef `json:"clientCertSecretRef,omitempty"`
+
+	// clientKeySecretRef is the Secret with the key of that certificate, in PEM. When
+	// its key is not set: tls.key. When not set: that key of the same Secret.
+	// +optional
+	ClientKeySecretRef *SecretRef `json:"clientKeySecretRef,omitempty"`
 }

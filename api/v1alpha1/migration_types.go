@@ -5,6 +5,9 @@ import (
 )
 
 // Migration says who creates and upgrades the outbox schema.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.secretKeys) || has(self.secretRef) && !has(self.secretRef.key)",fieldPath=".secretKeys",message="secretKeys are keys of the Secret in secretRef, which then has no key of its own; set secretRef without key, or remove secretKeys"
+// +kubebuilder:validation:XValidation:rule="!has(self.clientKeySecretRef) || has(self.clientCertSecretRef)",fieldPath=".clientKeySecretRef",message="clientKeySecretRef is the key of a certificate; set clientCertSecretRef, or remove clientKeySecretRef"
 type Migration struct {
 	// policy is Job (the operator runs a Job that migrates the schema, and grants
 	// the dispatcher's login what it needs) or None. Defaults to Job.
@@ -12,11 +15,16 @@ type Migration struct {
 	// +kubebuilder:default=Job
 	Policy MigrationPolicy `json:"policy,omitempty"`
 
-	// secret holds the login of the Job; it needs an owner's rights. When neither
-	// secret nor user is set: the login of the dispatchers, which must then own the
-	// schema.
+	// secretRef is the Secret with the login of the Job, which needs an owner's
+	// rights: see spec.secretRef. When neither secretRef nor user is set: the login of
+	// the dispatchers, which must then own the schema.
 	// +optional
-	Secret *DatabaseSecret `json:"secret,omitempty"`
+	SecretRef *SecretRef `json:"secretRef,omitempty"`
+
+	// secretKeys names the keys of that Secret when it holds the parts of the
+	// connection instead of a connection string: see spec.secretKeys.
+	// +optional
+	SecretKeys *ConnectionKeys `json:"secretKeys,omitempty"`
 
 	// user is the login of the Job. When not set: the one in the Secret.
 	// +optional
@@ -24,16 +32,20 @@ type Migration struct {
 	// +kubebuilder:validation:MaxLength=63
 	User string `json:"user,omitempty"`
 
-	// clientCertificate is the certificate of the Job's login. When not set: that of
-	// tls.
+	// clientCertSecretRef is the Secret with the certificate of the Job's login, in PEM.
+	// When its key is not set: tls.crt. When not set: that of tls.
 	// +optional
-	ClientCertificate *ClientCertificate `json:"clientCertificate,omitempty"`
+	ClientCertSecretRef *SecretRef `json:"clientCertSecretRef,omitempty"`
+
+	// clientKeySecretRef is the Secret with the key of that certificate, in PEM. When
+	// its key is not set: tls.key. When not set: that key of the same Secret.
+	// +optional
+	ClientKeySecretRef *SecretRef `json:"clientKeySecretRef,omitempty"`
 
 	// podTemplate is merged (as a strategic merge patch) over the pod template that
 	// the operator makes for the Job, whose container is named "dispatcher": labels,
-	// resources, tolerations, serviceAccountName, imagePullSecrets. When not set: the
-	// podTemplate of the dispatcher whose database this is, and for an Outbox none.
-	// Then an Outbox's Job runs as the service account "default".
+	// resources, tolerations, serviceAccountName, imagePullSecrets. When not set:
+	// none, and the Job runs as the service account "default".
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Schemaless
@@ -92,11 +104,19 @@ type M10 struct {
 
 // ReplayLogin is the database login with which the Job of a DeadLetterReplay replays and discards dead letters.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.secret) || has(self.user)",message="replayLogin must have a secret, or a user that needs no password; add one, or remove replayLogin"
+// +kubebuilder:validation:XValidation:rule="has(self.secretRef) || has(self.user)",message="replayLogin must have a secretRef, or a user that needs no password; add one, or remove replayLogin"
+// +kubebuilder:validation:XValidation:rule="!has(self.secretKeys) || has(self.secretRef) && !has(self.secretRef.key)",fieldPath=".secretKeys",message="secretKeys are keys of the Secret in secretRef, which then has no key of its own; set secretRef without key, or remove secretKeys"
+// +kubebuilder:validation:XValidation:rule="!has(self.clientKeySecretRef) || has(self.clientCertSecretRef)",fieldPath=".clientKeySecretRef",message="clientKeySecretRef is the key of a certificate; set clientCertSecretRef, or remove clientKeySecretRef"
 type ReplayLogin struct {
-	// secret holds the login. When not set: user is used, without a password.
+	// secretRef is the Secret with the login: see spec.secretRef. When not set: user
+	// is used, without a password.
 	// +optional
-	Secret *DatabaseSecret `json:"secret,omitempty"`
+	SecretRef *SecretRef `json:"secretRef,omitempty"`
+
+	// secretKeys names the keys of that Secret when it holds the parts of the
+	// connection instead of a connection string: see spec.secretKeys.
+	// +optional
+	SecretKeys *ConnectionKeys `json:"secretKeys,omitempty"`
 
 	// user is the login. When not set: the one in the Secret.
 	// +optional
@@ -104,9 +124,15 @@ type ReplayLogin struct {
 	// +kubebuilder:validation:MaxLength=63
 	User string `json:"user,omitempty"`
 
-	// clientCertificate is the certificate of the login. When not set: that of tls.
+	// clientCertSecretRef is the Secret with the certificate of the login, in PEM.
+	// When its key is not set: tls.crt. When not set: that of tls.
 	// +optional
-	ClientCertificate *ClientCertificate `json:"clientCertificate,omitempty"`
+	ClientCertSecretRef *SecretRef `json:"clientCertSecretRef,omitempty"`
+
+	// clientKeySecretRef is the Secret with the key of that certificate, in PEM. When
+	// its key is not set: tls.key. When not set: that key of the same Secret.
+	// +optional
+	ClientKeySecretRef *SecretRef `json:"clientKeySecretRef,omitempty"`
 
 	// podTemplate is merged (as a strategic merge patch) over the pod template that
 	// the operator makes for the Job of a DeadLetterReplay, whose container is named

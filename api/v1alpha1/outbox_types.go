@@ -27,7 +27,7 @@ type Outbox struct {
 
 	// spec is the desired state.
 	// +required
-	Spec OutboxObjectSpec `json:"spec,omitzero"`
+	Spec OutboxSpec `json:"spec,omitzero"`
 
 	// status is the observed state.
 	// +optional
@@ -45,36 +45,32 @@ type OutboxList struct {
 	Items           []Outbox `json:"items"`
 }
 
-// OutboxObjectSpec is the spec of an Outbox: its database, and the existing tables that it adopts.
+// OutboxSpec says how to connect to the outbox's PostgreSQL, who migrates it, how long rows are kept, and which existing
+// tables it adopts.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.adopt) || has(self.migration) && self.migration.policy == 'Job'",fieldPath=".adopt",message="adopt is carried out with the login of the migration; add migration with policy Job, or remove adopt and run dispatcher adopt"
-type OutboxObjectSpec struct {
-	OutboxSpec `json:",inline"`
-
-	// adopt lists existing outbox tables of services that are taken over without a
-	// change to their producers. At most 8.
-	// +optional
-	// +listType=map
-	// +listMapKey=name
-	// +kubebuilder:validation:MaxItems=8
-	Adopt []Adoption `json:"adopt,omitempty"`
-}
-
-// OutboxSpec says how to connect to the outbox's PostgreSQL, who migrates it, and how long rows are kept. It is part of
-// the spec of an Outbox, and is spec.database of an OutboxDispatcher that has a database of its own.
-//
-// +kubebuilder:validation:XValidation:rule="has(self.secret) || has(self.server) && has(self.user) && (has(self.iam) || has(self.tls) && has(self.tls.clientCertificate))",message="a database needs a secret, or server and user with iam or tls.clientCertificate, which need no password; add what is missing"
-// +kubebuilder:validation:XValidation:rule="!has(self.secret) || !has(self.secret.dsnKey) || !(has(self.server) || has(self.user))",message="server and user take the place of keys of the Secret, and a connection string has none; remove secret.dsnKey, or server and user"
-// +kubebuilder:validation:XValidation:rule="!has(self.iam) || !has(self.tls) || !has(self.tls.mode) || !(self.tls.mode in ['disable', 'prefer'])",fieldPath=".tls",message="tls must not have the mode disable or prefer with iam, whose token is for connections with TLS; set mode to require or verify-full, or leave it out with a ca"
-// +kubebuilder:validation:XValidation:rule="!has(self.migration) || !has(self.migration.user) || (has(self.migration.secret) ? !has(self.migration.secret.dsnKey) : has(self.server) && (has(self.iam) || has(self.migration.clientCertificate) || has(self.tls) && has(self.tls.clientCertificate)))",fieldPath=".migration",message="migration.user must have a secret without dsnKey, or server and iam or a clientCertificate to log in with; add what is missing, or remove user"
+// +kubebuilder:validation:XValidation:rule="has(self.secretRef) || has(self.server) && has(self.user) && (has(self.iam) || has(self.tls) && has(self.tls.clientCertSecretRef))",message="a database needs a secretRef, or server and user with iam or tls.clientCertSecretRef, which need no password; add what is missing"
+// +kubebuilder:validation:XValidation:rule="has(self.secretRef) ? !has(self.secretRef.key) || !(has(self.server) || has(self.user) || has(self.secretKeys)) : !has(self.secretKeys)",message="secretKeys, server and user are for a Secret that holds the parts of a connection, and secretRef.key is that of a connection string; remove secretRef.key, or the others"
+// +kubebuilder:validation:XValidation:rule="!has(self.iam) || !has(self.tls) || !has(self.tls.mode) || !(self.tls.mode in ['Disable', 'Prefer'])",fieldPath=".tls",message="tls must not have the mode Disable or Prefer with iam, whose token is for connections with TLS; set mode to Require or VerifyFull, or leave it out with certificates"
+// +kubebuilder:validation:XValidation:rule="!has(self.migration) || !has(self.migration.user) || (has(self.migration.secretRef) ? !has(self.migration.secretRef.key) : has(self.server) && (has(self.iam) || has(self.migration.clientCertSecretRef) || has(self.tls) && has(self.tls.clientCertSecretRef)))",fieldPath=".migration",message="migration.user must have a secretRef without key, or server and iam or a clientCertSecretRef to log in with; add what is missing, or remove user"
 // +kubebuilder:validation:XValidation:rule="!has(self.journal) || has(self.migration) && self.migration.policy == 'Job'",fieldPath=".journal",message="journal is set by the migration Job; add migration with policy Job, or remove journal and run dispatcher migrate up with journal in its file"
-// +kubebuilder:validation:XValidation:rule="!has(self.replayLogin) || !has(self.replayLogin.user) || (has(self.replayLogin.secret) ? !has(self.replayLogin.secret.dsnKey) : has(self.server) && (has(self.iam) || has(self.replayLogin.clientCertificate) || has(self.tls) && has(self.tls.clientCertificate)))",fieldPath=".replayLogin",message="replayLogin.user must have a secret without dsnKey, or server and iam or a clientCertificate to log in with; add what is missing, or remove user"
+// +kubebuilder:validation:XValidation:rule="!has(self.replayLogin) || !has(self.replayLogin.user) || (has(self.replayLogin.secretRef) ? !has(self.replayLogin.secretRef.key) : has(self.server) && (has(self.iam) || has(self.replayLogin.clientCertSecretRef) || has(self.tls) && has(self.tls.clientCertSecretRef)))",fieldPath=".replayLogin",message="replayLogin.user must have a secretRef without key, or server and iam or a clientCertSecretRef to log in with; add what is missing, or remove user"
+// +kubebuilder:validation:XValidation:rule="!has(self.adopt) || has(self.migration) && self.migration.policy == 'Job'",fieldPath=".adopt",message="adopt is carried out with the login of the migration; add migration with policy Job, or remove adopt and run dispatcher adopt"
 type OutboxSpec struct {
-	// secret holds the login of the dispatchers. It needs only the rights that
-	// `dispatcher migrate grants` prints. When not set: server and user are used,
-	// without a password.
+	// secretRef is the Secret with the login of the dispatchers. It needs only the
+	// rights that `dispatcher migrate grants` prints. Its key holds a connection
+	// string, as a URL or as key=value words; when the key is not set: dsn. Of several
+	// hosts the one that accepts writes is used, also after a failover. When not set:
+	// server and user are used, without a password.
 	// +optional
-	Secret DatabaseSecret `json:"secret,omitzero"`
+	SecretRef SecretRef `json:"secretRef,omitzero"`
+
+	// secretKeys names the keys of that Secret when it holds the parts of the
+	// connection, as database operators make them. `secretKeys: {}` fits those of
+	// CloudNativePG; with server also those of Zalando's operator, which hold only
+	// username and password. When not set: {} with a server or a user, else the
+	// Secret holds a connection string.
+	// +optional
+	SecretKeys *ConnectionKeys `json:"secretKeys,omitempty"`
 
 	// server is the address of the database, for a Secret that does not hold it. When
 	// not set: the one in the Secret.
@@ -116,9 +112,7 @@ type OutboxSpec struct {
 	// +optional
 	ReplayLogin *ReplayLogin `json:"replayLogin,omitempty"`
 
-	// retention says how long rows are kept. In an Outbox it applies to all rows of
-	// its tables; in a dispatcher with a database of its own, to the rows of its
-	// namespace and topics.
+	// retention says how long rows of the outbox's tables are kept.
 	// +optional
 	// +kubebuilder:default={delivered: "168h"}
 	Retention Retention `json:"retention,omitzero"`
@@ -128,6 +122,14 @@ type OutboxSpec struct {
 	// off in a new schema.
 	// +optional
 	Journal *Journal `json:"journal,omitempty"`
+
+	// adopt lists existing outbox tables of services that are taken over without a
+	// change to their producers. At most 8.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=8
+	Adopt []Adoption `json:"adopt,omitempty"`
 }
 
 // Retention says how long rows are kept. The dispatchers remove them, one pod at a time. The interval between runs is a

@@ -90,10 +90,10 @@ type OutboxDispatcherSpec struct {
 	// +optional
 	OutboxRef *OutboxRef `json:"outboxRef,omitempty"`
 
-	// database is the outbox of a dispatcher that does not share it through an Outbox;
-	// its fields are those of an Outbox. Exactly one of outboxRef and database.
+	// database is the outbox of a dispatcher that does not share it through an Outbox.
+	// Exactly one of outboxRef and database.
 	// +optional
-	Database *OutboxSpec `json:"database,omitempty"`
+	Database *DispatcherDatabase `json:"database,omitempty"`
 
 	// sink is the destination of the events.
 	// +required

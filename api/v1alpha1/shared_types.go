@@ -103,63 +103,6 @@ type TLS struct {
 	ServerName string `json:"serverName,omitempty"`
 }
 
-// CA names the certificates of authorities: exactly one of its members.
-//
-// +kubebuilder:validation:XValidation:rule="has(self.secret) != has(self.configMap)",message="ca must have exactly one of secret and configMap; add the one that holds the certificates, or remove the other"
-type CA struct {
-	// secret is the key of a Secret in the same namespace.
-	// +optional
-	Secret *CAKey `json:"secret,omitempty"`
-
-	// configMap is the key of a ConfigMap in the same namespace.
-	// +optional
-	ConfigMap *CAKey `json:"configMap,omitempty"`
-}
-
-// CAKey names the key of a Secret or ConfigMap that holds certificates.
-type CAKey struct {
-	// name is the name of the Secret or ConfigMap.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="name must be the name of a Secret or ConfigMap: lower-case alphanumeric characters, dashes and dots, such as kafka-cluster-ca-cert"
-	Name string `json:"name,omitempty"`
-
-	// key is the key in it. Defaults to ca.crt.
-	// +optional
-	// +kubebuilder:default=ca.crt
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	Key string `json:"key,omitempty"`
-}
-
-// ClientCertificate is a certificate and its key in a Secret. By default it fits Secrets of type
-// kubernetes.io/tls.
-type ClientCertificate struct {
-	// name is the Secret's name.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="name must be the name of a Secret: lower-case alphanumeric characters, dashes and dots, such as orders-db"
-	Name string `json:"name,omitempty"`
-
-	// certKey is the Secret's key that holds the certificate, in PEM. Defaults to
-	// tls.crt.
-	// +optional
-	// +kubebuilder:default=tls.crt
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	CertKey string `json:"certKey,omitempty"`
-
-	// keyKey is the Secret's key that holds the private key, in PEM. Defaults to
-	// tls.key.
-	// +optional
-	// +kubebuilder:default=tls.key
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	KeyKey string `json:"keyKey,omitempty"`
-}
-
 // ContentMode is how an event is put into a message, as the bindings of CloudEvents name it. Each sink lists the modes
 // that it supports.
 type ContentMode string

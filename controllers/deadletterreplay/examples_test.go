@@ -18,7 +18,7 @@ func TestExamplesOnThePage(t *testing.T) {
 	stopped := observed{replay: replay, left: &status.Replay{Matched: 1501, Delivered: 4, DeadAgain: 6, Stopped: "6 of 10 events are dead again, which is 50 % or more",
 		Skipped: []status.Skipped{{Reason: "stopped", Count: 1491}}}}
 	waits := observed{replay: replay, problem: problem.Waiting(api.ReferencesResolvedCondition, api.ReasonReplayLoginMissing,
-		"OutboxDispatcher warehouse: spec.database.replayLogin is not set, so there is no login that may replay or discard; make one with `dispatcher migrate grants --for replay`, and name its Secret there.")}
+		"Outbox orders: spec.replayLogin is not set, so there is no login that may replay or discard; make one with `dispatcher migrate grants --for replay`, and name its Secret there.")}
 	fails := observed{replay: replay, said: &status.Status{
 		Source: status.Link{State: status.Unreachable, Reason: api.ReasonConnectionFailed,
 			Message: `Database "shop" at db:5432 as user "replays": connection refused; check that the server runs, host and port, and network policies.`},

@@ -61,7 +61,7 @@ func (r *Reconciler) observePods(ctx context.Context, seen *observed, resolved d
 	if seen.left != nil {
 		return nil
 	}
-	if resolved.Database != nil && resolved.Database.ReplayLogin != nil {
+	if resolved.Outbox != nil && resolved.Outbox.Spec.ReplayLogin != nil {
 		if seen.missing, err = references.Missing(ctx, r.Mounts, references.OfReplay(resolved), all); err != nil {
 			return err
 		}

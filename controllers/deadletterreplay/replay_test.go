@@ -200,7 +200,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		c.create(&corev1.Event{ObjectMeta: metav1.ObjectMeta{GenerateName: "pod-", Namespace: c.namespace}, Type: corev1.EventTypeWarning, Reason: "FailedMount",
 			InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: c.namespace, Name: pod.Name, UID: pod.UID}, LastTimestamp: metav1.Now(),
 			Message: `MountVolume.SetUp failed for volume "secrets" : references non-existent secret key: dsn`})
-		c.expect(kstatus.InProgressStatus, want{api.ReferencesResolvedCondition, no, api.ReasonSecretKeyNotFound, `"orders-replay", which Outbox orders: spec.replayLogin.secret names`})
+		c.expect(kstatus.InProgressStatus, want{api.ReferencesResolvedCondition, no, api.ReasonSecretKeyNotFound, `"orders-replay", which Outbox orders: spec.replayLogin.secretRef names`})
 	})
 })
 

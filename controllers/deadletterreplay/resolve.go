@@ -30,22 +30,21 @@ func (r *Reconciler) resolve(ctx context.Context, o *api.DeadLetterReplay) (desi
 			return found, problem.Stalling(api.ReferencesResolvedCondition, api.ReasonTopicNotDelivered, fmt.Sprintf(
 				"OutboxDispatcher %q does not deliver topic %q, which spec.selector.topics names; delete this object, and create one with topics of that dispatcher, or with outboxRef.", ref.Name, topic))
 		}
-		found.Database, found.Field = found.Dispatcher.Spec.Database, "OutboxDispatcher "+ref.Name+": spec.database"
-		outbox = found.Dispatcher.Spec.OutboxRef
-	}
-	if outbox != nil {
-		database := &api.Outbox{}
-		switch err := r.Client.Get(ctx, types.NamespacedName{Namespace: o.Namespace, Name: outbox.Name}, database); {
-		case apierrors.IsNotFound(err):
-			return found, waiting(api.ReasonOutboxNotFound, "Outbox %q does not exist in namespace %q; create it, and the operator continues.", outbox.Name, o.Namespace)
-		case err != nil:
-			return found, fmt.Errorf("read Outbox %s: %w", outbox.Name, err)
+		if outbox = found.Dispatcher.Spec.OutboxRef; outbox == nil {
+			return found, problem.Stalling(api.ReferencesResolvedCondition, api.ReasonReplayLoginMissing, fmt.Sprintf(
+				"OutboxDispatcher %q has a database of its own, and only an Outbox has a login that may replay or discard; create an Outbox with spec.replayLogin for that database, set spec.outboxRef of the dispatcher to it, and create this object again.", ref.Name))
 		}
-		found.Database, found.Field = &database.Spec.OutboxSpec, "Outbox "+outbox.Name+": spec"
 	}
-	if found.Database.ReplayLogin == nil {
+	found.Outbox = &api.Outbox{}
+	switch err := r.Client.Get(ctx, types.NamespacedName{Namespace: o.Namespace, Name: outbox.Name}, found.Outbox); {
+	case apierrors.IsNotFound(err):
+		return found, waiting(api.ReasonOutboxNotFound, "Outbox %q does not exist in namespace %q; create it, and the operator continues.", outbox.Name, o.Namespace)
+	case err != nil:
+		return found, fmt.Errorf("read Outbox %s: %w", outbox.Name, err)
+	}
+	if found.Outbox.Spec.ReplayLogin == nil {
 		return found, waiting(api.ReasonReplayLoginMissing,
-			"%s.replayLogin is not set, so there is no login that may replay or discard; make one with `dispatcher migrate grants --for replay`, and name its Secret there.", found.Field)
+			"Outbox %s: spec.replayLogin is not set, so there is no login that may replay or discard; make one with `dispatcher migrate grants --for replay`, and name its Secret there.", outbox.Name)
 	}
 	return found, nil
 }

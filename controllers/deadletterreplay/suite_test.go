@@ -141,9 +141,9 @@ func (c *cluster) requests() int {
 
 // outbox is an Outbox with a login for replays.
 func (c *cluster) outbox() *api.Outbox {
-	return &api.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "orders", Namespace: c.namespace}, Spec: api.OutboxObjectSpec{OutboxSpec: api.OutboxSpec{
-		Secret: api.DatabaseSecret{Name: "orders-db"}, ReplayLogin: &api.ReplayLogin{Secret: &api.DatabaseSecret{Name: "orders-replay"}},
-	}}}
+	return &api.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "orders", Namespace: c.namespace}, Spec: api.OutboxSpec{
+		SecretRef: api.SecretRef{Name: "orders-db"}, ReplayLogin: &api.ReplayLogin{SecretRef: &api.SecretRef{Name: "orders-replay"}},
+	}}
 }
 
 // replay is a plain DeadLetterReplay.

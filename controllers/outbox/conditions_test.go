@@ -70,7 +70,7 @@ func TestConditionsSumUpTheDispatchers(t *testing.T) {
 			dispatcher("a", is(api.TopicsSharedCondition, yes, api.ReasonTopicsShared))}}, "True/UpToDate", []string{"TopicsShared=True/TopicsShared"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c.o.outbox = &api.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: "n"}, Spec: api.OutboxObjectSpec{OutboxSpec: api.OutboxSpec{Migration: &api.Migration{}}}}
+			c.o.outbox = &api.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: "n"}, Spec: api.OutboxSpec{Migration: &api.Migration{}}}
 			operatortest.CheckConditions(t, conditions(c.o), append([]string{api.ReadyCondition + "=" + c.ready}, c.also...), c.absent)
 		})
 	}

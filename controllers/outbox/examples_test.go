@@ -27,13 +27,13 @@ func TestExamplesOnThePage(t *testing.T) {
 			`Events are due that no dispatcher serves: topic "invoices" of outbox namespace "shop". Make an OutboxDispatcher for them, or correct the namespace or topic that their producer gives enqueue.`),
 		says(api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, ""))
 	works := dispatcher("mail", is(api.SourceReachableCondition, metav1.ConditionTrue, api.ReasonConnected), is(api.SchemaReadyCondition, metav1.ConditionTrue, api.ReasonUpToDate))
-	outbox := &api.Outbox{Spec: api.OutboxObjectSpec{Adopt: []api.Adoption{{Name: "orders", Phase: api.AdoptionShadow}}},
+	outbox := &api.Outbox{Spec: api.OutboxSpec{Adopt: []api.Adoption{{Name: "orders", Phase: api.AdoptionShadow}}},
 		Status: api.OutboxStatus{Adoptions: []api.AdoptionStatus{{Name: "orders", Phase: string(api.AdoptionShadow), Missing: 2}}}}
 
 	inUse := observed{outbox: outbox, dispatchers: []api.OutboxDispatcher{warehouse, works}}
 	fails := observed{outbox: outbox, migration: migrate.Migration{State: migrate.Failed, Selector: "outbox.dev/component=migration,outbox.dev/outbox=orders",
 		Detail: "permission denied for schema outbox"}, missing: problem.Waiting(api.ReferencesResolvedCondition, api.ReasonSecretNotFound,
-		`Secret "orders-db-owner", which spec.migration.secret names, does not exist in namespace "shop"; create it, and the operator continues.`)}
+		`Secret "orders-db-owner", which spec.migration.secretRef names, does not exist in namespace "shop"; create it, and the operator continues.`)}
 	stalled := observed{outbox: outbox, problem: problem.Stalling(api.SchemaReadyCondition, api.ReasonForeignObject,
 		`Job "orders-migrate-5d7c" exists and does not belong to this Outbox; delete it, or choose another name for the Outbox.`)}
 	operatortest.CheckExamples(t, "outbox.md", slices.Concat(conditions(inUse), conditions(fails), conditions(stalled))...)

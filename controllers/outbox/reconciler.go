@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -30,6 +29,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/apply"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/claimants"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
@@ -66,23 +66,13 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=outbox.dev,resources=outboxes/status,verbs=patch
 // +kubebuilder:rbac:groups="",resources=events,verbs=list
 
-// refIndex finds dispatchers by the name of their Outbox.
-const refIndex = "spec.outboxRef.name"
-
-// SetupWithManager starts the reconciler with the manager. It returns an error when a watch or an index cannot be made.
-func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
+// SetupWithManager starts the reconciler with the manager, which has the index of package claimants. It returns an error
+// when a watch cannot be made.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.applied = apply.New(r.Client, r.Live, v1alpha1.SchemaReadyCondition)
 	r.migrations = &migrate.Runner{Client: r.Client, Live: r.Live, Mounts: r.Mounts, Applied: r.applied}
 	r.adoptions = &migrate.Runner{Component: desired.ComponentAdoption, Client: r.Client, Live: r.Live, Mounts: r.Mounts, Applied: r.applied}
 	r.reporter = &kstatus.Reporter{Client: r.Client, Live: r.Live, Events: r.Events, Operator: r.Operator}
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.OutboxDispatcher{}, refIndex, func(o client.Object) []string {
-		if ref := o.(*v1alpha1.OutboxDispatcher).Spec.OutboxRef; ref != nil {
-			return []string{ref.Name}
-		}
-		return nil
-	}); err != nil {
-		return fmt.Errorf("index the OutboxDispatchers by Outbox: %w", err)
-	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("outbox").
 		For(&v1alpha1.Outbox{}, builder.WithPredicates(kstatus.Edited())).
@@ -143,7 +133,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 	if o.missing, err = references.Missing(ctx, r.Mounts, references.OfOutbox(outbox), slices.Concat(o.migration.Pods, o.adoption.Pods)); err != nil {
 		return ctrl.Result{}, err
 	}
-	if o.dispatchers, err = r.dispatchers(ctx, outbox); err != nil {
+	if o.dispatchers, err = claimants.OfOutbox(ctx, r.Client, outbox.Namespace, outbox.Name); err != nil {
 		return ctrl.Result{}, err
 	}
 	result.RequeueAfter = r.again(o)
@@ -217,17 +207,6 @@ func (r *Reconciler) collect(ctx context.Context, outbox *v1alpha1.Outbox, compo
 		r.applied.Drop(outbox, "ConfigMap/"+m.Name)
 	}
 	return nil
-}
-
-// dispatchers are those that refer to the Outbox, by name. They are the cache's own, and only read.
-func (r *Reconciler) dispatchers(ctx context.Context, outbox *v1alpha1.Outbox) ([]v1alpha1.OutboxDispatcher, error) {
-	var found v1alpha1.OutboxDispatcherList
-	err := r.Client.List(ctx, &found, client.InNamespace(outbox.Namespace), client.MatchingFields{refIndex: outbox.Name}, client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return nil, fmt.Errorf("list the OutboxDispatchers of Outbox %s: %w", outbox.Name, err)
-	}
-	slices.SortFunc(found.Items, func(a, b v1alpha1.OutboxDispatcher) int { return strings.Compare(a.Name, b.Name) })
-	return found.Items, nil
 }
 
 // report writes the status, if anything changed, and then records Events.

@@ -96,10 +96,11 @@ func byAge(a, b *v1alpha1.OutboxConsumer) int {
 	return strings.Compare(a.Name, b.Name)
 }
 
-// feed is a dispatcher that feeds the consumer, and the database of its events. They are the cache's own, and only read.
+// feed is a dispatcher that feeds the consumer, and how long its events are kept, nil when that is not known. They are the
+// cache's own, and only read.
 type feed struct {
 	dispatcher *v1alpha1.OutboxDispatcher
-	database   *v1alpha1.OutboxSpec
+	retention  *v1alpha1.Retention
 }
 
 // feeds are the dispatchers that feed the consumer, by name, as far as they are there. The error is a problem when one,
@@ -114,16 +115,17 @@ func (r *Reconciler) feeds(ctx context.Context, o *v1alpha1.OutboxConsumer) (fou
 		if !d.DeletionTimestamp.IsZero() || !registration.FedBy(o, d.Name) {
 			continue
 		}
-		next := feed{d, d.Spec.Database}
+		next := feed{d, &v1alpha1.Retention{}}
 		if ref := d.Spec.OutboxRef; ref != nil {
 			outbox := &v1alpha1.Outbox{}
+			next.retention = nil
 			switch err := r.Client.Get(ctx, types.NamespacedName{Namespace: o.Namespace, Name: ref.Name}, outbox); {
 			case apierrors.IsNotFound(err):
 				missing = waiting(v1alpha1.ReasonOutboxNotFound, "Outbox %q, which OutboxDispatcher %q refers to, does not exist in namespace %q; create it, and the operator continues.", ref.Name, d.Name, o.Namespace)
 			case err != nil:
 				return nil, fmt.Errorf("read Outbox %s: %w", ref.Name, err)
 			default:
-				next.database = &outbox.Spec.OutboxSpec
+				next.retention = &outbox.Spec.Retention
 			}
 		}
 		found = append(found, next)

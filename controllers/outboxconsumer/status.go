@@ -88,11 +88,11 @@ func retentionSufficient(seen observed) metav1.Condition {
 	needed, why := standard, "RULE-010-011 requires 168h at least"
 	known := false
 	for _, f := range seen.feeds {
-		if f.database == nil {
+		if f.retention == nil {
 			continue
 		}
 		known = true
-		if kept := f.database.Retention.Delivered; kept != nil && kept.Duration > needed {
+		if kept := f.retention.Delivered; kept != nil && kept.Duration > needed {
 			needed, why = kept.Duration, fmt.Sprintf("dispatcher %q keeps delivered rows for %s", f.dispatcher.Name, config.Duration(kept.Duration))
 		}
 	}

@@ -121,7 +121,7 @@ func updateStatus[T client.Object](ctx context.Context, o T) error {
 
 // outbox is a plain Outbox.
 func outbox() *api.Outbox {
-	return &api.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "shop"}, Spec: api.OutboxObjectSpec{OutboxSpec: api.OutboxSpec{Secret: api.DatabaseSecret{Name: "db"}}}}
+	return &api.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "shop"}, Spec: api.OutboxSpec{SecretRef: api.SecretRef{Name: "db"}}}
 }
 
 // dispatcher is a plain OutboxDispatcher of that Outbox.

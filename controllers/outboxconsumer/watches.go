@@ -57,11 +57,11 @@ func feedKeys(o *v1alpha1.OutboxConsumer) (keys []string) {
 }
 
 // concernsConsumers reports whether a change of a dispatcher is one that consumers look at: of the types that it has
-// seen, or of its database. Counts, which change each minute, wake none.
+// seen, or of its Outbox. Counts, which change each minute, wake none.
 func concernsConsumers(e event.UpdateEvent) bool {
 	looked := func(o client.Object) []any {
 		d := o.(*v1alpha1.OutboxDispatcher)
-		return []any{d.DeletionTimestamp.IsZero(), d.Spec.OutboxRef, d.Spec.Database, d.Status.EventTypes}
+		return []any{d.DeletionTimestamp.IsZero(), d.Spec.OutboxRef, d.Status.EventTypes}
 	}
 	return !equality.Semantic.DeepEqual(looked(e.ObjectOld), looked(e.ObjectNew))
 }

@@ -21,7 +21,7 @@ func TestExamplesOnThePage(t *testing.T) {
 	delivers.gone = problem.Waiting(api.ReferencesResolvedCondition, api.ReasonSecretKeyNotFound,
 		`Secret "orders-hook", which spec.sink.http.auth.token names, has no key "token"; add the key, or name the right one.`)
 	delivers.migration = migrate.Migration{State: migrate.Running, Detail: `Its pod waits for a place: 0/3 nodes are available.`}
-	delivers.peers = []*api.OutboxDispatcher{{ObjectMeta: metav1.ObjectMeta{Name: "orders-eu"}}}
+	delivers.peers = []api.OutboxDispatcher{{ObjectMeta: metav1.ObjectMeta{Name: "orders-eu"}}}
 	delivers.types = []api.SeenEventType{{Type: "order.placed"}}
 	delivers.consumers = []*api.OutboxConsumer{{ObjectMeta: metav1.ObjectMeta{Name: "audit"}, Spec: api.OutboxConsumerSpec{EventTypes: []string{"payment.*"}}}}
 	pod := &delivers.statuses[1]

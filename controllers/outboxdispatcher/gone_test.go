@@ -66,8 +66,8 @@ var _ = Describe("a reference that goes while pods run", Label("references"), fu
 		Expect(c.admin.Delete(c.ctx, said)).To(Succeed())
 		Expect(c.requests.forbidden()).To(BeEmpty())
 	},
-		Entry("a Secret", `secret "orders-db" not found`, api.ReasonSecretNotFound, `Secret "orders-db", which spec.database.secret names, does not exist in namespace`),
-		Entry("a key", `references non-existent secret key: dsn`, api.ReasonSecretKeyNotFound, `Secret "orders-db", which spec.database.secret names, has no key "dsn"`),
+		Entry("a Secret", `secret "orders-db" not found`, api.ReasonSecretNotFound, `Secret "orders-db", which spec.database.secretRef names, does not exist in namespace`),
+		Entry("a key", `references non-existent secret key: dsn`, api.ReasonSecretKeyNotFound, `Secret "orders-db", which spec.database.secretRef names, has no key "dsn"`),
 	)
 
 	// The kubelet says nothing when it could again.

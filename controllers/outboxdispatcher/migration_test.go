@@ -19,7 +19,7 @@ var _ = Describe("a failed migration", Label("migration"), func() {
 		c := start(tick)
 		obd := c.migrated()
 		login := func(name string) {
-			edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Database.Migration.Secret.Name = name })
+			edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Database.MigrationSecretRef.Name = name })
 		}
 		later := time.Now().Add(time.Hour) // it does not come to the next try by itself
 		c.create(obd)

@@ -13,8 +13,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 )
 
-// resolveOutbox returns the Outbox that is referred to, nil for a database of the dispatcher's own, and puts its spec in
-// the place of that, for this pass. Pods that run stay as they are when there is none.
+// resolveOutbox returns the Outbox that is referred to, nil for a database of the dispatcher's own. Pods that run stay as
+// they are when there is none.
 func (r *Reconciler) resolveOutbox(ctx context.Context, obd *v1alpha1.OutboxDispatcher) (*v1alpha1.Outbox, error) {
 	ref := obd.Spec.OutboxRef
 	if ref == nil {
@@ -29,50 +29,22 @@ func (r *Reconciler) resolveOutbox(ctx context.Context, obd *v1alpha1.OutboxDisp
 	if err != nil {
 		return nil, fmt.Errorf("read Outbox %s: %w", ref.Name, err)
 	}
-	obd.Spec.Database = &outbox.Spec.OutboxSpec
 	return outbox, nil
 }
 
-// migrator is who else runs the migration: the Outbox that is referred to; for a database of the dispatcher's own, the
-// oldest Outbox that says the same of it, or the oldest dispatcher that does. It is nil when there is none.
-func (r *Reconciler) migrator(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox, outboxes []*v1alpha1.Outbox, peers []*v1alpha1.OutboxDispatcher) desired.Owner {
-	if outbox != nil {
-		return outbox
-	}
-	if !desired.Migrates(obd.Spec.Database) {
-		return nil
-	}
-	if outbox := oldestOf(outboxes, obd.Spec.Database); outbox != nil {
-		return outbox
-	}
-	for _, peer := range older(peers, obd) {
-		if _, err := desired.NewMigration(peer, r.Platform); err == nil {
-			return peer
-		}
-	}
-	return nil
-}
-
-// migration runs the dispatcher's own migration Job, or watches the migrator's, and removes Jobs of its own.
-func (r *Reconciler) migration(ctx context.Context, obd *v1alpha1.OutboxDispatcher, migrator desired.Owner) (migrate.Migration, error) {
+// migration runs the migration Job of the dispatcher's own database; for an Outbox it watches that of the Outbox, and
+// removes Jobs of its own.
+func (r *Reconciler) migration(ctx context.Context, obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) (migrate.Migration, error) {
 	wanted, err := desired.NewMigration(obd, r.Platform)
 	if err != nil {
 		return migrate.Migration{}, podTemplateProblem(err)
 	}
-	switch migrator := migrator.(type) {
-	case nil:
-		return r.migrations.Run(ctx, obd, wanted)
-	case *v1alpha1.Outbox:
-		if wanted, err = desired.NewOutboxMigration(migrator, r.Platform); err != nil { // which is in the Outbox's status
-			return migrate.Migration{State: migrate.Failed, Of: "Outbox " + migrator.Name, Detail: err.Error()}, nil
-		}
-	case *v1alpha1.OutboxDispatcher:
-		if wanted, err = desired.NewMigration(migrator, r.Platform); err != nil {
-			return migrate.Migration{}, podTemplateProblem(err)
-		}
+	made, err := r.migrations.Run(ctx, obd, wanted)
+	if err != nil || outbox == nil {
+		return made, err
 	}
-	if _, err := r.migrations.Run(ctx, obd, nil); err != nil {
-		return migrate.Migration{}, err
+	if wanted, err = desired.NewOutboxMigration(outbox, r.Platform); err != nil { // which is in the Outbox's status
+		return migrate.Migration{State: migrate.Failed, Of: "Outbox " + outbox.Name, Detail: err.Error()}, nil
 	}
-	return r.migrations.Look(ctx, migrator, wanted)
+	return r.migrations.Look(ctx, outbox, wanted)
 }

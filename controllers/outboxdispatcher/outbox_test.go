@@ -144,7 +144,7 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 		c.mountFails(pod, `MountVolume.SetUp failed for volume "secrets" : secret "orders-owner" not found`)
 		c.expectOf(outbox, kstatus.InProgressStatus,
 			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, ""},
-			want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, `Secret "orders-owner", which spec.migration.secret names, does not exist in namespace`},
+			want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, `Secret "orders-owner", which spec.migration.secretRef names, does not exist in namespace`},
 			want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, `secret "orders-owner" not found`})
 		Expect(c.requests.forbidden()).To(BeEmpty())
 		Expect(c.admin.Delete(c.ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
@@ -170,10 +170,10 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 func (c *cluster) outbox() *api.Outbox {
 	return &api.Outbox{
 		ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: c.namespace},
-		Spec: api.OutboxObjectSpec{OutboxSpec: api.OutboxSpec{
-			Secret:    api.DatabaseSecret{Name: "orders-db"},
-			Migration: &api.Migration{Secret: &api.DatabaseSecret{Name: "orders-owner"}},
-		}},
+		Spec: api.OutboxSpec{
+			SecretRef: api.SecretRef{Name: "orders-db"},
+			Migration: &api.Migration{SecretRef: &api.SecretRef{Name: "orders-owner"}},
+		},
 	}
 }
 

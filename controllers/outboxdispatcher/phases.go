@@ -42,16 +42,16 @@ func (r *Reconciler) findWorkload(ctx context.Context, obd *v1alpha1.OutboxDispa
 	return deployment, owned, err
 }
 
-// applyFiles applies the ServiceAccount and the ConfigMaps that the pods of the workload and of the migration need, unless
-// the migration is the migrator's. It returns the names of the ConfigMaps.
-func (r *Reconciler) applyFiles(ctx context.Context, obd *v1alpha1.OutboxDispatcher, migrator desired.Owner) (names []string, err error) {
+// applyFiles applies the ServiceAccount and the ConfigMaps that the pods of the workload and of the dispatcher's own
+// migration need. It returns the names of the ConfigMaps.
+func (r *Reconciler) applyFiles(ctx context.Context, obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) (names []string, err error) {
 	if account := desired.ServiceAccount(obd); account != nil {
 		if err := r.applied.Apply(ctx, obd, account, &corev1.ServiceAccount{}); err != nil {
 			return nil, err
 		}
 	}
-	wanted := []*corev1ac.ConfigMapApplyConfiguration{desired.ConfigMap(obd)}
-	if files := desired.MigrationConfigMap(obd); files != nil && migrator == nil {
+	wanted := []*corev1ac.ConfigMapApplyConfiguration{desired.ConfigMap(obd, outbox)}
+	if files := desired.MigrationConfigMap(obd); files != nil {
 		wanted = append(wanted, files)
 	}
 	for _, files := range wanted {
@@ -63,11 +63,11 @@ func (r *Reconciler) applyFiles(ctx context.Context, obd *v1alpha1.OutboxDispatc
 	return names, nil
 }
 
-// migrate runs the migration, or watches the migrator's. The workload waits for the first migration to succeed. Once it is
+// migrate runs the migration, or watches the Outbox's. The workload waits for the first migration to succeed. Once it is
 // deployed it waits only while one runs: when that fails, pods that do not fit the schema do not become ready,
 // and so replace none that do.
-func (r *Reconciler) migrate(ctx context.Context, obd *v1alpha1.OutboxDispatcher, migrator desired.Owner, deployed bool) (migrate.Migration, error) {
-	migration, err := r.migration(ctx, obd, migrator)
+func (r *Reconciler) migrate(ctx context.Context, obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox, deployed bool) (migrate.Migration, error) {
+	migration, err := r.migration(ctx, obd, outbox)
 	if err == nil && (migration.State == migrate.Running || migration.State == migrate.Failed && !deployed) {
 		err = errWait
 	}
@@ -76,8 +76,8 @@ func (r *Reconciler) migrate(ctx context.Context, obd *v1alpha1.OutboxDispatcher
 
 // workload applies the Deployment and its PodDisruptionBudget, and returns the Deployment. It queues while others take
 // the operator's new image: then the pods that run stay as they are.
-func (r *Reconciler) workload(ctx context.Context, obd *v1alpha1.OutboxDispatcher, current *appsv1.Deployment) (_ *appsv1.Deployment, queues bool, _ error) {
-	wanted, err := desired.Deployment(obd, r.Platform)
+func (r *Reconciler) workload(ctx context.Context, obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox, current *appsv1.Deployment) (_ *appsv1.Deployment, queues bool, _ error) {
+	wanted, err := desired.Deployment(obd, outbox, r.Platform)
 	if err != nil {
 		return current, false, podTemplateProblem(err)
 	}

@@ -102,15 +102,13 @@ const lookAgain = 2 * time.Minute
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
 
-// SetupWithManager starts the reconciler with the manager. It returns an error when a watch or an index cannot be made.
-func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
+// SetupWithManager starts the reconciler with the manager, which has the index of package claimants. It returns an error
+// when a watch cannot be made.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.applied = apply.New(r.Client, r.Live, v1alpha1.WorkloadAvailableCondition)
 	r.pace = &pacer{client: r.Client, image: r.Platform.Image, most: r.MaxRollingUpgrades}
 	r.migrations = &migrate.Runner{Client: r.Client, Live: r.Live, Mounts: r.Mounts, Applied: r.applied}
 	r.reporter = &kstatus.Reporter{Client: r.Client, Live: r.Live, Events: r.Events, Operator: r.Operator}
-	if err := indexOutboxes(ctx, mgr.GetFieldIndexer()); err != nil {
-		return err
-	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("outboxdispatcher").
 		WithOptions(controller.Options{
@@ -155,7 +153,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	before := obd.DeepCopy()
 	o, err := r.pass(ctx, obd)
-	before.Spec.Database = obd.Spec.Database // the Outbox's, so the object has not changed
 	var result ctrl.Result
 	if err == nil {
 		again := r.Interval
@@ -175,7 +172,7 @@ func (r *Reconciler) pass(ctx context.Context, obd *v1alpha1.OutboxDispatcher) (
 		return o, err
 	}
 	var err error
-	refs := references.Of(obd)
+	refs := references.Of(obd, o.outbox)
 	if o.missing, err = references.Missing(ctx, r.Mounts, refs, slices.Concat(o.pods, o.migration.Pods)); err != nil {
 		return o, err
 	}
@@ -202,8 +199,7 @@ func (r *Reconciler) phases(ctx context.Context, obd *v1alpha1.OutboxDispatcher,
 			return err
 		}
 	}
-	var outboxes []*v1alpha1.Outbox
-	if o.peers, outboxes, err = r.findPeers(ctx, obd); err != nil {
+	if o.peers, err = r.findPeers(ctx, obd); err != nil {
 		return err
 	}
 	if o.consumers, err = r.findConsumers(ctx, obd); err != nil {
@@ -215,22 +211,20 @@ func (r *Reconciler) phases(ctx context.Context, obd *v1alpha1.OutboxDispatcher,
 	if err := r.admit(ctx, obd, o.consumers, o.pods); err != nil {
 		return err
 	}
-	outbox, err := r.resolveOutbox(ctx, obd)
-	if err != nil {
+	if o.outbox, err = r.resolveOutbox(ctx, obd); err != nil {
 		return err
 	}
-	migrator := r.migrator(obd, outbox, outboxes, o.peers)
-	files, err := r.applyFiles(ctx, obd, migrator)
+	files, err := r.applyFiles(ctx, obd, o.outbox)
 	if err != nil {
 		return err
 	}
 	if err := r.network(ctx, obd); err != nil {
 		return err
 	}
-	if o.migration, err = r.migrate(ctx, obd, migrator, o.deployment != nil); err != nil {
+	if o.migration, err = r.migrate(ctx, obd, o.outbox, o.deployment != nil); err != nil {
 		return err
 	}
-	if o.deployment, o.queues, err = r.workload(ctx, obd, o.deployment); err != nil {
+	if o.deployment, o.queues, err = r.workload(ctx, obd, o.outbox, o.deployment); err != nil {
 		return err
 	}
 	if o.state, err = r.resume(ctx, obd, o.state, o.deployment, o.pods); err != nil {

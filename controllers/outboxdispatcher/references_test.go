@@ -15,23 +15,23 @@ var _ = Describe("a missing reference", Label("references"), func() {
 	// What is missing is reported in the kubelet's words, until it exists. CONTRACT: C-101, C-103
 	It("is reported in the words of the kubelet, until it exists", func() {
 		c := start(tick)
-		obd := c.dispatcher()
+		obd, outbox := c.referring("orders"), c.outbox()
 		obd.Spec.Validation = []api.Validation{{Schema: &api.PayloadSchema{ConfigMapRef: &api.ConfigMapRef{Name: "schemas", Key: "order.json"}}}}
-		obd.Spec.Database.TLS = &api.DatabaseTLS{CA: &api.CA{ConfigMap: &api.CAKey{Name: "roots"}}}
-		c.create(obd)
+		outbox.Spec.Migration, outbox.Spec.TLS = nil, &api.DatabaseTLS{CAConfigMapRef: &api.ConfigMapRef{Name: "roots"}}
+		c.create(obd, outbox)
 		pod := c.pod("pod-a", corev1.PodStatus{Phase: corev1.PodPending})
 		c.deployed(1, 0)
 		c.expect(kstatus.InProgressStatus, want{api.ReferencesResolvedCondition, metav1.ConditionUnknown, api.ReasonNotObserved, ""})
 
 		for _, said := range []struct{ words, reason, message string }{
 			{`MountVolume.SetUp failed for volume "secrets" : secret "orders-db" not found`, api.ReasonSecretNotFound,
-				`Secret "orders-db", which spec.database.secret names, does not exist in namespace`},
+				`Secret "orders-db", which Outbox shop: spec.secretRef names, does not exist in namespace`},
 			{`MountVolume.SetUp failed for volume "secrets" : references non-existent secret key: dsn`, api.ReasonSecretKeyNotFound,
-				`Secret "orders-db", which spec.database.secret names, has no key "dsn"; add the key`},
+				`Secret "orders-db", which Outbox shop: spec.secretRef names, has no key "dsn"; add the key`},
 			{`MountVolume.SetUp failed for volume "secrets" : configmap "roots" not found`, api.ReasonConfigMapNotFound,
-				`ConfigMap "roots", which spec.database.tls.ca.configMap names, does not exist`},
+				`ConfigMap "roots", which Outbox shop: spec.tls.caConfigMapRef names, does not exist`},
 			{`MountVolume.SetUp failed for volume "secrets" : references non-existent config key: ca.crt`, api.ReasonConfigMapKeyNotFound,
-				`ConfigMap "roots", which spec.database.tls.ca.configMap names, has no key "ca.crt"`},
+				`ConfigMap "roots", which Outbox shop: spec.tls.caConfigMapRef names, has no key "ca.crt"`},
 			{`MountVolume.SetUp failed for volume "schemas" : configmap "schemas" not found`, api.ReasonConfigMapNotFound,
 				`ConfigMap "schemas", which spec.validation[0].schema.configMapRef names, does not exist`},
 			{`MountVolume.SetUp failed for volume "schemas" : references non-existent config key: order.json`, api.ReasonConfigMapKeyNotFound,
@@ -66,6 +66,6 @@ var _ = Describe("a missing reference", Label("references"), func() {
 		c.start(pod, corev1.PodStatus{Phase: corev1.PodPending})
 		c.mountFails(pod, `MountVolume.SetUp failed for volume "secrets" : [references non-existent secret key: dsn, secret "orders-owner" not found]`)
 		c.expect(kstatus.InProgressStatus, want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound,
-			`Secret "orders-owner", which spec.database.migration.secret names`})
+			`Secret "orders-owner", which spec.database.migrationSecretRef names`})
 	})
 })

@@ -51,7 +51,7 @@ var _ = Describe("a file for pods", Label("samples"), func() {
 	for _, sink := range smallest {
 		It("means the same as the smallest resource with "+sink, func(ctx SpecContext) {
 			meansTheSame(ctx, "apiVersion: outbox.dev/v1alpha1\nkind: OutboxDispatcher\nmetadata: {name: smallest}\n"+
-				"spec: {namespace: shop, database: {secret: {name: a}}, sink: {"+sink+"}}\n")
+				"spec: {namespace: shop, database: {secretRef: {name: a}}, sink: {"+sink+"}}\n")
 		})
 	}
 	for _, file := range files {
@@ -117,10 +117,7 @@ func dispatchersIn(text string) (all []*v1alpha1.OutboxDispatcher) {
 
 // loaded is the file of the pods as they load it, with a plain Outbox where one is named.
 func loaded(obd *v1alpha1.OutboxDispatcher) config.Config {
-	if obd.Spec.OutboxRef != nil {
-		obd.Spec.Database = &v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "a"}}
-	}
-	c := desired.Config(obd)
+	c := desired.Config(obd, &v1alpha1.Outbox{Spec: v1alpha1.OutboxSpec{SecretRef: v1alpha1.SecretRef{Name: "a"}}})
 	c.ApplyDefaults()
 	return c
 }

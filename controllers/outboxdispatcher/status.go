@@ -43,8 +43,10 @@ type observed struct {
 	sets []types.UID
 	// queues means that it waits for others to take the operator's new image.
 	queues bool
-	// peers are the other dispatchers that claim from the same tables, by name.
-	peers []*v1alpha1.OutboxDispatcher
+	// outbox is the one that it refers to, nil for none.
+	outbox *v1alpha1.Outbox
+	// peers are the other dispatchers that claim from the same outbox, by name.
+	peers []v1alpha1.OutboxDispatcher
 	// consumers are those that are registered in the namespace, and types the event types that were seen.
 	consumers []*v1alpha1.OutboxConsumer
 	types     []v1alpha1.SeenEventType

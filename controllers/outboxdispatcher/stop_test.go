@@ -54,7 +54,7 @@ var _ = Describe("a stop", Label("stop"), func() {
 		Eventually(func() int32 { return *c.deployment().Spec.Replicas }).Should(BeEquivalentTo(0))
 		Expect(c.requests.forbidden()).To(BeEmpty())
 	},
-		Entry("a reference is missing", false, func(o *api.OutboxDispatcher) { o.Spec.Database.Secret.Name = "missing" },
+		Entry("a reference is missing", false, func(o *api.OutboxDispatcher) { o.Spec.Database.SecretRef.Name = "missing" },
 			want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, ""}),
 		Entry("the template is invalid", false, func(o *api.OutboxDispatcher) {
 			o.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"spec":{"afinity":{}}}`)}

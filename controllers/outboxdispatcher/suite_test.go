@@ -194,7 +194,7 @@ func (c *cluster) dispatcher() *v1alpha1.OutboxDispatcher {
 		ObjectMeta: metav1.ObjectMeta{Name: "orders", Namespace: c.namespace},
 		Spec: v1alpha1.OutboxDispatcherSpec{
 			Namespace: "shop",
-			Database:  &v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "orders-db"}},
+			Database:  &v1alpha1.DispatcherDatabase{SecretRef: v1alpha1.SecretRef{Name: "orders-db"}},
 			Sink:      v1alpha1.Sink{Log: &v1alpha1.LogSink{}},
 		},
 	}
@@ -203,7 +203,7 @@ func (c *cluster) dispatcher() *v1alpha1.OutboxDispatcher {
 // migrated is dispatcher with a migration Job.
 func (c *cluster) migrated() *v1alpha1.OutboxDispatcher {
 	obd := c.dispatcher()
-	obd.Spec.Database.Migration = &v1alpha1.Migration{Secret: &v1alpha1.DatabaseSecret{Name: "orders-owner"}}
+	obd.Spec.Database.MigrationSecretRef = &v1alpha1.SecretRef{Name: "orders-owner"}
 	return obd
 }
 

@@ -61,11 +61,7 @@ func (r *Reconciler) admit(ctx context.Context, obd *api.OutboxDispatcher, consu
 func (r *Reconciler) neighbours(ctx context.Context, consumer client.Object) []reconcile.Request {
 	var found api.OutboxDispatcherList
 	err := r.Client.List(ctx, &found, client.InNamespace(consumer.GetNamespace()), client.UnsafeDisableDeepCopy)
-	var all []*api.OutboxDispatcher
-	for i := range found.Items {
-		all = append(all, &found.Items[i])
-	}
-	return requests(ctx, all, err)
+	return requests(ctx, found.Items, err)
 }
 
 // typesKept is how long an event type is known of which no event comes.

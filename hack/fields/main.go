@@ -4,7 +4,8 @@
 //	<!-- fields of OutboxDispatcher.spec without sink, database -->
 //	<!-- end of fields -->
 //
-// The table has a row for every field below the path; the fields below those after "without" have none. The order is
+// The table has a row for every field below the path; the fields below those after "without", and those of a
+// SecretRef or ConfigMapRef, have none. The order is
 // that of the Go types.
 package main
 
@@ -176,7 +177,7 @@ func (f field) rows(b *strings.Builder, path string, without []string) {
 	for _, m := range f.members() {
 		at := strings.TrimPrefix(path+"."+m.name, ".")
 		fmt.Fprintf(b, "| `%s` |%s | %s |\n", at, m.byDefault(), m.meaning())
-		if slices.Contains(without, at) {
+		if slices.Contains(without, at) || m.isReference() {
 			continue
 		}
 		if m.schema.Items != nil {
@@ -184,6 +185,15 @@ func (f field) rows(b *strings.Builder, path string, without []string) {
 		}
 		m.rows(b, at, without)
 	}
+}
+
+// isReference reports whether the field names a key, which each page explains once.
+func (m member) isReference() bool {
+	kind := m.kind
+	if kind.Kind() == reflect.Pointer {
+		kind = kind.Elem()
+	}
+	return kind == reflect.TypeFor[v1alpha1.SecretRef]() || kind == reflect.TypeFor[v1alpha1.ConfigMapRef]()
 }
 
 // byDefault is the cell of the default, with a space before it.

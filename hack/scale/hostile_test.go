@@ -50,7 +50,7 @@ func TestHostileObjectsLeaveMemoryAndOthersAlone(t *testing.T) {
 	}
 	w.many(templates, func(i int) client.Object {
 		return &v1alpha1.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("eve-%d", i), Namespace: w.namespace}, Spec: v1alpha1.OutboxDispatcherSpec{
-			Namespace: "shop", Topics: []string{name(i)}, Sink: v1alpha1.Sink{Log: &v1alpha1.LogSink{}}, Database: &v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "db"}},
+			Namespace: "shop", Topics: []string{name(i)}, Sink: v1alpha1.Sink{Log: &v1alpha1.LogSink{}}, Database: &v1alpha1.DispatcherDatabase{SecretRef: v1alpha1.SecretRef{Name: "db"}},
 			PodTemplate: &runtime.RawExtension{Raw: []byte(`{"spec":{"volumes":[` + volumes.String()[1:] + `]}}`)},
 		}}
 	})

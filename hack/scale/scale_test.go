@@ -117,7 +117,7 @@ func (w *world) dispatchers(size int, change func(int, *v1alpha1.OutboxDispatche
 			for i := part; i < size; i += 8 {
 				obd := &v1alpha1.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: name(i), Namespace: w.namespace},
 					Spec: v1alpha1.OutboxDispatcherSpec{Namespace: "shop", Topics: []string{name(i)}, Sink: v1alpha1.Sink{Log: &v1alpha1.LogSink{}},
-						Database: &v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "db"}}}}
+						Database: &v1alpha1.DispatcherDatabase{SecretRef: v1alpha1.SecretRef{Name: "db"}}}}
 				if change != nil {
 					change(i, obd)
 				}

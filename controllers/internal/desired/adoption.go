@@ -84,14 +84,14 @@ func planColumns(c *v1alpha1.AdoptionColumns) map[string]string {
 // and what to do. It is nil when there is nothing to do.
 func AdoptionConfigMap(o *v1alpha1.Outbox) *corev1ac.ConfigMapApplyConfiguration {
 	p := planOf(o)
-	if !Migrates(&o.Spec.OutboxSpec) || len(p.Adoptions) == 0 && len(p.Removed) == 0 {
+	if !Migrates(&o.Spec) || len(p.Adoptions) == 0 && len(p.Removed) == 0 {
 		return nil
 	}
 	text, err := yaml.Marshal(p)
 	if err != nil {
 		panic(fmt.Sprintf("render the adoptions: %v", err)) // plain data only
 	}
-	bare := o.Spec.OutboxSpec.DeepCopy()
+	bare := o.Spec.DeepCopy()
 	bare.Journal, bare.Migration.M10 = nil, nil
 	migrates, _ := migrationConfigs(o, bare)
 	return files(o, ComponentAdoption, o.Name+"-adopt", map[string]string{keyConfig: render(migrates), keyPlan: string(text)})

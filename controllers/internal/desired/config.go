@@ -18,13 +18,13 @@ import (
 func DispatcherName(obd *v1alpha1.OutboxDispatcher) string { return obd.Namespace + "/" + obd.Name }
 
 // Config is the file that the dispatchers load, without the values that they fill in by default. The state has a file
-// of its own, which pods read again.
-func Config(obd *v1alpha1.OutboxDispatcher) config.Config {
-	return withoutDefaults(func() config.Config { return whole(obd) })
+// of its own, which pods read again. outbox is the one that the dispatcher refers to, nil for none.
+func Config(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) config.Config {
+	return withoutDefaults(func() config.Config { return whole(obd, outbox) })
 }
 
-func whole(obd *v1alpha1.OutboxDispatcher) config.Config {
-	c, _ := withRefs(obd)
+func whole(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) config.Config {
+	c, _ := withRefs(obd, outbox)
 	return c
 }
 
@@ -33,16 +33,16 @@ var dirs = map[string]string{"schemaRegistry": "registry", "deadLetters": "notif
 
 // withRefs returns the whole file, and the keys whose files it names. A section of the spec is the section of the same
 // name in the file: see [mounts.member].
-func withRefs(obd *v1alpha1.OutboxDispatcher) (c config.Config, refs []Ref) {
+func withRefs(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) (c config.Config, refs []Ref) {
 	spec := obd.Spec
 	// These are in the workload, in files of their own, or set below.
 	spec.OutboxRef, spec.Database, spec.Replicas, spec.State = nil, nil, nil, ""
 	spec.ConsumerPolicy, spec.ServiceAccount, spec.ImagePullSecrets, spec.PodTemplate = "", nil, nil, nil
 	database := &mounts{dir: "database"}
-	if db := obd.Spec.Database; db != nil {
-		c.Database, c.Retention = database.database(databaseField(obd), db), converted[config.Retention](db.Retention)
+	if field, db := outboxOf(obd, outbox); db != nil {
+		c.Database, c.Retention = database.database(field, db), converted[config.Retention](db.Retention)
 	}
-	refs = database.refs
+	refs = renamed(database.refs)
 	file, sections := map[string]any{}, converted[map[string]any](spec)
 	for _, name := range slices.Sorted(maps.Keys(sections)) {
 		m := &mounts{dir: name}

@@ -1,16 +1,53 @@
 package desired
 
 import (
-	"cmp"
+	"strings"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
+// outboxOf is where the dispatcher's events are, and the field of a spec that says it: in the Outbox that it refers to,
+// else in one like its own database. It is nil when the Outbox that it refers to is not there.
+func outboxOf(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) (field string, spec *v1alpha1.OutboxSpec) {
+	switch {
+	case obd.Spec.OutboxRef == nil:
+		return ownDatabase, own(obd.Spec.Database)
+	case outbox != nil:
+		return "Outbox " + outbox.Name + ": spec", &outbox.Spec
+	}
+	return "", nil
+}
+
+// ownDatabase is the field of a dispatcher's own database.
+const ownDatabase = "spec.database"
+
+// own is the spec of an Outbox that says the same.
+func own(d *v1alpha1.DispatcherDatabase) *v1alpha1.OutboxSpec {
+	spec := &v1alpha1.OutboxSpec{SecretRef: d.SecretRef, Schema: d.Schema}
+	if d.CASecretRef != nil {
+		spec.TLS = &v1alpha1.DatabaseTLS{CASecretRef: d.CASecretRef}
+	}
+	if d.MigrationSecretRef != nil {
+		spec.Migration = &v1alpha1.Migration{SecretRef: d.MigrationSecretRef}
+	}
+	return spec
+}
+
+// ownNames are the names that fields of [own] have in the dispatcher's database.
+var ownNames = strings.NewReplacer(ownDatabase+".tls.", ownDatabase+".", ownDatabase+".migration.secretRef", ownDatabase+".migrationSecretRef")
+
+// login is a user, or the Secret with the login.
+type login struct {
+	secret *v1alpha1.SecretRef
+	keys   *v1alpha1.ConnectionKeys
+	user   string
+}
+
 // database is how the dispatchers reach the outbox. field is the field of the spec that says it.
 func (m *mounts) database(field string, d *v1alpha1.OutboxSpec) config.Database {
 	c := config.Database{Schema: d.Schema}
-	c.DSNFile, c.Connection = m.connection(field+".secret", d, d.Secret, d.User)
+	c.DSNFile, c.Connection = m.connection(field, d, login{secret: &d.SecretRef, keys: d.SecretKeys, user: d.User})
 	m.secure(field, d, &c)
 	return c
 }
@@ -22,18 +59,15 @@ func (m *mounts) migration(field string, d *v1alpha1.OutboxSpec) config.Database
 	if own == nil {
 		return c
 	}
-	login := &mounts{dir: "migration"}
+	at := &mounts{dir: "migration"}
 	if hasOwnLogin(own) {
-		var secret v1alpha1.DatabaseSecret
-		if own.Secret != nil {
-			secret = *own.Secret
-		}
-		c.DSNFile, c.Connection = login.connection(field+".migration.secret", d, secret, own.User)
+		c.DSNFile, c.Connection = at.connection(field+".migration", d, login{secret: own.SecretRef, keys: own.SecretKeys, user: own.User})
 	}
-	if own.ClientCertificate != nil {
-		c.ClientCertFile, c.ClientKeyFile = login.clientCertificate(field+".migration.clientCertificate", own.ClientCertificate)
+	if own.ClientCertSecretRef != nil {
+		tls := at.tls(field+".migration", v1alpha1.TLS{ClientCertSecretRef: own.ClientCertSecretRef, ClientKeySecretRef: own.ClientKeySecretRef})
+		c.ClientCertFile, c.ClientKeyFile = tls.ClientCertFile, tls.ClientKeyFile
 	}
-	m.refs = append(m.refs, login.refs...)
+	m.refs = append(m.refs, at.refs...)
 	c.M10, c.Overview = converted[*config.M10](own.M10), converted[*config.Overview](own.Overview)
 	return c
 }
@@ -42,59 +76,61 @@ func (m *mounts) migration(field string, d *v1alpha1.OutboxSpec) config.Database
 // with nothing of theirs.
 func (m *mounts) replayDatabase(field string, d *v1alpha1.OutboxSpec) config.Database {
 	own, c := d.ReplayLogin, config.Database{Schema: d.Schema}
-	var secret v1alpha1.DatabaseSecret
-	if own.Secret != nil {
-		secret = *own.Secret
-	}
-	c.DSNFile, c.Connection = m.connection(field+".replayLogin.secret", d, secret, own.User)
-	if own.ClientCertificate == nil {
+	c.DSNFile, c.Connection = m.connection(field+".replayLogin", d, login{secret: own.SecretRef, keys: own.SecretKeys, user: own.User})
+	if own.ClientCertSecretRef == nil {
 		m.secure(field, d, &c)
 		return c
 	}
 	bare := d.DeepCopy()
 	if bare.TLS != nil {
-		bare.TLS.ClientCertificate = nil
+		bare.TLS.ClientCertSecretRef = nil
 	}
 	m.secure(field, bare, &c)
-	c.ClientCertFile, c.ClientKeyFile = m.clientCertificate(field+".replayLogin.clientCertificate", own.ClientCertificate)
+	tls := m.tls(field+".replayLogin", v1alpha1.TLS{ClientCertSecretRef: own.ClientCertSecretRef, ClientKeySecretRef: own.ClientKeySecretRef})
+	c.ClientCertFile, c.ClientKeyFile = tls.ClientCertFile, tls.ClientKeyFile
 	return c
 }
 
 // hasOwnLogin reports whether the migration has a login of its own.
-func hasOwnLogin(m *v1alpha1.Migration) bool { return m.Secret != nil || m.User != "" }
+func hasOwnLogin(m *v1alpha1.Migration) bool { return m.SecretRef != nil || m.User != "" }
 
-// connection is a connection string's file, or the parts of a connection: of the spec, or in the secret.
-func (m *mounts) connection(field string, d *v1alpha1.OutboxSpec, secret v1alpha1.DatabaseSecret, user string) (dsnFile string, c *config.Connection) {
-	if secret.DSNKey != "" || d.Server == nil && secret.Keys == nil && user == "" {
-		return m.key(field, secret.Name, cmp.Or(secret.DSNKey, "dsn"), "dsn"), nil
+// connection is a connection string's file, or the parts of a connection: of the spec, or in the Secret.
+func (m *mounts) connection(field string, d *v1alpha1.OutboxSpec, l login) (dsnFile string, c *config.Connection) {
+	secret, keys := v1alpha1.SecretRef{}, v1alpha1.ConnectionKeys{}
+	if l.secret != nil {
+		secret = *l.secret
 	}
-	keys := v1alpha1.ConnectionKeys{}
-	if secret.Keys != nil {
-		keys = *secret.Keys
+	if secret.Key != "" || d.Server == nil && l.keys == nil && l.user == "" {
+		return m.secret(field+".secretRef", secret, "dsn"), nil
 	}
-	c = &config.Connection{User: user}
+	if l.keys != nil {
+		keys = *l.keys
+	}
+	part := func(key, byDefault string) string {
+		return m.secret(field+".secretRef", v1alpha1.SecretRef{Name: secret.Name, Key: key}, byDefault)
+	}
+	c = &config.Connection{User: l.user}
 	if s := d.Server; s != nil {
 		c.Host, c.Port, c.Database = s.Host, int(s.Port), s.Database
 	} else {
-		c.HostFile = m.key(field, secret.Name, cmp.Or(keys.Host, "host"), "host")
-		c.PortFile = m.key(field, secret.Name, cmp.Or(keys.Port, "port"), "port")
-		c.DatabaseFile = m.key(field, secret.Name, cmp.Or(keys.Database, "dbname"), "dbname")
+		c.HostFile, c.PortFile, c.DatabaseFile = part(keys.Host, "host"), part(keys.Port, "port"), part(keys.Database, "dbname")
 	}
-	if user == "" {
-		c.UserFile = m.key(field, secret.Name, cmp.Or(keys.User, "username"), "username")
+	if l.user == "" {
+		c.UserFile = part(keys.User, "username")
 	}
-	if d.IAM == nil && (secret.Name != "" || secret.Keys != nil) {
-		c.PasswordFile = m.key(field, secret.Name, cmp.Or(keys.Password, "password"), "password")
+	if d.IAM == nil && secret.Name != "" {
+		c.PasswordFile = part(keys.Password, "password")
 	}
 	return "", c
 }
 
 // secure is what the database's tls and iam say.
 func (m *mounts) secure(field string, d *v1alpha1.OutboxSpec, c *config.Database) {
-	if tls := d.TLS; tls != nil {
-		c.SSLMode = tls.Mode
-		c.CAFile = m.ca(field+".tls.ca", tls.CA)
-		c.ClientCertFile, c.ClientKeyFile = m.clientCertificate(field+".tls.clientCertificate", tls.ClientCertificate)
+	if t := d.TLS; t != nil {
+		tls := m.tls(field+".tls", v1alpha1.TLS{
+			CASecretRef: t.CASecretRef, CAConfigMapRef: t.CAConfigMapRef, ClientCertSecretRef: t.ClientCertSecretRef, ClientKeySecretRef: t.ClientKeySecretRef,
+		})
+		c.SSLMode, c.CAFile, c.ClientCertFile, c.ClientKeyFile = t.Mode, tls.CAFile, tls.ClientCertFile, tls.ClientKeyFile
 	}
 	c.IAM = converted[*config.IAM](d.IAM)
 }

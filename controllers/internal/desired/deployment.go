@@ -20,10 +20,10 @@ const shutdown = 10 * time.Second
 // Deployment runs the dispatchers. Its pods roll when the configuration, the image or the pod template
 // changes, and for nothing else (CONTRACT C-102): not with the state, nor with what a Secret holds. A new
 // pod must be ready before an old one goes, so what does not work replaces nothing that does.
-// Errors wrap [ErrPodTemplate].
-func Deployment(obd *v1alpha1.OutboxDispatcher, p Platform) (*appsv1ac.DeploymentApplyConfiguration, error) {
+// outbox is the one that the dispatcher refers to, nil for none. Errors wrap [ErrPodTemplate].
+func Deployment(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox, p Platform) (*appsv1ac.DeploymentApplyConfiguration, error) {
 	grace := obd.Spec.GracePeriod.Duration + shutdown
-	base := podTemplate(obd, p, ComponentDispatcher, *ConfigMap(obd).Name, DispatcherRefs(obd))
+	base := podTemplate(obd, p, ComponentDispatcher, *ConfigMap(obd, outbox).Name, DispatcherRefs(obd, outbox))
 	serve(container(base))
 	base.Spec.WithTerminationGracePeriodSeconds(int64((grace + time.Second - 1) / time.Second)).
 		WithVolumes(corev1ac.Volume().WithName("state").WithConfigMap(corev1ac.ConfigMapVolumeSource().WithName(stateName(obd))))
@@ -42,7 +42,7 @@ func Deployment(obd *v1alpha1.OutboxDispatcher, p Platform) (*appsv1ac.Deploymen
 	}
 	return appsv1ac.Deployment(Name(obd), obd.Namespace).
 		WithLabels(Labels(obd, ComponentDispatcher)).
-		WithAnnotations(map[string]string{AnnotationSpec: specHash(obd)}).
+		WithAnnotations(map[string]string{AnnotationSpec: specHash(obd, outbox)}).
 		WithOwnerReferences(owner(obd)).
 		WithSpec(appsv1ac.DeploymentSpec().
 			WithReplicas(Replicas(obd)).
@@ -57,14 +57,15 @@ func Deployment(obd *v1alpha1.OutboxDispatcher, p Platform) (*appsv1ac.Deploymen
 }
 
 // specHash is a hash of the fields of the spec that roll pods.
-func specHash(obd *v1alpha1.OutboxDispatcher) string {
+func specHash(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) string {
 	spec := obd.Spec
 	spec.Replicas, spec.State = nil, ""
-	if spec.Database != nil {
-		spec.Database = spec.Database.DeepCopy()
-		spec.Database.ReplayLogin = nil
+	if outbox == nil {
+		return Hash(spec)
 	}
-	return Hash(spec)
+	from := outbox.Spec
+	from.ReplayLogin, from.Adopt = nil, nil
+	return Hash(spec, from)
 }
 
 // serve gives the container its command and its probes.

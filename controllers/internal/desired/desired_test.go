@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -31,7 +32,7 @@ func minimal() *v1alpha1.OutboxDispatcher {
 		ObjectMeta: metav1.ObjectMeta{Name: "orders", Namespace: "shop", UID: "0a1b"},
 		Spec: v1alpha1.OutboxDispatcherSpec{
 			Namespace:        "shop",
-			Database:         &v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "orders-db"}, Schema: "outbox"},
+			Database:         &v1alpha1.DispatcherDatabase{SecretRef: v1alpha1.SecretRef{Name: "orders-db"}, Schema: "outbox"},
 			Sink:             v1alpha1.Sink{Log: &v1alpha1.LogSink{}},
 			Lease:            metav1.Duration{Duration: 30 * time.Second},
 			PollInterval:     metav1.Duration{Duration: time.Second},
@@ -52,20 +53,29 @@ func minimal() *v1alpha1.OutboxDispatcher {
 	}
 }
 
-// full has everything.
+// whatever is an Outbox that says much.
+func whatever() *v1alpha1.Outbox {
+	return &v1alpha1.Outbox{
+		ObjectMeta: metav1.ObjectMeta{Name: "main", Namespace: "shop", UID: "2c3d"},
+		Spec: v1alpha1.OutboxSpec{
+			SecretRef:  v1alpha1.SecretRef{Name: "orders-db-app"},
+			SecretKeys: &v1alpha1.ConnectionKeys{Host: "host", Port: "port", Database: "dbname", User: "username", Password: "password"},
+			Schema:     "orders_outbox",
+			TLS:        &v1alpha1.DatabaseTLS{Mode: "VerifyCA", CASecretRef: &v1alpha1.SecretRef{Name: "orders-db-ca", Key: "root.pem"}},
+			Migration:  &v1alpha1.Migration{Policy: v1alpha1.MigrationJob, SecretRef: &v1alpha1.SecretRef{Name: "orders-db-owner", Key: "uri"}},
+			Retention: v1alpha1.Retention{
+				Delivered: &metav1.Duration{}, DeadResolved: metav1.Duration{Duration: 48 * time.Hour}, DeadUnresolved: &metav1.Duration{Duration: 2160 * time.Hour},
+			},
+		},
+	}
+}
+
+// full has everything, with [whatever] as its Outbox.
 func full() *v1alpha1.OutboxDispatcher {
 	obd := minimal()
 	s := &obd.Spec
 	s.Topics = []string{"orders", "invoices"}
-	s.Database = &v1alpha1.OutboxSpec{
-		Secret: v1alpha1.DatabaseSecret{Name: "orders-db-app", Keys: &v1alpha1.ConnectionKeys{Host: "host", Port: "port", Database: "dbname", User: "username", Password: "password"}},
-		Schema: "orders_outbox",
-		TLS:    &v1alpha1.DatabaseTLS{Mode: "verify-ca", CA: &v1alpha1.CA{Secret: &v1alpha1.CAKey{Name: "orders-db-ca", Key: "root.pem"}}},
-		Migration: &v1alpha1.Migration{
-			Policy: v1alpha1.MigrationJob,
-			Secret: &v1alpha1.DatabaseSecret{Name: "orders-db-owner", DSNKey: "uri"},
-		},
-	}
+	s.Database, s.OutboxRef = nil, &v1alpha1.OutboxRef{Name: "main"}
 	s.Sink = v1alpha1.Sink{
 		HTTP: &v1alpha1.HTTPSink{
 			URL:         "https://orders.example.com/events",
@@ -89,9 +99,6 @@ func full() *v1alpha1.OutboxDispatcher {
 		JitterPercent: ptr.To[int32](0),
 	}
 	s.Ordering, s.OnDead, s.WakeUp = v1alpha1.OrderingKey, v1alpha1.OnDeadBlock, v1alpha1.WakeUpListen
-	s.Database.Retention = v1alpha1.Retention{
-		Delivered: &metav1.Duration{}, DeadResolved: metav1.Duration{Duration: 48 * time.Hour}, DeadUnresolved: &metav1.Duration{Duration: 2160 * time.Hour},
-	}
 	s.MaxInFlightBytes, s.Log.Level = 64<<20, v1alpha1.LogDebug
 	s.DeliveryTimeout = metav1.Duration{Duration: 10 * time.Minute}
 	s.GracePeriod = metav1.Duration{Duration: 1500 * time.Millisecond}
@@ -115,21 +122,32 @@ func full() *v1alpha1.OutboxDispatcher {
 }
 
 func TestObjectsMatchTheGoldenFiles(t *testing.T) {
-	for name, obd := range map[string]*v1alpha1.OutboxDispatcher{"minimal": minimal(), "full": full()} {
-		deployment, err := Deployment(obd, flags)
+	for name, c := range map[string]struct {
+		obd    *v1alpha1.OutboxDispatcher
+		outbox *v1alpha1.Outbox
+	}{"minimal": {minimal(), nil}, "full": {full(), whatever()}, "migrated": {migrated(), nil}} {
+		obd := c.obd
+		deployment, err := Deployment(obd, c.outbox, flags)
 		if err != nil {
 			t.Fatal(err)
 		}
-		objects := []any{StateConfigMap(obd), ServiceAccount(obd), ConfigMap(obd), deployment, PodDisruptionBudget(obd)}
+		objects := []any{StateConfigMap(obd), ServiceAccount(obd), ConfigMap(obd, c.outbox), deployment, PodDisruptionBudget(obd)}
 		if obd.Spec.ConsumerPolicy == v1alpha1.ConsumersVerified {
 			objects = append(objects, ConsumersConfigMap(obd, []string{"order.placed", "payment.*"}))
 		}
-		migration, err := NewMigration(obd, flags)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if migration != nil {
-			objects = append(objects, MigrationConfigMap(obd), migration.Job(1))
+		if c.outbox != nil {
+			migration, err := NewOutboxMigration(c.outbox, flags)
+			if err != nil {
+				t.Fatal(err)
+			}
+			objects = append(objects, OutboxConfigMap(c.outbox), migration.Job(1))
+		} else if name == "migrated" {
+			obd.Spec.PodTemplate = full().Spec.PodTemplate
+			migration, err := NewMigration(obd, flags)
+			if err != nil {
+				t.Fatal(err)
+			}
+			objects = []any{MigrationConfigMap(obd), migration.Job(1)}
 		}
 		var documents []string
 		for _, o := range objects {
@@ -143,12 +161,18 @@ func TestObjectsMatchTheGoldenFiles(t *testing.T) {
 	}
 }
 
+// migrated is minimal with a migration Job of its own.
+func migrated() *v1alpha1.OutboxDispatcher {
+	obd := minimal()
+	obd.Spec.Database.MigrationSecretRef = &v1alpha1.SecretRef{Name: "orders-db-owner"}
+	return obd
+}
+
 // An account of the user's is named, and none is made.
 func TestServiceAccount(t *testing.T) {
-	obd := minimal()
+	obd := migrated()
 	obd.Spec.ServiceAccount = &v1alpha1.ServiceAccount{Name: "mine"}
-	obd.Spec.Database.Migration = &v1alpha1.Migration{}
-	d, err := Deployment(obd, flags)
+	d, err := Deployment(obd, nil, flags)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,21 +190,25 @@ func TestServiceAccount(t *testing.T) {
 	}
 }
 
-// withoutOwner removes what each object has: the dispatcher as its owner.
+// withoutOwner removes what each object has: the dispatcher or the Outbox as its owner.
 func withoutOwner(t *testing.T, object string) string {
 	t.Helper()
-	rest := strings.Replace(object, `  ownerReferences:
-  - apiVersion: outbox.dev/v1alpha1
-    controller: true
-    kind: OutboxDispatcher
-    name: orders
-    uid: 0a1b
-`, "", 1)
+	rest := owned.ReplaceAllString(object, "")
 	if rest == object {
-		t.Errorf("an object is not owned by the dispatcher:\n%s", object)
+		t.Errorf("an object is not owned by the dispatcher or the Outbox:\n%s", object)
 	}
 	return rest
 }
+
+var owned = regexp.MustCompile(`  ownerReferences:
+  - apiVersion: outbox.dev/v1alpha1
+    controller: true
+    kind: (OutboxDispatcher
+    name: orders
+    uid: 0a1b|Outbox
+    name: main
+    uid: 2c3d)
+`)
 
 func TestNetworkPolicyGolden(t *testing.T) {
 	b, err := yaml.Marshal(NetworkPolicy(minimal(), "outbox-system"))
@@ -210,10 +238,14 @@ func golden(t *testing.T, name, got string) {
 
 // The binary must take what the operator renders, and see the same defaults.
 func TestConfigIsValid(t *testing.T) {
-	for name, obd := range map[string]*v1alpha1.OutboxDispatcher{"minimal": minimal(), "full": full()} {
-		files := []string{render(Config(obd))}
-		if Migrates(obd.Spec.Database) {
-			migrates, dispatches := migrationConfigs(obd, obd.Spec.Database)
+	for name, c := range map[string]struct {
+		obd    *v1alpha1.OutboxDispatcher
+		outbox *v1alpha1.Outbox
+	}{"minimal": {minimal(), nil}, "full": {full(), whatever()}} {
+		obd := c.obd
+		files := []string{render(Config(obd, c.outbox))}
+		if c.outbox != nil {
+			migrates, dispatches := migrationConfigs(c.outbox, &c.outbox.Spec)
 			files = append(files, render(migrates), render(dispatches))
 		}
 		for i, text := range files {
@@ -225,7 +257,7 @@ func TestConfigIsValid(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
-			validate, want := loaded.Validate, whole(obd)
+			validate, want := loaded.Validate, whole(obd, c.outbox)
 			if i > 0 {
 				validate, want = loaded.ValidateDatabase, config.Config{Name: loaded.Name, Namespace: loaded.Namespace, Database: loaded.Database}
 			}
@@ -253,11 +285,11 @@ sink:
   log: {}
 stateFile: /etc/outbox/state/state
 `
-	if got := render(Config(obd)); got != want {
+	if got := render(Config(obd, nil)); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	obd.Spec.Backoff = v1alpha1.Backoff{Strategy: v1alpha1.BackoffLinear, Base: &metav1.Duration{Duration: time.Second}, Max: &metav1.Duration{Duration: time.Hour}}
-	if got := Config(obd).Backoff; got != (config.Backoff{Strategy: config.Linear, Base: config.Duration(time.Second)}) {
+	if got := Config(obd, nil).Backoff; got != (config.Backoff{Strategy: config.Linear, Base: config.Duration(time.Second)}) {
 		t.Errorf("backoff %+v, want the base, which is another one by default", got)
 	}
 }
@@ -265,18 +297,18 @@ stateFile: /etc/outbox/state/state
 func BenchmarkDesired(b *testing.B) {
 	for b.Loop() {
 		obd := full()
-		if _, err := Deployment(obd, flags); err != nil {
+		if _, err := Deployment(obd, whatever(), flags); err != nil {
 			b.Fatal(err)
 		}
-		ConfigMap(obd)
+		ConfigMap(obd, whatever())
 	}
 }
 
 // CONTRACT: C-102
 func TestPodsRollOnlyOnTheSpec(t *testing.T) {
-	template := func(obd *v1alpha1.OutboxDispatcher, p Platform) string {
+	template := func(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox, p Platform) string {
 		t.Helper()
-		d, err := Deployment(obd, p)
+		d, err := Deployment(obd, outbox, p)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -286,28 +318,29 @@ func TestPodsRollOnlyOnTheSpec(t *testing.T) {
 		}
 		return string(b)
 	}
-	before := template(full(), flags)
+	before := template(full(), whatever(), flags)
 	for name, c := range map[string]struct {
-		change func(*v1alpha1.OutboxDispatcher)
+		change func(*v1alpha1.OutboxDispatcher, *v1alpha1.Outbox)
 		rolls  bool
 	}{
-		"nothing":             {func(*v1alpha1.OutboxDispatcher) {}, false},
-		"config":              {func(o *v1alpha1.OutboxDispatcher) { o.Spec.BatchSize = 7 }, true},
-		"state":               {func(o *v1alpha1.OutboxDispatcher) { o.Spec.State = v1alpha1.StateRunning }, false},
-		"the gate":            {func(o *v1alpha1.OutboxDispatcher) { o.Spec.ConsumerPolicy = v1alpha1.ConsumersAny }, true},
-		"replicas":            {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Replicas = ptr.To[int32](9) }, false},
-		"a label":             {func(o *v1alpha1.OutboxDispatcher) { o.Labels = map[string]string{"a": "b"} }, false},
-		"the order of topics": {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Topics = []string{"invoices", "orders"} }, false},
-		"the migration login": {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Database.Migration.Secret.Name = "other" }, false},
-		"no migration":        {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Database.Migration = nil }, false},
+		"nothing":             {func(*v1alpha1.OutboxDispatcher, *v1alpha1.Outbox) {}, false},
+		"config":              {func(o *v1alpha1.OutboxDispatcher, _ *v1alpha1.Outbox) { o.Spec.BatchSize = 7 }, true},
+		"state":               {func(o *v1alpha1.OutboxDispatcher, _ *v1alpha1.Outbox) { o.Spec.State = v1alpha1.StateRunning }, false},
+		"the gate":            {func(o *v1alpha1.OutboxDispatcher, _ *v1alpha1.Outbox) { o.Spec.ConsumerPolicy = v1alpha1.ConsumersAny }, true},
+		"replicas":            {func(o *v1alpha1.OutboxDispatcher, _ *v1alpha1.Outbox) { o.Spec.Replicas = ptr.To[int32](9) }, false},
+		"a label":             {func(o *v1alpha1.OutboxDispatcher, _ *v1alpha1.Outbox) { o.Labels = map[string]string{"a": "b"} }, false},
+		"the order of topics": {func(o *v1alpha1.OutboxDispatcher, _ *v1alpha1.Outbox) { o.Spec.Topics = []string{"invoices", "orders"} }, false},
+		"the migration login": {func(_ *v1alpha1.OutboxDispatcher, o *v1alpha1.Outbox) { o.Spec.Migration.SecretRef.Name = "other" }, false},
+		"the retention":       {func(_ *v1alpha1.OutboxDispatcher, o *v1alpha1.Outbox) { o.Spec.Retention.DeadUnresolved = nil }, true},
+		"no migration":        {func(_ *v1alpha1.OutboxDispatcher, o *v1alpha1.Outbox) { o.Spec.Migration = nil }, false},
 	} {
-		obd := full()
-		c.change(obd)
-		if rolls := template(obd, flags) != before; rolls != c.rolls {
+		obd, outbox := full(), whatever()
+		c.change(obd, outbox)
+		if rolls := template(obd, outbox, flags) != before; rolls != c.rolls {
 			t.Errorf("%s changed: rolls = %v, want %v", name, rolls, c.rolls)
 		}
 	}
-	if template(full(), Platform{Image: "other:1"}) == before {
+	if template(full(), whatever(), Platform{Image: "other:1"}) == before {
 		t.Error("the image changed: no pod rolls")
 	}
 }
@@ -321,26 +354,28 @@ func TestMigrationHash(t *testing.T) {
 		}
 		return m.Hash
 	}
-	before := hash(full(), flags)
+	before := hash(migrated(), flags)
 	for name, c := range map[string]struct {
 		change   func(*v1alpha1.OutboxDispatcher)
 		migrates bool
 	}{
 		"nothing":    {func(*v1alpha1.OutboxDispatcher) {}, false},
-		"the login":  {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Database.Migration.Secret.Name = "other" }, true},
+		"the login":  {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Database.MigrationSecretRef.Name = "other" }, true},
 		"the schema": {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Database.Schema = "other" }, true},
 		"batch size": {func(o *v1alpha1.OutboxDispatcher) { o.Spec.BatchSize = 7 }, false},
-		"the sink":   {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Sink.HTTP.URL = "https://other" }, false},
-		"replicas":   {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Replicas = ptr.To[int32](9) }, false},
-		"the state":  {func(o *v1alpha1.OutboxDispatcher) { o.Spec.State = v1alpha1.StateRunning }, false},
+		"the sink": {func(o *v1alpha1.OutboxDispatcher) {
+			o.Spec.Sink = v1alpha1.Sink{HTTP: &v1alpha1.HTTPSink{URL: "https://other"}}
+		}, false},
+		"replicas":  {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Replicas = ptr.To[int32](9) }, false},
+		"the state": {func(o *v1alpha1.OutboxDispatcher) { o.Spec.State = v1alpha1.StatePaused }, false},
 	} {
-		obd := full()
+		obd := migrated()
 		c.change(obd)
 		if migrates := hash(obd, flags) != before; migrates != c.migrates {
 			t.Errorf("%s changed: migrates again = %v, want %v", name, migrates, c.migrates)
 		}
 	}
-	if hash(full(), Platform{Image: "other:1"}) == before {
+	if hash(migrated(), Platform{Image: "other:1"}) == before {
 		t.Error("the image changed: no migration")
 	}
 }
@@ -369,7 +404,7 @@ func TestPodTemplateErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			obd := minimal()
 			obd.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(c.template)}
-			_, err := Deployment(obd, flags)
+			_, err := Deployment(obd, nil, flags)
 			if err == nil || !strings.Contains(err.Error(), c.want) || !errors.Is(err, ErrPodTemplate) || !strings.HasPrefix(err.Error(), "spec.podTemplate cannot be used: ") {
 				t.Errorf("error %v, want one about spec.podTemplate with %q", err, c.want)
 			}
@@ -382,7 +417,7 @@ func TestRecommendedLabelsAreDefaults(t *testing.T) {
 	obd := minimal()
 	obd.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"metadata":{"labels":{
 		"app.kubernetes.io/name":"shop","app.kubernetes.io/instance":"prod","app.kubernetes.io/managed-by":"Helm","helm.sh/chart":"shop-1.2.3"}}}`)}
-	d, err := Deployment(obd, flags)
+	d, err := Deployment(obd, nil, flags)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,7 +35,7 @@ func TestPipelineReachesTheFile(t *testing.T) {
 	if want := []SchemaRef{{"schemas", "order.json", 0}}; !reflect.DeepEqual(refs, want) {
 		t.Fatalf("refs %v", refs)
 	}
-	c := Config(obd)
+	c := Config(obd, whatever())
 	want := config.Config{
 		Routes: []config.Route{{Topics: []string{"orders", "refunds"}, To: `"/a"`}, {To: `"/b"`}},
 		Validation: []config.Validation{
@@ -62,11 +62,11 @@ func TestPipelineReachesTheFile(t *testing.T) {
 // CONTRACT: C-60
 func TestScopeOfRetention(t *testing.T) {
 	obd := minimal()
-	if c := Config(obd); c.Retention.Scope != "" {
+	if c := Config(obd, nil); c.Retention.Scope != "" {
 		t.Errorf("with a database of its own the scope is %q, want the default", c.Retention.Scope)
 	}
-	obd.Spec.OutboxRef = &v1alpha1.OutboxRef{Name: "orders"}
-	if c := Config(obd); c.Retention.Scope != config.ScopeOutbox {
+	obd.Spec.Database, obd.Spec.OutboxRef = nil, &v1alpha1.OutboxRef{Name: "main"}
+	if c := Config(obd, whatever()); c.Retention.Scope != config.ScopeOutbox {
 		t.Errorf("with an Outbox the scope is %q", c.Retention.Scope)
 	}
 }
@@ -78,7 +78,7 @@ func TestScopeOfRetention(t *testing.T) {
 func TestJournalIsTheMigrations(t *testing.T) {
 	o := &v1alpha1.Outbox{}
 	o.Name, o.Namespace = "orders", "shop"
-	o.Spec = v1alpha1.OutboxObjectSpec{OutboxSpec: v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "db"}, Migration: &v1alpha1.Migration{Policy: v1alpha1.MigrationJob, Secret: &v1alpha1.DatabaseSecret{Name: "owner"}}}}
+	o.Spec = v1alpha1.OutboxSpec{SecretRef: v1alpha1.SecretRef{Name: "db"}, Migration: &v1alpha1.Migration{Policy: v1alpha1.MigrationJob, SecretRef: &v1alpha1.SecretRef{Name: "owner"}}}
 	hash := func() string {
 		t.Helper()
 		m, err := NewOutboxMigration(o, Platform{Image: "outbox"})

@@ -40,13 +40,13 @@ func NewMigration(obd *v1alpha1.OutboxDispatcher, p Platform) (*Migration, error
 	if obd.Spec.OutboxRef != nil {
 		return nil, nil // the Outbox has it
 	}
-	return newMigration(obd, "spec.database", obd.Spec.Database, "spec.podTemplate", obd.Spec.PodTemplate, p)
+	return newMigration(obd, ownDatabase, own(obd.Spec.Database), "spec.podTemplate", obd.Spec.PodTemplate, p)
 }
 
 // NewOutboxMigration is the migration that the Outbox needs, or nil when the operator does not migrate.
 // Errors wrap [ErrPodTemplate].
 func NewOutboxMigration(o *v1alpha1.Outbox, p Platform) (*Migration, error) {
-	return newMigration(o, "spec", &o.Spec.OutboxSpec, "", nil, p)
+	return newMigration(o, "spec", &o.Spec, "", nil, p)
 }
 
 // newMigration makes a pod that takes over the migration's pod template, else the one that is given (users,

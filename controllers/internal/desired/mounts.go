@@ -128,23 +128,3 @@ func (m *mounts) tls(field string, t v1alpha1.TLS) config.TLS {
 	}
 	return c
 }
-
-func (m *mounts) ca(field string, ca *v1alpha1.CA) string {
-	ref := Ref{Path: path.Join(m.dir, "ca.crt")}
-	switch {
-	case ca == nil || ca.Secret == nil && ca.ConfigMap == nil:
-		return ""
-	case ca.Secret != nil:
-		ref.Secret, ref.Key, ref.Field = ca.Secret.Name, cmp.Or(ca.Secret.Key, "ca.crt"), field+".secret"
-	default:
-		ref.ConfigMap, ref.Key, ref.Field = ca.ConfigMap.Name, cmp.Or(ca.ConfigMap.Key, "ca.crt"), field+".configMap"
-	}
-	return m.add(ref)
-}
-
-func (m *mounts) clientCertificate(field string, c *v1alpha1.ClientCertificate) (certFile, keyFile string) {
-	if c == nil {
-		return "", ""
-	}
-	return m.key(field, c.Name, cmp.Or(c.CertKey, "tls.crt"), "tls.crt"), m.key(field, c.Name, cmp.Or(c.KeyKey, "tls.key"), "tls.key")
-}

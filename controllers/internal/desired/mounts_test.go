@@ -126,13 +126,13 @@ func TestMountedFilesAreNamedInTheFile(t *testing.T) {
 			obd := minimal()
 			obd.Spec.Sink = v1alpha1.Sink{}
 			read(t, test.spec, &obd.Spec)
-			c, refs := withRefs(obd)
+			c, refs := withRefs(obd, nil)
 			var want config.Config
 			read(t, test.file, &want)
 			if !reflect.DeepEqual(c.Sink, want.Sink) || !reflect.DeepEqual(c.SchemaRegistry, want.SchemaRegistry) || !reflect.DeepEqual(c.DeadLetters, want.DeadLetters) {
 				t.Errorf("the file is\n%s\nwant\n%s", render(c), render(want))
 			}
-			mounted(t, refs, append([]string{"database/dsn: orders-db/dsn by spec.database.secret"}, test.mounts...))
+			mounted(t, refs, append([]string{"database/dsn: orders-db/dsn by spec.database.secretRef"}, test.mounts...))
 		})
 	}
 }
@@ -146,26 +146,26 @@ func TestDatabaseSecretsAreUsedAsTheyAre(t *testing.T) {
 		mounts, migrates      []string
 	}{
 		"CloudNativePG": {
-			spec: "{secret: {name: app, keys: {}}, tls: {ca: {secret: {name: db-ca}}}, migration: {secret: {name: owner, dsnKey: uri}}}",
+			spec: "{secretRef: {name: app}, secretKeys: {}, tls: {caSecretRef: {name: db-ca}}, migration: {secretRef: {name: owner, key: uri}}}",
 			file: "{connection: {hostFile: SECRETS/database/host, portFile: SECRETS/database/port, databaseFile: SECRETS/database/dbname, " +
 				"userFile: SECRETS/database/username, passwordFile: SECRETS/database/password}, caFile: SECRETS/database/ca.crt}",
 			migration: "{dsnFile: SECRETS/migration/dsn, caFile: SECRETS/database/ca.crt}",
-			mounts: []string{"database/host: app/host by spec.database.secret", "database/port: app/port by spec.database.secret", "database/dbname: app/dbname by spec.database.secret",
-				"database/username: app/username by spec.database.secret", "database/password: app/password by spec.database.secret", "database/ca.crt: db-ca/ca.crt by spec.database.tls.ca.secret"},
-			migrates: []string{"migration/dsn: owner/uri by spec.database.migration.secret"},
+			mounts: []string{"database/host: app/host by Outbox main: spec.secretRef", "database/port: app/port by Outbox main: spec.secretRef", "database/dbname: app/dbname by Outbox main: spec.secretRef",
+				"database/username: app/username by Outbox main: spec.secretRef", "database/password: app/password by Outbox main: spec.secretRef", "database/ca.crt: db-ca/ca.crt by Outbox main: spec.tls.caSecretRef"},
+			migrates: []string{"migration/dsn: owner/uri by spec.migration.secretRef"},
 		},
 		"Zalando": {
-			spec:      "{server: {host: acid-orders, port: 5432, database: shop}, secret: {name: app}, migration: {secret: {name: owner}}}",
+			spec:      "{server: {host: acid-orders, port: 5432, database: shop}, secretRef: {name: app}, migration: {secretRef: {name: owner}}}",
 			file:      "{connection: {host: acid-orders, port: 5432, database: shop, userFile: SECRETS/database/username, passwordFile: SECRETS/database/password}}",
 			migration: "{connection: {host: acid-orders, port: 5432, database: shop, userFile: SECRETS/migration/username, passwordFile: SECRETS/migration/password}}",
-			mounts:    []string{"database/username: app/username by spec.database.secret", "database/password: app/password by spec.database.secret"},
-			migrates:  []string{"migration/username: owner/username by spec.database.migration.secret", "migration/password: owner/password by spec.database.migration.secret"},
+			mounts:    []string{"database/username: app/username by Outbox main: spec.secretRef", "database/password: app/password by Outbox main: spec.secretRef"},
+			migrates:  []string{"migration/username: owner/username by spec.migration.secretRef", "migration/password: owner/password by spec.migration.secretRef"},
 		},
 		"a user as it is": {
-			spec:      "{server: {host: a, port: 1, database: b}, user: app, secret: {name: s, keys: {password: pw}}, migration: {}}",
+			spec:      "{server: {host: a, port: 1, database: b}, user: app, secretRef: {name: s}, secretKeys: {password: pw}, migration: {}}",
 			file:      "{connection: {host: a, port: 1, database: b, user: app, passwordFile: SECRETS/database/password}}",
 			migration: "{connection: {host: a, port: 1, database: b, user: app, passwordFile: SECRETS/database/password}}",
-			mounts:    []string{"database/password: s/pw by spec.database.secret"},
+			mounts:    []string{"database/password: s/pw by Outbox main: spec.secretRef"},
 		},
 		"IAM": {
 			spec:      "{server: {host: a, port: 5432, database: b}, user: app, iam: {provider: AWS, region: eu-west-1}, migration: {user: owner}}",
@@ -173,35 +173,35 @@ func TestDatabaseSecretsAreUsedAsTheyAre(t *testing.T) {
 			migration: "{connection: {host: a, port: 5432, database: b, user: owner}, iam: {provider: AWS, region: eu-west-1}}",
 		},
 		"IAM, and the rest in a Secret": {
-			spec: "{secret: {name: s, keys: {}}, iam: {provider: Azure}}",
+			spec: "{secretRef: {name: s}, secretKeys: {}, iam: {provider: Azure}}",
 			file: "{connection: {hostFile: SECRETS/database/host, portFile: SECRETS/database/port, databaseFile: SECRETS/database/dbname, userFile: SECRETS/database/username}, iam: {provider: Azure}}",
-			mounts: []string{"database/host: s/host by spec.database.secret", "database/port: s/port by spec.database.secret",
-				"database/dbname: s/dbname by spec.database.secret", "database/username: s/username by spec.database.secret"},
+			mounts: []string{"database/host: s/host by Outbox main: spec.secretRef", "database/port: s/port by Outbox main: spec.secretRef",
+				"database/dbname: s/dbname by Outbox main: spec.secretRef", "database/username: s/username by Outbox main: spec.secretRef"},
 		},
 		"certificates": {
-			spec: "{server: {host: a, port: 5432, database: b}, user: app, tls: {mode: verify-full, ca: {configMap: {name: roots}}, clientCertificate: {name: app}}, " +
-				"migration: {user: owner, clientCertificate: {name: owner, certKey: c, keyKey: k}}}",
-			file: "{connection: {host: a, port: 5432, database: b, user: app}, sslMode: verify-full, caFile: SECRETS/database/ca.crt, " +
+			spec: "{server: {host: a, port: 5432, database: b}, user: app, tls: {mode: VerifyFull, caConfigMapRef: {name: roots}, clientCertSecretRef: {name: app}}, " +
+				"migration: {user: owner, clientCertSecretRef: {name: owner, key: c}, clientKeySecretRef: {name: owner-key, key: k}}}",
+			file: "{connection: {host: a, port: 5432, database: b, user: app}, sslMode: VerifyFull, caFile: SECRETS/database/ca.crt, " +
 				"clientCertFile: SECRETS/database/tls.crt, clientKeyFile: SECRETS/database/tls.key}",
-			migration: "{connection: {host: a, port: 5432, database: b, user: owner}, sslMode: verify-full, caFile: SECRETS/database/ca.crt, " +
+			migration: "{connection: {host: a, port: 5432, database: b, user: owner}, sslMode: VerifyFull, caFile: SECRETS/database/ca.crt, " +
 				"clientCertFile: SECRETS/migration/tls.crt, clientKeyFile: SECRETS/migration/tls.key}",
-			mounts: []string{"database/ca.crt: ConfigMap roots/ca.crt by spec.database.tls.ca.configMap",
-				"database/tls.crt: app/tls.crt by spec.database.tls.clientCertificate", "database/tls.key: app/tls.key by spec.database.tls.clientCertificate"},
-			migrates: []string{"migration/tls.crt: owner/c by spec.database.migration.clientCertificate", "migration/tls.key: owner/k by spec.database.migration.clientCertificate"},
+			mounts: []string{"database/ca.crt: ConfigMap roots/ca.crt by Outbox main: spec.tls.caConfigMapRef",
+				"database/tls.crt: app/tls.crt by Outbox main: spec.tls.clientCertSecretRef", "database/tls.key: app/tls.key by Outbox main: spec.tls.clientCertSecretRef"},
+			migrates: []string{"migration/tls.crt: owner/c by spec.migration.clientCertSecretRef", "migration/tls.key: owner-key/k by spec.migration.clientKeySecretRef"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			obd := minimal()
-			obd.Spec.Database = &v1alpha1.OutboxSpec{}
-			read(t, test.spec, obd.Spec.Database)
+			obd, outbox := minimal(), whatever()
+			obd.Spec.Database, obd.Spec.OutboxRef, outbox.Spec = nil, &v1alpha1.OutboxRef{Name: "main"}, v1alpha1.OutboxSpec{}
+			read(t, test.spec, &outbox.Spec)
 			var migrates config.Config
-			if Migrates(obd.Spec.Database) {
-				migrates, _ = migrationConfigs(obd, obd.Spec.Database)
+			if Migrates(&outbox.Spec) {
+				migrates, _ = migrationConfigs(outbox, &outbox.Spec)
 			}
 			for what, file := range map[string]struct {
 				got  config.Config
 				want string
-			}{"dispatchers": {Config(obd), test.file}, "migration": {migrates, test.migration}} {
+			}{"dispatchers": {Config(obd, outbox), test.file}, "migration": {migrates, test.migration}} {
 				if file.want == "" {
 					continue
 				}
@@ -216,11 +216,34 @@ func TestDatabaseSecretsAreUsedAsTheyAre(t *testing.T) {
 					t.Errorf("the %s refuse it: %v", what, err)
 				}
 			}
-			mounted(t, DispatcherRefs(obd), test.mounts)
+			mounted(t, DispatcherRefs(obd, outbox), test.mounts)
 			if test.migration != "" {
-				mounted(t, MigrationRefs(obd), append(test.mounts, test.migrates...))
+				for i, line := range test.mounts {
+					test.mounts[i] = strings.Replace(line, "Outbox main: ", "", 1) // which reads its own
+				}
+				mounted(t, OutboxRefs(outbox), append(test.mounts, test.migrates...))
 			}
 		})
+	}
+}
+
+// A database of the dispatcher's own is an Outbox with few fields, and messages name those.
+//
+// CONTRACT: C-100
+func TestOwnDatabase(t *testing.T) {
+	obd := minimal()
+	read(t, "{secretRef: {name: app, key: uri}, schema: shop, caSecretRef: {name: ca, key: root.pem}, migrationSecretRef: {name: owner}}", obd.Spec.Database)
+	var want config.Database
+	read(t, "{dsnFile: SECRETS/database/dsn, schema: shop, caFile: SECRETS/database/ca.crt}", &want)
+	if got := Config(obd, nil).Database; !reflect.DeepEqual(got, want) {
+		t.Errorf("the file has %+v, want %+v", got, want)
+	}
+	own := []string{"database/dsn: app/uri by spec.database.secretRef", "database/ca.crt: ca/root.pem by spec.database.caSecretRef"}
+	mounted(t, DispatcherRefs(obd, nil), own)
+	mounted(t, MigrationRefs(obd), append(own, "migration/dsn: owner/dsn by spec.database.migrationSecretRef"))
+	obd.Spec.Database.MigrationSecretRef = nil
+	if m, err := NewMigration(obd, flags); m != nil || err != nil || MigrationConfigMap(obd) != nil {
+		t.Errorf("without a login that migrates: %+v, %v", m, err)
 	}
 }
 

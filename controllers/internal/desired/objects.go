@@ -55,27 +55,28 @@ const (
 
 // ConfigMap holds the file that the dispatchers load. No secret is in it. It never changes: another file
 // has another name, so pods of an earlier one read what they always did.
-func ConfigMap(obd *v1alpha1.OutboxDispatcher) *corev1ac.ConfigMapApplyConfiguration {
-	return files(obd, ComponentDispatcher, Name(obd), map[string]string{keyConfig: render(Config(obd))})
+// outbox is the one that the dispatcher refers to, nil for none.
+func ConfigMap(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) *corev1ac.ConfigMapApplyConfiguration {
+	return files(obd, ComponentDispatcher, Name(obd), map[string]string{keyConfig: render(Config(obd, outbox))})
 }
 
 // MigrationConfigMap holds the files that the dispatcher's migration Job loads: of the login that migrates,
 // and of the dispatchers', whose rights it grants. It is nil when the operator does not migrate a database of
 // its own.
 func MigrationConfigMap(obd *v1alpha1.OutboxDispatcher) *corev1ac.ConfigMapApplyConfiguration {
-	if obd.Spec.OutboxRef != nil || !Migrates(obd.Spec.Database) {
+	if obd.Spec.OutboxRef != nil || obd.Spec.Database.MigrationSecretRef == nil {
 		return nil
 	}
-	return migrationConfigMap(obd, obd.Spec.Database)
+	return migrationConfigMap(obd, own(obd.Spec.Database))
 }
 
 // OutboxConfigMap holds the files that an Outbox's migration Job loads. It is nil when the operator does not
 // migrate.
 func OutboxConfigMap(o *v1alpha1.Outbox) *corev1ac.ConfigMapApplyConfiguration {
-	if !Migrates(&o.Spec.OutboxSpec) {
+	if !Migrates(&o.Spec) {
 		return nil
 	}
-	return migrationConfigMap(o, &o.Spec.OutboxSpec)
+	return migrationConfigMap(o, &o.Spec)
 }
 
 func migrationConfigMap(o Owner, db *v1alpha1.OutboxSpec) *corev1ac.ConfigMapApplyConfiguration {

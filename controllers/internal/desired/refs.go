@@ -26,17 +26,10 @@ func (r Ref) File() string { return path.Join(secretsDir, r.Path) }
 const secretsDir = "/etc/outbox/secrets"
 
 // DispatcherRefs are what the dispatchers read. A running pod reads what changed again (CONTRACT C-102).
-func DispatcherRefs(obd *v1alpha1.OutboxDispatcher) []Ref {
-	_, refs := withRefs(obd)
+// outbox is the one that it refers to, nil for none.
+func DispatcherRefs(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) []Ref {
+	_, refs := withRefs(obd, outbox)
 	return refs
-}
-
-// databaseField is the path of the spec of the database, for messages.
-func databaseField(obd *v1alpha1.OutboxDispatcher) string {
-	if ref := obd.Spec.OutboxRef; ref != nil {
-		return "Outbox " + ref.Name + ": spec"
-	}
-	return "spec.database"
 }
 
 // migrationRefs are what a migration Job reads: its own login, and the dispatchers', whose rights it
@@ -47,7 +40,7 @@ func migrationRefs(field string, db *v1alpha1.OutboxSpec) []Ref {
 	}
 	m := &mounts{dir: "database"}
 	m.migration(field, db)
-	return m.refs
+	return renamed(m.refs)
 }
 
 // MigrationRefs are what the migration Job of the dispatcher's own database reads.
@@ -55,15 +48,23 @@ func MigrationRefs(obd *v1alpha1.OutboxDispatcher) []Ref {
 	if obd.Spec.OutboxRef != nil {
 		return nil
 	}
-	return migrationRefs("spec.database", obd.Spec.Database)
+	return migrationRefs(ownDatabase, own(obd.Spec.Database))
 }
 
 // OutboxRefs are what an Outbox's migration Job reads.
-func OutboxRefs(o *v1alpha1.Outbox) []Ref { return migrationRefs("spec", &o.Spec.OutboxSpec) }
+func OutboxRefs(o *v1alpha1.Outbox) []Ref { return migrationRefs("spec", &o.Spec) }
 
 // Migrates reports whether the operator migrates the schema.
 func Migrates(db *v1alpha1.OutboxSpec) bool {
 	return db.Migration != nil && db.Migration.Policy != v1alpha1.MigrationNone
+}
+
+// renamed are the refs with the names that their fields have in a dispatcher's own database.
+func renamed(refs []Ref) []Ref {
+	for i := range refs {
+		refs[i].Field = ownNames.Replace(refs[i].Field)
+	}
+	return refs
 }
 
 // secretsVolume projects the refs' keys into one directory, each at its path.

@@ -44,9 +44,8 @@ type Replay struct {
 	*v1alpha1.DeadLetterReplay
 	// Dispatcher is the one that it names, nil when it names an Outbox.
 	Dispatcher *v1alpha1.OutboxDispatcher
-	// Database is where the outbox is; its replayLogin is set. Field is the path of the field that has it, for messages.
-	Database *v1alpha1.OutboxSpec
-	Field    string
+	// Outbox is where the dead letters are; its replayLogin is set.
+	Outbox *v1alpha1.Outbox
 }
 
 // ReplayName is the name of a replay's Job, which is what its process calls itself.
@@ -64,7 +63,7 @@ func (r Replay) file() (config.Config, []Ref) {
 	c := withoutDefaults(func() config.Config {
 		m := &mounts{dir: "database"}
 		c := config.Config{Name: ProcessName(r.DeadLetterReplay), Namespace: r.Spec.Namespace, Topics: slices.Sorted(slices.Values(r.Spec.Selector.Topics)),
-			Database: m.replayDatabase(r.Field, r.Database)}
+			Database: m.replayDatabase("Outbox "+r.Outbox.Name+": spec", &r.Outbox.Spec)}
 		if d := r.Dispatcher; d != nil {
 			c.Namespace = d.Spec.Namespace
 			if len(c.Topics) == 0 {
@@ -179,7 +178,7 @@ func (r Replay) StopJob(p Platform) (*batchv1ac.JobApplyConfiguration, error) {
 // template is the pod of a Job: with the operator's podTemplate, else with the dispatcher's.
 func (r Replay) template(p Platform, component, configMap string, command ...string) (*corev1ac.PodTemplateSpecApplyConfiguration, error) {
 	base := podTemplate(r.DeadLetterReplay, p, component, configMap, r.Refs())
-	field, users := r.Field+".replayLogin.podTemplate", r.Database.ReplayLogin.PodTemplate
+	field, users := "Outbox "+r.Outbox.Name+": spec.replayLogin.podTemplate", r.Outbox.Spec.ReplayLogin.PodTemplate
 	if d := r.Dispatcher; d != nil {
 		base.Spec.ImagePullSecrets = nil
 		base.Spec.WithServiceAccountName(accountName(d)).WithImagePullSecrets(pullSecrets(d, p)...)

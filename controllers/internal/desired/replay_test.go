@@ -34,11 +34,10 @@ func replayed() Replay {
 				Rate: 500, Canary: 10, AbortAt: 20, DryRun: true,
 			},
 		},
-		Database: &v1alpha1.OutboxSpec{
-			Secret: v1alpha1.DatabaseSecret{Name: "orders-db"}, Schema: "outbox",
-			ReplayLogin: &v1alpha1.ReplayLogin{Secret: &v1alpha1.DatabaseSecret{Name: "orders-replay"}},
-		},
-		Field: "Outbox orders: spec",
+		Outbox: &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "orders"}, Spec: v1alpha1.OutboxSpec{
+			SecretRef: v1alpha1.SecretRef{Name: "orders-db"}, Schema: "outbox",
+			ReplayLogin: &v1alpha1.ReplayLogin{SecretRef: &v1alpha1.SecretRef{Name: "orders-replay"}},
+		}},
 	}
 }
 
@@ -117,7 +116,7 @@ func TestReplayOfADispatcher(t *testing.T) {
 	if pod := job.Spec.Template; pod.Labels["team"] != "shop" || *pod.Spec.ServiceAccountName != "orders-dispatcher" {
 		t.Errorf("the pod has the labels %v and runs as %s", pod.Labels, *pod.Spec.ServiceAccountName)
 	}
-	r.Database.ReplayLogin.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"spec": {"containers": []}, "metadata": {"labels": {"outbox.dev/replay": "x"}}}`)}
+	r.Outbox.Spec.ReplayLogin.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"spec": {"containers": []}, "metadata": {"labels": {"outbox.dev/replay": "x"}}}`)}
 	if _, err := r.Job(flags); !errors.Is(err, ErrPodTemplate) || !strings.Contains(err.Error(), "Outbox orders: spec.replayLogin.podTemplate") {
 		t.Errorf("a template that takes our labels: %v", err)
 	}
@@ -126,13 +125,13 @@ func TestReplayOfADispatcher(t *testing.T) {
 // The certificate of the operator's login takes the place of the dispatchers'.
 func TestReplayLogins(t *testing.T) {
 	r := replayed()
-	r.Database = &v1alpha1.OutboxSpec{
+	r.Outbox.Spec = v1alpha1.OutboxSpec{
 		Server: &v1alpha1.DatabaseServer{Host: "db", Port: 5432, Database: "orders"}, User: "dispatcher", Schema: "outbox",
-		TLS:         &v1alpha1.DatabaseTLS{Mode: "require", ClientCertificate: &v1alpha1.ClientCertificate{Name: "dispatcher-cert"}},
-		ReplayLogin: &v1alpha1.ReplayLogin{User: "replay", ClientCertificate: &v1alpha1.ClientCertificate{Name: "replay-cert"}},
+		TLS:         &v1alpha1.DatabaseTLS{Mode: "Require", ClientCertSecretRef: &v1alpha1.SecretRef{Name: "dispatcher-cert"}},
+		ReplayLogin: &v1alpha1.ReplayLogin{User: "replay", ClientCertSecretRef: &v1alpha1.SecretRef{Name: "replay-cert"}},
 	}
 	_, c := r.read(t)
-	if c.Database.Connection.User != "replay" || c.Database.SSLMode != "require" {
+	if c.Database.Connection.User != "replay" || c.Database.SSLMode != "Require" {
 		t.Errorf("the connection is %+v, %+v", c.Database, c.Database.Connection)
 	}
 	mounted := r.Refs()
@@ -143,10 +142,10 @@ func TestReplayLogins(t *testing.T) {
 
 // The login for replays rolls no pod of a dispatcher.
 func TestReplayLoginRollsNoPod(t *testing.T) {
-	obd := minimal()
-	before := specHash(obd)
-	obd.Spec.Database.ReplayLogin = &v1alpha1.ReplayLogin{User: "replay"}
-	if specHash(obd) != before || render(Config(obd)) != render(Config(minimal())) {
+	obd, outbox := full(), whatever()
+	before := specHash(obd, outbox)
+	outbox.Spec.ReplayLogin = &v1alpha1.ReplayLogin{User: "replay"}
+	if specHash(obd, outbox) != before || render(Config(obd, outbox)) != render(Config(full(), whatever())) {
 		t.Error("a login for replays changes the dispatcher's pods")
 	}
 }

@@ -36,8 +36,10 @@ const (
 
 // Try puts past events through a spec, in a Job, and compares with what runs. Nothing of it is sent.
 type Try struct {
-	// OutboxDispatcher is the one to try: with its defaults, and with the spec of its Outbox in spec.database.
+	// OutboxDispatcher is the one to try, with its defaults.
 	*v1alpha1.OutboxDispatcher
+	// Outbox is the one that it refers to, nil for none.
+	Outbox *v1alpha1.Outbox
 	// Name is that of the Job and of its ConfigMap.
 	Name string
 	// Running is the Deployment whose pods run, nil for none. RunningConfig is the ConfigMap that they load, to
@@ -59,7 +61,7 @@ type source struct{ secret, configMap, key string }
 // Errors wrap [ErrPodTemplate].
 func (t Try) Job(p Platform) (*batchv1ac.JobApplyConfiguration, error) {
 	obd := t.OutboxDispatcher
-	base := podTemplate(obd, p, ComponentTry, t.Name, DispatcherRefs(obd))
+	base := podTemplate(obd, p, ComponentTry, t.Name, DispatcherRefs(obd, t.Outbox))
 	base.Labels[LabelManagedBy] = TryManager
 	if refs := t.schemaRefs(); len(refs) > 0 {
 		base.Spec.WithVolumes(schemasVolume(refs))
@@ -95,7 +97,7 @@ func (t Try) Job(p Platform) (*batchv1ac.JobApplyConfiguration, error) {
 // ConfigMap holds the files that the Job loads. It is deleted with the Job. ConfigMap returns an error for a key that a
 // ConfigMap of the file lacks.
 func (t Try) ConfigMap(job *batchv1.Job) (*corev1ac.ConfigMapApplyConfiguration, error) {
-	data := map[string]string{keyConfig: render(Config(t.OutboxDispatcher))}
+	data := map[string]string{keyConfig: render(Config(t.OutboxDispatcher, t.Outbox))}
 	if t.RunningConfig != nil {
 		text, err := t.runningFile()
 		if err != nil {
@@ -196,7 +198,7 @@ func (t Try) runningVolume() *corev1ac.VolumeApplyConfiguration {
 // left out: rows come from that of the spec.
 func (t Try) differing() map[string]source {
 	ours := map[string]source{}
-	for _, ref := range DispatcherRefs(t.OutboxDispatcher) {
+	for _, ref := range DispatcherRefs(t.OutboxDispatcher, t.Outbox) {
 		ours[ref.File()] = source{ref.Secret, ref.ConfigMap, ref.Key}
 	}
 	for _, ref := range t.schemaRefs() {

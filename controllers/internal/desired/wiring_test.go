@@ -23,10 +23,9 @@ import (
 // notInTheFile are optional parts of the resource whose presence alone changes nothing in the files of the
 // pods, and fields that change no workload, with the reason.
 var notInTheFile = map[string]string{
-	"database.tls":               "empty, it leaves all to the DSN, as without it",
-	"database.journal":           "it is in the file of the migration: TestJournalIsTheMigrations",
-	"database.journal.enabled":   "likewise",
-	"database.journal.retention": "likewise",
+	"outbox.journal":             "it is in the file of the migration: TestJournalIsTheMigrations",
+	"outbox.journal.enabled":     "likewise",
+	"outbox.journal.retention":   "likewise",
 	"serviceAccount":             "it is an object of its own, and in the pod template",
 	"serviceAccount.annotations": "likewise",
 	"imagePullSecrets":           "it is in the pod template",
@@ -36,8 +35,10 @@ var notInTheFile = map[string]string{
 
 // notHere are parts of the resource that are not tried, with the reason.
 var notHere = map[string]string{
-	"database":  "as a whole it is there, also when it comes from an Outbox; its fields are tried",
-	"outboxRef": "the reconciler puts the spec of the Outbox into database",
+	"database":           "as a whole it is there, unless there is an Outbox; its fields are tried",
+	"outboxRef":          "the reconciler reads the Outbox, whose fields are tried",
+	"outbox.replayLogin": "TestReplayFiles",
+	"outbox.adopt":       "TestAdoption",
 }
 
 // notInTheResource are fields of the file that no resource sets, with the reason.
@@ -66,14 +67,13 @@ func TestEveryFieldReachesThePods(t *testing.T) {
 	inFile := map[string]bool{} // the fields of the file, and whether one of the resource sets them
 	paths(reflect.TypeFor[config.Config](), "", func(path string) { inFile[path] = false })
 	leaves := 0
-	spec().walk(func(f field) {
+	walk(func(f field) {
 		switch {
-		case strings.HasPrefix(f.path, "database.replayLogin"): // TestReplayFiles
-		case notHere[strings.Split(f.path, ".")[0]] != "" && (f.path == "database" || !strings.HasPrefix(f.path, "database.")):
+		case f.notHere():
 		case f.optional():
 			with, without := f.with(func(v reflect.Value) { present(v) }), f.with(reflect.Value.SetZero)
 			same := maps.Equal(filesOf(with), filesOf(without))
-			if _, other := notInTheFile[f.path]; same != (other || f.path == "database.tls.ca" || strings.HasSuffix(f.path, "tls.clientKeySecretRef")) { // it has another key in the same file
+			if _, other := notInTheFile[f.path]; same != (other || strings.HasSuffix(f.path, "clientKeySecretRef")) { // it has another key in the same file
 				t.Errorf("%s: the file is the same with and without it = %v, want %v", f.path, same, other)
 			}
 			for _, path := range changed(inFile, with, without) {
@@ -90,7 +90,8 @@ func TestEveryFieldReachesThePods(t *testing.T) {
 			for _, path := range fields {
 				inFile[path] = true
 			}
-			if _, same := inFile[f.path]; same && f.path != "state" && !slices.Equal(fields, []string{f.path}) {
+			path := strings.Replace(f.path, "outbox.", "database.", 1)
+			if _, same := inFile[path]; same && path != "state" && !slices.Equal(fields, []string{path}) {
 				t.Errorf("%s: changes %v in the file, want the field of the same name", f.path, fields)
 			}
 		}
@@ -109,13 +110,26 @@ func TestEveryFieldReachesThePods(t *testing.T) {
 type field struct {
 	path string
 	typ  reflect.Type
-	// in is the field in a spec, in which all that the field is in is made first.
-	in func(*v1alpha1.OutboxDispatcherSpec) reflect.Value
+	// in is the field in a resource, in which all that the field is in is made first.
+	in func(objects) reflect.Value
 }
 
-// spec is all of it.
-func spec() field {
-	return field{"", reflect.TypeFor[v1alpha1.OutboxDispatcherSpec](), func(s *v1alpha1.OutboxDispatcherSpec) reflect.Value { return reflect.ValueOf(s).Elem() }}
+// objects are a dispatcher, and the Outbox that it refers to, nil for a database of its own.
+type objects struct {
+	obd    *v1alpha1.OutboxDispatcher
+	outbox *v1alpha1.Outbox
+}
+
+// walk visits all fields of a dispatcher, and those of an Outbox by paths that begin with outbox.
+func walk(see func(field)) {
+	field{"", reflect.TypeFor[v1alpha1.OutboxDispatcherSpec](), func(r objects) reflect.Value { return reflect.ValueOf(&r.obd.Spec).Elem() }}.walk(see)
+	field{"outbox", reflect.TypeFor[v1alpha1.OutboxSpec](), func(r objects) reflect.Value { return reflect.ValueOf(&r.outbox.Spec).Elem() }}.walk(see)
+}
+
+// notHere reports whether the field, or one that it is in, is in notHere.
+func (f field) notHere() bool {
+	_, whole := notHere[f.path]
+	return whole || strings.HasPrefix(f.path, "outboxRef.") || strings.HasPrefix(f.path, "outbox.replayLogin.") || strings.HasPrefix(f.path, "outbox.adopt")
 }
 
 // leaf reports whether a field has a value rather than fields.
@@ -150,8 +164,8 @@ func (f field) walk(see func(field)) {
 		if f.typ.Kind() == reflect.Slice {
 			path += "[]"
 		}
-		field{strings.TrimPrefix(path+"."+named(inner), "."), inner.Type, func(s *v1alpha1.OutboxDispatcherSpec) reflect.Value {
-			v := f.in(s)
+		field{strings.TrimPrefix(path+"."+named(inner), "."), inner.Type, func(r objects) reflect.Value {
+			v := f.in(r)
 			if f.optional() {
 				v = present(v)
 			}
@@ -180,6 +194,10 @@ func present(v reflect.Value) reflect.Value {
 				made.ClientCertSecretRef = &v1alpha1.SecretRef{Name: "client"}
 			case *v1alpha1.PostgresSink:
 				made.SecretRef.Name = "inbox-db"
+			case *v1alpha1.DatabaseTLS:
+				made.ClientCertSecretRef = &v1alpha1.SecretRef{Name: "client"}
+			case *v1alpha1.Migration:
+				made.SecretRef, made.ClientCertSecretRef = &v1alpha1.SecretRef{Name: "owner"}, &v1alpha1.SecretRef{Name: "owner-client"}
 			}
 		}
 		return v.Elem()
@@ -191,10 +209,15 @@ func present(v reflect.Value) reflect.Value {
 }
 
 // with is the smallest resource in which set was done to the field.
-func (f field) with(set func(v reflect.Value)) *v1alpha1.OutboxDispatcher {
-	obd := minimal()
-	set(f.in(&obd.Spec))
-	return obd
+func (f field) with(set func(v reflect.Value)) objects {
+	r := objects{minimal(), nil}
+	if strings.HasPrefix(f.path, "outbox.") {
+		r.outbox = &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "main", Namespace: "shop"}, Spec: v1alpha1.OutboxSpec{
+			SecretRef: v1alpha1.SecretRef{Name: "orders-db"}, Schema: "outbox"}}
+		r.obd.Spec.Database, r.obd.Spec.OutboxRef = nil, &v1alpha1.OutboxRef{Name: "main"}
+	}
+	set(f.in(r))
+	return r
 }
 
 // value sets a leaf to the first or the second of two values of its type. The API server validates values, and not this
@@ -234,13 +257,17 @@ func value(n int) func(reflect.Value) {
 
 // workload is what the operator makes of the resource. Every
 // Secret's and every schema's file that the dispatchers' file names is mounted, and no other.
-func workload(t *testing.T, obd *v1alpha1.OutboxDispatcher) string {
+func workload(t *testing.T, r objects) string {
 	t.Helper()
-	deployment, err := Deployment(obd, flags)
+	obd := r.obd
+	deployment, err := Deployment(obd, r.outbox, flags)
 	if err != nil {
 		t.Fatal(err)
 	}
 	migration, err := NewMigration(obd, flags)
+	if r.outbox != nil {
+		migration, err = NewOutboxMigration(r.outbox, flags)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,14 +292,14 @@ func workload(t *testing.T, obd *v1alpha1.OutboxDispatcher) string {
 	}
 	delete(deployment.Annotations, AnnotationSpec) // a hash of the spec, which differs for every field and reaches no pod
 	slices.Sort(mounted)
-	named := regexp.MustCompile(`(`+secretsDir+`|`+schemasDir+`)/[^\s"]+`).FindAllString(render(Config(obd)), -1)
+	named := regexp.MustCompile(`(`+secretsDir+`|`+schemasDir+`)/[^\s"]+`).FindAllString(render(Config(obd, r.outbox)), -1)
 	slices.Sort(named)
 	if !slices.Equal(mounted, named) {
 		t.Errorf("the file names %v, and mounted are %v", named, mounted)
 	}
-	made := []any{StateConfigMap(obd), ServiceAccount(obd), ConfigMap(obd), deployment}
+	made := []any{StateConfigMap(obd), ServiceAccount(obd), filesOf(r), deployment}
 	if migration != nil {
-		made = append(made, MigrationConfigMap(obd), migration.Job(1))
+		made = append(made, migration.Job(1))
 	}
 	text, err := json.Marshal(made)
 	if err != nil {
@@ -282,17 +309,21 @@ func workload(t *testing.T, obd *v1alpha1.OutboxDispatcher) string {
 }
 
 // filesOf are the files of all pods.
-func filesOf(obd *v1alpha1.OutboxDispatcher) map[string]string {
-	all := map[string]string{"dispatcher": ConfigMap(obd).Data[keyConfig]}
-	if migration := MigrationConfigMap(obd); migration != nil {
+func filesOf(r objects) map[string]string {
+	all := map[string]string{"dispatcher": ConfigMap(r.obd, r.outbox).Data[keyConfig]}
+	migration := MigrationConfigMap(r.obd)
+	if r.outbox != nil {
+		migration = OutboxConfigMap(r.outbox)
+	}
+	if migration != nil {
 		maps.Copy(all, migration.Data)
 	}
 	return all
 }
 
 // changed are those of the file's fields in which the two resources differ.
-func changed(fields map[string]bool, one, two *v1alpha1.OutboxDispatcher) (paths []string) {
-	a, b := flat(Config(one)), flat(Config(two))
+func changed(fields map[string]bool, one, two objects) (paths []string) {
+	a, b := flat(Config(one.obd, one.outbox)), flat(Config(two.obd, two.outbox))
 	for path := range fields {
 		if a[path] != b[path] {
 			paths = append(paths, path)

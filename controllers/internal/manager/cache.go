@@ -99,21 +99,14 @@ func slimUsers(m *metav1.ObjectMeta) {
 func slimDispatcher(o *v1alpha1.OutboxDispatcher) {
 	slimUsers(&o.ObjectMeta)
 	desired.BoundTemplate(o.Spec.PodTemplate)
-	if o.Spec.Database != nil {
-		slimDatabase(o.Spec.Database)
-	}
 }
 
 func slimOutbox(o *v1alpha1.Outbox) {
 	slimUsers(&o.ObjectMeta)
-	slimDatabase(&o.Spec.OutboxSpec)
-}
-
-func slimDatabase(db *v1alpha1.OutboxSpec) {
-	if m := db.Migration; m != nil {
+	if m := o.Spec.Migration; m != nil {
 		desired.BoundTemplate(m.PodTemplate)
 	}
-	if l := db.ReplayLogin; l != nil {
+	if l := o.Spec.ReplayLogin; l != nil {
 		desired.BoundTemplate(l.PodTemplate)
 	}
 }

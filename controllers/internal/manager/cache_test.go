@@ -108,8 +108,8 @@ func TestTemplatesThatAreTooLargeAreNotKept(t *testing.T) {
 	}
 	db := v1alpha1.OutboxSpec{Migration: &v1alpha1.Migration{PodTemplate: large()}, ReplayLogin: &v1alpha1.ReplayLogin{PodTemplate: large()}}
 	for _, o := range []runtime.Object{
-		&v1alpha1.OutboxDispatcher{Spec: v1alpha1.OutboxDispatcherSpec{PodTemplate: large(), Database: db.DeepCopy()}},
-		&v1alpha1.Outbox{Spec: v1alpha1.OutboxObjectSpec{OutboxSpec: db}},
+		&v1alpha1.OutboxDispatcher{Spec: v1alpha1.OutboxDispatcherSpec{PodTemplate: large()}},
+		&v1alpha1.Outbox{Spec: db},
 	} {
 		if bytes := len(encode(t, transform(t, o))); bytes > 4<<10 {
 			t.Errorf("%T: %d bytes are kept", o, bytes)

@@ -24,6 +24,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/deadletterreplay"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/claimants"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/observe"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
@@ -150,6 +151,9 @@ func ownImage(ctx context.Context, api client.Reader, key client.ObjectKey) (str
 
 // addReconcilers sets up one reconciler for each kind.
 func addReconcilers(ctx context.Context, mgr ctrl.Manager, o Options) error {
+	if err := claimants.Index(ctx, mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
 	watcher, err := client.NewWithWatch(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), HTTPClient: mgr.GetHTTPClient()})
 	if err != nil {
 		return fmt.Errorf("make the client that watches Events: %w", err)
@@ -170,7 +174,7 @@ func addReconcilers(ctx context.Context, mgr ctrl.Manager, o Options) error {
 		MaxRollingUpgrades: o.MaxRollingUpgrades,
 		ResumeWithin:       cmp.Or(o.ResumeWithin, 2*time.Minute),
 	}
-	if err := r.SetupWithManager(ctx, mgr); err != nil {
+	if err := r.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the OutboxDispatcher controller: %w", err)
 	}
 	databases := &outbox.Reconciler{
@@ -182,7 +186,7 @@ func addReconcilers(ctx context.Context, mgr ctrl.Manager, o Options) error {
 		Platform: platform,
 		Interval: o.ObserveInterval,
 	}
-	if err := databases.SetupWithManager(ctx, mgr); err != nil {
+	if err := databases.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the Outbox controller: %w", err)
 	}
 	replays := &deadletterreplay.Reconciler{

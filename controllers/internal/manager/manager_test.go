@@ -70,11 +70,11 @@ func exercise(ctx context.Context, admin client.Client) {
 		ObjectMeta: metav1.ObjectMeta{Name: "orders"},
 		Spec: v1alpha1.OutboxDispatcherSpec{
 			Namespace: "shop",
-			Database:  &v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "db"}, Migration: &v1alpha1.Migration{}},
+			Database:  &v1alpha1.DispatcherDatabase{SecretRef: v1alpha1.SecretRef{Name: "db"}, MigrationSecretRef: &v1alpha1.SecretRef{Name: "owner"}},
 			Sink:      v1alpha1.Sink{Log: &v1alpha1.LogSink{}},
 		},
 	}
-	outbox := &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "shop"}, Spec: v1alpha1.OutboxObjectSpec{OutboxSpec: v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "db"}}}}
+	outbox := &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "shop"}, Spec: v1alpha1.OutboxSpec{SecretRef: v1alpha1.SecretRef{Name: "db"}}}
 	Expect(admin.Create(ctx, outbox)).To(Succeed())
 	Eventually(func(g Gomega) {
 		g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(outbox), outbox)).To(Succeed())
@@ -126,8 +126,8 @@ func exercise(ctx context.Context, admin client.Client) {
 
 // exerciseReplay takes a DeadLetterReplay from its beginning to its deletion, when its time is over.
 func exerciseReplay(ctx context.Context, admin client.Client) {
-	outbox := &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "replays"}, Spec: v1alpha1.OutboxObjectSpec{OutboxSpec: v1alpha1.OutboxSpec{
-		Secret: v1alpha1.DatabaseSecret{Name: "db"}, ReplayLogin: &v1alpha1.ReplayLogin{Secret: &v1alpha1.DatabaseSecret{Name: "replay"}}}}}
+	outbox := &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "replays"}, Spec: v1alpha1.OutboxSpec{
+		SecretRef: v1alpha1.SecretRef{Name: "db"}, ReplayLogin: &v1alpha1.ReplayLogin{SecretRef: &v1alpha1.SecretRef{Name: "replay"}}}}
 	replay := &v1alpha1.DeadLetterReplay{ObjectMeta: metav1.ObjectMeta{Name: "replay"}, Spec: v1alpha1.DeadLetterReplaySpec{
 		OutboxRef: &v1alpha1.OutboxRef{Name: "replays"}, Namespace: "shop", Action: v1alpha1.ActionReplay, Reason: "CHG-812", RequestedBy: "admin",
 		Selector: v1alpha1.DeadLetterSelector{All: true}, TTLAfterFinished: &metav1.Duration{},

@@ -129,7 +129,7 @@ func orders(namespace string) []client.Object {
 			ObjectMeta: metav1.ObjectMeta{Name: "orders", Namespace: namespace},
 			Spec: v1alpha1.OutboxDispatcherSpec{
 				Namespace: "shop",
-				Database:  &v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "db"}},
+				Database:  &v1alpha1.DispatcherDatabase{SecretRef: v1alpha1.SecretRef{Name: "db"}},
 				Sink:      v1alpha1.Sink{Log: &v1alpha1.LogSink{}},
 			},
 		},

@@ -239,14 +239,13 @@ func (t *target) user(ctx context.Context) (string, error) {
 // object's status.
 func (t *target) hasLogin(ctx context.Context, obd *v1alpha1.OutboxDispatcher) error {
 	const remedy = "a login that has what `dispatcher migrate grants --for replay` prints"
-	if obd.Spec.Database != nil && obd.Spec.Database.ReplayLogin == nil {
-		return fmt.Errorf("the OutboxDispatcher %s names no login for replays; set its spec.database.replayLogin to %s", obd.Name, remedy)
+	ref := obd.Spec.OutboxRef
+	if ref == nil {
+		return fmt.Errorf("the OutboxDispatcher %s has a database of its own, without a login for replays; create an Outbox for that database, with spec.replayLogin set to %s, and set the dispatcher's spec.outboxRef to it", obd.Name, remedy)
 	}
-	if ref := obd.Spec.OutboxRef; ref != nil {
-		var outbox v1alpha1.Outbox
-		if err := t.Get(ctx, client.ObjectKey{Namespace: obd.Namespace, Name: ref.Name}, &outbox); err == nil && outbox.Spec.ReplayLogin == nil {
-			return fmt.Errorf("the Outbox %s names no login for replays; set its spec.replayLogin to %s", ref.Name, remedy)
-		}
+	var outbox v1alpha1.Outbox
+	if err := t.Get(ctx, client.ObjectKey{Namespace: obd.Namespace, Name: ref.Name}, &outbox); err == nil && outbox.Spec.ReplayLogin == nil {
+		return fmt.Errorf("the Outbox %s names no login for replays; set its spec.replayLogin to %s", ref.Name, remedy)
 	}
 	return nil
 }

@@ -198,13 +198,13 @@ spec:
 		}
 		Expect(w.run(ctx, "replay", "orders", "--all").err).To(MatchError(ContainSubstring(`"reason" not set`)))
 		Expect(w.Create(ctx, &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "main"},
-			Spec: v1alpha1.OutboxObjectSpec{OutboxSpec: v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "db"}}}})).To(Succeed())
+			Spec: v1alpha1.OutboxSpec{SecretRef: v1alpha1.SecretRef{Name: "db"}}})).To(Succeed())
 		Expect(w.run(ctx, "replay", "orders", "--all", "--reason", "CHG-812").err).To(MatchError("the Outbox main names no login for replays; " +
 			"set its spec.replayLogin to a login that has what `dispatcher migrate grants --for replay` prints"))
 		Expect(w.Create(ctx, &v1alpha1.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "bills"},
-			Spec: v1alpha1.OutboxDispatcherSpec{Namespace: "shop", Database: &v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "db"}},
+			Spec: v1alpha1.OutboxDispatcherSpec{Namespace: "shop", Database: &v1alpha1.DispatcherDatabase{SecretRef: v1alpha1.SecretRef{Name: "db"}},
 				Sink: v1alpha1.Sink{Log: &v1alpha1.LogSink{}}}})).To(Succeed())
-		Expect(w.run(ctx, "replay", "bills", "--all", "--reason", "CHG-812").err).To(MatchError(ContainSubstring("the OutboxDispatcher bills names no login for replays")))
+		Expect(w.run(ctx, "replay", "bills", "--all", "--reason", "CHG-812").err).To(MatchError(ContainSubstring("the OutboxDispatcher bills has a database of its own, without a login for replays; create an Outbox")))
 		var list v1alpha1.DeadLetterReplayList
 		Expect(w.List(ctx, &list, client.InNamespace(w.namespace))).To(Succeed())
 		Expect(list.Items).To(BeEmpty())

@@ -140,6 +140,9 @@ func (t *target) attempt(ctx context.Context, m *manifest, o tried) (attempt des
 	if attempt.OutboxDispatcher, err = t.dryRunApply(ctx, m.dispatcher); err != nil {
 		return attempt, p, err
 	}
+	if attempt.Outbox, err = t.outbox(ctx, attempt.OutboxDispatcher); err != nil {
+		return attempt, p, err
+	}
 	name := attempt.OutboxDispatcher.Name
 	running, err := t.running(ctx, attempt.OutboxDispatcher)
 	switch {
@@ -188,29 +191,24 @@ func (t *target) dryRunApply(ctx context.Context, manifest *unstructured.Unstruc
 	if err != nil {
 		return nil, refusedTry(fmt.Errorf("check the manifest of %s/%s: %w", obj.GetNamespace(), obj.GetName(), err))
 	}
-	obd, err := typed(obj)
-	if err != nil {
-		return nil, err
-	}
-	return obd, t.resolve(ctx, obd)
+	return typed(obj)
 }
 
-// resolve puts the spec of the Outbox that is referred to in the place of a database of the dispatcher's own.
-func (t *target) resolve(ctx context.Context, obd *v1alpha1.OutboxDispatcher) error {
+// outbox is the Outbox that is referred to, nil for none.
+func (t *target) outbox(ctx context.Context, obd *v1alpha1.OutboxDispatcher) (*v1alpha1.Outbox, error) {
 	ref := obd.Spec.OutboxRef
 	if ref == nil {
-		return nil
+		return nil, nil
 	}
 	var outbox v1alpha1.Outbox
 	err := t.Get(ctx, client.ObjectKey{Namespace: obd.Namespace, Name: ref.Name}, &outbox)
 	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("no Outbox %s, which spec.outboxRef of the manifest names, is in the namespace %s; correct the name, or create it first", ref.Name, obd.Namespace)
+		return nil, fmt.Errorf("no Outbox %s, which spec.outboxRef of the manifest names, is in the namespace %s; correct the name, or create it first", ref.Name, obd.Namespace)
 	}
 	if err != nil {
-		return refusedTry(fmt.Errorf("read the Outbox %s/%s: %w", obd.Namespace, ref.Name, err))
+		return nil, refusedTry(fmt.Errorf("read the Outbox %s/%s: %w", obd.Namespace, ref.Name, err))
 	}
-	obd.Spec.Database = &outbox.Spec.OutboxSpec
-	return nil
+	return &outbox, nil
 }
 
 // running is the Deployment of the OutboxDispatcher, nil when there is none. One that is not there has another UID

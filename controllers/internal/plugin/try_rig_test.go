@@ -25,17 +25,17 @@ const report = "31 events of namespace shop. Nothing was sent.\n\nsame  20\ndead
 // runs makes what the operator makes of the dispatcher in the cluster, and the Outbox that it refers to.
 func (w *world) runs(ctx context.Context, change func(*v1alpha1.OutboxDispatcher)) {
 	GinkgoHelper()
-	Expect(w.Create(ctx, &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "main"},
-		Spec: v1alpha1.OutboxObjectSpec{OutboxSpec: v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "db"}}}})).To(Succeed())
+	outbox := &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "main"},
+		Spec: v1alpha1.OutboxSpec{SecretRef: v1alpha1.SecretRef{Name: "db"}}}
+	Expect(w.Create(ctx, outbox)).To(Succeed())
 	var obd v1alpha1.OutboxDispatcher
 	Expect(w.Get(ctx, client.ObjectKey{Namespace: w.namespace, Name: "orders"}, &obd)).To(Succeed())
 	change(&obd)
 	Expect(w.Update(ctx, &obd)).To(Succeed())
-	obd.Spec.Database = &v1alpha1.OutboxSpec{Secret: v1alpha1.DatabaseSecret{Name: "db"}}
-	deployment, err := desired.Deployment(&obd, desired.Platform{Image: "dispatcher:v1", ImagePullSecrets: []string{"pull"}})
+	deployment, err := desired.Deployment(&obd, outbox, desired.Platform{Image: "dispatcher:v1", ImagePullSecrets: []string{"pull"}})
 	Expect(err).NotTo(HaveOccurred())
 	Expect(w.Apply(ctx, deployment, client.FieldOwner(desired.Manager))).To(Succeed())
-	Expect(w.Apply(ctx, desired.ConfigMap(&obd), client.FieldOwner(desired.Manager))).To(Succeed())
+	Expect(w.Apply(ctx, desired.ConfigMap(&obd, outbox), client.FieldOwner(desired.Manager))).To(Succeed())
 }
 
 // made is what a try left in the cluster while it ran.

@@ -26,9 +26,9 @@ const (
 	kindConfigMap = "ConfigMap"
 )
 
-// Of are those of the dispatcher's spec, in its order.
-func Of(obd *v1alpha1.OutboxDispatcher) []Reference {
-	all := named(slices.Concat(desired.DispatcherRefs(obd), desired.MigrationRefs(obd)))
+// Of are those of the dispatcher's spec and of the Outbox that it refers to, nil for none, in its order.
+func Of(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) []Reference {
+	all := named(slices.Concat(desired.DispatcherRefs(obd, outbox), desired.MigrationRefs(obd)))
 	for _, ref := range desired.SchemaRefs(obd) {
 		all = append(all, Reference{kindConfigMap, ref.ConfigMap, ref.Key, ref.Field()})
 	}

@@ -12,24 +12,21 @@ import (
 // CONTRACT: C-103
 func TestMissingReferencesAreNamed(t *testing.T) {
 	obd := &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: "orders", Namespace: "shop"}, Spec: api.OutboxDispatcherSpec{
-		Database: &api.OutboxSpec{
-			Secret:    api.DatabaseSecret{Name: "orders-db"},
-			Migration: &api.Migration{Secret: &api.DatabaseSecret{Name: "orders-owner"}},
-		},
+		Database: &api.DispatcherDatabase{SecretRef: api.SecretRef{Name: "orders-db"}, MigrationSecretRef: &api.SecretRef{Name: "orders-owner"}},
 	}}
 	for words, want := range map[string]string{
 		"":                               "",
 		"timed out waiting for the node": "",
-		`MountVolume.SetUp failed for volume "secrets" : secret "orders-db" not found`: `SecretNotFound: Secret "orders-db", which spec.database.secret names, does not exist in namespace "shop"; create it`,
+		`MountVolume.SetUp failed for volume "secrets" : secret "orders-db" not found`: `SecretNotFound: Secret "orders-db", which spec.database.secretRef names, does not exist in namespace "shop"; create it`,
 		`configmap "mine" not found`:                                                 `ConfigMapNotFound: ConfigMap "mine", which the podTemplate names, does not exist`,
-		"references non-existent secret key: dsn":                                    `SecretKeyNotFound: One of these has no key "dsn": Secret "orders-db", which spec.database.secret names; Secret "orders-owner", which spec.database.migration.secret names; add the key`,
+		"references non-existent secret key: dsn":                                    `SecretKeyNotFound: One of these has no key "dsn": Secret "orders-db", which spec.database.secretRef names; Secret "orders-owner", which spec.database.migrationSecretRef names; add the key`,
 		"references non-existent secret key: elsewhere":                              "",
 		"couldn't find key token in Secret shop/mine":                                `SecretKeyNotFound: Secret "mine", which the podTemplate names, has no key "token"`,
 		"couldn't find key url in ConfigMap shop/settings":                           `ConfigMapKeyNotFound: ConfigMap "settings", which the podTemplate names, has no key "url"`,
-		`[references non-existent secret key: dsn, secret "orders-owner" not found]`: `SecretNotFound: Secret "orders-owner", which spec.database.migration.secret names`,
+		`[references non-existent secret key: dsn, secret "orders-owner" not found]`: `SecretNotFound: Secret "orders-owner", which spec.database.migrationSecretRef names`,
 	} {
 		got := ""
-		if p := missing(Of(obd), "shop", words); p != nil {
+		if p := missing(Of(obd, nil), "shop", words); p != nil {
 			got = p.Error()
 		}
 		if !strings.HasPrefix(got, want) || (want == "") != (got == "") {

@@ -81,7 +81,7 @@ func TestClientCertificate(t *testing.T) {
 	cert, key := before.sign(t, "dispatcher")
 	d := config.Database{
 		DSN:     change(t, srv.DSN("postgres"), func(u *url.URL) { u.User = url.User("dispatcher"); u.RawQuery = "" }),
-		SSLMode: "verify-ca", CAFile: file(t, ca), ClientCertFile: file(t, cert), ClientKeyFile: file(t, key),
+		SSLMode: "VerifyCA", CAFile: file(t, ca), ClientCertFile: file(t, cert), ClientKeyFile: file(t, key),
 	}
 	pool, err := Pool(t.Context(), d, "orders")
 	check(t, err)

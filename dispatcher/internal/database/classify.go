@@ -66,7 +66,7 @@ func classify(err error) verdict {
 		return verdict{CertificateInvalid, innermost(err).Error(),
 			"the server does not accept the client's certificate: set the database's clientCertFile and clientKeyFile to one of an authority that it trusts"}
 	case strings.Contains(err.Error(), "server refused TLS connection"): // pgx has no type for it
-		return verdict{ConnectionFailed, "the server does not offer TLS", "turn it on there, or set the database's tls.mode (in a dispatcher's file: sslMode) to disable"}
+		return verdict{ConnectionFailed, "the server does not offer TLS", "turn it on there, or set the database's tls.mode (in a dispatcher's file: sslMode) to Disable"}
 	case errors.Is(err, context.DeadlineExceeded):
 		return verdict{ConnectionFailed, "no response in time", "check host, port and network policies, and the server's load"}
 	}

@@ -187,12 +187,15 @@ func quote(value string) string {
 	return "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(value) + "'"
 }
 
+// sslModes are libpq's names of the modes.
+var sslModes = map[string]string{"Disable": "disable", "Prefer": "prefer", "Require": "require", "VerifyCA": "verify-ca", "VerifyFull": "verify-full"}
+
 // secure puts sslMode and caFile into a connection string, over what it says. A caFile without sslMode is for
-// verify-full, unless the string says verify-ca.
+// VerifyFull, unless the string says verify-ca.
 func secure(dsn string, d config.Database) (string, error) {
 	settings := map[string]string{}
 	if d.SSLMode != "" {
-		settings["sslmode"] = d.SSLMode
+		settings["sslmode"] = sslModes[d.SSLMode]
 	}
 	if d.CAFile != "" {
 		pem, err := os.ReadFile(d.CAFile)

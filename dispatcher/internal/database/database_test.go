@@ -109,19 +109,19 @@ func TestClassify(t *testing.T) {
 			reason: ConnectionFailed, want: []string{"no response in time; check host, port"},
 		},
 		"certificate of another authority": {
-			database: config.Database{DSN: change(t, good, secretly), SSLMode: "verify-ca", CAFile: file(t, newAuthority(t).pem)},
+			database: config.Database{DSN: change(t, good, secretly), SSLMode: "VerifyCA", CAFile: file(t, newAuthority(t).pem)},
 			reason:   CertificateInvalid, want: []string{"signed by unknown authority", "; set the database's tls.caSecretRef or tls.caConfigMapRef (in a dispatcher's file: caFile)"},
 		},
 		"certificate for another name": {
-			database: config.Database{DSN: change(t, good, secretly), SSLMode: "verify-full", CAFile: file(t, ca)},
+			database: config.Database{DSN: change(t, good, secretly), SSLMode: "VerifyFull", CAFile: file(t, ca)},
 			reason:   CertificateInvalid, want: []string{"127.0.0.1", "connect by a name that the server's certificate has"},
 		},
 		"no CA file": {
-			database: config.Database{DSN: change(t, good, secretly), SSLMode: "verify-full", CAFile: "/does/not/exist"},
+			database: config.Database{DSN: change(t, good, secretly), SSLMode: "VerifyFull", CAFile: "/does/not/exist"},
 			reason:   CertificateInvalid, want: []string{"database.caFile cannot be read", "/does/not/exist"},
 		},
 		"empty CA file": {
-			database: config.Database{DSN: change(t, good, secretly), SSLMode: "verify-full", CAFile: file(t, "x")},
+			database: config.Database{DSN: change(t, good, secretly), SSLMode: "VerifyFull", CAFile: file(t, "x")},
 			reason:   CertificateInvalid, want: []string{"holds no PEM certificate; put"},
 		},
 		"no connection string": {
@@ -129,7 +129,7 @@ func TestClassify(t *testing.T) {
 			reason:   ConnectionFailed, want: []string{"database.dsn does not make a valid connection string; write it as"},
 		},
 		"no connection string, with TLS": {
-			database: config.Database{DSN: "postgres://visitor:" + secret + "@host:port%zz/db", SSLMode: "require"},
+			database: config.Database{DSN: "postgres://visitor:" + secret + "@host:port%zz/db", SSLMode: "Require"},
 			reason:   ConnectionFailed, want: []string{"database.dsn does not make a valid connection string; write it as"},
 		},
 		"no connection string in a file": {
@@ -171,8 +171,8 @@ func TestClassify(t *testing.T) {
 	}
 
 	for mode, c := range map[string]config.Database{
-		"verify-full by name": {DSN: change(t, good, func(u *url.URL) { u.Host = net.JoinHostPort(serverName, u.Port()) }), SSLMode: "verify-full", CAFile: file(t, ca)},
-		"verify-ca":           {DSN: good, SSLMode: "verify-ca", CAFile: file(t, ca)},
+		"verify-full by name": {DSN: change(t, good, func(u *url.URL) { u.Host = net.JoinHostPort(serverName, u.Port()) }), SSLMode: "VerifyFull", CAFile: file(t, ca)},
+		"verify-ca":           {DSN: good, SSLMode: "VerifyCA", CAFile: file(t, ca)},
 		"key=value words":     {DSN: "host=127.0.0.1 port=" + strconv.Itoa(srv.Port) + " user=visitor password='hunter2\\'x' dbname=postgres sslmode=disable", SSLMode: "verify-ca", CAFile: file(t, ca)},
 	} {
 		conn, err := Connect(t.Context(), c, "test")
@@ -205,13 +205,13 @@ func TestPoolReadsFilesAtEachConnection(t *testing.T) {
 		}
 	})
 	password := file(t, "first\n")
-	d := config.Database{SSLMode: "disable", Connection: &config.Connection{
+	d := config.Database{SSLMode: "Disable", Connection: &config.Connection{
 		HostFile: file(t, u.Hostname()), PortFile: file(t, u.Port()), DatabaseFile: file(t, strings.TrimPrefix(u.Path, "/")),
 		UserFile: file(t, role+"\n"), PasswordFile: password,
 	}}
 	port, err := strconv.Atoi(u.Port())
 	check(t, err)
-	known, err := Connect(ctx, config.Database{SSLMode: "disable", Connection: &config.Connection{ // all but the password
+	known, err := Connect(ctx, config.Database{SSLMode: "Disable", Connection: &config.Connection{ // all but the password
 		Host: u.Hostname(), Port: port, Database: strings.TrimPrefix(u.Path, "/"), User: role, PasswordFile: password,
 	}}, "orders")
 	check(t, err)
@@ -246,7 +246,7 @@ func TestSeveralHosts(t *testing.T) {
 	t.Parallel()
 	for name, d := range map[string]config.Database{
 		"URL":             {DSN: "postgres://u:p@a:1,b:2/db"},
-		"URL, with TLS":   {DSN: "postgres://u:p@a:1,b:2/db", SSLMode: "require"},
+		"URL, with TLS":   {DSN: "postgres://u:p@a:1,b:2/db", SSLMode: "Require"},
 		"key=value words": {DSN: "host=a,b port=1,2 user=u dbname=db"},
 		"files":           {Connection: &config.Connection{HostFile: file(t, "a,b\n"), PortFile: file(t, "1,2\n"), UserFile: file(t, "u")}},
 	} {

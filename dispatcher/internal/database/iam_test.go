@@ -195,7 +195,7 @@ func TestIAM(t *testing.T) {
 	t.Setenv("IDENTITY_HEADER", secret)
 	for _, provider := range []string{config.IAMAWS, config.IAMGoogle, config.IAMAzure} {
 		t.Run(provider, func(t *testing.T) {
-			d := config.Database{DSN: "postgres://dispatcher@" + address + "/shop", SSLMode: "verify-full", CAFile: ca, IAM: &config.IAM{Provider: provider}}
+			d := config.Database{DSN: "postgres://dispatcher@" + address + "/shop", SSLMode: "VerifyFull", CAFile: ca, IAM: &config.IAM{Provider: provider}}
 			pool, err := Pool(t.Context(), d, "orders")
 			check(t, err)
 			defer pool.Close()
@@ -217,13 +217,13 @@ func TestIAM(t *testing.T) {
 			check(t, err)
 			check(t, conn.Close(t.Context()))
 
-			d.SSLMode, d.CAFile = "prefer", ""
+			d.SSLMode, d.CAFile = "Prefer", ""
 			if _, err := Connect(t.Context(), d, "orders"); err == nil || !strings.Contains(err.Error(), "database.iam needs TLS") {
 				t.Errorf("with TLS or without: %v, want that it must be with TLS", err)
 			}
 		})
 	}
-	several := config.Database{DSN: "postgres://dispatcher@" + host + ":1," + host + ":2/shop", SSLMode: "require", IAM: &config.IAM{Provider: config.IAMAWS}}
+	several := config.Database{DSN: "postgres://dispatcher@" + host + ":1," + host + ":2/shop", SSLMode: "Require", IAM: &config.IAM{Provider: config.IAMAWS}}
 	if _, err := Connect(t.Context(), several, "orders"); err == nil || !strings.Contains(err.Error(), "a token of AWS is for one host") {
 		t.Errorf("several hosts: %v", err)
 	}
@@ -239,7 +239,7 @@ func TestIAMWithoutIdentity(t *testing.T) {
 	t.Setenv("IDENTITY_ENDPOINT", refuses.URL)
 	t.Setenv("IDENTITY_HEADER", secret)
 	for _, provider := range []string{config.IAMAWS, config.IAMGoogle, config.IAMAzure} {
-		_, err := Connect(t.Context(), config.Database{DSN: "postgres://dispatcher@127.0.0.1:1/shop", SSLMode: "require", IAM: &config.IAM{Provider: provider, Region: "eu-central-1"}}, "orders")
+		_, err := Connect(t.Context(), config.Database{DSN: "postgres://dispatcher@127.0.0.1:1/shop", SSLMode: "Require", IAM: &config.IAM{Provider: provider, Region: "eu-central-1"}}, "orders")
 		if err == nil {
 			t.Fatalf("%s: connected", provider)
 		}

@@ -48,9 +48,8 @@ spec:
   namespace: shop            # whose events: the outbox namespace,
   topics: [orders]           # and its topics
   database:
-    secret: {name: %[2]s-db}
-    migration:
-      secret: {name: %[2]s-db-owner}
+    secretRef: {name: %[2]s-db}
+    migrationSecretRef: {name: %[2]s-db-owner}
   sink:
     http: {url: %[3]q}
   replicas: %[4]d
