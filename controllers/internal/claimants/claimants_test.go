@@ -1,0 +1,33 @@
+package claimants
+
+import (
+	"testing"
+
+	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+)
+
+// Specs that name the same Outbox, or the same Secret and schema, claim from the same tables. CONTRACT: C-104
+func TestWhere(t *testing.T) {
+	of := func(secret, key, schema string) api.OutboxDispatcherSpec {
+		return api.OutboxDispatcherSpec{Database: &api.DispatcherDatabase{SecretRef: api.SecretRef{Name: secret, Key: key}, Schema: schema}}
+	}
+	outbox := func(name string) api.OutboxDispatcherSpec {
+		return api.OutboxDispatcherSpec{OutboxRef: &api.OutboxRef{Name: name}}
+	}
+	for name, c := range map[string]struct {
+		a, b api.OutboxDispatcherSpec
+		same bool
+	}{
+		"an Outbox":              {outbox("db"), outbox("db"), true},
+		"two Outboxes":           {outbox("db"), outbox("other"), false},
+		"one Secret":             {of("db", "", "outbox"), of("db", "", "outbox"), true},
+		"two Secrets":            {of("db", "", "outbox"), of("other", "", "outbox"), false},
+		"two keys of one Secret": {of("db", "", "outbox"), of("db", "uri", "outbox"), false},
+		"two schemas":            {of("db", "", "outbox"), of("db", "", "other"), false},
+		"an Outbox and a Secret": {outbox("db"), of("db", "", "outbox"), false},
+	} {
+		if got := where(&c.a) == where(&c.b); got != c.same {
+			t.Errorf("%s: the same = %v", name, got)
+		}
+	}
+}
