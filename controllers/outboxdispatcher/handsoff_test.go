@@ -71,7 +71,7 @@ var _ = Describe("an object with the annotation outbox.dev/reconcile: Disabled",
 	It("makes nothing, of any kind", func() {
 		c := start(tick)
 		outbox := c.outbox()
-		outbox.Spec.ReplayLogin = &api.ReplayLogin{Secret: &api.DatabaseSecret{Name: "replay"}}
+		outbox.Spec.ReplayLogin = &api.ReplayLogin{SecretRef: &api.SecretRef{Name: "replay"}}
 		replay := &api.DeadLetterReplay{ObjectMeta: metav1.ObjectMeta{Name: "chg-812", Namespace: c.namespace}, Spec: api.DeadLetterReplaySpec{
 			OutboxRef: &api.OutboxRef{Name: "shop"}, Namespace: "shop", Action: api.ActionReplay, Reason: "CHG-812", RequestedBy: "ada",
 			Selector: api.DeadLetterSelector{Group: "7f3a9c21"}}}
