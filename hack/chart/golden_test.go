@@ -22,7 +22,7 @@ var update = flag.Bool("update", false, "write the golden files")
 var bases = map[string][]string{
 	"default":    {"default"},
 	"everything": {"default"},
-	"monitored":  {"default", "prometheus", "network-policy"},
+	"monitored":  {"default", "prometheus", "network-policy", "admission/restricted"},
 	"namespaced": {"namespaced"},
 }
 

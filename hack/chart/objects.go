@@ -21,6 +21,7 @@ type object struct {
 // copies says which files of config/ go into which folder of the chart's files/, where they are all that is there.
 var copies = []struct{ from, to string }{
 	{"admission/*.yaml", "admission"},
+	{"admission/restricted/*.yaml", "restricted"},
 	{"rbac/users.yaml", "users"},
 	{"rbac/*.yaml", "rbac"},
 	{"manager/*.yaml", "manager"},

@@ -70,7 +70,7 @@ func expressions(t *testing.T) (all []string) {
 			}
 		}
 	}
-	for _, pattern := range []string{"crds/outbox.dev_*", "admission/*"} {
+	for _, pattern := range []string{"crds/outbox.dev_*", "admission/*", "restricted/*"} {
 		files, err := filepath.Glob(filepath.Join(chart, "files", pattern))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("no files %s: %v", pattern, err)
