@@ -70,6 +70,7 @@ type Reconciler struct {
 // when a watch cannot be made.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.applied = apply.New(r.Client, r.Live, v1alpha1.SchemaReadyCondition)
+	r.applied.Adopts, r.applied.Inherited = true, r.Platform.Inherited
 	r.migrations = &migrate.Runner{Client: r.Client, Live: r.Live, Mounts: r.Mounts, Applied: r.applied}
 	r.adoptions = &migrate.Runner{Component: desired.ComponentAdoption, Client: r.Client, Live: r.Live, Mounts: r.Mounts, Applied: r.applied}
 	r.reporter = &kstatus.Reporter{Client: r.Client, Live: r.Live, Events: r.Events, Operator: r.Operator}

@@ -9,14 +9,17 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	appsv1ac "k8s.io/client-go/applyconfigurations/apps/v1"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/apply"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
@@ -24,14 +27,14 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 )
 
-// findWorkload returns the Deployment, nil when there is none of ours, and its pods.
+// findWorkload returns the Deployment, nil when there is none of ours and none to adopt, and its pods.
 func (r *Reconciler) findWorkload(ctx context.Context, obd *v1alpha1.OutboxDispatcher) (*appsv1.Deployment, []corev1.Pod, error) {
 	key := types.NamespacedName{Namespace: obd.Namespace, Name: desired.Name(obd)}
 	deployment := &appsv1.Deployment{}
 	if err := r.Client.Get(ctx, key, deployment); client.IgnoreNotFound(err) != nil {
 		return nil, nil, fmt.Errorf("read Deployment %s: %w", key.Name, err)
 	}
-	if !metav1.IsControlledBy(deployment, obd) {
+	if !metav1.IsControlledBy(deployment, obd) && !apply.Orphaned(deployment, desired.Labels(obd, desired.ComponentDispatcher)) {
 		return nil, nil, nil
 	}
 	labelled, err := pods.List(ctx, r.Client, obd.Namespace, desired.Selector(obd, desired.ComponentDispatcher))
@@ -40,6 +43,25 @@ func (r *Reconciler) findWorkload(ctx context.Context, obd *v1alpha1.OutboxDispa
 	}
 	owned, err := r.owned(ctx, deployment, labelled)
 	return deployment, owned, err
+}
+
+// named are the objects with names that others may have taken.
+func (r *Reconciler) named(obd *v1alpha1.OutboxDispatcher) []apply.Wanted {
+	all := []apply.Wanted{
+		{Want: desired.StateConfigMap(obd), Current: &corev1.ConfigMap{}},
+		{Want: desired.PodDisruptionBudget(obd), Current: &policyv1.PodDisruptionBudget{}},
+		{Want: appsv1ac.Deployment(desired.Name(obd), obd.Namespace).WithLabels(desired.Labels(obd, desired.ComponentDispatcher)), Current: &appsv1.Deployment{}},
+	}
+	if account := desired.ServiceAccount(obd); account != nil {
+		all = append(all, apply.Wanted{Want: account, Current: &corev1.ServiceAccount{}})
+	}
+	if r.OperatorNamespace != "" {
+		all = append(all, apply.Wanted{Want: desired.NetworkPolicy(obd, r.OperatorNamespace), Current: &networkingv1.NetworkPolicy{}})
+	}
+	if obd.Spec.ConsumerPolicy == v1alpha1.ConsumersVerified {
+		all = append(all, apply.Wanted{Want: desired.ConsumersConfigMap(obd, nil), Current: &corev1.ConfigMap{}})
+	}
+	return all
 }
 
 // applyFiles applies the ServiceAccount and the ConfigMaps that the pods of the workload and of the dispatcher's own

@@ -106,6 +106,7 @@ const lookAgain = 2 * time.Minute
 // when a watch cannot be made.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.applied = apply.New(r.Client, r.Live, v1alpha1.WorkloadAvailableCondition)
+	r.applied.Adopts, r.applied.Inherited = true, r.Platform.Inherited
 	r.pace = &pacer{client: r.Client, image: r.Platform.Image, most: r.MaxRollingUpgrades}
 	r.migrations = &migrate.Runner{Client: r.Client, Live: r.Live, Mounts: r.Mounts, Applied: r.applied}
 	r.reporter = &kstatus.Reporter{Client: r.Client, Live: r.Live, Events: r.Events, Operator: r.Operator}
@@ -168,10 +169,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 // phases and are part of the observation; any other error is a failure.
 func (r *Reconciler) pass(ctx context.Context, obd *v1alpha1.OutboxDispatcher) (observed, error) {
 	o := observed{obd: obd}
-	if err := r.phases(ctx, obd, &o); err != nil && !errors.As(err, &o.problem) && !errors.Is(err, errWait) {
+	err := r.phases(ctx, obd, &o)
+	if foreign := (*apply.Foreign)(nil); errors.As(err, &foreign) {
+		err = r.applied.All(ctx, obd, foreign, r.named(obd)...)
+	}
+	if err != nil && !errors.As(err, &o.problem) && !errors.Is(err, errWait) {
 		return o, err
 	}
-	var err error
 	refs := references.Of(obd, o.outbox)
 	if o.missing, err = references.Missing(ctx, r.Mounts, refs, slices.Concat(o.pods, o.migration.Pods)); err != nil {
 		return o, err

@@ -63,13 +63,14 @@ type cluster struct {
 	requests  *requests
 	pods      *podServer
 	stop      func()
-	// image, operator (its namespace), rolling, also (more namespaces) and resume are the next manager's; empty for what
+	// image, operator (its namespace), inherited (labels), rolling, also (more namespaces) and resume are the next manager's; empty for what
 	// others have.
-	image    string
-	operator string
-	rolling  int
-	also     []string
-	resume   time.Duration
+	image     string
+	operator  string
+	inherited []string
+	rolling   int
+	also      []string
+	resume    time.Duration
 }
 
 // start starts a manager that looks at the pods every interval. It ends with the spec, or with the container when
@@ -97,6 +98,7 @@ func (c *cluster) run(interval time.Duration) (stop func()) {
 	mgr, err := manager.New(ctx, operatortest.Operator(GinkgoTB(), c.requests.record), manager.Options{
 		DispatcherImage: cmp.Or(c.image, "outbox-operator:v1"),
 		Pod:             client.ObjectKey{Namespace: c.operator},
+		InheritedLabels: c.inherited,
 
 		MaxRollingUpgrades: c.rolling,
 		ResumeWithin:       c.resume,

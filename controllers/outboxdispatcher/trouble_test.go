@@ -5,32 +5,84 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
 var _ = Describe("a workload in trouble", Label("workload", "status"), func() {
-	// CONTRACT: C-101
+	// All that are in the way are named at once. CONTRACT: C-101
 	It("adopts no object of others", Label("security"), func() {
 		c := start(tick)
-		foreign := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "orders-dispatcher-state", Namespace: c.namespace}, Data: map[string]string{"state": "theirs"}}
-		c.create(foreign, c.dispatcher())
+		theirs := []client.Object{
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "orders-dispatcher-state", Namespace: c.namespace}, Data: map[string]string{"state": "theirs"}},
+			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "orders-dispatcher", Namespace: c.namespace,
+				Labels: map[string]string{"outbox.dev/managed-by": "outbox-operator", "outbox.dev/dispatcher": "others", "outbox.dev/component": "dispatcher"}}},
+		}
+		c.create(append(theirs, c.dispatcher())...)
 		c.expect(kstatus.FailedStatus,
-			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonForeignObject, `ConfigMap "orders-dispatcher-state" exists and does not belong to this OutboxDispatcher; delete it`},
+			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonForeignObject,
+				`ConfigMap "orders-dispatcher-state", ServiceAccount "orders-dispatcher" exist and do not belong to this OutboxDispatcher; delete them`},
 			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonForeignObject, ""},
 			want{api.StalledCondition, metav1.ConditionTrue, api.ReasonForeignObject, ""})
 		Expect(c.state()).To(Equal("theirs"))
 
-		Expect(c.admin.Delete(c.ctx, foreign)).To(Succeed())
+		Expect(c.admin.Delete(c.ctx, theirs[0])).To(Succeed())
+		c.expect(kstatus.FailedStatus, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonForeignObject,
+			`ServiceAccount "orders-dispatcher" exists and does not belong to this OutboxDispatcher; delete it`})
+		Expect(c.admin.Delete(c.ctx, theirs[1])).To(Succeed())
 		c.rollOut(c.healthy())
 		c.expect(kstatus.CurrentStatus)
+		Expect(c.requests.forbidden()).To(BeEmpty())
+	})
 
-		// Neither is one that was ours and lost its owner.
-		edit(c, c.deployment(), func(d *appsv1.Deployment) { d.OwnerReferences = nil })
-		c.expect(kstatus.FailedStatus, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonForeignObject, "Deployment"})
+	// As after `kubectl delete --cascade=orphan`, when the object is created again: nothing rolls. CONTRACT: C-101
+	It("adopts what was made for an object of its name and was orphaned", func() {
+		c := start(tick)
+		c.create(c.migrated())
+		c.succeed()
+		c.rollOut(c.healthy())
+		c.expect(kstatus.CurrentStatus)
+		var files corev1.ConfigMapList
+		Expect(c.admin.List(c.ctx, &files, client.InNamespace(c.namespace), client.HasLabels{"outbox.dev/dispatcher"})).To(Succeed())
+		made := []client.Object{c.deployment(), fetch(c, &corev1.ServiceAccount{}, "orders-dispatcher"),
+			fetch(c, &networkingv1.NetworkPolicy{}, "orders-dispatcher"), fetch(c, pdb(c), "orders-dispatcher"), c.job()}
+		for i := range files.Items {
+			made = append(made, &files.Items[i])
+		}
+		generation := c.deployment().Generation
+		c.stop()
+		Expect(c.admin.Delete(c.ctx, c.get())).To(Succeed()) // there is no garbage collector
+		for _, o := range made {
+			edit(c, o, func(o client.Object) { o.SetOwnerReferences(nil) })
+		}
+		foreign := &policyv1.PodDisruptionBudget{}
+		edit(c, fetch(c, foreign, "orders-dispatcher"), func(o *policyv1.PodDisruptionBudget) { o.Labels = nil })
+
+		// A stranger's object does not keep what is ours from being stopped.
+		obd := c.migrated()
+		replicas(0)(obd)
+		c.create(obd)
+		c.run(tick)
+		Eventually(func() int32 { return *c.deployment().Spec.Replicas }).Should(BeZero())
+		c.expect(kstatus.FailedStatus, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonForeignObject, `PodDisruptionBudget "orders-dispatcher" exists`})
+		Expect(c.admin.Delete(c.ctx, foreign)).To(Succeed())
+		edit(c, obd, replicas(1))
+		Eventually(func() int32 { return *c.deployment().Spec.Replicas }).Should(BeEquivalentTo(1))
+		c.deployed(1, 1)
+		c.expect(kstatus.CurrentStatus)
+		for _, o := range made {
+			Expect(c.admin.Get(c.ctx, client.ObjectKeyFromObject(o), o)).To(Succeed())
+			Expect(metav1.IsControlledBy(o, obd)).To(BeTrue(), "%T", o)
+		}
+		Expect(c.deployment().Generation).To(Equal(generation+2), "it was scaled twice")
+		Expect(c.jobs()).To(HaveLen(1), "it is migrated")
+		Expect(c.requests.forbidden()).To(BeEmpty())
 	})
 
 	// CONTRACT: C-101

@@ -4,9 +4,13 @@ package apply
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
+	"reflect"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -25,6 +29,12 @@ import (
 // an object that was edited since has another version, so it is applied again. After a restart it
 // remembers nothing and applies everything once.
 type Applier struct {
+	// Adopts lets Apply take over an object with the labels of the operator that nobody controls, as when the owner was
+	// deleted with --cascade=orphan.
+	Adopts bool
+	// Inherited are labels of the owner that objects have too, but for those that they have already. Nil for none.
+	Inherited func(owner metav1.Object) map[string]string
+
 	client    client.Client
 	live      client.Reader
 	condition string
@@ -42,10 +52,10 @@ func New(c client.Client, live client.Reader, condition string) *Applier {
 	return &Applier{client: c, live: live, condition: condition, applied: map[types.NamespacedName]map[string]stamp{}}
 }
 
-// Apply makes the object as desired and reads it into current. It returns a [problem.Problem] for an object of that name
-// that is not the owner's, which it leaves alone, and an error when the API server does.
+// Apply makes the object as desired and reads it into current. It returns a [*Foreign] for an object of that name that is
+// not the owner's, which it leaves alone, and an error when the API server does.
 func (a *Applier) Apply(ctx context.Context, owner client.Object, want runtime.ApplyConfiguration, current client.Object) error {
-	wanted, err := identify(want)
+	wanted, err := a.identify(owner, want)
 	if err != nil {
 		return err
 	}
@@ -99,15 +109,96 @@ func (a *Applier) find(ctx context.Context, owner client.Object, want *metav1.Pa
 	if metav1.IsControlledBy(found, owner) {
 		return true, nil
 	}
+	if a.Adopts && Orphaned(found, want.Labels) {
+		return true, nil
+	}
+	kind, err := a.kind(owner)
+	if err != nil {
+		return false, err
+	}
+	if ref := metav1.GetControllerOf(found); ref != nil && ref.Kind == kind && ref.Name == owner.GetName() {
+		return false, fmt.Errorf("%s %s belongs to a deleted %s of this name, and is not collected yet", want.Kind, want.Name, kind)
+	}
+	return false, a.foreign(kind, fmt.Sprintf("%s %q", want.Kind, want.Name))
+}
+
+func (a *Applier) kind(owner client.Object) (string, error) {
 	gvk, err := a.client.GroupVersionKindFor(owner)
 	if err != nil {
-		return false, fmt.Errorf("find the kind of %T: %w", owner, err)
+		return "", fmt.Errorf("find the kind of %T: %w", owner, err)
 	}
-	if ref := metav1.GetControllerOf(found); ref != nil && ref.Kind == gvk.Kind && ref.Name == owner.GetName() {
-		return false, fmt.Errorf("%s %s belongs to a deleted %s of this name, and is not collected yet", want.Kind, want.Name, gvk.Kind)
+	return gvk.Kind, nil
+}
+
+// Orphaned reports whether an object is as the operator makes it with those labels, and has no controller.
+func Orphaned(found metav1.Object, labels map[string]string) bool {
+	for key, value := range labels {
+		if strings.HasPrefix(key, desired.Prefix) && found.GetLabels()[key] != value {
+			return false
+		}
 	}
-	return false, problem.Stalling(a.condition, v1alpha1.ReasonForeignObject,
-		fmt.Sprintf("%s %q exists and does not belong to this %s; delete it, or choose another name for the %s.", want.Kind, want.Name, gvk.Kind, gvk.Kind))
+	return metav1.GetControllerOfNoCopy(found) == nil && found.GetDeletionTimestamp() == nil
+}
+
+// Foreign is the problem that objects of others have the names of those that the operator makes.
+type Foreign struct {
+	*problem.Problem
+	objects []string // by kind and name
+}
+
+// Unwrap returns the problem.
+func (f *Foreign) Unwrap() error { return f.Problem }
+
+func (a *Applier) foreign(kind string, objects ...string) *Foreign {
+	verbs, them := "exists and does not belong", "it"
+	if len(objects) > 1 {
+		verbs, them = "exist and do not belong", "them"
+	}
+	return &Foreign{problem.Stalling(a.condition, v1alpha1.ReasonForeignObject, fmt.Sprintf(
+		"%s %s to this %s; delete %s, or choose another name for the %s.", strings.Join(objects, ", "), verbs, kind, them, kind)), objects}
+}
+
+// Wanted is an object to be made, and what it is read into.
+type Wanted struct {
+	Want    runtime.ApplyConfiguration
+	Current client.Object
+}
+
+// All returns the problem with the other objects that are foreign too, of those that the owner wants. It returns another
+// error when the API server does.
+func (a *Applier) All(ctx context.Context, owner client.Object, first *Foreign, all ...Wanted) error {
+	objects := first.objects
+	for _, w := range all {
+		wanted, err := a.identify(owner, w.Want)
+		if err != nil {
+			return err
+		}
+		var other *Foreign
+		if _, err := a.find(ctx, owner, &wanted.meta, w.Current); errors.As(err, &other) {
+			objects = append(objects, other.objects...)
+		}
+	}
+	slices.Sort(objects)
+	kind, err := a.kind(owner)
+	if err != nil {
+		return err
+	}
+	return a.foreign(kind, slices.Compact(objects)...)
+}
+
+// identify adds the inherited labels.
+func (a *Applier) identify(owner client.Object, c runtime.ApplyConfiguration) (identity, error) {
+	id, err := identify(c)
+	if err != nil || a.Inherited == nil {
+		return id, err
+	}
+	inherited := a.Inherited(owner)
+	maps.DeleteFunc(inherited, func(key, _ string) bool { _, ok := id.meta.Labels[key]; return ok })
+	if len(inherited) == 0 {
+		return id, nil
+	}
+	reflect.ValueOf(c).MethodByName("WithLabels").Call([]reflect.Value{reflect.ValueOf(inherited)}) // every apply configuration has it
+	return identify(c)
 }
 
 // identity is an apply configuration's metadata and the hash of the whole.

@@ -114,6 +114,7 @@ func NewAdoption(o *v1alpha1.Outbox, p Platform) (*Migration, error) {
 		return nil, err
 	}
 	m := &Migration{Hash: Hash(template), owner: o, component: ComponentAdoption, word: "adopt", template: template}
+	p.inherit(o, template)
 	if slices.ContainsFunc(o.Spec.Adopt, func(a v1alpha1.Adoption) bool { return a.Phase == v1alpha1.AdoptionShadow }) {
 		m.Every = AdoptionInterval
 	}

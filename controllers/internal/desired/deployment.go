@@ -40,6 +40,7 @@ func Deployment(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox, p Platf
 	if err != nil {
 		return nil, err
 	}
+	p.inherit(obd, template)
 	return appsv1ac.Deployment(Name(obd), obd.Namespace).
 		WithLabels(Labels(obd, ComponentDispatcher)).
 		WithAnnotations(map[string]string{AnnotationSpec: specHash(obd, outbox)}).

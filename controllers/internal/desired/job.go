@@ -70,7 +70,9 @@ func newMigration(o Owner, at string, db *v1alpha1.OutboxSpec, field string, use
 	if err != nil {
 		return nil, err
 	}
-	return &Migration{Hash: Hash(template), owner: o, component: ComponentMigration, word: "migrate", template: template}, nil
+	hash := Hash(template)
+	p.inherit(o, template) // after the hash: another label does not migrate again
+	return &Migration{Hash: hash, owner: o, component: ComponentMigration, word: "migrate", template: template}, nil
 }
 
 // Job is the attempt's Job. It tries once; the controller makes the next attempt.

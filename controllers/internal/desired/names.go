@@ -21,6 +21,8 @@ const (
 	// Port is where a dispatcher serves health, metrics and status.
 	Port = 8080
 
+	// Prefix is that of the operator's own labels and annotations.
+	Prefix = "outbox.dev/"
 	// LabelDispatcher is the OutboxDispatcher's name.
 	LabelDispatcher = "outbox.dev/dispatcher"
 	// LabelOutbox is the Outbox's name, on what is made for one.

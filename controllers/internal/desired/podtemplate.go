@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
@@ -31,6 +32,27 @@ type Platform struct {
 	Image string
 	// ImagePullSecrets are names of Secrets in each pod's own namespace. Defaults to none.
 	ImagePullSecrets []string
+	// InheritedLabels are keys of labels that what is made for an object has from it. Defaults to none.
+	InheritedLabels []string
+}
+
+// Inherited are the labels that what is made for the object has from it.
+func (p Platform) Inherited(o metav1.Object) map[string]string {
+	inherited := map[string]string{}
+	for _, key := range p.InheritedLabels {
+		if value, ok := o.GetLabels()[key]; ok {
+			inherited[key] = value
+		}
+	}
+	return inherited
+}
+
+// inherit adds the labels that a template has from the object, but for those that it has already. Without such labels the
+// template is the same as before.
+func (p Platform) inherit(o Owner, template *corev1ac.PodTemplateSpecApplyConfiguration) {
+	inherited := p.Inherited(o)
+	maps.DeleteFunc(inherited, func(key, _ string) bool { _, ok := template.Labels[key]; return ok })
+	template.WithLabels(inherited)
 }
 
 // podTemplate is what every pod has: the restricted Pod Security profile, no
@@ -276,7 +298,7 @@ func layOver(base *corev1ac.PodTemplateSpecApplyConfiguration, users []byte) (*c
 func keepsOurs(base, merged *corev1ac.PodTemplateSpecApplyConfiguration, field string) error {
 	var changed []string
 	for key, value := range base.Labels {
-		ours := strings.HasPrefix(key, "outbox.dev/")
+		ours := strings.HasPrefix(key, Prefix)
 		if ours && (merged.ObjectMetaApplyConfiguration == nil || merged.Labels[key] != value) {
 			changed = append(changed, key)
 		}

@@ -189,7 +189,11 @@ func (r Replay) template(p Platform, component, configMap string, command ...str
 	base.Spec.WithVolumes(corev1ac.Volume().WithName(volumeRequest).WithConfigMap(corev1ac.ConfigMapVolumeSource().
 		WithName(configMap).WithItems(corev1ac.KeyToPath().WithKey(keyRequest).WithPath(keyRequest))))
 	container(base).WithVolumeMounts(mount(volumeRequest, requestDir))
-	return jobTemplate(base, field, users, command...)
+	template, err := jobTemplate(base, field, users, command...)
+	if err == nil {
+		p.inherit(r.DeadLetterReplay, template)
+	}
+	return template, err
 }
 
 // jobTemplate lays the user's template over the base, without sidecars, which would keep the Job from ending (a

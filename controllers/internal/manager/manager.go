@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -43,6 +44,8 @@ type Options struct {
 	// ImagePullSecrets are names of Secrets that the image is pulled with, in the namespace of each pod.
 	// Defaults to none.
 	ImagePullSecrets []string
+	// InheritedLabels are keys of labels that what is made for an object has from it, pods included. Defaults to none.
+	InheritedLabels []string
 	// MaxRollingUpgrades is how many dispatchers take a new DispatcherImage at a time. Defaults to 3.
 	MaxRollingUpgrades int
 	// ResumeWithin bounds how long paused pods wait for a rollout when the spec says Running. Defaults to 2m.
@@ -92,6 +95,11 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 	for _, name := range slices.Concat(o.WatchNamespaces, o.IgnoreNamespaces) {
 		if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
 			return nil, fmt.Errorf("%q is not the name of a namespace: %s; correct it in --watch-namespaces or --ignore-namespaces, or leave that empty", name, problems[0])
+		}
+	}
+	for _, key := range o.InheritedLabels {
+		if problems := validation.IsQualifiedName(key); len(problems) > 0 || strings.HasPrefix(key, desired.Prefix) {
+			return nil, fmt.Errorf("%q cannot be inherited: %s; correct it in --inherited-labels", key, cmp.Or(strings.Join(problems, ", "), "it is the operator's own"))
 		}
 	}
 	scheme := runtime.NewScheme()
@@ -159,7 +167,7 @@ func addReconcilers(ctx context.Context, mgr ctrl.Manager, o Options) error {
 		return fmt.Errorf("make the client that watches Events: %w", err)
 	}
 	mounts := pods.NewMounts(watcher, o.WatchNamespaces...)
-	platform := desired.Platform{Image: o.DispatcherImage, ImagePullSecrets: o.ImagePullSecrets}
+	platform := desired.Platform{Image: o.DispatcherImage, ImagePullSecrets: o.ImagePullSecrets, InheritedLabels: o.InheritedLabels}
 	r := &outboxdispatcher.Reconciler{
 		Client:   mgr.GetClient(),
 		Live:     mgr.GetAPIReader(),

@@ -233,6 +233,7 @@ func TestOptionsThatCannotWork(t *testing.T) {
 	for want, o := range map[string]manager.Options{
 		"--observe-interval":  {DispatcherImage: "image"},
 		"--watch-namespaces":  {DispatcherImage: "image", ObserveInterval: time.Second, WatchNamespaces: []string{"team-a", "Team B"}},
+		"--inherited-labels":  {DispatcherImage: "image", ObserveInterval: time.Second, InheritedLabels: []string{"team", "outbox.dev/dispatcher"}},
 		"--ignore-namespaces": {DispatcherImage: "image", ObserveInterval: time.Second, WatchNamespaces: []string{"team-a"}, IgnoreNamespaces: []string{"team-b"}},
 	} {
 		if _, err := manager.New(t.Context(), &rest.Config{}, o); err == nil || !strings.Contains(err.Error(), want) {
