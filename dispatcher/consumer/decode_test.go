@@ -204,7 +204,7 @@ func TestEverySinksMessage(t *testing.T) {
 func draftOf(t *testing.T, section string, e *dispatcher.Event) draft.Message {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "config.yaml")
-	check(t, os.WriteFile(path, []byte("name: n\nnamespace: shop\ndatabase: {dsn: 'postgres://u@h/d'}\nsink:\n  "+section+"\n"), 0o600))
+	check(t, os.WriteFile(path, []byte("name: n\nnamespace: shop\ndatabase: {dsn: 'postgres://u@h/d'}\nsink: {"+section+"}\n"), 0o600))
 	cfg, err := config.Load(path)
 	check(t, err)
 	d, err := sink.NewDrafts(cfg)

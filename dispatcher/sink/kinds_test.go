@@ -159,9 +159,11 @@ func fields(typ reflect.Type, path string, see func(path, name string)) {
 		if inner.Kind() == reflect.Pointer {
 			inner = inner.Elem()
 		}
-		if inner.Kind() == reflect.Struct && inner != reflect.TypeFor[config.IAM]() {
+		switch {
+		case inner == reflect.TypeFor[config.IAM]():
+		case inner.Kind() == reflect.Struct:
 			fields(inner, at, see)
-		} else {
+		default:
 			see(at, f.Name)
 		}
 	}

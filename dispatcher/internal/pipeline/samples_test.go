@@ -85,7 +85,7 @@ func sample(t *testing.T, name string) config.Config {
 	var schemas struct {
 		Spec struct {
 			Validation []struct {
-				Schema struct{ ConfigMap struct{ Name, Key string } }
+				Schema struct{ ConfigMapRef struct{ Name, Key string } }
 			}
 		}
 	}
@@ -95,7 +95,7 @@ func sample(t *testing.T, name string) config.Config {
 	}
 	c := dispatcher.Spec
 	for i, v := range schemas.Spec.Validation {
-		if key := v.Schema.ConfigMap.Key; key != "" {
+		if key := v.Schema.ConfigMapRef.Key; key != "" {
 			if configMap.Data[key] == "" {
 				t.Errorf("%s: the ConfigMap has no key %s", name, key)
 			}

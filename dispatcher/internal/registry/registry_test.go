@@ -342,11 +342,11 @@ func TestTLSAndConnectionFailures(t *testing.T) {
 		word, text string // "" means no error
 	}{
 		"TLS":                  {good, trust(ca), "", ""},
-		"other authority":      {good, trust(other), reason.CertificateInvalid, "; set schemaRegistry.tls.ca (in a dispatcher's file: schemaRegistry.tls.caFile)"},
+		"other authority":      {good, trust(other), reason.CertificateInvalid, "; set schemaRegistry.tls.caSecretRef or caConfigMapRef (in a dispatcher's file: schemaRegistry.tls.caFile)"},
 		"the system's roots":   {good, nil, reason.CertificateInvalid, "; set schemaRegistry.tls.ca"},
 		"expired":              {expired, trust(ca), reason.CertificateInvalid, "expired"},
 		"mutual":               {mutual, show, "", ""},
-		"mutual, none":         {mutual, trust(ca), reason.CertificateInvalid, "; the registry does not accept the client certificate: set schemaRegistry.tls.clientCertificate"},
+		"mutual, none":         {mutual, trust(ca), reason.CertificateInvalid, "; the registry does not accept the client certificate: set schemaRegistry.tls.clientCertSecretRef"},
 		"missing file":         {good, &config.TLS{CAFile: dir + "/missing"}, reason.CertificateInvalid, "; make the file, or correct its path"},
 		"gone":                 {"http://" + gone.Addr().String(), nil, reason.ConnectionFailed, "; check that it runs"},
 		"no such host":         {"http://registry.invalid", nil, reason.ConnectionFailed, "; check the hosts in schemaRegistry.url, and the dispatcher's DNS"},

@@ -69,7 +69,7 @@ func TestTooLarge(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			topic := newTopic(t, 1, "max.message.bytes="+test.topicLimit)
 			cfg := plainConfig(t, topic)
-			cfg.MaxMessageBytes, cfg.Compression = test.ours, "none"
+			cfg.MaxMessageBytes, cfg.Compression = test.ours, config.CompressionNone
 			s := open(t, cfg)
 			batch := make([]*dispatcher.Event, 50)
 			for i := range batch {

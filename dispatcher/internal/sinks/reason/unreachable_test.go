@@ -23,7 +23,7 @@ func TestUnreachableNamesCauseAndRemedy(t *testing.T) {
 	broker := reason.Peer{Name: "the broker", Hosts: "brokers", TLS: "tls", Plain: "remove tls"}
 	alert := func(text string) error { return &net.OpError{Op: "remote error", Err: errors.New("tls: " + text)} }
 	const failed, certificate = reason.ConnectionFailed, reason.CertificateInvalid
-	const client = "tls.clientCertificate (in a dispatcher's file: tls.clientCertFile and tls.clientKeyFile)"
+	const client = "tls.clientCertSecretRef (in a dispatcher's file: tls.clientCertFile and tls.clientKeyFile)"
 	const other = "; check that it runs, that the network lets the dispatcher reach it, and whether the port wants TLS"
 	for _, test := range []struct {
 		err        error
