@@ -50,8 +50,8 @@ type Config struct {
 	// OnDead is Continue or Block, for ordering Key: with Block, a key waits behind its dead event
 	// until a person replays or discards it. Defaults to Continue.
 	OnDead OnDead `json:"onDead,omitempty"`
-	// DeadLetters says what happens when events become dead, in addition to their dead letters. Defaults to nothing.
-	DeadLetters DeadLetters `json:"deadLetters,omitzero"`
+	// Notify is the address that is notified of each dead letter. Defaults to none.
+	Notify *Notify `json:"notify,omitempty"`
 	// Retention says how long rows are kept.
 	Retention Retention `json:"retention,omitzero"`
 	// Journal says whether changes of rows are recorded. Defaults to what the database has, which is off in a new one.

@@ -36,7 +36,7 @@ func (c Config) Validate() error {
 	p.oneOf("ordering", string(c.Ordering), string(OrderingNone), string(OrderingKey))
 	p.oneOf("onDead", string(c.OnDead), string(OnDeadContinue), string(OnDeadBlock))
 	p.when(c.OnDead == OnDeadBlock && c.Ordering != OrderingKey, "onDead", "Block belongs to ordering Key, because without it no event waits for another; set ordering to Key, or remove onDead")
-	c.DeadLetters.validate(&p)
+	c.Notify.validate(&p)
 	c.Retention.validate(&p)
 	c.Journal.validate(&p)
 	p.oneOf("wakeUp", string(c.WakeUp), string(WakeUpNone), string(WakeUpListen))

@@ -2,7 +2,7 @@ package status
 
 import "time"
 
-// Notifications counts the notifications of dead letters to the address of deadLetters.notify.
+// Notifications counts the notifications of dead letters to the address of notify.
 type Notifications struct {
 	// Waiting counts the notifications still to be sent, by any process: 10,001 for more than 10,000. Oldest is when the
 	// first of them became dead.

@@ -51,7 +51,7 @@ type Status struct {
 	Backlog *Backlog `json:"backlog,omitempty"`
 	// Retention is nil until it was read once, and keeps the last value while the database is unreachable.
 	Retention *Retention `json:"retention,omitempty"`
-	// Notifications are nil for a dispatcher without deadLetters.notify. A brief Status has none.
+	// Notifications are nil for a dispatcher without notify. A brief Status has none.
 	Notifications *Notifications `json:"notifications,omitempty"`
 	// Replay is of a process that runs a replay or a discard of dead letters, not of a dispatcher:
 	// of the fields above it has the names, Source and Schema. nil until its set is fixed.

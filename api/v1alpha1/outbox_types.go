@@ -123,6 +123,11 @@ type OutboxSpec struct {
 	// +optional
 	Journal *Journal `json:"journal,omitempty"`
 
+	// notify is an address that is notified of each dead letter of the outbox's
+	// dispatchers, by a CloudEvent over HTTP. When not set: none.
+	// +optional
+	Notify *Notify `json:"notify,omitempty"`
+
 	// adopt lists existing outbox tables of services that are taken over without a
 	// change to their producers. At most 8.
 	// +optional

@@ -135,11 +135,6 @@ type OutboxDispatcherSpec struct {
 	// +optional
 	SchemaRegistry *SchemaRegistry `json:"schemaRegistry,omitempty"`
 
-	// deadLetters says what happens when events become dead, in addition to their
-	// dead letters. When not set: nothing.
-	// +optional
-	DeadLetters *DeadLetters `json:"deadLetters,omitempty"`
-
 	// lease is how long a claim of a row is valid. When a pod is killed, another one
 	// takes over its rows after this time. A delivery that takes longer renews its
 	// lease. From 3s to 1h. Defaults to 30s.

@@ -29,7 +29,7 @@ func whole(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) config.Confi
 }
 
 // dirs are the directories of the keys that a section names, where they differ from the section's name.
-var dirs = map[string]string{"schemaRegistry": "registry", "deadLetters": "notify"}
+var dirs = map[string]string{"schemaRegistry": "registry"}
 
 // withRefs returns the whole file, and the keys whose files it names. A section of the spec is the section of the same
 // name in the file: see [mounts.member].
@@ -39,10 +39,14 @@ func withRefs(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) (c config
 	spec.OutboxRef, spec.Database, spec.Replicas, spec.State = nil, nil, nil, ""
 	spec.ConsumerPolicy, spec.ServiceAccount, spec.ImagePullSecrets, spec.PodTemplate = "", nil, nil, nil
 	database := &mounts{dir: "database"}
+	notify := &mounts{dir: "notify"}
 	if field, db := outboxOf(obd, outbox); db != nil {
 		c.Database, c.Retention = database.database(field, db), converted[config.Retention](db.Retention)
+		if db.Notify != nil {
+			c.Notify = converted[*config.Notify](notify.value(field+".notify", converted[any](db.Notify)))
+		}
 	}
-	refs = renamed(database.refs)
+	refs = append(renamed(database.refs), notify.refs...)
 	file, sections := map[string]any{}, converted[map[string]any](spec)
 	for _, name := range slices.Sorted(maps.Keys(sections)) {
 		m := &mounts{dir: name}

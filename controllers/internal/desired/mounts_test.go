@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
@@ -106,11 +107,6 @@ func TestMountedFilesAreNamedInTheFile(t *testing.T) {
 			"{sink: {http: {url: 'https://a'}, auth: {type: Token, secretFile: SECRETS/sink/token}}, schemaRegistry: {url: 'https://r', auth: {type: Token, secretFile: SECRETS/registry/token}, tls: {caFile: SECRETS/registry/ca.crt}}}",
 			[]string{"sink/token: h/token by spec.sink.auth.secretRef", "registry/token: r/token by spec.schemaRegistry.auth.secretRef", "registry/ca.crt: ca/ca.crt by spec.schemaRegistry.tls.caSecretRef"},
 		},
-		"the address of notifications, in addition to the sink's": {
-			"{sink: {http: {url: 'https://a'}, auth: {type: Token, secretRef: {name: h}}}, deadLetters: {notify: {url: 'https://n', auth: {type: Token, secretRef: {name: oncall}}, signingSecretRef: {name: s}, tls: {caSecretRef: {name: ca}}}}}",
-			"{sink: {http: {url: 'https://a'}, auth: {type: Token, secretFile: SECRETS/sink/token}}, deadLetters: {notify: {url: 'https://n', auth: {type: Token, secretFile: SECRETS/notify/token}, signingSecretFile: SECRETS/notify/secret, tls: {caFile: SECRETS/notify/ca.crt}}}}",
-			[]string{"sink/token: h/token by spec.sink.auth.secretRef", "notify/token: oncall/token by spec.deadLetters.notify.auth.secretRef", "notify/secret: s/secret by spec.deadLetters.notify.signingSecretRef", "notify/ca.crt: ca/ca.crt by spec.deadLetters.notify.tls.caSecretRef"},
-		},
 		"an inbox": {
 			"sink: {postgres: {secretRef: {name: db}}, tls: {caSecretRef: {name: ca}}, timeout: 5s}",
 			"sink: {postgres: {dsnFile: SECRETS/sink/dsn}, tls: {caFile: SECRETS/sink/ca.crt}, timeout: 5s}",
@@ -129,7 +125,7 @@ func TestMountedFilesAreNamedInTheFile(t *testing.T) {
 			c, refs := withRefs(obd, nil)
 			var want config.Config
 			read(t, test.file, &want)
-			if !reflect.DeepEqual(c.Sink, want.Sink) || !reflect.DeepEqual(c.SchemaRegistry, want.SchemaRegistry) || !reflect.DeepEqual(c.DeadLetters, want.DeadLetters) {
+			if !reflect.DeepEqual(c.Sink, want.Sink) || !reflect.DeepEqual(c.SchemaRegistry, want.SchemaRegistry) {
 				t.Errorf("the file is\n%s\nwant\n%s", render(c), render(want))
 			}
 			mounted(t, refs, append([]string{"database/dsn: orders-db/dsn by spec.database.secretRef"}, test.mounts...))
@@ -224,6 +220,26 @@ func TestDatabaseSecretsAreUsedAsTheyAre(t *testing.T) {
 				mounted(t, OutboxRefs(outbox), append(test.mounts, test.migrates...))
 			}
 		})
+	}
+}
+
+// The Secrets of an Outbox's notifications are mounted in the pods of each of its dispatchers.
+//
+// CONTRACT: C-100
+func TestNotifyOfTheOutbox(t *testing.T) {
+	outbox := &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "main"}}
+	read(t, "{secretRef: {name: db}, notify: {url: 'https://n', auth: {type: Token, secretRef: {name: oncall}}, signingSecretRef: {name: s}, tls: {caSecretRef: {name: ca}}}}", &outbox.Spec)
+	obd := minimal()
+	obd.Spec.Database, obd.Spec.OutboxRef = nil, &v1alpha1.OutboxRef{Name: "main"}
+	var want config.Notify
+	read(t, "{url: 'https://n', auth: {type: Token, secretFile: SECRETS/notify/token}, signingSecretFile: SECRETS/notify/secret, tls: {caFile: SECRETS/notify/ca.crt}}", &want)
+	if got := Config(obd, outbox).Notify; !reflect.DeepEqual(got, &want) {
+		t.Errorf("the file has %+v, want %+v", got, want)
+	}
+	mounted(t, DispatcherRefs(obd, outbox), []string{"database/dsn: db/dsn by Outbox main: spec.secretRef", "notify/token: oncall/token by Outbox main: spec.notify.auth.secretRef",
+		"notify/secret: s/secret by Outbox main: spec.notify.signingSecretRef", "notify/ca.crt: ca/ca.crt by Outbox main: spec.notify.tls.caSecretRef"})
+	if Config(minimal(), nil).Notify != nil {
+		t.Error("a dispatcher with a database of its own notifies")
 	}
 }
 

@@ -30,7 +30,6 @@ var notInTheFile = map[string]string{
 	"serviceAccount.annotations": "likewise",
 	"imagePullSecrets":           "it is in the pod template",
 	"message":                    "empty, it is as without it",
-	"deadLetters":                "empty, it is as without it",
 }
 
 // notHere are parts of the resource that are not tried, with the reason.

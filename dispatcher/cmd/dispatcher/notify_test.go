@@ -54,9 +54,9 @@ func TestNotificationIsSentAgainAfterAKill(t *testing.T) {
 	t.Cleanup(address.Close)
 	token := filepath.Join(t.TempDir(), "token")
 	check(t, os.WriteFile(token, []byte("token-"+secret), 0o600))
-	yaml := dispatching("{http: {url: '"+consumer.URL+"'}}") + "maxAttempts: 1\ndeadLetters: {notify: {url: '" + address.URL + "/dead-letters', auth: {type: Token, secretFile: " + token + "}}}\n"
+	yaml := dispatching("{http: {url: '"+consumer.URL+"'}}") + "maxAttempts: 1\nnotify: {url: '" + address.URL + "/dead-letters', auth: {type: Token, secretFile: " + token + "}}\n"
 	file := o.file(t, o.dispatcher, yaml)
-	run(t, "", "check", "-f", file).ok(t, "ok   notify: the address of deadLetters.notify can be reached", "ok   grants:")
+	run(t, "", "check", "-f", file).ok(t, "ok   notify: the address of notify can be reached", "ok   grants:")
 
 	o.enqueue(t, 1)
 	killed := start(t, file)
@@ -78,7 +78,7 @@ func TestNotificationIsSentAgainAfterAKill(t *testing.T) {
 	p := start(t, file)
 	await(t, "the address responds with 503", func() bool {
 		n := p.status(t).Notifications
-		return n != nil && n.Failed > 0 && n.Waiting == 1 && n.Oldest != nil && strings.Contains(n.Message, "deadLetters.notify: "+address.URL+"/dead-letters responded 503")
+		return n != nil && n.Failed > 0 && n.Waiting == 1 && n.Oldest != nil && strings.Contains(n.Message, "notify: "+address.URL+"/dead-letters responded 503")
 	})
 	o.enqueue(t, 3)
 	await(t, "events are delivered meanwhile", func() bool { return o.count(t, "status = 'delivered'") == 3 })

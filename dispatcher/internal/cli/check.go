@@ -27,7 +27,7 @@ func checkCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "check -f FILE [--data]", Short: "Try everything that run needs, and say what is wrong", Args: cobra.NoArgs,
 		Long: `Check the file, the database, its schema, the login's rights, with wakeUp Listen whether wake-ups are
-received, and the destination: the one topic, stream or table that the file names; with deadLetters.notify, also
+received, and the destination: the one topic, stream or table that the file names; with notify, also
 the address that is notified of dead letters. Nothing is changed, and no event is sent. Each check is a line that starts with
 "ok" or "FAIL"; "WARN" does not fail the command.
 
@@ -236,7 +236,7 @@ func (c *checks) sink(ctx context.Context, cfg config.Config) {
 	}
 }
 
-// address reports whether the address of deadLetters.notify can be reached, if there is one. It is sent nothing.
+// address reports whether the address of notify can be reached, if there is one. It is sent nothing.
 func (c *checks) address(ctx context.Context, cfg config.Config) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -247,7 +247,7 @@ func (c *checks) address(ctx context.Context, cfg config.Config) {
 	if err == nil {
 		err = errors.Join(to.Probe(ctx), to.Close(ctx))
 	}
-	c.report("notify", "the address of deadLetters.notify can be reached", err)
+	c.report("notify", "the address of notify can be reached", err)
 }
 
 // The default limits of enqueue (CONTRACT C-13, C-16).

@@ -91,7 +91,7 @@ func settings(cfg config.Config) dispatcher.Config {
 // storeOptions are the store's settings of the file.
 func storeOptions(cfg config.Config, worker uuid.UUID) pgstore.Options {
 	return pgstore.Options{
-		Schema: cfg.Database.Schema, Namespace: cfg.Namespace, Worker: worker, DeleteDelivered: cfg.Retention.DeletesAtAck(), Notify: cfg.DeadLetters.Notify != nil,
+		Schema: cfg.Database.Schema, Namespace: cfg.Namespace, Worker: worker, DeleteDelivered: cfg.Retention.DeletesAtAck(), Notify: cfg.Notify != nil,
 	}
 }
 

@@ -13,14 +13,14 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/httpsink"
 )
 
-// address makes the sink of notifications; nil when the file has no deadLetters.notify.
+// address makes the sink of notifications; nil when the file has no notify.
 func address(cfg config.Config) (dispatcher.Sink, error) {
-	if cfg.DeadLetters.Notify == nil {
+	if cfg.Notify == nil {
 		return nil, nil
 	}
-	s, err := httpsink.New(cfg.DeadLetters.Notify.Sink(), nil)
+	s, err := httpsink.New(cfg.Notify.Sink(), nil)
 	if err != nil {
-		return nil, fmt.Errorf("deadLetters.notify: %w", err)
+		return nil, fmt.Errorf("notify: %w", err)
 	}
 	return named{s}, nil
 }
@@ -44,7 +44,7 @@ func notifyError(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("deadLetters.notify: %w", err)
+	return fmt.Errorf("notify: %w", err)
 }
 
 // notifyOptions are the file's settings for the notifier.

@@ -60,7 +60,7 @@ func NewRetention(ctx context.Context, query func(context.Context) (retention.St
 	})
 }
 
-// NewNotifications counts the dead letters of which the address of deadLetters.notify is not notified yet.
+// NewNotifications counts the dead letters of which the address of notify is not notified yet.
 func NewNotifications(ctx context.Context, query func(context.Context) (notify.Waiting, error), log *slog.Logger) *Latest[notify.Waiting] {
 	return newLatest(ctx, log.With("query", "notifications"), shareEvery, func(ctx context.Context) (*notify.Waiting, error) {
 		waiting, err := query(ctx)

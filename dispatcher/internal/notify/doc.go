@@ -1,4 +1,4 @@
-// Package notify sends a CloudEvent over HTTP for each dead letter of a dispatcher that has deadLetters.notify.
+// Package notify sends a CloudEvent over HTTP for each dead letter of a dispatcher that has notify.
 //
 // # Guarantees
 //

@@ -1,13 +1,5 @@
 package v1alpha1
 
-// DeadLetters says what happens when events become dead, in addition to their dead letters.
-type DeadLetters struct {
-	// notify is an address that is notified of each dead letter, by a CloudEvent over
-	// HTTP. When not set: none.
-	// +optional
-	Notify *Notify `json:"notify,omitempty"`
-}
-
 // Notify is an address that is notified of each dead letter. A response of 2xx accepts the notification; after any
 // other it is retried for a day.
 //

@@ -1,11 +1,5 @@
 package config
 
-// DeadLetters says what happens when events become dead, in addition to their dead letters.
-type DeadLetters struct {
-	// Notify is the address that is notified of each dead letter. Defaults to none.
-	Notify *Notify `json:"notify,omitempty"`
-}
-
 // Notify is an address that is notified of each dead letter, by a CloudEvent over HTTP. Its members are those of
 // [HTTPSink].
 type Notify struct {
@@ -26,9 +20,9 @@ func (n *Notify) Sink() HTTPSink {
 	return s
 }
 
-func (d DeadLetters) validate(p *problems) {
-	if d.Notify != nil {
-		sink := d.Notify.Sink()
-		sink.validateAs(p, "deadLetters.notify", "deadLetters.notify")
+func (n *Notify) validate(p *problems) {
+	if n != nil {
+		sink := n.Sink()
+		sink.validateAs(p, "notify", "notify")
 	}
 }
