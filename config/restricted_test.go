@@ -76,6 +76,7 @@ var _ = Describe("config/admission/restricted", Label("security", "rights"), Ord
 			`the Secret "payroll-api" may not be named here, only outbox-*; name one of these, or have it added to the annotation outbox.dev/allowed-secrets of the namespace`),
 		Entry("what the list does not have", "restricted-listed", "{sink: {http: {url: http://x, signingSecretRef: {name: outbox-key}}}}",
 			`the Secret "outbox-key" may not be named here, only orders-db-app, kafka-*`),
+		Entry("a name that begins as one of the list", "restricted-listed", "{sink: {http: {url: http://x, signingSecretRef: {name: orders-db-app-owner}}}}", `the Secret "orders-db-app-owner" may not`),
 		Entry("the owner's login", "restricted-plain", "{outboxRef: null, database: {secretRef: {name: outbox-db}, migrationSecretRef: {name: orders-db-owner}}}", `the Secret "orders-db-owner" may not`),
 		Entry("another account", "restricted-plain", "{serviceAccount: {name: ci-admin}}", `spec.serviceAccount.name may not be "ci-admin" here`),
 		Entry("an account that the list does not have", "restricted-listed", "{serviceAccount: {name: orders-admin}}", `may not be "orders-admin" here`),
