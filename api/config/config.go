@@ -261,7 +261,7 @@ type Server struct {
 
 // Log says what to log.
 type Log struct {
-	// Level is the least that is logged: debug (also each failed delivery), info, warn or error.
-	// Defaults to info.
+	// Level is the least that is logged: Debug (also each failed delivery), Info, Warn or Error.
+	// Defaults to Info.
 	Level string `json:"level,omitempty"`
 }

@@ -42,7 +42,7 @@ func TestLoadFillsInDefaults(t *testing.T) {
 		Ordering: OrderingNone, OnDead: OnDeadContinue, WakeUp: WakeUpNone,
 		Retention:       Retention{Delivered: &week, DeadResolved: seconds(720 * 3600), Scope: ScopeDispatcher},
 		DeliveryTimeout: seconds(300), GracePeriod: seconds(30), State: Running, Sink: Sink{Log: &LogSink{Payload: LogPayloadOmit}},
-		Server: Server{Address: "127.0.0.1:8080"}, Log: Log{Level: "info"}, Message: Message{Format: "CloudEvents"},
+		Server: Server{Address: "127.0.0.1:8080"}, Log: Log{Level: "Info"}, Message: Message{Format: "CloudEvents"},
 	}
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("got  %+v\nwant %+v", c, want)
@@ -190,7 +190,7 @@ func TestValidateReportsEveryProblem(t *testing.T) {
 		},
 		"gracePeriod is 2h; set it from 1s to 1h":                                               func(c *Config) { c.GracePeriod = Duration(2 * time.Hour) },
 		`state is "Stopped"; choose one of Running, Paused`:                                     func(c *Config) { c.State = "Stopped" },
-		`log.level is "loud"; choose one of debug, info, warn, error`:                           func(c *Config) { c.Log.Level = "loud" },
+		`log.level is "loud"; choose one of Debug, Info, Warn, Error`:                           func(c *Config) { c.Log.Level = "loud" },
 		`server.address is "8080"; write it as host:port`:                                       func(c *Config) { c.Server.Address = "8080" },
 		`server.address is "a:b"; write it as host:port`:                                        func(c *Config) { c.Server.Address = "a:b" },
 		"database is missing; set exactly one of its members connection, dsn, dsnFile":          func(c *Config) { c.Database = Database{} },

@@ -62,7 +62,7 @@ func (c *Config) ApplyDefaults() {
 	setDefault(&c.GracePeriod, Duration(DefaultGracePeriod))
 	setDefault(&c.State, Running)
 	setDefault(&c.Server.Address, "127.0.0.1:8080")
-	setDefault(&c.Log.Level, "info")
+	setDefault(&c.Log.Level, "Info")
 	setDefault(&c.Message.Format, FormatCloudEvents)
 	c.Backoff.applyDefaults()
 	c.Retention.applyDefaults()

@@ -44,7 +44,7 @@ func (c Config) Validate() error {
 	p.when(c.DeliveryTimeout < c.Sink.Timeout, "deliveryTimeout", "is %[1]s, shorter than sink.timeout (%[2]s), which then never ends a delivery; raise deliveryTimeout to %[2]s, or lower sink.timeout", c.DeliveryTimeout, c.Sink.Timeout)
 	p.duration("gracePeriod", c.GracePeriod, time.Second, time.Hour)
 	p.oneOf("state", string(c.State), string(Running), string(Paused))
-	p.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
+	p.oneOf("log.level", c.Log.Level, "Debug", "Info", "Warn", "Error")
 	_, port, err := net.SplitHostPort(c.Server.Address)
 	if err == nil {
 		_, err = strconv.ParseUint(port, 10, 16)

@@ -2,25 +2,25 @@ package v1alpha1
 
 // Log says what the pods log. No level logs a payload or a secret.
 type Log struct {
-	// level is the lowest level that is logged: debug (also each failed delivery),
-	// info, warn (what a person should see, such as a dead event) or error. A change
-	// rolls the pods. Defaults to info.
+	// level is the lowest level that is logged: Debug (also each failed delivery),
+	// Info, Warn (what a person should see, such as a dead event) or Error. A change
+	// rolls the pods. Defaults to Info.
 	// +optional
-	// +kubebuilder:default=info
+	// +kubebuilder:default=Info
 	Level LogLevel `json:"level,omitempty"`
 }
 
 // LogLevel is how much is logged.
-// +kubebuilder:validation:Enum=debug;info;warn;error
+// +kubebuilder:validation:Enum=Debug;Info;Warn;Error
 type LogLevel string
 
 const (
 	// LogDebug also logs each failed delivery.
-	LogDebug LogLevel = "debug"
+	LogDebug LogLevel = "Debug"
 	// LogInfo logs what happens to the dispatcher as a whole.
-	LogInfo LogLevel = "info"
+	LogInfo LogLevel = "Info"
 	// LogWarn logs what a person should see.
-	LogWarn LogLevel = "warn"
+	LogWarn LogLevel = "Warn"
 	// LogError logs what stops the dispatcher.
-	LogError LogLevel = "error"
+	LogError LogLevel = "Error"
 )

@@ -263,7 +263,7 @@ type OutboxDispatcherSpec struct {
 
 	// log configures the logs of the pods.
 	// +optional
-	// +kubebuilder:default={level: info}
+	// +kubebuilder:default={level: Info}
 	Log Log `json:"log,omitzero"`
 
 	// serviceAccount is the identity of the pods, to which roles of a cloud are bound.

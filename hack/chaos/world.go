@@ -97,7 +97,10 @@ func (w *world) openDatabase(ctx context.Context, binary string) (err error) {
 	}
 	owner := config.Config{
 		Database: config.Database{DSN: w.shop.DSN(w.shop.Owner, "127.0.0.1", w.server.Port)},
-		Journal:  &config.Journal{Enabled: &w.journal},
+		Journal:  &config.Journal{Mode: config.JournalDisabled},
+	}
+	if w.journal {
+		owner.Journal.Mode = config.JournalEnabled
 	}
 	if err := write(w.ownerFile(), owner); err != nil {
 		return err

@@ -93,14 +93,14 @@ func TestJournalIsTheMigrations(t *testing.T) {
 		t.Errorf("without a journal the migration's file is\n%s", files()[keyMigrate])
 	}
 	for _, c := range []struct {
-		enabled bool
-		hours   int
-		want    string
+		mode  v1alpha1.JournalMode
+		hours int
+		want  string
 	}{
-		{true, 168, "journal:\n  enabled: true\n"}, {true, 720, "journal:\n  enabled: true\n  retention: 720h\n"},
-		{false, 168, "journal:\n  enabled: false\n"},
+		{v1alpha1.JournalEnabled, 168, "journal:\n  mode: Enabled\n"}, {v1alpha1.JournalEnabled, 720, "journal:\n  mode: Enabled\n  retention: 720h\n"},
+		{v1alpha1.JournalDisabled, 168, "journal:\n  mode: Disabled\n"},
 	} {
-		o.Spec.Journal = &v1alpha1.Journal{Enabled: &c.enabled}
+		o.Spec.Journal = &v1alpha1.Journal{Mode: c.mode}
 		o.Spec.Journal.Retention.Duration = time.Duration(c.hours) * time.Hour
 		if got := files(); !strings.Contains(got[keyMigrate], c.want) || got[keyConfig] != dispatches {
 			t.Errorf("the migration's file is\n%s\nwant in it\n%s\nand the dispatchers' is\n%s", got[keyMigrate], c.want, got[keyConfig])

@@ -24,7 +24,7 @@ import (
 // pods, and fields that change no workload, with the reason.
 var notInTheFile = map[string]string{
 	"outbox.journal":             "it is in the file of the migration: TestJournalIsTheMigrations",
-	"outbox.journal.enabled":     "likewise",
+	"outbox.journal.mode":        "likewise",
 	"outbox.journal.retention":   "likewise",
 	"serviceAccount":             "it is an object of its own, and in the pod template",
 	"serviceAccount.annotations": "likewise",
@@ -52,7 +52,7 @@ var notInTheResource = map[string]string{
 	"database.m10.topic":          "likewise",
 	"database.m10.publish":        "likewise",
 	"database.overview.namespace": "likewise",
-	"journal.enabled":             "it is in the file of the migration: TestJournalIsTheMigrations",
+	"journal.mode":                "it is in the file of the migration: TestJournalIsTheMigrations",
 	"journal.retention":           "likewise",
 	"retention.scope":             "it is Outbox for a dispatcher that refers to one: TestScopeOfRetention",
 }

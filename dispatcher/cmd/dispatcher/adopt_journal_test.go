@@ -12,7 +12,7 @@ import (
 func TestVerifyKnowsAnAdoption(t *testing.T) {
 	t.Parallel()
 	a := newAdopter(t)
-	file := a.file(t, a.owner, "journal: {enabled: true}\n")
+	file := a.file(t, a.owner, "journal: {mode: Enabled}\n")
 	run(t, "", "migrate", "up", "-f", file).ok(t)
 	illegal := func(when string, want int) {
 		t.Helper()

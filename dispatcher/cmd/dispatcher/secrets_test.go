@@ -238,7 +238,7 @@ func plant(t *testing.T, c leak) {
 		fmt.Fprintf(&lines, "%s\"%s-%d\"}\n", event, secret, i)
 	}
 	run(t, lines.String(), "enqueue", "-f", o.file(t, o.producer, "")).ok(t)
-	file := o.file(t, o.dispatcher, dispatching(c.sink)+"log: {level: debug}\nmaxAttempts: 2\nbackoff: {base: 1ms, max: 1ms}\n"+c.more)
+	file := o.file(t, o.dispatcher, dispatching(c.sink)+"log: {level: Debug}\nmaxAttempts: 2\nbackoff: {base: 1ms, max: 1ms}\n"+c.more)
 	tested := command(t, "check", "-f", file)
 	tested.Env = append(tested.Env, c.env...)
 	finish(t, tested, "") // what it prints is looked at there

@@ -14,7 +14,7 @@ func TestMigrateSetsTheJournal(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t))
 	up := func(more string) output { return run(t, "", "migrate", "up", "-f", o.file(t, o.owner, more)) }
-	up("journal: {enabled: true, retention: 720h}\n").ok(t, "the journal of schema outbox is on; records are kept for 720h")
+	up("journal: {mode: Enabled, retention: 720h}\n").ok(t, "the journal of schema outbox is on; records are kept for 720h")
 	if again := up(""); strings.Contains(again.out, "journal") {
 		t.Errorf("without journal in the file:\n%s", again.out)
 	}
@@ -22,9 +22,9 @@ func TestMigrateSetsTheJournal(t *testing.T) {
 	if is != "true 720:00:00" {
 		t.Errorf("the journal is %s", is)
 	}
-	up("journal: {enabled: false}\n").ok(t, "the journal of schema outbox is off; records are kept for 168h")
-	up("journal: {retention: 1h}\n").ended(t, 78, "journal.enabled is missing", "journal.retention")
-	run(t, "", "migrate", "up", "-f", o.file(t, o.dispatcher, "journal: {enabled: true}\n")).ended(t, 1, "log in as the owner")
+	up("journal: {mode: Disabled}\n").ok(t, "the journal of schema outbox is off; records are kept for 168h")
+	up("journal: {retention: 1h}\n").ended(t, 78, `journal.mode is ""; choose one of Enabled, Disabled`, "journal.retention")
+	run(t, "", "migrate", "up", "-f", o.file(t, o.dispatcher, "journal: {mode: Enabled}\n")).ended(t, 1, "log in as the owner")
 }
 
 // verify, with a dispatcher's login, finds no difference, and then names a row that was changed past the journal. An
@@ -36,8 +36,8 @@ func TestVerifyNamesARowThatDiffers(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
 	file := o.file(t, o.dispatcher, dispatching("{log: {}}"))
-	run(t, "", "verify", "-f", file).ended(t, 1, "the journal is off", "set journal.enabled to true, and run `dispatcher migrate up`")
-	run(t, "", "migrate", "up", "-f", o.file(t, o.owner, "journal: {enabled: true}\n")).ok(t)
+	run(t, "", "verify", "-f", file).ended(t, 1, "the journal is off", "set journal.mode to Enabled, and run `dispatcher migrate up`")
+	run(t, "", "migrate", "up", "-f", o.file(t, o.owner, "journal: {mode: Enabled}\n")).ok(t)
 	o.enqueue(t, 2)
 	run(t, "", "once", "-f", file, "-n", "10").ok(t, "delivered 2, failed 0")
 	run(t, "", "verify", "-f", file).ok(t, "6 records of 2 events", ": no difference\n")

@@ -184,7 +184,7 @@ func setJournal(ctx context.Context, conn *pgx.Conn, cfg config.Config, out io.W
 	if cfg.Journal == nil {
 		return nil
 	}
-	j := migrations.Journal{Enabled: *cfg.Journal.Enabled, Retention: cfg.Journal.Retention.D()}
+	j := migrations.Journal{Enabled: cfg.Journal.Mode == config.JournalEnabled, Retention: cfg.Journal.Retention.D()}
 	if _, err := migrations.SetJournal(ctx, conn, cfg.Database.Schema, j); err != nil {
 		return fmt.Errorf("%w%s", err, ownerHint(err))
 	}

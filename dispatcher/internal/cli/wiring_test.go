@@ -144,7 +144,7 @@ func TestEveryKindOfSinkIsMade(t *testing.T) {
 }
 
 func TestLogLevelIsThatOfTheFile(t *testing.T) {
-	for level, lines := range map[string]int{"debug": 4, "info": 3, "warn": 2, "error": 1} {
+	for level, lines := range map[string]int{"Debug": 4, "Info": 3, "Warn": 2, "Error": 1} {
 		var out strings.Builder
 		log := newLogger(config.Config{Log: config.Log{Level: level}}, &out)
 		log.Debug("")

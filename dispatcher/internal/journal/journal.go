@@ -168,7 +168,7 @@ func (c *check) settings(ctx context.Context) (pages int64, err error) {
 			return err
 		}
 		if !enabled {
-			return fmt.Errorf("%w; set journal.enabled to true, and run `dispatcher migrate up`", ErrOff)
+			return fmt.Errorf("%w; set journal.mode to Enabled, and run `dispatcher migrate up`", ErrOff)
 		}
 		for _, name := range triggers {
 			if !slices.Contains(there, name) {
