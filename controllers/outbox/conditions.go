@@ -72,6 +72,8 @@ func progress(o observed) metav1.Condition {
 		return kstatus.Condition(api.StalledCondition, metav1.ConditionTrue, o.problem.Reason, o.problem.Message)
 	case o.problem != nil:
 		return kstatus.Condition(api.ReconcilingCondition, metav1.ConditionTrue, o.problem.Reason, o.problem.Message)
+	case o.queues:
+		return kstatus.Condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonProgressing, "The migration waits for others that the operator's upgrade brings.")
 	case o.migration.State == migrate.Failed:
 		return kstatus.Condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrationFailed, o.migration.Sentence())
 	case o.migration.State == migrate.Running:

@@ -33,6 +33,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/pace"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/references"
@@ -52,6 +53,8 @@ type Reconciler struct {
 	Operator string
 	// Platform is what all pods have in common.
 	Platform desired.Platform
+	// Pace grants turns to migrations that an upgrade of the operator brings.
+	Pace *pace.Pacer
 	// Interval is the time between two looks at a migration that is under way.
 	Interval time.Duration
 
@@ -122,7 +125,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 	before, o := outbox.DeepCopy(), observed{outbox: outbox}
 	defer func() { err = errors.Join(err, r.report(ctx, before, o, err)) }()
 
-	o.migration, err = r.migrate(ctx, outbox)
+	o.migration, o.queues, err = r.migrate(ctx, outbox)
 	if err != nil && !errors.As(err, &o.problem) {
 		return ctrl.Result{}, err
 	}
@@ -157,33 +160,48 @@ func (r *Reconciler) again(o observed) time.Duration {
 			}
 		}
 	}
+	if o.queues {
+		times = append(times, r.Interval)
+	}
 	if len(times) == 0 {
 		return 0
 	}
 	return slices.Min(times)
 }
 
-// migrate runs the migration Job, and applies the files that it loads.
-func (r *Reconciler) migrate(ctx context.Context, outbox *v1alpha1.Outbox) (migrate.Migration, error) {
+// migrate runs the migration Job, and applies the files that it loads. It queues when nothing but an upgrade of the operator
+// brings the migration: a few run at a time.
+func (r *Reconciler) migrate(ctx context.Context, outbox *v1alpha1.Outbox) (_ migrate.Migration, queues bool, _ error) {
 	wanted, err := desired.NewOutboxMigration(outbox, r.Platform)
 	if errors.Is(err, desired.ErrPodTemplate) {
-		return migrate.Migration{}, problem.Stalling(v1alpha1.SchemaReadyCondition, v1alpha1.ReasonInvalidPodTemplate, problem.Sentence(err.Error()))
+		return migrate.Migration{}, false, problem.Stalling(v1alpha1.SchemaReadyCondition, v1alpha1.ReasonInvalidPodTemplate, problem.Sentence(err.Error()))
 	}
 	if err != nil {
-		return migrate.Migration{}, err
+		return migrate.Migration{}, false, err
+	}
+	due, err := r.migrations.Due(ctx, outbox, wanted)
+	if err != nil {
+		return migrate.Migration{}, false, err
+	}
+	if !due {
+		r.Pace.Done(outbox)
+	} else if outbox.Status.ObservedGeneration == outbox.Generation {
+		if may, err := r.Pace.May(ctx, outbox); err != nil || !may {
+			return migrate.Migration{}, err == nil, err
+		}
 	}
 	var needed []string
 	if files := desired.OutboxConfigMap(outbox); files != nil {
 		if err := r.applied.Apply(ctx, outbox, files, &corev1.ConfigMap{}); err != nil {
-			return migrate.Migration{}, err
+			return migrate.Migration{}, false, err
 		}
 		needed = append(needed, *files.Name)
 	}
 	made, err := r.migrations.Run(ctx, outbox, wanted)
 	if err != nil {
-		return made, err
+		return made, false, err
 	}
-	return made, r.collect(ctx, outbox, desired.ComponentMigration, needed)
+	return made, false, r.collect(ctx, outbox, desired.ComponentMigration, needed)
 }
 
 // collect deletes files of the component that neither the next Job nor one that is there needs.

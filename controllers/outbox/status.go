@@ -23,6 +23,8 @@ type observed struct {
 	// missing is a reference that leads nowhere, nil for none.
 	missing   *problem.Problem
 	migration migrate.Migration
+	// queues means that the migration waits for its turn.
+	queues bool
 	// adoption is the Job that adopts, and adopted what it has left at its end, nil when that is not known.
 	adoption migrate.Migration
 	adopted  *status.Adoptions

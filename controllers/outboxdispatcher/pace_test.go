@@ -70,7 +70,7 @@ var _ = Describe("an upgrade of the operator", Label("upgrade"), func() {
 			}
 		}
 		for _, name := range waits {
-			c.expectOf(made[name], kstatus.InProgressStatus, want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonProgressing, "waits for other dispatchers to take the operator's new image"})
+			c.expectOf(made[name], kstatus.InProgressStatus, want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonProgressing, "waits for other dispatchers to take what the operator's upgrade changes"})
 		}
 		Expect(rolled()).To(HaveLen(1), "one at a time")
 

@@ -87,35 +87,28 @@ func (r *Reconciler) applyFiles(ctx context.Context, obd *v1alpha1.OutboxDispatc
 
 // migrate runs the migration, or watches the Outbox's. The workload waits for the first migration to succeed. Once it is
 // deployed it waits only while one runs: when that fails, pods that do not fit the schema do not become ready,
-// and so replace none that do.
-func (r *Reconciler) migrate(ctx context.Context, obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox, deployed bool) (migrate.Migration, error) {
+// and so replace none that do. A migration that a changed spec waits for does not wait for its turn.
+func (r *Reconciler) migrate(ctx context.Context, obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox, current *appsv1.Deployment, wanted *appsv1ac.DeploymentApplyConfiguration) (migrate.Migration, error) {
 	migration, err := r.migration(ctx, obd, outbox)
-	if err == nil && (migration.State == migrate.Running || migration.State == migrate.Failed && !deployed) {
+	if err == nil && (migration.State == migrate.Running || migration.State == migrate.Failed && current == nil) {
+		if outbox != nil && (current == nil || edited(current, wanted.Annotations)) {
+			r.Pace.Let(outbox)
+		}
 		err = errWait
 	}
 	return migration, err
 }
 
-// workload applies the Deployment and its PodDisruptionBudget, and returns the Deployment. It queues while others take
-// the operator's new image: then the pods that run stay as they are.
-func (r *Reconciler) workload(ctx context.Context, obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox, current *appsv1.Deployment) (_ *appsv1.Deployment, queues bool, _ error) {
-	wanted, err := desired.Deployment(obd, outbox, r.Platform)
-	if err != nil {
-		return current, false, podTemplateProblem(err)
-	}
-	if upgrades(current, wanted, r.Platform.Image) {
-		if may, err := r.pace.may(ctx, obd); err != nil || !may {
-			return current, err == nil, err
-		}
-	}
+// workload applies the Deployment and its PodDisruptionBudget, and returns the Deployment.
+func (r *Reconciler) workload(ctx context.Context, obd *v1alpha1.OutboxDispatcher, current *appsv1.Deployment, wanted *appsv1ac.DeploymentApplyConfiguration) (*appsv1.Deployment, error) {
 	deployment := &appsv1.Deployment{}
 	if err := r.applied.Apply(ctx, obd, wanted, deployment); err != nil {
-		return current, false, err
+		return current, err
 	}
 	if cause := rolls(current, deployment); cause != "" {
 		r.reporter.Record(ctx, obd, deployment, kstatus.Event{Kind: corev1.EventTypeNormal, Reason: v1alpha1.ReasonRolledOut, Action: "RollOut", Note: cause})
 	}
-	return deployment, false, r.applied.Apply(ctx, obd, desired.PodDisruptionBudget(obd), &policyv1.PodDisruptionBudget{})
+	return deployment, r.applied.Apply(ctx, obd, desired.PodDisruptionBudget(obd), &policyv1.PodDisruptionBudget{})
 }
 
 // rolls says what makes the pods roll from one Deployment to the other, empty for nothing.

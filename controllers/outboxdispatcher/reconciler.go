@@ -30,6 +30,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/observe"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/pace"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/references"
 )
@@ -51,8 +52,8 @@ type Reconciler struct {
 	Observer *observe.Observer
 	// Platform is what all pods have in common.
 	Platform desired.Platform
-	// MaxRollingUpgrades is how many dispatchers take the operator's new image at a time.
-	MaxRollingUpgrades int
+	// Pace grants turns to what an upgrade of the operator changes.
+	Pace *pace.Pacer
 	// ResumeWithin bounds how long paused pods wait for a rollout when the spec says Running.
 	ResumeWithin time.Duration
 	// Interval is the time between two passes during a change or a problem, of which not all can be watched.
@@ -65,7 +66,6 @@ type Reconciler struct {
 	migrations *migrate.Runner
 	reporter   *kstatus.Reporter
 	warned     warned
-	pace       *pacer
 	// resuming is since when dispatchers wait for their rollout to resume, by types.NamespacedName.
 	resuming sync.Map
 }
@@ -107,7 +107,6 @@ const lookAgain = 2 * time.Minute
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.applied = apply.New(r.Client, r.Live, v1alpha1.WorkloadAvailableCondition)
 	r.applied.Adopts, r.applied.Inherited = true, r.Platform.Inherited
-	r.pace = &pacer{client: r.Client, image: r.Platform.Image, most: r.MaxRollingUpgrades}
 	r.migrations = &migrate.Runner{Client: r.Client, Live: r.Live, Mounts: r.Mounts, Applied: r.applied}
 	r.reporter = &kstatus.Reporter{Client: r.Client, Live: r.Live, Events: r.Events, Operator: r.Operator}
 	return ctrl.NewControllerManagedBy(mgr).
@@ -225,10 +224,22 @@ func (r *Reconciler) phases(ctx context.Context, obd *v1alpha1.OutboxDispatcher,
 	if err := r.network(ctx, obd); err != nil {
 		return err
 	}
-	if o.migration, err = r.migrate(ctx, obd, o.outbox, o.deployment != nil); err != nil {
+	wanted, err := r.wantedDeployment(ctx, obd, o.outbox, o.deployment)
+	if err != nil {
 		return err
 	}
-	if o.deployment, o.queues, err = r.workload(ctx, obd, o.outbox, o.deployment); err != nil {
+	if o.outbox == nil {
+		if o.queues, err = r.queueToMigrate(ctx, obd, o.deployment, wanted); err != nil || o.queues {
+			return err
+		}
+	}
+	if o.migration, err = r.migrate(ctx, obd, o.outbox, o.deployment, wanted); err != nil {
+		return err
+	}
+	if o.queues, err = r.queue(ctx, obd, o.deployment, wanted, false); err != nil || o.queues {
+		return err
+	}
+	if o.deployment, err = r.workload(ctx, obd, o.deployment, wanted); err != nil {
 		return err
 	}
 	if o.state, err = r.resume(ctx, obd, o.state, o.deployment, o.pods); err != nil {

@@ -96,6 +96,7 @@ var _ = Describe("the workload", Label("workload"), func() {
 		Eventually(c.state).Should(Equal("Paused"))
 		c.passes(3)
 		Expect(template()).To(Equal(before), "labels, replicas and state roll no pod")
+		Expect(c.events(api.ReasonRolledOut)).To(BeEmpty())
 
 		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.BatchSize = 7 })
 		Eventually(template).ShouldNot(Equal(before), "changed config rolls the pods")

@@ -41,7 +41,7 @@ type observed struct {
 	silent, unpolled int
 	// sets are the ReplicaSets of the pods of the statuses; nil for one of all.
 	sets []types.UID
-	// queues means that it waits for others to take the operator's new image.
+	// queues means that it waits for others to take what an upgrade of the operator changes.
 	queues bool
 	// outbox is the one that it refers to, nil for none.
 	outbox *v1alpha1.Outbox

@@ -66,6 +66,9 @@ func (r *Reconciler) scale(ctx context.Context, obd *v1alpha1.OutboxDispatcher, 
 	if err := r.Client.Patch(ctx, scaled, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(desired.Manager)); err != nil {
 		return nil, fmt.Errorf("scale Deployment %s: %w", scaled.Name, err)
 	}
+	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(deployment), scaled); err != nil { // as the cache has it
+		return nil, fmt.Errorf("read Deployment %s, which was just scaled: %w", scaled.Name, err)
+	}
 	return scaled, nil
 }
 

@@ -365,3 +365,16 @@ func (c *cluster) expectEvent(kind, reason, note string) {
 			HaveField("Regarding.Kind", "OutboxDispatcher"), HaveField("Regarding.Name", "orders"))))
 	}).Should(Succeed())
 }
+
+// events are the notes of the events with the reason.
+func (c *cluster) events(reason string) (notes []string) {
+	GinkgoHelper()
+	var events eventsv1.EventList
+	Expect(c.admin.List(c.ctx, &events, client.InNamespace(c.namespace))).To(Succeed())
+	for _, e := range events.Items {
+		if e.Reason == reason {
+			notes = append(notes, e.Note)
+		}
+	}
+	return notes
+}

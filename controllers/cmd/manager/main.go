@@ -33,7 +33,7 @@ func run(ctx context.Context) error {
 	flag.StringVar(&o.DispatcherImage, "dispatcher-image", "", "image that dispatcher pods and migration Jobs run (default the manager's own)")
 	flag.Func("image-pull-secrets", "names of Secrets that the image is pulled with, in the namespace of each pod, with commas between them (default none)", list(&o.ImagePullSecrets))
 	flag.Func("inherited-labels", "keys of labels that what is made for an object has from it, pods included, with commas between (default none)", list(&o.InheritedLabels))
-	flag.IntVar(&o.MaxRollingUpgrades, "max-rolling-upgrades", 3, "how many dispatchers take a new dispatcher image at a time; what changes in a resource never waits")
+	flag.IntVar(&o.MaxRollingUpgrades, "max-rolling-upgrades", 3, "how many dispatchers and Outboxes roll or migrate at a time for an upgrade of the operator; what changes in a resource never waits")
 	flag.DurationVar(&o.ObserveInterval, "observe-interval", 10*time.Second, "time between two looks at the numbers that dispatcher pods report")
 	protect := flag.Bool("dispatcher-network-policy", true, "make a NetworkPolicy for each OutboxDispatcher, which lets only the operator and gatherers of metrics reach its pods")
 	flag.Func("watch-namespaces", "the namespaces to serve, with commas between (default all)", list(&o.WatchNamespaces))

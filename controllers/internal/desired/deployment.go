@@ -43,7 +43,7 @@ func Deployment(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox, p Platf
 	p.inherit(obd, template)
 	return appsv1ac.Deployment(Name(obd), obd.Namespace).
 		WithLabels(Labels(obd, ComponentDispatcher)).
-		WithAnnotations(map[string]string{AnnotationSpec: specHash(obd, outbox)}).
+		WithAnnotations(map[string]string{AnnotationSpec: specHash(obd), AnnotationTemplate: Hash(template)}).
 		WithOwnerReferences(owner(obd)).
 		WithSpec(appsv1ac.DeploymentSpec().
 			WithReplicas(Replicas(obd)).
@@ -57,16 +57,11 @@ func Deployment(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox, p Platf
 			WithTemplate(template)), nil
 }
 
-// specHash is a hash of the fields of the spec that roll pods.
-func specHash(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) string {
+// specHash is a hash of the fields of the OutboxDispatcher that roll pods. Its Outbox has a generation of its own.
+func specHash(obd *v1alpha1.OutboxDispatcher) string {
 	spec := obd.Spec
 	spec.Replicas, spec.State = nil, ""
-	if outbox == nil {
-		return Hash(spec)
-	}
-	from := outbox.Spec
-	from.ReplayLogin, from.Adopt = nil, nil
-	return Hash(spec, from)
+	return Hash(spec)
 }
 
 // serve gives the container its command and its probes.

@@ -42,9 +42,13 @@ const (
 	AnnotationConsumers = "outbox.dev/consumers"
 	// AnnotationReplay is on a DeadLetterReplay that has begun: its UID. One that was made from a backup has another's.
 	AnnotationReplay = "outbox.dev/replay"
-	// AnnotationSpec is on a Deployment: the hash of the spec that it was made of, without what rolls no pod.
+	// AnnotationGeneration is on a Deployment: the generation of the OutboxDispatcher that it was made of, and after a
+	// slash that of its Outbox.
+	AnnotationGeneration = "outbox.dev/generation"
+	// AnnotationSpec is on a Deployment: the hash of the OutboxDispatcher's spec that it was made of, without what rolls no pod.
 	AnnotationSpec = "outbox.dev/spec"
-	// AnnotationTemplate is on a pod template in the cache: the hash of what is left out there.
+	// AnnotationTemplate is on a Deployment: the hash of the pod template that was applied; and on a pod template in the
+	// cache: the hash of what is left out there.
 	AnnotationTemplate = "outbox.dev/template"
 	// AnnotationAttempt is on such a Job: 1 for the first, one more each time it is made again. A DeadLetterReplay has it
 	// when its Job was made again.

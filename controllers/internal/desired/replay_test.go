@@ -143,9 +143,22 @@ func TestReplayLogins(t *testing.T) {
 // The login for replays rolls no pod of a dispatcher.
 func TestReplayLoginRollsNoPod(t *testing.T) {
 	obd, outbox := full(), whatever()
-	before := specHash(obd, outbox)
 	outbox.Spec.ReplayLogin = &v1alpha1.ReplayLogin{User: "replay"}
-	if specHash(obd, outbox) != before || render(Config(obd, outbox)) != render(Config(full(), whatever())) {
+	if render(Config(obd, outbox)) != render(Config(full(), whatever())) {
 		t.Error("a login for replays changes the dispatcher's pods")
+	}
+}
+
+// A pause, or another number of replicas, changes nothing that pods are made of: so it does not end the wait for a turn in
+// an upgrade.
+func TestStateAndReplicasRollNoPod(t *testing.T) {
+	obd := full()
+	before := specHash(obd)
+	obd.Spec.State, obd.Spec.Replicas = v1alpha1.StateRunning, new(int32(7))
+	if specHash(obd) != before {
+		t.Error("the state or the number of replicas counts as an edit")
+	}
+	if obd.Spec.BatchSize++; specHash(obd) == before {
+		t.Error("another batch size does not count as an edit")
 	}
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/claimants"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/observe"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/pace"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
 	"github.com/outbox-operator/outbox-operator/controllers/outbox"
 	"github.com/outbox-operator/outbox-operator/controllers/outboxconsumer"
@@ -46,7 +47,8 @@ type Options struct {
 	ImagePullSecrets []string
 	// InheritedLabels are keys of labels that what is made for an object has from it, pods included. Defaults to none.
 	InheritedLabels []string
-	// MaxRollingUpgrades is how many dispatchers take a new DispatcherImage at a time. Defaults to 3.
+	// MaxRollingUpgrades is how many dispatchers and Outboxes roll or migrate at a time for an upgrade of the operator.
+	// Defaults to 3.
 	MaxRollingUpgrades int
 	// ResumeWithin bounds how long paused pods wait for a rollout when the spec says Running. Defaults to 2m.
 	ResumeWithin time.Duration
@@ -166,6 +168,7 @@ func addReconcilers(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	if err != nil {
 		return fmt.Errorf("make the client that watches Events: %w", err)
 	}
+	pacer := pace.New(mgr.GetClient(), o.MaxRollingUpgrades)
 	mounts := pods.NewMounts(watcher, o.WatchNamespaces...)
 	platform := desired.Platform{Image: o.DispatcherImage, ImagePullSecrets: o.ImagePullSecrets, InheritedLabels: o.InheritedLabels}
 	r := &outboxdispatcher.Reconciler{
@@ -178,9 +181,9 @@ func addReconcilers(ctx context.Context, mgr ctrl.Manager, o Options) error {
 		Platform: platform,
 		Interval: o.ObserveInterval,
 
-		OperatorNamespace:  o.OperatorNamespace,
-		MaxRollingUpgrades: o.MaxRollingUpgrades,
-		ResumeWithin:       cmp.Or(o.ResumeWithin, 2*time.Minute),
+		OperatorNamespace: o.OperatorNamespace,
+		Pace:              pacer,
+		ResumeWithin:      cmp.Or(o.ResumeWithin, 2*time.Minute),
 	}
 	if err := r.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the OutboxDispatcher controller: %w", err)
@@ -193,6 +196,7 @@ func addReconcilers(ctx context.Context, mgr ctrl.Manager, o Options) error {
 		Operator: o.Pod.Namespace,
 		Platform: platform,
 		Interval: o.ObserveInterval,
+		Pace:     pacer,
 	}
 	if err := databases.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the Outbox controller: %w", err)

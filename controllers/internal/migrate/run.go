@@ -66,6 +66,15 @@ func (r *Runner) Look(ctx context.Context, owner desired.Owner, wanted *desired.
 	return migration, err
 }
 
+// Due reports whether the migration has not been tried: it has no Job. It returns an error when the API server does.
+func (r *Runner) Due(ctx context.Context, owner desired.Owner, wanted *desired.Migration) (bool, error) {
+	if wanted == nil {
+		return false, nil
+	}
+	p, err := r.plan(ctx, owner, wanted)
+	return p.attempt == 1, err
+}
+
 // plan lists the owner's Jobs, and decides by them.
 func (r *Runner) plan(ctx context.Context, owner desired.Owner, wanted *desired.Migration) (plan, error) {
 	component := cmp.Or(r.Component, desired.ComponentMigration)

@@ -1,0 +1,198 @@
+// Package pace lets a few objects at a time take what an upgrade of the operator brings: pods that roll, and migrations.
+package pace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+)
+
+// Pacer grants turns. One turn covers the migration Job of an object and the rollout after it. What rolls or migrates for
+// another reason, such as a changed spec, needs no turn, and counts.
+type Pacer struct {
+	client client.Client
+	most   int
+	now    func() time.Time
+
+	mu      sync.Mutex
+	counted time.Time
+	active  map[string]bool // what rolled or migrated at the last count
+	granted map[string]*turn
+}
+
+// turn is a turn that was granted.
+type turn struct {
+	since time.Time // when it was granted, or was active last
+	done  bool
+}
+
+const (
+	// countEvery is the time between two counts of all Deployments and Jobs.
+	countEvery = time.Second
+	// grantedFor is how long a turn lasts that is not taken.
+	grantedFor = time.Minute
+)
+
+// New returns a Pacer for so many objects at a time. It reads with c, which has a cache.
+func New(c client.Client, most int) *Pacer {
+	return &Pacer{client: c, most: most, now: time.Now, granted: map[string]*turn{}}
+}
+
+func keyOf(o desired.Owner) string {
+	return desired.Kind(o) + "/" + o.GetNamespace() + "/" + o.GetName()
+}
+
+// May reports whether it is the object's turn. It returns an error when the cache cannot be read.
+func (p *Pacer) May(ctx context.Context, o desired.Owner) (bool, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now := p.now(); now.Sub(p.counted) > countEvery {
+		if err := p.count(ctx, now); err != nil {
+			return false, err
+		}
+	}
+	who := keyOf(o)
+	if p.granted[who] == nil && !p.active[who] && p.taken() >= p.most {
+		return false, nil
+	}
+	p.grant(who)
+	return true, nil
+}
+
+// Let grants the object a turn at once: a changed spec waits for it.
+func (p *Pacer) Let(o desired.Owner) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.grant(keyOf(o))
+}
+
+func (p *Pacer) grant(who string) {
+	if t := p.granted[who]; t != nil {
+		t.done = false
+		return
+	}
+	p.granted[who] = &turn{since: p.now()}
+}
+
+// Done says that the object needs its turn no more.
+func (p *Pacer) Done(o desired.Owner) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if t := p.granted[keyOf(o)]; t != nil {
+		t.done = true
+	}
+}
+
+// taken counts the turns that were granted, and what is active without one.
+func (p *Pacer) taken() int {
+	taken := len(p.granted)
+	for who := range p.active {
+		if p.granted[who] == nil {
+			taken++
+		}
+	}
+	return taken
+}
+
+// count finds what is active. It ends the turns that are done: what they began is among that; and those that were not taken.
+func (p *Pacer) count(ctx context.Context, now time.Time) error {
+	var deployments appsv1.DeploymentList
+	var jobs batchv1.JobList
+	of := func(component string) client.MatchingLabels {
+		return client.MatchingLabels{desired.LabelComponent: component, desired.LabelManagedBy: desired.Manager}
+	}
+	if err := errors.Join(p.client.List(ctx, &deployments, of(desired.ComponentDispatcher), client.UnsafeDisableDeepCopy),
+		p.client.List(ctx, &jobs, of(desired.ComponentMigration), client.UnsafeDisableDeepCopy)); err != nil {
+		return fmt.Errorf("list what rolls and migrates: %w", err)
+	}
+	p.counted, p.active = now, map[string]bool{}
+	for i := range deployments.Items {
+		if d := &deployments.Items[i]; !ended(d) {
+			if err := p.add(ctx, d); err != nil {
+				return err
+			}
+		}
+	}
+	for i := range jobs.Items {
+		if j := &jobs.Items[i]; !finished(j) {
+			if err := p.add(ctx, j); err != nil {
+				return err
+			}
+		}
+	}
+	for who, t := range p.granted {
+		switch {
+		case t.done:
+			delete(p.granted, who)
+		case p.active[who]:
+			t.since = now
+		case now.Sub(t.since) >= grantedFor:
+			delete(p.granted, who)
+		}
+	}
+	return nil
+}
+
+// add counts the owner of an object. What has none counts for nothing, whatever its labels are: everybody may set them.
+func (p *Pacer) add(ctx context.Context, o metav1.Object) error {
+	ref := metav1.GetControllerOfNoCopy(o)
+	if ref == nil {
+		return nil
+	}
+	for _, owner := range []desired.Owner{&v1alpha1.OutboxDispatcher{}, &v1alpha1.Outbox{}} {
+		if desired.Kind(owner) != ref.Kind {
+			continue
+		}
+		err := p.client.Get(ctx, types.NamespacedName{Namespace: o.GetNamespace(), Name: ref.Name}, owner)
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("read %s %s: %w", ref.Kind, ref.Name, err)
+		}
+		if err == nil && owner.GetUID() == ref.UID {
+			p.active[keyOf(owner)] = true
+		}
+	}
+	return nil
+}
+
+// ended reports whether a rollout has ended, well or not: one that is stuck delays no other, and without replicas nothing
+// rolls.
+func ended(d *appsv1.Deployment) bool {
+	replicas := int32(1)
+	if d.Spec.Replicas != nil {
+		replicas = *d.Spec.Replicas
+	}
+	if replicas == 0 {
+		return true
+	}
+	if d.Status.ObservedGeneration < d.Generation {
+		return false
+	}
+	updated := d.Status.Replicas == d.Status.UpdatedReplicas
+	for _, c := range d.Status.Conditions {
+		if c.Type == appsv1.DeploymentProgressing && (c.Status == corev1.ConditionFalse || updated && c.Reason == "NewReplicaSetAvailable") {
+			return true
+		}
+	}
+	return updated && d.Status.UpdatedReplicas == replicas && d.Status.AvailableReplicas >= replicas
+}
+
+func finished(j *batchv1.Job) bool {
+	for _, c := range j.Status.Conditions {
+		if (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == corev1.ConditionTrue {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,168 @@
+package pace
+
+import (
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+)
+
+// world is a pacer of two turns, with the objects that it counts and a clock.
+type world struct {
+	t     *testing.T
+	pacer *Pacer
+	c     client.Client
+	at    time.Time
+}
+
+func newWorld(t *testing.T) *world {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, appsv1.AddToScheme, batchv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := &world{t: t, c: fake.NewClientBuilder().WithScheme(scheme).Build(), at: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	w.pacer = New(w.c, 2)
+	w.pacer.now = func() time.Time { return w.at }
+	for _, name := range []string{"a", "b", "c", "d"} {
+		w.create(dispatcher(name))
+	}
+	w.create(outbox("shop"))
+	return w
+}
+
+func meta(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name)}
+}
+func dispatcher(name string) *v1alpha1.OutboxDispatcher {
+	return &v1alpha1.OutboxDispatcher{ObjectMeta: meta(name)}
+}
+func outbox(name string) *v1alpha1.Outbox { return &v1alpha1.Outbox{ObjectMeta: meta(name)} }
+
+// owned is the metadata of what is made for an owner.
+func owned(o desired.Owner, component string) metav1.ObjectMeta {
+	m := meta(o.GetName() + "-" + component)
+	m.Labels = desired.Labels(o, component)
+	m.Generation = 2
+	m.OwnerReferences = []metav1.OwnerReference{{Kind: desired.Kind(o), Name: o.GetName(), UID: o.GetUID(), Controller: ptr.To(true)}}
+	return m
+}
+
+// rolls is a Deployment of the owner's that rolls.
+func rolls(o desired.Owner, replicas int32) *appsv1.Deployment {
+	return &appsv1.Deployment{ObjectMeta: owned(o, desired.ComponentDispatcher), Spec: appsv1.DeploymentSpec{Replicas: &replicas}, Status: appsv1.DeploymentStatus{ObservedGeneration: 1}}
+}
+
+func (w *world) create(o client.Object) {
+	w.t.Helper()
+	if err := w.c.Create(w.t.Context(), o); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) update(o client.Object) {
+	w.t.Helper()
+	if err := w.c.Status().Update(w.t.Context(), o); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// later lets the time pass, so that the pacer counts again.
+func (w *world) later(d time.Duration) { w.at = w.at.Add(d) }
+
+func (w *world) expect(o desired.Owner, want bool) {
+	w.t.Helper()
+	if may, err := w.pacer.May(w.t.Context(), o); err != nil || may != want {
+		w.t.Errorf("may %s: %v, %v; want %v", o.GetName(), may, err, want)
+	}
+}
+
+func TestSoManyHaveATurn(t *testing.T) {
+	w := newWorld(t)
+	w.expect(dispatcher("a"), true)
+	w.expect(outbox("shop"), true)
+	w.expect(dispatcher("b"), false)
+	w.expect(dispatcher("a"), true) // it has one
+	w.pacer.Done(dispatcher("a"))
+	w.expect(dispatcher("b"), false) // what it began may not be in the last count
+	w.later(2 * countEvery)
+	w.expect(dispatcher("b"), true)
+	w.expect(dispatcher("c"), false)
+	w.pacer.Let(dispatcher("c")) // a changed spec
+	w.expect(dispatcher("c"), true)
+}
+
+// Dispatchers that cannot roll do not end an upgrade.
+func TestATurnThatIsNotTakenExpires(t *testing.T) {
+	w := newWorld(t)
+	w.expect(dispatcher("a"), true)
+	w.expect(dispatcher("b"), true)
+	w.later(grantedFor - time.Second)
+	w.expect(dispatcher("c"), false)
+	w.later(2 * time.Second)
+	w.expect(dispatcher("c"), true)
+}
+
+// One turn covers the migration and the rollout after it, however long they take.
+func TestATurnLastsForMigrationAndRollout(t *testing.T) {
+	w := newWorld(t)
+	w.expect(dispatcher("a"), true)
+	w.expect(dispatcher("b"), true)
+	job := &batchv1.Job{ObjectMeta: owned(dispatcher("a"), desired.ComponentMigration)}
+	w.create(job)
+	w.later(grantedFor / 2)
+	w.expect(dispatcher("b"), true)
+	for range 10 {
+		w.later(grantedFor)
+		w.expect(dispatcher("b"), true)
+		w.expect(dispatcher("c"), false)
+	}
+	job.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: corev1.ConditionTrue}}
+	w.update(job)
+	w.later(grantedFor / 2)
+	w.expect(dispatcher("b"), true)
+	w.expect(dispatcher("c"), false) // a is about to roll
+	deployment := rolls(dispatcher("a"), 1)
+	w.create(deployment)
+	w.pacer.Done(dispatcher("a"))
+	w.later(2 * countEvery)
+	w.expect(dispatcher("c"), false) // a rolls
+	deployment.Status = appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: 1, UpdatedReplicas: 1, AvailableReplicas: 1}
+	w.update(deployment)
+	w.later(2 * countEvery)
+	w.expect(dispatcher("c"), true)
+}
+
+// What rolls without a turn counts: pods of a changed spec, and those from before the manager began. A stranger's Deployment
+// does not, and neither does a standby, a rollout that is stuck, or one that has ended and whose pod fails.
+func TestWhatRollsCounts(t *testing.T) {
+	w := newWorld(t)
+	w.create(rolls(dispatcher("a"), 1))
+	foreign := rolls(dispatcher("stranger"), 1)
+	w.create(foreign)
+	other := rolls(dispatcher("b"), 1)
+	other.Name, other.OwnerReferences[0].UID = "other", "other"
+	w.create(other)
+	w.create(rolls(dispatcher("b"), 0))
+	for name, progressing := range map[string]appsv1.DeploymentCondition{"c": {Status: corev1.ConditionFalse}, "d": {Status: corev1.ConditionTrue, Reason: "NewReplicaSetAvailable"}} {
+		d := rolls(dispatcher(name), 1)
+		progressing.Type = appsv1.DeploymentProgressing
+		d.Status = appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: 1, UpdatedReplicas: 1, Conditions: []appsv1.DeploymentCondition{progressing}}
+		w.create(d)
+	}
+	w.expect(outbox("shop"), true)
+	w.expect(dispatcher("b"), false)
+	w.expect(dispatcher("a"), true) // it rolls anyway
+}

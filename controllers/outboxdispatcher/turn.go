@@ -1,0 +1,87 @@
+package outboxdispatcher
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/types"
+	appsv1ac "k8s.io/client-go/applyconfigurations/apps/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+)
+
+// wantedDeployment is the Deployment of the spec, with the generations that it is made of.
+func (r *Reconciler) wantedDeployment(ctx context.Context, obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox, current *appsv1.Deployment) (*appsv1ac.DeploymentApplyConfiguration, error) {
+	wanted, err := desired.Deployment(obd, outbox, r.Platform)
+	if err != nil {
+		return nil, podTemplateProblem(err)
+	}
+	wanted.WithAnnotations(map[string]string{desired.AnnotationGeneration: generations(obd, outbox)})
+	return wanted, r.keepSpec(ctx, current, wanted.Annotations)
+}
+
+// generations are those of the objects of a user's that a Deployment is made of.
+func generations(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) string {
+	own := strconv.FormatInt(obd.Generation, 10)
+	if outbox == nil {
+		return own
+	}
+	return own + "/" + strconv.FormatInt(outbox.Generation, 10)
+}
+
+// edited reports whether a user has changed what pods are made of since the Deployment was made. By the generation, not by
+// the spec: another version of the operator reads the same spec with other defaults. By the spec too: when only the state
+// or the number of replicas is another, nothing has changed that pods are made of.
+func edited(current *appsv1.Deployment, wanted map[string]string) bool {
+	was := current.Annotations
+	own, outbox, _ := strings.Cut(was[desired.AnnotationGeneration], "/")
+	wantedOwn, wantedOutbox, _ := strings.Cut(wanted[desired.AnnotationGeneration], "/")
+	return own != "" && (outbox != wantedOutbox || own != wantedOwn && was[desired.AnnotationSpec] != wanted[desired.AnnotationSpec])
+}
+
+// queue reports whether the dispatcher waits for its turn: what an upgrade of the operator changes makes pods roll, or a
+// migration run, in a few dispatchers at a time. Until then its pods stay as they are. What a user changes does not wait.
+func (r *Reconciler) queue(ctx context.Context, obd *v1alpha1.OutboxDispatcher, current *appsv1.Deployment, wanted *appsv1ac.DeploymentApplyConfiguration, migrates bool) (waits bool, err error) {
+	if current == nil {
+		return false, nil
+	}
+	rolls := *current.Spec.Replicas > 0 && current.Annotations[desired.AnnotationTemplate] != wanted.Annotations[desired.AnnotationTemplate]
+	if !rolls && !migrates || edited(current, wanted.Annotations) {
+		r.Pace.Done(obd)
+		return false, nil
+	}
+	may, err := r.Pace.May(ctx, obd)
+	return err == nil && !may, err
+}
+
+// queueToMigrate is queue before the dispatcher's own migration: one turn covers that and the rollout after it.
+func (r *Reconciler) queueToMigrate(ctx context.Context, obd *v1alpha1.OutboxDispatcher, current *appsv1.Deployment, wanted *appsv1ac.DeploymentApplyConfiguration) (waits bool, err error) {
+	migration, err := desired.NewMigration(obd, r.Platform)
+	if err != nil {
+		return false, podTemplateProblem(err)
+	}
+	migrates, err := r.migrations.Due(ctx, obd, migration)
+	if err != nil {
+		return false, err
+	}
+	return r.queue(ctx, obd, current, wanted, migrates)
+}
+
+// keepSpec writes how this version of the operator reads the spec of the Deployment's generation, when it renders another
+// template of that: so what changes in the spec while the dispatcher waits is seen.
+func (r *Reconciler) keepSpec(ctx context.Context, current *appsv1.Deployment, wanted map[string]string) error {
+	same := func(annotation string) bool { return current.Annotations[annotation] == wanted[annotation] }
+	if current == nil || same(desired.AnnotationTemplate) || !same(desired.AnnotationGeneration) || same(desired.AnnotationSpec) {
+		return nil
+	}
+	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"annotations":{%q:%q}}}`, current.UID, desired.AnnotationSpec, wanted[desired.AnnotationSpec])
+	if err := r.Client.Patch(ctx, current.DeepCopy(), client.RawPatch(types.MergePatchType, patch), client.FieldOwner(desired.Manager)); err != nil {
+		return fmt.Errorf("annotate Deployment %s: %w", current.Name, err)
+	}
+	return nil
+}
