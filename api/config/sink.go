@@ -33,7 +33,7 @@ type Sink struct {
 	Timeout Duration `json:"timeout,omitempty"`
 }
 
-// Access is how to reach a destination: what a [Sink] says beside its kind. [Sink.ApplyDefaults] hands it to the kind.
+// Access is how to reach a destination: what a [Sink] says next to its kind. [Sink.ApplyDefaults] hands it to the kind.
 type Access struct {
 	Auth    *Auth
 	TLS     *TLS

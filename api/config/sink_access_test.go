@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// What a file says beside the kind of its sink reaches the kind, with its default.
+// What a file says next to the kind of its sink reaches the kind, with its default.
 func TestSinksAreHandedTheirAccess(t *testing.T) {
 	for kind, timeout := range map[string]time.Duration{
 		"http": 10, "kafka": 30, "log": 0, "nats": 10, "postgres": 30, "pubSub": 10, "rabbitmq": 30, "redis": 10, "serviceBus": 10, "sns": 10, "sqs": 10,

@@ -16,7 +16,7 @@ type SQSSink struct {
 	Region string `json:"region,omitempty"`
 	// Endpoint is where the service is called instead of QueueURL's host, as for a VPC endpoint.
 	Endpoint string `json:"endpoint,omitempty"`
-	// Access is what the file has beside the kind: auth, tls and timeout of the sink.
+	// Access is what the file has next to the kind: auth, tls and timeout of the sink.
 	Access `json:"-"`
 }
 
@@ -27,7 +27,7 @@ type SNSSink struct {
 	TopicARN string `json:"topicARN"`
 	// Endpoint is where the service is called instead of its region's address, as for a VPC endpoint.
 	Endpoint string `json:"endpoint,omitempty"`
-	// Access is what the file has beside the kind: auth, tls and timeout of the sink.
+	// Access is what the file has next to the kind: auth, tls and timeout of the sink.
 	Access `json:"-"`
 }
 
@@ -44,7 +44,7 @@ type PubSubSink struct {
 	// Endpoint is where the service is called: a URL with https (a region's), or http, which goes
 	// without credentials (an emulator's). Defaults to https://pubsub.googleapis.com.
 	Endpoint string `json:"endpoint,omitempty"`
-	// Access is what the file has beside the kind: auth, tls and timeout of the sink.
+	// Access is what the file has next to the kind: auth, tls and timeout of the sink.
 	Access `json:"-"`
 }
 
@@ -62,7 +62,7 @@ type ServiceBusSink struct {
 	ContentMode ContentMode `json:"contentMode,omitempty"`
 	// Endpoint is the host, with a port if it is not 5671, that is connected to instead of Namespace.
 	Endpoint string `json:"endpoint,omitempty"`
-	// Access is what the file has beside the kind: auth, tls and timeout of the sink.
+	// Access is what the file has next to the kind: auth, tls and timeout of the sink.
 	Access `json:"-"`
 }
 

@@ -31,7 +31,7 @@ type HTTPSink struct {
 	// CaptureResponse is None, or Body: that keeps the first KiB of the body of the response, when it makes an event
 	// dead, in its dead letter and nowhere else. The response may repeat the event. Defaults to None.
 	CaptureResponse ResponseCapture `json:"captureResponse,omitempty"`
-	// Access is what the file has beside the kind: auth, tls and timeout of the sink.
+	// Access is what the file has next to the kind: auth, tls and timeout of the sink.
 	Access `json:"-"`
 }
 

@@ -54,7 +54,7 @@ type KafkaSink struct {
 	// MaxMessageBytes bounds a batch of records before compression, and so a record: 1024 to
 	// 104857600. No more than the topic's max.message.bytes. Defaults to 1000000.
 	MaxMessageBytes int `json:"maxMessageBytes,omitempty"`
-	// Access is what the file has beside the kind: auth, tls and timeout of the sink.
+	// Access is what the file has next to the kind: auth, tls and timeout of the sink.
 	Access `json:"-"`
 }
 

@@ -23,7 +23,7 @@ type NATSSink struct {
 	// ContentMode is Binary (attributes as headers, the payload as data) or Structured (one JSON object).
 	// Defaults to Binary.
 	ContentMode ContentMode `json:"contentMode,omitempty"`
-	// Access is what the file has beside the kind: auth, tls and timeout of the sink.
+	// Access is what the file has next to the kind: auth, tls and timeout of the sink.
 	Access `json:"-"`
 }
 

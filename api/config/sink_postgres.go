@@ -16,7 +16,7 @@ type PostgresSink struct {
 	IAM *IAM `json:"iam,omitempty"`
 	// Table is the table's name, with its schema. It is never created. Defaults to public.inbox_events.
 	Table string `json:"table,omitempty"`
-	// Access is what the file has beside the kind: auth, tls and timeout of the sink.
+	// Access is what the file has next to the kind: auth, tls and timeout of the sink.
 	Access `json:"-"`
 }
 

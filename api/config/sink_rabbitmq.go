@@ -34,7 +34,7 @@ type RabbitMQSink struct {
 	// Heartbeat finds a connection dead after three times of it, 1s to 5m, in whole seconds. The
 	// broker may request a shorter one. Defaults to 10s.
 	Heartbeat Duration `json:"heartbeat,omitempty"`
-	// Access is what the file has beside the kind: auth, tls and timeout of the sink.
+	// Access is what the file has next to the kind: auth, tls and timeout of the sink.
 	Access `json:"-"`
 }
 

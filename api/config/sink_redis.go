@@ -27,7 +27,7 @@ type RedisSink struct {
 	Replicas int `json:"replicas,omitempty"`
 	// Database is the number of the database; a cluster has only 0. Defaults to 0.
 	Database int `json:"database,omitempty"`
-	// Access is what the file has beside the kind: auth, tls and timeout of the sink.
+	// Access is what the file has next to the kind: auth, tls and timeout of the sink.
 	Access `json:"-"`
 }
 

@@ -64,7 +64,7 @@ func TestEveryKind(t *testing.T) {
 	}
 }
 
-// What is beside the kind of a sink is read by package files, and is on README.md.
+// What is next to the kind of a sink is read by package files, and is on README.md.
 func TestAccessIsRead(t *testing.T) {
 	page, err := os.ReadFile("README.md")
 	if err != nil {
