@@ -16,8 +16,8 @@ type DeadGroup struct {
 	// +kubebuilder:validation:MaxLength=256
 	Topic string `json:"topic,omitempty"`
 
-	// reason is why the events are dead: max_retries_exceeded, poison_message,
-	// schema_validation_failed, processing_timeout or permanent_failure.
+	// reason is why the events are dead: MaxRetriesExceeded, PoisonMessage,
+	// SchemaValidationFailed, ProcessingTimeout or PermanentFailure.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Reason string `json:"reason,omitempty"`

@@ -184,10 +184,10 @@ type DeadLetterSelector struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9a-f]{8}$')",message="group must be the 8 hex digits of a group, as in status.deadGroups of the dispatcher, such as 7f3a9c21"
 	Group string `json:"group,omitempty"`
 
-	// reason is why the event is dead: max_retries_exceeded, poison_message,
-	// schema_validation_failed, processing_timeout or permanent_failure.
+	// reason is why the event is dead: MaxRetriesExceeded, PoisonMessage,
+	// SchemaValidationFailed, ProcessingTimeout or PermanentFailure.
 	// +optional
-	// +kubebuilder:validation:Enum=max_retries_exceeded;poison_message;schema_validation_failed;processing_timeout;permanent_failure
+	// +kubebuilder:validation:Enum=MaxRetriesExceeded;PoisonMessage;SchemaValidationFailed;ProcessingTimeout;PermanentFailure
 	Reason string `json:"reason,omitempty"`
 
 	// topics are the events' topics. With dispatcherRef each must be one that the

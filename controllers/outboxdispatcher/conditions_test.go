@@ -334,7 +334,7 @@ func TestMessagesNameWhatAPersonMustKnow(t *testing.T) {
 		{Group: "00000000", Topic: "others", Reason: "poison_message", Count: 1},
 	}
 	if got := message(o, api.DeadLettersPresentCondition); !strings.HasPrefix(got, plain) || strings.Contains(got, "others") ||
-		!strings.Contains(got, ` The largest group is 7f3a9c21 of topic "orders": permanent_failure http 422. Fix what the destination refuses`) {
+		!strings.Contains(got, ` The largest group is 7f3a9c21 of topic "orders": PermanentFailure http 422. Fix what the destination refuses`) {
 		t.Errorf("the largest group: %s", got)
 	}
 	o.statuses[0].Backlog.DeadGroups = nil

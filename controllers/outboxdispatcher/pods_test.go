@@ -200,7 +200,7 @@ var _ = Describe("what pods report", Label("status"), func() {
 		Expect(groups[0].Since.UTC()).To(Equal(since.Truncate(time.Second)))
 		Expect(groups[0].Last.UTC()).To(Equal(since.Truncate(time.Second).Add(time.Hour)))
 		groups[0].Since, groups[0].Last = nil, nil
-		Expect(groups[0]).To(Equal(api.DeadGroup{Group: "7f3a9c21", Topic: "orders", Reason: "permanent_failure", Class: "http", Code: "422", Place: "/items/*/price", Count: 1}))
+		Expect(groups[0]).To(Equal(api.DeadGroup{Group: "7f3a9c21", Topic: "orders", Reason: "PermanentFailure", Class: "http", Code: "422", Place: "/items/*/price", Count: 1}))
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonDeadLetters, "outbox_dead_letters")
 		c.expectEvent(corev1.EventTypeNormal, api.ReasonDelivering, "")
 	})

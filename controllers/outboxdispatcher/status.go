@@ -133,7 +133,7 @@ func deadGroups(reported []status.DeadGroup) (all []v1alpha1.DeadGroup) {
 			continue
 		}
 		all = append(all, v1alpha1.DeadGroup{
-			Group: g.Group, Topic: g.Topic, Reason: g.Reason, Class: g.Class, Code: g.Code, Place: g.Place,
+			Group: g.Group, Topic: g.Topic, Reason: desired.DeadReason(g.Reason), Class: g.Class, Code: g.Code, Place: g.Place,
 			Count: g.Count, Estimated: g.Estimated, Since: toSeconds(g.Since), Last: toSeconds(g.Last),
 		})
 	}

@@ -93,6 +93,7 @@ func (r Replay) request() config.ReplayRequest {
 	selector := s.Selector
 	selector.Topics, selector.All = nil, false // they are in the configuration; a filter that is empty chooses all
 	convert(selector, &o.Filter)
+	o.Filter.Reason = ContractReason(selector.Reason)
 	ordering := s.Ordering
 	if ordering == "" && r.Dispatcher != nil {
 		ordering = r.Dispatcher.Spec.Ordering

@@ -28,7 +28,7 @@ func replayed() Replay {
 			Spec: v1alpha1.DeadLetterReplaySpec{
 				OutboxRef: &v1alpha1.OutboxRef{Name: "orders"}, Namespace: "shop-events", Action: v1alpha1.ActionReplay, Reason: "CHG-812", RequestedBy: "ada",
 				Selector: v1alpha1.DeadLetterSelector{
-					Group: "7f3a9c21", Reason: "permanent_failure", Topics: []string{"b", "a"}, Type: "OrderPlaced", Aggregate: "order/7", Tenant: replayUID, IDs: []string{"7", replayUID}, ErrorContains: "422",
+					Group: "7f3a9c21", Reason: "PermanentFailure", Topics: []string{"b", "a"}, Type: "OrderPlaced", Aggregate: "order/7", Tenant: replayUID, IDs: []string{"7", replayUID}, ErrorContains: "422",
 					Since: &metav1.Time{Time: time.Unix(1000, 0)}, Until: &metav1.Time{Time: time.Unix(2000, 0)},
 				},
 				Rate: 500, Canary: 10, AbortAt: 20, DryRun: true,
@@ -71,6 +71,9 @@ func TestReplayFiles(t *testing.T) {
 		if value.IsZero() && field.Name != "AnyOrder" {
 			t.Errorf("the order lacks %s", field.Name)
 		}
+	}
+	if o.Filter.Reason != "permanent_failure" {
+		t.Errorf("the filter's reason is %s, want the contract's", o.Filter.Reason)
 	}
 	for field, value := range reflect.ValueOf(o.Filter).Fields() {
 		if value.IsZero() && field.Name != "Topic" && field.Name != "Resolved" { // topics are the order's

@@ -208,9 +208,10 @@ func (r *Report) groups(groups []deadletters.Group) {
 // known are the groups that the status has.
 func known(groups []v1alpha1.DeadGroup) (out []deadletters.Group) {
 	for _, g := range groups {
+		reason := dispatcher.DeadReason(desired.ContractReason(g.Reason))
 		one := deadletters.Group{
-			Group: g.Group, Topic: g.Topic, Reason: dispatcher.DeadReason(g.Reason), Cause: dispatcher.Cause{Class: g.Class, Code: g.Code, Place: g.Place},
-			Count: g.Count, AtLeast: g.Estimated, Advice: dispatcher.Recovery(dispatcher.DeadReason(g.Reason), g.Class),
+			Group: g.Group, Topic: g.Topic, Reason: reason, Cause: dispatcher.Cause{Class: g.Class, Code: g.Code, Place: g.Place},
+			Count: g.Count, AtLeast: g.Estimated, Advice: dispatcher.Recovery(reason, g.Class),
 		}
 		if g.Since != nil {
 			one.Since = g.Since.UTC()

@@ -81,7 +81,7 @@ func TestReportInEveryFormat(t *testing.T) {
 	blind.PodsUnknown, blind.GroupsUnknown = "pods is forbidden", "no pod runs"
 	blind.pods(nil)
 	blind.groups(known([]v1alpha1.DeadGroup{
-		{Group: "7f3a9c21", Topic: "orders", Reason: "permanent_failure", Class: "http", Code: "422", Place: "/items/*", Count: 1500, Estimated: true, Since: ptr.To(ago(time.Hour)), Last: &noon},
+		{Group: "7f3a9c21", Topic: "orders", Reason: "PermanentFailure", Class: "http", Code: "422", Place: "/items/*", Count: 1500, Estimated: true, Since: ptr.To(ago(time.Hour)), Last: &noon},
 	}))
 
 	fresh := &v1alpha1.OutboxDispatcher{Spec: v1alpha1.OutboxDispatcherSpec{Namespace: "shop", State: v1alpha1.StatePaused}}

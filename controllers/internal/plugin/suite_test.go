@@ -157,7 +157,7 @@ func (w *world) dispatcher(ctx context.Context) *v1alpha1.OutboxDispatcher {
 		{Type: v1alpha1.SchemaReadyCondition, Status: metav1.ConditionTrue, Reason: "UpToDate", LastTransitionTime: at},
 	}
 	obd.Status.Dead, obd.Status.ObservedTime, obd.Status.Sink = &dead, &at, "log"
-	obd.Status.DeadGroups = []v1alpha1.DeadGroup{{Group: "7f3a9c21", Reason: "permanent_failure", Count: 3, Since: &at, Last: &at}}
+	obd.Status.DeadGroups = []v1alpha1.DeadGroup{{Group: "7f3a9c21", Reason: "PermanentFailure", Count: 3, Since: &at, Last: &at}}
 	Expect(w.Status().Update(ctx, obd)).To(Succeed())
 	for _, name := range []string{"orders-a", "orders-b"} {
 		pod := &corev1.Pod{
