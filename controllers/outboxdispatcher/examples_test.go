@@ -19,7 +19,7 @@ import (
 func TestExamplesOnThePage(t *testing.T) {
 	delivers := well()
 	delivers.gone = problem.Waiting(api.ReferencesResolvedCondition, api.ReasonSecretKeyNotFound,
-		`Secret "orders-hook", which spec.sink.http.auth.token names, has no key "token"; add the key, or name the right one.`)
+		`Secret "orders-hook", which spec.sink.auth.secretRef names, has no key "token"; add the key, or name the right one.`)
 	delivers.migration = migrate.Migration{State: migrate.Running, Detail: `Its pod waits for a place: 0/3 nodes are available.`}
 	delivers.peers = []api.OutboxDispatcher{{ObjectMeta: metav1.ObjectMeta{Name: "orders-eu"}}}
 	delivers.types = []api.SeenEventType{{Type: "order.placed"}}

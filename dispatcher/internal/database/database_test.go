@@ -116,6 +116,10 @@ func TestClassify(t *testing.T) {
 			database: config.Database{DSN: change(t, good, secretly), SSLMode: "VerifyFull", CAFile: file(t, ca)},
 			reason:   CertificateInvalid, want: []string{"127.0.0.1", "connect by a name that the server's certificate has"},
 		},
+		"certificate for another name, in a string with a CA": {
+			database: config.Database{DSN: change(t, good, secretly), CAFile: file(t, ca)},
+			reason:   CertificateInvalid, want: []string{"127.0.0.1", "connect by a name that the server's certificate has"},
+		},
 		"no CA file": {
 			database: config.Database{DSN: change(t, good, secretly), SSLMode: "VerifyFull", CAFile: "/does/not/exist"},
 			reason:   CertificateInvalid, want: []string{"database.caFile cannot be read", "/does/not/exist"},
@@ -171,9 +175,11 @@ func TestClassify(t *testing.T) {
 	}
 
 	for mode, c := range map[string]config.Database{
-		"verify-full by name": {DSN: change(t, good, func(u *url.URL) { u.Host = net.JoinHostPort(serverName, u.Port()) }), SSLMode: "VerifyFull", CAFile: file(t, ca)},
-		"verify-ca":           {DSN: good, SSLMode: "VerifyCA", CAFile: file(t, ca)},
-		"key=value words":     {DSN: "host=127.0.0.1 port=" + strconv.Itoa(srv.Port) + " user=visitor password='hunter2\\'x' dbname=postgres sslmode=disable", SSLMode: "verify-ca", CAFile: file(t, ca)},
+		"verify-full by name":  {DSN: change(t, good, func(u *url.URL) { u.Host = net.JoinHostPort(serverName, u.Port()) }), SSLMode: "VerifyFull", CAFile: file(t, ca)},
+		"verify-ca":            {DSN: good, SSLMode: "VerifyCA", CAFile: file(t, ca)},
+		"key=value words":      {DSN: "host=127.0.0.1 port=" + strconv.Itoa(srv.Port) + " user=visitor password='hunter2\\'x' dbname=postgres sslmode=disable", SSLMode: "VerifyCA", CAFile: file(t, ca)},
+		"a string with a CA":   {DSN: change(t, good, func(u *url.URL) { u.Host = net.JoinHostPort(serverName, u.Port()) }), CAFile: file(t, ca)},
+		"which says verify-ca": {DSN: change(t, good, func(u *url.URL) { u.RawQuery = "sslmode=verify-ca" }), CAFile: file(t, ca)},
 	} {
 		conn, err := Connect(t.Context(), c, "test")
 		if err != nil {

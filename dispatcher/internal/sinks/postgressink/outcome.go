@@ -58,11 +58,26 @@ func (s *sink) outcome(ctx context.Context, err error) error {
 	case errors.As(err, &pg) && !strings.HasPrefix(pg.Code, shuttingDown):
 		return reason.Coded(pg.Code, s.refused(pg))
 	}
-	word, message := database.Classify(err)
+	word, message := classify(err)
 	if errors.Is(err, context.DeadlineExceeded) {
 		message = fmt.Sprintf("no response within %s; see what the statement waits for (pg_stat_activity, pg_locks), or raise timeout", s.cfg.Timeout)
 	}
 	return reason.With(wordOf(word), timeoutOf(err, fmt.Errorf("table %s: no confirmation: %s. The event may have been inserted, so this counts as an attempt; the next one does no harm then", s.cfg.Table, message)))
+}
+
+// fields are the sink's where package database names those of the outbox's database.
+var fields = strings.NewReplacer(
+	"database.dsn", "sink.postgres.dsn", "database.iam", "sink.postgres.iam",
+	"database.caFile", "sink.tls.caFile", "database.client", "sink.tls.client", "the database's clientCertFile and clientKeyFile", "sink.tls.clientCertFile and clientKeyFile",
+	"the database's tls.caSecretRef or tls.caConfigMapRef (in a dispatcher's file: caFile)", "sink.tls.caSecretRef or sink.tls.caConfigMapRef (in a dispatcher's file: sink.tls.caFile)",
+	"or set the database's tls.mode (in a dispatcher's file: sslMode) to Disable", "or remove sink.tls and set sslmode=disable in the connection string",
+	"set sslMode to VerifyFull", "set sslmode=verify-full in the connection string",
+)
+
+// classify is [database.Classify] with the names of the sink's fields.
+func classify(err error) (word, message string) {
+	word, message = database.Classify(err)
+	return word, fields.Replace(message)
 }
 
 // refused is what the server says of a statement. Only its first line is quoted: the details hold values
@@ -94,7 +109,7 @@ func (s *sink) refused(pg *pgconn.PgError) error {
 	case "P0":
 		return say("a trigger of the table refuses the event: change the trigger, or correct what the producer writes")
 	}
-	_, message := database.Classify(pg)
+	_, message := classify(pg)
 	err := fmt.Errorf("table %s: %s", s.cfg.Table, message)
 	if c := class(pg); c == resources || c == systemError {
 		return dispatcher.DestinationFault(err)
@@ -120,7 +135,7 @@ func (s *sink) unreachable(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return s.interrupted(ctx)
 	}
-	word, message := database.Classify(err)
+	word, message := classify(err)
 	return dispatcher.Unavailable(reason.With(wordOf(word), timeoutOf(err, fmt.Errorf("postgres sink: %s", message))))
 }
 

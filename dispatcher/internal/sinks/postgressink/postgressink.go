@@ -71,7 +71,7 @@ func build(cfg config.PostgresSink) (*sink, error) {
 	s := &sink{cfg: cfg, insert: fmt.Sprintf(insertSQL, pgx.Identifier{schema, table}.Sanitize())}
 	var err error
 	if s.pool, err = database.Pool(context.Background(), cfg.Database(), name); err != nil {
-		return nil, fmt.Errorf("postgres sink: %w", err)
+		return nil, fmt.Errorf("postgres sink: %s", fields.Replace(err.Error()))
 	}
 	return s, nil
 }
