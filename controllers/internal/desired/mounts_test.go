@@ -42,6 +42,11 @@ func TestMountedFilesAreNamedInTheFile(t *testing.T) {
 			"sink: {kafka: {brokers: [a:9093]}, tls: {clientCertFile: SECRETS/sink/tls.crt, clientKeyFile: SECRETS/sink/tls.key}}",
 			[]string{"sink/tls.crt: cert/tls.crt by spec.sink.tls.clientCertSecretRef", "sink/tls.key: other/tls.key by spec.sink.tls.clientKeySecretRef"},
 		},
+		"a certificate with another key, and its private key by default": {
+			"sink: {kafka: {brokers: [a:9093]}, tls: {clientCertSecretRef: {name: cert, key: chain.pem}}}",
+			"sink: {kafka: {brokers: [a:9093]}, tls: {clientCertFile: SECRETS/sink/tls.crt, clientKeyFile: SECRETS/sink/tls.key}}",
+			[]string{"sink/tls.crt: cert/chain.pem by spec.sink.tls.clientCertSecretRef", "sink/tls.key: cert/tls.key by spec.sink.tls.clientCertSecretRef"},
+		},
 		"a certificate of cert-manager": {
 			"sink: {rabbitmq: {addresses: [a:5671]}, auth: {type: External}, tls: {clientCertSecretRef: {name: orders}}}",
 			"sink: {rabbitmq: {addresses: [a:5671]}, auth: {type: External}, tls: {clientCertFile: SECRETS/sink/tls.crt, clientKeyFile: SECRETS/sink/tls.key}}",
