@@ -56,7 +56,7 @@ func (r *Reconciler) adopt(ctx context.Context, o *observed) error {
 			return r.runAgain(ctx, o)
 		}
 	}
-	return r.collect(ctx, outbox, desired.ComponentAdoption, needed)
+	return r.applied.Collect(ctx, outbox, desired.Selector(outbox, desired.ComponentAdoption), needed...)
 }
 
 // inStatus reports whether the status has each adoption of the spec.

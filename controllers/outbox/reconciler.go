@@ -9,14 +9,12 @@ package outbox
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
@@ -201,31 +199,7 @@ func (r *Reconciler) migrate(ctx context.Context, outbox *v1alpha1.Outbox) (_ mi
 	if err != nil {
 		return made, false, err
 	}
-	return made, false, r.collect(ctx, outbox, desired.ComponentMigration, needed)
-}
-
-// collect deletes files of the component that neither the next Job nor one that is there needs.
-func (r *Reconciler) collect(ctx context.Context, outbox *v1alpha1.Outbox, component string, needed []string) error {
-	ours := []client.ListOption{client.InNamespace(outbox.Namespace), client.MatchingLabels(desired.Selector(outbox, component)), client.UnsafeDisableDeepCopy}
-	var files corev1.ConfigMapList
-	var jobs batchv1.JobList
-	if err := errors.Join(r.Client.List(ctx, &files, ours...), r.Client.List(ctx, &jobs, ours...)); err != nil {
-		return fmt.Errorf("list the ConfigMaps and Jobs of Outbox %s: %w", outbox.Name, err)
-	}
-	for _, job := range jobs.Items {
-		needed = append(needed, desired.ConfigNames(&job.Spec.Template.Spec)...)
-	}
-	for _, m := range files.Items {
-		if slices.Contains(needed, m.Name) || !metav1.IsControlledBy(&m, outbox) {
-			continue
-		}
-		gone := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: m.Name, Namespace: m.Namespace}}
-		if err := r.Client.Delete(ctx, gone, client.Preconditions{UID: &m.UID}); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("delete the old ConfigMap %s: %w", m.Name, err)
-		}
-		r.applied.Drop(outbox, "ConfigMap/"+m.Name)
-	}
-	return nil
+	return made, false, r.applied.Collect(ctx, outbox, desired.Selector(outbox, desired.ComponentMigration), needed...)
 }
 
 // report writes the status, if anything changed, and then records Events.

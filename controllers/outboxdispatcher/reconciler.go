@@ -245,7 +245,14 @@ func (r *Reconciler) phases(ctx context.Context, obd *v1alpha1.OutboxDispatcher,
 	if o.state, err = r.resume(ctx, obd, o.state, o.deployment, o.pods); err != nil {
 		return err
 	}
-	return r.collect(ctx, obd, o.deployment, files)
+	if !complete(o.deployment, obd) {
+		return nil
+	}
+	files = append(files, *desired.StateConfigMap(obd).Name)
+	if obd.Spec.ConsumerPolicy == v1alpha1.ConsumersVerified {
+		files = append(files, desired.ConsumersName(obd))
+	}
+	return r.applied.Collect(ctx, obd, map[string]string{desired.LabelDispatcher: obd.Name}, append(files, desired.ConfigNames(&o.deployment.Spec.Template.Spec)...)...)
 }
 
 func pending(pod corev1.Pod) bool { return pod.Status.Phase == corev1.PodPending }
