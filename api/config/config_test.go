@@ -116,6 +116,8 @@ func TestLoadErrors(t *testing.T) {
 		"topics: [a, {b: c}]":                 "line 1, column 13: topics[1] is object; write a text",
 		"sink: http":                          "line 1, column 7: sink must have fields of its own",
 		"sink: {http: {url: {}}}":             "line 1, column 20: sink.http.url is object; write a text",
+		"sink: {http: {tls: {}}}":             "line 1, column 15: sink.http.tls is not a field; correct its name, or remove it",
+		"sink: {tls: {ca: a}}":                "line 1, column 14: sink.tls.ca is not a field",
 		"batchSize: 1\nleaze: 30s\nname: 7\ntopics: 3": "line 4, column 9: topics is number; write a list",
 		"a: 1\nb: 2":                "line 2, column 1: b is not a field",
 		"name: a\nname: b":          "line 2, column 1: name is there a second time",
