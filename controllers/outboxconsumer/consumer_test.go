@@ -6,8 +6,10 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
@@ -103,14 +105,16 @@ var _ = Describe("an OutboxConsumer", Label("consumer"), func() {
 		c := start()
 		first, second := consumer("billing"), consumer("other")
 		second.Spec.ConsumerID = "billing"
+		first.Finalizers = []string{"example.com/held"}
 		c.create(outbox(), dispatcher("orders"), first)
 		expect(c, first, kstatus.CurrentStatus)
 		c.create(second)
 		expect(c, second, kstatus.FailedStatus, want{api.ReadyCondition, no, api.ReasonConsumerIDTaken, `OutboxConsumer "billing" has the id "billing"`},
 			want{api.StalledCondition, yes, api.ReasonConsumerIDTaken, ""})
 		expect(c, first, kstatus.CurrentStatus)
-		Expect(admin.Delete(c.ctx, first)).To(Succeed())
+		Expect(admin.Delete(c.ctx, first)).To(Succeed()) // it is about to go, and frees its id
 		expect(c, second, kstatus.CurrentStatus, want{api.ReadyCondition, yes, api.ReasonRegistered, ""})
+		Expect(admin.Patch(c.ctx, first, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
 	})
 
 	It("is written about when something changed, and not when a dispatcher counts", func() {

@@ -109,6 +109,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.applied.Adopts, r.applied.Inherited = true, r.Platform.Inherited
 	r.migrations = &migrate.Runner{Client: r.Client, Live: r.Live, Mounts: r.Mounts, Applied: r.applied}
 	r.reporter = &kstatus.Reporter{Client: r.Client, Live: r.Live, Events: r.Events, Operator: r.Operator}
+	if err := r.setupState(mgr); err != nil {
+		return err
+	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("outboxdispatcher").
 		WithOptions(controller.Options{
@@ -153,6 +156,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	before := obd.DeepCopy()
 	o, err := r.pass(ctx, obd)
+	if errors.Is(err, errEdited) {
+		return ctrl.Result{}, nil // the edit has triggered another pass
+	}
 	var result ctrl.Result
 	if err == nil {
 		again := r.Interval
@@ -236,7 +242,14 @@ func (r *Reconciler) phases(ctx context.Context, obd *v1alpha1.OutboxDispatcher,
 	if o.migration, err = r.migrate(ctx, obd, o.outbox, o.deployment, wanted); err != nil {
 		return err
 	}
-	if o.queues, err = r.queue(ctx, obd, o.deployment, wanted, false); err != nil || o.queues {
+	if o.queues, err = r.queue(ctx, obd, o.deployment, wanted, false); err != nil {
+		return err
+	}
+	if o.queues { // and the pods run the newest spec, as it was rendered before
+		o.state, err = r.resume(ctx, obd, o.state, o.deployment, o.pods)
+		return err
+	}
+	if err := r.unedited(ctx, obd); err != nil {
 		return err
 	}
 	if o.deployment, err = r.workload(ctx, obd, o.deployment, wanted); err != nil {

@@ -1,6 +1,9 @@
 package outboxdispatcher_test
 
 import (
+	"fmt"
+	"net/http"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -69,6 +72,34 @@ var _ = Describe("a stop", Label("stop"), func() {
 			o.Spec.Transform = []api.Transformation{{Payload: "without(paylaod)"}}
 		}, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidPipeline, ""}),
 	)
+
+	// Whoever keeps all workers busy delays no stop. CONTRACT: C-105
+	It("is obeyed while all workers are busy with others", func() {
+		c := start(tick)
+		obd := c.dispatcher()
+		replicas(2)(obd)
+		c.create(obd)
+		c.rollOut(c.healthy(), c.healthy())
+		c.expect(kstatus.CurrentStatus)
+		const workers = 8
+		release := c.requests.hold(func(r *http.Request) bool {
+			return r.Method == http.MethodPatch && strings.Contains(r.URL.Path, "/serviceaccounts/busy-")
+		})
+		for i := range workers {
+			busy := c.dispatcher()
+			busy.Name, busy.Spec.Topics = fmt.Sprintf("busy-%d", i), []string{fmt.Sprint(i)}
+			c.create(busy)
+		}
+		Eventually(c.requests.heldBack).Should(Equal(workers))
+
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = api.StatePaused })
+		Eventually(c.state).Should(Equal("Paused"))
+		Eventually(func() map[string]string { return fetch(c, &corev1.Pod{}, "pod-0").Annotations }).Should(HaveKeyWithValue("outbox.dev/state", "Paused"))
+		edit(c, obd, replicas(0))
+		Eventually(func() int32 { return *c.deployment().Spec.Replicas }).Should(BeEquivalentTo(0))
+		Expect(c.requests.heldBack()).To(Equal(workers), "all are still busy")
+		release()
+	})
 
 	// A mistake because of which delivery was paused does not continue after its correction; and what was stopped starts
 	// with what the spec says then.

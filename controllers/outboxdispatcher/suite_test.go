@@ -127,7 +127,12 @@ func (c *cluster) run(interval time.Duration) (stop func()) {
 
 // requests counts the manager's requests to the API server.
 type requests struct {
-	mu      sync.Mutex
+	mu sync.Mutex
+	// holds are the requests whose response is held back until release is closed.
+	holds   func(*http.Request) bool
+	release chan struct{}
+	held    int
+
 	other   []string // reads that are not watches, and writes
 	refused []string // those of them that are not allowed
 }
@@ -137,6 +142,12 @@ func (r *requests) record(req *http.Request, resp *http.Response) {
 		return // the cache's, and discovery
 	}
 	r.mu.Lock()
+	if r.holds != nil && r.holds(req) {
+		r.held++
+		r.mu.Unlock()
+		<-r.release
+		r.mu.Lock()
+	}
 	defer r.mu.Unlock()
 	request := req.Method + " " + req.URL.Path
 	r.other = append(r.other, request)
@@ -377,4 +388,21 @@ func (c *cluster) events(reason string) (notes []string) {
 		}
 	}
 	return notes
+}
+
+// hold holds the responses of such requests back until the spec calls release.
+func (r *requests) hold(holds func(*http.Request) bool) (release func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.holds, r.release = holds, make(chan struct{})
+	release = sync.OnceFunc(func() { close(r.release) })
+	DeferCleanup(release)
+	return release
+}
+
+// heldBack is how many responses were held back.
+func (r *requests) heldBack() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.held
 }

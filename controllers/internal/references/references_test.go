@@ -1,9 +1,11 @@
 package references
 
 import (
+	"context"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
@@ -31,6 +33,26 @@ func TestMissingReferencesAreNamed(t *testing.T) {
 		}
 		if !strings.HasPrefix(got, want) || (want == "") != (got == "") {
 			t.Errorf("%s: %s\nwant %s", words, got, want)
+		}
+	}
+}
+
+// said has one Event about the files of every pod.
+type said string
+
+func (s said) FailedMount(context.Context, *corev1.Pod) (corev1.Event, error) {
+	return corev1.Event{Message: string(s)}, nil
+}
+
+// A pod that is about to go waits for what a new pod may not need any more.
+func TestPodsThatGoMissNothing(t *testing.T) {
+	waits := corev1.Pod{Spec: corev1.PodSpec{NodeName: "node"}, Status: corev1.PodStatus{Phase: corev1.PodPending}}
+	goes := *waits.DeepCopy()
+	goes.DeletionTimestamp = &metav1.Time{}
+	for want, pods := range map[bool][]corev1.Pod{true: {goes, waits}, false: {goes}} {
+		p, err := Missing(t.Context(), said(`secret "db" not found`), nil, pods)
+		if err != nil || (p != nil) != want {
+			t.Errorf("%d pods: %v, %v", len(pods), p, err)
 		}
 	}
 }

@@ -1,0 +1,81 @@
+package outboxdispatcher
+
+import (
+	"context"
+	"errors"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/apply"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
+)
+
+// stateWorkers is how many objects have their replicas and their state applied at once.
+const stateWorkers = 4
+
+// setupState starts the controller that applies the replicas and the state of edited objects. It has workers of its own,
+// which wait for no rendering and no migration: to stop always works (CONTRACT C-105). All else is the work of Reconcile,
+// which applies the same, and reports it.
+func (r *Reconciler) setupState(mgr ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("outboxdispatcher-state").
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: stateWorkers,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](firstRetry, lastRetry),
+		}).
+		For(&v1alpha1.OutboxDispatcher{}, builder.WithPredicates(kstatus.Edited())).
+		Owns(&appsv1.Deployment{}).
+		Owns(&corev1.ConfigMap{}).
+		Complete(reconcile.Func(r.reconcileState))
+}
+
+// reconcileState applies the replicas and the state of an object of this operator's.
+func (r *Reconciler) reconcileState(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	obd := &v1alpha1.OutboxDispatcher{}
+	if err := r.Client.Get(ctx, req.NamespacedName, obd); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if !obd.DeletionTimestamp.IsZero() || obd.Status.Operator != r.Operator || kstatus.Disabled(obd) {
+		return ctrl.Result{}, nil
+	}
+	deployment, pods, err := r.findWorkload(ctx, obd)
+	if err != nil || deployment == nil {
+		return ctrl.Result{}, err
+	}
+	_, state, err := r.stop(ctx, obd, deployment, pods)
+	var user *problem.Problem
+	var foreign *apply.Foreign
+	switch {
+	case errors.As(err, &user), errors.As(err, &foreign):
+		return ctrl.Result{}, nil // Reconcile reports it
+	case err != nil:
+		return ctrl.Result{}, err
+	case state.resumes:
+		return ctrl.Result{RequeueAfter: r.ResumeWithin}, nil
+	}
+	return ctrl.Result{}, nil
+}
+
+// errEdited ends a pass over a spec that has been edited since the pass began: what it would apply is of an earlier one.
+var errEdited = errors.New("the OutboxDispatcher was edited during the pass")
+
+// unedited returns errEdited when the object has another generation than the one of the pass.
+func (r *Reconciler) unedited(ctx context.Context, obd *v1alpha1.OutboxDispatcher) error {
+	current := &v1alpha1.OutboxDispatcher{}
+	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(obd), current, client.UnsafeDisableDeepCopy); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if current.Generation != obd.Generation {
+		return errEdited
+	}
+	return nil
+}
