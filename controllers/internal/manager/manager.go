@@ -17,8 +17,10 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
@@ -107,9 +109,14 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("register the kinds: %w", err)
 	}
+	var definitions *served
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
 		Scheme: scheme,
-		Cache:  cacheOptions(o.WatchNamespaces, o.IgnoreNamespaces),
+		NewCache: func(cfg *rest.Config, o cache.Options) (_ cache.Cache, err error) {
+			definitions, err = newServed(cfg, o)
+			return definitions, err
+		},
+		Cache: cacheOptions(o.WatchNamespaces, o.IgnoreNamespaces),
 		// A pass sees what the pass before it wrote.
 		Client: client.Options{Cache: &client.CacheOptions{EnableReadYourWritesConsistency: ptr.To(true)}},
 		Controller: config.Controller{
@@ -141,7 +148,10 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 	if o.Pods == nil {
 		o.Pods = observe.NewClient()
 	}
-	return mgr, addReconcilers(ctx, mgr, o)
+	if err := mgr.Add(manager.RunnableFunc(definitions.ends)); err != nil {
+		return nil, fmt.Errorf("add the look for definitions: %w", err)
+	}
+	return mgr, addReconcilers(ctx, mgr, o, definitions.missing)
 }
 
 // ownImage is the image of the manager's container.
@@ -158,8 +168,8 @@ func ownImage(ctx context.Context, api client.Reader, key client.ObjectKey) (str
 	return "", fmt.Errorf("the pod %s has no container %q", key, "manager")
 }
 
-// addReconcilers sets up one reconciler for each kind.
-func addReconcilers(ctx context.Context, mgr ctrl.Manager, o Options) error {
+// addReconcilers sets up one reconciler for each kind that is not missing.
+func addReconcilers(ctx context.Context, mgr ctrl.Manager, o Options, missing []string) error {
 	if err := claimants.Index(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
@@ -184,9 +194,6 @@ func addReconcilers(ctx context.Context, mgr ctrl.Manager, o Options) error {
 		Pace:              pacer,
 		ResumeWithin:      cmp.Or(o.ResumeWithin, 2*time.Minute),
 	}
-	if err := r.SetupWithManager(mgr); err != nil {
-		return fmt.Errorf("set up the OutboxDispatcher controller: %w", err)
-	}
 	databases := &outbox.Reconciler{
 		Client:   mgr.GetClient(),
 		Live:     mgr.GetAPIReader(),
@@ -196,9 +203,6 @@ func addReconcilers(ctx context.Context, mgr ctrl.Manager, o Options) error {
 		Platform: platform,
 		Interval: o.ObserveInterval,
 		Pace:     pacer,
-	}
-	if err := databases.SetupWithManager(mgr); err != nil {
-		return fmt.Errorf("set up the Outbox controller: %w", err)
 	}
 	replays := &deadletterreplay.Reconciler{
 		Client:   mgr.GetClient(),
@@ -212,17 +216,26 @@ func addReconcilers(ctx context.Context, mgr ctrl.Manager, o Options) error {
 
 		OperatorNamespace: o.OperatorNamespace,
 	}
-	if err := replays.SetupWithManager(mgr); err != nil {
-		return fmt.Errorf("set up the DeadLetterReplay controller: %w", err)
-	}
 	consumers := &outboxconsumer.Reconciler{
 		Client:   mgr.GetClient(),
 		Live:     mgr.GetAPIReader(),
 		Events:   mgr.GetEventRecorder(desired.Manager),
 		Operator: o.Pod.Namespace,
 	}
-	if err := consumers.SetupWithManager(ctx, mgr); err != nil {
-		return fmt.Errorf("set up the OutboxConsumer controller: %w", err)
+	setups := map[string]func() error{
+		"OutboxDispatcher": func() error { return r.SetupWithManager(mgr) },
+		"Outbox":           func() error { return databases.SetupWithManager(mgr) },
+		"DeadLetterReplay": func() error { return replays.SetupWithManager(mgr) },
+		"OutboxConsumer":   func() error { return consumers.SetupWithManager(ctx, mgr) },
+	}
+	for _, kind := range kinds {
+		if slices.Contains(missing, kind) {
+			mgr.GetLogger().Error(nil, "The CustomResourceDefinition of a kind is missing, so it is not reconciled, and the other kinds are; install it, and the manager starts again by itself", "kind", kind)
+			continue
+		}
+		if err := setups[kind](); err != nil {
+			return fmt.Errorf("set up the %s controller: %w", kind, err)
+		}
 	}
 	return nil
 }
