@@ -1,0 +1,76 @@
+package apply
+
+import (
+	"slices"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+)
+
+// A pod of a Job or of a ReplicaSet that has not started yet reads the files that its template names. CONTRACT: C-101
+func TestFilesThatAPodMayReadStay(t *testing.T) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	labels := map[string]string{"outbox.dev/dispatcher": "orders"}
+	meta := func(name string, owner types.UID) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name), Labels: labels,
+			OwnerReferences: []metav1.OwnerReference{{Kind: "OutboxDispatcher", Name: "orders", UID: owner, Controller: ptr.To(true)}}}
+	}
+	reads := func(name string) corev1.PodTemplateSpec {
+		return corev1.PodTemplateSpec{Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "config", VolumeSource: corev1.VolumeSource{
+			ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}}}}}
+	}
+	owner := &v1alpha1.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders", UID: "orders"}}
+	unlabelled := &corev1.ConfigMap{ObjectMeta: meta("unlabelled", "orders")}
+	unlabelled.Labels = nil
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(owner, unlabelled,
+		&batchv1.Job{ObjectMeta: meta("job", "orders"), Spec: batchv1.JobSpec{Template: reads("of-a-job")}},
+		&appsv1.ReplicaSet{ObjectMeta: meta("set", "orders"), Spec: appsv1.ReplicaSetSpec{Template: reads("of-a-replica-set")}},
+		&corev1.ConfigMap{ObjectMeta: meta("current", "orders")},
+		&corev1.ConfigMap{ObjectMeta: meta("of-a-job", "orders")},
+		&corev1.ConfigMap{ObjectMeta: meta("of-a-replica-set", "orders")},
+		&corev1.ConfigMap{ObjectMeta: meta("of-another", "another")},
+		&corev1.ConfigMap{ObjectMeta: meta("old", "orders")},
+	).Build()
+	if err := New(c, c, "Ready").Collect(t.Context(), owner, labels, "current"); err != nil {
+		t.Fatal(err)
+	}
+	var left corev1.ConfigMapList
+	if err := c.List(t.Context(), &left, client.InNamespace("shop")); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, m := range left.Items {
+		names = append(names, m.Name)
+	}
+	if want := []string{"current", "of-a-job", "of-a-replica-set", "of-another", "unlabelled"}; !slices.Equal(names, want) {
+		t.Errorf("%q are left, want %q", names, want)
+	}
+}
+
+// The cache keeps a hash in the place of a long annotation, which is the same for the same text and for no other.
+func TestLongAnnotationsAreCompared(t *testing.T) {
+	long := string(make([]byte, maxValue+1))
+	have := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Annotations: Short(map[string]string{"a": long, "b": "short"})}}
+	for text, want := range map[string]bool{long: true, long + "x": false, long[1:]: false} {
+		wanted := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"a": text, "b": "short"}}}
+		if got := sameMetadata(wanted, have); got != want {
+			t.Errorf("%d bytes: %v, want %v", len(text), got, want)
+		}
+	}
+}
