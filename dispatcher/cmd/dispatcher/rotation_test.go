@@ -129,7 +129,7 @@ func rotatePostgres(t *testing.T, m mounted, _ *outbox) rotation {
 		return map[string]string{"dsn": to.String()}
 	}
 	return rotation{
-		sink:   fmt.Sprintf("{postgres: {database: {dsnFile: %s}}}", m.file("dsn")),
+		sink:   fmt.Sprintf("{postgres: {dsnFile: %s}}", m.file("dsn")),
 		before: dsn(older), after: dsn(newer),
 		rotate: func(*testing.T) {
 			pgtest.Exec(pool, fmt.Sprintf("alter role %s password '%s'", role, newer))

@@ -195,7 +195,7 @@ func inboxes(t *testing.T, dir, closed string) map[string]leak {
 		}
 		file := filepath.Join(dir, strings.ReplaceAll(name, " ", "-"))
 		check(t, os.WriteFile(file, []byte(to.String()), 0o600))
-		all[name] = leak{sink: fmt.Sprintf("{postgres: {database: {dsnFile: %s}}}", file), want: want}
+		all[name] = leak{sink: fmt.Sprintf("{postgres: {dsnFile: %s}}", file), want: want}
 	}
 	return all
 }
