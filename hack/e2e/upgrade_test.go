@@ -14,8 +14,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
 )
 
-// An operator of another version rolls its dispatchers a few at a time, after one migration of their
-// database.
+// An operator of another version, with a definition of one more default, rolls its dispatchers a few at a time, after one
+// migration of their database.
 //
 // CONTRACT: C-102 C-104
 var _ = Describe("an upgrade of the operator", Label("upgrade"), Ordered, func() {
@@ -29,10 +29,21 @@ var _ = Describe("an upgrade of the operator", Label("upgrade"), Ordered, func()
 	BeforeAll(func() {
 		w = newWorld("upgrade")
 		w.consumer.Work = 5 * time.Millisecond
-		w.apply(fmt.Sprintf("apiVersion: outbox.dev/v1alpha1\nkind: Outbox\nmetadata: {name: shop, namespace: %s}\nspec:\n  secret: {name: orders-db}\n  migration: {secret: {name: orders-db-owner}}\n", w.manifests.Namespace))
-		for i := range dispatchers {
+		w.apply(fmt.Sprintf("apiVersion: outbox.dev/v1alpha1\nkind: Outbox\nmetadata: {name: shop, namespace: %s}\nspec:\n  secretRef: {name: orders-db}\n  migration: {secretRef: {name: orders-db-owner}}\n", w.manifests.Namespace))
+		create := func(i int) {
 			w.apply(fmt.Sprintf("apiVersion: outbox.dev/v1alpha1\nkind: OutboxDispatcher\nmetadata: {name: d%[2]d, namespace: %[1]s}\nspec:\n  outboxRef: {name: shop}\n  namespace: tenant-%[2]d\n  sink: {http: {url: %[3]q}}\n",
 				w.manifests.Namespace, i, w.manifests.SinkURL))
+		}
+		// The version before has no default for this field, so the next one reads each spec differently.
+		w.defaultOf("remove", "maxInFlightBytes", "33554432")
+		DeferCleanup(func() { w.defaultOf("add", "maxInFlightBytes", "33554432") })
+		Eventually(func() string { // until the API server has heard of it
+			w.kubectl("delete", "obd", "d0", "--ignore-not-found")
+			create(0)
+			return w.kubectl("get", "obd", "d0", "-o", "jsonpath={.spec.maxInFlightBytes}")
+		}).WithTimeout(time.Minute).WithPolling(time.Second).Should(BeEmpty())
+		for i := 1; i < dispatchers; i++ {
+			create(i)
 		}
 		w.kubectl("wait", "obd", "--all", "--for=condition=Ready", "--timeout=5m")
 		w.kubectl("wait", "outbox/shop", "--for=condition=Ready", "--timeout=1m")
@@ -44,6 +55,7 @@ var _ = Describe("an upgrade of the operator", Label("upgrade"), Ordered, func()
 		jobs := len(strings.Fields(w.kubectl("get", "jobs", "-o", "name")))
 		Expect(jobs).To(Equal(1), "one migration for twenty dispatchers")
 		made := w.produceForTenants(dispatchers, func() {
+			w.defaultOf("add", "maxInFlightBytes", "33554432")
 			w.operatorImage(next)
 			most := 0
 			Eventually(func(g Gomega) {
@@ -74,6 +86,13 @@ func (w *world) operatorImage(image string) {
 		_, err := cluster.Run(w.ctx, append([]string{"-n", "outbox-system"}, args...)...)
 		w.must(err)
 	}
+}
+
+// defaultOf adds or removes the default of a field of spec in the definition of OutboxDispatchers.
+func (w *world) defaultOf(op, field, value string) {
+	w.Helper()
+	patch := fmt.Sprintf(`[{"op":%q,"path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/%s/default","value":%s}]`, op, field, value)
+	w.kubectl("patch", "crd", "outboxdispatchers.outbox.dev", "--type=json", "-p", patch)
 }
 
 // rollouts counts the Deployments that roll, and those that have another image.
