@@ -162,6 +162,13 @@ func TestDatabaseSecretsAreUsedAsTheyAre(t *testing.T) {
 			mounts:    []string{"database/username: app/username by Outbox main: spec.secretRef", "database/password: app/password by Outbox main: spec.secretRef"},
 			migrates:  []string{"migration/username: owner/username by spec.migration.secretRef", "migration/password: owner/password by spec.migration.secretRef"},
 		},
+		"a server, and an owner by a connection string": {
+			spec:      "{server: {host: acid-orders, port: 5432, database: shop}, secretRef: {name: app}, migration: {secretRef: {name: owner, key: uri}}}",
+			file:      "{connection: {host: acid-orders, port: 5432, database: shop, userFile: SECRETS/database/username, passwordFile: SECRETS/database/password}}",
+			migration: "{dsnFile: SECRETS/migration/dsn}",
+			mounts:    []string{"database/username: app/username by Outbox main: spec.secretRef", "database/password: app/password by Outbox main: spec.secretRef"},
+			migrates:  []string{"migration/dsn: owner/uri by spec.migration.secretRef"},
+		},
 		"a user as it is": {
 			spec:      "{server: {host: a, port: 1, database: b}, user: app, secretRef: {name: s}, secretKeys: {password: pw}, migration: {}}",
 			file:      "{connection: {host: a, port: 1, database: b, user: app, passwordFile: SECRETS/database/password}}",
