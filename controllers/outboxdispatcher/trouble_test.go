@@ -23,16 +23,20 @@ var _ = Describe("a workload in trouble", Label("workload", "status"), func() {
 			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "orders-dispatcher-state", Namespace: c.namespace}, Data: map[string]string{"state": "theirs"}},
 			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "orders-dispatcher", Namespace: c.namespace,
 				Labels: map[string]string{"outbox.dev/managed-by": "outbox-operator", "outbox.dev/dispatcher": "others", "outbox.dev/component": "dispatcher"}}},
+			&networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "orders-dispatcher", Namespace: c.namespace,
+				Labels:          map[string]string{"outbox.dev/managed-by": "outbox-operator", "outbox.dev/dispatcher": "orders", "outbox.dev/component": "dispatcher"},
+				OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "others", UID: "4711", Controller: new(true)}}}},
 		}
 		c.create(append(theirs, c.dispatcher())...)
 		c.expect(kstatus.FailedStatus,
 			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonForeignObject,
-				`ConfigMap "orders-dispatcher-state", ServiceAccount "orders-dispatcher" exist and do not belong to this OutboxDispatcher; delete them`},
+				`ConfigMap "orders-dispatcher-state", NetworkPolicy "orders-dispatcher", ServiceAccount "orders-dispatcher" exist and do not belong to this OutboxDispatcher; delete them`},
 			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonForeignObject, ""},
 			want{api.StalledCondition, metav1.ConditionTrue, api.ReasonForeignObject, ""})
 		Expect(c.state()).To(Equal("theirs"))
 
 		Expect(c.admin.Delete(c.ctx, theirs[0])).To(Succeed())
+		Expect(c.admin.Delete(c.ctx, theirs[2])).To(Succeed())
 		c.expect(kstatus.FailedStatus, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonForeignObject,
 			`ServiceAccount "orders-dispatcher" exists and does not belong to this OutboxDispatcher; delete it`})
 		Expect(c.admin.Delete(c.ctx, theirs[1])).To(Succeed())
