@@ -214,13 +214,12 @@ func (r *Reconciler) phases(ctx context.Context, obd *v1alpha1.OutboxDispatcher,
 	if o.consumers, err = r.findConsumers(ctx, obd); err != nil {
 		return err
 	}
-	if disabled {
-		return nil
+	if !disabled {
+		if err := r.admit(ctx, obd, o.consumers, o.pods); err != nil {
+			return err
+		}
 	}
-	if err := r.admit(ctx, obd, o.consumers, o.pods); err != nil {
-		return err
-	}
-	if o.outbox, err = r.resolveOutbox(ctx, obd); err != nil {
+	if o.outbox, err = r.resolveOutbox(ctx, obd); err != nil || disabled {
 		return err
 	}
 	files, err := r.applyFiles(ctx, obd, o.outbox)

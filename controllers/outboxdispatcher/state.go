@@ -3,6 +3,7 @@ package outboxdispatcher
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/apply"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 )
@@ -51,6 +53,9 @@ func (r *Reconciler) reconcileState(ctx context.Context, req ctrl.Request) (ctrl
 	if err != nil || deployment == nil {
 		return ctrl.Result{}, err
 	}
+	if same, err := r.inForce(ctx, obd, deployment); same || err != nil {
+		return ctrl.Result{}, err
+	}
 	_, state, err := r.stop(ctx, obd, deployment, pods)
 	var user *problem.Problem
 	var foreign *apply.Foreign
@@ -63,6 +68,17 @@ func (r *Reconciler) reconcileState(ctx context.Context, req ctrl.Request) (ctrl
 		return ctrl.Result{RequeueAfter: r.ResumeWithin}, nil
 	}
 	return ctrl.Result{}, nil
+}
+
+// inForce reports whether the Deployment and the ConfigMap with the state are as the spec says: there is nothing to do that
+// Reconcile does not do.
+func (r *Reconciler) inForce(ctx context.Context, obd *v1alpha1.OutboxDispatcher, deployment *appsv1.Deployment) (bool, error) {
+	applied := &corev1.ConfigMap{}
+	name := *desired.StateConfigMap(obd).Name
+	if err := r.Client.Get(ctx, client.ObjectKey{Namespace: obd.Namespace, Name: name}, applied); client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("read ConfigMap %s: %w", name, err)
+	}
+	return *deployment.Spec.Replicas == desired.Replicas(obd) && desired.State(applied) == obd.Spec.State, nil
 }
 
 // errEdited ends a pass over a spec that has been edited since the pass began: what it would apply is of an earlier one.

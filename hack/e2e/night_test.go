@@ -38,10 +38,11 @@ func newNight() *night {
 	_, port, _ := net.SplitHostPort(listener.Addr().String())
 	n.manifests.SinkURL = "http://" + net.JoinHostPort(cluster.HostIP, port)
 	n.plugin()
+	n.shopOutbox("  replayLogin: {secretRef: {name: orders-replay}}\n")
 	n.apply(strings.NewReplacer(
 		"maxAttempts: 3", `maxAttempts: 2
   validation: [{types: [OrderPlaced], schema: {inline: '{"properties": {"price": {"type": "number"}}}'}}]`,
-		"    migration:", "    replayLogin: {secret: {name: orders-replay}}\n    migration:",
+		"  database:\n    secretRef: {name: orders-db}\n    migrationSecretRef: {name: orders-db-owner}\n", "  outboxRef: {name: shop}\n",
 		strconv.Quote(n.manifests.SinkURL)+"}", strconv.Quote(n.manifests.SinkURL)+"}\n    timeout: 5s",
 	).Replace(n.manifests.Dispatcher()))
 	n.must(n.dispatcher.WaitReady(n.ctx, 3*time.Minute))

@@ -21,6 +21,8 @@ var _ = It("replays dead events as an object, through crashes and deletion", Lab
 	const rows = 300
 	w := newWorld("replay")
 	w.ready()
+	w.shopOutbox("")
+	w.kubectl("patch", "obd", "orders", "--type=merge", "-p", `{"spec": {"database": null, "outboxRef": {"name": "shop"}}}`)
 	w.replayLogin()
 	w.produce(rows)
 	count := func(where string) func() int64 {
@@ -37,7 +39,7 @@ var _ = It("replays dead events as an object, through crashes and deletion", Lab
 	Eventually(func() string {
 		return w.kubectl("get", "dlr", "first", "-o", `jsonpath={.status.conditions[?(@.type=="Complete")].reason}`)
 	}).WithTimeout(time.Minute).Should(Equal("ReplayLoginMissing"))
-	w.kubectl("patch", "obd", "orders", "--type=merge", "-p", `{"spec": {"database": {"replayLogin": {"secret": {"name": "orders-replay"}}}}}`)
+	w.kubectl("patch", "outbox", "shop", "--type=merge", "-p", `{"spec": {"replayLogin": {"secretRef": {"name": "orders-replay"}}}}`)
 	w.apply(w.replay("second"))
 	done := func(name string) func() int {
 		return func() int {
@@ -84,6 +86,13 @@ spec:
   selector: {all: true}
   rate: 10
 `, name, w.manifests.Namespace, user)
+}
+
+// shopOutbox applies the Outbox shop, with the logins of the dispatcher's own database and more fields.
+func (w *world) shopOutbox(more string) {
+	w.Helper()
+	w.apply(fmt.Sprintf("apiVersion: outbox.dev/v1alpha1\nkind: Outbox\nmetadata: {name: shop, namespace: %s}\nspec:\n  secretRef: {name: orders-db}\n  migration: {secretRef: {name: orders-db-owner}}\n%s",
+		w.manifests.Namespace, more))
 }
 
 // replayLogin makes the login for replays, and its Secret orders-replay.

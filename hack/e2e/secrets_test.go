@@ -36,7 +36,7 @@ var _ = Describe("a Secret", Label("secrets"), Ordered, func() {
 	another := func(secret, keys string) *world {
 		other := *w
 		manifest := strings.NewReplacer("name: orders,", "name: other,", "namespace: shop ", "namespace: other ",
-			"secret: {name: orders-db}", "secret: {name: "+secret+keys+"}").Replace(w.manifests.Dispatcher())
+			"secretRef: {name: orders-db}", "secretRef: {name: "+secret+keys+"}").Replace(w.manifests.Dispatcher())
 		other.dispatcher = &scenario.Dispatcher{Cluster: cluster, Namespace: w.manifests.Namespace, Name: "other"}
 		w.apply(manifest)
 		DeferCleanup(func() { w.kubectl("delete", "obd", "other") })
@@ -52,7 +52,7 @@ var _ = Describe("a Secret", Label("secrets"), Ordered, func() {
 	})
 
 	It("without the key is a condition with the key", func() {
-		other := another("orders-db", ", dsnKey: nokey")
+		other := another("orders-db", ", key: nokey")
 		c := other.expectWithin(30*time.Second, "ReferencesResolved", "False", "SecretKeyNotFound")
 		Expect(c.Message).To(ContainSubstring("nokey"))
 	})

@@ -29,7 +29,7 @@ var _ = Describe("an upgrade of the operator", Label("upgrade"), Ordered, func()
 	BeforeAll(func() {
 		w = newWorld("upgrade")
 		w.consumer.Work = 5 * time.Millisecond
-		w.apply(fmt.Sprintf("apiVersion: outbox.dev/v1alpha1\nkind: Outbox\nmetadata: {name: shop, namespace: %s}\nspec:\n  secretRef: {name: orders-db}\n  migration: {secretRef: {name: orders-db-owner}}\n", w.manifests.Namespace))
+		w.shopOutbox("")
 		create := func(i int) {
 			w.apply(fmt.Sprintf("apiVersion: outbox.dev/v1alpha1\nkind: OutboxDispatcher\nmetadata: {name: d%[2]d, namespace: %[1]s}\nspec:\n  outboxRef: {name: shop}\n  namespace: tenant-%[2]d\n  sink: {http: {url: %[3]q}}\n",
 				w.manifests.Namespace, i, w.manifests.SinkURL))

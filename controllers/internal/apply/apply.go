@@ -29,7 +29,7 @@ import (
 // an object that was edited since has another version, so it is applied again. After a restart it
 // remembers nothing and applies everything once.
 type Applier struct {
-	// Adopts lets Apply take over an object with the labels of the operator that nobody controls, as when the owner was
+	// Adopts lets Apply take over an object with the labels of the operator and without a controller, as when the owner was
 	// deleted with --cascade=orphan.
 	Adopts bool
 	// Inherited are labels of the owner that objects have too, but for those that they have already. Nil for none.

@@ -61,7 +61,7 @@ func (h *health) Start(ctx context.Context) error {
 	ticker := time.NewTicker(reachEvery)
 	defer ticker.Stop()
 	for {
-		h.look(ctx)
+		h.tryToReach(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -70,10 +70,10 @@ func (h *health) Start(ctx context.Context) error {
 	}
 }
 
-// NeedLeaderElection makes a manager that stands by look too.
+// NeedLeaderElection makes a manager that stands by try too.
 func (h *health) NeedLeaderElection() bool { return false }
 
-func (h *health) look(ctx context.Context) {
+func (h *health) tryToReach(ctx context.Context) {
 	within, cancel := context.WithTimeout(ctx, reachEvery)
 	defer cancel()
 	err := h.reach(within)
@@ -84,7 +84,7 @@ func (h *health) look(ctx context.Context) {
 	}
 }
 
-// check is the answer of /readyz.
+// check is the result of /readyz.
 func (h *health) check(req *http.Request) error {
 	ctx, cancel := context.WithTimeout(req.Context(), syncWithin)
 	defer cancel()

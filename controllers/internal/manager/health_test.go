@@ -38,7 +38,7 @@ func TestReadyWhileTheManagerWorks(t *testing.T) {
 			}
 			return nil
 		}
-		h.look(t.Context())
+		h.tryToReach(t.Context())
 		got := ""
 		if err := h.check(httptest.NewRequest("GET", "/readyz", nil)); err != nil {
 			got = err.Error()

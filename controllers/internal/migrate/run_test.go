@@ -15,7 +15,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 )
 
-// Anybody may make a Job with our labels: it does not count as the migration of the object, and stays. CONTRACT: C-101
+// Every user may make a Job with our labels: it does not count as the migration of the object, and stays. CONTRACT: C-101
 func TestAStrangersJobMigratesNothing(t *testing.T) {
 	owner := &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders", UID: "orders"}}
 	wanted := &desired.Migration{Hash: "wanted"}
