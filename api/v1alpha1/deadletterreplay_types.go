@@ -5,8 +5,8 @@ import (
 )
 
 // DeadLetterReplay puts dead events back, or marks them as handled: a set of dead letters, chosen by a selector, at a
-// rate. The operator runs one Job for it, with a login of its own (spec.database.replayLogin of the dispatcher, or
-// spec.replayLogin of the Outbox), and reports here how far it is. The set is fixed when the Job begins.
+// rate. The operator runs one Job for it, with a login of its own (spec.replayLogin of the Outbox), and reports here
+// how far it is. The set is fixed when the Job begins.
 //
 // Deleting the object stops it after the batch that is under way: what waits is skipped, and its dead letters stay open.
 //

@@ -82,8 +82,8 @@ type OutboxDispatcherStatus struct {
 	// +optional
 	ObservedTime *metav1.Time `json:"observedTime,omitempty"`
 
-	// retention is what was removed under spec.database.retention, or under that of
-	// the Outbox.
+	// retention is what was removed under spec.retention of the Outbox, or under the
+	// defaults.
 	// +optional
 	Retention *RetentionStatus `json:"retention,omitempty"`
 
