@@ -148,7 +148,7 @@ func mapped(columns map[string]string) (layout, error) {
 		l.position = columns["created"]
 	}
 	orElse("created", "now()")
-	orElse("due", "now()") // order comes from seq, and a time of creation may be of another zone
+	orElse("due", "least("+l.fields["created"]+", now())") // a time of creation may be of another zone
 	orElse("attempts", "0")
 	l.order = "{r}." + quote(l.position) + ", {r}." + quote(l.id)
 	return l, nil

@@ -90,7 +90,7 @@ type Backlog struct {
 // badWhenTrue are the conditions that say what is wrong. Reconciling is none: it passes.
 var badWhenTrue = []string{
 	v1alpha1.StalledCondition, v1alpha1.TopicsPausedCondition, v1alpha1.TopicsSharedCondition, v1alpha1.DeadLettersPresentCondition,
-	v1alpha1.VacuumHeldBackCondition, v1alpha1.ReconcilingCondition,
+	v1alpha1.VacuumHeldBackCondition, v1alpha1.TypesUnregisteredCondition, v1alpha1.ReconcilingCondition,
 }
 
 func newReport(obd *v1alpha1.OutboxDispatcher, now time.Time) Report {

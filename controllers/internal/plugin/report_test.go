@@ -40,6 +40,7 @@ func troubled() *v1alpha1.OutboxDispatcher {
 			condition(v1alpha1.SinkReachableCondition, metav1.ConditionFalse, "ConnectionFailed", "http://orders does not respond; start it."),
 			condition(v1alpha1.DeadLettersPresentCondition, metav1.ConditionTrue, "DeadLetters", "Events are dead; look at them."),
 			condition(v1alpha1.TopicsSharedCondition, metav1.ConditionFalse, "NotShared", "No other dispatcher has these topics."),
+			condition(v1alpha1.TypesUnregisteredCondition, metav1.ConditionFalse, "NotUsed", "No OutboxConsumer says who consumes what."),
 			condition(v1alpha1.ReconcilingCondition, metav1.ConditionTrue, "Progressing", "A rollout is under way."),
 			condition(v1alpha1.ReadyCondition, metav1.ConditionFalse, "ConnectionFailed", "http://orders does not respond; start it."),
 		},

@@ -146,7 +146,7 @@ func TestBadCommandLinesAndFiles(t *testing.T) {
 		{[]string{"run", "-f", "/does/not/exist"}, 78, []string{"/does/not/exist", "name the file with -f"}},
 		{[]string{"run", "-f", only, "extra"}, 1, []string{"extra"}},
 		{[]string{"run", "--bogus"}, 1, []string{"unknown flag: --bogus"}},
-		{[]string{"bogus"}, 1, []string{`unknown command "bogus"`}},
+		{[]string{"bogus"}, 1, []string{`dispatcher has no command "bogus"; name one of these: adopt, `}},
 		{[]string{"run", "-f", bad}, 78, []string{"line 8, column 12: batchSize is number 0.5; write a whole number"}},
 		{[]string{"run", "-f", slow}, 78, []string{"pollInterval must be at most a third of lease (10s)", "concurrency is -1; set it from 1 to 1000"}},
 		{[]string{"run", "-f", unreadable}, 78, []string{"database.dsn does not make a valid connection string"}},
