@@ -32,6 +32,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/observe"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/pace"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/references"
 )
 
@@ -221,6 +222,9 @@ func (r *Reconciler) phases(ctx context.Context, obd *v1alpha1.OutboxDispatcher,
 	}
 	if o.outbox, err = r.resolveOutbox(ctx, obd); err != nil || disabled {
 		return err
+	}
+	if sentence := desired.SpecTooLarge(obd); sentence != "" {
+		return problem.Stalling(v1alpha1.WorkloadAvailableCondition, v1alpha1.ReasonInvalidConfiguration, sentence)
 	}
 	files, err := r.applyFiles(ctx, obd, o.outbox)
 	if err != nil {

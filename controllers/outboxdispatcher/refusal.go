@@ -54,7 +54,7 @@ func newest(pod *corev1.Pod, d *appsv1.Deployment) bool {
 var pipelineField = regexp.MustCompile(`(^|; )((?:routes|validation|transform)\[)`)
 
 // unknownField is a field of the file that the pod's image does not know. The operator wrote it.
-var unknownField = regexp.MustCompile(`(?:line \d+, column \d+: )?(\S+) is not a field; correct its name, or remove it`)
+var unknownField = regexp.MustCompile(`(?:line \d+, column \d+: )?(\S+) is not a field; (?:correct its name, or remove it|did you mean \w+\?)`)
 
 // refusedBy makes sentences about the spec of a dispatcher's words about its file.
 func refusedBy(words string) *problem.Problem {

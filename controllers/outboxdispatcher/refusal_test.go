@@ -1,11 +1,14 @@
 package outboxdispatcher_test
 
 import (
+	"strings"
+
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -52,10 +55,35 @@ var _ = Describe("what the spec says of pods", Label("workload"), func() {
 		Expect(c.admin.Delete(c.ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
 
 		// The operator itself may write what the pods' image does not know.
-		c.pod("older", ended(desired.Container, 78, "configuration /etc/outbox/config/config.yaml: line 31, column 1: verifiedTypesFile is not a field; correct its name, or remove it"))
+		pod = c.pod("older", ended(desired.Container, 78, "configuration /etc/outbox/config/config.yaml: line 31, column 1: verifiedTypesFile is not a field; correct its name, or remove it"))
 		c.expect(kstatus.FailedStatus, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidConfiguration,
 			"The image of the dispatcher does not know verifiedTypesFile, which this operator writes: it is older; give"})
+		Expect(c.admin.Delete(c.ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
+		c.pod("older-too", ended(desired.Container, 78, "configuration /etc/outbox/config/config.yaml: line 3, column 1: notify is not a field; did you mean notes?"))
+		c.expect(kstatus.FailedStatus, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidConfiguration, "The image of the dispatcher does not know notify, which"})
 		Expect(c.requests.forbidden()).To(BeEmpty())
+	})
+
+	// CONTRACT: C-105
+	It("that is too large says so, leaves the pods as they are, and can be stopped", func() {
+		c := start(tick)
+		obd := c.dispatcher()
+		c.create(obd)
+		c.rollOut(c.healthy())
+		c.expect(kstatus.CurrentStatus)
+		template := c.deployment().Spec.Template.String()
+		edit(c, obd, func(o *api.OutboxDispatcher) {
+			for range 5 {
+				o.Spec.Validation = append(o.Spec.Validation, api.Validation{Schema: &api.PayloadSchema{Inline: `{"title":"` + strings.Repeat("x", 60<<10) + `"}`}})
+			}
+		})
+		c.expect(kstatus.FailedStatus, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidConfiguration, "and 262144 are the most; put schemas into ConfigMaps"},
+			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, ""})
+		Expect(c.deployment().Spec.Template.String()).To(Equal(template))
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Replicas = ptr.To[int32](0) })
+		Eventually(func() int32 { return *c.deployment().Spec.Replicas }).Should(BeZero())
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Validation, o.Spec.Replicas = nil, ptr.To[int32](1) })
+		Eventually(func() int32 { return *c.deployment().Spec.Replicas }).Should(BeEquivalentTo(1))
 	})
 
 	// The labels of a chart are welcome, and cost no write. CONTRACT: C-100

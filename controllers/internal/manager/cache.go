@@ -99,6 +99,7 @@ func slimUsers(m *metav1.ObjectMeta) {
 func slimDispatcher(o *v1alpha1.OutboxDispatcher) {
 	slimUsers(&o.ObjectMeta)
 	desired.BoundTemplate(o.Spec.PodTemplate)
+	desired.BoundSpec(o)
 }
 
 func slimOutbox(o *v1alpha1.Outbox) {
@@ -132,7 +133,7 @@ func bounded(all map[string]string) map[string]string {
 	own := map[string]string{}
 	for _, key := range []string{
 		desired.LabelDispatcher, desired.LabelOutbox, desired.LabelReplay, desired.LabelComponent, desired.LabelManagedBy, desired.LabelMigration,
-		desired.AnnotationState, desired.AnnotationConsumers, desired.AnnotationSpec, desired.AnnotationGeneration, desired.AnnotationTemplate, desired.AnnotationAttempt, desired.AnnotationReplay, v1alpha1.AnnotationReconcile, batchv1.JobNameLabel, batchv1.ControllerUidLabel,
+		desired.AnnotationState, desired.AnnotationConsumers, desired.AnnotationSpec, desired.AnnotationGeneration, desired.AnnotationTemplate, desired.AnnotationAttempt, desired.AnnotationReplay, desired.AnnotationBytes, v1alpha1.AnnotationReconcile, batchv1.JobNameLabel, batchv1.ControllerUidLabel,
 	} {
 		if value, ok := all[key]; ok {
 			own[key] = problem.Clip(value, maxNameBytes)

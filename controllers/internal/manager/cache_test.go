@@ -117,6 +117,21 @@ func TestTemplatesThatAreTooLargeAreNotKept(t *testing.T) {
 	}
 }
 
+// A spec that is too large takes no memory, and keeps what a stop needs.
+func TestSpecsThatAreTooLargeAreNotKept(t *testing.T) {
+	obd := &v1alpha1.OutboxDispatcher{Spec: v1alpha1.OutboxDispatcherSpec{Replicas: ptr.To[int32](0), State: v1alpha1.StatePaused, Topics: []string{"orders"}}}
+	for range 5 {
+		obd.Spec.Validation = append(obd.Spec.Validation, v1alpha1.Validation{Schema: &v1alpha1.PayloadSchema{Inline: strings.Repeat("x", 64<<10)}})
+	}
+	kept := transform(t, obd).(*v1alpha1.OutboxDispatcher)
+	if bytes := len(encode(t, kept)); bytes > 4<<10 {
+		t.Errorf("%d bytes are kept", bytes)
+	}
+	if !strings.Contains(desired.SpecTooLarge(kept), " have 32") || *kept.Spec.Replicas != 0 || kept.Spec.State != v1alpha1.StatePaused || len(kept.Spec.Topics) != 1 {
+		t.Errorf("got %+v, %q", kept.Spec, desired.SpecTooLarge(kept))
+	}
+}
+
 // transform is what the cache keeps. It checks that the cache keeps the same of that: client-go transforms twice.
 func transform(t *testing.T, o runtime.Object) any {
 	t.Helper()
