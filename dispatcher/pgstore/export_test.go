@@ -45,10 +45,11 @@ func Recall(store dispatcher.Store) {
 	}
 }
 
-// NoPass keeps the store's next claim from a step of a pass, which it would make when the last one was long ago.
+// NoPass keeps the store's next claim from a step of a pass, which it would make when the last one was long ago, and from
+// looking back, which it would do when a pass took several steps.
 func NoPass(store dispatcher.Store) {
 	for _, p := range store.(*Store).keyed.byTopic {
-		p.passing, p.nextPass = false, time.Now().Add(time.Hour)
+		p.passing, p.long, p.nextPass = false, false, time.Now().Add(time.Hour)
 	}
 }
 

@@ -112,7 +112,7 @@ func TestClaimsThatWait(t *testing.T) {
 func TestKeysNextToDenseRanges(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
-	o.fillKeys(1600, 1600, "orders")
+	o.fillKeys(8000, 8000, "orders")
 	pgtest.Exec(o, `update outbox.outbox_events set topic = case when seq % 4 < 2 then 'orders' else 'others' end,
 		aggregate_id = case when seq % 2 = 0 then 'hot' else aggregate_id end`)
 	made := o.count()
@@ -165,7 +165,7 @@ func TestKeysNextToDenseRanges(t *testing.T) {
 		}
 		held = nil
 	}
-	for range 10 { // on a slow machine the first passes take longer
+	for range 80 { // on a slow machine the first passes take longer
 		before := made.dense.Load()
 		claim(0, "", "")
 		ack()
