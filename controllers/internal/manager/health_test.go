@@ -3,6 +3,7 @@ package manager
 import (
 	"context"
 	"errors"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -40,7 +41,7 @@ func TestReadyWhileTheManagerWorks(t *testing.T) {
 		}
 		h.tryToReach(t.Context())
 		got := ""
-		if err := h.check(httptest.NewRequest("GET", "/readyz", nil)); err != nil {
+		if err := h.check(httptest.NewRequest(http.MethodGet, "/readyz", nil)); err != nil {
 			got = err.Error()
 		}
 		if !strings.Contains(got, c.want) || (c.want == "") != (got == "") {
