@@ -61,7 +61,7 @@ var _ = It("replays dead events as an object, through crashes and deletion", Lab
 	Expect(w.kubectl("get", "events", "--field-selector=reason=Stopped")).To(ContainSubstring("are skipped (stopped)"))
 
 	By("the other one finishes")
-	w.kubectl("wait", "--for=condition=Ready", "dlr/first", "--timeout=4m")
+	w.kubectl("wait", "--for=condition=Complete", "dlr/first", "--timeout=4m")
 	Expect(strings.Fields(w.kubectl("get", "dlr", "first", "--no-headers"))).To(ContainElements("first", "Replay", "True", "Finished", strconv.Itoa(rows)))
 	Expect(count("status = 'delivered'")()).To(BeEquivalentTo(rows))
 	Expect(w.number(`select count(*) from (select event_id from outbox.outbox_replay_items where state = 'delivered' group by 1 having count(*) > 1) as twice`)).To(BeZero())
