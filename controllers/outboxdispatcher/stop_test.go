@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -188,3 +189,20 @@ var _ = Describe("a stop", Label("stop"), func() {
 			want{api.SourceReachableCondition, metav1.ConditionUnknown, api.ReasonNotObserved, "spec.replicas is 0"})
 	})
 })
+
+// hold holds the responses of such requests back until the spec calls release.
+func (r *requests) hold(holds func(*http.Request) bool) (release func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.holds, r.release = holds, make(chan struct{})
+	release = sync.OnceFunc(func() { close(r.release) })
+	DeferCleanup(release)
+	return release
+}
+
+// heldBack is how many responses were held back.
+func (r *requests) heldBack() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.held
+}

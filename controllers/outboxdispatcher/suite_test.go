@@ -389,20 +389,3 @@ func (c *cluster) events(reason string) (notes []string) {
 	}
 	return notes
 }
-
-// hold holds the responses of such requests back until the spec calls release.
-func (r *requests) hold(holds func(*http.Request) bool) (release func()) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.holds, r.release = holds, make(chan struct{})
-	release = sync.OnceFunc(func() { close(r.release) })
-	DeferCleanup(release)
-	return release
-}
-
-// heldBack is how many responses were held back.
-func (r *requests) heldBack() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.held
-}
