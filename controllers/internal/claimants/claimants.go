@@ -3,6 +3,7 @@
 package claimants
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -33,7 +34,10 @@ func where(spec *v1alpha1.OutboxDispatcherSpec) string {
 		return ofOutbox(spec.OutboxRef.Name)
 	}
 	db := spec.Database
-	return strings.Join([]string{"Secret", db.SecretRef.Name, db.SecretRef.Key, db.Schema}, "/")
+	if db == nil {
+		return "" // from before the rules of the definition, which require one of the two
+	}
+	return strings.Join([]string{"Secret", db.SecretRef.Name, cmp.Or(db.SecretRef.Key, "dsn"), db.Schema}, "/")
 }
 
 func ofOutbox(name string) string { return "Outbox/" + name }

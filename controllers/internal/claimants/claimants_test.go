@@ -24,6 +24,8 @@ func TestWhere(t *testing.T) {
 		"two Secrets":            {of("db", "", "outbox"), of("other", "", "outbox"), false},
 		"two keys of one Secret": {of("db", "", "outbox"), of("db", "uri", "outbox"), false},
 		"two schemas":            {of("db", "", "outbox"), of("db", "", "other"), false},
+		"the key by default":     {of("db", "", "outbox"), of("db", "dsn", "outbox"), true},
+		"neither":                {api.OutboxDispatcherSpec{}, outbox("db"), false},
 		"an Outbox and a Secret": {outbox("db"), of("db", "", "outbox"), false},
 	} {
 		if got := where(&c.a) == where(&c.b); got != c.same {

@@ -41,7 +41,7 @@ const (
 	// AnnotationConsumers on a pod is the hash of the event types with a verified consumer.
 	AnnotationConsumers = "outbox.dev/consumers"
 	// AnnotationReplay is on a DeadLetterReplay that has begun: its UID. One that was made from a backup has another's.
-	AnnotationReplay = "outbox.dev/replay"
+	AnnotationReplay = "outbox.dev/replay-uid"
 	// AnnotationGeneration is on a Deployment: the generation of the OutboxDispatcher that it was made of, and after a
 	// slash that of its Outbox.
 	AnnotationGeneration = "outbox.dev/generation"

@@ -123,6 +123,13 @@ var _ = Describe("register", Label("register", "rights"), func() {
 		Expect(err).NotTo(HaveOccurred())
 		Expect(verifies.Patch(ctx, consumer, patch("team-pipeline"))).To(MatchError(ContainSubstring("changes spec.evidence alone")), "what is registered is the team's to say")
 		Expect(edits.Patch(ctx, consumer, patch("team-mail"))).To(Succeed(), "evidence stays while the team edits")
+		file := "apiVersion: outbox.dev/v1alpha1\nkind: OutboxConsumer\nmetadata: {name: billing, namespace: " + w.namespace + "}\n" +
+			"spec: {eventTypes: [\"order.*\"], ownerTeam: team-git, idempotencyMechanism: UniqueKey}\n"
+		for _, args := range [][]string{{"apply", "-f", "-"}, {"apply", "--server-side", "--force-conflicts", "-f", "-"}} {
+			_, err := envtest.Kubectl(GinkgoTB(), file, args...)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(evidence(ctx)).NotTo(BeNil(), "a file without evidence leaves it: %v", args)
+		}
 		Expect(evidence(ctx)).NotTo(BeNil())
 	})
 })
