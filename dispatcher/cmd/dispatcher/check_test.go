@@ -8,13 +8,16 @@ import (
 	"strings"
 	"testing"
 
-	goredis "github.com/redis/go-redis/v9"
-
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	amqp "github.com/rabbitmq/amqp091-go"
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	hackkafka "github.com/outbox-operator/outbox-operator/hack/servers/kafka"
 	hacknats "github.com/outbox-operator/outbox-operator/hack/servers/nats"
+	"github.com/outbox-operator/outbox-operator/hack/servers/rabbitmq"
 	hackredis "github.com/outbox-operator/outbox-operator/hack/servers/redis"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
@@ -74,6 +77,70 @@ func TestCheckFailsWithoutTheConfiguredPlace(t *testing.T) {
 	}
 }
 
+// The file names a destination for each of its topics: check reports the one that is missing, with the remedy.
+func TestCheckFailsWithoutAPlaceOfATopic(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	for sink, test := range map[string]struct {
+		open func(t *testing.T) (yaml string)
+		want []string
+	}{
+		"Kafka": {func(t *testing.T) string {
+			b, err := hackkafka.Start(t.Context(), hackkafka.Options{})
+			started(t, b, err, hackkafka.ErrMissing)
+			client, err := kgo.NewClient(kgo.SeedBrokers(b.Address(hackkafka.Plain)))
+			check(t, err)
+			defer client.Close()
+			_, err = kadm.NewClient(client).CreateTopic(t.Context(), 1, 1, nil, "orders")
+			check(t, err)
+			return fmt.Sprintf("{kafka: {brokers: ['%s']}}", b.Address(hackkafka.Plain))
+		}, []string{"FAIL sink: topic payments at ", "create it, as with kafka-topics.sh --create --topic payments"}},
+		"NATS": {func(t *testing.T) string {
+			s, err := hacknats.Start(t.Context(), hacknats.Options{})
+			started(t, s, err, nil)
+			makeStream(t, s.URL(), "orders")
+			return fmt.Sprintf("{nats: {servers: ['%s']}}", s.URL())
+		}, []string{"FAIL sink: subject payments at ", "create one that captures it"}},
+		"RabbitMQ": {func(t *testing.T) string {
+			b, err := rabbitmq.Start(t.Context(), rabbitmq.Options{
+				Users: map[string]string{"outbox": secret}, Permissions: map[string][3]string{"outbox": {".*", ".*", ".*"}},
+			})
+			started(t, b, err, rabbitmq.ErrMissing)
+			for name, text := range map[string]string{"user": "outbox", "password": secret} {
+				check(t, os.WriteFile(filepath.Join(o.dir, name), []byte(text), 0o600))
+			}
+			conn, err := amqp.Dial(fmt.Sprintf("amqp://outbox:%s@%s", secret, b.Address(rabbitmq.Plain)))
+			check(t, err)
+			defer func() { check(t, conn.Close()) }()
+			channel, err := conn.Channel()
+			check(t, err)
+			_, err = channel.QueueDeclare("orders", true, false, false, false, nil)
+			check(t, err)
+			return fmt.Sprintf("{rabbitmq: {addresses: ['%[1]s']}, auth: {type: Plain, usernameFile: %[2]s/user, secretFile: %[2]s/password}}", b.Address(rabbitmq.Plain), o.dir)
+		}, []string{`FAIL sink: `, `"payments"`, "does not exist; declare it"}},
+	} {
+		t.Run(sink, func(t *testing.T) {
+			yaml := dispatching(test.open(t))
+			want := append(test.want, "ok   sink: the destination responds", "ok   sink: 1 of 2 destinations of the file are there: orders\n", "dispatcher: 1 of 7 checks failed")
+			run(t, "", "check", "-f", o.file(t, o.dispatcher, yaml+"topics: [orders, payments]\n")).ended(t, 1, want...)
+			routed := yaml + `routes: [{topics: [returns], to: '"orders"'}, {to: 'event.type == "x" ? "x" : "payments"'}]` + "\n"
+			run(t, "", "check", "-f", o.file(t, o.dispatcher, routed)).ok(t, "ok   sink: 1 of 1 destinations of the file are there: orders\n")
+		})
+	}
+}
+
+// makeStream makes a stream of NATS that takes the subject of its name.
+func makeStream(t *testing.T, url, name string) {
+	t.Helper()
+	conn, err := nats.Connect(url)
+	check(t, err)
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	check(t, err)
+	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{name}})
+	check(t, err)
+}
+
 // A destination that takes smaller messages than enqueue is warned of.
 func TestCheckWarnsOfSmallMessages(t *testing.T) {
 	t.Parallel()
@@ -81,13 +148,7 @@ func TestCheckWarnsOfSmallMessages(t *testing.T) {
 	for limit, want := range map[string]string{"1MB": "WARN sink: it takes messages of 1048576 bytes (the server's max_payload)", "2MB": ""} {
 		s, err := hacknats.Start(t.Context(), hacknats.Options{Settings: "max_payload: " + limit + "\n"})
 		started(t, s, err, nil)
-		conn, err := nats.Connect(s.URL())
-		check(t, err)
-		defer conn.Close()
-		js, err := jetstream.New(conn)
-		check(t, err)
-		_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders"}})
-		check(t, err)
+		makeStream(t, s.URL(), "orders")
 		file := o.file(t, o.dispatcher, dispatching(fmt.Sprintf("{nats: {servers: ['%s'], subject: orders}}", s.URL())))
 		result := run(t, "", "check", "-f", file)
 		result.ok(t, "ok   sink: ", want)

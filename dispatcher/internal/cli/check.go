@@ -27,9 +27,9 @@ func checkCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "check -f FILE [--data]", Short: "Try everything that run needs, and say what is wrong", Args: cobra.NoArgs,
 		Long: `Check the file, the database, its schema, the login's rights, with wakeUp Listen whether wake-ups are
-received, and the destination: the one topic, stream or table that the file names; with notify, also
-the address that is notified of dead letters. Nothing is changed, and no event is sent. Each check is a line that starts with
-"ok" or "FAIL"; "WARN" does not fail the command.
+received, and the destination: each topic, stream, queue or table that the sink, topics or routes of the file name; with
+notify, also the address that is notified of dead letters. Nothing is changed, and no event is sent. Each check is a line
+that starts with "ok" or "FAIL"; "WARN" does not fail the command.
 
 With --data, check the outbox's rows instead: for how long an event has been due, how many wait for a retry, how
 deliveries ended in the last 5 minutes, what became dead in the last hour, and rows that no worker delivers. It reads by
@@ -99,8 +99,8 @@ func (c *checks) all(ctx context.Context, file string) {
 	if cfg.ValidateDatabase() == nil {
 		c.database(ctx, cfg)
 	}
-	if invalid == nil && c.pipeline(ctx, cfg) {
-		c.sink(ctx, cfg)
+	if invalid == nil && c.pipeline(ctx, cfg) && c.sink(ctx, cfg) {
+		c.places(ctx, cfg)
 	}
 	if invalid == nil {
 		c.address(ctx, cfg)
@@ -224,15 +224,44 @@ func (c *checks) pipeline(ctx context.Context, cfg config.Config) (compiled bool
 	return true
 }
 
-func (c *checks) sink(ctx context.Context, cfg config.Config) {
+func (c *checks) sink(ctx context.Context, cfg config.Config) (responds bool) {
+	if !c.report("sink", "the destination responds", probe(ctx, cfg)) {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	c.limit(ctx, cfg)
+	return true
+}
+
+// probe probes the sink of a configuration, once.
+func probe(ctx context.Context, cfg config.Config) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	s, err := sink.New(cfg, io.Discard)
-	if err == nil {
-		err = errors.Join(s.Probe(ctx), s.Close(ctx))
+	if err != nil {
+		return err
 	}
-	if c.report("sink", "the destination responds", err) {
-		c.limit(ctx, cfg)
+	return errors.Join(s.Probe(ctx), s.Close(ctx))
+}
+
+// places reports the destinations that the topics and routes of the file name and that cannot be used.
+func (c *checks) places(ctx context.Context, cfg config.Config) {
+	places, err := sink.Places(cfg)
+	for _, problem := range each(err) {
+		c.report("sink", "", problem)
+	}
+	var found []string
+	for _, p := range places {
+		if err := probe(ctx, p.Config); err != nil {
+			c.report("sink", "", err)
+		} else {
+			found = append(found, p.Name)
+		}
+	}
+	const listed = 10
+	if len(found) > 0 {
+		c.report("sink", fmt.Sprintf("%d of %d destinations of the file are there: %s", len(found), len(places), strings.Join(found[:min(len(found), listed)], ", ")), nil)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/ast"
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
 
@@ -91,6 +92,18 @@ func (x *Expression) Text() string { return x.text }
 
 // PatternStates is about how many states the regular expressions have that are written out in the expression.
 func (x *Expression) PatternStates() int { return x.states }
+
+// ReadsOnly reports whether these are all the fields of event that the expression reads.
+func (x *Expression) ReadsOnly(fields ...string) bool {
+	idents := ast.MatchDescendants(ast.NavigateAST(x.ast.NativeRep()), ast.KindMatcher(ast.IdentKind))
+	return !slices.ContainsFunc(idents, func(ident ast.NavigableExpr) bool {
+		if ident.AsIdent() != "event" {
+			return false
+		}
+		parent, ok := ident.Parent()
+		return !ok || parent.Kind() != ast.SelectKind || !slices.Contains(fields, parent.AsSelect().FieldName())
+	})
+}
 
 // String runs the expression. An error says why it cannot be computed for the event, and holds nothing
 // of the event.

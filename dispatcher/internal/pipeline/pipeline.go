@@ -117,21 +117,67 @@ func (p *Pipeline) Route() func(*dispatcher.Event) (string, error) {
 }
 
 func (p *Pipeline) route(e *dispatcher.Event) (string, error) {
+	r := p.routeOf(e.Topic)
+	if r == nil {
+		return "", unrouted(e.Topic)
+	}
+	to, err := r.to.String(e)
+	if err == nil && to == "" {
+		err = errors.New("it makes an empty string")
+	}
+	if err != nil {
+		return "", uncomputed(dispatcher.Cause{Class: dispatcher.ClassRoute, Code: r.field}, Finding{Field: r.field + ".to"}, e, r.field+".to", r.to, err, "or what is enqueued")
+	}
+	return to, nil
+}
+
+// routeOf is the first route that takes the topic, or nil.
+func (p *Pipeline) routeOf(topic string) *route {
+	for i, r := range p.routes {
+		if len(r.topics) == 0 || slices.Contains(r.topics, topic) {
+			return &p.routes[i]
+		}
+	}
+	return nil
+}
+
+func unrouted(topic string) error {
+	return dispatcher.WithCause(dispatcher.Cause{Class: dispatcher.ClassRoute, Code: dispatcher.CodeNoHandler},
+		fmt.Errorf("topic %q: %w: no route takes it; add one to routes, or one without topics, or leave the topic out of this dispatcher", topic, dispatcher.ErrNoHandler))
+}
+
+// Places returns where the routes send the events of these topics of a namespace, as far as that depends on the topic
+// alone, each place once. No topics are all: those that the routes name, and the others where they have one place.
+// It fails with the topics that no route takes, and those whose route cannot be computed.
+func (p *Pipeline) Places(namespace string, topics []string) (places []string, err error) {
+	all := len(topics) == 0
 	for _, r := range p.routes {
-		if len(r.topics) > 0 && !slices.Contains(r.topics, e.Topic) {
+		of, known := topics, []string{"namespace", "topic"}
+		if all {
+			of = r.topics
+		}
+		if all && len(r.topics) == 0 {
+			of, known = []string{""}, known[:1]
+		}
+		if !r.to.ReadsOnly(known...) {
 			continue
 		}
-		to, err := r.to.String(e)
-		if err == nil && to == "" {
-			err = errors.New("it makes an empty string")
+		for _, topic := range of {
+			if at := p.routeOf(topic); at == nil || at.field != r.field {
+				continue
+			}
+			to, failed := p.route(&dispatcher.Event{Namespace: namespace, Topic: topic})
+			if err = errors.Join(err, failed); failed == nil && !slices.Contains(places, to) {
+				places = append(places, to)
+			}
 		}
-		if err != nil {
-			return "", uncomputed(dispatcher.Cause{Class: dispatcher.ClassRoute, Code: r.field}, Finding{Field: r.field + ".to"}, e, r.field+".to", r.to, err, "or what is enqueued")
-		}
-		return to, nil
 	}
-	return "", dispatcher.WithCause(dispatcher.Cause{Class: dispatcher.ClassRoute, Code: dispatcher.CodeNoHandler},
-		fmt.Errorf("topic %q: %w: no route takes it; add one to routes, or one without topics, or leave the topic out of this dispatcher", e.Topic, dispatcher.ErrNoHandler))
+	for _, topic := range topics {
+		if p.routeOf(topic) == nil {
+			err = errors.Join(err, unrouted(topic))
+		}
+	}
+	return places, err
 }
 
 // Check reports what was compiled, an entry at a time, and reads the registry's schemas.

@@ -1,0 +1,82 @@
+package sink
+
+import (
+	"slices"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+)
+
+// Place is one of the destinations in a sink: a Kafka topic, a NATS subject, a RabbitMQ queue, a Redis stream, or a
+// cloud's queue or topic.
+type Place struct {
+	// Name is the destination's.
+	Name string
+	// Config is the configuration with this as the only destination, whose Probe finds out whether it is there.
+	Config config.Config
+}
+
+// Places returns the destinations that cfg's topics and routes name, whatever event comes, each once. It
+// returns none where the sink has one destination, which its own Probe checks, and for http and an exchange of RabbitMQ
+// with a name, whose parts cannot be queried. cfg must be valid.
+// It fails when the pipeline does not compile, and with the topics that no route takes.
+func Places(cfg config.Config) (places []Place, err error) {
+	var names []string
+	p, err := Pipeline(cfg)
+	switch {
+	case err != nil:
+		return nil, err
+	case p.Route() != nil:
+		names, err = p.Places(cfg.Namespace, cfg.Topics)
+	case !only(cfg.Sink):
+		names = slices.Compact(slices.Sorted(slices.Values(cfg.Topics)))
+	}
+	for _, name := range names {
+		at := cfg
+		at.Routes, at.Sink = nil, cfg.Sink.Clone()
+		if direct(at.Sink, name) {
+			places = append(places, Place{name, at})
+		}
+	}
+	return places, err
+}
+
+// only reports whether the sink's settings name the one destination of all events.
+func only(s config.Sink) bool {
+	switch s.Kind() {
+	case "kafka":
+		return s.Kafka.Topic != ""
+	case "nats":
+		return s.NATS.Subject != ""
+	case "rabbitmq":
+		return s.RabbitMQ.RoutingKey != ""
+	case "redis":
+		return s.Redis.Stream != ""
+	case "pubSub":
+		return s.PubSub.Topic != ""
+	case "serviceBus":
+		return s.ServiceBus.Queue+s.ServiceBus.Topic != ""
+	}
+	return true
+}
+
+// direct makes name the one destination of all events. It reports whether a Probe can check that.
+func direct(s config.Sink, name string) bool {
+	switch s.Kind() {
+	case "kafka":
+		s.Kafka.Topic = name
+	case "nats":
+		s.NATS.Subject = name
+	case "rabbitmq":
+		s.RabbitMQ.RoutingKey = name
+		return s.RabbitMQ.Exchange == ""
+	case "redis":
+		s.Redis.Stream = name
+	case "pubSub":
+		s.PubSub.Topic = name
+	case "serviceBus":
+		s.ServiceBus.Queue, s.ServiceBus.Topic = name, ""
+	default:
+		return false
+	}
+	return true
+}
