@@ -14,8 +14,8 @@
 //   - Each claim has a number, the lease of the rows that it takes. Every write-back names it, so a
 //     worker that lost its lease changes nothing (CONTRACT C-23).
 //   - The lease number is the fencing token, which is published with the message. It only rises for a row,
-//     through retries, releases and replays (CONTRACT C-27). A crash of the database that forgets claims
-//     which it had not flushed may repeat the last ones.
+//     through retries, releases and replays, and where the database has forgotten claims: after a crash, a
+//     failover, a restore or a move (CONTRACT C-27).
 //   - All time is the database's clock; the worker's own clock only measures how long it has
 //     held a lease (CONTRACT C-3). Where that clock stood still with a virtual machine, the lease number
 //     refuses what the worker writes back.

@@ -39,6 +39,8 @@ func Grants(schema, role string, kind Kind) []string {
 			"grant select, update, delete on table "+on("outbox_events")+to,
 			"grant select, insert, delete, update (resolution, resolved_at, resolved_by, notify_at, notify_attempts, notified_at) on table "+on("outbox_dead_letters")+to,
 			"grant usage on sequence "+on("outbox_leases")+to,
+			"grant select on table "+on("outbox_fence")+to,
+			"grant execute on function "+on("outbox_fence_raise")+to,
 			"grant select, insert, update, delete on table "+on("outbox_workers")+to,
 			"grant select, insert, update on table "+on("outbox_sweeps")+to,
 			"grant select on table "+on("outbox_replays")+to,

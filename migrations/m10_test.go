@@ -125,6 +125,22 @@ func TestM10SelectionRule(t *testing.T) {
 	pgtest.Exec(d, `commit`)
 }
 
+// A worker's claims keep the tokens rising after a crash of the server, as a dispatcher's do.
+// CONTRACT: C-27
+func TestM10RaisesTheFence(t *testing.T) {
+	t.Parallel()
+	d := withM10(t, m10)
+	d.publish("1")
+	d.publish("2")
+	d.claim("worker-1", 1)
+	pgtest.Exec(d, `truncate outbox.outbox_fence`) // as recovery does
+	pgtest.Exec(d, `select setval('outbox.outbox_leases', 1, false)`)
+	d.claim("worker-1", 1)
+	if rising := pgtest.Value[bool](d, `select (select lease from outbox.outbox_events where seq = 2) > 32768 and exists (select from outbox.outbox_fence)`); !rising {
+		t.Error("a claim after a crash does not raise the leases")
+	}
+}
+
 // Concurrent claims exclude each other and do not wait.
 // REQUIREMENT: M10-10
 func TestM10ClaimsDoNotWait(t *testing.T) {

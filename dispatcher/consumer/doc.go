@@ -31,9 +31,8 @@
 // The dispatcher gives a delivery up when its lease ends, and begins another one with a higher fencing token; the first may
 // still run. Without Options.Fence the one that records first wins, and the effect happens once. With it a delivery is
 // refused when a later one is known, even where that failed: for effects outside of the database that must not be
-// older than what came after. An event that was handled is acknowledged whatever the token. A crash of the outbox's
-// database may forget its last tokens and give them again (CONTRACT C-27): then deliveries of such an event are refused
-// until its token has risen again, which each retry does.
+// older than what came after. An event that was handled is acknowledged whatever the token. Tokens rise also after a crash
+// or a failover of the outbox's database (CONTRACT C-27).
 //
 // # Order
 //

@@ -186,7 +186,7 @@ func (s *Store) fetch(ctx context.Context, lease time.Duration, sql string, args
 	}
 	err = s.send(ctx, func(batch *pgx.Batch) {
 		f = found{}
-		batch.Queue(claimSettings+s.notify, frozenAfter(lease)).Query(func(rows pgx.Rows) error {
+		batch.Queue(s.claims, frozenAfter(lease)).Query(func(rows pgx.Rows) error {
 			for rows.Next() {
 				values, err := rows.Values()
 				if err != nil {

@@ -7,11 +7,11 @@
 //
 // Claims, acks, extensions, retries and releases do not wait for the disk (synchronous_commit is off for
 // their transactions): when the database crashes, one of the last moments may be lost, and its event is
-// delivered again, perhaps under the same fencing token. A transaction that makes a row dead waits for the disk.
+// delivered again, under a higher fencing token. A transaction that makes a row dead waits for the disk.
 //
 // A failover to a standby that was behind loses more: what the old primary committed last and never
-// sent. A lost ack or retry means that its event is delivered again, a lost claim that it is delivered
-// again perhaps under the same fencing token, a lost dead letter that it is tried once more. An event whose insert is
+// sent. A lost claim, ack or retry means that its event is delivered again, a lost dead letter that it is tried once
+// more. The fencing token is higher each time (CONTRACT C-27). An event whose insert is
 // lost may have been delivered all the same. Where that matters, make the standby synchronous
 // (synchronous_standby_names): then events and dead letters survive, and claims and acks are as above.
 //

@@ -132,7 +132,7 @@ func (s *Store) fetchKeyed(ctx context.Context, lease time.Duration, statements 
 	d := newDecoder(s.namespace, topics)
 	err = s.send(ctx, func(batch *pgx.Batch) {
 		f, all = found{}, scanReport{}
-		batch.Queue(claimSettings+s.notify, frozenAfter(lease))
+		batch.Queue(s.claims, frozenAfter(lease))
 		for _, st := range statements {
 			batch.Queue(st.sql, st.args...).Query(func(rows pgx.Rows) error {
 				more, cut, err := d.decode(rows)

@@ -25,6 +25,9 @@ const (
 	codeDeadlock      = "40P01"
 )
 
+// codeFenceDown is outbox_fence_down's: the leases must be raised before the next claim. Its class is that of the server.
+const codeFenceDown = "57OBX"
+
 // Schema implements [dispatcher.Store]. The error is the database's; a missing or old schema is not one.
 func (s *Store) Schema(ctx context.Context) (dispatcher.Schema, error) {
 	var version, oldestReader int

@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"strconv"
 	"sync/atomic"
@@ -40,6 +41,7 @@ type Store struct {
 	worker        uuid.UUID
 	sql           queries
 	notify        string // what a transaction in which rows may become dead adds to its settings
+	claims        string // the settings of a claim
 	floors        floors
 	keyed         keyed
 	holders       holders
@@ -66,6 +68,7 @@ func New(pool *pgxpool.Pool, opts Options) *Store {
 	}
 	return &Store{
 		notify:    notify,
+		claims:    claimSettings + notify + "\n" + sql.fence,
 		pool:      pool,
 		schema:    opts.Schema,
 		namespace: opts.Namespace,
@@ -116,8 +119,8 @@ func (s *Store) run(ctx context.Context, settings, sql string, args []any, read 
 // tries is how often a transaction is tried that lost to another one.
 const tries = 3
 
-// send runs a batch in a transaction. It is tried again at once if it lost to another transaction. fill fills
-// the batch, for each try a new one: it must begin with empty results.
+// send runs a batch in a transaction. It is tried again at once if it lost to another transaction, and after the
+// fence was raised if that was down. fill fills the batch, for each try a new one: it must begin with empty results.
 //
 // The first try takes one round trip, and the session's default isolation. The statements are made for READ
 // COMMITTED: at a higher level they fail with a serialization error where they would have continued. So the
@@ -135,8 +138,27 @@ func (s *Store) send(ctx context.Context, fill func(*pgx.Batch)) error {
 				return tx.SendBatch(ctx, &batch).Close()
 			})
 		}
-		if code := sqlState(err); try == tries || code != codeSerialization && code != codeDeadlock {
+		code := sqlState(err)
+		if try == tries || code != codeSerialization && code != codeDeadlock && code != codeFenceDown {
 			return err
 		}
+		if code == codeFenceDown {
+			if err := s.raiseFence(ctx); err != nil {
+				return err
+			}
+		}
 	}
+}
+
+// raiseFence raises the leases and puts the fence up, where no other process has. It looks once more under its lock,
+// for which it needs READ COMMITTED.
+func (s *Store) raiseFence(ctx context.Context) error {
+	err := pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, s.sql.fenceRaise)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("raise the leases: %w", err)
+	}
+	return nil
 }

@@ -67,6 +67,10 @@ begin
         delete from m10_recovery.processors where seen_at < now() - interval '7 days';
     end if;
 
+    if not exists (select from outbox_fence where server_started = pg_postmaster_start_time() and inserted_by = xmin) then
+        perform outbox_fence_raise(); -- tokens rise, whatever a crash of the server has lost
+    end if;
+
     return query
     with claimed as (
         update outbox_events as e

@@ -88,7 +88,7 @@ func TestCheckNamesEachMissingRight(t *testing.T) {
 		"delete on outbox_dead_letters", "update (resolution, resolved_at, resolved_by, notify_at, notify_attempts, notified_at) on outbox_dead_letters", "select on outbox_migrations",
 		"select on outbox_workers", "insert on outbox_workers", "update on outbox_workers", "delete on outbox_workers",
 		"select on outbox_sweeps", "insert on outbox_sweeps", "update on outbox_sweeps", "select on outbox_replays", "select on outbox_replay_items", "delete on outbox_replay_items",
-		"select on outbox_journal", "select on outbox_journal_settings", "execute on outbox_journal_keep", "usage on outbox_leases", "usage on schema outbox"} {
+		"select on outbox_journal", "select on outbox_journal_settings", "execute on outbox_journal_keep", "select on outbox_fence", "execute on outbox_fence_raise", "usage on outbox_leases", "usage on schema outbox"} {
 		what, on, _ := strings.Cut(right, " on ")
 		object := "outbox." + on
 		switch on {
@@ -96,7 +96,7 @@ func TestCheckNamesEachMissingRight(t *testing.T) {
 			object = on
 		case "outbox_leases":
 			object = "sequence " + object
-		case "outbox_journal_keep":
+		case "outbox_journal_keep", "outbox_fence_raise":
 			object = "function " + object
 		}
 		o.exec(t, fmt.Sprintf("revoke %s on %s from %s", what, object, o.dispatcher))

@@ -1,0 +1,102 @@
+-- oldest-reader: 1
+--
+-- What keeps the numbers of claims rising, which are the fencing tokens, where the database has forgotten some.
+--
+-- A claim does not wait for the disk, and a standby may lag: a server that recovers, or takes over, may not know the last
+-- numbers that were given. So the fence is down then. No claim is made until outbox_fence_raise has set the sequence above all
+-- that any server can have given. That costs one look for each claim and nothing for each event.
+
+-- The fence is up while this table has the row of now. PostgreSQL empties an unlogged table whenever it recovers: after a crash of
+-- the server or of one session, at a promotion, and where a copy is restored. A server that was stopped in order keeps the
+-- row, and so does a copy of its files or a dump: so the row names the run of the server, and the transaction that inserted it.
+create unlogged table outbox_fence (
+    server_started timestamptz not null,
+    inserted_by    xid         not null,
+
+    constraint outbox_fence_pkey primary key (server_started)
+);
+
+comment on table outbox_fence is 'Claims are made while it has the row of this run of the server: see outbox_fence_raise.';
+
+-- The clusters of PostgreSQL that this outbox has been in. A number has three parts: the epoch, which rises with each
+-- promotion and each move to another cluster, 30 bits of seconds and 15 bits. All together are below 2^53, which is
+-- exact in JavaScript. The epoch is the cluster's timeline plus a constant.
+create table outbox_clusters (
+    system bigint  not null,
+    epochs integer not null,
+
+    constraint outbox_clusters_pkey primary key (system)
+);
+
+comment on table outbox_clusters is 'One row per cluster of PostgreSQL that this outbox has been in.';
+comment on column outbox_clusters.system is 'The system identifier of the cluster.';
+comment on column outbox_clusters.epochs is 'What is added to the timeline of the cluster for the epoch of the leases given there.';
+
+-- outbox_timeline is that of the server, or 0 where a service hides it: then the seconds alone raise the numbers.
+create function outbox_timeline() returns integer
+language plpgsql
+as $$
+begin
+    return ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::integer;
+exception when others then
+    return 0;
+end
+$$;
+
+-- outbox_fence_down is what a claim ends with while the fence is down.
+create function outbox_fence_down() returns boolean
+language plpgsql
+as $$
+begin
+    raise exception 'outbox: the server has recovered or started since the last claim, so the leases must be raised first'
+        using errcode = '57OBX', hint = 'Dispatchers do it: select outbox_fence_raise().';
+end
+$$;
+
+-- outbox_fence_raise sets outbox_leases above every number that was given out before, here or on any server with the same past,
+-- and puts the fence up. It does nothing while the fence is up.
+--
+-- The number is the greatest of three. The last one that is known, and 2^15: what no commit has waited for is lost with a
+-- crash. In a cluster that is new to the outbox, the same for the rows, since a sequence is not always copied with them. And
+-- the epoch with the time: that is above a primary that lives on with another timeline, also if that is started again, and
+-- above all that was given at less than 2^15 claims a second.
+create function outbox_fence_raise() returns void
+language plpgsql
+security definer
+set search_path from current
+as $$
+declare
+    v_timeline integer := outbox_timeline();
+    v_system   bigint  := (select system_identifier from pg_control_system());
+    v_epochs   bigint;
+    v_last     bigint;
+begin
+    lock table outbox_fence in exclusive mode; -- claims read on
+    if exists (select from outbox_fence where server_started = pg_postmaster_start_time() and inserted_by = xmin) then
+        return;
+    end if;
+    -- The numbers are on this server's disk before a claim sees the row. A standby need not have them.
+    perform set_config('synchronous_commit', 'local', true);
+
+    select last_value into v_last from outbox_leases;
+    select epochs into v_epochs from outbox_clusters where system = v_system;
+    if v_epochs is null then
+        select greatest(v_last, max(lease)) into v_last from outbox_events;
+    end if;
+    if v_epochs is null or v_timeline + v_epochs < v_last >> 45 then
+        v_epochs := (v_last >> 45) + 1 - v_timeline;
+        insert into outbox_clusters values (v_system, v_epochs) on conflict (system) do update set epochs = excluded.epochs;
+    end if;
+    perform setval('outbox_leases', greatest(v_last + (1 << 15),
+        (least(v_timeline + v_epochs, 255) << 45) + (extract(epoch from clock_timestamp() - '2026-01-01Z')::bigint << 15)));
+
+    delete from outbox_fence;
+    insert into outbox_fence values (pg_postmaster_start_time(), pg_current_xact_id()::xid);
+end
+$$;
+
+revoke all on function outbox_fence_raise from public;
+
+-- Leases of a new outbox begin at 1.
+insert into outbox_clusters select system_identifier, -outbox_timeline() from pg_control_system();
+insert into outbox_fence values (pg_postmaster_start_time(), pg_current_xact_id()::xid);
