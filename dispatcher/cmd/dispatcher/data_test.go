@@ -106,7 +106,7 @@ func TestDataReachesStatusAndMetrics(t *testing.T) {
 	})
 	_, text := p.get(t, "/metrics")
 	for _, want := range []string{
-		`outbox_orphaned_events_count{dispatcher="orders",kind="unserved",outbox_namespace="shop",sink="log"} 1`,
+		`outbox_orphaned_events{dispatcher="orders",kind="unserved",outbox_namespace="shop",sink="log"} 1`,
 		`outbox_delivery_success_ratio{dispatcher="orders",outbox_namespace="shop",sink="log",window="5m"} 1`,
 	} {
 		if !strings.Contains(text, want+"\n") {

@@ -48,6 +48,7 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	observer := metrics.New(registry, cfg.Name, cfg.Namespace, cfg.Sink.Kind(), cfg.Topics...)
+	observer.Build(version)
 	outcomes := &tally{Observer: observer}
 	e, err := newProcess(ctx, version, cfg, outcomes, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	if err != nil {

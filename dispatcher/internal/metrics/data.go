@@ -12,9 +12,9 @@ func (m *Metrics) WatchData(data func() *dispatcher.Data) {
 }
 
 var (
-	orphaned     = describe("outbox_orphaned_events_count", "Due rows of the whole database, whatever their namespace, that no worker has served for a minute at least, by kind: unserved ones are of topics that no dispatcher serves, abandoned ones are leased to a worker that is gone. Of each topic a bounded number of rows is counted.", "kind")
+	orphaned     = describe("outbox_orphaned_events", "Due rows of the whole database, whatever their namespace, that no worker has served for a minute at least, by kind: unserved ones are of topics that no dispatcher serves, abandoned ones are leased to a worker that is gone. Of each topic a bounded number of rows is counted.", "kind")
 	successRatio = describe("outbox_delivery_success_ratio", "The part of the dispatcher's attempts in a window that delivered their event, from 0 to 1, in all of its processes that run. Absent when there was none.", "window")
-	deadLately   = describe("outbox_dlq_recent_events_count", "Events of the dispatcher's topics that became dead in a window. There may be more above 10,000.", "window")
+	deadLately   = describe("outbox_dlq_recent_events", "Events of the dispatcher's topics that became dead in a window. There may be more above 10,000.", "window")
 )
 
 type dataGauges func() *dispatcher.Data

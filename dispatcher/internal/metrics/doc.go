@@ -15,7 +15,7 @@
 // Every series has dispatcher, outbox_namespace and sink: the dispatcher's name, the outbox namespace that it
 // serves, and the kind of its sink, such as kafka. Counters of a topic are 0 from the moment that the topic is
 // known: those of the configuration at the start, others when they are first counted. All other labels are bounded: reason, outcome, state, kind and table
-// are words of this project; topic has at most [MaxTopics] values and [OtherTopics]. No label holds a key, an
+// are words of this project; topic has at most [MaxTopics] values, of histograms [MaxHistogramTopics], and [OtherTopics]. No label holds a key, an
 // id, a tenant, an address or an error's text.
 //
 // Counters and histograms are this process's own: sum them over the replicas. The gauges of the backlog and the

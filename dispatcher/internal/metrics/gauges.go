@@ -19,9 +19,9 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 
 var (
 	pending     = describe("outbox_pending_events_count", "Rows due now. An estimate above 10,000.", "topic")
-	scheduled   = describe("outbox_scheduled_events_count", "Rows due later. An estimate above 10,000.", "topic")
-	retrying    = describe("outbox_retrying_events_count", "Rows due later that wait for a retry after a failure. The other scheduled rows were delayed by their producers. An estimate above 10,000.", "topic")
-	processing  = describe("outbox_processing_events_count", "Rows leased by some dispatcher. An estimate above 10,000.", "topic")
+	scheduled   = describe("outbox_scheduled_events", "Rows due later. An estimate above 10,000.", "topic")
+	retrying    = describe("outbox_retrying_events", "Rows due later that wait for a retry after a failure. The other scheduled rows were delayed by their producers. An estimate above 10,000.", "topic")
+	processing  = describe("outbox_processing_events", "Rows leased by some dispatcher. An estimate above 10,000.", "topic")
 	dead        = describe("outbox_dlq_events_count", "Dead rows with an open dead letter. An estimate above 10,000.", "topic")
 	oldest      = describe("outbox_oldest_pending_age_seconds", "How long the pending row that is due first has been due, when it was counted. A delay that its producer set, and the wait after a failure, come before. 0 for none.", "topic")
 	blockedKeys = describe("outbox_blocked_keys", "Keys whose rows wait behind an open dead letter, with onDead Block.")

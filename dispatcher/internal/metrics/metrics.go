@@ -3,7 +3,6 @@ package metrics
 import (
 	"errors"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,11 +11,14 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
-// MaxTopics bounds the values of the label topic. Topics beyond it, in the order in which they
-// were seen, share the value [OtherTopics].
+// MaxTopics bounds the values of the label topic, and MaxHistogramTopics those of the histograms, each of which has
+// about 20 series for a topic. Topics beyond them, in the order in which they were seen, share the value [OtherTopics].
+// The topics of the configuration come first. MaxSeries is what a process has at most.
 const (
-	MaxTopics   = 200
-	OtherTopics = "_other"
+	MaxTopics          = 200
+	MaxHistogramTopics = 20
+	OtherTopics        = "_other"
+	MaxSeries          = 7000
 )
 
 // Metrics is a [dispatcher.Observer]. Make one with [New].
@@ -26,8 +28,9 @@ type Metrics struct {
 	removed            *prometheus.CounterVec
 	registry           prometheus.Registerer
 
-	topics sync.Map // topic -> *series
-	count  atomic.Int32
+	topics sync.Map   // topic -> *series
+	adding sync.Mutex // of those to come
+	count  int
 }
 
 var _ dispatcher.Observer = (*Metrics)(nil)
@@ -104,30 +107,46 @@ func New(registry prometheus.Registerer, name, namespace, sink string, topics ..
 	return m
 }
 
+// Build registers outbox_build_info, which is 1 and has the binary's version as a label.
+func (m *Metrics) Build(version string) {
+	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "outbox_build_info", Help: "1, with the version of the binary."}, []string{"version"})
+	info.WithLabelValues(version).Set(1)
+	m.registry.MustRegister(info)
+}
+
 // of returns the series of a topic, and makes them, at 0, when it is new.
 func (m *Metrics) of(topic string) *series {
 	if s, ok := m.topics.Load(topic); ok {
 		return s.(*series)
 	}
-	label := topic
-	if m.count.Add(1) > MaxTopics {
+	m.adding.Lock()
+	defer m.adding.Unlock()
+	if s, ok := m.topics.Load(topic); ok {
+		return s.(*series)
+	}
+	label, detailed := topic, topic
+	if m.count++; m.count > MaxTopics {
 		label = OtherTopics
+	}
+	if m.count > MaxHistogramTopics {
+		detailed = OtherTopics
 	}
 	v := &m.vectors
 	for _, reason := range deadReasons {
 		v.dead.WithLabelValues(string(reason), label)
 	}
-	s, _ := m.topics.LoadOrStore(topic, &series{
+	s := &series{
 		label:   label,
 		claimed: v.claimed.WithLabelValues(label), published: v.published.WithLabelValues(label),
 		delivered: v.delivered.WithLabelValues(label), failed: v.failed.WithLabelValues(label),
 		invalid: v.invalid.WithLabelValues(label),
 		network: v.network.WithLabelValues(label), timeouts: v.timeouts.WithLabelValues(label),
-		confirmedIn: exemplars(v.duration.WithLabelValues("confirmed", label)), failedIn: exemplars(v.duration.WithLabelValues("failed", label)),
-		retryDelay: v.retryDelay.WithLabelValues(label), latency: exemplars(v.latency.WithLabelValues(label)),
-		claimSize: v.claimSize.WithLabelValues(label), wait: exemplars(v.wait.WithLabelValues(label)),
-	})
-	return s.(*series)
+		confirmedIn: exemplars(v.duration.WithLabelValues("confirmed", detailed)), failedIn: exemplars(v.duration.WithLabelValues("failed", detailed)),
+		retryDelay: v.retryDelay.WithLabelValues(detailed), latency: exemplars(v.latency.WithLabelValues(detailed)),
+		claimSize: v.claimSize.WithLabelValues(detailed), wait: exemplars(v.wait.WithLabelValues(detailed)),
+	}
+	m.topics.Store(topic, s)
+	return s
 }
 
 // Claimed implements [dispatcher.Observer].
