@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -51,6 +52,20 @@ func Refused(err error) error { return &refusedError{err} }
 func IsRefused(err error) bool {
 	var r *refusedError
 	return errors.As(err, &r)
+}
+
+// IsTooSlow reports whether err, or one it wraps, says that a statement took too long: the client's deadline, or
+// PostgreSQL's statement_timeout, transaction_timeout or lock_timeout, which an administrator may set for a login. It
+// says nothing of the database: given fewer rows, the statement may succeed (CONTRACT C-35).
+func IsTooSlow(err error) bool {
+	var server interface{ SQLState() string }
+	if errors.As(err, &server) {
+		switch server.SQLState() {
+		case "57014", "25P04", "55P03":
+			return true
+		}
+	}
+	return errors.Is(err, context.DeadlineExceeded)
 }
 
 // DestinationFault marks err as a fault that the destination reports of itself rather than of the event, such

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -17,12 +16,8 @@ const (
 	// has passed since the first of them.
 	flushAt    = 2000
 	flushAfter = 3 * time.Millisecond
-	// chunkRows is the most rows of one statement. A statement that takes too long is tried again with half
-	// of its rows.
+	// chunkRows is the most rows of one statement.
 	chunkRows = 2000
-	// mostRefused is how many refused outcomes of one flush are found one by one. Beyond it the rest of a
-	// refused statement is left to its leases' end without further search, so that a flush stays short.
-	mostRefused = 100
 )
 
 // verb is what is done with a row: the Store method that writes it back.
@@ -50,9 +45,8 @@ type result struct {
 
 // completer writes outcomes back, many in one statement (CONTRACT C-35). What the database does not take
 // because it is unreachable is kept and tried again, however late: a lease that is over is either still ours, and
-// then the write-back spares a duplicate, or the store refuses it and nothing changes (CONTRACT C-23). An
-// outcome that the database refuses for its content harms no other: its row is left to its lease's end
-// (CONTRACT C-33).
+// then the write-back spares a duplicate, or the store refuses it and nothing changes (CONTRACT C-23). What it
+// refuses for its content, or takes too long over, harms no other: see suspect (CONTRACT C-33).
 type completer struct {
 	store   dispatcher.Store
 	health  *health
@@ -62,21 +56,23 @@ type completer struct {
 	wake    func()       // wakes the claim loop
 
 	some, full chan struct{} // a result waits; flushAt of them do
+	suspected  chan struct{} // a suspect's result waits
 	again      chan struct{} // the database may be back
-	chunk      int           // rows of the next statement; used by the flush alone
+	size       size          // of the flush's statements
 
-	mu      sync.Mutex
-	waiting map[verb][]result
-	rows    int     // in waiting
-	failing error   // of the last flush
-	done    Outcome // so far
+	mu       sync.Mutex
+	waiting  map[verb][]result
+	rows     int // in waiting
+	suspects map[kind]*suspect
+	failing  error   // of the last flush
+	done     Outcome // so far
 }
 
 func newCompleter(d *Dispatcher, written func([]*row)) *completer {
 	return &completer{
 		store: d.store, health: d.health, obs: d.cfg.Observer, log: d.cfg.Logger, written: written, wake: d.changed,
-		some: make(chan struct{}, 1), full: make(chan struct{}, 1), again: make(chan struct{}, 1),
-		chunk: chunkRows, waiting: map[verb][]result{},
+		some: make(chan struct{}, 1), full: make(chan struct{}, 1), suspected: make(chan struct{}, 1), again: make(chan struct{}, 1),
+		size: size{chunkRows, storeTimeout}, waiting: map[verb][]result{}, suspects: map[kind]*suspect{},
 	}
 }
 
@@ -110,18 +106,38 @@ func (c *completer) release(rows []*row) {
 	c.add(results)
 }
 
-// loop writes back until stop is closed, and then what is left until ctx ends. Once it stops, it tries
-// often: it has writeFor at most.
+// loop writes back until stop is closed, and then what is left until ctx ends: suspects' outcomes by
+// a goroutine of their own, which ends last.
 func (c *completer) loop(ctx context.Context, stop <-chan struct{}) {
+	var suspects sync.WaitGroup
+	handedOver := make(chan struct{})
+	suspects.Go(func() { c.flushLoop(ctx, c.suspected, handedOver, c.flushSuspects) })
+	c.flushLoop(ctx, c.some, stop, c.flush)
+	close(handedOver)
+	suspects.Wait()
+	c.mu.Lock()
+	for _, s := range c.suspects {
+		if c.rows += len(s.waiting); len(s.waiting) > 0 && c.failing == nil {
+			c.failing = errSuspects
+		}
+	}
+	c.mu.Unlock()
+	if err := c.unwritten(); err != nil {
+		c.log.Error("stopped before every outcome was written back", "error", err)
+	}
+}
+
+// flushLoop flushes when something waits, and in the end. Once it stops, it tries often: it has writeFor at most.
+func (c *completer) flushLoop(ctx context.Context, some, stop <-chan struct{}, flush func(context.Context) error) {
 	retry := ramp{100 * time.Millisecond, 5 * time.Second, 0}
 	for stopped := false; !stopped; {
 		select {
-		case <-c.some:
+		case <-some:
 			pause(flushAfter, c.full, stop)
 		case <-stop:
 			stopped = true
 		}
-		for c.flush(ctx) != nil && ctx.Err() == nil {
+		for flush(ctx) != nil && ctx.Err() == nil {
 			if stopped {
 				pause(retry.min, nil, ctx.Done())
 				continue
@@ -130,9 +146,6 @@ func (c *completer) loop(ctx context.Context, stop <-chan struct{}) {
 			stopped = ended(stop)
 		}
 		retry.reset()
-	}
-	if err := c.unwritten(); err != nil {
-		c.log.Error("stopped before every outcome was written back", "error", err)
 	}
 }
 
@@ -149,34 +162,31 @@ func ended(done <-chan struct{}) bool {
 // retry makes a flush that waits for the database try at once.
 func (c *completer) retry() { notify(c.again) }
 
-// flush writes what waits, each verb in statements of at most chunk rows. What was not written when the
-// database fails is kept.
-func (c *completer) flush(ctx context.Context) error {
+// flush writes what waits, each verb in statements of at most chunkRows. What was not written when the database fails
+// is kept, and what a statement held that was refused or took too long is handed over to suspects.
+func (c *completer) flush(ctx context.Context) (err error) {
 	c.mu.Lock()
 	all := c.waiting
 	c.waiting, c.rows = make(map[verb][]result, len(verbs)), 0
 	c.mu.Unlock()
 
-	var err error
-	refused := 0
 	for _, v := range verbs {
-		for err == nil && len(all[v]) > 0 {
-			var n int
-			n, err = c.write(ctx, v, all[v][:min(len(all[v]), c.chunk)], &refused)
-			all[v] = all[v][n:]
-			if err == nil {
-				c.chunk = min(2*c.chunk, chunkRows)
+		for all[v] = c.sift(v, all[v], nil); err == nil && len(all[v]) > 0; {
+			part := all[v][:min(len(all[v]), c.size.rows)]
+			switch err = c.send(ctx, v, part, &c.size); {
+			case err == nil:
+				all[v] = all[v][len(part):]
+			case isOdd(err):
+				all[v], err = c.sift(v, all[v], part), nil
 			}
 		}
-	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		c.chunk = max(1, c.chunk/2)
 	}
 	c.mu.Lock()
 	back := c.failing != nil && err == nil
 	c.failing = err
-	if err != nil {
-		c.putBack(all)
+	for v, results := range all { // before what has come since
+		c.rows += len(results)
+		c.waiting[v] = append(results, c.waiting[v]...)
 	}
 	c.mu.Unlock()
 	if err != nil {
@@ -187,39 +197,19 @@ func (c *completer) flush(ctx context.Context) error {
 	return err
 }
 
-// putBack keeps what was not written, before what has come since.
-func (c *completer) putBack(all map[verb][]result) {
-	for v, results := range all {
-		c.rows += len(results)
-		c.waiting[v] = append(results, c.waiting[v]...)
-	}
-}
-
-// write writes results of one verb, and returns how many of them are done with, from the first. When the
-// database refuses the statement for what is in it, write looks for the refused results by halves.
-func (c *completer) write(ctx context.Context, v verb, results []result, refused *int) (done int, err error) {
+// send writes results in one statement.
+func (c *completer) send(ctx context.Context, v verb, results []result, size *size) error {
+	began := time.Now()
 	var lost []dispatcher.Lease
-	err = storeCall(ctx, func(ctx context.Context) (err error) {
+	err := storeCall(ctx, func(ctx context.Context) (err error) {
 		lost, err = c.call(ctx, v, results)
 		return err
 	})
-	switch {
-	case err == nil:
+	size.learn(len(results), time.Since(began), err)
+	if err == nil {
 		c.settle(v, results, lost)
-	case !dispatcher.IsRefused(err):
-		return 0, err
-	case len(results) == 1 || *refused >= mostRefused:
-		*refused += len(results)
-		c.refused(v, results, err)
-	default:
-		half := len(results) / 2
-		if done, err = c.write(ctx, v, results[:half], refused); err != nil {
-			return done, err
-		}
-		done, err = c.write(ctx, v, results[half:], refused)
-		return half + done, err
 	}
-	return len(results), nil
+	return err
 }
 
 // call is the method of the store.
@@ -276,20 +266,6 @@ func (c *completer) settle(v verb, results []result, lost []dispatcher.Lease) {
 	}
 	c.finished(results)
 	c.health.outcomesTaken()
-}
-
-// refused leaves rows to their leases' end: the database refuses what is to be written of them.
-func (c *completer) refused(v verb, results []result, err error) {
-	for _, r := range results {
-		c.log.Error("the database refuses an outcome; the event is delivered again when its lease ends",
-			"event", r.row.event.ID, "topic", r.row.event.Topic, "outcome", v, "error", err)
-	}
-	c.mu.Lock()
-	c.done.Refused += len(results)
-	c.mu.Unlock()
-	c.obs.Refused(len(results))
-	c.health.outcomesRefused(err)
-	c.finished(results)
 }
 
 // finished takes rows out of the flight.

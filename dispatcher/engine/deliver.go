@@ -74,6 +74,14 @@ type call struct {
 	cut   error
 }
 
+// failure is the sink's error, with why the call was cancelled.
+func (c call) failure(err error) error {
+	if c.cut != nil {
+		return fmt.Errorf("%w: %w", c.cut, err)
+	}
+	return err
+}
+
 // judge reports the results of a call's rows to health and the observer, and appends what to write back of those
 // that are ours.
 func (r *run) judge(c call, rows []*row, ours []bool, errs []error, out []result) []result {
@@ -93,9 +101,7 @@ func (r *run) judge(c call, rows []*row, ours []bool, errs []error, out []result
 			out = append(out, result{row, outcome{verb: ack}})
 			continue
 		}
-		if c.cut != nil {
-			err = fmt.Errorf("%w: %w", c.cut, err)
-		}
+		err = c.failure(err)
 		o := r.weigh(row, err, evidence{
 			delivering: recentlyDelivered(lastDelivered),
 			ownFault:   failed.alone(len(rows)) && lastDelivered.After(before.since(row.claimedAt)),

@@ -128,7 +128,7 @@ func (h *health) called(c call, rows []*row, ours []bool, errs []error) (pauseTo
 			delivered = true
 			continue
 		}
-		h.lastError, h.lastErrorAt = err.Error(), now
+		h.lastError, h.lastErrorAt = c.failure(err).Error(), now
 		if _, permanent := dispatcher.PermanentReason(err); permanent || c.cut != nil {
 			continue // says nothing of the destination
 		}

@@ -22,9 +22,8 @@ var (
 // keepLeases extends the leases of rows that are queued or being delivered until stop is closed, and
 // cuts deliveries whose lease cannot be kept (CONTRACT C-31).
 func (r *run) keepLeases(stop <-chan struct{}) {
-	var extending sync.WaitGroup
-	defer extending.Wait()
-	idle := make(chan struct{}, 1) // one Extend at a time, and none holds up the cutting
+	k := keeper{apart: map[string]bool{}, busy: map[string]bool{}, places: make(chan struct{}, 2)}
+	defer k.extending.Wait()
 	tick := time.NewTicker(min(r.cfg.Lease/6, r.cfg.DeliveryTimeout/4))
 	defer tick.Stop()
 	for {
@@ -37,33 +36,83 @@ func (r *run) keepLeases(stop <-chan struct{}) {
 		now := time.Now()
 		r.flight.cutUnsafe(now)
 		r.leaveStuck(now)
-		select {
-		case idle <- struct{}{}:
-			extending.Go(func() { r.extendLeases(); <-idle })
-		default:
+		for topic, rows := range k.begin(r.flight.due(now)) {
+			k.extending.Go(func() { r.extendLeases(&k, topic, rows) })
 		}
 	}
 }
 
-func (r *run) extendLeases() {
-	chunk := chunkRows
-	for rows := r.flight.due(time.Now()); len(rows) > 0; {
-		n := min(len(rows), chunk)
-		switch err := r.extend(rows[:n]); {
-		case err == nil:
-			rows = rows[n:]
-		case errors.Is(err, context.DeadlineExceeded) && n > 1:
-			chunk = n / 2
-		case dispatcher.IsRefused(err) && n > 1: // its row is left to its lease's end
-			chunk = n / 2
-		case dispatcher.IsRefused(err):
-			rows = rows[n:]
-		default:
+// keeper extends leases, all topics' in one statement. When that is refused or takes too long, its topics are extended
+// apart, two at once, until that succeeds (CONTRACT C-33).
+type keeper struct {
+	extending sync.WaitGroup
+	places    chan struct{} // of topics apart: they leave connections to all others
+
+	mu    sync.Mutex
+	apart map[string]bool // topics
+	busy  map[string]bool // one extension at a time of a topic apart, and one of all others, which is ""
+}
+
+// begin returns the rows to extend now, by topic apart.
+func (k *keeper) begin(due []*row) map[string][]*row {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	begun := map[string][]*row{}
+	for _, row := range due {
+		topic := row.event.Topic
+		if !k.apart[topic] {
+			topic = ""
+		}
+		if !k.busy[topic] {
+			begun[topic] = append(begun[topic], row)
+		}
+	}
+	for topic := range begun {
+		k.busy[topic] = true
+	}
+	return begun
+}
+
+// end ends an extension, of which these rows failed.
+func (k *keeper) end(topic string, failed []*row) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.busy, topic)
+	delete(k.apart, topic)
+	for _, row := range failed {
+		k.apart[row.event.Topic] = true
+	}
+}
+
+// extendLeases extends the leases of rows of a topic apart, or of all others. What is refused or takes too long is tried
+// again in smaller statements, and an extension that fails alone is left.
+func (r *run) extendLeases(k *keeper, topic string, rows []*row) {
+	if topic != "" {
+		k.places <- struct{}{}
+		defer func() { <-k.places }()
+	}
+	var failed []*row
+	size := size{chunkRows, storeTimeout}
+	for len(rows) > 0 {
+		part, began := rows[:min(len(rows), size.rows)], time.Now()
+		err := r.extend(part)
+		size.learn(len(part), time.Since(began), err)
+		if err != nil && !isOdd(err) {
 			if r.calls.Err() == nil {
 				r.health.sourceFailed(err)
 			}
-			return
+			break
 		}
+		if err != nil {
+			failed = append(failed, part...)
+		}
+		if err == nil || len(part) == 1 || topic == "" {
+			rows = rows[len(part):]
+		}
+	}
+	k.end(topic, failed)
+	if topic == "" && len(failed) > 0 {
+		notify(r.flight.inDoubt) // its topics are tried at once
 	}
 }
 

@@ -150,7 +150,7 @@ func (r *run) claimIfAllowed(ctx context.Context) (wait time.Duration, err error
 		_, err := r.listTopics() // another topic may appear while one has everything
 		return longSupply, err
 	}
-	limits := r.flight.limitSaturated(p.limits)
+	limits := r.completer.limit(r.flight.limitSaturated(p.limits))
 	small := r.isSmallClaim() && len(limits) == 0
 	if small {
 		room = min(room, smallClaimRows*len(r.topics.names))
@@ -236,7 +236,7 @@ func (r *run) claim(n int, bytes int64, small bool, limits map[string]int) (clai
 		r.health.outcomesRefused(out.DeadRefused)
 	}
 	if err != nil {
-		if errors.Is(err, context.DeadlineExceeded) {
+		if dispatcher.IsTooSlow(err) {
 			r.flight.shrink()
 		}
 		return 0, false, err
@@ -334,7 +334,7 @@ func (r *run) claimOnce(ctx context.Context, n int) error {
 			pause(longSupply, r.wake, ctx.Done())
 			continue
 		}
-		limits := r.flight.limitSaturated(p.limits)
+		limits := r.completer.limit(r.flight.limitSaturated(p.limits))
 		claimed, more, err := r.claim(min(n, room), bytes, false, limits)
 		if err != nil {
 			return err

@@ -148,11 +148,17 @@ func (m *memory) Nack(ctx context.Context, failures []dispatcher.Failure) ([]dis
 	for i, f := range failures {
 		leases[i] = f.Lease
 	}
-	return m.held(leases, func(i int, r *memoryRow) {
+	lost := m.held(leases, func(i int, r *memoryRow) {
 		r.status, r.due = "pending", time.Now().Add(failures[i].Delay)
 		if failures[i].Reason != "" {
 			r.status = "dead"
 		}
+	})
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.DeleteFunc(lost, func(l dispatcher.Lease) bool { // an earlier try made it dead
+		r := m.rows[l.ID]
+		return r.status == "dead" && r.event.LeaseNumber == l.Number
 	}), nil
 }
 

@@ -79,13 +79,10 @@ func TestPauseDuringAClaim(t *testing.T) {
 	for _, ordering := range []dispatcher.Ordering{dispatcher.OrderingNone, dispatcher.OrderingKey} {
 		synctest.Test(t, func(t *testing.T) {
 			store := newMemory()
-			claiming, proceed := make(chan struct{}), make(chan struct{})
+			claiming, proceed := make(chan struct{}, 1), make(chan struct{})
 			store.claim = func(context.Context, int) error {
-				select {
-				case claiming <- struct{}{}:
-					<-proceed
-				default:
-				}
+				notify(claiming)
+				<-proceed
 				return nil
 			}
 			store.enqueue("orders", 10)

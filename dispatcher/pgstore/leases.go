@@ -100,7 +100,28 @@ func (s *Store) Nack(ctx context.Context, failures []dispatcher.Failure) (lost [
 			settings, responses[i] = durable+s.notify, storable(f.Response, maxResponse)
 		}
 	}
-	return s.writeEach(ctx, "nack", settings, s.sql.nack, []any{held.ids, held.numbers, pgUUID(s.worker), texts, delays, reasons, causes, responses})
+	lost, err = s.writeEach(ctx, "nack", settings, s.sql.nack, []any{held.ids, held.numbers, pgUUID(s.worker), texts, delays, reasons, causes, responses})
+	if len(lost) > 0 && settings != relaxed {
+		return s.reallyLost(ctx, lost, failures), nil
+	}
+	return lost, err
+}
+
+// reallyLost leaves out the leases under which an earlier try made a row dead, whose response did not arrive: so such a
+// row is reported as dead. It reads after the nack, which has waited for a try that was under way.
+func (s *Store) reallyLost(ctx context.Context, lost []dispatcher.Lease, failures []dispatcher.Failure) []dispatcher.Lease {
+	reasons := make([]string, len(lost))
+	held := newHeld(len(lost))
+	for i, l := range lost {
+		held.set(i, l)
+		n, _ := slices.BinarySearchFunc(failures, l, func(f dispatcher.Failure, l dispatcher.Lease) int { return compare(f.Lease, l) })
+		reasons[i] = string(failures[n].Reason)
+	}
+	still, err := s.writeEach(ctx, "nack", relaxed, s.sql.lost, []any{held.ids, held.numbers, reasons})
+	if err != nil {
+		return lost // the others are written
+	}
+	return still
 }
 
 // held are leases as two arrays of a statement.

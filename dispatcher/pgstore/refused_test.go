@@ -3,6 +3,7 @@ package pgstore_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -44,6 +45,7 @@ func TestServerErrorSeparatesRefusedRowsFromRetryable(t *testing.T) {
 
 		"statement timeout":   {breaks: raising(`perform pg_sleep(60)`), setting: "&statement_timeout=300", code: "57014"},
 		"lock timeout":        {breaks: `begin; lock table outbox.outbox_dead_letters`, setting: "&lock_timeout=300", code: "55P03"},
+		"transaction timeout": {breaks: raising(`raise exception 'of PostgreSQL 17 and later' using errcode = '25P04'`), code: "25P04"},
 		"full disk":           {breaks: raising(`raise exception 'no space left on device' using errcode = '53100'`), code: "53100"},
 		"reads only":          {breaks: `select`, setting: "&default_transaction_read_only=on", code: "25006"},
 		"session ended":       {breaks: raising(`perform pg_terminate_backend(pg_backend_pid())`), code: "57P01"},
@@ -81,6 +83,9 @@ func TestServerErrorSeparatesRefusedRowsFromRetryable(t *testing.T) {
 			if dispatcher.IsRefused(err) != test.refused {
 				t.Errorf("refused is %v for: %v", !test.refused, err)
 			}
+			if slow := strings.HasSuffix(name, " timeout"); dispatcher.IsTooSlow(err) != slow {
+				t.Errorf("too slow is %v for: %v", !slow, err)
+			}
 		})
 	}
 }
@@ -92,6 +97,55 @@ func TestUnreachableServerDoesNotRefuse(t *testing.T) {
 	store := pgstore.New(pool, pgstore.Options{Namespace: "shop"})
 	if _, err := store.Ack(t.Context(), []dispatcher.Lease{{ID: uuid.New(), Number: 1}}); err == nil || dispatcher.IsRefused(err) {
 		t.Errorf("the error is %v", err)
+	}
+}
+
+// A deadline of the client is of the statement, too.
+func TestDeadlineIsTooSlow(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Migrated(t))
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	tx, err := o.Begin(t.Context())
+	check(t, "Begin", err)
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	_, err = tx.Exec(t.Context(), `lock table outbox.outbox_events`)
+	check(t, "lock", err)
+	_, err = o.Store("shop", uuid.New()).Ack(ctx, []dispatcher.Lease{{ID: uuid.New(), Number: 1}})
+	if !dispatcher.IsTooSlow(err) || dispatcher.IsRefused(err) {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+// A nack that is tried again, since its response did not arrive, does not say that the rows that it made dead are lost.
+// CONTRACT: C-23, C-43
+func TestDeadRowIsNotLost(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Migrated(t))
+	o.fill(4, "orders")
+	store := o.Store("shop", uuid.New())
+	claimed, err := store.Claim(t.Context(), share("orders", 4))
+	check(t, "Claim", err)
+	var failures []dispatcher.Failure
+	for i, reason := range []dispatcher.DeadReason{dispatcher.ReasonPermanentFailure, "", dispatcher.ReasonPoisonMessage} {
+		failures = append(failures, dispatcher.Failure{Lease: claimed.Events[i].Lease(), Error: "no", Reason: reason, Delay: time.Hour})
+	}
+	lost, err := store.Nack(t.Context(), failures)
+	if err != nil || len(lost) > 0 {
+		t.Fatalf("lost %v, %v", lost, err)
+	}
+	failures = append(failures, dispatcher.Failure{Lease: dispatcher.Lease{ID: claimed.Events[3].ID, Number: 1 << 40}, Error: "no", Reason: dispatcher.ReasonPermanentFailure})
+	lost, err = store.Nack(t.Context(), failures)
+	want := []dispatcher.Lease{failures[1].Lease, failures[3].Lease}
+	if err != nil || len(lost) != 2 || !slices.Contains(lost, want[0]) || !slices.Contains(lost, want[1]) {
+		t.Errorf("lost are %v, %v; want %v: a retry, and a lease of another", lost, err, want)
+	}
+	failures[0].Reason = dispatcher.ReasonPoisonMessage // as of a claim that made it dead meanwhile
+	if lost, err = store.Nack(t.Context(), failures[:1]); err != nil || len(lost) != 1 {
+		t.Errorf("lost are %v, %v; want the one that is dead for another reason", lost, err)
+	}
+	if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_dead_letters`); n != 2 {
+		t.Errorf("%d dead letters, want 2", n)
 	}
 }
 

@@ -88,9 +88,3 @@ func sqlState(err error) string {
 	}
 	return ""
 }
-
-// timedOut reports whether a statement took too long, or waited for a lock for too long.
-func timedOut(err error) bool {
-	code := sqlState(err)
-	return code == "57014" || code == "55P03"
-}

@@ -9,6 +9,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
 // leaseName is the row of outbox_sweeps that is the lease of all sweeps, and the sweep of the whole tables.
@@ -115,7 +117,7 @@ func (r *run) events(ctx context.Context, total *Counts) error {
 			c.Delivered = n
 			return err
 		})
-		if timedOut(err) && pages > 1 {
+		if dispatcher.IsTooSlow(err) && pages > 1 {
 			r.pages = max(1, pages/8)
 			continue
 		}
