@@ -34,7 +34,8 @@ type Store interface {
 	Ack(ctx context.Context, leases []Lease) (lost []Lease, err error)
 
 	// Nack records failed attempts, which are spent: each row goes back to pending with its delay, or
-	// becomes dead with its reason and a dead-letter record in the same transaction (CONTRACT C-24, C-41).
+	// becomes dead with its reason and a dead-letter record in the same transaction (CONTRACT C-24, C-41). A row that an
+	// earlier call with the same failure made dead is not lost: so a caller that did not learn of it does.
 	Nack(ctx context.Context, failures []Failure) (lost []Lease, err error)
 
 	// Extend moves the leases' end to now + lease on the database's clock (CONTRACT C-31).

@@ -65,6 +65,25 @@ $$;
 create trigger chaos_gate before update on outbox.outbox_events
     for each statement execute function chaos.gate();
 
+-- The faults "limited" and "reject": each change of a row takes time, or the acks of some are refused.
+create table chaos.hindered (how text not null);
+
+create function chaos.hinder() returns trigger language plpgsql security definer set search_path from current as $$
+begin
+    if exists (select from chaos.hindered where how = 'limited') then
+        perform pg_sleep(0.004);
+    end if;
+    if (tg_op = 'DELETE' or new.status = 'delivered') and hashtext(old.id::text) % 3 = 0
+        and exists (select from chaos.hindered where how = 'reject') then
+        raise exception 'chaos: not delivered here';
+    end if;
+    return coalesce(new, old);
+end
+$$;
+
+create trigger chaos_hinder before update or delete on outbox.outbox_events
+    for each row execute function chaos.hinder();
+
 -- The fault "veto": marking these events dead is refused.
 create table chaos.vetoed (id uuid primary key);
 

@@ -25,6 +25,9 @@ func (l *ledger) checkDeadLetters(h *history, e *event) {
 		if m.verb != toDead {
 			continue
 		}
+		if e.sent == 0 && e.eventType != unreadableType {
+			l.violate(neverSent, e, "%s after %d attempts", m.reason, m.to.attempts)
+		}
 		spent := m.reason == "max_retries_exceeded" || m.reason == "processing_timeout"
 		switch {
 		case e.eventType == unreadableType && m.reason == "poison_message":

@@ -13,12 +13,15 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
 )
 
 // consumer is the story's consumer, which POST /instruct also makes
 //   - refuse a topic or all of them: status=503&topic=orders, and status=0 for an end of it;
 //   - leave one request in so many without a response: mute=3, and mute=0 for an end of it;
+//   - leave requests of stuckType without a response: stuck=true;
 //   - take what it refuses for good: repaired=true.
 type consumer struct {
 	scenario.Consumer
@@ -27,6 +30,8 @@ type consumer struct {
 	statuses      map[string]int // by topic; "" is for all
 	mute          int
 	repaired      bool
+	stuck         bool
+	requests      io.Writer // the id of each event that arrives, as JSON
 }
 
 func (c *consumer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -37,8 +42,12 @@ func (c *consumer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c.mu.Lock()
+	if id, err := uuid.Parse(r.Header.Get("ce-id")); err == nil {
+		fmt.Fprintf(c.requests, "%q\n", id)
+	}
 	status := max(c.statuses[""], c.statuses[r.Header.Get("ce-topic")])
 	silent := c.mute > 0 && rand.IntN(c.mute) == 0
+	hangs := c.stuck && r.Header.Get("ce-type") == stuckType
 	if c.repaired && r.Header.Get("ce-type") == scenario.PoisonType {
 		r.Header.Set("ce-type", "OrderRepaired")
 	}
@@ -47,6 +56,9 @@ func (c *consumer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case status != 0:
 		_, _ = io.Copy(io.Discard, r.Body) // whether it ends early is the sender's concern
 		http.Error(w, "instructed to", status)
+	case hangs:
+		_, _ = io.Copy(io.Discard, r.Body)
+		<-r.Context().Done()
 	case silent:
 		c.abandon(r)
 	default:
@@ -62,6 +74,9 @@ func (c *consumer) instructed(r *http.Request) (err error) {
 	}
 	if text := r.FormValue("mute"); text != "" && err == nil {
 		c.mute, err = strconv.Atoi(text)
+	}
+	if text := r.FormValue("stuck"); text != "" && err == nil {
+		c.stuck, err = strconv.ParseBool(text)
 	}
 	if text := r.FormValue("repaired"); text != "" && err == nil {
 		c.repaired, err = strconv.ParseBool(text)
@@ -106,8 +121,13 @@ func consume(ctx context.Context, args []string) error {
 		return err
 	}
 	defer stalls.Close()
+	requests, err := appendTo(*file + ".requests")
+	if err != nil {
+		return err
+	}
+	defer requests.Close()
 	go func() { _ = noteStalls(ctx, stalls) }() // what is missing there explains nothing
-	handler := &consumer{Consumer: scenario.Consumer{Work: *work, Journal: journal}, clientTimeout: sinkTimeout, statuses: map[string]int{}}
+	handler := &consumer{Consumer: scenario.Consumer{Work: *work, Journal: journal}, clientTimeout: sinkTimeout, statuses: map[string]int{}, requests: requests}
 	server := &http.Server{Addr: *address, Handler: handler, ReadHeaderTimeout: 10 * time.Second}
 	context.AfterFunc(ctx, func() { _ = server.Close() })
 	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {

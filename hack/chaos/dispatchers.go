@@ -42,9 +42,16 @@ type dispatching struct {
 // startDispatcher starts one and waits until it reports its worker id. It may be called while the
 // database and the consumer are unreachable. clockError is for the binary with the wrong clock.
 func (w *world) startDispatcher(ctx context.Context, binary, clockError string) (*dispatching, error) {
+	return w.startDispatcherWith(ctx, binary, clockError, func(*config.Config) {})
+}
+
+// startDispatcherWith starts one whose configuration is changed.
+func (w *world) startDispatcherWith(ctx context.Context, binary, clockError string, change func(*config.Config)) (*dispatching, error) {
 	name := w.next("d")
 	file, logFile := filepath.Join(w.dir, name+".yaml"), filepath.Join(w.dir, name+".log")
-	if err := write(file, w.config()); err != nil {
+	c := w.config()
+	change(&c)
+	if err := write(file, c); err != nil {
 		return nil, err
 	}
 	p, err := start(logFile, []string{clockVariable + "=" + clockError}, filepath.Join(w.binaries, binary), "run", "-f", file)

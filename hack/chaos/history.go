@@ -23,6 +23,8 @@ type history struct {
 	wrong  []string
 	// began and ended are those of the producers.
 	began, ended time.Time
+	// over is when the dispatchers were stopped.
+	over time.Time
 	// arrivals are the times of all deliveries, in order.
 	arrivals []time.Time
 	lease    time.Duration
@@ -48,6 +50,8 @@ type event struct {
 	deliveries  []delivery
 	// deadLetters are its records, and replayed those that say that it was replayed.
 	deadLetters, replayed int
+	// sent is how many requests with it reached the consumer, whatever their response.
+	sent int
 }
 
 // move is a transition of a row.
@@ -98,6 +102,9 @@ func (w *world) load(ctx context.Context) (*history, error) {
 		if err != nil {
 			return nil, err
 		}
+	}
+	if err := lines(w.deliveriesFile()+".requests", func(id uuid.UUID) { h.event(id).sent++ }); err != nil {
+		return nil, err
 	}
 	err = lines(w.deliveriesFile(), func(d delivery) {
 		e := h.event(d.ID)

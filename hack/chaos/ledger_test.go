@@ -21,7 +21,7 @@ func at(ms int) time.Time { return noon.Add(time.Duration(ms) * time.Millisecond
 // story is a history in few words: an event goes through verbs, one each 10 ms, from its commit at 0.
 // "confirm" is the consumer's.
 func story(ordered bool, faults []injected, stories ...string) *history {
-	h := &history{events: map[uuid.UUID]*event{}, faults: faults, ordered: ordered, dispatchers: 2, lease: 10 * time.Millisecond, bound: time.Second, began: noon, ended: at(10_000)}
+	h := &history{events: map[uuid.UUID]*event{}, faults: faults, ordered: ordered, dispatchers: 2, lease: 10 * time.Millisecond, bound: time.Second, began: noon, ended: at(10_000), over: at(10_000_000)}
 	number := int64(0) // of the last claim
 	for i, story := range stories {
 		e := h.event(uuid.UUID{15: byte(i + 1)})
@@ -54,6 +54,9 @@ func story(ordered bool, faults []injected, stories ...string) *history {
 				e.deliveries = append(e.deliveries, delivery{ID: e.id, Token: token, At: when})
 				h.arrivals = append(h.arrivals, when)
 				continue
+			case "unsent": // the last claim ended before
+				e.sent--
+				continue
 			case "record":
 				e.deadLetters++
 				continue
@@ -61,6 +64,7 @@ func story(ordered bool, faults []injected, stories ...string) *history {
 				next = state{status: "pending"}
 			case "alice", "bob", "steal", "again":
 				number++
+				e.sent++
 				next = state{status: "processing", attempts: now.attempts + 1, until: when.Add(5 * time.Millisecond), lease: number}
 				switch next.worker = bob; word {
 				case "alice":
@@ -169,6 +173,7 @@ func TestLedgerFindsViolations(t *testing.T) {
 		{"dead as poison, and it was none", story(false, nil, "insert alice dead"), []string{misjudged}},
 		{"unreadable, and tried to the end", story(false, refusing, "unreadable insert "+budget+"bob timeout"), []string{misjudged}},
 		{"unreadable, and read", story(false, nil, "unreadable insert alice confirm ack"), []string{misjudged}},
+		{"dead without a request", story(false, nil, "poison insert alice unsent timeout"), []string{neverSent}},
 		{"a dead letter too many", story(false, nil, "poison insert alice refused record"), []string{unrecorded}},
 		{"stood still", story(false, []injected{{kind: veto, start: at(0), end: at(1500)}}, "insert alice confirm ack"), []string{stoodStill}},
 		{"stood still, as all did", story(false, []injected{{kind: veto, start: at(0), end: at(1500)}, {kind: restart, start: at(100), end: at(200)}}, "insert alice confirm ack"), nil},
@@ -259,5 +264,16 @@ func TestRecoveryExcludesTimeWithoutDispatchers(t *testing.T) {
 	}
 	if late[0].rows = 3*time.Second + 501*time.Millisecond; len(tardy(h, late, times)) != 1 {
 		t.Error("more than a poll and slack of running time was not found to be late")
+	}
+}
+
+// An event that was tried in the last minute of a run is not lost: it waits for its turn.
+func TestTriedEventIsNotLost(t *testing.T) {
+	h := story(false, nil, "insert alice nack bob nack")
+	for over, lost := range map[time.Time]int{at(20): 0, at(20).Add(2 * settleWithin): 1} {
+		h.over = over
+		if l := balance(h); len(l.violations) != lost || l.tried != 1-lost {
+			t.Errorf("over at %s: %d violations, and %d are still tried", over, len(l.violations), l.tried)
+		}
 	}
 }

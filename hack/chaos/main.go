@@ -243,6 +243,7 @@ func (w *world) live(ctx context.Context) (*history, error) {
 	if err := w.settle(ctx); err != nil {
 		w.fail("%v", err)
 	}
+	over := time.Now()
 	for _, s := range w.slots {
 		w.stopOne(s.now)
 	}
@@ -251,10 +252,11 @@ func (w *world) live(ctx context.Context) (*history, error) {
 	}
 	h, err := w.load(ctx)
 	if err == nil {
-		h.began, h.ended = began, ended
+		h.began, h.ended, h.over = began, ended, over
 	}
 	return h, err
 }
 
-// settleWithin is how long what is left may stand still in the end: a few leases, and the longest backoff.
+// settleWithin is how long what is left may stand still in the end, and how long an event may wait for its next try: a
+// few leases, the longest backoff, and the longest wait between two half-open probes of a topic.
 const settleWithin = time.Minute

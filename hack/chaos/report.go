@@ -45,6 +45,9 @@ func (r *result) print(w io.Writer) {
 		fmt.Fprintf(w, ", %d dead: %s", l.dead[reason], reason)
 	}
 	fmt.Fprintf(w, "; %d replays", l.replays)
+	if l.tried > 0 {
+		fmt.Fprintf(w, "; %d still tried, a few at a time, since the consumer refuses them", l.tried)
+	}
 	fmt.Fprintln(w)
 	for _, t := range r.tardy {
 		fmt.Fprintf(w, "SLOW: after %s at %s (%s), %d held events took %s to be delivered\n", t.fault.kind, t.fault.start.Format(clockTime), t.fault.note, t.held, t.rows.Round(time.Millisecond))

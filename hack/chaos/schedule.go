@@ -23,6 +23,10 @@ const (
 	choke   kind = "choke"   // SIGSTOP of a dispatcher half-way through a claim that no socket buffer holds
 	mute    kind = "mute"    // the consumer leaves some requests without a response until they time out
 	gateway kind = "gateway" // every response is 502, 503, 504 or 500, for long
+	loop    kind = "loop"    // one more dispatcher, with all defaults, is killed again and again
+	limited kind = "limited" // statement_timeout is 600 ms, and a trigger takes 4 ms for each row
+	reject  kind = "reject"  // a trigger refuses the acks of one event in three
+	stuck   kind = "stuck"   // calls with 3 MiB have no response until they time out
 )
 
 // The faults in the background last while those in the foreground happen.
@@ -37,7 +41,7 @@ const (
 )
 
 var (
-	foreground = []kind{kill, stop, freeze, crash, cut, bouncer, refuse, hang, restart, choke, mute, gateway}
+	foreground = []kind{kill, stop, freeze, crash, cut, bouncer, refuse, hang, restart, choke, mute, gateway, loop, limited, reject, stuck}
 	background = []kind{late, snapshot, clock, scale, unreadable, veto, revive}
 )
 
@@ -78,7 +82,9 @@ const longRun = 5 * time.Minute
 // schedule draws the faults of a run. The same arguments give the same schedule.
 func schedule(rnd *rand.Rand, t times, slots int, kinds []kind) []fault {
 	only := func(all []kind) []kind {
-		return slices.DeleteFunc(slices.Clone(all), func(k kind) bool { return !slices.Contains(kinds, k) })
+		return slices.DeleteFunc(slices.Clone(all), func(k kind) bool {
+			return !slices.Contains(kinds, k) || k == loop && t.total < 4*defaultLease // it takes too long
+		})
 	}
 	quiet := [2]time.Duration{} // no crash then: it would end the long transaction
 	var plan []fault
@@ -130,6 +136,12 @@ func (k kind) lasts(rnd *rand.Rand, t times) time.Duration {
 		return between(rnd, 2*t.timeout, 4*t.timeout)
 	case gateway:
 		return min(between(rnd, t.total/6, t.total/4), 3*time.Minute)
+	case loop:
+		return defaultLease + 20*time.Second
+	case limited, reject: // past the end of a lease
+		return between(rnd, 2*t.lease, 3*t.lease)
+	case stuck:
+		return between(rnd, 3*t.timeout, 6*t.timeout)
 	case veto: // past the end of a lease and the next
 		return between(rnd, 2*t.lease+slack, 3*t.lease+slack)
 	case late, snapshot, clock, scale, unreadable, revive:
