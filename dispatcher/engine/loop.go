@@ -211,7 +211,7 @@ func (r *run) claim(n int, bytes int64, small bool, limits map[string]int) (clai
 		return 0, false, err
 	}
 	req := dispatcher.ClaimRequest{
-		Shares:      r.topics.shares(n, limits),
+		Shares:      r.doubtful.shares(r.topics.shares(n, limits)),
 		Lease:       r.cfg.Lease,
 		MaxAttempts: r.cfg.MaxAttempts,
 		MaxBytes:    bytes,
@@ -239,8 +239,9 @@ func (r *run) claim(n int, bytes int64, small bool, limits map[string]int) (clai
 		if dispatcher.IsTooSlow(err) {
 			r.flight.shrink()
 		}
-		return 0, false, err
+		return 0, true, r.doubtful.claimed(req.Shares, len(r.topics.names), err)
 	}
+	_ = r.doubtful.claimed(req.Shares, len(r.topics.names), nil)
 	r.health.types.note(out.Events, sentAt)
 	byTopic := countTopics(&out)
 	for topic, rows := range limits {

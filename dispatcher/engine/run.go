@@ -37,6 +37,7 @@ type run struct {
 	sinkBatch int
 	pace      pace
 	topics    topics
+	doubtful  doubtful
 	flight    *flight
 	completer *completer
 	faults    faults
@@ -57,6 +58,7 @@ func newRun(base context.Context, d *Dispatcher) *run {
 		log:        d.cfg.Logger,
 		sinkBatch:  d.sink.BatchSize(),
 		topics:     newTopics(d.cfg.Topics),
+		doubtful:   doubtful{},
 		stopKeep:   make(chan struct{}),
 		stopping:   make(chan struct{}),
 	}

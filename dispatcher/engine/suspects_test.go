@@ -245,6 +245,44 @@ func TestOutcomesThatHangHarmTheirTopicAlone(t *testing.T) {
 	}
 }
 
+// A topic whose claims never return, or are refused, delays the others for one statement in a minute at most.
+// CONTRACT: C-33
+func TestClaimsThatFailHarmTheirTopicAlone(t *testing.T) {
+	for name, test := range map[string]struct {
+		refusal error
+		limit   time.Duration
+	}{"hang": {}, "are cut off": {limit: 600 * time.Millisecond}, "are refused": {refusal: errContent}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const rounds, events = 50, 50
+				store := &slow{memory: newMemory(), limit: test.limit, code: "57014", takes: func(v string, topics []string) (time.Duration, error) {
+					if v == "claim" && slices.Contains(topics, "bad") {
+						return time.Hour, test.refusal
+					}
+					return time.Millisecond, nil
+				}}
+				store.enqueue("bad", 100)
+				sink := newConfirmed(1, succeeds)
+				d, stop := begin(t, store, sink, dispatcher.Config{})
+				var all time.Duration
+				for i := range rounds {
+					store.enqueue("well", events)
+					all += passes(t, 3*storeTimeout, "the other topic is delivered", func() bool { return store.count("well", "delivered") == events*(i+1) })
+					<-time.After(10 * time.Second)
+				}
+				t.Logf("the other topic waited %v in all", all)
+				if all > rounds*10*time.Second/4 {
+					t.Errorf("the other topic waited %v in %d rounds", all, rounds)
+				}
+				if s := d.Snapshot(); test.limit > 0 && !s.Source.OK {
+					t.Errorf("the snapshot says that the database is unreachable: %v", s.Source.Err)
+				}
+				stop()
+			})
+		})
+	}
+}
+
 // An extension that never returns loses the leases of its own topic alone.
 // CONTRACT: C-31, C-33
 func TestExtensionThatHangsHarmsItsTopicAlone(t *testing.T) {
