@@ -268,6 +268,8 @@ const (
 	SchemaMissing SchemaState = "Missing"
 	SchemaTooOld  SchemaState = "TooOld"
 	SchemaTooNew  SchemaState = "TooNew"
+	// SchemaSequencesBehind: the tables were copied without their sequences.
+	SchemaSequencesBehind SchemaState = "SequencesBehind"
 )
 
 // Schema is the outcome of [Store.Schema].

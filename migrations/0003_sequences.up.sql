@@ -97,6 +97,36 @@ $$;
 
 revoke all on function outbox_fence_raise from public;
 
+-- outbox_moved is for the owner, after the tables were copied to another server without their sequences, as logical
+-- replication copies them, before producers and dispatchers use it: it sets the three sequences above what the
+-- tables hold. It may run again, and while they use it.
+create function outbox_moved() returns void
+language plpgsql
+set search_path from current
+as $$
+begin
+    perform setval('outbox_events_seq_seq', greatest(last_value, (select max(seq) from outbox_events))) from outbox_events_seq_seq;
+    perform setval('outbox_dead_letters_id_seq', greatest(last_value, (select max(id) from outbox_dead_letters))) from outbox_dead_letters_id_seq;
+    delete from outbox_clusters where system = (select system_identifier from pg_control_system());
+    delete from outbox_fence;
+    perform outbox_fence_raise();
+end
+$$;
+
+revoke all on function outbox_moved from public;
+
+-- outbox_sequences_behind reports whether the tables hold numbers that their sequences have not given yet: outbox_moved was
+-- forgotten. It reads two indexes at their ends. Rows that are delivered do not count: nothing claims them again.
+create function outbox_sequences_behind() returns boolean
+language sql
+stable
+security definer
+set search_path from current
+as $$
+    select coalesce((select max(seq) from outbox_events where coalesce(live, false)) > (select last_value from outbox_events_seq_seq)
+        or (select max(id) from outbox_dead_letters) > (select last_value from outbox_dead_letters_id_seq), false)
+$$;
+
 -- Leases of a new outbox begin at 1.
 insert into outbox_clusters select system_identifier, -outbox_timeline() from pg_control_system();
 insert into outbox_fence values (pg_postmaster_start_time(), pg_current_xact_id()::xid);

@@ -51,7 +51,7 @@ const (
 	// SchemaReadyCondition: the outbox schema exists, in a version that the dispatchers work with.
 	//
 	// True: UpToDate.
-	// False: Missing, TooOld, TooNew, Migrating, MigrationFailed.
+	// False: Missing, TooOld, TooNew, SequencesBehind, Migrating, MigrationFailed.
 	// Unknown: NotObserved.
 	SchemaReadyCondition = "SchemaReady"
 
@@ -245,6 +245,7 @@ const (
 	ReasonMissing                  = "Missing"
 	ReasonTooOld                   = "TooOld"
 	ReasonTooNew                   = "TooNew"
+	ReasonSequencesBehind          = "SequencesBehind"
 	ReasonMigrating                = "Migrating"
 	ReasonMigrationFailed          = "MigrationFailed"
 	ReasonConnected                = "Connected"

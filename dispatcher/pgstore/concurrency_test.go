@@ -207,7 +207,8 @@ func TestStoreWorksInEachQueryMode(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(pool.Close)
-			const settings = `select string_agg(name || '=' || setting, ' ' order by name) from pg_settings`
+			const settings = `select string_agg(name || '=' || setting, ' ' order by name) from pg_settings
+				where name not like 'plpgsql.%'` // which the first function in that language adds
 			one := outbox{T: t, Pool: pool, stores: pool}
 			before := pgtest.Value[string](one, settings)
 			useAll(t, one.Store("shop", uuid.New()))

@@ -99,12 +99,16 @@ func TestLeasesRiseAfterTheServerForgets(t *testing.T) {
 			f.restarted(f.srv.Restart(t.Context()))
 		}},
 	} {
-		given := f.claim(f.outbox, 200)
-		test.forget()
-		if known := pgtest.Value[int64](f, `select last_value from outbox.outbox_leases`); known >= given {
-			t.Errorf("%s: the server knows %d of %d: this proves nothing", test.name, known, given)
+		forgot := false
+		for try := 0; try < 5 && !forgot; try++ { // the put-off writing may just be due
+			given := f.claim(f.outbox, 200)
+			test.forget()
+			forgot = pgtest.Value[int64](f, `select last_value from outbox.outbox_leases`) < given
+			f.claim(f.outbox, 1)
 		}
-		f.claim(f.outbox, 1)
+		if !forgot {
+			t.Errorf("%s: the server knows all that it gave: this proves nothing", test.name)
+		}
 		if up := pgtest.Value[int](f, `select count(*) from outbox.outbox_fence`); up != 1 {
 			t.Errorf("%s: the fence has %d rows, want 1", test.name, up)
 		}

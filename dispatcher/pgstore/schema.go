@@ -39,7 +39,20 @@ func (s *Store) Schema(ctx context.Context) (dispatcher.Schema, error) {
 	if err != nil {
 		return dispatcher.Schema{}, s.wrap("read the version", err)
 	}
-	return compareSchema(s.schema, version, oldestReader, migrations.Version), nil
+	schema := compareSchema(s.schema, version, oldestReader, migrations.Version)
+	if schema.State != dispatcher.SchemaReady {
+		return schema, nil
+	}
+	behind := false
+	if err := s.pool.QueryRow(ctx, s.sql.sequencesBehind).Scan(&behind); err != nil {
+		return dispatcher.Schema{}, s.wrap("compare the sequences", err)
+	}
+	if behind {
+		schema.State = dispatcher.SchemaSequencesBehind
+		schema.Message = fmt.Sprintf("The sequences of schema %q are behind its tables, as after a move by logical replication; "+
+			"run \"select %s.outbox_moved()\" as the owner.", s.schema, pgx.Identifier{s.schema}.Sanitize())
+	}
+	return schema, nil
 }
 
 // compareSchema says whether a binary made for a version works with a schema.

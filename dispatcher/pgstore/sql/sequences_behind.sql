@@ -1,0 +1,1 @@
+select outbox.outbox_sequences_behind()
