@@ -342,13 +342,60 @@ $$;
 
 revoke all on function enqueue from public;
 
+-- enqueue_id is the id of event n of a batch, of version 7: the time in milliseconds, a count within it, so that ids are
+-- in the events' order, and 62 bits made of the number and one random one.
+create function enqueue_id(p_ms bigint, p_seed bigint, p_n bigint) returns uuid
+language sql
+immutable
+as $$
+    select encode(int8send((p_ms + (p_n - 1 >> 12)) << 16 | 28672 | (p_n - 1 & 4095))
+        || int8send(hashint8extended(p_n, p_seed) & 4611686018427387903 | -9223372036854775808), 'hex')::uuid
+$$;
+
+-- enqueue_rows makes the rows of a batch. It is inlined into the statements that insert them, so it must be stable. What is not
+-- plainly right goes to enqueue_check, which names it.
+create function enqueue_rows(
+    p_namespaces text[], p_topics text[], p_payloads jsonb[], p_event_types text[], p_aggregate_types text[], p_aggregate_ids text[],
+    p_partition_keys text[], p_tenant_ids uuid[], p_dedupe_keys text[], p_headers jsonb[], p_delays interval[], p_lock_keys boolean[],
+    p_options jsonb, p_sequences bigint[], p_ids uuid[], p_seqs bigint[]
+) returns table (
+    n bigint, id uuid, seq bigint, aggregate_sequence bigint, max_attempts smallint, tenant_id uuid, namespace text, topic text,
+    event_type text, aggregate_type text, aggregate_id text, partition_key text, dedupe_key text, retry jsonb, headers jsonb,
+    payload jsonb, next_attempt_at timestamptz
+)
+language sql
+stable
+as $$
+    select u.n, u.id, u.seq, u.sequence,
+        case when p_options <> '{}' then (case jsonb_typeof(p_options) when 'array' then p_options -> (u.n - 1)::integer else p_options end ->> 'maxAttempts')::smallint end,
+        u.tenant_id, u.namespace, u.topic, nullif(u.event_type, ''), nullif(u.aggregate_type, ''), nullif(u.aggregate_id, ''),
+        nullif(u.partition_key, ''), nullif(u.dedupe_key, ''),
+        case when p_options <> '{}' then case jsonb_typeof(p_options) when 'array' then p_options -> (u.n - 1)::integer else p_options end -> 'retry' end,
+        coalesce(jsonb_strip_nulls(u.headers), '{}'), u.payload, now() + coalesce(u.delay, '0')
+    from unnest(p_namespaces, p_topics, p_payloads, p_event_types, p_aggregate_types, p_aggregate_ids, p_partition_keys,
+        p_tenant_ids, p_dedupe_keys, p_headers, p_delays, p_lock_keys, p_sequences, p_ids, p_seqs) with ordinality as u (namespace, topic, payload,
+        event_type, aggregate_type, aggregate_id, partition_key, tenant_id, dedupe_key, headers, delay, lock, sequence, id, seq, n)
+    where case when u.namespace <> '' and u.topic <> '' and u.payload is not null and p_options = '{}' and u.lock is not true
+            and octet_length(u.namespace) <= 255 and octet_length(u.topic) <= 255
+            and coalesce(greatest(octet_length(u.event_type), octet_length(u.aggregate_type), octet_length(u.aggregate_id),
+                octet_length(u.partition_key), octet_length(u.dedupe_key)), 0) <= 1024
+            and coalesce(u.headers = '{}' or octet_length(u.headers::text) <= 65536 and jsonb_typeof(u.headers) = 'object'
+                and not u.headers ? '' and not u.headers @? 'strict $.* ? (@.type() != "string")', true)
+            and coalesce(u.delay >= '0', true)
+            and coalesce(starts_with(u.dedupe_key, u.tenant_id || '/') or u.dedupe_key = '', true)
+        then true
+        else enqueue_check(format('event %s: ', u.n), u.namespace, u.topic, u.payload is null, u.event_type, u.aggregate_type, u.aggregate_id,
+            u.partition_key, u.tenant_id, u.dedupe_key, u.headers, u.delay, u.lock, case jsonb_typeof(p_options) when 'array'
+            then coalesce(nullif(p_options -> (u.n - 1)::integer, 'null'), '{}') else p_options end) end
+$$;
+
 -- enqueue_batch adds events in their order, and returns a row for each in the order of the arrays, as enqueue does.
 -- Element n of each array is of event n. An array that is null or empty means the default for all;
 -- any other has as many elements as p_payloads, and a null in it means the default. p_options is an object
 -- for all, or an array of one for each. An error names the event by its number, from 1, and then none is added.
 --
--- Events with a lock lock their slots in ascending order, so that two batches never wait for each other
--- in a circle; the events keep their order.
+-- Events with a lock lock their slots in ascending order, and those with a dedupe key are inserted in that of the keys, so that
+-- two batches never wait for each other in a circle; the events keep their order.
 create function enqueue_batch(
     p_namespaces      text[],
     p_topics          text[],
@@ -375,12 +422,11 @@ declare
     v_events  integer := coalesce(cardinality(p_payloads), 0);
     v_options boolean := coalesce(p_options <> '{}', false);
     v_each    boolean := coalesce(jsonb_typeof(p_options) = 'array', false);
-    -- For ids of version 7: the time in milliseconds, a count within it, so that they are in the events' order,
-    -- and 62 bits made of the number and one random one.
     v_ms      bigint  := extract(epoch from clock_timestamp()) * 1000;
     v_seed    bigint  := hashtextextended(gen_random_uuid()::text, 0);
     v_ids     uuid[];
-    v_new     jsonb; -- the ids that were added, as names
+    v_seqs    bigint[];
+    v_new     jsonb; -- the seqs that were added, as names
     v_stands  uuid[];
     v_fresh   boolean[];
     v_other   bigint;
@@ -417,76 +463,46 @@ begin
         return query
         insert into outbox_events (id, aggregate_sequence, max_attempts, tenant_id, namespace, topic, event_type, aggregate_type, aggregate_id,
             partition_key, dedupe_key, retry, headers, payload, next_attempt_at)
-        select encode(int8send((v_ms + (n - 1 >> 12)) << 16 | 28672 | (n - 1 & 4095))
-                || int8send(hashint8extended(n, v_seed) & 4611686018427387903 | -9223372036854775808), 'hex')::uuid, sequence,
-            case when v_options then (case when v_each then p_options -> (n - 1)::integer else p_options end ->> 'maxAttempts')::smallint end,
-            tenant_id, namespace, topic, nullif(event_type, ''), nullif(aggregate_type, ''), nullif(aggregate_id, ''),
-            nullif(partition_key, ''), nullif(dedupe_key, ''),
-            case when v_options then case when v_each then p_options -> (n - 1)::integer else p_options end -> 'retry' end,
-            coalesce(jsonb_strip_nulls(headers), '{}'), payload, now() + coalesce(delay, '0')
-        from unnest(p_namespaces, p_topics, p_payloads, p_event_types, p_aggregate_types, p_aggregate_ids, p_partition_keys,
-            p_tenant_ids, p_dedupe_keys, p_headers, p_delays, p_lock_keys, v_numbers) with ordinality as u (namespace, topic, payload,
-            event_type, aggregate_type, aggregate_id, partition_key, tenant_id, dedupe_key, headers, delay, lock, sequence, n)
-        where case when namespace <> '' and topic <> '' and payload is not null and not v_options and lock is not true
-                and octet_length(namespace) <= 255 and octet_length(topic) <= 255
-                and coalesce(greatest(octet_length(event_type), octet_length(aggregate_type), octet_length(aggregate_id),
-                    octet_length(partition_key), octet_length(dedupe_key)), 0) <= 1024
-                and coalesce(headers = '{}' or octet_length(headers::text) <= 65536 and jsonb_typeof(headers) = 'object'
-                    and not headers ? '' and not headers @? 'strict $.* ? (@.type() != "string")', true)
-                and coalesce(delay >= '0', true)
-                and coalesce(starts_with(dedupe_key, tenant_id || '/') or dedupe_key = '', true)
-            then true
-            else enqueue_check(format('event %s: ', n), namespace, topic, payload is null, event_type, aggregate_type, aggregate_id,
-                partition_key, tenant_id, dedupe_key, headers, delay, lock, case when v_each
-                then coalesce(nullif(p_options -> (n - 1)::integer, 'null'), '{}') else p_options end) end
+        select enqueue_id(v_ms, v_seed, n), aggregate_sequence, max_attempts, tenant_id, namespace, topic, event_type, aggregate_type, aggregate_id,
+            partition_key, dedupe_key, retry, headers, payload, next_attempt_at
+        from enqueue_rows(p_namespaces, p_topics, p_payloads, p_event_types, p_aggregate_types, p_aggregate_ids, p_partition_keys,
+            p_tenant_ids, p_dedupe_keys, p_headers, p_delays, p_lock_keys, p_options, v_numbers, null, null)
         returning outbox_events.id, case when size_bytes <= p_max_bytes or octet_length(payload::text) <= p_max_bytes then true
             else enqueue_check_sizes(p_payloads, p_max_bytes, 'event %s: ') end;
         return;
     end if;
 
-    select array_agg(coalesce(p_ids[n], encode(int8send((v_ms + (n - 1 >> 12)) << 16 | 28672 | (n - 1 & 4095))
-        || int8send(hashint8extended(n, v_seed) & 4611686018427387903 | -9223372036854775808), 'hex')::uuid) order by n) into v_ids from generate_series(1, v_events) as n;
+    -- Inserts wait for transactions that insert the same keys. So they are in the order of the keys, and two batches never wait
+    -- for each other in a circle. The events keep their order by seq, which is drawn first and says which were added.
+    v_ids := array(select coalesce(p_ids[n], enqueue_id(v_ms, v_seed, n)) from generate_series(1, v_events) as n);
     v_stands := array_fill(null::uuid, array[v_events]);
     v_fresh := array_fill(false, array[v_events]);
     loop
+        v_seqs := array(select nextval('outbox_events_seq_seq') from generate_series(1, v_events));
         with added as (
-            insert into outbox_events (id, aggregate_sequence, max_attempts, tenant_id, namespace, topic, event_type, aggregate_type, aggregate_id,
+            insert into outbox_events (id, seq, aggregate_sequence, max_attempts, tenant_id, namespace, topic, event_type, aggregate_type, aggregate_id,
                 partition_key, dedupe_key, retry, headers, payload, next_attempt_at)
-            select candidate, sequence,
-                case when v_options then (case when v_each then p_options -> (n - 1)::integer else p_options end ->> 'maxAttempts')::smallint end,
-                tenant_id, namespace, topic, nullif(event_type, ''), nullif(aggregate_type, ''), nullif(aggregate_id, ''),
-                nullif(partition_key, ''), nullif(dedupe_key, ''),
-                case when v_options then case when v_each then p_options -> (n - 1)::integer else p_options end -> 'retry' end,
-                coalesce(jsonb_strip_nulls(headers), '{}'), payload, now() + coalesce(delay, '0')
-            from unnest(p_namespaces, p_topics, p_payloads, p_event_types, p_aggregate_types, p_aggregate_ids, p_partition_keys,
-                p_tenant_ids, p_dedupe_keys, p_headers, p_delays, p_lock_keys, v_numbers, v_ids, v_stands) with ordinality as u (namespace, topic, payload,
-                event_type, aggregate_type, aggregate_id, partition_key, tenant_id, dedupe_key, headers, delay, lock, sequence, candidate, stands, n)
-            where stands is null and case when namespace <> '' and topic <> '' and payload is not null and not v_options and lock is not true
-                    and octet_length(namespace) <= 255 and octet_length(topic) <= 255
-                    and coalesce(greatest(octet_length(event_type), octet_length(aggregate_type), octet_length(aggregate_id),
-                        octet_length(partition_key), octet_length(dedupe_key)), 0) <= 1024
-                    and coalesce(headers = '{}' or octet_length(headers::text) <= 65536 and jsonb_typeof(headers) = 'object'
-                        and not headers ? '' and not headers @? 'strict $.* ? (@.type() != "string")', true)
-                    and coalesce(delay >= '0', true)
-                    and coalesce(starts_with(dedupe_key, tenant_id || '/') or dedupe_key = '', true)
-                then true
-                else enqueue_check(format('event %s: ', n), namespace, topic, payload is null, event_type, aggregate_type, aggregate_id,
-                    partition_key, tenant_id, dedupe_key, headers, delay, lock, case when v_each
-                    then coalesce(nullif(p_options -> (n - 1)::integer, 'null'), '{}') else p_options end) end
+            overriding system value
+            select id, seq, aggregate_sequence, max_attempts, tenant_id, namespace, topic, event_type, aggregate_type, aggregate_id,
+                partition_key, dedupe_key, retry, headers, payload, next_attempt_at
+            from enqueue_rows(p_namespaces, p_topics, p_payloads, p_event_types, p_aggregate_types, p_aggregate_ids, p_partition_keys,
+                p_tenant_ids, p_dedupe_keys, p_headers, p_delays, p_lock_keys, p_options, v_numbers, v_ids, v_seqs)
+            where v_stands[n] is null
+            order by namespace, topic, dedupe_key, id, n
             on conflict do nothing
-            returning outbox_events.id, case when size_bytes <= p_max_bytes or octet_length(payload::text) <= p_max_bytes then true
+            returning outbox_events.seq, case when size_bytes <= p_max_bytes or octet_length(payload::text) <= p_max_bytes then true
                 else enqueue_check_sizes(p_payloads, p_max_bytes, 'event %s: ') end as small
         )
-        select coalesce(jsonb_object_agg(added.id, true) filter (where small), '{}') into v_new from added;
+        select coalesce(jsonb_object_agg(added.seq, true) filter (where small), '{}') into v_new from added;
 
-        -- The first event with an id that was added is new. Of the others, a row with the key stands, or one with the id.
+        -- Of those that were not added, a row with the key stands, or one with the id.
         select array_agg(coalesce(u.stands, case when u.is_new then u.candidate end, by_key.id, by_id.id) order by n),
             array_agg(u.fresh or u.is_new order by n),
             min(n) filter (where by_key.id is null and not by_id.same)
         into v_stands, v_fresh, v_other
-        from (select *, stands is null and v_new ? candidate::text and row_number() over (partition by candidate order by n) = 1 as is_new
-            from unnest(v_ids, v_stands, v_fresh, p_namespaces, p_topics, p_dedupe_keys)
-                with ordinality as e (candidate, stands, fresh, namespace, topic, dedupe_key, n)) as u
+        from (select *, stands is null and v_new ? drawn::text as is_new
+            from unnest(v_ids, v_seqs, v_stands, v_fresh, p_namespaces, p_topics, p_dedupe_keys)
+                with ordinality as e (candidate, drawn, stands, fresh, namespace, topic, dedupe_key, n)) as u
         left join lateral (select e.id from outbox_events as e where u.stands is null and not u.is_new
             and e.namespace = u.namespace and e.topic = u.topic and e.dedupe_key = u.dedupe_key limit 1) as by_key on true
         left join lateral (select e.id, e.namespace = u.namespace and e.topic = u.topic as same from outbox_events as e
@@ -508,5 +524,7 @@ revoke all on function enqueue_batch from public;
 revoke all on function enqueue_check from public;
 revoke all on function enqueue_number from public;
 revoke all on function enqueue_renumber from public;
+revoke all on function enqueue_rows from public;
+revoke all on function enqueue_id from public;
 revoke all on function enqueue_check_sizes from public;
 revoke all on function enqueue_retry_problem from public;
