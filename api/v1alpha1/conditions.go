@@ -307,6 +307,7 @@ const (
 	ReasonEvidenceMissing          = "EvidenceMissing"
 	ReasonRulesBroken              = "RulesBroken"
 	ReasonEffectsNotCounted        = "EffectsNotCounted"
+	ReasonRulesNotTried            = "RulesNotTried"
 	ReasonEvidenceTooOld           = "EvidenceTooOld"
 	ReasonTypesUnregistered        = "TypesUnregistered"
 	ReasonTypesRegistered          = "TypesRegistered"

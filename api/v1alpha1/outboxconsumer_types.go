@@ -234,4 +234,21 @@ type ConsumerEvidence struct {
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=64
 	BrokenRules []string `json:"brokenRules,omitempty"`
+
+	// notTried are the rules, each with a check in parentheses, that were not tried
+	// although the consumer does not declare them to be without meaning, such as
+	// RULE-010-031 (effect before the check). It is not verified while there are some.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=128
+	NotTried []string `json:"notTried,omitempty"`
+
+	// leftOut are the same for checks that are optional, or that the consumer
+	// declares to be without meaning.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=128
+	LeftOut []string `json:"leftOut,omitempty"`
 }

@@ -47,7 +47,7 @@ var _ = Describe("a dispatcher that requires verified consumers", Label("consume
 		before, template := annotation(), c.deployment().Spec.Template.String()
 		verify := func(c *cluster, o *api.OutboxConsumer, at time.Time) {
 			edit(c, o, func(o *api.OutboxConsumer) {
-				o.Spec.Evidence = &api.ConsumerEvidence{VerifiedAt: metav1.NewTime(at), Digest: "sha256:" + strings.Repeat("0", 64), EventType: "order.placed", Checks: 13, Passed: 13}
+				o.Spec.Evidence = &api.ConsumerEvidence{VerifiedAt: metav1.NewTime(at), Digest: "sha256:" + strings.Repeat("0", 64), EventType: "order.placed", Checks: 19, Passed: 19}
 			})
 		}
 

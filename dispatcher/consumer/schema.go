@@ -4,6 +4,7 @@ import (
 	"context"
 	"embed"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -18,16 +19,25 @@ func statement(name, schema string, more ...string) string {
 	if err != nil {
 		panic(err) // it is embedded
 	}
-	prefix := ""
-	if schema != "" {
-		prefix = pgx.Identifier{schema}.Sanitize() + "."
-	}
-	return strings.NewReplacer(append(more, "{schema}", prefix)...).Replace(string(text))
+	return strings.NewReplacer(append(more, "{schema}", prefix(schema))...).Replace(string(text))
 }
 
+// prefix is the schema before a table's name.
+func prefix(schema string) string {
+	if schema == "" {
+		return ""
+	}
+	return pgx.Identifier{schema}.Sanitize() + "."
+}
+
+// tables are the names that schema.sql gives to tables, and not those in the names of indexes.
+var tables = regexp.MustCompile(`\b(processed_events|event_tokens|processed_event_holds)\b`)
+
 // SQL returns the statements that make the tables in a schema, for the migrations of your service. They may be run
-// again. An empty schema means the first of the connection's search_path.
-func SQL(schema string) string { return statement("schema", schema) }
+// again. An empty schema means the first of the connection's search_path; then they are the file schema.sql as it is.
+func SQL(schema string) string {
+	return tables.ReplaceAllStringFunc(statement("schema", ""), func(table string) string { return prefix(schema) + table })
+}
 
 // Migrate runs the statements of [SQL] in one transaction, for a service without migrations of its own. Several
 // processes may do so at once. The login needs the right to create tables in the schema; to consume it needs only

@@ -112,10 +112,16 @@ func newEvidence(text []byte, now time.Time) (*v1alpha1.ConsumerEvidence, error)
 	case r.Count(status.ConsumerBroken) > 0 && len(r.BrokenRules) == 0:
 		return nil, errors.New("it has broken checks, and no rule that is broken; give it as verify-consumer has written it")
 	}
+	var leftOut []string
+	for _, c := range r.Checks {
+		if c.Outcome == status.ConsumerNotRun && c.Optional {
+			leftOut = append(leftOut, c.Title())
+		}
+	}
 	return &v1alpha1.ConsumerEvidence{
 		VerifiedAt: metav1.NewTime(r.At.Truncate(time.Second)), Digest: fmt.Sprintf("sha256:%x", sha256.Sum256(text)), EventType: r.Type,
 		Checks: int32(len(r.Checks)), Passed: int32(r.Count(status.ConsumerPassed)), Uncounted: int32(r.Count(status.ConsumerPartly)),
-		BrokenRules: r.BrokenRules,
+		BrokenRules: r.BrokenRules, NotTried: r.NotTried, LeftOut: leftOut,
 	}, nil
 }
 

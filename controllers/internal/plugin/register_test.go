@@ -24,9 +24,10 @@ import (
 func verifyReport(at, broken string, outcomes ...string) string {
 	var checks []string
 	for i, outcome := range outcomes {
-		checks = append(checks, fmt.Sprintf(`{"name": "check %d", "rule": "RULE-010-002", "outcome": %q}`, i, outcome))
+		checks = append(checks, fmt.Sprintf(`{"name": "check %d", "rule": "RULE-010-002", "outcome": %q, "optional": %v}`, i, outcome, i > 2))
 	}
-	return fmt.Sprintf(`{"url": "http://billing", "contentMode": "Binary", "type": "order.placed", "at": %q, "finished": true, "brokenRules": [%s], "checks": [%s]}`,
+	return fmt.Sprintf(`{"url": "http://billing", "contentMode": "Binary", "type": "order.placed", "at": %q, "finished": true, "brokenRules": [%s],
+		"notTried": ["RULE-010-012 (crash)"], "checks": [%s]}`,
 		at, broken, strings.Join(checks, ", "))
 }
 
@@ -59,9 +60,10 @@ var _ = Describe("register", Label("register", "rights"), func() {
 		Expect(*evidence(ctx)).To(And(HaveField("Digest", fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(broken)))), HaveField("EventType", "order.placed"),
 			HaveField("Checks", int32(3)), HaveField("Passed", int32(1)), HaveField("Uncounted", int32(0)), HaveField("BrokenRules", []string{"RULE-010-002", "RULE-010-012"})))
 		file := filepath.Join(GinkgoT().TempDir(), "report.json")
-		Expect(os.WriteFile(file, []byte(verifyReport("2026-02-28T09:30:00Z", "", "Passed", "Partly", "Passed")), 0o600)).To(Succeed())
+		Expect(os.WriteFile(file, []byte(verifyReport("2026-02-28T09:30:00Z", "", "Passed", "Partly", "Passed", "NotRun")), 0o600)).To(Succeed())
 		Expect(w.run(ctx, "register", "billing", "--report", file).err).NotTo(HaveOccurred())
 		Expect(*evidence(ctx)).To(And(HaveField("BrokenRules", BeEmpty()), HaveField("Passed", int32(2)), HaveField("Uncounted", int32(1)),
+			HaveField("NotTried", []string{"RULE-010-012 (crash)"}), HaveField("LeftOut", []string{"RULE-010-002 (check 3)"}),
 			HaveField("VerifiedAt.Time.UTC()", time.Date(2026, 2, 28, 9, 30, 0, 0, time.UTC))))
 	})
 

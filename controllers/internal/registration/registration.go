@@ -72,12 +72,15 @@ func Evidence(o *api.OutboxConsumer, now time.Time) (reason, message string) {
 		return api.ReasonRulesBroken, fmt.Sprintf("The checks of %s found that it breaks %s; the report says what to change. Then %s.", day, strings.Join(e.BrokenRules, ", "), again)
 	case e.Uncounted > 0 || e.Passed == 0:
 		return api.ReasonEffectsNotCounted, fmt.Sprintf("The checks of %s did not count effects, so a duplicate may have had two; %s. Give it --probe or --probe-command.", day, again)
+	case len(e.NotTried) > 0:
+		return api.ReasonRulesNotTried, fmt.Sprintf("The checks of %s left out what the consumer does not declare to be without meaning: %s. Give verify-consumer the hooks that its report names; %s.",
+			day, strings.Join(e.NotTried, ", "), again)
 	case !now.Before(Expires(o)):
 		return api.ReasonEvidenceTooOld, fmt.Sprintf("The checks of %s are older than spec.evidenceMaxAge, %s; %s.", day, config.Duration(o.Spec.EvidenceMaxAge.Duration), again)
 	}
 	made := fmt.Sprintf("all %d passed", e.Checks)
-	if e.Passed < e.Checks {
-		made = fmt.Sprintf("%d of %d passed, and the others were not made", e.Passed, e.Checks)
+	if len(e.LeftOut) > 0 {
+		made = fmt.Sprintf("%d of %d passed, and these were left out: %s", e.Passed, e.Checks, strings.Join(e.LeftOut, ", "))
 	}
 	return api.ReasonVerified, fmt.Sprintf("The checks of %s found no rule broken: %s.", day, made)
 }

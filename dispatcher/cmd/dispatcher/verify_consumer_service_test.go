@@ -54,7 +54,10 @@ func (s *service) is(hook string) bool {
 
 // effect writes an effect.
 func (s *service) effect(ctx context.Context, tx execer, e *consume.Event) error {
-	if s.is("fail") {
+	switch {
+	case e.EventType != "OrderPlaced":
+		return consume.Refuse(errors.New("an unknown type"))
+	case s.is("fail"):
 		return errors.New("the effect failed")
 	}
 	if _, err := tx.Exec(ctx, "insert into effects values ($1)", e.ID); err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -31,7 +33,7 @@ var brokenConsumers = map[string]struct {
 		if s.known[e.ID] {
 			return nil
 		}
-		if err := s.effect(ctx, s, e); err != nil {
+		if err := s.effect(context.WithoutCancel(ctx), s, e); err != nil {
 			return err
 		}
 		s.known[e.ID] = true
@@ -48,14 +50,14 @@ var brokenConsumers = map[string]struct {
 		}
 		_, err = s.record(ctx, e)
 		return err
-	}, everyHook, "RULE-010-012", []string{"duplicates at the same time", "crash between effect and record"}},
+	}, everyHook, "RULE-010-012", []string{"duplicates at the same time"}},
 	"that acts before it looks": {func(ctx context.Context, s *service, e *consume.Event) error {
 		if err := s.effect(ctx, s, e); err != nil {
 			return err
 		}
 		_, err := s.record(ctx, e)
 		return err
-	}, everyHook, "RULE-010-002, RULE-010-031", []string{"duplicates", "effect before the check"}},
+	}, everyHook, "RULE-010-002", []string{"duplicates"}},
 	"that swallows errors": {func(ctx context.Context, s *service, e *consume.Event) error {
 		if err := right(ctx, s, e); s.is("crash") {
 			return err
@@ -72,11 +74,14 @@ type consumerReport struct {
 	At          string   `json:"at"`
 	Finished    bool     `json:"finished"`
 	BrokenRules []string `json:"brokenRules"`
+	NotTried    []string `json:"notTried"`
 	Checks      []struct {
 		Name     string `json:"name"`
 		Rule     string `json:"rule"`
 		Outcome  string `json:"outcome"`
+		Optional bool   `json:"optional"`
 		Needs    string `json:"needs"`
+		LeftOut  string `json:"leftOut"`
 		Evidence string `json:"evidence"`
 		Event    string `json:"event"`
 		Remedy   string `json:"remedy"`
@@ -112,7 +117,7 @@ func TestVerifyConsumerNamesTheBrokenRule(t *testing.T) {
 				if (c.Outcome == "Broken") != (c.Evidence != "" && c.Remedy != "" && uuid.Validate(c.Event) == nil) {
 					t.Errorf("%+v", c)
 				}
-				if c.Outcome == "Broken" && c.Follows == "" {
+				if c.Outcome == "Broken" {
 					checks = append(checks, c.Name)
 				}
 			}
@@ -137,7 +142,7 @@ func TestVerifyConsumerPassesTheRightOne(t *testing.T) {
 			check(t, os.WriteFile(token, []byte(secret+"\n"), 0o600))
 			check(t, os.WriteFile(key, []byte(secret+"-key\n"), 0o600))
 			got := s.verify(t, everyHook, "--content-mode", mode, "--token-file", token, "--header", "X-Key=@"+key)
-			got.ok(t, "/events, type OrderPlaced, contentMode "+mode+": of 13 checks 13 passed, 0 passed partly, 0 found a rule broken, 0 were not run\n",
+			got.ok(t, "/events, type OrderPlaced, contentMode "+mode+": of 19 checks 18 passed, 0 passed partly, 0 found a rule broken, 1 were not run\n",
 				"RULE-010-012  crash between effect and record  Passed")
 			login := " Bearer " + secret + " " + secret + "-key"
 			if len(s.seen) != 2 || !s.seen["POST "+contentType+login] || !s.seen["GET "+login] {
@@ -166,7 +171,7 @@ func TestVerifyConsumerProbeElsewhere(t *testing.T) {
 	token := filepath.Join(t.TempDir(), "token")
 	check(t, os.WriteFile(token, []byte(secret), 0o600))
 	got := run(t, "", "verify-consumer", "--url", consumer.URL, "--token-file", token, "--header", "X-Key=@"+token, "--probe", elsewhere.URL+"/{id}")
-	got.ended(t, 3, "handles an event: an event that was delivered once and acknowledged: 0 effects, want 1")
+	got.ended(t, 3, "handles an event: lost: an event that was delivered once is acknowledged and has no effect")
 	if took == 0 || len(sent) == 0 || strings.Join(sent, "") != "" {
 		t.Errorf("%d deliveries, and the probe was sent %q, want no credentials", took, sent)
 	}
@@ -186,15 +191,71 @@ func TestVerifyConsumerWithoutProbe(t *testing.T) {
 	for _, c := range r.Checks {
 		outcomes[c.Outcome+" "+c.Needs]++
 	}
-	want := map[string]int{"Partly --probe or --probe-command": 6, "NotRun --probe or --probe-command": 1, "NotRun --optional": 1, "NotRun --restart": 1,
-		"NotRun --fail-record": 1, "NotRun --crash": 1, "Passed ": 1, "Broken ": 1}
+	want := map[string]int{"Partly --probe or --probe-command": 9, "NotRun --probe or --probe-command": 1, "NotRun --optional": 1, "NotRun --restart": 1,
+		"NotRun --fail-record": 1, "NotRun --crash": 1, "NotRun --probe-token-member": 1, "NotRun ": 2, "Passed ": 1, "Broken ": 1}
 	if fmt.Sprint(outcomes) != fmt.Sprint(want) || r.URL != idle.URL || r.Type != "ConsumerVerified" || r.ContentMode != "Binary" || r.At == "" {
 		t.Errorf("%v, want %v:\n%s", outcomes, want, got.out)
 	}
 	table := run(t, "", "verify-consumer", "--url", idle.URL, "--probe-command", "printf '{\"effects\": 0}' # {id}", "--probe-member", "effects")
-	table.ended(t, 3, "\nRULE-010-002 broken: handles an event: an event that was delivered once and acknowledged: 0 effects, want 1 (event 0",
-		")\n  Acknowledge an event when its effect is committed", "RULE-010-012  crash between effect and record  NotRun  set --crash\n", "RULE-010-002  duplicates                       Broken  follows from handles an event\n",
+	table.ended(t, 3, "\nRULE-010-002 broken: handles an event: lost: an event that was delivered once is acknowledged and has no effect (event 0",
+		")\n  Acknowledge an event when its effect is committed", "RULE-010-012  crash between effect and record  NotRun  set --crash\n", "RULE-010-002  duplicates                       NotRun  follows from handles an event\n",
 		"the consumer breaks RULE-010-002\n")
+}
+
+// A consumer that responds too late or never is broken, and the report says when the response came and what to change.
+//
+// CONTRACT: C-81
+func TestVerifyConsumerFindsLateResponses(t *testing.T) {
+	t.Parallel()
+	stop := make(chan struct{})
+	for name, wait := range map[string]func(){"one came after ": func() { time.Sleep(150 * time.Millisecond) }, "none came in 200ms either": func() { <-stop }} {
+		s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { wait() }))
+		t.Cleanup(s.Close)
+		got := run(t, "", "verify-consumer", "--url", s.URL, "--request-timeout", "100ms")
+		got.ended(t, 3, "RULE-010-022 broken: responds in time: an event: no response within 100ms, when a dispatcher gives it up and delivers again; "+name,
+			"\n  Respond sooner: ", "raise timeout of the sink, and --request-timeout to the same", "RULE-010-002  handles an event                 NotRun  follows from responds in time\n",
+			"the consumer breaks RULE-010-022\n")
+	}
+	close(stop)
+}
+
+// The fence is checked where the probe has the token, and what a consumer declares is left out and in no list of what was not tried.
+//
+// CONTRACT: C-81
+func TestVerifyConsumerFenceAndDeclarations(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	effects, tokens := map[string]bool{}, map[string]string{}
+	consumer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		if r.Method == http.MethodGet {
+			id := r.FormValue("id")
+			n := map[bool]int{true: 1}[effects[id]]
+			fmt.Fprintf(w, `{"count": %d, "token": %s}`, n, cmp.Or(strings.TrimLeft(tokens[id], "0"), "0"))
+			return
+		}
+		id := r.Header.Get("ce-id")
+		effects[id], tokens[id] = true, r.Header.Get("ce-fencingtoken") // whatever was there
+	}))
+	t.Cleanup(consumer.Close)
+	got := run(t, "", "verify-consumer", "--url", consumer.URL, "--any-type", "--no-record", "--latest-only",
+		"--probe", consumer.URL+"?id={id}", "--probe-token-member", "token", "-o", "json")
+	got.ended(t, 3, "the consumer breaks RULE-010-003\n")
+	r := got.consumerReport(t)
+	var leftOut []string
+	for _, c := range r.Checks {
+		if c.LeftOut != "" {
+			leftOut = append(leftOut, c.LeftOut)
+		}
+		if c.Outcome == "Broken" && !strings.Contains(c.Evidence, "the token is 100 now") {
+			t.Error(c.Evidence)
+		}
+	}
+	want := []string{"RULE-010-032 (failures are reported)", "RULE-010-012 (failures are made good)", "RULE-010-002 (duplicates after a restart)"}
+	if !slices.Equal(r.NotTried, want) || strings.Join(leftOut, " ") != "--latest-only --any-type --no-record --no-record" {
+		t.Errorf("not tried: %q, left out by %q", r.NotTried, leftOut)
+	}
 }
 
 // A check that cannot run is reported with a remedy, is not a broken rule, and ends in time.
@@ -230,11 +291,13 @@ func TestVerifyConsumerFailures(t *testing.T) {
 		"probe of nothing": {[]string{"--url", idle, "--probe", idle + "/effects"}, []string{"has no {id}"}},
 		"no state":         {[]string{"--url", idle, "--fail", "true"}, []string{"--fail has no {state}"}},
 		"authorization":    {[]string{"--url", idle, "--header", "Authorization=x"}, []string{"set --token-file"}},
+		"request timeout":  {[]string{"--url", idle, "--request-timeout", "11s"}, []string{"at most a thirtieth of --timeout (5m0s), or raise that"}},
+		"token of nothing": {[]string{"--url", idle, "--probe-token-member", "token"}, []string{"set --probe or --probe-command"}},
 		"settle":           {[]string{"--url", idle, "--settle", "30s"}, []string{"less than a tenth of --timeout"}},
 		"probe":            {[]string{"--url", idle, "--probe", status(500) + "/?key=" + secret + "&id={id}"}, []string{"--probe: it responded with 500"}},
 		"no number":        {[]string{"--url", idle, "--probe", serve(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, secret) }) + "/{id}"}, []string{"neither a number", "--probe-member"}},
-		"command":          {[]string{"--url", idle, "--restart", "exit 7"}, []string{"--restart: the command failed: exit status 7"}},
-		"hook does nothing": {[]string{"--url", idle, "--probe-command", "echo 1 # {id}", "--fail", "true {state}"},
+		"command":          {[]string{"--url", idle, "--any-type", "--restart", "exit 7"}, []string{"--restart: the command failed: exit status 7"}},
+		"hook does nothing": {[]string{"--url", idle, "--any-type", "--probe-command", "echo 1 # {id}", "--fail", "true {state}"},
 			[]string{"it made no effect fail"}},
 		"crash does nothing": {[]string{"--url", idle, "--crash", "true {state}"}, []string{"did not crash"}},
 		"time is up":         {[]string{"--url", idle, "--timeout", "30s", "--probe-command", "exec sleep 600 # {id}"}, []string{`"finished": false`}},

@@ -26,6 +26,9 @@ type Consumer struct {
 	// sequence.
 	Event func() *consumer.Event
 
+	// Token returns the fencing token of the delivery that left an event's effect outside of the database, 0 when there is
+	// none. Set it for a consumer that fences.
+	Token func(ctx context.Context, id uuid.UUID) (int64, error)
 	// Optional are the fields of the payload that may be missing.
 	Optional []string
 	// Restart ends the consumer, and starts it with nothing but its database.
@@ -37,6 +40,16 @@ type Consumer struct {
 	FailRecord func(ctx context.Context, fails bool) error
 	// Crash hands over a delivery, and ends the consumer when the effect was made and before its record is committed.
 	Crash func(ctx context.Context, e *consumer.Event) error
+
+	// AnyType declares that the consumer takes, or skips, events of any type on purpose.
+	AnyType bool
+	// NoRecord declares that it keeps no record of what it handled, because its effect has a unique key or is idempotent by
+	// itself: then there is no record to fail, and no moment between effect and record.
+	NoRecord bool
+	// LatestOnly declares that it skips an event on purpose when a later one of the aggregate is applied.
+	LatestOnly bool
+	// ResponseTimeout is how long the sink waits for a response. Defaults to 10s.
+	ResponseTimeout time.Duration
 	// CheckTimeout bounds a check. Defaults to 30s.
 	CheckTimeout time.Duration
 	// ReportFile names a file that is written with the report, as `dispatcher verify-consumer --output json` writes it:
@@ -63,8 +76,10 @@ type Report struct {
 	Passed []string
 	// Broken are the rules that it breaks.
 	Broken []Finding
-	// Skipped are the checks that were not made, with the hook that each needs.
+	// Skipped are the checks that were not made for want of a hook, with the hook that each needs.
 	Skipped map[string]string
+	// Follow are the checks that were not made because they would be broken for the same cause, with the check that is broken.
+	Follow map[string]string
 }
 
 // Verify reports each rule that the consumer breaks as an error of the test, and logs which checks were not made.
@@ -90,15 +105,18 @@ func Check(ctx context.Context, c Consumer) (Report, error) {
 	}
 	results, err := consumercheck.Run(ctx, consumercheck.Consumer{
 		Deliver: c.Deliver, Effects: c.Effects, Event: c.Event, Optional: c.Optional, Restart: c.Restart,
-		FailEffect: c.FailEffect, FailRecord: c.FailRecord, Crash: c.Crash, CheckTimeout: c.CheckTimeout,
+		FailEffect: c.FailEffect, FailRecord: c.FailRecord, Crash: c.Crash, Token: c.Token, CheckTimeout: c.CheckTimeout,
+		AnyType: c.AnyType, NoRecord: c.NoRecord, LatestOnly: c.LatestOnly, ResponseTimeout: c.ResponseTimeout,
 	})
-	report := Report{Skipped: map[string]string{}}
+	report := Report{Skipped: map[string]string{}, Follow: map[string]string{}}
 	for _, r := range results {
 		switch {
 		case r.Outcome == consumercheck.Passed:
 			report.Passed = append(report.Passed, r.Check)
 		case r.Outcome == consumercheck.Broken:
 			report.Broken = append(report.Broken, Finding{r.Rule, r.Check, r.Evidence + ". " + r.Remedy})
+		case r.Follows != "":
+			report.Follow[r.Check] = r.Follows
 		case r.Needs != "":
 			report.Skipped[r.Check] = string(r.Needs)
 		}

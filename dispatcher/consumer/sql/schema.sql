@@ -1,4 +1,5 @@
-create table if not exists {schema}processed_events (
+-- The tables of a consumer. They may be run again, with psql or by a service's migrations, in any schema.
+create table if not exists processed_events (
     tracking_id   uuid        not null,  -- the event's id
     consumer_id   text        not null check (consumer_id <> ''),
     processed_at  timestamptz not null default now(),
@@ -7,10 +8,10 @@ create table if not exists {schema}processed_events (
 );
 
 -- A sweep reads one consumer's records from the oldest on, and none of another that keeps them longer.
-create index if not exists idx_processed_events_ttl on {schema}processed_events (consumer_id, processed_at);
+create index if not exists idx_processed_events_ttl on processed_events (consumer_id, processed_at);
 
 -- The highest fencing token seen for an event, handled or not. Only consumers with Options.Fence write it.
-create table if not exists {schema}event_tokens (
+create table if not exists event_tokens (
     tracking_id   uuid        not null,
     consumer_id   text        not null,
     fencing_token bigint      not null,
@@ -18,10 +19,10 @@ create table if not exists {schema}event_tokens (
     primary key (tracking_id, consumer_id)
 );
 
-create index if not exists idx_event_tokens_ttl on {schema}event_tokens (consumer_id, seen_at);
+create index if not exists idx_event_tokens_ttl on event_tokens (consumer_id, seen_at);
 
 -- Legal holds. While one is not released, no record of its consumer is removed; of no consumer, when consumer_id is null.
-create table if not exists {schema}processed_event_holds (
+create table if not exists processed_event_holds (
     hold        text        primary key check (hold <> ''),
     consumer_id text,
     reason      text        not null,

@@ -20,17 +20,20 @@ type verifyConsumerFlags struct {
 	url, contentMode, namespace, topic, eventType, payload string
 	headers                                                []string
 	tokenFile, user, passwordFile, signingFile, caFile     string
-	probe, probeMember, probeCommand                       string
+	probe, probeMember, probeTokenMember, probeCommand     string
 	optional                                               []string
 	restart, fail, failRecord, crash                       string
-	settle, timeout                                        time.Duration
+	anyType, noRecord, latestOnly                          bool
+	settle, requestTimeout, timeout                        time.Duration
 	output                                                 string
 }
 
-// hookFlags are the flags that set the hooks.
+// hookFlags are the flags that set the hooks and the declarations.
 var hookFlags = map[consumercheck.Hook]string{
 	consumercheck.Effects: "--probe or --probe-command", consumercheck.Optional: "--optional", consumercheck.Restart: "--restart",
 	consumercheck.FailEffect: "--fail", consumercheck.FailRecord: "--fail-record", consumercheck.Crash: "--crash",
+	consumercheck.Token: "--probe-token-member", consumercheck.AnyType: "--any-type", consumercheck.NoRecord: "--no-record",
+	consumercheck.LatestOnly: "--latest-only",
 }
 
 func verifyConsumerCommand() *cobra.Command {
@@ -42,11 +45,13 @@ func verifyConsumerCommand() *cobra.Command {
 
 It sends real events to the URL, as the http sink sends them, and the consumer handles them: name a consumer in a test
 environment. It needs neither a configuration file nor an outbox. Each check has events of its own, with new ids: delivered
-twice, replayed, with an older token, in another order, eight at a time, with fields that are new or missing.
+twice, replayed, given up half-way, with an older token, in another order, eight at a time, with fields that are new or missing,
+of a type that no consumer knows, and again at the end.
 
 --probe says how often an event took effect: a URL that returns a number, or a JSON object that has one in
---probe-member. --probe-command prints it. {id} is replaced by the event's id. Without either the responses alone are judged:
-such a check is Partly passed, or NotRun where responses show nothing.
+--probe-member. --probe-command prints it. {id} is replaced by the event's id, there and in the payload. Without either the
+responses alone are judged: such a check is Partly passed, or NotRun where responses show nothing. --probe-token-member names the
+member with the fencing token of the delivery whose effect is outside of the consumer's database; then the fence is checked.
 
 Some checks need a command, which sh runs. --fail, --fail-record and --crash are run twice, with {state} replaced by "on" and then
 "off". They, and --restart, return when what they do is done; after --restart and --crash events are sent until they are taken.
@@ -55,9 +60,16 @@ Some checks need a command, which sh runs. --fail, --fail-record and --crash are
   --crash        on: the next event ends the consumer after its effect and before its record is committed. off: it is started again
   --restart      ends the consumer, and starts it with nothing but its database
 
-The report has a line for each check, and for each broken rule what was done, what came of it, and what to change. A check
-that is broken because another one is says which it follows from. kubectl outbox register makes the report of --output json
-the evidence of an OutboxConsumer.
+What a consumer does on purpose it declares:
+  --any-type     it takes, or skips, events of types that it does not know
+  --no-record    it keeps no record, because its effect has a unique key or is idempotent by itself
+  --latest-only  it skips an event when a later one of the aggregate is applied
+
+The report has a line for each check, and for each broken rule what was done, what came of it, and what to change. "Lost" is an
+event that is acknowledged and has no effect, and "early" one that is acknowledged before it has its effect. A check that would be
+broken for the cause of one before it is not run, and says which it follows from. A consumer that responds later than
+--request-timeout, or never, is broken: a dispatcher gives such a delivery up and sends the event again. kubectl outbox register
+makes the report of --output json the evidence of an OutboxConsumer.
 
 Exit codes: 0 when no rule is broken, 3 when one is, 1 when the checks could not be finished.`,
 		Example: `  dispatcher verify-consumer --url http://localhost:8080/events --type OrderPlaced --payload order.json \
@@ -82,13 +94,18 @@ Exit codes: 0 when no rule is broken, 3 when one is, 1 when the checks could not
 	flags.StringVar(&f.caFile, "ca-file", "", "a file with the authority of the URL's certificate (default: the system's)")
 	flags.StringVar(&f.probe, "probe", "", "a URL with {id} that returns how often the event took effect. At the URL's own host it is sent the same headers")
 	flags.StringVar(&f.probeMember, "probe-member", "count", "the member that has the number, when the probe returns a JSON object")
+	flags.StringVar(&f.probeTokenMember, "probe-token-member", "", "the member of the probe's JSON object that has the fencing token of the effect, for a consumer that fences")
 	flags.StringVar(&f.probeCommand, "probe-command", "", "a command with {id} that prints how often the event took effect")
 	flags.StringSliceVar(&f.optional, "optional", nil, "a field of the payload that may be missing; may be repeated")
 	flags.StringVar(&f.restart, "restart", "", "a command that restarts the consumer")
 	flags.StringVar(&f.fail, "fail", "", "a command that makes effects fail, {state} on and off")
 	flags.StringVar(&f.failRecord, "fail-record", "", "a command that makes the records of handled events fail, {state} on and off")
 	flags.StringVar(&f.crash, "crash", "", "a command that has the consumer crash between effect and record, {state} on and off")
-	flags.DurationVar(&f.settle, "settle", 0, "how long to wait before effects are counted, for a consumer that acknowledges before the effect is there (default: 0s)")
+	flags.DurationVar(&f.settle, "settle", 0, "how long to wait before effects are counted, for a probe that reads a replica. An early acknowledgement is not seen then (default: 0s)")
+	flags.BoolVar(&f.anyType, "any-type", false, "the consumer takes, or skips, events of types that it does not know on purpose")
+	flags.BoolVar(&f.noRecord, "no-record", false, "the consumer keeps no record of handled events: its effect has a unique key, or is idempotent by itself")
+	flags.BoolVar(&f.latestOnly, "latest-only", false, "the consumer skips an event on purpose when a later one of the aggregate is applied")
+	flags.DurationVar(&f.requestTimeout, "request-timeout", 0, "how long the dispatcher waits for a response: the timeout of the sink. At most a thirtieth of --timeout (default: 10s, or that)")
 	flags.DurationVar(&f.timeout, "timeout", 5*time.Minute, "the bound of all checks; one may take a tenth of it")
 	flags.StringVarP(&f.output, "output", "o", "table", "table, json or yaml")
 	return cmd
@@ -98,6 +115,9 @@ func verifyConsumer(cmd *cobra.Command, f verifyConsumerFlags) error {
 	write, err := reportWriter(f.output, consumerTable)
 	if err != nil {
 		return err
+	}
+	if f.requestTimeout == 0 {
+		f.requestTimeout = min(10*time.Second, f.timeout/30)
 	}
 	h, err := newHTTPConsumer(f, cmd.ErrOrStderr())
 	if err != nil {
@@ -141,9 +161,12 @@ func consumerTable(w io.Writer, r *status.Consumer) error {
 		return err
 	}
 	for _, c := range r.Checks {
-		if c.Outcome == status.ConsumerBroken && c.Follows == "" {
+		if c.Outcome == status.ConsumerBroken {
 			fmt.Fprintf(&text, "\n%s broken: %s: %s (event %s)\n  %s\n", c.Rule, c.Name, oneLine(c.Evidence), c.Event, c.Remedy)
 		}
+	}
+	if len(r.NotTried) > 0 && len(r.BrokenRules) == 0 {
+		fmt.Fprintf(&text, "\nNot verified yet, since these were not tried: %s\n", strings.Join(r.NotTried, ", "))
 	}
 	_, err := io.WriteString(w, text.String())
 	return err
@@ -156,6 +179,10 @@ func note(c status.ConsumerCheck) string {
 		return "\tfollows from " + c.Follows
 	case c.Outcome == status.ConsumerPartly:
 		return "\teffects were not counted; set " + c.Needs
+	case c.LeftOut != "":
+		return "\tleft out by " + c.LeftOut
+	case c.Outcome == status.ConsumerNotRun && c.Needs != "" && c.Optional:
+		return "\toptional; set " + c.Needs
 	case c.Outcome == status.ConsumerNotRun && c.Needs != "":
 		return "\tset " + c.Needs
 	case c.Outcome == status.ConsumerNotRun:

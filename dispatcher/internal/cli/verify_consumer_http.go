@@ -82,10 +82,14 @@ func (h *httpConsumer) validate() error {
 		return fmt.Errorf("--content-mode is %q; set it to Binary or Structured", f.contentMode)
 	case f.timeout < time.Second:
 		return fmt.Errorf("--timeout is %s; set it to 1s or more", f.timeout)
+	case f.requestTimeout < 10*time.Millisecond || f.requestTimeout > f.timeout/30:
+		return fmt.Errorf("--request-timeout is %s; set it to 10ms or more, and to at most a thirtieth of --timeout (%s), or raise that", f.requestTimeout, f.timeout)
 	case f.settle < 0 || f.settle >= f.checkTimeout():
 		return fmt.Errorf("--settle is %s; set it to 0s or more, and to less than a tenth of --timeout (%s)", f.settle, f.timeout)
 	case f.probe != "" && f.probeCommand != "":
 		return errors.New("--probe and --probe-command both count effects; set one of them")
+	case f.probeTokenMember != "" && f.probe+f.probeCommand == "":
+		return errors.New("--probe-token-member names a member of what the probe returns; set --probe or --probe-command")
 	case f.probe+f.probeCommand != "" && !strings.Contains(f.probe+f.probeCommand, "{id}"):
 		return errors.New("the probe has no {id}, and would count other events; put it where the event's id belongs")
 	}
@@ -118,7 +122,7 @@ func (f verifyConsumerFlags) checkTimeout() time.Duration { return f.timeout / 1
 // sink is the configuration of the http sink that the flags make.
 func (f verifyConsumerFlags) sink() (config.HTTPSink, error) {
 	cfg := config.HTTPSink{URL: f.url, ContentMode: config.ContentMode(f.contentMode), Headers: map[string]string{}}
-	cfg.Timeout = config.Duration(min(f.checkTimeout(), 10*time.Second))
+	cfg.Timeout = config.Duration(min(f.checkTimeout(), 10*time.Minute)) // the checks end a request sooner
 	for _, header := range f.headers {
 		name, value, ok := strings.Cut(header, "=")
 		if path, isFile := strings.CutPrefix(value, "@"); isFile {
@@ -157,12 +161,18 @@ func (f verifyConsumerFlags) sink() (config.HTTPSink, error) {
 func (h *httpConsumer) consumer() consumercheck.Consumer {
 	c := consumercheck.Consumer{
 		Deliver: h.deliver, Event: h.event, Optional: h.f.optional, Ready: h.ready, CheckTimeout: h.f.checkTimeout(),
+		ResponseTimeout: h.f.requestTimeout, AnyType: h.f.anyType, NoRecord: h.f.noRecord, LatestOnly: h.f.latestOnly,
 	}
-	switch {
-	case h.f.probe != "":
-		c.Effects = h.settled("--probe", h.probe)
-	case h.f.probeCommand != "":
-		c.Effects = h.settled("--probe-command", h.printed)
+	if h.f.probe+h.f.probeCommand != "" {
+		c.Effects = func(ctx context.Context, id uuid.UUID) (int, error) {
+			n, err := h.settled(ctx, id, h.f.probeMember)
+			return int(n), err
+		}
+		if h.f.probeTokenMember != "" {
+			c.Token = func(ctx context.Context, id uuid.UUID) (int64, error) {
+				return h.settled(ctx, id, h.f.probeTokenMember)
+			}
+		}
 	}
 	if h.f.restart != "" {
 		c.Restart = func(ctx context.Context) error { return h.command(ctx, "--restart", h.f.restart) }
@@ -189,15 +199,17 @@ func (h *httpConsumer) event() *consumer.Event {
 // deliver sends the event as a dispatcher would. Until one was acknowledged a refusal says more of the flags than of
 // the consumer.
 func (h *httpConsumer) deliver(ctx context.Context, e *consumer.Event) error {
+	payload := bytes.ReplaceAll(e.Payload, []byte("{id}"), []byte(e.ID.String()))
 	err := h.sink.Deliver(ctx, []*dispatcher.Event{{
 		ID: e.ID, Seq: e.Sequence, Namespace: e.Namespace, Topic: e.Topic, EventType: e.EventType, AggregateType: e.AggregateType,
-		AggregateID: e.AggregateID, Headers: e.Headers, Payload: e.Payload, CreatedAt: e.CreatedAt, Attempt: e.Attempt, LeaseNumber: e.FencingToken,
+		AggregateID: e.AggregateID, Headers: e.Headers, Payload: payload, CreatedAt: e.CreatedAt, Attempt: e.Attempt, LeaseNumber: e.FencingToken,
 	}})[0]
 	switch {
 	case err == nil:
 		h.took.Store(true)
 	case dispatcher.IsUnavailable(err):
 		return consumercheck.Unusable(err)
+	case ctx.Err() != nil: // the checks have given it up
 	case !h.took.Load():
 		return consumercheck.Unusable(fmt.Errorf("the first event is refused: %w. Set --url, --content-mode, --type, --payload and the login to what the consumer takes", err))
 	}
@@ -234,26 +246,32 @@ func (h *httpConsumer) crash(ctx context.Context, e *consumer.Event) error {
 	return nil
 }
 
-// settled waits before it counts.
-func (h *httpConsumer) settled(flag string, count func(context.Context, uuid.UUID) (int, error)) func(context.Context, uuid.UUID) (int, error) {
-	return func(ctx context.Context, id uuid.UUID) (int, error) {
-		select {
-		case <-ctx.Done():
-		case <-time.After(h.f.settle):
-		}
-		n, err := count(ctx, id)
-		if err != nil {
-			return 0, fmt.Errorf("%s: %w", flag, err)
-		}
-		return n, nil
+// settled waits before it reads the probe's member.
+func (h *httpConsumer) settled(ctx context.Context, id uuid.UUID, member string) (int64, error) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(h.f.settle):
 	}
+	flag, read := "--probe", h.probe
+	if h.f.probeCommand != "" {
+		flag, read = "--probe-command", h.printed
+	}
+	text, err := read(ctx, id)
+	var n int64
+	if err == nil {
+		n, err = numberOf(text, member)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", flag, err)
+	}
+	return n, nil
 }
 
-// probe counts the effects of an event by the probe. Its errors never quote the URL or the response.
-func (h *httpConsumer) probe(ctx context.Context, id uuid.UUID) (int, error) {
+// probe is what the URL responds about an event. Its errors never quote the URL or the response.
+func (h *httpConsumer) probe(ctx context.Context, id uuid.UUID) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.ReplaceAll(h.f.probe, "{id}", id.String()), nil)
 	if err != nil {
-		return 0, errors.New("it is not a URL; correct it")
+		return nil, errors.New("it is not a URL; correct it")
 	}
 	if own, err := url.Parse(h.f.url); err == nil && own.Scheme == req.URL.Scheme && own.Host == req.URL.Host {
 		for name, value := range h.cfg.Headers {
@@ -262,7 +280,7 @@ func (h *httpConsumer) probe(ctx context.Context, id uuid.UUID) (int, error) {
 		if h.cfg.Auth != nil {
 			value, err := files.Authorization("--token-file or --user", h.cfg.Auth)
 			if err != nil {
-				return 0, err
+				return nil, err
 			}
 			req.Header.Set("Authorization", value)
 		}
@@ -273,38 +291,38 @@ func (h *httpConsumer) probe(ctx context.Context, id uuid.UUID) (int, error) {
 		if errors.As(err, &quoting) {
 			err = quoting.Err
 		}
-		return 0, fmt.Errorf("no response: %w; see that it runs", err)
+		return nil, fmt.Errorf("no response: %w; see that it runs", err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxCount))
 	switch {
 	case resp.StatusCode != http.StatusOK:
-		return 0, fmt.Errorf("it responded with %d; have it respond with 200 and a number, 0 for an event that it does not know", resp.StatusCode)
+		return nil, fmt.Errorf("it responded with %d; have it respond with 200 and a number, 0 for an event that it does not know", resp.StatusCode)
 	case err != nil:
-		return 0, fmt.Errorf("read the response: %w; see that it runs", err)
+		return nil, fmt.Errorf("read the response: %w; see that it runs", err)
 	}
-	return h.number(body)
+	return body, nil
 }
 
-// printed counts the effects of an event by what the command prints.
-func (h *httpConsumer) printed(ctx context.Context, id uuid.UUID) (int, error) {
+// printed is what the command prints about an event.
+func (h *httpConsumer) printed(ctx context.Context, id uuid.UUID) ([]byte, error) {
 	var out bytes.Buffer
 	if err := h.run(ctx, strings.ReplaceAll(h.f.probeCommand, "{id}", id.String()), &out); err != nil {
-		return 0, fmt.Errorf("%w; correct the command", err)
+		return nil, fmt.Errorf("%w; correct the command", err)
 	}
-	return h.number(out.Bytes())
+	return out.Bytes(), nil
 }
 
-// number reads a number, or the one in the member of an object.
-func (h *httpConsumer) number(response []byte) (int, error) {
+// numberOf reads a number, or the one in the member of an object.
+func numberOf(response []byte, member string) (int64, error) {
 	text := bytes.TrimSpace(response)
 	var object map[string]json.RawMessage
 	if json.Unmarshal(text, &object) == nil && object != nil {
-		text = object[h.f.probeMember]
+		text = object[member]
 	}
-	n, err := strconv.Atoi(string(text))
+	n, err := strconv.ParseInt(string(text), 10, 64)
 	if err != nil || n < 0 {
-		return 0, fmt.Errorf("it gives neither a number of 0 or more nor a JSON object that has one in %q; correct it, or set --probe-member", h.f.probeMember)
+		return 0, fmt.Errorf("it gives neither a number of 0 or more nor a JSON object that has one in %q; correct it, or set --probe-member", member)
 	}
 	return n, nil
 }

@@ -57,6 +57,8 @@ app = Flask(__name__)
 
 @app.post("/events")
 def take():
+    if request.headers["ce-type"] != "ConsumerVerified":
+        return "unknown type", 422
     db = connect()
     try:
         {"right": right, "broken": broken}[KIND](db, request.headers["ce-id"])
