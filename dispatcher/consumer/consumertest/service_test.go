@@ -106,7 +106,7 @@ func (s *service) meet() {
 	}
 }
 
-// untilCounted waits until effects were counted, or nobody does.
+// untilCounted waits until effects were counted, for a second at most.
 func (s *service) untilCounted() {
 	select {
 	case <-s.counted:
