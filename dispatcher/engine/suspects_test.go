@@ -1,8 +1,11 @@
 package engine
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -281,6 +284,39 @@ func TestClaimsThatFailHarmTheirTopicAlone(t *testing.T) {
 			})
 		})
 	}
+}
+
+// No more of a topic is claimed while outcomes of it are written apart.
+func TestSuspectsLimitClaims(t *testing.T) {
+	c := newCompleter(&Dispatcher{}, nil)
+	var results []result
+	for _, topic := range []string{"bad", "bad", "well"} {
+		results = append(results, result{row: &row{event: &dispatcher.Event{Topic: topic}}})
+	}
+	if others := c.sift(ack, results, results[:2]); len(others) != 1 || others[0].row.event.Topic != "well" {
+		t.Errorf("%d outcomes are not suspected, want the one of the other topic", len(others))
+	}
+	given := map[string]int{"paused": 3}
+	if got := c.limit(given); !maps.Equal(got, map[string]int{"paused": 3, "bad": 0}) || len(given) != 1 {
+		t.Errorf("the limits are %v, and those given %v", got, given)
+	}
+}
+
+// A stop says which outcomes it has not written.
+func TestStopReportsOutcomesWrittenApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &slow{memory: newMemory(), takes: func(v string, _ []string) (time.Duration, error) {
+			return map[string]time.Duration{"ack": time.Hour}[v], nil
+		}}
+		store.enqueue("orders", 3)
+		var log bytes.Buffer
+		_, stop := begin(t, store, newConfirmed(1, succeeds), dispatcher.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		<-time.After(storeTimeout + time.Second)
+		stop()
+		if !strings.Contains(log.String(), "3 outcomes are not written back") {
+			t.Errorf("the log says: %s", &log)
+		}
+	})
 }
 
 // An extension that never returns loses the leases of its own topic alone.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -52,9 +53,8 @@ func (w *world) hinder(ctx context.Context, f fault) error {
 	defer w.begin(f.kind, uuid.Nil, "for %s", f.lasts)()
 	err := w.try(ctx, begin)
 	sleep(ctx, f.lasts)
-	if err := w.try(context.WithoutCancel(ctx), end); err != nil {
-		return err
-	}
+	err = errors.Join(err, w.try(context.WithoutCancel(ctx), end))
+	sleep(ctx, w.lease) // outcomes that wait are written one by one, and behind them those that come
 	return err
 }
 
