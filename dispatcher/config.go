@@ -92,6 +92,7 @@ type Observer interface {
 	DeadLettered(d DeadEvent)
 	// LeaseLost: n write-backs were refused because another worker holds the row.
 	LeaseLost(n int)
-	// Refused: the database refused the outcomes of n rows, which are delivered again when their leases end.
+	// Refused: the database refused the outcomes of n rows, or took too long over them until their leases were over. They are
+	// delivered again when their leases end.
 	Refused(n int)
 }

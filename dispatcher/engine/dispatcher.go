@@ -93,7 +93,8 @@ type Outcome struct {
 	Released int
 	// Lost rows were taken over by another worker.
 	Lost int
-	// Refused rows have an outcome that the database refuses. They are delivered again when their lease ends.
+	// Refused rows have an outcome that the database refuses, or takes too long over until their lease is over. They are
+	// delivered again when it ends.
 	Refused int
 }
 

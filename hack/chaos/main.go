@@ -6,7 +6,8 @@
 //	go run ./hack/chaos -for 40s -faults veto,unreadable   some kinds of faults alone
 //
 // Faults end, stop and freeze processes, cut connections, crash the database, and have the consumer refuse,
-// hang, become unreachable, leave requests without a response, or respond with 5xx for long. Rows are odd, too: they cannot be
+// hang, become unreachable, leave requests without a response, or respond with 5xx for long. A dispatcher with all defaults
+// is killed again and again, statement_timeout is short, a trigger is slow or refuses acks, and calls of 3 MiB hang. Rows are odd, too: they cannot be
 // decoded, are larger than the buffers of a socket while their reader is frozen, or may not be marked dead; and dead ones
 // are replayed while all this continues. schedule.go has the list.
 //
@@ -16,6 +17,9 @@
 // odd one, dead events without their record, and others that stood still next to an odd row. The product's own journal
 // is on, and `dispatcher verify` must find no difference in the end. A recovery that takes longer than is promised
 // is reported as SLOW, and fails the run too.
+//
+// Two faults are missing. A jump of the database's clock needs libfaketime, and a ledger that does not compare that clock with
+// the faults'. A promotion of a standby that lags forgets commits, which the ledger would have to know as lost by right.
 //
 // The schedule and the mode follow from the seed, so a run that failed can be played again; what the
 // processes make of it differs a little each time. It stops by itself and leaves nothing behind but, when
