@@ -11,66 +11,20 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-const (
-	// lockTimeout is how long a migration waits for a lock: producers queue behind it for as long.
-	lockTimeout = 2 * time.Second
-	// lockPause is the time between two attempts, for the queue to drain; with lockRetries it makes 5 minutes.
-	lockPause   = 3 * time.Second
-	lockRetries = 60
-)
-
-// lockWait says how a migration waits for locks.
-type lockWait struct {
-	timeout time.Duration
-	retries int
-	pause   time.Duration
-}
-
-// errBusy reports that another migrator of the schema is running.
-var errBusy = errors.New("another migrator is at work")
-
-// busyPause is the time between two attempts to get its lock. A statement that waited for the lock in the database would
-// have a snapshot, which an index that is built concurrently waits for.
-const busyPause = 100 * time.Millisecond
-
-// retry repeats the work while it fails for a lock.
-func (w lockWait) retry(ctx context.Context, work func() error) error {
-	for n := 0; ; {
-		err := work()
-		pause := busyPause
-		if !errors.Is(err, errBusy) {
-			var pg *pgconn.PgError
-			if !errors.As(err, &pg) || pg.Code != "55P03" && pg.Code != "40P01" {
-				return err
-			}
-			if n == w.retries {
-				return fmt.Errorf("%w, %d times: a transaction holds the table; end it (pg_stat_activity shows it), and migrate again", err, n+1)
-			}
-			n++
-			pause = w.pause
-		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(context.Cause(ctx), err)
-		case <-time.After(pause):
-		}
-	}
-}
-
 // Transact runs work in a transaction, as the only migrator of the schema at that time. It is for what locks a table that
 // producers write to: it gives up a lock that it does not get within 2 seconds, since others queue behind it, and
-// runs work again after a pause, for 5 minutes or until ctx ends.
+// runs work again after a pause, for 5 minutes or until ctx ends. It waits for another migrator for 30 minutes.
 // It fails for a name that cannot be a schema's, when it does not get the lock in that time, and when work does.
 func Transact(ctx context.Context, conn *pgx.Conn, schema string, work func(pgx.Tx) error) error {
 	if err := checkSchemaName(schema); err != nil {
 		return err
 	}
-	return lockWait{lockTimeout, lockRetries, lockPause}.transact(ctx, conn, schema, work)
+	return patient.transact(ctx, conn, schema, work)
 }
 
 // transact is Transact with this wait.
 func (w lockWait) transact(ctx context.Context, conn *pgx.Conn, schema string, work func(pgx.Tx) error) error {
-	return w.retry(ctx, func() error {
+	return w.retry(ctx, conn, schema, func() error {
 		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 			if err := lockMigrators(ctx, tx, "pg_try_advisory_xact_lock", schema); err != nil {
 				return err
@@ -149,6 +103,11 @@ func apply(ctx context.Context, tx pgx.Tx, schema string, m migration) (*Applied
 		return nil, err
 	}
 	if _, err := tx.Exec(ctx, m.sql); err != nil {
+		var pg *pgconn.PgError
+		if errors.As(err, &pg) && pg.Code == "42P07" && m.version == 1 {
+			return nil, fmt.Errorf("%s: %w: the schema was made without a record of its migrations, as by psql; drop it (drop schema %s cascade) if no event in it is needed, or name another schema, and migrate again",
+				m.name, err, pgx.Identifier{schema}.Sanitize())
+		}
 		return nil, fmt.Errorf("%s: %w", m.name, err)
 	}
 	if err := restoreRights(ctx, tx, schema, before); err != nil {

@@ -40,7 +40,7 @@ func UpFiles(ctx context.Context, conn *pgx.Conn, texts ...string) ([]Applied, e
 	if err != nil {
 		return nil, err
 	}
-	return up(ctx, conn, "outbox", all, lockWait{100 * time.Millisecond, 2000, 50 * time.Millisecond})
+	return up(ctx, conn, "outbox", all, lockWait{100 * time.Millisecond, 2000, 50 * time.Millisecond, time.Minute, time.Minute})
 }
 
 // UpFilesOnce is UpFiles that does not try again.
@@ -49,7 +49,7 @@ func UpFilesOnce(ctx context.Context, conn *pgx.Conn, texts ...string) ([]Applie
 	if err != nil {
 		return nil, err
 	}
-	return up(ctx, conn, "outbox", all, lockWait{100 * time.Millisecond, 0, 0})
+	return up(ctx, conn, "outbox", all, lockWait{timeout: 100 * time.Millisecond, busy: time.Minute})
 }
 
 func TestRetryOnLockErrorsAlone(t *testing.T) {
@@ -57,7 +57,7 @@ func TestRetryOnLockErrorsAlone(t *testing.T) {
 	p := lockWait{retries: 3}
 	for code, want := range map[string]int{"55P03": 4, "40P01": 4, "42501": 1} {
 		tries := 0
-		err := p.retry(t.Context(), func() error { tries++; return &pgconn.PgError{Code: code} })
+		err := p.retry(t.Context(), nil, "outbox", func() error { tries++; return &pgconn.PgError{Code: code} })
 		if tries != want || err == nil || (want > 1) != strings.Contains(err.Error(), "pg_stat_activity") {
 			t.Errorf("code %s: %d tries, %v, want %d", code, tries, err, want)
 		}
@@ -65,13 +65,21 @@ func TestRetryOnLockErrorsAlone(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stop := errors.New("stop")
 	cancel(stop)
-	if err := (lockWait{retries: 3, pause: time.Hour}).retry(ctx, func() error { return &pgconn.PgError{Code: "55P03"} }); !errors.Is(err, stop) {
+	if err := (lockWait{retries: 3, pause: time.Hour}).retry(ctx, nil, "outbox", func() error { return &pgconn.PgError{Code: "55P03"} }); !errors.Is(err, stop) {
 		t.Errorf("after the end of ctx: %v", err)
 	}
 }
 
 // SetJournalOnce turns the journal on, and does not try again.
 func SetJournalOnce(ctx context.Context, conn *pgx.Conn) error {
-	_, err := setJournal(ctx, conn, "outbox", Journal{Enabled: true, Retention: 24 * time.Hour}, lockWait{100 * time.Millisecond, 0, 0})
+	_, err := setJournal(ctx, conn, "outbox", Journal{Enabled: true, Retention: 24 * time.Hour}, lockWait{timeout: 100 * time.Millisecond, busy: time.Minute})
 	return err
 }
+
+// TransactSoon is Transact that reports its waits at once, and waits for another migrator no more than that long.
+func TransactSoon(ctx context.Context, conn *pgx.Conn, busy time.Duration, work func(pgx.Tx) error) error {
+	return lockWait{100 * time.Millisecond, 2000, 10 * time.Millisecond, busy, 0}.transact(ctx, conn, "outbox", work)
+}
+
+// Migrators is what a migrator locks.
+const Migrators = migrators

@@ -26,7 +26,7 @@ func SetJournal(ctx context.Context, conn *pgx.Conn, schema string, j Journal) (
 	if err := checkSchemaName(schema); err != nil {
 		return false, err
 	}
-	return setJournal(ctx, conn, schema, j, lockWait{lockTimeout, lockRetries, lockPause})
+	return setJournal(ctx, conn, schema, j, patient)
 }
 
 func setJournal(ctx context.Context, conn *pgx.Conn, schema string, j Journal, w lockWait) (changed bool, err error) {

@@ -46,20 +46,21 @@ type State struct {
 // It changes nothing when an applied migration differs from this binary's.
 //
 // A migration never makes producers wait for long: it gives up a lock that it does not get within 2
-// seconds, since others queue behind it, and tries again after a pause, for 5 minutes or until ctx ends.
+// seconds, since others queue behind it, and tries again after a pause, for 5 minutes or until ctx ends. It waits for another
+// migrator for 30 minutes. [ReportWaits] has what it waits for.
 func Up(ctx context.Context, conn *pgx.Conn, schema string) ([]Applied, error) {
 	all, err := load(files, schema)
 	if err != nil {
 		return nil, err
 	}
-	return up(ctx, conn, schema, all, lockWait{lockTimeout, lockRetries, lockPause})
+	return up(ctx, conn, schema, all, patient)
 }
 
 func up(ctx context.Context, conn *pgx.Conn, schema string, all []migration, w lockWait) (applied []Applied, err error) {
 	for {
 		var done *Applied
 		finished := false
-		err := w.retry(ctx, func() (err error) {
+		err := w.retry(ctx, conn, schema, func() (err error) {
 			done, finished, err = step(ctx, conn, schema, all, w)
 			return err
 		})

@@ -33,7 +33,7 @@ func UpOverview(ctx context.Context, conn *pgx.Conn, schema string, o Overview) 
 	if err := errors.Join(checkSchemaName(schema), checkLiteral("namespace", o.Namespace)); err != nil {
 		return false, fmt.Errorf("install Overview's view: %w", err)
 	}
-	err = lockWait{lockTimeout, lockRetries, lockPause}.retry(ctx, func() error {
+	err = patient.retry(ctx, conn, schema, func() error {
 		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) (err error) {
 			installed, err = installOverview(ctx, tx, schema, o)
 			return err

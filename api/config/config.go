@@ -141,6 +141,8 @@ type Database struct {
 	DSN string `json:"dsn,omitempty"`
 	// DSNFile holds a connection string (URL or key=value).
 	DSNFile string `json:"dsnFile,omitempty"`
+	// DSNEnv names an environment variable that holds one, such as DATABASE_URL.
+	DSNEnv string `json:"dsnEnv,omitempty"`
 	// Connection names one file for each part.
 	Connection *Connection `json:"connection,omitempty"`
 	// Schema is the PostgreSQL schema of the outbox tables: lower-case alphanumeric

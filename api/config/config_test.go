@@ -190,12 +190,15 @@ func TestValidateReportsEveryProblem(t *testing.T) {
 		"deliveryTimeout is 5m, shorter than sink.timeout (6m), which then never ends a delivery; raise deliveryTimeout to 6m, or lower sink.timeout": func(c *Config) {
 			c.Sink = Sink{HTTP: &HTTPSink{URL: "https://a.example"}, Timeout: Duration(6 * time.Minute)}
 		},
-		"gracePeriod is 2h; set it from 1s to 1h":                                               func(c *Config) { c.GracePeriod = Duration(2 * time.Hour) },
-		`state is "Stopped"; choose one of Running, Paused`:                                     func(c *Config) { c.State = "Stopped" },
-		`log.level is "loud"; choose one of Debug, Info, Warn, Error`:                           func(c *Config) { c.Log.Level = "loud" },
-		`server.address is "8080"; write it as host:port`:                                       func(c *Config) { c.Server.Address = "8080" },
-		`server.address is "a:b"; write it as host:port`:                                        func(c *Config) { c.Server.Address = "a:b" },
-		"database is missing; set exactly one of its members connection, dsn, dsnFile":          func(c *Config) { c.Database = Database{} },
+		"gracePeriod is 2h; set it from 1s to 1h":                                              func(c *Config) { c.GracePeriod = Duration(2 * time.Hour) },
+		`state is "Stopped"; choose one of Running, Paused`:                                    func(c *Config) { c.State = "Stopped" },
+		`log.level is "loud"; choose one of Debug, Info, Warn, Error`:                          func(c *Config) { c.Log.Level = "loud" },
+		`server.address is "8080"; write it as host:port`:                                      func(c *Config) { c.Server.Address = "8080" },
+		`server.address is "a:b"; write it as host:port`:                                       func(c *Config) { c.Server.Address = "a:b" },
+		"database is missing; set exactly one of its members connection, dsn, dsnEnv, dsnFile": func(c *Config) { c.Database = Database{} },
+		"database.dsnEnv is not the name of an environment variable; give one, such as DATABASE_URL, that holds the connection string": func(c *Config) {
+			c.Database = Database{DSNEnv: "postgres://outbox:s3cr3t@db/shop"}
+		},
 		"database has connection and dsn; keep exactly one of them":                             func(c *Config) { c.Database = Database{DSN: "a", Connection: &Connection{}} },
 		"database.connection.user is missing; set it, or name its file in userFile":             connection(Connection{}),
 		"database.connection.passwordFile is missing; set it, or log in with iam or":            connection(Connection{}),

@@ -84,10 +84,14 @@ func (c Config) ValidateDatabase() error {
 // literal is what package migrations takes: it stands in the text of functions.
 const literal = pattern(`^[^'\\$[:cntrl:]]{1,255}$`)
 
+// variable is the name of an environment variable. What else stands there may be a connection string, and is not shown.
+const variable = pattern(`^[A-Za-z_][A-Za-z0-9_]{0,254}$`)
+
 const schemaName = pattern(`^[a-z_][a-z0-9_]{0,62}$`)
 
 func (d Database) validate(p *problems) {
-	p.exactlyOne("database", map[string]bool{"dsn": d.DSN != "", "dsnFile": d.DSNFile != "", "connection": d.Connection != nil})
+	p.exactlyOne("database", map[string]bool{"dsn": d.DSN != "", "dsnFile": d.DSNFile != "", "dsnEnv": d.DSNEnv != "", "connection": d.Connection != nil})
+	p.when(d.DSNEnv != "" && !variable.matches(d.DSNEnv), "database.dsnEnv", "is not the name of an environment variable; give one, such as DATABASE_URL, that holds the connection string")
 	if d.Connection != nil {
 		d.Connection.validate(p)
 		p.when(d.Connection.PasswordFile == "" && d.ClientCertFile == "" && d.IAM == nil, "database.connection.passwordFile", "is missing; set it, or log in with iam or with clientCertFile and clientKeyFile")

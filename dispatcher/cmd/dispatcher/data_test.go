@@ -34,7 +34,7 @@ func TestCheckDataFindsEachProblem(t *testing.T) {
 	}
 
 	well := read(0)
-	if !well.OK || well.Dispatcher != "orders" || well.Namespace != "shop" || len(well.Checks) != 6 {
+	if !well.OK || well.Dispatcher != "orders" || well.Namespace != "shop" || len(well.Checks) != 7 {
 		t.Errorf("an empty outbox is %+v", well)
 	}
 	for _, c := range well.Checks {
@@ -64,6 +64,7 @@ func TestCheckDataFindsEachProblem(t *testing.T) {
 		"success":   {0.8, false, "80 of 100 attempts delivered their event in the last 5m", "last_error"},
 		"dead":      {1, false, "became dead in the last 1h: 1", "dispatcher dead groups"},
 		"unserved":  {3, false, `due in topics that no dispatcher serves: 3, of topic "orders" of namespace "shop"`, "Run a dispatcher"},
+		"size":      {pgtest.Value[float64](o.admin, "select pg_total_relation_size('outbox.outbox_events')::float8"), true, "the table of events and its indexes take 0.00 GB", ""},
 		"abandoned": {2, false, `leased to workers that have ended, and not taken over: 2, of topic "refunds" of namespace "shop"`, "Start or resume"},
 	}
 	for _, c := range got.Checks {
@@ -77,7 +78,7 @@ func TestCheckDataFindsEachProblem(t *testing.T) {
 	if got.OK || len(want) > 0 {
 		t.Errorf("ok is %t, want false; missing checks %v", got.OK, want)
 	}
-	run(t, "", "check", "-f", file, "--data").ended(t, 3, "FAIL  unserved   due in topics", "                 Run a dispatcher for", "ok    retries    waiting", "dispatcher: 5 of 6 checks of the data failed")
+	run(t, "", "check", "-f", file, "--data").ended(t, 3, "FAIL  unserved   due in topics", "                 Run a dispatcher for", "ok    retries    waiting", "dispatcher: 5 of 7 checks of the data failed")
 	run(t, "", "check", "-f", file, "--output", "json").ended(t, 1, "--output is for --data")
 	run(t, "", "check", "-f", file, "--data", "--output", "xml").ended(t, 1, `--output is "xml"; set it to table, json or yaml`)
 	run(t, "", "check", "-f", o.file(t, o.dispatcher, ""), "--data").ended(t, 78, "namespace is missing")

@@ -94,13 +94,18 @@ func readData(ctx context.Context, cfg config.Config) (*dataReport, error) {
 	if err != nil {
 		return nil, sentence(err)
 	}
-	return judge(cfg, depth, data), nil
+	var bytes, rows int64
+	const look = `select pg_total_relation_size(oid), reltuples::bigint from pg_class where relname = 'outbox_events' and relnamespace = (select oid from pg_namespace where nspname = $1)`
+	if err := pool.QueryRow(ctx, look, cfg.Database.Schema).Scan(&bytes, &rows); err != nil {
+		return nil, sentence(err)
+	}
+	return judge(cfg, depth, data, kept(cfg, bytes, rows, data.Windows[1])), nil
 }
 
 // judge makes the checks. The one of the journal belongs here too.
-func judge(cfg config.Config, depth dispatcher.Depth, data dispatcher.Data) *dataReport {
+func judge(cfg config.Config, depth dispatcher.Depth, data dispatcher.Data, size dataCheck) *dataReport {
 	r := &dataReport{Dispatcher: cfg.Name, Namespace: cfg.Namespace, Topics: cfg.Topics, ObservedAt: data.ObservedAt.UTC(), OK: true}
-	r.Checks = []dataCheck{lag(depth), retrying(depth), success(data.Windows[0]), recentlyDead(data.Windows[1]), unserved(data.Orphans), abandoned(data.Orphans)}
+	r.Checks = []dataCheck{lag(depth), retrying(depth), success(data.Windows[0]), recentlyDead(data.Windows[1]), unserved(data.Orphans), abandoned(data.Orphans), size}
 	for i, c := range r.Checks {
 		if c.OK {
 			r.Checks[i].Remedy = ""
@@ -187,6 +192,21 @@ func orphans(name string, n dispatcher.Count, topics []dispatcher.OrphanTopic, w
 		message += ", of topic " + strings.Join(which, ", ")
 	}
 	return dataCheck{Name: name, OK: n.N == 0, Value: new(float64(n.N)), AtLeast: n.Estimated, Message: message, Remedy: remedy}
+}
+
+// kept has no limit: how large a table may be depends on the disk. rows is the server's estimate, below 1 for none yet.
+func kept(cfg config.Config, bytes, rows int64, of dispatcher.Outcomes) dataCheck {
+	const gb = 1e9
+	c := dataCheck{Name: "size", OK: true, Value: new(float64(bytes)), Message: fmt.Sprintf("the table of events and its indexes take %.2f GB", float64(bytes)/gb)}
+	if rows < 1 {
+		return c
+	}
+	each, rate := float64(bytes)/float64(rows), float64(of.Delivered)/of.Window.Seconds()
+	c.Message += fmt.Sprintf(", %.0f bytes an event", each)
+	if keep := cfg.Retention.Delivered.D(); rate > 0 && keep > 0 {
+		c.Message += fmt.Sprintf("; at the %.3g events/s of the last %s, retention.delivered of %s keeps %.3g GB", rate, of.Name(), cfg.Retention.Delivered, rate*keep.Seconds()*each/gb)
+	}
+	return c
 }
 
 // number is a count, and whether it is sure.

@@ -154,7 +154,7 @@ replays and discards dead letters, or a worker that calls the M10 functions, or 
 
 // withDatabase connects to the database of a file, of which it needs no more.
 func withDatabase(cmd *cobra.Command, file string, do func(context.Context, *pgx.Conn, config.Config) error) error {
-	ctx := cmd.Context()
+	ctx := migrations.ReportWaits(cmd.Context(), func(sentence string) { fmt.Fprintln(cmd.ErrOrStderr(), sentence) })
 	cfg, err := load(file, config.Config.ValidateDatabase)
 	if err != nil {
 		return err

@@ -37,7 +37,7 @@ const (
 // names are read at each new connection, so a rotated password needs no restart.
 // It fails when d is invalid or a file cannot be read.
 func Pool(ctx context.Context, d config.Database, name string) (*pgxpool.Pool, error) {
-	if d.DSN != "" { // it cannot change any more: say now what is wrong with it
+	if d.DSN != "" || d.DSNEnv != "" { // it cannot change any more: say now what is wrong with it
 		if _, err := connConfig(d, name); err != nil {
 			return nil, err
 		}
@@ -142,6 +142,11 @@ func connectionString(d config.Database) (string, error) {
 		return d.DSN, nil
 	case d.DSNFile != "":
 		return readFile("database.dsnFile", d.DSNFile)
+	case d.DSNEnv != "":
+		if dsn := strings.TrimSpace(os.Getenv(d.DSNEnv)); dsn != "" {
+			return dsn, nil
+		}
+		return "", &problem{AuthenticationFailed, fmt.Sprintf("the environment variable %s of database.dsnEnv is empty; set it to a connection string", d.DSNEnv), nil}
 	case d.Connection == nil:
 		return "", &problem{ConnectionFailed, "the configuration names no database; set database.dsnFile", nil}
 	}
@@ -251,6 +256,8 @@ func badString(d config.Database) error {
 	switch {
 	case d.DSNFile != "":
 		where = "database.dsnFile (" + d.DSNFile + ")"
+	case d.DSNEnv != "":
+		where = "database.dsnEnv (" + d.DSNEnv + ")"
 	case d.Connection != nil:
 		where = "database.connection"
 	}

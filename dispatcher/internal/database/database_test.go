@@ -311,6 +311,24 @@ func TestPoolRefusesABadStringAtOnce(t *testing.T) {
 	}
 }
 
+// A connection string may stand in the environment, where it is as secret as elsewhere.
+func TestConnectionStringOfTheEnvironment(t *testing.T) {
+	d := config.Database{DSNEnv: "OUTBOX_TEST_DSN"}
+	for value, want := range map[string]string{
+		"":                       "the environment variable OUTBOX_TEST_DSN of database.dsnEnv is empty; set it to a connection string",
+		"postgres://u:s3cr3t@:x": "database.dsnEnv (OUTBOX_TEST_DSN) does not make a valid connection string",
+	} {
+		t.Setenv(d.DSNEnv, value)
+		if _, err := Pool(t.Context(), d, "orders"); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cr3t") {
+			t.Errorf("with %q: got %v, want %q", value, err, want)
+		}
+	}
+	t.Setenv(d.DSNEnv, "postgres://reader:s3cr3t@db.example/shop\n")
+	if login, err := Login(d); err != nil || login != "reader" {
+		t.Errorf("got %q, %v, want reader", login, err)
+	}
+}
+
 type authority struct {
 	key  *ecdsa.PrivateKey
 	cert *x509.Certificate
