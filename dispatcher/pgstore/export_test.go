@@ -1,10 +1,20 @@
 package pgstore
 
 import (
+	"context"
+	"log/slog"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
+
+// ListenOften is Listen that checks after less silence whether it still listens.
+func ListenOften(ctx context.Context, connect func(context.Context) (*pgx.Conn, error), schema, namespace string, wake func(), log *slog.Logger) {
+	l := listener{connect, schema, namespace, wake, log, 20 * time.Millisecond}
+	l.run(ctx)
+}
 
 // Settings are those that hot statements run with.
 const Settings = relaxed

@@ -18,9 +18,12 @@ import (
 const (
 	// listenTimeout bounds each statement of a listener, and the wait for its own notification.
 	listenTimeout = 5 * time.Second
-	// pingEvery is how long a listener receives nothing before it pings the server.
-	pingEvery = 30 * time.Second
+	// checkEvery is how long a listener receives nothing before it checks whether its session still listens.
+	checkEvery = 30 * time.Second
 )
+
+// errDeaf is for a connection that lives on without its LISTEN, as where a proxy has reconnected to the server.
+var errDeaf = errors.New("the server's session no longer listens: a proxy between here and the server may have made another one")
 
 // errPooled says why nothing would be heard.
 var errPooled = errors.New("a pooler between here and the server, such as PgBouncer in transaction mode, keeps notifications back; " +
@@ -37,7 +40,12 @@ var errPooled = errors.New("a pooler between here and the server, such as PgBoun
 // LISTEN belongs to a session, so the connection must not go through PgBouncer in transaction mode.
 // Listen notices when it does, and says so.
 func Listen(ctx context.Context, connect func(context.Context) (*pgx.Conn, error), schema, namespace string, wake func(), log *slog.Logger) {
-	l := listener{connect, schema, namespace, wake, log}
+	l := listener{connect, schema, namespace, wake, log, checkEvery}
+	l.run(ctx)
+}
+
+// run is Listen.
+func (l *listener) run(ctx context.Context) {
 	waits := dispatcher.ExponentialBackoff(250*time.Millisecond, time.Minute)
 	for failures := 0; ctx.Err() == nil; {
 		heard, err := l.listen(ctx)
@@ -45,7 +53,7 @@ func Listen(ctx context.Context, connect func(context.Context) (*pgx.Conn, error
 			failures = 0
 		}
 		if failures++; failures == 1 && ctx.Err() == nil {
-			log.Warn("wake-ups of producers are not received; polling continues", "error", err)
+			l.log.Warn("wake-ups of producers are not received; polling continues", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -59,6 +67,7 @@ type listener struct {
 	schema, namespace string
 	wake              func()
 	log               *slog.Logger
+	silence           time.Duration // before it checks
 }
 
 // listen hears wake-ups until the connection fails or ctx ends. heard is true if it could begin to.
@@ -74,9 +83,9 @@ func (l *listener) listen(ctx context.Context) (heard bool, err error) {
 	l.log.Info("wake-ups of producers are received", "channel", l.schema)
 	l.wake()
 	for {
-		payload, err := await(ctx, conn, pingEvery)
+		payload, err := await(ctx, conn, l.silence)
 		if ctx.Err() == nil && pgconn.Timeout(err) {
-			err = bounded(ctx, conn.Ping)
+			err = l.listens(ctx, conn)
 		}
 		if err != nil {
 			return true, err
@@ -85,6 +94,18 @@ func (l *listener) listen(ctx context.Context) (heard bool, err error) {
 			l.wake()
 		}
 	}
+}
+
+// listens checks that the session of the connection has its LISTEN.
+func (l *listener) listens(ctx context.Context, conn *pgx.Conn) error {
+	var listens bool
+	err := bounded(ctx, func(ctx context.Context) error {
+		return conn.QueryRow(ctx, "select $1 in (select pg_listening_channels())", pgx.QueryExecModeSimpleProtocol, l.schema).Scan(&listens)
+	})
+	if err == nil && !listens {
+		err = errDeaf
+	}
+	return err
 }
 
 // subscribe makes sure that notifications arrive. A server's connection knows its process; one that

@@ -2,8 +2,11 @@ package pgstore_test
 
 import (
 	"context"
+	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -39,4 +42,33 @@ func TestTryListen(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A session that lives on without its LISTEN, as behind a proxy that has reconnected, is noticed, and another one hears
+// the next wake-up.
+func TestListenNoticesThatItIsDeaf(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Migrated(t)
+	var conn *pgx.Conn // which its listener's goroutine alone uses
+	connect := func(ctx context.Context) (_ *pgx.Conn, err error) {
+		conn, err = pgx.Connect(ctx, dsn)
+		return conn, err
+	}
+	var wakes atomic.Int64
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		pgstore.ListenOften(ctx, connect, pgtest.Schema, "shop", func() {
+			if wakes.Add(1) == 1 {
+				if _, err := conn.Exec(ctx, "unlisten *"); err != nil {
+					t.Error(err)
+				}
+			}
+		}, slog.New(slog.DiscardHandler))
+	}()
+	defer func() { stop(); <-done }()
+	pgtest.Eventually(t, "it listens again", time.Minute, func() bool { return wakes.Load() == 2 })
+	pgtest.Exec(pgtest.Open(t, dsn), "select pg_notify($1, 'shop')", pgtest.Schema)
+	pgtest.Eventually(t, "it hears a wake-up", time.Minute, func() bool { return wakes.Load() == 3 })
 }
