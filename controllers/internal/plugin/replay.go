@@ -83,7 +83,7 @@ a pull request, which a GitOps tool applies under its own name, the one to give 
 func (o *request) flags(cmd *cobra.Command) {
 	o.filter = deadcmd.FilterFlags(cmd)
 	flags := cmd.Flags()
-	flags.Lookup("group").Usage = "only those of this group: its number in `kubectl outbox status`, or its 8 hex digits, which mean the same group tomorrow"
+	flags.Lookup("group").Usage = "only those of this group: its number in kubectl outbox status, or its 8 hex digits, which mean the same group tomorrow"
 	flags.StringVar(&o.reason, "reason", "", "why, such as the number of the change; it stays with each dead letter (required)")
 	flags.BoolVar(&o.all, "all", false, "every open dead letter, when there is no filter")
 	flags.Int32Var(&o.rate, "rate", 100, "the most events a second")

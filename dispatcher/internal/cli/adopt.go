@@ -29,8 +29,8 @@ func adoptCommand() *cobra.Command {
 The login is the owner of the outbox's schema, and of their table or a member of its owner. Each step can be repeated,
 and with --dry-run it prints the SQL that it would run and changes nothing.
 
-No error of the trigger reaches a producer: a row that the outbox does not take, such as one that is too large, is noted as
-refused with the reason, and stays open in their table. "dispatcher adopt cutover" tries it again.`,
+No error of the trigger reaches a producer: a row that the outbox does not take, such as one that is too large, is
+noted as refused with the reason, and stays open in their table. "dispatcher adopt cutover" tries it again.`,
 	}
 	cmd.AddCommand(adoptShadowCommand(), adoptStatusCommand(), adoptCutoverCommand(), adoptBackCommand(), adoptApplyCommand())
 	return cmd
@@ -58,16 +58,18 @@ func (f *adoptFlags) step(step adopt.Step, cmd *cobra.Command) *cobra.Command {
 func adoptShadowCommand() *cobra.Command {
 	var f adoptFlags
 	cmd := f.step(adopt.ToShadow, &cobra.Command{
-		Use:   "shadow -f FILE --layout m10|overview|storage|debezium|columns [--table SCHEMA.TABLE] [--topic TOPIC] [--column OURS=THEIRS …]",
+		Use:   "shadow -f FILE --layout LAYOUT [--table SCHEMA.TABLE] [--topic TOPIC] [--column OURS=THEIRS]",
 		Short: "Record what producers insert; nothing is sent",
 		Long: `Put a trigger on their table. In the producer's transaction it makes the event of each row that is inserted, checks it
 as enqueue does, and records it. Nothing is sent, and their worker continues. It locks their table for a moment.
 
-With layout columns their columns are named by --column: id and payload; completed, a time that is null while the row is
-to be sent, or status=COLUMN:OPEN:COMPLETE; topic, type, aggregateType, aggregateId, key, headers, created, due, attempts.
+With layout columns their columns are named by --column: id and payload; completed, a time that is null while the
+row is to be sent, or status=COLUMN:OPEN:COMPLETE; topic, type, aggregateType, aggregateId, key, headers, created,
+due, attempts.
 
-Layout debezium is a table of Debezium's outbox event router. The trigger checks each row, and notes those that the outbox
-does not take. What was sent is read from the connector's replication slot, so the login has the attribute REPLICATION.`,
+Layout debezium is a table of Debezium's outbox event router. The trigger checks each row, and notes those that the
+outbox does not take. What was sent is read from the connector's replication slot, so the login has the attribute
+REPLICATION.`,
 		Example: `  dispatcher adopt shadow -f owner.yaml --layout m10 --namespace shop --topic orders
   dispatcher adopt shadow -f owner.yaml --layout columns --table public.outbox_event --namespace shop --topic orders \
     --column id=id --column payload=data --column aggregateId=order_id --column created=occurred_on \
@@ -89,16 +91,16 @@ func adoptCutoverCommand() *cobra.Command {
 	cmd := f.step(adopt.Cutover, &cobra.Command{
 		Use: "cutover -f FILE [--name NAME]", Short: "Have the outbox deliver instead of their worker",
 		Long: `Have the outbox deliver instead of their worker. In one transaction, with their table locked, each row that is open
-there becomes an event, with its due time and attempts and in their order, and is marked complete in their table. From then
-on the trigger does the same with each row that a producer inserts or opens again.
+there becomes an event, with its due time and attempts and in their order, and is marked complete in their table.
+From then on the trigger does the same with each row that a producer inserts or opens again.
 
-Producers wait while the rows are moved, so let their worker catch up first. What it has in its hands at that moment may be
-sent twice, with the same id; it is due when the five minutes of m10 are over, or a minute later for other layouts. A worker
-that still runs finds nothing.
+Producers wait while the rows are moved, so let their worker catch up first. What it has in its hands at that moment
+may be sent twice, with the same id; it is due when the five minutes of m10 are over, or a minute later for other
+layouts. A worker that still runs finds nothing.
 
-Of layout debezium, stop the connector first. Each row that its slot holds, whose transaction it has not confirmed, becomes an
-event. What it has sent and not confirmed is sent twice, with the same id. It stays stopped: it would send what producers insert.
-A slot without a reader keeps WAL.`,
+Of layout debezium, stop the connector first. Each row that its slot holds, whose transaction it has not confirmed,
+becomes an event. What it has sent and not confirmed is sent twice, with the same id. It stays stopped: it would
+send what producers insert. A slot without a reader keeps WAL.`,
 		Example: `  dispatcher adopt cutover -f owner.yaml --dry-run
   dispatcher adopt cutover -f owner.yaml`,
 	})
@@ -110,14 +112,17 @@ func adoptBackCommand() *cobra.Command {
 	var f adoptFlags
 	cmd := f.step(adopt.Back, &cobra.Command{
 		Use: "back -f FILE [--name NAME]", Short: "Have their worker deliver again, or end the shadow",
-		Long: `Have their worker deliver again. The trigger is removed, and events that are not delivered become open rows of their table,
-with their due time and attempts. Those that a dispatcher is delivering are waited for. Dead events stay dead letters.
+		Long: `Have their worker deliver again. The trigger is removed, and events that are not delivered become open rows of their
+table, with their due time and attempts. Those that a dispatcher is delivering are waited for. Dead events stay dead
+letters.
 
-Where an index of theirs lets one row of an aggregate be open at a time, the newest is open, and has replaced the others.
+Where an index of theirs lets one row of an aggregate be open at a time, the newest is open, and has replaced the
+others.
 
-Of layout debezium, the slot is moved to the end of what is committed, and rows are inserted again, and deleted again where
-their producers have done so: the connector sends these and what comes after. What it has not sent of other tables is
-passed over. Before it starts, remove its stored offset, which may be older than the slot: DELETE /connectors/NAME/offsets.
+Of layout debezium, the slot is moved to the end of what is committed, and rows are inserted again, and deleted
+again where their producers have done so: the connector sends these and what comes after. What it has not sent of
+other tables is passed over. Before it starts, remove its stored offset, which may be older than the slot: DELETE
+/connectors/NAME/offsets.
 
 Before the cut-over it removes the trigger and the notes.`,
 		Example: `  dispatcher adopt back -f owner.yaml --dry-run

@@ -49,11 +49,12 @@ func adoptApplyCommand() *cobra.Command {
 	var file, planFile string
 	cmd := &cobra.Command{
 		Use: "apply -f FILE --plan FILE", Short: "Bring adoptions to the phases that a file says", Args: cobra.NoArgs,
-		Long: `Bring each adoption of a file to its phase, by the steps that are missing: Shadow, Cutover (from nothing, by way
-of Shadow) or Back. What has its phase already is left as it is. --plan names the file, as YAML: adoptions, with name,
-phase, layout, table, namespace, topic, columns, slot and publication as "dispatcher adopt shadow" takes them, and removed, names of which what is in
-the shadow goes back, and what is cut over stays so. One that fails keeps no other back. At the end the counts, as a JSON
-object, are in the file that TERMINATION_LOG names (by default /dev/termination-log, if there is one).`,
+		Long: `Bring each adoption of a file to its phase, by the steps that are missing: Shadow, Cutover (from nothing, by way of
+Shadow) or Back. What has its phase already is left as it is. --plan names the file, as YAML: adoptions, with name,
+phase, layout, table, namespace, topic, columns, slot and publication as "dispatcher adopt shadow" takes them, and
+removed, names of which what is in the shadow goes back, and what is cut over stays so. One that fails keeps no
+other back. At the end the counts, as a JSON object, are in the file that TERMINATION_LOG names (by default
+/dev/termination-log, if there is one).`,
 		Example: `  dispatcher adopt apply -f owner.yaml --plan plan.yaml`,
 		RunE: work(func(cmd *cobra.Command) error {
 			p, err := readPlan(planFile)

@@ -39,8 +39,8 @@ Exit codes:
       problem, or "dispatcher verify-consumer" a broken rule
   78  the configuration is refused
 
-The last line of standard error gives the reason, in at most 1,000 bytes. The file that TERMINATION_LOG names (by default
-/dev/termination-log, if it exists) gets the same line, and Kubernetes reads it there.`
+The last line of standard error gives the reason, in at most 1,000 bytes. The file that TERMINATION_LOG names (by
+default /dev/termination-log, if it exists) gets the same line, and Kubernetes reads it there.`
 
 // Main runs the command and returns its exit code.
 func Main(ctx context.Context, version string, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
@@ -68,9 +68,10 @@ func Main(ctx context.Context, version string, args []string, stdin io.Reader, s
 func rootCommand(version string) *cobra.Command {
 	root := &cobra.Command{
 		Use: "dispatcher", Short: "Deliver the events of a transactional outbox", Long: long,
-		SilenceUsage: true, SilenceErrors: true,
+		SilenceUsage: true, SilenceErrors: true, Version: version,
 	}
-	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 120"))
 	root.AddCommand(runCommand(version), onceCommand(version), migrateCommand(), adoptCommand(), checkCommand(), enqueueCommand(), tryCommand(),
 		withResolving(deadCommand()), eventsCommand(), verifyCommand(), verifyConsumerCommand(), replayCommand(version), versionCommand(version))
 	deadcmd.RefuseUnknown(root)

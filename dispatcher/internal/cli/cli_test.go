@@ -16,6 +16,7 @@ import (
 
 func TestCommandsAndFlagsAreOnAPage(t *testing.T) {
 	commands.Check(t, rootCommand("dev"), "../../..", "dispatcher/README.md")
+	commands.Narrow(t, rootCommand("dev"), 120)
 }
 
 // A script that misspells a subcommand, or forgets it, must not succeed.
@@ -75,5 +76,28 @@ func TestReasonIsOneBoundedLine(t *testing.T) {
 		if len(got) > maxReason || strings.ContainsAny(got, "\n\t") || !utf8.ValidString(got) || !strings.HasPrefix(got, c.begin) || !strings.HasSuffix(got, c.end) {
 			t.Errorf("%s: %d bytes: %s", name, len(got), got)
 		}
+	}
+}
+
+// Messages name the flag that was given or is missing, and --version is as of other programs.
+func TestMessagesNameTheFlags(t *testing.T) {
+	for _, test := range []struct {
+		args, want string
+	}{
+		{args: "--version", want: "v1.2.3\n"},
+		{args: "completion bash", want: "bash completion V2 for dispatcher"},
+		{args: "enqueue -f FILE --topic orders", want: "--payload is missing; give the event's payload as JSON"},
+		{args: "enqueue -f FILE --payload {}", want: "--topic is missing; name the topic of the event"},
+		{args: "verify-consumer --url 127.0.0.1:8091/events", want: "the flags do not fit: --url must be an http:// or https:// URL"},
+		{args: "enqueue --help", want: "--header stringToString"},
+	} {
+		var out strings.Builder
+		code := Main(t.Context(), "v1.2.3", strings.Fields(test.args), strings.NewReader(""), &out, &out)
+		if !strings.Contains(out.String(), test.want) || strings.Contains(out.String(), "default []") || strings.Contains(out.String(), "dispatcher: ") != (code != exitOK) {
+			t.Errorf("%s: code %d, %s; want %s", test.args, code, out.String(), test.want)
+		}
+	}
+	if _, err := linesOf(strings.NewReader(`{"headers": {"a": 1}}`))(); err == nil || err.Error() != "headers.a holds a number; give a string" && err.Error() != "headers holds a number; give a string" {
+		t.Errorf("a header that is a number: %v", err)
 	}
 }

@@ -69,14 +69,22 @@ func enqueueCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "enqueue -f FILE --topic TOPIC --payload JSON | enqueue -f FILE < LINES", Args: cobra.NoArgs,
 		Short: "Enqueue an event, or those on standard input",
-		Long: `Enqueue the event of the flags, or with no --topic those on standard input: JSON objects, one a line, with
-the fields namespace, topic, payload, event_type, aggregate_type, aggregate_id, partition_key,
-lock_key, aggregate_sequence, tenant_id, dedupe_key, headers, delay, max_attempts, retry and id. Everything is enqueued in one
-transaction, or nothing. retry is a backoff, such as {"strategy": "Linear", "base": "10s"}. For each event it prints the id, and whether it was enqueued or was there already. The namespace defaults
-to the file's. The login needs what "dispatcher migrate grants --for producer" prints.`,
+		Long: `Enqueue the event of the flags, or with no --topic those on standard input: JSON objects, one a line, with the
+fields namespace, topic, payload, event_type, aggregate_type, aggregate_id, partition_key, lock_key,
+aggregate_sequence, tenant_id, dedupe_key, headers, delay, max_attempts, retry and id. Everything is enqueued in one
+transaction, or nothing. retry is a backoff, such as {"strategy": "Linear", "base": "10s"}. For each event it prints
+the id, and whether it was enqueued or was there already. The namespace defaults to the file's. The login needs what
+"dispatcher migrate grants --for producer" prints.`,
 		RunE: work(func(cmd *cobra.Command) error {
 			next := linesOf(cmd.InOrStdin())
-			if cmd.Flags().Changed("topic") || cmd.Flags().Changed("payload") {
+			topic, has := cmd.Flags().Changed("topic"), cmd.Flags().Changed("payload")
+			switch {
+			case topic != has && has:
+				return errors.New("--topic is missing; name the topic of the event, or leave out --payload to read events from standard input")
+			case topic != has:
+				return errors.New("--payload is missing; give the event's payload as JSON, or leave out --topic to read events from standard input")
+			}
+			if topic {
 				one.Payload, one.Delay = json.RawMessage(payload), config.Duration(delay)
 				next = only(one)
 			}
@@ -97,6 +105,7 @@ to the file's. The login needs what "dispatcher migrate grants --for producer" p
 	flags.StringVar(&one.TenantID, "tenant-id", "", "the tenant, a UUID")
 	flags.StringVar(&one.DedupeKey, "dedupe-key", "", "a second event with the same key is not enqueued")
 	flags.StringToStringVar(&one.Headers, "header", nil, "a header, as name=value; may be repeated")
+	flags.Lookup("header").DefValue = "" // of an empty map, pflag shows []
 	flags.IntVar(&one.MaxAttempts, "max-attempts", 0, "the retry budget of this event, 1 to 1000 (default: the dispatcher's)")
 	flags.StringVar(&one.ID, "id", "", "the event's id, a UUID: one that is there already is not enqueued again (default: a new one)")
 	flags.DurationVar(&delay, "delay", 0, "how long to hold the event back, such as 10m")
@@ -109,6 +118,10 @@ func linesOf(in io.Reader) func() (line, error) {
 	decoder.DisallowUnknownFields()
 	return func() (l line, err error) {
 		err = decoder.Decode(&l)
+		var wrong *json.UnmarshalTypeError
+		if errors.As(err, &wrong) {
+			err = fmt.Errorf("%s holds a %s; give a %s", wrong.Field, wrong.Value, wrong.Type)
+		}
 		return l, err
 	}
 }

@@ -31,9 +31,10 @@ func migrateUpCommand() *cobra.Command {
 		Long: `Bring the schema to this binary's version, and create it when it is missing. The login needs the rights
 of an owner. It may run twice, and at the same time as another process.
 
-With journal in the file it also turns the journal on or off: see the page of dispatcher/internal/journal. With --m10, or
-database.m10 in the file, it also installs what workers of the M10 outbox contract call, in the schema m10_recovery.
-With --overview, or database.overview, it also makes the view outbox.events, for producers of the Overview contract.`,
+With journal in the file it also turns the journal on or off: see the page of dispatcher/internal/journal. With
+--m10, or database.m10 in the file, it also installs what workers of the M10 outbox contract call, in the schema
+m10_recovery. With --overview, or database.overview, it also makes the view outbox.events, for producers of the
+Overview contract.`,
 		Example: `  dispatcher migrate up -f owner.yaml
   dispatcher migrate up -f owner.yaml --m10 shop/m10`,
 		RunE: work(func(cmd *cobra.Command) error {
@@ -110,10 +111,11 @@ func migrateGrantsCommand() *cobra.Command {
 	var file, schema, role, kind string
 	var apply bool
 	cmd := &cobra.Command{
-		Use: "grants --role NAME [--for dispatcher|producer|replay|m10|overview] [--schema NAME | -f FILE] [--apply]", Args: cobra.NoArgs,
+		Use: "grants --role NAME [--for KIND] [--schema NAME | -f FILE] [--apply]", Args: cobra.NoArgs,
 		Short: "Print, or apply, what a login needs",
 		Long: `Print the statements that give a role the rights that a dispatcher or a producer uses, or a replay login, which
-replays and discards dead letters, or a worker that calls the M10 functions, or a producer of the Overview contract, for the owner to run. With --apply the login of FILE, which must be the owner's, runs them.`,
+replays and discards dead letters, or a worker that calls the M10 functions, or a producer of the Overview contract,
+for the owner to run. With --apply the login of FILE, which must be the owner's, runs them.`,
 		RunE: work(func(cmd *cobra.Command) error {
 			k := migrations.Kind(kind)
 			if !slices.Contains([]migrations.Kind{migrations.Dispatcher, migrations.Producer, migrations.ReplayLogin, migrations.M10Worker, migrations.OverviewProducer}, k) {

@@ -30,12 +30,12 @@ func replayRunCommand(version string) *cobra.Command {
 	out := progressWriter{}
 	cmd := &cobra.Command{
 		Use: "run -f FILE (--request FILE | --id ID)", Short: "Run a replay to its end, from the beginning or from where it stands", Args: cobra.NoArgs,
-		Long: `Run a replay until each outcome is known. --request names a file with the request, as YAML: id,
-action, reason, requestedBy, filter, rate, canary, abortAt, anyOrder; dryRun: true changes nothing. Namespace and
-topics are those of the configuration. When a replay of the id exists, it is continued. At the
-end the progress, as a JSON object, is in the file that TERMINATION_LOG names (by default /dev/termination-log, if
-there is one). A stop by abortAt is a success. With --listen the progress is served on /status while it runs, and failures
-of the database are shown there and retried. When it is interrupted, the next run of the id continues.`,
+		Long: `Run a replay until each outcome is known. --request names a file with the request, as YAML: id, action, reason,
+requestedBy, filter, rate, canary, abortAt, anyOrder; dryRun: true changes nothing. Namespace and topics are those
+of the configuration. When a replay of the id exists, it is continued. At the end the progress, as a JSON object, is
+in the file that TERMINATION_LOG names (by default /dev/termination-log, if there is one). A stop by abortAt is a
+success. With --listen the progress is served on /status while it runs, and failures of the database are shown there
+and retried. When it is interrupted, the next run of the id continues.`,
 		Example: `  dispatcher replay run -f orders.yaml --request replay.yaml
   dispatcher replay run -f orders.yaml --id 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11`,
 		RunE: work(func(cmd *cobra.Command) error {

@@ -43,21 +43,24 @@ func verifyConsumerCommand() *cobra.Command {
 		Short: "Verify that an HTTP consumer keeps the rules of consumers, and name the ones that it breaks",
 		Long: `Verify that an HTTP consumer, in any language, keeps the rules of consumers, and name the ones that it breaks.
 
-It sends real events to the URL, as the http sink sends them, and the consumer handles them: name a consumer in a test
-environment. It needs neither a configuration file nor an outbox. Each check has events of its own, with new ids: delivered
-twice, replayed, given up half-way, with an older token, in another order, eight at a time, with fields that are new or missing,
-of a type that no consumer knows, and again at the end.
+It sends real events to the URL, as the http sink sends them, and the consumer handles them: name a consumer in a
+test environment. It needs neither a configuration file nor an outbox. Each check has events of its own, with new
+ids: delivered twice, replayed, given up half-way, with an older token, in another order, eight at a time, with
+fields that are new or missing, of a type that no consumer knows, and again at the end.
 
 --probe says how often an event took effect: a URL that returns a number, or a JSON object that has one in
---probe-member. --probe-command prints it. {id} is replaced by the event's id, there and in the payload. Without either the
-responses alone are judged: such a check is Partly passed, or NotRun where responses show nothing. --probe-token-member names the
-member with the fencing token of the delivery whose effect is outside of the consumer's database; then the fence is checked.
+--probe-member. --probe-command prints it. {id} is replaced by the event's id, there and in the payload. Without
+either the responses alone are judged: such a check is Partly passed, or NotRun where responses show nothing.
+--probe-token-member names the member with the fencing token of the delivery whose effect is outside of the
+consumer's database; then the fence is checked.
 
-Some checks need a command, which sh runs. --fail, --fail-record and --crash are run twice, with {state} replaced by "on" and then
-"off". They, and --restart, return when what they do is done; after --restart and --crash events are sent until they are taken.
+Some checks need a command, which sh runs. --fail, --fail-record and --crash are run twice, with {state} replaced by
+"on" and then "off". They, and --restart, return when what they do is done; after --restart and --crash events are
+sent until they are taken.
   --fail         on: effects fail. The consumer must not respond with 2xx, and must repeat the effect later
   --fail-record  on: the record of handled events can be neither read nor written. There must be no effect
-  --crash        on: the next event ends the consumer after its effect and before its record is committed. off: it is started again
+  --crash        on: the next event ends the consumer after its effect and before its record is committed. off: it
+                 is started again
   --restart      ends the consumer, and starts it with nothing but its database
 
 What a consumer does on purpose it declares:
@@ -65,11 +68,11 @@ What a consumer does on purpose it declares:
   --no-record    it keeps no record, because its effect has a unique key or is idempotent by itself
   --latest-only  it skips an event when a later one of the aggregate is applied
 
-The report has a line for each check, and for each broken rule what was done, what came of it, and what to change. "Lost" is an
-event that is acknowledged and has no effect, and "early" one that is acknowledged before it has its effect. A check that would be
-broken for the cause of one before it is not run, and says which it follows from. A consumer that responds later than
---request-timeout, or never, is broken: a dispatcher gives such a delivery up and sends the event again. kubectl outbox register
-makes the report of --output json the evidence of an OutboxConsumer.
+The report has a line for each check, and for each broken rule what was done, what came of it, and what to change.
+"Lost" is an event that is acknowledged and has no effect, and "early" one that is acknowledged before it has its
+effect. A check that would be broken for the cause of one before it is not run, and says which it follows from. A
+consumer that responds later than --request-timeout, or never, is broken: a dispatcher gives such a delivery up and
+sends the event again. kubectl outbox register makes the report of --output json the evidence of an OutboxConsumer.
 
 Exit codes: 0 when no rule is broken, 3 when one is, 1 when the checks could not be finished.`,
 		Example: `  dispatcher verify-consumer --url http://localhost:8080/events --type OrderPlaced --payload order.json \

@@ -46,6 +46,10 @@ type httpConsumer struct {
 	took    atomic.Bool // the consumer has acknowledged an event
 }
 
+// flagNames has the flags of the fields that errors of the http sink name.
+var flagNames = strings.NewReplacer("sink.http.url", "--url", "sink.http.contentMode", "--content-mode", "sink.http.headers", "--header",
+	"sink.http.signing", "--signing-secret-file", "sink.auth", "--token-file or --user", "sink.tls.caFile", "--ca-file")
+
 func newHTTPConsumer(f verifyConsumerFlags, stderr io.Writer) (h *httpConsumer, err error) {
 	h = &httpConsumer{f: f, stderr: stderr, sample: "verify-" + uuid.NewString()[:8], payload: []byte("{}")}
 	if err := h.validate(); err != nil {
@@ -55,7 +59,7 @@ func newHTTPConsumer(f verifyConsumerFlags, stderr io.Writer) (h *httpConsumer, 
 		return nil, err
 	}
 	if h.sink, err = httpsink.New(h.cfg, nil); err != nil {
-		return nil, fmt.Errorf("the flags do not fit: %w", err)
+		return nil, fmt.Errorf("the flags do not fit: %s", flagNames.Replace(err.Error()))
 	}
 	u, err := url.Parse(f.url)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -29,6 +30,7 @@ func Check(t *testing.T, root *cobra.Command, folder, page string) {
 	t.Helper()
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
+	root.InitDefaultVersionFlag()
 	texts := read(t, folder)
 	documented(t, root, texts)
 	for name, text := range texts {
@@ -47,9 +49,31 @@ func Check(t *testing.T, root *cobra.Command, folder, page string) {
 		}
 	}
 	for _, cmd := range commands(root) {
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if strings.Contains(f.Usage, "`") { // between which pflag looks for the name of the value
+				t.Errorf("the text of %s --%s has back quotes: %s", cmd.CommandPath(), f.Name, f.Usage)
+			}
+		})
 		help := "\n```\n" + cmd.Example + "\n```\n" + strings.ReplaceAll(strings.ReplaceAll(cmd.Short+cmd.Long, "\n", " "), `"`, "`")
 		for _, call := range calls(root.DisplayName(), help, true) {
 			exists(t, root, cmd.CommandPath()+" --help", call)
+		}
+	}
+}
+
+// Narrow fails the test for a command of root whose help has a line of more columns.
+func Narrow(t *testing.T, root *cobra.Command, columns int) {
+	t.Helper()
+	for _, cmd := range commands(root) {
+		var help strings.Builder
+		cmd.SetOut(&help)
+		if err := cmd.Help(); err != nil {
+			t.Error(err)
+		}
+		for _, line := range strings.Split(help.String(), "\n") {
+			if n := utf8.RuneCountInString(line); n > columns {
+				t.Errorf("%s --help has a line of %d columns: %s", cmd.CommandPath(), n, line)
+			}
 		}
 	}
 }
