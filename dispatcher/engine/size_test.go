@@ -3,7 +3,10 @@ package engine
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
@@ -36,4 +39,35 @@ func TestSizeLearns(t *testing.T) {
 			t.Fatalf("step %d: the next statement has %d rows, want %d", i, s.rows, step.want)
 		}
 	}
+}
+
+// oneHangs is a store that the server cuts off when it marks one event delivered.
+type oneHangs struct {
+	*memory
+	id uuid.UUID
+}
+
+func (s *oneHangs) Ack(ctx context.Context, leases []dispatcher.Lease) ([]dispatcher.Lease, error) {
+	for _, l := range leases {
+		if l.ID == s.id {
+			<-time.After(600 * time.Millisecond)
+			return nil, sqlState("57014")
+		}
+	}
+	return s.memory.Ack(ctx, leases)
+}
+
+// An outcome that takes too long alone delays those of its own topic for a few statements.
+// CONTRACT: C-33
+func TestOneOutcomeThatTakesTooLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const events = 100
+		store := &oneHangs{memory: newMemory()}
+		store.enqueue("orders", events)
+		store.id = store.order[0].event.ID
+		_, stop := begin(t, store, newConfirmed(1, succeeds), dispatcher.Config{Lease: time.Minute})
+		took := passes(t, 30*time.Second, "all others are delivered", func() bool { return store.count("orders", "delivered") == events-1 })
+		t.Logf("delivered in %v", took)
+		stop()
+	})
 }

@@ -23,9 +23,9 @@ func (l *ledger) explain(h *history, e *event) {
 		until := latest(held.to, d.At)
 		crashed := h.overlapping(held.from.Add(-forgets), until, func(f injected) bool { return f.kind == crash })
 		kept := func(f injected) bool {
-			return (f.kind == kill || f.kind == freeze || f.kind == nap || f.kind == loop) && f.worker == held.worker ||
+			return (f.kind == kill || f.kind == freeze || f.kind == nap) && f.worker == held.worker ||
 				f.kind == limited || f.kind == reject || // acks are refused, or later than the lease
-				f.kind == choke || // its claim locks rows, also those that it passes by: others' acks wait for them
+				f.kind == choke || f.kind == loop || // its claim locks rows, also those that it passes by: others' acks wait for them
 				f.kind == hang || f.kind == mute || f.kind == restart || f.kind == stall
 		}
 		if d.Token < highest && crashed == "" && h.overlapping(held.from, until, kept) == "" {
