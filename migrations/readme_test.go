@@ -1,10 +1,13 @@
 package migrations_test
 
 import (
+	"errors"
 	"os"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
@@ -30,6 +33,25 @@ func TestReadmeSignatures(t *testing.T) {
 		}
 		if got != arguments {
 			t.Errorf("the page says\n%s\nwant\n%s", got, arguments)
+		}
+	}
+}
+
+// The producers' page has the code of each wrong payload.
+func TestReadmeCodes(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, pgtest.Migrated(t))
+	page, err := os.ReadFile("../dispatcher/producer/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for payload, code := range map[string]string{`{"a": NaN`: "22P02", `"\u0000"`: "22P05"} {
+		var pg *pgconn.PgError
+		if _, err := d.Exec(t.Context(), `select outbox.enqueue('shop', 'orders', $1::text::jsonb)`, payload); !errors.As(err, &pg) || pg.Code != code {
+			t.Errorf("%s: got %v, want the code %s", payload, err, code)
+		}
+		if !strings.Contains(string(page), " "+code) {
+			t.Errorf("the page does not name %s", code)
 		}
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -272,5 +274,25 @@ func TestPollIntervalOfAThirdIsAllowed(t *testing.T) {
 	}
 	if err := c.Validate(); err != nil {
 		t.Error(err)
+	}
+}
+
+// The page that compares settings with those of other outboxes has the defaults of the code.
+func TestReadmeDefaults(t *testing.T) {
+	page, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c Config
+	c.ApplyDefaults()
+	defaults := map[string]int{"maxAttempts": c.MaxAttempts, "batchSize": c.BatchSize, "concurrency": c.Concurrency}
+	found := regexp.MustCompile("`([a-zA-Z]+)`, ([0-9]+) unless set").FindAllStringSubmatch(string(page), -1)
+	if len(found) == 0 {
+		t.Error("the page names no default")
+	}
+	for _, f := range found {
+		if want, known := defaults[f[1]]; !known || f[2] != strconv.Itoa(want) {
+			t.Errorf("the page says that %s is %s unless set, want %d", f[1], f[2], want)
+		}
 	}
 }

@@ -150,7 +150,7 @@ func TestBadCommandLinesAndFiles(t *testing.T) {
 		{[]string{"run", "-f", bad}, 78, []string{"line 8, column 12: batchSize is number 0.5; write a whole number"}},
 		{[]string{"run", "-f", slow}, 78, []string{"pollInterval must be at most a third of lease (10s)", "concurrency is -1; set it from 1 to 1000"}},
 		{[]string{"run", "-f", unreadable}, 78, []string{"database.dsn does not make a valid connection string"}},
-		{[]string{"check", "-f", slow}, 1, []string{"FAIL config: pollInterval must be", "FAIL config: concurrency is -1", "ok   database: "}},
+		{[]string{"check", "-f", slow}, 78, []string{"FAIL config: pollInterval must be", "FAIL config: concurrency is -1", "ok   database: "}},
 		{[]string{"once", "-f", only}, 78, []string{"name is missing; set it", "sink is missing"}},
 		{[]string{"once", "-f", o.file(t, o.dispatcher, yaml), "-n", "0"}, 1, []string{"-n is 0"}},
 		{[]string{"migrate", "grants", "--role", "a", "--for", "everything"}, 1, []string{`--for is "everything"; choose dispatcher, producer, replay, m10 or overview`}},

@@ -24,9 +24,9 @@ transform: [{payload: 'without(payload, ["card"])'}]
 	bad := o.file(t, o.dispatcher, dispatching("{log: {}}")+`
 validation: [{schema: {inline: '{"type": "objekt"}'}, rules: [{rule: payload.total >, message: positive}]}]
 `)
-	run(t, "", "check", "-f", bad).ended(t, 1, "ok   config: ", "FAIL config: validation[0].schema.inline: it is not a JSON Schema: ",
+	run(t, "", "check", "-f", bad).ended(t, 78, "ok   config: ", "FAIL config: validation[0].schema.inline: it is not a JSON Schema: ",
 		"FAIL config: validation[0].rules[0].rule: line 1, column 16: Syntax error")
 	run(t, "", "once", "-f", bad).ended(t, 78, "validation[0].schema.inline: it is not a JSON Schema: ")
 	run(t, "", "run", "-f", bad).ended(t, 78, "validation[0].rules[0].rule: line 1, column 16: Syntax error")
-	run(t, "", "check", "-f", o.file(t, o.dispatcher, dispatching("{log: {}}")+"routes: [{to: event.topic}]\n")).ended(t, 1, "FAIL config: routes are for sinks that have several destinations")
+	run(t, "", "check", "-f", o.file(t, o.dispatcher, dispatching("{log: {}}")+"routes: [{to: event.topic}]\n")).ended(t, 78, "FAIL config: routes are for sinks that have several destinations")
 }

@@ -113,8 +113,8 @@ func adoptBackCommand() *cobra.Command {
 	cmd := f.step(adopt.Back, &cobra.Command{
 		Use: "back -f FILE [--name NAME]", Short: "Have their worker deliver again, or end the shadow",
 		Long: `Have their worker deliver again. The trigger is removed, and events that are not delivered become open rows of their
-table, with their due time and attempts. Those that a dispatcher is delivering are waited for. Dead events stay dead
-letters.
+table, with their due time and attempts. Those that a dispatcher is delivering are waited for. Dead events stay
+dead letters.
 
 Where an index of theirs lets one row of an aggregate be open at a time, the newest is open, and has replaced the
 others.

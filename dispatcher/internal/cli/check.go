@@ -47,10 +47,14 @@ refused, 1 for any other failure.`,
 			}
 			c := &checks{out: cmd.OutOrStdout()}
 			c.all(cmd.Context(), file)
-			if c.failed > 0 {
-				return fmt.Errorf("%d of %d checks failed", c.failed, c.done)
+			if c.failed == 0 {
+				return nil
 			}
-			return nil
+			err := fmt.Errorf("%d of %d checks failed", c.failed, c.done)
+			if c.refused {
+				return refused{err}
+			}
+			return err
 		}),
 	}
 	fileFlag(cmd, &file)
@@ -62,6 +66,7 @@ refused, 1 for any other failure.`,
 type checks struct {
 	out          io.Writer
 	done, failed int
+	refused      bool // the configuration
 }
 
 // report writes a line: the error with its cause and remedy, or the detail of a success.
@@ -69,7 +74,8 @@ func (c *checks) report(name, detail string, err error) bool {
 	c.done++
 	if err != nil {
 		c.failed++
-		fmt.Fprintf(c.out, "FAIL %s: %s\n", name, strings.Join(strings.Fields(err.Error()), " "))
+		c.refused = c.refused || name == "config"
+		fmt.Fprintf(c.out, "FAIL %s: %s\n", name, brief(err))
 		return false
 	}
 	fmt.Fprintf(c.out, "ok   %s: %s\n", name, detail)
