@@ -2,6 +2,30 @@
 --
 -- The functions that producers call, enqueue and enqueue_batch, and those that they share.
 
+-- outbox_key_hash is the hash of an event's ordering key, or null for none.
+create function outbox_key_hash(p_namespace text, p_topic text, p_partition_key text, p_aggregate_id text) returns bigint
+language sql
+immutable
+as $$
+    select hashtextextended(coalesce(nullif(p_partition_key, ''), nullif(p_aggregate_id, '')),
+        hashtextextended(p_topic, hashtextextended(p_namespace, 0)))
+$$;
+
+-- outbox_values fills key_hash and size_bytes in a row that comes without them.
+create function outbox_values() returns trigger
+language plpgsql
+set search_path from current
+as $$
+begin
+    new.key_hash   := outbox_key_hash(new.namespace, new.topic, new.partition_key, new.aggregate_id);
+    new.size_bytes := octet_length(new.payload::text) + octet_length(new.headers::text) - 2;
+    return new;
+end
+$$;
+
+create trigger outbox_values before insert on outbox_events
+    for each row when (new.size_bytes is null) execute function outbox_values();
+
 -- enqueue_retry_problem says what is wrong with a row's backoff, or null. The rules are those of a
 -- dispatcher's backoff.
 create function enqueue_retry_problem(p_retry jsonb) returns text
@@ -297,9 +321,10 @@ begin
 
         -- Without a dedupe key nothing can conflict, and an insert that need not look for conflicts is cheaper.
         if p_dedupe_key is null then
-            insert into outbox_events (id, aggregate_sequence, max_attempts, tenant_id, namespace, topic, event_type, aggregate_type, aggregate_id,
+            insert into outbox_events (id, key_hash, size_bytes, aggregate_sequence, max_attempts, tenant_id, namespace, topic, event_type, aggregate_type, aggregate_id,
                 partition_key, retry, headers, payload, next_attempt_at)
-            values (p_id, v_sequence, v_max_attempts, p_tenant_id, p_namespace, p_topic, p_event_type, p_aggregate_type, p_aggregate_id,
+            values (p_id, hashtextextended(coalesce(p_partition_key, p_aggregate_id), hashtextextended(p_topic, hashtextextended(p_namespace, 0))),
+                octet_length(p_payload::text) + octet_length(p_headers::text) - 2, v_sequence, v_max_attempts, p_tenant_id, p_namespace, p_topic, p_event_type, p_aggregate_type, p_aggregate_id,
                 p_partition_key, v_retry, p_headers, p_payload, now() + p_delay)
             returning outbox_events.id, size_bytes <= p_max_bytes or octet_length(payload::text) <= p_max_bytes into id, inserted;
             if not inserted then
@@ -310,9 +335,10 @@ begin
     end if;
 
     loop
-        insert into outbox_events (id, aggregate_sequence, max_attempts, tenant_id, namespace, topic, event_type, aggregate_type, aggregate_id,
+        insert into outbox_events (id, key_hash, size_bytes, aggregate_sequence, max_attempts, tenant_id, namespace, topic, event_type, aggregate_type, aggregate_id,
             partition_key, dedupe_key, retry, headers, payload, next_attempt_at)
-        values (p_id, v_sequence, v_max_attempts, p_tenant_id, p_namespace, p_topic, p_event_type, p_aggregate_type, p_aggregate_id,
+        values (p_id, hashtextextended(coalesce(p_partition_key, p_aggregate_id), hashtextextended(p_topic, hashtextextended(p_namespace, 0))),
+            octet_length(p_payload::text) + octet_length(p_headers::text) - 2, v_sequence, v_max_attempts, p_tenant_id, p_namespace, p_topic, p_event_type, p_aggregate_type, p_aggregate_id,
             p_partition_key, p_dedupe_key, v_retry, p_headers, p_payload, now() + p_delay)
         on conflict do nothing
         returning outbox_events.id, size_bytes <= p_max_bytes or octet_length(payload::text) <= p_max_bytes into id, inserted;
@@ -359,14 +385,15 @@ create function enqueue_rows(
     p_partition_keys text[], p_tenant_ids uuid[], p_dedupe_keys text[], p_headers jsonb[], p_delays interval[], p_lock_keys boolean[],
     p_options jsonb, p_sequences bigint[], p_ids uuid[], p_seqs bigint[]
 ) returns table (
-    n bigint, id uuid, seq bigint, aggregate_sequence bigint, max_attempts smallint, tenant_id uuid, namespace text, topic text,
+    n bigint, id uuid, seq bigint, key_hash bigint, size_bytes integer, aggregate_sequence bigint, max_attempts smallint, tenant_id uuid, namespace text, topic text,
     event_type text, aggregate_type text, aggregate_id text, partition_key text, dedupe_key text, retry jsonb, headers jsonb,
     payload jsonb, next_attempt_at timestamptz
 )
 language sql
 stable
 as $$
-    select u.n, u.id, u.seq, u.sequence,
+    select u.n, u.id, u.seq, outbox_key_hash(u.namespace, u.topic, u.partition_key, u.aggregate_id),
+        octet_length(u.payload::text) + coalesce(octet_length(jsonb_strip_nulls(u.headers)::text) - 2, 0), u.sequence,
         case when p_options <> '{}' then (case jsonb_typeof(p_options) when 'array' then p_options -> (u.n - 1)::integer else p_options end ->> 'maxAttempts')::smallint end,
         u.tenant_id, u.namespace, u.topic, nullif(u.event_type, ''), nullif(u.aggregate_type, ''), nullif(u.aggregate_id, ''),
         nullif(u.partition_key, ''), nullif(u.dedupe_key, ''),
@@ -461,9 +488,9 @@ begin
     -- conflicts is cheaper, and every event is new.
     if coalesce(p_ids, '{}') = '{}' and coalesce(p_dedupe_keys, '{}') = '{}' then
         return query
-        insert into outbox_events (id, aggregate_sequence, max_attempts, tenant_id, namespace, topic, event_type, aggregate_type, aggregate_id,
+        insert into outbox_events (id, key_hash, size_bytes, aggregate_sequence, max_attempts, tenant_id, namespace, topic, event_type, aggregate_type, aggregate_id,
             partition_key, dedupe_key, retry, headers, payload, next_attempt_at)
-        select enqueue_id(v_ms, v_seed, n), aggregate_sequence, max_attempts, tenant_id, namespace, topic, event_type, aggregate_type, aggregate_id,
+        select enqueue_id(v_ms, v_seed, n), key_hash, size_bytes, aggregate_sequence, max_attempts, tenant_id, namespace, topic, event_type, aggregate_type, aggregate_id,
             partition_key, dedupe_key, retry, headers, payload, next_attempt_at
         from enqueue_rows(p_namespaces, p_topics, p_payloads, p_event_types, p_aggregate_types, p_aggregate_ids, p_partition_keys,
             p_tenant_ids, p_dedupe_keys, p_headers, p_delays, p_lock_keys, p_options, v_numbers, null, null)
@@ -480,10 +507,10 @@ begin
     loop
         v_seqs := array(select nextval('outbox_events_seq_seq') from generate_series(1, v_events));
         with added as (
-            insert into outbox_events (id, seq, aggregate_sequence, max_attempts, tenant_id, namespace, topic, event_type, aggregate_type, aggregate_id,
+            insert into outbox_events (id, seq, key_hash, size_bytes, aggregate_sequence, max_attempts, tenant_id, namespace, topic, event_type, aggregate_type, aggregate_id,
                 partition_key, dedupe_key, retry, headers, payload, next_attempt_at)
             overriding system value
-            select id, seq, aggregate_sequence, max_attempts, tenant_id, namespace, topic, event_type, aggregate_type, aggregate_id,
+            select id, seq, key_hash, size_bytes, aggregate_sequence, max_attempts, tenant_id, namespace, topic, event_type, aggregate_type, aggregate_id,
                 partition_key, dedupe_key, retry, headers, payload, next_attempt_at
             from enqueue_rows(p_namespaces, p_topics, p_payloads, p_event_types, p_aggregate_types, p_aggregate_ids, p_partition_keys,
                 p_tenant_ids, p_dedupe_keys, p_headers, p_delays, p_lock_keys, p_options, v_numbers, v_ids, v_seqs)

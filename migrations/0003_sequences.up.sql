@@ -99,7 +99,8 @@ revoke all on function outbox_fence_raise from public;
 
 -- outbox_moved is for the owner, after the tables were copied to another server without their sequences, as logical
 -- replication copies them, before producers and dispatchers use it: it sets the three sequences above what the
--- tables hold. It may run again, and while they use it.
+-- tables hold. Where the server is of another major version, whose hashes may differ, it computes the keys' anew. It may run again,
+-- and while they use it.
 create function outbox_moved() returns void
 language plpgsql
 set search_path from current
@@ -110,6 +111,13 @@ begin
     delete from outbox_clusters where system = (select system_identifier from pg_control_system());
     delete from outbox_fence;
     perform outbox_fence_raise();
+
+    update outbox_events set key_hash = outbox_key_hash(namespace, topic, partition_key, aggregate_id)
+        where status <> 'delivered' and key_hash is distinct from outbox_key_hash(namespace, topic, partition_key, aggregate_id);
+    update outbox_dead_letters as d set key_hash = e.key_hash
+        from outbox_events as e where e.id = d.event_id and d.resolution is null and d.key_hash is distinct from e.key_hash;
+    update outbox_replay_items as i set key_hash = e.key_hash
+        from outbox_events as e where e.id = i.event_id and i.key_hash is distinct from e.key_hash;
 end
 $$;
 

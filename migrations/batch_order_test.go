@@ -116,3 +116,24 @@ func TestBatchWithOneIDTwice(t *testing.T) {
 		t.Errorf("the event that was added is %s, want 2", payload)
 	}
 }
+
+// Both functions give key_hash and size_bytes as values: no expression of the table computes them, and the trigger that fills them in
+// other rows does not run for theirs.
+func TestEnqueueGivesKeyHashAndSize(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, pgtest.Migrated(t))
+	pgtest.Exec(d, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, headers, payload)
+		values (gen_random_uuid(), 'shop', 'orders', 'k', '{"a": "b"}', '{"n": 1}')`)
+	pgtest.Exec(d, `create or replace function outbox.outbox_values() returns trigger language plpgsql as 'begin raise exception $x$the trigger ran$x$; end'`)
+	for _, more := range []string{``, `, p_dedupe_key => 'one'`} {
+		d.mustEnqueue(`'shop', 'orders', '{"n": 1}', p_aggregate_id => 'k', p_headers => '{"a": "b", "none": null}'` + more)
+	}
+	for _, more := range []string{``, `, p_dedupe_keys => '{two}'`} {
+		d.batch(`'{shop}', '{orders}', array['{"n": 1}'::jsonb], p_aggregate_ids => '{k}', p_headers => array['{"a": "b", "none": null}'::jsonb]` + more)
+	}
+	const want = `select count(*) || ' rows, ' || count(distinct key_hash) || ' keys, ' || string_agg(distinct size_bytes::text, ' ') from outbox.outbox_events
+		where key_hash = hashtextextended('k', hashtextextended('orders', hashtextextended('shop', 0)))`
+	if got := pgtest.Value[string](d, want); got != "5 rows, 1 keys, 16" {
+		t.Errorf("the table has %s, want 5 rows, 1 keys, 16", got)
+	}
+}

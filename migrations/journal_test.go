@@ -26,7 +26,7 @@ func (d database) setJournal(enabled bool, retention time.Duration) bool {
 // triggers counts those of the outbox.
 func (d database) triggers() int64 {
 	d.Helper()
-	return pgtest.Value[int64](d, `select count(*) from pg_trigger where not tgisinternal and tgrelid in ('outbox.outbox_events'::regclass, 'outbox.outbox_dead_letters'::regclass)`)
+	return pgtest.Value[int64](d, `select count(*) from pg_trigger where tgname like 'outbox_journal%' and tgrelid in ('outbox.outbox_events'::regclass, 'outbox.outbox_dead_letters'::regclass)`)
 }
 
 // days are the partitions of the journal.

@@ -186,10 +186,10 @@ func TestTablesRefuseInvalidStates(t *testing.T) {
 	for sql, constraint := range map[string]string{
 		`update outbox.outbox_events set status = 'failed'`:                    "outbox_events_status",
 		`update outbox.outbox_events set status = 'dlq'`:                       "outbox_events_status",
-		`update outbox.outbox_events set status = 'dead'`:                      "outbox_events_dead_reason",
-		`update outbox.outbox_events set dead_reason = 'poison_message'`:       "outbox_events_dead_reason",
-		`update outbox.outbox_events set status = 'processing'`:                "outbox_events_leased",
-		`update outbox.outbox_events set locked_by = id, locked_until = now()`: "outbox_events_leased",
+		`update outbox.outbox_events set status = 'dead'`:                      "outbox_events_status",
+		`update outbox.outbox_events set dead_reason = 'poison_message'`:       "outbox_events_status",
+		`update outbox.outbox_events set status = 'processing'`:                "outbox_events_status",
+		`update outbox.outbox_events set locked_by = id, locked_until = now()`: "outbox_events_status",
 		deadLetter + `'bored' from outbox.outbox_events`:                       "outbox_dead_letters_reason",
 		deadLetter + `'max_retries' from outbox.outbox_events`:                 "outbox_dead_letters_reason",
 	} {

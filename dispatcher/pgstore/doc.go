@@ -44,8 +44,6 @@
 // With OnDead Block it is the open dead letter that blocks a key, not the dead row. Whoever removes dead rows must
 // resolve or remove their dead letters in the same transaction, or their keys wait for ever.
 //
-// PostgreSQL promises the values of its hash functions within a major version only. pg_upgrade copies the stored
-// hashes, so after an upgrade that changes the function, waiting and new rows of a key would not see each other.
-// Before an upgrade with pg_upgrade let the dispatchers deliver all that waits, and resolve the open dead letters. A dump
-// and restore computes the events' hashes again, but not those of dead letters.
+// PostgreSQL promises the values of its hash functions within a major version only. After a move to another one the owner
+// runs outbox_moved, which computes the stored hashes anew: else waiting and new rows of a key do not see each other.
 package pgstore

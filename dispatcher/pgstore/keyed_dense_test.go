@@ -52,11 +52,11 @@ func TestDenseClaims(t *testing.T) {
 		"all can be had":     {keys: 100, want: []int64{21, 22, 23, 24, 25}},
 		"two topics":         {keys: 100, topics: true, want: []int64{21, 22, 23, 24, 25, 26, 27, 28, 29, 30}},
 		"some wait":          {keys: 23, waits: true, want: []int64{21, 22, 23}},
-		"several of one key": {keys: 100, change: `update outbox.outbox_events set aggregate_id = 'one key' where seq in (22, 24)`, want: []int64{21, 22, 23, 25}},
-		"no key":             {keys: 100, change: `update outbox.outbox_events set aggregate_id = null where seq in (22, 24)`, want: []int64{21, 22, 23, 24, 25}},
+		"several of one key": {keys: 100, change: `update outbox.outbox_events set aggregate_id = 'one key', key_hash = outbox.outbox_key_hash(namespace, topic, null, 'one key') where seq in (22, 24)`, want: []int64{21, 22, 23, 25}},
+		"no key":             {keys: 100, change: `update outbox.outbox_events set aggregate_id = null, key_hash = null where seq in (22, 24)`, want: []int64{21, 22, 23, 24, 25}},
 		"one is locked":      {keys: 100, locked: 22, want: []int64{21, 23, 24, 25, 26}},
 		"bytes for three":    {keys: 100, bytes: 7, want: []int64{21, 22, 23}},
-		"bytes for a few":    {keys: 100, bytes: 7, change: `update outbox.outbox_events set aggregate_id = 'one key' where seq in (21, 22)`, want: []int64{21, 23, 24}},
+		"bytes for a few":    {keys: 100, bytes: 7, change: `update outbox.outbox_events set aggregate_id = 'one key', key_hash = outbox.outbox_key_hash(namespace, topic, null, 'one key') where seq in (21, 22)`, want: []int64{21, 23, 24}},
 		"bytes and a dead one": {
 			keys: 100, bytes: 7, change: `update outbox.outbox_events set attempts = 10 where seq = 22`,
 			want: []int64{21, 23, 24}, dead: []dispatcher.DeadReason{dispatcher.ReasonMaxRetriesExceeded},
@@ -186,7 +186,7 @@ func TestDenseClaimReportsItsScan(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
 	o.fillKeys(10, 100, "orders")
-	pgtest.Exec(o, `update outbox.outbox_events set aggregate_id = 'key 1' where seq = 3`)
+	pgtest.Exec(o, `update outbox.outbox_events set aggregate_id = 'key 1', key_hash = outbox.outbox_key_hash(namespace, topic, null, 'key 1') where seq = 3`)
 	pgtest.Exec(o, `update outbox.outbox_events set topic = 'others' where seq > 8`)
 	tx, err := o.Begin(t.Context())
 	if err != nil {
@@ -227,7 +227,7 @@ func TestKeysLeftOut(t *testing.T) {
 			o := outbox{T: t, Pool: pool, stores: pool}
 			pgtest.Exec(o, `truncate outbox.outbox_events restart identity`)
 			o.fillKeys(8, 4, "orders") // "key 1" has the rows 1, 5
-			pgtest.Exec(o, `update outbox.outbox_events set aggregate_id = null where seq in (4, 8)`)
+			pgtest.Exec(o, `update outbox.outbox_events set aggregate_id = null, key_hash = null where seq in (4, 8)`)
 			read.except = pgtest.Value[[]int64](o, `select array_agg(distinct key_hash) from outbox.outbox_events where seq in (1, 2)`)
 			want := []int64{3, 4, 7, 8}
 			switch how {
@@ -250,7 +250,7 @@ func TestHotKey(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
 	o.fillKeys(2000, 1000, "orders")
-	pgtest.Exec(o, `update outbox.outbox_events set aggregate_id = 'hot' where seq % 2 = 0`)
+	pgtest.Exec(o, `update outbox.outbox_events set aggregate_id = 'hot', key_hash = outbox.outbox_key_hash(namespace, topic, null, 'hot') where seq % 2 = 0`)
 	store := o.Store("shop", uuid.New())
 	full, hot, last, claims := 0, 0, int64(0), 0
 	for done, others := 0, 0; done < 2000; claims++ {

@@ -37,8 +37,8 @@ func TestLookBack(t *testing.T) {
 		"some of them":           {change: releaseAll + ` and seq % 2 = 0`, want: []int64{2, 4, 6, 8, 10}},
 		"no attempt left":        {change: `update outbox.outbox_events set locked_until = now() - interval '1 s', attempts = 10 where seq <= 2`, dead: 2},
 		"one waits for a retry":  {change: releaseAll + `; update outbox.outbox_events set next_attempt_at = now() + interval '1 h' where seq = 3`, want: []int64{1, 2, 4, 5, 6, 7, 8, 9, 10}},
-		"behind another's lease": {change: releaseAll + ` and seq > 1; update outbox.outbox_events set aggregate_id = 'one key' where seq <= 2`, want: []int64{3, 4, 5, 6, 7, 8, 9, 10}},
-		"several of one key":     {change: releaseAll + `; update outbox.outbox_events set aggregate_id = 'one key' where seq <= 3`, want: []int64{1, 4, 5, 6, 7, 8, 9, 10}}, // PerKey is 1
+		"behind another's lease": {change: releaseAll + ` and seq > 1; update outbox.outbox_events set aggregate_id = 'one key', key_hash = outbox.outbox_key_hash(namespace, topic, null, 'one key') where seq <= 2`, want: []int64{3, 4, 5, 6, 7, 8, 9, 10}},
+		"several of one key":     {change: releaseAll + `; update outbox.outbox_events set aggregate_id = 'one key', key_hash = outbox.outbox_key_hash(namespace, topic, null, 'one key') where seq <= 3`, want: []int64{1, 4, 5, 6, 7, 8, 9, 10}}, // PerKey is 1
 		"behind a dead one":      {block: true, change: releaseAll + `; update outbox.outbox_dead_letters set resolution = null, resolved_at = null, resolved_by = null`, want: []int64{2, 3, 4, 5, 6, 7, 8, 9, 10}},
 		"a dead one in its past": {block: true, change: releaseAll, want: []int64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}},
 	} {

@@ -160,7 +160,6 @@ func fillSmall(n int) []string {
 // computed, which would take a quarter of an hour.
 func fillLarge(n int) []string {
 	return []string{
-		`alter table outbox.outbox_events alter size_bytes drop expression`,
 		`create table large (payload jsonb)`,
 		`insert into large select jsonb_build_object('text', repeat('x', 1048550))`,
 		fmt.Sprintf(`insert into outbox.outbox_events (id, namespace, topic, payload, size_bytes)

@@ -165,7 +165,7 @@ begin
         v_key := hashtextextended(p_aggregate_id, hashtextextended('{topic}', hashtextextended('{namespace}', 0))); -- key_hash
         perform pg_advisory_xact_lock(1869968482, (v_key & 1023)::integer);
         update outbox_events
-        set payload = p_payload, updated_at = now()
+        set payload = p_payload, size_bytes = octet_length(p_payload::text) + octet_length(headers::text) - 2, updated_at = now()
         where id = (
             select id
             from outbox_events
