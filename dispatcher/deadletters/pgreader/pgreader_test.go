@@ -234,7 +234,7 @@ func TestShowReturnsEverything(t *testing.T) {
 		t.Errorf("no id: %v", err)
 	}
 
-	pgtest.Exec(pool, `update outbox.outbox_events set payload = to_jsonb(repeat('x', $1)) where id = $2`, deadletters.MaxPayload+1, eventID(1))
+	pgtest.Exec(pool, `update outbox.outbox_events set payload = to_jsonb(repeat('x', $1)), size_bytes = $1 where id = $2`, deadletters.MaxPayload+1, eventID(1))
 	if deadLetter, err := r.Show(t.Context(), eventID(1), true); err != nil || deadLetter.Payload != nil || !strings.Contains(deadLetter.PayloadOmitted, "read it in the database") {
 		t.Errorf("a large payload: %v, %v", deadLetter.PayloadOmitted, err)
 	}
