@@ -30,7 +30,7 @@ func TestStatementTimeoutOfTheLogin(t *testing.T) {
 // log stays short.
 // CONTRACT: C-33
 func TestManyRefusedOutcomes(t *testing.T) {
-	const events, lease = 3000, time.Minute
+	const events, lease = 1000, 2 * time.Minute
 	r := newRig(t)
 	pgtest.Exec(r, `create function outbox.refuse() returns trigger language plpgsql as $$ begin raise exception 'not in this table'; end $$;
 		create trigger refuse before update on outbox.outbox_events for each row
