@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
@@ -24,7 +25,11 @@ transform: [{payload: 'without(payload, ["card"])'}]
 	bad := o.file(t, o.dispatcher, dispatching("{log: {}}")+`
 validation: [{schema: {inline: '{"type": "objekt"}'}, rules: [{rule: payload.total >, message: positive}]}]
 `)
-	run(t, "", "check", "-f", bad).ended(t, 78, "ok   config: ", "FAIL config: validation[0].schema.inline: it is not a JSON Schema: ",
+	refused := run(t, "", "check", "-f", bad)
+	if strings.Contains(refused.out, "ok   config") {
+		t.Errorf("a file that does not compile is called valid:\n%s", refused.out)
+	}
+	refused.ended(t, 78, "FAIL config: validation[0].schema.inline: it is not a JSON Schema: ",
 		"FAIL config: validation[0].rules[0].rule: line 1, column 16: Syntax error")
 	run(t, "", "once", "-f", bad).ended(t, 78, "validation[0].schema.inline: it is not a JSON Schema: ")
 	run(t, "", "run", "-f", bad).ended(t, 78, "validation[0].rules[0].rule: line 1, column 16: Syntax error")

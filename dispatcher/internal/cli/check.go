@@ -89,6 +89,9 @@ func (c *checks) all(ctx context.Context, file string) {
 		return
 	}
 	invalid := cfg.Validate()
+	if invalid == nil {
+		_, invalid = sink.Pipeline(cfg)
+	}
 	for _, problem := range each(invalid) {
 		c.report("config", "", problem)
 	}
@@ -106,8 +109,11 @@ func (c *checks) all(ctx context.Context, file string) {
 	if cfg.ValidateDatabase() == nil {
 		c.database(ctx, cfg)
 	}
-	if invalid == nil && c.pipeline(ctx, cfg) && c.sink(ctx, cfg) {
-		c.places(ctx, cfg)
+	if invalid == nil {
+		c.pipeline(ctx, cfg)
+		if c.sink(ctx, cfg) {
+			c.places(ctx, cfg)
+		}
 	}
 	if invalid == nil {
 		c.address(ctx, cfg)
@@ -216,19 +222,16 @@ func missingRights(ctx context.Context, pool *pgxpool.Pool, cfg config.Config) (
 	return missing, err
 }
 
-// pipeline compiles routes, validation and transform, and reports them.
-func (c *checks) pipeline(ctx context.Context, cfg config.Config) (compiled bool) {
+// pipeline reports routes, validation and transform, which compile.
+func (c *checks) pipeline(ctx context.Context, cfg config.Config) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	p, err := sink.Pipeline(cfg)
 	if err != nil {
-		for _, problem := range each(err) {
-			c.report("config", "", problem)
-		}
-		return false
+		c.report("config", "", err)
+		return
 	}
 	p.Check(ctx, func(name, detail string, err error) { c.report(name, detail, err) })
-	return true
 }
 
 func (c *checks) sink(ctx context.Context, cfg config.Config) (responds bool) {
