@@ -148,7 +148,7 @@ const (
 	// VerifiedCondition, of an OutboxConsumer: there is evidence that it is idempotent (RULE-010-030).
 	//
 	// True: Verified. False: EvidenceMissing, RulesBroken, EffectsNotCounted (the checks did not count the effects),
-	// EvidenceTooOld.
+	// RulesNotTried (checks were left out that the consumer does not declare to be without meaning), EvidenceTooOld.
 	VerifiedCondition = "Verified"
 
 	// AdoptedCondition, of an Outbox: each adoption of spec.adopt has reached its phase, and the counts of its rows
