@@ -32,7 +32,7 @@ func (l *ledger) explain(h *history, e *event) {
 			l.violate(tokenFell, e, "the consumer confirmed %d after %d", d.Token, highest)
 		}
 		switch {
-		case repeated && crashed == "":
+		case repeated:
 			l.violate(tokenTwice, e, "%d", d.Token)
 		case held.acked && !repeated:
 		case crashed != "":
