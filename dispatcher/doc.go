@@ -21,8 +21,10 @@
 //     refuses what the worker writes back.
 //   - An unreachable destination spends no attempt, and neither does one that reports a fault of its own
 //     (see [DestinationFault]) where nothing of the topic was delivered since the event was claimed, or since
-//     it failed before that, until it is a day old (CONTRACT C-32). With the defaults an event that is refused for its content is dead
-//     within 9 hours; one that makes the destination report a fault, alone in its topic, within 33.
+//     it failed before that (CONTRACT C-32). That lasts for a day from the event's first fault since something of its
+//     topic was delivered, and for a week while nothing is delivered at all. With the defaults an event that is refused
+//     for its content is dead within 9 hours; one that makes the destination report a fault, alone in its topic,
+//     9 hours after that day or week.
 //   - A faulty row, outcome, call or statement harms itself alone (CONTRACT C-33): a row that cannot be decoded
 //     is dead as a poison message, an outcome that the database refuses is left to its lease's end, a call that
 //     does not return is reported as stuck and its events are tried again, and a statement that takes too long

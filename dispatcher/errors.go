@@ -69,9 +69,10 @@ func IsTooSlow(err error) bool {
 }
 
 // DestinationFault marks err as a fault that the destination reports of itself rather than of the event, such
-// as 503 from a gateway, or any other 5xx. The attempt is given back, so that no such outage makes an event dead,
-// until the event is a day old. It is the row's own
-// failure where others of the topic were delivered since it was claimed, or since it failed before that
+// as 503 from a gateway, or any other 5xx. The attempt is given back, so that no such outage makes an event dead:
+// for a day from the event's first fault since something of its topic was delivered, and for a week while nothing is
+// delivered at all. It is the row's own failure where others of the topic were delivered since it was claimed, or since
+// it failed before that
 // (CONTRACT C-32). Where one call has several events and delivers none, they come again in smaller calls, and
 // none of them is charged (CONTRACT C-33).
 func DestinationFault(err error) error { return &destinationFault{err} }

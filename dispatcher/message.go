@@ -43,6 +43,9 @@ type Event struct {
 	Attempt int
 	// LeaseNumber is the number of the claim: the fencing token. It only rises for a row (CONTRACT C-27).
 	LeaseNumber int64
+	// FaultSince is the database's time of the first delivery that failed and gave its attempt back: the destination
+	// reported a fault of its own, or could not be reached while others were delivered. Zero for none.
+	FaultSince time.Time
 	// MaxAttempts is the row's own retry budget. 0 means the dispatcher's.
 	MaxAttempts int
 	// Backoff is the row's own policy of retries. nil means the dispatcher's.

@@ -27,6 +27,9 @@ type Snapshot struct {
 	// most StuckListed; StuckCalls is their number.
 	Stuck      []StuckCall
 	StuckCalls int
+	// NoRoom is true while nothing is claimed because the events of stuck calls take all of Config.MaxBytes, but for what
+	// a topic that is alone leaves.
+	NoRoom bool
 	// Schema is the last comparison; its State is empty before the first.
 	Schema Schema
 	// Sink is the state of the destination as a whole, and Breaker why claiming is paused, if it is.

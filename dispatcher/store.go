@@ -76,10 +76,6 @@ type ClaimRequest struct {
 	// its size, so that a large one is never stuck; with Keys, so may be the first of those that waited
 	// for others. 0 means no bound.
 	MaxBytes int64
-	// Small says that the caller was woken, and expects no more than a few rows: a store may be quick, bound
-	// the rows of all shares together alone, and leave rows that have no attempt left or are large. An
-	// ordinary claim follows in any case.
-	Small bool
 	// Keys requests order per key (CONTRACT C-50). nil means none.
 	Keys *KeyOrder
 }
@@ -164,7 +160,8 @@ type Return struct {
 	Lease Lease
 	// Delay is how long the row waits, from the database's now. 0 leaves it due as before.
 	Delay time.Duration
-	// Error is stored as last_error, as in Failure. Empty keeps the last one.
+	// Error is stored as last_error, as in Failure, and the time of the first such return as Event.FaultSince. Empty
+	// keeps both.
 	Error string
 }
 

@@ -46,6 +46,7 @@ create table outbox_events (
     dead_reason     text,
     last_error      text,
     failures        jsonb,
+    fault_since     timestamptz,
 
     constraint outbox_events_pkey primary key (id),
     constraint outbox_events_status check (status in ('pending', 'processing', 'delivered', 'dead')
@@ -335,7 +336,7 @@ begin
 
     if v_replay.action = 'replay' then
         update outbox_events
-        set status = 'pending', dead_reason = null, last_error = null, failures = null, attempts = 0,
+        set status = 'pending', dead_reason = null, last_error = null, failures = null, fault_since = null, attempts = 0,
             next_attempt_at = now(), updated_at = now()
         where id = any (v_events);
     end if;

@@ -97,7 +97,7 @@ const (
 const (
 	// OutcomesRefused: the database responds, and refuses the outcomes of some events.
 	OutcomesRefused = "OutcomesRefused"
-	// CallsStuck: every call of the sink is stuck.
+	// CallsStuck: every call of the sink is stuck, or their events leave no room for others.
 	CallsStuck = "CallsStuck"
 )
 

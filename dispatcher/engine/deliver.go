@@ -36,7 +36,7 @@ func (r *run) deliverLoop() {
 
 // complete ends a delivery, and hands what came of it to the completer.
 func (r *run) complete(d *delivery, errs []error) {
-	c := call{d.queue.topic, d.began, time.Since(d.began), context.Cause(d.ctx)}
+	c := call{d.topic, d.began, time.Since(d.began), context.Cause(d.ctx)}
 	behind := r.flight.finish(d, errs)
 	r.completer.release(behind)
 	d.results = r.judge(c, d.rows, d.ours, errs, d.results[:0])
@@ -68,7 +68,7 @@ func (r *run) publish(d *delivery) (errs []error) {
 // call is a call of the sink that has ended. cut is why it was cancelled, if it was: then its outcomes are
 // not known, and say nothing of the destination.
 type call struct {
-	topic string
+	topic *topic
 	began time.Time
 	took  time.Duration
 	cut   error
@@ -82,13 +82,11 @@ func (c call) failure(err error) error {
 	return err
 }
 
-// judge reports the results of a call's rows to health and the observer, and appends what to write back of those
+// judge reports the results of a call's rows to the flight and the observer, and appends what to write back of those
 // that are ours.
 func (r *run) judge(c call, rows []*row, ours []bool, errs []error, out []result) []result {
-	pauseTopic, lastDelivered := r.health.called(c, rows, ours, errs)
-	if pauseTopic {
-		r.releaseTopic(c.topic)
-	}
+	paused, flow := r.flight.called(c, rows, ours, errs)
+	r.completer.release(paused)
 	failed := newFault(errs, c.began.Add(c.took))
 	for i, row := range rows {
 		if !ours[i] {
@@ -103,9 +101,9 @@ func (r *run) judge(c call, rows []*row, ours []bool, errs []error, out []result
 		}
 		err = c.failure(err)
 		o := r.weigh(row, err, evidence{
-			delivering: recentlyDelivered(lastDelivered),
-			ownFault:   failed.alone(len(rows)) && lastDelivered.After(before.since(row.claimedAt)),
-			cut:        c.cut != nil,
+			flow:     flow,
+			ownFault: failed.alone(len(rows)) && !flow.paused && flow.topic.After(before.since(row.claimedAt)),
+			cut:      c.cut != nil,
 		})
 		out = append(out, result{row, o})
 		r.cfg.Observer.Failed(e, err, c.took, o.failure.Delay)
@@ -115,11 +113,34 @@ func (r *run) judge(c call, rows []*row, ours []bool, errs []error, out []result
 	return out
 }
 
+// flow is when this worker saw the destination confirm an event last: one of the topic, and one of any; zero for never.
+type flow struct {
+	topic, any time.Time
+	paused     bool // the topic, or the destination as a whole
+}
+
+// delivering reports that an event of the topic was delivered in the last minute, and the topic is not paused. Then an
+// event whose destination is unreachable is an exception, and no breaker will pause the topic for it.
+func (f flow) delivering() bool {
+	return !f.paused && !f.topic.IsZero() && time.Since(f.topic) < time.Minute
+}
+
+// spares reports whether a row keeps its attempt although its destination reports a fault of its own: for faultFor from
+// the row's first fault since something of its topic was delivered, and for outageFor while nothing at all is.
+func (f flow) spares(row *row, now time.Time) bool {
+	since := row.firstFault(now)
+	if f.topic.After(since) {
+		since = f.topic
+	}
+	if f.any.After(since) {
+		return now.Sub(since) < faultFor
+	}
+	return now.Sub(since) < outageFor
+}
+
 // evidence is what a worker knows of a failure in addition to the error.
 type evidence struct {
-	// delivering: an event of the topic was delivered in the last minute, and the topic is not paused. Then an event
-	// whose destination is unreachable is an exception, and no breaker will pause the topic for it.
-	delivering bool
+	flow
 	// ownFault: this event causes the fault that the destination reports as its own. An event of the topic was
 	// delivered since this one was claimed, or since it failed before that, and no other event of the call can have
 	// caused the failure.
@@ -128,9 +149,6 @@ type evidence struct {
 	cut bool
 }
 
-// recentlyDelivered: see evidence.
-func recentlyDelivered(last time.Time) bool { return !last.IsZero() && time.Since(last) < time.Minute }
-
 // weigh decides what a failed delivery means for its row.
 func (r *run) weigh(row *row, err error, known evidence) outcome {
 	e := row.event
@@ -138,9 +156,9 @@ func (r *run) weigh(row *row, err error, known evidence) outcome {
 	reason, permanent := dispatcher.PermanentReason(err)
 	switch {
 	case permanent:
-	case dispatcher.IsUnavailable(err) && (!known.delivering || known.cut): // due as before: the topic is paused soon, or all of them are
+	case dispatcher.IsUnavailable(err) && (!known.delivering() || known.cut): // due as before: the topic is paused soon, or all of them are
 		return outcome{release, dispatcher.Failure{Lease: f.Lease}}
-	case dispatcher.IsUnavailable(err), dispatcher.IsDestinationFault(err) && !known.ownFault && !known.cut && row.sinceCreation(time.Now()) < faultFor:
+	case dispatcher.IsUnavailable(err), dispatcher.IsDestinationFault(err) && !known.ownFault && !known.cut && known.spares(row, time.Now()):
 		f.Delay = max(postponed(row), dispatcher.RetryAfterDelay(err))
 		return outcome{release, f}
 	}
@@ -166,10 +184,12 @@ const (
 	// mostPostponed bounds the wait of a row whose attempt is given back: a paused topic waits no longer for a
 	// half-open probe.
 	mostPostponed = 15 * time.Second
-	// faultFor is the age up to which a row's attempts are given back while the destination reports a fault of its
-	// own. Older rows spend them: so a stream whose every event makes the destination fail ends within this time and
-	// that of its attempts (CONTRACT C-32).
+	// faultFor is how long a row's attempts are given back while the destination reports a fault of its own and
+	// delivers others. Then the row spends them: so a stream whose every event makes the destination fail ends within
+	// this time and that of its attempts (CONTRACT C-32).
 	faultFor = 24 * time.Hour
+	// outageFor is the same while nothing is delivered at all: an outage may last for a weekend.
+	outageFor = 7 * 24 * time.Hour
 )
 
 // postponed is how long a row waits whose attempt is given back while its topic is not paused: a partition has

@@ -11,16 +11,29 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// outage is a destination and a clock.
+// outage is what is known of topics and their destination, and a clock.
 type outage struct {
-	destination
+	topics
 	now time.Time
 }
 
 func newOutage() *outage {
-	o := &outage{newDestination(slog.New(slog.DiscardHandler)), time.Unix(1000, 0)}
+	o := &outage{newTopics(slog.New(slog.DiscardHandler), nil), time.Unix(1000, 0)}
 	o.probed(nil, o.now)
 	return o
+}
+
+func (o *outage) load() load {
+	return load{now: o.now, alone: true, successes: o.successes}
+}
+
+// allotted is how much of a topic may be claimed.
+func (o *outage) allotted(topic string) allotment { return o.get(topic).allot(o.load()) }
+
+// probe reports whether the destination is to be probed.
+func (o *outage) probe() bool {
+	_, probe := o.permit(o.load())
+	return probe
 }
 
 var errUnreachable = dispatcher.Unavailable(errors.New("connection refused"))
@@ -29,13 +42,9 @@ func (o *outage) gone(topics ...string) {
 	for _, topic := range topics {
 		for range unreachableRun {
 			o.now = o.now.Add(time.Microsecond)
-			o.failed(topic, nil, errUnreachable, o.now, o.now)
+			o.failed(o.get(topic), nil, errUnreachable, o.now, o.now)
 		}
 	}
-}
-
-func (o *outage) next() permit {
-	return o.permit(o.now, func(string, time.Time) bool { return false })
 }
 
 // names lists what is held while others are delivered.
@@ -60,9 +69,9 @@ func TestDestinationAsAWhole(t *testing.T) {
 	expect("at the start", dispatcher.BreakerClosed)
 	o.gone("a")
 	expect("the only topic is unreachable", dispatcher.BreakerUnreachable)
-	o.failed("b", nil, errUnreachable, o.now, o.now)
+	o.failed(o.get("b"), nil, errUnreachable, o.now, o.now)
 	expect("another one has not been delivered of yet", dispatcher.BreakerUnreachable)
-	o.delivered("b", o.now)
+	o.delivered(o.get("b"), o.now)
 	expect("the other one is delivered", dispatcher.BreakerClosed, "a")
 	o.probed(errUnreachable, o.now)
 	expect("a probe fails while the other one is delivered", dispatcher.BreakerClosed, "a")
@@ -72,9 +81,9 @@ func TestDestinationAsAWhole(t *testing.T) {
 	expect("a probe fails", dispatcher.BreakerUnreachable)
 	o.probed(nil, o.now)
 	expect("a probe succeeds", dispatcher.BreakerUnreachable)
-	o.delivered("a", o.now)
+	o.delivered(o.get("a"), o.now)
 	expect("the first one has recovered", dispatcher.BreakerClosed, "b")
-	o.halfOpenBegan("b", 0, o.now)
+	o.topics.halfOpenBegan(o.get("b"), 0, o.now)
 	expect("nothing is left of the other one", dispatcher.BreakerClosed)
 }
 
@@ -84,51 +93,54 @@ func TestDestinationAsAWhole(t *testing.T) {
 func TestDestinationIsProbedBeforeATopic(t *testing.T) {
 	o := newOutage()
 	o.gone("a")
-	p := o.next()
-	if rows, held := p.limits["a"]; !held || rows != 0 || !p.next.After(o.now) {
-		t.Fatalf("right after it was opened: %+v", p)
+	if a := o.allotted("a"); a.rows != 0 || a.by != byBreaker || !a.next.After(o.now) || !o.again(o.load()).Equal(a.next) || o.probe() {
+		t.Fatalf("right after it was opened: %+v", a)
 	}
-	o.now = p.next
-	if !o.next().probe {
-		t.Fatal("it is due, and nothing was heard: no probe")
+	o.now = o.again(o.load())
+	if a := o.allotted("a"); a.by != byProbe || a.rows != 0 || !o.probe() || o.probe() {
+		t.Fatalf("it is due, and nothing was heard: %+v, and not one probe", a)
 	}
 	o.probed(errUnreachable, o.now)
-	if p := o.next(); p.wait <= 0 {
-		t.Fatalf("the probe failed: %+v", p)
+	if wait, _ := o.permit(o.load()); wait <= 0 {
+		t.Fatal("the probe failed, and claims go on")
 	}
 	o.now = o.now.Add(time.Minute)
-	if !o.next().probe {
+	if !o.probe() {
 		t.Fatal("after a minute: no probe")
 	}
 	o.probed(nil, o.now)
-	if p := o.next(); p.limits["a"] != halfOpenRows || p.probe {
-		t.Fatalf("the probe succeeded: %+v", p)
+	if a := o.allotted("a"); a.rows != halfOpenRows || o.probe() {
+		t.Fatalf("the probe succeeded: %+v", a)
 	}
-	if p := o.permit(o.now, func(string, time.Time) bool { return true }); p.limits["a"] != 0 || !p.next.After(o.now) {
-		t.Fatalf("rows of it are still in flight: %+v", p)
-	}
-	o.halfOpenBegan("a", halfOpenRows, o.now)
-	o.now = o.next().next
-	o.delivered("b", o.now)
-	if p := o.next(); p.limits["a"] != halfOpenRows || p.probe {
-		t.Fatalf("another topic was delivered: %+v", p)
+	o.topics.halfOpenBegan(o.get("a"), halfOpenRows, o.now)
+	o.now = o.again(o.load())
+	o.delivered(o.get("b"), o.now)
+	if a := o.allotted("a"); a.rows != halfOpenRows || o.probe() {
+		t.Fatalf("another topic was delivered: %+v", a)
 	}
 }
 
-// Topics of which nothing was tried to deliver for a while are forgotten: memory is bounded, and a
-// held one is tried as any other.
-func TestDestinationForgets(t *testing.T) {
+// Topics without a row are forgotten after a while, with what was known of their destination: memory is bounded.
+func TestTopicsAreForgotten(t *testing.T) {
 	o := newOutage()
+	var names []string
 	for i := range 10_000 {
-		o.delivered(fmt.Sprint("tenant-", i), o.now)
+		names = append(names, fmt.Sprint("tenant-", i))
+	}
+	o.listed(append(names, "a", "b"), o.now)
+	for _, name := range names {
+		o.delivered(o.get(name), o.now)
 	}
 	o.gone("a")
-	for range 3 {
-		o.delivered("b", o.now)
-		o.next()
-		o.now = o.now.Add(forgetEvery)
+	o.get("a").running = 1
+	o.now = o.now.Add(rememberFor + time.Second)
+	o.listed([]string{"b"}, o.now)
+	if len(o.byName) != 2 || len(o.turn) != 1 || len(o.paused) != 1 {
+		t.Errorf("%d topics are known, %d in turn and %d paused; want b, and a, which is in flight", len(o.byName), len(o.turn), len(o.paused))
 	}
-	if len(o.topics) != 1 || len(o.paused) != 0 || o.state != dispatcher.BreakerClosed {
-		t.Errorf("%d topics are known and %d held, want 1 and none", len(o.topics), len(o.paused))
+	o.get("a").running = 0
+	o.listed([]string{"b"}, o.now)
+	if len(o.byName) != 1 || len(o.paused) != 0 || o.state != dispatcher.BreakerClosed {
+		t.Errorf("%d topics are known and %d paused, want 1 and none", len(o.byName), len(o.paused))
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
@@ -21,15 +20,15 @@ import (
 // many goroutines as you like. Any number of processes may run one on the same table: they share
 // the rows without overlap.
 type Dispatcher struct {
-	store           dispatcher.Store
-	sink            dispatcher.Sink
-	cfg             dispatcher.Config // with defaults
-	health          *health
-	wake            chan struct{} // makes the claim loop claim at once
-	wokenSinceClaim atomic.Bool   // Wake was called since the last claim
+	store  dispatcher.Store
+	sink   dispatcher.Sink
+	cfg    dispatcher.Config // with defaults
+	health *health
+	wake   chan struct{} // makes the claim loop claim at once
 
 	mu     sync.Mutex
-	run    *run // nil when neither Run nor RunOnce is running
+	run    *run    // nil when neither Run nor RunOnce is running
+	flight *flight // of the last run
 	paused bool
 	admits func(eventType string) bool // nil for all types
 }
@@ -48,14 +47,16 @@ func New(store dispatcher.Store, sink dispatcher.Sink, cfg dispatcher.Config) (*
 	if err := validate(cfg); err != nil {
 		return nil, fmt.Errorf("dispatcher: %w", err)
 	}
-	return &Dispatcher{
+	d := &Dispatcher{
 		store:  store,
 		sink:   sink,
 		cfg:    cfg,
-		health: newHealth(cfg.Logger),
+		health: &health{log: cfg.Logger},
 		wake:   make(chan struct{}, 1),
 		paused: cfg.Paused,
-	}, nil
+	}
+	d.flight = newFlight(context.Background(), cfg, sink.BatchSize(), d.changed)
+	return d, nil
 }
 
 // Run claims and delivers events until ctx ends, and then stops in order (CONTRACT C-30): rows whose
@@ -115,37 +116,31 @@ func (d *Dispatcher) RunOnce(ctx context.Context, n int) (Outcome, error) {
 	err = errors.Join(err, r.completer.unwritten())
 	done := r.completer.outcome()
 	if err == nil && ctx.Err() == nil {
-		err = d.health.gateErr()
+		err = r.flight.gateErr()
 	}
 	if err == nil && ctx.Err() == nil && done.Released > 0 && done == (Outcome{Released: done.Released}) {
 		// They were too few calls to open a breaker.
-		err = dispatcher.Unavailable(fmt.Errorf("the destination took no event: %s", d.health.snapshot().LastError))
+		err = dispatcher.Unavailable(fmt.Errorf("the destination took no event: %s", d.Snapshot().LastError))
 	}
 	return done, err
 }
 
 // Wake makes Run claim at once instead of at its next poll. Call it after the commit of a
 // transaction that enqueued events in the same process. It never blocks.
-func (d *Dispatcher) Wake() {
-	d.wokenSinceClaim.Store(true)
-	d.changed()
-}
+func (d *Dispatcher) Wake() { d.changed() }
 
 // changed wakes the claim loop: something that it waits for may have happened.
 func (d *Dispatcher) changed() { notify(d.wake) }
 
 // Snapshot is what this process knows of itself. It queries neither the database nor the sink.
-func (d *Dispatcher) Snapshot() dispatcher.Snapshot {
-	s := d.health.snapshot()
+func (d *Dispatcher) Snapshot() (s dispatcher.Snapshot) {
+	d.health.snapshot(&s)
 	d.mu.Lock()
-	r := d.run
+	r, f := d.run, d.flight
 	s.Paused = d.paused
 	d.mu.Unlock()
-	if r != nil {
-		s.Draining = r.draining.Load()
-		s.InFlightRows, s.InFlightBytes = r.flight.size()
-		s.Stuck, s.StuckCalls = r.flight.stuckCalls()
-	}
+	f.snapshot(&s)
+	s.Draining = r != nil && r.draining.Load()
 	return s
 }
 
@@ -157,7 +152,8 @@ func (d *Dispatcher) begin(ctx context.Context) (*run, error) {
 		return nil, errors.New("dispatcher: already running; call Run or RunOnce again after it returned, or make a second Dispatcher")
 	}
 	d.run = newRun(context.WithoutCancel(ctx), d)
-	d.run.flight.paused, d.run.flight.admits = d.paused, d.admits
+	d.flight = d.run.flight
+	d.flight.suspended, d.flight.admits = d.paused, d.admits
 	return d.run, nil
 }
 

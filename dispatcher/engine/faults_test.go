@@ -25,7 +25,7 @@ func TestFaultIsTheEventsOwnWhenOthersAreDelivered(t *testing.T) {
 		deliver := func(err error, rows ...*row) verb {
 			<-time.After(time.Millisecond)
 			ours, errs := slices.Repeat([]bool{true}, len(rows)), slices.Repeat([]error{err}, len(rows))
-			return w.judge(call{"orders", time.Now(), 0, nil}, rows, ours, errs, nil)[0].verb
+			return w.judge(call{w.topic("orders"), time.Now(), 0, nil}, rows, ours, errs, nil)[0].verb
 		}
 		suspect := claim()
 		again := func() *row { return &row{event: suspect.event, claimedAt: time.Now()} }

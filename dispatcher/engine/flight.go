@@ -2,21 +2,13 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-)
-
-const (
-	// A claim's rows should be delivered in no less time than shortSupply, so that claims are large, and
-	// in no more than longSupply, so that no worker holds what another one could deliver.
-	shortSupply = 100 * time.Millisecond
-	longSupply  = 400 * time.Millisecond
-	// firstClaim is the most rows of a claim before that is known.
-	firstClaim = 100
 )
 
 // flight holds the rows that this process has claimed and not yet written back. A row is queued
@@ -37,18 +29,18 @@ type flight struct {
 	// maxBatchOf returns how many rows the next delivery of an event may have, 0 for any number; nil for all.
 	maxBatchOf func(uuid.UUID) int
 
-	mu          sync.Mutex
-	work        sync.Cond         // deliveries wait here for rows
-	queues      map[string]*queue // by topic
-	turns       []*queue          // those with queued rows, the one that was served last at the end
-	alone       bool              // there is only one topic
-	running     int               // deliveries
+	mu sync.Mutex
+	topics
+	work        sync.Cond // deliveries wait here for rows
+	waiting     []*topic  // those with queued rows, the one that was served last at the end
+	inUse       int       // topics with rows in flight or calls
+	running     int       // deliveries
 	active      map[*delivery]bool
 	inFlight    []*row // queued, waiting in line or in delivery: their leases are kept. In no order
 	rows        int
 	bytes       int64
 	closed      bool
-	paused      bool              // claimed rows are refused
+	suspended   bool              // by Pause: claimed rows are refused
 	admits      func(string) bool // says whether events of a type are delivered; nil for all
 	keys        keys              // which rows wait for others of their key; nil without order
 	keysWaiting bool              // rows in the outbox wait for rows in here
@@ -66,27 +58,35 @@ type row struct {
 	// that claim was sent, on ours.
 	age       time.Duration
 	claimedAt time.Time
-	bytes     int64 // what the event takes
-	maxBatch  int   // rows of its delivery; 0 for any number
+	faulty    time.Duration // how long before the claim the first of its faults was: see dispatcher.Event.FaultSince
+	bytes     int64         // what the event takes
+	maxBatch  int           // rows of its delivery; 0 for any number
 	// Guarded by flight.mu. safeUntil is when this worker must no longer rely on the lease.
 	safeUntil time.Time
 	delivery  *delivery // nil while queued
 	lost      bool      // another worker holds it
 	line      *line     // of its key, nil without order; guarded by flight.mu
-	queue     *queue    // of its topic, once it is held
-	place     int       // in flight.held, from 1; 0 when it is not there
+	topic     *topic    // once it is in flight
+	place     int       // in flight.inFlight, from 1; 0 when it is not there
 }
 
 // sinceCreation is how old the event is at a time of this process's clock.
 func (r *row) sinceCreation(now time.Time) time.Duration { return r.age + now.Sub(r.claimedAt) }
 
-// delivery is a running call of Sink.Deliver. Its memory is used again for the next one, and so is its
-// context: to make one costs a quarter of what the engine does for an event.
+// firstFault is when the first delivery of the event failed whose attempt was given back, on this process's clock: now,
+// if there was none.
+func (r *row) firstFault(now time.Time) time.Time {
+	if r.event.FaultSince.IsZero() {
+		return now
+	}
+	return r.claimedAt.Add(-r.faulty)
+}
+
+// delivery is a running call of Sink.Deliver. Its memory is used again for the next one.
 type delivery struct {
 	ctx     context.Context
 	cut     context.CancelCauseFunc
-	served  int // calls that the context was for
-	queue   *queue
+	topic   *topic
 	rows    []*row
 	began   time.Time
 	ours    []bool // which rows may be written back; set by finish
@@ -96,27 +96,6 @@ type delivery struct {
 	// to run. pinned are the bytes that a stuck call keeps.
 	overdue, abandoned, stuck bool
 	pinned                    int64
-}
-
-// contextServes is how many calls have one context, at most: what a sink left behind ends with it.
-const contextServes = 100
-
-// ensureContext makes a new context when the last one is used up.
-func (d *delivery) ensureContext(base context.Context) {
-	if d.served < contextServes && d.ctx != nil && d.ctx.Err() == nil {
-		d.served++
-		return
-	}
-	d.end()
-	d.ctx, d.cut = context.WithCancelCause(base)
-	d.served = 1
-}
-
-// end ends the context.
-func (d *delivery) end() {
-	if d.cut != nil {
-		d.cut(nil)
-	}
 }
 
 func newFlight(base context.Context, cfg dispatcher.Config, sinkBatch int, changed func()) *flight {
@@ -132,73 +111,15 @@ func newFlight(base context.Context, cfg dispatcher.Config, sinkBatch int, chang
 		base:        base,
 		changed:     changed,
 		inDoubt:     make(chan struct{}, 1),
-		queues:      map[string]*queue{},
+		topics:      newTopics(cfg.Logger, cfg.Topics),
 		active:      map[*delivery]bool{},
 		claimBytes:  cfg.MaxBytes,
 		keys:        newKeys(cfg.Ordering),
-		alone:       len(cfg.Topics) == 1,
 	}
 	f.claimRows = min(f.batch, max(f.callRows, firstClaim))
 	f.work.L = &f.mu
 	return f
 }
-
-// room reports whether a claim may be made, and for how many rows and bytes: the queue runs low, so that
-// deliveries never wait for a claim, and neither write-backs nor bytes have piled up. When there is
-// no room, changed is called as soon as there is; call room again after longSupply, since topics may be slow by
-// then. One claim of several topics takes half of the bytes at most: they may all be of one.
-func (f *flight) room() (rows int, bytes int64, ok bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	now := time.Now()
-	f.review(now)
-	ok = f.await(func() bool {
-		return f.runsLow() && f.rows <= f.maxRows && f.bytes < f.maxBytes
-	})
-	if ok {
-		f.adapt(now)
-	}
-	bytes = min(f.maxBytes-f.bytes, f.claimBytes)
-	if !f.alone {
-		bytes = max(1, bytes/2)
-	}
-	return f.claimRows, bytes, ok
-}
-
-// lowWater is the number of queued rows below which the next claim is due: half a claim, or a whole one when
-// claims have reached the batch size.
-func (f *flight) lowWater() int {
-	if f.claimRows == f.batch {
-		return f.claimRows
-	}
-	return f.claimRows / 2
-}
-
-// adapt fits the size of claims to the deliveries: it doubles after a full claim that lasted for less than
-// shortSupply, up to the batch size, and halves after one that lasted for more than longSupply, down to what the
-// deliveries take at once.
-func (f *flight) adapt(now time.Time) {
-	if f.filledAt.IsZero() {
-		return
-	}
-	switch lasted := now.Sub(f.filledAt); {
-	case lasted < shortSupply:
-		f.claimRows = min(2*f.claimRows, f.batch)
-	case lasted > longSupply:
-		f.claimRows = max(f.claimRows/2, min(f.callRows, f.batch))
-	}
-	f.filledAt = time.Time{}
-}
-
-// shrink halves the rows and bytes of the next claim: the last one took too long (CONTRACT C-35). grow doubles the
-// bytes after each claim that succeeds, and adapt the rows.
-func (f *flight) shrink() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.claimRows, f.claimBytes = max(1, f.claimRows/2), max(1, min(f.claimBytes, f.maxBytes-f.bytes)/2)
-}
-
-func (f *flight) grow() { f.claimBytes = min(2*f.claimBytes, f.maxBytes) }
 
 // empty reports whether every row is written back. If not, changed is called as soon as it is so.
 func (f *flight) empty() bool {
@@ -239,7 +160,7 @@ func sizeOf(e *dispatcher.Event) int64 {
 
 // newRow takes a claimed event into the account.
 func (f *flight) newRow(e *dispatcher.Event, at, started time.Time) *row {
-	r := &row{event: e, age: at.Sub(e.CreatedAt), claimedAt: started, safeUntil: f.safeUntil(started), bytes: sizeOf(e)}
+	r := &row{event: e, age: at.Sub(e.CreatedAt), faulty: at.Sub(e.FaultSince), claimedAt: started, safeUntil: f.safeUntil(started), bytes: sizeOf(e)}
 	if f.maxBatchOf != nil {
 		r.maxBatch = f.maxBatchOf(e.ID)
 	}
@@ -256,30 +177,30 @@ func (f *flight) writeCount() int {
 }
 
 // add queues the events of a claim that was sent at started, when writeCount was writes. It returns the rows
-// that must be released: all of them once the flight is closed or paused, those behind an unreadable one of their
-// key, and those of a topic from the first event on whose type is not admitted. unreadable are the rows of
-// claimed.Unreadable, and stops the types of those first events, by topic.
+// that must be released: all of them once the flight is closed or paused, those of a topic that was paused during the
+// claim, those behind an unreadable one of their key, and those of a topic from the first event on whose type is not
+// admitted. unreadable are the rows of claimed.Unreadable, and stops the types of those first events, by topic.
 func (f *flight) add(claimed dispatcher.Claimed, started time.Time, writes int) (refused, unreadable []*row, stops map[string]string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.grow()
+	f.claimBytes = min(2*f.claimBytes, f.maxBytes)
 	if claimed.Leased() >= f.claimRows {
 		f.filledAt = time.Now()
 	}
 	for _, u := range claimed.Unreadable {
 		unreadable = append(unreadable, f.newRow(u.Event, claimed.At, started))
 	}
-	var q *queue // of the last row: those of a topic come together
+	var t *topic // of the last row: those of a topic come together
 	for _, e := range claimed.Events {
 		r := f.newRow(e, claimed.At, started)
-		if f.admits != nil && f.stops(e, &stops) || f.closed || f.paused || f.keys.behind(e, claimed.Unreadable) {
+		if t == nil || t.name != e.Topic {
+			t = f.get(e.Topic)
+		}
+		if f.admits != nil && f.stops(e, &stops) || f.closed || f.suspended || f.pausedSince(t) || f.keys.behind(e, claimed.Unreadable) {
 			refused = append(refused, r)
 			continue
 		}
-		if q == nil || q.topic != e.Topic {
-			q = f.queueOf(e.Topic)
-		}
-		f.addInFlight(r, q)
+		f.addInFlight(r, t)
 		if f.keys.join(r) {
 			f.enqueue(r)
 		}
@@ -289,6 +210,25 @@ func (f *flight) add(claimed dispatcher.Claimed, started time.Time, writes int) 
 		f.changed()
 	}
 	return refused, unreadable, stops
+}
+
+// pausedSince reports whether a topic was paused since its rows were claimed.
+func (f *flight) pausedSince(t *topic) bool {
+	return f.unreachable || t.state != dispatcher.BreakerClosed && !t.halfOpen
+}
+
+// claimed notes what a claim brought: see topics.claimed.
+func (f *flight) claimed(shares []dispatcher.Share, byTopic map[string]int, stops map[string]string) (more bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.topics.claimed(shares, byTopic, stops, time.Now())
+}
+
+// claimFailed notes that a claim failed: see topics.claimFailed.
+func (f *flight) claimFailed(shares []dispatcher.Share, err error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.topics.claimFailed(shares, err, time.Now())
 }
 
 // take waits for queued rows and begins a delivery of up to n rows of one topic. It returns false when
@@ -302,11 +242,56 @@ func (f *flight) take(d *delivery, n int) bool {
 			f.notifyLoop()
 			return true
 		}
-		d.end()
 		f.work.Wait()
 	}
-	d.end()
 	return false
+}
+
+// begin makes d the next delivery, of up to n rows, or returns false when there is none.
+func (f *flight) begin(d *delivery, n int, now time.Time) bool {
+	t := f.nextCall(now)
+	if t == nil {
+		return false
+	}
+	n = t.callRows(n, now)
+	*d = delivery{topic: t, began: now, ours: d.ours, results: d.results,
+		rows: append(d.rows[:0], t.queued[:n]...)} // the queue's memory must not keep events that are served
+	clear(t.queued[:n])
+	d.ctx, d.cut = context.WithCancelCause(f.base)
+	for _, r := range d.rows {
+		r.delivery = d
+	}
+	t.queued = t.queued[n:]
+	t.began = now
+	t.running++
+	f.running++
+	f.active[d] = true
+	at := slices.Index(f.waiting, t)
+	f.waiting = slices.Delete(f.waiting, at, at+1)
+	if len(t.queued) > 0 {
+		f.waiting = append(f.waiting, t)
+	} else {
+		t.queued = nil // or its memory would keep the events
+	}
+	return true
+}
+
+// end removes a delivery from its topic.
+func (f *flight) end(d *delivery) {
+	t := d.topic
+	d.cut(nil)
+	t.running--
+	f.running--
+	delete(f.active, d)
+	t.bytes -= d.pinned
+	f.bytes -= d.pinned
+	if d.pinned > 0 {
+		f.notifyLoop()
+	}
+	if len(t.queued) > 0 {
+		f.work.Signal() // they may have gathered
+	}
+	f.dropIdle(t)
 }
 
 // finish ends a delivery with these results, and sets in ours which of its rows may be written back: none
@@ -374,8 +359,12 @@ func (f *flight) cutAll(cause error) {
 	}
 }
 
-func (f *flight) size() (rows int, bytes int64) {
+// snapshot sets what is in flight, and what is known of the destination.
+func (f *flight) snapshot(s *dispatcher.Snapshot) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.rows, f.bytes
+	s.InFlightRows, s.InFlightBytes = f.rows, f.bytes
+	s.Sink, s.Breaker, s.PausedTopics, s.Gated = f.link, f.state, f.pausedTopics(), f.gatedTopics()
+	s.LastError, s.LastErrorAt = f.lastError, f.lastErrorAt
+	f.stuckCalls(s)
 }

@@ -101,7 +101,13 @@ func (g *flightGame) step() string {
 	case 0:
 		return g.admitOthers()
 	case 1:
-		g.done(g.unqueueTopic(fmt.Sprint("topic-", g.rnd.IntN(3))))
+		g.mu.Lock()
+		var rows []*row
+		if t := g.byName[fmt.Sprint("topic-", g.rnd.IntN(3))]; t != nil {
+			rows = g.unqueueTopic(t)
+		}
+		g.mu.Unlock()
+		g.done(rows)
 		return "pause a topic"
 	case 2:
 		g.mu.Lock()
@@ -188,12 +194,31 @@ func (g *flightGame) check() string {
 	if len(g.active) != len(g.running) || g.flight.running != len(g.running) {
 		return fmt.Sprintf("%d deliveries are counted, and %d run", g.flight.running, len(g.running))
 	}
-	queued := map[*row]bool{}
-	for _, q := range g.turns {
-		if len(q.rows) == 0 {
-			return "an empty queue has a turn"
+	inUse, counts, sums := 0, map[*topic]int{}, map[*topic]int64{}
+	for d := range g.active {
+		sums[d.topic] += d.pinned
+	}
+	for r := range held {
+		counts[r.topic]++
+		sums[r.topic] += r.bytes
+	}
+	for _, t := range g.byName {
+		if t.count != counts[t] || t.bytes != sums[t] {
+			return fmt.Sprintf("topic %s has %d rows and %d bytes, and counts %d and %d", t.name, counts[t], sums[t], t.count, t.bytes)
 		}
-		for _, r := range q.rows {
+		if t.count > 0 || t.running > 0 {
+			inUse++
+		}
+	}
+	if g.inUse != inUse {
+		return fmt.Sprintf("%d topics are in flight, and %d are counted", inUse, g.inUse)
+	}
+	queued := map[*row]bool{}
+	for _, t := range g.waiting {
+		if len(t.queued) == 0 {
+			return "a topic waits for a call without a queued row"
+		}
+		for _, r := range t.queued {
 			if r.event.EventType == g.refuses {
 				return "an event that is not admitted is queued"
 			}

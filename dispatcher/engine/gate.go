@@ -2,18 +2,11 @@ package engine
 
 import (
 	"fmt"
-	"log/slog"
-	"maps"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
-
-// forgetGated is how long a gated topic is known of which nothing is claimed any more. While it has rows one is
-// claimed each 30 seconds at least.
-const forgetGated = 2 * time.Minute
 
 // Admit makes the dispatcher deliver events of those types alone for which admits returns true (CONTRACT C-82). It
 // may be called at any time, and again when the types change; nil admits all, as without a call. admits must not
@@ -37,7 +30,6 @@ func (d *Dispatcher) Admit(admits func(eventType string) bool) {
 		rows = r.flight.admit(admits)
 	}
 	d.mu.Unlock()
-	d.health.typesChanged()
 	if r != nil {
 		r.completer.release(rows)
 		d.changed()
@@ -45,11 +37,15 @@ func (d *Dispatcher) Admit(admits func(eventType string) bool) {
 }
 
 // admit makes add refuse rows of types that are not admitted. It takes back all rows whose delivery has not begun,
-// which must be released: they are judged when they are claimed again.
+// which must be released: they are judged when they are claimed again. All gated topics are checked at once.
 func (f *flight) admit(admits func(string) bool) []*row {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.admits = admits
+	for _, t := range f.gated {
+		t.gate.next, t.gate.open, t.gate.empty = time.Now(), false, false
+		t.gate.wait.reset()
+	}
 	if admits == nil {
 		return nil
 	}
@@ -72,144 +68,59 @@ func (f *flight) stops(e *dispatcher.Event, noted *map[string]string) bool {
 	return true
 }
 
-// gate is what is known of topics whose next event is not admitted. Like a breaker it has neither clock nor lock.
+// gate is what is known of a topic whose next event is not admitted.
 //
-//	not known ──an event that is not admitted──▶ paused ──a check finds one that is──▶ open ──a claim finds no other──▶ not known
-//	paused ──two checks find no row──▶ not known
-//	open ──an event that is not admitted──▶ paused
+//	none ──an event that is not admitted──▶ closed ──a check finds one that is──▶ open ──a claim finds no other──▶ none
+//	closed ──two checks find no row──▶ none
+//	open ──an event that is not admitted──▶ closed
 type gate struct {
-	log    *slog.Logger
-	topics map[string]*gated
-}
-
-// gated is a topic of a gate.
-type gated struct {
 	eventType string
 	since     time.Time
-	open      bool // the last check found an event that is admitted
-	empty     bool // it found none at all
-	checkedAt time.Time
+	open      bool      // the last check found an event that is admitted
+	empty     bool      // it found none at all
 	next      time.Time // when the next check is due
 	wait      ramp
 }
 
-func newGate(log *slog.Logger) gate { return gate{log: log, topics: map[string]*gated{}} }
-
-// restrict limits the paused topics in what a claim may take: to one row when a check is due, else to none.
-func (g *gate) restrict(p *permit, now time.Time) {
-	for name, t := range g.topics {
-		switch {
-		case now.Sub(t.checkedAt) > forgetGated:
-			g.forget(name)
-			continue
-		case t.open:
-			continue
+// checked notes what a claim of a topic found: so many rows, and whether an event stopped it, of that type, which is
+// not admitted.
+func (ts *topics) checked(t *topic, rows int, eventType string, stopped bool, now time.Time) {
+	switch g := t.gate; {
+	case stopped:
+		if g == nil {
+			t.gate = &gate{since: now, wait: ramp{2 * time.Second, 30 * time.Second, 0}}
+			ts.gated[t.name] = t
+			ts.log.Warn("the topic is paused: its next event has a type that is not admitted; no attempts are spent", "topic", t.name, "eventType", eventType)
 		}
-		rows := 1
-		if now.Before(t.next) {
-			rows = 0
-			if p.next.IsZero() || t.next.Before(p.next) {
-				p.next = t.next
-			}
-		}
-		if most, limited := p.limits[name]; limited {
-			rows = min(rows, most)
-		}
-		if p.limits == nil {
-			p.limits = map[string]int{}
-		}
-		p.limits[name] = rows
+		t.gate.eventType, t.gate.open, t.gate.empty = eventType, false, false
+		t.gate.next = now.Add(t.gate.wait.next(rand.Float64))
+	case g == nil:
+	case g.open, g.empty && rows == 0:
+		t.gate = nil
+		delete(ts.gated, t.name)
+		ts.log.Info("the topic is resumed: the type of its next event is admitted, or it has no event", "topic", t.name)
+	default: // without a row: another worker may have it for a moment
+		g.empty, g.open, g.next = rows == 0, rows > 0, now.Add(g.wait.min)
 	}
 }
 
-// claimed notes how many rows of each topic a claim brought, and the types of events that were not admitted, of
-// those topics that have any.
-func (g *gate) claimed(shares []dispatcher.Share, byTopic map[string]int, refused map[string]string, now time.Time) {
-	if len(g.topics) == 0 && len(refused) == 0 {
-		return
-	}
-	for _, s := range shares {
-		t := g.topics[s.Topic]
-		eventType, stops := refused[s.Topic]
-		switch {
-		case stops:
-			g.pause(s.Topic, eventType, now)
-			continue
-		case t == nil:
-			continue
-		case t.open, t.empty && byTopic[s.Topic] == 0:
-			g.forget(s.Topic)
-			continue
-		case byTopic[s.Topic] == 0: // another worker may have the row for a moment
-			t.empty = true
-		default:
-			t.open = true
-		}
-		t.checkedAt, t.next = now, now.Add(t.wait.min)
-	}
-}
-
-// pause notes that the next event of a topic is not admitted.
-func (g *gate) pause(topic, eventType string, now time.Time) {
-	t := g.topics[topic]
-	if t == nil {
-		t = &gated{since: now, wait: ramp{2 * time.Second, 30 * time.Second, 0}}
-		g.topics[topic] = t
-		g.log.Warn("the topic is paused: its next event has a type that is not admitted; no attempts are spent", "topic", topic, "eventType", eventType)
-	}
-	t.eventType, t.open, t.empty = eventType, false, false
-	t.checkedAt, t.next = now, now.Add(t.wait.next(rand.Float64))
-}
-
-func (g *gate) forget(topic string) {
-	delete(g.topics, topic)
-	g.log.Info("the topic is resumed: the type of its next event is admitted, or it has no event", "topic", topic)
-}
-
-// changed notes that other types are admitted: all topics are checked at once.
-func (g *gate) changed(now time.Time) {
-	for _, t := range g.topics {
-		t.next, t.open, t.empty = now, false, false
-		t.wait.reset()
-	}
-}
-
-// list is the paused topics, by name.
-func (g *gate) list() (all []dispatcher.GatedTopic) {
-	for _, name := range slices.Sorted(maps.Keys(g.topics)) {
-		if t := g.topics[name]; !t.open {
-			all = append(all, dispatcher.GatedTopic{Topic: name, EventType: t.eventType, Since: t.since})
+// gatedTopics lists the topics that are paused by their gate, by name.
+func (ts *topics) gatedTopics() (all []dispatcher.GatedTopic) {
+	for _, t := range byName(ts.gated) {
+		if !t.gate.open {
+			all = append(all, dispatcher.GatedTopic{Topic: t.name, EventType: t.gate.eventType, Since: t.gate.since})
 		}
 	}
 	return all
 }
 
-// err is not nil while a topic is paused.
-func (g *gate) err() error {
-	all := g.list()
+// gateErr is not nil while a topic is paused by its gate.
+func (f *flight) gateErr() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := f.gatedTopics()
 	if len(all) == 0 {
 		return nil
 	}
 	return fmt.Errorf("topic %q is paused: the type of its next event, %q, is not admitted; register a verified consumer of it", all[0].Topic, all[0].EventType)
-}
-
-// typesChanged: see gate.changed.
-func (h *health) typesChanged() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.gate.changed(time.Now())
-}
-
-// typesClaimed: see gate.claimed.
-func (h *health) typesClaimed(shares []dispatcher.Share, byTopic map[string]int, refused map[string]string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.gate.claimed(shares, byTopic, refused, time.Now())
-}
-
-// gateErr: see gate.err.
-func (h *health) gateErr() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.gate.err()
 }

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -193,7 +192,6 @@ func TestGateAndRunOnce(t *testing.T) {
 // Each step is what a claim brought, and what is held after it.
 func TestGateStaysClosedUntilTwoChecksAreEmpty(t *testing.T) {
 	now := time.Now()
-	shares := []dispatcher.Share{{Topic: "orders", Limit: 10}}
 	for name, test := range map[string]struct {
 		rows  []int  // of the claims; negative with one that is not admitted
 		holds string // after each: y or n
@@ -204,35 +202,32 @@ func TestGateStaysClosedUntilTwoChecksAreEmpty(t *testing.T) {
 		"and the next claim closes it again": {[]int{-3, 1, -10, 0, 0}, "ynyyn"},
 		"what is admitted holds nothing":     {[]int{5, 0}, "nn"},
 	} {
-		g := newGate(slog.New(slog.DiscardHandler))
+		ts := newTopics(slog.New(slog.DiscardHandler), []string{"orders"})
+		orders := ts.get("orders")
+		allotted := func(after time.Duration) allotment {
+			return orders.allot(load{now: now.Add(after), alone: true})
+		}
 		var holds strings.Builder
 		for _, n := range test.rows {
-			refused := map[string]string{}
-			if n < 0 {
-				refused["orders"] = "shipped"
-			}
-			g.claimed(shares, map[string]int{"orders": max(n, -n)}, refused, now)
-			if len(g.list()) > 0 {
+			ts.checked(orders, max(n, -n), "shipped", n < 0, now)
+			if len(ts.gatedTopics()) > 0 {
 				holds.WriteByte('y')
-				for _, at := range []struct {
-					after time.Duration
-					rows  int
-				}{{0, 0}, {30 * time.Second, 1}} {
-					p := permit{limits: map[string]int{"other": 3}}
-					if g.restrict(&p, now.Add(at.after)); fmt.Sprint(p.limits) != fmt.Sprintf("map[orders:%d other:3]", at.rows) || p.next.IsZero() == (at.rows == 0) {
-						t.Errorf("%s: after %v a claim may take %v, next %v", name, at.after, p.limits, p.next)
-					}
+				if a := allotted(0); a.rows != 0 || a.by != byGate || !a.next.After(now) || !ts.again(load{now: now}).Equal(a.next) {
+					t.Errorf("%s: a claim may take %+v at once", name, a)
 				}
-				// A limit of the breaker stays.
-				p := permit{limits: map[string]int{"orders": 0}}
-				if g.restrict(&p, now.Add(30*time.Second)); p.limits["orders"] != 0 {
-					t.Errorf("%s: a claim may take %v of a topic that the breaker holds too", name, p.limits)
+				if a := allotted(30 * time.Second); a.rows != 1 || a.by != byGate {
+					t.Errorf("%s: a claim may take %+v after 30 seconds", name, a)
 				}
+				// The breaker's limit stays.
+				orders.state, orders.next = dispatcher.BreakerRefusing, now.Add(time.Minute)
+				if a := allotted(30 * time.Second); a.rows != 0 {
+					t.Errorf("%s: a claim may take %+v of a topic that the breaker holds too", name, a)
+				}
+				orders.state = dispatcher.BreakerClosed
 			} else {
 				holds.WriteByte('n')
-				var p permit
-				if g.restrict(&p, now); p.limits != nil {
-					t.Errorf("%s: nothing is held, and a claim may take %v", name, p.limits)
+				if a := allotted(0); a.by != unlimited || !ts.again(load{now: now}).IsZero() {
+					t.Errorf("%s: nothing is held, and a claim may take %+v", name, a)
 				}
 			}
 			now = now.Add(time.Second)

@@ -187,10 +187,10 @@ func (f *flight) dropLost(lost []*row) (behind []*row) {
 		r.delivery.cutUnless((*row).kept, errLeaseLost)
 		behind = append(behind, f.keys.stop(r)...)
 	}
-	for _, q := range f.turns {
-		q.rows = slices.DeleteFunc(q.rows, isLost)
+	for _, t := range f.waiting {
+		t.queued = slices.DeleteFunc(t.queued, isLost)
 	}
-	f.turns = slices.DeleteFunc(f.turns, noRows)
+	f.waiting = slices.DeleteFunc(f.waiting, nothingQueued)
 	f.forget(lost)
 	behind = slices.DeleteFunc(behind, isLost)
 	f.removeAllInFlight(behind)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -25,11 +24,6 @@ const (
 	minIdleBatches = 8 * time.Millisecond
 	// flowing is how many of these waits are as long after the last rows.
 	flowing = 4
-	// A small claim follows a wake-up when the last claim found few rows: it is for a few rows of each topic, and
-	// quick. It is not made for many topics, nor many times in a row, since it does not find every row.
-	smallClaimRows    = 10
-	smallClaimTopics  = 5
-	smallClaimsInARow = 4
 	// checkEvery is the longest that the loop sleeps when it waits to be woken.
 	checkEvery = 5 * time.Second
 	// compareEvery is how often the schema is compared: it may be migrated at any time.
@@ -46,14 +40,12 @@ const (
 
 // pace is when the claim loop claims next.
 type pace struct {
-	least       time.Duration // the shortest wait: minIdle or minIdleBatches
-	foundAt     time.Time     // when rows were found last
-	woken       bool          // something happened, and nothing was found since
-	lastFound   int           // how many the last claim found
-	smallClaims int           // since the last ordinary claim
-	comparedAt  time.Time     // when the schema was compared last
-	retryAt     time.Time     // when the database is sentAt again after a failure
-	retries     ramp
+	least      time.Duration // the shortest wait: minIdle or minIdleBatches
+	foundAt    time.Time     // when rows were found last
+	woken      bool          // something happened, and nothing was found since
+	comparedAt time.Time     // when the schema was compared last
+	retryAt    time.Time     // when the database is tried again after a failure
+	retries    ramp
 }
 
 func newPace(sinkBatch int) pace {
@@ -138,9 +130,8 @@ func (r *run) awaitSource() (wait time.Duration, err error) {
 
 // claimIfAllowed claims once, unless the sink, the configuration or the rows in flight forbid it.
 func (r *run) claimIfAllowed(ctx context.Context) (wait time.Duration, err error) {
-	p := r.sinkPermit()
-	if p.wait > 0 {
-		return p.wait, nil
+	if wait := r.permit(); wait > 0 {
+		return wait, nil
 	}
 	if r.flight.isPaused() || ctx.Err() != nil {
 		return checkEvery, nil
@@ -150,72 +141,58 @@ func (r *run) claimIfAllowed(ctx context.Context) (wait time.Duration, err error
 		_, err := r.listTopics() // another topic may appear while one has everything
 		return longSupply, err
 	}
-	limits := r.completer.limit(r.flight.limitSaturated(p.limits))
-	small := r.isSmallClaim() && len(limits) == 0
-	if small {
-		room = min(room, smallClaimRows*len(r.topics.names))
-	}
-	claimed, more, err := r.claim(room, bytes, small, limits)
-	now := time.Now()
-	r.pace.lastFound = claimed
+	claimed, more, err := r.claim(room, bytes)
 	if claimed > 0 {
-		r.pace.foundAt, r.pace.woken = now, false
+		r.pace.foundAt, r.pace.woken = time.Now(), false
 	}
-	switch {
-	case err != nil || more:
+	if err != nil || more {
 		return 0, err
-	case r.pace.woken && r.topics.stale(now, listSoon):
-		r.topics.listedAt, r.pace.woken = time.Time{}, false
-		return 0, nil
 	}
-	wait = r.pace.idle(now.Sub(r.pace.foundAt), r.cfg.PollInterval)
-	if !r.topics.fixed { // an event of a topic that is not known waits no longer than others
-		wait = min(wait, max(r.pace.least, r.topics.listedAt.Add(r.cfg.PollInterval).Sub(now)))
-	}
-	if r.pace.woken && !r.topics.fixed {
-		wait = min(wait, listSoon)
-	}
-	if small { // it may have left rows
-		wait = min(wait, minIdle)
-	}
-	if !p.next.IsZero() {
-		wait = min(wait, p.next.Sub(now))
-	}
-	return wait, nil
+	return r.flight.idle(&r.pace, r.cfg.PollInterval), nil
 }
 
-// isSmallClaim reports whether the claim is for the few rows that a wake-up was for.
-func (r *run) isSmallClaim() bool {
-	small := r.wokenSinceClaim.Swap(false) && r.pace.lastFound < smallClaimRows && r.pace.smallClaims < smallClaimsInARow &&
-		len(r.topics.names) > 0 && len(r.topics.names) <= smallClaimTopics && r.cfg.Ordering != dispatcher.OrderingKey
-	if r.pace.smallClaims++; !small {
-		r.pace.smallClaims = 0
+// idle is how long to wait after a claim that left nothing.
+func (f *flight) idle(p *pace, pollInterval time.Duration) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Now()
+	if p.woken && f.stale(now, listSoon) {
+		f.listedAt, p.woken = time.Time{}, false
+		return 0
 	}
-	return small
+	wait := p.idle(now.Sub(p.foundAt), pollInterval)
+	if !f.fixed { // an event of a topic that is not known waits no longer than others
+		wait = min(wait, max(p.least, f.listedAt.Add(pollInterval).Sub(now)))
+		if p.woken {
+			wait = min(wait, listSoon)
+		}
+	}
+	if again := f.again(f.load(now)); !again.IsZero() {
+		wait = min(wait, again.Sub(now))
+	}
+	return wait
 }
 
-// sinkPermit returns which topics are limited, or how long to wait. It begins a probe that is due, which wakes
-// the loop when it ends.
-func (r *run) sinkPermit() permit {
-	p := r.health.permit(r.flight.has)
-	if p.probe {
+// permit returns how long the sink wants the next claim to wait, 0 for a claim now. It begins a probe that is due,
+// which wakes the loop when it ends.
+func (r *run) permit() time.Duration {
+	wait, probe := r.flight.permit()
+	if probe {
 		r.probe()
 	}
-	return p
+	return wait
 }
 
-// claim leases up to n rows, within the limits of topics, and queues them. more says to claim again at once.
-// Rows of a topic that was paused during the claim are released.
-func (r *run) claim(n int, bytes int64, small bool, limits map[string]int) (claimed int, more bool, err error) {
+// claim leases up to n rows and queues them. more says to claim again at once.
+func (r *run) claim(n int, bytes int64) (claimed int, more bool, err error) {
 	if idle, err := r.listTopics(); err != nil || idle {
 		return 0, false, err
 	}
 	req := dispatcher.ClaimRequest{
-		Shares:      r.doubtful.shares(r.topics.shares(n, limits)),
+		Shares:      r.flight.shares(n, r.completer.unwrittenTopics()),
 		Lease:       r.cfg.Lease,
 		MaxAttempts: r.cfg.MaxAttempts,
 		MaxBytes:    bytes,
-		Small:       small,
 		Keys:        r.flight.keyOrder(),
 	}
 	if len(req.Shares) == 0 {
@@ -239,27 +216,17 @@ func (r *run) claim(n int, bytes int64, small bool, limits map[string]int) (clai
 		if dispatcher.IsTooSlow(err) {
 			r.flight.shrink()
 		}
-		return 0, true, r.doubtful.claimed(req.Shares, len(r.topics.names), err)
+		return 0, true, r.flight.claimFailed(req.Shares, err)
 	}
-	_ = r.doubtful.claimed(req.Shares, len(r.topics.names), nil)
 	r.health.types.note(out.Events, sentAt)
 	byTopic := countTopics(&out)
-	for topic, rows := range limits {
-		if rows > 0 && slices.ContainsFunc(req.Shares, func(s dispatcher.Share) bool { return s.Topic == topic }) {
-			r.health.halfOpenBegan(topic, byTopic[topic])
-		}
-	}
 	refused, unreadable, stops := r.flight.add(out, sentAt, writes)
 	r.completer.release(refused)
-	r.health.typesClaimed(req.Shares, byTopic, stops)
 	r.failUnreadable(unreadable, out.Unreadable)
 	for topic, n := range byTopic {
 		r.cfg.Observer.Claimed(topic, n)
-		if _, was := limits[topic]; !was && r.health.topicPaused(topic) {
-			r.releaseTopic(topic)
-		}
 	}
-	return out.Leased(), r.topics.claimed(req.Shares, byTopic, time.Now()), nil
+	return out.Leased(), r.flight.claimed(req.Shares, byTopic, stops), nil
 }
 
 // failUnreadable writes back rows that cannot be read: no later attempt could read them.
@@ -290,16 +257,14 @@ func countTopics(c *dispatcher.Claimed) map[string]int {
 // listTopics finds the topics, when none are configured. idle says that there is nothing to claim:
 // none has live rows.
 func (r *run) listTopics() (idle bool, err error) {
-	if !r.topics.stale(time.Now(), min(r.cfg.PollInterval, listEvery)/2) {
+	if !r.flight.isStale(min(r.cfg.PollInterval, listEvery) / 2) {
 		return false, nil
 	}
 	sentAt := time.Now()
 	err = storeCall(r.calls, func(ctx context.Context) error {
 		names, err := r.store.Topics(ctx)
 		if err == nil {
-			r.topics.listed(names, time.Now())
-			r.flight.setAlone(len(r.topics.names) == 1)
-			r.topics.took = time.Since(sentAt)
+			r.flight.listTopics(names, time.Since(sentAt))
 			idle = len(names) == 0
 		}
 		return err
@@ -315,18 +280,17 @@ func (r *run) claimOnce(ctx context.Context, n int) error {
 	case err != nil:
 		return err
 	case wait > 0:
-		return errors.New(r.health.snapshot().Schema.Message)
+		return errors.New(r.Snapshot().Schema.Message)
 	}
 	for n > 0 && ctx.Err() == nil {
 		if r.flight.isPaused() {
 			return errPaused
 		}
-		p := r.sinkPermit()
-		if p.wait > 0 {
+		if wait := r.permit(); wait > 0 {
 			if err := r.refusal(); err != nil {
 				return err
 			}
-			pause(p.wait, r.wake, ctx.Done()) // for the first probe
+			pause(wait, r.wake, ctx.Done()) // for the first probe
 			continue
 		}
 		idle := r.flight.empty()
@@ -335,13 +299,12 @@ func (r *run) claimOnce(ctx context.Context, n int) error {
 			pause(longSupply, r.wake, ctx.Done())
 			continue
 		}
-		limits := r.completer.limit(r.flight.limitSaturated(p.limits))
-		claimed, more, err := r.claim(min(n, room), bytes, false, limits)
+		claimed, more, err := r.claim(min(n, room), bytes)
 		if err != nil {
 			return err
 		}
 		if claimed == 0 && !more {
-			if len(limits) > len(p.limits) { // saturated topics were left out
+			if r.flight.waitsForRoom() || len(r.completer.unwrittenTopics()) > 0 { // topics were passed over
 				pause(longSupply, r.wake, ctx.Done())
 				continue
 			}
@@ -357,7 +320,7 @@ func (r *run) claimOnce(ctx context.Context, n int) error {
 
 // refusal is not nil while the destination takes no events.
 func (r *run) refusal() error {
-	if s := r.health.snapshot(); s.Breaker != dispatcher.BreakerClosed {
+	if s := r.Snapshot(); s.Breaker != dispatcher.BreakerClosed {
 		return fmt.Errorf("the destination takes no events: %w", s.Sink.Err)
 	}
 	return nil

@@ -173,6 +173,9 @@ func (m *memory) Release(_ context.Context, returns []dispatcher.Return) ([]disp
 		if returns[i].Delay > 0 {
 			r.due = time.Now().Add(returns[i].Delay)
 		}
+		if returns[i].Error != "" && r.event.FaultSince.IsZero() {
+			r.event.FaultSince = time.Now()
+		}
 	}), nil
 }
 

@@ -59,25 +59,6 @@ func TestOutageWithResponsesKillsNoEvent(t *testing.T) {
 	}
 }
 
-// A stream whose every event makes the destination report a fault ends within its bound too: once an event is
-// a day old its attempts are spent.
-// CONTRACT: C-32
-func TestFaultsAloneEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := newMemory()
-		store.enqueue("orders", 100)
-		sink := &stubSink{deliver: func(context.Context, *dispatcher.Event) error { return errFault }}
-		began := time.Now()
-		_, stop := begin(t, store, sink, dispatcher.Config{})
-		<-time.After(faultFor - time.Minute)
-		if n := store.count("orders", "dead"); n > 0 {
-			t.Errorf("%d events are dead within a day", n)
-		}
-		passes(t, 33*time.Hour-time.Since(began), "all are dead", func() bool { return store.count("orders", "dead") == 100 })
-		stop()
-	})
-}
-
 // Neither does an incident kill events whose sink cannot know whose fault it is.
 // CONTRACT: C-32
 func TestDefaultsOutliveAnIncident(t *testing.T) {

@@ -39,18 +39,18 @@ func (d *Dispatcher) Resume() {
 func (f *flight) pause() []*row {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.paused = true
+	f.suspended = true
 	return f.emptyQueues()
 }
 
 func (f *flight) resume() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.paused = false
+	f.suspended = false
 }
 
 func (f *flight) isPaused() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.paused
+	return f.suspended
 }

@@ -26,11 +26,28 @@ func newWorker(t *testing.T) worker {
 	return worker{newRun(t.Context(), d)}
 }
 
+// topic is one that the worker knows from now on.
+func (w worker) topic(name string) *topic {
+	w.flight.mu.Lock()
+	defer w.flight.mu.Unlock()
+	t := w.flight.get(name)
+	t.inTurn = true
+	return t
+}
+
+// paused reports whether a topic is.
+func (w worker) paused(name string) bool {
+	t := w.topic(name)
+	w.flight.mu.Lock()
+	defer w.flight.mu.Unlock()
+	return w.flight.pausedSince(t)
+}
+
 // tries judges a delivery of an event of that age, which ends now.
 func (w worker) tries(topic string, age time.Duration, err, cut error) outcome {
 	now := time.Now()
 	e := &dispatcher.Event{ID: uuid.New(), Topic: topic, Attempt: 1}
-	results := w.judge(call{topic, now, 0, cut}, []*row{{event: e, age: age, claimedAt: now}}, []bool{true}, []error{err}, nil)
+	results := w.judge(call{w.topic(topic), now, 0, cut}, []*row{{event: e, age: age, claimedAt: now}}, []bool{true}, []error{err}, nil)
 	return results[0].outcome
 }
 
@@ -39,18 +56,23 @@ func (w worker) tries(topic string, age time.Duration, err, cut error) outcome {
 // CONTRACT: C-32
 func TestPartOfATopicIsUnreachable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHealth(slog.New(slog.DiscardHandler))
-		called := func(err error) {
-			rows := []*row{{event: &dispatcher.Event{ID: uuid.New(), Topic: "orders"}}}
-			h.called(call{"orders", time.Now(), 0, nil}, rows, []bool{true}, []error{err})
+		w := newWorker(t)
+		called := func(topic string, err error) flow {
+			rows := []*row{{event: &dispatcher.Event{ID: uuid.New(), Topic: topic}}}
+			_, flow := w.flight.called(call{w.topic(topic), time.Now(), 0, errLeaseLost}, rows, []bool{err != nil}, []error{err})
+			if err == nil {
+				_, flow = w.flight.called(call{w.topic(topic), time.Now(), 0, nil}, rows, []bool{true}, []error{nil})
+			}
+			return flow
 		}
 		gone := func(calls int) {
 			for range calls {
-				called(errUnreachable)
+				w.tries("orders", 0, errUnreachable, nil)
 				<-time.After(time.Millisecond)
 			}
 		}
-		delivering := func(topic string) bool { return recentlyDelivered(h.destination.lastDelivered(topic)) }
+		// delivering asks by a call that was cut, which says nothing of the destination.
+		delivering := func(topic string) bool { return called(topic, errUnreachable).delivering() }
 		for _, step := range []struct {
 			what string
 			do   func()
@@ -58,13 +80,13 @@ func TestPartOfATopicIsUnreachable(t *testing.T) {
 		}{
 			{"nothing is known", func() {}, false},
 			{"never delivered", func() { gone(1) }, false},
-			{"delivered", func() { called(nil) }, true},
+			{"delivered", func() { called("orders", nil) }, true},
 			{"that is 59 seconds ago", func() { <-time.After(59 * time.Second) }, true},
 			{"that is a minute ago", func() { <-time.After(time.Second) }, false},
-			{"delivered again", func() { called(nil) }, true},
+			{"delivered again", func() { called("orders", nil) }, true},
 			{"held", func() { gone(unreachableRun) }, false},
-			{"delivered by a half-open probe", func() { called(nil) }, true},
-			{"a probe failed", func() { h.probed(errUnreachable) }, true},
+			{"delivered by a half-open probe", func() { called("orders", nil) }, true},
+			{"a probe failed", func() { w.flight.probed(errUnreachable) }, true},
 		} {
 			if step.do(); delivering("orders") != step.want {
 				t.Errorf("%s: delivering is %t", step.what, !step.want)
@@ -99,7 +121,6 @@ func TestPostponedEventWaitsAQuarterOfItsAge(t *testing.T) {
 		{"a fault after the last delivery", "orders", 8 * time.Second, errFault, nil, release, 2 * time.Second},
 		{"a fault while nothing is delivered", "payments", 8 * time.Second, errFault, nil, release, 2 * time.Second},
 		{"a fault with a Retry-After", "payments", time.Second, dispatcher.RetryAfter(time.Minute, errFault), nil, release, time.Minute},
-		{"a fault for a day", "payments", faultFor, errFault, nil, nack, 30 * time.Minute},
 		{"a fault of a call that was cut", "payments", time.Hour, errFault, context.Canceled, nack, 30 * time.Minute},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -131,11 +152,11 @@ func TestUnreachableTopicIsPausedByEveryWorker(t *testing.T) {
 		down, tries := time.Now(), 0
 		for held := 0; held < len(workers); tries++ {
 			w := workers[tries%len(workers)]
-			if w.health.topicPaused("orders") {
+			if w.paused("orders") {
 				continue
 			}
 			out := w.tries("orders", time.Hour, errUnreachable, nil)
-			if w.health.topicPaused("orders") {
+			if w.paused("orders") {
 				held++
 			}
 			<-time.After(max(out.failure.Delay, each))

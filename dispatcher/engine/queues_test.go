@@ -2,12 +2,14 @@ package engine
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
+
+// allotted is how much of a topic a claim may take.
+func allotted(f *flight, topic string) allotment { return f.get(topic).allot(f.load(time.Now())) }
 
 // beginAll begins deliveries of one row until there are none, and returns how many each topic has.
 func beginAll(f *flight, running map[string][]*delivery) {
@@ -16,7 +18,7 @@ func beginAll(f *flight, running map[string][]*delivery) {
 		if d == nil {
 			return
 		}
-		running[d.queue.topic] = append(running[d.queue.topic], d)
+		running[d.topic.name] = append(running[d.topic.name], d)
 	}
 }
 
@@ -34,7 +36,7 @@ func TestLastCallsAreForOthers(t *testing.T) {
 		if beginAll(f, running); len(running["b"]) != min(1, concurrency-want) {
 			t.Errorf("with %d calls another topic takes %d", concurrency, len(running["b"]))
 		}
-		f.setAlone(true)
+		f.listTopics([]string{"a"}, 0)
 		if beginAll(f, running); len(running["a"])+len(running["b"]) < concurrency {
 			t.Errorf("alone a topic takes %d of %d calls", len(running["a"]), concurrency)
 		}
@@ -77,34 +79,37 @@ func TestFewestRunningFirst(t *testing.T) {
 func TestSlowTopicCountsLittle(t *testing.T) {
 	woken := 0
 	f := testFlight(dispatcher.Config{Concurrency: 2, BatchSize: 100}, func() { woken++ })
+	f.listTopics([]string{"a", "b"}, 0)
 	room := func() bool { _, _, ok := f.room(); return ok }
 	f.add(claimOf("a", 150, 1), time.Now().Add(-longSupply/2), 0)
 	if room() {
 		t.Fatal("there is room for a claim while more than a batch waits")
 	}
-	for _, r := range f.queues["a"].rows {
+	for _, r := range f.get("a").queued {
 		r.claimedAt = r.claimedAt.Add(-longSupply)
 	}
-	held := map[string]int{"b": 5}
 	if !room() {
 		t.Fatal("rows that have waited for long keep the others from being claimed")
 	}
-	if all := f.limitSaturated(held); len(all) != 2 || all["a"] != 0 || all["b"] != 5 || len(held) != 1 {
-		t.Errorf("to be held are %v, want a and b", all)
+	if a := allotted(f, "a"); a.rows != 0 || a.by != bySlowness || allotted(f, "b").by != unlimited {
+		t.Errorf("a gets %+v, and b %+v", a, allotted(f, "b"))
 	}
-	for len(f.queues["a"].rows) >= f.lowShare() {
+	if shares := limits(f.shares(100, nil)); len(shares) != 1 || shares["b"] == 0 {
+		t.Errorf("the shares are %v, want only b's", shares)
+	}
+	for len(f.get("a").queued) >= f.lowShare() {
 		if woken != 0 {
 			t.Fatal("the loop was woken before the queue ran low")
 		}
 		f.written(taken(f, 1).rows)
 		f.running = 0
 	}
-	if woken != 1 || len(f.limitSaturated(nil)) != 0 {
-		t.Errorf("with the queue low the loop was woken %d times, and %v is held", woken, f.limitSaturated(nil))
+	if woken != 1 || allotted(f, "a").by != unlimited {
+		t.Errorf("with the queue low the loop was woken %d times, and a gets %+v", woken, allotted(f, "a"))
 	}
 	f.add(claimOf("a", 150, 1), time.Now(), 0)
-	f.setAlone(true)
-	if room() || len(f.limitSaturated(nil)) != 0 {
+	f.turn = f.turn[:1]
+	if room() || allotted(f, "a").by != unlimited {
 		t.Error("a topic that is alone is held, or claimed from without end")
 	}
 }
@@ -131,24 +136,20 @@ func TestTopicLeavesRoom(t *testing.T) {
 		t.Errorf("a claim may take %d bytes, want half of them", bytes)
 	}
 	f.add(claimOf("large", 5, 100*rowBytes), time.Now(), 0)
-	if held := f.limitSaturated(nil); len(held) != 0 {
-		t.Errorf("with half of the bytes %v is held", held)
+	if a := allotted(f, "large"); a.by != unlimited {
+		t.Errorf("with half of the bytes it gets %+v", a)
 	}
 	f.add(claimOf("large", 1, 100*rowBytes), time.Now(), 0)
 	f.add(claimOf("many", 13, 1), time.Now(), 0)
-	if held := f.limitSaturated(nil); len(held) != 1 || held["large"] != 0 {
-		t.Errorf("%v is held, want the topic with most of the bytes", held)
+	if large, many := allotted(f, "large"), allotted(f, "many"); large.by != byBytes || many.by != unlimited {
+		t.Errorf("the topic with most of the bytes gets %+v, the one with many rows %+v", large, many)
 	}
 	f.add(claimOf("many", 1, 1), time.Now(), 0)
-	var topics []string
-	for topic := range f.limitSaturated(nil) {
-		topics = append(topics, topic)
-	}
-	if slices.Sort(topics); !slices.Equal(topics, []string{"large", "many"}) {
-		t.Errorf("%v are held, want also the one with most of the rows", topics)
+	if many := allotted(f, "many"); many.by != byRows {
+		t.Errorf("the one with most of the rows gets %+v", many)
 	}
 	f.unqueue()
-	if len(f.queues) != 0 {
-		t.Errorf("%d topics are remembered without a row", len(f.queues))
+	if len(f.byName) != 0 {
+		t.Errorf("%d topics are remembered without a row", len(f.byName))
 	}
 }

@@ -36,8 +36,6 @@ type run struct {
 	log       *slog.Logger
 	sinkBatch int
 	pace      pace
-	topics    topics
-	doubtful  doubtful
 	flight    *flight
 	completer *completer
 	faults    faults
@@ -57,8 +55,6 @@ func newRun(base context.Context, d *Dispatcher) *run {
 		Dispatcher: d,
 		log:        d.cfg.Logger,
 		sinkBatch:  d.sink.BatchSize(),
-		topics:     newTopics(d.cfg.Topics),
-		doubtful:   doubtful{},
 		stopKeep:   make(chan struct{}),
 		stopping:   make(chan struct{}),
 	}
@@ -135,10 +131,8 @@ func (r *run) probe() {
 		ctx, cancel := context.WithTimeout(r.calls, probeTimeout)
 		err := r.sink.Probe(ctx)
 		cancel()
-		if r.calls.Err() != nil {
-			r.health.probeCut()
-		} else if r.health.probed(err) {
-			r.releaseQueue()
+		if r.calls.Err() == nil {
+			r.completer.release(r.flight.probed(err))
 		}
 		r.changed()
 	})
@@ -150,12 +144,6 @@ func (r *run) awaitProbe() {
 	go func() { r.probing.Wait(); close(done) }()
 	within(abandonAfter, done)
 }
-
-// releaseQueue gives back the rows whose delivery has not begun.
-func (r *run) releaseQueue() { r.completer.release(r.flight.unqueue()) }
-
-// releaseTopic gives back those of one topic.
-func (r *run) releaseTopic(topic string) { r.completer.release(r.flight.unqueueTopic(topic)) }
 
 // storeCall gives a call of the store its time limit.
 func storeCall(ctx context.Context, do func(context.Context) error) error {
@@ -189,7 +177,7 @@ func pause(d time.Duration, wake, stop <-chan struct{}) (woken bool) {
 	return true
 }
 
-// signal leaves a word in a channel of one place, unless there is one already.
+// notify leaves a word in a channel of one place, unless there is one already.
 func notify(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:

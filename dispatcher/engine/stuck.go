@@ -13,14 +13,14 @@ var errOverdue = errors.New("the delivery took longer than deliveryTimeout")
 
 // abandoned is a delivery that the engine no longer waits for, and those of its rows that are still ours.
 type abandoned struct {
-	topic string
+	topic *topic
 	rows  []*row
 	began time.Time
 }
 
 // abandon gives up on a delivery. Rows that wait behind its rows in their keys must be released.
 func (f *flight) abandon(d *delivery) (a abandoned, behind []*row) {
-	a = abandoned{topic: d.queue.topic, began: d.began}
+	a = abandoned{topic: d.topic, began: d.began}
 	for _, r := range d.rows {
 		if r.lost || r.place == 0 {
 			continue
@@ -64,6 +64,7 @@ func (f *flight) cutOverdue(now time.Time, limit time.Duration) (stuck []abandon
 			for _, r := range d.rows {
 				d.pinned += r.bytes
 			}
+			d.topic.bytes += d.pinned
 			f.bytes += d.pinned
 			a, rows := f.abandon(d)
 			stuck, behind = append(stuck, a), append(behind, rows...)
@@ -72,19 +73,21 @@ func (f *flight) cutOverdue(now time.Time, limit time.Duration) (stuck []abandon
 	return stuck, behind
 }
 
-// stuckCalls lists the calls that are stuck, the longest first, and returns their number.
-func (f *flight) stuckCalls() (calls []dispatcher.StuckCall, n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+// stuckCalls sets the calls that are stuck, the longest first, and whether they leave no room.
+func (f *flight) stuckCalls(s *dispatcher.Snapshot) {
+	var pinned int64
 	for d := range f.active {
 		if d.stuck {
-			calls = append(calls, dispatcher.StuckCall{Topic: d.queue.topic, EventID: d.rows[0].event.ID, Events: len(d.rows), Since: d.began})
+			s.Stuck = append(s.Stuck, dispatcher.StuckCall{Topic: d.topic.name, EventID: d.rows[0].event.ID, Events: len(d.rows), Since: d.began})
+			pinned += d.pinned
 		}
 	}
-	slices.SortFunc(calls, func(a, b dispatcher.StuckCall) int {
+	slices.SortFunc(s.Stuck, func(a, b dispatcher.StuckCall) int {
 		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Topic, b.Topic))
 	})
-	return calls[:min(len(calls), dispatcher.StuckListed)], len(calls)
+	s.StuckCalls = len(s.Stuck)
+	s.NoRoom = pinned >= f.maxBytes || f.alone() && pinned >= f.maxBytes-f.spare()
+	s.Stuck = s.Stuck[:min(len(s.Stuck), dispatcher.StuckListed)]
 }
 
 // leaveStuck cuts deliveries that are overdue, and writes the rows of those that are stuck back as failed.
@@ -93,7 +96,7 @@ func (r *run) leaveStuck(now time.Time) {
 	r.completer.release(behind)
 	for _, d := range stuck {
 		r.log.Error("a call of the sink does not return; its events are tried again, and it keeps a place of concurrency until it returns",
-			"topic", d.topic, "event", d.rows[0].event.ID, "events", len(d.rows), "running", now.Sub(d.began))
+			"topic", d.topic.name, "event", d.rows[0].event.ID, "events", len(d.rows), "running", now.Sub(d.began))
 		r.leave(d, errOverdue, now.Sub(d.began))
 	}
 }

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"maps"
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -81,18 +80,15 @@ func (c *completer) sift(v verb, results, failed []result) (others []result) {
 	return others
 }
 
-// limit adds the topics of which suspects' outcomes wait to the limits of a claim: no more of them is claimed.
-func (c *completer) limit(limits map[string]int) map[string]int {
-	turn := c.turn()
-	if len(turn) == 0 {
-		return limits
+// unwrittenTopics are those of which suspects' outcomes wait: no more of them is claimed.
+func (c *completer) unwrittenTopics() (names map[string]bool) {
+	for k := range c.turn() {
+		if names == nil {
+			names = map[string]bool{}
+		}
+		names[k.topic] = true
 	}
-	all := make(map[string]int, len(limits)+len(turn))
-	maps.Copy(all, limits)
-	for k := range turn {
-		all[k.topic] = 0
-	}
-	return all
+	return names
 }
 
 // turn returns the suspects whose outcomes wait, and forgets those that are none any more.

@@ -296,9 +296,8 @@ func TestSuspectsLimitClaims(t *testing.T) {
 	if others := c.sift(ack, results, results[:2]); len(others) != 1 || others[0].row.event.Topic != "well" {
 		t.Errorf("%d outcomes are not suspected, want the one of the other topic", len(others))
 	}
-	given := map[string]int{"paused": 3}
-	if got := c.limit(given); !maps.Equal(got, map[string]int{"paused": 3, "bad": 0}) || len(given) != 1 {
-		t.Errorf("the limits are %v, and those given %v", got, given)
+	if got := c.unwrittenTopics(); !maps.Equal(got, map[string]bool{"bad": true}) {
+		t.Errorf("the topics with outcomes that are not written are %v, want bad", got)
 	}
 }
 

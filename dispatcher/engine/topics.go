@@ -1,158 +1,186 @@
 package engine
 
 import (
-	"cmp"
+	"context"
+	"errors"
+	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// rememberFor is how long a listed topic is claimed from without being listed again. Most of the time a topic with
-// few events has none, and the next one must not wait for a listing.
-const rememberFor = time.Minute
+const (
+	// rememberFor is how long a topic is claimed from after it was listed last or had rows. Most of the time a topic
+	// with few events has none, and the next one must not wait for a listing.
+	rememberFor = time.Minute
+	// listShare bounds the time that listing topics takes: one part in so many. A listing takes seconds while an old
+	// snapshot keeps vacuum from removing millions of delivered rows.
+	listShare = 20
+)
 
-// quietRows is how many rows of a claim are left to quiet topics, within an eighth and a half of it. Claims are small
-// while deliveries are slow. Then the busy topics do not need the rows, and the quiet ones should not wait for many
-// claims.
-const quietRows = 16
+// topic is what this process has of one topic of the outbox, and what it knows of it. How much of it may be claimed and
+// delivered now is in allot.go. Guarded by flight.mu.
+type topic struct {
+	name string
 
-// listShare bounds the time that listing topics takes: one part in so many. A listing takes seconds while an old
-// snapshot keeps vacuum from removing millions of delivered rows.
-const listShare = 20
+	// What is in flight.
+	queued  []*row    // their delivery may begin
+	running int       // calls of the sink
+	began   time.Time // the last of them
+	waking  bool      // a timer will wake a delivery for rows that gather
+	count   int       // rows that are queued, wait for others of their key, or are in delivery
+	bytes   int64     // of these rows, and those that stuck calls keep
+	slow    bool      // the first queued row has waited for longer than longSupply
 
-// topics decides how much of a claim each topic gets. A topic that had rows last time is busy. Every
-// claim has shares for the busy ones, which divide most of it, and for a few of the quiet ones in turn. A round has
-// every topic, in several claims when there are many. So a million rows of one topic delay no event of another for
-// longer than a round, and a hundred quiet topics leave the busy one its share.
-type topics struct {
-	fixed    bool // the configuration names them
-	names    []string
-	listedAt time.Time
-	took     time.Duration        // the last listing
-	seen     map[string]time.Time // when a listed topic had rows last
-	busy     map[string]int       // of each busy topic, the rows that it is expected to have now: twice what it had last
-	first    int                  // index of the busy topic that is first in the next claim
-	next     int                  // index of the topic that this round looks at next
-	left     int                  // topics that it has not looked at yet
+	// What its destination and its next event permit.
+	breaker
+	successes int    // of the destination, when the wait for the next half-open probe began
+	err       error  // the newest failure of the destination
+	gate      *gate  // nil while the type of the next event is admitted
+	doubt     *doubt // nil while the database takes its claims
+
+	// Its turn.
+	inTurn   bool      // it is claimed from
+	seenAt   time.Time // when it was listed last or had rows
+	expected int       // rows that the next claim may find: twice what the last one brought; 0 for a quiet topic
+	halfOpen bool      // the claim under way is a half-open probe
 }
 
-func newTopics(configured []string) topics {
-	return topics{fixed: len(configured) > 0, names: configured, seen: map[string]time.Time{}, busy: map[string]int{}}
+// topics are those that this process claims from or has rows of. Guarded by flight.mu.
+type topics struct {
+	destination
+	byName map[string]*topic
+
+	fixed    bool     // the configuration names them
+	turn     []*topic // those that are claimed from, by name
+	listedAt time.Time
+	took     time.Duration // the last listing
+	first    int           // index of the busy topic that is first in the next claim
+	next     int           // index of the topic that this round looks at next
+	left     int           // topics that this round has not looked at yet
+	full     []*topic      // those that this round passed over because they have their share in flight
+	passed   bool          // the last claim passed over others for a doubtful topic
+}
+
+func newTopics(log *slog.Logger, configured []string) topics {
+	ts := topics{destination: newDestination(log), byName: map[string]*topic{}, fixed: len(configured) > 0}
+	ts.listed(configured, time.Time{})
+	return ts
+}
+
+// alone reports whether there is only one topic. Until the topics are listed there may be more.
+func (ts *topics) alone() bool { return len(ts.turn) == 1 }
+
+// get returns a topic, which may be new.
+func (ts *topics) get(name string) *topic {
+	t := ts.byName[name]
+	if t == nil {
+		t = &topic{name: strings.Clone(name), breaker: newBreaker()}
+		ts.byName[t.name] = t
+	}
+	return t
 }
 
 // stale reports whether the topics are to be listed again.
-func (t *topics) stale(now time.Time, after time.Duration) bool {
-	return !t.fixed && now.Sub(t.listedAt) >= max(after, listShare*t.took)
+func (ts *topics) stale(now time.Time, after time.Duration) bool {
+	return !ts.fixed && now.Sub(ts.listedAt) >= max(after, listShare*ts.took)
 }
 
 // listed notes the topics that have rows. A change begins a new round.
-func (t *topics) listed(found []string, now time.Time) {
-	t.listedAt = now
-	for _, topic := range found {
-		t.seen[topic] = now
+func (ts *topics) listed(found []string, now time.Time) {
+	ts.listedAt = now
+	for _, name := range found {
+		t := ts.get(name)
+		t.inTurn, t.seenAt = true, now
 	}
-	maps.DeleteFunc(t.seen, func(_ string, at time.Time) bool { return now.Sub(at) > max(rememberFor, 2*listShare*t.took) })
-	if names := slices.Sorted(maps.Keys(t.seen)); !slices.Equal(t.names, names) {
-		t.names, t.first, t.next, t.left = names, 0, 0, 0
-		maps.DeleteFunc(t.busy, func(topic string, _ int) bool { _, known := t.seen[topic]; return !known })
-	}
-}
-
-// shares divides a claim of n rows among the topics whose turn it is, within their limits.
-func (t *topics) shares(n int, limits map[string]int) []dispatcher.Share {
-	if len(t.names) == 0 {
-		return nil
-	}
-	if t.left == 0 {
-		t.left = len(t.names)
-	}
-	forQuiet := n
-	var shares []dispatcher.Share
-	if len(t.busy) > 0 && n > 1 {
-		forQuiet = max(n/8, min(n/2, quietRows))
-		shares = t.takeBusy(n-forQuiet, limits)
-	}
-	busy := len(shares)
-	shares = t.takeTurns(shares, forQuiet, n > 1, limits)
-	quiet := len(shares) - busy
-	switch {
-	case busy == 0:
-		forQuiet = n
-	case quiet == 0:
-		forQuiet = 0
-	}
-	t.divide(shares[:busy], n-forQuiet)
-	t.divide(shares[busy:], forQuiet)
-	for i, share := range shares {
-		if rows, is := limits[share.Topic]; is {
-			shares[i].Limit = min(share.Limit, rows)
-		}
-	}
-	return shares
-}
-
-// takeBusy takes up to n of the busy topics. The first is another one each time, since it gets the odd
-// rows and, when bytes are short, the bytes.
-func (t *topics) takeBusy(n int, limits map[string]int) (shares []dispatcher.Share) {
-	passed := 0
-	for ; passed < len(t.names) && len(shares) < n; passed++ {
-		topic := t.names[(t.first+passed)%len(t.names)]
-		if rows, is := limits[topic]; t.busy[topic] > 0 && (!is || rows > 0) {
-			shares = append(shares, dispatcher.Share{Topic: topic})
-		}
-	}
-	t.first = (t.first + max(1, passed%len(t.names))) % len(t.names)
-	return shares
-}
-
-// takeTurns adds up to n of the topics that this round has not looked at, without the busy ones unless
-// they have no shares of their own.
-func (t *topics) takeTurns(shares []dispatcher.Share, n int, exceptBusy bool, limits map[string]int) []dispatcher.Share {
-	passed := 0
-	for taken := 0; passed < t.left && taken < n; passed++ {
-		topic := t.names[(t.next+passed)%len(t.names)]
-		if rows, is := limits[topic]; is && rows == 0 || exceptBusy && t.busy[topic] > 0 {
-			continue
-		}
-		shares = append(shares, dispatcher.Share{Topic: topic})
-		taken++
-	}
-	t.left -= passed
-	t.next = (t.next + max(1, passed%len(t.names))) % len(t.names)
-	return shares
-}
-
-// divide gives n rows to the shares: none gets less than an equal part while another gets more than its topic is
-// expected to have.
-func (t *topics) divide(shares []dispatcher.Share, n int) {
-	slices.SortStableFunc(shares, func(a, b dispatcher.Share) int { return cmp.Compare(t.busy[a.Topic], t.busy[b.Topic]) })
-	for i := range shares {
-		left := len(shares) - i
-		part := (n + left - 1) / left
-		if expected := t.busy[shares[i].Topic]; expected > 0 && left > 1 {
-			part = min(part, expected)
-		}
-		shares[i].Limit = part
-		n -= part
-	}
-}
-
-// claimed notes how many rows of each topic a claim brought. more says to claim again at once: a
-// share was filled, or the round has not looked at every topic yet.
-func (t *topics) claimed(shares []dispatcher.Share, byTopic map[string]int, now time.Time) (more bool) {
-	for _, s := range shares {
-		n := byTopic[s.Topic]
-		if n > 0 && !t.fixed {
-			t.seen[s.Topic] = now
-		}
-		if n > 0 {
-			t.busy[s.Topic] = 2 * n
+	var turn []*topic
+	for _, t := range ts.byName {
+		if t.inTurn = t.inTurn && now.Sub(t.seenAt) <= max(rememberFor, 2*listShare*ts.took); t.inTurn {
+			turn = append(turn, t)
 		} else {
-			delete(t.busy, s.Topic)
+			ts.forgetIdle(t)
 		}
-		more = more || n >= s.Limit
 	}
-	return more || t.left > 0
+	slices.SortFunc(turn, func(a, b *topic) int { return strings.Compare(a.name, b.name) })
+	if !slices.Equal(ts.turn, turn) {
+		ts.turn, ts.first, ts.next, ts.left = turn, 0, 0, 0
+	}
+}
+
+// forgetIdle forgets a topic that is not claimed from and has nothing in flight, with what was known of its
+// destination.
+func (ts *topics) forgetIdle(t *topic) {
+	if t.inTurn || t.count > 0 || t.running > 0 {
+		return
+	}
+	delete(ts.byName, t.name)
+	delete(ts.gated, t.name)
+	if ts.paused[t.name] != nil {
+		delete(ts.paused, t.name)
+		ts.review(nil)
+	}
+}
+
+// claimed notes how many rows of each topic a claim brought, and the types of events that are not admitted, of those
+// topics that have one. more says to claim again at once: a share was filled, or the round has not looked at every
+// topic yet.
+func (ts *topics) claimed(shares []dispatcher.Share, byTopic map[string]int, stops map[string]string, now time.Time) (more bool) {
+	more = ts.passed || ts.left > 0
+	for _, share := range shares {
+		t, n := ts.get(share.Topic), byTopic[share.Topic]
+		if n > 0 && !ts.fixed {
+			t.seenAt = now
+		}
+		t.expected, t.doubt = 2*n, nil
+		more = more || n >= share.Limit
+		if t.halfOpen {
+			t.halfOpen = false
+			ts.halfOpenBegan(t, n, now)
+		}
+		eventType, stopped := stops[share.Topic]
+		ts.checked(t, n, eventType, stopped, now)
+	}
+	return more
+}
+
+// doubt is of a topic whose claims the database refuses or takes too long over, while there are others. It is claimed
+// alone until that succeeds, and after a failure less and less often, so that it delays the others for one statement
+// in a minute at most (CONTRACT C-33).
+type doubt struct {
+	next time.Time // when it is claimed alone
+	wait ramp
+}
+
+// claimFailed notes that a claim failed. It returns an error that says something of the database: a refusal and the
+// server's own timeout are of the rows.
+func (ts *topics) claimFailed(shares []dispatcher.Share, err error, now time.Time) error {
+	if ts.alone() || !isOdd(err) {
+		return err
+	}
+	for _, share := range shares {
+		switch t := ts.get(share.Topic); {
+		case t.doubt == nil:
+			t.doubt = &doubt{wait: ramp{time.Second, time.Minute, 0}}
+		case len(shares) == 1:
+			t.doubt.next = now.Add(t.doubt.wait.next(rand.Float64))
+		}
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return nil
+}
+
+// byName returns the topics of a map, by name.
+func byName(of map[string]*topic) []*topic {
+	names := slices.Sorted(maps.Keys(of))
+	all := make([]*topic, len(names))
+	for i, name := range names {
+		all[i] = of[name]
+	}
+	return all
 }

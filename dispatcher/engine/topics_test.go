@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -16,6 +17,23 @@ func limits(shares []dispatcher.Share) map[string]int {
 		out[s.Topic] = s.Limit
 	}
 	return out
+}
+
+// free is the load of an idle process.
+var free = load{alone: true}
+
+func testTopics(configured ...string) *topics {
+	ts := newTopics(slog.New(slog.DiscardHandler), configured)
+	return &ts
+}
+
+// turnOf is the names of the topics that are claimed from.
+func turnOf(ts *topics) []string {
+	names := []string{}
+	for _, t := range ts.turn {
+		names = append(names, t.name)
+	}
+	return names
 }
 
 func TestSharesFavorBusyTopics(t *testing.T) {
@@ -39,12 +57,12 @@ func TestSharesFavorBusyTopics(t *testing.T) {
 		{"more topics than rows", []string{"a", "b", "c"}, []string{"a"}, 2, "map[a:1 b:1]"},
 		{"no topics", nil, nil, 100, "map[]"},
 	} {
-		ts := newTopics(nil)
+		ts := testTopics()
 		ts.listed(test.topics, time.Now())
 		for _, topic := range test.busy {
-			ts.busy[topic] = 1000
+			ts.get(topic).expected = 1000
 		}
-		got := limits(ts.shares(test.n, nil))
+		got := limits(ts.shares(test.n, free))
 		if fmt.Sprint(got) != test.want {
 			t.Errorf("%s: shares are %v, want %s", test.name, got, test.want)
 		}
@@ -60,11 +78,11 @@ func TestSharesLookAtEveryTopic(t *testing.T) {
 			names = append(names, fmt.Sprint("topic-", i))
 		}
 		for n := 1; n <= 30; n++ {
-			ts := newTopics(names)
+			ts := testTopics(names...)
 			for round := range 20 {
 				seen := map[string]bool{}
 				for more := true; more; more = ts.left > 0 {
-					shares, sum := ts.shares(n, nil), 0
+					shares, sum := ts.shares(n, free), 0
 					byTopic := map[string]int{}
 					for i, s := range shares {
 						seen[s.Topic] = true
@@ -79,7 +97,7 @@ func TestSharesLookAtEveryTopic(t *testing.T) {
 					if sum > n || (topics <= n && sum < n) {
 						t.Fatalf("%d topics, %d rows: the shares %v make %d", topics, n, shares, sum)
 					}
-					ts.claimed(shares, byTopic, time.Now())
+					ts.claimed(shares, byTopic, nil, time.Now())
 				}
 				if len(seen) != topics {
 					t.Fatalf("%d topics, %d rows: round %d looked at %d topics", topics, n, round, len(seen))
@@ -92,10 +110,10 @@ func TestSharesLookAtEveryTopic(t *testing.T) {
 // A topic with a million rows leaves others their share, and gets what they do not use.
 func TestSharesAreFair(t *testing.T) {
 	rows := map[string]int{"huge": 1_000_000, "small": 40, "rare": 1}
-	ts := newTopics([]string{"huge", "rare", "small"})
+	ts := testTopics("huge", "rare", "small")
 	claims, done := 0, map[string]int{}
 	for more := true; more && claims < 50; claims++ {
-		shares := ts.shares(100, nil)
+		shares := ts.shares(100, free)
 		byTopic := map[string]int{}
 		for _, s := range shares {
 			byTopic[s.Topic] = min(s.Limit, rows[s.Topic])
@@ -104,7 +122,7 @@ func TestSharesAreFair(t *testing.T) {
 				done[s.Topic] = claims + 1
 			}
 		}
-		more = ts.claimed(shares, byTopic, time.Now())
+		more = ts.claimed(shares, byTopic, nil, time.Now())
 	}
 	if done["rare"] != 1 || done["small"] > 2 {
 		t.Errorf("the small topics were done after claims %v, want 1 and at most 2", done)
@@ -115,28 +133,28 @@ func TestSharesAreFair(t *testing.T) {
 }
 
 func TestTopicsMoreAtOnce(t *testing.T) {
-	ts := newTopics([]string{"a", "b", "c"})
-	shares := ts.shares(2, nil)
-	if !ts.claimed(shares, nil, time.Now()) {
+	ts := testTopics("a", "b", "c")
+	shares := ts.shares(2, free)
+	if !ts.claimed(shares, nil, nil, time.Now()) {
 		t.Error("the round has not looked at every topic, and the loop may rest")
 	}
-	shares = ts.shares(2, nil)
-	if ts.claimed(shares, nil, time.Now()) {
+	shares = ts.shares(2, free)
+	if ts.claimed(shares, nil, nil, time.Now()) {
 		t.Error("a round without rows does not let the loop rest")
 	}
-	shares = ts.shares(100, nil)
-	if !ts.claimed(shares, limits(shares), time.Now()) {
+	shares = ts.shares(100, free)
+	if !ts.claimed(shares, limits(shares), nil, time.Now()) {
 		t.Error("a filled share does not make the loop claim at once")
 	}
-	shares = ts.shares(100, nil)
-	if ts.claimed(shares, map[string]int{"a": 1}, time.Now()) {
+	shares = ts.shares(100, free)
+	if ts.claimed(shares, map[string]int{"a": 1}, nil, time.Now()) {
 		t.Error("a claim that nothing filled does not let the loop rest")
 	}
 }
 
 // A listed topic is remembered for a while after its last row: its next one does not wait for a listing.
 func TestTopicsAreRemembered(t *testing.T) {
-	ts, start := newTopics(nil), time.Now()
+	ts, start := testTopics(), time.Now()
 	ts.listed([]string{"a", "b"}, start)
 	for _, step := range []struct {
 		after time.Duration
@@ -144,17 +162,17 @@ func TestTopicsAreRemembered(t *testing.T) {
 		want  string
 	}{
 		{time.Second, func(now time.Time) { ts.listed(nil, now) }, "[a b]"},
-		{rememberFor, func(now time.Time) { ts.claimed(ts.shares(10, nil), map[string]int{"b": 1}, now) }, "[a b]"},
+		{rememberFor, func(now time.Time) { ts.claimed(ts.shares(10, free), map[string]int{"b": 1}, nil, now) }, "[a b]"},
 		{rememberFor + time.Second, func(now time.Time) { ts.listed([]string{"c"}, now) }, "[b c]"},
 		{2*rememberFor + time.Second, func(now time.Time) { ts.listed(nil, now) }, "[c]"},
 		{3 * rememberFor, func(now time.Time) { ts.listed(nil, now) }, "[]"},
 	} {
 		now := start.Add(step.after)
-		if step.do(now); fmt.Sprint(ts.names) != step.want {
-			t.Errorf("after %v the topics are %v, want %s", step.after, ts.names, step.want)
+		if step.do(now); fmt.Sprint(turnOf(ts)) != step.want {
+			t.Errorf("after %v the topics are %v, want %s", step.after, turnOf(ts), step.want)
 		}
-		if len(ts.shares(10, nil)) != len(ts.names) {
-			t.Errorf("after %v the shares are not those of %v", step.after, ts.names)
+		if len(ts.shares(10, free)) != len(ts.turn) {
+			t.Errorf("after %v the shares are not those of %v", step.after, turnOf(ts))
 		}
 	}
 }
@@ -163,19 +181,31 @@ func TestTopicsAreRemembered(t *testing.T) {
 //
 // CONTRACT: C-32
 func TestSharesOfPausedTopics(t *testing.T) {
-	ts := newTopics([]string{"a", "b", "c"})
+	ts := testTopics("a", "b", "c")
+	now := time.Now()
+	l := load{now: now, alone: true, successes: 1}
+	pause := func(topic string, until time.Time) {
+		t := ts.get(topic)
+		t.state, t.next = dispatcher.BreakerRefusing, until
+		t.refusing.failures = 1
+	}
+	pause("b", now.Add(time.Second))
 	for range 5 {
-		shares := ts.shares(100, map[string]int{"b": 0})
+		shares := ts.shares(100, l)
 		if got := fmt.Sprint(limits(shares)); got != "map[a:50 c:50]" {
 			t.Fatalf("shares are %s", got)
 		}
-		ts.claimed(shares, nil, time.Now())
+		ts.claimed(shares, nil, nil, now)
 	}
-	shares := ts.shares(100, map[string]int{"b": 5, "c": 0})
+	pause("b", now)
+	pause("c", now.Add(time.Second))
+	shares := ts.shares(100, l)
 	if got := fmt.Sprint(limits(shares)); got != "map[a:50 b:5]" {
 		t.Errorf("shares with a half-open probe are %s", got)
 	}
-	if shares := ts.shares(100, map[string]int{"a": 0, "b": 0, "c": 0}); len(shares) != 0 || ts.left != 0 {
+	pause("a", now.Add(time.Second))
+	pause("b", now.Add(time.Second))
+	if shares := ts.shares(100, l); len(shares) != 0 || ts.left != 0 {
 		t.Errorf("all are held, and the shares are %v", shares)
 	}
 }
@@ -201,7 +231,7 @@ func TestTopicsWaitAlike(t *testing.T) {
 		if test.flood {
 			names = append(names, "flood")
 		}
-		ts, chance := newTopics(names), rand.New(rand.NewPCG(1, 2))
+		ts, chance := testTopics(names...), rand.New(rand.NewPCG(1, 2))
 		queues, waits, flood := map[string][]int{}, map[string][]int{}, 0
 		for claim := range claims {
 			for i, l := range load {
@@ -210,7 +240,7 @@ func TestTopicsWaitAlike(t *testing.T) {
 					queues[names[i]] = append(queues[names[i]], claim)
 				}
 			}
-			shares, byTopic := ts.shares(test.n, nil), map[string]int{}
+			shares, byTopic := ts.shares(test.n, free), map[string]int{}
 			for _, s := range shares {
 				if s.Topic == "flood" {
 					byTopic[s.Topic] = s.Limit
@@ -224,7 +254,7 @@ func TestTopicsWaitAlike(t *testing.T) {
 				}
 				queues[s.Topic] = queue[byTopic[s.Topic]:]
 			}
-			ts.claimed(shares, byTopic, time.Now())
+			ts.claimed(shares, byTopic, nil, time.Now())
 		}
 		var p99s []int
 		for topic := range waits {

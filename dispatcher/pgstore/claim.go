@@ -38,13 +38,6 @@ func (s *Store) claimDue(ctx context.Context, req dispatcher.ClaimRequest, markD
 	if req.Keys != nil {
 		return s.claimKeyed(ctx, req, markDead)
 	}
-	if req.Small {
-		if out, ok, err := s.claimSmall(ctx, req); err != nil {
-			return out, s.wrap("claim", err)
-		} else if ok {
-			return out, nil
-		}
-	}
 	var out dispatcher.Claimed
 	for {
 		found, err := s.claim(ctx, req, markDead)
@@ -58,28 +51,6 @@ func (s *Store) claimDue(ctx context.Context, req dispatcher.ClaimRequest, markD
 			return out, nil
 		}
 	}
-}
-
-// claimSmall is Claim after a wake-up, with a cheaper statement. It starts at the first floor of the topics, and is not
-// ok if some topic has none. It does not move the floors, since it does not return which rows it left alone.
-func (s *Store) claimSmall(ctx context.Context, req dispatcher.ClaimRequest) (out dispatcher.Claimed, ok bool, err error) {
-	topics, limits, maxBytes := claimArgs(req)
-	floor, ok := s.floors.first(topics)
-	if !ok {
-		return out, false, nil
-	}
-	total := int64(0)
-	for _, limit := range limits {
-		total += int64(limit)
-	}
-	args := []any{s.namespace, topics, floor, total, int32(req.MaxAttempts), maxBytes / max(1, total), pgUUID(s.worker), req.Lease}
-	f, err := s.fetch(ctx, req.Lease, s.sql.claimSmall, args, topics, limits)
-	if err != nil {
-		return out, false, err
-	}
-	f.sort()
-	f.split(&out)
-	return out, true, nil
 }
 
 // claimArgs returns the arguments of a claim that come from its request.

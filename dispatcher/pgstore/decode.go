@@ -47,7 +47,7 @@ func newDecoder(namespace string, topics []string) *decoder {
 }
 
 // columns are those of claim.sql, in its order. A statement may have more behind them.
-const columns = 20
+const columns = 21
 
 // record is a row of claim.sql: its fixed-width columns decoded, the others as bytes, nil for null.
 type record struct {
@@ -55,7 +55,7 @@ type record struct {
 	attempts, lease, seq                                       int64
 	maxAttempts, number                                        int64 // 0 for null
 	due                                                        int64 // as timeOf takes it
-	created                                                    time.Time
+	created, faultSince                                        time.Time
 	cut                                                        bool
 	tenant                                                     uuid.NullUUID
 	reason, topic, dedupe, partition, event, aggregate, aggrID []byte
@@ -102,7 +102,7 @@ func (d *decoder) event(r *record) (*dispatcher.Event, error) {
 		DedupeKey: string(r.dedupe), PartitionKey: string(r.partition), EventType: d.intern(r.event),
 		AggregateType: d.intern(r.aggregate), AggregateID: string(r.aggrID),
 		Payload: d.copy(r.payload), CreatedAt: r.created,
-		Attempt: int(r.attempts), LeaseNumber: r.lease, MaxAttempts: int(r.maxAttempts),
+		Attempt: int(r.attempts), LeaseNumber: r.lease, MaxAttempts: int(r.maxAttempts), FaultSince: r.faultSince,
 	}
 	var err error
 	if e.Headers, err = decodeHeaders(r.headers); err != nil {
@@ -154,7 +154,7 @@ func (r *record) reader(fields []pgconn.FieldDescription) func(pgx.Rows) error {
 	if len(fields) < columns {
 		return r.scan // which says so
 	}
-	for _, f := range append(fields[3:10:10], fields[1], fields[15], fields[19]) {
+	for _, f := range append(fields[3:10:10], fields[1], fields[15], fields[19], fields[20]) {
 		if f.Format != pgx.BinaryFormatCode {
 			return r.scan
 		}
@@ -173,7 +173,7 @@ func (r *record) parse(rows pgx.Rows) error {
 	r.due = int64(binary.BigEndian.Uint64(v[5]))
 	r.cut = len(v[6]) == 1 && v[6][0] != 0
 	r.seq, r.created = int64(binary.BigEndian.Uint64(v[7])), timeOf(int64(binary.BigEndian.Uint64(v[8])))
-	r.tenant, r.maxAttempts, r.number = uuid.NullUUID{}, 0, 0
+	r.tenant, r.maxAttempts, r.number, r.faultSince = uuid.NullUUID{}, 0, 0, time.Time{}
 	if len(v[9]) == 16 {
 		r.tenant = uuid.NullUUID{UUID: uuid.UUID(v[9]), Valid: true}
 	}
@@ -182,6 +182,9 @@ func (r *record) parse(rows pgx.Rows) error {
 	}
 	if len(v[19]) == 8 {
 		r.number = int64(binary.BigEndian.Uint64(v[19]))
+	}
+	if len(v[20]) == 8 {
+		r.faultSince = timeOf(int64(binary.BigEndian.Uint64(v[20])))
 	}
 	r.dedupe, r.partition, r.event, r.aggregate, r.aggrID = v[10], v[11], v[12], v[13], v[14]
 	r.retry, r.headers, r.payload = jsonOf(v[16]), jsonOf(v[17]), jsonOf(v[18])
@@ -211,14 +214,15 @@ func (r *record) scan(rows pgx.Rows) error {
 		tenant      pgtype.UUID
 		maxAttempts pgtype.Int2
 		number      pgtype.Int8
+		faultSince  pgtype.Timestamptz
 		due         time.Time
 	)
 	targets := make([]any, len(rows.FieldDescriptions())) // nil for those behind ours
 	copy(targets, []any{&r.reason, (*[16]byte)(&r.id), &r.topic, &r.attempts, &r.lease, &due, &cut, &r.seq, &r.created, &tenant,
 		&r.dedupe, &r.partition, &r.event, &r.aggregate, &r.aggrID,
-		&maxAttempts, &r.retry, &r.headers, &r.payload, &number})
+		&maxAttempts, &r.retry, &r.headers, &r.payload, &number, &faultSince})
 	err := rows.Scan(targets...)
-	r.due, r.maxAttempts, r.number = microsOf(due), int64(maxAttempts.Int16), number.Int64
+	r.due, r.maxAttempts, r.number, r.faultSince = microsOf(due), int64(maxAttempts.Int16), number.Int64, faultSince.Time
 	r.cut, r.tenant = cut.Bool, uuid.NullUUID{UUID: tenant.Bytes, Valid: tenant.Valid}
 	return err
 }

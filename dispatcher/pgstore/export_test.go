@@ -22,9 +22,6 @@ const Settings = relaxed
 // ClaimSQL is the claim statement of a store in schema "outbox".
 func ClaimSQL() string { return load("outbox").claim }
 
-// ClaimSmallSQL is its counterpart for a few rows.
-func ClaimSmallSQL() string { return load("outbox").claimSmall }
-
 // GroupsSQL is the statement that finds the groups of dead letters, of a store in schema "outbox".
 func GroupsSQL() string { return load("outbox").groups }
 

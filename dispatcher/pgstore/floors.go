@@ -94,22 +94,6 @@ func (f *floors) next(topics []string) starts {
 	return s
 }
 
-// first returns the time of the first floor of the topics, if they all have one.
-func (f *floors) first(topics []string) (at time.Time, ok bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, topic := range topics {
-		floor, ok := f.byTopic[topic]
-		if !ok {
-			return time.Time{}, false
-		}
-		if at.IsZero() || floor.at.Before(at) {
-			at = floor.at
-		}
-	}
-	return at, true
-}
-
 // lift makes the next claim of the topics start at the front, if that may be.
 func (f *floors) lift(shares []dispatcher.Share) bool {
 	f.mu.Lock()

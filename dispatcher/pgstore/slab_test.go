@@ -63,11 +63,11 @@ func TestClaimCountsHeaders(t *testing.T) {
 				select gen_random_uuid(), 'shop', 'orders', n::text, '{}', jsonb_build_object('h', `+value+`)
 				from generate_series(1, $1::integer) as n`, events, size)
 			store := o.Store("shop", uuid.New())
-			claim := func(keys *dispatcher.KeyOrder, few bool) int {
+			claim := func(keys *dispatcher.KeyOrder) int {
 				t.Helper()
 				claimed, err := store.Claim(t.Context(), dispatcher.ClaimRequest{
 					Shares: []dispatcher.Share{{Topic: "orders", Limit: events}}, Lease: time.Minute, MaxAttempts: 10,
-					MaxBytes: 5*size + 5000, Keys: keys, Small: few,
+					MaxBytes: 5*size + 5000, Keys: keys,
 				})
 				if err != nil {
 					t.Fatal(err)
@@ -77,14 +77,11 @@ func TestClaimCountsHeaders(t *testing.T) {
 				}
 				return len(claimed.Events)
 			}
-			if n := claim(nil, false); n != 5 {
+			if n := claim(nil); n != 5 {
 				t.Errorf("a claim had room for %d rows of %d bytes of headers in %d bytes, want 5", n, size, 5*size+5000)
 			}
-			if n := claim(nil, true); n != 0 { // it leaves large rows to an ordinary claim
-				t.Errorf("a claim of a few rows took %d large ones", n)
-			}
 			for range 3 { // dense is what a claim is when the one before it was full
-				if n := claim(&dispatcher.KeyOrder{PerKey: 3}, false); n != 5 {
+				if n := claim(&dispatcher.KeyOrder{PerKey: 3}); n != 5 {
 					t.Errorf("a claim in order had room for %d rows, want 5", n)
 				}
 			}

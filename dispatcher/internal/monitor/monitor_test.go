@@ -104,6 +104,10 @@ func TestReadyzNamesTheCause(t *testing.T) {
 		"one call stuck":        {func(s *dispatcher.Snapshot) { s.StuckCalls, s.Stuck = 1, make([]dispatcher.StuckCall, 1) }, "ok"},
 		"every call stuck": {func(s *dispatcher.Snapshot) { s.StuckCalls, s.Stuck = 16, make([]dispatcher.StuckCall, 16) },
 			"sink: CallsStuck: All 16 calls of the sink are stuck: they did not return when deliveryTimeout was over. Fix what they wait for, and restart the dispatcher."},
+		"stuck calls leave no room": {func(s *dispatcher.Snapshot) {
+			s.StuckCalls, s.Stuck, s.NoRoom = 3, make([]dispatcher.StuckCall, 3), true
+		},
+			"sink: CallsStuck: The events of 3 stuck calls of the sink leave no room in maxInFlightBytes, and nothing is claimed. Fix what the calls wait for, and restart the dispatcher."},
 		"stopping": {func(s *dispatcher.Snapshot) { s.Draining = true }, "stopping: no more rows are claimed"},
 	} {
 		wantCode := http.StatusServiceUnavailable

@@ -131,11 +131,16 @@ func source(l, outcomes dispatcher.LinkState) status.Link {
 	return link
 }
 
-// sinkLink is the destination. A sink whose calls are all stuck delivers nothing, whatever else it reports.
+// sinkLink is the destination. A sink whose calls are all stuck, or keep all the memory, delivers nothing, whatever else it
+// reports.
 func sinkLink(s dispatcher.Snapshot, concurrency int) status.Link {
 	if s.StuckCalls > 0 && s.StuckCalls >= concurrency {
 		return status.Link{State: status.Unreachable, Reason: status.CallsStuck, Since: s.Stuck[0].Since,
 			Message: fmt.Sprintf("All %d calls of the sink are stuck: they did not return when deliveryTimeout was over. Fix what they wait for, and restart the dispatcher.", s.StuckCalls)}
+	}
+	if s.NoRoom {
+		return status.Link{State: status.Unreachable, Reason: status.CallsStuck, Since: s.Stuck[0].Since,
+			Message: fmt.Sprintf("The events of %d stuck calls of the sink leave no room in maxInFlightBytes, and nothing is claimed. Fix what the calls wait for, and restart the dispatcher.", s.StuckCalls)}
 	}
 	return destination(s.Sink, s.Breaker)
 }

@@ -125,6 +125,7 @@ func exercise(t *testing.T, open func(t *testing.T) Outbox, deletes bool) {
 		{"Extend", extend},
 		{"Release", release},
 		{"Release/Delayed", releaseDelayed},
+		{"Release/Fault", releaseFault},
 		{"Claim/Unreadable", claimUnreadable},
 		{"Claim/OwnLimit", claimOwnLimit},
 		{"Fencing/LostLease", lostLease},

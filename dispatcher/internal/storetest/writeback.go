@@ -56,6 +56,35 @@ func ackDedupeKey(r rig) {
 	r.wantIDs("claimed with the same key", r.claim(r.store, 10, lease), second.ID)
 }
 
+// The first release with an error is remembered, through other releases and failures.
+// CONTRACT: C-32
+func releaseFault(r rig) {
+	r.enqueue(topic, 1)
+	claim := func() *dispatcher.Event { return r.claim(patient{r.store}, 1, lease)[0] }
+	release := func(e *dispatcher.Event, why string) {
+		lost, err := r.store.Release(r.Context(), []dispatcher.Return{{Lease: e.Lease(), Error: why}})
+		r.wantLost("release", lost, err)
+	}
+	e := claim()
+	release(e, "")
+	if e = claim(); !e.FaultSince.IsZero() {
+		r.Errorf("FaultSince is %v after a release without an error", e.FaultSince)
+	}
+	from := r.Now()
+	release(e, "503")
+	e = claim()
+	first := e.FaultSince
+	r.wantBetween("FaultSince", first, from, r.Now())
+	release(e, "502")
+	e = claim()
+	lost, err := r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: e.Lease(), Error: "400"}})
+	r.wantLost("nack", lost, err)
+	r.Due(e.ID)
+	if e = claim(); !e.FaultSince.Equal(first) {
+		r.Errorf("FaultSince is %v later, want that of the first fault, %v", e.FaultSince, first)
+	}
+}
+
 // A release gives the attempt back, whatever was sent. With a delay the row waits. One statement takes both.
 // CONTRACT: C-27, C-32
 func releaseDelayed(r rig) {

@@ -98,4 +98,4 @@ returning dead_reason, id, topic, attempts, lease, next_attempt_at, case when (s
     seq, created_at, tenant_id, dedupe_key, partition_key, event_type, aggregate_type, aggregate_id,
     max_attempts, retry, case when dead_reason is null and pg_column_size(headers) > 8 then headers end as headers,
     case when dead_reason is null then payload else failures -> -1 end as payload,
-    aggregate_sequence
+    aggregate_sequence, fault_since

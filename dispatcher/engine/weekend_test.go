@@ -1,0 +1,86 @@
+package engine
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+// A weekend of 503 makes no event dead, however old it was when the outage began. A topic whose every event makes the
+// destination report a fault ends once others are delivered.
+// CONTRACT: C-32
+func TestWeekendOfFaultsKillsNoEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const events, poison = 100, 20
+		store := newMemory()
+		store.enqueue("orders", events)
+		store.enqueue("poison", poison)
+		for i, r := range store.order {
+			if i%2 == 0 {
+				r.event.CreatedAt = r.event.CreatedAt.Add(-25 * time.Hour)
+			}
+		}
+		var back atomic.Bool
+		sink := &stubSink{batch: 100, deliver: func(_ context.Context, e *dispatcher.Event) error {
+			if back.Load() && e.Topic == "orders" {
+				return nil
+			}
+			return errFault
+		}}
+		_, stop := begin(t, store, sink, dispatcher.Config{})
+		<-time.After(72 * time.Hour)
+		if n := store.count("orders", "dead") + store.count("poison", "dead"); n > 0 {
+			t.Errorf("72 hours of 503 killed %d events", n)
+		}
+		back.Store(true)
+		took := passes(t, 15*time.Minute, "all events are delivered after the outage", func() bool {
+			return store.count("orders", "delivered") == events
+		})
+		t.Logf("all were delivered %v after the outage", took)
+		passes(t, 9*time.Hour, "the poison is dead", func() bool { return store.count("poison", "dead") == poison })
+		stop()
+	})
+}
+
+// While others are delivered, a topic of faults keeps its attempts for a day from its first fault; while nothing is
+// delivered, for a week.
+// CONTRACT: C-32
+func TestFaultsAloneEnd(t *testing.T) {
+	for name, test := range map[string]struct {
+		others bool
+		bound  time.Duration
+	}{"others are delivered": {true, faultFor}, "nothing is delivered": {false, outageFor}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := newMemory()
+				store.enqueue("faulty", 20)
+				for _, r := range store.order {
+					r.event.CreatedAt = r.event.CreatedAt.Add(-test.bound) // the age alone says nothing
+				}
+				sink := &stubSink{deliver: func(_ context.Context, e *dispatcher.Event) error {
+					if e.Topic == "others" {
+						return nil
+					}
+					return errFault
+				}}
+				began := time.Now()
+				_, stop := begin(t, store, sink, dispatcher.Config{})
+				for time.Since(began) < test.bound-time.Minute {
+					if test.others {
+						store.enqueue("others", 1)
+					}
+					<-time.After(time.Hour - time.Second)
+				}
+				if n := store.count("faulty", "dead"); n > 0 {
+					t.Errorf("%d events are dead within %v", n, test.bound)
+				}
+				passes(t, 10*time.Hour, "all are dead", func() bool { return store.count("faulty", "dead") == 20 })
+				stop()
+			})
+		})
+	}
+}
