@@ -10,7 +10,7 @@ create sequence outbox_leases as bigint;
 -- Columns that never change come first, the payload too. An UPDATE then writes only the tail of
 -- the row to the WAL: claim and ack together take half the bytes.
 --
--- key_hash and size_bytes are values that enqueue gives: the expressions of generated columns are compiled anew for each
+-- key_hash and size_bytes are values that enqueue gives: the expressions of generated columns are compiled again for each
 -- statement, which was half of a single insert. A trigger fills them in a row that comes by a plain INSERT, as at an
 -- adoption. What else a producer can get wrong is checked by enqueue, once. The one check that is here guards the
 -- states, which the engine and people change.

@@ -99,7 +99,7 @@ revoke all on function outbox_fence_raise from public;
 
 -- outbox_moved is for the owner, after the tables were copied to another server without their sequences, as logical
 -- replication copies them, before producers and dispatchers use it: it sets the three sequences above what the
--- tables hold. Where the server is of another major version, whose hashes may differ, it computes the keys' anew. It may run again,
+-- tables hold. Where the server is of another major version, whose hashes may differ, it computes the hashes again. It may run again,
 -- and while they use it.
 create function outbox_moved() returns void
 language plpgsql

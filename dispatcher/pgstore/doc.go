@@ -45,5 +45,5 @@
 // resolve or remove their dead letters in the same transaction, or their keys wait for ever.
 //
 // PostgreSQL promises the values of its hash functions within a major version only. After a move to another one the owner
-// runs outbox_moved, which computes the stored hashes anew: else waiting and new rows of a key do not see each other.
+// runs outbox_moved, which computes the stored hashes again: else waiting and new rows of a key do not see each other.
 package pgstore
