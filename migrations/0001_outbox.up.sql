@@ -203,6 +203,9 @@ create index outbox_dead_letters_event on outbox_dead_letters (event_id, id);
 -- Those that later events of their key may have to wait for.
 create index outbox_dead_letters_key on outbox_dead_letters (key_hash, seq) where resolution is null and key_hash is not null;
 
+-- Keys whose dead rows may have been replayed: claims in order look for earlier rows of these from the first one on.
+create index outbox_dead_letters_resolved on outbox_dead_letters (key_hash) where resolution is not null and key_hash is not null;
+
 -- One row per replay or discard of a set of dead letters. The set is fixed
 -- when it begins, and is in outbox_replay_items.
 create table outbox_replays (

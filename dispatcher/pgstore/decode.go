@@ -36,6 +36,7 @@ type decoder struct {
 	events    []dispatcher.Event // what is free of the slab
 	held      int                // bytes that the slab's events keep
 	bytes     []byte             // what is free of the slab of payloads
+	first     firstOfKeys        // nil for a statement without the column
 }
 
 func newDecoder(namespace string, topics []string) *decoder {
@@ -76,6 +77,9 @@ func (d *decoder) decode(rows pgx.Rows) (out []row, cut bool, err error) {
 		}
 		e, unreadable := d.event(&rec)
 		cut = rec.cut
+		if d.first != nil {
+			d.first.see(rows, rec.seq)
+		}
 		if len(out) == slabRows {
 			out = slices.Grow(out, max(0, d.limit-slabRows)) // a large claim: likely a full one
 		}

@@ -35,11 +35,15 @@
 // with namespace and topic. The aggregate's type is not in it: order 42 and customer 42 of one topic wait for
 // each other.
 //
-// Claims in order per key get dearer while something holds vacuum back, such as a long transaction, a slot or a
-// standby: for each row a claim reads the index entries of all rows of its key that were delivered meanwhile. With
-// 500 keys, claims of 500 rows took 11 ms of CPU without a held snapshot, and 60 to 70 ms when 50,000 rows were
-// delivered under one; the cost grows with the number of those rows. It ends with the next vacuum after the
-// snapshot is gone. [Store.OldestTransaction] reports its holder. Claims without order stay as they are.
+// While something holds vacuum back, such as a long transaction, a slot or a standby, the index of keys keeps an entry
+// of each row that was delivered meanwhile. A store remembers, of up to 1,000 keys, below which seq no row is live, and its
+// claims do not read what lies there: with 100 and 500 keys and 100,000 deliveries under a held snapshot a claim
+// reads 1.1 times the buffers of one on a fresh table. Such a frontier is a fact, not a guess: it ends where a
+// transaction may still commit an earlier row, and is not used for a key with a resolved dead letter, whose row may
+// have been replayed, nor after a restart of the server. Where it does not reach, a claim reads all entries of the key:
+// the first four or so claims of a process, a claim while a producer keeps a transaction open, and keys beyond
+// the first 1,000. The cost ends with the next vacuum after the snapshot is gone. [Store.OldestTransaction] reports
+// its holder.
 //
 // With OnDead Block it is the open dead letter that blocks a key, not the dead row. Whoever removes dead rows must
 // resolve or remove their dead letters in the same transaction, or their keys wait for ever.

@@ -52,26 +52,12 @@ func Recall(store dispatcher.Store) {
 	}
 }
 
-// NoPass keeps the store's next claim from a step of a pass, which it would make when the last one was long ago, and from
-// looking back, which it would do when a pass took several steps.
+// NoPass keeps the store's next claim from a step of a pass, which it would make when the last one was long ago.
 func NoPass(store dispatcher.Store) {
 	for _, p := range store.(*Store).keyed.byTopic {
-		p.passing, p.long, p.nextPass = false, false, time.Now().Add(time.Hour)
+		p.passing, p.nextPass = false, time.Now().Add(time.Hour)
 	}
 }
-
-// LookBack has the store's next claim look back, as it does while passes take several steps.
-func LookBack(store dispatcher.Store) {
-	for _, p := range store.(*Store).keyed.byTopic {
-		p.long, p.nextBack = true, time.Time{}
-	}
-}
-
-// ReturnedSQL is the statement that finds keys whose rows came back, of a store in schema "outbox".
-func ReturnedSQL() string { return load("outbox").returned }
-
-// ReturnedRows is how many rows it looks at from each end.
-const ReturnedRows = returnedRows
 
 // PastSQL and PastRowsSQL are the statements that read past rows, of a store in schema "outbox".
 func PastSQL() string     { return load("outbox").past }

@@ -20,15 +20,14 @@ const searchFor = 50 * time.Millisecond
 // claimKeyed is Claim in order per key (CONTRACT C-50). Why the order holds is said in
 // claim_keyed.sql; nothing in this file matters for it.
 func (s *Store) claimKeyed(ctx context.Context, req dispatcher.ClaimRequest, markDead bool) (out dispatcher.Claimed, err error) {
-	if err := s.lookBack(ctx, req); err != nil {
-		return out, s.wrap("claim", err)
-	}
 	for c := (claiming{began: time.Now()}); ; {
 		scan := s.keyed.next(req.Shares, req.Keys.PerKey, c, time.Now())
-		found, report, err := s.fetchKeyed(ctx, req.Lease, s.statements(req, scan, markDead), scan.topics)
+		known := s.frontier.known()
+		found, report, err := s.fetchKeyed(ctx, req.Lease, s.statements(req, scan, known, markDead), scan.topics)
 		if err != nil {
 			return out, s.wrap("claim", err)
 		}
+		s.frontier.add(known, report.first, found.rows)
 		found.sort()
 		if report.Followed {
 			sortKeys(found.rows)
@@ -51,12 +50,12 @@ type statement struct {
 
 // statements are those that look at it. Where ranges are dense, keys are read by one of their own: rows of
 // ranges cost a quarter more in one for both. It gets the same part of the bytes as of the rows.
-func (s *Store) statements(req dispatcher.ClaimRequest, l scan, markDead bool) (all []statement) {
+func (s *Store) statements(req dispatcher.ClaimRequest, l scan, known known, markDead bool) (all []statement) {
 	keyed := func(limits, rows []int32, maxBytes int64) statement {
 		return statement{s.sql.claimKeyed, []any{
 			s.namespace, l.topics, limits, l.times, l.ids, rows, int32(req.MaxAttempts), maxBytes,
 			pgUUID(s.worker), req.Lease, int32(req.Keys.PerKey), req.Keys.BlockOnDead,
-			l.keyRanges, l.keys, l.keyRows, l.steps, l.near, l.except, markDead,
+			l.keyRanges, l.keys, l.keyRows, l.steps, l.near, l.except, markDead, known.keys, known.floors, known.run,
 		}}
 	}
 	maxBytes := byteLimit(req)
@@ -69,7 +68,7 @@ func (s *Store) statements(req dispatcher.ClaimRequest, l scan, markDead bool) (
 	}
 	return append(all, statement{s.sql.claimDense, []any{
 		s.namespace, l.topics, l.limits, l.times, l.ids, int32(req.MaxAttempts), maxBytes,
-		pgUUID(s.worker), req.Lease, req.Keys.BlockOnDead, l.except, markDead,
+		pgUUID(s.worker), req.Lease, req.Keys.BlockOnDead, l.except, markDead, known.keys, known.floors, known.run,
 	}})
 }
 
@@ -109,6 +108,8 @@ type scanReport struct {
 	Followed bool          `json:"followed"` // of some key several rows were taken
 	Passed   []reportedKey `json:"passed"`
 	Recalled []reportedKey `json:"recalled"`
+
+	first firstOfKeys
 }
 
 // reportedKey is a key of the topic whose range has the number, from 1.
@@ -131,8 +132,12 @@ func (r *scanReport) add(next scanReport) {
 func (s *Store) fetchKeyed(ctx context.Context, lease time.Duration, statements []statement, topics []string) (f found, all scanReport, err error) {
 	d := newDecoder(s.namespace, topics)
 	err = s.send(ctx, func(batch *pgx.Batch) {
-		f, all = found{}, scanReport{}
+		f, all = found{}, scanReport{first: firstOfKeys{}}
+		d.first = all.first
 		batch.Queue(s.claims, frozenAfter(lease))
+		if s.frontier.due() {
+			batch.Queue(s.sql.writers).QueryRow(s.frontier.readWriters())
+		}
 		for _, st := range statements {
 			batch.Queue(st.sql, st.args...).Query(func(rows pgx.Rows) error {
 				more, cut, err := d.decode(rows)

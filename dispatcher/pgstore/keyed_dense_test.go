@@ -197,7 +197,7 @@ func TestDenseClaimReportsItsScan(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := tx.Exec(t.Context(), fmt.Sprintf(`execute dense ('shop', '{orders,none,others}', '{5,5,5}', '{0001-01-01,0001-01-01,0001-01-01}',
-			array_fill('00000000-0000-0000-0000-000000000000'::uuid, '{3}'), 10, 1000, '%s', '1 minute', true, '{}', true)`, worker)); err != nil {
+			array_fill('00000000-0000-0000-0000-000000000000'::uuid, '{3}'), 10, 1000, '%s', '1 minute', true, '{}', true, '{}', '{}', '')`, worker)); err != nil {
 		t.Fatal(err)
 	}
 	var same bool

@@ -19,8 +19,6 @@ import (
 //   - A pass scans from the front of the topic to the floor, and so finds what became free, or due, below the floor: rows
 //     of forgotten keys, retries, rows of lost leases. It is made in steps of bounded size, and all passes of a store share a budget
 //     of time (floors.go), so that they cost the claims little.
-//   - While passes take several steps, a look back finds keys whose rows were claimed before and came back
-//     (keyed_returned.go). They are read as remembered keys are, and before them.
 //   - The spread of a topic is how many rows a claim had to scan for each row that it took. It sets the size of the next
 //     scan and the statement: rows are locked as they are scanned where nearly all can be had (near, dense), and
 //     after the look at what comes before them otherwise (far).
@@ -87,10 +85,6 @@ type passage struct {
 	full     bool             // the last scan had as many rows as it covers
 	others   bool             // the last claim found enough rows of keys that were not remembered
 	keys     map[int64]recall // by key_hash
-	long     bool             // a pass takes several steps
-	nextBack time.Time        // when to look back
-	lastBack time.Duration    // the duration of the last look back
-	returned []int64          // keys that it found, by key_hash
 }
 
 // recall is a remembered key: a scan met a row of it that was blocked.
@@ -120,7 +114,7 @@ func (k *keyed) next(shares []dispatcher.Share, perKey int, c claiming, now time
 			k.byTopic[share.Topic] = p
 		}
 		limit := share.Limit
-		if turn || !p.others || len(p.returned) > 0 {
+		if turn || !p.others {
 			limit -= l.recall(p, i, limit, perKey)
 		}
 		from, step := p.from(affordable, now)
@@ -164,19 +158,17 @@ func (l *scan) leaveOut(p *passage) {
 	}
 }
 
-// recall adds the topic's keys whose rows came back, or else the remembered keys that are to be read now, for up
-// to half of its rows, or these for a small part while there are enough others. It returns how many rows they may take.
+// recall adds the topic's remembered keys that are to be read now, for up to half of its rows, or for a small part while
+// there are enough others. It returns how many rows they may take.
 func (l *scan) recall(p *passage, share, limit, perKey int) (rows int) {
 	most := limit / 2
-	due := p.takeReturned(most)
-	if len(due) == 0 && p.others {
+	if p.others {
 		most = min(most, max(1, limit/recallPart))
 	}
-	if len(due) == 0 {
-		for hash, r := range p.keys {
-			if len(due) < most && !r.at.After(l.at) {
-				due = append(due, hash)
-			}
+	var due []int64
+	for hash, r := range p.keys {
+		if len(due) < most && !r.at.After(l.at) {
+			due = append(due, hash)
 		}
 	}
 	if len(due) == 0 {
@@ -273,9 +265,9 @@ func (p *passage) reached(s stretch, affordable bool, began, now time.Time) {
 	case !s.step:
 		p.floor = s.end
 	case !s.last && s.end.compare(p.until) < 0:
-		p.pass, p.long = s.end, true
+		p.pass = s.end
 	default:
-		p.passing, p.long = false, p.pass != position{}
+		p.passing = false
 		if s.last || s.end.compare(p.floor) >= 0 {
 			p.floor, p.passed = s.end, p.since
 		}
@@ -294,7 +286,7 @@ func (p *passage) reached(s stretch, affordable bool, began, now time.Time) {
 // missed records that the first row of a remembered key was not free.
 func (p *passage) missed(hash int64, now time.Time) {
 	r, ok := p.keys[hash]
-	if !ok { // a key whose rows came back
+	if !ok { // another claim got it
 		return
 	}
 	r.wait *= 2

@@ -13,9 +13,6 @@ import (
 
 func newKeyed() *keyed { return &keyed{byTopic: map[string]*passage{}} }
 
-// lookBackTakes is what a look back at 10,000 rows takes on a server that has nothing else to do.
-const lookBackTakes = 5 * time.Millisecond
-
 // reach is what a statement reports of its first range.
 func reach(at time.Time) (t scanReport) {
 	t.Reached = append(t.Reached, struct {
@@ -29,7 +26,7 @@ func reach(at time.Time) (t scanReport) {
 
 // However fast the floor advances, and however many rows wait below it, the front is looked at again soon:
 // the rows of a worker that was killed may be there. But no more of the time is spent on that than passes
-// may have. Half of the rows are of one key here. Looks back share that time, and continue meanwhile.
+// may have. Half of the rows are of one key here.
 func TestPassesEnd(t *testing.T) {
 	t.Parallel()
 	k := newKeyed()
@@ -37,14 +34,7 @@ func TestPassesEnd(t *testing.T) {
 	now := front
 	shares := []dispatcher.Share{{Topic: "orders", Limit: 500}}
 	looked, longest, inSteps := now, time.Duration(0), time.Duration(0)
-	back, longestBack := now, time.Duration(0)
 	for now.Sub(front) < 10*time.Second {
-		if topics, _ := k.toLookBack(shares, now); len(topics) > 0 {
-			longestBack, back = max(longestBack, now.Sub(back)), now
-			now = now.Add(lookBackTakes)
-			inSteps += lookBackTakes
-			k.lookedBack(topics, make([][]int64, 1), back, now)
-		}
 		l := k.next(shares, 100, claiming{}, now)
 		from := l.times[0]
 		if from.IsZero() {
@@ -63,16 +53,12 @@ func TestPassesEnd(t *testing.T) {
 		now = now.Add(took)
 		k.update(l, reach(reached), f, now)
 	}
-	longestBack = max(longestBack, now.Sub(back))
-	t.Logf("at most %v between two looks at the front, and %v between two looks back; %v of 10 s in both", longest, longestBack, inSteps)
-	if longestBack > 2*returnedEvery {
-		t.Errorf("no claim looked back for %v, want at most %v", longestBack, 2*returnedEvery)
-	}
+	t.Logf("at most %v between two looks at the front; %v of 10 s in steps", longest, inSteps)
 	if longest > 5*time.Second {
 		t.Errorf("the front was not looked at for %v, want at most 5 s", longest)
 	}
 	if inSteps > 10*time.Second/passShare {
-		t.Errorf("steps and looks back took %v of 10 s, want at most one part in %d", inSteps, passShare)
+		t.Errorf("steps took %v of 10 s, want at most one part in %d", inSteps, passShare)
 	}
 }
 
@@ -192,7 +178,7 @@ func TestClaimsAreDenseAfterAFullOne(t *testing.T) {
 		}
 		store := &Store{sql: queries{claimKeyed: "keyed", claimDense: "dense"}}
 		var got []string
-		for _, st := range store.statements(dispatcher.ClaimRequest{Keys: &dispatcher.KeyOrder{}}, l, true) {
+		for _, st := range store.statements(dispatcher.ClaimRequest{Keys: &dispatcher.KeyOrder{}}, l, known{}, true) {
 			got = append(got, st.sql)
 		}
 		if !slices.Equal(got, want) {

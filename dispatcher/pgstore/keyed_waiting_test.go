@@ -17,8 +17,8 @@ import (
 )
 
 // trips counts round trips: each is a batch. It counts the claims in them that were made by claim_dense.sql,
-// too, those that were not, and looks back.
-type trips struct{ n, dense, keyed, back atomic.Int64 }
+// too, and those that were not.
+type trips struct{ n, dense, keyed atomic.Int64 }
 
 func (c *trips) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
 	c.n.Add(1)
@@ -30,8 +30,6 @@ func (c *trips) TraceBatchQuery(_ context.Context, _ *pgx.Conn, q pgx.TraceBatch
 		c.dense.Add(1)
 	case pgstore.ClaimKeyedSQL():
 		c.keyed.Add(1)
-	case pgstore.ReturnedSQL():
-		c.back.Add(1)
 	}
 }
 func (*trips) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}

@@ -44,6 +44,7 @@ type Store struct {
 	claims        string // the settings of a claim
 	floors        floors
 	keyed         keyed
+	frontier      frontier
 	holders       holders
 	markDeadAgain atomic.Int64 // when claims may mark rows dead again, in nanoseconds
 }

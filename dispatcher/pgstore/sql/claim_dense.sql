@@ -2,15 +2,24 @@
 -- those found with no attempt left dead (CONTRACT C-20 to C-22, C-50). It is claim.sql with a look at what
 -- comes before each row; claim_keyed.sql says why the order holds, and is for all that this one passes by.
 -- $1..$9 those of claim.sql; $10 whether a dead row blocks its key; $11 keys to leave out;
--- $12 is $10 of claim.sql.
+-- $12 is $10 of claim.sql; $13..$15 the frontier, $20..$22 of claim_keyed.sql.
 
 -- A row that waits for another one is locked in vain. What was changed between the snapshot and the lock
 -- comes with its new ctid, which no later part of the statement finds.
-with looked as materialized (
+with frontier as materialized (
+    select $13::bigint[] as keys, $14::bigint[] as floors
+    where $15::text = concat(extract(epoch from pg_postmaster_start_time()), ' ', pg_last_wal_replay_lsn())
+),
+looked as materialized (
     select share.n as range, event.*,
            (
                select before.seq from outbox.outbox_events as before
-               where before.live and before.key_hash = event.key_hash and before.seq < event.seq
+               where before.live and before.key_hash = event.key_hash and before.seq < event.seq and before.seq >= coalesce((
+                   select frontier.floors[place]
+                   from frontier cross join width_bucket(event.key_hash, frontier.keys) as place
+                   where frontier.keys[place] = event.key_hash
+                     and not exists (select from outbox.outbox_dead_letters as dead where dead.resolution is not null and dead.key_hash = event.key_hash)
+               ), 0)
                order by before.seq desc limit 1 -- from the row backwards: the front has the entries of rows that are gone
            ) is null and (
                select dead.seq from outbox.outbox_dead_letters as dead
@@ -98,4 +107,4 @@ returning dead_reason, id, topic, attempts, lease, next_attempt_at, case when (s
     seq, created_at, tenant_id, dedupe_key, partition_key, event_type, aggregate_type, aggregate_id,
     max_attempts, retry, case when dead_reason is null and pg_column_size(headers) > 8 then headers end as headers,
     case when dead_reason is null then payload else failures -> -1 end as payload,
-    aggregate_sequence, fault_since
+    aggregate_sequence, fault_since, key_hash

@@ -5,7 +5,8 @@
 -- blocks its key; $13..$15 keys to read in addition: index of their range, hash, rows of it; $16 which
 -- ranges are steps of a pass; $17 whether many rows of the ranges are to be had: then all are locked as
 -- they are read, and not looked up again; $18 keys that the ranges leave out; $19 is
--- $10 of claim.sql.
+-- $10 of claim.sql; $20..$22 the frontier: hashes of keys, ascending, the seq below which no row of each is live, and
+-- the run of the server that this holds for (keyed_frontier.go says why it does).
 --
 -- Why no later row of a key is delivered before an earlier one: the whole statement reads one
 -- snapshot. Of a key it takes the first live rows in it, each only with all before it, and only if the
@@ -16,10 +17,16 @@
 -- crashes and clocks do. Only a row that the snapshot could not show may come late: one that was
 -- committed, or replayed, after rows behind it were delivered.
 
+-- While something holds vacuum back, the index of keys has an entry of each row that was delivered meanwhile, so what
+-- lies below a key's floor is not read. The row of a resolved dead letter may be live again: its key has no floor.
+with frontier as materialized (
+    select $20::bigint[] as keys, $21::bigint[] as floors
+    where $22::text = concat(extract(epoch from pg_postmaster_start_time()), ' ', pg_last_wal_replay_lsn())
+),
 -- Workers that claim from a topic at the same moment look at different rows: each takes the first place
 -- that is free. It is only a hint, and spares them to look for rows that another one has locked. A step
 -- of a pass leaves out no row: no other worker may be there to look at it.
-with turn as materialized (
+turn as materialized (
     select share.n as range, case when share.step then 0 else coalesce((
         select place from generate_series(0, 3) as place
         where pg_try_advisory_xact_lock(hashtextextended(topic, hashtextextended($1::text, place + 1)))
@@ -77,7 +84,12 @@ looked as materialized (
     select event.*,
            key_hash is null or seq in (select min(seq) from ranges group by key_hash) and (
                select before.seq from outbox.outbox_events as before
-               where before.live and before.key_hash = event.key_hash and before.seq < event.seq
+               where before.live and before.key_hash = event.key_hash and before.seq < event.seq and before.seq >= coalesce((
+                   select frontier.floors[place]
+                   from frontier cross join width_bucket(event.key_hash, frontier.keys) as place
+                   where frontier.keys[place] = event.key_hash
+                     and not exists (select from outbox.outbox_dead_letters as dead where dead.resolution is not null and dead.key_hash = event.key_hash)
+               ), 0)
                order by before.seq desc limit 1 -- from the row backwards: the front has the entries of rows that are gone
            ) is null and (
                select dead.seq from outbox.outbox_dead_letters as dead
@@ -125,7 +137,12 @@ recalled as materialized (
                        limit 1
                    ) is null as free
             from outbox.outbox_events as event
-            where live and key_hash = key.hash
+            where live and key_hash = key.hash and seq >= coalesce((
+                   select frontier.floors[place]
+                   from frontier cross join width_bucket(key.hash, frontier.keys) as place
+                   where frontier.keys[place] = key.hash
+                     and not exists (select from outbox.outbox_dead_letters as dead where dead.resolution is not null and dead.key_hash = key.hash)
+               ), 0)
             order by seq limit 1
         ) as first
         join outbox.outbox_events as event on event.ctid = first.row
@@ -281,4 +298,4 @@ returning dead_reason, id, topic, attempts, lease, next_attempt_at, case when (s
     seq, created_at, tenant_id, dedupe_key, partition_key, event_type, aggregate_type, aggregate_id,
     max_attempts, retry, case when dead_reason is null and pg_column_size(headers) > 8 then headers end as headers,
     case when dead_reason is null then payload else failures -> -1 end as payload,
-    aggregate_sequence, fault_since
+    aggregate_sequence, fault_since, key_hash
