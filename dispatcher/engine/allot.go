@@ -34,7 +34,7 @@ const (
 type allotment struct {
 	rows int
 	by   limit
-	next time.Time // when it may be more; zero when that is no matter of time
+	next time.Time // when it may be more; zero when time alone changes nothing
 }
 
 // load is what all topics share, as far as it is free.
@@ -98,8 +98,8 @@ func (t *topic) allot(l load) allotment {
 	return a
 }
 
-// full reports whether a topic gets nothing until something of it leaves the flight.
-func (a allotment) full() bool {
+// hasItsShare reports whether a topic gets nothing until something of it leaves the flight.
+func (a allotment) hasItsShare() bool {
 	return a.by == bySlowness || a.by == byRows || a.by == byBytes
 }
 
@@ -185,7 +185,7 @@ func (ts *topics) takeTurns(n int, exceptBusy bool, l load) (parts []part) {
 // take adds a topic that may have rows.
 func (ts *topics) take(parts []part, t *topic, l load) []part {
 	a := t.allot(l)
-	if a.full() {
+	if a.hasItsShare() {
 		ts.full = append(ts.full, t)
 	}
 	if a.rows == 0 {
@@ -260,7 +260,7 @@ func (f *flight) gathers(t *topic, now time.Time) bool {
 }
 
 // callRows is how many of a topic's queued rows the next call has, n at most: none behind a row whose lease is in doubt
-// (CONTRACT C-31), and no more than each of them may have for company.
+// (CONTRACT C-31), and no more than each of them may share a call with.
 func (t *topic) callRows(n int, now time.Time) int {
 	rows := 1
 	n = min(n, len(t.queued), t.queued[0].batchLimit())

@@ -102,7 +102,7 @@ func TestDestinationIsProbedBeforeATopic(t *testing.T) {
 	}
 	o.probed(errUnreachable, o.now)
 	if wait, _ := o.permit(o.load()); wait <= 0 {
-		t.Fatal("the probe failed, and claims go on")
+		t.Fatal("the probe failed, and claims continue")
 	}
 	o.now = o.now.Add(time.Minute)
 	if !o.probe() {

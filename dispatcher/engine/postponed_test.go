@@ -71,7 +71,7 @@ func TestPartOfATopicIsUnreachable(t *testing.T) {
 				<-time.After(time.Millisecond)
 			}
 		}
-		// delivering asks by a call that was cut, which says nothing of the destination.
+		// delivering reads the flow by a call that was cut, which says nothing of the destination.
 		delivering := func(topic string) bool { return called(topic, errUnreachable).delivering() }
 		for _, step := range []struct {
 			what string

@@ -81,7 +81,7 @@ func (f *flight) load(now time.Time) load {
 }
 
 // shares divides a claim of n rows among the topics: see topics.shares and load.unwritten. When topics are passed over
-// because they are full, changed is called as soon as one is no longer.
+// because they are full, changed is called as soon as one may have more.
 func (f *flight) shares(n int, unwritten map[string]bool) []dispatcher.Share {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -90,7 +90,7 @@ func (f *flight) shares(n int, unwritten map[string]bool) []dispatcher.Share {
 	shares := f.topics.shares(n, l)
 	f.await(func() bool {
 		l := f.load(time.Now())
-		return slices.ContainsFunc(f.full, func(t *topic) bool { return !t.allot(l).full() })
+		return slices.ContainsFunc(f.full, func(t *topic) bool { return !t.allot(l).hasItsShare() })
 	})
 	return shares
 }
