@@ -209,7 +209,7 @@ func (r rig) wantRefused(l dispatcher.Lease) {
 	r.wantLost("nack", lost, err, l)
 	lost, err = r.store.Release(r.Context(), []dispatcher.Return{{Lease: l, Error: "late", Delay: time.Second}})
 	r.wantLost("release with a delay", lost, err, l)
-	lost, err = r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: l, Error: "late", Reason: dispatcher.ReasonPoisonMessage}})
+	lost, err = r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: l, Error: "late", Reason: dispatcher.ReasonPermanentFailure}})
 	r.wantLost("nack to dead", lost, err, l)
 	if after := r.Row(l.ID); !reflect.DeepEqual(after, before) || len(r.DeadLetters(l.ID)) != deadLetters {
 		r.Errorf("a write-back without the lease changed the row from %+v to %+v", before, after)
