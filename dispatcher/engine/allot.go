@@ -60,7 +60,7 @@ func (t *topic) allot(l load) allotment {
 	if t.state != dispatcher.BreakerClosed {
 		switch rows := t.halfOpenLimit(l.now); {
 		case rows == 0:
-			least(0, byBreaker, t.breaker.next)
+			least(0, byBreaker, t.next)
 		case t.state == dispatcher.BreakerUnreachable && t.successes == l.successes:
 			least(0, byProbe, time.Time{})
 		default:

@@ -52,7 +52,7 @@ func (ts *topics) probed(err error, now time.Time) (stop bool) {
 		for _, t := range ts.paused {
 			if t.state == dispatcher.BreakerUnreachable && !now.Before(t.next) {
 				t.err = err
-				t.breaker.halfOpenBegan(now)
+				t.halfOpenBegan(now)
 			}
 		}
 	default:
@@ -96,11 +96,11 @@ func (ts *topics) delivered(t *topic, now time.Time) {
 	ts.successes++
 	ts.deliveredAt = now
 	if ts.state == dispatcher.BreakerClosed && t.state == dispatcher.BreakerClosed {
-		t.breaker.delivered(now)
+		t.delivered(now)
 		return
 	}
 	ts.recovered(now)
-	ts.change(t, now, func() { t.breaker.delivered(now) })
+	ts.change(t, func() { t.delivered(now) })
 	ts.review(nil)
 }
 
@@ -108,7 +108,7 @@ func (ts *topics) delivered(t *topic, now time.Time) {
 // it refused; none means that it was unreachable. It reports whether the topic is paused from now on.
 func (ts *topics) failed(t *topic, events []uuid.UUID, err error, began, now time.Time) (pause bool) {
 	t.err = err
-	pause = ts.change(t, now, func() {
+	pause = ts.change(t, func() {
 		if len(events) == 0 {
 			t.unavailable(began, now)
 		} else {
@@ -127,16 +127,16 @@ func (ts *topics) halfOpenBegan(t *topic, n int, now time.Time) {
 		return // something was delivered meanwhile
 	}
 	t.successes = ts.successes
-	t.breaker.halfOpenBegan(now)
+	t.halfOpenBegan(now)
 	if n == 0 {
-		ts.change(t, now, func() { t.foundNone(now) })
+		ts.change(t, func() { t.foundNone(now) })
 		ts.review(nil)
 	}
 }
 
 // change runs note on a topic's breaker, and follows the breaker's state. It reports whether the topic is
 // paused from now on.
-func (ts *topics) change(t *topic, now time.Time, note func()) (pause bool) {
+func (ts *topics) change(t *topic, note func()) (pause bool) {
 	before := t.state
 	note()
 	if t.state == before {

@@ -83,7 +83,7 @@ func TestDestinationAsAWhole(t *testing.T) {
 	expect("a probe succeeds", dispatcher.BreakerUnreachable)
 	o.delivered(o.get("a"), o.now)
 	expect("the first one has recovered", dispatcher.BreakerClosed, "b")
-	o.topics.halfOpenBegan(o.get("b"), 0, o.now)
+	o.halfOpenBegan(o.get("b"), 0, o.now)
 	expect("nothing is left of the other one", dispatcher.BreakerClosed)
 }
 
@@ -112,7 +112,7 @@ func TestDestinationIsProbedBeforeATopic(t *testing.T) {
 	if a := o.allotted("a"); a.rows != halfOpenRows || o.probe() {
 		t.Fatalf("the probe succeeded: %+v", a)
 	}
-	o.topics.halfOpenBegan(o.get("a"), halfOpenRows, o.now)
+	o.halfOpenBegan(o.get("a"), halfOpenRows, o.now)
 	o.now = o.again(o.load())
 	o.delivered(o.get("b"), o.now)
 	if a := o.allotted("a"); a.rows != halfOpenRows || o.probe() {

@@ -30,7 +30,7 @@ func (o outbox) hold() {
 func (o outbox) fetched() int {
 	o.Helper()
 	o.stores.Reset()
-	o.Pool.Reset()
+	o.Reset()
 	pgtest.Eventually(o, "one connection", time.Minute, func() bool {
 		return pgtest.Value[int](o, `select count(*) from pg_stat_activity where datname = current_database() and state = 'idle'`) == 0
 	})
@@ -48,7 +48,7 @@ func (o outbox) keyedCost(keys, delivered int) (many, one float64) {
 		from generate_series(0, $1::integer * $2::integer - 1) as n`, keys, delivered+rounds+2)
 	pgtest.Exec(o, `update outbox.outbox_events set status = 'delivered' where seq <= $1`, keys*delivered)
 	store := o.Store("shop", uuid.New())
-	round := func(limit int, most float64) (buffers float64) {
+	round := func(limit int) (buffers float64) {
 		req := dispatcher.ClaimRequest{
 			Shares: []dispatcher.Share{{Topic: "orders", Limit: limit}}, Lease: time.Minute, MaxAttempts: 10, Keys: &dispatcher.KeyOrder{PerKey: 1},
 		}
@@ -65,12 +65,12 @@ func (o outbox) keyedCost(keys, delivered int) (many, one float64) {
 		return buffers
 	}
 	for n := range rounds {
-		if b := round(keys, 0); n >= rounds-measured {
+		if b := round(keys); n >= rounds-measured {
 			many += b / measured
 		}
 	}
 	for range measured {
-		one += round(1, 0) / measured
+		one += round(1) / measured
 	}
 	return many, one
 }

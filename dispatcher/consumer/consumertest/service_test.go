@@ -30,7 +30,6 @@ type service struct {
 
 	mu       sync.Mutex
 	known    map[string]bool
-	recent   []uuid.UUID
 	outside  map[uuid.UUID]int64 // the tokens of effects outside of the database
 	last     int64
 	failed   bool
