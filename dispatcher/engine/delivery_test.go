@@ -95,6 +95,7 @@ func TestRetriesThenDead(t *testing.T) {
 		and jsonb_array_length(failures) = 4 and response = 'out of stock: 4111-1111'`, bad); n != 1 {
 		t.Errorf("there are %d dead letters with cause, failures and response, want 1", n)
 	}
+	r.eventually("the dead event is in the log", func() bool { return len(log.lines("is dead")) == 1 })
 	seen.mu.Lock()
 	defer seen.mu.Unlock()
 	want := dispatcher.DeadEvent{ID: bad, Topic: "orders", Attempts: 4, Reason: dispatcher.ReasonMaxRetriesExceeded, Cause: cause,

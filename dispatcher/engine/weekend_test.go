@@ -15,7 +15,7 @@ import (
 // CONTRACT: C-32
 func TestWeekendOfFaultsKillsNoEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const events, poison = 100, 20
+		const events, poison = 40, 20
 		store := newMemory()
 		store.enqueue("orders", events)
 		store.enqueue("poison", poison)
