@@ -86,9 +86,10 @@ func (w lockWait) retry(ctx context.Context, conn *pgx.Conn, schema string, work
 // table of the schema. PostgreSQL shows since when to those with the rights of pg_read_all_stats alone.
 func holder(ctx context.Context, conn *pgx.Conn, schema string, migrator bool) string {
 	const of = `select pid, usename::text, coalesce(' since ' || to_char(xact_start at time zone 'utc', 'YYYY-MM-DD HH24:MI:SS "UTC"'), '') from pg_stat_activity join `
+	const here = `database = (select oid from pg_database where datname = current_database())` // copies of a database share oids
 	table := of + `pg_locks using (pid) join pg_class as c on c.oid = relation
-		where granted and pid <> pg_backend_pid() and relnamespace = (select oid from pg_namespace where nspname = $1) order by xact_start limit 1`
-	other := of + `pg_locks using (pid) where granted and locktype = 'advisory' and objsubid = 1 and pid <> pg_backend_pid()
+		where granted and pid <> pg_backend_pid() and ` + here + ` and relnamespace = (select oid from pg_namespace where nspname = $1) order by xact_start limit 1`
+	other := of + `pg_locks using (pid) where granted and locktype = 'advisory' and objsubid = 1 and pid <> pg_backend_pid() and ` + here + `
 		and classid::bigint << 32 | objid::bigint = ` + migrators + ` limit 1`
 	what, query := "a lock on a table of schema "+schema, table
 	if migrator {
