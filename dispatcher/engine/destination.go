@@ -262,7 +262,7 @@ func (f *flight) called(c call, rows []*row, ours []bool, errs []error) (paused 
 			paused = f.unqueueTopic(c.topic)
 		}
 	}
-	return paused, flow{c.topic.deliveredAt, f.deliveredAt, f.pausedSince(c.topic)}
+	return paused, flow{c.topic.deliveredAt, f.deliveredAt, f.topicPaused(c.topic)}
 }
 
 // probed notes the result of a probe. When everything is paused from now on, it returns the rows whose delivery has not

@@ -196,7 +196,7 @@ func (f *flight) add(claimed dispatcher.Claimed, started time.Time, writes int) 
 		if t == nil || t.name != e.Topic {
 			t = f.get(e.Topic)
 		}
-		if f.admits != nil && f.stops(e, &stops) || f.closed || f.suspended || f.pausedSince(t) || f.keys.behind(e, claimed.Unreadable) {
+		if f.admits != nil && f.stops(e, &stops) || f.closed || f.suspended || f.topicPaused(t) && !t.halfOpen || f.keys.behind(e, claimed.Unreadable) {
 			refused = append(refused, r)
 			continue
 		}
@@ -212,9 +212,9 @@ func (f *flight) add(claimed dispatcher.Claimed, started time.Time, writes int) 
 	return refused, unreadable, stops
 }
 
-// pausedSince reports whether a topic was paused since its rows were claimed.
-func (f *flight) pausedSince(t *topic) bool {
-	return f.unreachable || t.state != dispatcher.BreakerClosed && !t.halfOpen
+// topicPaused reports whether a topic is paused, or the destination as a whole.
+func (ts *topics) topicPaused(t *topic) bool {
+	return ts.unreachable || t.state != dispatcher.BreakerClosed
 }
 
 // claimed notes what a claim brought: see topics.claimed.

@@ -172,6 +172,36 @@ func TestRowsOfATopicThatWasPausedDuringTheClaimAreRefused(t *testing.T) {
 	}
 }
 
+// A topic is paused, whatever is known of the half-open probe that is under way.
+//
+// CONTRACT: C-32
+func TestTopicIsPausedDuringItsHalfOpenProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorker(t)
+		w.tries("orders", 0, nil, nil)
+		for range unreachableRun {
+			w.tries("orders", 0, errUnreachable, nil)
+		}
+		orders := w.topic("orders")
+		orders.halfOpen = true
+		_, flow := w.flight.called(call{orders, time.Now(), 0, nil}, nil, nil, nil)
+		if !w.paused("orders") || !flow.paused || flow.delivering() {
+			t.Errorf("the topic is said to deliver during its half-open probe: %+v", flow)
+		}
+		if err := w.flight.claimFailed([]dispatcher.Share{{Topic: "orders", Limit: 5}}, errUnreachable); err == nil || orders.halfOpen {
+			t.Errorf("a claim that failed leaves the topic in its half-open probe, %v", err)
+		}
+	})
+}
+
+// The claim loop waits for nothing in flight while no topic has its share.
+func TestNothingIsAwaitedWithoutAFullTopic(t *testing.T) {
+	f := testFlight(dispatcher.Config{Topics: []string{"a", "b"}}, func() {})
+	if f.shares(10, nil); f.awaits != nil {
+		t.Error("each delivery looks whether a topic may have more, and none is full")
+	}
+}
+
 // Calls that never return, with payloads of 3 MiB, take their own topic's share: the other topic is delivered.
 //
 // CONTRACT: C-33, C-34

@@ -40,7 +40,7 @@ func (w worker) paused(name string) bool {
 	t := w.topic(name)
 	w.flight.mu.Lock()
 	defer w.flight.mu.Unlock()
-	return w.flight.pausedSince(t)
+	return w.flight.topicPaused(t)
 }
 
 // tries judges a delivery of an event of that age, which ends now.

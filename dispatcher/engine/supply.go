@@ -88,10 +88,12 @@ func (f *flight) shares(n int, unwritten map[string]bool) []dispatcher.Share {
 	l := f.load(time.Now())
 	l.unwritten = unwritten
 	shares := f.topics.shares(n, l)
-	f.await(func() bool {
-		l := f.load(time.Now())
-		return slices.ContainsFunc(f.full, func(t *topic) bool { return !t.allot(l).hasItsShare() })
-	})
+	if f.awaits = nil; len(f.full) > 0 {
+		f.await(func() bool {
+			l := f.load(time.Now())
+			return slices.ContainsFunc(f.full, func(t *topic) bool { return !t.allot(l).hasItsShare() })
+		})
+	}
 	return shares
 }
 

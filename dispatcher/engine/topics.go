@@ -157,6 +157,9 @@ type doubt struct {
 // claimFailed notes that a claim failed. It returns an error that says something of the database: a refusal and the
 // server's own timeout are of the rows.
 func (ts *topics) claimFailed(shares []dispatcher.Share, err error, now time.Time) error {
+	for _, share := range shares {
+		ts.get(share.Topic).halfOpen = false
+	}
 	if ts.alone() || !isOdd(err) {
 		return err
 	}
