@@ -4,14 +4,12 @@ package node
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
 	"github.com/outbox-operator/outbox-operator/hack/internal/fetch"
@@ -51,35 +49,17 @@ func TypeScript(ctx context.Context, packages []string, program string) (*exec.C
 
 // environment is a directory with the packages, made once for each list of them.
 func environment(ctx context.Context, packages []string) (string, error) {
-	cache, err := fetch.Cache()
-	if err != nil {
-		return "", err
-	}
-	dir := filepath.Join(cache, "node-"+fmt.Sprintf("%x", sha256.Sum256([]byte(strings.Join(packages, "\n"))))[:16])
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", fmt.Errorf("make the cache: %w", err)
-	}
-	lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return "", fmt.Errorf("lock the cache: %w", err)
-	}
-	defer lock.Close()
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		return "", fmt.Errorf("lock the cache: %w", err)
-	}
-	done := filepath.Join(dir, "done")
-	if _, err := os.Stat(done); err == nil {
-		return dir, nil
-	}
-	installed := func() bool { _, err := exec.LookPath("npm"); return err == nil }
-	if !installed() {
-		if err := daemon.Install(ctx, "npm", installed); err != nil {
-			return "", err
+	return fetch.Once("node", []byte(strings.Join(packages, "\n")), func(dir string) error {
+		installed := func() bool { _, err := exec.LookPath("npm"); return err == nil }
+		if !installed() {
+			if err := daemon.Install(ctx, "npm", installed); err != nil {
+				return err
+			}
 		}
-	}
-	install := exec.CommandContext(ctx, "npm", append([]string{"install", "--prefix", dir, "--silent", "--no-audit", "--no-fund", "--ignore-scripts"}, packages...)...)
-	if said, err := install.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("npm install: %w: %s", err, said)
-	}
-	return dir, os.WriteFile(done, nil, 0o600)
+		install := exec.CommandContext(ctx, "npm", append([]string{"install", "--prefix", dir, "--silent", "--no-audit", "--no-fund", "--ignore-scripts"}, packages...)...)
+		if said, err := install.CombinedOutput(); err != nil {
+			return fmt.Errorf("npm install: %w: %s", err, said)
+		}
+		return nil
+	})
 }

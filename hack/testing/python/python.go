@@ -4,14 +4,12 @@ package python
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
 	"github.com/outbox-operator/outbox-operator/hack/internal/fetch"
@@ -36,43 +34,20 @@ func Command(ctx context.Context, packages []string, args ...string) (*exec.Cmd,
 // content of requirements, which are a requirements.txt; processes that want it at the same time wait for one of them.
 // It returns [ErrMissing] when it cannot be installed.
 func Environment(ctx context.Context, name string, requirements []byte) (bin string, err error) {
-	cache, err := fetch.Cache()
-	if err != nil {
-		return "", err
-	}
-	sum := fmt.Sprintf("%x", sha256.Sum256(requirements))[:16]
-	dir := filepath.Join(cache, name+"-"+sum)
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		return "", fmt.Errorf("make the cache: %w", err)
-	}
-	lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return "", fmt.Errorf("lock the cache: %w", err)
-	}
-	defer lock.Close()
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		return "", fmt.Errorf("lock the cache: %w", err)
-	}
-	bin = filepath.Join(dir, "bin")
-	done := filepath.Join(dir, "done")
-	if _, err := os.Stat(done); err == nil {
-		return bin, nil
-	}
-	list := filepath.Join(dir, "requirements.txt")
-	for _, step := range []func() error{
-		func() error { return need(ctx) },
-		func() error { return command(ctx, "python3", "-m", "venv", "--clear", dir) },
-		func() error { return os.WriteFile(list, requirements, 0o644) },
-		func() error {
-			return command(ctx, filepath.Join(bin, "pip"), "install", "--quiet", "--disable-pip-version-check", "--requirement", list)
-		},
-		func() error { return os.WriteFile(done, nil, 0o644) },
-	} {
-		if err := step(); err != nil {
-			return "", err
+	dir, err := fetch.Once(name, requirements, func(dir string) error {
+		if err := need(ctx); err != nil {
+			return err
 		}
-	}
-	return bin, nil
+		if err := command(ctx, "python3", "-m", "venv", "--clear", dir); err != nil {
+			return err
+		}
+		list := filepath.Join(dir, "requirements.txt")
+		if err := os.WriteFile(list, requirements, 0o644); err != nil {
+			return fmt.Errorf("write the requirements: %w", err)
+		}
+		return command(ctx, filepath.Join(dir, "bin", "pip"), "install", "--quiet", "--disable-pip-version-check", "--requirement", list)
+	})
+	return filepath.Join(dir, "bin"), err
 }
 
 // need gets Python's venv, which Debian has in a package of its own.
