@@ -84,3 +84,34 @@ func TestFaultsAloneEnd(t *testing.T) {
 		})
 	}
 }
+
+// The day and the week count from the event's first fault, or from what was delivered of its topic since.
+//
+// CONTRACT: C-32
+func TestFaultsAreSparedSinceTheTopicDelivered(t *testing.T) {
+	now := time.Now()
+	ago := func(d time.Duration) time.Time { return now.Add(-d) }
+	const hour, day = time.Hour, faultFor
+	for name, test := range map[string]struct {
+		firstFault time.Duration
+		flow       flow
+		spared     bool
+	}{
+		"nothing was ever delivered":                   {6 * day, flow{}, true},
+		"nothing was for more than a week":             {outageFor, flow{}, false},
+		"others are delivered":                         {day, flow{any: ago(hour)}, false},
+		"others were, before the first fault":          {2 * day, flow{any: ago(3 * day)}, true},
+		"its topic was delivered since":                {3 * day, flow{topic: ago(hour), any: ago(hour)}, true},
+		"its topic was, and for a day only others":     {3 * day, flow{topic: ago(day), any: ago(hour)}, false},
+		"its topic was, and then nothing for two days": {3 * day, flow{topic: ago(2 * day), any: ago(2 * day)}, true},
+	} {
+		r := &row{event: &dispatcher.Event{FaultSince: ago(test.firstFault)}, claimedAt: now, faulty: test.firstFault}
+		if got := test.flow.spares(r, now); got != test.spared {
+			t.Errorf("%s: the attempt is given back: %t, want %t", name, got, test.spared)
+		}
+	}
+	fresh := &row{event: &dispatcher.Event{}, claimedAt: now, age: outageFor}
+	if !(flow{any: now}).spares(fresh, now) {
+		t.Error("the first fault of an old event spends its attempt")
+	}
+}

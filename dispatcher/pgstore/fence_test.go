@@ -85,8 +85,8 @@ func TestLeasesRiseAfterTheServerForgets(t *testing.T) {
 			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
-			for f.Ping(t.Context()) == nil && pgtest.Value[int](f, `select pg_backend_pid()`) == pid {
-				time.Sleep(time.Millisecond)
+			for lives := true; lives; {
+				lives = f.Ping(t.Context()) == nil && pgtest.Value[int](f, `select pg_backend_pid()`) == pid
 			}
 			f.restarted(nil)
 		}},

@@ -208,7 +208,7 @@ func TestVerifyConsumerWithoutProbe(t *testing.T) {
 func TestVerifyConsumerFindsLateResponses(t *testing.T) {
 	t.Parallel()
 	stop := make(chan struct{})
-	for name, wait := range map[string]func(){"one came after ": func() { time.Sleep(150 * time.Millisecond) }, "none came in 200ms either": func() { <-stop }} {
+	for name, wait := range map[string]func(){"one came after ": func() { <-time.After(150 * time.Millisecond) }, "none came in 200ms either": func() { <-stop }} {
 		s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { wait() }))
 		t.Cleanup(s.Close)
 		got := run(t, "", "verify-consumer", "--url", s.URL, "--request-timeout", "100ms")

@@ -49,11 +49,14 @@ func right(ctx context.Context, s *service, e *consumer.Event) error {
 	})
 }
 
+// takes is the time of a slow consumer: it is what is tested, and waits for nothing.
+func takes(d time.Duration) { <-time.After(d) }
+
 // rightOnes are consumers that keep the rules, each in its own way.
 var rightOnes = map[string]rightOne{
 	"with record and effect in a transaction": {deliver: right},
 	"that is slow": {deliver: func(ctx context.Context, s *service, e *consumer.Event) error {
-		time.Sleep(100 * time.Millisecond)
+		takes(100 * time.Millisecond)
 		return right(ctx, s, e)
 	}},
 	"that takes its time to start again": {deliver: func(ctx context.Context, s *service, e *consumer.Event) error {
@@ -243,10 +246,7 @@ var wrongOnes = map[string]wrongOne{
 		return err
 	}, check: "a delivery that was given up", rule: "RULE-010-012"},
 	"that acknowledges and acts later": {deliver: func(ctx context.Context, s *service, e *consumer.Event) error {
-		go func() {
-			time.Sleep(300 * time.Millisecond)
-			_ = right(context.WithoutCancel(ctx), s, e)
-		}()
+		time.AfterFunc(300*time.Millisecond, func() { _ = right(context.WithoutCancel(ctx), s, e) })
 		return nil
 	}, check: "handles an event", rule: "RULE-010-002", says: "early"},
 	"that acknowledges and acts in a thread": {deliver: func(ctx context.Context, s *service, e *consumer.Event) error {
@@ -331,7 +331,7 @@ var wrongOnes = map[string]wrongOne{
 		return s.inTransaction(ctx, e, func(tx pgx.Tx) error { return s.effect(ctx, tx, e) })
 	}, check: "an unknown type", rule: "RULE-010-032"},
 	"that responds too late": {deliver: func(ctx context.Context, s *service, e *consumer.Event) error {
-		time.Sleep(150 * time.Millisecond)
+		takes(150 * time.Millisecond)
 		return right(ctx, s, e)
 	}, check: "responds in time", rule: "RULE-010-022", says: "no response within 100ms", set: func(c *consumertest.Consumer) { c.ResponseTimeout = 100 * time.Millisecond }},
 	"that never responds": {deliver: func(ctx context.Context, _ *service, _ *consumer.Event) error {
