@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -150,10 +149,12 @@ func TestCallThatWasCutPausesNothing(t *testing.T) {
 func TestSuccessClearsAFault(t *testing.T) {
 	var f faults
 	id := uuid.New()
-	f.note(id, errors.New("one response for all"), newFault(make([]error, 0), time.Now()))
-	f.events[id] = fault{at: time.Now(), most: 3}
-	if f.note(id, nil, fault{}); f.most(id) != 0 {
-		t.Errorf("after a success the event comes with at most %d others", f.most(id))
+	f.note(id, errFault, fault{at: time.Now(), most: 3})
+	if n := f.most(id); n != 3 {
+		t.Fatalf("after a failure the event comes with at most %d others, want 3", n)
+	}
+	if f.note(id, nil, fault{}); len(f.events) != 0 {
+		t.Errorf("after its success %d events are remembered", len(f.events))
 	}
 }
 
