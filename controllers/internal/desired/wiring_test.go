@@ -46,6 +46,7 @@ var notInTheResource = map[string]string{
 	"server.address":              "it is the port of the pods' probes",
 	"database.dsn":                "connections are in Secrets, and so in files",
 	"sink.postgres.dsn":           "likewise",
+	"database.dsnEnv":             "likewise; a container without Kubernetes reads it",
 	"state":                       "it is a file of its own, which pods read again: StateConfigMap",
 	"stateFile":                   "it is where the pods have that file",
 	"database.m10.namespace":      "only the migration's file has it",
