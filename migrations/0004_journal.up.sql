@@ -23,7 +23,9 @@ create table outbox_journal (
     namespace       text        not null default '',
     topic           text        not null default '',
     login           text        not null,
-    reason          text
+    reason          text,
+    replay          uuid,
+    digest          bytea
 ) partition by range (at);
 
 comment on table outbox_journal is 'One record per change of an event''s row, while the journal is on. Never a payload.';
@@ -33,11 +35,13 @@ comment on column outbox_journal.xid is 'The transaction.';
 comment on column outbox_journal.event_id is 'The event. Null for checkpoint and truncate, which are about all of them.';
 comment on column outbox_journal.lease is 'The lease number, which is the fencing token, after the change.';
 comment on column outbox_journal.worker is 'Who holds the row after it, else who held it before.';
-comment on column outbox_journal.operation is 'insert, claim, ack, nack, dead, release, extend, replay, discard, delete; change for what no engine does; truncate; checkpoint, where the journal begins.';
+comment on column outbox_journal.operation is 'insert, claim, ack, nack, dead, release, extend, replay, delete (by retention); resolve and reopen, of its dead letter; edit, of what never changes, and change, for what no engine does; truncate; checkpoint, where the journal begins.';
 comment on column outbox_journal.before is 'The status before. Null: there was no row.';
 comment on column outbox_journal.after is 'The status after. Null: the row is gone.';
 comment on column outbox_journal.login is 'The session''s user.';
-comment on column outbox_journal.reason is 'Why it is dead.';
+comment on column outbox_journal.reason is 'Why it is dead. Of resolve and reopen: the resolution. Of edit: the columns.';
+comment on column outbox_journal.replay is 'Of resolve: the operation that did it, the id in outbox_replays.';
+comment on column outbox_journal.digest is 'Of insert and edit: SHA-256 over what never changes, payload and headers too.';
 
 create index outbox_journal_event on outbox_journal (event_id);
 
@@ -57,6 +61,16 @@ comment on column outbox_journal_settings.since is 'From when on the journal has
 
 insert into outbox_journal_settings default values;
 
+-- outbox_journal_digest is SHA-256 over the columns that never change. It is one expression, so that the planner can put it in
+-- the place of the call.
+create function outbox_journal_digest(e outbox_events) returns bytea
+language sql stable
+as $$
+    select sha256(convert_to(jsonb_build_array(e.seq, extract(epoch from e.created_at), e.key_hash, e.aggregate_sequence, e.size_bytes,
+        e.max_attempts, e.tenant_id, e.namespace, e.topic, e.event_type, e.aggregate_type, e.aggregate_id, e.partition_key,
+        e.dedupe_key, e.retry, e.headers, e.payload)::text, 'UTF8'))
+$$;
+
 -- The triggers' functions run with the owner's rights: no other login may write the journal. One for each kind of
 -- statement, since they see its rows as tables: a batch is one insert.
 create function outbox_journal_added() returns trigger
@@ -66,8 +80,10 @@ declare
     v_at  timestamptz := clock_timestamp();
     v_lsn pg_lsn      := pg_current_wal_insert_lsn();
 begin
-    insert into outbox_journal (at, lsn, xid, event_id, seq, lease, attempts, worker, operation, after, namespace, topic, login, reason)
-    select v_at, v_lsn, pg_current_xact_id(), id, seq, lease, attempts, locked_by, 'insert', status, namespace, topic, session_user, dead_reason
+    insert into outbox_journal (at, lsn, xid, event_id, seq, lease, attempts, worker, operation, after, namespace, topic, login, reason,
+        digest)
+    select v_at, v_lsn, pg_current_xact_id(), id, seq, lease, attempts, locked_by, 'insert', status, namespace, topic, session_user, dead_reason,
+        outbox_journal_digest(row(rows_after.*)::outbox_events)
     from rows_after;
     return null;
 end
@@ -101,7 +117,24 @@ begin
 end
 $$;
 
--- A row that is removed while it is leased is delivered, where rows are not kept.
+-- Columns that never change. No statement of an engine names them, so this trigger, which is for them alone, costs it nothing.
+create function outbox_journal_edited() returns trigger
+language plpgsql security definer set search_path from current
+as $$
+begin
+    insert into outbox_journal (at, lsn, xid, event_id, seq, lease, lease_before, attempts, attempts_before, worker, operation,
+        before, after, namespace, topic, login, reason, digest)
+    values (clock_timestamp(), pg_current_wal_insert_lsn(), pg_current_xact_id(), old.id, old.seq, old.lease, old.lease, old.attempts, old.attempts,
+        old.locked_by, 'edit', old.status, old.status, old.namespace, old.topic, session_user,
+        (select string_agg(key, ', ' order by key) from jsonb_each(to_jsonb(old)) as o join jsonb_each(to_jsonb(new)) as n using (key)
+            where o.value <> n.value and key = any (tg_argv)),
+        outbox_journal_digest(new));
+    return null;
+end
+$$;
+
+-- A row that an engine removes while it is leased is delivered, where rows are not kept. Engines and retention say in their
+-- statements that they are it: a removal by any other statement is a change.
 create function outbox_journal_removed() returns trigger
 language plpgsql security definer set search_path from current
 as $$
@@ -112,7 +145,12 @@ begin
     insert into outbox_journal (at, lsn, xid, event_id, seq, lease, lease_before, attempts, attempts_before, worker, operation,
         before, namespace, topic, login)
     select v_at, v_lsn, pg_current_xact_id(), id, seq, lease, lease, attempts, attempts, locked_by,
-        case status when 'processing' then 'ack' else 'delete' end, status, namespace, topic, session_user
+        case
+            when status = 'processing' and current_setting('outbox.removal', true) = 'ack' then 'ack'
+            when status <> 'processing' and current_setting('outbox.removal', true) = 'retention' then 'delete'
+            else 'change'
+        end,
+        status, namespace, topic, session_user
     from rows_before;
     return null;
 end
@@ -128,17 +166,17 @@ begin
 end
 $$;
 
--- A discard changes the dead letter, and leaves the row as it is.
+-- What became of a dead letter. The event's row may be gone in the same statement.
 create function outbox_journal_resolved() returns trigger
 language plpgsql security definer set search_path from current
 as $$
 begin
-    insert into outbox_journal (at, lsn, xid, event_id, seq, lease, lease_before, attempts, attempts_before, operation, before, after,
-        namespace, topic, login, reason)
-    select clock_timestamp(), pg_current_wal_insert_lsn(), pg_current_xact_id(), e.id, e.seq, e.lease, e.lease, e.attempts, e.attempts,
-        'discard', e.status, e.status, e.namespace, e.topic, session_user, e.dead_reason
-    from rows_after as a join rows_before as b using (id) join outbox_events as e on e.id = a.event_id
-    where b.resolution is null and a.resolution = 'discarded';
+    insert into outbox_journal (at, lsn, xid, event_id, seq, operation, namespace, topic, login, reason, replay)
+    select clock_timestamp(), pg_current_wal_insert_lsn(), pg_current_xact_id(), a.event_id, a.seq,
+        case when a.resolution is null then 'reopen' else 'resolve' end, a.namespace, a.topic, session_user,
+        coalesce(a.resolution, b.resolution), a.replay_id
+    from rows_after as a join rows_before as b using (id)
+    where a.resolution is distinct from b.resolution;
     return null;
 end
 $$;
@@ -217,6 +255,8 @@ create function outbox_journal_set(p_enabled boolean, p_retention interval defau
 language plpgsql set search_path from current
 as $$
 declare
+    v_edited  constant text[] := '{id,seq,created_at,key_hash,aggregate_sequence,size_bytes,max_attempts,tenant_id,namespace,topic,event_type,'
+        'aggregate_type,aggregate_id,partition_key,dedupe_key,retry,headers,payload}';
     v_name    text;
     v_there   integer;
     v_changed boolean := false;
@@ -224,10 +264,10 @@ begin
     update outbox_journal_settings set retention = p_retention where retention <> p_retention;
     select count(*) into v_there from pg_trigger
     where tgrelid in ('outbox_events'::regclass, 'outbox_dead_letters'::regclass) and tgname like 'outbox\_journal\_%' and tgenabled in ('O', 'A');
-    if v_there <> (case when p_enabled then 5 else 0 end) or (select enabled <> p_enabled from outbox_journal_settings) then
+    if v_there <> (case when p_enabled then 6 else 0 end) or (select enabled <> p_enabled from outbox_journal_settings) then
         v_changed := true;
         lock table outbox_events, outbox_dead_letters in access exclusive mode;
-        foreach v_name in array '{added,changed,removed,truncated}'::text[] loop
+        foreach v_name in array '{added,changed,edited,removed,truncated}'::text[] loop
             execute format('drop trigger if exists %I on outbox_events', 'outbox_journal_' || v_name);
         end loop;
         drop trigger if exists outbox_journal_resolved on outbox_dead_letters;
@@ -238,6 +278,10 @@ begin
             referencing new table as rows_after for each statement execute function outbox_journal_added();
         create trigger outbox_journal_changed after update on outbox_events
             referencing old table as rows_before new table as rows_after for each statement execute function outbox_journal_changed();
+        execute (select format('create trigger outbox_journal_edited after update of %s on outbox_events for each row
+                when (row(%s) is distinct from row(%s)) execute function outbox_journal_edited(%s)',
+                string_agg(name, ', '), string_agg('old.' || name, ', '), string_agg('new.' || name, ', '), string_agg(quote_literal(name), ', '))
+            from unnest(v_edited) as name);
         create trigger outbox_journal_removed after delete on outbox_events
             referencing old table as rows_before for each statement execute function outbox_journal_removed();
         create trigger outbox_journal_truncated after truncate on outbox_events
@@ -255,5 +299,5 @@ begin
 end
 $$;
 
-revoke all on function outbox_journal_added, outbox_journal_changed, outbox_journal_removed, outbox_journal_truncated,
+revoke all on function outbox_journal_added, outbox_journal_changed, outbox_journal_edited, outbox_journal_removed, outbox_journal_truncated,
     outbox_journal_resolved, outbox_journal_keep, outbox_journal_set from public;

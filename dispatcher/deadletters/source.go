@@ -227,8 +227,8 @@ type Record struct {
 	// LSN is the position of the database's WAL, Transaction the id of the transaction.
 	LSN         string `json:"lsn"`
 	Transaction string `json:"transaction"`
-	// Operation is insert, claim, ack, nack, dead, release, extend, replay, discard, delete, or change for what no
-	// engine does.
+	// Operation is insert, claim, ack, nack, dead, release, extend, replay or delete; resolve or reopen, of a dead letter; edit
+	// or change for what no engine does.
 	Operation string `json:"operation"`
 	// Before and After are the status; empty when there was, or is, no row.
 	Before string `json:"before,omitempty"`
@@ -236,7 +236,8 @@ type Record struct {
 	// Attempts and Lease are those after the change.
 	Attempts int   `json:"attempts"`
 	Lease    int64 `json:"lease"`
-	// Worker holds the row, or held it. Login is the session's user. Reason is why it is dead.
+	// Worker holds the row, or held it. Login is the session's user. Reason is why it is
+	// dead; of resolve and reopen the resolution, and of edit the columns.
 	Worker string `json:"worker,omitempty"`
 	Login  string `json:"login"`
 	Reason string `json:"reason,omitempty"`

@@ -65,7 +65,7 @@ func TestVerifyNamesARowThatDiffers(t *testing.T) {
 		t.Errorf("%+v, %v:\n%s", report, err, found.out)
 	}
 	o.exec(t, "delete from outbox.outbox_events")
-	run(t, "", "events", "show", "-f", file, id).ok(t, "gone: its row was removed", "delete: pending -> gone")
+	run(t, "", "events", "show", "-f", file, id).ok(t, "gone: its row was removed", "change: pending -> gone")
 	run(t, "", "verify", "-f", file, "-o", "yaml").ended(t, 3, "kind: Illegal", "kind: Gap")
 	run(t, "", "verify", "-f", file, "--limit", "0").ended(t, 1, "--limit is 0; set it to 1 to 100000")
 	run(t, "", "verify", "-f", file, "-o", "csv").ended(t, 1, `--output is "csv"; set it to table, json or yaml`)

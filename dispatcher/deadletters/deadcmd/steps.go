@@ -46,9 +46,12 @@ func steps(h deadletters.History) []step {
 	return slices.Compact(all) // a failure is in the row and in its dead letter
 }
 
-// recorded describes a record of the journal.
+// recorded describes a record of the journal. One of a dead letter has no status.
 func recorded(r deadletters.Record) string {
-	text := fmt.Sprintf("%s: %s -> %s, attempts %d, token %d", r.Operation, cmp.Or(r.Before, "none"), cmp.Or(r.After, "gone"), r.Attempts, r.Lease)
+	text := r.Operation
+	if r.Before+r.After != "" {
+		text += fmt.Sprintf(": %s -> %s, attempts %d, token %d", cmp.Or(r.Before, "none"), cmp.Or(r.After, "gone"), r.Attempts, r.Lease)
+	}
 	if r.Reason != "" {
 		text += ", " + r.Reason
 	}

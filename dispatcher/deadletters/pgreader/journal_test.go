@@ -35,7 +35,7 @@ func TestHistoryHasTheJournal(t *testing.T) {
 		t.Errorf("the records are %v", got)
 	}
 	pgtest.Exec(pool, `delete from outbox.outbox_events where id = $1`, eventID(6))
-	if got := operations(eventID(6)); len(got) != 3 || got[2] != "ack" {
+	if got := operations(eventID(6)); len(got) != 3 || got[2] != "change" {
 		t.Errorf("of a row that is gone the records are %v", got)
 	}
 	for _, n := range []int{3, 5} { // of another topic, and of another namespace

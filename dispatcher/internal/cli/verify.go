@@ -34,14 +34,15 @@ and all of them when the file has no namespace.
   StateDiffers    the row is not as its last record says: it was changed or removed past the journal
   NotRecorded     the row's last change has no record
   Gap             a record does not begin where the one before ended: a change, or a record, is missing
-  Illegal         a change that no engine makes: it was made by hand, and the record has the login
+  Illegal         a change that no engine makes: it was made by hand, and the record has the login. So are a removal that
+                  no retention made, another payload, topic or key, and a replay without an operation
   TokenFell       the lease number, which is the fencing token, is lower than before
   Truncated       all rows were removed at once
   TriggerMissing  a trigger that writes the journal is missing or disabled
 
 It reads the journal some thousand records at a time, and may run while producers and dispatchers work. With --since it
-looks at what changed since, and its work depends on that. A change by hand that looks in every column like one of an
-engine is found by its login: "select * from outbox.outbox_journal where login <> 'orders'".
+looks at what changed since, and its work depends on that. An acknowledgement by hand is found by its login alone:
+"select * from outbox.outbox_journal where login <> 'orders'".
 
 Exit codes: 0 for no difference, 3 for some, 78 when the configuration is refused, 1 for any other failure, such as
 that the journal is off.`,

@@ -17,6 +17,9 @@ type record struct {
 	attempts, attemptsBefore int64
 	worker                   string
 	namespace, topic, login  string
+	reason                   string
+	otherContent             bool // the digest of an insert or edit is not that of the row
+	operated                 bool // the operation that a resolve names is in outbox_replays
 }
 
 // row is an event's row as it is; status is empty when there is none.
@@ -26,34 +29,44 @@ type row struct {
 	young           bool // it was created while the journal was on, and its retention is not over
 }
 
-// chain follows the records of one event in their order. It keeps the last record, and no more.
+// chain follows the records of one event in their order. It keeps the last of some kinds, and no more.
 type chain struct {
 	report func(Difference)
-	last   *record
-	// adopting is the last record of an adoption about the event, which only the schema's owner writes.
-	adopting *record
-	row      row
-	top      int64 // the highest lease
+	event  uuid.UUID
+	row    row
+	top    int64 // the highest lease
+	// last is the last record of the row.
+	last *record
+	// inserted, edited and resolved are the last record of their kind, and adopting that of an adoption about the event,
+	// which only the schema's owner writes.
+	inserted, edited, resolved, adopting *record
+	gaveBack                             bool // the last removal was an adoption's
+	// replayed waits for the resolution of a dead letter in its transaction, and deleted for none to be open.
+	replayed, deleted *record
+	open              int // how many dead letters the records leave open
 }
 
 // add checks the next record, of the same event or of another.
 func (c *chain) add(r record, row row) {
-	if c.last != nil && c.last.event != r.event {
+	if c.event != r.event {
 		c.end()
 	}
-	if r.operation == adoption {
-		c.adopting = &r // it is about the record that comes next; the row stays as it was
+	c.event, c.row = r.event, row
+	c.settle(r.xid)
+	switch r.operation {
+	case adoption:
+		c.adopting = &r // it is about the record that comes next
+		return
+	case "resolve", "reopen":
+		c.letter(r)
+		return
+	case "edit":
+		c.edit(r)
 		return
 	}
-	if !r.legal() && !r.adopted(c.adopting) {
-		c.reportf(Illegal, r, "no engine makes this change: %s", r.change())
-	}
-	if r.operation == "discard" && c.last != nil {
-		return // the row stays as it was
-	}
+	c.legal(r)
 	switch last := c.last; {
 	case last == nil:
-		c.top = 0
 		if r.before != "" && row.young {
 			c.reportf(Gap, r, "the first record is not its insert: %s", r.change())
 		}
@@ -68,16 +81,87 @@ func (c *chain) add(r record, row row) {
 		c.reportf(TokenFell, r, "the lease number, which is the fencing token, fell from %d to %d", c.top, r.lease)
 	}
 	c.top = max(c.top, r.lease)
-	c.last, c.row = &r, row
+	c.last = &r
 }
 
-// end compares the last record with the row.
-func (c *chain) end() {
-	r, is := c.last, c.row
-	c.last = nil
-	if r == nil || r.operation == "discard" {
+// legal reports a change that no engine makes.
+func (c *chain) legal(r record) {
+	adopted := r.adopted(c.adopting)
+	switch {
+	case r.operation == "change" && r.stays() && (is(c.edited, r.xid) || is(c.inserted, r.xid)): // of the same statement, or the producer's own
+	case !r.legal() && !adopted:
+		c.reportf(Illegal, r, "no engine makes this change: %s", r.change())
+	case r.operation == "insert" && c.last != nil && c.last.after == "" && !adopted && !c.gaveBack:
+		c.reportf(Illegal, r, "it was removed, and is inserted again: it is delivered once more")
+	}
+	switch {
+	case r.operation == "insert":
+		c.inserted, c.edited = &r, nil
+	case r.operation == "dead":
+		c.open++
+	case r.operation == "replay" && !is(c.resolved, r.xid):
+		c.replayed = &r
+	case r.operation == "delete" && r.before == "dead" && c.open > 0:
+		c.deleted = &r
+	}
+	if r.after == "" {
+		c.gaveBack = adopted
+	}
+}
+
+// letter notes what became of a dead letter. The row's record of the same statement comes before or after it.
+func (c *chain) letter(r record) {
+	if r.operation == "reopen" {
+		c.open++
 		return
 	}
+	c.open = max(0, c.open-1)
+	if r.reason == "replayed" {
+		if !r.operated {
+			c.reportf(Illegal, r, "its dead letter is resolved as replayed, and no operation did it")
+		}
+		c.resolved, c.replayed = &r, nil
+	}
+	if c.open == 0 {
+		c.deleted = nil
+	}
+}
+
+// edit notes a change of what never changes. In the transaction that inserts it an event is its producer's.
+func (c *chain) edit(r record) {
+	c.edited = &r
+	if !is(c.inserted, r.xid) {
+		c.reportf(Illegal, r, "no engine changes its %s", r.reason)
+	}
+}
+
+// settle reports what its transaction, which is over, left undone.
+func (c *chain) settle(xid string) {
+	if r := c.replayed; r != nil && r.xid != xid {
+		c.reportf(Illegal, *r, "it is pending again without an operation: none of its dead letters was resolved in this transaction")
+		c.replayed = nil
+	}
+	if r := c.deleted; r != nil && r.xid != xid {
+		c.reportf(Illegal, *r, "it was removed as resolved, and nobody has resolved its dead letter")
+		c.deleted = nil
+	}
+}
+
+// end compares the last records with the row, and begins anew.
+func (c *chain) end() {
+	defer func() { *c = chain{report: c.report} }()
+	c.settle("")
+	content := c.inserted
+	if c.edited != nil {
+		content = c.edited
+	}
+	if content != nil && content.otherContent {
+		c.reportf(StateDiffers, *content, "its payload, headers, topic or keys are not those that the journal has a digest of")
+	}
+	if c.last == nil {
+		return
+	}
+	r, is := c.last, c.row
 	says, found := state(r.after, r.attempts, r.lease), state(is.status, is.attempts, is.lease)
 	switch {
 	case says != found:
@@ -85,6 +169,14 @@ func (c *chain) end() {
 	case is.status == "processing" && is.worker != r.worker:
 		c.reportf(StateDiffers, *r, "the journal says that worker %s holds it, and the row says worker %s", r.worker, is.worker)
 	}
+}
+
+// is reports whether a record is of a transaction.
+func is(r *record, xid string) bool { return r != nil && r.xid == xid }
+
+// stays reports whether a change leaves the row in the state in which it was.
+func (r record) stays() bool {
+	return r.before == r.after && r.attempts == r.attemptsBefore && r.lease == r.leaseBefore
 }
 
 func (c *chain) reportf(kind Kind, r record, format string, args ...any) {

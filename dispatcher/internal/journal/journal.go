@@ -30,7 +30,7 @@ const (
 )
 
 // triggers are those that write the journal.
-var triggers = []string{"outbox_journal_added", "outbox_journal_changed", "outbox_journal_removed", "outbox_journal_resolved", "outbox_journal_truncated"}
+var triggers = []string{"outbox_journal_added", "outbox_journal_changed", "outbox_journal_edited", "outbox_journal_removed", "outbox_journal_resolved", "outbox_journal_truncated"}
 
 // ErrOff means that the journal is off, so there is nothing to compare.
 var ErrOff = errors.New("the journal is off")
@@ -207,6 +207,7 @@ func (c *check) chains(ctx context.Context, chain *chain, from uuid.UUID) (next 
 		_, err = pgx.ForEachRow(rows, []any{
 			&event, &r.at, &r.lsn, &r.xid, &r.operation, &r.before, &r.after, &r.lease, &r.leaseBefore, &r.attempts, &r.attemptsBefore,
 			&r.worker, &r.namespace, &r.topic, &r.login, &is.status, &is.lease, &is.attempts, &is.worker, &is.young,
+			&r.reason, &r.otherContent, &r.operated,
 		}, func() error {
 			r.event = event
 			if !more || r.event != next {

@@ -140,9 +140,9 @@ func TestEveryTransitionIsRecorded(t *testing.T) {
 	for i, want := range []string{
 		"claim, ack, delete", // it was inserted before the journal was on
 		"insert, claim, extend, ack, delete",
-		"insert, claim, nack, claim, dead processing_timeout, delete",
-		"insert, claim, dead permanent_failure, replay, claim, claim, ack",
-		"insert, claim, dead permanent_failure, discard permanent_failure, delete",
+		"insert, claim, nack, claim, dead processing_timeout, delete, resolve expired",
+		"insert, claim, dead permanent_failure, replay, resolve replayed, claim, claim, ack",
+		"insert, claim, dead permanent_failure, resolve discarded, delete",
 		"insert, claim, release, claim, claim, ack",
 	} {
 		if got := pgtest.Value[string](o, story, all[i].ID); got != want {
@@ -169,7 +169,7 @@ func TestChangesByHandAreFound(t *testing.T) {
 		"delivered, past the journal":       {`set local session_replication_role = replica; update outbox.outbox_events set status = 'delivered' where id = '$1'`, []journal.Kind{journal.StateDiffers}},
 		"attempts, past the journal":        {`set local session_replication_role = replica; update outbox.outbox_events set attempts = 7 where id = '$1'`, []journal.Kind{journal.StateDiffers}},
 		"removed, past the journal":         {`set local session_replication_role = replica; delete from outbox.outbox_events where id = '$1'`, []journal.Kind{journal.StateDiffers}},
-		"another id":                        {`update outbox.outbox_events set id = gen_random_uuid(), updated_at = now() where id = '$1'`, []journal.Kind{journal.StateDiffers, journal.NotRecorded}},
+		"another id":                        {`update outbox.outbox_events set id = gen_random_uuid(), updated_at = now() where id = '$1'`, []journal.Kind{journal.Illegal, journal.StateDiffers, journal.NotRecorded}},
 		"delivered":                         {`update outbox.outbox_events set status = 'delivered' where id = '$1'`, []journal.Kind{journal.Illegal}},
 		"the payload":                       {`update outbox.outbox_events set payload = '1' where id = '$1'`, []journal.Kind{journal.Illegal}},
 		"removed":                           {`delete from outbox.outbox_events where id = '$1'`, []journal.Kind{journal.Illegal}},
@@ -236,7 +236,7 @@ func TestCheckWorksInEveryModeOfTheDriver(t *testing.T) {
 			t.Fatal(err)
 		}
 		report, err := journal.Check(t.Context(), conn, journal.Options{Namespace: "shop", Topics: []string{"orders"}})
-		if err != nil || report.Found != 1 || report.Records != 4 || report.Differences[0].Kind != journal.Illegal {
+		if err != nil || report.Found != 1 || report.Records != 5 || report.Differences[0].Kind != journal.Illegal {
 			t.Errorf("%s: %+v, %v", mode, report, err)
 		}
 		if err := conn.Close(t.Context()); err != nil {

@@ -20,15 +20,13 @@ var rules = []rule{
 	{"extend", "processing", "processing", "same", "same"},
 	{"release", "processing", "pending", "-1", "same"},
 	{"replay", "dead", "pending", "0", "same"},
+	// Those that retention makes.
 	{"delete", "delivered", "", "same", "same"},
 	{"delete", "dead", "", "same", "same"},
 }
 
 // legal reports whether an engine makes the change.
 func (r record) legal() bool {
-	if r.operation == "discard" {
-		return r.before == r.after // it is about the dead letter
-	}
 	for _, rule := range rules {
 		if rule.operation == r.operation && rule.before == r.before && rule.after == r.after && r.follows(rule) {
 			return true
@@ -45,7 +43,7 @@ const adoption = "adopt"
 // that it had in their table, or one that waits and is theirs again.
 func (r record) adopted(said *record) bool {
 	return said != nil && said.event == r.event && said.xid == r.xid &&
-		(r.operation == "insert" && r.after == "pending" && r.lease == 0 || r.operation == "delete" && r.before == "pending")
+		(r.operation == "insert" && r.after == "pending" && r.lease == 0 || r.operation == "change" && r.before == "pending" && r.after == "")
 }
 
 // follows reports whether attempts and lease are what the rule makes of them.

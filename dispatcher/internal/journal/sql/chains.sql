@@ -19,7 +19,9 @@ page as materialized (
 select r.event_id, r.at, r.lsn::text, r.xid::text, r.operation, coalesce(r.before, ''), coalesce(r.after, ''), coalesce(r.lease, 0),
        coalesce(r.lease_before, 0), coalesce(r.attempts, 0), coalesce(r.attempts_before, 0), coalesce(r.worker::text, ''), r.namespace,
        r.topic, r.login, coalesce(e.status, ''), coalesce(e.lease, 0), coalesce(e.attempts, 0), coalesce(e.locked_by::text, ''),
-       coalesce(e.created_at >= (select since from settings), false)
+       coalesce(e.created_at >= (select since from settings), false), coalesce(r.reason, ''),
+       coalesce(e.id is not null and r.operation in ('insert', 'edit') and r.digest <> outbox.outbox_journal_digest(e), false),
+       r.operation = 'resolve' and exists (select from outbox.outbox_replays where id = r.replay)
 from (select distinct event_id from page) as page
 join outbox.outbox_journal as r on r.event_id = page.event_id
 left join outbox.outbox_events as e on e.id = page.event_id

@@ -15,6 +15,7 @@ with old as materialized (
 ),
 gone as (
     delete from outbox.outbox_events where ctid = any (array(select row from old)) and status = 'delivered'
+      and (select set_config('outbox.removal', 'retention', true)) is not null
     returning 1
 )
 select count(*) from gone

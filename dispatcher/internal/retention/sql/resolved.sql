@@ -14,6 +14,7 @@ whole as materialized (
 ),
 rows as (
     delete from outbox.outbox_events where id = any (array(select event_id from whole)) and status = 'dead'
+      and (select set_config('outbox.removal', 'retention', true)) is not null
     returning 1
 ),
 dead_letters as (
