@@ -33,6 +33,11 @@ func (c Client) Groups(ctx context.Context, f Filter) (out Groups, err error) {
 	return out, c.get(ctx, GroupsPath, ListRequest{Filter: f}.values(), &out)
 }
 
+// CountBy implements [Source]. It fails as [Client.Groups] does.
+func (c Client) CountBy(ctx context.Context, f Filter, by By) (out Counts, err error) {
+	return out, c.get(ctx, CountsPath+"/"+url.PathEscape(string(by)), ListRequest{Filter: f}.values(), &out)
+}
+
 // List implements [Source]. It fails as [Client.Groups] does.
 func (c Client) List(ctx context.Context, r ListRequest) (out Page, err error) {
 	return out, c.get(ctx, ListPath, r.values(), &out)

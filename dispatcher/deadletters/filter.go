@@ -76,6 +76,14 @@ func (f Filter) Validate() error {
 	return errors.Join(errs...)
 }
 
+// Open fails for a filter of resolved dead letters, where only open ones are counted.
+func (f Filter) Open() error {
+	if f.Resolved {
+		return errors.New("resolved: groups are of open dead letters; leave it out, or list the dead letters")
+	}
+	return nil
+}
+
 // Where returns the filter as an SQL condition on the table outbox_dead_letters with the alias l, of one
 // namespace and some topics (none means all), and the arguments that it needs. They come after args, the
 // arguments that the statement has already. The filter must be valid.

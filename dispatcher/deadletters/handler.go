@@ -13,6 +13,7 @@ import (
 const (
 	ListPath   = "/dead"
 	GroupsPath = "/dead/groups"
+	CountsPath = "/dead/counts"
 	EventsPath = "/events"
 )
 
@@ -26,6 +27,7 @@ const (
 // Handler serves a source as JSON, one request at a time:
 //
 //	GET /dead/groups?FILTER      [Groups]
+//	GET /dead/counts/{by}?FILTER [Counts]; by is tenant, type or aggregate
 //	GET /dead?FILTER&limit&after [Page]
 //	GET /dead/{id}?payload=true  [DeadLetter]
 //	GET /events/{id}?payload=true [History]; id is an event's id or its dedupe key
@@ -35,10 +37,13 @@ const (
 func Handler(source Source) http.Handler {
 	h := &handler{turn: make(chan struct{}, 1)}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+GroupsPath, h.list(func(ctx context.Context, r ListRequest) (any, error) {
+	mux.HandleFunc("GET "+GroupsPath, h.list(func(ctx context.Context, _ *http.Request, r ListRequest) (any, error) {
 		return source.Groups(ctx, r.Filter)
 	}))
-	mux.HandleFunc("GET "+ListPath, h.list(func(ctx context.Context, r ListRequest) (any, error) {
+	mux.HandleFunc("GET "+CountsPath+"/{by}", h.list(func(ctx context.Context, req *http.Request, r ListRequest) (any, error) {
+		return source.CountBy(ctx, r.Filter, By(req.PathValue("by")))
+	}))
+	mux.HandleFunc("GET "+ListPath, h.list(func(ctx context.Context, _ *http.Request, r ListRequest) (any, error) {
 		return source.List(ctx, r)
 	}))
 	mux.HandleFunc("GET "+ListPath+"/{id}", h.byID(func(ctx context.Context, id string, payload bool) (any, error) {
@@ -52,14 +57,14 @@ func Handler(source Source) http.Handler {
 
 type handler struct{ turn chan struct{} }
 
-func (h *handler) list(read func(context.Context, ListRequest) (any, error)) http.HandlerFunc {
+func (h *handler) list(read func(context.Context, *http.Request, ListRequest) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		request, err := parseRequest(r.URL.Query())
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		h.respond(w, r, func(ctx context.Context) (any, error) { return read(ctx, request) })
+		h.respond(w, r, func(ctx context.Context) (any, error) { return read(ctx, r, request) })
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -15,7 +17,8 @@ const (
 	// DefaultLimit is how many dead letters a page has unless the request says otherwise. MaxLimit is the most that a request may say.
 	DefaultLimit = 50
 	MaxLimit     = 500
-	// MaxGroups is the most groups that are read. A count of a group is exact up to GroupCap.
+	// MaxGroups is the most groups, or counts, that are read. The count of a group is exact up to GroupCap, and above it where
+	// that takes a tenth of a second.
 	MaxGroups = 1000
 	GroupCap  = dispatcher.DepthCap
 	// MaxHistory is the most dead letters in the history of an event: the newest.
@@ -48,6 +51,9 @@ type Source interface {
 	// Groups counts the open dead letters that match by their fingerprint, the largest group first. It fails for a
 	// filter that is not valid or that chooses resolved dead letters, and when the source cannot be read.
 	Groups(ctx context.Context, f Filter) (Groups, error)
+	// CountBy counts the open dead letters that match by their tenant, type or aggregate, the largest count first. It fails as
+	// Groups does, and for a By that is unknown.
+	CountBy(ctx context.Context, f Filter, by By) (Counts, error)
 	// List returns a page of the dead letters that match, the newest first.
 	// It fails for a request that is not valid, and when the source cannot be read.
 	List(ctx context.Context, r ListRequest) (Page, error)
@@ -101,9 +107,10 @@ type Group struct {
 	Topic  string                `json:"topic"`
 	Reason dispatcher.DeadReason `json:"reason"`
 	dispatcher.Cause
-	// Count is how many dead letters are open, at most GroupCap; with AtLeast there are more.
-	Count   int64 `json:"count"`
-	AtLeast bool  `json:"atLeast,omitempty"`
+	// Count is how many dead letters are open; with AtLeast there are more, and with Estimated about so many.
+	Count     int64 `json:"count"`
+	AtLeast   bool  `json:"atLeast,omitempty"`
+	Estimated bool  `json:"estimated,omitempty"`
 	// Since and Last are when the first and the last of these events became dead.
 	Since time.Time `json:"since"`
 	Last  time.Time `json:"last"`
@@ -113,6 +120,58 @@ type Group struct {
 	Error      string `json:"error,omitempty"`
 	// Advice is what to do ([dispatcher.Recovery]).
 	Advice string `json:"advice"`
+}
+
+// Number is the count as people read it: 60000, 10000+ where there are more, ~60000 where it is an estimate.
+func (g Group) Number() string {
+	switch {
+	case g.Estimated:
+		return fmt.Sprintf("~%d", g.Count)
+	case g.AtLeast:
+		return fmt.Sprintf("%d+", g.Count)
+	}
+	return fmt.Sprint(g.Count)
+}
+
+// By is what dead letters are counted by.
+type By string
+
+// What a [Source] counts by.
+const (
+	ByTenant    By = "tenant"
+	ByType      By = "type"
+	ByAggregate By = "aggregate"
+)
+
+// Bys are all of them.
+var Bys = []By{ByTenant, ByType, ByAggregate}
+
+// Validate fails for one that is unknown.
+func (b By) Validate() error {
+	if !slices.Contains(Bys, b) {
+		return fmt.Errorf("by: %s is unknown; choose one of %s", clip(string(b)), strings.Join(names(Bys), ", "))
+	}
+	return nil
+}
+
+// Counts are the open dead letters by tenant, type or aggregate.
+type Counts struct {
+	By     By      `json:"by"`
+	Counts []Count `json:"counts"`
+	// More is true when there are more than MaxGroups, of which that many were read.
+	More bool `json:"more,omitempty"`
+}
+
+// Count is how many dead letters have a value.
+type Count struct {
+	// Value is the tenant, the type, or the aggregate as TYPE/ID. Empty: the events have none.
+	Value string `json:"value"`
+	// Count is exact. Groups is in how many groups they are.
+	Count  int64 `json:"count"`
+	Groups int64 `json:"groups"`
+	// Since and Last are when the first and the last of these events became dead.
+	Since time.Time `json:"since"`
+	Last  time.Time `json:"last"`
 }
 
 // DeadLetter is the record that an event became dead (CONTRACT C-41).

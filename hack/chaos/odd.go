@@ -2,9 +2,10 @@ package main
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -14,9 +15,6 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
 )
-
-//go:embed replay.sql
-var replaySQL string
 
 // bulkyType is the event type of the rows of a choke.
 const bulkyType = "OrderBulky"
@@ -106,8 +104,7 @@ func (w *world) vetoDeadLetter(ctx context.Context, f fault) error {
 	return unlessDisconnected(err)
 }
 
-// reviveDead has the consumer accept what it refused for good, and replays dead events with the statement of
-// dispatcher/README.md.
+// reviveDead has the consumer accept what it refused for good, and replays dead events by the command.
 func (w *world) reviveDead(ctx context.Context, f fault) error {
 	_ = instruct(ctx, "http://"+w.address, "repaired=true") // else they are dead again
 	replayed := 0
@@ -119,13 +116,15 @@ func (w *world) reviveDead(ctx context.Context, f fault) error {
 			continue // the database is unreachable
 		}
 		ids, _ := pgx.CollectRows(rows, pgx.RowTo[string])
-		for _, id := range ids {
-			if tag, err := w.admin.Exec(ctx, strings.Replace(replaySQL, "'ID'", "'"+id+"'", 1)); err == nil {
-				replayed += int(tag.RowsAffected())
-			}
+		if len(ids) == 0 {
+			continue
+		}
+		replay := exec.CommandContext(ctx, filepath.Join(w.binaries, "dispatcher"), "dead", "replay", "-f", w.replayFile(), "--id", strings.Join(ids, ","), "--reason", "chaos")
+		if replay.Run() == nil { // else the database is unreachable
+			replayed += len(ids)
 		}
 	}
-	w.log(f.kind, "%d events were replayed", replayed)
+	w.log(f.kind, "up to %d events were replayed", replayed)
 	_ = instruct(context.WithoutCancel(ctx), "http://"+w.address, "repaired=false")
 	return nil
 }

@@ -37,7 +37,7 @@ const (
 	scale      kind = "scale"      // one more dispatcher, which leaves again
 	unreadable kind = "unreadable" // rows that no dispatcher can decode
 	veto       kind = "veto"       // a trigger refuses to mark one event dead
-	revive     kind = "revive"     // dead events are replayed, by the statement of dispatcher/README.md
+	revive     kind = "revive"     // dead events are replayed, by the command
 )
 
 var (

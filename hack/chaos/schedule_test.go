@@ -2,9 +2,7 @@ package main
 
 import (
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 )
@@ -68,18 +66,5 @@ func TestShortRunsHaveEveryFault(t *testing.T) {
 		if !have[k] {
 			t.Errorf("none of them has %s", k)
 		}
-	}
-}
-
-// A revival runs the statement of the README.
-// CONTRACT: C-42
-func TestReplayIsTheStatementOfTheReadme(t *testing.T) {
-	text, err := os.ReadFile("../../dispatcher/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	words := func(s string) string { return strings.Join(strings.Fields(s), " ") }
-	if !strings.Contains(words(string(text)), words(replaySQL)) {
-		t.Error("dispatcher/README.md has another statement than replay.sql; take its own")
 	}
 }

@@ -105,6 +105,10 @@ func (w *world) openDatabase(ctx context.Context, binary string) (err error) {
 	if err := write(w.ownerFile(), owner); err != nil {
 		return err
 	}
+	owner.Namespace, owner.Journal = scenario.Namespace, nil
+	if err := write(w.replayFile(), owner); err != nil {
+		return err
+	}
 	login := filepath.Join(w.dir, "login.yaml")
 	if err := write(login, config.Config{Database: config.Database{DSNFile: w.dsnFiles[0]}}); err != nil {
 		return err
@@ -225,6 +229,9 @@ func (w *world) verify(ctx context.Context) {
 }
 
 func (w *world) ownerFile() string { return filepath.Join(w.dir, "owner.yaml") }
+
+// replayFile is that of the owner with the namespace, whose dead events are replayed.
+func (w *world) replayFile() string { return filepath.Join(w.dir, "replay.yaml") }
 
 func (w *world) deliveriesFile() string { return filepath.Join(w.dir, "deliveries") }
 

@@ -45,18 +45,29 @@ func (c Commands) Events() *cobra.Command {
 
 func (c Commands) groups() *cobra.Command {
 	var f filterFlags
+	var by string
 	cmd := &cobra.Command{
-		Use: "groups " + c.Whose, Short: "Count the open dead letters by their cause",
+		Use: "groups " + c.Whose, Short: "Count the open dead letters by their cause, or by tenant, type or aggregate",
 		Long: `Count the open dead letters by their cause: topic, reason, what failed, its code, and the place in the event.
-The largest group comes first, with its newest dead letter as a sample. A count is exact up to 10,000, and
-marked with a + above.`,
-		Example: c.examples("dead groups", "", "--topic orders --since 2h"),
+The largest group comes first, with the newest error. A count is exact up to 10,000, and above it where that takes a
+moment; else it is marked: 10000+. --by counts by tenant, type or aggregate instead, always exactly.`,
+		Example: c.examples("dead groups", "", "--topic orders --since 2h", "--group 7f3a9c21 --by tenant"),
 	}
 	f.add(cmd, false)
+	cmd.Flags().StringVar(&by, "by", "", "count by tenant, type or aggregate, and not by cause")
+	if err := cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions([]string{"tenant", "type", "aggregate"}, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // the flag is there
+	}
 	return c.command(cmd, 0, func(ctx context.Context, source deadletters.Source, _ string) (any, error) {
 		filter, err := f.filter(c.now())
 		if err != nil {
 			return nil, err
+		}
+		if by != "" {
+			if err := deadletters.By(by).Validate(); err != nil {
+				return nil, fmt.Errorf("--%w", err)
+			}
+			return source.CountBy(ctx, filter, deadletters.By(by))
 		}
 		return source.Groups(ctx, filter)
 	})

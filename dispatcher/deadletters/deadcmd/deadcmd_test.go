@@ -64,6 +64,14 @@ func (s *source) Groups(_ context.Context, f deadletters.Filter) (out deadletter
 	}}, nil
 }
 
+func (s *source) CountBy(_ context.Context, f deadletters.Filter, by deadletters.By) (deadletters.Counts, error) {
+	s.request.Filter = f
+	return deadletters.Counts{By: by, More: true, Counts: []deadletters.Count{
+		{Value: "order/\x1b[2J17", Count: 60_000, Groups: 2, Since: noon.Add(-3 * time.Hour), Last: noon},
+		{Count: 1, Groups: 1, Since: noon, Last: noon},
+	}}, nil
+}
+
 func (s *source) List(_ context.Context, r deadletters.ListRequest) (deadletters.Page, error) {
 	s.request = r
 	if r.Topic == "none" {
@@ -130,7 +138,7 @@ func run(t *testing.T, named bool, args ...string) ran {
 // YAML has what JSON has.
 func TestOutputMatchesGoldenFiles(t *testing.T) {
 	for name, args := range map[string][]string{
-		"groups": {"dead", "groups"}, "list": {"dead", "list"}, "show": {"dead", "show", "42"}, "payload": {"dead", "show", "42", "--payload"},
+		"groups": {"dead", "groups"}, "by": {"dead", "groups", "--by", "aggregate"}, "list": {"dead", "list"}, "show": {"dead", "show", "42"}, "payload": {"dead", "show", "42", "--payload"},
 		"event": {"events", "show", event}, "gone": {"events", "show", "gone"}, "none": {"dead", "list", "--topic", "none"}, "no_groups": {"dead", "groups", "--topic", "none"},
 		"help": {"dead", "list", "--help"},
 	} {

@@ -72,6 +72,18 @@ func (c Commands) table(cmd *cobra.Command, result any) error {
 			fmt.Fprintf(stderr, "there are more than %d groups, and only these were read; narrow the filter\n", deadletters.MaxGroups)
 		}
 		return nil
+	case deadletters.Counts:
+		if len(result.Counts) == 0 {
+			fmt.Fprintln(stderr, "no open dead letters match")
+			return nil
+		}
+		if err := writeCounts(out, result, now); err != nil {
+			return err
+		}
+		if result.More {
+			fmt.Fprintf(stderr, "there are more, and these are the %d largest; narrow the filter\n", deadletters.MaxGroups)
+		}
+		return nil
 	case deadletters.Page:
 		if len(result.DeadLetters) == 0 {
 			fmt.Fprintln(stderr, "no dead letters match")
@@ -92,17 +104,36 @@ func (c Commands) table(cmd *cobra.Command, result any) error {
 	return fmt.Errorf("%T has no table", result)
 }
 
-// WriteGroups writes a table of groups. It fails when out does.
+// WriteGroups writes a table of groups of at most 118 columns, with the newest error of each below it. It fails when out does.
 func WriteGroups(out io.Writer, groups []deadletters.Group, now time.Time) error {
-	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(w, "GROUP\tCOUNT\tSINCE\tLAST\tTOPIC\tREASON\tWHAT\tEVENT\tERROR")
+	const topic, what, newest = 24, 28, 105
+	var table bytes.Buffer
+	w := tabwriter.NewWriter(&table, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(w, "GROUP\tCOUNT\tSINCE\tLAST\tTOPIC\tREASON\tWHAT")
 	for _, g := range groups {
-		count := fmt.Sprint(g.Count)
-		if g.AtLeast {
-			count += "+"
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", g.Group, g.Number(), Age(g.Since, now), Age(g.Last, now), truncated(g.Topic, topic), g.Reason,
+			truncated(causeOf(g.Cause), what))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	lines := strings.SplitAfter(table.String(), "\n")
+	text := lines[0]
+	for i, g := range groups {
+		text += lines[i+1]
+		if g.Error != "" {
+			text += "           " + truncated(g.Error, newest) + "\n"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", g.Group, count, Age(g.Since, now), Age(g.Last, now), line(g.Topic), g.Reason,
-			causeOf(g.Cause), dash(g.Event), truncated(g.Error))
+	}
+	_, err := io.WriteString(out, text)
+	return err
+}
+
+func writeCounts(out io.Writer, c deadletters.Counts, now time.Time) error {
+	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(w, "COUNT\tGROUPS\tSINCE\tLAST\t"+strings.ToUpper(string(c.By)))
+	for _, one := range c.Counts {
+		fmt.Fprintf(w, "%d\t%d\t%s\t%s\t%s\n", one.Count, one.Groups, Age(one.Since, now), Age(one.Last, now), dash(one.Value))
 	}
 	return w.Flush()
 }
@@ -115,8 +146,8 @@ func writeDeadLetters(out io.Writer, deadLetters []deadletters.DeadLetter, now t
 		if l.Resolution != nil {
 			resolution = l.Resolution.What
 		}
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", l.ID, l.Event, Age(l.DeadAt, now), line(l.Topic), dash(l.Type),
-			dash(aggregate(l.AggregateType, l.AggregateID)), l.Reason, l.Group, l.Attempts, resolution, truncated(l.Error))
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", l.ID, l.Event, Age(l.DeadAt, now), Line(l.Topic), dash(l.Type),
+			dash(aggregate(l.AggregateType, l.AggregateID)), l.Reason, l.Group, l.Attempts, resolution, truncated(l.Error, errorWidth))
 	}
 	return w.Flush()
 }
@@ -133,7 +164,7 @@ func newFields(out io.Writer, now time.Time) fields {
 
 func (f fields) text(name, value string) {
 	if value != "" {
-		fmt.Fprintf(f, "%s:\t%s\n", name, line(value))
+		fmt.Fprintf(f, "%s:\t%s\n", name, Line(value))
 	}
 }
 
@@ -245,7 +276,7 @@ func writeContent(out io.Writer, c deadletters.Content) error {
 
 // causeOf joins the parts of a cause.
 func causeOf(c dispatcher.Cause) string {
-	return dash(line(c.Class + " " + c.Code + " " + c.Place))
+	return dash(Line(c.Class + " " + c.Code + " " + c.Place))
 }
 
 func aggregate(kind, id string) string {
@@ -256,23 +287,24 @@ func aggregate(kind, id string) string {
 }
 
 func dash(text string) string {
-	if text = line(text); text == "" {
+	if text = Line(text); text == "" {
 		return "-"
 	}
 	return text
 }
 
-// line makes one line of a text, without control characters.
-func line(text string) string {
+// Line makes one line of a text, without control characters.
+func Line(text string) string {
 	return strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "?"), func(r rune) bool {
 		return unicode.IsSpace(r) || !unicode.IsPrint(r)
 	}), " ")
 }
 
-func truncated(text string) string {
-	runes := []rune(line(text))
-	if len(runes) > errorWidth {
-		runes = append(runes[:errorWidth-1], '…')
+// truncated is one line of at most width characters.
+func truncated(text string, width int) string {
+	runes := []rune(Line(text))
+	if len(runes) > width {
+		runes = append(runes[:width-1], '…')
 	}
 	return dash(string(runes))
 }

@@ -81,7 +81,7 @@ func by(r deadletters.Resolution) string {
 func writeSteps(out io.Writer, steps []step) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for _, s := range steps {
-		fmt.Fprintf(w, "  %s\t%s\t%s\n", stamp(s.at), s.what, line(s.more))
+		fmt.Fprintf(w, "  %s\t%s\t%s\n", stamp(s.at), s.what, Line(s.more))
 	}
 	return w.Flush()
 }

@@ -21,6 +21,9 @@ import (
 // DefaultTimeout bounds a statement.
 const DefaultTimeout = 30 * time.Second
 
+// exactTimeout bounds the statement that counts large groups whole: longer is not worth it.
+const exactTimeout = 100 * time.Millisecond
+
 // Options say whose dead letters are read.
 type Options struct {
 	// Schema has the tables. Defaults to outbox.
@@ -38,6 +41,7 @@ type Reader struct {
 	namespace string
 	topics    []string
 	timeout   time.Duration
+	exact     time.Duration
 	sql       map[string]string
 }
 
@@ -52,9 +56,9 @@ func New(connect func(context.Context) (*pgx.Conn, error), o Options) *Reader {
 	if o.Timeout == 0 {
 		o.Timeout = DefaultTimeout
 	}
-	r := &Reader{connect: connect, namespace: o.Namespace, topics: o.Topics, timeout: o.Timeout, sql: map[string]string{}}
+	r := &Reader{connect: connect, namespace: o.Namespace, topics: o.Topics, timeout: o.Timeout, exact: exactTimeout, sql: map[string]string{}}
 	statement := sqlfile.Reader(files, o.Schema)
-	for _, name := range []string{"groups", "dead_letters", "event", "status", "dedupe", "journal"} {
+	for _, name := range []string{"groups", "exact", "counts", "dead_letters", "event", "status", "dedupe", "journal"} {
 		r.sql[name] = statement(name)
 	}
 	return r

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -300,8 +301,12 @@ func TestClientReturnsWhatTheReaderReturns(t *testing.T) {
 	server := httptest.NewServer(deadletters.Handler(r))
 	defer server.Close()
 	c := deadletters.Client{URL: server.URL}
-	same(t, "groups")(r.Groups(t.Context(), deadletters.Filter{Topic: "orders"}))(c.Groups(t.Context(), deadletters.Filter{Topic: "orders"}))
 	wrong := deadletters.Filter{Resolved: true}
+	same(t, "groups")(r.Groups(t.Context(), deadletters.Filter{Topic: "orders"}))(c.Groups(t.Context(), deadletters.Filter{Topic: "orders"}))
+	for _, by := range append(slices.Clone(deadletters.Bys), "a/b") {
+		same(t, "by "+string(by))(r.CountBy(t.Context(), deadletters.Filter{Topic: "orders"}, by))(c.CountBy(t.Context(), deadletters.Filter{Topic: "orders"}, by))
+	}
+	same(t, "wrong counts")(r.CountBy(t.Context(), wrong, deadletters.ByTenant))(c.CountBy(t.Context(), wrong, deadletters.ByTenant))
 	same(t, "wrong groups")(r.Groups(t.Context(), wrong))(c.Groups(t.Context(), wrong))
 	for name, request := range map[string]deadletters.ListRequest{
 		"all": {}, "first": {Limit: 2}, "second": {Limit: 2, After: 4}, "resolved": {Filter: deadletters.Filter{Resolved: true}},

@@ -1,6 +1,7 @@
 package pgreader
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,14 +24,10 @@ var _ deadletters.Source = (*Reader)(nil)
 // Groups implements [deadletters.Source]. It fails as that says, and when the database does.
 func (r *Reader) Groups(ctx context.Context, f deadletters.Filter) (deadletters.Groups, error) {
 	out := deadletters.Groups{Groups: []deadletters.Group{}}
-	err := f.Validate()
-	if f.Resolved {
-		err = errors.Join(err, errors.New("resolved: groups are of open dead letters; leave it out, or list the dead letters"))
-	}
-	if err != nil {
+	if err := errors.Join(f.Validate(), f.Open()); err != nil {
 		return out, deadletters.Invalid(err)
 	}
-	err = r.read(ctx, "count the groups of dead letters", func(tx pgx.Tx) error {
+	err := r.read(ctx, "count the groups of dead letters", func(tx pgx.Tx) error {
 		sql, args := r.where("groups", f, r.namespace, deadletters.MaxGroups, deadletters.GroupCap)
 		rows, err := tx.Query(ctx, sql, args...)
 		if err != nil {
@@ -40,6 +37,7 @@ func (r *Reader) Groups(ctx context.Context, f deadletters.Filter) (deadletters.
 		var since, last *time.Time
 		var reason *string
 		var more bool
+		var large []string
 		_, err = pgx.ForEachRow(rows, []any{&g.Group, &g.Topic, &reason, &g.Class, &g.Code, &g.Place, &g.Count, &since, &last, &g.DeadLetter, &g.Event, &g.Error, &more}, func() error {
 			if more {
 				out.More = true
@@ -50,11 +48,81 @@ func (r *Reader) Groups(ctx context.Context, f deadletters.Filter) (deadletters.
 			g.AtLeast = g.Count > deadletters.GroupCap
 			g.Count = min(g.Count, deadletters.GroupCap)
 			g.Advice = dispatcher.Recovery(g.Reason, g.Class)
+			if g.AtLeast {
+				large = append(large, g.Group)
+			}
 			out.Groups = append(out.Groups, g)
+			return nil
+		})
+		if err != nil || len(large) == 0 {
+			return err
+		}
+		return r.countWhole(ctx, tx, f, large, out.Groups)
+	})
+	return out, err
+}
+
+// countWhole counts large groups exactly, where that takes no longer than a moment. Else their counts stay marked, and their
+// order is that of topics and fingerprints, so that a death moves none.
+func (r *Reader) countWhole(ctx context.Context, tx pgx.Tx, f deadletters.Filter, large []string, groups []deadletters.Group) error {
+	whole := map[string]int64{}
+	err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
+		limit := strconv.FormatInt(r.exact.Milliseconds(), 10)
+		if _, err := tx.Exec(ctx, "select set_config('statement_timeout', $1, true)", limit); err != nil {
+			return err
+		}
+		sql, args := r.where("exact", f, large)
+		rows, err := tx.Query(ctx, sql, args...)
+		if err != nil {
+			return err
+		}
+		var group string
+		var n int64
+		_, err = pgx.ForEachRow(rows, []any{&group, &n}, func() error {
+			whole[group] = n
 			return nil
 		})
 		return err
 	})
+	var pg *pgconn.PgError
+	switch {
+	case errors.As(err, &pg) && pg.Code == "57014":
+		return nil
+	case err != nil:
+		return err
+	}
+	for i := range groups {
+		if n, ok := whole[groups[i].Group]; ok {
+			groups[i].Count, groups[i].AtLeast = n, false
+		}
+	}
+	slices.SortStableFunc(groups, func(a, b deadletters.Group) int { return cmp.Compare(b.Count, a.Count) })
+	return nil
+}
+
+// CountBy implements [deadletters.Source]. It fails as that says, and when the database does.
+func (r *Reader) CountBy(ctx context.Context, f deadletters.Filter, by deadletters.By) (deadletters.Counts, error) {
+	out := deadletters.Counts{By: by, Counts: []deadletters.Count{}}
+	if err := errors.Join(f.Validate(), f.Open(), by.Validate()); err != nil {
+		return out, deadletters.Invalid(err)
+	}
+	err := r.read(ctx, "count dead letters by "+string(by), func(tx pgx.Tx) error {
+		sql, args := r.where("counts", f, string(by), deadletters.MaxGroups+1)
+		rows, err := tx.Query(ctx, sql, args...)
+		if err != nil {
+			return err
+		}
+		var c deadletters.Count
+		_, err = pgx.ForEachRow(rows, []any{&c.Value, &c.Count, &c.Groups, &c.Since, &c.Last}, func() error {
+			c.Since, c.Last = c.Since.UTC(), c.Last.UTC()
+			out.Counts = append(out.Counts, c)
+			return nil
+		})
+		return err
+	})
+	if len(out.Counts) > deadletters.MaxGroups {
+		out.Counts, out.More = out.Counts[:deadletters.MaxGroups], true
+	}
 	return out, err
 }
 

@@ -45,4 +45,4 @@ left join lateral (
     limit 1
 ) as last on true
 where counted.n > 0 or g.more
-order by counted.n desc, last.dead_at desc
+order by counted.n desc, g.topic, g.fingerprint
