@@ -11,6 +11,15 @@ import (
 // literal is a text in SQL.
 func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
+// literals are texts in SQL, with commas.
+func literals(all []string) string {
+	quoted := make([]string, len(all))
+	for i, s := range all {
+		quoted[i] = literal(s)
+	}
+	return strings.Join(quoted, ", ")
+}
+
 // quote is a name in SQL.
 func quote(s string) string { return pgx.Identifier{s}.Sanitize() }
 
@@ -22,17 +31,27 @@ func (r *run) in(expression, row string) string {
 	return strings.ReplaceAll(expression, "{r}", row)
 }
 
-func (r *run) open(row string) string { return r.in(r.layout.open, row) }
+// open is the condition that a row of the adoption is to be sent.
+func (r *run) open(row string) string { return r.in(r.layout.open, row) + r.andChosen(row) }
 
-// counted is the condition that a row is after the start.
+// andChosen is the condition that a row is of the namespace that is adopted, as a continuation.
+func (r *run) andChosen(row string) string {
+	if chosen := r.spec.chosen(r.layout); chosen != "" {
+		return " and " + r.in(chosen, row)
+	}
+	return ""
+}
+
+// counted is the condition that a row is of the adoption and after the start.
 func (r *run) counted(row string) string {
 	if r.layout.log {
 		return "false"
 	}
-	if r.start == nil {
-		return "true"
+	after := "true"
+	if r.start != nil {
+		after = row + "." + quote(r.layout.position) + " > " + literal(*r.start) + "::" + r.their.types[r.layout.position]
 	}
-	return row + "." + quote(r.layout.position) + " > " + literal(*r.start) + "::" + r.their.types[r.layout.position]
+	return after + r.andChosen(row)
 }
 
 // render fills a file in.
@@ -68,22 +87,32 @@ func (r *run) body(live, changed, after, failed string) string {
 		topic = field("topic", "")
 	}
 	mark, row := "", "null"
-	switch {
-	case live == "false":
-	case r.layout.log:
+	if live != "false" && r.layout.keepsRows() {
 		row = "row_to_json(r)"
-	default:
-		mark = "\n    if " + live + " then\n        update " + r.their.name() + " set " + r.layout.complete + " where " + quote(r.layout.id) + " = r." + quote(r.layout.id) + ";\n    end if;"
+	}
+	if live != "false" && !r.layout.log {
+		// A rule or a trigger of theirs may keep the row as it is. Then it is refused, and has no event.
+		own := "where " + quote(r.layout.id) + " = r." + quote(r.layout.id)
+		change := "update " + r.their.name() + " set " + r.layout.complete + " " + own
+		if r.layout.deletes {
+			change = "delete from " + r.their.name() + " " + own
+		}
+		mark = "\n    if " + live + " then\n        " + change + ";\n        if exists (select from " + r.their.name() + " as r_after " +
+			own + " and " + r.open("r_after") + ") then\n            raise exception 'a trigger or a rule of the table keeps the row open';\n        end if;\n    end if;"
 	}
 	dedupe := "r." + quote(r.layout.id) + "::text"
 	if slices.Contains(integers, r.their.types[r.layout.id]) { // other tables have the same numbers
 		dedupe = literal(r.spec.Name+"/") + " || " + dedupe
 	}
+	namespace := field("namespace", "")
+	if r.spec.Namespace != "" {
+		namespace = literal(r.spec.Namespace)
+	}
 	return r.render("body", map[string]string{
-		"{r}": "r", "{dedupe}": dedupe, "{counted}": r.counted("r"), "{live}": live, "{changed}": changed, "{namespace}": literal(r.spec.Namespace),
+		"{r}": "r", "{dedupe}": field("dedupeKey", dedupe), "{tenant}": field("tenantId", "null"), "{sequence}": field("sequence", "null"), "{counted}": r.counted("r"), "{live}": live, "{changed}": changed, "{namespace}": namespace,
 		"{topic}": topic, "{payload}": field("payload", ""), "{type}": field("type", "null"), "{aggregateType}": field("aggregateType", "null"),
 		"{aggregateId}": field("aggregateId", "null"), "{key}": field("key", "null"), "{headers}": field("headers", "'{}'"),
-		"{created}": field("created", "now()"), "{due}": field("due", "now()"), "{attempts}": field("attempts", "0"),
+		"{created}": field("created", "now()"), "{due}": field("due", "clock_timestamp()"), "{attempts}": field("attempts", "0"),
 		"{maxAttempts}": field("maxAttempts", "null"), "{retry}": field("retry", "null"), "{mark}": mark + after, "{row}": row, "{failed}": failed,
 	})
 }
@@ -103,5 +132,12 @@ func (r *run) function(live bool) string {
 	}
 	// A producer never gets an error. The row stays open in their table, and adopt status counts it as missing.
 	warn := fmt.Sprintf("raise warning 'row %% of adoption %% has no event: %%', r.%s, %s, sqlerrm;", quote(r.layout.id), literal(r.spec.Name))
-	return r.render("function", map[string]string{"{body}": r.body(state, changed, "", warn)})
+	gone, body := "true", r.body(state, changed, "", warn)
+	if live && r.layout.deletes { // by the trigger itself
+		gone = "not live"
+	}
+	if chosen := r.spec.chosen(r.layout); chosen != "" {
+		body = "if " + r.in(chosen, "r") + " then\n    " + body + "\n    end if;"
+	}
+	return r.render("function", map[string]string{"{body}": body, "{gone}": gone})
 }

@@ -236,7 +236,7 @@ CREATE INDEX idx_outbox_event_type ON storage_outbox(event_type);`,
             event_type, event_payload, event_metadata,
             sequence_number, target_topic, partition_key
         ) VALUES ('outbox_' || left(md5($1), 25), $2, $3, $4, $5, $6, $7, $8, $9)`,
-				fmt.Sprint(n), aggregate, "memory", "STORAGE_MEMORY_ADDED", fmt.Sprintf(`{"n": %d}`, n), `{"correlation_id": "c-1", "tags": ["a"]}`,
+				fmt.Sprint(n), aggregate, "memory", "STORAGE_MEMORY_ADDED", fmt.Sprintf(`{"n": %d}`, n), `{"correlation_id": "c-1", "event_version": "1.0.0"}`,
 				sequence, "memories", aggregate)
 			return err
 		},

@@ -41,6 +41,10 @@ type Status struct {
 	// TheirsWaiting are the open rows of their table, and OursWaiting the events of the adoption that are not yet delivered.
 	TheirsWaiting int64 `json:"theirsWaiting"`
 	OursWaiting   int64 `json:"oursWaiting"`
+	// Values are those of the status column, where there is one: at most 20, those in neither list first.
+	Values []Value `json:"values,omitempty"`
+	// Warnings are what may not be meant as it is, each a sentence.
+	Warnings []string `json:"warnings,omitempty"`
 	// Slot is that of the layout Debezium, of which no rows are counted: its table says nothing of what was sent.
 	Slot *Slot `json:"slot,omitempty"`
 	// Next says what to do next, in a sentence.
@@ -65,9 +69,20 @@ type Refusal struct {
 	Reason string `json:"reason"`
 }
 
-// OK reports whether each row of theirs has a note of its own, no other has, and none is refused.
+// OK reports whether each row of theirs has a note of its own, no other has, none is refused, and each says whether it is
+// to be sent.
 func (s Status) OK() bool {
-	return s.Theirs == s.Ours && s.Missing == 0 && s.Extra == 0 && s.Refused == 0
+	return s.Theirs == s.Ours && s.Missing == 0 && s.Extra == 0 && s.Refused == 0 && s.Unknown() == 0
+}
+
+// Unknown is the number of rows whose status is in neither list.
+func (s Status) Unknown() (rows int64) {
+	for _, v := range s.Values {
+		if v.Means == MeansUnknown {
+			rows += v.Rows
+		}
+	}
+	return rows
 }
 
 // Read counts the adoption of a name, or all with "". There may be none. It only reads, with the rights of [Apply], and
@@ -145,8 +160,18 @@ func (r *run) status() (s Status, err error) {
 			s.Next = nextLiveLog
 		}
 	}
+	if s.Values, err = r.values(); err != nil {
+		return s, err
+	}
+	if s.Warnings, err = r.warnings(); err != nil {
+		return s, err
+	}
+	ours := "counted"
+	if r.layout.deletes { // rows that became events are gone
+		ours = "counted and not live"
+	}
 	var refusals string
-	sql := r.render("status", map[string]string{"{counted}": r.counted("r"), "{open}": r.open("r"), "{idType}": r.their.types[r.layout.id]})
+	sql := r.render("status", map[string]string{"{ourCounted}": ours, "{counted}": r.counted("r"), "{open}": r.open("r"), "{idType}": r.their.types[r.layout.id]})
 	err = r.tx.QueryRow(r.ctx, sql).Scan(&s.Theirs, &s.Ours, &s.Missing, &s.Extra, &s.Refused, &s.TheirsWaiting, &s.OursWaiting, &refusals, &s.ObservedAt)
 	if err != nil {
 		return s, err

@@ -158,6 +158,9 @@ func (r *run) shadow() error {
 	if err := r.limit(shadowTimeout); err != nil {
 		return err
 	}
+	if err := r.inspect(); err != nil {
+		return err
+	}
 	if r.state == Shadow {
 		same, err := r.isAsWanted()
 		if err != nil {
@@ -240,64 +243,6 @@ func (r *run) forget() []string {
 	}
 }
 
-func (r *run) cutover() error {
-	if r.state == Returning {
-		return fmt.Errorf("adoption %s is on its way back; finish that first: dispatcher adopt back --name %s", r.spec.Name, r.spec.Name)
-	}
-	if r.layout.log {
-		return r.cutoverLog()
-	}
-	table := r.their.name()
-	r.result.State, r.result.Next = Live, nextLive
-	if err := r.exec("lock table " + table + " in exclusive mode"); err != nil {
-		return err
-	}
-	if err := r.checkID(); err != nil {
-		return err
-	}
-	open := fmt.Sprintf(`select count(*) from (select from %s as r where %s limit %d) as r`, table, r.open("r"), r.options.MaxRows+1)
-	if err := r.tx.QueryRow(r.ctx, open).Scan(&r.result.Moved); err != nil {
-		return err
-	}
-	if r.result.Moved > int64(r.options.MaxRows) {
-		return fmt.Errorf("more than %d rows of %s are open, and producers would wait while they are moved; let their worker catch up, or raise the limit (--max-rows)", r.options.MaxRows, r.spec.Table)
-	}
-	moved := r.result.Moved
-	// No statement takes a stronger lock than the first: producers who have read the table and now write would wait for
-	// this transaction while it waits for them.
-	statements := []string{
-		r.function(true),
-		fmt.Sprintf("create or replace trigger %s_again after update on %s for each row when (%s) execute function %s()", r.trigger(), table, r.open("new"), r.functionName()),
-		r.render("move", map[string]string{"{open}": r.open("t"), "{order}": r.in(r.layout.order, "t"),
-			"{body}": r.body("true", "false", keepEvent, raise)}),
-		"update outbox_adoptions set state = 'Live', cutover_at = clock_timestamp() where state = 'Shadow' and name = " + literal(r.spec.Name),
-	}
-	for _, sql := range statements {
-		if err := r.exec(sql); err != nil {
-			return err
-		}
-	}
-	if r.options.DryRun {
-		r.result.Changed = r.state != Live || moved > 0
-		return nil
-	}
-	return r.countMoved()
-}
-
-// keepEvent keeps a row's event, by which outbox_adopt_moved counts.
-const keepEvent = "\n        v_events := v_events || v_event;"
-
-// countMoved reads what Cutover has done.
-func (r *run) countMoved() error {
-	count := `select coalesce(nullif(current_setting('outbox.adopt_moved', true), ''), '0')::bigint,
-		(select count(*) from outbox_adopted where adoption = $1 and refused is not null)`
-	if err := r.tx.QueryRow(r.ctx, count, r.spec.Name).Scan(&r.result.Moved, &r.result.Refused); err != nil {
-		return err
-	}
-	r.result.Changed = r.state != Live || r.result.Moved > 0
-	return nil
-}
-
 func (r *run) back() error {
 	if r.state == None {
 		r.result.Next = "Nothing is adopted."
@@ -320,10 +265,14 @@ func (r *run) back() error {
 	var left bool
 	if r.state != Shadow {
 		file := "return"
-		if r.layout.log {
+		if r.layout.keepsRows() {
 			file = "return_log"
 		}
-		statements := append(r.dropTriggers(), r.render(file, map[string]string{
+		kept, again := "", "delete from "+table+" where "+quote(r.layout.id)+" = e.their_id::"+r.their.types[r.layout.id]+";"
+		if !r.layout.log {
+			again, kept = "null;", " and live"
+		}
+		statements := append(r.dropTriggers(), r.render(file, map[string]string{"{again}": again, "{kept}": kept,
 			"{open}": r.open("r"), "{reopen}": r.layout.reopen, "{idType}": r.their.types[r.layout.id],
 			"{columns}": strings.Join(r.their.writable, ", "),
 		}), "update outbox_adoptions set state = 'Returning' where name = "+literal(r.spec.Name))

@@ -1,7 +1,6 @@
 package adopt
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,10 +28,11 @@ func findTable(ctx context.Context, tx pgx.Tx, s Spec, l layout) (t table, err e
 	schema, name, _ := strings.Cut(s.Table, ".")
 	t = table{schema: schema, table: name, types: map[string]string{}}
 	var kind, owner, login string
-	var owns bool
-	const look = `select c.relkind::text, pg_get_userbyid(c.relowner), current_user, pg_has_role(c.relowner, 'USAGE')
+	var owns, inherited, secured bool
+	const look = `select c.relkind::text, pg_get_userbyid(c.relowner), current_user, pg_has_role(c.relowner, 'USAGE'),
+		c.relkind = 'r' and exists (select from pg_inherits where inhparent = c.oid), c.relforcerowsecurity
 		from pg_class as c join pg_namespace as n on n.oid = c.relnamespace where n.nspname = $1 and c.relname = $2`
-	err = tx.QueryRow(ctx, look, schema, name).Scan(&kind, &owner, &login, &owns)
+	err = tx.QueryRow(ctx, look, schema, name).Scan(&kind, &owner, &login, &owns, &inherited, &secured)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return t, fmt.Errorf("%w %s in this database; name it with --table schema.table", errNoTable, s.Table)
@@ -40,6 +40,10 @@ func findTable(ctx context.Context, tx pgx.Tx, s Spec, l layout) (t table, err e
 		return t, err
 	case kind != "r" && kind != "p":
 		return t, fmt.Errorf("%s is not a table; an adoption needs the table that producers insert into", s.Table)
+	case inherited:
+		return t, fmt.Errorf("%s has tables that inherit from it, whose rows no index and no trigger of it covers; make them partitions, or adopt each", s.Table)
+	case secured:
+		return t, fmt.Errorf("%s forces row level security on its owner, which would hide rows from the adoption; run: alter table %s no force row level security", s.Table, t.name())
 	case !owns:
 		return t, fmt.Errorf("the login %s is not the owner of table %s; log in as one who is, or have it granted: grant %s to %s", login, s.Table, quote(owner), quote(login))
 	}
@@ -75,61 +79,10 @@ func findTable(ctx context.Context, tx pgx.Tx, s Spec, l layout) (t table, err e
 	if kind := t.types[l.position]; l.position != "" && !slices.Contains(integers, kind) && !strings.HasPrefix(kind, "timestamp") {
 		return t, fmt.Errorf("column %s of table %s is %s, which does not grow from row to row; map the time of creation: --column created=COLUMN", l.position, s.Table, kind)
 	}
+	if kind := t.types[l.id]; !slices.Contains(append(integers, "uuid", "text", "character varying"), kind) {
+		return t, fmt.Errorf("column %s of table %s is %s; an id is an integer, a uuid or a text; map another column, or add one: alter table %s add column adopted_id bigint generated always as identity unique", l.id, s.Table, kind, t.name())
+	}
 	return t, nil
-}
-
-// checkState refuses a mapping by which no row would ever be open: its counts look right, and nothing would be sent.
-func (r *run) checkState() error {
-	completed := r.spec.Columns["completed"]
-	column, values, _ := strings.Cut(r.spec.Columns["status"], ":")
-	column = cmp.Or(completed, column)
-	if column == "" {
-		return nil // a preset
-	}
-	kind := r.their.types[column]
-	var category string
-	if err := r.tx.QueryRow(r.ctx, `select typcategory::text from pg_type where oid = $1::text::regtype`, kind).Scan(&category); err != nil {
-		return err
-	}
-	switch {
-	case completed != "" && category != "D":
-		return fmt.Errorf("column %s of table %s is %s, and completed is a time that is null until the row is sent; map status=%s:OPEN:COMPLETE instead, such as status=%s:false:true for a boolean",
-			column, r.spec.Table, kind, column, column)
-	case completed != "", category == "S":
-		return nil
-	}
-	open, complete, _ := strings.Cut(values, ":")
-	for i, value := range append([]string{complete}, strings.Split(open, ",")...) {
-		var written string
-		if err := r.tx.QueryRow(r.ctx, `select $1::text::`+kind+`::text`, value).Scan(&written); err != nil {
-			return fmt.Errorf("the status %q is not a value of column %s of table %s, which is %s: %w; write status=COLUMN:OPEN:COMPLETE with values of the column", value, column, r.spec.Table, kind, err)
-		}
-		if i > 0 && written != value { // an open one is compared as text
-			return fmt.Errorf("the status %q is %q as a value of column %s of table %s, which is %s; write it so: --column status=COLUMN:OPEN:COMPLETE, such as status=%s:false:true for a boolean",
-				value, written, column, r.spec.Table, kind, column)
-		}
-	}
-	return nil
-}
-
-// checkID refuses an id that two rows may share, or that a row may lack: a row is known by its id.
-func (r *run) checkID() error {
-	var required, unique bool
-	const look = `select a.attnotnull, exists (select from pg_index as i where i.indrelid = a.attrelid and i.indisunique and i.indimmediate
-			and i.indisvalid and i.indpred is null and i.indnkeyatts = 1 and i.indkey[0] = a.attnum)
-		from pg_attribute as a where a.attrelid = $1::text::regclass and a.attname = $2`
-	if err := r.tx.QueryRow(r.ctx, look, r.their.name(), r.layout.id).Scan(&required, &unique); err != nil {
-		return err
-	}
-	id, name := quote(r.layout.id), r.their.name()
-	switch {
-	case !required:
-		return fmt.Errorf("column %s of table %s may be null, and it is the id by which an adoption knows a row; run: alter table %s alter column %s set not null", r.layout.id, r.spec.Table, name, id)
-	case !unique:
-		return fmt.Errorf("column %s of table %s is not unique by itself, and it is the id by which an adoption knows a row; map another column (--column id=COLUMN), or run: create unique index concurrently on %s (%s)",
-			r.layout.id, r.spec.Table, name, id)
-	}
-	return nil
 }
 
 // recorded is an adoption as outbox_adoptions has it.

@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -64,8 +66,11 @@ func adoptShadowCommand() *cobra.Command {
 as enqueue does, and records it. Nothing is sent, and their worker continues. It locks their table for a moment.
 
 With layout columns their columns are named by --column: id and payload; completed, a time that is null while the
-row is to be sent, or status=COLUMN:OPEN:COMPLETE; topic, type, aggregateType, aggregateId, key, headers, created,
-due, attempts.
+row is to be sent, status=COLUMN:OPEN:COMPLETE, or sent=delete for a worker that deletes what it has sent; topic,
+type, aggregateType, aggregateId, key, headers, created, due, attempts, dedupeKey, tenantId, namespace.
+
+Of layout modkit, or with a column namespace, --namespace chooses the rows of that namespace. Without it each row
+becomes an event of its own namespace.
 
 Layout debezium is a table of Debezium's outbox event router. The trigger checks each row, and notes those that the
 outbox does not take. What was sent is read from the connector's replication slot, so the login has the attribute
@@ -76,9 +81,9 @@ REPLICATION.`,
     --column status=state:NEW,SENDING:SENT --dry-run`,
 	})
 	flags := cmd.Flags()
-	flags.StringVar(&f.layout, "layout", "", "m10, overview, storage, debezium or columns (required)")
-	flags.StringVar(&f.spec.Table, "table", "", "their table (default: that of the layout: m10_recovery.outbox, outbox.events, public.storage_outbox, public.outboxevent)")
-	flags.StringVar(&f.spec.Namespace, "namespace", "", "the namespace of the events (default: that of the file)")
+	flags.StringVar(&f.layout, "layout", "", "modkit, m10, overview, storage, debezium or columns (required)")
+	flags.StringVar(&f.spec.Table, "table", "", "their table (default: that of the layout: public.modkit_outbox_events, m10_recovery.outbox, outbox.events, public.storage_outbox, public.outboxevent)")
+	flags.StringVar(&f.spec.Namespace, "namespace", "", "the namespace of the events (default: that of the file, or of each row where it has one)")
 	flags.StringVar(&f.spec.Topic, "topic", "", "the topic of the events (default: that of each row; m10 has none)")
 	flags.StringVar(&f.spec.Slot, "slot", "", "for layout debezium, slot.name of the connector (default \""+adopt.DefaultSlot+"\")")
 	flags.StringVar(&f.spec.Publication, "publication", "", "for layout debezium, publication.name of the connector (default \""+adopt.DefaultPublication+"\")")
@@ -148,7 +153,7 @@ func (f *adoptFlags) run(cmd *cobra.Command, step adopt.Step) error {
 		return errors.New("--max-rows or --wait is negative; give 1 or more")
 	}
 	return withDatabase(cmd, f.file, func(ctx context.Context, conn *pgx.Conn, cfg config.Config) error {
-		if f.spec.Namespace == "" {
+		if f.spec.Namespace == "" && f.spec.Layout != adopt.ModKit && f.spec.Columns["namespace"] == "" {
 			f.spec.Namespace = cfg.Namespace
 		}
 		result, err := adopt.Apply(ctx, conn, cfg.Database.Schema, step, f.spec, f.options)
@@ -166,8 +171,9 @@ func adoptText(step adopt.Step, r adopt.Result, dry bool) string {
 	if dry {
 		fmt.Fprintf(&text, "-- adopt %s would run this in one transaction; nothing was changed.\n", step)
 		if step == adopt.Cutover {
-			fmt.Fprintf(&text, "-- %d rows are open now.\n", r.Moved)
+			fmt.Fprintf(&text, "-- %d rows are open now.%s\n", r.Moved, waitText(r.Wait))
 		}
+		text.WriteString(lookText("-- ", r.Values, r.Warnings))
 		for _, sql := range r.SQL {
 			text.WriteString(sql + ";\n")
 		}
@@ -190,8 +196,29 @@ func adoptText(step adopt.Step, r adopt.Result, dry bool) string {
 		}
 		text.WriteString("\n")
 	}
+	text.WriteString(lookText("", r.Values, r.Warnings))
 	fmt.Fprintln(&text, r.Next)
 	return text.String()
+}
+
+// lookText is a line for each value of the status column, and for each warning.
+func lookText(before string, values []adopt.Value, warnings []string) string {
+	var text strings.Builder
+	for _, v := range values {
+		fmt.Fprintf(&text, "%sstatus %s\n", before, oneLine(v.String()))
+	}
+	for _, warning := range warnings {
+		fmt.Fprintf(&text, "%swarning: %s\n", before, oneLine(warning))
+	}
+	return text.String()
+}
+
+// waitText says how long producers would wait.
+func waitText(wait time.Duration) string {
+	if wait == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" Producers would wait about %s.", max(wait, 100*time.Millisecond).Round(100*time.Millisecond))
 }
 
 func adoptStatusCommand() *cobra.Command {
@@ -203,7 +230,8 @@ func adoptStatusCommand() *cobra.Command {
 Rows whose id (m10), or time of creation, is not after the greatest at the start are in neither count; nor are rows that
 were deleted. The work depends on the rows since the start.
 
-Exit codes: 0 when each row has its note and none is refused, 3 when not, 1 for any other failure.`,
+Exit codes: 0 when each row has its note, none is refused and each has a status that the mapping knows; 3 when not; 1
+for any other failure.`,
 		Example: `  dispatcher adopt status -f owner.yaml
   dispatcher adopt status -f owner.yaml --output json`,
 		RunE: work(func(cmd *cobra.Command) error { return adoptStatus(cmd, file, name, output) }),
@@ -238,7 +266,7 @@ func adoptStatus(cmd *cobra.Command, file, name, output string) error {
 		var wrong []string
 		for _, s := range all {
 			if !s.OK() {
-				wrong = append(wrong, fmt.Sprintf("adoption %s: theirs %d, ours %d; %d rows missing, %d extra, %d refused", s.Name, s.Theirs, s.Ours, s.Missing, s.Extra, s.Refused))
+				wrong = append(wrong, fmt.Sprintf("adoption %s: theirs %d, ours %d; %d rows missing, %d extra, %d refused, %d with an unknown status", s.Name, s.Theirs, s.Ours, s.Missing, s.Extra, s.Refused, s.Unknown()))
 			}
 		}
 		if len(wrong) > 0 {
@@ -255,7 +283,7 @@ func adoptTable(w io.Writer, all adoptions) error {
 		text.WriteString("no table is adopted; begin with dispatcher adopt shadow\n")
 	}
 	for _, s := range all.Adoptions {
-		fmt.Fprintf(&text, "adoption %s: %s, layout %s, table %s, namespace %s\n", s.Name, s.State, s.Layout, s.Table, s.Namespace)
+		fmt.Fprintf(&text, "adoption %s: %s, layout %s, table %s, namespace %s\n", s.Name, s.State, s.Layout, s.Table, cmp.Or(s.Namespace, "of each row"))
 		if s.Slot != nil {
 			fmt.Fprintf(&text, "since %s: refused %s; %s\nwaiting: ours %s\n", s.Since.Format(time.RFC3339), thousands(s.Refused), slotText(*s.Slot), thousands(s.OursWaiting))
 			adoptEnd(&text, s)
@@ -272,6 +300,8 @@ func adoptTable(w io.Writer, all adoptions) error {
 
 // adoptEnd is what each adoption ends with.
 func adoptEnd(text *strings.Builder, s adopt.Status) {
+	unknown := slices.DeleteFunc(slices.Clone(s.Values), func(v adopt.Value) bool { return v.Means != adopt.MeansUnknown })
+	text.WriteString(lookText("", unknown, s.Warnings))
 	for _, r := range s.Refusals {
 		fmt.Fprintf(text, "refused %s: %s\n", oneLine(r.ID), oneLine(r.Reason))
 	}

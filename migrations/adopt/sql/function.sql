@@ -9,7 +9,7 @@ declare
     v_event   uuid;
 begin
     if tg_op = 'DELETE' then
-        delete from outbox_adopted where adoption = {name} and their_id = old.{id}::text;
+        delete from outbox_adopted where adoption = {name} and their_id = old.{id}::text and {gone};
         return null;
     elsif tg_op = 'UPDATE' then
         v_changed := old.{payloadColumn}::text is distinct from new.{payloadColumn}::text;

@@ -32,6 +32,9 @@ create table if not exists outbox_adopted (
     refused   text,
     seq       bigint  not null generated always as identity,
     their_row json,
+    created_off  interval,
+    due_off      interval,
+    serializable boolean,
     primary key (adoption, their_id, version)
 );
 
@@ -41,7 +44,10 @@ comment on column outbox_adopted.counted is 'Whether its position is after the s
 comment on column outbox_adopted.live is 'Whether the event was added to outbox_events.';
 comment on column outbox_adopted.refused is 'Why the outbox does not take the row. It stays open in their table.';
 comment on column outbox_adopted.seq is 'The order of the rows that are kept.';
-comment on column outbox_adopted.their_row is 'Of a table that Debezium reads, the row: their table may not have it any more.';
+comment on column outbox_adopted.their_row is 'The row, where their table may not have it any more: Debezium reads it, or their worker deletes what it has sent.';
+comment on column outbox_adopted.created_off is 'How far its time of creation was from the database''s when it was inserted. Null: less than five minutes.';
+comment on column outbox_adopted.due_off is 'The same of the time when it is due.';
+comment on column outbox_adopted.serializable is 'Whether it was inserted at the isolation level SERIALIZABLE.';
 
 create index if not exists outbox_adopted_refused on outbox_adopted (adoption) where refused is not null;
 create index if not exists outbox_adopted_kept on outbox_adopted (adoption, seq) where live and their_row is not null;
@@ -55,7 +61,7 @@ create index if not exists outbox_adopted_kept on outbox_adopted (adoption, seq)
 create or replace function outbox_adopt(
     p_adoption text, p_id text, p_dedupe_key text, p_counted boolean, p_live boolean, p_changed boolean, p_namespace text,
     p_topic text, p_payload jsonb, p_event_type text, p_aggregate_type text, p_aggregate_id text, p_partition_key text,
-    p_headers jsonb, p_created timestamptz, p_due timestamptz, p_attempts integer, p_max_attempts integer, p_retry jsonb,
+    p_tenant_id uuid, p_sequence bigint, p_headers jsonb, p_created timestamptz, p_due timestamptz, p_attempts integer, p_max_attempts integer, p_retry jsonb,
     p_row json
 ) returns uuid
 language plpgsql
@@ -68,7 +74,7 @@ declare
     v_seq    bigint;
 begin
     perform enqueue_check('', p_namespace, p_topic, p_payload is null, p_event_type, p_aggregate_type, p_aggregate_id,
-        p_partition_key, null, p_dedupe_key, p_headers, '0', false, jsonb_strip_nulls(jsonb_build_object('retry', p_retry)));
+        p_partition_key, p_tenant_id, p_dedupe_key, p_headers, '0', false, jsonb_strip_nulls(jsonb_build_object('retry', p_retry)));
     if octet_length(p_payload::text) > 1048576 then
         perform enqueue_check_sizes(array[p_payload], 1048576, '');
     end if;
@@ -91,16 +97,22 @@ begin
             from outbox_journal_settings where enabled;
         end if;
         if p_live then
-            insert into outbox_events (id, created_at, max_attempts, namespace, topic, event_type, aggregate_type, aggregate_id,
-                partition_key, dedupe_key, retry, headers, payload, next_attempt_at, attempts)
-            values (v_event, p_created, p_max_attempts, p_namespace, p_topic, nullif(p_event_type, ''), nullif(p_aggregate_type, ''),
+            insert into outbox_events (id, created_at, aggregate_sequence, max_attempts, tenant_id, namespace, topic, event_type, aggregate_type,
+                aggregate_id, partition_key, dedupe_key, retry, headers, payload, next_attempt_at, attempts)
+            values (v_event, p_created, p_sequence, p_max_attempts, p_tenant_id, p_namespace, p_topic, nullif(p_event_type, ''), nullif(p_aggregate_type, ''),
                 nullif(p_aggregate_id, ''), nullif(p_partition_key, ''), v_key, p_retry, jsonb_strip_nulls(p_headers), p_payload,
                 p_due, p_attempts)
             on conflict do nothing;
             continue when not found;
+            if p_sequence is not null and p_aggregate_id <> '' then -- enqueue continues where theirs ends
+                insert into outbox_aggregate_sequences as s (namespace, aggregate_type, aggregate_id, last)
+                values (p_namespace, coalesce(p_aggregate_type, ''), p_aggregate_id, p_sequence)
+                on conflict (namespace, aggregate_type, aggregate_id) do update set last = excluded.last where s.last < excluded.last;
+            end if;
         end if;
-        insert into outbox_adopted (adoption, their_id, version, event_id, counted, live, their_row)
-        values (p_adoption, p_id, v_version, v_event, p_counted and v_version = 0, p_live, p_row)
+        insert into outbox_adopted (adoption, their_id, version, event_id, counted, live, their_row, created_off, due_off, serializable)
+        values (p_adoption, p_id, v_version, v_event, p_counted and v_version = 0, p_live, p_row, outbox_adopt_off(p_created), outbox_adopt_off(p_due),
+            nullif(current_setting('transaction_isolation') = 'serializable', false))
         on conflict (adoption, their_id, version) do update
             set event_id = excluded.event_id, live = excluded.live, refused = null, their_row = excluded.their_row
         returning seq into v_seq;
@@ -112,6 +124,14 @@ begin
     end loop;
     raise exception 'row % of adoption % was opened too often', p_id, p_adoption;
 end
+$$;
+
+-- outbox_adopt_off is how far a time is from the database's, or null for less than five minutes.
+create or replace function outbox_adopt_off(p_at timestamptz) returns interval
+language sql
+stable
+as $$
+    select case when abs(extract(epoch from p_at - now())) >= 300 then p_at - now() end
 $$;
 
 -- outbox_adopt_prune looks at the oldest hundred rows that an adoption keeps, and removes those whose events are delivered.
@@ -225,7 +245,7 @@ declare
     v_events integer := (select count(distinct id) from unnest(p_events) as id);
 begin
     if cardinality(p_events) <> v_events then
-        raise exception '% open rows of adoption % became % events, so nothing was changed: two of them have the same id as text',
+        raise exception '% open rows of adoption % became % events, so nothing was changed: two of them have the same id',
             cardinality(p_events), p_adoption, v_events
             using hint = 'Give each row an id of its own.';
     end if;
@@ -234,5 +254,5 @@ end
 $$;
 
 -- With their arguments: the trigger's function of an adoption may have such a name too.
-revoke all on function outbox_adopt, outbox_adopt_refuse(text, text, boolean, json, text), outbox_adopt_prune(text),
+revoke all on function outbox_adopt, outbox_adopt_refuse(text, text, boolean, json, text), outbox_adopt_prune(text), outbox_adopt_off(timestamptz),
     outbox_adopt_log(text, text, regclass), outbox_adopt_moved(text, uuid[]) from public;

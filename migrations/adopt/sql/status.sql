@@ -5,9 +5,9 @@ with theirs as (
     from {table} as r
     where {counted}
 ), ours as (
-    select count(*) filter (where counted and refused is null) as rows,
+    select count(*) filter (where {ourCounted} and refused is null) as rows,
         count(*) filter (where refused is not null) as refused,
-        count(*) filter (where counted and not exists (select from {table} as r where r.{id} = a.their_id::{idType})) as extra
+        count(*) filter (where {ourCounted} and not exists (select from {table} as r where r.{id} = a.their_id::{idType})) as extra
     from outbox_adopted as a
     where adoption = {name}
 )

@@ -1,0 +1,134 @@
+package adopt_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
+	"github.com/outbox-operator/outbox-operator/migrations/adopt"
+)
+
+// A row whose status is in neither list would stay behind with a worker that is stopped.
+//
+// CONTRACT: C-91
+func TestCutoverRefusesUnknownStatus(t *testing.T) {
+	r := newRig(t, keyedService("integer", `, primary key (id)); alter table keyed alter column state drop not null`))
+	r.exec(`insert into keyed (id, state) values (1, 'NEW'), (2, 'SENT'), (3, 'SENT')`)
+	values := func(all []adopt.Value) string { return fmt.Sprint(all) }
+	if got := r.step(adopt.ToShadow, adopt.Shadow, true); values(got.Values) != `["NEW": 1 row, to be sent "SENT": 2 rows, not to be sent]` {
+		t.Errorf("the shadow has %v", got.Values)
+	}
+	for state, want := range map[string]string{`'RETRY'`: `1 rows of table public.keyed have "RETRY" in column state`, `null`: `have null in column state`} {
+		r.exec(`insert into keyed (id, state) values (4, ` + state + `)`)
+		if s := r.status(); s.OK() || s.Unknown() != 1 || s.Values[0].Means != adopt.MeansUnknown {
+			t.Errorf("status %+v, want a row whose status is not known", s)
+		}
+		if _, err := r.try(adopt.Cutover, adopt.Options{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+		r.exec(`delete from keyed where id = 4`)
+	}
+	r.exec(`insert into keyed (id, state) values (4, 'FAILED')`)
+	r.old.spec.Columns["status"] = "state:NEW:SENT,FAILED"
+	r.step(adopt.ToShadow, adopt.Shadow, true)
+	if moved := r.step(adopt.Cutover, adopt.Live, true); moved.Moved != 1 {
+		t.Errorf("%d rows moved, want the one that is NEW", moved.Moved)
+	}
+}
+
+// A worker that knows no limit has tried a row more often than a dispatcher would.
+func TestRowThatWasTriedIsSent(t *testing.T) {
+	r := newRig(t, keyedService("integer", `, tries integer not null default 0, primary key (id))`))
+	r.old.spec.Columns["attempts"] = "tries"
+	r.exec(`insert into keyed (id, tries) values (1, 0), (2, 25), (3, 32000)`)
+	if got := r.step(adopt.ToShadow, adopt.Shadow, true).Warnings; len(got) != 1 || !strings.HasPrefix(got[0], "2 open rows have no attempt left: each has 20 more") {
+		t.Errorf("warnings %q, want the rows that have no attempt left", got)
+	}
+	r.step(adopt.Cutover, adopt.Live, true)
+	if got := pgtest.Value[string](r, `select string_agg(attempts || ' of ' || coalesce(max_attempts::text, '-'), ', ' order by seq) from outbox.outbox_events`); got != "0 of -, 25 of 45, 980 of 1000" {
+		t.Errorf("attempts %s", got)
+	}
+	l := newLedger()
+	r.exec(`update outbox.outbox_events set payload = jsonb_build_object('n', attempts)`)
+	defer r.dispatch(l)()
+	r.deliverAll()
+	if len(l.ours) != 3 {
+		t.Errorf("%d of 3 events were sent", len(l.ours))
+	}
+}
+
+// Their worker deletes what it has sent.
+//
+// CONTRACT: C-91
+func TestWorkerThatDeletesWhatItHasSent(t *testing.T) {
+	r := newRig(t, oldService{
+		spec: adopt.Spec{Name: "queue", Layout: adopt.Columns, Table: "public.queue", Namespace: "shop", Topic: "orders", Columns: map[string]string{"id": "id", "payload": "data", "sent": "delete"}},
+		ddl:  `create table queue (id bigint generated always as identity primary key, data jsonb not null, extra text, at timestamptz not null default now())`,
+	})
+	insert := func(first, last int) {
+		r.exec(fmt.Sprintf(`insert into queue (data, extra) select jsonb_build_object('n', n), 'x' || n from generate_series(%d, %d) as n`, first, last))
+	}
+	insert(1, 3)
+	r.step(adopt.ToShadow, adopt.Shadow, true)
+	insert(4, 6)
+	r.exec(`delete from queue where data ->> 'n' in ('1', '4')`) // their worker
+	if s := r.status(); !s.OK() || s.Theirs != 2 || s.TheirsWaiting != 4 {
+		t.Errorf("in the shadow: %+v", s)
+	}
+	if moved := r.step(adopt.Cutover, adopt.Live, true); moved.Moved != 4 {
+		t.Errorf("%d rows moved, want 4", moved.Moved)
+	}
+	insert(7, 8)
+	r.exec(`insert into queue (data) values (jsonb_build_object('n', 9, 'large', repeat('x', 1100000)))`)
+	if s := r.status(); s.OK() || s.Refused != 1 || s.TheirsWaiting != 1 || s.OursWaiting != 6 || s.Extra != 0 {
+		t.Errorf("after the cut-over: %+v", s)
+	}
+	r.exec(`update queue set data = '{"n": 9}'`)
+	if s := r.status(); !s.OK() || s.TheirsWaiting != 0 || s.OursWaiting != 7 {
+		t.Errorf("after a row was corrected: %+v", s)
+	}
+	r.exec(`update outbox.outbox_events set status = 'delivered' where payload ->> 'n' in ('2', '7')`)
+	if back := r.step(adopt.Back, adopt.None, true); back.Returned != 5 {
+		t.Errorf("%d events returned, want 5", back.Returned)
+	}
+	if got := pgtest.Value[string](r, `select string_agg(id || ':' || (data ->> 'n') || coalesce(extra, ''), ' ' order by id) from queue`); got != "3:3x3 5:5x5 6:6x6 8:8x8 9:9" {
+		t.Errorf("their table has %s", got)
+	}
+}
+
+// The status says what the trigger costs producers at SERIALIZABLE.
+func TestShadowReportsSerializableProducers(t *testing.T) {
+	r := newRig(t, keyedService("integer", `, primary key (id))`))
+	r.step(adopt.ToShadow, adopt.Shadow, true)
+	err := pgx.BeginTxFunc(t.Context(), r.Pool, pgx.TxOptions{IsoLevel: pgx.Serializable}, func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), `insert into keyed (id) values (1)`)
+		return err
+	})
+	if s := r.status(); err != nil || !s.OK() || len(s.Warnings) != 1 || !strings.HasPrefix(s.Warnings[0], "1 new rows were inserted at the isolation level SERIALIZABLE") {
+		t.Errorf("status %+v, %v", s, err)
+	}
+}
+
+// A due time that is mapped, and of another zone, is reported: it may be meant so.
+func TestShadowReportsDueTimesOfAnotherZone(t *testing.T) {
+	r := newRig(t, keyedService("integer", `, due timestamp, primary key (id))`))
+	r.old.spec.Columns["due"] = "due"
+	r.step(adopt.ToShadow, adopt.Shadow, true)
+	r.exec(`insert into keyed (id, due) values (1, now()), (2, now() + interval '5 hours')`)
+	if s := r.status(); len(s.Warnings) != 2 || !strings.HasPrefix(s.Warnings[1], "1 new rows are due up to 05:00:00 from when they were inserted, by column due, which has no time zone") {
+		t.Errorf("warnings %q", s.Warnings)
+	}
+}
+
+// A dry run says how long producers would wait.
+func TestDryRunOfCutoverSaysHowLongItWaits(t *testing.T) {
+	r := newRig(t, keyedService("integer", `, primary key (id))`))
+	r.exec(`insert into keyed (id) select n from generate_series(1, 400) as n`)
+	r.step(adopt.ToShadow, adopt.Shadow, true)
+	if got, err := r.try(adopt.Cutover, adopt.Options{DryRun: true}); err != nil || got.Moved != 400 || got.Wait <= 0 {
+		t.Errorf("%d rows, %v, %v", got.Moved, got.Wait, err)
+	}
+}

@@ -1,0 +1,86 @@
+package adopt
+
+import (
+	"fmt"
+	"time"
+)
+
+func (r *run) cutover() error {
+	if r.state == Returning {
+		return fmt.Errorf("adoption %s is on its way back; finish that first: dispatcher adopt back --name %s", r.spec.Name, r.spec.Name)
+	}
+	if r.layout.log {
+		return r.cutoverLog()
+	}
+	table := r.their.name()
+	r.result.State, r.result.Next = Live, nextLive
+	if err := r.exec("lock table " + table + " in exclusive mode"); err != nil {
+		return err
+	}
+	if err := r.checkID(); err != nil {
+		return err
+	}
+	if err := r.checkValues(); err != nil {
+		return err
+	}
+	open, err := r.countOpen(r.options.MaxRows + 1)
+	if err != nil {
+		return err
+	}
+	r.result.Moved = open
+	if r.result.Moved > int64(r.options.MaxRows) {
+		return fmt.Errorf("more than %d rows of %s are open, and producers would wait while they are moved; let their worker catch up, or raise the limit (--max-rows)", r.options.MaxRows, r.spec.Table)
+	}
+	// No statement takes a stronger lock than the first: producers who have read the table and now write would wait for
+	// this transaction while it waits for them.
+	statements := []string{
+		r.function(true),
+		fmt.Sprintf("create or replace trigger %s_again after update on %s for each row when (%s) execute function %s()", r.trigger(), table, r.open("new"), r.functionName()),
+		r.render("move", map[string]string{"{open}": r.open("t"), "{order}": r.in(r.layout.order, "t"),
+			"{body}": r.body("true", "false", keepEvent, raise)}),
+		"update outbox_adoptions set state = 'Live', cutover_at = clock_timestamp() where state = 'Shadow' and name = " + literal(r.spec.Name),
+	}
+	for _, sql := range statements {
+		if err := r.exec(sql); err != nil {
+			return err
+		}
+	}
+	if r.options.DryRun {
+		r.result.Changed, r.result.Wait = r.state != Live || open > 0, time.Duration(open)*rowTime
+		return nil
+	}
+	if err := r.countMoved(); err != nil {
+		return err
+	}
+	left, err := r.countOpen(r.options.MaxRows + 1)
+	if err != nil {
+		return err
+	}
+	if r.result.Moved+left != open {
+		return fmt.Errorf("of %d open rows of table %s %d became events, and %d are still open, so nothing was changed; look for two rows of one id, and for triggers and rules of the table", open, r.spec.Table, r.result.Moved, left)
+	}
+	return nil
+}
+
+// rowTime is about how long Cutover takes for a row.
+const rowTime = time.Millisecond
+
+// countOpen counts the open rows of their table, as far as the limit.
+func (r *run) countOpen(limit int) (n int64, err error) {
+	count := fmt.Sprintf(`select count(*) from (select from %s as r where %s limit %d) as r`, r.their.name(), r.open("r"), limit)
+	return n, r.tx.QueryRow(r.ctx, count).Scan(&n)
+}
+
+// keepEvent keeps a row's event, by which outbox_adopt_moved counts.
+const keepEvent = "\n        v_events := v_events || v_event;"
+
+// countMoved reads what Cutover has done.
+func (r *run) countMoved() error {
+	count := `select coalesce(nullif(current_setting('outbox.adopt_moved', true), ''), '0')::bigint,
+		(select count(*) from outbox_adopted where adoption = $1 and refused is not null)`
+	if err := r.tx.QueryRow(r.ctx, count, r.spec.Name).Scan(&r.result.Moved, &r.result.Refused); err != nil {
+		return err
+	}
+	r.result.Changed = r.state != Live || r.result.Moved > 0
+	return nil
+}

@@ -1,0 +1,271 @@
+package adopt_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
+	"github.com/outbox-operator/outbox-operator/migrations/adopt"
+)
+
+var (
+	tables = flag.Int("adopt.tables", 30, "how many tables TestRandomTables makes")
+	seed   = flag.Uint64("adopt.seed", 1, "of the first of them")
+)
+
+// Tables made at random are adopted, cut over, given back and cut over again, while producers write, roll back and hold
+// transactions open, and their worker works on. Each is refused in the first step, or complete: what was committed was
+// sent by one side, nothing else was sent, and by both sides only what their worker had in its hands.
+//
+// CONTRACT: C-91
+func TestRandomTables(t *testing.T) {
+	var accepted, refused atomic.Int64
+	t.Run("tables", func(t *testing.T) {
+		for n := range uint64(*tables) {
+			t.Run(fmt.Sprint(*seed+n), func(t *testing.T) {
+				table := makeTable(*seed + n)
+				if table.play(t) {
+					accepted.Add(1)
+				} else {
+					refused.Add(1)
+				}
+			})
+		}
+	})
+	t.Logf("%d tables were adopted, and %d refused in the first step", accepted.Load(), refused.Load())
+	if accepted.Load() == 0 || *tables >= 30 && refused.Load() == 0 {
+		t.Error("all went one way")
+	}
+}
+
+// randomLedger is what became of the numbers that were committed.
+type randomLedger struct {
+	rig
+	*randomTable
+	next         int
+	committed    map[string]bool
+	inHands      map[string]bool
+	theirs, ours map[string]int
+}
+
+func (r *randomTable) play(t *testing.T) (adopted bool) {
+	table := quoted(strings.TrimPrefix(r.spec.Table, "public."))
+	l := &randomLedger{rig: newRig(t, oldService{spec: r.spec, ddl: "create type random_state as enum ('NEW', 'SENDING', 'SENT', 'RETRY'); create table " + table + " (" + strings.Join(r.ddl, ", ") + ")"}),
+		randomTable: r, committed: map[string]bool{}, inHands: map[string]bool{}, theirs: map[string]int{}, ours: map[string]int{}}
+	l.exec(fmt.Sprintf(`do $$ begin execute format('alter database %%I set timezone = %%L', current_database(), '%s'); end $$`, r.zone))
+	l.Reset()
+	l.produce(table, 5+r.IntN(20), pgx.ReadCommitted)
+	l.work(table)
+	_, err := l.try(adopt.ToShadow, adopt.Options{})
+	if (err == nil) != r.keyed {
+		t.Fatalf("seed %+v: the shadow ends with %v; is its id fit? %v", l.ddl, err, r.keyed)
+	}
+	if err != nil {
+		return false
+	}
+	l.some(table)
+	old := l.beginOld()
+	l.cutover(table)
+	l.finishHeld(table)
+	l.write(old, table)
+	if err := old.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	l.some(table)
+	l.deliver(r.IntN(10))
+	if s := l.status(); !s.OK() || s.TheirsWaiting != 0 {
+		t.Errorf("after the cut-over: %+v", s)
+	}
+	l.step(adopt.Back, adopt.None, true)
+	l.some(table)
+	if r.IntN(2) == 0 {
+		l.step(adopt.ToShadow, adopt.Shadow, true)
+		l.some(table)
+		l.cutover(table)
+		l.finishHeld(table)
+		l.deliver(1 << 20)
+	}
+	l.work(table)
+	l.settle()
+	return true
+}
+
+// cutover is refused first when a row has a status that is in no list.
+func (l *randomLedger) cutover(table string) {
+	if l.unknown != "" && l.IntN(2) == 0 {
+		column, _, _ := strings.Cut(l.spec.Columns["status"], ":")
+		l.produce(table, 1, pgx.ReadCommitted)
+		l.exec(fmt.Sprintf(`update %[1]s set %[2]s = %[3]s where %[4]s`, table, quoted(column), l.unknown, l.numbered(l.next-1)))
+		if _, err := l.try(adopt.Cutover, adopt.Options{}); err == nil || !strings.Contains(err.Error(), "not known whether they are to be sent") {
+			l.Errorf("a row has the status %s, and the cut-over ends with %v", l.unknown, err)
+		}
+		l.exec(fmt.Sprintf(`update %[1]s set %[2]s where %[3]s`, table, l.done, l.numbered(l.next-1)))
+		l.theirs[fmt.Sprint(l.next-1)]++
+	}
+	l.hold(table)
+	l.step(adopt.Cutover, adopt.Live, true)
+}
+
+// some is what happens between steps.
+func (l *randomLedger) some(table string) {
+	for range 1 + l.IntN(4) {
+		l.produce(table, l.IntN(6), []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable}[l.IntN(3)])
+		if l.IntN(2) == 0 {
+			l.work(table)
+		}
+	}
+}
+
+// produce commits rows in a transaction, or rolls them back.
+func (l *randomLedger) produce(table string, n int, level pgx.TxIsoLevel) {
+	l.Helper()
+	tx, err := l.BeginTx(l.Context(), pgx.TxOptions{IsoLevel: level})
+	if err != nil {
+		l.Fatal(err)
+	}
+	first := l.next
+	for range n {
+		l.write(tx, table)
+	}
+	if l.IntN(5) > 0 || n == 1 {
+		err = tx.Commit(l.Context())
+	} else {
+		err = tx.Rollback(l.Context())
+		for ; first < l.next; first++ {
+			delete(l.committed, fmt.Sprint(first))
+		}
+	}
+	if err != nil {
+		l.Fatalf("a producer got %v", err)
+	}
+}
+
+func (l *randomLedger) write(tx pgx.Tx, table string) {
+	l.Helper()
+	values := strings.ReplaceAll(strings.Join(l.values, ", "), "%[1]d", fmt.Sprint(l.next))
+	if _, err := tx.Exec(context.WithoutCancel(l.Context()), fmt.Sprintf(`insert into %s (%s) values (%s)`, table, strings.Join(l.columns, ", "), values)); err != nil {
+		l.Fatalf("a producer got %v", err)
+	}
+	l.committed[fmt.Sprint(l.next)] = true
+	l.next++
+}
+
+// beginOld begins a transaction whose snapshot is from before the next step.
+func (l *randomLedger) beginOld() pgx.Tx {
+	tx, err := l.BeginTx(l.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err == nil {
+		_, err = tx.Exec(l.Context(), `select count(*) from pg_class`)
+	}
+	if err != nil {
+		l.Fatal(err)
+	}
+	return tx
+}
+
+// number is that of a row, as SQL, and numbered the condition of one.
+func (l *randomLedger) number() string {
+	return quoted(l.spec.Columns["payload"]) + "::jsonb ->> 'n'"
+}
+func (l *randomLedger) numbered(n int) string { return fmt.Sprintf(`%s = '%d'`, l.number(), n) }
+
+// work is a pass of their worker.
+func (l *randomLedger) work(table string) {
+	l.Helper()
+	for _, n := range l.list(fmt.Sprintf(`select %s from %s where %s`, l.number(), table, l.open)) {
+		l.theirs[n]++
+	}
+	if l.done == "" {
+		l.exec(`delete from ` + table)
+	} else {
+		l.exec(fmt.Sprintf(`update %s set %s where %s`, table, l.done, l.open))
+	}
+}
+
+// hold has their worker take rows, which finishHeld sends and reports.
+func (l *randomLedger) hold(table string) {
+	if l.IntN(2) == 0 {
+		return
+	}
+	l.produce(table, 2, pgx.ReadCommitted)
+	for _, n := range l.list(fmt.Sprintf(`select %s from %s where %s limit 2`, l.number(), table, l.open)) {
+		l.inHands[n] = true
+		if l.take != "" {
+			l.exec(fmt.Sprintf(`update %s set %s where %s = '%s'`, table, l.take, l.number(), n))
+		}
+	}
+}
+
+func (l *randomLedger) finishHeld(table string) {
+	for _, n := range slices.Collect(maps.Keys(l.inHands)) {
+		if l.theirs[n] > 0 {
+			continue
+		}
+		l.theirs[n]++
+		if l.done == "" {
+			l.exec(fmt.Sprintf(`delete from %s where %s = '%s'`, table, l.number(), n))
+		} else {
+			l.exec(fmt.Sprintf(`update %s set %s where %s = '%s'`, table, l.done, l.number(), n))
+		}
+	}
+}
+
+// deliver delivers so many events at most, of those that are due.
+func (l *randomLedger) deliver(most int) {
+	l.Helper()
+	if late := l.list(`select payload ->> 'n' from outbox.outbox_events where live and next_attempt_at > now()`); len(late) > 0 {
+		l.Errorf("events %v are not due", late)
+	}
+	for _, n := range l.list(fmt.Sprintf(`update outbox.outbox_events set status = 'delivered' where id in (
+		select id from outbox.outbox_events where live order by next_attempt_at limit %d) returning payload ->> 'n'`, most)) {
+		l.ours[n]++
+	}
+}
+
+func (l *randomLedger) list(sql string) []string {
+	l.Helper()
+	rows, err := l.Query(l.Context(), sql, pgx.QueryExecModeSimpleProtocol)
+	if err != nil {
+		l.Fatal(err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		l.Fatal(err)
+	}
+	return all
+}
+
+// settle holds what was sent against what was committed.
+func (l *randomLedger) settle() {
+	if n := pgtest.Value[int](l, `select count(*) from outbox.outbox_events where live`); n > 0 {
+		l.Errorf("%d events wait", n)
+	}
+	for n := range l.committed {
+		switch theirs, ours := l.theirs[n], l.ours[n]; {
+		case theirs+ours == 0:
+			l.Errorf("row %s is lost", n)
+		case theirs+ours > 1 && !l.inHands[n]:
+			l.Errorf("row %s was sent %d times by theirs and %d by ours", n, theirs, ours)
+		}
+	}
+	for n := range l.theirs {
+		if !l.committed[n] {
+			l.Errorf("row %s was rolled back, and sent by theirs", n)
+		}
+	}
+	for n := range l.ours {
+		if !l.committed[n] {
+			l.Errorf("row %s was rolled back, and sent by ours", n)
+		}
+	}
+	if l.Failed() {
+		l.Logf("the table is %v, mapped by %v, zone %s", l.ddl, l.spec.Columns, l.zone)
+	}
+}
