@@ -37,7 +37,7 @@ var _ = Describe("kubectl get", Label("columns"), Ordered, ContinueOnFailure, fu
 			Conditions: ready(metav1.ConditionTrue, "Delivering", "Events are delivered."),
 		})
 		createWithStatus(ctx, c, "stuck", []string{"order.placed", "order.cancelled"}, v1alpha1.OutboxDispatcherStatus{
-			Pending: new(int64(1000000)), Scheduled: new(int64(250)), Processing: new(int64(16)), Dead: new(int64(3)), BlockedKeys: new(int64(2)),
+			Estimated: true, Pending: new(int64(1000000)), Scheduled: new(int64(250)), Processing: new(int64(16)), Dead: new(int64(3)), BlockedKeys: new(int64(2)),
 			OldestPending: new(metav1.NewTime(time.Now().Add(-30*time.Hour - 30*time.Minute))),
 			ObservedTime:  new(metav1.NewTime(time.Now().Add(-14*time.Minute - 30*time.Second))), // the operator is down
 			Replicas:      2, ReadyReplicas: 1, Pods: "1/2", Sink: "http",
@@ -58,18 +58,18 @@ var _ = Describe("kubectl get", Label("columns"), Ordered, ContinueOnFailure, fu
 		Expect(trailing.ReplaceAllString(age.ReplaceAllString(out, "AGE   "), "\n")).To(Equal(strings.Join(want, "\n") + "\n"))
 	},
 		Entry("the columns", "get obd --namespace columns", []string{
-			"NAME     READY   REASON             PENDING   DEAD   OLDEST   PODS   SINK   AGE",
-			"fresh                                                                       AGE",
-			"idle     True    Delivering         0         0               2/2    log    AGE",
-			"paused   True    Paused             7         0      30h      1/1    log    AGE",
-			"stuck    False   ConnectionFailed   1000000   3      30h      1/2    http   AGE",
+			"NAME     READY   REASON             PENDING   DEAD   OLDEST   ESTIMATED   PODS   SINK   AGE",
+			"fresh                                                                                   AGE",
+			"idle     True    Delivering         0         0                           2/2    log    AGE",
+			"paused   True    Paused             7         0      30h                  1/1    log    AGE",
+			"stuck    False   ConnectionFailed   1000000   3      30h      true        1/2    http   AGE",
 		}),
 		Entry("more with --output wide", "get obd --namespace columns --output wide", []string{
-			`NAME     READY   REASON             PENDING   DEAD   OLDEST   PODS   SINK   AGE   OUTBOX   TOPICS                               SCHEDULED   PROCESSING   BLOCKED   OBSERVED   MESSAGE`,
-			`fresh                                                                       AGE   orders`,
-			`idle     True    Delivering         0         0               2/2    log    AGE   orders                                        0           0                                 Events are delivered.`,
-			`paused   True    Paused             7         0      30h      1/1    log    AGE   orders                                                                                      Nothing is claimed.`,
-			`stuck    False   ConnectionFailed   1000000   3      30h      1/2    http   AGE   orders   ["order.placed","order.cancelled"]   250         16           2         14m        The sink refuses connections.`,
+			`NAME     READY   REASON             PENDING   DEAD   OLDEST   ESTIMATED   PODS   SINK   AGE   OUTBOX   TOPICS                               SCHEDULED   PROCESSING   BLOCKED   OBSERVED   MESSAGE`,
+			`fresh                                                                                   AGE   orders`,
+			`idle     True    Delivering         0         0                           2/2    log    AGE   orders                                        0           0                                 Events are delivered.`,
+			`paused   True    Paused             7         0      30h                  1/1    log    AGE   orders                                                                                      Nothing is claimed.`,
+			`stuck    False   ConnectionFailed   1000000   3      30h      true        1/2    http   AGE   orders   ["order.placed","order.cancelled"]   250         16           2         14m        The sink refuses connections.`,
 		}),
 		// CONTRACT: C-82
 		Entry("consumers", "get oc --namespace columns", []string{

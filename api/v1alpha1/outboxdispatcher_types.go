@@ -17,6 +17,7 @@ import (
 // +kubebuilder:printcolumn:name="Pending",type=integer,JSONPath=`.status.pending`,description="Rows due now; an estimate above 10,000"
 // +kubebuilder:printcolumn:name="Dead",type=integer,JSONPath=`.status.dead`,description="Unresolved dead rows"
 // +kubebuilder:printcolumn:name="Oldest",type=date,JSONPath=`.status.oldestPending`,description="Age of the pending row that is due first"
+// +kubebuilder:printcolumn:name="Estimated",type=boolean,JSONPath=`.status.estimated`,description="Whether a count is an estimate, as one above 10,000 is"
 // +kubebuilder:printcolumn:name="Pods",type=string,JSONPath=`.status.pods`,description="Dispatcher pods that are ready, of spec.replicas"
 // +kubebuilder:printcolumn:name="Sink",type=string,JSONPath=`.status.sink`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`

@@ -157,7 +157,7 @@ var _ = It("goes through a night on call", Label("night"), func() {
 	Expect(n.outbox("dead", "show", "orders", group.Event)).To(ContainSubstring("422"))
 
 	By("a dry run")
-	dlr := n.run("replay", "orders", "--group", "1", "--reason", "CHG-812", "--dry-run")
+	dlr := n.run("replay", "orders", "--group", group.Group, "--reason", "CHG-812", "--dry-run")
 	Expect(dlr.Status.Matched).To(HaveValue(BeEquivalentTo(refused)))
 	n.agree("after the dry run", refused+invalid+1)
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -45,7 +44,7 @@ func (p *plugin) replayCommand(action v1alpha1.ReplayAction) *cobra.Command {
 	long := `Put the dead events of the filter back to pending, at a rate. Each keeps its id, its dedupe key and its place in
 the order; its retry budget is whole again. With --canary some go first, and alone: when too many of them are dead again,
 the rest stays as it is.`
-	example := `  kubectl outbox replay orders --group 2 --reason CHG-812 --dry-run
+	example := `  kubectl outbox replay orders --group 7f3a9c21 --reason CHG-812 --dry-run
   kubectl outbox replay orders --group 7f3a9c21 --reason CHG-812 --canary 10 --rate 500 --wait
   kubectl outbox replay orders --topic refunds --since 2h --reason CHG-812 --print --name chg-812 > chg-812.yaml`
 	if action == v1alpha1.ActionDiscard {
@@ -83,7 +82,6 @@ a pull request, which a GitOps tool applies under its own name, the one to give 
 func (o *request) flags(cmd *cobra.Command) {
 	o.filter = deadcmd.FilterFlags(cmd)
 	flags := cmd.Flags()
-	flags.Lookup("group").Usage = "only those of this group: its number in kubectl outbox status, or its 8 hex digits, which mean the same group tomorrow"
 	flags.StringVar(&o.reason, "reason", "", "why, such as the number of the change; it stays with each dead letter (required)")
 	flags.BoolVar(&o.all, "all", false, "every open dead letter, when there is no filter")
 	flags.Int32Var(&o.rate, "rate", 100, "the most events a second")
@@ -122,9 +120,6 @@ func (p *plugin) order(cmd *cobra.Command, name string, o *request) error {
 	}
 	obd, err := t.dispatcher(ctx, name)
 	if err != nil {
-		return err
-	}
-	if err := p.numberedGroup(cmd, t, obd); err != nil {
 		return err
 	}
 	dlr, err := o.object(obd, p.Now())
@@ -208,25 +203,6 @@ func selector(f deadletters.Filter) v1alpha1.DeadLetterSelector {
 	return s
 }
 
-// numberedGroup replaces a number in --group, as `kubectl outbox status` shows them, with the group.
-func (p *plugin) numberedGroup(cmd *cobra.Command, t *target, obd *v1alpha1.OutboxDispatcher) error {
-	flag := cmd.Flags().Lookup("group").Value
-	n, err := strconv.Atoi(flag.String())
-	if err != nil || len(flag.String()) == 8 {
-		return nil
-	}
-	groups, err := p.groups(cmd.Context(), t, obd)
-	if err != nil {
-		groups = known(obd.Status.DeadGroups)
-	}
-	if n < 1 || n > len(groups) {
-		return fmt.Errorf("--group is %d, and there are %d groups; see `kubectl outbox status %s`, or give the group's 8 hex digits", n, len(groups), obd.Name)
-	}
-	g := groups[n-1]
-	fmt.Fprintf(cmd.ErrOrStderr(), "group %d is %s: %d dead, topic %s, %s\n", n, g.Group, g.Count, g.Topic, g.Reason)
-	return flag.Set(g.Group)
-}
-
 // user is who the API server takes us for.
 func (t *target) user(ctx context.Context) (string, error) {
 	var review authenticationv1.SelfSubjectReview
@@ -279,8 +255,8 @@ func (p *plugin) completeGroup(cmd *cobra.Command, args []string, _ string) (fou
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
-	for _, g := range obd.Status.DeadGroups {
-		found = append(found, cobra.CompletionWithDesc(g.Group, strings.TrimSpace(fmt.Sprintf("%d dead, %s %s %s", g.Count, g.Topic, g.Class, g.Code))))
+	for _, g := range known(obd.Status.DeadGroups) {
+		found = append(found, cobra.CompletionWithDesc(g.Group, strings.TrimSpace(fmt.Sprintf("%s dead, %s %s %s", g.Number(), g.Topic, g.Class, g.Code))))
 	}
 	return found, cobra.ShellCompDirectiveNoFileComp
 }

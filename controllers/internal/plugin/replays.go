@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -112,7 +111,7 @@ func replaysText(all []v1alpha1.DeadLetterReplay, now time.Time) []byte {
 			action += " (dry run)"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", dlr.Name, action, status, shown(s.Matched), shown(s.Done), shown(s.Delivered),
-			shown(s.DeadAgain), shown(s.Discarded), skipped, dlr.Spec.RequestedBy, deadcmd.Age(dlr.CreationTimestamp.Time, now), oneLine(dlr.Spec.Reason))
+			shown(s.DeadAgain), shown(s.Discarded), skipped, dlr.Spec.RequestedBy, deadcmd.Age(dlr.CreationTimestamp.Time, now), deadcmd.Line(dlr.Spec.Reason))
 	})
 	return out.Bytes()
 }
@@ -123,6 +122,3 @@ func shown(n *int64) string {
 	}
 	return fmt.Sprint(*n)
 }
-
-// oneLine keeps the table whole.
-func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -48,9 +48,16 @@ type Report struct {
 	Groups        []deadletters.Group `json:"groups"`
 	GroupsUnknown string              `json:"groupsUnknown,omitempty"`
 	// ToDo is what a person should do, the most urgent first.
-	ToDo []string `json:"toDo"`
+	ToDo []ToDo `json:"toDo"`
 
 	now time.Time
+}
+
+// ToDo is something to do.
+type ToDo struct {
+	What string `json:"what"`
+	// Commands are those that help: the last is the one that does it.
+	Commands []string `json:"commands,omitempty"`
 }
 
 // Condition is a condition of the object.
@@ -97,7 +104,7 @@ func newReport(obd *v1alpha1.OutboxDispatcher, now time.Time) Report {
 	s := obd.Status
 	r := Report{
 		Namespace: obd.Namespace, Name: obd.Name, State: string(obd.Spec.State), OutboxNamespace: obd.Spec.Namespace, Topics: obd.Spec.Topics,
-		Sink: s.Sink, Wanted: desired.Replicas(obd), Conditions: []Condition{}, Pods: []Pod{}, Groups: []deadletters.Group{}, ToDo: []string{}, now: now,
+		Sink: s.Sink, Wanted: desired.Replicas(obd), Conditions: []Condition{}, Pods: []Pod{}, Groups: []deadletters.Group{}, ToDo: []ToDo{}, now: now,
 	}
 	if ref := obd.Spec.OutboxRef; ref != nil {
 		r.Outbox = ref.Name
@@ -108,11 +115,11 @@ func newReport(obd *v1alpha1.OutboxDispatcher, now time.Time) Report {
 	slices.SortStableFunc(r.Conditions, func(a, b Condition) int { return cmp.Compare(rank(a), rank(b)) })
 	for _, c := range r.Conditions {
 		if c.Wrong && !r.reportedElsewhere(c) {
-			r.ToDo = append(r.ToDo, fmt.Sprintf("%s is %s (%s): %s", c.Type, c.Status, c.Reason, c.Message))
+			r.toDo(fmt.Sprintf("%s is %s (%s): %s", c.Type, c.Status, c.Reason, c.Message))
 		}
 	}
 	if len(s.Conditions) == 0 {
-		r.ToDo = append(r.ToDo, "The operator has not seen this object yet: see that it runs, and serves this namespace.")
+		r.toDo("The operator has not seen this object yet: see that it runs, and serves this namespace.")
 	}
 	if s.ObservedTime != nil {
 		r.Backlog = &Backlog{
@@ -190,19 +197,25 @@ func (r *Report) pods(all []corev1.Pod) {
 // groups adds the groups, and what to do about them.
 func (r *Report) groups(groups []deadletters.Group) {
 	r.Groups = append(r.Groups, groups...)
-	for i, g := range groups {
-		if i == shownGroups {
-			break
-		}
-		todo := fmt.Sprintf("Group %s, %d dead: %s", g.Group, g.Count, g.Advice)
+	here := ""
+	if r.Namespace != "" {
+		here = " --namespace " + r.Namespace
+	}
+	for _, g := range groups[:min(len(groups), shownGroups)] {
+		var commands []string
 		if g.Event != "" {
-			todo += fmt.Sprintf(" See kubectl outbox dead show %s %s --namespace %s", r.Name, g.Event, r.Namespace)
+			commands = append(commands, fmt.Sprintf("kubectl outbox dead show %s %s%s", r.Name, g.Event, here))
 		}
-		r.ToDo = append(r.ToDo, todo)
+		commands = append(commands, fmt.Sprintf("kubectl outbox replay %s --group %s --canary 10 --reason WHY --dry-run%s", r.Name, g.Group, here))
+		r.toDo(fmt.Sprintf("Group %s, %s dead: %s", g.Group, g.Number(), g.Advice), commands...)
 	}
 	if r.Backlog != nil && r.Backlog.Dead > 0 && r.GroupsUnknown != "" {
-		r.ToDo = append(r.ToDo, fmt.Sprintf("%d events are dead, and no pod could be read for one of each group: %s", r.Backlog.Dead, r.GroupsUnknown))
+		r.toDo(fmt.Sprintf("%s events are dead, and no pod could be read for one of each group: %s", r.Backlog.number(r.Backlog.Dead), r.GroupsUnknown))
 	}
+}
+
+func (r *Report) toDo(what string, commands ...string) {
+	r.ToDo = append(r.ToDo, ToDo{what, commands})
 }
 
 // known are the groups that the status has.
@@ -211,7 +224,7 @@ func known(groups []v1alpha1.DeadGroup) (out []deadletters.Group) {
 		reason := dispatcher.DeadReason(desired.ContractReason(g.Reason))
 		one := deadletters.Group{
 			Group: g.Group, Topic: g.Topic, Reason: reason, Cause: dispatcher.Cause{Class: g.Class, Code: g.Code, Place: g.Place},
-			Count: g.Count, AtLeast: g.Estimated, Advice: dispatcher.Recovery(reason, g.Class),
+			Count: g.Count, Estimated: g.Estimated, Advice: dispatcher.Recovery(reason, g.Class),
 		}
 		if g.Since != nil {
 			one.Since = g.Since.UTC()
@@ -241,7 +254,7 @@ func (r Report) text() []byte {
 	r.backlogText(&out)
 	fmt.Fprintln(&out, "\nDead letters")
 	if r.GroupsUnknown != "" {
-		fmt.Fprintln(&out, "  as the status has them; no pod could be read: "+r.GroupsUnknown)
+		wrap(&out, "  ", "as the status has them; no pod could be read: "+r.GroupsUnknown)
 	}
 	if len(r.Groups) == 0 {
 		fmt.Fprintln(&out, "  none")
@@ -249,11 +262,8 @@ func (r Report) text() []byte {
 		shown := r.Groups[:min(len(r.Groups), shownGroups)]
 		var groups bytes.Buffer
 		_ = deadcmd.WriteGroups(&groups, shown, r.now) // a buffer takes everything
-		number := "#"
 		for line := range bytes.Lines(groups.Bytes()) {
-			fmt.Fprintf(&out, "  %-2s   %s", number, line)
-			n, _ := strconv.Atoi(number) // 0 for the head
-			number = strconv.Itoa(n + 1)
+			fmt.Fprintf(&out, "  %s", line)
 		}
 		if more := len(r.Groups) - len(shown); more > 0 {
 			fmt.Fprintf(&out, "  and %d more groups: kubectl outbox dead groups %s --namespace %s\n", more, r.Name, r.Namespace)
@@ -264,7 +274,10 @@ func (r Report) text() []byte {
 		fmt.Fprintln(&out, "  nothing")
 	}
 	for _, todo := range r.ToDo {
-		fmt.Fprintln(&out, "  - "+todo)
+		wrap(&out, "  - ", todo.What)
+		for _, command := range todo.Commands {
+			fmt.Fprintln(&out, "    "+command)
+		}
 	}
 	return out.Bytes()
 }
@@ -275,21 +288,19 @@ func (r Report) writeHead(out io.Writer) {
 		topics = "topics " + strings.Join(r.Topics, ", ")
 	}
 	fmt.Fprintf(out, "OutboxDispatcher %s/%s\n", r.Namespace, r.Name)
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for _, c := range r.Conditions {
 		if c.Type == v1alpha1.ReadyCondition {
-			fmt.Fprintf(w, "  Ready:\t%s, %s: %s\n", c.Status, c.Reason, c.Message)
+			wrap(out, "  Ready:   ", fmt.Sprintf("%s, %s: %s", c.Status, c.Reason, c.Message))
 		}
 	}
-	fmt.Fprintf(w, "  State:\t%s\n", r.State)
-	fmt.Fprintf(w, "  Events:\tnamespace %s, %s\n", r.OutboxNamespace, topics)
+	wrap(out, "  State:   ", r.State)
+	wrap(out, "  Events:  ", fmt.Sprintf("namespace %s, %s", r.OutboxNamespace, topics))
 	if r.Outbox != "" {
-		fmt.Fprintf(w, "  Outbox:\t%s\n", r.Outbox)
+		wrap(out, "  Outbox:  ", r.Outbox)
 	}
 	if r.Sink != "" {
-		fmt.Fprintf(w, "  Sink:\t%s\n", r.Sink)
+		wrap(out, "  Sink:    ", r.Sink)
 	}
-	_ = w.Flush() // a buffer takes everything
 }
 
 func (r Report) podsText(out io.Writer) {
@@ -301,7 +312,7 @@ func (r Report) podsText(out io.Writer) {
 	}
 	fmt.Fprintf(out, "\nPods (%d of %d ready)\n", readyPods, r.Wanted)
 	if r.PodsUnknown != "" {
-		fmt.Fprintln(out, "  not known: "+r.PodsUnknown)
+		wrap(out, "  ", "not known: "+r.PodsUnknown)
 		return
 	}
 	if len(r.Pods) == 0 {
@@ -320,18 +331,39 @@ func (r Report) backlogText(out io.Writer) {
 		fmt.Fprintln(out, "\nBacklog\n  not counted yet")
 		return
 	}
-	about := ""
-	if b.Estimated {
-		about = ", about"
-	}
 	oldest := "-"
 	if !b.Oldest.IsZero() {
 		oldest = deadcmd.Age(b.Oldest, r.now)
 	}
-	fmt.Fprintf(out, "\nBacklog (counted %s ago%s)\n", deadcmd.Age(b.ObservedAt, r.now), about)
+	fmt.Fprintf(out, "\nBacklog (counted %s ago)\n", deadcmd.Age(b.ObservedAt, r.now))
 	table(out, "  PENDING\tSCHEDULED\tPROCESSING\tDEAD\tBLOCKED KEYS\tOLDEST", 1, func(w io.Writer, _ int) {
-		fmt.Fprintf(w, "  %d\t%d\t%d\t%d\t%d\t%s\n", b.Pending, b.Scheduled, b.Processing, b.Dead, b.BlockedKeys, oldest)
+		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\t%s\n", b.number(b.Pending), b.number(b.Scheduled), b.number(b.Processing), b.number(b.Dead), b.number(b.BlockedKeys), oldest)
 	})
+}
+
+// number is a count, marked where it may be an estimate: one that is above the cap of exact counts.
+func (b Backlog) number(n int64) string {
+	if b.Estimated && n > dispatcher.DepthCap {
+		return fmt.Sprintf("~%d", n)
+	}
+	return fmt.Sprint(n)
+}
+
+// wrap writes a text in lines of 120 columns, the first with what leads it.
+func wrap(out io.Writer, lead, text string) {
+	const width = 120
+	line := lead
+	for word := range strings.FieldsSeq(text) {
+		if utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > width && strings.TrimSpace(line) != strings.TrimSpace(lead) {
+			fmt.Fprintln(out, line)
+			line = strings.Repeat(" ", len(lead))
+		}
+		if !strings.HasSuffix(line, " ") {
+			line += " "
+		}
+		line += word
+	}
+	fmt.Fprintln(out, line)
 }
 
 func table(out io.Writer, head string, rows int, row func(w io.Writer, i int)) {

@@ -3,8 +3,11 @@ package plugin
 import (
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,7 +40,7 @@ func troubled() *v1alpha1.OutboxDispatcher {
 		Conditions: []metav1.Condition{
 			condition(v1alpha1.SchemaReadyCondition, metav1.ConditionTrue, "UpToDate", "The schema has version 1."),
 			condition(v1alpha1.SourceReachableCondition, metav1.ConditionUnknown, "NotObserved", "No pod has said it yet."),
-			condition(v1alpha1.SinkReachableCondition, metav1.ConditionFalse, "ConnectionFailed", "http://orders does not respond; start it."),
+			condition(v1alpha1.SinkReachableCondition, metav1.ConditionFalse, "ConnectionFailed", "http://orders does not respond; "+strings.Repeat("after a timeout ", 10)+"start it."),
 			condition(v1alpha1.DeadLettersPresentCondition, metav1.ConditionTrue, "DeadLetters", "Events are dead; look at them."),
 			condition(v1alpha1.TopicsSharedCondition, metav1.ConditionFalse, "NotShared", "No other dispatcher has these topics."),
 			condition(v1alpha1.TypesUnregisteredCondition, metav1.ConditionFalse, "NotUsed", "No OutboxConsumer says who consumes what."),
@@ -74,7 +77,7 @@ func TestReportInEveryFormat(t *testing.T) {
 	var groups []deadletters.Group
 	for n := range shownGroups + 2 {
 		groups = append(groups, deadletters.Group{Group: "7f3a9c21", Topic: "orders", Reason: dispatcher.ReasonPermanentFailure, Cause: dispatcher.Cause{Class: "http", Code: "422"},
-			Count: int64(100 - n), Since: ago(time.Hour).Time, Last: ago(time.Minute).Time, DeadLetter: 42, Event: event, Error: "the consumer responded 422", Advice: "Correct the price."})
+			Count: int64(100 - n), Since: ago(time.Hour).Time, Last: ago(time.Minute).Time, DeadLetter: 42, Event: event, Error: "the consumer responded 422" + strings.Repeat(" because", n*20), Advice: "Correct the price" + strings.Repeat(" or the name", 3*n) + "."})
 	}
 	full.groups(groups)
 
@@ -122,6 +125,9 @@ func TestReportInEveryFormat(t *testing.T) {
 			want, err := os.ReadFile(path)
 			if err != nil {
 				t.Fatal(err)
+			}
+			if format == "table" && slices.ContainsFunc(strings.Split(string(got), "\n"), func(line string) bool { return utf8.RuneCountInString(line) > 120 }) {
+				t.Errorf("%s has a line of more than 120 columns:\n%s", name, got)
 			}
 			if string(got) != string(want) {
 				t.Errorf("%s as %s:\n%s\nwant\n%s", name, format, got, want)

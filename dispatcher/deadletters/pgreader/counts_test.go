@@ -10,15 +10,15 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// die adds open dead letters of a topic, which is a group, of ten tenants, types and aggregates.
-func die(t *testing.T, pool pgtest.DB, topic string, n int) {
+// addDead adds open dead letters of a topic, which is a group, of ten tenants, types and aggregates.
+func addDead(t *testing.T, pool pgtest.DB, topic string, n int) {
 	t.Helper()
 	pgtest.Exec(pool, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, event_type, aggregate_type, aggregate_id, tenant_id, reason, attempts, dead_at)
 		select gen_random_uuid(), 'shop', $1::text, 'Type' || n % 2, 'order', (n % 3)::text, case when n % 4 > 0 then md5((n % 4)::text)::uuid end,
 			'permanent_failure', 20, now() from generate_series(1, $2::integer) as n`, topic, n)
 }
 
-// A large group is counted whole where that is quick. Where it is not its count is marked, and 1,000 deaths move no group
+// A large group is counted whole where that is quick. Where it is not its count is marked, and 1,000 more move no group
 // to another place.
 func TestLargeGroupsKeepTheirPlace(t *testing.T) {
 	if testing.Short() {
@@ -27,7 +27,7 @@ func TestLargeGroupsKeepTheirPlace(t *testing.T) {
 	t.Parallel()
 	pool, r := outbox(t)
 	for topic, n := range map[string]int{"a": 10_002, "b": 10_500, "c": deadletters.GroupCap + 1, "d": 4000, "e": 500, "f": deadletters.GroupCap} {
-		die(t, pool, topic, n)
+		addDead(t, pool, topic, n)
 	}
 	listed := func() (all []string) {
 		t.Helper()
@@ -44,13 +44,13 @@ func TestLargeGroupsKeepTheirPlace(t *testing.T) {
 	if got, want := listed(), []string{"b 10500", "a 10002", "c 10001", "f 10000", "d 4000", "e 500"}; !slices.Equal(got, want) {
 		t.Errorf("counted whole: %v, want %v", got, want)
 	}
-	die(t, pool, "a", 100_000) // more than a millisecond counts
+	addDead(t, pool, "a", 100_000) // more than a millisecond counts
 	r.exact = time.Millisecond
 	want := []string{"a 10000+", "b 10000+", "c 10000+", "f 10000", "d 4000", "e 500"}
 	for n := range 10 {
-		die(t, pool, []string{"b", "a", "c"}[n%3], 100)
+		addDead(t, pool, []string{"b", "a", "c"}[n%3], 100)
 		if got := listed(); !slices.Equal(got, want) {
-			t.Fatalf("after %d deaths: %v, want %v", 100*(n+1), got, want)
+			t.Fatalf("after %d more: %v, want %v", 100*(n+1), got, want)
 		}
 	}
 }
@@ -59,9 +59,9 @@ func TestLargeGroupsKeepTheirPlace(t *testing.T) {
 func TestCountBy(t *testing.T) {
 	t.Parallel()
 	pool, r := outbox(t, "orders", "bills")
-	die(t, pool, "orders", 24)
-	die(t, pool, "bills", 2)
-	die(t, pool, "others", 7) // of another dispatcher
+	addDead(t, pool, "orders", 24)
+	addDead(t, pool, "bills", 2)
+	addDead(t, pool, "others", 7) // of another dispatcher
 	counts := func(f deadletters.Filter, by deadletters.By) (all []string) {
 		t.Helper()
 		got, err := r.CountBy(t.Context(), f, by)
@@ -88,7 +88,7 @@ func TestCountBy(t *testing.T) {
 	if got, want := counts(deadletters.Filter{Topic: "bills"}, deadletters.ByType), []string{"Type 1 1", "Type 1 1"}; !slices.Equal(got, want) {
 		t.Errorf("of a topic: %v, want %v", got, want)
 	}
-	die(t, pool, "orders", deadletters.MaxGroups+30)
+	addDead(t, pool, "orders", deadletters.MaxGroups+30)
 	pgtest.Exec(pool, `update outbox.outbox_dead_letters set aggregate_id = id`)
 	if got, err := r.CountBy(t.Context(), deadletters.Filter{}, deadletters.ByAggregate); err != nil || len(got.Counts) != deadletters.MaxGroups || !got.More {
 		t.Errorf("%d aggregates, more %t, %v", len(got.Counts), got.More, err)

@@ -43,7 +43,7 @@ func TestChangesThatLookLikeAnEnginesAreFound(t *testing.T) {
 		"a leased one removed as retention":   {true, mark + `delete from outbox.outbox_events where id = '$leased'`, "Illegal change, from processing"},
 		"a delivered one removed":             {true, `delete from outbox.outbox_events where id = '$delivered'`, "Illegal change, from delivered"},
 		"a dead one removed":                  {true, `delete from outbox.outbox_dead_letters where event_id = '$dead'; delete from outbox.outbox_events where id = '$dead'`, "Illegal change, from dead"},
-		"a dead one removed as retention":     {true, `delete from outbox.outbox_dead_letters where event_id = '$dead'; ` + mark + `delete from outbox.outbox_events where id = '$dead'`, "Illegal nobody has resolved its dead letter"},
+		"a dead one removed as retention":     {true, `delete from outbox.outbox_dead_letters where event_id = '$dead'; ` + mark + `delete from outbox.outbox_events where id = '$dead'`, "Illegal its dead letter is open"},
 		"sent twice":                          {false, copied + mark + `delete from outbox.outbox_events where id = '$delivered'; ` + again, "Illegal inserted again"},
 		"sent twice, removed past":            {false, copied + past + `delete from outbox.outbox_events where id = '$delivered'; set local session_replication_role = origin; ` + again, "Gap the previous record left it delivered"},
 		"another payload, past":               {false, past + `update outbox.outbox_events set payload = '2' where id = '$delivered'`, "StateDiffers its payload"},
@@ -53,7 +53,7 @@ func TestChangesThatLookLikeAnEnginesAreFound(t *testing.T) {
 		"delivered to pending":                {true, `update outbox.outbox_events set status = 'pending' where id = '$delivered'`, "Illegal change, from delivered"},
 		"another time of creation":            {true, `update outbox.outbox_events set created_at = now() - interval '1 day' where id = '$leased'`, "Illegal its created_at"},
 		"the same again":                      {true, `update outbox.outbox_events set payload = payload, topic = topic where id = '$delivered'`, "Illegal change, from delivered"},
-		"reopened, and removed":               {true, `update outbox.outbox_dead_letters set resolution = null, resolved_at = null, resolved_by = null where event_id = '$discarded'; ` + mark + `delete from outbox.outbox_events where id = '$discarded'`, "Illegal nobody has resolved its dead letter"},
+		"reopened, and removed":               {true, `update outbox.outbox_dead_letters set resolution = null, resolved_at = null, resolved_by = null where event_id = '$discarded'; ` + mark + `delete from outbox.outbox_events where id = '$discarded'`, "Illegal its dead letter is open"},
 		"discarded, and removed by retention": {true, mark + `delete from outbox.outbox_events where id = '$discarded'`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

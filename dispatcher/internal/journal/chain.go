@@ -142,12 +142,12 @@ func (c *chain) settle(xid string) {
 		c.replayed = nil
 	}
 	if r := c.deleted; r != nil && r.xid != xid {
-		c.reportf(Illegal, *r, "it was removed as resolved, and nobody has resolved its dead letter")
+		c.reportf(Illegal, *r, "it was removed as resolved, and its dead letter is open")
 		c.deleted = nil
 	}
 }
 
-// end compares the last records with the row, and begins anew.
+// end compares the last records with the row, and forgets the event.
 func (c *chain) end() {
 	defer func() { *c = chain{report: c.report} }()
 	c.settle("")
