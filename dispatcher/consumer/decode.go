@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// The functions below read the messages of the dispatcher's sinks, in each of their content modes. They take headers
-// and bytes as the brokers' own clients have them, so none of those is needed here. Their errors are [Refused]: no
+// The functions below read the messages of the dispatcher's sinks, in each of their content modes, and in the formats
+// Debezium, Storage, and Plain with a header id. They take headers and bytes as the brokers' own clients have them, so none of those is needed here. Their errors are [Refused]: no
 // later delivery of the same message can be read either.
 
 const (
@@ -198,6 +198,9 @@ func fromHeaders(contentType string, headers map[string]string, body []byte, dec
 	}
 	if a["datacontenttype"] == "" {
 		a["datacontenttype"] = contentType
+	}
+	if plain["id"] == "" && a["id"] == "" && a["trackingid"] == "" {
+		maps.Copy(plain, storageAttributes(headers, body))
 	}
 	maps.Copy(plain, a) // the attributes win
 	return plain.event(body)

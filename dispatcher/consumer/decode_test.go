@@ -296,6 +296,16 @@ func TestUnknownAndMissingAttributes(t *testing.T) {
 	if err != nil || debezium.IdempotencyKey() != e.IdempotencyKey() {
 		t.Errorf("%+v, %v", debezium, err)
 	}
+	storage, err := consumer.FromKafka(map[string]string{"event_type": "OrderPlaced", "aggregate_id": "7"},
+		[]byte(`{"total": 1, "metadata": {"outbox_id": "outbox_1", "sequence_number": 9007199254740993, "correlation_id": "c", "n": 1.50, "tags": ["a"]}}`))
+	if err != nil || storage.EventType != "OrderPlaced" || storage.AggregateID != "7" || storage.AggregateSequence != 9007199254740993 ||
+		storage.ID.Version() != 5 || storage.Header("correlation_id") != "c" || storage.Header("n") != "1.50" || storage.Header("tags") != "" {
+		t.Errorf("%+v, %v", storage, err)
+	}
+	again, err := consumer.FromHTTP(http.Header{"Event_type": {"OrderPlaced"}}, []byte(`{"metadata": {"outbox_id": "0197a1e0-0000-7000-8000-000000000001"}}`))
+	if err != nil || again[0].IdempotencyKey() != e.IdempotencyKey() {
+		t.Errorf("%+v, %v", again, err)
+	}
 	base64, err := consumer.FromJSON([]byte(`{"id": "0197a1e0-0000-7000-8000-000000000001", "subject": null, "data_base64": "AAEC"}`))
 	if err != nil || string(base64.Payload) != "\x00\x01\x02" || base64.AggregateID != "" {
 		t.Errorf("%+v, %v", base64, err)

@@ -307,3 +307,33 @@ func TestVerifyConsumerFailures(t *testing.T) {
 		})
 	}
 }
+
+// A consumer that an adoption keeps reads its own format. A plain message has no type, and such a consumer takes each.
+//
+// CONTRACT: C-81
+func TestVerifyConsumerOfOtherFormats(t *testing.T) {
+	t.Parallel()
+	typed := func(deliver func(context.Context, *service, *consume.Event) error) func(context.Context, *service, *consume.Event) error {
+		return func(ctx context.Context, s *service, e *consume.Event) error {
+			e.EventType = "OrderPlaced"
+			return deliver(ctx, s, e)
+		}
+	}
+	twice := brokenConsumers["with a record in memory"]
+	for name, test := range map[string]struct {
+		flags         []string
+		deliver, lost func(context.Context, *service, *consume.Event) error
+	}{
+		"Storage": {[]string{"--format", "Storage"}, nil, twice.deliver},
+		"Plain":   {[]string{"--format", "Plain", "--message-header", "id=event.id", "--any-type"}, typed(right), typed(twice.deliver)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			newService(t, test.deliver).verify(t, everyHook, test.flags...).ok(t, "0 passed partly, 0 found a rule broken")
+			newService(t, test.lost).verify(t, everyHook, test.flags...).ended(t, 3, "breaks "+twice.rules)
+		})
+	}
+	newService(t, nil).verify(t, everyHook, "--format", "Plain").ended(t, 1, "the first event is refused")
+	newService(t, nil).verify(t, everyHook, "--format", "Avro").ended(t, 1, "--format")
+	newService(t, nil).verify(t, everyHook, "--message-header", "id").ended(t, 1, "--message-header is not NAME=EXPRESSION")
+}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/consumercheck"
 )
@@ -19,6 +20,8 @@ import (
 type verifyConsumerFlags struct {
 	url, contentMode, namespace, topic, eventType, payload string
 	headers                                                []string
+	format                                                 string
+	messageHeaders                                         []string
 	tokenFile, user, passwordFile, signingFile, caFile     string
 	probe, probeMember, probeTokenMember, probeCommand     string
 	optional                                               []string
@@ -77,6 +80,7 @@ sends the event again. kubectl outbox register makes the report of --output json
 Exit codes: 0 when no rule is broken, 3 when one is, 1 when the checks could not be finished.`,
 		Example: `  dispatcher verify-consumer --url http://localhost:8080/events --type OrderPlaced --payload order.json \
     --optional currency --probe 'http://localhost:8080/test/effects?id={id}'
+  dispatcher verify-consumer --url http://localhost:8080/events --format Plain --message-header id=event.id
   dispatcher verify-consumer --url http://localhost:8080/events --content-mode Structured \
     --probe-command "psql service=test -Atc \"select count(*) from invoices where tracking_id = '{id}'\"" \
     --fail 'curl -fsS -X POST localhost:8080/test/fail/{state}' --output json`,
@@ -85,6 +89,8 @@ Exit codes: 0 when no rule is broken, 3 when one is, 1 when the checks could not
 	flags := cmd.Flags()
 	flags.StringVar(&f.url, "url", "", "where the consumer takes events (required)")
 	flags.StringVar(&f.contentMode, "content-mode", "Binary", "Binary or Structured, as in the http sink")
+	flags.StringVar(&f.format, "format", string(config.FormatCloudEvents), "CloudEvents, Plain or Storage, as message.format of the dispatcher. For Debezium's: Plain with --message-header id=event.id")
+	flags.StringArrayVar(&f.messageHeaders, "message-header", nil, "a header of each message by an expression, as message.headers of the dispatcher: NAME=EXPRESSION, such as id=event.id; may be repeated")
 	flags.StringVar(&f.namespace, "namespace", "verify", "the events' outbox namespace")
 	flags.StringVar(&f.topic, "topic", "verify", "the events' topic")
 	flags.StringVar(&f.eventType, "type", "ConsumerVerified", "the events' type: one that the consumer handles")

@@ -22,6 +22,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/consumercheck"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/pipeline"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/files"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/httpsink"
 )
@@ -60,6 +61,9 @@ func newHTTPConsumer(f verifyConsumerFlags, stderr io.Writer) (h *httpConsumer, 
 	}
 	if h.sink, err = httpsink.New(h.cfg, nil); err != nil {
 		return nil, fmt.Errorf("the flags do not fit: %s", flagNames.Replace(err.Error()))
+	}
+	if h.sink, err = f.asMessages(h.sink, h.cfg); err != nil {
+		return nil, err
 	}
 	u, err := url.Parse(f.url)
 	if err != nil {
@@ -160,6 +164,26 @@ func (f verifyConsumerFlags) sink() (config.HTTPSink, error) {
 	}
 	return cfg, nil
 }
+
+// asMessages returns a sink that sends messages of the format.
+func (f verifyConsumerFlags) asMessages(sink dispatcher.Sink, cfg config.HTTPSink) (dispatcher.Sink, error) {
+	message := config.Message{Format: config.MessageFormat(f.format), Headers: map[string]string{}}
+	for _, header := range f.messageHeaders {
+		name, expression, ok := strings.Cut(header, "=")
+		if !ok {
+			return nil, errors.New("--message-header is not NAME=EXPRESSION, such as id=event.id; correct it")
+		}
+		message.Headers[name] = expression
+	}
+	p, err := pipeline.New(config.Config{Sink: config.Sink{HTTP: &cfg}, Message: message}, pipeline.Options{})
+	if err != nil {
+		return nil, fmt.Errorf("the flags do not fit: %s", messageFlags.Replace(err.Error()))
+	}
+	return p.Wrap(sink), nil
+}
+
+// messageFlags has the flags of the fields of messages.
+var messageFlags = strings.NewReplacer("message.format", "--format", "message.headers", "--message-header")
 
 // consumer is what the checks are made with: a hook is there when its flag is.
 func (h *httpConsumer) consumer() consumercheck.Consumer {

@@ -30,7 +30,7 @@ var presets = map[config.MessageFormat]preset{
 		headers: map[string]string{
 			"event_type": `event.type`, "aggregate_id": `event.aggregateId`, "correlation_id": `event.headers.?correlation_id`,
 		},
-		payload: `with(payload, {"metadata": with(event.headers, {"outbox_id": event.id, "sequence_number": has(event.aggregateSequence) ? event.aggregateSequence : event.sequence})})`,
+		payload: `with(payload, {"metadata": with(event.headers, {"outbox_id": event.headers.?outbox_id.orValue(event.id), "sequence_number": has(event.aggregateSequence) ? event.aggregateSequence : event.sequence})})`,
 	},
 }
 

@@ -134,6 +134,10 @@ func TestFormatStorage(t *testing.T) {
 	if got := sent(t, p, e); !strings.Contains(string(got.Payload), `"sequence_number":3}`) {
 		t.Errorf("%s, want the number in the aggregate", got.Payload)
 	}
+	e.Headers["outbox_id"] = "outbox_1"
+	if got := sent(t, p, e); !strings.Contains(string(got.Payload), `"outbox_id":"outbox_1"`) {
+		t.Errorf("%s, want the id that the header has", got.Payload)
+	}
 	delete(e.Headers, "correlation_id")
 	e.AggregateID = ""
 	if got := sent(t, p, e).Message.Headers; len(got) != 1 || got[0].Name != "event_type" {
