@@ -262,6 +262,9 @@ func (r *run) back() error {
 	if err := r.passSlot(); err != nil {
 		return err
 	}
+	if err := r.checkNumbers(); err != nil {
+		return err
+	}
 	var left bool
 	if r.state != Shadow {
 		file := "return"
