@@ -41,7 +41,8 @@ type Config struct {
 	// Defaults to 30s.
 	GracePeriod time.Duration
 	// MaxBytes bounds the bytes of events in this process, payloads and headers: claimed and not yet written
-	// back. One event may pass it alone (CONTRACT C-35). Defaults to 32 MiB.
+	// back. An event that is larger than all of it is dead as poison_message, and is not read (CONTRACT C-35).
+	// Defaults to 32 MiB.
 	MaxBytes int64
 	// Paused keeps the engine from claiming until Resume; it still counts and reports. Defaults to false.
 	Paused bool

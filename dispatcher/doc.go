@@ -80,22 +80,27 @@
 //	   └─────── Release ────────┘  │
 //	                               └────────────▶ dead
 //	                                 Nack with no attempt left or a permanent error;
-//	                                 lease expired with no attempt left
+//	                                 lease expired after the delivery was begun too often
 //
 // This is all of it; any other call changes nothing. Tests explore every state that this table
 // can reach, and compare the store with each line of it (package internal/model).
 //
-//	from        verb     guard                        to          attempts  lease
-//	pending     claim    due, attempts < max          processing  +1        new
-//	pending     claim    due, attempts = max          dead        same      same
-//	processing  claim    lease over, attempts < max   processing  +1        new
-//	processing  claim    lease over, attempts = max   dead        same      same
-//	processing  ack      own lease                    delivered   same      same
-//	processing  nack     own lease, retry             pending     same      same
-//	processing  nack     own lease, final             dead        same      same
-//	processing  extend   own lease                    processing  same      same
-//	processing  release  own lease                    pending     -1        same
-//	dead        replay   by a person                  pending     0         same
+//	from        verb     guard                   to          attempts  lease
+//	pending     claim    due, attempts < max     processing  +1        new
+//	pending     claim    due, attempts = max     dead        same      same
+//	processing  claim    lease over, begun < 4   processing  same      new
+//	processing  claim    lease over, begun = 4   dead        same      same
+//	processing  begin    own lease               processing  same      same
+//	processing  ack      own lease               delivered   same      same
+//	processing  nack     own lease, retry        pending     same      same
+//	processing  nack     own lease, final        dead        same      same
+//	processing  extend   own lease               processing  same      same
+//	processing  release  own lease               pending     -1        same
+//	dead        replay   by a person             pending     0         same
+//
+// A lease that ends without an outcome spends no attempt. Its row may have ended the process, so the worker that claims it
+// next delivers few such rows at once, and counts each of these deliveries when it begins; begun is their number since the
+// last outcome. A row that was among them when a process ended again is delivered alone.
 //
 // A lease stays its worker's own until another claim, also when it is over. attempts is the retry budget
 // that is used up, and max is the row's own, else the dispatcher's. A nack spends the attempt. A release

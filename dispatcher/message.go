@@ -43,6 +43,9 @@ type Event struct {
 	Attempt int
 	// LeaseNumber is the number of the claim: the fencing token. It only rises for a row (CONTRACT C-27).
 	LeaseNumber int64
+	// Suspicion is 0 unless the row's last lease ended without an outcome: then its delivery may have ended the process
+	// (CONTRACT C-21). It is 1, and one more for each delivery that Store.Begin counted since.
+	Suspicion int
 	// FaultSince is the database's time of the first delivery that failed and gave its attempt back: the destination
 	// reported a fault of its own, or could not be reached while others were delivered. Zero for none.
 	FaultSince time.Time

@@ -14,8 +14,8 @@ import (
 // All methods are safe for concurrent use. None retries: an error means that the outcome is
 // unknown, and the caller may call again.
 type Store interface {
-	// Claim leases rows that are due: pending with next_attempt_at in the past, or processing
-	// with an expired lease, each with attempts < MaxAttempts (CONTRACT C-20). Each topic's rows
+	// Claim leases rows that are due: pending with next_attempt_at in the past and attempts < MaxAttempts, or
+	// processing with an expired lease, which spends no attempt (CONTRACT C-20, C-21). Each topic's rows
 	// come in order of (next_attempt_at, id). Rows found with no attempt left become dead on the
 	// way and are returned in Claimed.Dead (CONTRACT C-22). There may be more rows due than a claim
 	// returns, but one without rows means that none is. Only where it takes long to know can rows that
@@ -27,6 +27,11 @@ type Store interface {
 	// An error means that no row is leased, or that the outcome is not known because the connection
 	// failed. A row that cannot be decoded is not an error: it comes in Claimed.Unreadable (CONTRACT C-33).
 	Claim(ctx context.Context, req ClaimRequest) (Claimed, error)
+
+	// Begin counts in Event.Suspicion that the delivery of suspects begins. A row whose lease ends after its fourth one
+	// has no attempt left (CONTRACT C-21, C-22). It returns the leases that this worker no longer held.
+	// It fails when the store cannot be reached.
+	Begin(ctx context.Context, leases []Lease) (lost []Lease, err error)
 
 	// Ack marks the leases' rows delivered, or removes them, if the store does not keep them (CONTRACT
 	// C-60). It returns those that this worker no longer held; their rows are unchanged (CONTRACT C-23).
@@ -76,6 +81,9 @@ type ClaimRequest struct {
 	// its size, so that a large one is never stuck; with Keys, so may be the first of those that waited
 	// for others. 0 means no bound.
 	MaxBytes int64
+	// MaxRowBytes is the most bytes that payload and headers of a row may have as text. A larger one becomes dead as
+	// poison_message, and its payload is not read (CONTRACT C-35). 0 means no limit.
+	MaxRowBytes int64
 	// Keys requests order per key (CONTRACT C-50). nil means none.
 	Keys *KeyOrder
 }

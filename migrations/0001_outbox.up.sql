@@ -40,6 +40,7 @@ create table outbox_events (
     locked_until    timestamptz,
     lease           bigint      not null default 0,
     attempts        integer     not null default 0,
+    suspicion       smallint,
     locked_by       uuid,
     live            boolean     not null generated always as (status in ('pending', 'processing')) stored,
     status          text        not null default 'pending',
@@ -77,6 +78,7 @@ comment on column outbox_events.size_bytes is 'Size of payload and headers as te
 comment on column outbox_events.next_attempt_at is 'When the row may be claimed. The one field that schedules a retry.';
 comment on column outbox_events.attempts is 'The part of the retry budget that is used up: rises at a claim, falls when a claim is given back, is 0 again after a replay.';
 comment on column outbox_events.lease is 'The number of the last claim of this row: it guards every write-back, and is published as the fencing token.';
+comment on column outbox_events.suspicion is 'Set by the claim of a row whose lease ended without an outcome, since its delivery may have ended the process: 1, and one more each time that it begins then. At 5 the row is dead when its lease ends. Null: the last lease had an outcome.';
 comment on column outbox_events.max_attempts is 'The retry budget of this row, from 1 to 1000. Null: the dispatcher''s. 32767 is for workers that know no limit.';
 comment on column outbox_events.retry is 'The backoff of this row, with the names of the dispatcher''s: strategy, base, max, multiplier, jitterPercent. Null: the dispatcher''s.';
 comment on column outbox_events.locked_by is 'The worker that holds the lease, until locked_until.';

@@ -226,6 +226,7 @@ func (f *flight) nextCall(now time.Time) (best *topic) {
 		switch {
 		case !now.Before(t.queued[0].safeUntil):
 			notify(f.inDoubt)
+		case t.queued[0].weight() > mostSuspects-f.weight:
 		case t.running == 0:
 			return t
 		case f.gathers(t, now):
@@ -260,12 +261,14 @@ func (f *flight) gathers(t *topic, now time.Time) bool {
 }
 
 // callRows is how many of a topic's queued rows the next call has, n at most: none behind a row whose lease is in doubt
-// (CONTRACT C-31), and no more than each of them may share a call with.
-func (t *topic) callRows(n int, now time.Time) int {
+// (CONTRACT C-31), no more than each of them may share a call with, and suspects of no more weight than there is room for.
+func (t *topic) callRows(n, room int, now time.Time) int {
 	rows := 1
+	room -= t.queued[0].weight()
 	n = min(n, len(t.queued), t.queued[0].batchLimit())
-	for rows < n && now.Before(t.queued[rows].safeUntil) && rows < t.queued[rows].batchLimit() {
+	for rows < n && now.Before(t.queued[rows].safeUntil) && rows < t.queued[rows].batchLimit() && t.queued[rows].weight() <= room {
 		n = min(n, t.queued[rows].batchLimit())
+		room -= t.queued[rows].weight()
 		rows++
 	}
 	return rows

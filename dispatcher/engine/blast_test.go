@@ -105,8 +105,8 @@ func TestClaimContinuesWhenMarkingDeadIsRefused(t *testing.T) {
 			pgtest.Exec(r, `create function outbox.refuse() returns trigger language plpgsql as $$ begin
 					raise exception 'not in this table'; end $$;
 				create trigger refuse before insert on outbox.outbox_dead_letters for each row execute function outbox.refuse()`)
-			pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload, status, attempts, locked_by, locked_until)
-				values (gen_random_uuid(), 'shop', 'good', 'k', '{}', 'processing', 20, gen_random_uuid(), now() - interval '1 s')`)
+			pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload, status, attempts, suspicion, locked_by, locked_until)
+				values (gen_random_uuid(), 'shop', 'good', 'k', '{}', 'processing', 20, 5, gen_random_uuid(), now() - interval '1 s')`)
 			r.enqueue("good", 100)
 			d := r.start(r.store(), &book{}, dispatcher.Config{Ordering: ordering})
 			r.eventually("the others are delivered", func() bool { return r.count("status = 'delivered'") == 100 })

@@ -58,6 +58,10 @@ func (r *run) publish(d *delivery) (errs []error) {
 			errs = slices.Repeat([]error{err}, len(batch))
 		}
 	}()
+	if err := r.countSuspects(d.rows); err != nil {
+		d.cut(err) // they are released
+		return slices.Repeat([]error{dispatcher.Unavailable(err)}, len(batch))
+	}
 	errs = r.sink.Deliver(d.ctx, batch)
 	if len(errs) != len(batch) {
 		return slices.Repeat([]error{fmt.Errorf("the sink returned %d results for %d events; it must return one for each", len(errs), len(batch))}, len(batch))

@@ -262,10 +262,10 @@ type forgetful struct{ *book }
 func (forgetful) Deliver(context.Context, []*dispatcher.Event) []error { return []error{nil} }
 
 // CONTRACT: C-22
-func TestExpiredLastAttemptBecomesDead(t *testing.T) {
+func TestSuspectThatWasBegunTooOftenBecomesDead(t *testing.T) {
 	r := newRig(t)
 	r.enqueue("orders", 3)
-	pgtest.Exec(r, `update outbox.outbox_events set status = 'processing', attempts = 5, locked_by = gen_random_uuid(),
+	pgtest.Exec(r, `update outbox.outbox_events set status = 'processing', attempts = 5, suspicion = 5, locked_by = gen_random_uuid(),
 		locked_until = now() - interval '1 second'`)
 	sink, seen := &book{}, &watcher{}
 	got, err := r.once(sink, dispatcher.Config{MaxAttempts: 5, Observer: seen}, 10)

@@ -39,6 +39,7 @@ type flight struct {
 	inFlight    []*row // queued, waiting in line or in delivery: their leases are kept. In no order
 	rows        int
 	bytes       int64
+	weight      int // of those begun and not yet written back: see mostSuspects
 	closed      bool
 	suspended   bool              // by Pause: claimed rows are refused
 	admits      func(string) bool // says whether events of a type are delivered; nil for all
@@ -64,6 +65,7 @@ type row struct {
 	// Guarded by flight.mu. safeUntil is when this worker must no longer rely on the lease.
 	safeUntil time.Time
 	delivery  *delivery // nil while queued
+	takes     int       // of flight.weight
 	lost      bool      // another worker holds it
 	line      *line     // of its key, nil without order; guarded by flight.mu
 	topic     *topic    // once it is in flight
@@ -253,13 +255,14 @@ func (f *flight) begin(d *delivery, n int, now time.Time) bool {
 	if t == nil {
 		return false
 	}
-	n = t.callRows(n, now)
+	n = t.callRows(n, mostSuspects-f.weight, now)
 	*d = delivery{topic: t, began: now, ours: d.ours, results: d.results,
 		rows: append(d.rows[:0], t.queued[:n]...)} // the queue's memory must not keep events that are served
 	clear(t.queued[:n])
 	d.ctx, d.cut = context.WithCancelCause(f.base)
 	for _, r := range d.rows {
-		r.delivery = d
+		r.delivery, r.takes = d, r.weight()
+		f.weight += r.takes
 	}
 	t.queued = t.queued[n:]
 	t.began = now
@@ -331,6 +334,7 @@ func (f *flight) forget(rows []*row) {
 		f.rows--
 		f.bytes -= r.bytes
 	}
+	f.survived(rows)
 	f.writes++
 	if f.keysWaiting && len(rows) > 0 {
 		f.keysWaiting = false

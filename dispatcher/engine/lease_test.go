@@ -178,8 +178,8 @@ func TestCrashedWorkersRowsAreDelivered(t *testing.T) {
 	r.start(r.store(), second, cfg)
 	r.eventually("every row is delivered", func() bool { return r.count("status = 'delivered'") == events })
 	again := 0
-	for id, tokens := range second.begun() {
-		before := first.begun()[id]
+	for id, tokens := range second.tokens {
+		before := first.tokens[id]
 		if !slices.IsSorted(tokens) || len(before) > 0 && tokens[0] <= before[0] {
 			t.Errorf("event %s was begun under %v and then %v; a token only rises", id, before, tokens)
 		}

@@ -193,6 +193,7 @@ func (r *run) claim(n int, bytes int64) (claimed int, more bool, err error) {
 		Lease:       r.cfg.Lease,
 		MaxAttempts: r.cfg.MaxAttempts,
 		MaxBytes:    bytes,
+		MaxRowBytes: r.cfg.MaxBytes,
 		Keys:        r.flight.keyOrder(),
 	}
 	if len(req.Shares) == 0 {

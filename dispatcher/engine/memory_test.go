@@ -101,7 +101,8 @@ func (m *memory) Claim(ctx context.Context, req dispatcher.ClaimRequest) (out di
 		}
 		slices.SortStableFunc(due, func(a, b *memoryRow) int { return a.due.Compare(b.due) })
 		for _, r := range due[:min(len(due), share.Limit)] {
-			if r.event.Attempt >= cmp.Or(r.event.MaxAttempts, req.MaxAttempts) {
+			over := r.status == "processing"
+			if !over && r.event.Attempt >= cmp.Or(r.event.MaxAttempts, req.MaxAttempts) || over && r.event.Suspicion >= 5 {
 				r.status = "dead"
 				out.Dead = append(out.Dead, dispatcher.DeadEvent{ID: r.event.ID, Topic: r.event.Topic, Attempts: r.event.Attempt, Reason: dispatcher.ReasonProcessingTimeout})
 				continue
@@ -110,7 +111,10 @@ func (m *memory) Claim(ctx context.Context, req dispatcher.ClaimRequest) (out di
 				return out, nil
 			}
 			r.status, r.locked = "processing", now.Add(req.Lease)
-			r.event.Attempt++
+			if r.event.Suspicion = max(r.event.Suspicion, 1); !over {
+				r.event.Suspicion = 0
+				r.event.Attempt++
+			}
 			r.event.LeaseNumber = m.lease
 			e := r.event
 			e.Payload = make([]byte, m.payload)
@@ -186,6 +190,10 @@ func (m *memory) Extend(ctx context.Context, leases []dispatcher.Lease, lease ti
 		}
 	}
 	return m.held(leases, func(_ int, r *memoryRow) { r.locked = time.Now().Add(lease) }), nil
+}
+
+func (m *memory) Begin(_ context.Context, leases []dispatcher.Lease) ([]dispatcher.Lease, error) {
+	return m.held(leases, func(_ int, r *memoryRow) { r.event.Suspicion++ }), nil
 }
 
 func (m *memory) Topics(context.Context) ([]string, error) {

@@ -225,13 +225,19 @@ func TestInFlightIsBounded(t *testing.T) {
 	r.eventually("nothing is in flight", func() bool { s := d.Snapshot(); return s.InFlightRows == 0 && s.InFlightBytes == 0 })
 }
 
-// An event that is larger than all of MaxBytes is delivered all the same.
+// An event that is as large as the bound is delivered, and one that is larger is dead and not read.
+// CONTRACT: C-33, C-35
 func TestLargeEventIsNotStuck(t *testing.T) {
 	r := newRig(t)
-	pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, payload)
-		values (gen_random_uuid(), 'shop', 'large', to_jsonb(repeat('x', 100000)))`)
-	if got, err := r.once(&book{}, dispatcher.Config{MaxBytes: 1000}, 5); got.Delivered != 1 || err != nil {
-		t.Errorf("RunOnce returned %+v, %v; want one delivered", got, err)
+	for _, test := range []struct {
+		maxBytes int64
+		want     engine.Outcome
+	}{{100_002, engine.Outcome{Delivered: 1}}, {100_001, engine.Outcome{Dead: 1}}} {
+		pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, payload)
+			values (gen_random_uuid(), 'shop', 'large', to_jsonb(repeat('x', 100000)))`)
+		if got, err := r.once(&book{}, dispatcher.Config{MaxBytes: test.maxBytes}, 5); got != test.want || err != nil {
+			t.Errorf("at most %d bytes: RunOnce returned %+v, %v; want %+v", test.maxBytes, got, err, test.want)
+		}
 	}
 }
 

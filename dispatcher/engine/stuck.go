@@ -54,6 +54,9 @@ func (f *flight) cutOverdue(now time.Time, limit time.Duration) (stuck []abandon
 	defer f.mu.Unlock()
 	for d := range f.active {
 		took := now.Sub(d.began)
+		if took > f.lease/3 {
+			f.survived(d.rows) // or other suspects would wait for a call that hangs
+		}
 		switch {
 		case d.abandoned || took < limit:
 		case !d.overdue:

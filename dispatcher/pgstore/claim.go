@@ -59,14 +59,15 @@ func claimArgs(req dispatcher.ClaimRequest) (topics []string, limits []int32, ma
 	for i, share := range req.Shares {
 		topics[i], limits[i] = share.Topic, int32(share.Limit)
 	}
-	return topics, limits, byteLimit(req)
+	return topics, limits, byteLimit(req.MaxBytes)
 }
 
-func byteLimit(req dispatcher.ClaimRequest) int64 {
-	if req.MaxBytes == 0 {
+// byteLimit is a bound as the statements take it.
+func byteLimit(most int64) int64 {
+	if most == 0 {
 		return math.MaxInt64
 	}
-	return req.MaxBytes
+	return most
 }
 
 // found is what one claim statement returned.
@@ -108,7 +109,10 @@ func (f found) split(out *dispatcher.Claimed) {
 // deadEvent is a row that had no attempt left. Its cause is that of the statement's record.
 func (r row) deadEvent() dispatcher.DeadEvent {
 	e, cause := r.event, dispatcher.Cause{Class: dispatcher.ClassLease}
-	if r.dead != dispatcher.ReasonProcessingTimeout {
+	switch r.dead {
+	case dispatcher.ReasonPoisonMessage:
+		cause = dispatcher.Cause{Class: dispatcher.ClassDecode, Code: "size"}
+	case dispatcher.ReasonMaxRetriesExceeded:
 		cause = dispatcher.Cause{}
 		_ = json.Unmarshal(e.Payload, &cause) // other than a failure it has no cause
 	}
@@ -138,7 +142,7 @@ func (f found) sort() {
 func (s *Store) claim(ctx context.Context, req dispatcher.ClaimRequest, markDead bool) (f found, err error) {
 	topics, limits, maxBytes := claimArgs(req)
 	start := s.floors.next(topics)
-	args := []any{s.namespace, topics, limits, start.times, start.ids, int32(req.MaxAttempts), maxBytes, pgUUID(s.worker), req.Lease, markDead}
+	args := []any{s.namespace, topics, limits, pgTimes(start.times), start.ids, int32(req.MaxAttempts), maxBytes, pgUUID(s.worker), req.Lease, markDead, byteLimit(req.MaxRowBytes)}
 	f, err = s.fetch(ctx, req.Lease, s.sql.claim, args, topics, limits)
 	if err != nil {
 		return found{}, err

@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -15,6 +16,9 @@ const (
 	// many of their rows.
 	orphanTopics = 1000
 	orphanRows   = 2 * dispatcher.DepthCap
+	// oddRows is how many rows of a topic are looked at from each end for odd times, and oddNamed how many are named.
+	oddRows  = 1000
+	oddNamed = 5
 )
 
 // Data looks at the data of the outbox: how the deliveries of a dispatcher end, and rows that no worker serves. Of
@@ -69,4 +73,31 @@ func (s *Store) orphans(ctx context.Context, orphans *dispatcher.Orphans) error 
 func add(all *dispatcher.Count, topic dispatcher.Count, more bool) {
 	all.N += topic.N
 	all.Estimated = all.Estimated || topic.Estimated || more && topic.N > 0
+}
+
+// OddTime is a live row whose times cannot be right: a clock was ahead when it was enqueued or leased, or an adoption
+// brought them.
+type OddTime struct {
+	Topic string
+	ID    uuid.UUID
+	// What is odd, in words, and when the row is due, as PostgreSQL writes it.
+	What, Due string
+}
+
+// OddTimes finds live rows of the topics, none for all, whose times cannot be right. It returns the first of them, and
+// how many there are among the rows that it looked at: those that are due first and last. The error is the database's.
+func (s *Store) OddTimes(ctx context.Context, topics []string) (odd []OddTime, n int64, err error) {
+	err = s.run(ctx, durable, s.sql.oddTimes, []any{s.namespace, topics, oddRows, oddNamed}, func(rows pgx.Rows) error {
+		odd, n = nil, 0
+		var o OddTime
+		_, err := pgx.ForEachRow(rows, []any{&o.Topic, (*[16]byte)(&o.ID), &o.What, &o.Due, &n}, func() error {
+			odd = append(odd, o)
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		return nil, 0, s.wrap("look for odd times", err)
+	}
+	return odd, n, nil
 }

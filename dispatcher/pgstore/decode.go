@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -48,13 +49,13 @@ func newDecoder(namespace string, topics []string) *decoder {
 }
 
 // columns are those of claim.sql, in its order. A statement may have more behind them.
-const columns = 21
+const columns = 22
 
 // record is a row of claim.sql: its fixed-width columns decoded, the others as bytes, nil for null.
 type record struct {
 	id                                                         uuid.UUID
 	attempts, lease, seq                                       int64
-	maxAttempts, number                                        int64 // 0 for null
+	maxAttempts, number, suspicion                             int64 // 0 for null
 	due                                                        int64 // as timeOf takes it
 	created, faultSince                                        time.Time
 	cut                                                        bool
@@ -106,7 +107,7 @@ func (d *decoder) event(r *record) (*dispatcher.Event, error) {
 		DedupeKey: string(r.dedupe), PartitionKey: string(r.partition), EventType: d.intern(r.event),
 		AggregateType: d.intern(r.aggregate), AggregateID: string(r.aggrID),
 		Payload: d.copy(r.payload), CreatedAt: r.created,
-		Attempt: int(r.attempts), LeaseNumber: r.lease, MaxAttempts: int(r.maxAttempts), FaultSince: r.faultSince,
+		Attempt: int(r.attempts), LeaseNumber: r.lease, MaxAttempts: int(r.maxAttempts), FaultSince: r.faultSince, Suspicion: int(r.suspicion),
 	}
 	var err error
 	if e.Headers, err = decodeHeaders(r.headers); err != nil {
@@ -158,7 +159,7 @@ func (r *record) reader(fields []pgconn.FieldDescription) func(pgx.Rows) error {
 	if len(fields) < columns {
 		return r.scan // which says so
 	}
-	for _, f := range append(fields[3:10:10], fields[1], fields[15], fields[19], fields[20]) {
+	for _, f := range append(fields[3:10:10], fields[1], fields[15], fields[19], fields[20], fields[21]) {
 		if f.Format != pgx.BinaryFormatCode {
 			return r.scan
 		}
@@ -176,8 +177,8 @@ func (r *record) parse(rows pgx.Rows) error {
 	r.attempts, r.lease = int64(binary.BigEndian.Uint32(v[3])), int64(binary.BigEndian.Uint64(v[4]))
 	r.due = int64(binary.BigEndian.Uint64(v[5]))
 	r.cut = len(v[6]) == 1 && v[6][0] != 0
-	r.seq, r.created = int64(binary.BigEndian.Uint64(v[7])), timeOf(int64(binary.BigEndian.Uint64(v[8])))
-	r.tenant, r.maxAttempts, r.number, r.faultSince = uuid.NullUUID{}, 0, 0, time.Time{}
+	r.seq, r.created = int64(binary.BigEndian.Uint64(v[7])), creation(int64(binary.BigEndian.Uint64(v[8])))
+	r.tenant, r.maxAttempts, r.number, r.suspicion, r.faultSince = uuid.NullUUID{}, 0, 0, 0, time.Time{}
 	if len(v[9]) == 16 {
 		r.tenant = uuid.NullUUID{UUID: uuid.UUID(v[9]), Valid: true}
 	}
@@ -190,6 +191,9 @@ func (r *record) parse(rows pgx.Rows) error {
 	if len(v[20]) == 8 {
 		r.faultSince = timeOf(int64(binary.BigEndian.Uint64(v[20])))
 	}
+	if len(v[21]) == 2 {
+		r.suspicion = int64(binary.BigEndian.Uint16(v[21]))
+	}
 	r.dedupe, r.partition, r.event, r.aggregate, r.aggrID = v[10], v[11], v[12], v[13], v[14]
 	r.retry, r.headers, r.payload = jsonOf(v[16]), jsonOf(v[17]), jsonOf(v[18])
 	return nil
@@ -200,6 +204,36 @@ const epoch = 946_684_800
 
 // timeOf is the time of a timestamptz: microseconds since 2000.
 func timeOf(micros int64) time.Time { return time.Unix(epoch+micros/1e6, micros%1e6*1e3) }
+
+// creation is timeOf for created_at, within the years 1970 to 9999: an adopted row may be of -infinity, and no consumer
+// takes such a time.
+func creation(micros int64) time.Time {
+	return timeOf(min(max(micros, microsOf(time.Unix(0, 0))), microsOf(time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC))))
+}
+
+// pgTimes are times of positions as an argument. What is before all finite times of PostgreSQL is -infinity, and so is the
+// zero time, which is the front of a range.
+func pgTimes(times []time.Time) []pgtype.Timestamptz {
+	all := make([]pgtype.Timestamptz, len(times))
+	for i, t := range times {
+		if all[i] = (pgtype.Timestamptz{Time: t, Valid: true}); t.IsZero() || t.Year() < -4713 {
+			all[i] = pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
+		}
+	}
+	return all
+}
+
+// micros is a timestamptz as it comes in binary format.
+func micros(t pgtype.Timestamptz) int64 {
+	switch t.InfinityModifier {
+	case pgtype.NegativeInfinity:
+		return math.MinInt64
+	case pgtype.Infinity:
+		return math.MaxInt64
+	default:
+		return microsOf(t.Time)
+	}
+}
 
 func microsOf(t time.Time) int64 { return t.UnixMicro() - epoch*1e6 }
 
@@ -217,16 +251,19 @@ func (r *record) scan(rows pgx.Rows) error {
 		cut         pgtype.Bool
 		tenant      pgtype.UUID
 		maxAttempts pgtype.Int2
+		suspicion   pgtype.Int2
 		number      pgtype.Int8
+		due, since  pgtype.Timestamptz
 		faultSince  pgtype.Timestamptz
-		due         time.Time
 	)
 	targets := make([]any, len(rows.FieldDescriptions())) // nil for those behind ours
-	copy(targets, []any{&r.reason, (*[16]byte)(&r.id), &r.topic, &r.attempts, &r.lease, &due, &cut, &r.seq, &r.created, &tenant,
+	copy(targets, []any{&r.reason, (*[16]byte)(&r.id), &r.topic, &r.attempts, &r.lease, &due, &cut, &r.seq, &since, &tenant,
 		&r.dedupe, &r.partition, &r.event, &r.aggregate, &r.aggrID,
-		&maxAttempts, &r.retry, &r.headers, &r.payload, &number, &faultSince})
+		&maxAttempts, &r.retry, &r.headers, &r.payload, &number, &faultSince, &suspicion})
 	err := rows.Scan(targets...)
-	r.due, r.maxAttempts, r.number, r.faultSince = microsOf(due), int64(maxAttempts.Int16), number.Int64, faultSince.Time
+	r.due, r.maxAttempts, r.number, r.suspicion = micros(due), int64(maxAttempts.Int16), number.Int64, int64(suspicion.Int16)
+	r.faultSince = faultSince.Time
+	r.created = creation(micros(since))
 	r.cut, r.tenant = cut.Bool, uuid.NullUUID{UUID: tenant.Bytes, Valid: tenant.Valid}
 	return err
 }

@@ -17,7 +17,11 @@ const samplePages = 500
 
 // Topics implements [dispatcher.Store]. The error is the database's.
 func (s *Store) Topics(ctx context.Context) ([]string, error) {
-	return s.topics(ctx, false)
+	topics, err := s.topics(ctx, false)
+	if err == nil {
+		s.floors.keep(topics)
+	}
+	return topics, err
 }
 
 func (s *Store) topics(ctx context.Context, withDead bool) (topics []string, err error) {

@@ -41,7 +41,7 @@ func TestDeadLetterSurvivesCrash(t *testing.T) {
 	}
 
 	id, _ = crash.hold()
-	pgtest.Exec(p, `update outbox.outbox_events set locked_until = now() - interval '1 second' where id = $1`, id)
+	pgtest.Exec(p, `update outbox.outbox_events set locked_until = now() - interval '1 second', suspicion = 5 where id = $1`, id)
 	claimed, err := crash.store.Claim(t.Context(), dispatcher.ClaimRequest{
 		Shares: []dispatcher.Share{{Topic: "orders", Limit: 1}}, Lease: time.Hour, MaxAttempts: 1,
 	})

@@ -68,3 +68,9 @@ func DataSQL() (orphans, outcomes string) {
 	q := load("outbox")
 	return q.orphans, q.outcomes
 }
+
+// Remembered is how many topics the store knows something of.
+func Remembered(store dispatcher.Store) int {
+	s := store.(*Store)
+	return len(s.floors.byTopic)
+}

@@ -1,6 +1,8 @@
 package pgstore
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -92,6 +94,16 @@ func (f *floors) next(topics []string) starts {
 		s.floored, s.pass = s.floored || ok, s.pass || !ok
 	}
 	return s
+}
+
+// keep forgets the topics that are not among those with live rows, which are sorted: names of topics come and go.
+func (f *floors) keep(topics []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	maps.DeleteFunc(f.byTopic, func(topic string, _ floor) bool {
+		_, found := slices.BinarySearch(topics, topic)
+		return !found
+	})
 }
 
 // lift makes the next claim of the topics start at the front, if that may be.

@@ -53,12 +53,13 @@ type statement struct {
 func (s *Store) statements(req dispatcher.ClaimRequest, l scan, known known, markDead bool) (all []statement) {
 	keyed := func(limits, rows []int32, maxBytes int64) statement {
 		return statement{s.sql.claimKeyed, []any{
-			s.namespace, l.topics, limits, l.times, l.ids, rows, int32(req.MaxAttempts), maxBytes,
+			s.namespace, l.topics, limits, pgTimes(l.times), l.ids, rows, int32(req.MaxAttempts), maxBytes,
 			pgUUID(s.worker), req.Lease, int32(req.Keys.PerKey), req.Keys.BlockOnDead,
 			l.keyRanges, l.keys, l.keyRows, l.steps, l.near, l.except, markDead, known.keys, known.floors, known.run,
+			byteLimit(req.MaxRowBytes),
 		}}
 	}
-	maxBytes := byteLimit(req)
+	maxBytes := byteLimit(req.MaxBytes)
 	if !l.dense {
 		return []statement{keyed(l.limits, l.rows, maxBytes)}
 	}
@@ -67,8 +68,8 @@ func (s *Store) statements(req dispatcher.ClaimRequest, l scan, known known, mar
 		all, maxBytes = append(all, keyed(none, none, part)), maxBytes-part
 	}
 	return append(all, statement{s.sql.claimDense, []any{
-		s.namespace, l.topics, l.limits, l.times, l.ids, int32(req.MaxAttempts), maxBytes,
-		pgUUID(s.worker), req.Lease, req.Keys.BlockOnDead, l.except, markDead, known.keys, known.floors, known.run,
+		s.namespace, l.topics, l.limits, pgTimes(l.times), l.ids, int32(req.MaxAttempts), maxBytes,
+		pgUUID(s.worker), req.Lease, req.Keys.BlockOnDead, l.except, markDead, known.keys, known.floors, known.run, byteLimit(req.MaxRowBytes),
 	}})
 }
 

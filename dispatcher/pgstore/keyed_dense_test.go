@@ -69,7 +69,7 @@ func TestDenseClaims(t *testing.T) {
 			want: []int64{21, 23, 24, 25}, dead: []dispatcher.DeadReason{dispatcher.ReasonMaxRetriesExceeded},
 		},
 		"a lease that ran out": {
-			keys: 100, change: `update outbox.outbox_events set attempts = 10, status = 'processing', locked_by = id, locked_until = now() - interval '1 s' where seq = 22`,
+			keys: 100, change: `update outbox.outbox_events set attempts = 10, suspicion = 5, status = 'processing', locked_by = id, locked_until = now() - interval '1 s' where seq = 22`,
 			want: []int64{21, 23, 24, 25}, dead: []dispatcher.DeadReason{dispatcher.ReasonProcessingTimeout},
 		},
 		"no attempt left, but it waits": {
@@ -197,7 +197,7 @@ func TestDenseClaimReportsItsScan(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := tx.Exec(t.Context(), fmt.Sprintf(`execute dense ('shop', '{orders,none,others}', '{5,5,5}', '{0001-01-01,0001-01-01,0001-01-01}',
-			array_fill('00000000-0000-0000-0000-000000000000'::uuid, '{3}'), 10, 1000, '%s', '1 minute', true, '{}', true, '{}', '{}', '')`, worker)); err != nil {
+			array_fill('00000000-0000-0000-0000-000000000000'::uuid, '{3}'), 10, 1000, '%s', '1 minute', true, '{}', true, '{}', '{}', '', 1000000)`, worker)); err != nil {
 		t.Fatal(err)
 	}
 	var same bool

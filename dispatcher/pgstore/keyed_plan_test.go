@@ -35,10 +35,10 @@ func (p planned) claimKeyed(topic string, limit, look int, read string) plan {
 	p.Helper()
 	const front = `'{0001-01-01}', '{00000000-0000-0000-0000-000000000000}'`
 	if read == dense {
-		return p.explain(fmt.Sprintf(`execute dense ('shop', '{%s}', '{%d}', %s, 10, 33554432, '%s', '1 minute', true, '{}', true, '{}', '{}', '')`, topic, limit, front, worker))
+		return p.explain(fmt.Sprintf(`execute dense ('shop', '{%s}', '{%d}', %s, 10, 33554432, '%s', '1 minute', true, '{}', true, '{}', '{}', '', 33554432)`, topic, limit, front, worker))
 	}
 	return p.explain(fmt.Sprintf(`execute keyed ('shop', '{%s}', '{%d}', %s, '{%d}',
-		10, 33554432, '%s', '1 minute', 10, true, '{}', '{}', '{}', '{false}', %t, '{}', true, '{}', '{}', '')`, topic, limit, front, look, worker, read == near))
+		10, 33554432, '%s', '1 minute', 10, true, '{}', '{}', '{}', '{false}', %t, '{}', true, '{}', '{}', '', 33554432)`, topic, limit, front, look, worker, read == near))
 }
 
 // largest is the most rows that a node of the type gave.

@@ -27,6 +27,11 @@ func (s *Store) Extend(ctx context.Context, leases []dispatcher.Lease, lease tim
 	return s.write(ctx, "extend", s.sql.extend, leases, lease)
 }
 
+// Begin implements [dispatcher.Store]. The error is the database's.
+func (s *Store) Begin(ctx context.Context, leases []dispatcher.Lease) ([]dispatcher.Lease, error) {
+	return s.write(ctx, "begin", s.sql.begin, leases)
+}
+
 // Release implements [dispatcher.Store]. The error is the database's.
 func (s *Store) Release(ctx context.Context, returns []dispatcher.Return) (lost []dispatcher.Lease, err error) {
 	if len(returns) == 0 {

@@ -82,10 +82,10 @@ func (o outbox) put(ids []uuid.UUID, rows []model.Row, workers []uuid.UUID) {
 	var batch pgx.Batch
 	batch.Queue(`select setval('outbox.outbox_leases', greatest(100, (select last_value from outbox.outbox_leases)))`)
 	for i, row := range rows {
-		batch.Queue(`update outbox.outbox_events set status = $2, attempts = $3, lease = $8, locked_by = nullif($4, $5::uuid),
+		batch.Queue(`update outbox.outbox_events set status = $2, attempts = $3, lease = $8, suspicion = case when $9 then 5 else 4 end, locked_by = nullif($4, $5::uuid),
 				locked_until = case when $4 <> $5::uuid then now() + $6 end, next_attempt_at = now() + $7,
 				dead_reason = case $2 when 'dead' then 'permanent_failure' end where id = $1`,
-			ids[i], row.Status, row.Attempts, workers[row.Holder], uuid.Nil, later(row.Over), later(row.Due), row.Lease)
+			ids[i], row.Status, row.Attempts, workers[row.Holder], uuid.Nil, later(row.Over), later(row.Due), row.Lease, row.Begun)
 	}
 	if err := o.SendBatch(o.Context(), &batch).Close(); err != nil {
 		o.Fatal(err)
@@ -94,7 +94,8 @@ func (o outbox) put(ids []uuid.UUID, rows []model.Row, workers []uuid.UUID) {
 
 func (o outbox) states(workers []uuid.UUID) map[uuid.UUID]model.Row {
 	o.Helper()
-	rows, err := o.Query(o.Context(), `select id, status, attempts, lease, locked_by, coalesce(locked_until < now(), false), next_attempt_at <= now()
+	rows, err := o.Query(o.Context(), `select id, status, attempts, lease, locked_by, coalesce(locked_until < now(), false), next_attempt_at <= now(),
+			coalesce(status = 'processing' and suspicion >= 5, false)
 		from outbox.outbox_events`)
 	if err != nil {
 		o.Fatal(err)
@@ -105,7 +106,7 @@ func (o outbox) states(workers []uuid.UUID) map[uuid.UUID]model.Row {
 		holder uuid.NullUUID
 		states = map[uuid.UUID]model.Row{}
 	)
-	_, err = pgx.ForEachRow(rows, []any{&id, &row.Status, &row.Attempts, &row.Lease, &holder, &row.Over, &row.Due}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&id, &row.Status, &row.Attempts, &row.Lease, &holder, &row.Over, &row.Due, &row.Begun}, func() error {
 		row.Holder = slices.Index(workers, holder.UUID)
 		states[id] = row
 		return nil
@@ -133,9 +134,9 @@ func everyRow(most int) (rows []model.Row) {
 				rows = append(rows, model.Row{Status: status, Attempts: attempts, Lease: attempts, Due: due})
 			}
 			for holder := 1; holder <= 2 && attempts > 0 && due; holder++ {
-				for _, over := range []bool{true, false} {
+				for n := range 4 {
 					for lease := 1; lease <= most; lease++ { // an attempt that was given back leaves its lease behind
-						rows = append(rows, model.Row{Status: "processing", Attempts: attempts, Lease: lease, Holder: holder, Over: over, Due: due})
+						rows = append(rows, model.Row{Status: "processing", Attempts: attempts, Lease: lease, Holder: holder, Over: n%2 > 0, Begun: n > 1, Due: due})
 					}
 				}
 			}
@@ -148,7 +149,7 @@ func everyRow(most int) (rows []model.Row) {
 func everyCall(most int) []model.Call {
 	calls := []model.Call{{Verb: "claim", Worker: 1}}
 	for lease := 1; lease <= most; lease++ {
-		for _, verb := range []string{"ack", "nack", "extend", "release"} {
+		for _, verb := range []string{"begin", "ack", "nack", "extend", "release"} {
 			calls = append(calls, model.Call{Verb: verb, Worker: 1, Lease: lease})
 		}
 		calls = append(calls, model.Call{Verb: "nack", Worker: 1, Lease: lease, Final: true},
@@ -177,6 +178,8 @@ func perform(t *testing.T, store dispatcher.Store, c model.Call, topic string, i
 			Shares: []dispatcher.Share{{Topic: topic, Limit: 1}}, Lease: time.Minute, MaxAttempts: most})
 	case "ack":
 		lost, err = store.Ack(t.Context(), lease)
+	case "begin":
+		lost, err = store.Begin(t.Context(), lease)
 	case "extend":
 		lost, err = store.Extend(t.Context(), lease, time.Minute)
 	case "release":
@@ -213,7 +216,8 @@ func TestKeyedClaimFollowsTheModel(t *testing.T) {
 	kinds := []model.Row{
 		{Status: "pending", Due: true}, {Status: "pending"}, {Status: "pending", Attempts: most, Due: true},
 		{Status: "processing", Attempts: 1, Holder: 1, Due: true}, {Status: "processing", Attempts: 1, Holder: 2, Due: true},
-		{Status: "processing", Attempts: 1, Holder: 2, Due: true, Over: true}, {Status: "processing", Attempts: most, Holder: 2, Due: true, Over: true},
+		{Status: "processing", Attempts: most, Holder: 2, Due: true, Over: true, Begun: true},
+		{Status: "processing", Attempts: 1, Holder: 2, Due: true, Over: true},
 		{Status: "delivered", Attempts: 1, Due: true}, {Status: "dead", Attempts: 1, Due: true},
 	}
 	var events []storetest.Event

@@ -153,6 +153,11 @@ func (o outbox) Revive(id uuid.UUID, attempts int) {
 		where id = $1 and status = 'dead'`, id, attempts)
 }
 
+func (o outbox) Suspect(id uuid.UUID) {
+	o.Helper()
+	pgtest.Exec(o, `update outbox.outbox_events set suspicion = 5 where id = $1 and status = 'processing'`, id)
+}
+
 func (o outbox) Resolve(id uuid.UUID) {
 	o.Helper()
 	pgtest.Exec(o, `update outbox.outbox_dead_letters set resolution = 'discarded', resolved_at = now(), resolved_by = 'test'

@@ -17,7 +17,7 @@ const (
 )
 
 // verbOf names a transition of a row by the state machine of package dispatcher; illegal is one that it
-// does not have. Nothing here extends a lease (the witness leaves that out) or removes a row. That a claim's
+// does not have. Nothing here extends a lease or counts a suspect (the witness leaves that out), or removes a row. That a claim's
 // lease number is a new one is a rule of its own: see ledger.
 func verbOf(from, to state) verb {
 	gain := to.attempts - from.attempts
@@ -29,7 +29,7 @@ func verbOf(from, to state) verb {
 	case [2]string{"pending", "processing"}:
 		return legal(claim, gain == 1 && !free)
 	case [2]string{"processing", "processing"}:
-		return legal(reclaim, gain == 1 && !free)
+		return legal(reclaim, gain == 0 && !free)
 	case [2]string{"processing", "delivered"}:
 		return legal(ack, gain == 0 && same && free)
 	case [2]string{"processing", ""}: // delete at ack

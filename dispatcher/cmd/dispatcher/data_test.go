@@ -34,7 +34,7 @@ func TestCheckDataFindsEachProblem(t *testing.T) {
 	}
 
 	well := read(0)
-	if !well.OK || well.Dispatcher != "orders" || well.Namespace != "shop" || len(well.Checks) != 7 {
+	if !well.OK || well.Dispatcher != "orders" || well.Namespace != "shop" || len(well.Checks) != 8 {
 		t.Errorf("an empty outbox is %+v", well)
 	}
 	for _, c := range well.Checks {
@@ -47,7 +47,7 @@ func TestCheckDataFindsEachProblem(t *testing.T) {
 	o.enqueue(t, 7)
 	o.exec(t, `update outbox.outbox_events set next_attempt_at = now() - interval '2 hours', created_at = now() - interval '5 hours'`)
 	o.exec(t, `update outbox.outbox_events set next_attempt_at = now() + interval '1 hour', attempts = 1, last_error = '500' where seq = 1`)
-	o.exec(t, `update outbox.outbox_events set next_attempt_at = now() + interval '1 hour' where seq = 2`)
+	o.exec(t, `update outbox.outbox_events set next_attempt_at = now() + interval '1 hour', created_at = now() + interval '1 hour' where seq = 2`)
 	o.exec(t, `update outbox.outbox_events set topic = 'refunds', status = 'processing', locked_by = gen_random_uuid(), locked_until = now() - interval '1 hour' where seq <= 4 and next_attempt_at < now()`)
 	o.exec(t, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts) values (gen_random_uuid(), 'shop', 'orders', 'poison_message', 1)`)
 	o.exec(t, `insert into outbox.outbox_workers (worker, dispatcher, namespace, topics, delivered_5m, failed_5m) values (gen_random_uuid(), 'orders', 'shop', '{refunds}', 80, 20)`)
@@ -66,6 +66,7 @@ func TestCheckDataFindsEachProblem(t *testing.T) {
 		"unserved":  {3, false, `due in topics that no dispatcher serves: 3, of topic "orders" of namespace "shop"`, "Run a dispatcher"},
 		"size":      {pgtest.Value[float64](o.admin, "select pg_total_relation_size('outbox.outbox_events')::float8"), true, "the table of events and its indexes take 0.00 GB", ""},
 		"abandoned": {2, false, `leased to workers that have ended, and not taken over: 2, of topic "refunds" of namespace "shop"`, "Start or resume"},
+		"times":     {1, false, `of topic "orders" is created in the future, and due then: `, "set next_attempt_at = now()"},
 	}
 	for _, c := range got.Checks {
 		w := want[c.Name]
@@ -78,7 +79,7 @@ func TestCheckDataFindsEachProblem(t *testing.T) {
 	if got.OK || len(want) > 0 {
 		t.Errorf("ok is %t, want false; missing checks %v", got.OK, want)
 	}
-	run(t, "", "check", "-f", file, "--data").ended(t, 3, "FAIL  unserved   due in topics", "                 Run a dispatcher for", "ok    retries    waiting", "dispatcher: 5 of 7 checks of the data failed")
+	run(t, "", "check", "-f", file, "--data").ended(t, 3, "FAIL  unserved   due in topics", "                 Run a dispatcher for", "ok    retries    waiting", "dispatcher: 6 of 8 checks of the data failed")
 	run(t, "", "check", "-f", file, "--output", "json").ended(t, 1, "--output is for --data")
 	run(t, "", "check", "-f", file, "--data", "--output", "xml").ended(t, 1, `--output is "xml"; set it to table, json or yaml`)
 	run(t, "", "check", "-f", o.file(t, o.dispatcher, ""), "--data").ended(t, 78, "namespace is missing")

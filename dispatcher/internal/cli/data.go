@@ -99,13 +99,17 @@ func readData(ctx context.Context, cfg config.Config) (*dataReport, error) {
 	if err := pool.QueryRow(ctx, look, cfg.Database.Schema).Scan(&bytes, &rows); err != nil {
 		return nil, sentence(err)
 	}
-	return judge(cfg, depth, data, kept(cfg, bytes, rows, data.Windows[1])), nil
+	odd, n, err := store.OddTimes(ctx, cfg.Topics)
+	if err != nil {
+		return nil, sentence(err)
+	}
+	return judge(cfg, depth, data, kept(cfg, bytes, rows, data.Windows[1]), oddTimes(odd, n)), nil
 }
 
 // judge makes the checks. The one of the journal belongs here too.
-func judge(cfg config.Config, depth dispatcher.Depth, data dispatcher.Data, size dataCheck) *dataReport {
+func judge(cfg config.Config, depth dispatcher.Depth, data dispatcher.Data, size, times dataCheck) *dataReport {
 	r := &dataReport{Dispatcher: cfg.Name, Namespace: cfg.Namespace, Topics: cfg.Topics, ObservedAt: data.ObservedAt.UTC(), OK: true}
-	r.Checks = []dataCheck{lag(depth), retrying(depth), success(data.Windows[0]), recentlyDead(data.Windows[1]), unserved(data.Orphans), abandoned(data.Orphans), size}
+	r.Checks = []dataCheck{lag(depth), retrying(depth), success(data.Windows[0]), recentlyDead(data.Windows[1]), unserved(data.Orphans), abandoned(data.Orphans), size, times}
 	for i, c := range r.Checks {
 		if c.OK {
 			r.Checks[i].Remedy = ""
@@ -207,6 +211,16 @@ func kept(cfg config.Config, bytes, rows int64, of dispatcher.Outcomes) dataChec
 		c.Message += fmt.Sprintf("; at the %.3g events/s of the last %s, retention.delivered of %s keeps %.3g GB", rate, of.Name(), cfg.Retention.Delivered, rate*keep.Seconds()*each/gb)
 	}
 	return c
+}
+
+// oddTimes names events that a clock which was ahead, or an adoption, made wait or come out of turn.
+func oddTimes(odd []pgstore.OddTime, n int64) dataCheck {
+	message := fmt.Sprintf("times that cannot be right: %d", n)
+	for _, o := range odd {
+		message += fmt.Sprintf("; event %s of topic %q is %s: %s", o.ID, o.Topic, o.What, o.Due)
+	}
+	return dataCheck{Name: "times", OK: n == 0, Value: new(float64(n)), Message: message,
+		Remedy: "See whether the database's clock was ahead. To deliver a pending event now: update outbox_events set next_attempt_at = now() where id = '...' and status = 'pending'."}
 }
 
 // number is a count, and whether it is sure.

@@ -125,6 +125,12 @@ func TestEveryTransitionIsRecorded(t *testing.T) {
 	if len(again.Events) != 3 {
 		t.Fatalf("claimed %d events again, want 3", len(again.Events))
 	}
+	begun := again.Events[slices.IndexFunc(again.Events, func(e *dispatcher.Event) bool { return e.ID == all[2].ID })]
+	pgtest.Exec(o, fmt.Sprintf(`do $$ begin
+		set local session_replication_role = replica; -- the journal has nothing of the deliveries before the last one
+		update outbox.outbox_events set suspicion = 4 where id = '%s';
+	end $$`, begun.ID))
+	o.done(store.Begin(ctx, []dispatcher.Lease{begun.Lease()}))
 	deletes := o.store(true)
 	last := o.claim(deletes, 2, time.Minute)
 	o.done(deletes.Ack(ctx, leases(last.Events)))
@@ -140,7 +146,7 @@ func TestEveryTransitionIsRecorded(t *testing.T) {
 	for i, want := range []string{
 		"claim, ack, delete", // it was inserted before the journal was on
 		"insert, claim, extend, ack, delete",
-		"insert, claim, nack, claim, dead processing_timeout, delete, resolve expired",
+		"insert, claim, nack, claim, begin, dead processing_timeout, delete, resolve expired",
 		"insert, claim, dead permanent_failure, replay, resolve replayed, claim, claim, ack",
 		"insert, claim, dead permanent_failure, resolve discarded, delete",
 		"insert, claim, release, claim, claim, ack",

@@ -8,8 +8,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/model"
 )
 
-// The legal changes are those of the table in the documentation of package dispatcher, and those of producers and
-// retention.
+// The legal changes are those of the table in the documentation of package dispatcher, and those of producers,
+// retention and workers of M10.
 func TestRulesAreTheTable(t *testing.T) {
 	table, err := model.Read("../../doc.go")
 	if err != nil {
@@ -17,7 +17,8 @@ func TestRulesAreTheTable(t *testing.T) {
 	}
 	want := map[string]bool{
 		"insert:  -> pending 0 same": true, "ack: processing ->  same same": true,
-		"delete: delivered ->  same same": true, "delete: dead ->  same same": true,
+		"claim: processing -> processing +1 new": true,
+		"delete: delivered ->  same same":        true, "delete: dead ->  same same": true,
 	}
 	for _, line := range table {
 		operation := line.Verb

@@ -26,7 +26,7 @@ const (
 // row is what the store holds, in small.
 type row struct {
 	status, attempts, lease, holder byte
-	over, due                       bool
+	over, due, begun                bool
 }
 
 // world is a state: what the store holds, and what the workers believe and have under way. A worker
@@ -113,8 +113,8 @@ func (g game) call(w world, r int, c Call) (world, bool) {
 	now := w.rows[r]
 	a, known := g.results[callIn{now, c}]
 	if !known {
-		after, changed := g.table.Step(Row{statuses[now.status], int(now.attempts), int(now.lease), int(now.holder), now.over, now.due}, c, g.maxAttempts)
-		a = result{row{byte(slices.Index(statuses, after.Status)), byte(after.Attempts), byte(after.Lease), byte(after.Holder), after.Over, after.Due}, changed}
+		after, changed := g.table.Step(Row{statuses[now.status], int(now.attempts), int(now.lease), int(now.holder), now.over, now.due, now.begun}, c, g.maxAttempts)
+		a = result{row{byte(slices.Index(statuses, after.Status)), byte(after.Attempts), byte(after.Lease), byte(after.Holder), after.Over, after.Due, after.Begun}, changed}
 		g.results[callIn{now, c}] = a
 	}
 	w.rows[r] = a.row
@@ -220,6 +220,9 @@ func (g game) acts(w world, r, worker, lease int, add func(step)) (broken string
 		to := set(sending)
 		to.begun[r] |= 1 << lease
 		next(to, "begins")
+		if to, ok := g.call(to, r, Call{Verb: "begin", Worker: worker + 1, Lease: lease}); ok && !g.ordered {
+			next(to, "begins, for the last time as a suspect")
+		}
 	case sending:
 		if g.ordered && r > 0 && !w.confirmed[r-1] && !w.becameDead[r-1] {
 			return fmt.Sprintf("row %d arrives before row %d", r, r-1)

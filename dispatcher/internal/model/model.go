@@ -35,11 +35,13 @@ type Row struct {
 	Over   bool
 	// Due means that next_attempt_at has come.
 	Due bool
+	// Begun means that its delivery was begun as a suspect as often as it may be.
+	Begun bool
 }
 
 // Call is a call of the store.
 type Call struct {
-	// Verb is claim, ack, nack, extend, release or replay.
+	// Verb is claim, begin, ack, nack, extend, release or replay.
 	Verb string
 	// Worker makes the call, and Lease is the number of the lease that it was given.
 	Worker, Lease int
@@ -51,6 +53,8 @@ type Call struct {
 var guards = map[string]func(r Row, c Call, maxAttempts int) bool{
 	"due":            func(r Row, _ Call, _ int) bool { return r.Due },
 	"lease over":     func(r Row, _ Call, _ int) bool { return r.Over },
+	"begun < 4":      func(r Row, _ Call, _ int) bool { return !r.Begun },
+	"begun = 4":      func(r Row, _ Call, _ int) bool { return r.Begun },
 	"attempts < max": func(r Row, _ Call, maxAttempts int) bool { return r.Attempts < maxAttempts },
 	"attempts = max": func(r Row, _ Call, maxAttempts int) bool { return r.Attempts >= maxAttempts },
 	"own lease":      func(r Row, c Call, _ int) bool { return r.Holder == c.Worker && r.Lease == c.Lease },
@@ -126,7 +130,8 @@ func (t Table) Step(r Row, c Call, maxAttempts int) (next Row, changed bool) {
 	case line.To == "processing" && c.Verb == "claim":
 		next.Holder = c.Worker
 	case line.To == "processing":
-		next.Holder = r.Holder
+		next.Holder, next.Begun = r.Holder, r.Begun || c.Verb == "begin"
+		next.Over = r.Over && c.Verb != "extend"
 	case line.To == "pending" && (c.Verb == "nack" || c.Delayed):
 		next.Due = false
 	}

@@ -30,7 +30,7 @@ func TestEachDeadLetterIsNotifiedOnce(t *testing.T) {
 	o.nack(s, "nack")
 	for topic, keys := range map[string]*dispatcher.KeyOrder{"claim": nil, "claim-keyed": {PerKey: 3}} {
 		o.claim(s, topic, keys)
-		pgtest.Exec(o, `update outbox.outbox_events set locked_until = now() - interval '1 second', next_attempt_at = now() - interval '1 second' where topic = $1`, topic)
+		pgtest.Exec(o, `update outbox.outbox_events set locked_until = now() - interval '1 second', suspicion = 5, next_attempt_at = now() - interval '1 second' where topic = $1`, topic)
 		if claimed := o.claim(s, topic, keys); len(claimed.Dead) != 1 {
 			t.Fatalf("%s: %d became dead by the claim, want 1", topic, len(claimed.Dead))
 		}

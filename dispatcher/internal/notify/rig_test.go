@@ -87,7 +87,7 @@ func (o outbox) nack(s *pgstore.Store, topic string) {
 func (o outbox) expire(s *pgstore.Store, topic string, keys *dispatcher.KeyOrder) {
 	o.Helper()
 	o.claim(s, topic, keys)
-	pgtest.Exec(o, `update outbox.outbox_events set locked_until = now() - interval '1 second', next_attempt_at = now() - interval '1 second' where topic = $1`, topic)
+	pgtest.Exec(o, `update outbox.outbox_events set locked_until = now() - interval '1 second', suspicion = 5, next_attempt_at = now() - interval '1 second' where topic = $1`, topic)
 	if claimed := o.claim(o.store(false), topic, keys); len(claimed.Events) > 0 {
 		o.Fatalf("claimed %d events of %s again", len(claimed.Events), topic)
 	}

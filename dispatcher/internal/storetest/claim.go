@@ -133,8 +133,9 @@ func claimExpired(r rig) {
 	e := r.one(gone)
 	again := r.claim(r.other, 1, lease)
 	r.wantIDs("claimed after expiry", again, e.ID)
-	if again[0].Attempt != 2 {
-		r.Errorf("attempt is %d, want 2", again[0].Attempt)
+	if again[0].Attempt != 1 || again[0].Suspicion != 1 || again[0].LeaseNumber <= e.LeaseNumber {
+		r.Errorf("it came as attempt %d, suspicion %d, lease %d after %d; want attempt 1, suspicion 1 and a higher lease",
+			again[0].Attempt, again[0].Suspicion, again[0].LeaseNumber, e.LeaseNumber)
 	}
 }
 
@@ -200,6 +201,7 @@ func claimBytes(r rig) {
 func claimExhausted(r rig) {
 	r.enqueue(topic, 2)
 	events := r.claim(r.store, 10, gone)
+	r.Suspect(events[0].ID)
 	crashed, retried := events[0].ID, events[1].ID
 	refused := dispatcher.Cause{Class: "http", Code: "500", Place: "/total"}
 	lost, err := r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: events[1].Lease(), Error: "no", Cause: refused}})
@@ -245,8 +247,12 @@ func claimExhausted(r rig) {
 // CONTRACT: C-22
 func claimExhaustedFront(r rig) {
 	r.enqueue(topic, 25)
-	if n := len(r.claim(r.store, 25, gone)); n != 25 {
-		r.Fatalf("claimed %d rows, want 25", n)
+	events := r.claim(r.store, 25, gone)
+	if len(events) != 25 {
+		r.Fatalf("claimed %d rows, want 25", len(events))
+	}
+	for _, e := range events {
+		r.Suspect(e.ID)
 	}
 	fresh := r.enqueue(topic, 1)[0]
 	claimed := r.request(r.other, dispatcher.ClaimRequest{
@@ -265,9 +271,12 @@ func claimExhaustedLarge(r rig) {
 	spent, dead := sized(10_000, 10_000)
 	spent[0].Delay, spent[1].Delay = -2*time.Hour, 0 // behind the first of the others, and behind all
 	r.Enqueue(spent...)
-	if n := len(r.claim(r.store, 2, gone)); n != 2 {
-		r.Fatalf("claimed %d rows, want 2", n)
+	old := r.claim(r.store, 2, gone)
+	if len(old) != 2 {
+		r.Fatalf("claimed %d rows, want 2", len(old))
 	}
+	r.Suspect(old[0].ID)
+	r.Suspect(old[1].ID)
 	events, ids := sized(1000, 1000, 1000, 1000)
 	events[0].Delay = -3 * time.Hour
 	r.Enqueue(events...)
@@ -347,14 +356,19 @@ func claimOwnLimit(r rig) {
 	short.MaxAttempts, long.MaxAttempts = 1, maxAttempts+2
 	policy.Retry = `{"strategy": "Linear", "base": "7s", "max": "1m"}`
 	r.Enqueue(short, long, policy)
-	for attempt := 1; attempt <= maxAttempts+3; attempt++ {
+	came := map[uuid.UUID]int{}
+	for dead := 0; dead < 3; {
 		claimed := r.request(patient{r.store}, dispatcher.ClaimRequest{
-			Shares: []dispatcher.Share{{Topic: topic, Limit: 10}}, Lease: gone, MaxAttempts: maxAttempts,
+			Shares: []dispatcher.Share{{Topic: topic, Limit: 10}}, Lease: lease, MaxAttempts: maxAttempts,
 		})
+		dead += len(claimed.Dead)
 		for _, e := range claimed.Events {
 			own := map[uuid.UUID]int{short.ID: 1, long.ID: maxAttempts + 2, policy.ID: 0}[e.ID]
-			if e.MaxAttempts != own || e.Attempt != attempt || e.Attempt > cmp.Or(own, maxAttempts) {
-				r.Errorf("attempt %d of %d came in claim %d, want one of %d", e.Attempt, e.MaxAttempts, attempt, own)
+			came[e.ID]++
+			lost, err := r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: e.Lease()}})
+			r.wantLost("nack", lost, err)
+			if e.MaxAttempts != own || e.Attempt != came[e.ID] || e.Attempt > cmp.Or(own, maxAttempts) {
+				r.Errorf("attempt %d of %d came after %d, want one of %d", e.Attempt, e.MaxAttempts, came[e.ID]-1, own)
 			}
 			if e.ID == policy.ID && (e.Backoff == nil || e.Backoff.Delay(1, nil) < 7*time.Second) {
 				r.Errorf("the policy is %v, want linear", e.Backoff)

@@ -178,6 +178,7 @@ func orderDead(r rig) {
 	r.wantLost("nack", lost, err)
 	lost, err = r.store.Extend(r.Context(), leases(events[1:]), gone)
 	r.wantLost("extend", lost, err)
+	r.Suspect(ids[3])
 
 	dead := r.request(patient{r.store}, dispatcher.ClaimRequest{
 		Shares: []dispatcher.Share{{Topic: topic, Limit: 9}}, Lease: lease, MaxAttempts: 1, Keys: &blocking,

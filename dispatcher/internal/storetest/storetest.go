@@ -31,6 +31,8 @@ type Outbox interface {
 	// Revive puts a dead row back to pending with the attempts, as a replay does, and leaves its
 	// dead letters as they are.
 	Revive(id uuid.UUID, attempts int)
+	// Suspect makes a processing row one whose delivery was begun as often as a suspect's may be.
+	Suspect(id uuid.UUID)
 	// Resolve marks the open dead letters of a row as handled.
 	Resolve(id uuid.UUID)
 	// Due makes a pending row due now.
@@ -107,8 +109,10 @@ func exercise(t *testing.T, open func(t *testing.T) Outbox, deletes bool) {
 		{"Claim/Namespace", claimNamespace},
 		{"Claim/Exclusive", claimExclusive},
 		{"Claim/Expired", claimExpired},
+		{"Claim/Suspects", claimSuspects},
 		{"Claim/Backlog", claimBacklog},
 		{"Claim/Bytes", claimBytes},
+		{"Claim/TooLarge", claimTooLarge},
 		{"Claim/Exhausted", claimExhausted},
 		{"Claim/ExhaustedFront", claimExhaustedFront},
 		{"Claim/ExhaustedLarge", claimExhaustedLarge},

@@ -99,7 +99,7 @@ func releaseDelayed(r rig) {
 		{Lease: old, Error: "unreachable"},
 	})
 	r.wantLost("release", lost, err, old)
-	row := r.wantFree(events[0].ID, "pending", 1)
+	row := r.wantFree(events[0].ID, "pending", 0)
 	if row.LastError != "unreachable" || row.DeadReason != "" || len(r.DeadLetters(events[0].ID)) != 0 {
 		r.Errorf("row is %+v, want last_error, and no dead letter", row)
 	}
@@ -107,8 +107,8 @@ func releaseDelayed(r rig) {
 	r.wantBetween("updated_at", row.UpdatedAt, from, r.Now())
 	again := r.claim(r.other, 10, lease)
 	r.wantIDs("claimed after the release", again, events[1].ID)
-	if again[0].Attempt != 2 || again[0].LeaseNumber <= events[1].LeaseNumber {
-		r.Errorf("attempt is %d under lease %d, want the second again under a higher lease than %d",
+	if again[0].Attempt != 1 || again[0].LeaseNumber <= events[1].LeaseNumber {
+		r.Errorf("attempt is %d under lease %d, want the first again under a higher lease than %d",
 			again[0].Attempt, again[0].LeaseNumber, events[1].LeaseNumber)
 	}
 }
@@ -139,15 +139,15 @@ func release(r rig) {
 	from := r.Now()
 	lost, err := r.store.Release(r.Context(), returns(append(leases(first), leases(second)...)...))
 	r.wantLost("release", lost, err, first[0].Lease(), first[1].Lease(), second[0].Lease())
-	row := r.wantFree(second[1].ID, "pending", 1)
+	row := r.wantFree(second[1].ID, "pending", 0)
 	if !row.NextAttemptAt.Equal(before.NextAttemptAt) {
 		r.Errorf("next_attempt_at moved from %v to %v", before.NextAttemptAt, row.NextAttemptAt)
 	}
 	r.wantBetween("updated_at", row.UpdatedAt, from, r.Now())
 	again := r.claim(r.other, 10, lease)
 	r.wantIDs("claimed after the release", again, second[1].ID)
-	if again[0].Attempt != 2 {
-		r.Errorf("attempt is %d, want 2: the released one again", again[0].Attempt)
+	if again[0].Attempt != 1 || again[0].Suspicion != 0 {
+		r.Errorf("attempt is %d, and suspicion %d; want 1, the released one again, and none", again[0].Attempt, again[0].Suspicion)
 	}
 }
 
@@ -203,6 +203,8 @@ func (r rig) wantRefused(l dispatcher.Lease) {
 	r.wantLost("ack", lost, err, l)
 	lost, err = r.store.Extend(r.Context(), one, time.Hour)
 	r.wantLost("extend", lost, err, l)
+	lost, err = r.store.Begin(r.Context(), one)
+	r.wantLost("begin", lost, err, l)
 	lost, err = r.store.Release(r.Context(), returns(l))
 	r.wantLost("release", lost, err, l)
 	lost, err = r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: l, Error: "late", Delay: time.Second}})

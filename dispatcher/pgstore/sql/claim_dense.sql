@@ -2,7 +2,7 @@
 -- those found with no attempt left dead (CONTRACT C-20 to C-22, C-50). It is claim.sql with a look at what
 -- comes before each row; claim_keyed.sql says why the order holds, and is for all that this one passes by.
 -- $1..$9 those of claim.sql; $10 whether a dead row blocks its key; $11 keys to leave out;
--- $12 is $10 of claim.sql; $13..$15 the frontier, $20..$22 of claim_keyed.sql.
+-- $12 is $10 of claim.sql; $13..$15 the frontier, $20..$22 of claim_keyed.sql; $16 is $11 of claim.sql.
 
 -- A row that waits for another one is locked in vain. What was changed between the snapshot and the lock
 -- comes with its new ctid, which no later part of the statement finds.
@@ -11,7 +11,7 @@ with frontier as materialized (
     where $15::text = concat(extract(epoch from pg_postmaster_start_time()), ' ', pg_last_wal_replay_lsn())
 ),
 looked as materialized (
-    select share.n as range, event.*,
+    select share.n as range, event.*, case when exhausted then 0 else size_bytes end as bytes,
            (
                select before.seq from outbox.outbox_events as before
                where before.live and before.key_hash = event.key_hash and before.seq < event.seq and before.seq >= coalesce((
@@ -30,16 +30,15 @@ looked as materialized (
         with ordinality as share (topic, rows, floor_at, floor_id, n)
     cross join lateral (
         select ctid as row, next_attempt_at, id, seq, key_hash,
-               attempts >= coalesce(max_attempts, $6::integer) as exhausted,
-               case when attempts < coalesce(max_attempts, $6) then size_bytes else 0 end as bytes
+               size_bytes > $16::bigint or case status when 'pending' then attempts >= coalesce(max_attempts, $6::integer) else suspicion >= 5 end as exhausted, size_bytes
         from outbox.outbox_events
         where live
           and namespace = $1::text
           and topic = share.topic
           and (next_attempt_at, id) > (share.floor_at, share.floor_id)
           and next_attempt_at <= now()
-          and (status = 'pending' or locked_until < now())
-          and ($12::boolean or attempts < coalesce(max_attempts, $6))
+          and (status = 'pending' or (locked_until < now() or updated_at > now() + interval '1 minute'))
+          and ($12::boolean or (size_bytes > $16::bigint or case status when 'pending' then attempts >= coalesce(max_attempts, $6) else suspicion >= 5 end) is not true)
           and (key_hash is null or key_hash <> all ($11::bigint[]))
         order by next_attempt_at, id
         limit share.rows
@@ -76,22 +75,27 @@ durable as materialized (
 dead_letters as (
     insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, event_type, aggregate_type,
         aggregate_id, tenant_id, reason, class, code, place, attempts, worker, error, failures)
-    select e.id, e.namespace, e.topic, e.seq, e.key_hash, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id,
-           case e.status when 'processing' then 'processing_timeout' else 'max_retries_exceeded' end,
-           case e.status when 'processing' then 'lease' else coalesce(e.failures #>> '{-1,class}', '') end,
-           case e.status when 'processing' then '' else coalesce(e.failures #>> '{-1,code}', '') end,
-           case e.status when 'processing' then '' else coalesce(e.failures #>> '{-1,place}', '') end,
-           e.attempts, e.locked_by, e.last_error, coalesce(e.failures, '[]')
-    from outbox.outbox_events as e cross join durable
+    select e.id, e.namespace, e.topic, e.seq, e.key_hash, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, reason,
+           case reason when 'poison_message' then 'decode' when 'processing_timeout' then 'lease' else coalesce(e.failures #>> '{-1,class}', '') end,
+           case reason when 'poison_message' then 'size' when 'processing_timeout' then '' else coalesce(e.failures #>> '{-1,code}', '') end,
+           case reason when 'max_retries_exceeded' then coalesce(e.failures #>> '{-1,place}', '') else '' end,
+           e.attempts, e.locked_by, case reason when 'poison_message' then format('payload and headers have %s bytes, more than maxInFlightBytes, which is %s; they were not read. Raise maxInFlightBytes, and the memory limit with it, and replay the event, or discard it', e.size_bytes, $16::bigint) else e.last_error end,
+           coalesce(e.failures, '[]')
+    from outbox.outbox_events as e cross join durable cross join lateral (
+        select case when e.size_bytes > $16::bigint then 'poison_message' when e.status = 'processing' then 'processing_timeout' else 'max_retries_exceeded' end as reason
+    ) as why
     where e.ctid = any ((select exhausted from given)::tid[])
 )
 update outbox.outbox_events
-set status = case when attempts < coalesce(max_attempts, $6) then 'processing' else 'dead' end,
-    dead_reason = case when attempts < coalesce(max_attempts, $6) then null when status = 'processing' then 'processing_timeout' else 'max_retries_exceeded' end,
-    attempts = case when attempts < coalesce(max_attempts, $6) then attempts + 1 else attempts end,
-    lease = case when attempts < coalesce(max_attempts, $6) then (select nextval('outbox.outbox_leases')) else lease end,
-    locked_by = case when attempts < coalesce(max_attempts, $6) then $8::uuid end,
-    locked_until = case when attempts < coalesce(max_attempts, $6) then now() + $9::interval end,
+set status = case when ctid = any ((select exhausted from given)::tid[]) then 'dead' else 'processing' end,
+    dead_reason = case when ctid = any ((select exhausted from given)::tid[]) then
+        case when size_bytes > $16::bigint then 'poison_message' when status = 'processing' then 'processing_timeout' else 'max_retries_exceeded' end
+    end,
+    attempts = case when ctid = any ((select exhausted from given)::tid[]) or status = 'processing' then attempts else attempts + 1 end,
+    suspicion = case when status = 'processing' then coalesce(suspicion, 1) end,
+    lease = case when ctid = any ((select exhausted from given)::tid[]) then lease else (select nextval('outbox.outbox_leases')) end,
+    locked_by = case when ctid = any ((select exhausted from given)::tid[]) then null else $8::uuid end,
+    locked_until = case when ctid = any ((select exhausted from given)::tid[]) then null else now() + $9::interval end,
     updated_at = now()
 where (select true from report) and ctid = any (case
     when not (select cut from given) then (select rows from given)
@@ -107,4 +111,4 @@ returning dead_reason, id, topic, attempts, lease, next_attempt_at, case when (s
     seq, created_at, tenant_id, dedupe_key, partition_key, event_type, aggregate_type, aggregate_id,
     max_attempts, retry, case when dead_reason is null and pg_column_size(headers) > 8 then headers end as headers,
     case when dead_reason is null then payload else failures -> -1 end as payload,
-    aggregate_sequence, fault_since, key_hash
+    aggregate_sequence, fault_since, suspicion, key_hash

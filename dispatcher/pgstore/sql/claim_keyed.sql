@@ -6,7 +6,7 @@
 -- ranges are steps of a pass; $17 whether many rows of the ranges are to be had: then all are locked as
 -- they are read, and not looked up again; $18 keys that the ranges leave out; $19 is
 -- $10 of claim.sql; $20..$22 the frontier: hashes of keys, ascending, the seq below which no row of each is live, and
--- the run of the server that this holds for (keyed_frontier.go says why it does).
+-- the run of the server that this holds for (keyed_frontier.go says why it does); $23 is $11 of claim.sql.
 --
 -- Why no later row of a key is delivered before an earlier one: the whole statement reads one
 -- snapshot. Of a key it takes the first live rows in it, each only with all before it, and only if the
@@ -42,15 +42,15 @@ ranges as materialized (
     from unnest($2::text[], $4::timestamptz[], $5::uuid[], $6::integer[])
         with ordinality as share (topic, floor_at, floor_id, look, n)
     cross join lateral (
-        select ctid as row, next_attempt_at, id, seq, key_hash, attempts, attempts >= coalesce(max_attempts, $7::integer) as exhausted, size_bytes
+        select ctid as row, next_attempt_at, id, seq, key_hash, attempts, size_bytes > $23::bigint or case status when 'pending' then attempts >= coalesce(max_attempts, $7::integer) else suspicion >= 5 end as exhausted, size_bytes
         from outbox.outbox_events
         where live
           and namespace = $1::text
           and topic = share.topic
           and (next_attempt_at, id) > (share.floor_at, share.floor_id)
           and next_attempt_at <= now()
-          and (status = 'pending' or locked_until < now())
-          and ($19::boolean or attempts < coalesce(max_attempts, $7))
+          and (status = 'pending' or (locked_until < now() or updated_at > now() + interval '1 minute'))
+          and ($19::boolean or (size_bytes > $23::bigint or case status when 'pending' then attempts >= coalesce(max_attempts, $7) else suspicion >= 5 end) is not true)
           and (key_hash is null or key_hash <> all ($18::bigint[]))
         order by next_attempt_at, id
         limit share.look
@@ -63,15 +63,15 @@ ranges as materialized (
         with ordinality as share (topic, floor_at, floor_id, look, n)
     join turn on turn.range = share.n
     cross join lateral (
-        select ctid as row, next_attempt_at, id, seq, key_hash, attempts, attempts >= coalesce(max_attempts, $7::integer) as exhausted, size_bytes
+        select ctid as row, next_attempt_at, id, seq, key_hash, attempts, size_bytes > $23::bigint or case status when 'pending' then attempts >= coalesce(max_attempts, $7::integer) else suspicion >= 5 end as exhausted, size_bytes
         from outbox.outbox_events
         where live
           and namespace = $1::text
           and topic = share.topic
           and (next_attempt_at, id) > (share.floor_at, share.floor_id)
           and next_attempt_at <= now()
-          and (status = 'pending' or locked_until < now())
-          and ($19::boolean or attempts < coalesce(max_attempts, $7))
+          and (status = 'pending' or (locked_until < now() or updated_at > now() + interval '1 minute'))
+          and ($19::boolean or (size_bytes > $23::bigint or case status when 'pending' then attempts >= coalesce(max_attempts, $7) else suspicion >= 5 end) is not true)
           and (key_hash is null or key_hash <> all ($18::bigint[]))
         order by next_attempt_at, id
         limit share.look offset share.look * turn.n
@@ -130,8 +130,8 @@ recalled as materialized (
     cross join lateral (
         select first.*, event.ctid as locked
         from (
-            select ctid as row, seq, key_hash, attempts, attempts >= coalesce(max_attempts, $7::integer) as exhausted, size_bytes,
-                   next_attempt_at <= now() and (status = 'pending' or locked_until < now()) and ($19::boolean or attempts < coalesce(max_attempts, $7)) and (
+            select ctid as row, seq, key_hash, attempts, size_bytes > $23::bigint or case status when 'pending' then attempts >= coalesce(max_attempts, $7::integer) else suspicion >= 5 end as exhausted, size_bytes,
+                   next_attempt_at <= now() and (status = 'pending' or (locked_until < now() or updated_at > now() + interval '1 minute')) and ($19::boolean or (size_bytes > $23::bigint or case status when 'pending' then attempts >= coalesce(max_attempts, $7) else suspicion >= 5 end) is not true) and (
                        select dead.seq from outbox.outbox_dead_letters as dead
                        where $12::boolean and dead.resolution is null and dead.key_hash = event.key_hash and dead.seq < event.seq
                        limit 1
@@ -178,7 +178,7 @@ following as materialized (
     from head
     cross join lateral (
         select ctid as row, next_attempt_at, id, seq, key_hash, size_bytes,
-               attempts < coalesce(max_attempts, $7::integer) and next_attempt_at <= now() and (status = 'pending' or locked_until < now())
+               (size_bytes > $23::bigint or case status when 'pending' then attempts >= coalesce(max_attempts, $7::integer) else suspicion >= 5 end) is not true and next_attempt_at <= now() and (status = 'pending' or (locked_until < now() or updated_at > now() + interval '1 minute'))
                    and row_number() over (order by seq) < head.rows and (
                        select dead.seq from outbox.outbox_dead_letters as dead
                        where $12::boolean and dead.resolution is null and dead.key_hash = event.key_hash and dead.seq < event.seq
@@ -189,7 +189,7 @@ following as materialized (
         order by seq
         limit head.rows
     ) as event
-    where head.rows > 1 and not head.exhausted
+    where head.rows > 1 and head.exhausted is not true
       and exists (select from outbox.outbox_events as first where first.ctid = head.row)
 ),
 locked as materialized (
@@ -266,22 +266,27 @@ durable as materialized (
 dead_letters as (
     insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, event_type, aggregate_type,
         aggregate_id, tenant_id, reason, class, code, place, attempts, worker, error, failures)
-    select e.id, e.namespace, e.topic, e.seq, e.key_hash, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id,
-           case e.status when 'processing' then 'processing_timeout' else 'max_retries_exceeded' end,
-           case e.status when 'processing' then 'lease' else coalesce(e.failures #>> '{-1,class}', '') end,
-           case e.status when 'processing' then '' else coalesce(e.failures #>> '{-1,code}', '') end,
-           case e.status when 'processing' then '' else coalesce(e.failures #>> '{-1,place}', '') end,
-           e.attempts, e.locked_by, e.last_error, coalesce(e.failures, '[]')
-    from outbox.outbox_events as e cross join durable
+    select e.id, e.namespace, e.topic, e.seq, e.key_hash, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, reason,
+           case reason when 'poison_message' then 'decode' when 'processing_timeout' then 'lease' else coalesce(e.failures #>> '{-1,class}', '') end,
+           case reason when 'poison_message' then 'size' when 'processing_timeout' then '' else coalesce(e.failures #>> '{-1,code}', '') end,
+           case reason when 'max_retries_exceeded' then coalesce(e.failures #>> '{-1,place}', '') else '' end,
+           e.attempts, e.locked_by, case reason when 'poison_message' then format('payload and headers have %s bytes, more than maxInFlightBytes, which is %s; they were not read. Raise maxInFlightBytes, and the memory limit with it, and replay the event, or discard it', e.size_bytes, $23::bigint) else e.last_error end,
+           coalesce(e.failures, '[]')
+    from outbox.outbox_events as e cross join durable cross join lateral (
+        select case when e.size_bytes > $23::bigint then 'poison_message' when e.status = 'processing' then 'processing_timeout' else 'max_retries_exceeded' end as reason
+    ) as why
     where e.ctid = any ((select exhausted from given)::tid[])
 )
 update outbox.outbox_events
-set status = case when attempts < coalesce(max_attempts, $7) then 'processing' else 'dead' end,
-    dead_reason = case when attempts < coalesce(max_attempts, $7) then null when status = 'processing' then 'processing_timeout' else 'max_retries_exceeded' end,
-    attempts = case when attempts < coalesce(max_attempts, $7) then attempts + 1 else attempts end,
-    lease = case when attempts < coalesce(max_attempts, $7) then (select nextval('outbox.outbox_leases')) else lease end,
-    locked_by = case when attempts < coalesce(max_attempts, $7) then $9::uuid end,
-    locked_until = case when attempts < coalesce(max_attempts, $7) then now() + $10::interval end,
+set status = case when ctid = any ((select exhausted from given)::tid[]) then 'dead' else 'processing' end,
+    dead_reason = case when ctid = any ((select exhausted from given)::tid[]) then
+        case when size_bytes > $23::bigint then 'poison_message' when status = 'processing' then 'processing_timeout' else 'max_retries_exceeded' end
+    end,
+    attempts = case when ctid = any ((select exhausted from given)::tid[]) or status = 'processing' then attempts else attempts + 1 end,
+    suspicion = case when status = 'processing' then coalesce(suspicion, 1) end,
+    lease = case when ctid = any ((select exhausted from given)::tid[]) then lease else (select nextval('outbox.outbox_leases')) end,
+    locked_by = case when ctid = any ((select exhausted from given)::tid[]) then null else $9::uuid end,
+    locked_until = case when ctid = any ((select exhausted from given)::tid[]) then null else now() + $10::interval end,
     updated_at = now()
 where (select true from report) and ctid = any (case
     when not (select cut from given) then (select rows from given)
@@ -298,4 +303,4 @@ returning dead_reason, id, topic, attempts, lease, next_attempt_at, case when (s
     seq, created_at, tenant_id, dedupe_key, partition_key, event_type, aggregate_type, aggregate_id,
     max_attempts, retry, case when dead_reason is null and pg_column_size(headers) > 8 then headers end as headers,
     case when dead_reason is null then payload else failures -> -1 end as payload,
-    aggregate_sequence, fault_since, key_hash
+    aggregate_sequence, fault_since, suspicion, key_hash

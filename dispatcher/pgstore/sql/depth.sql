@@ -30,8 +30,10 @@ cross join lateral (
     ) as open
 ) as dead
 left join lateral (
-    select created_at, next_attempt_at from outbox.outbox_events
+    -- Within what every reader has a time for: an adopted row may be due since -infinity.
+    select least(greatest(created_at, 'epoch'), '9999-12-31') as created_at, greatest(next_attempt_at, 'epoch') as next_attempt_at
+    from outbox.outbox_events
     where live and namespace = $1::text and topic = wanted.topic and next_attempt_at <= now() and status = 'pending'
-    order by next_attempt_at, id
+    order by outbox_events.next_attempt_at, id
     limit 1
 ) as oldest on true

@@ -1,0 +1,59 @@
+package engine
+
+import (
+	"context"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+// No worker knows what ended another one: the delivery of any row that it held, or nothing of the kind. So rows whose last lease
+// ended without an outcome are delivered few at once, and each such delivery is counted before it begins. If the process
+// ends again, those that were not counted are as before, and those that were are delivered alone. So the row that ends
+// the process is found by the third crash, and no other is charged for it (CONTRACT C-21).
+
+// mostSuspects is the most rows whose last lease ended without an outcome, from the begin of their delivery until its
+// outcome is written.
+const mostSuspects = 8
+
+// weight is what the delivery of a row takes of mostSuspects.
+func (r *row) weight() int {
+	if r.event.Suspicion > 1 {
+		return mostSuspects
+	}
+	return r.event.Suspicion
+}
+
+// survived lets other suspects begin: the outcomes of these rows are written, or their delivery lasts for long. Before that
+// they would be charged with the row that ends the process next.
+func (f *flight) survived(rows []*row) {
+	before := f.weight
+	for _, r := range rows {
+		f.weight -= r.takes
+		r.takes = 0
+	}
+	if f.weight < before {
+		f.work.Broadcast()
+	}
+}
+
+// countSuspects counts the deliveries of the suspects among the rows. If that fails they must not begin.
+func (r *run) countSuspects(rows []*row) (err error) {
+	var suspects []dispatcher.Lease
+	for _, row := range rows {
+		if row.weight() > 0 {
+			suspects = append(suspects, row.event.Lease())
+		}
+	}
+	if suspects == nil {
+		return nil
+	}
+	var lost []dispatcher.Lease
+	err = storeCall(r.calls, func(ctx context.Context) (err error) {
+		lost, err = r.store.Begin(ctx, suspects)
+		return err
+	})
+	if err == nil && len(lost) > 0 {
+		err = errLeaseLost
+	}
+	return err
+}
