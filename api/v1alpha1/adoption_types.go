@@ -7,7 +7,7 @@ import (
 // Adoption takes over an existing outbox table of a service without a change to its producers. A Job carries it out
 // with the login of the migration, which needs rights on the table.
 //
-// +kubebuilder:validation:XValidation:rule="self.phase == 'Back' || has(self.namespace)",fieldPath=".namespace",message="namespace is missing: the outbox namespace of the events; set it"
+// +kubebuilder:validation:XValidation:rule="self.phase == 'Back' || has(self.__namespace__) || self.layout == 'ModKit' || has(self.columns) && has(self.columns.__namespace__)",fieldPath=".namespace",message="namespace is missing: the outbox namespace of the events; set it"
 // +kubebuilder:validation:XValidation:rule="self.layout != 'Columns' || has(self.table) && has(self.columns)",message="layout Columns needs table and columns; set them, or choose the layout that the table has"
 // +kubebuilder:validation:XValidation:rule="self.layout == 'Columns' || !has(self.columns)",fieldPath=".columns",message="columns belong to layout Columns; remove them, or set layout to Columns"
 // +kubebuilder:validation:XValidation:rule="self.layout != 'Debezium' || has(self.slot)",fieldPath=".slot",message="slot is missing: only the connector's replication slot says what was sent; set it to slot.name of the connector"
@@ -26,21 +26,23 @@ type Adoption struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z][a-z0-9_]*$')",message="name must be lower-case alphanumeric characters and underscores, the first one not a digit, such as orders"
 	Name string `json:"name,omitempty"`
 
-	// layout is the layout of the table: M10, Overview, Storage, Debezium, or Columns
+	// layout is the layout of the table: ModKit, M10, Overview, Storage, Debezium, or Columns
 	// for any other.
 	// +required
 	Layout AdoptionLayout `json:"layout,omitempty"`
 
 	// table is the service's table, with its schema, such as public.order_events.
-	// When not set: m10_recovery.outbox, outbox.events, public.storage_outbox or
-	// public.outboxevent, by the layout.
+	// When not set: public.modkit_outbox_events, m10_recovery.outbox, outbox.events,
+	// public.storage_outbox or public.outboxevent, by the layout.
 	// +optional
 	// +kubebuilder:validation:MinLength=3
 	// +kubebuilder:validation:MaxLength=127
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[^.\"]{1,63}[.][^.\"]{1,63}$')",message="table must be a schema and a table with a dot between them, such as public.order_events"
 	Table string `json:"table,omitempty"`
 
-	// namespace is the outbox namespace of the events.
+	// namespace is the outbox namespace of the events. Of layout ModKit, or with
+	// columns.namespace, it chooses the rows of that namespace. When not set: the one
+	// in each row.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
@@ -82,11 +84,13 @@ type Adoption struct {
 
 // AdoptionLayout is the layout of a table.
 // +kubebuilder:validation:MaxLength=16
-// +kubebuilder:validation:Enum=M10;Overview;Storage;Debezium;Columns
+// +kubebuilder:validation:Enum=ModKit;M10;Overview;Storage;Debezium;Columns
 type AdoptionLayout string
 
 // The layouts.
 const (
+	// LayoutModKit is the shared table of modkit-db.
+	LayoutModKit AdoptionLayout = "ModKit"
 	// LayoutM10 is the table of the M10 outbox contract.
 	LayoutM10 AdoptionLayout = "M10"
 	// LayoutOverview has topic, payload and status.
@@ -115,7 +119,7 @@ const (
 
 // AdoptionColumns names the columns of a table.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.completed) != has(self.status)",message="columns must have either completed or status, by which a row says whether it waits; keep one of them"
+// +kubebuilder:validation:XValidation:rule="[has(self.completed), has(self.status), has(self.sent)].exists_one(set, set)",message="columns must have one of completed, status and sent, by which a row says whether it waits; keep one of them"
 type AdoptionColumns struct {
 	// id identifies a row.
 	// +required
@@ -132,6 +136,11 @@ type AdoptionColumns struct {
 	// status says whether the row waits.
 	// +optional
 	Status *AdoptionStatusColumn `json:"status,omitempty"`
+
+	// sent is Delete where the worker deletes what it has sent.
+	// +optional
+	// +kubebuilder:validation:Enum=Delete
+	Sent string `json:"sent,omitempty"`
 
 	// topic is the event's topic.
 	// +optional
@@ -168,6 +177,18 @@ type AdoptionColumns struct {
 	// attempts is the number of attempts so far.
 	// +optional
 	Attempts AdoptionColumn `json:"attempts,omitempty"`
+
+	// dedupeKey is what consumers are idempotent on. When not set: made of the id.
+	// +optional
+	DedupeKey AdoptionColumn `json:"dedupeKey,omitempty"`
+
+	// tenantID is the tenant, a UUID.
+	// +optional
+	TenantID AdoptionColumn `json:"tenantID,omitempty"`
+
+	// namespace is the outbox namespace of the row.
+	// +optional
+	Namespace AdoptionColumn `json:"namespace,omitempty"`
 }
 
 // AdoptionColumn is the name of a column.
@@ -194,7 +215,8 @@ type AdoptionStatusColumn struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(v, v.matches('^[^:,]*$'))",message="open must be values without colons and commas; correct them"
 	Open []string `json:"open,omitempty"`
 
-	// completed is the value of a row that was sent, such as DONE.
+	// completed is the value of a row that was sent, such as DONE. After commas follow
+	// those of other rows that are not to be sent: DONE,FAILED.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63

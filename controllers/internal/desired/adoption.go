@@ -69,6 +69,7 @@ func planColumns(c *v1alpha1.AdoptionColumns) map[string]string {
 	for name, column := range map[string]v1alpha1.AdoptionColumn{
 		"id": c.ID, "payload": c.Payload, "completed": c.Completed, "topic": c.Topic, "type": c.Type, "aggregateType": c.AggregateType,
 		"aggregateId": c.AggregateID, "key": c.Key, "headers": c.Headers, "created": c.Created, "due": c.Due, "attempts": c.Attempts,
+		"dedupeKey": c.DedupeKey, "tenantId": c.TenantID, "namespace": c.Namespace, "sent": v1alpha1.AdoptionColumn(strings.ToLower(c.Sent)),
 	} {
 		if column != "" {
 			columns[name] = string(column)
