@@ -8,7 +8,7 @@ import (
 )
 
 // CONTRACT: C-25
-// REQUIREMENT: OVERVIEW-12, STORAGE-35, STORAGE-50, STORAGE-51
+// REQUIREMENT: OVERVIEW-12, STORAGE-35, STORAGE-50, STORAGE-51, cpt-cf-mini-chat-algo-usage-outbox-retry
 func TestBackoffFormulas(t *testing.T) {
 	const s, m = time.Second, time.Minute
 	low, high := func() float64 { return 0 }, func() float64 { return 0.5 }

@@ -39,7 +39,7 @@ func (d database) events() int {
 
 // Every argument reaches its column, an empty text is none, and a new row is pending and due.
 // CONTRACT: C-14, C-15
-// REQUIREMENT: OVERVIEW-11, STORAGE-2, STORAGE-3, STORAGE-5
+// REQUIREMENT: OVERVIEW-11, STORAGE-2, STORAGE-3, STORAGE-5, MODKIT-1, cpt-cf-mini-chat-algo-usage-outbox-enqueue
 func TestEnqueueFillsEveryColumn(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
@@ -91,6 +91,7 @@ func TestEnqueueMakesTimeOrderedID(t *testing.T) {
 // A second event with the key adds no row, and the caller gets the id of the first. The
 // key is one of its namespace and topic, and rows without one never conflict.
 // CONTRACT: C-1, C-11
+// REQUIREMENT: MODKIT-3, cpt-cf-mini-chat-algo-usage-outbox-enqueue
 func TestEnqueueDedupeKeyAddsOneRow(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))

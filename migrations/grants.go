@@ -75,6 +75,6 @@ func m10Grants(to string) []string {
 		grants = append(grants, "grant execute on function "+M10Schema+"."+function+to)
 	}
 	return append(grants,
-		"grant select on table "+M10Schema+".outbox"+to,
+		"grant select, update (process_after), delete on table "+M10Schema+".outbox"+to,
 		"grant select on table "+M10Schema+".distributed_locks"+to)
 }

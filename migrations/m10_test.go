@@ -112,8 +112,8 @@ func TestM10SelectionRule(t *testing.T) {
 	// In one transaction, whose now() the rule is about.
 	pgtest.Exec(d, `begin`)
 	set(3, held("0"))
-	if got := d.claim("worker-1", 10); got != "4 1, 6 0" {
-		t.Errorf("claimed %q, want 4 after an attempt that was given up, and 6", got)
+	if got := d.claim("worker-1", 10); got != "4 0, 6 0" {
+		t.Errorf("claimed %q, want 4, whose worker has crashed, and 6", got)
 	}
 	if got := pgtest.Value[string](d, `select string_agg(concat_ws(' ', id, claimed_by, claimed_at = now(), processed_at), ', ' order by id)
 		from m10_recovery.outbox where claimed_by = 'worker-1'`); got != "4 worker-1 t, 6 worker-1 t" {
@@ -282,6 +282,54 @@ func TestM10View(t *testing.T) {
 	pgtest.Exec(d, `delete from outbox.outbox_events where status = 'delivered'`)
 	if got := pgtest.Value[string](d, `select string_agg(concat_ws('|', id, aggregate_type, aggregate_id, event_type, payload, processed_at, retry_count), ';') from m10_recovery.outbox`); got != `2||||{"n": 1}|0` {
 		t.Errorf("the view shows %q, want the event that is not dead", got)
+	}
+}
+
+// process_after says when an event may be claimed, and may be set; what is processed may be deleted. Nothing else changes.
+//
+// REQUIREMENT: M10-4, M10-5
+func TestM10ViewTakesProcessAfterAndDeletion(t *testing.T) {
+	t.Parallel()
+	d := withM10(t, m10)
+	worker := d.as(migrations.M10Worker)
+	id, other := worker.publish("42"), worker.publish("43")
+	const isNull = `select process_after is null from m10_recovery.outbox where id = $1`
+	if !pgtest.Value[bool](worker, isNull, id) {
+		t.Error("process_after of a new event is not null")
+	}
+	pgtest.Exec(worker, `update m10_recovery.outbox set process_after = now() + interval '1 hour' where id = $1`, id)
+	if got := worker.claim("w", 10); got != fmt.Sprint(other, " 0") {
+		t.Errorf("claimed %q, want the event that is due", got)
+	}
+	worker.complete(other, "w", true)
+	pgtest.Exec(worker, `update m10_recovery.outbox set process_after = null where id = $1`, id)
+	if !pgtest.Value[bool](worker, isNull, id) {
+		t.Error("process_after is not null again")
+	}
+	pgtest.Exec(worker, `delete from m10_recovery.outbox`)
+	if got := pgtest.Value[string](d, `select string_agg(seq::text, ' ') from outbox.outbox_events`); got != fmt.Sprint(id) {
+		t.Errorf("left are %s, want what is not processed", got)
+	}
+	worker.wantRefused(`update m10_recovery.outbox set retry_count = 0`, `update m10_recovery.outbox set processed_at = now()`)
+}
+
+// A worker that crashes has not failed: the event is claimed again without a retry that is counted.
+//
+// REQUIREMENT: M10-14
+func TestM10CrashCountsNoFailure(t *testing.T) {
+	t.Parallel()
+	d := withM10(t, m10)
+	id := d.publish("42")
+	for range 3 {
+		if got := d.claim("w", 1); got != fmt.Sprint(id, " 0") {
+			t.Fatalf("claimed %q, want no retry", got)
+		}
+		pgtest.Exec(d, `update outbox.outbox_events set locked_until = now() - interval '1 second'`)
+	}
+	d.claim("w", 1)
+	d.complete(id, "w", false)
+	if n := pgtest.Value[int](d, `select retry_count from m10_recovery.outbox`); n != 1 {
+		t.Errorf("retry_count is %d after one failure", n)
 	}
 }
 

@@ -42,9 +42,9 @@ func TestOverviewInsert(t *testing.T) {
 	if got := pgtest.Value[string](producer, `insert into outbox.events (topic, payload) values ('orders', '{}') returning concat_ws(' ', id is not null, status, attempt_count, next_attempt_at = now(), created_at = now())`); got != "t pending 0 t t" {
 		t.Errorf("a bare insert returned %q", got)
 	}
-	got := pgtest.Value[string](d, `select string_agg(concat_ws(' ', namespace, topic, payload, next_attempt_at - created_at, retry), '; ' order by seq) from outbox.outbox_events`)
+	got := pgtest.Value[string](d, `select string_agg(concat_ws(' ', namespace, topic, payload, next_attempt_at - created_at, max_attempts, retry), '; ' order by seq) from outbox.outbox_events`)
 	const retry = `{"max": "24h", "base": "60s", "strategy": "Linear"}`
-	if want := `shop orders {"n": 1} 00:00:05 ` + retry + `; shop orders {} 00:00:00 ` + retry; got != want {
+	if want := `shop orders {"n": 1} 00:00:05 32767 ` + retry + `; shop orders {} 00:00:00 32767 ` + retry; got != want {
 		t.Errorf("the rows are\n%s\nwant\n%s", got, want)
 	}
 	for sql, want := range map[string]string{

@@ -177,7 +177,7 @@ func TestUpRollsFailedMigrationBack(t *testing.T) {
 
 // A state that is none, and a row whose columns do not fit its state, are refused by the tables, whoever writes them.
 // CONTRACT: C-40
-// REQUIREMENT: STORAGE-6, STORAGE-17
+// REQUIREMENT: STORAGE-6, STORAGE-17, cpt-cf-mini-chat-state-usage-outbox-row
 func TestTablesRefuseInvalidStates(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))

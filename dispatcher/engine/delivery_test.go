@@ -67,7 +67,7 @@ func TestTwoDispatchersDeliverEachEventOnce(t *testing.T) {
 // error. Others are delivered meanwhile.
 //
 // CONTRACT: C-24 C-26 C-27 C-40 C-41
-// REQUIREMENT: OVERVIEW-10, STORAGE-34
+// REQUIREMENT: OVERVIEW-10, STORAGE-34, cpt-cf-mini-chat-algo-usage-outbox-retry
 func TestRetriesThenDead(t *testing.T) {
 	r := newRig(t)
 	r.enqueue("orders", 50)
@@ -262,6 +262,7 @@ type forgetful struct{ *book }
 func (forgetful) Deliver(context.Context, []*dispatcher.Event) []error { return []error{nil} }
 
 // CONTRACT: C-22
+// REQUIREMENT: cpt-cf-mini-chat-algo-usage-outbox-claim
 func TestSuspectThatWasBegunTooOftenBecomesDead(t *testing.T) {
 	r := newRig(t)
 	r.enqueue("orders", 3)

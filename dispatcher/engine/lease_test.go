@@ -93,6 +93,7 @@ func TestLostLeaseCutsTheDelivery(t *testing.T) {
 // a failure of the old attempt changes the row.
 //
 // CONTRACT: C-23
+// REQUIREMENT: cpt-cf-mini-chat-flow-usage-outbox-dispatch
 func TestLostLeaseIsNotWrittenBack(t *testing.T) {
 	for name, outcome := range map[string]error{
 		"ack": nil, "nack": errRefused, "release": dispatcher.Unavailable(errRefused),
@@ -156,7 +157,7 @@ func (c *crashed) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispa
 // The rows of a worker that crashes are claimed again once their leases expire, under a higher token.
 //
 // CONTRACT: C-20 C-27
-// REQUIREMENT: STORAGE-31
+// REQUIREMENT: STORAGE-31, cpt-cf-mini-chat-actor-usage-outbox-dispatcher, cpt-cf-mini-chat-dod-usage-outbox-dispatcher
 func TestCrashedWorkersRowsAreDelivered(t *testing.T) {
 	const events = 300
 	r := newRig(t)

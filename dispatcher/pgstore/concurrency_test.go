@@ -52,7 +52,7 @@ func returnsOf(events []*dispatcher.Event) []dispatcher.Return {
 // Eight workers drain ten thousand rows: no row goes to two of them, none is left, and no write-back
 // is refused.
 // CONTRACT: C-20
-// REQUIREMENT: STORAGE-30
+// REQUIREMENT: STORAGE-30, cpt-cf-mini-chat-algo-usage-outbox-claim
 func TestWorkersClaimEachRowOnce(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))

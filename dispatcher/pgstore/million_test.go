@@ -19,7 +19,7 @@ const RowsVariable = "OUTBOX_TEST_ROWS"
 
 // TestStatementsKeepTheirPlansAmongAMillionRows puts a million rows of one topic next to a few of others, and looks at what the
 // statements then do. Loading them takes most of its time, so all that needs them is in here.
-// REQUIREMENT: OVERVIEW-4, OVERVIEW-5, STORAGE-12
+// REQUIREMENT: OVERVIEW-4, OVERVIEW-5, STORAGE-12, MODKIT-2
 func TestStatementsKeepTheirPlansAmongAMillionRows(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it counts what statements cost, and shows no race")

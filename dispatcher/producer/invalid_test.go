@@ -95,6 +95,8 @@ func TestInvalidEvents(t *testing.T) {
 }
 
 // The tenant may be written in any of the forms that C-12 names. CONTRACT: C-12
+//
+// REQUIREMENT: MODKIT-4
 func TestTenantKeys(t *testing.T) {
 	pool := pgtest.Open(t, pgtest.Migrated(t))
 	tenant := uuid.MustParse("0190b6c4-1f2e-7abc-8def-001122334455")

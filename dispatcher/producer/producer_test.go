@@ -80,7 +80,7 @@ func event(change func(*producer.Event)) producer.Event {
 }
 
 // CONTRACT: C-10
-// REQUIREMENT: OVERVIEW-1, STORAGE-26
+// REQUIREMENT: OVERVIEW-1, STORAGE-26, cpt-cf-mini-chat-feature-usage-outbox, cpt-cf-mini-chat-flow-usage-outbox-enqueue, cpt-cf-mini-chat-dod-usage-outbox-transactional
 func TestCommitsAndRollsBackWithTheWork(t *testing.T) {
 	for name, begin := range drivers {
 		t.Run(name, func(t *testing.T) {

@@ -22,26 +22,38 @@ create table if not exists m10_recovery.distributed_locks (
 
 comment on table m10_recovery.distributed_locks is 'The locks by which M10 workers take turns. They guard no event: leases do.';
 
--- The table of the contract, for reading. Rows that are dead are not in it: they are neither waiting nor processed.
+-- The table of the contract. Rows that are dead are not in it: they are neither waiting nor processed.
 --
 -- claimed_at is five minutes before the lease ends, also of a dispatcher's lease: a row is free when claimed_at is
--- older than that. retry_count is the number of attempts that ended, or were given up, without success.
+-- older than that. retry_count is the number of attempts that failed. process_after is null for an event that is due since it
+-- was added.
 create or replace view m10_recovery.outbox as
 select e.seq as id, coalesce(e.aggregate_type, '') as aggregate_type, coalesce(e.aggregate_id, '') as aggregate_id,
     coalesce(e.event_type, '') as event_type, e.payload, e.created_at,
     case e.status when 'delivered' then e.updated_at end as processed_at,
     case e.status when 'pending' then e.attempts else greatest(e.attempts - 1, 0) end as retry_count,
-    e.next_attempt_at as process_after,
+    nullif(e.next_attempt_at, e.created_at) as process_after,
     e.locked_until - interval '5 minutes' as claimed_at,
     coalesce(p.processor_id, e.locked_by::text) as claimed_by
 from {schema}.outbox_events as e
 left join m10_recovery.processors as p on p.worker = e.locked_by
 where e.namespace = '{namespace}' and e.topic = '{topic}' and e.status <> 'dead';
 
+-- process_after may be set, while the event is not processed, and processed events may be deleted. A rule makes one statement of
+-- it, however many rows there are. Other columns and other rows stay as they are.
+create or replace rule process_after as on update to m10_recovery.outbox do instead
+    update {schema}.outbox_events set next_attempt_at = coalesce(new.process_after, created_at), updated_at = now()
+    where coalesce(live, false) and seq = old.id and namespace = '{namespace}' and topic = '{topic}';
+
+create or replace rule delete_processed as on delete to m10_recovery.outbox do instead
+    delete from {schema}.outbox_events
+    where status = 'delivered' and seq = old.id and namespace = '{namespace}' and topic = '{topic}';
+
 -- claim_outbox_events leases events that are due, or whose lease has expired, for five minutes. The lease number is
 -- from the sequence of the dispatchers' claims, so that fencing tokens rise for an event whoever takes it.
 --
--- M10 knows no limit of attempts: a claim lifts the row's, so that no dispatcher makes dead what a worker retries. A batch
+-- A claim counts as an attempt, which a failure leaves so; one of a row whose lease has expired counts none, because a crash is not
+-- a failure there. M10 knows no limit of attempts: a claim lifts the row's, so that no dispatcher makes dead what a worker retries. A batch
 -- has at most 1,000 events.
 create function m10_recovery.claim_outbox_events(p_processor_id text, p_batch_size integer default 10)
 returns table (id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, retry_count integer)
@@ -74,7 +86,7 @@ begin
     return query
     with claimed as (
         update outbox_events as e
-        set status = 'processing', attempts = attempts + 1, max_attempts = 32767, lease = (select nextval('outbox_leases')),
+        set status = 'processing', attempts = greatest(attempts + (status = 'pending')::integer, 1), max_attempts = 32767, lease = (select nextval('outbox_leases')),
             locked_by = v_worker, locked_until = now() + interval '5 minutes', updated_at = now()
         where ctid = any (array( -- evaluated once: a LIMIT with SKIP LOCKED that is evaluated twice locks more
             select ctid

@@ -41,6 +41,7 @@ begin
     if not v_added.inserted then
         raise exception 'outbox: the id % is there already', new.id using errcode = 'unique_violation', hint = 'Make a new id for each event.';
     end if;
+    update outbox_events set max_attempts = 32767 where id = v_added.id; -- no dispatcher makes it dead by itself
     select * into new from outbox.events where id = v_added.id;
     return new;
 end

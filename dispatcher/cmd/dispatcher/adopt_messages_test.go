@@ -97,7 +97,7 @@ create unique index on modkit_outbox_events (namespace, topic, dedupe_key) where
 // keep their own.
 //
 // CONTRACT: C-91
-// REQUIREMENT: cpt-cf-mini-chat-flow-usage-outbox-dispatch
+// REQUIREMENT: cpt-cf-mini-chat-flow-usage-outbox-dispatch, cpt-cf-mini-chat-dod-usage-outbox-idempotency
 func TestAdoptedModKitMessages(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)

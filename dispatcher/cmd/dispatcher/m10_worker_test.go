@@ -211,5 +211,5 @@ func TestMigrateInstallsM10(t *testing.T) {
 	run(t, "", "migrate", "up", "-f", file("{namespace: shop}"), "--m10", "shop/recovery/2", "--m10-publish", "Upsert").ok(t, "m10 installed: schema outbox, namespace shop, topic recovery/2, publish Upsert\n")
 	run(t, "", "migrate", "up", "-f", file("{topic: m10}")).ended(t, 78, "database.m10.namespace")
 	run(t, "", "migrate", "up", "-f", o.file(t, o.owner, ""), "--m10", "shop", "--m10-publish", "Replace").ended(t, 1, `--m10-publish is "Replace"; choose Insert or Upsert`)
-	run(t, "", "migrate", "grants", "--role", "worker", "--for", "m10").ok(t, `grant execute on function m10_recovery.claim_outbox_events to "worker";`, `grant select on table m10_recovery.outbox to "worker";`)
+	run(t, "", "migrate", "grants", "--role", "worker", "--for", "m10").ok(t, `grant execute on function m10_recovery.claim_outbox_events to "worker";`, `grant select, update (process_after), delete on table m10_recovery.outbox to "worker";`)
 }

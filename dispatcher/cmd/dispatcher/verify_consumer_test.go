@@ -132,6 +132,7 @@ func TestVerifyConsumerNamesTheBrokenRule(t *testing.T) {
 // same headers.
 //
 // CONTRACT: C-81
+// REQUIREMENT: cpt-cf-mini-chat-actor-outbox-consumer
 func TestVerifyConsumerPassesTheRightOne(t *testing.T) {
 	t.Parallel()
 	for mode, contentType := range map[string]string{"Binary": "application/json", "Structured": "application/cloudevents+json"} {

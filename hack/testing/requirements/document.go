@@ -10,7 +10,7 @@ import (
 )
 
 // sources are the documents, in the order of the page: the names of their files here, without .yaml.
-var sources = []string{"consumer", "m10", "overview", "storage"}
+var sources = []string{"consumer", "m10", "modkit", "overview", "storage"}
 
 // document is what one document requires.
 type document struct {
