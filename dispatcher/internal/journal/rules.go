@@ -12,7 +12,6 @@ var rules = []rule{
 	{"insert", "", "pending", "0", "same"},
 	{"claim", "pending", "processing", "+1", "new"},
 	{"claim", "processing", "processing", "same", "new"},
-	{"claim", "processing", "processing", "+1", "new"}, // by a worker of M10
 	{"begin", "processing", "processing", "same", "same"},
 	{"dead", "pending", "dead", "same", "same"},
 	{"dead", "processing", "dead", "same", "same"},
