@@ -17,8 +17,7 @@ func TestRulesAreTheTable(t *testing.T) {
 	}
 	want := map[string]bool{
 		"insert:  -> pending 0 same": true, "ack: processing ->  same same": true,
-		"claim: processing -> processing +1 new": true,
-		"delete: delivered ->  same same":        true, "delete: dead ->  same same": true,
+		"delete: delivered ->  same same": true, "delete: dead ->  same same": true,
 	}
 	for _, line := range table {
 		operation := line.Verb
