@@ -74,6 +74,9 @@ func (s Status) Brief() Status {
 	if d := s.Data; d != nil {
 		brief.Data = d.brief()
 	}
+	if j := s.Journal; j != nil {
+		brief.Journal = &Journal{ObservedAt: j.ObservedAt, Differences: j.Differences}
+	}
 	if b := s.Backlog; b != nil {
 		brief.Backlog = &Backlog{ObservedAt: b.ObservedAt, Counts: b.Counts, BlockedKeys: b.BlockedKeys}
 		for _, g := range b.DeadGroups[:min(len(b.DeadGroups), DeadGroupsListed)] {

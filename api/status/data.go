@@ -40,3 +40,14 @@ type OrphanTopic struct {
 	Unserved  int64  `json:"unserved"`
 	Abandoned int64  `json:"abandoned"`
 }
+
+// Journal is what was found when the journal of the last day was compared with the rows, a part with each look.
+type Journal struct {
+	// ObservedAt is the database's time of the newest look, and Records is how many records it read.
+	ObservedAt time.Time `json:"observedAt"`
+	Records    int64     `json:"records,omitempty"`
+	// Differences are those of the last whole pass, or of the one under way when that has more. Examples are sentences about
+	// the first of them.
+	Differences int64    `json:"differences"`
+	Examples    []string `json:"examples,omitempty"`
+}

@@ -58,6 +58,8 @@ type Status struct {
 	Replay *Replay `json:"replay,omitempty"`
 	// Data is nil until it was observed once, and keeps the last observation while the database is unreachable.
 	Data *Data `json:"data,omitempty"`
+	// Journal is nil while the journal is off, and until it was compared once.
+	Journal *Journal `json:"journal,omitempty"`
 	// FileProblems are files that are read again while the process runs, and are invalid now: their last valid
 	// content stays in use. The first FileProblemsListed.
 	FileProblems []FileProblem `json:"fileProblems,omitempty"`

@@ -109,12 +109,13 @@ const (
 	// so long counts. With pg_read_all_stats those that hold nothing do not count.
 	VacuumHeldBackCondition = "VacuumHeldBack"
 
-	// DataHealthyCondition: every due row of the database, of any namespace, has a worker. Rows of served topics are
-	// delivered, so Ready does not follow from it.
+	// DataHealthyCondition: every due row of the database, of any namespace, has a worker, and the journal, where it is on,
+	// has no difference from the rows. Rows of served topics are delivered, so Ready does not follow from it.
 	//
 	// True: Healthy.
 	// False: TopicsUnserved (rows have been due for a minute in topics that no dispatcher serves), LeasesAbandoned
-	// (rows are leased to a worker that does not run any more, and no other has taken them over for a minute).
+	// (rows are leased to a worker that does not run any more, and no other has taken them over for a minute),
+	// JournalDiffers (rows were changed past the dispatchers; dispatcher verify names each).
 	// Unknown: NotObserved.
 	DataHealthyCondition = "DataHealthy"
 
@@ -279,6 +280,7 @@ const (
 	ReasonHealthy                  = "Healthy"
 	ReasonTopicsUnserved           = "TopicsUnserved"
 	ReasonLeasesAbandoned          = "LeasesAbandoned"
+	ReasonJournalDiffers           = "JournalDiffers"
 	ReasonTopicsShared             = "TopicsShared"
 	ReasonNotShared                = "NotShared"
 	ReasonAsDeclared               = "AsDeclared"

@@ -231,6 +231,10 @@ func TestConditionsFollowWhatPodsReport(t *testing.T) {
 		"leases of workers that are gone": {func(o *observed) {
 			o.statuses[0].Data = &status.Data{ObservedAt: time.Unix(2, 0), Abandoned: 1}
 		}, yes, api.ReasonDelivering, []string{"DataHealthy=False/LeasesAbandoned"}, nil},
+		"a pod has found rows that differ from the journal": {func(o *observed) {
+			o.statuses[1].Journal = &status.Journal{Differences: 2}
+		}, yes, api.ReasonDelivering, []string{"DataHealthy=False/JournalDiffers"}, nil},
+		"a journal without a difference": {func(o *observed) { o.statuses[1].Journal = &status.Journal{Records: 9} }, yes, api.ReasonDelivering, nil, nil},
 		"a pod has seen orphans, and another none since": {func(o *observed) {
 			o.statuses[0].Data = &status.Data{Unserved: 1}
 		}, yes, api.ReasonDelivering, []string{"DataHealthy=True/Healthy"}, nil},

@@ -2,6 +2,7 @@ package outboxdispatcher
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -27,6 +28,9 @@ func dataHealthy(o observed) metav1.Condition {
 		return condition(kind, metav1.ConditionFalse, api.ReasonLeasesAbandoned, fmt.Sprintf(
 			"Events are leased to workers that are gone, and no worker takes them over%s. See whether a dispatcher of the topic runs, is not paused, and does not hold it back (TopicsPaused, SinkReachable).",
 			orphanTopics(d, func(t status.OrphanTopic) int64 { return t.Abandoned })))
+	case slices.ContainsFunc(o.statuses, func(s status.Status) bool { return s.Journal != nil && s.Journal.Differences > 0 }):
+		return condition(kind, metav1.ConditionFalse, api.ReasonJournalDiffers,
+			"The journal and the rows differ: rows were changed past the dispatchers. Run dispatcher verify, which names each.")
 	}
 	return condition(kind, metav1.ConditionTrue, api.ReasonHealthy, "A dispatcher works on every due event of the database.")
 }

@@ -28,6 +28,9 @@ func essence(s status.Status) string {
 	if d := s.Data; d != nil {
 		s.Data = &status.Data{Unserved: min(d.Unserved, 1), Abandoned: min(d.Abandoned, 1), OrphanTopics: orphanTopics(d)}
 	}
+	if j := s.Journal; j != nil {
+		s.Journal = &status.Journal{Differences: min(j.Differences, 1)}
+	}
 	s.Source.Since, s.Sink.Since = time.Time{}, time.Time{}
 	paused := make([]status.PausedTopic, len(s.PausedTopics))
 	for i, h := range s.PausedTopics {

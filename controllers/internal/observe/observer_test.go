@@ -106,6 +106,7 @@ func well(change func(*status.Status)) func() (*status.Status, error) {
 		n := time.Now().UnixMilli()%100 + 1
 		s := &status.Status{Name: "shop/orders", Source: status.Link{State: status.Reachable}, Sink: status.Link{State: status.Reachable}, Schema: status.Schema{State: "Ready"},
 			Backlog: &status.Backlog{ObservedAt: time.Now(), Counts: status.Counts{Pending: 1000}},
+			Journal: &status.Journal{ObservedAt: time.Now(), Records: n, Differences: n},
 			Data: &status.Data{ObservedAt: time.Now(), Windows: []status.Window{{Window: "5m", Delivered: n}}, Unserved: n,
 				OrphanTopics: []status.OrphanTopic{{Namespace: "shop", Topic: "x", Unserved: n}}},
 			Retention:         &status.Retention{LastRun: new(time.Now().Add(-time.Hour))},
@@ -142,11 +143,12 @@ func TestObserverTriggersAPassForWhatMatters(t *testing.T) {
 		"orphans of another topic": {func(s *status.Status) {
 			s.Data.OrphanTopics = append(s.Data.OrphanTopics, status.OrphanTopic{Topic: "y", Unserved: 1})
 		}, true, true},
-		"no orphans":         {func(s *status.Status) { s.Data = &status.Data{} }, true, true},
-		"a paused topic":     {func(s *status.Status) { s.PausedTopics = []status.PausedTopic{{Topic: "a"}} }, true, true},
-		"all topics paused":  {func(s *status.Status) { s.AllTopicsPaused = true }, true, true},
-		"an old transaction": {func(s *status.Status) { s.OldestTransaction.Seconds = 901 }, true, true},
-		"its age":            {func(s *status.Status) { s.OldestTransaction.Seconds = 899 }, false, false},
+		"the journal differs no more": {func(s *status.Status) { s.Journal.Differences = 0 }, true, true},
+		"no orphans":                  {func(s *status.Status) { s.Data = &status.Data{} }, true, true},
+		"a paused topic":              {func(s *status.Status) { s.PausedTopics = []status.PausedTopic{{Topic: "a"}} }, true, true},
+		"all topics paused":           {func(s *status.Status) { s.AllTopicsPaused = true }, true, true},
+		"an old transaction":          {func(s *status.Status) { s.OldestTransaction.Seconds = 901 }, true, true},
+		"its age":                     {func(s *status.Status) { s.OldestTransaction.Seconds = 899 }, false, false},
 		"a run of retention": {func(s *status.Status) {
 			s.Retention = &status.Retention{LastRun: new(time.Now()), NextRun: new(time.Now().Add(time.Minute)), Removed: status.Removed{Delivered: 7}}
 		}, false, false},

@@ -34,16 +34,17 @@ func TestCheckDataFindsEachProblem(t *testing.T) {
 	}
 
 	well := read(0)
-	if !well.OK || well.Dispatcher != "orders" || well.Namespace != "shop" || len(well.Checks) != 8 {
+	if !well.OK || well.Dispatcher != "orders" || well.Namespace != "shop" || len(well.Checks) != 9 {
 		t.Errorf("an empty outbox is %+v", well)
 	}
 	for _, c := range well.Checks {
-		if !c.OK || c.Remedy != "" || (c.Value == nil) != (c.Name == "success") {
+		if !c.OK || c.Remedy != "" || (c.Value == nil) != (c.Name == "success" || c.Name == "journal") {
 			t.Errorf("of an empty outbox it says %+v", c)
 		}
 	}
 	run(t, "", "check", "-f", file, "--data").ok(t, "ok  lag        no event is due\n", "ok  success    no process of the dispatcher that runs has tried a delivery in the last 5m\n")
 
+	o.exec(t, `select outbox.outbox_journal_set(true)`)
 	o.enqueue(t, 7)
 	o.exec(t, `update outbox.outbox_events set next_attempt_at = now() - interval '2 hours', created_at = now() - interval '5 hours'`)
 	o.exec(t, `update outbox.outbox_events set next_attempt_at = now() + interval '1 hour', attempts = 1, last_error = '500' where seq = 1`)
@@ -65,6 +66,7 @@ func TestCheckDataFindsEachProblem(t *testing.T) {
 		"dead":      {1, false, "became dead in the last 1h: 1", "dispatcher dead groups"},
 		"unserved":  {3, false, `due in topics that no dispatcher serves: 3, of topic "orders" of namespace "shop"`, "Run a dispatcher"},
 		"size":      {pgtest.Value[float64](o.admin, "select pg_total_relation_size('outbox.outbox_events')::float8"), true, "the table of events and its indexes take 0.00 GB", ""},
+		"journal":   {13, false, "of events that changed in the last 24h: 13", "dispatcher verify"},
 		"abandoned": {2, false, `leased to workers that have ended, and not taken over: 2, of topic "refunds" of namespace "shop"`, "Start or resume"},
 		"times":     {1, false, `of topic "orders" is created in the future, and due then: `, "set next_attempt_at = now()"},
 	}
@@ -79,7 +81,7 @@ func TestCheckDataFindsEachProblem(t *testing.T) {
 	if got.OK || len(want) > 0 {
 		t.Errorf("ok is %t, want false; missing checks %v", got.OK, want)
 	}
-	run(t, "", "check", "-f", file, "--data").ended(t, 3, "FAIL  unserved   due in topics", "                 Run a dispatcher for", "ok    retries    waiting", "dispatcher: 6 of 8 checks of the data failed")
+	run(t, "", "check", "-f", file, "--data").ended(t, 3, "FAIL  unserved   due in topics", "                 Run a dispatcher for", "ok    retries    waiting", "dispatcher: 7 of 9 checks of the data failed")
 	run(t, "", "check", "-f", file, "--output", "json").ended(t, 1, "--output is for --data")
 	run(t, "", "check", "-f", file, "--data", "--output", "xml").ended(t, 1, `--output is "xml"; set it to table, json or yaml`)
 	run(t, "", "check", "-f", o.file(t, o.dispatcher, ""), "--data").ended(t, 78, "namespace is missing")

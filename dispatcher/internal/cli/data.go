@@ -15,6 +15,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/journal"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 )
 
@@ -103,13 +104,18 @@ func readData(ctx context.Context, cfg config.Config) (*dataReport, error) {
 	if err != nil {
 		return nil, sentence(err)
 	}
-	return judge(cfg, depth, data, kept(cfg, bytes, rows, data.Windows[1]), oddTimes(odd, n)), nil
+	state, err := journal.NewWatch(pool, journal.Options{Schema: cfg.Database.Schema, Namespace: cfg.Namespace, Topics: cfg.Topics}).Look(ctx)
+	if err != nil {
+		return nil, sentence(err)
+	}
+	return judge(cfg, depth, data, kept(cfg, bytes, rows, data.Windows[1]), oddTimes(odd, n), recorded(state)), nil
 }
 
-// judge makes the checks. The one of the journal belongs here too.
-func judge(cfg config.Config, depth dispatcher.Depth, data dispatcher.Data, size, times dataCheck) *dataReport {
+// judge makes the checks, and adds others.
+func judge(cfg config.Config, depth dispatcher.Depth, data dispatcher.Data, others ...dataCheck) *dataReport {
 	r := &dataReport{Dispatcher: cfg.Name, Namespace: cfg.Namespace, Topics: cfg.Topics, ObservedAt: data.ObservedAt.UTC(), OK: true}
-	r.Checks = []dataCheck{lag(depth), retrying(depth), success(data.Windows[0]), recentlyDead(data.Windows[1]), unserved(data.Orphans), abandoned(data.Orphans), size, times}
+	r.Checks = []dataCheck{lag(depth), retrying(depth), success(data.Windows[0]), recentlyDead(data.Windows[1]), unserved(data.Orphans), abandoned(data.Orphans)}
+	r.Checks = append(r.Checks, others...)
 	for i, c := range r.Checks {
 		if c.OK {
 			r.Checks[i].Remedy = ""
@@ -221,6 +227,16 @@ func oddTimes(odd []pgstore.OddTime, n int64) dataCheck {
 	}
 	return dataCheck{Name: "times", OK: n == 0, Value: new(float64(n)), Message: message,
 		Remedy: "See whether the database's clock was ahead. To deliver a pending event now: update outbox_events set next_attempt_at = now() where id = '...' and status = 'pending'."}
+}
+
+// recorded is about the events that changed last.
+func recorded(s journal.State) dataCheck {
+	if !s.On {
+		return dataCheck{Name: "journal", OK: true, Message: "the journal is off"}
+	}
+	return dataCheck{Name: "journal", OK: s.Found == 0, Value: new(float64(s.Found)),
+		Message: fmt.Sprintf("differences between the rows and %d records of the journal, of events that changed in the last %.0fh: %d", s.Records, journal.WatchSince.Hours(), s.Found),
+		Remedy:  "Run dispatcher verify, which names each, and what it means."}
 }
 
 // number is a count, and whether it is sure.

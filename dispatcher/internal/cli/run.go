@@ -15,6 +15,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/journal"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/metrics"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/monitor"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
@@ -62,6 +63,7 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 		OldestTransaction: monitor.NewOldestTransaction(ctx, e.store.OldestTransaction, e.log).Get,
 		Sharing:           monitor.NewSharing(ctx, func(ctx context.Context) ([]string, error) { return e.store.Sharing(ctx, info) }, e.log).Get,
 		Data:              monitor.NewData(ctx, func(ctx context.Context) (dispatcher.Data, error) { return e.store.Data(ctx, info) }, e.log).Get,
+		Journal:           monitor.NewJournal(ctx, journal.NewWatch(e.pool, journal.Options{Schema: cfg.Database.Schema, Namespace: cfg.Namespace, Topics: cfg.Topics}).Look, e.log).Get,
 		FileProblems:      e.fileProblems,
 		DeadLetters:       reader(cfg, podTimeout),
 	}
@@ -73,6 +75,7 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 	}
 	observer.Watch(sources.Snapshot, sources.Backlog, sources.OldestTransaction, monitor.NewSizes(ctx, e.store.Sizes, e.log).Get, func() int { return len(e.fileProblems()) })
 	observer.WatchData(sources.Data)
+	observer.WatchJournal(sources.Journal)
 
 	listener, err := net.Listen("tcp", cfg.Server.Address)
 	if err != nil {

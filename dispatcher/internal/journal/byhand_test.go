@@ -91,9 +91,9 @@ func TestChangesThatLookLikeAnEnginesAreFound(t *testing.T) {
 	}
 }
 
-// What a producer does in the transaction that inserts an event is no difference: the numbers of a batch whose events are
-// there already close up. An adoption's way back and forth is none either: see the tests of the command.
-func TestABatchOfNumberedEventsIsNoDifference(t *testing.T) {
+// What a producer does in the transaction that inserts an event is not a difference: the numbers of a batch whose events are
+// there already close up.
+func TestABatchOfNumberedEventsDoesNotDiffer(t *testing.T) {
 	o := newOutbox(t)
 	for _, keys := range []string{"a,b", "a,c,b,d"} {
 		pgtest.Exec(o, `select outbox.enqueue_batch(array_fill('shop'::text, array[cardinality($1::text[])]), array_fill('orders'::text, array[cardinality($1::text[])]),

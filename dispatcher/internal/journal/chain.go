@@ -58,7 +58,7 @@ func (c *chain) add(r record, row row) {
 		c.adopting = &r // it is about the record that comes next
 		return
 	case "resolve", "reopen":
-		c.letter(r)
+		c.deadLetter(r)
 		return
 	case "edit":
 		c.edit(r)
@@ -109,8 +109,8 @@ func (c *chain) legal(r record) {
 	}
 }
 
-// letter notes what became of a dead letter. The row's record of the same statement comes before or after it.
-func (c *chain) letter(r record) {
+// deadLetter notes what became of a dead letter. The row's record of the same statement comes before or after it.
+func (c *chain) deadLetter(r record) {
 	if r.operation == "reopen" {
 		c.open++
 		return

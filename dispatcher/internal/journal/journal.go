@@ -84,8 +84,10 @@ type Options struct {
 	Since time.Duration
 	// Limit is how many differences the report has; the others are only counted. Defaults to DefaultLimit.
 	Limit int
-	// MaxRecords ends the check after about so many records. Defaults to no bound.
+	// MaxRecords ends the check after about so many records, and then the pages of the table are not read. Defaults to no bound.
 	MaxRecords int64
+	// From is the first event that is compared, the Next of a report that was Partial. Defaults to the first of all.
+	From uuid.UUID
 }
 
 // Report is the result of a check.
@@ -97,8 +99,9 @@ type Report struct {
 	Events  int64 `json:"events"`
 	Records int64 `json:"records"`
 	Pages   int64 `json:"pages"`
-	// Partial is true when the check ended at MaxRecords.
-	Partial bool `json:"partial,omitempty"`
+	// Partial is true when the check ended at MaxRecords, and Next is where it continues.
+	Partial bool      `json:"partial,omitempty"`
+	Next    uuid.UUID `json:"-"`
 	// Found counts all differences. Differences has the first of them.
 	Found       int64        `json:"found"`
 	Differences []Difference `json:"differences"`
@@ -145,13 +148,14 @@ func (c *check) run(ctx context.Context) error {
 		return err
 	}
 	chain := chain{report: c.add}
-	for next, more := uuid.Nil, true; more && !c.report.Partial; {
+	for next, more := c.o.From, true; more && !c.report.Partial; {
 		if next, more, err = c.chains(ctx, &chain, next); err != nil {
 			return err
 		}
+		c.report.Next = next
 		c.report.Partial = more && c.o.MaxRecords > 0 && c.report.Records >= c.o.MaxRecords
 	}
-	for page := int64(0); page < pages && !c.report.Partial; page += pageBlocks {
+	for page := int64(0); page < pages && c.o.MaxRecords == 0; page += pageBlocks {
 		if err := c.rows(ctx, page, min(page+pageBlocks, pages)); err != nil {
 			return err
 		}
@@ -171,13 +175,16 @@ func (c *check) settings(ctx context.Context) (pages int64, err error) {
 			return fmt.Errorf("%w; set journal.mode to Enabled, and run `dispatcher migrate up`", ErrOff)
 		}
 		for _, name := range triggers {
-			if !slices.Contains(there, name) {
+			if c.o.From == uuid.Nil && !slices.Contains(there, name) {
 				c.add(Difference{Kind: TriggerMissing, What: "the trigger " + name + " is missing or disabled, so changes are not recorded; run `dispatcher migrate up` with journal in its file"})
 			}
 		}
 		c.report.From, c.report.Until = c.report.From.UTC(), c.report.Until.UTC()
 		if from := c.report.Until.Add(-c.o.Since); c.o.Since > 0 && from.After(c.report.From) {
 			c.report.From = from
+		}
+		if c.o.From != uuid.Nil {
+			return nil // the part from the first event on has what is about all of them
 		}
 		rows, err := tx.Query(ctx, c.sql("truncates"), c.report.From, c.o.Limit)
 		if err != nil {

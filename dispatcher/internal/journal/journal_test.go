@@ -272,8 +272,47 @@ func TestCheckOfManyRowsReadsPages(t *testing.T) {
 	if want := fmt.Sprint(uuid.UUID(pgtest.Value[[16]byte](o, `select md5('77')::uuid`))); report.Differences[0].Event != want {
 		t.Errorf("found %+v, want event %s", report.Differences, want)
 	}
-	part := o.check(journal.Options{MaxRecords: 20_000})
-	if !part.Partial || part.Records > 40_000 {
-		t.Errorf("with MaxRecords it checked %d records, want at most 40000", part.Records)
+	watchAll(o, 3*n+2)
+}
+
+// watchAll expects the one difference found by looks that each read a part, and reported until the whole was seen without.
+func watchAll(o outbox, records int64) {
+	o.Helper()
+	watch := journal.NewWatch(o.reads, journal.Options{Namespace: "shop"})
+	look := func() journal.State {
+		o.Helper()
+		state, err := watch.Look(o.Context())
+		if err != nil || !state.On || state.At.IsZero() || state.Records > 70_000 {
+			o.Fatalf("looked %+v, %v; want at most 70000 records", state, err)
+		}
+		return state
 	}
+	pass := func(want int64) (looks int) {
+		o.Helper()
+		var seen int64
+		for seen < records {
+			state := look()
+			seen += state.Records
+			if looks++; seen >= records && (state.Found != want || len(state.Examples) != int(want)) {
+				o.Errorf("after a whole pass: %+v, want %d", state, want)
+			}
+		}
+		if seen != records {
+			o.Errorf("a pass read %d records, want %d: each once", seen, records)
+		}
+		return looks
+	}
+	if looks := pass(1); looks < 4 {
+		o.Errorf("%d looks read it all", looks)
+	}
+	pgtest.Exec(o, `begin; set local session_replication_role = replica; update outbox.outbox_events set status = 'delivered', dead_reason = null where id = md5('77')::uuid; commit`)
+	if state := look(); state.Found != 1 {
+		o.Errorf("before it looked again: %+v, want the difference of the last pass", state)
+	}
+	for range 20 {
+		if look().Found == 0 {
+			return
+		}
+	}
+	o.Error("it reports a difference that is gone")
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/journal"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/metrics"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
@@ -53,6 +54,7 @@ func TestNamesAndValues(t *testing.T) {
 		},
 		func() *map[string]int64 { return &map[string]int64{"outbox_events": 8192} },
 		func() int { return 0 })
+	m.WatchJournal(func() *journal.State { return &journal.State{On: true, Found: 3} })
 	m.WatchData(func() *dispatcher.Data {
 		return &dispatcher.Data{
 			Orphans: dispatcher.Orphans{Unserved: dispatcher.Count{N: 11}, Abandoned: dispatcher.Count{N: 12}},
@@ -79,6 +81,7 @@ func TestNamesAndValues(t *testing.T) {
 		"outbox_build_info{" + labels + `,version="v1.2.3"} 1`,
 		"outbox_retrying_events{" + labels + topic + "} 4",
 		"outbox_orphaned_events{" + before + `kind="unserved",` + after + "} 11",
+		"outbox_journal_differences{" + labels + "} 3",
 		"outbox_orphaned_events{" + before + `kind="abandoned",` + after + "} 12",
 		"outbox_delivery_success_ratio{" + labels + `,window="1h"} 0.75`,
 		"outbox_dlq_recent_events{" + labels + `,window="5m"} 0`,

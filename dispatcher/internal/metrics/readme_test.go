@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/journal"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/metrics"
 )
 
@@ -78,6 +79,7 @@ func TestReadme(t *testing.T) {
 	m.WatchData(func() *dispatcher.Data {
 		return &dispatcher.Data{Windows: []dispatcher.Outcomes{{Window: time.Hour, Delivered: 1}}}
 	})
+	m.WatchJournal(func() *journal.State { return &journal.State{On: true} })
 	m.WatchRetention(func() *metrics.Retention { return &metrics.Retention{} })
 	m.WatchNotifications(func() metrics.Notifications { return metrics.Notifications{Known: true} })
 	m.Claimed("orders", 1) // makes the topic's series

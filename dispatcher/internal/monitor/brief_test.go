@@ -34,19 +34,20 @@ func huge() (dispatcher.Snapshot, *dispatcher.Depth) {
 func TestBriefStatusFitsItsBound(t *testing.T) {
 	s, depth := huge()
 	for name, c := range map[string]struct {
-		caller, path string
-		brief        bool
+		caller, host, path string
+		brief              bool
 	}{
-		"port-forward":           {"127.0.0.1:4711", status.Path, false},
-		"port-forward over IPv6": {"[::1]:4711", status.Path, false},
-		"the operator":           {"10.0.0.7:4711", status.BriefPath, true},
-		"a stranger":             {"10.0.0.7:4711", status.Path, true},
-		"a stranger over IPv6":   {"[fd00::7]:4711", status.Path, true},
-		"a mesh's proxy":         {"127.0.0.6:4711", status.Path, true},
-		"brief path":             {"127.0.0.1:4711", status.BriefPath, true},
-		"unknown caller":         {"", status.Path, true},
+		"port-forward":           {"127.0.0.1:4711", "localhost:8080", status.Path, false},
+		"port-forward over IPv6": {"[::1]:4711", "[::1]:8080", status.Path, false},
+		"a page in a browser":    {"127.0.0.1:4711", "evil.example", status.Path, true},
+		"the operator":           {"10.0.0.7:4711", "10.0.0.9:8080", status.BriefPath, true},
+		"a stranger":             {"10.0.0.7:4711", "localhost", status.Path, true},
+		"a stranger over IPv6":   {"[fd00::7]:4711", "localhost", status.Path, true},
+		"a mesh's proxy":         {"127.0.0.6:4711", "localhost", status.Path, true},
+		"brief path":             {"127.0.0.1:4711", "localhost", status.BriefPath, true},
+		"unknown caller":         {"", "localhost", status.Path, true},
 	} {
-		_, body := getFrom(t, c.caller, c.path, s, depth)
+		_, body := getFrom(t, c.caller, c.host, c.path, s, depth)
 		if secret := strings.Contains(body, "customer-17") || strings.Contains(body, uuid.Max.String()) || strings.Contains(body, "lastError"); secret == c.brief {
 			t.Errorf("%s: keys, ids and errors of single deliveries are shown: %v", name, secret)
 		}

@@ -111,7 +111,7 @@ func TestDeadLettersAreShownInThePodAlone(t *testing.T) {
 			t.Errorf("requested as %q: %d, want %d", name, code, want)
 		}
 	}
-	if code, _ := getFrom(t, here, "/dead", dispatcher.Snapshot{}, nil); code != http.StatusNotFound {
+	if code, _ := getFrom(t, here, "localhost", "/dead", dispatcher.Snapshot{}, nil); code != http.StatusNotFound {
 		t.Errorf("without dead letters: %d", code)
 	}
 }

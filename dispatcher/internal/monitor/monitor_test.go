@@ -19,6 +19,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/journal"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
@@ -53,6 +54,9 @@ func sources(s dispatcher.Snapshot, depth *dispatcher.Depth) Sources {
 				Orphans: dispatcher.Orphans{Unserved: dispatcher.Count{N: 6}, Abandoned: dispatcher.Count{N: 7, Estimated: true},
 					Topics: []dispatcher.OrphanTopic{{Namespace: "shop", Topic: "x", Unserved: dispatcher.Count{N: 6}, Abandoned: dispatcher.Count{N: 7}}}}}
 		},
+		Journal: func() *journal.State {
+			return &journal.State{On: true, At: started, Records: 9, Found: 6, Examples: []journal.Difference{{Kind: journal.Gap, Event: "customer-17", What: "a\nchange"}}}
+		},
 		Sharing: func() *[]string { return &[]string{"eu/orders"} },
 		OldestTransaction: func() *dispatcher.OldestTransaction {
 			return &dispatcher.OldestTransaction{Kind: dispatcher.HeldByStandby, Name: "b", Since: started, Age: 9 * time.Second}
@@ -63,14 +67,14 @@ func sources(s dispatcher.Snapshot, depth *dispatcher.Depth) Sources {
 // get requests a path of a handler, from the same machine.
 func get(t *testing.T, path string, s dispatcher.Snapshot, depth *dispatcher.Depth) (int, string) {
 	t.Helper()
-	return getFrom(t, "127.0.0.1:4711", path, s, depth)
+	return getFrom(t, "127.0.0.1:4711", "localhost:8080", path, s, depth)
 }
 
-func getFrom(t *testing.T, caller, path string, s dispatcher.Snapshot, depth *dispatcher.Depth) (int, string) {
+func getFrom(t *testing.T, caller, host, path string, s dispatcher.Snapshot, depth *dispatcher.Depth) (int, string) {
 	t.Helper()
 	handler := Handler(process, sources(s, depth), prometheus.NewRegistry())
 	response, request := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, path, nil)
-	request.RemoteAddr = caller
+	request.RemoteAddr, request.Host = caller, host
 	handler.ServeHTTP(response, request)
 	return response.Code, response.Body.String()
 }
@@ -198,6 +202,14 @@ func TestStatusSumsTopicsAndDatabase(t *testing.T) {
 		OrphanTopics: []status.OrphanTopic{{Namespace: "shop", Topic: "x", Unserved: 6, Abandoned: 7}}}
 	if !reflect.DeepEqual(got.Data, wantData) {
 		t.Errorf("data: %s", body)
+	}
+	if want := (&status.Journal{ObservedAt: started, Records: 9, Differences: 6, Examples: []string{"Gap of event customer-17: a change"}}); !reflect.DeepEqual(got.Journal, want) {
+		t.Errorf("journal: %s", body)
+	}
+	off := sources(healthy(nil), nil)
+	off.Journal = func() *journal.State { return &journal.State{} }
+	if s := off.status(process); s.Journal != nil {
+		t.Errorf("the journal is off: %+v", s.Journal)
 	}
 	if got.LastError == nil || len(got.LastError.Message) > 510 {
 		t.Errorf("last error: %s", body)

@@ -28,7 +28,8 @@ const stuckAfter = 90 * time.Second
 //	          a restart would not help.
 //	/readyz   200 while events are delivered, or would be; else 503 and a line for each cause.
 //	/status   report.Status as JSON. The whole of it, with keys and ids, is for callers on this machine or
-//	          in this pod (kubectl port-forward, exec); others get a brief one, and so does ?brief.
+//	          in this pod (kubectl port-forward, exec); others get a brief one, and so do ?brief and a page in a
+//	          browser that reaches a forwarded port by a name of its own.
 //	/dead…    deadletters.Handler of Sources.DeadLetters, and so is /events/…: for callers on this machine or in
 //	          this pod alone.
 //	/metrics  for Prometheus, with exemplars when it requests OpenMetrics.
@@ -42,7 +43,7 @@ func Handler(p Process, from Sources, metrics prometheus.Gatherer) http.Handler 
 	})
 	mux.HandleFunc("GET "+status.Path, func(w http.ResponseWriter, r *http.Request) {
 		current := from.status(p)
-		if r.URL.Query().Has("brief") || !local(r.RemoteAddr) {
+		if r.URL.Query().Has("brief") || !local(r.RemoteAddr) || !loopback(r.Host) {
 			current = current.Brief()
 		}
 		w.Header().Set("Content-Type", "application/json")

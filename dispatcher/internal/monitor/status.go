@@ -13,6 +13,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/journal"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
 )
@@ -40,6 +41,8 @@ type Sources struct {
 	Notifications func() *status.Notifications
 	// Data returns nil until the database has responded once, and may be nil.
 	Data func() *dispatcher.Data
+	// Journal returns nil until the database has responded once, and may be nil.
+	Journal func() *journal.State
 	// FileProblems may be nil.
 	FileProblems func() []status.FileProblem
 	// DeadLetters serves queries of dead letters. It may be nil: then it serves none.
@@ -93,6 +96,11 @@ func (from Sources) status(p Process) status.Status {
 	if from.Data != nil {
 		if data := from.Data(); data != nil {
 			out.Data = Data(data)
+		}
+	}
+	if from.Journal != nil {
+		if state := from.Journal(); state != nil {
+			out.Journal = compared(state)
 		}
 	}
 	if from.Retention != nil {

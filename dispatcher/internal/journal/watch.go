@@ -1,0 +1,69 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Bounds of a [Watch].
+const (
+	// WatchSince is how long ago an event changed at most that is compared.
+	WatchSince = 24 * time.Hour
+	// watchRecords is about how many records a look reads, and watchExamples how many differences it names.
+	watchRecords, watchExamples = 50_000, 5
+)
+
+// State is what a [Watch] has found.
+type State struct {
+	// On is false while the journal is off.
+	On bool
+	// At is the database's time of the newest look, and Records is how many that read.
+	At      time.Time
+	Records int64
+	// Found counts the differences of the last whole pass, or of the one under way when that has more. Examples are the
+	// first of them.
+	Found    int64
+	Examples []Difference
+}
+
+// Watch compares the events that changed within WatchSince with their records, a part with each look: each continues
+// where the last one ended, and after the last event at the first. It is not safe for concurrent use.
+type Watch struct {
+	db         DB
+	o          Options
+	pass, last State
+}
+
+// NewWatch returns a Watch of the schema, namespace and topics of the options.
+func NewWatch(db DB, o Options) *Watch {
+	o.Since, o.Limit, o.MaxRecords = WatchSince, watchExamples, watchRecords
+	return &Watch{db: db, o: o}
+}
+
+// Look compares the next part. It fails when the database does.
+func (w *Watch) Look(ctx context.Context) (State, error) {
+	r, err := Check(ctx, w.db, w.o)
+	switch {
+	case errors.Is(err, ErrOff):
+		w.o.From, w.pass, w.last = uuid.Nil, State{}, State{}
+		return State{}, nil
+	case err != nil:
+		return State{}, err
+	}
+	w.pass.Found += r.Found
+	w.pass.Examples = append(w.pass.Examples, r.Differences...)
+	w.pass.Examples = w.pass.Examples[:min(len(w.pass.Examples), watchExamples)]
+	now := w.last
+	if w.pass.Found > now.Found {
+		now = w.pass
+	}
+	w.o.From = r.Next
+	if !r.Partial {
+		now, w.last, w.pass, w.o.From = w.pass, w.pass, State{}, uuid.Nil
+	}
+	now.On, now.At, now.Records = true, r.Until, r.Records
+	return now, nil
+}
