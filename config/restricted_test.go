@@ -34,11 +34,11 @@ var _ = Describe("config/admission/restricted", Label("security", "rights"), Ord
 			Expect(c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations}})).To(Succeed())
 		}
 		// What was there before can still be changed, but for its spec.
-		Expect(c.Create(ctx, dispatcher("restricted-plain", "before", "{podTemplate: {spec: {hostPID: true}}}"))).To(Succeed())
+		Expect(c.Create(ctx, dispatcher("restricted-plain", "before", "{pods: {template: {spec: {hostPID: true}}}}"))).To(Succeed())
 		_, err := envtest.Kubectl(GinkgoTB(), "", "apply", "--server-side", "-k", filepath.Join(manifests(), "admission", "restricted"))
 		Expect(err).NotTo(HaveOccurred())
 		Eventually(func() error { // a policy applies a moment after it is there
-			return c.Create(ctx, dispatcher("restricted-plain", "try", "{podTemplate: {spec: {hostPID: true}}}"), client.DryRunAll)
+			return c.Create(ctx, dispatcher("restricted-plain", "try", "{pods: {template: {spec: {hostPID: true}}}}"), client.DryRunAll)
 		}).Should(HaveOccurred())
 	})
 
@@ -51,35 +51,35 @@ var _ = Describe("config/admission/restricted", Label("security", "rights"), Ord
 		Expect(c.Create(ctx, dispatcher(namespace, "try", spec), client.DryRunAll)).To(Succeed())
 	},
 		Entry("no template", "restricted-plain", "{}"),
-		Entry("labels, scheduling and resources", "restricted-plain", `{podTemplate: {metadata: {labels: {team: a}, annotations: {b: c}}, spec: {
+		Entry("labels, scheduling and resources", "restricted-plain", `{pods: {template: {metadata: {labels: {team: a}, annotations: {b: c}}, spec: {
 			nodeSelector: {disk: ssd}, tolerations: [{operator: Exists}], affinity: {}, topologySpreadConstraints: [], priorityClassName: high,
-			containers: [{name: dispatcher, resources: {limits: {memory: 128Mi}}}]}}}`),
+			containers: [{name: dispatcher, resources: {limits: {memory: 128Mi}}}]}}}}`),
 		Entry("a Secret that begins with outbox-", "restricted-plain", "{sink: {http: {url: http://x, signingSecretRef: {name: outbox-key}}}}"),
 		Entry("Secrets that the namespace lists", "restricted-listed", `{sink: {kafka: {brokers: [b:9092]},
 			auth: {type: ScramSHA512, username: u, secretRef: {name: kafka-user}}, tls: {caSecretRef: {name: orders-db-app}}}}`),
-		Entry("an account that the namespace lists", "restricted-listed", "{serviceAccount: {name: cloud-sqs}}"),
-		Entry("annotations of the dispatcher's own account", "restricted-plain", "{serviceAccount: {annotations: [{name: a, value: b}]}}"),
+		Entry("an account that the namespace lists", "restricted-listed", "{pods: {serviceAccount: {name: cloud-sqs}}}"),
+		Entry("annotations of the dispatcher's own account", "restricted-plain", "{pods: {serviceAccount: {annotations: [{name: a, value: b}]}}}"),
 	)
 
 	DescribeTable("refuses", func(ctx SpecContext, namespace, spec, words string) {
 		err := c.Create(ctx, dispatcher(namespace, "try", spec), client.DryRunAll)
 		Expect(err).To(MatchError(ContainSubstring(words)))
 	},
-		Entry("the node", "restricted-plain", "{podTemplate: {spec: {hostPID: true}}}", "spec.podTemplate.spec.hostPID is not allowed here: a podTemplate may set labels"),
-		Entry("volumes", "restricted-plain", "{podTemplate: {spec: {volumes: [{name: v, secret: {secretName: s}}]}}}", "spec.podTemplate.spec.volumes is not allowed"),
-		Entry("an image", "restricted-plain", "{podTemplate: {spec: {containers: [{name: dispatcher, image: mine}]}}}", "spec.podTemplate.spec.containers is not allowed"),
-		Entry("a variable", "restricted-plain", "{podTemplate: {spec: {containers: [{name: dispatcher, env: []}]}}}", "spec.podTemplate.spec.containers is not allowed"),
-		Entry("a sidecar", "restricted-plain", "{podTemplate: {spec: {containers: [{name: mine, resources: {}}]}}}", "spec.podTemplate.spec.containers is not allowed"),
-		Entry("an owner", "restricted-plain", "{podTemplate: {metadata: {ownerReferences: []}}}", "spec.podTemplate.metadata.ownerReferences is not allowed"),
-		Entry("a patch's directive", "restricted-plain", "{podTemplate: {$patch: replace}}", "spec.podTemplate.$patch is not allowed"),
+		Entry("the node", "restricted-plain", "{pods: {template: {spec: {hostPID: true}}}}", "spec.pods.template.spec.hostPID is not allowed here: a podTemplate may set labels"),
+		Entry("volumes", "restricted-plain", "{pods: {template: {spec: {volumes: [{name: v, secret: {secretName: s}}]}}}}", "spec.pods.template.spec.volumes is not allowed"),
+		Entry("an image", "restricted-plain", "{pods: {template: {spec: {containers: [{name: dispatcher, image: mine}]}}}}", "spec.pods.template.spec.containers is not allowed"),
+		Entry("a variable", "restricted-plain", "{pods: {template: {spec: {containers: [{name: dispatcher, env: []}]}}}}", "spec.pods.template.spec.containers is not allowed"),
+		Entry("a sidecar", "restricted-plain", "{pods: {template: {spec: {containers: [{name: mine, resources: {}}]}}}}", "spec.pods.template.spec.containers is not allowed"),
+		Entry("an owner", "restricted-plain", "{pods: {template: {metadata: {ownerReferences: []}}}}", "spec.pods.template.metadata.ownerReferences is not allowed"),
+		Entry("a patch's directive", "restricted-plain", "{pods: {template: {$patch: replace}}}", "spec.pods.template.$patch is not allowed"),
 		Entry("another Secret", "restricted-plain", "{sink: {http: {url: http://x, signingSecretRef: {name: payroll-api}}}}",
 			`the Secret "payroll-api" may not be named here, only outbox-*; name one of these, or have it added to the annotation outbox.dev/allowed-secrets of the namespace`),
 		Entry("what the list does not have", "restricted-listed", "{sink: {http: {url: http://x, signingSecretRef: {name: outbox-key}}}}",
 			`the Secret "outbox-key" may not be named here, only orders-db-app, kafka-*`),
 		Entry("a name that begins as one of the list", "restricted-listed", "{sink: {http: {url: http://x, signingSecretRef: {name: orders-db-app-owner}}}}", `the Secret "orders-db-app-owner" may not`),
 		Entry("the owner's login", "restricted-plain", "{outboxRef: null, database: {secretRef: {name: outbox-db}, migrationSecretRef: {name: orders-db-owner}}}", `the Secret "orders-db-owner" may not`),
-		Entry("another account", "restricted-plain", "{serviceAccount: {name: ci-admin}}", `spec.serviceAccount.name may not be "ci-admin" here`),
-		Entry("an account that the list does not have", "restricted-listed", "{serviceAccount: {name: orders-admin}}", `may not be "orders-admin" here`),
+		Entry("another account", "restricted-plain", "{pods: {serviceAccount: {name: ci-admin}}}", `spec.pods.serviceAccount.name may not be "ci-admin" here`),
+		Entry("an account that the list does not have", "restricted-listed", "{pods: {serviceAccount: {name: orders-admin}}}", `may not be "orders-admin" here`),
 	)
 
 	It("admits changes of what was there before it, except of the spec", func(ctx SpecContext) {
@@ -88,7 +88,7 @@ var _ = Describe("config/admission/restricted", Label("security", "rights"), Ord
 		old.SetLabels(map[string]string{"team": "a"})
 		Expect(c.Update(ctx, old)).To(Succeed())
 		Expect(unstructured.SetNestedField(old.Object, int64(2), "spec", "replicas")).To(Succeed())
-		Expect(c.Update(ctx, old)).To(MatchError(ContainSubstring("spec.podTemplate.spec.hostPID is not allowed here")))
+		Expect(c.Update(ctx, old)).To(MatchError(ContainSubstring("spec.pods.template.spec.hostPID is not allowed here")))
 	})
 })
 

@@ -24,6 +24,38 @@ type Config struct {
 	Topics []string `json:"topics,omitempty"`
 	// Database holds the outbox. Required.
 	Database Database `json:"database"`
+	// Delivery says how events are claimed, delivered and retried.
+	Delivery Delivery `json:"delivery,omitzero"`
+	// Notify is the address that is notified of each dead letter. Defaults to none.
+	Notify *Notify `json:"notify,omitempty"`
+	// Retention says how long rows are kept.
+	Retention Retention `json:"retention,omitzero"`
+	// Journal says whether changes of rows are recorded. Defaults to what the database has, which is off in a new one.
+	Journal *Journal `json:"journal,omitempty"`
+	// State is Running or Paused; a paused dispatcher claims nothing and still reports.
+	// Defaults to Running.
+	State State `json:"state,omitempty"`
+	// StateFile is the file that holds Running or Paused. It is read again each second, so that a pause needs
+	// no restart. It overrides state, which holds until the file has said one of them. Defaults to none.
+	StateFile string `json:"stateFile,omitempty"`
+	// VerifiedTypesFile is the file that lists the event types which are delivered, one a line, each as it is or the
+	// beginning of some with * at its end: those with a verified consumer (CONTRACT C-82). It is read again each
+	// second. An event of another type pauses its topic until the file lists the type. Nothing is delivered before the
+	// file could be read once; what it said last holds when it cannot be read later. Defaults to none: all types are
+	// delivered.
+	VerifiedTypesFile string `json:"verifiedTypesFile,omitempty"`
+	// Sink is where events go. Exactly one member must be set.
+	Sink Sink `json:"sink"`
+	// Message says what an event becomes on its way to the sink.
+	Message Message `json:"message,omitzero"`
+	// Server is the port for health, metrics and status.
+	Server Server `json:"server,omitzero"`
+	// Log says what to log.
+	Log Log `json:"log,omitzero"`
+}
+
+// Delivery says how events are claimed, delivered and retried.
+type Delivery struct {
 	// Lease is how long a claimed row is held, 3s to 1h. Defaults to 30s.
 	Lease Duration `json:"lease,omitempty"`
 	// PollInterval is the longest wait between two looks for work, 10ms to 20m, and at most lease / 3
@@ -50,52 +82,16 @@ type Config struct {
 	// OnDead is Continue or Block, for ordering Key: with Block, a key waits behind its dead event
 	// until a person replays or discards it. Defaults to Continue.
 	OnDead OnDead `json:"onDead,omitempty"`
-	// Notify is the address that is notified of each dead letter. Defaults to none.
-	Notify *Notify `json:"notify,omitempty"`
-	// Retention says how long rows are kept.
-	Retention Retention `json:"retention,omitzero"`
-	// Journal says whether changes of rows are recorded. Defaults to what the database has, which is off in a new one.
-	Journal *Journal `json:"journal,omitempty"`
 	// WakeUp is None or Listen: with Listen, the dispatcher also listens for the wake-ups that
 	// producers send after their commit, and does not wait for pollInterval. It needs producers that
 	// send them, and a connection of its own that must not go through PgBouncer in transaction mode.
 	// Without wake-ups, or when they get lost, pollInterval holds. Defaults to None.
 	WakeUp WakeUp `json:"wakeUp,omitempty"`
-	// DeliveryTimeout is how long one delivery may take, 1s to 1h; it is a failed one then (CONTRACT
+	// Timeout is how long one delivery may take, 1s to 1h; it is a failed one then (CONTRACT
 	// C-34). At least as long as the sink's own timeout. Defaults to 5m.
-	DeliveryTimeout Duration `json:"deliveryTimeout,omitempty"`
+	Timeout Duration `json:"timeout,omitempty"`
 	// GracePeriod is how long deliveries in flight may take after SIGTERM, 1s to 1h. Defaults to 30s.
 	GracePeriod Duration `json:"gracePeriod,omitempty"`
-	// State is Running or Paused; a paused dispatcher claims nothing and still reports.
-	// Defaults to Running.
-	State State `json:"state,omitempty"`
-	// StateFile is the file that holds Running or Paused. It is read again each second, so that a pause needs
-	// no restart. It overrides state, which holds until the file has said one of them. Defaults to none.
-	StateFile string `json:"stateFile,omitempty"`
-	// VerifiedTypesFile is the file that lists the event types which are delivered, one a line, each as it is or the
-	// beginning of some with * at its end: those with a verified consumer (CONTRACT C-82). It is read again each
-	// second. An event of another type pauses its topic until the file lists the type. Nothing is delivered before the
-	// file could be read once; what it said last holds when it cannot be read later. Defaults to none: all types are
-	// delivered.
-	VerifiedTypesFile string `json:"verifiedTypesFile,omitempty"`
-	// Sink is where events go. Exactly one member must be set.
-	Sink Sink `json:"sink"`
-	// Routes say where in the sink the events of a topic go, at most 64, for all sinks but log and
-	// postgres. Defaults to none: the sink's own setting, else the topic's own name, holds.
-	Routes []Route `json:"routes,omitempty"`
-	// Validation is what payloads must be like, by event type, at most 64 entries. Defaults to none.
-	Validation []Validation `json:"validation,omitempty"`
-	// Transform changes payloads after their validation, by event type, at most 64 entries; all that are
-	// for an event's type, in this order. Defaults to none.
-	Transform []Transformation `json:"transform,omitempty"`
-	// Message says what messages look like. Defaults to CloudEvents, with no headers of your own.
-	Message Message `json:"message,omitzero"`
-	// SchemaRegistry is where schemas are read from. Defaults to none.
-	SchemaRegistry *SchemaRegistry `json:"schemaRegistry,omitempty"`
-	// Server is the port for health, metrics and status.
-	Server Server `json:"server,omitzero"`
-	// Log says what to log.
-	Log Log `json:"log,omitzero"`
 }
 
 // State says whether a dispatcher claims.

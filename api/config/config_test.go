@@ -39,11 +39,13 @@ func TestLoadFillsInDefaults(t *testing.T) {
 	week := seconds(168 * 3600)
 	want := Config{
 		Name: "orders", Namespace: "shop", Database: Database{DSNFile: "/etc/outbox/dsn", Schema: "outbox"},
-		Lease: seconds(30), PollInterval: seconds(1), BatchSize: 500, Concurrency: 16, MaxInFlightBytes: 32 << 20, MaxAttempts: 20,
-		Backoff:  Backoff{Strategy: "Exponential", Base: seconds(1), Max: seconds(3600)},
-		Ordering: OrderingNone, OnDead: OnDeadContinue, WakeUp: WakeUpNone,
-		Retention:       Retention{Delivered: &week, DeadResolved: seconds(720 * 3600), Scope: ScopeDispatcher},
-		DeliveryTimeout: seconds(300), GracePeriod: seconds(30), State: Running, Sink: Sink{Log: &LogSink{Payload: LogPayloadOmit}},
+		Delivery: Delivery{
+			Lease: seconds(30), PollInterval: seconds(1), BatchSize: 500, Concurrency: 16, MaxInFlightBytes: 32 << 20, MaxAttempts: 20,
+			Backoff:  Backoff{Strategy: "Exponential", Base: seconds(1), Max: seconds(3600)},
+			Ordering: OrderingNone, OnDead: OnDeadContinue, WakeUp: WakeUpNone, Timeout: seconds(300), GracePeriod: seconds(30),
+		},
+		Retention: Retention{Delivered: &week, DeadResolved: seconds(720 * 3600), Scope: ScopeDispatcher},
+		State:     Running, Sink: Sink{Log: &LogSink{Payload: LogPayloadOmit}},
 		Server: Server{Address: "127.0.0.1:8080"}, Log: Log{Level: "Info"}, Message: Message{Format: "CloudEvents"},
 	}
 	if !reflect.DeepEqual(c, want) {
@@ -53,16 +55,16 @@ func TestLoadFillsInDefaults(t *testing.T) {
 		t.Errorf("the smallest file is refused: %v", err)
 	}
 
-	c, err = load(t, strings.Replace(minimal, "{log: {}}", "{http: {url: 'https://a.example', contentMode: Batch}}", 1)+
-		"backoff: {strategy: Multiplier}\n")
+	c, err = load(t, strings.Replace(minimal, "{log: {}}", "{http: {url: 'https://a.example'}, contentMode: Batch}", 1)+
+		"delivery: {backoff: {strategy: Multiplier}}\n")
 	if err != nil {
 		t.Fatal(err)
 	}
 	percent := 25
-	if want := (Backoff{"Multiplier", seconds(1), seconds(3600), "2", &percent}); !reflect.DeepEqual(c.Backoff, want) {
-		t.Errorf("backoff %+v, want %+v", c.Backoff, want)
+	if want := (Backoff{"Multiplier", seconds(1), seconds(3600), "2", &percent}); !reflect.DeepEqual(c.Delivery.Backoff, want) {
+		t.Errorf("backoff %+v, want %+v", c.Delivery.Backoff, want)
 	}
-	if want := (HTTPSink{URL: "https://a.example", ContentMode: Batch, BatchSize: 100, CaptureResponse: CaptureNone, Access: Access{Timeout: seconds(10)}}); !reflect.DeepEqual(*c.Sink.HTTP, want) {
+	if want := (HTTPSink{URL: "https://a.example", BatchSize: 100, CaptureResponse: CaptureNone, Access: Access{ContentMode: Batch, Timeout: seconds(10)}}); !reflect.DeepEqual(*c.Sink.HTTP, want) {
 		t.Errorf("sink %+v, want %+v", *c.Sink.HTTP, want)
 	}
 	parts := Config{Database: Database{Connection: &Connection{Host: "a"}}}
@@ -82,7 +84,7 @@ func TestLoadFillsInDefaults(t *testing.T) {
 
 // A file that was written is read unchanged: the controller writes what the binary loads.
 func TestRoundTrip(t *testing.T) {
-	c, err := load(t, minimal+"lease: 1m30s\npollInterval: 250ms\ngracePeriod: 1h\nordering: Key\nonDead: Block\nretention: {delivered: 0s}\nwakeUp: Listen\n")
+	c, err := load(t, minimal+"delivery: {lease: 1m30s, pollInterval: 250ms, gracePeriod: 1h, ordering: Key, onDead: Block, wakeUp: Listen}\nretention: {delivered: 0s}\n")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,28 +105,28 @@ func TestRoundTrip(t *testing.T) {
 
 func TestLoadErrors(t *testing.T) {
 	for text, want := range map[string]string{
-		"leaze: 30s":               `line 1, column 1: leaze is not a field; did you mean lease?`,
+		"delivery: {leaze: 30s}":   `line 1, column 12: delivery.leaze is not a field; did you mean lease?`,
 		"colour: red":              `line 1, column 1: colour is not a field; correct its name, or remove it`,
 		"NAMESPACE: shop":          `line 1, column 1: NAMESPACE is not a field; did you mean namespace?`,
 		"topics: [a]\nTopics: [b]": `line 2, column 1: Topics is not a field; did you mean topics?`,
 		"apiVersion: outbox.dev/v1alpha1\nkind: OutboxDispatcher\nspec: {namespace: shop}": "it is a Kubernetes object of kind OutboxDispatcher; write a file with the fields of its spec, and name",
-		"maxAttempts: 0":                      `line 1, column 14: maxAttempts is 0; write one that is larger, or leave it out for the default, 20`,
-		"lease: 0s":                           `line 1, column 8: lease is 0s; write one that is larger, or leave it out for the default, 30s`,
-		"sink: {kafka: {maxMessageBytes: 0}}": `sink.kafka.maxMessageBytes is 0; write one that is larger, or leave it out for the default, 1000000`,
-		"\ndatabase: {dns: a}":                `line 2, column 12: database.dns is not a field`,
-		"lease: 30":                           `line 1, column 8: lease has a wrong value: 30 is not a duration; write it with its unit, as "30s"`,
-		"lease: soon":                         `line 1, column 8: lease has a wrong value: "soon" is not a duration`,
-		"batchSize: many":                     "line 1, column 12: batchSize is string; write a whole number",
-		"topics: [a, {b: c}]":                 "line 1, column 13: topics[1] is object; write a text",
-		"sink: http":                          "line 1, column 7: sink must have fields of its own",
-		"sink: {http: {url: {}}}":             "line 1, column 20: sink.http.url is object; write a text",
-		"sink: {http: {tls: {}}}":             "line 1, column 15: sink.http.tls is not a field; correct its name, or remove it",
-		"sink: {tls: {ca: a}}":                "line 1, column 14: sink.tls.ca is not a field",
-		"batchSize: 1\nleaze: 30s\nname: 7\ntopics: 3": "line 4, column 9: topics is number; write a list",
-		"a: 1\nb: 2":                "line 2, column 1: b is not a field",
-		"name: a\nname: b":          "line 2, column 1: name is there a second time",
-		"sink: [":                   "did not find",
-		"sink: {http: {url: [1]}}:": "mapping values are not allowed",
+		"delivery: {maxAttempts: 0}":                    `line 1, column 25: delivery.maxAttempts is 0; write one that is larger, or leave it out for the default, 20`,
+		"delivery: {lease: 0s}":                         `line 1, column 19: delivery.lease is 0s; write one that is larger, or leave it out for the default, 30s`,
+		"sink: {kafka: {maxMessageBytes: 0}}":           `sink.kafka.maxMessageBytes is 0; write one that is larger, or leave it out for the default, 1000000`,
+		"\ndatabase: {dns: a}":                          `line 2, column 12: database.dns is not a field`,
+		"delivery: {lease: 30}":                         `line 1, column 19: delivery.lease has a wrong value: 30 is not a duration; write it with its unit, as "30s"`,
+		"delivery: {lease: soon}":                       `line 1, column 19: delivery.lease has a wrong value: "soon" is not a duration`,
+		"delivery: {batchSize: many}":                   "line 1, column 23: delivery.batchSize is string; write a whole number",
+		"topics: [a, {b: c}]":                           "line 1, column 13: topics[1] is object; write a text",
+		"sink: http":                                    "line 1, column 7: sink must have fields of its own",
+		"sink: {http: {url: {}}}":                       "line 1, column 20: sink.http.url is object; write a text",
+		"sink: {http: {tls: {}}}":                       "line 1, column 15: sink.http.tls is not a field; correct its name, or remove it",
+		"sink: {tls: {ca: a}}":                          "line 1, column 14: sink.tls.ca is not a field",
+		"state: Paused\nleaze: 30s\nname: 7\ntopics: 3": "line 4, column 9: topics is number; write a list",
+		"a: 1\nb: 2":                                    "line 2, column 1: b is not a field",
+		"name: a\nname: b":                              "line 2, column 1: name is there a second time",
+		"sink: [":                                       "did not find",
+		"sink: {http: {url: [1]}}:":                     "mapping values are not allowed",
 	} {
 		_, err := load(t, text)
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "config.yaml: ") {
@@ -164,35 +166,35 @@ func TestValidateReportsEveryProblem(t *testing.T) {
 		}
 	}
 	for want, change := range map[string]func(*Config){
-		"name is missing; set it":                           func(c *Config) { c.Name = "" },
-		"namespace is missing; set it":                      func(c *Config) { c.Namespace = "" },
-		"namespace has more than 255 characters; shorten":   func(c *Config) { c.Namespace = long },
-		"topics has 257 entries; list at most 256, or none": func(c *Config) { c.Topics = make([]string, 257) },
-		"topics[1] is missing; set it":                      func(c *Config) { c.Topics = []string{"a", ""} },
-		`topics[1] is "a" a second time; remove one`:        func(c *Config) { c.Topics = []string{"a", "a"} },
-		"lease is 2s; set it from 3s to 1h":                 func(c *Config) { c.Lease = Duration(2 * time.Second) },
-		"pollInterval is 1ms; set it from 10ms to 20m":      func(c *Config) { c.PollInterval = Duration(time.Millisecond) },
-		"pollInterval must be at most a third of lease (30s), so that a lost lease is noticed in time; lower it to 10s or raise lease to 30.003s": func(c *Config) {
-			c.PollInterval = Duration(10001 * time.Millisecond)
+		"name is missing; set it":                               func(c *Config) { c.Name = "" },
+		"namespace is missing; set it":                          func(c *Config) { c.Namespace = "" },
+		"namespace has more than 255 characters; shorten":       func(c *Config) { c.Namespace = long },
+		"topics has 257 entries; list at most 256, or none":     func(c *Config) { c.Topics = make([]string, 257) },
+		"topics[1] is missing; set it":                          func(c *Config) { c.Topics = []string{"a", ""} },
+		`topics[1] is "a" a second time; remove one`:            func(c *Config) { c.Topics = []string{"a", "a"} },
+		"delivery.lease is 2s; set it from 3s to 1h":            func(c *Config) { c.Delivery.Lease = Duration(2 * time.Second) },
+		"delivery.pollInterval is 1ms; set it from 10ms to 20m": func(c *Config) { c.Delivery.PollInterval = Duration(time.Millisecond) },
+		"delivery.pollInterval must be at most a third of lease (30s), so that a lost lease is noticed in time; lower it to 10s or raise lease to 30.003s": func(c *Config) {
+			c.Delivery.PollInterval = Duration(10001 * time.Millisecond)
 		},
-		"batchSize is 10001; set it from 1 to 10000":                                     func(c *Config) { c.BatchSize = 10_001 },
-		"concurrency is -1; set it from 1 to 1000":                                       func(c *Config) { c.Concurrency = -1 },
-		"maxInFlightBytes is 65536; set it from 1048576 (1 MiB) to 17179869184 (16 GiB)": func(c *Config) { c.MaxInFlightBytes = 64 << 10 },
-		"maxInFlightBytes is 17179869185; set it from 1048576 (1 MiB) to":                func(c *Config) { c.MaxInFlightBytes = 16<<30 + 1 },
-		"maxAttempts is 1001; set it from 1 to 1000":                                     func(c *Config) { c.MaxAttempts = 1001 },
-		`ordering is "Strict"; choose one of None, Key`:                                  func(c *Config) { c.Ordering = "Strict" },
-		`onDead is "Stop"; choose one of Continue, Block`:                                func(c *Config) { c.OnDead = "Stop" },
-		"onDead Block belongs to ordering Key, because without it":                       func(c *Config) { c.OnDead = OnDeadBlock },
-		"retention.delivered is -1s; set it from 0s to 87600h":                           func(c *Config) { before := Duration(-time.Second); c.Retention.Delivered = &before },
-		"retention.deadResolved is 59m; set it from 1h to 87600h":                        func(c *Config) { c.Retention.DeadResolved = Duration(59 * time.Minute) },
-		"retention.deadUnresolved is 1ms; set it from 1h to 87600h":                      func(c *Config) { c.Retention.DeadUnresolved = Duration(time.Millisecond) },
-		"retention.scope is \"All\"":                                                     func(c *Config) { c.Retention.Scope = "All" },
-		`wakeUp is "Notify"; choose one of None, Listen`:                                 func(c *Config) { c.WakeUp = "Notify" },
-		"deliveryTimeout is 999ms; set it from 1s to 1h":                                 func(c *Config) { c.DeliveryTimeout = Duration(999 * time.Millisecond) },
-		"deliveryTimeout is 5m, shorter than sink.timeout (6m), which then never ends a delivery; raise deliveryTimeout to 6m, or lower sink.timeout": func(c *Config) {
+		"delivery.batchSize is 10001; set it from 1 to 10000":                                     func(c *Config) { c.Delivery.BatchSize = 10_001 },
+		"delivery.concurrency is -1; set it from 1 to 1000":                                       func(c *Config) { c.Delivery.Concurrency = -1 },
+		"delivery.maxInFlightBytes is 65536; set it from 1048576 (1 MiB) to 17179869184 (16 GiB)": func(c *Config) { c.Delivery.MaxInFlightBytes = 64 << 10 },
+		"delivery.maxInFlightBytes is 17179869185; set it from 1048576 (1 MiB) to":                func(c *Config) { c.Delivery.MaxInFlightBytes = 16<<30 + 1 },
+		"delivery.maxAttempts is 1001; set it from 1 to 1000":                                     func(c *Config) { c.Delivery.MaxAttempts = 1001 },
+		`delivery.ordering is "Strict"; choose one of None, Key`:                                  func(c *Config) { c.Delivery.Ordering = "Strict" },
+		`delivery.onDead is "Stop"; choose one of Continue, Block`:                                func(c *Config) { c.Delivery.OnDead = "Stop" },
+		"delivery.onDead Block belongs to ordering Key, because without it":                       func(c *Config) { c.Delivery.OnDead = OnDeadBlock },
+		"retention.delivered is -1s; set it from 0s to 87600h":                                    func(c *Config) { before := Duration(-time.Second); c.Retention.Delivered = &before },
+		"retention.deadResolved is 59m; set it from 1h to 87600h":                                 func(c *Config) { c.Retention.DeadResolved = Duration(59 * time.Minute) },
+		"retention.deadUnresolved is 1ms; set it from 1h to 87600h":                               func(c *Config) { c.Retention.DeadUnresolved = Duration(time.Millisecond) },
+		"retention.scope is \"All\"":                                                              func(c *Config) { c.Retention.Scope = "All" },
+		`delivery.wakeUp is "Notify"; choose one of None, Listen`:                                 func(c *Config) { c.Delivery.WakeUp = "Notify" },
+		"delivery.timeout is 999ms; set it from 1s to 1h":                                         func(c *Config) { c.Delivery.Timeout = Duration(999 * time.Millisecond) },
+		"delivery.timeout is 5m, shorter than sink.timeout (6m), which then never ends a delivery; raise delivery.timeout to 6m, or lower sink.timeout": func(c *Config) {
 			c.Sink = Sink{HTTP: &HTTPSink{URL: "https://a.example"}, Timeout: Duration(6 * time.Minute)}
 		},
-		"gracePeriod is 2h; set it from 1s to 1h":                                              func(c *Config) { c.GracePeriod = Duration(2 * time.Hour) },
+		"delivery.gracePeriod is 2h; set it from 1s to 1h":                                     func(c *Config) { c.Delivery.GracePeriod = Duration(2 * time.Hour) },
 		`state is "Stopped"; choose one of Running, Paused`:                                    func(c *Config) { c.State = "Stopped" },
 		`log.level is "loud"; choose one of Debug, Info, Warn, Error`:                          func(c *Config) { c.Log.Level = "loud" },
 		`server.address is "8080"; write it as host:port`:                                      func(c *Config) { c.Server.Address = "8080" },
@@ -223,21 +225,23 @@ func TestValidateReportsEveryProblem(t *testing.T) {
 		`database.sslMode is "allow"; choose one of Disable`:                                    func(c *Config) { c.Database.SSLMode = "allow" },
 		"database.caFile is missing, and sslMode VerifyFull needs it; name":                     func(c *Config) { c.Database.SSLMode = "VerifyFull" },
 		"database.sslMode is Require, which does not verify with caFile; set":                   func(c *Config) { c.Database.SSLMode, c.Database.CAFile = "Require", "ca" },
-		`backoff.strategy is "Random"; choose one of Exponential`:                               func(c *Config) { c.Backoff.Strategy = "Random" },
-		"backoff.strategy PowerOfTwo has fixed delays; remove base and max":                     func(c *Config) { c.Backoff.Strategy, c.Backoff.Base = PowerOfTwo, 1 },
-		"backoff.base is 25h; set it from 1ms to 24h":                                           func(c *Config) { c.Backoff.Base = Duration(25 * time.Hour) },
-		"backoff.max is 1ns; set it from 1ms to 24h":                                            func(c *Config) { c.Backoff.Max = 1 },
-		"backoff.base is 2h, more than max (1h); lower base or raise max":                       func(c *Config) { c.Backoff.Base = Duration(2 * time.Hour) },
-		`backoff.multiplier is "0.5"; write a decimal from "1" to "10" in quotes`:               func(c *Config) { c.Backoff = Backoff{Strategy: Multiplier, Multiplier: "0.5"} },
-		"backoff.jitterPercent is 101; set it from 0 to 100":                                    func(c *Config) { c.Backoff = Backoff{Strategy: Multiplier, JitterPercent: &percent} },
-		"backoff.strategy is Exponential; multiplier and jitterPercent belong":                  func(c *Config) { c.Backoff.Multiplier = "2" },
+		`delivery.backoff.strategy is "Random"; choose one of Exponential`:                      func(c *Config) { c.Delivery.Backoff.Strategy = "Random" },
+		"delivery.backoff.strategy PowerOfTwo has fixed delays; remove base and max":            func(c *Config) { c.Delivery.Backoff.Strategy, c.Delivery.Backoff.Base = PowerOfTwo, 1 },
+		"delivery.backoff.base is 25h; set it from 1ms to 24h":                                  func(c *Config) { c.Delivery.Backoff.Base = Duration(25 * time.Hour) },
+		"delivery.backoff.max is 1ns; set it from 1ms to 24h":                                   func(c *Config) { c.Delivery.Backoff.Max = 1 },
+		"delivery.backoff.base is 2h, more than max (1h); lower base or raise max":              func(c *Config) { c.Delivery.Backoff.Base = Duration(2 * time.Hour) },
+		`delivery.backoff.multiplier is "0.5"; write a decimal from "1" to "10" in quotes`:      func(c *Config) { c.Delivery.Backoff = Backoff{Strategy: Multiplier, Multiplier: "0.5"} },
+		"delivery.backoff.jitterPercent is 101; set it from 0 to 100":                           func(c *Config) { c.Delivery.Backoff = Backoff{Strategy: Multiplier, JitterPercent: &percent} },
+		"delivery.backoff.strategy is Exponential; multiplier and jitterPercent belong":         func(c *Config) { c.Delivery.Backoff.Multiplier = "2" },
 		"sink is missing; set exactly one of its members http, kafka, log":                      func(c *Config) { c.Sink = Sink{} },
 		"sink has http and log; keep exactly one of them":                                       func(c *Config) { c.Sink.HTTP = &HTTPSink{URL: "http://a"} },
 		"sink.http.url must be an http:// or https:// URL with a host, such as":                 http(func(h *HTTPSink) { h.URL = "ftp://a" }),
 		"sink.http.url must not hold a user or a password; put them into files":                 http(func(h *HTTPSink) { h.URL = "https://u:hunter2@a" }),
-		`sink.http.contentMode is "Stream"; choose one of Binary, Structured, Batch`:            http(func(h *HTTPSink) { h.ContentMode = "Stream" }),
+		`sink.contentMode is "Stream"; choose one of Binary, Structured, Batch`:                 func(c *Config) { c.Sink = Sink{HTTP: &HTTPSink{URL: "https://a.example"}, ContentMode: "Stream"} },
 		"sink.http.batchSize belongs to contentMode Batch; set contentMode to Batch, or remove": http(func(h *HTTPSink) { h.BatchSize = 5 }),
-		"sink.http.batchSize is 1001; set it from 1 to 1000":                                    http(func(h *HTTPSink) { h.ContentMode, h.BatchSize = Batch, 1001 }),
+		"sink.http.batchSize is 1001; set it from 1 to 1000": func(c *Config) {
+			c.Sink = Sink{HTTP: &HTTPSink{URL: "https://a.example", BatchSize: 1001}, ContentMode: Batch}
+		},
 		`sink.http.headers["a b"] is not a name of alphanumeric characters and dashes; correct`: http(func(h *HTTPSink) { h.Headers = map[string]string{"a b": ""} }),
 		`sink.http.headers["Ce-Id"] is set by the dispatcher itself; choose another`:            http(func(h *HTTPSink) { h.Headers = map[string]string{"Ce-Id": ""} }),
 		`sink.http.headers["Authorization"] is set by the dispatcher itself; choose`:            http(func(h *HTTPSink) { h.Headers = map[string]string{"Authorization": ""} }),
@@ -268,7 +272,7 @@ func TestValidateReportsEveryProblem(t *testing.T) {
 
 // CONTRACT: C-28
 func TestPollIntervalOfAThirdIsAllowed(t *testing.T) {
-	c, err := load(t, minimal+"lease: 30s\npollInterval: 10s\n")
+	c, err := load(t, minimal+"delivery: {lease: 30s, pollInterval: 10s}\n")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -285,8 +289,8 @@ func TestReadmeDefaults(t *testing.T) {
 	}
 	var c Config
 	c.ApplyDefaults()
-	defaults := map[string]int{"maxAttempts": c.MaxAttempts, "batchSize": c.BatchSize, "concurrency": c.Concurrency}
-	found := regexp.MustCompile("`([a-zA-Z]+)`, ([0-9]+) unless set").FindAllStringSubmatch(string(page), -1)
+	defaults := map[string]int{"delivery.maxAttempts": c.Delivery.MaxAttempts, "delivery.batchSize": c.Delivery.BatchSize, "delivery.concurrency": c.Delivery.Concurrency}
+	found := regexp.MustCompile("`([a-zA-Z.]+)`, ([0-9]+) unless set").FindAllStringSubmatch(string(page), -1)
 	if len(found) == 0 {
 		t.Error("the page names no default")
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Every kind of sink is looked at, and has a timeout that deliveryTimeout is compared with.
+// Every kind of sink is looked at, and has a timeout that delivery.timeout is compared with.
 //
 // CONTRACT: C-34
 func TestEverySinkIsAMember(t *testing.T) {
@@ -20,8 +20,8 @@ func TestEverySinkIsAMember(t *testing.T) {
 		}
 		c.Sink.Timeout = Duration(6 * time.Minute)
 		c.ApplyDefaults()
-		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "deliveryTimeout is 5m, shorter than sink.timeout (6m)") {
-			t.Errorf("a timeout of 6m: %v, want that deliveryTimeout is shorter", err)
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "delivery.timeout is 5m, shorter than sink.timeout (6m)") {
+			t.Errorf("a timeout of 6m: %v, want that delivery.timeout is shorter", err)
 		}
 	}
 	if n := len(SinkKinds()); n != 11 {

@@ -3,7 +3,6 @@ package config
 import (
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
 )
@@ -26,7 +25,8 @@ const (
 	FormatStorage MessageFormat = "Storage"
 )
 
-// Message says what messages look like, for sinks whose messages have headers: all but log and postgres.
+// Message says what an event becomes on its way to the sink. Format and headers are for sinks whose messages have
+// headers: all but log and postgres.
 type Message struct {
 	// Format is CloudEvents, Plain, Debezium or Storage. All but CloudEvents are for contentMode Binary.
 	// Defaults to CloudEvents.
@@ -35,6 +35,13 @@ type Message struct {
 	// They are added to those of the format, and replace those of the same name. A header whose value is empty is left out. Not
 	// for contentMode Batch. Defaults to none.
 	Headers map[string]string `json:"headers,omitempty"`
+	// Validation is what payloads must be like, by event type, at most 64 entries. Defaults to none.
+	Validation []Validation `json:"validation,omitempty"`
+	// Transform changes payloads after their validation, by event type, at most 64 entries; all that are
+	// for an event's type, in this order. Defaults to none.
+	Transform []Transformation `json:"transform,omitempty"`
+	// SchemaRegistry is where schemas are read from. Defaults to none.
+	SchemaRegistry *SchemaRegistry `json:"schemaRegistry,omitempty"`
 }
 
 // Bare is true for the formats without the attributes of CloudEvents.
@@ -52,10 +59,11 @@ const (
 )
 
 func (c Config) validateMessage(p *problems) {
-	m, kind, mode := c.Message, c.Sink.Kind(), c.Sink.contentMode()
+	m, kind, mode := c.Message, c.Sink.Kind(), c.Sink.ContentMode
 	p.oneOf("message.format", string(m.Format), string(FormatCloudEvents), string(FormatPlain), string(FormatDebezium), string(FormatStorage))
 	if slices.Contains(headerless, kind) {
-		p.when(m.Bare() || len(m.Headers) > 0, "message", "is for sinks whose messages have headers, and those of %s have none; remove it", kind)
+		p.when(m.Bare(), "message.format", "is for sinks whose messages have headers, and those of %s have none; remove it", kind)
+		p.when(len(m.Headers) > 0, "message.headers", "are for sinks whose messages have headers, and those of %s have none; remove them", kind)
 		return
 	}
 	p.when(m.Format == FormatDebezium && kind != "kafka" && kind != "", "message.format", "Debezium is what its outbox event router writes to Kafka, and the sink is %s; choose Plain with headers of your own, or the sink kafka", kind)
@@ -120,14 +128,4 @@ func HeaderTaken(kind string, bare bool, name string) bool {
 		return begins("aws.", "amazon.")
 	}
 	return false
-}
-
-// contentMode is that of the sink that is set; empty when it has none.
-func (s Sink) contentMode() ContentMode {
-	for _, m := range s.members() {
-		if field := reflect.ValueOf(m).Elem().FieldByName("ContentMode"); field.IsValid() {
-			return field.Interface().(ContentMode)
-		}
-	}
-	return ""
 }

@@ -8,8 +8,8 @@ import (
 
 // CONTRACT: C-70
 func TestMessageValidate(t *testing.T) {
-	kafka, http := Sink{Kafka: &KafkaSink{ContentMode: Binary}}, Sink{HTTP: &HTTPSink{ContentMode: Binary, Headers: map[string]string{"X-Team": "shop"}}}
-	batch, structured := Sink{HTTP: &HTTPSink{ContentMode: Batch}}, Sink{Kafka: &KafkaSink{ContentMode: Structured}}
+	kafka, http := Sink{Kafka: &KafkaSink{}, ContentMode: Binary}, Sink{HTTP: &HTTPSink{Headers: map[string]string{"X-Team": "shop"}}, ContentMode: Binary}
+	batch, structured := Sink{HTTP: &HTTPSink{}, ContentMode: Batch}, Sink{Kafka: &KafkaSink{}, ContentMode: Structured}
 	headers := func(names ...string) Message {
 		m := Message{Format: FormatCloudEvents, Headers: map[string]string{}}
 		for _, name := range names {
@@ -34,11 +34,11 @@ func TestMessageValidate(t *testing.T) {
 		{"", structured, headers("event_type")},
 		{"", Sink{SQS: &SQSSink{}}, headers("a_1", "a_2")},
 		{"", Sink{SNS: &SNSSink{}}, plain(headers(many[:10]...))},
-		{"", Sink{Redis: &RedisSink{ContentMode: Binary}}, plain(headers("id", "type"))},
-		{"", Sink{Redis: &RedisSink{ContentMode: Binary}}, headers("event_type")},
+		{"", Sink{Redis: &RedisSink{}, ContentMode: Binary}, plain(headers("id", "type"))},
+		{"", Sink{Redis: &RedisSink{}, ContentMode: Binary}, headers("event_type")},
 		{`message.format is "Avro"; choose one of CloudEvents, Plain, Debezium, Storage`, kafka, Message{Format: "Avro"}},
-		{"message is for sinks whose messages have headers, and those of log have none; remove it", Sink{Log: &LogSink{}}, headers("a_b")},
-		{"message is for sinks whose messages have headers, and those of postgres have none; remove it", Sink{Postgres: &PostgresSink{}}, Message{Format: FormatPlain}},
+		{"message.headers are for sinks whose messages have headers, and those of log have none; remove them", Sink{Log: &LogSink{}}, headers("a_b")},
+		{"message.format is for sinks whose messages have headers, and those of postgres have none; remove it", Sink{Postgres: &PostgresSink{}}, Message{Format: FormatPlain}},
 		{"message.format Debezium is what its outbox event router writes to Kafka, and the sink is http; choose Plain", http, Message{Format: FormatDebezium}},
 		{"message.format Storage has the payload as the whole body, and contentMode is Structured; set contentMode to Binary", structured, Message{Format: FormatStorage}},
 		{"message.headers are of one event, and contentMode Batch has several in a request; choose another", batch, headers("a_b")},

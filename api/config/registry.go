@@ -26,11 +26,11 @@ func (r *SchemaRegistry) ApplyDefaults() {
 func (r *SchemaRegistry) validate(p *problems) {
 	u, err := url.Parse(r.URL)
 	good := err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.RawQuery == "" && u.Fragment == "" && len(r.URL) <= 2048
-	p.when(!good, "schemaRegistry.url", "must be an http:// or https:// URL with a host and without a query, such as https://registry.example.com")
-	p.when(good && u.User != nil, "schemaRegistry.url", "must not hold a user or a password; put them into files and name those in auth")
-	p.duration("schemaRegistry.refresh", r.Refresh, time.Second, 24*time.Hour)
-	r.Auth.validate(p, "schemaRegistry.auth", AuthBasic, AuthToken)
-	r.TLS.validateHTTPS(p, "schemaRegistry.tls", !good || u.Scheme == "https")
+	p.when(!good, "message.schemaRegistry.url", "must be an http:// or https:// URL with a host and without a query, such as https://registry.example.com")
+	p.when(good && u.User != nil, "message.schemaRegistry.url", "must not hold a user or a password; put them into files and name those in auth")
+	p.duration("message.schemaRegistry.refresh", r.Refresh, time.Second, 24*time.Hour)
+	r.Auth.validate(p, "message.schemaRegistry.auth", AuthBasic, AuthToken)
+	r.TLS.validateHTTPS(p, "message.schemaRegistry.tls", !good || u.Scheme == "https")
 }
 
 // Validate is what [Config.Validate] says of this section. It fails as that does.

@@ -30,15 +30,15 @@ var unrouted = []string{"log", "postgres"}
 // maxSteps is the most entries of routes, of validation and of transform.
 const maxSteps = 64
 
-func (c Config) validateRoutes(p *problems) {
-	kind := c.Sink.Kind()
-	p.when(len(c.Routes) > 0 && slices.Contains(unrouted, kind), "routes", "are for sinks that have several destinations, and %s is none; remove them", kind)
-	p.when(len(c.Routes) > maxSteps, "routes", "has %d entries; keep at most %d", len(c.Routes), maxSteps)
+func (s Sink) validateRoutes(p *problems) {
+	kind := s.Kind()
+	p.when(len(s.Routes) > 0 && slices.Contains(unrouted, kind), "sink.routes", "are for sinks that have several destinations, and %s is none; remove them", kind)
+	p.when(len(s.Routes) > maxSteps, "sink.routes", "has %d entries; keep at most %d", len(s.Routes), maxSteps)
 	taken, all := map[string]int{}, -1
-	for i, r := range c.Routes {
-		field := fmt.Sprintf("routes[%d]", i)
+	for i, r := range s.Routes {
+		field := fmt.Sprintf("sink.routes[%d]", i)
 		p.length(field+".to", r.To, maxExpression)
-		p.when(all >= 0, field, "is never used, because routes[%d] takes all topics; move it before that one", all)
+		p.when(all >= 0, field, "is never used, because sink.routes[%d] takes all topics; move it before that one", all)
 		if len(r.Topics) == 0 {
 			all = i
 		}
@@ -47,16 +47,16 @@ func (c Config) validateRoutes(p *problems) {
 			at := fmt.Sprintf("%s.topics[%d]", field, j)
 			p.length(at, topic, 255)
 			before, twice := taken[topic]
-			p.when(twice, at, "is %q, which routes[%d] takes already; remove one", topic, before)
+			p.when(twice, at, "is %q, which sink.routes[%d] takes already; remove one", topic, before)
 			taken[topic] = i
 		}
 	}
 }
 
 func (c Config) validateTransform(p *problems) {
-	p.when(len(c.Transform) > maxSteps, "transform", "has %d entries; keep at most %d", len(c.Transform), maxSteps)
-	for i, t := range c.Transform {
-		field := fmt.Sprintf("transform[%d]", i)
+	p.when(len(c.Message.Transform) > maxSteps, "message.transform", "has %d entries; keep at most %d", len(c.Message.Transform), maxSteps)
+	for i, t := range c.Message.Transform {
+		field := fmt.Sprintf("message.transform[%d]", i)
 		p.types(field, t.Types)
 		p.length(field+".payload", t.Payload, maxExpression)
 	}

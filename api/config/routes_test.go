@@ -9,57 +9,61 @@ import (
 func TestPipelineValidate(t *testing.T) {
 	many := func(n int) []string { return slices.Repeat([]string{"a"}, n) }
 	schema := func(s PayloadSchema) func(*Config) {
-		return func(c *Config) { c.Validation = []Validation{{Schema: &s}} }
+		return func(c *Config) { c.Message.Validation = []Validation{{Schema: &s}} }
 	}
-	rule := func(r ...Rule) func(*Config) { return func(c *Config) { c.Validation = []Validation{{Rules: r}} } }
+	rule := func(r ...Rule) func(*Config) {
+		return func(c *Config) { c.Message.Validation = []Validation{{Rules: r}} }
+	}
 	good := Rule{"payload.total > 0", "positive"}
 	for want, change := range map[string]func(*Config){
 		"": func(c *Config) {
-			c.Routes = []Route{{[]string{"a", "b"}, "'x'"}, {nil, "event.topic"}}
-			c.Validation = []Validation{{Types: []string{"A"}, Schema: &PayloadSchema{Inline: "{}"}, Rules: []Rule{good}}}
-			c.Transform = []Transformation{{nil, "payload"}, {[]string{"A"}, "payload"}}
+			c.Sink.Routes = []Route{{[]string{"a", "b"}, "'x'"}, {nil, "event.topic"}}
+			c.Message.Validation = []Validation{{Types: []string{"A"}, Schema: &PayloadSchema{Inline: "{}"}, Rules: []Rule{good}}}
+			c.Message.Transform = []Transformation{{nil, "payload"}, {[]string{"A"}, "payload"}}
 		},
-		"routes are for sinks that have several destinations, and log is none; remove": func(c *Config) {
-			c.Sink, c.Routes = Sink{Log: &LogSink{Payload: LogPayloadOmit}}, []Route{{nil, "'x'"}}
+		"sink.routes are for sinks that have several destinations, and log is none; remove": func(c *Config) {
+			c.Sink, c.Sink.Routes = Sink{Log: &LogSink{Payload: LogPayloadOmit}}, []Route{{nil, "'x'"}}
 		},
-		"routes has 65 entries; keep at most 64": func(c *Config) {
+		"sink.routes has 65 entries; keep at most 64": func(c *Config) {
 			for range 65 {
-				c.Routes = append(c.Routes, Route{nil, "'x'"})
+				c.Sink.Routes = append(c.Sink.Routes, Route{nil, "'x'"})
 			}
 		},
-		"routes[0].to is missing; set it":                                    func(c *Config) { c.Routes = []Route{{nil, ""}} },
-		"routes[0].to has more than 4096 characters":                         func(c *Config) { c.Routes = []Route{{nil, strings.Repeat("a", 4097)}} },
-		"routes[1] is never used, because routes[0] takes all topics; move":  func(c *Config) { c.Routes = []Route{{nil, "'x'"}, {[]string{"a"}, "'y'"}} },
-		"routes[0].topics has 257 entries; list at most 256":                 func(c *Config) { c.Routes = []Route{{many(257), "'x'"}} },
-		"routes[0].topics[0] is missing; set it":                             func(c *Config) { c.Routes = []Route{{[]string{""}, "'x'"}} },
-		`routes[1].topics[0] is "a", which routes[0] takes already; remove`:  func(c *Config) { c.Routes = []Route{{[]string{"a"}, "'x'"}, {[]string{"a"}, "'y'"}} },
-		"validation has 65 entries; keep at most 64":                         func(c *Config) { c.Validation = slices.Repeat([]Validation{{Rules: []Rule{good}}}, 65) },
-		"validation[0] checks nothing; set schema or rules, or remove it":    func(c *Config) { c.Validation = []Validation{{}} },
-		"validation[0].types has 257 entries; list at most 256":              func(c *Config) { c.Validation = []Validation{{Types: many(257), Rules: []Rule{good}}} },
-		"validation[0].types[0] is missing":                                  func(c *Config) { c.Validation = []Validation{{Types: []string{""}, Rules: []Rule{good}}} },
-		"validation[0].schema is missing; set exactly one of its members":    schema(PayloadSchema{}),
-		"validation[0].schema has file and inline; keep exactly one of them": schema(PayloadSchema{Inline: "{}", File: "a"}),
-		"validation[0].schema.inline has more than 262144 bytes; shorten it": schema(PayloadSchema{Inline: strings.Repeat("a", 256<<10+1)}),
-		"validation[0].schema.registry.subject is missing":                   schema(PayloadSchema{Registry: &RegistrySchema{}}),
-		"validation[0].schema.registry.version is -1; set it to 1 or more":   schema(PayloadSchema{Registry: &RegistrySchema{"a", -1}}),
-		"schemaRegistry is missing, and validation[0].schema.registry needs": func(c *Config) {
-			c.SchemaRegistry = nil
+		"sink.routes[0].to is missing; set it":                                        func(c *Config) { c.Sink.Routes = []Route{{nil, ""}} },
+		"sink.routes[0].to has more than 4096 characters":                             func(c *Config) { c.Sink.Routes = []Route{{nil, strings.Repeat("a", 4097)}} },
+		"sink.routes[1] is never used, because sink.routes[0] takes all topics; move": func(c *Config) { c.Sink.Routes = []Route{{nil, "'x'"}, {[]string{"a"}, "'y'"}} },
+		"sink.routes[0].topics has 257 entries; list at most 256":                     func(c *Config) { c.Sink.Routes = []Route{{many(257), "'x'"}} },
+		"sink.routes[0].topics[0] is missing; set it":                                 func(c *Config) { c.Sink.Routes = []Route{{[]string{""}, "'x'"}} },
+		`sink.routes[1].topics[0] is "a", which sink.routes[0] takes already; remove`: func(c *Config) { c.Sink.Routes = []Route{{[]string{"a"}, "'x'"}, {[]string{"a"}, "'y'"}} },
+		"message.validation has 65 entries; keep at most 64":                          func(c *Config) { c.Message.Validation = slices.Repeat([]Validation{{Rules: []Rule{good}}}, 65) },
+		"message.validation[0] checks nothing; set schema or rules, or remove it":     func(c *Config) { c.Message.Validation = []Validation{{}} },
+		"message.validation[0].types has 257 entries; list at most 256":               func(c *Config) { c.Message.Validation = []Validation{{Types: many(257), Rules: []Rule{good}}} },
+		"message.validation[0].types[0] is missing":                                   func(c *Config) { c.Message.Validation = []Validation{{Types: []string{""}, Rules: []Rule{good}}} },
+		"message.validation[0].schema is missing; set exactly one of its members":     schema(PayloadSchema{}),
+		"message.validation[0].schema has file and inline; keep exactly one of them":  schema(PayloadSchema{Inline: "{}", File: "a"}),
+		"message.validation[0].schema.inline has more than 262144 bytes; shorten it":  schema(PayloadSchema{Inline: strings.Repeat("a", 256<<10+1)}),
+		"message.validation[0].schema.registry.subject is missing":                    schema(PayloadSchema{Registry: &RegistrySchema{}}),
+		"message.validation[0].schema.registry.version is -1; set it to 1 or more":    schema(PayloadSchema{Registry: &RegistrySchema{"a", -1}}),
+		"message.schemaRegistry is missing, and message.validation[0].schema.registry needs": func(c *Config) {
+			c.Message.SchemaRegistry = nil
 			schema(PayloadSchema{Registry: &RegistrySchema{"a", 0}})(c)
 		},
-		"validation[0].rules has 33 entries; keep at most 32":            rule(slices.Repeat([]Rule{good}, 33)...),
-		"validation[0].rules[0].rule is missing":                         rule(Rule{"", "a"}),
-		"validation[0].rules[0].message is missing":                      rule(Rule{"a", ""}),
-		"validation[0].rules[0].message has more than 1024 characters":   rule(Rule{"a", strings.Repeat("a", 1025)}),
-		"transform has 65 entries; keep at most 64":                      func(c *Config) { c.Transform = slices.Repeat([]Transformation{{nil, "payload"}}, 65) },
-		"transform[0].payload is missing; set it":                        func(c *Config) { c.Transform = []Transformation{{}} },
-		"transform[0].types[0] has more than 255 characters; shorten it": func(c *Config) { c.Transform = []Transformation{{[]string{strings.Repeat("a", 256)}, "payload"}} },
+		"message.validation[0].rules has 33 entries; keep at most 32":          rule(slices.Repeat([]Rule{good}, 33)...),
+		"message.validation[0].rules[0].rule is missing":                       rule(Rule{"", "a"}),
+		"message.validation[0].rules[0].message is missing":                    rule(Rule{"a", ""}),
+		"message.validation[0].rules[0].message has more than 1024 characters": rule(Rule{"a", strings.Repeat("a", 1025)}),
+		"message.transform has 65 entries; keep at most 64":                    func(c *Config) { c.Message.Transform = slices.Repeat([]Transformation{{nil, "payload"}}, 65) },
+		"message.transform[0].payload is missing; set it":                      func(c *Config) { c.Message.Transform = []Transformation{{}} },
+		"message.transform[0].types[0] has more than 255 characters; shorten it": func(c *Config) {
+			c.Message.Transform = []Transformation{{[]string{strings.Repeat("a", 256)}, "payload"}}
+		},
 	} {
 		c, err := load(t, strings.Replace(minimal, "{log: {}}", "{kafka: {brokers: ['kafka.example:9092']}}", 1))
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.SchemaRegistry = &SchemaRegistry{URL: "http://registry.example"}
-		c.SchemaRegistry.ApplyDefaults()
+		c.Message.SchemaRegistry = &SchemaRegistry{URL: "http://registry.example"}
+		c.Message.SchemaRegistry.ApplyDefaults()
 		change(&c)
 		for _, err := range []error{c.Validate(), c.ValidatePipeline()} {
 			switch {
@@ -83,7 +87,7 @@ func TestRoutesOfClouds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.Routes = []Route{{nil, "event.topic"}}
+		c.Sink.Routes = []Route{{nil, "event.topic"}}
 		if err := c.Validate(); err != nil {
 			t.Errorf("%s: %v", sink, err)
 		}

@@ -17,14 +17,6 @@ const (
 	Batch ContentMode = "Batch"
 )
 
-func (p *problems) contentMode(field string, mode ContentMode, choices ...ContentMode) {
-	words := make([]string, len(choices))
-	for i, choice := range choices {
-		words[i] = string(choice)
-	}
-	p.oneOf(field, string(mode), words...)
-}
-
 // Auth is a login. Its files are read at each login.
 type Auth struct {
 	// Type is how to log in; each destination has its own types. Required.

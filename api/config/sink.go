@@ -28,6 +28,13 @@ type Sink struct {
 	// makes connections TLS, even when it is empty; for http and postgres at least one member must be set. Defaults to
 	// none.
 	TLS *TLS `json:"tls,omitempty"`
+	// ContentMode is how a message holds an event: Binary (attributes as headers, the payload as body), Structured (one
+	// JSON object) or, for http, Batch (a JSON array of several events). Not for log, postgres, sqs and sns. Defaults to
+	// Binary.
+	ContentMode ContentMode `json:"contentMode,omitempty"`
+	// Routes say where in the sink the events of a topic go, at most 64, for all sinks but log and
+	// postgres. Defaults to none: the sink's own setting, else the topic's own name, holds.
+	Routes []Route `json:"routes,omitempty"`
 	// Timeout bounds a delivery, 100ms to 10m; of http a request, from 10ms. Defaults to 30s for kafka, postgres and
 	// rabbitmq, and to 10s for the others. Not for log.
 	Timeout Duration `json:"timeout,omitempty"`
@@ -35,20 +42,21 @@ type Sink struct {
 
 // Access is how to reach a destination: what a [Sink] says next to its kind. [Sink.ApplyDefaults] hands it to the kind.
 type Access struct {
-	Auth    *Auth
-	TLS     *TLS
-	Timeout Duration
+	Auth        *Auth
+	TLS         *TLS
+	ContentMode ContentMode
+	Timeout     Duration
 }
 
 func (a *Access) access() *Access { return a }
 
-// ApplyDefaults sets the fields that are not set to the defaults in their comments, and hands auth, tls and timeout to
-// the kind that is set.
+// ApplyDefaults sets the fields that are not set to the defaults in their comments, and hands auth, tls,
+// contentMode and timeout to the kind that is set.
 func (s *Sink) ApplyDefaults() {
 	for _, m := range s.members() {
-		*m.access() = Access{s.Auth, s.TLS, s.Timeout}
+		*m.access() = Access{s.Auth, s.TLS, s.ContentMode, s.Timeout}
 		m.ApplyDefaults()
-		s.Timeout = m.access().Timeout
+		s.ContentMode, s.Timeout = m.access().ContentMode, m.access().Timeout
 	}
 }
 
@@ -87,6 +95,7 @@ func (l *LogSink) ApplyDefaults() { setDefault(&l.Payload, LogPayloadOmit) }
 func (l *LogSink) validate(p *problems) {
 	p.when(l.Timeout != 0, "sink.timeout", "is not used by log; remove it")
 	l.unused(p, "log")
+	l.contentModes(p, "log")
 	p.oneOf("sink.log.payload", string(l.Payload), string(LogPayloadOmit), string(LogPayloadInclude))
 }
 
@@ -105,6 +114,19 @@ func (a Access) validateTimeout(p *problems) {
 func (a Access) unused(p *problems, kind string) {
 	p.when(a.Auth != nil, "sink.auth", "is not used by %s; remove it", kind)
 	p.when(a.TLS != nil, "sink.tls", "is not used by %s; remove it", kind)
+}
+
+// contentModes wants one of the modes, or none where a kind has none.
+func (a Access) contentModes(p *problems, kind string, modes ...ContentMode) {
+	if len(modes) == 0 {
+		p.when(a.ContentMode != "", "sink.contentMode", "is not used by %s; remove it", kind)
+		return
+	}
+	words := make([]string, len(modes))
+	for i, mode := range modes {
+		words[i] = string(mode)
+	}
+	p.oneOf("sink.contentMode", string(a.ContentMode), words...)
 }
 
 // member is one kind of sink.

@@ -104,7 +104,7 @@ func TestSinkAccessValidate(t *testing.T) {
 		{sqs + ", timeout: 11m", "sink.timeout is 11m; set it from 100ms to 10m"},
 		{"log: {}, timeout: 1s", "sink.timeout is not used by log; remove it"},
 	} {
-		c, err := load(t, strings.Replace(minimal, "log: {}", test.sink, 1)+"deliveryTimeout: 1h\n")
+		c, err := load(t, strings.Replace(minimal, "log: {}", test.sink, 1)+"delivery: {timeout: 1h}\n")
 		if err != nil {
 			t.Errorf("%s: %v", test.sink, err)
 			continue

@@ -38,9 +38,6 @@ type PubSubSink struct {
 	Project string `json:"project"`
 	// Topic is where every event goes. Defaults to the topic of the event's own name.
 	Topic string `json:"topic,omitempty"`
-	// ContentMode is Binary (attributes as attributes, the payload as data) or Structured (one JSON object).
-	// Defaults to Binary.
-	ContentMode ContentMode `json:"contentMode,omitempty"`
 	// Endpoint is where the service is called: a URL with https (a region's), or http, which goes
 	// without credentials (an emulator's). Defaults to https://pubsub.googleapis.com.
 	Endpoint string `json:"endpoint,omitempty"`
@@ -57,9 +54,6 @@ type ServiceBusSink struct {
 	// the event's own topic's name.
 	Queue string `json:"queue,omitempty"`
 	Topic string `json:"topic,omitempty"`
-	// ContentMode is Binary (attributes as application properties, the payload as body) or Structured (one
-	// JSON object). Defaults to Binary.
-	ContentMode ContentMode `json:"contentMode,omitempty"`
 	// Endpoint is the host, with a port if it is not 5671, that is connected to instead of Namespace.
 	Endpoint string `json:"endpoint,omitempty"`
 	// Access is what the file has next to the kind: auth, tls and timeout of the sink.
@@ -101,6 +95,7 @@ const (
 func (s *SQSSink) validate(p *problems) {
 	s.validateTimeout(p)
 	s.unused(p, "sqs")
+	s.contentModes(p, "sqs")
 	good := sqsQueueURL.matches(s.QueueURL) && len(s.QueueURL) <= 2048
 	p.when(!good, "sink.sqs.queueURL", "must be the URL of a queue, such as https://sqs.eu-west-1.amazonaws.com/123456789012/orders")
 	p.port("sink.sqs.queueURL", s.QueueURL)
@@ -111,6 +106,7 @@ func (s *SQSSink) validate(p *problems) {
 func (s *SNSSink) validate(p *problems) {
 	s.validateTimeout(p)
 	s.unused(p, "sns")
+	s.contentModes(p, "sns")
 	p.when(!snsTopicARN.matches(s.TopicARN), "sink.sns.topicARN", "must be the ARN of a topic, such as arn:aws:sns:eu-west-1:123456789012:orders")
 	p.endpoint("sink.sns.endpoint", s.Endpoint)
 }
@@ -120,7 +116,7 @@ func (s *PubSubSink) validate(p *problems) {
 	s.unused(p, "pubSub")
 	p.when(!googleProject.matches(s.Project), "sink.pubSub.project", "must be the id of a project, such as shop-production")
 	p.when(s.Topic != "" && !pubsubTopic.matches(s.Topic), "sink.pubSub.topic", "is %q, which Pub/Sub does not take; use 3 to 255 alphanumeric characters and -._~+%%, the first one not a digit", s.Topic)
-	p.contentMode("sink.pubSub.contentMode", s.ContentMode, Binary, Structured)
+	s.contentModes(p, "pubSub", Binary, Structured)
 	p.endpoint("sink.pubSub.endpoint", s.Endpoint)
 }
 
@@ -131,7 +127,7 @@ func (s *ServiceBusSink) validate(p *problems) {
 	p.when(s.Queue != "" && s.Topic != "", "sink.serviceBus", "has queue and topic; keep one of them")
 	p.when(s.Queue != "" && !serviceBusEntity.matches(s.Queue), "sink.serviceBus.queue", "is %q, which Service Bus does not take; use at most 260 alphanumeric characters and ._-/", s.Queue)
 	p.when(s.Topic != "" && !serviceBusEntity.matches(s.Topic), "sink.serviceBus.topic", "is %q, which Service Bus does not take; use at most 260 alphanumeric characters and ._-/", s.Topic)
-	p.contentMode("sink.serviceBus.contentMode", s.ContentMode, Binary, Structured)
+	s.contentModes(p, "serviceBus", Binary, Structured)
 	_, port, ported := strings.Cut(s.Endpoint, ":")
 	_, err := strconv.ParseUint(port, 10, 16)
 	p.when(s.Endpoint != "" && (!serviceBusAddress.matches(s.Endpoint) || ported && err != nil), "sink.serviceBus.endpoint", "is %q; write it as host or host:port, with a port up to 65535", s.Endpoint)

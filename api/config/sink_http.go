@@ -14,9 +14,6 @@ import (
 type HTTPSink struct {
 	// URL is http or https, without user and password. Required.
 	URL string `json:"url"`
-	// ContentMode is Binary (attributes as headers), Structured (one JSON object) or Batch (a JSON array).
-	// Defaults to Binary.
-	ContentMode ContentMode `json:"contentMode,omitempty"`
 	// BatchSize is the most events in a request, 1 to 1000, in contentMode Batch. Defaults to 100.
 	BatchSize int `json:"batchSize,omitempty"`
 	// Headers are added to every request, at most 32. Not for secrets: see auth.
@@ -71,7 +68,7 @@ func (h *HTTPSink) validateAs(p *problems, in, access string) {
 	good := err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && len(h.URL) <= 2048
 	p.when(!good, in+".url", "must be an http:// or https:// URL with a host, such as https://orders.example.com/events")
 	p.when(good && u.User != nil, in+".url", "must not hold a user or a password; put them into files and name those in auth")
-	p.contentMode(in+".contentMode", h.ContentMode, Binary, Structured, Batch)
+	h.contentModes(p, "http", Binary, Structured, Batch)
 	if h.ContentMode == Batch {
 		p.number(in+".batchSize", h.BatchSize, 1, 1000)
 	} else {

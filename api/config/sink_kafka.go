@@ -37,9 +37,6 @@ type KafkaSink struct {
 	Brokers []string `json:"brokers"`
 	// Topic is where every event goes. Defaults to the topic of the event's own name.
 	Topic string `json:"topic,omitempty"`
-	// ContentMode is Binary (attributes as headers, the payload as value) or Structured (one JSON object).
-	// Defaults to Binary.
-	ContentMode ContentMode `json:"contentMode,omitempty"`
 	// Encoding is JSON (the payload as it is), Avro or Protobuf (by the latest schema of subject in
 	// schemaRegistry, in Confluent's wire format; for contentMode Binary). Defaults to JSON.
 	Encoding KafkaEncoding `json:"encoding,omitempty"`
@@ -81,7 +78,7 @@ func (k *KafkaSink) validate(p *problems) {
 	}
 	bad := k.Topic == "." || k.Topic == ".." || !kafkaTopic.matches(k.Topic)
 	p.when(k.Topic != "" && bad, "sink.kafka.topic", "is %q, which Kafka does not take; use at most 249 alphanumeric characters, dots, dashes and underscores", k.Topic)
-	p.contentMode("sink.kafka.contentMode", k.ContentMode, Binary, Structured)
+	k.contentModes(p, "kafka", Binary, Structured)
 	p.oneOf("sink.kafka.encoding", string(k.Encoding), string(KafkaJSON), string(KafkaAvro), string(KafkaProtobuf))
 	p.when(k.Encoding != KafkaJSON && k.ContentMode != Binary, "sink.kafka.encoding", "is %s, which belongs to contentMode Binary, because the payload must be the record's value; set contentMode to Binary, or encoding to JSON", k.Encoding)
 	p.when(k.Encoding == KafkaJSON && k.Subject != "", "sink.kafka.subject", "belongs to encoding Avro and Protobuf; choose one of them, or remove subject")

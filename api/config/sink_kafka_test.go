@@ -13,8 +13,8 @@ func TestKafkaDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := KafkaSink{
-		Brokers: []string{"kafka.example:9092"}, ContentMode: Binary, Encoding: KafkaJSON, ClientID: "outbox-dispatcher",
-		Compression: CompressionSnappy, MaxMessageBytes: 1_000_000, Access: Access{Timeout: Duration(30 * time.Second)},
+		Brokers: []string{"kafka.example:9092"}, Encoding: KafkaJSON, ClientID: "outbox-dispatcher",
+		Compression: CompressionSnappy, MaxMessageBytes: 1_000_000, Access: Access{ContentMode: Binary, Timeout: Duration(30 * time.Second)},
 	}
 	if !reflect.DeepEqual(*c.Sink.Kafka, want) {
 		t.Errorf("got  %+v\nwant %+v", *c.Sink.Kafka, want)
@@ -41,7 +41,7 @@ func TestKafkaValidate(t *testing.T) {
 		"sink.kafka.subject has more than 255 characters; shorten it":               func(k *KafkaSink) { k.Encoding, k.Subject = KafkaAvro, strings.Repeat("a", 256) },
 		`sink.kafka.topic is "a/b", which Kafka does not take; use at most 249`:     func(k *KafkaSink) { k.Topic = "a/b" },
 		`sink.kafka.topic is "..", which Kafka does not take`:                       func(k *KafkaSink) { k.Topic = ".." },
-		`sink.kafka.contentMode is "Batch"; choose one of Binary, Structured`:       func(k *KafkaSink) { k.ContentMode = "Batch" },
+		`sink.contentMode is "Batch"; choose one of Binary, Structured`:             func(k *KafkaSink) { k.ContentMode = "Batch" },
 		"sink.kafka.clientID has more than 255 characters; shorten it":              func(k *KafkaSink) { k.ClientID = strings.Repeat("a", 256) },
 		`sink.kafka.compression is "brotli"; choose one of None, Gzip, Snappy, LZ4`: func(k *KafkaSink) { k.Compression = "brotli" },
 		"sink.kafka.maxMessageBytes is 1023; set it from 1024 to 104857600":         func(k *KafkaSink) { k.MaxMessageBytes = 1023 },

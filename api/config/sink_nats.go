@@ -20,9 +20,6 @@ type NATSSink struct {
 	// Stream is the one that must take the events: another refuses them. Defaults to whichever stream
 	// captures the subject.
 	Stream string `json:"stream,omitempty"`
-	// ContentMode is Binary (attributes as headers, the payload as data) or Structured (one JSON object).
-	// Defaults to Binary.
-	ContentMode ContentMode `json:"contentMode,omitempty"`
 	// Access is what the file has next to the kind: auth, tls and timeout of the sink.
 	Access `json:"-"`
 }
@@ -52,7 +49,7 @@ func (n *NATSSink) validate(p *problems) {
 	}
 	p.when(n.Subject != "" && !ValidNATSSubject(n.Subject), "sink.nats.subject", "is %q, to which events cannot go; use at most 255 characters without spaces and wildcards, and none that starts with $ or _INBOX", n.Subject)
 	p.when(n.Stream != "" && !natsStream.matches(n.Stream), "sink.nats.stream", "is %q, which no stream can be named; use at most 255 characters without spaces, dots, wildcards and slashes", n.Stream)
-	p.contentMode("sink.nats.contentMode", n.ContentMode, Binary, Structured)
+	n.contentModes(p, "nats", Binary, Structured)
 	n.Access.validate(p, AuthBasic, AuthToken, AuthNKey, AuthCredentials)
 }
 

@@ -12,7 +12,7 @@ func TestNATSDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := NATSSink{Servers: []string{"nats://nats.example:4222"}, ContentMode: Binary, Access: Access{Timeout: Duration(10 * time.Second)}}
+	want := NATSSink{Servers: []string{"nats://nats.example:4222"}, Access: Access{ContentMode: Binary, Timeout: Duration(10 * time.Second)}}
 	if !reflect.DeepEqual(*c.Sink.NATS, want) {
 		t.Errorf("got  %+v\nwant %+v", *c.Sink.NATS, want)
 	}
@@ -42,7 +42,7 @@ func TestNATSValidate(t *testing.T) {
 		`sink.nats.subject is "$JS.API.STREAM.PURGE.A", to which events cannot`:  func(n *NATSSink) { n.Subject = "$JS.API.STREAM.PURGE.A" },
 		`sink.nats.subject is "_INBOX.a", to which events cannot go`:             func(n *NATSSink) { n.Subject = "_INBOX.a" },
 		`sink.nats.stream is "a.b", which no stream can be named; use`:           func(n *NATSSink) { n.Stream = "a.b" },
-		`sink.nats.contentMode is "Batch"; choose one of Binary, Structured`:     func(n *NATSSink) { n.ContentMode = "Batch" },
+		`sink.contentMode is "Batch"; choose one of Binary, Structured`:          func(n *NATSSink) { n.ContentMode = "Batch" },
 	} {
 		n := NATSSink{Servers: []string{"nats://nats.example:4222"}}
 		change(&n)

@@ -42,6 +42,7 @@ func (s *PostgresSink) validate(p *problems) {
 	s.IAM.validate(p, "sink.postgres.iam")
 	p.when(!tableName.matches(s.Table), "sink.postgres.table", "is %q; write it as schema.table of lower-case alphanumeric characters and underscores, such as public.inbox_events", s.Table)
 	s.validateTimeout(p)
+	s.contentModes(p, "postgres")
 	p.when(s.Auth != nil, "sink.auth", "is not used by postgres; put the login into the connection string, or set iam")
 	s.TLS.validate(p, "sink.tls")
 	p.when(s.TLS != nil && s.TLS.CAFile == "" && s.TLS.ClientCertFile == "", "sink.tls", "has neither caFile nor clientCertFile; set one of them, or remove it: the connection string says sslmode")

@@ -21,7 +21,7 @@ func TestPostgresDefaults(t *testing.T) {
 	if err := c.Validate(); err != nil {
 		t.Errorf("a small file is refused: %v", err)
 	}
-	c.Routes = []Route{{}}
+	c.Sink.Routes = []Route{{}}
 	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "postgres is none; remove them") {
 		t.Errorf("routes are taken: %v", err)
 	}

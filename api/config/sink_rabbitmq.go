@@ -19,9 +19,6 @@ type RabbitMQSink struct {
 	Exchange string `json:"exchange,omitempty"`
 	// RoutingKey is that of every event, at most 255 bytes. Defaults to the name of the event's own topic.
 	RoutingKey string `json:"routingKey,omitempty"`
-	// ContentMode is Binary (attributes as headers, the payload as body) or Structured (one JSON object).
-	// Defaults to Binary.
-	ContentMode ContentMode `json:"contentMode,omitempty"`
 	// AttributePrefix begins the names of the headers of contentMode Binary: ce- (the RabbitMQ binding of
 	// CloudEvents), or cloudEvents: or cloudEvents_ (its AMQP 1.0 binding, for consumers that speak AMQP 1.0 with
 	// RabbitMQ). Defaults to ce-.
@@ -68,7 +65,7 @@ func (s *RabbitMQSink) validate(p *problems) {
 	for field, value := range map[string]string{"vhost": s.VHost, "exchange": s.Exchange, "routingKey": s.RoutingKey, "connectionName": s.ConnectionName} {
 		p.when(len(value) > 255, "sink.rabbitmq."+field, "has %d bytes, and RabbitMQ takes 255; shorten it", len(value))
 	}
-	p.contentMode("sink.rabbitmq.contentMode", s.ContentMode, Binary, Structured)
+	s.contentModes(p, "rabbitmq", Binary, Structured)
 	p.oneOf("sink.rabbitmq.attributePrefix", s.AttributePrefix, PrefixRabbitMQ, PrefixAMQP, PrefixAMQPUnderscore)
 	p.number("sink.rabbitmq.channels", s.Channels, 1, 64)
 	p.duration("sink.rabbitmq.heartbeat", s.Heartbeat, time.Second, 5*time.Minute)

@@ -13,8 +13,8 @@ func TestRabbitMQDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := RabbitMQSink{
-		Addresses: []string{"rabbitmq.example:5672"}, VHost: "/", ContentMode: Binary, AttributePrefix: "ce-", Channels: 4, ConnectionName: "outbox-dispatcher",
-		Heartbeat: Duration(10 * time.Second), Access: Access{Auth: &Auth{Type: AuthPlain, Username: "u", SecretFile: "/p"}, Timeout: Duration(30 * time.Second)},
+		Addresses: []string{"rabbitmq.example:5672"}, VHost: "/", AttributePrefix: "ce-", Channels: 4, ConnectionName: "outbox-dispatcher",
+		Heartbeat: Duration(10 * time.Second), Access: Access{ContentMode: Binary, Auth: &Auth{Type: AuthPlain, Username: "u", SecretFile: "/p"}, Timeout: Duration(30 * time.Second)},
 	}
 	if !reflect.DeepEqual(*c.Sink.RabbitMQ, want) {
 		t.Errorf("got  %+v\nwant %+v", *c.Sink.RabbitMQ, want)
@@ -37,7 +37,7 @@ func TestRabbitMQValidate(t *testing.T) {
 		{"sink.rabbitmq.exchange has 256 bytes", func(s *RabbitMQSink) { s.Exchange = strings.Repeat("a", 256) }},
 		{"sink.rabbitmq.routingKey has 256 bytes", func(s *RabbitMQSink) { s.RoutingKey = strings.Repeat("é", 128) }},
 		{"sink.rabbitmq.connectionName has 256 bytes", func(s *RabbitMQSink) { s.ConnectionName = strings.Repeat("a", 256) }},
-		{`sink.rabbitmq.contentMode is "Batch"; choose one of Binary`, func(s *RabbitMQSink) { s.ContentMode = "Batch" }},
+		{`sink.contentMode is "Batch"; choose one of Binary`, func(s *RabbitMQSink) { s.ContentMode = "Batch" }},
 		{"", func(s *RabbitMQSink) { s.AttributePrefix = "cloudEvents:" }},
 		{`sink.rabbitmq.attributePrefix is "cloudEvents-"; choose one of ce-, cloudEvents:, cloudEvents_`, func(s *RabbitMQSink) { s.AttributePrefix = "cloudEvents-" }},
 		{"sink.rabbitmq.channels is 65; set it from 1 to 64", func(s *RabbitMQSink) { s.Channels = 65 }},

@@ -19,9 +19,6 @@ type RedisSink struct {
 	// MaxLen is about how many entries a stream keeps (MAXLEN ~): the oldest are removed, read or
 	// not. At most 1000000000000. Defaults to 0, which keeps all.
 	MaxLen int64 `json:"maxLen,omitempty"`
-	// ContentMode is Binary (a field for each attribute, the payload in the field data) or Structured (one
-	// JSON object in the field event). Defaults to Binary.
-	ContentMode ContentMode `json:"contentMode,omitempty"`
 	// Replicas is how many replicas must have an event before it counts as delivered (WAIT), at most
 	// 100. Defaults to 0.
 	Replicas int `json:"replicas,omitempty"`
@@ -60,7 +57,7 @@ func (r *RedisSink) validate(p *problems) {
 	}
 	p.when(len(r.Stream) > 256, "sink.redis.stream", "has more than 256 bytes; shorten it")
 	p.when(r.MaxLen < 0 || r.MaxLen > 1_000_000_000_000, "sink.redis.maxLen", "is %d; set it from 1 to 1000000000000, or remove it to keep all entries", r.MaxLen)
-	p.contentMode("sink.redis.contentMode", r.ContentMode, Binary, Structured)
+	r.contentModes(p, "redis", Binary, Structured)
 	p.number("sink.redis.replicas", r.Replicas, 0, 100)
 	p.number("sink.redis.database", r.Database, 0, 65_535)
 	p.when(r.Topology == RedisCluster && r.Database != 0, "sink.redis.database", "is %d, and a cluster has only 0; remove it", r.Database)

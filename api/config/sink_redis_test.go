@@ -12,7 +12,7 @@ func TestRedisDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := RedisSink{Addresses: []string{"redis:6379"}, Topology: RedisStandalone, ContentMode: Binary, Access: Access{Timeout: Duration(10 * time.Second)}}
+	want := RedisSink{Addresses: []string{"redis:6379"}, Topology: RedisStandalone, Access: Access{ContentMode: Binary, Timeout: Duration(10 * time.Second)}}
 	if !reflect.DeepEqual(*c.Sink.Redis, want) {
 		t.Errorf("got  %+v\nwant %+v", *c.Sink.Redis, want)
 	}
@@ -30,7 +30,7 @@ func TestRedisValidate(t *testing.T) {
 		`sink.redis.addresses[0] is "redis:70000"; write it as host:port`:                       func(r *RedisSink) { r.Addresses = []string{"redis:70000"} },
 		"sink.redis.stream has more than 256 bytes; shorten it":                                 func(r *RedisSink) { r.Stream = strings.Repeat("s", 257) },
 		"sink.redis.maxLen is -1; set it from 1":                                                func(r *RedisSink) { r.MaxLen = -1 },
-		`sink.redis.contentMode is "Batch"; choose one of Binary, Structured`:                   func(r *RedisSink) { r.ContentMode = "Batch" },
+		`sink.contentMode is "Batch"; choose one of Binary, Structured`:                         func(r *RedisSink) { r.ContentMode = "Batch" },
 		"sink.redis.replicas is 101; set it from 0 to 100":                                      func(r *RedisSink) { r.Replicas = 101 },
 		"sink.redis.database is -1; set it from 0":                                              func(r *RedisSink) { r.Database = -1 },
 		"sink.redis.database is 3, and a cluster has only 0; remove it":                         func(r *RedisSink) { r.Topology, r.Database = RedisCluster, 3 },

@@ -26,23 +26,11 @@ func (c Config) Validate() error {
 		p.length(field, topic, 255)
 		p.when(slices.Contains(c.Topics[:i], topic), field, "is %q a second time; remove one", topic)
 	}
-	p.duration("lease", c.Lease, 3*time.Second, time.Hour)
-	p.duration("pollInterval", c.PollInterval, 10*time.Millisecond, 20*time.Minute)
-	p.when(3*c.PollInterval > c.Lease, "pollInterval", "must be at most a third of lease (%s), so that a lost lease is noticed in time; lower it to %s or raise lease to %s", c.Lease, c.Lease/3, 3*c.PollInterval)
-	p.number("batchSize", c.BatchSize, 1, 10_000)
-	p.number("concurrency", c.Concurrency, 1, 1000)
-	p.when(c.MaxInFlightBytes < minInFlightBytes || c.MaxInFlightBytes > maxInFlightBytes, "maxInFlightBytes", "is %d; set it from %d (1 MiB) to %d (16 GiB)", c.MaxInFlightBytes, minInFlightBytes, int64(maxInFlightBytes))
-	p.number("maxAttempts", c.MaxAttempts, 1, 1000)
-	p.oneOf("ordering", string(c.Ordering), string(OrderingNone), string(OrderingKey))
-	p.oneOf("onDead", string(c.OnDead), string(OnDeadContinue), string(OnDeadBlock))
-	p.when(c.OnDead == OnDeadBlock && c.Ordering != OrderingKey, "onDead", "Block belongs to ordering Key, because without it no event waits for another; set ordering to Key, or remove onDead")
 	c.Notify.validate(&p)
 	c.Retention.validate(&p)
 	c.Journal.validate(&p)
-	p.oneOf("wakeUp", string(c.WakeUp), string(WakeUpNone), string(WakeUpListen))
-	p.duration("deliveryTimeout", c.DeliveryTimeout, time.Second, time.Hour)
-	p.when(c.DeliveryTimeout < c.Sink.Timeout, "deliveryTimeout", "is %[1]s, shorter than sink.timeout (%[2]s), which then never ends a delivery; raise deliveryTimeout to %[2]s, or lower sink.timeout", c.DeliveryTimeout, c.Sink.Timeout)
-	p.duration("gracePeriod", c.GracePeriod, time.Second, time.Hour)
+	c.Delivery.validate(&p)
+	p.when(c.Delivery.Timeout < c.Sink.Timeout, "delivery.timeout", "is %[1]s, shorter than sink.timeout (%[2]s), which then never ends a delivery; raise delivery.timeout to %[2]s, or lower sink.timeout", c.Delivery.Timeout, c.Sink.Timeout)
 	p.oneOf("state", string(c.State), string(Running), string(Paused))
 	p.oneOf("log.level", c.Log.Level, "Debug", "Info", "Warn", "Error")
 	_, port, err := net.SplitHostPort(c.Server.Address)
@@ -51,19 +39,35 @@ func (c Config) Validate() error {
 	}
 	p.when(err != nil, "server.address", "is %q; write it as host:port, such as 127.0.0.1:8080", c.Server.Address)
 	c.Database.validate(&p)
-	c.Backoff.validate(&p)
 	c.Sink.validate(&p)
-	c.validateRoutes(&p)
+	c.Sink.validateRoutes(&p)
 	c.validateValidation(&p)
 	c.validateTransform(&p)
 	c.validateMessage(&p)
-	if c.SchemaRegistry != nil {
-		c.SchemaRegistry.validate(&p)
+	if c.Message.SchemaRegistry != nil {
+		c.Message.SchemaRegistry.validate(&p)
 	}
 	if k := c.Sink.Kafka; k != nil && k.Encoding != KafkaJSON {
-		p.when(c.SchemaRegistry == nil, "schemaRegistry", "is missing, and sink.kafka.encoding %s needs it; add it, or set encoding to JSON", k.Encoding)
+		p.when(c.Message.SchemaRegistry == nil, "message.schemaRegistry", "is missing, and sink.kafka.encoding %s needs it; add it, or set encoding to JSON", k.Encoding)
 	}
 	return p.join()
+}
+
+func (d Delivery) validate(p *problems) {
+	p.duration("delivery.lease", d.Lease, 3*time.Second, time.Hour)
+	p.duration("delivery.pollInterval", d.PollInterval, 10*time.Millisecond, 20*time.Minute)
+	p.when(3*d.PollInterval > d.Lease, "delivery.pollInterval", "must be at most a third of lease (%s), so that a lost lease is noticed in time; lower it to %s or raise lease to %s", d.Lease, d.Lease/3, 3*d.PollInterval)
+	p.number("delivery.batchSize", d.BatchSize, 1, 10_000)
+	p.number("delivery.concurrency", d.Concurrency, 1, 1000)
+	p.when(d.MaxInFlightBytes < minInFlightBytes || d.MaxInFlightBytes > maxInFlightBytes, "delivery.maxInFlightBytes", "is %d; set it from %d (1 MiB) to %d (16 GiB)", d.MaxInFlightBytes, minInFlightBytes, int64(maxInFlightBytes))
+	p.number("delivery.maxAttempts", d.MaxAttempts, 1, 1000)
+	p.oneOf("delivery.ordering", string(d.Ordering), string(OrderingNone), string(OrderingKey))
+	p.oneOf("delivery.onDead", string(d.OnDead), string(OnDeadContinue), string(OnDeadBlock))
+	p.when(d.OnDead == OnDeadBlock && d.Ordering != OrderingKey, "delivery.onDead", "Block belongs to ordering Key, because without it no event waits for another; set ordering to Key, or remove onDead")
+	p.oneOf("delivery.wakeUp", string(d.WakeUp), string(WakeUpNone), string(WakeUpListen))
+	p.duration("delivery.timeout", d.Timeout, time.Second, time.Hour)
+	p.duration("delivery.gracePeriod", d.GracePeriod, time.Second, time.Hour)
+	d.Backoff.validate(p)
 }
 
 // The bounds of maxInFlightBytes. The lower one is the default limit of a payload.
@@ -137,21 +141,21 @@ func (c *Connection) validate(p *problems) {
 const multiplier = pattern(`^([1-9](\.[0-9]+)?|10(\.0+)?)$`)
 
 func (b Backoff) validate(p *problems) {
-	p.oneOf("backoff.strategy", b.Strategy, Exponential, Multiplier, PowerOfTwo, Linear)
+	p.oneOf("delivery.backoff.strategy", b.Strategy, Exponential, Multiplier, PowerOfTwo, Linear)
 	if b.Strategy == PowerOfTwo {
-		p.when(b.Base != 0 || b.Max != 0, "backoff.strategy", "PowerOfTwo has fixed delays; remove base and max, or choose Exponential")
+		p.when(b.Base != 0 || b.Max != 0, "delivery.backoff.strategy", "PowerOfTwo has fixed delays; remove base and max, or choose Exponential")
 	} else {
-		p.duration("backoff.base", b.Base, time.Millisecond, 24*time.Hour)
-		p.duration("backoff.max", b.Max, time.Millisecond, 24*time.Hour)
-		p.when(b.Base > b.Max, "backoff.base", "is %s, more than max (%s); lower base or raise max", b.Base, b.Max)
+		p.duration("delivery.backoff.base", b.Base, time.Millisecond, 24*time.Hour)
+		p.duration("delivery.backoff.max", b.Max, time.Millisecond, 24*time.Hour)
+		p.when(b.Base > b.Max, "delivery.backoff.base", "is %s, more than max (%s); lower base or raise max", b.Base, b.Max)
 	}
 	if b.Strategy == Multiplier {
-		p.when(!multiplier.matches(b.Multiplier), "backoff.multiplier", "is %q; write a decimal from \"1\" to \"10\" in quotes, such as \"1.5\"", b.Multiplier)
+		p.when(!multiplier.matches(b.Multiplier), "delivery.backoff.multiplier", "is %q; write a decimal from \"1\" to \"10\" in quotes, such as \"1.5\"", b.Multiplier)
 		if b.JitterPercent != nil {
-			p.number("backoff.jitterPercent", *b.JitterPercent, 0, 100)
+			p.number("delivery.backoff.jitterPercent", *b.JitterPercent, 0, 100)
 		}
 	} else {
-		p.when(b.Multiplier != "" || b.JitterPercent != nil, "backoff.strategy", "is %s; multiplier and jitterPercent belong to strategy Multiplier: set it, or remove them", b.Strategy)
+		p.when(b.Multiplier != "" || b.JitterPercent != nil, "delivery.backoff.strategy", "is %s; multiplier and jitterPercent belong to strategy Multiplier: set it, or remove them", b.Strategy)
 	}
 }
 

@@ -27,7 +27,7 @@ type PayloadSchema struct {
 	// File holds the schema, as JSON. It is read again when it changes: a schema that compiles is used from the
 	// next event on, and one that does not leaves the one before it.
 	File string `json:"file,omitempty"`
-	// Registry names it in the schema registry, which schemaRegistry must say how to reach.
+	// Registry names it in the schema registry, which message.schemaRegistry must say how to reach.
 	Registry *RegistrySchema `json:"registry,omitempty"`
 }
 
@@ -53,9 +53,9 @@ const (
 )
 
 func (c Config) validateValidation(p *problems) {
-	p.when(len(c.Validation) > maxSteps, "validation", "has %d entries; keep at most %d", len(c.Validation), maxSteps)
-	for i, v := range c.Validation {
-		field := fmt.Sprintf("validation[%d]", i)
+	p.when(len(c.Message.Validation) > maxSteps, "message.validation", "has %d entries; keep at most %d", len(c.Message.Validation), maxSteps)
+	for i, v := range c.Message.Validation {
+		field := fmt.Sprintf("message.validation[%d]", i)
 		p.types(field, v.Types)
 		p.when(len(v.Versions) > 64, field+".versions", "has %d entries; list at most 64, or none for all", len(v.Versions))
 		for j, version := range v.Versions {
@@ -63,7 +63,7 @@ func (c Config) validateValidation(p *problems) {
 		}
 		p.when(v.Schema == nil && len(v.Rules) == 0, field, "checks nothing; set schema or rules, or remove it")
 		if v.Schema != nil {
-			v.Schema.validate(p, field+".schema", c.SchemaRegistry != nil)
+			v.Schema.validate(p, field+".schema", c.Message.SchemaRegistry != nil)
 		}
 		p.when(len(v.Rules) > 32, field+".rules", "has %d entries; keep at most 32", len(v.Rules))
 		for j, r := range v.Rules {
@@ -80,14 +80,14 @@ func (s *PayloadSchema) validate(p *problems, field string, registry bool) {
 	if r := s.Registry; r != nil {
 		p.length(field+".registry.subject", r.Subject, 255)
 		p.when(r.Version < 0, field+".registry.version", "is %d; set it to 1 or more, or leave it out for the latest", r.Version)
-		p.when(!registry, "schemaRegistry", "is missing, and %s.registry needs it; add it, or set inline or file", field)
+		p.when(!registry, "message.schemaRegistry", "is missing, and %s.registry needs it; add it, or set inline or file", field)
 	}
 }
 
-// ValidatePipeline is [Config.Validate] for routes, validation, transform and message. It fails as Validate does.
+// ValidatePipeline is [Config.Validate] for sink.routes and message. It fails as Validate does.
 func (c Config) ValidatePipeline() error {
 	var p problems
-	c.validateRoutes(&p)
+	c.Sink.validateRoutes(&p)
 	c.validateValidation(&p)
 	c.validateTransform(&p)
 	setDefault(&c.Message.Format, FormatCloudEvents)

@@ -76,7 +76,7 @@ const (
 	// reachable, or because an event type has no verified consumer.
 	//
 	// True: TopicsPaused (others are delivered), AllTopicsPaused (no topic that has events is left), ConsumersNotVerified
-	// (only with spec.consumerPolicy Verified). Ready is False while no topic that has events is left. False:
+	// (only with spec.delivery.consumerPolicy Verified). Ready is False while no topic that has events is left. False:
 	// NoTopicsPaused. Unknown: NotObserved.
 	//
 	// The pods stay ready: another pod would meet the same destination, and an unready one would only stop a rollout,

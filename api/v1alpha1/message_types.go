@@ -1,6 +1,7 @@
 package v1alpha1
 
-// Message is the format and the headers of messages.
+// Message is what an event becomes on its way to the sink. Format and headers are not for log and postgres, whose
+// messages have no headers.
 type Message struct {
 	// format is CloudEvents (1.0, as the sink's contentMode says), Plain (the payload,
 	// with no other headers than those of headers), Debezium (Plain, as its outbox
@@ -24,6 +25,26 @@ type Message struct {
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, a.name.lowerAscii() == b.name.lowerAscii()))",message="headers must not name a header twice, in whatever case; remove one of the two"
 	Headers []MessageHeader `json:"headers,omitempty"`
+
+	// validation checks payloads by event type, with JSON Schemas and CEL rules. Every
+	// entry for the type of an event applies. An invalid event is dead at once.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	Validation []Validation `json:"validation,omitempty"`
+
+	// transform changes payloads after their validation, by event type: for data that
+	// must not leave the database. Every entry for the type of an event applies, in
+	// this order.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	Transform []Transformation `json:"transform,omitempty"`
+
+	// schemaRegistry is the registry of the schemas that encoding and validation name.
+	// When not set: none.
+	// +optional
+	SchemaRegistry *SchemaRegistry `json:"schemaRegistry,omitempty"`
 }
 
 // MessageFormat is the format of messages.

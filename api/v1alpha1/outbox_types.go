@@ -84,7 +84,7 @@ type OutboxSpec struct {
 	User string `json:"user,omitempty"`
 
 	// iam makes the password of each connection from the pod's identity in a cloud:
-	// see spec.serviceAccount of an OutboxDispatcher. When not set: the password is
+	// see spec.pods.serviceAccount of an OutboxDispatcher. When not set: the password is
 	// the one in the Secret.
 	// +optional
 	IAM *DatabaseIAM `json:"iam,omitempty"`

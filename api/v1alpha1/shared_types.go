@@ -103,8 +103,8 @@ type TLS struct {
 	ServerName string `json:"serverName,omitempty"`
 }
 
-// ContentMode is how an event is put into a message, as the bindings of CloudEvents name it. Each sink lists the modes
-// that it supports.
+// ContentMode is how a message holds an event, as the bindings of CloudEvents name it.
+// +kubebuilder:validation:Enum=Binary;Structured;Batch
 type ContentMode string
 
 const (

@@ -1,7 +1,7 @@
 package v1alpha1
 
 // SQSSink sends CloudEvents 1.0 to a queue of Amazon SQS, each as one JSON object. Credentials come from
-// the pods' environment: see spec.serviceAccount.
+// the pods' environment: see spec.pods.serviceAccount.
 type SQSSink struct {
 	// queueURL is the queue's URL. Every event is sent there, unless a route says
 	// otherwise.
@@ -26,7 +26,7 @@ type SQSSink struct {
 }
 
 // SNSSink publishes CloudEvents 1.0 to a topic of Amazon SNS, each as one JSON object. Credentials come
-// from the pods' environment: see spec.serviceAccount.
+// from the pods' environment: see spec.pods.serviceAccount.
 type SNSSink struct {
 	// topicARN is the topic's ARN. Every event is sent there, unless a route says
 	// otherwise.
@@ -43,7 +43,7 @@ type SNSSink struct {
 }
 
 // PubSubSink publishes CloudEvents 1.0 to topics of Google Cloud Pub/Sub. Credentials come from the pods'
-// environment: see spec.serviceAccount.
+// environment: see spec.pods.serviceAccount.
 type PubSubSink struct {
 	// project is the id of the project that has the topics.
 	// +required
@@ -60,13 +60,6 @@ type PubSubSink struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z][A-Za-z0-9._~+%-]{2,254}$')",message="topic must be a name that Pub/Sub takes: 3 to 255 alphanumeric characters and -._~+%, the first one not a digit"
 	Topic string `json:"topic,omitempty"`
 
-	// contentMode is how an event is put into a message: Binary (attributes as attributes,
-	// the payload as data) or Structured (one JSON object). Defaults to Binary.
-	// +optional
-	// +kubebuilder:default=Binary
-	// +kubebuilder:validation:Enum=Binary;Structured
-	ContentMode ContentMode `json:"contentMode,omitempty"`
-
 	// endpoint is the address of the service, in place of
 	// https://pubsub.googleapis.com: a region's address, or with http:// an emulator,
 	// which gets no credentials.
@@ -75,7 +68,7 @@ type PubSubSink struct {
 }
 
 // ServiceBusSink sends CloudEvents 1.0 to queues or topics of Azure Service Bus. Credentials come from
-// the pods' environment: see spec.serviceAccount.
+// the pods' environment: see spec.pods.serviceAccount.
 //
 // +kubebuilder:validation:XValidation:rule="!(has(self.queue) && has(self.topic))",message="serviceBus must not have both queue and topic; remove one of them"
 type ServiceBusSink struct {
@@ -100,14 +93,6 @@ type ServiceBusSink struct {
 	// +kubebuilder:validation:MaxLength=260
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_]([A-Za-z0-9._/~-]{0,258}[A-Za-z0-9_])?$')",message="topic must be a name that Service Bus takes: alphanumeric characters and ._-/"
 	Topic string `json:"topic,omitempty"`
-
-	// contentMode is how an event is put into a message: Binary (attributes as application
-	// properties, the payload as body) or Structured (one JSON object). Defaults to
-	// Binary.
-	// +optional
-	// +kubebuilder:default=Binary
-	// +kubebuilder:validation:Enum=Binary;Structured
-	ContentMode ContentMode `json:"contentMode,omitempty"`
 
 	// endpoint is the host of the connection, in place of namespace, with a port if it
 	// is not 5671.

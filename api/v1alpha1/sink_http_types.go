@@ -1,8 +1,6 @@
 package v1alpha1
 
 // HTTPSink posts CloudEvents 1.0 to a URL. A response of 2xx means delivered.
-//
-// +kubebuilder:validation:XValidation:rule="!has(self.batchSize) || self.contentMode == 'Batch'",fieldPath=".batchSize",message="batchSize belongs to contentMode Batch; set contentMode to Batch, or remove batchSize"
 type HTTPSink struct {
 	// url is the http or https URL that events are posted to, without user or
 	// password.
@@ -11,15 +9,6 @@ type HTTPSink struct {
 	// +kubebuilder:validation:MaxLength=2048
 	// +kubebuilder:validation:XValidation:rule="isURL(self) && self.matches('^https?://[^/?#:@][^/?#@]*([/?#].*)?$')",message="url must be an http:// or https:// URL with a host, such as https://orders.example.com/events, and hold no user or password, because everybody may read it; put credentials into a Secret and name it in auth"
 	URL string `json:"url,omitempty"`
-
-	// contentMode is how events are put into a request, as the CloudEvents HTTP binding
-	// names it: Binary (attributes as headers, payload as body), Structured (one
-	// JSON object) or Batch (a JSON array of up to batchSize events). Defaults to
-	// Binary.
-	// +optional
-	// +kubebuilder:default=Binary
-	// +kubebuilder:validation:Enum=Binary;Structured;Batch
-	ContentMode ContentMode `json:"contentMode,omitempty"`
 
 	// batchSize is the maximum number of events in a request of contentMode Batch.
 	// From 1 to 1000. When not set: 100.

@@ -3,7 +3,6 @@ package v1alpha1
 // KafkaSink produces CloudEvents 1.0 to topics of Apache Kafka, or of a server with the same protocol. An event is
 // delivered when all in-sync replicas have it (acks=all, an idempotent producer).
 //
-// +kubebuilder:validation:XValidation:rule="self.encoding == 'JSON' || self.contentMode == 'Binary'",fieldPath=".encoding",message="encoding Avro and Protobuf belong to contentMode Binary, because the payload must be the record's value; set contentMode to Binary, or encoding to JSON"
 // +kubebuilder:validation:XValidation:rule="!has(self.subject) || self.encoding != 'JSON'",fieldPath=".subject",message="subject belongs to encoding Avro and Protobuf; choose one of them, or remove subject"
 type KafkaSink struct {
 	// brokers are host:port of some brokers; these report the others.
@@ -22,14 +21,6 @@ type KafkaSink struct {
 	// +kubebuilder:validation:MaxLength=249
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._-]+$') && self != '.' && self != '..'",message="topic must be a name that Kafka takes: alphanumeric characters, dots, dashes and underscores"
 	Topic string `json:"topic,omitempty"`
-
-	// contentMode is how an event is put into a record, as the CloudEvents Kafka binding
-	// names it: Binary (attributes as headers, the payload as value) or Structured
-	// (one JSON object). Defaults to Binary.
-	// +optional
-	// +kubebuilder:default=Binary
-	// +kubebuilder:validation:Enum=Binary;Structured
-	ContentMode ContentMode `json:"contentMode,omitempty"`
 
 	// encoding is the encoding of the payload as a record's value: JSON (unchanged),
 	// Avro or Protobuf, by the latest schema of subject in schemaRegistry, in

@@ -29,12 +29,4 @@ type NATSSink struct {
 	// +kubebuilder:validation:MaxLength=255
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[^[:space:][:cntrl:].*>/\\\\\\\\]+$')",message="stream must be a name that a stream can have: no spaces, dots, wildcards and slashes"
 	Stream string `json:"stream,omitempty"`
-
-	// contentMode is how an event is put into a message, as the CloudEvents NATS binding
-	// names it: Binary (attributes as headers, the payload as data) or Structured
-	// (one JSON object). Defaults to Binary.
-	// +optional
-	// +kubebuilder:default=Binary
-	// +kubebuilder:validation:Enum=Binary;Structured
-	ContentMode ContentMode `json:"contentMode,omitempty"`
 }

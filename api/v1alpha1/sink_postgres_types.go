@@ -13,7 +13,7 @@ type PostgresSink struct {
 	SecretRef SecretRef `json:"secretRef,omitzero"`
 
 	// iam makes the password of each connection from the pod's identity in a cloud:
-	// see spec.serviceAccount. Host, database and user are those of the connection
+	// see spec.pods.serviceAccount. Host, database and user are those of the connection
 	// string. When not set: the password is the one in the connection string.
 	// +optional
 	IAM *DatabaseIAM `json:"iam,omitempty"`

@@ -40,14 +40,6 @@ type RabbitMQSink struct {
 	// +kubebuilder:validation:MaxLength=255
 	RoutingKey string `json:"routingKey,omitempty"`
 
-	// contentMode is how an event is put into a message, as the CloudEvents AMQP binding
-	// names it: Binary (attributes as headers, the payload as body) or Structured
-	// (one JSON object). Defaults to Binary.
-	// +optional
-	// +kubebuilder:default=Binary
-	// +kubebuilder:validation:Enum=Binary;Structured
-	ContentMode ContentMode `json:"contentMode,omitempty"`
-
 	// attributePrefix is the prefix of headers in contentMode Binary: ce- (the
 	// RabbitMQ binding of CloudEvents), or cloudEvents: or cloudEvents_ (its AMQP 1.0
 	// binding, for consumers that use AMQP 1.0 with RabbitMQ). Defaults to ce-.

@@ -35,14 +35,6 @@ type RedisSink struct {
 	// +kubebuilder:validation:Maximum=1000000000000
 	MaxLen *int64 `json:"maxLen,omitempty"`
 
-	// contentMode is how an event is put into an entry: Binary (a field for each attribute,
-	// the payload in the field data) or Structured (one JSON object in the field
-	// event). Defaults to Binary.
-	// +optional
-	// +kubebuilder:default=Binary
-	// +kubebuilder:validation:Enum=Binary;Structured
-	ContentMode ContentMode `json:"contentMode,omitempty"`
-
 	// replicas is the number of replicas that must have an event before it counts as
 	// delivered (WAIT). From 0 to 100. Defaults to 0.
 	// +optional

@@ -54,7 +54,7 @@ type PayloadSchema struct {
 	// +optional
 	ConfigMapRef *ConfigMapRef `json:"configMapRef,omitempty"`
 
-	// registry is the schema in the schema registry; see spec.schemaRegistry.
+	// registry is the schema in the schema registry; see spec.message.schemaRegistry.
 	// +optional
 	Registry *RegistrySchema `json:"registry,omitempty"`
 }
@@ -68,7 +68,7 @@ type RegistrySchema struct {
 	Subject string `json:"subject,omitempty"`
 
 	// version is a version of the subject. When not set: the latest, refreshed as
-	// spec.schemaRegistry says.
+	// spec.message.schemaRegistry says.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=2147483647

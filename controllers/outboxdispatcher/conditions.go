@@ -276,7 +276,7 @@ func deadLetters(o observed) metav1.Condition {
 }
 
 // blocks reports whether a key waits behind its dead event.
-func blocks(obd *api.OutboxDispatcher) bool { return obd.Spec.OnDead == api.OnDeadBlock }
+func blocks(obd *api.OutboxDispatcher) bool { return obd.Spec.Delivery.OnDead == api.OnDeadBlock }
 
 // vacuumHeldBack speaks of the oldest transaction that a pod has seen.
 func vacuumHeldBack(o observed) metav1.Condition {

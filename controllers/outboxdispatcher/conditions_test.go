@@ -346,7 +346,7 @@ func TestMessagesNameWhatAPersonMustKnow(t *testing.T) {
 	if got := message(o, api.DeadLettersPresentCondition); got != plain {
 		t.Errorf("keys that do not block: %s", got)
 	}
-	o.obd.Spec.OnDead = api.OnDeadBlock
+	o.obd.Spec.Delivery.OnDead = api.OnDeadBlock
 	if got := message(o, api.DeadLettersPresentCondition); !strings.HasPrefix(got, plain) || !strings.Contains(got, "wait behind them") || strings.Contains(plain, "behind") {
 		t.Errorf("blocked keys: %s\nwithout: %s", got, plain)
 	}

@@ -31,7 +31,7 @@ var _ = Describe("a dispatcher that requires verified consumers", Label("consume
 		types := func() string { return fetch(c, &corev1.ConfigMap{}, name).Data["types"] }
 		annotation := func() string { return fetch(c, &corev1.Pod{}, "pod-0").Annotations["outbox.dev/consumers"] }
 		obd := c.dispatcher()
-		obd.Spec.ConsumerPolicy = api.ConsumersVerified
+		obd.Spec.Delivery.ConsumerPolicy = api.ConsumersVerified
 		billing := &api.OutboxConsumer{ObjectMeta: metav1.ObjectMeta{Name: "billing", Namespace: c.namespace}, Spec: api.OutboxConsumerSpec{
 			EventTypes: []string{"payment.*", "order.placed"}, OwnerTeam: "team-billing", IdempotencyMechanism: api.IdempotencyUniqueKey}}
 		c.create(obd, billing)
@@ -82,7 +82,7 @@ var _ = Describe("a dispatcher that requires verified consumers", Label("consume
 		Eventually(types).Should(BeEmpty(), "the evidence gets too old by itself")
 		Expect(c.deployment().Spec.Template.String()).To(Equal(template), "no pod rolls")
 
-		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.ConsumerPolicy = api.ConsumersAny })
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Delivery.ConsumerPolicy = api.ConsumersAny })
 		Eventually(func() string { return c.deployment().Spec.Template.String() }).ShouldNot(Equal(template))
 		c.deployed(1, 1)
 		Eventually(func() bool {

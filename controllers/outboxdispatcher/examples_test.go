@@ -33,7 +33,7 @@ func TestExamplesOnThePage(t *testing.T) {
 
 	fails := well()
 	fails.problem = problem.Stalling(api.WorkloadAvailableCondition, api.ReasonInvalidPodTemplate,
-		`spec.podTemplate cannot be used: unknown field "spec.toleration".`)
+		`spec.pods.template cannot be used: unknown field "spec.toleration".`)
 	for i := range fails.statuses {
 		pod := &fails.statuses[i]
 		pod.Source = status.Link{State: status.Unreachable, Reason: api.ReasonAuthenticationFailed,

@@ -44,7 +44,7 @@ var _ = Describe("an object with the annotation outbox.dev/reconcile: Disabled",
 
 		edit(c, c.deployment(), func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(5)) })
 		edit(c, obd, func(o *api.OutboxDispatcher) {
-			o.Spec.State, o.Spec.BatchSize, o.Spec.Replicas = api.StatePaused, 7, new(int32(0))
+			o.Spec.State, o.Spec.Delivery.BatchSize, o.Spec.Replicas = api.StatePaused, 7, new(int32(0))
 		})
 		down := c.healthy()
 		down.Source = status.Link{State: status.Unreachable, Reason: "ConnectionRefused", Message: "nothing listens; start the server"}

@@ -18,7 +18,7 @@ var _ = Describe("labels of an object", Label("workload"), func() {
 		c.stop = c.run(tick)
 		obd := c.migrated()
 		obd.Labels = map[string]string{"team": "shop", "cost-center": "4711", "app.kubernetes.io/name": "orders", "other": "x"}
-		obd.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"metadata":{"labels":{"cost-center":"42"}}}`)}
+		obd.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(`{"metadata":{"labels":{"cost-center":"42"}}}`)}
 		c.create(obd)
 		job := c.job()
 		Expect(job.Labels).To(HaveKeyWithValue("team", "shop"))

@@ -65,7 +65,7 @@ func notVerified(gated []status.GatedTopic, statuses []status.Status) string {
 	if slices.ContainsFunc(statuses, func(a status.Status) bool { return a.GatedTopics > len(names) }) || len(gated) > len(names) {
 		which += " and others"
 	}
-	return fmt.Sprintf("The next event of these topics has a type without a verified OutboxConsumer that this dispatcher feeds, and spec.consumerPolicy requires one: %s. "+
+	return fmt.Sprintf("The next event of these topics has a type without a verified OutboxConsumer that this dispatcher feeds, and spec.delivery.consumerPolicy requires one: %s. "+
 		"Make a report with `dispatcher verify-consumer --output json`, and register it with `kubectl outbox register CONSUMER --report FILE`; "+
 		"`kubectl get outboxconsumers` says what each lacks. The topics then continue by themselves.", which)
 }
@@ -93,7 +93,7 @@ func deadLettersNote(blocked bool, groups []api.DeadGroup) string {
 			strings.Join(strings.Fields(g.Reason+" "+g.Class+" "+g.Code+" "+g.Place), " "), dispatcher.Recovery(dispatcher.DeadReason(desired.ContractReason(g.Reason)), g.Class))
 	}
 	if blocked {
-		note += " Later events of their keys wait behind them (spec.onDead is Block): the Blocked column of -o wide counts those keys, /status of a pod lists them."
+		note += " Later events of their keys wait behind them (spec.delivery.onDead is Block): the Blocked column of -o wide counts those keys, /status of a pod lists them."
 	}
 	return note
 }

@@ -42,7 +42,7 @@ var _ = Describe("a failed migration", Label("migration"), func() {
 		second := c.job().Name
 		login("wrong-owner")
 		Eventually(func() string { return c.job().Name }).ShouldNot(Equal(second))
-		edit(c, c.get(), func(o *api.OutboxDispatcher) { o.Spec.BatchSize = 7 })
+		edit(c, c.get(), func(o *api.OutboxDispatcher) { o.Spec.Delivery.BatchSize = 7 })
 		c.finish(c.job(), later, "wrong again")
 		c.expect(kstatus.InProgressStatus,
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""},

@@ -53,7 +53,7 @@ var _ = Describe("two operators of a namespace", Label("operators"), func() {
 		Expect(second.changes()).To(BeEmpty())
 		Expect(first.requests.all()[requests:]).To(BeEmpty())
 
-		edit(c, c.get(), func(o *api.OutboxDispatcher) { o.Spec.BatchSize = 7 })
+		edit(c, c.get(), func(o *api.OutboxDispatcher) { o.Spec.Delivery.BatchSize = 7 })
 		Eventually(c.configFile).Should(ContainSubstring("batchSize: 7"))
 		c.deployed(1, 1)
 		c.expect(kstatus.CurrentStatus)

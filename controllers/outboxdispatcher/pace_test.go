@@ -74,7 +74,7 @@ var _ = Describe("an upgrade of the operator", Label("upgrade"), func() {
 		}
 		Expect(rolled()).To(HaveLen(1), "one at a time")
 
-		edit(c, made[waits[0]], func(o *api.OutboxDispatcher) { o.Spec.BatchSize = 7 })
+		edit(c, made[waits[0]], func(o *api.OutboxDispatcher) { o.Spec.Delivery.BatchSize = 7 })
 		Eventually(rolled).Should(ContainElement(waits[0]+"-dispatcher"), "who changes the spec does not wait")
 		Expect(rolled()).To(HaveLen(2))
 

@@ -21,7 +21,7 @@ func TestConcernsPeers(t *testing.T) {
 		"replicas":    {func(o *api.OutboxDispatcher) { o.Spec.Replicas = ptr.To[int32](7) }, false},
 		"no replicas": {func(o *api.OutboxDispatcher) { o.Spec.Replicas = ptr.To[int32](0) }, true},
 		"a pause":     {func(o *api.OutboxDispatcher) { o.Spec.State = api.StatePaused }, true},
-		"batchSize":   {func(o *api.OutboxDispatcher) { o.Spec.BatchSize = 7 }, false},
+		"batchSize":   {func(o *api.OutboxDispatcher) { o.Spec.Delivery.BatchSize = 7 }, false},
 		"the status":  {func(o *api.OutboxDispatcher) { o.Status.Pods = "1/1" }, false},
 		"topics":      {func(o *api.OutboxDispatcher) { o.Spec.Topics = []string{"orders"} }, true},
 		"namespace":   {func(o *api.OutboxDispatcher) { o.Spec.Namespace = "shop" }, true},

@@ -58,7 +58,7 @@ func (r *Reconciler) named(obd *v1alpha1.OutboxDispatcher) []apply.Wanted {
 	if r.OperatorNamespace != "" {
 		all = append(all, apply.Wanted{Want: desired.NetworkPolicy(obd, r.OperatorNamespace), Current: &networkingv1.NetworkPolicy{}})
 	}
-	if obd.Spec.ConsumerPolicy == v1alpha1.ConsumersVerified {
+	if obd.Spec.Delivery.ConsumerPolicy == v1alpha1.ConsumersVerified {
 		all = append(all, apply.Wanted{Want: desired.ConsumersConfigMap(obd, nil), Current: &corev1.ConfigMap{}})
 	}
 	return all

@@ -265,7 +265,7 @@ func (r *Reconciler) phases(ctx context.Context, obd *v1alpha1.OutboxDispatcher,
 		return nil
 	}
 	files = append(files, *desired.StateConfigMap(obd).Name)
-	if obd.Spec.ConsumerPolicy == v1alpha1.ConsumersVerified {
+	if obd.Spec.Delivery.ConsumerPolicy == v1alpha1.ConsumersVerified {
 		files = append(files, desired.ConsumersName(obd))
 	}
 	return r.applied.Collect(ctx, obd, map[string]string{desired.LabelDispatcher: obd.Name}, append(files, desired.ConfigNames(&o.deployment.Spec.Template.Spec)...)...)

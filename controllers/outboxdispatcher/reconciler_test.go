@@ -98,7 +98,7 @@ var _ = Describe("the workload", Label("workload"), func() {
 		Expect(template()).To(Equal(before), "labels, replicas and state roll no pod")
 		Expect(c.events(api.ReasonRolledOut)).To(BeEmpty())
 
-		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.BatchSize = 7 })
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Delivery.BatchSize = 7 })
 		Eventually(template).ShouldNot(Equal(before), "changed config rolls the pods")
 		Expect(c.configFile()).To(ContainSubstring("batchSize: 7"))
 		c.expectEvent(corev1.EventTypeNormal, api.ReasonRolledOut, "its configuration (ConfigMap "+c.files().Name+").")
@@ -109,8 +109,8 @@ var _ = Describe("the workload", Label("workload"), func() {
 		c.expect(kstatus.CurrentStatus)
 
 		edit(c, obd, func(o *api.OutboxDispatcher) {
-			o.Spec.ServiceAccount = &api.ServiceAccount{Annotations: []api.Annotation{{Name: "cloud/role", Value: "orders"}}}
-			o.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"spec":{"nodeSelector":{"disk":"fast"}}}`)}
+			o.Spec.Pods.ServiceAccount = &api.ServiceAccount{Annotations: []api.Annotation{{Name: "cloud/role", Value: "orders"}}}
+			o.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(`{"spec":{"nodeSelector":{"disk":"fast"}}}`)}
 		})
 		c.expectEvent(corev1.EventTypeNormal, api.ReasonRolledOut, "its pod template.")
 		Expect(fetch(c, &corev1.ServiceAccount{}, "orders-dispatcher").Annotations).To(HaveKeyWithValue("cloud/role", "orders"))
@@ -129,7 +129,7 @@ var _ = Describe("the workload", Label("workload"), func() {
 		Expect(*first.Immutable).To(BeTrue())
 		old := c.replicaSet()
 
-		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.BatchSize = 7 })
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Delivery.BatchSize = 7 })
 		Eventually(func() string { return c.files().Name }).ShouldNot(Equal(first.Name))
 		there := func() error { return c.admin.Get(c.ctx, client.ObjectKeyFromObject(first), &corev1.ConfigMap{}) }
 		c.passes(3)

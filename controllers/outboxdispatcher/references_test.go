@@ -16,7 +16,7 @@ var _ = Describe("a missing reference", Label("references"), func() {
 	It("is reported in the words of the kubelet, until it exists", func() {
 		c := start(tick)
 		obd, outbox := c.referring("orders"), c.outbox()
-		obd.Spec.Validation = []api.Validation{{Schema: &api.PayloadSchema{ConfigMapRef: &api.ConfigMapRef{Name: "schemas", Key: "order.json"}}}}
+		obd.Spec.Message.Validation = []api.Validation{{Schema: &api.PayloadSchema{ConfigMapRef: &api.ConfigMapRef{Name: "schemas", Key: "order.json"}}}}
 		outbox.Spec.Migration, outbox.Spec.TLS = nil, &api.DatabaseTLS{CAConfigMapRef: &api.ConfigMapRef{Name: "roots"}}
 		c.create(obd, outbox)
 		pod := c.pod("pod-a", corev1.PodStatus{Phase: corev1.PodPending})
@@ -33,7 +33,7 @@ var _ = Describe("a missing reference", Label("references"), func() {
 			{`MountVolume.SetUp failed for volume "secrets" : references non-existent config key: ca.crt`, api.ReasonConfigMapKeyNotFound,
 				`ConfigMap "roots", which Outbox shop: spec.tls.caConfigMapRef names, has no key "ca.crt"`},
 			{`MountVolume.SetUp failed for volume "schemas" : configmap "schemas" not found`, api.ReasonConfigMapNotFound,
-				`ConfigMap "schemas", which spec.validation[0].schema.configMapRef names, does not exist`},
+				`ConfigMap "schemas", which spec.message.validation[0].schema.configMapRef names, does not exist`},
 			{`MountVolume.SetUp failed for volume "schemas" : references non-existent config key: order.json`, api.ReasonConfigMapKeyNotFound,
 				`has no key "order.json"`},
 		} {

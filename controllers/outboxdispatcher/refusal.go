@@ -67,7 +67,7 @@ func refusedBy(words string) *problem.Problem {
 		reason = v1alpha1.ReasonInvalidPipeline
 		words = strings.ReplaceAll(pipelineField.ReplaceAllString(words, "${1}spec.${2}"), ".schema.file", ".schema.configMapRef")
 	}
-	words = unknownField.ReplaceAllString(words, "the image of the dispatcher does not know $1, which this operator writes: it is older; give the operator's --dispatcher-image, and spec.podTemplate if it names an image, the operator's own version")
+	words = unknownField.ReplaceAllString(words, "the image of the dispatcher does not know $1, which this operator writes: it is older; give the operator's --dispatcher-image, and spec.pods.template if it names an image, the operator's own version")
 	const left = " Pods from before are left as they are."
 	return problem.Stalling(v1alpha1.WorkloadAvailableCondition, reason, problem.Sentence(problem.Clip(words, problem.MaxMessage-len(left)-5))+left)
 }

@@ -27,24 +27,24 @@ var _ = Describe("what the spec says of pods", Label("workload"), func() {
 		before := c.deployment().Generation
 
 		edit(c, obd, func(o *api.OutboxDispatcher) {
-			o.Spec.Transform = []api.Transformation{{Payload: `without(paylaod, ["card"])`}}
-			o.Spec.Validation = []api.Validation{{Schema: &api.PayloadSchema{ConfigMapRef: &api.ConfigMapRef{Name: "schemas", Key: "order.json"}}}}
+			o.Spec.Message.Transform = []api.Transformation{{Payload: `without(paylaod, ["card"])`}}
+			o.Spec.Message.Validation = []api.Validation{{Schema: &api.PayloadSchema{ConfigMapRef: &api.ConfigMapRef{Name: "schemas", Key: "order.json"}}}}
 		})
 		Eventually(func() int64 { return c.deployment().Generation }).Should(BeNumerically(">", before))
-		Expect(c.loadConfig().Validation[0].Schema.File).To(Equal("/etc/outbox/schemas/0.json"))
+		Expect(c.loadConfig().Message.Validation[0].Schema.File).To(Equal("/etc/outbox/schemas/0.json"))
 		pod := c.pod("new", ended(desired.Container, 78,
-			"validation[0].schema.file: it is not a JSON Schema: x\ntransform[0].payload: line 1, column 9: undeclared reference to 'paylaod'"))
+			"message.validation[0].schema.file: it is not a JSON Schema: x\ntransform[0].payload: line 1, column 9: undeclared reference to 'paylaod'"))
 		c.expect(kstatus.FailedStatus,
 			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidPipeline,
-				"spec.validation[0].schema.configMapRef: it is not a JSON Schema: x; spec.transform[0].payload: line 1, column 9: undeclared reference to 'paylaod'. Pods from before are left as they are."},
+				"spec.message.validation[0].schema.configMapRef: it is not a JSON Schema: x; spec.message.transform[0].payload: line 1, column 9: undeclared reference to 'paylaod'. Pods from before are left as they are."},
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, "'paylaod'"},
 			want{api.StalledCondition, metav1.ConditionTrue, api.ReasonInvalidPipeline, ""},
 			want{api.SourceReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""})
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonInvalidPipeline, "'paylaod'")
 
 		// The words of a pod are about its own configuration.
-		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Transform, o.Spec.Validation = nil, nil })
-		Eventually(func() int { return len(c.loadConfig().Transform) }).Should(BeZero())
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Message.Transform, o.Spec.Message.Validation = nil, nil })
+		Eventually(func() int { return len(c.loadConfig().Message.Transform) }).Should(BeZero())
 		c.deployed(1, 1)
 		c.expect(kstatus.CurrentStatus)
 		Expect(c.admin.Delete(c.ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
@@ -74,7 +74,7 @@ var _ = Describe("what the spec says of pods", Label("workload"), func() {
 		template := c.deployment().Spec.Template.String()
 		edit(c, obd, func(o *api.OutboxDispatcher) {
 			for range 5 {
-				o.Spec.Validation = append(o.Spec.Validation, api.Validation{Schema: &api.PayloadSchema{Inline: `{"title":"` + strings.Repeat("x", 60<<10) + `"}`}})
+				o.Spec.Message.Validation = append(o.Spec.Message.Validation, api.Validation{Schema: &api.PayloadSchema{Inline: `{"title":"` + strings.Repeat("x", 60<<10) + `"}`}})
 			}
 		})
 		c.expect(kstatus.FailedStatus, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidConfiguration, "and 262144 are the most; put schemas into ConfigMaps"},
@@ -82,7 +82,7 @@ var _ = Describe("what the spec says of pods", Label("workload"), func() {
 		Expect(c.deployment().Spec.Template.String()).To(Equal(template))
 		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Replicas = ptr.To[int32](0) })
 		Eventually(func() int32 { return *c.deployment().Spec.Replicas }).Should(BeZero())
-		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Validation, o.Spec.Replicas = nil, ptr.To[int32](1) })
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Message.Validation, o.Spec.Replicas = nil, ptr.To[int32](1) })
 		Eventually(func() int32 { return *c.deployment().Spec.Replicas }).Should(BeEquivalentTo(1))
 	})
 
@@ -90,7 +90,7 @@ var _ = Describe("what the spec says of pods", Label("workload"), func() {
 	It("may have the labels of a chart", func() {
 		c := start(tick)
 		obd := c.dispatcher()
-		obd.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"metadata":{"labels":{
+		obd.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(`{"metadata":{"labels":{
 			"app.kubernetes.io/name":"shop","app.kubernetes.io/instance":"prod","app.kubernetes.io/managed-by":"Helm"}}}`)}
 		c.create(obd)
 		c.rollOut(c.healthy())
@@ -101,7 +101,7 @@ var _ = Describe("what the spec says of pods", Label("workload"), func() {
 		Expect(c.requests.all()[before:]).To(BeEmpty())
 
 		edit(c, obd, func(o *api.OutboxDispatcher) {
-			o.Spec.PodTemplate.Raw = []byte(`{"metadata":{"labels":{"outbox.dev/managed-by":"Helm","outbox.dev/component":"x","outbox.dev/dispatcher":"y"}}}`)
+			o.Spec.Pods.Template.Raw = []byte(`{"metadata":{"labels":{"outbox.dev/managed-by":"Helm","outbox.dev/component":"x","outbox.dev/dispatcher":"y"}}}`)
 		})
 		c.expect(kstatus.FailedStatus, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidPodTemplate,
 			"(outbox.dev/component, outbox.dev/dispatcher, outbox.dev/managed-by); leave them out of it"})

@@ -35,7 +35,7 @@ func edited(n int32) *cluster {
 func (c *cluster) edits() {
 	GinkgoHelper()
 	was := c.deployment().Generation
-	edit(c, c.get(), func(o *api.OutboxDispatcher) { o.Spec.BatchSize++ })
+	edit(c, c.get(), func(o *api.OutboxDispatcher) { o.Spec.Delivery.BatchSize++ })
 	Eventually(func() int64 { return c.deployment().Generation }).Should(BeNumerically(">", was))
 }
 

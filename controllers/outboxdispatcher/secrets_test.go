@@ -30,7 +30,7 @@ var _ = Describe("security", Label("security"), func() {
 			Auth: &api.Auth{Type: api.AuthToken, SecretRef: &api.SecretRef{Name: "warehouse"}},
 			TLS:  &api.TLS{CASecretRef: &api.SecretRef{Name: "others", Key: "ca"}, ClientCertSecretRef: others},
 		}
-		obd.Spec.SchemaRegistry = &api.SchemaRegistry{URL: "https://registry.example.com", Auth: &api.Auth{Type: api.AuthBasic, SecretRef: others}}
+		obd.Spec.Message.SchemaRegistry = &api.SchemaRegistry{URL: "https://registry.example.com", Auth: &api.Auth{Type: api.AuthBasic, SecretRef: others}}
 		for _, name := range []string{"orders-db", "warehouse", "others"} {
 			data := map[string]string{}
 			for _, key := range []string{"dsn", "token", "signing", "ca", "tls.crt", "tls.key", "username", "password"} {

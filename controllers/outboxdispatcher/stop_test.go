@@ -44,7 +44,7 @@ var _ = Describe("a stop", Label("stop"), func() {
 			c.mountFails(c.pod("new", corev1.PodStatus{Phase: corev1.PodPending}), `secret "missing" not found`)
 		case api.ReasonInvalidPipeline:
 			Eventually(func() int64 { return c.deployment().Generation }).Should(BeNumerically(">", before))
-			c.pod("new", ended(desired.Container, 78, "transform[0].payload: line 1, column 9: undeclared reference to 'paylaod'"))
+			c.pod("new", ended(desired.Container, 78, "message.transform[0].payload: line 1, column 9: undeclared reference to 'paylaod'"))
 		}
 		Eventually(func() []metav1.Condition { return c.get().Status.Conditions }).Should(ContainElement(And(
 			HaveField("Type", reported.kind), HaveField("Status", reported.status), HaveField("Reason", reported.reason))))
@@ -61,16 +61,16 @@ var _ = Describe("a stop", Label("stop"), func() {
 		Entry("a reference is missing", false, func(o *api.OutboxDispatcher) { o.Spec.Database.SecretRef.Name = "missing" },
 			want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, ""}),
 		Entry("the template is invalid", false, func(o *api.OutboxDispatcher) {
-			o.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"spec":{"afinity":{}}}`)}
+			o.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(`{"spec":{"afinity":{}}}`)}
 		},
 			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidPodTemplate, ""}),
 		Entry("the template is refused", false, func(o *api.OutboxDispatcher) {
-			o.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"spec":{"containers":[{"name":"sidecar"}]}}`)}
+			o.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(`{"spec":{"containers":[{"name":"sidecar"}]}}`)}
 		}, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonApplyRefused, ""}),
 		Entry("the migration hangs", true, func(o *api.OutboxDispatcher) { o.Spec.Database.Schema = "other" },
 			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrating, ""}),
 		Entry("the configuration is bad", false, func(o *api.OutboxDispatcher) {
-			o.Spec.Transform = []api.Transformation{{Payload: "without(paylaod)"}}
+			o.Spec.Message.Transform = []api.Transformation{{Payload: "without(paylaod)"}}
 		}, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidPipeline, ""}),
 	)
 
@@ -113,7 +113,7 @@ var _ = Describe("a stop", Label("stop"), func() {
 		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = api.StatePaused })
 		Eventually(c.state).Should(Equal("Paused"))
 
-		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State, o.Spec.BatchSize = api.StateRunning, 7 })
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State, o.Spec.Delivery.BatchSize = api.StateRunning, 7 })
 		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonResuming, "when all of them run the newest spec"})
 		Expect(c.state()).To(Equal("Paused"), "the pods are of the template from before")
 		c.deployed(1, 1)
@@ -125,7 +125,7 @@ var _ = Describe("a stop", Label("stop"), func() {
 		Eventually(func() int32 { return *c.deployment().Spec.Replicas }).Should(BeEquivalentTo(0))
 		edit(c, obd, func(o *api.OutboxDispatcher) {
 			replicas(3)(o)
-			o.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"spec":{"afinity":{}}}`)}
+			o.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(`{"spec":{"afinity":{}}}`)}
 		})
 		Eventually(func() []metav1.Condition { return c.get().Status.Conditions }).Should(ContainElement(HaveField("Reason", api.ReasonInvalidPodTemplate)))
 		Expect(*c.deployment().Spec.Replicas).To(BeEquivalentTo(0), "nothing starts with the template from before")
@@ -153,7 +153,7 @@ var _ = Describe("a stop", Label("stop"), func() {
 		c.expect(kstatus.InProgressStatus,
 			want{api.ReadyCondition, metav1.ConditionTrue, reason, ""})
 	},
-		Entry("a rollout hangs", func(o *api.OutboxDispatcher) { o.Spec.BatchSize = 7 }, api.ReasonDelivering),
+		Entry("a rollout hangs", func(o *api.OutboxDispatcher) { o.Spec.Delivery.BatchSize = 7 }, api.ReasonDelivering),
 		Entry("its Outbox is missing", func(o *api.OutboxDispatcher) {
 			o.Spec.Database, o.Spec.OutboxRef = nil, &api.OutboxRef{Name: "missing"}
 		}, api.ReasonDeliveringDespiteTrouble),

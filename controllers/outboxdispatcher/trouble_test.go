@@ -99,7 +99,7 @@ var _ = Describe("a workload in trouble", Label("workload", "status"), func() {
 		before := c.deployment().Generation
 
 		template := func(raw string) {
-			edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(raw)} })
+			edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(raw)} })
 		}
 		template(`{"spec":{"afinity":{}}}`)
 		c.expect(kstatus.FailedStatus,
@@ -141,7 +141,7 @@ var _ = Describe("a workload in trouble", Label("workload", "status"), func() {
 		c.create(c.dispatcher())
 		c.rollOut(c.healthy())
 		c.expect(kstatus.CurrentStatus)
-		edit(c, c.get(), func(o *api.OutboxDispatcher) { o.Spec.BatchSize = 7 })
+		edit(c, c.get(), func(o *api.OutboxDispatcher) { o.Spec.Delivery.BatchSize = 7 })
 		Eventually(c.configFile).Should(ContainSubstring("batchSize: 7"))
 		refuse := func(pod string) {
 			editStatus(c, c.deployment(), func(d *appsv1.Deployment) {

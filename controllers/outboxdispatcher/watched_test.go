@@ -16,7 +16,7 @@ var _ = Describe("the status", Label("status"), func() {
 	It("counts blocked keys when the dead block", func() {
 		c := start(tick)
 		obd := c.dispatcher()
-		obd.Spec.Ordering = api.OrderingKey
+		obd.Spec.Delivery.Ordering = api.OrderingKey
 		c.create(obd)
 		podStatus := c.healthy()
 		podStatus.Backlog.Dead, podStatus.Backlog.BlockedKeys = 1, 3
@@ -24,7 +24,7 @@ var _ = Describe("the status", Label("status"), func() {
 		c.expect(kstatus.CurrentStatus)
 		Expect(c.get().Status.BlockedKeys).To(BeNil(), "onDead is Continue")
 
-		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.OnDead = api.OnDeadBlock })
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Delivery.OnDead = api.OnDeadBlock })
 		Eventually(func() string { return c.configFile() }).Should(ContainSubstring("onDead: Block"))
 		c.rollOut(podStatus)
 		c.expect(kstatus.CurrentStatus,

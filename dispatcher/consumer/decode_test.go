@@ -136,28 +136,28 @@ func fromLog(m draft.Message) (*consumer.Event, error) { return consumer.FromJSO
 //
 // CONTRACT: C-70, C-80
 func TestEverySinksMessage(t *testing.T) {
-	const serviceBus = "serviceBus: {namespace: n.servicebus.windows.net, endpoint: '127.0.0.1:1', contentMode: "
+	const serviceBus = "serviceBus: {namespace: n.servicebus.windows.net, endpoint: '127.0.0.1:1'}, contentMode: "
 	tested := map[string]bool{"postgres": true} // by TestFromInboxReadsTheSinksRow
 	for _, test := range []struct {
 		sink string
 		read func(draft.Message) (*consumer.Event, error)
 	}{
-		{"http: {url: 'http://h', contentMode: Binary}", fromHTTP},
-		{"http: {url: 'http://h', contentMode: Structured}", fromHTTP},
-		{"http: {url: 'http://h', contentMode: Batch}", fromHTTP},
-		{"kafka: {brokers: ['h:1'], contentMode: Binary}", fromKafka},
-		{"kafka: {brokers: ['h:1'], contentMode: Structured}", fromKafka},
-		{"nats: {servers: ['nats://h:1'], contentMode: Binary}", fromNATS},
-		{"nats: {servers: ['nats://h:1'], contentMode: Structured}", fromNATS},
-		{"rabbitmq: {addresses: ['h:1'], exchange: e, contentMode: Binary}, auth: {type: Plain, usernameFile: /n, secretFile: /n}", fromRabbitMQ},
-		{"rabbitmq: {addresses: ['h:1'], exchange: e, contentMode: Structured}, auth: {type: Plain, usernameFile: /n, secretFile: /n}", fromRabbitMQ},
-		{"rabbitmq: {addresses: ['h:1'], exchange: e, contentMode: Binary}, auth: {type: Plain, usernameFile: /n, secretFile: /n}", fromAMQP1},
-		{"redis: {addresses: ['h:1'], contentMode: Binary}", fromRedis("data")},
-		{"redis: {addresses: ['h:1'], contentMode: Structured}", fromRedis("event")},
-		{"pubSub: {project: shop-eu, endpoint: 'http://h', contentMode: Binary}", fromPubSub},
-		{"pubSub: {project: shop-eu, endpoint: 'http://h', contentMode: Structured}", fromPubSub},
-		{serviceBus + "Binary}", fromServiceBus},
-		{serviceBus + "Structured}", fromServiceBus},
+		{"http: {url: 'http://h'}, contentMode: Binary", fromHTTP},
+		{"http: {url: 'http://h'}, contentMode: Structured", fromHTTP},
+		{"http: {url: 'http://h'}, contentMode: Batch", fromHTTP},
+		{"kafka: {brokers: ['h:1']}, contentMode: Binary", fromKafka},
+		{"kafka: {brokers: ['h:1']}, contentMode: Structured", fromKafka},
+		{"nats: {servers: ['nats://h:1']}, contentMode: Binary", fromNATS},
+		{"nats: {servers: ['nats://h:1']}, contentMode: Structured", fromNATS},
+		{"rabbitmq: {addresses: ['h:1'], exchange: e}, contentMode: Binary, auth: {type: Plain, usernameFile: /n, secretFile: /n}", fromRabbitMQ},
+		{"rabbitmq: {addresses: ['h:1'], exchange: e}, contentMode: Structured, auth: {type: Plain, usernameFile: /n, secretFile: /n}", fromRabbitMQ},
+		{"rabbitmq: {addresses: ['h:1'], exchange: e}, contentMode: Binary, auth: {type: Plain, usernameFile: /n, secretFile: /n}", fromAMQP1},
+		{"redis: {addresses: ['h:1']}, contentMode: Binary", fromRedis("data")},
+		{"redis: {addresses: ['h:1']}, contentMode: Structured", fromRedis("event")},
+		{"pubSub: {project: shop-eu, endpoint: 'http://h'}, contentMode: Binary", fromPubSub},
+		{"pubSub: {project: shop-eu, endpoint: 'http://h'}, contentMode: Structured", fromPubSub},
+		{serviceBus + "Binary", fromServiceBus},
+		{serviceBus + "Structured", fromServiceBus},
 		{"sqs: {queueURL: 'http://h/1/all', region: eu-west-1}", fromSQS},
 		{"sns: {topicARN: 'arn:aws:sns:eu-west-1:123456789012:all'}", fromSQS},
 		{"sns: {topicARN: 'arn:aws:sns:eu-west-1:123456789012:all'}", fromNotification},

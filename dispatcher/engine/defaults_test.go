@@ -28,7 +28,7 @@ var defaults = map[string]struct{ name, value string }{
 	"MaxAttempts":     {"maxAttempts", "20"},
 	"Ordering":        {"ordering", "None"},
 	"OnDead":          {"onDead", "Continue"},
-	"DeliveryTimeout": {"deliveryTimeout", "5m"},
+	"DeliveryTimeout": {"timeout", "5m"},
 	"GracePeriod":     {"gracePeriod", "30s"},
 }
 
@@ -42,7 +42,7 @@ func TestDefaultsAreTheSameEverywhere(t *testing.T) {
 	engine := reflect.ValueOf(withDefaults(dispatcher.Config{}))
 	var loaded config.Config
 	loaded.ApplyDefaults()
-	file, resource := fields(t, loaded), specSchema(t)
+	file, resource := fields(t, loaded.Delivery), deliverySchema(t)
 	for i := range engine.NumField() {
 		field := engine.Type().Field(i).Name
 		want, ok := defaults[field]
@@ -68,8 +68,8 @@ func TestDefaultsAreTheSameEverywhere(t *testing.T) {
 		t.Errorf("Config.Backoff is %v, want %v", got, hour)
 	}
 	want := config.Backoff{Strategy: config.Exponential, Base: config.Duration(time.Second), Max: config.Duration(time.Hour)}
-	if loaded.Backoff != want {
-		t.Errorf("backoff of the file is %+v, want %+v", loaded.Backoff, want)
+	if loaded.Delivery.Backoff != want {
+		t.Errorf("backoff of the file is %+v, want %+v", loaded.Delivery.Backoff, want)
 	}
 	if got := plain(resource["backoff"].Default); got != "map[strategy:Exponential]" {
 		t.Errorf("backoff of the resource is %s, want Exponential", got)
@@ -101,7 +101,7 @@ func plain(value any) string {
 }
 
 // fields are those of the file, as JSON has them.
-func fields(t *testing.T, c config.Config) (m map[string]any) {
+func fields(t *testing.T, c config.Delivery) (m map[string]any) {
 	t.Helper()
 	text, err := json.Marshal(c)
 	if err != nil {
@@ -120,8 +120,8 @@ type schema struct {
 	Properties  map[string]schema
 }
 
-// specSchema are the fields of spec.
-func specSchema(t *testing.T) map[string]schema {
+// deliverySchema are the fields of spec.delivery.
+func deliverySchema(t *testing.T) map[string]schema {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "charts", "outbox-operator", "files", "crds", "outbox.dev_outboxdispatchers.yaml"))
 	if err != nil {
@@ -137,5 +137,5 @@ func specSchema(t *testing.T) map[string]schema {
 	if err := yaml.Unmarshal(text, &crd); err != nil {
 		t.Fatal(err)
 	}
-	return crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties
+	return crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties["delivery"].Properties
 }

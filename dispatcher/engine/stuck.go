@@ -9,7 +9,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-var errOverdue = errors.New("the delivery took longer than deliveryTimeout")
+var errOverdue = errors.New("the delivery took longer than delivery.timeout")
 
 // abandoned is a delivery that the engine no longer waits for, and those of its rows that are still ours.
 type abandoned struct {

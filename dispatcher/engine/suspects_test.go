@@ -382,7 +382,7 @@ type reports struct {
 func (r *reports) DeadLettered(dispatcher.DeadEvent) { r.dead++ }
 func (r *reports) LeaseLost(n int)                   { r.lost += n }
 
-// The last error of a call that ran into deliveryTimeout says so.
+// The last error of a call that ran into delivery.timeout says so.
 func TestLastErrorNamesTheDeliveryTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newMemory()

@@ -56,7 +56,7 @@ func message(t *testing.T, kind, mode string) string {
 	t.Helper()
 	section := section(kind, "example:80")
 	if mode != "" {
-		section += "    contentMode: " + mode + "\n"
+		section += "  contentMode: " + mode + "\n"
 	}
 	m, err := drafts(t, section).Draft(t.Context(), &dispatcher.Event{
 		ID: uuid.MustParse("019aa7c4-1d2f-7c3e-9b54-6f2d7e1a0b42"), Seq: 4711, Namespace: "shop", Topic: "orders", EventType: "OrderPlaced",

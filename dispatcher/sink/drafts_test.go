@@ -27,15 +27,15 @@ import (
 // kinds are a sink of each kind at an address, where the messages of an event of topic orders go, and a setting that
 // makes another message.
 var kinds = map[string]struct{ section, to, at, other string }{
-	"http":       {"url: 'http://ADDRESS/in?token=t0k3n'", "http://ADDRESS/in", "", "contentMode: Structured"},
-	"kafka":      {"brokers: [ADDRESS]", "topic orders", "ADDRESS", "contentMode: Structured"},
+	"http":       {"url: 'http://ADDRESS/in?token=t0k3n'", "http://ADDRESS/in", "", "  contentMode: Structured"},
+	"kafka":      {"brokers: [ADDRESS]", "topic orders", "ADDRESS", "  contentMode: Structured"},
 	"log":        {"payload: Include", "the log", "", ""},
-	"nats":       {"servers: ['nats://ADDRESS']", "subject orders", "nats://ADDRESS", "stream: S"},
+	"nats":       {"servers: ['nats://ADDRESS']", "subject orders", "nats://ADDRESS", "    stream: S"},
 	"postgres":   {"dsn: 'postgres://u@ADDRESS/shop'", "table public.inbox_events", "database shop of 127.0.0.1", ""},
-	"pubSub":     {"project: shop-eu\n    endpoint: 'http://ADDRESS'", "topic projects/shop-eu/topics/orders", "", "contentMode: Structured"},
-	"rabbitmq":   {"addresses: [ADDRESS]\n    exchange: events", "exchange events of vhost /, routing key orders", "ADDRESS", "contentMode: Structured"},
-	"redis":      {"addresses: [ADDRESS]", "stream orders", "ADDRESS", "contentMode: Structured"},
-	"serviceBus": {"namespace: shop.servicebus.windows.net\n    endpoint: ADDRESS", "orders of Service Bus at shop.servicebus.windows.net", "", "contentMode: Structured"},
+	"pubSub":     {"project: shop-eu\n    endpoint: 'http://ADDRESS'", "topic projects/shop-eu/topics/orders", "", "  contentMode: Structured"},
+	"rabbitmq":   {"addresses: [ADDRESS]\n    exchange: events", "exchange events of vhost /, routing key orders", "ADDRESS", "  contentMode: Structured"},
+	"redis":      {"addresses: [ADDRESS]", "stream orders", "ADDRESS", "  contentMode: Structured"},
+	"serviceBus": {"namespace: shop.servicebus.windows.net\n    endpoint: ADDRESS", "orders of Service Bus at shop.servicebus.windows.net", "", "  contentMode: Structured"},
 	"sns":        {"topicARN: 'arn:aws:sns:eu-west-1:123456789012:all'\n    endpoint: 'http://ADDRESS'", "topic arn:aws:sns:eu-west-1:123456789012:all", "", ""},
 	"sqs":        {"queueURL: 'http://ADDRESS/1/all'\n    region: eu-west-1", "queue http://ADDRESS/1/all", "", ""},
 }
@@ -123,12 +123,12 @@ func TestDraftsConnectToNothing(t *testing.T) {
 			if other := draftOf(t, drafts(t, section), `{"total": 2}`); !reflect.DeepEqual(other.Differs(first), []string{draft.Body}) {
 				t.Errorf("of another payload, %v differs; want the body", other.Differs(first))
 			}
-			masked := draftOf(t, drafts(t, section+"transform: [{payload: '{\"total\": 3}'}]\n"), `{"total": 1}`)
+			masked := draftOf(t, drafts(t, section+"message: {transform: [{payload: '{\"total\": 3}'}]}\n"), `{"total": 1}`)
 			if !reflect.DeepEqual(masked.Differs(first), []string{draft.Body}) {
 				t.Errorf("transformed, %v differs; want the body", masked.Differs(first))
 			}
 			if k.other != "" {
-				if other := draftOf(t, drafts(t, section+"    "+k.other+"\n"), `{"total": 1}`); len(other.Differs(first)) == 0 {
+				if other := draftOf(t, drafts(t, section+k.other+"\n"), `{"total": 1}`); len(other.Differs(first)) == 0 {
 					t.Errorf("with %s it is the same", k.other)
 				}
 			}
@@ -158,7 +158,7 @@ func TestDraftIsWhatIsDelivered(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	cfg := config.Config{Sink: config.Sink{HTTP: &config.HTTPSink{URL: server.URL + "/in", Headers: map[string]string{"X-Team": "shop"}}}}
-	cfg.Routes = []config.Route{{To: `"/of/" + event.topic`}}
+	cfg.Sink.Routes = []config.Route{{To: `"/of/" + event.topic`}}
 	s, err := sink.New(cfg, io.Discard)
 	if err != nil {
 		t.Fatal(err)

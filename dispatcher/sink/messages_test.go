@@ -80,11 +80,11 @@ func TestNumbersKeepTheirDigits(t *testing.T) {
 	for _, field := range config.SinkKinds() {
 		kind := named(field)
 		section := section(kind, "127.0.0.1:1")
-		for _, mode := range []string{"", "    contentMode: Structured\n"} {
+		for _, mode := range []string{"", "  contentMode: Structured\n"} {
 			if mode != "" && !strings.Contains(kinds[kind].other, "contentMode") && kind != "nats" {
 				continue
 			}
-			for _, transform := range []string{"", "transform: [{payload: 'with(without(payload, [\"text\"]), {\"added\": payload.n})'}]\n"} {
+			for _, transform := range []string{"", "message: {transform: [{payload: 'with(without(payload, [\"text\"]), {\"added\": payload.n})'}]}\n"} {
 				m, err := drafts(t, section+mode+transform).Draft(t.Context(), draftedEvent())
 				if err != nil {
 					t.Fatalf("%s: %v", kind, err)

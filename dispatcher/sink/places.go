@@ -32,7 +32,8 @@ func Places(cfg config.Config) (places []Place, err error) {
 	}
 	for _, name := range names {
 		at := cfg
-		at.Routes, at.Sink = nil, cfg.Sink.Clone()
+		at.Sink = cfg.Sink.Clone()
+		at.Sink.Routes = nil
 		if direct(at.Sink, name) {
 			places = append(places, Place{name, at})
 		}

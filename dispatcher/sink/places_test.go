@@ -28,13 +28,13 @@ func TestPlacesAreWhatTheFileNames(t *testing.T) {
 		"Pub/Sub":              {sink: "{pubSub: {project: shop}}", file: "topics: [orders]", want: []string{"orders"}},
 		"Service Bus":          {sink: "{serviceBus: {namespace: shop.servicebus.windows.net}}", file: "topics: [orders]", want: []string{"orders"}},
 		"an address":           {sink: "{http: {url: 'http://consumer/'}}", file: "topics: [orders]"},
-		"routes":               {sink: kafka, file: `{topics: [orders, refunds], routes: [{topics: [orders], to: '"shop-" + event.topic'}, {to: '"others"'}]}`, want: []string{"shop-orders", "others"}},
-		"routes of all topics": {sink: kafka, file: `{routes: [{topics: [a, b], to: 'event.namespace + "-" + event.topic'}, {to: '"others"'}]}`, want: []string{"shop-a", "shop-b", "others"}},
-		"an event's topic":     {sink: kafka, file: `{routes: [{to: 'event.topic'}]}`},
-		"an event's type":      {sink: kafka, file: `{topics: [orders], routes: [{to: 'event.type == "x" ? "x" : event.topic'}]}`},
-		"a header":             {sink: kafka, file: `{topics: [orders], routes: [{to: 'event.headers["region"]'}]}`},
-		"no route": {sink: kafka, file: `{topics: [orders, typo], routes: [{topics: [orders], to: '"o"'}]}`, want: []string{"o"},
-			err: `topic "typo": no handler for the topic: no route takes it; add one to routes, or one without topics, or leave the topic out of this dispatcher`},
+		"routes":               {sink: kafka, file: `{topics: [orders, refunds], sink: {routes: [{topics: [orders], to: '"shop-" + event.topic'}, {to: '"others"'}]}}`, want: []string{"shop-orders", "others"}},
+		"routes of all topics": {sink: kafka, file: `{sink: {routes: [{topics: [a, b], to: 'event.namespace + "-" + event.topic'}, {to: '"others"'}]}}`, want: []string{"shop-a", "shop-b", "others"}},
+		"an event's topic":     {sink: kafka, file: `{sink: {routes: [{to: 'event.topic'}]}}`},
+		"an event's type":      {sink: kafka, file: `{topics: [orders], sink: {routes: [{to: 'event.type == "x" ? "x" : event.topic'}]}}`},
+		"a header":             {sink: kafka, file: `{topics: [orders], sink: {routes: [{to: 'event.headers["region"]'}]}}`},
+		"no route": {sink: kafka, file: `{topics: [orders, typo], sink: {routes: [{topics: [orders], to: '"o"'}]}}`, want: []string{"o"},
+			err: `topic "typo": no handler for the topic: no route takes it; add one to sink.routes, or one without topics, or leave the topic out of this dispatcher`},
 	} {
 		cfg := config.Config{Namespace: "shop"}
 		for _, part := range []string{"sink: " + test.sink, test.file} {

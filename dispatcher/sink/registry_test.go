@@ -53,8 +53,8 @@ func TestSchemasOfARealRegistry(t *testing.T) {
 		return config.Validation{Types: []string{kind}, Schema: &config.PayloadSchema{Registry: &config.RegistrySchema{Subject: subject, Version: version}}}
 	}
 	s, err := sink.New(config.Config{
-		Sink: config.Sink{Log: &config.LogSink{}}, SchemaRegistry: &config.SchemaRegistry{URL: server.URL()},
-		Validation: []config.Validation{of("Latest", "orders", 0), of("First", "orders", 1), of("Late", "number", 0), of("Missing", "missing", 0), of("Avro", "avro", 0)},
+		Sink: config.Sink{Log: &config.LogSink{}}, Message: config.Message{SchemaRegistry: &config.SchemaRegistry{URL: server.URL()},
+			Validation: []config.Validation{of("Latest", "orders", 0), of("First", "orders", 1), of("Late", "number", 0), of("Missing", "missing", 0), of("Avro", "avro", 0)}},
 	}, io.Discard)
 	if err != nil {
 		t.Fatal(err)

@@ -126,7 +126,7 @@ func bare(cfg config.Config, route func(*dispatcher.Event) (string, error), log 
 	case "http":
 		return httpsink.New(*s.HTTP, route)
 	case "kafka":
-		return kafkasink.New(*s.Kafka, cfg.SchemaRegistry, route)
+		return kafkasink.New(*s.Kafka, cfg.Message.SchemaRegistry, route)
 	case "log":
 		return logsink.New(*s.Log, log), nil
 	case "nats":
@@ -147,8 +147,8 @@ func bare(cfg config.Config, route func(*dispatcher.Event) (string, error), log 
 // Pipeline compiles cfg's routes, validation and transformations. It fails with all that is wrong with them.
 func Pipeline(cfg config.Config) (*pipeline.Pipeline, error) {
 	var o pipeline.Options
-	if cfg.SchemaRegistry != nil {
-		client, err := registry.New(*cfg.SchemaRegistry)
+	if cfg.Message.SchemaRegistry != nil {
+		client, err := registry.New(*cfg.Message.SchemaRegistry)
 		if err != nil {
 			return nil, err
 		}

@@ -12,7 +12,7 @@ import (
 )
 
 func TestNew(t *testing.T) {
-	http := &config.HTTPSink{URL: "https://consumer.example/events", ContentMode: config.Batch, BatchSize: 7}
+	http := &config.HTTPSink{URL: "https://consumer.example/events", BatchSize: 7}
 	for name, test := range map[string]struct {
 		cfg  config.Sink
 		want string
@@ -24,7 +24,7 @@ func TestNew(t *testing.T) {
 			t.Errorf("%s: got %v, %v; want the error %q", name, got, err, test.want)
 		}
 	}
-	s, err := sink.New(config.Config{Sink: config.Sink{HTTP: http}}, nil)
+	s, err := sink.New(config.Config{Sink: config.Sink{HTTP: http, ContentMode: config.Batch}}, nil)
 	if err != nil || s.BatchSize() != 7 {
 		t.Errorf("the http sink: %v, %v", s, err)
 	}

@@ -35,9 +35,9 @@ func runMemory(ctx context.Context, b *bench) {
 		fill                      []string
 		config                    map[string]any
 	}{
-		{binaryKept, batch, small, b.size.million, fillSmall(b.size.million), map[string]any{"batchSize": 2000}},
+		{binaryKept, batch, small, b.size.million, fillSmall(b.size.million), map[string]any{"delivery": map[string]any{"batchSize": 2000}}},
 		{binaryDeleted, batch + ", retention.delivered 0s", small, b.size.million, fillSmall(b.size.million),
-			map[string]any{"batchSize": 2000, "retention": map[string]any{"delivered": "0s"}}},
+			map[string]any{"delivery": map[string]any{"batchSize": 2000}, "retention": map[string]any{"delivered": "0s"}}},
 		{binaryDefault, "all default", large, b.size.large, fillLarge(b.size.large), nil},
 	} {
 		b.measure(ctx, "memory", system{Name: c.system, Settings: c.settings}, c.pending, func() (measure, error) {

@@ -51,7 +51,7 @@ func httpDestination(name string, mode config.ContentMode, target float64) desti
 			return nil, err
 		}
 		return &destinationRun{
-			sink: config.Sink{HTTP: &config.HTTPSink{URL: "http://" + address + "/events", ContentMode: mode}},
+			sink: config.Sink{HTTP: &config.HTTPSink{URL: "http://" + address + "/events"}, ContentMode: mode},
 			arrived: func(context.Context) (int64, error) {
 				time.Sleep(100 * time.Millisecond) // it reports every 10 ms
 				sum, err := (group{w}).read()

@@ -89,22 +89,24 @@ func (w *world) config() config.Config {
 	route := w.started % len(w.dsnFiles)
 	c := config.Config{
 		Name: "chaos", Namespace: scenario.Namespace,
-		Database:     config.Database{DSNFile: w.dsnFiles[route]},
-		Sink:         config.Sink{HTTP: &config.HTTPSink{URL: "http://" + w.address}, Timeout: config.Duration(sinkTimeout)},
-		Lease:        config.Duration(w.lease),
-		PollInterval: config.Duration(w.poll),
-		BatchSize:    50,
-		Concurrency:  16,
-		MaxAttempts:  maxAttempts,
-		Backoff:      config.Backoff{Base: config.Duration(100 * time.Millisecond), Max: config.Duration(500 * time.Millisecond)},
-		GracePeriod:  config.Duration(gracePeriod),
-		Server:       config.Server{Address: "127.0.0.1:0"},
+		Database: config.Database{DSNFile: w.dsnFiles[route]},
+		Sink:     config.Sink{HTTP: &config.HTTPSink{URL: "http://" + w.address}, Timeout: config.Duration(sinkTimeout)},
+		Delivery: config.Delivery{
+			Lease:        config.Duration(w.lease),
+			PollInterval: config.Duration(w.poll),
+			BatchSize:    50,
+			Concurrency:  16,
+			MaxAttempts:  maxAttempts,
+			Backoff:      config.Backoff{Base: config.Duration(100 * time.Millisecond), Max: config.Duration(500 * time.Millisecond)},
+			GracePeriod:  config.Duration(gracePeriod),
+		},
+		Server: config.Server{Address: "127.0.0.1:0"},
 	}
 	if w.ordered {
-		c.Ordering = config.OrderingKey
+		c.Delivery.Ordering = config.OrderingKey
 	}
 	if route == 0 { // the direct one: PgBouncer keeps notifications back
-		c.WakeUp = config.WakeUpListen
+		c.Delivery.WakeUp = config.WakeUpListen
 	}
 	if w.deleted {
 		c.Retention.Delivered = new(config.Duration)

@@ -25,7 +25,7 @@ const defaultLease = 30 * time.Second
 func (w *world) loopCrashes(ctx context.Context, f fault) error {
 	for range 5 + f.pick%4 {
 		d, err := w.startDispatcherWith(ctx, "dispatcher", "", func(c *config.Config) {
-			c.Lease, c.PollInterval, c.BatchSize, c.Concurrency, c.MaxAttempts, c.GracePeriod = 0, 0, 0, 0, 0, 0
+			c.Delivery.Lease, c.Delivery.PollInterval, c.Delivery.BatchSize, c.Delivery.Concurrency, c.Delivery.MaxAttempts, c.Delivery.GracePeriod = 0, 0, 0, 0, 0, 0
 		})
 		if err != nil {
 			return err

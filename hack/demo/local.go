@@ -115,13 +115,15 @@ func (d *demo) migrate(ctx context.Context, dir, binary, file string) error {
 func dispatcherConfig(dir, consumerURL, address string) config.Config {
 	return config.Config{
 		Name: "orders", Namespace: scenario.Namespace, Topics: []string{scenario.Topic},
-		Database:     config.Database{DSNFile: filepath.Join(dir, "dsn")},
-		Sink:         config.Sink{HTTP: &config.HTTPSink{URL: consumerURL}},
-		Lease:        config.Duration(6 * time.Second),
-		PollInterval: config.Duration(time.Second),
-		MaxAttempts:  3,
-		Backoff:      config.Backoff{Base: config.Duration(time.Second), Max: config.Duration(2 * time.Second)},
-		Server:       config.Server{Address: address},
+		Database: config.Database{DSNFile: filepath.Join(dir, "dsn")},
+		Sink:     config.Sink{HTTP: &config.HTTPSink{URL: consumerURL}},
+		Delivery: config.Delivery{
+			Lease:        config.Duration(6 * time.Second),
+			PollInterval: config.Duration(time.Second),
+			MaxAttempts:  3,
+			Backoff:      config.Backoff{Base: config.Duration(time.Second), Max: config.Duration(2 * time.Second)},
+		},
+		Server: config.Server{Address: address},
 	}
 }
 

@@ -41,7 +41,7 @@ func newNight() *night {
 	n.shopOutbox("  replayLogin: {secretRef: {name: orders-replay}}\n")
 	n.apply(strings.NewReplacer(
 		"maxAttempts: 3", `maxAttempts: 2
-  validation: [{types: [OrderPlaced], schema: {inline: '{"properties": {"price": {"type": "number"}}}'}}]`,
+  message: {validation: [{types: [OrderPlaced], schema: {inline: '{"properties": {"price": {"type": "number"}}}'}}]}`,
 		"  database:\n    secretRef: {name: orders-db}\n    migrationSecretRef: {name: orders-db-owner}\n", "  outboxRef: {name: shop}\n",
 		strconv.Quote(n.manifests.SinkURL)+"}", strconv.Quote(n.manifests.SinkURL)+"}\n    timeout: 5s",
 	).Replace(n.manifests.Dispatcher()))

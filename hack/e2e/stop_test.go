@@ -37,21 +37,21 @@ var _ = Describe("a stop", Label("stop"), Ordered, func() {
 			undo: func() { w.apply(w.manifests.Secrets()) },
 		},
 		{
-			name: "an expression is wrong", cause: `{"spec":{"transform":[{"payload":"payload.("}]}}`, fix: `{"spec":{"transform":null}}`,
+			name: "an expression is wrong", cause: `{"spec":{"message":{"transform":[{"payload":"payload.("}]}}}`, fix: `{"spec":{"message":{"transform":null}}}`,
 			kind: "Stalled",
 		},
 		{
 			name: "its migration hangs", kind: "Reconciling",
-			cause: `{"spec":{"podTemplate":{"spec":{"nodeSelector":{"nowhere":"true"}}}}}`, fix: `{"spec":{"podTemplate":null}}`,
+			cause: `{"spec":{"pods":{"template":{"spec":{"nodeSelector":{"nowhere":"true"}}}}}}`, fix: `{"spec":{"pods":{"template":null}}}`,
 		},
 		{
-			name: "a quota refuses its pods", cause: `{"spec":{"batchSize":100}}`, fix: `{"spec":{"batchSize":500}}`, kind: "Reconciling",
+			name: "a quota refuses its pods", cause: `{"spec":{"delivery":{"batchSize":100}}}`, fix: `{"spec":{"delivery":{"batchSize":500}}}`, kind: "Reconciling",
 			do:   func() { w.kubectl("create", "quota", "none", "--hard=pods=0") },
 			undo: func() { w.kubectl("delete", "quota", "none") },
 		},
 		{
 			name: "its image cannot be pulled", kind: "Reconciling",
-			cause: `{"spec":{"podTemplate":{"spec":{"containers":[{"name":"dispatcher","image":"nowhere.invalid/image:1"}]}}}}`, fix: `{"spec":{"podTemplate":null}}`,
+			cause: `{"spec":{"pods":{"template":{"spec":{"containers":[{"name":"dispatcher","image":"nowhere.invalid/image:1"}]}}}}}`, fix: `{"spec":{"pods":{"template":null}}}`,
 		},
 	}
 	for _, stop := range []struct {

@@ -38,7 +38,7 @@ var _ = Describe("a dispatcher in trouble", Label("troubles"), Ordered, func() {
 			name: "Secret missing", // a pod needs it when it starts
 			cause: func() {
 				w.kubectl("delete", "secret", "orders-db")
-				w.kubectl("patch", "obd", "orders", "--type", "merge", "-p", `{"spec":{"batchSize":499}}`)
+				w.kubectl("patch", "obd", "orders", "--type", "merge", "-p", `{"spec":{"delivery":{"batchSize":499}}}`)
 			},
 			fix:  func() { w.apply(w.manifests.Secrets()) },
 			kind: "ReferencesResolved", status: "False", reason: "SecretNotFound", remedy: "orders-db",
@@ -49,11 +49,11 @@ var _ = Describe("a dispatcher in trouble", Label("troubles"), Ordered, func() {
 				wrong := w.manifests
 				wrong.DispatcherDSN = strings.Replace(wrong.DispatcherDSN, w.shop.Dispatcher.Password, "wrong", 1)
 				w.apply(wrong.Secrets())
-				w.patch(`{"spec":{"batchSize":498}}`)
+				w.patch(`{"spec":{"delivery":{"batchSize":498}}}`)
 			},
 			fix: func() {
 				w.apply(w.manifests.Secrets())
-				w.patch(`{"spec":{"batchSize":497}}`) // a new pod has the new Secret at once
+				w.patch(`{"spec":{"delivery":{"batchSize":497}}}`) // a new pod has the new Secret at once
 			},
 			kind: "SourceReachable", status: "False", reason: "AuthenticationFailed", remedy: "password",
 		},

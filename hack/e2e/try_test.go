@@ -55,7 +55,7 @@ var _ = It("tries a changed manifest on past events with kubectl outbox", Label(
 
 	By("another Secret, and a rule that 5 of the events break")
 	changed := with("auth: {type: Token, secretRef: {name: new-token}}",
-		"  validation: [{rules: [{rule: payload.total_cents >= 105.0, message: an order costs something}]}]\n")
+		"  message: {validation: [{rules: [{rule: payload.total_cents >= 105.0, message: an order costs something}]}]}\n")
 	out, code, stderr = try(changed, "--output", "json")
 	Expect(code).To(Equal(3), stderr)
 	Expect(stderr).To(ContainSubstring("5 of 20 events come out otherwise"))
@@ -74,7 +74,7 @@ var _ = It("tries a changed manifest on past events with kubectl outbox", Label(
 
 	By("nothing was sent or changed, and its objects are deleted")
 	Expect(w.consumer.Deliveries()).To(HaveLen(orders))
-	Expect(w.kubectl("get", "obd", "orders", "-o", "jsonpath={.metadata.generation} {.spec.validation}")).To(Equal("1 "))
+	Expect(w.kubectl("get", "obd", "orders", "-o", "jsonpath={.metadata.generation} {.spec.message.validation}")).To(Equal("1 "))
 	Eventually(func() string {
 		return w.kubectl("get", "jobs,configmaps,pods", "-l", "outbox.dev/component=try", "-o", "name")
 	}).WithTimeout(time.Minute).Should(BeEmpty())

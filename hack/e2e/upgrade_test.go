@@ -40,7 +40,7 @@ var _ = Describe("an upgrade of the operator", Label("upgrade"), Ordered, func()
 		Eventually(func() string { // until the API server has heard of it
 			w.kubectl("delete", "obd", "d0", "--ignore-not-found")
 			create(0)
-			return w.kubectl("get", "obd", "d0", "-o", "jsonpath={.spec.maxInFlightBytes}")
+			return w.kubectl("get", "obd", "d0", "-o", "jsonpath={.spec.delivery.maxInFlightBytes}")
 		}).WithTimeout(time.Minute).WithPolling(time.Second).Should(BeEmpty())
 		for i := 1; i < dispatchers; i++ {
 			create(i)

@@ -46,7 +46,7 @@ func TestArgoCD(t *testing.T) {
 			if health != c.Argo || message == "" {
 				t.Errorf("%s: %s: %s (%s), want %s", key, c.Name, health, message, c.Argo)
 			}
-			if strings.Contains(c.Name, "template") && message != "InvalidPodTemplate: spec.podTemplate is wrong." {
+			if strings.Contains(c.Name, "template") && message != "InvalidPodTemplate: spec.pods.template is wrong." {
 				t.Errorf("%s: the message is %q", key, message)
 			}
 		}

@@ -112,7 +112,7 @@ func TestSDKReadsAwkwardEventsOverHTTP(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			compare(t, r, deliver(t, config.Sink{HTTP: &config.HTTPSink{URL: "http://127.0.0.1:" + port, ContentMode: mode}}))
+			compare(t, r, deliver(t, config.Sink{HTTP: &config.HTTPSink{URL: "http://127.0.0.1:" + port}, ContentMode: mode}))
 		})
 	}
 }
@@ -138,7 +138,7 @@ func TestSDKsReadAwkwardEventsFromKafka(t *testing.T) {
 			if _, err := kadm.NewClient(client).CreateTopic(ctx, 1, 1, nil, topic); err != nil {
 				t.Fatal(err)
 			}
-			sent := deliver(t, config.Sink{Kafka: &config.KafkaSink{Brokers: []string{address}, Topic: topic, ContentMode: mode}})
+			sent := deliver(t, config.Sink{Kafka: &config.KafkaSink{Brokers: []string{address}, Topic: topic}, ContentMode: mode})
 			for language, r := range map[string]*readers.Reader{"Python": start(t, "kafka", address, topic, count()), "Java": startJava(t, address, topic, count())} {
 				t.Run(language, func(t *testing.T) { compare(t, r, maps.Clone(sent)) })
 			}
@@ -169,16 +169,16 @@ func TestClientsReadAwkwardEventsFromRabbitMQ(t *testing.T) {
 	if err := os.WriteFile(password, []byte(rabbitmq.Admin), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for name, s := range map[string]config.RabbitMQSink{
-		"Binary":                  {ContentMode: config.Binary, AttributePrefix: config.PrefixRabbitMQ},
-		"Structured":              {ContentMode: config.Structured, AttributePrefix: config.PrefixRabbitMQ},
-		"Binary of AMQP 1.0":      {ContentMode: config.Binary, AttributePrefix: config.PrefixAMQP},
-		"Binary with underscores": {ContentMode: config.Binary, AttributePrefix: config.PrefixAMQPUnderscore},
-		"Structured of AMQP 1.0":  {ContentMode: config.Structured, AttributePrefix: config.PrefixAMQP},
+	for name, s := range map[string]config.Sink{
+		"Binary":                  {RabbitMQ: &config.RabbitMQSink{AttributePrefix: config.PrefixRabbitMQ}, ContentMode: config.Binary},
+		"Structured":              {RabbitMQ: &config.RabbitMQSink{AttributePrefix: config.PrefixRabbitMQ}, ContentMode: config.Structured},
+		"Binary of AMQP 1.0":      {RabbitMQ: &config.RabbitMQSink{AttributePrefix: config.PrefixAMQP}, ContentMode: config.Binary},
+		"Binary with underscores": {RabbitMQ: &config.RabbitMQSink{AttributePrefix: config.PrefixAMQPUnderscore}, ContentMode: config.Binary},
+		"Structured of AMQP 1.0":  {RabbitMQ: &config.RabbitMQSink{AttributePrefix: config.PrefixAMQP}, ContentMode: config.Structured},
 	} {
 		for client, read := range map[string]func(t *testing.T, queue string) *readers.Reader{
 			"pika": func(t *testing.T, queue string) *readers.Reader {
-				return start(t, "rabbitmq", broker.URL(), queue, count(), s.AttributePrefix)
+				return start(t, "rabbitmq", broker.URL(), queue, count(), s.RabbitMQ.AttributePrefix)
 			},
 			"Proton": func(t *testing.T, queue string) *readers.Reader {
 				return start(t, "amqp", broker.URL(), queue, count())
@@ -192,8 +192,9 @@ func TestClientsReadAwkwardEventsFromRabbitMQ(t *testing.T) {
 				if _, err := channel.QueueDeclare(queue, true, false, false, false, nil); err != nil {
 					t.Fatal(err)
 				}
-				s.Addresses, s.RoutingKey = []string{broker.Address(rabbitmq.Plain)}, queue
-				sent := deliver(t, config.Sink{RabbitMQ: &s, Auth: &config.Auth{Type: config.AuthPlain, Username: rabbitmq.Admin, SecretFile: password}})
+				s.RabbitMQ.Addresses, s.RabbitMQ.RoutingKey = []string{broker.Address(rabbitmq.Plain)}, queue
+				s.Auth = &config.Auth{Type: config.AuthPlain, Username: rabbitmq.Admin, SecretFile: password}
+				sent := deliver(t, s)
 				compare(t, read(t, queue), sent)
 			})
 		}

@@ -51,7 +51,7 @@ func TestHostileObjectsLeaveMemoryAndOthersAlone(t *testing.T) {
 	w.many(templates, func(i int) client.Object {
 		return &v1alpha1.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("eve-%d", i), Namespace: w.namespace}, Spec: v1alpha1.OutboxDispatcherSpec{
 			Namespace: "shop", Topics: []string{name(i)}, Sink: v1alpha1.Sink{Log: &v1alpha1.LogSink{}}, Database: &v1alpha1.DispatcherDatabase{SecretRef: v1alpha1.SecretRef{Name: "db"}},
-			PodTemplate: &runtime.RawExtension{Raw: []byte(`{"spec":{"volumes":[` + volumes.String()[1:] + `]}}`)},
+			Pods: v1alpha1.Pods{Template: &runtime.RawExtension{Raw: []byte(`{"spec":{"volumes":[` + volumes.String()[1:] + `]}}`)}},
 		}}
 	})
 	edit := w.edit(0)

@@ -192,7 +192,7 @@ func (w *world) edit(i int) time.Duration {
 		w.t.Fatal(err)
 	}
 	old := obd.DeepCopy()
-	obd.Spec.BatchSize++
+	obd.Spec.Delivery.BatchSize++
 	if err := w.admin.Patch(ctx, obd, client.MergeFrom(old)); err != nil {
 		w.t.Fatal(err)
 	}
@@ -294,7 +294,7 @@ func TestHostilePodsLeaveMemoryAndOthersAlone(t *testing.T) {
 		if i%8 == 5 { // the pod is well behaved, the spec is not: such a pattern takes 500 MiB for each 7 KiB when it is compiled
 			pattern := strings.Repeat("("+strings.Repeat("a", 300)+"){1000}", 200)
 			for range 3 { // below the bound of a spec
-				obd.Spec.Validation = append(obd.Spec.Validation, v1alpha1.Validation{Schema: &v1alpha1.PayloadSchema{Inline: fmt.Sprintf(`{"type":"string","pattern":%q}`, pattern)}})
+				obd.Spec.Message.Validation = append(obd.Spec.Message.Validation, v1alpha1.Validation{Schema: &v1alpha1.PayloadSchema{Inline: fmt.Sprintf(`{"type":"string","pattern":%q}`, pattern)}})
 			}
 		}
 	})

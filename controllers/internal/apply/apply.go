@@ -75,7 +75,7 @@ func (a *Applier) Apply(ctx context.Context, owner client.Object, want runtime.A
 	if err := a.client.Apply(ctx, want, options...); err != nil {
 		if refused(err) {
 			return problem.Stalling(a.condition, v1alpha1.ReasonApplyRefused,
-				problem.Sentence(fmt.Sprintf("the API server refuses the %s: %s; change what it names, or spec.podTemplate", what, err)))
+				problem.Sentence(fmt.Sprintf("the API server refuses the %s: %s; change what it names, or spec.pods.template", what, err)))
 		}
 		return fmt.Errorf("apply the %s: %w", what, err)
 	}

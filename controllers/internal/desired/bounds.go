@@ -19,14 +19,14 @@ const AnnotationBytes = "outbox.dev/spec-bytes"
 // BoundSpec leaves out what is large of a spec that is too large, so that it takes no memory. What a stop needs stays.
 func BoundSpec(obd *v1alpha1.OutboxDispatcher) {
 	spec := &obd.Spec
-	text, err := json.Marshal([]any{spec.Routes, spec.Validation, spec.Transform, spec.Message})
+	text, err := json.Marshal([]any{spec.Sink.Routes, spec.Message})
 	if err != nil {
 		panic(fmt.Sprintf("size of a spec: %v", err)) // plain data only
 	}
 	if len(text) <= maxSpec {
 		return
 	}
-	spec.Routes, spec.Validation, spec.Transform, spec.Message = nil, nil, nil, nil
+	spec.Sink.Routes, spec.Message = nil, v1alpha1.Message{}
 	metav1.SetMetaDataAnnotation(&obd.ObjectMeta, AnnotationBytes, strconv.Itoa(len(text)))
 }
 
@@ -36,5 +36,5 @@ func SpecTooLarge(obd *v1alpha1.OutboxDispatcher) string {
 	if bytes == "" {
 		return ""
 	}
-	return fmt.Sprintf("The spec's routes, validation, transform and message have %s bytes of JSON, and %d are the most; put schemas into ConfigMaps, and make several dispatchers of one.", bytes, maxSpec)
+	return fmt.Sprintf("spec.sink.routes and spec.message have %s bytes of JSON, and %d are the most; put schemas into ConfigMaps, and make several dispatchers of one.", bytes, maxSpec)
 }

@@ -28,16 +28,13 @@ func whole(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) config.Confi
 	return c
 }
 
-// dirs are the directories of the keys that a section names, where they differ from the section's name.
-var dirs = map[string]string{"schemaRegistry": "registry"}
-
 // withRefs returns the whole file, and the keys whose files it names. A section of the spec is the section of the same
 // name in the file: see [mounts.member].
 func withRefs(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) (c config.Config, refs []Ref) {
 	spec := obd.Spec
 	// These are in the workload, in files of their own, or set below.
 	spec.OutboxRef, spec.Database, spec.Replicas, spec.State = nil, nil, nil, ""
-	spec.ConsumerPolicy, spec.ServiceAccount, spec.ImagePullSecrets, spec.PodTemplate = "", nil, nil, nil
+	spec.Delivery.ConsumerPolicy, spec.Pods = "", v1alpha1.Pods{}
 	database := &mounts{dir: "database"}
 	notify := &mounts{dir: "notify"}
 	if field, db := outboxOf(obd, outbox); db != nil {
@@ -50,15 +47,12 @@ func withRefs(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) (c config
 	file, sections := map[string]any{}, converted[map[string]any](spec)
 	for _, name := range slices.Sorted(maps.Keys(sections)) {
 		m := &mounts{dir: name}
-		if dir, ok := dirs[name]; ok {
-			m.dir = dir
-		}
 		m.member(file, "spec."+name, name, sections[name])
 		refs = append(refs, m.refs...)
 	}
 	convert(file, &c)
 	c.Name, c.StateFile, c.VerifiedTypesFile = DispatcherName(obd), stateFile, typesFile(obd)
-	c.Server.Address = fmt.Sprintf(":%d", Port)
+	c.Log, c.Server.Address = converted[config.Log](obd.Spec.Pods.Log), fmt.Sprintf(":%d", Port)
 	if obd.Spec.OutboxRef != nil {
 		c.Retention.Scope = config.ScopeOutbox // all dispatchers of an Outbox have its retention, and one of them sweeps for all
 	}

@@ -22,13 +22,13 @@ const shutdown = 10 * time.Second
 // pod must be ready before an old one goes, so what does not work replaces nothing that does.
 // outbox is the one that the dispatcher refers to, nil for none. Errors wrap [ErrPodTemplate].
 func Deployment(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox, p Platform) (*appsv1ac.DeploymentApplyConfiguration, error) {
-	grace := obd.Spec.GracePeriod.Duration + shutdown
+	grace := obd.Spec.Delivery.GracePeriod.Duration + shutdown
 	base := podTemplate(obd, p, ComponentDispatcher, *ConfigMap(obd, outbox).Name, DispatcherRefs(obd, outbox))
 	serve(container(base))
 	base.Spec.WithTerminationGracePeriodSeconds(int64((grace + time.Second - 1) / time.Second)).
 		WithVolumes(corev1ac.Volume().WithName("state").WithConfigMap(corev1ac.ConfigMapVolumeSource().WithName(stateName(obd))))
 	container(base).WithVolumeMounts(mount("state", stateDir))
-	if obd.Spec.ConsumerPolicy == v1alpha1.ConsumersVerified {
+	if obd.Spec.Delivery.ConsumerPolicy == v1alpha1.ConsumersVerified {
 		base.Spec.WithVolumes(corev1ac.Volume().WithName("consumers").WithConfigMap(corev1ac.ConfigMapVolumeSource().WithName(ConsumersName(obd))))
 		container(base).WithVolumeMounts(mount("consumers", consumersDir))
 	}
@@ -36,7 +36,7 @@ func Deployment(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox, p Platf
 		base.Spec.WithVolumes(schemasVolume(refs))
 		container(base).WithVolumeMounts(mount("schemas", schemasDir))
 	}
-	template, err := merge(base, "spec.podTemplate", obd.Spec.PodTemplate)
+	template, err := merge(base, "spec.pods.template", obd.Spec.Pods.Template)
 	if err != nil {
 		return nil, err
 	}

@@ -30,24 +30,27 @@ func minimal() *v1alpha1.OutboxDispatcher {
 	return &v1alpha1.OutboxDispatcher{
 		ObjectMeta: metav1.ObjectMeta{Name: "orders", Namespace: "shop", UID: "0a1b"},
 		Spec: v1alpha1.OutboxDispatcherSpec{
-			Namespace:        "shop",
-			Database:         &v1alpha1.DispatcherDatabase{SecretRef: v1alpha1.SecretRef{Name: "orders-db"}, Schema: "outbox"},
-			Sink:             v1alpha1.Sink{Log: &v1alpha1.LogSink{}},
-			Lease:            metav1.Duration{Duration: 30 * time.Second},
-			PollInterval:     metav1.Duration{Duration: time.Second},
-			BatchSize:        100,
-			Concurrency:      16,
-			MaxInFlightBytes: 32 << 20,
-			MaxAttempts:      20,
-			Backoff:          v1alpha1.Backoff{Strategy: v1alpha1.BackoffExponential},
-			Ordering:         v1alpha1.OrderingNone,
-			OnDead:           v1alpha1.OnDeadContinue,
-			WakeUp:           v1alpha1.WakeUpNone,
-			DeliveryTimeout:  metav1.Duration{Duration: 5 * time.Minute},
-			GracePeriod:      metav1.Duration{Duration: 30 * time.Second},
-			Replicas:         ptr.To[int32](1),
-			State:            v1alpha1.StateRunning,
-			Log:              v1alpha1.Log{Level: v1alpha1.LogInfo},
+			Namespace: "shop",
+			Database:  &v1alpha1.DispatcherDatabase{SecretRef: v1alpha1.SecretRef{Name: "orders-db"}, Schema: "outbox"},
+			Sink:      v1alpha1.Sink{Log: &v1alpha1.LogSink{}},
+			Delivery: v1alpha1.Delivery{
+				Lease:            metav1.Duration{Duration: 30 * time.Second},
+				PollInterval:     metav1.Duration{Duration: time.Second},
+				BatchSize:        100,
+				Concurrency:      16,
+				MaxInFlightBytes: 32 << 20,
+				MaxAttempts:      20,
+				Backoff:          v1alpha1.Backoff{Strategy: v1alpha1.BackoffExponential},
+				Ordering:         v1alpha1.OrderingNone,
+				OnDead:           v1alpha1.OnDeadContinue,
+				WakeUp:           v1alpha1.WakeUpNone,
+				Timeout:          metav1.Duration{Duration: 5 * time.Minute},
+				GracePeriod:      metav1.Duration{Duration: 30 * time.Second},
+			},
+			Replicas: ptr.To[int32](1),
+			State:    v1alpha1.StateRunning,
+			Message:  v1alpha1.Message{Format: v1alpha1.FormatCloudEvents},
+			Pods:     v1alpha1.Pods{Log: v1alpha1.Log{Level: v1alpha1.LogInfo}},
 		},
 	}
 }
@@ -77,12 +80,12 @@ func full() *v1alpha1.OutboxDispatcher {
 	s.Database, s.OutboxRef = nil, &v1alpha1.OutboxRef{Name: "main"}
 	s.Sink = v1alpha1.Sink{
 		HTTP: &v1alpha1.HTTPSink{
-			URL:         "https://orders.example.com/events",
-			ContentMode: v1alpha1.ContentBatch,
-			BatchSize:   ptr.To[int32](50),
-			Headers:     []v1alpha1.HTTPHeader{{Name: "X-Team", Value: "orders"}},
+			URL:       "https://orders.example.com/events",
+			BatchSize: ptr.To[int32](50),
+			Headers:   []v1alpha1.HTTPHeader{{Name: "X-Team", Value: "orders"}},
 		},
-		Auth: &v1alpha1.Auth{Type: v1alpha1.AuthBasic, SecretRef: &v1alpha1.SecretRef{Name: "orders-consumer"}},
+		ContentMode: v1alpha1.ContentBatch,
+		Auth:        &v1alpha1.Auth{Type: v1alpha1.AuthBasic, SecretRef: &v1alpha1.SecretRef{Name: "orders-consumer"}},
 		TLS: &v1alpha1.TLS{
 			CAConfigMapRef:      &v1alpha1.ConfigMapRef{Name: "consumer-ca"},
 			ClientCertSecretRef: &v1alpha1.SecretRef{Name: "orders-client"},
@@ -90,23 +93,23 @@ func full() *v1alpha1.OutboxDispatcher {
 		},
 		Timeout: &metav1.Duration{Duration: 5 * time.Second},
 	}
-	s.Backoff = v1alpha1.Backoff{
+	s.Delivery.Backoff = v1alpha1.Backoff{
 		Strategy:      v1alpha1.BackoffMultiplier,
 		Base:          &metav1.Duration{Duration: 2 * time.Second},
 		Max:           &metav1.Duration{Duration: time.Minute},
 		Multiplier:    "1.5",
 		JitterPercent: ptr.To[int32](0),
 	}
-	s.Ordering, s.OnDead, s.WakeUp = v1alpha1.OrderingKey, v1alpha1.OnDeadBlock, v1alpha1.WakeUpListen
-	s.MaxInFlightBytes, s.Log.Level = 64<<20, v1alpha1.LogDebug
-	s.DeliveryTimeout = metav1.Duration{Duration: 10 * time.Minute}
-	s.GracePeriod = metav1.Duration{Duration: 1500 * time.Millisecond}
+	s.Delivery.Ordering, s.Delivery.OnDead, s.Delivery.WakeUp = v1alpha1.OrderingKey, v1alpha1.OnDeadBlock, v1alpha1.WakeUpListen
+	s.Delivery.MaxInFlightBytes, s.Pods.Log.Level = 64<<20, v1alpha1.LogDebug
+	s.Delivery.Timeout = metav1.Duration{Duration: 10 * time.Minute}
+	s.Delivery.GracePeriod = metav1.Duration{Duration: 1500 * time.Millisecond}
 	s.Replicas = ptr.To[int32](3)
 	s.State = v1alpha1.StatePaused
-	s.ConsumerPolicy = v1alpha1.ConsumersVerified
-	s.ServiceAccount = &v1alpha1.ServiceAccount{Annotations: []v1alpha1.Annotation{{Name: "eks.amazonaws.com/role-arn", Value: "arn:aws:iam::1:role/orders"}}}
-	s.ImagePullSecrets = []v1alpha1.SecretName{{Name: "registry"}, {Name: "team-registry"}}
-	s.PodTemplate = &runtime.RawExtension{Raw: []byte(`{
+	s.Delivery.ConsumerPolicy = v1alpha1.ConsumersVerified
+	s.Pods.ServiceAccount = &v1alpha1.ServiceAccount{Annotations: []v1alpha1.Annotation{{Name: "eks.amazonaws.com/role-arn", Value: "arn:aws:iam::1:role/orders"}}}
+	s.Pods.ImagePullSecrets = []v1alpha1.SecretName{{Name: "registry"}, {Name: "team-registry"}}
+	s.Pods.Template = &runtime.RawExtension{Raw: []byte(`{
 		"metadata": {"labels": {"team": "orders"}, "annotations": {"example.com/scrape": "true"}},
 		"spec": {
 			"tolerations": [{"key": "spot", "operator": "Exists"}],
@@ -131,7 +134,7 @@ func TestObjectsMatchTheGoldenFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		objects := []any{StateConfigMap(obd), ServiceAccount(obd), ConfigMap(obd, c.outbox), deployment, PodDisruptionBudget(obd)}
-		if obd.Spec.ConsumerPolicy == v1alpha1.ConsumersVerified {
+		if obd.Spec.Delivery.ConsumerPolicy == v1alpha1.ConsumersVerified {
 			objects = append(objects, ConsumersConfigMap(obd, []string{"order.placed", "payment.*"}))
 		}
 		if c.outbox != nil {
@@ -141,7 +144,7 @@ func TestObjectsMatchTheGoldenFiles(t *testing.T) {
 			}
 			objects = append(objects, OutboxConfigMap(c.outbox), migration.Job(1))
 		} else if name == "migrated" {
-			obd.Spec.PodTemplate = full().Spec.PodTemplate
+			obd.Spec.Pods.Template = full().Spec.Pods.Template
 			migration, err := NewMigration(obd, flags)
 			if err != nil {
 				t.Fatal(err)
@@ -170,7 +173,7 @@ func migrated() *v1alpha1.OutboxDispatcher {
 // An account of the user's is named, and none is made.
 func TestServiceAccount(t *testing.T) {
 	obd := migrated()
-	obd.Spec.ServiceAccount = &v1alpha1.ServiceAccount{Name: "mine"}
+	obd.Spec.Pods.ServiceAccount = &v1alpha1.ServiceAccount{Name: "mine"}
 	d, err := Deployment(obd, nil, flags)
 	if err != nil {
 		t.Fatal(err)
@@ -273,7 +276,7 @@ func TestConfigIsValid(t *testing.T) {
 // A value that a dispatcher fills in by itself is in no file, also one that depends on another.
 func TestDefaultsAreNotRendered(t *testing.T) {
 	obd := minimal()
-	obd.Spec.BatchSize = config.DefaultBatchSize
+	obd.Spec.Delivery.BatchSize = config.DefaultBatchSize
 	const want = `database:
   dsnFile: /etc/outbox/secrets/database/dsn
 name: shop/orders
@@ -287,8 +290,8 @@ stateFile: /etc/outbox/state/state
 	if got := render(Config(obd, nil)); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	obd.Spec.Backoff = v1alpha1.Backoff{Strategy: v1alpha1.BackoffLinear, Base: &metav1.Duration{Duration: time.Second}, Max: &metav1.Duration{Duration: time.Hour}}
-	if got := Config(obd, nil).Backoff; got != (config.Backoff{Strategy: config.Linear, Base: config.Duration(time.Second)}) {
+	obd.Spec.Delivery.Backoff = v1alpha1.Backoff{Strategy: v1alpha1.BackoffLinear, Base: &metav1.Duration{Duration: time.Second}, Max: &metav1.Duration{Duration: time.Hour}}
+	if got := Config(obd, nil).Delivery.Backoff; got != (config.Backoff{Strategy: config.Linear, Base: config.Duration(time.Second)}) {
 		t.Errorf("backoff %+v, want the base, which is another one by default", got)
 	}
 }
@@ -322,10 +325,12 @@ func TestPodsRollOnlyOnTheSpec(t *testing.T) {
 		change func(*v1alpha1.OutboxDispatcher, *v1alpha1.Outbox)
 		rolls  bool
 	}{
-		"nothing":             {func(*v1alpha1.OutboxDispatcher, *v1alpha1.Outbox) {}, false},
-		"config":              {func(o *v1alpha1.OutboxDispatcher, _ *v1alpha1.Outbox) { o.Spec.BatchSize = 7 }, true},
-		"state":               {func(o *v1alpha1.OutboxDispatcher, _ *v1alpha1.Outbox) { o.Spec.State = v1alpha1.StateRunning }, false},
-		"the gate":            {func(o *v1alpha1.OutboxDispatcher, _ *v1alpha1.Outbox) { o.Spec.ConsumerPolicy = v1alpha1.ConsumersAny }, true},
+		"nothing": {func(*v1alpha1.OutboxDispatcher, *v1alpha1.Outbox) {}, false},
+		"config":  {func(o *v1alpha1.OutboxDispatcher, _ *v1alpha1.Outbox) { o.Spec.Delivery.BatchSize = 7 }, true},
+		"state":   {func(o *v1alpha1.OutboxDispatcher, _ *v1alpha1.Outbox) { o.Spec.State = v1alpha1.StateRunning }, false},
+		"the gate": {func(o *v1alpha1.OutboxDispatcher, _ *v1alpha1.Outbox) {
+			o.Spec.Delivery.ConsumerPolicy = v1alpha1.ConsumersAny
+		}, true},
 		"replicas":            {func(o *v1alpha1.OutboxDispatcher, _ *v1alpha1.Outbox) { o.Spec.Replicas = ptr.To[int32](9) }, false},
 		"a label":             {func(o *v1alpha1.OutboxDispatcher, _ *v1alpha1.Outbox) { o.Labels = map[string]string{"a": "b"} }, false},
 		"the order of topics": {func(o *v1alpha1.OutboxDispatcher, _ *v1alpha1.Outbox) { o.Spec.Topics = []string{"invoices", "orders"} }, false},
@@ -361,7 +366,7 @@ func TestMigrationHash(t *testing.T) {
 		"nothing":    {func(*v1alpha1.OutboxDispatcher) {}, false},
 		"the login":  {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Database.MigrationSecretRef.Name = "other" }, true},
 		"the schema": {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Database.Schema = "other" }, true},
-		"batch size": {func(o *v1alpha1.OutboxDispatcher) { o.Spec.BatchSize = 7 }, false},
+		"batch size": {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Delivery.BatchSize = 7 }, false},
 		"the sink": {func(o *v1alpha1.OutboxDispatcher) {
 			o.Spec.Sink = v1alpha1.Sink{HTTP: &v1alpha1.HTTPSink{URL: "https://other"}}
 		}, false},

@@ -40,7 +40,7 @@ func NewMigration(obd *v1alpha1.OutboxDispatcher, p Platform) (*Migration, error
 	if obd.Spec.OutboxRef != nil {
 		return nil, nil // the Outbox has it
 	}
-	return newMigration(obd, ownDatabase, own(obd.Spec.Database), "spec.podTemplate", obd.Spec.PodTemplate, p)
+	return newMigration(obd, ownDatabase, own(obd.Spec.Database), "spec.pods.template", obd.Spec.Pods.Template, p)
 }
 
 // NewOutboxMigration is the migration that the Outbox needs, or nil when the operator does not migrate.

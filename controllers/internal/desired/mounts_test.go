@@ -108,9 +108,9 @@ func TestMountedFilesAreNamedInTheFile(t *testing.T) {
 			[]string{"sink/secret: s/secret by spec.sink.http.signingSecretRef"},
 		},
 		"the registry's, in addition to the sink's": {
-			"{sink: {http: {url: 'https://a'}, auth: {type: Token, secretRef: {name: h}}}, schemaRegistry: {url: 'https://r', auth: {type: Token, secretRef: {name: r}}, tls: {caSecretRef: {name: ca}}}}",
-			"{sink: {http: {url: 'https://a'}, auth: {type: Token, secretFile: SECRETS/sink/token}}, schemaRegistry: {url: 'https://r', auth: {type: Token, secretFile: SECRETS/registry/token}, tls: {caFile: SECRETS/registry/ca.crt}}}",
-			[]string{"sink/token: h/token by spec.sink.auth.secretRef", "registry/token: r/token by spec.schemaRegistry.auth.secretRef", "registry/ca.crt: ca/ca.crt by spec.schemaRegistry.tls.caSecretRef"},
+			"{sink: {http: {url: 'https://a'}, auth: {type: Token, secretRef: {name: h}}}, message: {schemaRegistry: {url: 'https://r', auth: {type: Token, secretRef: {name: r}}, tls: {caSecretRef: {name: ca}}}}}",
+			"{sink: {http: {url: 'https://a'}, auth: {type: Token, secretFile: SECRETS/sink/token}}, message: {schemaRegistry: {url: 'https://r', auth: {type: Token, secretFile: SECRETS/message/token}, tls: {caFile: SECRETS/message/ca.crt}}}}",
+			[]string{"sink/token: h/token by spec.sink.auth.secretRef", "message/token: r/token by spec.message.schemaRegistry.auth.secretRef", "message/ca.crt: ca/ca.crt by spec.message.schemaRegistry.tls.caSecretRef"},
 		},
 		"an inbox": {
 			"sink: {postgres: {secretRef: {name: db}}, tls: {caSecretRef: {name: ca}}, timeout: 5s}",
@@ -130,7 +130,7 @@ func TestMountedFilesAreNamedInTheFile(t *testing.T) {
 			c, refs := withRefs(obd, nil)
 			var want config.Config
 			read(t, test.file, &want)
-			if !reflect.DeepEqual(c.Sink, want.Sink) || !reflect.DeepEqual(c.SchemaRegistry, want.SchemaRegistry) {
+			if !reflect.DeepEqual(c.Sink, want.Sink) || !reflect.DeepEqual(c.Message.SchemaRegistry, want.Message.SchemaRegistry) {
 				t.Errorf("the file is\n%s\nwant\n%s", render(c), render(want))
 			}
 			mounted(t, refs, append([]string{"database/dsn: orders-db/dsn by spec.database.secretRef"}, test.mounts...))

@@ -20,7 +20,7 @@ func ServiceAccount(obd *v1alpha1.OutboxDispatcher) *corev1ac.ServiceAccountAppl
 		WithLabels(Labels(obd, ComponentDispatcher)).
 		WithOwnerReferences(owner(obd)).
 		WithAutomountServiceAccountToken(false)
-	if s := obd.Spec.ServiceAccount; s != nil {
+	if s := obd.Spec.Pods.ServiceAccount; s != nil {
 		if s.Name != "" {
 			return nil
 		}
@@ -33,7 +33,7 @@ func ServiceAccount(obd *v1alpha1.OutboxDispatcher) *corev1ac.ServiceAccountAppl
 
 // accountName is the name of the pods' ServiceAccount.
 func accountName(obd *v1alpha1.OutboxDispatcher) string {
-	if s := obd.Spec.ServiceAccount; s != nil && s.Name != "" {
+	if s := obd.Spec.Pods.ServiceAccount; s != nil && s.Name != "" {
 		return s.Name
 	}
 	return Name(obd)
@@ -120,7 +120,7 @@ const consumersDir = "/etc/outbox/consumers"
 
 // typesFile is the path of their file, empty when the dispatcher requires no verified consumers.
 func typesFile(obd *v1alpha1.OutboxDispatcher) string {
-	if obd.Spec.ConsumerPolicy != v1alpha1.ConsumersVerified {
+	if obd.Spec.Delivery.ConsumerPolicy != v1alpha1.ConsumersVerified {
 		return ""
 	}
 	return consumersDir + "/" + keyTypes

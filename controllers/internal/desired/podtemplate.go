@@ -88,7 +88,7 @@ func podTemplate(o Owner, p Platform, component, configMap string, refs []Ref) *
 func pullSecrets(o Owner, p Platform) (refs []*corev1ac.LocalObjectReferenceApplyConfiguration) {
 	names := slices.Clone(p.ImagePullSecrets)
 	if obd, ok := o.(*v1alpha1.OutboxDispatcher); ok {
-		for _, secret := range obd.Spec.ImagePullSecrets {
+		for _, secret := range obd.Spec.Pods.ImagePullSecrets {
 			if !slices.Contains(names, secret.Name) {
 				names = append(names, secret.Name)
 			}
@@ -310,8 +310,8 @@ func keepsOurs(base, merged *corev1ac.PodTemplateSpecApplyConfiguration, field s
 	if merged.Spec == nil || container(merged) == nil {
 		return fmt.Errorf("it removes the container %q; keep it", Container)
 	}
-	if is := merged.Spec.ServiceAccountName; field == "spec.podTemplate" && (is == nil || *is != *base.Spec.ServiceAccountName) {
-		return errors.New("it sets serviceAccountName; leave that out, and name the account in spec.serviceAccount")
+	if is := merged.Spec.ServiceAccountName; field == "spec.pods.template" && (is == nil || *is != *base.Spec.ServiceAccountName) {
+		return errors.New("it sets serviceAccountName; leave that out, and name the account in spec.pods.serviceAccount")
 	}
 	for _, v := range base.Spec.Volumes {
 		if !slices.ContainsFunc(merged.Spec.Volumes, func(is corev1ac.VolumeApplyConfiguration) bool { return equality.Semantic.DeepEqual(is, v) }) {

@@ -21,7 +21,7 @@ func TestPodTemplateErrors(t *testing.T) {
 		"too large":         {`{"metadata":{"annotations":{"a":"` + strings.Repeat("x", 64<<10) + `"}}}`, "has 65573 bytes of JSON, and 65536 are the most"},
 		"long list":         {`{"spec":{"volumes":[{"name":"a"}` + strings.Repeat(`,{"name":"a"}`, 256) + `]}}`, "spec.volumes has 257 entries, and 256 are the most"},
 		"long list, deep":   {`{"spec":{"containers":[{"name":"dispatcher","env":[{"name":"A"}` + strings.Repeat(`,{"name":"A"}`, 256) + `]}]}}`, "spec.containers[0].env has 257"},
-		"account":           {`{"spec":{"serviceAccountName":"ci-admin"}}`, "in spec.serviceAccount"},
+		"account":           {`{"spec":{"serviceAccountName":"ci-admin"}}`, "in spec.pods.serviceAccount"},
 		"our volume":        {`{"spec":{"volumes":[{"$retainKeys":["name","projected"],"name":"secrets","projected":{"sources":[{"serviceAccountToken":{"path":"sink/token"}}]}}]}}`, `the volume "secrets"`},
 		"our volume goes":   {`{"spec":{"volumes":[{"name":"state","$patch":"delete"}]}}`, `the volume "state"`},
 		"our mount":         {`{"spec":{"volumes":[{"name":"mine","emptyDir":{}}],"containers":[{"name":"dispatcher","volumeMounts":[{"name":"mine","mountPath":"/etc/outbox/secrets"}]}]}}`, "mounted at /etc/outbox/secrets"},
@@ -31,10 +31,10 @@ func TestPodTemplateErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			obd := minimal()
-			obd.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(c.template)}
+			obd.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(c.template)}
 			_, err := Deployment(obd, nil, flags)
-			if err == nil || !strings.Contains(err.Error(), c.want) || !errors.Is(err, ErrPodTemplate) || !strings.HasPrefix(err.Error(), "spec.podTemplate cannot be used: ") {
-				t.Errorf("error %v, want one about spec.podTemplate with %q", err, c.want)
+			if err == nil || !strings.Contains(err.Error(), c.want) || !errors.Is(err, ErrPodTemplate) || !strings.HasPrefix(err.Error(), "spec.pods.template cannot be used: ") {
+				t.Errorf("error %v, want one about spec.pods.template with %q", err, c.want)
 			}
 		})
 	}
@@ -43,7 +43,7 @@ func TestPodTemplateErrors(t *testing.T) {
 // The recommended labels are a chart's, or whose you like. CONTRACT: C-100
 func TestRecommendedLabelsAreDefaults(t *testing.T) {
 	obd := minimal()
-	obd.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"metadata":{"labels":{
+	obd.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(`{"metadata":{"labels":{
 		"app.kubernetes.io/name":"shop","app.kubernetes.io/instance":"prod","app.kubernetes.io/managed-by":"Helm","helm.sh/chart":"shop-1.2.3"}}}`)}
 	d, err := Deployment(obd, nil, flags)
 	if err != nil {

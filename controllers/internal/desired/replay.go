@@ -96,7 +96,7 @@ func (r Replay) request() config.ReplayRequest {
 	o.Filter.Reason = ContractReason(selector.Reason)
 	ordering := s.Ordering
 	if ordering == "" && r.Dispatcher != nil {
-		ordering = r.Dispatcher.Spec.Ordering
+		ordering = r.Dispatcher.Spec.Delivery.Ordering
 	}
 	if s.Action == v1alpha1.ActionDiscard {
 		o.Action = config.ActionDiscard
@@ -184,7 +184,7 @@ func (r Replay) template(p Platform, component, configMap string, command ...str
 		base.Spec.ImagePullSecrets = nil
 		base.Spec.WithServiceAccountName(accountName(d)).WithImagePullSecrets(pullSecrets(d, p)...)
 		if users == nil {
-			field, users = "spec.podTemplate of OutboxDispatcher "+d.Name, d.Spec.PodTemplate
+			field, users = "spec.pods.template of OutboxDispatcher "+d.Name, d.Spec.Pods.Template
 		}
 	}
 	base.Spec.WithVolumes(corev1ac.Volume().WithName(volumeRequest).WithConfigMap(corev1ac.ConfigMapVolumeSource().

@@ -99,12 +99,12 @@ func TestReplayOfADispatcher(t *testing.T) {
 	r.Spec.OutboxRef, r.Spec.Namespace, r.Spec.Selector = nil, "", v1alpha1.DeadLetterSelector{All: true}
 	r.Dispatcher = minimal()
 	r.Dispatcher.Spec.Topics = []string{"orders", "bills"}
-	r.Dispatcher.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"metadata": {"labels": {"team": "shop"}}}`)}
+	r.Dispatcher.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(`{"metadata": {"labels": {"team": "shop"}}}`)}
 	o, _ := r.read(t)
 	if o.Namespace != "shop" || !slices.Equal(o.Topics, []string{"bills", "orders"}) || !o.AnyOrder {
 		t.Errorf("the order is %+v", o)
 	}
-	r.Dispatcher.Spec.Ordering = v1alpha1.OrderingKey
+	r.Dispatcher.Spec.Delivery.Ordering = v1alpha1.OrderingKey
 	if o, _ := r.read(t); o.AnyOrder {
 		t.Error("the dispatcher keeps an order, and the replay does not")
 	}
@@ -161,7 +161,7 @@ func TestStateAndReplicasRollNoPod(t *testing.T) {
 	if specHash(obd) != before {
 		t.Error("the state or the number of replicas counts as an edit")
 	}
-	if obd.Spec.BatchSize++; specHash(obd) == before {
+	if obd.Spec.Delivery.BatchSize++; specHash(obd) == before {
 		t.Error("another batch size does not count as an edit")
 	}
 }

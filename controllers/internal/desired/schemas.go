@@ -10,7 +10,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
-// SchemaRef is a key of a ConfigMap that an entry of spec.validation names.
+// SchemaRef is a key of a ConfigMap that an entry of spec.message.validation names.
 type SchemaRef struct {
 	ConfigMap, Key string
 	// Entry is the index of the entry.
@@ -19,7 +19,7 @@ type SchemaRef struct {
 
 // SchemaRefs are the keys of ConfigMaps that hold schemas.
 func SchemaRefs(obd *v1alpha1.OutboxDispatcher) (refs []SchemaRef) {
-	for i, v := range obd.Spec.Validation {
+	for i, v := range obd.Spec.Message.Validation {
 		if v.Schema != nil && v.Schema.ConfigMapRef != nil {
 			refs = append(refs, SchemaRef{v.Schema.ConfigMapRef.Name, cmp.Or(v.Schema.ConfigMapRef.Key, "schema.json"), i})
 		}
@@ -34,13 +34,13 @@ func (r SchemaRef) path() string { return fmt.Sprintf("%d.json", r.Entry) }
 
 // Field is the field of the OutboxDispatcher that names the ConfigMap.
 func (r SchemaRef) Field() string {
-	return fmt.Sprintf("spec.validation[%d].schema.configMapRef", r.Entry)
+	return fmt.Sprintf("spec.message.validation[%d].schema.configMapRef", r.Entry)
 }
 
 // schemaFile is the file of the ConfigMap's key that the field names.
 func schemaFile(field string) string {
 	var ref SchemaRef
-	if _, err := fmt.Sscanf(field, "spec.validation[%d]", &ref.Entry); err != nil {
+	if _, err := fmt.Sscanf(field, "spec.message.validation[%d]", &ref.Entry); err != nil {
 		panic(fmt.Sprintf("%s names a ConfigMap: %v", field, err)) // no other field does
 	}
 	return ref.File()

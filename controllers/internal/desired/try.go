@@ -75,10 +75,10 @@ func (t Try) Job(p Platform) (*batchv1ac.JobApplyConfiguration, error) {
 	}
 	if t.Running != nil {
 		base.Spec.WithServiceAccountName(t.Running.Spec.Template.Spec.ServiceAccountName)
-	} else if obd.Spec.ServiceAccount == nil || obd.Spec.ServiceAccount.Name == "" {
+	} else if obd.Spec.Pods.ServiceAccount == nil || obd.Spec.Pods.ServiceAccount.Name == "" {
 		base.Spec.WithServiceAccountName("default") // its own is made when it runs
 	}
-	template, err := jobTemplate(base, "spec.podTemplate", obd.Spec.PodTemplate, append(command, t.Args...)...)
+	template, err := jobTemplate(base, "spec.pods.template", obd.Spec.Pods.Template, append(command, t.Args...)...)
 	if err != nil {
 		return nil, err
 	}

@@ -98,7 +98,7 @@ func slimUsers(m *metav1.ObjectMeta) {
 
 func slimDispatcher(o *v1alpha1.OutboxDispatcher) {
 	slimUsers(&o.ObjectMeta)
-	desired.BoundTemplate(o.Spec.PodTemplate)
+	desired.BoundTemplate(o.Spec.Pods.Template)
 	desired.BoundSpec(o)
 }
 

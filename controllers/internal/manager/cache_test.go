@@ -108,7 +108,7 @@ func TestTemplatesThatAreTooLargeAreNotKept(t *testing.T) {
 	}
 	db := v1alpha1.OutboxSpec{Migration: &v1alpha1.Migration{PodTemplate: large()}, ReplayLogin: &v1alpha1.ReplayLogin{PodTemplate: large()}}
 	for _, o := range []runtime.Object{
-		&v1alpha1.OutboxDispatcher{Spec: v1alpha1.OutboxDispatcherSpec{PodTemplate: large()}},
+		&v1alpha1.OutboxDispatcher{Spec: v1alpha1.OutboxDispatcherSpec{Pods: v1alpha1.Pods{Template: large()}}},
 		&v1alpha1.Outbox{Spec: db},
 	} {
 		if bytes := len(encode(t, transform(t, o))); bytes > 4<<10 {
@@ -121,7 +121,7 @@ func TestTemplatesThatAreTooLargeAreNotKept(t *testing.T) {
 func TestSpecsThatAreTooLargeAreNotKept(t *testing.T) {
 	obd := &v1alpha1.OutboxDispatcher{Spec: v1alpha1.OutboxDispatcherSpec{Replicas: ptr.To[int32](0), State: v1alpha1.StatePaused, Topics: []string{"orders"}}}
 	for range 5 {
-		obd.Spec.Validation = append(obd.Spec.Validation, v1alpha1.Validation{Schema: &v1alpha1.PayloadSchema{Inline: strings.Repeat("x", 64<<10)}})
+		obd.Spec.Message.Validation = append(obd.Spec.Message.Validation, v1alpha1.Validation{Schema: &v1alpha1.PayloadSchema{Inline: strings.Repeat("x", 64<<10)}})
 	}
 	kept := transform(t, obd).(*v1alpha1.OutboxDispatcher)
 	if bytes := len(encode(t, kept)); bytes > 4<<10 {

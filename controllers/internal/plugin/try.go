@@ -229,7 +229,7 @@ func (t *target) running(ctx context.Context, obd *v1alpha1.OutboxDispatcher) (*
 func (t *target) runningConfig(ctx context.Context, d *appsv1.Deployment) (*corev1.ConfigMap, error) {
 	names := desired.ConfigNames(&d.Spec.Template.Spec)
 	if len(names) != 1 {
-		return nil, fmt.Errorf("the Deployment %s/%s loads no ConfigMap of the operator's; correct spec.podTemplate, or add --against status", d.Namespace, d.Name)
+		return nil, fmt.Errorf("the Deployment %s/%s loads no ConfigMap of the operator's; correct spec.pods.template, or add --against status", d.Namespace, d.Name)
 	}
 	var files corev1.ConfigMap
 	if err := t.Get(ctx, client.ObjectKey{Namespace: d.Namespace, Name: names[0]}, &files); err != nil {

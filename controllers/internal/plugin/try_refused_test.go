@@ -34,7 +34,7 @@ var _ = Describe("kubectl outbox try, when its Job has no pod", Label("try"), fu
 		})
 		r := w.run(ctx, "try", "-f", "-", "--timeout", "1h")
 		Expect(r.err).To(MatchError(And(ContainSubstring("has no pod: Its pod cannot be created: "), ContainSubstring(want),
-			ContainSubstring("; fix what it names, such as a ResourceQuota, the ServiceAccount or spec.podTemplate, and try again"))))
+			ContainSubstring("; fix what it names, such as a ResourceQuota, the ServiceAccount or spec.pods.template, and try again"))))
 		Expect(w.leftovers(ctx)).To(BeEmpty())
 	},
 		Entry("a quota", SpecTimeout(time.Minute), func(ctx context.Context, w *world) {
@@ -45,7 +45,7 @@ var _ = Describe("kubectl outbox try, when its Job has no pod", Label("try"), fu
 			Expect(w.Status().Update(ctx, quota)).To(Succeed())
 		}, "exceeded quota: none"),
 		Entry("a policy", SpecTimeout(time.Minute), func(ctx context.Context, w *world) {
-			w.in = changed + "  podTemplate: {spec: {hostNetwork: true}}\n"
+			w.in = changed + "  pods: {template: {spec: {hostNetwork: true}}}\n"
 			Expect(w.Patch(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}},
 				client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"restricted"}}}`)))).To(Succeed())
 		}, "violates PodSecurity"),

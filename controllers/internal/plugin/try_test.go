@@ -42,7 +42,7 @@ var _ = Describe("kubectl outbox try", Label("try"), func() {
 	})
 	http := func(obd *v1alpha1.OutboxDispatcher) {
 		obd.Spec.Sink = v1alpha1.Sink{HTTP: &v1alpha1.HTTPSink{URL: "http://orders/events"}, Auth: &v1alpha1.Auth{Type: v1alpha1.AuthToken, SecretRef: &v1alpha1.SecretRef{Name: "old-token"}}}
-		obd.Spec.Validation = []v1alpha1.Validation{{Schema: &v1alpha1.PayloadSchema{ConfigMapRef: &v1alpha1.ConfigMapRef{Name: "schemas-v1", Key: "order.json"}}}}
+		obd.Spec.Message.Validation = []v1alpha1.Validation{{Schema: &v1alpha1.PayloadSchema{ConfigMapRef: &v1alpha1.ConfigMapRef{Name: "schemas-v1", Key: "order.json"}}}}
 	}
 
 	It("runs dispatcher try with the manifest against what runs, and has its exit code", func(ctx SpecContext) {
@@ -71,18 +71,18 @@ var _ = Describe("kubectl outbox try", Label("try"), func() {
 		Expect(m.files.OwnerReferences[0].UID).To(Equal(m.job.UID))
 
 		now, before := loaded(m.files.Data["config.yaml"]), loaded(m.files.Data["running.yaml"])
-		Expect(now.Validation[0].Rules[0].Message).To(Equal("the price is above 0"))
-		Expect(now.Validation[0].Schema).To(BeNil(), "what the manifest has no more is gone, whoever applied it")
+		Expect(now.Message.Validation[0].Rules[0].Message).To(Equal("the price is above 0"))
+		Expect(now.Message.Validation[0].Schema).To(BeNil(), "what the manifest has no more is gone, whoever applied it")
 		Expect(now.Sink.Auth.SecretFile).To(Equal("/etc/outbox/secrets/sink/token"))
 		Expect(before.Sink.Auth.SecretFile).To(Equal("/etc/outbox/running/etc/outbox/secrets/sink/token"), "another Secret is another file")
-		Expect(before.Validation[0].Schema.File).To(Equal("/etc/outbox/running/etc/outbox/schemas/0.json"))
+		Expect(before.Message.Validation[0].Schema.File).To(Equal("/etc/outbox/running/etc/outbox/schemas/0.json"))
 		Expect(before.Database.DSNFile).To(Equal(now.Database.DSNFile), "rows come from one database")
 		Expect(sources(spec.Volumes, "running")).To(ConsistOf(
 			m.job.Name+":running.yaml -> running.yaml", "schemas-v1:order.json -> etc/outbox/schemas/0.json", "old-token:token -> etc/outbox/secrets/sink/token"))
 		Expect(sources(spec.Volumes, "secrets")).To(ConsistOf("db:dsn -> database/dsn", "new-token:token -> sink/token"))
 		var obd v1alpha1.OutboxDispatcher
 		Expect(w.Get(ctx, client.ObjectKey{Namespace: w.namespace, Name: "orders"}, &obd)).To(Succeed())
-		Expect(obd.Spec.Validation[0].Schema).NotTo(BeNil(), "nothing of it changed")
+		Expect(obd.Spec.Message.Validation[0].Schema).NotTo(BeNil(), "nothing of it changed")
 	})
 
 	It("tries schemas that are in the same file", func(ctx SpecContext) {
@@ -97,13 +97,13 @@ var _ = Describe("kubectl outbox try", Label("try"), func() {
 		Expect(r.err).NotTo(HaveOccurred())
 		Expect(r.out).To(Equal(report))
 		<-m.done
-		Expect(loaded(m.files.Data["config.yaml"]).Validation[1].Schema.File).To(Equal("/etc/outbox/schemas/1.json"))
+		Expect(loaded(m.files.Data["config.yaml"]).Message.Validation[1].Schema.File).To(Equal("/etc/outbox/schemas/1.json"))
 		Expect(m.files.Data["schema-1.json"]).To(Equal(`{"type":"object"}`))
 		Expect(sources(m.job.Spec.Template.Spec.Volumes, "schemas")).To(ConsistOf(m.job.Name + ":schema-1.json -> 1.json"))
 		w.in = strings.Replace(w.in, "data: {order.json", "data: {orders.json", 1)
 		r = w.run(ctx, "try", "orders", "-f", "-")
 		Expect(code(r.err)).To(Equal(78))
-		Expect(r.err).To(MatchError(ContainSubstring(`spec.validation[1].schema.configMapRef names the key "order.json", and the ConfigMap schemas-v2 of the file has none`)))
+		Expect(r.err).To(MatchError(ContainSubstring(`spec.message.validation[1].schema.configMapRef names the key "order.json", and the ConfigMap schemas-v2 of the file has none`)))
 		Expect(w.leftovers(ctx)).To(BeEmpty())
 	})
 
@@ -122,7 +122,7 @@ var _ = Describe("kubectl outbox try", Label("try"), func() {
 			if own != nil {
 				file = "/etc/outbox/running" + file
 			}
-			Expect(loaded(m.files.Data["running.yaml"]).Validation[0].Schema.File).To(Equal(file), in)
+			Expect(loaded(m.files.Data["running.yaml"]).Message.Validation[0].Schema.File).To(Equal(file), in)
 		}
 	})
 
@@ -130,8 +130,8 @@ var _ = Describe("kubectl outbox try", Label("try"), func() {
 		w.runs(ctx, http)
 		for words, want := range map[string]string{
 			"  routs: []\n":                   `unknown field "spec.routs"`,
-			"  onDead: Block\n":               "set ordering to Key, or remove onDead",
-			"  podTemplate: {spec: {x: 1}}\n": `unknown field "spec.x"`,
+			"  delivery: {onDead: Block}\n":               "set ordering to Key, or remove onDead",
+			"  pods: {template: {spec: {x: 1}}}\n": `unknown field "spec.x"`,
 		} {
 			w.in = changed + words
 			for _, args := range [][]string{{"-f", "-"}, {"-f", "-", "--against", "status", "--image", "dispatcher:v1"}} {

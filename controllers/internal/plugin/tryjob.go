@@ -127,7 +127,7 @@ func (j *tryJob) wait(ctx context.Context, job *batchv1.Job) (*corev1.Pod, *core
 		}
 		trouble := j.trouble(ctx, job, all)
 		if len(all) == 0 && pods.Refused(trouble) {
-			return nil, nil, fmt.Errorf("the Job %s/%s has no pod: %s; fix what it names, such as a ResourceQuota, the ServiceAccount or spec.podTemplate, and try again",
+			return nil, nil, fmt.Errorf("the Job %s/%s has no pod: %s; fix what it names, such as a ResourceQuota, the ServiceAccount or spec.pods.template, and try again",
 				job.Namespace, job.Name, strings.TrimSuffix(trouble, "."))
 		}
 		if trouble != last && ctx.Err() == nil {

@@ -8,7 +8,7 @@ import (
 func TestSentenceIsCapitalizedEndedAndCut(t *testing.T) {
 	for text, want := range map[string]string{
 		"http://a responded 500":   "http://a responded 500.",   // a URL is written as it is
-		"spec.routes[0].to is bad": "spec.routes[0].to is bad.", // and so is a field
+		"spec.sink.routes[0].to is bad": "spec.sink.routes[0].to is bad.", // and so is a field
 		"":                         "",
 		"it failed":                "It failed.",
 		"Done. ":                   "Done.",

@@ -120,10 +120,11 @@ func TestCheckFailsWithoutAPlaceOfATopic(t *testing.T) {
 		}, []string{`FAIL sink: `, `"payments"`, "does not exist; declare it"}},
 	} {
 		t.Run(sink, func(t *testing.T) {
-			yaml := dispatching(test.open(t))
+			to := test.open(t)
+			yaml := dispatching(to)
 			want := append(test.want, "ok   sink: the destination responds", "ok   sink: 1 of 2 destinations of the file are there: orders\n", "dispatcher: 1 of 7 checks failed")
 			run(t, "", "check", "-f", o.file(t, o.dispatcher, yaml+"topics: [orders, payments]\n")).ended(t, 1, want...)
-			routed := yaml + `routes: [{topics: [returns], to: '"orders"'}, {to: 'event.type == "x" ? "x" : "payments"'}]` + "\n"
+			routed := dispatching(strings.TrimSuffix(to, "}") + `, routes: [{topics: [returns], to: '"orders"'}, {to: 'event.type == "x" ? "x" : "payments"'}]}`)
 			run(t, "", "check", "-f", o.file(t, o.dispatcher, routed)).ok(t, "ok   sink: 1 of 1 destinations of the file are there: orders\n")
 		})
 	}

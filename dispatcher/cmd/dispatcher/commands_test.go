@@ -35,7 +35,7 @@ func TestCommandsMigrateEnqueueAndDeliver(t *testing.T) {
 	run(t, "", "migrate", "grants", "--role", o.producer, "--for", "producer").ok(t, `grant execute on function "outbox"."enqueue" to "`+o.producer+`";`)
 	run(t, "", "migrate", "grants", "--role", "nobody", "--apply", "-f", owner).ended(t, 1, "create the role, or correct its name")
 	run(t, "", "check", "-f", delivers).ok(t, "ok   config: ", "ok   database: ", ", at "+o.dsn.Host+"\n", "ok   isolation: read committed\n", "ok   schema: outbox has version ", "ok   grants: "+o.dispatcher, "ok   sink: ")
-	run(t, "", "check", "-f", o.file(t, o.dispatcher, yaml+"wakeUp: Listen\n")).ok(t, "ok   wake-up: ")
+	run(t, "", "check", "-f", o.file(t, o.dispatcher, yaml+"delivery: {wakeUp: Listen}\n")).ok(t, "ok   wake-up: ")
 
 	run(t, "", "enqueue", "-f", produces, "--topic", "orders", "--payload", "{}").ended(t, 1, "migrate grants --for producer", "nothing was enqueued")
 	run(t, "", "migrate", "grants", "--role", o.producer, "--for", "producer", "--apply", "-f", owner).ok(t, "granted a producer's rights")
@@ -132,8 +132,8 @@ func TestBadCommandLinesAndFiles(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t))
 	yaml := dispatching("{log: {}}")
-	bad := o.file(t, o.dispatcher, yaml+"lease: 10s\npollInterval: 5s\nbatchSize: 0.5\n")
-	slow := o.file(t, o.dispatcher, yaml+"lease: 10s\npollInterval: 5s\nconcurrency: -1\n")
+	bad := o.file(t, o.dispatcher, yaml+"delivery: {lease: 10s, pollInterval: 5s, batchSize: 0.5}\n")
+	slow := o.file(t, o.dispatcher, yaml+"delivery: {lease: 10s, pollInterval: 5s, concurrency: -1}\n")
 	only := o.file(t, o.dispatcher, "")
 	unreadable := filepath.Join(t.TempDir(), "bad-dsn.yaml")
 	check(t, os.WriteFile(unreadable, []byte(yaml+"database: {dsn: 'postgres://user:"+secret+"@host:port%zz/db'}"), 0o600))
@@ -147,10 +147,10 @@ func TestBadCommandLinesAndFiles(t *testing.T) {
 		{[]string{"run", "-f", only, "extra"}, 1, []string{"extra"}},
 		{[]string{"run", "--bogus"}, 1, []string{"unknown flag: --bogus"}},
 		{[]string{"bogus"}, 1, []string{`dispatcher has no command "bogus"; name one of these: adopt, `}},
-		{[]string{"run", "-f", bad}, 78, []string{"line 8, column 12: batchSize is number 0.5; write a whole number"}},
-		{[]string{"run", "-f", slow}, 78, []string{"pollInterval must be at most a third of lease (10s)", "concurrency is -1; set it from 1 to 1000"}},
+		{[]string{"run", "-f", bad}, 78, []string{"line 6, column 53: delivery.batchSize is number 0.5; write a whole number"}},
+		{[]string{"run", "-f", slow}, 78, []string{"delivery.pollInterval must be at most a third of lease (10s)", "delivery.concurrency is -1; set it from 1 to 1000"}},
 		{[]string{"run", "-f", unreadable}, 78, []string{"database.dsn does not make a valid connection string"}},
-		{[]string{"check", "-f", slow}, 78, []string{"FAIL config: pollInterval must be", "FAIL config: concurrency is -1", "ok   database: "}},
+		{[]string{"check", "-f", slow}, 78, []string{"FAIL config: delivery.pollInterval must be", "FAIL config: delivery.concurrency is -1", "ok   database: "}},
 		{[]string{"once", "-f", only}, 78, []string{"name is missing; set it", "sink is missing"}},
 		{[]string{"once", "-f", o.file(t, o.dispatcher, yaml), "-n", "0"}, 1, []string{"-n is 0"}},
 		{[]string{"migrate", "grants", "--role", "a", "--for", "everything"}, 1, []string{`--for is "everything"; choose dispatcher, producer, replay, m10 or overview`}},

@@ -21,7 +21,7 @@ func TestDeadLettersAreFound(t *testing.T) {
 		w.WriteHeader(http.StatusUnprocessableEntity)
 	}))
 	defer consumer.Close()
-	file := o.file(t, o.dispatcher, dispatching("{http: {url: '"+consumer.URL+"'}}")+"maxAttempts: 1\n")
+	file := o.file(t, o.dispatcher, dispatching("{http: {url: '"+consumer.URL+"'}}")+"delivery: {maxAttempts: 1}\n")
 	run(t, `{"namespace": "shop", "topic": "orders", "payload": {"price": -1}, "dedupe_key": "order-17", "event_type": "OrderPlaced"}`, "enqueue", "-f", o.file(t, o.producer, "")).ok(t)
 	o.enqueue(t, 2)
 	p := start(t, file)

@@ -187,7 +187,7 @@ func (o *outbox) file(t testing.TB, role, more string) string {
 
 // dispatching is the YAML of a dispatcher to a sink, at a free port.
 func dispatching(sink string) string {
-	return "name: orders\nnamespace: shop\nsink: " + sink + "\nserver: {address: '127.0.0.1:0'}\n"
+	return "name: orders\nnamespace: shop\nserver: {address: '127.0.0.1:0'}\nsink: " + sink + "\n"
 }
 
 // enqueue adds events whose payloads hold the secret.

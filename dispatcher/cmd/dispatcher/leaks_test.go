@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/sr"
@@ -46,13 +47,13 @@ func registries(t *testing.T, dir, closed, brokers, login, wrong string) map[str
 		return fmt.Sprintf("{kafka: {brokers: ['%s'], encoding: %s}, auth: {type: Plain, %s}}", brokers, encoding, login)
 	}
 	at := func(url, auth string) string {
-		return fmt.Sprintf("schemaRegistry: {url: '%s', auth: {%s}}\n", url, auth)
+		return fmt.Sprintf("message: {schemaRegistry: {url: '%s', auth: {%s}}}\n", url, auth)
 	}
 	known := at(f.URL(), "type: Basic, "+login)
 	return map[string]leak{
 		"registry's Avro":                    {kafka("Avro"), dead, nil, known},
 		"registry's Protobuf":                {kafka("Protobuf, subject: proto"), dead, nil, known},
-		"registry's JSON Schema":             {fmt.Sprintf("{http: {url: '%s'}}", consumer(t, http.StatusOK)), dead, nil, known + "validation: [{schema: {registry: {subject: json}}}]\n"},
+		"registry's JSON Schema":             {fmt.Sprintf("{http: {url: '%s'}}", consumer(t, http.StatusOK)), dead, nil, strings.TrimSuffix(known, "}\n") + ", validation: [{schema: {registry: {subject: json}}}]}\n"},
 		"registry wrong password":            {kafka("Avro"), unavailable, nil, at(f.URL(), "type: Basic, "+wrong)},
 		"registry that repeats what it gets": {kafka("Avro"), unavailable, nil, at(consumer(t, http.StatusUnauthorized), "type: Token, secretFile: "+dir+"/bearer")},
 		"registry that is another server":    {kafka("Avro"), unavailable, nil, at(consumer(t, http.StatusOK), "type: Token, secretFile: "+dir+"/bearer")},

@@ -125,7 +125,7 @@ func TestM10WorkerAndDispatchersShareATable(t *testing.T) {
 	})
 	begin := map[string]func() (kill func()){"python": func() func() { return o.startM10(t, strings.TrimPrefix(to["python"].URL, "http://")) }}
 	for _, name := range []string{"a", "b"} {
-		file := o.file(t, o.dispatcher, "name: "+name+"\nnamespace: shop\ntopics: [m10]\nconcurrency: 2\nbatchSize: 20\nserver: {address: '127.0.0.1:0'}\nsink: {http: {url: '"+to[name].URL+"'}}\n")
+		file := o.file(t, o.dispatcher, "name: "+name+"\nnamespace: shop\ntopics: [m10]\ndelivery: {concurrency: 2, batchSize: 20}\nserver: {address: '127.0.0.1:0'}\nsink: {http: {url: '"+to[name].URL+"'}}\n")
 		begin[name] = func() func() {
 			p := start(t, file)
 			return func() { check(t, p.cmd.Process.Kill()); <-p.done }

@@ -28,7 +28,7 @@ func TestMemoryIsBoundedUnderABacklog(t *testing.T) {
 		name, config        string
 		events, size, bound int
 	}{
-		{"small payloads", dispatching("{log: {}}") + "batchSize: 2000\n", 300_000, 200, 52 * mib},
+		{"small payloads", dispatching("{log: {}}") + "delivery: {batchSize: 2000}\n", 300_000, 200, 52 * mib},
 		{"large payloads", dispatching("{http: {url: '" + consumer.URL + "'}}"), 320, mib, 228 * mib},
 	} {
 		t.Run(test.name, func(t *testing.T) {

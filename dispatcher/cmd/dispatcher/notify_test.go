@@ -54,7 +54,7 @@ func TestNotificationIsSentAgainAfterAKill(t *testing.T) {
 	t.Cleanup(address.Close)
 	token := filepath.Join(t.TempDir(), "token")
 	check(t, os.WriteFile(token, []byte("token-"+secret), 0o600))
-	yaml := dispatching("{http: {url: '"+consumer.URL+"'}}") + "maxAttempts: 1\nnotify: {url: '" + address.URL + "/dead-letters', auth: {type: Token, secretFile: " + token + "}}\n"
+	yaml := dispatching("{http: {url: '"+consumer.URL+"'}}") + "delivery: {maxAttempts: 1}\nnotify: {url: '" + address.URL + "/dead-letters', auth: {type: Token, secretFile: " + token + "}}\n"
 	file := o.file(t, o.dispatcher, yaml)
 	run(t, "", "check", "-f", file).ok(t, "ok   notify: the address of notify can be reached", "ok   grants:")
 
@@ -120,7 +120,7 @@ func TestDeadLettersAreNotMarkedWithoutAnAddress(t *testing.T) {
 	consumer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnprocessableEntity) }))
 	t.Cleanup(consumer.Close)
 	o.enqueue(t, 1)
-	p := start(t, o.file(t, o.dispatcher, dispatching("{http: {url: '"+consumer.URL+"'}}")+"maxAttempts: 1\n"))
+	p := start(t, o.file(t, o.dispatcher, dispatching("{http: {url: '"+consumer.URL+"'}}")+"delivery: {maxAttempts: 1}\n"))
 	await(t, "it is dead", func() bool { return o.count(t, "status = 'dead'") == 1 })
 	marked := pgtest.Value[int](o.admin, "select count(*) from outbox.outbox_dead_letters where num_nonnulls(notify_at, notify_attempts, notified_at) > 0")
 	_, metrics := p.get(t, "/metrics")

@@ -53,7 +53,7 @@ func TestRotatedLoginLosesNoEvent(t *testing.T) {
 			m := mounted(t.TempDir())
 			r := of(t, m, o)
 			m.set(t, r.before)
-			p := start(t, o.file(t, o.dispatcher, dispatching(r.sink)+"backoff: {base: 100ms, max: 1s}\n"))
+			p := start(t, o.file(t, o.dispatcher, dispatching(r.sink)+"delivery: {backoff: {base: 100ms, max: 1s}}\n"))
 			o.enqueue(t, 5)
 			await(t, "the first events are delivered", func() bool { return o.count(t, "status = 'delivered'") == 5 })
 

@@ -24,7 +24,7 @@ func TestSIGTERMDrains(t *testing.T) {
 	}))
 	defer consumer.Close()
 	yaml := dispatching("{http: {url: '" + consumer.URL + "'}}")
-	p := start(t, o.file(t, o.dispatcher, yaml+"concurrency: 2\n"))
+	p := start(t, o.file(t, o.dispatcher, yaml+"delivery: {concurrency: 2}\n"))
 	<-arrived
 	<-arrived
 	await(t, "all in flight", func() bool { return p.status(t).InFlight.Rows == 20 })
@@ -168,7 +168,7 @@ func TestReadyFollowsTheDestination(t *testing.T) {
 	}))
 	defer consumer.Close()
 	yaml := dispatching("{http: {url: '" + consumer.URL + "'}}")
-	p := start(t, o.file(t, o.dispatcher, yaml+"backoff: {base: 10ms, max: 10ms}\n"))
+	p := start(t, o.file(t, o.dispatcher, yaml+"delivery: {backoff: {base: 10ms, max: 10ms}}\n"))
 	p.ready(t)
 
 	codes <- http.StatusInternalServerError
@@ -211,7 +211,7 @@ func TestFailingTopicIsPausedAlone(t *testing.T) {
 	}))
 	defer consumer.Close()
 	yaml := dispatching("{http: {url: '" + consumer.URL + "'}}")
-	p := start(t, o.file(t, o.dispatcher, yaml+"backoff: {base: 10ms, max: 10ms}\nmaxAttempts: 1000\n"))
+	p := start(t, o.file(t, o.dispatcher, yaml+"delivery: {backoff: {base: 10ms, max: 10ms}, maxAttempts: 1000}\n"))
 	p.ready(t)
 	run(t, strings.Repeat(`{"namespace": "shop", "topic": "refunds", "payload": 1}`+"\n", 30), "enqueue", "-f", o.file(t, o.producer, "")).ok(t)
 	paused := func() bool {
@@ -239,7 +239,7 @@ func TestDeliveredRowsAreDeletedAtAck(t *testing.T) {
 	check(t, err)
 	defer func() { check(t, tx.Rollback(t.Context())) }()
 	o.enqueue(t, 3)
-	p := start(t, o.file(t, o.dispatcher, dispatching("{log: {}}")+"ordering: Key\nonDead: Block\nretention: {delivered: 0s}\nwakeUp: Listen\n"))
+	p := start(t, o.file(t, o.dispatcher, dispatching("{log: {}}")+"delivery: {ordering: Key, onDead: Block, wakeUp: Listen}\nretention: {delivered: 0s}\n"))
 	await(t, "wake-ups are received", func() bool { return strings.Contains(p.log.String(), "wake-ups of producers are received") })
 	await(t, "the open transaction is shown", func() bool {
 		tx := p.status(t).OldestTransaction
@@ -259,7 +259,7 @@ func TestRetentionRemovesDeliveredRowsOfTheNamespace(t *testing.T) {
 	pgtest.Exec(o.admin, `insert into outbox.outbox_events (id, namespace, topic, payload, status, updated_at)
 		select gen_random_uuid(), case when n = 1 then 'other' else 'shop' end, 'orders', '{}', 'delivered', now() - make_interval(days => n) from generate_series(1, 10) as n`)
 	pgtest.Exec(o.admin, `update outbox.outbox_events set updated_at = now() - interval '1 year' where namespace = 'other'`)
-	p := start(t, o.file(t, o.dispatcher, dispatching("{log: {}}")+"ordering: Key\nonDead: Block\nretention: {delivered: 108h}\n"))
+	p := start(t, o.file(t, o.dispatcher, dispatching("{log: {}}")+"delivery: {ordering: Key, onDead: Block}\nretention: {delivered: 108h}\n"))
 	await(t, "the run is shown", func() bool {
 		r := p.status(t).Retention
 		return r != nil && r.LastRun != nil && r.NextRun.Sub(*r.LastRun) == 108*time.Hour/24 && r.Removed.Delivered == 6 && !r.Running && r.Message == ""
@@ -293,7 +293,7 @@ func TestBlockedKeysAreShown(t *testing.T) {
 		return fmt.Sprintf(`{"namespace": "shop", "topic": "orders", "aggregate_id": %q, "event_type": %q, "payload": 1}`+"\n", key, kind)
 	}
 	run(t, event("a", "Bad")+event("a", "Good")+event("b", "Good"), "enqueue", "-f", o.file(t, o.producer, "")).ok(t)
-	p := start(t, o.file(t, o.dispatcher, dispatching("{http: {url: '"+consumer.URL+"'}}")+"maxAttempts: 1\nordering: Key\nonDead: Block\n"))
+	p := start(t, o.file(t, o.dispatcher, dispatching("{http: {url: '"+consumer.URL+"'}}")+"delivery: {maxAttempts: 1, ordering: Key, onDead: Block}\n"))
 	await(t, "the other key is delivered", func() bool { return o.count(t, "status = 'delivered'") == 1 })
 	await(t, "the key is shown", func() bool {
 		b := p.status(t).Backlog

@@ -106,14 +106,14 @@ func clouds(closed string) map[string]leak {
 func pipelines(http, brokers, login string) map[string]leak {
 	all := map[string]leak{}
 	for name, yaml := range map[string]string{
-		"a schema's pattern":       `validation: [{schema: {inline: '{"properties": {"card": {"pattern": "^[0-9]+$"}}}'}}]`,
-		"a schema's constant":      `validation: [{schema: {inline: '{"properties": {"card": {"enum": ["a", "b"]}}}'}}]`,
-		"a schema's names":         `validation: [{schema: {inline: '{"properties": {"card": {"type": "object"}}, "additionalProperties": false}'}}]`,
-		"a rule":                   `validation: [{rules: [{rule: 'payload.card == "other"', message: 'another card'}]}]`,
-		"a rule that cannot count": `validation: [{rules: [{rule: 'int(payload.card) > 0', message: 'a number'}]}]`,
-		"a rule about time":        `validation: [{rules: [{rule: 'timestamp(payload.card) < timestamp(payload.card)', message: 'a time'}]}]`,
-		"a rule about no field":    `validation: [{rules: [{rule: 'payload[payload.card] == 1', message: 'a field'}]}]`,
-		"a transformation":         `transform: [{payload: '{"n": int(payload.card)}'}]`,
+		"a schema's pattern":       `message: {validation: [{schema: {inline: '{"properties": {"card": {"pattern": "^[0-9]+$"}}}'}}]}`,
+		"a schema's constant":      `message: {validation: [{schema: {inline: '{"properties": {"card": {"enum": ["a", "b"]}}}'}}]}`,
+		"a schema's names":         `message: {validation: [{schema: {inline: '{"properties": {"card": {"type": "object"}}, "additionalProperties": false}'}}]}`,
+		"a rule":                   `message: {validation: [{rules: [{rule: 'payload.card == "other"', message: 'another card'}]}]}`,
+		"a rule that cannot count": `message: {validation: [{rules: [{rule: 'int(payload.card) > 0', message: 'a number'}]}]}`,
+		"a rule about time":        `message: {validation: [{rules: [{rule: 'timestamp(payload.card) < timestamp(payload.card)', message: 'a time'}]}]}`,
+		"a rule about no field":    `message: {validation: [{rules: [{rule: 'payload[payload.card] == 1', message: 'a field'}]}]}`,
+		"a transformation":         `message: {transform: [{payload: '{"n": int(payload.card)}'}]}`,
 	} {
 		want := dead
 		if slices.Contains([]string{"a rule that cannot count", "a rule about time", "a transformation"}, name) {
@@ -122,8 +122,7 @@ func pipelines(http, brokers, login string) map[string]leak {
 		all["pipeline with "+name] = leak{sink: http, want: want, more: yaml + "\n"}
 	}
 	all["pipeline with a route"] = leak{
-		sink: fmt.Sprintf("{kafka: {brokers: ['%s']}, auth: {type: Plain, %s}}", brokers, login), want: retried,
-		more: "routes: [{to: 'string(int(event.headers.authorization))'}]\n",
+		sink: fmt.Sprintf("{kafka: {brokers: ['%s']}, auth: {type: Plain, %s}, routes: [{to: 'string(int(event.headers.authorization))'}]}", brokers, login), want: retried,
 	}
 	return all
 }
@@ -238,7 +237,7 @@ func plant(t *testing.T, c leak) {
 		fmt.Fprintf(&lines, "%s\"%s-%d\"}\n", event, secret, i)
 	}
 	run(t, lines.String(), "enqueue", "-f", o.file(t, o.producer, "")).ok(t)
-	file := o.file(t, o.dispatcher, dispatching(c.sink)+"log: {level: Debug}\nmaxAttempts: 2\nbackoff: {base: 1ms, max: 1ms}\n"+c.more)
+	file := o.file(t, o.dispatcher, dispatching(c.sink)+"log: {level: Debug}\ndelivery: {maxAttempts: 2, backoff: {base: 1ms, max: 1ms}}\n"+c.more)
 	tested := command(t, "check", "-f", file)
 	tested.Env = append(tested.Env, c.env...)
 	finish(t, tested, "") // what it prints is looked at there

@@ -47,7 +47,7 @@ func TestStateFilePausesARunningProcess(t *testing.T) {
 	defer close(release)
 	m := mounted(t.TempDir())
 	say := func(state string) { m.set(t, map[string]string{"state": state}) }
-	yaml := dispatching("{http: {url: '"+consumer.URL+"'}}") + "concurrency: 2\nstateFile: " + m.file("state") + "\n"
+	yaml := dispatching("{http: {url: '"+consumer.URL+"'}}") + "delivery: {concurrency: 2}\nstateFile: " + m.file("state") + "\n"
 
 	// At the start.
 	say("Paused\n")
@@ -122,7 +122,7 @@ func TestSchemaFileAppliesWithoutARestart(t *testing.T) {
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
 	m := mounted(t.TempDir())
 	m.set(t, map[string]string{"order.json": `{"properties": {"card": {"type": "string"}}}`})
-	yaml := dispatching("{log: {}}") + "validation: [{schema: {file: " + m.file("order.json") + "}}]\n"
+	yaml := dispatching("{log: {}}") + "message: {validation: [{schema: {file: " + m.file("order.json") + "}}]}\n"
 	p := start(t, o.file(t, o.dispatcher, yaml))
 	o.enqueue(t, 1)
 	await(t, "the event is delivered", func() bool { return o.count(t, "status = 'delivered'") == 1 })
@@ -130,7 +130,7 @@ func TestSchemaFileAppliesWithoutARestart(t *testing.T) {
 	m.set(t, map[string]string{"order.json": "{\"properties\": {\"card\":\n {\"type\": \"objekt\"}}}"})
 	await(t, "line and column are reported", func() bool {
 		files := p.status(t).FileProblems
-		return len(files) == 1 && files[0].Field == "validation[0].schema.file" && strings.Contains(files[0].Message, "it is not a JSON Schema: line 2, column 11: at /properties/card/type: ")
+		return len(files) == 1 && files[0].Field == "message.validation[0].schema.file" && strings.Contains(files[0].Message, "it is not a JSON Schema: line 2, column 11: at /properties/card/type: ")
 	})
 	await(t, "it is logged", func() bool { return strings.Contains(p.log.String(), "line 2, column 11: at /properties/card/type: ") })
 	o.enqueue(t, 1)

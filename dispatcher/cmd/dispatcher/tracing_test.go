@@ -59,7 +59,7 @@ func TestTraceSpansProducerAttemptsAndConsumer(t *testing.T) {
 	defer receiver.Close()
 	run(t, `{"namespace": "shop", "topic": "orders", "payload": "`+secret+`", "headers": {"traceparent": "00-`+traceID+`-`+producer+`-01"}}`,
 		"enqueue", "-f", o.file(t, o.producer, "")).ok(t)
-	file := o.file(t, o.dispatcher, dispatching("{http: {url: '"+consumer.URL+"'}}")+"backoff: {base: 1ms, max: 1ms}\n")
+	file := o.file(t, o.dispatcher, dispatching("{http: {url: '"+consumer.URL+"'}}")+"delivery: {backoff: {base: 1ms, max: 1ms}}\n")
 	for code := range 2 { // the first attempt fails, is given back, and so fails its command
 		await(t, "the event is due", func() bool { return o.count(t, "next_attempt_at <= clock_timestamp()") == 1 })
 		cmd := command(t, "once", "-f", file)

@@ -23,31 +23,33 @@ var update = flag.Bool("update", false, "write the golden files of the tests")
 
 // The configurations of the tests. Of type Line, the new one has a schema; of Order another rule; of Card a mask;
 // of Odd a transformation that cannot be computed; topic refunds goes elsewhere, lost has no route any more, and gone
-// is not served any more; and Free has no rule any more.
+// is not served any more; and Free has no rule any more. The section sink is before them.
 const (
 	oldTry = `
-routes: [{to: '"/" + event.topic'}]
-validation:
-- types: [Order, Free]
-  rules: [{rule: payload.total >= 0, message: a total is not negative}]
+  routes: [{to: '"/" + event.topic'}]
+message:
+  validation:
+  - types: [Order, Free]
+    rules: [{rule: payload.total >= 0, message: a total is not negative}]
 `
 	newTry = `
+  routes:
+  - topics: [refunds]
+    to: '"/v2/refunds"'
+  - topics: [orders, odd]
+    to: '"/" + event.topic'
 topics: [orders, refunds, odd, lost]
-routes:
-- topics: [refunds]
-  to: '"/v2/refunds"'
-- topics: [orders, odd]
-  to: '"/" + event.topic'
-validation:
-- types: [Line]
-  schema: {inline: '{"properties": {"lines": {"items": {"properties": {"price": {"type": "number"}}}}}}'}
-- types: [Order]
-  rules: [{rule: payload.total > 0, message: an order has a total}]
-transform:
-- types: [Card]
-  payload: mask(payload, ["card"])
-- types: [Odd]
-  payload: '{"sum": payload.a + payload.b}'
+message:
+  validation:
+  - types: [Line]
+    schema: {inline: '{"properties": {"lines": {"items": {"properties": {"price": {"type": "number"}}}}}}'}
+  - types: [Order]
+    rules: [{rule: payload.total > 0, message: an order has a total}]
+  transform:
+  - types: [Card]
+    payload: mask(payload, ["card"])
+  - types: [Odd]
+    payload: '{"sum": payload.a + payload.b}'
 `
 )
 
@@ -141,7 +143,7 @@ func TestTryNamesExactlyThePlantedDifferences(t *testing.T) {
 	t.Parallel()
 	o, destination := planted(t), newSilent(t)
 	role := o.reader(t)
-	to := dispatching("{http: {url: '" + destination.URL + "'}}")
+	to := dispatching("\n  http: {url: '" + destination.URL + "'}")
 	old, changed := o.file(t, role, to+oldTry), o.file(t, role, to+newTry)
 	before := o.versions(t)
 
@@ -168,9 +170,9 @@ func TestTryNamesExactlyThePlantedDifferences(t *testing.T) {
 	}
 	run(t, "", "try", "-f", changed, "--against", old).ended(t, 3, "1000 events of namespace shop, created from 2026-01-01T00:01:40Z to 2026-01-01T00:30:01Z",
 		"same      946\n", "dead      20\n", "moved     11\n",
-		"dead      13     orders   validation[0].schema, at /lines/*/price: #/properties/lines/items/properties/price/type (number, not string)\n"+
+		"dead      13     orders   message.validation[0].schema, at /lines/*/price: #/properties/lines/items/properties/price/type (number, not string)\n"+
 			"                            event 01900000-0000-7000-8000-000000001112\n",
-		"paused    5      odd      transform[1].payload cannot be computed: line 1, column 28: it reads a key that is not there; ",
+		"paused    5      odd      message.transform[1].payload cannot be computed: line 1, column 28: it reads a key that is not there; ",
 		"moved     11     refunds  "+destination.URL+"/refunds → "+destination.URL+"/v2/refunds\n")
 
 	if after := o.versions(t); after != before {
@@ -184,7 +186,7 @@ func TestTryComparesWithTheStatus(t *testing.T) {
 	t.Parallel()
 	o, destination := planted(t), newSilent(t)
 	role := o.reader(t)
-	to := dispatching("{http: {url: '" + destination.URL + "'}}")
+	to := dispatching("\n  http: {url: '" + destination.URL + "'}")
 	counts := func(more string, args ...string) map[string]int {
 		said := run(t, "", append([]string{"try", "-f", o.file(t, role, to+more), "-o", "json"}, args...)...)
 		var report struct {
@@ -230,16 +232,16 @@ func TestTryFails(t *testing.T) {
 	o.past(t, 1, 3, "shop", "orders", "Order", `{"total": 1}`)
 	to := dispatching("{http: {url: 'http://127.0.0.1:1/'}}")
 	good := o.file(t, role, to)
-	bad := o.file(t, role, to+"validation: [{rules: [{rule: payload.total >, message: m}]}]\n")
-	registry := o.file(t, role, to+"schemaRegistry: {url: 'http://127.0.0.1:1'}\nvalidation: [{schema: {registry: {subject: orders}}}]\n")
+	bad := o.file(t, role, to+"message: {validation: [{rules: [{rule: payload.total >, message: m}]}]}\n")
+	registry := o.file(t, role, to+"message: {schemaRegistry: {url: 'http://127.0.0.1:1'}, validation: [{schema: {registry: {subject: orders}}}]}\n")
 	for _, c := range []struct {
 		args []string
 		code int
 		want string
 	}{
 		{[]string{"-f", good}, 0, "same  3\n"},
-		{[]string{"-f", bad}, 78, "validation[0].rules[0].rule: line 1, column 16"},
-		{[]string{"-f", good, "--against", bad}, 78, bad + ": validation[0].rules[0].rule: line 1, column 16"},
+		{[]string{"-f", bad}, 78, "message.validation[0].rules[0].rule: line 1, column 16"},
+		{[]string{"-f", good, "--against", bad}, 78, bad + ": message.validation[0].rules[0].rule: line 1, column 16"},
 		{[]string{"-f", good, "--against", o.file(t, role, strings.Replace(to, "namespace: shop", "namespace: bank", 1))}, 78, `is for namespace "bank"`},
 		{[]string{"-f", good, "--against", good + ".none"}, 78, "no such file"},
 		{[]string{}, 1, "no configuration; name its file with -f"},
@@ -248,7 +250,7 @@ func TestTryFails(t *testing.T) {
 		{[]string{"-f", good, "--last", "0"}, 1, "--last is 0; set it to 1 to 100000"},
 		{[]string{"-f", good, "--since", "-1h"}, 1, "--since is -1h0m0s; set it to"},
 		{[]string{"-f", good, "-o", "xml"}, 1, `--output is "xml"; set it to table, json or yaml`},
-		{[]string{"-f", registry}, 1, "event 01900000-0000-7000-8000-000000000003 cannot be tried: validation[0].schema.registry: "},
+		{[]string{"-f", registry}, 1, "event 01900000-0000-7000-8000-000000000003 cannot be tried: message.validation[0].schema.registry: "},
 	} {
 		t.Run(fmt.Sprint(c.args), func(t *testing.T) {
 			run(t, "", append([]string{"try"}, c.args...)...).ended(t, c.code, c.want)

@@ -165,7 +165,7 @@ func (c *checks) database(ctx context.Context, cfg config.Config) {
 		err = fmt.Errorf("%s lacks %s; have the owner run `dispatcher migrate grants -f OWNER-FILE --role %s --apply`", user, strings.Join(missing, ", "), user)
 	}
 	c.report("grants", user+" has every right that a dispatcher uses", err)
-	if cfg.WakeUp == config.WakeUpListen {
+	if cfg.Delivery.WakeUp == config.WakeUpListen {
 		c.report("wake-up", "wake-ups of producers are received", pgstore.TryListen(ctx, connector(cfg), cfg.Database.Schema))
 	}
 }

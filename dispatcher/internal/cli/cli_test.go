@@ -60,7 +60,7 @@ func TestReasonIsOneBoundedLine(t *testing.T) {
 	long := strings.Repeat("é", 3000)
 	many := make([]error, 64)
 	for i := range many {
-		many[i] = fmt.Errorf("%s: line 1,\tcolumn 2: a sentence of some length that says what is wrong%s", "routes[0].to", "\n\n")
+		many[i] = fmt.Errorf("%s: line 1,\tcolumn 2: a sentence of some length that says what is wrong%s", "sink.routes[0].to", "\n\n")
 	}
 	for name, c := range map[string]struct {
 		err        error
@@ -68,7 +68,7 @@ func TestReasonIsOneBoundedLine(t *testing.T) {
 	}{
 		"short":      {errors.New(strings.Join([]string{"a", "  b ", ""}, "\n")), "a; b", "a; b"},
 		"one long":   {errors.New(long), "é", "é…"},
-		"many":       {errors.Join(many...), "routes[0].to: line 1, column 2: a sentence", "more)"},
+		"many":       {errors.Join(many...), "sink.routes[0].to: line 1, column 2: a sentence", "more)"},
 		"long first": {errors.Join(errors.New(long), errors.New("b")), "é", "… (and 1 more)"},
 		"long later": {errors.Join(errors.New("a"), errors.New(long), errors.New("c")), "a (and 2 more)", "a (and 2 more)"},
 	} {

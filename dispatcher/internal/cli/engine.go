@@ -81,10 +81,10 @@ func newProcess(ctx context.Context, version string, cfg config.Config, observer
 // settings are the engine's settings of the file: all of its Config but Logger and Observer.
 func settings(cfg config.Config) dispatcher.Config {
 	return dispatcher.Config{
-		Topics: cfg.Topics, Lease: cfg.Lease.D(), PollInterval: cfg.PollInterval.D(), BatchSize: cfg.BatchSize,
-		Concurrency: cfg.Concurrency, MaxBytes: cfg.MaxInFlightBytes, MaxAttempts: cfg.MaxAttempts, Backoff: backoff(cfg.Backoff),
-		Ordering: dispatcher.Ordering(cfg.Ordering), OnDead: dispatcher.OnDead(cfg.OnDead),
-		DeliveryTimeout: cfg.DeliveryTimeout.D(), GracePeriod: cfg.GracePeriod.D(), Paused: cfg.State == config.Paused,
+		Topics: cfg.Topics, Lease: cfg.Delivery.Lease.D(), PollInterval: cfg.Delivery.PollInterval.D(), BatchSize: cfg.Delivery.BatchSize,
+		Concurrency: cfg.Delivery.Concurrency, MaxBytes: cfg.Delivery.MaxInFlightBytes, MaxAttempts: cfg.Delivery.MaxAttempts, Backoff: backoff(cfg.Delivery.Backoff),
+		Ordering: dispatcher.Ordering(cfg.Delivery.Ordering), OnDead: dispatcher.OnDead(cfg.Delivery.OnDead),
+		DeliveryTimeout: cfg.Delivery.Timeout.D(), GracePeriod: cfg.Delivery.GracePeriod.D(), Paused: cfg.State == config.Paused,
 	}
 }
 

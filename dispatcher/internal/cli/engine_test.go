@@ -23,9 +23,9 @@ func TestBackoffIsThatOfTheFile(t *testing.T) {
 		"power of two":       {config.Backoff{Strategy: config.PowerOfTwo}, 30, 1024 * time.Second, 1024 * time.Second},
 		"linear, overview's": {config.Backoff{Strategy: config.Linear}, 2, 2 * time.Minute, 2 * time.Minute},
 	} {
-		cfg := config.Config{Backoff: c.b}
+		cfg := config.Config{Delivery: config.Delivery{Backoff: c.b}}
 		cfg.ApplyDefaults()
-		policy := backoff(cfg.Backoff)
+		policy := backoff(cfg.Delivery.Backoff)
 		shortest := policy.Delay(c.attempts, func() float64 { return 0 })
 		longest := policy.Delay(c.attempts, func() float64 { return 1 - 1e-12 })
 		if shortest.Round(time.Millisecond) != c.shortest || longest.Round(time.Millisecond) != c.longest {

@@ -32,7 +32,7 @@ func (e *process) newSweeper(cfg config.Config, backlog func() *dispatcher.Depth
 	opts.Logger = e.log
 	opts.Removed = func(c retention.Counts) { observer.Removed(c.Delivered, c.Dead, c.DeadLetters, c.Expired) }
 	opts.Ready = e.usable
-	opts.Busy = func() bool { return waiting(backlog()) >= int64(cfg.BatchSize) }
+	opts.Busy = func() bool { return waiting(backlog()) >= int64(cfg.Delivery.BatchSize) }
 	return retention.New(e.pool, opts)
 }
 

@@ -56,7 +56,7 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 		return err
 	}
 	defer e.close(context.WithoutCancel(ctx))
-	info := pgstore.WorkerInfo{Dispatcher: cfg.Name, Topics: cfg.Topics, Version: version, Blocks: cfg.OnDead == config.OnDeadBlock}
+	info := pgstore.WorkerInfo{Dispatcher: cfg.Name, Topics: cfg.Topics, Version: version, Blocks: cfg.Delivery.OnDead == config.OnDeadBlock}
 	sources := monitor.Sources{
 		Snapshot:          e.Snapshot,
 		Backlog:           monitor.NewBacklog(ctx, e.store, cfg, e.log).Get,
@@ -96,7 +96,7 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 		}
 		cancel() // without its server a dispatcher cannot be seen: end
 	})
-	if cfg.WakeUp == config.WakeUpListen {
+	if cfg.Delivery.WakeUp == config.WakeUpListen {
 		group.Go(func() { e.listen(ctx, cfg) })
 	}
 	group.Go(func() { e.reread(ctx) })

@@ -129,7 +129,8 @@ func (f verifyConsumerFlags) checkTimeout() time.Duration { return f.timeout / 1
 
 // sink is the configuration of the http sink that the flags make.
 func (f verifyConsumerFlags) sink() (config.HTTPSink, error) {
-	cfg := config.HTTPSink{URL: f.url, ContentMode: config.ContentMode(f.contentMode), Headers: map[string]string{}}
+	cfg := config.HTTPSink{URL: f.url, Headers: map[string]string{}}
+	cfg.ContentMode = config.ContentMode(f.contentMode)
 	cfg.Timeout = config.Duration(min(f.checkTimeout(), 10*time.Minute)) // the checks end a request sooner
 	for _, header := range f.headers {
 		name, value, ok := strings.Cut(header, "=")

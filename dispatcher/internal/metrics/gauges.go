@@ -28,7 +28,7 @@ var (
 	observedAt  = describe("outbox_backlog_observed_timestamp_seconds", "When the backlog was counted, on the database's clock.")
 	inFlight    = describe("outbox_in_flight_events", "Rows that this process has claimed and not yet written back.")
 	inFlightB   = describe("outbox_in_flight_bytes", "Bytes of the events in flight, payloads and headers, and of those that stuck calls keep.")
-	stuckCalls  = describe("outbox_stuck_calls", "Calls of the sink that do not return although deliveryTimeout is over.")
+	stuckCalls  = describe("outbox_stuck_calls", "Calls of the sink that do not return although delivery.timeout is over.")
 	paused      = describe("outbox_paused", "1 while nothing is claimed because the state is Paused, else 0.")
 	unusable    = describe("outbox_unusable_files", "Files that are read again while the process runs, and cannot be used as they are now: what they said before holds on.")
 	breaker     = describe("outbox_breaker_state", "1 for the state that the breaker is in: Closed, Unreachable or Refusing.", "state")

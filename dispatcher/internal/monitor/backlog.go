@@ -26,7 +26,7 @@ const (
 func NewBacklog(ctx context.Context, store dispatcher.Store, cfg config.Config, log *slog.Logger) *Latest[dispatcher.Depth] {
 	return newLatest(ctx, log.With("query", "backlog"), countEvery, func(ctx context.Context) (*dispatcher.Depth, error) {
 		depth, err := store.Depth(ctx, cfg.Topics)
-		if cfg.OnDead != config.OnDeadBlock {
+		if cfg.Delivery.OnDead != config.OnDeadBlock {
 			depth.BlockedKeys, depth.Blocked = dispatcher.Count{}, nil
 		}
 		return &depth, err

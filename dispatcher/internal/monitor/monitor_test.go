@@ -25,7 +25,7 @@ import (
 
 var (
 	started = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	process = Process{Config: config.Config{Name: "orders", Namespace: "shop", Topics: []string{"a", "b"}, Concurrency: 16}, Version: "v1", Worker: "w", StartedAt: started}
+	process = Process{Config: config.Config{Name: "orders", Namespace: "shop", Topics: []string{"a", "b"}, Delivery: config.Delivery{Concurrency: 16}}, Version: "v1", Worker: "w", StartedAt: started}
 	up      = dispatcher.LinkState{Known: true, OK: true, Since: started}
 )
 
@@ -107,7 +107,7 @@ func TestReadyzNamesTheCause(t *testing.T) {
 		"some outcomes refused": {func(s *dispatcher.Snapshot) { s.Outcomes = down(errors.New("not in this table")) }, "ok"},
 		"one call stuck":        {func(s *dispatcher.Snapshot) { s.StuckCalls, s.Stuck = 1, make([]dispatcher.StuckCall, 1) }, "ok"},
 		"every call stuck": {func(s *dispatcher.Snapshot) { s.StuckCalls, s.Stuck = 16, make([]dispatcher.StuckCall, 16) },
-			"sink: CallsStuck: All 16 calls of the sink are stuck: they did not return when deliveryTimeout was over. Fix what they wait for, and restart the dispatcher."},
+			"sink: CallsStuck: All 16 calls of the sink are stuck: they did not return when delivery.timeout was over. Fix what they wait for, and restart the dispatcher."},
 		"stuck calls leave no room": {func(s *dispatcher.Snapshot) {
 			s.StuckCalls, s.Stuck, s.NoRoom = 3, make([]dispatcher.StuckCall, 3), true
 		},

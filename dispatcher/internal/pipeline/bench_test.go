@@ -25,14 +25,13 @@ func BenchmarkDeliver(b *testing.B) {
 		cfg  config.Config
 	}{
 		{"nothing", config.Config{}},
-		{"other types only", config.Config{Transform: []config.Transformation{{Types: []string{"Other"}, Payload: "payload"}}}},
-		{"schema", config.Config{Validation: []config.Validation{{Schema: schema(orderSchema)}}}},
-		{"rule", config.Config{Validation: []config.Validation{{Rules: []config.Rule{{Rule: "payload.total > 0", Message: "m"}}}}}},
-		{"rule with a loop", config.Config{Validation: []config.Validation{{Rules: []config.Rule{{Rule: "payload.items.all(i, i.quantity > 0)", Message: "m"}}}}}},
-		{"transformation", config.Config{Transform: []config.Transformation{{Payload: `mask(without(payload, ["card"]), ["customer.email"])`}}}},
+		{"other types only", config.Config{Message: config.Message{Transform: []config.Transformation{{Types: []string{"Other"}, Payload: "payload"}}}}},
+		{"schema", config.Config{Message: config.Message{Validation: []config.Validation{{Schema: schema(orderSchema)}}}}},
+		{"rule", config.Config{Message: config.Message{Validation: []config.Validation{{Rules: []config.Rule{{Rule: "payload.total > 0", Message: "m"}}}}}}},
+		{"rule with a loop", config.Config{Message: config.Message{Validation: []config.Validation{{Rules: []config.Rule{{Rule: "payload.items.all(i, i.quantity > 0)", Message: "m"}}}}}}},
+		{"transformation", config.Config{Message: config.Message{Transform: []config.Transformation{{Payload: `mask(without(payload, ["card"]), ["customer.email"])`}}}}},
 		{"schema, rule and transformation", config.Config{
-			Validation: []config.Validation{{Schema: schema(orderSchema), Rules: []config.Rule{{Rule: "payload.total > 0", Message: "m"}}}},
-			Transform:  []config.Transformation{{Payload: `mask(without(payload, ["card"]), ["customer.email"])`}},
+			Message: config.Message{Validation: []config.Validation{{Schema: schema(orderSchema), Rules: []config.Rule{{Rule: "payload.total > 0", Message: "m"}}}}, Transform: []config.Transformation{{Payload: `mask(without(payload, ["card"]), ["customer.email"])`}}},
 		}},
 	} {
 		b.Run(c.name, func(b *testing.B) {

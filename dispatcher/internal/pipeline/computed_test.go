@@ -39,7 +39,7 @@ func TestRuleCannotBeComputed(t *testing.T) {
 		{`payload.items.all(i, payload.items.all(j, i.q == j.q))`, items, "", "it costs more than a payload of 1020012 bytes may"},
 		{"payload.a.size() > 0 &&\n  payload.a.replace('x', payload.b).size() > 0", grown, "", "line 2, column 20: it makes more than a payload of 80018 bytes may (12 MiB)"},
 	} {
-		p := compile(t, config.Config{Validation: []config.Validation{{Rules: []config.Rule{{Rule: c.rule, Message: "m"}}}}}, pipeline.Options{})
+		p := compile(t, config.Config{Message: config.Message{Validation: []config.Validation{{Rules: []config.Rule{{Rule: c.rule, Message: "m"}}}}}}, pipeline.Options{})
 		inner := &sinktest.Recording{}
 		e := event("", c.payload)
 		err := p.Wrap(inner).Deliver(t.Context(), []*dispatcher.Event{e})[0]
@@ -56,7 +56,7 @@ func TestRuleCannotBeComputed(t *testing.T) {
 		case dead || !dispatcher.IsDestinationFault(err):
 			t.Errorf("%s of %.40s does not hold the event: %v", c.rule, c.payload, err)
 		default:
-			for _, part := range []string{"event " + e.ID.String() + ": validation[0].rules[0] (m) cannot be computed: ", c.held, "; correct the expression ("} {
+			for _, part := range []string{"event " + e.ID.String() + ": message.validation[0].rules[0] (m) cannot be computed: ", c.held, "; correct the expression ("} {
 				if !strings.Contains(err.Error(), part) {
 					t.Errorf("%s of %.40s: %v\nwithout %s", c.rule, c.payload, err, part)
 				}
@@ -70,8 +70,8 @@ func TestRuleCannotBeComputed(t *testing.T) {
 
 // What the payload breaks is final also where another rule cannot be computed.
 func TestBrokenAndNotComputed(t *testing.T) {
-	p := compile(t, config.Config{Validation: []config.Validation{{Rules: []config.Rule{
-		{Rule: `payload.a > 1`, Message: "first"}, {Rule: `payload.b > 1`, Message: "second"}}}}}, pipeline.Options{})
+	p := compile(t, config.Config{Message: config.Message{Validation: []config.Validation{{Rules: []config.Rule{
+		{Rule: `payload.a > 1`, Message: "first"}, {Rule: `payload.b > 1`, Message: "second"}}}}}}, pipeline.Options{})
 	err := p.Wrap(&sinktest.Recording{}).Deliver(t.Context(), []*dispatcher.Event{event("", `{"a": "x", "b": 1}`)})[0]
 	if reason, _ := dispatcher.PermanentReason(err); reason != dispatcher.ReasonSchemaValidationFailed || !strings.Contains(err.Error(), "second (payload.b > 1)") {
 		t.Errorf("error %v", err)
@@ -81,7 +81,7 @@ func TestBrokenAndNotComputed(t *testing.T) {
 // A rule that takes long ends with the delivery, and says nothing of the rule.
 func TestDeliveryEnds(t *testing.T) {
 	p := compile(t, config.Config{
-		Validation: []config.Validation{{Rules: []config.Rule{{Rule: `payload.all(x, payload.exists(y, y > x))`, Message: "m"}}}},
+		Message: config.Message{Validation: []config.Validation{{Rules: []config.Rule{{Rule: `payload.all(x, payload.exists(y, y > x))`, Message: "m"}}}}},
 	}, pipeline.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	payload := `[1` + strings.Repeat(",1", 400_000) + `]`
@@ -96,7 +96,7 @@ func TestDeliveryEnds(t *testing.T) {
 // CONTRACT: C-35
 func TestLargePayloads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := compile(t, config.Config{Validation: []config.Validation{{Rules: []config.Rule{{Rule: `payload.all(x, x > 0)`, Message: "m"}}}}}, pipeline.Options{})
+		p := compile(t, config.Config{Message: config.Message{Validation: []config.Validation{{Rules: []config.Rule{{Rule: `payload.all(x, x > 0)`, Message: "m"}}}}}}, pipeline.Options{})
 		s := p.Wrap(&sinktest.Recording{})
 		cpus := runtime.GOMAXPROCS(0)
 		var inside atomic.Int32
@@ -156,12 +156,12 @@ func (c *lateContext) Err() error {
 
 // A transformation that cannot be computed kills nothing: someone may correct it.
 func TestTransformFails(t *testing.T) {
-	p := compile(t, config.Config{Transform: []config.Transformation{{Payload: `with(payload, {"x": payload.missing})`}}}, pipeline.Options{})
+	p := compile(t, config.Config{Message: config.Message{Transform: []config.Transformation{{Payload: `with(payload, {"x": payload.missing})`}}}}, pipeline.Options{})
 	inner := &sinktest.Recording{}
 	errs := p.Wrap(inner).Deliver(t.Context(), []*dispatcher.Event{event("", `{"a": "`+secret+`"}`), event("", `["`+secret+`"]`)})
 	for _, err := range errs {
 		_, permanent := dispatcher.PermanentReason(err)
-		if err == nil || permanent || !dispatcher.IsDestinationFault(err) || !strings.Contains(err.Error(), ": transform[0].payload cannot be computed: line 1, column ") {
+		if err == nil || permanent || !dispatcher.IsDestinationFault(err) || !strings.Contains(err.Error(), ": message.transform[0].payload cannot be computed: line 1, column ") {
 			t.Errorf("error %v", err)
 		}
 		if strings.Contains(fmt.Sprint(err), "4111") {

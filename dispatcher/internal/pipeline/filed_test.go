@@ -18,7 +18,7 @@ func schemaFile(t *testing.T, text string) (p *Pipeline, path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "schema.json")
 	write(t, path, text)
-	p, err := New(config.Config{Validation: []config.Validation{{Schema: &config.PayloadSchema{File: path}}}}, Options{})
+	p, err := New(config.Config{Message: config.Message{Validation: []config.Validation{{Schema: &config.PayloadSchema{File: path}}}}}, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func TestSchemaFileIsReadAgain(t *testing.T) {
 		switch got := p.FileProblems(); {
 		case want == "" && len(got) != 0:
 			t.Errorf("problems: %v, want none", got)
-		case want != "" && (len(got) != 1 || got[0].Field != "validation[0].schema.file" || !strings.Contains(got[0].Err.Error(), want) || got[0].Since.IsZero()):
+		case want != "" && (len(got) != 1 || got[0].Field != "message.validation[0].schema.file" || !strings.Contains(got[0].Err.Error(), want) || got[0].Since.IsZero()):
 			t.Errorf("problems: %v, want one with %q", got, want)
 		}
 	}
@@ -104,16 +104,16 @@ func TestPatternsAreBounded(t *testing.T) {
 		all  []config.Validation
 		want string
 	}{
-		"schemas":      {schemas, "validation[0].schema.inline: the regular expressions of this dispatcher have 302001 states with it, and may have 50000"},
-		"rules":        {rules, "validation[0].rules[0].rule: line 1, column 8: a regular expression has too many states: 10000 at most"},
-		"many rules":   {small, "validation[5].rules[0].rule: the regular expressions of this dispatcher have"},
-		"many schemas": {large, "validation[4].schema.inline: the schemas of this dispatcher have"},
+		"schemas":      {schemas, "message.validation[0].schema.inline: the regular expressions of this dispatcher have 302001 states with it, and may have 50000"},
+		"rules":        {rules, "message.validation[0].rules[0].rule: line 1, column 8: a regular expression has too many states: 10000 at most"},
+		"many rules":   {small, "message.validation[5].rules[0].rule: the regular expressions of this dispatcher have"},
+		"many schemas": {large, "message.validation[4].schema.inline: the schemas of this dispatcher have"},
 		"two in one": {[]config.Validation{{Rules: []config.Rule{{Rule: `matches(payload.a, "(aaaaaaaa){900}") && matches(payload.b, "a{999}b{999}")`, Message: "a"}}}},
-			"validation[0].rules[0].rule: line 1, column 49: a regular expression has too many states"},
+			"message.validation[0].rules[0].rule: line 1, column 49: a regular expression has too many states"},
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		_, err := New(config.Config{Validation: c.all}, Options{})
+		_, err := New(config.Config{Message: config.Message{Validation: c.all}}, Options{})
 		runtime.ReadMemStats(&after)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
@@ -123,7 +123,7 @@ func TestPatternsAreBounded(t *testing.T) {
 		}
 	}
 	good := []config.Validation{{Schema: &config.PayloadSchema{Inline: `{"pattern": "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", "patternProperties": {"^\\p{L}{1,100}$": {}}}`}}}
-	if _, err := New(config.Config{Validation: good}, Options{}); err != nil {
+	if _, err := New(config.Config{Message: config.Message{Validation: good}}, Options{}); err != nil {
 		t.Errorf("ordinary patterns: %v", err)
 	}
 }
@@ -133,10 +133,10 @@ func TestPatternsAreBounded(t *testing.T) {
 // CONTRACT: C-35
 func TestRegistrySchemaIsBounded(t *testing.T) {
 	schema := Schema{ID: 1, Type: "JSON", Text: `{"pattern": "(` + strings.Repeat("a", 300) + `){1000}"}`}
-	p, err := New(config.Config{
+	p, err := New(config.Config{Message: config.Message{
 		SchemaRegistry: &config.SchemaRegistry{},
 		Validation:     []config.Validation{{Schema: &config.PayloadSchema{Registry: &config.RegistrySchema{Subject: "a"}}}},
-	}, Options{Registry: func(context.Context, string, int) (Schema, error) { return schema, nil }})
+	}}, Options{Registry: func(context.Context, string, int) (Schema, error) { return schema, nil }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,8 +5,8 @@ import "errors"
 // Finding is a part of the configuration that an event does not pass. It holds no value of the event, and
 // events with one fault have the same, so that it groups them.
 type Finding struct {
-	// Field is the field of the configuration: validation[0].schema, validation[0].rules[1], transform[0].payload or
-	// routes[2].to. It is payload for a payload that no step can read.
+	// Field is the field of the configuration: message.validation[0].schema, message.validation[0].rules[1],
+	// message.transform[0].payload or sink.routes[2].to. It is payload for a payload that no step can read.
 	Field string
 	// Place is the place in the payload that a schema refuses: /lines/*/price, with * for the index of an array and
 	// for what may be data. Empty for the payload itself, and where there is no schema.

@@ -50,7 +50,7 @@ type header struct {
 // envelope compiles the section, and adds to the pipeline what its format is short for.
 func (c *compiler) envelope(p *Pipeline, cfg config.Config) *envelope {
 	short := presets[cfg.Message.Format]
-	if k := cfg.Sink.Kafka; short.to != "" && len(cfg.Routes) == 0 && k != nil && k.Topic == "" {
+	if k := cfg.Sink.Kafka; short.to != "" && len(cfg.Sink.Routes) == 0 && k != nil && k.Topic == "" {
 		p.routes = append(p.routes, route{"message.format", nil, c.expression("message.format", short.to, expression.String)})
 	}
 	if short.payload != "" {

@@ -37,10 +37,9 @@ func placed(payload string) *dispatcher.Event {
 // CONTRACT: C-70
 func TestMessageHeaders(t *testing.T) {
 	p := compile(t, config.Config{
-		Transform: []config.Transformation{{Payload: `without(payload, ["card"])`}},
 		Message: config.Message{Headers: map[string]string{
 			"z_type": `event.type`, "a_total": `payload.total`, "m_none": `event.headers.?zone`, "n_card": `payload.?card`, "token": `event.token`,
-		}},
+		}, Transform: []config.Transformation{{Payload: `without(payload, ["card"])`}}},
 	}, pipeline.Options{})
 	e := placed(`{"total": 9007199254740993, "card": "` + secret + `"}`)
 	got := sent(t, p, e)
@@ -101,11 +100,11 @@ func TestFormatDebezium(t *testing.T) {
 		t.Errorf("without an aggregate type: %q, %v", to, err)
 	}
 
-	cfg.Routes = []config.Route{{To: `"mine"`}}
+	cfg.Sink.Routes = []config.Route{{To: `"mine"`}}
 	if to, _ := compile(t, cfg, pipeline.Options{}).Route()(e); to != "mine" {
 		t.Errorf("with a route of its own: %q", to)
 	}
-	cfg.Routes, cfg.Sink = nil, config.Sink{Kafka: &config.KafkaSink{Topic: "fixed"}}
+	cfg.Sink.Routes, cfg.Sink = nil, config.Sink{Kafka: &config.KafkaSink{Topic: "fixed"}}
 	fixed, err := pipeline.New(cfg, pipeline.Options{})
 	if err != nil || fixed.Route() != nil {
 		t.Errorf("with a topic, there is a route: %v", err)
@@ -116,8 +115,7 @@ func TestFormatDebezium(t *testing.T) {
 // REQUIREMENT: STORAGE-32, STORAGE-33
 func TestFormatStorage(t *testing.T) {
 	p := compile(t, config.Config{
-		Transform: []config.Transformation{{Payload: `with(payload, {"first": true})`}},
-		Message:   config.Message{Format: config.FormatStorage},
+		Message: config.Message{Format: config.FormatStorage, Transform: []config.Transformation{{Payload: `with(payload, {"first": true})`}}},
 	}, pipeline.Options{})
 	e := placed(`{"id": 9007199254740993, "price": 0.1234567890123456789012345, "long": 123456789012345678901234567890, "metadata": "gone"}`)
 	got := sent(t, p, e)

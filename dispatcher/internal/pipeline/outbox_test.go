@@ -35,20 +35,22 @@ name: shop
 namespace: shop
 database: {dsnFile: /nowhere}
 sink:
-  http: {url: %s, contentMode: Structured}
-routes:
-- topics: [orders, returns]
-  to: '"/orders/" + event.headers.region'
-- topics: [refunds, gifts]
-  to: '"/refunds"'
-validation:
-- types: [Placed]
-  schema: {file: %s}
-  rules:
-  - rule: payload.total > 0
-    message: an order has a total
-transform:
-- payload: mask(without(payload, ["card"]), ["email"])
+  http: {url: %s}
+  contentMode: Structured
+  routes:
+  - topics: [orders, returns]
+    to: '"/orders/" + event.headers.region'
+  - topics: [refunds, gifts]
+    to: '"/refunds"'
+message:
+  validation:
+  - types: [Placed]
+    schema: {file: %s}
+    rules:
+    - rule: payload.total > 0
+      message: an order has a total
+  transform:
+  - payload: mask(without(payload, ["card"]), ["email"])
 `
 
 // The engine, the database and a destination: what is invalid is dead with its reason and its details,
@@ -123,11 +125,11 @@ func TestOutboxDeliversWhatIsValidAndRouted(t *testing.T) {
 		wrongType: {dead, "at /total: #/properties/total/type (number, not string)"},
 		wrongEnum: {dead, "at /currency: #/properties/currency/enum"},
 		wrongName: {dead, "at /*: #/additionalProperties/type (string, not number)"},
-		wrongRule: {dead, "validation[0].rules[0]: an order has a total (payload.total > 0)"},
+		wrongRule: {dead, "message.validation[0].rules[0]: an order has a total (payload.total > 0)"},
 		missing:   {dead, "#/required (total)", "cannot be computed"},
-		noRoute:   {"pending::1", `topic "strange"`, "no handler for the topic", "add one to routes"},
-		noRegion:  {"pending::0", "routes[0].to cannot be computed: line 1, column 27: it reads a key that is not there"},
-		noObject:  {"pending::0", "transform[0].payload cannot be computed"},
+		noRoute:   {"pending::1", `topic "strange"`, "no handler for the topic", "add one to sink.routes"},
+		noRegion:  {"pending::0", "sink.routes[0].to cannot be computed: line 1, column 27: it reads a key that is not there"},
+		noObject:  {"pending::0", "message.transform[0].payload cannot be computed"},
 	} {
 		row := rows[id]
 		if row.state != want[0] {

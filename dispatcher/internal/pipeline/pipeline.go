@@ -87,15 +87,15 @@ func New(cfg config.Config, o Options) (*Pipeline, error) {
 	}
 	c := compiler{Options: o, budget: &budget{}}
 	p := &Pipeline{large: make(chan struct{}, runtime.GOMAXPROCS(0))}
-	for i, r := range cfg.Routes {
-		field := fmt.Sprintf("routes[%d]", i)
+	for i, r := range cfg.Sink.Routes {
+		field := fmt.Sprintf("sink.routes[%d]", i)
 		p.routes = append(p.routes, route{field, r.Topics, c.expression(field+".to", r.To, expression.String)})
 	}
-	for i, v := range cfg.Validation {
-		p.checks = append(p.checks, c.check(fmt.Sprintf("validation[%d]", i), v))
+	for i, v := range cfg.Message.Validation {
+		p.checks = append(p.checks, c.check(fmt.Sprintf("message.validation[%d]", i), v))
 	}
-	for i, t := range cfg.Transform {
-		field := fmt.Sprintf("transform[%d]", i)
+	for i, t := range cfg.Message.Transform {
+		field := fmt.Sprintf("message.transform[%d]", i)
 		p.transforms = append(p.transforms, &transform{field, field + ".payload", t.Types, c.expression(field+".payload", t.Payload, expression.JSON)})
 	}
 	p.message = c.envelope(p, cfg)
@@ -143,7 +143,7 @@ func (p *Pipeline) routeOf(topic string) *route {
 
 func unrouted(topic string) error {
 	return dispatcher.WithCause(dispatcher.Cause{Class: dispatcher.ClassRoute, Code: dispatcher.CodeNoHandler},
-		fmt.Errorf("topic %q: %w: no route takes it; add one to routes, or one without topics, or leave the topic out of this dispatcher", topic, dispatcher.ErrNoHandler))
+		fmt.Errorf("topic %q: %w: no route takes it; add one to sink.routes, or one without topics, or leave the topic out of this dispatcher", topic, dispatcher.ErrNoHandler))
 }
 
 // Places returns where the routes send the events of these topics of a namespace, as far as that depends on the topic

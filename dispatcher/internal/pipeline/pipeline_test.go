@@ -37,34 +37,34 @@ func schema(text string) *config.PayloadSchema { return &config.PayloadSchema{In
 // CONTRACT: C-29
 // REQUIREMENT: OVERVIEW-2, STORAGE-9
 func TestRouteComputesTheDestination(t *testing.T) {
-	p := compile(t, config.Config{Routes: []config.Route{
+	p := compile(t, config.Config{Sink: config.Sink{Routes: []config.Route{
 		{Topics: []string{"orders", "returns"}, To: `"shop." + event.type + "." + event.headers.region`},
 		{Topics: []string{"refunds"}, To: `event.aggregateId`},
 		{Topics: []string{"invoices"}, To: `event.headers["zone"]`},
-	}}, pipeline.Options{})
+	}}}, pipeline.Options{})
 	route := p.Route()
 	e := event("Placed", `{}`)
 	if to, err := route(e); err != nil || to != "shop.Placed.eu" {
 		t.Errorf("%q, %v", to, err)
 	}
 	e.Topic = "refunds"
-	if to, err := route(e); to != "" || err == nil || err.Error() != "event "+e.ID.String()+": routes[1].to cannot be computed: it makes an empty string; correct the expression (event.aggregateId), or what is enqueued: the event is kept and tried again" || !dispatcher.IsDestinationFault(err) {
+	if to, err := route(e); to != "" || err == nil || err.Error() != "event "+e.ID.String()+": sink.routes[1].to cannot be computed: it makes an empty string; correct the expression (event.aggregateId), or what is enqueued: the event is kept and tried again" || !dispatcher.IsDestinationFault(err) {
 		t.Errorf("%q, %v", to, err)
 	}
 	e.Topic = "invoices"
-	if to, err := route(e); to != "" || err == nil || err.Error() != "event "+e.ID.String()+`: routes[2].to cannot be computed: line 1, column 14: it reads a key that is not there; test it with has(); correct the expression (event.headers["zone"]), or what is enqueued: the event is kept and tried again` || !dispatcher.IsDestinationFault(err) {
+	if to, err := route(e); to != "" || err == nil || err.Error() != "event "+e.ID.String()+`: sink.routes[2].to cannot be computed: line 1, column 14: it reads a key that is not there; test it with has(); correct the expression (event.headers["zone"]), or what is enqueued: the event is kept and tried again` || !dispatcher.IsDestinationFault(err) {
 		t.Errorf("%q, %v", to, err)
 	}
 	e.Topic = "unheard-of"
 	to, err := route(e)
-	if to != "" || !errors.Is(err, dispatcher.ErrNoHandler) || !strings.Contains(err.Error(), `topic "unheard-of": `) || !strings.Contains(err.Error(), "add one to routes") {
+	if to != "" || !errors.Is(err, dispatcher.ErrNoHandler) || !strings.Contains(err.Error(), `topic "unheard-of": `) || !strings.Contains(err.Error(), "add one to sink.routes") {
 		t.Errorf("%q, %v", to, err)
 	}
 	if _, permanent := dispatcher.PermanentReason(err); permanent || dispatcher.IsUnavailable(err) {
 		t.Errorf("%v is not retried like any other failure", err)
 	}
 
-	rest := compile(t, config.Config{Routes: []config.Route{{Topics: []string{"refunds"}, To: `'a'`}, {To: `event.topic`}}}, pipeline.Options{})
+	rest := compile(t, config.Config{Sink: config.Sink{Routes: []config.Route{{Topics: []string{"refunds"}, To: `'a'`}, {To: `event.topic`}}}}, pipeline.Options{})
 	if to, err := rest.Route()(e); err != nil || to != "unheard-of" {
 		t.Errorf("the rest goes to %q, %v", to, err)
 	}
@@ -75,30 +75,28 @@ func TestRouteComputesTheDestination(t *testing.T) {
 
 func TestNewReportsAllProblemsAtOnce(t *testing.T) {
 	cfg := config.Config{
-		Sink:   config.Sink{Kafka: &config.KafkaSink{}},
-		Routes: []config.Route{{To: `event.topc`}},
-		Validation: []config.Validation{{
+		Sink: config.Sink{Kafka: &config.KafkaSink{}, Routes: []config.Route{{To: `event.topc`}}},
+		Message: config.Message{Validation: []config.Validation{{
 			Schema: schema(`{"type": "objekt"}`),
 			Rules:  []config.Rule{{Rule: `payload.total >`, Message: "a"}},
-		}, {Schema: &config.PayloadSchema{File: "/nowhere/order.json"}}},
-		Transform: []config.Transformation{{Payload: `payload.card.size()`}},
+		}, {Schema: &config.PayloadSchema{File: "/nowhere/order.json"}}}, Transform: []config.Transformation{{Payload: `payload.card.size()`}}},
 	}
 	_, err := pipeline.New(cfg, pipeline.Options{})
 	if err == nil {
 		t.Fatal("everything is fine")
 	}
 	for i, want := range []string{
-		"routes[0].to: line 1, column 6: undefined field 'topc'",
-		"validation[0].schema.inline: it is not a JSON Schema: ",
-		"validation[0].rules[0].rule: line 1, column 16: Syntax error",
-		"validation[1].schema.file: open /nowhere/order.json: no such file or directory; name a file that can be read",
-		"transform[0].payload: line 1, column 1: it makes a int; write one that makes a map",
+		"sink.routes[0].to: line 1, column 6: undefined field 'topc'",
+		"message.validation[0].schema.inline: it is not a JSON Schema: ",
+		"message.validation[0].rules[0].rule: line 1, column 16: Syntax error",
+		"message.validation[1].schema.file: open /nowhere/order.json: no such file or directory; name a file that can be read",
+		"message.transform[0].payload: line 1, column 1: it makes a int; write one that makes a map",
 	} {
 		if lines := strings.Split(err.Error(), "\n"); len(lines) <= i || !strings.HasPrefix(lines[i], want) {
 			t.Errorf("error %v\nwant %s", err, want)
 		}
 	}
-	if _, err := pipeline.New(config.Config{Routes: []config.Route{{}}}, pipeline.Options{}); err == nil || !strings.HasPrefix(err.Error(), "routes[0].to is missing") {
+	if _, err := pipeline.New(config.Config{Sink: config.Sink{Routes: []config.Route{{}}}}, pipeline.Options{}); err == nil || !strings.HasPrefix(err.Error(), "sink.routes[0].to is missing") {
 		t.Errorf("without an expression: %v", err)
 	}
 }
@@ -109,15 +107,14 @@ func TestNewReportsAllProblemsAtOnce(t *testing.T) {
 // REQUIREMENT: STORAGE-39, STORAGE-56
 func TestInvalidEventIsDeadAndTheRestIsDelivered(t *testing.T) {
 	p := compile(t, config.Config{
-		Validation: []config.Validation{
+		Message: config.Message{Validation: []config.Validation{
 			{Types: []string{"Placed"}, Schema: schema(`{"properties": {"total": {"type": "number"}}}`),
 				Rules: []config.Rule{{Rule: `payload.total > 0`, Message: "an order has a total"}}},
 			{Rules: []config.Rule{{Rule: `!has(payload.forbidden)`, Message: "nothing forbidden"}}},
-		},
-		Transform: []config.Transformation{
+		}, Transform: []config.Transformation{
 			{Payload: `without(payload, ["card"])`},
 			{Types: []string{"Placed"}, Payload: `with(payload, {"by": event.topic, "members": size(payload)})`},
-		},
+		}},
 	}, pipeline.Options{})
 	inner := &sinktest.Recording{Max: 10}
 	refused := errors.New("refused")
@@ -140,12 +137,12 @@ func TestInvalidEventIsDeadAndTheRestIsDelivered(t *testing.T) {
 	errs := s.Deliver(t.Context(), batch)
 	for i, want := range []string{
 		"",
-		"schema_validation_failed: validation[0].rules[0]: an order has a total (payload.total > 0); correct the producer or the validation, and replay the event",
-		"schema_validation_failed: validation[0].schema, at /total: #/properties/total/type (number, not string); correct the producer or the validation, and replay the event",
+		"schema_validation_failed: message.validation[0].rules[0]: an order has a total (payload.total > 0); correct the producer or the validation, and replay the event",
+		"schema_validation_failed: message.validation[0].schema, at /total: #/properties/total/type (number, not string); correct the producer or the validation, and replay the event",
 		"refused",
-		"schema_validation_failed: validation[1].rules[0]: nothing forbidden (!has(payload.forbidden)); correct the producer or the validation, and replay the event",
+		"schema_validation_failed: message.validation[1].rules[0]: nothing forbidden (!has(payload.forbidden)); correct the producer or the validation, and replay the event",
 		"",
-		"schema_validation_failed: validation[0].rules[0]: an order has a total (payload.total > 0 cannot be computed: line 1, column 8: it reads a key that is not there; test it with has()); correct the producer or the validation, and replay the event",
+		"schema_validation_failed: message.validation[0].rules[0]: an order has a total (payload.total > 0 cannot be computed: line 1, column 8: it reads a key that is not there; test it with has()); correct the producer or the validation, and replay the event",
 	} {
 		if got := fmt.Sprint(errs[i]); got != want && (want != "" || errs[i] != nil) {
 			t.Errorf("event %d: %s\nwant %s", i, got, want)
@@ -174,7 +171,7 @@ func TestInvalidEventIsDeadAndTheRestIsDelivered(t *testing.T) {
 
 // Up to five violations are reported.
 func TestManyViolations(t *testing.T) {
-	p := compile(t, config.Config{Validation: []config.Validation{{Schema: schema(`{"items": {"type": "number"}}`)}}}, pipeline.Options{})
+	p := compile(t, config.Config{Message: config.Message{Validation: []config.Validation{{Schema: schema(`{"items": {"type": "number"}}`)}}}}, pipeline.Options{})
 	err := p.Wrap(&sinktest.Recording{}).Deliver(t.Context(), []*dispatcher.Event{event("", `["a","b","c","d","e","f","g"]`)})[0]
 	if strings.Count(err.Error(), "#/items/type") != 5 || !strings.Contains(err.Error(), "; and 2 more; correct") {
 		t.Errorf("error %v", err)
@@ -187,8 +184,7 @@ func TestRegistrySchemaFollowsTheRegistry(t *testing.T) {
 	var failure error
 	calls := 0
 	p := compile(t, config.Config{
-		SchemaRegistry: &config.SchemaRegistry{},
-		Validation:     []config.Validation{{Types: []string{"Placed"}, Schema: &config.PayloadSchema{Registry: &config.RegistrySchema{Subject: "orders-value"}}}},
+		Message: config.Message{SchemaRegistry: &config.SchemaRegistry{}, Validation: []config.Validation{{Types: []string{"Placed"}, Schema: &config.PayloadSchema{Registry: &config.RegistrySchema{Subject: "orders-value"}}}}},
 	}, pipeline.Options{Registry: func(_ context.Context, subject string, version int) (pipeline.Schema, error) {
 		if calls++; subject != "orders-value" || version != 0 {
 			t.Errorf("got version %d of %s, want the latest of orders-value", version, subject)
@@ -207,8 +203,8 @@ func TestRegistrySchemaFollowsTheRegistry(t *testing.T) {
 		unavailable bool
 		says        string
 	}{
-		"unreachable":     {failure: dispatcher.Unavailable(errors.New("cannot be reached")), unavailable: true, says: "validation[0].schema.registry: cannot be reached"},
-		"missing":         {failure: errors.New("not registered"), says: "validation[0].schema.registry: not registered"},
+		"unreachable":     {failure: dispatcher.Unavailable(errors.New("cannot be reached")), unavailable: true, says: "message.validation[0].schema.registry: cannot be reached"},
+		"missing":         {failure: errors.New("not registered"), says: "message.validation[0].schema.registry: not registered"},
 		"Avro":            {schema: pipeline.Schema{ID: 1, Type: "AVRO", Text: `"string"`}, says: "the latest schema of orders-value (id 1) is of type AVRO; name a subject that has a JSON Schema"},
 		"no schema":       {schema: pipeline.Schema{ID: 2, Type: "JSON", Text: `{"type": 1}`}, says: "(id 2): it is not a JSON Schema"},
 		"valid":           {schema: pipeline.Schema{ID: 3, Type: "JSON", Text: `{"type": "object"}`}},
@@ -243,13 +239,11 @@ func TestRegistrySchemaFollowsTheRegistry(t *testing.T) {
 
 func TestCheckReportsEachStep(t *testing.T) {
 	p := compile(t, config.Config{
-		Routes: []config.Route{{Topics: []string{"orders", "refunds"}, To: "'a' +\n  'b'"}, {To: `event.topic`}},
-		Validation: []config.Validation{
+		Sink: config.Sink{Routes: []config.Route{{Topics: []string{"orders", "refunds"}, To: "'a' +\n  'b'"}, {To: `event.topic`}}},
+		Message: config.Message{Validation: []config.Validation{
 			{Types: []string{"Placed"}, Schema: schema(`{}`), Rules: []config.Rule{{Rule: "payload.total > 0", Message: "m"}}},
 			{Schema: &config.PayloadSchema{Registry: &config.RegistrySchema{Subject: "orders-value", Version: 3}}},
-		},
-		Transform:      []config.Transformation{{Payload: `without(payload, ["card"])`}},
-		SchemaRegistry: &config.SchemaRegistry{},
+		}, Transform: []config.Transformation{{Payload: `without(payload, ["card"])`}}, SchemaRegistry: &config.SchemaRegistry{}},
 	}, pipeline.Options{Registry: func(context.Context, string, int) (pipeline.Schema, error) {
 		return pipeline.Schema{}, errors.New("unreachable")
 	}})
@@ -258,11 +252,11 @@ func TestCheckReportsEachStep(t *testing.T) {
 		reported = append(reported, fmt.Sprintf("%s: %s, %v", name, detail, err))
 	})
 	want := []string{
-		"routes[0]: orders, refunds: 'a' + 'b', <nil>",
-		"routes[1]: every topic: event.topic, <nil>",
-		"validation[0]: Placed: an inline schema; payload.total > 0, <nil>",
-		"validation[1]: every type: version 3 of orders-value, validation[1].schema.registry: unreachable",
-		`transform[0]: every type: without(payload, ["card"]), <nil>`,
+		"sink.routes[0]: orders, refunds: 'a' + 'b', <nil>",
+		"sink.routes[1]: every topic: event.topic, <nil>",
+		"message.validation[0]: Placed: an inline schema; payload.total > 0, <nil>",
+		"message.validation[1]: every type: version 3 of orders-value, message.validation[1].schema.registry: unreachable",
+		`message.transform[0]: every type: without(payload, ["card"]), <nil>`,
 	}
 	if got := strings.Join(reported, "\n"); got != strings.Join(want, "\n") {
 		t.Errorf("got\n%s", got)
@@ -276,7 +270,7 @@ func TestNothingConfigured(t *testing.T) {
 	if compile(t, config.Config{}, pipeline.Options{}).Wrap(inner) != dispatcher.Sink(inner) {
 		t.Error("the sink is wrapped for nothing")
 	}
-	p := compile(t, config.Config{Transform: []config.Transformation{{Types: []string{"Placed"}, Payload: "payload"}}}, pipeline.Options{})
+	p := compile(t, config.Config{Message: config.Message{Transform: []config.Transformation{{Types: []string{"Placed"}, Payload: "payload"}}}}, pipeline.Options{})
 	s, batch := p.Wrap(silent{}), []*dispatcher.Event{event("Other", `{}`)}
 	if n := testing.AllocsPerRun(100, func() { s.Deliver(context.Background(), batch) }); n != 0 {
 		t.Errorf("an event that nothing is configured for costs %v allocations", n)

@@ -84,8 +84,10 @@ func sample(t *testing.T, name string) config.Config {
 	var dispatcher struct{ Spec config.Config }
 	var schemas struct {
 		Spec struct {
-			Validation []struct {
-				Schema struct{ ConfigMapRef struct{ Name, Key string } }
+			Message struct {
+				Validation []struct {
+					Schema struct{ ConfigMapRef struct{ Name, Key string } }
+				}
 			}
 		}
 	}
@@ -94,12 +96,12 @@ func sample(t *testing.T, name string) config.Config {
 		t.Fatal(err)
 	}
 	c := dispatcher.Spec
-	for i, v := range schemas.Spec.Validation {
+	for i, v := range schemas.Spec.Message.Validation {
 		if key := v.Schema.ConfigMapRef.Key; key != "" {
 			if configMap.Data[key] == "" {
 				t.Errorf("%s: the ConfigMap has no key %s", name, key)
 			}
-			c.Validation[i].Schema = &config.PayloadSchema{Inline: configMap.Data[key]}
+			c.Message.Validation[i].Schema = &config.PayloadSchema{Inline: configMap.Data[key]}
 		}
 	}
 	return c

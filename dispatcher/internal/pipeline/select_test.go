@@ -37,20 +37,19 @@ func broken(t *testing.T, p *pipeline.Pipeline, e *dispatcher.Event) string {
 // REQUIREMENT: STORAGE-40
 func TestTypePrefixes(t *testing.T) {
 	p := compile(t, config.Config{
-		Validation: []config.Validation{
+		Message: config.Message{Validation: []config.Validation{
 			{Types: []string{"STORAGE_*"}, Rules: []config.Rule{{Rule: "false", Message: "storage"}}},
 			{Types: []string{"STORAGE_TRANSACTION_*", "other"}, Rules: []config.Rule{{Rule: "false", Message: "transaction"}}},
 			{Types: []string{"STORAGE_TRANSACTION_BEGAN", "ü*"}, Rules: []config.Rule{{Rule: "false", Message: "began"}}},
 			{Types: []string{"STORAGE_"}, Rules: []config.Rule{{Rule: "false", Message: "the type itself"}}},
 			{Rules: []config.Rule{{Rule: "event.type != 'all'", Message: "all"}}},
-		},
-		Transform: []config.Transformation{{Types: []string{"changed.*"}, Payload: `with(payload, {"changed": true})`}},
+		}, Transform: []config.Transformation{{Types: []string{"changed.*"}, Payload: `with(payload, {"changed": true})`}}},
 	}, pipeline.Options{})
 	for kind, want := range map[string]string{
-		"STORAGE_": "validation[0].rules[0] validation[3].rules[0]", "STORAGE_X": "validation[0].rules[0]",
-		"STORAGE_TRANSACTION_": "validation[0].rules[0] validation[1].rules[0]", "STORAGE_TRANSACTION_ENDED": "validation[0].rules[0] validation[1].rules[0]",
-		"STORAGE_TRANSACTION_BEGAN": "validation[0].rules[0] validation[1].rules[0] validation[2].rules[0]",
-		"STORAGE":                   "", "other": "validation[1].rules[0]", "other2": "", "übrig": "validation[2].rules[0]", "all": "validation[4].rules[0]", "": "",
+		"STORAGE_": "message.validation[0].rules[0] message.validation[3].rules[0]", "STORAGE_X": "message.validation[0].rules[0]",
+		"STORAGE_TRANSACTION_": "message.validation[0].rules[0] message.validation[1].rules[0]", "STORAGE_TRANSACTION_ENDED": "message.validation[0].rules[0] message.validation[1].rules[0]",
+		"STORAGE_TRANSACTION_BEGAN": "message.validation[0].rules[0] message.validation[1].rules[0] message.validation[2].rules[0]",
+		"STORAGE":                   "", "other": "message.validation[1].rules[0]", "other2": "", "übrig": "message.validation[2].rules[0]", "all": "message.validation[4].rules[0]", "": "",
 	} {
 		if got := broken(t, p, event(kind, `{}`)); got != want {
 			t.Errorf("type %q breaks %q, want %q", kind, got, want)
@@ -69,21 +68,21 @@ func TestTypePrefixes(t *testing.T) {
 // CONTRACT: C-72
 // REQUIREMENT: STORAGE-37
 func TestSchemaByVersion(t *testing.T) {
-	p := compile(t, config.Config{Validation: []config.Validation{
+	p := compile(t, config.Config{Message: config.Message{Validation: []config.Validation{
 		{Types: []string{"Placed"}, Versions: []string{"1.*"}, Schema: needs("one")},
 		{Types: []string{"Placed"}, Versions: []string{"2.0.0", "2.1.0"}, Schema: needs("two")},
 		{Types: []string{"Plac*"}, Schema: needs("every")},
 		{Types: []string{"Ruled"}, Versions: []string{"2"}, Rules: []config.Rule{{Rule: "false", Message: "two"}}},
-	}}, pipeline.Options{})
+	}}}, pipeline.Options{})
 	for _, test := range []struct{ kind, header, version, want string }{
-		{"Placed", "", "", "validation[0].schema validation[2].schema"},
-		{"Placed", "event_version", "1.7.0", "validation[0].schema validation[2].schema"},
-		{"Placed", "event_version", "2.1.0", "validation[1].schema validation[2].schema"},
-		{"Placed", "schema_version", "2.0.0", "validation[1].schema validation[2].schema"},
-		{"Placed", "event_version", "2.1", "validation[0].versions"},
-		{"Placed", "schema_version", "3", "validation[0].versions"},
-		{"Placed2", "event_version", "3", "validation[2].schema"},
-		{"Ruled", "event_version", "2", "validation[3].rules[0]"},
+		{"Placed", "", "", "message.validation[0].schema message.validation[2].schema"},
+		{"Placed", "event_version", "1.7.0", "message.validation[0].schema message.validation[2].schema"},
+		{"Placed", "event_version", "2.1.0", "message.validation[1].schema message.validation[2].schema"},
+		{"Placed", "schema_version", "2.0.0", "message.validation[1].schema message.validation[2].schema"},
+		{"Placed", "event_version", "2.1", "message.validation[0].versions"},
+		{"Placed", "schema_version", "3", "message.validation[0].versions"},
+		{"Placed2", "event_version", "3", "message.validation[2].schema"},
+		{"Ruled", "event_version", "2", "message.validation[3].rules[0]"},
 		{"Ruled", "event_version", "3", ""},
 	} {
 		e := event(test.kind, `{}`)
@@ -96,7 +95,7 @@ func TestSchemaByVersion(t *testing.T) {
 	e := event("Placed", `{}`)
 	e.Headers["event_version"], e.Headers["schema_version"] = secret, "1.0.0"
 	err := p.Wrap(&sinktest.Recording{}).Deliver(t.Context(), []*dispatcher.Event{e})[0]
-	want := "validation[0].versions: the event's version is none that has a schema (1.*, 2.0.0, 2.1.0); add an entry for its header event_version"
+	want := "message.validation[0].versions: the event's version is none that has a schema (1.*, 2.0.0, 2.1.0); add an entry for its header event_version"
 	if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), secret) {
 		t.Errorf("%v\nwant %s", err, want)
 	}
@@ -113,11 +112,10 @@ func TestSchemaOfAnotherVersionIsNotFetched(t *testing.T) {
 		return &config.PayloadSchema{Registry: &config.RegistrySchema{Subject: subject}}
 	}
 	p := compile(t, config.Config{
-		SchemaRegistry: &config.SchemaRegistry{URL: "http://localhost"},
-		Validation: []config.Validation{
+		Message: config.Message{SchemaRegistry: &config.SchemaRegistry{URL: "http://localhost"}, Validation: []config.Validation{
 			{Versions: []string{"1"}, Schema: registered("one")},
 			{Versions: []string{"2"}, Schema: registered("two")},
-		},
+		}},
 	}, o)
 	e := event("Placed", `{}`)
 	e.Headers["event_version"] = "2"

@@ -80,7 +80,7 @@ func (c *Client) authorize(req *http.Request) error {
 	if c.cfg.Auth == nil {
 		return nil
 	}
-	value, err := files.Authorization("schemaRegistry.auth", c.cfg.Auth)
+	value, err := files.Authorization("message.schemaRegistry.auth", c.cfg.Auth)
 	req.Header.Set("Authorization", value)
 	return err
 }
@@ -96,13 +96,13 @@ func (c *Client) failure(q lookup, err error) error {
 	case errors.As(err, &failed):
 		err = failed.Err
 	case reason.Of(err) != reason.AuthenticationFailed && !reason.IsTimeout(err):
-		return c.unavailable(q, reason.Refusing, fmt.Errorf("the response is not a registry's: %w; check schemaRegistry.url", err))
+		return c.unavailable(q, reason.Refusing, fmt.Errorf("the response is not a registry's: %w; check message.schemaRegistry.url", err))
 	}
 	return dispatcher.Unavailable(peer.Unreachable(fmt.Sprintf("schema registry %s for %s", c.cfg.URL, q), timeout, err))
 }
 
 var peer = reason.Peer{
-	Name: "the registry", Hosts: "schemaRegistry.url", TLS: "schemaRegistry.tls", Plain: "use an http:// URL in schemaRegistry.url",
+	Name: "the registry", Hosts: "message.schemaRegistry.url", TLS: "message.schemaRegistry.tls", Plain: "use an http:// URL in message.schemaRegistry.url",
 }
 
 func (c *Client) refused(q lookup, response *sr.ResponseError) error {
@@ -111,9 +111,9 @@ func (c *Client) refused(q lookup, response *sr.ResponseError) error {
 	case response.StatusCode == http.StatusNotFound && response.ErrorCode != 0:
 		return fmt.Errorf("schema registry %s: %s: %w; register it there, or correct the name", c.cfg.URL, q, ErrNotFound)
 	case response.StatusCode == http.StatusUnauthorized, response.StatusCode == http.StatusForbidden:
-		return c.unavailable(q, reason.AuthenticationFailed, errors.New(status+"; check the credentials in schemaRegistry.auth, and that they may read the subject"))
+		return c.unavailable(q, reason.AuthenticationFailed, errors.New(status+"; check the credentials in message.schemaRegistry.auth, and that they may read the subject"))
 	default:
-		return c.unavailable(q, reason.Refusing, errors.New(status+"; check schemaRegistry.url, and the registry's log"))
+		return c.unavailable(q, reason.Refusing, errors.New(status+"; check message.schemaRegistry.url, and the registry's log"))
 	}
 }
 

@@ -203,7 +203,7 @@ func TestKnownSchemaUsedWhileRegistryUnreachable(t *testing.T) {
 		t.Errorf("got %+v, %v while the registry is unreachable, want the known schema %d", got, err, id)
 	}
 	_, err := c.Schema(t.Context(), "other", 0)
-	checkUnavailable(t, "never known", err, reason.Refusing, "status 503 Service Unavailable; check schemaRegistry.url")
+	checkUnavailable(t, "never known", err, reason.Refusing, "status 503 Service Unavailable; check message.schemaRegistry.url")
 	f.broken(nil)
 	if _, err := c.Schema(t.Context(), "other", 0); !errors.Is(err, ErrNotFound) {
 		t.Errorf("got %v after the registry recovered, want ErrNotFound", err)
@@ -287,7 +287,7 @@ func TestCredentialsReadForEachRequest(t *testing.T) {
 			c.pause = 0
 			write(t, user, "alice\n")
 			for _, wrong := range []struct{ content, text string }{
-				{secret, "status 403 Forbidden; check the credentials in schemaRegistry.auth"},
+				{secret, "status 403 Forbidden; check the credentials in message.schemaRegistry.auth"},
 				{"", "is empty; write the value into it"},
 				{secret + "\n" + secret, map[string]string{"basic": "status 403", "bearer": "; write the token alone into it"}[name]},
 			} {
@@ -342,14 +342,14 @@ func TestTLSAndConnectionFailures(t *testing.T) {
 		word, text string // "" means no error
 	}{
 		"TLS":                  {good, trust(ca), "", ""},
-		"other authority":      {good, trust(other), reason.CertificateInvalid, "; set schemaRegistry.tls.caSecretRef or caConfigMapRef (in a dispatcher's file: schemaRegistry.tls.caFile)"},
-		"the system's roots":   {good, nil, reason.CertificateInvalid, "; set schemaRegistry.tls.ca"},
+		"other authority":      {good, trust(other), reason.CertificateInvalid, "; set message.schemaRegistry.tls.caSecretRef or caConfigMapRef (in a dispatcher's file: message.schemaRegistry.tls.caFile)"},
+		"the system's roots":   {good, nil, reason.CertificateInvalid, "; set message.schemaRegistry.tls.ca"},
 		"expired":              {expired, trust(ca), reason.CertificateInvalid, "expired"},
 		"mutual":               {mutual, show, "", ""},
-		"mutual, none":         {mutual, trust(ca), reason.CertificateInvalid, "; the registry does not accept the client certificate: set schemaRegistry.tls.clientCertSecretRef"},
+		"mutual, none":         {mutual, trust(ca), reason.CertificateInvalid, "; the registry does not accept the client certificate: set message.schemaRegistry.tls.clientCertSecretRef"},
 		"missing file":         {good, &config.TLS{CAFile: dir + "/missing"}, reason.CertificateInvalid, "; make the file, or correct its path"},
 		"gone":                 {"http://" + gone.Addr().String(), nil, reason.ConnectionFailed, "; check that it runs"},
-		"no such host":         {"http://registry.invalid", nil, reason.ConnectionFailed, "; check the hosts in schemaRegistry.url, and the dispatcher's DNS"},
+		"no such host":         {"http://registry.invalid", nil, reason.ConnectionFailed, "; check the hosts in message.schemaRegistry.url, and the dispatcher's DNS"},
 		"something else there": {page.URL, nil, reason.Refusing, "the response is not a registry's"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -367,7 +367,7 @@ func TestTLSAndConnectionFailures(t *testing.T) {
 }
 
 func TestNewRefusesInvalidConfiguration(t *testing.T) {
-	if c, err := New(config.SchemaRegistry{}); c != nil || err == nil || !strings.HasPrefix(err.Error(), "schemaRegistry.url must be") {
+	if c, err := New(config.SchemaRegistry{}); c != nil || err == nil || !strings.HasPrefix(err.Error(), "message.schemaRegistry.url must be") {
 		t.Errorf("no url: %v, %v", c, err)
 	}
 }

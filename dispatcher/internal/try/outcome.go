@@ -125,7 +125,7 @@ func (s *side) findings(m made) []pipeline.Finding {
 	case len(all) > 0:
 		return all
 	case errors.Is(m.err, dispatcher.ErrNoHandler):
-		return []pipeline.Finding{{Field: "routes", What: "no route takes the topic"}}
+		return []pipeline.Finding{{Field: "sink.routes", What: "no route takes the topic"}}
 	}
 	return []pipeline.Finding{{Field: "sink." + s.kind}}
 }

@@ -53,10 +53,11 @@ spec:
   sink:
     http: {url: %[3]q}
   replicas: %[4]d
-  lease: 6s
-  pollInterval: 1s
-  maxAttempts: 3
-  backoff: {base: 1s, max: 2s}
+  delivery:
+    lease: 6s
+    pollInterval: 1s
+    maxAttempts: 3
+    backoff: {base: 1s, max: 2s}
 `, m.Namespace, m.Name, m.SinkURL, m.Replicas)
 }
 

@@ -90,7 +90,7 @@ func (s *sink) unreachable(limited context.Context, to string, err error) error 
 	var authority x509.UnknownAuthorityError
 	switch {
 	case errors.As(err, &credentials):
-		err = reason.With(reason.AuthenticationFailed, errors.New("no credentials: "+credentials.Error()+"; give the pods an identity, as by spec.serviceAccount, or credentials in their environment"))
+		err = reason.With(reason.AuthenticationFailed, errors.New("no credentials: "+credentials.Error()+"; give the pods an identity, as by spec.pods.serviceAccount, or credentials in their environment"))
 	case expired(limited):
 		err = context.DeadlineExceeded
 	case errors.As(err, &authority):

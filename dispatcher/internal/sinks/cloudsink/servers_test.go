@@ -268,7 +268,7 @@ func newPubSub(t *testing.T, mode config.ContentMode, options ...pstest.ServerRe
 		t.Fatal(err)
 	}
 	g := newGate(t, server.Addr)
-	s, err := NewPubSub(config.PubSubSink{Project: "shop-test", Topic: topic, ContentMode: mode, Endpoint: "http://" + g.address}, nil)
+	s, err := NewPubSub(config.PubSubSink{Project: "shop-test", Topic: topic, Access: config.Access{ContentMode: mode}, Endpoint: "http://" + g.address}, nil)
 	return place{gate: g, sink: opened(t, s, err), missing: "missing", refused: dispatcher.Cause{Class: "pubsub", Code: "NotFound"}, arrived: func() (all []sinktest.Message) {
 		for _, m := range server.Messages() {
 			got := httpMessage(t, m.Attributes["content-type"], "ce-", m.Attributes, m.Data)
@@ -303,7 +303,7 @@ func (k token) GetToken(context.Context, policy.TokenRequestOptions) (azcore.Acc
 }
 
 func newServiceBusSink(t *testing.T, address, queue string, mode config.ContentMode, k token) *sink {
-	s, service, err := newServiceBus(config.ServiceBusSink{Namespace: "shop.servicebus.example", Queue: queue, ContentMode: mode}, nil)
+	s, service, err := newServiceBus(config.ServiceBusSink{Namespace: "shop.servicebus.example", Queue: queue, Access: config.Access{ContentMode: mode}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -220,8 +220,8 @@ func TestNewRefuses(t *testing.T) {
 		"no host":           {config.HTTPSink{URL: "http:///events"}, "sink.http.url must be"},
 		"unreadable url":    {config.HTTPSink{URL: "http://u:" + tokenSecret + "@host:port/"}, "sink.http.url must be"},
 		"password":          {config.HTTPSink{URL: "http://u:" + tokenSecret + "@consumer.example"}, "sink.http.url must not hold a user"},
-		"mode":              {config.HTTPSink{URL: url, ContentMode: "binary"}, "sink.http.contentMode "},
-		"batch size":        {config.HTTPSink{URL: url, ContentMode: config.Batch, BatchSize: -1}, "sink.http.batchSize "},
+		"mode":              {config.HTTPSink{URL: url, Access: config.Access{ContentMode: "binary"}}, "sink.contentMode "},
+		"batch size":        {config.HTTPSink{URL: url, Access: config.Access{ContentMode: config.Batch}, BatchSize: -1}, "sink.http.batchSize "},
 		"timeout":           {config.HTTPSink{URL: url, Access: config.Access{Timeout: -1}}, "sink.timeout "},
 		"attribute":         {config.HTTPSink{URL: url, Headers: map[string]string{"ce-id": "x"}}, `sink.http.headers["ce-id"] `},
 		"credential":        {config.HTTPSink{URL: url, Headers: map[string]string{"authorization": tokenSecret}}, `sink.http.headers["authorization"] `},
@@ -244,7 +244,7 @@ func TestNewRefuses(t *testing.T) {
 	if err != nil || s.BatchSize() != 1 || s.(*sink).timeout != 10*time.Second || s.(*sink).mode != config.Binary {
 		t.Errorf("the defaults are %+v, %v", s, err)
 	}
-	s, err = New(config.HTTPSink{URL: url, ContentMode: config.Batch}, nil)
+	s, err = New(config.HTTPSink{URL: url, Access: config.Access{ContentMode: config.Batch}}, nil)
 	if err != nil || s.BatchSize() != 100 {
 		t.Errorf("the default of batchSize is %+v, %v; want 100", s, err)
 	}

@@ -29,7 +29,7 @@ func BenchmarkDeliver(b *testing.B) {
 	e := benchEvent()
 	for _, mode := range []config.ContentMode{config.Binary, config.Structured, config.Batch} {
 		b.Run(string(mode), func(b *testing.B) {
-			s, err := New(config.HTTPSink{URL: "http://" + listener.Addr().String(), ContentMode: mode}, nil)
+			s, err := New(config.HTTPSink{URL: "http://" + listener.Addr().String(), Access: config.Access{ContentMode: mode}}, nil)
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -20,7 +20,7 @@ func TestHTTPSinkMeetsTheSinkContract(t *testing.T) {
 	for _, mode := range []config.ContentMode{config.Binary, config.Structured, config.Batch} {
 		t.Run(string(mode), func(t *testing.T) {
 			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination {
-				return destination(t, config.HTTPSink{ContentMode: mode}, nil)
+				return destination(t, config.HTTPSink{Access: config.Access{ContentMode: mode}}, nil)
 			})
 		})
 	}
@@ -130,7 +130,7 @@ func TestNothingIsLost(t *testing.T) {
 	events := outboxtest.Events(t, 20_000)
 	for _, mode := range []config.ContentMode{config.Binary, config.Batch} {
 		t.Run(string(mode), func(t *testing.T) {
-			d := destination(t, config.HTTPSink{ContentMode: mode}, nil)
+			d := destination(t, config.HTTPSink{Access: config.Access{ContentMode: mode}}, nil)
 			outboxtest.Deliver(t, outboxtest.Run{
 				Sink: d.Sink, Events: events, Keys: 1000, Arrived: d.Arrived,
 				Halfway: func() { d.Stop(); d.Start() },

@@ -30,7 +30,7 @@ type awsLogin struct {
 func (l *awsLogin) auth(ctx context.Context) (aws.Auth, error) {
 	c, err := l.retrieve(ctx)
 	if err != nil {
-		return aws.Auth{}, reason.With(reason.AuthenticationFailed, fmt.Errorf("no credentials: %s; give the pods an identity, as by spec.serviceAccount, or credentials in their environment",
+		return aws.Auth{}, reason.With(reason.AuthenticationFailed, fmt.Errorf("no credentials: %s; give the pods an identity, as by spec.pods.serviceAccount, or credentials in their environment",
 			strings.Join(strings.Fields(err.Error()), " ")))
 	}
 	return aws.Auth{AccessKey: c.AccessKeyID, SecretKey: c.SecretAccessKey, SessionToken: c.SessionToken}, nil

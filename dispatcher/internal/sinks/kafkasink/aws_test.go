@@ -94,7 +94,7 @@ func TestAWSEnvironment(t *testing.T) {
 	withoutAWS(t)
 	m := awsMechanism(t)
 	_, _, err := m.Authenticate(t.Context(), "b-1.example:9098")
-	if reason.Of(err) != reason.AuthenticationFailed || !strings.HasPrefix(err.Error(), "no credentials: ") || !strings.Contains(err.Error(), "; give the pods an identity, as by spec.serviceAccount") {
+	if reason.Of(err) != reason.AuthenticationFailed || !strings.HasPrefix(err.Error(), "no credentials: ") || !strings.Contains(err.Error(), "; give the pods an identity, as by spec.pods.serviceAccount") {
 		t.Errorf("without credentials: %v", err)
 	}
 	t.Setenv("AWS_ACCESS_KEY_ID", "key")

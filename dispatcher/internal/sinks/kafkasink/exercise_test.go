@@ -23,7 +23,9 @@ import (
 func TestKafkaSinkMeetsTheSinkContract(t *testing.T) {
 	for _, mode := range []config.ContentMode{config.Binary, config.Structured} {
 		t.Run(string(mode), func(t *testing.T) {
-			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination { return destination(t, config.KafkaSink{ContentMode: mode}) })
+			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination {
+				return destination(t, config.KafkaSink{Access: config.Access{ContentMode: mode}})
+			})
 		})
 	}
 }

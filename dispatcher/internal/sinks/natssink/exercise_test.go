@@ -21,7 +21,9 @@ import (
 func TestNATSSinkMeetsTheSinkContract(t *testing.T) {
 	for _, mode := range []config.ContentMode{config.Binary, config.Structured} {
 		t.Run(string(mode), func(t *testing.T) {
-			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination { return destination(t, config.NATSSink{ContentMode: mode}) })
+			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination {
+				return destination(t, config.NATSSink{Access: config.Access{ContentMode: mode}})
+			})
 		})
 	}
 }

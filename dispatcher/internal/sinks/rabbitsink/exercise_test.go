@@ -21,7 +21,7 @@ func TestRabbitSinkMeetsTheSinkContract(t *testing.T) {
 	for _, mode := range []config.ContentMode{config.Binary, config.Structured} {
 		t.Run(string(mode), func(t *testing.T) {
 			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination {
-				return destination(t, config.RabbitMQSink{ContentMode: mode, Access: config.Access{Timeout: config.Duration(15 * time.Second)}})
+				return destination(t, config.RabbitMQSink{Access: config.Access{ContentMode: mode, Timeout: config.Duration(15 * time.Second)}})
 			})
 		})
 	}
