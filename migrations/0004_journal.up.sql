@@ -67,7 +67,7 @@ create function outbox_journal_digest(e outbox_events) returns bytea
 language sql stable
 as $$
     select sha256(convert_to(jsonb_build_array(e.seq, extract(epoch from e.created_at), e.key_hash, e.aggregate_sequence, e.size_bytes,
-        e.max_attempts, e.tenant_id, e.namespace, e.topic, e.event_type, e.aggregate_type, e.aggregate_id, e.partition_key,
+        e.tenant_id, e.namespace, e.topic, e.event_type, e.aggregate_type, e.aggregate_id, e.partition_key,
         e.dedupe_key, e.retry, e.headers, e.payload)::text, 'UTF8'))
 $$;
 
@@ -256,7 +256,7 @@ create function outbox_journal_set(p_enabled boolean, p_retention interval defau
 language plpgsql set search_path from current
 as $$
 declare
-    v_edited  constant text[] := '{id,seq,created_at,key_hash,aggregate_sequence,size_bytes,max_attempts,tenant_id,namespace,topic,event_type,'
+    v_edited  constant text[] := '{id,seq,created_at,key_hash,aggregate_sequence,size_bytes,tenant_id,namespace,topic,event_type,'
         'aggregate_type,aggregate_id,partition_key,dedupe_key,retry,headers,payload}';
     v_name    text;
     v_there   integer;

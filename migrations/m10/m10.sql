@@ -47,7 +47,8 @@ create or replace rule process_after as on update to m10_recovery.outbox do inst
 
 create or replace rule delete_processed as on delete to m10_recovery.outbox do instead
     delete from {schema}.outbox_events
-    where status = 'delivered' and seq = old.id and namespace = '{namespace}' and topic = '{topic}';
+    where status = 'delivered' and seq = old.id and namespace = '{namespace}' and topic = '{topic}'
+      and (select set_config('outbox.removal', 'retention', true)) is not null; -- which the journal hears
 
 -- claim_outbox_events leases events that are due, or whose lease has expired, for five minutes. The lease number is
 -- from the sequence of the dispatchers' claims, so that fencing tokens rise for an event whoever takes it.

@@ -38,7 +38,7 @@ func TestChangesThatLookLikeAnEnginesAreFound(t *testing.T) {
 		"extended with another tenant":        {true, `update outbox.outbox_events set locked_until = locked_until + interval '1s', tenant_id = id where id = '$leased'`, "Illegal its tenant_id"},
 		"another key":                         {true, `update outbox.outbox_events set aggregate_id = 'b', key_hash = 7 where id = '$leased'`, "Illegal its aggregate_id, key_hash"},
 		"another dedupe key":                  {true, `update outbox.outbox_events set dedupe_key = 'b' where id = '$delivered'`, "Illegal its dedupe_key"},
-		"more attempts allowed":               {true, `update outbox.outbox_events set max_attempts = 1 where id = '$leased'`, "Illegal its max_attempts"},
+		"more attempts allowed":               {true, `update outbox.outbox_events set max_attempts = 1 where id = '$leased'`, "Illegal change, from processing"},
 		"a leased one removed":                {true, `delete from outbox.outbox_events where id = '$leased'`, "Illegal change, from processing"},
 		"a leased one removed as retention":   {true, mark + `delete from outbox.outbox_events where id = '$leased'`, "Illegal change, from processing"},
 		"a delivered one removed":             {true, `delete from outbox.outbox_events where id = '$delivered'`, "Illegal change, from delivered"},

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -349,4 +350,49 @@ func (o outbox) explain(sql, args string) string {
 		o.Fatal(err)
 	}
 	return strings.Join(lines, "\n")
+}
+
+// An address that refuses everything gets a few requests and no more, until the next look. CONTRACT: C-43
+func TestRefusingAddressGetsFewRequests(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at)
+		select gen_random_uuid(), 'shop', 'orders', 'poison_message', 1, now() from generate_series(1, 100)`)
+	o.to.respond(func(*http.Request, request) int { return http.StatusServiceUnavailable })
+	n := o.notifier(func(opts *notify.Options) { opts.PollEvery = time.Hour })
+	o.run(n)
+	o.await("the first look is over", func() bool { return n.Problem() != "" })
+	if got := len(o.to.all()); got == 0 || got > 16 {
+		t.Errorf("a refusing address got %d requests of 100, want 16 at most", got)
+	}
+	if begun := pgtest.Value[int](o, `select count(*) from outbox.outbox_dead_letters where notify_attempts > 0`); begun > 16 {
+		t.Errorf("%d attempts are counted", begun)
+	}
+}
+
+// What an older attempt puts back is not what another process has taken or sent since.
+func TestOlderAttemptPutsNothingBack(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	id := pgtest.Value[int64](o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at, notify_attempts)
+		values (gen_random_uuid(), 'shop', 'orders', 'poison_message', 1, now() + interval '2 minutes', 2) returning id`)
+	back := func(attempts int32) string {
+		t.Helper()
+		_, err := o.login.Exec(t.Context(), notify.Statements()["again"], []int64{id}, []int32{attempts}, []time.Duration{time.Hour}, []int32{1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pgtest.Value[string](o, `select concat_ws(' ', notify_at > now() + interval '10 minutes', notify_attempts) from outbox.outbox_dead_letters`)
+	}
+	if got := back(1); got != "f 2" {
+		t.Errorf("an older attempt puts back what another has taken: %s", got)
+	}
+	if got := back(2); got != "t 1" {
+		t.Errorf("the newest attempt puts nothing back: %s", got)
+	}
+	pgtest.Exec(o, `update outbox.outbox_dead_letters set notify_at = null, notified_at = now()`)
+	back(1)
+	if o.waiting() != 0 {
+		t.Error("one that was sent is to be sent again")
+	}
 }

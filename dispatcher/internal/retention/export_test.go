@@ -20,6 +20,12 @@ var PauseAfter = pauseAfter
 // Settings are those that statements run with; $1 is the statement timeout.
 const Settings = relaxed
 
+// MaxRows is the most rows that a statement removes.
+const MaxRows = maxRows
+
+// ProgressSQL is the statement that writes a run's progress, for schema "outbox".
+func ProgressSQL() string { return load("outbox").progress }
+
 // DeliveredSQL is the statement that removes delivered rows, for schema "outbox".
 func DeliveredSQL() string { return load("outbox").delivered }
 

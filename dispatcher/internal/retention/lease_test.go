@@ -266,3 +266,94 @@ func TestSweepBehindPgBouncer(t *testing.T) {
 		t.Error("the rows are there")
 	}
 }
+
+// A run whose lease another worker has taken adds what it removed, and leaves the position to the other.
+// CONTRACT: C-60
+func TestALostLeaseWritesNoPosition(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	mine, other := uuid.New(), uuid.New()
+	pgtest.Exec(o, `insert into outbox.outbox_sweeps (name, holder, held_until, began_at, pages, position) values ('retention', $1, now() + interval '1 minute', now(), 100, 40)`, other)
+	for _, c := range []struct {
+		name, held string
+		worker     uuid.UUID
+		position   int64
+	}{
+		{"another's", "1 minute", mine, 40}, {"mine, and over", "-1 second", other, 40}, {"mine", "1 minute", other, 7},
+	} {
+		pgtest.Exec(o, `update outbox.outbox_sweeps set held_until = now() + $1::text::interval, delivered = 0`, c.held)
+		if _, err := o.sweeps.Exec(t.Context(), retention.ProgressSQL(), "retention", c.worker, int64(7), int64(3), int64(0), int64(0), int64(0)); err != nil {
+			t.Fatal(err)
+		}
+		if got := pgtest.Value[int64](o, `select position from outbox.outbox_sweeps`); got != c.position {
+			t.Errorf("%s: the position is %d, want %d", c.name, got, c.position)
+		}
+		if got := pgtest.Value[int64](o, `select delivered from outbox.outbox_sweeps`); got != 3 {
+			t.Errorf("%s: %d removed rows are counted, want 3", c.name, got)
+		}
+	}
+}
+
+// Pages with more rows than a statement removes are read again until they have none; a lock of the table is not waited for long.
+func TestPagesAreReadUntilTheyAreEmpty(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, payload, status, updated_at)
+		select gen_random_uuid(), 'shop', 'orders', '{}', 'delivered', now() - interval '8 days' from generate_series(1, $1::integer)`, 2*retention.MaxRows+1)
+	steps := 0
+	s := o.sweeper(nil)
+	s.Pause(func(context.Context, time.Duration) { steps++ })
+	o.sweep(s)
+	if left := pgtest.Value[int](o, `select count(*) from outbox.outbox_events`); left > 0 || steps > 20 {
+		t.Errorf("%d rows are left after %d steps", left, steps)
+	}
+
+	tx, err := o.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context())
+	if _, err := tx.Exec(t.Context(), `lock table outbox.outbox_events in access exclusive mode`); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Exec(o, `update outbox.outbox_sweeps set next_run = now()`)
+	_, err = o.sweeper(nil).Sweep(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "55P03") {
+		t.Errorf("behind a lock of the table: %v, want the lock's timeout", err)
+	}
+}
+
+// Pages that one statement does not manage are read in smaller parts; one page that stays too slow fails the run, and the next
+// run continues there.
+func TestSlowPagesAreReadInSmallerParts(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, payload, status, updated_at)
+		select gen_random_uuid(), 'shop', 'orders', to_jsonb(repeat('x', 500)), 'delivered', now() - interval '8 days' from generate_series(1, 300)`)
+	pgtest.Exec(o, `create function outbox.slow() returns trigger language plpgsql as $$ begin raise exception sqlstate '57014'; end $$;
+		create trigger slow before delete on outbox.outbox_events for each row when (old.topic = 'slow') execute function outbox.slow();
+		update outbox.outbox_events set topic = 'slow' where ctid = (select max(ctid) from outbox.outbox_events)`)
+	s, steps := o.sweeper(nil), 0
+	s.Pause(func(context.Context, time.Duration) {
+		if steps++; steps > 1000 {
+			t.Error("it reads the same pages again and again")
+			t.FailNow()
+		}
+	})
+	pgtest.Exec(o, `insert into outbox.outbox_sweeps (name) values ('retention')`)
+	if _, err := s.Sweep(t.Context()); err == nil || !strings.Contains(err.Error(), "57014") {
+		t.Fatalf("a page that is too slow: %v", err)
+	}
+	if left := pgtest.Value[int](o, `select count(*) from outbox.outbox_events`); left == 300 || left == 0 {
+		t.Errorf("%d rows are left, want those of the slow page and of those after it", left)
+	}
+	pgtest.Exec(o, `drop trigger slow on outbox.outbox_events`)
+	position := pgtest.Value[int64](o, `select position from outbox.outbox_sweeps`)
+	if position == 0 {
+		t.Error("the next run begins at the first page")
+	}
+	o.sweep(o.sweeper(nil))
+	if left := pgtest.Value[int](o, `select count(*) from outbox.outbox_events`); left > 0 {
+		t.Errorf("%d rows are left after the next run", left)
+	}
+}
