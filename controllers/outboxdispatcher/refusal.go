@@ -51,7 +51,7 @@ func newest(pod *corev1.Pod, d *appsv1.Deployment) bool {
 }
 
 // pipelineField is a field of the file that is compiled, where a sentence about it begins.
-var pipelineField = regexp.MustCompile(`(^|; )((?:routes|validation|transform)\[)`)
+var pipelineField = regexp.MustCompile(`(^|; )((?:sink\.routes|message\.validation|message\.transform)\[)`)
 
 // unknownField is a field of the file that the pod's image does not know. The operator wrote it.
 var unknownField = regexp.MustCompile(`(?:line \d+, column \d+: )?(\S+) is not a field; (?:correct its name, or remove it|did you mean \w+\?)`)

@@ -33,7 +33,7 @@ var _ = Describe("what the spec says of pods", Label("workload"), func() {
 		Eventually(func() int64 { return c.deployment().Generation }).Should(BeNumerically(">", before))
 		Expect(c.loadConfig().Message.Validation[0].Schema.File).To(Equal("/etc/outbox/schemas/0.json"))
 		pod := c.pod("new", ended(desired.Container, 78,
-			"message.validation[0].schema.file: it is not a JSON Schema: x\ntransform[0].payload: line 1, column 9: undeclared reference to 'paylaod'"))
+			"message.validation[0].schema.file: it is not a JSON Schema: x\nmessage.transform[0].payload: line 1, column 9: undeclared reference to 'paylaod'"))
 		c.expect(kstatus.FailedStatus,
 			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidPipeline,
 				"spec.message.validation[0].schema.configMapRef: it is not a JSON Schema: x; spec.message.transform[0].payload: line 1, column 9: undeclared reference to 'paylaod'. Pods from before are left as they are."},

@@ -144,14 +144,14 @@ func withoutDefault(field, value string) (restore func()) {
 	crd.SetName("outboxdispatchers.outbox.dev")
 	patch := func(op string, has bool) {
 		GinkgoHelper()
-		text := fmt.Sprintf(`[{"op":%q,"path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/%s/default","value":%s}]`, op, field, value)
+		text := fmt.Sprintf(`[{"op":%q,"path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/delivery/properties/%s/default","value":%s}]`, op, field, value)
 		Expect(admin.Patch(context.Background(), crd.DeepCopy(), client.RawPatch(types.JSONPatchType, []byte(text)))).To(Succeed())
 		Eventually(func(g Gomega) {
 			tried := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "outbox.dev/v1alpha1", "kind": "OutboxDispatcher",
 				"metadata": map[string]any{"generateName": "try-", "namespace": "default"},
 				"spec":     map[string]any{"namespace": "shop", "database": map[string]any{"secretRef": map[string]any{"name": "db"}}, "sink": map[string]any{"log": map[string]any{}}}}}
 			g.Expect(admin.Create(context.Background(), tried, &client.CreateOptions{DryRun: []string{metav1.DryRunAll}})).To(Succeed())
-			_, found, err := unstructured.NestedFieldNoCopy(tried.Object, "spec", field)
+			_, found, err := unstructured.NestedFieldNoCopy(tried.Object, "spec", "delivery", field)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(found).To(Equal(has))
 		}).Should(Succeed())

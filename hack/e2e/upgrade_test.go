@@ -91,7 +91,7 @@ func (w *world) operatorImage(image string) {
 // defaultOf adds or removes the default of a field of spec in the definition of OutboxDispatchers.
 func (w *world) defaultOf(op, field, value string) {
 	w.Helper()
-	patch := fmt.Sprintf(`[{"op":%q,"path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/%s/default","value":%s}]`, op, field, value)
+	patch := fmt.Sprintf(`[{"op":%q,"path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/delivery/properties/%s/default","value":%s}]`, op, field, value)
 	w.kubectl("patch", "crd", "outboxdispatchers.outbox.dev", "--type=json", "-p", patch)
 }
 
