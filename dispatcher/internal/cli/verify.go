@@ -34,8 +34,8 @@ and all of them when the file has no namespace.
   StateDiffers    the row is not as its last record says: it was changed or removed past the journal
   NotRecorded     the row's last change has no record
   Gap             a record does not begin where the one before ended: a change, or a record, is missing
-  Illegal         a change that no engine makes: it was made by hand, and the record has the login. So are a removal that
-                  no retention made, another payload, topic or key, and a replay without an operation
+  Illegal         a change that no engine makes: it was made by hand, and the record has the login. So are a removal
+                  that no retention made, another payload, topic or key, and a replay without an operation
   TokenFell       the lease number, which is the fencing token, is lower than before
   Truncated       all rows were removed at once
   TriggerMissing  a trigger that writes the journal is missing or disabled
