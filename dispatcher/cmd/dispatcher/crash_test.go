@@ -35,7 +35,7 @@ func TestKilledDispatcherMakesNothingDeadUnsent(t *testing.T) {
 	t.Cleanup(consumer.Close)
 	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
 	o.enqueue(t, events)
-	file := o.file(t, o.dispatcher, dispatching("{http: {url: '"+consumer.URL+"'}}")+"maxAttempts: 2\npollInterval: 100ms\n")
+	file := o.file(t, o.dispatcher, dispatching("{http: {url: '"+consumer.URL+"'}}")+"delivery: {pollInterval: 100ms, maxAttempts: 2}\n")
 	for range kills {
 		p := start(t, file)
 		<-arrived
