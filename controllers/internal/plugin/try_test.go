@@ -129,8 +129,8 @@ var _ = Describe("kubectl outbox try", Label("try"), func() {
 	It("is refused by the API server as an apply would be, and makes no Job", func(ctx SpecContext) {
 		w.runs(ctx, http)
 		for words, want := range map[string]string{
-			"  routs: []\n":                   `unknown field "spec.routs"`,
-			"  delivery: {onDead: Block}\n":               "set ordering to Key, or remove onDead",
+			"  routs: []\n":                        `unknown field "spec.routs"`,
+			"  delivery: {onDead: Block}\n":        "set ordering to Key, or remove onDead",
 			"  pods: {template: {spec: {x: 1}}}\n": `unknown field "spec.x"`,
 		} {
 			w.in = changed + words
