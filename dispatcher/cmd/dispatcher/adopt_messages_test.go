@@ -65,7 +65,7 @@ func TestAdoptedStorageMessages(t *testing.T) {
 	o.exec(t, `select outbox.enqueue('shop', 'memories', '{}', p_aggregate_type => 'memory', p_aggregate_id => '7', p_options => '{"aggregateSequence": true}')`)
 
 	url, requests := consumerOf(t)
-	dispatcher := o.file(t, o.dispatcher, dispatching("{http: {url: '"+url+"'}}")+"message: {format: Storage}\nordering: Key\n")
+	dispatcher := o.file(t, o.dispatcher, dispatching("{http: {url: '"+url+"'}}")+"message: {format: Storage}\ndelivery: {ordering: Key}\n")
 	run(t, "", "once", "-f", dispatcher, "-n", "3").ok(t, "delivered 3, failed 0")
 	for _, number := range []int{41, 42} {
 		got := <-requests
