@@ -9,7 +9,7 @@ import (
 var Windows = [...]time.Duration{5 * time.Minute, time.Hour}
 
 // Data is how the outbox's data are at one moment (CONTRACT C-95). Every process of a dispatcher reports the same
-// Windows, and every dispatcher of a database the same Orphans.
+// Windows, and every dispatcher of a database the same Orphans, its own namespace first.
 type Data struct {
 	// ObservedAt is the database's time of the look.
 	ObservedAt time.Time
@@ -52,8 +52,8 @@ type Orphans struct {
 	Unserved Count
 	// Abandoned are rows that are leased to a worker that is gone, and that no other has taken over.
 	Abandoned Count
-	// Topics are those that have such rows: the first by name, at most OrphanTopicsListed, so that they stay the same
-	// while their numbers change.
+	// Topics are those that have such rows: those of the dispatcher's namespace first, and by name, at most
+	// OrphanTopicsListed, so that they stay the same while their numbers change.
 	Topics []OrphanTopic
 }
 

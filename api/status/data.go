@@ -15,7 +15,7 @@ type Data struct {
 	Abandoned int64 `json:"abandoned"`
 	// OrphansAtLeast is true when there may be more of them.
 	OrphansAtLeast bool `json:"orphansAtLeast,omitempty"`
-	// OrphanTopics are the topics that have such rows: the first 20 by name.
+	// OrphanTopics are the topics that have such rows, at most 20: those of the dispatcher's namespace first, and by name.
 	OrphanTopics []OrphanTopic `json:"orphanTopics,omitempty"`
 }
 

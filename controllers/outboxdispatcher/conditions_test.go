@@ -226,15 +226,18 @@ func TestConditionsFollowWhatPodsReport(t *testing.T) {
 		"the data were not looked at yet": {func(o *observed) { o.statuses[0].Data, o.statuses[1].Data = nil, nil },
 			yes, api.ReasonDelivering, []string{"DataHealthy=Unknown/NotObserved"}, nil},
 		"topics without a dispatcher": {func(o *observed) {
-			o.statuses[1].Data = &status.Data{ObservedAt: time.Unix(2, 0), Unserved: 1, Abandoned: 1}
+			o.statuses[1].Data = orphan(o, status.OrphanTopic{Unserved: 1, Abandoned: 1})
 		}, yes, api.ReasonDelivering, []string{"DataHealthy=False/TopicsUnserved"}, []string{"Reconciling", "Stalled"}},
 		"leases of workers that are gone": {func(o *observed) {
-			o.statuses[0].Data = &status.Data{ObservedAt: time.Unix(2, 0), Abandoned: 1}
+			o.statuses[0].Data = orphan(o, status.OrphanTopic{Abandoned: 1})
 		}, yes, api.ReasonDelivering, []string{"DataHealthy=False/LeasesAbandoned"}, nil},
 		"a pod has found rows that differ from the journal": {func(o *observed) {
 			o.statuses[1].Journal = &status.Journal{Differences: 2}
 		}, yes, api.ReasonDelivering, []string{"DataHealthy=False/JournalDiffers"}, nil},
 		"a journal without a difference": {func(o *observed) { o.statuses[1].Journal = &status.Journal{Records: 9} }, yes, api.ReasonDelivering, nil, nil},
+		"topics of another namespace without a dispatcher": {func(o *observed) {
+			o.statuses[0].Data = &status.Data{ObservedAt: time.Unix(2, 0), Unserved: 1, OrphanTopics: []status.OrphanTopic{{Namespace: "shpo", Unserved: 1}}}
+		}, yes, api.ReasonDelivering, []string{"DataHealthy=True/Healthy"}, nil},
 		"a pod has seen orphans, and another none since": {func(o *observed) {
 			o.statuses[0].Data = &status.Data{Unserved: 1}
 		}, yes, api.ReasonDelivering, []string{"DataHealthy=True/Healthy"}, nil},
@@ -314,10 +317,11 @@ func TestMessagesNameWhatAPersonMustKnow(t *testing.T) {
 		}
 	}
 
+	o.obd.Spec.Namespace = "Shop"
 	orphans := func(unserved int64, topics ...status.OrphanTopic) {
 		o.statuses[0].Data = &status.Data{ObservedAt: time.Unix(5, 0), Unserved: unserved, Abandoned: 1, OrphanTopics: topics}
 	}
-	orphans(4, status.OrphanTopic{Namespace: "Shop", Topic: "a", Unserved: 1}, status.OrphanTopic{Namespace: "Shop", Topic: "b", Unserved: 3}, status.OrphanTopic{Topic: "c", Abandoned: 1})
+	orphans(4, status.OrphanTopic{Namespace: "Shop", Topic: "a", Unserved: 1}, status.OrphanTopic{Namespace: "Shop", Topic: "b", Unserved: 3}, status.OrphanTopic{Namespace: "shpo", Topic: "c", Unserved: 1})
 	unserved := message(o, api.DataHealthyCondition)
 	if want := `Events are due that no dispatcher serves: topic "a" of outbox namespace "Shop", "b" of outbox namespace "Shop". Make an OutboxDispatcher for them`; !strings.HasPrefix(unserved, want) {
 		t.Errorf("unserved topics: %s\nwant %s", unserved, want)
@@ -354,4 +358,10 @@ func TestMessagesNameWhatAPersonMustKnow(t *testing.T) {
 	if got := message(o, api.VacuumHeldBackCondition); strings.Contains(got, "statuses the operator") {
 		t.Errorf("a pod statuses, and yet: %s", got)
 	}
+}
+
+// orphan is what a pod has seen of a topic of the dispatcher's namespace.
+func orphan(o *observed, t status.OrphanTopic) *status.Data {
+	t.Namespace = o.obd.Spec.Namespace
+	return &status.Data{ObservedAt: time.Unix(2, 0), Unserved: t.Unserved, Abandoned: t.Abandoned, OrphanTopics: []status.OrphanTopic{t}}
 }

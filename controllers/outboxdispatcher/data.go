@@ -14,37 +14,45 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 )
 
-// dataHealthy is about rows that no dispatcher works on, as the pod with the newest count reports.
+// dataHealthy is about rows that no dispatcher works on, as the pod with the newest count reports. Those of other outbox
+// namespaces are not this dispatcher's: it names them, and is healthy.
 func dataHealthy(o observed) metav1.Condition {
 	const kind = api.DataHealthyCondition
-	switch d := observe.NewestData(o.statuses); {
-	case d == nil:
+	d := observe.NewestData(o.statuses)
+	if d == nil {
 		return condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, notObserved(o))
-	case d.Unserved > 0:
+	}
+	unserved := func(t status.OrphanTopic) int64 { return t.Unserved }
+	own := func(namespace string) bool { return namespace == o.obd.Spec.Namespace }
+	if topics := orphanTopics(d, own, unserved); topics != "" {
 		return condition(kind, metav1.ConditionFalse, api.ReasonTopicsUnserved, fmt.Sprintf(
-			"Events are due that no dispatcher serves%s. Make an OutboxDispatcher for them, or correct the namespace or topic that their producer gives enqueue.",
-			orphanTopics(d, func(t status.OrphanTopic) int64 { return t.Unserved })))
-	case d.Abandoned > 0:
+			"Events are due that no dispatcher serves: %s. Make an OutboxDispatcher for them, or correct the namespace or topic that their producer gives enqueue.", topics))
+	}
+	if topics := orphanTopics(d, own, func(t status.OrphanTopic) int64 { return t.Abandoned }); topics != "" {
 		return condition(kind, metav1.ConditionFalse, api.ReasonLeasesAbandoned, fmt.Sprintf(
-			"Events are leased to workers that are gone, and no worker takes them over%s. See whether a dispatcher of the topic runs, is not paused, and does not hold it back (TopicsPaused, SinkReachable).",
-			orphanTopics(d, func(t status.OrphanTopic) int64 { return t.Abandoned })))
-	case slices.ContainsFunc(o.statuses, func(s status.Status) bool { return s.Journal != nil && s.Journal.Differences > 0 }):
+			"Events are leased to workers that are gone, and no worker takes them over: %s. See whether a dispatcher of the topic runs, is not paused, and does not hold it back (TopicsPaused, SinkReachable).", topics))
+	}
+	if slices.ContainsFunc(o.statuses, func(s status.Status) bool { return s.Journal != nil && s.Journal.Differences > 0 }) {
 		return condition(kind, metav1.ConditionFalse, api.ReasonJournalDiffers,
 			"The journal and the rows differ: rows were changed past the dispatchers. Run dispatcher verify, which names each.")
 	}
-	return condition(kind, metav1.ConditionTrue, api.ReasonHealthy, "A dispatcher works on every due event of the database.")
+	message := "A dispatcher works on every due event of the outbox namespace."
+	if topics := orphanTopics(d, func(namespace string) bool { return !own(namespace) }, unserved); topics != "" {
+		message += " No dispatcher serves " + topics + ": see dispatcher unserved."
+	}
+	return condition(kind, metav1.ConditionTrue, api.ReasonHealthy, message)
 }
 
-// orphanTopics names the first topics that have such rows.
-func orphanTopics(d *status.Data, rows func(status.OrphanTopic) int64) string {
+// orphanTopics names the first topics that have such rows, of the outbox namespaces that are chosen.
+func orphanTopics(d *status.Data, of func(namespace string) bool, rows func(status.OrphanTopic) int64) string {
 	var names []string
 	for _, t := range d.OrphanTopics {
-		if rows(t) > 0 {
+		if of(t.Namespace) && rows(t) > 0 {
 			names = append(names, fmt.Sprintf("%s of outbox namespace %s", problem.Clip(strconv.Quote(t.Topic), topicBytes), problem.Clip(strconv.Quote(t.Namespace), topicBytes)))
 		}
 	}
 	if len(names) == 0 {
 		return ""
 	}
-	return ": topic " + strings.Join(names[:min(len(names), namedTopics)], ", ")
+	return "topic " + strings.Join(names[:min(len(names), namedTopics)], ", ")
 }

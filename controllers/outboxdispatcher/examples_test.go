@@ -29,6 +29,7 @@ func TestExamplesOnThePage(t *testing.T) {
 	pod.Backlog = &status.Backlog{ObservedAt: time.Unix(2, 0), Counts: status.Counts{Dead: 1},
 		DeadGroups: []status.DeadGroup{{Group: "7f3a9c21", Topic: "orders", Reason: "permanent_failure", Class: "http", Code: "422", Count: 1}}}
 	pod.OldestTransaction = &status.OldestTransaction{Kind: status.ReplicationSlot, Name: "debezium", Seconds: 1000}
+	delivers.obd.Spec.Namespace, delivers.peers[0].Spec.Namespace = "shop", "shop"
 	pod.Data = &status.Data{ObservedAt: time.Unix(2, 0), Unserved: 1, OrphanTopics: []status.OrphanTopic{{Namespace: "shop", Topic: "invoices", Unserved: 1}}}
 
 	fails := well()

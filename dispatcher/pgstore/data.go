@@ -62,6 +62,9 @@ func (s *Store) orphans(ctx context.Context, orphans *dispatcher.Orphans) error 
 			return nil
 		})
 		slices.SortFunc(orphans.Topics, func(a, b dispatcher.OrphanTopic) int {
+			if own := a.Namespace == s.namespace; own != (b.Namespace == s.namespace) { // its own first, which it is judged by
+				return map[bool]int{true: -1, false: 1}[own]
+			}
 			return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Topic, b.Topic))
 		})
 		orphans.Topics = orphans.Topics[:min(len(orphans.Topics), dispatcher.OrphanTopicsListed)]

@@ -81,11 +81,11 @@ func TestOrphansAreDueRowsThatNoWorkerServes(t *testing.T) {
 	o.add(5, "shop", "returns", long, uuid.New(), -2*time.Minute)  // taken over by no worker
 	o.add(1, "shop", "foreign", long, uuid.New(), -61*time.Second) //
 	want := dispatcher.Orphans{Unserved: dispatcher.Count{N: 5}, Abandoned: dispatcher.Count{N: 7}, Topics: []dispatcher.OrphanTopic{
-		{Namespace: "Shop", Topic: "orders", Unserved: dispatcher.Count{N: 2}},
 		{Namespace: "shop", Topic: "foreign", Abandoned: dispatcher.Count{N: 1}},
 		{Namespace: "shop", Topic: "orders", Abandoned: dispatcher.Count{N: 1}},
 		{Namespace: "shop", Topic: "refunds", Unserved: dispatcher.Count{N: 3}},
 		{Namespace: "shop", Topic: "returns", Abandoned: dispatcher.Count{N: 5}},
+		{Namespace: "Shop", Topic: "orders", Unserved: dispatcher.Count{N: 2}},
 	}}
 	from := o.Now()
 	got := o.data()

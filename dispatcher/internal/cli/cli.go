@@ -73,7 +73,7 @@ func rootCommand(version string) *cobra.Command {
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 120"))
 	root.AddCommand(runCommand(version), onceCommand(version), migrateCommand(), adoptCommand(), checkCommand(), enqueueCommand(), tryCommand(),
-		withResolving(deadCommand()), eventsCommand(), verifyCommand(), verifyConsumerCommand(), replayCommand(version), versionCommand(version))
+		withResolving(deadCommand()), eventsCommand(), unservedCommand(), verifyCommand(), verifyConsumerCommand(), replayCommand(version), versionCommand(version))
 	deadcmd.RefuseUnknown(root)
 	return root
 }

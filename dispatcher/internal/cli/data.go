@@ -114,7 +114,7 @@ func readData(ctx context.Context, cfg config.Config) (*dataReport, error) {
 // judge makes the checks, and adds others.
 func judge(cfg config.Config, depth dispatcher.Depth, data dispatcher.Data, others ...dataCheck) *dataReport {
 	r := &dataReport{Dispatcher: cfg.Name, Namespace: cfg.Namespace, Topics: cfg.Topics, ObservedAt: data.ObservedAt.UTC(), OK: true}
-	r.Checks = []dataCheck{lag(depth), retrying(depth), success(data.Windows[0]), recentlyDead(data.Windows[1]), unserved(data.Orphans), abandoned(data.Orphans)}
+	r.Checks = []dataCheck{lag(depth), retrying(depth), success(data.Windows[0]), recentlyDead(data.Windows[1]), unservedRows(cfg.Namespace, data.Orphans), abandonedRows(cfg.Namespace, data.Orphans)}
 	r.Checks = append(r.Checks, others...)
 	for i, c := range r.Checks {
 		if c.OK {
@@ -178,21 +178,26 @@ func recentlyDead(of dispatcher.Outcomes) dataCheck {
 		Remedy:  "See why with dispatcher dead groups, fix it, and replay or discard them."}
 }
 
-func unserved(o dispatcher.Orphans) dataCheck {
-	return orphans("unserved", o.Unserved, o.Topics, "due in topics that no dispatcher serves", func(t dispatcher.OrphanTopic) int64 { return t.Unserved.N },
-		"Run a dispatcher for the namespace and topic, or correct what their producer gives enqueue.")
+func unservedRows(namespace string, o dispatcher.Orphans) dataCheck {
+	return orphans("unserved", namespace, o.Unserved, o.Topics, "due in topics that no dispatcher serves", func(t dispatcher.OrphanTopic) int64 { return t.Unserved.N },
+		"Run a dispatcher for the namespace and topic, or correct what their producer gives enqueue, and move what is there: dispatcher unserved.")
 }
 
-func abandoned(o dispatcher.Orphans) dataCheck {
-	return orphans("abandoned", o.Abandoned, o.Topics, "leased to workers that have ended, and not taken over", func(t dispatcher.OrphanTopic) int64 { return t.Abandoned.N },
+func abandonedRows(namespace string, o dispatcher.Orphans) dataCheck {
+	return orphans("abandoned", namespace, o.Abandoned, o.Topics, "leased to workers that have ended, and not taken over", func(t dispatcher.OrphanTopic) int64 { return t.Abandoned.N },
 		"Start or resume a dispatcher of the topic, and see whether it is held back: its /status.")
 }
 
-// orphans reports rows that no worker delivers, and names some of their topics.
-func orphans(name string, n dispatcher.Count, topics []dispatcher.OrphanTopic, what string, of func(dispatcher.OrphanTopic) int64, remedy string) dataCheck {
+// orphans reports rows that no worker delivers, and names some of their topics. Those of other namespaces are no failure of
+// this dispatcher.
+func orphans(name, namespace string, n dispatcher.Count, topics []dispatcher.OrphanTopic, what string, of func(dispatcher.OrphanTopic) int64, remedy string) dataCheck {
 	const named = 5
 	var which []string
+	var own int64
 	for _, t := range topics {
+		if t.Namespace == namespace {
+			own += of(t)
+		}
 		if of(t) > 0 && len(which) < named {
 			which = append(which, fmt.Sprintf("%q of namespace %q", t.Topic, t.Namespace))
 		}
@@ -201,7 +206,7 @@ func orphans(name string, n dispatcher.Count, topics []dispatcher.OrphanTopic, w
 	if len(which) > 0 {
 		message += ", of topic " + strings.Join(which, ", ")
 	}
-	return dataCheck{Name: name, OK: n.N == 0, Value: new(float64(n.N)), AtLeast: n.Estimated, Message: message, Remedy: remedy}
+	return dataCheck{Name: name, OK: own == 0, Value: new(float64(n.N)), AtLeast: n.Estimated, Message: message, Remedy: remedy}
 }
 
 // kept has no limit: how large a table may be depends on the disk. rows is the server's estimate, below 1 for none yet.

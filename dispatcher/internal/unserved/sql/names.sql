@@ -1,0 +1,25 @@
+-- The names with pending events that no worker serves. Topics are found by one look into an index each.
+with recursive step (namespace, topic) as (
+    (select namespace, topic from outbox.outbox_events where live order by namespace, topic limit 1)
+    union all
+    select next.namespace, next.topic
+    from step
+    cross join lateral (
+        select namespace, topic from outbox.outbox_events
+        where live and (namespace, topic) > (step.namespace, step.topic)
+        order by namespace, topic limit 1
+    ) as next
+),
+found as materialized (
+    select namespace, topic from step limit 1000
+)
+select namespace, topic, (
+        select count(*) from outbox.outbox_events as e
+        where live and e.namespace = found.namespace and e.topic = found.topic and status = 'pending')
+from found
+where not exists (
+        select from outbox.outbox_workers as w
+        where w.namespace = found.namespace and (w.topics = '{}' or found.topic = any (w.topics)) and seen_at > now() - interval '1 minute')
+    and exists (
+        select from outbox.outbox_events as e where live and e.namespace = found.namespace and e.topic = found.topic and status = 'pending')
+order by namespace, topic

@@ -1,0 +1,116 @@
+// Package unserved moves or discards events of a namespace and topic that no dispatcher serves, such as a misspelt one: no
+// claim takes them, and retention removes no event that waits.
+package unserved
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+//go:embed sql/*.sql
+var files embed.FS
+
+// batch is how many events one transaction changes.
+const batch = 1000
+
+// Name is a namespace and a topic.
+type Name struct {
+	Namespace string `json:"namespace"`
+	Topic     string `json:"topic"`
+}
+
+func (n Name) String() string { return fmt.Sprintf("topic %q of namespace %q", n.Topic, n.Namespace) }
+
+// Change is what becomes of the pending events of a name.
+type Change struct {
+	From Name
+	// To is where they go; nil discards them.
+	To *Name
+	// Reason is why, in the words of a person. Required.
+	Reason string
+}
+
+// Counts are events of a change.
+type Counts struct {
+	// Pending are those that there were, and Changed those that were moved or discarded.
+	Pending, Changed int64
+	// Known are those whose dedupe key another event of the new name has: they stay.
+	Known int64
+}
+
+// Names are those with pending events that no worker serves, in their order, with the number of events: of at most 1,000
+// topics. It fails when the database does.
+func Names(ctx context.Context, conn *pgx.Conn, schema string) (names []Name, events []int64, err error) {
+	rows, err := conn.Query(ctx, statement("names", schema))
+	if err != nil {
+		return nil, nil, err
+	}
+	var n Name
+	var count int64
+	_, err = pgx.ForEachRow(rows, []any{&n.Namespace, &n.Topic, &count}, func() error {
+		names, events = append(names, n), append(events, count)
+		return nil
+	})
+	return names, events, err
+}
+
+// Apply makes the change, a thousand events at a time; a dry run counts. The login owns the outbox's schema. It fails when a
+// worker serves the name, and when the database does: then it can be run again.
+func Apply(ctx context.Context, conn *pgx.Conn, schema string, c Change, dry bool) (counts Counts, err error) {
+	switch {
+	case c.From.Namespace == "" || c.From.Topic == "":
+		return counts, errors.New("no namespace or topic; name both (--namespace, --topic)")
+	case strings.TrimSpace(c.Reason) == "":
+		return counts, errors.New("no reason; say why (--reason)")
+	case c.To != nil && (c.To.Namespace == "" || c.To.Topic == "" || len([]rune(c.To.Namespace)) > 255 || len([]rune(c.To.Topic)) > 255):
+		return counts, errors.New("the new namespace and topic have 1 to 255 characters each; name both (--to-namespace, --to-topic)")
+	case c.To != nil && *c.To == c.From:
+		return counts, errors.New("the new name is the old one; name another (--to-namespace, --to-topic)")
+	}
+	var worker *string
+	if err := conn.QueryRow(ctx, statement("served", schema), c.From.Namespace, c.From.Topic).Scan(&worker, &counts.Pending); err != nil {
+		return counts, err
+	}
+	if worker != nil {
+		return counts, fmt.Errorf("%s is served by dispatcher %q; stop it, or wait a minute when it has ended", c.From, *worker)
+	}
+	if c.To != nil {
+		if err := conn.QueryRow(ctx, statement("known", schema), c.From.Namespace, c.From.Topic, c.To.Namespace, c.To.Topic).Scan(&counts.Known); err != nil {
+			return counts, err
+		}
+	}
+	if dry {
+		return counts, nil
+	}
+	for {
+		file, args := "discard", []any{c.From.Namespace, c.From.Topic, c.Reason, batch}
+		if c.To != nil {
+			file, args = "move", append(args, c.To.Namespace, c.To.Topic)
+		}
+		var n int64
+		err := conn.QueryRow(ctx, statement(file, schema), args...).Scan(&n)
+		counts.Changed += n
+		var pg *pgconn.PgError
+		if errors.As(err, &pg) && pg.Code == "23505" {
+			err = fmt.Errorf("%w; a producer has just added an event with the dedupe key: run it again", err)
+		}
+		if err != nil || n == 0 {
+			return counts, err
+		}
+	}
+}
+
+// statement reads a file for a schema.
+func statement(file, schema string) string {
+	text, err := files.ReadFile("sql/" + file + ".sql")
+	if err != nil {
+		panic(err) // the file is there
+	}
+	return strings.ReplaceAll(string(text), "outbox.", pgx.Identifier{schema}.Sanitize()+".")
+}
