@@ -28,8 +28,8 @@ func verifyCommand() *cobra.Command {
 		Use: "verify -f FILE [--since TIME]", Args: cobra.NoArgs,
 		Short: "Compare the journal with the rows, and name each difference",
 		Long: `Compare the journal with the rows of the outbox, and name each difference. Nothing is written; the login needs to
-read outbox_events, outbox_journal and outbox_journal_settings. Events of the file's namespace and topics are compared,
-and all of them when the file has no namespace.
+read outbox_events, outbox_journal, outbox_journal_settings and outbox_replays. Events of the file's namespace and
+topics are compared, and all of them when the file has no namespace.
 
   StateDiffers    the row is not as its last record says: it was changed or removed past the journal
   NotRecorded     the row's last change has no record
