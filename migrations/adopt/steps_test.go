@@ -290,7 +290,7 @@ func TestRefusedStepsNameTheRemedy(t *testing.T) {
 		change(&spec)
 		refused(adopt.ToShadow, spec, adopt.Options{}, want)
 	}
-	shadow(func(s *adopt.Spec) { s.Layout = "kafka" }, "choose m10, overview, storage, debezium or columns")
+	shadow(func(s *adopt.Spec) { s.Layout = "kafka" }, "choose modkit, m10, overview, storage, debezium or columns")
 	shadow(func(s *adopt.Spec) { s.Namespace = "it's" }, "the namespace")
 	shadow(func(s *adopt.Spec) { s.Topic = "" }, "no topic")
 	shadow(func(s *adopt.Spec) { s.Name = "Orders" }, "lower-case character")
@@ -299,7 +299,7 @@ func TestRefusedStepsNameTheRemedy(t *testing.T) {
 	shadow(func(s *adopt.Spec) { s.Columns = map[string]string{"id": "id"} }, "has its own columns")
 	shadow(func(s *adopt.Spec) {
 		s.Layout, s.Columns = adopt.Columns, map[string]string{"id": "id", "payload": "payload"}
-	}, "needs one of completed and status")
+	}, "needs one of completed, status and sent")
 	shadow(func(s *adopt.Spec) {
 		s.Layout, s.Columns = adopt.Columns, map[string]string{"id": "id", "payload": "payload", "status": "state"}
 	}, "COLUMN:OPEN:COMPLETE")
@@ -316,6 +316,7 @@ func TestRefusedStepsNameTheRemedy(t *testing.T) {
 	}
 	flagged("public.flagged", "completed", "sent", "column sent of table public.flagged is boolean, and completed is a time that is null until the row is sent; map status=sent:OPEN:COMPLETE")
 	flagged("public.flagged", "status", "sent:f:t", `the status "f" is "false" as a value of column sent of table public.flagged`)
+	flagged("public.flagged", "status", "sent:false:t", `the status "t" is "true" as a value of column sent of table public.flagged`)
 	flagged("public.flagged", "status", "sent:false:done", `the status "done" is not a value of column sent of table public.flagged`)
 	shadow(func(s *adopt.Spec) { s.Table = "public.a$adopt$" }, "cannot be used as a table or a column")
 	shadow(func(s *adopt.Spec) {
@@ -323,7 +324,6 @@ func TestRefusedStepsNameTheRemedy(t *testing.T) {
 	}, "cannot be used as a table or a column")
 	refused(adopt.Cutover, adopt.Spec{}, adopt.Options{}, "begin with its shadow")
 	for _, spec := range []adopt.Spec{
-		{Table: "public.flagged", Columns: map[string]string{"id": "id", "payload": "body", "status": "sent:false:t"}},
 		{Table: "public.flagged", Columns: map[string]string{"id": "id", "payload": "body", "status": "sent:false:true"}},
 		{Table: "public.timed", Columns: map[string]string{"id": "id", "payload": "body", "completed": "sent"}},
 	} {
