@@ -27,7 +27,7 @@ type few struct {
 	weight int
 }
 
-func (f *few) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
+func (f *few) Deliver(_ context.Context, batch []*dispatcher.Event) []error {
 	weight := 0
 	for _, e := range batch {
 		weight += (&row{event: e}).weight()
