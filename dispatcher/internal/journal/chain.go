@@ -38,9 +38,9 @@ type chain struct {
 	// last is the last record of the row.
 	last *record
 	// inserted, edited and resolved are the last record of their kind, and adopting that of an adoption about the event,
-	// which only the schema's owner writes.
-	inserted, edited, resolved, adopting *record
-	gaveBack                             bool // the last removal was an adoption's
+	// which only the schema's owner writes. handled is the last resolution of any kind.
+	inserted, edited, resolved, handled, adopting *record
+	gaveBack                                      bool // the last removal was an adoption's
 	// replayed waits for the resolution of a dead letter in its transaction, and deleted for none to be open.
 	replayed, deleted *record
 	open              int // how many dead letters the records leave open
@@ -97,7 +97,7 @@ func (c *chain) legal(r record) {
 	switch {
 	case r.operation == "insert":
 		c.inserted, c.edited = &r, nil
-	case r.operation == "dead":
+	case r.operation == "dead" && !is(c.handled, r.xid): // else it was discarded as it became dead
 		c.open++
 	case r.operation == "replay" && !is(c.resolved, r.xid):
 		c.replayed = &r
@@ -115,7 +115,7 @@ func (c *chain) deadLetter(r record) {
 		c.open++
 		return
 	}
-	c.open = max(0, c.open-1)
+	c.handled, c.open = &r, max(0, c.open-1)
 	if r.reason == "replayed" {
 		if !r.operated {
 			c.reportf(Illegal, r, "its dead letter is resolved as replayed, and no operation did it")

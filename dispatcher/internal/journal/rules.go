@@ -44,7 +44,7 @@ const adoption = "adopt"
 // that it had in their table, or one that waits and is theirs again.
 func (r record) adopted(said *record) bool {
 	return said != nil && said.event == r.event && said.xid == r.xid &&
-		(r.operation == "insert" && r.after == "pending" && r.lease == 0 || r.operation == "change" && r.before == "pending" && r.after == "")
+		(r.operation == "insert" && r.after == "pending" || r.operation == "change" && r.before == "pending" && r.after == "")
 }
 
 // follows reports whether attempts and lease are what the rule makes of them.

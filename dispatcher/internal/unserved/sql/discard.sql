@@ -1,4 +1,5 @@
--- $1, $2 the name, $3 the reason, $4 how many at most: a dead letter each, which is resolved as discarded.
+-- $1, $2 the name, $3 the reason, $4 how many at most: a dead letter each, which is resolved as discarded: the journal
+-- hears of that here, since it is inserted so.
 with due as materialized (
     select id from outbox.outbox_events
     where live and namespace = $1 and topic = $2 and status = 'pending'
@@ -9,6 +10,11 @@ dead as (
     set status = 'dead', dead_reason = 'permanent_failure', last_error = 'no dispatcher serves its namespace and topic', updated_at = now()
     from due where e.id = due.id
     returning e.*
+),
+noted as (
+    insert into outbox.outbox_journal (at, lsn, xid, event_id, operation, namespace, topic, login, reason)
+    select clock_timestamp(), pg_current_wal_insert_lsn(), pg_current_xact_id(), due.id, 'resolve', $1, $2, session_user, 'discarded'
+    from due, outbox.outbox_journal_settings where enabled
 ),
 letters as (
     insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, event_type, aggregate_type, aggregate_id, tenant_id, reason,
