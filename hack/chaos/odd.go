@@ -120,9 +120,11 @@ func (w *world) reviveDead(ctx context.Context, f fault) error {
 			continue
 		}
 		replay := exec.CommandContext(ctx, filepath.Join(w.binaries, "dispatcher"), "dead", "replay", "-f", w.replayFile(), "--id", strings.Join(ids, ","), "--reason", "chaos")
-		if replay.Run() == nil { // else the database is unreachable
-			replayed += len(ids)
+		if out, err := replay.CombinedOutput(); err != nil {
+			w.log(f.kind, "%v: %s", err, out)
+			continue
 		}
+		replayed += len(ids)
 	}
 	w.log(f.kind, "up to %d events were replayed", replayed)
 	_ = instruct(context.WithoutCancel(ctx), "http://"+w.address, "repaired=false")
