@@ -188,8 +188,8 @@ func abandonedRows(namespace string, o dispatcher.Orphans) dataCheck {
 		"Start or resume a dispatcher of the topic, and see whether it is held back: its /status.")
 }
 
-// orphans reports rows that no worker delivers, and names some of their topics. Those of other namespaces are no failure of
-// this dispatcher.
+// orphans reports rows that no worker delivers, and names some of their topics. Those of other namespaces do not fail
+// the check of this dispatcher.
 func orphans(name, namespace string, n dispatcher.Count, topics []dispatcher.OrphanTopic, what string, of func(dispatcher.OrphanTopic) int64, remedy string) dataCheck {
 	const named = 5
 	var which []string

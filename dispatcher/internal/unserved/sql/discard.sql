@@ -16,7 +16,7 @@ noted as (
     select clock_timestamp(), pg_current_wal_insert_lsn(), pg_current_xact_id(), due.id, 'resolve', $1, $2, session_user, 'discarded'
     from due, outbox.outbox_journal_settings where enabled
 ),
-letters as (
+dead_letters as (
     insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, event_type, aggregate_type, aggregate_id, tenant_id, reason,
         attempts, error, failures, notify_at, resolution, resolved_at, resolved_by, resolution_reason)
     select id, namespace, topic, seq, key_hash, event_type, aggregate_type, aggregate_id, tenant_id, dead_reason,
@@ -24,4 +24,4 @@ letters as (
     from dead
     returning 1
 )
-select count(*) from letters
+select count(*) from dead_letters
