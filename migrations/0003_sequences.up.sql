@@ -116,8 +116,6 @@ begin
         where status <> 'delivered' and key_hash is distinct from outbox_key_hash(namespace, topic, partition_key, aggregate_id);
     update outbox_dead_letters as d set key_hash = e.key_hash
         from outbox_events as e where e.id = d.event_id and d.resolution is null and d.key_hash is distinct from e.key_hash;
-    update outbox_replay_items as i set key_hash = e.key_hash
-        from outbox_events as e where e.id = i.event_id and i.key_hash is distinct from e.key_hash;
 end
 $$;
 

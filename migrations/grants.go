@@ -13,7 +13,7 @@ const (
 	// Producer calls enqueue and enqueue_batch.
 	Producer Kind = "producer"
 	// ReplayLogin replays and discards dead letters. It reads dead letters, and events without payload, headers and keys.
-	// It changes them only by outbox_resolve.
+	// It changes them only by the functions of an operation.
 	ReplayLogin Kind = "replay"
 	// M10Worker claims, completes and publishes by the functions of M10, which [UpM10] installs.
 	M10Worker Kind = "m10"
@@ -44,7 +44,8 @@ func Grants(schema, role string, kind Kind) []string {
 			"grant select, insert, update, delete on table "+on("outbox_workers")+to,
 			"grant select, insert, update on table "+on("outbox_sweeps")+to,
 			"grant select on table "+on("outbox_replays")+to,
-			"grant select, delete on table "+on("outbox_replay_items")+to,
+			"grant execute on function "+on("outbox_replay_sweep")+to,
+			"grant execute on function "+on("outbox_replay_claims")+to,
 			"grant select on table "+on("outbox_journal")+to,
 			"grant select on table "+on("outbox_journal_settings")+to,
 			"grant execute on function "+on("outbox_journal_keep")+to,
@@ -57,12 +58,13 @@ func Grants(schema, role string, kind Kind) []string {
 		grants = append(grants,
 			"grant select (id, seq, namespace, topic, key_hash, live, status) on table "+on("outbox_events")+to,
 			"grant select on table "+on("outbox_dead_letters")+to,
-			"grant execute on function "+on("outbox_resolve")+to,
-			"grant select, insert on table "+on("outbox_replays")+to,
-			"grant update (matched, finished_at, stopped_reason, delivered, dead_again, discarded, skipped) on table "+on("outbox_replays")+to,
-			"grant select, insert on table "+on("outbox_replay_items")+to,
-			"grant update (state, skipped, at) on table "+on("outbox_replay_items")+to,
-			"grant select (namespace, topics, blocks, seen_at) on table "+on("outbox_workers")+to,
+			"grant select on table "+on("outbox_replays")+to,
+			"grant execute on function "+on("outbox_replay_claims")+to,
+			"grant execute on function "+on("outbox_replay_begin")+to,
+			"grant execute on function "+on("outbox_replay_step")+to,
+			"grant execute on function "+on("outbox_replay_observe")+to,
+			"grant execute on function "+on("outbox_replay_stop")+to,
+			"grant select (namespace, topics, blocks, paused, paused_topics, seen_at) on table "+on("outbox_workers")+to,
 			"grant select on table "+on("outbox_migrations")+to)
 	}
 	return grants

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -86,7 +87,7 @@ func TestGrantsProducer(t *testing.T) {
 		`select * from outbox.outbox_workers`,
 		`select nextval('outbox.outbox_leases')`,
 		`select outbox.enqueue_retry_problem('{}')`,
-		`select outbox.outbox_resolve(gen_random_uuid(), '{}')`,
+		`select outbox.outbox_replay_begin(gen_random_uuid(), 'shop', 'discard', 'CHG', 'ada', '{}', 1, 0, 50, '{1}')`,
 		`create table outbox.mine ()`,
 	)
 }
@@ -110,10 +111,11 @@ func TestGrantsDispatcher(t *testing.T) {
 	pgtest.Exec(dispatcher, `delete from outbox.outbox_dead_letters`)
 	pgtest.Exec(dispatcher, `insert into outbox.outbox_sweeps (name) values ('retention')`)
 	pgtest.Exec(dispatcher, `update outbox.outbox_sweeps set position = 1`)
-	pgtest.Exec(dispatcher, `delete from outbox.outbox_replay_items using outbox.outbox_replays where replay_id = id`)
+	pgtest.Exec(dispatcher, `select outbox.outbox_replay_sweep('shop', '30 days')`)
 	dispatcher.wantRefused(
 		`delete from outbox.outbox_replays`,
-		`update outbox.outbox_replay_items set state = 'waiting'`,
+		`update outbox.outbox_replays set finished_at = now()`,
+		`update outbox.outbox_dead_letters set replay_state = 'delivered'`,
 		`delete from outbox.outbox_sweeps`,
 		`select setval('outbox.outbox_leases', 1)`,
 		`drop table outbox.outbox_events`,
@@ -126,7 +128,7 @@ func TestGrantsDispatcher(t *testing.T) {
 		`update outbox.outbox_migrations set checksum = ''`,
 		`select outbox.enqueue('shop', 'orders', '{}')`,
 		`select outbox.enqueue_batch('{shop}', '{orders}', '{"{}"}')`,
-		`select outbox.outbox_resolve(gen_random_uuid(), '{}')`,
+		`select outbox.outbox_replay_begin(gen_random_uuid(), 'shop', 'discard', 'CHG', 'ada', '{}', 1, 0, 50, '{1}')`,
 		`create table outbox.mine ()`,
 	)
 	if _, err := migrations.Up(t.Context(), owner.as().Conn, "outbox"); err == nil {
@@ -135,7 +137,8 @@ func TestGrantsDispatcher(t *testing.T) {
 }
 
 // A replay login replays and discards with its grants in package replay. Here is what it may not do: of events and
-// dead letters it changes nothing but by outbox_resolve, and that does nothing but what a replay is for.
+// dead letters it changes nothing but by the functions of an operation, which do nothing but what that is for, in one
+// namespace, and write down the login.
 // CONTRACT: C-42
 // REQUIREMENT: STORAGE-55
 func TestGrantsReplayLogin(t *testing.T) {
@@ -164,48 +167,51 @@ func TestGrantsReplayLogin(t *testing.T) {
 		`delete from outbox.outbox_dead_letters`,
 		`update outbox.outbox_replays set requested_by = 'bob'`,
 		`delete from outbox.outbox_replays`,
-		`update outbox.outbox_replay_items set dead_letter_id = 1`,
-		`delete from outbox.outbox_replay_items`,
+		`update outbox.outbox_replays set delivered = 1000000, finished_at = now()`,
+		`insert into outbox.outbox_replays (id, namespace, action, reason, requested_by, login, filter, rate, canary, abort_at) values (gen_random_uuid(), 'shop', 'replay', 'CHG', 'the-ceo', 'ceo', '{}', 1, 0, 50)`,
+		`update outbox.outbox_dead_letters set replay_state = 'delivered'`,
+		`select outbox.outbox_replay_sweep('', '0')`,
 		`select * from outbox.outbox_workers`,
 		`select nextval('outbox.outbox_leases')`,
 		`select outbox.enqueue('shop', 'orders', '{}')`,
 		`create table outbox.mine ()`,
 	)
 
-	// The event is not dead: a replay of its open dead letter changes neither, whatever the item says. A discard resolves
-	// the open dead letter, and leaves the one that bob resolved.
-	pgtest.Exec(login, `insert into outbox.outbox_replays (id, namespace, action, reason, requested_by, filter, rate, canary, abort_at, ordering)
-		select ('00000000-0000-0000-0000-00000000000' || n)::uuid, 'shop', case n when 1 then 'replay' else 'discard' end, 'CHG', 'alice', '{}', 1, 0, 0, 'none'
-		from generate_series(1, 2) as n`)
-	pgtest.Exec(login, `insert into outbox.outbox_replay_items (replay_id, dead_letter_id, event_id, seq)
-		select id, dead_letter, gen_random_uuid(), 1 from outbox.outbox_replays cross join generate_series(1, 2) as dead_letter`)
-	state := func() (text string) {
+	// The event is not dead: a replay of its open dead letter changes neither. A discard resolves the open dead letter, and
+	// leaves the one that bob resolved. Neither takes what is of another namespace.
+	look := func(query string) (text string) {
 		t.Helper()
-		const look = `select string_agg(concat_ws(' ', l.id, coalesce(resolved_by, 'open'), e.status), ', ' order by l.id)
-			from outbox.outbox_dead_letters as l join outbox.outbox_events as e on e.id = l.event_id`
-		if err := owner.QueryRow(t.Context(), look).Scan(&text); err != nil {
+		if err := owner.QueryRow(t.Context(), query).Scan(&text); err != nil {
 			t.Fatal(err)
 		}
 		return text
 	}
-	resolve := func(replay, deadLetters string) {
+	state := func(want string) {
 		t.Helper()
-		pgtest.Exec(login, `select outbox.outbox_resolve('00000000-0000-0000-0000-00000000000`+replay+`', '`+deadLetters+`')`)
+		if got := look(`select string_agg(concat_ws(' ', l.id, coalesce(resolved_by, 'open'), e.status), ', ' order by l.id)
+			from outbox.outbox_dead_letters as l join outbox.outbox_events as e on e.id = l.event_id`); got != want {
+			t.Errorf("the dead letters are %s, want %s", got, want)
+		}
 	}
-	resolve("1", "{1,2}")
-	resolve("2", "{}")
-	resolve("3", "{1,2}")
-	if got, want := state(), "1 open pending, 2 bob pending"; got != want {
-		t.Errorf("after a replay of what is not dead: %s, want %s", got, want)
+	begin := func(n int, namespace, action string) {
+		t.Helper()
+		pgtest.Exec(login, `select outbox.outbox_replay_begin($1::text::uuid, $2, $3, 'CHG', 'alice', '{}', 1, 0, 50, '{1,2}')`, fmt.Sprintf("00000000-0000-0000-0000-00000000000%d", n), namespace, action)
 	}
-	resolve("2", "{1,2}")
-	if got, want := state(), "1 alice pending, 2 bob pending"; got != want {
-		t.Errorf("after a discard: %s, want %s", got, want)
+	begin(1, "shop", "replay")
+	pgtest.Exec(login, `select outbox.outbox_replay_step(id, 10) from outbox.outbox_replays`)
+	state("1 open pending, 2 bob pending")
+	begin(2, "bills", "discard")
+	begin(3, "bills", "replay")
+	begin(4, "bills", "reopen")
+	state("1 open pending, 2 bob pending")
+	begin(5, "shop", "discard")
+	begin(5, "shop", "replay") // it is there
+	state("1 alice pending, 2 bob pending")
+	if got, want := look(`select string_agg(concat_ws(' ', action, waiting, not_dead, discarded, reopened, claimed), ', ' order by id) from outbox.outbox_replays`),
+		"replay 0 1 0 0 1, discard 0 0 0 0 2, replay 0 0 0 0 2, reopen 0 0 0 0 2, discard 0 0 1 0 1"; got != want {
+		t.Errorf("the operations are %s, want %s", got, want)
 	}
-	resolve("2", "{1,2}") // again, which changes nothing
-	var items string
-	const look = `select string_agg(concat_ws(' ', dead_letter_id, state, skipped), ', ' order by dead_letter_id) from outbox.outbox_replay_items where replay_id::text like '%2'`
-	if err := owner.QueryRow(t.Context(), look).Scan(&items); err != nil || items != "1 discarded, 2 skipped already_resolved" {
-		t.Errorf("the items of the discard are %s, %v", items, err)
+	if got, want := look(`select string_agg(distinct login, ' ') from outbox.outbox_replays`), login.Config().User; got != want {
+		t.Errorf("they were begun by %s, want %s", got, want)
 	}
 }

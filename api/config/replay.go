@@ -17,6 +17,8 @@ const (
 	ActionReplay ReplayAction = "replay"
 	// ActionDiscard resolves the dead letter as discarded. The event stays dead, and blocks its key no more.
 	ActionDiscard ReplayAction = "discard"
+	// ActionReopen opens a dead letter again that was discarded, while its event is there and dead.
+	ActionReopen ReplayAction = "reopen"
 )
 
 // Bounds and defaults of a [ReplayRequest].
@@ -25,14 +27,15 @@ const (
 	DefaultReplayRate = 100
 	// MaxReplayRate is the highest rate, in events a second.
 	MaxReplayRate = 100_000
-	// DefaultAbortAt is AbortAt of a request with a canary that has none, in percent.
+	// DefaultAbortAt is AbortAt of a replay that has none, in percent.
 	DefaultAbortAt = 50
 
 	maxCanary      = 10_000
+	maxLimit       = 1_000_000_000
 	maxReasonBytes = 1024 // also of a name
 )
 
-// ReplayRequest is a request to replay or discard dead letters. As YAML it is the file that `dispatcher replay run`
+// ReplayRequest is a request to replay, discard or reopen dead letters. As YAML it is the file that `dispatcher dead replay`
 // reads, for which the namespace and the topics are those of the [Config].
 type ReplayRequest struct {
 	// ID names the replay. A second request with the same ID continues the first. Required in a file, but for a dry run;
@@ -42,26 +45,25 @@ type ReplayRequest struct {
 	Namespace string `json:"namespace,omitempty"`
 	// Topics are those whose dead letters may be chosen. None means all of the namespace.
 	Topics []string `json:"topics,omitempty"`
-	// Filter chooses among the open dead letters. The zero filter chooses all.
+	// Filter chooses among the open dead letters, and for a reopen among the discarded ones. The zero filter chooses all.
 	Filter DeadLetterFilter `json:"filter,omitzero"`
-	// Action is replay or discard. Required.
+	// Limit is how many dead letters at most, the oldest first. Defaults to 0: all.
+	Limit int `json:"limit,omitempty"`
+	// Action is replay, discard or reopen. Required.
 	Action ReplayAction `json:"action"`
 	// Reason is why, in the person's words, at most 1024 bytes. It stays with each dead letter. Required.
 	Reason string `json:"reason"`
 	// RequestedBy is the person who requests it, at most 1024 bytes. It stays with each dead letter. Required.
 	RequestedBy string `json:"requestedBy"`
-	// Rate is the most events a second, 1 to 100000. Defaults to 100.
+	// Rate is the most events a second, 1 to 100000. It is for replays, and so are the next two. Defaults to 100.
 	Rate int `json:"rate,omitempty"`
-	// Canary is how many events go first, and alone, until their outcomes are known, at most 10000. It is for
-	// replays. Defaults to 0: none.
+	// Canary is how many events go first, and alone, until their outcomes are known, at most 10000. An event whose first
+	// attempt failed has an outcome: it failed. Defaults to 0: none.
 	Canary int `json:"canary,omitempty"`
-	// AbortAt is the share of the known outcomes that are dead again, in percent from 1 to 100, at which a replay stops
-	// by itself: what waits is skipped. It is checked when the outcomes of the canary are known, or of 10 events
-	// without one, and from then on. Defaults to 50 with a canary, and to 0, which never stops, without one.
+	// AbortAt is the share of failures among the newest 100 outcomes, in percent from 1 to 100, at which a replay stops
+	// by itself: what waits stays open. It is checked when the outcomes of the canary are known, or of 10 events
+	// without one, and from then on. Defaults to 50.
 	AbortAt int `json:"abortAt,omitempty"`
-	// AnyOrder puts events back without regard to the order of their keys, for a dispatcher that keeps none.
-	// Defaults to false.
-	AnyOrder bool `json:"anyOrder,omitempty"`
 	// DryRun counts what would be done, and changes nothing. Defaults to false.
 	DryRun bool `json:"dryRun,omitempty"`
 }
@@ -84,6 +86,8 @@ type DeadLetterFilter struct {
 	Reason string `json:"reason,omitempty"`
 	// Group is the fingerprint of a group: 8 hex digits.
 	Group string `json:"group,omitempty"`
+	// Operation is the id of the last replay, discard or reopen that had it.
+	Operation string `json:"operation,omitempty"`
 	// ErrorContains is a part of the last error, in upper or lower case.
 	ErrorContains string `json:"errorContains,omitempty"`
 	// Since is the earliest time at which the event became dead, and Until the time before which it did.
@@ -96,9 +100,7 @@ type DeadLetterFilter struct {
 // ApplyDefaults sets each field that is not set to its default, but the ID.
 func (r *ReplayRequest) ApplyDefaults() {
 	setDefault(&r.Rate, DefaultReplayRate)
-	if r.Canary > 0 {
-		setDefault(&r.AbortAt, DefaultAbortAt)
-	}
+	setDefault(&r.AbortAt, DefaultAbortAt)
 }
 
 // Validate reports all that is wrong with the request after [ReplayRequest.ApplyDefaults], joined, each with the field
@@ -114,13 +116,14 @@ func (r ReplayRequest) Validate() error {
 		p.when(len(text) > maxReasonBytes || !utf8.ValidString(text) || strings.ContainsRune(text, 0), field, "it has more than %d bytes, or is not text; shorten it", maxReasonBytes)
 	}
 	p.when(r.Namespace == "", "namespace:", "it is missing; give the outbox namespace of the events")
-	p.when(r.Action != ActionReplay && r.Action != ActionDiscard, "action:", "%.20q is unknown; choose replay or discard", r.Action)
+	p.when(r.Action != ActionReplay && r.Action != ActionDiscard && r.Action != ActionReopen, "action:", "%.20q is unknown; choose replay, discard or reopen", r.Action)
+	p.when(r.Limit < 0 || r.Limit > maxLimit, "limit:", "%d is not from 1 to %d dead letters", r.Limit, maxLimit)
 	words("reason:", r.Reason, "say why, such as the number of the change; it stays with each dead letter")
 	words("requestedBy:", r.RequestedBy, "name the person; it stays with each dead letter")
 	p.when(r.Rate < 0 || r.Rate > MaxReplayRate, "rate:", "%d is not from 1 to %d events a second", r.Rate, MaxReplayRate)
 	p.when(r.Canary < 0 || r.Canary > maxCanary, "canary:", "%d is not from 0 to %d events", r.Canary, maxCanary)
 	p.when(r.AbortAt < 0 || r.AbortAt > 100, "abortAt:", "%d is not from 1 to 100 percent", r.AbortAt)
-	p.when(r.Action == ActionDiscard && (r.Canary > 0 || r.AbortAt > 0), "canary, abortAt:", "a discard has no outcome to wait for; remove them")
-	p.when(r.Filter.Resolved, "filter:", "dead letters that were resolved are done; choose among the open ones")
+	p.when(r.Action != ActionReplay && r.Canary > 0, "canary:", "a %s has no outcome to wait for; remove it", r.Action)
+	p.when(r.Filter.Resolved, "filter:", "resolved: the action chooses among the open or the discarded ones; remove it")
 	return p.join()
 }

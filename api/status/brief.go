@@ -16,6 +16,8 @@ const MaxBrief = 54 << 10
 // Bounds of what is in a brief Status: how many paused topics, and the bytes of each text.
 const (
 	briefPausedTopics  = 8
+	briefWaits         = 3
+	briefError         = 160
 	briefGated         = 4
 	briefGatedName     = 60
 	briefFiles         = 3

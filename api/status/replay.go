@@ -10,26 +10,32 @@ import (
 
 // Why an item of a [Replay] is skipped.
 const (
-	// SkippedResolved: it was replayed or discarded otherwise meanwhile, or retention removed it.
-	SkippedResolved = "already_resolved"
-	// SkippedNotDead: its event is not dead any more.
+	// SkippedClaimed: another operation has claimed or handled it first.
+	SkippedClaimed = "claimed"
+	// SkippedNotDead: a person changed it by hand. Its event is not dead, or the dead letter is not open.
 	SkippedNotDead = "not_dead"
-	// SkippedGone: its event is not there any more.
+	// SkippedGone: its event's row is not there any more, before its turn or before it was delivered.
 	SkippedGone = "gone"
-	// SkippedEarlierDead: an earlier event of its key is dead again.
-	SkippedEarlierDead = "earlier_dead"
 	// SkippedStopped: the replay was stopped before its turn.
 	SkippedStopped = "stopped"
 )
 
-// What a [Replay] waits for outside of its set.
+// What a [Replay] waits for.
 const (
+	// WaitsForDelivery: a dispatcher delivers the event now.
+	WaitsForDelivery = "delivering"
 	// WaitsForDispatcher: no dispatcher has reported for a minute that it runs and serves the event's topic.
 	WaitsForDispatcher = "no_dispatcher"
-	// WaitsForDead: an earlier event of the key is dead and not of the set, and the dispatcher has onDead Block.
+	// WaitsForResume: the dispatcher of the event's topic is paused.
+	WaitsForResume = "paused"
+	// WaitsForTopic: the dispatcher has paused the event's topic, since its destination fails or its next event is not admitted.
+	WaitsForTopic = "topic_paused"
+	// WaitsForDead: an earlier event of the key is dead and open, and the dispatcher has onDead Block.
 	WaitsForDead = "earlier_dead"
-	// WaitsForLive: an earlier event of the key is neither delivered nor dead, and not of the set.
+	// WaitsForLive: an earlier event of the key is neither delivered nor dead.
 	WaitsForLive = "earlier_live"
+	// WaitsForReplay: another replay has earlier events of the topic.
+	WaitsForReplay = "other_replay"
 )
 
 // Replay is the progress of a replay or a discard of dead letters. Its JSON is what the commands print, and the
@@ -37,34 +43,40 @@ const (
 type Replay struct {
 	// ID identifies it, in outbox_replays. A dry run has that of zeros.
 	ID uuid.UUID `json:"id"`
-	// Namespace, Action (replay or discard) and Rate, in events a second, are those of its request. A brief Status has
+	// Namespace, Action (replay, discard or reopen) and Rate, in events a second, are those of its request. A brief Status has
 	// none of them.
 	Namespace string `json:"namespace,omitempty"`
 	Action    string `json:"action,omitempty"`
 	Rate      int    `json:"rate,omitempty"`
 	// Matched is the size of the set, and the sum of the counts below.
 	Matched int64 `json:"matched"`
-	// Waiting counts the items that have not had their turn.
+	// Waiting counts the dead letters that have not had their turn.
 	Waiting int64 `json:"waiting"`
-	// Pending counts the events that were put back, and are neither delivered nor dead yet.
+	// Pending counts the events that were put back, and have no outcome yet.
 	Pending int64 `json:"pending"`
+	// Failing counts the events that were put back, have failed, and are tried again.
+	Failing int64 `json:"failing,omitempty"`
 	// Delivered counts the events that were put back, and are delivered.
 	Delivered int64 `json:"delivered"`
 	// DeadAgain counts the events that were put back, and are dead again.
 	DeadAgain int64 `json:"deadAgain"`
 	// Discarded counts the dead letters that are handled, and whose events stay dead.
 	Discarded int64 `json:"discarded"`
+	// Reopened counts the discarded dead letters that are open again.
+	Reopened int64 `json:"reopened,omitempty"`
 	// Skipped counts the dead letters that were left as they were, by the reason, in the order of the reasons.
 	Skipped []Skipped `json:"skipped,omitempty"`
-	// Unknown counts the events that were put back, and whose set retention removed before their outcomes were read.
-	Unknown int64 `json:"unknown,omitempty"`
-	// WaitingFor is what it waits for outside of its set, by the reason, when no outcome is new.
+	// LastError is the newest error of an event that was put back, or empty.
+	LastError string `json:"lastError,omitempty"`
+	// WaitingFor is what it waits for, by the reason, when no outcome is new.
 	WaitingFor []Wait `json:"waitingFor,omitempty"`
 	// BeganAt is when the set was fixed, on the database's clock. Zero for a dry run.
 	BeganAt time.Time `json:"beganAt,omitzero"`
+	// EndsAt estimates when the last event has an outcome, on the database's clock. Zero when that is not known.
+	EndsAt time.Time `json:"endsAt,omitzero"`
 	// FinishedAt is when the last outcome was known, on the database's clock. Zero before.
 	FinishedAt time.Time `json:"finishedAt,omitzero"`
-	// Stopped is why what waited was skipped, or empty.
+	// Stopped is why what waited was given up, or empty.
 	Stopped string `json:"stopped,omitempty"`
 }
 
@@ -74,17 +86,19 @@ type Skipped struct {
 	Count  int64  `json:"count"`
 }
 
-// Wait is what items wait for outside of the replay's set.
+// Wait is what events of a replay wait for.
 type Wait struct {
-	// Reason is one of WaitsForDispatcher, WaitsForDead and WaitsForLive.
+	// Reason is one of the constants WaitsFor.
 	Reason string `json:"reason"`
-	// Count is how many wait for that, of the first 1000 that were put back, and of the first 1000 that wait.
+	// Count is how many wait for that, of the first 1000 that were put back; of other_replay, how many replays.
 	Count int64 `json:"count"`
-	// Event is the id of one of those that are waited for; with no_dispatcher, of one that waits.
+	// Event is the id of the first one that is waited for, or that waits; of other_replay, the id of the replay.
 	Event string `json:"event"`
+	// Detail is why the topic is paused, or empty.
+	Detail string `json:"detail,omitempty"`
 }
 
-// Done is how many items had their turn.
+// Done is how many dead letters had their turn.
 func (r Replay) Done() int64 { return r.Matched - r.Waiting }
 
 // String is the progress in one line.
@@ -98,8 +112,9 @@ func (r Replay) String() string {
 	count(r.Delivered, "delivered")
 	count(r.DeadAgain, "dead again")
 	count(r.Discarded, "discarded")
+	count(r.Reopened, "reopened")
+	count(r.Failing, "failing")
 	count(r.Pending, "not delivered yet")
-	count(r.Unknown, "with an unknown outcome")
 	for _, s := range r.Skipped {
 		count(s.Count, "skipped: "+s.Reason)
 	}
@@ -110,9 +125,28 @@ func (r Replay) String() string {
 	return text
 }
 
+// Why says what is in the way, a sentence for each: why events fail, and what the others wait for.
+func (r Replay) Why() (all []string) {
+	if r.LastError != "" && r.Failing+r.DeadAgain > 0 {
+		all = append(all, "the newest failure: "+r.LastError)
+	}
+	for _, wait := range r.WaitingFor {
+		all = append(all, wait.String())
+	}
+	return all
+}
+
 // String is the wait in words.
 func (w Wait) String() string {
 	switch w.Reason {
+	case WaitsForDelivery:
+		return fmt.Sprintf("%d are being delivered, such as %s", w.Count, w.Event)
+	case WaitsForResume:
+		return fmt.Sprintf("%d wait, since the dispatcher is paused; resume it", w.Count)
+	case WaitsForTopic:
+		return fmt.Sprintf("%d wait, since the dispatcher has paused their topic: %s", w.Count, w.Detail)
+	case WaitsForReplay:
+		return fmt.Sprintf("what waits comes after earlier events of replay %s; stop that one, or wait", w.Event)
 	case WaitsForDispatcher:
 		return fmt.Sprintf("%d wait for a dispatcher that serves their topic, such as %s; start one", w.Count, w.Event)
 	case WaitsForDead:
@@ -125,9 +159,9 @@ func (w Wait) String() string {
 func (r Replay) brief() *Replay {
 	brief := r
 	brief.Namespace, brief.Action, brief.Rate = "", "", 0
-	brief.Stopped, brief.Skipped, brief.WaitingFor = clip(r.Stopped, briefMessage), nil, nil
-	for _, w := range r.WaitingFor[:min(len(r.WaitingFor), briefPausedTopics)] {
-		brief.WaitingFor = append(brief.WaitingFor, Wait{Reason: clip(w.Reason, briefReason), Count: w.Count, Event: clip(w.Event, briefWord)})
+	brief.Stopped, brief.LastError, brief.Skipped, brief.WaitingFor = clip(r.Stopped, briefMessage), clip(r.LastError, briefError), nil, nil
+	for _, w := range r.WaitingFor[:min(len(r.WaitingFor), briefWaits)] {
+		brief.WaitingFor = append(brief.WaitingFor, Wait{Reason: clip(w.Reason, briefReason), Count: w.Count, Event: clip(w.Event, briefWord), Detail: clip(w.Detail, briefCause)})
 	}
 	for _, s := range r.Skipped[:min(len(r.Skipped), briefPausedTopics)] {
 		brief.Skipped = append(brief.Skipped, Skipped{Reason: clip(s.Reason, briefReason), Count: s.Count})

@@ -28,7 +28,7 @@ const (
 	// CompleteCondition, of a DeadLetterReplay: each dead letter of its set has its outcome. It has no Ready, because it
 	// finishes, as a Job does.
 	//
-	// True: Finished. False: Running, Stopping (it was deleted), Aborted (stopped before its end), Refused, JobFailed,
+	// True: Finished. False: Running, Waiting (events fail, or have no outcome: the message says why), Aborted (stopped before its end), Refused, JobFailed,
 	// Restored (a copy of one that has begun, such as from a backup, which replays nothing), or the reason of the condition that is the cause.
 	CompleteCondition = "Complete"
 
@@ -164,7 +164,7 @@ const (
 	// continues by itself. Absent when not. Of any kind it is False while the annotation outbox.dev/reconcile is Disabled.
 	//
 	// False: ReconcileDisabled.
-	// True: Progressing, Running, Stopping, Migrating, MigrationFailed, Adopting, AdoptionFailed, SecretNotFound,
+	// True: Progressing, Running, Waiting, Migrating, MigrationFailed, Adopting, AdoptionFailed, SecretNotFound,
 	// SecretKeyNotFound, ConfigMapNotFound, ConfigMapKeyNotFound, OutboxNotFound, DispatcherNotFound,
 	// ReplayLoginMissing; in a rollout that hangs, the reason of new pods: one of SourceReachable, SchemaReady or
 	// SinkReachable.
@@ -201,11 +201,6 @@ const ReconcileDisabled = "Disabled"
 const (
 	// ReasonBegan: the set is fixed.
 	ReasonBegan = "Began"
-	// ReasonStopped: it was deleted, and waiting dead letters are skipped.
-	ReasonStopped = "Stopped"
-	// ReasonNotStopped: it was deleted, and waiting dead letters could not be skipped
-	// in time. No process continues it.
-	ReasonNotStopped = "NotStopped"
 )
 
 // Reasons of Events of an Outbox that no condition has: an adoption has reached a phase.
@@ -290,8 +285,8 @@ const (
 	ReasonCountsDiffer             = "CountsDiffer"
 	ReasonRowsRefused              = "RowsRefused"
 	ReasonRunning                  = "Running"
+	ReasonWaiting                  = "Waiting"
 	ReasonFinished                 = "Finished"
-	ReasonStopping                 = "Stopping"
 	ReasonAborted                  = "Aborted"
 	ReasonRestored                 = "Restored"
 	ReasonRefused                  = "Refused"

@@ -4,11 +4,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// DeadLetterReplay puts dead events back, or marks them as handled: a set of dead letters, chosen by a selector, at a
-// rate. The operator runs one Job for it, with a login of its own (spec.replayLogin of the Outbox), and reports here
-// how far it is. The set is fixed when the Job begins.
+// DeadLetterReplay puts dead events back, marks their dead letters as handled, or undoes that: a set of dead letters,
+// chosen by a selector. The operator runs one Job for it, with a login of its own (spec.replayLogin of the Outbox), and
+// reports here how far it is. The set is fixed when the Job begins.
 //
-// Deleting the object stops it after the batch that is under way: what waits is skipped, and its dead letters stay open.
+// Deleting the object stops it after the batch that is under way: the dead letters that wait stay open.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=deadletterreplays,shortName=dlr,categories=outbox-operator
@@ -55,7 +55,7 @@ type DeadLetterReplayList struct {
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, because the set is fixed when the replay begins; delete the object, which stops it, and create another"
 // +kubebuilder:validation:XValidation:rule="has(self.dispatcherRef) != has(self.outboxRef)",message="exactly one of dispatcherRef and outboxRef must be set; set dispatcherRef to the name of an OutboxDispatcher, or outboxRef to that of an Outbox"
 // +kubebuilder:validation:XValidation:rule="has(self.outboxRef) == has(self.namespace)",fieldPath=".namespace",message="namespace, the outbox namespace of the events, belongs to outboxRef and is needed with it; add it there, or remove it, because a dispatcher has its own"
-// +kubebuilder:validation:XValidation:rule="self.action == 'Replay' || !has(self.canary) && !has(self.abortAt) && !has(self.ordering)",fieldPath=".action",message="canary, abortAt and ordering belong to action Replay, because a discard has no outcome to wait for; remove them"
+// +kubebuilder:validation:XValidation:rule="self.action == 'Replay' || !has(self.canary) && !has(self.abortAt)",fieldPath=".action",message="canary and abortAt belong to action Replay, because the others have no outcome to wait for; remove them"
 type DeadLetterReplaySpec struct {
 	// dispatcherRef names the OutboxDispatcher whose dead letters these are: those
 	// of its outbox namespace and topics. Exactly one of dispatcherRef and
@@ -75,8 +75,9 @@ type DeadLetterReplaySpec struct {
 	Namespace string `json:"namespace,omitempty"`
 
 	// action is Replay (put the event back to pending, with its id, its dedupe key
-	// and its place in the order, and a whole retry budget) or Discard (mark the
-	// dead letter as handled; the event stays dead, and blocks its key no more).
+	// and its place in the order, and a whole retry budget), Discard (mark the
+	// dead letter as handled; the event stays dead, and blocks its key no more) or
+	// Reopen (undo a discard, while the event is there and dead).
 	// +required
 	Action ReplayAction `json:"action,omitempty"`
 
@@ -97,9 +98,16 @@ type DeadLetterReplaySpec struct {
 	RequestedBy string `json:"requestedBy,omitempty"`
 
 	// selector chooses among the open dead letters: those that are neither
-	// replayed nor discarded.
+	// replayed nor discarded; for action Reopen among the discarded ones.
 	// +required
 	Selector DeadLetterSelector `json:"selector,omitzero"`
+
+	// limit is how many dead letters at most, the oldest first. From 1 to 1000000000.
+	// When not set: all.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000000
+	Limit int32 `json:"limit,omitempty"`
 
 	// rate is the most events a second. From 1 to 100000. Defaults to 100.
 	// +optional
@@ -109,26 +117,21 @@ type DeadLetterReplaySpec struct {
 	Rate int32 `json:"rate,omitempty"`
 
 	// canary is how many events go first, and alone, until the outcome of each is
-	// known. From 1 to 10000. When not set: none.
+	// known. One whose first attempt failed has failed. From 1 to 10000. When not set:
+	// none.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000
 	Canary int32 `json:"canary,omitempty"`
 
-	// abortAt is the percentage of the known outcomes that are dead again, at which the
-	// replay stops by itself: what waits is skipped. It is looked at when the
+	// abortAt is the percentage of failures among the newest 100 outcomes, at which the
+	// replay stops by itself: what waits stays open. It is looked at when the
 	// outcomes of the canary are known, or of 10 events without one, and from then
-	// on. From 1 to 100. When not set: 50 with a canary, and never without one.
+	// on. From 1 to 100. When not set: 50.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	AbortAt int32 `json:"abortAt,omitempty"`
-
-	// ordering is Key (of a key's dead letters the next one goes when the one before is
-	// delivered, and none after one that is dead again) or None. When not set: that of
-	// the dispatcher, and Key with outboxRef.
-	// +optional
-	Ordering Ordering `json:"ordering,omitempty"`
 
 	// dryRun counts what would be done (status.matched, status.skipped), and changes
 	// nothing. Defaults to false.
@@ -136,7 +139,7 @@ type DeadLetterReplaySpec struct {
 	// +kubebuilder:default=false
 	DryRun bool `json:"dryRun,omitempty"`
 
-	// ttlAfterFinished is how long the object, and its Job, stay after it finished.
+	// ttlAfterFinished is how long the object stays after it finished; its Job stays an hour.
 	// From 0s to 87600h (10 years). When not set: until it is deleted.
 	// +optional
 	// +kubebuilder:validation:Type=string
@@ -156,7 +159,7 @@ type DispatcherRef struct {
 }
 
 // ReplayAction is what is done with dead letters.
-// +kubebuilder:validation:Enum=Replay;Discard
+// +kubebuilder:validation:Enum=Replay;Discard;Reopen
 type ReplayAction string
 
 const (
@@ -164,6 +167,8 @@ const (
 	ActionReplay ReplayAction = "Replay"
 	// ActionDiscard marks the dead letter as handled.
 	ActionDiscard ReplayAction = "Discard"
+	// ActionReopen undoes a discard.
+	ActionReopen ReplayAction = "Reopen"
 )
 
 // DeadLetterSelector chooses dead letters. A dead letter is chosen when every member that is set fits it.
@@ -281,7 +286,7 @@ type DeadLetterReplayStatus struct {
 	Matched *int64 `json:"matched,omitempty"`
 
 	// done counts the dead letters that had their turn: those that are pending,
-	// delivered, deadAgain, discarded or skipped.
+	// failing, delivered, deadAgain, discarded, reopened or skipped.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Done *int64 `json:"done,omitempty"`
@@ -296,16 +301,25 @@ type DeadLetterReplayStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	DeadAgain *int64 `json:"deadAgain,omitempty"`
 
-	// pending counts the events that were put back, and are neither delivered nor
-	// dead yet.
+	// pending counts the events that were put back, and have no outcome yet.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Pending *int64 `json:"pending,omitempty"`
+
+	// failing counts the events that were put back, have failed, and are tried again.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Failing *int64 `json:"failing,omitempty"`
 
 	// discarded counts the dead letters that are handled, and whose events stay dead.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Discarded *int64 `json:"discarded,omitempty"`
+
+	// reopened counts the discarded dead letters that are open again.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Reopened *int64 `json:"reopened,omitempty"`
 
 	// skipped counts the dead letters that were left as they were, by the reason; of a
 	// dry run those that would be.
@@ -319,12 +333,17 @@ type DeadLetterReplayStatus struct {
 	// +optional
 	StartedAt *metav1.Time `json:"startedAt,omitempty"`
 
+	// endsAt estimates when the last outcome is known, on the database's clock. Absent
+	// when that is not known.
+	// +optional
+	EndsAt *metav1.Time `json:"endsAt,omitempty"`
+
 	// finishedAt is when the last outcome was known, on the database's clock; of a
 	// dry run when its Job ended.
 	// +optional
 	FinishedAt *metav1.Time `json:"finishedAt,omitempty"`
 
-	// stopped is why what waited was skipped. Absent when nothing was.
+	// stopped is why what waited was given up. Absent when nothing was.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Stopped string `json:"stopped,omitempty"`
@@ -332,9 +351,9 @@ type DeadLetterReplayStatus struct {
 
 // SkippedDeadLetters counts dead letters that were left as they were.
 type SkippedDeadLetters struct {
-	// reason is already_resolved (another replay resolved it, or retention removed
-	// it), not_dead, gone, earlier_dead (an earlier event of its
-	// key is dead again) or stopped (before its turn).
+	// reason is claimed (another one has claimed or handled it), not_dead (a person
+	// changed it by hand), gone (its row is not there any more) or stopped (before its
+	// turn).
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64

@@ -427,8 +427,18 @@ func (in *DeadLetterReplayStatus) DeepCopyInto(out *DeadLetterReplayStatus) {
 		*out = new(int64)
 		**out = **in
 	}
+	if in.Failing != nil {
+		in, out := &in.Failing, &out.Failing
+		*out = new(int64)
+		**out = **in
+	}
 	if in.Discarded != nil {
 		in, out := &in.Discarded, &out.Discarded
+		*out = new(int64)
+		**out = **in
+	}
+	if in.Reopened != nil {
+		in, out := &in.Reopened, &out.Reopened
 		*out = new(int64)
 		**out = **in
 	}
@@ -439,6 +449,10 @@ func (in *DeadLetterReplayStatus) DeepCopyInto(out *DeadLetterReplayStatus) {
 	}
 	if in.StartedAt != nil {
 		in, out := &in.StartedAt, &out.StartedAt
+		*out = (*in).DeepCopy()
+	}
+	if in.EndsAt != nil {
+		in, out := &in.EndsAt, &out.EndsAt
 		*out = (*in).DeepCopy()
 	}
 	if in.FinishedAt != nil {

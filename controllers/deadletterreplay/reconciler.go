@@ -15,7 +15,6 @@ import (
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/apply"
@@ -51,9 +50,6 @@ type Reconciler struct {
 	reporter *kstatus.Reporter
 }
 
-// Finalizer keeps a replay that was deleted until what waits of it is skipped in the database.
-const Finalizer = "outbox.dev/stop"
-
 // What the manager may do for DeadLetterReplays, in addition to its rights for the other kinds.
 //
 // +kubebuilder:rbac:groups=outbox.dev,resources=deadletterreplays,verbs=list;watch;patch;delete
@@ -77,7 +73,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 	case finished(o):
 		return r.cleanUp(ctx, o)
 	case deleted:
-		return r.stop(ctx, o)
+		return ctrl.Result{}, nil // its Job goes with it, and a minute later others may claim what waits
 	}
 	before, seen := o.DeepCopy(), observed{replay: o}
 	defer func() { err = errors.Join(err, r.report(ctx, before, seen, err)) }()
@@ -95,11 +91,11 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 // finished reports whether the status says that the replay has come to its end, which is final.
 func finished(o *v1alpha1.DeadLetterReplay) bool { return o.Status.FinishedAt != nil }
 
-// cleanUp deletes a finished replay when its time to live is over, and releases it when it is deleted.
+// cleanUp deletes a finished replay when its time to live is over.
 func (r *Reconciler) cleanUp(ctx context.Context, o *v1alpha1.DeadLetterReplay) (ctrl.Result, error) {
 	r.Observer.Forget(client.ObjectKeyFromObject(o))
-	if err := r.release(ctx, o); err != nil || !o.DeletionTimestamp.IsZero() || o.Spec.TTLAfterFinished == nil {
-		return ctrl.Result{}, err
+	if !o.DeletionTimestamp.IsZero() || o.Spec.TTLAfterFinished == nil {
+		return ctrl.Result{}, nil
 	}
 	if wait := time.Until(o.Status.FinishedAt.Add(o.Spec.TTLAfterFinished.Duration)); wait > 0 {
 		return ctrl.Result{RequeueAfter: wait}, nil
@@ -116,7 +112,7 @@ func (r *Reconciler) run(ctx context.Context, seen *observed) error {
 	o := seen.replay
 	if original := restored(o); original != "" {
 		return problem.Stalling(v1alpha1.CompleteCondition, v1alpha1.ReasonRestored, fmt.Sprintf(
-			"It was created from a copy of replay %s, whose dead letters are not replayed again: `dispatcher replay status --id %[1]s` has its outcome. Delete this object; to replay more, create one without the annotation %s.",
+			"It was created from a copy of replay %s, whose dead letters are not replayed again: `dispatcher dead operations --operation %[1]s` has its outcome. Delete this object; to replay more, create one without the annotation %s.",
 			original, desired.AnnotationReplay))
 	}
 	job, err := r.job(ctx, o, desired.ReplayName(o))
@@ -144,7 +140,7 @@ func restored(o *v1alpha1.DeadLetterReplay) string {
 	return ""
 }
 
-// begin holds the object, and makes the Job with its files.
+// begin marks the object as one that has begun, and makes the Job with its files.
 func (r *Reconciler) begin(ctx context.Context, replay desired.Replay) (*batchv1.Job, error) {
 	o := replay.DeadLetterReplay
 	job, err := replay.Job(r.Platform)
@@ -154,12 +150,11 @@ func (r *Reconciler) begin(ctx context.Context, replay desired.Replay) (*batchv1
 	if err != nil {
 		return nil, err
 	}
-	if !o.Spec.DryRun && !controllerutil.ContainsFinalizer(o, Finalizer) {
-		held := o.DeepCopy()
-		controllerutil.AddFinalizer(held, Finalizer)
-		metav1.SetMetaDataAnnotation(&held.ObjectMeta, desired.AnnotationReplay, string(o.UID))
-		if err := r.Client.Patch(ctx, held, client.MergeFromWithOptions(o, client.MergeFromWithOptimisticLock{})); err != nil {
-			return nil, fmt.Errorf("add the finalizer to DeadLetterReplay %s: %w", o.Name, err)
+	if !o.Spec.DryRun && o.Annotations[desired.AnnotationReplay] == "" {
+		marked := o.DeepCopy()
+		metav1.SetMetaDataAnnotation(&marked.ObjectMeta, desired.AnnotationReplay, string(o.UID))
+		if err := r.Client.Patch(ctx, marked, client.MergeFromWithOptions(o, client.MergeFromWithOptimisticLock{})); err != nil {
+			return nil, fmt.Errorf("annotate DeadLetterReplay %s, which begins: %w", o.Name, err)
 		}
 	}
 	if err := r.applied.Apply(ctx, o, replay.ConfigMap(), &corev1.ConfigMap{}); err != nil {
@@ -188,25 +183,6 @@ func (r *Reconciler) job(ctx context.Context, o *v1alpha1.DeadLetterReplay, name
 		return nil, fmt.Errorf("read Job %s: %w", name, err)
 	}
 	return job, nil
-}
-
-// release removes the finalizer, and then records the events. A later pass that still sees the finalizer in the cache
-// records nothing.
-func (r *Reconciler) release(ctx context.Context, o *v1alpha1.DeadLetterReplay, events ...kstatus.Event) error {
-	if !controllerutil.ContainsFinalizer(o, Finalizer) {
-		return nil
-	}
-	before := o.DeepCopy()
-	controllerutil.RemoveFinalizer(o, Finalizer)
-	err := r.Client.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("remove the finalizer of DeadLetterReplay %s: %w", o.Name, err)
-	}
-	r.reporter.Record(ctx, before, nil, events...)
-	return nil
 }
 
 // report writes the status, if anything changed, and then records Events.

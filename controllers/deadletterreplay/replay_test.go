@@ -18,7 +18,6 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
-	"github.com/outbox-operator/outbox-operator/controllers/deadletterreplay"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 )
 
@@ -32,11 +31,11 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		c.create(c.outbox(), o)
 		c.expect(kstatus.InProgressStatus, want{api.CompleteCondition, no, api.ReasonProgressing, ""})
 		job := c.job()
-		Expect(job.Spec.Template.Spec.Containers[0].Command).To(ContainElements("replay", "run", "--listen"))
+		Expect(job.Spec.Template.Spec.Containers[0].Command).To(ContainElements("dead", "replay", "--listen"))
 		files := fetch(c, &corev1.ConfigMap{}, job.Spec.Template.Spec.Volumes[0].ConfigMap.Name)
 		Expect(files.Data["request.yaml"]).To(And(ContainSubstring("id: "+string(o.UID)), ContainSubstring("group: 7f3a9c21"), ContainSubstring("requestedBy: ada")))
 		fetch(c, &networkingv1.NetworkPolicy{}, "chg-812-replay")
-		Expect(c.get().Finalizers).To(ContainElement(deadletterreplay.Finalizer))
+		Expect(c.get().Finalizers).To(BeEmpty())
 
 		c.says("first", &status.Replay{ID: uuid.MustParse(string(o.UID)), Matched: 10, Waiting: 6, Pending: 4, BeganAt: beganAt}, reached)
 		first := c.pod(job, "first", runs)
@@ -45,6 +44,15 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		Expect([]int64{*o.Status.Matched, *o.Status.Done, *o.Status.Pending, *o.Status.Delivered}).To(Equal([]int64{10, 4, 4, 0}))
 		Expect(o.Status.ID).To(Equal(string(o.UID)))
 		c.expectEvent(corev1.EventTypeNormal, api.ReasonBegan, "10 dead letters began, requested by ada: CHG-812")
+
+		By("its canary fails or waits, which is said at once")
+		c.says("first", &status.Replay{ID: uuid.MustParse(string(o.UID)), Matched: 10, Waiting: 6, Pending: 3, Failing: 1, LastError: "422 no such customer", BeganAt: beganAt,
+			WaitingFor: []status.Wait{{Reason: status.WaitsForTopic, Count: 3, Event: string(o.UID), Detail: "its destination is Refusing: 422"}}}, reached)
+		o = c.expect(kstatus.InProgressStatus, want{api.CompleteCondition, no, api.ReasonWaiting, "The newest failure: 422 no such customer. 3 wait, since the dispatcher has paused their topic: its destination is Refusing: 422."})
+		Expect(*o.Status.Failing).To(Equal(int64(1)))
+		c.says("first", &status.Replay{ID: uuid.MustParse(string(o.UID)), Matched: 10, Waiting: 6, Pending: 4, BeganAt: beganAt, EndsAt: beganAt.Add(72 * time.Second)}, reached)
+		o = c.expect(kstatus.InProgressStatus, want{api.CompleteCondition, no, api.ReasonRunning, ""})
+		Expect(o.Status.EndsAt.UTC()).To(Equal(beganAt.Add(72 * time.Second).Round(10 * time.Second)))
 
 		By("the pod is killed, and the next one continues")
 		c.setPod(first, ended(137, "killed"))
@@ -63,14 +71,13 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		Expect(c.wrote()[writes:]).To(BeEmpty())
 
 		By("it comes to its end")
-		c.setPod(second, ended(0, progress(status.Replay{ID: uuid.MustParse(string(o.UID)), Matched: 10, Delivered: 8, DeadAgain: 1, Skipped: []status.Skipped{{Reason: "already_resolved", Count: 1}},
+		c.setPod(second, ended(0, progress(status.Replay{ID: uuid.MustParse(string(o.UID)), Matched: 10, Delivered: 8, DeadAgain: 1, Skipped: []status.Skipped{{Reason: "claimed", Count: 1}},
 			BeganAt: beganAt, FinishedAt: beganAt.Add(time.Minute)})))
-		o = c.expect(kstatus.CurrentStatus, want{api.CompleteCondition, yes, api.ReasonFinished, "of 10 8 are delivered, 1 are dead again, 1 are skipped (already_resolved)"},
+		o = c.expect(kstatus.CurrentStatus, want{api.CompleteCondition, yes, api.ReasonFinished, "of 10 8 are delivered, 1 are dead again, 1 are skipped (claimed)"},
 			want{api.SourceReachableCondition, yes, api.ReasonConnected, ""})
 		Expect([]int64{*o.Status.Done, *o.Status.Delivered, *o.Status.DeadAgain, *o.Status.Pending}).To(Equal([]int64{10, 8, 1, 0}))
 		Expect(o.Status.FinishedAt.UTC()).To(Equal(beganAt.Add(time.Minute).Truncate(time.Second)))
 		c.expectEvent(corev1.EventTypeNormal, api.ReasonFinished, "8 are delivered")
-		Eventually(func() []string { return c.get().Finalizers }).Should(BeEmpty(), "nothing is left to stop")
 	})
 
 	// CONTRACT: C-42
@@ -119,7 +126,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		last := c.job()
 		c.completes(last, time.Now().Add(-time.Hour))
 		c.expect(kstatus.FailedStatus, want{api.CompleteCondition, no, api.ReasonJobFailed, "succeeded 5 times without an outcome, the last time because its pod is gone"},
-			want{api.FailedCondition, yes, api.ReasonJobFailed, ""}, want{api.StalledCondition, yes, api.ReasonJobFailed, "`dispatcher replay status --id " + string(o.UID) + "` has the outcome"})
+			want{api.FailedCondition, yes, api.ReasonJobFailed, ""}, want{api.StalledCondition, yes, api.ReasonJobFailed, "`dispatcher dead operations --operation " + string(o.UID) + "` has the outcome"})
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonJobFailed, "without an outcome")
 		Expect(c.job().UID).To(Equal(last.UID))
 
@@ -192,8 +199,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		edit(c, outbox, func() { outbox.Spec.ReplayLogin = c.outbox().Spec.ReplayLogin })
 		job := c.job()
 		Expect(fetch(c, &corev1.ConfigMap{}, job.Spec.Template.Spec.Volumes[0].ConfigMap.Name).Data).To(And(
-			HaveKeyWithValue("config.yaml", And(ContainSubstring("namespace: shop"), ContainSubstring("- orders"), Not(ContainSubstring("bills")))),
-			HaveKeyWithValue("request.yaml", ContainSubstring("anyOrder: true"))), "as of the dispatcher, which keeps no order")
+			HaveKeyWithValue("config.yaml", And(ContainSubstring("namespace: shop"), ContainSubstring("- orders"), Not(ContainSubstring("bills"))))))
 
 		pod := c.pod(job, "pod", corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: "dispatcher", Image: "x",
 			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}}}})
@@ -217,68 +223,20 @@ func edit(c *cluster, o client.Object, change func()) {
 }
 
 var _ = Describe("a DeadLetterReplay that is deleted", Label("replay", "stop"), func() {
-	begun := func(c *cluster) (*api.DeadLetterReplay, *batchv1.Job) {
+	// CONTRACT: C-42
+	It("goes at once, with its Job, and nothing else is made", func() {
+		c := start()
 		o := c.replay()
 		c.create(c.outbox(), o)
 		job := c.job()
-		c.says("pod", &status.Replay{ID: uuid.MustParse(string(o.UID)), Matched: 10, Waiting: 6, Delivered: 4, BeganAt: beganAt}, reached)
-		c.pod(job, "pod", runs)
-		c.expect(kstatus.InProgressStatus, want{api.CompleteCondition, no, api.ReasonRunning, ""})
+		Expect(metav1.IsControlledBy(job, c.get())).To(BeTrue(), "the garbage collector removes it with the object")
+		Expect(*job.Spec.TTLSecondsAfterFinished).To(Equal(int32(3600)))
 		Expect(admin.Delete(c.ctx, o)).To(Succeed())
-		return o, c.stopJob()
-	}
-	gone := func(c *cluster, o client.Object) {
-		GinkgoHelper()
-		Eventually(func() bool { return apierrors.IsNotFound(admin.Get(c.ctx, client.ObjectKeyFromObject(o), o)) }).Should(BeTrue(), "%T %s", o, o.GetName())
-	}
-
-	// CONTRACT: C-42
-	It("ends its Job, and goes when a second one has skipped what waits", func() {
-		c := start()
-		o, stop := begun(c)
-		c.expect(kstatus.TerminatingStatus, want{api.CompleteCondition, no, api.ReasonStopping, ""})
-		gone(c, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "chg-812-replay", Namespace: c.namespace}})
-		Expect(stop.OwnerReferences).To(BeEmpty(), "a foreground deletion of the object must not take it along")
-		Expect(stop.Spec.Template.Spec.Containers[0].Command).To(ContainElements("replay", "stop", "--request"))
-		files := fetch(c, &corev1.ConfigMap{}, stop.Name)
-		Expect(files.Data["request.yaml"]).To(ContainSubstring("id: " + string(o.UID)))
-		Expect(files.OwnerReferences).To(ContainElement(HaveField("UID", stop.UID)))
-		c.pod(stop, "stop", ended(0, progress(status.Replay{Matched: 10, Delivered: 4, Skipped: []status.Skipped{{Reason: "stopped", Count: 6}}, BeganAt: beganAt, FinishedAt: beganAt})))
-		gone(c, o)
-		c.expectEvent(corev1.EventTypeNormal, api.ReasonStopped, "of 10 dead letters 4 are delivered, 6 are skipped (stopped)")
-	})
-
-	It("is deleted also when the database is unreachable, and says what is not marked", func() {
-		c := start()
-		o, stop := begun(c)
-		c.pod(stop, "stop", ended(1, "the database: connection refused"))
-		c.fails(stop, batchv1.JobReasonDeadlineExceeded)
-		gone(c, o)
-		c.expectEvent(corev1.EventTypeWarning, api.ReasonNotStopped, "connection refused")
-	})
-
-	It("goes at once with the Outbox that it names", func() {
-		c := start()
-		o := c.replay()
-		outbox := c.outbox()
-		c.create(outbox, o)
-		c.job()
-		Expect(admin.Delete(c.ctx, outbox)).To(Succeed())
-		c.expect(kstatus.InProgressStatus)
-		Eventually(func() bool { return apierrors.IsNotFound(admin.Get(c.ctx, client.ObjectKeyFromObject(outbox), outbox)) }).Should(BeTrue())
-		Expect(admin.Delete(c.ctx, o)).To(Succeed())
-		gone(c, o)
-		c.expectEvent(corev1.EventTypeWarning, api.ReasonNotStopped, "does not exist")
+		Eventually(func() bool { return apierrors.IsNotFound(admin.Get(c.ctx, client.ObjectKeyFromObject(o), o)) }).Should(BeTrue())
+		var jobs batchv1.JobList
+		Consistently(func() []batchv1.Job {
+			Expect(admin.List(c.ctx, &jobs, client.InNamespace(c.namespace))).To(Succeed())
+			return jobs.Items
+		}, "1s").Should(HaveLen(1), "that of the object, which no garbage collector removes here")
 	})
 })
-
-// stopJob waits for the Job that stops the replay.
-func (c *cluster) stopJob() *batchv1.Job {
-	GinkgoHelper()
-	var jobs batchv1.JobList
-	Eventually(func(g Gomega) {
-		g.Expect(admin.List(c.ctx, &jobs, client.InNamespace(c.namespace), client.MatchingLabels{"outbox.dev/component": "replay-stop"})).To(Succeed())
-		g.Expect(jobs.Items).To(HaveLen(1))
-	}).Should(Succeed())
-	return &jobs.Items[0]
-}

@@ -46,7 +46,11 @@ func setProgress(current *api.DeadLetterReplayStatus, o *api.DeadLetterReplay, p
 		return
 	}
 	current.ID = string(o.UID)
-	current.Delivered, current.DeadAgain, current.Pending, current.Discarded = &p.Delivered, &p.DeadAgain, &p.Pending, &p.Discarded
+	current.Delivered, current.DeadAgain, current.Pending, current.Failing = &p.Delivered, &p.DeadAgain, &p.Pending, &p.Failing
+	current.Discarded, current.Reopened = &p.Discarded, &p.Reopened
+	if current.EndsAt = nil; !p.EndsAt.IsZero() {
+		current.EndsAt = toSeconds(p.EndsAt.Round(10 * time.Second)) // as often as it is read
+	}
 	current.StartedAt = toSeconds(p.BeganAt)
 }
 
@@ -81,8 +85,8 @@ func complete(seen observed, causes ...metav1.Condition) (c metav1.Condition, ot
 	}
 	switch p := seen.left; {
 	case p != nil && p.Stopped != "":
-		return not(api.ReasonAborted, fmt.Sprintf("It was stopped before its end: %s. Of %d dead letters %s. The skipped ones stay open; see why the others are dead again, and create another object for the rest.",
-			p.Stopped, p.Matched, counts(*p))), failed
+		return not(api.ReasonAborted, fmt.Sprintf("It was stopped before its end: %s. %sOf %d dead letters %s. The skipped ones stay open; see why the others fail, and create another object for the rest.",
+			p.Stopped, why(*p), p.Matched, counts(*p))), failed
 	case p != nil && seen.replay.Spec.DryRun:
 		return finished(fmt.Sprintf("Nothing was changed: %s would take %d of %d dead letters.", seen.replay.Spec.Action, p.Waiting, p.Matched)), nil
 	case p != nil:
@@ -96,11 +100,11 @@ func complete(seen observed, causes ...metav1.Condition) (c metav1.Condition, ot
 		if refusedFiles(seen.job) {
 			reason = api.ReasonRefused
 		}
-		return not(reason, fmt.Sprintf("The Job has failed and is not repeated: %s. Delete this object, which marks what waits as skipped, and create another.",
+		return not(reason, fmt.Sprintf("The Job has failed and is not repeated: %s. Delete this object, and create another.",
 			cmp.Or(strings.TrimSuffix(seen.detail, "."), "see its Events"))), failed
 	case seen.noOutcome != "" && seen.gaveUp:
 		return not(api.ReasonJobFailed, fmt.Sprintf("The Job succeeded %d times without an outcome, the last time because %s. The dead letters had their turn: "+
-			"`dispatcher replay status --id %s` has the outcome. Let the pod write the file of its terminationMessagePath, and let nothing remove pods that have just ended; then delete this object.",
+			"`dispatcher dead operations --operation %s` has the outcome. Let the pod write the file of its terminationMessagePath, and let nothing remove pods that have just ended; then delete this object.",
 			maxJobs, seen.noOutcome, seen.replay.UID)), failed
 	case seen.noOutcome != "":
 		return not(api.ReasonProgressing, fmt.Sprintf("The Job succeeded without an outcome, because %s. It is repeated a little later to report it, and replays nothing twice.", seen.noOutcome)), continues
@@ -111,9 +115,20 @@ func complete(seen observed, causes ...metav1.Condition) (c metav1.Condition, ot
 		}
 	}
 	if seen.said != nil && seen.said.Replay != nil {
+		if reasons := why(*seen.said.Replay); reasons != "" {
+			return not(api.ReasonWaiting, strings.TrimSpace(reasons)), continues
+		}
 		return not(api.ReasonRunning, "The set is fixed, and its dead letters have their turn; status has the counts."), continues
 	}
 	return not(api.ReasonProgressing, strings.TrimSpace("The Job's pod starts. "+problem.Sentence(seen.detail))), continues
+}
+
+// why is what is in the way, in sentences.
+func why(p status.Replay) (text string) {
+	for _, one := range p.Why() {
+		text += problem.Sentence(one) + " "
+	}
+	return text
 }
 
 // referencesResolved believes the pod that mounts the Secrets: the operator may not read them.
@@ -167,6 +182,8 @@ func counts(p status.Replay) string {
 	count(p.Delivered, "are delivered")
 	count(p.DeadAgain, "are dead again")
 	count(p.Discarded, "are discarded")
+	count(p.Reopened, "are reopened")
+	count(p.Failing, "are failing")
 	count(p.Pending, "are not delivered yet")
 	for _, s := range p.Skipped {
 		count(s.Count, "are skipped ("+s.Reason+")")

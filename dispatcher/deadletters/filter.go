@@ -37,7 +37,7 @@ var fingerprint = regexp.MustCompile(`^[0-9a-f]{8}$`)
 // Empty reports whether the filter chooses nothing in particular: it matches every open dead letter, or every
 // resolved one.
 func (f Filter) Empty() bool {
-	return len(f.IDs) == 0 && f.Topic+f.Type+f.Aggregate+f.Tenant+f.Reason+f.Group+f.ErrorContains == "" &&
+	return len(f.IDs) == 0 && f.Topic+f.Type+f.Aggregate+f.Tenant+f.Reason+f.Group+f.Operation+f.ErrorContains == "" &&
 		f.Since.IsZero() && f.Until.IsZero()
 }
 
@@ -61,8 +61,10 @@ func (f Filter) Validate() error {
 			refuse("%s: it has more than %d bytes, or a NUL; shorten it", text.name, maxText)
 		}
 	}
-	if _, err := uuid.Parse(f.Tenant); f.Tenant != "" && (err != nil || len(f.Tenant) != 36) {
-		refuse("tenant: %s is not a UUID; correct it", clip(f.Tenant))
+	for _, id := range []struct{ name, value string }{{"tenant", f.Tenant}, {"operation", f.Operation}} {
+		if _, err := uuid.Parse(id.value); id.value != "" && (err != nil || len(id.value) != 36) {
+			refuse("%s: %s is not a UUID; correct it", id.name, clip(id.value))
+		}
 	}
 	if f.Reason != "" && !slices.Contains(Reasons, dispatcher.DeadReason(f.Reason)) {
 		refuse("reason: %s is unknown; choose one of %s", clip(f.Reason), strings.Join(names(Reasons), ", "))
@@ -109,6 +111,7 @@ func (f Filter) Where(namespace string, topics []string, args ...any) (condition
 		{"l.tenant_id = $%d::text::uuid", f.Tenant},
 		{"l.reason = $%d::text", f.Reason},
 		{"l.fingerprint = $%d::text", f.Group},
+		{"l.replay_id = $%d::text::uuid", f.Operation},
 		{"strpos(lower(l.error), lower($%d::text)) > 0", f.ErrorContains},
 	} {
 		if text.value != "" {

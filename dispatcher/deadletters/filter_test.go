@@ -17,7 +17,7 @@ var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 // whole has every member.
 var whole = Filter{
 	IDs: []string{event, "42"}, Topic: "orders", Type: "OrderPlaced", Aggregate: "order/17", Tenant: tenant,
-	Reason: string(dispatcher.ReasonPermanentFailure), Group: "7f3a9c21", ErrorContains: "refused", Since: noon, Until: noon.Add(time.Hour), Resolved: true,
+	Reason: string(dispatcher.ReasonPermanentFailure), Group: "7f3a9c21", Operation: "5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11", ErrorContains: "refused", Since: noon, Until: noon.Add(time.Hour), Resolved: true,
 }
 
 // People write a filter in a resource and over HTTP: its names are fixed.
@@ -27,7 +27,7 @@ func TestFilterJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `{"ids":["` + event + `","42"],"topic":"orders","type":"OrderPlaced","aggregate":"order/17","tenant":"` + tenant +
-		`","reason":"permanent_failure","group":"7f3a9c21","errorContains":"refused","since":"2026-03-01T12:00:00Z","until":"2026-03-01T13:00:00Z","resolved":true}`
+		`","reason":"permanent_failure","group":"7f3a9c21","operation":"5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11","errorContains":"refused","since":"2026-03-01T12:00:00Z","until":"2026-03-01T13:00:00Z","resolved":true}`
 	if string(text) != want {
 		t.Errorf("%s\nwant\n%s", text, want)
 	}
@@ -57,7 +57,7 @@ func TestEveryMemberCounts(t *testing.T) {
 		}
 	}
 	condition, args := whole.Where("default", []string{"orders", "bills"}, "before")
-	if len(args) != 14 || args[0] != "before" || args[1] != "default" || strings.Contains(condition, "$1:") || !strings.Contains(condition, "$14::timestamptz") {
+	if len(args) != 15 || args[0] != "before" || args[1] != "default" || strings.Contains(condition, "$1:") || !strings.Contains(condition, "$15::timestamptz") {
 		t.Errorf("%s\n%v", condition, args)
 	}
 }

@@ -16,7 +16,7 @@ func (r ListRequest) values() url.Values {
 	}
 	for name, value := range map[string]string{
 		"topic": r.Topic, "type": r.Type, "aggregate": r.Aggregate, "tenant": r.Tenant, "reason": r.Reason,
-		"group": r.Group, "errorContains": r.ErrorContains, "since": stamp(r.Since), "until": stamp(r.Until),
+		"group": r.Group, "operation": r.Operation, "errorContains": r.ErrorContains, "since": stamp(r.Since), "until": stamp(r.Until),
 	} {
 		if value != "" {
 			v.Set(name, value)
@@ -53,7 +53,7 @@ func parseRequest(v url.Values) (r ListRequest, err error) {
 	}
 	r.Filter = Filter{
 		IDs: v["ids"], Topic: v.Get("topic"), Type: v.Get("type"), Aggregate: v.Get("aggregate"), Tenant: v.Get("tenant"),
-		Reason: v.Get("reason"), Group: v.Get("group"), ErrorContains: v.Get("errorContains"),
+		Reason: v.Get("reason"), Group: v.Get("group"), Operation: v.Get("operation"), ErrorContains: v.Get("errorContains"),
 	}
 	parse("since", func(text string) (err error) { r.Since, err = time.Parse(time.RFC3339, text); return err })
 	parse("until", func(text string) (err error) { r.Until, err = time.Parse(time.RFC3339, text); return err })
@@ -61,7 +61,7 @@ func parseRequest(v url.Values) (r ListRequest, err error) {
 	parse("limit", func(text string) (err error) { r.Limit, err = strconv.Atoi(text); return err })
 	parse("after", func(text string) (err error) { r.After, err = strconv.ParseInt(text, 10, 64); return err })
 	known := map[string]bool{"ids": true, "topic": true, "type": true, "aggregate": true, "tenant": true, "reason": true, "group": true,
-		"errorContains": true, "since": true, "until": true, "resolved": true, "limit": true, "after": true}
+		"operation": true, "errorContains": true, "since": true, "until": true, "resolved": true, "limit": true, "after": true}
 	for name := range v {
 		if !known[name] {
 			errs = append(errs, fmt.Errorf("%s is unknown; correct the name, or leave it out", clip(name)))

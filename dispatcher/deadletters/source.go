@@ -232,8 +232,10 @@ type Resolution struct {
 	By   string    `json:"by"`
 	// Reason is why, in the words of who did it.
 	Reason string `json:"reason,omitempty"`
-	// Replay is the id of the replay that did it.
-	Replay string `json:"replay,omitempty"`
+	// Replay is the id of the replay that did it, and Outcome what became of the event in it: requeued, failing, delivered,
+	// dead_again or gone.
+	Replay  string `json:"replay,omitempty"`
+	Outcome string `json:"outcome,omitempty"`
 }
 
 // Event is a row of outbox_events.

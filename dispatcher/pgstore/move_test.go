@@ -88,7 +88,7 @@ func TestMoveByLogicalReplication(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	const tables = `outbox.outbox_events, outbox.outbox_dead_letters, outbox.outbox_aggregate_sequences, outbox.outbox_replays, outbox.outbox_replay_items`
+	const tables = `outbox.outbox_events, outbox.outbox_dead_letters, outbox.outbox_aggregate_sequences, outbox.outbox_replays`
 	pgtest.Exec(from, `create publication outbox for table `+tables)
 	pgtest.Exec(to, `create subscription outbox connection '`+from.Config().ConnString()+`' publication outbox`)
 	if err := enqueue(from); err != nil {

@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"encoding/json"
 
 	"github.com/jackc/pgx/v5"
 
@@ -20,6 +21,8 @@ type WorkerInfo struct {
 	Blocks bool
 	// Paused is true while it claims nothing.
 	Paused bool
+	// PausedTopics says why little or nothing of a topic is claimed, by the topic; an empty name is all of them. Nil for none.
+	PausedTopics map[string]string
 	// Delivered and Failed count how its deliveries ended over each of dispatcher.Windows.
 	Delivered, Failed [len(dispatcher.Windows)]int64
 }
@@ -28,8 +31,12 @@ type WorkerInfo struct {
 // both on the database's clock. It also removes the rows of workers that were not seen for a day. Call it every
 // few moments; nothing in the delivery of events depends on it. The error is the database's.
 func (s *Store) Heartbeat(ctx context.Context, w WorkerInfo) error {
+	paused, err := json.Marshal(w.PausedTopics)
+	if err != nil || w.PausedTopics == nil {
+		paused = []byte("{}") // texts have their JSON
+	}
 	return s.note(ctx, "note that the worker runs", s.sql.heartbeat, pgUUID(s.worker), w.Dispatcher, s.namespace, w.Topics, w.Version, w.Blocks,
-		w.Delivered[0], w.Failed[0], w.Delivered[1], w.Failed[1], w.Paused)
+		w.Delivered[0], w.Failed[0], w.Delivered[1], w.Failed[1], w.Paused, string(paused))
 }
 
 // Leave removes this worker's row, for a worker that stops. The error is the database's.

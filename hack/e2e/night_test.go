@@ -157,12 +157,12 @@ var _ = It("goes through a night on call", Label("night"), func() {
 	Expect(n.outbox("dead", "show", "orders", group.Event)).To(ContainSubstring("422"))
 
 	By("a dry run")
-	dlr := n.run("replay", "orders", "--group", group.Group, "--reason", "CHG-812", "--dry-run")
+	dlr := n.run("dead", "replay", "orders", "--group", group.Group, "--reason", "CHG-812", "--dry-run")
 	Expect(dlr.Status.Matched).To(HaveValue(BeEquivalentTo(refused)))
 	n.agree("after the dry run", refused+invalid+1)
 
 	By("a canary before the consumer is fixed")
-	dlr = n.run("replay", "orders", "--group", group.Group, "--reason", "CHG-812", "--canary", "10", "--rate", "500")
+	dlr = n.run("dead", "replay", "orders", "--group", group.Group, "--reason", "CHG-812", "--canary", "10", "--rate", "500")
 	Expect(dlr.Status.DeadAgain).To(HaveValue(BeEquivalentTo(10)))
 	Expect(dlr.Status.Skipped).To(ConsistOf(v1alpha1.SkippedDeadLetters{Reason: "stopped", Count: int64(refused - 10)}))
 	Expect(n.kubectl("get", "dlr", dlr.Name, "-o", `jsonpath={.status.conditions[?(@.type=="Complete")].reason}`)).To(Equal("Aborted"))
@@ -186,7 +186,7 @@ var _ = It("goes through a night on call", Label("night"), func() {
 			}
 		}
 	}()
-	dlr = n.run("replay", "orders", "--group", group.Group, "--reason", "CHG-812", "--canary", "10", "--rate", "500")
+	dlr = n.run("dead", "replay", "orders", "--group", group.Group, "--reason", "CHG-812", "--canary", "10", "--rate", "500")
 	close(stop)
 	more := <-flowed
 	Expect(dlr.Status.Delivered).To(HaveValue(BeEquivalentTo(refused)))
@@ -199,12 +199,12 @@ var _ = It("goes through a night on call", Label("night"), func() {
 	Expect(n.number(`select count(*) from outbox.outbox_events where status = 'delivered'`)).To(BeEquivalentTo(events + more - invalid))
 
 	By("the rest is discarded")
-	dlr = n.run("discard", "orders", "--all", "--reason", "known to the shop", "--rate", "1000")
+	dlr = n.run("dead", "discard", "orders", "--all", "--reason", "known to the shop")
 	Expect(dlr.Status.Discarded).To(HaveValue(BeEquivalentTo(invalid + 1)))
 	n.agree("in the morning", 0)
 	n.expect("DeadLettersPresent", "False", "NoDeadLetters")
 	Expect(n.number(`select count(*) from outbox.outbox_dead_letters where resolution = 'replayed'`)).To(BeEquivalentTo(refused + 10))
 	Expect(n.number(`select count(*) from outbox.outbox_dead_letters where resolution = 'discarded'`)).To(BeEquivalentTo(invalid + 1))
 	Expect(n.number(`select count(*) from outbox.outbox_events where status = 'dead'`)).To(BeEquivalentTo(invalid + 1))
-	n.Log(n.outbox("replays", "orders"))
+	n.Log(n.outbox("dead", "operations", "orders"))
 })

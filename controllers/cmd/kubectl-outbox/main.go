@@ -3,7 +3,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -27,9 +26,5 @@ func main() {
 		return
 	}
 	fmt.Fprintln(os.Stderr, "kubectl outbox:", err)
-	var exit *plugin.ExitError
-	if errors.As(err, &exit) {
-		os.Exit(exit.Code)
-	}
 	os.Exit(1)
 }

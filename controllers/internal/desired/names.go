@@ -62,8 +62,6 @@ const (
 	ComponentAdoption = "adoption"
 	// ComponentReplay are the Job of a DeadLetterReplay, and its files.
 	ComponentReplay = "replay"
-	// ComponentStop are the Job that stops one which was deleted, and its files.
-	ComponentStop = "replay-stop"
 )
 
 // Owner is what objects are made for: an OutboxDispatcher, an Outbox or a DeadLetterReplay.

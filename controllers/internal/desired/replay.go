@@ -3,6 +3,7 @@ package desired
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -11,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	batchv1ac "k8s.io/client-go/applyconfigurations/batch/v1"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
-	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
 	networkingv1ac "k8s.io/client-go/applyconfigurations/networking/v1"
 	"sigs.k8s.io/yaml"
 
@@ -29,14 +29,9 @@ const (
 	// replayTries is how often the pod of a replay may fail. Those that are evicted do not count, and trouble with
 	// the database ends no pod.
 	replayTries = 20
-	// stopTries is the same of the pod that stops one.
-	stopTries = 5
-	// StopDeadline ends the Job that stops a replay.
-	StopDeadline = 2 * time.Minute
-	// stopKept is how long that Job stays when it has ended, for its log.
-	stopKept = 5 * time.Minute
-	// StopReason is why what waits of a deleted replay is skipped.
-	StopReason = "the DeadLetterReplay was deleted"
+	// replayKept is how long the Job and its pod stay when they have ended, for the log. The outcome is in the status by then;
+	// if not, the operator makes the Job again, which reports it.
+	replayKept = time.Hour
 )
 
 // Replay is a DeadLetterReplay with what it is about.
@@ -50,9 +45,6 @@ type Replay struct {
 
 // ReplayName is the name of a replay's Job, which is what its process calls itself.
 func ReplayName(o *v1alpha1.DeadLetterReplay) string { return o.Name + "-replay" }
-
-// StopName is the name of the Job that stops a replay. Another object of the same name has another Job.
-func StopName(o *v1alpha1.DeadLetterReplay) string { return o.Name + "-stop-" + Hash(o.UID)[:6] }
 
 // ProcessName is what the process of a replay calls itself in its status.
 func ProcessName(o *v1alpha1.DeadLetterReplay) string { return o.Namespace + "/" + ReplayName(o) }
@@ -82,52 +74,32 @@ func (r Replay) Refs() []Ref {
 	return refs
 }
 
-// order is the request of the object. Its id is the object's UID, so that the set stays the same when pods restart.
+// request is the request of the object. Its id is the object's UID, so that the set stays the same when pods restart.
 func (r Replay) request() config.ReplayRequest {
 	s := &r.Spec
 	id, _ := uuid.Parse(string(r.UID)) // the API server makes no other; the Job refuses a request without one
 	o := config.ReplayRequest{
 		ID: id, Action: config.ActionReplay, Reason: s.Reason, RequestedBy: s.RequestedBy,
-		Rate: int(s.Rate), Canary: int(s.Canary), AbortAt: int(s.AbortAt), DryRun: s.DryRun,
+		Rate: int(s.Rate), Limit: int(s.Limit), Canary: int(s.Canary), AbortAt: int(s.AbortAt), DryRun: s.DryRun,
 	}
 	selector := s.Selector
 	selector.Topics, selector.All = nil, false // they are in the configuration; a filter that is empty chooses all
 	convert(selector, &o.Filter)
 	o.Filter.Reason = ContractReason(selector.Reason)
-	ordering := s.Ordering
-	if ordering == "" && r.Dispatcher != nil {
-		ordering = r.Dispatcher.Spec.Delivery.Ordering
-	}
-	if s.Action == v1alpha1.ActionDiscard {
-		o.Action = config.ActionDiscard
-	} else {
-		o.AnyOrder = ordering == v1alpha1.OrderingNone
+	if s.Action != v1alpha1.ActionReplay {
+		o.Action, o.Rate = config.ReplayAction(strings.ToLower(string(s.Action))), 0
 	}
 	return o
 }
 
-func (r Replay) data() map[string]string {
-	text, err := yaml.Marshal(r.request())
-	if err != nil {
-		panic(fmt.Sprintf("render the order: %v", err)) // plain data only
-	}
-	c, _ := r.file()
-	return map[string]string{keyConfig: render(c), keyRequest: string(text)}
-}
-
 // ConfigMap holds the files that the Job loads.
 func (r Replay) ConfigMap() *corev1ac.ConfigMapApplyConfiguration {
-	return files(r.DeadLetterReplay, ComponentReplay, ReplayName(r.DeadLetterReplay), r.data())
-}
-
-// StopConfigMap holds the same files for the Job that stops it, with which it goes.
-func (r Replay) StopConfigMap(job *batchv1.Job) *corev1ac.ConfigMapApplyConfiguration {
-	name := StopName(r.DeadLetterReplay)
-	return corev1ac.ConfigMap(name, r.Namespace).
-		WithLabels(Labels(r.DeadLetterReplay, ComponentStop)).
-		WithOwnerReferences(metav1ac.OwnerReference().WithAPIVersion("batch/v1").WithKind("Job").WithName(job.Name).WithUID(job.UID)).
-		WithImmutable(true).
-		WithData(r.data())
+	text, err := yaml.Marshal(r.request())
+	if err != nil {
+		panic(fmt.Sprintf("render the request: %v", err)) // plain data only
+	}
+	c, _ := r.file()
+	return files(r.DeadLetterReplay, ComponentReplay, ReplayName(r.DeadLetterReplay), map[string]string{keyConfig: render(c), keyRequest: string(text)})
 }
 
 // NetworkPolicy lets the operator read the progress from the Job's pod.
@@ -138,8 +110,8 @@ func (r Replay) NetworkPolicy(operatorNamespace string) *networkingv1ac.NetworkP
 // Job runs the replay. The pod that replaces an evicted one continues it; refused files end it. Errors wrap
 // [ErrPodTemplate].
 func (r Replay) Job(p Platform) (*batchv1ac.JobApplyConfiguration, error) {
-	template, err := r.template(p, ComponentReplay, *r.ConfigMap().Name,
-		"/dispatcher", "replay", "run", "-f", configFile, "--request", requestDir+"/"+keyRequest, "--listen", fmt.Sprintf(":%d", Port))
+	template, err := r.template(p,
+		"/dispatcher", "dead", "replay", "-f", configFile, "--request", requestDir+"/"+keyRequest, "--listen", fmt.Sprintf(":%d", Port))
 	if err != nil {
 		return nil, err
 	}
@@ -150,6 +122,7 @@ func (r Replay) Job(p Platform) (*batchv1ac.JobApplyConfiguration, error) {
 		WithOwnerReferences(owner(r.DeadLetterReplay)).
 		WithSpec(batchv1ac.JobSpec().
 			WithBackoffLimit(replayTries).
+			WithTTLSecondsAfterFinished(int32(replayKept / time.Second)).
 			WithPodFailurePolicy(batchv1ac.PodFailurePolicy().WithRules(
 				rule().WithAction(batchv1.PodFailurePolicyActionFailJob).WithOnExitCodes(batchv1ac.PodFailurePolicyOnExitCodesRequirement().
 					WithContainerName(Container).WithOperator(batchv1.PodFailurePolicyOnExitCodesOpIn).WithValues(exitRefused)),
@@ -158,27 +131,10 @@ func (r Replay) Job(p Platform) (*batchv1ac.JobApplyConfiguration, error) {
 			WithTemplate(template)), nil
 }
 
-// StopJob resolves what waits of a replay that is deleted. It does not go with the object, which may be deleted
-// before all that it owns. Errors wrap [ErrPodTemplate].
-func (r Replay) StopJob(p Platform) (*batchv1ac.JobApplyConfiguration, error) {
-	name := StopName(r.DeadLetterReplay)
-	template, err := r.template(p, ComponentStop, name,
-		"/dispatcher", "replay", "stop", "-f", configFile, "--request", requestDir+"/"+keyRequest, "--reason", StopReason)
-	if err != nil {
-		return nil, err
-	}
-	return batchv1ac.Job(name, r.Namespace).
-		WithLabels(Labels(r.DeadLetterReplay, ComponentStop)).
-		WithSpec(batchv1ac.JobSpec().
-			WithBackoffLimit(stopTries).
-			WithActiveDeadlineSeconds(int64(StopDeadline / time.Second)).
-			WithTTLSecondsAfterFinished(int32(stopKept / time.Second)).
-			WithTemplate(template)), nil
-}
-
 // template is the pod of a Job: with the operator's podTemplate, else with the dispatcher's.
-func (r Replay) template(p Platform, component, configMap string, command ...string) (*corev1ac.PodTemplateSpecApplyConfiguration, error) {
-	base := podTemplate(r.DeadLetterReplay, p, component, configMap, r.Refs())
+func (r Replay) template(p Platform, command ...string) (*corev1ac.PodTemplateSpecApplyConfiguration, error) {
+	configMap := *r.ConfigMap().Name
+	base := podTemplate(r.DeadLetterReplay, p, ComponentReplay, configMap, r.Refs())
 	field, users := "Outbox "+r.Outbox.Name+": spec.replayLogin.podTemplate", r.Outbox.Spec.ReplayLogin.PodTemplate
 	if d := r.Dispatcher; d != nil {
 		base.Spec.ImagePullSecrets = nil

@@ -31,7 +31,7 @@ func replayed() Replay {
 					Group: "7f3a9c21", Reason: "PermanentFailure", Topics: []string{"b", "a"}, Type: "OrderPlaced", Aggregate: "order/7", Tenant: replayUID, IDs: []string{"7", replayUID}, ErrorContains: "422",
 					Since: &metav1.Time{Time: time.Unix(1000, 0)}, Until: &metav1.Time{Time: time.Unix(2000, 0)},
 				},
-				Rate: 500, Canary: 10, AbortAt: 20, DryRun: true,
+				Rate: 500, Canary: 10, AbortAt: 20, Limit: 7, DryRun: true,
 			},
 		},
 		Outbox: &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "orders"}, Spec: v1alpha1.OutboxSpec{
@@ -44,10 +44,10 @@ func replayed() Replay {
 // read decodes the two files as the binary does.
 func (r Replay) read(t *testing.T) (o config.ReplayRequest, c config.Config) {
 	t.Helper()
-	if err := yaml.UnmarshalStrict([]byte(r.data()[keyRequest]), &o); err != nil {
+	if err := yaml.UnmarshalStrict([]byte(r.ConfigMap().Data[keyRequest]), &o); err != nil {
 		t.Fatal(err)
 	}
-	read(t, r.data()[keyConfig], &c)
+	read(t, r.ConfigMap().Data[keyConfig], &c)
 	c.ApplyDefaults()
 	o.Namespace, o.Topics = c.Namespace, c.Topics
 	if err := errors.Join(o.Validate(), deadletters.Filter(o.Filter).Validate(), c.ValidateDatabase()); err != nil {
@@ -61,22 +61,22 @@ func (r Replay) read(t *testing.T) (o config.ReplayRequest, c config.Config) {
 func TestReplayFiles(t *testing.T) {
 	r := replayed()
 	o, c := r.read(t)
-	if o.ID != uuid.MustParse(replayUID) || o.Namespace != "shop-events" || !slices.Equal(o.Topics, []string{"a", "b"}) || o.AnyOrder {
-		t.Errorf("the order is %+v", o)
+	if o.ID != uuid.MustParse(replayUID) || o.Namespace != "shop-events" || !slices.Equal(o.Topics, []string{"a", "b"}) {
+		t.Errorf("the request is %+v", o)
 	}
 	if c.Name != "shop/chg-812-replay" || !strings.Contains(c.Database.DSNFile, "database/dsn") {
 		t.Errorf("the configuration is %+v", c)
 	}
 	for field, value := range reflect.ValueOf(o).Fields() {
-		if value.IsZero() && field.Name != "AnyOrder" {
-			t.Errorf("the order lacks %s", field.Name)
+		if value.IsZero() {
+			t.Errorf("the request lacks %s", field.Name)
 		}
 	}
 	if o.Filter.Reason != "permanent_failure" {
 		t.Errorf("the filter's reason is %s, want the contract's", o.Filter.Reason)
 	}
 	for field, value := range reflect.ValueOf(o.Filter).Fields() {
-		if value.IsZero() && field.Name != "Topic" && field.Name != "Resolved" { // topics are the order's
+		if value.IsZero() && field.Name != "Topic" && field.Name != "Resolved" && field.Name != "Operation" { // topics are the order's
 			t.Errorf("the filter lacks %s", field.Name)
 		}
 	}
@@ -101,16 +101,8 @@ func TestReplayOfADispatcher(t *testing.T) {
 	r.Dispatcher.Spec.Topics = []string{"orders", "bills"}
 	r.Dispatcher.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(`{"metadata": {"labels": {"team": "shop"}}}`)}
 	o, _ := r.read(t)
-	if o.Namespace != "shop" || !slices.Equal(o.Topics, []string{"bills", "orders"}) || !o.AnyOrder {
-		t.Errorf("the order is %+v", o)
-	}
-	r.Dispatcher.Spec.Delivery.Ordering = v1alpha1.OrderingKey
-	if o, _ := r.read(t); o.AnyOrder {
-		t.Error("the dispatcher keeps an order, and the replay does not")
-	}
-	r.Spec.Ordering = v1alpha1.OrderingNone
-	if o, _ := r.read(t); !o.AnyOrder {
-		t.Error("the object says None, and the replay keeps an order")
+	if o.Namespace != "shop" || !slices.Equal(o.Topics, []string{"bills", "orders"}) {
+		t.Errorf("the request is %+v", o)
 	}
 	job, err := r.Job(flags)
 	if err != nil {

@@ -58,15 +58,15 @@ var _ = Describe("who may replay", Label("rights", "replay"), func() {
 		defer func() { w.config = admin }()
 		w.config = rest.CopyConfig(admin)
 		w.config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
-		Eventually(ctx, func() error { return w.run(ctx, "replays", "orders").err }).WithTimeout(time.Minute).Should(Succeed())
+		Eventually(ctx, func() error { return w.run(ctx, "dead", "operations", "orders").err }).WithTimeout(time.Minute).Should(Succeed())
 		return w.run(ctx, args...)
 	}
 
 	It("is not who may view: he lists, and creates, changes and deletes nothing", func(ctx SpecContext) {
 		dlr := w.replay("chg-812", "admin")
 		Expect(w.Create(ctx, dlr)).To(Succeed())
-		Expect(run(ctx, vera, "replays", "orders").out).To(ContainSubstring("chg-812"))
-		r := run(ctx, vera, "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812")
+		Expect(run(ctx, vera, "dead", "operations", "orders").out).To(ContainSubstring("chg-812"))
+		r := run(ctx, vera, "dead", "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812")
 		Expect(r.err).To(MatchError(ContainSubstring("; request the role deadletterreplays-replay in this namespace")))
 		viewer := by(vera)
 		Expect(apierrors.IsForbidden(viewer.Delete(ctx, dlr))).To(BeTrue(), "to delete is to stop")
@@ -77,7 +77,7 @@ var _ = Describe("who may replay", Label("rights", "replay"), func() {
 
 	It("is who has the role, under his own name, and may stop it", func(ctx SpecContext) {
 		w.operator(status(metav1.ConditionTrue, "Finished", 3, 3))
-		Expect(run(ctx, ada, "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812").err).NotTo(HaveOccurred())
+		Expect(run(ctx, ada, "dead", "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812").err).NotTo(HaveOccurred())
 		dlr := w.created(ctx)
 		Expect(dlr.Spec.RequestedBy).To(Equal(ada))
 		dlr.Status.Stopped = "by hand"
@@ -120,7 +120,7 @@ var _ = Describe("who may replay", Label("rights", "replay"), func() {
 		_, err := envtest.Kubectl(GinkgoTB(), "", "-n", w.namespace, "create", "rolebinding", "gitops", "--clusterrole=deadletterreplays-replay",
 			"--serviceaccount="+w.namespace+":kustomize-controller")
 		Expect(err).NotTo(HaveOccurred())
-		printed := w.run(ctx, "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812, requested by ada", "--print", "--name", "chg-812", "--requested-by", account)
+		printed := w.run(ctx, "dead", "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812, requested by ada", "--print", "--name", "chg-812", "--by", account)
 		Expect(printed.err).NotTo(HaveOccurred())
 		apply := func(manifest string) error {
 			_, err := envtest.Kubectl(GinkgoTB(), manifest, "--as", account, "apply", "--server-side", "-f", "-")
@@ -128,7 +128,7 @@ var _ = Describe("who may replay", Label("rights", "replay"), func() {
 		}
 		Eventually(ctx, func() error { return apply(printed.out) }).WithTimeout(time.Minute).Should(Succeed())
 		Expect(apply(printed.out)).To(Succeed(), "the next reconciliation applies it again")
-		mine := w.run(ctx, "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812", "--print", "--name", "chg-813")
+		mine := w.run(ctx, "dead", "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812", "--print", "--name", "chg-813")
 		Expect(apply(mine.out)).To(MatchError(ContainSubstring(`set spec.requestedBy to "` + account + `"`)))
 	})
 })

@@ -45,14 +45,14 @@ func (f *follower) follow(ctx context.Context, dlr *v1alpha1.DeadLetterReplay) e
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the command was interrupted, and %s continues: `kubectl outbox replays %s` shows its progress, `kubectl delete deadletterreplay %s --namespace %s` stops it", key.Name, f.dispatcher, key.Name, key.Namespace)
+			return fmt.Errorf("the command was interrupted, and %s continues: `kubectl outbox dead operations %s` shows its progress, `kubectl outbox dead stop %[2]s %[1]s` stops it", key.Name, f.dispatcher)
 		case <-time.After(f.Every):
 		}
 		switch err := f.Get(ctx, key, dlr); {
 		case apierrors.IsNotFound(err):
 			return f.goneError(dlr, time.Since(looked))
 		case err != nil && ctx.Err() == nil:
-			return fmt.Errorf("read the DeadLetterReplay %s: %w; it continues, and `kubectl outbox replays %s` shows its progress", key, err, f.dispatcher)
+			return fmt.Errorf("read the DeadLetterReplay %s: %w; it continues, and `kubectl outbox dead operations %s` shows its progress", key, err, f.dispatcher)
 		}
 	}
 }
@@ -89,7 +89,7 @@ func (f *follower) endError(dlr *v1alpha1.DeadLetterReplay) error {
 		return fmt.Errorf("%s was stopped: %s; see why events are dead again, with `kubectl outbox dead groups %s`, before you replay the rest", dlr.Name, s, f.dispatcher)
 	}
 	if c := meta.FindStatusCondition(dlr.Status.Conditions, v1alpha1.StalledCondition); stalled(dlr) {
-		return fmt.Errorf("%s cannot continue: %s: %s; `kubectl delete deadletterreplay %s --namespace %s` gives it up", dlr.Name, c.Reason, c.Message, dlr.Name, dlr.Namespace)
+		return fmt.Errorf("%s cannot continue: %s: %s; `kubectl outbox dead stop %s %[1]s` gives it up", dlr.Name, c.Reason, c.Message, f.dispatcher)
 	}
 	return nil
 }
@@ -124,6 +124,8 @@ func progress(dlr *v1alpha1.DeadLetterReplay) string {
 	count(value(s.Delivered), "delivered")
 	count(value(s.DeadAgain), "dead again")
 	count(value(s.Discarded), "discarded")
+	count(value(s.Reopened), "reopened")
+	count(value(s.Failing), "failing")
 	count(value(s.Pending), "not delivered yet")
 	for _, one := range s.Skipped {
 		skipped += one.Count
@@ -135,7 +137,10 @@ func progress(dlr *v1alpha1.DeadLetterReplay) string {
 	}
 	text := strings.Join(append([]string{head}, parts...), ", ")
 	if s.Stopped != "" {
-		text += "; stopped: " + s.Stopped
+		return text + "; stopped: " + s.Stopped
+	}
+	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.CompleteCondition); c != nil && c.Reason == v1alpha1.ReasonWaiting {
+		text += "; " + c.Message
 	}
 	return text
 }
@@ -148,8 +153,6 @@ func objectWriter(format string, manifest bool) (func(io.Writer, *v1alpha1.DeadL
 	return func(out io.Writer, dlr *v1alpha1.DeadLetterReplay) (err error) {
 		var text []byte
 		switch format {
-		case "name":
-			text = fmt.Appendf(nil, "deadletterreplay.%s/%s\n", v1alpha1.GroupVersion.Group, dlr.Name)
 		case "json", "yaml":
 			text, err = marshal(format, named(dlr))
 		}
@@ -157,7 +160,7 @@ func objectWriter(format string, manifest bool) (func(io.Writer, *v1alpha1.DeadL
 			_, err = out.Write(text)
 		}
 		return err
-	}, oneOf("output", format, "text", "name", "json", "yaml")
+	}, oneOf("output", format, "text", "json", "yaml")
 }
 
 // named is an object as people and scripts read it.

@@ -1,6 +1,6 @@
 // Package plugin is `kubectl outbox`. It reads what the operator reports from the API server, and a dispatcher's pod,
 // through the API server's port-forward, for dead letters. It connects to no database. What it changes are objects:
-// spec.state, DeadLetterReplays that it creates, the evidence of an OutboxConsumer, and the Job of a try, which it removes.
+// spec.state, DeadLetterReplays that it creates and the evidence of an OutboxConsumer.
 package plugin
 
 import (
@@ -34,8 +34,6 @@ type Options struct {
 	Config *rest.Config
 	// Forward makes a port of a pod reachable. Defaults to the API server's port-forward.
 	Forward Forward
-	// Log reads the log of a pod. Defaults to the API server's pods/log.
-	Log Log
 	// Now defaults to time.Now.
 	Now func() time.Time
 	// Every is the time between two looks at what is followed. Defaults to 1s.
@@ -59,9 +57,6 @@ func New(version string, streams genericiooptions.IOStreams, o Options) *cobra.C
 	if o.Forward == nil {
 		o.Forward = forward
 	}
-	if o.Log == nil {
-		o.Log = podLog
-	}
 	p := &plugin{flags: genericclioptions.NewConfigFlags(true), Options: o}
 	root := &cobra.Command{
 		Use: "kubectl-outbox", Short: "See and steer the delivery of a transactional outbox",
@@ -80,7 +75,9 @@ discard is a DeadLetterReplay, an object, and who may create one may do it.`,
 	reading := deadcmd.Commands{
 		Program: "kubectl outbox", Whose: "NAME", Example: "orders", Named: true, Now: o.Now, Complete: p.complete, Open: p.open,
 	}
-	root.AddCommand(p.statusCommand(), reading.Dead(), reading.Events(), p.replayCommand(v1alpha1.ActionReplay), p.replayCommand(v1alpha1.ActionDiscard), p.replaysCommand(), p.tryCommand(), p.registerCommand(),
+	dead := reading.Dead()
+	dead.AddCommand(p.beginCommand(v1alpha1.ActionReplay), p.beginCommand(v1alpha1.ActionDiscard), p.beginCommand(v1alpha1.ActionReopen), p.operationsCommand(), p.stopCommand())
+	root.AddCommand(p.statusCommand(), dead, reading.Events(), p.registerCommand(),
 		p.stateCommand(v1alpha1.StatePaused), p.stateCommand(v1alpha1.StateRunning))
 	deadcmd.RefuseUnknown(root)
 	return root

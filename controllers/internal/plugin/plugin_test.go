@@ -26,7 +26,7 @@ var _ = Describe("kubectl outbox", func() {
 			ContainSubstring("Ready:   False, ConnectionFailed: It does not respond; start it.\n"), ContainSubstring("Events:  namespace shop, topics orders\n"),
 			ContainSubstring("Pods (1 of 1 ready)\n"), ContainSubstring("Backlog (counted 60m ago)\n"), ContainSubstring("7f3a9c21   1500"),
 			ContainSubstring("- SinkReachable is False (ConnectionFailed): It does not respond; start it.\n"),
-			ContainSubstring("- Group 7f3a9c21, 1500 dead: Correct the price.\n    kubectl outbox dead show orders "+event+" --namespace "+w.namespace+"\n    kubectl outbox replay orders --group 7f3a9c21 "),
+			ContainSubstring("- Group 7f3a9c21, 1500 dead: Correct the price.\n    kubectl outbox dead show orders "+event+" --namespace "+w.namespace+"\n    kubectl outbox dead replay orders --group 7f3a9c21 "),
 		))
 		Expect(w.forwarded).To(Equal([]string{"orders-b"}), "the ready pod is read, once")
 

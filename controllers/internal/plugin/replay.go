@@ -27,43 +27,51 @@ const keepDryRun = time.Hour
 // nameBytes is the most bytes of the name of a DeadLetterReplay.
 const nameBytes = 48
 
-// request is what the flags of replay and discard say.
+// keep is how long the object of another one stays after its end.
+const keep = 7 * 24 * time.Hour
+
+// request is what the flags of replay, discard and reopen say.
 type request struct {
-	action                            v1alpha1.ReplayAction
-	name, reason, requestedBy         string
-	ordering, format                  string
-	rate, canary, abortAt             int32
-	all, dryRun, anyOrder, wait, show bool
-	ttl                               time.Duration
-	filter                            func(time.Time) (deadletters.Filter, error)
+	action                       v1alpha1.ReplayAction
+	name, reason, by, format     string
+	rate, canary, abortAt, limit int32
+	all, dryRun, wait, show      bool
+	ttl                          time.Duration
+	filter                       func(time.Time) (deadletters.Filter, error)
 }
 
-func (p *plugin) replayCommand(action v1alpha1.ReplayAction) *cobra.Command {
+// beginCommand makes the command of an action.
+func (p *plugin) beginCommand(action v1alpha1.ReplayAction) *cobra.Command {
 	o := &request{action: action}
 	use, short := "replay", "Put dead events back, at a rate"
 	long := `Put the dead events of the filter back to pending, at a rate. Each keeps its id, its dedupe key and its place in
-the order; its retry budget is whole again. With --canary some go first, and alone: when too many of them are dead again,
-the rest stays as it is.`
-	example := `  kubectl outbox replay orders --group 7f3a9c21 --reason CHG-812 --dry-run
-  kubectl outbox replay orders --group 7f3a9c21 --reason CHG-812 --canary 10 --rate 500 --wait
-  kubectl outbox replay orders --topic refunds --since 2h --reason CHG-812 --print --name chg-812 > chg-812.yaml`
-	if action == v1alpha1.ActionDiscard {
+the order; its retry budget is whole again. With --canary some go first, and alone. When too many of the newest outcomes
+are failures, the rest stays as it is: an event whose first attempt failed has failed.`
+	example := `  kubectl outbox dead replay orders --group 7f3a9c21 --reason CHG-812 --dry-run
+  kubectl outbox dead replay orders --group 7f3a9c21 --reason CHG-812 --canary 10 --rate 500 --wait
+  kubectl outbox dead replay orders --topic refunds --since 2h --reason CHG-812 --print --name chg-812 > chg-812.yaml`
+	switch action {
+	case v1alpha1.ActionDiscard:
 		use, short = "discard", "Mark dead letters as handled; their events stay dead"
 		long = "Mark the dead letters of the filter as handled. Their events stay dead, and block their keys no more."
-		example = `  kubectl outbox discard orders --type test.event --reason "left by the load test" --dry-run`
+		example = `  kubectl outbox dead discard orders --type test.event --reason "left by the load test" --dry-run`
+	case v1alpha1.ActionReopen:
+		use, short = "reopen", "Open discarded dead letters again"
+		long = "Open the discarded dead letters of the filter again, of which the event is still dead."
+		example = `  kubectl outbox dead reopen orders --group 7f3a9c21 --since 2h --reason "it was the wrong group"`
 	}
 	cmd := &cobra.Command{
 		Use: use + " NAME --reason TEXT", Short: short, Example: example, Args: oneName, ValidArgsFunction: p.completeOne,
 		Long: long + `
 
 The command creates a DeadLetterReplay and writes its progress, a line for each change, until each dead letter had its turn,
-or with --wait its outcome. The operator runs it: to break the command off stops nothing, and to delete the object
-does. Exit code 1 says that it failed, or stopped by itself. Who may create DeadLetterReplays may do this: the role
-deadletterreplays-replay. Your user name goes into spec.requestedBy, where the API server proves it.
+or with --wait its outcome. The operator runs it: to break the command off stops nothing, and "dead stop" does, which
+deletes the object. Exit code 1 says that it failed, or stopped by itself. Who may create DeadLetterReplays may do this:
+the role deadletterreplays-replay. Your user name goes into spec.requestedBy, where the API server proves it.
 
 --dry-run counts and changes nothing; its object goes after an hour. --print creates nothing: it writes the object for
-a pull request, which a GitOps tool applies under its own name, the one to give in --requested-by.`,
-		RunE: func(cmd *cobra.Command, args []string) error { return p.order(cmd, args[0], o) },
+a pull request, which a GitOps tool applies under its own name, the one to give in --by.`,
+		RunE: func(cmd *cobra.Command, args []string) error { return p.begin(cmd, args[0], o) },
 	}
 	o.flags(cmd)
 	complete := func(flag string, f cobra.CompletionFunc) {
@@ -72,10 +80,7 @@ a pull request, which a GitOps tool applies under its own name, the one to give 
 		}
 	}
 	complete("group", p.completeGroup)
-	complete("output", cobra.FixedCompletions([]string{"text", "name", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
-	if action == v1alpha1.ActionReplay {
-		complete("ordering", cobra.FixedCompletions([]string{string(v1alpha1.OrderingKey), string(v1alpha1.OrderingNone)}, cobra.ShellCompDirectiveNoFileComp))
-	}
+	complete("output", cobra.FixedCompletions([]string{"text", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
@@ -83,36 +88,34 @@ func (o *request) flags(cmd *cobra.Command) {
 	o.filter = deadcmd.FilterFlags(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&o.reason, "reason", "", "why, such as the number of the change; it stays with each dead letter (required)")
-	flags.BoolVar(&o.all, "all", false, "every open dead letter, when there is no filter")
-	flags.Int32Var(&o.rate, "rate", 100, "the most events a second")
+	flags.BoolVar(&o.all, "all", false, "every dead letter, when there is no filter")
+	flags.Int32Var(&o.limit, "limit", 0, "how many dead letters at most, the oldest first (default: all)")
 	flags.BoolVar(&o.dryRun, "dry-run", false, "count what would be done, and change nothing")
 	flags.BoolVar(&o.wait, "wait", false, "wait until each outcome is known: delivered, dead again, discarded or skipped")
 	flags.StringVar(&o.name, "name", "", "the name of the object (default: the dispatcher's and the time)")
-	flags.DurationVar(&o.ttl, "ttl-after-finished", 0, "how long the object stays after its end (default: until it is deleted)")
+	flags.DurationVar(&o.ttl, "ttl-after-finished", keep, "how long the object stays after its end; 0 is until it is deleted, and so is what --print writes unless this is set")
 	flags.BoolVar(&o.show, "print", false, "write the object for a pull request, and create nothing")
-	flags.StringVar(&o.requestedBy, "requested-by", "", "with --print: the user that will apply it (default: you)")
-	flags.StringVarP(&o.format, "output", "o", "text", "text, or the object as name, json or yaml; then progress goes to standard error")
+	flags.StringVar(&o.by, "by", "", "with --print: the user that will apply it (default: you)")
+	flags.StringVarP(&o.format, "output", "o", "text", "text, or the object as json or yaml; then progress goes to standard error")
 	if o.action == v1alpha1.ActionReplay {
+		flags.Int32Var(&o.rate, "rate", 100, "the most events a second")
 		flags.Int32Var(&o.canary, "canary", 0, "how many go first, and alone, until their outcome is known")
-		flags.Int32Var(&o.abortAt, "abort-at", 0, "stop when this percentage of the known outcomes are dead again (default 50 with --canary, else never)")
-		flags.StringVar(&o.ordering, "ordering", "", "Key: of a key the next goes when the one before is delivered; or None (default: the dispatcher's)")
-		flags.BoolVar(&o.anyOrder, "any-order", false, "the same as --ordering None")
-		cmd.MarkFlagsMutuallyExclusive("ordering", "any-order")
+		flags.Int32Var(&o.abortAt, "abort-at", 0, "stop when this percentage of the newest 100 outcomes are failures (default 50)")
 	}
 	if err := cmd.MarkFlagRequired("reason"); err != nil {
 		panic(err) // the flag is there
 	}
 }
 
-// order creates the object of the request, and follows it.
-func (p *plugin) order(cmd *cobra.Command, name string, o *request) error {
+// begin creates the object of the request, and follows it.
+func (p *plugin) begin(cmd *cobra.Command, name string, o *request) error {
 	ctx := cmd.Context()
 	write, err := objectWriter(o.format, o.show)
 	if err != nil {
 		return err
 	}
-	if o.requestedBy != "" && !o.show {
-		return errors.New("--requested-by is for --print alone: the API server takes no name but yours; remove it, or impersonate with --as")
+	if o.by != "" && !o.show {
+		return errors.New("--by is for --print alone: the API server takes no name but yours; remove it, or impersonate with --as")
 	}
 	t, err := p.target()
 	if err != nil {
@@ -121,6 +124,12 @@ func (p *plugin) order(cmd *cobra.Command, name string, o *request) error {
 	obd, err := t.dispatcher(ctx, name)
 	if err != nil {
 		return err
+	}
+	switch set := cmd.Flags().Changed("ttl-after-finished"); {
+	case !set && o.show:
+		o.ttl = 0 // what is in Git would be created again
+	case !set && o.dryRun:
+		o.ttl = keepDryRun
 	}
 	dlr, err := o.object(obd, p.Now())
 	if err != nil {
@@ -162,9 +171,6 @@ func (o *request) object(obd *v1alpha1.OutboxDispatcher, now time.Time) (*v1alph
 	case o.ttl < 0:
 		return nil, fmt.Errorf("--ttl-after-finished is %s; set it to a time such as 168h", o.ttl)
 	}
-	if o.anyOrder {
-		o.ordering = string(v1alpha1.OrderingNone)
-	}
 	if o.name == "" {
 		stamp := now.UTC().Format("-20060102-150405")
 		o.name = strings.TrimRight(obd.Name[:min(len(obd.Name), nameBytes-len(stamp))], "-") + stamp
@@ -173,15 +179,12 @@ func (o *request) object(obd *v1alpha1.OutboxDispatcher, now time.Time) (*v1alph
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "DeadLetterReplay"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: obd.Namespace, Name: o.name},
 		Spec: v1alpha1.DeadLetterReplaySpec{
-			DispatcherRef: &v1alpha1.DispatcherRef{Name: obd.Name}, Action: o.action, Reason: o.reason, RequestedBy: o.requestedBy,
-			Selector: selector(filter), Rate: o.rate, Canary: o.canary, AbortAt: o.abortAt, Ordering: v1alpha1.Ordering(o.ordering), DryRun: o.dryRun,
+			DispatcherRef: &v1alpha1.DispatcherRef{Name: obd.Name}, Action: o.action, Reason: o.reason, RequestedBy: o.by,
+			Selector: selector(filter), Rate: o.rate, Canary: o.canary, AbortAt: o.abortAt, Limit: o.limit, DryRun: o.dryRun,
 		},
 	}
-	switch {
-	case o.ttl > 0:
+	if o.ttl > 0 {
 		dlr.Spec.TTLAfterFinished = &metav1.Duration{Duration: o.ttl}
-	case o.dryRun && !o.show:
-		dlr.Spec.TTLAfterFinished = &metav1.Duration{Duration: keepDryRun}
 	}
 	return dlr, nil
 }
@@ -235,7 +238,7 @@ func refusedCreate(dlr *v1alpha1.DeadLetterReplay, err error) error {
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), `cannot create resource "deadletterreplays"`):
 		return fmt.Errorf("%w; request the role deadletterreplays-replay in this namespace", err)
 	case apierrors.IsAlreadyExists(err):
-		return fmt.Errorf("%w; choose another --name, or see `kubectl outbox replays %s`", err, dlr.Spec.DispatcherRef.Name)
+		return fmt.Errorf("%w; choose another --name, or see `kubectl outbox dead operations %s`", err, dlr.Spec.DispatcherRef.Name)
 	}
 	return fmt.Errorf("create the DeadLetterReplay %s/%s: %w", dlr.Namespace, dlr.Name, err)
 }

@@ -56,7 +56,7 @@ var _ = Describe("kubectl outbox replay", Label("replay"), func() {
 		report := status(metav1.ConditionTrue, "Finished", 1500, 1500)
 		report.Delivered, report.DeadAgain, report.Skipped = ptr.To(int64(1495)), ptr.To(int64(4)), []v1alpha1.SkippedDeadLetters{{Reason: "not_dead", Count: 1}}
 		w.operator(report)
-		r := w.run(ctx, "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812", "--rate", "500", "--canary", "10", "--abort-at", "20", "--any-order", "--wait")
+		r := w.run(ctx, "dead", "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812", "--rate", "500", "--canary", "10", "--abort-at", "20", "--limit", "2000", "--wait")
 		Expect(r.err).NotTo(HaveOccurred())
 		Expect(r.errOut).To(BeEmpty())
 		Expect(r.out).To(HavePrefix("replay orders-20260301-130000: waits for the operator\n"))
@@ -65,7 +65,7 @@ var _ = Describe("kubectl outbox replay", Label("replay"), func() {
 		Expect(spec.RequestedBy).To(Equal("admin"))
 		Expect(spec).To(Equal(v1alpha1.DeadLetterReplaySpec{
 			DispatcherRef: &v1alpha1.DispatcherRef{Name: "orders"}, Action: v1alpha1.ActionReplay, Reason: "CHG-812", RequestedBy: "admin",
-			Selector: v1alpha1.DeadLetterSelector{Group: "7f3a9c21"}, Rate: 500, Canary: 10, AbortAt: 20, Ordering: v1alpha1.OrderingNone,
+			Selector: v1alpha1.DeadLetterSelector{Group: "7f3a9c21"}, Rate: 500, Canary: 10, AbortAt: 20, Limit: 2000, TTLAfterFinished: &metav1.Duration{Duration: 168 * time.Hour},
 		}))
 	})
 
@@ -75,18 +75,33 @@ var _ = Describe("kubectl outbox replay", Label("replay"), func() {
 		report.Pending = ptr.To(int64(3))
 		var out strings.Builder
 		progress := &watched{until: "1 of 3 done", then: sync.OnceFunc(func() { w.operator(report) })}
-		r := w.runBoth(ctx, &out, progress, "replay", "orders", "--all", "--reason", "CHG-812", "--output", "name")
+		r := w.runBoth(ctx, &out, progress, "dead", "replay", "orders", "--all", "--reason", "CHG-812", "--output", "json")
 		Expect(r.err).NotTo(HaveOccurred())
-		Expect(out.String()).To(Equal("deadletterreplay.outbox.dev/orders-20260301-130000\n"))
+		Expect(out.String()).To(ContainSubstring(`"name": "orders-20260301-130000"`))
 		Expect(progress.String()).To(HaveSuffix(": 3 of 3 done, 3 not delivered yet\n"))
 		Expect(strings.Count(progress.String(), "1 of 3 done")).To(Equal(1), "a line for each change")
+	})
+
+	It("says what is in the way", func(ctx SpecContext) {
+		report := status(metav1.ConditionFalse, "Waiting", 30, 10)
+		report.Failing, report.Conditions[0].Message = ptr.To(int64(1)), "The newest failure: 503."
+		w.operator(report)
+		short, cancel := context.WithCancel(ctx)
+		DeferCleanup(cancel)
+		out := &watched{until: "10 of 30 done, 1 failing; The newest failure: 503.\n", then: cancel}
+		Expect(w.runTo(short, out, "dead", "replay", "orders", "--all", "--reason", "CHG-812", "--canary", "10").err).To(MatchError(ContainSubstring("`kubectl outbox dead stop orders orders-20260301-130000` stops it")))
+
+		By("and stops it")
+		Expect(w.run(ctx, "dead", "stop", "orders", "chg-812").err).To(MatchError(ContainSubstring("orders has no operation chg-812")))
+		Expect(w.run(ctx, "dead", "stop", "orders", "orders-20260301-130000").out).To(HavePrefix("orders-20260301-130000 is stopped: 10 of 30 done, 1 failing"))
+		Expect(w.run(ctx, "dead", "operations", "orders").errOut).To(ContainSubstring("nothing was replayed"))
 	})
 
 	It("counts what would be done", func(ctx SpecContext) {
 		report := status(metav1.ConditionTrue, "Finished", 3, 0)
 		report.Skipped = []v1alpha1.SkippedDeadLetters{{Reason: "gone", Count: 1}}
 		w.operator(report)
-		r := w.run(ctx, "discard", "orders", "--topic", "orders", "--since", "2h", "--id", "42", "--id", event, "--reason", "load test", "--dry-run", "--name", "count")
+		r := w.run(ctx, "dead", "discard", "orders", "--topic", "orders", "--since", "2h", "--id", "42", "--id", event, "--reason", "load test", "--dry-run", "--name", "count")
 		Expect(r.err).NotTo(HaveOccurred())
 		Expect(r.out).To(HaveSuffix("discard count: would discard 2 of 3, 1 skipped: gone\n"))
 		spec := w.created(ctx).Spec
@@ -98,10 +113,10 @@ var _ = Describe("kubectl outbox replay", Label("replay"), func() {
 	})
 
 	It("fails when it stopped by itself, and says what to do", func(ctx SpecContext) {
-		report := status(metav1.ConditionFalse, "Stopped", 1500, 1500)
+		report := status(metav1.ConditionFalse, "Aborted", 1500, 1500)
 		report.DeadAgain, report.Stopped = ptr.To(int64(6)), "6 of 10 known outcomes are dead again"
 		w.operator(report)
-		r := w.run(ctx, "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812", "--canary", "10", "-o", "json")
+		r := w.run(ctx, "dead", "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812", "--canary", "10", "-o", "json")
 		Expect(r.err).To(MatchError(ContainSubstring("was stopped: 6 of 10 known outcomes are dead again; see why events are dead again, with `kubectl outbox dead groups orders`")))
 		var dlr v1alpha1.DeadLetterReplay
 		Expect(json.Unmarshal([]byte(r.out), &dlr)).To(Succeed(), "what is piped is the object alone")
@@ -114,17 +129,17 @@ var _ = Describe("kubectl outbox replay", Label("replay"), func() {
 		report.Matched, report.Done = nil, nil
 		report.Conditions = append(report.Conditions, metav1.Condition{Type: v1alpha1.StalledCondition, Status: metav1.ConditionTrue, Reason: "NoLogin", Message: "Set spec.replayLogin.", LastTransitionTime: metav1.NewTime(noon)})
 		w.operator(report)
-		r := w.run(ctx, "replay", "orders", "--all", "--reason", "CHG-812", "--name", "chg-812")
-		Expect(r.err).To(MatchError("chg-812 cannot continue: NoLogin: Set spec.replayLogin.; `kubectl delete deadletterreplay chg-812 --namespace " + w.namespace + "` gives it up"))
+		r := w.run(ctx, "dead", "replay", "orders", "--all", "--reason", "CHG-812", "--name", "chg-812")
+		Expect(r.err).To(MatchError("chg-812 cannot continue: NoLogin: Set spec.replayLogin.; `kubectl outbox dead stop orders chg-812` gives it up"))
 		Expect(r.out).To(HaveSuffix("replay chg-812: NoLogin: As it is.\n"))
-		Expect(w.run(ctx, "replay", "orders", "--all", "--reason", "again", "--name", "chg-812").err).To(MatchError(ContainSubstring("choose another --name, or see `kubectl outbox replays orders`")))
+		Expect(w.run(ctx, "dead", "replay", "orders", "--all", "--reason", "again", "--name", "chg-812").err).To(MatchError(ContainSubstring("choose another --name, or see `kubectl outbox dead operations orders`")))
 	})
 
 	It("reports that the operator has not seen it, and that it continues without the command", func(ctx SpecContext) {
 		short, cancel := context.WithCancel(ctx)
 		DeferCleanup(cancel)
 		out := &watched{until: "the operator has not seen it yet", then: cancel}
-		r := w.runTo(short, out, "replay", "orders", "--all", "--reason", "CHG-812")
+		r := w.runTo(short, out, "dead", "replay", "orders", "--all", "--reason", "CHG-812")
 		Expect(r.err).To(MatchError(ContainSubstring("the command was interrupted, and orders-20260301-130000 continues")))
 		Expect(w.created(ctx).DeletionTimestamp).To(BeNil())
 	})
@@ -135,7 +150,7 @@ var _ = Describe("kubectl outbox replay", Label("replay"), func() {
 			dlr := w.created(ctx)
 			Expect(w.Delete(ctx, &dlr)).To(Succeed())
 		})}
-		r := w.runTo(ctx, out, "replay", "orders", "--all", "--reason", "CHG-812", "--wait", "--name", "chg-812", "--ttl-after-finished", ttl)
+		r := w.runTo(ctx, out, "dead", "replay", "orders", "--all", "--reason", "CHG-812", "--wait", "--name", "chg-812", "--ttl-after-finished", ttl)
 		Expect(r.err).To(MatchError(And(HavePrefix("the DeadLetterReplay "+w.namespace+"/chg-812 was "+want), ContainSubstring("; seen last: 1 of 3 done; "), ContainSubstring("`kubectl outbox dead groups orders`"))))
 	},
 		Entry("removed after its end", "1s", "removed after it ended, since its ttlAfterFinished is 1s"),
@@ -144,8 +159,8 @@ var _ = Describe("kubectl outbox replay", Label("replay"), func() {
 	)
 
 	It("writes the object for a pull request, and creates nothing", func(ctx SpecContext) {
-		r := w.run(ctx, "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812, requested by ada", "--canary", "10", "--print", "--name", "chg-812",
-			"--ttl-after-finished", "168h", "--requested-by", "system:serviceaccount:flux-system:kustomize-controller")
+		r := w.run(ctx, "dead", "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812, requested by ada", "--canary", "10", "--print", "--name", "chg-812",
+			"--ttl-after-finished", "168h", "--by", "system:serviceaccount:flux-system:kustomize-controller")
 		Expect(r.err).NotTo(HaveOccurred())
 		Expect(r.out).To(Equal(strings.ReplaceAll(`apiVersion: outbox.dev/v1alpha1
 kind: DeadLetterReplay
@@ -173,9 +188,9 @@ spec:
 		long := &v1alpha1.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: strings.Repeat("o", 31) + "-orders"},
 			Spec: v1alpha1.OutboxDispatcherSpec{Namespace: "shop", OutboxRef: &v1alpha1.OutboxRef{Name: "main"}, Sink: v1alpha1.Sink{Log: &v1alpha1.LogSink{}}}}
 		Expect(w.Create(ctx, long)).To(Succeed())
-		Expect(w.run(ctx, "replay", long.Name, "--all", "--reason", "CHG-812", "--print").out).To(ContainSubstring("\n  name: " + strings.Repeat("o", 31) + "-20260301-130000\n"))
+		Expect(w.run(ctx, "dead", "replay", long.Name, "--all", "--reason", "CHG-812", "--print").out).To(ContainSubstring("\n  name: " + strings.Repeat("o", 31) + "-20260301-130000\n"))
 		w.unreachable = errors.New("no route to the pod")
-		r := w.run(ctx, "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812", "--print")
+		r := w.run(ctx, "dead", "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812", "--print")
 		Expect(r.err).NotTo(HaveOccurred())
 		Expect(r.out).To(ContainSubstring("\n    group: 7f3a9c21\n"))
 	})
@@ -186,46 +201,46 @@ spec:
 			"--all --topic orders":           "--all is every dead letter, and there is a filter too; remove one of them",
 			"--group 2":                      "the filter is wrong: group: \"2\" is not a group; give its 8 hex digits",
 			"--group 7F3A9C21":               "the filter is wrong: group: ",
-			"--all --requested-by eve":       "--requested-by is for --print alone",
-			"--all --output xml":             "choose text, name, json or yaml",
+			"--all --by eve":                 "--by is for --print alone",
+			"--all --output xml":             "choose text, json or yaml",
 			"--all --rate 0 --canary -1":     "spec.canary",
 			"--all --ttl-after-finished=-1h": "set it to a time such as 168h",
 		} {
 			short, cancel := context.WithTimeout(ctx, time.Minute) // what is taken has no end
-			r := w.run(short, append([]string{"replay", "orders", "--reason", "CHG-812"}, strings.Fields(words)...)...)
+			r := w.run(short, append([]string{"dead", "replay", "orders", "--reason", "CHG-812"}, strings.Fields(words)...)...)
 			cancel()
 			Expect(r.err).To(MatchError(ContainSubstring(want)), words)
 		}
-		Expect(w.run(ctx, "replay", "orders", "--all").err).To(MatchError(ContainSubstring(`"reason" not set`)))
+		Expect(w.run(ctx, "dead", "replay", "orders", "--all").err).To(MatchError(ContainSubstring(`"reason" not set`)))
 		Expect(w.Create(ctx, &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "main"},
 			Spec: v1alpha1.OutboxSpec{SecretRef: v1alpha1.SecretRef{Name: "db"}}})).To(Succeed())
-		Expect(w.run(ctx, "replay", "orders", "--all", "--reason", "CHG-812").err).To(MatchError("the Outbox main names no login for replays; " +
+		Expect(w.run(ctx, "dead", "replay", "orders", "--all", "--reason", "CHG-812").err).To(MatchError("the Outbox main names no login for replays; " +
 			"set its spec.replayLogin to a login that has what `dispatcher migrate grants --for replay` prints"))
 		Expect(w.Create(ctx, &v1alpha1.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "bills"},
 			Spec: v1alpha1.OutboxDispatcherSpec{Namespace: "shop", Database: &v1alpha1.DispatcherDatabase{SecretRef: v1alpha1.SecretRef{Name: "db"}},
 				Sink: v1alpha1.Sink{Log: &v1alpha1.LogSink{}}}})).To(Succeed())
-		Expect(w.run(ctx, "replay", "bills", "--all", "--reason", "CHG-812").err).To(MatchError(ContainSubstring("the OutboxDispatcher bills has a database of its own, without a login for replays; create an Outbox")))
+		Expect(w.run(ctx, "dead", "replay", "bills", "--all", "--reason", "CHG-812").err).To(MatchError(ContainSubstring("the OutboxDispatcher bills has a database of its own, without a login for replays; create an Outbox")))
 		var list v1alpha1.DeadLetterReplayList
 		Expect(w.List(ctx, &list, client.InNamespace(w.namespace))).To(Succeed())
 		Expect(list.Items).To(BeEmpty())
 	})
 
 	It("lists what was requested", func(ctx SpecContext) {
-		Expect(w.run(ctx, "replays", "orders").errOut).To(Equal("nothing was replayed or discarded here by an object\n"))
+		Expect(w.run(ctx, "dead", "operations", "orders").errOut).To(Equal("nothing was replayed or discarded here by an object\n"))
 		report := status(metav1.ConditionTrue, "Finished", 3, 3)
 		report.Discarded = ptr.To(int64(3))
 		w.operator(report)
-		Expect(w.run(ctx, "discard", "orders", "--all", "--reason", "CHG-812:\nno such item", "--name", "chg-812").err).NotTo(HaveOccurred())
+		Expect(w.run(ctx, "dead", "discard", "orders", "--all", "--reason", "CHG-812:\nno such item", "--name", "chg-812").err).NotTo(HaveOccurred())
 		other := w.created(ctx)
 		other = v1alpha1.DeadLetterReplay{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "other"}, Spec: other.Spec}
 		other.Spec.DispatcherRef = &v1alpha1.DispatcherRef{Name: "bills"}
 		Expect(w.Create(ctx, &other)).To(Succeed())
-		r := w.run(ctx, "replays", "orders")
+		r := w.run(ctx, "dead", "operations", "orders")
 		Expect(r.err).NotTo(HaveOccurred())
 		Expect(strings.Fields(r.out)).To(ContainElements("chg-812", "Discard", "Finished", "admin"))
 		Expect(r.out).To(And(HaveSuffix("CHG-812: no such item\n"), Not(ContainSubstring("other"))))
 		var list v1alpha1.DeadLetterReplayList
-		Expect(json.Unmarshal([]byte(w.run(ctx, "replays", "orders", "-o", "json").out), &list)).To(Succeed())
+		Expect(json.Unmarshal([]byte(w.run(ctx, "dead", "operations", "orders", "-o", "json").out), &list)).To(Succeed())
 		Expect(list.Kind).To(Equal("DeadLetterReplayList"))
 		Expect(list.Items).To(HaveLen(1))
 
@@ -236,12 +251,12 @@ spec:
 			other.Spec.DispatcherRef, other.Spec.OutboxRef, other.Spec.Namespace = nil, &v1alpha1.OutboxRef{Name: "main"}, namespace
 			Expect(w.Create(ctx, &other)).To(Succeed())
 		}
-		Expect(json.Unmarshal([]byte(w.run(ctx, "replays", "orders", "-o", "json").out), &list)).To(Succeed())
+		Expect(json.Unmarshal([]byte(w.run(ctx, "dead", "operations", "orders", "-o", "json").out), &list)).To(Succeed())
 		Expect(list.Items).To(HaveExactElements(HaveField("Name", "of-the-outbox"), HaveField("Name", "chg-812")))
-		Expect(w.run(ctx, "__complete", "replay", "orders", "--group", "").out).To(ContainSubstring("7f3a9c21\t3 dead"))
-		Expect(w.run(ctx, "__complete", "replays", "").out).To(HavePrefix("orders\n"))
+		Expect(w.run(ctx, "__complete", "dead", "replay", "orders", "--group", "").out).To(ContainSubstring("7f3a9c21\t3 dead"))
+		Expect(w.run(ctx, "__complete", "dead", "operations", "").out).To(HavePrefix("orders\n"))
 		w.as(ctx, "tess-"+w.namespace)
-		Expect(w.run(ctx, "replays", "orders").err).To(MatchError(ContainSubstring("; request the role deadletterreplays-view in this namespace")))
+		Expect(w.run(ctx, "dead", "operations", "orders").err).To(MatchError(ContainSubstring("; request the role deadletterreplays-view in this namespace")))
 	})
 })
 

@@ -17,23 +17,23 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
 )
 
-func (p *plugin) replaysCommand() *cobra.Command {
+func (p *plugin) operationsCommand() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
-		Use: "replays NAME", Short: "List the replays and discards of an OutboxDispatcher's dead letters", Args: oneName, ValidArgsFunction: p.completeOne,
+		Use: "operations NAME", Short: "List the replays, discards and reopens of an OutboxDispatcher's dead letters", Args: oneName, ValidArgsFunction: p.completeOne,
 		Long: `List the DeadLetterReplays of an OutboxDispatcher, and those of its Outbox that are about its outbox namespace: the
 newest first, with who requested it, why, and what became of the events. DELIVERED counts what was delivered, not what was
 put back. As JSON and YAML it is a DeadLetterReplayList.`,
-		Example: "  kubectl outbox replays orders --namespace shop\n  kubectl outbox replays orders --output json",
+		Example: "  kubectl outbox dead operations orders --namespace shop\n  kubectl outbox dead operations orders --output json",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := oneOf("output", format, "table", "json", "yaml"); err != nil {
+			if err := oneOf("output", format, "text", "json", "yaml"); err != nil {
 				return err
 			}
 			list, err := p.replays(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			if format != "table" {
+			if format != "text" {
 				text, err := marshal(format, list)
 				if err != nil {
 					return err
@@ -49,8 +49,8 @@ put back. As JSON and YAML it is a DeadLetterReplayList.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVarP(&format, "output", "o", "table", "table, json or yaml")
-	if err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+	cmd.Flags().StringVarP(&format, "output", "o", "text", "text, json or yaml")
+	if err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(err) // the flag is there
 	}
 	return cmd
@@ -97,7 +97,7 @@ func concerns(dlr *v1alpha1.DeadLetterReplay, obd *v1alpha1.OutboxDispatcher) bo
 
 func replaysText(all []v1alpha1.DeadLetterReplay, now time.Time) []byte {
 	var out bytes.Buffer
-	table(&out, "NAME\tACTION\tSTATUS\tMATCHED\tDONE\tDELIVERED\tDEAD AGAIN\tDISCARDED\tSKIPPED\tBY\tAGE\tWHY", len(all), func(w io.Writer, i int) {
+	table(&out, "NAME\tACTION\tSTATUS\tMATCHED\tDONE\tDELIVERED\tFAILING\tDEAD AGAIN\tSKIPPED\tBY\tAGE\tENDS\tWHY", len(all), func(w io.Writer, i int) {
 		dlr := &all[i]
 		s, status, skipped := dlr.Status, "Unseen", int64(0)
 		if c := meta.FindStatusCondition(s.Conditions, v1alpha1.CompleteCondition); c != nil {
@@ -110,8 +110,8 @@ func replaysText(all []v1alpha1.DeadLetterReplay, now time.Time) []byte {
 		if dlr.Spec.DryRun {
 			action += " (dry run)"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", dlr.Name, action, status, shown(s.Matched), shown(s.Done), shown(s.Delivered),
-			shown(s.DeadAgain), shown(s.Discarded), skipped, dlr.Spec.RequestedBy, deadcmd.Age(dlr.CreationTimestamp.Time, now), deadcmd.Line(dlr.Spec.Reason))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", dlr.Name, action, status, shown(s.Matched), shown(s.Done), shown(s.Delivered),
+			shown(s.Failing), shown(s.DeadAgain), skipped, deadcmd.Line(dlr.Spec.RequestedBy), deadcmd.Age(dlr.CreationTimestamp.Time, now), ends(s, now), deadcmd.Line(dlr.Spec.Reason))
 	})
 	return out.Bytes()
 }
@@ -121,4 +121,43 @@ func shown(n *int64) string {
 		return "-"
 	}
 	return fmt.Sprint(*n)
+}
+
+// ends is in how long a replay ends, as far as that is known.
+func ends(s v1alpha1.DeadLetterReplayStatus, now time.Time) string {
+	if s.EndsAt == nil {
+		return "-"
+	}
+	return "in " + max(s.EndsAt.Sub(now), 0).Round(time.Second).String()
+}
+
+func (p *plugin) stopCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "stop NAME OPERATION", Short: "Stop a replay: what waits stays open", Args: cobra.ExactArgs(2),
+		Long: `Stop a replay of an OutboxDispatcher's dead letters, by the name that "dead operations" lists: its DeadLetterReplay is
+deleted. It ends after the batch under way. What was put back stays so; the dead letters that wait stay open, and a minute
+later another replay may take them.`,
+		Example:           "  kubectl outbox dead stop orders chg-812",
+		ValidArgsFunction: p.completeOne,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			list, err := p.replays(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			at := slices.IndexFunc(list.Items, func(dlr v1alpha1.DeadLetterReplay) bool { return dlr.Name == args[1] })
+			if at < 0 {
+				return fmt.Errorf("%s has no operation %s; `kubectl outbox dead operations %[1]s` lists them", args[0], args[1])
+			}
+			t, err := p.target()
+			if err != nil {
+				return err
+			}
+			dlr := &list.Items[at]
+			if err := t.Delete(cmd.Context(), dlr, client.Preconditions{UID: &dlr.UID}); err != nil {
+				return fmt.Errorf("delete the DeadLetterReplay %s: %w; request the role deadletterreplays-replay in this namespace", dlr.Name, err)
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s is stopped: %s\n", dlr.Name, progress(dlr))
+			return nil
+		},
+	}
 }

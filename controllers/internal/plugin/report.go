@@ -206,7 +206,7 @@ func (r *Report) groups(groups []deadletters.Group) {
 		if g.Event != "" {
 			commands = append(commands, fmt.Sprintf("kubectl outbox dead show %s %s%s", r.Name, g.Event, here))
 		}
-		commands = append(commands, fmt.Sprintf("kubectl outbox replay %s --group %s --canary 10 --reason WHY --dry-run%s", r.Name, g.Group, here))
+		commands = append(commands, fmt.Sprintf("kubectl outbox dead replay %s --group %s --canary 10 --reason WHY --dry-run%s", r.Name, g.Group, here))
 		r.toDo(fmt.Sprintf("Group %s, %s dead: %s", g.Group, g.Number(), g.Advice), commands...)
 	}
 	if r.Backlog != nil && r.Backlog.Dead > 0 && r.GroupsUnknown != "" {

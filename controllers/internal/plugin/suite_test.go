@@ -123,9 +123,6 @@ func (w *world) runTo(ctx context.Context, out io.Writer, args ...string) ran {
 // runBoth is run with both outputs.
 func (w *world) runBoth(ctx context.Context, out, errOut io.Writer, args ...string) ran {
 	o := plugin.Options{Config: w.config, Now: func() time.Time { return noon.Add(time.Hour) }, Every: time.Millisecond}
-	o.Log = func(context.Context, *rest.Config, *corev1.Pod) (io.ReadCloser, error) {
-		return io.NopCloser(strings.NewReader(w.log)), w.unlogged
-	}
 	if !w.real {
 		o.Forward = func(_ context.Context, _ *rest.Config, pod *corev1.Pod, port int) (string, func(), error) {
 			if w.unreachable != nil {

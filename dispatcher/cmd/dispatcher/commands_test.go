@@ -87,7 +87,7 @@ func TestCheckNamesEachMissingRight(t *testing.T) {
 	for _, right := range []string{"select on outbox_events", "update on outbox_events", "delete on outbox_events", "select on outbox_dead_letters", "insert on outbox_dead_letters",
 		"delete on outbox_dead_letters", "update (resolution, resolved_at, resolved_by, notify_at, notify_attempts, notified_at) on outbox_dead_letters", "select on outbox_migrations",
 		"select on outbox_workers", "insert on outbox_workers", "update on outbox_workers", "delete on outbox_workers",
-		"select on outbox_sweeps", "insert on outbox_sweeps", "update on outbox_sweeps", "select on outbox_replays", "select on outbox_replay_items", "delete on outbox_replay_items",
+		"select on outbox_sweeps", "insert on outbox_sweeps", "update on outbox_sweeps", "select on outbox_replays", "execute on outbox_replay_sweep", "execute on outbox_replay_claims",
 		"select on outbox_journal", "select on outbox_journal_settings", "execute on outbox_journal_keep", "select on outbox_fence", "execute on outbox_fence_raise", "usage on outbox_leases", "usage on schema outbox"} {
 		what, on, _ := strings.Cut(right, " on ")
 		object := "outbox." + on
@@ -96,7 +96,7 @@ func TestCheckNamesEachMissingRight(t *testing.T) {
 			object = on
 		case "outbox_leases":
 			object = "sequence " + object
-		case "outbox_journal_keep", "outbox_fence_raise":
+		case "outbox_journal_keep", "outbox_fence_raise", "outbox_replay_sweep", "outbox_replay_claims":
 			object = "function " + object
 		}
 		o.exec(t, fmt.Sprintf("revoke %s on %s from %s", what, object, o.dispatcher))

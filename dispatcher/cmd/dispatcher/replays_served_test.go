@@ -22,12 +22,12 @@ func TestReplayRunServesItsStatus(t *testing.T) {
 	o.enqueue(t, 10)
 	o.makeDead(t)
 	login := strings.TrimSuffix(o.owner, "owner") + "replay"
-	o.exec(t, "revoke insert on outbox.outbox_replays from "+login)
+	o.exec(t, "revoke execute on function outbox.outbox_replay_begin from "+login)
 	requestFile, message := filepath.Join(t.TempDir(), "request.yaml"), filepath.Join(t.TempDir(), "message")
 	check(t, os.WriteFile(requestFile, []byte("id: 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a12\naction: replay\nreason: CHG-812\nrequestedBy: alice\ncanary: 4\n"), 0o600))
 	check(t, os.WriteFile(message, nil, 0o600))
 
-	cmd := command(t, "replay", "run", "-f", file, "--request", requestFile, "--listen", "127.0.0.1:0")
+	cmd := command(t, "dead", "replay", "-f", file, "--request", requestFile, "--listen", "127.0.0.1:0")
 	cmd.Env = append(cmd.Env, "TERMINATION_LOG="+message)
 	text := &log{}
 	cmd.Stdout, cmd.Stderr = text, text
@@ -45,7 +45,7 @@ func TestReplayRunServesItsStatus(t *testing.T) {
 	if s := current(); !strings.Contains(s.Source.Message, "--for replay") || s.Schema.State != "Ready" || s.Replay != nil {
 		t.Errorf("without a right it says %+v", s)
 	}
-	o.exec(t, "grant insert on outbox.outbox_replays to "+login)
+	o.exec(t, "grant execute on function outbox.outbox_replay_begin to "+login)
 	await(t, "the canary is shown", func() bool { s := current(); return s.Replay != nil && s.Replay.Pending == 4 })
 	if s := current(); s.Source.State != status.Reachable || s.Replay.Matched != 10 || s.Replay.Waiting != 6 || s.Replay.ID.String() != "5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a12" {
 		t.Errorf("the status is %+v, %+v, want 6 of 10 waiting", s, s.Replay)
@@ -66,24 +66,4 @@ func TestReplayRunServesItsStatus(t *testing.T) {
 	if p.Delivered != 10 || p.Done() != 10 || p.ID.String() != "5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a12" || p.FinishedAt.IsZero() || p.BeganAt.IsZero() {
 		t.Errorf("the operator reads %+v of %s", p, left)
 	}
-}
-
-// A replay that is stopped by its request before it began moves nothing, whoever runs it later.
-// CONTRACT: C-42
-func TestReplayStopByRequest(t *testing.T) {
-	t.Parallel()
-	o, file := operating(t)
-	o.enqueue(t, 5)
-	o.makeDead(t)
-	requestFile := filepath.Join(t.TempDir(), "request.yaml")
-	check(t, os.WriteFile(requestFile, []byte("id: 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a13\naction: replay\nreason: CHG-812\nrequestedBy: alice\n"), 0o600))
-	for range 2 {
-		run(t, "", "replay", "stop", "-f", file, "--request", requestFile, "--reason", "deleted").ok(t, "5 of 5 done, 5 skipped: stopped; stopped: deleted")
-	}
-	run(t, "", "replay", "run", "-f", file, "--request", requestFile).ok(t, "5 of 5 done, 5 skipped: stopped; stopped: deleted")
-	if n := o.count(t, "status = 'dead'"); n != 5 {
-		t.Errorf("%d are dead, want all 5", n)
-	}
-	check(t, os.WriteFile(requestFile, []byte("action: replay\nreason: CHG-812\nrequestedBy: alice\ndryRun: true\n"), 0o600))
-	run(t, "", "replay", "stop", "-f", file, "--request", requestFile, "--reason", "deleted").ended(t, 78, "it is a dry run")
 }

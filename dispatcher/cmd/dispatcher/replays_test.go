@@ -62,7 +62,7 @@ func TestDeadReplayAndDiscard(t *testing.T) {
 	o.enqueue(t, 10)
 	o.makeDead(t)
 
-	run(t, "", "dead", "replay", "-f", file).ended(t, 1, `required flag(s) "reason" not set`)
+	run(t, "", "dead", "replay", "-f", file).ended(t, 1, "at least one of the flags in the group [reason operation request] is required")
 	run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-812").ended(t, 1, "no filter; choose dead letters", "or add --all")
 	run(t, "", "dead", "replay", "-f", file, "--reason", " ", "--all").ended(t, 1, "reason: it is missing; say why")
 	run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-812", "--all", "--rate", "-1").ended(t, 1, "rate: -1 is not from 1 to")
@@ -77,7 +77,7 @@ func TestDeadReplayAndDiscard(t *testing.T) {
 	}
 
 	run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-812", "--id", "1,2,3").ok(t, "0 of 3 done\n", "3 of 3 done, 3 not delivered yet\n")
-	run(t, "", "dead", "discard", "-f", file, "--reason", "load test", "--by", "alice", "--topic", "orders", "--rate", "1000").ok(t, "7 of 7 done, 7 discarded\n")
+	run(t, "", "dead", "discard", "-f", file, "--reason", "load test", "--by", "alice", "--topic", "orders").ok(t, "7 of 7 done, 7 discarded\n")
 	who := pgtest.Value[string](o.admin, `select string_agg(distinct concat_ws(' ', resolution, resolved_by, resolution_reason), ', ' order by concat_ws(' ', resolution, resolved_by, resolution_reason)) from outbox.outbox_dead_letters`)
 	if want := "discarded alice load test, replayed " + strings.TrimSuffix(o.owner, "owner") + "replay CHG-812"; who != want {
 		t.Errorf("the dead letters say %q, want %q", who, want)
@@ -99,7 +99,8 @@ func TestDeadReplayAndDiscard(t *testing.T) {
 	// It waits for the outcome of a dispatcher, and says what was delivered.
 	p := start(t, o.file(t, o.dispatcher, dispatching("{log: {}}")))
 	await(t, "the three are delivered", func() bool { return o.count(t, "status = 'delivered'") == 3 })
-	o.exec(t, `update outbox.outbox_dead_letters set resolution = null, resolved_at = null, resolved_by = null, resolution_reason = null, replay_id = null where resolution = 'discarded'`)
+	run(t, "", "dead", "reopen", "-f", file, "--reason", "they were no test", "--all", "--limit", "4").ok(t, "4 of 4 done, 4 reopened\n")
+	run(t, "", "dead", "reopen", "-f", file, "--reason", "they were no test", "--all").ok(t, "3 of 3 done, 3 reopened\n")
 	waited := run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-813", "--all", "--canary", "2", "--wait", "-o", "json")
 	waited.ok(t)
 	if last := progress(t, waited.out); last.Delivered != 7 || last.FinishedAt.IsZero() || last.Matched != 7 {
@@ -120,7 +121,7 @@ func TestDeadReplayAndDiscard(t *testing.T) {
 	o.makeDead(t)
 	_ = aborted.Wait() // its exit code is looked at
 	if code := aborted.ProcessState.ExitCode(); code != 1 || !strings.Contains(text.String(), "5 of 5 done, 2 dead again, 3 skipped: stopped") ||
-		!strings.Contains(text.String(), "was stopped: 2 of 2 events are dead again, which is 50 % or more; see the reasons") {
+		!strings.Contains(text.String(), "was stopped: 2 of the newest 2 outcomes are failures, which is 50 % or more; see the reasons") {
 		t.Errorf("exit code %d:\n%s", code, text)
 	}
 }
@@ -136,46 +137,46 @@ func TestReplayRunContinuesAfterAnInterruption(t *testing.T) {
 	write := func(text string) { check(t, os.WriteFile(requestFile, []byte(text), 0o600)) }
 
 	write("action: replay\nreson: x\n")
-	run(t, "", "replay", "run", "-f", file, "--request", requestFile).ended(t, 78, `unknown field "reson"`, "correct it there")
+	run(t, "", "dead", "replay", "-f", file, "--request", requestFile).ended(t, 78, `unknown field "reson"`, "correct it there")
 	write("action: replay\nreason: CHG-812\n")
-	run(t, "", "replay", "run", "-f", file, "--request", requestFile).ended(t, 78, "requestedBy: it is missing")
+	run(t, "", "dead", "replay", "-f", file, "--request", requestFile).ended(t, 78, "requestedBy: it is missing")
 	write("action: replay\nreason: CHG-812\nrequestedBy: alice\n")
-	run(t, "", "replay", "run", "-f", file, "--request", requestFile).ended(t, 78, "id is missing")
+	run(t, "", "dead", "replay", "-f", file, "--request", requestFile).ended(t, 78, "id is missing")
 	write("id: " + id + "\naction: replay\nreason: CHG-812\nrequestedBy: alice\nfilter: {topic: orders}\ndryRun: true\n")
-	run(t, "", "replay", "run", "-f", file, "--request", requestFile).ok(t, "would replay 20 of 20\n")
-	run(t, "", "replay", "status", "-f", file, "--id", id).ended(t, 1, "replay "+id+": there is no replay of this id")
-	run(t, "", "replay", "status", "-f", file, "--id", "x").ended(t, 1, "which is not a UUID")
+	run(t, "", "dead", "replay", "-f", file, "--request", requestFile).ok(t, "would replay 20 of 20\n")
+	run(t, "", "dead", "operations", "-f", file, "--operation", id).ended(t, 1, "operation "+id+": there is no operation of this id")
+	run(t, "", "dead", "operations", "-f", file, "--operation", "x").ended(t, 1, "which is not a UUID")
 
 	// It is killed while it waits for its canary, and then interrupted.
 	write("id: " + id + "\naction: replay\nreason: CHG-812\nrequestedBy: alice\nfilter: {topic: orders}\ncanary: 3\nabortAt: 100\n")
-	broken := command(t, "replay", "run", "-f", file, "--request", requestFile)
+	broken := command(t, "dead", "replay", "-f", file, "--request", requestFile)
 	broken.Stdout = &log{}
 	check(t, broken.Start())
 	await(t, "the canary is put back", func() bool { return o.count(t, "status = 'pending'") == 3 })
 	check(t, broken.Process.Kill())
 	_ = broken.Wait() // it was killed
-	run(t, "", "replay", "status", "-f", file, "--id", id).ok(t, "replay "+id+": 3 of 20 done, 3 not delivered yet\n  3 wait for a dispatcher that serves their topic, such as ")
-	timedOut := run(t, "", "replay", "run", "-f", file, "--id", id, "--timeout", "1ms")
-	timedOut.ended(t, 1, "nothing has happened for 1ms: 3 of 20 done", "3 wait for a dispatcher", "`dispatcher replay run -f "+file+" --id "+id+"` continues it")
+	run(t, "", "dead", "operations", "-f", file, "--operation", id).ok(t, "replay "+id+": 3 of 20 done, 3 not delivered yet\n  3 wait for a dispatcher that serves their topic, such as ")
+	timedOut := run(t, "", "dead", "replay", "-f", file, "--operation", id, "--wait", "--timeout", "1ms")
+	timedOut.ended(t, 1, "nothing has happened for 1ms: 3 of 20 done", "3 wait for a dispatcher", "`dispatcher dead replay -f "+file+" --operation "+id+" --wait` continues it")
 	others := o.file(t, strings.TrimSuffix(o.owner, "owner")+"replay", "namespace: bills\n")
-	run(t, "", "replay", "status", "-f", others, "--id", id).ended(t, 1, `of "shop", and not of "bills"; name the file of a dispatcher of "shop"`)
-	run(t, "", "replay", "run", "-f", others, "--id", id).ended(t, 1, `of "shop", and not of "bills"`)
-	run(t, "", "replay", "stop", "-f", others, "--id", id, "--reason", "x").ended(t, 1, `of "shop", and not of "bills"`)
+	run(t, "", "dead", "operations", "-f", others, "--operation", id).ended(t, 1, `of "shop", and not of "bills"; name the file of a dispatcher of "shop"`)
+	run(t, "", "dead", "replay", "-f", others, "--operation", id).ended(t, 1, `of "shop", and not of "bills"`)
+	run(t, "", "dead", "stop", "-f", others, "--operation", id, "--reason", "x").ended(t, 1, `of "shop", and not of "bills"`)
 	o.exec(t, `update outbox.outbox_events set status = 'delivered' where status = 'pending'`)
-	interrupted := command(t, "replay", "run", "-f", file, "--request", requestFile)
+	interrupted := command(t, "dead", "replay", "-f", file, "--request", requestFile)
 	text := &log{}
 	interrupted.Stdout, interrupted.Stderr = text, text
 	check(t, interrupted.Start())
 	await(t, "all is put back", func() bool { return o.count(t, "status = 'pending'") == 17 })
 	check(t, interrupted.Process.Signal(os.Interrupt))
 	_ = interrupted.Wait() // its exit code is looked at
-	if code := interrupted.ProcessState.ExitCode(); code != 1 || !strings.Contains(text.String(), "it was interrupted; `dispatcher replay run -f "+file+" --id "+id+"` continues it") {
+	if code := interrupted.ProcessState.ExitCode(); code != 1 || !strings.Contains(text.String(), "it was interrupted; `dispatcher dead replay -f "+file+" --operation "+id+" --wait` continues it") {
 		t.Errorf("exit code %d:\n%s", code, text)
 	}
 	o.exec(t, `update outbox.outbox_events set status = 'delivered' where status = 'pending'`)
 	message := filepath.Join(t.TempDir(), "message")
 	check(t, os.WriteFile(message, nil, 0o600))
-	last := command(t, "replay", "run", "-f", file, "--id", id)
+	last := command(t, "dead", "replay", "-f", file, "--request", requestFile)
 	last.Env = append(last.Env, "TERMINATION_LOG="+message)
 	finish(t, last, "").ok(t, "20 of 20 done, 20 delivered\n")
 	left, err := os.ReadFile(message)
@@ -183,4 +184,15 @@ func TestReplayRunContinuesAfterAnInterruption(t *testing.T) {
 	if p := progress(t, string(left)); p.Delivered != 20 || p.ID.String() != id || p.FinishedAt.IsZero() {
 		t.Errorf("the termination message is %s", left)
 	}
+
+	// What is listed: the operations, with the login, and the dead letters of one with their outcomes.
+	run(t, "", "dead", "operations", "-f", file).ok(t, "OPERATION", "finished", "alice", strings.TrimSuffix(o.owner, "owner")+"replay", "CHG-812", "20 of 20 done, 20 delivered")
+	if all := run(t, "", "dead", "operations", "-f", others).out; strings.Contains(all, id) {
+		t.Errorf("with the file of another namespace it is listed:\n%s", all)
+	}
+	listed := run(t, "", "dead", "list", "-f", file, "--resolved", "--operation", id)
+	if listed.ok(t); strings.Count(listed.out, "replayed delivered") != 20 {
+		t.Errorf("the dead letters of the operation are\n%s", listed.out)
+	}
+	run(t, "", "dead", "stop", "-f", file, "--operation", id, "--reason", "late").ok(t, "20 of 20 done, 20 delivered\n")
 }

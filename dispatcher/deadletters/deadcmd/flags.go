@@ -38,6 +38,7 @@ func (f *filterFlags) add(cmd *cobra.Command, resolved bool) {
 	flags.StringVar(&f.since, "since", "", "only those dead since then: a time such as 2026-03-01T02:00:00Z, or how long ago, such as 2h")
 	flags.StringVar(&f.until, "until", "", "only those dead before then, in the same form")
 	if resolved {
+		flags.StringVar(&f.Operation, "operation", "", "only those of this replay, discard or reopen, by its id")
 		flags.BoolVar(&f.Resolved, "resolved", false, "those that were replayed, discarded or have expired, instead of the open ones")
 	}
 	var reasons []string

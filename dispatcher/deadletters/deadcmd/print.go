@@ -144,7 +144,7 @@ func writeDeadLetters(out io.Writer, deadLetters []deadletters.DeadLetter, now t
 	for _, l := range deadLetters {
 		resolution := "-"
 		if l.Resolution != nil {
-			resolution = l.Resolution.What
+			resolution = strings.TrimSpace(l.Resolution.What + " " + l.Resolution.Outcome)
 		}
 		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", l.ID, l.Event, Age(l.DeadAt, now), Line(l.Topic), dash(l.Type),
 			dash(aggregate(l.AggregateType, l.AggregateID)), l.Reason, l.Group, l.Attempts, resolution, truncated(l.Error, errorWidth))

@@ -319,7 +319,7 @@ func deadLetters(ctx context.Context, tx pgx.Tx, sql string, args []any) ([]dead
 	var failures []byte
 	_, err = pgx.ForEachRow(rows, []any{
 		&l.ID, &l.Event, &l.Group, &l.Topic, &l.Seq, &l.Type, &l.AggregateType, &l.AggregateID, &l.Tenant, &reason, &l.Class, &l.Code,
-		&l.Place, &l.Error, &l.Attempts, &l.DeadAt, &what, &s.At, &s.By, &s.Reason, &s.Replay, &l.Worker, &failures, &l.Response,
+		&l.Place, &l.Error, &l.Attempts, &l.DeadAt, &what, &s.At, &s.By, &s.Reason, &s.Replay, &s.Outcome, &l.Worker, &failures, &l.Response,
 	}, func() (err error) {
 		one := l
 		one.DeadAt, one.Reason = l.DeadAt.UTC(), dispatcher.DeadReason(reason)

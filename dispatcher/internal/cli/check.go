@@ -201,7 +201,7 @@ func missingRights(ctx context.Context, pool *pgxpool.Pool, cfg config.Config) (
 			from (values ('outbox_events', 'select'), ('outbox_events', 'update'), ('outbox_events', 'delete'),
 				('outbox_dead_letters', 'select'), ('outbox_dead_letters', 'insert'), ('outbox_dead_letters', 'delete'), ('outbox_migrations', 'select'),
 				('outbox_sweeps', 'select'), ('outbox_sweeps', 'insert'), ('outbox_sweeps', 'update'),
-				('outbox_fence', 'select'), ('outbox_journal', 'select'), ('outbox_journal_settings', 'select'), ('outbox_replays', 'select'), ('outbox_replay_items', 'select'), ('outbox_replay_items', 'delete'),
+				('outbox_fence', 'select'), ('outbox_journal', 'select'), ('outbox_journal_settings', 'select'), ('outbox_replays', 'select'),
 				('outbox_workers', 'select'), ('outbox_workers', 'insert'), ('outbox_workers', 'update'), ('outbox_workers', 'delete')) as needed (table_, right_)
 			join pg_class on relname = table_ and relnamespace = (select oid from pg_namespace where nspname = $1)
 			where not has_table_privilege(pg_class.oid, right_)
@@ -216,7 +216,7 @@ func missingRights(ctx context.Context, pool *pgxpool.Pool, cfg config.Config) (
 				and not has_sequence_privilege(oid, 'usage')
 			union all
 			select 'execute on ' || proname from pg_proc
-			where proname in ('outbox_journal_keep', 'outbox_fence_raise') and pronamespace = (select oid from pg_namespace where nspname = $1)
+			where proname in ('outbox_journal_keep', 'outbox_fence_raise', 'outbox_replay_sweep', 'outbox_replay_claims') and pronamespace = (select oid from pg_namespace where nspname = $1)
 				and not has_function_privilege(oid, 'execute'))`,
 		cfg.Database.Schema).Scan(&missing)
 	return missing, err

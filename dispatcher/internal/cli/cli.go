@@ -29,8 +29,8 @@ const (
 const long = `Dispatcher delivers the events of a transactional outbox.
 
 Every command but "dispatcher verify-consumer" reads one file, the same that the operator renders for its pods.
-"dispatcher migrate", "dispatcher adopt" and "dispatcher enqueue" need its database section alone; "dispatcher dead",
-"dispatcher replay" and "dispatcher events" need the outbox namespace too.
+"dispatcher migrate", "dispatcher adopt" and "dispatcher enqueue" need its database section alone; "dispatcher dead"
+and "dispatcher events" need the outbox namespace too.
 
 Exit codes:
   0   success
@@ -73,7 +73,7 @@ func rootCommand(version string) *cobra.Command {
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 120"))
 	root.AddCommand(runCommand(version), onceCommand(version), migrateCommand(), adoptCommand(), checkCommand(), enqueueCommand(), tryCommand(),
-		withResolving(deadCommand()), eventsCommand(), unservedCommand(), verifyCommand(), verifyConsumerCommand(), replayCommand(version), versionCommand(version))
+		withOperations(deadCommand(), version), eventsCommand(), unservedCommand(), verifyCommand(), verifyConsumerCommand(), versionCommand(version))
 	deadcmd.RefuseUnknown(root)
 	return root
 }

@@ -2,8 +2,11 @@ package cli
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"time"
 
+	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 )
 
@@ -15,6 +18,29 @@ const (
 	leaveTimeout     = time.Second
 )
 
+// maxPaused is the most topics of which a heartbeat says that they are paused, and maxPausedText the most bytes of why.
+const maxPaused, maxPausedText = 32, 400
+
+// pausedTopics says why topics are paused, by their names; an empty one is all.
+func pausedTopics(now dispatcher.Snapshot) map[string]string {
+	all := map[string]string{}
+	pause := func(topic, why string) {
+		if len(all) < maxPaused {
+			all[topic] = strings.ToValidUTF8(why[:min(len(why), maxPausedText)], "")
+		}
+	}
+	if now.Breaker != "" && now.Breaker != dispatcher.BreakerClosed {
+		pause("", fmt.Sprintf("the destination is %s: %s", now.Breaker, now.LastError))
+	}
+	for _, t := range now.PausedTopics {
+		pause(t.Topic, fmt.Sprintf("its destination is %s: %v", t.Breaker, t.Err))
+	}
+	for _, t := range now.Gated {
+		pause(t.Topic, fmt.Sprintf("the type of its next event, %q, is not admitted; register its consumer", t.EventType))
+	}
+	return all
+}
+
 // heartbeat keeps this worker's row in the table outbox_workers, with the recent outcomes of its deliveries, until ctx ends,
 // and then removes it. Failures are logged at debug only: claims report whether the database responds.
 func (e *process) heartbeat(ctx context.Context, w pgstore.WorkerInfo, outcomes *tally) {
@@ -22,7 +48,8 @@ func (e *process) heartbeat(ctx context.Context, w pgstore.WorkerInfo, outcomes 
 	defer beat.Stop()
 	for ctx.Err() == nil {
 		w.Delivered, w.Failed = outcomes.lately(time.Now())
-		w.Paused = e.Snapshot().Paused
+		now := e.Snapshot()
+		w.Paused, w.PausedTopics = now.Paused, pausedTopics(now)
 		limited, cancel := context.WithTimeout(ctx, heartbeatTimeout)
 		if err := e.store.Heartbeat(limited, w); err != nil {
 			e.log.Debug("this worker's row in outbox_workers was not renewed", "error", err)

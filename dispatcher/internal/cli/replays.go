@@ -6,101 +6,81 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/api/status"
-	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/replay"
 )
 
-// withResolving adds replay and discard to the command that reads dead letters.
-func withResolving(dead *cobra.Command) *cobra.Command {
-	dead.AddCommand(
-		deadLettersCommand(config.ActionReplay, "replay", "Put dead events back, at a rate",
-			`Put the dead events of the filter back to pending, at a rate. Each keeps its id, its dedupe key and its place
-in the order, and gets its whole retry budget again. With --canary some are put back first, and alone: when too many of
-them are dead again, the rest stays as it is. Of a key the next event is put back when the one before is delivered.`,
-			`  dispatcher dead replay -f orders.yaml --group 7f3a9c21 --reason CHG-812 --dry-run
-  dispatcher dead replay -f orders.yaml --group 7f3a9c21 --reason CHG-812 --canary 10 --rate 500 --wait`),
-		deadLettersCommand(config.ActionDiscard, "discard", "Mark dead letters as handled; their events stay dead",
-			`Mark the dead letters of the filter as handled. Their events stay dead, and no longer block their keys.`,
-			`  dispatcher dead discard -f orders.yaml --type test.event --reason "left by the load test" --dry-run`))
-	return dead
-}
-
-func deadLettersCommand(action config.ReplayAction, use, short, long, example string) *cobra.Command {
-	var file string
-	var all, dryRun bool
-	request := config.ReplayRequest{Action: action}
+// replayCommand puts dead events back: by its flags, or by a file, as the Job of a DeadLetterReplay does.
+func replayCommand(version string) *cobra.Command {
+	var id, requestFile, listen string
+	o := operation{request: config.ReplayRequest{Action: config.ActionReplay}}
 	running := replay.RunOptions{}
-	out := progressWriter{}
 	cmd := &cobra.Command{
-		Use: use + " -f FILE --reason TEXT", Short: short, Example: example, Args: cobra.NoArgs,
-		Long: long + `
+		Use: "replay -f FILE (--reason TEXT | --operation ID)", Short: "Put dead events back, at a rate", Args: cobra.NoArgs,
+		Long: `Put the dead events of the filter back to pending, at a rate. Each keeps its id, its dedupe key and its place
+in the order, and gets its whole retry budget again. With --canary some are put back first, and alone. When too many
+of the newest outcomes are failures, the rest stays as it is: an event whose first attempt failed has failed. No more
+than 5 seconds of the rate are put back without an outcome.
 
-The set is fixed when the command begins: the open dead letters that match, of the file's namespace and topics. It is
-in the database: when the command is interrupted, "dispatcher replay run --id" continues it. The login needs the grants
-that "migrate grants --for replay" prints.`,
+The set is fixed when the command begins: the open dead letters that match, of the file's namespace and topics, that no
+other operation has. It is in the database: when the command is interrupted, --operation continues it. The login needs
+the grants that "migrate grants --for replay" prints.`,
+		Example: `  dispatcher dead replay -f orders.yaml --group 7f3a9c21 --reason CHG-812 --dry-run
+  dispatcher dead replay -f orders.yaml --group 7f3a9c21 --reason CHG-812 --canary 10 --rate 500 --wait
+  dispatcher dead replay -f orders.yaml --operation 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11 --wait`,
+		RunE: work(func(cmd *cobra.Command) error {
+			return withReplays(cmd, o.file, &o.out, func(ctx context.Context, replays *replay.Replays, cfg config.Config) error {
+				if requestFile != "" {
+					running.Wait = true
+					return o.out.requested(ctx, replays, cfg, requestFile, listen, version, running)
+				}
+				begin := func() (status.Replay, error) { return o.begin(ctx, replays, cfg) }
+				if id != "" {
+					begin = func() (status.Replay, error) {
+						return byID(id, func(id uuid.UUID) (status.Replay, error) { return replays.Progress(ctx, id) })
+					}
+				}
+				p, err := begin()
+				if err != nil || p.ID == uuid.Nil {
+					return err
+				}
+				if p, err = o.out.run(ctx, replays, p, running); err != nil {
+					return err
+				}
+				return o.out.stopped(p)
+			})
+		}),
 	}
-	filter := deadcmd.FilterFlags(cmd)
-	cmd.RunE = work(func(cmd *cobra.Command) (err error) {
-		chosen, err := filter(time.Now())
-		if err != nil {
-			return err
-		}
-		if chosen.Empty() && !all {
-			return errors.New("no filter; choose dead letters, such as with --group, or add --all for every open dead letter of the file's topics")
-		}
-		return withReplays(cmd, file, &out, func(ctx context.Context, replays *replay.Replays, cfg config.Config) error {
-			request.Filter, request.Namespace, request.Topics = config.DeadLetterFilter(chosen), cfg.Namespace, cfg.Topics
-			if request.RequestedBy == "" {
-				if request.RequestedBy, err = database.Login(cfg.Database); err != nil {
-					return err
-				}
-			}
-			if dryRun {
-				p, err := replays.DryRun(ctx, request)
-				if err != nil {
-					return err
-				}
-				return out.writeDryRun(p)
-			}
-			p, err := replays.Begin(ctx, request)
-			if err != nil {
-				return err
-			}
-			if p, err = out.run(ctx, replays, p, running); err != nil {
-				return err
-			}
-			return out.stopped(p)
-		})
-	})
-	fileFlag(cmd, &file)
-	out.add(cmd)
+	o.flags(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&request.Reason, "reason", "", "why, such as the number of the change; it stays with each dead letter (required)")
-	flags.StringVar(&request.RequestedBy, "by", "", "who requests it, as noted at each dead letter (default: the login)")
-	flags.BoolVar(&all, "all", false, "every open dead letter, when there is no filter")
-	flags.BoolVar(&dryRun, "dry-run", false, "print what would be done, and change nothing")
-	flags.IntVar(&request.Rate, "rate", config.DefaultReplayRate, "the most events a second")
-	if action == config.ActionReplay {
-		flags.IntVar(&request.Canary, "canary", 0, "how many go first, and alone, until their outcome is known")
-		flags.IntVar(&request.AbortAt, "abort-at", 0, fmt.Sprintf("stop when this percentage of the known outcomes is dead again (default %d with --canary, else never)", config.DefaultAbortAt))
-		flags.BoolVar(&request.AnyOrder, "any-order", false, "do not wait for the event before of the same key, for dispatchers that keep no order")
-		flags.BoolVar(&running.Wait, "wait", false, "wait until each event is delivered, or dead again")
-		timeoutFlag(cmd, &running.Timeout)
+	flags.IntVar(&o.request.Rate, "rate", config.DefaultReplayRate, "the most events a second")
+	flags.IntVar(&o.request.Canary, "canary", 0, "how many go first, and alone, until their outcome is known")
+	flags.IntVar(&o.request.AbortAt, "abort-at", config.DefaultAbortAt, "stop when this percentage of the newest 100 outcomes are failures")
+	flags.BoolVar(&running.Wait, "wait", false, "wait until each event is delivered, or dead again")
+	flags.DurationVar(&running.Timeout, "timeout", replay.DefaultTimeout, "fail when nothing has happened for so long: no event was put back, delivered or dead again; 0 waits for ever")
+	flags.StringVar(&id, "operation", "", "continue the replay of this id")
+	flags.StringVar(&requestFile, "request", "", "the file with the request of a DeadLetterReplay")
+	flags.StringVar(&listen, "listen", "", "with --request: the address that /status is served at, such as :8080")
+	for _, flag := range []string{"request", "listen"} { // for the Job
+		if err := flags.MarkHidden(flag); err != nil {
+			panic(err) // the flag is there
+		}
 	}
-	if err := cmd.MarkFlagRequired("reason"); err != nil {
-		panic(err) // the flag is there
-	}
+	cmd.MarkFlagsOneRequired("reason", "operation", "request")
+	cmd.MarkFlagsMutuallyExclusive("reason", "operation", "request")
 	return cmd
 }
 
-// withReplays connects to the replays of a file's outbox.
+// withReplays connects to the operations of a file's outbox.
 func withReplays(cmd *cobra.Command, file string, out *progressWriter, do func(context.Context, *replay.Replays, config.Config) error) error {
 	out.w, out.file = cmd.OutOrStdout(), file
 	if out.format != "text" && out.format != "json" {
@@ -118,12 +98,7 @@ func withReplays(cmd *cobra.Command, file string, out *progressWriter, do func(c
 	return do(cmd.Context(), replay.New(pool, replay.Options{Schema: cfg.Database.Schema, Namespace: cfg.Namespace}), cfg)
 }
 
-// timeoutFlag adds the flag that ends a wait.
-func timeoutFlag(cmd *cobra.Command, timeout *time.Duration) {
-	cmd.Flags().DurationVar(timeout, "timeout", replay.DefaultTimeout, "fail when nothing has happened for so long: no event was put back, delivered or dead again; 0 waits for ever")
-}
-
-// progressWriter writes the progress of a replay.
+// progressWriter writes the progress of an operation.
 type progressWriter struct {
 	w            io.Writer
 	file, format string
@@ -136,23 +111,33 @@ func (t *progressWriter) add(cmd *cobra.Command) {
 
 // write writes a progress that differs from the last one.
 func (t *progressWriter) write(p status.Replay) error {
-	line := fmt.Sprintf("%s %s: %s", p.Action, p.ID, p)
 	if t.format == "json" {
-		text, err := json.Marshal(p)
-		if err != nil {
-			return fmt.Errorf("write the progress: %w", err)
-		}
-		line = string(text)
-	} else {
-		for _, wait := range p.WaitingFor {
-			line += "\n  " + wait.String()
-		}
+		return t.json(p)
 	}
-	if line == t.last {
+	text := fmt.Sprintf("%s %s: %s", p.Action, p.ID, p)
+	for _, why := range p.Why() {
+		text += "\n  " + why
+	}
+	if text == t.last {
 		return nil
 	}
-	t.last = line
-	_, err := fmt.Fprintln(t.w, line)
+	if t.last = text; !p.EndsAt.IsZero() && p.Done() > 0 {
+		text += "; ends at about " + p.EndsAt.Local().Format(time.TimeOnly)
+	}
+	_, err := fmt.Fprintln(t.w, text)
+	return err
+}
+
+func (t *progressWriter) json(v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("write the progress: %w", err)
+	}
+	if string(text) == t.last {
+		return nil
+	}
+	t.last = string(text)
+	_, err = fmt.Fprintln(t.w, t.last)
 	return err
 }
 
@@ -171,9 +156,6 @@ func (t *progressWriter) writeDryRun(p status.Replay) error {
 
 // run runs a replay, and writes its progress.
 func (t *progressWriter) run(ctx context.Context, replays *replay.Replays, p status.Replay, running replay.RunOptions) (status.Replay, error) {
-	if err := t.write(p); err != nil {
-		return p, err
-	}
 	id := p.ID
 	report := running.Report
 	running.Report = func(p status.Replay) {
@@ -187,7 +169,7 @@ func (t *progressWriter) run(ctx context.Context, replays *replay.Replays, p sta
 		err = errors.New("it was interrupted")
 	}
 	if err != nil {
-		return p, fmt.Errorf("%w; `dispatcher replay run -f %s --id %s` continues it, and `dispatcher replay stop` gives up the rest", err, t.file, id)
+		return p, fmt.Errorf("%w; `dispatcher dead replay -f %s --operation %s --wait` continues it, and `dispatcher dead stop` gives up the rest", err, t.file, id)
 	}
 	return p, t.write(p)
 }
@@ -198,4 +180,58 @@ func (t *progressWriter) stopped(p status.Replay) error {
 		return nil
 	}
 	return fmt.Errorf("replay %s was stopped: %s; see the reasons with `dispatcher dead groups -f %s`, before you replay the rest", p.ID, p.Stopped, t.file)
+}
+
+// requested runs the operation of a request's file until each outcome is known, from where it stands. Its progress is served
+// at an address, and at the end in the termination message. A stop by itself is not a failure.
+func (t *progressWriter) requested(ctx context.Context, replays *replay.Replays, cfg config.Config, requestFile, listen, version string, running replay.RunOptions) error {
+	p, err := served(ctx, listen, version, cfg, func(report func(status.Replay)) (status.Replay, error) {
+		request, err := readRequest(cfg, requestFile)
+		if err != nil {
+			return status.Replay{}, err
+		}
+		if request.DryRun {
+			p, err := replays.DryRun(ctx, request)
+			if err != nil {
+				return p, err
+			}
+			report(p)
+			return p, t.writeDryRun(p)
+		}
+		p, err := replays.Begin(ctx, request)
+		if err != nil {
+			return p, err
+		}
+		report(p)
+		running.Report = report
+		return t.run(ctx, replays, p, running)
+	})
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("write the progress: %w", err)
+	}
+	writeTerminationMessage(string(text))
+	return nil
+}
+
+// readRequest reads a request, and adds what the configuration says.
+func readRequest(cfg config.Config, file string) (request config.ReplayRequest, err error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return request, fmt.Errorf("read the request: %w; name its file with --request", err)
+	}
+	if err := yaml.UnmarshalStrict(text, &request); err != nil {
+		return request, refused{fmt.Errorf("request %s: %w; correct it there", file, err)}
+	}
+	request.Namespace, request.Topics = cfg.Namespace, cfg.Topics
+	if err := replay.Validate(request); err != nil {
+		return request, refused{fmt.Errorf("request %s: %w", file, err)}
+	}
+	if request.ID == uuid.Nil && !request.DryRun {
+		return request, refused{fmt.Errorf("request %s: id is missing; give a UUID, by which the next run continues it", file)}
+	}
+	return request, nil
 }

@@ -115,9 +115,8 @@ func TestEveryTransitionIsRecorded(t *testing.T) {
 	o.done(store.Release(ctx, []dispatcher.Return{{Lease: all[5].Lease()}}))
 	pgtest.Exec(o, `update outbox.outbox_dead_letters set resolution = 'discarded', resolved_at = now(), resolved_by = 'bob' where event_id = $1`, all[4].ID)
 	id := uuid.New()
-	pgtest.Exec(o, `insert into outbox.outbox_replays (id, namespace, action, reason, requested_by, filter, rate, canary, abort_at, ordering) values ($1, 'shop', 'replay', 'CHG', 'alice', '{}', 1, 0, 0, 'none')`, id)
-	pgtest.Exec(o, `insert into outbox.outbox_replay_items (replay_id, dead_letter_id, event_id, seq) select $1, id, event_id, seq from outbox.outbox_dead_letters where resolution is null`, id)
-	pgtest.Exec(o, `select outbox.outbox_resolve($1, array(select dead_letter_id from outbox.outbox_replay_items))`, id)
+	pgtest.Exec(o, `select outbox.outbox_replay_begin($1, 'shop', 'replay', 'CHG', 'alice', '{}', 1, 0, 50, array(select id from outbox.outbox_dead_letters where resolution is null))`, id)
+	pgtest.Exec(o, `select outbox.outbox_replay_step($1, 10)`, id)
 	o.want()
 
 	// Leases end; a row without an attempt left becomes dead; rows that are not kept are removed at their ack.

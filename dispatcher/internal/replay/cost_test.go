@@ -6,57 +6,71 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/replay"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// A step, and an observation of its outcomes, read their items and not the whole set, even when the tables were never
-// analyzed.
+// A step chooses what it moves by reading that alone, whatever the number of keys, of dead letters that others have left and of
+// what it has done before, and whatever the planner knows of the tables. In addition it costs the updates.
+// CONTRACT: C-42
 func TestStepReadsItsBatchAlone(t *testing.T) {
-	for _, keys := range []int{0, 5000} {
+	for _, keys := range []int{1, 10, 100, 10_000} {
 		t.Run(fmt.Sprint(keys, " keys"), func(t *testing.T) {
 			r := newRig(t)
 			withoutAutovacuum(r)
-			r.dead(5000, keys)
-			o := request()
+			r.dead(10_000, keys)
 			one := oneConnection(r)
 			replays := replay.New(one, replay.Options{})
-			if _, err := replays.Begin(t.Context(), o); err != nil {
-				t.Fatal(err)
-			}
-			reads := func(what string, do func() error, most int64) {
-				t.Helper()
-				total := func() int64 {
-					t.Helper()
-					pgtest.HandIn(t, one)
-					return pgtest.Value[int64](r, `select coalesce(sum(idx_tup_read), 0)::bigint from pg_stat_user_indexes where relname ~ 'events|dead_letters|items'`) +
-						pgtest.Value[int64](r, `select coalesce(sum(seq_tup_read), 0)::bigint from pg_stat_user_tables where relname = 'outbox_replay_items'`)
-				}
-				before := total()
-				if err := do(); err != nil {
+			other, o := request(), request()
+			other.Limit = 2000 // it waits at the front, and no process runs it
+			for _, o := range []config.ReplayRequest{other, o} {
+				if _, err := replays.Begin(t.Context(), o); err != nil {
 					t.Fatal(err)
 				}
-				if n := total() - before; n > most {
-					t.Errorf("%s read %d rows, want at most %d", what, n, most)
+			}
+			pgtest.Exec(r, `update outbox.outbox_replays set seen_at = now() - interval '2 minutes' where id = $1`, other.ID)
+			step := func(what string) {
+				t.Helper()
+				rows0, pages0 := r.reads(one)
+				if done, err := replays.Step(t.Context(), o.ID, 500); err != nil || done != 500 {
+					t.Fatalf("a step of 500 did %d, %v", done, err)
+				}
+				rows, pages := r.reads(one)
+				rows, pages = (rows-rows0)/500, (pages-pages0)/500
+				t.Logf("%s, %d keys: %d rows and %d pages for each dead letter", what, keys, rows, pages)
+				if rows > 12 || pages > 60 {
+					t.Errorf("%s: a step read %d rows and %d pages for each dead letter, want 12 and 60 at most", what, rows, pages)
 				}
 			}
-			for range 2 {
-				reads("a step of 50", func() error {
-					done, err := replays.Step(t.Context(), o.ID, 50)
-					if done != 50 {
-						t.Errorf("a step of 50 did %d", done)
-					}
-					return err
-				}, 1500)
-			}
+			step("never analyzed")
+			step("never analyzed")
+			pgtest.Exec(r, `analyze outbox.outbox_events, outbox.outbox_dead_letters`)
+			step("analyzed")
+			step("analyzed")
 			r.makeDead("seq % 4 = 0")
-			reads("a look at 100 outcomes, with the count of the set,", func() error { return second(replays.Observe(t.Context(), o.ID)) }, 5000+1500)
+			rows0, _ := r.reads(one)
+			if _, err := replays.Observe(t.Context(), o.ID); err != nil {
+				t.Fatal(err)
+			}
+			if rows, _ := r.reads(one); rows-rows0 > 5*2000 {
+				t.Errorf("a look at 2000 events, of which 500 have an outcome, read %d rows", rows-rows0)
+			}
 		})
 	}
 }
 
-// Begin and a dry run look up once each dead letter, its event and later dead letters of the event. The indexes of the set
-// grow at their end. Both hold even when the tables were never analyzed. The counts are rows and pages.
+// reads are the rows and the pages that were read of the outbox's tables.
+func (r rig) reads(one *pgxpool.Pool) (rows, pages int64) {
+	r.Helper()
+	pgtest.HandIn(r.T, one)
+	return pgtest.Value[int64](r, `select sum(idx_tup_read)::bigint + (select sum(seq_tup_read) from pg_stat_user_tables where relname ~ '^outbox_(events|dead)')::bigint
+			from pg_stat_user_indexes where relname ~ '^outbox_(events|dead)'`),
+		pgtest.Value[int64](r, `select sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0))::bigint from pg_statio_user_tables where relname ~ '^outbox_(events|dead)'`)
+}
+
+// To begin and to dry run look up once each dead letter, its event and later dead letters of the event. Both hold even when
+// the tables were never analyzed. To stop reads none.
 func TestBeginReadsEachDeadLetterOnce(t *testing.T) {
 	r := newRig(t)
 	withoutAutovacuum(r)
@@ -67,32 +81,25 @@ func TestBeginReadsEachDeadLetterOnce(t *testing.T) {
 	one := oneConnection(r)
 	replays := replay.New(one, replay.Options{})
 	pgtest.HandIn(t, r.Pool) // what it did until now
-	costs := func(what string, do func() error, rows, pages int64) {
-		t.Helper()
-		total := func() (rows, pages int64) {
-			t.Helper()
-			pgtest.HandIn(t, one)
-			return pgtest.Value[int64](r, `select sum(idx_tup_read)::bigint + (select sum(seq_tup_read) from pg_stat_user_tables where relname ~ 'events|dead_letters|items')::bigint
-					from pg_stat_user_indexes where relname ~ 'events|dead_letters|items'`),
-				pgtest.Value[int64](r, `select sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0))::bigint from pg_statio_user_tables where relname ~ 'events|dead_letters|items'`)
-		}
-		rows0, pages0 := total()
-		if err := do(); err != nil {
+	o := request()
+	for _, test := range []struct {
+		what        string
+		do          func() error
+		rows, pages int64
+	}{
+		{"a dry run", func() error { return second(replays.DryRun(t.Context(), o)) }, 4, 8},
+		{"to begin", func() error { return second(replays.Begin(t.Context(), o)) }, 4, 25},
+		{"to stop", func() error { return second(replays.Stop(t.Context(), o.ID, "enough")) }, 0, 0},
+	} {
+		rows0, pages0 := r.reads(one)
+		if err := test.do(); err != nil {
 			t.Fatal(err)
 		}
-		rows1, pages1 := total()
-		t.Logf("%s: %.1f rows and %.1f pages for each dead letter", what, float64(rows1-rows0)/n, float64(pages1-pages0)/n)
-		if rows1-rows0 > rows*n || pages1-pages0 > pages*n {
-			t.Errorf("%s reads %d rows and %d pages, want at most %d and %d for each of %d dead letters", what, rows1-rows0, pages1-pages0, rows, pages, n)
+		rows, pages := r.reads(one)
+		t.Logf("%s: %.1f rows and %.1f pages for each dead letter", test.what, float64(rows-rows0)/n, float64(pages-pages0)/n)
+		if rows-rows0 > test.rows*n || pages-pages0 > test.pages*n {
+			t.Errorf("%s reads %d rows and %d pages, want at most %d and %d for each of %d dead letters", test.what, rows-rows0, pages-pages0, test.rows, test.pages, n)
 		}
-	}
-	costs("a dry run", func() error { return second(replays.DryRun(t.Context(), request())) }, 3, 7)
-	costs("to begin", func() error { return second(replays.Begin(t.Context(), request())) }, 4, 14)
-	// An index that grows at its end has full pages, others are filled by two thirds.
-	ends := pgtest.Value[int64](r, `select sum(pg_relation_size(indexrelid))::bigint from pg_stat_user_indexes where indexrelname in ('outbox_replay_items_pkey', 'outbox_replay_items_state')`)
-	t.Logf("two indexes of %d bytes for each dead letter", ends/n)
-	if ends > 115*n {
-		t.Errorf("two indexes have %d bytes for each dead letter: they did not grow at their end", ends/n)
 	}
 }
 
@@ -109,7 +116,7 @@ func oneConnection(r rig) *pgxpool.Pool {
 }
 
 func withoutAutovacuum(r rig) {
-	for _, table := range []string{"outbox_events", "outbox_dead_letters", "outbox_replay_items"} {
+	for _, table := range []string{"outbox_events", "outbox_dead_letters", "outbox_replays"} {
 		pgtest.Exec(r, `alter table outbox.`+table+` set (autovacuum_enabled = off)`)
 	}
 }

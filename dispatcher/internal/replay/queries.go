@@ -10,15 +10,13 @@ import (
 var files embed.FS
 
 // queries are the statements, for one schema.
-type queries struct {
-	add, begin, dryRun, matched, last, lock, canary, pick, resolve, observe, note, skipLater, giveUp, finish, progress, waits string
-}
+type queries struct{ begin, dryRun, free, last, read, waits, step, observe, stop string }
 
 // load reads the files.
 func load(schema string) queries {
 	read := sqlfile.Reader(files, schema)
 	return queries{
-		add: read("add"), begin: read("begin"), dryRun: read("dry_run"), matched: read("matched"), last: read("last"), lock: read("lock"), canary: read("canary"), pick: read("pick"), resolve: read("resolve"),
-		observe: read("observe"), note: read("note"), skipLater: read("skip_later"), giveUp: read("give_up"), finish: read("finish"), progress: read("progress"), waits: read("waits"),
+		begin: read("begin"), dryRun: read("dry_run"), free: read("free"), last: read("last"), read: read("read"), waits: read("waits"),
+		step: read("step"), observe: read("observe"), stop: read("stop"),
 	}
 }

@@ -2,6 +2,7 @@ package replay_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 
@@ -11,23 +12,22 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// Overlapping runs, two replays and two discards with two processes for each, resolve each row once. Meanwhile the events
-// that were put back become dead again: a dead row alone does not suffice to put it back.
+// Operations that begin at once on the same dead letters claim each one once, and two processes of a replay put back each row
+// once. Meanwhile the events that were put back become dead again: a dead row alone does not suffice to put it back.
 // CONTRACT: C-42
-func TestOverlappingReplaysResolveEachRowOnce(t *testing.T) {
+func TestOverlappingOperationsClaimEachDeadLetterOnce(t *testing.T) {
 	r := newRig(t)
 	const rows = 400
 	r.dead(rows, 0)
-	var requests []config.ReplayRequest
-	for i := range 4 {
-		o := request()
-		if i%2 > 0 {
-			o.Action = config.ActionDiscard
+	requests := []config.ReplayRequest{request(), request(), request(), request()}
+	for n := range rows {
+		for i := range requests[1:] {
+			if n/100 == i || n/100 == i+1 {
+				requests[i+1].Filter.IDs = append(requests[i+1].Filter.IDs, fmt.Sprint(n+1))
+			}
 		}
-		r.begin(o)
-		requests = append(requests, o)
 	}
-	work, failing := sync.WaitGroup{}, sync.WaitGroup{}
+	var work, failing sync.WaitGroup
 	stop := make(chan struct{})
 	failing.Go(func() {
 		for {
@@ -39,46 +39,60 @@ func TestOverlappingReplaysResolveEachRowOnce(t *testing.T) {
 			}
 		}
 	})
-	for _, o := range requests {
-		for range 2 {
-			work.Go(func() {
-				for {
-					done, err := r.replays.Step(context.Background(), o.ID, 7)
-					if err != nil {
-						t.Error(err)
-					}
-					if done == 0 {
-						return
-					}
-				}
-			})
+	for i := range requests {
+		o := &requests[i]
+		o.AbortAt, o.Rate = 100, config.MaxReplayRate
+		if i == 3 {
+			o.Action = config.ActionDiscard
 		}
+		work.Go(func() {
+			if _, err := r.replays.Begin(context.Background(), *o); err != nil {
+				t.Error(err)
+			}
+			var both sync.WaitGroup
+			for range 2 {
+				both.Go(func() {
+					for done := 1; done > 0; {
+						var err error
+						if done, err = r.replays.Step(context.Background(), o.ID, 7); err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+			both.Wait()
+		})
 	}
 	work.Wait()
 	close(stop)
 	failing.Wait()
 	r.makeDead("true")
-	var deadAgain, discarded, skipped int64
+	var deadAgain, discarded, claimed int64
 	for _, o := range requests {
 		p := r.observe(o)
 		deadAgain, discarded = deadAgain+p.DeadAgain, discarded+p.Discarded
 		for _, s := range p.Skipped {
-			if s.Reason != status.SkippedResolved {
+			if s.Reason != status.SkippedClaimed {
 				t.Errorf("%d were skipped: %s", s.Count, s.Reason)
 			}
-			skipped += s.Count
+			claimed += s.Count
+		}
+		if p.Waiting+p.Pending > 0 {
+			t.Errorf("it ended with %v", p)
 		}
 	}
-	if deadAgain+discarded != rows || skipped != 3*rows {
-		t.Errorf("%d dead again, %d were discarded and %d skipped, want %d for the first two and %d", deadAgain, discarded, skipped, rows, 3*rows)
+	// Those that were dead again during the work may have been claimed and put back once more.
+	if n := pgtest.Value[int64](r, `select count(*) from outbox.outbox_dead_letters where resolution = 'replayed'`); n != deadAgain {
+		t.Errorf("%d dead letters are replayed, and %d events dead again", n, deadAgain)
 	}
-	if times, different := r.requeued(); int64(times) != deadAgain || int64(different) != deadAgain {
-		t.Errorf("%d rows went back %d times, want %d", different, times, deadAgain)
+	if n := pgtest.Value[int64](r, `select count(*) from outbox.outbox_dead_letters where resolution = 'discarded'`); n != discarded {
+		t.Errorf("%d dead letters are discarded, and %d are counted", n, discarded)
 	}
-	for resolution, want := range map[string]int64{"replayed": deadAgain, "discarded": discarded, "open": deadAgain} {
-		if n := pgtest.Value[int64](r, `select count(*) from outbox.outbox_dead_letters where coalesce(resolution, 'open') = $1`, resolution); n != want {
-			t.Errorf("%d dead letters are %s, want %d: the open ones are those of events that are dead again", n, resolution, want)
-		}
+	if times, _ := r.requeued(); int64(times) != deadAgain {
+		t.Errorf("rows went back %d times, want %d", times, deadAgain)
+	}
+	if deadAgain+discarded < rows {
+		t.Errorf("%d dead again, %d discarded and %d claimed, want each of %d at least", deadAgain, discarded, claimed, rows)
 	}
 }
 
@@ -99,7 +113,7 @@ func TestKilledBatchRolledBack(t *testing.T) {
 	}
 	failed := make(chan error, 1)
 	go func() { _, err := r.replays.Step(context.Background(), o.ID, 5); failed <- err }()
-	const waits = `from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database() and query like '%outbox_resolve%'`
+	const waits = `from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database() and query like '%outbox_replay_step%'`
 	eventually(t, "the batch waits for the row", func() bool { return pgtest.Value[int](r, `select count(*) `+waits) == 1 })
 	pgtest.Exec(r, `select pg_terminate_backend(pid) `+waits)
 	if err := <-failed; err == nil {
@@ -117,5 +131,58 @@ func TestKilledBatchRolledBack(t *testing.T) {
 	}
 	if times, rows := r.requeued(); times != 20 || rows != 20 {
 		t.Errorf("%d rows went back %d times, want 20", rows, times)
+	}
+}
+
+// A replay that no process has run for a minute loses what still waits to the next operation that chooses it, and says so when it
+// is continued. A process that continues it meanwhile puts back what the other has not claimed.
+// CONTRACT: C-42
+func TestUnrunReplayLosesItsClaims(t *testing.T) {
+	r := newRig(t)
+	r.dead(10, 0)
+	left, next := request(), request()
+	r.begin(left)
+	r.step(left, 2, 2)
+	next.Filter.IDs = []string{"3", "4", "5"}
+	r.checkProgress(r.begin(next), "3 of 3 done, 3 skipped: claimed")
+	pgtest.Exec(r, `update outbox.outbox_replays set seen_at = now() - interval '61 seconds' where id = $1`, left.ID)
+	next = request()
+	next.Filter.IDs = []string{"3", "4", "5"}
+	hold, err := r.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hold.Rollback(context.Background())
+	if _, err := hold.Exec(t.Context(), `select outbox.outbox_replay_step($1, 2)`, left.ID); err != nil { // of 3 and 4
+		t.Fatal(err)
+	}
+	begun := make(chan status.Replay, 1)
+	go func() {
+		p, err := r.replays.Begin(context.Background(), next)
+		if err != nil {
+			t.Error(err)
+		}
+		begun <- p
+	}()
+	eventually(t, "the other one waits", func() bool {
+		return pgtest.Value[int](r, `select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database() and query like '%outbox_replay_begin%'`) == 1
+	})
+	if err := hold.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.checkProgress(<-begun, "2 of 3 done, 2 skipped: claimed")
+	pgtest.Exec(r, `update outbox.outbox_replays set seen_at = now() - interval '61 seconds' where id = $1`, left.ID)
+	rest := request()
+	r.checkProgress(r.begin(rest), "1 of 6 done, 1 skipped: claimed")
+	r.step(left, 10, 0)
+	r.checkProgress(r.observe(left), "10 of 10 done, 4 not delivered yet, 6 skipped: claimed")
+	r.step(next, 10, 1)
+	r.step(rest, 10, 5)
+	r.deliver("true")
+	if p := r.observe(left); p.Delivered != 4 || p.FinishedAt.IsZero() {
+		t.Errorf("at the end %+v", p)
+	}
+	if times, rows := r.requeued(); times != 10 || rows != 10 {
+		t.Errorf("%d rows went back %d times, want 10", rows, times)
 	}
 }

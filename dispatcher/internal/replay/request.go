@@ -10,9 +10,6 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 )
 
-// minOutcomes is how many outcomes must be known before a replay without a canary may stop by itself.
-const minOutcomes = 10
-
 // Validate reports everything that is wrong with a request and its filter, each with its remedy.
 // The error is nil when nothing is wrong.
 func Validate(o config.ReplayRequest) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -13,9 +14,9 @@ import (
 
 // RunOptions are the options of [Replays.Run].
 type RunOptions struct {
-	// Wait continues until each outcome is known. Defaults to false: until each item had its turn.
+	// Wait continues until each outcome is known. Defaults to false: until each dead letter had its turn.
 	Wait bool
-	// Timeout ends a Run in which nothing has happened for so long: no item had its turn, and no outcome was new. The
+	// Timeout ends a Run in which nothing has happened for so long: no dead letter had its turn, and no outcome was new. The
 	// error is [ErrTimeout]; the replay stays as it is, and the next Run continues it. Defaults to 0: never.
 	Timeout time.Duration
 	// Report is called with the progress at the beginning, after each observation, and at the end. Defaults to none.
@@ -34,14 +35,10 @@ var ErrTimeout = errors.New("nothing has happened")
 
 // timeout is ErrTimeout with what the replay waits for.
 func timeout(p status.Replay, after time.Duration) error {
-	waits := ""
-	for _, wait := range p.WaitingFor {
-		waits += "; " + wait.String()
-	}
-	return fmt.Errorf("%w for %s: %s%s", ErrTimeout, after, p, waits)
+	return fmt.Errorf("%w for %s: %s", ErrTimeout, after, strings.Join(append([]string{p.String()}, p.Why()...), "; "))
 }
 
-// maxBatch is the most items of one step.
+// maxBatch is the most dead letters of one step.
 const maxBatch = 500
 
 // Run moves a replay at its rate until it is done, or stopped, or ctx ends. It continues where another Run
@@ -61,7 +58,7 @@ func (r *Replays) Run(ctx context.Context, id uuid.UUID, opts RunOptions) (p sta
 			if p, err = r.Observe(ctx, id); err != nil {
 				return p, err
 			}
-			changed := p.Delivered+p.DeadAgain > before.Delivered+before.DeadAgain
+			changed := outcomes(p) != outcomes(before)
 			if next.looked(time.Since(begin), changed); changed {
 				lastChange = time.Now()
 			}
@@ -91,6 +88,9 @@ func (r *Replays) Run(ctx context.Context, id uuid.UUID, opts RunOptions) (p sta
 	}
 }
 
+// outcomes is a number that changes with each outcome.
+func outcomes(p status.Replay) int64 { return 2*(p.Delivered+p.DeadAgain) + p.Failing }
+
 // looks schedules observations: soon while outcomes are new, else after poll. An observation of many open outcomes takes
 // the database time, so observations get a tenth of the time at most.
 type looks struct {
@@ -105,7 +105,7 @@ func (l *looks) looked(took time.Duration, changed bool) {
 	l.at = time.Now().Add(max(l.wait, 10*took))
 }
 
-// batchOf is the number of items of a step: those of a quarter of a second.
+// batchOf is the number of dead letters of a step: those of a quarter of a second.
 func batchOf(rate int) int { return min(max(rate/4, 1), maxBatch) }
 
 // pause waits, or returns the error of ctx.

@@ -48,62 +48,6 @@ func TestStopSkipsWaitingItems(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// A canary is replayed alone until its outcomes are known. The replay stops when too many are dead again, then or later.
-func TestCanaryStopsReplay(t *testing.T) {
-	for _, test := range []struct {
-		what                  string
-		canary, abortAt, fail int // of the first 5
-		want                  string
-	}{
-		{"half are dead again", 5, 0, 3, "40 of 40 done, 2 delivered, 3 dead again, 35 skipped: stopped; stopped: 3 of 5 events are dead again, which is 50 % or more"},
-		{"fewer are dead again", 5, 0, 2, "5 of 40 done, 3 delivered, 2 dead again"},
-		{"one is too many", 5, 1, 1, "40 of 40 done, 4 delivered, 1 dead again, 35 skipped: stopped; stopped: 1 of 5 events are dead again, which is 1 % or more"},
-		{"no canary, too few known", 0, 10, 5, "5 of 40 done, 5 dead again"},
-		{"never stop", 0, 0, 5, "5 of 40 done, 5 dead again"},
-	} {
-		t.Run(test.what, func(t *testing.T) {
-			r := newRig(t)
-			r.dead(40, 0)
-			o := request()
-			o.Canary, o.AbortAt = test.canary, test.abortAt
-			r.begin(o)
-			if test.canary == 0 {
-				r.step(o, 5, 5)
-			} else {
-				r.step(o, 3, 3)
-				r.step(o, 100, 2)
-				r.step(o, 100, 0)
-			}
-			// Not all outcomes are known: nothing happens yet.
-			pgtest.Exec(r, `create view firsts as select id, row_number() over (order by seq) as n from outbox.outbox_events`)
-			r.makeDead(`id in (select id from firsts where n = 1)`)
-			if p := r.observe(o); p.Stopped != "" {
-				t.Errorf("it stopped after one outcome: %v", p)
-			}
-			if test.canary > 0 {
-				r.step(o, 100, 0)
-			}
-			for n := 2; n <= test.fail; n++ {
-				r.makeDead(`id in (select id from firsts where n = ` + string(rune('0'+n)) + `)`)
-			}
-			r.deliver("true")
-			p := r.observe(o)
-			r.checkProgress(p, test.want)
-			if p.Stopped != "" {
-				r.step(o, 100, 0)
-				return
-			}
-			// Later: 15 more, which all are dead again.
-			r.step(o, 15, 15)
-			r.makeDead("true")
-			later := r.observe(o)
-			if stops := test.what != "never stop"; stops != (later.Stopped != "") {
-				t.Errorf("after 15 more are dead again: %v", later)
-			}
-		})
-	}
-}
-
 // Run keeps the rate, continues after a process that was killed, and with Wait waits for outcomes.
 func TestRunKeepsRateAndContinues(t *testing.T) {
 	r := newRig(t)

@@ -8,57 +8,58 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/replay"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// worker says that a dispatcher runs which serves topics.
-func (r rig) worker(topics string, blocks bool) {
+// worker says that a dispatcher runs which serves topics, and why it has paused some, as JSON.
+func (r rig) worker(topics string, blocks, paused bool, pausedTopics string) {
 	r.Helper()
-	pgtest.Exec(r, `insert into outbox.outbox_workers (worker, dispatcher, namespace, topics, blocks) values (gen_random_uuid(), 'd', 'shop', $1::text[], $2)`, topics, blocks)
+	pgtest.Exec(r, `insert into outbox.outbox_workers (worker, dispatcher, namespace, topics, blocks, paused, paused_topics)
+		values (gen_random_uuid(), 'd', 'shop', $1::text[], $2, $3, $4::jsonb)`, topics, blocks, paused, pausedTopics)
 }
 
-// A replay reports what it waits for outside of its set: no dispatcher serves the topic, or an earlier event of the key is
-// dead, or is not delivered yet. Run ends at its timeout, and leaves the replay as it is.
+// A replay reports what it waits for, when no outcome is new: no dispatcher serves the topic, or it is paused, or has paused
+// the topic; an event is under way, or behind another one of its key. Run ends at its timeout, and leaves the replay as it is.
 // CONTRACT: C-42
 func TestProgressReportsCausesOfWaiting(t *testing.T) {
+	serves := func(r rig) { r.worker("{orders}", false, false, "{}") }
 	for _, test := range []struct {
 		what    string
 		workers func(rig)
-		before  string // what is done with the rows 1 and 2, the first of the keys 1 and 0, before
-		items   int
-		moved   int
-		want    string // reason, count, seq of the event
+		after   string // what is done when they are put back
+		want    string // reason, count, seq of the event, detail
 	}{
-		{"no dispatcher serves the topic", func(r rig) { r.worker("{bills}", false) }, "", 6, 2, "no_dispatcher 2 1"},
+		{"no dispatcher serves the topic", func(r rig) { r.worker("{bills}", false, false, "{}") }, "", "no_dispatcher 5 2"},
 		{"dispatchers that are gone do not serve", func(r rig) {
-			r.worker("{}", false)
+			serves(r)
 			pgtest.Exec(r, `update outbox.outbox_workers set seen_at = now() - interval '2 minutes'`)
-		}, "", 6, 2, "no_dispatcher 2 1"},
-		{"what is served is only slow", func(r rig) { r.worker("{orders}", true) }, "", 6, 2, ""},
-		{"a dead event outside the set blocks the key", func(r rig) { r.worker("{}", true) }, "", 5, 2, "earlier_dead 1 1"},
-		{"a dead event outside the set is passed by", func(r rig) { r.worker("{}", false) }, "", 5, 2, ""},
-		{"a live event outside the set goes first", func(r rig) { r.worker("{}", false) },
-			`update outbox.outbox_events set status = 'pending', dead_reason = null where seq = 1`, 5, 1, "earlier_live 2 1"},
+		}, "", "no_dispatcher 5 2"},
+		{"the dispatcher is paused", func(r rig) { r.worker("{}", false, true, "{}") }, "", "paused 5 2"},
+		{"one of two is paused", func(r rig) { r.worker("{}", false, true, "{}"); serves(r) }, "", ""},
+		{"the topic is paused", func(r rig) { r.worker("{}", false, false, `{"orders": "503", "bills": "404"}`) }, "", "topic_paused 5 2 503"},
+		{"all topics are paused", func(r rig) { r.worker("{}", false, false, `{"": "503"}`) }, "", "topic_paused 5 2 503"},
+		{"another topic is paused", func(r rig) { r.worker("{}", false, false, `{"bills": "404"}`) }, "", ""},
+		{"what is served is only slow", serves, "", ""},
+		{"some are under way", serves, `update outbox.outbox_events set status = 'processing', locked_by = gen_random_uuid(), locked_until = now() where seq < 4 and status = 'pending'`, "delivering 2 2"},
+		{"a dead event outside the set blocks the key", func(r rig) { r.worker("{}", true, false, "{}") }, "", "earlier_dead 2 1"},
+		{"a live event outside the set goes first", serves, `update outbox.outbox_events set status = 'pending', dead_reason = null where seq = 1`, "earlier_live 2 1"},
 	} {
 		t.Run(test.what, func(t *testing.T) {
 			r := newRig(t)
 			r.dead(6, 2)
 			test.workers(r)
-			if test.before != "" {
-				pgtest.Exec(r, test.before)
-			}
 			o := request()
-			if test.items == 5 {
-				o.Filter.IDs = []string{"2", "3", "4", "5", "6"}
-			}
+			o.Filter.IDs = []string{"2", "3", "4", "5", "6"}
 			r.begin(o)
-			r.step(o, 10, test.moved)
+			r.step(o, 10, 5)
+			if test.after != "" {
+				pgtest.Exec(r, test.after)
+			}
 			p := r.observe(o)
 			var got string
 			for _, wait := range p.WaitingFor {
-				got += strings.TrimSpace(pgtest.Value[string](r, `select concat_ws(' ', $1::text, $2::bigint, seq) from outbox.outbox_events where id = $3`, wait.Reason, wait.Count, wait.Event))
+				got += strings.TrimSpace(pgtest.Value[string](r, `select concat_ws(' ', $1::text, $2::bigint, seq, $4::text) from outbox.outbox_events where id = $3`, wait.Reason, wait.Count, wait.Event, wait.Detail))
 			}
 			if got != test.want {
 				t.Errorf("it waits for %q, want %q", got, test.want)
@@ -66,12 +67,15 @@ func TestProgressReportsCausesOfWaiting(t *testing.T) {
 			if again, err := r.replays.Progress(t.Context(), o.ID); err != nil || len(again.WaitingFor) != len(p.WaitingFor) {
 				t.Errorf("the progress is %+v, %v", again, err)
 			}
+			if known := !p.EndsAt.IsZero(); known != (test.want == "" || strings.HasPrefix(test.want, "delivering")) {
+				t.Errorf("its end is known: %v", p.EndsAt)
+			}
 
 			left, err := r.replays.Run(t.Context(), o.ID, replay.RunOptions{Wait: true, Timeout: time.Nanosecond, Poll: time.Millisecond})
-			if !errors.Is(err, replay.ErrTimeout) || len(p.WaitingFor) > 0 && !strings.Contains(err.Error(), p.WaitingFor[0].Event) {
+			if !errors.Is(err, replay.ErrTimeout) || len(p.WaitingFor) > 0 && !strings.Contains(err.Error(), p.WaitingFor[0].String()) {
 				t.Errorf("it ended with %v", err)
 			}
-			if !left.FinishedAt.IsZero() || left.Stopped != "" || left.Pending+left.Waiting != int64(test.items) {
+			if !left.FinishedAt.IsZero() || left.Stopped != "" || left.Pending != 5 {
 				t.Errorf("the wait has changed the replay: %v", left)
 			}
 		})
@@ -109,46 +113,4 @@ func TestReplayOfAnotherNamespace(t *testing.T) {
 	if _, err := bills.Progress(t.Context(), uuid.New()); !errors.Is(err, replay.ErrNotFound) {
 		t.Errorf("of a replay that is not there: %v", err)
 	}
-}
-
-// The counts of a replay stay when retention has removed its set. Outcomes that were never read are unknown.
-// CONTRACT: C-42, C-60
-func TestCountsKeptWhenSetRemoved(t *testing.T) {
-	r := newRig(t)
-	r.dead(6, 0)
-	pgtest.Exec(r, `delete from outbox.outbox_events where seq = 1`)
-	watched, left := request(), request()
-	watched.Filter.IDs, left.Filter.IDs = []string{"1", "2", "3", "4"}, []string{"5", "6"}
-	for _, o := range []config.ReplayRequest{watched, left} {
-		r.begin(o)
-	}
-	r.step(watched, 2, 2)
-	r.deliver("seq = 2")
-	r.makeDead("seq = 3")
-	if _, err := r.replays.Stop(t.Context(), watched.ID, "enough"); err != nil {
-		t.Fatal(err)
-	}
-	const want = "4 of 4 done, 1 delivered, 1 dead again, 1 skipped: gone, 1 skipped: stopped; stopped: enough"
-	before := r.observe(watched)
-	r.checkProgress(before, want)
-	r.step(left, 2, 2)
-	r.deliver("seq = 5")
-	r.observe(left)
-	pgtest.Exec(r, `delete from outbox.outbox_replay_items`)
-	for range 2 {
-		after := r.observe(watched)
-		r.checkProgress(after, want)
-		if after.FinishedAt.IsZero() || !after.FinishedAt.Equal(before.FinishedAt) {
-			t.Errorf("it finished at %v, and now at %v", before.FinishedAt, after.FinishedAt)
-		}
-		r.checkProgress(r.observe(left), "2 of 2 done, 2 with an unknown outcome")
-	}
-
-	discarded := request()
-	discarded.Action = config.ActionDiscard
-	r.begin(discarded)
-	r.step(discarded, 10, 3)
-	r.observe(discarded)
-	pgtest.Exec(r, `delete from outbox.outbox_replay_items`)
-	r.checkProgress(r.observe(discarded), "3 of 3 done, 3 discarded")
 }

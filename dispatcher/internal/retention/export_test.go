@@ -34,6 +34,3 @@ func DeadLettersSQL() string { return load("outbox").deadLetters }
 func LockSQL() string        { return load("outbox").lock }
 func ResolvedSQL() string    { return load("outbox").resolved }
 func ExpiredSQL() string     { return load("outbox").expired }
-
-// ReplaysSQL is the statement that removes items of replays.
-func ReplaysSQL() string { return load("outbox").replays }

@@ -23,16 +23,15 @@ func TestStatementsUseIndexes(t *testing.T) {
 				select gen_random_uuid(), 'shop', 'orders', '{}', 'delivered', now() - interval '8 days' from generate_series(1, $1::integer)`, n)
 			pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts)
 				select id, 'shop', 'orders', 'poison_message', 1 from outbox.outbox_events`)
-			o.replay(n, "requeued", 31, -1)
 		}
 		switch analyzed {
 		case "small":
 			fill(10)
-			pgtest.Exec(o, `analyze outbox.outbox_events, outbox.outbox_dead_letters, outbox.outbox_replay_items`)
+			pgtest.Exec(o, `analyze outbox.outbox_events, outbox.outbox_dead_letters`)
 			fill(20_000)
 		case "large":
 			fill(20_000)
-			pgtest.Exec(o, `analyze outbox.outbox_events, outbox.outbox_dead_letters, outbox.outbox_replay_items`)
+			pgtest.Exec(o, `analyze outbox.outbox_events, outbox.outbox_dead_letters`)
 		default:
 			fill(20_000)
 		}
@@ -43,13 +42,12 @@ func TestStatementsUseIndexes(t *testing.T) {
 			"lock":         {retention.LockSQL(), ids, "outbox_events_pkey"},
 			"resolved":     {retention.ResolvedSQL(), ids + `, '7 days'`, "outbox_dead_letters_event"},
 			"expired":      {retention.ExpiredSQL(), ids + `, '7 days'`, "outbox_dead_letters_event"},
-			"replays":      {retention.ReplaysSQL(), `'7 days', 'shop', 2000`, "outbox_replay_items_state"},
 		} {
 			text := o.explain(query.sql, query.args)
 			if !strings.Contains(text, query.uses) {
 				t.Errorf("%s, %s: the plan has no %s:\n%s", name, analyzed, query.uses, text)
 			}
-			for _, table := range []string{"outbox_events", "outbox_dead_letters", "outbox_replay_items"} {
+			for _, table := range []string{"outbox_events", "outbox_dead_letters"} {
 				if seqScans(t, text, table) {
 					t.Errorf("%s, %s: %s is read from end to end:\n%s", name, analyzed, table, text)
 				}

@@ -10,57 +10,112 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// replay adds a replay with items of a state, which began and finished some days ago; -1 for never.
-func (o outbox) replay(items int, state string, began, finished int) (id uuid.UUID) {
+// replay begins a replay of open dead letters, and returns its id.
+func (o outbox) replay(deadLetters ...int64) (id uuid.UUID) {
 	o.Helper()
 	id = uuid.New()
-	pgtest.Exec(o, `insert into outbox.outbox_replays (id, namespace, action, reason, requested_by, filter, rate, canary, abort_at, ordering, began_at, finished_at)
-		values ($1, $2, 'replay', 'CHG-812', 'ada', '{}', 1, 0, 0, 'key', now() - make_interval(days => $3),
-			case when $4::integer >= 0 then now() - make_interval(days => $4) end)`, id, o.namespace, began, finished)
-	pgtest.Exec(o, `insert into outbox.outbox_replay_items (replay_id, dead_letter_id, event_id, seq, state)
-		select $1, n, gen_random_uuid(), n, case n when 1 then 'requeued' else $3::text end from generate_series(1, $2::integer) as n`, id, items, state)
+	if !pgtest.Value[bool](o, `select outbox.outbox_replay_begin($1, $2, 'replay', 'CHG-812', 'ada', '{}', 100, 0, 50, $3)`, id, o.namespace, deadLetters) {
+		o.Fatal("the replay was there")
+	}
 	return id
 }
 
-// The items of a replay go some time after its end, and its row stays. Items that may still have their turn stay, and
-// so do those that a command may be waiting for.
-// CONTRACT: C-60
-func TestItemsOfFinishedReplaysAreRemoved(t *testing.T) {
+func (o outbox) state(replay uuid.UUID) string {
+	o.Helper()
+	return pgtest.Value[string](o, `select concat_ws(' ', 'waiting', waiting, 'pending', pending, 'delivered', delivered, 'dead', dead_again, 'gone', gone,
+		'stopped', stopped, case when finished_at is not null then 'finished' end) from outbox.outbox_replays where id = $1`, replay)
+}
+
+// A sweep reads the outcomes of replays that no process watches, before it removes the rows that have them: what was delivered
+// counts as delivered, and a row that was dead again, was discarded by another and is old counts as dead again. Dead letters
+// whose outcome was not read stay.
+// CONTRACT: C-42, C-60
+func TestOutcomesAreReadBeforeRowsAreRemoved(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
-	elsewhere := o
-	elsewhere.namespace = "other"
-	replays := map[string]struct {
-		id          uuid.UUID
-		month, hour int // items after a sweep of the namespace, resolved ones staying for a month, and for an hour
-	}{
-		"finished long ago, with many items":     {o.replay(5000, "delivered", 90, 31), 0, 0},
-		"finished long ago, again":               {o.replay(3, "dead_again", 90, 31), 0, 0},
-		"finished lately":                        {o.replay(3, "delivered", 90, 29), 3, 0},
-		"waits since long":                       {o.replay(3, "waiting", 90, -1), 3, 3},
-		"was not waited for, and began long ago": {o.replay(3, "requeued", 31, -1), 0, 0},
-		"was not waited for, and began lately":   {o.replay(3, "requeued", 29, -1), 3, 3},
-		"of another namespace":                   {elsewhere.replay(3, "delivered", 90, 31), 3, 3},
+	var ids []uuid.UUID
+	var deadLetters []int64
+	for range 4 {
+		id := o.add("dead", 90, "")
+		ids, deadLetters = append(ids, id), append(deadLetters, o.deadLetter(id, 90, -1))
 	}
-	check := func(what string, want func(month, hour int) int) {
-		t.Helper()
-		for name, op := range replays {
-			if n, want := pgtest.Value[int](o, `select count(*) from outbox.outbox_replay_items where replay_id = $1`, op.id), want(op.month, op.hour); n != want {
-				t.Errorf("%s: a replay that %s has %d items, want %d", what, name, n, want)
-			}
-		}
+	replay := o.replay(deadLetters[:3]...)
+	pgtest.Exec(o, `select outbox.outbox_replay_step($1, 3)`, replay)
+	pgtest.Exec(o, `update outbox.outbox_events set status = 'delivered', updated_at = now() - interval '8 days' where id = $1`, ids[0])
+	pgtest.Exec(o, `update outbox.outbox_events set status = 'dead', dead_reason = 'poison_message' where id = $1`, ids[1])
+	o.deadLetter(ids[1], 80, 70) // again, and discarded by another
+	pgtest.Exec(o, `update outbox.outbox_dead_letters set resolved_at = now() - interval '75 days' where replay_id = $1`, replay)
+	// The process of a run that is under way: the outcomes are not read yet.
+	hold, err := o.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
-	o.sweep(o.sweeper(func(opts *retention.Options) { opts.Namespace, opts.Name = o.namespace, "dispatcher shop" }))
-	check("a month", func(month, _ int) int { return month })
-	o.sweep(o.sweeper(func(opts *retention.Options) {
-		opts.Namespace, opts.Name, opts.DeadResolved = o.namespace, "dispatcher shop", time.Hour
-	}))
-	check("an hour", func(_, hour int) int { return hour })
-	if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_replays`); n != len(replays) {
-		t.Errorf("%d replays are there, want all %d", n, len(replays))
+	if _, err := hold.Exec(t.Context(), `select from outbox.outbox_replays for update`); err != nil {
+		t.Fatal(err)
 	}
 	o.sweep(o.sweeper(nil))
-	if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_replay_items where replay_id = $1`, replays["of another namespace"].id); n != 0 {
-		t.Errorf("a sweep of the whole tables left %d items of another namespace", n)
+	if err := hold.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := o.state(replay), "waiting 0 pending 3 delivered 0 dead 0 gone 0 stopped 0"; got != want {
+		t.Errorf("while another runs it: %s, want %s", got, want)
+	}
+	if got := o.deadLetters(ids[1]); got != "replayed discarded" || !o.row(ids[1]) {
+		t.Errorf("of an event whose outcome was not read %q stay, and its row: %v", got, o.row(ids[1]))
+	}
+	o.sweep(o.sweeper(nil))
+	if got, want := o.state(replay), "waiting 0 pending 1 delivered 1 dead 1 gone 0 stopped 0"; got != want {
+		t.Errorf("after a sweep: %s, want %s", got, want)
+	}
+	if got := o.deadLetters(ids[1]); got != "" || o.row(ids[1]) {
+		t.Errorf("of an event whose outcome is known %q stay, and its row: %v", got, o.row(ids[1]))
+	}
+}
+
+// A replay that no process runs is given up after the retention of dead letters, and does not keep its dead letters from
+// expiring. An operation goes 90 days after its end.
+// CONTRACT: C-60
+func TestOldOperationsGo(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.serve(false)
+	elsewhere := o
+	elsewhere.namespace = "other"
+	begin := func(o outbox) (uuid.UUID, uuid.UUID) {
+		event := o.add("dead", 90, "")
+		return event, o.replay(o.deadLetter(event, 90, -1))
+	}
+	claimed, running := begin(o)
+	expires, left := begin(o)
+	_, old := begin(o)
+	_, recent := begin(o)
+	_, others := begin(elsewhere)
+	pgtest.Exec(o, `update outbox.outbox_replays set seen_at = now() - interval '31 days' where id = $1`, left)
+	for id, days := range map[uuid.UUID]int{old: 91, others: 91, recent: 89} {
+		pgtest.Exec(o, `select outbox.outbox_replay_stop($1, 'enough')`, id)
+		pgtest.Exec(o, `update outbox.outbox_replays set finished_at = now() - make_interval(days => $2) where id = $1`, id, days)
+	}
+	o.sweep(o.sweeper(func(opts *retention.Options) {
+		opts.Namespace, opts.Name, opts.DeadResolved, opts.DeadUnresolved = o.namespace, "dispatcher shop", 30*day, 60*day
+	}))
+	for _, test := range []struct {
+		what  string
+		id    uuid.UUID
+		there int
+	}{{"one that runs", running, 1}, {"one that was left", left, 1}, {"an old one", old, 0}, {"a recent one", recent, 1}, {"one of another namespace", others, 1}} {
+		if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_replays where id = $1`, test.id); n != test.there {
+			t.Errorf("%s: %d rows, want %d", test.what, n, test.there)
+		}
+	}
+	if got := o.state(running); got != "waiting 1 pending 0 delivered 0 dead 0 gone 0 stopped 0" || o.deadLetters(claimed) != "open" {
+		t.Errorf("one that runs is %s, its dead letter %s", got, o.deadLetters(claimed))
+	}
+	if got := o.state(left); got != "waiting 0 pending 0 delivered 0 dead 0 gone 0 stopped 1 finished" || o.deadLetters(expires) != "expired" {
+		t.Errorf("one that was left is %s, its dead letter %s", got, o.deadLetters(expires))
+	}
+	// A retention of hours does not shorten that of operations.
+	o.sweep(o.sweeper(func(opts *retention.Options) { opts.DeadResolved = time.Hour }))
+	if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_replays where id in ($1, $2)`, recent, others); n != 1 {
+		t.Errorf("%d are there, want the recent one alone", n)
 	}
 }

@@ -27,8 +27,8 @@ type Options struct {
 	// Delivered is how long a delivered row stays. 0 removes it at the next run.
 	Delivered time.Duration
 	// DeadResolved is how long a dead row stays after its last dead letter was resolved, and the dead letters with it;
-	// and the dead letters of a row that is delivered, or gone; and the items of a replay on dead letters that has
-	// finished, of the whole Namespace.
+	// and the dead letters of a row that is delivered, or gone. An operation on dead letters of the Namespace stays as long after
+	// its end, and 90 days at least.
 	DeadResolved time.Duration
 	// DeadUnresolved is how long an unresolved dead row stays. Then its dead letter is resolved as expired, and stays for
 	// DeadResolved. A dead letter that blocks its key stays open, and so its row: where a dispatcher

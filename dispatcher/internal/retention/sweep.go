@@ -70,7 +70,7 @@ type run struct {
 // sweep does a whole run. It writes its progress, also if it fails.
 func (r *run) sweep(ctx context.Context) (err error) {
 	began := time.Now()
-	if _, err := r.one(ctx, r.sql.begin, []any{r.opts.Name}, &r.end, &r.position); err != nil {
+	if _, err := r.one(ctx, r.sql.begin, []any{r.opts.Name, r.opts.Namespace, r.opts.Delivered}, &r.end, &r.position); err != nil {
 		return err
 	}
 	var total Counts
@@ -81,13 +81,13 @@ func (r *run) sweep(ctx context.Context) (err error) {
 			_ = r.writeProgress(last) // err has the cause
 		}
 	}()
+	if err := r.replays(ctx); err != nil {
+		return err
+	}
 	if err := r.events(ctx, &total); err != nil {
 		return err
 	}
 	if err := r.deadLetters(ctx, &total); err != nil {
-		return err
-	}
-	if err := r.replays(ctx, &total); err != nil {
 		return err
 	}
 	if err := r.journal(ctx); err != nil {
@@ -158,18 +158,12 @@ func (r *run) deadLetters(ctx context.Context, total *Counts) error {
 	return nil
 }
 
-// replays removes the items of replays that finished long ago.
-func (r *run) replays(ctx context.Context, total *Counts) error {
-	for n := int64(maxRows); n == maxRows; {
-		err := r.step(ctx, total, func(*Counts) error {
-			_, err := r.one(ctx, r.sql.replays, []any{r.opts.DeadResolved, r.opts.Namespace, maxRows}, &n)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+// replays reads the outcomes of replays before the rows that have them are removed, and removes operations that finished
+// long ago.
+func (r *run) replays(ctx context.Context) error {
+	var removed int
+	_, err := r.one(ctx, r.sql.replays, []any{r.opts.Namespace, r.opts.DeadResolved}, &removed)
+	return err
 }
 
 // journal removes the days of the journal that are old, and makes those that come (CONTRACT C-61).

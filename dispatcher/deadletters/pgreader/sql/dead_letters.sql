@@ -4,7 +4,7 @@
 select l.id, l.event_id::text, l.fingerprint, l.topic, coalesce(l.seq, 0), coalesce(l.event_type, ''), coalesce(l.aggregate_type, ''),
        coalesce(l.aggregate_id, ''), coalesce(l.tenant_id::text, ''), l.reason, l.class, l.code, l.place, coalesce(l.error, ''),
        l.attempts, l.dead_at, l.resolution, coalesce(l.resolved_at, now()), coalesce(l.resolved_by, ''),
-       coalesce(l.resolution_reason, ''), coalesce(l.replay_id::text, ''),
+       coalesce(l.resolution_reason, ''), coalesce(l.replay_id::text, ''), coalesce(l.replay_state, ''),
        case when $3::boolean then coalesce(l.worker::text, '') else '' end,
        case when $3::boolean then l.failures else '[]' end,
        case when $3::boolean then coalesce(l.response, '') else '' end

@@ -1,7 +1,9 @@
--- Writes down the set of a replay. The order is that in which its items have their turn: two of the three indexes then
--- grow at their end, which halves what the insert costs.
--- The first argument is the action, the second the replay; then those of the dead letters that match.
-insert into outbox.outbox_replay_items (replay_id, dead_letter_id, event_id, key_hash, seq, state, skipped)
-select $2::uuid, dead_letter_id, event_id, key_hash, seq, case when skipped is null then 'waiting' else 'skipped' end, skipped
-from (/* dead_letters */) as matched
-order by seq, dead_letter_id
+-- Begins an operation on the dead letters of the filter, in the order of insertion: its index then grows at its end.
+-- CONDITION is that of the filter.
+-- $1 id; $2 namespace; $3 action; $4 reason; $5 who requested it; $6 filter; $7 rate; $8 canary; $9 the percentage of
+-- failures at which it stops; $10 how many at most, null for all.
+select outbox.outbox_replay_begin($1::uuid, $2::text, $3::text, $4::text, $5::text, $6::jsonb, $7::integer, $8::integer, $9::integer, array(
+    select l.id from outbox.outbox_dead_letters as l
+    where CONDITION
+    order by coalesce(l.seq, 0), l.id limit $10::integer
+))

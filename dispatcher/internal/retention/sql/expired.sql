@@ -1,5 +1,5 @@
 -- Resolves the dead letters of events that are unresolved for long, and removes the rows of these events
--- that are dead (deadUnresolved). A resolution frees the key of the event. Where dispatchers have onDead Block
+-- that are dead (deadUnresolved), but for those that a replay has claimed. A resolution frees the key of the event. Where dispatchers have onDead Block
 -- only a person does that: such a dead letter stays open, and so does one with a key of a topic that no
 -- dispatcher serves, since its onDead is unknown.
 -- The resolution is compared by coalesce, so that the dead letters are looked up by their events: the planner of PostgreSQL 18,
@@ -8,6 +8,7 @@
 with old as materialized (
     select id, event_id from outbox.outbox_dead_letters as dead_letter
     where event_id = any ($1::uuid[]) and coalesce(resolution, '') = '' and dead_at < now() - $2::interval
+      and not coalesce(outbox.outbox_replay_claims(replay_id, replay_state), false)
       and (key_hash is null or (
           select bool_and(not blocks) from outbox.outbox_workers as worker
           where worker.namespace = dead_letter.namespace and (topics = '{}' or dead_letter.topic = any (topics))

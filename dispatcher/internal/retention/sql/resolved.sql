@@ -1,9 +1,10 @@
 -- Removes the dead letters of events of which each dead letter was resolved long ago, and the rows of these events that
--- are dead. A dead letter that is open, and so one that blocks a key, stays with all others of its event.
+-- are dead. A dead letter that is open, and so one that blocks a key, stays with all others of its event, and so does one of
+-- a replay that has not read its outcome yet.
 -- $1 ids of events that are locked, or have no row; $2 age.
 with old as materialized (
     select id, event_id from outbox.outbox_dead_letters
-    where event_id = any ($1::uuid[]) and resolved_at < now() - $2::interval
+    where event_id = any ($1::uuid[]) and resolved_at < now() - $2::interval and coalesce(replay_state, '') not in ('requeued', 'failing')
     for update skip locked
 ),
 whole as materialized (

@@ -1,0 +1,211 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/status"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/replay"
+)
+
+// withOperations adds to the command that reads dead letters those that change them.
+func withOperations(dead *cobra.Command, version string) *cobra.Command {
+	dead.AddCommand(replayCommand(version),
+		atOnceCommand(config.ActionDiscard, "Mark dead letters as handled; their events stay dead",
+			`Mark the dead letters of the filter as handled. Their events stay dead, and no longer block their keys. "dead reopen"
+undoes it, while the events are there.`,
+			`  dispatcher dead discard -f orders.yaml --type test.event --reason "left by the load test" --dry-run`),
+		atOnceCommand(config.ActionReopen, "Open discarded dead letters again",
+			`Open the discarded dead letters of the filter again, of which the event is still dead: they are listed, block their keys
+and can be replayed as before.`,
+			`  dispatcher dead reopen -f orders.yaml --operation 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11 --reason "wrong group"`),
+		operationsCommand(), stopCommand())
+	return dead
+}
+
+// operation is what the flags of a command say that begins an operation.
+type operation struct {
+	file        string
+	undo        string // of a reopen, the operation whose dead letters these are
+	all, dryRun bool
+	request     config.ReplayRequest
+	filter      func(time.Time) (deadletters.Filter, error)
+	out         progressWriter
+}
+
+func (o *operation) flags(cmd *cobra.Command) {
+	o.filter = deadcmd.FilterFlags(cmd)
+	fileFlag(cmd, &o.file)
+	o.out.add(cmd)
+	flags := cmd.Flags()
+	flags.StringVar(&o.request.Reason, "reason", "", "why, such as the number of the change; it stays with each dead letter (required)")
+	flags.StringVar(&o.request.RequestedBy, "by", "", "who requests it, as noted at each dead letter (default: the login)")
+	flags.IntVar(&o.request.Limit, "limit", 0, "how many dead letters at most, the oldest first (default: all)")
+	flags.BoolVar(&o.all, "all", false, "every dead letter, when there is no filter")
+	flags.BoolVar(&o.dryRun, "dry-run", false, "print what would be done, and change nothing")
+}
+
+// begin begins the operation, or writes what it would do.
+func (o *operation) begin(ctx context.Context, replays *replay.Replays, cfg config.Config) (p status.Replay, err error) {
+	chosen, err := o.filter(time.Now())
+	if err != nil {
+		return p, err
+	}
+	chosen.Operation = o.undo
+	if chosen.Empty() && !o.all {
+		return p, errors.New("no filter; choose dead letters, such as with --group, or add --all for every one of the file's topics")
+	}
+	o.request.Filter, o.request.Namespace, o.request.Topics = config.DeadLetterFilter(chosen), cfg.Namespace, cfg.Topics
+	if o.request.RequestedBy == "" {
+		if o.request.RequestedBy, err = database.Login(cfg.Database); err != nil {
+			return p, err
+		}
+	}
+	if o.dryRun {
+		if p, err = replays.DryRun(ctx, o.request); err != nil {
+			return p, err
+		}
+		return p, o.out.writeDryRun(p)
+	}
+	if p, err = replays.Begin(ctx, o.request); err != nil {
+		return p, err
+	}
+	return p, o.out.write(p)
+}
+
+// atOnceCommand makes a command for an operation that is done when it has begun.
+func atOnceCommand(action config.ReplayAction, short, long, example string) *cobra.Command {
+	o := operation{request: config.ReplayRequest{Action: action}}
+	cmd := &cobra.Command{
+		Use: string(action) + " -f FILE --reason TEXT", Short: short, Long: long, Example: example, Args: cobra.NoArgs,
+		RunE: work(func(cmd *cobra.Command) error {
+			return withReplays(cmd, o.file, &o.out, func(ctx context.Context, replays *replay.Replays, cfg config.Config) error {
+				_, err := o.begin(ctx, replays, cfg)
+				return err
+			})
+		}),
+	}
+	o.flags(cmd)
+	if action == config.ActionReopen {
+		cmd.Flags().StringVar(&o.undo, "operation", "", "only those of this discard, by its id")
+	}
+	if err := cmd.MarkFlagRequired("reason"); err != nil {
+		panic(err) // the flag is there
+	}
+	return cmd
+}
+
+func operationsCommand() *cobra.Command {
+	var file, id string
+	out := progressWriter{}
+	cmd := &cobra.Command{
+		Use: "operations -f FILE", Short: "List the replays, discards and reopens, the newest first", Args: cobra.NoArgs,
+		Long: `List the replays, discards and reopens of the file's namespace, the newest first: who, why, and what became of the
+events. LOGIN is the one that began it, as the database knows it. With --operation it looks for the outcomes of one,
+and says what that waits for. Which dead letters it had is in "dead list --operation".`,
+		Example: "  dispatcher dead operations -f orders.yaml\n  dispatcher dead operations -f orders.yaml --operation 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11",
+		RunE: work(func(cmd *cobra.Command) error {
+			return withReplays(cmd, file, &out, func(ctx context.Context, replays *replay.Replays, _ config.Config) error {
+				if id != "" {
+					p, err := byID(id, func(id uuid.UUID) (status.Replay, error) { return replays.Observe(ctx, id) })
+					if err != nil {
+						return err
+					}
+					return out.write(p)
+				}
+				all, err := replays.Operations(ctx)
+				if err != nil {
+					return err
+				}
+				return out.list(all)
+			})
+		}),
+	}
+	fileFlag(cmd, &file)
+	out.add(cmd)
+	cmd.Flags().StringVar(&id, "operation", "", "the id of one")
+	return cmd
+}
+
+// list writes a table of operations, or a line of JSON for each.
+func (t *progressWriter) list(all []replay.Operation) error {
+	if t.format == "json" {
+		for _, o := range all {
+			if err := t.json(o); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	w := tabwriter.NewWriter(t.w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "OPERATION\tACTION\tBEGAN\tSTATE\tBY\tLOGIN\tWHY\tPROGRESS")
+	for _, o := range all {
+		state := "finished"
+		switch {
+		case o.Stopped != "":
+			state = "stopped"
+		case o.Running:
+			state = "running"
+		case o.Waiting > 0:
+			state = "interrupted"
+		case o.FinishedAt.IsZero():
+			state = "open"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", o.ID, o.Action, o.BeganAt.UTC().Format(time.RFC3339), state,
+			deadcmd.Line(o.RequestedBy), o.Login, deadcmd.Line(o.Reason), o.Replay)
+	}
+	return w.Flush()
+}
+
+func stopCommand() *cobra.Command {
+	var file, id, reason string
+	out := progressWriter{}
+	cmd := &cobra.Command{
+		Use: "stop -f FILE --operation ID --reason TEXT", Short: "Give up what waits of a replay", Args: cobra.NoArgs,
+		Long: `Give up the events of a replay that wait, after the batch in progress. Their dead letters stay open; events that were
+put back stay so. The run of the replay ends when their outcomes are known.`,
+		Example: `  dispatcher dead stop -f orders.yaml --operation 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11 --reason "the consumer is down"`,
+		RunE: work(func(cmd *cobra.Command) error {
+			return withReplays(cmd, file, &out, func(ctx context.Context, replays *replay.Replays, _ config.Config) error {
+				p, err := byID(id, func(id uuid.UUID) (status.Replay, error) { return replays.Stop(ctx, id, reason) })
+				if err != nil {
+					return err
+				}
+				return out.write(p)
+			})
+		}),
+	}
+	fileFlag(cmd, &file)
+	out.add(cmd)
+	cmd.Flags().StringVar(&id, "operation", "", "the id of the replay (required)")
+	cmd.Flags().StringVar(&reason, "reason", "", "why (required)")
+	for _, flag := range []string{"operation", "reason"} {
+		if err := cmd.MarkFlagRequired(flag); err != nil {
+			panic(err) // the flag is there
+		}
+	}
+	return cmd
+}
+
+// byID does something with the operation of an id.
+func byID(text string, do func(uuid.UUID) (status.Replay, error)) (status.Replay, error) {
+	id, err := uuid.Parse(text)
+	if err != nil {
+		return status.Replay{}, fmt.Errorf("--operation is %.60q, which is not a UUID; `dispatcher dead operations` lists them", text)
+	}
+	p, err := do(id)
+	if errors.Is(err, replay.ErrNotFound) {
+		err = fmt.Errorf("operation %s: %w", id, err)
+	}
+	return p, err
+}
