@@ -90,7 +90,7 @@ var _ = Describe("who may replay", Label("rights", "replay"), func() {
 		Eventually(ctx, func() error { return person.Create(ctx, w.replay("mine", ada), client.DryRunAll) }).WithTimeout(time.Minute).Should(Succeed(), "the role has reached the API server")
 		for user, c := range map[string]client.Client{ada: person, "admin": w.Client} {
 			err := c.Create(ctx, w.replay("forged", vera))
-			Expect(err).To(MatchError(ContainSubstring(`set spec.requestedBy to "` + user + `", or use kubectl outbox replay, which does`)))
+			Expect(err).To(MatchError(ContainSubstring(`set spec.requestedBy to "` + user + `", or use kubectl outbox dead replay, which does`)))
 			Expect(apierrors.IsForbidden(err)).To(BeTrue())
 		}
 		// Written afterwards, by a patch, and by server-side apply.

@@ -45,7 +45,7 @@ func (w *world) created(ctx context.Context) v1alpha1.DeadLetterReplay {
 	return list.Items[0]
 }
 
-var _ = Describe("kubectl outbox replay", Label("replay"), func() {
+var _ = Describe("kubectl outbox dead replay", Label("replay"), func() {
 	var w *world
 	BeforeEach(func(ctx SpecContext) {
 		w = newWorld(ctx)
