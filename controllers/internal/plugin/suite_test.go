@@ -74,10 +74,10 @@ type world struct {
 	namespace string
 	// forwarded are the pods that were read.
 	forwarded []string
-	// log is that of the pod of a Job, and in is standard input.
-	log, in string
-	// unlogged is why that log cannot be read, and unreachable why no pod can be read. nil: it can.
-	unlogged, unreachable error
+	// in is standard input.
+	in string
+	// unreachable is why no pod can be read. nil: it can.
+	unreachable error
 	// config is the user's, and real forwards through the API server's port-forward.
 	config *rest.Config
 	real   bool
