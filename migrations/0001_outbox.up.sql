@@ -410,7 +410,7 @@ begin
     end if;
     with dead_letters as materialized (
         select dead_letter.id, dead_letter.event_id from outbox_dead_letters as dead_letter
-        where dead_letter.id = any (v_dead_letters) and dead_letter.replay_id = p_id and coalesce(dead_letter.resolution, '') = ''
+        where dead_letter.id = any (v_dead_letters) and coalesce(dead_letter.replay_id, p_id) = p_id and coalesce(dead_letter.resolution, '') = ''
           and dead_letter.id = (select max(later.id) from outbox_dead_letters as later where later.event_id = dead_letter.event_id)
         for update
     ),
