@@ -262,3 +262,15 @@ func TestRetiredSendsNothing(t *testing.T) {
 		t.Errorf("%d records arrived, after %d tries to send", n, ses.sent.Load())
 	}
 }
+
+// The end of a session cuts connections short. That is not why its records failed.
+func TestEndOfASessionIsNotItsTrouble(t *testing.T) {
+	for _, retired := range []bool{false, true} {
+		s := &session{}
+		s.retired.Store(retired)
+		s.OnBrokerConnect(kgo.BrokerMetadata{}, 0, nil, context.Canceled)
+		if trouble := s.trouble.Load() != nil; trouble == retired {
+			t.Errorf("retired is %v, and a connection that failed is its trouble = %v", retired, trouble)
+		}
+	}
+}

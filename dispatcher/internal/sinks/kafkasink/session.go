@@ -82,9 +82,10 @@ var _ kgo.HookBrokerConnect = (*session)(nil)
 
 // OnBrokerConnect is kgo's word of a connection that was made, with login, or not.
 func (s *session) OnBrokerConnect(_ kgo.BrokerMetadata, _ time.Duration, _ net.Conn, err error) {
-	if err == nil {
+	switch {
+	case err == nil:
 		s.trouble.Store(nil)
-	} else {
+	case !s.retired.Load(): // the end of a session cuts its connections short
 		s.trouble.Store(&err)
 	}
 }
