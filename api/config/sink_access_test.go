@@ -103,6 +103,13 @@ func TestSinkAccessValidate(t *testing.T) {
 		{kafka + ", timeout: 99ms", "sink.timeout is 99ms; set it from 100ms to 10m"},
 		{sqs + ", timeout: 11m", "sink.timeout is 11m; set it from 100ms to 10m"},
 		{"log: {}, timeout: 1s", "sink.timeout is not used by log; remove it"},
+
+		{http + ", contentMode: Batch", ""},
+		{kafka + ", contentMode: Batch", `sink.contentMode is "Batch"; choose one of Binary, Structured`},
+		{postgres + ", contentMode: Binary", "sink.contentMode is not used by postgres; remove it"},
+		{sqs + ", contentMode: Binary", "sink.contentMode is not used by sqs; remove it"},
+		{"sns: {topicARN: 'arn:aws:sns:eu-west-1:123456789012:all'}, contentMode: Binary", "sink.contentMode is not used by sns; remove it"},
+		{"log: {}, contentMode: Binary", "sink.contentMode is not used by log; remove it"},
 	} {
 		c, err := load(t, strings.Replace(minimal, "log: {}", test.sink, 1)+"delivery: {timeout: 1h}\n")
 		if err != nil {
