@@ -9,7 +9,7 @@ import (
 // No worker knows what ended another one: the delivery of any row that it held, or nothing of the kind. So rows whose last lease
 // ended without an outcome are delivered few at once, and each such delivery is counted before it begins. If the process
 // ends again, those that were not counted are as before, and those that were are delivered alone. So the row that ends
-// the process is found by the third crash, and no other is charged for it (CONTRACT C-21).
+// the process is dead after five crashes, and no other is charged for it (CONTRACT C-21, C-22).
 
 // mostSuspects is the most rows whose last lease ended without an outcome, from the begin of their delivery until its
 // outcome is written.

@@ -48,7 +48,7 @@ type httpConsumer struct {
 }
 
 // flagNames has the flags of the fields that errors of the http sink name.
-var flagNames = strings.NewReplacer("sink.http.url", "--url", "sink.http.contentMode", "--content-mode", "sink.http.headers", "--header",
+var flagNames = strings.NewReplacer("sink.http.url", "--url", "sink.http.headers", "--header",
 	"sink.http.signing", "--signing-secret-file", "sink.auth", "--token-file or --user", "sink.tls.caFile", "--ca-file")
 
 func newHTTPConsumer(f verifyConsumerFlags, stderr io.Writer) (h *httpConsumer, err error) {
