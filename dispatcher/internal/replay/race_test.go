@@ -186,3 +186,39 @@ func TestUnrunReplayLosesItsClaims(t *testing.T) {
 		t.Errorf("%d rows went back %d times, want 10", rows, times)
 	}
 }
+
+// A dead letter that another operation claims while a step waits for it is left to that operation.
+// CONTRACT: C-42
+func TestStepLeavesWhatAnotherClaimsMeanwhile(t *testing.T) {
+	r := newRig(t)
+	r.dead(3, 0)
+	left, next := request(), request()
+	r.begin(left)
+	next.Filter.IDs = []string{"1"}
+	r.begin(next) // claims nothing, since the first has all
+	hold, err := r.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hold.Rollback(context.Background())
+	if _, err := hold.Exec(t.Context(), `update outbox.outbox_dead_letters set replay_id = $1 where id = 1`, next.ID); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { _, err := r.replays.Step(context.Background(), left.ID, 3); done <- err }()
+	eventually(t, "the step waits for the dead letter", func() bool {
+		return pgtest.Value[int](r, `select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database() and query like '%outbox_replay_step%'`) == 1
+	})
+	if err := hold.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if times, rows := r.requeued(); times != 2 || rows != 2 {
+		t.Errorf("%d rows went back %d times, want the 2 that are not claimed", rows, times)
+	}
+	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_dead_letters where id = 1 and resolution is null and replay_state = 'waiting'`); n != 1 {
+		t.Error("the dead letter of the other operation does not wait for it")
+	}
+}
