@@ -40,6 +40,10 @@ type Snapshot struct {
 	PausedTopics []PausedTopic
 	// Gated are the topics that are paused for the type of their next event, by name: see Admit of package engine.
 	Gated []GatedTopic
+	// LimitedBy is what keeps the dispatcher from delivering more. TopicLimits are the topics that something limits, in
+	// the order of the reasons and then by name: the first TopicLimitsListed.
+	LimitedBy   LimitedBy
+	TopicLimits []TopicLimit
 	// EventTypes are the types of the events that were claimed, by name: the first EventTypesListed that came.
 	EventTypes []SeenEventType
 	// LastError is the newest failure of a delivery, and when it was seen; empty for none.

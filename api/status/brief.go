@@ -11,7 +11,7 @@ import (
 const BriefPath = Path + "?brief"
 
 // MaxBrief bounds the JSON of a brief Status, in bytes.
-const MaxBrief = 54 << 10
+const MaxBrief = 58 << 10
 
 // Bounds of what is in a brief Status: how many paused topics, and the bytes of each text.
 const (
@@ -36,13 +36,13 @@ const (
 )
 
 // Brief is the Status for callers who may be anyone, and for the operator: states, messages and totals. It
-// holds no key, no id of an event, no list of topics but the first eight that are paused, the first four that are gated and
-// those of groups of dead events, the types of events, and no error of a single delivery. Its JSON has at most MaxBrief
+// holds no key, no id of an event, no list of topics but the first eight that are paused, the first four that are gated, the
+// first eight that something limits and those of groups of dead events, the types of events, and no error of a single delivery. Its JSON has at most MaxBrief
 // bytes, whatever the Status holds.
 func (s Status) Brief() Status {
 	brief := Status{
 		Name: clip(s.Name, briefName), Namespace: clip(s.Namespace, briefName), Version: clip(s.Version, briefName), Worker: clip(s.Worker, briefName),
-		State: clip(s.State, briefWord), StartedAt: s.StartedAt,
+		State: clip(s.State, briefWord), LimitedBy: clip(s.LimitedBy, briefWord), StartedAt: s.StartedAt,
 		Source: s.Source.clip(briefMessage), Sink: s.Sink.clip(briefMessage),
 		Schema:           Schema{State: clip(s.Schema.State, briefWord), Version: s.Schema.Version, Required: s.Schema.Required, Message: clip(s.Schema.Message, briefMessage)},
 		PausedTopicCount: s.PausedTopicCount, AllTopicsPaused: s.AllTopicsPaused, GatedTopics: s.GatedTopics, StuckCalls: s.StuckCalls, InFlight: s.InFlight,
@@ -52,6 +52,9 @@ func (s Status) Brief() Status {
 	}
 	for _, g := range s.Gated[:min(len(s.Gated), briefGated)] {
 		brief.Gated = append(brief.Gated, GatedTopic{Topic: clip(g.Topic, briefGatedName), EventType: clip(g.EventType, briefGatedName), Waiting: g.Waiting, Since: g.Since})
+	}
+	for _, t := range s.TopicLimits[:min(len(s.TopicLimits), TopicLimitsListed)] {
+		brief.TopicLimits = append(brief.TopicLimits, TopicLimit{Topic: clip(t.Topic, briefGatedName), LimitedBy: clip(t.LimitedBy, briefWord), Concurrency: t.Concurrency})
 	}
 	for _, t := range s.EventTypes[:min(len(s.EventTypes), EventTypesListed)] {
 		if name := clip(t.Type, EventTypeBytes); name == t.Type { // a part of a name is none

@@ -35,6 +35,12 @@ type Status struct {
 	// name; a brief Status has the first 4. GatedTopics counts them. The destination has no part in that.
 	Gated       []GatedTopic `json:"gated,omitempty"`
 	GatedTopics int          `json:"gatedTopics,omitempty"`
+	// LimitedBy is what keeps the process from delivering more: Concurrency, Database, Rate, Destination, Order, Consumer,
+	// or Idle when there is nothing to do. Empty until that is known, and while State is not Running.
+	LimitedBy string `json:"limitedBy,omitempty"`
+	// TopicLimits are the topics that something limits, those with the dispatcher's own reason first: at most
+	// TopicLimitsListed.
+	TopicLimits []TopicLimit `json:"topicLimits,omitempty"`
 	// StuckCalls counts the calls of the sink that do not return although their time is over; Stuck lists the
 	// first 20 of them.
 	StuckCalls int         `json:"stuckCalls,omitempty"`
@@ -139,6 +145,18 @@ type GatedTopic struct {
 	Waiting int64 `json:"waiting,omitempty"`
 	// Since is when the process first paused the topic.
 	Since time.Time `json:"since"`
+}
+
+// TopicLimitsListed is the most entries of [Status.TopicLimits].
+const TopicLimitsListed = 8
+
+// TopicLimit is what limits a topic.
+type TopicLimit struct {
+	Topic string `json:"topic"`
+	// LimitedBy is one of those of Status, without Idle.
+	LimitedBy string `json:"limitedBy"`
+	// Concurrency is how many calls of the sink the topic may have at once in this process.
+	Concurrency int `json:"concurrency"`
 }
 
 // OldestTransaction is something that keeps vacuum from removing rows that are gone: then claims grow

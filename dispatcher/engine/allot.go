@@ -142,6 +142,9 @@ func (ts *topics) shares(n int, l load) []dispatcher.Share {
 	var shares []dispatcher.Share
 	for _, p := range parts {
 		p.topic.halfOpen = p.topic.state != dispatcher.BreakerClosed
+		if p.topic.fed = false; p.most > p.rows {
+			p.topic.cutBy = unlimited
+		}
 		shares = append(shares, dispatcher.Share{Topic: p.topic.name, Limit: min(p.rows, p.most)})
 	}
 	return shares
@@ -188,7 +191,8 @@ func (ts *topics) take(parts []part, t *topic, l load) []part {
 	if a.hasItsShare() {
 		ts.full = append(ts.full, t)
 	}
-	if a.rows == 0 {
+	if t.cutBy = a.by; a.rows == 0 {
+		t.held.note(a.by.reason(), l.now)
 		return parts
 	}
 	return append(parts, part{t, 0, a.rows})

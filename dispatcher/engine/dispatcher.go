@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
@@ -25,6 +26,8 @@ type Dispatcher struct {
 	cfg    dispatcher.Config // with defaults
 	health *health
 	wake   chan struct{} // makes the claim loop claim at once
+
+	live atomic.Int64 // workers; 0 until SetLiveWorkers
 
 	mu     sync.Mutex
 	run    *run    // nil when neither Run nor RunOnce is running
@@ -132,6 +135,10 @@ func (d *Dispatcher) Wake() { d.changed() }
 // changed wakes the claim loop: something that it waits for may have happened.
 func (d *Dispatcher) changed() { notify(d.wake) }
 
+// SetLiveWorkers says how many processes of this dispatcher run, this one included: they share
+// what bounds them all. It may be called at any time. Defaults to 1.
+func (d *Dispatcher) SetLiveWorkers(n int) { d.live.Store(int64(max(1, n))) }
+
 // Snapshot is what this process knows of itself. It queries neither the database nor the sink.
 func (d *Dispatcher) Snapshot() (s dispatcher.Snapshot) {
 	d.health.snapshot(&s)
@@ -139,8 +146,8 @@ func (d *Dispatcher) Snapshot() (s dispatcher.Snapshot) {
 	r, f := d.run, d.flight
 	s.Paused = d.paused
 	d.mu.Unlock()
-	f.snapshot(&s)
 	s.Draining = r != nil && r.draining.Load()
+	f.snapshot(&s)
 	return s
 }
 

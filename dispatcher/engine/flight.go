@@ -197,6 +197,7 @@ func (f *flight) add(claimed dispatcher.Claimed, started time.Time, writes int) 
 		r := f.newRow(e, claimed.At, started)
 		if t == nil || t.name != e.Topic {
 			t = f.get(e.Topic)
+			t.fed = len(t.queued) > 0
 		}
 		if f.admits != nil && f.stops(e, &stops) || f.closed || f.suspended || f.topicPaused(t) && !t.halfOpen || f.keys.behind(e, claimed.Unreadable) {
 			refused = append(refused, r)
@@ -223,7 +224,11 @@ func (ts *topics) topicPaused(t *topic) bool {
 func (f *flight) claimed(shares []dispatcher.Share, byTopic map[string]int, stops map[string]string) (more bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.topics.claimed(shares, byTopic, stops, time.Now())
+	now := time.Now()
+	for _, share := range shares {
+		f.get(share.Topic).found(share, byTopic[share.Topic], f.keysWaiting, now)
+	}
+	return f.topics.claimed(shares, byTopic, stops, now)
 }
 
 // claimFailed notes that a claim failed: see topics.claimFailed.
@@ -371,4 +376,5 @@ func (f *flight) snapshot(s *dispatcher.Snapshot) {
 	s.Sink, s.Breaker, s.PausedTopics, s.Gated = f.link, f.state, f.pausedTopics(), f.gatedTopics()
 	s.LastError, s.LastErrorAt = f.lastError, f.lastErrorAt
 	f.stuckCalls(s)
+	f.limits(s)
 }

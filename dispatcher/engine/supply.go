@@ -32,6 +32,8 @@ func (f *flight) room() (rows int, bytes int64, ok bool) {
 	})
 	if ok {
 		f.adapt(now)
+	} else {
+		f.noRoom(now)
 	}
 	bytes = f.maxBytes - f.bytes
 	if f.alone() {

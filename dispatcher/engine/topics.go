@@ -42,6 +42,12 @@ type topic struct {
 	gate      *gate  // nil while the type of the next event is admitted
 	doubt     *doubt // nil while the database takes its claims
 
+	// What limits it: see limited.go.
+	held   held
+	fed    bool  // rows were queued when the last claim's came
+	filled bool  // the last claim had as many rows as it might
+	cutBy  limit // what made its share of the claim under way smaller
+
 	// Its turn.
 	inTurn   bool      // it is claimed from
 	seenAt   time.Time // when it was listed last or had rows

@@ -62,6 +62,10 @@ func statusOf(p Process, s dispatcher.Snapshot) status.Status {
 	for _, g := range s.Gated {
 		out.Gated = append(out.Gated, status.GatedTopic{Topic: g.Topic, EventType: g.EventType, Since: g.Since})
 	}
+	out.LimitedBy = string(s.LimitedBy)
+	for _, t := range s.TopicLimits {
+		out.TopicLimits = append(out.TopicLimits, status.TopicLimit{Topic: t.Topic, LimitedBy: string(t.LimitedBy), Concurrency: t.Concurrency})
+	}
 	for _, t := range s.EventTypes {
 		out.EventTypes = append(out.EventTypes, status.EventType{Type: t.Type, LastSeen: t.LastSeen})
 	}

@@ -1,0 +1,148 @@
+package engine
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+// reasons are what may limit a topic; the first that limits one limits the dispatcher (CONTRACT C-97).
+var reasons = [...]dispatcher.LimitedBy{
+	dispatcher.LimitedByConcurrency, dispatcher.LimitedByDatabase, dispatcher.LimitedByRate, dispatcher.LimitedByDestination,
+	dispatcher.LimitedByOrder, dispatcher.LimitedByConsumer, dispatcher.LimitedByIdle,
+}
+
+// reason says what a limit of a topic means to an operator.
+func (l limit) reason() dispatcher.LimitedBy {
+	switch l {
+	case byBreaker, byProbe:
+		return dispatcher.LimitedByDestination
+	case byGate:
+		return dispatcher.LimitedByConsumer
+	case byClaims, byOutcomes:
+		return dispatcher.LimitedByDatabase
+	default: // its share of the rows or bytes is in flight, and waits for calls
+		return dispatcher.LimitedByConcurrency
+	}
+}
+
+// held is for how long each of the reasons limited a topic. The past fades.
+type held struct {
+	seconds [len(reasons)]float64
+	at      time.Time
+}
+
+const (
+	// heldFor is in how long the past fades to a third.
+	heldFor = 3 * time.Second
+	// heldOnce bounds what one observation counts for: the process may have slept.
+	heldOnce = time.Second
+)
+
+// note counts the time since the last observation for a reason.
+func (h *held) note(by dispatcher.LimitedBy, now time.Time) {
+	d := max(time.Microsecond, min(heldOnce, now.Sub(h.at)))
+	h.at = now
+	fade := math.Exp(-d.Seconds() / heldFor.Seconds())
+	for i := range h.seconds {
+		h.seconds[i] *= fade
+		if reasons[i] == by {
+			h.seconds[i] += d.Seconds()
+		}
+	}
+}
+
+// most is the reason that held for longest; empty before the first observation.
+func (h *held) most() (by dispatcher.LimitedBy) {
+	most := 0.0
+	for i, seconds := range h.seconds {
+		if seconds > most {
+			by, most = reasons[i], seconds
+		}
+	}
+	return by
+}
+
+// found notes what a claim of a share says of a topic's limit; rows is what it brought. fed says that rows were queued
+// when it came: then calls are what the topic waits for.
+func (t *topic) found(share dispatcher.Share, rows int, keysWait bool, now time.Time) {
+	full := rows >= share.Limit
+	by := dispatcher.LimitedByIdle
+	switch {
+	case full && t.cutBy != unlimited:
+		by = t.cutBy.reason()
+	case t.fed, rows == 0 && len(t.queued) > 0:
+		by = t.callLimit()
+	case t.filled:
+		by = dispatcher.LimitedByDatabase // more were due when this claim was sent, and calls were free
+	case keysWait && t.count > 0:
+		by = dispatcher.LimitedByOrder
+	}
+	t.filled = full
+	t.held.note(by, now)
+}
+
+// callLimit is what a topic is limited by while its rows wait for calls.
+func (t *topic) callLimit() dispatcher.LimitedBy { return dispatcher.LimitedByConcurrency }
+
+// noRoom notes that nothing is claimed because enough rows are queued, or too many wait to be written back.
+func (f *flight) noRoom(now time.Time) {
+	if unwritten := f.rows - len(f.inFlight); f.rows > f.maxRows && unwritten > len(f.inFlight) {
+		for _, t := range f.turn {
+			t.held.note(dispatcher.LimitedByDatabase, now)
+		}
+		return
+	}
+	for _, t := range f.waiting {
+		t.held.note(t.callLimit(), now)
+	}
+}
+
+// limitedBy is what limits a topic now.
+func (ts *topics) limitedBy(t *topic) dispatcher.LimitedBy {
+	switch {
+	case ts.topicPaused(t):
+		return dispatcher.LimitedByDestination
+	case t.gate != nil && !t.gate.open:
+		return dispatcher.LimitedByConsumer
+	case t.doubt != nil:
+		return dispatcher.LimitedByDatabase
+	}
+	return t.held.most()
+}
+
+// limits sets what limits the dispatcher and its topics.
+func (f *flight) limits(s *dispatcher.Snapshot) {
+	if s.Paused || s.Draining {
+		return
+	}
+	if s.Source.Known && !s.Source.OK || s.Schema.State != "" && s.Schema.State != dispatcher.SchemaReady {
+		s.LimitedBy = dispatcher.LimitedByDatabase
+		return
+	}
+	if f.unreachable || s.NoRoom || s.StuckCalls >= f.concurrency {
+		s.LimitedBy = dispatcher.LimitedByDestination
+		return
+	}
+	all := make([]dispatcher.TopicLimit, 0, len(f.byName))
+	for _, t := range f.byName {
+		if by := f.limitedBy(t); by != "" {
+			all = append(all, dispatcher.TopicLimit{Topic: t.name, LimitedBy: by, Concurrency: f.concurrency})
+		}
+	}
+	slices.SortFunc(all, func(a, b dispatcher.TopicLimit) int {
+		return cmp.Or(cmp.Compare(slices.Index(reasons[:], a.LimitedBy), slices.Index(reasons[:], b.LimitedBy)), strings.Compare(a.Topic, b.Topic))
+	})
+	switch {
+	case len(all) > 0:
+		s.LimitedBy = all[0].LimitedBy
+	case !f.listedAt.IsZero() && len(f.turn) == 0: // no topic has rows
+		s.LimitedBy = dispatcher.LimitedByIdle
+	}
+	all = slices.DeleteFunc(all, func(l dispatcher.TopicLimit) bool { return l.LimitedBy == dispatcher.LimitedByIdle })
+	s.TopicLimits = slices.Clip(all[:min(len(all), dispatcher.TopicLimitsListed)])
+}
