@@ -37,6 +37,34 @@ public class Billing {
         transaction.executeWithoutResult(status -> { service.place("o-2", "{}"); status.setRollbackOnly(); });
     }
 }`},
+	{"### Spring, with JPA", "java", `import jakarta.persistence.*;
+import java.util.logging.*;
+import org.hibernate.boot.registry.BootstrapServiceRegistryBuilder;
+import org.hibernate.cfg.Configuration;
+import org.springframework.orm.jpa.*;
+import org.springframework.transaction.annotation.Transactional;
+import org.springframework.transaction.support.TransactionTemplate;
+public class Billing {
+    @Entity @Table(name = "orders")
+    public static class Order {
+        @Id String id;
+        String getId() { return id; }
+        static Order of(String id) { var order = new Order(); order.id = id; return order; }
+    }
+    EntityManager entityManager;
+`, `
+    public static void main(String[] args) {
+        Logger.getLogger("").setLevel(Level.SEVERE);
+        var classes = new BootstrapServiceRegistryBuilder().applyClassLoader(Billing.class.getClassLoader()).build();
+        var entities = new Configuration(classes).addAnnotatedClass(Order.class)
+            .setProperty("jakarta.persistence.jdbc.url", System.getenv("JDBC_URL")).buildSessionFactory();
+        var service = new Billing();
+        service.entityManager = SharedEntityManagerCreator.createSharedEntityManager(entities); // what @PersistenceContext injects
+        var transaction = new TransactionTemplate(new JpaTransactionManager(entities)); // what @Transactional is made of
+        transaction.executeWithoutResult(status -> service.place(Order.of("o-1"), "{}"));
+        transaction.executeWithoutResult(status -> { service.place(Order.of("o-2"), "{}"); status.setRollbackOnly(); });
+    }
+}`},
 	{"### SQLAlchemy", "python", "import json, os\nfrom sqlalchemy import create_engine, text\nfrom sqlalchemy.orm import Session\n", `
 engine = create_engine(os.environ["DATABASE_URL"].replace("postgres://", "postgresql+psycopg://").replace("postgresql://", "postgresql+psycopg://"))
 with Session(engine) as session, session.begin():

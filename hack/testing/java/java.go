@@ -18,7 +18,7 @@ import (
 // ErrMissing is returned by [Command] when this machine has no JDK, or cannot get a jar.
 var ErrMissing = errors.New("no java with the jars on this machine; install default-jdk-headless, and see that Maven Central can be reached")
 
-// jars are the driver of PostgreSQL, and Spring's JdbcTemplate with what it needs.
+// jars are the driver of PostgreSQL, Spring's JdbcTemplate and its support of JPA, and Hibernate, with what they need.
 //
 //go:embed jars.sha256
 var jars string
