@@ -2,6 +2,7 @@ package adopt_test
 
 import (
 	"math/rand/v2"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -11,7 +12,8 @@ import (
 // randomTable is a table of a service made at random, and what its worker does.
 type randomTable struct {
 	*rand.Rand
-	keyed                      bool // its id fits an adoption
+	keyed                      bool     // its id fits an adoption
+	partitions                 []string // what follows the columns, and the statements that make its partitions; empty for none
 	spec                       adopt.Spec
 	ddl                        []string
 	columns, values            []string // of an insert; %d is its number
@@ -37,7 +39,7 @@ func makeTable(seed uint64) *randomTable {
 			r.columns, r.values = append(r.columns, quoted(column)), append(r.values, value)
 		}
 	}
-	add("payload", r.one("data", "Body", "user"), r.one("jsonb", "json", "text", "varchar")+" not null", `'{"n": %[1]d}'`)
+	add("payload", r.one("data", "Body", "user"), r.one("jsonb", "json", "text", "varchar", "random_body")+" not null", `'{"n": %[1]d}'`)
 	add("", "kind", "text not null default 'a'", "")
 	grows := r.id(add)
 	r.marks(add)
@@ -53,12 +55,29 @@ func makeTable(seed uint64) *randomTable {
 		add("due", "visible at", "timestamptz", r.one("null", "now()"))
 	}
 	if r.IntN(3) == 0 {
-		add("aggregateId", "order", r.one("bigint", "text"), `'%[1]d'`)
+		add("aggregateId", "order", r.one("bigint", "text", "random_number"), `'%[1]d'`)
 	}
 	if r.IntN(3) == 0 {
 		add("headers", "meta", r.one("json", "jsonb"), r.one("null", `'{"a": "b", "n": 1}'`))
 	}
 	return r
+}
+
+// types are those that the columns may have in addition to PostgreSQL's.
+const types = `create type random_state as enum ('NEW', 'SENDING', 'SENT', 'RETRY');
+	create domain random_word as text check (value <> ''); create domain random_number as bigint check (value >= 0);
+	create domain random_body as jsonb check (value is not null)`
+
+// statements make the table of that name.
+func (r *randomTable) statements(table string) string {
+	all := types + "; create table " + table + " (" + strings.Join(r.ddl, ", ") + ")"
+	for i, part := range r.partitions {
+		if i > 0 {
+			part = "; " + strings.ReplaceAll(part, "%s", table)
+		}
+		all += part
+	}
+	return all
 }
 
 func quoted(name string) string { return pgx.Identifier{name}.Sanitize() }
@@ -73,7 +92,7 @@ func (r *randomTable) id(add func(ours, column, ddl, value string)) (grows bool)
 	own := "primary key (" + quoted(r.idColumn) + ")"
 	r.keyed = r.IntN(3) > 0
 	if !r.keyed {
-		switch r.IntN(5) {
+		switch r.IntN(6) {
 		case 0: // two rows share it
 			key("bigint not null", "%[1]d / 2", "primary key ("+quoted(r.idColumn)+", kind, seq), seq bigserial")
 		case 1:
@@ -84,8 +103,16 @@ func (r *randomTable) id(add func(ours, column, ddl, value string)) (grows bool)
 			key("numeric(12,2)", "%[1]d", own)
 		case 4:
 			key("bigint not null", "%[1]d", "unique ("+quoted(r.idColumn)+") deferrable")
+		case 5: // unique in each partition
+			key("bigint", "%[1]d", "primary key ("+quoted(r.idColumn)+", kind)")
+			r.partitions = []string{" partition by list (kind)", "create table random_rest partition of %s default"}
 		}
 		return false
+	}
+	if r.IntN(5) == 0 {
+		r.partitions = []string{" partition by hash (" + quoted(r.idColumn) + ")",
+			"create table random_even partition of %s for values with (modulus 2, remainder 0)",
+			"create table random_odd partition of %s for values with (modulus 2, remainder 1)"}
 	}
 	switch r.IntN(6) {
 	case 0:
@@ -95,12 +122,12 @@ func (r *randomTable) id(add func(ours, column, ddl, value string)) (grows bool)
 		key("integer", "%[1]d", own)
 		return true
 	case 2:
-		key("bigint", "9007199254740993 + %[1]d", own)
+		key(r.one("bigint", "random_number"), "9007199254740993 + %[1]d", own)
 		return true
 	case 3:
 		key("uuid", "gen_random_uuid()", own)
 	case 4:
-		key(r.one("text", "varchar(60)"), `'ORDER/%[1]d "x" #1'`, own)
+		key(r.one("text", "varchar(60)", "random_word"), `'ORDER/%[1]d "x" #1'`, own)
 	case 5:
 		key("text not null", `gen_random_uuid()::text`, "unique ("+quoted(r.idColumn)+")")
 	}
@@ -122,12 +149,12 @@ func (r *randomTable) marks(add func(ours, column, ddl, value string)) {
 		r.spec.Columns["status"] = "sent:false:true"
 		set("sent", "false", "false", "true")
 	case 2:
-		add("", "State", r.one("text", "varchar(9)", "random_state")+" not null default 'NEW'", "")
+		add("", "State", r.one("text", "varchar(9)", "random_state", "random_word")+" not null default 'NEW'", "")
 		r.spec.Columns["status"] = "State:NEW,SENDING:SENT"
 		set("State", "'NEW'", "'SENDING'", "'SENT'")
 		r.unknown = "'RETRY'"
 	case 3:
-		add("", "state", "smallint not null default 0", "")
+		add("", "state", r.one("smallint", "random_number")+" not null default 0", "")
 		r.spec.Columns["status"] = "state:0,1:2"
 		set("state", "0", "1", "2")
 		r.unknown = "7"

@@ -2,11 +2,14 @@ package adopt_test
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -58,13 +61,15 @@ type randomLedger struct {
 
 func (r *randomTable) play(t *testing.T) (adopted bool) {
 	table := quoted(strings.TrimPrefix(r.spec.Table, "public."))
-	l := &randomLedger{rig: newRig(t, oldService{spec: r.spec, ddl: "create type random_state as enum ('NEW', 'SENDING', 'SENT', 'RETRY'); create table " + table + " (" + strings.Join(r.ddl, ", ") + ")"}),
+	l := &randomLedger{rig: newRig(t, oldService{spec: r.spec, ddl: r.statements(table)}),
 		randomTable: r, committed: map[string]bool{}, inHands: map[string]bool{}, theirs: map[string]int{}, ours: map[string]int{}}
 	l.exec(fmt.Sprintf(`do $$ begin execute format('alter database %%I set timezone = %%L', current_database(), '%s'); end $$`, r.zone))
 	l.Reset()
 	l.produce(table, 5+r.IntN(20), pgx.ReadCommitted)
 	l.work(table)
+	stop := l.writers(table)
 	_, err := l.try(adopt.ToShadow, adopt.Options{})
+	stop()
 	if (err == nil) != r.keyed {
 		t.Fatalf("seed %+v: the shadow ends with %v; is its id fit? %v", l.ddl, err, r.keyed)
 	}
@@ -84,7 +89,9 @@ func (r *randomTable) play(t *testing.T) (adopted bool) {
 	if s := l.status(); !s.OK() || s.TheirsWaiting != 0 {
 		t.Errorf("after the cut-over: %+v", s)
 	}
+	stop = l.writers(table)
 	l.step(adopt.Back, adopt.None, true)
+	stop()
 	l.some(table)
 	if r.IntN(2) == 0 {
 		l.step(adopt.ToShadow, adopt.Shadow, true)
@@ -111,7 +118,53 @@ func (l *randomLedger) cutover(table string) {
 		l.theirs[fmt.Sprint(l.next-1)]++
 	}
 	l.hold(table)
+	stop := l.writers(table)
+	defer stop()
 	l.step(adopt.Cutover, adopt.Live, true)
+}
+
+// writers commit rows and roll some back, at the same time as a step, until the function that it returns is called. None
+// of them fails for the step.
+func (l *randomLedger) writers(table string) (stop func()) {
+	const writers, rows = 2, 30
+	ctx, cancel := context.WithCancel(l.Context())
+	committed := make([][]int, writers)
+	var wait sync.WaitGroup
+	for w := range writers {
+		first, dice := l.next, rand.New(rand.NewPCG(uint64(l.next), uint64(w)))
+		l.next += rows
+		wait.Go(func() {
+			for n := first; n < first+rows && (ctx.Err() == nil || n == first); n++ {
+				level := []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead}[dice.IntN(2)]
+				err := pgx.BeginTxFunc(context.WithoutCancel(ctx), l.Pool, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error {
+					if _, err := tx.Exec(context.WithoutCancel(ctx), l.insert(table, n)); err != nil || dice.IntN(4) > 0 {
+						return err
+					}
+					return errRolledBack
+				})
+				switch {
+				case err == nil:
+					committed[w] = append(committed[w], n)
+				case !errors.Is(err, errRolledBack):
+					l.Errorf("a producer beside a step got %v", err)
+				}
+			}
+		})
+	}
+	return func() {
+		cancel()
+		wait.Wait()
+		for _, n := range slices.Concat(committed...) {
+			l.committed[fmt.Sprint(n)] = true
+		}
+	}
+}
+
+var errRolledBack = errors.New("rolled back")
+
+// insert adds the row of a number.
+func (l *randomLedger) insert(table string, n int) string {
+	return fmt.Sprintf(`insert into %s (%s) values (%s)`, table, strings.Join(l.columns, ", "), strings.ReplaceAll(strings.Join(l.values, ", "), "%[1]d", fmt.Sprint(n)))
 }
 
 // some is what happens between steps.
@@ -150,8 +203,7 @@ func (l *randomLedger) produce(table string, n int, level pgx.TxIsoLevel) {
 
 func (l *randomLedger) write(tx pgx.Tx, table string) {
 	l.Helper()
-	values := strings.ReplaceAll(strings.Join(l.values, ", "), "%[1]d", fmt.Sprint(l.next))
-	if _, err := tx.Exec(context.WithoutCancel(l.Context()), fmt.Sprintf(`insert into %s (%s) values (%s)`, table, strings.Join(l.columns, ", "), values)); err != nil {
+	if _, err := tx.Exec(context.WithoutCancel(l.Context()), l.insert(table, l.next)); err != nil {
 		l.Fatalf("a producer got %v", err)
 	}
 	l.committed[fmt.Sprint(l.next)] = true

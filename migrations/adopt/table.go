@@ -14,7 +14,7 @@ import (
 // table is theirs.
 type table struct {
 	schema, table string
-	types         map[string]string // of its columns, by their names
+	types         map[string]string // of its columns, by their names; of a domain, what it is made of
 	writable      []string          // its columns that an insert may name, quoted
 }
 
@@ -47,7 +47,9 @@ func findTable(ctx context.Context, tx pgx.Tx, s Spec, l layout) (t table, err e
 	case !owns:
 		return t, fmt.Errorf("the login %s is not the owner of table %s; log in as one who is, or have it granted: grant %s to %s", login, s.Table, quote(owner), quote(login))
 	}
-	rows, err := tx.Query(ctx, `select attname, format_type(atttypid, null), attgenerated = '' from pg_attribute where attrelid = $1::text::regclass and attnum > 0 and not attisdropped order by attnum`, t.name())
+	const columns = `select attname, format_type(coalesce(nullif(typbasetype, 0), atttypid), null), attgenerated = ''
+		from pg_attribute join pg_type as t on t.oid = atttypid where attrelid = $1::text::regclass and attnum > 0 and not attisdropped order by attnum`
+	rows, err := tx.Query(ctx, columns, t.name())
 	if err != nil {
 		return t, err
 	}
