@@ -10,10 +10,19 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
+// skipDays leaves out tests of days of virtual time with -short: the race detector takes minutes over each. They are named
+// TestDays, and hack/test.sh runs them without it.
+func skipDays(t *testing.T) {
+	if testing.Short() {
+		t.Skip("days of virtual time: run it without -short")
+	}
+}
+
 // A weekend of 503 makes no event dead, however old it was when the outage began. A topic whose every event makes the
 // destination report a fault ends once others are delivered.
 // CONTRACT: C-32
-func TestWeekendOfFaultsKillsNoEvent(t *testing.T) {
+func TestDaysOfFaultsKillNoEvent(t *testing.T) {
+	skipDays(t)
 	synctest.Test(t, func(t *testing.T) {
 		const events, poison = 40, 20
 		store := newMemory()
@@ -31,7 +40,7 @@ func TestWeekendOfFaultsKillsNoEvent(t *testing.T) {
 			}
 			return errFault
 		}}
-		_, stop := begin(t, store, sink, dispatcher.Config{})
+		_, stop := begin(t, store, sink, dispatcher.Config{PollInterval: 10 * time.Second})
 		<-time.After(72 * time.Hour)
 		if n := store.count("orders", "dead") + store.count("poison", "dead"); n > 0 {
 			t.Errorf("72 hours of 503 killed %d events", n)
@@ -49,7 +58,8 @@ func TestWeekendOfFaultsKillsNoEvent(t *testing.T) {
 // While others are delivered, a topic of faults keeps its attempts for a day from its first fault; while nothing is
 // delivered, for a week.
 // CONTRACT: C-32
-func TestFaultsAloneEnd(t *testing.T) {
+func TestDaysOfFaultsAloneEnd(t *testing.T) {
+	skipDays(t)
 	for name, test := range map[string]struct {
 		others bool
 		bound  time.Duration
@@ -68,7 +78,7 @@ func TestFaultsAloneEnd(t *testing.T) {
 					return errFault
 				}}
 				began := time.Now()
-				_, stop := begin(t, store, sink, dispatcher.Config{})
+				_, stop := begin(t, store, sink, dispatcher.Config{PollInterval: 10 * time.Second})
 				for time.Since(began) < test.bound-time.Minute {
 					if test.others {
 						store.enqueue("others", 1)
