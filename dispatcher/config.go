@@ -22,6 +22,11 @@ type Config struct {
 	// the calls, at least one, is left to topics without a running one, so that a destination that does not
 	// respond delays no other (CONTRACT C-32). With 1 none is left. Defaults to 16.
 	Concurrency int
+	// RateLimit is the most events whose delivery begins, retries too, of all processes that share it: see SetRateShare
+	// of package engine. Defaults to none.
+	RateLimit Rate
+	// TopicRateLimits are those of topics, by their names, in addition to RateLimit. Defaults to none.
+	TopicRateLimits map[string]Rate
 	// MaxAttempts is how many attempts a row has before it is dead, unless the row has a limit of its own.
 	// Defaults to 20: with the default backoff that is 4 to 8 hours.
 	MaxAttempts int
@@ -50,6 +55,14 @@ type Config struct {
 	Logger *slog.Logger
 	// Observer is notified of every outcome. Defaults to none.
 	Observer Observer
+}
+
+// Rate is a number of events in a time. They are spread evenly over it. The zero Rate is none.
+type Rate struct {
+	// Events is how many, at least 1.
+	Events int
+	// Period is the time, at least a millisecond.
+	Period time.Duration
 }
 
 // Ordering says in which order events are delivered (CONTRACT C-50).

@@ -232,6 +232,8 @@ create table outbox_workers (
     failed_5m    bigint    not null default 0,
     delivered_1h bigint    not null default 0,
     failed_1h    bigint    not null default 0,
+    live_until timestamptz not null default now(),
+    part       double precision not null default 0,
 
     constraint outbox_workers_pkey primary key (worker)
 );
@@ -240,13 +242,15 @@ comment on table outbox_workers is 'One row per process of a dispatcher that run
 comment on column outbox_workers.worker is 'What outbox_events.locked_by names.';
 comment on column outbox_workers.topics is 'The topics that it serves. Empty: all of its namespace.';
 comment on column outbox_workers.blocks is 'Whether its keys wait behind a dead event: onDead Block.';
-comment on column outbox_workers.paused is 'Whether it claims nothing: state Paused.';
+comment on column outbox_workers.paused is 'Whether it claims nothing: it has the state Paused, or it is about to end.';
 comment on column outbox_workers.paused_topics is 'Why it claims nothing, or little, of a topic: {"orders": "..."}. An empty name is all topics.';
 comment on column outbox_workers.seen_at is 'When it last updated this row, on the database''s clock.';
 comment on column outbox_workers.delivered_5m is 'The events that it marked delivered in the 5 minutes before seen_at.';
 comment on column outbox_workers.failed_5m is 'Its deliveries that failed in the 5 minutes before seen_at.';
 comment on column outbox_workers.delivered_1h is 'The events that it marked delivered in the hour before seen_at.';
 comment on column outbox_workers.failed_1h is 'Its deliveries that failed in the hour before seen_at.';
+comment on column outbox_workers.live_until is 'When its part is free for others, unless it is seen again.';
+comment on column outbox_workers.part is 'The part of its dispatcher''s rate limits that it may use, from 0 to 1.';
 
 -- The sweeps of retention: the one of the whole tables, which is "retention", and those of dispatchers that
 -- sweep their own topics. One at a time works: who holds the row "retention", until held_until on the

@@ -66,6 +66,11 @@ type Delivery struct {
 	BatchSize int `json:"batchSize,omitempty"`
 	// Concurrency is how many deliveries run at once, 1 to 1000. Defaults to 16.
 	Concurrency int `json:"concurrency,omitempty"`
+	// RateLimit bounds how fast deliveries of events begin, retries too, over all processes of this dispatcher
+	// (CONTRACT C-36). Defaults to no limit.
+	RateLimit *RateLimit `json:"rateLimit,omitempty"`
+	// TopicRateLimits bounds topics in addition, each on its own, at most 256. Defaults to none.
+	TopicRateLimits []TopicRateLimit `json:"topicRateLimits,omitempty"`
 	// MaxInFlightBytes bounds the bytes of the events in this process, claimed and not yet written back:
 	// 1048576 (1 MiB) to 17179869184 (16 GiB). While it is reached nothing is claimed; one event that is
 	// larger goes alone. Defaults to 33554432 (32 MiB).

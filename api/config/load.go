@@ -61,6 +61,7 @@ func (c *Config) ApplyDefaults() {
 	setDefault(&d.WakeUp, WakeUpNone)
 	setDefault(&d.Timeout, Duration(DefaultDeliveryTimeout))
 	setDefault(&d.GracePeriod, Duration(DefaultGracePeriod))
+	d.defaultRates()
 	setDefault(&c.State, Running)
 	setDefault(&c.Server.Address, "127.0.0.1:8080")
 	setDefault(&c.Log.Level, "Info")

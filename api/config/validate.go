@@ -68,6 +68,7 @@ func (d Delivery) validate(p *problems) {
 	p.duration("delivery.timeout", d.Timeout, time.Second, time.Hour)
 	p.duration("delivery.gracePeriod", d.GracePeriod, time.Second, time.Hour)
 	d.Backoff.validate(p)
+	d.validateRates(p)
 }
 
 // The bounds of maxInFlightBytes. The lower one is the default limit of a payload.

@@ -39,6 +39,21 @@ type Delivery struct {
 	// +kubebuilder:validation:Maximum=1000
 	Concurrency int32 `json:"concurrency,omitempty"`
 
+	// rateLimit bounds the events whose delivery begins, retries included, over all
+	// pods of the dispatcher: each has an equal part. A new pod waits until the others
+	// give a part up, a second or two; the part of a pod that was killed is free after
+	// 3 seconds. When not set: no limit.
+	// +optional
+	RateLimit *RateLimit `json:"rateLimit,omitempty"`
+
+	// topicRateLimits bounds topics in addition, each on its own. When not set: no
+	// limit.
+	// +optional
+	// +listType=map
+	// +listMapKey=topic
+	// +kubebuilder:validation:MaxItems=256
+	TopicRateLimits []TopicRateLimit `json:"topicRateLimits,omitempty"`
+
 	// maxInFlightBytes bounds the bytes of the claimed events in each pod. At the
 	// bound no rows are claimed; an event that is larger is dead, and is not read. Raise the
 	// pod's memory limit with it. From 1048576 (1 MiB) to 17179869184 (16 GiB). The

@@ -26,6 +26,7 @@ const (
 	bySlowness limit = "slowness"    // its queued rows wait for long, and are as many as its share
 	byClaims   limit = "claims"      // the database refuses its claims, or takes too long over them
 	byOutcomes limit = "outcomes"    // the database refuses what is to be written back of its rows, or takes too long over it
+	byRate     limit = "rate"        // its rate limit or the dispatcher's is used, and enough rows wait for it
 	byRows     limit = "rows"        // it has more rows in flight than it leaves
 	byBytes    limit = "bytes"       // it has more bytes in flight than it leaves; those of stuck calls count
 )
@@ -43,6 +44,7 @@ type load struct {
 	alone     bool
 	rows      int             // that may still come into flight
 	bytes     int64           // likewise
+	rate      allotment       // by the dispatcher's rate limit
 	spare     int64           // bytes that a topic which is alone leaves
 	lowShare  int             // queued rows of a slow topic
 	successes int             // of the destination
@@ -80,6 +82,11 @@ func (t *topic) allot(l load) allotment {
 	if l.unwritten[t.name] {
 		least(0, byOutcomes, time.Time{})
 	}
+	for _, a := range []allotment{l.rate, t.rate.supply(t.count-t.begun, l.now)} {
+		if a.by == byRate {
+			least(a.rows, byRate, a.next)
+		}
+	}
 	if l.alone {
 		if l.bytes < l.spare { // another topic may come while calls of this one are stuck
 			least(0, byBytes, time.Time{})
@@ -113,7 +120,12 @@ const quietRows = 16
 // there are many. So a million rows of one topic delay no event of another for longer than a round, and a hundred quiet
 // topics leave the busy one its share.
 func (ts *topics) shares(n int, l load) []dispatcher.Share {
-	if len(ts.turn) == 0 {
+	if l.rate.by == byRate {
+		if n = min(n, l.rate.rows); n == 0 {
+			ts.heldByRate(l.now)
+		}
+	}
+	if n == 0 || len(ts.turn) == 0 {
 		return nil
 	}
 	if ts.left == 0 {
@@ -230,6 +242,7 @@ func (f *flight) nextCall(now time.Time) (best *topic) {
 		switch {
 		case !now.Before(t.queued[0].safeUntil):
 			notify(f.inDoubt)
+		case t.permits(now) == 0:
 		case t.queued[0].weight() > mostSuspects-f.weight:
 		case t.running == 0:
 			return t
@@ -249,7 +262,7 @@ const gatherFor = 50 * time.Millisecond
 // database one write-back, instead of one for each event.
 func (f *flight) gathers(t *topic, now time.Time) bool {
 	left := gatherFor - now.Sub(t.began)
-	if len(t.queued) >= min(f.sinkBatch, t.queued[0].batchLimit()) || left <= 0 {
+	if min(len(t.queued), t.permits(now)) >= min(f.sinkBatch, t.queued[0].batchLimit()) || left <= 0 {
 		return false
 	}
 	if !t.waking {

@@ -125,7 +125,7 @@ func TestClaimContinuesWhenMarkingDeadIsRefused(t *testing.T) {
 // CONTRACT: C-35
 func TestMemoryIsBounded(t *testing.T) {
 	const maxBytes, hanging, slack = 32 << 20, 13, 32 << 20 // one call more is the topic's: two of 16 are left to others
-	r := rig{t, pgtest.Pool(t, pgtest.Migrated(t))} // without other tests: the heap is that of the process
+	r := rig{t, pgtest.Pool(t, pgtest.Migrated(t))}         // without other tests: the heap is that of the process
 	// 100 payloads of 1 MB and 200 events with headers of 60 KB.
 	pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, payload)
 		select gen_random_uuid(), 'shop', 'large', to_jsonb(repeat('x', 1000000)) from generate_series(1, 100)`)

@@ -200,13 +200,21 @@ func (ts *topics) permit(l load) (wait time.Duration, probe bool) {
 	return wait, probe
 }
 
-// again is when more of a paused or gated topic may be claimed; zero for none.
+// again is when more may be claimed of a topic that is paused, gated, or limited by a rate; zero for none.
 func (ts *topics) again(l load) (next time.Time) {
+	soonest := func(t *topic) {
+		if a := t.allot(l); !a.next.IsZero() && (next.IsZero() || a.next.Before(next)) {
+			next = a.next
+		}
+	}
 	for _, some := range []map[string]*topic{ts.paused, ts.gated} {
 		for _, t := range some {
-			if a := t.allot(l); !a.next.IsZero() && (next.IsZero() || a.next.Before(next)) {
-				next = a.next
-			}
+			soonest(t)
+		}
+	}
+	if ts.rates.limited() {
+		for _, t := range ts.turn {
+			soonest(t)
 		}
 	}
 	return next

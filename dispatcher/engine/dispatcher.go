@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
@@ -33,7 +34,10 @@ type Dispatcher struct {
 	run    *run    // nil when neither Run nor RunOnce is running
 	flight *flight // of the last run
 	paused bool
-	admits func(eventType string) bool // nil for all types
+	// What SetRateShare said last.
+	ratePart  float64
+	rateUntil time.Time
+	admits    func(eventType string) bool // nil for all types
 }
 
 // New returns a Dispatcher that delivers the store's events to the sink. It connects to nothing.
@@ -57,6 +61,8 @@ func New(store dispatcher.Store, sink dispatcher.Sink, cfg dispatcher.Config) (*
 		health: &health{log: cfg.Logger},
 		wake:   make(chan struct{}, 1),
 		paused: cfg.Paused,
+
+		ratePart: 1,
 	}
 	d.flight = newFlight(context.Background(), cfg, sink.BatchSize(), d.changed)
 	return d, nil
@@ -161,6 +167,7 @@ func (d *Dispatcher) begin(ctx context.Context) (*run, error) {
 	d.run = newRun(context.WithoutCancel(ctx), d)
 	d.flight = d.run.flight
 	d.flight.suspended, d.flight.admits = d.paused, d.admits
+	d.flight.setRateShare(d.ratePart, d.rateUntil)
 	return d.run, nil
 }
 

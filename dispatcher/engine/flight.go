@@ -38,6 +38,7 @@ type flight struct {
 	active      map[*delivery]bool
 	inFlight    []*row // queued, waiting in line or in delivery: their leases are kept. In no order
 	rows        int
+	begun       int // of inFlight: those in delivery
 	bytes       int64
 	weight      int // of those begun and not yet written back: see mostSuspects
 	closed      bool
@@ -119,6 +120,7 @@ func newFlight(base context.Context, cfg dispatcher.Config, sinkBatch int, chang
 		keys:        newKeys(cfg.Ordering),
 	}
 	f.claimRows = min(f.batch, max(f.callRows, firstClaim))
+	f.limitRates(cfg)
 	f.work.L = &f.mu
 	return f
 }
@@ -247,6 +249,9 @@ func (f *flight) take(d *delivery, n int) bool {
 	for !f.closed {
 		if f.begin(d, n, time.Now()) {
 			f.notifyLoop()
+			if f.rates.limited() && len(f.waiting) > 0 {
+				f.work.Signal() // one was woken for the tokens of several calls
+			}
 			return true
 		}
 		f.work.Wait()
@@ -256,11 +261,16 @@ func (f *flight) take(d *delivery, n int) bool {
 
 // begin makes d the next delivery, of up to n rows, or returns false when there is none.
 func (f *flight) begin(d *delivery, n int, now time.Time) bool {
+	f.rates.lapse(now)
 	t := f.nextCall(now)
 	if t == nil {
+		f.awaitToken(now)
 		return false
 	}
-	n = t.callRows(n, mostSuspects-f.weight, now)
+	n = t.callRows(min(n, t.permits(now)), mostSuspects-f.weight, now)
+	t.use(n)
+	f.begun += n
+	t.begun += n
 	*d = delivery{topic: t, began: now, ours: d.ours, results: d.results,
 		rows: append(d.rows[:0], t.queued[:n]...)} // the queue's memory must not keep events that are served
 	clear(t.queued[:n])

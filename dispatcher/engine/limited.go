@@ -21,6 +21,8 @@ func (l limit) reason() dispatcher.LimitedBy {
 	switch l {
 	case byBreaker, byProbe:
 		return dispatcher.LimitedByDestination
+	case byRate:
+		return dispatcher.LimitedByRate
 	case byGate:
 		return dispatcher.LimitedByConsumer
 	case byClaims, byOutcomes:
@@ -76,7 +78,7 @@ func (t *topic) found(share dispatcher.Share, rows int, keysWait bool, now time.
 	case full && t.cutBy != unlimited:
 		by = t.cutBy.reason()
 	case t.fed, rows == 0 && len(t.queued) > 0:
-		by = t.callLimit()
+		by = t.callLimit(now)
 	case t.filled:
 		by = dispatcher.LimitedByDatabase // more were due when this claim was sent, and calls were free
 	case keysWait && t.count > 0:
@@ -87,7 +89,21 @@ func (t *topic) found(share dispatcher.Share, rows int, keysWait bool, now time.
 }
 
 // callLimit is what a topic is limited by while its rows wait for calls.
-func (t *topic) callLimit() dispatcher.LimitedBy { return dispatcher.LimitedByConcurrency }
+func (t *topic) callLimit(now time.Time) dispatcher.LimitedBy {
+	if t.permits(now) == 0 {
+		return dispatcher.LimitedByRate
+	}
+	return dispatcher.LimitedByConcurrency
+}
+
+// heldByRate notes that nothing is claimed because enough rows wait for the dispatcher's rate limit.
+func (ts *topics) heldByRate(now time.Time) {
+	for _, t := range ts.turn {
+		if len(t.queued) > 0 {
+			t.held.note(dispatcher.LimitedByRate, now)
+		}
+	}
+}
 
 // noRoom notes that nothing is claimed because enough rows are queued, or too many wait to be written back.
 func (f *flight) noRoom(now time.Time) {
@@ -98,7 +114,7 @@ func (f *flight) noRoom(now time.Time) {
 		return
 	}
 	for _, t := range f.waiting {
-		t.held.note(t.callLimit(), now)
+		t.held.note(t.callLimit(now), now)
 	}
 }
 

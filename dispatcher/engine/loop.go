@@ -305,7 +305,7 @@ func (r *run) claimOnce(ctx context.Context, n int) error {
 			return err
 		}
 		if claimed == 0 && !more {
-			if r.flight.waitsForRoom() || len(r.completer.unwrittenTopics()) > 0 { // topics were passed over
+			if r.flight.waitsForRate() || r.flight.waitsForRoom() || len(r.completer.unwrittenTopics()) > 0 { // topics were passed over
 				pause(longSupply, r.wake, ctx.Done())
 				continue
 			}

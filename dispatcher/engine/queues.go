@@ -35,6 +35,10 @@ func (f *flight) removeInFlight(r *row) {
 	f.inFlight[end], r.place = nil, 0
 	f.inFlight = f.inFlight[:end]
 	r.topic.count--
+	if r.delivery != nil {
+		f.begun--
+		r.topic.begun--
+	}
 	r.topic.bytes -= r.bytes
 	f.dropIdle(r.topic)
 }

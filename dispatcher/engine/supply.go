@@ -79,7 +79,9 @@ func (f *flight) lowShare() int { return max(1, f.lowWater()/max(1, f.inUse)) }
 
 // load is what the topics share now.
 func (f *flight) load(now time.Time) load {
-	return load{now: now, alone: f.alone(), rows: f.maxRows - len(f.inFlight), bytes: f.maxBytes - f.bytes, spare: f.spare(), lowShare: f.lowShare(), successes: f.successes}
+	f.rates.lapse(now)
+	rate := f.rates.all.supply(len(f.inFlight)-f.begun, now)
+	return load{now: now, rate: rate, alone: f.alone(), rows: f.maxRows - len(f.inFlight), bytes: f.maxBytes - f.bytes, spare: f.spare(), lowShare: f.lowShare(), successes: f.successes}
 }
 
 // shares divides a claim of n rows among the topics: see topics.shares and load.unwritten. When topics are passed over
@@ -135,6 +137,14 @@ func (f *flight) waitsForRoom() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.full) > 0
+}
+
+// waitsForRate reports whether topics were passed over because of a rate limit.
+func (f *flight) waitsForRate() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	l := f.load(time.Now())
+	return slices.ContainsFunc(f.turn, func(t *topic) bool { return t.allot(l).by == byRate })
 }
 
 // isStale is topics.stale now.

@@ -31,11 +31,14 @@ type topic struct {
 	running int       // calls of the sink
 	began   time.Time // the last of them
 	waking  bool      // a timer will wake a delivery for rows that gather
+	begun   int       // rows in delivery
 	count   int       // rows that are queued, wait for others of their key, or are in delivery
 	bytes   int64     // of these rows, and those that stuck calls keep
 	slow    bool      // the first queued row has waited for longer than longSupply
 
-	// What its destination and its next event permit.
+	// What its rate, its destination and its next event permit.
+	rate  *bucket   // its own limit, nil for none
+	rates []*bucket // this, and the dispatcher's
 	breaker
 	successes int    // of the destination, when the wait for the next half-open probe began
 	err       error  // the newest failure of the destination
@@ -58,6 +61,7 @@ type topic struct {
 // topics are those that this process claims from or has rows of. Guarded by flight.mu.
 type topics struct {
 	destination
+	rates  rates
 	byName map[string]*topic
 
 	fixed    bool     // the configuration names them
@@ -85,6 +89,7 @@ func (ts *topics) get(name string) *topic {
 	t := ts.byName[name]
 	if t == nil {
 		t = &topic{name: strings.Clone(name), breaker: newBreaker()}
+		ts.rates.limit(t)
 		ts.byName[t.name] = t
 	}
 	return t

@@ -60,6 +60,13 @@ func validate(c dispatcher.Config) error {
 	refuse(c.DeliveryTimeout < time.Millisecond, "deliveryTimeout is %v; set it to at least 1ms", c.DeliveryTimeout)
 	refuse(c.GracePeriod < 0, "gracePeriod is %v; set it to 0 or more", c.GracePeriod)
 	refuse(c.MaxBytes < 0, "maxBytes is %d; set it to at least 1", c.MaxBytes)
+	rate := func(name string, r dispatcher.Rate) {
+		refuse(r != dispatcher.Rate{} && (r.Events < 1 || r.Period < time.Millisecond), "%s is %d events in %v; set it to at least 1 in at least 1ms", name, r.Events, r.Period)
+	}
+	rate("rateLimit", c.RateLimit)
+	for topic, r := range c.TopicRateLimits {
+		rate(fmt.Sprintf("the rate limit of topic %q", topic), r)
+	}
 	for i, topic := range c.Topics {
 		refuse(topic == "", "topics[%d] is empty; give it a name or take it out", i)
 		refuse(slices.Contains(c.Topics[:i], topic), "topics lists %q twice; take one out", topic)

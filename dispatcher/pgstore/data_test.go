@@ -28,7 +28,7 @@ func (o outbox) data(topics ...string) dispatcher.Data {
 func (o outbox) serve(ago time.Duration, namespace string, topics ...string) uuid.UUID {
 	o.Helper()
 	worker := uuid.New()
-	check(o.T, "Heartbeat", o.Store(namespace, worker).(*pgstore.Store).Heartbeat(o.Context(), pgstore.WorkerInfo{Dispatcher: "orders", Topics: topics}))
+	beat(o.T, o.Store(namespace, worker), pgstore.WorkerInfo{Dispatcher: "orders", Topics: topics})
 	pgtest.Exec(o, `update outbox.outbox_workers set seen_at = now() - $2::interval where worker = $1`, worker, ago)
 	return worker
 }
@@ -107,7 +107,7 @@ func TestOutcomesAddUpRunningProcesses(t *testing.T) {
 	o.stores = pgtest.Pool(t, o.login(migrations.Dispatcher))
 	say := func(namespace, name string, delivered, failed [2]int64) uuid.UUID {
 		worker := uuid.New()
-		check(t, "Heartbeat", o.Store(namespace, worker).(*pgstore.Store).Heartbeat(t.Context(), pgstore.WorkerInfo{Dispatcher: name, Delivered: delivered, Failed: failed}))
+		beat(t, o.Store(namespace, worker), pgstore.WorkerInfo{Dispatcher: name, Delivered: delivered, Failed: failed})
 		return worker
 	}
 	say("shop", "orders", [2]int64{9, 9}, [2]int64{9, 9})
@@ -116,7 +116,7 @@ func TestOutcomesAddUpRunningProcesses(t *testing.T) {
 	stopped := say("shop", "orders", [2]int64{100, 100}, [2]int64{100, 100})
 	pgtest.Exec(o, `update outbox.outbox_workers set seen_at = now() - interval '2 minutes' where worker = $1`, stopped)
 	again := say("shop", "orders", [2]int64{0, 0}, [2]int64{0, 0})
-	check(t, "Heartbeat", o.Store("shop", again).(*pgstore.Store).Heartbeat(t.Context(), pgstore.WorkerInfo{Dispatcher: "orders", Delivered: [2]int64{21, 91}, Failed: [2]int64{1, 11}}))
+	beat(t, o.Store("shop", again), pgstore.WorkerInfo{Dispatcher: "orders", Delivered: [2]int64{21, 91}, Failed: [2]int64{1, 11}})
 	o.add(5, "shop", "orders", time.Hour, uuid.Nil, 0)
 	pgtest.Exec(o, `delete from outbox.outbox_events`)
 	becomeDead := func(n int, namespace, topic string, ago time.Duration) {

@@ -1,8 +1,10 @@
 package pgstore
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -21,6 +23,9 @@ type WorkerInfo struct {
 	Blocks bool
 	// Paused is true while it claims nothing.
 	Paused bool
+	// Live is how long the worker is live after a heartbeat: then its part of the rate limits is free. Several times
+	// as long as the wait between two. Defaults to 45s.
+	Live time.Duration
 	// PausedTopics says why little or nothing of a topic is claimed, by the topic; an empty name is all of them. Nil for none.
 	PausedTopics map[string]string
 	// Delivered and Failed count how its deliveries ended over each of dispatcher.Windows.
@@ -29,14 +34,32 @@ type WorkerInfo struct {
 
 // Heartbeat notes in the table outbox_workers that this worker runs: when it began, and that it was seen now,
 // both on the database's clock. It also removes the rows of workers that were not seen for a day. Call it every
-// few moments; nothing in the delivery of events depends on it. The error is the database's.
-func (s *Store) Heartbeat(ctx context.Context, w WorkerInfo) error {
+// few moments; without rate limits nothing in the delivery of events depends on it. The error is the database's.
+func (s *Store) Heartbeat(ctx context.Context, w WorkerInfo) (seen Peers, err error) {
 	paused, err := json.Marshal(w.PausedTopics)
 	if err != nil || w.PausedTopics == nil {
 		paused = []byte("{}") // texts have their JSON
 	}
-	return s.note(ctx, "note that the worker runs", s.sql.heartbeat, pgUUID(s.worker), w.Dispatcher, s.namespace, w.Topics, w.Version, w.Blocks,
-		w.Delivered[0], w.Failed[0], w.Delivered[1], w.Failed[1], w.Paused, string(paused))
+	args := []any{pgUUID(s.worker), w.Dispatcher, s.namespace, w.Topics, w.Version, w.Blocks,
+		w.Delivered[0], w.Failed[0], w.Delivered[1], w.Failed[1], w.Paused, string(paused), cmp.Or(w.Live, 45*time.Second)}
+	err = s.run(ctx, relaxed, s.sql.heartbeat, args, func(rows pgx.Rows) (err error) {
+		seen, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Peers])
+		return err
+	})
+	if err != nil {
+		return Peers{}, s.wrap("note that the worker runs", err)
+	}
+	return seen, nil
+}
+
+// Peers are the live workers of one dispatcher.
+type Peers struct {
+	// Part is this worker's part of the dispatcher's rate limits, from 0 to 1, for as long as it is live. It is 1/n for
+	// each of n live workers, but no more than the others leave: a new one has none until they were seen again. The sum
+	// of all is never above 1 (CONTRACT C-36).
+	Part float64
+	// Live is how many workers of the dispatcher are live and not paused, this one included.
+	Live int
 }
 
 // Leave removes this worker's row, for a worker that stops. The error is the database's.

@@ -1,16 +1,26 @@
 package pgstore_test
 
 import (
+	"math"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
+
+// beat is one heartbeat of a store's worker.
+func beat(t *testing.T, store dispatcher.Store, info pgstore.WorkerInfo) pgstore.Peers {
+	t.Helper()
+	seen, err := store.(*pgstore.Store).Heartbeat(t.Context(), info)
+	check(t, "Heartbeat", err)
+	return seen
+}
 
 // A worker with a dispatcher's rights has one row while it runs, with the database's times. Rows that were not
 // seen for a day go, and those of others stay.
@@ -20,10 +30,7 @@ func TestHeartbeatWritesOneRowPerWorker(t *testing.T) {
 	o := newOutbox(t, pgtest.Migrated(t))
 	o.stores = pgtest.Pool(t, o.login(migrations.Dispatcher))
 	one, other, lost, old := uuid.New(), uuid.New(), uuid.New(), uuid.New()
-	beat := func(worker uuid.UUID, info pgstore.WorkerInfo) {
-		t.Helper()
-		check(t, "Heartbeat", o.Store("shop", worker).(*pgstore.Store).Heartbeat(t.Context(), info))
-	}
+	beat := func(worker uuid.UUID, info pgstore.WorkerInfo) { beat(t, o.Store("shop", worker), info) }
 	beat(other, pgstore.WorkerInfo{Dispatcher: "others"})
 	for worker, ago := range map[uuid.UUID]time.Duration{lost: 23 * time.Hour, old: 25 * time.Hour} {
 		pgtest.Exec(o, `insert into outbox.outbox_workers (worker, dispatcher, namespace, started_at, seen_at) values ($1, 'gone', 'shop', now() - $2::interval, now() - $2::interval)`, worker, ago)
@@ -64,16 +71,16 @@ func TestSharingNamesRunningDispatchersOfTheTopics(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
 	o.stores = pgtest.Pool(t, o.login(migrations.Dispatcher))
+	beatOf := beat
 	beat := func(namespace, name string, topics ...string) {
-		t.Helper()
-		check(t, "Heartbeat", o.Store(namespace, uuid.New()).(*pgstore.Store).Heartbeat(t.Context(), pgstore.WorkerInfo{Dispatcher: name, Topics: topics}))
+		beatOf(t, o.Store(namespace, uuid.New()), pgstore.WorkerInfo{Dispatcher: name, Topics: topics})
 	}
 	beat("shop", "eu/orders", "orders", "returns")
 	beat("shop", "eu/orders", "orders", "returns")
 	beat("shop", "eu/returns", "returns")
 	beat("shop", "us/all")
 	beat("other", "eu/other")
-	check(t, "Heartbeat", o.Store("shop", uuid.New()).(*pgstore.Store).Heartbeat(t.Context(), pgstore.WorkerInfo{Dispatcher: "eu/standby", Paused: true}))
+	beatOf(t, o.Store("shop", uuid.New()), pgstore.WorkerInfo{Dispatcher: "eu/standby", Paused: true})
 	beat("shop", "eu/gone", "orders")
 	pgtest.Exec(o, `update outbox.outbox_workers set seen_at = now() - interval '2 minutes' where dispatcher = 'eu/gone'`)
 	for _, c := range []struct {
@@ -90,5 +97,79 @@ func TestSharingNamesRunningDispatchersOfTheTopics(t *testing.T) {
 		if err != nil || !slices.Equal(got, c.want) {
 			t.Errorf("%s shares %v with %v, %v; want %v", c.name, c.topics, got, err, c.want)
 		}
+	}
+}
+
+// The parts of a rate never have a sum above 1: a new worker waits until the others were seen again, the part of one that
+// stops is free at once, and that of a lost one when it is not live any more. Paused workers and those of other dispatchers
+// have none.
+//
+// CONTRACT: C-36
+func TestHeartbeatsDivideTheRate(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Migrated(t))
+	third := uuid.New()
+	a, b, c, paused := o.Store("shop", uuid.New()), o.Store("shop", uuid.New()), o.Store("shop", third), o.Store("shop", uuid.New())
+	orders := pgstore.WorkerInfo{Dispatcher: "orders", Live: time.Hour}
+	step := func(what string, store dispatcher.Store, live int, part float64) {
+		t.Helper()
+		if got := beat(t, store, orders); got.Live != live || math.Abs(got.Part-part) > 1e-9 {
+			t.Errorf("%s: %+v, want part %v of %d", what, got, part, live)
+		}
+		if sum := pgtest.Value[float64](o, `select sum(part) from outbox.outbox_workers where dispatcher = 'orders' and live_until > now()`); sum > 1+1e-9 {
+			t.Errorf("%s: the parts have the sum %v", what, sum)
+		}
+	}
+	beat(t, o.Store("shop", uuid.New()), pgstore.WorkerInfo{Dispatcher: "others"})
+	beat(t, o.Store("other", uuid.New()), orders)
+	step("the first, when it is new", a, 1, 0)
+	step("the first", a, 1, 1)
+	step("the second, when it is new", b, 2, 0)
+	step("the second, before the first was seen", b, 2, 0)
+	step("the first of two", a, 2, 0.5)
+	step("the second of two", b, 2, 0.5)
+	orders.Paused = true
+	step("a paused one", paused, 2, 0)
+	step("a paused one, again", paused, 2, 0)
+	orders.Paused = false
+	step("the third, when it is new", c, 3, 0)
+	step("the first of three", a, 3, 1.0/3)
+	step("the third, with what is left", c, 3, 1-0.5-1.0/3)
+	step("the second of three", b, 3, 1.0/3)
+	step("the third of three", c, 3, 1.0/3)
+	pgtest.Exec(o, `update outbox.outbox_workers set live_until = now() - interval '1 second' where worker = $1`, third)
+	step("the first of two that are left", a, 2, 0.5)
+	step("the second of two that are left", b, 2, 0.5)
+	step("the lost one, when it is seen again", c, 3, 0)
+	check(t, "Leave", b.(*pgstore.Store).Leave(t.Context()))
+	step("the lost one, when the second has stopped", c, 2, 0.5)
+}
+
+// A heartbeat waits for one that is under way, and sees the part that it takes.
+//
+// CONTRACT: C-36
+func TestHeartbeatsTakeAPartOnce(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Migrated(t))
+	first := uuid.New()
+	a, b := o.Store("shop", first), o.Store("shop", uuid.New())
+	orders := pgstore.WorkerInfo{Dispatcher: "orders", Live: time.Hour}
+	beat(t, a, orders)
+	beat(t, b, orders)
+	tx, err := o.Begin(t.Context())
+	check(t, "begin", err)
+	_, err = tx.Exec(t.Context(), `update outbox.outbox_workers set part = 0.75 where worker = $1`, first)
+	check(t, "take a part", err)
+	part := make(chan float64, 1)
+	go func() {
+		seen, _ := b.(*pgstore.Store).Heartbeat(t.Context(), orders)
+		part <- seen.Part
+	}()
+	pgtest.Eventually(t, "the heartbeat waits", time.Minute, func() bool {
+		return len(part) > 0 || pgtest.Value[int](o, `select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`) > 0
+	})
+	check(t, "commit", tx.Commit(t.Context()))
+	if got := <-part; got != 0.25 {
+		t.Errorf("the part is %v, want what is left, 0.25", got)
 	}
 }

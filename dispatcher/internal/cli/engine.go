@@ -35,7 +35,9 @@ type process struct {
 	state    *stateFile            // nil without one
 	verified *typesFile            // likewise
 	spans    *trace.TracerProvider // nil without tracing
-	log      *slog.Logger
+	// rateLimited: this process shares a rate limit with those of the same dispatcher.
+	rateLimited bool
+	log         *slog.Logger
 }
 
 // newProcess makes a process that logs to logs, and whose log sink writes to events. It connects to
@@ -45,7 +47,7 @@ func newProcess(ctx context.Context, version string, cfg config.Config, observer
 	if err != nil {
 		return nil, fmt.Errorf("make a worker id: %w", err)
 	}
-	e := &process{worker: worker, log: newLogger(cfg, logs).With("dispatcher", cfg.Name, "worker", worker)}
+	e := &process{worker: worker, log: newLogger(cfg, logs).With("dispatcher", cfg.Name, "worker", worker), rateLimited: cfg.Delivery.RateLimited()}
 	if e.pipeline, err = sink.Pipeline(cfg); err != nil {
 		return nil, refused{err}
 	}
@@ -84,6 +86,7 @@ func settings(cfg config.Config) dispatcher.Config {
 		Topics: cfg.Topics, Lease: cfg.Delivery.Lease.D(), PollInterval: cfg.Delivery.PollInterval.D(), BatchSize: cfg.Delivery.BatchSize,
 		Concurrency: cfg.Delivery.Concurrency, MaxBytes: cfg.Delivery.MaxInFlightBytes, MaxAttempts: cfg.Delivery.MaxAttempts, Backoff: backoff(cfg.Delivery.Backoff),
 		Ordering: dispatcher.Ordering(cfg.Delivery.Ordering), OnDead: dispatcher.OnDead(cfg.Delivery.OnDead),
+		RateLimit: rate(cfg.Delivery.RateLimit), TopicRateLimits: topicRates(cfg.Delivery.TopicRateLimits),
 		DeliveryTimeout: cfg.Delivery.Timeout.D(), GracePeriod: cfg.Delivery.GracePeriod.D(), Paused: cfg.State == config.Paused,
 	}
 }
@@ -134,6 +137,25 @@ func newLogger(cfg config.Config, w io.Writer) *slog.Logger {
 		level = slog.LevelInfo // validated before
 	}
 	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
+}
+
+// rate is the engine's word for a rate limit.
+func rate(r *config.RateLimit) dispatcher.Rate {
+	if r == nil {
+		return dispatcher.Rate{}
+	}
+	return dispatcher.Rate{Events: r.Events, Period: r.Period.D()}
+}
+
+func topicRates(limits []config.TopicRateLimit) map[string]dispatcher.Rate {
+	if len(limits) == 0 {
+		return nil
+	}
+	rates := map[string]dispatcher.Rate{}
+	for _, l := range limits {
+		rates[l.Topic] = dispatcher.Rate{Events: l.Events, Period: l.Period.D()}
+	}
+	return rates
 }
 
 // backoff is the policy that a validated configuration names.

@@ -11,9 +11,12 @@ import (
 )
 
 const (
-	// heartbeatEvery is how often a worker notes in the database that it runs.
+	// heartbeatEvery is how often a worker notes in the database that it runs, and rateEvery the same while it shares a
+	// rate limit. It is live for beatsMissed of them (CONTRACT C-36).
 	heartbeatEvery = 15 * time.Second
-	// heartbeatTimeout bounds that statement, and leaveTimeout the one at the stop: nothing depends on them.
+	rateEvery      = time.Second
+	beatsMissed    = 3
+	// heartbeatTimeout bounds that statement, and leaveTimeout the one at the stop.
 	heartbeatTimeout = 5 * time.Second
 	leaveTimeout     = time.Second
 )
@@ -42,17 +45,27 @@ func pausedTopics(now dispatcher.Snapshot) map[string]string {
 }
 
 // heartbeat keeps this worker's row in the table outbox_workers, with the recent outcomes of its deliveries, until ctx ends,
-// and then removes it. Failures are logged at debug only: claims report whether the database responds.
+// and then removes it. The engine gets its part of the rate limits. Failures are logged at debug only: claims report
+// whether the database responds.
 func (e *process) heartbeat(ctx context.Context, w pgstore.WorkerInfo, outcomes *tally) {
-	beat := time.NewTicker(heartbeatEvery)
+	every := heartbeatEvery
+	if e.rateLimited {
+		every = rateEvery
+	}
+	w.Live = beatsMissed * every
+	beat := time.NewTicker(every)
 	defer beat.Stop()
 	for ctx.Err() == nil {
 		w.Delivered, w.Failed = outcomes.lately(time.Now())
 		now := e.Snapshot()
-		w.Paused, w.PausedTopics = now.Paused, pausedTopics(now)
+		w.Paused, w.PausedTopics = now.Paused || now.Draining, pausedTopics(now)
 		limited, cancel := context.WithTimeout(ctx, heartbeatTimeout)
-		if err := e.store.Heartbeat(limited, w); err != nil {
+		sentAt := time.Now() // before the statement is sent: the part ends here before it is free in the database
+		if seen, err := e.store.Heartbeat(limited, w); err != nil {
 			e.log.Debug("this worker's row in outbox_workers was not renewed", "error", err)
+		} else {
+			e.SetRateShare(seen.Part, sentAt.Add(w.Live))
+			e.SetLiveWorkers(seen.Live)
 		}
 		cancel()
 		select {

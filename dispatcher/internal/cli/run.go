@@ -102,6 +102,7 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 	group.Go(func() { e.reread(ctx) })
 	group.Go(func() { sweeper.Run(ctx) })
 	group.Go(func() { notifyAddress(ctx) })
+	e.SetRateShare(0, time.Time{}) // until the second heartbeat
 	running, ended := context.WithCancel(context.WithoutCancel(ctx))
 	defer ended()
 	group.Go(func() { e.heartbeat(running, info, outcomes) })

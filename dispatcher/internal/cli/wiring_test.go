@@ -50,6 +50,7 @@ func TestEngineGetsTheFile(t *testing.T) {
 	if want := (dispatcher.Config{
 		Topics: []string{"order.placed", "order.cancelled"}, Lease: time.Minute, PollInterval: 3 * time.Second,
 		BatchSize: 7, Concurrency: 5, MaxBytes: 2 << 20, MaxAttempts: 9,
+		RateLimit: dispatcher.Rate{Events: 100, Period: 2 * time.Second}, TopicRateLimits: map[string]dispatcher.Rate{"order.placed": {Events: 5, Period: time.Minute}},
 		Backoff:  dispatcher.MultiplierBackoff(2*time.Second, 3*time.Minute, 1.5, 0.1),
 		Ordering: dispatcher.OrderingKey, OnDead: dispatcher.OnDeadBlock,
 		DeliveryTimeout: 2 * time.Minute, GracePeriod: 4 * time.Second, Paused: true,

@@ -1,0 +1,189 @@
+package engine
+
+import (
+	"math"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+const (
+	// rateBurst is how much of a limit may be unused at a time: a call that begins so late loses nothing. Over all
+	// processes a second has no more than the limit and a twelfth of it, and one event of each process (CONTRACT C-36).
+	rateBurst = 80 * time.Millisecond
+	// rateSupply is how far ahead of a limit rows are claimed. More of them would wait in this process for what another
+	// one may deliver.
+	rateSupply = longSupply
+)
+
+// SetRateShare says which part of Config.RateLimit and of Config.TopicRateLimits this process may use from now on, from
+// 0 to 1, until a time of its monotonic clock, and nothing after that; the zero time is never. The parts of all processes
+// should have the sum 1. A new Dispatcher may use all of the limits: where several share them, call it with 0 before Run.
+// It may be called at any time.
+func (d *Dispatcher) SetRateShare(part float64, until time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ratePart, d.rateUntil = part, until
+	d.flight.setRateShare(part, until)
+	d.changed()
+}
+
+// bucket is one rate limit, as a bucket of tokens: an event takes one when its delivery begins. It is a state machine
+// without clock or lock: the time is passed in.
+type bucket struct {
+	limit  float64 // events a second, of all processes
+	rate   float64 // of this one
+	tokens float64
+	at     time.Time // of tokens
+}
+
+func newBucket(r dispatcher.Rate) *bucket {
+	if r.Events == 0 {
+		return nil
+	}
+	return &bucket{limit: float64(r.Events) / r.Period.Seconds()}
+}
+
+// share changes this process's part of the limit.
+func (b *bucket) share(part float64, now time.Time) {
+	b.fill(now)
+	b.rate = b.limit * part
+	if b.fill(now); part == 0 {
+		b.tokens = 0
+	}
+}
+
+func (b *bucket) fill(now time.Time) {
+	passed := max(0, now.Sub(b.at).Seconds())
+	b.tokens = min(b.tokens+b.rate*passed, 1+b.rate*rateBurst.Seconds())
+	b.at = now
+}
+
+// until is when there are n tokens; zero for never.
+func (b *bucket) until(n float64, now time.Time) time.Time {
+	if b.rate == 0 {
+		return time.Time{}
+	}
+	wait := time.Duration((n - b.tokens) / b.rate * float64(time.Second))
+	return now.Add(max(wait+1, time.Millisecond)) // rounded up
+}
+
+// supply is how many rows may be claimed now, while so many wait: those that may begin within rateSupply, and none while
+// half of them wait. A nil bucket has no limit.
+func (b *bucket) supply(waiting int, now time.Time) allotment {
+	if b == nil {
+		return allotment{}
+	}
+	b.fill(now)
+	ahead := b.rate * rateSupply.Seconds()
+	least := max(1, int(ahead/2))
+	if rows := int(b.tokens+ahead) - waiting; rows >= least {
+		return allotment{rows: rows, by: byRate}
+	}
+	return allotment{by: byRate, next: b.until(float64(least+waiting)-ahead, now)}
+}
+
+// rates are the limits of a dispatcher and of its topics. Guarded by flight.mu.
+type rates struct {
+	all     *bucket
+	byTopic map[string]*bucket
+	part    float64   // that this process may use
+	over    time.Time // when it has none any more; zero for never
+	waking  bool      // a timer will wake a delivery for the next token
+}
+
+// limitRates sets the limits of a new flight.
+func (f *flight) limitRates(cfg dispatcher.Config) {
+	f.rates = rates{all: newBucket(cfg.RateLimit), byTopic: map[string]*bucket{}}
+	for topic, limit := range cfg.TopicRateLimits {
+		f.rates.byTopic[topic] = newBucket(limit)
+	}
+	for _, t := range f.byName { // those that the configuration names
+		f.rates.limit(t)
+	}
+}
+
+// limit gives a topic its limits.
+func (r *rates) limit(t *topic) {
+	t.rate, t.rates = r.byTopic[t.name], nil
+	for _, b := range []*bucket{t.rate, r.all} {
+		if b != nil {
+			t.rates = append(t.rates, b)
+		}
+	}
+}
+
+// limited reports whether there is a limit.
+func (r *rates) limited() bool { return r.all != nil || len(r.byTopic) > 0 }
+
+func (r *rates) share(part float64, now time.Time) {
+	r.part = part
+	if r.all != nil {
+		r.all.share(part, now)
+	}
+	for _, b := range r.byTopic {
+		b.share(part, now)
+	}
+}
+
+// lapse ends a part whose time is over.
+func (r *rates) lapse(now time.Time) {
+	if r.part > 0 && !r.over.IsZero() && !now.Before(r.over) {
+		r.share(0, now)
+	}
+}
+
+// setRateShare is Dispatcher.SetRateShare.
+func (f *flight) setRateShare(part float64, until time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.rates.share(part, time.Now())
+	f.rates.over = until
+	f.work.Signal()
+}
+
+// permits is how many events of the topic may begin now.
+func (t *topic) permits(now time.Time) int {
+	n := math.MaxInt
+	for _, b := range t.rates {
+		b.fill(now)
+		n = min(n, int(b.tokens))
+	}
+	return n
+}
+
+// use notes that n events of the topic begin.
+func (t *topic) use(n int) {
+	for _, b := range t.rates {
+		b.tokens -= float64(n)
+	}
+}
+
+// awaitToken wakes a delivery when the next event may begin: none begins now, perhaps for want of tokens.
+func (f *flight) awaitToken(now time.Time) {
+	if f.rates.waking {
+		return
+	}
+	var next time.Time
+	for _, t := range f.waiting {
+		var at time.Time // when all limits of the topic have a token
+		for _, b := range t.rates {
+			if b.tokens < 1 && b.until(1, now).After(at) {
+				at = b.until(1, now)
+			}
+		}
+		if next.IsZero() || !at.IsZero() && at.Before(next) {
+			next = at
+		}
+	}
+	if next.IsZero() {
+		return
+	}
+	f.rates.waking = true
+	time.AfterFunc(next.Sub(now), func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.rates.waking = false
+		f.work.Signal()
+	})
+}

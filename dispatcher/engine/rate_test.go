@@ -1,0 +1,203 @@
+package engine
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+// workers is what the heartbeats of pgstore do, in virtual time.
+type workers struct {
+	mu    sync.Mutex
+	seen  map[*Dispatcher]time.Time
+	parts map[*Dispatcher]float64
+}
+
+const beatEvery, beatsMissed = time.Second, 3
+
+// beat is one heartbeat: the part is 1/n, as far as the others leave it.
+func (w *workers) beat(d *Dispatcher) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now, n, left := time.Now(), 1.0, 1.0
+	for other, seen := range w.seen {
+		if other != d && now.Sub(seen) < beatsMissed*beatEvery {
+			n++
+			left -= w.parts[other]
+		}
+	}
+	w.seen[d], w.parts[d] = now, max(0, min(1/n, left))
+	d.SetRateShare(w.parts[d], now.Add(beatsMissed*beatEvery))
+}
+
+// start runs a dispatcher with heartbeats until it is killed: then it does nothing more, and its row stays.
+func (w *workers) start(t *testing.T, store dispatcher.Store, sink dispatcher.Sink, cfg dispatcher.Config) (kill func()) {
+	d, stop := begin(t, store, sink, cfg)
+	ctx, cancel := context.WithCancel(t.Context())
+	d.SetRateShare(0, time.Time{})
+	go func() {
+		for ctx.Err() == nil {
+			w.beat(d)
+			pause(beatEvery, nil, ctx.Done())
+		}
+	}()
+	return func() { cancel(); stop() }
+}
+
+// times are when deliveries began.
+type times struct {
+	mu sync.Mutex
+	at []time.Time
+}
+
+func (c *times) note() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at = append(c.at, time.Now())
+}
+
+// most is the most events that began within a window.
+func (c *times) most(window time.Duration) (most int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	from := 0
+	for i, at := range c.at {
+		for at.Sub(c.at[from]) >= window {
+			from++
+		}
+		most = max(most, i-from+1)
+	}
+	return most
+}
+
+// Three processes share a rate. One is killed and one is added, and while there is a backlog the rate is used.
+//
+// CONTRACT: C-36
+func TestRateIsSharedByTheProcesses(t *testing.T) {
+	for _, batch := range []int{1, 100} {
+		synctest.Test(t, func(t *testing.T) {
+			store, w := newMemory(), &workers{seen: map[*Dispatcher]time.Time{}, parts: map[*Dispatcher]float64{}}
+			store.enqueue("orders", 20_000)
+			store.enqueue("returns", 20_000)
+			store.claim = func(context.Context, int) error { time.Sleep(5 * time.Millisecond); return nil }
+			var began times
+			sink := &stubSink{batch: batch, deliver: func(context.Context, *dispatcher.Event) error {
+				began.note()
+				time.Sleep(20 * time.Millisecond / time.Duration(batch))
+				return nil
+			}}
+			cfg := dispatcher.Config{RateLimit: dispatcher.Rate{Events: 500, Period: time.Second}}
+			start := time.Now()
+			kill := w.start(t, store, sink, cfg)
+			w.start(t, store, sink, cfg)
+			w.start(t, store, sink, cfg)
+			time.Sleep(15 * time.Second)
+			kill()
+			time.Sleep(15 * time.Second)
+			w.start(t, store, sink, cfg)
+			time.Sleep(30 * time.Second)
+			used := float64(len(began.at)) / (500 * time.Since(start).Seconds())
+			t.Logf("batch %d: at most %d in a second, %d in ten, %.3f used", batch, began.most(time.Second), began.most(10*time.Second), used)
+			if second, ten := began.most(time.Second), began.most(10*time.Second); second > 550 || ten > 5100 || used < 0.95 {
+				t.Errorf("batch %d: %d in a second, %d in ten, %.3f used; want at most 550 and 5100, and 0.95", batch, second, ten, used)
+			}
+		})
+	}
+}
+
+// A topic's rate holds for it alone, and few of its rows are claimed ahead. Rate is what limits it.
+//
+// CONTRACT: C-36, C-97
+func TestTopicRate(t *testing.T) {
+	for _, limit := range []dispatcher.Rate{{Events: 10, Period: time.Second}, {Events: 30, Period: time.Minute}} {
+		synctest.Test(t, func(t *testing.T) {
+			store := newMemory()
+			store.enqueue("orders", 1000)
+			store.enqueue("returns", 1000)
+			var orders times
+			sink := &stubSink{deliver: func(_ context.Context, e *dispatcher.Event) error {
+				if e.Topic == "orders" {
+					orders.note()
+				}
+				return nil
+			}}
+			d, _ := begin(t, store, sink, dispatcher.Config{TopicRateLimits: map[string]dispatcher.Rate{"orders": limit}})
+			passes(t, 5*time.Second, "the other topic is delivered", func() bool { return store.count("returns", "delivered") == 1000 })
+			held := 0
+			for range 600 {
+				<-time.After(100 * time.Millisecond)
+				held = max(held, store.count("orders", "processing"))
+			}
+			perSecond := float64(limit.Events) / limit.Period.Seconds()
+			if got, want := len(orders.at), int(perSecond*time.Since(orders.at[0]).Seconds()); got < want*95/100 || got > want+2 {
+				t.Errorf("%v: %d events in a minute, want %d", limit, got, want)
+			}
+			if most := int(perSecond) + 2; orders.most(time.Second) > most || held > most {
+				t.Errorf("%v: %d events in a second and %d held, want at most %d", limit, orders.most(time.Second), held, most)
+			}
+			if s := d.Snapshot(); limit.Period == time.Second && s.LimitedBy != dispatcher.LimitedByRate {
+				t.Errorf("%v: limited by %q", limit, s.LimitedBy)
+			}
+		})
+	}
+}
+
+// A quiet time is not made up for, and slow calls in parallel use a high rate.
+//
+// CONTRACT: C-36
+func TestRateAfterQuietAndWithSlowCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newMemory()
+		var began times
+		sink := &stubSink{deliver: func(context.Context, *dispatcher.Event) error {
+			began.note()
+			<-time.After(200 * time.Millisecond)
+			return nil
+		}}
+		begin(t, store, sink, dispatcher.Config{Concurrency: 1000, RateLimit: dispatcher.Rate{Events: 2000, Period: time.Second}})
+		<-time.After(10 * time.Second)
+		store.enqueue("orders", 5000)
+		start := time.Now()
+		passes(t, 10*time.Second, "all are delivered", func() bool { return store.count("orders", "delivered") == 5000 })
+		if took := time.Since(start); began.most(time.Second) > 2000+161 || took > 2900*time.Millisecond {
+			t.Errorf("at most %d events in a second, 5000 in %v; want at most 2161, and 2.7s", began.most(time.Second), took)
+		}
+	})
+}
+
+// A process has no part of a rate once its time is over, and RunOnce waits for the rate as Run does.
+//
+// CONTRACT: C-36
+func TestRateShareLapses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newMemory()
+		store.enqueue("orders", 1000)
+		sink := &stubSink{deliver: func(context.Context, *dispatcher.Event) error { return nil }}
+		cfg := dispatcher.Config{RateLimit: dispatcher.Rate{Events: 100, Period: time.Second}}
+		d, stop := begin(t, store, sink, cfg)
+		d.SetRateShare(0.5, time.Now().Add(3*time.Second))
+		<-time.After(time.Minute)
+		if n := store.count("orders", "delivered"); n < 140 || n > 150 {
+			t.Errorf("%d events with half of the rate for three seconds, want 150", n)
+		}
+		d.SetRateShare(0.5, time.Time{})
+		<-time.After(time.Second)
+		if n := store.count("orders", "delivered"); n < 185 || n > 205 {
+			t.Errorf("%d events a second later, want 200", n)
+		}
+		stop()
+		d, err := New(store, sink, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		done, err := d.RunOnce(t.Context(), 300)
+		if took := time.Since(began); err != nil || done.Delivered != 300 || took < 2900*time.Millisecond || took > 4*time.Second {
+			t.Errorf("RunOnce: %+v in %v, %v; want 300 in 3s", done, took, err)
+		}
+	})
+}
