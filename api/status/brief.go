@@ -46,6 +46,7 @@ func (s Status) Brief() Status {
 		Source: s.Source.clip(briefMessage), Sink: s.Sink.clip(briefMessage),
 		Schema:           Schema{State: clip(s.Schema.State, briefWord), Version: s.Schema.Version, Required: s.Schema.Required, Message: clip(s.Schema.Message, briefMessage)},
 		PausedTopicCount: s.PausedTopicCount, AllTopicsPaused: s.AllTopicsPaused, GatedTopics: s.GatedTopics, StuckCalls: s.StuckCalls, InFlight: s.InFlight,
+		DeliveredPerSecond: s.DeliveredPerSecond,
 	}
 	for _, h := range s.PausedTopics[:min(len(s.PausedTopics), briefPausedTopics)] {
 		brief.PausedTopics = append(brief.PausedTopics, PausedTopic{Topic: clip(h.Topic, briefTopic), Link: h.clip(briefPausedMessage)})

@@ -41,6 +41,7 @@ var _ = Describe("kubectl get", Label("columns"), Ordered, ContinueOnFailure, fu
 			OldestPending: new(metav1.NewTime(time.Now().Add(-30*time.Hour - 30*time.Minute))),
 			ObservedTime:  new(metav1.NewTime(time.Now().Add(-14*time.Minute - 30*time.Second))), // the operator is down
 			Replicas:      2, ReadyReplicas: 1, Pods: "1/2", Sink: "http",
+			ETA: "never", LimitedBy: "Destination",
 			Conditions: ready(metav1.ConditionFalse, "ConnectionFailed", "The sink refuses connections."),
 		})
 
@@ -58,18 +59,18 @@ var _ = Describe("kubectl get", Label("columns"), Ordered, ContinueOnFailure, fu
 		Expect(trailing.ReplaceAllString(age.ReplaceAllString(out, "AGE   "), "\n")).To(Equal(strings.Join(want, "\n") + "\n"))
 	},
 		Entry("the columns", "get obd --namespace columns", []string{
-			"NAME     READY   REASON             PENDING   DEAD   OLDEST   ESTIMATED   PODS   SINK   AGE",
-			"fresh                                                                                   AGE",
-			"idle     True    Delivering         0         0                           2/2    log    AGE",
-			"paused   True    Paused             7         0      30h                  1/1    log    AGE",
-			"stuck    False   ConnectionFailed   1000000   3      30h      true        1/2    http   AGE",
+			"NAME     READY   REASON             PENDING   DEAD   OLDEST   ETA     ESTIMATED   PODS   AGE",
+			"fresh                                                                                    AGE",
+			"idle     True    Delivering         0         0                                   2/2    AGE",
+			"paused   True    Paused             7         0      30h                          1/1    AGE",
+			"stuck    False   ConnectionFailed   1000000   3      30h      never   true        1/2    AGE",
 		}),
 		Entry("more with --output wide", "get obd --namespace columns --output wide", []string{
-			`NAME     READY   REASON             PENDING   DEAD   OLDEST   ESTIMATED   PODS   SINK   AGE   OUTBOX   TOPICS                               SCHEDULED   PROCESSING   BLOCKED   OBSERVED   MESSAGE`,
-			`fresh                                                                                   AGE   orders`,
-			`idle     True    Delivering         0         0                           2/2    log    AGE   orders                                        0           0                                 Events are delivered.`,
-			`paused   True    Paused             7         0      30h                  1/1    log    AGE   orders                                                                                      Nothing is claimed.`,
-			`stuck    False   ConnectionFailed   1000000   3      30h      true        1/2    http   AGE   orders   ["order.placed","order.cancelled"]   250         16           2         14m        The sink refuses connections.`,
+			`NAME     READY   REASON             PENDING   DEAD   OLDEST   ETA     ESTIMATED   PODS   AGE   SINK   OUTBOX   TOPICS                               SCHEDULED   PROCESSING   BLOCKED   LIMITED BY    OBSERVED   MESSAGE`,
+			`fresh                                                                                    AGE   orders`,
+			`idle     True    Delivering         0         0                                   2/2    AGE   log    orders                                        0           0                                               Events are delivered.`,
+			`paused   True    Paused             7         0      30h                          1/1    AGE   log    orders                                                                                                    Nothing is claimed.`,
+			`stuck    False   ConnectionFailed   1000000   3      30h      never   true        1/2    AGE   http   orders   ["order.placed","order.cancelled"]   250         16           2         Destination   14m        The sink refuses connections.`,
 		}),
 		// CONTRACT: C-82
 		Entry("consumers", "get oc --namespace columns", []string{

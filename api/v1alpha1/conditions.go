@@ -2,7 +2,7 @@ package v1alpha1
 
 // Condition types of OutboxDispatcher, and of Outbox, DeadLetterReplay and OutboxConsumer where they say so. Those of
 // kstatus are Ready, Reconciling and Stalled. Reconciling, Stalled, TopicsPaused, TopicsShared, TypesUnregistered,
-// DeadLettersPresent and VacuumHeldBack are bad when True, the others when False.
+// DeadLettersPresent, VacuumHeldBack and ScalingLimited are bad when True, the others when False.
 const (
 	// ReadyCondition: events are being delivered, or would be if there were any; or the spec turns delivery off. It
 	// follows from the positive conditions below, without DataHealthy. While a pod works with the database and its
@@ -133,6 +133,15 @@ const (
 	// NotObserved (no event was seen yet).
 	TypesUnregisteredCondition = "TypesUnregistered"
 
+	// ScalingLimitedCondition: the backlog needs more pods than spec.pods.scaling may run, or more pods than there are would
+	// deliver no more. Absent without spec.pods.scaling. Events are delivered, so Ready does not follow from it.
+	//
+	// True: AtMaximum (spec.pods.scaling.max), NoGain (the last step up gained less than a tenth), ReplicasNotUsed
+	// (a person or an autoscaler sets spec.replicas by the scale subresource, and spec.pods.scaling.mode is Apply), and what limits the pods:
+	// LimitedByDestination, LimitedByRate, LimitedByDatabase, LimitedByOrder, LimitedByConsumer.
+	// False: NotLimited. Unknown: NotObserved.
+	ScalingLimitedCondition = "ScalingLimited"
+
 	// RetentionSufficientCondition, of an OutboxConsumer: it remembers handled events for at least 7 days
 	// (RULE-010-011), and for as long as delivered rows are kept.
 	//
@@ -183,6 +192,9 @@ const (
 
 // ReasonRolledOut is of an Event: the operator has changed the pods' template.
 const ReasonRolledOut = "RolledOut"
+
+// ReasonScaled is of an Event: the operator has changed the number of pods, by spec.pods.scaling.
+const ReasonScaled = "Scaled"
 
 // ReasonManagedByAnotherOperator is of an Event that an operator records about an object whose status.operator is another
 // one: it writes nothing else.
@@ -306,6 +318,15 @@ const (
 	ReasonEffectsNotCounted        = "EffectsNotCounted"
 	ReasonRulesNotTried            = "RulesNotTried"
 	ReasonEvidenceTooOld           = "EvidenceTooOld"
+	ReasonAtMaximum                = "AtMaximum"
+	ReasonNoGain                   = "NoGain"
+	ReasonReplicasNotUsed          = "ReplicasNotUsed"
+	ReasonLimitedByDestination     = "LimitedByDestination"
+	ReasonLimitedByRate            = "LimitedByRate"
+	ReasonLimitedByDatabase        = "LimitedByDatabase"
+	ReasonLimitedByOrder           = "LimitedByOrder"
+	ReasonLimitedByConsumer        = "LimitedByConsumer"
+	ReasonNotLimited               = "NotLimited"
 	ReasonTypesUnregistered        = "TypesUnregistered"
 	ReasonTypesRegistered          = "TypesRegistered"
 	ReasonNotUsed                  = "NotUsed"

@@ -19,7 +19,8 @@ type OutboxDispatcherStatus struct {
 	// conditions say what works: Ready (events are delivered, or would be),
 	// ReferencesResolved, SchemaReady, SourceReachable, SinkReachable,
 	// WorkloadAvailable, DataHealthy; and what does not: TopicsPaused, TopicsShared,
-	// TypesUnregistered, DeadLettersPresent, VacuumHeldBack, Reconciling, Stalled.
+	// TypesUnregistered, DeadLettersPresent, VacuumHeldBack, ScalingLimited,
+	// Reconciling, Stalled.
 	// Reason is the cause in one word, message a sentence with the remedy.
 	// +optional
 	// +listType=map
@@ -82,6 +83,25 @@ type OutboxDispatcherStatus struct {
 	// +optional
 	ObservedTime *metav1.Time `json:"observedTime,omitempty"`
 
+	// eta is the time until the pending rows are delivered at the present pace, such as
+	// 4m, 3h or >1d; never when they do not become fewer. Empty when none waits for
+	// more than some seconds, and when it is not known.
+	// +optional
+	// +kubebuilder:validation:MaxLength=16
+	ETA string `json:"eta,omitempty"`
+
+	// limitedBy is what keeps most of the pods from delivering more: Concurrency,
+	// Database, Rate, Destination, Order, Consumer, or Idle when nothing is due. Empty
+	// when no pod reports it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=40
+	LimitedBy string `json:"limitedBy,omitempty"`
+
+	// scaling is the number of pods that the backlog needs. Only with
+	// spec.pods.scaling.
+	// +optional
+	Scaling *ScalingStatus `json:"scaling,omitempty"`
+
 	// retention is what was removed under spec.retention of the Outbox, or under the
 	// defaults.
 	// +optional
@@ -121,7 +141,7 @@ type OutboxDispatcherStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	RespondingReplicas int32 `json:"respondingReplicas"`
 
-	// pods is readyReplicas of spec.replicas, such as 1/2.
+	// pods is readyReplicas of those that are wanted, such as 1/2.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	Pods string `json:"pods,omitempty"`

@@ -15,6 +15,11 @@ type Pods struct {
 	// +optional
 	ServiceAccount *ServiceAccount `json:"serviceAccount,omitempty"`
 
+	// scaling lets the number of pods follow the backlog. When not set: spec.replicas
+	// is the number.
+	// +optional
+	Scaling *Scaling `json:"scaling,omitempty"`
+
 	// imagePullSecrets name the Secrets for pulling the image, in addition to those of
 	// the operator's argument --image-pull-secrets.
 	// +optional

@@ -30,6 +30,9 @@ func conditions(o observed) []metav1.Condition {
 
 	all := []metav1.Condition{ready(o, causes(o, references, source, schema, sink, topics, workload)),
 		references, schema, source, sink, topics, workload, deadLetters(o), vacuumHeldBack(o), dataHealthy(o), topicsShared(o), typesUnregistered(o)}
+	if o.obd.Spec.Pods.Scaling != nil {
+		all = append(all, scalingLimited(o))
+	}
 	if c := progress(o, workload, hangs); c.Type != "" {
 		all = append(all, c)
 	}
@@ -213,6 +216,8 @@ func workloadAvailable(o observed, hangs trouble) metav1.Condition {
 		return condition(kind, metav1.ConditionFalse, api.ReasonPartlyAvailable, "Some dispatcher pods do not respond to the operator, while others do; see whether they are well, and whether a NetworkPolicy lets the operator reach their port 8080.")
 	case d.Status.AvailableReplicas >= replicas:
 		return condition(kind, metav1.ConditionTrue, api.ReasonAvailable, "spec.replicas dispatcher pods are ready.")
+	case stepping(o) && d.Status.AvailableReplicas > 0 && text == "":
+		return condition(kind, metav1.ConditionTrue, api.ReasonAvailable, "Dispatcher pods are ready, and those of the last step of spec.pods.scaling are starting.")
 	case rolledOut(d) && d.Status.AvailableReplicas > 0:
 		return condition(kind, metav1.ConditionFalse, api.ReasonPartlyAvailable, "Fewer dispatcher pods than spec.replicas are ready. "+text)
 	case rolledOut(d):

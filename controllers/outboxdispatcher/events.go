@@ -24,6 +24,7 @@ var watched = []kstatus.Watch{
 	{Condition: api.DataHealthyCondition, Action: "ObserveData", Bad: metav1.ConditionFalse},
 	{Condition: api.TopicsSharedCondition, Action: "CompareTopics", Bad: metav1.ConditionTrue},
 	{Condition: api.TypesUnregisteredCondition, Action: "CompareTypes", Bad: metav1.ConditionTrue},
+	{Condition: api.ScalingLimitedCondition, Action: "Scale", Bad: metav1.ConditionTrue},
 	{Condition: api.WorkloadAvailableCondition, Action: "Deploy", Bad: metav1.ConditionFalse},
 	kstatus.WatchReconciling,
 	{Condition: api.ReadyCondition, Action: "Deliver", Bad: metav1.ConditionFalse},

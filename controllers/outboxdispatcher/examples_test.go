@@ -31,6 +31,8 @@ func TestExamplesOnThePage(t *testing.T) {
 	pod.OldestTransaction = &status.OldestTransaction{Kind: status.ReplicationSlot, Name: "debezium", Seconds: 1000}
 	delivers.obd.Spec.Namespace, delivers.peers[0].Spec.Namespace = "shop", "shop"
 	pod.Data = &status.Data{ObservedAt: time.Unix(2, 0), Unserved: 1, OrphanTopics: []status.OrphanTopic{{Namespace: "shop", Topic: "invoices", Unserved: 1}}}
+	delivers.obd.Spec.Pods.Scaling = &api.Scaling{Max: 3}
+	delivers.obd.Status.Scaling = &api.ScalingStatus{Recommended: 2, Reason: api.ReasonLimitedByDestination}
 
 	fails := well()
 	fails.problem = problem.Stalling(api.WorkloadAvailableCondition, api.ReasonInvalidPodTemplate,

@@ -55,6 +55,8 @@ type Reconciler struct {
 	Platform desired.Platform
 	// Pace grants turns to what an upgrade of the operator changes.
 	Pace *pace.Pacer
+	// Now is the clock of decisions about the number of pods.
+	Now func() time.Time
 	// ResumeWithin bounds how long paused pods wait for a rollout when the spec says Running.
 	ResumeWithin time.Duration
 	// Interval is the time between two passes during a change or a problem, of which not all can be watched.
@@ -67,6 +69,7 @@ type Reconciler struct {
 	migrations *migrate.Runner
 	reporter   *kstatus.Reporter
 	warned     warned
+	scalers    scalers
 	// resuming is since when dispatchers wait for their rollout to resume, by types.NamespacedName.
 	resuming sync.Map
 }
@@ -144,6 +147,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		if apierrors.IsNotFound(err) {
 			r.applied.Forget(req.NamespacedName)
 			r.warned.forget(req.NamespacedName)
+			r.scalers.forget(req.NamespacedName)
 			r.resuming.Delete(req.NamespacedName)
 			r.Observer.Forget(req.NamespacedName)
 		}
@@ -163,7 +167,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	var result ctrl.Result
 	if err == nil {
 		again := r.Interval
-		if !underWay(o) && !slices.ContainsFunc(o.pods, pending) {
+		if !underWay(o) && !slices.ContainsFunc(o.pods, pending) && !behind(o) {
 			again = max(again, lookAgain)
 		}
 		result = ctrl.Result{RequeueAfter: o.migration.Sooner(again), Priority: new(handler.LowPriority)}
@@ -203,6 +207,7 @@ func (r *Reconciler) phases(ctx context.Context, obd *v1alpha1.OutboxDispatcher,
 	}
 	heard := r.Observer.Observe(client.ObjectKeyFromObject(obd), desired.DispatcherName(obd), o.pods)
 	o.statuses, o.silent, o.unpolled, o.sets = heard.Statuses, heard.Silent, heard.Unpolled, setsOf(o.pods, heard.Pods)
+	r.follow(ctx, obd, o)
 	disabled := kstatus.Disabled(obd)
 	if !disabled {
 		if o.deployment, o.state, err = r.stop(ctx, obd, o.deployment, o.pods); err != nil {
@@ -269,6 +274,13 @@ func (r *Reconciler) phases(ctx context.Context, obd *v1alpha1.OutboxDispatcher,
 		files = append(files, desired.ConsumersName(obd))
 	}
 	return r.applied.Collect(ctx, obd, map[string]string{desired.LabelDispatcher: obd.Name}, append(files, desired.ConfigNames(&o.deployment.Spec.Template.Spec)...)...)
+}
+
+// behind reports whether the number of pods depends on the next counts.
+func behind(o observed) bool {
+	b := observe.NewestBacklog(o.statuses)
+	spec, now := o.obd.Spec.Pods.Scaling, o.obd.Status.Scaling
+	return spec != nil && (b != nil && b.Pending > 0 || now != nil && now.Recommended > spec.Min)
 }
 
 func pending(pod corev1.Pod) bool { return pod.Status.Phase == corev1.PodPending }

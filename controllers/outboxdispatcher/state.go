@@ -46,6 +46,7 @@ func (r *Reconciler) reconcileState(ctx context.Context, req ctrl.Request) (ctrl
 	if err := r.Client.Get(ctx, req.NamespacedName, obd); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
+	r.scalers.recall(obd)
 	if !obd.DeletionTimestamp.IsZero() || obd.Status.Operator != r.Operator || kstatus.Disabled(obd) {
 		return ctrl.Result{}, nil
 	}

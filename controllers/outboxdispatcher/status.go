@@ -8,6 +8,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -23,7 +24,9 @@ import (
 
 // observed is what one pass has seen. The status follows from it and from nothing else.
 type observed struct {
-	obd *v1alpha1.OutboxDispatcher // its spec and metadata
+	obd *v1alpha1.OutboxDispatcher // its spec, its metadata, and status.scaling
+	// eta is the time until the pending rows are delivered, empty when it is not known.
+	eta string
 	// problem stopped the pass, nil for nothing.
 	problem *problem.Problem
 	// missing is a reference that leads nowhere and that pods wait for, nil for none.
@@ -65,6 +68,10 @@ func setStatus(current *v1alpha1.OutboxDispatcherStatus, o observed) {
 	current.RespondingReplicas = int32(len(o.statuses))
 	current.Pods = fmt.Sprintf("%d/%d", current.ReadyReplicas, desired.Replicas(o.obd))
 	setCounts(current, o.statuses, blocks(o.obd))
+	current.ETA, current.LimitedBy = o.eta, limitedBy(o.statuses)
+	if current.Scaling = o.obd.Status.Scaling; current.Scaling == nil {
+		meta.RemoveStatusCondition(&current.Conditions, v1alpha1.ScalingLimitedCondition)
+	}
 	setRetention(current, o.statuses)
 	setSchemaVersion(current, o.statuses)
 	current.EventTypes = seenTypes(current.EventTypes, o.statuses, o.now)

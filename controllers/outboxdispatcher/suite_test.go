@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -62,6 +63,7 @@ type cluster struct {
 	namespace string
 	requests  *requests
 	pods      *podServer
+	skew      atomic.Int64 // of the manager's clock, in nanoseconds
 	stop      func()
 	// image, operator (its namespace), inherited (labels), rolling, also (more namespaces) and resume are the next manager's; empty for what
 	// others have.
@@ -110,6 +112,7 @@ func (c *cluster) run(interval time.Duration) (stop func()) {
 		MetricsAddress:    "0",
 		ProbeAddress:      "0",
 		Pods:              pods,
+		Now:               func() time.Time { return time.Now().Add(time.Duration(c.skew.Load())) },
 	})
 	Expect(err).NotTo(HaveOccurred())
 	done := make(chan error)

@@ -60,7 +60,7 @@ func Deployment(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox, p Platf
 // specHash is a hash of the fields of the OutboxDispatcher that roll pods. Its Outbox has a generation of its own.
 func specHash(obd *v1alpha1.OutboxDispatcher) string {
 	spec := obd.Spec
-	spec.Replicas, spec.State = nil, ""
+	spec.Replicas, spec.State, spec.Pods.Scaling = nil, "", nil
 	return Hash(spec)
 }
 

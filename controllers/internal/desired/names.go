@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
@@ -40,6 +41,8 @@ const (
 	AnnotationState = "outbox.dev/state"
 	// AnnotationConsumers on a pod is the hash of the event types with a verified consumer.
 	AnnotationConsumers = "outbox.dev/consumers"
+	// AnnotationScaledBy is on an OutboxDispatcher in the cache: who has set spec.replicas by the scale subresource.
+	AnnotationScaledBy = "outbox.dev/scaled-by"
 	// AnnotationReplay is on a DeadLetterReplay that has begun: its UID. One that was made from a backup has another's.
 	AnnotationReplay = "outbox.dev/replay-uid"
 	// AnnotationGeneration is on a Deployment: the generation of the OutboxDispatcher that it was made of, and after a
@@ -121,12 +124,18 @@ func labelOwner(o Owner) string {
 	return LabelDispatcher
 }
 
-// Replicas is the number of dispatcher pods in the spec. Defaults to 1.
+// Replicas is the number of dispatcher pods: that of the spec, which is 1 by default; or with the scaling mode Apply the
+// recommended one, and before there is any that of the spec, within the bounds of the scaling. 0 in the spec is always 0.
 func Replicas(obd *v1alpha1.OutboxDispatcher) int32 {
-	if obd.Spec.Replicas == nil {
-		return 1
+	n := ptr.Deref(obd.Spec.Replicas, 1)
+	scaling := obd.Spec.Pods.Scaling
+	if n == 0 || scaling == nil || scaling.Mode != v1alpha1.ScalingApply {
+		return n
 	}
-	return *obd.Spec.Replicas
+	if now := obd.Status.Scaling; now != nil && now.Recommended > 0 {
+		n = now.Recommended
+	}
+	return max(scaling.Min, 1, min(n, scaling.Max))
 }
 
 const hashLength = 16

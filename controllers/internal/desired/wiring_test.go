@@ -29,6 +29,11 @@ var notInTheFile = map[string]string{
 	"pods.serviceAccount":             "it is an object of its own, and in the pod template",
 	"pods.serviceAccount.annotations": "likewise",
 	"pods.imagePullSecrets":           "it is in the pod template",
+	"pods.scaling":                    "it is the operator's own: TestScaling",
+	"pods.scaling.mode":               "likewise",
+	"pods.scaling.min":                "likewise",
+	"pods.scaling.max":                "likewise",
+	"pods.scaling.catchUp":            "likewise",
 }
 
 // notHere are parts of the resource that are not tried, with the reason.

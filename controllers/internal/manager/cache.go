@@ -97,9 +97,19 @@ func slimUsers(m *metav1.ObjectMeta) {
 }
 
 func slimDispatcher(o *v1alpha1.OutboxDispatcher) {
+	scaledBy(&o.ObjectMeta)
 	slimUsers(&o.ObjectMeta)
 	desired.BoundTemplate(o.Spec.Pods.Template)
 	desired.BoundSpec(o)
+}
+
+// scaledBy keeps who has set the replicas by the scale subresource, as kubectl scale and autoscalers do.
+func scaledBy(m *metav1.ObjectMeta) {
+	for _, fields := range m.ManagedFields {
+		if fields.Subresource == "scale" {
+			metav1.SetMetaDataAnnotation(m, desired.AnnotationScaledBy, problem.Clip(fields.Manager, maxNameBytes))
+		}
+	}
 }
 
 func slimOutbox(o *v1alpha1.Outbox) {
@@ -133,7 +143,7 @@ func bounded(all map[string]string) map[string]string {
 	own := map[string]string{}
 	for _, key := range []string{
 		desired.LabelDispatcher, desired.LabelOutbox, desired.LabelReplay, desired.LabelComponent, desired.LabelManagedBy, desired.LabelMigration,
-		desired.AnnotationState, desired.AnnotationConsumers, desired.AnnotationSpec, desired.AnnotationGeneration, desired.AnnotationTemplate, desired.AnnotationAttempt, desired.AnnotationReplay, desired.AnnotationBytes, v1alpha1.AnnotationReconcile, batchv1.JobNameLabel, batchv1.ControllerUidLabel,
+		desired.AnnotationState, desired.AnnotationConsumers, desired.AnnotationSpec, desired.AnnotationGeneration, desired.AnnotationTemplate, desired.AnnotationAttempt, desired.AnnotationReplay, desired.AnnotationBytes, desired.AnnotationScaledBy, v1alpha1.AnnotationReconcile, batchv1.JobNameLabel, batchv1.ControllerUidLabel,
 	} {
 		if value, ok := all[key]; ok {
 			own[key] = problem.Clip(value, maxNameBytes)

@@ -76,6 +76,8 @@ type Options struct {
 	ProbeAddress string
 	// Pods reads the status of dispatchers. Defaults to [observe.NewClient].
 	Pods *observe.Client
+	// Now is the clock of decisions about the number of pods. Defaults to [time.Now].
+	Now func() time.Time
 }
 
 // What the manager itself does: it leads by a lease, finds its image in its pod, and lets the API server decide who may
@@ -145,6 +147,9 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 	if o.MaxRollingUpgrades <= 0 {
 		o.MaxRollingUpgrades = 3
 	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
 	if o.Pods == nil {
 		o.Pods = observe.NewClient()
 	}
@@ -192,6 +197,7 @@ func addReconcilers(ctx context.Context, mgr ctrl.Manager, o Options, missing []
 
 		OperatorNamespace: o.OperatorNamespace,
 		Pace:              pacer,
+		Now:               o.Now,
 		ResumeWithin:      cmp.Or(o.ResumeWithin, 2*time.Minute),
 	}
 	databases := &outbox.Reconciler{

@@ -16,6 +16,7 @@ const OldTransaction = 15 * time.Minute
 // process. Of a count, and of a run of retention, it is whether there is one.
 func essence(s status.Status) string {
 	s.InFlight, s.StartedAt, s.Worker = status.InFlight{}, time.Time{}, ""
+	s.DeliveredPerSecond, s.LimitedBy, s.TopicLimits = 0, "", nil
 	if s.Backlog != nil {
 		s.Backlog = &status.Backlog{}
 	}

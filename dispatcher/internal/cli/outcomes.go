@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -12,6 +14,9 @@ type tally struct {
 	dispatcher.Observer
 	delivered, failed atomic.Int64
 	marks             []mark // the oldest first; the heartbeat's alone
+
+	mu     sync.Mutex
+	recent []int64 // delivered at each of the last seconds, the oldest first
 }
 
 // mark is the counts at a time.
@@ -50,4 +55,40 @@ func (t *tally) lately(now time.Time) (delivered, failed [len(dispatcher.Windows
 	}
 	t.marks = append(t.marks[oldest:], current)
 	return delivered, failed
+}
+
+// recently is over how many seconds perSecond is taken.
+const recently = 15
+
+// watch remembers the counts of the last seconds, until ctx ends.
+func (t *tally) watch(ctx context.Context) {
+	second := time.NewTicker(time.Second)
+	defer second.Stop()
+	for {
+		select {
+		case <-second.C:
+			t.tick()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (t *tally) tick() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.recent = append(t.recent, t.delivered.Load()); len(t.recent) > recently+1 {
+		t.recent = append(t.recent[:0], t.recent[1:]...)
+	}
+}
+
+// perSecond is how many events were delivered in each of the last seconds, on average.
+func (t *tally) perSecond() float64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	last := len(t.recent) - 1
+	if last < 1 {
+		return 0
+	}
+	return float64(t.recent[last]-t.recent[0]) / float64(last)
 }

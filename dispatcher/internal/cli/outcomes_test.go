@@ -49,3 +49,35 @@ func TestTallyCountsInWindows(t *testing.T) {
 		t.Errorf("a process that has just started counts %v, want its one delivery in each window", delivered)
 	}
 }
+
+// The rate is that of the last 15 seconds, and of less in a process that has just started.
+func TestTallyCountsPerSecond(t *testing.T) {
+	counts := &tally{Observer: &countingObserver{}}
+	counts.tick()
+	if got := counts.perSecond(); got != 0 {
+		t.Errorf("before a second is over it is %v", got)
+	}
+	second := func(events int) {
+		for range events {
+			counts.Acked(nil, 0)
+		}
+		counts.tick()
+	}
+	second(4)
+	second(8)
+	if got := counts.perSecond(); got != 6 {
+		t.Errorf("after two seconds it is %v, want 6", got)
+	}
+	for range 40 {
+		second(30)
+	}
+	if got := counts.perSecond(); got != 30 || len(counts.recent) != 16 {
+		t.Errorf("it is %v of %d counts, want 30 of 16", got, len(counts.recent))
+	}
+	for range 5 {
+		second(0)
+	}
+	if got := counts.perSecond(); got != 20 {
+		t.Errorf("five idle seconds later it is %v, want 20", got)
+	}
+}

@@ -59,6 +59,7 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 	info := pgstore.WorkerInfo{Dispatcher: cfg.Name, Topics: cfg.Topics, Version: version, Blocks: cfg.Delivery.OnDead == config.OnDeadBlock}
 	sources := monitor.Sources{
 		Snapshot:          e.Snapshot,
+		PerSecond:         outcomes.perSecond,
 		Backlog:           monitor.NewBacklog(ctx, e.store, cfg, e.log).Get,
 		OldestTransaction: monitor.NewOldestTransaction(ctx, e.store.OldestTransaction, e.log).Get,
 		Sharing:           monitor.NewSharing(ctx, func(ctx context.Context) ([]string, error) { return e.store.Sharing(ctx, info) }, e.log).Get,
@@ -100,6 +101,7 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 		group.Go(func() { e.listen(ctx, cfg) })
 	}
 	group.Go(func() { e.reread(ctx) })
+	group.Go(func() { outcomes.watch(ctx) })
 	group.Go(func() { sweeper.Run(ctx) })
 	group.Go(func() { notifyAddress(ctx) })
 	e.SetRateShare(0, time.Time{}) // until the second heartbeat

@@ -29,6 +29,8 @@ type Process struct {
 // Sources provide the status of a process.
 type Sources struct {
 	Snapshot func() dispatcher.Snapshot
+	// PerSecond is how many events are delivered in a second. It may be nil.
+	PerSecond func() float64
 	// Backlog and OldestTransaction return nil until the database has responded once.
 	Backlog           func() *dispatcher.Depth
 	OldestTransaction func() *dispatcher.OldestTransaction
@@ -84,6 +86,9 @@ func statusOf(p Process, s dispatcher.Snapshot) status.Status {
 // status is the snapshot with what the database returns.
 func (from Sources) status(p Process) status.Status {
 	out := statusOf(p, from.Snapshot())
+	if from.PerSecond != nil {
+		out.DeliveredPerSecond = from.PerSecond()
+	}
 	if from.FileProblems != nil {
 		out.FileProblems = fileProblems(from.FileProblems())
 	}

@@ -1,0 +1,51 @@
+// Package autoscaling_test plays what the examples query.
+package autoscaling_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// The query of keda.yaml sees that an event is due, or that none is.
+func TestTheTriggerSeesDueEvents(t *testing.T) {
+	text, err := os.ReadFile("keda.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var object struct {
+		Spec struct {
+			Triggers []struct {
+				Type     string
+				Metadata map[string]string
+			}
+		}
+	}
+	if err := yaml.Unmarshal([]byte(strings.Split(string(text), "\n---\n")[0]), &object); err != nil {
+		t.Fatal(err)
+	}
+	trigger := object.Spec.Triggers[1]
+	if trigger.Type != "postgresql" {
+		t.Fatalf("the second trigger is %s", trigger.Type)
+	}
+	db := pgtest.Open(t, pgtest.Migrated(t))
+	due := func() int64 { return pgtest.Value[int64](db, trigger.Metadata["query"]) }
+	pgtest.Exec(db, `select outbox.enqueue('other', 'orders', '{}')`)
+	if got := due(); got != 0 {
+		t.Errorf("with an event of another namespace it has %d", got)
+	}
+	pgtest.Exec(db, `select outbox.enqueue('shop', 'orders', '{}') from generate_series(1, 2)`)
+	if got := due(); got != 1 {
+		t.Errorf("with two events it has %d, want 1", got)
+	}
+	pgtest.Exec(db, `update outbox.outbox_events set next_attempt_at = now() + interval '1 hour'`)
+	if got := due(); got != 0 {
+		t.Errorf("with delayed events it has %d", got)
+	}
+}
