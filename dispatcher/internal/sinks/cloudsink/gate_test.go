@@ -64,10 +64,12 @@ func (g *gate) join(client net.Conn) {
 		defer close(ended)
 		_, _ = io.Copy(server, reader{g, client})
 		server.Close()
+		_, _ = io.Copy(io.Discard, client) // the server may end first: the client has ended when it says so
+		client.Close()
 	}()
 	go func() {
 		_, _ = io.Copy(client, server)
-		client.Close()
+		_ = client.(*net.TCPConn).CloseWrite()
 	}()
 }
 
