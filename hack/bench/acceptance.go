@@ -67,6 +67,9 @@ var criteria = []criterion{
 	{"A stream of 500/s into Kafka, polling", "p50 at most 10 ms", binaryAtMost("kafka", "500/s", p50, 10)},
 	{"A stream of 500/s into Kafka, polling", "p99 at most 40 ms", binaryAtMost("kafka", "500/s", p99, 40)},
 	{"After an outage of Kafka", "the first record at most 3 s after the broker responds", binaryAtMost("outage", "", firstAfter, 3)},
+	{"Next to Debezium, 500/s into Kafka", "p50 and p99 ahead of tuned Debezium's", aheadIn("debezium", binaryDefault, debeziumTuned)},
+	{"Next to Debezium, 500/s into Kafka", "the broker's CPU time at most with tuned Debezium", brokerNextTo(debeziumTuned)},
+	{"Next to Debezium, drain into Kafka", "at least 1.5 × tuned Debezium's, both warm", drainNextTo(debeziumTuned)},
 	{"Into Kafka", "at least 20,000/s", sinkReaches(kafkaDestination())},
 	{"Into NATS JetStream, file storage", "at least 20,000/s", sinkReaches(natsDestination())},
 	{"Into Redis", "at least 25,000/s", sinkReaches(redisDestination())},
@@ -181,17 +184,33 @@ func withInsert(s func() system, limit float64) check {
 	}
 }
 
-// aheadOf compares p50 and p99 with the others' best of each.
-func aheadOf(s func() system, others ...string) check {
+// brokerNextTo and drainNextTo compare the dispatcher by default with a system of the cell debezium.
+func brokerNextTo(other string) check {
 	return func(r *results) (string, bool, bool) {
-		ours := r.find("latency", s().Name, "500/s")
+		return compare(brokerCPU, r.find("debezium", other, "500/s"), r.find("debezium", binaryDefault, "500/s"), 1)
+	}
+}
+
+func drainNextTo(other string) check {
+	return func(r *results) (string, bool, bool) {
+		return compare(perSecond, r.find("debezium", binaryDefault, caseWarmDrain), r.find("debezium", other, caseWarmDrain), 1.5)
+	}
+}
+
+// aheadOf is aheadIn of the cell about latency.
+func aheadOf(s func() system, others ...string) check { return aheadIn("latency", s().Name, others...) }
+
+// aheadIn compares p50 and p99 at 500 events a second with each of the others'.
+func aheadIn(cell, system string, others ...string) check {
+	return func(r *results) (string, bool, bool) {
+		ours := r.find(cell, system, "500/s")
 		if ours == nil {
 			return "", false, false
 		}
 		parts := []string{fmt.Sprintf("%s / %s", p50.text(ours.Median[p50]), p99.text(ours.Median[p99]))}
 		met := true
 		for _, name := range others {
-			other := r.find("latency", name, "500/s")
+			other := r.find(cell, name, "500/s")
 			if other == nil {
 				continue
 			}

@@ -23,6 +23,7 @@ type sizes struct {
 	batches        int           // transactions of a round of the cell about producers, of 500 events
 	singles        int           // and of one
 	kafka, outage  time.Duration // of the cells kafka and outage
+	down           time.Duration // of the broker in the cell debezium; 0: it is not killed
 }
 
 var (
@@ -30,13 +31,13 @@ var (
 		drain: 200_000, million: 1_000_000, behind: 200_000, backlog: 10_000_000,
 		payloads: map[int]int{1 << 10: 100_000, 16 << 10: 10_000}, large: 200_000, keys: 10_000,
 		pace: 6 * time.Second, rates: []float64{500, 100, 2000}, manyRate: 1000, run: 10 * time.Second, idle: 20 * time.Second,
-		kafka: 30 * time.Second, outage: time.Minute, batches: 10, singles: 300,
+		kafka: 30 * time.Second, outage: time.Minute, down: 20 * time.Second, batches: 10, singles: 300,
 	}
 	full = sizes{
 		drain: 200_000, million: 1_000_000, behind: 200_000, backlog: 10_000_000,
 		payloads: map[int]int{1 << 10: 200_000, 16 << 10: 50_000}, large: 1_000_000, keys: 10_000,
 		pace: 30 * time.Second, rates: []float64{500, 100, 2000}, manyRate: 1000, run: 30 * time.Second, idle: 30 * time.Second,
-		kafka: 30 * time.Second, outage: time.Minute, batches: 10, singles: 300,
+		kafka: 30 * time.Second, outage: time.Minute, down: 20 * time.Second, batches: 10, singles: 300,
 	}
 	quick = sizes{
 		note:  "This was a quick run, to see whether everything works. Its numbers say nothing about speed.",
@@ -146,8 +147,17 @@ var cells = []cell{
 			"and what the broker spends meanwhile.",
 	},
 	{
-		name: "outage", title: "An outage of Kafka", minutes: 6, run: runOutage, columns: []metric{firstAfter, allAfter, startTook},
+		name: "outage", title: "An outage of Kafka", minutes: 6, run: runOutage, columns: []metric{firstAfter, allAfter, startTook, lostEvents, doubledEvents},
 		about: "The broker is killed while events come, and started again: from its response that the partition has a leader to the first record.",
+	},
+	{
+		name: "debezium", title: "Next to Debezium", minutes: 20, run: runDebezium,
+		columns: []metric{perSecond, p50, p99, dbCPU, clientCPU, brokerCPU, walInsert, walWork, peakMemMiB, firstAfter, allAfter, lostEvents, doubledEvents, laterShare, deadEvents},
+		about: "Debezium's outbox event router in Kafka Connect, and the dispatcher's binary, into one broker and from one PostgreSQL, with " +
+			"wal_level = logical. Producers insert and delete nothing, on both sides. Waits are from just before the producer's transaction to the broker's append. " +
+			"The CPU time of an idle broker is taken off. The backlog is committed in transactions of 500 events, before the relay starts " +
+			"(cold, and the start counts), or while it is stopped by SIGSTOP after a first half as many (warm). The WAL of the inserts is apart from that of the delivery, but for the stream. " +
+			"A missing event has neither a record in the topic nor a dead letter.",
 	},
 }
 

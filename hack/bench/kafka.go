@@ -2,20 +2,14 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/outbox-operator/outbox-operator/hack/servers/kafka"
@@ -34,9 +28,6 @@ import (
 // lookAt measures one run.
 type lookAt func(ctx context.Context, r *kafkaRun) (measure, error)
 
-// into adds a run of a dispatcher to a row.
-type into func(which build, c string, look lookAt)
-
 // build is a dispatcher's binary.
 type build struct{ name, path string }
 
@@ -53,11 +44,11 @@ func parseBuilds(text string) (builds []build, err error) {
 
 // runKafka measures streams. The slow one is first: it warms the broker.
 func runKafka(ctx context.Context, b *bench) {
-	b.beforeKafka(ctx, "kafka", func(add into, builds []build) {
+	b.beforeKafka(ctx, "kafka", b.srv, func(k *kafkaCell) {
 		for _, rate := range []float64{20, 500} {
 			for range b.runs {
-				for _, which := range builds {
-					add(which, rateName(rate), func(ctx context.Context, r *kafkaRun) (measure, error) {
+				for _, which := range k.builds {
+					k.measure(ctx, dispatcherRelay(which, nil), rateName(rate), func(ctx context.Context, r *kafkaRun) (measure, error) {
 						return r.steady(ctx, pace{rate, b.size.kafka})
 					})
 				}
@@ -66,113 +57,65 @@ func runKafka(ctx context.Context, b *bench) {
 	})
 }
 
-// beforeKafka starts a broker for a cell. do measures the builds.
-func (b *bench) beforeKafka(ctx context.Context, cell string, do func(add into, builds []build)) {
-	fail := func(err error) {
-		b.measure(ctx, cell, system{Name: binaryDefault}, "", func() (measure, error) { return nil, err })
-	}
-	dir, err := os.MkdirTemp("", "outbox-bench-")
-	if err != nil {
-		fail(err)
-		return
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	builds := b.builds
-	if len(builds) == 0 {
-		own, err := buildDispatcher(ctx, dir)
-		if err != nil {
-			fail(err)
-			return
+// kafkaCell is a cell with a broker.
+type kafkaCell struct {
+	*bench
+	cell   string
+	srv    *server
+	broker *kafka.Broker
+	dir    string
+	builds []build
+	// idleBroker is the broker's share of a core with nothing to do. It is 0 where it was not measured.
+	idleBroker float64
+}
+
+// measure adds a run of a relay, with a database and a topic of its own, to a row.
+func (k *kafkaCell) measure(ctx context.Context, which relay, c string, look lookAt) {
+	k.bench.measure(ctx, k.cell, which.system(), c, func() (m measure, err error) {
+		err = k.with(ctx, which, func(r *kafkaRun) (err error) {
+			m, err = look(ctx, r)
+			return err
+		})
+		return m, err
+	})
+}
+
+// beforeKafka starts a broker for a cell, and builds the dispatcher.
+func (b *bench) beforeKafka(ctx context.Context, cell string, srv *server, do func(k *kafkaCell)) {
+	k := &kafkaCell{bench: b, cell: cell, srv: srv, builds: b.builds}
+	err := func() (err error) {
+		if k.dir, err = os.MkdirTemp("", "outbox-bench-"); err != nil {
+			return err
 		}
-		builds = []build{{binaryDefault, own}}
-	}
-	broker, err := kafka.Start(ctx, kafka.Options{})
+		defer func() { _ = os.RemoveAll(k.dir) }()
+		if len(k.builds) == 0 {
+			own, err := buildDispatcher(ctx, k.dir)
+			if err != nil {
+				return err
+			}
+			k.builds = []build{{binaryDefault, own}}
+		}
+		if k.broker, err = kafka.Start(ctx, kafka.Options{}); err != nil {
+			return fmt.Errorf("start Kafka: %w", err)
+		}
+		defer func() { _ = k.broker.Stop(context.WithoutCancel(ctx)) }()
+		do(k)
+		return nil
+	}()
+	b.withoutCell(ctx, cell, err)
+}
+
+// withoutCell reports why a cell was not measured, if err is not nil.
+func (b *bench) withoutCell(ctx context.Context, cell string, err error) {
 	if errors.Is(err, kafka.ErrMissing) {
 		b.note("The cell %s is left out: %v", cell, err)
-		return
+	} else if err != nil {
+		b.measure(ctx, cell, system{Name: binaryDefault}, "", func() (measure, error) { return nil, err })
 	}
-	if err != nil {
-		fail(fmt.Errorf("start Kafka: %w", err))
-		return
-	}
-	defer func() { _ = broker.Stop(context.WithoutCancel(ctx)) }()
-	do(func(which build, c string, look lookAt) {
-		s := system{Name: which.name, Settings: "all default, polling; one broker, one partition"}
-		b.measure(ctx, cell, s, c, func() (measure, error) { return b.intoKafka(ctx, broker, dir, which, look) })
-	}, builds)
-}
-
-// kafkaRun is one dispatcher between a database and a topic of its own.
-type kafkaRun struct {
-	*database
-	broker *kafka.Broker
-	admin  *kadm.Client
-	client *kgo.Client
-	topic  string
-	pool   *pgxpool.Pool
-	pid    int // the dispatcher's
-}
-
-// intoKafka starts a dispatcher with a database and a topic of its own.
-func (b *bench) intoKafka(ctx context.Context, broker *kafka.Broker, dir string, which build, look lookAt) (m measure, err error) {
-	db, err := b.srv.database(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer db.drop()
-	r := &kafkaRun{database: db, broker: broker, topic: db.name}
-	if r.client, err = kgo.NewClient(kgo.SeedBrokers(broker.Address(kafka.Plain))); err != nil {
-		return nil, err
-	}
-	defer r.client.Close()
-	r.admin = kadm.NewClient(r.client)
-	stamped := "LogAppendTime"
-	if _, err := r.admin.CreateTopic(ctx, 1, 1, map[string]*string{"message.timestamp.type": &stamped}, r.topic); err != nil {
-		return nil, err
-	}
-	text, err := json.Marshal(map[string]any{
-		"name": "bench", "namespace": namespace, "database": map[string]any{"dsn": db.dsn()},
-		"sink":   map[string]any{"kafka": map[string]any{"brokers": []string{broker.Address(kafka.Plain)}}},
-		"server": map[string]any{"address": "127.0.0.1:0"},
-	})
-	if err != nil {
-		return nil, err
-	}
-	file := filepath.Join(dir, db.name+".yaml") // JSON is YAML
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		return nil, err
-	}
-	// The schema is the build's own.
-	if _, err := output(exec.CommandContext(ctx, which.path, "migrate", "up", "-f", file)); err != nil {
-		return nil, err
-	}
-	if r.pool, err = pgxpool.New(ctx, db.dsn()); err != nil {
-		return nil, err
-	}
-	defer r.pool.Close()
-	cmd := exec.Command(which.path, "run", "-f", file)
-	cmd.SysProcAttr = endWithParent()
-	log := &tail{}
-	cmd.Stderr = log
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	r.pid = cmd.Process.Pid
-	defer func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		if waitErr := cmd.Wait(); waitErr != nil || err != nil {
-			err = errors.Join(err, waitErr, fmt.Errorf("the dispatcher's log: %s", log))
-		}
-	}()
-	return look(ctx, r)
 }
 
 // produce adds event n, in a transaction of its own.
-func (r *kafkaRun) produce(ctx context.Context, n int) error {
-	_, err := r.pool.Exec(ctx, `insert into outbox.outbox_events (id, namespace, topic, payload)
-		values (gen_random_uuid(), $1, $2, jsonb_build_object('n', $3::int, 'text', repeat('x', 170)))`, namespace, r.topic, n)
-	return err
-}
+func (r *kafkaRun) produce(ctx context.Context, n int) error { return r.add(ctx, payload(n, 200)) }
 
 // produceSteadily adds events at a steady rate, and returns when each was begun. A producer that is late does
 // not skip: it catches up.
@@ -203,7 +146,7 @@ func (r *kafkaRun) steady(ctx context.Context, p pace) (measure, error) {
 	if err := r.await(ctx, 50); err != nil {
 		return nil, err
 	}
-	before, err := r.costs()
+	before, err := r.costs(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -215,7 +158,7 @@ func (r *kafkaRun) steady(ctx context.Context, p pace) (measure, error) {
 	if err := r.await(ctx, int64(50+events)); err != nil {
 		return nil, err
 	}
-	after, err := r.costs()
+	after, err := r.costs(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -236,40 +179,21 @@ func (r *kafkaRun) steady(ctx context.Context, p pace) (measure, error) {
 		return nil, fmt.Errorf("%d records arrived, want %d", len(waits), events)
 	}
 	slices.Sort(waits)
-	m := measure{
-		brokerSeconds: after.broker - before.broker,
-		clientCPU:     (after.client - before.client) * 1e6 / float64(events),
-		dbCPU:         (after.db - before.db) * 1e6 / float64(events),
-		sendRate:      float64(batches) / p.time.Seconds(),
-	}
+	m := r.spent(before, after, events)
+	m[brokerSeconds] = after.broker - before.broker
+	m[sendRate] = float64(batches) / p.time.Seconds()
 	m.percentiles(waits)
 	return m, nil
 }
 
-// costs are the seconds of CPU time that each of the three has used.
-type costs struct{ broker, client, db float64 }
-
-func (r *kafkaRun) costs() (c costs, err error) {
-	broker, err := treeCPU(r.broker.Pid())
-	if err != nil {
-		return c, err
-	}
-	client, err := treeCPU(r.pid)
-	if err != nil {
-		return c, err
-	}
-	db, err := treeCPU(r.server.pid)
-	return costs{broker.Seconds(), client.Seconds(), db.Seconds()}, err
-}
-
-// end is how many records the topic has.
+// end is how many records the topic has, those before from left out.
 func (r *kafkaRun) end(ctx context.Context) (int64, error) {
 	ends, err := r.admin.ListEndOffsets(ctx, r.topic)
 	if err == nil {
 		err = ends.Error()
 	}
 	o, _ := ends.Lookup(r.topic, 0)
-	return o.Offset, err
+	return o.Offset - r.from, err
 }
 
 // await waits until the topic has so many records.
@@ -312,7 +236,7 @@ func (r *kafkaRun) consume(ctx context.Context, from int64) (records []*kgo.Reco
 	}
 	count := &batchCounter{}
 	reader, err := kgo.NewClient(kgo.SeedBrokers(r.broker.Address(kafka.Plain)), kgo.WithHooks(count),
-		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{r.topic: {0: kgo.NewOffset().At(from)}}))
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{r.topic: {0: kgo.NewOffset().At(r.from + from)}}))
 	if err != nil {
 		return nil, 0, err
 	}

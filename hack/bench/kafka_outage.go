@@ -13,11 +13,11 @@ import (
 
 // runOutage measures what comes after an outage.
 func runOutage(ctx context.Context, b *bench) {
-	b.beforeKafka(ctx, "outage", func(add into, builds []build) {
+	b.beforeKafka(ctx, "outage", b.srv, func(k *kafkaCell) {
 		for range b.runs {
-			for _, which := range builds {
-				add(which, b.size.outage.String(), func(ctx context.Context, r *kafkaRun) (measure, error) {
-					return r.outage(ctx, b.size.outage)
+			for _, which := range k.builds {
+				k.measure(ctx, dispatcherRelay(which, nil), b.size.outage.String(), func(ctx context.Context, r *kafkaRun) (measure, error) {
+					return r.outage(ctx, 5, b.size.outage)
 				})
 			}
 		}
@@ -25,18 +25,19 @@ func runOutage(ctx context.Context, b *bench) {
 }
 
 // outage kills the broker for the time while events come, and measures the time from its first response to the first
-// record.
-func (r *kafkaRun) outage(ctx context.Context, down time.Duration) (measure, error) {
+// record, and what was lost and doubled.
+func (r *kafkaRun) outage(ctx context.Context, rate int, down time.Duration) (measure, error) {
 	if _, err := r.produceSteadily(ctx, 20, 40); err != nil {
 		return nil, err
 	}
 	if err := r.await(ctx, 40); err != nil {
 		return nil, err
 	}
+	events := rate * int(down.Seconds())
 	r.broker.Kill()
 	produced := make(chan error, 1)
 	go func() {
-		_, err := r.produceSteadily(ctx, 5, int(5*down.Seconds()))
+		_, err := r.produceSteadily(ctx, float64(rate), events)
 		produced <- err
 	}()
 	if err := cmp.Or(sleep(ctx, down), <-produced); err != nil {
@@ -52,16 +53,14 @@ func (r *kafkaRun) outage(ctx context.Context, down time.Duration) (measure, err
 	if err := r.await(ctx, 41); err != nil {
 		return nil, err
 	}
-	if err := r.await(ctx, 40+int64(5*down.Seconds())); err != nil {
-		return nil, err
-	}
-	records, _, err := r.consume(ctx, 40)
+	records, lost, err := r.arrivals(ctx, 40, events)
 	if err != nil {
 		return nil, err
 	}
 	first, last := records[0].Timestamp, records[len(records)-1].Timestamp
 	return measure{
 		firstAfter: first.Sub(at).Seconds(), allAfter: last.Sub(at).Seconds(), startTook: at.Sub(restarted).Seconds(),
+		lostEvents: float64(lost), doubledEvents: float64(len(records) - (events - lost)),
 	}, nil
 }
 

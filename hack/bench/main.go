@@ -2,7 +2,7 @@
 // on a PostgreSQL of its own. It writes a table, the numbers as JSON, and plots.
 //
 //	go run . -quick          # does everything work? seconds
-//	go run .                 # about half an hour on two quiet cores
+//	go run .                 # about an hour on two quiet cores
 //	go run . -cells drain    # a part
 //
 // It runs on Linux and needs PostgreSQL's server binaries (as root on Debian it installs them), and npm
@@ -130,7 +130,7 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	var err error
-	if b.srv, err = startServer(ctx); err != nil {
+	if b.srv, err = startServer(ctx, settings); err != nil {
 		return err
 	}
 	defer b.srv.close()

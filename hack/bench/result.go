@@ -43,12 +43,17 @@ const (
 	firstAfter    metric = "first record after s"
 	allAfter      metric = "last record after s"
 	startTook     metric = "broker's start s"
+	// Of events, in the cell debezium and after an outage.
+	lostEvents    metric = "missing"
+	doubledEvents metric = "doubled"
+	deadEvents    metric = "dead letters"
+	laterShare    metric = "later events delivered %"
 )
 
 // text writes a value as the tables show it.
 func (m metric) text(v float64) string {
 	switch m {
-	case perSecond, othersRate, toolRate, walWork, walInsert, calls, inversions:
+	case perSecond, othersRate, toolRate, walWork, walInsert, calls, inversions, lostEvents, doubledEvents, deadEvents:
 		return thousands(int64(v + 0.5))
 	case p50, p95, p99, pMax, worstTopic, medianTopic, claimBuffers, claimMillis, callRate, dbLoad, clientLoad, brokerSeconds, firstAfter, allAfter, startTook:
 		if v < 100 {
@@ -76,7 +81,7 @@ type measure map[metric]float64
 func (m measure) brief() string {
 	var words []string
 	for _, name := range []metric{perSecond, dbCPU, insertCPU, clientCPU, brokerCPU, toolRate, walWork, p50, p99, medianTopic, worstTopic, inversions, peakMemMiB, fileMemMiB, callRate,
-		sendRate, brokerSeconds, firstAfter, allAfter, startTook} {
+		sendRate, brokerSeconds, firstAfter, allAfter, startTook, lostEvents, doubledEvents, laterShare, deadEvents} {
 		if v, ok := m[name]; ok {
 			words = append(words, name.text(v)+" "+string(name))
 		}

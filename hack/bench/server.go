@@ -37,7 +37,7 @@ type server struct {
 	databases int
 }
 
-func startServer(ctx context.Context) (*server, error) {
+func startServer(ctx context.Context, settings map[string]string) (*server, error) {
 	srv, err := postgres.Start(ctx, postgres.Options{Durable: true, Settings: settings})
 	if err != nil {
 		return nil, fmt.Errorf("%w (the benchmark needs PostgreSQL's contrib modules too, for pg_stat_statements)", err)

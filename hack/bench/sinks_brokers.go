@@ -67,11 +67,7 @@ func startKafka(ctx context.Context) (*destinationRun, error) {
 			return nil, err
 		}
 	}
-	produce := func(ctx context.Context, n int) (float64, error) {
-		return rate(b.Tool(ctx, "org.apache.kafka.tools.ProducerPerformance", "--topic", "tool", "--num-records", strconv.Itoa(n), "--record-size", "200",
-			"--throughput", "-1", "--producer-props", "bootstrap.servers="+address, "acks=all", "enable.idempotence=true"), `([0-9.]+) records/sec`)
-	}
-	if _, err := produce(ctx, 100_000); err != nil { // a broker that has just started compiles its code
+	if _, err := kafkaTool(ctx, b, 100_000); err != nil { // a broker that has just started compiles its code
 		return nil, err
 	}
 	return &destinationRun{
@@ -90,9 +86,15 @@ func startKafka(ctx context.Context) (*destinationRun, error) {
 			}
 			return sum, nil
 		},
-		tool: produce,
+		tool: func(ctx context.Context, n int) (float64, error) { return kafkaTool(ctx, b, n) },
 		stop: b.Stop,
 	}, nil
+}
+
+// kafkaTool runs Kafka's own benchmark tool into the topic tool.
+func kafkaTool(ctx context.Context, b *kafka.Broker, n int) (float64, error) {
+	return rate(b.Tool(ctx, "org.apache.kafka.tools.ProducerPerformance", "--topic", "tool", "--num-records", strconv.Itoa(n), "--record-size", "200",
+		"--throughput", "-1", "--producer-props", "bootstrap.servers="+b.Address(kafka.Plain), "acks=all", "enable.idempotence=true"), `([0-9.]+) records/sec`)
 }
 
 func natsDestination() destination {
