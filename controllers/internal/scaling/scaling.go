@@ -16,7 +16,7 @@ const (
 	used = 0.7
 	// settle is how long pods have been ready when what they deliver is theirs.
 	settle = window + 10*time.Second
-	// calm is for how long fewer pods must have been enough, and no step up made, before one goes; pause is the time between
+	// calm is for how long fewer pods must have been enough before one goes; pause is the time between
 	// two steps down.
 	calm  = 5 * time.Minute
 	pause = time.Minute
@@ -99,7 +99,7 @@ type Scaler struct {
 	blocked  float64   // what was delivered after a step up that gained too little; 0 for none
 	since    time.Time // when it was judged so
 	limited  time.Time // when the reason was last seen
-	up, down time.Time // the last steps
+	down     time.Time // the last step down
 	needs    []need    // of the last minutes, the oldest first
 }
 
@@ -117,8 +117,8 @@ func (s *Scaler) Observe(p Policy, x Sample) Decision {
 		s.Replicas = x.Replicas
 	}
 	s.Replicas = p.clamp(float64(s.Replicas))
-	fresh := s.History.Add(x)
 	s.follow(x)
+	fresh := s.History.Add(x)
 	r, known := s.History.Rates()
 	r.Busy = r.Busy && binding(x.Limits) != Idle // rows are due that no pod may claim
 	switch {
@@ -134,7 +134,7 @@ func (s *Scaler) Observe(p Policy, x Sample) Decision {
 	return s.Decision
 }
 
-// follow notes what has become of the pods.
+// follow notes what has become of the pods since the last sample.
 func (s *Scaler) follow(x Sample) {
 	if x.Replicas != s.replicas {
 		s.before, s.settled = 0, time.Time{}
@@ -185,7 +185,7 @@ func (s *Scaler) decide(x Sample, r Rates) {
 	case s.PerPod > 0:
 		enough = math.Ceil(demand / (used * s.PerPod))
 	case !r.Busy:
-		enough-- // what a pod can deliver shows when the pods have no rest
+		enough = 1 // what a pod can deliver shows when the pods have no rest
 	}
 	if r.Busy {
 		enough = max(enough, float64(s.Replicas))
@@ -219,7 +219,7 @@ func (s *Scaler) rise(x Sample, enough float64, limit Limit) {
 		s.Reason = Waiting
 	default:
 		s.step(x, next)
-		s.up, s.Reason = x.At, Waiting
+		s.Reason = Waiting
 	}
 }
 
@@ -228,7 +228,7 @@ func (s *Scaler) fall(x Sample) {
 	if !s.Reason.Limiting() || x.At.Sub(s.limited) >= pause { // else it would come and go
 		s.Reason = Sufficient
 	}
-	if x.At.Sub(s.needs[0].at) < calm || x.At.Sub(s.up) < calm || x.At.Sub(s.down) < pause {
+	if x.At.Sub(s.needs[0].at) < calm || x.At.Sub(s.down) < pause {
 		return
 	}
 	enough := slices.MaxFunc(s.needs, func(a, b need) int { return int(a.n - b.n) }).n
