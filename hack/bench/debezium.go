@@ -102,10 +102,11 @@ func (k *kafkaCell) relays(jars []string) []relay {
 	}
 	best := dispatcherRelay(k.builds[0], map[string]any{
 		"delivery":  map[string]any{"batchSize": 2000, "wakeUp": "Listen"},
-		"retention": map[string]any{"delivered": "0s"}, "message": map[string]any{"format": "Debezium"},
+		"retention": map[string]any{"delivered": "0s"},
+		"message":   map[string]any{"format": "Plain", "headers": map[string]any{"id": "event.id"}}, // as Debezium's
 	})
 	best.name, best.wake = binaryTuned, true
-	best.settings = "batchSize 2000, retention.delivered 0s, message.format Debezium, wakeUp Listen and producer.Waker; the rest default"
+	best.settings = "batchSize 2000, retention.delivered 0s, records as Debezium's (message.format Plain, the header id), wakeUp Listen and producer.Waker; the rest default"
 	return append([]relay{debeziumRelay(debeziumDefault, jars, nil)}, append(relays, best)...)
 }
 
