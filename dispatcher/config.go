@@ -27,6 +27,9 @@ type Config struct {
 	RateLimit Rate
 	// TopicRateLimits are those of topics, by their names, in addition to RateLimit. Defaults to none.
 	TopicRateLimits map[string]Rate
+	// Fairness says whether the tenants of a topic have their turns (CONTRACT C-37). FairnessTenant needs a store that can do
+	// it, and OrderingNone. Defaults to FairnessNone.
+	Fairness Fairness
 	// MaxAttempts is how many attempts a row has before it is dead, unless the row has a limit of its own.
 	// Defaults to 20: with the default backoff that is 4 to 8 hours.
 	MaxAttempts int
@@ -75,6 +78,17 @@ const (
 	// OrderingKey: no event of a key (the partition key, else the aggregate id) is delivered before an
 	// earlier one of the same key is delivered or dead. Events without a key have no order.
 	OrderingKey Ordering = "Key"
+)
+
+// Fairness says whose events wait for whose.
+type Fairness string
+
+// The choices.
+const (
+	// FairnessNone: the events of a topic are delivered about in the order in which they became due.
+	FairnessNone Fairness = "None"
+	// FairnessTenant: the tenants of a topic are delivered in turn. The events without a tenant are those of one more.
+	FairnessTenant Fairness = "Tenant"
 )
 
 // OnDead says what a dead event means for the later ones of its key.

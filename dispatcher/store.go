@@ -84,6 +84,9 @@ type ClaimRequest struct {
 	// MaxRowBytes is the most bytes that payload and headers of a row may have as text. A larger one becomes dead as
 	// poison_message, and its payload is not read (CONTRACT C-35). 0 means no limit.
 	MaxRowBytes int64
+	// Fair gives each tenant of a topic its turn, instead of the order in which rows became due (CONTRACT C-37). Not with
+	// Keys. It needs an index that a store may not have: see Store.Schema.
+	Fair bool
 	// Keys requests order per key (CONTRACT C-50). nil means none.
 	Keys *KeyOrder
 }
@@ -102,6 +105,8 @@ type KeyOrder struct {
 type Share struct {
 	Topic string
 	Limit int
+	// Except are tenants whose rows are left alone, with ClaimRequest.Fair. The zero UUID is the rows without a tenant.
+	Except []uuid.UUID
 }
 
 // Claimed is the outcome of a claim.

@@ -84,6 +84,9 @@ type Delivery struct {
 	// is delivered before an earlier one of the same key is delivered or dead (CONTRACT C-50).
 	// Defaults to None.
 	Ordering Ordering `json:"ordering,omitempty"`
+	// Fairness is None or Tenant: with Tenant, the tenants of a topic are delivered in turn (CONTRACT C-37), the events
+	// without one as those of one more. It needs an index: see database.tenants. Not with ordering Key. Defaults to None.
+	Fairness Fairness `json:"fairness,omitempty"`
 	// OnDead is Continue or Block, for ordering Key: with Block, a key waits behind its dead event
 	// until a person replays or discards it. Defaults to Continue.
 	OnDead OnDead `json:"onDead,omitempty"`
@@ -115,6 +118,15 @@ type Ordering string
 const (
 	OrderingNone Ordering = "None"
 	OrderingKey  Ordering = "Key"
+)
+
+// Fairness says whose events wait for whose.
+type Fairness string
+
+// The choices.
+const (
+	FairnessNone   Fairness = "None"
+	FairnessTenant Fairness = "Tenant"
 )
 
 // OnDead says what a dead event means for the later ones of its key.
@@ -168,7 +180,16 @@ type Database struct {
 	// Overview makes `dispatcher migrate up` make the view outbox.events, on which producers of the Overview outbox
 	// contract insert. Dispatchers ignore it. Defaults to none.
 	Overview *Overview `json:"overview,omitempty"`
+	// Tenants is Indexed to make `dispatcher migrate up` make the index that delivery.fairness needs. It stays when this is
+	// removed. Dispatchers ignore it. Defaults to none.
+	Tenants Tenants `json:"tenants,omitempty"`
 }
+
+// Tenants says what the database has for fairness.
+type Tenants string
+
+// TenantsIndexed is an index of the events that wait, by tenant.
+const TenantsIndexed Tenants = "Indexed"
 
 // Overview says which events the view outbox.events is about.
 type Overview struct {

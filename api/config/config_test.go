@@ -42,7 +42,7 @@ func TestLoadFillsInDefaults(t *testing.T) {
 		Delivery: Delivery{
 			Lease: seconds(30), PollInterval: seconds(1), BatchSize: 500, Concurrency: 16, MaxInFlightBytes: 32 << 20, MaxAttempts: 20,
 			Backoff:  Backoff{Strategy: "Exponential", Base: seconds(1), Max: seconds(3600)},
-			Ordering: OrderingNone, OnDead: OnDeadContinue, WakeUp: WakeUpNone, Timeout: seconds(300), GracePeriod: seconds(30),
+			Ordering: OrderingNone, Fairness: FairnessNone, OnDead: OnDeadContinue, WakeUp: WakeUpNone, Timeout: seconds(300), GracePeriod: seconds(30),
 		},
 		Retention: Retention{Delivered: &week, DeadResolved: seconds(720 * 3600), Scope: ScopeDispatcher},
 		State:     Running, Sink: Sink{Log: &LogSink{Payload: LogPayloadOmit}},

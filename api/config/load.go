@@ -57,6 +57,7 @@ func (c *Config) ApplyDefaults() {
 	setDefault(&d.MaxInFlightBytes, DefaultMaxBytes)
 	setDefault(&d.MaxAttempts, DefaultMaxAttempts)
 	setDefault(&d.Ordering, OrderingNone)
+	setDefault(&d.Fairness, FairnessNone)
 	setDefault(&d.OnDead, OnDeadContinue)
 	setDefault(&d.WakeUp, WakeUpNone)
 	setDefault(&d.Timeout, Duration(DefaultDeliveryTimeout))

@@ -25,6 +25,8 @@ func TestRateLimitsAreValidated(t *testing.T) {
 			d.TopicRateLimits = []TopicRateLimit{{"a", 1, Duration(time.Second)}, {"a", 1, Duration(time.Second)}}
 		},
 		"delivery.topicRateLimits[0].events is -1; set it from 1 to 10000": func(d *Delivery) { d.TopicRateLimits = []TopicRateLimit{{"a", -1, Duration(time.Second)}} },
+		"delivery.fairness Tenant does not work with ordering Key":         func(d *Delivery) { d.Fairness, d.Ordering = FairnessTenant, OrderingKey },
+		`delivery.fairness is "Topic"; `:                                   func(d *Delivery) { d.Fairness = "Topic" },
 		"delivery.topicRateLimits has 257 entries; list at most 256":       func(d *Delivery) { d.TopicRateLimits = make([]TopicRateLimit, 257) },
 	} {
 		wrong := c

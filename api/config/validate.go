@@ -62,6 +62,8 @@ func (d Delivery) validate(p *problems) {
 	p.when(d.MaxInFlightBytes < minInFlightBytes || d.MaxInFlightBytes > maxInFlightBytes, "delivery.maxInFlightBytes", "is %d; set it from %d (1 MiB) to %d (16 GiB)", d.MaxInFlightBytes, minInFlightBytes, int64(maxInFlightBytes))
 	p.number("delivery.maxAttempts", d.MaxAttempts, 1, 1000)
 	p.oneOf("delivery.ordering", string(d.Ordering), string(OrderingNone), string(OrderingKey))
+	p.oneOf("delivery.fairness", string(d.Fairness), string(FairnessNone), string(FairnessTenant))
+	p.when(d.Fairness == FairnessTenant && d.Ordering == OrderingKey, "delivery.fairness", "Tenant does not work with ordering Key, which decides itself what comes next; set one of them to None")
 	p.oneOf("delivery.onDead", string(d.OnDead), string(OnDeadContinue), string(OnDeadBlock))
 	p.when(d.OnDead == OnDeadBlock && d.Ordering != OrderingKey, "delivery.onDead", "Block belongs to ordering Key, because without it no event waits for another; set ordering to Key, or remove onDead")
 	p.oneOf("delivery.wakeUp", string(d.WakeUp), string(WakeUpNone), string(WakeUpListen))
@@ -111,6 +113,7 @@ func (d Database) validate(p *problems) {
 		}
 		p.oneOf("database.m10.publish", string(m.Publish), string(M10Insert), string(M10Upsert))
 	}
+	p.when(d.Tenants != "" && d.Tenants != TenantsIndexed, "database.tenants", "is %q; set it to Indexed, or remove it", d.Tenants)
 	if d.Overview != nil {
 		p.when(!literal.matches(d.Overview.Namespace), "database.overview.namespace", "is %.70q; give 1 to 255 characters without quotes, backslashes, dollar signs and control characters", d.Overview.Namespace)
 	}

@@ -87,6 +87,14 @@ type Delivery struct {
 	// +kubebuilder:default=None
 	Ordering Ordering `json:"ordering,omitempty"`
 
+	// fairness is None or Tenant. With Tenant, the tenants of a topic are delivered in
+	// turn, so that the events of one hold up none of another; those without a tenant
+	// have turns as one more. It needs migration.tenants of the Outbox to be Indexed.
+	// Not with ordering Key. Defaults to None.
+	// +optional
+	// +kubebuilder:default=None
+	Fairness Fairness `json:"fairness,omitempty"`
+
 	// onDead is Continue or Block, for ordering Key: whether a dead event blocks the
 	// later ones of its key. With Continue they are delivered; with Block they wait
 	// until a person replays or discards it. Defaults to Continue.

@@ -63,6 +63,13 @@ type Migration struct {
 	// database. When not set: none.
 	// +optional
 	Overview *Overview `json:"overview,omitempty"`
+
+	// tenants is Indexed to also make the index that dispatchers with fairness Tenant
+	// need. It takes no lock that producers wait for. When it is removed here the
+	// index stays in the database. When not set: none.
+	// +optional
+	// +kubebuilder:validation:Enum=Indexed
+	Tenants string `json:"tenants,omitempty"`
 }
 
 // Overview configures the view outbox.events.

@@ -59,6 +59,7 @@ type OutboxDispatcherList struct {
 //
 // +kubebuilder:validation:XValidation:rule="has(self.outboxRef) != has(self.database)",message="exactly one of outboxRef and database says where the outbox is; set outboxRef to the name of an Outbox, or database to the connection of this dispatcher alone"
 // +kubebuilder:validation:XValidation:rule="![self.delivery.lease, self.delivery.pollInterval].all(d, d.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$')) || duration(self.delivery.pollInterval) + duration(self.delivery.pollInterval) + duration(self.delivery.pollInterval) <= duration(self.delivery.lease)",fieldPath=".delivery.pollInterval",message="pollInterval must be at most a third of lease, so that a lost lease is noticed in time; lower pollInterval or raise lease"
+// +kubebuilder:validation:XValidation:rule="self.delivery.fairness != 'Tenant' || self.delivery.ordering != 'Key'",fieldPath=".delivery.fairness",message="fairness Tenant does not work with ordering Key, which decides itself what comes next; set one of them to None"
 // +kubebuilder:validation:XValidation:rule="self.delivery.onDead != 'Block' || self.delivery.ordering == 'Key'",fieldPath=".delivery.onDead",message="onDead Block belongs to ordering Key, because without it no event waits for another; set ordering to Key, or remove onDead"
 // +kubebuilder:validation:XValidation:rule="[self.sink.?timeout.orValue(has(self.sink.log) ? '0s' : has(self.sink.kafka) || has(self.sink.postgres) || has(self.sink.rabbitmq) ? '30s' : '10s')].all(t, ![t, self.delivery.timeout].all(d, d.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$')) || duration(t) <= duration(self.delivery.timeout))",fieldPath=".delivery.timeout",message="delivery.timeout must be at least as long as sink.timeout, which else never ends a delivery; raise delivery.timeout, or lower sink.timeout (when not set it is 30s for kafka, postgres and rabbitmq, 10s for the others)"
 // +kubebuilder:validation:XValidation:rule="!has(self.sink.kafka) || self.sink.kafka.encoding == 'JSON' || has(self.message.schemaRegistry)",fieldPath=".message.schemaRegistry",message="message.schemaRegistry is needed by sink.kafka.encoding Avro and Protobuf; add it, or set encoding to JSON"
@@ -165,6 +166,17 @@ const (
 	OnDeadContinue OnDead = "Continue"
 	// OnDeadBlock waits until a person replays or discards the dead event.
 	OnDeadBlock OnDead = "Block"
+)
+
+// Fairness says whose events wait for whose.
+// +kubebuilder:validation:Enum=None;Tenant
+type Fairness string
+
+const (
+	// FairnessNone delivers a topic's events about in the order in which they became due.
+	FairnessNone Fairness = "None"
+	// FairnessTenant delivers the tenants of a topic in turn.
+	FairnessTenant Fairness = "Tenant"
 )
 
 // WakeUp says whether pods listen for producers.

@@ -237,7 +237,8 @@ func reserved(concurrency int) int {
 // was served the longest ago. Thus slow topics share the calls with the fast ones instead of slowing them
 // down. The last calls are for topics that have none.
 func (f *flight) nextCall(now time.Time) (best *topic) {
-	last := !f.alone() && f.concurrency-f.running <= reserved(f.concurrency)
+	few := f.concurrency-f.running <= reserved(f.concurrency)
+	last := few && !f.alone()
 	for _, t := range f.waiting {
 		switch {
 		case !now.Before(t.queued[0].safeUntil):
@@ -246,6 +247,7 @@ func (f *flight) nextCall(now time.Time) (best *topic) {
 		case t.queued[0].weight() > mostSuspects-f.weight:
 		case t.running == 0:
 			return t
+		case few && t.yields(now):
 		case f.gathers(t, now):
 		case !last && (best == nil || t.running < best.running):
 			best = t

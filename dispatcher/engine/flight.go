@@ -49,6 +49,7 @@ type flight struct {
 	writes      int               // how often rows were written back
 	awaits      func() bool       // what the claim loop waits for; nil for nothing
 	claimRows   int               // rows of the next claim
+	crowded     bool              // the next one is for tenants with few queued rows alone
 	claimBytes  int64             // and its bytes
 	filledAt    time.Time         // when a claim brought so many, if the last one did
 }
@@ -68,6 +69,7 @@ type row struct {
 	delivery  *delivery // nil while queued
 	takes     int       // of flight.weight
 	lost      bool      // another worker holds it
+	turn      int       // of its tenant, with fairness
 	line      *line     // of its key, nil without order; guarded by flight.mu
 	topic     *topic    // once it is in flight
 	place     int       // in flight.inFlight, from 1; 0 when it is not there
@@ -121,6 +123,7 @@ func newFlight(base context.Context, cfg dispatcher.Config, sinkBatch int, chang
 	}
 	f.claimRows = min(f.batch, max(f.callRows, firstClaim))
 	f.limitRates(cfg)
+	f.takeTurns(cfg)
 	f.work.L = &f.mu
 	return f
 }
@@ -280,6 +283,7 @@ func (f *flight) begin(d *delivery, n int, now time.Time) bool {
 		f.weight += r.takes
 	}
 	t.queued = t.queued[n:]
+	t.beginTurn(d.rows)
 	t.began = now
 	t.running++
 	f.running++
@@ -298,6 +302,7 @@ func (f *flight) begin(d *delivery, n int, now time.Time) bool {
 func (f *flight) end(d *delivery) {
 	t := d.topic
 	d.cut(nil)
+	t.endTurn(d.rows)
 	t.running--
 	f.running--
 	delete(f.active, d)

@@ -194,6 +194,7 @@ func (r *run) claim(n int, bytes int64) (claimed int, more bool, err error) {
 		MaxAttempts: r.cfg.MaxAttempts,
 		MaxBytes:    bytes,
 		MaxRowBytes: r.cfg.MaxBytes,
+		Fair:        r.cfg.Fairness == dispatcher.FairnessTenant,
 		Keys:        r.flight.keyOrder(),
 	}
 	if len(req.Shares) == 0 {

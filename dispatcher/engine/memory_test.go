@@ -38,11 +38,14 @@ type memoryRow struct {
 func newMemory() *memory { return &memory{rows: map[uuid.UUID]*memoryRow{}} }
 
 // enqueue adds n events.
-func (m *memory) enqueue(topic string, n int) {
+func (m *memory) enqueue(topic string, n int) { m.enqueueOf(uuid.NullUUID{}, topic, n) }
+
+// enqueueOf adds n events of a tenant.
+func (m *memory) enqueueOf(tenant uuid.NullUUID, topic string, n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for range n {
-		e := dispatcher.Event{ID: uuid.Must(uuid.NewV7()), Seq: int64(len(m.order) + 1), Topic: topic, Headers: noHeaders, CreatedAt: time.Now()}
+		e := dispatcher.Event{TenantID: tenant, ID: uuid.Must(uuid.NewV7()), Seq: int64(len(m.order) + 1), Topic: topic, Headers: noHeaders, CreatedAt: time.Now()}
 		r := &memoryRow{event: e, status: "pending", due: time.Now()}
 		m.rows[e.ID] = r
 		m.order = append(m.order, r)
@@ -95,11 +98,19 @@ func (m *memory) Claim(ctx context.Context, req dispatcher.ClaimRequest) (out di
 		var due []*memoryRow
 		for _, r := range m.order {
 			free := r.status == "pending" || r.status == "processing" && r.locked.Before(now)
-			if r.event.Topic == share.Topic && free && !r.due.After(now) {
+			if r.event.Topic == share.Topic && free && !r.due.After(now) && !slices.Contains(share.Except, r.event.TenantID.UUID) {
 				due = append(due, r)
 			}
 		}
 		slices.SortStableFunc(due, func(a, b *memoryRow) int { return a.due.Compare(b.due) })
+		if req.Fair {
+			turns, n := map[*memoryRow]int{}, map[uuid.UUID]int{}
+			for _, r := range due {
+				n[r.event.TenantID.UUID]++
+				turns[r] = n[r.event.TenantID.UUID]
+			}
+			slices.SortStableFunc(due, func(a, b *memoryRow) int { return turns[a] - turns[b] })
+		}
 		for _, r := range due[:min(len(due), share.Limit)] {
 			over := r.status == "processing"
 			if !over && r.event.Attempt >= cmp.Or(r.event.MaxAttempts, req.MaxAttempts) || over && r.event.Suspicion >= 5 {

@@ -8,7 +8,7 @@ func (f *flight) enqueue(r *row) {
 	if len(t.queued) == 0 {
 		f.waiting = append(f.waiting, t)
 	}
-	t.queued = append(t.queued, r)
+	t.insert(r)
 	f.work.Signal()
 }
 

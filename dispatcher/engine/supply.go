@@ -27,13 +27,13 @@ func (f *flight) room() (rows int, bytes int64, ok bool) {
 	for _, t := range f.waiting {
 		t.slow = !f.alone() && now.Sub(t.queued[0].claimedAt) > longSupply
 	}
-	ok = f.await(func() bool {
-		return f.runsLow() && f.rows <= f.maxRows && f.bytes < f.maxBytes
-	})
-	if ok {
+	if ok = f.await(f.hasRoom); ok {
 		f.adapt(now)
 	} else {
 		f.noRoom(now)
+	}
+	if f.crowded = f.fair && !ok && f.rows <= f.maxRows && f.bytes < f.maxBytes; f.crowded {
+		ok = true
 	}
 	bytes = f.maxBytes - f.bytes
 	if f.alone() {
@@ -43,6 +43,8 @@ func (f *flight) room() (rows int, bytes int64, ok bool) {
 	}
 	return f.claimRows, max(1, min(bytes, f.claimBytes)), ok
 }
+
+func (f *flight) hasRoom() bool { return f.runsLow() && f.rows <= f.maxRows && f.bytes < f.maxBytes }
 
 // spare is the bytes that a topic which is alone leaves for one that may come.
 func (f *flight) spare() int64 { return f.maxBytes / 8 }
@@ -92,7 +94,10 @@ func (f *flight) shares(n int, unwritten map[string]bool) []dispatcher.Share {
 	l := f.load(time.Now())
 	l.unwritten = unwritten
 	shares := f.topics.shares(n, l)
-	if f.awaits = nil; len(f.full) > 0 {
+	if f.awaits = nil; f.crowded {
+		f.leaveCrowd(shares)
+		f.await(f.hasRoom)
+	} else if len(f.full) > 0 {
 		f.await(func() bool {
 			l := f.load(time.Now())
 			return slices.ContainsFunc(f.full, func(t *topic) bool { return !t.allot(l).hasItsShare() })
@@ -132,11 +137,11 @@ func (f *flight) permit() (wait time.Duration, probe bool) {
 	return f.topics.permit(f.load(time.Now()))
 }
 
-// waitsForRoom reports whether topics were passed over because they are full.
+// waitsForRoom reports whether topics or tenants were passed over because they have their share.
 func (f *flight) waitsForRoom() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return len(f.full) > 0
+	return len(f.full) > 0 || f.crowded
 }
 
 // waitsForRate reports whether topics were passed over because of a rate limit.

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
@@ -27,14 +29,17 @@ type topic struct {
 	name string
 
 	// What is in flight.
-	queued  []*row    // their delivery may begin
-	running int       // calls of the sink
-	began   time.Time // the last of them
-	waking  bool      // a timer will wake a delivery for rows that gather
-	begun   int       // rows in delivery
-	count   int       // rows that are queued, wait for others of their key, or are in delivery
-	bytes   int64     // of these rows, and those that stuck calls keep
-	slow    bool      // the first queued row has waited for longer than longSupply
+	queued  []*row            // their delivery may begin
+	fair    bool              // they are in the order of their tenants' turns
+	turns   turns             //
+	calls   map[uuid.UUID]int // likewise: the rows of each tenant in delivery
+	running int               // calls of the sink
+	began   time.Time         // the last of them
+	waking  bool              // a timer will wake a delivery for rows that gather
+	begun   int               // rows in delivery
+	count   int               // rows that are queued, wait for others of their key, or are in delivery
+	bytes   int64             // of these rows, and those that stuck calls keep
+	slow    bool              // the first queued row has waited for longer than longSupply
 
 	// What its rate, its destination and its next event permit.
 	rate  *bucket   // its own limit, nil for none
@@ -62,6 +67,7 @@ type topic struct {
 type topics struct {
 	destination
 	rates  rates
+	fair   bool // the tenants of each topic have their turns
 	byName map[string]*topic
 
 	fixed    bool     // the configuration names them
@@ -88,7 +94,7 @@ func (ts *topics) alone() bool { return len(ts.turn) == 1 }
 func (ts *topics) get(name string) *topic {
 	t := ts.byName[name]
 	if t == nil {
-		t = &topic{name: strings.Clone(name), breaker: newBreaker()}
+		t = &topic{name: strings.Clone(name), breaker: newBreaker(), fair: ts.fair, calls: map[uuid.UUID]int{}}
 		ts.rates.limit(t)
 		ts.byName[t.name] = t
 	}

@@ -27,6 +27,7 @@ func withDefaults(c dispatcher.Config) dispatcher.Config {
 	c.GracePeriod = cmp.Or(c.GracePeriod, config.DefaultGracePeriod)
 	c.MaxBytes = cmp.Or(c.MaxBytes, config.DefaultMaxBytes)
 	c.Ordering = cmp.Or(c.Ordering, dispatcher.OrderingNone)
+	c.Fairness = cmp.Or(c.Fairness, dispatcher.FairnessNone)
 	c.OnDead = cmp.Or(c.OnDead, dispatcher.OnDeadContinue)
 	if c.Backoff == nil {
 		c.Backoff = dispatcher.DefaultBackoff()
@@ -57,6 +58,8 @@ func validate(c dispatcher.Config) error {
 	refuse(c.MaxAttempts < 1 || c.MaxAttempts > 1000, "maxAttempts is %d; set it to 1 to 1000", c.MaxAttempts)
 	refuse(c.Ordering != dispatcher.OrderingNone && c.Ordering != dispatcher.OrderingKey, "ordering is %q; set it to %s or %s", c.Ordering, dispatcher.OrderingNone, dispatcher.OrderingKey)
 	refuse(c.OnDead != dispatcher.OnDeadContinue && c.OnDead != dispatcher.OnDeadBlock, "onDead is %q; set it to %s or %s", c.OnDead, dispatcher.OnDeadContinue, dispatcher.OnDeadBlock)
+	refuse(c.Fairness != dispatcher.FairnessNone && c.Fairness != dispatcher.FairnessTenant, "fairness is %q; set it to %s or %s", c.Fairness, dispatcher.FairnessNone, dispatcher.FairnessTenant)
+	refuse(c.Fairness == dispatcher.FairnessTenant && c.Ordering == dispatcher.OrderingKey, "fairness Tenant does not work with ordering Key, which decides itself what comes next; set one of them to None")
 	refuse(c.DeliveryTimeout < time.Millisecond, "deliveryTimeout is %v; set it to at least 1ms", c.DeliveryTimeout)
 	refuse(c.GracePeriod < 0, "gracePeriod is %v; set it to 0 or more", c.GracePeriod)
 	refuse(c.MaxBytes < 0, "maxBytes is %d; set it to at least 1", c.MaxBytes)

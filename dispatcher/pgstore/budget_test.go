@@ -43,26 +43,31 @@ func TestBudgetsOfWALAreKept(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		deletes, journal bool
+		fair             bool  // with the index of tenants
 		written, each    int64 // bytes of claim and ack, and with the insert
 	}{
-		"kept":                {false, false, 450, 1100},
-		"deleted":             {true, false, 300, 950},
-		"kept, journal on":    {false, true, 1200, 2300},
-		"deleted, journal on": {true, true, 1050, 2150},
+		"kept":                {false, false, false, 450, 1100},
+		"deleted":             {true, false, false, 300, 950},
+		"kept, journal on":    {false, true, false, 1200, 2300},
+		"deleted, journal on": {true, true, false, 1050, 2150},
+		"kept, fair":          {false, false, true, 450, 1250},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p, _ := newServer(t)
 			p.deletes = test.deletes
+			if test.fair {
+				upTenants(t, p.Pool)
+			}
 			if test.journal {
 				pgtest.Exec(p, `select outbox.outbox_journal_set(true)`)
 			}
-			p.wantBudget(test.written, test.each)
+			p.wantBudget(test.written, test.each, test.fair)
 		})
 	}
 }
 
-func (p planned) wantBudget(written, each int64) {
+func (p planned) wantBudget(written, each int64, fair bool) {
 	const (
 		batch   = 100
 		batches = 100
@@ -82,7 +87,9 @@ func (p planned) wantBudget(written, each int64) {
 	var held [][]dispatcher.Lease
 	claimed := p.wal(func() {
 		for range batches {
-			c, err := store.Claim(p.Context(), share("orders", batch))
+			req := share("orders", batch)
+			req.Fair = fair
+			c, err := store.Claim(p.Context(), req)
 			if err != nil || len(c.Events) != batch {
 				p.Fatalf("claimed %d events, %v", len(c.Events), err)
 			}

@@ -38,6 +38,9 @@ func (s *Store) claimDue(ctx context.Context, req dispatcher.ClaimRequest, markD
 	if req.Keys != nil {
 		return s.claimKeyed(ctx, req, markDead)
 	}
+	if req.Fair {
+		return s.claimFair(ctx, req, markDead)
+	}
 	var out dispatcher.Claimed
 	for {
 		found, err := s.claim(ctx, req, markDead)

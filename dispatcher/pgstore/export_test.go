@@ -74,3 +74,6 @@ func Remembered(store dispatcher.Store) int {
 	s := store.(*Store)
 	return len(s.floors.byTopic)
 }
+
+// ClaimFairSQL is the statement that gives each tenant its turn, of a store in schema "outbox".
+func ClaimFairSQL() string { return load("outbox").claimFair }

@@ -23,7 +23,7 @@ func TestStatementsNameTheSchemaAlone(t *testing.T) {
 	t.Parallel()
 	q := load("mine")
 	for name, sql := range map[string]string{
-		"claim": q.claim, "claim_keyed": q.claimKeyed, "claim_dense": q.claimDense, "writers": q.writers, "blocked": q.blocked, "ack": q.ack, "delete": q.delete, "nack": q.nack, "extend": q.extend, "release": q.release,
+		"claim": q.claim, "claim_fair": q.claimFair, "claim_keyed": q.claimKeyed, "claim_dense": q.claimDense, "writers": q.writers, "blocked": q.blocked, "ack": q.ack, "delete": q.delete, "nack": q.nack, "extend": q.extend, "release": q.release,
 		"topics": q.topics, "depth": q.depth, "sample_events": q.sampleEvents, "sample_dead": q.sampleDead, "heartbeat": q.heartbeat, "leave": q.leave, "sharing": q.sharing,
 		"past": q.past, "past_rows": q.pastRows, "orphans": q.orphans, "outcomes": q.outcomes,
 	} {

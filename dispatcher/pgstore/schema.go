@@ -43,6 +43,19 @@ func (s *Store) Schema(ctx context.Context) (dispatcher.Schema, error) {
 	if schema.State != dispatcher.SchemaReady {
 		return schema, nil
 	}
+	if s.fair {
+		indexed := false
+		const look = `select coalesce((select indisvalid from pg_index where indexrelid = to_regclass($1)), false)`
+		if err := s.pool.QueryRow(ctx, look, pgx.Identifier{s.schema, "outbox_events_tenant"}.Sanitize()).Scan(&indexed); err != nil {
+			return dispatcher.Schema{}, s.wrap("look for the index of tenants", err)
+		}
+		if !indexed {
+			schema.State = dispatcher.SchemaTooOld
+			schema.Message = fmt.Sprintf("Schema %q has no index outbox_events_tenant, which fairness Tenant needs; run \"dispatcher migrate up --tenants\", "+
+				"set migration.tenants to Indexed in the Outbox, or set fairness to None.", s.schema)
+			return schema, nil
+		}
+	}
 	behind := false
 	if err := s.pool.QueryRow(ctx, s.sql.sequencesBehind).Scan(&behind); err != nil {
 		return dispatcher.Schema{}, s.wrap("compare the sequences", err)

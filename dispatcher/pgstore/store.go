@@ -28,6 +28,8 @@ type Options struct {
 	// Notify marks each dead letter, in the transaction that writes it, for a notification of an address. Defaults to
 	// false.
 	Notify bool
+	// Fair has Schema look for the index that ClaimRequest.Fair needs. Defaults to false.
+	Fair bool
 	// Worker is the name of this process in leases. No two processes may share one. Defaults to a
 	// random one.
 	Worker uuid.UUID
@@ -43,6 +45,8 @@ type Store struct {
 	notify        string // what a transaction in which rows may become dead adds to its settings
 	claims        string // the settings of a claim
 	floors        floors
+	turns         turns
+	fair          bool // Schema looks for the index of tenants
 	keyed         keyed
 	frontier      frontier
 	holders       holders
@@ -75,6 +79,7 @@ func New(pool *pgxpool.Pool, opts Options) *Store {
 		namespace: opts.Namespace,
 		worker:    opts.Worker,
 		sql:       sql,
+		fair:      opts.Fair,
 		floors:    floors{byTopic: map[string]floor{}},
 		keyed:     keyed{byTopic: map[string]*passage{}},
 	}

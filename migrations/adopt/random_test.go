@@ -146,7 +146,7 @@ func (l *randomLedger) writers(table string) (stop func()) {
 				case err == nil:
 					committed[w] = append(committed[w], n)
 				case !errors.Is(err, errRolledBack):
-					l.Errorf("a producer beside a step got %v", err)
+					l.Errorf("a producer during a step got %v", err)
 				}
 			}
 		})

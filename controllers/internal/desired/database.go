@@ -69,6 +69,7 @@ func (m *mounts) migration(field string, d *v1alpha1.OutboxSpec) config.Database
 	}
 	m.refs = append(m.refs, at.refs...)
 	c.M10, c.Overview = converted[*config.M10](own.M10), converted[*config.Overview](own.Overview)
+	c.Tenants = config.Tenants(own.Tenants)
 	return c
 }
 

@@ -116,3 +116,16 @@ func TestJournalIsTheMigrations(t *testing.T) {
 		t.Errorf("the migrations are %v, want each another", hashes)
 	}
 }
+
+// The index of tenants is made by the migration's Job, and the dispatchers' file has no word of it.
+//
+// CONTRACT: C-37
+func TestTenantsAreTheMigrations(t *testing.T) {
+	o := &v1alpha1.Outbox{}
+	o.Name, o.Namespace = "orders", "shop"
+	o.Spec = v1alpha1.OutboxSpec{SecretRef: v1alpha1.SecretRef{Name: "db"}, Migration: &v1alpha1.Migration{Policy: v1alpha1.MigrationJob, Tenants: "Indexed"}}
+	files := OutboxConfigMap(o).Data
+	if !strings.Contains(files[keyMigrate], "tenants: Indexed\n") || strings.Contains(files[keyConfig], "tenants") {
+		t.Errorf("the migration's file is\n%s\nand the dispatchers' is\n%s", files[keyMigrate], files[keyConfig])
+	}
+}

@@ -57,6 +57,7 @@ var notInTheResource = map[string]string{
 	"database.m10.topic":          "likewise",
 	"database.m10.publish":        "likewise",
 	"database.overview.namespace": "likewise",
+	"database.tenants":            "likewise",
 	"journal.mode":                "it is in the file of the migration: TestJournalIsTheMigrations",
 	"journal.retention":           "likewise",
 	"retention.scope":             "it is Outbox for a dispatcher that refers to one: TestScopeOfRetention",

@@ -85,7 +85,7 @@ func settings(cfg config.Config) dispatcher.Config {
 	return dispatcher.Config{
 		Topics: cfg.Topics, Lease: cfg.Delivery.Lease.D(), PollInterval: cfg.Delivery.PollInterval.D(), BatchSize: cfg.Delivery.BatchSize,
 		Concurrency: cfg.Delivery.Concurrency, MaxBytes: cfg.Delivery.MaxInFlightBytes, MaxAttempts: cfg.Delivery.MaxAttempts, Backoff: backoff(cfg.Delivery.Backoff),
-		Ordering: dispatcher.Ordering(cfg.Delivery.Ordering), OnDead: dispatcher.OnDead(cfg.Delivery.OnDead),
+		Ordering: dispatcher.Ordering(cfg.Delivery.Ordering), Fairness: dispatcher.Fairness(cfg.Delivery.Fairness), OnDead: dispatcher.OnDead(cfg.Delivery.OnDead),
 		RateLimit: rate(cfg.Delivery.RateLimit), TopicRateLimits: topicRates(cfg.Delivery.TopicRateLimits),
 		DeliveryTimeout: cfg.Delivery.Timeout.D(), GracePeriod: cfg.Delivery.GracePeriod.D(), Paused: cfg.State == config.Paused,
 	}
@@ -95,6 +95,7 @@ func settings(cfg config.Config) dispatcher.Config {
 func storeOptions(cfg config.Config, worker uuid.UUID) pgstore.Options {
 	return pgstore.Options{
 		Schema: cfg.Database.Schema, Namespace: cfg.Namespace, Worker: worker, DeleteDelivered: cfg.Retention.DeletesAtAck(), Notify: cfg.Notify != nil,
+		Fair: cfg.Delivery.Fairness == config.FairnessTenant,
 	}
 }
 

@@ -26,6 +26,7 @@ func migrateCommand() *cobra.Command {
 
 func migrateUpCommand() *cobra.Command {
 	var file, grantTo, m10, m10Publish, overview string
+	var tenants bool
 	cmd := &cobra.Command{
 		Use: "up -f FILE [--grant-to-login-of FILE] [--m10 NAMESPACE/TOPIC]", Short: "Bring the schema to this binary's version", Args: cobra.NoArgs,
 		Long: `Bring the schema to this binary's version, and create it when it is missing. The login needs the rights
@@ -34,7 +35,7 @@ of an owner. It may run twice, and at the same time as another process.
 With journal in the file it also turns the journal on or off: see the page of dispatcher/internal/journal. With
 --m10, or database.m10 in the file, it also installs what workers of the M10 outbox contract call, in the schema
 m10_recovery. With --overview, or database.overview, it also makes the view outbox.events, for producers of the
-Overview contract.`,
+Overview contract. With --tenants, or database.tenants Indexed, it also makes the index that fairness needs.`,
 		Example: `  dispatcher migrate up -f owner.yaml
   dispatcher migrate up -f owner.yaml --m10 shop/m10`,
 		RunE: work(func(cmd *cobra.Command) error {
@@ -53,6 +54,11 @@ Overview contract.`,
 				}
 				if err := upM10(ctx, conn, schema, wanted, cmd.OutOrStdout()); err != nil {
 					return err
+				}
+				if tenants || cfg.Database.Tenants == config.TenantsIndexed {
+					if err := upTenants(ctx, conn, schema, cmd.OutOrStdout()); err != nil {
+						return err
+					}
 				}
 				if o := cfg.Database.Overview; o != nil {
 					overview = cmp.Or(overview, o.Namespace)
@@ -76,6 +82,7 @@ Overview contract.`,
 	cmd.Flags().StringVar(&grantTo, "grant-to-login-of", "", "also grant what a dispatcher needs to the login of this configuration file")
 	cmd.Flags().StringVar(&m10, "m10", "", "install the M10 functions for the events of this namespace and topic; the topic defaults to m10")
 	cmd.Flags().StringVar(&m10Publish, "m10-publish", string(config.M10Insert), "Insert, or Upsert to replace the payload of an event that waits; for --m10")
+	cmd.Flags().BoolVar(&tenants, "tenants", false, "make the index that delivery.fairness Tenant needs")
 	cmd.Flags().StringVar(&overview, "overview", "", "make the view outbox.events of the Overview contract, for the events of this namespace")
 	return cmd
 }
@@ -192,6 +199,16 @@ func setJournal(ctx context.Context, conn *pgx.Conn, cfg config.Config, out io.W
 	}
 	word := map[bool]string{false: "off", true: "on"}[j.Enabled]
 	fmt.Fprintf(out, "the journal of schema %s is %s; records are kept for %s\n", cfg.Database.Schema, word, cfg.Journal.Retention)
+	return nil
+}
+
+// upTenants makes the index that fairness needs.
+func upTenants(ctx context.Context, conn *pgx.Conn, schema string, out io.Writer) error {
+	made, err := migrations.UpTenants(ctx, conn, schema)
+	if err != nil {
+		return fmt.Errorf("%w%s", err, ownerHint(err))
+	}
+	fmt.Fprintf(out, "the index of tenants of schema %s %s\n", schema, map[bool]string{true: "made", false: "is as wanted"}[made])
 	return nil
 }
 

@@ -52,18 +52,18 @@ func TestEngineGetsTheFile(t *testing.T) {
 		BatchSize: 7, Concurrency: 5, MaxBytes: 2 << 20, MaxAttempts: 9,
 		RateLimit: dispatcher.Rate{Events: 100, Period: 2 * time.Second}, TopicRateLimits: map[string]dispatcher.Rate{"order.placed": {Events: 5, Period: time.Minute}},
 		Backoff:  dispatcher.MultiplierBackoff(2*time.Second, 3*time.Minute, 1.5, 0.1),
-		Ordering: dispatcher.OrderingKey, OnDead: dispatcher.OnDeadBlock,
+		Ordering: dispatcher.OrderingKey, Fairness: dispatcher.FairnessNone, OnDead: dispatcher.OnDeadBlock,
 		DeliveryTimeout: 2 * time.Minute, GracePeriod: 4 * time.Second, Paused: true,
 	}); !reflect.DeepEqual(engine, want) {
 		t.Errorf("the engine gets\n%+v\nwant\n%+v", engine, want)
 	}
-	differ(t, engine, settings(smallest), "Logger", "Observer") // which newProcess adds
+	differ(t, engine, settings(smallest), "Logger", "Observer", "Fairness") // newProcess adds two, and Fairness has a test of its own
 
 	store := storeOptions(whole, worker)
 	if want := (pgstore.Options{Schema: "orders_outbox", Namespace: "shop", Worker: worker, DeleteDelivered: true, Notify: true}); store != want {
 		t.Errorf("the store gets %+v, want %+v", store, want)
 	}
-	differ(t, store, storeOptions(smallest, uuid.Nil))
+	differ(t, store, storeOptions(smallest, uuid.Nil), "Fair")
 
 	sweep := sweepOptions(whole, worker)
 	if want := (retention.Options{Schema: "orders_outbox", Worker: worker, Delivered: 0, DeadResolved: 48 * time.Hour, DeadUnresolved: 72 * time.Hour}); !reflect.DeepEqual(sweep, want) {
@@ -85,6 +85,19 @@ func TestEngineGetsTheFile(t *testing.T) {
 		if _, other := elsewhere[name]; arrives == other {
 			t.Errorf("%s: changes what the engine or its store gets = %v, want %v", name, arrives, !other)
 		}
+	}
+}
+
+// Fairness, which does not go with the order per key of whole.yaml, reaches the engine and its store.
+//
+// CONTRACT: C-37
+func TestFairnessOfTheFile(t *testing.T) {
+	c := loaded(t, "name: a\nnamespace: b\ndatabase: {dsn: c}\nsink: {log: {}}\ndelivery: {fairness: Tenant}\n")
+	if got := settings(c).Fairness; got != dispatcher.FairnessTenant || !storeOptions(c, uuid.Nil).Fair {
+		t.Errorf("the engine gets %q, the store %v", got, storeOptions(c, uuid.Nil).Fair)
+	}
+	if none := smallest(t); settings(none).Fairness != dispatcher.FairnessNone || storeOptions(none, uuid.Nil).Fair {
+		t.Error("a file without fairness has it")
 	}
 }
 

@@ -32,6 +32,7 @@ with taken as materialized (
         for update skip locked
     ) as e
 ),
+-- claim_fair.sql continues here.
 -- A claim may be lost in a crash of the database, a dead letter may not: with one, the commit waits for
 -- the disk as the session would.
 durable as materialized (

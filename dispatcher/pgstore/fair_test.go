@@ -1,0 +1,140 @@
+package pgstore_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
+	"github.com/outbox-operator/outbox-operator/migrations"
+)
+
+// newTenants is an outbox with the index of tenants.
+func newTenants(t *testing.T) outbox {
+	o := newOutbox(t, pgtest.Migrated(t))
+	upTenants(t, o.Pool)
+	return o
+}
+
+// upTenants makes the index of tenants.
+func upTenants(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	conn, err := pool.Acquire(t.Context())
+	check(t, "connect", err)
+	defer conn.Release()
+	_, err = migrations.UpTenants(t.Context(), conn.Conn(), pgtest.Schema)
+	check(t, "make the index", err)
+}
+
+// tenant is the one with a number.
+func tenant(n int) uuid.UUID { return uuid.MustParse(fmt.Sprintf("00000000-0000-7000-8000-%012d", n)) }
+
+// addTenants adds rows of tenants of the topic "orders".
+func (o outbox) addTenants(from, to, each int, delay time.Duration) {
+	o.Helper()
+	pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, tenant_id, payload, next_attempt_at)
+		select gen_random_uuid(), 'shop', 'orders', ('00000000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid, '{}', now() + $4::interval
+		from generate_series($1::integer, $2::integer) as n, generate_series(1, $3::integer)`, from, to, each, delay)
+}
+
+func (o outbox) claimFair(store dispatcher.Store, limit int, except ...uuid.UUID) map[uuid.UUID]int {
+	o.Helper()
+	got, err := store.Claim(o.Context(), dispatcher.ClaimRequest{
+		Shares: []dispatcher.Share{{Topic: "orders", Limit: limit, Except: except}}, Lease: time.Minute, MaxAttempts: 5, Fair: true,
+	})
+	check(o.T, "claim", err)
+	tenants := map[uuid.UUID]int{}
+	for _, e := range got.Events {
+		tenants[e.TenantID.UUID]++
+	}
+	return tenants
+}
+
+// Each tenant has its turn, whatever the others have, and what some do not use is for the others.
+//
+// CONTRACT: C-37
+func TestClaimGivesEachTenantItsTurn(t *testing.T) {
+	t.Parallel()
+	o := newTenants(t)
+	store := o.Store("shop", uuid.New())
+	o.addTenants(1, 1, 1000, 0)
+	o.addTenants(2, 4, 2, 0)
+	o.addTenants(5, 5, 40, 0)
+	pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, payload) select gen_random_uuid(), 'shop', 'orders', '{}' from generate_series(1, 3)`)
+	o.addTenants(6, 7, 5, time.Hour)
+	got := o.claimFair(store, 64)
+	if got[tenant(2)] != 2 || got[tenant(3)] != 2 || got[tenant(4)] != 2 || got[uuid.Nil] != 3 || got[tenant(6)] != 0 {
+		t.Errorf("tenants with few rows have %v, want all of theirs", got)
+	}
+	if got[tenant(1)]+got[tenant(5)] != 55 || got[tenant(1)]-got[tenant(5)] > 1 || got[tenant(5)]-got[tenant(1)] > 1 {
+		t.Errorf("tenants with many rows have %v, want 27 and 28", got)
+	}
+	if got := o.claimFair(store, 20, tenant(1)); got[tenant(1)] != 0 || got[tenant(5)] != 12 && got[tenant(5)] != 13 {
+		t.Errorf("without the first tenant the claim has %v, want what is left of the other", got)
+	}
+	if got := o.claimFair(store, 900); got[tenant(1)] < 800 {
+		t.Errorf("a tenant that is alone has %v, want all of the claim", got)
+	}
+}
+
+// A claim begins after the tenant where the last one ended: with more tenants than rows none waits for another one's
+// second row. Tenants without due rows do not end the search.
+//
+// CONTRACT: C-37
+func TestClaimsGoAround(t *testing.T) {
+	t.Parallel()
+	o := newTenants(t)
+	store := o.Store("shop", uuid.New())
+	o.addTenants(1, 50, 3, 0)
+	seen := map[uuid.UUID]int{}
+	for range 5 {
+		for tenant, n := range o.claimFair(store, 10) {
+			seen[tenant] += n
+		}
+	}
+	if len(seen) != 50 {
+		t.Errorf("after 50 rows %d tenants had a turn, want 50", len(seen))
+	}
+	for range 10 {
+		o.claimFair(store, 10)
+	}
+	o.addTenants(100, 180, 2, time.Hour)
+	o.addTenants(181, 181, 1, 0)
+	if got := o.claimFair(store, 10); got[tenant(181)] != 1 {
+		t.Errorf("behind 130 tenants without due rows the claim has %v", got)
+	}
+	if got := o.claimFair(store, 10); len(got) != 0 {
+		t.Errorf("with nothing due the claim has %v", got)
+	}
+}
+
+// A store that is to be fair says that the index is missing, with the remedy, and others do not look for it.
+//
+// CONTRACT: C-37
+func TestFairnessNeedsItsIndex(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Migrated(t))
+	o.stores = pgtest.Pool(t, o.login(migrations.Dispatcher))
+	state := func(fair bool) dispatcher.Schema {
+		t.Helper()
+		s, err := pgstore.New(o.stores, pgstore.Options{Schema: pgtest.Schema, Namespace: "shop", Fair: fair}).Schema(t.Context())
+		check(t, "Schema", err)
+		return s
+	}
+	if s := state(true); s.State != dispatcher.SchemaTooOld || !strings.Contains(s.Message, `run "dispatcher migrate up --tenants"`) {
+		t.Errorf("without the index it is %+v", s)
+	}
+	if s := state(false); s.State != dispatcher.SchemaReady {
+		t.Errorf("a store without fairness is %+v", s)
+	}
+	upTenants(t, o.Pool)
+	if s := state(true); s.State != dispatcher.SchemaReady {
+		t.Errorf("with the index it is %+v", s)
+	}
+}
