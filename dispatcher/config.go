@@ -20,8 +20,12 @@ type Config struct {
 	BatchSize int
 	// Concurrency is how many Sink.Deliver calls run at once. While there are several topics, an eighth of
 	// the calls, at least one, is left to topics without a running one, so that a destination that does not
-	// respond delays no other (CONTRACT C-32). With 1 none is left. Defaults to 16.
+	// respond delays no other (CONTRACT C-32). With 1 none is left. With Auto the engine finds it for each topic
+	// (CONTRACT C-38). Defaults to 16.
 	Concurrency int
+	// MaxConcurrency bounds Concurrency with Auto: the sum over all live processes of the dispatcher, of which
+	// SetLiveWorkers of package engine says how many there are. Defaults to 256.
+	MaxConcurrency int
 	// RateLimit is the most events whose delivery begins, retries too, of all processes that share it: see SetRateShare
 	// of package engine. Defaults to none.
 	RateLimit Rate
@@ -67,6 +71,9 @@ type Rate struct {
 	// Period is the time, at least a millisecond.
 	Period time.Duration
 }
+
+// Auto is the value of [Config.Concurrency] with which the engine finds what a destination bears.
+const Auto = -1
 
 // Ordering says in which order events are delivered (CONTRACT C-50).
 type Ordering string

@@ -42,7 +42,11 @@ type Snapshot struct {
 	Gated []GatedTopic
 	// LimitedBy is what keeps the dispatcher from delivering more. TopicLimits are the topics that something limits, in
 	// the order of the reasons and then by name: the first TopicLimitsListed.
-	LimitedBy   LimitedBy
+	LimitedBy LimitedBy
+	// Concurrency is how many calls of the sink this process may have at once.
+	Concurrency int
+	// Decisions counts how often limits of topics were changed, by reason; nil without [Auto].
+	Decisions   map[string]int
 	TopicLimits []TopicLimit
 	// EventTypes are the types of the events that were claimed, by name: the first EventTypesListed that came.
 	EventTypes []SeenEventType

@@ -64,8 +64,12 @@ type Delivery struct {
 	// BatchSize is the most rows that one claim takes, 1 to 10000; a claim takes fewer while deliveries
 	// are slow. Defaults to 500.
 	BatchSize int `json:"batchSize,omitempty"`
-	// Concurrency is how many deliveries run at once, 1 to 1000. Defaults to 16.
-	Concurrency int `json:"concurrency,omitempty"`
+	// Concurrency is how many deliveries run at once, 1 to 1000, or Auto: then each topic finds how many deliver the most
+	// (CONTRACT C-38). Defaults to 16.
+	Concurrency Concurrency `json:"concurrency,omitempty"`
+	// MaxConcurrency bounds concurrency Auto, 1 to 1000: the sum over all processes of the dispatcher that run. Defaults
+	// to 256.
+	MaxConcurrency int `json:"maxConcurrency,omitempty"`
 	// RateLimit bounds how fast deliveries of events begin, retries too, over all processes of this dispatcher
 	// (CONTRACT C-36). Defaults to no limit.
 	RateLimit *RateLimit `json:"rateLimit,omitempty"`

@@ -40,7 +40,7 @@ func TestLoadFillsInDefaults(t *testing.T) {
 	want := Config{
 		Name: "orders", Namespace: "shop", Database: Database{DSNFile: "/etc/outbox/dsn", Schema: "outbox"},
 		Delivery: Delivery{
-			Lease: seconds(30), PollInterval: seconds(1), BatchSize: 500, Concurrency: 16, MaxInFlightBytes: 32 << 20, MaxAttempts: 20,
+			Lease: seconds(30), PollInterval: seconds(1), BatchSize: 500, Concurrency: 16, MaxConcurrency: 256, MaxInFlightBytes: 32 << 20, MaxAttempts: 20,
 			Backoff:  Backoff{Strategy: "Exponential", Base: seconds(1), Max: seconds(3600)},
 			Ordering: OrderingNone, Fairness: FairnessNone, OnDead: OnDeadContinue, WakeUp: WakeUpNone, Timeout: seconds(300), GracePeriod: seconds(30),
 		},
@@ -178,7 +178,8 @@ func TestValidateReportsEveryProblem(t *testing.T) {
 			c.Delivery.PollInterval = Duration(10001 * time.Millisecond)
 		},
 		"delivery.batchSize is 10001; set it from 1 to 10000":                                     func(c *Config) { c.Delivery.BatchSize = 10_001 },
-		"delivery.concurrency is -1; set it from 1 to 1000":                                       func(c *Config) { c.Delivery.Concurrency = -1 },
+		"delivery.concurrency is -2; set it to a number from 1 to 1000, or to Auto":               func(c *Config) { c.Delivery.Concurrency = -2 },
+		"delivery.maxConcurrency is 1001; set it from 1 to 1000":                                  func(c *Config) { c.Delivery.MaxConcurrency = 1001 },
 		"delivery.maxInFlightBytes is 65536; set it from 1048576 (1 MiB) to 17179869184 (16 GiB)": func(c *Config) { c.Delivery.MaxInFlightBytes = 64 << 10 },
 		"delivery.maxInFlightBytes is 17179869185; set it from 1048576 (1 MiB) to":                func(c *Config) { c.Delivery.MaxInFlightBytes = 16<<30 + 1 },
 		"delivery.maxAttempts is 1001; set it from 1 to 1000":                                     func(c *Config) { c.Delivery.MaxAttempts = 1001 },
@@ -289,7 +290,7 @@ func TestReadmeDefaults(t *testing.T) {
 	}
 	var c Config
 	c.ApplyDefaults()
-	defaults := map[string]int{"delivery.maxAttempts": c.Delivery.MaxAttempts, "delivery.batchSize": c.Delivery.BatchSize, "delivery.concurrency": c.Delivery.Concurrency}
+	defaults := map[string]int{"delivery.maxAttempts": c.Delivery.MaxAttempts, "delivery.batchSize": c.Delivery.BatchSize, "delivery.concurrency": int(c.Delivery.Concurrency)}
 	found := regexp.MustCompile("`([a-zA-Z.]+)`, ([0-9]+) unless set").FindAllStringSubmatch(string(page), -1)
 	if len(found) == 0 {
 		t.Error("the page names no default")

@@ -54,6 +54,7 @@ func (c *Config) ApplyDefaults() {
 	setDefault(&d.PollInterval, Duration(DefaultPollInterval))
 	setDefault(&d.BatchSize, DefaultBatchSize)
 	setDefault(&d.Concurrency, DefaultConcurrency)
+	setDefault(&d.MaxConcurrency, DefaultMaxConcurrency)
 	setDefault(&d.MaxInFlightBytes, DefaultMaxBytes)
 	setDefault(&d.MaxAttempts, DefaultMaxAttempts)
 	setDefault(&d.Ordering, OrderingNone)

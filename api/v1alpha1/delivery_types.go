@@ -1,6 +1,9 @@
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
 
 // Delivery says how events are claimed, delivered and retried.
 type Delivery struct {
@@ -31,13 +34,22 @@ type Delivery struct {
 	// +kubebuilder:validation:Maximum=10000
 	BatchSize int32 `json:"batchSize,omitempty"`
 
-	// concurrency is the number of concurrent deliveries of a pod. From 1 to 1000.
-	// Defaults to 16.
+	// concurrency is the number of concurrent deliveries of a pod, from 1 to 1000, or
+	// Auto: then each topic of a pod finds the number with which its destination takes
+	// the most, and follows it. Defaults to 16.
 	// +optional
 	// +kubebuilder:default=16
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 1000 : self == 'Auto'",message="concurrency must be a number from 1 to 1000, or Auto"
+	Concurrency intstr.IntOrString `json:"concurrency,omitzero"`
+
+	// maxConcurrency bounds concurrency Auto: the sum over all pods of the dispatcher.
+	// Each has an equal part. From 1 to 1000. Defaults to 256.
+	// +optional
+	// +kubebuilder:default=256
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000
-	Concurrency int32 `json:"concurrency,omitempty"`
+	MaxConcurrency int32 `json:"maxConcurrency,omitempty"`
 
 	// rateLimit bounds the events whose delivery begins, retries included, over all
 	// pods of the dispatcher: each has an equal part. A new pod waits until the others

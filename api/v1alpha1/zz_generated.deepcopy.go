@@ -509,6 +509,7 @@ func (in *Delivery) DeepCopyInto(out *Delivery) {
 	*out = *in
 	out.Lease = in.Lease
 	out.PollInterval = in.PollInterval
+	out.Concurrency = in.Concurrency
 	if in.RateLimit != nil {
 		in, out := &in.RateLimit, &out.RateLimit
 		*out = new(RateLimit)

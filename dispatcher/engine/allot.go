@@ -21,6 +21,7 @@ type limit string
 const (
 	unlimited  limit = ""            // it may have all of a claim
 	byBreaker  limit = "destination" // it is paused: nothing is claimed but half-open probes
+	byRequest  limit = "request"     // its destination requested a pause
 	byProbe    limit = "probe"       // a half-open probe is due once the destination has succeeded with something
 	byGate     limit = "gate"        // the type of its next event is not admitted: one row is claimed now and then
 	bySlowness limit = "slowness"    // its queued rows wait for long, and are as many as its share
@@ -68,6 +69,9 @@ func (t *topic) allot(l load) allotment {
 		default:
 			least(rows, byBreaker, time.Time{})
 		}
+	}
+	if l.now.Before(t.waitUntil) {
+		least(0, byRequest, t.waitUntil)
 	}
 	if t.gate != nil && !t.gate.open {
 		if l.now.Before(t.gate.next) {
@@ -243,7 +247,7 @@ func (f *flight) nextCall(now time.Time) (best *topic) {
 		switch {
 		case !now.Before(t.queued[0].safeUntil):
 			notify(f.inDoubt)
-		case t.permits(now) == 0:
+		case t.hasItsCalls(), t.permits(now) == 0, now.Before(t.waitUntil):
 		case t.queued[0].weight() > mostSuspects-f.weight:
 		case t.running == 0:
 			return t

@@ -24,6 +24,7 @@ var defaults = map[string]struct{ name, value string }{
 	"PollInterval":    {"pollInterval", "1s"},
 	"BatchSize":       {"batchSize", "500"},
 	"Concurrency":     {"concurrency", "16"},
+	"MaxConcurrency":  {"maxConcurrency", "256"},
 	"MaxBytes":        {"maxInFlightBytes", "33554432"},
 	"MaxAttempts":     {"maxAttempts", "20"},
 	"Ordering":        {"ordering", "None"},

@@ -241,7 +241,10 @@ func (f *flight) called(c call, rows []*row, ours []bool, errs []error) (paused 
 		delivered, unreachable bool
 		refused                []uuid.UUID
 		failure                error // of the destination, perhaps
+		responses              int   // events that were delivered, or refused for their own fault
+		refusal                error // for the destination's
 	)
+	was := f.topicPaused(c.topic)
 	for i, row := range rows {
 		err := errs[i]
 		if !ours[i] {
@@ -249,7 +252,13 @@ func (f *flight) called(c call, rows []*row, ours []bool, errs []error) (paused 
 		}
 		if err == nil {
 			delivered = true
+			responses++
 			continue
+		}
+		if blames(err) || isOverdue(c) {
+			refusal = err
+		} else {
+			responses++
 		}
 		f.lastError, f.lastErrorAt = c.failure(err).Error(), now
 		if _, permanent := dispatcher.PermanentReason(err); permanent || c.cut != nil {
@@ -270,6 +279,9 @@ func (f *flight) called(c call, rows []*row, ours []bool, errs []error) (paused 
 			paused = f.unqueueTopic(c.topic)
 		}
 	}
+	if f.paced(c, responses, refusal, now); was && !f.topicPaused(c.topic) {
+		f.recoveredFromOutage(c.topic, now)
+	}
 	return paused, flow{c.topic.deliveredAt, f.deliveredAt, f.topicPaused(c.topic)}
 }
 
@@ -278,8 +290,14 @@ func (f *flight) called(c call, rows []*row, ours []bool, errs []error) (paused 
 func (f *flight) probed(err error) (paused []*row) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.topics.probed(err, time.Now()) {
+	was, now := f.unreachable, time.Now()
+	if f.topics.probed(err, now) {
 		paused = f.emptyQueues()
+	}
+	if was && !f.unreachable {
+		for _, t := range f.byName {
+			f.recoveredFromOutage(t, now)
+		}
 	}
 	return paused
 }

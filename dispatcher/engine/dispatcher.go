@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -28,12 +27,11 @@ type Dispatcher struct {
 	health *health
 	wake   chan struct{} // makes the claim loop claim at once
 
-	live atomic.Int64 // workers; 0 until SetLiveWorkers
-
 	mu     sync.Mutex
 	run    *run    // nil when neither Run nor RunOnce is running
 	flight *flight // of the last run
 	paused bool
+	live   int // what SetLiveWorkers said last
 	// What SetRateShare said last.
 	ratePart  float64
 	rateUntil time.Time
@@ -62,6 +60,7 @@ func New(store dispatcher.Store, sink dispatcher.Sink, cfg dispatcher.Config) (*
 		wake:   make(chan struct{}, 1),
 		paused: cfg.Paused,
 
+		live:     1,
 		ratePart: 1,
 	}
 	d.flight = newFlight(context.Background(), cfg, sink.BatchSize(), d.changed)
@@ -141,10 +140,6 @@ func (d *Dispatcher) Wake() { d.changed() }
 // changed wakes the claim loop: something that it waits for may have happened.
 func (d *Dispatcher) changed() { notify(d.wake) }
 
-// SetLiveWorkers says how many processes of this dispatcher run, this one included: they share
-// what bounds them all. It may be called at any time. Defaults to 1.
-func (d *Dispatcher) SetLiveWorkers(n int) { d.live.Store(int64(max(1, n))) }
-
 // Snapshot is what this process knows of itself. It queries neither the database nor the sink.
 func (d *Dispatcher) Snapshot() (s dispatcher.Snapshot) {
 	d.health.snapshot(&s)
@@ -168,6 +163,7 @@ func (d *Dispatcher) begin(ctx context.Context) (*run, error) {
 	d.flight = d.run.flight
 	d.flight.suspended, d.flight.admits = d.paused, d.admits
 	d.flight.setRateShare(d.ratePart, d.rateUntil)
+	d.flight.setLiveWorkers(d.live)
 	return d.run, nil
 }
 

@@ -16,6 +16,8 @@ import (
 // them all, by number and by bytes, and hands them out topic by topic in turn.
 type flight struct {
 	concurrency int   // the most deliveries at once
+	most        int   // with dispatcher.Auto: the same of all live processes; 0 without
+	live        int   // processes
 	sinkBatch   int   // the most rows of one of them
 	callRows    int   // the most rows of all of them
 	batch       int   // the most rows of a claim
@@ -51,6 +53,7 @@ type flight struct {
 	claimRows   int               // rows of the next claim
 	crowded     bool              // the next one is for tenants with few queued rows alone
 	claimBytes  int64             // and its bytes
+	decisions   map[decision]int  // of the pacers
 	filledAt    time.Time         // when a claim brought so many, if the last one did
 }
 
@@ -105,11 +108,10 @@ type delivery struct {
 
 func newFlight(base context.Context, cfg dispatcher.Config, sinkBatch int, changed func()) *flight {
 	f := &flight{
-		concurrency: cfg.Concurrency,
+		concurrency: deliverLoops(cfg),
+		live:        1,
 		sinkBatch:   sinkBatch,
-		callRows:    cfg.Concurrency * sinkBatch,
 		batch:       cfg.BatchSize,
-		maxRows:     cfg.Concurrency*sinkBatch + 3*cfg.BatchSize,
 		maxBytes:    cfg.MaxBytes,
 		lease:       cfg.Lease,
 		onDead:      cfg.OnDead,
@@ -120,6 +122,12 @@ func newFlight(base context.Context, cfg dispatcher.Config, sinkBatch int, chang
 		active:      map[*delivery]bool{},
 		claimBytes:  cfg.MaxBytes,
 		keys:        newKeys(cfg.Ordering),
+		decisions:   map[decision]int{},
+	}
+	f.setCalls(cfg.Concurrency)
+	if cfg.Concurrency == dispatcher.Auto {
+		f.most = cfg.MaxConcurrency
+		f.setCalls(min(firstLimit, f.most))
 	}
 	f.claimRows = min(f.batch, max(f.callRows, firstClaim))
 	f.limitRates(cfg)
@@ -287,6 +295,7 @@ func (f *flight) begin(d *delivery, n int, now time.Time) bool {
 	t.began = now
 	t.running++
 	f.running++
+	f.beganCall(t, now)
 	f.active[d] = true
 	at := slices.Index(f.waiting, t)
 	f.waiting = slices.Delete(f.waiting, at, at+1)
@@ -305,6 +314,12 @@ func (f *flight) end(d *delivery) {
 	t.endTurn(d.rows)
 	t.running--
 	f.running--
+	if d.stuck {
+		t.stuck--
+	}
+	if t.pacer != nil {
+		t.pacer.left(time.Now())
+	}
 	delete(f.active, d)
 	t.bytes -= d.pinned
 	f.bytes -= d.pinned
@@ -381,15 +396,4 @@ func (f *flight) cutAll(cause error) {
 			r.delivery.cut(cause)
 		}
 	}
-}
-
-// snapshot sets what is in flight, and what is known of the destination.
-func (f *flight) snapshot(s *dispatcher.Snapshot) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	s.InFlightRows, s.InFlightBytes = f.rows, f.bytes
-	s.Sink, s.Breaker, s.PausedTopics, s.Gated = f.link, f.state, f.pausedTopics(), f.gatedTopics()
-	s.LastError, s.LastErrorAt = f.lastError, f.lastErrorAt
-	f.stuckCalls(s)
-	f.limits(s)
 }

@@ -19,7 +19,7 @@ var reasons = [...]dispatcher.LimitedBy{
 // reason says what a limit of a topic means to an operator.
 func (l limit) reason() dispatcher.LimitedBy {
 	switch l {
-	case byBreaker, byProbe:
+	case byBreaker, byProbe, byRequest:
 		return dispatcher.LimitedByDestination
 	case byRate:
 		return dispatcher.LimitedByRate
@@ -93,6 +93,9 @@ func (t *topic) callLimit(now time.Time) dispatcher.LimitedBy {
 	if t.permits(now) == 0 {
 		return dispatcher.LimitedByRate
 	}
+	if now.Before(t.waitUntil) || t.pacer != nil && t.pacer.atDestination() {
+		return dispatcher.LimitedByDestination
+	}
 	return dispatcher.LimitedByConcurrency
 }
 
@@ -147,7 +150,7 @@ func (f *flight) limits(s *dispatcher.Snapshot) {
 	all := make([]dispatcher.TopicLimit, 0, len(f.byName))
 	for _, t := range f.byName {
 		if by := f.limitedBy(t); by != "" {
-			all = append(all, dispatcher.TopicLimit{Topic: t.name, LimitedBy: by, Concurrency: f.concurrency})
+			all = append(all, dispatcher.TopicLimit{Topic: t.name, LimitedBy: by, Concurrency: f.callsOf(t)})
 		}
 	}
 	slices.SortFunc(all, func(a, b dispatcher.TopicLimit) int {
@@ -161,4 +164,16 @@ func (f *flight) limits(s *dispatcher.Snapshot) {
 	}
 	all = slices.DeleteFunc(all, func(l dispatcher.TopicLimit) bool { return l.LimitedBy == dispatcher.LimitedByIdle })
 	s.TopicLimits = slices.Clip(all[:min(len(all), dispatcher.TopicLimitsListed)])
+}
+
+// snapshot sets what is in flight, and what is known of the destination.
+func (f *flight) snapshot(s *dispatcher.Snapshot) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s.InFlightRows, s.InFlightBytes = f.rows, f.bytes
+	s.Sink, s.Breaker, s.PausedTopics, s.Gated = f.link, f.state, f.pausedTopics(), f.gatedTopics()
+	s.LastError, s.LastErrorAt = f.lastError, f.lastErrorAt
+	s.Concurrency, s.Decisions = f.concurrency, f.decisionCounts()
+	f.stuckCalls(s)
+	f.limits(s)
 }

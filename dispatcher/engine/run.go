@@ -73,7 +73,7 @@ func newRun(base context.Context, d *Dispatcher) *run {
 func (r *run) start() {
 	r.writing.Go(func() { r.completer.loop(r.writes, r.stopping) })
 	r.keeping.Go(func() { r.keepLeases(r.stopKeep) })
-	for range r.cfg.Concurrency {
+	for range deliverLoops(r.cfg) {
 		r.workers.Go(r.deliverLoop)
 	}
 }

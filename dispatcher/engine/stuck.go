@@ -64,6 +64,7 @@ func (f *flight) cutOverdue(now time.Time, limit time.Duration) (stuck []abandon
 			d.cut(errOverdue)
 		case took >= limit+stuckAfter:
 			d.stuck = true
+			d.topic.stuck++
 			for _, r := range d.rows {
 				d.pinned += r.bytes
 			}

@@ -39,16 +39,19 @@ type topic struct {
 	begun   int               // rows in delivery
 	count   int               // rows that are queued, wait for others of their key, or are in delivery
 	bytes   int64             // of these rows, and those that stuck calls keep
+	stuck   int               // of running
 	slow    bool              // the first queued row has waited for longer than longSupply
 
 	// What its rate, its destination and its next event permit.
 	rate  *bucket   // its own limit, nil for none
 	rates []*bucket // this, and the dispatcher's
 	breaker
-	successes int    // of the destination, when the wait for the next half-open probe began
-	err       error  // the newest failure of the destination
-	gate      *gate  // nil while the type of the next event is admitted
-	doubt     *doubt // nil while the database takes its claims
+	successes int       // of the destination, when the wait for the next half-open probe began
+	err       error     // the newest failure of the destination
+	gate      *gate     // nil while the type of the next event is admitted
+	doubt     *doubt    // nil while the database takes its claims
+	pacer     *pacer    // nil without dispatcher.Auto, and before the first call
+	waitUntil time.Time // no call begins before: the destination requested it
 
 	// What limits it: see limited.go.
 	held   held

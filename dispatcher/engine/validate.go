@@ -22,6 +22,7 @@ func withDefaults(c dispatcher.Config) dispatcher.Config {
 	c.PollInterval = cmp.Or(c.PollInterval, config.DefaultPollInterval)
 	c.BatchSize = cmp.Or(c.BatchSize, config.DefaultBatchSize)
 	c.Concurrency = cmp.Or(c.Concurrency, config.DefaultConcurrency)
+	c.MaxConcurrency = cmp.Or(c.MaxConcurrency, config.DefaultMaxConcurrency)
 	c.MaxAttempts = cmp.Or(c.MaxAttempts, config.DefaultMaxAttempts)
 	c.DeliveryTimeout = cmp.Or(c.DeliveryTimeout, config.DefaultDeliveryTimeout)
 	c.GracePeriod = cmp.Or(c.GracePeriod, config.DefaultGracePeriod)
@@ -54,7 +55,8 @@ func validate(c dispatcher.Config) error {
 	refuse(c.PollInterval > c.Lease/3, "pollInterval (%v) must be at most a third of lease (%v), so that a lost lease is noticed in time; lower pollInterval to %v or raise lease to %v",
 		c.PollInterval, c.Lease, c.Lease/3, 3*c.PollInterval)
 	refuse(c.BatchSize < 1 || c.BatchSize > 10_000, "batchSize is %d; set it to 1 to 10000", c.BatchSize)
-	refuse(c.Concurrency < 1 || c.Concurrency > 1000, "concurrency is %d; set it to 1 to 1000", c.Concurrency)
+	refuse(c.Concurrency != dispatcher.Auto && (c.Concurrency < 1 || c.Concurrency > 1000), "concurrency is %d; set it to 1 to 1000, or to Auto", c.Concurrency)
+	refuse(c.MaxConcurrency < 1 || c.MaxConcurrency > 1000, "maxConcurrency is %d; set it to 1 to 1000", c.MaxConcurrency)
 	refuse(c.MaxAttempts < 1 || c.MaxAttempts > 1000, "maxAttempts is %d; set it to 1 to 1000", c.MaxAttempts)
 	refuse(c.Ordering != dispatcher.OrderingNone && c.Ordering != dispatcher.OrderingKey, "ordering is %q; set it to %s or %s", c.Ordering, dispatcher.OrderingNone, dispatcher.OrderingKey)
 	refuse(c.OnDead != dispatcher.OnDeadContinue && c.OnDead != dispatcher.OnDeadBlock, "onDead is %q; set it to %s or %s", c.OnDead, dispatcher.OnDeadContinue, dispatcher.OnDeadBlock)

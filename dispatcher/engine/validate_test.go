@@ -49,8 +49,9 @@ func TestNewRefuses(t *testing.T) {
 		`onDead is "Stop"`:           {OnDead: "Stop"},
 		`topics[1] is empty`:         {Topics: []string{"a", ""}},
 		`topics lists "a" twice`:     {Topics: []string{"a", "b", "a"}},
-		"batchSize is -1; set it to": {BatchSize: -1, Concurrency: -1},
-		"concurrency is -1; set it":  {BatchSize: -1, Concurrency: -1}, // all mistakes are reported at once
+		"batchSize is -1; set it to": {BatchSize: -1, Concurrency: -2},
+		"maxConcurrency is 1001":     {MaxConcurrency: 1001},
+		"concurrency is -2; set it":  {BatchSize: -1, Concurrency: -2}, // all mistakes are reported at once
 	} {
 		_, err := New(struct{ dispatcher.Store }{}, dispatcher.Handlers{}, cfg)
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -13,6 +13,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
@@ -37,7 +38,7 @@ func minimal() *v1alpha1.OutboxDispatcher {
 				Lease:            metav1.Duration{Duration: 30 * time.Second},
 				PollInterval:     metav1.Duration{Duration: time.Second},
 				BatchSize:        100,
-				Concurrency:      16,
+				Concurrency:      intstr.FromInt32(16),
 				MaxInFlightBytes: 32 << 20,
 				MaxAttempts:      20,
 				Backoff:          v1alpha1.Backoff{Strategy: v1alpha1.BackoffExponential},

@@ -13,6 +13,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"sigs.k8s.io/yaml"
 
@@ -153,7 +154,7 @@ func (f field) fields() []reflect.StructField {
 }
 
 // values are the structs that are written as one value.
-var values = []reflect.Type{reflect.TypeFor[metav1.Duration](), reflect.TypeFor[runtime.RawExtension]()}
+var values = []reflect.Type{reflect.TypeFor[metav1.Duration](), reflect.TypeFor[runtime.RawExtension](), reflect.TypeFor[intstr.IntOrString]()}
 
 // optional reports whether a field points to, or lists, a struct.
 func (f field) optional() bool {
@@ -239,6 +240,9 @@ func value(n int) func(reflect.Value) {
 			return
 		case *runtime.RawExtension:
 			at.Raw = fmt.Appendf(nil, `{"metadata":{"labels":{"team":"v%d"}}}`, n)
+			return
+		case *intstr.IntOrString:
+			*at = intstr.FromInt(n)
 			return
 		case *v1alpha1.ConsumerPolicy:
 			*at = [...]v1alpha1.ConsumerPolicy{v1alpha1.ConsumersAny, v1alpha1.ConsumersVerified}[n-1]

@@ -84,11 +84,19 @@ func newProcess(ctx context.Context, version string, cfg config.Config, observer
 func settings(cfg config.Config) dispatcher.Config {
 	return dispatcher.Config{
 		Topics: cfg.Topics, Lease: cfg.Delivery.Lease.D(), PollInterval: cfg.Delivery.PollInterval.D(), BatchSize: cfg.Delivery.BatchSize,
-		Concurrency: cfg.Delivery.Concurrency, MaxBytes: cfg.Delivery.MaxInFlightBytes, MaxAttempts: cfg.Delivery.MaxAttempts, Backoff: backoff(cfg.Delivery.Backoff),
+		Concurrency: concurrency(cfg.Delivery.Concurrency), MaxConcurrency: cfg.Delivery.MaxConcurrency, MaxBytes: cfg.Delivery.MaxInFlightBytes, MaxAttempts: cfg.Delivery.MaxAttempts, Backoff: backoff(cfg.Delivery.Backoff),
 		Ordering: dispatcher.Ordering(cfg.Delivery.Ordering), Fairness: dispatcher.Fairness(cfg.Delivery.Fairness), OnDead: dispatcher.OnDead(cfg.Delivery.OnDead),
 		RateLimit: rate(cfg.Delivery.RateLimit), TopicRateLimits: topicRates(cfg.Delivery.TopicRateLimits),
 		DeliveryTimeout: cfg.Delivery.Timeout.D(), GracePeriod: cfg.Delivery.GracePeriod.D(), Paused: cfg.State == config.Paused,
 	}
+}
+
+// concurrency is the engine's for that of the file.
+func concurrency(c config.Concurrency) int {
+	if c == config.Auto {
+		return dispatcher.Auto
+	}
+	return int(c)
 }
 
 // storeOptions are the store's settings of the file.

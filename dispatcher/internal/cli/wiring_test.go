@@ -49,7 +49,7 @@ func TestEngineGetsTheFile(t *testing.T) {
 	engine := settings(whole)
 	if want := (dispatcher.Config{
 		Topics: []string{"order.placed", "order.cancelled"}, Lease: time.Minute, PollInterval: 3 * time.Second,
-		BatchSize: 7, Concurrency: 5, MaxBytes: 2 << 20, MaxAttempts: 9,
+		BatchSize: 7, Concurrency: dispatcher.Auto, MaxConcurrency: 77, MaxBytes: 2 << 20, MaxAttempts: 9,
 		RateLimit: dispatcher.Rate{Events: 100, Period: 2 * time.Second}, TopicRateLimits: map[string]dispatcher.Rate{"order.placed": {Events: 5, Period: time.Minute}},
 		Backoff:  dispatcher.MultiplierBackoff(2*time.Second, 3*time.Minute, 1.5, 0.1),
 		Ordering: dispatcher.OrderingKey, Fairness: dispatcher.FairnessNone, OnDead: dispatcher.OnDeadBlock,

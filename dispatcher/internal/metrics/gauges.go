@@ -37,8 +37,16 @@ var (
 	tableSize   = describe("outbox_table_size_bytes", "What a table takes on disk, with its indexes, when it was looked at.", "table")
 	sourceUp    = describe("outbox_source_up", "1 when the database responded last time, else 0.")
 	schemaReady = describe("outbox_schema_ready", "1 when the outbox schema is one that this dispatcher works with, else 0.")
+	limitedBy   = describe("outbox_limited_by", "1 for what keeps this process from delivering more: Concurrency, Database, Rate, Destination, Order, Consumer, or Idle when there is nothing to do.", "by")
+	callLimit   = describe("outbox_concurrency_limit", "How many calls of the sink a topic may have at once in this process. Only topics that something limits, eight at most.", "topic")
+	decided     = describe("outbox_concurrency_decisions_total", "Changes of these limits with concurrency Auto, by reason: gain, no_gain, probe, spare, loss, slower, refused, recovered or bound.", "reason")
 	sinkUp      = describe("outbox_sink_up", "1 when the destination took events, or responded, last time, else 0.")
 )
+
+var limits = []dispatcher.LimitedBy{
+	dispatcher.LimitedByConcurrency, dispatcher.LimitedByDatabase, dispatcher.LimitedByRate, dispatcher.LimitedByDestination,
+	dispatcher.LimitedByOrder, dispatcher.LimitedByConsumer, dispatcher.LimitedByIdle,
+}
 
 type gauges struct {
 	metrics  *Metrics
@@ -51,7 +59,7 @@ type gauges struct {
 
 // Describe implements [prometheus.Collector].
 func (g *gauges) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{pending, scheduled, retrying, processing, dead, oldest, blockedKeys, observedAt, inFlight, inFlightB, stuckCalls, paused, unusable, breaker, topicPaused, oldestTx, tableSize, sourceUp, schemaReady, sinkUp} {
+	for _, d := range []*prometheus.Desc{pending, scheduled, retrying, processing, dead, oldest, blockedKeys, observedAt, inFlight, inFlightB, stuckCalls, paused, unusable, breaker, topicPaused, oldestTx, tableSize, sourceUp, schemaReady, sinkUp, limitedBy, callLimit, decided} {
 		ch <- d
 	}
 }
@@ -83,6 +91,21 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	gauge(sourceUp, number(s.Source.OK))
 	gauge(schemaReady, number(s.Schema.State == dispatcher.SchemaReady))
 	gauge(sinkUp, number(s.Sink.OK))
+
+	for _, by := range limits {
+		gauge(limitedBy, number(s.LimitedBy == by), string(by))
+	}
+	calls := map[string]int{}
+	for _, t := range s.TopicLimits {
+		label := g.metrics.of(t.Topic).label
+		calls[label] = max(calls[label], t.Concurrency)
+	}
+	for label, n := range calls {
+		gauge(callLimit, float64(n), label)
+	}
+	for reason, n := range s.Decisions {
+		ch <- prometheus.MustNewConstMetric(decided, prometheus.CounterValue, float64(n), reason)
+	}
 
 	if tx := g.oldest(); tx != nil {
 		for _, kind := range []dispatcher.HolderKind{dispatcher.HeldBySession, dispatcher.HeldByPrepared, dispatcher.HeldBySlot, dispatcher.HeldByStandby} {

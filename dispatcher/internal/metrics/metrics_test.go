@@ -40,6 +40,8 @@ func TestNamesAndValues(t *testing.T) {
 				Source: dispatcher.LinkState{OK: true}, Schema: dispatcher.Schema{State: dispatcher.SchemaReady},
 				PausedTopics: []dispatcher.PausedTopic{{Topic: "refunds", Breaker: dispatcher.BreakerUnreachable}},
 				Gated:        []dispatcher.GatedTopic{{Topic: "orders", EventType: "order.placed"}},
+				LimitedBy:    dispatcher.LimitedByDestination, Decisions: map[string]int{"refused": 2},
+				TopicLimits: []dispatcher.TopicLimit{{Topic: "orders", LimitedBy: dispatcher.LimitedByDestination, Concurrency: 41}},
 			}
 		},
 		func() *dispatcher.Depth {
@@ -79,6 +81,10 @@ func TestNamesAndValues(t *testing.T) {
 	const before, after = `dispatcher="default/orders",`, `outbox_namespace="shop",sink="kafka"`
 	for _, want := range []string{
 		"outbox_build_info{" + labels + `,version="v1.2.3"} 1`,
+		`outbox_limited_by{by="Destination",` + labels + "} 1",
+		`outbox_limited_by{by="Concurrency",` + labels + "} 0",
+		"outbox_concurrency_limit{" + labels + topic + "} 41",
+		"outbox_concurrency_decisions_total{" + before + `outbox_namespace="shop",reason="refused",sink="kafka"} 2`,
 		"outbox_retrying_events{" + labels + topic + "} 4",
 		"outbox_orphaned_events{" + before + `kind="unserved",` + after + "} 11",
 		"outbox_journal_differences{" + labels + "} 3",

@@ -25,7 +25,7 @@ import (
 
 var (
 	started = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	process = Process{Config: config.Config{Name: "orders", Namespace: "shop", Topics: []string{"a", "b"}, Delivery: config.Delivery{Concurrency: 16}}, Version: "v1", Worker: "w", StartedAt: started}
+	process = Process{Config: config.Config{Name: "orders", Namespace: "shop", Topics: []string{"a", "b"}}, Version: "v1", Worker: "w", StartedAt: started}
 	up      = dispatcher.LinkState{Known: true, OK: true, Since: started}
 )
 
@@ -36,7 +36,7 @@ func down(err error) dispatcher.LinkState {
 // healthy is a snapshot of a dispatcher that delivers.
 func healthy(change func(*dispatcher.Snapshot)) dispatcher.Snapshot {
 	s := dispatcher.Snapshot{
-		Source: up, Sink: up, Breaker: dispatcher.BreakerClosed,
+		Source: up, Sink: up, Breaker: dispatcher.BreakerClosed, Concurrency: 16,
 		Schema: dispatcher.Schema{State: dispatcher.SchemaReady, Version: 1, Required: 1},
 	}
 	if change != nil {

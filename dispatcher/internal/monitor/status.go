@@ -57,7 +57,7 @@ func statusOf(p Process, s dispatcher.Snapshot) status.Status {
 		Name: p.Config.Name, Namespace: p.Config.Namespace, Topics: p.Config.Topics,
 		Version: p.Version, Worker: p.Worker, StartedAt: p.StartedAt,
 		State:  string(config.Running),
-		Source: source(s.Source, s.Outcomes), Schema: schema(s.Schema), Sink: sinkLink(s, p.Config.Delivery.Concurrency),
+		Source: source(s.Source, s.Outcomes), Schema: schema(s.Schema), Sink: sinkLink(s),
 		PausedTopics: pausedTopics(s.PausedTopics), PausedTopicCount: len(s.PausedTopics), GatedTopics: len(s.Gated), StuckCalls: s.StuckCalls, Stuck: stuckCalls(s.Stuck),
 		InFlight: status.InFlight{Rows: s.InFlightRows, Bytes: s.InFlightBytes},
 	}
@@ -150,8 +150,8 @@ func source(l, outcomes dispatcher.LinkState) status.Link {
 
 // sinkLink is the destination. A sink whose calls are all stuck, or keep all the memory, delivers nothing, whatever else it
 // reports.
-func sinkLink(s dispatcher.Snapshot, concurrency int) status.Link {
-	if s.StuckCalls > 0 && s.StuckCalls >= concurrency {
+func sinkLink(s dispatcher.Snapshot) status.Link {
+	if s.StuckCalls > 0 && s.StuckCalls >= s.Concurrency {
 		return status.Link{State: status.Unreachable, Reason: status.CallsStuck, Since: s.Stuck[0].Since,
 			Message: fmt.Sprintf("All %d calls of the sink are stuck: they did not return when delivery.timeout was over. Fix what they wait for, and restart the dispatcher.", s.StuckCalls)}
 	}

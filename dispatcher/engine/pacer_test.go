@@ -1,0 +1,262 @@
+package engine
+
+import (
+	"flag"
+	"math"
+	"testing"
+	"time"
+)
+
+// seeds is how many runs each simulation has. The figures that the pages state come from -seeds 1000.
+var seeds = flag.Int("seeds", 5, "how many runs each simulation of a pacer has")
+
+// deviations are those of the logarithm of the time that a destination works on a call.
+var deviations = []float64{0.2, 0.5}
+
+func constant(n int) func(time.Duration) int { return func(time.Duration) int { return n } }
+
+// figures are one figure of each run.
+type figures []float64
+
+func (f *figures) add(x float64) { *f = append(*f, x) }
+
+// check fails the test unless nine of ten runs have a figure from low to high, and prints what they had.
+func (f figures) check(t *testing.T, what string, deviation, low, high float64) {
+	t.Helper()
+	in := 0
+	for _, x := range f {
+		if x >= low && x <= high {
+			in++
+		}
+	}
+	report := t.Logf
+	if in < len(f)*9/10 {
+		report = t.Errorf
+	}
+	report("deviation %v: %s: median %.3f, from %.3f to %.3f; %d of %d runs within %v to %v",
+		deviation, what, percentile(f, 0.5), percentile(f, 0), percentile(f, 1), in, len(f), low, high)
+}
+
+// A destination that works on 40 calls at once: the limit comes to 32 to 48 within 15 s and stays there, nine tenths of
+// the best fixed number's rate are delivered, and the slow tail is at most half longer.
+//
+// CONTRACT: C-38
+func TestPacerAtAKnee(t *testing.T) {
+	for _, deviation := range deviations {
+		set := func(w *world) { w.knee = constant(40); w.service = w.around(100*time.Millisecond, deviation) }
+		rate, p90 := best(1, set, 32, 36, 40, 44, 48)
+		var reached, mean, part, rates, tail, varies figures
+		for seed := range uint64(*seeds) {
+			w := newWorld(seed)
+			set(w)
+			w.pod(256)
+			w.run(120 * time.Second)
+			s := w.between(15, 120, 32, 48)
+			reached.add(float64(w.reached(0, 120, 32, 48)))
+			mean.add(s.mean)
+			part.add(s.inBand)
+			rates.add(s.rate / rate)
+			tail.add(float64(s.p90) / float64(p90))
+			varies.add(s.varies)
+		}
+		reached.check(t, "in the band after s", deviation, 0, 15)
+		mean.check(t, "the mean limit", deviation, 32, 48)
+		part.check(t, "the part of the time in the band", deviation, 0.95, 1)
+		rates.check(t, "the rate, of the best fixed number's", deviation, 0.9, 2)
+		tail.check(t, "p90, of the best fixed number's", deviation, 0, 1.5)
+		varies.check(t, "the limit's coefficient of variation", deviation, 0, 0.25)
+	}
+}
+
+// It works on 40 calls, then on 10, then on 80.
+//
+// CONTRACT: C-38
+func TestPacerFollowsTheKnee(t *testing.T) {
+	skipDays(t)
+	for _, deviation := range deviations {
+		var cut, down, up figures
+		for seed := range uint64(*seeds) {
+			w := newWorld(seed)
+			falls, rises := 60*time.Second+time.Duration(seed%10)*100*time.Millisecond, 120*time.Second
+			w.knee = func(t time.Duration) int {
+				switch {
+				case t < falls:
+					return 40
+				case t < rises:
+					return 10
+				}
+				return 80
+			}
+			w.service = w.around(100*time.Millisecond, deviation)
+			p := w.pod(256)
+			w.run(falls)
+			for before := p.pacer.limit; p.pacer.limit >= before && w.now < rises; {
+				w.run(w.now + 50*time.Millisecond)
+			}
+			cut.add((w.now - falls).Seconds())
+			w.run(240 * time.Second)
+			down.add(float64(w.reached(61, 120, 8, 12) - 60))
+			up.add(float64(w.reached(120, 240, 64, 96) - 120))
+		}
+		cut.check(t, "the first cut after s", deviation, 0, 2)
+		down.check(t, "in the band of 10 after s", deviation, 0, 20)
+		up.check(t, "in the band of 80 after s", deviation, 0, 60)
+	}
+}
+
+// It takes 500 calls a second, and refuses others with 429.
+//
+// CONTRACT: C-38
+func TestPacerWithRefusals(t *testing.T) {
+	for _, burst := range []float64{50, 500} {
+		for _, deviation := range deviations {
+			var rate, refused figures
+			for seed := range uint64(*seeds) {
+				w := newWorld(seed)
+				w.rate, w.burst = 500, burst
+				w.service = w.around(100*time.Millisecond, deviation)
+				w.pod(256)
+				w.run(150 * time.Second)
+				s := w.between(30, 150, 0, 0)
+				rate.add(s.rate)
+				refused.add(s.refused)
+			}
+			rate.check(t, "the rate", deviation, 450, 501)
+			refused.check(t, "the refused part", deviation, 0, 0.02)
+		}
+	}
+}
+
+// It works on any number of calls: the bound of 200 is reached within 12 s.
+//
+// CONTRACT: C-38
+func TestPacerWithoutAKnee(t *testing.T) {
+	for _, deviation := range deviations {
+		var reached figures
+		for seed := range uint64(*seeds) {
+			w := newWorld(seed)
+			w.service = w.around(100*time.Millisecond, deviation)
+			w.pod(200)
+			w.run(60 * time.Second)
+			reached.add(float64(w.reached(0, 60, 180, 200)))
+		}
+		reached.check(t, "at the bound after s", deviation, 0, 12)
+	}
+}
+
+// humps is the time of one call of two kinds, and heavy one of a heavy tail.
+func (w *world) humps() time.Duration {
+	if w.rnd.Float64() < 0.2 {
+		return w.around(500*time.Millisecond, 0.2)()
+	}
+	return w.around(20*time.Millisecond, 0.2)()
+}
+
+func (w *world) heavy() time.Duration {
+	return min(30*time.Second, time.Duration(float64(40*time.Millisecond)*math.Pow(1-w.rnd.Float64(), -1/1.5)))
+}
+
+// Calls of two kinds, and calls with a heavy tail: 0.85 of the best fixed number's rate, and no drift in ten minutes.
+//
+// CONTRACT: C-38
+func TestPacerWithTails(t *testing.T) {
+	skipDays(t)
+	for name, service := range map[string]func(*world) func() time.Duration{
+		"two humps":  func(w *world) func() time.Duration { return w.humps },
+		"heavy tail": func(w *world) func() time.Duration { return w.heavy },
+	} {
+		set := func(w *world) { w.knee = constant(40); w.service = service(w) }
+		rate, _ := best(1, set, 36, 40, 44)
+		var rates, drift figures
+		for seed := range uint64(*seeds) {
+			w := newWorld(seed)
+			set(w)
+			w.pod(256)
+			w.run(600 * time.Second)
+			rates.add(w.between(30, 600, 0, 0).rate / rate)
+			drift.add(w.between(480, 600, 0, 0).mean / w.between(30, 150, 0, 0).mean)
+		}
+		rates.check(t, name+": the rate, of the best fixed number's", 0, 0.83, 2)
+		drift.check(t, name+": the mean limit after ten minutes, of that at first", 0, 0.8, 1.25)
+	}
+}
+
+// Three pods share a destination that works on 60 calls, and one is killed.
+//
+// CONTRACT: C-38
+func TestPacersOfThreePods(t *testing.T) {
+	skipDays(t)
+	for _, deviation := range deviations {
+		var sum, fair, again, after figures
+		for seed := range uint64(*seeds) {
+			w := newWorld(seed)
+			w.knee = constant(60)
+			w.service = w.around(100*time.Millisecond, deviation)
+			for range 3 {
+				w.pod(86).pacer.peers = 3
+			}
+			w.run(180 * time.Second)
+			s := w.between(60, 180, 48, 72)
+			sum.add(s.mean)
+			fair.add(s.fair)
+			w.pods[0].dead = true
+			for _, p := range w.pods {
+				p.pacer.bound(128, epoch.Add(w.now))
+				p.pacer.peers = 2
+			}
+			w.run(300 * time.Second)
+			again.add(float64(w.reached(180, 300, 48, 72) - 180))
+			after.add(w.between(210, 300, 48, 72).mean)
+		}
+		sum.check(t, "the sum of the limits", deviation, 44, 80)
+		fair.check(t, "fairness (Jain)", deviation, 0.6, 1)
+		again.check(t, "in the band of 48 to 72 after a kill, after s", deviation, 0, 60)
+		after.check(t, "the sum after the kill", deviation, 44, 90)
+	}
+}
+
+// An hour with less load than the limit allows raises nothing.
+//
+// CONTRACT: C-38
+func TestPacerWithLittleLoad(t *testing.T) {
+	w := newWorld(1)
+	p := w.pod(256)
+	p.want = constant(firstLimit - 1)
+	w.run(time.Hour)
+	if p.pacer.limit != firstLimit {
+		t.Errorf("the limit is %d, want %d: %v", p.pacer.limit, firstLimit, p.reasons)
+	}
+}
+
+// Five seconds after an outage half of the rate is delivered.
+//
+// CONTRACT: C-38
+func TestPacerAfterAnOutage(t *testing.T) {
+	var rates figures
+	for seed := range uint64(*seeds) {
+		w := newWorld(seed)
+		w.knee = constant(40)
+		w.down = func(t time.Duration) bool { return t > 60*time.Second && t < 70*time.Second }
+		w.pod(256)
+		w.run(70 * time.Second)
+		w.pods[0].pacer.resume(epoch.Add(w.now))
+		w.run(80 * time.Second)
+		rates.add(w.between(74, 76, 0, 0).rate / w.between(50, 60, 0, 0).rate)
+	}
+	rates.check(t, "the rate 5 s after, of that before", 0.2, 0.5, 1.5)
+}
+
+// Events that are refused for their own fault say nothing of the destination.
+//
+// CONTRACT: C-38
+func TestPacerWithBadEvents(t *testing.T) {
+	var mean figures
+	for seed := range uint64(*seeds) {
+		w := newWorld(seed)
+		w.knee, w.bad = constant(40), 0.3
+		w.pod(256)
+		w.run(120 * time.Second)
+		mean.add(w.between(15, 120, 32, 48).mean)
+	}
+	mean.check(t, "the mean limit with 422 for a third of the events", 0.2, 32, 48)
+}

@@ -1,0 +1,179 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+// Concurrency that finds itself (CONTRACT C-38): with dispatcher.Auto each topic has a pacer. What they may have in all is
+// divided over the live processes.
+
+const (
+	// mostPeers bounds what a pacer takes for pacers of the same destination.
+	mostPeers = 16
+	// mostRequestedWait bounds how long a topic waits when its destination requests it. A topic may have several
+	// destinations, and one call in a minute floods none of them.
+	mostRequestedWait = time.Minute
+)
+
+// decision is why a pacer changed its limit; empty for no change.
+type decision string
+
+const (
+	unchanged decision = ""
+	gained    decision = "gain"      // more calls deliver more
+	noGain    decision = "no_gain"   // they did not: back
+	probed    decision = "probe"     // an experiment begins
+	spared    decision = "spare"     // fewer calls deliver as much
+	lost      decision = "loss"      // fewer calls delivered less: back
+	slower    decision = "slower"    // calls deliver much less than a moment ago
+	refused   decision = "refused"   // the destination refused or timed out
+	recovered decision = "recovered" // after an outage
+	bounded   decision = "bound"     // other processes came
+)
+
+var decisions = [...]decision{gained, noGain, probed, spared, lost, slower, refused, recovered, bounded}
+
+// SetLiveWorkers says how many processes of this dispatcher run, this one included: they share Config.MaxConcurrency. It
+// may be called at any time. Defaults to 1.
+func (d *Dispatcher) SetLiveWorkers(n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.live = max(1, n)
+	d.flight.setLiveWorkers(d.live)
+}
+
+// deliverLoops is how many deliveries may ever run at once.
+func deliverLoops(cfg dispatcher.Config) int {
+	if cfg.Concurrency == dispatcher.Auto {
+		return cfg.MaxConcurrency
+	}
+	return cfg.Concurrency
+}
+
+func (f *flight) setLiveWorkers(live int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.most == 0 {
+		return
+	}
+	now := time.Now()
+	f.live, f.concurrency = live, (f.most+live-1)/live
+	for _, t := range f.byName {
+		if t.pacer != nil {
+			f.decided(t, t.pacer.bound(f.concurrency, now))
+		}
+	}
+	f.resize()
+	f.work.Broadcast()
+}
+
+// resize fits what may be in flight to the calls that may run.
+func (f *flight) resize() {
+	calls := 0
+	for _, t := range f.byName {
+		if t.pacer != nil {
+			calls += t.pacer.limit
+		}
+	}
+	f.setCalls(min(f.concurrency, max(firstLimit, calls)))
+}
+
+func (f *flight) setCalls(calls int) {
+	f.callRows = calls * f.sinkBatch
+	f.maxRows = f.callRows + 3*f.batch
+}
+
+// callsOf is how many calls a topic may have at once.
+func (f *flight) callsOf(t *topic) int {
+	switch {
+	case t.pacer != nil:
+		return t.pacer.limit
+	case f.most > 0:
+		return min(firstLimit, f.concurrency)
+	}
+	return f.concurrency
+}
+
+// hasItsCalls reports whether a topic has as many calls as it may. Stuck calls do not count: they would hold a low limit for ever.
+func (t *topic) hasItsCalls() bool { return t.pacer != nil && t.running-t.stuck >= t.pacer.limit }
+
+// beganCall reports to the pacer of a topic, which may be new, that a call begins.
+func (f *flight) beganCall(t *topic, now time.Time) {
+	if f.most == 0 {
+		return
+	}
+	if t.pacer == nil {
+		t.pacer = newPacer(f.concurrency)
+		f.resize()
+	}
+	t.pacer.peers = max(1, min(mostPeers, f.live*f.inUse))
+	t.pacer.began(now)
+}
+
+// paced notes what a call that ended says of its destination. events are those that the destination took, or refused for
+// their own fault; refusal is its fault, or nil.
+func (f *flight) paced(c call, events int, refusal error, now time.Time) {
+	t := c.topic
+	if wait := dispatcher.RetryAfterDelay(refusal); wait > 0 && t.deliveredAt.Before(c.began) {
+		f.waitFor(t, min(wait, mostRequestedWait), now)
+	}
+	if t.pacer != nil && !f.topicPaused(t) && (c.cut == nil || isOverdue(c)) {
+		f.decided(t, t.pacer.ended(c.began, c.took, events, refusal != nil, now))
+	}
+}
+
+func isOverdue(c call) bool { return errors.Is(c.cut, errOverdue) }
+
+// blames reports whether an error says that the destination has too much to do, or cannot be reached.
+func blames(err error) bool {
+	return dispatcher.IsDestinationFault(err) || dispatcher.IsUnavailable(err) || errors.Is(err, context.DeadlineExceeded) ||
+		dispatcher.CauseOf(err).Code == dispatcher.CodeTimeout
+}
+
+// waitFor begins no call of a topic for a while, as its destination requested (CONTRACT C-39).
+func (f *flight) waitFor(t *topic, wait time.Duration, now time.Time) {
+	until := now.Add(wait)
+	if !until.After(t.waitUntil) {
+		return
+	}
+	t.waitUntil = until
+	time.AfterFunc(wait, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.work.Broadcast()
+		f.changed()
+	})
+}
+
+// recoveredFromOutage begins again with half of what the destination bore.
+func (f *flight) recoveredFromOutage(t *topic, now time.Time) {
+	if t.pacer != nil {
+		f.decided(t, t.pacer.resume(now))
+	}
+}
+
+// decisionCounts is how often the limits were changed, by reason.
+func (f *flight) decisionCounts() map[string]int {
+	if f.most == 0 {
+		return nil
+	}
+	counts := map[string]int{}
+	for _, d := range decisions {
+		counts[string(d)] = f.decisions[d]
+	}
+	return counts
+}
+
+// decided follows a decision of a topic's pacer.
+func (f *flight) decided(t *topic, d decision) {
+	if d == unchanged {
+		return
+	}
+	f.decisions[d]++
+	f.resize()
+	f.work.Broadcast()
+}

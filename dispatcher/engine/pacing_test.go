@@ -1,0 +1,227 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+// endless is a Store whose topics always have due events. It forgets them when they are written back.
+type endless struct {
+	dispatcher.Store // what is not implemented here is not called
+	lease            atomic.Int64
+}
+
+func (s *endless) Claim(_ context.Context, req dispatcher.ClaimRequest) (out dispatcher.Claimed, err error) {
+	out.At = time.Now()
+	for _, share := range req.Shares {
+		for range share.Limit {
+			out.Events = append(out.Events, &dispatcher.Event{ID: uuid.New(), Topic: share.Topic, Headers: noHeaders, CreatedAt: out.At, Attempt: 1, LeaseNumber: s.lease.Add(1)})
+		}
+	}
+	<-time.After(time.Millisecond)
+	return out, nil
+}
+
+func (*endless) Ack(context.Context, []dispatcher.Lease) ([]dispatcher.Lease, error) { return nil, nil }
+func (*endless) Nack(context.Context, []dispatcher.Failure) ([]dispatcher.Lease, error) {
+	return nil, nil
+}
+func (*endless) Release(context.Context, []dispatcher.Return) ([]dispatcher.Lease, error) {
+	return nil, nil
+}
+func (*endless) Begin(context.Context, []dispatcher.Lease) ([]dispatcher.Lease, error) {
+	return nil, nil
+}
+func (*endless) Extend(context.Context, []dispatcher.Lease, time.Duration) ([]dispatcher.Lease, error) {
+	return nil, nil
+}
+func (*endless) Schema(context.Context) (dispatcher.Schema, error) {
+	return dispatcher.Schema{State: dispatcher.SchemaReady}, nil
+}
+
+// bearing is a Sink whose destination works on so many calls at once.
+type bearing struct {
+	stubSink
+	places    chan struct{}
+	took      time.Duration
+	delivered atomic.Int64
+	most, now atomic.Int64
+}
+
+func newBearing(knee int, took time.Duration) *bearing {
+	s := &bearing{places: make(chan struct{}, knee), took: took}
+	s.deliver = func(context.Context, *dispatcher.Event) error {
+		s.most.Store(max(s.most.Load(), s.now.Add(1)))
+		defer s.now.Add(-1)
+		s.places <- struct{}{}
+		<-time.After(time.Duration((0.8 + 0.4*rand.Float64()) * float64(s.took)))
+		<-s.places
+		s.delivered.Add(1)
+		return nil
+	}
+	return s
+}
+
+func limitOf(d *Dispatcher) int {
+	for _, l := range d.Snapshot().TopicLimits {
+		return l.Concurrency
+	}
+	return 0
+}
+
+var auto = dispatcher.Config{Topics: []string{"orders"}, Concurrency: dispatcher.Auto, Logger: slog.New(slog.DiscardHandler)}
+
+// With Auto the engine finds what a destination bears, and says that it is the destination that limits it. What the other
+// live processes leave is the bound.
+//
+// CONTRACT: C-38, C-97
+func TestAutoFindsTheKnee(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sink := newBearing(40, 100*time.Millisecond)
+		d, stop := begin(t, &endless{}, sink, auto)
+		took := passes(t, 15*time.Second, "the limit is found", func() bool { n := limitOf(d); return n >= 32 && n <= 48 })
+		<-time.After(20 * time.Second)
+		before := sink.delivered.Load()
+		<-time.After(20 * time.Second)
+		rate := float64(sink.delivered.Load()-before) / 20
+		s := d.Snapshot()
+		t.Logf("found after %v; %v/s; %v", took, rate, s.TopicLimits)
+		if rate < 360 || s.LimitedBy != dispatcher.LimitedByDestination || s.TopicLimits[0].Concurrency < 32 || s.TopicLimits[0].Concurrency > 48 {
+			t.Errorf("%v events a second, limited by %s, %v; want at least 360, the destination and about 40 calls", rate, s.LimitedBy, s.TopicLimits)
+		}
+		d.SetLiveWorkers(16)
+		<-time.After(10 * time.Second)
+		s = d.Snapshot()
+		if n := limitOf(d); n > 16 || s.Concurrency != 16 || s.LimitedBy != dispatcher.LimitedByConcurrency {
+			t.Errorf("with 16 live workers the limit is %d of %d, limited by %s; want 16 of 16, by the concurrency", n, s.Concurrency, s.LimitedBy)
+		}
+		stop()
+	})
+}
+
+// Without a knee it takes all that it may have, and says so. A new topic is not held up by the other one.
+//
+// CONTRACT: C-38, C-97
+func TestAutoTakesTheMost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sink := newBearing(1000, 100*time.Millisecond)
+		cfg := auto
+		cfg.MaxConcurrency = 200
+		d, stop := begin(t, &endless{}, sink, cfg)
+		took := passes(t, 12*time.Second, "the limit is the bound", func() bool { return limitOf(d) == 200 })
+		<-time.After(5 * time.Second)
+		s := d.Snapshot()
+		stop()
+		t.Logf("found after %v", took)
+		if s.LimitedBy != dispatcher.LimitedByConcurrency || sink.most.Load() > 200 {
+			t.Errorf("limited by %s, %d calls at once; want the concurrency and 200", s.LimitedBy, sink.most.Load())
+		}
+	})
+}
+
+// An event's own fault says nothing of the destination. An outage does, and after it half of what was good is the
+// beginning.
+//
+// CONTRACT: C-38
+func TestAutoAndFaults(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sink := newBearing(40, 100*time.Millisecond)
+		deliver, n := sink.deliver, atomic.Int64{}
+		var down atomic.Bool
+		sink.deliver = func(ctx context.Context, e *dispatcher.Event) error {
+			if down.Load() {
+				<-time.After(5 * time.Millisecond)
+				return errFault
+			}
+			if err := deliver(ctx, e); n.Add(1)%3 == 0 {
+				return errors.Join(err, errContent)
+			}
+			return nil
+		}
+		d, stop := begin(t, &endless{}, sink, auto)
+		<-time.After(30 * time.Second)
+		good := limitOf(d)
+		if good < 32 || good > 48 {
+			t.Errorf("with 422 for a third of the events the limit is %d, want about 40", good)
+		}
+		down.Store(true)
+		<-time.After(5 * time.Minute)
+		if n := limitOf(d); n > good/2 {
+			t.Errorf("in an outage the limit is %d, %d before", n, good)
+		}
+		down.Store(false)
+		passes(t, 20*time.Second, "it is delivering", func() bool { return d.Snapshot().Breaker == dispatcher.BreakerClosed })
+		if n := limitOf(d); n < good/3 || n > good*3/4 {
+			t.Errorf("after the outage the limit is %d, %d before; want half", n, good)
+		}
+		before := sink.delivered.Load()
+		<-time.After(5 * time.Second)
+		if n := sink.delivered.Load() - before; n < 5*200 {
+			t.Errorf("%d calls in the 5 s after the outage, 400 a second before; want half of that at least", n)
+		}
+		stop()
+	})
+}
+
+// When the destination requests a pause, and nothing else of the topic is delivered, no call of the topic begins before.
+// Other topics flow.
+//
+// CONTRACT: C-39
+func TestRequestedPause(t *testing.T) {
+	for name, test := range map[string]struct {
+		pause, least time.Duration
+		concurrency  int
+	}{
+		"fixed":          {pause: 30 * time.Second, least: 30 * time.Second},
+		"auto":           {pause: 30 * time.Second, least: 30 * time.Second, concurrency: dispatcher.Auto},
+		"a minute, most": {pause: time.Hour, least: mostRequestedWait},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var mu sync.Mutex
+				var last time.Time
+				others := 0
+				sink := &stubSink{}
+				sink.deliver = func(_ context.Context, e *dispatcher.Event) error {
+					<-time.After(10 * time.Millisecond)
+					mu.Lock()
+					defer mu.Unlock()
+					if e.Topic == "others" {
+						others++
+						return nil
+					}
+					now := time.Now()
+					if since := now.Sub(last); !last.IsZero() && since > time.Second && since < test.least {
+						t.Errorf("a call began %v after the destination requested a pause of %v", since, test.pause)
+					}
+					last = now
+					return dispatcher.DestinationFault(dispatcher.RetryAfter(test.pause, errFault))
+				}
+				d, stop := begin(t, &endless{}, sink, dispatcher.Config{Topics: []string{"orders", "others"}, Concurrency: test.concurrency, MaxConcurrency: 4})
+				<-time.After(10 * time.Second)
+				s := d.Snapshot()
+				mu.Lock()
+				if others < 1000 {
+					t.Errorf("%d events of the other topic in 10 s", others)
+				}
+				mu.Unlock()
+				if at := s.TopicLimits; len(at) == 0 || at[len(at)-1].Topic != "orders" || at[len(at)-1].LimitedBy != dispatcher.LimitedByDestination {
+					t.Errorf("limited are %v", at)
+				}
+				<-time.After(2 * time.Minute)
+				stop()
+			})
+		})
+	}
+}
