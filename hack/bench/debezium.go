@@ -35,7 +35,7 @@ const (
 	binaryTuned     = "dispatcher run, tuned"
 )
 
-// tuning is what the documentation of Debezium and Kafka says for short waits and many events.
+// tuning is for short waits and many events, by the properties that the documentation of each has for that.
 var tuning = []struct{ name, value, source string }{
 	{"snapshot.mode", "no_data", pageOfPostgres},
 	{"publication.autocreate.mode", "filtered", pageOfPostgres},
