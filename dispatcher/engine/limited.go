@@ -79,6 +79,8 @@ func (t *topic) found(share dispatcher.Share, rows int, keysWait bool, now time.
 		by = t.cutBy.reason()
 	case t.fed, rows == 0 && len(t.queued) > 0:
 		by = t.callLimit(now)
+	case t.inLine():
+		by = dispatcher.LimitedByOrder
 	case t.filled:
 		by = dispatcher.LimitedByDatabase // more were due when this claim was sent, and calls were free
 	case keysWait && t.count > 0:
@@ -108,6 +110,9 @@ func (ts *topics) heldByRate(now time.Time) {
 	}
 }
 
+// inLine reports whether more rows wait for others of their keys than are in delivery.
+func (t *topic) inLine() bool { return t.count-len(t.queued)-t.begun > t.begun }
+
 // noRoom notes that nothing is claimed because enough rows are queued, or too many wait to be written back.
 func (f *flight) noRoom(now time.Time) {
 	if unwritten := f.rows - len(f.inFlight); f.rows > f.maxRows && unwritten > len(f.inFlight) {
@@ -118,6 +123,11 @@ func (f *flight) noRoom(now time.Time) {
 	}
 	for _, t := range f.waiting {
 		t.held.note(t.callLimit(now), now)
+	}
+	for _, t := range f.turn {
+		if len(t.queued) == 0 && t.inLine() {
+			t.held.note(dispatcher.LimitedByOrder, now)
+		}
 	}
 }
 

@@ -47,6 +47,12 @@ func TestLimitedBy(t *testing.T) {
 			topics: []dispatcher.TopicLimit{{Topic: "orders", LimitedBy: dispatcher.LimitedByDestination, Concurrency: 16}}},
 		"no verified consumer": {sink: takes(0), admits: types("paid"), want: dispatcher.LimitedByConsumer,
 			topics: []dispatcher.TopicLimit{{Topic: "orders", LimitedBy: dispatcher.LimitedByConsumer, Concurrency: 16}}},
+		"a rate": {sink: takes(0), cfg: dispatcher.Config{Topics: orders, RateLimit: dispatcher.Rate{Events: 10, Period: time.Second}}, want: dispatcher.LimitedByRate,
+			topics: []dispatcher.TopicLimit{{Topic: "orders", LimitedBy: dispatcher.LimitedByRate, Concurrency: 16}}},
+		"one key": {sink: takes(100 * time.Millisecond), store: oneKey, cfg: dispatcher.Config{Topics: orders, Ordering: dispatcher.OrderingKey}, want: dispatcher.LimitedByOrder,
+			topics: []dispatcher.TopicLimit{{Topic: "orders", LimitedBy: dispatcher.LimitedByOrder, Concurrency: 16}}},
+		"a requested pause": {sink: fails(dispatcher.DestinationFault(dispatcher.RetryAfter(time.Hour, errFault))), cfg: dispatcher.Config{Topics: orders}, want: dispatcher.LimitedByDestination,
+			topics: []dispatcher.TopicLimit{{Topic: "orders", LimitedBy: dispatcher.LimitedByDestination, Concurrency: 16}}},
 		"paused": {sink: takes(0), cfg: dispatcher.Config{Paused: true}, want: ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -80,6 +86,13 @@ func TestLimitedBy(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// oneKey gives all events the same key.
+func oneKey(m *memory) {
+	for _, r := range m.order {
+		r.event.PartitionKey = "17"
 	}
 }
 
