@@ -152,7 +152,10 @@ func TestObserverTriggersAPassForWhatMatters(t *testing.T) {
 		"a run of retention": {func(s *status.Status) {
 			s.Retention = &status.Retention{LastRun: new(time.Now()), NextRun: new(time.Now().Add(time.Minute)), Removed: status.Removed{Delivered: 7}}
 		}, false, false},
-		"in flight":     {func(s *status.Status) { s.InFlight.Rows = 7 }, false, false},
+		"in flight": {func(s *status.Status) { s.InFlight.Rows = 7 }, false, false},
+		"its pace": {func(s *status.Status) {
+			s.DeliveredPerSecond, s.LimitedBy, s.TopicLimits = 7, "Rate", []status.TopicLimit{{Topic: "orders", LimitedBy: "Rate"}}
+		}, false, false},
 		"more than 1 %": {func(s *status.Status) { s.Backlog.Pending = 1011 }, true, true},
 		"less than 1 %": {func(s *status.Status) { s.Backlog.Pending = 1009 }, false, true},
 		"to 0":          {func(s *status.Status) { s.Backlog.Pending = 0 }, true, true},
