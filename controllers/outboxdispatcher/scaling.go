@@ -104,8 +104,9 @@ func (r *Reconciler) follow(ctx context.Context, obd *api.OutboxDispatcher, o *o
 		r.scalers.recall(obd)
 		return
 	}
-	rates, known, step := r.scalers.observe(obd, sample(*o, r.Now()))
-	if known && obd.Spec.State != api.StatePaused {
+	x := sample(*o, r.Now())
+	rates, known, step := r.scalers.observe(obd, x)
+	if known && x.Replicas > 0 && obd.Spec.State != api.StatePaused {
 		o.eta = rates.ETA()
 	}
 	if spec := obd.Spec.Pods.Scaling; step != nil && spec.Mode == api.ScalingApply && !kstatus.Disabled(obd) {

@@ -113,12 +113,15 @@ var _ = Describe("the number of pods", Label("scaling"), func() {
 
 	// CONTRACT: C-107
 	It("stays while something else limits the pods", func() {
-		scaled(api.ScalingApply)
+		obd := scaled(api.ScalingApply)
 		load(4, 1, 3000, 4000, 100, "Destination")
+		Expect(c.get().Status.ETA).To(Equal("never"))
 		c.expect(kstatus.CurrentStatus, want{api.ScalingLimitedCondition, metav1.ConditionTrue, api.ReasonLimitedByDestination, "more pods would deliver no more"},
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
 		Expect(replicasOf()).To(BeEquivalentTo(1))
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonLimitedByDestination, "Raise what it takes")
+		edit(c, obd, replicas(0))
+		Eventually(func() string { return c.get().Status.ETA }).Should(BeEmpty(), "without pods there is no pace")
 	})
 
 	// CONTRACT: C-107
