@@ -156,7 +156,7 @@ func TestNoGain(t *testing.T) {
 	gained(210)
 	p.x.Replicas = 5
 	p.for10s(4, 210, 30000, 2000)
-	p.want(t, "a person has taken one away", 10, Waiting)
+	p.want(t, "a person has removed one", 10, Waiting)
 }
 
 // Nothing follows from what was before a pause.
