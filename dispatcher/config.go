@@ -31,6 +31,11 @@ type Config struct {
 	RateLimit Rate
 	// TopicRateLimits are those of topics, by their names, in addition to RateLimit. Defaults to none.
 	TopicRateLimits map[string]Rate
+	// TenantRateLimit is the most events of each tenant of a topic that are claimed, of all processes of the store's
+	// dispatcher (CONTRACT C-51). It needs FairnessTenant. Defaults to none.
+	TenantRateLimit Rate
+	// TenantBurst is how many of them a tenant may have at once, after a time with fewer. Defaults to 1.
+	TenantBurst int
 	// Fairness says whether the tenants of a topic have their turns (CONTRACT C-37). FairnessTenant needs a store that can do
 	// it, and OrderingNone. Defaults to FairnessNone.
 	Fairness Fairness

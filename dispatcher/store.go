@@ -87,6 +87,10 @@ type ClaimRequest struct {
 	// Fair gives each tenant of a topic its turn, instead of the order in which rows became due (CONTRACT C-37). Not with
 	// Keys. It needs an index that a store may not have: see Store.Schema.
 	Fair bool
+	// TenantRate is the most events that a tenant of a topic may have, with Fair, over all processes of the store's
+	// dispatcher. The zero Rate has no limit. TenantBurst is how many of them at once, at least 1.
+	TenantRate  Rate
+	TenantBurst int
 	// Keys requests order per key (CONTRACT C-50). nil means none.
 	Keys *KeyOrder
 }

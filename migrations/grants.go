@@ -42,6 +42,7 @@ func Grants(schema, role string, kind Kind) []string {
 			"grant select on table "+on("outbox_fence")+to,
 			"grant execute on function "+on("outbox_fence_raise")+to,
 			"grant select, insert, update, delete on table "+on("outbox_workers")+to,
+			"grant select, insert, update, delete on table "+on("outbox_rates")+to,
 			"grant select, insert, update on table "+on("outbox_sweeps")+to,
 			"grant select on table "+on("outbox_replays")+to,
 			"grant execute on function "+on("outbox_replay_sweep")+to,

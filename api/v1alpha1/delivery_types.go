@@ -99,6 +99,12 @@ type Delivery struct {
 	// +kubebuilder:default=None
 	Ordering Ordering `json:"ordering,omitempty"`
 
+	// tenantRateLimit bounds the events of each tenant of a topic, over all pods of the
+	// dispatcher, by the database's clock. It needs fairness Tenant. When not set: no
+	// limit.
+	// +optional
+	TenantRateLimit *TenantRateLimit `json:"tenantRateLimit,omitempty"`
+
 	// fairness is None or Tenant. With Tenant, the tenants of a topic are delivered in
 	// turn, so that the events of one hold up none of another; those without a tenant
 	// have turns as one more. It needs migration.tenants of the Outbox to be Indexed.

@@ -22,6 +22,8 @@ const (
 	// with four events as with one, so a stream should come in fewer of them: at 500 events a second in about
 	// 100 calls, 100 claims and 100 write-backs. An event that comes alone, after a while, waits as before.
 	minIdleBatches = 8 * time.Millisecond
+	// minIdleRates is the same while each tenant has a rate: most of those that a claim visits have used it.
+	minIdleRates = 50 * time.Millisecond
 	// flowing is how many of these waits are as long after the last rows.
 	flowing = 4
 	// checkEvery is the longest that the loop sleeps when it waits to be woken.
@@ -195,6 +197,8 @@ func (r *run) claim(n int, bytes int64) (claimed int, more bool, err error) {
 		MaxBytes:    bytes,
 		MaxRowBytes: r.cfg.MaxBytes,
 		Fair:        r.cfg.Fairness == dispatcher.FairnessTenant,
+		TenantRate:  r.cfg.TenantRateLimit,
+		TenantBurst: r.cfg.TenantBurst,
 		Keys:        r.flight.keyOrder(),
 	}
 	if len(req.Shares) == 0 {

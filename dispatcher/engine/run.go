@@ -59,6 +59,9 @@ func newRun(base context.Context, d *Dispatcher) *run {
 		stopping:   make(chan struct{}),
 	}
 	r.pace = newPace(r.sinkBatch)
+	if d.cfg.TenantRateLimit.Events > 0 {
+		r.pace.least = minIdleRates
+	}
 	r.calls, r.cancelCalls = context.WithCancel(base)
 	r.writes, r.stopWrites = context.WithCancel(base)
 	r.flight = newFlight(base, d.cfg, r.sinkBatch, d.changed)

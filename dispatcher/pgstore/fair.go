@@ -73,10 +73,12 @@ func (s *Store) claimFair(ctx context.Context, req dispatcher.ClaimRequest, mark
 			exceptTopics, except = append(exceptTopics, int32(i+1)), append(except, pgUUID(tenant))
 		}
 	}
+	each, burst := tenantRate(req)
 	began := s.turns.of(topics)
 	for {
 		args := []any{s.namespace, topics, limits, pgTimes(make([]time.Time, len(topics))), s.turns.of(topics), int32(req.MaxAttempts), maxBytes,
-			pgUUID(s.worker), req.Lease, markDead, byteLimit(req.MaxRowBytes), exceptTopics, except}
+			pgUUID(s.worker), req.Lease, markDead, byteLimit(req.MaxRowBytes), exceptTopics, except,
+			s.dispatcher, each, burst}
 		found, ends, err := s.fetchFair(ctx, req.Lease, args, topics, limits)
 		if err != nil {
 			return out, s.wrap("claim", err)
@@ -88,6 +90,18 @@ func (s *Store) claimFair(ctx context.Context, req dispatcher.ClaimRequest, mark
 			return out, nil
 		}
 	}
+}
+
+// tenantGrant is the least time whose events a tenant may have in one claim: claims come no more often than every 50 ms.
+const tenantGrant = 250 * time.Millisecond
+
+// tenantRate is the time for each event of a tenant, nil for no limit, and how many it may have at once.
+func tenantRate(req dispatcher.ClaimRequest) (each *time.Duration, burst int32) {
+	if req.TenantRate.Events == 0 {
+		return nil, 1
+	}
+	d := req.TenantRate.Period / time.Duration(req.TenantRate.Events)
+	return &d, int32(max(1, req.TenantBurst, int(tenantGrant/d)))
 }
 
 // fetchFair runs the statement, and reads its rows and its report.

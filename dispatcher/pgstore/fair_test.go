@@ -1,8 +1,10 @@
 package pgstore_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -136,5 +138,98 @@ func TestFairnessNeedsItsIndex(t *testing.T) {
 	upTenants(t, o.Pool)
 	if s := state(true); s.State != dispatcher.SchemaReady {
 		t.Errorf("with the index it is %+v", s)
+	}
+}
+
+// A tenant has no more than its rate from several workers at once, and nearly all of it, and others have theirs.
+//
+// CONTRACT: C-51
+func TestTenantsHaveTheirRates(t *testing.T) {
+	t.Parallel()
+	o := newTenants(t)
+	o.stores = pgtest.Pool(t, o.login(migrations.Dispatcher))
+	const tenants, workers = 20, 3
+	o.addTenants(1, tenants, 200, 0)
+	rate := dispatcher.Rate{Events: 50, Period: time.Second}
+	var mu sync.Mutex
+	got := map[uuid.UUID]int{}
+	var group sync.WaitGroup
+	began := o.Now()
+	stop := time.Now().Add(2 * time.Second)
+	for range workers {
+		store := pgstore.New(o.stores, pgstore.Options{Schema: pgtest.Schema, Namespace: "shop", Dispatcher: "orders"})
+		group.Go(func() {
+			for time.Now().Before(stop) {
+				c, err := store.Claim(t.Context(), dispatcher.ClaimRequest{
+					Shares: []dispatcher.Share{{Topic: "orders", Limit: 100}}, Lease: time.Minute, MaxAttempts: 5, Fair: true, TenantRate: rate, TenantBurst: 5,
+				})
+				if err != nil {
+					t.Errorf("claim: %v", err)
+					return
+				}
+				mu.Lock()
+				for _, e := range c.Events {
+					got[e.TenantID.UUID]++
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	group.Wait()
+	seconds := o.Now().Sub(began).Seconds()
+	most, all := int(50*seconds)+12+1, 0
+	for n := 1; n <= tenants; n++ {
+		all += got[tenant(n)]
+		if events := got[tenant(n)]; events > most || events < 60 {
+			t.Errorf("tenant %d has %d events in %.1fs, want at most %d", n, events, seconds, most)
+		}
+	}
+	t.Logf("%.3f of the rate was used", float64(all)/(50*seconds*tenants))
+}
+
+// A claim gives a tenant no more than its burst, also of what others leave, and leaves one alone that another claim counts
+// for.
+//
+// CONTRACT: C-51
+func TestClaimCountsForATenant(t *testing.T) {
+	t.Parallel()
+	o := newTenants(t)
+	store := pgstore.New(o.stores, pgstore.Options{Schema: pgtest.Schema, Namespace: "shop", Dispatcher: "orders"})
+	o.addTenants(1, 1, 100, 0)
+	o.addTenants(2, 2, 1, time.Hour)
+	claim := func(limit int) int {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		c, err := store.Claim(ctx, dispatcher.ClaimRequest{
+			Shares: []dispatcher.Share{{Topic: "orders", Limit: limit}}, Lease: time.Minute, MaxAttempts: 5, Fair: true,
+			TenantRate: dispatcher.Rate{Events: 1, Period: time.Hour}, TenantBurst: 6,
+		})
+		check(t, "claim", err)
+		return len(c.Events)
+	}
+	if n := claim(4); n != 0 {
+		t.Errorf("a tenant that is new has %d events at once, want none before it is counted", n)
+	}
+	tx, err := o.Begin(t.Context())
+	check(t, "begin", err)
+	_, err = tx.Exec(t.Context(), `select from outbox.outbox_rates for update`)
+	check(t, "lock", err)
+	if n := claim(4); n != 0 {
+		t.Errorf("a tenant for which another claim counts has %d events", n)
+	}
+	check(t, "roll back", tx.Rollback(t.Context()))
+	if n := claim(4); n != 4 {
+		t.Errorf("a claim of 4 has %d", n)
+	}
+	if n := claim(10); n != 2 {
+		t.Errorf("the rest of the burst is %d, want 2", n)
+	}
+	if n := claim(10); n != 0 {
+		t.Errorf("after the burst there are %d", n)
+	}
+	pgtest.Exec(o, `update outbox.outbox_rates set used_until = now() + interval '1 hour'`)
+	if n := claim(8); n != 5 { // 4 of its turn, and 1 of the 4 that the other leaves
+		t.Errorf("with five hours to use a claim of 8 has %d events, want 5", n)
 	}
 }

@@ -28,6 +28,8 @@ type Options struct {
 	// Notify marks each dead letter, in the transaction that writes it, for a notification of an address. Defaults to
 	// false.
 	Notify bool
+	// Dispatcher is the name under which ClaimRequest.TenantRate counts. Defaults to none.
+	Dispatcher string
 	// Fair has Schema look for the index that ClaimRequest.Fair needs. Defaults to false.
 	Fair bool
 	// Worker is the name of this process in leases. No two processes may share one. Defaults to a
@@ -46,6 +48,7 @@ type Store struct {
 	claims        string // the settings of a claim
 	floors        floors
 	turns         turns
+	dispatcher    string
 	fair          bool // Schema looks for the index of tenants
 	keyed         keyed
 	frontier      frontier
@@ -79,9 +82,9 @@ func New(pool *pgxpool.Pool, opts Options) *Store {
 		namespace: opts.Namespace,
 		worker:    opts.Worker,
 		sql:       sql,
-		fair:      opts.Fair,
-		floors:    floors{byTopic: map[string]floor{}},
-		keyed:     keyed{byTopic: map[string]*passage{}},
+		fair:      opts.Fair, dispatcher: opts.Dispatcher,
+		floors: floors{byTopic: map[string]floor{}},
+		keyed:  keyed{byTopic: map[string]*passage{}},
 	}
 }
 

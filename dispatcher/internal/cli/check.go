@@ -202,6 +202,7 @@ func missingRights(ctx context.Context, pool *pgxpool.Pool, cfg config.Config) (
 				('outbox_dead_letters', 'select'), ('outbox_dead_letters', 'insert'), ('outbox_dead_letters', 'delete'), ('outbox_migrations', 'select'),
 				('outbox_sweeps', 'select'), ('outbox_sweeps', 'insert'), ('outbox_sweeps', 'update'),
 				('outbox_fence', 'select'), ('outbox_journal', 'select'), ('outbox_journal_settings', 'select'), ('outbox_replays', 'select'),
+				('outbox_rates', 'select'), ('outbox_rates', 'insert'), ('outbox_rates', 'update'), ('outbox_rates', 'delete'),
 				('outbox_workers', 'select'), ('outbox_workers', 'insert'), ('outbox_workers', 'update'), ('outbox_workers', 'delete')) as needed (table_, right_)
 			join pg_class on relname = table_ and relnamespace = (select oid from pg_namespace where nspname = $1)
 			where not has_table_privilege(pg_class.oid, right_)

@@ -86,6 +86,7 @@ func settings(cfg config.Config) dispatcher.Config {
 		Topics: cfg.Topics, Lease: cfg.Delivery.Lease.D(), PollInterval: cfg.Delivery.PollInterval.D(), BatchSize: cfg.Delivery.BatchSize,
 		Concurrency: concurrency(cfg.Delivery.Concurrency), MaxConcurrency: cfg.Delivery.MaxConcurrency, MaxBytes: cfg.Delivery.MaxInFlightBytes, MaxAttempts: cfg.Delivery.MaxAttempts, Backoff: backoff(cfg.Delivery.Backoff),
 		Ordering: dispatcher.Ordering(cfg.Delivery.Ordering), Fairness: dispatcher.Fairness(cfg.Delivery.Fairness), OnDead: dispatcher.OnDead(cfg.Delivery.OnDead),
+		TenantRateLimit: tenantRate(cfg.Delivery.TenantRateLimit), TenantBurst: tenantBurst(cfg.Delivery.TenantRateLimit),
 		RateLimit: rate(cfg.Delivery.RateLimit), TopicRateLimits: topicRates(cfg.Delivery.TopicRateLimits),
 		DeliveryTimeout: cfg.Delivery.Timeout.D(), GracePeriod: cfg.Delivery.GracePeriod.D(), Paused: cfg.State == config.Paused,
 	}
@@ -103,7 +104,7 @@ func concurrency(c config.Concurrency) int {
 func storeOptions(cfg config.Config, worker uuid.UUID) pgstore.Options {
 	return pgstore.Options{
 		Schema: cfg.Database.Schema, Namespace: cfg.Namespace, Worker: worker, DeleteDelivered: cfg.Retention.DeletesAtAck(), Notify: cfg.Notify != nil,
-		Fair: cfg.Delivery.Fairness == config.FairnessTenant,
+		Dispatcher: cfg.Name, Fair: cfg.Delivery.Fairness == config.FairnessTenant,
 	}
 }
 
@@ -154,6 +155,20 @@ func rate(r *config.RateLimit) dispatcher.Rate {
 		return dispatcher.Rate{}
 	}
 	return dispatcher.Rate{Events: r.Events, Period: r.Period.D()}
+}
+
+func tenantRate(t *config.TenantRateLimit) dispatcher.Rate {
+	if t == nil {
+		return dispatcher.Rate{}
+	}
+	return dispatcher.Rate{Events: t.Events, Period: t.Period.D()}
+}
+
+func tenantBurst(t *config.TenantRateLimit) int {
+	if t == nil {
+		return 0
+	}
+	return t.Burst
 }
 
 func topicRates(limits []config.TopicRateLimit) map[string]dispatcher.Rate {

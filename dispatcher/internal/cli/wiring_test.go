@@ -25,7 +25,6 @@ import (
 
 // elsewhere are the fields of the file that say nothing to the engine and its store, and what they are for.
 var elsewhere = map[string]string{
-	"Name":              "what the dispatcher calls itself in logs, metrics and connections",
 	"StateFile":         "what makes the engine pause while it runs: TestStateFileIsReadAgain",
 	"VerifiedTypesFile": "what the engine admits while it runs: TestVerifiedTypesFileIsReadAgain",
 	"Journal":           "what migrate up sets in the database: TestMigrateSetsTheJournal of the binary",
@@ -57,10 +56,10 @@ func TestEngineGetsTheFile(t *testing.T) {
 	}); !reflect.DeepEqual(engine, want) {
 		t.Errorf("the engine gets\n%+v\nwant\n%+v", engine, want)
 	}
-	differ(t, engine, settings(smallest), "Logger", "Observer", "Fairness") // newProcess adds two, and Fairness has a test of its own
+	differ(t, engine, settings(smallest), "Logger", "Observer", "Fairness", "TenantRateLimit", "TenantBurst") // newProcess adds two, and fairness has a test of its own
 
 	store := storeOptions(whole, worker)
-	if want := (pgstore.Options{Schema: "orders_outbox", Namespace: "shop", Worker: worker, DeleteDelivered: true, Notify: true}); store != want {
+	if want := (pgstore.Options{Schema: "orders_outbox", Namespace: "shop", Worker: worker, Dispatcher: "orders", DeleteDelivered: true, Notify: true}); store != want {
 		t.Errorf("the store gets %+v, want %+v", store, want)
 	}
 	differ(t, store, storeOptions(smallest, uuid.Nil), "Fair")
@@ -90,11 +89,14 @@ func TestEngineGetsTheFile(t *testing.T) {
 
 // Fairness, which does not go with the order per key of whole.yaml, reaches the engine and its store.
 //
-// CONTRACT: C-37
+// CONTRACT: C-37, C-51
 func TestFairnessOfTheFile(t *testing.T) {
-	c := loaded(t, "name: a\nnamespace: b\ndatabase: {dsn: c}\nsink: {log: {}}\ndelivery: {fairness: Tenant}\n")
+	c := loaded(t, "name: a\nnamespace: b\ndatabase: {dsn: c}\nsink: {log: {}}\ndelivery: {fairness: Tenant, tenantRateLimit: {events: 3, period: 2s, burst: 4}}\n")
 	if got := settings(c).Fairness; got != dispatcher.FairnessTenant || !storeOptions(c, uuid.Nil).Fair {
 		t.Errorf("the engine gets %q, the store %v", got, storeOptions(c, uuid.Nil).Fair)
+	}
+	if got := settings(c); got.TenantRateLimit != (dispatcher.Rate{Events: 3, Period: 2 * time.Second}) || got.TenantBurst != 4 {
+		t.Errorf("the engine gets the rate %v and the burst %d", got.TenantRateLimit, got.TenantBurst)
 	}
 	if none := smallest(t); settings(none).Fairness != dispatcher.FairnessNone || storeOptions(none, uuid.Nil).Fair {
 		t.Error("a file without fairness has it")

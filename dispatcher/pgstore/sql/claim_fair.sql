@@ -1,7 +1,8 @@
 -- claim.sql that gives each tenant of a topic its turn (CONTRACT C-37). What follows "taken" is that of claim.sql.
 -- $1 namespace; $2, $3 and $5 topics, their limits, and the tenant after which each begins; $4 not used; $12 and $13 tenants
--- that are left alone, each with the number of its topic, from 1. The others are as in claim.sql. Rows without a tenant are
--- those of the tenant of zeros.
+-- that are left alone, each with the number of its topic, from 1; $14 dispatcher, $15 time for each event of a tenant, null for
+-- no limit, and $16 how many it may have at once. The others are as in claim.sql. Rows without a tenant are those of the
+-- tenant of zeros.
 --
 -- The index outbox_events_tenant leads to the next tenant after the last one, so a tenant costs one look, whatever it has.
 -- A tenant whose rows are all leased or not yet due takes a turn and has no rows.
@@ -31,15 +32,41 @@ with recursive walk (topic_no, topic, rows, start, tenant, wrapped, n) as (
     ) as next
     where w.n < w.rows and not (next.wrapped and next.tenant > w.start)
 ),
+-- A tenant whose rate is used, or that another claim counts for now, has no turn. One that is new is counted for from the
+-- next claim on: so each count is of a row that this claim has locked. They are added in one order, so that no two claims
+-- wait for each other.
+rated as materialized (
+    select w.topic_no, w.tenant, r.permits
+    from walk as w cross join lateral (
+        select floor(extract(epoch from now() + $16::integer * $15::interval - greatest(used_until, now())) / extract(epoch from $15::interval))::integer as permits
+        from outbox.outbox_rates
+        where namespace = $1::text and dispatcher = $14::text and topic = w.topic and tenant = w.tenant
+          and used_until <= now() + ($16::integer - 1) * $15::interval
+        for update skip locked
+    ) as r
+    where $15::interval is not null and w.n > 0
+),
+added as (
+    insert into outbox.outbox_rates (namespace, dispatcher, topic, tenant, used_until)
+    select $1::text, $14::text, w.topic, w.tenant, now()
+    from walk as w
+    where $15::interval is not null and w.n > 0 and not exists (
+        select from outbox.outbox_rates as r
+        where r.namespace = $1::text and r.dispatcher = $14::text and r.topic = w.topic and r.tenant = w.tenant
+    )
+    order by w.topic, w.tenant
+    on conflict do nothing
+),
 -- The rows of a topic are divided among its tenants; the first ones have what does not divide.
 turns as materialized (
-    select topic_no, topic, rows, tenant, n, (rows + row_number() over topic_turns - 1) / count(*) over (partition by topic_no) as each
-    from walk
-    where n > 0 and not exists (select from unnest($12::integer[], $13::uuid[]) as full_ (topic_no, tenant) where full_.topic_no = walk.topic_no and full_.tenant = walk.tenant)
+    select topic_no, topic, rows, tenant, n, coalesce(permits, 2147483647) as permits,
+        least(coalesce(permits, 2147483647), (rows + row_number() over topic_turns - 1) / count(*) over (partition by topic_no)) as each
+    from walk left join rated using (topic_no, tenant)
+    where n > 0 and ($15::interval is null or permits is not null) and not exists (select from unnest($12::integer[], $13::uuid[]) as full_ (topic_no, tenant) where full_.topic_no = walk.topic_no and full_.tenant = walk.tenant)
     window topic_turns as (partition by topic_no order by n)
 ),
 first as materialized (
-    select turn.topic_no, turn.topic, turn.rows, turn.tenant, turn.n, turn.each, e.*
+    select turn.topic_no, turn.topic, turn.rows, turn.tenant, turn.n, turn.permits, turn.each, e.*
     from turns as turn
     cross join lateral (
         select ctid, next_attempt_at, id, size_bytes > $11::bigint or case status when 'pending' then attempts >= coalesce(max_attempts, $6::integer) else suspicion >= 5 end as exhausted, size_bytes
@@ -58,17 +85,17 @@ first as materialized (
 ),
 -- What tenants with few rows have left is divided among those that have more.
 more as materialized (
-    select topic_no, topic, tenant, (left_ + row_number() over (partition by topic_no order by n) - 1) / count(*) over (partition by topic_no) as each, at, id
+    select topic_no, topic, tenant, least(permits - each, (left_ + row_number() over (partition by topic_no order by n) - 1) / count(*) over (partition by topic_no)) as each, at, id
     from (
-        select topic_no, topic, tenant, n, (rows - sum(count(*)) over (partition by topic_no))::integer as left_, count(*) as found, each, max(next_attempt_at) as at,
+        select topic_no, topic, tenant, n, permits, (rows - sum(count(*)) over (partition by topic_no))::integer as left_, count(*) as found, each, max(next_attempt_at) as at,
             (array_agg(id order by next_attempt_at desc, id desc))[1] as id
         from first
-        group by topic_no, topic, tenant, n, rows, each
+        group by topic_no, topic, tenant, n, rows, permits, each
     ) as turn
-    where left_ > 0 and found = each
+    where left_ > 0 and found = each and permits > each
 ),
 second as materialized (
-    select e.*
+    select more.topic, more.tenant, e.*
     from more
     cross join lateral (
         select ctid, size_bytes > $11::bigint or case status when 'pending' then attempts >= coalesce(max_attempts, $6::integer) else suspicion >= 5 end as exhausted, size_bytes
@@ -85,6 +112,17 @@ second as materialized (
         limit more.each
         for update skip locked
     ) as e
+),
+-- A claim that comes late, by half the time of an event at most, is made up for.
+used as (
+    update outbox.outbox_rates as r
+    set used_until = greatest(r.used_until, now() - $15::interval / 2) + u.events * $15::interval
+    from (
+        select topic, tenant, count(*) as events
+        from (select topic, tenant from first union all select topic, tenant from second) as e
+        group by topic, tenant
+    ) as u
+    where $15::interval is not null and r.namespace = $1::text and r.dispatcher = $14::text and r.topic = u.topic and r.tenant = u.tenant
 ),
 -- The report has the last tenant of each topic whose walk ended before it came around.
 taken as materialized (

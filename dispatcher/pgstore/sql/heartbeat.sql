@@ -1,4 +1,4 @@
--- Notes that a worker runs, and removes the rows of workers that were not seen for a day. Returns the worker's part of the
+-- Notes that a worker runs, and removes the rows of workers that were not seen for a day, and rates that were not used for one. Returns the worker's part of the
 -- dispatcher's rate limits, and how many workers of the dispatcher are live (CONTRACT C-36).
 -- $1 worker; $2 its dispatcher; $3 namespace; $4 topics, none for all; $5 version; $6 whether a dead
 -- event blocks its key; $7 delivered and $8 failed in the last 5 minutes; $9 and $10 in the last hour; $11 whether it
@@ -6,6 +6,11 @@
 with gone as (
     delete from outbox.outbox_workers
     where seen_at < now() - interval '1 day' and worker <> $1::uuid
+),
+unused as ( -- by a worker that is new
+    delete from outbox.outbox_rates
+    where namespace = $3::text and dispatcher = $2::text and used_until < now() - interval '1 day'
+      and not exists (select from outbox.outbox_workers where worker = $1::uuid)
 ),
 -- The rows of the dispatcher's other workers hold still: a part that one gives up is taken once. Who is new has no row yet,
 -- and so no part.
