@@ -35,9 +35,9 @@ type process struct {
 	state    *stateFile            // nil without one
 	verified *typesFile            // likewise
 	spans    *trace.TracerProvider // nil without tracing
-	// rateLimited: this process shares a rate limit with those of the same dispatcher.
-	rateLimited bool
-	log         *slog.Logger
+	// shares: this process shares a limit with those of the same dispatcher, and must soon know how many they are.
+	shares bool
+	log    *slog.Logger
 }
 
 // newProcess makes a process that logs to logs, and whose log sink writes to events. It connects to
@@ -47,7 +47,7 @@ func newProcess(ctx context.Context, version string, cfg config.Config, observer
 	if err != nil {
 		return nil, fmt.Errorf("make a worker id: %w", err)
 	}
-	e := &process{worker: worker, log: newLogger(cfg, logs).With("dispatcher", cfg.Name, "worker", worker), rateLimited: cfg.Delivery.RateLimited()}
+	e := &process{worker: worker, log: newLogger(cfg, logs).With("dispatcher", cfg.Name, "worker", worker), shares: cfg.Delivery.RateLimited() || cfg.Delivery.Concurrency == config.Auto}
 	if e.pipeline, err = sink.Pipeline(cfg); err != nil {
 		return nil, refused{err}
 	}

@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// heartbeatEvery is how often a worker notes in the database that it runs, and rateEvery the same while it shares a
-	// rate limit. It is live for beatsMissed of them (CONTRACT C-36).
+	// heartbeatEvery is how often a worker notes in the database that it runs, and shareEvery the same while it shares a
+	// limit. It is live for beatsMissed of them (CONTRACT C-36).
 	heartbeatEvery = 15 * time.Second
-	rateEvery      = time.Second
+	shareEvery     = time.Second
 	beatsMissed    = 3
 	// heartbeatTimeout bounds that statement, and leaveTimeout the one at the stop.
 	heartbeatTimeout = 5 * time.Second
@@ -49,8 +49,8 @@ func pausedTopics(now dispatcher.Snapshot) map[string]string {
 // whether the database responds.
 func (e *process) heartbeat(ctx context.Context, w pgstore.WorkerInfo, outcomes *tally) {
 	every := heartbeatEvery
-	if e.rateLimited {
-		every = rateEvery
+	if e.shares {
+		every = shareEvery
 	}
 	w.Live = beatsMissed * every
 	beat := time.NewTicker(every)
