@@ -8,7 +8,6 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	dto "github.com/prometheus/client_model/go"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -190,7 +189,7 @@ func recommended(namespace string) float64 {
 				labels[l.GetName()] = l.GetValue()
 			}
 			if labels["namespace"] == namespace && labels["name"] == "orders" {
-				return (*dto.Metric)(m).GetGauge().GetValue()
+				return m.GetGauge().GetValue()
 			}
 		}
 	}

@@ -64,7 +64,7 @@ func (f *flight) setLiveWorkers(live int) {
 	f.live, f.concurrency = live, (f.most+live-1)/live
 	for _, t := range f.byName {
 		if t.pacer != nil {
-			f.decided(t, t.pacer.bound(f.concurrency, now))
+			f.decided(t.pacer.bound(f.concurrency, now))
 		}
 	}
 	f.resize()
@@ -122,7 +122,7 @@ func (f *flight) paced(c call, events int, refusal error, now time.Time) {
 		f.waitFor(t, min(wait, mostRequestedWait), now)
 	}
 	if t.pacer != nil && !f.topicPaused(t) && (c.cut == nil || isOverdue(c)) {
-		f.decided(t, t.pacer.ended(c.began, c.took, events, refusal != nil, now))
+		f.decided(t.pacer.ended(c.began, c.took, events, refusal != nil, now))
 	}
 }
 
@@ -152,7 +152,7 @@ func (f *flight) waitFor(t *topic, wait time.Duration, now time.Time) {
 // recoveredFromOutage begins again with half of what the destination bore.
 func (f *flight) recoveredFromOutage(t *topic, now time.Time) {
 	if t.pacer != nil {
-		f.decided(t, t.pacer.resume(now))
+		f.decided(t.pacer.resume(now))
 	}
 }
 
@@ -169,7 +169,7 @@ func (f *flight) decisionCounts() map[string]int {
 }
 
 // decided follows a decision of a topic's pacer.
-func (f *flight) decided(t *topic, d decision) {
+func (f *flight) decided(d decision) {
 	if d == unchanged {
 		return
 	}

@@ -48,7 +48,7 @@ const (
 // Reason is why the number is not another one.
 type Reason string
 
-// The reasons. LimitedBy is followed by a Limit.
+// The reasons, in addition to those that begin with LimitedBy.
 const (
 	// Sufficient: so many pods deliver the backlog in time.
 	Sufficient Reason = "Sufficient"
@@ -61,9 +61,11 @@ const (
 	// AtMaximum: more are needed than the spec allows.
 	AtMaximum Reason = "AtMaximum"
 	// NoGain: the last step up has gained less than a tenth.
-	NoGain    Reason = "NoGain"
-	LimitedBy        = "LimitedBy"
+	NoGain Reason = "NoGain"
 )
+
+// LimitedBy is the beginning of a Reason that ends with what limits the pods: more of them would deliver no more.
+const LimitedBy = "LimitedBy"
 
 // Limiting reports whether more pods are needed, and the reason is why they are not there.
 func (r Reason) Limiting() bool {
