@@ -3,13 +3,14 @@ package config
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 )
 
 // Concurrency is a number of deliveries, or [Auto].
 type Concurrency int
 
 // Auto lets the dispatcher find the number.
-const Auto Concurrency = -1
+const Auto Concurrency = math.MinInt
 
 // String returns the number, or Auto.
 func (c Concurrency) String() string {
@@ -33,8 +34,8 @@ func (c *Concurrency) UnmarshalJSON(b []byte) error {
 		*c = Auto
 		return nil
 	}
-	var n int
-	if err := json.Unmarshal(b, &n); err != nil || n < 0 {
+	var n int // Validate says whether it is within the bounds, with all else that is wrong
+	if err := json.Unmarshal(b, &n); err != nil {
 		return fmt.Errorf("concurrency is %s; set it to a number from 1 to 1000, or to Auto", b)
 	}
 	*c = Concurrency(n)

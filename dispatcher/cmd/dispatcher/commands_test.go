@@ -148,7 +148,7 @@ func TestBadCommandLinesAndFiles(t *testing.T) {
 		{[]string{"run", "--bogus"}, 1, []string{"unknown flag: --bogus"}},
 		{[]string{"bogus"}, 1, []string{`dispatcher has no command "bogus"; name one of these: adopt, `}},
 		{[]string{"run", "-f", bad}, 78, []string{"line 6, column 53: delivery.batchSize is number 0.5; write a whole number"}},
-		{[]string{"run", "-f", slow}, 78, []string{"delivery.pollInterval must be at most a third of lease (10s)", "delivery.concurrency is -1; set it from 1 to 1000"}},
+		{[]string{"run", "-f", slow}, 78, []string{"delivery.pollInterval must be at most a third of lease (10s)", "delivery.concurrency is -1; set it to a number from 1 to 1000, or to Auto"}},
 		{[]string{"run", "-f", unreadable}, 78, []string{"database.dsn does not make a valid connection string"}},
 		{[]string{"check", "-f", slow}, 78, []string{"FAIL config: delivery.pollInterval must be", "FAIL config: delivery.concurrency is -1", "ok   database: "}},
 		{[]string{"once", "-f", only}, 78, []string{"name is missing; set it", "sink is missing"}},
