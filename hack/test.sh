@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # test.sh [PART...]: runs tests, with all that they need. Without an argument: data, control, tools and cluster.
 #
-#   data      the data plane with the race detector on the oldest PostgreSQL; days of virtual time; the budgets of plans and
-#             WAL on the newest
+#   data      the data plane with the race detector on the oldest PostgreSQL; long virtual time without it; the
+#             budgets of plans and WAL on the newest
 #   control   the control plane on a real kube-apiserver, and what compares pages, charts and rules with the code
 #   tools     what only developers run, where its folder differs from main
 #   cluster   the main job on a real cluster: one path for each behaviour
@@ -155,7 +155,7 @@ steady_times() {
 
 data() {
   step "The data plane, on PostgreSQL ${majors[0]}" race on "${majors[0]}" tests $parallel -short ./dispatcher/... ./migrations/...
-  step "Days of virtual time" tests -run TestDays ./dispatcher/engine
+  step "Long virtual time" tests -run TestLong ./dispatcher/engine
   step "Budgets of plans and WAL, on PostgreSQL ${majors[-1]}" on "${majors[-1]}" budgets
 }
 

@@ -60,7 +60,8 @@ func others(t *testing.T, cfg dispatcher.Config, flood int) (p99 time.Duration) 
 // The flood of one tenant does not hold up the others of its topic.
 //
 // CONTRACT: C-37
-func TestFloodOfOneTenant(t *testing.T) {
+func TestLongFloodOfOneTenant(t *testing.T) {
+	skipLong(t)
 	fair := dispatcher.Config{Fairness: dispatcher.FairnessTenant}
 	alone, flooded, unfair := others(t, fair, 0), others(t, fair, 9000), others(t, dispatcher.Config{}, 9000)
 	t.Logf("99 %% of the others within %v alone, %v with the flood, %v without fairness", alone, flooded, unfair)

@@ -20,8 +20,8 @@ var errContent = errors.New("422: the payload is not what we expect")
 // A destination that reports faults of its own for hours makes no event dead, and all are delivered soon after.
 // A topic of poison alone meanwhile ends within the bound that the documentation states.
 // CONTRACT: C-32
-func TestDaysWithResponsesKillNoEvent(t *testing.T) {
-	skipDays(t)
+func TestLongOutageWithResponsesKillsNoEvent(t *testing.T) {
+	skipLong(t)
 	for name, batch := range map[string]int{"one at a time": 1, "batches": 100} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -71,8 +71,8 @@ func TestPacerAtAKnee(t *testing.T) {
 // It works on 40 calls, then on 10, then on 80.
 //
 // CONTRACT: C-38
-func TestPacerFollowsTheKnee(t *testing.T) {
-	skipDays(t)
+func TestLongPacerFollowsTheKnee(t *testing.T) {
+	skipLong(t)
 	for _, deviation := range deviations {
 		var cut, down, up figures
 		for seed := range uint64(*seeds) {
@@ -159,8 +159,8 @@ func (w *world) heavy() time.Duration {
 // Calls of two kinds, and calls with a heavy tail: 0.85 of the best fixed number's rate, and no drift in ten minutes.
 //
 // CONTRACT: C-38
-func TestPacerWithTails(t *testing.T) {
-	skipDays(t)
+func TestLongPacerWithTails(t *testing.T) {
+	skipLong(t)
 	for name, service := range map[string]func(*world) func() time.Duration{
 		"two humps":  func(w *world) func() time.Duration { return w.humps },
 		"heavy tail": func(w *world) func() time.Duration { return w.heavy },
@@ -184,8 +184,8 @@ func TestPacerWithTails(t *testing.T) {
 // Three pods share a destination that works on 60 calls, and one is killed.
 //
 // CONTRACT: C-38
-func TestPacersOfThreePods(t *testing.T) {
-	skipDays(t)
+func TestLongPacersOfThreePods(t *testing.T) {
+	skipLong(t)
 	for _, deviation := range deviations {
 		var sum, fair, again, after figures
 		for seed := range uint64(*seeds) {

@@ -77,7 +77,8 @@ func (c *times) most(window time.Duration) (most int) {
 // Three processes share a rate. One is killed and one is added, and while there is a backlog the rate is used.
 //
 // CONTRACT: C-36
-func TestRateIsSharedByTheProcesses(t *testing.T) {
+func TestLongRateIsSharedByTheProcesses(t *testing.T) {
+	skipLong(t)
 	for _, batch := range []int{1, 100} {
 		synctest.Test(t, func(t *testing.T) {
 			store, w := newMemory(), &workers{seen: map[*Dispatcher]time.Time{}, parts: map[*Dispatcher]float64{}}

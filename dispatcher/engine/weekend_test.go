@@ -10,19 +10,19 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// skipDays leaves out tests of days of virtual time with -short: the race detector takes minutes over each. They are named
-// TestDays, and hack/test.sh runs them without it.
-func skipDays(t *testing.T) {
+// skipLong leaves out tests of a long virtual time with -short: the race detector takes a minute over each. They are named
+// TestLong, and hack/test.sh runs them without it.
+func skipLong(t *testing.T) {
 	if testing.Short() {
-		t.Skip("days of virtual time: run it without -short")
+		t.Skip("a long virtual time: run it without -short")
 	}
 }
 
 // A weekend of 503 makes no event dead, however old it was when the outage began. A topic whose every event makes the
 // destination report a fault ends once others are delivered.
 // CONTRACT: C-32
-func TestDaysOfFaultsKillNoEvent(t *testing.T) {
-	skipDays(t)
+func TestLongOutageOfFaultsKillsNoEvent(t *testing.T) {
+	skipLong(t)
 	synctest.Test(t, func(t *testing.T) {
 		const events, poison = 40, 20
 		store := newMemory()
@@ -58,8 +58,8 @@ func TestDaysOfFaultsKillNoEvent(t *testing.T) {
 // While others are delivered, a topic of faults keeps its attempts for a day from its first fault; while nothing is
 // delivered, for a week.
 // CONTRACT: C-32
-func TestDaysOfFaultsAloneEnd(t *testing.T) {
-	skipDays(t)
+func TestLongFaultsAloneEnd(t *testing.T) {
+	skipLong(t)
 	for name, test := range map[string]struct {
 		others bool
 		bound  time.Duration
