@@ -274,3 +274,13 @@ func TestEndOfASessionIsNotItsTrouble(t *testing.T) {
 		}
 	}
 }
+
+// A connection that was cut short does not hide why the one before it failed.
+func TestCanceledConnectionKeepsTheTrouble(t *testing.T) {
+	s, refused := &session{}, errors.New("connection refused")
+	s.OnBrokerConnect(kgo.BrokerMetadata{}, 0, nil, refused)
+	s.OnBrokerConnect(kgo.BrokerMetadata{}, 0, nil, context.Canceled)
+	if trouble := s.trouble.Load(); trouble == nil || !errors.Is(*trouble, refused) {
+		t.Errorf("the trouble is %v, want that of the first connection", trouble)
+	}
+}

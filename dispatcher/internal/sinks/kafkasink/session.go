@@ -85,7 +85,9 @@ func (s *session) OnBrokerConnect(_ kgo.BrokerMetadata, _ time.Duration, _ net.C
 	switch {
 	case err == nil:
 		s.trouble.Store(nil)
-	case !s.retired.Load(): // the end of a session cuts its connections short
+	case s.retired.Load(): // the end of a session cuts its connections short
+	case errors.Is(err, context.Canceled) && s.trouble.Load() != nil: // what failed before it says more
+	default:
 		s.trouble.Store(&err)
 	}
 }
