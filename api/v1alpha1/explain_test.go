@@ -2,6 +2,7 @@ package v1alpha1_test
 
 import (
 	"strings"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -15,8 +16,11 @@ const screen = 41
 // CONTRACT: C-100
 var _ = Describe("kubectl explain", Label("explain"), func() {
 	It("shows the fields of a dispatcher on one screen", func() {
-		out, err := envtest.Kubectl(GinkgoTB(), "", "explain", "outboxdispatchers.spec")
-		Expect(err).NotTo(HaveOccurred())
+		var out string
+		Eventually(func() (err error) { // the API server publishes the schema some time after it serves the kind
+			out, err = envtest.Kubectl(GinkgoTB(), "", "explain", "outboxdispatchers.spec")
+			return err
+		}).WithTimeout(30 * time.Second).Should(Succeed())
 		Expect(strings.Count(strings.TrimRight(out, "\n"), "\n")+1).To(BeNumerically("<=", screen), out)
 	})
 })
