@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,6 +26,7 @@ type Cluster struct {
 	HostIP, HostListen string
 
 	scripts, cache, name string
+	held                 io.Closer // the lock of the name
 }
 
 // Run runs kubectl and returns what it prints on standard output. An error has kubectl's output.

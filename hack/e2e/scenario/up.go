@@ -23,10 +23,24 @@ var ErrNoCluster = errors.New("this machine can have no cluster")
 // Image is the name under which the operator's image is made.
 const Image = "outbox-operator:dev"
 
-// UpCluster starts a cluster of the name with the scripts of a checkout. What they do and how long
-// it takes they say on standard error. Clusters of different names live side by side.
-func UpCluster(ctx context.Context, checkout, name string) (*Cluster, error) {
-	c := &Cluster{scripts: filepath.Join(checkout, "hack"), name: name}
+// UpCluster starts an empty cluster of the name with the scripts of a checkout, after it removed what a run that was killed
+// has left of it. What they do and how long it takes they say on standard error. Clusters of different names live side by
+// side; one name is for one process, until Down or its end. It returns an error when another process has the name, when this
+// machine can have no cluster, [ErrNoCluster], and when a script fails.
+func UpCluster(ctx context.Context, checkout, name string) (c *Cluster, err error) {
+	held, err := hold(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = held.Close()
+		}
+	}()
+	c = &Cluster{scripts: filepath.Join(checkout, "hack"), name: name, held: held}
+	if err := c.remove(ctx); err != nil {
+		return nil, err
+	}
 	out, err := c.script(ctx, "cluster/up.sh", "--env")
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() == 3 {
@@ -50,8 +64,12 @@ func UpCluster(ctx context.Context, checkout, name string) (*Cluster, error) {
 	return c, nil
 }
 
-// Down stops the cluster and forgets its objects. It returns an error when its script fails.
+// Down stops the cluster, forgets its objects, and frees its name. It returns an error when its script fails.
 func (c *Cluster) Down(ctx context.Context) error {
+	return errors.Join(c.remove(ctx), c.held.Close())
+}
+
+func (c *Cluster) remove(ctx context.Context) error {
 	_, err := c.script(ctx, "cluster/down.sh", "--purge")
 	return err
 }

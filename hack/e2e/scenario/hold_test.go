@@ -1,0 +1,70 @@
+package scenario
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// asHolder turns this test binary into a process that holds a cluster until its standard input ends.
+const asHolder = "RUN_AS_HOLDER"
+
+func TestMain(m *testing.M) {
+	path := os.Getenv(asHolder)
+	if path == "" {
+		os.Exit(m.Run())
+	}
+	if _, err := lockFile(path, "e2e"); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Println("held")
+	_, _ = io.ReadAll(os.Stdin)
+}
+
+func TestOneProcessHoldsTheCluster(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "held")
+	check(t, os.WriteFile(path, []byte("4194304 (an earlier holder whose name is longer)\n"), 0o600))
+	holder := exec.Command(os.Args[0])
+	holder.Env = append(os.Environ(), asHolder+"="+path)
+	stdin, err := holder.StdinPipe()
+	check(t, err)
+	defer stdin.Close()
+	stdout, err := holder.StdoutPipe()
+	check(t, err)
+	check(t, holder.Start())
+	if line, _ := bufio.NewReader(stdout).ReadString('\n'); line != "held\n" {
+		t.Fatalf("the first process printed %q, want held", line)
+	}
+
+	_, err = lockFile(path, "e2e")
+	want := fmt.Sprintf("process %d (%s) uses the cluster e2e: wait until it ends, or end it", holder.Process.Pid, filepath.Base(os.Args[0]))
+	if err == nil || err.Error() != want {
+		t.Errorf("beside a holder the error is %v, want %s", err, want)
+	}
+	other, err := lockFile(path+"2", "demo")
+	check(t, err)
+	check(t, other.Close())
+
+	check(t, holder.Process.Kill())
+	_ = holder.Wait() // it was killed
+	lock, err := lockFile(path, "e2e")
+	check(t, err)
+	text, err := os.ReadFile(path)
+	check(t, err)
+	if want := fmt.Sprintf("%d (%s)\n", os.Getpid(), filepath.Base(os.Args[0])); string(text) != want {
+		t.Errorf("after the holder was killed the file has %q, want %q", text, want)
+	}
+	check(t, lock.Close())
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
