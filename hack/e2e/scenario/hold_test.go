@@ -44,7 +44,7 @@ func TestOneProcessHoldsTheCluster(t *testing.T) {
 	_, err = lockFile(path, "e2e")
 	want := fmt.Sprintf("process %d (%s) uses the cluster e2e: wait until it ends, or end it", holder.Process.Pid, filepath.Base(os.Args[0]))
 	if err == nil || err.Error() != want {
-		t.Errorf("beside a holder the error is %v, want %s", err, want)
+		t.Errorf("while another process holds it the error is %v, want %s", err, want)
 	}
 	other, err := lockFile(path+"2", "demo")
 	check(t, err)
