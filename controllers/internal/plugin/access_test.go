@@ -120,7 +120,7 @@ var _ = Describe("who may replay", Label("rights", "replay"), func() {
 		_, err := envtest.Kubectl(GinkgoTB(), "", "-n", w.namespace, "create", "rolebinding", "gitops", "--clusterrole=deadletterreplays-replay",
 			"--serviceaccount="+w.namespace+":kustomize-controller")
 		Expect(err).NotTo(HaveOccurred())
-		printed := w.run(ctx, "dead", "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812, requested by ada", "--print", "--name", "chg-812", "--by", account)
+		printed := w.run(ctx, "dead", "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812, requested by ada", "--print", "--name", "chg-812", "--requested-by", account)
 		Expect(printed.err).NotTo(HaveOccurred())
 		apply := func(manifest string) error {
 			_, err := envtest.Kubectl(GinkgoTB(), manifest, "--as", account, "apply", "--server-side", "-f", "-")

@@ -70,7 +70,7 @@ deletes the object. Exit code 1 says that it failed, or stopped by itself. Who m
 the role deadletterreplays-replay. Your user name goes into spec.requestedBy, where the API server proves it.
 
 --dry-run counts and changes nothing; its object goes after an hour. --print creates nothing: it writes the object for
-a pull request, which a GitOps tool applies under its own name, the one to give in --by.`,
+a pull request, which a GitOps tool applies under its own name, the one to give in --requested-by.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return p.begin(cmd, args[0], o) },
 	}
 	o.flags(cmd)
@@ -95,7 +95,7 @@ func (o *request) flags(cmd *cobra.Command) {
 	flags.StringVar(&o.name, "name", "", "the name of the object (default: the dispatcher's and the time)")
 	flags.DurationVar(&o.ttl, "ttl-after-finished", keep, "how long the object stays after its end; 0 is until it is deleted, and so is what --print writes unless this is set")
 	flags.BoolVar(&o.show, "print", false, "write the object for a pull request, and create nothing")
-	flags.StringVar(&o.by, "by", "", "with --print: the user that will apply it (default: you)")
+	flags.StringVar(&o.by, "requested-by", "", "with --print: the user that will apply it (default: you)")
 	flags.StringVarP(&o.format, "output", "o", "text", "text, or the object as json or yaml; then progress goes to standard error")
 	if o.action == v1alpha1.ActionReplay {
 		flags.Int32Var(&o.rate, "rate", 100, "the most events a second")
@@ -115,7 +115,7 @@ func (p *plugin) begin(cmd *cobra.Command, name string, o *request) error {
 		return err
 	}
 	if o.by != "" && !o.show {
-		return errors.New("--by is for --print alone: the API server takes no name but yours; remove it, or impersonate with --as")
+		return errors.New("--requested-by is for --print alone: the API server takes no name but yours; remove it, or impersonate with --as")
 	}
 	t, err := p.target()
 	if err != nil {

@@ -160,7 +160,7 @@ var _ = Describe("kubectl outbox dead replay", Label("replay"), func() {
 
 	It("writes the object for a pull request, and creates nothing", func(ctx SpecContext) {
 		r := w.run(ctx, "dead", "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812, requested by ada", "--canary", "10", "--print", "--name", "chg-812",
-			"--ttl-after-finished", "168h", "--by", "system:serviceaccount:flux-system:kustomize-controller")
+			"--ttl-after-finished", "168h", "--requested-by", "system:serviceaccount:flux-system:kustomize-controller")
 		Expect(r.err).NotTo(HaveOccurred())
 		Expect(r.out).To(Equal(strings.ReplaceAll(`apiVersion: outbox.dev/v1alpha1
 kind: DeadLetterReplay
@@ -201,7 +201,7 @@ spec:
 			"--all --topic orders":           "--all is every dead letter, and there is a filter too; remove one of them",
 			"--group 2":                      "the filter is wrong: group: \"2\" is not a group; give its 8 hex digits",
 			"--group 7F3A9C21":               "the filter is wrong: group: ",
-			"--all --by eve":                 "--by is for --print alone",
+			"--all --requested-by eve":                 "--requested-by is for --print alone",
 			"--all --output xml":             "choose text, json or yaml",
 			"--all --rate 0 --canary -1":     "spec.canary",
 			"--all --ttl-after-finished=-1h": "set it to a time such as 168h",

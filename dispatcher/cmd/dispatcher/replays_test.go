@@ -77,7 +77,7 @@ func TestDeadReplayAndDiscard(t *testing.T) {
 	}
 
 	run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-812", "--id", "1,2,3").ok(t, "0 of 3 done\n", "3 of 3 done, 3 not delivered yet\n")
-	run(t, "", "dead", "discard", "-f", file, "--reason", "load test", "--by", "alice", "--topic", "orders").ok(t, "7 of 7 done, 7 discarded\n")
+	run(t, "", "dead", "discard", "-f", file, "--reason", "load test", "--requested-by", "alice", "--topic", "orders").ok(t, "7 of 7 done, 7 discarded\n")
 	who := pgtest.Value[string](o.admin, `select string_agg(distinct concat_ws(' ', resolution, resolved_by, resolution_reason), ', ' order by concat_ws(' ', resolution, resolved_by, resolution_reason)) from outbox.outbox_dead_letters`)
 	if want := "discarded alice load test, replayed " + strings.TrimSuffix(o.owner, "owner") + "replay CHG-812"; who != want {
 		t.Errorf("the dead letters say %q, want %q", who, want)

@@ -49,7 +49,7 @@ func (o *operation) flags(cmd *cobra.Command) {
 	o.out.add(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&o.request.Reason, "reason", "", "why, such as the number of the change; it stays with each dead letter (required)")
-	flags.StringVar(&o.request.RequestedBy, "by", "", "who requests it, as noted at each dead letter (default: the login)")
+	flags.StringVar(&o.request.RequestedBy, "requested-by", "", "who requests it, as noted at each dead letter (default: the login)")
 	flags.IntVar(&o.request.Limit, "limit", 0, "how many dead letters at most, the oldest first (default: all)")
 	flags.BoolVar(&o.all, "all", false, "every dead letter, when there is no filter")
 	flags.BoolVar(&o.dryRun, "dry-run", false, "print what would be done, and change nothing")
