@@ -11,7 +11,7 @@ import (
 )
 
 // screen is the rows that fit a small terminal.
-const screen = 41
+const screen = 40
 
 // CONTRACT: C-100
 var _ = Describe("kubectl explain", Label("explain"), func() {

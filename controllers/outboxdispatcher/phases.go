@@ -65,7 +65,7 @@ func (r *Reconciler) named(obd *v1alpha1.OutboxDispatcher) []apply.Wanted {
 }
 
 // applyFiles applies the ServiceAccount and the ConfigMaps that the pods of the workload and of the dispatcher's own
-// migration need. It returns the names of the ConfigMaps.
+// migration need. It returns the names of the ConfigMaps, first that of the workload.
 func (r *Reconciler) applyFiles(ctx context.Context, obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) (names []string, err error) {
 	if account := desired.ServiceAccount(obd); account != nil {
 		if err := r.applied.Apply(ctx, obd, account, &corev1.ServiceAccount{}); err != nil {

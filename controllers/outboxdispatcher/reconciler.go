@@ -238,7 +238,7 @@ func (r *Reconciler) phases(ctx context.Context, obd *v1alpha1.OutboxDispatcher,
 	if err := r.network(ctx, obd); err != nil {
 		return err
 	}
-	wanted, err := r.wantedDeployment(ctx, obd, o.outbox, o.deployment)
+	wanted, err := r.wantedDeployment(ctx, obd, o.outbox, files[0], o.deployment)
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package outboxdispatcher_test
 
 import (
 	"fmt"
-	"net/http"
 	"strings"
 	"time"
 
@@ -111,28 +110,6 @@ var _ = Describe("the number of pods", Label("scaling"), func() {
 		Eventually(replicasOf).Should(BeEquivalentTo(3))
 		Eventually(func() *api.ScalingStatus { return c.get().Status.Scaling }).Should(BeNil())
 		Expect(meta.FindStatusCondition(c.get().Status.Conditions, api.ScalingLimitedCondition)).To(BeNil())
-	})
-
-	// The cache still has the recommendation before, which no worker applies.
-	It("is not taken back while the status is being written", func() {
-		scaled(api.ScalingApply)
-		load(3, 1, 3000, 4000, 100, "Concurrency")
-		c.settle()
-		release := c.requests.hold(func(r *http.Request) bool {
-			return r.Method == http.MethodPatch && strings.HasSuffix(r.URL.Path, "/outboxdispatchers/orders/status")
-		})
-		c.skew.Add(int64(10 * time.Second))
-		s := c.healthy()
-		s.Backlog.ObservedAt, s.Backlog.Pending, s.DeliveredPerSecond, s.LimitedBy = at.Add(10*time.Second), 15000, 100, "Concurrency"
-		c.pods.says("pod-0", s)
-		Eventually(replicasOf).Should(BeEquivalentTo(5))
-		Eventually(c.requests.heldBack).Should(BeNumerically(">", 0))
-		before := c.deployment().Generation
-		c.passes(5)
-		Expect(replicasOf()).To(BeEquivalentTo(5))
-		Expect(c.deployment().Generation).To(Equal(before), "two workers do not undo each other")
-		release()
-		Eventually(func() int32 { return c.get().Status.Scaling.Recommended }).Should(BeEquivalentTo(5))
 	})
 
 	// CONTRACT: C-107

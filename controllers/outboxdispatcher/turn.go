@@ -15,9 +15,9 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 )
 
-// wantedDeployment is the Deployment of the spec, with the generations that it is made of.
-func (r *Reconciler) wantedDeployment(ctx context.Context, obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox, current *appsv1.Deployment) (*appsv1ac.DeploymentApplyConfiguration, error) {
-	wanted, err := desired.Deployment(obd, outbox, r.Platform)
+// wantedDeployment is the Deployment of the spec, whose pods read the files, with the generations that it is made of.
+func (r *Reconciler) wantedDeployment(ctx context.Context, obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox, files string, current *appsv1.Deployment) (*appsv1ac.DeploymentApplyConfiguration, error) {
+	wanted, err := desired.Deployment(obd, outbox, files, r.Platform)
 	if err != nil {
 		return nil, podTemplateProblem(err)
 	}

@@ -19,7 +19,7 @@ import (
 // What a user with the role edit in a namespace of his own may make, with the operator's label: the sum of it takes
 // neither the manager's memory nor the others' time, also when the manager begins.
 func TestHostileObjectsLeaveMemoryAndOthersAlone(t *testing.T) {
-	const size, configMaps, events, pods, templates = 4, 300, 8000, 140, 8
+	const size, configMaps, events, pods, templates = 4, 300, 40_000, 140, 8
 	w := newWorld(t, "bounded", size, func(int) behaviour { return wellBehaved })
 	w.dispatchers(size, nil)
 	well := func(int) behaviour { return wellBehaved }

@@ -29,7 +29,8 @@ type operator struct {
 	stop func()
 }
 
-// startOperator builds the manager and runs it for one namespace, as an administrator.
+// startOperator builds the manager and runs it for one namespace, as an administrator. It makes NetworkPolicies, as in a
+// cluster.
 func startOperator(t *testing.T, cfg *rest.Config, namespace string) *operator {
 	t.Helper()
 	root, err := envtest.Root()
@@ -54,6 +55,7 @@ func startOperator(t *testing.T, cfg *rest.Config, namespace string) *operator {
 	var log bytes.Buffer
 	cmd := exec.Command(binary, "--kubeconfig="+kubeconfig, "--dispatcher-image=outbox-operator:test", "--watch-namespaces="+namespace,
 		"--metrics-bind-address=0", "--health-probe-bind-address=0")
+	cmd.Env = append(os.Environ(), "POD_NAMESPACE=outbox-system")
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -260,6 +261,10 @@ func measure(t *testing.T, size int) (r result) {
 	w.dispatchers(size, nil)
 	w.until("all", 10*time.Minute, func() (bool, string) { return w.reconciled(size, tenthSilent) })
 	r.all, r.cpuForAll = time.Since(began), cpuOfAll()-used
+	var policies networkingv1.NetworkPolicyList
+	if err := w.admin.List(t.Context(), &policies, client.InNamespace(w.namespace)); err != nil || len(policies.Items) != size {
+		t.Errorf("%d NetworkPolicies, want %d (%v)", len(policies.Items), size, err)
+	}
 	r.idle = w.idle()
 	atRest, _ := cpu(w.operator.cmd.Process.Pid)
 	since := time.Now()

@@ -10,15 +10,17 @@ import (
 // withoutDefaults leaves out each value that a dispatcher fills in by default. So a file has no field that its spec does
 // not use, and a dispatcher that does not know the field yet can read it. Each call of build makes the same configuration.
 func withoutDefaults(build func() config.Config) config.Config {
-	made, given, filled, candidate := build(), build(), build(), build()
-	filled.ApplyDefaults()
-	all, values, want, candidates := scalars(&made), scalars(&given), scalars(&filled), scalars(&candidate)
+	made, candidate := build(), build()
+	all, candidates := scalars(&made), scalars(&candidate)
+	given := snapshot(all)
+	candidate.ApplyDefaults()
+	want := snapshot(candidates)
 	for i := range all {
-		if values[i].IsZero() {
+		if given[i].IsZero() {
 			continue
 		}
 		for j := range candidates {
-			candidates[j].Set(values[j])
+			candidates[j].Set(given[j])
 		}
 		candidates[i].SetZero()
 		candidate.ApplyDefaults()
@@ -27,6 +29,14 @@ func withoutDefaults(build func() config.Config) config.Config {
 		}
 	}
 	return made
+}
+
+// snapshot are the values that the variables have now.
+func snapshot(variables []reflect.Value) (now []reflect.Value) {
+	for _, v := range variables {
+		now = append(now, reflect.ValueOf(v.Interface()))
+	}
+	return now
 }
 
 func same(a, b reflect.Value) bool {

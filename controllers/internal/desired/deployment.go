@@ -20,10 +20,11 @@ const shutdown = 10 * time.Second
 // Deployment runs the dispatchers. Its pods roll when the configuration, the image or the pod template
 // changes, and for nothing else (CONTRACT C-102): not with the state, nor with what a Secret holds. A new
 // pod must be ready before an old one goes, so what does not work replaces nothing that does.
-// outbox is the one that the dispatcher refers to, nil for none. Errors wrap [ErrPodTemplate].
-func Deployment(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox, p Platform) (*appsv1ac.DeploymentApplyConfiguration, error) {
+// outbox is the one that the dispatcher refers to, nil for none, and files the name of [ConfigMap]. Errors wrap
+// [ErrPodTemplate].
+func Deployment(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox, files string, p Platform) (*appsv1ac.DeploymentApplyConfiguration, error) {
 	grace := obd.Spec.Delivery.GracePeriod.Duration + shutdown
-	base := podTemplate(obd, p, ComponentDispatcher, *ConfigMap(obd, outbox).Name, DispatcherRefs(obd, outbox))
+	base := podTemplate(obd, p, ComponentDispatcher, files, DispatcherRefs(obd, outbox))
 	serve(container(base))
 	base.Spec.WithTerminationGracePeriodSeconds(int64((grace + time.Second - 1) / time.Second)).
 		WithVolumes(corev1ac.Volume().WithName("state").WithConfigMap(corev1ac.ConfigMapVolumeSource().WithName(stateName(obd))))

@@ -32,7 +32,7 @@ func TestPodTemplateErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			obd := minimal()
 			obd.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(c.template)}
-			_, err := Deployment(obd, nil, flags)
+			_, err := deployment(obd, nil, flags)
 			if err == nil || !strings.Contains(err.Error(), c.want) || !errors.Is(err, ErrPodTemplate) || !strings.HasPrefix(err.Error(), "spec.pods.template cannot be used: ") {
 				t.Errorf("error %v, want one about spec.pods.template with %q", err, c.want)
 			}
@@ -45,7 +45,7 @@ func TestRecommendedLabelsAreDefaults(t *testing.T) {
 	obd := minimal()
 	obd.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(`{"metadata":{"labels":{
 		"app.kubernetes.io/name":"shop","app.kubernetes.io/instance":"prod","app.kubernetes.io/managed-by":"Helm","helm.sh/chart":"shop-1.2.3"}}}`)}
-	d, err := Deployment(obd, nil, flags)
+	d, err := deployment(obd, nil, flags)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -269,7 +269,7 @@ func value(n int) func(reflect.Value) {
 func workload(t *testing.T, r objects) string {
 	t.Helper()
 	obd := r.obd
-	deployment, err := Deployment(obd, r.outbox, flags)
+	deployment, err := deployment(obd, r.outbox, flags)
 	if err != nil {
 		t.Fatal(err)
 	}
