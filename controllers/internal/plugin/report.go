@@ -43,6 +43,8 @@ type Report struct {
 	PodsUnknown string `json:"podsUnknown,omitempty"`
 	// Backlog is nil before the first count.
 	Backlog *Backlog `json:"backlog,omitempty"`
+	// Scaling is nil without spec.pods.scaling.
+	Scaling *Scaling `json:"scaling,omitempty"`
 	// Groups are those of open dead letters, the largest first. GroupsUnknown says why no pod reported them: then they are
 	// those of the status, without an event and an error of each.
 	Groups        []deadletters.Group `json:"groups"`
@@ -82,22 +84,10 @@ type Pod struct {
 	Created  time.Time `json:"created"`
 }
 
-// Backlog is what waits, as the status has it.
-type Backlog struct {
-	Pending     int64     `json:"pending"`
-	Scheduled   int64     `json:"scheduled"`
-	Processing  int64     `json:"processing"`
-	Dead        int64     `json:"dead"`
-	BlockedKeys int64     `json:"blockedKeys"`
-	Estimated   bool      `json:"estimated,omitempty"`
-	Oldest      time.Time `json:"oldestPending,omitzero"`
-	ObservedAt  time.Time `json:"observedAt,omitzero"`
-}
-
 // badWhenTrue are the conditions that say what is wrong. Reconciling is none: it passes.
 var badWhenTrue = []string{
 	v1alpha1.StalledCondition, v1alpha1.TopicsPausedCondition, v1alpha1.TopicsSharedCondition, v1alpha1.DeadLettersPresentCondition,
-	v1alpha1.VacuumHeldBackCondition, v1alpha1.TypesUnregisteredCondition, v1alpha1.ReconcilingCondition,
+	v1alpha1.VacuumHeldBackCondition, v1alpha1.TypesUnregisteredCondition, v1alpha1.ScalingLimitedCondition, v1alpha1.ReconcilingCondition,
 }
 
 func newReport(obd *v1alpha1.OutboxDispatcher, now time.Time) Report {
@@ -121,15 +111,7 @@ func newReport(obd *v1alpha1.OutboxDispatcher, now time.Time) Report {
 	if len(s.Conditions) == 0 {
 		r.toDo("The operator has not seen this object yet: see that it runs, and serves this namespace.")
 	}
-	if s.ObservedTime != nil {
-		r.Backlog = &Backlog{
-			Pending: value(s.Pending), Scheduled: value(s.Scheduled), Processing: value(s.Processing), Dead: value(s.Dead),
-			BlockedKeys: value(s.BlockedKeys), Estimated: s.Estimated, ObservedAt: s.ObservedTime.UTC(),
-		}
-		if s.OldestPending != nil {
-			r.Backlog.Oldest = s.OldestPending.UTC()
-		}
-	}
+	r.Backlog, r.Scaling = backlogOf(s), scalingOf(obd)
 	return r
 }
 
@@ -143,13 +125,6 @@ func (r *Report) reportedElsewhere(c Condition) bool {
 		return slices.ContainsFunc(r.Conditions, func(o Condition) bool { return o.Wrong && o.Type != c.Type && o.Reason == c.Reason })
 	}
 	return false
-}
-
-func value(n *int64) int64 {
-	if n == nil {
-		return 0
-	}
-	return *n
 }
 
 // isWrong reports whether a person may have to do something. Unknown is not wrong: it passes, or another condition
@@ -251,6 +226,7 @@ func (r Report) text() []byte {
 		fmt.Fprintf(w, "%s%s\t%s\t%s\t%s\n", mark, c.Type, c.Status, c.Reason, deadcmd.Age(c.Since, r.now))
 	})
 	r.podsText(&out)
+	r.scalingText(&out)
 	r.backlogText(&out)
 	fmt.Fprintln(&out, "\nDead letters")
 	if r.GroupsUnknown != "" {
@@ -323,30 +299,6 @@ func (r Report) podsText(out io.Writer) {
 		p := r.Pods[i]
 		fmt.Fprintf(w, "  %s\t%t\t%s\t%d\t%s\t%s\n", p.Name, p.Ready, p.Phase, p.Restarts, p.Node, deadcmd.Age(p.Created, r.now))
 	})
-}
-
-func (r Report) backlogText(out io.Writer) {
-	b := r.Backlog
-	if b == nil {
-		fmt.Fprintln(out, "\nBacklog\n  not counted yet")
-		return
-	}
-	oldest := "-"
-	if !b.Oldest.IsZero() {
-		oldest = deadcmd.Age(b.Oldest, r.now)
-	}
-	fmt.Fprintf(out, "\nBacklog (counted %s ago)\n", deadcmd.Age(b.ObservedAt, r.now))
-	table(out, "  PENDING\tSCHEDULED\tPROCESSING\tDEAD\tBLOCKED KEYS\tOLDEST", 1, func(w io.Writer, _ int) {
-		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\t%s\n", b.number(b.Pending), b.number(b.Scheduled), b.number(b.Processing), b.number(b.Dead), b.number(b.BlockedKeys), oldest)
-	})
-}
-
-// number is a count, marked where it may be an estimate: one that is above the cap of exact counts.
-func (b Backlog) number(n int64) string {
-	if b.Estimated && n > dispatcher.DepthCap {
-		return fmt.Sprintf("~%d", n)
-	}
-	return fmt.Sprint(n)
 }
 
 // wrap writes a text in lines of 120 columns, the first with what leads it.

@@ -34,8 +34,11 @@ func troubled() *v1alpha1.OutboxDispatcher {
 	obd.Spec = v1alpha1.OutboxDispatcherSpec{
 		Namespace: "shop", Topics: []string{"orders", "refunds"}, OutboxRef: &v1alpha1.OutboxRef{Name: "main"}, Replicas: ptr.To(int32(2)), State: v1alpha1.StateRunning,
 	}
+	obd.Spec.Pods.Scaling = &v1alpha1.Scaling{Mode: v1alpha1.ScalingApply, Min: 1, Max: 5}
 	obd.Status = v1alpha1.OutboxDispatcherStatus{
-		Sink: "http", Pending: ptr.To(int64(28200)), Scheduled: ptr.To(int64(3)), Processing: ptr.To(int64(0)), Dead: ptr.To(int64(1501)), BlockedKeys: ptr.To(int64(2)),
+		Scaling: &v1alpha1.ScalingStatus{Recommended: 2, Reason: "LimitedByDestination", PerPod: "410", LastStep: &v1alpha1.ScalingStep{Time: ago(9 * time.Minute)}},
+		Sink:    "http", Pending: ptr.To(int64(28200)), Scheduled: ptr.To(int64(3)), Processing: ptr.To(int64(0)), Dead: ptr.To(int64(1501)), BlockedKeys: ptr.To(int64(2)),
+		ETA: "4m", LimitedBy: "Destination",
 		Estimated: true, OldestPending: ptr.To(ago(12 * time.Minute)), ObservedTime: ptr.To(ago(8 * time.Second)),
 		Conditions: []metav1.Condition{
 			condition(v1alpha1.SchemaReadyCondition, metav1.ConditionTrue, "UpToDate", "The schema has version 1."),
@@ -44,6 +47,7 @@ func troubled() *v1alpha1.OutboxDispatcher {
 			condition(v1alpha1.DeadLettersPresentCondition, metav1.ConditionTrue, "DeadLetters", "Events are dead; look at them."),
 			condition(v1alpha1.TopicsSharedCondition, metav1.ConditionFalse, "NotShared", "No other dispatcher has these topics."),
 			condition(v1alpha1.TypesUnregisteredCondition, metav1.ConditionFalse, "NotUsed", "No OutboxConsumer says who consumes what."),
+			condition(v1alpha1.ScalingLimitedCondition, metav1.ConditionFalse, "NotLimited", "The pods suffice."),
 			condition(v1alpha1.ReconcilingCondition, metav1.ConditionTrue, "Progressing", "A rollout is under way."),
 			condition(v1alpha1.ReadyCondition, metav1.ConditionFalse, "ConnectionFailed", "http://orders does not respond; start it."),
 		},
@@ -81,7 +85,9 @@ func TestReportInEveryFormat(t *testing.T) {
 	}
 	full.groups(groups)
 
-	blind := newReport(troubled(), noon.Time)
+	waiting := troubled()
+	waiting.Status.Scaling = nil
+	blind := newReport(waiting, noon.Time)
 	blind.PodsUnknown, blind.GroupsUnknown = "pods is forbidden", "no pod runs"
 	blind.pods(nil)
 	blind.groups(known([]v1alpha1.DeadGroup{
@@ -95,7 +101,8 @@ func TestReportInEveryFormat(t *testing.T) {
 	unseen.groups(nil)
 
 	alone := troubled()
-	alone.Status.Conditions = alone.Status.Conditions[6:]
+	alone.Status.Conditions = alone.Status.Conditions[7:]
+	alone.Spec.Pods.Scaling, alone.Status.ETA, alone.Status.LimitedBy = nil, "", ""
 	lone := newReport(alone, noon.Time)
 	lone.pods(nil)
 	lone.groups(nil)
