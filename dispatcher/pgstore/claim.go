@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
@@ -35,17 +36,18 @@ func (s *Store) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatc
 
 // claimDue is Claim that marks rows with no attempt left dead, or leaves them alone.
 func (s *Store) claimDue(ctx context.Context, req dispatcher.ClaimRequest, markDead bool) (dispatcher.Claimed, error) {
+	c := newClaiming(req, markDead)
 	if req.Keys != nil {
-		return s.claimKeyed(ctx, req, markDead)
+		return s.claimKeyed(ctx, c)
 	}
 	if req.Fair {
-		return s.claimFair(ctx, req, markDead)
+		return s.claimFair(ctx, c)
 	}
 	var out dispatcher.Claimed
 	for {
-		found, err := s.claim(ctx, req, markDead)
+		found, err := s.claim(ctx, c)
 		if err != nil {
-			return out, s.wrap("claim", err)
+			return out, err
 		}
 		found.split(&out)
 		// Nothing found must mean that nothing is due: neither rows without an attempt nor a floor
@@ -56,13 +58,33 @@ func (s *Store) claimDue(ctx context.Context, req dispatcher.ClaimRequest, markD
 	}
 }
 
-// claimArgs returns the arguments of a claim that come from its request.
-func claimArgs(req dispatcher.ClaimRequest) (topics []string, limits []int32, maxBytes int64) {
-	topics, limits = make([]string, len(req.Shares)), make([]int32, len(req.Shares))
+// claiming is a request as the statements take it.
+type claiming struct {
+	dispatcher.ClaimRequest
+	topics   []string
+	limits   []int32
+	markDead bool // whether rows with no attempt left are marked dead, or left alone
+}
+
+func newClaiming(req dispatcher.ClaimRequest, markDead bool) claiming {
+	c := claiming{req, make([]string, len(req.Shares)), make([]int32, len(req.Shares)), markDead}
+	c.MaxBytes, c.MaxRowBytes = byteLimit(req.MaxBytes), byteLimit(req.MaxRowBytes)
 	for i, share := range req.Shares {
-		topics[i], limits[i] = share.Topic, int32(share.Limit)
+		c.topics[i], c.limits[i] = share.Topic, int32(share.Limit)
 	}
-	return topics, limits, byteLimit(req.MaxBytes)
+	return c
+}
+
+// statement is one that claims.
+type statement struct {
+	sql  string
+	args []any
+}
+
+// statement makes one from the file with the name, and from arguments behind those that all have (claim_parts.sql).
+func (s *Store) statement(name string, c claiming, times []time.Time, ids []pgtype.UUID, more ...any) statement {
+	return statement{s.sql[name], append([]any{s.namespace, c.topics, c.limits, pgTimes(times), ids, int32(c.MaxAttempts), c.MaxBytes,
+		pgUUID(s.worker), c.Lease, c.markDead, c.MaxRowBytes}, more...)}
 }
 
 // byteLimit is a bound as the statements take it.
@@ -142,44 +164,56 @@ func (f found) sort() {
 }
 
 // claim runs the statement once.
-func (s *Store) claim(ctx context.Context, req dispatcher.ClaimRequest, markDead bool) (f found, err error) {
-	topics, limits, maxBytes := claimArgs(req)
-	start := s.floors.next(topics)
-	args := []any{s.namespace, topics, limits, pgTimes(start.times), start.ids, int32(req.MaxAttempts), maxBytes, pgUUID(s.worker), req.Lease, markDead, byteLimit(req.MaxRowBytes)}
-	f, err = s.fetch(ctx, req.Lease, s.sql.claim, args, topics, limits)
+func (s *Store) claim(ctx context.Context, c claiming) (found, error) {
+	start := s.floors.next(c.topics)
+	f, err := s.fetch(ctx, c, newDecoder(s.namespace, c), []statement{s.statement("claim", c, start.times, start.ids)}, nil, nil)
 	if err != nil {
 		return found{}, err
 	}
 	f.floored = start.floored
 	f.sort()
-	s.floors.update(start, req.Shares, f)
+	s.floors.update(start, c.Shares, f)
 	return f, nil
 }
 
-// fetch runs a statement and reads what it returns.
-func (s *Store) fetch(ctx context.Context, lease time.Duration, sql string, args []any, topics []string, limits []int32) (f found, err error) {
-	d := newDecoder(s.namespace, topics)
-	for _, limit := range limits {
-		d.limit += int(limit)
-	}
+// fetch runs the statements of a claim in one transaction: to the second, the rows of the first are leased. What they
+// report in addition to the rows is in a setting of it, which report reads: in the rows it would make the server keep all
+// of them once more. begin is called at the beginning of each try.
+func (s *Store) fetch(ctx context.Context, c claiming, d *decoder, statements []statement, begin func(*pgx.Batch), report func([]byte) error) (f found, err error) {
 	err = s.send(ctx, func(batch *pgx.Batch) {
 		f = found{}
-		batch.Queue(s.claims, frozenAfter(lease)).Query(func(rows pgx.Rows) error {
-			for rows.Next() {
-				values, err := rows.Values()
+		batch.Queue(s.claims, frozenAfter(c.Lease)).Query(func(rows pgx.Rows) (err error) {
+			f.at, err = pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (time.Time, error) {
+				values, err := row.Values()
 				if err != nil {
-					return err
+					return time.Time{}, err
 				}
-				f.at = values[0].(time.Time)
-			}
-			return rows.Err()
-		})
-		batch.Queue(sql, args...).Query(func(rows pgx.Rows) (err error) {
-			f.rows, f.cut, err = d.decode(rows)
+				return values[0].(time.Time), nil
+			})
 			return err
 		})
+		if begin != nil {
+			begin(batch)
+		}
+		for _, st := range statements {
+			batch.Queue(st.sql, st.args...).Query(func(rows pgx.Rows) error {
+				more, cut, err := d.decode(rows)
+				f.rows, f.cut = append(more, f.rows...), cut // the ranges are the last
+				return err
+			})
+			if report == nil {
+				continue
+			}
+			batch.Queue(`select current_setting('outbox.report')`).QueryRow(func(row pgx.Row) error {
+				var text []byte
+				if err := row.Scan(&text); err != nil {
+					return err
+				}
+				return report(text)
+			})
+		}
 	})
-	return f, err
+	return f, s.wrap("claim", err)
 }
 
 // position is where a row stands in its topic's range of the live index.

@@ -25,17 +25,14 @@ const (
 // the dispatcher, w says the name and the topics. It reads a bounded number of rows, by indexes alone
 // (CONTRACT C-96). The error is the database's.
 func (s *Store) Data(ctx context.Context, w WorkerInfo) (data dispatcher.Data, err error) {
-	if err := s.outcomes(ctx, w, &data); err != nil {
-		return dispatcher.Data{}, s.wrap("count the outcomes of late", err)
+	if err = s.outcomes(ctx, w, &data); err == nil {
+		err = s.orphans(ctx, &data.Orphans)
 	}
-	if err := s.orphans(ctx, &data.Orphans); err != nil {
-		return dispatcher.Data{}, s.wrap("look for orphaned rows", err)
-	}
-	return data, nil
+	return data, err
 }
 
 func (s *Store) outcomes(ctx context.Context, w WorkerInfo, data *dispatcher.Data) error {
-	return s.run(ctx, durable, s.sql.outcomes, []any{s.namespace, w.Dispatcher, w.Topics, dispatcher.DepthCap}, func(rows pgx.Rows) error {
+	return s.run(ctx, "count the outcomes of late", durable, s.sql["outcomes"], []any{s.namespace, w.Dispatcher, w.Topics, dispatcher.DepthCap}, func(rows pgx.Rows) error {
 		var of [len(dispatcher.Windows)]dispatcher.Outcomes
 		var looked int64
 		short, long := &of[0], &of[1]
@@ -50,7 +47,7 @@ func (s *Store) outcomes(ctx context.Context, w WorkerInfo, data *dispatcher.Dat
 }
 
 func (s *Store) orphans(ctx context.Context, orphans *dispatcher.Orphans) error {
-	return s.run(ctx, durable, s.sql.orphans, []any{orphanTopics, orphanRows}, func(rows pgx.Rows) error {
+	return s.run(ctx, "look for orphaned rows", durable, s.sql["orphans"], []any{orphanTopics, orphanRows}, func(rows pgx.Rows) error {
 		*orphans = dispatcher.Orphans{}
 		var t dispatcher.OrphanTopic
 		var cut, more bool
@@ -90,7 +87,7 @@ type OddTime struct {
 // OddTimes finds live rows of the topics, none for all, whose times cannot be right. It returns the first of them, and
 // how many there are among the rows that it looked at: those that are due first and last. The error is the database's.
 func (s *Store) OddTimes(ctx context.Context, topics []string) (odd []OddTime, n int64, err error) {
-	err = s.run(ctx, durable, s.sql.oddTimes, []any{s.namespace, topics, oddRows, oddNamed}, func(rows pgx.Rows) error {
+	err = s.run(ctx, "look for odd times", durable, s.sql["odd_times"], []any{s.namespace, topics, oddRows, oddNamed}, func(rows pgx.Rows) error {
 		odd, n = nil, 0
 		var o OddTime
 		_, err := pgx.ForEachRow(rows, []any{&o.Topic, (*[16]byte)(&o.ID), &o.What, &o.Due, &n}, func() error {
@@ -99,8 +96,5 @@ func (s *Store) OddTimes(ctx context.Context, topics []string) (odd []OddTime, n
 		})
 		return err
 	})
-	if err != nil {
-		return nil, 0, s.wrap("look for odd times", err)
-	}
-	return odd, n, nil
+	return odd, n, err
 }

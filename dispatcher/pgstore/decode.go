@@ -40,10 +40,11 @@ type decoder struct {
 	first     firstOfKeys        // nil for a statement without the column
 }
 
-func newDecoder(namespace string, topics []string) *decoder {
-	d := &decoder{namespace: namespace, shares: make(map[string]int, len(topics)), names: make(map[string]string, len(topics))}
-	for i, topic := range topics {
+func newDecoder(namespace string, c claiming) *decoder {
+	d := &decoder{namespace: namespace, shares: make(map[string]int, len(c.topics)), names: make(map[string]string, len(c.topics))}
+	for i, topic := range c.topics {
 		d.shares[topic], d.names[topic] = i, topic
+		d.limit += int(c.limits[i])
 	}
 	return d
 }

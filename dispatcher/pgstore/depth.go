@@ -25,56 +25,39 @@ func (s *Store) Topics(ctx context.Context) ([]string, error) {
 }
 
 func (s *Store) topics(ctx context.Context, withDead bool) (topics []string, err error) {
-	err = s.run(ctx, durable, s.sql.topics, []any{s.namespace, withDead}, func(rows pgx.Rows) (err error) {
+	err = s.run(ctx, "list topics", durable, s.sql["topics"], []any{s.namespace, withDead}, func(rows pgx.Rows) (err error) {
 		topics, err = pgx.CollectRows(rows, pgx.RowTo[string])
 		return err
 	})
-	if err != nil {
-		return nil, s.wrap("list topics", err)
-	}
-	return topics, nil
+	return topics, err
 }
 
 // Depth implements [dispatcher.Store]. The error is the database's.
-func (s *Store) Depth(ctx context.Context, topics []string) (dispatcher.Depth, error) {
+func (s *Store) Depth(ctx context.Context, topics []string) (depth dispatcher.Depth, err error) {
 	if len(topics) == 0 {
-		var err error
 		if topics, err = s.topics(ctx, true); err != nil {
-			return dispatcher.Depth{}, err
+			return depth, err
 		}
 	}
 	if len(topics) == 0 {
-		return s.empty(ctx)
+		err = s.wrap("count the backlog", s.pool.QueryRow(ctx, "select now()").Scan(&depth.ObservedAt))
+		return depth, err
 	}
-	depth, err := s.count(ctx, topics)
-	if err != nil {
-		return dispatcher.Depth{}, s.wrap("count the backlog", err)
-	}
-	if err := s.groups(ctx, &depth); err != nil {
-		return dispatcher.Depth{}, s.wrap("find the groups of dead letters", err)
-	}
-	if err := s.estimate(ctx, &depth); err != nil {
-		return dispatcher.Depth{}, s.wrap("estimate the backlog", err)
-	}
-	if err := s.blocked(ctx, &depth); err != nil {
-		return dispatcher.Depth{}, s.wrap("find the blocked keys", err)
-	}
-	return depth, nil
-}
-
-// empty is the depth of a namespace without topics: nothing, at a time.
-func (s *Store) empty(ctx context.Context) (depth dispatcher.Depth, err error) {
-	if err := s.pool.QueryRow(ctx, "select now()").Scan(&depth.ObservedAt); err != nil {
-		return dispatcher.Depth{}, s.wrap("count the backlog", err)
+	for _, add := range []func(context.Context, *dispatcher.Depth) error{
+		func(ctx context.Context, depth *dispatcher.Depth) error { return s.count(ctx, topics, depth) },
+		s.groups, s.estimate, s.blocked,
+	} {
+		if err := add(ctx, &depth); err != nil {
+			return dispatcher.Depth{}, err
+		}
 	}
 	return depth, nil
 }
 
 // count counts each topic up to the cap and one.
-func (s *Store) count(ctx context.Context, topics []string) (dispatcher.Depth, error) {
-	var depth dispatcher.Depth
+func (s *Store) count(ctx context.Context, topics []string, depth *dispatcher.Depth) error {
 	args := []any{s.namespace, topics, dispatcher.DepthCap}
-	err := s.run(ctx, durable, s.sql.depth, args, func(rows pgx.Rows) error {
+	return s.run(ctx, "count the backlog", durable, s.sql["depth"], args, func(rows pgx.Rows) error {
 		depth.Topics = nil
 		var t dispatcher.TopicDepth
 		var oldest, dueSince *time.Time
@@ -88,7 +71,6 @@ func (s *Store) count(ctx context.Context, topics []string) (dispatcher.Depth, e
 		})
 		return err
 	})
-	return depth, err
 }
 
 // estimate replaces the counts that ran into the cap. What was counted is their lower bound.
@@ -114,7 +96,7 @@ func (s *Store) estimate(ctx context.Context, depth *dispatcher.Depth) error {
 	}
 	var topic string
 	var n, scheduled, retrying int64
-	err := s.sample(ctx, s.sql.sampleEvents, events, []any{&topic, &n, &scheduled, &retrying}, func() {
+	err := s.sample(ctx, s.sql["sample_events"], events, []any{&topic, &n, &scheduled, &retrying}, func() {
 		d := events[topic]
 		raise(&d.Pending, n-d.Processing.N)
 		raise(&d.Scheduled, scheduled)
@@ -132,7 +114,7 @@ func (s *Store) estimateDead(ctx context.Context, depth *dispatcher.Depth, dead 
 	var one group
 	var n int64
 	topics, groups := map[string]int64{}, map[group]int64{}
-	err := s.sample(ctx, s.sql.sampleDead, dead, []any{&one.topic, &one.fingerprint, &n}, func() {
+	err := s.sample(ctx, s.sql["sample_dead"], dead, []any{&one.topic, &one.fingerprint, &n}, func() {
 		topics[one.topic] += n
 		groups[one] = n
 	})
@@ -156,7 +138,7 @@ func (s *Store) sample(ctx context.Context, sql string, depths map[string]*dispa
 		return nil
 	}
 	topics := slices.Collect(maps.Keys(depths))
-	return s.run(ctx, durable, sql, []any{s.namespace, topics, samplePages}, func(rows pgx.Rows) error {
+	return s.run(ctx, "estimate the backlog", durable, sql, []any{s.namespace, topics, samplePages}, func(rows pgx.Rows) error {
 		_, err := pgx.ForEachRow(rows, targets, func() error {
 			each()
 			return nil
@@ -175,16 +157,14 @@ func raise(c *dispatcher.Count, n int64) {
 // Sizes returns the bytes on disk of each table by its name, with indexes (CONTRACT C-95). It queries the
 // file system for a file for each GiB, and reads no table. The error is the database's.
 func (s *Store) Sizes(ctx context.Context) (map[string]int64, error) {
-	rows, err := s.pool.Query(ctx, s.sql.sizes)
-	if err != nil {
-		return nil, s.wrap("read the tables' sizes", err)
+	type size struct {
+		Table string
+		Bytes int64
 	}
+	all, err := collect(ctx, s, "read the tables' sizes", s.sql["sizes"], pgx.RowToStructByPos[size])
 	sizes := map[string]int64{}
-	var table string
-	var bytes int64
-	_, err = pgx.ForEachRow(rows, []any{&table, &bytes}, func() error { sizes[table] = bytes; return nil })
-	if err != nil {
-		return nil, s.wrap("read the tables' sizes", err)
+	for _, t := range all {
+		sizes[t.Table] = t.Bytes
 	}
-	return sizes, nil
+	return sizes, err
 }

@@ -20,22 +20,22 @@ func ListenOften(ctx context.Context, connect func(context.Context) (*pgx.Conn, 
 const Settings = relaxed
 
 // ClaimSQL is the claim statement of a store in schema "outbox".
-func ClaimSQL() string { return load("outbox").claim }
+func ClaimSQL() string { return load("outbox")["claim"] }
 
 // GroupsSQL is the statement that finds the groups of dead letters, of a store in schema "outbox".
-func GroupsSQL() string { return load("outbox").groups }
+func GroupsSQL() string { return load("outbox")["groups"] }
 
 // AckSQL is the ack statement of a store in schema "outbox".
-func AckSQL() string { return load("outbox").ack }
+func AckSQL() string { return load("outbox")["ack"] }
 
 // FullPass is how often a claim starts at the front of a topic's range.
 const FullPass = fullPass
 
 // ClaimKeyedSQL is the statement that claims in order per key, of a store in schema "outbox".
-func ClaimKeyedSQL() string { return load("outbox").claimKeyed }
+func ClaimKeyedSQL() string { return load("outbox")["claim_keyed"] }
 
 // ClaimDenseSQL is its counterpart where nearly each row is the first of its key.
-func ClaimDenseSQL() string { return load("outbox").claimDense }
+func ClaimDenseSQL() string { return load("outbox")["claim_dense"] }
 
 // MarkDeadAgain has the store's next claim try to mark rows dead that the database refused to mark.
 func MarkDeadAgain(store dispatcher.Store) { store.(*Store).markDeadAgain.Store(0) }
@@ -60,13 +60,13 @@ func NoPass(store dispatcher.Store) {
 }
 
 // PastSQL and PastRowsSQL are the statements that read past rows, of a store in schema "outbox".
-func PastSQL() string     { return load("outbox").past }
-func PastRowsSQL() string { return load("outbox").pastRows }
+func PastSQL() string     { return load("outbox")["past"] }
+func PastRowsSQL() string { return load("outbox")["past_rows"] }
 
 // DataSQL returns the statements of Data.
 func DataSQL() (orphans, outcomes string) {
 	q := load("outbox")
-	return q.orphans, q.outcomes
+	return q["orphans"], q["outcomes"]
 }
 
 // Remembered is how many topics the store knows something of.
@@ -76,4 +76,4 @@ func Remembered(store dispatcher.Store) int {
 }
 
 // ClaimFairSQL is the statement that gives each tenant its turn, of a store in schema "outbox".
-func ClaimFairSQL() string { return load("outbox").claimFair }
+func ClaimFairSQL() string { return load("outbox")["claim_fair"] }

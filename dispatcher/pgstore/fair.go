@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -64,26 +63,27 @@ func passed(from, start, end uuid.UUID) bool {
 }
 
 // claimFair is a claim in which each tenant of a topic has its turn.
-func (s *Store) claimFair(ctx context.Context, req dispatcher.ClaimRequest, markDead bool) (out dispatcher.Claimed, err error) {
-	topics, limits, maxBytes := claimArgs(req)
+func (s *Store) claimFair(ctx context.Context, c claiming) (out dispatcher.Claimed, err error) {
 	var exceptTopics []int32
 	var except []pgtype.UUID
-	for i, share := range req.Shares {
+	for i, share := range c.Shares {
 		for _, tenant := range share.Except {
 			exceptTopics, except = append(exceptTopics, int32(i+1)), append(except, pgUUID(tenant))
 		}
 	}
-	each, burst := tenantRate(req)
-	began := s.turns.of(topics)
+	each, burst := tenantRate(c.ClaimRequest)
+	began := s.turns.of(c.topics)
 	for {
-		args := []any{s.namespace, topics, limits, pgTimes(make([]time.Time, len(topics))), s.turns.of(topics), int32(req.MaxAttempts), maxBytes,
-			pgUUID(s.worker), req.Lease, markDead, byteLimit(req.MaxRowBytes), exceptTopics, except,
-			s.dispatcher, each, burst}
-		found, ends, err := s.fetchFair(ctx, req.Lease, args, topics, limits)
+		claim := s.statement("claim_fair", c, make([]time.Time, len(c.topics)), s.turns.of(c.topics), exceptTopics, except, s.dispatcher, each, burst)
+		var ends map[int]uuid.UUID
+		found, err := s.fetch(ctx, c, newDecoder(s.namespace, c), []statement{claim}, nil, func(report []byte) error {
+			ends = nil
+			return json.Unmarshal(report, &ends)
+		})
 		if err != nil {
-			return out, s.wrap("claim", err)
+			return out, err
 		}
-		more := s.turns.move(topics, ends, began)
+		more := s.turns.move(c.topics, ends, began)
 		found.sort()
 		found.split(&out)
 		if out.Leased() > 0 || len(found.rows) == 0 && !more {
@@ -102,28 +102,4 @@ func tenantRate(req dispatcher.ClaimRequest) (each *time.Duration, burst int32) 
 	}
 	d := req.TenantRate.Period / time.Duration(req.TenantRate.Events)
 	return &d, int32(max(1, req.TenantBurst, int(tenantGrant/d)))
-}
-
-// fetchFair runs the statement, and reads its rows and its report.
-func (s *Store) fetchFair(ctx context.Context, lease time.Duration, args []any, topics []string, limits []int32) (f found, ends map[int]uuid.UUID, err error) {
-	d := newDecoder(s.namespace, topics)
-	for _, limit := range limits {
-		d.limit += int(limit)
-	}
-	err = s.send(ctx, func(batch *pgx.Batch) {
-		f, ends = found{}, nil
-		batch.Queue(s.claims, frozenAfter(lease))
-		batch.Queue(s.sql.claimFair, args...).Query(func(rows pgx.Rows) (err error) {
-			f.rows, f.cut, err = d.decode(rows)
-			return err
-		})
-		batch.Queue(`select now(), current_setting('outbox.report')`).QueryRow(func(row pgx.Row) error {
-			var text []byte
-			if err := row.Scan(&f.at, &text); err != nil {
-				return err
-			}
-			return json.Unmarshal(text, &ends)
-		})
-	})
-	return f, ends, err
 }

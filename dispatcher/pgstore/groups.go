@@ -29,7 +29,7 @@ func (s *Store) groups(ctx context.Context, depth *dispatcher.Depth) error {
 		return nil
 	}
 	args := []any{s.namespace, topics, mostGroups, dispatcher.DepthCap, groupRecords, dispatcher.GroupsListed}
-	return s.run(ctx, durable, s.sql.groups, args, func(rows pgx.Rows) error {
+	return s.run(ctx, "find the groups of dead letters", durable, s.sql["groups"], args, func(rows pgx.Rows) error {
 		depth.Groups = nil
 		var g dispatcher.DeadGroup
 		_, err := pgx.ForEachRow(rows, []any{&g.Topic, &g.Fingerprint, &g.Count.N, &g.Count.Estimated, &g.Since, &g.Last, (*string)(&g.Reason),

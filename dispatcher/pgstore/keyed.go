@@ -19,13 +19,13 @@ const searchFor = 50 * time.Millisecond
 
 // claimKeyed is Claim in order per key (CONTRACT C-50). Why the order holds is said in
 // claim_keyed.sql; nothing in this file matters for it.
-func (s *Store) claimKeyed(ctx context.Context, req dispatcher.ClaimRequest, markDead bool) (out dispatcher.Claimed, err error) {
-	for c := (claiming{began: time.Now()}); ; {
-		scan := s.keyed.next(req.Shares, req.Keys.PerKey, c, time.Now())
+func (s *Store) claimKeyed(ctx context.Context, c claiming) (out dispatcher.Claimed, err error) {
+	for scans := (search{began: time.Now()}); ; {
+		scan := s.keyed.next(c.Shares, c.Keys.PerKey, scans, time.Now())
 		known := s.frontier.known()
-		found, report, err := s.fetchKeyed(ctx, req.Lease, s.statements(req, scan, known, markDead), scan.topics)
+		found, report, err := s.fetchKeyed(ctx, c, s.statements(c, scan, known))
 		if err != nil {
-			return out, s.wrap("claim", err)
+			return out, err
 		}
 		s.frontier.add(known, report.first, found.rows)
 		found.sort()
@@ -34,43 +34,34 @@ func (s *Store) claimKeyed(ctx context.Context, req dispatcher.ClaimRequest, mar
 		}
 		all := s.keyed.update(scan, report, found, time.Now())
 		found.split(&out)
-		if out.Leased() > 0 || len(found.rows) == 0 && (all || time.Since(c.began) > searchFor) {
-			out.KeysWaiting = s.keyed.keysWaiting(req.Shares)
+		if out.Leased() > 0 || len(found.rows) == 0 && (all || time.Since(scans.began) > searchFor) {
+			out.KeysWaiting = s.keyed.keysWaiting(c.Shares)
 			return out, nil
 		}
-		c = scan.then()
+		scans = scan.then()
 	}
-}
-
-// statement is one of those that read rows, with its arguments.
-type statement struct {
-	sql  string
-	args []any
 }
 
 // statements are those that look at it. Where ranges are dense, keys are read by one of their own: rows of
-// ranges cost a quarter more in one for both. It gets the same part of the bytes as of the rows.
-func (s *Store) statements(req dispatcher.ClaimRequest, l scan, known known, markDead bool) (all []statement) {
-	keyed := func(limits, rows []int32, maxBytes int64) statement {
-		return statement{s.sql.claimKeyed, []any{
-			s.namespace, l.topics, limits, pgTimes(l.times), l.ids, rows, int32(req.MaxAttempts), maxBytes,
-			pgUUID(s.worker), req.Lease, int32(req.Keys.PerKey), req.Keys.BlockOnDead,
-			l.keyRanges, l.keys, l.keyRows, l.steps, l.near, l.except, markDead, known.keys, known.floors, known.run,
-			byteLimit(req.MaxRowBytes),
-		}}
+// ranges cost half as much again in one for both. It gets the same part of the bytes as of the rows.
+func (s *Store) statements(c claiming, l scan, known known) (all []statement) {
+	c.limits = l.limits
+	ordered := func(name string, more ...any) statement {
+		return s.statement(name, c, l.times, l.ids, append([]any{c.Keys.BlockOnDead, l.except, known.keys, known.floors, known.run}, more...)...)
 	}
-	maxBytes := byteLimit(req.MaxBytes)
+	keyed := func(rows []int32) statement {
+		return ordered("claim_keyed", rows, int32(c.Keys.PerKey), l.keyRanges, l.keys, l.keyRows, l.steps)
+	}
 	if !l.dense {
-		return []statement{keyed(l.limits, l.rows, maxBytes)}
+		return []statement{keyed(l.rows)}
 	}
 	if len(l.keys) > 0 {
-		none, part := make([]int32, len(l.topics)), maxBytes/recallPart
-		all, maxBytes = append(all, keyed(none, none, part)), maxBytes-part
+		whole := c.MaxBytes
+		c.limits, c.MaxBytes = make([]int32, len(c.topics)), whole/recallPart
+		all = append(all, keyed(c.limits))
+		c.limits, c.MaxBytes = l.limits, whole-c.MaxBytes
 	}
-	return append(all, statement{s.sql.claimDense, []any{
-		s.namespace, l.topics, l.limits, pgTimes(l.times), l.ids, int32(req.MaxAttempts), maxBytes,
-		pgUUID(s.worker), req.Lease, req.Keys.BlockOnDead, l.except, markDead, known.keys, known.floors, known.run, byteLimit(req.MaxRowBytes),
-	}})
+	return append(all, ordered("claim_dense"))
 }
 
 // sortKeys puts the rows of each key in order of seq, in the places that they have. A row that was
@@ -127,50 +118,34 @@ func (r *scanReport) add(next scanReport) {
 	r.Recalled = append(r.Recalled, next.Recalled...)
 }
 
-// fetchKeyed runs the statements, in one transaction: to the second, the rows of the first are leased. What
-// they report in addition to the rows is in a setting of it: in the rows it would make the server keep all of them
-// once more.
-func (s *Store) fetchKeyed(ctx context.Context, lease time.Duration, statements []statement, topics []string) (f found, all scanReport, err error) {
-	d := newDecoder(s.namespace, topics)
-	err = s.send(ctx, func(batch *pgx.Batch) {
-		f, all = found{}, scanReport{first: firstOfKeys{}}
+// fetchKeyed runs the statements, and reads their rows and reports.
+func (s *Store) fetchKeyed(ctx context.Context, c claiming, statements []statement) (f found, all scanReport, err error) {
+	d := newDecoder(s.namespace, c)
+	f, err = s.fetch(ctx, c, d, statements, func(batch *pgx.Batch) {
+		all = scanReport{first: firstOfKeys{}}
 		d.first = all.first
-		batch.Queue(s.claims, frozenAfter(lease))
 		if s.frontier.due() {
-			batch.Queue(s.sql.writers).QueryRow(s.frontier.readWriters())
+			batch.Queue(s.sql["writers"]).QueryRow(s.frontier.readWriters())
 		}
-		for _, st := range statements {
-			batch.Queue(st.sql, st.args...).Query(func(rows pgx.Rows) error {
-				more, cut, err := d.decode(rows)
-				f.rows, f.cut = append(more, f.rows...), cut // the ranges are the last
-				return err
-			})
-			batch.Queue(`select now(), current_setting('outbox.report')`).QueryRow(func(row pgx.Row) error {
-				var text string
-				if err := row.Scan(&f.at, &text); err != nil {
-					return err
-				}
-				var next scanReport
-				err := json.Unmarshal([]byte(text), &next)
-				all.add(next)
-				return err
-			})
-		}
+	}, func(text []byte) error {
+		var next scanReport
+		err := json.Unmarshal(text, &next)
+		all.add(next)
+		return err
 	})
 	return f, all, err
 }
 
 // scan is what one statement reads: a range of each topic, and keys.
 type scan struct {
-	claiming
+	search
 	topics []string
 	limits []int32
 	times  []time.Time // where ranges begin, with ids; zero values for the front
 	ids    []pgtype.UUID
 	rows   []int32 // how many rows are looked at
 	steps  []bool  // the range is a step of a pass
-	near   bool    // many of these rows are to be had
-	dense  bool    // nearly all are, and fill the claim: no other rows of the ranges are looked at
+	dense  bool    // nearly all rows are to be had, and fill the claim: no other rows of the ranges are looked at
 	at     time.Time
 
 	keyRanges []int64 // the topics of keys, from 1
@@ -181,11 +156,11 @@ type scan struct {
 }
 
 // then is the claim after a statement that found nothing.
-func (l scan) then() claiming {
+func (l scan) then() search {
 	if slices.Contains(l.steps, false) {
 		l.tries++
 	}
-	return l.claiming
+	return l.search
 }
 
 // blockedDeadLetters is how many open dead letters of a topic are read for the keys that they block.
@@ -204,7 +179,7 @@ func (s *Store) blocked(ctx context.Context, depth *dispatcher.Depth) error {
 		return nil
 	}
 	args := []any{s.namespace, topics, blockedDeadLetters, dispatcher.BlockedListed}
-	return s.run(ctx, durable, s.sql.blocked, args, func(rows pgx.Rows) error {
+	return s.run(ctx, "find the blocked keys", durable, s.sql["blocked"], args, func(rows pgx.Rows) error {
 		depth.Blocked = nil
 		var k dispatcher.BlockedKey
 		count := &depth.BlockedKeys

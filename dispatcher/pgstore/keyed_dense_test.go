@@ -197,7 +197,7 @@ func TestDenseClaimReportsItsScan(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := tx.Exec(t.Context(), fmt.Sprintf(`execute dense ('shop', '{orders,none,others}', '{5,5,5}', '{0001-01-01,0001-01-01,0001-01-01}',
-			array_fill('00000000-0000-0000-0000-000000000000'::uuid, '{3}'), 10, 1000, '%s', '1 minute', true, '{}', true, '{}', '{}', '', 1000000)`, worker)); err != nil {
+			array_fill('00000000-0000-0000-0000-000000000000'::uuid, '{3}'), 10, 1000, '%s', '1 minute', true, 1000000, true, '{}', '{}', '{}', '')`, worker)); err != nil {
 		t.Fatal(err)
 	}
 	var same bool
@@ -222,7 +222,7 @@ func TestDenseClaimReportsItsScan(t *testing.T) {
 func TestKeysLeftOut(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Migrated(t))
-	for how, read := range map[string]keyedRead{"far": {limit: 10}, "near": {limit: 10, near: true}, "dense": {limit: 10, dense: true}, "again": {}} {
+	for how, read := range map[string]keyedRead{"far": {limit: 10}, "dense": {limit: 10, dense: true}, "again": {}} {
 		t.Run(how, func(t *testing.T) {
 			o := outbox{T: t, Pool: pool, stores: pool}
 			pgtest.Exec(o, `truncate outbox.outbox_events restart identity`)

@@ -20,8 +20,8 @@ import (
 //     of forgotten keys, retries, rows of lost leases. It is made in steps of bounded size, and all passes of a store share a budget
 //     of time (floors.go), so that they cost the claims little.
 //   - The spread of a topic is how many rows a claim had to scan for each row that it took. It sets the size of the next
-//     scan and the statement: rows are locked as they are scanned where nearly all can be had (near, dense), and
-//     after the look at what comes before them otherwise (far).
+//     scan and the statement: rows are locked as they are scanned where nearly all can be had (dense), and after the look
+//     at what comes before them otherwise.
 //
 // A claim that finds nothing scans more, and then from the front, before it says that nothing is due. Which rows are
 // safe to take is decided by the SQL alone: what is remembered here decides only where it looks.
@@ -31,9 +31,8 @@ const (
 	scanMargin   = 1.1
 	maxScanAhead = 4
 	minScan      = 50
-	// Up to a spread of nearSpread all scanned rows are locked, the blocked ones in vain: that costs less than to
-	// look the free ones up again. Up to denseSpread no more rows are scanned than the limit.
-	nearSpread  = 2.5
+	// Up to a spread of denseSpread no more rows are scanned than the limit, and all of them are locked, the blocked ones in
+	// vain: that costs a third less than to look the free ones up again.
 	denseSpread = 1.2
 	// searchMore is the factor by which the scan grows with each further statement of a claim that found nothing.
 	searchMore = 4
@@ -94,17 +93,17 @@ type recall struct {
 	again bool          // scans met it more than once
 }
 
-// claiming is one claim, which may take several statements.
-type claiming struct {
+// search is one claim, which may take several statements.
+type search struct {
 	began time.Time
 	tries int // the claim's scans from a floor that found nothing
 }
 
 // next says where a statement looks.
-func (k *keyed) next(shares []dispatcher.Share, perKey int, c claiming, now time.Time) scan {
+func (k *keyed) next(shares []dispatcher.Share, perKey int, c search, now time.Time) scan {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	l := scan{claiming: c, at: now, each: make([]int, len(shares)), near: true, dense: true, except: []int64{}}
+	l := scan{search: c, at: now, each: make([]int, len(shares)), dense: true, except: []int64{}}
 	affordable := k.budget.affordable(now)
 	turn := now.Sub(k.turn) >= recallEvery
 	for i, share := range shares {
@@ -133,7 +132,6 @@ func (k *keyed) next(shares []dispatcher.Share, perKey int, c claiming, now time
 		l.ids = append(l.ids, pgUUID(from.id))
 		l.rows = append(l.rows, int32(max(rows, minScan)))
 		l.steps = append(l.steps, step)
-		l.near = l.near && !step && p.spread < nearSpread
 		l.dense = l.dense && !step && p.full && p.spread < denseSpread
 		if p.full && c.tries == 0 {
 			l.leaveOut(p)

@@ -35,7 +35,7 @@ func TestPassesEnd(t *testing.T) {
 	shares := []dispatcher.Share{{Topic: "orders", Limit: 500}}
 	looked, longest, inSteps := now, time.Duration(0), time.Duration(0)
 	for now.Sub(front) < 10*time.Second {
-		l := k.next(shares, 100, claiming{}, now)
+		l := k.next(shares, 100, search{}, now)
 		from := l.times[0]
 		if from.IsZero() {
 			looked, from = now, front
@@ -78,8 +78,8 @@ func TestSlowSteps(t *testing.T) {
 		{2 * time.Second, passShare*passDebt + fullPass},
 	} {
 		began := now
-		l := k.next(shares, 100, claiming{}, now)
-		for ; !l.steps[0] || now.Equal(front); l = k.next(shares, 100, claiming{}, now) { // the first has nothing to go to
+		l := k.next(shares, 100, search{}, now)
+		for ; !l.steps[0] || now.Equal(front); l = k.next(shares, 100, search{}, now) { // the first has nothing to go to
 			k.update(l, reach(front.Add(time.Hour)), found{at: now, rows: make([]row, l.limits[0])}, now)
 			now = now.Add(time.Millisecond)
 		}
@@ -107,12 +107,12 @@ func TestLooksAhead(t *testing.T) {
 		shares := []dispatcher.Share{{Topic: "orders", Limit: test.limit}}
 		now := time.Now()
 		for range 2 { // the first is a step
-			l := k.next(shares, 100, claiming{}, now)
+			l := k.next(shares, 100, search{}, now)
 			report := reach(now)
 			report.Reached[0].Looked = test.looked
 			k.update(l, report, found{at: now, rows: make([]row, test.rows)}, now)
 		}
-		if l := k.next(shares, 100, claiming{}, now); int(l.rows[0]) != test.want || l.steps[0] {
+		if l := k.next(shares, 100, search{}, now); int(l.rows[0]) != test.want || l.steps[0] {
 			t.Errorf("%+v: looks at %d rows, a step: %v", test, l.rows[0], l.steps[0])
 		}
 	}
@@ -142,12 +142,12 @@ func TestClaimsAreDenseAfterAFullOne(t *testing.T) {
 		"a pass is due":      {rows: 1000, nextPass: true},
 	} {
 		k, now := newKeyed(), time.Now()
-		k.update(k.next(shares, 100, claiming{}, now), reach(now), found{at: now}, now) // a step
+		k.update(k.next(shares, 100, search{}, now), reach(now), found{at: now}, now) // a step
 		report := reach(now)
 		if test.last {
 			report.Reached[0].At = nil
 		}
-		if l := k.next(shares, 100, claiming{}, now); l.dense {
+		if l := k.next(shares, 100, search{}, now); l.dense {
 			t.Errorf("%s: dense before a claim was full", name)
 		} else {
 			k.update(l, report, found{at: now, rows: make([]row, test.rows)}, now)
@@ -165,7 +165,7 @@ func TestClaimsAreDenseAfterAFullOne(t *testing.T) {
 		if test.topics {
 			of = append(slices.Clone(shares), dispatcher.Share{Topic: "others", Limit: 1})
 		}
-		l := k.next(of, 100, claiming{}, now)
+		l := k.next(of, 100, search{}, now)
 		if l.dense != test.want {
 			t.Errorf("%s: dense is %v", name, l.dense)
 		}
@@ -176,9 +176,9 @@ func TestClaimsAreDenseAfterAFullOne(t *testing.T) {
 		case test.want:
 			want = []string{"dense"}
 		}
-		store := &Store{sql: queries{claimKeyed: "keyed", claimDense: "dense"}}
+		store := &Store{sql: queries{"claim_keyed": "keyed", "claim_dense": "dense"}}
 		var got []string
-		for _, st := range store.statements(dispatcher.ClaimRequest{Keys: &dispatcher.KeyOrder{}}, l, known{}, true) {
+		for _, st := range store.statements(newClaiming(dispatcher.ClaimRequest{Keys: &dispatcher.KeyOrder{}}, true), l, known{}) {
 			got = append(got, st.sql)
 		}
 		if !slices.Equal(got, want) {
@@ -207,7 +207,7 @@ func TestRecallShares(t *testing.T) {
 	} {
 		k := newKeyed()
 		shares := []dispatcher.Share{{Topic: "orders", Limit: test.limit}}
-		k.next(shares, 100, claiming{}, now)
+		k.next(shares, 100, search{}, now)
 		if !k.turn.IsZero() {
 			t.Errorf("%+v: no key is read again, and the turn is over", test)
 		}
@@ -218,16 +218,16 @@ func TestRecallShares(t *testing.T) {
 		}
 		p.remember(-1, now) // not due
 		if test.others {
-			if l := k.next(shares, 100, claiming{}, now); len(l.keys) > 0 {
+			if l := k.next(shares, 100, search{}, now); len(l.keys) > 0 {
 				t.Errorf("%+v: %d keys are read again before their turn", test, len(l.keys))
 			}
 			k.turn = now.Add(-recallEvery)
 		}
-		l := k.next(shares, 100, claiming{}, now)
+		l := k.next(shares, 100, search{}, now)
 		if len(l.keys) != test.want || int(l.limits[0]) != test.ofRanges {
 			t.Errorf("%+v: %d keys, and %d rows of the range", test, len(l.keys), l.limits[0])
 		}
-		if l := k.next(shares, 100, claiming{}, now); test.others && len(l.keys) > 0 {
+		if l := k.next(shares, 100, search{}, now); test.others && len(l.keys) > 0 {
 			t.Errorf("%+v: %d keys are read again after their turn", test, len(l.keys))
 		}
 		for _, n := range l.keyRows {
@@ -247,7 +247,7 @@ func TestLeftOut(t *testing.T) {
 	now := time.Now()
 	passed := func(keys ...int64) (k *keyed, p *passage) {
 		k = newKeyed()
-		k.next(shares, 100, claiming{}, now)
+		k.next(shares, 100, search{}, now)
 		p = k.byTopic["orders"]
 		p.full, p.others, p.nextPass, p.passing = true, true, now.Add(time.Hour), false
 		for _, hash := range keys {
@@ -256,12 +256,12 @@ func TestLeftOut(t *testing.T) {
 		return k, p
 	}
 	k, p := passed(hot, once, hot)
-	if l := k.next(shares, 100, claiming{}, now); !slices.Equal(l.except, []int64{hot}) || !l.dense {
+	if l := k.next(shares, 100, search{}, now); !slices.Equal(l.except, []int64{hot}) || !l.dense {
 		t.Errorf("left out are %v, want the key that was passed twice; dense is %v", l.except, l.dense)
 	}
 
 	now = now.Add(time.Minute)
-	l := k.next(shares, 100, claiming{}, now)
+	l := k.next(shares, 100, search{}, now)
 	if slices.Sort(l.keys); !slices.Equal(l.keys, []int64{hot, once}) || !slices.Equal(l.except, []int64{hot}) {
 		t.Errorf("left out are %v, and %v are read again", l.except, l.keys)
 	}
@@ -274,18 +274,18 @@ func TestLeftOut(t *testing.T) {
 	for range 5 {
 		p.missed(hot, now)
 	}
-	if l := k.next(shares, 100, claiming{}, now); len(l.except) > 0 {
+	if l := k.next(shares, 100, search{}, now); len(l.except) > 0 {
 		t.Errorf("left out is a key that is read again only in %v", p.keys[hot].wait)
 	}
 
 	k, p = passed(hot, hot)
 	p.full = false
-	if l := k.next(shares, 100, claiming{}, now); len(l.except) > 0 {
+	if l := k.next(shares, 100, search{}, now); len(l.except) > 0 {
 		t.Error("a key is left out without a backlog")
 	}
 	k, p = passed(hot, hot)
 	p.nextPass = now
-	l = k.next(shares, 100, claiming{}, now)
+	l = k.next(shares, 100, search{}, now)
 	if !l.steps[0] || len(l.except) > 0 || l.except == nil {
 		t.Errorf("left out are %v in a step (%v)", l.except, l.steps)
 	}
@@ -297,7 +297,7 @@ func TestLeftOut(t *testing.T) {
 		t.Errorf("left out are %v after a look from the floor that found nothing", l.except)
 	}
 	k, _ = passed(slices.Repeat([]int64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20}, 2)...)
-	if l := k.next(shares, 100, claiming{}, now); len(l.except) != exceptMost {
+	if l := k.next(shares, 100, search{}, now); len(l.except) != exceptMost {
 		t.Errorf("%d keys are left out, want at most %d", len(l.except), exceptMost)
 	}
 }
@@ -310,7 +310,7 @@ func TestSeenAll(t *testing.T) {
 	shares := []dispatcher.Share{{Topic: "orders", Limit: 480}}
 	now := time.Now()
 	k := newKeyed()
-	look := func(c claiming, at *time.Time, step, all bool) {
+	look := func(c search, at *time.Time, step, all bool) {
 		t.Helper()
 		l, report := k.next(shares, 100, c, now), reach(now)
 		report.Reached[0].At = at
@@ -318,13 +318,13 @@ func TestSeenAll(t *testing.T) {
 			t.Errorf("it looked from %v, a step: %v, and has seen all: %v; want %v, %v", l.times[0], l.steps[0], got, step, all)
 		}
 	}
-	k.next(shares, 100, claiming{}, now)
+	k.next(shares, 100, search{}, now)
 	p := k.byTopic["orders"]
 	p.floor, p.passing, p.nextPass = position{at: now.Add(-time.Minute)}, false, now.Add(time.Hour)
 	p.full = true
 	p.remember(hot, now)
 	p.remember(hot, now)
-	first := claiming{began: now}
+	first := search{began: now}
 	look(first, nil, false, false) // without the hot key
 	first.tries++
 	look(first, nil, false, false)
@@ -332,7 +332,7 @@ func TestSeenAll(t *testing.T) {
 	look(first, &front, true, false) // a step, and more is there
 
 	now = now.Add(time.Minute)
-	second := claiming{began: now}
+	second := search{began: now}
 	look(second, nil, true, false) // the rest, but the front was a minute ago
 	look(second, nil, true, true)
 }

@@ -22,11 +22,9 @@ func (p planned) prepareKeyed() {
 	p.claimKeyed("none", 1, 1, dense)
 }
 
-// How the rows of a range are read: looked up again to lock them, locked as they are read, or that without a
-// look at any others.
+// How the rows of a range are read: looked up again to lock them, or locked as they are read.
 const (
 	far   = "far"
-	near  = "near"
 	dense = "dense"
 )
 
@@ -35,10 +33,10 @@ func (p planned) claimKeyed(topic string, limit, look int, read string) plan {
 	p.Helper()
 	const front = `'{0001-01-01}', '{00000000-0000-0000-0000-000000000000}'`
 	if read == dense {
-		return p.explain(fmt.Sprintf(`execute dense ('shop', '{%s}', '{%d}', %s, 10, 33554432, '%s', '1 minute', true, '{}', true, '{}', '{}', '', 33554432)`, topic, limit, front, worker))
+		return p.explain(fmt.Sprintf(`execute dense ('shop', '{%s}', '{%d}', %s, 10, 33554432, '%s', '1 minute', true, 33554432, true, '{}', '{}', '{}', '')`, topic, limit, front, worker))
 	}
-	return p.explain(fmt.Sprintf(`execute keyed ('shop', '{%s}', '{%d}', %s, '{%d}',
-		10, 33554432, '%s', '1 minute', 10, true, '{}', '{}', '{}', '{false}', %t, '{}', true, '{}', '{}', '', 33554432)`, topic, limit, front, look, worker, read == near))
+	return p.explain(fmt.Sprintf(`execute keyed ('shop', '{%s}', '{%d}', %s, 10, 33554432, '%s', '1 minute', true, 33554432, true, '{}', '{}', '{}', '',
+		'{%d}', 10, '{}', '{}', '{}', '{false}')`, topic, limit, front, worker, look))
 }
 
 // largest is the most rows that a node of the type gave.
@@ -83,7 +81,7 @@ func TestKeyedPlans(t *testing.T) {
 		select gen_random_uuid(), 'shop', 'behind', 'hot', '{}', now() - interval '1 hour' from generate_series(1, 100000) as n`)
 	check := func(when string) {
 		t.Helper()
-		for _, read := range []string{far, near, dense} {
+		for _, read := range []string{far, dense} {
 			for _, look := range []int{125, 400, 5000} {
 				behind := p.claimKeyed("behind", 100, look, read)
 				t.Logf("%s, read %s: %d rows with %d buffers in %.1f ms; next to a hot key, looking at %d: %d rows with %d buffers in %.1f ms",
@@ -105,8 +103,8 @@ func TestKeyedPlans(t *testing.T) {
 	check("plan kept from a table of one page")
 	pgtest.Exec(p, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
 		select ('01900000-0000-7000-8' || lpad(t::text, 3, '0') || '-' || lpad(to_hex(n), 12, '0'))::uuid, 'shop', topic, 'key ' || n % 100, '{}'
-		from generate_series(1, 2000) as n, unnest($1::text[]) with ordinality as reads (topic, t)`, []string{far, near, dense})
-	for read, want := range map[string]int{far: 500, near: 500, dense: 100} { // the dense one takes the first of each key
+		from generate_series(1, 2000) as n, unnest($1::text[]) with ordinality as reads (topic, t)`, []string{far, dense})
+	for read, want := range map[string]int{far: 500, dense: 100} { // the dense one takes the first of each key
 		several := p.claimKeyed(fmt.Sprintf("%q", read), 500, 550, read)
 		t.Logf("read %s, a claim of %d rows of 100 keys goes over %d rows of CTEs", read, several.Rows, several.passes())
 		if several.Rows != want || several.passes() > 30*500 {
@@ -206,7 +204,7 @@ func TestPlansOfDrained(t *testing.T) {
 	fill(2000, "big")
 	p.wantIndexPlans("drained")
 	p.prepareKeyed()
-	for _, read := range []string{far, near, dense} {
+	for _, read := range []string{far, dense} {
 		topic := fmt.Sprintf("%q", read)
 		fill(2000, read)
 		for _, limit := range []int{10, 100} {

@@ -32,15 +32,16 @@ func gated(t *testing.T, sql string, lists ...string) string {
 
 // keyedRead is how a claim finds the first rows of keys.
 type keyedRead struct {
-	limit       int32 // 0 when the keys are read directly
-	near, dense bool
-	except      []int64 // keys to leave out
+	limit  int32 // 0 when the keys are read directly
+	dense  bool
+	except []int64 // keys to leave out
 }
 
 // sql is the gated statement, and args are what it is called with, for PerKey 10.
 func (r keyedRead) sql(o outbox) (sql string, args []any, err error) {
 	args = []any{
-		"shop", []string{"orders"}, []int32{r.limit}, []time.Time{{}}, []pgtype.UUID{{Valid: true}}, 10, 1 << 20, uuid.NewString(), time.Minute, true, append([]int64{}, r.except...), true, []int64{}, []int64{}, "", 1 << 20,
+		"shop", []string{"orders"}, []int32{r.limit}, []time.Time{{}}, []pgtype.UUID{{Valid: true}}, 10, 1 << 20, uuid.NewString(), time.Minute, true, 1 << 20,
+		true, append([]int64{}, r.except...), []int64{}, []int64{}, "",
 	}
 	if r.dense {
 		return gated(o.T, pgstore.ClaimDenseSQL(), "$2::text[]"), args, nil
@@ -54,10 +55,8 @@ func (r keyedRead) sql(o outbox) (sql string, args []any, err error) {
 		}
 		ranges, rows = slices.Repeat([]int64{1}, len(keys)), slices.Repeat([]int32{10}, len(keys))
 	}
-	args = slices.Insert(args, 5, any([]int32{50}))
-	args = slices.Insert(args, 10, any(10))
-	args = slices.Insert(args, 12, []any{ranges, keys, rows, []bool{false}, r.near}...)
-	return gated(o.T, pgstore.ClaimKeyedSQL(), "$2::text[]", "$13::bigint[]"), args, nil
+	args = append(args, []int32{50}, 10, ranges, keys, rows, []bool{false})
+	return gated(o.T, pgstore.ClaimKeyedSQL(), "$2::text[]", "$19::bigint[]"), args, nil
 }
 
 // claimGated runs the gated claim, and returns the seq of the rows that it returned, in order.
@@ -140,7 +139,7 @@ func TestKeysWhoseFirstRowChanged(t *testing.T) {
 		},
 	}
 	for how, read := range map[string]keyedRead{
-		"far": {limit: 10}, "near": {limit: 10, near: true}, "dense": {limit: 10, dense: true}, "again": {},
+		"far": {limit: 10}, "dense": {limit: 10, dense: true}, "again": {},
 	} {
 		for what, change := range changes {
 			t.Run(how+"/"+what, func(t *testing.T) {

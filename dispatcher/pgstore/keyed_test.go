@@ -114,7 +114,7 @@ func TestDeadLettersBlockInEachRead(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Migrated(t))
 	for how, read := range map[string]keyedRead{
-		"far": {limit: 10}, "near": {limit: 10, near: true}, "dense": {limit: 10, dense: true}, "again": {},
+		"far": {limit: 10}, "dense": {limit: 10, dense: true}, "again": {},
 	} {
 		for _, test := range []struct {
 			what        string

@@ -19,17 +19,17 @@ import (
 
 // Ack implements [dispatcher.Store]. The error is the database's.
 func (s *Store) Ack(ctx context.Context, leases []dispatcher.Lease) ([]dispatcher.Lease, error) {
-	return s.write(ctx, "ack", s.sql.ack, leases)
+	return s.write(ctx, "ack", s.sql["ack"], leases)
 }
 
 // Extend implements [dispatcher.Store]. The error is the database's.
 func (s *Store) Extend(ctx context.Context, leases []dispatcher.Lease, lease time.Duration) ([]dispatcher.Lease, error) {
-	return s.write(ctx, "extend", s.sql.extend, leases, lease)
+	return s.write(ctx, "extend", s.sql["extend"], leases, lease)
 }
 
 // Begin implements [dispatcher.Store]. The error is the database's.
 func (s *Store) Begin(ctx context.Context, leases []dispatcher.Lease) ([]dispatcher.Lease, error) {
-	return s.write(ctx, "begin", s.sql.begin, leases)
+	return s.write(ctx, "begin", s.sql["begin"], leases)
 }
 
 // Release implements [dispatcher.Store]. The error is the database's.
@@ -45,7 +45,7 @@ func (s *Store) Release(ctx context.Context, returns []dispatcher.Return) (lost 
 		held.set(i, r.Lease)
 		texts[i], delays[i] = storable(r.Error, maxError), r.Delay
 	}
-	return s.writeEach(ctx, "release", relaxed, s.sql.release, []any{held.ids, held.numbers, pgUUID(s.worker), delays, texts})
+	return s.writeEach(ctx, "release", relaxed, s.sql["release"], []any{held.ids, held.numbers, pgUUID(s.worker), delays, texts})
 }
 
 // write runs a statement on leases, all in one transaction, and returns those that it did not find
@@ -75,10 +75,7 @@ func (s *Store) write(ctx context.Context, verb, sql string, leases []dispatcher
 			})
 		}
 	})
-	if err != nil {
-		return nil, s.wrap(verb, err)
-	}
-	return lost, nil
+	return lost, s.wrap(verb, err)
 }
 
 // Nack implements [dispatcher.Store]. The error is the database's.
@@ -105,7 +102,7 @@ func (s *Store) Nack(ctx context.Context, failures []dispatcher.Failure) (lost [
 			settings, responses[i] = durable+s.notify, storable(f.Response, maxResponse)
 		}
 	}
-	lost, err = s.writeEach(ctx, "nack", settings, s.sql.nack, []any{held.ids, held.numbers, pgUUID(s.worker), texts, delays, reasons, causes, responses})
+	lost, err = s.writeEach(ctx, "nack", settings, s.sql["nack"], []any{held.ids, held.numbers, pgUUID(s.worker), texts, delays, reasons, causes, responses})
 	if len(lost) > 0 && settings != relaxed {
 		return s.reallyLost(ctx, lost, failures), nil
 	}
@@ -122,7 +119,7 @@ func (s *Store) reallyLost(ctx context.Context, lost []dispatcher.Lease, failure
 		n, _ := slices.BinarySearchFunc(failures, l, func(f dispatcher.Failure, l dispatcher.Lease) int { return compare(f.Lease, l) })
 		reasons[i] = string(failures[n].Reason)
 	}
-	still, err := s.writeEach(ctx, "nack", relaxed, s.sql.lost, []any{held.ids, held.numbers, reasons})
+	still, err := s.writeEach(ctx, "nack", relaxed, s.sql["lost"], []any{held.ids, held.numbers, reasons})
 	if err != nil {
 		return lost // the others are written
 	}
@@ -142,16 +139,13 @@ func (h held) set(i int, l dispatcher.Lease) { h.ids[i], h.numbers[i] = pgUUID(l
 // writeEach runs a statement that takes something else for each lease, and returns the leases that it did
 // not find held.
 func (s *Store) writeEach(ctx context.Context, verb, settings, sql string, args []any) (lost []dispatcher.Lease, err error) {
-	err = s.run(ctx, settings, sql, args, func(rows pgx.Rows) error {
+	err = s.run(ctx, verb, settings, sql, args, func(rows pgx.Rows) error {
 		lost = nil
 		var l dispatcher.Lease
 		_, err := pgx.ForEachRow(rows, []any{(*[16]byte)(&l.ID), &l.Number}, func() error { lost = append(lost, l); return nil })
 		return err
 	})
-	if err != nil {
-		return nil, s.wrap(verb, err)
-	}
-	return lost, nil
+	return lost, err
 }
 
 // compare orders leases by number and id.

@@ -112,7 +112,7 @@ func (r *pastReader) read(ctx context.Context, from, to uuid.UUID) error {
 	for r.left > 0 {
 		var seen []pastID
 		args := []any{r.store.namespace, topics, r.since, from, to, min(pastLook, r.looks-r.looked.Rows)}
-		err := r.store.readOnly(ctx, r.store.sql.past, args, func(rows pgx.Rows) (err error) {
+		err := r.store.readOnly(ctx, r.store.sql["past"], args, func(rows pgx.Rows) (err error) {
 			seen, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p pastID, err error) {
 				return p, row.Scan(&p.id, &p.wanted, &p.size)
 			})
@@ -162,8 +162,8 @@ func (r *pastReader) hand(ctx context.Context, seen []pastID) error {
 
 // pastRows reads rows by their ids. One that is gone meanwhile is left out.
 func (s *Store) pastRows(ctx context.Context, ids []pgtype.UUID) (page []PastRow, err error) {
-	d := newDecoder(s.namespace, nil)
-	err = s.readOnly(ctx, s.sql.pastRows, []any{ids}, func(rows pgx.Rows) error {
+	d := newDecoder(s.namespace, claiming{})
+	err = s.readOnly(ctx, s.sql["past_rows"], []any{ids}, func(rows pgx.Rows) error {
 		var rec record
 		for rows.Next() {
 			if err := rec.reader(rows.FieldDescriptions())(rows); err != nil {

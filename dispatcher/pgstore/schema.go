@@ -57,7 +57,7 @@ func (s *Store) Schema(ctx context.Context) (dispatcher.Schema, error) {
 		}
 	}
 	behind := false
-	if err := s.pool.QueryRow(ctx, s.sql.sequencesBehind).Scan(&behind); err != nil {
+	if err := s.pool.QueryRow(ctx, s.sql["sequences_behind"]).Scan(&behind); err != nil {
 		return dispatcher.Schema{}, s.wrap("compare the sequences", err)
 	}
 	if behind {
@@ -87,8 +87,11 @@ func compareSchema(name string, version, oldestReader, required int) dispatcher.
 	return schema
 }
 
-// wrap says what failed and where, and what to do where that is known.
+// wrap says what failed and where, and what to do where that is known. Without an error it returns nil.
 func (s *Store) wrap(action string, err error) error {
+	if err == nil {
+		return nil
+	}
 	refused, remedy := aboutRows(err), ""
 	switch code := sqlState(err); {
 	case code == codeInsufficientPrivilege:

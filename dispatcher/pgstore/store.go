@@ -68,7 +68,7 @@ func New(pool *pgxpool.Pool, opts Options) *Store {
 	}
 	sql := load(opts.Schema)
 	if opts.DeleteDelivered {
-		sql.ack = sql.delete
+		sql["ack"] = sql["delete"]
 	}
 	notify := ""
 	if opts.Notify {
@@ -76,7 +76,7 @@ func New(pool *pgxpool.Pool, opts Options) *Store {
 	}
 	return &Store{
 		notify:    notify,
-		claims:    claimSettings + notify + "\n" + sql.fence,
+		claims:    claimSettings + notify + "\n" + sql["fence"],
 		pool:      pool,
 		schema:    opts.Schema,
 		namespace: opts.Namespace,
@@ -117,12 +117,19 @@ func frozenAfter(lease time.Duration) string {
 }
 
 // run runs one statement in a transaction of its own and one round trip: a batch is both. read is called for
-// each try, so it begins with empty results.
-func (s *Store) run(ctx context.Context, settings, sql string, args []any, read func(pgx.Rows) error) error {
-	return s.send(ctx, func(batch *pgx.Batch) {
+// each try, so it begins with empty results. The error says which action failed.
+func (s *Store) run(ctx context.Context, action, settings, sql string, args []any, read func(pgx.Rows) error) error {
+	return s.wrap(action, s.send(ctx, func(batch *pgx.Batch) {
 		batch.Queue(settings)
 		batch.Queue(sql, args...).Query(read)
-	})
+	}))
+}
+
+// collect returns the rows of a statement that needs no settings.
+func collect[T any](ctx context.Context, s *Store, action, sql string, to pgx.RowToFunc[T], args ...any) ([]T, error) {
+	rows, _ := s.pool.Query(ctx, sql, args...) // its error is that of the rows
+	all, err := pgx.CollectRows(rows, to)
+	return all, s.wrap(action, err)
 }
 
 // tries is how often a transaction is tried that lost to another one.
@@ -163,7 +170,7 @@ func (s *Store) send(ctx context.Context, fill func(*pgx.Batch)) error {
 // for which it needs READ COMMITTED.
 func (s *Store) raiseFence(ctx context.Context) error {
 	err := pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, s.sql.fenceRaise)
+		_, err := tx.Exec(ctx, s.sql["fence_raise"])
 		return err
 	})
 	if err != nil {

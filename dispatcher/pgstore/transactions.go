@@ -17,13 +17,9 @@ import (
 // transaction is visible only to members of pg_read_all_stats; for others it is when this process first saw it.
 // The error is the database's.
 func (s *Store) OldestTransaction(ctx context.Context) (*dispatcher.OldestTransaction, error) {
-	rows, err := s.pool.Query(ctx, s.sql.oldestTransaction)
+	found, err := collect(ctx, s, "look for the oldest transaction", s.sql["oldest_transaction"], pgx.RowToStructByPos[holder])
 	if err != nil {
-		return nil, s.wrap("look for the oldest transaction", err)
-	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[holder])
-	if err != nil {
-		return nil, s.wrap("look for the oldest transaction", err)
+		return nil, err
 	}
 	return s.holders.oldest(found), nil
 }

@@ -42,14 +42,11 @@ func (s *Store) Heartbeat(ctx context.Context, w WorkerInfo) (seen Peers, err er
 	}
 	args := []any{pgUUID(s.worker), w.Dispatcher, s.namespace, w.Topics, w.Version, w.Blocks,
 		w.Delivered[0], w.Failed[0], w.Delivered[1], w.Failed[1], w.Paused, string(paused), cmp.Or(w.Live, 45*time.Second)}
-	err = s.run(ctx, relaxed, s.sql.heartbeat, args, func(rows pgx.Rows) (err error) {
+	err = s.run(ctx, "note that the worker runs", relaxed, s.sql["heartbeat"], args, func(rows pgx.Rows) (err error) {
 		seen, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Peers])
 		return err
 	})
-	if err != nil {
-		return Peers{}, s.wrap("note that the worker runs", err)
-	}
-	return seen, nil
+	return seen, err
 }
 
 // Peers are the live workers of one dispatcher.
@@ -64,7 +61,10 @@ type Peers struct {
 
 // Leave removes this worker's row, for a worker that stops. The error is the database's.
 func (s *Store) Leave(ctx context.Context) error {
-	return s.note(ctx, "remove the worker's row", s.sql.leave, pgUUID(s.worker))
+	return s.run(ctx, "remove the worker's row", relaxed, s.sql["leave"], []any{pgUUID(s.worker)}, func(rows pgx.Rows) error {
+		rows.Close()
+		return rows.Err()
+	})
 }
 
 // Sharing names the other dispatchers that claim the worker's namespace too, with topics in common, in whatever
@@ -72,25 +72,5 @@ func (s *Store) Leave(ctx context.Context) error {
 // that are not paused.
 // The error is the database's.
 func (s *Store) Sharing(ctx context.Context, w WorkerInfo) ([]string, error) {
-	rows, err := s.pool.Query(ctx, s.sql.sharing, s.namespace, w.Dispatcher, w.Topics)
-	if err != nil {
-		return nil, s.wrap("look for dispatchers of the same topics", err)
-	}
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, s.wrap("look for dispatchers of the same topics", err)
-	}
-	return names, nil
-}
-
-// note runs a statement without rows that need not wait for the disk.
-func (s *Store) note(ctx context.Context, action, sql string, args ...any) error {
-	err := s.run(ctx, relaxed, sql, args, func(rows pgx.Rows) error {
-		rows.Close()
-		return rows.Err()
-	})
-	if err != nil {
-		return s.wrap(action, err)
-	}
-	return nil
+	return collect(ctx, s, "look for dispatchers of the same topics", s.sql["sharing"], pgx.RowTo[string], s.namespace, w.Dispatcher, w.Topics)
 }

@@ -1,8 +1,7 @@
--- claim.sql that gives each tenant of a topic its turn (CONTRACT C-37). What follows "taken" is that of claim.sql.
--- $1 namespace; $2, $3 and $5 topics, their limits, and the tenant after which each begins; $4 not used; $12 and $13 tenants
--- that are left alone, each with the number of its topic, from 1; $14 dispatcher, $15 time for each event of a tenant, null for
--- no limit, and $16 how many it may have at once. The others are as in claim.sql. Rows without a tenant are those of the
--- tenant of zeros.
+-- claim.sql that gives each tenant of a topic its turn (CONTRACT C-37). claim_parts.sql has most of the arguments. $4 is not
+-- used; $5 the tenant after which each topic begins; $12 and $13 tenants that are left alone, each with the number of its
+-- topic, from 1; $14 dispatcher, $15 time for each event of a tenant, null for no limit, and $16 how many it may have at
+-- once. Rows without a tenant are those of the tenant of zeros.
 --
 -- The index outbox_events_tenant leads to the next tenant after the last one, so a tenant costs one look, whatever it has.
 -- A tenant whose rows are all leased or not yet due takes a turn and has no rows.
@@ -69,15 +68,13 @@ first as materialized (
     select turn.topic_no, turn.topic, turn.rows, turn.tenant, turn.n, turn.permits, turn.each, e.*
     from turns as turn
     cross join lateral (
-        select ctid, next_attempt_at, id, size_bytes > $11::bigint or case status when 'pending' then attempts >= coalesce(max_attempts, $6::integer) else suspicion >= 5 end as exhausted, size_bytes
+        select ctid, next_attempt_at, id, {exhausted} as exhausted, size_bytes
         from outbox.outbox_events
         where coalesce(live, false)
           and namespace = $1::text
           and topic = turn.topic
           and coalesce(tenant_id, '00000000-0000-0000-0000-000000000000') = turn.tenant
-          and next_attempt_at <= now()
-          and (status = 'pending' or (locked_until < now() or updated_at > now() + interval '1 minute'))
-          and ($10::boolean or (size_bytes > $11::bigint or case status when 'pending' then attempts >= coalesce(max_attempts, $6) else suspicion >= 5 end) is not true)
+          and {claimable}
         order by next_attempt_at, id
         limit turn.each
         for update skip locked
@@ -98,16 +95,14 @@ second as materialized (
     select more.topic, more.tenant, e.*
     from more
     cross join lateral (
-        select ctid, size_bytes > $11::bigint or case status when 'pending' then attempts >= coalesce(max_attempts, $6::integer) else suspicion >= 5 end as exhausted, size_bytes
+        select ctid, {exhausted} as exhausted, size_bytes
         from outbox.outbox_events
         where coalesce(live, false)
           and namespace = $1::text
           and topic = more.topic
           and coalesce(tenant_id, '00000000-0000-0000-0000-000000000000') = more.tenant
           and (next_attempt_at, id) > (more.at, more.id)
-          and next_attempt_at <= now()
-          and (status = 'pending' or (locked_until < now() or updated_at > now() + interval '1 minute'))
-          and ($10::boolean or (size_bytes > $11::bigint or case status when 'pending' then attempts >= coalesce(max_attempts, $6) else suspicion >= 5 end) is not true)
+          and {claimable}
         order by next_attempt_at, id
         limit more.each
         for update skip locked
@@ -125,7 +120,7 @@ used as (
     where $15::interval is not null and r.namespace = $1::text and r.dispatcher = $14::text and r.topic = u.topic and r.tenant = u.tenant
 ),
 -- The report has the last tenant of each topic whose walk ended before it came around.
-taken as materialized (
+given as materialized (
     select array_agg(e.ctid) as rows, array_agg(e.ctid) filter (where e.exhausted) as spent, sum(e.size_bytes) > $7::bigint as cut,
         set_config('outbox.report', (select coalesce(json_object_agg(topic_no, tenant), '{}')::text from walk where n = rows), true) as report
     from (
@@ -134,3 +129,5 @@ taken as materialized (
         select ctid, exhausted, size_bytes from second
     ) as e
 ),
+{fitting}
+{lease}
