@@ -61,16 +61,16 @@ var shortRuns = func() options {
 }()
 
 var shortSeeds = []struct {
-	name             string
-	seed             uint64
-	ordered, deleted bool
+	name                    string
+	seed                    uint64
+	ordered, deleted, paced bool
 }{
-	{"RowsKept", 1, false, false},
-	{"KeyOrderRowsDeleted", 24, true, true},
+	{"RowsKeptPaceFound", 1, false, false, true},
+	{"KeyOrderRowsDeleted", 24, true, true, false},
 }
 
 // Two short runs of the whole. `go run ./hack/chaos -help` says how to have longer ones.
-// CONTRACT: C-3, C-10, C-20, C-21, C-22, C-23, C-24, C-26, C-27, C-30, C-31, C-32, C-33, C-41, C-42, C-70
+// CONTRACT: C-3, C-10, C-20, C-21, C-22, C-23, C-24, C-26, C-27, C-30, C-31, C-32, C-33, C-36, C-41, C-42, C-70
 func TestShortRuns(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a minute and a half")
@@ -79,7 +79,7 @@ func TestShortRuns(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			o := shortRuns
-			o.seed, o.ordered, o.deleted = test.seed, test.ordered, test.deleted
+			o.seed, o.ordered, o.deleted, o.paced = test.seed, test.ordered, test.deleted, test.paced
 			r, err := run(t.Context(), o, t.Output())
 			if err != nil {
 				t.Fatal(err)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -18,6 +19,12 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
 )
 
+// request is one that arrived, whatever its response.
+type request struct {
+	ID uuid.UUID `json:"id"`
+	At time.Time `json:"at"`
+}
+
 // consumer is the story's consumer, which POST /instruct also makes
 //   - refuse a topic or all of them: status=503&topic=orders, and status=0 for an end of it;
 //   - leave one request in so many without a response: mute=3, and mute=0 for an end of it;
@@ -31,7 +38,7 @@ type consumer struct {
 	mute          int
 	repaired      bool
 	stuck         bool
-	requests      io.Writer // the id of each event that arrives, as JSON
+	requests      io.Writer // each request
 }
 
 func (c *consumer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -43,7 +50,7 @@ func (c *consumer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	c.mu.Lock()
 	if id, err := uuid.Parse(r.Header.Get("ce-id")); err == nil {
-		fmt.Fprintf(c.requests, "%q\n", id)
+		_ = json.NewEncoder(c.requests).Encode(request{ID: id, At: time.Now()}) // without it the ledger finds an event that was never sent
 	}
 	status := max(c.statuses[""], c.statuses[r.Header.Get("ce-topic")])
 	silent := c.mute > 0 && rand.IntN(c.mute) == 0

@@ -105,6 +105,13 @@ func (w *world) config() config.Config {
 	if w.ordered {
 		c.Delivery.Ordering = config.OrderingKey
 	}
+	if w.paced {
+		c.Delivery.Concurrency, c.Delivery.MaxConcurrency = config.Auto, 64
+		c.Delivery.RateLimit = &config.RateLimit{Events: w.limit()}
+		if !w.ordered {
+			c.Delivery.Fairness = config.FairnessTenant
+		}
+	}
 	if route == 0 { // the direct one: PgBouncer keeps notifications back
 		c.Delivery.WakeUp = config.WakeUpListen
 	}

@@ -25,6 +25,9 @@ type history struct {
 	began, ended time.Time
 	// over is when the dispatchers were stopped.
 	over time.Time
+	// requests are the times at which requests arrived, in order, and limit how many may begin in a second; 0 is no limit.
+	requests []time.Time
+	limit    int
 	// arrivals are the times of all deliveries, in order.
 	arrivals []time.Time
 	lease    time.Duration
@@ -77,6 +80,9 @@ type state struct {
 // load reads the witness, and the journals of the producers and the consumer.
 func (w *world) load(ctx context.Context) (*history, error) {
 	h := &history{events: map[uuid.UUID]*event{}, lease: w.lease, bound: w.bound(), ordered: w.ordered, dispatchers: w.dispatchers}
+	if w.paced {
+		h.limit = w.limit()
+	}
 	w.mu.Lock()
 	h.faults, h.wrong = slices.Clone(w.faults), w.wrong
 	w.mu.Unlock()
@@ -103,7 +109,10 @@ func (w *world) load(ctx context.Context) (*history, error) {
 			return nil, err
 		}
 	}
-	if err := lines(w.deliveriesFile()+".requests", func(id uuid.UUID) { h.event(id).sent++ }); err != nil {
+	if err := lines(w.deliveriesFile()+".requests", func(r request) {
+		h.event(r.ID).sent++
+		h.requests = append(h.requests, r.At)
+	}); err != nil {
 		return nil, err
 	}
 	err = lines(w.deliveriesFile(), func(d delivery) {

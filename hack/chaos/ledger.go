@@ -16,6 +16,8 @@ type ledger struct {
 	dead  map[string]int
 	// explained counts the deliveries whose outcome was lost to a fault, by its kind.
 	explained  map[kind]int
+	// busiest is the most requests within ten seconds.
+	busiest    int
 	violations []violation
 }
 
@@ -46,6 +48,7 @@ const (
 	misjudged   = "dead for another reason than its own"
 	unrecorded  = "dead letters and dead events differ"
 	stoodStill  = "others stood still"
+	tooFast     = "faster than the rate limit"
 	broken      = "process"
 )
 
@@ -65,6 +68,7 @@ func balance(h *history) *ledger {
 	}
 	l.checkLeases(h)
 	l.checkOthers(h)
+	l.checkRate(h)
 	if h.ordered {
 		l.checkOrder(h)
 	}

@@ -280,3 +280,22 @@ func TestTriedEventIsNotLost(t *testing.T) {
 		}
 	}
 }
+
+func TestMoreThanTheRateIsFound(t *testing.T) {
+	h := &history{limit: 10}
+	for i := range 300 { // 10 a second for 30 seconds
+		h.requests = append(h.requests, at(100*i))
+	}
+	if l := balance(h); len(l.violations) != 0 {
+		t.Errorf("the rate itself: %+v", l.violations)
+	}
+	for range 11 { // a tenth more than the rate, and one
+		h.requests = slices.Insert(h.requests, 150, at(15_000))
+	}
+	if l := balance(h); len(l.violations) != 1 || l.violations[0].rule != tooFast {
+		t.Errorf("111 requests in 10 seconds: %+v", l.violations)
+	}
+	if h.limit = 0; len(balance(h).violations) != 0 {
+		t.Error("without a limit nothing is too fast")
+	}
+}

@@ -70,6 +70,7 @@ type options struct {
 	dispatchers, rate int           // rate is in transactions a second, each of 3 events on average
 	work              time.Duration // that the consumer takes over an event
 	ordered, deleted  bool
+	paced             bool // concurrency Auto, a rate, and without order fairness between tenants
 	journal           bool // the product's own, which is verified in the end
 	kinds             []kind
 	verbose           bool
@@ -85,15 +86,22 @@ func defaults() options {
 
 // mode names the options that change what the dispatchers do.
 func (o options) mode() string {
-	return fmt.Sprintf("seed %d, ordering %s, rows %s", o.seed, map[bool]string{false: "None", true: "Key"}[o.ordered], map[bool]string{false: "kept", true: "deleted"}[o.deleted])
+	return fmt.Sprintf("seed %d, ordering %s, rows %s, pace %s", o.seed, o.ordering(), o.rows(), o.pace())
 }
 
 // command plays the run again.
 func (o options) command() string {
-	return fmt.Sprintf("go run ./hack/chaos -seed %d -for %s -lease %s -poll %s -dispatchers %d -rate %d -ordering %s -rows %s -journal=%t -faults %s",
-		o.seed, o.total, o.lease, o.poll, o.dispatchers, o.rate, map[bool]string{false: "None", true: "Key"}[o.ordered],
-		map[bool]string{false: "kept", true: "deleted"}[o.deleted], o.journal, join(o.kinds))
+	return fmt.Sprintf("go run ./hack/chaos -seed %d -for %s -lease %s -poll %s -dispatchers %d -rate %d -ordering %s -rows %s -pace %s -journal=%t -faults %s",
+		o.seed, o.total, o.lease, o.poll, o.dispatchers, o.rate, o.ordering(), o.rows(), o.pace(), o.journal, join(o.kinds))
 }
+
+func (o options) ordering() string { return map[bool]string{false: "None", true: "Key"}[o.ordered] }
+func (o options) rows() string     { return map[bool]string{false: "kept", true: "deleted"}[o.deleted] }
+func (o options) pace() string     { return map[bool]string{false: "fixed", true: "found"}[o.paced] }
+
+// limit is how many deliveries may begin in a second when the pace is found: more than what the producers add, so
+// that it binds after an outage.
+func (o options) limit() int { return 5 * o.rate }
 
 func join(kinds []kind) string {
 	var names []string
@@ -117,6 +125,7 @@ func chaos(ctx context.Context, args []string) error {
 	seeds := flags.Int("seeds", 1, "how many runs, each with the next seed")
 	ordering := flags.String("ordering", "", "None or Key (default: drawn)")
 	rows := flags.String("rows", "", "kept or deleted at ack (default: drawn)")
+	pace := flags.String("pace", "", "fixed, or found: concurrency Auto, a rate limit, and without order tenants in turn (default: drawn)")
 	flags.BoolVar(&o.journal, "journal", o.journal, "turn the journal on, and compare it with the rows in the end")
 	faults := flags.String("faults", join(o.kinds), "the kinds of faults")
 	_ = flags.Parse(args) // it exits
@@ -139,12 +148,15 @@ func chaos(ctx context.Context, args []string) error {
 	var failed []string
 	for range *seeds {
 		draw := rand.New(rand.NewPCG(o.seed, 2))
-		o.ordered, o.deleted = draw.IntN(2) == 0, draw.IntN(2) == 0
+		o.ordered, o.deleted, o.paced = draw.IntN(2) == 0, draw.IntN(2) == 0, draw.IntN(2) == 0
 		if *ordering != "" {
 			o.ordered = *ordering == "Key"
 		}
 		if *rows != "" {
 			o.deleted = *rows == "deleted"
+		}
+		if *pace != "" {
+			o.paced = *pace == "found"
 		}
 		r, err := run(ctx, o, os.Stdout)
 		if err != nil {

@@ -113,7 +113,8 @@ func newEvent() producer.Event {
 	e := producer.Event{
 		Namespace: scenario.Namespace, Topic: topics[rand.IntN(len(topics))], EventType: "OrderPlaced",
 		AggregateType: "customer", AggregateID: fmt.Sprintf("customer-%d", customer),
-		Payload: map[string]int{"total_cents": rand.IntN(10_000)},
+		TenantID: uuid.UUID{15: byte(customer % 7)}, // none for one in seven
+		Payload:  map[string]int{"total_cents": rand.IntN(10_000)},
 	}
 	switch rand.IntN(200) {
 	case 0:

@@ -44,7 +44,10 @@ func (r *result) print(w io.Writer) {
 	for _, reason := range slices.Sorted(maps.Keys(l.dead)) {
 		fmt.Fprintf(w, ", %d dead: %s", l.dead[reason], reason)
 	}
-	fmt.Fprintf(w, "; %d replays", l.replays)
+	fmt.Fprintf(w, "; %d replays; at most %d requests in 10 s", l.replays, l.busiest)
+	if r.history.limit > 0 {
+		fmt.Fprintf(w, ", of a limit of %d a second", r.history.limit)
+	}
 	if l.tried > 0 {
 		fmt.Fprintf(w, "; %d still tried, a few at a time, since the consumer refuses them", l.tried)
 	}

@@ -99,6 +99,9 @@ func (w *world) openDatabase(ctx context.Context, binary string) (err error) {
 		Database: config.Database{DSN: w.shop.DSN(w.shop.Owner, "127.0.0.1", w.server.Port)},
 		Journal:  &config.Journal{Mode: config.JournalDisabled},
 	}
+	if w.paced {
+		owner.Database.Tenants = config.TenantsIndexed
+	}
 	if w.journal {
 		owner.Journal.Mode = config.JournalEnabled
 	}
