@@ -15,7 +15,7 @@ type ledger struct {
 	tried int
 	dead  map[string]int
 	// explained counts the deliveries whose outcome was lost to a fault, by its kind.
-	explained  map[kind]int
+	explained map[kind]int
 	// busiest is the most requests within ten seconds.
 	busiest    int
 	violations []violation
