@@ -18,7 +18,8 @@ import (
 // write-backs and changes of the types that are admitted: each row is in one place, of each key only the first row is to
 // be delivered, and none whose type is not admitted.
 // CONTRACT: C-35, C-50, C-82
-func TestFlightInvariants(t *testing.T) {
+func TestLongFlightInvariants(t *testing.T) {
+	skipLong(t)
 	for seed := range uint64(200) {
 		for _, ordering := range []dispatcher.Ordering{dispatcher.OrderingNone, dispatcher.OrderingKey} {
 			g := &flightGame{rnd: rand.New(rand.NewPCG(seed, 14)), finished: map[*row]bool{}, seqs: map[string]int64{}, refuses: "-"}

@@ -26,6 +26,8 @@ type memory struct {
 	mu    sync.Mutex
 	rows  map[uuid.UUID]*memoryRow
 	order []*memoryRow
+	live  map[string][]*memoryRow // of each topic, in order: a claim looks at these alone
+	names []string                // of the topics, in the order of their first event
 	lease int64
 }
 
@@ -35,7 +37,9 @@ type memoryRow struct {
 	due, locked time.Time
 }
 
-func newMemory() *memory { return &memory{rows: map[uuid.UUID]*memoryRow{}} }
+func newMemory() *memory {
+	return &memory{rows: map[uuid.UUID]*memoryRow{}, live: map[string][]*memoryRow{}}
+}
 
 // enqueue adds n events.
 func (m *memory) enqueue(topic string, n int) { m.enqueueOf(uuid.NullUUID{}, topic, n) }
@@ -44,12 +48,22 @@ func (m *memory) enqueue(topic string, n int) { m.enqueueOf(uuid.NullUUID{}, top
 func (m *memory) enqueueOf(tenant uuid.NullUUID, topic string, n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if _, ok := m.live[topic]; !ok {
+		m.names = append(m.names, topic)
+	}
 	for range n {
 		e := dispatcher.Event{TenantID: tenant, ID: uuid.Must(uuid.NewV7()), Seq: int64(len(m.order) + 1), Topic: topic, Headers: noHeaders, CreatedAt: time.Now()}
 		r := &memoryRow{event: e, status: "pending", due: time.Now()}
 		m.rows[e.ID] = r
 		m.order = append(m.order, r)
+		m.live[topic] = append(m.live[topic], r)
 	}
+}
+
+// unfinished are the rows of a topic that are neither delivered nor dead, in order.
+func (m *memory) unfinished(topic string) []*memoryRow {
+	m.live[topic] = slices.DeleteFunc(m.live[topic], func(r *memoryRow) bool { return r.status == "delivered" || r.status == "dead" })
+	return m.live[topic]
 }
 
 var noHeaders = map[string]string{}
@@ -96,9 +110,9 @@ func (m *memory) Claim(ctx context.Context, req dispatcher.ClaimRequest) (out di
 	var bytes int64
 	for _, share := range req.Shares {
 		var due []*memoryRow
-		for _, r := range m.order {
-			free := r.status == "pending" || r.status == "processing" && r.locked.Before(now)
-			if r.event.Topic == share.Topic && free && !r.due.After(now) && !slices.Contains(share.Except, r.event.TenantID.UUID) {
+		for _, r := range m.unfinished(share.Topic) {
+			free := r.status == "pending" || r.locked.Before(now)
+			if free && !r.due.After(now) && !slices.Contains(share.Except, r.event.TenantID.UUID) {
 				due = append(due, r)
 			}
 		}
@@ -210,13 +224,7 @@ func (m *memory) Begin(_ context.Context, leases []dispatcher.Lease) ([]dispatch
 func (m *memory) Topics(context.Context) ([]string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var names []string
-	for _, r := range m.order {
-		if (r.status == "pending" || r.status == "processing") && !slices.Contains(names, r.event.Topic) {
-			names = append(names, r.event.Topic)
-		}
-	}
-	return names, nil
+	return slices.DeleteFunc(slices.Clone(m.names), func(topic string) bool { return len(m.unfinished(topic)) == 0 }), nil
 }
 
 func (m *memory) Depth(context.Context, []string) (dispatcher.Depth, error) {

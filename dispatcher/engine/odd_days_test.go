@@ -62,7 +62,8 @@ func TestLongOutageWithResponsesKillsNoEvent(t *testing.T) {
 
 // Neither does an incident kill events whose sink cannot know whose fault it is.
 // CONTRACT: C-32
-func TestDefaultsOutliveAnIncident(t *testing.T) {
+func TestLongDefaultsOutliveAnIncident(t *testing.T) {
+	skipLong(t)
 	synctest.Test(t, func(t *testing.T) {
 		const events = 2000
 		store := newMemory()

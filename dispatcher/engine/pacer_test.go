@@ -41,7 +41,8 @@ func (f figures) check(t *testing.T, what string, deviation, low, high float64) 
 // the best fixed number's rate are delivered, and the slow tail is at most half longer.
 //
 // CONTRACT: C-38
-func TestPacerAtAKnee(t *testing.T) {
+func TestLongPacerAtAKnee(t *testing.T) {
+	skipLong(t)
 	for _, deviation := range deviations {
 		set := func(w *world) { w.knee = constant(40); w.service = w.around(100*time.Millisecond, deviation) }
 		rate, p90 := best(1, set, 32, 36, 40, 44, 48)
@@ -107,7 +108,8 @@ func TestLongPacerFollowsTheKnee(t *testing.T) {
 // It takes 500 calls a second, and refuses others with 429.
 //
 // CONTRACT: C-38
-func TestPacerWithRefusals(t *testing.T) {
+func TestLongPacerWithRefusals(t *testing.T) {
+	skipLong(t)
 	for _, burst := range []float64{50, 500} {
 		for _, deviation := range deviations {
 			var rate, refused figures
@@ -130,7 +132,8 @@ func TestPacerWithRefusals(t *testing.T) {
 // It works on any number of calls: the bound of 200 is reached within 12 s.
 //
 // CONTRACT: C-38
-func TestPacerWithoutAKnee(t *testing.T) {
+func TestLongPacerWithoutAKnee(t *testing.T) {
+	skipLong(t)
 	for _, deviation := range deviations {
 		var reached figures
 		for seed := range uint64(*seeds) {

@@ -10,11 +10,11 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// skipLong leaves out tests of a long virtual time with -short: the race detector takes a minute over each. They are named
-// TestLong, and hack/test.sh runs them without it.
+// skipLong leaves out with -short what the race detector takes a minute over and finds nothing in: a long virtual time, and
+// simulations without goroutines. These tests are named TestLong, and hack/test.sh runs them without it.
 func skipLong(t *testing.T) {
 	if testing.Short() {
-		t.Skip("a long virtual time: run it without -short")
+		t.Skip("it is long: run it without -short")
 	}
 }
 
