@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # test.sh [PART...]: runs tests, with all that they need. Without an argument: data, control, tools and cluster.
 #
-#   data      the data plane with the race detector on the oldest PostgreSQL; long virtual time without it; the
-#             budgets of plans and WAL on the newest
+#   data      the data plane with the race detector on the oldest PostgreSQL; long simulations without it; the budgets
+#             of plans and WAL on the newest
 #   control   the control plane on a real kube-apiserver, and what compares pages, charts and rules with the code
 #   tools     what only developers run, where its folder differs from main
 #   cluster   the main job on a real cluster: one path for each behaviour
@@ -77,10 +77,11 @@ on() {
   OUTBOX_TEST_PG=${OUTBOX_TEST_PG:-$major} "${@:2}"
 }
 
-# race COMMAND...: with the race detector, which takes a C compiler.
+# race COMMAND...: with the race detector, which takes a C compiler. By default each of its processes sleeps a second at its
+# end, and the tests start hundreds.
 race() {
   if [ "$(CGO_ENABLED='' go env CGO_ENABLED)" = 1 ]; then
-    CGO_ENABLED=1 "$@" -race
+    GORACE="atexit_sleep_ms=0 ${GORACE-}" CGO_ENABLED=1 "$@" -race
   else
     echo "Without the race detector: there is no C compiler."
     "$@"
@@ -155,7 +156,7 @@ steady_times() {
 
 data() {
   step "The data plane, on PostgreSQL ${majors[0]}" race on "${majors[0]}" tests $parallel -short ./dispatcher/... ./migrations/...
-  step "Long virtual time" tests -run TestLong ./dispatcher/engine
+  step "Long simulations of the engine" tests -run TestLong ./dispatcher/engine
   step "Budgets of plans and WAL, on PostgreSQL ${majors[-1]}" on "${majors[-1]}" budgets
 }
 
