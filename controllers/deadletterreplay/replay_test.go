@@ -135,26 +135,6 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		c.expect(kstatus.CurrentStatus, want{api.CompleteCondition, yes, api.ReasonFinished, "1 are delivered"})
 	})
 
-	It("that was created from a backup of one that had begun replays nothing", func() {
-		c := start()
-		o := c.replay()
-		c.create(c.outbox(), o)
-		c.job()
-		copied := fetch(c, o, o.Name).DeepCopy()
-		Expect(copied.Annotations).To(HaveKeyWithValue(desired.AnnotationReplay, string(o.UID)))
-		copied.Name, copied.UID, copied.ResourceVersion, copied.Status = "copy", "", "", api.DeadLetterReplayStatus{}
-		Expect(admin.Create(c.ctx, copied)).To(Succeed())
-		Eventually(func(g Gomega) {
-			g.Expect(admin.Get(c.ctx, client.ObjectKeyFromObject(copied), copied)).To(Succeed())
-			g.Expect(meta.FindStatusCondition(copied.Status.Conditions, api.StalledCondition)).To(HaveValue(HaveField("Message", ContainSubstring("a copy of replay "+string(o.UID)))))
-		}).Should(Succeed())
-		var jobs batchv1.JobList
-		Expect(admin.List(c.ctx, &jobs, client.InNamespace(c.namespace))).To(Succeed())
-		Expect(jobs.Items).To(HaveLen(1))
-		Expect(admin.Delete(c.ctx, copied)).To(Succeed())
-		Eventually(func() bool { return apierrors.IsNotFound(admin.Get(c.ctx, client.ObjectKeyFromObject(copied), copied)) }).Should(BeTrue())
-	})
-
 	It("that is a dry run changes nothing, holds nothing, and says what it would do", func() {
 		c := start()
 		o := c.replay()

@@ -94,9 +94,6 @@ var _ = Describe("an OutboxConsumer", Label("consumer"), func() {
 		is(api.ReasonRulesNotTried, "without meaning: RULE-010-031 (effect before the check).")
 		c.verified(o, api.ConsumerEvidence{VerifiedAt: metav1.NewTime(now), Passed: 18, LeftOut: []string{"RULE-010-003 (the fence)"}})
 		is(api.ReasonVerified, "18 of 19 passed, and these were left out: RULE-010-003 (the fence).")
-		restored := &api.OutboxConsumer{ObjectMeta: metav1.ObjectMeta{Name: "restored"}, Spec: *o.Spec.DeepCopy()}
-		c.create(restored)
-		expect(c, restored, "Current", want{api.VerifiedCondition, yes, api.ReasonVerified, "18 of 19 passed"})
 		c.verified(o, api.ConsumerEvidence{VerifiedAt: metav1.NewTime(now.Add(2*time.Second - time.Hour)), Passed: 19})
 		is(api.ReasonEvidenceTooOld, "spec.evidenceMaxAge, 1h")
 		change(c, o, updateSpec, func() { o.Spec.EvidenceMaxAge.Duration = 24 * time.Hour })
