@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/outbox-operator/outbox-operator/api/status"
-	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // adopter is an outbox next to a table of Overview's layout and one of another layout.
@@ -19,7 +18,7 @@ type adopter struct {
 }
 
 func newAdopter(t *testing.T) *adopter {
-	a := &adopter{outbox: newOutbox(t, pgtest.Empty(t)).migrated(t)}
+	a := &adopter{outbox: installed(t)}
 	for _, sql := range []string{
 		"create table public.events (id uuid primary key default gen_random_uuid(), topic text not null, payload jsonb not null, status text not null default 'pending', attempt_count int not null default 0, next_attempt_at timestamptz not null default now(), created_at timestamptz not null default clock_timestamp())",
 		"create table public.order_outbox (id bigint generated always as identity primary key, body jsonb not null, state text not null default 'NEW')",

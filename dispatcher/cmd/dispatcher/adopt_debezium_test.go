@@ -14,7 +14,7 @@ const debeziumTable = `create table public.outboxevent (id uuid primary key defa
 // CONTRACT: C-91
 func TestAdoptDebeziumShowsTheSlot(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	o.exec(t, debeziumTable+"; alter table public.outboxevent owner to "+o.owner+"; create publication orders for table public.outboxevent; alter role "+o.owner+" replication")
 	file, slot := o.file(t, o.owner, "namespace: shop\n"), o.slot(t)
 	shadow := []string{"adopt", "shadow", "-f", file, "--layout", "debezium", "--slot", slot}

@@ -7,8 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
-
-	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // received is a request of the http sink.
@@ -54,7 +52,7 @@ const storageTable = `create table storage_outbox (
 // CONTRACT: C-91
 func TestAdoptedStorageMessages(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	const insert = `insert into storage_outbox (outbox_id, aggregate_id, aggregate_type, event_type, event_payload, event_metadata, sequence_number, target_topic, partition_key, max_delay_ms, backoff_multiplier)
 		values ('outbox_%[1]d', '7', 'memory', 'STORAGE_MEMORY_ADDED', '{"total": 0.10, "id": 9007199254740993, "metadata": "gone"}', %[2]s, %[1]d, 'memories', '7', 90000000, 0.5)`
 	flat := `'{"correlation_id": "c-1", "event_version": "1.0.0"}'`
@@ -100,7 +98,7 @@ create unique index on modkit_outbox_events (namespace, topic, dedupe_key) where
 // REQUIREMENT: cpt-cf-mini-chat-flow-usage-outbox-dispatch, cpt-cf-mini-chat-dod-usage-outbox-idempotency
 func TestAdoptedModKitMessages(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	const tenant = "0190b6c4-1f2e-7abc-8def-001122334455"
 	insert := func(id, namespace, more string) string {
 		return `insert into modkit_outbox_events (id, namespace, topic, tenant_id, dedupe_key, payload, status, attempts) values ('0190b6c4-1f2e-7abc-8def-00000000000` + id +

@@ -42,7 +42,7 @@ func TestAdoptionPage(t *testing.T) {
 func TestAdoptionPageOfDebezium(t *testing.T) {
 	t.Parallel()
 	_, story := adoptionPage(t)
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	slot := o.slot(t)
 	o.exec(t, "grant create, usage on schema public to "+o.producer)
 	var connector *pgconn.PgConn

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-
-	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // A table is adopted, cut over and given back with the logins of a real installation: the outbox's owner, who is a member
@@ -15,7 +13,7 @@ import (
 // CONTRACT: C-91
 func TestAdoptShadowsCutsOverAndGoesBack(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	o.exec(t, `create table public.events (id bigserial primary key, kind text, body jsonb not null, sent_at timestamptz, at timestamptz not null default now());
 		alter table public.events owner to `+o.producer)
 	file := o.file(t, o.owner, "")

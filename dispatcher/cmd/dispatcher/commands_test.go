@@ -82,7 +82,7 @@ func TestCommandsMigrateEnqueueAndDeliver(t *testing.T) {
 // A right that is missing is named, whichever it is; those of `migrate grants` are all that is needed.
 func TestCheckNamesEachMissingRight(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	file := o.file(t, o.dispatcher, dispatching("{log: {}}"))
 	for _, right := range []string{"select on outbox_events", "update on outbox_events", "delete on outbox_events", "select on outbox_dead_letters", "insert on outbox_dead_letters",
 		"delete on outbox_dead_letters", "update (resolution, resolved_at, resolved_by, notify_at, notify_attempts, notified_at) on outbox_dead_letters", "select on outbox_migrations",
@@ -108,7 +108,7 @@ func TestCheckNamesEachMissingRight(t *testing.T) {
 
 func TestCheckTriesTheDestination(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	consumer := httptest.NewServer(nil)
 	defer consumer.Close()
 	yaml := dispatching("{http: {url: '" + consumer.URL + "'}}")

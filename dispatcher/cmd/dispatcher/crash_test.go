@@ -8,8 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-
-	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // A dispatcher that is killed twenty times while its destination hangs, with two attempts for each event, makes no event
@@ -33,7 +31,7 @@ func TestKilledDispatcherMakesNothingDeadUnsent(t *testing.T) {
 		}
 	}))
 	t.Cleanup(consumer.Close)
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	o.enqueue(t, events)
 	file := o.file(t, o.dispatcher, dispatching("{http: {url: '"+consumer.URL+"'}}")+"delivery: {pollInterval: 100ms, maxAttempts: 2}\n")
 	for range kills {

@@ -14,7 +14,7 @@ import (
 // REQUIREMENT: STORAGE-67, STORAGE-68, STORAGE-69, STORAGE-70, STORAGE-72
 func TestCheckDataFindsEachProblem(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	file := o.file(t, o.dispatcher, dispatching("{log: {}}"))
 	type report struct {
 		Dispatcher, Namespace string
@@ -94,7 +94,7 @@ func TestCheckDataFindsEachProblem(t *testing.T) {
 // REQUIREMENT: STORAGE-69, STORAGE-70
 func TestDataReachesStatusAndMetrics(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	o.enqueue(t, 3)
 	run(t, `{"namespace": "shop", "topic": "refunds", "payload": 1}`, "enqueue", "-f", o.file(t, o.producer, "")).ok(t)
 	o.exec(t, `update outbox.outbox_events set next_attempt_at = now() - interval '2 minutes' where topic = 'refunds'`)

@@ -16,7 +16,7 @@ import (
 // shown on request only. CONTRACT: C-41
 func TestDeadLettersAreFound(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	consumer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusUnprocessableEntity)
 	}))

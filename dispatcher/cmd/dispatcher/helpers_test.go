@@ -21,6 +21,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
+	"github.com/outbox-operator/outbox-operator/migrations"
 )
 
 // asDispatcher turns this test binary into the dispatcher: the tests run it as a process.
@@ -167,6 +168,29 @@ func (o *outbox) text(t testing.TB, query string) string {
 		return ""
 	}
 	return *text
+}
+
+// installed is an outbox with the schema and the grants, as the commands of migrated leave them: a copy of a database that
+// this process has migrated once.
+func installed(t testing.TB) *outbox {
+	t.Helper()
+	o := newOutbox(t, pgtest.Migrated(t))
+	o.exec(t, strings.ReplaceAll(`do $$ declare command text; begin
+		for command in
+			select 'alter schema outbox owner to OWNER'
+			union all select format('alter table %s owner to OWNER', oid::regclass) from pg_class as c where relnamespace = 'outbox'::regnamespace
+				and (relkind in ('r', 'p') or relkind = 'S' and not exists (select from pg_depend where objid = c.oid and deptype in ('a', 'i'))) -- those follow their table
+			union all select format('alter routine %s owner to OWNER', oid::regprocedure) from pg_proc where pronamespace = 'outbox'::regnamespace
+		loop
+			execute command;
+		end loop;
+	end $$`, "OWNER", o.owner))
+	for role, kind := range map[string]migrations.Kind{o.dispatcher: migrations.Dispatcher, o.producer: migrations.Producer} {
+		for _, sql := range migrations.Grants(pgtest.Schema, role, kind) {
+			o.exec(t, sql)
+		}
+	}
+	return o
 }
 
 // migrated also has the schema and the grants.

@@ -108,7 +108,7 @@ func TestM10WorkerAndDispatchersShareATable(t *testing.T) {
 		t.Skip("it drains a table with three processes")
 	}
 	t.Parallel()
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	run(t, "", "migrate", "up", "-f", o.file(t, o.owner, ""), "--m10", "shop/m10").ok(t, "m10 installed: schema outbox, namespace shop, topic m10, publish Insert\n")
 	run(t, "", "migrate", "grants", "--role", o.producer, "--for", "m10", "--apply", "-f", o.file(t, o.owner, "")).ok(t, "granted an M10 worker's rights")
 	all, to := newReceivers(t, o, "a", "b", "python")

@@ -11,8 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-
-	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // A dispatcher that delivers a backlog at full speed takes a bounded amount of memory, whatever the size of the payloads.
@@ -35,7 +33,7 @@ func TestMemoryIsBoundedUnderABacklog(t *testing.T) {
 			if test.events*test.size <= test.bound {
 				t.Fatal("all of the backlog fits: this test proves nothing")
 			}
-			o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+			o := installed(t)
 			o.exec(t, fmt.Sprintf(`insert into outbox.outbox_events (id, namespace, topic, payload)
 				select gen_random_uuid(), 'shop', 'orders', to_jsonb(repeat('x', %d)) from generate_series(1, %d)`, test.size-2, test.events))
 			cmd := command(t, "run", "-f", o.file(t, o.dispatcher, test.config))

@@ -19,7 +19,7 @@ import (
 // REQUIREMENT: STORAGE-53
 func TestNotificationIsSentAgainAfterAKill(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	var refuses, unavailable atomic.Bool
 	refuses.Store(true)
 	consumer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -116,7 +116,7 @@ func TestNotificationIsSentAgainAfterAKill(t *testing.T) {
 // Without an address no dead letter is marked, and no notification is sent or reported.
 func TestDeadLettersAreNotMarkedWithoutAnAddress(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	consumer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnprocessableEntity) }))
 	t.Cleanup(consumer.Close)
 	o.enqueue(t, 1)

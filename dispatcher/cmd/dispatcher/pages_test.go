@@ -79,7 +79,7 @@ func TestFiveMinutes(t *testing.T) {
 func TestRetentionTakesWhatThePageSays(t *testing.T) {
 	t.Parallel()
 	const n = 20_000
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	file := o.file(t, o.dispatcher, dispatching("{log: {}}"))
 	o.exec(t, fmt.Sprintf(`select count(*) from generate_series(1, %d) as g, lateral outbox.enqueue('shop', 'orders', jsonb_build_object('order', g, 'text', repeat('x', 170)),
 		p_event_type => 'OrderPlaced', p_aggregate_type => 'order', p_aggregate_id => g::text, p_dedupe_key => 'placed-' || g)`, n))

@@ -3,15 +3,13 @@ package main
 import (
 	"strings"
 	"testing"
-
-	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // check and the start compile routes, validations and transformations, and report an error with line and column.
 // CONTRACT: C-72, C-101
 func TestPipelineIsChecked(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	good := dispatching(`{http: {url: 'http://127.0.0.1:1/'}, routes: [{topics: [orders], to: '"/" + event.type'}]}`) + `
 message:
   validation: [{types: [Placed], schema: {inline: '{"type": "object"}'}, rules: [{rule: payload.total > 0, message: positive}]}]

@@ -49,7 +49,7 @@ func TestRotatedLoginLosesNoEvent(t *testing.T) {
 	for name, of := range rotations {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+			o := installed(t)
 			m := mounted(t.TempDir())
 			r := of(t, m, o)
 			m.set(t, r.before)
@@ -75,7 +75,7 @@ func TestRotatedLoginLosesNoEvent(t *testing.T) {
 // CONTRACT: C-102
 func TestDatabasePasswordIsRotated(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	p := start(t, o.file(t, o.dispatcher, dispatching("{log: {}}")))
 	o.enqueue(t, 5)
 	await(t, "the first events are delivered", func() bool { return o.count(t, "status = 'delivered'") == 5 })

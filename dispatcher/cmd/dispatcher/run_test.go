@@ -15,7 +15,7 @@ import (
 // Stop finishes the deliveries in flight, and returns the events that have not begun. CONTRACT: C-30
 func TestSIGTERMDrains(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	o.enqueue(t, 20)
 	arrived, release := make(chan struct{}, 20), make(chan struct{})
 	consumer := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
@@ -50,7 +50,7 @@ func TestSIGTERMDrains(t *testing.T) {
 // A worker has a row in outbox_workers until it has stopped.
 func TestWorkerHasARowWhileItRuns(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	p := start(t, o.file(t, o.dispatcher, dispatching("{log: {}}")))
 	noted := func() (n int) {
 		t.Helper()
@@ -157,7 +157,7 @@ func TestWaitsForLoginAndSchema(t *testing.T) {
 // REQUIREMENT: STORAGE-58, STORAGE-66
 func TestReadyFollowsTheDestination(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	codes := make(chan int, 100)
 	consumer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		select {
@@ -203,7 +203,7 @@ func TestReadyFollowsTheDestination(t *testing.T) {
 // A failing topic is paused; the others are delivered, and the pod stays ready. CONTRACT: C-32
 func TestFailingTopicIsPausedAlone(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	consumer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("ce-topic") == "refunds" {
 			w.WriteHeader(http.StatusInternalServerError)
@@ -232,7 +232,7 @@ func TestFailingTopicIsPausedAlone(t *testing.T) {
 // Rows are deleted at ack, wake-ups are received, and a transaction that holds vacuum back is shown. CONTRACT: C-60
 func TestDeliveredRowsAreDeletedAtAck(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	tx, err := o.admin.Begin(t.Context())
 	check(t, err)
 	_, err = tx.Exec(t.Context(), "create table held (n int)")
@@ -255,7 +255,7 @@ func TestDeliveredRowsAreDeletedAtAck(t *testing.T) {
 // worker's row says whether it blocks keys. CONTRACT: C-60
 func TestRetentionRemovesDeliveredRowsOfTheNamespace(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	pgtest.Exec(o.admin, `insert into outbox.outbox_events (id, namespace, topic, payload, status, updated_at)
 		select gen_random_uuid(), case when n = 1 then 'other' else 'shop' end, 'orders', '{}', 'delivered', now() - make_interval(days => n) from generate_series(1, 10) as n`)
 	pgtest.Exec(o.admin, `update outbox.outbox_events set updated_at = now() - interval '1 year' where namespace = 'other'`)
@@ -282,7 +282,7 @@ func TestRetentionRemovesDeliveredRowsOfTheNamespace(t *testing.T) {
 // The keys that wait behind a dead event are shown, and no others. CONTRACT: C-50
 func TestBlockedKeysAreShown(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	consumer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("ce-type") == "Bad" {
 			w.WriteHeader(http.StatusInternalServerError)
@@ -309,7 +309,7 @@ func TestBlockedKeysAreShown(t *testing.T) {
 
 func TestPausedAndPortInUse(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	o.enqueue(t, 3)
 	yaml := dispatching("{log: {}}")
 	p := start(t, o.file(t, o.dispatcher, yaml+"state: Paused\n"))

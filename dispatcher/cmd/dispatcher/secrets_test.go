@@ -229,7 +229,7 @@ func TestPlantedSecrets(t *testing.T) {
 }
 
 func plant(t *testing.T, c leak) {
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	const n = 3
 	event := fmt.Sprintf(`{"namespace": "shop", "topic": "orders", "event_type": "OrderPlaced", "payload": {"card": %q}, "headers": {"authorization": %[1]q}, "dedupe_key": `, secret)
 	var lines strings.Builder

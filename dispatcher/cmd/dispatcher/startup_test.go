@@ -5,15 +5,13 @@ import (
 	"net/http/httptest"
 	"testing"
 	"time"
-
-	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // A process claims soon after it was started, with everything linked in and the schema compared first.
 // The target is a second on a machine with nothing else to do; the test says how long it took, and
 // fails at ten times that.
 func TestFirstEventIsSentSoonAfterStart(t *testing.T) {
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	o.enqueue(t, 1)
 	arrived := make(chan time.Time, 1)
 	consumer := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { arrived <- time.Now() }))

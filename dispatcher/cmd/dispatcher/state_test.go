@@ -37,7 +37,7 @@ func (m mounted) file(name string) string { return filepath.Join(string(m), name
 // process still responds. CONTRACT: C-105
 func TestStateFilePausesARunningProcess(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	arrived, release := make(chan struct{}, 100), make(chan struct{}, 100)
 	consumer := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		arrived <- struct{}{}
@@ -119,7 +119,7 @@ func TestStateFilePausesARunningProcess(t *testing.T) {
 // reported with line and column. CONTRACT: C-72
 func TestSchemaFileAppliesWithoutARestart(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	m := mounted(t.TempDir())
 	m.set(t, map[string]string{"order.json": `{"properties": {"card": {"type": "string"}}}`})
 	yaml := dispatching("{log: {}}") + "message: {validation: [{schema: {file: " + m.file("order.json") + "}}]}\n"

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // A fleet whose pods come and go while events flow, as a scaler lets them: a step down spends no attempt and repeats no
@@ -31,7 +29,7 @@ func TestStepsOfAScaler(t *testing.T) {
 const fleet, keysOfSteps, eventsOfAStep = 3, 40, 300
 
 func takeSteps(t *testing.T, ordering string, steps int) {
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	var mu sync.Mutex
 	times, last, inversions, arrivals := map[string]int{}, map[string]int64{}, 0, 0
 	consumer := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

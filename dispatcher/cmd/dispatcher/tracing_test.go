@@ -11,8 +11,6 @@ import (
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	trace "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
-
-	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // spans is an OTLP collector that keeps what it gets.
@@ -44,7 +42,7 @@ func (s *spans) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // standard variables. CONTRACT: C-70, C-73
 func TestTraceSpansProducerAttemptsAndConsumer(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	const traceID, producer = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 	var received []string
 	consumer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -116,7 +116,7 @@ func (o *outbox) past(t testing.TB, first, n int, namespace, topic, eventType, p
 
 // planted fills an outbox with 1,000 rows, of which 54 come out otherwise, and some around them that are not tried.
 func planted(t *testing.T) *outbox {
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	const same = `{"total": 5, "card": "s3cr3t", "lines": [{"price": 1}]}`
 	o.past(t, 1, 40, "shop", "orders", "Order", `{"total": 0}`) // too old
 	o.past(t, 100, 946, "shop", "orders", "Order", same)
@@ -227,7 +227,7 @@ func TestTryComparesWithTheStatus(t *testing.T) {
 // A try that fails reports the remedy, and never "no difference".
 func TestTryFails(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	role := o.reader(t)
 	o.past(t, 1, 3, "shop", "orders", "Order", `{"total": 1}`)
 	to := dispatching("{http: {url: 'http://127.0.0.1:1/'}}")

@@ -4,15 +4,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
-
-	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // Types that get a verified consumer reach a running process. Events that wait for one are counted, and leave destination
 // and process healthy. CONTRACT: C-82
 func TestVerifiedTypesFileGatesEvents(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	consumer := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer consumer.Close()
 	m := mounted(t.TempDir())

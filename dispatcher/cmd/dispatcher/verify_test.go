@@ -34,7 +34,7 @@ func TestMigrateSetsTheJournal(t *testing.T) {
 // REQUIREMENT: STORAGE-71
 func TestVerifyNamesARowThatDiffers(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t, pgtest.Empty(t)).migrated(t)
+	o := installed(t)
 	file := o.file(t, o.dispatcher, dispatching("{log: {}}"))
 	run(t, "", "verify", "-f", file).ended(t, 1, "the journal is off", "set journal.mode to Enabled, and run `dispatcher migrate up`")
 	run(t, "", "migrate", "up", "-f", o.file(t, o.owner, "journal: {mode: Enabled}\n")).ok(t)
