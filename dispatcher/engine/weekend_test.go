@@ -11,11 +11,12 @@ import (
 )
 
 // skipLong leaves out with -short what the race detector takes a minute over and finds nothing in: a long virtual time, and
-// simulations without goroutines. These tests are named TestLong, and hack/test.sh runs them without it.
+// simulations without goroutines. These tests are named TestLong, run in parallel, and hack/test.sh runs them without it.
 func skipLong(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it is long: run it without -short")
 	}
+	t.Parallel()
 }
 
 // A weekend of 503 makes no event dead, however old it was when the outage began. A topic whose every event makes the
