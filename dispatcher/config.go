@@ -34,8 +34,6 @@ type Config struct {
 	// TenantRateLimit is the most events of each tenant of a topic that are claimed, of all processes of the store's
 	// dispatcher (CONTRACT C-51). It needs FairnessTenant. Defaults to none.
 	TenantRateLimit Rate
-	// TenantBurst is how many of them a tenant may have at once, after a time with fewer. Defaults to 1.
-	TenantBurst int
 	// Fairness says whether the tenants of a topic have their turns (CONTRACT C-37). FairnessTenant needs a store that can do
 	// it, and OrderingNone. Defaults to FairnessNone.
 	Fairness Fairness

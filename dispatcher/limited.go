@@ -13,7 +13,8 @@ const (
 	// LimitedByDatabase: calls of the sink wait for claims, or outcomes wait to be written back; or the database is
 	// unreachable, its schema is not ready, or it refuses the topic's claims or outcomes.
 	LimitedByDatabase LimitedBy = "Database"
-	// LimitedByRate: the rate limit of the configuration is used up.
+	// LimitedByRate: a rate limit of the configuration is used up: the dispatcher's, the topic's, or that of a tenant with
+	// due events.
 	LimitedByRate LimitedBy = "Rate"
 	// LimitedByDestination: the destination takes no more. It is unreachable, refuses every event, requested a pause,
 	// or more calls at once do not deliver more.

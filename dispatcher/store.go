@@ -88,9 +88,8 @@ type ClaimRequest struct {
 	// Keys. It needs an index that a store may not have: see Store.Schema.
 	Fair bool
 	// TenantRate is the most events that a tenant of a topic may have, with Fair, over all processes of the store's
-	// dispatcher. The zero Rate has no limit. TenantBurst is how many of them at once, at least 1.
-	TenantRate  Rate
-	TenantBurst int
+	// dispatcher. The zero Rate has no limit.
+	TenantRate Rate
 	// Keys requests order per key (CONTRACT C-50). nil means none.
 	Keys *KeyOrder
 }
@@ -128,6 +127,8 @@ type Claimed struct {
 	// KeysWaiting says that rows which are due wait for earlier ones of their keys, with ClaimRequest.Keys:
 	// claim again when rows that this worker holds have been written back.
 	KeysWaiting bool
+	// OverRate are topics with a tenant that has due rows and has used its rate, with ClaimRequest.TenantRate.
+	OverRate []string
 	// At is the database's time of the claim: the events' ages are measured from it (CONTRACT C-3).
 	// Not set without rows.
 	At time.Time

@@ -252,7 +252,7 @@ comment on column outbox_workers.failed_1h is 'Its deliveries that failed in the
 comment on column outbox_workers.live_until is 'When its part is free for others, unless it is seen again.';
 comment on column outbox_workers.part is 'The part of its dispatcher''s rate limits that it may use, from 0 to 1.';
 
--- How far each tenant has used its rate, of dispatchers that limit it: the time from which it has its whole burst again. A
+-- How far each tenant has used its rate, of dispatchers that limit it: the time from which it has used nothing. A
 -- claim locks the rows of the tenants that it visits, and leaves those alone that another one has locked.
 create table outbox_rates (
     namespace  text        not null,
@@ -268,7 +268,7 @@ create table outbox_rates (
 
 comment on table outbox_rates is 'One row per tenant of a topic whose rate a dispatcher limits.';
 comment on column outbox_rates.tenant is 'The events'' tenant_id; zeros for events without one.';
-comment on column outbox_rates.used_until is 'From when it has its whole burst again, on the database''s clock.';
+comment on column outbox_rates.used_until is 'From when it has used nothing of its rate, on the database''s clock.';
 
 -- The sweeps of retention: the one of the whole tables, which is "retention", and those of dispatchers that
 -- sweep their own topics. One at a time works: who holds the row "retention", until held_until on the

@@ -90,7 +90,7 @@ type Delivery struct {
 	Ordering Ordering `json:"ordering,omitempty"`
 	// TenantRateLimit bounds how fast each tenant of a topic is delivered, over all processes of this dispatcher (CONTRACT
 	// C-51). It needs fairness Tenant. Defaults to no limit.
-	TenantRateLimit *TenantRateLimit `json:"tenantRateLimit,omitempty"`
+	TenantRateLimit *RateLimit `json:"tenantRateLimit,omitempty"`
 	// Fairness is None or Tenant: with Tenant, the tenants of a topic are delivered in turn (CONTRACT C-37), the events
 	// without one as those of one more. It needs an index: see database.tenants. Not with ordering Key. Defaults to None.
 	Fairness Fairness `json:"fairness,omitempty"`

@@ -23,25 +23,14 @@ type TopicRateLimit struct {
 	Period Duration `json:"period,omitempty"`
 }
 
-// TenantRateLimit is the limit of each tenant.
-type TenantRateLimit struct {
-	// Events and Period are as in [RateLimit].
-	Events int      `json:"events"`
-	Period Duration `json:"period,omitempty"`
-	// Burst is how many events a tenant may have at once, after a time with fewer, 1 to 10000. Defaults to 1.
-	Burst int `json:"burst,omitempty"`
-}
-
 // RateLimited reports whether processes of the dispatcher share a limit.
 func (d Delivery) RateLimited() bool { return d.RateLimit != nil || len(d.TopicRateLimits) > 0 }
 
 func (d *Delivery) defaultRates() {
-	if d.RateLimit != nil {
-		setDefault(&d.RateLimit.Period, Duration(time.Second))
-	}
-	if t := d.TenantRateLimit; t != nil {
-		setDefault(&t.Period, Duration(time.Second))
-		setDefault(&t.Burst, 1)
+	for _, limit := range []*RateLimit{d.RateLimit, d.TenantRateLimit} {
+		if limit != nil {
+			setDefault(&limit.Period, Duration(time.Second))
+		}
 	}
 	for i := range d.TopicRateLimits {
 		setDefault(&d.TopicRateLimits[i].Period, Duration(time.Second))
@@ -50,8 +39,7 @@ func (d *Delivery) defaultRates() {
 
 func (d Delivery) validateRates(p *problems) {
 	if t := d.TenantRateLimit; t != nil {
-		RateLimit{t.Events, t.Period}.validate(p, "delivery.tenantRateLimit")
-		p.number("delivery.tenantRateLimit.burst", t.Burst, 1, 10_000)
+		t.validate(p, "delivery.tenantRateLimit")
 		p.when(d.Fairness != FairnessTenant, "delivery.tenantRateLimit", "needs fairness Tenant; set it, or remove tenantRateLimit")
 	}
 	if d.RateLimit != nil {

@@ -26,9 +26,9 @@ func TestRateLimitsAreValidated(t *testing.T) {
 		},
 		"delivery.topicRateLimits[0].events is -1; set it from 1 to 10000": func(d *Delivery) { d.TopicRateLimits = []TopicRateLimit{{"a", -1, Duration(time.Second)}} },
 		"delivery.fairness Tenant does not work with ordering Key":         func(d *Delivery) { d.Fairness, d.Ordering = FairnessTenant, OrderingKey },
-		"delivery.tenantRateLimit needs fairness Tenant":                   func(d *Delivery) { d.TenantRateLimit = &TenantRateLimit{1, Duration(time.Second), 1} },
-		"delivery.tenantRateLimit.burst is 0; set it from 1 to 10000": func(d *Delivery) {
-			d.Fairness, d.TenantRateLimit = FairnessTenant, &TenantRateLimit{1, Duration(time.Second), 0}
+		"delivery.tenantRateLimit needs fairness Tenant":                   func(d *Delivery) { d.TenantRateLimit = &RateLimit{1, Duration(time.Second)} },
+		"delivery.tenantRateLimit.events is 0; set it from 1 to 1000000": func(d *Delivery) {
+			d.Fairness, d.TenantRateLimit = FairnessTenant, &RateLimit{0, Duration(time.Second)}
 		},
 		`delivery.fairness is "Topic"; `:                             func(d *Delivery) { d.Fairness = "Topic" },
 		"delivery.topicRateLimits has 257 entries; list at most 256": func(d *Delivery) { d.TopicRateLimits = make([]TopicRateLimit, 257) },

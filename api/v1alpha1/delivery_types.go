@@ -103,7 +103,7 @@ type Delivery struct {
 	// dispatcher, by the database's clock. It needs fairness Tenant. When not set: no
 	// limit.
 	// +optional
-	TenantRateLimit *TenantRateLimit `json:"tenantRateLimit,omitempty"`
+	TenantRateLimit *RateLimit `json:"tenantRateLimit,omitempty"`
 
 	// fairness is None or Tenant. With Tenant, the tenants of a topic are delivered in
 	// turn, so that the events of one hold up none of another; those without a tenant

@@ -41,28 +41,3 @@ type TopicRateLimit struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="period must be a duration from 1s to 24h, such as 1m"
 	Period metav1.Duration `json:"period,omitzero"`
 }
-
-// TenantRateLimit is the limit of each tenant.
-type TenantRateLimit struct {
-	// events is how many. From 1 to 1000000.
-	// +required
-	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=1000000
-	Events int32 `json:"events,omitempty"`
-
-	// period is the time. From 1s to 24h. Defaults to 1s.
-	// +optional
-	// +kubebuilder:default="1s"
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="period must be a duration from 1s to 24h, such as 1m"
-	Period metav1.Duration `json:"period,omitzero"`
-
-	// burst is how many events a tenant may have at once, after a time with fewer. From
-	// 1 to 10000. Defaults to 1.
-	// +optional
-	// +kubebuilder:default=1
-	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=10000
-	Burst int32 `json:"burst,omitempty"`
-}

@@ -34,7 +34,7 @@ var defaults = map[string]struct{ name, value string }{
 }
 
 // notDefaults are the fields whose zero value is meant, or that only the library has.
-var notDefaults = []string{"Topics", "Fairness", "TenantRateLimit", "TenantBurst", "RateLimit", "TopicRateLimits", "Backoff", "Paused", "Logger", "Observer"}
+var notDefaults = []string{"Topics", "Fairness", "TenantRateLimit", "RateLimit", "TopicRateLimits", "Backoff", "Paused", "Logger", "Observer"}
 
 // A Go service, a file and a resource that say nothing mean the same.
 //

@@ -234,12 +234,12 @@ func (ts *topics) topicPaused(t *topic) bool {
 }
 
 // claimed notes what a claim brought: see topics.claimed.
-func (f *flight) claimed(shares []dispatcher.Share, byTopic map[string]int, stops map[string]string) (more bool) {
+func (f *flight) claimed(shares []dispatcher.Share, byTopic map[string]int, stops map[string]string, overRate []string) (more bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()
 	for _, share := range shares {
-		f.get(share.Topic).found(share, byTopic[share.Topic], f.keysWaiting, now)
+		f.get(share.Topic).found(share, byTopic[share.Topic], f.keysWaiting, slices.Contains(overRate, share.Topic), now)
 	}
 	return f.topics.claimed(shares, byTopic, stops, now)
 }

@@ -70,8 +70,8 @@ func (h *held) most() (by dispatcher.LimitedBy) {
 }
 
 // found notes what a claim of a share says of a topic's limit; rows is what it brought. fed says that rows were queued
-// when it came: then calls are what the topic waits for.
-func (t *topic) found(share dispatcher.Share, rows int, keysWait bool, now time.Time) {
+// when it came: then calls are what the topic waits for. overRate says that a tenant with due rows has used its rate.
+func (t *topic) found(share dispatcher.Share, rows int, keysWait, overRate bool, now time.Time) {
 	full := rows >= share.Limit
 	by := dispatcher.LimitedByIdle
 	switch {
@@ -79,6 +79,8 @@ func (t *topic) found(share dispatcher.Share, rows int, keysWait bool, now time.
 		by = t.cutBy.reason()
 	case t.fed, rows == 0 && len(t.queued) > 0:
 		by = t.callLimit(now)
+	case overRate:
+		by = dispatcher.LimitedByRate
 	case t.inLine():
 		by = dispatcher.LimitedByOrder
 	case t.filled:

@@ -198,7 +198,6 @@ func (r *run) claim(n int, bytes int64) (claimed int, more bool, err error) {
 		MaxRowBytes: r.cfg.MaxBytes,
 		Fair:        r.cfg.Fairness == dispatcher.FairnessTenant,
 		TenantRate:  r.cfg.TenantRateLimit,
-		TenantBurst: r.cfg.TenantBurst,
 		Keys:        r.flight.keyOrder(),
 	}
 	if len(req.Shares) == 0 {
@@ -232,7 +231,7 @@ func (r *run) claim(n int, bytes int64) (claimed int, more bool, err error) {
 	for topic, n := range byTopic {
 		r.cfg.Observer.Claimed(topic, n)
 	}
-	return out.Leased(), r.flight.claimed(req.Shares, byTopic, stops), nil
+	return out.Leased(), r.flight.claimed(req.Shares, byTopic, stops, out.OverRate), nil
 }
 
 // failUnreadable writes back rows that cannot be read: no later attempt could read them.

@@ -28,7 +28,6 @@ func withDefaults(c dispatcher.Config) dispatcher.Config {
 	c.GracePeriod = cmp.Or(c.GracePeriod, config.DefaultGracePeriod)
 	c.MaxBytes = cmp.Or(c.MaxBytes, config.DefaultMaxBytes)
 	c.Ordering = cmp.Or(c.Ordering, dispatcher.OrderingNone)
-	c.TenantBurst = cmp.Or(c.TenantBurst, 1)
 	c.Fairness = cmp.Or(c.Fairness, dispatcher.FairnessNone)
 	c.OnDead = cmp.Or(c.OnDead, dispatcher.OnDeadContinue)
 	if c.Backoff == nil {
@@ -72,7 +71,6 @@ func validate(c dispatcher.Config) error {
 	rate("rateLimit", c.RateLimit)
 	rate("tenantRateLimit", c.TenantRateLimit)
 	refuse(c.TenantRateLimit != dispatcher.Rate{} && c.Fairness != dispatcher.FairnessTenant, "tenantRateLimit needs fairness Tenant; set both, or none")
-	refuse(c.TenantBurst < 1 || c.TenantBurst > 10_000, "tenantBurst is %d; set it to 1 to 10000", c.TenantBurst)
 	for topic, r := range c.TopicRateLimits {
 		rate(fmt.Sprintf("the rate limit of topic %q", topic), r)
 	}

@@ -75,15 +75,16 @@ func (s *Store) claimFair(ctx context.Context, c claiming) (out dispatcher.Claim
 	began := s.turns.of(c.topics)
 	for {
 		claim := s.statement("claim_fair", c, make([]time.Time, len(c.topics)), s.turns.of(c.topics), exceptTopics, except, s.dispatcher, each, burst)
-		var ends map[int]uuid.UUID
-		found, err := s.fetch(ctx, c, newDecoder(s.namespace, c), []statement{claim}, nil, func(report []byte) error {
-			ends = nil
-			return json.Unmarshal(report, &ends)
+		var said report
+		found, err := s.fetch(ctx, c, newDecoder(s.namespace, c), []statement{claim}, nil, func(text []byte) error {
+			said = report{}
+			return json.Unmarshal(text, &said)
 		})
 		if err != nil {
 			return out, err
 		}
-		more := s.turns.move(c.topics, ends, began)
+		more := s.turns.move(c.topics, said.Ends, began)
+		out.OverRate = said.OverRate
 		found.sort()
 		found.split(&out)
 		if out.Leased() > 0 || len(found.rows) == 0 && !more {
@@ -101,5 +102,11 @@ func tenantRate(req dispatcher.ClaimRequest) (each *time.Duration, burst int32) 
 		return nil, 1
 	}
 	d := req.TenantRate.Period / time.Duration(req.TenantRate.Events)
-	return &d, int32(max(1, req.TenantBurst, int(tenantGrant/d)))
+	return &d, int32(max(1, tenantGrant/d))
+}
+
+// report is what claim_fair.sql says besides its rows.
+type report struct {
+	Ends     map[int]uuid.UUID // the last tenant of each topic whose walk ended before it came around, by the topic's number
+	OverRate []string
 }

@@ -161,7 +161,7 @@ func TestTenantsHaveTheirRates(t *testing.T) {
 		group.Go(func() {
 			for time.Now().Before(stop) {
 				c, err := store.Claim(t.Context(), dispatcher.ClaimRequest{
-					Shares: []dispatcher.Share{{Topic: "orders", Limit: 100}}, Lease: time.Minute, MaxAttempts: 5, Fair: true, TenantRate: rate, TenantBurst: 5,
+					Shares: []dispatcher.Share{{Topic: "orders", Limit: 100}}, Lease: time.Minute, MaxAttempts: 5, Fair: true, TenantRate: rate,
 				})
 				if err != nil {
 					t.Errorf("claim: %v", err)
@@ -187,7 +187,7 @@ func TestTenantsHaveTheirRates(t *testing.T) {
 	t.Logf("%.3f of the rate was used", float64(all)/(50*seconds*tenants))
 }
 
-// A claim gives a tenant no more than its burst, also of what others leave, and leaves one alone that another claim counts
+// A claim gives a tenant no more than its rate, also of what others leave, and leaves one alone that another claim counts
 // for.
 //
 // CONTRACT: C-51
@@ -197,39 +197,39 @@ func TestClaimCountsForATenant(t *testing.T) {
 	store := pgstore.New(o.stores, pgstore.Options{Schema: pgtest.Schema, Namespace: "shop", Dispatcher: "orders"})
 	o.addTenants(1, 1, 100, 0)
 	o.addTenants(2, 2, 1, time.Hour)
-	claim := func(limit int) int {
+	claim := func(limit, events int, period time.Duration, over bool) int {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		c, err := store.Claim(ctx, dispatcher.ClaimRequest{
 			Shares: []dispatcher.Share{{Topic: "orders", Limit: limit}}, Lease: time.Minute, MaxAttempts: 5, Fair: true,
-			TenantRate: dispatcher.Rate{Events: 1, Period: time.Hour}, TenantBurst: 6,
+			TenantRate: dispatcher.Rate{Events: events, Period: period},
 		})
 		check(t, "claim", err)
+		if got := len(c.OverRate) == 1 && c.OverRate[0] == "orders"; got != over {
+			t.Errorf("a claim of %d events: topics with a tenant that has used its rate are %v, want orders among them: %t", len(c.Events), c.OverRate, over)
+		}
 		return len(c.Events)
 	}
-	if n := claim(4); n != 0 {
+	if n := claim(4, 1, time.Hour, true); n != 0 {
 		t.Errorf("a tenant that is new has %d events at once, want none before it is counted", n)
 	}
 	tx, err := o.Begin(t.Context())
 	check(t, "begin", err)
 	_, err = tx.Exec(t.Context(), `select from outbox.outbox_rates for update`)
 	check(t, "lock", err)
-	if n := claim(4); n != 0 {
+	if n := claim(4, 1, time.Hour, true); n != 0 {
 		t.Errorf("a tenant for which another claim counts has %d events", n)
 	}
 	check(t, "roll back", tx.Rollback(t.Context()))
-	if n := claim(4); n != 4 {
-		t.Errorf("a claim of 4 has %d", n)
+	if n := claim(4, 1, time.Hour, false); n != 1 {
+		t.Errorf("with one event an hour a claim of 4 has %d events", n)
 	}
-	if n := claim(10); n != 2 {
-		t.Errorf("the rest of the burst is %d, want 2", n)
+	if n := claim(4, 1, time.Hour, true); n != 0 {
+		t.Errorf("the next has %d", n)
 	}
-	if n := claim(10); n != 0 {
-		t.Errorf("after the burst there are %d", n)
-	}
-	pgtest.Exec(o, `update outbox.outbox_rates set used_until = now() + interval '1 hour'`)
-	if n := claim(8); n != 5 { // 4 of its turn, and 1 of the 4 that the other leaves
-		t.Errorf("with five hours to use a claim of 8 has %d events, want 5", n)
+	pgtest.Exec(o, `update outbox.outbox_rates set used_until = now() - interval '1 hour'`)
+	if n := claim(16, 40, time.Second, false); n != 10 { // 8 of its turn, and 2 of the 8 that the other leaves
+		t.Errorf("with 10 events in a quarter of a second a claim of 16 has %d", n)
 	}
 }

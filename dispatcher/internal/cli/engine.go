@@ -86,7 +86,7 @@ func settings(cfg config.Config) dispatcher.Config {
 		Topics: cfg.Topics, Lease: cfg.Delivery.Lease.D(), PollInterval: cfg.Delivery.PollInterval.D(), BatchSize: cfg.Delivery.BatchSize,
 		Concurrency: concurrency(cfg.Delivery.Concurrency), MaxConcurrency: cfg.Delivery.MaxConcurrency, MaxBytes: cfg.Delivery.MaxInFlightBytes, MaxAttempts: cfg.Delivery.MaxAttempts, Backoff: backoff(cfg.Delivery.Backoff),
 		Ordering: dispatcher.Ordering(cfg.Delivery.Ordering), Fairness: dispatcher.Fairness(cfg.Delivery.Fairness), OnDead: dispatcher.OnDead(cfg.Delivery.OnDead),
-		TenantRateLimit: tenantRate(cfg.Delivery.TenantRateLimit), TenantBurst: tenantBurst(cfg.Delivery.TenantRateLimit),
+		TenantRateLimit: rate(cfg.Delivery.TenantRateLimit),
 		RateLimit: rate(cfg.Delivery.RateLimit), TopicRateLimits: topicRates(cfg.Delivery.TopicRateLimits),
 		DeliveryTimeout: cfg.Delivery.Timeout.D(), GracePeriod: cfg.Delivery.GracePeriod.D(), Paused: cfg.State == config.Paused,
 	}
@@ -155,20 +155,6 @@ func rate(r *config.RateLimit) dispatcher.Rate {
 		return dispatcher.Rate{}
 	}
 	return dispatcher.Rate{Events: r.Events, Period: r.Period.D()}
-}
-
-func tenantRate(t *config.TenantRateLimit) dispatcher.Rate {
-	if t == nil {
-		return dispatcher.Rate{}
-	}
-	return dispatcher.Rate{Events: t.Events, Period: t.Period.D()}
-}
-
-func tenantBurst(t *config.TenantRateLimit) int {
-	if t == nil {
-		return 0
-	}
-	return t.Burst
 }
 
 func topicRates(limits []config.TopicRateLimit) map[string]dispatcher.Rate {

@@ -56,7 +56,7 @@ func TestEngineGetsTheFile(t *testing.T) {
 	}); !reflect.DeepEqual(engine, want) {
 		t.Errorf("the engine gets\n%+v\nwant\n%+v", engine, want)
 	}
-	differ(t, engine, settings(smallest), "Logger", "Observer", "Fairness", "TenantRateLimit", "TenantBurst") // newProcess adds two, and fairness has a test of its own
+	differ(t, engine, settings(smallest), "Logger", "Observer", "Fairness", "TenantRateLimit") // newProcess adds two, and fairness has a test of its own
 
 	store := storeOptions(whole, worker)
 	if want := (pgstore.Options{Schema: "orders_outbox", Namespace: "shop", Worker: worker, Dispatcher: "orders", DeleteDelivered: true, Notify: true}); store != want {
@@ -91,12 +91,12 @@ func TestEngineGetsTheFile(t *testing.T) {
 //
 // CONTRACT: C-37, C-51
 func TestFairnessOfTheFile(t *testing.T) {
-	c := loaded(t, "name: a\nnamespace: b\ndatabase: {dsn: c}\nsink: {log: {}}\ndelivery: {fairness: Tenant, tenantRateLimit: {events: 3, period: 2s, burst: 4}}\n")
+	c := loaded(t, "name: a\nnamespace: b\ndatabase: {dsn: c}\nsink: {log: {}}\ndelivery: {fairness: Tenant, tenantRateLimit: {events: 3, period: 2s}}\n")
 	if got := settings(c).Fairness; got != dispatcher.FairnessTenant || !storeOptions(c, uuid.Nil).Fair {
 		t.Errorf("the engine gets %q, the store %v", got, storeOptions(c, uuid.Nil).Fair)
 	}
-	if got := settings(c); got.TenantRateLimit != (dispatcher.Rate{Events: 3, Period: 2 * time.Second}) || got.TenantBurst != 4 {
-		t.Errorf("the engine gets the rate %v and the burst %d", got.TenantRateLimit, got.TenantBurst)
+	if got := settings(c); got.TenantRateLimit != (dispatcher.Rate{Events: 3, Period: 2 * time.Second}) {
+		t.Errorf("the engine gets the rate %v", got.TenantRateLimit)
 	}
 	if none := smallest(t); settings(none).Fairness != dispatcher.FairnessNone || storeOptions(none, uuid.Nil).Fair {
 		t.Error("a file without fairness has it")

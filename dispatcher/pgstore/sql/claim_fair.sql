@@ -119,10 +119,24 @@ used as (
     ) as u
     where $15::interval is not null and r.namespace = $1::text and r.dispatcher = $14::text and r.topic = u.topic and r.tenant = u.tenant
 ),
--- The report has the last tenant of each topic whose walk ended before it came around.
+-- The report has the last tenant of each topic whose walk ended before it came around, and the topics with a tenant that has
+-- used its rate.
 given as materialized (
     select array_agg(e.ctid) as rows, array_agg(e.ctid) filter (where e.exhausted) as spent, sum(e.size_bytes) > $7::bigint as cut,
-        set_config('outbox.report', (select coalesce(json_object_agg(topic_no, tenant), '{}')::text from walk where n = rows), true) as report
+        set_config('outbox.report', json_build_object(
+            'ends', (select coalesce(json_object_agg(topic_no, tenant), '{}') from walk where n = rows),
+            'overRate', (
+                select coalesce(json_agg(topic), '[]')
+                from walk as share
+                where $15::interval is not null and n = 0 and exists (
+                    select from walk as w left join rated using (topic_no, tenant)
+                    where w.topic_no = share.topic_no and n > 0 and permits is null and exists (
+                        select from outbox.outbox_events
+                        where coalesce(live, false) and namespace = $1::text and topic = w.topic and status = 'pending' and next_attempt_at <= now()
+                          and coalesce(tenant_id, '00000000-0000-0000-0000-000000000000') = w.tenant
+                    )
+                )
+            ))::text, true) as report
     from (
         select ctid, exhausted, size_bytes from first
         union all
