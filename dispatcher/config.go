@@ -24,7 +24,7 @@ type Config struct {
 	// (CONTRACT C-38). Defaults to 16.
 	Concurrency int
 	// MaxConcurrency bounds Concurrency with Auto: the sum over all live processes of the dispatcher, of which
-	// SetLiveWorkers of package engine says how many there are. Defaults to 256.
+	// SetPeers of package engine says how many there are. Defaults to 256.
 	MaxConcurrency int
 	// RateLimit is the most events whose delivery begins, retries too, of all processes that share it: see SetRateShare
 	// of package engine. Defaults to none.

@@ -31,7 +31,7 @@ type Dispatcher struct {
 	run    *run    // nil when neither Run nor RunOnce is running
 	flight *flight // of the last run
 	paused bool
-	live   int // what SetLiveWorkers said last
+	live   int // what SetPeers said last
 	// What SetRateShare said last.
 	ratePart  float64
 	rateUntil time.Time
@@ -163,7 +163,7 @@ func (d *Dispatcher) begin(ctx context.Context) (*run, error) {
 	d.flight = d.run.flight
 	d.flight.suspended, d.flight.admits = d.paused, d.admits
 	d.flight.setRateShare(d.ratePart, d.rateUntil)
-	d.flight.setLiveWorkers(d.live)
+	d.flight.setPeers(d.live, nil)
 	return d.run, nil
 }
 

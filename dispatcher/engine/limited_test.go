@@ -49,6 +49,8 @@ func TestLimitedBy(t *testing.T) {
 			topics: []dispatcher.TopicLimit{{Topic: "orders", LimitedBy: dispatcher.LimitedByConsumer, Concurrency: 16}}},
 		"a rate": {sink: takes(0), cfg: dispatcher.Config{Topics: orders, RateLimit: dispatcher.Rate{Events: 10, Period: time.Second}}, want: dispatcher.LimitedByRate,
 			topics: []dispatcher.TopicLimit{{Topic: "orders", LimitedBy: dispatcher.LimitedByRate, Concurrency: 16}}},
+		"rates of tenants": {sink: takes(0), store: func(m *memory) { m.overRate = orders }, cfg: dispatcher.Config{Topics: orders, Fairness: dispatcher.FairnessTenant}, want: dispatcher.LimitedByRate,
+			topics: []dispatcher.TopicLimit{{Topic: "orders", LimitedBy: dispatcher.LimitedByRate, Concurrency: 16}}},
 		"one key": {sink: takes(100 * time.Millisecond), store: oneKey, cfg: dispatcher.Config{Topics: orders, Ordering: dispatcher.OrderingKey}, want: dispatcher.LimitedByOrder,
 			topics: []dispatcher.TopicLimit{{Topic: "orders", LimitedBy: dispatcher.LimitedByOrder, Concurrency: 16}}},
 		"a requested pause": {sink: fails(dispatcher.DestinationFault(dispatcher.RetryAfter(time.Hour, errFault))), cfg: dispatcher.Config{Topics: orders}, want: dispatcher.LimitedByDestination,

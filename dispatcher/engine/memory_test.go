@@ -21,7 +21,8 @@ type memory struct {
 	// their time or fail.
 	claim, nack func(ctx context.Context, rows int) error
 	extend      func(ctx context.Context) error
-	payload     int // bytes of a payload, made again for each claim
+	payload     int      // bytes of a payload, made again for each claim
+	overRate    []string // when set, the tenants of these topics have used their rates, and no row is claimed
 
 	mu    sync.Mutex
 	rows  map[uuid.UUID]*memoryRow
@@ -101,6 +102,9 @@ func (m *memory) Claim(ctx context.Context, req dispatcher.ClaimRequest) (out di
 		if err := m.claim(ctx, total); err != nil {
 			return out, err
 		}
+	}
+	if m.overRate != nil {
+		return dispatcher.Claimed{OverRate: m.overRate}, nil
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
 // world is a destination and the pods that deliver to it, as a simulation of events in virtual time without goroutines.
@@ -16,6 +18,7 @@ type world struct {
 	now  time.Duration
 	due  endings
 	pods []*pod
+	most int // calls of all pods that are together
 
 	knee    func(t time.Duration) int // calls at once that it works on, in order of their arrival; 0 for all
 	service func() time.Duration      // how long it works on one
@@ -37,6 +40,9 @@ type pod struct {
 	want    func(t time.Duration) int // the most calls that it has events for; nil for any
 	running int
 	dead    bool
+	beats   time.Duration   // when its next heartbeat is due; 0 for none
+	seen    time.Duration   // when the last was
+	plan    dispatcher.Plan // what it said then
 	seconds []second
 	reasons map[decision]int
 }
@@ -95,6 +101,38 @@ func (p *pod) limit() int {
 	return p.pacer.limit
 }
 
+// together makes the pods share what they find, by a heartbeat a second.
+func (w *world) together() {
+	for _, p := range w.pods {
+		p.beats = 1 + time.Duration(w.rnd.Int64N(int64(time.Second)))
+	}
+}
+
+// beat is a heartbeat of each pod that is due: the oldest live pod leads. One is live for three seconds.
+func (w *world) beat() {
+	for _, p := range w.pods {
+		if p.dead || p.beats == 0 || w.now < p.beats {
+			continue
+		}
+		live, lead := 1, dispatcher.Plan{}
+		for i, other := range w.pods {
+			if other == p || w.now-other.seen > 3*time.Second || other.seen == 0 {
+				continue
+			}
+			if live++; lead.Calls == 0 && i < slices.Index(w.pods, p) {
+				lead = other.plan
+			}
+		}
+		if live != p.pacer.live {
+			p.pacer.bound((w.most+live-1)/live, live, epoch.Add(w.now))
+		}
+		p.pacer.follow(lead, epoch.Add(w.now))
+		p.seen, p.plan = w.now, dispatcher.Plan{Calls: p.pacer.limit, Found: p.pacer.found}
+		p.beats += time.Second
+		w.fill(p)
+	}
+}
+
 // run lets time pass.
 func (w *world) run(until time.Duration) {
 	if w.now == 0 {
@@ -106,6 +144,7 @@ func (w *world) run(until time.Duration) {
 	for len(w.due) > 0 && w.due[0].ends <= until {
 		c := heap.Pop(&w.due).(*simCall)
 		w.now = c.ends
+		w.beat()
 		if c.wait {
 			w.working--
 		}

@@ -32,18 +32,20 @@ const (
 	slower    decision = "slower"    // calls deliver much less than a moment ago
 	refused   decision = "refused"   // the destination refused or timed out
 	recovered decision = "recovered" // after an outage
-	bounded   decision = "bound"     // other processes came
+	bounded   decision = "bound"     // other processes came, or went
+	followed  decision = "follow"    // another process found it
 )
 
-var decisions = [...]decision{gained, noGain, probed, spared, lost, slower, refused, recovered, bounded}
+var decisions = [...]decision{gained, noGain, probed, spared, lost, slower, refused, recovered, bounded, followed}
 
-// SetLiveWorkers says how many processes of this dispatcher run, this one included: they share Config.MaxConcurrency. It
-// may be called at any time. Defaults to 1.
-func (d *Dispatcher) SetLiveWorkers(n int) {
+// SetPeers says how many processes of this dispatcher run, this one included: they share Config.MaxConcurrency. plans are
+// the Snapshot.Plans, at most two seconds old, of the oldest of them that has one of the topic, unless that is this one:
+// then this one finds the limit. It may be called at any time. Defaults to 1 and none.
+func (d *Dispatcher) SetPeers(live int, plans map[string]dispatcher.Plan) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.live = max(1, n)
-	d.flight.setLiveWorkers(d.live)
+	d.live = max(1, live)
+	d.flight.setPeers(d.live, plans)
 }
 
 // deliverLoops is how many deliveries may ever run at once.
@@ -54,7 +56,7 @@ func deliverLoops(cfg dispatcher.Config) int {
 	return cfg.Concurrency
 }
 
-func (f *flight) setLiveWorkers(live int) {
+func (f *flight) setPeers(live int, plans map[string]dispatcher.Plan) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.most == 0 {
@@ -64,7 +66,8 @@ func (f *flight) setLiveWorkers(live int) {
 	f.live, f.concurrency = live, (f.most+live-1)/live
 	for _, t := range f.byName {
 		if t.pacer != nil {
-			f.decided(t.pacer.bound(f.concurrency, now))
+			f.decided(t.pacer.bound(f.concurrency, live, now))
+			f.decided(t.pacer.follow(plans[t.name], now))
 		}
 	}
 	f.resize()
@@ -98,6 +101,20 @@ func (f *flight) callsOf(t *topic) int {
 	return f.concurrency
 }
 
+// plans are of the topics that are claimed from, the first by name.
+func (f *flight) plans() map[string]dispatcher.Plan {
+	if f.most == 0 {
+		return nil
+	}
+	plans := map[string]dispatcher.Plan{}
+	for _, t := range f.turn {
+		if t.pacer != nil && !f.topicPaused(t) && len(plans) < dispatcher.PlansListed {
+			plans[t.name] = dispatcher.Plan{Calls: t.pacer.limit, Found: t.pacer.found}
+		}
+	}
+	return plans
+}
+
 // hasItsCalls reports whether a topic has as many calls as it may. Stuck calls do not count: they would hold a low limit for ever.
 func (t *topic) hasItsCalls() bool { return t.pacer != nil && t.running-t.stuck >= t.pacer.limit }
 
@@ -108,9 +125,10 @@ func (f *flight) beganCall(t *topic, now time.Time) {
 	}
 	if t.pacer == nil {
 		t.pacer = newPacer(f.concurrency)
+		t.pacer.live = f.live
 		f.resize()
 	}
-	t.pacer.peers = max(1, min(mostPeers, f.live*f.inUse))
+	t.pacer.peers = max(1, min(mostPeers, f.inUse))
 	t.pacer.began(now)
 }
 

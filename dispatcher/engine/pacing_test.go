@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -100,11 +101,37 @@ func TestAutoFindsTheKnee(t *testing.T) {
 		if rate < 360 || s.LimitedBy != dispatcher.LimitedByDestination || s.TopicLimits[0].Concurrency < 32 || s.TopicLimits[0].Concurrency > 48 {
 			t.Errorf("%v events a second, limited by %s, %v; want at least 360, the destination and about 40 calls", rate, s.LimitedBy, s.TopicLimits)
 		}
-		d.SetLiveWorkers(16)
-		<-time.After(10 * time.Second)
+		d.SetPeers(16, nil)
+		if n := limitOf(d); n > 3 {
+			t.Errorf("with 16 live workers the limit is %d at once, want a sixteenth of what was found", n)
+		}
+		<-time.After(30 * time.Second)
 		s = d.Snapshot()
-		if n := limitOf(d); n > 16 || s.Concurrency != 16 || s.LimitedBy != dispatcher.LimitedByConcurrency {
+		if n := limitOf(d); n != 16 || s.Concurrency != 16 || s.LimitedBy != dispatcher.LimitedByConcurrency {
 			t.Errorf("with 16 live workers the limit is %d of %d, limited by %s; want 16 of 16, by the concurrency", n, s.Concurrency, s.LimitedBy)
+		}
+		stop()
+	})
+}
+
+// A process follows what another one found, says what it follows, and finds the limit itself when there is none any more.
+//
+// CONTRACT: C-38, C-97
+func TestAutoFollows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sink := newBearing(1000, 100*time.Millisecond)
+		d, stop := begin(t, &endless{}, sink, auto)
+		<-time.After(100 * time.Millisecond)
+		found := map[string]dispatcher.Plan{"orders": {Calls: 12, Found: true}}
+		d.SetPeers(2, found)
+		<-time.After(20 * time.Second)
+		if s := d.Snapshot(); limitOf(d) != 12 || s.LimitedBy != dispatcher.LimitedByDestination || !maps.Equal(s.Plans, found) {
+			t.Errorf("the limit is %d, by %s, and its plans are %v; want what it follows", limitOf(d), s.LimitedBy, s.Plans)
+		}
+		d.SetPeers(1, nil)
+		<-time.After(20 * time.Second)
+		if limitOf(d) != 256 {
+			t.Errorf("20 s after it is alone the limit is %d, want all of 256", limitOf(d))
 		}
 		stop()
 	})

@@ -87,7 +87,7 @@ func settings(cfg config.Config) dispatcher.Config {
 		Concurrency: concurrency(cfg.Delivery.Concurrency), MaxConcurrency: cfg.Delivery.MaxConcurrency, MaxBytes: cfg.Delivery.MaxInFlightBytes, MaxAttempts: cfg.Delivery.MaxAttempts, Backoff: backoff(cfg.Delivery.Backoff),
 		Ordering: dispatcher.Ordering(cfg.Delivery.Ordering), Fairness: dispatcher.Fairness(cfg.Delivery.Fairness), OnDead: dispatcher.OnDead(cfg.Delivery.OnDead),
 		TenantRateLimit: rate(cfg.Delivery.TenantRateLimit),
-		RateLimit: rate(cfg.Delivery.RateLimit), TopicRateLimits: topicRates(cfg.Delivery.TopicRateLimits),
+		RateLimit:       rate(cfg.Delivery.RateLimit), TopicRateLimits: topicRates(cfg.Delivery.TopicRateLimits),
 		DeliveryTimeout: cfg.Delivery.Timeout.D(), GracePeriod: cfg.Delivery.GracePeriod.D(), Paused: cfg.State == config.Paused,
 	}
 }

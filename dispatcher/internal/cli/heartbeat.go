@@ -58,14 +58,14 @@ func (e *process) heartbeat(ctx context.Context, w pgstore.WorkerInfo, outcomes 
 	for ctx.Err() == nil {
 		w.Delivered, w.Failed = outcomes.lately(time.Now())
 		now := e.Snapshot()
-		w.Paused, w.PausedTopics = now.Paused || now.Draining, pausedTopics(now)
+		w.Paused, w.PausedTopics, w.Plans = now.Paused || now.Draining, pausedTopics(now), now.Plans
 		limited, cancel := context.WithTimeout(ctx, heartbeatTimeout)
 		sentAt := time.Now() // before the statement is sent: the part ends here before it is free in the database
 		if seen, err := e.store.Heartbeat(limited, w); err != nil {
 			e.log.Debug("this worker's row in outbox_workers was not renewed", "error", err)
 		} else {
 			e.SetRateShare(seen.Part, sentAt.Add(w.Live))
-			e.SetLiveWorkers(seen.Live)
+			e.SetPeers(seen.Live, seen.Plans)
 		}
 		cancel()
 		select {

@@ -1,8 +1,9 @@
 -- Notes that a worker runs, and removes the rows of workers that were not seen for a day, and rates that were not used for one. Returns the worker's part of the
--- dispatcher's rate limits, and how many workers of the dispatcher are live (CONTRACT C-36).
+-- dispatcher's rate limits, how many workers of the dispatcher are live (CONTRACT C-36), and of each topic the plan of the oldest one, if
+-- that is another worker (CONTRACT C-38).
 -- $1 worker; $2 its dispatcher; $3 namespace; $4 topics, none for all; $5 version; $6 whether a dead
 -- event blocks its key; $7 delivered and $8 failed in the last 5 minutes; $9 and $10 in the last hour; $11 whether it
--- is paused; $12 why topics are paused, as JSON; $13 how long it is live.
+-- is paused; $12 why topics are paused, as JSON; $13 how long it is live; $14 its plans, as JSON.
 with gone as (
     delete from outbox.outbox_workers
     where seen_at < now() - interval '1 day' and worker <> $1::uuid
@@ -15,7 +16,7 @@ unused as ( -- by a worker that is new
 -- The rows of the dispatcher's other workers hold still: a part that one gives up is taken once. Who is new has no row yet,
 -- and so no part.
 workers as materialized (
-    select worker, paused, part, live_until > now() and seen_at < now() + interval '1 minute' as live
+    select worker, paused, part, started_at, plans, live_until > now() and seen_at < now() + interval '1 minute' as live
     from outbox.outbox_workers
     where namespace = $3::text and dispatcher = $2::text
     order by worker
@@ -25,12 +26,20 @@ others as (
     select count(*) as live, coalesce(sum(part), 0) as parts from workers
     where worker <> $1::uuid and live and not paused
 )
-insert into outbox.outbox_workers (worker, dispatcher, namespace, topics, version, blocks, delivered_5m, failed_5m, delivered_1h, failed_1h, paused, paused_topics, live_until, part)
-select $1::uuid, $2::text, $3::text, coalesce($4::text[], '{}'), $5::text, $6::boolean, $7::bigint, $8::bigint, $9::bigint, $10::bigint, $11::boolean, $12::text::jsonb, now() + $13::interval,
+insert into outbox.outbox_workers (worker, dispatcher, namespace, topics, version, blocks, delivered_5m, failed_5m, delivered_1h, failed_1h, paused, paused_topics, plans, live_until, part)
+select $1::uuid, $2::text, $3::text, coalesce($4::text[], '{}'), $5::text, $6::boolean, $7::bigint, $8::bigint, $9::bigint, $10::bigint, $11::boolean, $12::text::jsonb, $14::text::jsonb, now() + $13::interval,
     case when not $11::boolean and exists (select from workers where worker = $1::uuid) then greatest(0, least(1.0 / (live + 1), 1 - parts)) else 0 end
 from others
 on conflict (worker) do update
-set dispatcher = excluded.dispatcher, topics = excluded.topics, version = excluded.version, blocks = excluded.blocks, paused = excluded.paused, paused_topics = excluded.paused_topics, seen_at = now(),
+set dispatcher = excluded.dispatcher, topics = excluded.topics, version = excluded.version, blocks = excluded.blocks, paused = excluded.paused, paused_topics = excluded.paused_topics, plans = excluded.plans, seen_at = now(),
     delivered_5m = excluded.delivered_5m, failed_5m = excluded.failed_5m, delivered_1h = excluded.delivered_1h, failed_1h = excluded.failed_1h,
     live_until = excluded.live_until, part = excluded.part
-returning part, (select live from others) + case when paused then 0 else 1 end
+returning part, (select live from others) + case when paused then 0 else 1 end, (
+    select coalesce(json_object_agg(topic, plan), '{}')
+    from (
+        select distinct on (topic) topic, plan
+        from workers as w cross join jsonb_each(w.plans) as p (topic, plan)
+        where w.worker <> $1::uuid and live and not w.paused and (w.started_at, w.worker) < (outbox_workers.started_at, outbox_workers.worker)
+        order by topic, w.started_at, w.worker
+    ) as oldest
+)

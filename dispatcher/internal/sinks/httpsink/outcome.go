@@ -7,7 +7,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"regexp"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -33,7 +35,7 @@ func (t target) explain(resp *http.Response) error {
 	case code == http.StatusForbidden:
 		return reason.With(reason.AuthenticationFailed, err)
 	case retried(code):
-		if pause := retryAfter(resp.Header); pause > 0 {
+		if pause := requestedPause(resp.Header); pause > 0 {
 			err = dispatcher.RetryAfter(pause, err)
 		}
 		if code >= 500 || code == http.StatusTooManyRequests {
@@ -83,14 +85,48 @@ func remedy(code int) string {
 	}
 }
 
+// requestedPause is that of Retry-After, or without it the time until a limit that is used is new, by the IETF's draft of the
+// RateLimit fields: RateLimit: "default";r=0;t=30, or RateLimit-Remaining and RateLimit-Reset of its first versions.
+func requestedPause(h http.Header) time.Duration {
+	if h.Get("Retry-After") != "" {
+		return retryAfter(h)
+	}
+	var pause time.Duration
+	if h.Get("RateLimit-Remaining") == "0" {
+		pause, _ = seconds(h.Get("RateLimit-Reset"))
+	}
+	for limit := range strings.SplitSeq(quoted.ReplaceAllString(strings.Join(h.Values("RateLimit"), ","), ""), ",") {
+		parameters := map[string]string{}
+		for parameter := range strings.SplitSeq(limit, ";") {
+			name, value, _ := strings.Cut(strings.TrimSpace(parameter), "=")
+			parameters[name] = value
+		}
+		if parameters["r"] == "0" {
+			reset, _ := seconds(parameters["t"])
+			pause = max(pause, reset)
+		}
+	}
+	return pause
+}
+
+// quoted is the name of a limit.
+var quoted = regexp.MustCompile(`"[^"]*"`)
+
+// seconds reads a number of seconds, which is at most maxRetryAfter.
+func seconds(text string) (time.Duration, bool) {
+	n, err := strconv.ParseUint(text, 10, 32)
+	if errors.Is(err, strconv.ErrRange) {
+		return maxRetryAfter, true
+	}
+	return min(time.Duration(n)*time.Second, maxRetryAfter), err == nil
+}
+
 // retryAfter reads a pause in seconds or up to a date. The date is compared with the response's own
 // Date, so that no clock of ours matters; without one it is ignored.
 func retryAfter(h http.Header) time.Duration {
 	value := h.Get("Retry-After")
-	if seconds, err := strconv.ParseUint(value, 10, 32); err == nil {
-		return min(time.Duration(seconds)*time.Second, maxRetryAfter)
-	} else if errors.Is(err, strconv.ErrRange) {
-		return maxRetryAfter
+	if pause, ok := seconds(value); ok {
+		return pause
 	}
 	until, err := http.ParseTime(value)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -309,5 +310,38 @@ func TestCaptureResponse(t *testing.T) {
 			t.Errorf("captureResponse %q: the cause is %+v", capture, got)
 		}
 		_ = sinktest.Verify(t, err)
+	}
+}
+
+// A real server's limits are a pause where one is used, unless Retry-After says another one.
+//
+// CONTRACT: C-39
+func TestRateLimitFields(t *testing.T) {
+	for name, test := range map[string]struct {
+		status int
+		header http.Header
+		want   time.Duration
+	}{
+		"used":                   {429, http.Header{"Ratelimit": {`"default";r=0;t=30`}}, 30 * time.Second},
+		"of an outage":           {503, http.Header{"Ratelimit": {`"default"; t=7; r=0`}}, 7 * time.Second},
+		"not used":               {429, http.Header{"Ratelimit": {`"default";r=10;t=30`}}, 0},
+		"the longest of those":   {429, http.Header{"Ratelimit": {`"a";r=0;t=5, "b";r=3;t=60`, `"c";r=0;t=9`}}, 9 * time.Second},
+		"a name like a limit":    {429, http.Header{"Ratelimit": {`"a,b;r=0;t=60";r=1;t=30`}}, 0},
+		"without a reset":        {429, http.Header{"Ratelimit": {`"default";r=0`}}, 0},
+		"more than an hour":      {429, http.Header{"Ratelimit": {`"day";r=0;t=86400`}}, time.Hour},
+		"first versions":         {429, http.Header{"Ratelimit-Remaining": {"0"}, "Ratelimit-Reset": {"12"}}, 12 * time.Second},
+		"first versions, some":   {429, http.Header{"Ratelimit-Remaining": {"4"}, "Ratelimit-Reset": {"12"}}, 0},
+		"Retry-After is first":   {429, http.Header{"Retry-After": {"3"}, "Ratelimit": {`"default";r=0;t=30`}}, 3 * time.Second},
+		"an event that is wrong": {422, http.Header{"Ratelimit": {`"default";r=0;t=30`}}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			address, _ := serve(t, "", nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				maps.Copy(w.Header(), test.header)
+				w.WriteHeader(test.status)
+			}))
+			if got := dispatcher.RetryAfterDelay(post(t, open(t, plant(t, "http", address)))); got != test.want {
+				t.Errorf("the pause is %s, want %s", got, test.want)
+			}
+		})
 	}
 }
