@@ -105,7 +105,7 @@ func tenantRate(req dispatcher.ClaimRequest) (each *time.Duration, burst int32) 
 	return &d, int32(max(1, tenantGrant/d))
 }
 
-// report is what claim_fair.sql says besides its rows.
+// report is what claim_fair.sql says in addition to its rows.
 type report struct {
 	Ends     map[int]uuid.UUID // the last tenant of each topic whose walk ended before it came around, by the topic's number
 	OverRate []string
