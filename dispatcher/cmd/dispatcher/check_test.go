@@ -78,7 +78,7 @@ func TestCheckFailsWithoutAPlace(t *testing.T) {
 }
 
 func kafkaPlace(t *testing.T, _ *outbox) place {
-	b, err := hackkafka.Start(t.Context(), hackkafka.Options{})
+	b, err := hackkafka.Start(t.Context(), hackkafka.Options{ShortLived: true})
 	started(t, b, err, hackkafka.ErrMissing)
 	client, err := kgo.NewClient(kgo.SeedBrokers(b.Address(hackkafka.Plain)))
 	check(t, err)

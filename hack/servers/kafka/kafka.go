@@ -45,6 +45,9 @@ type Options struct {
 	// Join is the broker that made the cluster which this one joins, as its second and last. Defaults to
 	// none: a cluster of its own.
 	Join *Broker
+	// ShortLived makes the broker start with less work and carry less: Java compiles quickly instead of well. It is
+	// for tests that restart the broker. Defaults to false.
+	ShortLived bool
 }
 
 // Listener is a port of the broker.
@@ -64,6 +67,7 @@ type Listener struct {
 type Broker struct {
 	daemon.Server
 	classPath string
+	java      []string
 	node      int32
 	ports     map[string]int
 }
@@ -81,6 +85,10 @@ func Start(ctx context.Context, opts Options) (*Broker, error) {
 		return nil, err
 	}
 	b := &Broker{Server: server, classPath: strings.Join(paths, ":"), node: 1}
+	b.java = []string{"-Xmx384m", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"}
+	if opts.ShortLived {
+		b.java = append(b.java, "-XX:TieredStopAtLevel=1")
+	}
 	if opts.Join != nil {
 		b.node = opts.Join.node + 1
 	}
@@ -118,7 +126,7 @@ func (b *Broker) Restart(ctx context.Context) error {
 // Tool returns a command that runs one of Kafka's own tools, by its Java class, in the broker's
 // directory.
 func (b *Broker) Tool(ctx context.Context, class string, args ...string) *exec.Cmd {
-	args = append([]string{"-Xmx384m", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", b.classPath, class}, args...)
+	args = slices.Concat(b.java, []string{"-cp", b.classPath, class}, args)
 	cmd := exec.CommandContext(ctx, "java", args...)
 	cmd.Dir = b.Dir
 	return cmd

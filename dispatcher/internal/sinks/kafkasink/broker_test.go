@@ -65,7 +65,8 @@ func broker(t testing.TB) *kafka.Broker {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 		defer cancel()
 		theBroker.Broker, theBroker.err = kafka.Start(ctx, kafka.Options{
-			Users: map[string]string{alice: sinktest.PasswordSecret, mallory: sinktest.PasswordSecret},
+			ShortLived: true,
+			Users:      map[string]string{alice: sinktest.PasswordSecret, mallory: sinktest.PasswordSecret},
 			Listeners: []kafka.Listener{
 				{Name: "SASL", Protocol: "SASL_PLAINTEXT"},
 				{Name: "SASLTLS", Protocol: "SASL_SSL", CertPEM: certs.Server.CertPEM, KeyPEM: certs.Server.KeyPEM},

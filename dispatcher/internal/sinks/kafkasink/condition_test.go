@@ -152,7 +152,7 @@ func TestFullDiskLosesNothingConfirmed(t *testing.T) {
 			t.Errorf("%v: %s", err, out)
 		}
 	})
-	b, err := kafka.Start(t.Context(), kafka.Options{Settings: map[string]string{"log.dirs": filepath.Join(disk, "data")}})
+	b, err := kafka.Start(t.Context(), kafka.Options{ShortLived: true, Settings: map[string]string{"log.dirs": filepath.Join(disk, "data")}})
 	if err != nil {
 		t.Fatal(err)
 	}

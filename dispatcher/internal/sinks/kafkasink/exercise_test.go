@@ -24,7 +24,11 @@ func TestKafkaSinkMeetsTheSinkContract(t *testing.T) {
 	for _, mode := range []config.ContentMode{config.Binary, config.Structured} {
 		t.Run(string(mode), func(t *testing.T) {
 			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination {
-				return destination(t, config.KafkaSink{Access: config.Access{ContentMode: mode}})
+				d := destination(t, config.KafkaSink{Access: config.Access{ContentMode: mode}})
+				if mode == config.Structured { // it decides how a record is written, not how a broker is found again
+					d.Stop, d.Start, d.Cannot = nil, nil, map[string]string{"Stop": "that of Binary is the same"}
+				}
+				return d
 			})
 		})
 	}

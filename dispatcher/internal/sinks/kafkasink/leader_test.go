@@ -104,7 +104,7 @@ func TestOnePartitionWithoutLeader(t *testing.T) {
 // secondBroker joins the cluster for the time of a test.
 func secondBroker(t *testing.T) *kafka.Broker {
 	t.Helper()
-	b, err := kafka.Start(t.Context(), kafka.Options{Join: broker(t)})
+	b, err := kafka.Start(t.Context(), kafka.Options{ShortLived: true, Join: broker(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
