@@ -45,6 +45,9 @@ type Snapshot struct {
 	LimitedBy LimitedBy
 	// Concurrency is how many calls of the sink this process may have at once.
 	Concurrency int
+	// RatePart is the part of the rate limits that this process may use now, from 0 to 1: see SetRateShare of package engine.
+	// Nil without a limit that processes share.
+	RatePart *float64
 	// Decisions counts how often limits of topics were changed, by reason; nil without [Auto].
 	Decisions   map[string]int
 	TopicLimits []TopicLimit

@@ -186,6 +186,10 @@ func (f *flight) snapshot(s *dispatcher.Snapshot) {
 	s.Sink, s.Breaker, s.PausedTopics, s.Gated = f.link, f.state, f.pausedTopics(), f.gatedTopics()
 	s.LastError, s.LastErrorAt = f.lastError, f.lastErrorAt
 	s.Concurrency, s.Decisions, s.Plans = f.concurrency, f.decisionCounts(), f.plans()
+	if f.rates.lapse(time.Now()); f.rates.limited() {
+		part := f.rates.part
+		s.RatePart = &part
+	}
 	f.stuckCalls(s)
 	f.limits(s)
 }

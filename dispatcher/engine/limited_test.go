@@ -154,3 +154,21 @@ func TestHeld(t *testing.T) {
 		}
 	}
 }
+
+// A snapshot has the part of the rate limits that the process may use, and none once its time is over.
+//
+// CONTRACT: C-36
+func TestRatePartIsShown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, stop := begin(t, &endless{}, &stubSink{}, dispatcher.Config{Topics: []string{"orders"}, RateLimit: dispatcher.Rate{Events: 10, Period: time.Second}})
+		d.SetRateShare(0.25, time.Now().Add(3*time.Second))
+		if part := d.Snapshot().RatePart; part == nil || *part != 0.25 {
+			t.Errorf("the part is %v, want 0.25", part)
+		}
+		<-time.After(3 * time.Second)
+		if part := d.Snapshot().RatePart; part == nil || *part != 0 {
+			t.Errorf("when its time is over the part is %v, want 0", part)
+		}
+		stop()
+	})
+}

@@ -39,7 +39,8 @@ var (
 	schemaReady = describe("outbox_schema_ready", "1 when the outbox schema is one that this dispatcher works with, else 0.")
 	limitedBy   = describe("outbox_limited_by", "1 for what keeps this process from delivering more: Concurrency, Database, Rate, Destination, Order, Consumer, or Idle when there is nothing to do.", "by")
 	callLimit   = describe("outbox_concurrency_limit", "How many calls of the sink a topic may have at once in this process. Only topics that something limits, eight at most.", "topic")
-	decided     = describe("outbox_concurrency_decisions_total", "Changes of these limits with concurrency Auto, by reason: gain, no_gain, probe, spare, loss, slower, refused, recovered or bound.", "reason")
+	ratePart    = describe("outbox_rate_part", "The part of the rate limits that this process may use now, from 0 to 1. Only with rateLimit or topicRateLimits.")
+	decided     = describe("outbox_concurrency_decisions_total", "Changes of these limits with concurrency Auto, by reason: gain, no_gain, probe, spare, loss, slower, refused, recovered, bound or follow.", "reason")
 	sinkUp      = describe("outbox_sink_up", "1 when the destination took events, or responded, last time, else 0.")
 )
 
@@ -59,7 +60,7 @@ type gauges struct {
 
 // Describe implements [prometheus.Collector].
 func (g *gauges) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{pending, scheduled, retrying, processing, dead, oldest, blockedKeys, observedAt, inFlight, inFlightB, stuckCalls, paused, unusable, breaker, topicPaused, oldestTx, tableSize, sourceUp, schemaReady, sinkUp, limitedBy, callLimit, decided} {
+	for _, d := range []*prometheus.Desc{pending, scheduled, retrying, processing, dead, oldest, blockedKeys, observedAt, inFlight, inFlightB, stuckCalls, paused, unusable, breaker, topicPaused, oldestTx, tableSize, sourceUp, schemaReady, sinkUp, limitedBy, callLimit, ratePart, decided} {
 		ch <- d
 	}
 }
@@ -94,6 +95,9 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 
 	for _, by := range limits {
 		gauge(limitedBy, number(s.LimitedBy == by), string(by))
+	}
+	if s.RatePart != nil {
+		gauge(ratePart, *s.RatePart)
 	}
 	calls := map[string]int{}
 	for _, t := range s.TopicLimits {

@@ -30,7 +30,7 @@ func scrape(t *testing.T, registry prometheus.Gatherer) string {
 // CONTRACT: C-40, C-43, C-95
 // REQUIREMENT: STORAGE-61, STORAGE-62, STORAGE-63, STORAGE-64
 func TestNamesAndValues(t *testing.T) {
-	registry := prometheus.NewRegistry()
+	registry, part := prometheus.NewRegistry(), 0.25
 	m := metrics.New(registry, "default/orders", "shop", "kafka")
 	m.Build("v1.2.3")
 	m.Watch(
@@ -40,7 +40,7 @@ func TestNamesAndValues(t *testing.T) {
 				Source: dispatcher.LinkState{OK: true}, Schema: dispatcher.Schema{State: dispatcher.SchemaReady},
 				PausedTopics: []dispatcher.PausedTopic{{Topic: "refunds", Breaker: dispatcher.BreakerUnreachable}},
 				Gated:        []dispatcher.GatedTopic{{Topic: "orders", EventType: "order.placed"}},
-				LimitedBy:    dispatcher.LimitedByDestination, Decisions: map[string]int{"refused": 2},
+				LimitedBy:    dispatcher.LimitedByDestination, Decisions: map[string]int{"refused": 2}, RatePart: &part,
 				TopicLimits: []dispatcher.TopicLimit{{Topic: "orders", LimitedBy: dispatcher.LimitedByDestination, Concurrency: 41}},
 			}
 		},
@@ -83,6 +83,7 @@ func TestNamesAndValues(t *testing.T) {
 		"outbox_build_info{" + labels + `,version="v1.2.3"} 1`,
 		`outbox_limited_by{by="Destination",` + labels + "} 1",
 		`outbox_limited_by{by="Concurrency",` + labels + "} 0",
+		"outbox_rate_part{" + labels + "} 0.25",
 		"outbox_concurrency_limit{" + labels + topic + "} 41",
 		"outbox_concurrency_decisions_total{" + before + `outbox_namespace="shop",reason="refused",sink="kafka"} 2`,
 		"outbox_retrying_events{" + labels + topic + "} 4",

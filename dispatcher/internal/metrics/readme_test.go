@@ -70,7 +70,7 @@ func TestReadme(t *testing.T) {
 	m.Build("v1.2.3")
 	m.Watch(
 		func() dispatcher.Snapshot {
-			return dispatcher.Snapshot{TopicLimits: make([]dispatcher.TopicLimit, 1), Decisions: map[string]int{"gain": 1}, PausedTopics: []dispatcher.PausedTopic{{Topic: "orders", Breaker: dispatcher.BreakerRefusing}}}
+			return dispatcher.Snapshot{TopicLimits: make([]dispatcher.TopicLimit, 1), RatePart: new(float64), Decisions: map[string]int{"gain": 1}, PausedTopics: []dispatcher.PausedTopic{{Topic: "orders", Breaker: dispatcher.BreakerRefusing}}}
 		},
 		func() *dispatcher.Depth { return &dispatcher.Depth{Topics: []dispatcher.TopicDepth{{Topic: "orders"}}} },
 		func() *dispatcher.OldestTransaction { return &dispatcher.OldestTransaction{} },
