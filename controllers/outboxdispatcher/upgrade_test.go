@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 )
 
 var _ = Describe("an upgrade of the operator with a new API", Label("upgrade"), Serial, func() {
@@ -54,6 +55,7 @@ var _ = Describe("an upgrade of the operator with a new API", Label("upgrade"), 
 			g.Expect(u.moving).To(BeEmpty())
 		}).Should(Succeed())
 		c.stop()
+		readBefore := c.specsRead()
 		withDefault()
 
 		c.image, c.rolling = "outbox-operator:v2", rolling
@@ -63,8 +65,8 @@ var _ = Describe("an upgrade of the operator with a new API", Label("upgrade"), 
 			u := c.upgrade("outbox-operator:v2")
 			most = max(most, len(u.moving))
 			poll++
-			if paused == "" && len(u.moving) == rolling {
-				paused = u.waiting[len(u.waiting)-1]
+			if last := len(u.waiting) - 1; paused == "" && len(u.moving) == rolling && c.specsRead()[u.waiting[last]] != readBefore[u.waiting[last]] {
+				paused = u.waiting[last]
 				edit(c, &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: paused, Namespace: c.namespace}}, func(o *api.OutboxDispatcher) { o.Spec.State = api.StatePaused })
 				Eventually(func() string { return fetch(c, &corev1.ConfigMap{}, paused+"-dispatcher-state").Data["state"] }).Should(Equal("Paused"))
 				poll = 0
@@ -117,6 +119,19 @@ func (c *cluster) upgrade(image string) (u upgrade) {
 	u.moving = slices.Compact(u.moving)
 	u.waiting = slices.DeleteFunc(u.waiting, func(name string) bool { return slices.Contains(u.moving, name) || name == "x-standby" })
 	return u
+}
+
+// specsRead is how the operator read the spec of each dispatcher last. An edit before a new version has read it counts as one
+// of what pods are made of, and does not wait.
+func (c *cluster) specsRead() map[string]string {
+	GinkgoHelper()
+	var deployments appsv1.DeploymentList
+	Expect(c.admin.List(c.ctx, &deployments, client.InNamespace(c.namespace))).To(Succeed())
+	specs := map[string]string{}
+	for _, d := range deployments.Items {
+		specs[metav1.GetControllerOf(&d).Name] = d.Annotations[desired.AnnotationSpec]
+	}
+	return specs
 }
 
 // advance ends so many of the Jobs and rollouts.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -64,7 +65,7 @@ func (p *Pacer) May(ctx context.Context, o desired.Owner) (bool, error) {
 		}
 	}
 	who := keyOf(o)
-	if p.granted[who] == nil && !p.active[who] && p.taken() >= p.most {
+	if p.granted[who] == nil && p.takenByOthers(who) >= p.most {
 		return false, nil
 	}
 	p.grant(who)
@@ -95,15 +96,15 @@ func (p *Pacer) Done(o desired.Owner) {
 	}
 }
 
-// taken counts the turns that were granted, and what is active without one.
-func (p *Pacer) taken() int {
-	taken := len(p.granted)
-	for who := range p.active {
-		if p.granted[who] == nil {
-			taken++
-		}
+// takenByOthers counts the turns that others were granted, and those that are active without one. An object that is active
+// waits like the rest: each Deployment is for a moment when a new version annotates it.
+func (p *Pacer) takenByOthers(who string) int {
+	others := maps.Clone(p.active)
+	for granted := range p.granted {
+		others[granted] = true
 	}
-	return taken
+	delete(others, who)
+	return len(others)
 }
 
 // count finds what is active. It ends the turns that are done: what they began is among that; and those that were not taken.

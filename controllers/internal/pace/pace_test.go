@@ -166,3 +166,19 @@ func TestWhatRollsCounts(t *testing.T) {
 	w.expect(dispatcher("b"), false)
 	w.expect(dispatcher("a"), true) // it rolls anyway
 }
+
+// A new version annotates all Deployments, and each counts until the cluster has seen that: none has a turn by it.
+func TestWhatRollsWithoutATurnWaitsForOne(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{"a", "b", "c"} {
+		w.create(rolls(dispatcher(name), 1))
+	}
+	w.expect(dispatcher("a"), false)
+	seen := rolls(dispatcher("c"), 1)
+	seen.Status = appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: 1, UpdatedReplicas: 1, AvailableReplicas: 1}
+	w.update(seen)
+	w.later(2 * countEvery)
+	w.expect(dispatcher("a"), true)
+	w.expect(dispatcher("b"), true)
+	w.expect(dispatcher("c"), false)
+}
