@@ -25,7 +25,7 @@ type history struct {
 	began, ended time.Time
 	// over is when the dispatchers were stopped.
 	over time.Time
-	// requests are the times at which requests arrived, in order, and limit how many may begin in a second; 0 is no limit.
+	// requests are the times at which requests arrived, in order, and limit how many may begin in a second; 0 means no limit.
 	requests []time.Time
 	limit    int
 	// arrivals are the times of all deliveries, in order.
