@@ -172,3 +172,32 @@ func TestRatePartIsShown(t *testing.T) {
 		stop()
 	})
 }
+
+// What a claim found names the limit of its topic.
+//
+// CONTRACT: C-97
+func TestFound(t *testing.T) {
+	now := time.Now()
+	for name, test := range map[string]struct {
+		topic          topic
+		rows           int
+		over, keysWait bool
+		want           dispatcher.LimitedBy
+	}{
+		"nothing":                                 {want: dispatcher.LimitedByIdle},
+		"all of a share that a rate made small":   {topic: topic{cutBy: byRate}, rows: 10, want: dispatcher.LimitedByRate},
+		"all of one that outcomes made small":     {topic: topic{cutBy: byOutcomes}, rows: 10, want: dispatcher.LimitedByDatabase},
+		"less than that share":                    {topic: topic{cutBy: byRate}, rows: 9, want: dispatcher.LimitedByIdle},
+		"tenants over their rates":                {over: true, want: dispatcher.LimitedByRate},
+		"tenants over their rates, others queued": {topic: topic{fed: true}, over: true, want: dispatcher.LimitedByConcurrency},
+		"more rows behind others than delivered":  {topic: topic{count: 4, begun: 1}, want: dispatcher.LimitedByOrder},
+		"as many":                                 {topic: topic{count: 4, begun: 2}, want: dispatcher.LimitedByIdle},
+		"more were due before":                    {topic: topic{filled: true}, want: dispatcher.LimitedByDatabase},
+		"keys that wait for rows in here":         {topic: topic{count: 2, begun: 2}, keysWait: true, want: dispatcher.LimitedByOrder},
+	} {
+		test.topic.found(dispatcher.Share{Limit: 10}, test.rows, test.keysWait, test.over, now)
+		if by := test.topic.held.most(); by != test.want {
+			t.Errorf("%s: limited by %s, want %s", name, by, test.want)
+		}
+	}
+}

@@ -292,6 +292,20 @@ func TestPacerFollows(t *testing.T) {
 	}
 }
 
+// A refusal of an experiment with more calls goes back to what was good, and no further.
+//
+// CONTRACT: C-38
+func TestPacerRefusedWhileItRises(t *testing.T) {
+	p := newPacer(100)
+	p.limit, p.from, p.phase = 22, 20, rising
+	for range 10 {
+		p.ended(epoch, 10*time.Millisecond, 0, true, epoch.Add(10*time.Millisecond))
+	}
+	if p.limit != 20 {
+		t.Errorf("the limit is %d, want 20", p.limit)
+	}
+}
+
 // An hour with less load than the limit allows raises nothing.
 //
 // CONTRACT: C-38
