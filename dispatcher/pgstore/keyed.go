@@ -47,7 +47,7 @@ func (s *Store) claimKeyed(ctx context.Context, c claiming) (out dispatcher.Clai
 func (s *Store) statements(c claiming, l scan, known known) (all []statement) {
 	c.limits = l.limits
 	ordered := func(name string, more ...any) statement {
-		return s.statement(name, c, l.times, l.ids, append([]any{c.Keys.BlockOnDead, l.except, known.keys, known.floors, known.run}, more...)...)
+		return s.statement(name, c, l.times, l.ids, append([]any{c.Keys.BlockOnDead, known.keys, known.floors, known.run}, more...)...)
 	}
 	keyed := func(rows []int32) statement {
 		return ordered("claim_keyed", rows, int32(c.Keys.PerKey), l.keyRanges, l.keys, l.keyRows, l.steps)
@@ -151,8 +151,7 @@ type scan struct {
 	keyRanges []int64 // the topics of keys, from 1
 	keys      []int64
 	keyRows   []int32
-	each      []int   // rows of a key, by topic
-	except    []int64 // keys whose rows the ranges leave out
+	each      []int // rows of a key, by topic
 }
 
 // then is the claim after a statement that found nothing.

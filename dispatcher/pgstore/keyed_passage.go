@@ -53,10 +53,6 @@ const (
 	// the key is left to the next pass.
 	recallAfter = 2 * time.Millisecond
 	recallUntil = time.Second
-	// Scans leave out up to exceptMost keys that were blocked several times and are read again within
-	// exceptSoon: each row is compared with each of these keys.
-	exceptMost = 16
-	exceptSoon = 50 * time.Millisecond
 )
 
 // keyed is what a store remembers of its claims in order per key. It is hints only, as floors are.
@@ -88,9 +84,8 @@ type passage struct {
 
 // recall is a remembered key: a scan met a row of it that was blocked.
 type recall struct {
-	at    time.Time     // when it is read next
-	wait  time.Duration // the pause before that
-	again bool          // scans met it more than once
+	at   time.Time     // when it is read next
+	wait time.Duration // the pause before that
 }
 
 // search is one claim, which may take several statements.
@@ -103,7 +98,7 @@ type search struct {
 func (k *keyed) next(shares []dispatcher.Share, perKey int, c search, now time.Time) scan {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	l := scan{search: c, at: now, each: make([]int, len(shares)), dense: true, except: []int64{}}
+	l := scan{search: c, at: now, each: make([]int, len(shares)), dense: true}
 	affordable := k.budget.affordable(now)
 	turn := now.Sub(k.turn) >= recallEvery
 	for i, share := range shares {
@@ -133,27 +128,11 @@ func (k *keyed) next(shares []dispatcher.Share, perKey int, c search, now time.T
 		l.rows = append(l.rows, int32(max(rows, minScan)))
 		l.steps = append(l.steps, step)
 		l.dense = l.dense && !step && p.full && p.spread < denseSpread
-		if p.full && c.tries == 0 {
-			l.leaveOut(p)
-		}
 	}
 	if len(l.keys) > 0 {
 		k.turn = now
 	}
-	if slices.Contains(l.steps, true) { // what is forgotten before it is read again is found by a pass
-		l.except = l.except[:0]
-	}
 	return l
-}
-
-// leaveOut has the scans leave out keys that they met again and again: those with very many rows, which are
-// read directly.
-func (l *scan) leaveOut(p *passage) {
-	for hash, r := range p.keys {
-		if len(l.except) < exceptMost && r.again && r.wait < exceptSoon {
-			l.except = append(l.except, hash)
-		}
-	}
 }
 
 // recall adds the topic's remembered keys that are to be read now, for up to half of its rows, or for a small part while
@@ -219,7 +198,7 @@ func (k *keyed) update(l scan, report scanReport, f found, now time.Time) (all b
 		if f.cut || l.limits[i] == 0 { // rows that had no room are in the range, or the limit is 0
 			continue
 		}
-		part := stretch{end: position{at: f.at.Add(-slack)}, last: r.At == nil, step: l.steps[i], found: claimed[i] > 0 || len(l.except) > 0}
+		part := stretch{end: position{at: f.at.Add(-slack)}, last: r.At == nil, step: l.steps[i], found: claimed[i] > 0}
 		if !part.last {
 			part.end = position{*r.At, r.ID}
 		}
@@ -240,7 +219,7 @@ func (k *keyed) update(l scan, report scanReport, f found, now time.Time) (all b
 		k.byTopic[l.topics[l.keyRanges[i]-1]].missed(hash, now)
 	}
 	for _, key := range report.Recalled {
-		k.byTopic[l.topics[key.Range-1]].recalled(key.Hash, slices.Contains(l.except, key.Hash), now)
+		delete(k.byTopic[l.topics[key.Range-1]].keys, key.Hash) // one that has more was passed
 	}
 	for _, key := range report.Passed {
 		k.byTopic[l.topics[key.Range-1]].remember(key.Hash, now)
@@ -253,7 +232,7 @@ type stretch struct {
 	end   position
 	last  bool // nothing is due behind it
 	step  bool // it was a step of a pass; otherwise it began at the floor
-	found bool // rows of it were claimed, or may have been left out
+	found bool // rows of it were claimed
 }
 
 // reached records how far a scan came. A claim that found nothing scans from the front as well, if the budget
@@ -296,24 +275,10 @@ func (p *passage) missed(hash int64, now time.Time) {
 	p.keys[hash] = r
 }
 
-// recalled records that rows of a remembered key were claimed. A key that scans leave out may have more.
-func (p *passage) recalled(hash int64, leftOut bool, now time.Time) {
-	if !leftOut {
-		delete(p.keys, hash)
-		return
-	}
-	p.keys[hash] = recall{now.Add(recallAfter), recallAfter, true}
-}
-
 // remember records that a scan met a blocked row of a key.
 func (p *passage) remember(hash int64, now time.Time) {
-	r, ok := p.keys[hash]
-	switch {
-	case ok:
-		r.again = true
-		p.keys[hash] = r
-	case len(p.keys) < recallKeys:
-		p.keys[hash] = recall{now.Add(recallAfter), recallAfter, false}
+	if _, ok := p.keys[hash]; !ok && len(p.keys) < recallKeys {
+		p.keys[hash] = recall{now.Add(recallAfter), recallAfter}
 	}
 }
 

@@ -238,72 +238,8 @@ func TestRecallShares(t *testing.T) {
 	}
 }
 
-// Ranges leave out keys that were passed by again, and are read soon: while there is a backlog, and not in steps
-// of passes, which must find what is forgotten. Some rows of such a key do not make it forgotten.
-func TestLeftOut(t *testing.T) {
-	t.Parallel()
-	const hot, once = 1, 2
-	shares := []dispatcher.Share{{Topic: "orders", Limit: 480}}
-	now := time.Now()
-	passed := func(keys ...int64) (k *keyed, p *passage) {
-		k = newKeyed()
-		k.next(shares, 100, search{}, now)
-		p = k.byTopic["orders"]
-		p.full, p.others, p.nextPass, p.passing = true, true, now.Add(time.Hour), false
-		for _, hash := range keys {
-			p.remember(hash, now)
-		}
-		return k, p
-	}
-	k, p := passed(hot, once, hot)
-	if l := k.next(shares, 100, search{}, now); !slices.Equal(l.except, []int64{hot}) || !l.dense {
-		t.Errorf("left out are %v, want the key that was passed twice; dense is %v", l.except, l.dense)
-	}
-
-	now = now.Add(time.Minute)
-	l := k.next(shares, 100, search{}, now)
-	if slices.Sort(l.keys); !slices.Equal(l.keys, []int64{hot, once}) || !slices.Equal(l.except, []int64{hot}) {
-		t.Errorf("left out are %v, and %v are read again", l.except, l.keys)
-	}
-	report := reach(now)
-	report.Recalled = []reportedKey{{1, hot}, {1, once}}
-	k.update(l, report, found{at: now, rows: make([]row, 480)}, now)
-	if _, kept := p.keys[once]; kept || !p.keys[hot].again {
-		t.Errorf("some rows were had of each key, and %v are remembered", p.keys)
-	}
-	for range 5 {
-		p.missed(hot, now)
-	}
-	if l := k.next(shares, 100, search{}, now); len(l.except) > 0 {
-		t.Errorf("left out is a key that is read again only in %v", p.keys[hot].wait)
-	}
-
-	k, p = passed(hot, hot)
-	p.full = false
-	if l := k.next(shares, 100, search{}, now); len(l.except) > 0 {
-		t.Error("a key is left out without a backlog")
-	}
-	k, p = passed(hot, hot)
-	p.nextPass = now
-	l = k.next(shares, 100, search{}, now)
-	if !l.steps[0] || len(l.except) > 0 || l.except == nil {
-		t.Errorf("left out are %v in a step (%v)", l.except, l.steps)
-	}
-	l = k.next(shares, 100, l.then(), now)
-	if l.steps[0] || !slices.Equal(l.except, []int64{hot}) {
-		t.Errorf("left out are %v after a step that found nothing, want the key that was passed twice", l.except)
-	}
-	if l = k.next(shares, 100, l.then(), now); len(l.except) > 0 {
-		t.Errorf("left out are %v after a look from the floor that found nothing", l.except)
-	}
-	k, _ = passed(slices.Repeat([]int64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20}, 2)...)
-	if l := k.next(shares, 100, search{}, now); len(l.except) != exceptMost {
-		t.Errorf("%d keys are left out, want at most %d", len(l.except), exceptMost)
-	}
-}
-
-// A claim that finds nothing has not seen all before it has looked at what it left out at first, and from the
-// front: at all of it, whatever an earlier claim has looked at.
+// A claim that finds nothing has not seen all before it has looked from the front: at all of it, whatever an earlier claim
+// has looked at.
 func TestSeenAll(t *testing.T) {
 	t.Parallel()
 	const hot = 1
@@ -325,8 +261,6 @@ func TestSeenAll(t *testing.T) {
 	p.remember(hot, now)
 	p.remember(hot, now)
 	first := search{began: now}
-	look(first, nil, false, false) // without the hot key
-	first.tries++
 	look(first, nil, false, false)
 	front := now.Add(-time.Hour)
 	look(first, &front, true, false) // a step, and more is there

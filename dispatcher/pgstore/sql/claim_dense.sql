@@ -18,7 +18,6 @@ looked as materialized (
           and topic = share.topic
           and (next_attempt_at, id) > (share.floor_at, share.floor_id)
           and {claimable}
-          and (key_hash is null or key_hash <> all ($13::bigint[]))
         order by next_attempt_at, id
         limit share.rows
         for update skip locked

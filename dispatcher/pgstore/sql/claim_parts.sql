@@ -2,7 +2,7 @@
 -- $1 namespace; $2..$5 topics, their limits and floors (time, id); $6 max attempts; $7 max bytes; $8 worker; $9 lease;
 -- $10 whether rows with no attempt left are marked dead, or left alone; $11 most bytes of a row: a larger one has no attempt
 -- left, and its payload is not read (CONTRACT C-35). A row's own max_attempts comes before the dispatcher's.
--- In order per key: $12 whether a dead row blocks its key; $13 keys that ranges leave out; $14..$16 the frontier: hashes of
+-- In order per key: $12 whether a dead row blocks its key; $13..$15 the frontier: hashes of
 -- keys, ascending, the seq below which no row of each is live, and the run of the server that this holds for
 -- (keyed_frontier.go says why it does).
 --
@@ -88,8 +88,8 @@ returning dead_reason, id, topic, attempts, lease, next_attempt_at, case when (s
 -- While something holds vacuum back, the index of keys has an entry of each row that was delivered meanwhile, so what
 -- lies below a key's floor is not read. The row of a resolved dead letter may be live again: its key has no floor.
 frontier as materialized (
-    select $14::bigint[] as keys, $15::bigint[] as floors
-    where $16::text = concat(extract(epoch from pg_postmaster_start_time()), ' ', pg_last_wal_replay_lsn())
+    select $13::bigint[] as keys, $14::bigint[] as floors
+    where $15::text = concat(extract(epoch from pg_postmaster_start_time()), ' ', pg_last_wal_replay_lsn())
 ),
 
 -- first
