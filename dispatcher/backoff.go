@@ -1,7 +1,9 @@
 package dispatcher
 
 import (
+	"fmt"
 	"math"
+	"strconv"
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
@@ -18,6 +20,32 @@ type Backoff interface {
 // DefaultBackoff is ExponentialBackoff(1s, 1h).
 func DefaultBackoff() Backoff {
 	return ExponentialBackoff(config.DefaultBackoffBase, config.DefaultBackoffMax)
+}
+
+// NewBackoff returns the policy that a configuration with all of its values names. The error is about the strategy or
+// the multiplier, and says what to write.
+func NewBackoff(b config.Backoff) (Backoff, error) {
+	base, limit := b.Base.D(), b.Max.D()
+	switch b.Strategy {
+	case "", config.Exponential:
+		return ExponentialBackoff(base, limit), nil
+	case config.Linear:
+		return LinearBackoff(base, limit), nil
+	case config.PowerOfTwo:
+		return PowerOfTwoBackoff(), nil
+	case config.Multiplier:
+		factor, err := strconv.ParseFloat(b.Multiplier, 64)
+		if err != nil {
+			return nil, fmt.Errorf("multiplier %.20q is no number; write a decimal from \"1\" to \"10\" in quotes", b.Multiplier)
+		}
+		jitter := 25
+		if b.JitterPercent != nil {
+			jitter = *b.JitterPercent
+		}
+		return MultiplierBackoff(base, limit, factor, float64(jitter)/100), nil
+	default:
+		return nil, fmt.Errorf("strategy %.20q is none; use Exponential, Multiplier, PowerOfTwo or Linear", b.Strategy)
+	}
 }
 
 // ExponentialBackoff waits d = min(base * 2^(attempts-1), maxDelay), and then a time picked uniformly

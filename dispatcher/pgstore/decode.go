@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
@@ -118,6 +119,18 @@ func (d *decoder) event(r *record) (*dispatcher.Event, error) {
 		return e, unreadable("retry", "retry settings", err)
 	}
 	return e, nil
+}
+
+// decodeRetry reads a row's own policy, nil for none. Its names are those of the configuration's backoff.
+func decodeRetry(data []byte) (dispatcher.Backoff, error) {
+	if len(data) == 0 {
+		return nil, nil
+	}
+	policy := config.Backoff{Base: config.Duration(config.DefaultBackoffBase), Max: config.Duration(config.DefaultBackoffMax), Multiplier: "2"}
+	if err := json.Unmarshal(data, &policy); err != nil {
+		return nil, err
+	}
+	return dispatcher.NewBackoff(policy)
 }
 
 // unreadable is the failure to read a column of a row, by its name and by what it is.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -170,16 +169,6 @@ func topicRates(limits []config.TopicRateLimit) map[string]dispatcher.Rate {
 
 // backoff is the policy that a validated configuration names.
 func backoff(b config.Backoff) dispatcher.Backoff {
-	base, limit := b.Base.D(), b.Max.D()
-	switch b.Strategy {
-	case config.Multiplier:
-		factor, _ := strconv.ParseFloat(b.Multiplier, 64)
-		return dispatcher.MultiplierBackoff(base, limit, factor, float64(*b.JitterPercent)/100)
-	case config.PowerOfTwo:
-		return dispatcher.PowerOfTwoBackoff()
-	case config.Linear:
-		return dispatcher.LinearBackoff(base, limit)
-	default:
-		return dispatcher.ExponentialBackoff(base, limit)
-	}
+	policy, _ := dispatcher.NewBackoff(b)
+	return policy
 }
