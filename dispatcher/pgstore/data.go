@@ -87,6 +87,11 @@ type OddTime struct {
 // OddTimes finds live rows of the topics, none for all, whose times cannot be right. It returns the first of them, and
 // how many there are among the rows that it looked at: those that are due first and last. The error is the database's.
 func (s *Store) OddTimes(ctx context.Context, topics []string) (odd []OddTime, n int64, err error) {
+	if len(topics) == 0 {
+		if topics, err = s.topics(ctx, false); err != nil {
+			return nil, 0, err
+		}
+	}
 	err = s.run(ctx, "look for odd times", durable, s.sql["odd_times"], []any{s.namespace, topics, oddRows, oddNamed}, func(rows pgx.Rows) error {
 		odd, n = nil, 0
 		var o OddTime

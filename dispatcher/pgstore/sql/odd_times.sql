@@ -1,21 +1,6 @@
 -- Names live rows whose times cannot be right, at both ends of the range of each topic.
--- $1 namespace; $2 topics, none for all; $3 most rows to look at from each end; $4 how many to name.
-with recursive live (topic) as (
-    (
-        select topic from outbox.outbox_events
-        where live and namespace = $1::text
-        order by topic limit 1
-    )
-    union all
-    select (
-        select topic from outbox.outbox_events
-        where live and namespace = $1::text and topic > live.topic
-        order by topic limit 1
-    )
-    from live
-    where live.topic is not null
-),
-odd as (
+-- $1 namespace; $2 topics; $3 most rows to look at from each end; $4 how many to name.
+with odd as (
     select live.topic, event.id, event.next_attempt_at, case
         when next_attempt_at > '9999-12-31' then 'never due'
         when next_attempt_at < 'epoch' then 'due since before 1970'
@@ -23,7 +8,7 @@ odd as (
         when created_at < 'epoch' then 'created before 1970'
         when status = 'processing' and (updated_at > now() + interval '1 minute' or locked_until > '9999-12-31') then 'leased in the future'
     end as what
-    from live
+    from unnest($2::text[]) as live (topic)
     cross join lateral (
         (
             select id, next_attempt_at, created_at, updated_at, locked_until, status from outbox.outbox_events
@@ -39,7 +24,6 @@ odd as (
             limit $3::integer
         )
     ) as event
-    where live.topic is not null and (coalesce(cardinality($2::text[]), 0) = 0 or live.topic = any ($2))
 )
 select topic, id, what, next_attempt_at::text, count(*) over ()
 from odd
