@@ -59,25 +59,45 @@ const (
 // Newest is by id: ids of version 7 rise with the time of the producer's clock, and the primary key is the only
 // index that delivered rows are in. Rows with other ids come after those, in the order of their ids. Which rows
 // there are is a matter of retention: a row that was removed is not seen. The error is do's or the database's.
-func (s *Store) Past(ctx context.Context, p Past, do func([]PastRow) error) (Looked, error) {
+func (s *Store) Past(ctx context.Context, p Past, do func([]PastRow) error) (looked Looked, err error) {
 	var now time.Time
 	if err := s.pool.QueryRow(ctx, "select now()").Scan(&now); err != nil {
-		return Looked{}, s.wrap("read past rows", err)
+		return looked, s.wrap("read past rows", err)
 	}
-	r := &pastReader{store: s, past: p, left: p.Last, looks: minReads + readsEach*p.Last, do: do}
-	future := firstID(now.Add(ahead))
-	oldest := uuid.Nil
+	future, oldest := firstID(now.Add(ahead)), uuid.Nil
+	var since *time.Time
 	if p.Since > 0 {
-		since := now.Add(-p.Since)
-		r.since, oldest = &since, firstID(since.Add(-ahead))
+		since = new(now.Add(-p.Since))
+		oldest = firstID(since.Add(-ahead))
 	}
-	for _, ids := range [][2]uuid.UUID{{future, oldest}, {uuid.Max, future}} {
-		if err := r.read(ctx, ids[0], ids[1]); err != nil {
-			return r.looked, err
+	topics := p.Topics
+	if len(topics) == 0 {
+		topics = nil // null
+	}
+	left, most := p.Last, minReads+readsEach*p.Last
+	for _, ids := range [][2]uuid.UUID{{future, oldest}, {uuid.Max, future}} { // from below the first down to the second
+		for more := true; more && left > 0; {
+			seen, err := s.look(ctx, s.namespace, topics, since, ids[0], ids[1], min(pastLook, most-looked.Rows))
+			if err != nil {
+				return looked, err
+			}
+			looked.Rows += len(seen)
+			for _, page := range pages(seen, &left) {
+				rows, err := s.pastRows(ctx, page)
+				if err == nil {
+					err = do(rows)
+				}
+				if err != nil {
+					return looked, err
+				}
+			}
+			if more = len(seen) == pastLook; more {
+				ids[0] = seen[len(seen)-1].ID
+			}
 		}
 	}
-	r.looked.All = r.left == 0 || r.looked.Rows < r.looks
-	return r.looked, nil
+	looked.All = left == 0 || looked.Rows < most
+	return looked, nil
 }
 
 // firstID is the least id of version 7 of a time.
@@ -86,78 +106,37 @@ func firstID(t time.Time) (id uuid.UUID) {
 	return id
 }
 
-// pastReader reads down the primary key.
-type pastReader struct {
-	store       *Store
-	past        Past
-	since       *time.Time
-	left, looks int // rows to hand over, and rows to look at
-	looked      Looked
-	do          func([]PastRow) error
-}
-
 // pastID is a row that was looked at.
 type pastID struct {
-	id     uuid.UUID
-	wanted bool
-	size   int
+	ID     uuid.UUID
+	Wanted bool
+	Size   int
 }
 
-// read hands over the rows with ids below from and not below to.
-func (r *pastReader) read(ctx context.Context, from, to uuid.UUID) error {
-	topics := r.past.Topics
-	if len(topics) == 0 {
-		topics = nil // null
-	}
-	for r.left > 0 {
-		var seen []pastID
-		args := []any{r.store.namespace, topics, r.since, from, to, min(pastLook, r.looks-r.looked.Rows)}
-		err := r.store.readOnly(ctx, r.store.sql["past"], args, func(rows pgx.Rows) (err error) {
-			seen, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p pastID, err error) {
-				return p, row.Scan(&p.id, &p.wanted, &p.size)
-			})
-			return err
-		})
-		if err != nil {
-			return r.store.wrap("read past rows", err)
-		}
-		r.looked.Rows += len(seen)
-		if err := r.hand(ctx, seen); err != nil || len(seen) < pastLook {
-			return err
-		}
-		from = seen[len(seen)-1].id
-	}
-	return nil
+// look reads the ids of rows, newest first.
+func (s *Store) look(ctx context.Context, args ...any) (seen []pastID, err error) {
+	err = s.readOnly(ctx, s.sql["past"], args, func(rows pgx.Rows) (err error) {
+		seen, err = pgx.CollectRows(rows, pgx.RowToStructByPos[pastID])
+		return err
+	})
+	return seen, err
 }
 
-// hand hands those over that are wanted, in pages.
-func (r *pastReader) hand(ctx context.Context, seen []pastID) error {
-	var page []pgtype.UUID
+// pages divides those that are wanted, up to left of them.
+func pages(seen []pastID, left *int) (all [][]pgtype.UUID) {
 	bytes := 0
-	flush := func() error {
-		if len(page) == 0 {
-			return nil
-		}
-		rows, err := r.store.pastRows(ctx, page)
-		page, bytes = page[:0], 0
-		if err != nil {
-			return err
-		}
-		return r.do(rows)
-	}
 	for _, p := range seen {
-		if !p.wanted || r.left == 0 {
+		if !p.Wanted || *left == 0 {
 			continue
 		}
-		if len(page) == pastRows || bytes+p.size > pastBytes {
-			if err := flush(); err != nil {
-				return err
-			}
+		if n := len(all); n == 0 || len(all[n-1]) == pastRows || bytes+p.Size > pastBytes {
+			all, bytes = append(all, nil), 0
 		}
-		page, bytes = append(page, pgUUID(p.id)), bytes+p.size
-		r.left--
+		last := &all[len(all)-1]
+		*last, bytes = append(*last, pgUUID(p.ID)), bytes+p.Size
+		*left--
 	}
-	return flush()
+	return all
 }
 
 // pastRows reads rows by their ids. One that is gone meanwhile is left out.
@@ -175,18 +154,15 @@ func (s *Store) pastRows(ctx context.Context, ids []pgtype.UUID) (page []PastRow
 		}
 		return rows.Err()
 	})
-	if err != nil {
-		return nil, s.wrap("read past rows", err)
-	}
-	return page, nil
+	return page, err
 }
 
 // readOnly runs one statement in a READ ONLY transaction, for pastTimeout at most.
 func (s *Store) readOnly(ctx context.Context, sql string, args []any, read func(pgx.Rows) error) error {
-	return pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+	return s.wrap("read past rows", pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		var batch pgx.Batch
 		batch.Queue(durable+", set_config('statement_timeout', $1::text, true)", pastTimeout)
 		batch.Queue(sql, args...).Query(read)
 		return tx.SendBatch(ctx, &batch).Close()
-	})
+	}))
 }
