@@ -99,11 +99,9 @@ func (c *completer) add(results []result) {
 
 // release gives back rows whose delivery has not begun.
 func (c *completer) release(rows []*row) {
-	results := make([]result, len(rows))
-	for i, r := range rows {
-		results[i] = result{r, outcome{verb: release, failure: dispatcher.Failure{Lease: r.event.Lease()}}}
-	}
-	c.add(results)
+	c.add(each(rows, func(r *row) result {
+		return result{r, outcome{verb: release, failure: dispatcher.Failure{Lease: r.event.Lease()}}}
+	}))
 }
 
 // loop writes back until stop is closed, and then what is left until ctx ends: suspects' outcomes by
@@ -200,11 +198,7 @@ func (c *completer) flush(ctx context.Context) (err error) {
 // send writes results in one statement.
 func (c *completer) send(ctx context.Context, v verb, results []result, size *size) error {
 	began := time.Now()
-	var lost []dispatcher.Lease
-	err := storeCall(ctx, func(ctx context.Context) (err error) {
-		lost, err = c.call(ctx, v, results)
-		return err
-	})
+	lost, err := storeCall(ctx, func(ctx context.Context) ([]dispatcher.Lease, error) { return c.call(ctx, v, results) })
 	size.learn(len(results), time.Since(began), err)
 	if err == nil {
 		c.settle(v, results, lost)
@@ -216,23 +210,13 @@ func (c *completer) send(ctx context.Context, v verb, results []result, size *si
 func (c *completer) call(ctx context.Context, v verb, results []result) (lost []dispatcher.Lease, err error) {
 	switch v {
 	case ack:
-		leases := make([]dispatcher.Lease, len(results))
-		for i, r := range results {
-			leases[i] = r.row.event.Lease()
-		}
-		return c.store.Ack(ctx, leases)
+		return c.store.Ack(ctx, each(results, func(r result) dispatcher.Lease { return r.row.event.Lease() }))
 	case release:
-		returns := make([]dispatcher.Return, len(results))
-		for i, r := range results {
-			returns[i] = dispatcher.Return{Lease: r.failure.Lease, Delay: r.failure.Delay, Error: r.failure.Error}
-		}
-		return c.store.Release(ctx, returns)
+		return c.store.Release(ctx, each(results, func(r result) dispatcher.Return {
+			return dispatcher.Return{Lease: r.failure.Lease, Delay: r.failure.Delay, Error: r.failure.Error}
+		}))
 	default:
-		failures := make([]dispatcher.Failure, len(results))
-		for i, r := range results {
-			failures[i] = r.failure
-		}
-		return c.store.Nack(ctx, failures)
+		return c.store.Nack(ctx, each(results, func(r result) dispatcher.Failure { return r.failure }))
 	}
 }
 
@@ -270,11 +254,7 @@ func (c *completer) settle(v verb, results []result, lost []dispatcher.Lease) {
 
 // finished takes rows out of the flight.
 func (c *completer) finished(results []result) {
-	rows := make([]*row, len(results))
-	for i, r := range results {
-		rows[i] = r.row
-	}
-	c.written(rows)
+	c.written(each(results, func(r result) *row { return r.row }))
 }
 
 // newDeadEvent is an event that a failure made dead.

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
@@ -37,21 +38,12 @@ func (f *flight) survived(rows []*row) {
 }
 
 // countSuspects counts the deliveries of the suspects among the rows. If that fails they must not begin.
-func (r *run) countSuspects(rows []*row) (err error) {
-	var suspects []dispatcher.Lease
-	for _, row := range rows {
-		if row.weight() > 0 {
-			suspects = append(suspects, row.event.Lease())
-		}
-	}
-	if suspects == nil {
+func (r *run) countSuspects(rows []*row) error {
+	suspects := leases(slices.DeleteFunc(slices.Clone(rows), func(r *row) bool { return r.weight() == 0 }))
+	if len(suspects) == 0 {
 		return nil
 	}
-	var lost []dispatcher.Lease
-	err = storeCall(r.calls, func(ctx context.Context) (err error) {
-		lost, err = r.store.Begin(ctx, suspects)
-		return err
-	})
+	lost, err := storeCall(r.calls, func(ctx context.Context) ([]dispatcher.Lease, error) { return r.store.Begin(ctx, suspects) })
 	if err == nil && len(lost) > 0 {
 		err = errLeaseLost
 	}

@@ -47,10 +47,7 @@ func (r *run) complete(d *delivery, errs []error) {
 
 // publish calls the sink, and returns a result for each event whatever the sink does.
 func (r *run) publish(d *delivery) (errs []error) {
-	batch := make([]*dispatcher.Event, len(d.rows))
-	for i, row := range d.rows {
-		batch[i] = row.event
-	}
+	batch := each(d.rows, func(r *row) *dispatcher.Event { return r.event })
 	defer func() {
 		if v := recover(); v != nil {
 			err := dispatcher.WithCause(dispatcher.Cause{Class: dispatcher.ClassHandler, Code: dispatcher.CodePanic}, newPanicError(v))

@@ -30,12 +30,10 @@ type Dispatcher struct {
 	mu     sync.Mutex
 	run    *run    // nil when neither Run nor RunOnce is running
 	flight *flight // of the last run
-	paused bool
-	live   int // what SetPeers said last
+	live   int     // what SetPeers said last
 	// What SetRateShare said last.
 	ratePart  float64
 	rateUntil time.Time
-	admits    func(eventType string) bool // nil for all types
 }
 
 // New returns a Dispatcher that delivers the store's events to the sink. It connects to nothing.
@@ -58,12 +56,12 @@ func New(store dispatcher.Store, sink dispatcher.Sink, cfg dispatcher.Config) (*
 		cfg:    cfg,
 		health: &health{log: cfg.Logger},
 		wake:   make(chan struct{}, 1),
-		paused: cfg.Paused,
 
 		live:     1,
 		ratePart: 1,
 	}
 	d.flight = newFlight(context.Background(), cfg, sink.BatchSize(), d.changed)
+	d.flight.suspended = cfg.Paused
 	return d, nil
 }
 
@@ -145,8 +143,8 @@ func (d *Dispatcher) Snapshot() (s dispatcher.Snapshot) {
 	d.health.snapshot(&s)
 	d.mu.Lock()
 	r, f := d.run, d.flight
-	s.Paused = d.paused
 	d.mu.Unlock()
+	s.Paused = f.isPaused()
 	s.Draining = r != nil && r.draining.Load()
 	f.snapshot(&s)
 	return s
@@ -159,12 +157,24 @@ func (d *Dispatcher) begin(ctx context.Context) (*run, error) {
 	if d.run != nil {
 		return nil, errors.New("dispatcher: already running; call Run or RunOnce again after it returned, or make a second Dispatcher")
 	}
+	last := d.flight
 	d.run = newRun(context.WithoutCancel(ctx), d)
 	d.flight = d.run.flight
-	d.flight.suspended, d.flight.admits = d.paused, d.admits
+	d.flight.suspended, d.flight.admits = last.suspended, last.admits
 	d.flight.setRateShare(d.ratePart, d.rateUntil)
 	d.flight.setPeers(d.live, nil)
 	return d.run, nil
+}
+
+// takeBack changes what may be delivered. The rows that change returns are released.
+func (d *Dispatcher) takeBack(change func(*flight) []*row) {
+	d.mu.Lock()
+	r, rows := d.run, change(d.flight)
+	d.mu.Unlock()
+	if r != nil {
+		r.completer.release(rows)
+	}
+	d.changed()
 }
 
 func (d *Dispatcher) end() {

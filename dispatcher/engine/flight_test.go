@@ -164,12 +164,12 @@ func TestFlightBounds(t *testing.T) {
 		t.Errorf("after write-backs: woken %d times, room %v; want once and true", woken, room())
 	}
 	// By bytes.
-	f.written(f.unqueue())
+	f.written(f.emptyQueues())
 	f.add(claimOf("b", 1, 200*rowBytes), time.Now(), 0)
 	if woken = 0; room() {
 		t.Error("there is room for a claim with all bytes taken")
 	}
-	f.written(f.unqueue())
+	f.written(f.emptyQueues())
 	if _, bytes, ok := f.room(); woken != 1 || !ok || bytes < 60*rowBytes {
 		t.Errorf("after the large row has gone: woken %d times, room %v for %d bytes", woken, ok, bytes)
 	}
@@ -183,7 +183,7 @@ func TestClaimsFollowDeliveries(t *testing.T) {
 	want := func(after time.Duration, claimed, rows int) {
 		t.Helper()
 		f.add(claimOf("a", claimed, 1), time.Now(), 0)
-		f.written(f.unqueue())
+		f.written(f.emptyQueues())
 		if !f.filledAt.IsZero() {
 			f.filledAt = f.filledAt.Add(-after)
 		}

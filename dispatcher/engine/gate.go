@@ -22,18 +22,7 @@ import (
 // When Admit returns, no further delivery of an event begins that is not admitted: rows that were claimed and not
 // begun go back to pending, and are claimed again.
 func (d *Dispatcher) Admit(admits func(eventType string) bool) {
-	d.mu.Lock()
-	d.admits = admits
-	r := d.run
-	var rows []*row
-	if r != nil {
-		rows = r.flight.admit(admits)
-	}
-	d.mu.Unlock()
-	if r != nil {
-		r.completer.release(rows)
-		d.changed()
-	}
+	d.takeBack(func(f *flight) []*row { return f.admit(admits) })
 }
 
 // admit makes add refuse rows of types that are not admitted. It takes back all rows whose delivery has not begun,

@@ -119,10 +119,8 @@ func (r *run) extendLeases(k *keeper, topic string, rows []*row) {
 // extend extends the leases of rows.
 func (r *run) extend(rows []*row) error {
 	sentAt := time.Now()
-	var lost []dispatcher.Lease
-	err := storeCall(r.calls, func(ctx context.Context) (err error) {
-		lost, err = r.store.Extend(ctx, leases(rows), r.cfg.Lease)
-		return err
+	lost, err := storeCall(r.calls, func(ctx context.Context) ([]dispatcher.Lease, error) {
+		return r.store.Extend(ctx, leases(rows), r.cfg.Lease)
 	})
 	if err != nil {
 		return err
@@ -220,11 +218,7 @@ func (d *delivery) cutUnless(worthIt func(*row) bool, cause error) {
 }
 
 func leases(rows []*row) []dispatcher.Lease {
-	out := make([]dispatcher.Lease, len(rows))
-	for i, r := range rows {
-		out[i] = r.event.Lease()
-	}
-	return out
+	return each(rows, func(r *row) dispatcher.Lease { return r.event.Lease() })
 }
 
 func setOf(leases []dispatcher.Lease) map[dispatcher.Lease]bool {

@@ -106,11 +106,7 @@ func (r *run) tryClaim(ctx context.Context) time.Duration {
 // would be claimed again.
 func (r *run) awaitSource() (wait time.Duration, err error) {
 	if !r.health.sourceReady() || time.Since(r.pace.comparedAt) > compareEvery {
-		var schema dispatcher.Schema
-		err := storeCall(r.calls, func(ctx context.Context) (err error) {
-			schema, err = r.store.Schema(ctx)
-			return err
-		})
+		schema, err := storeCall(r.calls, r.store.Schema)
 		if err != nil {
 			return 0, err
 		}
@@ -132,7 +128,7 @@ func (r *run) awaitSource() (wait time.Duration, err error) {
 
 // claimIfAllowed claims once, unless the sink, the configuration or the rows in flight forbid it.
 func (r *run) claimIfAllowed(ctx context.Context) (wait time.Duration, err error) {
-	if wait := r.permit(); wait > 0 {
+	if wait := r.flight.permit(r.probe); wait > 0 {
 		return wait, nil
 	}
 	if r.flight.isPaused() || ctx.Err() != nil {
@@ -175,16 +171,6 @@ func (f *flight) idle(p *pace, pollInterval time.Duration) time.Duration {
 	return wait
 }
 
-// permit returns how long the sink wants the next claim to wait, 0 for a claim now. It begins a probe that is due,
-// which wakes the loop when it ends.
-func (r *run) permit() time.Duration {
-	wait, probe := r.flight.permit()
-	if probe {
-		r.probe()
-	}
-	return wait
-}
-
 // claim leases up to n rows and queues them. more says to claim again at once.
 func (r *run) claim(n int, bytes int64) (claimed int, more bool, err error) {
 	if idle, err := r.listTopics(); err != nil || idle {
@@ -203,13 +189,9 @@ func (r *run) claim(n int, bytes int64) (claimed int, more bool, err error) {
 	if len(req.Shares) == 0 {
 		return 0, false, nil
 	}
-	var out dispatcher.Claimed
 	writes := r.flight.writeCount()
 	sentAt := time.Now() // before the claim is sent: see keeper.go
-	err = storeCall(r.calls, func(ctx context.Context) (err error) {
-		out, err = r.store.Claim(ctx, req)
-		return err
-	})
+	out, err := storeCall(r.calls, func(ctx context.Context) (dispatcher.Claimed, error) { return r.store.Claim(ctx, req) })
 	for _, d := range out.Dead {
 		r.completer.deadLettered(d, "")
 	}
@@ -244,17 +226,14 @@ func (r *run) failUnreadable(rows []*row, why []dispatcher.Unreadable) {
 	r.completer.add(results)
 }
 
-// countTopics counts a claim's rows by topic. The events of a topic come together.
+// countTopics counts a claim's rows by topic.
 func countTopics(c *dispatcher.Claimed) map[string]int {
 	n := map[string]int{}
 	for _, u := range c.Unreadable {
 		n[u.Event.Topic]++
 	}
-	events := c.Events
-	for from, to := 0, 0; from < len(events); from = to {
-		for to = from; to < len(events) && events[to].Topic == events[from].Topic; to++ {
-		}
-		n[events[from].Topic] += to - from
+	for _, e := range c.Events {
+		n[e.Topic]++
 	}
 	return n
 }
@@ -266,15 +245,12 @@ func (r *run) listTopics() (idle bool, err error) {
 		return false, nil
 	}
 	sentAt := time.Now()
-	err = storeCall(r.calls, func(ctx context.Context) error {
-		names, err := r.store.Topics(ctx)
-		if err == nil {
-			r.flight.listTopics(names, time.Since(sentAt))
-			idle = len(names) == 0
-		}
-		return err
-	})
-	return idle, err
+	names, err := storeCall(r.calls, r.store.Topics)
+	if err != nil {
+		return false, err
+	}
+	r.flight.listTopics(names, time.Since(sentAt))
+	return len(names) == 0, nil
 }
 
 // claimOnce claims up to n rows in all, and returns when nothing more is due. It does not wait for a
@@ -291,7 +267,7 @@ func (r *run) claimOnce(ctx context.Context, n int) error {
 		if r.flight.isPaused() {
 			return errPaused
 		}
-		if wait := r.permit(); wait > 0 {
+		if wait := r.flight.permit(r.probe); wait > 0 {
 			if err := r.refusal(); err != nil {
 				return err
 			}
@@ -309,7 +285,7 @@ func (r *run) claimOnce(ctx context.Context, n int) error {
 			return err
 		}
 		if claimed == 0 && !more {
-			if r.flight.waitsForRate() || r.flight.waitsForRoom() || len(r.completer.unwrittenTopics()) > 0 { // topics were passed over
+			if r.flight.passedOver() || len(r.completer.unwrittenTopics()) > 0 {
 				pause(longSupply, r.wake, ctx.Done())
 				continue
 			}

@@ -57,13 +57,6 @@ func (f *flight) dropIdle(t *topic) {
 	}
 }
 
-// unqueue takes back all rows whose delivery has not begun: they must be released.
-func (f *flight) unqueue() []*row {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.emptyQueues()
-}
-
 // unqueueTopic takes back those of one topic.
 func (f *flight) unqueueTopic(t *topic) (rows []*row) {
 	rows, t.queued = t.queued, nil
@@ -74,6 +67,7 @@ func (f *flight) unqueueTopic(t *topic) (rows []*row) {
 	return rows
 }
 
+// emptyQueues takes back all rows whose delivery has not begun: they must be released.
 func (f *flight) emptyQueues() (rows []*row) {
 	for _, t := range f.waiting {
 		rows = append(rows, t.queued...)

@@ -148,7 +148,7 @@ func TestTopicLeavesRoom(t *testing.T) {
 	if many := allotted(f, "many"); many.by != byRows {
 		t.Errorf("the one with most of the rows gets %+v", many)
 	}
-	f.unqueue()
+	f.emptyQueues()
 	if len(f.byName) != 0 {
 		t.Errorf("%d topics are remembered without a row", len(f.byName))
 	}

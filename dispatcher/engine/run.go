@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -86,19 +87,17 @@ func (r *run) drain() {
 	r.draining.Store(true)
 	r.completer.release(r.flight.close())
 
-	ended := make(chan struct{})
-	go func() { r.workers.Wait(); close(ended) }()
-	if !within(r.cfg.GracePeriod, ended) {
+	if !within(r.cfg.GracePeriod, &r.workers) {
 		r.flight.cutAll(errGraceOver)
 		r.cancelCalls()
-		if !within(abandonAfter, ended) {
+		if !within(abandonAfter, &r.workers) {
 			r.abandon()
 		}
 	}
 	close(r.stopKeep)
 	r.cancelCalls()
 	r.keeping.Wait()
-	r.awaitProbe()
+	within(abandonAfter, &r.probing)
 
 	last := time.AfterFunc(writeFor, r.stopWrites)
 	close(r.stopping)
@@ -121,10 +120,7 @@ func (r *run) abandon() {
 
 // leave writes the rows of an abandoned delivery back as failed.
 func (r *run) leave(d abandoned, why error, after time.Duration) {
-	ours, errs := make([]bool, len(d.rows)), make([]error, len(d.rows))
-	for i := range d.rows {
-		ours[i], errs[i] = true, errNoReturn
-	}
+	ours, errs := slices.Repeat([]bool{true}, len(d.rows)), slices.Repeat([]error{errNoReturn}, len(d.rows))
 	r.completer.add(r.judge(call{d.topic, time.Now().Add(-after), after, why}, d.rows, ours, errs, nil))
 }
 
@@ -141,30 +137,18 @@ func (r *run) probe() {
 	})
 }
 
-// awaitProbe waits for a probe that was cut, for a while.
-func (r *run) awaitProbe() {
-	done := make(chan struct{})
-	go func() { r.probing.Wait(); close(done) }()
-	within(abandonAfter, done)
-}
-
 // storeCall gives a call of the store its time limit.
-func storeCall(ctx context.Context, do func(context.Context) error) error {
+func storeCall[T any](ctx context.Context, do func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	return do(ctx)
 }
 
-// within waits for done, and reports whether it came within d.
-func within(d time.Duration, done <-chan struct{}) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-done:
-		return true
-	case <-timer.C:
-		return false
-	}
+// within waits for all of a group, and reports whether they ended within d.
+func within(d time.Duration, all *sync.WaitGroup) bool {
+	done := make(chan struct{})
+	go func() { all.Wait(); close(done) }()
+	return pause(d, nil, done)
 }
 
 // pause waits for d, or until one of the channels says something, and reports whether one did.
@@ -178,6 +162,15 @@ func pause(d time.Duration, wake, stop <-chan struct{}) (woken bool) {
 	case <-stop:
 	}
 	return true
+}
+
+// each is what of says of each element.
+func each[E, T any](all []E, of func(E) T) []T {
+	out := make([]T, len(all))
+	for i, e := range all {
+		out[i] = of(e)
+	}
+	return out
 }
 
 // notify leaves a word in a channel of one place, unless there is one already.

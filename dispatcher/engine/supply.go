@@ -130,26 +130,23 @@ func (f *flight) shrink() {
 	f.claimRows, f.claimBytes = max(1, f.claimRows/2), max(1, min(f.claimBytes, f.maxBytes-f.spare()-f.bytes)/2)
 }
 
-// permit is topics.permit now.
-func (f *flight) permit() (wait time.Duration, probe bool) {
+// permit is topics.permit now. It begins a probe that is due, which wakes the loop when it ends.
+func (f *flight) permit(probe func()) (wait time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.topics.permit(f.load(time.Now()))
+	wait, due := f.topics.permit(f.load(time.Now()))
+	if due {
+		probe()
+	}
+	return wait
 }
 
-// waitsForRoom reports whether topics or tenants were passed over because they have their share.
-func (f *flight) waitsForRoom() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return len(f.full) > 0 || f.crowded
-}
-
-// waitsForRate reports whether topics were passed over because of a rate limit.
-func (f *flight) waitsForRate() bool {
+// passedOver reports whether topics or tenants were passed over because they have their share, or for a rate limit.
+func (f *flight) passedOver() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	l := f.load(time.Now())
-	return slices.ContainsFunc(f.turn, func(t *topic) bool { return t.allot(l).by == byRate })
+	return len(f.full) > 0 || f.crowded || slices.ContainsFunc(f.turn, func(t *topic) bool { return t.allot(l).by == byRate })
 }
 
 // isStale is topics.stale now.

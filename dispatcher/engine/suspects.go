@@ -182,7 +182,10 @@ func (c *completer) leaveOver(ctx context.Context, k kind, s *suspect) {
 			others = append(others, r)
 		}
 	}
-	if len(over) == 0 || storeCall(ctx, func(ctx context.Context) error { _, err := c.store.Schema(ctx); return err }) != nil {
+	if len(over) == 0 {
+		return
+	}
+	if _, err := storeCall(ctx, c.store.Schema); err != nil {
 		return
 	}
 	c.leave(k, s, over, s.slow)
