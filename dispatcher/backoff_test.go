@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
 )
 
 // CONTRACT: C-25
@@ -74,5 +76,33 @@ func TestBackoffBounds(t *testing.T) {
 	}
 	if len(seen) < 900 {
 		t.Errorf("1000 delays have only %d values; rows that failed together come back together", len(seen))
+	}
+}
+
+// A configuration names one of the policies. What it spells wrongly is said.
+// CONTRACT: C-25
+func TestNewBackoff(t *testing.T) {
+	t.Parallel()
+	seconds := func(n int) config.Duration { return config.Duration(time.Duration(n) * time.Second) }
+	none := 0
+	for text, b := range map[string]config.Backoff{
+		"2s": {Base: seconds(4), Max: seconds(60)}, // exponential, and the least of its spread
+		"8s": {Strategy: config.Linear, Base: seconds(4), Max: seconds(60)},
+		"3s": {Strategy: config.Multiplier, Multiplier: "1", Base: seconds(4), Max: seconds(60)},
+		"4s": {Strategy: config.Multiplier, Multiplier: "1", JitterPercent: &none, Base: seconds(4), Max: seconds(60)},
+	} {
+		attempts := 1
+		if b.Strategy == config.Linear {
+			attempts = 2
+		}
+		policy, err := NewBackoff(b)
+		if err != nil || policy.Delay(attempts, func() float64 { return 0 }).String() != text {
+			t.Errorf("%+v: %v, %v; want %s", b, policy, err, text)
+		}
+	}
+	for _, b := range []config.Backoff{{Strategy: "Linaer"}, {Strategy: config.Multiplier, Multiplier: "two"}} {
+		if policy, err := NewBackoff(b); err == nil {
+			t.Errorf("%+v made %v", b, policy)
+		}
 	}
 }
