@@ -3,6 +3,7 @@ package outboxdispatcher
 import (
 	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 )
 
@@ -67,9 +69,51 @@ func TestReadyDespiteTrouble(t *testing.T) {
 				o.pods[i].CreationTimestamp = metav1.Unix(1, 0)
 			}
 		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"WorkloadAvailable=False/PartlyAvailable", "Reconciling=True/ConnectionFailed"}, nil},
+		"a Secret is gone, and the database is down": {func(o *observed) {
+			o.gone = problem.Waiting(api.ReferencesResolvedCondition, api.ReasonSecretNotFound, "x")
+			o.statuses[0].Source, o.statuses[1].Source = down, down
+		}, no, api.ReasonConnectionFailed, []string{"ReferencesResolved=False/SecretNotFound"}, nil},
 		"no pod works: one misses the database, the other the schema": {func(o *observed) { o.statuses[0].Source, o.statuses[1].Schema.State = down, "TooOld" },
 			no, api.ReasonConnectionFailed, nil, nil},
 	})
+}
+
+// A rollout is Stalled at its deadline, for the cause that is known; that of a template before says nothing of the next one.
+func TestDeadlineOfARollout(t *testing.T) {
+	late := func(o *observed) {
+		rolling(func(*status.Status) {})(o)
+		o.deployment.Status.Conditions[0].Status, o.deployment.Status.Conditions[0].Reason = corev1.ConditionFalse, progressDeadlineExceeded
+	}
+	checkConditions(t, map[string]conditionsCase{
+		"nobody knows why": {late, yes, api.ReasonDeliveringDespiteTrouble, []string{"Stalled=True/ProgressDeadlineExceeded"}, []string{"Reconciling"}},
+		"a Secret is missing": {func(o *observed) {
+			late(o)
+			o.missing = problem.Waiting(api.ReferencesResolvedCondition, api.ReasonSecretNotFound, "x")
+		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"Stalled=True/SecretNotFound"}, []string{"Reconciling"}},
+		"the spec was edited since": {func(o *observed) {
+			late(o)
+			o.deployment.Generation++
+		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"Reconciling=True/Progressing"}, []string{"Stalled"}},
+	})
+}
+
+// A pod of a template before that refuses its files says nothing of the newest ones.
+func TestPodsOfTheNewestTemplateRefuse(t *testing.T) {
+	template := func(files string) corev1.PodSpec {
+		return corev1.PodSpec{Volumes: []corev1.Volume{{Name: "config", VolumeSource: corev1.VolumeSource{
+			ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: files}}}}}}
+	}
+	d, pod := &appsv1.Deployment{}, corev1.Pod{Spec: template("new")}
+	d.Spec.Template.Spec = template("new")
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: desired.Container, State: corev1.ContainerState{
+		Terminated: &corev1.ContainerStateTerminated{ExitCode: exitConfig, Message: "sink.kafka.brokers is missing"}}}}
+	if p := refusal(d, []corev1.Pod{pod}, time.Now()); p == nil || p.Reason != api.ReasonInvalidConfiguration {
+		t.Errorf("of the newest template: %+v", p)
+	}
+	pod.Spec = template("old")
+	if p := refusal(d, []corev1.Pod{pod}, time.Now()); p != nil {
+		t.Errorf("of a template before: %+v", p)
+	}
 }
 
 // While pods may still claim, Ready does not say that nothing is claimed.

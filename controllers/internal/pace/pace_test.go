@@ -96,6 +96,10 @@ func TestSoManyHaveATurn(t *testing.T) {
 	w.expect(dispatcher("b"), false)
 	w.expect(dispatcher("a"), true) // it has one
 	w.pacer.Done(dispatcher("a"))
+	w.expect(dispatcher("a"), true) // it needs it again, before the next count
+	w.later(2 * countEvery)
+	w.expect(dispatcher("b"), false)
+	w.pacer.Done(dispatcher("a"))
 	w.expect(dispatcher("b"), false) // what it began may not be in the last count
 	w.later(2 * countEvery)
 	w.expect(dispatcher("b"), true)
