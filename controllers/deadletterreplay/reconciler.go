@@ -12,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -25,18 +24,12 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 )
 
-// Reconciler runs DeadLetterReplays and reports on them. All fields but Operator and OperatorNamespace are required.
+// Reconciler runs DeadLetterReplays and reports on them. All fields but OperatorNamespace are required.
 type Reconciler struct {
-	// Client reads from the cache and writes.
-	Client client.Client
-	// Live reads from the API server what is read seldom.
-	Live client.Reader
+	// Reporter has the clients and the Events, and says which operator this is.
+	*kstatus.Reporter
 	// Mounts has the Events about files of pods.
 	Mounts pods.FailedMounts
-	// Events records events of events.k8s.io.
-	Events events.EventRecorder
-	// Operator is this operator's namespace, by which others know that it holds an object.
-	Operator string
 	// Observer keeps what the pods say. It is this reconciler's own.
 	Observer *observe.Observer
 	// Platform is what all pods have in common.
@@ -46,8 +39,7 @@ type Reconciler struct {
 	// OperatorNamespace is where the operator's pods run, which a NetworkPolicy lets in. Empty means that none is made.
 	OperatorNamespace string
 
-	applied  *apply.Applier
-	reporter *kstatus.Reporter
+	applied *apply.Applier
 }
 
 // What the manager may do for DeadLetterReplays, in addition to its rights for the other kinds.
@@ -64,12 +56,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	if held, again, err := r.reporter.Claim(ctx, o); !held {
+	if held, again, err := r.Claim(ctx, o); !held {
 		return ctrl.Result{RequeueAfter: again}, err
 	}
 	switch deleted := !o.DeletionTimestamp.IsZero(); {
 	case kstatus.Disabled(o) && !deleted:
-		return ctrl.Result{}, r.reporter.Disable(ctx, o, &o.Status.Conditions, o.Status.ObservedGeneration)
+		return ctrl.Result{}, r.Disable(ctx, o, &o.Status.Conditions, o.Status.ObservedGeneration)
 	case finished(o):
 		return r.cleanUp(ctx, o)
 	case deleted:
@@ -193,5 +185,5 @@ func (r *Reconciler) report(ctx context.Context, before *v1alpha1.DeadLetterRepl
 	} else {
 		setStatus(&o.Status, seen)
 	}
-	return r.reporter.Report(ctx, before, o, func() []kstatus.Event { return transitions(before, o) })
+	return r.Report(ctx, before, o, func() []kstatus.Event { return transitions(before, o) })
 }

@@ -142,7 +142,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		c.create(c.outbox(), o)
 		c.pod(c.job(), "pod", ended(0, progress(status.Replay{Matched: 5, Waiting: 4, Skipped: []status.Skipped{{Reason: "not_dead", Count: 1}}})))
 		o = c.expect(kstatus.CurrentStatus, want{api.CompleteCondition, yes, api.ReasonFinished, "Nothing was changed: Replay would take 4 of 5 dead letters"})
-		Expect([]any{*o.Status.Matched, o.Status.ID, o.Status.Delivered, o.Finalizers}).To(Equal([]any{int64(5), "", (*int64)(nil), []string(nil)}))
+		Expect([]any{*o.Status.Matched, o.Status.ID, o.Status.Delivered, o.Annotations}).To(Equal([]any{int64(5), "", (*int64)(nil), map[string]string(nil)}), "and is not marked as one that has begun")
 		Expect(o.Status.Skipped).To(Equal([]api.SkippedDeadLetters{{Reason: "not_dead", Count: 1}}))
 	})
 

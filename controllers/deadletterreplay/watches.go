@@ -25,7 +25,6 @@ import (
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.applied = apply.New(r.Client, r.Live, v1alpha1.CompleteCondition)
 	r.applied.Inherited = r.Platform.Inherited
-	r.reporter = &kstatus.Reporter{Client: r.Client, Live: r.Live, Events: r.Events, Operator: r.Operator}
 	edited := builder.WithPredicates(predicate.GenerationChangedPredicate{})
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("deadletterreplay").

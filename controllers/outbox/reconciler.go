@@ -16,7 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -37,18 +36,12 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/references"
 )
 
-// Reconciler migrates Outboxes and reports on them. All fields but Operator are required.
+// Reconciler migrates Outboxes and reports on them. All fields are required.
 type Reconciler struct {
-	// Client reads from the cache and writes.
-	Client client.Client
-	// Live reads from the API server what is read seldom.
-	Live client.Reader
+	// Reporter has the clients and the Events, and says which operator this is.
+	*kstatus.Reporter
 	// Mounts has the Events about files of pods.
 	Mounts pods.FailedMounts
-	// Events records events of events.k8s.io.
-	Events events.EventRecorder
-	// Operator is this operator's namespace, by which others know that it holds an object.
-	Operator string
 	// Platform is what all pods have in common.
 	Platform desired.Platform
 	// Pace grants turns to migrations that an upgrade of the operator brings.
@@ -58,7 +51,6 @@ type Reconciler struct {
 
 	applied               *apply.Applier
 	migrations, adoptions *migrate.Runner
-	reporter              *kstatus.Reporter
 }
 
 // What the manager may do for Outboxes, in addition to its rights for OutboxDispatchers.
@@ -74,7 +66,6 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.applied.Adopts, r.applied.Inherited = true, r.Platform.Inherited
 	r.migrations = &migrate.Runner{Client: r.Client, Live: r.Live, Mounts: r.Mounts, Applied: r.applied}
 	r.adoptions = &migrate.Runner{Component: desired.ComponentAdoption, Client: r.Client, Live: r.Live, Mounts: r.Mounts, Applied: r.applied}
-	r.reporter = &kstatus.Reporter{Client: r.Client, Live: r.Live, Events: r.Events, Operator: r.Operator}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("outbox").
 		For(&v1alpha1.Outbox{}, builder.WithPredicates(kstatus.Edited())).
@@ -114,11 +105,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 	if !outbox.DeletionTimestamp.IsZero() {
 		return ctrl.Result{}, nil // owner references take the rest along
 	}
-	if held, again, err := r.reporter.Claim(ctx, outbox); !held {
+	if held, again, err := r.Claim(ctx, outbox); !held {
 		return ctrl.Result{RequeueAfter: again}, err
 	}
 	if kstatus.Disabled(outbox) {
-		return ctrl.Result{}, r.reporter.Disable(ctx, outbox, &outbox.Status.Conditions, outbox.Status.ObservedGeneration)
+		return ctrl.Result{}, r.Disable(ctx, outbox, &outbox.Status.Conditions, outbox.Status.ObservedGeneration)
 	}
 	before, o := outbox.DeepCopy(), observed{outbox: outbox}
 	defer func() { err = errors.Join(err, r.report(ctx, before, o, err)) }()
@@ -210,7 +201,7 @@ func (r *Reconciler) report(ctx context.Context, before *v1alpha1.Outbox, o obse
 	} else {
 		setStatus(&outbox.Status, o)
 	}
-	return r.reporter.Report(ctx, before, outbox, func() []kstatus.Event {
+	return r.Report(ctx, before, outbox, func() []kstatus.Event {
 		return append(kstatus.Transitions(watched, before.Status.Conditions, outbox.Status.Conditions), steps(before.Status.Adoptions, outbox.Status.Adoptions)...)
 	})
 }

@@ -13,7 +13,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -23,18 +22,10 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/registration"
 )
 
-// Reconciler reports on OutboxConsumers. All fields but Operator are required.
+// Reconciler reports on OutboxConsumers. All fields are required.
 type Reconciler struct {
-	// Client reads from the cache and writes.
-	Client client.Client
-	// Live reads from the API server what is read seldom.
-	Live client.Reader
-	// Events records events of events.k8s.io.
-	Events events.EventRecorder
-	// Operator is this operator's namespace, by which others know that it holds an object.
-	Operator string
-
-	reporter *kstatus.Reporter
+	// Reporter has the clients and the Events, and says which operator this is.
+	*kstatus.Reporter
 }
 
 // What the manager may do for OutboxConsumers, in addition to its rights for the other kinds.
@@ -52,11 +43,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 	if !o.DeletionTimestamp.IsZero() {
 		return ctrl.Result{}, nil
 	}
-	if held, again, err := r.reporter.Claim(ctx, o); !held {
+	if held, again, err := r.Claim(ctx, o); !held {
 		return ctrl.Result{RequeueAfter: again}, err
 	}
 	if kstatus.Disabled(o) {
-		return ctrl.Result{}, r.reporter.Disable(ctx, o, &o.Status.Conditions, o.Status.ObservedGeneration)
+		return ctrl.Result{}, r.Disable(ctx, o, &o.Status.Conditions, o.Status.ObservedGeneration)
 	}
 	before, seen := o.DeepCopy(), observed{consumer: o, now: time.Now()}
 	defer func() { err = errors.Join(err, r.report(ctx, before, seen, err)) }()
@@ -154,7 +145,7 @@ func (r *Reconciler) report(ctx context.Context, before *v1alpha1.OutboxConsumer
 	} else {
 		setStatus(&o.Status, seen)
 	}
-	return r.reporter.Report(ctx, before, o, func() []kstatus.Event {
+	return r.Report(ctx, before, o, func() []kstatus.Event {
 		return kstatus.Transitions(watched, before.Status.Conditions, o.Status.Conditions)
 	})
 }

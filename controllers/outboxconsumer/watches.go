@@ -28,7 +28,6 @@ const (
 
 // SetupWithManager starts the reconciler with the manager. It returns an error when a watch or an index cannot be made.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
-	r.reporter = &kstatus.Reporter{Client: r.Client, Live: r.Live, Events: r.Events, Operator: r.Operator}
 	for name, keys := range map[string]func(*v1alpha1.OutboxConsumer) []string{
 		idIndex: func(o *v1alpha1.OutboxConsumer) []string { return []string{registration.ID(o)} }, feedIndex: feedKeys,
 	} {

@@ -106,7 +106,7 @@ func (r *Reconciler) workload(ctx context.Context, obd *v1alpha1.OutboxDispatche
 		return current, err
 	}
 	if cause := rolls(current, deployment); cause != "" {
-		r.reporter.Record(ctx, obd, deployment, kstatus.Event{Kind: corev1.EventTypeNormal, Reason: v1alpha1.ReasonRolledOut, Action: "RollOut", Note: cause})
+		r.Record(ctx, obd, deployment, kstatus.Event{Kind: corev1.EventTypeNormal, Reason: v1alpha1.ReasonRolledOut, Action: "RollOut", Note: cause})
 	}
 	return deployment, r.applied.Apply(ctx, obd, desired.PodDisruptionBudget(obd), &policyv1.PodDisruptionBudget{})
 }

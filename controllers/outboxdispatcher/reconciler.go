@@ -15,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -39,16 +38,10 @@ import (
 // Reconciler turns OutboxDispatchers into workloads and reports what they see. All fields but
 // Operator and OperatorNamespace are required.
 type Reconciler struct {
-	// Client reads from the cache and writes.
-	Client client.Client
-	// Live reads from the API server what is read seldom, and so in no cache.
-	Live client.Reader
+	// Reporter has the clients and the Events, and says which operator this is.
+	*kstatus.Reporter
 	// Mounts watches the Events about files of pods.
 	Mounts *pods.Mounts
-	// Events records events of events.k8s.io.
-	Events events.EventRecorder
-	// Operator is this operator's namespace, by which others know that it holds an object.
-	Operator string
 	// Observer keeps what the dispatcher pods say.
 	Observer *observe.Observer
 	// Platform is what all pods have in common.
@@ -67,7 +60,6 @@ type Reconciler struct {
 
 	applied    *apply.Applier
 	migrations *migrate.Runner
-	reporter   *kstatus.Reporter
 	warned     warned
 	scalers    scalers
 	// resuming is since when dispatchers wait for their rollout to resume, by types.NamespacedName.
@@ -112,7 +104,6 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.applied = apply.New(r.Client, r.Live, v1alpha1.WorkloadAvailableCondition)
 	r.applied.Adopts, r.applied.Inherited = true, r.Platform.Inherited
 	r.migrations = &migrate.Runner{Client: r.Client, Live: r.Live, Mounts: r.Mounts, Applied: r.applied}
-	r.reporter = &kstatus.Reporter{Client: r.Client, Live: r.Live, Events: r.Events, Operator: r.Operator}
 	if err := r.setupState(mgr); err != nil {
 		return err
 	}
@@ -156,7 +147,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if !obd.DeletionTimestamp.IsZero() {
 		return ctrl.Result{}, nil // owner references take the rest along
 	}
-	if held, again, err := r.reporter.Claim(ctx, obd); !held {
+	if held, again, err := r.Claim(ctx, obd); !held {
 		return ctrl.Result{RequeueAfter: again}, err
 	}
 	before := obd.DeepCopy()
@@ -266,9 +257,6 @@ func (r *Reconciler) phases(ctx context.Context, obd *v1alpha1.OutboxDispatcher,
 	if o.state, err = r.resume(ctx, obd, o.state, o.deployment, o.pods); err != nil {
 		return err
 	}
-	if !complete(o.deployment, obd) {
-		return nil
-	}
 	files = append(files, *desired.StateConfigMap(obd).Name)
 	if obd.Spec.Delivery.ConsumerPolicy == v1alpha1.ConsumersVerified {
 		files = append(files, desired.ConsumersName(obd))
@@ -298,7 +286,7 @@ func (r *Reconciler) report(ctx context.Context, before *v1alpha1.OutboxDispatch
 	default:
 		setStatus(&o.obd.Status, o)
 	}
-	return r.reporter.Report(ctx, before, o.obd, func() []kstatus.Event {
+	return r.Report(ctx, before, o.obd, func() []kstatus.Event {
 		return r.warned.seldom(client.ObjectKeyFromObject(o.obd), transitions(before.Status, o.obd.Status), time.Now())
 	})
 }

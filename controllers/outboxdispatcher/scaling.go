@@ -110,7 +110,7 @@ func (r *Reconciler) follow(ctx context.Context, obd *api.OutboxDispatcher, o *o
 		o.eta = rates.ETA()
 	}
 	if spec := obd.Spec.Pods.Scaling; step != nil && spec.Mode == api.ScalingApply && !kstatus.Disabled(obd) {
-		r.reporter.Record(ctx, obd, o.deployment, kstatus.Event{Kind: corev1.EventTypeNormal, Reason: api.ReasonScaled, Action: "Scale",
+		r.Record(ctx, obd, o.deployment, kstatus.Event{Kind: corev1.EventTypeNormal, Reason: api.ReasonScaled, Action: "Scale",
 			Note: fmt.Sprintf("The number of pods changes from %d to %d. Due now are %d events, %.3g more become due in a second, and %.3g are delivered.", step.From, step.To, rates.Pending, rates.Arrival, rates.Delivered)})
 	}
 }

@@ -17,6 +17,7 @@ import (
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/apply"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/scaling"
 )
 
@@ -38,7 +39,7 @@ func TestAStepIsNotTakenBackBeforeTheStatusIsWritten(t *testing.T) {
 	state := &corev1.ConfigMap{ObjectMeta: meta, Data: desired.StateData(api.StateRunning)}
 	state.Name = *desired.StateConfigMap(obd).Name
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(obd, deployment, state).Build()
-	r := &Reconciler{Client: c, Operator: "outbox-system", applied: apply.New(c, c, api.WorkloadAvailableCondition)}
+	r := &Reconciler{Reporter: &kstatus.Reporter{Client: c, Operator: "outbox-system"}, applied: apply.New(c, c, api.WorkloadAvailableCondition)}
 	key := client.ObjectKeyFromObject(obd)
 	r.scalers.all = map[types.NamespacedName]*scaling.Scaler{key: {Decision: scaling.Decision{Replicas: 5}}}
 

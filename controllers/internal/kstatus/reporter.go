@@ -16,8 +16,9 @@ import (
 
 // Reporter writes statuses and records Events. All fields but Operator are required.
 type Reporter struct {
+	// Client reads from the cache and writes.
 	Client client.Client
-	// Live reads namespaces from the API server.
+	// Live reads from the API server what is read seldom.
 	Live client.Reader
 	// Events records events of events.k8s.io.
 	Events events.EventRecorder

@@ -28,6 +28,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/deadletterreplay"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/claimants"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/observe"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/pace"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
@@ -185,12 +186,10 @@ func addReconcilers(ctx context.Context, mgr ctrl.Manager, o Options, missing []
 	pacer := pace.New(mgr.GetClient(), o.MaxRollingUpgrades)
 	mounts := pods.NewMounts(watcher, o.WatchNamespaces...)
 	platform := desired.Platform{Image: o.DispatcherImage, ImagePullSecrets: o.ImagePullSecrets, InheritedLabels: o.InheritedLabels}
+	reporter := &kstatus.Reporter{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: mgr.GetEventRecorder(desired.Manager), Operator: o.Pod.Namespace}
 	r := &outboxdispatcher.Reconciler{
-		Client:   mgr.GetClient(),
-		Live:     mgr.GetAPIReader(),
+		Reporter: reporter,
 		Mounts:   mounts,
-		Events:   mgr.GetEventRecorder(desired.Manager),
-		Operator: o.Pod.Namespace,
 		Observer: observe.New(o.Pods, o.ObserveInterval),
 		Platform: platform,
 		Interval: o.ObserveInterval,
@@ -201,33 +200,22 @@ func addReconcilers(ctx context.Context, mgr ctrl.Manager, o Options, missing []
 		ResumeWithin:      cmp.Or(o.ResumeWithin, 2*time.Minute),
 	}
 	databases := &outbox.Reconciler{
-		Client:   mgr.GetClient(),
-		Live:     mgr.GetAPIReader(),
+		Reporter: reporter,
 		Mounts:   mounts,
-		Events:   mgr.GetEventRecorder(desired.Manager),
-		Operator: o.Pod.Namespace,
 		Platform: platform,
 		Interval: o.ObserveInterval,
 		Pace:     pacer,
 	}
 	replays := &deadletterreplay.Reconciler{
-		Client:   mgr.GetClient(),
-		Live:     mgr.GetAPIReader(),
+		Reporter: reporter,
 		Mounts:   mounts,
-		Events:   mgr.GetEventRecorder(desired.Manager),
-		Operator: o.Pod.Namespace,
 		Observer: observe.New(o.Pods, o.ObserveInterval),
 		Platform: platform,
 		Interval: o.ObserveInterval,
 
 		OperatorNamespace: o.OperatorNamespace,
 	}
-	consumers := &outboxconsumer.Reconciler{
-		Client:   mgr.GetClient(),
-		Live:     mgr.GetAPIReader(),
-		Events:   mgr.GetEventRecorder(desired.Manager),
-		Operator: o.Pod.Namespace,
-	}
+	consumers := &outboxconsumer.Reconciler{Reporter: reporter}
 	setups := map[string]func() error{
 		"OutboxDispatcher": func() error { return r.SetupWithManager(mgr) },
 		"Outbox":           func() error { return databases.SetupWithManager(mgr) },
