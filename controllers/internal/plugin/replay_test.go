@@ -201,7 +201,7 @@ spec:
 			"--all --topic orders":           "--all is every dead letter, and there is a filter too; remove one of them",
 			"--group 2":                      "the filter is wrong: group: \"2\" is not a group; give its 8 hex digits",
 			"--group 7F3A9C21":               "the filter is wrong: group: ",
-			"--all --requested-by eve":                 "--requested-by is for --print alone",
+			"--all --requested-by eve":       "--requested-by is for --print alone",
 			"--all --output xml":             "choose text, json or yaml",
 			"--all --rate 0 --canary -1":     "spec.canary",
 			"--all --ttl-after-finished=-1h": "set it to a time such as 168h",
