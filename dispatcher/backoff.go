@@ -36,7 +36,7 @@ func NewBackoff(b config.Backoff) (Backoff, error) {
 	case config.Multiplier:
 		factor, err := strconv.ParseFloat(b.Multiplier, 64)
 		if err != nil {
-			return nil, fmt.Errorf("multiplier %.20q is no number; write a decimal from \"1\" to \"10\" in quotes", b.Multiplier)
+			return nil, fmt.Errorf("multiplier %.20q is not a number; write a decimal from \"1\" to \"10\" in quotes", b.Multiplier)
 		}
 		jitter := 25
 		if b.JitterPercent != nil {

@@ -114,12 +114,12 @@ type pastID struct {
 }
 
 // look reads the ids of rows, newest first.
-func (s *Store) look(ctx context.Context, args ...any) (seen []pastID, err error) {
+func (s *Store) look(ctx context.Context, args ...any) (found []pastID, err error) {
 	err = s.readOnly(ctx, s.sql["past"], args, func(rows pgx.Rows) (err error) {
-		seen, err = pgx.CollectRows(rows, pgx.RowToStructByPos[pastID])
+		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[pastID])
 		return err
 	})
-	return seen, err
+	return found, err
 }
 
 // pages divides those that are wanted, up to left of them.
