@@ -85,7 +85,7 @@ func TestDeadlineOfARollout(t *testing.T) {
 		o.deployment.Status.Conditions[0].Status, o.deployment.Status.Conditions[0].Reason = corev1.ConditionFalse, progressDeadlineExceeded
 	}
 	checkConditions(t, map[string]conditionsCase{
-		"nobody knows why": {late, yes, api.ReasonDeliveringDespiteTrouble, []string{"Stalled=True/ProgressDeadlineExceeded"}, []string{"Reconciling"}},
+		"the reason is unknown": {late, yes, api.ReasonDeliveringDespiteTrouble, []string{"Stalled=True/ProgressDeadlineExceeded"}, []string{"Reconciling"}},
 		"a Secret is missing": {func(o *observed) {
 			late(o)
 			o.missing = problem.Waiting(api.ReferencesResolvedCondition, api.ReasonSecretNotFound, "x")

@@ -77,7 +77,7 @@ func (s *Store) Past(ctx context.Context, p Past, do func([]PastRow) error) (loo
 	left, most := p.Last, minReads+readsEach*p.Last
 	for _, ids := range [][2]uuid.UUID{{future, oldest}, {uuid.Max, future}} { // from below the first down to the second
 		for more := true; more && left > 0; {
-			seen, err := s.look(ctx, s.namespace, topics, since, ids[0], ids[1], min(pastLook, most-looked.Rows))
+			seen, err := s.pastIDs(ctx, s.namespace, topics, since, ids[0], ids[1], min(pastLook, most-looked.Rows))
 			if err != nil {
 				return looked, err
 			}
@@ -113,8 +113,8 @@ type pastID struct {
 	Size   int
 }
 
-// look reads the ids of rows, newest first.
-func (s *Store) look(ctx context.Context, args ...any) (found []pastID, err error) {
+// pastIDs reads the ids of rows, newest first.
+func (s *Store) pastIDs(ctx context.Context, args ...any) (found []pastID, err error) {
 	err = s.readOnly(ctx, s.sql["past"], args, func(rows pgx.Rows) (err error) {
 		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[pastID])
 		return err
