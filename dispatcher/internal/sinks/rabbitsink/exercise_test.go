@@ -21,7 +21,11 @@ func TestRabbitSinkMeetsTheSinkContract(t *testing.T) {
 	for _, mode := range []config.ContentMode{config.Binary, config.Structured} {
 		t.Run(string(mode), func(t *testing.T) {
 			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination {
-				return destination(t, config.RabbitMQSink{Access: config.Access{ContentMode: mode, Timeout: config.Duration(15 * time.Second)}})
+				d := destination(t, config.RabbitMQSink{Access: config.Access{ContentMode: mode, Timeout: config.Duration(15 * time.Second)}})
+				if mode == config.Structured { // it decides how a message is written, not how a broker is found again
+					d.Stop, d.Start, d.Cannot["Stop"] = nil, nil, "that of Binary is the same"
+				}
+				return d
 			})
 		})
 	}
