@@ -11,7 +11,8 @@ const (
 	// concurrency or another process delivers more.
 	LimitedByConcurrency LimitedBy = "Concurrency"
 	// LimitedByDatabase: calls of the sink wait for claims, or outcomes wait to be written back; or the database is
-	// unreachable, its schema is not ready, or it refuses the topic's claims or outcomes.
+	// unreachable, its schema is not ready, or it refuses the topic's claims or outcomes; or the process has no part of the
+	// rate limits.
 	LimitedByDatabase LimitedBy = "Database"
 	// LimitedByRate: a rate limit of the configuration is used up: the dispatcher's, the topic's, or that of a tenant with
 	// due events.

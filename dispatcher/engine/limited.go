@@ -155,6 +155,10 @@ func (f *flight) limits(s *dispatcher.Snapshot) {
 		s.LimitedBy = dispatcher.LimitedByDatabase
 		return
 	}
+	if f.rates.limited() && f.rates.part == 0 { // the heartbeat has found no part of the rate limits
+		s.LimitedBy = dispatcher.LimitedByDatabase
+		return
+	}
 	if f.unreachable || s.NoRoom || s.StuckCalls >= f.concurrency {
 		s.LimitedBy = dispatcher.LimitedByDestination
 		return

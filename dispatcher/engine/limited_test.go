@@ -155,9 +155,10 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// A snapshot has the part of the rate limits that the process may use, and none once its time is over.
+// A snapshot has the part of the rate limits that the process may use, and none once its time is over: then the database
+// is what keeps it from delivering.
 //
-// CONTRACT: C-36
+// CONTRACT: C-36, C-97
 func TestRatePartIsShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, stop := begin(t, &endless{}, &stubSink{}, dispatcher.Config{Topics: []string{"orders"}, RateLimit: dispatcher.Rate{Events: 10, Period: time.Second}})
@@ -168,6 +169,9 @@ func TestRatePartIsShown(t *testing.T) {
 		<-time.After(3 * time.Second)
 		if part := d.Snapshot().RatePart; part == nil || *part != 0 {
 			t.Errorf("when its time is over the part is %v, want 0", part)
+		}
+		if by := d.Snapshot().LimitedBy; by != dispatcher.LimitedByDatabase {
+			t.Errorf("without a part it is limited by %q", by)
 		}
 		stop()
 	})

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -45,8 +46,8 @@ func pausedTopics(now dispatcher.Snapshot) map[string]string {
 }
 
 // heartbeat keeps this worker's row in the table outbox_workers, with the recent outcomes of its deliveries, until ctx ends,
-// and then removes it. The engine gets its part of the rate limits. Failures are logged at debug only: claims report
-// whether the database responds.
+// and then removes it. The engine gets its part of the rate limits. Failures are logged at debug, since claims report
+// whether the database responds; with a rate limit the first one is a warning, since nothing is delivered without a part.
 func (e *process) heartbeat(ctx context.Context, w pgstore.WorkerInfo, outcomes *tally) {
 	every := heartbeatEvery
 	if e.shares {
@@ -55,6 +56,7 @@ func (e *process) heartbeat(ctx context.Context, w pgstore.WorkerInfo, outcomes 
 	w.Live = beatsMissed * every
 	beat := time.NewTicker(every)
 	defer beat.Stop()
+	failed := false
 	for ctx.Err() == nil {
 		w.Delivered, w.Failed = outcomes.lately(time.Now())
 		now := e.Snapshot()
@@ -62,8 +64,14 @@ func (e *process) heartbeat(ctx context.Context, w pgstore.WorkerInfo, outcomes 
 		limited, cancel := context.WithTimeout(ctx, heartbeatTimeout)
 		sentAt := time.Now() // before the statement is sent: the part ends here before it is free in the database
 		if seen, err := e.store.Heartbeat(limited, w); err != nil {
-			e.log.Debug("this worker's row in outbox_workers was not renewed", "error", err)
+			level, what := slog.LevelDebug, "this worker's row in outbox_workers was not renewed"
+			if now.RatePart != nil && !failed && ctx.Err() == nil {
+				level, what = slog.LevelWarn, what+", so it gets no part of the rate limit, and delivers nothing"
+			}
+			e.log.Log(ctx, level, what, "error", err)
+			failed = true
 		} else {
+			failed = false
 			e.SetRateShare(seen.Part, sentAt.Add(w.Live))
 			e.SetPeers(seen.Live, seen.Plans)
 		}
