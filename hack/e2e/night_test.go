@@ -40,7 +40,8 @@ func newNight() *night {
 	n.plugin()
 	n.shopOutbox("  replayLogin: {secretRef: {name: orders-replay}}\n")
 	n.apply(strings.NewReplacer(
-		"maxAttempts: 3", `maxAttempts: 2
+		"maxAttempts: 3", "maxAttempts: 2",
+		"backoff: {base: 1s, max: 2s}", `backoff: {base: 1s, max: 2s}
   message: {validation: [{types: [OrderPlaced], schema: {inline: '{"properties": {"price": {"type": "number"}}}'}}]}`,
 		"  database:\n    secretRef: {name: orders-db}\n    migrationSecretRef: {name: orders-db-owner}\n", "  outboxRef: {name: shop}\n",
 		strconv.Quote(n.manifests.SinkURL)+"}", strconv.Quote(n.manifests.SinkURL)+"}\n    timeout: 5s",
