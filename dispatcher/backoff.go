@@ -44,7 +44,7 @@ func NewBackoff(b config.Backoff) (Backoff, error) {
 		}
 		return MultiplierBackoff(base, limit, factor, float64(jitter)/100), nil
 	default:
-		return nil, fmt.Errorf("strategy %.20q is none; use Exponential, Multiplier, PowerOfTwo or Linear", b.Strategy)
+		return nil, fmt.Errorf("strategy %.20q is unknown; use Exponential, Multiplier, PowerOfTwo or Linear", b.Strategy)
 	}
 }
 

@@ -80,14 +80,11 @@ func list(names *[]string) func(string) error {
 	}
 }
 
-// ownNamespace is the namespace of the manager's pod. POD_NAMESPACE says it outside a cluster, where it is empty else.
+// ownNamespace is the namespace of the manager's pod. Outside a cluster it is POD_NAMESPACE, or empty.
 func ownNamespace() string {
-	if name := os.Getenv("POD_NAMESPACE"); name != "" {
-		return name
-	}
 	text, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 	if err != nil {
-		return "" // it is in no pod
+		return os.Getenv("POD_NAMESPACE")
 	}
 	return strings.TrimSpace(string(text))
 }

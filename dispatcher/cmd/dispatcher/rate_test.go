@@ -16,9 +16,10 @@ func TestARateLimitNeedsTheHeartbeat(t *testing.T) {
 	o := installed(t)
 	o.exec(t, fmt.Sprintf("revoke insert on outbox.outbox_workers from %s", o.dispatcher))
 	o.enqueue(t, 20)
-	p := start(t, o.file(t, o.dispatcher, dispatching("{log: {}}")+"delivery: {rateLimit: {events: 1000}}\n"))
+	p := start(t, o.file(t, o.dispatcher, dispatching("{log: {}}")+"log: {level: Debug}\ndelivery: {rateLimit: {events: 1000}}\n"))
 	await(t, "the limit is named", func() bool { return p.status(t).LimitedBy == string(dispatcher.LimitedByDatabase) })
 	await(t, "the cause is logged", func() bool { return strings.Contains(p.log.String(), "delivers nothing") })
+	await(t, "it was tried again", func() bool { return strings.Count(p.log.String(), "was not renewed") >= 3 })
 	if n := o.count(t, "status <> 'pending'"); n != 0 {
 		t.Errorf("%d events were claimed without a part of the rate", n)
 	}

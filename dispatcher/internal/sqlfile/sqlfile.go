@@ -1,5 +1,5 @@
 // Package sqlfile reads the statements of a package, which are files: NAME.sql in its folder sql. A file names the tables
-// in the default schema, outbox, so that it runs in psql as it is.
+// in the default schema, outbox, so that it runs in psql as it is, unless the package puts it together from parts.
 package sqlfile
 
 import (
