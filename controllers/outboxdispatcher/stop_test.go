@@ -3,6 +3,7 @@ package outboxdispatcher_test
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -100,6 +101,29 @@ var _ = Describe("a stop", Label("stop"), func() {
 		Eventually(func() int32 { return *c.deployment().Spec.Replicas }).Should(BeEquivalentTo(0))
 		Expect(c.requests.heldBack()).To(Equal(workers), "all are still busy")
 		release()
+	})
+
+	// A pass over the spec from before the stop applies no Deployment of that. CONTRACT: C-105
+	It("is not undone by a pass that began before it", func() {
+		c := start(tick)
+		obd := c.dispatcher()
+		c.create(obd)
+		c.rollOut(c.healthy())
+		c.expect(kstatus.CurrentStatus)
+		before := c.settle()
+		release := c.requests.hold(func(r *http.Request) bool {
+			return r.Method == http.MethodPatch && strings.Contains(r.URL.Path, "/configmaps/")
+		})
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Delivery.BatchSize = 7 })
+		Eventually(c.requests.heldBack).Should(Equal(1), "the pass has made its files")
+		edit(c, obd, replicas(0))
+		Eventually(func() int32 { return *c.deployment().Spec.Replicas }).Should(BeEquivalentTo(0))
+		release()
+		Eventually(c.configFile).Should(ContainSubstring("batchSize: 7"))
+		c.settle()
+		Expect(slices.DeleteFunc(c.requests.all()[before:], func(request string) bool {
+			return !strings.HasPrefix(request, http.MethodPatch) || !strings.Contains(request, "/deployments/")
+		})).To(HaveLen(2), "the stop, and the Deployment of the newest spec")
 	})
 
 	// A mistake because of which delivery was paused does not continue after its correction; and what was stopped starts

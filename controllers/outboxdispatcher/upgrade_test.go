@@ -65,7 +65,7 @@ var _ = Describe("an upgrade of the operator with a new API", Label("upgrade"), 
 			u := c.upgrade("outbox-operator:v2")
 			most = max(most, len(u.moving))
 			poll++
-			if last := len(u.waiting) - 1; paused == "" && len(u.moving) == rolling && c.specsRead()[u.waiting[last]] != readBefore[u.waiting[last]] {
+			if last := len(u.waiting) - 1; paused == "" && last >= 0 && len(u.moving) == rolling && c.specsRead()[u.waiting[last]] != readBefore[u.waiting[last]] {
 				paused = u.waiting[last]
 				edit(c, &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: paused, Namespace: c.namespace}}, func(o *api.OutboxDispatcher) { o.Spec.State = api.StatePaused })
 				Eventually(func() string { return fetch(c, &corev1.ConfigMap{}, paused+"-dispatcher-state").Data["state"] }).Should(Equal("Paused"))
@@ -78,7 +78,7 @@ var _ = Describe("an upgrade of the operator with a new API", Label("upgrade"), 
 			g.Expect(u.moving).To(BeEmpty())
 		}).WithTimeout(2 * time.Minute).Should(Succeed())
 		Expect(most).To(Equal(rolling))
-		Expect(paused).NotTo(BeEmpty())
+		Expect(paused).NotTo(BeEmpty(), "the new version has read no spec of those that wait")
 	})
 })
 
