@@ -139,7 +139,7 @@ func (f *flight) paced(c call, events int, refusal error, now time.Time) {
 	if wait := dispatcher.RetryAfterDelay(refusal); wait > 0 && t.deliveredAt.Before(c.began) {
 		f.waitFor(t, min(wait, mostRequestedWait), now)
 	}
-	if t.pacer != nil && !f.topicPaused(t) && (c.cut == nil || isOverdue(c)) {
+	if t.pacer != nil && (c.cut == nil || isOverdue(c)) {
 		f.decided(t.pacer.ended(c.began, c.took, events, refusal != nil, now))
 	}
 }
