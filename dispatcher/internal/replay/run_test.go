@@ -3,6 +3,7 @@ package replay_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -47,6 +48,30 @@ func TestStopSkipsWaitingItems(t *testing.T) {
 }
 
 func second[T any](_ T, err error) error { return err }
+
+// A transaction that loses to another one is tried three times, and does its work once.
+func TestLostTransactionIsTriedThreeTimes(t *testing.T) {
+	r := newRig(t)
+	r.dead(2, 0)
+	o := request()
+	r.begin(o)
+	pgtest.Exec(r, `create sequence public.fires;
+		create function public.lose() returns trigger language plpgsql security definer as $$ begin
+			if nextval('public.fires') <> 3 then raise exception 'lost to another transaction' using errcode = '40P01'; end if;
+			return new;
+		end $$;
+		create trigger lose before update on outbox.outbox_events for each row execute function public.lose()`)
+	r.step(o, 1, 1)
+	if done, err := r.replays.Step(t.Context(), o.ID, 1); err == nil || !strings.Contains(err.Error(), "lost to another transaction") {
+		t.Errorf("a step that loses three times did %d, %v", done, err)
+	}
+	if n := pgtest.Value[int](r, `select last_value from public.fires`); n != 6 {
+		t.Errorf("two steps were tried %d times, want 6", n)
+	}
+	if times, rows := r.requeued(); times != 1 || rows != 1 {
+		t.Errorf("%d rows were put back %d times, want 1 once", rows, times)
+	}
+}
 
 // Run keeps the rate, continues after a process that was killed, and with Wait waits for outcomes.
 func TestRunKeepsRateAndContinues(t *testing.T) {
