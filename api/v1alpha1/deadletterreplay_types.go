@@ -173,7 +173,7 @@ const (
 
 // DeadLetterSelector chooses dead letters. A dead letter is chosen when every member that is set fits it.
 //
-// +kubebuilder:validation:XValidation:rule="(has(self.all) && self.all) != (has(self.group) || has(self.reason) || has(self.topics) && self.topics.size() > 0 || has(self.type) || has(self.aggregate) || has(self.tenant) || has(self.ids) && self.ids.size() > 0 || has(self.errorContains) || has(self.since) || has(self.until))",message="selector must choose dead letters, such as by group, or say all: true, and not both; add what is missing, or remove one of them"
+// +kubebuilder:validation:XValidation:rule="self.all != (has(self.group) || has(self.reason) || has(self.topics) && self.topics.size() > 0 || has(self.type) || has(self.aggregate) || has(self.tenant) || has(self.ids) && self.ids.size() > 0 || has(self.errorContains) || has(self.since) || has(self.until))",message="selector must choose dead letters, such as by group, or say all: true, and not both; add what is missing, or remove one of them"
 // +kubebuilder:validation:XValidation:rule="!has(self.since) || !has(self.until) || timestamp(self.since) < timestamp(self.until)",fieldPath=".until",message="until must be after since; exchange them"
 type DeadLetterSelector struct {
 	// all chooses every open dead letter, when nothing else is set. Defaults to false.

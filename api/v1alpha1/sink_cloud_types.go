@@ -8,7 +8,7 @@ type SQSSink struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
-	// +kubebuilder:validation:XValidation:rule="self.matches('^https?://[A-Za-z0-9.-]+(:[1-9][0-9]{0,4})?(/[A-Za-z0-9._-]+)*/([A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}[.]fifo)$') && (!isURL(self) || url(self).getPort().size() != 5 || int(url(self).getPort()) <= 65535)",message="queueURL must be the URL of a queue, with a port up to 65535 and a name of at most 80 alphanumeric characters, dashes and underscores, and .fifo only at its end; copy the URL that SQS shows, such as https://sqs.eu-west-1.amazonaws.com/123456789012/orders"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^https?://[A-Za-z0-9.-]+(:[1-9][0-9]{0,4})?(/[A-Za-z0-9._-]+)*/([A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}[.]fifo)$') && (url(self).getPort().size() != 5 || int(url(self).getPort()) <= 65535)",message="queueURL must be the URL of a queue, with a port up to 65535 and a name of at most 80 alphanumeric characters, dashes and underscores, and .fifo only at its end; copy the URL that SQS shows, such as https://sqs.eu-west-1.amazonaws.com/123456789012/orders"
 	QueueURL string `json:"queueURL,omitempty"`
 
 	// region is the region of the queue. When not set: the one in queueURL, else
@@ -106,5 +106,5 @@ type ServiceBusSink struct {
 // CloudEndpoint is the URL of a host where a cloud's service is called.
 // +kubebuilder:validation:MinLength=1
 // +kubebuilder:validation:MaxLength=512
-// +kubebuilder:validation:XValidation:rule="self.matches('^https?://[A-Za-z0-9.-]+(:[1-9][0-9]{0,4})?/?$') && (!isURL(self) || url(self).getPort().size() != 5 || int(url(self).getPort()) <= 65535)",message="endpoint must be an http:// or https:// URL of a host, without a path and with a port up to 65535; correct it"
+// +kubebuilder:validation:XValidation:rule="self.matches('^https?://[A-Za-z0-9.-]+(:[1-9][0-9]{0,4})?/?$') && (url(self).getPort().size() != 5 || int(url(self).getPort()) <= 65535)",message="endpoint must be an http:// or https:// URL of a host, without a path and with a port up to 65535; correct it"
 type CloudEndpoint string

@@ -176,6 +176,9 @@ var _ = Describe("an adoption", Label("outbox", "adoption"), func() {
 		Entry("from the cutover to the shadow by way of back", overview(api.AdoptionCutover), overview(api.AdoptionShadow), "phase goes from Cutover to Shadow by way of Back"),
 		Entry("another table after it went back", overview(api.AdoptionShadow), api.Adoption{Layout: api.LayoutOverview, Namespace: "shop", Table: "a.b", Phase: api.AdoptionCutover}, "change only from phase Back"),
 		Entry("another namespace after it went back", overview(api.AdoptionCutover), api.Adoption{Layout: api.LayoutOverview, Namespace: "stock", Phase: api.AdoptionCutover}, "change only from phase Back"),
+		Entry("another layout after it went back", overview(api.AdoptionShadow), api.Adoption{Layout: api.LayoutStorage, Namespace: "shop", Phase: api.AdoptionShadow}, "change only from phase Back"),
+		Entry("a topic after it went back", overview(api.AdoptionShadow), api.Adoption{Layout: api.LayoutOverview, Namespace: "shop", Topic: "orders", Phase: api.AdoptionShadow}, "change only from phase Back"),
+		Entry("other columns after it went back", completedIn("done"), completedIn("sent"), "change only from phase Back"),
 		Entry("another slot after it went back", debezium(api.AdoptionCutover), api.Adoption{Layout: api.LayoutDebezium, Namespace: "shop", Slot: "other", Phase: api.AdoptionCutover}, "slot and publication change only from phase Back"),
 		Entry("another publication after it went back", debezium(api.AdoptionShadow), api.Adoption{Layout: api.LayoutDebezium, Namespace: "shop", Slot: "debezium", Publication: "other", Phase: api.AdoptionCutover}, "slot and publication change only from phase Back"),
 		Entry("another slot from back", debezium(api.AdoptionBack), api.Adoption{Layout: api.LayoutDebezium, Namespace: "shop", Slot: "other", Phase: api.AdoptionShadow}, ""),
@@ -188,6 +191,11 @@ var _ = Describe("an adoption", Label("outbox", "adoption"), func() {
 
 func overview(phase api.AdoptionPhase) api.Adoption {
 	return api.Adoption{Layout: api.LayoutOverview, Namespace: "shop", Phase: phase}
+}
+
+func completedIn(column api.AdoptionColumn) api.Adoption {
+	return api.Adoption{Layout: api.LayoutColumns, Table: "a.b", Namespace: "shop", Topic: "orders", Phase: api.AdoptionShadow,
+		Columns: &api.AdoptionColumns{ID: "id", Payload: "body", Completed: column}}
 }
 
 func debezium(phase api.AdoptionPhase) api.Adoption {
