@@ -70,8 +70,7 @@ func rootCommand(version string) *cobra.Command {
 		Use: "dispatcher", Short: "Deliver the events of a transactional outbox", Long: long,
 		SilenceUsage: true, SilenceErrors: true, Version: version,
 	}
-	root.SetVersionTemplate("{{.Version}}\n")
-	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 120"))
+	root.SetUsageFunc(usage)
 	root.AddCommand(runCommand(version), onceCommand(version), migrateCommand(), adoptCommand(), checkCommand(), enqueueCommand(), tryCommand(),
 		withOperations(deadCommand(), version), eventsCommand(), unservedCommand(), verifyCommand(), verifyConsumerCommand(), versionCommand(version))
 	deadcmd.RefuseUnknown(root)

@@ -84,7 +84,7 @@ func TestMessagesNameTheFlags(t *testing.T) {
 	for _, test := range []struct {
 		args, want string
 	}{
-		{args: "--version", want: "v1.2.3\n"},
+		{args: "--version", want: "dispatcher version v1.2.3\n"},
 		{args: "completion bash", want: "bash completion V2 for dispatcher"},
 		{args: "enqueue -f FILE --topic orders", want: "--payload is missing; give the event's payload as JSON"},
 		{args: "enqueue -f FILE --payload {}", want: "--topic is missing; name the topic of the event"},
