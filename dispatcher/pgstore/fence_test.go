@@ -1,11 +1,13 @@
 package pgstore_test
 
 import (
+	"context"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/outbox-operator/outbox-operator/hack/servers/postgres"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
@@ -82,12 +84,16 @@ func TestLeasesRiseAfterTheServerForgets(t *testing.T) {
 		}},
 		{"a session is killed", func() {
 			pid := pgtest.Value[int](f, `select pg_backend_pid()`)
+			other, err := pgx.Connect(t.Context(), f.srv.DSN("postgres"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = other.Close(context.Background()) }()
 			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
-			for lives := true; lives; {
-				lives = f.Ping(t.Context()) == nil && pgtest.Value[int](f, `select pg_backend_pid()`) == pid
-			}
+			// The server ends all sessions, and takes a new one meanwhile if it has not noticed yet.
+			pgtest.Eventually(f, "the server has ended the other sessions", time.Minute, func() bool { return other.Ping(t.Context()) != nil })
 			f.restarted(nil)
 		}},
 		{"the server is killed", func() {
