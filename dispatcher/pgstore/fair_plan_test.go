@@ -16,7 +16,7 @@ func TestFairClaimsKeepTheirPlans(t *testing.T) {
 		t.Skip("it counts what statements cost, and shows no race")
 	}
 	t.Parallel()
-	const mostBuffers = 2000 // 1,720 beside tests that keep row versions alive
+	const mostBuffers = 2000 // 1,720 when other tests keep row versions alive
 	for _, tenants := range []int{1, 100, 10_000} {
 		t.Run(fmt.Sprint(tenants), func(t *testing.T) {
 			t.Parallel()
