@@ -1,6 +1,10 @@
 package status
 
-import "time"
+import (
+	"encoding/json"
+	"errors"
+	"time"
+)
 
 // Outcomes of a [ConsumerCheck].
 const (
@@ -14,8 +18,7 @@ const (
 	ConsumerNotRun = "NotRun"
 )
 
-// Consumer is the report of `dispatcher verify-consumer` and consumertest on a consumer (CONTRACT C-81), and `kubectl outbox
-// register` reads.
+// Consumer is the report of `dispatcher verify-consumer` and consumertest on a consumer (CONTRACT C-81).
 type Consumer struct {
 	// URL and ContentMode are empty for a consumer that was verified in a Go test.
 	URL         string    `json:"url,omitempty"`
@@ -61,4 +64,36 @@ type ConsumerCheck struct {
 	Remedy   string `json:"remedy,omitempty"`
 	// Follows is the broken check for whose cause this one was not run.
 	Follows string `json:"follows,omitempty"`
+}
+
+// ConsumerEvidence is what a report proves, as spec.evidence of an OutboxConsumer has it (CONTRACT C-82).
+type ConsumerEvidence struct {
+	VerifiedAt  time.Time `json:"verifiedAt"`
+	EventType   string    `json:"eventType"`
+	Checks      int       `json:"checks"`
+	Passed      int       `json:"passed"`
+	Uncounted   int       `json:"uncounted"`
+	BrokenRules []string  `json:"brokenRules"`
+	NotTried    []string  `json:"notTried"`
+	LeftOut     []string  `json:"leftOut"`
+}
+
+// EvidencePatch returns the JSON merge patch that makes the report the evidence of an OutboxConsumer. It replaces all that
+// the evidence before said. It fails for a report that is not Finished, which proves nothing.
+func (c *Consumer) EvidencePatch() ([]byte, error) {
+	if !c.Finished {
+		return nil, errors.New("the checks were not finished, so they prove nothing; run them again")
+	}
+	evidence := ConsumerEvidence{
+		VerifiedAt: c.At.UTC().Truncate(time.Second), EventType: c.Type,
+		Checks: len(c.Checks), Passed: c.Count(ConsumerPassed), Uncounted: c.Count(ConsumerPartly),
+		BrokenRules: c.BrokenRules, NotTried: c.NotTried, LeftOut: []string{},
+	}
+	for _, check := range c.Checks {
+		if check.Outcome == ConsumerNotRun && check.Optional {
+			evidence.LeftOut = append(evidence.LeftOut, check.Title())
+		}
+	}
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"evidence": evidence}})
+	return append(patch, '\n'), err
 }

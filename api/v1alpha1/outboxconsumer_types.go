@@ -50,6 +50,7 @@ type OutboxConsumerList struct {
 //
 // +kubebuilder:validation:XValidation:rule="has(self.retention) || !(self.idempotencyMechanism in ['ProcessedEvents', 'IdempotencyKey'])",fieldPath=".retention",message="retention is needed with ProcessedEvents and IdempotencyKey, because the ids or keys are forgotten one day; set it to how long they are kept, such as 168h"
 // +kubebuilder:validation:XValidation:rule="self.idempotencyMechanism != 'Other' || has(self.idempotencyNote)",fieldPath=".idempotencyNote",message="idempotencyNote is needed with Other; say in a sentence how a duplicate is handled"
+// +kubebuilder:validation:XValidation:rule="!has(self.evidence) || has(oldSelf.evidence) && oldSelf.evidence == self.evidence || self.eventTypes.exists(t, t.endsWith('*') ? self.evidence.eventType.startsWith(t.substring(0, t.size() - 1)) : self.evidence.eventType == t)",fieldPath=".evidence",message="the evidence is about events of a type that eventTypes does not have; run verify-consumer with --type for one of them, or register the type"
 type OutboxConsumerSpec struct {
 	// consumerID is the id under which the consumer records handled events:
 	// consumer_id in processed_events. Unique in the Kubernetes namespace. When not
@@ -131,8 +132,8 @@ type OutboxConsumerSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1h') && duration(self) <= duration('87600h')",message="evidenceMaxAge must be a duration from 1h to 87600h, such as 2160h for 90 days"
 	EvidenceMaxAge metav1.Duration `json:"evidenceMaxAge,omitzero"`
 
-	// evidence is the last report of `dispatcher verify-consumer`, which `kubectl
-	// outbox register` writes. Only who has the verb verify may change it. Leave it
+	// evidence is what the last report of `dispatcher verify-consumer` proves: its
+	// --evidence writes the patch. Only who has the verb verify may change it. Leave it
 	// out of files under version control. When not set: the consumer is not verified.
 	// +optional
 	Evidence *ConsumerEvidence `json:"evidence,omitempty"`
@@ -192,16 +193,12 @@ type OutboxConsumerStatus struct {
 }
 
 // ConsumerEvidence is a summary of a report of `dispatcher verify-consumer`.
+//
+// +kubebuilder:validation:XValidation:rule="self.verifiedAt >= oldSelf.verifiedAt",fieldPath=".verifiedAt",message="evidence that is newer is registered already; give the newest"
 type ConsumerEvidence struct {
 	// verifiedAt is when the checks ended.
 	// +required
 	VerifiedAt metav1.Time `json:"verifiedAt,omitzero"`
-
-	// digest is the SHA-256 of the report, as sha256: and 64 hex digits.
-	// +required
-	// +kubebuilder:validation:MinLength=71
-	// +kubebuilder:validation:MaxLength=71
-	Digest string `json:"digest,omitempty"`
 
 	// eventType is the type of the events that the checks sent.
 	// +required

@@ -24,7 +24,7 @@ var _ = Describe("an OutboxConsumer", Label("consumer"), func() {
 		c.create(outbox(), dispatcher("orders"), consumer("billing"))
 		o := expect(c, consumerOf(c, "billing"), kstatus.CurrentStatus, want{api.ReadyCondition, yes, api.ReasonRegistered, ""},
 			want{api.ReferencesResolvedCondition, yes, api.ReasonResolved, ""}, want{api.RetentionSufficientCondition, yes, api.ReasonRetentionSufficient, "A dead letter that is replayed after that time"},
-			want{api.EventTypesSentCondition, unknown, api.ReasonNotObserved, ""}, want{api.VerifiedCondition, no, api.ReasonEvidenceMissing, "kubectl outbox register billing"})
+			want{api.EventTypesSentCondition, unknown, api.ReasonNotObserved, ""}, want{api.VerifiedCondition, no, api.ReasonEvidenceMissing, "kubectl patch outboxconsumer billing"})
 		Expect(o.Status.ConsumerID).To(Equal("billing"))
 	})
 
@@ -97,6 +97,9 @@ var _ = Describe("an OutboxConsumer", Label("consumer"), func() {
 		is(api.ReasonRulesNotTried, "without meaning: RULE-010-031 (effect before the check).")
 		c.verified(o, api.ConsumerEvidence{VerifiedAt: metav1.NewTime(now), Passed: 18, LeftOut: []string{"RULE-010-003 (the fence)"}})
 		is(api.ReasonVerified, "18 of 19 passed, and these were left out: RULE-010-003 (the fence).")
+		c.verified(o, api.ConsumerEvidence{VerifiedAt: metav1.NewTime(now.Add(time.Hour)), Passed: 19})
+		is(api.ReasonEvidenceMissing, "which is yet to come")
+		change(c, o, updateSpec, func() { o.Spec.Evidence = nil }) // or older evidence is refused
 		c.verified(o, api.ConsumerEvidence{VerifiedAt: metav1.NewTime(now.Add(2*time.Second - time.Hour)), Passed: 19})
 		is(api.ReasonEvidenceTooOld, "spec.evidenceMaxAge, 1h")
 		change(c, o, updateSpec, func() { o.Spec.EvidenceMaxAge.Duration = 24 * time.Hour })

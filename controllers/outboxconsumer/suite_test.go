@@ -151,7 +151,7 @@ func (c *cluster) sent(d *api.OutboxDispatcher, types ...string) {
 // verified plays a pipeline that has registered a report.
 func (c *cluster) verified(o *api.OutboxConsumer, evidence api.ConsumerEvidence) {
 	GinkgoHelper()
-	evidence.Digest, evidence.EventType, evidence.Checks = "sha256:"+strings.Repeat("0", 64), "order.placed", 19
+	evidence.EventType, evidence.Checks = "order.placed", 19
 	change(c, o, updateSpec, func() { o.Spec.Evidence = &evidence })
 }
 

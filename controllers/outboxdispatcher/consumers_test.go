@@ -1,7 +1,6 @@
 package outboxdispatcher_test
 
 import (
-	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -47,7 +46,7 @@ var _ = Describe("a dispatcher that requires verified consumers", Label("consume
 		before, template := annotation(), c.deployment().Spec.Template.String()
 		verify := func(c *cluster, o *api.OutboxConsumer, at time.Time) {
 			edit(c, o, func(o *api.OutboxConsumer) {
-				o.Spec.Evidence = &api.ConsumerEvidence{VerifiedAt: metav1.NewTime(at), Digest: "sha256:" + strings.Repeat("0", 64), EventType: "order.placed", Checks: 19, Passed: 19}
+				o.Spec.Evidence = &api.ConsumerEvidence{VerifiedAt: metav1.NewTime(at), EventType: "order.placed", Checks: 19, Passed: 19}
 			})
 		}
 
@@ -78,6 +77,7 @@ var _ = Describe("a dispatcher that requires verified consumers", Label("consume
 		Eventually(annotation).Should(Equal(before))
 		edit(c, billing, func(o *api.OutboxConsumer) { o.Spec.DispatcherRefs[0].Name = "orders" })
 		Eventually(types).ShouldNot(BeEmpty())
+		edit(c, billing, func(o *api.OutboxConsumer) { o.Spec.Evidence = nil }) // or older evidence is refused
 		verify(c, billing, time.Now().Add(2*time.Second-2160*time.Hour))
 		Eventually(types).Should(BeEmpty(), "the evidence gets too old by itself")
 		Expect(c.deployment().Spec.Template.String()).To(Equal(template), "no pod rolls")

@@ -30,7 +30,7 @@ func TestTopicsThatWaitForAConsumer(t *testing.T) {
 		return metav1.Condition{}
 	}
 	c := find(api.TopicsPausedCondition)
-	if want := `: "orders" (no type, so for a consumer of *), "refunds" (type "order.refunded"). Make a report`; c.Status != metav1.ConditionTrue || c.Reason != api.ReasonConsumersNotVerified || !strings.Contains(c.Message, want) {
+	if want := `: "orders" (no type, so for a consumer of *), "refunds" (type "order.refunded"). Make its evidence`; c.Status != metav1.ConditionTrue || c.Reason != api.ReasonConsumersNotVerified || !strings.Contains(c.Message, want) {
 		t.Errorf("%+v, want %s", c, want)
 	}
 	for _, kind := range []string{api.ReadyCondition, api.SinkReachableCondition} {
@@ -38,7 +38,7 @@ func TestTopicsThatWaitForAConsumer(t *testing.T) {
 			t.Errorf("%s is %s, %s", kind, c.Status, c.Message)
 		}
 	}
-	if len(c.Message) > 1000 || !strings.Contains(c.Message, "`kubectl outbox register CONSUMER --report FILE`") {
+	if len(c.Message) > 1000 || !strings.Contains(c.Message, "`kubectl patch outboxconsumer NAME --type merge --patch-file FILE`") {
 		t.Errorf("%d bytes: %s", len(c.Message), c.Message)
 	}
 	o.statuses[1].GatedTopics = 5

@@ -66,7 +66,7 @@ func notVerified(gated []status.GatedTopic, statuses []status.Status) string {
 		which += " and others"
 	}
 	return fmt.Sprintf("The next event of these topics has a type without a verified OutboxConsumer that this dispatcher feeds, and spec.delivery.consumerPolicy requires one: %s. "+
-		"Make a report with `dispatcher verify-consumer --output json`, and register it with `kubectl outbox register CONSUMER --report FILE`; "+
+		"Make its evidence with `dispatcher verify-consumer --evidence FILE`, and register it with `kubectl patch outboxconsumer NAME --type merge --patch-file FILE`; "+
 		"`kubectl get outboxconsumers` says what each lacks. The topics then continue by themselves.", which)
 }
 

@@ -3,7 +3,6 @@ package manager_test
 import (
 	"context"
 	"net/http"
-	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -79,7 +78,7 @@ func everyKind() []client.Object {
 	own.Spec = api.OutboxDispatcherSpec{Namespace: "shop", Sink: api.Sink{Log: &api.LogSink{}}, Database: &api.DispatcherDatabase{SecretRef: *secret("db"), MigrationSecretRef: secret("owner")}}
 	consumer := &api.OutboxConsumer{ObjectMeta: metav1.ObjectMeta{Name: "billing"}}
 	consumer.Spec = api.OutboxConsumerSpec{EventTypes: []string{"order.placed"}, OwnerTeam: "team-billing", IdempotencyMechanism: api.IdempotencyUniqueKey,
-		Evidence: &api.ConsumerEvidence{VerifiedAt: metav1.Now(), Digest: "sha256:" + strings.Repeat("0", 64), EventType: "order.placed", Checks: 19, Passed: 19}}
+		Evidence: &api.ConsumerEvidence{VerifiedAt: metav1.Now(), EventType: "order.placed", Checks: 19, Passed: 19}}
 	replay := &api.DeadLetterReplay{ObjectMeta: metav1.ObjectMeta{Name: "replay"}}
 	replay.Spec = api.DeadLetterReplaySpec{OutboxRef: &api.OutboxRef{Name: "shop"}, Namespace: "shop", Action: api.ActionReplay, Reason: "CHG-812", RequestedBy: "admin",
 		Selector: api.DeadLetterSelector{All: true}}

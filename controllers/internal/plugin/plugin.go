@@ -1,6 +1,6 @@
 // Package plugin is `kubectl outbox`. It reads what the operator reports from the API server, and a dispatcher's pod,
 // through the API server's port-forward, for dead letters. It connects to no database. What it changes are objects:
-// spec.state, DeadLetterReplays that it creates and the evidence of an OutboxConsumer.
+// spec.state, and DeadLetterReplays that it creates.
 package plugin
 
 import (
@@ -77,8 +77,7 @@ discard is a DeadLetterReplay, an object, and who may create one may do it.`,
 	}
 	dead := reading.Dead()
 	dead.AddCommand(p.beginCommand(v1alpha1.ActionReplay), p.beginCommand(v1alpha1.ActionDiscard), p.beginCommand(v1alpha1.ActionReopen), p.operationsCommand(), p.stopCommand())
-	root.AddCommand(p.statusCommand(), dead, reading.Events(), p.registerCommand(),
-		p.stateCommand(v1alpha1.StatePaused), p.stateCommand(v1alpha1.StateRunning))
+	root.AddCommand(p.statusCommand(), dead, reading.Events(), p.stateCommand(v1alpha1.StatePaused), p.stateCommand(v1alpha1.StateRunning))
 	deadcmd.RefuseUnknown(root)
 	return root
 }

@@ -1,5 +1,5 @@
-// Package registration says what an OutboxConsumer registers, for its own controller, that of the
-// dispatchers that feed it, and the plugin.
+// Package registration says what an OutboxConsumer registers, for its own controller and that of the
+// dispatchers that feed it.
 package registration
 
 import (
@@ -55,8 +55,11 @@ func VerifiedTypes(consumers []*api.OutboxConsumer, dispatcher string) (types []
 	return slices.Compact(types)
 }
 
+// clockSkew is how far the clock of who made a report may be ahead.
+const clockSkew = 5 * time.Minute
+
 // register is how evidence is made and registered.
-const register = "run `dispatcher verify-consumer --output json` in its pipeline, and register the report with `kubectl outbox register %s --report FILE`"
+const register = "run `dispatcher verify-consumer --evidence FILE` in its pipeline, and then `kubectl patch outboxconsumer %s --type merge --patch-file FILE`"
 
 // Evidence says what the evidence of the consumer is worth at a time: the reason and the message of the condition
 // Verified, which is True with the reason Verified alone.
@@ -68,6 +71,8 @@ func Evidence(o *api.OutboxConsumer, now time.Time) (reason, message string) {
 	}
 	day := e.VerifiedAt.UTC().Format(time.DateOnly)
 	switch {
+	case e.VerifiedAt.After(now.Add(clockSkew)):
+		return api.ReasonEvidenceMissing, fmt.Sprintf("Its evidence is of %s, which is yet to come; correct the clock of the pipeline, and %s.", day, again)
 	case len(e.BrokenRules) > 0:
 		return api.ReasonRulesBroken, fmt.Sprintf("The checks of %s found that it breaks %s; the report says what to change. Then %s.", day, strings.Join(e.BrokenRules, ", "), again)
 	case e.Uncounted > 0 || e.Passed == 0:

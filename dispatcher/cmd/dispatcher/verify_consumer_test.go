@@ -109,9 +109,15 @@ func TestVerifyConsumerNamesTheBrokenRule(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newService(t, broken.deliver)
-			got := s.verify(t, broken.hooks, "-o", "json")
+			evidence := filepath.Join(t.TempDir(), "evidence.json")
+			got := s.verify(t, broken.hooks, "-o", "json", "--evidence", evidence)
 			got.ended(t, 3, "dispatcher: the consumer breaks "+broken.rules+"\n")
 			r := got.consumerReport(t)
+			patch, err := os.ReadFile(evidence)
+			check(t, err)
+			if want := fmt.Sprintf(`{"spec":{"evidence":{"verifiedAt":%q,"eventType":"OrderPlaced","checks":19,`, r.At); !strings.HasPrefix(string(patch), want) || !strings.Contains(string(patch), broken.rules) {
+				t.Errorf("the evidence is %s, want %s and %s", patch, want, broken.rules)
+			}
 			var checks []string
 			for _, c := range r.Checks {
 				if (c.Outcome == "Broken") != (c.Evidence != "" && c.Remedy != "" && uuid.Validate(c.Event) == nil) {

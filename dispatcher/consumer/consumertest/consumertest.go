@@ -2,7 +2,6 @@ package consumertest
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/consumercheck"
 )
@@ -52,9 +52,9 @@ type Consumer struct {
 	ResponseTimeout time.Duration
 	// CheckTimeout bounds a check. Defaults to 30s.
 	CheckTimeout time.Duration
-	// ReportFile names a file that is written with the report, as `dispatcher verify-consumer --output json` writes it:
-	// `kubectl outbox register` makes it the evidence of an OutboxConsumer (CONTRACT C-82). When empty: none.
-	ReportFile string
+	// EvidenceFile names a file to write with the evidence for an OutboxConsumer, when the checks could be finished: a patch
+	// for `kubectl patch outboxconsumer NAME --type merge --patch-file FILE` (CONTRACT C-82). When empty: none.
+	EvidenceFile string
 }
 
 // Finding is a rule that the consumer breaks.
@@ -122,22 +122,22 @@ func Check(ctx context.Context, c Consumer) (Report, error) {
 		}
 	}
 	if err != nil {
-		err = fmt.Errorf("consumertest: %w", err)
+		return report, fmt.Errorf("consumertest: %w", err)
 	}
-	if c.ReportFile != "" {
-		err = errors.Join(err, write(c.ReportFile, consumercheck.NewReport(c.Event().EventType, results, err, func(hook consumercheck.Hook) string { return "Consumer." + string(hook) })))
+	if c.EvidenceFile == "" {
+		return report, nil
 	}
-	return report, err
+	found := consumercheck.NewReport(c.Event().EventType, results, nil, func(hook consumercheck.Hook) string { return "Consumer." + string(hook) })
+	return report, writeEvidence(c.EvidenceFile, found)
 }
 
-// write writes the report file.
-func write(file string, report any) error {
-	text, err := json.MarshalIndent(report, "", "  ")
+func writeEvidence(file string, found *status.Consumer) error {
+	patch, err := found.EvidencePatch()
 	if err == nil {
-		err = os.WriteFile(file, append(text, '\n'), 0o644) //nolint:gosec // a report of a build
+		err = os.WriteFile(file, patch, 0o644) //nolint:gosec // it is public
 	}
 	if err != nil {
-		return fmt.Errorf("consumertest: write the report: %w; correct Consumer.ReportFile", err)
+		return fmt.Errorf("consumertest: write the evidence: %w; correct Consumer.EvidenceFile", err)
 	}
 	return nil
 }

@@ -41,7 +41,7 @@ func TestWrongConsumersAreNamedByTheirCause(t *testing.T) {
 		if wrong.set != nil {
 			wrong.set(&c)
 		}
-		c.ReportFile = filepath.Join(t.TempDir(), "report.json")
+		c.EvidenceFile = filepath.Join(t.TempDir(), "evidence.json")
 		report, err := consumertest.Check(t.Context(), c)
 		if err != nil {
 			t.Fatal(err)
@@ -49,7 +49,7 @@ func TestWrongConsumersAreNamedByTheirCause(t *testing.T) {
 		if len(report.Broken) != 1 || report.Broken[0].Check != wrong.check || !strings.Contains(report.Broken[0].Evidence, wrong.says) {
 			t.Fatalf("it breaks %v, want %q, which says %q", report.Broken, wrong.check, wrong.says)
 		}
-		if rules := readReport(t, c.ReportFile).BrokenRules; len(rules) != 1 || rules[0] != wrong.rule {
+		if rules := readEvidence(t, c.EvidenceFile).BrokenRules; len(rules) != 1 || rules[0] != wrong.rule {
 			t.Errorf("it breaks %q, want %s", rules, wrong.rule)
 		}
 		for check, cause := range report.Follow {
@@ -69,12 +69,12 @@ func TestRightConsumersPass(t *testing.T) {
 		if one.set != nil {
 			one.set(&c)
 		}
-		c.ReportFile = filepath.Join(t.TempDir(), "report.json")
+		c.EvidenceFile = filepath.Join(t.TempDir(), "evidence.json")
 		report, err := consumertest.Check(t.Context(), c)
 		if err != nil || len(report.Broken) != 0 || len(report.Skipped) != 0 || len(report.Passed) != allChecks-one.leftOut {
 			t.Errorf("%+v, %v", report, err)
 		}
-		if r := readReport(t, c.ReportFile); len(r.NotTried) != 0 {
+		if r := readEvidence(t, c.EvidenceFile); len(r.NotTried) != 0 {
 			t.Errorf("not tried: %v", r.NotTried)
 		}
 	})

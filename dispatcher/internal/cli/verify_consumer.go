@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -28,7 +29,7 @@ type verifyConsumerFlags struct {
 	restart, fail, failRecord, crash                       string
 	anyType, noRecord, latestOnly                          bool
 	settle, requestTimeout, timeout                        time.Duration
-	output                                                 string
+	output, evidence                                       string
 }
 
 // hookFlags are the flags that set the hooks and the declarations.
@@ -75,7 +76,8 @@ The report has a line for each check, and for each broken rule what was done, wh
 "Lost" is an event that is acknowledged and has no effect, and "early" one that is acknowledged before it has its
 effect. A check that would be broken for the cause of one before it is not run, and says which it follows from. A
 consumer that responds later than --request-timeout, or never, is broken: a dispatcher gives such a delivery up and
-sends the event again. kubectl outbox register makes the report of --output json the evidence of an OutboxConsumer.
+sends the event again. --evidence writes what the report proves for an OutboxConsumer:
+  kubectl patch outboxconsumer NAME --type merge --patch-file FILE
 
 Exit codes: 0 when no rule is broken, 3 when one is, 1 when the checks could not be finished.`,
 		Example: `  dispatcher verify-consumer --url http://localhost:8080/events --type OrderPlaced --payload order.json \
@@ -116,6 +118,7 @@ Exit codes: 0 when no rule is broken, 3 when one is, 1 when the checks could not
 	flags.BoolVar(&f.latestOnly, "latest-only", false, "the consumer skips an event on purpose when a later one of the aggregate is applied")
 	flags.DurationVar(&f.requestTimeout, "request-timeout", 0, "how long the dispatcher waits for a response: the timeout of the sink. At most a thirtieth of --timeout (default: 10s, or that)")
 	flags.DurationVar(&f.timeout, "timeout", 5*time.Minute, "the bound of all checks; one may take a tenth of it")
+	flags.StringVar(&f.evidence, "evidence", "", "a file to write with the evidence for an OutboxConsumer, also of broken rules: a merge patch for kubectl patch")
 	flags.StringVarP(&f.output, "output", "o", "table", "table, json or yaml")
 	return cmd
 }
@@ -144,6 +147,11 @@ func verifyConsumer(cmd *cobra.Command, f verifyConsumerFlags) error {
 	if err := write(cmd.OutOrStdout(), found); err != nil {
 		return err
 	}
+	if f.evidence != "" && failed == nil {
+		if err := writeEvidence(f.evidence, found); err != nil {
+			return err
+		}
+	}
 	switch {
 	case failed != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return fmt.Errorf("the checks were not done within %s: %w; raise --timeout", f.timeout, failed)
@@ -151,6 +159,17 @@ func verifyConsumer(cmd *cobra.Command, f verifyConsumerFlags) error {
 		return fmt.Errorf("the checks could not be finished: %w", failed)
 	case len(found.BrokenRules) > 0:
 		return differs{fmt.Errorf("the consumer breaks %s", strings.Join(found.BrokenRules, ", "))}
+	}
+	return nil
+}
+
+func writeEvidence(file string, found *status.Consumer) error {
+	patch, err := found.EvidencePatch()
+	if err == nil {
+		err = os.WriteFile(file, patch, 0o644) //nolint:gosec // it is public
+	}
+	if err != nil {
+		return fmt.Errorf("write the evidence: %w; correct --evidence", err)
 	}
 	return nil
 }
