@@ -15,6 +15,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/operatortest"
 	"github.com/outbox-operator/outbox-operator/hack/testing/envtest"
 )
 
@@ -76,11 +77,12 @@ var _ = Describe("evidence", Label("consumer", "rights"), func() {
 	})
 
 	It("is for the role outboxconsumers-verify alone", func(ctx SpecContext) {
+		operatortest.Granted(GinkgoTB()) // the roles
 		root, err := envtest.Root()
 		Expect(err).NotTo(HaveOccurred())
 		pipeline, team := "pipeline-"+o.Namespace, "team-"+o.Namespace
 		for _, args := range [][]string{
-			{"apply", "--server-side", "-k", root + "/config/admission"}, {"apply", "-f", root + "/config/rbac/users.yaml"},
+			{"apply", "--server-side", "-k", root + "/config/admission"},
 			{"-n", o.Namespace, "create", "rolebinding", "verify", "--clusterrole=outboxconsumers-verify", "--user=" + pipeline},
 			{"-n", o.Namespace, "create", "rolebinding", "edit", "--clusterrole=outboxconsumers-edit", "--user=" + team},
 		} {

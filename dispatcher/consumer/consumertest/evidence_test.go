@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/google/uuid"
@@ -18,26 +19,25 @@ import (
 //
 // CONTRACT: C-81, C-82
 func TestEvidenceFile(t *testing.T) {
+	var mu sync.Mutex
 	effects := map[uuid.UUID]int{}
+	count := func(_ context.Context, id uuid.UUID) (int, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		return effects[id], nil
+	}
 	c := consumertest.Consumer{
 		AnyType: true,
 		Event:   func() *consumer.Event { return &consumer.Event{EventType: "OrderPlaced", Payload: []byte("{}")} },
 		// It handles everything, and again.
-		Deliver:      func(_ context.Context, e *consumer.Event) error { effects[e.ID]++; return nil },
-		Effects:      func(_ context.Context, id uuid.UUID) (int, error) { return effects[id], nil },
+		Deliver: func(_ context.Context, e *consumer.Event) error {
+			mu.Lock()
+			defer mu.Unlock()
+			effects[e.ID]++
+			return nil
+		},
+		Effects:      count,
 		EvidenceFile: filepath.Join(t.TempDir(), "evidence.json"),
-	}
-	deliver, count := c.Deliver, c.Effects
-	turn := make(chan struct{}, 1)
-	c.Deliver = func(ctx context.Context, e *consumer.Event) error {
-		turn <- struct{}{}
-		defer func() { <-turn }()
-		return deliver(ctx, e)
-	}
-	c.Effects = func(ctx context.Context, id uuid.UUID) (int, error) {
-		turn <- struct{}{}
-		defer func() { <-turn }()
-		return count(ctx, id)
 	}
 	found, err := consumertest.Check(t.Context(), c)
 	if err != nil {

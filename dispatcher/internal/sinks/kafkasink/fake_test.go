@@ -91,7 +91,7 @@ func TestResponsesOfBrokers(t *testing.T) {
 		{kerr.NotEnoughReplicas, 1, false, "", ""},
 		{kerr.RequestTimedOut, 1, false, "", ""},
 		{kerr.NotEnoughReplicas, all, true, reason.ConnectionFailed, "; check that the brokers run and that its partitions have enough in-sync replicas"},
-		{kerr.NotLeaderForPartition, all, true, reason.ConnectionFailed, "no confirmation within 1s; "},
+		{kerr.NotLeaderForPartition, all, true, reason.ConnectionFailed, "no confirmation within 3s; "},
 		{kerr.UnknownServerError, 1, true, reason.Refusing, "; the broker's log says more"},
 		{kerr.InvalidRecord, 1, false, reason.Refusing, "INVALID_RECORD"},
 		{kerr.PolicyViolation, 1, false, reason.Refusing, "; the broker's log says more"},
@@ -101,7 +101,7 @@ func TestResponsesOfBrokers(t *testing.T) {
 		t.Run(test.code.Message, func(t *testing.T) {
 			timeout := 20 * time.Second
 			if test.times == all {
-				timeout = time.Second
+				timeout = 3 * time.Second // to connect too
 			}
 			c, s := fake(t, timeout)
 			refuse(c, test.code, test.times)
