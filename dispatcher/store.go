@@ -127,6 +127,9 @@ type Claimed struct {
 	// KeysWaiting says that rows which are due wait for earlier ones of their keys, with ClaimRequest.Keys:
 	// claim again when rows that this worker holds have been written back.
 	KeysWaiting bool
+	// Unfinished says that nothing was found when the search for due rows was given up, so that some may be there, with
+	// ClaimRequest.Keys: the next claim continues it.
+	Unfinished bool
 	// OverRate are topics with a tenant that has due rows and has used its rate, with ClaimRequest.TenantRate.
 	OverRate []string
 	// At is the database's time of the claim: the events' ages are measured from it (CONTRACT C-3).

@@ -173,6 +173,7 @@ func (f *flight) idle(p *pace, pollInterval time.Duration) time.Duration {
 
 // claim leases up to n rows and queues them. more says to claim again at once.
 func (r *run) claim(n int, bytes int64) (claimed int, more bool, err error) {
+	r.searching = false
 	if idle, err := r.listTopics(); err != nil || idle {
 		return 0, false, err
 	}
@@ -205,6 +206,7 @@ func (r *run) claim(n int, bytes int64) (claimed int, more bool, err error) {
 		}
 		return 0, true, r.flight.claimFailed(req.Shares, err)
 	}
+	r.searching = out.Unfinished
 	r.health.types.note(out.Events, sentAt)
 	byTopic := countTopics(&out)
 	refused, unreadable, stops := r.flight.add(out, sentAt, writes)
@@ -284,7 +286,7 @@ func (r *run) claimOnce(ctx context.Context, n int) error {
 		if err != nil {
 			return err
 		}
-		if claimed == 0 && !more {
+		if claimed == 0 && !more && !r.searching {
 			if r.flight.passedOver() || len(r.completer.unwrittenTopics()) > 0 {
 				pause(longSupply, r.wake, ctx.Done())
 				continue

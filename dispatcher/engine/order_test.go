@@ -200,7 +200,7 @@ func TestLostLeaseDelaysItsKey(t *testing.T) {
 		cut <- struct{}{}
 		return ctx.Err()
 	}}
-	d := r.start(r.store(), sink, dispatcher.Config{Ordering: dispatcher.OrderingKey, Lease: 600 * time.Millisecond})
+	d := r.start(r.store(), sink, dispatcher.Config{Ordering: dispatcher.OrderingKey, Lease: 2 * time.Second})
 	receive(t, "the first delivery begins", begun)
 	pgtest.Exec(r, `update outbox.outbox_events set locked_by = gen_random_uuid(), attempts = attempts + 1,
 		locked_until = now() + interval '1 hour' where seq = 1`)
@@ -255,6 +255,33 @@ func TestOnDead(t *testing.T) {
 			}
 			sink.check(t)
 		})
+	}
+}
+
+// breathless is a Store that gives up each other search for due rows.
+type breathless struct {
+	dispatcher.Store
+	gaveUp bool
+}
+
+func (b *breathless) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatcher.Claimed, error) {
+	if b.gaveUp = !b.gaveUp; b.gaveUp {
+		return dispatcher.Claimed{Unfinished: true}, nil
+	}
+	return b.Store.Claim(ctx, req)
+}
+
+// RunOnce does not end before a search for due rows has ended.
+// CONTRACT: C-50
+func TestRunOnceContinuesASearch(t *testing.T) {
+	r := newRig(t)
+	r.enqueueKeys(20, 1)
+	d, err := engine.New(&breathless{Store: r.store()}, &queue{keys: 1}, quick(dispatcher.Config{Ordering: dispatcher.OrderingKey}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := d.RunOnce(t.Context(), 100); err != nil || got != (engine.Outcome{Delivered: 20}) {
+		t.Errorf("it did %+v, %v, want 20 delivered", got, err)
 	}
 }
 

@@ -41,6 +41,7 @@ type run struct {
 	completer *completer
 	faults    faults
 	draining  atomic.Bool
+	searching bool // the last claim found nothing, and had not searched everywhere: of the goroutine that claims
 
 	calls, writes           context.Context // of store calls: claims and extensions, and write-backs
 	cancelCalls, stopWrites context.CancelFunc

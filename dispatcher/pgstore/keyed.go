@@ -35,7 +35,7 @@ func (s *Store) claimKeyed(ctx context.Context, c claiming) (out dispatcher.Clai
 		all := s.keyed.update(scan, report, found, time.Now())
 		found.split(&out)
 		if out.Leased() > 0 || len(found.rows) == 0 && (all || time.Since(scans.began) > searchFor) {
-			out.KeysWaiting = s.keyed.keysWaiting(c.Shares)
+			out.KeysWaiting, out.Unfinished = s.keyed.keysWaiting(c.Shares), len(found.rows) == 0 && !all
 			return out, nil
 		}
 		scans = scan.then()
