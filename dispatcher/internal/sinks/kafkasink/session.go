@@ -120,7 +120,11 @@ func (s *session) ready(ctx context.Context, timeout time.Duration) error {
 
 // ping requests from any broker the list of them.
 func (s *session) ping(ctx context.Context, timeout time.Duration) error {
-	return bounded(ctx, timeout, s.client.Ping)
+	err := bounded(ctx, timeout, s.client.Ping)
+	if errors.Is(err, context.Canceled) && ctx.Err() == nil { // kgo replaced its connection meanwhile
+		err = bounded(ctx, timeout, s.client.Ping)
+	}
+	return err
 }
 
 // bounded calls kgo, and does not wait for its response longer than timeout.
