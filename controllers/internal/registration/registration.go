@@ -72,7 +72,7 @@ func Evidence(o *api.OutboxConsumer, now time.Time) (reason, message string) {
 	day := e.VerifiedAt.UTC().Format(time.DateOnly)
 	switch {
 	case e.VerifiedAt.After(now.Add(clockSkew)):
-		return api.ReasonEvidenceMissing, fmt.Sprintf("Its evidence is of %s, which is yet to come; correct the clock of the pipeline, and %s.", day, again)
+		return api.ReasonEvidenceMissing, fmt.Sprintf("Its evidence is of %s, which is yet to come. Correct the clock of the pipeline, remove spec.evidence, and %s.", day, again)
 	case len(e.BrokenRules) > 0:
 		return api.ReasonRulesBroken, fmt.Sprintf("The checks of %s found that it breaks %s; the report says what to change. Then %s.", day, strings.Join(e.BrokenRules, ", "), again)
 	case e.Uncounted > 0 || e.Passed == 0:
