@@ -63,7 +63,7 @@ func TestLostLeaseCutsTheDelivery(t *testing.T) {
 	}}
 	seen, log := &watcher{}, &logBook{}
 	// Two are in delivery, three are queued.
-	d := r.start(r.store(), sink, dispatcher.Config{Lease: 3 * time.Second, Concurrency: 2, Observer: seen, Logger: log.logger()})
+	d := r.start(r.store(), sink, dispatcher.Config{Lease: 6 * time.Second, Concurrency: 2, Observer: seen, Logger: log.logger()})
 	receive(t, "the first delivery begins", begun)
 	receive(t, "the second delivery begins", begun)
 	pgtest.Exec(r, steal)
