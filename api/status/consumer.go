@@ -3,6 +3,8 @@ package status
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"os"
 	"time"
 )
 
@@ -96,4 +98,16 @@ func (c *Consumer) EvidencePatch() ([]byte, error) {
 	}
 	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"evidence": evidence}})
 	return append(patch, '\n'), err
+}
+
+// WriteEvidence writes the [Consumer.EvidencePatch] to a file, and fails when it cannot.
+func (c *Consumer) WriteEvidence(file string) error {
+	patch, err := c.EvidencePatch()
+	if err == nil {
+		err = os.WriteFile(file, patch, 0o644) //nolint:gosec // it is public
+	}
+	if err != nil {
+		return fmt.Errorf("write the evidence: %w", err)
+	}
+	return nil
 }

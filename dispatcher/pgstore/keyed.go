@@ -14,7 +14,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// searchFor is how long a claim continues to search for rows behind those that wait for others.
+// searchFor is by default how long a claim continues to search for rows behind those that wait for others.
 const searchFor = 50 * time.Millisecond
 
 // claimKeyed is Claim in order per key (CONTRACT C-50). Why the order holds is said in
@@ -34,7 +34,7 @@ func (s *Store) claimKeyed(ctx context.Context, c claiming) (out dispatcher.Clai
 		}
 		all := s.keyed.update(scan, report, found, time.Now())
 		found.split(&out)
-		if out.Leased() > 0 || len(found.rows) == 0 && (all || time.Since(scans.began) > searchFor) {
+		if out.Leased() > 0 || len(found.rows) == 0 && (all || time.Since(scans.began) > s.searchFor) {
 			out.KeysWaiting, out.Unfinished = s.keyed.keysWaiting(c.Shares), len(found.rows) == 0 && !all
 			return out, nil
 		}

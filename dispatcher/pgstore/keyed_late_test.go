@@ -156,3 +156,36 @@ func describe(events []*dispatcher.Event) (out []string) {
 	}
 	return out
 }
+
+// A claim that gives up its search says so, and whoever continues finds every row.
+// CONTRACT: C-50
+func TestUnfinishedSearchIsContinued(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Migrated(t))
+	o.fillKeys(150, 1, "orders")
+	store := o.Store("shop", uuid.New())
+	pgstore.GiveUpSearches(store)
+	got, gaveUp := 0, 0
+	for {
+		claimed, err := store.Claim(o.Context(), dispatcher.ClaimRequest{
+			Shares: []dispatcher.Share{{Topic: "orders", Limit: 10}}, Lease: time.Minute, MaxAttempts: 10, Keys: &dispatcher.KeyOrder{PerKey: 4},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if claimed.Leased() == 0 {
+			if !claimed.Unfinished {
+				break
+			}
+			gaveUp++
+			continue
+		}
+		got += claimed.Leased()
+		if _, err := store.Ack(o.Context(), leasesOf(claimed.Events)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got != 150 || gaveUp == 0 {
+		t.Errorf("%d of 150 rows were found, and %d searches were given up", got, gaveUp)
+	}
+}

@@ -51,6 +51,7 @@ type Store struct {
 	dispatcher    string
 	fair          bool // Schema looks for the index of tenants
 	keyed         keyed
+	searchFor     time.Duration // of a claim in order per key
 	frontier      frontier
 	holders       holders
 	markDeadAgain atomic.Int64 // when claims may mark rows dead again, in nanoseconds
@@ -80,6 +81,7 @@ func New(pool *pgxpool.Pool, opts Options) *Store {
 		pool:      pool,
 		schema:    opts.Schema,
 		namespace: opts.Namespace,
+		searchFor: searchFor,
 		worker:    opts.Worker,
 		sql:       sql,
 		fair:      opts.Fair, dispatcher: opts.Dispatcher,

@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 
-	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/consumercheck"
 )
@@ -128,16 +126,8 @@ func Check(ctx context.Context, c Consumer) (Report, error) {
 		return report, nil
 	}
 	found := consumercheck.NewReport(c.Event().EventType, results, nil, func(hook consumercheck.Hook) string { return "Consumer." + string(hook) })
-	return report, writeEvidence(c.EvidenceFile, found)
-}
-
-func writeEvidence(file string, found *status.Consumer) error {
-	patch, err := found.EvidencePatch()
-	if err == nil {
-		err = os.WriteFile(file, patch, 0o644) //nolint:gosec // it is public
+	if err := found.WriteEvidence(c.EvidenceFile); err != nil {
+		return report, fmt.Errorf("consumertest: %w; correct Consumer.EvidenceFile", err)
 	}
-	if err != nil {
-		return fmt.Errorf("consumertest: write the evidence: %w; correct Consumer.EvidenceFile", err)
-	}
-	return nil
+	return report, nil
 }

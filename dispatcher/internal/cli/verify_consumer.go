@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -148,8 +147,8 @@ func verifyConsumer(cmd *cobra.Command, f verifyConsumerFlags) error {
 		return err
 	}
 	if f.evidence != "" && failed == nil {
-		if err := writeEvidence(f.evidence, found); err != nil {
-			return err
+		if err := found.WriteEvidence(f.evidence); err != nil {
+			return fmt.Errorf("%w; correct --evidence", err)
 		}
 	}
 	switch {
@@ -159,17 +158,6 @@ func verifyConsumer(cmd *cobra.Command, f verifyConsumerFlags) error {
 		return fmt.Errorf("the checks could not be finished: %w", failed)
 	case len(found.BrokenRules) > 0:
 		return differs{fmt.Errorf("the consumer breaks %s", strings.Join(found.BrokenRules, ", "))}
-	}
-	return nil
-}
-
-func writeEvidence(file string, found *status.Consumer) error {
-	patch, err := found.EvidencePatch()
-	if err == nil {
-		err = os.WriteFile(file, patch, 0o644) //nolint:gosec // it is public
-	}
-	if err != nil {
-		return fmt.Errorf("write the evidence: %w; correct --evidence", err)
 	}
 	return nil
 }

@@ -275,6 +275,22 @@ func TestEndOfASessionIsNotItsTrouble(t *testing.T) {
 	}
 }
 
+// A ping that kgo has cut short is repeated once; one that its caller has cut short is not, nor is any other failure.
+func TestPingIsRepeatedOnce(t *testing.T) {
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, test := range []struct {
+		ctx   context.Context
+		err   error
+		calls int
+	}{{t.Context(), nil, 1}, {t.Context(), context.Canceled, 2}, {over, context.Canceled, 1}, {t.Context(), net.ErrClosed, 1}} {
+		calls := 0
+		if err := twice(test.ctx, func() error { calls++; return test.err }); !errors.Is(err, test.err) || calls != test.calls {
+			t.Errorf("after %v: %d calls, %v; want %d", test.err, calls, err, test.calls)
+		}
+	}
+}
+
 // A connection that was cut short does not hide why the one before it failed.
 func TestCanceledConnectionKeepsTheTrouble(t *testing.T) {
 	s, refused := &session{}, errors.New("connection refused")

@@ -120,9 +120,14 @@ func (s *session) ready(ctx context.Context, timeout time.Duration) error {
 
 // ping requests from any broker the list of them.
 func (s *session) ping(ctx context.Context, timeout time.Duration) error {
-	err := bounded(ctx, timeout, s.client.Ping)
-	if errors.Is(err, context.Canceled) && ctx.Err() == nil { // kgo replaced its connection meanwhile
-		err = bounded(ctx, timeout, s.client.Ping)
+	return twice(ctx, func() error { return bounded(ctx, timeout, s.client.Ping) })
+}
+
+// twice calls once more when kgo itself has cut the connection of the call short, which says nothing of the brokers.
+func twice(ctx context.Context, call func() error) error {
+	err := call()
+	if errors.Is(err, context.Canceled) && ctx.Err() == nil {
+		err = call()
 	}
 	return err
 }
