@@ -49,6 +49,7 @@ func TestStepReadsItsBatchAlone(t *testing.T) {
 			step("analyzed")
 			step("analyzed")
 			r.makeDead("seq % 4 = 0")
+			pgtest.HandIn(t, r.Pool) // what that read
 			rows0, _ := r.reads(one)
 			if _, err := replays.Observe(t.Context(), o.ID); err != nil {
 				t.Fatal(err)
