@@ -208,14 +208,13 @@ func watched(ctx context.Context) (context.Context, *sending) {
 	return context.WithValue(ctx, sendingKey{}, sent), sent
 }
 
-// probed is what err means to a probe, which sends no event. What came instead of a response is not
-// quoted: it may repeat the request.
+// probed is what err means to a probe, which sends no event.
 func (s *sending) probed(err error) error {
 	var refused *refusal
 	if err == nil || errors.As(err, &refused) || !s.begun.Load() {
 		return err
 	}
-	return &unsent{errors.New("broke off, or gave no valid response")}
+	return &unsent{noResponse(err)}
 }
 
 // traced notifies a request's sending of its connection.

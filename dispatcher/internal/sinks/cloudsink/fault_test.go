@@ -184,8 +184,8 @@ func TestAWSResponses(t *testing.T) {
 	}
 	broken := awsResponse(t, 200, payloadSecret)
 	s, err := NewSQS(config.SQSSink{QueueURL: broken.URL + "/" + account + "/orders"}, nil)
-	verify(t, "no JSON", deliver(t, opened(t, s, err), newEvent()), failed, reason.ConnectionFailed, "gave no valid response")
-	verify(t, "no JSON, Probe", s.Probe(t.Context()), unavailable, reason.ConnectionFailed, "gave no valid response")
+	verify(t, "no JSON", deliver(t, opened(t, s, err), newEvent()), failed, reason.ConnectionFailed, "gave no valid response, and the HTTP status 200; ")
+	verify(t, "no JSON, Probe", s.Probe(t.Context()), unavailable, reason.ConnectionFailed, "gave no valid response, and the HTTP status 200")
 	broken = awsResponse(t, 200, "<a>&"+payloadSecret)
 	s, err = NewSNS(config.SNSSink{TopicARN: "arn:aws:sns:eu-west-1:" + account + ":orders", Endpoint: broken.URL}, nil)
 	verify(t, "no XML, Probe", opened(t, s, err).Probe(t.Context()), unavailable, reason.ConnectionFailed, "gave no valid response")

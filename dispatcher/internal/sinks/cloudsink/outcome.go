@@ -74,14 +74,22 @@ func (s *sink) outcome(ctx, limited context.Context, to string, err error) error
 		fault = false
 		err = reason.TimedOut(fmt.Sprintf("gave no response within %s; raise timeout, or look whether the service is slow", s.timeout))
 	default:
-		// Only fixed words: what cannot be read may echo the message.
-		err = errors.New("broke off, or gave no valid response; look whether the service has trouble")
+		err = fmt.Errorf("%w; look whether the service has trouble", noResponse(err))
 	}
 	err = reason.With(reason.ConnectionFailed, fmt.Errorf("%s %w. It may have taken the event, so this counts as an attempt", s.name(to), err))
 	if fault {
 		return dispatcher.DestinationFault(err)
 	}
 	return err
+}
+
+// noResponse says that no response could be read, by its HTTP status alone: what came may echo the message.
+func noResponse(err error) error {
+	var response interface{ HTTPStatusCode() int }
+	if errors.As(err, &response) {
+		return fmt.Errorf("gave no valid response, and the HTTP status %d", response.HTTPStatusCode())
+	}
+	return errors.New("broke off, or gave no valid response")
 }
 
 // unreachable is a failure before anything was sent. The texts of credential errors name roles and files.
