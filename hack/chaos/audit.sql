@@ -2,10 +2,16 @@
 -- a crash of the database undoes, it undoes here too.
 create schema chaos;
 
+-- The fault "jump": how far this server's clock is ahead.
+create table chaos.skew (ahead interval not null);
+insert into chaos.skew values ('0');
+
 create table chaos.audit (
     n            bigint      not null generated always as identity primary key,
-    began        timestamptz not null default now(),
-    at           timestamptz not null default clock_timestamp(),
+    tx           xid8        not null default pg_current_xact_id(),
+    by_clock     timestamptz not null default clock_timestamp(), -- the server's
+    began        timestamptz, -- of the transaction, by the right clock
+    at           timestamptz, -- by the right clock
     id           uuid        not null,
     op           text        not null,
     seq          bigint,
@@ -27,6 +33,17 @@ create table chaos.audit (
     reason       text,    -- of a row that is marked dead
     error        text
 );
+
+create function chaos.right_time() returns trigger language plpgsql security definer set search_path from current as $$
+begin
+    new.at := new.by_clock - (select ahead from chaos.skew);
+    new.began := least(new.at, now() - (select ahead from chaos.skew));
+    return new;
+end
+$$;
+
+create trigger chaos_right_time before insert on chaos.audit
+    for each row execute function chaos.right_time();
 
 create function chaos.witness() returns trigger language plpgsql security definer set search_path from current as $$
 begin

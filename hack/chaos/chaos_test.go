@@ -66,7 +66,7 @@ var shortSeeds = []struct {
 	ordered, deleted, paced bool
 }{
 	{"RowsKeptPaceFound", 1, false, false, true},
-	{"KeyOrderRowsDeleted", 24, true, true, false},
+	{"KeyOrderRowsDeleted", 55, true, true, false},
 }
 
 // Two short runs of the whole. `go run ./hack/chaos -help` says how to have longer ones.

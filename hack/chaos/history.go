@@ -59,8 +59,10 @@ type event struct {
 
 // move is a transition of a row.
 type move struct {
+	tx       uint64
 	began    time.Time // of its transaction
 	at       time.Time
+	byClock  time.Time // at, by the server's clock, which may be wrong
 	verb     verb
 	from, to state
 	reason   string // why it is dead
@@ -133,7 +135,7 @@ func (h *history) event(id uuid.UUID) *event {
 }
 
 func (h *history) readAudit(ctx context.Context, w *world) error {
-	rows, err := w.admin.Query(ctx, `select began, at, id, coalesce(seq, 0), coalesce(topic, ''), coalesce(key, ''),
+	rows, err := w.admin.Query(ctx, `select tx::text::bigint, began, at, by_clock, id, coalesce(seq, 0), coalesce(topic, ''), coalesce(key, ''),
 			coalesce(type, ''), coalesce(max_attempts, 0),
 			coalesce(old_status, ''), coalesce(old_attempts, 0), coalesce(old_lease, 0), old_worker, old_until,
 			coalesce(status, ''), coalesce(attempts, 0), coalesce(lease, 0), worker, until, coalesce(waits, false),
@@ -151,7 +153,7 @@ func (h *history) readAudit(ctx context.Context, w *world) error {
 		oldWorker, taker      uuid.NullUUID
 		oldUntil, until       *time.Time
 	)
-	targets := []any{&m.began, &m.at, &id, &seq, &topic, &key, &eventType, &maxAttempts,
+	targets := []any{&m.tx, &m.began, &m.at, &m.byClock, &id, &seq, &topic, &key, &eventType, &maxAttempts,
 		&m.from.status, &m.from.attempts, &m.from.lease, &oldWorker, &oldUntil,
 		&m.to.status, &m.to.attempts, &m.to.lease, &taker, &until, &m.to.waits, &m.reason, &m.err}
 	_, err = pgx.ForEachRow(rows, targets, func() error {

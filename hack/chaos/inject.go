@@ -53,7 +53,7 @@ func (w *world) inject(ctx context.Context, f fault) error {
 			return w.choke(ctx, s, f)
 		}
 		return w.replace(ctx, s, f)
-	case crash, cut, bouncer:
+	case crash, cut, bouncer, lag, jump:
 		w.database.Lock()
 		defer w.database.Unlock()
 		return w.breakDatabase(ctx, f)
@@ -64,6 +64,8 @@ func (w *world) inject(ctx context.Context, f fault) error {
 	case loop:
 		return w.loopCrashes(ctx, f)
 	case limited, reject:
+		w.control.RLock()
+		defer w.control.RUnlock()
 		return w.hinder(ctx, f)
 	case stuck:
 		w.destination.Lock()
@@ -76,6 +78,8 @@ func (w *world) inject(ctx context.Context, f fault) error {
 	case unreadable:
 		return w.addUnreadable(ctx, f)
 	case veto:
+		w.control.RLock()
+		defer w.control.RUnlock()
 		return w.vetoDeadLetter(ctx, f)
 	case revive:
 		return w.reviveDead(ctx, f)
@@ -125,6 +129,12 @@ func (w *world) breakDatabase(ctx context.Context, f fault) error {
 		w.server.Kill()
 		sleep(ctx, f.lasts)
 		return w.server.Restart(context.WithoutCancel(ctx))
+	case lag:
+		w.control.Lock()
+		defer w.control.Unlock()
+		return w.failOver(ctx, f)
+	case jump:
+		return w.jumpClock(ctx, f)
 	case cut:
 		share := []int{1, 2}[f.pick%2]
 		defer w.begin(f.kind, uuid.Nil, "one in %d of the dispatchers' connections", share)()

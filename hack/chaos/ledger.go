@@ -11,9 +11,9 @@ import (
 // ledger is the verdict on a run.
 type ledger struct {
 	committed, rolledBack, delivered, duplicates, replays int
-	// tried are the events that were still tried when the run ended.
-	tried int
-	dead  map[string]int
+	// tried are the events that were still tried when the run ended, and forgotten those that a failover took along.
+	tried, forgotten int
+	dead             map[string]int
 	// explained counts the deliveries whose outcome was lost to a fault, by its kind.
 	explained map[kind]int
 	// busiest is the most requests within ten seconds.
@@ -81,8 +81,12 @@ func (l *ledger) violate(rule string, e *event, format string, args ...any) {
 
 // account checks that a committed event arrived or is dead, and that no other arrived. One whose row was claimed in the last
 // minute of the run is neither lost nor over: a topic of which only refused events are left is tried with a few of
-// them at a time, however short the backoff is (CONTRACT C-32).
+// them at a time, however short the backoff is (CONTRACT C-32). One that a failover took along is over.
 func (l *ledger) account(h *history, e *event) {
+	if h.forgotten(e) {
+		l.forgotten++
+		return
+	}
 	if e.known && !e.committed || !e.known && len(e.moves) == 0 {
 		l.rolledBack++
 		if len(e.deliveries)+len(e.moves) > 0 {
@@ -124,7 +128,7 @@ func (l *ledger) followRow(e *event) {
 			l.violate(unlawful, e, "%+v to %+v", m.from, m.to)
 		}
 		switch {
-		case m.verb == reclaim && !m.from.until.Before(m.at):
+		case m.verb == reclaim && !m.from.until.Before(m.byClock):
 			l.violate(early, e, "lease %d at %s, while the lease of %s ran until %s", m.to.lease, m.at, m.from.worker, m.from.until)
 		case m.from.status != "processing" && m.to.status == "delivered", m.verb == ack:
 			if acked[m.from.lease] {
@@ -162,7 +166,7 @@ func (l *ledger) checkStops(h *history, e *event) {
 		from := e.held(m.from.lease, m.at).from
 		for _, f := range h.faults {
 			excused := func(o injected) bool {
-				return o.kind == crash || o.kind == cut || o.kind == bouncer || o.kind == stall || o.kind == reject || o.kind == limited || o.kind == veto && o.event == e.id
+				return o.kind == crash || o.kind == lag || o.kind == jump || o.kind == cut || o.kind == bouncer || o.kind == stall || o.kind == reject || o.kind == limited || o.kind == veto && o.event == e.id
 			}
 			if f.kind == stop && f.worker == m.from.worker && f.start.Before(m.at) && h.overlapping(from.Add(-forgets), m.at, excused) == "" {
 				l.violate(abandoned, e, "lease %d of worker %s, which was stopped at %s", m.from.lease, m.from.worker, f.start.Format(clockTime))

@@ -100,7 +100,7 @@ func story(ordered bool, faults []injected, stories ...string) *history {
 			default:
 				panic(word)
 			}
-			e.moves = append(e.moves, move{began: when, at: when, verb: verbOf(now, next), from: now, to: next, reason: reason})
+			e.moves = append(e.moves, move{tx: uint64(j), began: when, at: when, byClock: when, verb: verbOf(now, next), from: now, to: next, reason: reason})
 			now, reason = next, ""
 		}
 	}
@@ -114,6 +114,8 @@ func TestLedgerFindsViolations(t *testing.T) {
 	stopped := []injected{{kind: stop, start: at(15), end: at(16), worker: alice}}
 	cutOff := append([]injected{{kind: cut, start: at(14), end: at(15)}}, stopped...)
 	crashed := []injected{{kind: crash, start: at(25), end: at(26)}}
+	lagged := []injected{{kind: lag, start: at(2000), end: at(3000)}}
+	jumped := []injected{{kind: jump, start: at(15), end: at(60)}}
 	refusing := []injected{{kind: refuse, status: 404, start: at(5), end: at(1000)}}
 	failing := []injected{{kind: refuse, status: 503, start: at(5), end: at(1000)}, {kind: gateway, start: at(5), end: at(1000)}}
 	vetoed := []injected{{kind: veto, event: uuid.UUID{15: 1}, start: at(5), end: at(1000)}, {kind: stop, start: at(15), end: at(16), worker: alice}}
@@ -136,10 +138,14 @@ func TestLedgerFindsViolations(t *testing.T) {
 		{"killed", story(false, killed, "insert alice confirm bob confirm ack"), nil},
 		{"crashed", story(false, crashed, "insert alice confirm bob confirm ack"), nil},
 		{"claimed again under a number that a crash took back", story(false, crashed, "insert alice confirm undone forgotten "+strings.Repeat("wait ", 110)+"bob confirm ack"), []string{tokenTwice}},
+		{"forgotten by a failover", story(true, []injected{{kind: lag, start: at(5), end: at(60)}}, "insert alice confirm undone undone forgotten"), nil},
+		{"claimed again, since the clock jumped", story(false, jumped, "insert alice confirm bob confirm ack"), nil},
+		{"left at a stop, since the clock jumped", story(false, append(stopped, jumped...), "insert alice bob confirm ack"), nil},
 		{"arrived late, from one that froze", story(false, []injected{{kind: freeze, start: at(5), end: at(60), worker: alice}}, "insert alice bob confirm ack late"), nil},
 
 		{"lost", story(false, nil, "insert alice nack"), []string{lost}},
 		{"lost without a row", story(false, nil, "wait"), []string{lost}},
+		{"lost long before a failover", story(false, lagged, "insert alice confirm undone undone"), []string{lost, unexplained}},
 		{"lost after a replay", story(false, nil, "poison insert alice refused replay"), []string{lost}},
 		{"stuck", story(false, nil, "insert alice"), []string{lost}},
 		{"ghost", story(false, nil, "rollback confirm"), []string{ghost, unexplained}},

@@ -6,7 +6,8 @@
 //	go run ./hack/chaos -for 40s -faults veto,unreadable   some kinds of faults alone
 //
 // Faults end, stop and freeze processes, cut connections, crash the database, and have the consumer refuse,
-// hang, become unreachable, leave requests without a response, or respond with 5xx for long. A dispatcher with all defaults
+// hang, become unreachable, leave requests without a response, or respond with 5xx for long. A standby that lags takes over, and
+// the database's clock jumps. A dispatcher with all defaults
 // is killed again and again, statement_timeout is short, a trigger is slow or refuses acks, and calls of 3 MiB hang. Rows are odd, too: they cannot be
 // decoded, are larger than the buffers of a socket while their reader is frozen, or may not be marked dead; and dead ones
 // are replayed while all this continues. schedule.go has the list.
@@ -18,8 +19,8 @@
 // is on, and `dispatcher verify` must find no difference in the end. A recovery that takes longer than is promised
 // is reported as SLOW, and fails the run too.
 //
-// Two faults are missing. A jump of the database's clock needs libfaketime, and a ledger that does not compare that clock with
-// the faults'. A promotion of a standby that lags forgets commits, which the ledger would have to know as lost by right.
+// A failover forgets what was committed while the standby lagged: an event is lost by right if that takes its row too. The
+// clock of the database is a library for LD_PRELOAD; without a C compiler it does not jump.
 //
 // The schedule and the mode follow from the seed, so a run that failed can be played again; what the
 // processes make of it differs a little each time. It stops by itself and leaves nothing behind but, when
@@ -178,6 +179,9 @@ func chaos(ctx context.Context, args []string) error {
 // build makes the dispatcher and, for that fault, the one with the wrong clock.
 func build(ctx context.Context, dir string, kinds []kind) error {
 	err := buildDispatcher(ctx, filepath.Join(dir, "dispatcher"))
+	if err == nil && slices.Contains(kinds, jump) {
+		err = buildServerClock(ctx, dir)
+	}
 	if err != nil || !slices.Contains(kinds, clock) {
 		return err
 	}

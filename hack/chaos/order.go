@@ -11,7 +11,7 @@ import (
 func (l *ledger) checkOrder(h *history) {
 	keys := map[string][]*event{}
 	for _, e := range h.events {
-		if e.key != "" && e.committed {
+		if e.key != "" && e.committed && !h.forgotten(e) {
 			keys[e.line()] = append(keys[e.line()], e)
 		}
 	}
@@ -20,16 +20,20 @@ func (l *ledger) checkOrder(h *history) {
 		var last time.Time // when the earlier ones were all over
 		for i, e := range events {
 			if arrived := e.arrived(); !arrived.IsZero() && last.After(arrived) {
-				l.checkEarlier(e, events[:i])
+				l.checkEarlier(h, e, events[:i])
 			}
 			last = latest(last, e.over())
 		}
 	}
 }
 
-func (l *ledger) checkEarlier(e *event, earlier []*event) {
+func (l *ledger) checkEarlier(h *history, e *event, earlier []*event) {
+	claimed := e.claimed()
+	if arrived := e.arrived(); arrived.Before(claimed) { // a crash or a failover undid that claim
+		claimed = arrived.Add(-h.lease)
+	}
 	for _, other := range earlier {
-		if other.committedAt.IsZero() || !other.committedAt.Before(e.claimed()) {
+		if other.committedAt.IsZero() || !other.committedAt.Before(claimed) {
 			continue // two producers of one key, side by side, have no order
 		}
 		if over := other.over(); over.After(e.arrived()) {

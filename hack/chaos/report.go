@@ -48,6 +48,9 @@ func (r *result) print(w io.Writer) {
 	if r.history.limit > 0 {
 		fmt.Fprintf(w, ", of a limit of %d a second", r.history.limit)
 	}
+	if l.forgotten > 0 {
+		fmt.Fprintf(w, "; %d forgotten by failovers", l.forgotten)
+	}
 	if l.tried > 0 {
 		fmt.Fprintf(w, "; %d still tried, a few at a time, since the consumer refuses them", l.tried)
 	}

@@ -27,6 +27,8 @@ const (
 	limited kind = "limited" // statement_timeout is 600 ms, and a trigger takes 4 ms for each row
 	reject  kind = "reject"  // a trigger refuses the acks of one event in three
 	stuck   kind = "stuck"   // calls with 3 MiB have no response until they time out
+	lag     kind = "lag"     // a standby lags, and then takes over: what was committed meanwhile is gone
+	jump    kind = "jump"    // the database's clock is seconds ahead or behind, and then right again
 )
 
 // The faults in the background last while those in the foreground happen.
@@ -41,7 +43,7 @@ const (
 )
 
 var (
-	foreground = []kind{kill, stop, freeze, crash, cut, bouncer, refuse, hang, restart, choke, mute, gateway, loop, limited, reject, stuck}
+	foreground = []kind{kill, stop, freeze, crash, cut, bouncer, refuse, hang, restart, choke, mute, gateway, loop, limited, reject, stuck, lag, jump}
 	background = []kind{late, snapshot, clock, scale, unreadable, veto, revive}
 )
 
@@ -108,7 +110,7 @@ func schedule(rnd *rand.Rand, t times, slots int, kinds []kind) []fault {
 		if at+f.lasts+min(t.bound(), t.settle()) > t.total {
 			break
 		}
-		if f.kind == crash && at+f.lasts > quiet[0] && at < quiet[1] {
+		if (f.kind == crash || f.kind == lag) && at+f.lasts > quiet[0] && at < quiet[1] {
 			continue
 		}
 		plan = append(plan, f)
@@ -142,6 +144,10 @@ func (k kind) lasts(rnd *rand.Rand, t times) time.Duration {
 		return between(rnd, 2*t.lease, 3*t.lease)
 	case stuck:
 		return between(rnd, 3*t.timeout, 6*t.timeout)
+	case lag:
+		return between(rnd, time.Second, 3*time.Second)
+	case jump:
+		return between(rnd, t.lease, 2*t.lease)
 	case veto: // past the end of a lease and the next
 		return between(rnd, 2*t.lease+slack, 3*t.lease+slack)
 	case late, snapshot, clock, scale, unreadable, revive:

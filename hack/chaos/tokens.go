@@ -1,10 +1,6 @@
 package main
 
-import (
-	"time"
-
-	"github.com/google/uuid"
-)
+import "time"
 
 // explain checks that each delivery that the consumer confirmed was acked, unless a fault prevented it: a duplicate
 // follows only such a delivery. Tokens rise: a request that arrives after one with a higher token was delayed by a
@@ -21,11 +17,12 @@ func (l *ledger) explain(h *history, e *event) {
 			held.from, held.to = d.At.Add(-h.lease), d.At.Add(forgets)
 		}
 		until := latest(held.to, d.At)
-		crashed := h.overlapping(held.from.Add(-forgets), until, func(f injected) bool { return f.kind == crash })
+		crashed := h.overlapping(held.from.Add(-forgets), until, func(f injected) bool { return f.kind == crash || f.kind == lag })
 		kept := func(f injected) bool {
 			return (f.kind == kill || f.kind == freeze || f.kind == nap) && f.worker == held.worker ||
 				f.kind == limited || f.kind == reject || // acks are refused, or later than the lease
 				f.kind == choke || f.kind == loop || // its claim locks rows, also those that it passes by: others' acks wait for them
+				f.kind == jump || // leases seem to be over
 				f.kind == hang || f.kind == mute || f.kind == restart || f.kind == stall
 		}
 		if d.Token < highest && crashed == "" && h.overlapping(held.from, until, kept) == "" {
@@ -36,7 +33,7 @@ func (l *ledger) explain(h *history, e *event) {
 			l.violate(tokenTwice, e, "%d", d.Token)
 		case held.acked && !repeated:
 		case crashed != "":
-			l.explained[crash]++
+			l.explained[crashed]++
 		default:
 			cause := h.overlapping(held.from, held.to, kept)
 			if cause == "" {
@@ -51,29 +48,24 @@ func (l *ledger) explain(h *history, e *event) {
 
 // checkLeases checks that each lease number is that of one claim: of one worker, in one transaction.
 func (l *ledger) checkLeases(h *history) {
-	type claimed struct {
-		worker uuid.UUID
-		began  time.Time
-	}
-	claims := map[int64]claimed{}
+	claims := map[int64]move{}
 	for _, e := range h.events {
 		for _, m := range e.moves {
 			if m.to.status != "processing" {
 				continue
 			}
-			this := claimed{m.to.worker, m.began}
 			other, known := claims[m.to.lease]
-			if known && (other.worker != this.worker || !other.began.Equal(this.began)) {
+			if known && (other.to.worker != m.to.worker || other.tx != m.tx) {
 				l.violate(leaseTwice, e, "lease %d of worker %s at %s, and of worker %s at %s", m.to.lease,
-					this.worker, this.began.Format(clockTime), other.worker, other.began.Format(clockTime))
+					m.to.worker, m.began.Format(clockTime), other.to.worker, other.began.Format(clockTime))
 			}
-			claims[m.to.lease] = this
+			claims[m.to.lease] = m
 		}
 	}
 }
 
-// forgets is how much of its last moments a crash of the database may undo: claims and acks do not
-// wait for the disk.
+// forgets is how much of its last moments a crash of the database may undo, or of those before a standby lags: claims and
+// acks do not wait for the disk.
 const forgets = time.Second
 
 // overlapping is the kind of a fault that overlaps a time and explains a loss; "" for none.

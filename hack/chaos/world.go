@@ -34,6 +34,8 @@ type world struct {
 
 	began    time.Time
 	server   *postgres.Server
+	port     int    // the server's, also after a failover
+	skew     string // the file with what the server's clock is ahead; empty when it cannot be changed
 	shop     *scenario.Shop
 	bouncer  *pgbouncer.Bouncer // nil when this machine can have none
 	admin    *pgxpool.Pool
@@ -45,6 +47,8 @@ type world struct {
 	writers  []*process
 
 	database, destination sync.Mutex // one fault at a time
+	// control is held by faults that a row in the database begins and ends, and by a failover, which forgets rows.
+	control sync.RWMutex
 
 	mu      sync.Mutex
 	faults  []injected
@@ -78,9 +82,14 @@ func newWorld(ctx context.Context, o options, dir string, out io.Writer) (*world
 
 // openDatabase makes the shop's database as an owner would, and adds the witness.
 func (w *world) openDatabase(ctx context.Context, binary string) (err error) {
-	if w.server, err = postgres.Start(ctx, postgres.Options{}); err != nil {
+	env, err := w.openClock()
+	if err != nil {
 		return err
 	}
+	if w.server, err = postgres.Start(ctx, postgres.Options{Env: env}); err != nil {
+		return err
+	}
+	w.port = w.server.Port
 	if w.shop, err = scenario.NewShop(ctx, "shop", w.server.DSN); err != nil {
 		return err
 	}
@@ -92,11 +101,11 @@ func (w *world) openDatabase(ctx context.Context, binary string) (err error) {
 		return err
 	}
 	w.hand = &shop{pool: w.admin, journal: journal}
-	if err := w.addRoute("dsn", w.server.Port); err != nil {
+	if err := w.addRoute("dsn", w.port); err != nil {
 		return err
 	}
 	owner := config.Config{
-		Database: config.Database{DSN: w.shop.DSN(w.shop.Owner, "127.0.0.1", w.server.Port)},
+		Database: config.Database{DSN: w.shop.DSN(w.shop.Owner, "127.0.0.1", w.port)},
 		Journal:  &config.Journal{Mode: config.JournalDisabled},
 	}
 	if w.paced {
@@ -169,7 +178,7 @@ func (w *world) startConsumer(ctx context.Context) (err error) {
 // startProducer starts a producer that writes its own journal.
 func (w *world) startProducer(args ...string) (*process, error) {
 	name := w.next("p")
-	return w.self("producer", append([]string{"-dsn", w.shop.DSN(w.shop.App, "127.0.0.1", w.server.Port),
+	return w.self("producer", append([]string{"-dsn", w.shop.DSN(w.shop.App, "127.0.0.1", w.port),
 		"-journal", filepath.Join(w.dir, name+".transactions")}, args...)...)
 }
 

@@ -37,6 +37,8 @@ type Options struct {
 	// Durable makes commits survive the machine's crash. Defaults to false: they survive the
 	// server's crash only, and tests are much faster.
 	Durable bool
+	// Env is added to the environment of the server's processes.
+	Env []string
 }
 
 // Server is a PostgreSQL server. On Linux it ends with this process at the latest, also when the
@@ -235,6 +237,7 @@ func (s *Server) startOnPort(ctx context.Context) error {
 // start runs the server and waits until it accepts connections.
 func (s *Server) start(ctx context.Context) (err error) {
 	cmd := s.command(context.Background(), "postgres", "-D", s.dataDir())
+	cmd.Env = append(cmd.Env, s.opts.Env...)
 	s.process, err = daemon.Serve(ctx, "PostgreSQL", cmd, s.owner, syscall.SIGQUIT, filepath.Join(s.dir, "log"), func(ctx context.Context) error {
 		conn, err := pgx.Connect(ctx, s.DSN("postgres"))
 		if err != nil {

@@ -6,18 +6,19 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
 )
 
 // Standby makes a hot standby that streams from this server, and waits until it accepts connections. Its
-// superuser is this server's, and so are the settings that opts does not change.
+// superuser is this server's, and so are its environment and the settings that opts does not change.
 // It returns an error when it is not ready before ctx ends, or cannot be installed.
 func (s *Server) Standby(ctx context.Context, opts Options) (*Server, error) {
 	settings := map[string]string{}
 	maps.Copy(settings, s.opts.Settings)
 	maps.Copy(settings, opts.Settings)
-	opts.Settings = settings
+	opts.Settings, opts.Env = settings, append(slices.Clone(s.opts.Env), opts.Env...)
 	standby := &Server{opts: opts, bin: s.bin, dir: opts.Dir, password: s.password, owner: s.owner}
 	return standby.launch(ctx, func(ctx context.Context) error {
 		if err := s.backup(ctx, standby); err != nil {
@@ -36,6 +37,17 @@ func (s *Server) Promote(ctx context.Context) error {
 	}
 	s.follows = ""
 	return nil
+}
+
+// TakeOver restarts a promoted server on the port of another one, which has ended.
+// It returns an error when it is not ready before ctx ends.
+func (s *Server) TakeOver(ctx context.Context, ended *Server) error {
+	s.shutdown(ctx)
+	s.Port = ended.Port
+	if err := s.configure(); err != nil {
+		return err
+	}
+	return s.start(ctx)
 }
 
 // Follow restarts the server as a standby of another one, which was its standby before. The server
