@@ -43,6 +43,7 @@ var criteria = []criterion{
 	{"Claim next to rows not yet due", "at most 1.5 × the fresh table's buffers", nextTo(backlogs[0].name)},
 	{"Claim next to delivered rows", "at most 1.5 × the fresh table's buffers", nextTo(backlogs[1].name)},
 	{"Claim next to another topic's rows", "at most 1.5 × the fresh table's buffers", nextTo(backlogs[2].name)},
+	{"Latency while retention removes rows", "p99 at most 1.2 × of while they stay", whileRemoving},
 	{"100 topics of unequal load", "each topic's p99 at most 2 × the median topic's", evenTopics},
 
 	{"WAL, claim and ack, kept", "at most 450 B/event", atMost("drain", oursKept, caseOne, walWork, 450)},
@@ -237,6 +238,11 @@ func nextTo(c string) check {
 		}
 		return strings.TrimSuffix(measured, "; "), met, true
 	}
+}
+
+// whileRemoving compares the waits, round by round.
+func whileRemoving(r *results) (string, bool, bool) {
+	return compare(p99, r.find("retention", oursPolling().Name, caseStay), r.find("retention", oursPolling().Name, caseRemoved), 1/1.2)
 }
 
 func evenTopics(r *results) (string, bool, bool) {

@@ -103,6 +103,11 @@ var cells = []cell{
 			"and while a transaction holds a snapshot from before the insert to the end. One run.",
 	},
 	{
+		name: "retention", title: "Next to retention", minutes: 8, run: runRetention,
+		columns: []metric{p50, p99, pMax, dbLoad, clientLoad, removedRate},
+		about:   "Latency in a table of delivered rows that are old, in turns: while all of them stay, and while a second dispatcher removes them.",
+	},
+	{
 		name: "million", title: "Drain of a million", minutes: 4, columns: throughput,
 		about: "The drain with more events, one run.",
 		run: func(ctx context.Context, b *bench) {

@@ -54,6 +54,11 @@ func (b *bench) waits(ctx context.Context, s system, p pace) (map[int64]float64,
 	if err := s.setup(ctx, db.dsn()); err != nil {
 		return nil, nil, fmt.Errorf("set up: %w", err)
 	}
+	return b.waitsIn(ctx, db, s, p)
+}
+
+// waitsIn is waits in a database with the system's schema.
+func (b *bench) waitsIn(ctx context.Context, db *database, s system, p pace) (map[int64]float64, measure, error) {
 	g, err := b.startGroup(ctx, s, db.dsn(), 1, true)
 	if err != nil {
 		return nil, nil, err

@@ -50,7 +50,7 @@ func runMemory(ctx context.Context, b *bench) {
 
 // dispatch runs the dispatcher's own binary on an outbox that the statements have filled, and looks at its
 // process. It delivers to the log sink, whose output goes nowhere.
-func (b *bench) dispatch(ctx context.Context, fill []string, config map[string]any, look func(db *database, pid int) (measure, error)) (m measure, err error) {
+func (b *bench) dispatch(ctx context.Context, fill []string, config map[string]any, look func(db *database, pid int) (measure, error)) (measure, error) {
 	db, err := b.srv.database(ctx)
 	if err != nil {
 		return nil, err
@@ -64,6 +64,11 @@ func (b *bench) dispatch(ctx context.Context, fill []string, config map[string]a
 			return nil, fmt.Errorf("write the events: %w", err)
 		}
 	}
+	return dispatchIn(ctx, db, config, func(pid int) (measure, error) { return look(db, pid) })
+}
+
+// dispatchIn is dispatch in a database with an outbox.
+func dispatchIn(ctx context.Context, db *database, config map[string]any, look func(pid int) (measure, error)) (m measure, err error) {
 	dir, err := os.MkdirTemp("", "outbox-bench-")
 	if err != nil {
 		return nil, err
@@ -99,7 +104,7 @@ func (b *bench) dispatch(ctx context.Context, fill []string, config map[string]a
 			err = errors.Join(err, fmt.Errorf("the dispatcher ended with %w: %s", waitErr, log))
 		}
 	}()
-	return look(db, cmd.Process.Pid)
+	return look(cmd.Process.Pid)
 }
 
 // buildDispatcher builds it as the image has it.

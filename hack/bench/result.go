@@ -37,6 +37,7 @@ const (
 	medianTopic  metric = "p99 ms, median topic"
 	othersRate   metric = "other keys' events/s"
 	inversions   metric = "inversions"
+	removedRate  metric = "rows removed/s" // by retention
 	sendRate     metric = "batches/s"
 	// Of the cells kafka and outage, in seconds.
 	brokerSeconds metric = "broker CPU s"
@@ -53,7 +54,7 @@ const (
 // text writes a value as the tables show it.
 func (m metric) text(v float64) string {
 	switch m {
-	case perSecond, othersRate, toolRate, walWork, walInsert, calls, inversions, lostEvents, doubledEvents, deadEvents:
+	case perSecond, othersRate, toolRate, removedRate, walWork, walInsert, calls, inversions, lostEvents, doubledEvents, deadEvents:
 		return thousands(int64(v + 0.5))
 	case p50, p95, p99, pMax, worstTopic, medianTopic, claimBuffers, claimMillis, callRate, dbLoad, clientLoad, brokerSeconds, firstAfter, allAfter, startTook:
 		if v < 100 {
@@ -80,7 +81,7 @@ type measure map[metric]float64
 // brief is the run in a line of progress.
 func (m measure) brief() string {
 	var words []string
-	for _, name := range []metric{perSecond, dbCPU, insertCPU, clientCPU, brokerCPU, toolRate, walWork, p50, p99, medianTopic, worstTopic, inversions, peakMemMiB, fileMemMiB, callRate,
+	for _, name := range []metric{perSecond, dbCPU, insertCPU, clientCPU, brokerCPU, toolRate, walWork, p50, p99, medianTopic, worstTopic, inversions, removedRate, peakMemMiB, fileMemMiB, callRate,
 		sendRate, brokerSeconds, firstAfter, allAfter, startTook, lostEvents, doubledEvents, laterShare, deadEvents} {
 		if v, ok := m[name]; ok {
 			words = append(words, name.text(v)+" "+string(name))
