@@ -275,18 +275,11 @@ func TestEndOfASessionIsNotItsTrouble(t *testing.T) {
 	}
 }
 
-// A ping that kgo has cut short is repeated once; one that its caller has cut short is not, nor is any other failure.
-func TestPingIsRepeatedOnce(t *testing.T) {
-	over, cancel := context.WithCancel(t.Context())
-	cancel()
-	for _, test := range []struct {
-		ctx   context.Context
-		err   error
-		calls int
-	}{{t.Context(), nil, 1}, {t.Context(), context.Canceled, 2}, {over, context.Canceled, 1}, {t.Context(), net.ErrClosed, 1}} {
-		calls := 0
-		if err := twice(test.ctx, func() error { calls++; return test.err }); !errors.Is(err, test.err) || calls != test.calls {
-			t.Errorf("after %v: %d calls, %v; want %d", test.err, calls, err, test.calls)
+// A call that has ended has its own result, also when nobody waited for it at that moment.
+func TestBoundedCallHasItsOwnResult(t *testing.T) {
+	for n := range 20_000 {
+		if err := bounded(t.Context(), time.Minute, func(context.Context) error { return nil }); err != nil {
+			t.Fatalf("call %d succeeded, and the result is %v", n, err)
 		}
 	}
 }

@@ -120,26 +120,15 @@ func (s *session) ready(ctx context.Context, timeout time.Duration) error {
 
 // ping requests from any broker the list of them.
 func (s *session) ping(ctx context.Context, timeout time.Duration) error {
-	return twice(ctx, func() error { return bounded(ctx, timeout, s.client.Ping) })
-}
-
-// twice calls once more when kgo itself has cut the connection of the call short, which says nothing of the brokers.
-func twice(ctx context.Context, call func() error) error {
-	err := call()
-	if errors.Is(err, context.Canceled) && ctx.Err() == nil {
-		err = call()
-	}
-	return err
+	return bounded(ctx, timeout, s.client.Ping)
 }
 
 // bounded calls kgo, and does not wait for its response longer than timeout.
 func bounded(ctx context.Context, timeout time.Duration, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel() // here: the end of the call must not look like that of its time
 	done := make(chan error, 1)
-	go func() {
-		defer cancel()
-		done <- call(ctx)
-	}()
+	go func() { done <- call(ctx) }()
 	select {
 	case err := <-done:
 		return err
