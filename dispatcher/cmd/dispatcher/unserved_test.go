@@ -50,4 +50,8 @@ func TestUnservedEventsAreMovedOrDiscarded(t *testing.T) {
 	run(t, "", "unserved", "discard", "-f", owner, "--namespace", "old", "--topic", "gone", "--reason", "x").ended(t, 1, `is served by dispatcher "other"`)
 	run(t, "", "unserved", "discard", "-f", owner, "--namespace", "old", "--topic", "gone").ended(t, 1, "no reason")
 	unserved("move").ended(t, 1, "the new name is the old one")
+
+	o.exec(t, `insert into outbox.outbox_workers (worker, dispatcher, namespace, topics, seen_at) values (gen_random_uuid(), 'other', 'many', '{}', now());
+		select outbox.enqueue('many', 'topic-' || n, '{}') from generate_series(1, 1001) as n; select outbox.enqueue('zoo', 'lost', '{}')`)
+	run(t, "", "unserved", "list", "-f", owner).ok(t, "zoo        lost    1\n") // behind more names than a list has
 }

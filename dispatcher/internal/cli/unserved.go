@@ -47,13 +47,13 @@ func unservedListCommand() *cobra.Command {
 				return err
 			}
 			return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, cfg config.Config) error {
-				names, events, err := unserved.Names(ctx, conn, cfg.Database.Schema)
+				names, pending, err := unserved.Names(ctx, conn, cfg.Database.Schema)
 				if err != nil {
 					return fmt.Errorf("unserved list: %w%s", err, ownerHint(err))
 				}
 				all := unservedNames{Names: []unservedName{}}
 				for i, name := range names {
-					all.Names = append(all.Names, unservedName{name, events[i]})
+					all.Names = append(all.Names, unservedName{name, pending[i]})
 				}
 				return write(cmd.OutOrStdout(), all)
 			})
@@ -117,12 +117,12 @@ key another event of the new name has stays: it was enqueued there already, and 
 				return fmt.Errorf("unserved: %w%s", err, ownerHint(err))
 			}
 			if dry {
-				fmt.Fprintf(cmd.OutOrStdout(), "%d events of %s would be %s; nothing was changed\n", n.Pending-n.Known, c.From, did)
+				fmt.Fprintf(cmd.OutOrStdout(), "%d events of %s would be %s; nothing was changed\n", n.Pending-n.Duplicates, c.From, did)
 			} else {
 				fmt.Fprintf(cmd.OutOrStdout(), "%d events of %s %s\n", n.Changed, c.From, did)
 			}
-			if n.Known > 0 {
-				fmt.Fprintf(cmd.OutOrStdout(), "%d have a dedupe key that is there already, and stay; discard them\n", n.Known)
+			if n.Duplicates > 0 {
+				fmt.Fprintf(cmd.OutOrStdout(), "%d have a dedupe key that is there already, and stay; discard them\n", n.Duplicates)
 			}
 			return nil
 		})

@@ -40,13 +40,13 @@ type Change struct {
 type Counts struct {
 	// Pending are those that there were, and Changed those that were moved or discarded.
 	Pending, Changed int64
-	// Known are those whose dedupe key another event of the new name has: they stay.
-	Known int64
+	// Duplicates are those whose dedupe key another event of the new name has: they stay.
+	Duplicates int64
 }
 
-// Names are those with pending events that no worker serves, in their order, with the number of events: of at most 1,000
-// topics. It fails when the database does.
-func Names(ctx context.Context, conn *pgx.Conn, schema string) (names []Name, events []int64, err error) {
+// Names returns the first 1,000 names with pending events that no worker serves, in their order, and how many events each has
+// pending. It fails when the database does.
+func Names(ctx context.Context, conn *pgx.Conn, schema string) (names []Name, pending []int64, err error) {
 	rows, err := conn.Query(ctx, statement("names", schema))
 	if err != nil {
 		return nil, nil, err
@@ -54,10 +54,10 @@ func Names(ctx context.Context, conn *pgx.Conn, schema string) (names []Name, ev
 	var n Name
 	var count int64
 	_, err = pgx.ForEachRow(rows, []any{&n.Namespace, &n.Topic, &count}, func() error {
-		names, events = append(names, n), append(events, count)
+		names, pending = append(names, n), append(pending, count)
 		return nil
 	})
-	return names, events, err
+	return names, pending, err
 }
 
 // Apply makes the change, a thousand events at a time; a dry run counts. The login owns the outbox's schema. It fails when a
@@ -81,7 +81,7 @@ func Apply(ctx context.Context, conn *pgx.Conn, schema string, c Change, dry boo
 		return counts, fmt.Errorf("%s is served by dispatcher %q; stop it, or wait a minute when it has ended", c.From, *worker)
 	}
 	if c.To != nil {
-		if err := conn.QueryRow(ctx, statement("known", schema), c.From.Namespace, c.From.Topic, c.To.Namespace, c.To.Topic).Scan(&counts.Known); err != nil {
+		if err := conn.QueryRow(ctx, statement("duplicates", schema), c.From.Namespace, c.From.Topic, c.To.Namespace, c.To.Topic).Scan(&counts.Duplicates); err != nil {
 			return counts, err
 		}
 	}

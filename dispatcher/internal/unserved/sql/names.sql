@@ -1,4 +1,4 @@
--- The names with pending events that no worker serves. Topics are found by one look into an index each.
+-- The first 1,000 names with pending events that no worker serves. Topics are found by one look into an index each.
 with recursive step (namespace, topic) as (
     (select namespace, topic from outbox.outbox_events where live order by namespace, topic limit 1)
     union all
@@ -11,7 +11,7 @@ with recursive step (namespace, topic) as (
     ) as next
 ),
 found as materialized (
-    select namespace, topic from step limit 1000
+    select namespace, topic from step
 )
 select namespace, topic, (
         select count(*) from outbox.outbox_events as e
@@ -23,3 +23,4 @@ where not exists (
     and exists (
         select from outbox.outbox_events as e where live and e.namespace = found.namespace and e.topic = found.topic and status = 'pending')
 order by namespace, topic
+limit 1000
