@@ -26,17 +26,24 @@ import (
 const (
 	// connectTimeout bounds one attempt to connect, unless the connection string says otherwise.
 	connectTimeout = 5 * time.Second
-	// poolSize is enough: a claim loop, a completer, lease extension and the count of the backlog.
+	// poolSize is how many connections a process has: claims, write-backs, lease extensions and queries in the background
+	// (backlog, retention, notifications, journal) share them, and wait for one when all are in use.
 	poolSize = 4
 	// A connection of the pool is replaced after renewAfter, or up to renewSpread later: so a login that was taken
 	// back, or rotated, is not used after that.
 	renewAfter, renewSpread = 30 * time.Minute, 3 * time.Minute
 )
 
-// Pool returns a pool for the dispatcher of that name. It does not connect yet. The files that d
+// Pool returns a pool of 4 connections for the dispatcher of that name. It does not connect yet. The files that d
 // names are read at each new connection, so a rotated password needs no restart.
-// It fails when d is invalid or a file cannot be read.
+// It fails when a DSN, or that of DSNEnv, is not valid, when a file that goes with it cannot be read, and when the PG*
+// environment variables are not usable. What is wrong with DSNFile or Connection is the error of a connection.
 func Pool(ctx context.Context, d config.Database, name string) (*pgxpool.Pool, error) {
+	return PoolOf(ctx, d, name, poolSize)
+}
+
+// PoolOf is Pool with another number of connections.
+func PoolOf(ctx context.Context, d config.Database, name string, connections int) (*pgxpool.Pool, error) {
 	if d.DSN != "" || d.DSNEnv != "" { // it cannot change any more: say now what is wrong with it
 		if _, err := connConfig(d, name); err != nil {
 			return nil, err
@@ -46,7 +53,7 @@ func Pool(ctx context.Context, d config.Database, name string) (*pgxpool.Pool, e
 	if err != nil {
 		return nil, fmt.Errorf("the PG* environment variables are not usable: %w; correct or unset them", err)
 	}
-	cfg.MaxConns = poolSize
+	cfg.MaxConns = int32(connections)
 	cfg.PingTimeout = connectTimeout
 	cfg.MaxConnLifetime, cfg.MaxConnLifetimeJitter = renewAfter, renewSpread
 	token := tokens(d.IAM)

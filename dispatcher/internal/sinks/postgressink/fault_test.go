@@ -1,6 +1,7 @@
 package postgressink
 
 import (
+	"context"
 	"crypto/tls"
 	"encoding/pem"
 	"net/url"
@@ -8,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
@@ -48,6 +50,34 @@ func TestServerErrorsNameTheRemedy(t *testing.T) {
 				sinktest.Want(t, "Probe", s.Probe(t.Context()), true, test.word, test.text)
 			}
 		})
+	}
+}
+
+// A delivery that waits for the connections of others has none of its time spent, and does not report the server as
+// unreachable.
+//
+// CONTRACT: C-32
+func TestWaitingForAConnectionIsNoOutage(t *testing.T) {
+	dsn := inbox(t)
+	cfg := settings(dsn)
+	cfg.Timeout = config.Duration(time.Second)
+	s := open(t, cfg)
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if _, err := conn.Exec(t.Context(), "begin; lock table public.inbox_events"); err != nil {
+		t.Fatal(err)
+	}
+	errs := make(chan error, 2*connections)
+	for range cap(errs) {
+		go func() { errs <- s.Deliver(t.Context(), newEvents(1))[0] }()
+	}
+	for range cap(errs) {
+		if err := <-errs; err == nil || dispatcher.IsUnavailable(err) {
+			t.Errorf("while the table is locked a delivery ends with %v, want a time-out of its own", err)
+		}
 	}
 }
 

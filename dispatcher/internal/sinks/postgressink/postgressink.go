@@ -37,6 +37,9 @@ var insertSQL string
 // batchSize is what one Deliver takes: one statement.
 const batchSize = 500
 
+// connections is how many inserts run at once; further deliveries wait for one of them.
+const connections = 8
+
 // name is how the server's pg_stat_activity knows the connections: outbox-dispatcher/inbox.
 const name = "inbox"
 
@@ -44,6 +47,7 @@ type sink struct {
 	cfg    config.PostgresSink
 	insert string
 	pool   *pgxpool.Pool
+	turn   chan struct{} // a place for each connection
 }
 
 var _ dispatcher.Sink = (*sink)(nil)
@@ -68,9 +72,9 @@ func build(cfg config.PostgresSink) (*sink, error) {
 		return nil, err
 	}
 	schema, table, _ := strings.Cut(cfg.Table, ".")
-	s := &sink{cfg: cfg, insert: fmt.Sprintf(insertSQL, pgx.Identifier{schema, table}.Sanitize())}
+	s := &sink{cfg: cfg, turn: make(chan struct{}, connections), insert: fmt.Sprintf(insertSQL, pgx.Identifier{schema, table}.Sanitize())}
 	var err error
-	if s.pool, err = database.Pool(context.Background(), cfg.Database(), name); err != nil {
+	if s.pool, err = database.PoolOf(context.Background(), cfg.Database(), name, connections); err != nil {
 		return nil, fmt.Errorf("postgres sink: %s", fields.Replace(err.Error()))
 	}
 	return s, nil
@@ -84,6 +88,12 @@ func (*sink) BatchSize() int { return batchSize }
 func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []error) {
 	defer reason.Classify("postgres", &errs)
 	if ctx.Err() != nil {
+		return slices.Repeat([]error{s.interrupted(ctx)}, len(batch))
+	}
+	select { // else a delivery that waits for the others' connections would report the server as unreachable
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
 		return slices.Repeat([]error{s.interrupted(ctx)}, len(batch))
 	}
 	limited, cancel := context.WithTimeout(ctx, s.cfg.Timeout.D())
