@@ -85,12 +85,15 @@ func TestStatusIsBounded(t *testing.T) {
 		for j := range 30 {
 			d.Spec.Topics = append(d.Spec.Topics, fmt.Sprintf("t%02d", j))
 		}
-		d.Status.Pending, d.Status.Dead = ptr.To[int64](2), ptr.To[int64](1)
+		d.Status.Pending, d.Status.Dead, d.Status.SchemaVersion = ptr.To[int64](2), ptr.To[int64](1), ptr.To(int64(5-i%2))
 		d.Status.OldestPending = ptr.To(metav1.NewTime(time.Unix(int64(1000-i), 0)))
 		all = append(all, d)
 	}
-	var s api.OutboxStatus
+	s := api.OutboxStatus{SchemaVersion: ptr.To[int64](6)}
 	setStatus(&s, observed{outbox: &api.Outbox{}, dispatchers: all})
+	if *s.SchemaVersion != 5 {
+		t.Errorf("the version is %d, want that of the dispatchers, though it was higher", *s.SchemaVersion)
+	}
 	if *s.DispatcherCount != 100 || len(s.Dispatchers) != listed || len(s.Dispatchers[0].Topics) != listedTopics {
 		t.Errorf("%d dispatchers, %d listed with %d topics", *s.DispatcherCount, len(s.Dispatchers), len(s.Dispatchers[0].Topics))
 	}

@@ -50,10 +50,12 @@ func setStatus(current *api.OutboxStatus, o observed) {
 			Name: d.Name, Namespace: d.Spec.Namespace, Topics: topics[:min(len(topics), listedTopics)],
 		})
 	}
+	version := int64(0)
 	for _, d := range o.dispatchers {
-		if v := d.Status.SchemaVersion; v != nil && (current.SchemaVersion == nil || *v > *current.SchemaVersion) {
-			current.SchemaVersion = v
-		}
+		version = max(version, ptr.Deref(d.Status.SchemaVersion, 0))
+	}
+	if version > 0 { // it stays when no dispatcher has seen one
+		current.SchemaVersion = &version
 	}
 	setRetention(current, o.dispatchers)
 	setAdoptions(current, o)

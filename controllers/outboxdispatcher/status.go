@@ -147,12 +147,15 @@ func deadGroups(reported []status.DeadGroup) (all []v1alpha1.DeadGroup) {
 	return all
 }
 
-// setSchemaVersion takes what some pod has seen; it stays when none reports it.
+// setSchemaVersion takes the highest version that the pods see now, which is a lower one after a restore. It stays when none
+// reports one.
 func setSchemaVersion(current *v1alpha1.OutboxDispatcherStatus, statuses []status.Status) {
+	version := int64(0)
 	for _, a := range statuses {
-		if version := int64(a.Schema.Version); version > 0 && (current.SchemaVersion == nil || version > *current.SchemaVersion) {
-			current.SchemaVersion = &version
-		}
+		version = max(version, int64(a.Schema.Version))
+	}
+	if version > 0 {
+		current.SchemaVersion = &version
 	}
 }
 

@@ -42,6 +42,23 @@ func TestSetRetention(t *testing.T) {
 	}
 }
 
+// The version is the highest that pods report now: after a restore it is a lower one. It stays when none reports one.
+func TestSetSchemaVersion(t *testing.T) {
+	var s api.OutboxDispatcherStatus
+	for _, test := range []struct {
+		reported []int
+		want     int64
+	}{{[]int{5, 6}, 6}, {[]int{0, 5}, 5}, {[]int{0}, 5}, {nil, 5}} {
+		var pods []status.Status
+		for _, version := range test.reported {
+			pods = append(pods, status.Status{Schema: status.Schema{Version: version}})
+		}
+		if setSchemaVersion(&s, pods); *s.SchemaVersion != test.want {
+			t.Errorf("pods report %d, and the version is %d, want %d", test.reported, *s.SchemaVersion, test.want)
+		}
+	}
+}
+
 func TestSetCounts(t *testing.T) {
 	var s api.OutboxDispatcherStatus
 	a, b := podStatus(), podStatus()
