@@ -2,8 +2,13 @@ package main
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
@@ -28,4 +33,35 @@ func TestARateLimitNeedsTheHeartbeat(t *testing.T) {
 	if n := strings.Count(p.log.String(), "delivers nothing"); n != 1 {
 		t.Errorf("it was logged %d times, want once", n)
 	}
+}
+
+// Of two processes the younger one follows the concurrency that the other finds, and finds its own once its heartbeats have
+// failed for a while.
+//
+// CONTRACT: C-38
+func TestAFollowerWithoutHeartbeatsFindsItsOwnConcurrency(t *testing.T) {
+	t.Parallel()
+	o := installed(t)
+	o.enqueue(t, 20_000)
+	sink := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-time.After(50 * time.Millisecond) }))
+	t.Cleanup(sink.Close)
+	file := o.file(t, o.dispatcher, dispatching("{http: {url: '"+sink.URL+"'}}")+"delivery: {concurrency: Auto, maxConcurrency: 16}\n")
+	first := start(t, file)
+	await(t, "the first has a limit", func() bool { return first.decisions(t, "probe") > 0 })
+	second := start(t, file)
+	await(t, "the second follows", func() bool { return second.decisions(t, "follow") > 0 })
+	before := second.decisions(t, "probe")
+	o.exec(t, fmt.Sprintf("revoke insert on outbox.outbox_workers from %s", o.dispatcher))
+	await(t, "the second probes", func() bool { return second.decisions(t, "probe") > before })
+}
+
+// decisions is how often a process changed its concurrency for a reason.
+func (p *process) decisions(t testing.TB, reason string) (n int) {
+	t.Helper()
+	_, text := p.get(t, "/metrics")
+	found := regexp.MustCompile(`(?m)^outbox_concurrency_decisions_total\{.*reason="` + reason + `".*\} (\d+)$`).FindStringSubmatch(text)
+	if found != nil {
+		n, _ = strconv.Atoi(found[1])
+	}
+	return n
 }

@@ -46,7 +46,8 @@ func pausedTopics(now dispatcher.Snapshot) map[string]string {
 }
 
 // heartbeat keeps this worker's row in the table outbox_workers, with the recent outcomes of its deliveries, until ctx ends,
-// and then removes it. The engine gets its part of the rate limits. Failures are logged at debug, since claims report
+// and then removes it. The engine gets its part of the rate limits, and the plans that it follows: none when they are old, so
+// that it finds its own. Failures are logged at debug, since claims report
 // whether the database responds; with a rate limit the first one is a warning, since nothing is delivered without a part.
 func (e *process) heartbeat(ctx context.Context, w pgstore.WorkerInfo, outcomes *tally) {
 	every := heartbeatEvery
@@ -56,7 +57,7 @@ func (e *process) heartbeat(ctx context.Context, w pgstore.WorkerInfo, outcomes 
 	w.Live = beatsMissed * every
 	beat := time.NewTicker(every)
 	defer beat.Stop()
-	failed := false
+	failed, live, seenAt := false, 1, time.Now()
 	for ctx.Err() == nil {
 		w.Delivered, w.Failed = outcomes.lately(time.Now())
 		now := e.Snapshot()
@@ -70,8 +71,11 @@ func (e *process) heartbeat(ctx context.Context, w pgstore.WorkerInfo, outcomes 
 			}
 			e.log.Log(ctx, level, what, "error", err)
 			failed = true
+			if time.Since(seenAt) >= w.Live {
+				e.SetPeers(live, nil)
+			}
 		} else {
-			failed = false
+			failed, live, seenAt = false, seen.Live, sentAt
 			e.SetRateShare(seen.Part, sentAt.Add(w.Live))
 			e.SetPeers(seen.Live, seen.Plans)
 		}
