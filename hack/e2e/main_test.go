@@ -60,7 +60,7 @@ type world struct {
 func newWorld(name string) *world {
 	t := GinkgoTB()
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
 	t.Cleanup(cancel)
 	w := &world{TB: t, ctx: ctx, consumer: newConsumer(t)}
 	var err error

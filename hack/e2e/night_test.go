@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"os"
 	"regexp"
@@ -30,13 +28,7 @@ type night struct {
 
 func newNight() *night {
 	n := &night{world: newWorld("night")}
-	listener, err := net.Listen("tcp", net.JoinHostPort(cluster.HostListen, "0"))
-	n.must(err)
-	server := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: n}
-	go func() { _ = server.Serve(listener) }() // until it is closed
-	n.Cleanup(func() { _ = server.Close() })
-	_, port, _ := net.SplitHostPort(listener.Addr().String())
-	n.manifests.SinkURL = "http://" + net.JoinHostPort(cluster.HostIP, port)
+	n.manifests.SinkURL = n.serve(n.respond)
 	n.plugin()
 	n.shopOutbox("  replayLogin: {secretRef: {name: orders-replay}}\n")
 	n.apply(strings.NewReplacer(
@@ -51,8 +43,7 @@ func newNight() *night {
 	return n
 }
 
-func (n *night) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	_, _ = io.Copy(io.Discard, r.Body) // else the server does not notice a closed connection
+func (n *night) respond(w http.ResponseWriter, r *http.Request) {
 	switch kind := r.Header.Get("ce-type"); {
 	case kind == "OrderAudited":
 		<-r.Context().Done()

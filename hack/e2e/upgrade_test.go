@@ -3,6 +3,8 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,47 +16,59 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
 )
 
-// An operator of another version, with a definition of one more default, rolls its dispatchers a few at a time, after one
-// migration of their database.
+// An operator of another version, with a definition of one more default, migrates and rolls its dispatchers a few at a time.
+// Each has a database of its own. There are 20 of them, or UPGRADE_DISPATCHERS.
 //
 // CONTRACT: C-102 C-104
 var _ = Describe("an upgrade of the operator", Label("upgrade"), Ordered, func() {
 	const (
-		dispatchers = 20
-		rolling     = 3 // --max-rolling-upgrades
-		next        = "outbox-operator:next"
+		rolling = 3 // --max-rolling-upgrades
+		next    = "outbox-operator:next"
 	)
+	dispatchers := 20
 	var w *world
+	var tenants []*scenario.Shop
 
 	BeforeAll(func() {
 		w = newWorld("upgrade")
+		if text := os.Getenv("UPGRADE_DISPATCHERS"); text != "" {
+			var err error
+			dispatchers, err = strconv.Atoi(text)
+			w.must(err)
+		}
 		w.consumer.Work = 5 * time.Millisecond
-		w.shopOutbox("")
-		create := func(i int) {
-			w.apply(fmt.Sprintf("apiVersion: outbox.dev/v1alpha1\nkind: OutboxDispatcher\nmetadata: {name: d%[2]d, namespace: %[1]s}\nspec:\n  outboxRef: {name: shop}\n  namespace: tenant-%[2]d\n  sink: {http: {url: %[3]q}}\n",
-				w.manifests.Namespace, i, w.manifests.SinkURL))
+		w.exec("alter system set max_connections = 1500")
+		w.must(w.server.Restart(w.ctx))
+		manifests := func(i int) scenario.Manifests {
+			m, tenant := w.manifests, tenants[i]
+			m.Name = fmt.Sprint("d", i)
+			m.DispatcherDSN, m.OwnerDSN = tenant.DSN(tenant.Dispatcher, cluster.HostIP, w.server.Port), tenant.DSN(tenant.Owner, cluster.HostIP, w.server.Port)
+			return m
+		}
+		for i := range dispatchers {
+			tenant, err := scenario.NewShop(w.ctx, fmt.Sprint("tenant", i), w.server.DSN)
+			w.must(err)
+			tenants = append(tenants, tenant)
+			w.apply(manifests(i).Secrets())
 		}
 		// The version before has no default for this field, so the next one reads each spec differently.
 		w.defaultOf("remove", "maxInFlightBytes", "33554432")
 		DeferCleanup(func() { w.defaultOf("add", "maxInFlightBytes", "33554432") })
 		Eventually(func() string { // until the API server has heard of it
 			w.kubectl("delete", "obd", "d0", "--ignore-not-found")
-			create(0)
+			w.apply(manifests(0).Dispatcher())
 			return w.kubectl("get", "obd", "d0", "-o", "jsonpath={.spec.delivery.maxInFlightBytes}")
 		}).WithTimeout(time.Minute).WithPolling(time.Second).Should(BeEmpty())
 		for i := 1; i < dispatchers; i++ {
-			create(i)
+			w.apply(manifests(i).Dispatcher())
 		}
-		w.kubectl("wait", "obd", "--all", "--for=condition=Ready", "--timeout=5m")
-		w.kubectl("wait", "outbox/shop", "--for=condition=Ready", "--timeout=1m")
+		w.kubectl("wait", "obd", "--all", "--for=condition=Ready", "--timeout=10m")
 		w.must(cluster.LoadImage(w.ctx, next))
 		DeferCleanup(func() { w.operatorImage(scenario.Image) })
 	})
 
-	It("rolls a few dispatchers at a time, migrates once, and loses nothing", func() {
-		jobs := len(strings.Fields(w.kubectl("get", "jobs", "-o", "name")))
-		Expect(jobs).To(Equal(1), "one migration for twenty dispatchers")
-		made := w.produceForTenants(dispatchers, func() {
+	It("migrates and rolls a few dispatchers at a time, and loses nothing", func() {
+		made := w.produceForTenants(tenants, func() {
 			w.defaultOf("add", "maxInFlightBytes", "33554432")
 			w.operatorImage(next)
 			most := 0
@@ -63,15 +77,17 @@ var _ = Describe("an upgrade of the operator", Label("upgrade"), Ordered, func()
 				most = max(most, at)
 				g.Expect(left).To(BeZero(), "dispatchers with the old image")
 				g.Expect(at).To(BeZero(), "rollouts in progress")
-			}).WithTimeout(8 * time.Minute).WithPolling(200 * time.Millisecond).Should(Succeed())
-			w.Logf("at most %d of %d dispatchers rolled at a time; %d is the bound", most, dispatchers, rolling)
+			}).WithTimeout(20 * time.Minute).WithPolling(200 * time.Millisecond).Should(Succeed())
+			w.Logf("at most %d of %d dispatchers rolled or migrated at a time; %d is the bound", most, dispatchers, rolling)
 			Expect(most).To(BeNumerically("<=", rolling))
 		})
-		w.drained()
-		Expect(w.number("select count(*) from outbox.outbox_events where status = 'delivered'")).To(Equal(made))
-		Expect(w.number("select count(*) from outbox.outbox_dead_letters")).To(BeZero())
+		for _, tenant := range tenants {
+			Eventually(func() int64 { return w.numberOf(tenant, "select count(*) from outbox.outbox_events where live") }).WithTimeout(time.Minute).Should(BeZero())
+			Expect(w.numberOf(tenant, "select count(*) from outbox.outbox_events where status = 'delivered'")).To(Equal(made))
+			Expect(w.numberOf(tenant, "select count(*) from outbox.outbox_dead_letters")).To(BeZero())
+		}
 		images := strings.Fields(w.kubectl("get", "jobs", "-o", "jsonpath={.items[*].spec.template.spec.containers[*].image}"))
-		Expect(images).To(ConsistOf(next), "the one migration of the new version")
+		Expect(images).To(And(HaveLen(dispatchers), HaveEach(next)), "one migration of each database")
 	})
 })
 
@@ -95,29 +111,46 @@ func (w *world) defaultOf(op, field, value string) {
 	w.kubectl("patch", "crd", "outboxdispatchers.outbox.dev", "--type=json", "-p", patch)
 }
 
-// rollouts counts the Deployments that roll, and those that have another image.
+// rollouts counts the dispatchers that roll or migrate, and those that have another image.
 func (w *world) rollouts(image string) (rolling, left int) {
 	w.Helper()
-	var all appsv1.DeploymentList
-	w.must(json.Unmarshal([]byte(w.kubectl("get", "deployments", "-o", "json")), &all))
-	for _, d := range all.Items {
-		switch {
-		case d.Spec.Template.Spec.Containers[0].Image != image:
-			left++
-		case d.Status.ObservedGeneration < d.Generation || d.Status.UpdatedReplicas < *d.Spec.Replicas ||
-			d.Status.Replicas > d.Status.UpdatedReplicas || d.Status.AvailableReplicas < *d.Spec.Replicas:
-			rolling++
+	var all struct {
+		Items []struct {
+			appsv1.Deployment
+			Status struct {
+				appsv1.DeploymentStatus
+				Active int `json:"active"` // of a Job
+			} `json:"status"`
 		}
 	}
-	return rolling, left
+	w.must(json.Unmarshal([]byte(w.kubectl("get", "deployments,jobs", "-o", "json")), &all))
+	names := map[string]bool{}
+	for _, d := range all.Items {
+		replicas := int32(0)
+		if d.Spec.Replicas != nil { // else it is a Job
+			replicas = *d.Spec.Replicas
+		}
+		switch {
+		case replicas > 0 && d.Spec.Template.Spec.Containers[0].Image != image:
+			left++
+		case replicas > 0 && d.Status.ObservedGeneration < d.Generation, d.Status.Active > 0, d.Status.UpdatedReplicas < replicas,
+			d.Status.Replicas > d.Status.UpdatedReplicas, d.Status.AvailableReplicas < replicas:
+			names[d.Labels["outbox.dev/dispatcher"]] = true
+		}
+	}
+	return len(names), left
 }
 
-// produceForTenants inserts events for each tenant while something is done, and returns how many.
-func (w *world) produceForTenants(tenants int, while func()) int64 {
+// produceForTenants inserts events for each tenant while something is done, and returns how many each has.
+func (w *world) produceForTenants(tenants []*scenario.Shop, while func()) (each int64) {
 	w.Helper()
-	conn, err := pgx.Connect(w.ctx, w.shop.Admin)
-	w.must(err)
-	defer conn.Close(w.ctx)
+	var conns []*pgx.Conn
+	for _, tenant := range tenants {
+		conn, err := pgx.Connect(w.ctx, tenant.Admin)
+		w.must(err)
+		defer conn.Close(w.ctx)
+		conns = append(conns, conn)
+	}
 	stop, made := make(chan struct{}), make(chan int64, 1)
 	go func() {
 		var n int64
@@ -128,15 +161,25 @@ func (w *world) produceForTenants(tenants int, while func()) int64 {
 				return
 			case <-time.After(100 * time.Millisecond):
 			}
-			tag, err := conn.Exec(w.ctx, `insert into outbox.outbox_events (id, namespace, topic, payload)
-				select gen_random_uuid(), 'tenant-' || i, 'orders', '{}' from generate_series(0, $1 - 1) i`, tenants)
-			if err != nil {
-				return // the test then fails at the counts
+			for _, conn := range conns {
+				if _, err := conn.Exec(w.ctx, "insert into outbox.outbox_events (id, namespace, topic, payload) values (gen_random_uuid(), 'shop', 'orders', '{}')"); err != nil {
+					return // the test then fails at the counts
+				}
 			}
-			n += tag.RowsAffected()
+			n++
 		}
 	}()
 	while()
 	close(stop)
 	return <-made
+}
+
+// numberOf is number in the database of a tenant.
+func (w *world) numberOf(tenant *scenario.Shop, sql string) (n int64) {
+	w.Helper()
+	conn, err := pgx.Connect(w.ctx, tenant.Admin)
+	w.must(err)
+	defer conn.Close(w.ctx)
+	w.must(conn.QueryRow(w.ctx, sql).Scan(&n))
+	return n
 }
