@@ -23,7 +23,8 @@ var m10Functions = []string{"claim_outbox_events", "complete_outbox_event", "pub
 //go:embed m10/m10.sql
 var m10SQL string
 
-// M10 says which events the M10 functions are about, and how they are published.
+// M10 configures the M10 outbox contract: SQL functions in the schema m10_recovery (claim_outbox_events, publish_outbox and
+// others) that existing workers and producers call. See m10/README.md.
 type M10 struct {
 	// Namespace and Topic are those of the events: what publish_outbox gives them, and what claim_outbox_events
 	// claims. 1 to 255 characters each, no quote, backslash, dollar sign or control character.
@@ -55,8 +56,8 @@ func (m M10) sql(schema string) string {
 
 // UpM10 installs what M10's workers and producers call, over the outbox in the schema, which [Up] has made. It does
 // nothing, and returns false, where that is there with the same settings. With other settings it replaces it: whoever
-// may call a function before may do so after. It leaves alone a schema m10_recovery that has a table outbox, and one
-// that serves the outbox of another schema. It fails for settings that are not valid, and when the database does.
+// may call a function before may do so after. It fails, and changes nothing, when m10_recovery.outbox is a table, was not
+// made by UpM10, or serves the outbox of another schema; for settings that are not valid; and when the database does.
 func UpM10(ctx context.Context, conn *pgx.Conn, schema string, m M10) (installed bool, err error) {
 	if err := errors.Join(checkSchemaName(schema), m.check()); err != nil {
 		return false, fmt.Errorf("install M10: %w", err)
@@ -88,13 +89,13 @@ func installM10(ctx context.Context, tx pgx.Tx, schema string, m M10) (bool, err
 	case there.outbox == "r" || there.outbox == "p":
 		return false, errors.New("m10_recovery.outbox is a table, M10's own; rename it (alter table m10_recovery.outbox rename to outbox_before), and migrate again: its rows stay there")
 	case there.outbox != "" && !strings.HasPrefix(there.mark, "The M10 outbox over schema "):
-		return false, errors.New("m10_recovery.outbox is there and is not of the outbox; drop or rename it, and migrate again")
+		return false, errors.New("m10_recovery.outbox exists, and dispatcher migrate up did not make it; drop or rename it, and migrate again")
 	case there.outbox != "" && !strings.HasPrefix(there.mark, "The M10 outbox over schema "+schema+"."):
 		return false, fmt.Errorf("it serves another schema of this database (%.90s); leave M10 to that, or drop view m10_recovery.outbox first", there.mark)
 	case there.mark == mark && there.signatures == len(m10Functions):
 		return false, nil
 	}
-	if there.schema == 0 {
+	if !there.schemaExists {
 		if _, err := tx.Exec(ctx, "create schema "+M10Schema); err != nil {
 			return false, fmt.Errorf("%w; create the schema as the database's owner, owned by this role", err)
 		}
@@ -104,7 +105,7 @@ func installM10(ctx context.Context, tx pgx.Tx, schema string, m M10) (bool, err
 
 // m10State is what a database has of M10.
 type m10State struct {
-	schema int
+	schemaExists bool
 	// outbox is the kind of m10_recovery.outbox as in pg_class, v for ours, and mark its comment. "" for none.
 	outbox, mark string
 	// signatures is how many functions have the names, of any signature.
@@ -112,12 +113,12 @@ type m10State struct {
 }
 
 func findM10(ctx context.Context, tx pgx.Tx) (s m10State, err error) {
-	const look = `select count(distinct n.oid), coalesce(min(c.relkind::text), ''), coalesce(min(obj_description(c.oid, 'pg_class')), ''),
+	const look = `select count(distinct n.oid) > 0, coalesce(min(c.relkind::text), ''), coalesce(min(obj_description(c.oid, 'pg_class')), ''),
 			(select count(*) from pg_proc as p join pg_namespace as s on s.oid = p.pronamespace where s.nspname = $1 and p.proname = any ($2::text[]))
 		from pg_namespace as n
 		left join pg_class as c on c.relnamespace = n.oid and c.relname = 'outbox'
 		where n.nspname = $1`
-	err = tx.QueryRow(ctx, look, M10Schema, m10Functions).Scan(&s.schema, &s.outbox, &s.mark, &s.signatures)
+	err = tx.QueryRow(ctx, look, M10Schema, m10Functions).Scan(&s.schemaExists, &s.outbox, &s.mark, &s.signatures)
 	return s, err
 }
 

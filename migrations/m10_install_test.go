@@ -23,7 +23,7 @@ func TestM10InstallRefused(t *testing.T) {
 	pgtest.Exec(d, `drop view m10_recovery.outbox`)
 	d.upM10("second", m10, true)
 	pgtest.Exec(d, `drop view m10_recovery.outbox; create view m10_recovery.outbox as select 1 as one`)
-	refused(d, "second", m10, "is not of the outbox")
+	refused(d, "second", m10, "dispatcher migrate up did not make it")
 	pgtest.Exec(d, `drop view m10_recovery.outbox; create table m10_recovery.outbox (id bigserial primary key)`)
 	refused(d, "second", m10, "alter table m10_recovery.outbox rename to outbox_before")
 	pgtest.Exec(d, `alter table m10_recovery.outbox rename to outbox_before`)

@@ -65,7 +65,7 @@ func installOverview(ctx context.Context, tx pgx.Tx, schema string, o Overview) 
 	case kind == "r" || kind == "p":
 		return false, errors.New("outbox.events is a table, Overview's own; rename it (alter table outbox.events rename to events_before), and migrate again: its rows stay there")
 	case kind != "" && !strings.HasPrefix(mark, begins):
-		return false, errors.New("outbox.events is there and is not of the outbox; drop or rename it, and migrate again")
+		return false, errors.New("outbox.events exists, and dispatcher migrate up did not make it; drop or rename it, and migrate again")
 	case kind != "" && !strings.HasPrefix(mark, begins+schema+"."):
 		return false, fmt.Errorf("it serves another schema of this database (%.90s); leave it to that, or drop view outbox.events first", mark)
 	}

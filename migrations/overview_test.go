@@ -110,7 +110,7 @@ func TestOverviewInstall(t *testing.T) {
 	d.up("second")
 	refused(d, "second", "shop", "serves another schema")
 	pgtest.Exec(d, `drop view outbox.events; create view outbox.events as select 1 as one`)
-	refused(d, "outbox", "shop", "is not of the outbox")
+	refused(d, "outbox", "shop", "dispatcher migrate up did not make it")
 	pgtest.Exec(d, `drop view outbox.events; create table outbox.events (id uuid primary key)`)
 	refused(d, "outbox", "shop", "alter table outbox.events rename to events_before")
 	pgtest.Exec(d, `alter table outbox.events rename to events_before`)

@@ -76,7 +76,7 @@ func TestSchemaForTests(t *testing.T) {
 		t.Fatal("the page has no commands for the schema")
 	}
 	file := t.TempDir() + "/outbox.sql"
-	sh := exec.Command("sh", "-euc", strings.ReplaceAll(string(command[1]), "src/test/resources/outbox.sql", file))
+	sh := exec.Command("sh", "-euc", strings.ReplaceAll(string(command[1]), "> outbox.sql", "> "+file))
 	sh.Dir = ".."
 	if out, err := sh.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

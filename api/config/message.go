@@ -14,7 +14,9 @@ type MessageFormat string
 const (
 	// FormatCloudEvents is CloudEvents 1.0, as the sink's contentMode says.
 	FormatCloudEvents MessageFormat = "CloudEvents"
-	// FormatPlain is the payload, with no other headers than those of [Message.Headers].
+	// FormatPlain is the payload without the attributes of CloudEvents: with the headers of [Message.Headers], the event's
+	// trace context (traceparent, tracestate; not in redis, sqs and sns), and what the protocol itself needs, such as
+	// Content-Type.
 	FormatPlain MessageFormat = "Plain"
 	// FormatDebezium is Plain as Debezium's outbox event router writes it: a header id with the event id, and topics
 	// outbox.event.<aggregate type> where neither routes nor topic says otherwise. For kafka.

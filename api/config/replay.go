@@ -69,7 +69,7 @@ type ReplayRequest struct {
 }
 
 // DeadLetterFilter chooses dead letters. A dead letter matches when it matches every member that is set. The zero filter
-// matches every open one: each that was neither replayed nor discarded yet.
+// matches every open one: each that was not replayed, discarded or expired.
 type DeadLetterFilter struct {
 	// IDs are ids of events (UUIDs) or of dead letters (numbers), at most 1000. A dead letter matches one of them.
 	IDs []string `json:"ids,omitempty"`
@@ -86,9 +86,9 @@ type DeadLetterFilter struct {
 	Reason string `json:"reason,omitempty"`
 	// Group is the fingerprint of a group: 8 hex digits.
 	Group string `json:"group,omitempty"`
-	// Operation is the id of the last replay, discard or reopen that had it.
+	// Operation is the id of the last replay, discard or reopen that claimed the dead letter.
 	Operation string `json:"operation,omitempty"`
-	// ErrorContains is a part of the last error, in upper or lower case.
+	// ErrorContains is a part of the last error, compared without regard to case.
 	ErrorContains string `json:"errorContains,omitempty"`
 	// Since is the earliest time at which the event became dead, and Until the time before which it did.
 	Since time.Time `json:"since,omitzero"`
@@ -117,12 +117,12 @@ func (r ReplayRequest) Validate() error {
 	}
 	p.when(r.Namespace == "", "namespace:", "it is missing; give the outbox namespace of the events")
 	p.when(r.Action != ActionReplay && r.Action != ActionDiscard && r.Action != ActionReopen, "action:", "%.20q is unknown; choose replay, discard or reopen", r.Action)
-	p.when(r.Limit < 0 || r.Limit > maxLimit, "limit:", "%d is not from 1 to %d dead letters", r.Limit, maxLimit)
+	p.when(r.Limit < 0 || r.Limit > maxLimit, "limit:", "%d is not from 1 to %d dead letters; correct it, or leave it out for all", r.Limit, maxLimit)
 	words("reason:", r.Reason, "say why, such as the number of the change; it stays with each dead letter")
 	words("requestedBy:", r.RequestedBy, "name the person; it stays with each dead letter")
-	p.when(r.Rate < 0 || r.Rate > MaxReplayRate, "rate:", "%d is not from 1 to %d events a second", r.Rate, MaxReplayRate)
-	p.when(r.Canary < 0 || r.Canary > maxCanary, "canary:", "%d is not from 0 to %d events", r.Canary, maxCanary)
-	p.when(r.AbortAt < 0 || r.AbortAt > 100, "abortAt:", "%d is not from 1 to 100 percent", r.AbortAt)
+	p.when(r.Rate < 0 || r.Rate > MaxReplayRate, "rate:", "%d is not from 1 to %d events a second; correct it, or leave it out for 100", r.Rate, MaxReplayRate)
+	p.when(r.Canary < 0 || r.Canary > maxCanary, "canary:", "%d is not from 0 to %d events; correct it, or leave it out for none", r.Canary, maxCanary)
+	p.when(r.AbortAt < 0 || r.AbortAt > 100, "abortAt:", "%d is not from 1 to 100 percent; correct it, or leave it out for 50", r.AbortAt)
 	p.when(r.Action != ActionReplay && r.Canary > 0, "canary:", "a %s has no outcome to wait for; remove it", r.Action)
 	p.when(r.Filter.Resolved, "filter:", "resolved: the action chooses among the open or the discarded ones; remove it")
 	return p.join()

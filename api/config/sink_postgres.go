@@ -20,7 +20,7 @@ type PostgresSink struct {
 	Access `json:"-"`
 }
 
-// Database returns the database of the table as the outbox's database has it.
+// Database returns how to connect to the table's database, for package database. Its Schema has no meaning.
 func (s *PostgresSink) Database() Database {
 	d := Database{DSN: s.DSN, DSNFile: s.DSNFile, Schema: "outbox", IAM: s.IAM}
 	if t := s.TLS; t != nil {
@@ -49,5 +49,5 @@ func (s *PostgresSink) validate(p *problems) {
 	p.when(s.TLS != nil && s.TLS.ServerName != "", "sink.tls.serverName", "is not used by postgres; name the server by its host in the connection string")
 }
 
-// Validate is what [Config.Validate] says of this section. It fails as that does.
+// Validate reports all that is wrong with this section, each with the field and the remedy, as [Config.Validate] does.
 func (s *PostgresSink) Validate() error { return validated(s) }

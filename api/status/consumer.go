@@ -62,22 +62,26 @@ type ConsumerCheck struct {
 	LeftOut string `json:"leftOut,omitempty"`
 	// Evidence says what was done with the Event and what came of it, and Remedy what to change.
 	Evidence string `json:"evidence,omitempty"`
-	Event    string `json:"event,omitempty"`
-	Remedy   string `json:"remedy,omitempty"`
-	// Follows is the broken check for whose cause this one was not run.
+	// Event is the id of the event that a broken check was made with, empty for others.
+	Event  string `json:"event,omitempty"`
+	Remedy string `json:"remedy,omitempty"`
+	// Follows is the name of the broken check because of which this one was not run.
 	Follows string `json:"follows,omitempty"`
 }
 
 // ConsumerEvidence is what a report proves, as spec.evidence of an OutboxConsumer has it (CONTRACT C-82).
 type ConsumerEvidence struct {
-	VerifiedAt  time.Time `json:"verifiedAt"`
-	EventType   string    `json:"eventType"`
-	Checks      int       `json:"checks"`
-	Passed      int       `json:"passed"`
-	Uncounted   int       `json:"uncounted"`
-	BrokenRules []string  `json:"brokenRules"`
-	NotTried    []string  `json:"notTried"`
-	LeftOut     []string  `json:"leftOut"`
+	VerifiedAt time.Time `json:"verifiedAt"`
+	EventType  string    `json:"eventType"`
+	// Checks is the number of checks, Passed of those that found nothing wrong, and Uncounted of those with the outcome
+	// ConsumerPartly.
+	Checks      int      `json:"checks"`
+	Passed      int      `json:"passed"`
+	Uncounted   int      `json:"uncounted"`
+	BrokenRules []string `json:"brokenRules"`
+	NotTried    []string `json:"notTried"`
+	// LeftOut are the titles of the optional checks that were not run.
+	LeftOut []string `json:"leftOut"`
 }
 
 // EvidencePatch returns the JSON merge patch that makes the report the evidence of an OutboxConsumer. It replaces all that

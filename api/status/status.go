@@ -26,7 +26,7 @@ type Status struct {
 	Schema Schema `json:"schema"`
 	Sink   Link   `json:"sink"`
 	// PausedTopics are the topics that are paused while others are delivered, by name; a brief Status has the first 8.
-	// Empty while Sink is not Reachable. PausedTopicCount counts them.
+	// Empty while the destination as a whole fails: then every topic is paused. PausedTopicCount counts them.
 	PausedTopics     []PausedTopic `json:"pausedTopics,omitempty"`
 	PausedTopicCount int           `json:"pausedTopicCount,omitempty"`
 	// AllTopicsPaused is true when every topic that has events to deliver is paused or gated, so that none is delivered.
@@ -61,8 +61,9 @@ type Status struct {
 	Retention *Retention `json:"retention,omitempty"`
 	// Notifications are nil for a dispatcher without notify. A brief Status has none.
 	Notifications *Notifications `json:"notifications,omitempty"`
-	// Replay is of a process that runs a replay or a discard of dead letters, not of a dispatcher:
-	// of the fields above it has the names, Source and Schema. nil until its set is fixed.
+	// Replay is the progress of a replay, discard or reopen; only the process that runs one has it. Such a process reports
+	// Name, Namespace, Version, State, StartedAt, Source and Schema too, and a Sink that is Unknown. nil until its dead
+	// letters are chosen.
 	Replay *Replay `json:"replay,omitempty"`
 	// Data is nil until it was observed once, and keeps the last observation while the database is unreachable.
 	Data *Data `json:"data,omitempty"`

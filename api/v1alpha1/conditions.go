@@ -109,13 +109,13 @@ const (
 	// so long counts. With pg_read_all_stats those that hold nothing do not count.
 	VacuumHeldBackCondition = "VacuumHeldBack"
 
-	// DataHealthyCondition: every due row of the database, of any namespace, has a worker, and the journal, where it is on,
-	// has no difference from the rows. Rows of served topics are delivered, so Ready does not follow from it.
+	// DataHealthyCondition: every due row of the dispatcher's own outbox namespace has a worker, and the journal, where it is
+	// on, has no difference from the rows. Rows of served topics are delivered, so Ready does not follow from it.
 	//
 	// True: Healthy.
-	// False: TopicsUnserved (rows have been due for a minute in topics that no dispatcher serves), LeasesAbandoned
-	// (rows are leased to a worker that does not run any more, and no other has taken them over for a minute),
-	// JournalDiffers (rows were changed past the dispatchers; dispatcher verify names each).
+	// False: TopicsUnserved (rows of that namespace have been due for a minute in topics that no dispatcher serves),
+	// LeasesAbandoned (rows of it are leased to a worker that does not run any more, and no other has taken them over for a
+	// minute), JournalDiffers (rows were changed past the dispatchers; dispatcher verify names each).
 	// Unknown: NotObserved.
 	DataHealthyCondition = "DataHealthy"
 
@@ -185,8 +185,8 @@ const (
 	//
 	// True: InvalidPodTemplate, InvalidPipeline, InvalidConfiguration, ForeignObject, ApplyRefused; after the deadline the
 	// reason of new pods (such as ImagePullFailed, or SecretNotFound), else ProgressDeadlineExceeded; of a
-	// DeadLetterReplay also Aborted, Refused, JobFailed, TopicNotDelivered; of an OutboxConsumer ConsumerIDTaken,
-	// RetentionTooShort.
+	// DeadLetterReplay also Aborted, Refused, JobFailed, Restored, TopicNotDelivered, ReplayLoginMissing (a dispatcher
+	// without outboxRef); of an OutboxConsumer ConsumerIDTaken, RetentionTooShort.
 	StalledCondition = "Stalled"
 )
 
@@ -201,7 +201,7 @@ const ReasonScaled = "Scaled"
 const ReasonManagedByAnotherOperator = "ManagedByAnotherOperator"
 
 // AnnotationReconcile with the value [ReconcileDisabled], on an object of any kind, lets the operator change nothing that
-// it has made for the object: it applies no edit, of replicas and state neither. The condition Reconciling is False then,
+// it has made for the object: it applies no edit, not even of replicas or state. The condition Reconciling is False then,
 // and observedGeneration stays that of the last edit that was applied. The status of an OutboxDispatcher continues to say
 // what its pods report; that of another kind stays as it was. A deletion is not held back.
 const AnnotationReconcile = "outbox.dev/reconcile"

@@ -23,7 +23,7 @@ type DeadGroup struct {
 	Reason string `json:"reason,omitempty"`
 
 	// class is what failed, in one word: the kind of the sink, schema, rule, route,
-	// mask, decode, handler or lease.
+	// mask, message, decode, handler or lease.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Class string `json:"class,omitempty"`

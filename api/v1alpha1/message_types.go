@@ -4,7 +4,7 @@ package v1alpha1
 // messages have no headers.
 type Message struct {
 	// format is CloudEvents (1.0, as the sink's contentMode says), Plain (the payload,
-	// with no other headers than those of headers), Debezium (Plain, as its outbox
+	// with the event's trace context and those of headers), Debezium (Plain, as its outbox
 	// event router writes it to Kafka: a header id with the event id, and topics
 	// outbox.event.<aggregate type> where neither routes nor the sink's topic says
 	// otherwise) or Storage (Plain, with headers event_type, aggregate_id and

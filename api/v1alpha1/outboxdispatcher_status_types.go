@@ -84,8 +84,8 @@ type OutboxDispatcherStatus struct {
 	ObservedTime *metav1.Time `json:"observedTime,omitempty"`
 
 	// eta is the time until the pending rows are delivered at the present pace, such as
-	// 4m, 3h or >1d; never when they do not become fewer. Empty when none waits for
-	// more than some seconds, and when it is not known.
+	// 4m, 3h or >1d; never when they do not become fewer. Empty when the pods
+	// deliver all of them within 10 seconds, and when it is not known.
 	// +optional
 	// +kubebuilder:validation:MaxLength=16
 	ETA string `json:"eta,omitempty"`

@@ -50,20 +50,21 @@ type Scaling struct {
 
 // ScalingStatus is the number of pods that the backlog needs.
 type ScalingStatus struct {
-	// recommended is that number. It stays as it was while the counts are unknown or old.
+	// recommended is the number of pods that the backlog needs. It stays as it was
+	// while the counts are unknown or old.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Recommended int32 `json:"recommended,omitempty"`
 
-	// reason is why it is not another one, in one word: Sufficient, Waiting (for the
-	// pods of the last step), NotObserved, Held (paused, no pods, or a rollout), or that
-	// of ScalingLimited.
+	// reason is why recommended has its value, in one word: Sufficient, Waiting (for
+	// the pods of the last step), NotObserved, Held (paused, no pods, or a rollout), or
+	// the reason of the condition ScalingLimited.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Reason string `json:"reason,omitempty"`
 
-	// perPod is how many events a pod delivers in a second when it has no rest, in two
-	// digits. When not set: it is not known yet.
+	// perPod is how many events a second a pod delivers while events wait for it,
+	// rounded to two significant digits. When not set: it is not known yet.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	PerPod string `json:"perPod,omitempty"`

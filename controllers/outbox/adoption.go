@@ -215,11 +215,11 @@ func chosen(all []api.AdoptionStatus, which func(api.AdoptionStatus) bool) (name
 // quoted is the first names of a message.
 func quoted(names []string) string {
 	var all []string
-	for _, name := range names[:min(len(names), named)] {
+	for _, name := range names[:min(len(names), maxNamed)] {
 		all = append(all, strconv.Quote(name))
 	}
 	text := strings.Join(all, ", ")
-	if len(names) > named {
+	if len(names) > maxNamed {
 		text += " and others"
 	}
 	return text

@@ -86,8 +86,8 @@ func progress(o observed) metav1.Condition {
 	return metav1.Condition{}
 }
 
-// schemaReady believes the dispatchers first, since a migration of theirs may be over; the Job stands in for
-// dispatchers that have not reported yet.
+// schemaReady is a problem that keeps the migration from running; else what dispatchers report, when it is True or no
+// migration can help; else the state of the migration Job; else what dispatchers report.
 func schemaReady(o observed) metav1.Condition {
 	const kind = api.SchemaReadyCondition
 	reported := fromDispatchers(o, kind, metav1.ConditionFalse)
@@ -140,8 +140,8 @@ func referencesResolved(o observed) metav1.Condition {
 	return kstatus.Condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, "No pod has mounted the Secrets yet.")
 }
 
-// named is how many dispatchers a message names.
-const named = 5
+// maxNamed is how many dispatchers or adoptions a message names.
+const maxNamed = 5
 
 // topicsShared reports which of the dispatchers share topics.
 func topicsShared(o observed) metav1.Condition {
@@ -155,8 +155,8 @@ func topicsShared(o observed) metav1.Condition {
 	if len(names) == 0 {
 		return kstatus.Condition(kind, metav1.ConditionFalse, api.ReasonNotShared, "No two dispatchers of this Outbox deliver the same topics.")
 	}
-	which := strings.Join(names[:min(len(names), named)], ", ")
-	if len(names) > named {
+	which := strings.Join(names[:min(len(names), maxNamed)], ", ")
+	if len(names) > maxNamed {
 		which += " and others"
 	}
 	return kstatus.Condition(kind, metav1.ConditionTrue, api.ReasonTopicsShared,

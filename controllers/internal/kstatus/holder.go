@@ -88,7 +88,7 @@ func Disabled(o client.Object) bool {
 // HandsOff is the condition of an object that is Disabled.
 func HandsOff() metav1.Condition {
 	return Condition(api.ReconcilingCondition, metav1.ConditionFalse, api.ReasonReconcileDisabled, fmt.Sprintf(
-		"The annotation %s is %s: the operator changes nothing that it has made, and applies no edit, of replicas and state neither. Remove the annotation, and it continues.",
+		"The annotation %s is %s: the operator changes nothing that it has made, and applies no edit, not even of replicas or state. Remove the annotation, and it continues.",
 		api.AnnotationReconcile, api.ReconcileDisabled))
 }
 

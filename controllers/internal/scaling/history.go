@@ -98,7 +98,7 @@ func (h *History) Rates() (r Rates, known bool) {
 }
 
 // ETA is the time until the due rows are delivered at this pace, such as 4m, 3h or >1d; "never" when they do not become
-// fewer, and empty when none waits for longer than some seconds. It is coarse, so that it seldom changes.
+// fewer, and empty when they are delivered within 10 seconds. It is coarse, so that it seldom changes.
 func (r Rates) ETA() string {
 	const soon = 10 // seconds
 	switch {

@@ -27,7 +27,8 @@ type RunOptions struct {
 	pause func(context.Context, time.Duration) error // in tests
 }
 
-// DefaultTimeout is the Timeout of the commands. With the defaults an event is dead again within 8 hours of its replay.
+// DefaultTimeout is the Timeout of the commands. With the default backoff an event waits at most 8h 8m in total before it is
+// dead again, without the time of its attempts.
 const DefaultTimeout = 24 * time.Hour
 
 // ErrTimeout is the error of a Run in which nothing has happened for long.
@@ -52,14 +53,14 @@ func (r *Replays) Run(ctx context.Context, id uuid.UUID, opts RunOptions) (p sta
 		opts.pause = pause
 	}
 	lastChange := time.Now()
-	for next := (looks{poll: opts.Poll}); ; {
-		if begin := time.Now(); !begin.Before(next.at) {
+	for schedule := (observationSchedule{poll: opts.Poll}); ; {
+		if begin := time.Now(); !begin.Before(schedule.at) {
 			before := p
 			if p, err = r.Observe(ctx, id); err != nil {
 				return p, err
 			}
 			changed := outcomes(p) != outcomes(before)
-			if next.looked(time.Since(begin), changed); changed {
+			if schedule.observed(time.Since(begin), changed); changed {
 				lastChange = time.Now()
 			}
 			if opts.Report != nil {
@@ -78,9 +79,9 @@ func (r *Replays) Run(ctx context.Context, id uuid.UUID, opts RunOptions) (p sta
 		}
 		wait := time.Duration(done) * time.Second / time.Duration(p.Rate)
 		if p.Waiting -= int64(done); done == 0 {
-			wait = time.Until(next.at)
+			wait = time.Until(schedule.at)
 		} else if lastChange = time.Now(); p.Waiting <= 0 {
-			next.at = time.Time{}
+			schedule.at = time.Time{}
 		}
 		if err := opts.pause(ctx, wait); err != nil {
 			return p, err
@@ -91,18 +92,18 @@ func (r *Replays) Run(ctx context.Context, id uuid.UUID, opts RunOptions) (p sta
 // outcomes is a number that changes with each outcome.
 func outcomes(p status.Replay) int64 { return 2*(p.Delivered+p.DeadAgain) + p.Failing }
 
-// looks schedules observations: soon while outcomes are new, else after poll. An observation of many open outcomes takes
-// the database time, so observations get a tenth of the time at most.
-type looks struct {
+// observationSchedule spaces observations: opts.Poll/20 after a new outcome, doubling up to opts.Poll. An observation of
+// many open outcomes costs the database time, so they take a tenth of the time at most.
+type observationSchedule struct {
 	poll, wait time.Duration
 	at         time.Time
 }
 
-func (l *looks) looked(took time.Duration, changed bool) {
-	if l.wait = min(2*l.wait, l.poll); changed || l.wait == 0 {
-		l.wait = l.poll / 20
+func (s *observationSchedule) observed(took time.Duration, changed bool) {
+	if s.wait = min(2*s.wait, s.poll); changed || s.wait == 0 {
+		s.wait = s.poll / 20
 	}
-	l.at = time.Now().Add(max(l.wait, 10*took))
+	s.at = time.Now().Add(max(s.wait, 10*took))
 }
 
 // batchOf is the number of dead letters of a step: those of a quarter of a second.

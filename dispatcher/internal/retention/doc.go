@@ -1,7 +1,6 @@
 // Package retention removes rows after their retention (CONTRACT C-60): delivered rows, resolved dead rows with their
-// dead letters, and, only where that is set, unresolved dead rows. It also makes and removes the days of the journal
-// (CONTRACT C-61), whose retention is set in the database.
-// It needs PostgreSQL and nothing else of this module, so that a Go service may sweep without a dispatcher.
+// dead letters, and, only where that is set, unresolved dead rows. It also makes and removes the daily
+// partitions of the journal (CONTRACT C-61), whose retention is set in the database.
 //
 // A [Sweeper] works in short statements, and no statement waits for a locked row. Delivered rows are found by
 // reading the pages of the table one after the other, so they cost producers and dispatchers no index. A live row is

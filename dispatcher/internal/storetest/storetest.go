@@ -31,7 +31,7 @@ type Outbox interface {
 	// Revive puts a dead row back to pending with the attempts, as a replay does, and leaves its
 	// dead letters as they are.
 	Revive(id uuid.UUID, attempts int)
-	// Suspect makes a processing row one whose delivery was begun as often as a suspect's may be.
+	// Suspect sets a processing row's suspicion to the limit, so that a claim makes it dead once its lease has expired.
 	Suspect(id uuid.UUID)
 	// Resolve marks the open dead letters of a row as handled.
 	Resolve(id uuid.UUID)
@@ -77,7 +77,7 @@ type DeadLetter struct {
 	Resolved           bool
 }
 
-// Cause is what the dead letter says of it.
+// Cause is the cause that the dead letter records.
 func (l DeadLetter) Cause() dispatcher.Cause {
 	return dispatcher.Cause{Class: l.Class, Code: l.Code, Place: l.Place}
 }
@@ -169,8 +169,8 @@ const (
 	lease       = time.Minute
 	// gone is a lease that has expired by the next statement.
 	gone = time.Microsecond
-	// never is how long a patient claim finds nothing before it gives up.
-	never = time.Minute
+	// patience is how long a patient claim retries while it finds nothing.
+	patience = time.Minute
 )
 
 // rig is an outbox and two workers on it.
@@ -235,7 +235,7 @@ type patient struct{ dispatcher.Store }
 func (p patient) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatcher.Claimed, error) {
 	for began := time.Now(); ; {
 		claimed, err := p.Store.Claim(ctx, req)
-		if err != nil || claimed.Leased()+len(claimed.Dead) > 0 || time.Since(began) > never {
+		if err != nil || claimed.Leased()+len(claimed.Dead) > 0 || time.Since(began) > patience {
 			return claimed, err
 		}
 	}

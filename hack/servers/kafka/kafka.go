@@ -109,15 +109,15 @@ func (b *Broker) Address(listener string) string {
 // Node is the broker's id in its cluster.
 func (b *Broker) Node() int32 { return b.node }
 
-// Stop ends the broker for good, and removes its data. It shuts down in order, or, when ctx ends
-// first, at once. It returns an error when its directory stays.
+// Stop shuts the broker down cleanly, or kills it when ctx ends first, and removes its data. It returns an error when the
+// directory cannot be removed.
 func (b *Broker) Stop(ctx context.Context) error {
 	b.Shutdown(ctx)
 	return b.Remove()
 }
 
-// Restart starts the broker again on the same ports and data, after it was killed or, in order,
-// when it still runs. It returns when the broker is ready. It returns an error when it is not ready before ctx ends.
+// Restart starts the broker again on the same ports and data; one that still runs is first shut down cleanly. It returns
+// when the broker is ready. It returns an error when it is not ready before ctx ends.
 func (b *Broker) Restart(ctx context.Context) error {
 	b.Shutdown(ctx)
 	return b.start(ctx)

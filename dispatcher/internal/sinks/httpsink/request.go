@@ -132,7 +132,7 @@ var errSent = errors.New("not sent again: the destination may have received it")
 
 func (s *sending) trace() *httptrace.ClientTrace {
 	return &httptrace.ClientTrace{
-		// net/http checks another connection only after one on which nothing was written, or
+		// net/http requests another connection only after one on which nothing was written, or
 		// after again allowed it.
 		GetConn:      func(string) { s.connected.Store(false) },
 		GotConn:      func(httptrace.GotConnInfo) { s.connected.Store(true) },

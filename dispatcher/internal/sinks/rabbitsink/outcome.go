@@ -13,16 +13,13 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
-// refusal is the broker's reason to close a channel.
-type refusal struct {
+// refusedMessage is the broker's refusal of one message, for which it closed the channel.
+type refusedMessage struct {
 	error
-	// ofOne says that one message is to blame, and not known which.
-	ofOne bool
-	// forGood says that this message will never be taken.
-	forGood bool
+	permanent bool // the message will never be taken
 }
 
-func (r *refusal) Unwrap() error { return r.error }
+func (r *refusedMessage) Unwrap() error { return r.error }
 
 // ofChannel reports whether the broker closed a channel, and not the connection with it.
 func ofChannel(e *amqp.Error) bool { return e.Server && e.Recover }
@@ -35,8 +32,8 @@ func (s *sink) at(key string) string {
 	return fmt.Sprintf("exchange %q, routing key %q at %s", s.cfg.Exchange, key, s.addresses)
 }
 
-// noPlace is for the exchange, or with the default exchange the one queue, that Probe checks.
-func (s *sink) noPlace() error {
+// destinationMissing is the error when the exchange, or with the default exchange the queue, does not exist.
+func (s *sink) destinationMissing() error {
 	err := fmt.Errorf("exchange %q at %s does not exist; declare it, or correct exchange", s.cfg.Exchange, s.addresses)
 	if s.cfg.Exchange == amqp.DefaultExchange {
 		err = s.noQueue(s.key)
@@ -103,17 +100,17 @@ func (s *sink) refused(m *message, e *amqp.Error) error {
 	}
 	switch {
 	case e.Code == amqp.NotFound:
-		return s.noPlace()
+		return s.destinationMissing()
 	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "size"):
-		return &refusal{say("the message is too large: %d bytes; raise the broker's max_message_size, or make smaller events", len(m.Body)), true, true}
+		return &refusedMessage{error: say("the message is too large: %d bytes; raise the broker's max_message_size, or make smaller events", len(m.Body)), permanent: true}
 	case e.Code == amqp.AccessRefused && strings.Contains(e.Reason, "to topic"):
-		return &refusal{dispatcher.DestinationFault(reason.With(reason.AuthenticationFailed, say("the dispatcher's user may not write with this routing key; allow it, as with rabbitmqctl set_topic_permissions"))), true, false}
+		return &refusedMessage{error: dispatcher.DestinationFault(reason.With(reason.AuthenticationFailed, say("the dispatcher's user may not write with this routing key; allow it, as with rabbitmqctl set_topic_permissions")))}
 	case e.Code == amqp.AccessRefused:
 		return dispatcher.Unavailable(reason.With(reason.AuthenticationFailed, say("the dispatcher's user may not write to the exchange, or it is internal; allow the user to write, as with rabbitmqctl set_permissions -p %s USER '' '^%s$' ''", s.cfg.VHost, s.cfg.Exchange)))
 	case e.Code == amqp.InternalError, e.Code == amqp.ResourceError, e.Code == amqp.ResourceLocked:
 		return dispatcher.DestinationFault(say("the broker has trouble; its log says more"))
 	default:
-		return &refusal{say("the broker refuses a message; its log says more"), true, false}
+		return &refusedMessage{error: say("the broker refuses a message; its log says more")}
 	}
 }
 
@@ -157,7 +154,7 @@ func (s *sink) unreachable(ctx context.Context, err error) error {
 	return dispatcher.Unavailable(s.connectFailure(err))
 }
 
-// isLogin reports whether the broker refuses the user, the vhost or the exchange.
+// isLogin reports whether the broker refuses the user or the vhost, which another node would refuse too.
 func isLogin(err error) bool {
 	var e *amqp.Error
 	return errors.As(err, &e) && (e.Code == amqp.AccessRefused || e.Code == amqp.NotAllowed)
@@ -171,7 +168,7 @@ func (s *sink) connectFailure(err error) error {
 	var response *amqp.Error
 	switch {
 	case errors.As(err, &response):
-		word, remedy, cause := s.refusal(response)
+		word, remedy, cause := s.loginRefusal(response)
 		err = reason.With(word, fmt.Errorf("%w; %s", cause, remedy))
 	case errors.Is(err, io.EOF):
 		err = reason.With(reason.ConnectionFailed, errors.New("closed without a response; the port may want TLS, in tls, or be no port for AMQP"))
@@ -179,9 +176,8 @@ func (s *sink) connectFailure(err error) error {
 	return peer.Unreachable("RabbitMQ at "+s.addresses, min(s.timeout, connectTimeout), err)
 }
 
-// refusal is what the broker says instead of letting the dispatcher in. Its own text names users, and is
-// not quoted.
-func (s *sink) refusal(e *amqp.Error) (word, remedy string, err error) {
+// loginRefusal is why the login fails. The broker's own text names users, and is not quoted.
+func (s *sink) loginRefusal(e *amqp.Error) (word, remedy string, err error) {
 	text := func(format string, args ...any) error {
 		return fmt.Errorf("%s: %w", name(e.Code), fmt.Errorf(format, args...))
 	}

@@ -122,14 +122,14 @@ func (s *sink) publish(ctx context.Context, messages []*message) []error {
 	defer s.returnPublisher(p)
 	errs := s.send(ctx, p, messages)
 	for i, err := range errs {
-		var r *refusal
-		if !errors.As(err, &r) || !r.ofOne {
+		var r *refusedMessage
+		if !errors.As(err, &r) {
 			continue
 		}
 		if len(messages) > 1 {
 			err = s.send(ctx, p, messages[i:i+1])[0]
 		}
-		if errors.As(err, &r) && r.forGood {
+		if errors.As(err, &r) && r.permanent {
 			err = dispatcher.Permanent(dispatcher.ReasonPermanentFailure, err)
 		}
 		errs[i] = err
@@ -182,7 +182,7 @@ func (s *sink) Probe(ctx context.Context) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &response) && response.Code == amqp.NotFound:
-		return s.noPlace()
+		return s.destinationMissing()
 	default:
 		return s.unreachable(ctx, err)
 	}
