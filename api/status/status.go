@@ -62,8 +62,8 @@ type Status struct {
 	// Notifications are nil for a dispatcher without notify. A brief Status has none.
 	Notifications *Notifications `json:"notifications,omitempty"`
 	// Replay is the progress of a replay, discard or reopen; only the process that runs one has it. Such a process reports
-	// Name, Namespace, Version, State, StartedAt, Source and Schema too, and a Sink that is Unknown. nil until its dead
-	// letters are chosen.
+	// Name, Namespace, Version, State, StartedAt, Source and Schema too, and a Sink that is Unknown. nil until its dead letters
+	// are chosen.
 	Replay *Replay `json:"replay,omitempty"`
 	// Data is nil until it was observed once, and keeps the last observation while the database is unreachable.
 	Data *Data `json:"data,omitempty"`

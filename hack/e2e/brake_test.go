@@ -15,7 +15,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
 )
 
-// With default settings a canary has its answer within a minute, whatever keeps its events from being delivered, and nothing
+// With default settings a canary has its result within a minute, whatever keeps its events from being delivered, and nothing
 // else is put back. A replay whose destination turns bad half-way stops within five seconds of its rate.
 //
 // CONTRACT: C-42
@@ -40,33 +40,33 @@ var _ = It("brakes a replay at its canary, and half-way", Label("replay"), func(
 		}
 	})
 	w.shopOutbox("  replayLogin: {secretRef: {name: orders-replay}}\n")
-	answers := map[string]string{"refused": "422", "down": "503", "hangs": "response", "paused": "is paused", "held": "is not admitted"}
+	replies := map[string]string{"refused": "422", "down": "503", "hangs": "response", "paused": "is paused", "held": "is not admitted"}
 	more := map[string]string{"paused": "  state: Paused\n", "held": "  delivery: {consumerPolicy: Verified}\n"}
-	for topic := range answers {
+	for topic := range replies {
 		w.dispatch(topic, more[topic])
 	}
 	w.dispatch("turns", "")
 	w.kubectl("wait", "outbox/shop", "--for=condition=Ready", "--timeout=3m")
 	w.kubectl("wait", "deployment", "--all", "--for=condition=Available", "--timeout=3m")
 	w.replayLogin()
-	for topic := range answers {
-		w.die(topic, dead)
+	for topic := range replies {
+		w.addDead(topic, dead)
 		w.apply(w.replayOf(topic, canary))
 	}
 	began := time.Now()
-	for topic, answer := range answers {
+	for topic, reply := range replies {
 		Eventually(func() string {
 			return w.kubectl("get", "dlr", topic, "-o", `jsonpath={.status.conditions[?(@.type=="Complete")].message}`)
-		}).WithTimeout(time.Minute-time.Since(began)).WithPolling(time.Second).Should(ContainSubstring(answer), topic)
-		w.Logf("%s: answered within %.0f s", topic, time.Since(began).Seconds())
+		}).WithTimeout(time.Minute-time.Since(began)).WithPolling(time.Second).Should(ContainSubstring(reply), topic)
+		w.Logf("%s: said within %.0f s", topic, time.Since(began).Seconds())
 	}
 	w.Log(w.kubectl("get", "dlr", "-o", `custom-columns=NAME:.metadata.name,REASON:.status.conditions[?(@.type=="Complete")].reason,MESSAGE:.status.conditions[?(@.type=="Complete")].message`))
-	for topic := range answers {
+	for topic := range replies {
 		Expect(w.number(fmt.Sprintf("select count(*) from outbox.outbox_events where topic = '%s' and status = 'dead'", topic))).To(BeNumerically(">=", dead-canary), topic)
 	}
 
 	By("a destination turns bad half-way")
-	w.die("turns", many)
+	w.addDead("turns", many)
 	w.apply(w.replayOf("turns", canary))
 	w.kubectl("wait", "--for=condition=Failed", "dlr/turns", "--timeout=3m")
 	back := w.number("select sum(requeued) from outbox.outbox_replays where matched = 6000")
@@ -96,8 +96,8 @@ func (w *world) dispatch(topic, more string) {
 		w.manifests.Namespace, topic, w.manifests.SinkURL, scenario.Namespace, more))
 }
 
-// die commits dead events of a topic, with their dead letters.
-func (w *world) die(topic string, n int) {
+// addDead commits dead events of a topic, with their dead letters.
+func (w *world) addDead(topic string, n int) {
 	w.Helper()
 	w.exec(`with dead as (
 			insert into outbox.outbox_events (id, namespace, topic, event_type, payload, attempts, status, dead_reason, last_error)

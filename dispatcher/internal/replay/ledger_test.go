@@ -21,7 +21,7 @@ import (
 var seeds = flag.Int("replay.seeds", 5, "how many seeds TestOperationsCountWhatBecameOfTheirEvents draws from")
 
 // What operations count as delivered and as dead again is what became of the events that they put back last, whatever happens
-// meanwhile: other operations, sweeps that remove rows, discards, stops, second deaths, and calls that are cut off.
+// meanwhile: other operations, sweeps that remove rows, discards, stops, events that become dead again, and calls that are cut off.
 // CONTRACT: C-42, C-60
 func TestOperationsCountWhatBecameOfTheirEvents(t *testing.T) {
 	for seed := range *seeds {
@@ -76,7 +76,7 @@ func (l *ledger) act() {
 	case draw < 13:
 		l.deliverSome(1 + l.rand.IntN(15))
 	case draw < 15:
-		l.dieAgain(1 + l.rand.IntN(8))
+		l.makeDeadAgain(1 + l.rand.IntN(8))
 	case draw < 17:
 		o := l.one()
 		l.mayBeCut(func(ctx context.Context) error { return second(l.replays.Observe(ctx, o.ID)) })
@@ -129,7 +129,7 @@ func (l *ledger) deliverSome(n int) {
 	pgtest.Exec(l.rig, `update outbox.outbox_events set status = 'delivered' where id = any ($1)`, events)
 }
 
-func (l *ledger) dieAgain(n int) {
+func (l *ledger) makeDeadAgain(n int) {
 	l.Helper()
 	events := l.pending(n)
 	l.note("dead again", events)

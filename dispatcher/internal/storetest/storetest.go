@@ -169,8 +169,8 @@ const (
 	lease       = time.Minute
 	// gone is a lease that has expired by the next statement.
 	gone = time.Microsecond
-	// patience is how long a patient claim retries while it finds nothing.
-	patience = time.Minute
+	// waitTimeout is how long a patient claim retries while it finds nothing.
+	waitTimeout = time.Minute
 )
 
 // rig is an outbox and two workers on it.
@@ -235,7 +235,7 @@ type patient struct{ dispatcher.Store }
 func (p patient) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatcher.Claimed, error) {
 	for began := time.Now(); ; {
 		claimed, err := p.Store.Claim(ctx, req)
-		if err != nil || claimed.Leased()+len(claimed.Dead) > 0 || time.Since(began) > patience {
+		if err != nil || claimed.Leased()+len(claimed.Dead) > 0 || time.Since(began) > waitTimeout {
 			return claimed, err
 		}
 	}

@@ -275,7 +275,7 @@ func TestEndOfASessionIsNotItsTrouble(t *testing.T) {
 	}
 }
 
-// A call that has ended has its own result, also when nobody waited for it at that moment.
+// A call that has ended has its own result, also when no goroutine waited for it at that moment.
 func TestBoundedCallHasItsOwnResult(t *testing.T) {
 	for n := range 20_000 {
 		if err := bounded(t.Context(), time.Minute, func(context.Context) error { return nil }); err != nil {

@@ -57,7 +57,7 @@ func TestServerErrorsNameTheRemedy(t *testing.T) {
 // unreachable.
 //
 // CONTRACT: C-32
-func TestWaitingForAConnectionIsNoOutage(t *testing.T) {
+func TestDeliveriesWaitForConnections(t *testing.T) {
 	dsn := inbox(t)
 	cfg := settings(dsn)
 	cfg.Timeout = config.Duration(time.Second)
