@@ -56,7 +56,11 @@ var _ = It("brakes a replay at its canary, and half-way", Label("replay"), func(
 	began := time.Now()
 	for topic, reply := range replies {
 		Eventually(func() string {
-			return w.kubectl("get", "dlr", topic, "-o", `jsonpath={.status.conditions[?(@.type=="Complete")].message}`)
+			message := w.kubectl("get", "dlr", topic, "-o", `jsonpath={.status.conditions[?(@.type=="Complete")].message}`)
+			if topic == "held" {
+				w.Logf("%.0f s: %s", time.Since(began).Seconds(), message)
+			}
+			return message
 		}).WithTimeout(time.Minute-time.Since(began)).WithPolling(time.Second).Should(ContainSubstring(reply), topic)
 		w.Logf("%s: said within %.0f s", topic, time.Since(began).Seconds())
 	}

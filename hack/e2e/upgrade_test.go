@@ -39,6 +39,8 @@ var _ = Describe("an upgrade of the operator", Label("upgrade"), Ordered, func()
 		w.consumer.Work = 5 * time.Millisecond
 		w.exec("alter system set max_connections = 1500")
 		w.must(w.server.Restart(w.ctx))
+		// On a node of two cores no more than 39 have the usual request of CPU time.
+		small := "  pods: {template: {spec: {containers: [{name: dispatcher, resources: {requests: {cpu: 5m}}}]}}}\n"
 		manifests := func(i int) scenario.Manifests {
 			m, tenant := w.manifests, tenants[i]
 			m.Name = fmt.Sprint("d", i)
@@ -56,11 +58,11 @@ var _ = Describe("an upgrade of the operator", Label("upgrade"), Ordered, func()
 		DeferCleanup(func() { w.defaultOf("add", "maxInFlightBytes", "33554432") })
 		Eventually(func() string { // until the API server has heard of it
 			w.kubectl("delete", "obd", "d0", "--ignore-not-found")
-			w.apply(manifests(0).Dispatcher())
+			w.apply(manifests(0).Dispatcher() + small)
 			return w.kubectl("get", "obd", "d0", "-o", "jsonpath={.spec.delivery.maxInFlightBytes}")
 		}).WithTimeout(time.Minute).WithPolling(time.Second).Should(BeEmpty())
 		for i := 1; i < dispatchers; i++ {
-			w.apply(manifests(i).Dispatcher())
+			w.apply(manifests(i).Dispatcher() + small)
 		}
 		w.kubectl("wait", "obd", "--all", "--for=condition=Ready", "--timeout=10m")
 		w.must(cluster.LoadImage(w.ctx, next))
@@ -77,7 +79,7 @@ var _ = Describe("an upgrade of the operator", Label("upgrade"), Ordered, func()
 				most = max(most, at)
 				g.Expect(left).To(BeZero(), "dispatchers with the old image")
 				g.Expect(at).To(BeZero(), "rollouts in progress")
-			}).WithTimeout(20 * time.Minute).WithPolling(200 * time.Millisecond).Should(Succeed())
+			}).WithTimeout(20 * time.Minute).WithPolling(500 * time.Millisecond).Should(Succeed())
 			w.Logf("at most %d of %d dispatchers rolled or migrated at a time; %d is the bound", most, dispatchers, rolling)
 			Expect(most).To(BeNumerically("<=", rolling))
 		})
@@ -159,7 +161,7 @@ func (w *world) produceForTenants(tenants []*scenario.Shop, while func()) (each 
 			select {
 			case <-stop:
 				return
-			case <-time.After(100 * time.Millisecond):
+			case <-time.After(500 * time.Millisecond):
 			}
 			for _, conn := range conns {
 				if _, err := conn.Exec(w.ctx, "insert into outbox.outbox_events (id, namespace, topic, payload) values (gen_random_uuid(), 'shop', 'orders', '{}')"); err != nil {
