@@ -161,7 +161,7 @@ func (r Replay) brief() *Replay {
 	brief.Namespace, brief.Action, brief.Rate = "", "", 0
 	brief.Stopped, brief.LastError, brief.Skipped, brief.WaitingFor = clip(r.Stopped, briefMessage), clip(r.LastError, briefError), nil, nil
 	for _, w := range r.WaitingFor[:min(len(r.WaitingFor), briefWaits)] {
-		brief.WaitingFor = append(brief.WaitingFor, Wait{Reason: clip(w.Reason, briefReason), Count: w.Count, Event: clip(w.Event, briefWord), Detail: clip(w.Detail, briefCause)})
+		brief.WaitingFor = append(brief.WaitingFor, Wait{Reason: clip(w.Reason, briefReason), Count: w.Count, Event: clip(w.Event, briefWord), Detail: clip(w.Detail, briefError)})
 	}
 	for _, s := range r.Skipped[:min(len(r.Skipped), briefPausedTopics)] {
 		brief.Skipped = append(brief.Skipped, Skipped{Reason: clip(s.Reason, briefReason), Count: s.Count})
