@@ -50,6 +50,11 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 			WaitingFor: []status.Wait{{Reason: status.WaitsForTopic, Count: 3, Event: string(o.UID), Detail: "its destination is Refusing: 422"}}}, reached)
 		o = c.expect(kstatus.InProgressStatus, want{api.CompleteCondition, no, api.ReasonWaiting, "The newest failure: 422 no such customer. 3 wait, since the dispatcher has paused their topic: its destination is Refusing: 422."})
 		Expect(*o.Status.Failing).To(Equal(int64(1)))
+
+		By("it stops by itself, which is said at once too")
+		c.says("first", &status.Replay{ID: uuid.MustParse(string(o.UID)), Matched: 10, Failing: 4, LastError: "422 no such customer", BeganAt: beganAt,
+			Skipped: []status.Skipped{{Reason: "stopped", Count: 6}}, Stopped: "4 of the newest 4 outcomes are failures"}, reached)
+		o = c.expect(kstatus.InProgressStatus, want{api.CompleteCondition, no, api.ReasonAborted, "It was stopped before its end: 4 of the newest 4 outcomes are failures. The newest failure: 422 no such customer. What it has put back is tried until it is delivered or dead."})
 		c.says("first", &status.Replay{ID: uuid.MustParse(string(o.UID)), Matched: 10, Waiting: 6, Pending: 4, BeganAt: beganAt, EndsAt: beganAt.Add(72 * time.Second)}, reached)
 		o = c.expect(kstatus.InProgressStatus, want{api.CompleteCondition, no, api.ReasonRunning, ""})
 		Expect(o.Status.EndsAt.UTC()).To(Equal(beganAt.Add(72 * time.Second).Round(10 * time.Second)))

@@ -115,6 +115,9 @@ func complete(seen observed, causes ...metav1.Condition) (c metav1.Condition, ot
 		}
 	}
 	if seen.said != nil && seen.said.Replay != nil {
+		if p := *seen.said.Replay; p.Stopped != "" {
+			return not(api.ReasonAborted, fmt.Sprintf("It was stopped before its end: %s. %sWhat it has put back is tried until it is delivered or dead.", p.Stopped, why(p))), continues
+		}
 		if reasons := why(*seen.said.Replay); reasons != "" {
 			return not(api.ReasonWaiting, strings.TrimSpace(reasons)), continues
 		}
