@@ -69,7 +69,7 @@ var _ = It("brakes a replay at its canary, and half-way", Label("replay"), func(
 	w.addDead("turns", many)
 	w.apply(w.replayOf("turns", canary))
 	w.kubectl("wait", `--for=jsonpath={.status.conditions[?(@.type=="Complete")].reason}=Aborted`, "dlr/turns", "--timeout=3m")
-	back := w.number("select sum(requeued) from outbox.outbox_replays where matched = 6000")
+	back := w.number("select max(requeued) from outbox.outbox_replays")
 	w.Logf("%d of %d were put back, and the destination turned bad after %d", back, many, turns)
 	Expect(back).To(And(BeNumerically(">", turns), BeNumerically("<=", turns+5*rate)))
 })
