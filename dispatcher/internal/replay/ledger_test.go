@@ -67,9 +67,12 @@ func (l *ledger) act() {
 	case draw < 2 || len(l.operations) == 0:
 		o := request()
 		o.Limit, o.Canary, o.AbortAt = 10+l.rand.IntN(40), 5*l.rand.IntN(2), 50+50*l.rand.IntN(2)
-		if l.mayBeCut(func(ctx context.Context) error { return second(l.replays.Begin(ctx, o)) }) {
-			l.operations = append(l.operations, o)
+		if begin := func(ctx context.Context) error { return second(l.replays.Begin(ctx, o)) }; !l.mayBeCut(begin) {
+			if err := begin(l.Context()); err != nil { // again: it may have begun
+				l.Fatal(err)
+			}
 		}
+		l.operations = append(l.operations, o)
 	case draw < 9:
 		o := l.one()
 		l.mayBeCut(func(ctx context.Context) error { return second(l.replays.Step(ctx, o.ID, 1+l.rand.IntN(15))) })
