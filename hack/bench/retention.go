@@ -12,8 +12,8 @@ const (
 	caseRemoved = "delivered rows are removed"
 )
 
-// runRetention measures the waits of a stream in turns. The rows that are removed are a day old; those that are written
-// meanwhile lie in later pages.
+// runRetention measures the waits of a stream in turns. A sweep removes what is older than a second; the rows that are
+// written meanwhile lie in later pages.
 func runRetention(ctx context.Context, b *bench) {
 	s, rows := oursPolling(), thousands(int64(b.size.backlog))+" "
 	p := pace{slices.Max(b.size.rates), 5 * b.size.pace}

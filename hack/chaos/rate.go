@@ -3,7 +3,8 @@ package main
 import "time"
 
 // checkRate checks that no ten seconds had more requests than the rate limit allows, through kills, freezes and crashes
-// (CONTRACT C-36), unless the database's clock jumped. A tenth is for what a busy machine sent a moment late, and for the processes that come and go.
+// (CONTRACT C-36), unless the database's clock jumped. A tenth is for what a busy machine sent a moment late, and for the
+// processes that come and go.
 func (l *ledger) checkRate(h *history) {
 	var first int
 	var until time.Time
@@ -11,8 +12,8 @@ func (l *ledger) checkRate(h *history) {
 		for at.Sub(h.requests[first]) >= 10*time.Second {
 			first++
 		}
-		jumped := h.overlapping(h.requests[first], at, func(f injected) bool { return f.kind == jump }) != "" // live ones seem gone
-		if n := last - first + 1; n > l.busiest && !jumped {
+		jumped := func(f injected) bool { return f.kind == jump } // then live processes seem to be gone
+		if n := last - first + 1; n > l.busiest && h.overlapping(h.requests[first], at, jumped) == "" {
 			l.busiest, until = n, at
 		}
 	}

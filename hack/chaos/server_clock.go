@@ -40,8 +40,12 @@ func buildServerClock(ctx context.Context, dir string) error {
 	return os.Chmod(dir, 0o711) // the server runs as another user
 }
 
-// openClock makes the file with what the server's clock is ahead, and returns the environment that has the server read it.
+// openClock makes the file with what the server's clock is ahead, and returns the environment that has the server read it:
+// none where its clock does not jump.
 func (w *world) openClock() (env []string, err error) {
+	if !slices.Contains(w.kinds, jump) {
+		return nil, nil
+	}
 	library := filepath.Join(w.binaries, clockLibrary)
 	if _, err := os.Stat(library); err != nil {
 		fmt.Fprintln(w.out, "Without jumps of the database's clock: there is no C compiler.")

@@ -9,18 +9,15 @@ with recursive step (namespace, topic) as (
         where live and (namespace, topic) > (step.namespace, step.topic)
         order by namespace, topic limit 1
     ) as next
-),
-found as materialized (
-    select namespace, topic from step
 )
 select namespace, topic, (
         select count(*) from outbox.outbox_events as e
-        where live and e.namespace = found.namespace and e.topic = found.topic and status = 'pending')
-from found
+        where live and e.namespace = step.namespace and e.topic = step.topic and status = 'pending')
+from step
 where not exists (
         select from outbox.outbox_workers as w
-        where w.namespace = found.namespace and (w.topics = '{}' or found.topic = any (w.topics)) and seen_at > now() - interval '1 minute')
+        where w.namespace = step.namespace and (w.topics = '{}' or step.topic = any (w.topics)) and seen_at > now() - interval '1 minute')
     and exists (
-        select from outbox.outbox_events as e where live and e.namespace = found.namespace and e.topic = found.topic and status = 'pending')
+        select from outbox.outbox_events as e where live and e.namespace = step.namespace and e.topic = step.topic and status = 'pending')
 order by namespace, topic
 limit 1000
