@@ -1,6 +1,6 @@
 // Package pgstore is the [dispatcher.Store] on PostgreSQL.
 //
-// Each verb is one transaction and one round trip, and its SQL is in a file of its own under sql/.
+// Each verb is one transaction and one round trip, and its SQL is a statement of that name under sql/.
 // Nothing depends on the session, so a pool behind PgBouncer in transaction mode works.
 //
 // # What a crash or a failover can undo

@@ -27,7 +27,7 @@ func TestStatementsNameTheSchemaAlone(t *testing.T) {
 			continue
 		}
 		if strings.Contains(sql, "outbox.outbox_") || !strings.Contains(sql, `"mine".outbox_`) {
-			t.Errorf("%s.sql is not of schema mine: %s", name, sql)
+			t.Errorf("%s is not of schema mine: %s", name, sql)
 		}
 	}
 }

@@ -25,7 +25,7 @@ const (
 // crash of the server may forget numbers that were drawn, so a floor is of one run of it.
 //
 // A seq is settled when all transactions have ended that had drawn a number at a moment at which it was known: it was
-// claimed before (writers.sql). Numbers rise, so each lower one was drawn before, too.
+// claimed before (writers in workers.sql). Numbers rise, so each lower one was drawn before, too.
 //
 // For a key that is not remembered a claim reads all entries: that costs time only.
 type frontier struct {
@@ -60,7 +60,7 @@ func (f *frontier) due() bool {
 	return f.run == "" || f.claimed >= settleRows
 }
 
-// readWriters returns what reads the result of writers.sql. highest is what was claimed before the statement was sent.
+// readWriters returns what reads the result of writers. highest is what was claimed before the statement was sent.
 func (f *frontier) readWriters() func(pgx.Row) error {
 	f.mu.Lock()
 	highest := f.highest

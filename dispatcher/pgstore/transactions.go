@@ -24,7 +24,7 @@ func (s *Store) OldestTransaction(ctx context.Context) (*dispatcher.OldestTransa
 	return s.holders.oldest(found), nil
 }
 
-// holder is a row of oldest_transaction.sql.
+// holder is a row of the statement oldest_transaction.
 type holder struct {
 	Kind, Name string
 	Since      *time.Time

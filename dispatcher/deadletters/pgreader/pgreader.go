@@ -42,10 +42,10 @@ type Reader struct {
 	topics    []string
 	timeout   time.Duration
 	exact     time.Duration
-	sql       map[string]string
+	sql       func(name string) string // a statement
 }
 
-//go:embed sql/*.sql
+//go:embed queries.sql
 var files embed.FS
 
 // New returns a Reader. connect makes a connection for one request, which closes it.
@@ -56,12 +56,7 @@ func New(connect func(context.Context) (*pgx.Conn, error), o Options) *Reader {
 	if o.Timeout == 0 {
 		o.Timeout = DefaultTimeout
 	}
-	r := &Reader{connect: connect, namespace: o.Namespace, topics: o.Topics, timeout: o.Timeout, exact: exactTimeout, sql: map[string]string{}}
-	statement := sqlfile.Reader(files, o.Schema)
-	for _, name := range []string{"groups", "exact", "counts", "dead_letters", "event", "status", "dedupe", "journal"} {
-		r.sql[name] = statement(name)
-	}
-	return r
+	return &Reader{connect: connect, namespace: o.Namespace, topics: o.Topics, timeout: o.Timeout, exact: exactTimeout, sql: sqlfile.Reader(files, o.Schema)}
 }
 
 // read runs do in a transaction that only reads.
@@ -110,7 +105,7 @@ func remedy(err error, timeout time.Duration) string {
 // where is the condition of a filter, after the arguments that the statement has already.
 func (r *Reader) where(statement string, f deadletters.Filter, args ...any) (string, []any) {
 	condition, args := f.Where(r.namespace, r.topics, args...)
-	return replace(r.sql[statement], condition), args
+	return replace(r.sql(statement), condition), args
 }
 
 // replace puts the condition into a statement, which runs as it is in psql too.

@@ -113,12 +113,12 @@ func TestStatementsReadABoundedNumberOfRows(t *testing.T) {
 			"an error's page":         {func() (string, []any) { return list(deadletters.Filter{ErrorContains: "nothing"}, math.MaxInt64) }, 200_000, 110_000},
 			"an event's dead letters": {func() (string, []any) { return list(deadletters.Filter{IDs: []string{eventID(1)}}, math.MaxInt64) }, 100, 100},
 			"an event": {func() (string, []any) {
-				return r.sql["event"], []any{eventID(1), "shop", nil, true, deadletters.MaxPayload}
+				return r.sql("event"), []any{eventID(1), "shop", nil, true, deadletters.MaxPayload}
 			}, 10, 20},
 			"an event's journal": {func() (string, []any) {
-				return r.sql["journal"], []any{"28dd2c79-55ce-9264-5624-0b2ff0100bde", "shop", nil, 501}
+				return r.sql("journal"), []any{"28dd2c79-55ce-9264-5624-0b2ff0100bde", "shop", nil, 501}
 			}, 100, 200},
-			"a dedupe key": {func() (string, []any) { return r.sql["dedupe"], []any{"key-77", "shop", nil} }, 100, 200},
+			"a dedupe key": {func() (string, []any) { return r.sql("dedupe"), []any{"key-77", "shop", nil} }, 100, 200},
 		} {
 			if statistics == "missing" && name != "an event's journal" { // then it may read every open dead letter, and no more
 				c.rows, c.pages = 200_000, 210_000

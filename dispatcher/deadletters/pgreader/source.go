@@ -183,7 +183,7 @@ func (r *Reader) addEvent(ctx context.Context, tx pgx.Tx, deadLetter *deadletter
 		if payload {
 			deadLetter.PayloadOmitted = "this login may not read it; use one that may select on outbox_events, such as the dispatcher's"
 		}
-		err := tx.QueryRow(ctx, r.sql["status"], deadLetter.Event, r.namespace, r.topics).Scan(&deadLetter.Status)
+		err := tx.QueryRow(ctx, r.sql("status"), deadLetter.Event, r.namespace, r.topics).Scan(&deadLetter.Status)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}
@@ -227,7 +227,7 @@ func (r *Reader) Event(ctx context.Context, id string, payload bool) (history de
 
 // journal reads the records of an event, the oldest first.
 func (r *Reader) journal(ctx context.Context, tx pgx.Tx, id string) ([]deadletters.Record, error) {
-	rows, err := tx.Query(ctx, r.sql["journal"], id, r.namespace, r.topics, deadletters.MaxRecords)
+	rows, err := tx.Query(ctx, r.sql("journal"), id, r.namespace, r.topics, deadletters.MaxRecords)
 	if err != nil {
 		return nil, err
 	}
@@ -241,7 +241,7 @@ func (r *Reader) journal(ctx context.Context, tx pgx.Tx, id string) ([]deadlette
 
 // byKey finds an event by its dedupe key.
 func (r *Reader) byKey(ctx context.Context, tx pgx.Tx, key string) (string, error) {
-	rows, err := tx.Query(ctx, r.sql["dedupe"], key, r.namespace, r.topics)
+	rows, err := tx.Query(ctx, r.sql("dedupe"), key, r.namespace, r.topics)
 	if err != nil {
 		return "", err
 	}
@@ -274,7 +274,7 @@ func (r *Reader) event(ctx context.Context, tx pgx.Tx, id string, content bool) 
 	var due, leased *time.Time
 	var failures, headers, payload []byte
 	var reason string
-	err := tx.QueryRow(ctx, r.sql["event"], id, r.namespace, r.topics, content, deadletters.MaxPayload).Scan(
+	err := tx.QueryRow(ctx, r.sql("event"), id, r.namespace, r.topics, content, deadletters.MaxPayload).Scan(
 		&e.ID, &e.Topic, &e.Seq, &e.AggregateSequence, &e.Type, &e.AggregateType, &e.AggregateID, &e.PartitionKey, &e.DedupeKey, &e.Tenant, &e.SizeBytes,
 		&e.CreatedAt, &e.UpdatedAt, &e.Status, &e.Attempts, &e.Lease, &due, &e.Worker, &leased, &reason, &e.LastError, &failures,
 		&headers, &payload)
@@ -303,7 +303,7 @@ func (r *Reader) deadLettersOf(ctx context.Context, tx pgx.Tx, id string, limit 
 	} else {
 		args = append(args, id)
 	}
-	return deadLetters(ctx, tx, replace(r.sql["dead_letters"], "l.namespace = $4::text and ($5::text[] is null or l.topic = any ($5::text[])) and "+term), args)
+	return deadLetters(ctx, tx, replace(r.sql("dead_letters"), "l.namespace = $4::text and ($5::text[] is null or l.topic = any ($5::text[])) and "+term), args)
 }
 
 func deadLetters(ctx context.Context, tx pgx.Tx, sql string, args []any) ([]deadletters.DeadLetter, error) {

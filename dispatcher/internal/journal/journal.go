@@ -16,7 +16,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sqlfile"
 )
 
-//go:embed sql/*.sql
+//go:embed queries.sql
 var files embed.FS
 
 // Bounds of a check.

@@ -1,10 +1,9 @@
 package notify
 
+import "github.com/outbox-operator/outbox-operator/dispatcher/internal/sqlfile"
+
 // Settings are those that statements run with; $1 is the statement timeout.
 const Settings = settings
 
 // Statements are the statements by name, for schema "outbox".
-func Statements() map[string]string {
-	q := load("outbox")
-	return map[string]string{"take": q.take, "sent": q.sent, "again": q.again, "waiting": q.waiting}
-}
+func Statements() map[string]string { return sqlfile.All(files, "outbox") }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sqlfile"
 )
 
 // Options say which dead letters are notified.
@@ -50,7 +51,7 @@ type Notifier struct {
 	pool *pgxpool.Pool
 	sink dispatcher.Sink
 	opts Options
-	sql  queries
+	sql  func(name string) string // a statement
 
 	sent, failed, givenUp atomic.Int64
 
@@ -72,7 +73,7 @@ func New(pool *pgxpool.Pool, sink dispatcher.Sink, opts Options) *Notifier {
 	if opts.PollEvery == 0 {
 		opts.PollEvery = 5 * time.Second
 	}
-	return &Notifier{pool: pool, sink: sink, opts: opts, sql: load(opts.Schema)}
+	return &Notifier{pool: pool, sink: sink, opts: opts, sql: sqlfile.Reader(files, opts.Schema)}
 }
 
 // Run sends notifications until ctx ends, which also ends running requests: their notifications are sent again.

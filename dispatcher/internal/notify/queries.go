@@ -11,19 +11,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sqlfile"
 )
 
-//go:embed sql/*.sql
+//go:embed queries.sql
 var files embed.FS
-
-// queries are the statements, for one schema.
-type queries struct{ take, sent, again, waiting string }
-
-func load(schema string) queries {
-	read := sqlfile.Reader(files, schema)
-	return queries{take: read("take"), sent: read("sent"), again: read("again"), waiting: read("waiting")}
-}
 
 // settings of a transaction. The statements have one good plan, and the planner must not think otherwise of a small
 // table. Nothing waits for the disk: what a crash of the database undoes is sent again.
@@ -37,7 +28,7 @@ func timeout() string { return fmt.Sprint(writeTimeout.Milliseconds()) }
 func (n *Notifier) take(ctx context.Context, limit int) (taken []*notification, err error) {
 	var batch pgx.Batch
 	batch.Queue(settings, timeout())
-	batch.Queue(n.sql.take, n.opts.Namespace, n.opts.Topics, limit, leaseTime, GiveUpAfter).Query(func(rows pgx.Rows) error {
+	batch.Queue(n.sql("take"), n.opts.Namespace, n.opts.Topics, limit, leaseTime, GiveUpAfter).Query(func(rows pgx.Rows) error {
 		var d notification
 		_, err := pgx.ForEachRow(rows, []any{&d.givenUp, &d.takenAt, &d.attempts, &d.ID, &d.eventID, &d.Group, &d.Topic, &d.Seq, &d.Type, &d.AggregateType,
 			&d.AggregateID, &d.tenant, (*string)(&d.Reason), &d.Class, &d.Code, &d.Place, &d.Error, &d.Attempts, &d.DeadAt}, func() error {
@@ -77,10 +68,10 @@ func (n *Notifier) write(ctx context.Context, taken []*notification) error {
 	var batch pgx.Batch
 	batch.Queue(settings, timeout())
 	if len(sent) > 0 {
-		batch.Queue(n.sql.sent, sent)
+		batch.Queue(n.sql("sent"), sent)
 	}
 	if len(ids) > 0 {
-		batch.Queue(n.sql.again, ids, attempts, delays, attemptsBack)
+		batch.Queue(n.sql("again"), ids, attempts, delays, attemptsBack)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 	defer cancel()
@@ -100,7 +91,7 @@ type Waiting struct {
 func (n *Notifier) Waiting(ctx context.Context) (w Waiting, err error) {
 	var batch pgx.Batch
 	batch.Queue(settings, timeout())
-	batch.Queue(n.sql.waiting, n.opts.Namespace, n.opts.Topics, dispatcher.DepthCap+1).QueryRow(func(row pgx.Row) error {
+	batch.Queue(n.sql("waiting"), n.opts.Namespace, n.opts.Topics, dispatcher.DepthCap+1).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&w.DeadLetters, &w.Oldest, &w.Seconds)
 	})
 	return w, n.wrap(n.pool.SendBatch(ctx, &batch).Close())

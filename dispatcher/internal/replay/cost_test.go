@@ -32,6 +32,7 @@ func TestStepReadsItsBatchAlone(t *testing.T) {
 			pgtest.Exec(r, `update outbox.outbox_replays set seen_at = now() - interval '2 minutes' where id = $1`, other.ID)
 			step := func(what string) {
 				t.Helper()
+				pgtest.HandIn(t, r.Pool) // what it read until now
 				rows0, pages0 := r.reads(one)
 				if done, err := replays.Step(t.Context(), o.ID, 500); err != nil || done != 500 {
 					t.Fatalf("a step of 500 did %d, %v", done, err)

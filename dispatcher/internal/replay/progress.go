@@ -51,7 +51,7 @@ func (r *Replays) operations(ctx context.Context, tx pgx.Tx, id *uuid.UUID) ([]O
 	if id != nil {
 		namespace = "" // it is refused by its name
 	}
-	rows, err := tx.Query(ctx, r.sql.read, id, namespace, MaxOperations)
+	rows, err := tx.Query(ctx, r.sql("read"), id, namespace, MaxOperations)
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +109,7 @@ func (r *Replays) waits(ctx context.Context, tx pgx.Tx, p *status.Replay) error 
 	if _, err := tx.Exec(ctx, lookups); err != nil {
 		return err
 	}
-	rows, err := tx.Query(ctx, r.sql.waits, p.ID, maxWaits)
+	rows, err := tx.Query(ctx, r.sql("waits"), p.ID, maxWaits)
 	if err != nil {
 		return err
 	}

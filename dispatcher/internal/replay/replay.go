@@ -2,6 +2,7 @@ package replay
 
 import (
 	"context"
+	"embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,7 +14,11 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sqlfile"
 )
+
+//go:embed queries.sql
+var files embed.FS
 
 // DB is a pgx pool or connection. The login needs what `dispatcher migrate grants --for replay` prints.
 type DB interface {
@@ -34,7 +39,7 @@ type Replays struct {
 	db        DB
 	schema    string
 	namespace string
-	sql       queries
+	sql       func(name string) string // a statement
 }
 
 // New returns the operations of an outbox. It does not connect.
@@ -42,7 +47,7 @@ func New(db DB, opts Options) *Replays {
 	if opts.Schema == "" {
 		opts.Schema = "outbox"
 	}
-	return &Replays{db: db, schema: opts.Schema, namespace: opts.Namespace, sql: load(opts.Schema)}
+	return &Replays{db: db, schema: opts.Schema, namespace: opts.Namespace, sql: sqlfile.Reader(files, opts.Schema)}
 }
 
 // DryRun counts what [Replays.Begin] would choose, and changes nothing. Waiting is what would be done.
@@ -53,7 +58,7 @@ func (r *Replays) DryRun(ctx context.Context, request config.ReplayRequest) (p s
 	}
 	err = r.transaction(ctx, "dry run", pgx.ReadOnly, func(tx pgx.Tx) error {
 		p = status.Replay{Namespace: request.Namespace, Action: string(request.Action), Rate: request.Rate}
-		statement, args := r.matched(r.sql.dryRun, request, string(request.Action), limit(request.Limit))
+		statement, args := r.matched(r.sql("dry_run"), request, string(request.Action), limit(request.Limit))
 		if _, err := tx.Exec(ctx, oneByOne); err != nil {
 			return err
 		}
@@ -85,12 +90,12 @@ func (r *Replays) matched(statement string, request config.ReplayRequest, args .
 	condition, args := filter.Where(request.Namespace, request.Topics, args...)
 	switch request.Action {
 	case config.ActionReplay:
-		condition += "\n    and " + r.sql.last
+		condition += "\n    and " + r.sql("last")
 	case config.ActionReopen:
-		condition += " and l.resolution = 'discarded'\n    and " + r.sql.last
+		condition += " and l.resolution = 'discarded'\n    and " + r.sql("last")
 	}
 	if request.Limit > 0 {
-		condition += "\n    and " + r.sql.free // else those that another has would be the first so many, again and again
+		condition += "\n    and " + r.sql("free") // else those that another has would be the first so many, again and again
 	}
 	return strings.Replace(statement, "where CONDITION", "where "+condition, 1), args
 }
@@ -114,7 +119,7 @@ func (r *Replays) Begin(ctx context.Context, request config.ReplayRequest) (p st
 			if _, err := tx.Exec(ctx, oneByOne); err != nil {
 				return err
 			}
-			statement, args := r.matched(r.sql.begin, request, request.ID, request.Namespace, string(request.Action), request.Reason, request.RequestedBy,
+			statement, args := r.matched(r.sql("begin"), request, request.ID, request.Namespace, string(request.Action), request.Reason, request.RequestedBy,
 				string(filter), request.Rate, request.Canary, request.AbortAt, limit(request.Limit))
 			if _, err := tx.Exec(ctx, statement, args...); err != nil {
 				return err
@@ -138,7 +143,7 @@ func (r *Replays) Step(ctx context.Context, id uuid.UUID, limit int) (done int, 
 		if _, err := r.read(ctx, tx, id); err != nil {
 			return err
 		}
-		return tx.QueryRow(ctx, r.sql.step, id, limit).Scan(&done)
+		return tx.QueryRow(ctx, r.sql("step"), id, limit).Scan(&done)
 	})
 	return done, err
 }
@@ -152,7 +157,7 @@ func (r *Replays) Observe(ctx context.Context, id uuid.UUID) (p status.Replay, e
 			return err
 		}
 		var changed bool
-		if err := tx.QueryRow(ctx, r.sql.observe, id).Scan(&changed); err != nil {
+		if err := tx.QueryRow(ctx, r.sql("observe"), id).Scan(&changed); err != nil {
 			return err
 		}
 		if p, err = r.read(ctx, tx, id); err == nil && !changed {
@@ -171,7 +176,7 @@ func (r *Replays) Stop(ctx context.Context, id uuid.UUID, reason string) (p stat
 		if _, err := r.read(ctx, tx, id); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, r.sql.stop, id, reason); err != nil {
+		if _, err := tx.Exec(ctx, r.sql("stop"), id, reason); err != nil {
 			return err
 		}
 		p, err = r.read(ctx, tx, id)

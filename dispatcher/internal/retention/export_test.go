@@ -3,6 +3,8 @@ package retention
 import (
 	"context"
 	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sqlfile"
 )
 
 // Page makes the sweeper read one page at a time, and write its progress after each.
@@ -23,14 +25,5 @@ const Settings = relaxed
 // MaxRows is the most rows that a statement removes.
 const MaxRows = maxRows
 
-// ProgressSQL is the statement that writes a run's progress, for schema "outbox".
-func ProgressSQL() string { return load("outbox").progress }
-
-// DeliveredSQL is the statement that removes delivered rows, for schema "outbox".
-func DeliveredSQL() string { return load("outbox").delivered }
-
-// DeadLettersSQL, LockSQL, ResolvedSQL and ExpiredSQL are those for dead letters.
-func DeadLettersSQL() string { return load("outbox").deadLetters }
-func LockSQL() string        { return load("outbox").lock }
-func ResolvedSQL() string    { return load("outbox").resolved }
-func ExpiredSQL() string     { return load("outbox").expired }
+// Statement returns a statement by its name, for schema "outbox".
+func Statement(name string) string { return sqlfile.Reader(files, "outbox")(name) }

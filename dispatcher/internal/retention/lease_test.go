@@ -282,7 +282,7 @@ func TestALostLeaseWritesNoPosition(t *testing.T) {
 		{"another's", "1 minute", mine, 40}, {"mine, and over", "-1 second", other, 40}, {"mine", "1 minute", other, 7},
 	} {
 		pgtest.Exec(o, `update outbox.outbox_sweeps set held_until = now() + $1::text::interval, delivered = 0`, c.held)
-		if _, err := o.sweeps.Exec(t.Context(), retention.ProgressSQL(), "retention", c.worker, int64(7), int64(3), int64(0), int64(0), int64(0)); err != nil {
+		if _, err := o.sweeps.Exec(t.Context(), retention.Statement("progress"), "retention", c.worker, int64(7), int64(3), int64(0), int64(0), int64(0)); err != nil {
 			t.Fatal(err)
 		}
 		if got := pgtest.Value[int64](o, `select position from outbox.outbox_sweeps`); got != c.position {

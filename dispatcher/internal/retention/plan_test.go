@@ -37,11 +37,11 @@ func TestStatementsUseIndexes(t *testing.T) {
 		}
 		ids := fmt.Sprintf("'{%s,%s}'", uuid.New(), uuid.New())
 		for name, query := range map[string]struct{ sql, args, uses string }{
-			"delivered":    {retention.DeliveredSQL(), `'(3,0)', '(5,0)', '7 days', 'shop', '{orders}', 2000`, `"Tid Range Scan"`},
-			"dead_letters": {retention.DeadLettersSQL(), `100, 500, '7 days', '7 days', '', '{}'`, "outbox_dead_letters_pkey"},
-			"lock":         {retention.LockSQL(), ids, "outbox_events_pkey"},
-			"resolved":     {retention.ResolvedSQL(), ids + `, '7 days'`, "outbox_dead_letters_event"},
-			"expired":      {retention.ExpiredSQL(), ids + `, '7 days'`, "outbox_dead_letters_event"},
+			"delivered":    {retention.Statement("delivered"), `'(3,0)', '(5,0)', '7 days', 'shop', '{orders}', 2000`, `"Tid Range Scan"`},
+			"dead_letters": {retention.Statement("dead_letters"), `100, 500, '7 days', '7 days', '', '{}'`, "outbox_dead_letters_pkey"},
+			"lock":         {retention.Statement("lock"), ids, "outbox_events_pkey"},
+			"resolved":     {retention.Statement("resolved"), ids + `, '7 days'`, "outbox_dead_letters_event"},
+			"expired":      {retention.Statement("expired"), ids + `, '7 days'`, "outbox_dead_letters_event"},
 		} {
 			text := o.explain(query.sql, query.args)
 			if !strings.Contains(text, query.uses) {

@@ -8,27 +8,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-
-	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sqlfile"
 )
 
-//go:embed sql/*.sql
+//go:embed queries.sql
 var files embed.FS
-
-// queries are the statements, for one schema.
-type queries struct {
-	state, take, leave, begin, progress, end, delivered, deadLetters, lock, resolved, expired, replays, journal string
-}
-
-// load reads the files.
-func load(schema string) queries {
-	read := sqlfile.Reader(files, schema)
-	return queries{
-		state: read("state"), take: read("take"), leave: read("leave"), begin: read("begin"), progress: read("progress"), end: read("end"),
-		delivered: read("delivered"), deadLetters: read("dead_letters"), lock: read("lock"), resolved: read("resolved"), expired: read("expired"), replays: read("replays"),
-		journal: read("journal"),
-	}
-}
 
 // Settings of a transaction. The statements have one good plan, and the planner must not think otherwise of a
 // small table. A statement that waits for a lock of the table, as of ALTER TABLE, gives up soon: others queue behind it.

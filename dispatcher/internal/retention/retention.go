@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sqlfile"
 )
 
 // Options say what a [Sweeper] removes.
@@ -89,7 +91,7 @@ const (
 type Sweeper struct {
 	pool *pgxpool.Pool
 	opts Options
-	sql  queries
+	sql  func(name string) string // a statement
 
 	mu      sync.Mutex
 	problem string
@@ -126,7 +128,7 @@ func New(pool *pgxpool.Pool, opts Options) *Sweeper {
 	if opts.PollEvery == 0 {
 		opts.PollEvery = 30 * time.Second
 	}
-	return &Sweeper{pool: pool, opts: opts, sql: load(opts.Schema), maxPages: maxPages, noteEvery: noteEvery, pause: sleep}
+	return &Sweeper{pool: pool, opts: opts, sql: sqlfile.Reader(files, opts.Schema), maxPages: maxPages, noteEvery: noteEvery, pause: sleep}
 }
 
 // every is the time between two runs.

@@ -32,7 +32,7 @@ func (s *Sweeper) Sweep(ctx context.Context) (ran bool, err error) {
 	defer func() {
 		leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementTimeout)
 		defer cancel()
-		if failed := s.write(leave, s.sql.leave, pgUUID(s.opts.Worker)); err == nil {
+		if failed := s.write(leave, s.sql("leave"), pgUUID(s.opts.Worker)); err == nil {
 			err = failed
 		}
 	}()
@@ -55,7 +55,7 @@ func (s *Sweeper) due(ctx context.Context) (bool, error) {
 
 // lease takes or extends the lease.
 func (s *Sweeper) lease(ctx context.Context) (ok bool, err error) {
-	return s.one(ctx, s.sql.take, []any{pgUUID(s.opts.Worker), leaseTime}, &ok)
+	return s.one(ctx, s.sql("take"), []any{pgUUID(s.opts.Worker), leaseTime}, &ok)
 }
 
 // run is one run of a sweep.
@@ -70,7 +70,7 @@ type run struct {
 // sweep does a whole run. It writes its progress, also if it fails.
 func (r *run) sweep(ctx context.Context) (err error) {
 	began := time.Now()
-	if _, err := r.one(ctx, r.sql.begin, []any{r.opts.Name, r.opts.Namespace, r.opts.Delivered}, &r.end, &r.position); err != nil {
+	if _, err := r.one(ctx, r.sql("begin"), []any{r.opts.Name, r.opts.Namespace, r.opts.Delivered}, &r.end, &r.position); err != nil {
 		return err
 	}
 	var total Counts
@@ -96,7 +96,7 @@ func (r *run) sweep(ctx context.Context) (err error) {
 	if err := r.extendLease(ctx); err != nil {
 		return err
 	}
-	if err := r.write(ctx, r.sql.end, r.opts.Name, r.every()); err != nil {
+	if err := r.write(ctx, r.sql("end"), r.opts.Name, r.every()); err != nil {
 		return err
 	}
 	if total != (Counts{}) {
@@ -112,7 +112,7 @@ func (r *run) events(ctx context.Context, total *Counts) error {
 		pages := min(r.pages, r.end-r.position)
 		var n int64
 		err := r.step(ctx, total, func(c *Counts) error {
-			_, err := r.one(ctx, r.sql.delivered, []any{tid(r.position), tid(r.position + pages), r.opts.Delivered,
+			_, err := r.one(ctx, r.sql("delivered"), []any{tid(r.position), tid(r.position + pages), r.opts.Delivered,
 				r.opts.Namespace, r.opts.Topics, maxRows}, &n)
 			c.Delivered = n
 			return err
@@ -141,7 +141,7 @@ func (r *run) deadLetters(ctx context.Context, total *Counts) error {
 			if r.opts.DeadUnresolved > 0 {
 				unresolved = &r.opts.DeadUnresolved
 			}
-			if _, err = r.one(ctx, r.sql.deadLetters, []any{after, readDeadLetters, r.opts.DeadResolved, unresolved,
+			if _, err = r.one(ctx, r.sql("dead_letters"), []any{after, readDeadLetters, r.opts.DeadResolved, unresolved,
 				r.opts.Namespace, r.opts.Topics}, &after, &n, &old); err != nil {
 				return err
 			}
@@ -162,7 +162,7 @@ func (r *run) deadLetters(ctx context.Context, total *Counts) error {
 // long ago.
 func (r *run) replays(ctx context.Context) error {
 	var removed int
-	_, err := r.one(ctx, r.sql.replays, []any{r.opts.Namespace, r.opts.DeadResolved}, &removed)
+	_, err := r.one(ctx, r.sql("replays"), []any{r.opts.Namespace, r.opts.DeadResolved}, &removed)
 	return err
 }
 
@@ -170,7 +170,7 @@ func (r *run) replays(ctx context.Context) error {
 func (r *run) journal(ctx context.Context) error {
 	return r.step(ctx, &Counts{}, func(*Counts) error {
 		var days int
-		if _, err := r.one(ctx, r.sql.journal, nil, &days); err != nil {
+		if _, err := r.one(ctx, r.sql("journal"), nil, &days); err != nil {
 			return err
 		}
 		if days > 0 {
@@ -188,7 +188,7 @@ func (r *run) settle(ctx context.Context, events []pgtype.UUID, unresolved *time
 		if _, err := tx.Exec(ctx, settings, timeout()); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, r.sql.lock, events)
+		rows, err := tx.Query(ctx, r.sql("lock"), events)
 		if err != nil {
 			return err
 		}
@@ -196,11 +196,11 @@ func (r *run) settle(ctx context.Context, events []pgtype.UUID, unresolved *time
 		if err != nil || len(ours) == 0 {
 			return err
 		}
-		if err := tx.QueryRow(ctx, r.sql.resolved, ours, r.opts.DeadResolved).Scan(&c.Dead, &c.DeadLetters); err != nil || unresolved == nil {
+		if err := tx.QueryRow(ctx, r.sql("resolved"), ours, r.opts.DeadResolved).Scan(&c.Dead, &c.DeadLetters); err != nil || unresolved == nil {
 			return err
 		}
 		var dead int64
-		err = tx.QueryRow(ctx, r.sql.expired, ours, *unresolved).Scan(&dead, &c.Expired)
+		err = tx.QueryRow(ctx, r.sql("expired"), ours, *unresolved).Scan(&dead, &c.Expired)
 		c.Dead += dead
 		return err
 	})
@@ -262,7 +262,7 @@ func (r *run) extendLease(ctx context.Context) error {
 
 // writeProgress writes the progress, and what the run removed since the last time.
 func (r *run) writeProgress(ctx context.Context) error {
-	err := r.write(ctx, r.sql.progress, r.opts.Name, pgUUID(r.opts.Worker), r.position, r.removed.Delivered, r.removed.Dead, r.removed.Expired, r.removed.DeadLetters)
+	err := r.write(ctx, r.sql("progress"), r.opts.Name, pgUUID(r.opts.Worker), r.position, r.removed.Delivered, r.removed.Dead, r.removed.Expired, r.removed.DeadLetters)
 	if err == nil {
 		r.removed = Counts{}
 	}
@@ -289,7 +289,7 @@ type State struct {
 // State reads the sweep's row. It fails when the database does.
 func (s *Sweeper) State(ctx context.Context) (state State, err error) {
 	c := &state.Removed
-	found, err := s.one(ctx, s.sql.state, []any{s.opts.Name}, &state.Pages, &state.Position, &state.Running, &state.Ended, &state.Next,
+	found, err := s.one(ctx, s.sql("state"), []any{s.opts.Name}, &state.Pages, &state.Position, &state.Running, &state.Ended, &state.Next,
 		&state.Seconds, &c.Delivered, &c.Dead, &c.Expired, &c.DeadLetters, &state.due)
 	if !found {
 		return State{due: true}, err

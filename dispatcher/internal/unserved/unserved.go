@@ -11,9 +11,11 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sqlfile"
 )
 
-//go:embed sql/*.sql
+//go:embed queries.sql
 var files embed.FS
 
 // batch is how many events one transaction changes.
@@ -47,7 +49,7 @@ type Counts struct {
 // Names returns the first 1,000 names with pending events that no worker serves, in their order, and how many events each has
 // pending. It fails when the database does.
 func Names(ctx context.Context, conn *pgx.Conn, schema string) (names []Name, pending []int64, err error) {
-	rows, err := conn.Query(ctx, statement("names", schema))
+	rows, err := conn.Query(ctx, sqlfile.Reader(files, schema)("names"))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -74,14 +76,14 @@ func Apply(ctx context.Context, conn *pgx.Conn, schema string, c Change, dry boo
 		return counts, errors.New("the new name is the old one; name another (--to-namespace, --to-topic)")
 	}
 	var worker *string
-	if err := conn.QueryRow(ctx, statement("served", schema), c.From.Namespace, c.From.Topic).Scan(&worker, &counts.Pending); err != nil {
+	if err := conn.QueryRow(ctx, sqlfile.Reader(files, schema)("served"), c.From.Namespace, c.From.Topic).Scan(&worker, &counts.Pending); err != nil {
 		return counts, err
 	}
 	if worker != nil {
 		return counts, fmt.Errorf("%s is served by dispatcher %q; stop it, or wait a minute when it has ended", c.From, *worker)
 	}
 	if c.To != nil {
-		if err := conn.QueryRow(ctx, statement("duplicates", schema), c.From.Namespace, c.From.Topic, c.To.Namespace, c.To.Topic).Scan(&counts.Duplicates); err != nil {
+		if err := conn.QueryRow(ctx, sqlfile.Reader(files, schema)("duplicates"), c.From.Namespace, c.From.Topic, c.To.Namespace, c.To.Topic).Scan(&counts.Duplicates); err != nil {
 			return counts, err
 		}
 	}
@@ -94,7 +96,7 @@ func Apply(ctx context.Context, conn *pgx.Conn, schema string, c Change, dry boo
 			file, args = "move", append(args, c.To.Namespace, c.To.Topic)
 		}
 		var n int64
-		err := conn.QueryRow(ctx, statement(file, schema), args...).Scan(&n)
+		err := conn.QueryRow(ctx, sqlfile.Reader(files, schema)(file), args...).Scan(&n)
 		counts.Changed += n
 		var pg *pgconn.PgError
 		if errors.As(err, &pg) && pg.Code == "23505" {
@@ -104,13 +106,4 @@ func Apply(ctx context.Context, conn *pgx.Conn, schema string, c Change, dry boo
 			return counts, err
 		}
 	}
-}
-
-// statement reads a file for a schema.
-func statement(file, schema string) string {
-	text, err := files.ReadFile("sql/" + file + ".sql")
-	if err != nil {
-		panic(err) // the file is there
-	}
-	return strings.ReplaceAll(string(text), "outbox.", pgx.Identifier{schema}.Sanitize()+".")
 }

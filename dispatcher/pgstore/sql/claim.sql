@@ -1,3 +1,4 @@
+-- name: claim
 -- Leases rows that are due, and marks those found with no attempt left dead (CONTRACT C-20 to C-22). claim_parts.sql has the
 -- arguments, and what the claims have in common.
 

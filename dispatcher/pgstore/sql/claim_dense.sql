@@ -1,3 +1,4 @@
+-- name: claim_dense
 -- Leases rows that are due in order per key where nearly each is the first live one of its key, and marks
 -- those found with no attempt left dead (CONTRACT C-20 to C-22, C-50). It is claim.sql with a look at what
 -- comes before each row; claim_keyed.sql says why the order holds, and is for all that this one passes by.

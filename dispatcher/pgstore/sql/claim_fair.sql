@@ -1,3 +1,4 @@
+-- name: claim_fair
 -- claim.sql that gives each tenant of a topic its turn (CONTRACT C-37). claim_parts.sql has most of the arguments. $4 is not
 -- used; $5 the tenant after which each topic begins; $12 and $13 tenants that are left alone, each with the number of its
 -- topic, from 1; $14 dispatcher, $15 time for each event of a tenant, null for no limit, and $16 how many it may have at

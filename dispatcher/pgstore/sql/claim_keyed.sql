@@ -1,3 +1,4 @@
+-- name: claim_keyed
 -- Leases rows that are due in order per key, and marks those found with no attempt left dead
 -- (CONTRACT C-20 to C-22, C-50). claim_parts.sql has most of the arguments. $16 how many rows of each range to look at;
 -- $17 rows of a key; $18..$20 keys to read in addition: index of their range, hash, rows of it; $21 which ranges are steps of

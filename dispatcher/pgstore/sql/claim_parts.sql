@@ -1,3 +1,4 @@
+-- name: claim_parts
 -- What the claims have in common: {NAME} in one of them, or in a part, stands for the part "-- NAME" of this file (queries.go).
 -- $1 namespace; $2..$5 topics, their limits and floors (time, id); $6 max attempts; $7 max bytes; $8 worker; $9 lease;
 -- $10 whether rows with no attempt left are marked dead, or left alone; $11 most bytes of a row: a larger one has no attempt
@@ -7,7 +8,7 @@
 -- (keyed_frontier.go says why it does).
 --
 -- A lease that ended without an outcome spends no attempt, since no worker knows what ended the process: its row is a suspect,
--- and has no attempt left when begin.sql counted four deliveries of it (CONTRACT C-21, C-22). The lease of a row that was
+-- and has no attempt left when begin (leases.sql) counted four deliveries of it (CONTRACT C-21, C-22). The lease of a row that was
 -- changed more than a minute from now was given by a clock that was ahead, and is over (CONTRACT C-3).
 
 -- exhausted

@@ -1,3 +1,20 @@
+-- name: settings
+-- How the journal is set, how many pages the table of events has, and which triggers write the journal.
+select enabled, since, now(), pg_relation_size('outbox.outbox_events') / current_setting('block_size')::bigint,
+       array(select tgname::text from pg_trigger where tgrelid in ('outbox.outbox_events'::regclass, 'outbox.outbox_dead_letters'::regclass)
+           and tgname like 'outbox\_journal\_%' and tgenabled in ('O', 'A') order by 1)
+from outbox.outbox_journal_settings
+
+-- name: truncates
+-- When the whole table of events was emptied.
+-- $1 from when on; $2 how many.
+select at, lsn::text, xid::text, login
+from outbox.outbox_journal
+where event_id is null and operation = 'truncate' and at >= $1::timestamptz
+order by at
+limit $2::integer
+
+-- name: chains
 -- The records of some events, in the order of the events' ids and of time, each with the event's row as it is. One
 -- statement has one snapshot: record and row belong together. The days ahead, which have no records, are not read.
 -- $1 the first id; $2 about how many records of that time the events of a page have; $3 from when on;
@@ -27,3 +44,24 @@ join outbox.outbox_journal as r on r.event_id = page.event_id
 left join outbox.outbox_events as e on e.id = page.event_id
 where r.at >= (select since from settings) and r.at < now() + interval '1 day'
 order by r.event_id, r.lsn, r.at
+
+-- name: rows
+-- The rows of some pages of the table whose last change is not in the journal. A change sets updated_at to the time of
+-- its transaction, and its record is younger; the minute is for a clock that was set back.
+-- $1 first page, and $2 the page after the last, as tids; $3 from when on; $4 namespace, empty for all; $5 topics,
+-- none for all; $6 how many.
+with settings as materialized (
+    select since from outbox.outbox_journal_settings
+)
+select e.id, e.namespace, e.topic, e.status, e.updated_at
+from outbox.outbox_events as e
+where e.ctid >= $1::text::tid and e.ctid < $2::text::tid
+  and e.updated_at >= greatest($3::timestamptz, (select since from settings))
+  and ($4::text = '' or e.namespace = $4::text)
+  and (coalesce(cardinality($5::text[]), 0) = 0 or e.topic = any ($5::text[]))
+  and not exists (
+      select from outbox.outbox_journal as r
+      where r.event_id = e.id and r.at >= greatest(e.updated_at - interval '1 minute', (select since from settings))
+        and r.at < now() + interval '1 day' and r.operation <> 'adopt'
+  )
+limit $6::integer

@@ -1,3 +1,4 @@
+-- name: heartbeat
 -- Notes that a worker runs, and removes the rows of workers that were not seen for a day, and rates that were not used for one. Returns the worker's part of the
 -- dispatcher's rate limits, how many workers of the dispatcher are live (CONTRACT C-36), and of each topic the plan of the oldest one, if
 -- that is another worker (CONTRACT C-38).
@@ -43,3 +44,42 @@ returning part, (select live from others) + case when paused then 0 else 1 end, 
         order by topic, w.started_at, w.worker
     ) as oldest
 )
+
+-- name: leave
+-- Removes the row of a worker that stops.
+-- $1 worker.
+delete from outbox.outbox_workers where worker = $1::uuid
+
+-- name: sharing
+-- Names the other dispatchers that were seen a moment ago, are not paused, and deliver topics of this one too: five at most.
+-- $1 namespace; $2 this dispatcher; $3 its topics, none for all.
+select distinct dispatcher
+from outbox.outbox_workers
+where namespace = $1::text
+  and dispatcher <> $2::text
+  and not paused
+  and seen_at > now() - interval '1 minute'
+  and (topics = '{}' or coalesce(cardinality($3::text[]), 0) = 0 or topics && $3::text[])
+order by dispatcher
+limit 5
+
+-- name: writers
+-- Lists the transactions that may still commit rows with a seq that they have drawn: to draw one, a transaction locks the
+-- sequence until it ends. Which run of the server it is comes with them: numbers that a crash forgot are drawn again.
+select coalesce(array_agg(virtualtransaction), '{}'), concat(extract(epoch from pg_postmaster_start_time()), ' ', pg_last_wal_replay_lsn())
+from pg_locks
+where locktype = 'relation'
+  and database = (select oid from pg_database where datname = current_database())
+  and relation = pg_get_serial_sequence('outbox.outbox_events', 'seq')::regclass
+
+-- name: fence
+-- The last of a claim's settings: it ends the transaction with an error of its own while the fence is down (CONTRACT C-27).
+-- What empties the table ends this session too, so one look is enough for the transaction.
+, case when exists (select from outbox.outbox_fence where server_started = pg_postmaster_start_time() and inserted_by = xmin)
+    then true else outbox.outbox_fence_down() end
+
+-- name: fence_raise
+select outbox.outbox_fence_raise()
+
+-- name: sequences_behind
+select outbox.outbox_sequences_behind()

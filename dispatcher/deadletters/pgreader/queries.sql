@@ -1,0 +1,149 @@
+-- name: groups
+-- Counts open dead letters by their group. The groups are found by a loose scan of outbox_dead_letters_open: one
+-- probe for each, whatever the number of dead letters. What is read of a group then is its first and its last, and
+-- its count up to a cap and one.
+-- $1 namespace; $2 most groups; $3 cap; then the filter's.
+with recursive found as (
+    (
+        select topic, fingerprint from outbox.outbox_dead_letters
+        where resolution is null and namespace = $1::text
+        order by topic, fingerprint
+        limit 1
+    )
+    union all
+    select following.topic, following.fingerprint
+    from found
+    cross join lateral (
+        select topic, fingerprint from outbox.outbox_dead_letters
+        where resolution is null and namespace = $1::text and (topic, fingerprint) > (found.topic, found.fingerprint)
+        order by topic, fingerprint
+        limit 1
+    ) as following
+),
+groups as (
+    select topic, fingerprint, row_number() over () > $2::integer as more from found limit $2::integer + 1
+)
+select g.fingerprint, g.topic, last.reason, coalesce(last.class, ''), coalesce(last.code, ''), coalesce(last.place, ''),
+       counted.n, first.dead_at, last.dead_at, coalesce(last.id, 0), coalesce(last.event_id::text, ''), coalesce(last.error, ''), g.more
+from groups as g
+cross join lateral (
+    select count(*) as n from (
+        select from outbox.outbox_dead_letters as l
+        where l.topic = g.topic and l.fingerprint = g.fingerprint and not g.more and /* filter */ true
+        limit $3::integer + 1
+    ) as capped
+) as counted
+left join lateral (
+    select dead_at from outbox.outbox_dead_letters as l
+    where l.topic = g.topic and l.fingerprint = g.fingerprint and counted.n > 0 and /* filter */ true
+    order by dead_at
+    limit 1
+) as first on true
+left join lateral (
+    select * from outbox.outbox_dead_letters as l
+    where l.topic = g.topic and l.fingerprint = g.fingerprint and counted.n > 0 and /* filter */ true
+    order by dead_at desc
+    limit 1
+) as last on true
+where counted.n > 0 or g.more
+order by counted.n desc, g.topic, g.fingerprint
+
+-- name: exact
+-- Counts the open dead letters of some groups, all of them.
+-- $1 fingerprints; then the filter's.
+select l.fingerprint, count(*)
+from outbox.outbox_dead_letters as l
+where l.fingerprint = any ($1::text[]) and /* filter */ true
+group by l.fingerprint
+
+-- name: counts
+-- Counts open dead letters by what they are about, all of them in one pass: the largest count first.
+-- $1 what: tenant, type or aggregate; $2 most counts, and one; then the filter's.
+select coalesce(case $1::text
+           when 'tenant' then l.tenant_id::text
+           when 'type' then l.event_type
+           else concat_ws('/', l.aggregate_type, l.aggregate_id)
+       end, '') as value,
+       count(*), count(distinct l.fingerprint), min(l.dead_at), max(l.dead_at)
+from outbox.outbox_dead_letters as l
+where /* filter */ true
+group by value
+order by count(*) desc, value
+limit $2::integer
+
+-- name: dead_letters
+-- Dead letters, the newest first.
+-- $1 the id before which they begin; $2 most dead letters; $3 whether with all that is known of them; then the
+-- filter's.
+select l.id, l.event_id::text, l.fingerprint, l.topic, coalesce(l.seq, 0), coalesce(l.event_type, ''), coalesce(l.aggregate_type, ''),
+       coalesce(l.aggregate_id, ''), coalesce(l.tenant_id::text, ''), l.reason, l.class, l.code, l.place, coalesce(l.error, ''),
+       l.attempts, l.dead_at, l.resolution, coalesce(l.resolved_at, now()), coalesce(l.resolved_by, ''),
+       coalesce(l.resolution_reason, ''), coalesce(l.replay_id::text, ''), coalesce(l.replay_state, ''),
+       case when $3::boolean then coalesce(l.worker::text, '') else '' end,
+       case when $3::boolean then l.failures else '[]' end,
+       case when $3::boolean then coalesce(l.response, '') else '' end
+from outbox.outbox_dead_letters as l
+where l.id < $1::bigint and /* filter */ true
+order by l.id desc
+limit $2::integer
+
+-- name: event
+-- An event's row.
+-- $1 its id; $2 namespace; $3 topics, null for all; $4 whether with its content; $5 most bytes of that.
+select e.id::text, e.topic, e.seq, coalesce(e.aggregate_sequence, 0), coalesce(e.event_type, ''), coalesce(e.aggregate_type, ''), coalesce(e.aggregate_id, ''),
+       coalesce(e.partition_key, ''), coalesce(e.dedupe_key, ''), coalesce(e.tenant_id::text, ''), e.size_bytes, e.created_at,
+       e.updated_at, e.status, e.attempts, e.lease, case when e.status = 'pending' then e.next_attempt_at end,
+       coalesce(e.locked_by::text, ''), e.locked_until, coalesce(e.dead_reason, ''), coalesce(e.last_error, ''), coalesce(e.failures, '[]'),
+       case when $4::boolean and e.size_bytes <= $5::integer then e.headers end,
+       case when $4::boolean and e.size_bytes <= $5::integer then e.payload end
+from outbox.outbox_events as e
+where e.id = $1::uuid and e.namespace = $2::text and ($3::text[] is null or e.topic = any ($3::text[]))
+
+-- name: status
+-- What an event is now, for a login that may not read its row whole.
+-- $1 its id; $2 namespace; $3 topics, null for all.
+select e.status
+from outbox.outbox_events as e
+where e.id = $1::uuid and e.namespace = $2::text and ($3::text[] is null or e.topic = any ($3::text[]))
+
+-- name: dedupe
+-- The ids of the events with a dedupe key, one for each topic that has it, up to two. The topics of the namespace are
+-- found by a loose scan of outbox_events_dedupe.
+-- $1 the key; $2 namespace; $3 topics, null for all.
+with recursive found as (
+    (
+        select topic from outbox.outbox_events
+        where dedupe_key is not null and namespace = $2::text
+        order by topic
+        limit 1
+    )
+    union all
+    select following.topic
+    from found
+    cross join lateral (
+        select topic from outbox.outbox_events
+        where dedupe_key is not null and namespace = $2::text and topic > found.topic
+        order by topic
+        limit 1
+    ) as following
+)
+select e.id::text
+from found
+cross join lateral (
+    select id from outbox.outbox_events
+    where dedupe_key = $1::text and namespace = $2::text and topic = found.topic
+    limit 1
+) as e
+where $3::text[] is null or found.topic = any ($3::text[])
+order by e.id
+limit 2
+
+-- name: journal
+-- The records of an event in the journal, the newest first.
+-- $1 its id; $2 namespace; $3 topics, null for all; $4 most records.
+select r.at, r.lsn::text, r.xid::text, r.operation, coalesce(r.before, ''), coalesce(r.after, ''), coalesce(r.attempts, 0), coalesce(r.lease, 0),
+       coalesce(r.worker::text, ''), r.login, coalesce(r.reason, ''), r.topic
+from outbox.outbox_journal as r
+where r.event_id = $1::uuid and r.namespace = $2::text and ($3::text[] is null or r.topic = any ($3::text[]))
+order by r.lsn desc, r.at desc
+limit $4::integer

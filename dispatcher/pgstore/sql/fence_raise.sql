@@ -1,1 +1,0 @@
-select outbox.outbox_fence_raise()

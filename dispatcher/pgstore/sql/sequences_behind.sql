@@ -1,1 +1,0 @@
-select outbox.outbox_sequences_behind()
