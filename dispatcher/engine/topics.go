@@ -166,9 +166,9 @@ func (ts *topics) claimed(shares []dispatcher.Share, byTopic map[string]int, sto
 	return more
 }
 
-// doubt is of a topic whose claims the database refuses or takes too long over, while there are others. It is claimed
-// alone until that succeeds, and after a failure less and less often, so that it delays the others for one statement
-// in a minute at most (CONTRACT C-33).
+// doubt is of a topic whose claims the database refuses or takes too long over. It is claimed alone until that succeeds, and
+// while there are others less and less often after a failure, so that it delays them for one statement in a minute at most
+// (CONTRACT C-33).
 type doubt struct {
 	next time.Time // when it is claimed alone
 	wait ramp
@@ -180,18 +180,18 @@ func (ts *topics) claimFailed(shares []dispatcher.Share, err error, now time.Tim
 	for _, share := range shares {
 		ts.get(share.Topic).halfOpen = false
 	}
-	if ts.alone() || !isOdd(err) {
+	if !isOdd(err) {
 		return err
 	}
 	for _, share := range shares {
 		switch t := ts.get(share.Topic); {
 		case t.doubt == nil:
 			t.doubt = &doubt{wait: ramp{time.Second, time.Minute, 0}}
-		case len(shares) == 1:
+		case len(shares) == 1 && !ts.alone():
 			t.doubt.next = now.Add(t.doubt.wait.next(func() float64 { return 1 }))
 		}
 	}
-	if errors.Is(err, context.DeadlineExceeded) {
+	if ts.alone() || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	return nil
