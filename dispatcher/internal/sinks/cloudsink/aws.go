@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -221,6 +222,11 @@ func (s *sending) probed(err error) error {
 type traced struct{ *http.Transport }
 
 func (t traced) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Body != nil && r.Body != http.NoBody {
+		own := *r
+		own.Body = readCloser{r.Body}
+		r = &own
+	}
 	if sent, ok := r.Context().Value(sendingKey{}).(*sending); ok {
 		r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
 			GotConn: func(httptrace.GotConnInfo) { sent.begun.Store(true) },
@@ -228,6 +234,10 @@ func (t traced) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	return t.Transport.RoundTrip(r)
 }
+
+// readCloser hides WriteTo of the SDK's body. The SDK closes the body at the response's head. When net/http has not noticed
+// the body's end by then, WriteTo fails, and net/http closes the connection before the rest of the response is read.
+type readCloser struct{ io.ReadCloser }
 
 // awsFailure says what a call's error means to the sink.
 func awsFailure(sent *sending, err error) error {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -275,5 +276,47 @@ func TestServiceBusResponses(t *testing.T) {
 	verify(t, "missing, Probe", missing.Probe(t.Context()), unavailable, reason.Refusing, "create it")
 	if err := newServiceBusSink(t, address, "", "", "good").Probe(t.Context()); err != nil {
 		t.Errorf("Probe without a queue or topic: %v", err)
+	}
+}
+
+// sdkBody is as the SDK's: its WriteTo fails once it is closed, and net/http calls that once more after the last byte.
+type sdkBody struct {
+	*strings.Reader
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (b *sdkBody) Close() error { b.once.Do(func() { close(b.closed) }); return nil }
+
+func (b *sdkBody) WriteTo(w io.Writer) (int64, error) {
+	if b.Len() > 0 {
+		return b.Reader.WriteTo(w)
+	}
+	<-b.closed
+	return 0, io.EOF
+}
+
+// A request's body that is closed at the response's head, as the SDK does, leaves the response whole.
+func TestResponseOutlivesTheBody(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		_ = http.NewResponseController(w).Flush()
+		_, _ = io.WriteString(w, strings.Repeat("taken ", 100_000))
+	}))
+	defer server.Close()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := &sdkBody{Reader: strings.NewReader("event"), closed: make(chan struct{})}
+	request.Body, request.ContentLength = body, 5
+	response, err := traced{transport(time.Minute)}.RoundTrip(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	_ = body.Close()
+	if _, err := io.ReadAll(response.Body); err != nil {
+		t.Errorf("the response broke off: %v", err)
 	}
 }

@@ -86,7 +86,7 @@ func (s *sink) outcome(ctx, limited context.Context, to string, err error) error
 // noResponse says that no response could be read, by its HTTP status alone: what came may echo the message.
 func noResponse(err error) error {
 	var response interface{ HTTPStatusCode() int }
-	if errors.As(err, &response) {
+	if errors.As(err, &response) && response.HTTPStatusCode() != 0 { // 0: none came
 		return fmt.Errorf("gave no valid response, and the HTTP status %d", response.HTTPStatusCode())
 	}
 	return errors.New("broke off, or gave no valid response")

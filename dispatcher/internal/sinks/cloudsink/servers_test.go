@@ -143,6 +143,7 @@ func awsTestConfig(t *testing.T) aws.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
+	cfg.HTTPClient = &http.Client{Transport: traced{transport(time.Minute)}}
 	return cfg
 }
 
