@@ -200,7 +200,7 @@ func TestLostLeaseDelaysItsKey(t *testing.T) {
 		cut <- struct{}{}
 		return ctx.Err()
 	}}
-	d := r.start(r.store(), sink, dispatcher.Config{Ordering: dispatcher.OrderingKey, Lease: 2 * time.Second})
+	d := r.start(r.store(), sink, dispatcher.Config{Ordering: dispatcher.OrderingKey, Lease: 30 * time.Second})
 	receive(t, "the first delivery begins", begun)
 	pgtest.Exec(r, `update outbox.outbox_events set locked_by = gen_random_uuid(), attempts = attempts + 1,
 		locked_until = now() + interval '1 hour' where seq = 1`)

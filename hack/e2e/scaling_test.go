@@ -33,11 +33,14 @@ var _ = It("lets the number of pods follow the backlog", Label("scaling"), func(
 	Eventually(w.replicas).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Equal("3"))
 	w.Logf("three pods are wanted after %.0f s", time.Since(began).Seconds())
 	w.expectWithin(2*time.Minute, "ScalingLimited", "True", "AtMaximum")
+	Eventually(func(g Gomega) { // the pods that just began count too
+		s := now()
+		g.Expect([]int32{s.Scaling.Recommended, s.Scaling.LastStep.From, s.Scaling.LastStep.To, s.ReadyReplicas}).To(Equal([]int32{3, 1, 3, 3}))
+		g.Expect(s.ETA).To(MatchRegexp(`^[0-9]+[mh]$`))
+		g.Expect(s.LimitedBy).To(Equal("Concurrency"))
+	}).WithTimeout(time.Minute).WithPolling(time.Second).Should(Succeed())
 	s := now()
 	w.Logf("%+v, last step %+v, ETA %s, limited by %s\n%s", s.Scaling, s.Scaling.LastStep, s.ETA, s.LimitedBy, w.kubectl("get", "obd"))
-	Expect([]int32{s.Scaling.Recommended, s.Scaling.LastStep.From, s.Scaling.LastStep.To, s.ReadyReplicas}).To(Equal([]int32{3, 1, 3, 3}))
-	Expect(s.ETA).To(MatchRegexp(`^[0-9]+[mh]$`))
-	Expect(s.LimitedBy).To(Equal("Concurrency"))
 	Expect(w.kubectl("get", "obd", "orders", "-o", "jsonpath={.spec.replicas}")).To(Equal("1"))
 	Expect(w.kubectl("get", "events", "-o", "jsonpath={range .items[*]}{.reason} {.note}{.message}{'\\n'}{end}")).To(ContainSubstring("Scaled The number of pods changes from 1 to 3."))
 

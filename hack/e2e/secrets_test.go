@@ -74,7 +74,10 @@ var _ = Describe("a Secret", Label("secrets"), Ordered, func() {
 		w.apply(rotated.Secrets())
 		// The pods keep open connections. Closing these makes them use the new password.
 		w.exec("select pg_terminate_backend(pid) from pg_stat_activity where usename = $1", w.shop.Dispatcher.User)
-		w.expect("SourceReachable", "False", "AuthenticationFailed")
+		// The condition may pass by unseen; a line of the log does not.
+		Eventually(func() string {
+			return w.kubectl("logs", "-l", "outbox.dev/dispatcher=orders,outbox.dev/component=dispatcher", "--tail=-1")
+		}).WithTimeout(90 * time.Second).WithPolling(time.Second).Should(ContainSubstring("password authentication failed"))
 		w.expectWithin(2*time.Minute, "Ready", "True", "Delivering") // the kubelet takes up to 90 seconds
 		w.claiming()
 		w.noCrashes()

@@ -92,9 +92,7 @@ func (f Faults) paused(t *testing.T) {
 	Want(t, "Probe", fresh.Probe(t.Context()), true, reason.ConnectionFailed, unconnected)
 	f.Server.Resume()
 	for _, s := range []dispatcher.Sink{connected, fresh} {
-		if err := sendSoon(t, s); err != nil {
-			t.Errorf("after Resume: %v", err)
-		}
+		eventually(t, "the server responds after Resume", func() error { return Send(t, s) })
 	}
 }
 

@@ -225,7 +225,7 @@ func TestEndlessBody(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	cfg := plant(t, "http", address)
-	cfg.Timeout = config.Duration(100 * time.Millisecond)
+	cfg.Timeout = config.Duration(2 * time.Second)
 	if err := post(t, open(t, cfg)); err != nil {
 		t.Errorf("a response of 200 was taken back: %v", err)
 	}
@@ -280,7 +280,7 @@ func TestContextEnds(t *testing.T) {
 			t.Errorf("%s: Probe returned %v, want an error that wraps %v", test.name, err, test.wraps)
 		}
 	}
-	cfg.Timeout = config.Duration(50 * time.Millisecond)
+	cfg.Timeout = config.Duration(time.Second)
 	if err := post(t, open(t, cfg)); err == nil || errors.Is(err, context.DeadlineExceeded) || dispatcher.IsUnavailable(err) {
 		t.Errorf("the sink's own timeout returned %v; want a plain failure", err)
 	}

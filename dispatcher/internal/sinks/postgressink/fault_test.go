@@ -60,7 +60,7 @@ func TestServerErrorsNameTheRemedy(t *testing.T) {
 func TestDeliveriesWaitForConnections(t *testing.T) {
 	dsn := inbox(t)
 	cfg := settings(dsn)
-	cfg.Timeout = config.Duration(time.Second)
+	cfg.Timeout = config.Duration(5 * time.Second)
 	s := open(t, cfg)
 	conn, err := pgx.Connect(t.Context(), dsn)
 	if err != nil {
