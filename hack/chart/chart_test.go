@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/outbox-operator/outbox-operator/hack/testing/envtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/golden"
 )
 
 func TestMain(m *testing.M) { envtest.Main(m) }
@@ -207,12 +208,8 @@ func TestNamespacedHasNoClusterRole(t *testing.T) {
 // OpenShift's restricted-v2 gives a pod its user, and refuses one that names another.
 func TestPodsNameNoUser(t *testing.T) {
 	texts := map[string]string{"the chart": render(t)}
-	for _, golden := range []string{"minimal.yaml", "full.yaml"} { // of a dispatcher and its Jobs
-		text, err := os.ReadFile(root + "/controllers/internal/desired/testdata/" + golden)
-		if err != nil {
-			t.Fatal(err)
-		}
-		texts[golden] = string(text)
+	for _, name := range []string{"minimal.yaml", "full.yaml"} { // of a dispatcher and its Jobs
+		texts[name] = golden.Text(t, root+"/controllers/internal/desired/testdata/objects.golden", name)
 	}
 	for name, text := range texts {
 		if !strings.Contains(text, "runAsNonRoot: true") || regexp.MustCompile(`runAsUser|runAsGroup|fsGroup:|supplementalGroups`).MatchString(text) {

@@ -1,11 +1,8 @@
 package main
 
 import (
-	"flag"
 	"fmt"
 	"maps"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,9 +11,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/outbox-operator/outbox-operator/hack/testing/envtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 // bases are the folders of config/ that install what each set of values does.
 var bases = map[string][]string{
@@ -26,8 +22,8 @@ var bases = map[string][]string{
 	"namespaced": {"namespaced"},
 }
 
-// A golden file has the lines in which the chart's objects differ from those of config/.
-func TestChartRendersTheGoldenFiles(t *testing.T) {
+// The golden file has the lines in which the chart's objects differ from those of config/.
+func TestChartDiffersFromConfigAsAccepted(t *testing.T) {
 	for _, values := range valueSets(t) {
 		set := strings.TrimSuffix(filepath.Base(values), ".yaml")
 		var kustomized []string
@@ -38,23 +34,7 @@ func TestChartRendersTheGoldenFiles(t *testing.T) {
 			}
 			kustomized = append(kustomized, text)
 		}
-		golden := "testdata/" + set + ".golden.diff"
-		got := difference(canonical(t, strings.Join(kustomized, "\n---\n")), canonical(t, render(t, "--values", values)))
-		if *update {
-			if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(golden)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if string(want) != got {
-			diff := exec.CommandContext(t.Context(), "diff", "-u", "--label", golden, "--label", "chart", golden, "-")
-			diff.Stdin = strings.NewReader(got)
-			changes, _ := diff.CombinedOutput()
-			t.Errorf("%s: the chart makes something else now; `go test ./hack/chart -update` accepts it:\n%s", values, changes)
-		}
+		golden.Check(t, "differences.golden", set, difference(canonical(t, strings.Join(kustomized, "\n---\n")), canonical(t, render(t, "--values", values))))
 	}
 }
 

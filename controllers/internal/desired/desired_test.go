@@ -2,7 +2,6 @@ package desired
 
 import (
 	"encoding/json"
-	"flag"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -20,12 +19,11 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/hack/testing/golden"
 )
 
 // flags are those of the operator.
 var flags = Platform{Image: "outbox-operator:v1", ImagePullSecrets: []string{"registry"}}
-
-var update = flag.Bool("update", false, "write the golden files")
 
 // minimal has no more than it must, with the defaults that the API server fills in.
 func minimal() *v1alpha1.OutboxDispatcher {
@@ -161,7 +159,7 @@ func TestObjectsMatchTheGoldenFiles(t *testing.T) {
 			}
 			documents = append(documents, withoutOwner(t, string(b)))
 		}
-		golden(t, name+".yaml", strings.Join(documents, "---\n"))
+		golden.Check(t, "objects.golden", name+".yaml", strings.Join(documents, "---\n"))
 	}
 }
 
@@ -219,25 +217,7 @@ func TestNetworkPolicyGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "networkpolicy.yaml", string(b))
-}
-
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s is not what is made now; see the difference after `go test ./controllers/internal/desired -update`:\n%s", file, got)
-	}
+	golden.Check(t, "objects.golden", "networkpolicy.yaml", string(b))
 }
 
 // The binary must take what the operator renders, and see the same defaults.

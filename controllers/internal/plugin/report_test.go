@@ -1,8 +1,6 @@
 package plugin
 
 import (
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +16,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+	"github.com/outbox-operator/outbox-operator/hack/testing/golden"
 )
 
 var noon = metav1.NewTime(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
@@ -117,28 +116,15 @@ func TestReportInEveryFormat(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			path := filepath.Join("testdata", name+"."+format)
 			if format == "json" { // the same document as YAML
-				path = filepath.Join("testdata", name+".yaml")
 				if got, err = yaml.JSONToYAML(got); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if os.Getenv("UPDATE_GOLDEN") != "" {
-				if err := os.WriteFile(path, got, 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
 			if format == "table" && slices.ContainsFunc(strings.Split(string(got), "\n"), func(line string) bool { return utf8.RuneCountInString(line) > 120 }) {
 				t.Errorf("%s has a line of more than 120 columns:\n%s", name, got)
 			}
-			if string(got) != string(want) {
-				t.Errorf("%s as %s:\n%s\nwant\n%s", name, format, got, want)
-			}
+			golden.Check(t, "reports.golden", name+"."+strings.Replace(format, "json", "yaml", 1), string(got))
 		}
 	}
 }

@@ -2,13 +2,10 @@ package main
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"sync/atomic"
@@ -16,10 +13,9 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/outbox-operator/outbox-operator/hack/testing/golden"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
-
-var update = flag.Bool("update", false, "write the golden files of the tests")
 
 // The configurations of the tests. Of type Line, the new one has a schema; of Order another rule; of Card a mask;
 // of Odd a transformation that cannot be computed; topic refunds goes elsewhere, lost has no route any more, and gone
@@ -149,16 +145,7 @@ func TestTryNamesExactlyThePlantedDifferences(t *testing.T) {
 
 	said := run(t, "", "try", "-f", changed, "--against", old, "--last", "1000", "--output", "json")
 	said.ended(t, 3, "54 of 1000 events come out otherwise")
-	golden := filepath.Join("testdata", "try.json")
-	got := strings.NewReplacer(destination.URL, "http://SERVER", old, "OLD.yaml").Replace(said.out)
-	if *update {
-		check(t, os.WriteFile(golden, []byte(got), 0o600))
-	}
-	want, err := os.ReadFile(golden)
-	check(t, err)
-	if got != string(want) {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
+	golden.Check(t, "try.golden", "json", strings.NewReplacer(destination.URL, "http://SERVER", old, "OLD.yaml").Replace(said.out))
 
 	var asJSON, asYAML any
 	check(t, json.Unmarshal([]byte(said.out), &asJSON))

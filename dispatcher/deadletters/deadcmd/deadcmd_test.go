@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -19,6 +17,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+	"github.com/outbox-operator/outbox-operator/hack/testing/golden"
 )
 
 var (
@@ -155,39 +154,21 @@ func TestOutputMatchesGoldenFiles(t *testing.T) {
 			}
 			return r.out + "--- standard error\n" + r.stderr
 		}
-		matches(t, name+".table", printed("table"))
+		golden.Check(t, "printed.golden", name+".table", printed("table"))
 		if name == "help" {
 			continue
 		}
 		asJSON, asYAML := printed("json"), printed("yaml")
 		if name != "show" && name != "gone" { // payload.json and event.json have more
-			matches(t, name+".json", asJSON)
+			golden.Check(t, "printed.golden", name+".json", asJSON)
 		}
 		if name == "payload" {
-			matches(t, "payload.yaml", asYAML)
+			golden.Check(t, "printed.golden", "payload.yaml", asYAML)
 		}
 		var fromJSON, fromYAML any
 		if err := errors.Join(json.Unmarshal([]byte(asJSON), &fromJSON), yaml.Unmarshal([]byte(asYAML), &fromYAML)); err != nil || !reflect.DeepEqual(fromJSON, fromYAML) {
 			t.Errorf("%s: YAML differs from JSON, %v:\n%s\nwant\n%s", name, err, asYAML, asJSON)
 		}
-	}
-}
-
-// matches compares what a command printed with a file.
-func matches(t *testing.T, file, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", file)
-	if os.Getenv("UPDATE_GOLDEN") != "" {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s:\n%s\nwant\n%s", file, got, want)
 	}
 }
 

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -18,6 +16,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+	"github.com/outbox-operator/outbox-operator/hack/testing/golden"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -210,13 +209,13 @@ func TestShowReturnsEverything(t *testing.T) {
 			t.Errorf("payload %v: show has the content %+v, want %+v", payload, deadLetter.Content, content)
 		}
 		deadLetter.Content = deadletters.Content{}
-		golden(t, "show", deadLetter, err)
+		compare(t, "show", deadLetter, err)
 		history, err := r.Event(t.Context(), eventID(4), payload)
 		if history.Event == nil || !reflect.DeepEqual(history.Event.Content, content) {
 			t.Fatalf("payload %v: the event is %+v, want the content %+v", payload, history.Event, content)
 		}
 		history.Event.Content = deadletters.Content{}
-		golden(t, "event", history, err)
+		compare(t, "event", history, err)
 	}
 	for id, want := range map[string]int64{"1": 1, eventID(4): 5} {
 		if deadLetter, err := r.Show(t.Context(), id, false); err != nil || deadLetter.ID != want {
@@ -224,7 +223,7 @@ func TestShowReturnsEverything(t *testing.T) {
 		}
 	}
 	groups, err := r.Groups(t.Context(), deadletters.Filter{})
-	golden(t, "groups", groups, err)
+	compare(t, "groups", groups, err)
 	if _, err := r.Show(t.Context(), "99", false); !errors.Is(err, deadletters.ErrNotFound) {
 		t.Errorf("a dead letter that is not there: %v", err)
 	}
@@ -268,8 +267,8 @@ func TestEventIsFoundByItsDedupeKey(t *testing.T) {
 	}
 }
 
-// golden compares the JSON of a result with its file. UPDATE_GOLDEN=1 writes it.
-func golden(t *testing.T, name string, result any, err error) {
+// compare compares the JSON of a result with the one that was accepted.
+func compare(t *testing.T, name string, result any, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)
@@ -278,19 +277,7 @@ func golden(t *testing.T, name string, result any, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join("testdata", name+".json")
-	if os.Getenv("UPDATE_GOLDEN") != "" {
-		if err := os.WriteFile(path, append(got, '\n'), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(got) != strings.TrimSpace(string(want)) {
-		t.Errorf("%s is\n%s\nwant\n%s", name, got, want)
-	}
+	golden.Check(t, "read.golden", name+".json", string(got))
 }
 
 // A client gets over HTTP what the reader returns, also its errors.
