@@ -137,3 +137,18 @@ func createConsumers(ctx context.Context, c client.Client) {
 	}
 	Expect(c.Status().Update(ctx, billing)).To(Succeed())
 }
+
+// screen is the rows that fit a small terminal.
+const screen = 40
+
+// CONTRACT: C-100
+var _ = Describe("kubectl explain", Label("explain"), func() {
+	It("shows the fields of a dispatcher on one screen", func() {
+		var out string
+		Eventually(func() (err error) { // the API server publishes the schema some time after it serves the kind
+			out, err = envtest.Kubectl(GinkgoTB(), "", "explain", "outboxdispatchers.spec")
+			return err
+		}).WithTimeout(30 * time.Second).Should(Succeed())
+		Expect(strings.Count(strings.TrimRight(out, "\n"), "\n")+1).To(BeNumerically("<=", screen), out)
+	})
+})

@@ -1,5 +1,7 @@
 package v1alpha1
 
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 // Message is what an event becomes on its way to the sink. Format and headers are not for log and postgres, whose
 // messages have no headers.
 type Message struct {
@@ -79,4 +81,82 @@ type MessageHeader struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=4096
 	Expression string `json:"expression,omitempty"`
+}
+
+// SchemaRegistry is a schema registry: Confluent's Schema Registry, or one with the same API. Dispatchers register
+// nothing in it.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.tls) || self.url.startsWith('https://') && [has(self.tls.caSecretRef), has(self.tls.caConfigMapRef), has(self.tls.clientCertSecretRef), has(self.tls.serverName)].exists(set, set)",fieldPath=".tls",message="tls is for an https:// url, and must have caSecretRef, caConfigMapRef, clientCertSecretRef or serverName; change url, add what the server needs, or remove tls"
+// +kubebuilder:validation:XValidation:rule="!has(self.auth) || self.auth.type in ['Basic', 'Token']",fieldPath=".auth.type",message="type must be Basic or Token, as HTTP has them; choose one of these"
+type SchemaRegistry struct {
+	// url is an http or https URL, without user and password.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:XValidation:rule="isURL(self) && self.matches('^https?://[^/?#:@][^?#@]*$')",message="url must be an http:// or https:// URL with a host and without a query, such as https://registry.example.com, and hold no user or password, because everybody may read it; put credentials into a Secret and name it in auth"
+	URL string `json:"url,omitempty"`
+
+	// auth is the login of every request, of type Basic or Token. When not set: none.
+	// +optional
+	Auth *Auth `json:"auth,omitempty"`
+
+	// tls configures the certificates of an https url.
+	// +optional
+	TLS *TLS `json:"tls,omitempty"`
+
+	// refresh is how long the latest version of a subject is cached. While the
+	// registry is unreachable the last known version is used. From 1s to 24h. Defaults
+	// to 5m.
+	// +optional
+	// +kubebuilder:default="5m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="refresh must be a duration from 1s to 24h, such as 5m"
+	Refresh metav1.Duration `json:"refresh,omitzero"`
+}
+
+// Route chooses the destination in the sink for the events of some topics.
+type Route struct {
+	// topics are the topics of the route. Empty means all that no earlier route has;
+	// such a route must be the last.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=255
+	Topics []string `json:"topics,omitempty"`
+
+	// to is a CEL expression that returns a string: a Kafka topic, a NATS subject, a
+	// RabbitMQ routing key, a Redis stream, an HTTP path, or the name of a queue or
+	// topic of the same account and region (sqs, sns), project (pubSub) or namespace
+	// (serviceBus). Its variables are event.namespace, event.topic, event.type,
+	// event.tenant, event.aggregateType, event.aggregateId, event.partitionKey,
+	// event.headers, event.id, event.dedupeKey, event.key, event.sequence,
+	// event.createdAt, event.attempt, event.token and event.aggregateSequence, such as
+	// '"shop." + event.headers.?region.orValue("eu")'.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	To string `json:"to,omitempty"`
+}
+
+// Transformation changes the payload of some events before delivery. The row is not changed.
+type Transformation struct {
+	// types are the event types that the entry applies to. One that ends with * stands
+	// for all types that begin with the text before it, such as order.*. Empty means
+	// all.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=255
+	Types []string `json:"types,omitempty"`
+
+	// payload is a CEL expression over event and payload that returns the new payload,
+	// a map, such as 'without(payload, ["card", "customer.email"])'. It has the
+	// functions without, mask and with, in addition to those of CEL.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	Payload string `json:"payload,omitempty"`
 }

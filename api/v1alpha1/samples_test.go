@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"testing"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -88,4 +89,12 @@ func objects(file string) []*unstructured.Unstructured {
 			objs = append(objs, obj)
 		}
 	}
+}
+
+func TestMain(m *testing.M) { envtest.Main(m) }
+
+// Labels pick some of these specs: `go test ./api/v1alpha1 -ginkgo.label-filter=columns`.
+func TestOnTheAPIServer(t *testing.T) {
+	RegisterFailHandler(Fail)
+	RunSpecs(t, "the kinds on an API server")
 }

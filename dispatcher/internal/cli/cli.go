@@ -3,6 +3,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
@@ -160,4 +162,78 @@ func versionCommand(version string) *cobra.Command {
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 		Run: func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), version) },
 	}
+}
+
+// reportWriter returns the function that writes a report as table, json or yaml. It fails for another output.
+func reportWriter[Report any](form string, table func(io.Writer, Report) error) (func(io.Writer, Report) error, error) {
+	write, ok := map[string]func(io.Writer, Report) error{
+		"table": table,
+		"json": func(w io.Writer, r Report) error {
+			e := json.NewEncoder(w)
+			e.SetEscapeHTML(false)
+			e.SetIndent("", "  ")
+			return e.Encode(r)
+		},
+		"yaml": func(w io.Writer, r Report) error {
+			text, err := yaml.Marshal(r)
+			if err == nil {
+				_, err = w.Write(text)
+			}
+			return err
+		},
+	}[form]
+	if !ok {
+		return nil, fmt.Errorf("--output is %q; set it to table, json or yaml", form)
+	}
+	return func(w io.Writer, r Report) error {
+		if err := write(w, r); err != nil {
+			return fmt.Errorf("write the report: %w; check what reads it", err)
+		}
+		return nil
+	}, nil
+}
+
+// oneLine replaces line breaks of a topic or a route, which would break the table.
+func oneLine(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return '\uFFFD'
+		}
+		return r
+	}, text)
+}
+
+// usage prints what cobra prints by default, with flags wrapped for 120 columns. Cobra takes a template for that; but
+// templates call methods by name, with which the linker keeps every method of every type: 16 MB of the binary.
+func usage(c *cobra.Command) error {
+	var text strings.Builder
+	text.WriteString("Usage:")
+	if c.Runnable() {
+		text.WriteString("\n  " + c.UseLine())
+	}
+	if c.HasAvailableSubCommands() {
+		text.WriteString("\n  " + c.CommandPath() + " [command]")
+	}
+	if c.HasExample() {
+		text.WriteString("\n\nExamples:\n" + c.Example)
+	}
+	if c.HasAvailableSubCommands() {
+		text.WriteString("\n\nAvailable Commands:")
+		for _, sub := range c.Commands() {
+			if sub.IsAvailableCommand() || sub.Name() == "help" {
+				fmt.Fprintf(&text, "\n  %-*s %s", sub.NamePadding(), sub.Name(), sub.Short)
+			}
+		}
+	}
+	if c.HasAvailableLocalFlags() {
+		text.WriteString("\n\nFlags:\n" + strings.TrimRight(c.LocalFlags().FlagUsagesWrapped(120), "\n"))
+	}
+	if c.HasAvailableInheritedFlags() {
+		text.WriteString("\n\nGlobal Flags:\n" + strings.TrimRight(c.InheritedFlags().FlagUsagesWrapped(120), "\n"))
+	}
+	if c.HasAvailableSubCommands() {
+		fmt.Fprintf(&text, "\n\nUse \"%s [command] --help\" for more information about a command.", c.CommandPath())
+	}
+	_, err := fmt.Fprintln(c.OutOrStderr(), text.String())
+	return err
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/cloudevent"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/draft"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
@@ -94,3 +95,11 @@ func (*sink) BatchSize() int { return batchSize }
 
 // Close does nothing: the writer belongs to the caller.
 func (*sink) Close(context.Context) error { return nil }
+
+var _ draft.Sink = (*sink)(nil)
+
+// Draft implements [draft.Sink]: the message is the line.
+func (s *sink) Draft(_ context.Context, e *dispatcher.Event) (draft.Message, error) {
+	line, err := s.line(e)
+	return draft.Message{To: "the log", Body: line}, err
+}

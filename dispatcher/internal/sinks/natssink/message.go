@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/cloudevents/sdk-go/v2/binding"
 	"github.com/cloudevents/sdk-go/v2/binding/spec"
@@ -15,6 +16,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/cloudevent"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/draft"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
@@ -100,3 +102,18 @@ func (h headers) SetExtension(name string, value any) error {
 func (headers) Start(context.Context) error { return nil }
 func (headers) SetData(io.Reader) error     { return nil }
 func (headers) End(context.Context) error   { return nil }
+
+var _ draft.Sink = (*sink)(nil)
+
+// Draft implements [draft.Sink].
+func (s *sink) Draft(_ context.Context, e *dispatcher.Event) (draft.Message, error) {
+	made, err := s.message(e)
+	if err != nil {
+		return draft.Message{}, err
+	}
+	m := draft.Message{To: "subject " + made.Subject, At: s.servers, Body: made.Data, Headers: make(map[string]string, len(made.Header))}
+	for name, values := range made.Header {
+		m.Headers[name] = strings.Join(values, "\n")
+	}
+	return m, nil
+}

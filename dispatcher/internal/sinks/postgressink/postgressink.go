@@ -22,6 +22,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/draft"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
@@ -181,4 +182,22 @@ func (s *sink) Probe(ctx context.Context) error {
 func (s *sink) Close(context.Context) error {
 	s.pool.Close()
 	return nil
+}
+
+var _ draft.Sink = (*sink)(nil)
+
+// Draft implements [draft.Sink]. The columns are the headers.
+func (s *sink) Draft(_ context.Context, e *dispatcher.Event) (draft.Message, error) {
+	return draft.Message{To: "table " + s.cfg.Table, At: where(s.cfg), Key: e.Key(), Body: e.Payload, Headers: e.Headers}, nil
+}
+
+// where says which database a configuration means, without its login: a file stands for what it holds.
+func where(cfg config.PostgresSink) string {
+	if cfg.DSNFile != "" {
+		return "the database of " + cfg.DSNFile
+	}
+	if parsed, err := pgconn.ParseConfig(cfg.DSN); err == nil {
+		return fmt.Sprintf("database %s of %s", parsed.Database, parsed.Host)
+	}
+	return "the database of dsn"
 }
