@@ -149,8 +149,11 @@ func (r *Reconciler) again(o observed) time.Duration {
 			}
 		}
 	}
-	if o.queues {
+	if o.queues || o.problem != nil { // such as a quota, or an object that has the name: neither is watched
 		times = append(times, r.Interval)
+	}
+	if o.migration.State == migrate.Succeeded && !inStatus(o.outbox) { // the status has them from now on, by a write that is not watched
+		times = append(times, gather)
 	}
 	if len(times) == 0 {
 		return 0

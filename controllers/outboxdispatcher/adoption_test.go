@@ -107,11 +107,12 @@ var _ = Describe("an adoption", Label("outbox", "adoption"), func() {
 	It("of a table that Debezium reads gives the Job slot and publication, and a person what to do with the connector", func() {
 		c := start(tick)
 		outbox := c.outbox()
-		router := debezium(api.AdoptionCutover)
-		router.Name, router.Table, router.Publication = "orders", "public.outboxevent", "dbz_orders"
-		outbox.Spec.Adopt = []api.Adoption{router}
 		c.create(outbox)
 		c.finish(c.migrates(), time.Now(), "")
+		c.expectOf(outbox, kstatus.CurrentStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonUpToDate, ""})
+		router := debezium(api.AdoptionCutover)
+		router.Name, router.Table, router.Publication = "orders", "public.outboxevent", "dbz_orders"
+		edit(c, outbox, func(o *api.Outbox) { o.Spec.Adopt = []api.Adoption{router} }) // of a schema that is there already
 		job := c.adoption(outbox)
 		_, plan := c.ordered(job)
 		Expect(plan.Data["plan.yaml"]).To(Equal("adoptions:\n- layout: debezium\n  name: orders\n  namespace: shop\n  phase: Cutover\n" +

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 )
 
 var _ = Describe("an Outbox", Label("outbox"), func() {
@@ -152,6 +153,19 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 		c.expectOf(outbox, kstatus.CurrentStatus, // although no dispatcher refers to it
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonUpToDate, ""},
 			want{api.SourceReachableCondition, metav1.ConditionUnknown, api.ReasonNotObserved, "No OutboxDispatcher refers to this Outbox"})
+	})
+
+	// CONTRACT: C-101
+	It("continues when an object that has the name of its own is gone", Label("status"), func() {
+		c := start(tick)
+		outbox, defaulted := c.outbox(), c.outbox()
+		Expect(c.admin.Create(c.ctx, defaulted, client.DryRunAll)).To(Succeed())
+		foreign := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: *desired.OutboxConfigMap(defaulted).Name, Namespace: c.namespace}}
+		c.create(foreign, outbox)
+		c.expectOf(outbox, kstatus.FailedStatus, want{api.StalledCondition, metav1.ConditionTrue, api.ReasonForeignObject, foreign.Name})
+		Expect(c.admin.Delete(c.ctx, foreign)).To(Succeed())
+		c.finish(c.job(), time.Now(), "")
+		c.expectOf(outbox, kstatus.CurrentStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonUpToDate, ""})
 	})
 
 	It("reports that it is not observed", Label("status"), func() {
