@@ -9,10 +9,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/outbox-operator/outbox-operator/api/status"
@@ -26,6 +28,9 @@ import (
 // listedAdoptions is how many adoptions a status has, so that what the Job leaves of them fits a termination message,
 // which has 4,096 bytes.
 const listedAdoptions = 16
+
+// repeatedAfter is how long after its end a Job is made again that has succeeded and has left no outcome that can be read.
+const repeatedAfter = 5 * time.Minute
 
 // adopt runs the Job that brings the adoptions to their phases, once the schema is up to date and the status has their
 // names: by these it is known later what was taken out of the spec.
@@ -53,6 +58,7 @@ func (r *Reconciler) adopt(ctx context.Context, o *observed) error {
 	}
 	if o.adoption.State == migrate.Succeeded {
 		if o.adopted = said(o.adoption.Pods); o.adopted == nil && len(waiting(*o)) > 0 && !slices.ContainsFunc(o.adoption.Pods, unfinished) {
+			o.unread = true
 			return r.runAgain(ctx, o)
 		}
 	}
@@ -72,7 +78,8 @@ func phaseOf(all []api.AdoptionStatus, name string) string {
 	return all[i].Phase
 }
 
-// runAgain deletes a Job that has succeeded and of which no pod is left that says how far the adoptions are.
+// runAgain deletes a Job that has succeeded and of which no pod is left that says how far the adoptions are, some time after
+// its end: what keeps the outcome of one from being read may do so with each.
 func (r *Reconciler) runAgain(ctx context.Context, o *observed) error {
 	var jobs batchv1.JobList
 	if err := r.Client.List(ctx, &jobs, client.InNamespace(o.outbox.Namespace), client.MatchingLabels(desired.Selector(o.outbox, desired.ComponentAdoption))); err != nil {
@@ -80,7 +87,7 @@ func (r *Reconciler) runAgain(ctx context.Context, o *observed) error {
 	}
 	for i := range jobs.Items {
 		job := &jobs.Items[i]
-		if !metav1.IsControlledBy(job, o.outbox) {
+		if end := job.Status.CompletionTime; end == nil || time.Since(end.Time) < repeatedAfter || !metav1.IsControlledBy(job, o.outbox) {
 			continue
 		}
 		if err := r.Client.Delete(ctx, job, client.Preconditions{UID: &job.UID}, client.PropagationPolicy(metav1.DeletePropagationBackground)); client.IgnoreNotFound(err) != nil {
@@ -119,7 +126,7 @@ func setAdoptions(current *api.OutboxStatus, o observed) {
 		for _, a := range o.adopted.Adoptions {
 			s := api.AdoptionStatus{Name: a.Name, Phase: a.Phase, Theirs: a.Theirs, Ours: a.Ours, Missing: a.Missing, Extra: a.Extra, Refused: a.Refused}
 			if !a.Since.IsZero() {
-				s.Since = &metav1.Time{Time: a.Since}
+				s.Since = ptr.To(metav1.NewTime(a.Since.Truncate(time.Second))) // as the API server keeps it: with fractions each pass would write it again
 			}
 			all = append(all, s)
 		}
@@ -183,6 +190,9 @@ func adopted(o observed) metav1.Condition {
 		return kstatus.Condition(kind, metav1.ConditionFalse, api.ReasonAdoptionFailed, o.adoption.Sentence())
 	case len(behind) > 0 && o.adoption.State == migrate.Running:
 		return kstatus.Condition(kind, metav1.ConditionFalse, api.ReasonAdopting, o.adoption.Sentence()+" It is about "+quoted(behind)+".")
+	case o.unread:
+		return kstatus.Condition(kind, metav1.ConditionFalse, api.ReasonAdopting, fmt.Sprintf("The adoption Job succeeded, and its pod left no outcome of %s that can be read. It is made again %d minutes after its end. "+
+			"Let the pod write the file of its terminationMessagePath, and let nothing remove pods that have just ended.", quoted(behind), repeatedAfter/time.Minute))
 	case len(behind) > 0:
 		return kstatus.Condition(kind, metav1.ConditionFalse, api.ReasonAdopting, "A Job brings "+quoted(behind)+" to the phase of spec.adopt when the migration has succeeded.")
 	}

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
@@ -103,6 +104,16 @@ func TestStatusIsBounded(t *testing.T) {
 	setStatus(&s, observed{outbox: &api.Outbox{}})
 	if s.DispatcherCount == nil || *s.DispatcherCount != 0 || s.Pending != nil || s.Backlog != nil || s.Dispatchers != nil {
 		t.Errorf("status %+v without a dispatcher", s)
+	}
+}
+
+// A status is as the API server keeps it, or each pass would write it again.
+func TestStatusHasNoFractionsOfSeconds(t *testing.T) {
+	s := api.OutboxStatus{}
+	at := time.Date(2026, 11, 20, 10, 2, 0, 123_456_000, time.UTC)
+	setStatus(&s, observed{outbox: &api.Outbox{}, adopted: &status.Adoptions{Adoptions: []status.Adoption{{Name: "orders", Phase: "Shadow", Since: at}}}})
+	if since := s.Adoptions[0].Since; !since.Time.Equal(at.Truncate(time.Second)) {
+		t.Errorf("since %s, want the second", since.Format(time.RFC3339Nano))
 	}
 }
 

@@ -28,6 +28,8 @@ type observed struct {
 	// adoption is the Job that adopts, and adopted what it has left at its end, nil when that is not known.
 	adoption migrate.Migration
 	adopted  *status.Adoptions
+	// unread means that it has succeeded and left nothing that can be read.
+	unread bool
 	// dispatchers are those that refer to the Outbox, by name.
 	dispatchers []api.OutboxDispatcher
 }

@@ -152,8 +152,14 @@ var _ = Describe("an adoption", Label("outbox", "adoption"), func() {
 		c.create(outbox)
 		c.finish(c.migrates(), time.Now(), "")
 		first := c.adoption(outbox)
-		c.finish(first, time.Now(), "")
+		c.finish(first, time.Now().Add(-5*time.Minute), "")
 		Eventually(func() []batchv1.Job { return c.adopts(outbox) }).Should(HaveExactElements(HaveField("UID", Not(Equal(first.UID)))))
+
+		By("and again a little later")
+		second := c.adopts(outbox)[0]
+		c.leave(&second, time.Now(), "not JSON")
+		c.expectOf(outbox, kstatus.InProgressStatus, want{api.AdoptedCondition, metav1.ConditionFalse, api.ReasonAdopting, `left no outcome of "orders" that can be read. It is made again 5 minutes after its end.`})
+		Expect(c.adopts(outbox)).To(HaveExactElements(HaveField("UID", second.UID)))
 	})
 
 	DescribeTable("is changed in an order that loses nothing:", func(from, to api.Adoption, words string) {
