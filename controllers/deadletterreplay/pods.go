@@ -32,6 +32,8 @@ type observed struct {
 	missing *problem.Problem
 	// job is the replay's, nil when there is none.
 	job *batchv1.Job
+	// failed is the condition of a replay whose Job is gone, nil for one that has not failed.
+	failed *metav1.Condition
 	// said is the status of the Job's pod, nil when none responds.
 	said *status.Status
 	// left is what the Job's pod has left at its end, nil before.

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -99,7 +100,8 @@ func (r *Reconciler) cleanUp(ctx context.Context, o *v1alpha1.DeadLetterReplay) 
 	return ctrl.Result{}, nil
 }
 
-// run makes what the replay needs, once, and looks at it. A Job that is there stays as it is: its set is fixed.
+// run makes what the replay needs, once, and looks at it. A Job that is there stays as it is: its set is fixed. The Job of a
+// replay that has failed is not made again when it is gone.
 func (r *Reconciler) run(ctx context.Context, seen *observed) error {
 	o := seen.replay
 	if original := restored(o); original != "" {
@@ -111,8 +113,13 @@ func (r *Reconciler) run(ctx context.Context, seen *observed) error {
 	if err != nil {
 		return err
 	}
+	gone := job == nil || !metav1.IsControlledBy(job, o)
+	if failed := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.FailedCondition); gone && failed != nil {
+		seen.failed = failed.DeepCopy() // what the Job would begin again has been reported as failed
+		return nil
+	}
 	resolved, err := r.resolve(ctx, o)
-	if job == nil || !metav1.IsControlledBy(job, o) {
+	if gone {
 		if err == nil {
 			job, err = r.begin(ctx, resolved)
 		}

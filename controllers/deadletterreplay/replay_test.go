@@ -105,6 +105,18 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		c.fails(job, batchv1.JobReasonPodFailurePolicy)
 		c.expect(kstatus.FailedStatus, want{api.CompleteCondition, no, api.ReasonRefused, "canary is wrong"}, want{api.StalledCondition, yes, api.ReasonRefused, ""}, want{api.FailedCondition, yes, api.ReasonRefused, ""})
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonRefused, "canary is wrong")
+
+		By("its Job is gone, and none is made again")
+		Expect(admin.Delete(c.ctx, job, client.PropagationPolicy(metav1.DeletePropagationBackground))).To(Succeed())
+		o := c.get()
+		edit(c, o, func() { metav1.SetMetaDataAnnotation(&o.ObjectMeta, api.AnnotationReconcile, api.ReconcileDisabled) })
+		Eventually(func() *metav1.Condition {
+			return meta.FindStatusCondition(c.get().Status.Conditions, api.ReconcilingCondition)
+		}).Should(HaveField("Status", no))
+		edit(c, o, func() { delete(o.Annotations, api.AnnotationReconcile) })
+		o = c.expect(kstatus.FailedStatus, want{api.CompleteCondition, no, api.ReasonRefused, "canary is wrong"}, want{api.StalledCondition, yes, api.ReasonRefused, ""}, want{api.FailedCondition, yes, api.ReasonRefused, ""})
+		Expect(meta.FindStatusCondition(o.Status.Conditions, api.ReconcilingCondition)).To(BeNil(), "this is of a pass since then")
+		Expect(apierrors.IsNotFound(admin.Get(c.ctx, client.ObjectKeyFromObject(job), job))).To(BeTrue())
 	})
 
 	It("repeats its Job a few times when no pod reports the outcome, and then says so", func() {
@@ -123,9 +135,9 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		c.completes(second, time.Now())
 		c.expect(kstatus.InProgressStatus, want{api.CompleteCondition, no, api.ReasonProgressing, "because its pod left no termination message that can be read"})
 		Expect(c.job().UID).To(Equal(second.UID))
-		edit(c, o, func() { o.Annotations[desired.AnnotationAttempt] = "5" })
 		Expect(admin.Delete(c.ctx, second, client.PropagationPolicy(metav1.DeletePropagationBackground))).To(Succeed())
 		Eventually(func() types.UID { return c.job().UID }).ShouldNot(Equal(second.UID))
+		edit(c, o, func() { o.Annotations[desired.AnnotationAttempt] = "5" })
 
 		By("the fifth is the last one, however long ago it ended")
 		last := c.job()
@@ -137,7 +149,8 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 
 		By("an outcome that is reported later counts")
 		c.pod(last, "late", ended(0, progress(status.Replay{Matched: 1, Delivered: 1, BeganAt: beganAt, FinishedAt: beganAt})))
-		c.expect(kstatus.CurrentStatus, want{api.CompleteCondition, yes, api.ReasonFinished, "1 are delivered"})
+		o = c.expect(kstatus.CurrentStatus, want{api.CompleteCondition, yes, api.ReasonFinished, "1 are delivered"})
+		Expect(meta.FindStatusCondition(o.Status.Conditions, api.FailedCondition)).To(BeNil())
 	})
 
 	It("that is a dry run changes nothing, holds nothing, and says what it would do", func() {

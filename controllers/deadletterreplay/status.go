@@ -31,7 +31,11 @@ func setStatus(current *api.DeadLetterReplayStatus, seen observed) {
 	if seen.left != nil {
 		current.FinishedAt = toSeconds(seen.left.FinishedAt)
 	}
-	kstatus.SetConditions(&current.Conditions, seen.replay.Generation, conditions(seen))
+	all := conditions(seen)
+	if meta.FindStatusCondition(all, api.FailedCondition) == nil { // such as one whose outcome is found later
+		meta.RemoveStatusCondition(&current.Conditions, api.FailedCondition)
+	}
+	kstatus.SetConditions(&current.Conditions, seen.replay.Generation, all)
 }
 
 func setProgress(current *api.DeadLetterReplayStatus, o *api.DeadLetterReplay, p status.Replay) {
@@ -91,6 +95,8 @@ func complete(seen observed, causes ...metav1.Condition) (c metav1.Condition, ot
 		return finished(fmt.Sprintf("Nothing was changed: %s would take %d of %d dead letters.", seen.replay.Spec.Action, p.Waiting, p.Matched)), nil
 	case p != nil:
 		return finished(fmt.Sprintf("Each dead letter has its outcome: of %d %s.", p.Matched, counts(*p))), nil
+	case seen.failed != nil:
+		return not(seen.failed.Reason, seen.failed.Message), failed
 	case seen.problem != nil && seen.problem.Stalled:
 		return not(seen.problem.Reason, seen.problem.Message), waits
 	case seen.problem != nil:
