@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
@@ -44,6 +45,8 @@ const (
 	countEvery = time.Second
 	// grantedFor is how long a turn lasts that is not taken.
 	grantedFor = time.Minute
+	// startsWithin is how long a migration counts of which no pod runs.
+	startsWithin = 5 * time.Minute
 )
 
 // New returns a Pacer for so many objects at a time. It reads with c, which has a cache.
@@ -127,7 +130,7 @@ func (p *Pacer) count(ctx context.Context, now time.Time) error {
 		}
 	}
 	for i := range jobs.Items {
-		if j := &jobs.Items[i]; !finished(j) {
+		if j := &jobs.Items[i]; !finished(j, now) {
 			if err := p.add(ctx, j); err != nil {
 				return err
 			}
@@ -167,14 +170,14 @@ func (p *Pacer) add(ctx context.Context, o metav1.Object) error {
 	return nil
 }
 
-// ended reports whether a rollout has ended, well or not: one that is stuck delays no other, and without replicas nothing
-// rolls.
+// ended reports whether a rollout has ended, well or not: one that is stuck delays no other, and nothing rolls without
+// replicas, or while a user has paused it.
 func ended(d *appsv1.Deployment) bool {
 	replicas := int32(1)
 	if d.Spec.Replicas != nil {
 		replicas = *d.Spec.Replicas
 	}
-	if replicas == 0 {
+	if replicas == 0 || d.Spec.Paused {
 		return true
 	}
 	if d.Status.ObservedGeneration < d.Generation {
@@ -189,11 +192,14 @@ func ended(d *appsv1.Deployment) bool {
 	return updated && d.Status.UpdatedReplicas == replicas && d.Status.AvailableReplicas >= replicas
 }
 
-func finished(j *batchv1.Job) bool {
+// finished reports whether a migration has ended, or delays no other: it is suspended, or its pod does not start.
+func finished(j *batchv1.Job, now time.Time) bool {
 	for _, c := range j.Status.Conditions {
 		if (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == corev1.ConditionTrue {
 			return true
 		}
 	}
-	return false
+	began := j.Status.StartTime
+	stuck := began != nil && now.Sub(began.Time) >= startsWithin && ptr.Deref(j.Status.Ready, 0) == 0
+	return stuck || ptr.Deref(j.Spec.Suspend, false)
 }

@@ -150,7 +150,8 @@ func TestATurnLastsForMigrationAndRollout(t *testing.T) {
 }
 
 // What rolls without a turn counts: pods of a changed spec, and those from before the manager began. A stranger's Deployment
-// does not, and neither does a standby, a rollout that is stuck, or one that has ended and whose pod fails.
+// does not, and neither does a standby, a rollout that is stuck or that a user has paused, or one that has ended and whose pod
+// fails.
 func TestWhatRollsCounts(t *testing.T) {
 	w := newWorld(t)
 	w.create(rolls(dispatcher("a"), 1))
@@ -160,6 +161,10 @@ func TestWhatRollsCounts(t *testing.T) {
 	other.Name, other.OwnerReferences[0].UID = "other", "other"
 	w.create(other)
 	w.create(rolls(dispatcher("b"), 0))
+	paused := rolls(dispatcher("paused"), 1)
+	paused.Spec.Paused = true
+	w.create(dispatcher("paused"))
+	w.create(paused)
 	for name, progressing := range map[string]appsv1.DeploymentCondition{"c": {Status: corev1.ConditionFalse}, "d": {Status: corev1.ConditionTrue, Reason: "NewReplicaSetAvailable"}} {
 		d := rolls(dispatcher(name), 1)
 		progressing.Type = appsv1.DeploymentProgressing
@@ -169,6 +174,34 @@ func TestWhatRollsCounts(t *testing.T) {
 	w.expect(outbox("shop"), true)
 	w.expect(dispatcher("b"), false)
 	w.expect(dispatcher("a"), true) // it rolls anyway
+}
+
+// A migration counts while it may be at work: until its pod has had time to start, and as long as that runs.
+func TestMigrationsCountWhileTheyRun(t *testing.T) {
+	for name, c := range map[string]struct {
+		suspended bool
+		began     time.Duration // before now; 0 for not yet
+		ready     int32
+		counts    bool
+	}{
+		"new":                    {counts: true},
+		"starts":                 {began: startsWithin - time.Second, counts: true},
+		"runs":                   {began: time.Hour, ready: 1, counts: true},
+		"its pod does not start": {began: startsWithin},
+		"suspended":              {suspended: true},
+		"suspended as it ran":    {suspended: true, ready: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			job := &batchv1.Job{ObjectMeta: owned(dispatcher("a"), desired.ComponentMigration), Spec: batchv1.JobSpec{Suspend: &c.suspended}, Status: batchv1.JobStatus{Ready: &c.ready}}
+			if c.began > 0 {
+				job.Status.StartTime = ptr.To(metav1.NewTime(w.at.Add(-c.began)))
+			}
+			w.create(job)
+			w.expect(dispatcher("b"), true)
+			w.expect(dispatcher("c"), !c.counts)
+		})
+	}
 }
 
 // A new version annotates all Deployments, and each counts until the cluster has seen that: none has a turn by it.
