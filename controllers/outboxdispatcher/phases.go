@@ -91,7 +91,7 @@ func (r *Reconciler) applyFiles(ctx context.Context, obd *v1alpha1.OutboxDispatc
 func (r *Reconciler) migrate(ctx context.Context, obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox, current *appsv1.Deployment, wanted *appsv1ac.DeploymentApplyConfiguration) (migrate.Migration, error) {
 	migration, err := r.migration(ctx, obd, outbox)
 	if err == nil && (migration.State == migrate.Running || migration.State == migrate.Failed && current == nil) {
-		if outbox != nil && (current == nil || edited(current, wanted.Annotations)) {
+		if outbox != nil && urgent(obd, current, wanted.Annotations) {
 			r.Pace.Let(outbox)
 		}
 		err = errWait

@@ -44,14 +44,17 @@ func edited(current *appsv1.Deployment, wanted map[string]string) bool {
 	return own != "" && (outbox != wantedOutbox || own != wantedOwn && was[desired.AnnotationSpec] != wanted[desired.AnnotationSpec])
 }
 
+// urgent reports whether a user waits for the change: there are no pods yet, or the user has edited what they are made of, or
+// starts a standby.
+func urgent(obd *v1alpha1.OutboxDispatcher, current *appsv1.Deployment, wanted map[string]string) bool {
+	return current == nil || edited(current, wanted) || *current.Spec.Replicas == 0 && desired.Replicas(obd) > 0
+}
+
 // queue reports whether the dispatcher waits for its turn: what an upgrade of the operator changes makes pods roll, or a
 // migration run, in a few dispatchers at a time. Until then its pods stay as they are. What a user changes does not wait.
 func (r *Reconciler) queue(ctx context.Context, obd *v1alpha1.OutboxDispatcher, current *appsv1.Deployment, wanted *appsv1ac.DeploymentApplyConfiguration, migrates bool) (waits bool, err error) {
-	if current == nil {
-		return false, nil
-	}
-	rolls := *current.Spec.Replicas > 0 && current.Annotations[desired.AnnotationTemplate] != wanted.Annotations[desired.AnnotationTemplate]
-	if !rolls && !migrates || edited(current, wanted.Annotations) {
+	rolls := current != nil && *current.Spec.Replicas > 0 && current.Annotations[desired.AnnotationTemplate] != wanted.Annotations[desired.AnnotationTemplate]
+	if !rolls && !migrates || urgent(obd, current, wanted.Annotations) {
 		r.Pace.Done(obd)
 		return false, nil
 	}
