@@ -84,6 +84,8 @@ var _ = Describe("a dispatcher that requires verified consumers", Label("consume
 
 		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Delivery.ConsumerPolicy = api.ConsumersAny })
 		Eventually(func() string { return c.deployment().Spec.Template.String() }).ShouldNot(Equal(template))
+		c.settle()
+		fetch(c, &corev1.ConfigMap{}, name) // which the pods of before read
 		c.deployed(1, 1)
 		Eventually(func() bool {
 			return apierrors.IsNotFound(c.admin.Get(c.ctx, client.ObjectKey{Namespace: c.namespace, Name: name}, &corev1.ConfigMap{}))

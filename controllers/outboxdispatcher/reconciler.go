@@ -258,7 +258,7 @@ func (r *Reconciler) phases(ctx context.Context, obd *v1alpha1.OutboxDispatcher,
 		return err
 	}
 	files = append(files, *desired.StateConfigMap(obd).Name)
-	if obd.Spec.Delivery.ConsumerPolicy == v1alpha1.ConsumersVerified {
+	if obd.Spec.Delivery.ConsumerPolicy == v1alpha1.ConsumersVerified || !complete(o.deployment, obd) { // pods of the earlier template may read it
 		files = append(files, desired.ConsumersName(obd))
 	}
 	return r.applied.Collect(ctx, obd, map[string]string{desired.LabelDispatcher: obd.Name}, append(files, desired.ConfigNames(&o.deployment.Spec.Template.Spec)...)...)
