@@ -49,7 +49,7 @@ func (r *Reconciler) admit(ctx context.Context, obd *api.OutboxDispatcher, consu
 	if obd.Spec.Delivery.ConsumerPolicy != api.ConsumersVerified {
 		return nil
 	}
-	types := registration.VerifiedTypes(consumers, obd.Name)
+	types := registration.VerifiedTypes(consumers, obd.Name, time.Now())
 	if err := r.applied.Apply(ctx, obd, desired.ConsumersConfigMap(obd, types), &corev1.ConfigMap{}); err != nil {
 		return err
 	}

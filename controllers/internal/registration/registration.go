@@ -43,10 +43,11 @@ func Verified(o *api.OutboxConsumer) bool {
 }
 
 // VerifiedTypes are the entries of spec.eventTypes of those verified consumers that a dispatcher feeds, each once and
-// sorted. One with a line break is left out: pods read a line for each.
-func VerifiedTypes(consumers []*api.OutboxConsumer, dispatcher string) (types []string) {
+// sorted. The evidence must be valid now too: the condition of a consumer that is left alone stays as it was. An entry with a
+// line break is left out: pods read a line for each.
+func VerifiedTypes(consumers []*api.OutboxConsumer, dispatcher string, now time.Time) (types []string) {
 	for _, o := range consumers {
-		if Verified(o) && FedBy(o, dispatcher) {
+		if reason, _ := Evidence(o, now); reason == api.ReasonVerified && Verified(o) && FedBy(o, dispatcher) {
 			types = append(types, o.Spec.EventTypes...)
 		}
 	}

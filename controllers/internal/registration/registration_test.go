@@ -1,0 +1,48 @@
+package registration
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+)
+
+// A consumer counts that its condition and its evidence say to be verified. The condition stays as it was while the object is
+// left alone.
+// CONTRACT: C-82
+func TestVerifiedTypes(t *testing.T) {
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	evidence := func(age time.Duration) *api.ConsumerEvidence {
+		return &api.ConsumerEvidence{VerifiedAt: metav1.NewTime(now.Add(-age)), Checks: 19, Passed: 19}
+	}
+	for name, c := range map[string]struct {
+		condition metav1.ConditionStatus
+		evidence  *api.ConsumerEvidence
+		feeds     string
+		want      bool
+	}{
+		"verified":                {metav1.ConditionTrue, evidence(0), "orders", true},
+		"not yet":                 {metav1.ConditionFalse, evidence(0), "orders", false},
+		"fed by another":          {metav1.ConditionTrue, evidence(0), "others", false},
+		"its evidence is too old": {metav1.ConditionTrue, evidence(time.Hour), "orders", false},
+		"its evidence is removed": {metav1.ConditionTrue, nil, "orders", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := &api.OutboxConsumer{
+				Spec: api.OutboxConsumerSpec{EventTypes: []string{"b", "a", "two\nlines"}, Evidence: c.evidence, EvidenceMaxAge: metav1.Duration{Duration: time.Hour},
+					DispatcherRefs: []api.DispatcherRef{{Name: c.feeds}}},
+				Status: api.OutboxConsumerStatus{Conditions: []metav1.Condition{{Type: api.VerifiedCondition, Status: c.condition}}},
+			}
+			var want []string
+			if c.want {
+				want = []string{"a", "b"}
+			}
+			if got := VerifiedTypes([]*api.OutboxConsumer{o, o}, "orders", now); !slices.Equal(got, want) {
+				t.Errorf("types %q, want %q", got, want)
+			}
+		})
+	}
+}
