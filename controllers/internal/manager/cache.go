@@ -160,7 +160,7 @@ func size(all map[string]string) (bytes int) {
 }
 
 func slimDeployment(d *appsv1.Deployment) {
-	spec, status := appsv1.DeploymentSpec{Replicas: d.Spec.Replicas, Template: d.Spec.Template}, d.Status
+	spec, status := appsv1.DeploymentSpec{Replicas: d.Spec.Replicas, Paused: d.Spec.Paused, Template: d.Spec.Template}, d.Status
 	desired.Digest(&spec.Template)
 	status.Conditions = status.Conditions[:min(len(status.Conditions), maxStatuses)]
 	for i := range status.Conditions {
@@ -184,7 +184,7 @@ func slimJob(j *batchv1.Job) {
 	for i := range status.Conditions {
 		status.Conditions[i].Message = problem.Clip(status.Conditions[i].Message, maxWords)
 	}
-	*j = batchv1.Job{ObjectMeta: slimMeta(j.ObjectMeta), Spec: batchv1.JobSpec{Template: template}, Status: status}
+	*j = batchv1.Job{ObjectMeta: slimMeta(j.ObjectMeta), Spec: batchv1.JobSpec{Suspend: j.Spec.Suspend, Template: template}, Status: status}
 }
 
 // slimConfigMap keeps of the data what says the state.

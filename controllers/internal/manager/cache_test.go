@@ -62,9 +62,9 @@ func TestHostileObjectsAreSmallInTheCache(t *testing.T) {
 		&corev1.ServiceAccount{ObjectMeta: hostileMeta(), Secrets: []corev1.ObjectReference{{Name: words}}},
 		&networkingv1.NetworkPolicy{ObjectMeta: hostileMeta(), Spec: networkingv1.NetworkPolicySpec{PodSelector: metav1.LabelSelector{MatchLabels: hostileMeta().Labels}}},
 		&policyv1.PodDisruptionBudget{ObjectMeta: hostileMeta(), Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: hostileMeta().Labels}}},
-		&appsv1.Deployment{ObjectMeta: hostileMeta(), Spec: appsv1.DeploymentSpec{Template: template}, Status: appsv1.DeploymentStatus{Conditions: []appsv1.DeploymentCondition{{Message: words}}}},
+		&appsv1.Deployment{ObjectMeta: hostileMeta(), Spec: appsv1.DeploymentSpec{Paused: true, Template: template}, Status: appsv1.DeploymentStatus{Conditions: []appsv1.DeploymentCondition{{Message: words}}}},
 		&appsv1.ReplicaSet{ObjectMeta: hostileMeta(), Spec: appsv1.ReplicaSetSpec{Template: template}},
-		&batchv1.Job{ObjectMeta: hostileMeta(), Spec: batchv1.JobSpec{Template: template}, Status: batchv1.JobStatus{Conditions: []batchv1.JobCondition{{Message: words}}}},
+		&batchv1.Job{ObjectMeta: hostileMeta(), Spec: batchv1.JobSpec{Suspend: ptr.To(true), Template: template}, Status: batchv1.JobStatus{Conditions: []batchv1.JobCondition{{Message: words}}}},
 		&corev1.Pod{ObjectMeta: hostileMeta(), Spec: template.Spec, Status: corev1.PodStatus{ContainerStatuses: hostileStatuses(), InitContainerStatuses: hostileStatuses(), Conditions: []corev1.PodCondition{{Message: words}}}},
 	} {
 		kept := transform(t, o)
@@ -75,6 +75,16 @@ func TestHostileObjectsAreSmallInTheCache(t *testing.T) {
 		m := kept.(metav1.Object)
 		if m.GetName() != "orders" || m.GetNamespace() != "shop" || m.GetLabels()[desired.LabelDispatcher] != "orders" || metav1.GetControllerOf(m) == nil {
 			t.Errorf("%s: what finds it is lost: %.300s", name, encode(t, m))
+		}
+		switch kept := kept.(type) { // what stops for a while takes no turn of an upgrade
+		case *appsv1.Deployment:
+			if !kept.Spec.Paused {
+				t.Error("the Deployment is not paused in the cache")
+			}
+		case *batchv1.Job:
+			if !ptr.Deref(kept.Spec.Suspend, false) {
+				t.Error("the Job is not suspended in the cache")
+			}
 		}
 		if p, ok := kept.(*corev1.Pod); ok && p.Status.ContainerStatuses[len(p.Status.ContainerStatuses)-1].Name != desired.Container {
 			t.Error("the status of the dispatcher's container is lost")
