@@ -67,7 +67,11 @@ func TestFirstDeliveryAfterAnOutage(t *testing.T) {
 	opened := until("the circuit is open", 2*time.Minute, func() bool { enqueue(); return d.Snapshot().Breaker != dispatcher.BreakerClosed })
 	until("the waits are as long as they get", time.Minute, func() bool { return time.Since(opened) > 20*time.Second })
 	restart() // until the broker responds
-	responded := time.Now()
+	another, err := New(plainConfig(t, ""), nil, nil)
+	sinktest.Opened(t, another, err)
+	event := sinktest.NewEvent()
+	event.Topic = topic
+	responded := until("another sink delivers", time.Minute, func() bool { return another.Deliver(t.Context(), []*dispatcher.Event{event})[0] == nil })
 	if n := delivered(); n > 1 {
 		t.Logf("the first event was there before the test knew of the broker")
 	}
