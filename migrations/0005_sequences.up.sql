@@ -56,10 +56,12 @@ $$;
 -- outbox_fence_raise sets outbox_leases above every number that was given out before, here or on any server with the same past,
 -- and puts the fence up. It does nothing while the fence is up.
 --
--- The number is the greatest of three. The last one that is known, and 2^15: what no commit has waited for is lost with a
--- crash. In a cluster that is new to the outbox, the same for the rows, since a sequence is not always copied with them. And
--- the epoch with the time: that is above a primary that lives on with another timeline, also if that is started again, and
--- above all that was given at less than 2^15 claims a second.
+-- The number is the greater of two. The last one that is known, and 2^15: what no commit has waited for is lost with a
+-- crash. And the epoch with the time: that is above a primary that lives on with another timeline, also if that is started
+-- again, and above all that was given at less than 2^15 claims a second.
+--
+-- It reads no event, since a claim waits for it, however many there are. Where rows were copied without their sequence,
+-- outbox_moved reads them.
 create function outbox_fence_raise() returns void
 language plpgsql
 security definer
@@ -80,9 +82,6 @@ begin
 
     select last_value into v_last from outbox_leases;
     select epochs into v_epochs from outbox_clusters where system = v_system;
-    if v_epochs is null then
-        select greatest(v_last, max(lease)) into v_last from outbox_events;
-    end if;
     if v_epochs is null or v_timeline + v_epochs < v_last >> 45 then
         v_epochs := (v_last >> 45) + 1 - v_timeline;
         insert into outbox_clusters values (v_system, v_epochs) on conflict (system) do update set epochs = excluded.epochs;
@@ -100,14 +99,20 @@ revoke all on function outbox_fence_raise from public;
 -- outbox_moved is for the owner, after the tables were copied to another server without their sequences, as logical
 -- replication copies them, before producers and dispatchers use it: it sets the three sequences above what the
 -- tables hold. Where the server is of another major version, whose hashes may differ, it computes the hashes again. It may run again,
--- and while they use it.
+-- and while they use it: a sequence that is not behind is left alone.
 create function outbox_moved() returns void
 language plpgsql
 set search_path from current
 as $$
+declare
+    v_seq   bigint;
+    v_lease bigint;
+    v_id    bigint := (select max(id) from outbox_dead_letters);
 begin
-    perform setval('outbox_events_seq_seq', greatest(last_value, (select max(seq) from outbox_events))) from outbox_events_seq_seq;
-    perform setval('outbox_dead_letters_id_seq', greatest(last_value, (select max(id) from outbox_dead_letters))) from outbox_dead_letters_id_seq;
+    select max(seq), max(lease) into v_seq, v_lease from outbox_events;
+    perform setval('outbox_events_seq_seq', v_seq) from outbox_events_seq_seq where last_value + is_called::integer <= v_seq;
+    perform setval('outbox_leases', v_lease) from outbox_leases where last_value + is_called::integer <= v_lease;
+    perform setval('outbox_dead_letters_id_seq', v_id) from outbox_dead_letters_id_seq where last_value + is_called::integer <= v_id;
     delete from outbox_clusters where system = (select system_identifier from pg_control_system());
     delete from outbox_fence;
     perform outbox_fence_raise();
@@ -129,8 +134,8 @@ stable
 security definer
 set search_path from current
 as $$
-    select coalesce((select max(seq) from outbox_events where coalesce(live, false)) > (select last_value from outbox_events_seq_seq)
-        or (select max(id) from outbox_dead_letters) > (select last_value from outbox_dead_letters_id_seq), false)
+    select coalesce((select max(seq) from outbox_events where coalesce(live, false)) >= (select last_value + is_called::integer from outbox_events_seq_seq)
+        or (select max(id) from outbox_dead_letters) >= (select last_value + is_called::integer from outbox_dead_letters_id_seq), false)
 $$;
 
 -- Leases of a new outbox begin at 1.

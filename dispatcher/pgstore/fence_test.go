@@ -189,3 +189,23 @@ func TestFenceIsRaisedOnce(t *testing.T) {
 		}
 	}
 }
+
+// A cluster that is new to the outbox, as after pg_upgrade or a restore, raises the fence with no look at the events: a
+// dispatcher's claim waits for it, however many are delivered.
+// CONTRACT: C-27
+func TestFenceIsRaisedWithoutTheEvents(t *testing.T) {
+	t.Parallel()
+	p := newPlanned(t, pgtest.Migrated(t))
+	pgtest.Exec(p, `insert into outbox.outbox_events (id, namespace, topic, payload, status, lease)
+		select gen_random_uuid(), 'shop', 'orders', to_jsonb(repeat('x', 500)), 'delivered', 5 from generate_series(1, 20000)`)
+	pgtest.Exec(p, `truncate outbox.outbox_fence, outbox.outbox_clusters`)
+	pages := pgtest.Value[int](p.outbox, `select pg_relation_size('outbox.outbox_events') / current_setting('block_size')::integer`)
+	read := p.explain(`select outbox.outbox_fence_raise()`).buffers()
+	if up := pgtest.Value[int](p.outbox, `select count(*) from outbox.outbox_fence`); up != 1 {
+		t.Errorf("the fence has %d rows, want 1", up)
+	}
+	t.Logf("%d buffers, with a table of %d pages", read, pages)
+	if read > pages/2 {
+		t.Errorf("raising the fence read %d buffers, with a table of %d pages", read, pages)
+	}
+}
