@@ -111,6 +111,7 @@ create table outbox_aggregate_sequences (
     aggregate_type text   not null,
     aggregate_id   text   not null,
     last           bigint not null,
+    added          bigint not null default 0,
 
     constraint outbox_aggregate_sequences_pkey primary key (namespace, aggregate_type, aggregate_id)
 ) with (
@@ -121,6 +122,7 @@ create table outbox_aggregate_sequences (
 comment on table outbox_aggregate_sequences is 'One row per aggregate whose events are numbered: enqueue with the option aggregateSequence.';
 comment on column outbox_aggregate_sequences.aggregate_type is 'Empty for events without one.';
 comment on column outbox_aggregate_sequences.last is 'The number of its last event. It outlives the event: a row that is removed begins at 1 again.';
+comment on column outbox_aggregate_sequences.added is 'How many of the numbers the row began with. Those before them are of an adopted table.';
 
 -- A row each time that an event becomes dead. A replay, a discard or retention resolves it. There is no foreign key:
 -- it would lock the event's row once more each time.

@@ -184,7 +184,8 @@ $$;
 
 -- enqueue_number gives those events that request one the next numbers of their aggregates, in their order, and null to
 -- the others. The counters are locked in the order of their keys, so that two batches never wait for each other in a
--- circle. What enqueue_check refuses later gets none here.
+-- circle. What enqueue_check refuses later gets none here. Where an adopted table numbers its events too, a trigger of the
+-- adoption adds the greatest of its numbers to last, for the next ones to be above it.
 create function enqueue_number(p_namespaces text[], p_aggregate_types text[], p_aggregate_ids text[], p_options jsonb) returns bigint[]
 language sql
 as $$
@@ -196,12 +197,12 @@ as $$
           and octet_length(namespace) + octet_length(aggregate_id) + coalesce(octet_length(aggregate_type), 0) <= 2600
     ),
     counters as (
-        insert into outbox_aggregate_sequences as s (namespace, aggregate_type, aggregate_id, last)
-        select namespace, aggregate_type, aggregate_id, count(*)
+        insert into outbox_aggregate_sequences as s (namespace, aggregate_type, aggregate_id, last, added)
+        select namespace, aggregate_type, aggregate_id, count(*), count(*)
         from requested
         group by namespace, aggregate_type, aggregate_id
         order by namespace, aggregate_type, aggregate_id
-        on conflict (namespace, aggregate_type, aggregate_id) do update set last = s.last + excluded.last
+        on conflict (namespace, aggregate_type, aggregate_id) do update set last = greatest(s.last, excluded.last - excluded.added) + excluded.added
         returning *
     ),
     numbered as (

@@ -199,29 +199,6 @@ func (r *run) warningsOfNew(all []string) ([]string, error) {
 	return all, nil
 }
 
-// checkNumbers warns of aggregates whose events have been numbered by enqueue too: their producers, who continue where
-// their table ends, would give these numbers again.
-func (r *run) checkNumbers() error {
-	sequence := r.layout.fields["sequence"]
-	if sequence == "" || r.state == Shadow {
-		return nil
-	}
-	namespace := literal(r.spec.Namespace)
-	if r.spec.Namespace == "" {
-		namespace = r.in(r.layout.fields["namespace"], "r")
-	}
-	var ahead int64
-	count := fmt.Sprintf(`select count(*) from (select from %s as r join outbox_aggregate_sequences as s
-		on s.namespace = %s and s.aggregate_type = coalesce(%s, '') and s.aggregate_id = %s
-		group by s.namespace, s.aggregate_type, s.aggregate_id, s.last having s.last > max(%s)) as ahead`,
-		r.their.name(), namespace, r.in(r.layout.fields["aggregateType"], "r"), r.in(r.layout.fields["aggregateId"], "r"), r.in(sequence, "r"))
-	if err := r.tx.QueryRow(r.ctx, count).Scan(&ahead); err != nil || ahead == 0 {
-		return err
-	}
-	r.result.Warnings = append(r.result.Warnings, fmt.Sprintf("enqueue has given numbers beyond their table's to %d aggregates: their producers would give them again; see outbox_aggregate_sequences, and have consumers expect it", ahead))
-	return nil
-}
-
 func (r *run) withoutZone(column string) bool {
 	return r.their.types[column] == "timestamp without time zone"
 }

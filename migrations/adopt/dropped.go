@@ -19,7 +19,7 @@ func (r *run) abandon() error {
 		return err
 	}
 	// The function goes only where no trigger needs it: one of a table that was renamed does.
-	for _, sql := range slices.Concat([]string{"drop function if exists " + r.functionName() + "()"}, r.forget()) {
+	for _, sql := range slices.Concat([]string{"drop function if exists " + r.functionName() + "()"}, r.leaveNumbers(), r.forget()) {
 		if err := r.exec(sql); err != nil {
 			return err
 		}

@@ -179,7 +179,7 @@ func (r *run) shadow() error {
 	if err != nil {
 		return err
 	}
-	for _, sql := range []string{string(install), "lock table " + table + " in share row exclusive mode"} {
+	for _, sql := range slices.Concat([]string{string(install)}, r.watchNumbers(), []string{"lock table " + table + " in share row exclusive mode"}) {
 		if err := r.exec(sql); err != nil {
 			return err
 		}
@@ -298,7 +298,7 @@ func (r *run) back() error {
 		r.result.State, r.result.Next = Returning, nextReturning
 		return nil
 	}
-	for _, sql := range slices.Concat(r.dropTriggers(), r.forget(), []string{"drop function if exists " + r.functionName() + "()"}) {
+	for _, sql := range slices.Concat(r.dropTriggers(), r.keepNumbers(), r.leaveNumbers(), r.forget(), []string{"drop function if exists " + r.functionName() + "()"}) {
 		if err := r.exec(sql); err != nil {
 			return err
 		}

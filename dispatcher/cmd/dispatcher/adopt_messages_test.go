@@ -78,8 +78,8 @@ func TestAdoptedStorageMessages(t *testing.T) {
 		}
 	}
 	check(t, json.Unmarshal([]byte((<-requests).body), &enqueued))
-	if enqueued.Metadata.Number != 43 {
-		t.Errorf("enqueue gives the number %d, want 43, after their 42", enqueued.Metadata.Number)
+	if enqueued.Metadata.Number != 44 {
+		t.Errorf("enqueue gives the number %d, want 44, after their 43, which is refused", enqueued.Metadata.Number)
 	}
 	o.exec(t, `delete from public.storage_outbox where outbox_id = 'outbox_43'`)
 	run(t, "", "adopt", "back", "-f", file).ok(t, "warning: enqueue has given numbers beyond their table's to 1 aggregates")

@@ -104,11 +104,6 @@ begin
                 p_due, p_attempts)
             on conflict do nothing;
             continue when not found;
-            if p_sequence is not null and p_aggregate_id <> '' then -- enqueue continues where theirs ends
-                insert into outbox_aggregate_sequences as s (namespace, aggregate_type, aggregate_id, last)
-                values (p_namespace, coalesce(p_aggregate_type, ''), p_aggregate_id, p_sequence)
-                on conflict (namespace, aggregate_type, aggregate_id) do update set last = excluded.last where s.last < excluded.last;
-            end if;
         end if;
         insert into outbox_adopted (adoption, their_id, version, event_id, counted, live, their_row, created_off, due_off, serializable)
         values (p_adoption, p_id, v_version, v_event, p_counted and v_version = 0, p_live, p_row, outbox_adopt_off(p_created), outbox_adopt_off(p_due),
