@@ -190,7 +190,11 @@ func TestReopenedRowBecomesNewEvent(t *testing.T) {
 	if got := r.numbers(); got != "1 2 3" {
 		t.Errorf("events %q after a late failure", got)
 	}
-	r.exec(`update outbox.events set status = 'pending', payload = '{"n": 12}' where payload ->> 'n' = '2'`)
+	r.exec(`update outbox.events set status = 'pending', payload = jsonb_build_object('n', 2, 'text', repeat('x', 1100000)) where payload ->> 'n' = '2'`)
+	if s := r.status(); s.Refused != 1 || s.TheirsWaiting != 1 {
+		t.Errorf("status %+v, want the row to be refused that is too large now", s)
+	}
+	r.exec(`update outbox.events set status = 'pending', payload = '{"n": 12}' where payload ->> 'n' = '2'`) // fixed
 	r.exec(`update outbox.outbox_events set status = 'delivered' where payload ->> 'n' = '3'`)
 	r.exec(`update outbox.events set status = 'pending' where payload ->> 'n' = '3'`)
 	if got := r.numbers(); got != "1 2 3 12 3" {

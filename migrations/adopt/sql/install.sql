@@ -83,6 +83,9 @@ begin
     end if;
 
     select * into v_before from outbox_adopted where adoption = p_adoption and their_id = p_id order by version desc limit 1;
+    if found then -- it is taken now
+        update outbox_adopted set refused = null where adoption = p_adoption and their_id = p_id and refused is not null;
+    end if;
     if v_before.live and (not p_live or not p_changed and exists (
             select from outbox_events where id = v_before.event_id and status in ('pending', 'processing'))) then
         return v_before.event_id;
