@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
@@ -23,6 +24,14 @@ func TestUnservedEventsAreMovedOrDiscarded(t *testing.T) {
 		return run(t, "", append(append([]string{"unserved", what}, name...), more...)...)
 	}
 
+	// A worker that is not in outbox_workers holds one.
+	o.exec(t, `update outbox.outbox_events set status = 'processing', attempts = 1, lease = nextval('outbox.outbox_leases'), locked_by = '6ba7b810-9dad-11d1-80b4-00c04fd430c8', locked_until = now() where payload ->> 'n' = '1'`)
+	if list := run(t, "", "unserved", "list", "-f", owner); strings.Contains(list.out, "shpo") {
+		t.Errorf("a name of which a worker holds an event is listed:\n%s", list.out)
+	}
+	unserved("discard").ended(t, 1, "is served by worker 6ba7b810-9dad-11d1-80b4-00c04fd430c8")
+	o.exec(t, `update outbox.outbox_events set status = 'pending', attempts = 0, locked_by = null, locked_until = null where payload ->> 'n' = '1'`)
+
 	run(t, "", "unserved", "list", "-f", owner).ok(t, "NAMESPACE  TOPIC   PENDING\nold        gone    1\nshop       orders  1\nshpo       orders  3\n")
 	check := run(t, "", "check", "--data", "-f", o.file(t, o.dispatcher, dispatching("{log: {}}")+"topics: [payments]\n"))
 	check.ended(t, 3, "FAIL  unserved", `"orders" of namespace "shop"`)
@@ -35,7 +44,7 @@ func TestUnservedEventsAreMovedOrDiscarded(t *testing.T) {
 	}
 	unserved("move", "--to-namespace", "shop").ok(t, `2 events of topic "orders" of namespace "shpo" moved`, "1 have a dedupe key")
 	if got := o.text(t, `select string_agg(concat_ws(' ', payload ->> 'n', seq, key_hash = outbox.outbox_key_hash('shop', 'orders', null, 'a'), last_error like 'moved from topic orders of namespace shpo by %: misspelt'), ', ' order by seq)
-		from outbox.outbox_events where namespace = 'shop' and aggregate_id is not null`); got != "1 1 t t, 2 2 t t" {
+		from outbox.outbox_events where namespace = 'shop' and aggregate_id is not null`); got != "1 6 t t, 2 7 t t" {
 		t.Errorf("moved events: %s", got)
 	}
 	unserved("discard").ok(t, `1 events of topic "orders" of namespace "shpo" discarded`)
@@ -47,7 +56,7 @@ func TestUnservedEventsAreMovedOrDiscarded(t *testing.T) {
 	run(t, "", "verify", "-f", owner).ok(t) // its dead letter was discarded, so retention may remove it
 
 	o.exec(t, `insert into outbox.outbox_workers (worker, dispatcher, namespace, topics, seen_at) values (gen_random_uuid(), 'other', 'old', '{}', now())`)
-	run(t, "", "unserved", "discard", "-f", owner, "--namespace", "old", "--topic", "gone", "--reason", "x").ended(t, 1, `is served by dispatcher "other"`)
+	run(t, "", "unserved", "discard", "-f", owner, "--namespace", "old", "--topic", "gone", "--reason", "x").ended(t, 1, `is served by dispatcher other`)
 	run(t, "", "unserved", "discard", "-f", owner, "--namespace", "old", "--topic", "gone").ended(t, 1, "no reason")
 	unserved("move").ended(t, 1, "the new name is the old one")
 

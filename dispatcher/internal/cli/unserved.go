@@ -66,7 +66,7 @@ func unservedListCommand() *cobra.Command {
 
 func unservedTable(w io.Writer, all unservedNames) error {
 	if len(all.Names) == 0 {
-		_, err := fmt.Fprintln(w, "each name with pending events is served by a dispatcher")
+		_, err := fmt.Fprintln(w, "each name with pending events is served")
 		return err
 	}
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
@@ -92,8 +92,8 @@ that is resolved as discarded, with the login and the reason.`,
 	if moves {
 		cmd.Use = "move -f FILE --namespace NAMESPACE --topic TOPIC --to-namespace NAMESPACE --reason REASON"
 		cmd.Short = "Move the pending events of a name to another"
-		cmd.Long = `Move the pending events of a namespace and topic that no dispatcher serves to another. They keep their id, their place
-in the order and their due time, and last_error says from where, by whom and why they were moved. One whose dedupe
+		cmd.Long = `Move the pending events of a namespace and topic that no dispatcher serves to another. They keep their id, their order
+and their due time, get a new seq, and last_error says from where, by whom and why they were moved. One whose dedupe
 key another event of the new name has stays: it was enqueued there already, and can be discarded.`
 		cmd.Example = `  dispatcher unserved move -f owner.yaml --namespace shpo --topic orders --to-namespace shop --reason 'misspelt'`
 		cmd.Flags().StringVar(&to.Namespace, "to-namespace", "", "the new namespace (default: that of --namespace)")

@@ -1,5 +1,6 @@
 -- name: names
--- The first 1,000 names with pending events that no worker serves. Topics are found by one look into an index each.
+-- The first 1,000 names with pending events that no worker serves. Topics are found by one look into an index each. Workers in
+-- other languages are not in outbox_workers, so a topic of which a worker holds a row is served too.
 with recursive step (namespace, topic) as (
     (select namespace, topic from outbox.outbox_events where live order by namespace, topic limit 1)
     union all
@@ -18,16 +19,23 @@ from step
 where not exists (
         select from outbox.outbox_workers as w
         where w.namespace = step.namespace and (w.topics = '{}' or step.topic = any (w.topics)) and seen_at > now() - interval '1 minute')
+    and not exists (
+        select from outbox.outbox_events as e
+        where live and e.namespace = step.namespace and e.topic = step.topic and status = 'processing' and locked_until > now() - interval '1 minute'
+            and not exists (select from outbox.outbox_workers as w where w.worker = e.locked_by and seen_at <= now() - interval '1 minute'))
     and exists (
         select from outbox.outbox_events as e where live and e.namespace = step.namespace and e.topic = step.topic and status = 'pending')
 order by namespace, topic
 limit 1000
 
 -- name: served
--- $1 namespace, $2 topic: a dispatcher that serves it, and its pending events.
-select (
-        select coalesce(nullif(dispatcher, ''), worker::text) from outbox.outbox_workers
-        where namespace = $1 and (topics = '{}' or $2 = any (topics)) and seen_at > now() - interval '1 minute' limit 1),
+-- $1 namespace, $2 topic: who serves it, a dispatcher or another worker that holds a row, and its pending events.
+select coalesce((
+        select 'dispatcher ' || coalesce(nullif(dispatcher, ''), worker::text) from outbox.outbox_workers
+        where namespace = $1 and (topics = '{}' or $2 = any (topics)) and seen_at > now() - interval '1 minute' limit 1), (
+        select 'worker ' || locked_by from outbox.outbox_events as e
+        where live and namespace = $1 and topic = $2 and status = 'processing' and locked_until > now() - interval '1 minute'
+            and not exists (select from outbox.outbox_workers as w where w.worker = e.locked_by and seen_at <= now() - interval '1 minute') limit 1)),
     (select count(*) from outbox.outbox_events where live and namespace = $1 and topic = $2 and status = 'pending')
 
 -- name: duplicates
@@ -37,13 +45,16 @@ where live and namespace = $1 and topic = $2 and status = 'pending' and dedupe_k
     and exists (select from outbox.outbox_events as o where o.namespace = $3 and o.topic = $4 and o.dedupe_key = e.dedupe_key)
 
 -- name: move
--- $1, $2 the name, $3 the reason, $4 how many at most, $5, $6 the new name. An event keeps its id, its place and its lease, so
--- that fencing tokens rise on. For the journal it is an event that goes and comes, as at an adoption: it hears of both first.
+-- $1, $2 the name, $3 the reason, $4 how many at most, $5, $6 the new name, $7 the seq after which to begin. An event keeps its
+-- id and its lease, so that fencing tokens rise on. It gets a new seq, in their order: claims in order per key rely on it that
+-- nothing becomes live behind them. In its namespace it keeps its number, since an aggregate has one count for all topics; in
+-- another one it gets the next one there, as by enqueue. For the journal it is an event that goes and comes, as at an adoption:
+-- it hears of both first.
 with due as materialized (
-    select id from outbox.outbox_events as e
-    where live and namespace = $1 and topic = $2 and status = 'pending'
+    select id, seq from outbox.outbox_events as e
+    where coalesce(live, false) and seq > $7 and namespace = $1 and topic = $2 and status = 'pending'
         and not exists (select from outbox.outbox_events as o where o.namespace = $5 and o.topic = $6 and o.dedupe_key = e.dedupe_key)
-    order by next_attempt_at, id limit $4 for update
+    order by seq limit $4 for update
 ),
 noted as (
     insert into outbox.outbox_journal (at, lsn, xid, event_id, operation, namespace, topic, login, reason)
@@ -53,17 +64,34 @@ noted as (
 gone as (
     delete from outbox.outbox_events using due where outbox_events.id = due.id returning outbox_events.*
 ),
+counters as (
+    insert into outbox.outbox_aggregate_sequences as s (namespace, aggregate_type, aggregate_id, last, added)
+    select $5, coalesce(aggregate_type, ''), aggregate_id, count(*), count(*)
+    from gone
+    where namespace <> $5 and aggregate_sequence is not null and aggregate_id <> ''
+        and octet_length($5) + octet_length(aggregate_id) + coalesce(octet_length(aggregate_type), 0) <= 2600
+    group by 2, 3
+    order by 2, 3
+    on conflict (namespace, aggregate_type, aggregate_id) do update set last = greatest(s.last, excluded.last - excluded.added) + excluded.added
+    returning *
+),
+numbered as (
+    select gone.id, last + 1 - row_number() over (partition by counters.aggregate_type, counters.aggregate_id order by seq desc) as sequence
+    from gone
+    join counters on counters.aggregate_type = coalesce(gone.aggregate_type, '') and counters.aggregate_id = gone.aggregate_id
+    where gone.aggregate_sequence is not null
+),
 moved as (
-    insert into outbox.outbox_events (id, seq, created_at, aggregate_sequence, max_attempts, tenant_id, namespace, topic, event_type,
+    insert into outbox.outbox_events (id, created_at, aggregate_sequence, max_attempts, tenant_id, namespace, topic, event_type,
         aggregate_type, aggregate_id, partition_key, dedupe_key, retry, headers, payload, next_attempt_at, lease, attempts, failures, last_error)
-    overriding system value
-    select id, seq, created_at, aggregate_sequence, max_attempts, tenant_id, $5, $6, event_type,
+    select id, created_at, case namespace when $5 then aggregate_sequence else sequence end, max_attempts, tenant_id, $5, $6, event_type,
         aggregate_type, aggregate_id, partition_key, dedupe_key, retry, headers, payload, next_attempt_at, lease, attempts, failures,
         left(format('moved from topic %s of namespace %s by %s: %s', $2::text, $1::text, session_user, $3::text), 1024)
-    from gone
+    from gone left join numbered using (id)
+    order by seq
     returning 1
 )
-select count(*) from moved
+select count(*), coalesce((select max(seq) from due), 0) from moved
 
 -- name: discard
 -- $1, $2 the name, $3 the reason, $4 how many at most: a dead letter each, which is resolved as discarded: the journal

@@ -80,7 +80,7 @@ func Apply(ctx context.Context, conn *pgx.Conn, schema string, c Change, dry boo
 		return counts, err
 	}
 	if worker != nil {
-		return counts, fmt.Errorf("%s is served by dispatcher %q; stop it, or wait a minute when it has ended", c.From, *worker)
+		return counts, fmt.Errorf("%s is served by %s; stop it, or wait a minute when it has ended", c.From, *worker)
 	}
 	if c.To != nil {
 		if err := conn.QueryRow(ctx, sqlfile.Reader(files, schema)("duplicates"), c.From.Namespace, c.From.Topic, c.To.Namespace, c.To.Topic).Scan(&counts.Duplicates); err != nil {
@@ -90,20 +90,23 @@ func Apply(ctx context.Context, conn *pgx.Conn, schema string, c Change, dry boo
 	if dry {
 		return counts, nil
 	}
-	for {
-		file, args := "discard", []any{c.From.Namespace, c.From.Topic, c.Reason, batch}
-		if c.To != nil {
-			file, args = "move", append(args, c.To.Namespace, c.To.Topic)
+	for after := int64(0); ; {
+		var n, last int64
+		var err error
+		args := []any{c.From.Namespace, c.From.Topic, c.Reason, batch}
+		if c.To == nil {
+			err = conn.QueryRow(ctx, sqlfile.Reader(files, schema)("discard"), args...).Scan(&n)
+		} else {
+			err = conn.QueryRow(ctx, sqlfile.Reader(files, schema)("move"), append(args, c.To.Namespace, c.To.Topic, after)...).Scan(&n, &last)
 		}
-		var n int64
-		err := conn.QueryRow(ctx, sqlfile.Reader(files, schema)(file), args...).Scan(&n)
 		counts.Changed += n
 		var pg *pgconn.PgError
 		if errors.As(err, &pg) && pg.Code == "23505" {
 			err = fmt.Errorf("%w; a producer has just added an event with the dedupe key: run it again", err)
 		}
-		if err != nil || n == 0 {
+		if err != nil || n == 0 && after == 0 {
 			return counts, err
 		}
+		after = last // 0 when there are no more: once from the beginning, for those that came meanwhile
 	}
 }
