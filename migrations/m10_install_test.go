@@ -1,6 +1,7 @@
 package migrations_test
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -26,7 +27,22 @@ func TestM10InstallRefused(t *testing.T) {
 	refused(d, "second", m10, "dispatcher migrate up did not make it")
 	pgtest.Exec(d, `drop view m10_recovery.outbox; create table m10_recovery.outbox (id bigserial primary key)`)
 	refused(d, "second", m10, "alter table m10_recovery.outbox rename to outbox_before")
-	pgtest.Exec(d, `alter table m10_recovery.outbox rename to outbox_before`)
+	page, err := os.ReadFile("m10/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, script, _ := strings.Cut(string(page), "```sql\nalter table m10_recovery.outbox")
+	rename, setval, _ := strings.Cut("alter table m10_recovery.outbox"+script[:strings.Index(script, "```")], ";")
+	pgtest.Exec(d, rename)
+	for old, want := range map[int64]int64{0: 7, 6: 7, 20: 21} { // the next seq, where the outbox has given 6
+		pgtest.Exec(d, `truncate m10_recovery.outbox_before`)
+		pgtest.Exec(d, `insert into m10_recovery.outbox_before select $1::bigint where $1 > 0`, old)
+		pgtest.Exec(d, `select setval('outbox.outbox_events_seq_seq', 6)`)
+		pgtest.Exec(d, setval)
+		if got := pgtest.Value[int64](d, `select nextval('outbox.outbox_events_seq_seq')`); got != want {
+			t.Errorf("with their greatest id %d the next seq is %d, want %d", old, got, want)
+		}
+	}
 	d.upM10("outbox", m10, true)
 	for _, name := range []string{"", "it's", `a\b`, "$m10$", "a\nb", strings.Repeat("x", 256)} {
 		refused(d, "outbox", migrations.M10{Namespace: name, Topic: "m10"}, "namespace")
