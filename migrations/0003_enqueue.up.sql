@@ -14,6 +14,7 @@ $$;
 -- outbox_values fills key_hash and size_bytes in a row that comes without them.
 create function outbox_values() returns trigger
 language plpgsql
+security definer
 set search_path from current
 as $$
 begin
@@ -367,6 +368,7 @@ begin
 end
 $$;
 
+revoke all on function outbox_key_hash, outbox_values from public;
 revoke all on function enqueue from public;
 revoke all on function enqueue_check from public;
 revoke all on function enqueue_number from public;

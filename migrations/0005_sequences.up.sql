@@ -138,6 +138,8 @@ as $$
         or (select max(id) from outbox_dead_letters) >= (select last_value + is_called::integer from outbox_dead_letters_id_seq), false)
 $$;
 
+revoke all on function outbox_timeline, outbox_fence_down, outbox_sequences_behind from public;
+
 -- Leases of a new outbox begin at 1.
 insert into outbox_clusters select system_identifier, -outbox_timeline() from pg_control_system();
 insert into outbox_fence values (pg_postmaster_start_time(), pg_current_xact_id()::xid);

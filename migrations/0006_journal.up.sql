@@ -300,5 +300,5 @@ begin
 end
 $$;
 
-revoke all on function outbox_journal_added, outbox_journal_changed, outbox_journal_edited, outbox_journal_removed, outbox_journal_truncated,
+revoke all on function outbox_journal_digest, outbox_journal_added, outbox_journal_changed, outbox_journal_edited, outbox_journal_removed, outbox_journal_truncated,
     outbox_journal_resolved, outbox_journal_keep, outbox_journal_set from public;

@@ -41,6 +41,8 @@ func Grants(schema, role string, kind Kind) []string {
 			"grant usage on sequence "+on("outbox_leases")+to,
 			"grant select on table "+on("outbox_fence")+to,
 			"grant execute on function "+on("outbox_fence_raise")+to,
+			"grant execute on function "+on("outbox_fence_down")+to,
+			"grant execute on function "+on("outbox_sequences_behind")+to,
 			"grant select, insert, update, delete on table "+on("outbox_workers")+to,
 			"grant select, insert, update, delete on table "+on("outbox_rates")+to,
 			"grant select, insert, update on table "+on("outbox_sweeps")+to,
@@ -50,6 +52,7 @@ func Grants(schema, role string, kind Kind) []string {
 			"grant select on table "+on("outbox_journal")+to,
 			"grant select on table "+on("outbox_journal_settings")+to,
 			"grant execute on function "+on("outbox_journal_keep")+to,
+			"grant execute on function "+on("outbox_journal_digest")+to,
 			"grant select on table "+on("outbox_migrations")+to)
 	case Producer:
 		grants = append(grants,

@@ -215,3 +215,14 @@ func TestGrantsReplayLogin(t *testing.T) {
 		t.Errorf("they were begun by %s, want %s", got, want)
 	}
 }
+
+// No function is for public, so that what a role uses of them is among its grants: the tests of its kind run with these alone.
+func TestNoFunctionIsForPublic(t *testing.T) {
+	t.Parallel()
+	d := withM10(t, m10)
+	d.upOverview("outbox", "shop", true)
+	if got := pgtest.Value[string](d, `select coalesce(string_agg(oid::regprocedure::text, ', '), '') from pg_proc
+		where pronamespace in ('outbox'::regnamespace, 'm10_recovery'::regnamespace) and has_function_privilege('public', oid, 'execute')`); got != "" {
+		t.Errorf("public may execute %s", got)
+	}
+}

@@ -88,7 +88,8 @@ func TestCheckNamesEachMissingRight(t *testing.T) {
 		"delete on outbox_dead_letters", "update (resolution, resolved_at, resolved_by, notify_at, notify_attempts, notified_at) on outbox_dead_letters", "select on outbox_migrations",
 		"select on outbox_workers", "insert on outbox_workers", "update on outbox_workers", "delete on outbox_workers",
 		"select on outbox_sweeps", "insert on outbox_sweeps", "update on outbox_sweeps", "select on outbox_replays", "execute on outbox_replay_sweep", "execute on outbox_replay_claims",
-		"select on outbox_journal", "select on outbox_journal_settings", "execute on outbox_journal_keep", "select on outbox_fence", "execute on outbox_fence_raise", "usage on outbox_leases", "usage on schema outbox"} {
+		"select on outbox_journal", "select on outbox_journal_settings", "execute on outbox_journal_keep", "execute on outbox_journal_digest", "select on outbox_fence", "execute on outbox_fence_raise",
+		"execute on outbox_fence_down", "execute on outbox_sequences_behind", "usage on outbox_leases", "usage on schema outbox"} {
 		what, on, _ := strings.Cut(right, " on ")
 		object := "outbox." + on
 		switch on {
@@ -96,8 +97,10 @@ func TestCheckNamesEachMissingRight(t *testing.T) {
 			object = on
 		case "outbox_leases":
 			object = "sequence " + object
-		case "outbox_journal_keep", "outbox_fence_raise", "outbox_replay_sweep", "outbox_replay_claims":
-			object = "function " + object
+		default:
+			if what == "execute" {
+				object = "function " + object
+			}
 		}
 		o.exec(t, fmt.Sprintf("revoke %s on %s from %s", what, object, o.dispatcher))
 		run(t, "", "check", "-f", file).ended(t, 1, "FAIL grants: "+o.dispatcher+" lacks "+right+"; have the owner run")

@@ -217,7 +217,8 @@ func missingRights(ctx context.Context, pool *pgxpool.Pool, cfg config.Config) (
 				and not has_sequence_privilege(oid, 'usage')
 			union all
 			select 'execute on ' || proname from pg_proc
-			where proname in ('outbox_journal_keep', 'outbox_fence_raise', 'outbox_replay_sweep', 'outbox_replay_claims') and pronamespace = (select oid from pg_namespace where nspname = $1)
+			where proname in ('outbox_journal_keep', 'outbox_journal_digest', 'outbox_fence_raise', 'outbox_fence_down', 'outbox_sequences_behind',
+					'outbox_replay_sweep', 'outbox_replay_claims') and pronamespace = (select oid from pg_namespace where nspname = $1)
 				and not has_function_privilege(oid, 'execute'))`,
 		cfg.Database.Schema).Scan(&missing)
 	return missing, err
