@@ -72,12 +72,13 @@ comment on column outbox_replays.reopened is 'How many discarded dead letters we
 -- The open operations: few. Those that finished are looked up by id.
 create index outbox_replays_open on outbox_replays (namespace) where finished_at is null;
 
--- Whether a replay that runs has claimed a dead letter. A function, so that it is written once.
+-- Whether a replay that runs has claimed a dead letter. One that was seen more than a minute from now was seen by a clock that was
+-- ahead. A function, so that it is written once.
 create function outbox_replay_claims(p_replay uuid, p_state text) returns boolean
 language sql stable strict
 return p_state = 'waiting' and exists (
     select from outbox_replays
-    where id = p_replay and finished_at is null and stopped_reason is null and seen_at > now() - interval '1 minute'
+    where id = p_replay and finished_at is null and stopped_reason is null and seen_at between now() - interval '1 minute' and now() + interval '1 minute'
 );
 
 -- outbox_replay_begin begins an operation on some dead letters, and returns false when its id is there already. It records the
@@ -160,7 +161,7 @@ begin
     if v_replay.waiting is null or v_replay.waiting = 0 then
         return 0;
     end if;
-    update outbox_replays set seen_at = now() where id = p_id and seen_at < now() - interval '5 seconds';
+    update outbox_replays set seen_at = now() where id = p_id and seen_at not between now() - interval '5 seconds' and now() + interval '1 minute';
     v_limit := least(p_limit, 5 * v_replay.rate - v_replay.pending);
     if v_replay.requeued < v_replay.canary then
         v_limit := least(v_limit, v_replay.canary - v_replay.requeued);
@@ -179,7 +180,8 @@ begin
             order by coalesce(seq, 0), id limit 1
         ) as first
         where other.namespace = v_replay.namespace and other.finished_at is null and other.stopped_reason is null
-          and other.id <> p_id and other.topics && v_replay.topics and other.seen_at > now() - interval '1 minute';
+          and other.id <> p_id and other.topics && v_replay.topics
+          and other.seen_at between now() - interval '1 minute' and now() + interval '1 minute';
     end if;
 
     select array_agg(id order by id), array_agg(event_id order by event_id) into v_dead_letters, v_events

@@ -42,7 +42,7 @@ l.id = (select max(later.id) from outbox.outbox_dead_letters as later where late
 -- $1 id, null for all; $2 namespace, empty for all; $3 how many.
 select id, namespace, action, rate, began_at, finished_at, coalesce(stopped_reason, ''), coalesce(last_error, ''),
     waiting, pending, failing, delivered, dead_again, discarded, reopened, claimed, gone, not_dead, stopped,
-    reason, requested_by, login, now(), seen_at > now() - interval '1 minute'
+    reason, requested_by, login, now(), seen_at between now() - interval '1 minute' and now() + interval '1 minute'
 from outbox.outbox_replays
 where ($1::uuid is null or id = $1::uuid) and ($2::text = '' or namespace = $2::text)
 order by began_at desc, id limit $3::integer
@@ -99,7 +99,7 @@ from (
     select 0, other.id, null, 'other_replay'
     from outbox.outbox_replays as mine
     join outbox.outbox_replays as other on other.namespace = mine.namespace and other.topics && mine.topics and other.id <> mine.id
-        and other.waiting > 0 and other.seen_at > now() - interval '1 minute'
+        and other.waiting > 0 and other.seen_at between now() - interval '1 minute' and now() + interval '1 minute'
     where mine.id = $1::uuid and mine.waiting > 0 and (
         select coalesce(seq, 0) from outbox.outbox_dead_letters where replay_id = other.id and replay_state = 'waiting'
         order by coalesce(seq, 0), id limit 1

@@ -139,6 +139,12 @@ func TestNextRunIsDueAfterAShareOfTheShortestAge(t *testing.T) {
 	if ran, err := o.sweeper(nil).Sweep(t.Context()); !ran || err != nil {
 		t.Errorf("the next one: %v, %v", ran, err)
 	}
+
+	pgtest.Exec(o, `update outbox.outbox_sweeps set holder = gen_random_uuid(), held_until = now() + interval '1 day', ended_at = now() + interval '1 day',
+		next_run = now() + interval '30 hours'`) // by a clock that was ahead
+	if ran, err := o.sweeper(nil).Sweep(t.Context()); !ran || err != nil {
+		t.Errorf("after a clock that was ahead: %v, %v", ran, err)
+	}
 }
 
 // While delivery is saturated, a run takes a fiftieth of the time, else a fifth. It checks that before each statement.

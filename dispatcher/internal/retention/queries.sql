@@ -1,19 +1,21 @@
 -- name: state
--- Reads a sweep. No row means that it never ran.
+-- Reads a sweep. No row means that it never ran. One that ended more than a minute from now did so by a clock that was ahead,
+-- and is due (CONTRACT C-3).
 -- $1 its name.
 select pages, position, coalesce(began_at is not null, false), ended_at, next_run, seconds, delivered, dead, expired, dead_letters,
-       next_run <= now() or began_at is not null as due
+       next_run <= now() or began_at is not null or coalesce(ended_at, next_run) > now() + interval '1 minute' as due
 from outbox.outbox_sweeps
 where name = $1::text
 
 -- name: take
--- Takes the lease of all sweeps, or keeps it: a row for whoever has it now.
+-- Takes the lease of all sweeps, or keeps it: a row for whoever has it now. A lease that is longer than one can be, and a
+-- minute, was given by a clock that was ahead, and is over.
 -- $1 worker; $2 for how long.
 insert into outbox.outbox_sweeps as sweep (name, holder, held_until)
 values ('retention', $1::uuid, now() + $2::interval)
 on conflict (name) do update
 set holder = excluded.holder, held_until = excluded.held_until
-where sweep.holder is null or sweep.holder = excluded.holder or sweep.held_until < now()
+where sweep.holder is null or sweep.holder = excluded.holder or sweep.held_until not between now() and now() + $2::interval + interval '1 minute'
 returning true
 
 -- name: leave

@@ -34,14 +34,15 @@ with recursive walk (topic_no, topic, rows, start, tenant, wrapped, n) as (
 ),
 -- A tenant whose rate is used, or that another claim counts for now, has no turn. One that is new is counted for from the
 -- next claim on: so each count is of a row that this claim has locked. They are added in one order, so that no two claims
--- wait for each other.
+-- wait for each other. A count that is further ahead than claims of this rate put it, and a minute for those that began earlier, is
+-- of a lower rate, or of a clock that was ahead (CONTRACT C-3): such a tenant has used nothing.
 rated as materialized (
     select w.topic_no, w.tenant, r.permits
     from walk as w cross join lateral (
-        select floor(extract(epoch from now() + $16::integer * $15::interval - greatest(used_until, now())) / extract(epoch from $15::interval))::integer as permits
+        select floor(extract(epoch from now() + $16::integer * $15::interval - greatest({used}, now())) / extract(epoch from $15::interval))::integer as permits
         from outbox.outbox_rates
         where namespace = $1::text and dispatcher = $14::text and topic = w.topic and tenant = w.tenant
-          and used_until <= now() + ($16::integer - 1) * $15::interval
+          and {used} <= now() + ($16::integer - 1) * $15::interval
         for update skip locked
     ) as r
     where $15::interval is not null and w.n > 0
@@ -112,7 +113,7 @@ second as materialized (
 -- A claim that comes late, by half the time of an event at most, is made up for.
 used as (
     update outbox.outbox_rates as r
-    set used_until = greatest(r.used_until, now() - $15::interval / 2) + u.events * $15::interval
+    set used_until = greatest({used}, now() - $15::interval / 2) + u.events * $15::interval
     from (
         select topic, tenant, count(*) as events
         from (select topic, tenant from first union all select topic, tenant from second) as e

@@ -17,6 +17,9 @@ size_bytes > $11::bigint or case status when 'pending' then attempts >= coalesce
 -- due
 next_attempt_at <= now() and (status = 'pending' or locked_until < now() or updated_at > now() + interval '1 minute')
 
+-- used
+case when used_until > now() + $16::integer * $15::interval + interval '1 minute' then now() else used_until end
+
 -- claimable
 {due} and ($10::boolean or ({exhausted}) is not true)
 
