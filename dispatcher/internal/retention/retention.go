@@ -1,6 +1,7 @@
 package retention
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -95,6 +96,7 @@ type Sweeper struct {
 
 	mu      sync.Mutex
 	problem string
+	refused error // of the last run of this process, until the next one is due
 
 	// What tests change.
 	maxPages  int64
@@ -151,6 +153,9 @@ func (s *Sweeper) Run(ctx context.Context) {
 			continue
 		}
 		_, err := s.Sweep(ctx)
+		s.mu.Lock()
+		err = cmp.Or(err, s.refused)
+		s.mu.Unlock()
 		s.report(ctx, err)
 		sleep(ctx, s.opts.PollEvery)
 	}

@@ -1,6 +1,7 @@
 package retention_test
 
 import (
+	"context"
 	"fmt"
 	mathrand "math/rand/v2"
 	"strings"
@@ -309,4 +310,45 @@ func TestSweepKeepsEventsReplayedMeanwhile(t *testing.T) {
 		t.Errorf("%d events that are dead again are gone although they are unresolved", n)
 	}
 	t.Logf("%d of 200 rows were swept, the others replayed", 200-pgtest.Value[int](o, `select count(*) from outbox.outbox_events`))
+}
+
+// A row that the database refuses to remove stays with its page, or alone where it has a dead letter. All others go, and the run
+// ends with that error.
+// CONTRACT: C-60
+func TestRefusedRowsKeepNoOthers(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, payload, status, updated_at)
+		select gen_random_uuid(), 'shop', 'orders', to_jsonb(repeat('x', 500)), 'delivered', now() - interval '8 days' from generate_series(1, 300)`)
+	pgtest.Exec(o, `create table refers (id uuid references outbox.outbox_events)`)
+	pgtest.Exec(o, `insert into refers select id from outbox.outbox_events where seq = 150`)
+	const page = `select count(*) from outbox.outbox_events as e where split_part(ctid::text, ',', 1) = (select split_part(ctid::text, ',', 1) from outbox.outbox_events where seq = 150)`
+	stay := pgtest.Value[int](o, page)
+	var dead []uuid.UUID
+	for range 3 {
+		id := o.add("dead", 90, "")
+		o.deadLetter(id, 90, 80)
+		dead = append(dead, id)
+	}
+	pgtest.Exec(o, `insert into refers values ($1)`, dead[1])
+	pgtest.Exec(o, `insert into outbox.outbox_sweeps (name) values ('retention')`)
+	s := o.sweeper(nil)
+	s.Pause(func(context.Context, time.Duration) {})
+	if ran, err := s.Sweep(t.Context()); !ran || err == nil || !strings.Contains(err.Error(), "refers_id_fkey") {
+		t.Fatalf("a run with rows that are referred to: %v, %v", ran, err)
+	}
+	if o.row(dead[0]) || !o.row(dead[1]) || o.row(dead[2]) || o.deadLetters(dead[1]) != "discarded" {
+		t.Errorf("of the dead rows %v, %v, %v are there, want the second", o.row(dead[0]), o.row(dead[1]), o.row(dead[2]))
+	}
+	if left := pgtest.Value[int](o, `select count(*) from outbox.outbox_events`); left != stay+1 {
+		t.Errorf("%d rows are left, want the page of the one that is referred to, which has %d, and the dead one", left, stay)
+	}
+	if state, err := s.State(t.Context()); err != nil || state.Running || state.Removed.Delivered != int64(300-stay) || state.Removed.Dead != 2 {
+		t.Errorf("the state is %+v, %v", state, err)
+	}
+	pgtest.Exec(o, `drop table refers`)
+	o.sweep(s)
+	if left := pgtest.Value[int](o, `select count(*) from outbox.outbox_events`); left != 0 {
+		t.Errorf("%d rows are left when none is referred to", left)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,7 +21,7 @@ const leaseName = "retention"
 var errLost = errors.New("the lease of the sweep is another worker's now")
 
 // Sweep does one run, if one is due and no other process sweeps the database. It reports whether it did. It fails when
-// the database does, and when ctx ends.
+// the database does, and when ctx ends. A run that is whole fails with the first row that the database refused to remove.
 func (s *Sweeper) Sweep(ctx context.Context) (ran bool, err error) {
 	due, err := s.due(ctx)
 	if err != nil || !due {
@@ -45,12 +46,22 @@ func (s *Sweeper) Sweep(ctx context.Context) (ran bool, err error) {
 	} else if err != nil {
 		return false, err
 	}
-	return true, nil
+	s.setRefused(r.refused)
+	return true, r.refused
 }
 
 func (s *Sweeper) due(ctx context.Context) (bool, error) {
 	state, err := s.State(ctx)
+	if state.due {
+		s.setRefused(nil)
+	}
 	return state.due, err
+}
+
+func (s *Sweeper) setRefused(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refused = err
 }
 
 // lease takes or extends the lease.
@@ -65,6 +76,7 @@ type run struct {
 	pages         int64 // how many to read at a time
 	extendedAt    time.Time
 	removed       Counts // since the progress was last written
+	refused       error  // the first row that the database refused to remove
 }
 
 // sweep does a whole run. It writes its progress, also if it fails.
@@ -121,6 +133,13 @@ func (r *run) events(ctx context.Context, total *Counts) error {
 			r.pages = max(1, pages/8)
 			continue
 		}
+		if isRefused(err) { // the pages before and behind it are not to stay for ever
+			if r.pages = max(1, pages/8); pages == 1 {
+				r.refuse(err)
+				r.position++
+			}
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -133,14 +152,14 @@ func (r *run) events(ctx context.Context, total *Counts) error {
 
 // deadLetters removes and resolves dead letters, with the rows of their events.
 func (r *run) deadLetters(ctx context.Context, total *Counts) error {
+	var unresolved *time.Duration // null: never
+	if r.opts.DeadUnresolved > 0 {
+		unresolved = &r.opts.DeadUnresolved
+	}
 	for after, more := int64(0), true; more; {
+		var old []pgtype.UUID // which every mode of pgx can write back
 		err := r.step(ctx, total, func(c *Counts) (err error) {
 			var n int
-			var old []pgtype.UUID         // which every mode of pgx can write back
-			var unresolved *time.Duration // null: never
-			if r.opts.DeadUnresolved > 0 {
-				unresolved = &r.opts.DeadUnresolved
-			}
 			if _, err = r.one(ctx, r.sql("dead_letters"), []any{after, readDeadLetters, r.opts.DeadResolved, unresolved,
 				r.opts.Namespace, r.opts.Topics}, &after, &n, &old); err != nil {
 				return err
@@ -151,11 +170,43 @@ func (r *run) deadLetters(ctx context.Context, total *Counts) error {
 			}
 			return err
 		})
+		if isRefused(err) && len(old) > 0 {
+			err = r.settleEach(ctx, total, old, unresolved)
+		}
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// settleEach settles each of some events by itself, since the database refuses one of them.
+func (r *run) settleEach(ctx context.Context, total *Counts, events []pgtype.UUID, unresolved *time.Duration) error {
+	for i := range events {
+		err := r.step(ctx, total, func(c *Counts) (err error) {
+			*c, err = r.settle(ctx, events[i:i+1], unresolved)
+			return err
+		})
+		if isRefused(err) {
+			r.refuse(err)
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isRefused reports whether the database refuses to remove a row: by a foreign key, a check or a trigger of the user's.
+func isRefused(err error) bool {
+	code := sqlState(err)
+	return len(code) == 5 && slices.Contains([]string{"22", "23", "44", "P0"}, code[:2])
+}
+
+// refuse keeps the first error of isRefused.
+func (r *run) refuse(err error) {
+	if r.refused == nil {
+		r.refused = fmt.Errorf("the database refuses to remove some rows, and the others are removed: %w; drop the foreign key or the trigger, or the rows that refer to them", err)
+	}
 }
 
 // replays reads the outcomes of replays before the rows that have them are removed, and removes operations that finished
