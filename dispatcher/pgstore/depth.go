@@ -19,7 +19,9 @@ const samplePages = 500
 func (s *Store) Topics(ctx context.Context) ([]string, error) {
 	topics, err := s.topics(ctx, false)
 	if err == nil {
-		s.floors.keep(topics)
+		forget(&s.floors.mu, s.floors.byTopic, topics)
+		forget(&s.keyed.mu, s.keyed.byTopic, topics)
+		forget(&s.turns.mu, s.turns.after, topics)
 	}
 	return topics, err
 }

@@ -72,7 +72,7 @@ func DataSQL() (orphans, outcomes string) {
 // Remembered is how many topics the store knows something of.
 func Remembered(store dispatcher.Store) int {
 	s := store.(*Store)
-	return len(s.floors.byTopic)
+	return len(s.floors.byTopic) + len(s.keyed.byTopic) + len(s.turns.after)
 }
 
 // ClaimFairSQL is the statement that gives each tenant its turn, of a store in schema "outbox".

@@ -34,9 +34,6 @@ func (t *turns) of(topics []string) []pgtype.UUID {
 func (t *turns) move(topics []string, ends map[int]uuid.UUID, began []pgtype.UUID) (more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.after == nil {
-		t.after = map[string]uuid.UUID{}
-	}
 	for i, topic := range topics {
 		end, ok := ends[i+1]
 		if !ok {

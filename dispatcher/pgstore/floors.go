@@ -96,11 +96,12 @@ func (f *floors) next(topics []string) starts {
 	return s
 }
 
-// keep forgets the topics that are not among those with live rows, which are sorted: names of topics come and go.
-func (f *floors) keep(topics []string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	maps.DeleteFunc(f.byTopic, func(topic string, _ floor) bool {
+// forget removes what is remembered of topics that are not among those with live rows, which are sorted: names of topics come
+// and go. A claim that is under way may still add something of one.
+func forget[V any](mu *sync.Mutex, byTopic map[string]V, topics []string) {
+	mu.Lock()
+	defer mu.Unlock()
+	maps.DeleteFunc(byTopic, func(topic string, _ V) bool {
 		_, found := slices.BinarySearch(topics, topic)
 		return !found
 	})

@@ -2,8 +2,10 @@ package pgstore
 
 import (
 	"bytes"
+	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -51,5 +53,23 @@ func TestPayloadSlabs(t *testing.T) {
 	before := unsafe.SliceData(d.bytes)
 	if large := d.copy(make([]byte, slabBytes)); len(large) != slabBytes || unsafe.SliceData(d.bytes) != before {
 		t.Errorf("a large payload was cut from a slab")
+	}
+}
+
+// Topics that are forgotten while their claim is under way begin again.
+func TestTopicsForgottenDuringAClaim(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	k := keyed{byTopic: map[string]*passage{}}
+	l := k.next([]dispatcher.Share{{Topic: "day-1", Limit: 1}}, 1, search{began: now}, now)
+	l.keyRanges, l.keys, l.each = []int64{1}, []int64{6}, []int{1}
+	forget(&k.mu, k.byTopic, nil)
+	var report scanReport
+	if err := json.Unmarshal([]byte(`{"reached": [{"range": 1}], "passed": [{"range": 1, "key_hash": 7}], "recalled": [{"range": 1, "key_hash": 8}]}`), &report); err != nil {
+		t.Fatal(err)
+	}
+	k.update(l, report, found{at: now}, now)
+	if !k.keysWaiting([]dispatcher.Share{{Topic: "day-1"}}) {
+		t.Error("the key that waits is not remembered")
 	}
 }

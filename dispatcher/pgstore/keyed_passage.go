@@ -94,6 +94,16 @@ type search struct {
 	tries int // the claim's scans from a floor that found nothing
 }
 
+// of is the state of a topic: a new one for one that was forgotten, as one may be while its claim is under way.
+func (k *keyed) of(topic string) *passage {
+	p, ok := k.byTopic[topic]
+	if !ok {
+		p = &passage{spread: 1, keys: map[int64]recall{}}
+		k.byTopic[topic] = p
+	}
+	return p
+}
+
 // next says where a statement looks.
 func (k *keyed) next(shares []dispatcher.Share, perKey int, c search, now time.Time) scan {
 	k.mu.Lock()
@@ -102,11 +112,7 @@ func (k *keyed) next(shares []dispatcher.Share, perKey int, c search, now time.T
 	affordable := k.budget.affordable(now)
 	turn := now.Sub(k.turn) >= recallEvery
 	for i, share := range shares {
-		p, ok := k.byTopic[share.Topic]
-		if !ok {
-			p = &passage{spread: 1, keys: map[int64]recall{}}
-			k.byTopic[share.Topic] = p
-		}
+		p := k.of(share.Topic)
 		limit := share.Limit
 		if turn || !p.others {
 			limit -= l.recall(p, i, limit, perKey)
@@ -191,7 +197,7 @@ func (k *keyed) update(l scan, report scanReport, f found, now time.Time) (all b
 	}
 	for _, r := range report.Reached {
 		i := r.Range - 1
-		p := k.byTopic[l.topics[i]]
+		p := k.of(l.topics[i])
 		if l.limits[i] == 0 {
 			p.seen = now
 		}
@@ -216,15 +222,15 @@ func (k *keyed) update(l scan, report scanReport, f found, now time.Time) (all b
 		p.reached(part, affordable, l.began, now)
 	}
 	for i, hash := range l.keys {
-		k.byTopic[l.topics[l.keyRanges[i]-1]].missed(hash, now)
+		k.of(l.topics[l.keyRanges[i]-1]).missed(hash, now)
 	}
 	for _, key := range report.Recalled {
-		delete(k.byTopic[l.topics[key.Range-1]].keys, key.Hash) // one that has more was passed
+		delete(k.of(l.topics[key.Range-1]).keys, key.Hash) // one that has more was passed
 	}
 	for _, key := range report.Passed {
-		k.byTopic[l.topics[key.Range-1]].remember(key.Hash, now)
+		k.of(l.topics[key.Range-1]).remember(key.Hash, now)
 	}
-	return !slices.ContainsFunc(l.topics, func(topic string) bool { return k.byTopic[topic].seen.Before(l.began) })
+	return !slices.ContainsFunc(l.topics, func(topic string) bool { return k.of(topic).seen.Before(l.began) })
 }
 
 // stretch is the part of a topic that one scan covered.

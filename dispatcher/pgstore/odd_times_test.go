@@ -117,19 +117,23 @@ func TestLeaseOfAClockAhead(t *testing.T) {
 // A topic that is gone leaves nothing behind in the store.
 func TestTopicsThatAreGoneAreForgotten(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t, pgtest.Migrated(t))
+	o := newTenants(t)
 	store := o.Store("shop", uuid.New())
-	for i := range 50 {
+	for i := range 60 {
 		topic := fmt.Sprint("day-", i)
+		req := share(topic, 1)
+		if req.Fair = i%3 == 1; i%3 == 2 {
+			req.Keys = &dispatcher.KeyOrder{PerKey: 1}
+		}
 		pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, payload) values (gen_random_uuid(), 'shop', $1, '{}')`, topic)
-		if c, err := store.Claim(t.Context(), share(topic, 1)); err != nil || len(c.Events) != 1 {
+		if c, err := store.Claim(t.Context(), req); err != nil || len(c.Events) != 1 {
 			t.Fatalf("claimed %+v, %v", c, err)
 		} else if _, err := store.Ack(t.Context(), leasesOf(c.Events)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n := pgstore.Remembered(store); n != 50 {
-		t.Errorf("%d topics are remembered, want 50", n)
+	if n := pgstore.Remembered(store); n != 60 {
+		t.Errorf("%d topics are remembered, want 60", n)
 	}
 	if _, err := store.Topics(t.Context()); err != nil {
 		t.Fatal(err)

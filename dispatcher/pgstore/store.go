@@ -87,6 +87,7 @@ func New(pool *pgxpool.Pool, opts Options) *Store {
 		fair:      opts.Fair, dispatcher: opts.Dispatcher,
 		floors: floors{byTopic: map[string]floor{}},
 		keyed:  keyed{byTopic: map[string]*passage{}},
+		turns:  turns{after: map[string]uuid.UUID{}},
 	}
 }
 
