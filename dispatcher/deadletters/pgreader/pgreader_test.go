@@ -234,6 +234,19 @@ func TestShowReturnsEverything(t *testing.T) {
 		t.Errorf("no id: %v", err)
 	}
 
+	for _, at := range []string{"-infinity", "infinity", "20000-01-01Z"} { // as adopted rows may have
+		pgtest.Exec(pool, `update outbox.outbox_events set created_at = $1::text::timestamptz, updated_at = $1::text::timestamptz, next_attempt_at = $1::text::timestamptz`, at)
+		for _, lease := range []string{`status = 'pending', locked_by = null, locked_until = null`, `status = 'processing', locked_by = id, locked_until = created_at`} {
+			pgtest.Exec(pool, `update outbox.outbox_events set `+lease+` where id = $1`, eventID(6))
+			history, err := r.Event(t.Context(), eventID(6), false)
+			if _, unwritable := json.Marshal(history); err != nil || unwritable != nil {
+				t.Errorf("an event with times of %s: %v, %v", at, err, unwritable)
+			}
+		}
+		if _, err := r.Show(t.Context(), eventID(1), false); err != nil {
+			t.Errorf("a dead letter of an event with times of %s: %v", at, err)
+		}
+	}
 	pgtest.Exec(pool, `update outbox.outbox_events set payload = to_jsonb(repeat('x', $1)), size_bytes = $1 where id = $2`, deadletters.MaxPayload+1, eventID(1))
 	if deadLetter, err := r.Show(t.Context(), eventID(1), true); err != nil || deadLetter.Payload != nil || !strings.Contains(deadLetter.PayloadOmitted, "read it in the database") {
 		t.Errorf("a large payload: %v, %v", deadLetter.PayloadOmitted, err)
