@@ -125,9 +125,7 @@ const quietRows = 16
 // topics leave the busy one its share.
 func (ts *topics) shares(n int, l load) []dispatcher.Share {
 	if l.rate.by == byRate {
-		if n = min(n, l.rate.rows); n == 0 {
-			ts.heldByRate(l.now)
-		}
+		n = min(n, l.rate.rows)
 	}
 	if n == 0 || len(ts.turn) == 0 {
 		return nil
@@ -241,7 +239,7 @@ func reserved(concurrency int) int {
 // was served the longest ago. Thus slow topics share the calls with the fast ones instead of slowing them
 // down. The last calls are for topics that have none.
 func (f *flight) nextCall(now time.Time) (best *topic) {
-	few := f.concurrency-f.running <= reserved(f.concurrency)
+	few := f.fewCalls()
 	last := few && !f.alone()
 	for _, t := range f.waiting {
 		switch {
@@ -258,6 +256,14 @@ func (f *flight) nextCall(now time.Time) (best *topic) {
 		}
 	}
 	return best
+}
+
+// fewCalls reports whether no calls are left but the reserved ones.
+func (f *flight) fewCalls() bool { return f.concurrency-f.running <= reserved(f.concurrency) }
+
+// callsRunOut reports whether a topic has all calls that it may have, or those that it shares are all running.
+func (f *flight) callsRunOut(t *topic) bool {
+	return t.hasItsCalls() || t.running > 0 && f.fewCalls() && !f.alone() || f.running >= f.concurrency
 }
 
 // gatherFor bounds how long events gather behind a call.

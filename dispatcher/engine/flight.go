@@ -239,7 +239,7 @@ func (f *flight) claimed(shares []dispatcher.Share, byTopic map[string]int, stop
 	defer f.mu.Unlock()
 	now := time.Now()
 	for _, share := range shares {
-		f.get(share.Topic).found(share, byTopic[share.Topic], f.keysWaiting, slices.Contains(overRate, share.Topic), now)
+		f.get(share.Topic).found(share, byTopic[share.Topic], f.keysWaiting, slices.Contains(overRate, share.Topic), f.callLimit(f.get(share.Topic), now), now)
 	}
 	return f.topics.claimed(shares, byTopic, stops, now)
 }

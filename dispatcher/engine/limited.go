@@ -70,15 +70,16 @@ func (h *held) most() (by dispatcher.LimitedBy) {
 }
 
 // found notes what a claim of a share says of a topic's limit; rows is what it brought. fed says that rows were queued
-// when it came: then calls are what the topic waits for. overRate says that a tenant with due rows has used its rate.
-func (t *topic) found(share dispatcher.Share, rows int, keysWait, overRate bool, now time.Time) {
+// when it came: then calls are what the topic waits for, which callLimit is the limit of. overRate says that a tenant
+// with due rows has used its rate.
+func (t *topic) found(share dispatcher.Share, rows int, keysWait, overRate bool, callLimit dispatcher.LimitedBy, now time.Time) {
 	full := rows >= share.Limit
 	by := dispatcher.LimitedByIdle
 	switch {
 	case full && t.cutBy != unlimited:
 		by = t.cutBy.reason()
 	case t.fed, rows == 0 && len(t.queued) > 0:
-		by = t.callLimit(now)
+		by = callLimit
 	case overRate:
 		by = dispatcher.LimitedByRate
 	case t.inLine():
@@ -93,8 +94,8 @@ func (t *topic) found(share dispatcher.Share, rows int, keysWait, overRate bool,
 }
 
 // callLimit is what a topic is limited by while its rows wait for calls.
-func (t *topic) callLimit(now time.Time) dispatcher.LimitedBy {
-	if t.permits(now) == 0 {
+func (f *flight) callLimit(t *topic, now time.Time) dispatcher.LimitedBy {
+	if !f.callsRunOut(t) && t.permits(now) == 0 {
 		return dispatcher.LimitedByRate
 	}
 	if now.Before(t.waitUntil) || t.pacer != nil && t.pacer.atDestination() {
@@ -104,11 +105,9 @@ func (t *topic) callLimit(now time.Time) dispatcher.LimitedBy {
 }
 
 // heldByRate notes that nothing is claimed because enough rows wait for the dispatcher's rate limit.
-func (ts *topics) heldByRate(now time.Time) {
-	for _, t := range ts.turn {
-		if len(t.queued) > 0 {
-			t.held.note(dispatcher.LimitedByRate, now)
-		}
+func (f *flight) heldByRate(now time.Time) {
+	for _, t := range f.waiting {
+		t.held.note(f.callLimit(t, now), now)
 	}
 }
 
@@ -124,7 +123,7 @@ func (f *flight) noRoom(now time.Time) {
 		return
 	}
 	for _, t := range f.waiting {
-		t.held.note(t.callLimit(now), now)
+		t.held.note(f.callLimit(t, now), now)
 	}
 	for _, t := range f.turn {
 		if len(t.queued) == 0 && t.inLine() {

@@ -199,7 +199,7 @@ func TestFound(t *testing.T) {
 		"more were due before":                    {topic: topic{filled: true}, want: dispatcher.LimitedByDatabase},
 		"keys that wait for rows in here":         {topic: topic{count: 2, begun: 2}, keysWait: true, want: dispatcher.LimitedByOrder},
 	} {
-		test.topic.found(dispatcher.Share{Limit: 10}, test.rows, test.keysWait, test.over, now)
+		test.topic.found(dispatcher.Share{Limit: 10}, test.rows, test.keysWait, test.over, dispatcher.LimitedByConcurrency, now)
 		if by := test.topic.held.most(); by != test.want {
 			t.Errorf("%s: limited by %s, want %s", name, by, test.want)
 		}

@@ -15,7 +15,7 @@ import (
 )
 
 // memory is a Store in memory, for tests in virtual time: what takes hours of the database's clock is done at
-// once. It keeps the rules of package storetest that these tests need, and no order per key.
+// once. It keeps the rules of package storetest that these tests need; of order per key, how many rows a key gets.
 type memory struct {
 	// claim and nack, when set, are called first with the number of rows that are requested, and may take
 	// their time or fail.
@@ -114,7 +114,13 @@ func (m *memory) Claim(ctx context.Context, req dispatcher.ClaimRequest) (out di
 	var bytes int64
 	for _, share := range req.Shares {
 		var due []*memoryRow
+		ofKey := map[string]int{}
 		for _, r := range m.unfinished(share.Topic) {
+			if key := r.event.PartitionKey; req.Keys != nil && key != "" {
+				if ofKey[key]++; ofKey[key] > req.Keys.PerKey {
+					continue
+				}
+			}
 			free := r.status == "pending" || r.locked.Before(now)
 			if free && !r.due.After(now) && !slices.Contains(share.Except, r.event.TenantID.UUID) {
 				due = append(due, r)

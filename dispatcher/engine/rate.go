@@ -68,28 +68,34 @@ func (b *bucket) until(n float64, now time.Time) time.Time {
 	return now.Add(max(wait+1, time.Millisecond)) // rounded up
 }
 
-// supply is how many rows may be claimed now, while so many wait: those that may begin within rateSupply, and none while
-// half of them wait. A nil bucket has no limit.
+// supply is how many rows may be claimed now, while so many have not begun: those that may begin within rateSupply, and
+// none while half of them wait for tokens. Rows that wait for tokens leave no more of them than come while events gather.
+// With more tokens than that all rows wait for something else: a call, or others of their keys. Then they keep no other
+// row from being claimed, and they are bounded as without a limit. A nil bucket has no limit.
 func (b *bucket) supply(waiting int, now time.Time) allotment {
 	if b == nil {
 		return allotment{}
 	}
 	b.fill(now)
-	ahead := b.rate * rateSupply.Seconds()
+	ahead, unused := b.rate*rateSupply.Seconds(), 1+b.rate*gatherFor.Seconds()
+	if b.tokens >= unused {
+		waiting = 0
+	}
 	least := max(1, int(ahead/2))
 	if rows := int(b.tokens+ahead) - waiting; rows >= least {
 		return allotment{rows: rows, by: byRate}
 	}
-	return allotment{by: byRate, next: b.until(float64(least+waiting)-ahead, now)}
+	return allotment{by: byRate, next: b.until(min(float64(least+waiting)-ahead, unused), now)}
 }
 
 // rates are the limits of a dispatcher and of its topics. Guarded by flight.mu.
 type rates struct {
 	all     *bucket
 	byTopic map[string]*bucket
-	part    float64   // that this process may use
-	over    time.Time // when it has none any more; zero for never
-	waking  bool      // a timer will wake a delivery for the next token
+	part    float64     // that this process may use
+	over    time.Time   // when it has none any more; zero for never
+	waking  time.Time   // when waker wakes a delivery for the next token; zero for never
+	waker   *time.Timer // one for all topics
 }
 
 // limitRates sets the limits of a new flight.
@@ -161,9 +167,6 @@ func (t *topic) use(n int) {
 
 // awaitToken wakes a delivery when the next event may begin: none begins now, perhaps for want of tokens.
 func (f *flight) awaitToken(now time.Time) {
-	if f.rates.waking {
-		return
-	}
 	var next time.Time
 	for _, t := range f.waiting {
 		var at time.Time // when all limits of the topic have a token
@@ -176,14 +179,19 @@ func (f *flight) awaitToken(now time.Time) {
 			next = at
 		}
 	}
-	if next.IsZero() {
+	r := &f.rates
+	if next.IsZero() || !r.waking.IsZero() && !next.Before(r.waking) {
 		return
 	}
-	f.rates.waking = true
-	time.AfterFunc(next.Sub(now), func() {
+	if r.waking = next; r.waker != nil {
+		r.waker.Stop()
+	}
+	r.waker = time.AfterFunc(next.Sub(now), func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.rates.waking = false
+		if r.waking.Equal(next) {
+			r.waking = time.Time{}
+		}
 		f.work.Signal()
 	})
 }

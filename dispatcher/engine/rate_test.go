@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -145,6 +146,77 @@ func TestTopicRate(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Rows that wait for a call, or for others of their key, leave the rate to those that can use it. What limits each is
+// said.
+//
+// CONTRACT: C-32, C-36, C-97
+func TestRateIsUsedWhileRowsWaitForOtherThings(t *testing.T) {
+	for name, test := range map[string]struct {
+		slow  string // the topic of the events that take long, which are the first
+		cfg   dispatcher.Config
+		takes time.Duration
+		most  int // of these events at once
+		want  []dispatcher.TopicLimit
+	}{
+		"a slow topic": {"c", dispatcher.Config{}, 8 * time.Second, 200, []dispatcher.TopicLimit{
+			{Topic: "c", LimitedBy: dispatcher.LimitedByConcurrency, Concurrency: 16}, {Topic: "d", LimitedBy: dispatcher.LimitedByRate, Concurrency: 16}}},
+		"a hot key": {"d", dispatcher.Config{Ordering: dispatcher.OrderingKey}, 100 * time.Millisecond, 200, []dispatcher.TopicLimit{
+			{Topic: "d", LimitedBy: dispatcher.LimitedByRate, Concurrency: 16}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := newMemory()
+				store.claim = func(context.Context, int) error { <-time.After(10 * time.Millisecond); return nil }
+				store.enqueue(test.slow, 2000)
+				oneKey(store)
+				store.enqueue("d", 10_000)
+				var began times
+				sink := &stubSink{deliver: func(_ context.Context, e *dispatcher.Event) error {
+					if began.note(); e.PartitionKey != "" {
+						<-time.After(test.takes)
+					}
+					return nil
+				}}
+				test.cfg.RateLimit = dispatcher.Rate{Events: 100, Period: time.Second}
+				d, _ := begin(t, store, sink, test.cfg)
+				held := 0
+				for range 600 {
+					<-time.After(100 * time.Millisecond)
+					held = max(held, store.count(test.slow, "processing"))
+				}
+				if n := len(began.at); n < 95*60 || held > test.most {
+					t.Errorf("%d events began in a minute, and %d rows were held; want at least 0.95 of 6000, and at most %d", n, held, test.most)
+				}
+				if s := d.Snapshot(); !slices.Equal(s.TopicLimits, test.want) {
+					t.Errorf("the topics are limited by %v, want %v", s.TopicLimits, test.want)
+				}
+			})
+		})
+	}
+}
+
+// Each topic has its own next token: one whose next is far off, since this process's part became small, delays no other.
+//
+// CONTRACT: C-32, C-36
+func TestRatesOfTwoTopics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newMemory()
+		store.enqueue("a", 100)
+		sink := &stubSink{deliver: func(context.Context, *dispatcher.Event) error { return nil }}
+		d, _ := begin(t, store, sink, dispatcher.Config{TopicRateLimits: map[string]dispatcher.Rate{
+			"a": {Events: 100, Period: time.Second}, "b": {Events: 10_000, Period: time.Second},
+		}})
+		passes(t, time.Second, "rows of one are claimed", func() bool { return store.count("a", "processing") > 20 })
+		d.SetRateShare(0.001, time.Time{})
+		<-time.After(time.Second)
+		store.enqueue("b", 5)
+		passes(t, time.Second, "those of the other are delivered", func() bool { return store.count("b", "delivered") == 5 })
+		if n := store.count("a", "processing"); n == 0 {
+			t.Error("no row of the first waits for a token")
+		}
+	})
 }
 
 // A quiet time is not made up for, and slow calls in parallel use a high rate.

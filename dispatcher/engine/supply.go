@@ -93,6 +93,9 @@ func (f *flight) shares(n int, unwritten map[string]bool) []dispatcher.Share {
 	defer f.mu.Unlock()
 	l := f.load(time.Now())
 	l.unwritten = unwritten
+	if l.rate.by == byRate && l.rate.rows == 0 {
+		f.heldByRate(l.now)
+	}
 	shares := f.topics.shares(n, l)
 	if f.awaits = nil; f.crowded {
 		f.leaveCrowd(shares)
