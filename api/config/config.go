@@ -69,8 +69,8 @@ type Delivery struct {
 	// Concurrency is how many deliveries run at once, 1 to 1000, or Auto: then each topic finds how many deliver the most
 	// (CONTRACT C-38). Defaults to 16.
 	Concurrency Concurrency `json:"concurrency,omitempty"`
-	// MaxConcurrency bounds concurrency Auto, 1 to 1000: the sum over all processes of the dispatcher that run. Defaults
-	// to 256.
+	// MaxConcurrency bounds concurrency Auto, 1 to 1000: the sum over all processes of the dispatcher that run, of which
+	// each has one at least. Defaults to 256.
 	MaxConcurrency int `json:"maxConcurrency,omitempty"`
 	// RateLimit bounds how fast deliveries of events begin, retries too, over all processes of this dispatcher
 	// (CONTRACT C-36). Defaults to no limit.

@@ -44,7 +44,7 @@ type Delivery struct {
 	Concurrency intstr.IntOrString `json:"concurrency,omitzero"`
 
 	// maxConcurrency bounds concurrency Auto: the sum over all pods of the dispatcher.
-	// Each has an equal part. From 1 to 1000. Defaults to 256.
+	// Each has an equal part, one at least. From 1 to 1000. Defaults to 256.
 	// +optional
 	// +kubebuilder:default=256
 	// +kubebuilder:validation:Minimum=1

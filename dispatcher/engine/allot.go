@@ -239,6 +239,9 @@ func reserved(concurrency int) int {
 // was served the longest ago. Thus slow topics share the calls with the fast ones instead of slowing them
 // down. The last calls are for topics that have none.
 func (f *flight) nextCall(now time.Time) (best *topic) {
+	if f.most > 0 && f.running >= f.concurrency { // with dispatcher.Auto more deliveries wait than may run
+		return nil
+	}
 	few := f.fewCalls()
 	last := few && !f.alone()
 	for _, t := range f.waiting {

@@ -124,7 +124,7 @@ func (w *world) beat() {
 			}
 		}
 		if live != p.pacer.live {
-			p.pacer.bound((w.most+live-1)/live, live, epoch.Add(w.now))
+			p.pacer.bound(partOf(w.most, live), live, epoch.Add(w.now))
 		}
 		p.pacer.follow(lead, epoch.Add(w.now))
 		p.seen, p.plan = w.now, dispatcher.Plan{Calls: p.pacer.limit, Found: p.pacer.found}

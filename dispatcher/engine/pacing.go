@@ -56,6 +56,9 @@ func deliverLoops(cfg dispatcher.Config) int {
 	return cfg.Concurrency
 }
 
+// partOf is the part of so many calls that each of so many processes has: one at least.
+func partOf(most, live int) int { return max(1, most/live) }
+
 func (f *flight) setPeers(live int, plans map[string]dispatcher.Plan) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -63,7 +66,7 @@ func (f *flight) setPeers(live int, plans map[string]dispatcher.Plan) {
 		return
 	}
 	now := time.Now()
-	f.live, f.concurrency = live, (f.most+live-1)/live
+	f.live, f.concurrency = live, partOf(f.most, live)
 	for _, t := range f.byName {
 		if t.pacer != nil {
 			f.decided(t.pacer.bound(f.concurrency, live, now))

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"math"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -157,6 +159,49 @@ func TestAutoTakesTheMost(t *testing.T) {
 			t.Errorf("limited by %s, %d calls at once; want the concurrency and 200", s.LimitedBy, sink.most.Load())
 		}
 	})
+}
+
+// A process has no more calls than its part, however many topics have events, and all of them at once. The topics have
+// them in turn, and one whose destination was down has its probes.
+//
+// CONTRACT: C-32, C-38
+func TestAutoKeepsToItsPart(t *testing.T) {
+	for live, part := range map[int]int64{1: 16, 4: 4, 5: 3, 100: 1} {
+		synctest.Test(t, func(t *testing.T) {
+			sink := newBearing(1000, 100*time.Millisecond)
+			deliver, byTopic, mu := sink.deliver, map[string]int{}, sync.Mutex{}
+			end := time.Now().Add(10 * time.Second)
+			sink.deliver = func(ctx context.Context, e *dispatcher.Event) error {
+				err := deliver(ctx, e)
+				mu.Lock()
+				defer mu.Unlock()
+				if byTopic[e.Topic]++; e.Topic == "a" && time.Now().Before(end) {
+					return errFault
+				}
+				return err
+			}
+			cfg := auto
+			cfg.MaxConcurrency, cfg.Topics = 16, strings.Split("abcdefghijklmnop", "")
+			d, err := New(&endless{}, sink, cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.SetPeers(live, nil)
+			stop := running(t, d)
+			<-time.After(20 * time.Second)
+			passes(t, time.Minute, "the topic is resumed", func() bool { return len(d.Snapshot().PausedTopics) == 0 })
+			clear(byTopic)
+			<-time.After(60 * time.Second)
+			most, least := 0, math.MaxInt
+			for _, topic := range cfg.Topics {
+				most, least = max(most, byTopic[topic]), min(least, byTopic[topic])
+			}
+			if n := sink.most.Load(); n != part || float64(least) < 60*9*float64(part)/16 || most > least+least/5 {
+				t.Errorf("with %d processes this one has %d calls at once, and from %d to %d of a topic; want %d calls, in turn", live, n, least, most, part)
+			}
+			stop()
+		})
+	}
 }
 
 // An event's own fault says nothing of the destination. An outage does, and after it half of what was good is the

@@ -114,14 +114,23 @@ func TestSlowTopicCountsLittle(t *testing.T) {
 	}
 }
 
-// When all topics are slow, they together have no more rows than one would: another worker may be idle.
+// When all topics are slow, they together have no more rows than one would, or one of each: another worker may be idle.
+// One without a row gets some.
 func TestSlowTopicsKeepFew(t *testing.T) {
 	f := testFlight(dispatcher.Config{Concurrency: 2}, func() {})
-	low := f.lowWater()
-	for i := range 2 * low {
-		f.add(claimOf(fmt.Sprint("topic-", i), 1, 1), time.Now().Add(-2*longSupply), 0)
-		if _, _, ok := f.room(); ok != (i < low) {
-			t.Fatalf("with a row of each of %d topics there is room: %v", i+1, ok)
+	low, slow := f.lowWater(), time.Now().Add(-2*longSupply)
+	f.add(claimOf("topic-0", 2*low, 1), slow, 0)
+	for i := 1; i < 2*low; i++ {
+		name := fmt.Sprint("topic-", i)
+		if _, _, ok := f.room(); !ok || allotted(f, name).by != unlimited {
+			t.Fatalf("with rows of %d topics the next one gets %+v, room %v", i, allotted(f, name), ok)
+		}
+		f.add(claimOf(name, 1, 1), slow, 0)
+	}
+	f.room()
+	for _, topic := range f.waiting {
+		if a := topic.allot(f.load(time.Now())); a.by != bySlowness {
+			t.Errorf("a topic of %d with %d rows gets %+v", 2*low, len(topic.queued), a)
 		}
 	}
 }

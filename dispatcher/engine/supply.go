@@ -75,15 +75,15 @@ func (f *flight) lowWater() int {
 	return f.claimRows / 2
 }
 
-// lowShare is a topic's share of lowWater. All shares together do not exceed it, unless there are more topics than
-// rows: so slow topics do not keep another from being claimed.
-func (f *flight) lowShare() int { return max(1, f.lowWater()/max(1, f.inUse)) }
+// lowShare is a topic's share of lowWater. All shares together do not exceed it: so slow topics do not keep another from
+// being claimed.
+func (f *flight) lowShare() int { return f.lowWater() / max(1, f.inUse) }
 
 // load is what the topics share now.
 func (f *flight) load(now time.Time) load {
 	f.rates.lapse(now)
 	rate := f.rates.all.supply(len(f.inFlight)-f.begun, now)
-	return load{now: now, rate: rate, alone: f.alone(), rows: f.maxRows - len(f.inFlight), bytes: f.maxBytes - f.bytes, spare: f.spare(), lowShare: f.lowShare(), successes: f.successes}
+	return load{now: now, rate: rate, alone: f.alone(), rows: f.maxRows - len(f.inFlight), bytes: f.maxBytes - f.bytes, spare: f.spare(), lowShare: max(1, f.lowShare()), successes: f.successes}
 }
 
 // shares divides a claim of n rows among the topics: see topics.shares and load.unwritten. When topics are passed over
