@@ -163,8 +163,8 @@ func number(v ref.Val) (ref.Val, bool) {
 
 // compute computes with numbers of any types. A whole outcome that an int or a uint holds is exact.
 func compute(operator string, a, b ref.Val) ref.Val {
-	if x, ok := a.(types.Int); ok && abs(x) < 1<<31 { // at once, with nothing that could go over
-		if y, ok := b.(types.Int); ok && abs(y) < 1<<31 {
+	if x, ok := a.(types.Int); ok && small(x) { // at once, with nothing that could go over
+		if y, ok := b.(types.Int); ok && small(y) {
 			switch operator {
 			case operators.Add:
 				return x + y
@@ -254,7 +254,7 @@ func fromWhole(i *big.Int) ref.Val {
 	return types.Double(f)
 }
 
-func abs(i types.Int) types.Int { return max(i, -i) }
+func small(i types.Int) bool { return -1<<31 < i && i < 1<<31 }
 
 func zero(v ref.Val) bool { return float(v) == 0 }
 

@@ -64,6 +64,7 @@ func TestWholeNumbersAreExact(t *testing.T) {
 	for text, want := range map[string]string{
 		`payload.id + 1`: `9007199254740994`, `1.0 + payload.id`: `9007199254740994`, `payload.id - 0.0`: `9007199254740993`, `payload.id * 1u`: `9007199254740993`,
 		`payload.max + 1`: `9223372036854775808`, `payload.umax - payload.max`: `9223372036854775808`, `payload.umax + 1`: `18446744073709552000`,
+		`payload.min - 1`: `-9223372036854776000`, `-1 + payload.min`: `-9223372036854776000`, `payload.min * 2`: `-18446744073709552000`,
 		`-payload.min`: `9223372036854775808`, `-payload.umax`: `-18446744073709552000`, `-payload.half`: `-3.5`,
 		`payload.q / 2`: `3.5`, `payload.q / 7`: `1`, `int(payload.q) / 2`: `3`, `7 / 2`: `3`, `7 / 2.0`: `3.5`, `payload.q % 4`: `3`, `payload.half % 2`: `1.5`,
 		`payload.min / -1`: `9223372036854775808`, `payload.whole`: `4`, `payload.whole * 2`: `8`, `"abcdef".substring(payload.whole)`: `"ef"`, `payload.thousand`: `1000`,
