@@ -243,17 +243,19 @@ type readCloser struct{ io.ReadCloser }
 func awsFailure(sent *sending, err error) error {
 	var credentials *noCredentials
 	var response smithy.APIError
+	var status interface{ HTTPStatusCode() int }
+	trouble := errors.As(err, &status) && status.HTTPStatusCode() >= 500
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &credentials):
 		return &unsent{credentials}
 	case errors.As(err, &response):
-		r := awsRefusal(response.ErrorCode(), true)
-		r.fault = r.fault || response.ErrorFault() == smithy.FaultServer
-		return r
+		return awsRefusal(response.ErrorCode(), true, trouble || response.ErrorFault() == smithy.FaultServer)
 	case !sent.begun.Load():
 		return &unsent{cause(err)}
+	case trouble: // the response is not the service's: a gateway's, perhaps
+		return dispatcher.DestinationFault(err)
 	default:
 		return err
 	}
@@ -272,13 +274,17 @@ func cause(err error) error {
 }
 
 // awsRefusal maps the code of a response. The response's message is not quoted: it may echo what was sent.
-// whole is true for the response to a request, and false for one about a message.
-func awsRefusal(code string, whole bool) *refusal {
+// whole is true for the response to a request, and false for one about a message. trouble says that the response calls
+// itself the service's own fault.
+func awsRefusal(code string, whole, trouble bool) *refusal {
 	code = strings.TrimPrefix(code, "AWS.SimpleQueueService.")
-	r := &refusal{word: reason.Refusing, code: code}
+	r := &refusal{word: reason.Refusing, code: code, fault: trouble}
 	remedy := "AWS's documentation says what it means"
-	switch code {
-	case "AccessDenied", "AccessDeniedException", "AuthorizationError", "AuthorizationErrorException", "KMSAccessDenied", "KMS.AccessDeniedException":
+	if trouble {
+		remedy = "the service has trouble, and the event is retried"
+	}
+	switch plainKMS(code) {
+	case "AccessDenied", "AccessDeniedException", "AuthorizationError", "AuthorizationErrorException", "KMSAccessDenied":
 		r.noPlace = true
 		r.word, remedy = reason.AuthenticationFailed, "allow the dispatcher's role to send (sqs:SendMessage or sns:Publish, and the key's kms:GenerateDataKey) in its policy and the destination's"
 	case "ExpiredToken", "ExpiredTokenException", "RequestExpired":
@@ -291,7 +297,10 @@ func awsRefusal(code string, whole bool) *refusal {
 	case "NonExistentQueue", "QueueDoesNotExist", "NotFound", "NotFoundException", "ResourceNotFoundException":
 		r.noPlace = true
 		remedy = "create it, or correct queueURL or topicARN, and the region"
-	case "Throttling", "ThrottlingException", "RequestThrottled", "ThrottledException", "OverLimit", "KmsThrottled", "KMSThrottling":
+	case "KMSDisabled", "KMSInvalidState", "KMSNotFound", "KMSOptInRequired", "KMSInvalidKeyUsage":
+		r.noPlace = true
+		remedy = "enable the key of KMS that the destination is encrypted with, or set another"
+	case "Throttling", "ThrottlingException", "RequestThrottled", "Throttled", "ThrottledException", "OverLimit", "KMSThrottled", "KMSThrottling":
 		r.fault = true
 		remedy = "lower concurrency, or request a higher quota"
 	case "BatchRequestTooLong", "BatchRequestTooLongException", "MessageTooLong":
@@ -306,6 +315,15 @@ func awsRefusal(code string, whole bool) *refusal {
 	}
 	r.what = fmt.Sprintf("responded %s; %s", code, remedy)
 	return r
+}
+
+// plainKMS is the code itself, or the one of several spellings of a code about a key: KMS.DisabledException and
+// KmsDisabled are KMSDisabled.
+func plainKMS(code string) string {
+	if len(code) < 3 || !strings.EqualFold(code[:3], "KMS") {
+		return code
+	}
+	return "KMS" + strings.TrimSuffix(strings.TrimPrefix(code[3:], "."), "Exception")
 }
 
 // awsDenied reports whether a probe was refused because the identity may only send: the service is there.

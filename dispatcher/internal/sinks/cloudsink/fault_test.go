@@ -159,17 +159,31 @@ func TestAWSResponses(t *testing.T) {
 		is         class
 		word, text string
 	}{
-		"AccessDeniedException":       {unavailable, reason.AuthenticationFailed, "allow the dispatcher's role to send"},
-		"ExpiredTokenException":       {unavailable, reason.AuthenticationFailed, "renew the credentials"},
-		"InvalidClientTokenId":        {unavailable, reason.AuthenticationFailed, "check the credentials"},
-		"UnrecognizedClientException": {unavailable, reason.AuthenticationFailed, "check the credentials"},
-		"SignatureDoesNotMatch":       {unavailable, reason.AuthenticationFailed, "check the credentials"},
-		"QueueDoesNotExist":           {unavailable, reason.Refusing, "create it"},
-		"NotFound":                    {unavailable, reason.Refusing, "create it"},
-		"ThrottlingException":         {fault, reason.Refusing, "lower concurrency"},
-		"OverLimit":                   {fault, reason.Refusing, "lower concurrency"},
-		"ServiceUnavailable":          {fault, reason.Refusing, "the event is retried"},
-		"SomethingNew":                {failed, reason.Refusing, "AWS's documentation"},
+		"AccessDeniedException":        {unavailable, reason.AuthenticationFailed, "allow the dispatcher's role to send"},
+		"ExpiredTokenException":        {unavailable, reason.AuthenticationFailed, "renew the credentials"},
+		"InvalidClientTokenId":         {unavailable, reason.AuthenticationFailed, "check the credentials"},
+		"UnrecognizedClientException":  {unavailable, reason.AuthenticationFailed, "check the credentials"},
+		"SignatureDoesNotMatch":        {unavailable, reason.AuthenticationFailed, "check the credentials"},
+		"QueueDoesNotExist":            {unavailable, reason.Refusing, "create it"},
+		"NotFound":                     {unavailable, reason.Refusing, "create it"},
+		"ThrottlingException":          {fault, reason.Refusing, "lower concurrency"},
+		"OverLimit":                    {fault, reason.Refusing, "lower concurrency"},
+		"ServiceUnavailable":           {fault, reason.Refusing, "the event is retried"},
+		"SomethingNew":                 {failed, reason.Refusing, "AWS's documentation"},
+		"Throttled":                    {fault, reason.Refusing, "lower concurrency"},
+		"KmsThrottled":                 {fault, reason.Refusing, "lower concurrency"},
+		"KMSThrottling":                {fault, reason.Refusing, "lower concurrency"},
+		"KMS.ThrottlingException":      {fault, reason.Refusing, "lower concurrency"},
+		"KmsAccessDenied":              {unavailable, reason.AuthenticationFailed, "kms:GenerateDataKey"},
+		"KMSAccessDenied":              {unavailable, reason.AuthenticationFailed, "kms:GenerateDataKey"},
+		"KMS.AccessDeniedException":    {unavailable, reason.AuthenticationFailed, "kms:GenerateDataKey"},
+		"KmsDisabled":                  {unavailable, reason.Refusing, "enable the key"},
+		"KMSDisabled":                  {unavailable, reason.Refusing, "enable the key"},
+		"KMS.DisabledException":        {unavailable, reason.Refusing, "enable the key"},
+		"KMS.InvalidStateException":    {unavailable, reason.Refusing, "enable the key"},
+		"KMS.NotFoundException":        {unavailable, reason.Refusing, "enable the key"},
+		"KMS.OptInRequired":            {unavailable, reason.Refusing, "enable the key"},
+		"KMS.InvalidKeyUsageException": {unavailable, reason.Refusing, "enable the key"},
 	} {
 		said := payloadSecret + " echoed"
 		queue := awsResponse(t, 400, fmt.Sprintf(`{"__type":"com.amazonaws.sqs#%s","message":%q}`, code, said))
@@ -182,6 +196,19 @@ func TestAWSResponses(t *testing.T) {
 		if err := s.Probe(t.Context()); (err == nil) != (code == "AccessDeniedException") {
 			t.Errorf("SQS %s: Probe returned %v", code, err)
 		}
+	}
+	// The status says whose fault it is, where a gateway sends a page of its own, and where the code is not known.
+	for body, want := range map[string][2]string{ // the words of SQS and of SNS
+		"<html>" + payloadSecret + "</html>": {reason.ConnectionFailed, reason.Refusing},
+		payloadSecret:                        {reason.ConnectionFailed, reason.Refusing},
+		`{"__type":"SomethingNew"}`:          {reason.Refusing, reason.Refusing},
+		"<ErrorResponse><Error><Code>SomethingNew</Code></Error></ErrorResponse>": {reason.ConnectionFailed, reason.Refusing},
+	} {
+		gateway := awsResponse(t, 503, body)
+		s, err := NewSQS(config.SQSSink{QueueURL: gateway.URL + "/" + account + "/orders"}, nil)
+		verify(t, "SQS 503 "+body, deliver(t, opened(t, s, err), newEvent()), fault, want[0], "the service has trouble")
+		n, err := NewSNS(config.SNSSink{TopicARN: "arn:aws:sns:eu-west-1:" + account + ":orders", Endpoint: gateway.URL}, nil)
+		verify(t, "SNS 503 "+body, deliver(t, opened(t, n, err), newEvent()), fault, want[1], "the service has trouble")
 	}
 	broken := awsResponse(t, 200, payloadSecret)
 	s, err := NewSQS(config.SQSSink{QueueURL: broken.URL + "/" + account + "/orders"}, nil)

@@ -58,7 +58,7 @@ func publishSNS(ctx context.Context, client *sns.Client, topic string, entries [
 		all.set(ok.Id, nil)
 	}
 	for _, failed := range out.Failed {
-		all.set(failed.Id, awsRefusal(aws.ToString(failed.Code), false))
+		all.set(failed.Id, awsRefusal(aws.ToString(failed.Code), false, false))
 	}
 	return all, nil
 }

@@ -67,7 +67,7 @@ func publishSQS(ctx context.Context, client *sqs.Client, queueURL string, entrie
 		all.set(ok.Id, nil)
 	}
 	for _, failed := range out.Failed {
-		all.set(failed.Id, awsRefusal(aws.ToString(failed.Code), false))
+		all.set(failed.Id, awsRefusal(aws.ToString(failed.Code), false, false))
 	}
 	return all, nil
 }
