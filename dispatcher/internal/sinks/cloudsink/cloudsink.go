@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -46,6 +47,8 @@ type sink struct {
 	encode    func(*dispatcher.Event) (*message, error)
 	// only is where every event goes; "" when routes or the events' own topics say so.
 	only string
+	// group is the key that all messages of a request must share; nil when they need not.
+	group func(*message) string
 	// destination is the name of where an event goes, in the service's words.
 	destination func(*dispatcher.Event) (string, error)
 }
@@ -69,30 +72,43 @@ func (s *sink) to(route func(*dispatcher.Event) (string, error), name string) *s
 // BatchSize is 10 for SQS and SNS, whose requests take no more, 500 for Pub/Sub and 100 for Service Bus.
 func (s *sink) BatchSize() int { return s.batchSize }
 
-// Deliver sends the batch in as few requests as the service's limits and the destinations allow.
+// requestsAtOnce bounds the requests of one batch that run at once.
+const requestsAtOnce = 50
+
+// together are the messages that requests may have together.
+type together struct{ to, group string }
+
+// Deliver sends the batch in as few requests as the service's limits, the destinations and the groups allow.
 func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []error) {
 	defer reason.Classify(s.class, &errs)
 	errs = make([]error, len(batch))
-	var order []string
-	groups := map[string][]*message{}
+	groups := map[together][]*message{}
 	for i, e := range batch {
 		to, m, err := s.message(e)
 		if errs[i] = err; err != nil {
 			continue
 		}
 		m.at = i
-		if groups[to] == nil {
-			order = append(order, to)
+		g := together{to: to}
+		if s.group != nil {
+			g.group = s.group(m)
 		}
-		groups[to] = append(groups[to], m)
+		groups[g] = append(groups[g], m)
 	}
-	for _, to := range order {
-		for chunk := range s.chunks(groups[to]) {
-			for i, err := range s.request(ctx, to, chunk) {
-				errs[chunk[i].at] = err
+	var running sync.WaitGroup
+	places := make(chan struct{}, requestsAtOnce)
+	for g, messages := range groups {
+		places <- struct{}{}
+		running.Go(func() {
+			defer func() { <-places }()
+			for chunk := range s.chunks(messages) {
+				for i, err := range s.request(ctx, g.to, chunk) {
+					errs[chunk[i].at] = err
+				}
 			}
-		}
+		})
 	}
+	running.Wait()
 	return errs
 }
 

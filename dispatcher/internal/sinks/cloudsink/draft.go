@@ -16,6 +16,9 @@ func (s *sink) Draft(_ context.Context, e *dispatcher.Event) (draft.Message, err
 		return draft.Message{}, err
 	}
 	m := draft.Message{To: s.name(to), Key: made.key, Body: made.body, Headers: made.attributes}
+	if s.group != nil {
+		m.Key = s.group(made)
+	}
 	if made.contentType != "" {
 		m.Headers["content-type"] = made.contentType
 	}

@@ -6,8 +6,10 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -287,6 +289,41 @@ func TestPubSubResponses(t *testing.T) {
 	if err := denied.sink.Probe(t.Context()); err != nil {
 		t.Errorf("an identity that may only publish may not read, and the service is there: %v", err)
 	}
+}
+
+// A request has the messages of one ordering key, and those of events without a key share theirs.
+//
+// CONTRACT: C-50, C-71
+func TestPubSubRequestsHaveOneKey(t *testing.T) {
+	var published requests
+	p, server := newPubSub(t, config.Binary, pstest.ServerReactorOption{FuncName: "Publish", Reactor: &published})
+	var batch []*dispatcher.Event
+	for i := range 90 {
+		e := newEvent()
+		if key := strconv.Itoa(i % 30); i%3 == 1 {
+			e.PartitionKey = key
+		} else if i%3 == 2 {
+			e.AggregateID = key
+		}
+		batch = append(batch, e)
+	}
+	for _, err := range p.sink.Deliver(t.Context(), batch) {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if n := published.Load(); n != 21 || len(server.Messages()) != 90 {
+		t.Errorf("%d requests with %d messages, want one for each of 20 keys, and one for the events without", n, len(server.Messages()))
+	}
+	p.arrived()
+}
+
+// requests counts them.
+type requests struct{ atomic.Int64 }
+
+func (r *requests) React(any) (handled bool, ret any, err error) {
+	r.Add(1)
+	return false, nil, nil
 }
 
 // CONTRACT: C-32, C-73

@@ -21,6 +21,7 @@ import (
 // message is an event as a service takes it.
 type message struct {
 	id, key     string
+	alone       bool   // no other event has the key: it is the event's id
 	contentType string // empty for a bare message
 	body        []byte
 	// attributes are CloudEvents' with the prefix of the service's binding.
@@ -46,7 +47,7 @@ func (m *message) size() int {
 func encoder(kind string, mode config.ContentMode, prefix string, keep ...string) func(*dispatcher.Event) (*message, error) {
 	return func(e *dispatcher.Event) (*message, error) {
 		ce := cloudevent.New(e)
-		m := &message{id: e.ID.String(), key: e.Key(), attributes: map[string]string{}}
+		m := &message{id: e.ID.String(), key: e.Key(), alone: e.Key() == e.ID.String(), attributes: map[string]string{}}
 		set := func(name, value string) { m.attributes[name] = value }
 		if len(keep) == 0 { // there is room in addition to the attributes
 			cloudevent.OtherHeaders(kind, e, set)

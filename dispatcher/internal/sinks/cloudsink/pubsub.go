@@ -52,7 +52,7 @@ func NewPubSub(cfg config.PubSubSink, route func(*dispatcher.Event) (string, err
 	s := &pubsubService{project: cfg.Project, topic: cfg.Topic, options: pubsubOptions(cfg)}
 	return (&sink{
 		service: s, limits: limits{pubsubBatch, pubsubBytes}, class: "pubsub", batchSize: pubsubBatch, timeout: cfg.Timeout.D(),
-		encode: encoder("pubSub", cfg.ContentMode, "ce-"),
+		encode: encoder("pubSub", cfg.ContentMode, "ce-"), group: orderingKey,
 	}).to(route, cfg.Topic), nil
 }
 
@@ -137,6 +137,15 @@ func (s *pubsubService) get() (*pubsub.TopicAdminClient, error) {
 	return s.client, nil
 }
 
+// orderingKey is the message's ordering key. The service refuses a request whose messages have several. So messages that
+// no other has to be in order with have none: they share requests.
+func orderingKey(m *message) string {
+	if m.alone {
+		return ""
+	}
+	return shortKey(m.key, pubsubKey, nil)
+}
+
 func (s *pubsubService) send(ctx context.Context, to string, messages []*message) ([]error, error) {
 	client, err := s.get()
 	if err != nil {
@@ -149,7 +158,7 @@ func (s *pubsubService) send(ctx context.Context, to string, messages []*message
 			attributes["content-type"] = m.contentType // attributes' names have a case
 		}
 		req.Messages[i] = &pubsubpb.PubsubMessage{
-			Data: m.body, Attributes: attributes, OrderingKey: shortKey(m.key, pubsubKey, nil),
+			Data: m.body, Attributes: attributes, OrderingKey: orderingKey(m),
 		}
 	}
 	ctx, sent := watched(ctx)

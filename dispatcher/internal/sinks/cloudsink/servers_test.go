@@ -30,6 +30,8 @@ import (
 	"github.com/cloudevents/sdk-go/v2/event"
 	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
 	"github.com/google/uuid"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -261,8 +263,21 @@ func newSNS(t *testing.T, suffix string) place {
 	}}
 }
 
+// oneKey refuses a request of several ordering keys, as the service does.
+type oneKey struct{}
+
+func (oneKey) React(req any) (handled bool, ret any, err error) {
+	messages := req.(*pubsubpb.PublishRequest).Messages
+	for _, m := range messages {
+		if m.OrderingKey != messages[0].OrderingKey {
+			return true, nil, status.Error(codes.FailedPrecondition, "In a single publish request, all messages must have no ordering key or they must all have the same ordering key. (code=539b)")
+		}
+	}
+	return false, nil, nil
+}
+
 func newPubSub(t *testing.T, mode config.ContentMode, options ...pstest.ServerReactorOption) (place, *pstest.Server) {
-	server := pstest.NewServer(options...)
+	server := pstest.NewServer(append(options, pstest.ServerReactorOption{FuncName: "Publish", Reactor: oneKey{}})...)
 	t.Cleanup(func() { _ = server.Close() })
 	topic := newName("")
 	if _, err := server.GServer.CreateTopic(t.Context(), &pubsubpb.Topic{Name: "projects/shop-test/topics/" + topic}); err != nil {
@@ -273,8 +288,8 @@ func newPubSub(t *testing.T, mode config.ContentMode, options ...pstest.ServerRe
 	return place{gate: g, sink: opened(t, s, err), missing: "missing", refused: dispatcher.Cause{Class: "pubsub", Code: "NotFound"}, arrived: func() (all []sinktest.Message) {
 		for _, m := range server.Messages() {
 			got := httpMessage(t, m.Attributes["content-type"], "ce-", m.Attributes, m.Data)
-			if !keyed(m.OrderingKey, got.Attributes["partitionkey"]) {
-				t.Errorf("the ordering key is %q, want the event's %q", m.OrderingKey, got.Attributes["partitionkey"])
+			if key := got.Attributes["partitionkey"]; key == got.Attributes["id"] && m.OrderingKey != "" || key != got.Attributes["id"] && !keyed(m.OrderingKey, key) {
+				t.Errorf("the ordering key is %q, want the event's %q, and none for its id", m.OrderingKey, key)
 			}
 			all = append(all, got)
 		}
