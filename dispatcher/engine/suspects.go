@@ -31,6 +31,7 @@ type suspect struct {
 	waiting []result
 	size    size
 	slow    error     // of the last statement, if it took too long
+	heard   bool      // the database responded to others after an earlier one, and no statement has succeeded since
 	until   time.Time // it is remembered; zero while none of its own statements has failed
 	saidAt  time.Time // when the log named it
 }
@@ -155,6 +156,7 @@ func (c *completer) try(ctx context.Context, k kind, s *suspect) error {
 	if err != nil {
 		s.until = time.Now().Add(suspectFor)
 	}
+	s.heard = s.heard && err != nil
 	if err == nil || alone {
 		s.waiting = s.waiting[len(part):]
 	}
@@ -169,7 +171,7 @@ func (c *completer) try(ctx context.Context, k kind, s *suspect) error {
 }
 
 // leaveOver leaves the outcomes of a suspect whose leases are over, if the database responds to others: its last
-// statement took too long.
+// statement took too long. A database that has just responded again takes one statement more.
 func (c *completer) leaveOver(ctx context.Context, k kind, s *suspect) {
 	c.mu.Lock()
 	waiting := s.waiting
@@ -185,7 +187,8 @@ func (c *completer) leaveOver(ctx context.Context, k kind, s *suspect) {
 	if len(over) == 0 {
 		return
 	}
-	if _, err := storeCall(ctx, c.store.Schema); err != nil {
+	if _, err := storeCall(ctx, c.store.Schema); err != nil || !s.heard {
+		s.heard = err == nil
 		return
 	}
 	c.leave(k, s, over, s.slow)
