@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"maps"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,5 +44,20 @@ func TestOutcomesOutliveAFreeze(t *testing.T) {
 			}
 			stop()
 		})
+	}
+}
+
+// No more of a topic is claimed while outcomes of it are written apart.
+func TestSuspectsLimitClaims(t *testing.T) {
+	c := newCompleter(&Dispatcher{}, nil)
+	var results []result
+	for _, topic := range []string{"bad", "bad", "well"} {
+		results = append(results, result{row: &row{event: &dispatcher.Event{Topic: topic}}})
+	}
+	if others := c.sift(ack, results, results[:2]); len(others) != 1 || others[0].row.event.Topic != "well" {
+		t.Errorf("%d outcomes are not suspected, want the one of the other topic", len(others))
+	}
+	if got := c.unwrittenTopics(); !maps.Equal(got, map[string]bool{"bad": true}) {
+		t.Errorf("the topics with outcomes that are not written are %v, want bad", got)
 	}
 }
