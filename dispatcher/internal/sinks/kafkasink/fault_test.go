@@ -99,11 +99,17 @@ func TestNotAuthorized(t *testing.T) {
 	cfg.Brokers = []string{broker(t).Address("SASL")}
 	cfg.Auth = passwordLogin(t, config.AuthScramSHA256, mallory, sinktest.PasswordSecret)
 	acl := kadm.NewACLs().Topics(topic).ResourcePatternType(kadm.ACLPatternLiteral).Operations(kadm.OpWrite)
-	if created, err := theBroker.admin.CreateACLs(t.Context(), acl.Deny("User:"+mallory).DenyHosts()); err != nil || created[0].Err != nil {
+	if created, err := theBroker.admin.CreateACLs(t.Context(), acl.Deny("User:"+mallory).DenyHosts().Allow("User:"+alice).AllowHosts()); err != nil || created[0].Err != nil {
 		t.Fatal(err, created)
 	}
 	// It may describe the topic, and the broker says that it may not write it.
-	sinktest.Reaches(t, open(t, cfg), reason.AuthenticationFailed, "; allow the dispatcher's user to Describe and Write it, as with kafka-acls.sh")
+	cfg.Auth.Username, cfg.Auth.UsernameFile = "", sinktest.File(t, "username", mallory)
+	s := open(t, cfg)
+	sinktest.Reaches(t, s, reason.AuthenticationFailed, "; allow the dispatcher's user to Describe and Write it, as with kafka-acls.sh")
+	sinktest.Write(t, cfg.Auth.UsernameFile, alice)
+	if err := sinktest.Send(t, s); err != nil {
+		t.Errorf("another user is in the file, who may: %v", err)
+	}
 }
 
 // CONTRACT: C-27, C-31, C-32

@@ -198,7 +198,7 @@ func (s *sink) produce(ctx context.Context, l *sessionHolder, records []*kgo.Rec
 	}
 	before := ses.sent.Load()
 	errs := ses.produce(limited, records)
-	if slices.ContainsFunc(errs, endsSession) {
+	if slices.ContainsFunc(errs, s.endsSession) {
 		l.retire(ses)
 	}
 	unsent := ses.retired.Load() && ses.sent.Load() == before // in this order: see conn.Write

@@ -21,8 +21,9 @@ var (
 
 // endsSession reports whether no more can be had of the session: a record is without a response, or
 // kgo holds on to what the broker refuses: its producer id, or the id of a topic that was since made
-// again.
-func endsSession(err error) bool {
+// again. Where every record goes to a topic that the session's user may not write, auth's files may name another user by
+// now.
+func (s *sink) endsSession(err error) bool {
 	var response *kerr.Error
 	var leaderless *noLeader
 	switch {
@@ -30,7 +31,7 @@ func endsSession(err error) bool {
 		return false
 	case errors.As(err, &response):
 		return response == kerr.ClusterAuthorizationFailed || response == kerr.UnknownTopicID || response == kerr.TransactionalIDAuthorizationFailed ||
-			response == kerr.InvalidProducerEpoch || response == kerr.ProducerFenced
+			response == kerr.InvalidProducerEpoch || response == kerr.ProducerFenced || response == kerr.TopicAuthorizationFailed && s.topic != ""
 	default:
 		return true
 	}

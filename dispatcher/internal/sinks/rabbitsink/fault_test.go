@@ -138,13 +138,18 @@ func TestTooLarge(t *testing.T) {
 func TestNotAuthorized(t *testing.T) {
 	exchange, queue := newExchange(t, amqp.ExchangeTopic, "#")
 	cfg := plainConfig(t, "shop.orders")
-	cfg.Exchange, cfg.Auth = exchange, password(t, mallory, sinktest.PasswordSecret)
+	cfg.Exchange, cfg.Auth = exchange, password(t, "", sinktest.PasswordSecret)
+	cfg.Auth.UsernameFile = sinktest.File(t, "username", mallory)
 	s := open(t, cfg)
 	for _, err := range s.Deliver(t.Context(), sinktest.NewEvents(3)) {
 		sinktest.Want(t, "an exchange", err, true, reason.AuthenticationFailed, "ACCESS_REFUSED: the dispatcher's user may not write to the exchange")
 	}
 	if err := s.Probe(t.Context()); err != nil {
 		t.Errorf("Probe checks more than a login: %v", err)
+	}
+	sinktest.Write(t, cfg.Auth.UsernameFile, alice)
+	if err := sinktest.Send(t, s); err != nil {
+		t.Errorf("another user is in the file, who may write: %v", err)
 	}
 	control(t, "set_topic_permissions", alice, exchange, "^shop[.]", "^$")
 	cfg.Auth, cfg.RoutingKey = password(t, alice, sinktest.PasswordSecret), ""
@@ -164,8 +169,8 @@ func TestNotAuthorized(t *testing.T) {
 			t.Errorf("an event next to one with a forbidden key: %v", err)
 		}
 	}
-	if n := len(consume(t, queue)); n < 19 {
-		t.Errorf("%d messages arrived, want 19", n)
+	if n := len(consume(t, queue)); n < 20 {
+		t.Errorf("%d messages arrived, want 20", n)
 	}
 }
 

@@ -24,6 +24,11 @@ func (r *refusedMessage) Unwrap() error { return r.error }
 // ofChannel reports whether the broker closed a channel, and not the connection with it.
 func ofChannel(e *amqp.Error) bool { return e.Server && e.Recover }
 
+// ofUser reports whether the broker refuses whatever the user sends, and not only a routing key.
+func ofUser(e *amqp.Error) bool {
+	return e.Code == amqp.AccessRefused && !strings.Contains(e.Reason, "to topic")
+}
+
 // at begins an error about a message.
 func (s *sink) at(key string) string {
 	if s.cfg.Exchange == amqp.DefaultExchange {
@@ -103,7 +108,7 @@ func (s *sink) refused(m *message, e *amqp.Error) error {
 		return s.destinationMissing()
 	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "size"):
 		return &refusedMessage{error: say("the message is too large: %d bytes; raise the broker's max_message_size, or make smaller events", len(m.Body)), permanent: true}
-	case e.Code == amqp.AccessRefused && strings.Contains(e.Reason, "to topic"):
+	case e.Code == amqp.AccessRefused && !ofUser(e):
 		return &refusedMessage{error: dispatcher.DestinationFault(reason.With(reason.AuthenticationFailed, say("the dispatcher's user may not write with this routing key; allow it, as with rabbitmqctl set_topic_permissions")))}
 	case e.Code == amqp.AccessRefused:
 		return dispatcher.Unavailable(reason.With(reason.AuthenticationFailed, say("the dispatcher's user may not write to the exchange, or it is internal; allow the user to write, as with rabbitmqctl set_permissions -p %s USER '' '^%s$' ''", s.cfg.VHost, s.cfg.Exchange)))

@@ -101,6 +101,9 @@ func (s *sink) send(ctx context.Context, p *publisher, messages []*message) []er
 		if _, own := dispatcher.PermanentReason(first[0]); !own && !ses.proven.Load() {
 			return append(first, repeat(s.heldBack(ctx, ses), rest)...)
 		}
+		if dispatcher.IsUnavailable(first[0]) { // what keeps it out keeps out all
+			return append(first, repeat(first[0], rest)...)
+		}
 		return append(first, s.send(ctx, p, rest)...)
 	}
 	return s.exchange(ctx, p, messages)
@@ -222,6 +225,10 @@ func (s *sink) end(ctx context.Context, p *publisher, attempts []attempt, heard 
 	switch {
 	case e.refusal != nil:
 		ses.proven.Store(true)
+		if ofUser(e.refusal) { // auth's files may name another one by now
+			ses.ended.Store(true)
+			go ses.close(closeTimeout)
+		}
 	case ses.ended.Load() || ses.IsClosed():
 		e.lost = true
 	case ctx.Err() == nil: // blocked before all were sent
