@@ -96,7 +96,7 @@ func (o *outbox) versions(t testing.TB) (all string) {
 func (o *outbox) reader(t testing.TB) string {
 	t.Helper()
 	role := o.producer // which may not read until now
-	o.exec(t, "grant usage on schema outbox to "+role+"; grant select on outbox.outbox_events, outbox.outbox_migrations to "+role)
+	o.exec(t, "grant usage on schema outbox to "+role+"; grant select on outbox.outbox_events, outbox.outbox_migrations to "+role+"; grant execute on function outbox.outbox_sequences_behind to "+role)
 	return role
 }
 
