@@ -3,7 +3,7 @@
 //
 // The operator opens no connection to the database. What is known comes from the Job and from the status of
 // the dispatchers, whose changes trigger a pass; so a pass polls no pod, and is repeated only
-// while a migration is under way.
+// while a migration is under way, after a problem, and once for a new adoption.
 package outbox
 
 import (

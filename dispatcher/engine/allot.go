@@ -86,7 +86,7 @@ func (t *topic) allot(l load) allotment {
 	if l.unwritten[t.name] {
 		least(0, byOutcomes, time.Time{})
 	}
-	for _, a := range []allotment{l.rate, t.rate.supply(t.count-t.begun, l.now)} {
+	for _, a := range []allotment{l.rate, t.rate.supply(t.count-t.begun, len(t.queued), l.now)} {
 		if a.by == byRate {
 			least(a.rows, byRate, a.next)
 		}
@@ -206,7 +206,7 @@ func (ts *topics) take(parts []part, t *topic, l load) []part {
 		ts.full = append(ts.full, t)
 	}
 	if t.cutBy = a.by; a.rows == 0 {
-		t.held.note(a.by.reason(), l.now)
+		t.held.note(t.reason(a.by, l.now), l.now)
 		return parts
 	}
 	return append(parts, part{t, 0, a.rows})

@@ -32,6 +32,14 @@ func (l limit) reason() dispatcher.LimitedBy {
 	}
 }
 
+// reason is what a limit of the topic means now: while its rates idle, rows that wait for them wait for calls.
+func (t *topic) reason(by limit, now time.Time) dispatcher.LimitedBy {
+	if by == byRate && t.idles(now) {
+		return dispatcher.LimitedByConcurrency
+	}
+	return by.reason()
+}
+
 // held is for how long each of the reasons limited a topic. The past fades.
 type held struct {
 	seconds [len(reasons)]float64
@@ -77,7 +85,7 @@ func (t *topic) found(share dispatcher.Share, rows int, keysWait, overRate bool,
 	by := dispatcher.LimitedByIdle
 	switch {
 	case full && t.cutBy != unlimited:
-		by = t.cutBy.reason()
+		by = t.reason(t.cutBy, now)
 	case t.fed, rows == 0 && len(t.queued) > 0:
 		by = callLimit
 	case overRate:
@@ -95,7 +103,7 @@ func (t *topic) found(share dispatcher.Share, rows int, keysWait, overRate bool,
 
 // callLimit is what a topic is limited by while its rows wait for calls.
 func (f *flight) callLimit(t *topic, now time.Time) dispatcher.LimitedBy {
-	if !f.callsRunOut(t) && t.permits(now) == 0 {
+	if (f.alone() || !f.callsRunOut(t)) && t.permits(now) == 0 {
 		return dispatcher.LimitedByRate
 	}
 	if now.Before(t.waitUntil) || t.pacer != nil && t.pacer.atDestination() {
@@ -106,8 +114,13 @@ func (f *flight) callLimit(t *topic, now time.Time) dispatcher.LimitedBy {
 
 // heldByRate notes that nothing is claimed because enough rows wait for the dispatcher's rate limit.
 func (f *flight) heldByRate(now time.Time) {
+	idles := f.rates.all.idles(now)
 	for _, t := range f.waiting {
-		t.held.note(f.callLimit(t, now), now)
+		by := dispatcher.LimitedByRate
+		if idles || !f.alone() && f.callsRunOut(t) {
+			by = f.callLimit(t, now)
+		}
+		t.held.note(by, now)
 	}
 }
 

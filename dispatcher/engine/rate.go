@@ -2,6 +2,7 @@ package engine
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -69,23 +70,38 @@ func (b *bucket) until(n float64, now time.Time) time.Time {
 }
 
 // supply is how many rows may be claimed now, while so many have not begun: those that may begin within rateSupply, and
-// none while half of them wait for tokens. Rows that wait for tokens leave no more of them than come while events gather.
-// With more tokens than that all rows wait for something else: a call, or others of their keys. Then they keep no other
-// row from being claimed, and they are bounded as without a limit. A nil bucket has no limit.
-func (b *bucket) supply(waiting int, now time.Time) allotment {
+// none while half of them wait. While the bucket idles, rows do not wait for tokens, but for a call or for others of their
+// keys: then they leave the tokens to others, but for those that only their own topic could use. A nil bucket has no limit.
+func (b *bucket) supply(waiting, own int, now time.Time) allotment {
 	if b == nil {
 		return allotment{}
 	}
-	b.fill(now)
-	ahead, unused := b.rate*rateSupply.Seconds(), 1+b.rate*gatherFor.Seconds()
-	if b.tokens >= unused {
-		waiting = 0
+	if b.idles(now) {
+		waiting = own
 	}
+	ahead := b.rate * rateSupply.Seconds()
 	least := max(1, int(ahead/2))
 	if rows := int(b.tokens+ahead) - waiting; rows >= least {
 		return allotment{rows: rows, by: byRate}
 	}
-	return allotment{by: byRate, next: b.until(min(float64(least+waiting)-ahead, unused), now)}
+	next := float64(least+waiting) - ahead
+	if waiting > own {
+		next = min(next, b.idle())
+	}
+	return allotment{by: byRate, next: b.until(next, now)}
+}
+
+// idle is how many tokens are there while none is waited for: more than come while events gather.
+func (b *bucket) idle() float64 { return 1 + b.rate*gatherFor.Seconds() }
+
+func (b *bucket) idles(now time.Time) bool {
+	b.fill(now)
+	return b.tokens >= b.idle()
+}
+
+// idles reports whether no limit of the topic is used up.
+func (t *topic) idles(now time.Time) bool {
+	return len(t.rates) > 0 && !slices.ContainsFunc(t.rates, func(b *bucket) bool { return !b.idles(now) })
 }
 
 // rates are the limits of a dispatcher and of its topics. Guarded by flight.mu.

@@ -186,13 +186,61 @@ func TestRateIsUsedWhileRowsWaitForOtherThings(t *testing.T) {
 					<-time.After(100 * time.Millisecond)
 					held = max(held, store.count(test.slow, "processing"))
 				}
-				if n := len(began.at); n < 95*60 || held > test.most {
+				if n := began.most(time.Hour); n < 95*60 || held > test.most {
 					t.Errorf("%d events began in a minute, and %d rows were held; want at least 0.95 of 6000, and at most %d", n, held, test.most)
 				}
 				if s := d.Snapshot(); !slices.Equal(s.TopicLimits, test.want) {
 					t.Errorf("the topics are limited by %v, want %v", s.TopicLimits, test.want)
 				}
 			})
+		})
+	}
+}
+
+// slowCalls takes batches, and so long for each.
+type slowCalls struct {
+	stubSink
+	takes time.Duration
+}
+
+func (s *slowCalls) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
+	<-time.After(s.takes)
+	return s.stubSink.Deliver(ctx, batch)
+}
+
+// A topic alone is limited by its rate while tokens are used up, also with a sink that takes batches; while its calls take
+// too long for the rate, by those, and few of its rows are held.
+//
+// CONTRACT: C-36, C-97
+func TestRateOfATopicAlone(t *testing.T) {
+	for name, test := range map[string]struct {
+		rate, batch, calls int
+		takes              time.Duration
+		want               dispatcher.LimitedBy
+		most               int // rows held
+	}{
+		"a sink that takes batches":           {1000, 500, 16, 10 * time.Millisecond, dispatcher.LimitedByRate, 450},
+		"a sink that takes batches, one call": {1000, 500, 1, 10 * time.Millisecond, dispatcher.LimitedByRate, 450},
+		"slow calls":                          {10, 1, 1, 200 * time.Millisecond, dispatcher.LimitedByConcurrency, 8},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, limit := range []dispatcher.Config{{RateLimit: dispatcher.Rate{Events: test.rate, Period: time.Second}},
+				{TopicRateLimits: map[string]dispatcher.Rate{"orders": {Events: test.rate, Period: time.Second}}}} {
+				synctest.Test(t, func(t *testing.T) {
+					store := newMemory()
+					store.enqueue("orders", 60*test.rate)
+					limit.Concurrency = test.calls
+					d, _ := begin(t, store, &slowCalls{stubSink{batch: test.batch, deliver: func(context.Context, *dispatcher.Event) error { return nil }}, test.takes}, limit)
+					held := 0
+					for range 300 {
+						<-time.After(100 * time.Millisecond)
+						held = max(held, store.count("orders", "processing"))
+					}
+					if s := d.Snapshot(); s.LimitedBy != test.want || held > test.most {
+						t.Errorf("limited by %s with %d rows held, want %s and at most %d", s.LimitedBy, held, test.want, test.most)
+					}
+				})
+			}
 		})
 	}
 }

@@ -82,7 +82,13 @@ func (f *flight) lowShare() int { return f.lowWater() / max(1, f.inUse) }
 // load is what the topics share now.
 func (f *flight) load(now time.Time) load {
 	f.rates.lapse(now)
-	rate := f.rates.all.supply(len(f.inFlight)-f.begun, now)
+	own := 0
+	if f.alone() {
+		for _, t := range f.waiting {
+			own += len(t.queued)
+		}
+	}
+	rate := f.rates.all.supply(len(f.inFlight)-f.begun, own, now)
 	return load{now: now, rate: rate, alone: f.alone(), rows: f.maxRows - len(f.inFlight), bytes: f.maxBytes - f.bytes, spare: f.spare(), lowShare: max(1, f.lowShare()), successes: f.successes}
 }
 

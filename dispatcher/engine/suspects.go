@@ -31,7 +31,7 @@ type suspect struct {
 	waiting []result
 	size    size
 	slow    error     // of the last statement, if it took too long
-	heard   bool      // the database responded to others after an earlier one, and no statement has succeeded since
+	warned  bool      // its statements take too long while the database responds: the next such one gives late outcomes up
 	until   time.Time // it is remembered; zero while none of its own statements has failed
 	saidAt  time.Time // when the log named it
 }
@@ -156,7 +156,7 @@ func (c *completer) try(ctx context.Context, k kind, s *suspect) error {
 	if err != nil {
 		s.until = time.Now().Add(suspectFor)
 	}
-	s.heard = s.heard && err != nil
+	s.warned = s.warned && err != nil
 	if err == nil || alone {
 		s.waiting = s.waiting[len(part):]
 	}
@@ -187,8 +187,8 @@ func (c *completer) leaveOver(ctx context.Context, k kind, s *suspect) {
 	if len(over) == 0 {
 		return
 	}
-	if _, err := storeCall(ctx, c.store.Schema); err != nil || !s.heard {
-		s.heard = err == nil
+	if _, err := storeCall(ctx, c.store.Schema); err != nil || !s.warned {
+		s.warned = err == nil
 		return
 	}
 	c.leave(k, s, over, s.slow)
