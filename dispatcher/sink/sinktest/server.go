@@ -92,7 +92,13 @@ func (f Faults) paused(t *testing.T) {
 	Want(t, "Probe", fresh.Probe(t.Context()), true, reason.ConnectionFailed, unconnected)
 	f.Server.Resume()
 	for _, s := range []dispatcher.Sink{connected, fresh} {
-		eventually(t, "the server responds after Resume", func() error { return Send(t, s) })
+		eventually(t, "the server responds after Resume", func() error {
+			err := Send(t, s)
+			if err != nil && !dispatcher.IsUnavailable(err) && !dispatcher.IsDestinationFault(err) && !reason.IsTimeout(err) {
+				t.Fatalf("after Resume: %v; want what is the server's fault, and no event's", err)
+			}
+			return err
+		})
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -95,20 +96,37 @@ func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []e
 		}
 		groups[g] = append(groups[g], m)
 	}
+	var silent sync.Map // of destinations, by their names
+	send := func(g together, messages []*message) {
+		for chunk := range s.chunks(messages) {
+			for i, err := range s.request(ctx, &silent, g.to, chunk) {
+				errs[chunk[i].at] = err
+			}
+		}
+	}
 	var running sync.WaitGroup
+	var panicked atomic.Pointer[any]
 	places := make(chan struct{}, requestsAtOnce)
 	for g, messages := range groups {
+		if len(groups) == 1 {
+			send(g, messages)
+			break
+		}
 		places <- struct{}{}
 		running.Go(func() {
-			defer func() { <-places }()
-			for chunk := range s.chunks(messages) {
-				for i, err := range s.request(ctx, g.to, chunk) {
-					errs[chunk[i].at] = err
+			defer func() {
+				if v := recover(); v != nil { // the engine recovers only in its own goroutine
+					panicked.CompareAndSwap(nil, &v)
 				}
-			}
+				<-places
+			}()
+			send(g, messages)
 		})
 	}
 	running.Wait()
+	if v := panicked.Load(); v != nil {
+		panic(*v)
+	}
 	return errs
 }
 
@@ -152,29 +170,35 @@ func (s *sink) chunks(messages []*message) func(yield func([]*message) bool) {
 }
 
 // request sends one request, and says what became of each message. One that was refused as a whole, for
-// what may be one message's fault, is sent again message by message: nothing of it was taken.
-func (s *sink) request(ctx context.Context, to string, messages []*message) []error {
+// what may be one message's fault, is sent again message by message: nothing of it was taken. A destination that is
+// silent gets no more of the batch, or each request would wait for the timeout, and spend the attempts of its events.
+func (s *sink) request(ctx context.Context, silent *sync.Map, to string, messages []*message) []error {
 	if ctx.Err() != nil {
 		return slices.Repeat([]error{s.interrupted(ctx, to)}, len(messages))
+	}
+	if _, is := silent.Load(to); is {
+		return slices.Repeat([]error{s.heldBack(to)}, len(messages))
 	}
 	limited, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	errs, err := s.send(limited, to, messages)
-	if err == nil {
-		for i := range errs {
-			errs[i] = s.outcome(ctx, limited, to, errs[i])
-		}
-		return errs
-	}
 	var refused *refusal
 	if errors.As(err, &refused) && refused.perMessage && len(messages) > 1 {
 		errs = errs[:0]
 		for i := range messages {
-			errs = append(errs, s.request(ctx, to, messages[i:i+1])...)
+			errs = append(errs, s.request(ctx, silent, to, messages[i:i+1])...)
 		}
 		return errs
 	}
-	return slices.Repeat([]error{s.outcome(ctx, limited, to, err)}, len(messages))
+	if err != nil {
+		errs = slices.Repeat([]error{err}, len(messages))
+	}
+	for i := range errs {
+		if errs[i] = s.outcome(ctx, limited, to, errs[i]); reason.IsTimeout(errs[i]) {
+			silent.Store(to, nil)
+		}
+	}
+	return errs
 }
 
 // Probe checks the configured destination. It sends nothing.

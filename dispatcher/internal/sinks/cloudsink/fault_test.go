@@ -125,6 +125,9 @@ func TestCloudSinksReportServiceFaults(t *testing.T) {
 			p.hangUp()
 			err := deliver(t, p.sink, newEvent())
 			verify(t, "slow", err, failed, reason.ConnectionFailed, "gave no response within 300ms; raise timeout")
+			if !strings.HasSuffix(err.Error(), ". It may have taken the event, so this counts as an attempt") {
+				t.Errorf("slow: the event spends an attempt, and the error does not say so: %v", err)
+			}
 			var slow interface{ Timeout() bool }
 			if !errors.As(err, &slow) || !slow.Timeout() {
 				t.Errorf("metrics count timeouts, and this is none: %v", err)
@@ -273,11 +276,14 @@ func TestPubSubResponses(t *testing.T) {
 		codes.ResourceExhausted: {fault, reason.Refusing, "lower concurrency"},
 		codes.InvalidArgument:   {failed, reason.Refusing, "the topic's schema"},
 		codes.Internal:          {fault, reason.Refusing, "the event is retried"},
-		codes.Unavailable:       {fault, reason.ConnectionFailed, "gave no valid response"}, // it may have been taken
+		codes.Unavailable:       {fault, reason.ConnectionFailed, "gave no valid response"},
 	} {
 		p, server := newPubSub(t, config.Binary, pstest.WithErrorInjection("Publish", code, payloadSecret))
 		for _, err := range p.sink.Deliver(t.Context(), []*dispatcher.Event{newEvent(), newEvent()}) {
 			verify(t, code.String(), err, want.is, want.word, want.text)
+			if strings.Contains(err.Error(), "counts as an attempt") {
+				t.Errorf("%s: its attempt is given back, or nothing was taken: %v", code, err)
+			}
 		}
 		if n := len(server.Messages()); n != 0 {
 			t.Errorf("%s: %d messages were taken", code, n)

@@ -76,11 +76,17 @@ func (s *sink) outcome(ctx, limited context.Context, to string, err error) error
 	default:
 		err = fmt.Errorf("%w; look whether the service has trouble", noResponse(err))
 	}
-	err = reason.With(reason.ConnectionFailed, fmt.Errorf("%s %w. It may have taken the event, so this counts as an attempt", s.name(to), err))
+	err = reason.With(reason.ConnectionFailed, fmt.Errorf("%s %w. It may have taken the event", s.name(to), err))
 	if fault {
 		return dispatcher.DestinationFault(err)
 	}
-	return err
+	return fmt.Errorf("%w, so this counts as an attempt", err)
+}
+
+// heldBack is for messages that were not sent, for others of the batch had no response.
+func (s *sink) heldBack(to string) error {
+	return dispatcher.Unavailable(reason.With(reason.ConnectionFailed, fmt.Errorf(
+		"%s gave no response to others of the batch, so this was not sent; raise timeout, or look whether the service is slow", s.name(to))))
 }
 
 // noResponse says that no response could be read, by its HTTP status alone: what came may echo the message.

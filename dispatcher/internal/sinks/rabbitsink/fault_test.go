@@ -141,6 +141,11 @@ func TestNotAuthorized(t *testing.T) {
 	cfg.Exchange, cfg.Auth = exchange, password(t, "", sinktest.PasswordSecret)
 	cfg.Auth.UsernameFile = sinktest.File(t, "username", mallory)
 	s := open(t, cfg)
+	ses, err := s.session(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ses.using.Add(1) // by another delivery
 	for _, err := range s.Deliver(t.Context(), sinktest.NewEvents(3)) {
 		sinktest.Want(t, "an exchange", err, true, reason.AuthenticationFailed, "ACCESS_REFUSED: the dispatcher's user may not write to the exchange")
 	}
@@ -151,6 +156,11 @@ func TestNotAuthorized(t *testing.T) {
 	if err := sinktest.Send(t, s); err != nil {
 		t.Errorf("another user is in the file, who may write: %v", err)
 	}
+	if ses.ended.Load() || ses.IsClosed() {
+		t.Error("the session ended while another delivery waited for its responses")
+	}
+	ses.done()
+	eventually(t, "the session of the user who may not write has ended", ses.IsClosed)
 	control(t, "set_topic_permissions", alice, exchange, "^shop[.]", "^$")
 	cfg.Auth, cfg.RoutingKey = password(t, alice, sinktest.PasswordSecret), ""
 	s = open(t, cfg)

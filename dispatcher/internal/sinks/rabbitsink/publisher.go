@@ -113,6 +113,8 @@ func (s *sink) send(ctx context.Context, p *publisher, messages []*message) []er
 func (s *sink) exchange(ctx context.Context, p *publisher, messages []*message) []error {
 	limited, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
+	p.session.using.Add(1)
+	defer p.session.done()
 	heard := p.session.wire.reads.Load()
 	attempts := s.write(limited, p, messages)
 	s.await(limited, p, attempts)
@@ -226,8 +228,7 @@ func (s *sink) end(ctx context.Context, p *publisher, attempts []attempt, heard 
 	case e.refusal != nil:
 		ses.proven.Store(true)
 		if ofUser(e.refusal) { // auth's files may name another one by now
-			ses.ended.Store(true)
-			go ses.close(closeTimeout)
+			ses.retired.Store(true)
 		}
 	case ses.ended.Load() || ses.IsClosed():
 		e.lost = true

@@ -24,6 +24,16 @@ type session struct {
 	// reason is why the broker takes no messages now; nil: it does.
 	reason atomic.Pointer[string]
 	ended  atomic.Bool
+	// retired keeps new deliveries away. The connection ends when those that use it have their responses.
+	retired atomic.Bool
+	using   atomic.Int64
+}
+
+// done is the end of a delivery's use.
+func (ses *session) done() {
+	if ses.using.Add(-1) == 0 && ses.retired.Load() {
+		go ses.close(closeTimeout)
+	}
 }
 
 // session returns the current session, or makes one. Deliveries that come meanwhile wait for the same.
@@ -55,7 +65,7 @@ func (s *sink) session(ctx context.Context) (*session, error) {
 func (s *sink) live() *session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.current == nil || s.current.ended.Load() || s.current.IsClosed() {
+	if s.current == nil || s.current.retired.Load() || s.current.ended.Load() || s.current.IsClosed() {
 		return nil
 	}
 	return s.current
