@@ -122,7 +122,7 @@ create table outbox_aggregate_sequences (
 comment on table outbox_aggregate_sequences is 'One row per aggregate whose events are numbered: enqueue with the option aggregateSequence.';
 comment on column outbox_aggregate_sequences.aggregate_type is 'Empty for events without one.';
 comment on column outbox_aggregate_sequences.last is 'The number of its last event. It outlives the event: a row that is removed begins at 1 again.';
-comment on column outbox_aggregate_sequences.added is 'How many of the numbers the row began with. Those before them are of an adopted table.';
+comment on column outbox_aggregate_sequences.added is 'How many numbers the insert that made the row gave out; 0 when adopt back made it. enqueue and the adoption''s trigger distinguish these by it from the numbers that were there.';
 
 -- A row each time that an event becomes dead. A replay, a discard or retention resolves it. There is no foreign key:
 -- it would lock the event's row once more each time.

@@ -158,14 +158,24 @@ func Apply(ctx context.Context, conn *pgx.Conn, schema string, step Step, spec S
 		return Result{}, fmt.Errorf("adopt %s: %w", step, err)
 	}
 	var result Result
+	var last run
 	var sum int64
 	for until := time.Now().Add(o.Wait); ; {
 		err := transact(ctx, conn, schema, o.DryRun, func(tx pgx.Tx) error {
 			r := run{ctx: ctx, tx: tx, schema: schema, spec: spec, options: o}
 			err := r.step(step)
-			result = r.result
+			result, last = r.result, r
 			return err
 		})
+		if err == nil && len(last.last) > 0 {
+			err = transact(ctx, conn, schema, o.DryRun, func(tx pgx.Tx) error {
+				r := last
+				r.tx = tx
+				err := r.end()
+				result = r.result
+				return err
+			})
+		}
 		if err != nil {
 			return result, fmt.Errorf("adopt %s: %w%s", step, err, remedy(err))
 		}

@@ -18,11 +18,14 @@ func (r *run) abandon() error {
 	if err := r.tx.QueryRow(r.ctx, look, r.spec.Name).Scan(&left); err != nil {
 		return err
 	}
-	// The function goes only where no trigger needs it: one of a table that was renamed does.
+	// No enqueue waits for their table, so that the counters can be locked here. The function goes only where no trigger needs it: one of a table that was renamed does.
 	for _, sql := range slices.Concat([]string{"drop function if exists " + r.functionName() + "()"}, r.leaveNumbers(), r.forget()) {
 		if err := r.exec(sql); err != nil {
 			return err
 		}
+	}
+	if r.numbered() && r.state != Shadow {
+		r.result.Warnings = append(r.result.Warnings, "the numbers of its aggregates went with the table: enqueue begins at 1 for each that it has not numbered yet, unless you insert its last one into outbox_aggregate_sequences first")
 	}
 	r.result.State, r.result.Changed = None, true
 	r.result.Next = fmt.Sprintf("Table %s was dropped, and what was kept of its adoption is removed. ", r.spec.Table)

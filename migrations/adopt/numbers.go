@@ -9,7 +9,9 @@ func (r *run) numbered() bool { return r.layout.fields["sequence"] != "" }
 
 // numbersName is the function that has enqueue continue above the numbers of their table: when it first numbers an aggregate,
 // and again when their table is ahead. Their producers write no number of ours, so that none waits for another.
-func (r *run) numbersName() string { return quote(r.schema) + "." + quote(r.trigger()+"_numbers") }
+func (r *run) numbersName() string {
+	return quote(r.schema) + "." + quote("outbox_numbers_"+r.spec.Name)
+}
 
 // renderNumbers fills in a file about the numbers of their table.
 func (r *run) renderNumbers(file string) string {

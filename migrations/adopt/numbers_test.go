@@ -1,6 +1,8 @@
 package adopt_test
 
 import (
+	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -92,7 +94,116 @@ func TestNumbersOfTheirTable(t *testing.T) {
 	if got := pgtest.Value[string](r, `select string_agg(aggregate_id || ':' || aggregate_sequence, ' ' order by seq) from outbox.outbox_events where payload ->> 'n' = '0'`); got != want {
 		t.Errorf("enqueue gives %s, want %s", got, want)
 	}
-	if n := pgtest.Value[int](r, `select count(*) from pg_proc where proname like 'outbox\_adopt\_storage%'`); n != 0 {
+	if n := pgtest.Value[int](r, `select count(*) from pg_proc where proname like any ('{outbox\\_adopt\\_storage%,outbox\\_numbers\\_storage%}')`); n != 0 {
 		t.Errorf("%d functions are left", n)
+	}
+}
+
+// An enqueue that numbers an event while the way back has locked their table waits for it, and neither fails.
+func TestBackWhileEnqueueNumbers(t *testing.T) {
+	r := newRig(t, storageService())
+	r.produce(t.Context(), 5)
+	r.step(adopt.ToShadow, adopt.Shadow, true)
+	r.step(adopt.Cutover, adopt.Live, true)
+	hold, err := r.Begin(t.Context())
+	if err == nil {
+		_, err = hold.Exec(t.Context(), `select from outbox.outbox_adoptions for update`) // back stops there, with their table locked
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, enqueued := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, err := r.try(adopt.Back, adopt.Options{})
+		back <- err
+	}()
+	locks := `select exists (select from pg_locks where relation = 'storage_outbox'::regclass and mode = '%s' and granted = %t)`
+	r.eventually("their table is locked", func() bool {
+		return pgtest.Value[bool](r, fmt.Sprintf(locks, "AccessExclusiveLock", true))
+	})
+	go func() {
+		_, err := r.Exec(t.Context(), numbering("5"))
+		enqueued <- err
+	}()
+	r.eventually("enqueue waits", func() bool { return pgtest.Value[bool](r, fmt.Sprintf(locks, "AccessShareLock", false)) })
+	if err := hold.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(<-back, <-enqueued); err != nil {
+		t.Fatal(err)
+	}
+	if got := pgtest.Value[int](r, `select aggregate_sequence from outbox.outbox_events where payload ->> 'n' = '0'`); got != 2 {
+		t.Errorf("enqueue gives %d, want 2", got)
+	}
+}
+
+// While the shadow waits for their table, enqueue does not wait for it. Of two adoptions of a namespace the greater number counts, and
+// the way back writes down only what no counter has. Where the table was dropped first, it warns.
+func TestNumbersOfTwoTables(t *testing.T) {
+	r := newRig(t, storageService())
+	other := r
+	other.old.spec.Name, other.old.spec.Table = "other", "public.other_outbox"
+	r.produce(t.Context(), 1)
+	r.produce(t.Context(), 201)
+	r.exec(`create table other_outbox (like storage_outbox including all); insert into other_outbox select * from storage_outbox`)
+	r.exec(`alter table storage_outbox alter sequence_number drop not null;
+		insert into storage_outbox (outbox_id, aggregate_id, aggregate_type, event_type, event_payload, target_topic, delivery_status)
+		values ('null', '7', 'memory', 'T', '{"n": 7}', 'memories', 'delivered')`)
+	producer, err := r.Begin(t.Context())
+	if err == nil {
+		err = r.old.produce(t.Context(), producer, 401)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	shadow := make(chan error, 1)
+	go func() {
+		_, err := r.try(adopt.ToShadow, adopt.Options{})
+		shadow <- err
+	}()
+	counters := ""
+	r.eventually("the shadow waits", func() bool {
+		counters = pgtest.Value[string](r, `select coalesce(max(waiting.granted::text), '') || coalesce(string_agg(counters.mode, ' '), '')
+			from pg_locks as waiting left join pg_locks as counters on counters.pid = waiting.pid and counters.granted and counters.relation = 'outbox.outbox_aggregate_sequences'::regclass
+			where waiting.relation = 'storage_outbox'::regclass and not waiting.granted`)
+		return counters != ""
+	})
+	if counters != "false" {
+		t.Errorf("the shadow waits with the counters locked: %s", counters)
+	}
+	if err := producer.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-shadow; err != nil {
+		t.Fatal(err)
+	}
+	other.step(adopt.ToShadow, adopt.Shadow, true)
+	r.exec(numbering("1"))
+	if got := pgtest.Value[int](r, `select aggregate_sequence from outbox.outbox_events`); got != 4 {
+		t.Errorf("enqueue gives %d, want 4", got)
+	}
+	apply := func(step adopt.Step, name string) adopt.Result {
+		t.Helper()
+		conn, err := r.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Release()
+		result, err := adopt.Apply(t.Context(), conn.Conn(), pgtest.Schema, step, adopt.Spec{Name: name}, adopt.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return result
+	}
+	apply(adopt.Cutover, "storage")
+	apply(adopt.Cutover, "other")
+	before := pgtest.Value[string](r, `select string_agg(ctid || aggregate_id || xmax, ' ') from outbox.outbox_aggregate_sequences`)
+	apply(adopt.Back, "storage")
+	if after := pgtest.Value[string](r, `select string_agg(ctid || aggregate_id || xmax, ' ') from outbox.outbox_aggregate_sequences`); after != before {
+		t.Errorf("the way back writes %s, where there was %s", after, before)
+	}
+	r.exec(`drop table other_outbox`)
+	if got := apply(adopt.Back, "other").Warnings; len(got) != 1 {
+		t.Errorf("warnings %q, want one of the numbers", got)
 	}
 }

@@ -35,6 +35,9 @@ type run struct {
 	their  table
 	// dropped: their table is not there any more.
 	dropped bool
+	// last are the statements that Back runs in another transaction: they lock the counters, and an enqueue that has
+	// locked these may wait for their table.
+	last []string
 }
 
 // adoption is what outbox_adoptions has of one, in addition to the spec.
@@ -62,8 +65,7 @@ func (r *run) step(step Step) error {
 
 // prepare finds the adoption and their table, and makes unqualified names those of the outbox's schema.
 func (r *run) prepare(step Step) error {
-	path := fmt.Sprintf(`select set_config('search_path', %s, true), set_config('datestyle', 'ISO', true)`, literal(pgx.Identifier{r.schema}.Sanitize()+", pg_temp"))
-	if _, err := r.tx.Exec(r.ctx, path); err != nil {
+	if err := r.setPath(); err != nil {
 		return err
 	}
 	var outbox bool
@@ -86,6 +88,26 @@ func (r *run) prepare(step Step) error {
 		return nil
 	}
 	return err
+}
+
+// setPath makes the outbox's schema that of names without one.
+func (r *run) setPath() error {
+	path := fmt.Sprintf(`select set_config('search_path', %s, true), set_config('datestyle', 'ISO', true)`, literal(pgx.Identifier{r.schema}.Sanitize()+", pg_temp"))
+	_, err := r.tx.Exec(r.ctx, path)
+	return err
+}
+
+// end runs what is last.
+func (r *run) end() error {
+	if err := r.setPath(); err != nil {
+		return err
+	}
+	for _, sql := range r.last {
+		if err := r.exec(sql); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // find reads the adoption. For ToShadow the spec stays that of the caller.
@@ -179,7 +201,7 @@ func (r *run) shadow() error {
 	if err != nil {
 		return err
 	}
-	for _, sql := range slices.Concat([]string{string(install)}, r.watchNumbers(), []string{"lock table " + table + " in share row exclusive mode"}) {
+	for _, sql := range []string{string(install), "lock table " + table + " in share row exclusive mode"} {
 		if err := r.exec(sql); err != nil {
 			return err
 		}
@@ -201,12 +223,13 @@ func (r *run) shadow() error {
 	record := fmt.Sprintf(`insert into outbox_adoptions (name, layout, source_schema, source_table, namespace, topic, columns, slot, publication, start, state)
 values (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 'Shadow')`, literal(r.spec.Name), literal(string(r.spec.Layout)), literal(r.their.schema), literal(r.their.table),
 		literal(r.spec.Namespace), literal(r.spec.Topic), literal(string(columns)), literal(r.spec.Slot), literal(r.spec.Publication), start)
-	for _, sql := range append(r.forget(),
+	// The counters last: enqueue waits for them, in all namespaces.
+	for _, sql := range slices.Concat(r.forget(), []string{
 		record,
 		r.function(false),
-		"revoke all on function "+r.functionName()+"() from public",
+		"revoke all on function " + r.functionName() + "() from public",
 		fmt.Sprintf("create or replace trigger %s after %s on %s for each row execute function %s()", r.trigger(), noted, table, r.functionName()),
-	) {
+	}, r.watchNumbers()) {
 		if err := r.exec(sql); err != nil {
 			return err
 		}
@@ -298,7 +321,13 @@ func (r *run) back() error {
 		r.result.State, r.result.Next = Returning, nextReturning
 		return nil
 	}
-	for _, sql := range slices.Concat(r.dropTriggers(), r.keepNumbers(), r.leaveNumbers(), r.forget(), []string{"drop function if exists " + r.functionName() + "()"}) {
+	now, last := append(r.dropTriggers(), r.keepNumbers()...), append(r.forget(), "drop function if exists "+r.functionName()+"()")
+	if r.numbered() {
+		r.last = append(r.leaveNumbers(), last...)
+	} else {
+		now = append(now, last...)
+	}
+	for _, sql := range now {
 		if err := r.exec(sql); err != nil {
 			return err
 		}

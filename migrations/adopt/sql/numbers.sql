@@ -5,8 +5,9 @@ set search_path = {schema}, pg_temp
 as $adopt$
 begin
     if to_regclass({regclass}) is not null then -- it may be dropped before the adoption ends
-        new.last := new.last + greatest((select max({sequence}) from {table} as r
-            where {aggregateId} = new.aggregate_id and {aggregateType} = new.aggregate_type), 0);
+        -- Another adoption of the namespace may have raised it already.
+        new.last := new.added + greatest(new.last - new.added, (select max({sequence}) from {table} as r
+            where {aggregateId} = new.aggregate_id and {aggregateType} = new.aggregate_type));
     end if;
     return new;
 end
