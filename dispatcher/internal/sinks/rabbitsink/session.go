@@ -24,7 +24,7 @@ type session struct {
 	// reason is why the broker takes no messages now; nil: it does.
 	reason atomic.Pointer[string]
 	ended  atomic.Bool
-	// retired keeps new deliveries away. The connection ends when those that use it have their responses.
+	// retired: no new delivery uses it. The connection ends when those that use it have their responses.
 	retired atomic.Bool
 	using   atomic.Int64
 }
