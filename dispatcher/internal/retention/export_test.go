@@ -27,3 +27,10 @@ const MaxRows = maxRows
 
 // Statement returns a statement by its name, for schema "outbox".
 func Statement(name string) string { return sqlfile.Reader(files, "outbox")(name) }
+
+// Refused is the error of the last run, while it counts.
+func (s *Sweeper) Refused() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.refused
+}

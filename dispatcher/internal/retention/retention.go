@@ -96,7 +96,9 @@ type Sweeper struct {
 
 	mu      sync.Mutex
 	problem string
-	refused error // of the last run of this process, until the next one is due
+	// refused is the error of the run that ended at refusedAt, the last one of this process, until the next one is due or has ended.
+	refused   error
+	refusedAt *time.Time
 
 	// What tests change.
 	maxPages  int64

@@ -347,6 +347,20 @@ func TestRefusedRowsKeepNoOthers(t *testing.T) {
 		t.Errorf("the state is %+v, %v", state, err)
 	}
 	pgtest.Exec(o, `drop table refers`)
+	refused := func() error {
+		t.Helper()
+		if ran, err := s.Sweep(t.Context()); ran || err != nil {
+			t.Fatalf("a run before the next one is due: %v, %v", ran, err)
+		}
+		return s.Refused()
+	}
+	if refused() == nil {
+		t.Error("the refusal is forgotten before another run")
+	}
+	pgtest.Exec(o, `update outbox.outbox_sweeps set ended_at = ended_at + interval '1 second'`) // by another process
+	if err := refused(); err != nil {
+		t.Errorf("after a run of another process there is still %v", err)
+	}
 	o.sweep(s)
 	if left := pgtest.Value[int](o, `select count(*) from outbox.outbox_events`); left != 0 {
 		t.Errorf("%d rows are left when none is referred to", left)

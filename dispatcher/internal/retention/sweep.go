@@ -46,22 +46,33 @@ func (s *Sweeper) Sweep(ctx context.Context) (ran bool, err error) {
 	} else if err != nil {
 		return false, err
 	}
-	s.setRefused(r.refused)
+	if r.refused != nil {
+		state, err := s.State(ctx)
+		if err != nil {
+			return true, err
+		}
+		if state.Ended != nil {
+			s.setRefused(r.refused, state.Ended)
+		}
+	}
 	return true, r.refused
 }
 
 func (s *Sweeper) due(ctx context.Context) (bool, error) {
 	state, err := s.State(ctx)
-	if state.due {
-		s.setRefused(nil)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// The next run is due, or another process has done it.
+	if err == nil && s.refused != nil && (state.due || state.Ended == nil || !state.Ended.Equal(*s.refusedAt)) {
+		s.refused = nil
 	}
 	return state.due, err
 }
 
-func (s *Sweeper) setRefused(err error) {
+func (s *Sweeper) setRefused(err error, ended *time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.refused = err
+	s.refused, s.refusedAt = err, ended
 }
 
 // lease takes or extends the lease.

@@ -18,11 +18,11 @@ select namespace, topic, (
 from step
 where not exists (
         select from outbox.outbox_workers as w
-        where w.namespace = step.namespace and (w.topics = '{}' or step.topic = any (w.topics)) and seen_at > now() - interval '1 minute')
+        where w.namespace = step.namespace and (w.topics = '{}' or step.topic = any (w.topics)) and seen_at between now() - interval '1 minute' and now() + interval '1 minute')
     and not exists (
         select from outbox.outbox_events as e
-        where live and e.namespace = step.namespace and e.topic = step.topic and status = 'processing' and locked_until > now() - interval '1 minute'
-            and not exists (select from outbox.outbox_workers as w where w.worker = e.locked_by and seen_at <= now() - interval '1 minute'))
+        where live and e.namespace = step.namespace and e.topic = step.topic and status = 'processing' and locked_until > now() - interval '1 minute' and updated_at <= now() + interval '1 minute'
+            and not exists (select from outbox.outbox_workers as w where w.worker = e.locked_by and seen_at not between now() - interval '1 minute' and now() + interval '1 minute'))
     and exists (
         select from outbox.outbox_events as e where live and e.namespace = step.namespace and e.topic = step.topic and status = 'pending')
 order by namespace, topic
@@ -32,10 +32,10 @@ limit 1000
 -- $1 namespace, $2 topic: who serves it, a dispatcher or another worker that holds a row, and its pending events.
 select coalesce((
         select 'dispatcher ' || coalesce(nullif(dispatcher, ''), worker::text) from outbox.outbox_workers
-        where namespace = $1 and (topics = '{}' or $2 = any (topics)) and seen_at > now() - interval '1 minute' limit 1), (
+        where namespace = $1 and (topics = '{}' or $2 = any (topics)) and seen_at between now() - interval '1 minute' and now() + interval '1 minute' limit 1), (
         select 'worker ' || locked_by from outbox.outbox_events as e
-        where live and namespace = $1 and topic = $2 and status = 'processing' and locked_until > now() - interval '1 minute'
-            and not exists (select from outbox.outbox_workers as w where w.worker = e.locked_by and seen_at <= now() - interval '1 minute') limit 1)),
+        where live and namespace = $1 and topic = $2 and status = 'processing' and locked_until > now() - interval '1 minute' and updated_at <= now() + interval '1 minute'
+            and not exists (select from outbox.outbox_workers as w where w.worker = e.locked_by and seen_at not between now() - interval '1 minute' and now() + interval '1 minute') limit 1)),
     (select count(*) from outbox.outbox_events where live and namespace = $1 and topic = $2 and status = 'pending')
 
 -- name: duplicates
