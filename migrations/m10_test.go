@@ -93,8 +93,8 @@ func TestM10Signatures(t *testing.T) {
 func TestM10SelectionRule(t *testing.T) {
 	t.Parallel()
 	d := withM10(t, m10)
-	for i := range 6 {
-		d.publish(fmt.Sprint(i + 1)) // ids 1 to 6
+	for i := range 7 {
+		d.publish(fmt.Sprint(i + 1)) // ids 1 to 7
 	}
 	set := func(id int, changes string) {
 		t.Helper()
@@ -107,20 +107,21 @@ func TestM10SelectionRule(t *testing.T) {
 	set(2, "next_attempt_at = now() + interval '1 second'")
 	set(4, held("-1 microsecond"))
 	set(5, "status = 'dead', dead_reason = 'poison_message'")
+	set(7, held("1 hour")+", updated_at = now() + interval '2 minutes'") // by a clock that was ahead
 	pgtest.Exec(d, `insert into outbox.outbox_events (id, namespace, topic, payload) values (gen_random_uuid(), 'shop', 'other', '{}'), (gen_random_uuid(), 'other', 'm10', '{}')`)
 
 	// In one transaction, whose now() the rule is about.
 	pgtest.Exec(d, `begin`)
 	set(3, held("0"))
-	if got := d.claim("worker-1", 10); got != "4 0, 6 0" {
-		t.Errorf("claimed %q, want 4, whose worker has crashed, and 6", got)
+	if got := d.claim("worker-1", 10); got != "4 0, 6 0, 7 0" {
+		t.Errorf("claimed %q, want 4, whose worker has crashed, 6, and 7, whose lease is over", got)
 	}
 	if got := pgtest.Value[string](d, `select string_agg(concat_ws(' ', id, claimed_by, claimed_at = now(), processed_at), ', ' order by id)
-		from m10_recovery.outbox where claimed_by = 'worker-1'`); got != "4 worker-1 t, 6 worker-1 t" {
+		from m10_recovery.outbox where claimed_by = 'worker-1'`); got != "4 worker-1 t, 6 worker-1 t, 7 worker-1 t" {
 		t.Errorf("the view says %q", got)
 	}
-	if n := pgtest.Value[int](d, `select count(*) from outbox.outbox_events where locked_until = now() + interval '5 minutes' and lease = (select last_value from outbox.outbox_leases)`); n != 2 {
-		t.Errorf("%d leases of five minutes with the number of the claim, want 2", n)
+	if n := pgtest.Value[int](d, `select count(*) from outbox.outbox_events where locked_until = now() + interval '5 minutes' and lease = (select last_value from outbox.outbox_leases)`); n != 3 {
+		t.Errorf("%d leases of five minutes with the number of the claim, want 3", n)
 	}
 	pgtest.Exec(d, `commit`)
 }

@@ -78,7 +78,6 @@ var _ = Describe("a Secret", Label("secrets"), Ordered, func() {
 		before := w.leases()
 		Eventually(w.leases).WithTimeout(2*time.Minute).WithPolling(time.Second).Should(BeNumerically(">", before), "rows are claimed with the new password")
 		w.expectWithin(time.Minute, "Ready", "True", "Delivering")
-		w.claiming()
 		w.noCrashes()
 		Expect(w.kubectl("get", "pods", "-l", "outbox.dev/dispatcher=orders,outbox.dev/component=dispatcher", "-o", "jsonpath={.items[*].metadata.uid}")).To(Equal(pods), "the same pods")
 		Expect(w.number("select count(*) from outbox.outbox_dead_letters")).To(BeZero())

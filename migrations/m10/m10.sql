@@ -96,7 +96,7 @@ begin
               and namespace = '{namespace}'
               and topic = '{topic}'
               and next_attempt_at <= now()
-              and (status = 'pending' or locked_until < now())
+              and (status = 'pending' or locked_until < now() or updated_at > now() + interval '1 minute') -- CONTRACT C-3
             order by next_attempt_at, due.id
             limit least(greatest(coalesce(p_batch_size, 10), 0), 1000)
             for update skip locked))

@@ -91,22 +91,21 @@ func Apply(ctx context.Context, conn *pgx.Conn, schema string, c Change, dry boo
 		return counts, nil
 	}
 	for after := int64(0); ; {
-		var n, last int64
+		var n int64
 		var err error
 		args := []any{c.From.Namespace, c.From.Topic, c.Reason, batch}
 		if c.To == nil {
 			err = conn.QueryRow(ctx, sqlfile.Reader(files, schema)("discard"), args...).Scan(&n)
 		} else {
-			err = conn.QueryRow(ctx, sqlfile.Reader(files, schema)("move"), append(args, c.To.Namespace, c.To.Topic, after)...).Scan(&n, &last)
+			err = conn.QueryRow(ctx, sqlfile.Reader(files, schema)("move"), append(args, c.To.Namespace, c.To.Topic, after)...).Scan(&n, &after)
 		}
 		counts.Changed += n
 		var pg *pgconn.PgError
 		if errors.As(err, &pg) && pg.Code == "23505" {
 			err = fmt.Errorf("%w; a producer has just added an event with the dedupe key: run it again", err)
 		}
-		if err != nil || n == 0 && after == 0 {
+		if err != nil || n < batch { // what comes meanwhile is left to the next run
 			return counts, err
 		}
-		after = last // 0 when there are no more: once from the beginning, for those that came meanwhile
 	}
 }
