@@ -113,7 +113,8 @@ func TestDebeziumBackWaitsForLeases(t *testing.T) {
 		t.Fatalf("back: %+v, %v", result, err)
 	}
 	r.produce(t.Context(), 3)
-	r.exec(`update outbox.outbox_events set status = 'pending', locked_by = null, locked_until = null where payload ->> 'n' = '1'`)
+	// A clock that was ahead gave this lease, so it is over (CONTRACT C-3).
+	r.exec(`update outbox.outbox_events set updated_at = now() + interval '1 hour' where payload ->> 'n' = '1'`)
 	if result := r.step(adopt.Back, adopt.None, true); result.Returned != 1 || r.held() != "2 9 3 1" {
 		t.Errorf("returned %d, and the slot has %s; want 2 9 3 1", result.Returned, r.held())
 	}

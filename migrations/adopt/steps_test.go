@@ -218,7 +218,7 @@ func TestReopenedRowBecomesNewEvent(t *testing.T) {
 	}
 }
 
-// The way back waits for what a dispatcher has leased, and takes it when it is given up.
+// The way back waits for what a dispatcher has leased, and takes it when the lease is over, also when no dispatcher runs.
 func TestBackWaitsForLeases(t *testing.T) {
 	r := newRig(t, m10Service())
 	r.step(adopt.ToShadow, adopt.Shadow, true)
@@ -235,7 +235,7 @@ func TestBackWaitsForLeases(t *testing.T) {
 	}
 	r.produce(t.Context(), 3) // theirs again
 	r.exec(`update outbox.outbox_events set status = 'delivered', locked_by = null, locked_until = null where payload ->> 'n' = '1'`)
-	r.exec(`update outbox.outbox_events set status = 'pending', locked_by = null, locked_until = null where payload ->> 'n' = '2'`)
+	r.exec(`update outbox.outbox_events set locked_until = now() - interval '1 second' where payload ->> 'n' = '2'`)
 	r.step(adopt.Back, adopt.None, true)
 	if got := pgtest.Value[string](r, `select string_agg((payload ->> 'n') || ' ' || retry_count, ', ' order by id) from m10_recovery.outbox where processed_at is null`); got != "0 0, 2 1, 3 0" {
 		t.Errorf("open rows %q", got)

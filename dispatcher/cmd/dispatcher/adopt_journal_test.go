@@ -64,6 +64,8 @@ func TestVerifyKnowsAnAdoption(t *testing.T) {
 
 	a.exec(t, `delete from outbox.outbox_events where payload ->> 'n' = '1'`) // one that the adoption marked, by hand
 	illegal("after a deletion by hand", 1)
+	// A dispatcher was killed with this one, and none runs.
+	a.exec(t, `update outbox.outbox_events set status = 'processing', attempts = attempts + 1, lease = 1, locked_by = id, locked_until = now() - interval '1 second' where payload ->> 'n' = '3'`)
 	run(t, "", "adopt", "back", "-f", file).ok(t, "; 3 events returned")
 	illegal("after the way back", 1)
 	a.exec(t, `insert into outbox.outbox_events (id, namespace, topic, payload, attempts) values (gen_random_uuid(), 'shop', 'orders', '{}', 3)`)

@@ -41,10 +41,10 @@ func (r record) legal() bool {
 const adoption = "adopt"
 
 // adopted reports whether an adoption makes the change, and has said so in this transaction: an event with the attempts
-// that it had in their table, or one that waits and is theirs again.
+// that it had in their table, or one that is theirs again. That one waits, or its lease is over.
 func (r record) adopted(said *record) bool {
 	return said != nil && said.event == r.event && said.xid == r.xid &&
-		(r.operation == "insert" && r.after == "pending" || r.operation == "change" && r.before == "pending" && r.after == "")
+		(r.operation == "insert" && r.after == "pending" || r.operation == "change" && (r.before == "pending" || r.before == "processing") && r.after == "")
 }
 
 // follows reports whether attempts and lease are what the rule makes of them.

@@ -7,7 +7,10 @@ begin
         select a.their_id, a.version, event.id, event.next_attempt_at, event.attempts, event.namespace, event.topic
         from outbox_adopted as a
         join outbox_events as event on event.id = a.event_id
-        where a.adoption = {name} and a.live and event.status = 'pending'
+        where a.adoption = {name} and a.live
+            -- A lease that is over counts as given up, as a claim has it: no dispatcher may be there to claim it.
+            and (event.status = 'pending'
+                or event.status = 'processing' and (event.locked_until < now() or event.updated_at > now() + interval '1 minute'))
         order by event.seq desc
         for update of event
     loop

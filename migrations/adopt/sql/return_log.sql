@@ -8,7 +8,11 @@ begin
     -- Debezium sends what is inserted, and passes over what is deleted; a worker that deletes what it has sent finds the row.
     for e in select * from outbox_adopted where adoption = {name} and their_row is not null{kept} order by seq loop
         if e.live then
-            select * into v_event from outbox_events where id = e.event_id and status = 'pending' for update;
+            -- As in return.sql, a lease that is over counts as given up.
+            select * into v_event from outbox_events
+            where id = e.event_id and (status = 'pending'
+                or status = 'processing' and (locked_until < now() or updated_at > now() + interval '1 minute'))
+            for update;
             continue when not found;
             -- The journal hears of it first: no engine removes an event that waits.
             insert into outbox_journal (at, lsn, xid, event_id, operation, namespace, topic, login)
