@@ -178,7 +178,7 @@ func (r *run) warningsOfNew(all []string) ([]string, error) {
 	var created, due, serializable int64
 	var createdOff, dueOff string
 	const look = `select count(created_off), coalesce(max(created_off), '0')::text, count(due_off), coalesce(max(due_off), '0')::text, count(*) filter (where serializable)
-		from outbox_adopted where adoption = $1 and counted and version = 0`
+		from outbox_adopted where adoption = $1 and counted`
 	if err := r.tx.QueryRow(r.ctx, look, r.spec.Name).Scan(&created, &createdOff, &due, &dueOff, &serializable); err != nil {
 		return nil, err
 	}

@@ -99,6 +99,40 @@ func TestWorkerThatDeletesWhatItHasSent(t *testing.T) {
 	}
 }
 
+// Rows that share a dedupe key are counted once each, also when one is opened again: in the shadow, and live.
+//
+// CONTRACT: C-91
+func TestRowsOfOneDedupeKeyAreCounted(t *testing.T) {
+	for _, mark := range []string{"status=state:NEW:SENT", "sent=delete"} {
+		t.Run(mark, func(t *testing.T) {
+			r := newRig(t, keyedService("integer", `, primary key (id))`))
+			name, column, _ := strings.Cut(mark, "=")
+			delete(r.old.spec.Columns, "status")
+			r.old.spec.Columns[name], r.old.spec.Columns["dedupeKey"] = column, "kind"
+			counted := func(when string, waiting int64) {
+				t.Helper()
+				if s := r.status(); !s.OK() || s.OursWaiting != waiting {
+					t.Errorf("%s: %+v, want %d events that wait", when, s, waiting)
+				}
+			}
+			r.step(adopt.ToShadow, adopt.Shadow, true)
+			r.exec(`insert into keyed (id) values (1), (2)`)
+			counted("in the shadow", 0)
+			r.step(adopt.Cutover, adopt.Live, true)
+			counted("after the cut-over", 2)
+			r.exec(`insert into keyed (id) values (3)`)
+			counted("live", 3)
+			if name == "status" {
+				r.exec(`update keyed set state = 'NEW', data = '{"n": 3}' where id = 3`)
+				counted("opened again", 4)
+			}
+			if got := pgtest.Value[int](r, `select count(distinct dedupe_key) from outbox.outbox_events where dedupe_key like 'a%'`); int64(got) != r.status().OursWaiting {
+				t.Errorf("%d dedupe keys", got)
+			}
+		})
+	}
+}
+
 // The status says what the trigger costs producers at SERIALIZABLE.
 func TestShadowReportsSerializableProducers(t *testing.T) {
 	r := newRig(t, keyedService("integer", `, primary key (id))`))

@@ -39,8 +39,8 @@ create table if not exists outbox_adopted (
 );
 
 comment on table outbox_adopted is 'One row per row of theirs since the shadow began, and the event that it is.';
-comment on column outbox_adopted.version is '0, and one more each time that a producer opens the row again.';
-comment on column outbox_adopted.counted is 'Whether its position is after the start, so that adopt status counts it.';
+comment on column outbox_adopted.version is '0, and one more where another event has its id or its key, and each time that a producer opens the row again.';
+comment on column outbox_adopted.counted is 'Whether its position is after the start, so that adopt status counts it. One note of a row is.';
 comment on column outbox_adopted.live is 'Whether the event was added to outbox_events.';
 comment on column outbox_adopted.refused is 'Why the outbox does not take the row. It stays open in their table.';
 comment on column outbox_adopted.seq is 'The order of the rows that are kept.';
@@ -109,7 +109,7 @@ begin
             continue when not found;
         end if;
         insert into outbox_adopted (adoption, their_id, version, event_id, counted, live, their_row, created_off, due_off, serializable)
-        values (p_adoption, p_id, v_version, v_event, p_counted and v_version = 0, p_live, p_row, outbox_adopt_off(p_created), outbox_adopt_off(p_due),
+        values (p_adoption, p_id, v_version, v_event, p_counted and v_before.their_id is null, p_live, p_row, outbox_adopt_off(p_created), outbox_adopt_off(p_due),
             nullif(current_setting('transaction_isolation') = 'serializable', false))
         on conflict (adoption, their_id, version) do update
             set event_id = excluded.event_id, live = excluded.live, refused = null, their_row = excluded.their_row

@@ -1,7 +1,7 @@
 -- Their rows since the start and the notes of them, in one snapshot.
 with theirs as (
     select count(*) as rows, count(*) filter (where not exists (
-        select from outbox_adopted as a where a.adoption = {name} and a.their_id = r.{id}::text and a.version = 0)) as missing
+        select from outbox_adopted as a where a.adoption = {name} and a.their_id = r.{id}::text)) as missing
     from {table} as r
     where {counted}
 ), ours as (
