@@ -36,3 +36,12 @@ func (r *run) abandon() error {
 	}
 	return nil
 }
+
+// there is the condition that what Back opens again, the row of a note a, is there. One that was deleted may have an heir with
+// its id.
+func (r *run) there() string {
+	if r.layout.keepsRows() {
+		return "true"
+	}
+	return fmt.Sprintf("(a.their_row is null and exists (select from %s as r where r.%s = a.their_id::%s))", r.their.name(), quote(r.layout.id), r.their.types[r.layout.id])
+}

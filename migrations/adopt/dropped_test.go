@@ -46,3 +46,51 @@ func TestBackOfDroppedTableRemovesAdoption(t *testing.T) {
 	}
 	r.step(adopt.Back, adopt.None, false)
 }
+
+// The service's clean-up deletes rows that are complete, and their events may not be delivered yet: they are still counted, and the
+// way back says that they stay. A row with the id of a deleted one is another event.
+//
+// CONTRACT: C-91
+func TestEventsOfDeletedRowsStay(t *testing.T) {
+	r := newRig(t, overviewService())
+	r.step(adopt.ToShadow, adopt.Shadow, true)
+	r.step(adopt.Cutover, adopt.Live, true)
+	for n := range 4 {
+		r.produce(t.Context(), n)
+	}
+	r.exec(`update outbox.outbox_events set status = 'delivered' where payload ->> 'n' = '0'`)
+	id := pgtest.Value[string](r, `select id::text from outbox.events where payload ->> 'n' = '1'`)
+	r.exec(`delete from outbox.events where payload ->> 'n' in ('0', '1')`)
+	if s := r.status(); !s.OK() || s.Theirs != 2 || s.OursWaiting != 3 {
+		t.Errorf("after the clean-up: %+v", s)
+	}
+	r.exec(`insert into outbox.events (id, topic, payload) values ('` + id + `', 'T', '{"n": 5}')`)
+	if s := r.status(); !s.OK() || s.Theirs != 3 || s.OursWaiting != 4 || r.numbers() != "0 1 2 3 5" {
+		t.Errorf("after a row of the same id: %+v, events %s", s, r.numbers())
+	}
+	result := r.step(adopt.Back, adopt.None, true)
+	if want := "1 events stay in the outbox, because their rows were deleted: let a dispatcher run until they are delivered."; result.Returned != 3 || !strings.HasSuffix(result.Next, want) {
+		t.Errorf("returned %d, and says %q", result.Returned, result.Next)
+	}
+	if got := pgtest.Value[string](r, `select string_agg(payload ->> 'n', ' ' order by payload ->> 'n') from outbox.events where status = 'pending'`); got != "2 3 5" || r.numbers() != "0 1" {
+		t.Errorf("open rows %s, and events %s", got, r.numbers())
+	}
+}
+
+// The note of a deleted row goes when its event is delivered.
+func TestNotesOfDeletedRowsArePruned(t *testing.T) {
+	r := newRig(t, overviewService())
+	r.step(adopt.ToShadow, adopt.Shadow, true)
+	r.step(adopt.Cutover, adopt.Live, true)
+	for range 2 {
+		r.exec(`update outbox.outbox_events set status = 'delivered'`)
+		r.exec(`insert into outbox.events (id, topic, payload) select gen_random_uuid(), 'T', jsonb_build_object('n', n) from generate_series(1, 40) as n`)
+		r.exec(`delete from outbox.events`)
+		if s := r.status(); !s.OK() || s.Theirs != 0 || s.OursWaiting != 40 {
+			t.Errorf("status %+v", s)
+		}
+		if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_adopted`); n != 40 {
+			t.Errorf("%d notes, want those of the 40 events that wait", n)
+		}
+	}
+}

@@ -289,8 +289,9 @@ func (r *run) back() error {
 		return err
 	}
 	var left bool
+	var stay int64
 	if r.state != Shadow {
-		file := "return"
+		file, there := "return", r.there()
 		if r.layout.keepsRows() {
 			file = "return_log"
 		}
@@ -298,7 +299,7 @@ func (r *run) back() error {
 		if !r.layout.log {
 			again, kept = "null;", " and live"
 		}
-		statements := append(r.dropTriggers(), r.render(file, map[string]string{"{again}": again, "{kept}": kept,
+		statements := append(r.dropTriggers(), r.render(file, map[string]string{"{again}": again, "{kept}": kept, "{there}": there,
 			"{open}": r.open("r"), "{reopen}": r.layout.reopen, "{idType}": r.their.types[r.layout.id],
 			"{columns}": strings.Join(r.their.writable, ", "),
 		}), "update outbox_adoptions set state = 'Returning' where name = "+literal(r.spec.Name))
@@ -308,10 +309,10 @@ func (r *run) back() error {
 			}
 		}
 		if !r.options.DryRun {
-			const look = `select coalesce(nullif(current_setting('outbox.adopt_moved', true), ''), '0')::bigint,
-				exists (select from outbox_adopted as a join outbox_events as e on e.id = a.event_id
-					where a.adoption = $1 and a.live and e.status in ('pending', 'processing'))`
-			if err := r.tx.QueryRow(r.ctx, look, r.spec.Name).Scan(&r.result.Returned, &left); err != nil {
+			look := `select coalesce(nullif(current_setting('outbox.adopt_moved', true), ''), '0')::bigint, coalesce(bool_or(there), false), count(*) filter (where not there)
+				from (select ` + there + ` as there from outbox_adopted as a join outbox_events as e on e.id = a.event_id
+					where a.adoption = $1 and a.live and e.status in ('pending', 'processing')) as waiting`
+			if err := r.tx.QueryRow(r.ctx, look, r.spec.Name).Scan(&r.result.Returned, &left, &stay); err != nil {
 				return err
 			}
 		}
@@ -336,6 +337,9 @@ func (r *run) back() error {
 	if r.layout.log {
 		r.result.Next = nextBackLog
 	}
+	if stay > 0 {
+		r.result.Next += fmt.Sprintf(nextStay, stay)
+	}
 	return nil
 }
 
@@ -345,6 +349,7 @@ const (
 	nextLive      = "Stop their worker, run a dispatcher for the namespace, and watch dispatcher adopt status; dispatcher adopt back gives to their worker what is not delivered."
 	nextReturning = "Events are being delivered; run dispatcher adopt back again."
 	nextBack      = "Their worker delivers what is open in their table."
+	nextStay      = " %d events stay in the outbox, because their rows were deleted: let a dispatcher run until they are delivered."
 )
 
 // columns is the mapping, never null.

@@ -126,6 +126,9 @@ func applyPlan(ctx context.Context, conn *pgx.Conn, schema string, p adoptPlan, 
 			if done.Changed {
 				changed = true
 				fmt.Fprintf(out, "%s: %s done; rows moved %d, returned %d, refused %d\n", spec.Name, step, done.Moved, done.Returned, done.Refused)
+				if step == adopt.Back { // it says what stays in the outbox
+					fmt.Fprintln(out, spec.Name+": "+done.Next)
+				}
 			}
 		}
 	}

@@ -44,7 +44,7 @@ comment on column outbox_adopted.counted is 'Whether its position is after the s
 comment on column outbox_adopted.live is 'Whether the event was added to outbox_events.';
 comment on column outbox_adopted.refused is 'Why the outbox does not take the row. It stays open in their table.';
 comment on column outbox_adopted.seq is 'The order of the rows that are kept.';
-comment on column outbox_adopted.their_row is 'The row, where their table may not have it any more: Debezium reads it, or their worker deletes what it has sent.';
+comment on column outbox_adopted.their_row is 'The row, where their table may not have it any more: Debezium reads it, or their worker deletes what it has sent. A JSON null: it was deleted before its event was delivered.';
 comment on column outbox_adopted.created_off is 'How far its time of creation was from the database''s when it was inserted. Null: less than five minutes.';
 comment on column outbox_adopted.due_off is 'The same of the time when it is due.';
 comment on column outbox_adopted.serializable is 'Whether it was inserted at the isolation level SERIALIZABLE.';
@@ -109,7 +109,8 @@ begin
             continue when not found;
         end if;
         insert into outbox_adopted (adoption, their_id, version, event_id, counted, live, their_row, created_off, due_off, serializable)
-        values (p_adoption, p_id, v_version, v_event, p_counted and v_before.their_id is null, p_live, p_row, outbox_adopt_off(p_created), outbox_adopt_off(p_due),
+        values (p_adoption, p_id, v_version, v_event, p_counted and (v_before.their_id is null or not exists (
+            select from outbox_adopted where adoption = p_adoption and their_id = p_id and counted)), p_live, p_row, outbox_adopt_off(p_created), outbox_adopt_off(p_due),
             nullif(current_setting('transaction_isolation') = 'serializable', false))
         on conflict (adoption, their_id, version) do update
             set event_id = excluded.event_id, live = excluded.live, refused = null, their_row = excluded.their_row
