@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/outbox-operator/outbox-operator/api/status"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // adopter is an outbox next to a table of Overview's layout and one of another layout.
@@ -120,6 +121,24 @@ func TestAdoptApplyFailsAlone(t *testing.T) {
 	a.apply(t, "adoptions:\n- {name: orders, phase: Live}\n").ended(t, 78, `has the phase "Live"; choose Shadow, Cutover or Back`)
 	a.apply(t, "adoptions:\n- {name: orders, fase: Back}\n").ended(t, 78, "fase")
 	a.apply(t, "adoptions:\n- {name: orders, phase: Back}\n- {name: orders, phase: Back}\n").ended(t, 78, `the name "orders" is missing or there twice`)
+}
+
+// A table that was dropped keeps back neither the other adoptions nor the end of its own.
+//
+// CONTRACT: C-91
+func TestAdoptApplyOfDroppedTable(t *testing.T) {
+	t.Parallel()
+	a := newAdopter(t)
+	both := func(overview, orders string) string {
+		return "adoptions:\n- " + overviewPlan + overview + "}\n- " + columnsPlan + orders + "}\n"
+	}
+	a.reached(t, both("Cutover", "Cutover"), "overview Cutover", "orders Cutover")
+	a.exec(t, `drop table public.events`)
+	a.apply(t, both("Cutover", "Back")).ended(t, 1, "adoption overview: ", "there is no table public.events", "adopt back --name overview")
+	if got := pgtest.Value[string](a.admin, `select string_agg(name || ' ' || state, ', ' order by name) from outbox.outbox_adoptions`); got != "overview Live" {
+		t.Errorf("adoptions %s, want only that of the dropped table", got)
+	}
+	a.reached(t, both("Back", "Back"), "overview Back", "orders Back")
 }
 
 // A plan may name the slot that a connector reads; its errors are the termination message of an Outbox's Job.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
@@ -106,16 +107,11 @@ func readPlan(file string) (p adoptPlan, err error) {
 
 // applyPlan makes the missing steps, and counts them.
 func applyPlan(ctx context.Context, conn *pgx.Conn, schema string, p adoptPlan, out io.Writer) (status.Adoptions, error) {
-	there, err := adopt.Read(ctx, conn, schema, "")
+	states, err := adopt.States(ctx, conn, schema)
 	if err != nil {
 		return status.Adoptions{}, err
 	}
-	states := map[string]adopt.State{}
-	for _, s := range there {
-		states[s.Name] = s.State
-	}
 	var failures []error
-	changed := false
 	do := func(spec adopt.Spec, steps ...adopt.Step) {
 		for _, step := range steps {
 			done, err := adopt.Apply(ctx, conn, schema, step, spec, adopt.Options{})
@@ -124,7 +120,6 @@ func applyPlan(ctx context.Context, conn *pgx.Conn, schema string, p adoptPlan, 
 				return
 			}
 			if done.Changed {
-				changed = true
 				fmt.Fprintf(out, "%s: %s done; rows moved %d, returned %d, refused %d\n", spec.Name, step, done.Moved, done.Returned, done.Refused)
 				if step == adopt.Back { // it says what stays in the outbox
 					fmt.Fprintln(out, spec.Name+": "+done.Next)
@@ -144,10 +139,26 @@ func applyPlan(ctx context.Context, conn *pgx.Conn, schema string, p adoptPlan, 
 	if len(failures) > 0 {
 		return status.Adoptions{}, errors.Join(failures...)
 	}
-	if changed {
-		if there, err = adopt.Read(ctx, conn, schema, ""); err != nil {
-			return status.Adoptions{}, err
+	return p.count(ctx, conn, schema)
+}
+
+// count counts each of the plan's adoptions by itself.
+func (p adoptPlan) count(ctx context.Context, conn *pgx.Conn, schema string) (status.Adoptions, error) {
+	names := slices.Clone(p.Removed)
+	for _, a := range p.Adoptions {
+		names = append(names, a.Name)
+	}
+	var there []adopt.Status
+	var failures []error
+	for _, name := range names {
+		counted, err := adopt.Read(ctx, conn, schema, name)
+		if err != nil {
+			failures = append(failures, fmt.Errorf("adoption %s: %w", name, err))
 		}
+		there = append(there, counted...)
+	}
+	if len(failures) > 0 {
+		return status.Adoptions{}, errors.Join(failures...)
 	}
 	return p.reached(there), nil
 }
