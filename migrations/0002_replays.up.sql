@@ -319,8 +319,8 @@ begin atomic
 end;
 
 -- outbox_replay_sweep is what retention does with operations: it reads the outcomes of those that no process watches, gives up
--- those that no process has run for p_age, and removes those that finished before p_age, and 90 days ago at least. It returns
--- how many it removed. An empty namespace is all.
+-- those that no process has run for p_age, and removes those that finished before p_age, and 90 days ago at least. One that the
+-- journal may have records of stays, since verify looks for it. It returns how many it removed. An empty namespace is all.
 create function outbox_replay_sweep(p_namespace text, p_age interval) returns integer
 language plpgsql security definer set search_path from current
 as $$
@@ -337,7 +337,9 @@ begin
         end if;
     end loop;
     delete from outbox_replays
-    where finished_at < now() - greatest(p_age, interval '90 days') and (p_namespace = '' or namespace = p_namespace);
+    where finished_at < now() - greatest(p_age, interval '90 days') and (p_namespace = '' or namespace = p_namespace)
+        -- Its records are later than the beginning of their transaction, which is finished_at.
+        and not exists (select from outbox_journal_settings where enabled and outbox_replays.finished_at >= since - interval '1 day');
     get diagnostics v_removed = row_count;
     return v_removed;
 end

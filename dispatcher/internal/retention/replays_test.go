@@ -119,3 +119,21 @@ func TestOldOperationsGo(t *testing.T) {
 		t.Errorf("%d are there, want the recent one alone", n)
 	}
 }
+
+// An operation stays as long as the journal has records of it: without it, verify would call its replays made by hand.
+// CONTRACT: C-60, C-61
+func TestOperationsStayAsLongAsTheJournal(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	id := o.replay(o.deadLetter(o.add("dead", 90, ""), 90, -1))
+	pgtest.Exec(o, `select outbox.outbox_replay_stop($1, 'enough')`, id)
+	pgtest.Exec(o, `update outbox.outbox_replays set finished_at = now() - interval '200 days' where id = $1`, id)
+	pgtest.Exec(o, `select outbox.outbox_journal_set(true, '1 year')`)
+	for _, test := range []struct{ since, there int }{{300, 1}, {100, 0}} {
+		pgtest.Exec(o, `update outbox.outbox_journal_settings set since = now() - make_interval(days => $1)`, test.since)
+		o.sweep(o.sweeper(nil))
+		if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_replays where id = $1`, id); n != test.there {
+			t.Errorf("with a journal of %d days %d operations of 200 days are there, want %d", test.since, n, test.there)
+		}
+	}
+}
