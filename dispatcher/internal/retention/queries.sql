@@ -24,6 +24,12 @@ returning true
 update outbox.outbox_sweeps set holder = null, held_until = null
 where name = 'retention' and holder = $1::uuid
 
+-- name: shorten
+-- Notes a shorter age of delivered rows before the next run, since rows may go that soon from now on: a replay reads it. A longer
+-- one holds from the next run on.
+-- $1 name; $2 age of delivered rows.
+update outbox.outbox_sweeps set delivered_after = $2::interval where name = $1::text and delivered_after > $2::interval
+
 -- name: begin
 -- Begins a run, or continues the one that another worker has begun.
 -- $1 name; $2 namespace, empty for all; $3 age of delivered rows.

@@ -1,6 +1,7 @@
 package retention_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -135,5 +136,49 @@ func TestOperationsStayAsLongAsTheJournal(t *testing.T) {
 		if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_replays where id = $1`, id); n != test.there {
 			t.Errorf("with a journal of %d days %d operations of 200 days are there, want %d", test.since, n, test.there)
 		}
+	}
+}
+
+// A shorter retention is noted before its first run, which is due in hours: a replay whose rows are removed by then takes them for
+// delivered. A longer one is not.
+// CONTRACT: C-42
+func TestShorterRetentionIsNotedAtOnce(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.sweep(o.sweeper(nil)) // the next run is due in hours
+	event := o.add("dead", 1, "")
+	replay := o.replay(o.deadLetter(event, 1, -1))
+	pgtest.Exec(o, `select outbox.outbox_replay_step($1, 1)`, replay)
+	run := func(delivered time.Duration, want string) {
+		t.Helper()
+		checked := make(chan struct{}, 1)
+		s := o.sweeper(func(opts *retention.Options) {
+			opts.Delivered, opts.PollEvery = delivered, time.Millisecond
+			opts.Ready = func() bool {
+				select {
+				case checked <- struct{}{}:
+				default:
+				}
+				return true
+			}
+		})
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); s.Run(ctx) }()
+		for range 3 { // so that one round is over
+			<-checked
+		}
+		stop()
+		<-ended
+		if got := pgtest.Value[string](o, `select delivered_after::text from outbox.outbox_sweeps where name = 'retention'`); got != want {
+			t.Errorf("with a retention of %s, %s is noted, want %s", delivered, got, want)
+		}
+	}
+	run(8*day, "168:00:00")
+	run(0, "00:00:00")
+	pgtest.Exec(o, `delete from outbox.outbox_events where id = $1`, event) // at its ack
+	pgtest.Exec(o, `select outbox.outbox_replay_observe($1)`, replay)
+	if got, want := o.state(replay), "waiting 0 pending 0 delivered 1 dead 0 gone 0 stopped 0 finished"; got != want {
+		t.Errorf("the replay is %s, want %s", got, want)
 	}
 }

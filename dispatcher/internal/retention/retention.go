@@ -149,12 +149,19 @@ func (s *Sweeper) every() time.Duration {
 // Run sweeps whenever a run is due and no other process sweeps, until ctx ends. A failure is logged once, and the run
 // tried again.
 func (s *Sweeper) Run(ctx context.Context) {
-	for ctx.Err() == nil {
+	for shortened := false; ctx.Err() == nil; {
 		if !s.opts.Ready() {
 			sleep(ctx, min(time.Second, s.opts.PollEvery))
 			continue
 		}
-		_, err := s.Sweep(ctx)
+		var err error
+		if !shortened {
+			err = s.write(ctx, s.sql("shorten"), s.opts.Name, s.opts.Delivered)
+			shortened = err == nil
+		}
+		if shortened {
+			_, err = s.Sweep(ctx)
+		}
 		s.mu.Lock()
 		err = cmp.Or(err, s.refused)
 		s.mu.Unlock()
