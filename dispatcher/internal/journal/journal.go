@@ -23,7 +23,7 @@ var files embed.FS
 const (
 	// DefaultLimit is how many differences a report has.
 	DefaultLimit = 100
-	// pageRecords is about how many records a statement reads, pageBlocks how many pages of the table.
+	// pageRecords is how many records a statement reads to find the events of a page, pageBlocks how many pages of the table.
 	pageRecords, pageBlocks = 5000, 1000
 	// statementTimeout ends a statement.
 	statementTimeout = 30 * time.Second
@@ -84,7 +84,8 @@ type Options struct {
 	Since time.Duration
 	// Limit is how many differences the report has; the others are only counted. Defaults to DefaultLimit.
 	Limit int
-	// MaxRecords ends the check after about so many records, and then the pages of the table are not read. Defaults to no bound.
+	// MaxRecords ends the check after about so many records, of other namespaces and topics too, and then the pages of the table are
+	// not read. Defaults to no bound.
 	MaxRecords int64
 	// From is the first event that is compared, the Next of a report that was Partial. Defaults to the first of all.
 	From uuid.UUID
@@ -130,6 +131,8 @@ type check struct {
 	db     DB
 	o      Options
 	report Report
+	// scanned is how many records were read to find the events, also of other namespaces.
+	scanned int64
 	// reported are the events of the differences in the report.
 	reported map[string]bool
 }
@@ -153,7 +156,7 @@ func (c *check) run(ctx context.Context) error {
 			return err
 		}
 		c.report.Next = next
-		c.report.Partial = more && c.o.MaxRecords > 0 && c.report.Records >= c.o.MaxRecords
+		c.report.Partial = more && c.o.MaxRecords > 0 && c.scanned >= c.o.MaxRecords
 	}
 	for page := int64(0); page < pages && c.o.MaxRecords == 0; page += pageBlocks {
 		if err := c.rows(ctx, page, min(page+pageBlocks, pages)); err != nil {
@@ -204,31 +207,48 @@ func (c *check) settings(ctx context.Context) (pages int64, err error) {
 // chains checks the events of a page, from the id on, and returns the id of the next one.
 func (c *check) chains(ctx context.Context, chain *chain, from uuid.UUID) (next uuid.UUID, more bool, err error) {
 	err = c.read(ctx, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, c.sql("chains"), from.String(), pageRecords, c.report.From, c.o.Namespace, c.o.Topics)
+		var last [16]byte
+		var scanned int64
+		var events []string
+		err := tx.QueryRow(ctx, c.sql("page"), from.String(), pageRecords, c.report.From, c.o.Namespace, c.o.Topics).Scan(&last, &scanned, &events)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
 		if err != nil {
 			return err
 		}
-		var r record
-		var is row
-		var event [16]byte
-		_, err = pgx.ForEachRow(rows, []any{
-			&event, &r.at, &r.lsn, &r.xid, &r.operation, &r.before, &r.after, &r.lease, &r.leaseBefore, &r.attempts, &r.attemptsBefore,
-			&r.worker, &r.namespace, &r.topic, &r.login, &is.status, &is.lease, &is.attempts, &is.worker, &is.young,
-			&r.reason, &r.otherContent, &r.operated,
-		}, func() error {
-			r.event = event
-			if !more || r.event != next {
-				c.report.Events++
-			}
-			next, more = r.event, true
-			c.report.Records++
-			chain.add(r, is)
+		next, more = after(last), scanned == pageRecords && last != uuid.Max
+		c.scanned += scanned
+		c.report.Events += int64(len(events))
+		if len(events) == 0 {
 			return nil
-		})
-		chain.end()
-		return err
+		}
+		return c.records(ctx, tx, chain, events)
 	})
-	return after(next), more && next != uuid.Max, err
+	return next, more, err
+}
+
+// records checks the records of events.
+func (c *check) records(ctx context.Context, tx pgx.Tx, chain *chain, events []string) error {
+	rows, err := tx.Query(ctx, c.sql("chains"), events)
+	if err != nil {
+		return err
+	}
+	var r record
+	var is row
+	var event [16]byte
+	_, err = pgx.ForEachRow(rows, []any{
+		&event, &r.at, &r.lsn, &r.xid, &r.operation, &r.before, &r.after, &r.lease, &r.leaseBefore, &r.attempts, &r.attemptsBefore,
+		&r.worker, &r.namespace, &r.topic, &r.login, &is.status, &is.lease, &is.attempts, &is.worker, &is.young,
+		&r.reason, &r.otherContent, &r.operated,
+	}, func() error {
+		r.event = event
+		c.report.Records++
+		chain.add(r, is)
+		return nil
+	})
+	chain.end()
+	return err
 }
 
 // rows finds the rows of some pages whose last change is not recorded.

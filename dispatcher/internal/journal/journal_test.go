@@ -272,6 +272,29 @@ func TestCheckOfManyRowsReadsPages(t *testing.T) {
 		t.Errorf("found %+v, want event %s", report.Differences, want)
 	}
 	watchAll(o, 3*n+2)
+	watchQuiet(o)
+}
+
+// watchQuiet expects a difference of a namespace that has one event behind all of another to be found, by looks that each read a
+// part of those.
+func watchQuiet(o outbox) {
+	o.Helper()
+	pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, payload) values ('ffffffff-ffff-ffff-ffff-fffffffffffe', 'quiet', 'orders', '{}')`)
+	pgtest.Exec(o, `begin; set local session_replication_role = replica; update outbox.outbox_events set status = 'delivered' where namespace = 'quiet'; commit`)
+	if report := o.check(journal.Options{Namespace: "quiet"}); report.Found != 1 || report.Events != 1 || report.Records != 1 {
+		o.Errorf("of the quiet namespace: %+v, want one difference of one event", report)
+	}
+	watch, looks := journal.NewWatch(o.reads, journal.Options{Namespace: "quiet"}), 0
+	for found := int64(0); found == 0; looks++ {
+		state, err := watch.Look(o.Context())
+		if err != nil || looks > 20 {
+			o.Fatalf("after %d looks %+v, %v", looks, state, err)
+		}
+		found = state.Found
+	}
+	if looks < 4 {
+		o.Errorf("%d looks read the records of all namespaces", looks)
+	}
 }
 
 // watchAll expects the one difference found by looks that each read a part, and reported until the whole was seen without.

@@ -14,24 +14,46 @@ where event_id is null and operation = 'truncate' and at >= $1::timestamptz
 order by at
 limit $2::integer
 
+-- name: page
+-- The events of some records, in the order of their ids: the last of them, how many records these are, and which of the
+-- events are compared. Whatever is compared, a page has so many records: those of other namespaces too, and of the first day the
+-- hours before. The limit may cut the records of the last event, so all of that are looked at. No row is the end.
+-- $1 the first id; $2 how many records; $3 from when on; $4 namespace, empty for all; $5 topics, none for all.
+with begins as materialized (
+    select greatest($3::timestamptz, since) as at from outbox.outbox_journal_settings
+),
+scanned as materialized (
+    select event_id, at, namespace, topic
+    from outbox.outbox_journal
+    where event_id >= $1::uuid
+      and at >= (select date_trunc('day', begins.at at time zone 'UTC') at time zone 'UTC' from begins)
+      and at < now() + interval '1 day'
+    order by event_id
+    limit $2::integer
+),
+ends as materialized (
+    select event_id from scanned order by event_id desc limit 1
+)
+select ends.event_id, (select count(*) from scanned), array(
+        select distinct event_id
+        from (
+            select event_id, at, namespace, topic from scanned
+            union all
+            select r.event_id, r.at, r.namespace, r.topic from outbox.outbox_journal as r
+            where r.event_id = ends.event_id and r.at < now() + interval '1 day'
+        ) as found
+        where at >= (select begins.at from begins)
+          and ($4::text = '' or namespace = $4::text)
+          and (coalesce(cardinality($5::text[]), 0) = 0 or topic = any ($5::text[]))
+    )::text[]
+from ends
+
 -- name: chains
 -- The records of some events, in the order of the events' ids and of time, each with the event's row as it is. One
 -- statement has one snapshot: record and row belong together. The days ahead, which have no records, are not read.
--- $1 the first id; $2 about how many records of that time the events of a page have; $3 from when on;
--- $4 namespace, empty for all; $5 topics, none for all.
+-- $1 their ids.
 with settings as materialized (
     select since from outbox.outbox_journal_settings
-),
-page as materialized (
-    select event_id
-    from outbox.outbox_journal
-    where event_id >= $1::uuid
-      and at >= greatest($3::timestamptz, (select since from settings))
-      and at < now() + interval '1 day'
-      and ($4::text = '' or namespace = $4::text)
-      and (coalesce(cardinality($5::text[]), 0) = 0 or topic = any ($5::text[]))
-    order by event_id
-    limit $2::integer
 )
 select r.event_id, r.at, r.lsn::text, r.xid::text, r.operation, coalesce(r.before, ''), coalesce(r.after, ''), coalesce(r.lease, 0),
        coalesce(r.lease_before, 0), coalesce(r.attempts, 0), coalesce(r.attempts_before, 0), coalesce(r.worker::text, ''), r.namespace,
@@ -39,7 +61,7 @@ select r.event_id, r.at, r.lsn::text, r.xid::text, r.operation, coalesce(r.befor
        coalesce(e.created_at >= (select since from settings), false), coalesce(r.reason, ''),
        coalesce(e.id is not null and r.operation in ('insert', 'edit') and r.digest <> outbox.outbox_journal_digest(e), false),
        r.operation = 'resolve' and exists (select from outbox.outbox_replays where id = r.replay)
-from (select distinct event_id from page) as page
+from unnest($1::text[]::uuid[]) as page (event_id)
 join outbox.outbox_journal as r on r.event_id = page.event_id
 left join outbox.outbox_events as e on e.id = page.event_id
 where r.at >= (select since from settings) and r.at < now() + interval '1 day'
