@@ -167,10 +167,42 @@ func (r *run) warnings() (all []string, err error) {
 			all = append(all, fmt.Sprintf("%d open rows have no attempt left: each %s", n, r.layout.exhaustedGets))
 		}
 	}
-	if r.state == None || r.layout.log {
+	if r.layout.log {
 		return all, nil
 	}
+	triggers, err := r.triggersWithoutPath()
+	if all = append(all, triggers...); err != nil || r.state == None {
+		return all, err
+	}
 	return r.warningsOfNew(all)
+}
+
+// triggersWithoutPath are warnings of triggers of theirs that a marked row calls. A producer's session may have had the path in
+// which their functions find a name. The adoption's function does not use that path: it has its owner's rights, and a
+// producer could put an operator of its own there.
+func (r *run) triggersWithoutPath() ([]string, error) {
+	const update, remove = 16, 8 // of pg_trigger.tgtype
+	event := update
+	if r.layout.deletes {
+		event = remove
+	}
+	const look = `select t.tgname, p.oid::regprocedure::text
+		from pg_trigger as t join pg_proc as p on p.oid = t.tgfoid join pg_language as l on l.oid = p.prolang
+		where t.tgrelid in (select $1::text::regclass union all select relid from pg_partition_tree($1::text::regclass))
+			and t.tgparentid = 0 and not t.tgisinternal and t.tgenabled in ('O', 'A') and t.tgname not like 'outbox\_adopt\_%'
+			and (t.tgtype & $2::integer) <> 0 and l.lanname not in ('internal', 'c')
+			and not exists (select from unnest(p.proconfig) as setting where setting like 'search\_path=%')
+		group by 1, 2 order by 1, 2`
+	rows, err := r.tx.Query(r.ctx, look, r.their.name(), event)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (string, error) {
+		var trigger, function string
+		err := row.Scan(&trigger, &function)
+		return fmt.Sprintf("trigger %s calls %s, which has no search_path of its own: from the cut-over on it runs with that of the outbox, and a row is refused when it does not find a name there; run: alter function %s set search_path = %s, pg_temp",
+			trigger, function, function, quote(r.their.schema)), err
+	})
 }
 
 // warningsOfNew adds what the notes say of the rows that were inserted.

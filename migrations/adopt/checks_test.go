@@ -133,6 +133,31 @@ func TestRowsOfOneDedupeKeyAreCounted(t *testing.T) {
 	}
 }
 
+// A trigger of theirs finds names by a path that the adoption's function does not have.
+//
+// CONTRACT: C-91
+func TestShadowReportsTriggersWithoutPath(t *testing.T) {
+	r := newRig(t, keyedService("integer", `, primary key (id)); create table audit (id integer);
+		create function note() returns trigger language plpgsql as 'begin insert into audit values (new.id); return new; end';
+		create trigger changed after update on keyed for each row execute function note();
+		create trigger added after insert on keyed for each row execute function note()`))
+	r.exec(`insert into keyed (id) values (1)`)
+	const remedy = `alter function public.note() set search_path = "public", pg_temp`
+	if got := r.step(adopt.ToShadow, adopt.Shadow, true).Warnings; len(got) != 1 || !strings.HasPrefix(got[0], "trigger changed calls public.note(), which has no search_path of its own") || !strings.HasSuffix(got[0], remedy) {
+		t.Errorf("warnings %q, want the trigger of updates", got)
+	}
+	if moved := r.step(adopt.Cutover, adopt.Live, true); moved.Moved != 0 || moved.Refused != 1 {
+		t.Errorf("%+v, want the row refused", moved)
+	}
+	r.exec(remedy)
+	if moved := r.step(adopt.Cutover, adopt.Live, true); moved.Moved != 1 || moved.Refused != 0 {
+		t.Errorf("%+v, want the row moved", moved)
+	}
+	if s := r.status(); !s.OK() || len(s.Warnings) != 0 {
+		t.Errorf("status %+v", s)
+	}
+}
+
 // The status says what the trigger costs producers at SERIALIZABLE.
 func TestShadowReportsSerializableProducers(t *testing.T) {
 	r := newRig(t, keyedService("integer", `, primary key (id))`))
