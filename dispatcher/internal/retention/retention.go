@@ -31,7 +31,7 @@ type Options struct {
 	Delivered time.Duration
 	// DeadResolved is how long a dead row stays after its last dead letter was resolved, and the dead letters with it;
 	// and the dead letters of a row that is delivered, or gone. An operation on dead letters of the Namespace stays as long after
-	// its end, and 90 days at least.
+	// its end, 90 days at least, and while the journal may have records of it.
 	DeadResolved time.Duration
 	// DeadUnresolved is how long an unresolved dead row stays. Then its dead letter is resolved as expired, and stays for
 	// DeadResolved. A dead letter that blocks its key stays open, and so its row: where a dispatcher
