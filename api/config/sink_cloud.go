@@ -81,7 +81,7 @@ func (s *ServiceBusSink) ApplyDefaults() {
 }
 
 const (
-	awsRegion         = pattern(`^[a-z]{2}(-[a-z]+)+-[0-9]$`)
+	awsRegion         = pattern(`^[a-z]{2,4}(-[a-z]+)+-[0-9]+$`)
 	sqsQueueURL       = pattern(`^https?://[A-Za-z0-9.-]+(:[1-9][0-9]{0,4})?(/[A-Za-z0-9._-]+)+$`)
 	snsTopicARN       = pattern(`^arn:aws[a-z-]*:sns:[a-z0-9-]+:[0-9]{12}:([A-Za-z0-9_-]{1,256}|[A-Za-z0-9_-]{1,251}\.fifo)$`)
 	cloudEndpoint     = pattern(`^https?://[A-Za-z0-9.-]+(:[1-9][0-9]{0,4})?/?$`)

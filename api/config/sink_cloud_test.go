@@ -18,6 +18,7 @@ func TestCloudValidate(t *testing.T) {
 	}{
 		{&SQSSink{QueueURL: queue}, ""},
 		{&SQSSink{QueueURL: queue + ".fifo", Region: "us-gov-east-1", Endpoint: "https://vpce.example.com"}, ""},
+		{&SQSSink{QueueURL: "https://sqs.eusc-de-east-1.amazonaws.eu/123456789012/orders", Region: "eusc-de-east-1"}, ""},
 		{&SQSSink{}, "sink.sqs.queueURL must be the URL of a queue, such as"},
 		{&SQSSink{QueueURL: "https://user@sqs.eu-west-1.amazonaws.com/1/orders"}, "sink.sqs.queueURL must be"},
 		{&SQSSink{QueueURL: "http://localhost:65535/1/orders"}, ""},

@@ -16,7 +16,7 @@ type SQSSink struct {
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z]{2}(-[a-z]+)+-[0-9]$')",message="region must be the name of a region, such as eu-west-1"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z]{2,4}(-[a-z]+)+-[0-9]+$')",message="region must be the name of a region, such as eu-west-1"
 	Region string `json:"region,omitempty"`
 
 	// endpoint is the address of the service, in place of queueURL's host, such as a

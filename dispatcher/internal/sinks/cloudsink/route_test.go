@@ -8,6 +8,7 @@ import (
 	"cloud.google.com/go/pubsub/v2/pstest"
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sns"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -68,5 +69,20 @@ func TestRouteReplacesTheConfiguredName(t *testing.T) {
 				t.Errorf("a route that is not a name: %v", errs[1])
 			}
 		})
+	}
+}
+
+// The region is that of the queue's URL, in each part of AWS.
+func TestSQSRegion(t *testing.T) {
+	for host, want := range map[string]string{
+		"sqs.eu-west-1.amazonaws.com":      "eu-west-1",
+		"sqs.cn-north-1.amazonaws.com.cn":  "cn-north-1",
+		"sqs.eusc-de-east-1.amazonaws.eu":  "eusc-de-east-1",
+		"vpce-1a2b.sqs.eu-west-1.vpce.aws": "",
+	} {
+		s, err := NewSQS(config.SQSSink{QueueURL: "https://" + host + "/" + account + "/orders"}, nil)
+		if got := opened(t, s, err).service.(*awsService[*sqs.Client]).region; got != want {
+			t.Errorf("the region of %s is %q, want %q", host, got, want)
+		}
 	}
 }

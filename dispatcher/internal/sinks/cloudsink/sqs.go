@@ -18,7 +18,7 @@ import (
 // sqsBytes is what SQS takes of a message, and of all messages in a request.
 const sqsBytes = 1 << 20
 
-var sqsRegion = regexp.MustCompile(`^sqs\.([a-z0-9-]+)\.amazonaws\.com`)
+var sqsRegion = regexp.MustCompile(`^sqs\.([a-z0-9-]+)\.amazonaws\.(com|eu)`)
 
 // NewSQS returns a sink for cfg. It fails when cfg contradicts itself; the environment and the service
 // are first looked at by Probe and Deliver, so that what is wrong with them can heal. route says which
