@@ -52,12 +52,22 @@ func (s *sink) take(address string) *connection {
 	return l
 }
 
-// give takes back a connection whose commands all have replies.
+// give takes back a connection whose commands all have replies. Those of other addresses that were idle for long are given up:
+// no delivery takes one to a node that is gone.
 func (s *sink) give(l *connection) {
 	l.used = time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.idle[l.address] = append(s.idle[l.address], l)
+	for address, idle := range s.idle {
+		if len(idle) > 0 && time.Since(idle[len(idle)-1].used) <= idleTimeout {
+			continue
+		}
+		for _, old := range idle {
+			go old.close()
+		}
+		delete(s.idle, address)
+	}
 }
 
 func (s *sink) newConnection(address string) *connection {

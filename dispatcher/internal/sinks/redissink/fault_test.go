@@ -11,6 +11,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 	"github.com/outbox-operator/outbox-operator/hack/servers/redis"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // What Redis replies to an event, each reply made by the real server.
@@ -73,6 +74,23 @@ func TestIdleConnectionsAreDropped(t *testing.T) {
 	if l := s.take(srv.Address); slices.Contains(old, l) || len(s.idle[srv.Address]) != 0 {
 		t.Error("a connection is kept that was idle for longer than idleTimeout")
 	}
+	// No delivery takes a connection to a node that is gone.
+	gone := s.take("gone.example:6379")
+	s.give(gone)
+	s.give(s.take(srv.Address))
+	if len(s.idle[gone.address]) != 1 {
+		t.Error("a connection is given up that was idle for less than idleTimeout")
+	}
+	gone.used = time.Now().Add(-2 * idleTimeout)
+	s.give(s.take(srv.Address))
+	if _, kept := s.idle[gone.address]; kept {
+		t.Error("a connection to a node that is gone is kept for ever")
+	}
+	pgtest.Eventually(t, "the connection to the node that is gone is closed", time.Minute, func() bool {
+		gone.mu.Lock()
+		defer gone.mu.Unlock()
+		return gone.cut
+	})
 }
 
 // Where routes or topics choose the stream, one that cannot be written does not pause the others.
