@@ -162,7 +162,12 @@ func (s *sink) unreachable(ctx context.Context, err error) error {
 // isLogin reports whether the broker refuses the user or the vhost, which another node would refuse too.
 func isLogin(err error) bool {
 	var e *amqp.Error
-	return errors.As(err, &e) && (e.Code == amqp.AccessRefused || e.Code == amqp.NotAllowed)
+	return errors.As(err, &e) && (e.Code == amqp.AccessRefused || e.Code == amqp.NotAllowed && !isFullNode(e))
+}
+
+// isFullNode reports whether this node has as many connections as it takes. Another one may have fewer.
+func isFullNode(e *amqp.Error) bool {
+	return e.Code == amqp.NotAllowed && strings.Contains(e.Reason, "refused: node connection limit")
 }
 
 // peer is who connections are made to.
@@ -195,8 +200,13 @@ func (s *sink) loginRefusal(e *amqp.Error) (word, remedy string, err error) {
 			text("the login is refused")
 	case e.Code == amqp.NotAllowed && strings.Contains(e.Reason, "not found"):
 		return reason.Refusing, "create it, as with rabbitmqctl add_vhost, or correct vhost", text("vhost %q does not exist", s.cfg.VHost)
+	case isFullNode(e):
+		return reason.Refusing, "raise its connection_max, or list more nodes in addresses", text("the node has as many connections as it takes")
+	case e.Code == amqp.NotAllowed && strings.HasSuffix(e.Reason, ") is reached"):
+		return reason.Refusing, "raise the limit, as with rabbitmqctl set_vhost_limits or set_user_limits",
+			text("vhost %q, or the dispatcher's user, has as many connections as it may have", s.cfg.VHost)
 	case e.Code == amqp.NotAllowed:
-		return reason.AuthenticationFailed, "allow it, as with rabbitmqctl set_permissions, or raise its limit of connections",
+		return reason.AuthenticationFailed, "allow it, as with rabbitmqctl set_permissions",
 			text("vhost %q is closed to the dispatcher's user", s.cfg.VHost)
 	case e.Server:
 		return reason.Refusing, "look into the broker's log", text("it rejects the dispatcher")

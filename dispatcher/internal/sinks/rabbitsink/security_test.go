@@ -3,6 +3,8 @@ package rabbitsink
 import (
 	"testing"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
@@ -16,6 +18,9 @@ import (
 func TestSecurityFailuresNameTheRemedy(t *testing.T) {
 	queue := newQueue(t, nil)
 	control(t, "add_vhost", "closed")
+	control(t, "add_vhost", "full")
+	control(t, "set_permissions", "-p", "full", alice, "^$", ".*", "^$")
+	control(t, "set_vhost_limits", "-p", "full", `{"max-connections": 0}`)
 	certs := theBroker.certs
 	trust, known := certs.Trust(t, certs.CA.PEM), certs.Present(t, certs.Client)
 	unknown := certs.Present(t, certs.CA.Sign(t, "stranger", sinktest.InAnHour()))
@@ -33,6 +38,7 @@ func TestSecurityFailuresNameTheRemedy(t *testing.T) {
 		{name: "no right to the vhost", listener: rabbitmq.Plain, auth: password(t, outsider, sinktest.PasswordSecret), word: reason.AuthenticationFailed, text: `NOT_ALLOWED: vhost "/" is closed to the dispatcher's user; allow it`},
 		{name: "no right to another vhost", listener: rabbitmq.Plain, auth: good, vhost: "closed", word: reason.AuthenticationFailed, text: `vhost "closed" is closed to the dispatcher's user`},
 		{name: "missing vhost", listener: rabbitmq.Plain, auth: good, vhost: "shop", word: reason.Refusing, text: `NOT_ALLOWED: vhost "shop" does not exist; create it`},
+		{name: "full vhost", listener: rabbitmq.Plain, auth: good, vhost: "full", word: reason.Refusing, text: `NOT_ALLOWED: vhost "full", or the dispatcher's user, has as many connections as it may have; raise the limit`},
 		{name: "TLS, wrong password", listener: "TLS", auth: password(t, alice, sinktest.WrongSecret), tls: trust, word: reason.AuthenticationFailed, text: "; check the user and the password"},
 		{name: "EXTERNAL", listener: "MUTUAL", auth: external, tls: known},
 		{name: "EXTERNAL, unknown user", listener: "MUTUAL", auth: external, tls: unknown, word: reason.AuthenticationFailed, text: "that a user has the certificate's name"},
@@ -45,6 +51,26 @@ func TestSecurityFailuresNameTheRemedy(t *testing.T) {
 			cfg.Auth, cfg.TLS, cfg.VHost = test.auth, test.tls, test.vhost
 			sinktest.Reaches(t, open(t, cfg), test.word, test.text)
 		})
+	}
+}
+
+// Another node is tried when one is full. RabbitMQ 3.10 has no such limit: the words are those of RabbitMQ 4.
+func TestFullNode(t *testing.T) {
+	full := &amqp.Error{Code: amqp.NotAllowed, Reason: "NOT_ALLOWED - connection refused: node connection limit (100) is reached", Server: true}
+	s := &sink{addresses: "rabbitmq.example:5672"}
+	err := s.unreachable(t.Context(), full)
+	sinktest.Want(t, "a full node", err, true, reason.Refusing, "NOT_ALLOWED: the node has as many connections as it takes; raise its connection_max, or list more nodes in addresses")
+	if isLogin(full) {
+		t.Error("a full node ends the search for a node that takes the connection")
+	}
+	for _, text := range []string{
+		"NOT_ALLOWED - access to vhost 'node connection limit' refused for user 'alice'",
+		"NOT_ALLOWED - access to vhost '/' refused for user 'alice': connection limit (100) is reached",
+		"NOT_ALLOWED - connection refused for user 'alice': user connection limit (100) is reached",
+	} {
+		if !isLogin(&amqp.Error{Code: amqp.NotAllowed, Reason: text, Server: true}) {
+			t.Errorf("another node is tried after %s", text)
+		}
 	}
 }
 

@@ -72,7 +72,7 @@ func (s *sink) live() *session {
 }
 
 // connect makes a session with the first node that lets it in. A login that one node refuses is not
-// tried at the others.
+// tried at the others, unless that node is full.
 func (s *sink) connect(ctx context.Context) (ses *session, err error) {
 	for _, address := range s.cfg.Addresses {
 		ses, err = s.connectTo(ctx, address)
