@@ -275,8 +275,10 @@ func TestPubSubResponses(t *testing.T) {
 		codes.Unauthenticated:   {unavailable, reason.AuthenticationFailed, "check the credentials"},
 		codes.ResourceExhausted: {fault, reason.Refusing, "lower concurrency"},
 		codes.InvalidArgument:   {failed, reason.Refusing, "the topic's schema"},
-		codes.Internal:          {fault, reason.Refusing, "the event is retried"},
-		codes.Unavailable:       {fault, reason.ConnectionFailed, "gave no valid response"},
+		// It speaks of billing, of a key, of the region: of no message.
+		codes.FailedPrecondition: {unavailable, reason.Refusing, "enable the project's billing"},
+		codes.Internal:           {fault, reason.Refusing, "the event is retried"},
+		codes.Unavailable:        {fault, reason.ConnectionFailed, "gave no valid response"},
 	} {
 		p, server := newPubSub(t, config.Binary, pstest.WithErrorInjection("Publish", code, payloadSecret))
 		for _, err := range p.sink.Deliver(t.Context(), []*dispatcher.Event{newEvent(), newEvent()}) {

@@ -195,7 +195,10 @@ func pubsubFailure(sent *sending, err error) error {
 	case code == codes.ResourceExhausted:
 		r.fault = true
 		remedy = "lower concurrency, or request a higher quota"
-	case code == codes.InvalidArgument, code == codes.FailedPrecondition:
+	case code == codes.FailedPrecondition: // it speaks of the project and the topic
+		r.noPlace = true
+		remedy = "enable the project's billing and the topic's key, or publish from a region that the topic's message storage policy allows"
+	case code == codes.InvalidArgument:
 		r.perMessage = true
 		remedy = "the message may break the topic's schema, or a limit of Pub/Sub such as 1024 bytes of an attribute"
 	case code == codes.Internal, code == codes.Aborted:
