@@ -1,8 +1,10 @@
 """A stand-in for Azure Service Bus on Qpid Proton: AMQP 1.0, the login by $cbs, and queues.
 
 It is not a broker: it keeps messages in memory, gives all of them to each receiver, and refuses what a
-queue's name says. missing-*: not found. full-*: resource limit exceeded. A token that holds "wrong"
-is not authorized, and one that holds "expired" is not either.
+queue's name says. missing-*: not found. full-*: resource limit exceeded. broken-*: internal error.
+invalid-*: argument error. revoked-*: the link of the first message ends, not authorized. lost-*: the
+connection ends. A token that holds "wrong" is not authorized, and one that holds "expired" is not
+either. One that holds "own-queues" is not for outbox-probe.
 """
 import sys
 
@@ -11,6 +13,7 @@ from proton.handlers import MessagingHandler
 from proton.reactor import Container
 
 MAX_MESSAGE = 262144
+REJECTED = {"full": "amqp:resource-limit-exceeded", "broken": "amqp:internal-error", "invalid": "com.microsoft:argument-error"}
 
 
 class NotFound(Handler):
@@ -65,8 +68,15 @@ class ServiceBus(MessagingHandler):
         if name == "$cbs":
             self.accept(event.delivery)
             self.put_token(event)
-        elif name.startswith("full-"):
-            event.delivery.local.condition = Condition("amqp:resource-limit-exceeded", "full")
+        elif name.startswith("lost-"):
+            event.connection.condition = Condition("amqp:connection:forced", "lost")
+            event.connection.close()
+        elif name.startswith("revoked-") and name not in self.queues:
+            self.queues[name] = []
+            event.link.condition = Condition("amqp:unauthorized-access", "revoked, with a comma")
+            event.link.close()
+        elif name.split("-")[0] in REJECTED:
+            event.delivery.local.condition = Condition(REJECTED[name.split("-")[0]], "refused, with a comma")
             event.delivery.update(Delivery.REJECTED)
             event.delivery.settle()
         else:
@@ -75,7 +85,8 @@ class ServiceBus(MessagingHandler):
 
     def put_token(self, event):
         token = str(event.message.body)
-        code = 401 if "wrong" in token or "expired" in token else 202
+        foreign = "own-queues" in token and "outbox-probe" in event.message.properties["name"]
+        code = 401 if "wrong" in token or "expired" in token or foreign else 202
         response = Message(correlation_id=event.message.id, properties={"status-code": int32(code), "status-description": "said"})
         response.address = event.message.reply_to
         delivery = self.replies[event.connection].send(response)

@@ -334,23 +334,6 @@ func (r *requests) React(any) (handled bool, ret any, err error) {
 	return false, nil, nil
 }
 
-// CONTRACT: C-32, C-73
-func TestServiceBusResponses(t *testing.T) {
-	address := busServer.get(t).Address
-	for _, k := range []token{"wrong-" + credentialSecret, "expired-" + credentialSecret} {
-		s := newServiceBusSink(t, address, newName(""), "", k)
-		verify(t, string(k), deliver(t, s, newEvent()), unavailable, reason.AuthenticationFailed, "Azure Service Bus Data Sender")
-		verify(t, string(k), s.Probe(t.Context()), unavailable, reason.AuthenticationFailed, "Azure Service Bus Data Sender")
-	}
-	full := newServiceBusSink(t, address, "full-"+newName(""), "", "good")
-	verify(t, "full", deliver(t, full, newEvent()), fault, reason.Refusing, "responded amqp:resource-limit-exceeded; it is full")
-	missing := newServiceBusSink(t, address, "missing-"+newName(""), "", "good")
-	verify(t, "missing, Probe", missing.Probe(t.Context()), unavailable, reason.Refusing, "create it")
-	if err := newServiceBusSink(t, address, "", "", "good").Probe(t.Context()); err != nil {
-		t.Errorf("Probe without a queue or topic: %v", err)
-	}
-}
-
 // sdkBody is as the SDK's: its WriteTo fails once it is closed, and net/http calls that once more after the last byte.
 type sdkBody struct {
 	*strings.Reader

@@ -29,6 +29,8 @@ type refusal struct {
 	tooLarge bool
 	// perMessage: it may be about one message of several.
 	perMessage bool
+	// endsLink: the link may have ended with it.
+	endsLink bool
 }
 
 func (r *refusal) Error() string { return r.what }
@@ -44,6 +46,12 @@ type noCredentials struct{ err error }
 
 func (n *noCredentials) Error() string { return oneLine(n.err) }
 func (n *noCredentials) Unwrap() error { return n.err }
+
+// unauthenticated reports whether the service refused the credentials.
+func unauthenticated(err error) bool {
+	var refused *refusal
+	return errors.As(err, &refused) && refused.unauthenticated
+}
 
 // outcome says what a service's error means. limited is the sink's own limit within ctx.
 func (s *sink) outcome(ctx, limited context.Context, to string, err error) error {

@@ -49,10 +49,16 @@ type serviceBusService struct {
 
 	mu      sync.Mutex
 	client  *azservicebus.Client
-	senders map[string]*azservicebus.Sender
+	senders map[string]*serviceBusLink
 	using   int       // deliveries
 	used    time.Time // when the last of them ended
 	closing sync.WaitGroup
+}
+
+// serviceBusLink is the link to a queue or topic. The SDK opens it at its first use.
+type serviceBusLink struct {
+	*azservicebus.Sender
+	using sync.WaitGroup
 }
 
 // NewServiceBus returns a sink for cfg. It fails when cfg contradicts itself; the environment and the
@@ -74,7 +80,7 @@ func newServiceBus(cfg config.ServiceBusSink, route func(*dispatcher.Event) (str
 	}
 	entity := cfg.Queue + cfg.Topic // at most one is set
 	s := &serviceBusService{
-		namespace: cfg.Namespace, entity: entity, idle: 30 * time.Second, senders: map[string]*azservicebus.Sender{},
+		namespace: cfg.Namespace, entity: entity, idle: 30 * time.Second, senders: map[string]*serviceBusLink{},
 		credential: func() (azcore.TokenCredential, error) { return azidentity.NewDefaultAzureCredential(nil) },
 		options: azservicebus.ClientOptions{
 			ApplicationID:  "outbox-dispatcher",
@@ -108,9 +114,9 @@ func (s *serviceBusService) name(to string) string {
 	return to + " of Service Bus at " + s.namespace
 }
 
-// sender returns the sender of an entity, and the client that it belongs to. Nothing is dialled before
-// its first use.
-func (s *serviceBusService) sender(to string) (*azservicebus.Client, *azservicebus.Sender, error) {
+// sender returns the link to an entity, and the client that it belongs to. When the caller has used the link, it says so by
+// using.Done. Nothing is dialled before its first use.
+func (s *serviceBusService) sender(to string) (*azservicebus.Client, *serviceBusLink, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.client == nil {
@@ -129,8 +135,9 @@ func (s *serviceBusService) sender(to string) (*azservicebus.Client, *azserviceb
 		if err != nil {
 			return nil, nil, &unsent{err}
 		}
-		s.senders[to] = sender
+		s.senders[to] = &serviceBusLink{Sender: sender}
 	}
+	s.senders[to].using.Add(1)
 	return s.client, s.senders[to], nil
 }
 
@@ -144,10 +151,27 @@ func (s *serviceBusService) retire(client *azservicebus.Client) {
 	}
 }
 
+// reopen gives a link up that may have ended: without retries the SDK would use it on and on. The connection stays, because
+// others use it, and so does the link until the deliveries on it have their responses.
+func (s *serviceBusService) reopen(to string, link *serviceBusLink) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.senders[to] != link { // it was given up before
+		return
+	}
+	delete(s.senders, to)
+	s.closing.Go(func() {
+		link.using.Wait()
+		ctx, cancel := context.WithTimeout(context.Background(), goodbye)
+		defer cancel()
+		_ = link.Close(ctx) // the end of its connection ends it too
+	})
+}
+
 // drop gives the client up. The caller holds s.mu.
 func (s *serviceBusService) drop() {
 	client := s.client
-	s.client, s.senders = nil, map[string]*azservicebus.Sender{}
+	s.client, s.senders = nil, map[string]*serviceBusLink{}
 	s.closing.Go(func() { _ = closeClient(context.Background(), client) })
 }
 
@@ -192,22 +216,32 @@ func (r remembered) GetToken(ctx context.Context, o policy.TokenRequestOptions) 
 // one response. Before that, the link is opened: a failure up to there sent nothing.
 func (s *serviceBusService) send(ctx context.Context, to string, messages []*message) ([]error, error) {
 	defer s.use()()
-	client, sender, err := s.ready(ctx, to)
+	client, link, err := s.ready(ctx, to, 1)
 	if err != nil {
 		return nil, err
 	}
+	defer link.using.Done()
 	errs := make([]error, len(messages))
 	var wg sync.WaitGroup
 	for i, m := range messages {
 		wg.Go(func() {
-			errs[i] = serviceBusFailure(sender.SendMessage(ctx, azureMessage(m), nil))
+			errs[i] = serviceBusFailure(link.SendMessage(ctx, azureMessage(m), nil))
 		})
 	}
 	wg.Wait()
-	if slices.ContainsFunc(errs, unanswered) {
+	switch {
+	case slices.ContainsFunc(errs, unanswered):
 		s.retire(client)
+	case slices.ContainsFunc(errs, endsLink):
+		s.reopen(to, link)
 	}
 	return errs, nil
+}
+
+// endsLink reports whether a refusal may have ended the link.
+func endsLink(err error) bool {
+	var response *refusal
+	return errors.As(err, &response) && response.endsLink
 }
 
 // unanswered reports whether the service said nothing, and the caller did not give up.
@@ -216,22 +250,32 @@ func unanswered(err error) bool {
 	return err != nil && !errors.As(err, &response) && !errors.Is(err, context.Canceled)
 }
 
-// ready connects, logs in and opens the link, unless they are open.
-func (s *serviceBusService) ready(ctx context.Context, to string) (*azservicebus.Client, *azservicebus.Sender, error) {
-	client, sender, err := s.sender(to)
+// ready connects, logs in and opens the link, unless they are open. own is how many deliveries the caller is: a probe is none.
+func (s *serviceBusService) ready(ctx context.Context, to string, own int) (*azservicebus.Client, *serviceBusLink, error) {
+	client, link, err := s.sender(to)
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, err := sender.NewMessageBatch(ctx, nil); err != nil {
+	if _, err := link.NewMessageBatch(ctx, nil); err != nil {
+		link.using.Done()
 		if err = linkFailure(err); s.noToken.Load() != nil {
 			err = &unsent{s.noToken.Load()}
 		}
-		if unanswered(err) {
+		// A connection that the service closed for want of access says the same as a link that it did not open. So it is
+		// given up too, unless other deliveries use it.
+		if unanswered(err) || unauthenticated(err) && s.deliveries() <= own {
 			s.retire(client)
 		}
 		return nil, nil, err
 	}
-	return client, sender, nil
+	return client, link, nil
+}
+
+// deliveries is how many there are now.
+func (s *serviceBusService) deliveries() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.using
 }
 
 func azureMessage(m *message) *azservicebus.Message {
@@ -245,40 +289,65 @@ func azureMessage(m *message) *azservicebus.Message {
 	}
 }
 
+const needsRole = "give the dispatcher's identity the role Azure Service Bus Data Sender on it"
+
 // linkFailure is a failure before anything was sent.
 func linkFailure(err error) error {
 	var response *azservicebus.Error
-	var said *amqp.Error
+	is := func(code azservicebus.Code) bool { return errors.As(err, &response) && response.Code == code }
+	said, _ := condition(err)
 	switch {
-	case errors.As(err, &response) && response.Code == azservicebus.CodeNotFound,
-		errors.As(err, &said) && said.Condition == amqp.ErrCondNotFound:
+	case is(azservicebus.CodeNotFound), said == amqp.ErrCondNotFound:
 		return &refusal{word: reason.Refusing, code: string(amqp.ErrCondNotFound), noPlace: true, what: "responded " + string(amqp.ErrCondNotFound) + "; create it, or set queue or topic to one that exists"}
-	case errors.As(err, &response) && response.Code == azservicebus.CodeUnauthorizedAccess:
-		return &unsent{&noCredentials{errors.New("the service responds that access is not authorized: the identity needs the role Azure Service Bus Data Sender")}}
-	case errors.As(err, &said):
-		return &unsent{fmt.Errorf("the service responds %s", said.Condition)}
+	case is(azservicebus.CodeUnauthorizedAccess):
+		return &refusal{word: reason.AuthenticationFailed, code: string(amqp.ErrCondUnauthorizedAccess), unauthenticated: true, what: "responded " + string(amqp.ErrCondUnauthorizedAccess) + "; " + needsRole}
+	case said != "":
+		return &unsent{fmt.Errorf("the service responds %s", said)}
 	default:
 		return &unsent{errors.New(strings.TrimPrefix(err.Error(), "(connlost): "))}
 	}
 }
 
+// wrapped finds the condition in the text of an error of the SDK, which hides the error that it wraps.
+var wrapped = regexp.MustCompile(`^\([a-z]+\): \*Error\{Condition: ([^,]+), `)
+
+// ended are the conditions with which a connection or a link ends, and which speak of none of its messages.
+var ended = regexp.MustCompile(`^(amqp:(connection|session|link):.*|com\.microsoft:timeout)$`)
+
+// condition is what the service responded, or "". endsLink says that the link or the connection may have ended with it.
+func condition(err error) (said amqp.ErrCond, endsLink bool) {
+	var hidden *azservicebus.Error
+	var response *amqp.Error
+	if errors.As(err, &hidden) {
+		if found := wrapped.FindStringSubmatch(hidden.Error()); found != nil {
+			said = amqp.ErrCond(found[1])
+		}
+		return said, true
+	}
+	if errors.As(err, &response) {
+		said = response.Condition
+	}
+	return said, err != error(response) //nolint:errorlint // a response about the message alone is not wrapped
+}
+
 // serviceBusFailure says what the response to a message means to the sink. Only conditions are quoted.
 func serviceBusFailure(err error) error {
-	var said *amqp.Error
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, azservicebus.ErrMessageTooLarge):
 		return &refusal{word: reason.Refusing, code: string(amqp.ErrCondMessageSizeExceeded), tooLarge: true, what: "responded " + string(amqp.ErrCondMessageSizeExceeded)}
-	case !errors.As(err, &said):
-		return err
 	}
-	r := &refusal{word: reason.Refusing, code: string(said.Condition)}
+	said, endsLink := condition(err)
+	if said == "" || ended.MatchString(string(said)) {
+		return err // the connection ended, with no response about the message
+	}
+	r := &refusal{word: reason.Refusing, code: string(said), endsLink: endsLink}
 	remedy := "the service's documentation says what it means"
-	switch said.Condition {
+	switch said {
 	case amqp.ErrCondUnauthorizedAccess:
 		r.noPlace = true
-		r.word, remedy = reason.AuthenticationFailed, "give the dispatcher's identity the role Azure Service Bus Data Sender"
+		r.word, remedy = reason.AuthenticationFailed, needsRole
 	case amqp.ErrCondResourceLimitExceeded:
 		r.fault = true
 		remedy = "it is full: let consumers take from it, or raise its size"
@@ -291,23 +360,21 @@ func serviceBusFailure(err error) error {
 	case amqp.ErrCondInternalError:
 		r.fault = true
 		remedy = "the service has trouble, and the event is retried"
-	case amqp.ErrCondConnectionForced, amqp.ErrCondDetachForced, amqp.ErrCondLinkRedirect, "com.microsoft:timeout":
-		return err // the connection ended, with no response about the message
 	}
-	r.what = fmt.Sprintf("responded %s; %s", said.Condition, remedy)
+	r.what = fmt.Sprintf("responded %s; %s", said, remedy)
 	return r
 }
 
 // probe opens a link to the configured queue or topic. Without one, that the namespace responds about a
-// link is enough.
+// link is enough: that there is none, or to an identity that may only send to its own queues, that it may not.
 func (s *serviceBusService) probe(ctx context.Context) error {
-	if s.entity != "" {
-		_, _, err := s.ready(ctx, s.entity)
-		return err
-	}
-	_, _, err := s.ready(ctx, "outbox-probe")
+	to := cmp.Or(s.entity, "outbox-probe")
+	_, link, err := s.ready(ctx, to, 0)
 	var response *refusal
-	if errors.As(err, &response) {
+	switch {
+	case err == nil:
+		link.using.Done()
+	case s.entity == "" && errors.As(err, &response):
 		return nil
 	}
 	return err
@@ -316,7 +383,7 @@ func (s *serviceBusService) probe(ctx context.Context) error {
 func (s *serviceBusService) close(ctx context.Context) error {
 	s.mu.Lock()
 	client := s.client
-	s.client, s.senders = nil, map[string]*azservicebus.Sender{}
+	s.client, s.senders = nil, map[string]*serviceBusLink{}
 	s.mu.Unlock()
 	defer s.closing.Wait()
 	if client == nil {
