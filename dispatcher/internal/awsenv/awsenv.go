@@ -32,6 +32,11 @@ func Load(ctx context.Context, timeout time.Duration) (aws.Config, error) {
 	return cfg, err
 }
 
+// Ended reports whether err, of [Load] or of Retrieve, ended the search. Else the caller only stopped waiting for it.
+func Ended(err error) bool {
+	return !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
+}
+
 // bounded are credentials whose search is waited for for so long.
 type bounded struct {
 	aws.CredentialsProvider

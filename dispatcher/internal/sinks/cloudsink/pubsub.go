@@ -37,7 +37,14 @@ type pubsubService struct {
 	options        []option.ClientOption
 
 	mu     sync.Mutex
-	client *pubsub.TopicAdminClient
+	client *pubsubClient
+}
+
+// pubsubClient has the credentials that were there when it was made.
+type pubsubClient struct {
+	*pubsub.TopicAdminClient
+	made  time.Time
+	calls sync.WaitGroup
 }
 
 // NewPubSub returns a sink for cfg. It fails when cfg contradicts itself; the environment and the
@@ -121,7 +128,8 @@ func (s *pubsubService) name(to string) string {
 
 func (s *pubsubService) path(to string) string { return "projects/" + s.project + "/topics/" + to }
 
-func (s *pubsubService) get() (*pubsub.TopicAdminClient, error) {
+// get returns the client. When the caller has used it, it says so by calls.Done.
+func (s *pubsubService) get() (*pubsubClient, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.client == nil {
@@ -132,9 +140,26 @@ func (s *pubsubService) get() (*pubsub.TopicAdminClient, error) {
 		}
 		// One sending for each attempt: the engine retries (CONTRACT C-27).
 		client.CallOptions.Publish, client.CallOptions.GetTopic = nil, nil
-		s.client = client
+		s.client = &pubsubClient{TopicAdminClient: client, made: time.Now()}
 	}
+	s.client.calls.Add(1)
 	return s.client, nil
+}
+
+// failure says what a call's error means to the sink. After one about its credentials, the next call makes a new client, and
+// this one ends when its calls have ended.
+func (s *pubsubService) failure(client *pubsubClient, sent *sending, err error) error {
+	err = pubsubFailure(sent, err)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.client == client && wantsReload(client.made, err) {
+		s.client = nil
+		go func() {
+			client.calls.Wait()
+			_ = client.Close() // it sends nothing
+		}()
+	}
+	return err
 }
 
 // orderingKey is the message's ordering key. The service refuses a request whose messages have several. So messages that
@@ -151,6 +176,7 @@ func (s *pubsubService) send(ctx context.Context, to string, messages []*message
 	if err != nil {
 		return nil, err
 	}
+	defer client.calls.Done()
 	req := &pubsubpb.PublishRequest{Topic: s.path(to), Messages: make([]*pubsubpb.PubsubMessage, len(messages))}
 	for i, m := range messages {
 		attributes := m.attributes
@@ -164,7 +190,7 @@ func (s *pubsubService) send(ctx context.Context, to string, messages []*message
 	ctx, sent := watched(ctx)
 	out, err := client.Publish(ctx, req)
 	if err != nil {
-		return nil, pubsubFailure(sent, err)
+		return nil, s.failure(client, sent, err)
 	}
 	if len(out.MessageIds) != len(messages) {
 		return nil, errNoResponse
@@ -219,6 +245,7 @@ func (s *pubsubService) probe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	defer client.calls.Done()
 	topic := s.topic
 	if topic == "" {
 		topic = "outbox-probe"
@@ -229,7 +256,7 @@ func (s *pubsubService) probe(ctx context.Context) error {
 	case err == nil, code == codes.PermissionDenied && sent.begun.Load(), code == codes.NotFound && s.topic == "":
 		return nil
 	default:
-		return sent.probed(pubsubFailure(sent, err))
+		return sent.probed(s.failure(client, sent, err))
 	}
 }
 
