@@ -19,7 +19,7 @@ var bases = map[string][]string{
 	"default":    {"default"},
 	"everything": {"default"},
 	"monitored":  {"default", "prometheus", "network-policy", "admission/restricted"},
-	"namespaced": {"namespaced"},
+	"namespaced": {"namespaced", "prometheus", "network-policy"},
 }
 
 // The golden file has the lines in which the chart's objects differ from those of config/.
