@@ -103,6 +103,9 @@ func TestRunbooksMatchAlertsAndMetrics(t *testing.T) {
 			}
 		}
 		text := string(read(t, page))
+		if flag := regexp.MustCompile(`kubectl -.* outbox `).FindString(text); flag != "" {
+			t.Errorf("%s: %q has a flag before the plugin's name, which kubectl refuses", page, flag)
+		}
 		for _, heading := range []string{"# " + r.Alert + "\n", "\n## What it means\n", "\n## Look here\n", "\n## Do this\n"} {
 			if !strings.Contains(text, heading) {
 				t.Errorf("%s misses the heading %q", page, strings.TrimSpace(heading))
