@@ -109,6 +109,13 @@ var _ = Describe("evidence", Label("consumer", "rights"), func() {
 		Eventually(ctx, func() error { return register(ctx, verifies, evidence) }).Should(Succeed())
 		Expect(o.Spec.Evidence).NotTo(BeNil())
 		Expect(verifies.Patch(ctx, o, patch("team-pipeline"))).To(MatchError(ContainSubstring("changes spec.evidence alone")), "what is registered is the team's to say")
+		for _, metadata := range []string{
+			`{"annotations":{"outbox.dev/reconcile":"Disabled"}}`, `{"labels":{"team":"pipeline"}}`, `{"finalizers":["example.com/never"]}`,
+			`{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"gone","uid":"gone"}]}`,
+		} {
+			err := verifies.Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte(`{"metadata":`+metadata+`}`)))
+			Expect(err).To(MatchError(ContainSubstring("no label or annotation")), metadata)
+		}
 		Expect(edits.Patch(ctx, o, patch("team-mail"))).To(Succeed(), "evidence stays while the team edits")
 		file := "apiVersion: outbox.dev/v1alpha1\nkind: OutboxConsumer\nmetadata: {name: billing, namespace: " + o.Namespace + "}\n" +
 			"spec: {eventTypes: [\"order.*\"], ownerTeam: team-git, idempotencyMechanism: UniqueKey}\n"
