@@ -26,14 +26,14 @@ newest first, with who requested it, why, and what became of the events. DELIVER
 put back. As JSON and YAML it is a DeadLetterReplayList.`,
 		Example: "  kubectl outbox dead operations orders --namespace shop\n  kubectl outbox dead operations orders --output json",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := oneOf("output", format, "text", "json", "yaml"); err != nil {
+			if err := oneOf("output", format, "table", "json", "yaml"); err != nil {
 				return err
 			}
 			list, err := p.replays(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			if format != "text" {
+			if format != "table" {
 				text, err := marshal(format, list)
 				if err != nil {
 					return err
@@ -49,8 +49,8 @@ put back. As JSON and YAML it is a DeadLetterReplayList.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVarP(&format, "output", "o", "text", "text, json or yaml")
-	if err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+	cmd.Flags().StringVarP(&format, "output", "o", "table", "table, json or yaml")
+	if err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(err) // the flag is there
 	}
 	return cmd
