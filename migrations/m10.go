@@ -29,8 +29,8 @@ type M10 struct {
 	// Namespace and Topic are those of the events: what publish_outbox gives them, and what claim_outbox_events
 	// claims. 1 to 255 characters each, no quote, backslash, dollar sign or control character.
 	Namespace, Topic string
-	// Upsert lets publish_outbox replace the payload of an event of the same aggregate and type that waits. Defaults
-	// to false: each call adds an event.
+	// Upsert lets publish_outbox replace the payload of an event of the same aggregate and type that no worker
+	// has claimed yet. Defaults to false: each call adds an event.
 	Upsert bool
 }
 

@@ -215,7 +215,7 @@ type M10 struct {
 	// Topic of these events, 1 to 255 characters. Defaults to m10.
 	Topic string `json:"topic,omitempty"`
 	// Publish is Insert or Upsert: with Upsert, publish_outbox replaces the payload of an event of the same
-	// aggregate and type that waits. Defaults to Insert.
+	// aggregate and type that no worker has claimed yet. Defaults to Insert.
 	Publish M10Publish `json:"publish,omitempty"`
 }
 

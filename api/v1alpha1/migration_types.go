@@ -101,7 +101,8 @@ type M10 struct {
 	Topic string `json:"topic,omitempty"`
 
 	// publish is Insert (publish_outbox adds an event) or Upsert (it replaces the
-	// payload of a pending event of the same aggregate and type, else it adds one).
+	// payload of an event of the same aggregate and type that no worker has claimed
+	// yet, else it adds one).
 	// Defaults to Insert.
 	// +optional
 	// +kubebuilder:default=Insert

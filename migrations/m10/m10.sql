@@ -88,6 +88,7 @@ begin
     with claimed as (
         update outbox_events as e
         set status = 'processing', attempts = greatest(attempts + (status = 'pending')::integer, 1), max_attempts = 32767, lease = (select nextval('outbox_leases')),
+            suspicion = case when status = 'processing' then suspicion end, -- the outcome of the last lease has cleared it (CONTRACT C-21)
             locked_by = v_worker, locked_until = now() + interval '5 minutes', updated_at = now()
         where ctid = any (array( -- evaluated once: a LIMIT with SKIP LOCKED that is evaluated twice locks more
             select ctid
@@ -147,9 +148,9 @@ $m10$;
 -- publish_outbox adds an event in the caller's transaction, and returns its id. Whoever retries it, a dispatcher too,
 -- waits as M10 says, and gives up never.
 --
--- As an upsert it replaces the payload of an event of the same aggregate and type that waits. One that is being
--- delivered is left alone, since its worker has read the old payload: a new one is added. Publishers for one aggregate
--- take turns, each until it commits, as with p_lock_key of enqueue.
+-- As an upsert it replaces the payload of an event of the same aggregate and type that no worker has claimed yet. Where one
+-- was claimed, its consumer may know the old payload by its id: a new event is added. Publishers for one aggregate take
+-- turns, each until it commits, as with p_lock_key of enqueue.
 create function m10_recovery.publish_outbox(p_aggregate_type text, p_aggregate_id text, p_event_type text, p_payload jsonb)
 returns bigint
 language plpgsql
@@ -190,6 +191,7 @@ begin
               and aggregate_type is not distinct from p_aggregate_type
               and event_type is not distinct from p_event_type
               and status = 'pending'
+              and lease = 0 and attempts = 0 -- else a consumer may have handled the old payload by this id
             order by seq desc
             limit 1
             for update)
