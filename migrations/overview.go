@@ -69,9 +69,17 @@ func installOverview(ctx context.Context, tx pgx.Tx, schema string, o Overview) 
 	case kind != "" && !strings.HasPrefix(mark, begins+schema+"."):
 		return false, fmt.Errorf("it serves another schema of this database (%.90s); leave it to that, or drop view outbox.events first", mark)
 	}
+	var exists bool // "if not exists" would need the right to create one
+	if err := tx.QueryRow(ctx, `select exists (select from pg_namespace where nspname = $1)`, OverviewSchema).Scan(&exists); err != nil {
+		return false, err
+	}
+	if !exists {
+		if _, err := tx.Exec(ctx, "create schema "+OverviewSchema); err != nil {
+			return false, fmt.Errorf("%w; create the schema as the database's owner, owned by this role", err)
+		}
+	}
 	for _, sql := range []string{
-		"set local client_min_messages = warning", fmt.Sprintf("set local lock_timeout = %d", lockTimeout.Milliseconds()),
-		"create schema if not exists " + OverviewSchema, text,
+		"set local client_min_messages = warning", fmt.Sprintf("set local lock_timeout = %d", lockTimeout.Milliseconds()), text,
 		"comment on view outbox.events is '" + strings.ReplaceAll(wanted, "'", "''") + "'",
 	} {
 		if _, err := tx.Exec(ctx, sql); err != nil {

@@ -47,6 +47,11 @@ func TestOverviewInsert(t *testing.T) {
 	if want := `shop orders {"n": 1} 00:00:05 32767 ` + retry + `; shop orders {} 00:00:00 32767 ` + retry; got != want {
 		t.Errorf("the rows are\n%s\nwant\n%s", got, want)
 	}
+	pgtest.Exec(producer, `set timezone = 'Europe/Berlin'`) // within 4,800 hours the clocks change, once
+	if !pgtest.Value[bool](producer, `insert into outbox.events (topic, payload, next_attempt_at) values ('later', '{}', now() + interval '4800 hours')
+			returning next_attempt_at = now() + interval '4800 hours'`) {
+		t.Error("next_attempt_at is not the one that was given, where the clocks change before it")
+	}
 	for sql, want := range map[string]string{
 		insert: "is there already",
 		`insert into outbox.events (topic, payload) values ('orders', '[1]')`:                     "not a mapping",

@@ -36,7 +36,7 @@ begin
         raise exception 'outbox: the payload is not a mapping' using errcode = 'invalid_parameter_value', hint = 'Give a JSON object.';
     end if;
     select * into v_added from enqueue('{namespace}', new.topic, new.payload, p_id => new.id,
-        p_delay => greatest(coalesce(new.next_attempt_at, now()) - now(), '0'),
+        p_delay => make_interval(secs => greatest(extract(epoch from new.next_attempt_at - now()), 0)::double precision), -- days have no fixed length
         p_options => '{"retry": {"strategy": "Linear", "base": "60s", "max": "24h"}}');
     if not v_added.inserted then
         raise exception 'outbox: the id % is there already', new.id using errcode = 'unique_violation', hint = 'Make a new id for each event.';
