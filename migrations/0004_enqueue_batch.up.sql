@@ -135,7 +135,7 @@ begin
 
     -- Inserts wait for transactions that insert the same keys. So they are in the order of the keys, and two batches never wait
     -- for each other in a circle. The events keep their order by seq, which is drawn first and says which were added.
-    v_ids := array(select coalesce(p_ids[n], enqueue_id(v_ms, v_seed, n)) from generate_series(1, v_events) as n);
+    v_ids := array(select coalesce(p_ids[array_lower(p_ids, 1) + n - 1], enqueue_id(v_ms, v_seed, n)) from generate_series(1, v_events) as n);
     v_stands := array_fill(null::uuid, array[v_events]);
     v_fresh := array_fill(false, array[v_events]);
     loop

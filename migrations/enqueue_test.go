@@ -283,6 +283,10 @@ func TestEnqueueExistingIDAddsNoRow(t *testing.T) {
 	if batch[0] != again || !batch[1].inserted || batch[2].inserted || batch[2].id != batch[1].id {
 		t.Errorf("the batch gave %+v, want the second alone inserted", batch)
 	}
+	from0 := d.batch(`'{shop,shop}', '{orders,orders}', '{"{}","{}"}', p_ids => '[0:1]={01900000-0000-7000-8000-000000000001,01900000-0000-7000-8000-000000000002}'`)
+	if from0[0] != again || from0[1].inserted || from0[1].id != batch[1].id {
+		t.Errorf("ids in an array from 0 on gave %+v, want those of the batch before", from0)
+	}
 	var pg *pgconn.PgError
 	for _, call := range []string{
 		`enqueue('shop', 'refunds', '{}', p_id => ` + id + `)`,
