@@ -72,7 +72,7 @@ func (e *Event) SchemaVersion() (int, error) {
 		var payload struct {
 			SchemaVersion json.RawMessage `json:"schema_version"`
 		}
-		if json.Unmarshal(e.Payload, &payload) != nil || payload.SchemaVersion == nil {
+		if json.Unmarshal(e.Payload, &payload) != nil || payload.SchemaVersion == nil || string(payload.SchemaVersion) == "null" {
 			return 1, nil // a payload that is not an object has no version
 		}
 		text = strings.Trim(string(payload.SchemaVersion), `"`)

@@ -312,6 +312,9 @@ func TestMigrateIsSafeForConcurrentProcesses(t *testing.T) {
 			expect(t, got, err, consumer.AlreadyHandled, nil)
 			_, err = c.sweep(consumer.Policy{Replay: time.Hour})
 			check(t, err)
+			e = newEvent() // a pod that starts does not wait for an effect of another
+			_, err = c.handle(t.Context(), e, func(execer) error { return c.migrate() })
+			check(t, err)
 		})
 	}
 }

@@ -39,19 +39,28 @@ func SQL(schema string) string {
 	return tables.ReplaceAllStringFunc(statement("schema", ""), func(table string) string { return prefix(schema) + table })
 }
 
-// Migrate runs the statements of [SQL] in one transaction, for a service without migrations of its own. Several
-// processes may do so at once. The login needs the right to create tables in the schema; to consume it needs only
-// SELECT, INSERT, UPDATE and DELETE on them. It fails when a statement does.
+// made is whether all tables and indexes are there.
+const made = `select (to_regclass($1) is not null and to_regclass($2) is not null and to_regclass($3) is not null)::int`
+
+// Migrate runs the statements of [SQL] in one transaction, for a service without migrations of its own; where all is there it
+// does nothing, and waits for no effect that is under way. Several processes may do so at once. The login needs the right to
+// create tables in the schema; to consume it needs only SELECT, INSERT, UPDATE and DELETE on them. It fails when a
+// statement does.
 func (c *Consumer[DB, Tx]) Migrate(ctx context.Context, db DB) error {
 	if c.invalid != nil {
 		return c.invalid
 	}
 	err := c.driver.begin(ctx, db, func(tx Tx) error {
+		schema := prefix(c.options.Schema)
+		n, err := c.driver.count(ctx, tx, made, schema+"idx_processed_events_ttl", schema+"idx_event_tokens_ttl", schema+"processed_event_holds")
+		if err != nil || n == 1 {
+			return err
+		}
 		// Two that create a table at once would meet in the catalog, "if not exists" or not.
 		if _, err := c.driver.exec(ctx, tx, "select pg_advisory_xact_lock(hashtext('outbox processed_events'))"); err != nil {
 			return err
 		}
-		_, err := c.driver.exec(ctx, tx, SQL(c.options.Schema))
+		_, err = c.driver.exec(ctx, tx, SQL(c.options.Schema))
 		return err
 	})
 	if err != nil {

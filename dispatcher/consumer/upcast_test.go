@@ -29,6 +29,7 @@ func TestUpcastersRunStepByStep(t *testing.T) {
 		{"from the header with a v", "OrderPlaced", "v2", `{"total":1.10}`, `{"cents":1.10}`, "3"},
 		{"from the payload", "OrderPlaced", "", `{"schema_version":2,"total":1}`, `{"cents":1,"schema_version":2}`, "3"},
 		{"from a text in the payload", "OrderPlaced", "", `{"schema_version":"2","total":1}`, `{"cents":1,"schema_version":"2"}`, "3"},
+		{"null in the payload", "OrderPlaced", "", `{"schema_version":null,"total":1}`, `{"cents":1,"currency":"EUR","schema_version":null}`, "3"},
 		{"header before payload", "OrderPlaced", "3", `{"schema_version":1}`, `{"schema_version":1}`, "3"},
 		{"the latest", "OrderPlaced", "3", `{"cents":1}`, `{"cents":1}`, "3"},
 		{"newer than ours", "OrderPlaced", "4", `{"cents":1,"new":2}`, `{"cents":1,"new":2}`, "4"},

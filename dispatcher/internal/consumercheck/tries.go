@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -160,7 +161,11 @@ func unknownFields(r *run) {
 	r.change(e, func(fields map[string]json.RawMessage) {
 		fields["added_by_a_later_version"] = json.RawMessage(`{"of": ["any", "shape", 9007199254740993]}`)
 	})
-	e.Headers = map[string]string{"addedbyalaterversion": "x"}
+	e.Headers = maps.Clone(e.Headers)
+	if e.Headers == nil {
+		e.Headers = map[string]string{}
+	}
+	e.Headers["addedbyalaterversion"] = "x"
 	if r.acknowledged("an event with an unknown field", e) {
 		r.effects("an event with an unknown field", e, 1)
 	}
@@ -169,7 +174,12 @@ func unknownFields(r *run) {
 func missingFields(r *run) {
 	for _, field := range r.c.Optional {
 		e := r.event()
-		r.change(e, func(fields map[string]json.RawMessage) { delete(fields, field) })
+		r.change(e, func(fields map[string]json.RawMessage) {
+			if _, there := fields[field]; !there {
+				r.must(Optional, fmt.Errorf("the payload of Event has no field %q, so it cannot be left out; correct Optional", field))
+			}
+			delete(fields, field)
+		})
 		what := fmt.Sprintf("an event without the optional field %q", field)
 		if r.acknowledged(what, e) {
 			r.effects(what, e, 1)
