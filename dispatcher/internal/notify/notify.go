@@ -92,6 +92,8 @@ func (n *Notifier) Run(ctx context.Context) {
 				if p.more {
 					wait = 0
 				}
+			case err == nil && p.givenUp > 0 && p.more:
+				wait = 0 // to give up needs no address, and what is behind waits
 			case err != nil:
 				pause = min(max(2*pause, wait), maxPause)
 				wait = pause
