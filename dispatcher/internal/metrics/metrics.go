@@ -3,6 +3,7 @@ package metrics
 import (
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -31,6 +32,7 @@ type Metrics struct {
 	topics sync.Map   // topic -> *series
 	adding sync.Mutex // of those to come
 	count  int
+	others atomic.Pointer[series] // of the topics beyond MaxTopics, which are not kept
 }
 
 var _ dispatcher.Observer = (*Metrics)(nil)
@@ -119,6 +121,9 @@ func (m *Metrics) of(topic string) *series {
 	if s, ok := m.topics.Load(topic); ok {
 		return s.(*series)
 	}
+	if s := m.others.Load(); s != nil {
+		return s
+	}
 	m.adding.Lock()
 	defer m.adding.Unlock()
 	if s, ok := m.topics.Load(topic); ok {
@@ -145,7 +150,11 @@ func (m *Metrics) of(topic string) *series {
 		retryDelay: v.retryDelay.WithLabelValues(detailed), latency: exemplars(v.latency.WithLabelValues(detailed)),
 		claimSize: v.claimSize.WithLabelValues(detailed), wait: exemplars(v.wait.WithLabelValues(detailed)),
 	}
-	m.topics.Store(topic, s)
+	if label == OtherTopics {
+		m.others.Store(s)
+	} else {
+		m.topics.Store(topic, s)
+	}
 	return s
 }
 

@@ -49,6 +49,8 @@ const (
 	staleWait = time.Second
 	// pause follows a fetch that failed.
 	pause = 2 * time.Second
+	// maxEntries bounds what is remembered: a subject may be computed from an event.
+	maxEntries = 1000
 )
 
 // Client reads schemas and remembers them. Its methods are safe for concurrent use.
@@ -109,6 +111,18 @@ func (c *Client) SchemaByID(ctx context.Context, id int) (Schema, error) {
 	return c.get(ctx, lookup{id: id})
 }
 
+// evict forgets a lookup that no fetch runs for: one without a schema, if there is one.
+func (c *Client) evict() {
+	for _, known := range []bool{false, true} {
+		for q, a := range c.entries {
+			if a.fetching == nil && a.known == known {
+				delete(c.entries, q)
+				return
+			}
+		}
+	}
+}
+
 // get returns the schema from memory, and fetches it when it is missing or too old. One fetch serves all callers,
 // so it does not end with one caller's ctx.
 func (c *Client) get(ctx context.Context, q lookup) (Schema, error) {
@@ -116,6 +130,9 @@ func (c *Client) get(ctx context.Context, q lookup) (Schema, error) {
 	defer c.mu.Unlock()
 	a := c.entries[q]
 	if a == nil {
+		if len(c.entries) >= maxEntries {
+			c.evict()
+		}
 		a = &entry{}
 		c.entries[q] = a
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"net"
@@ -143,6 +144,23 @@ func TestMissingSchemaIsNotFound(t *testing.T) {
 	f.Reset()
 	_, err = c.Schema(t.Context(), "orders", 0)
 	check("a deleted subject", err)
+}
+
+// Subjects that events name, and that the registry does not have, are not kept for ever.
+func TestLookupsAreBounded(t *testing.T) {
+	f := newFake(t)
+	c := open(t, config.SchemaRegistry{URL: f.URL()})
+	register(t, f, "orders", sr.Schema{Schema: text, Type: sr.TypeJSON})
+	for i := range maxEntries + 100 {
+		subject := fmt.Sprint("of an event ", i)
+		if i == 0 {
+			subject = "orders"
+		}
+		_, _ = c.Schema(t.Context(), subject, 0) // not found
+	}
+	if n := len(c.entries); n > maxEntries || !c.entries[lookup{subject: "orders"}].known {
+		t.Errorf("%d lookups are kept, want at most %d, and the one that has a schema", n, maxEntries)
+	}
 }
 
 // The registry gets as few requests as possible.
