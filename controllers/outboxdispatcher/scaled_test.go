@@ -87,6 +87,8 @@ func TestScalingLimited(t *testing.T) {
 		{"LimitedByOrder", "", api.ReasonLimitedByOrder, metav1.ConditionTrue, "keys"},
 		{"LimitedByConsumer", "", api.ReasonLimitedByConsumer, metav1.ConditionTrue, "evidence"},
 		{"Sufficient", "kubectl", api.ReasonReplicasNotUsed, metav1.ConditionTrue, `"kubectl" sets spec.replicas`},
+		{"AtMaximum", "kubectl", api.ReasonAtMaximum, metav1.ConditionTrue, "spec.pods.scaling.max"},
+		{"NotObserved", "kubectl", api.ReasonNotObserved, metav1.ConditionUnknown, "the number of pods stays"},
 	} {
 		o := running()
 		o.obd.Status.Scaling.Reason = c.reason

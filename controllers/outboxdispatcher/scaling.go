@@ -216,15 +216,15 @@ var limitRemedies = map[string]string{
 func scalingLimited(o observed) metav1.Condition {
 	const kind = api.ScalingLimitedCondition
 	now := o.obd.Status.Scaling
-	if by := o.obd.Annotations[desired.AnnotationScaledBy]; by != "" && o.obd.Spec.Pods.Scaling.Mode == api.ScalingApply {
-		return condition(kind, metav1.ConditionTrue, api.ReasonReplicasNotUsed, fmt.Sprintf(
-			"%s sets spec.replicas by the scale subresource, which is not used while spec.pods.scaling.mode is Apply, unless it is 0. Remove the autoscaler, or set mode to Recommend.", problem.Clip(strconv.Quote(by), nameBytes)))
-	}
 	if now == nil || scaling.Reason(now.Reason) == scaling.NotObserved {
 		return condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, "What the pods deliver and what is due is not known yet, or not any more, so the number of pods stays.")
 	}
 	if remedy := limitRemedies[now.Reason]; scaling.Reason(now.Reason).Limiting() {
 		return condition(kind, metav1.ConditionTrue, now.Reason, "The pods cannot deliver the backlog within spec.pods.scaling.catchUp, and "+cmp.Or(remedy, "more pods would deliver no more"))
+	}
+	if by := o.obd.Annotations[desired.AnnotationScaledBy]; by != "" && o.obd.Spec.Pods.Scaling.Mode == api.ScalingApply {
+		return condition(kind, metav1.ConditionTrue, api.ReasonReplicasNotUsed, fmt.Sprintf(
+			"%s sets spec.replicas by the scale subresource, which is not used while spec.pods.scaling.mode is Apply, unless it is 0. Remove the autoscaler, or set mode to Recommend; when it is gone already, set spec.replicas to another number once, as with kubectl patch.", problem.Clip(strconv.Quote(by), nameBytes)))
 	}
 	return condition(kind, metav1.ConditionFalse, api.ReasonNotLimited, "Nothing keeps the number of pods from following the backlog.")
 }

@@ -62,6 +62,12 @@ func TestDecisions(t *testing.T) {
 	p.x.Replicas = 10
 	p.for10s(4, 1000, 300000, 0)
 	p.want(t, "no more than the most", 10, AtMaximum)
+	p.policy.Max = 11
+	p.for10s(1, 1000, 300000, 0)
+	p.want(t, "one more", 11, Waiting)
+	p.x.Replicas = 11
+	p.for10s(4, 1050, 300000, 0)
+	p.want(t, "a step that could not gain a tenth", 11, AtMaximum)
 	p.policy.Max = 6
 	p.for10s(1, 1000, 300000, 0)
 	p.want(t, "a lower one", 6, AtMaximum)

@@ -140,7 +140,9 @@ func (s *Scaler) Observe(p Policy, x Sample) Decision {
 func (s *Scaler) follow(x Sample) {
 	if x.Replicas != s.replicas {
 		s.before, s.settled = 0, time.Time{}
-		if r, known := s.History.Rates(); known && r.Busy && x.Replicas > s.replicas && s.replicas > 0 {
+		// A step that max has cut short could not gain a tenth, and says nothing.
+		enough := float64(x.Replicas) >= gain*gain*float64(s.replicas)
+		if r, known := s.History.Rates(); known && r.Busy && s.replicas > 0 && enough {
 			s.before = r.Delivered
 		}
 		if x.Replicas < s.replicas {
