@@ -61,6 +61,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 		return ctrl.Result{RequeueAfter: again}, err
 	}
 	switch deleted := !o.DeletionTimestamp.IsZero(); {
+	case kstatus.Disabled(o) && !deleted && finished(o):
+		return ctrl.Result{}, nil // its end is final: its time to live alone waits
 	case kstatus.Disabled(o) && !deleted:
 		return ctrl.Result{}, r.Disable(ctx, o, &o.Status.Conditions, o.Status.ObservedGeneration)
 	case finished(o):

@@ -95,6 +95,12 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		o := c.expect(kstatus.FailedStatus, want{api.CompleteCondition, no, api.ReasonAborted, "2 are dead again, 6 are skipped (stopped)"}, want{api.StalledCondition, yes, api.ReasonAborted, "50 %"}, want{api.FailedCondition, yes, api.ReasonAborted, "50 %"})
 		Expect(o.Status.Stopped).To(ContainSubstring("2 of 2 events are dead again"))
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonAborted, "6 are skipped")
+
+		By("its end is final, also while the operator is told to leave it")
+		edit(c, o, func() { metav1.SetMetaDataAnnotation(&o.ObjectMeta, api.AnnotationReconcile, api.ReconcileDisabled) })
+		Consistently(func() *metav1.Condition {
+			return meta.FindStatusCondition(c.get().Status.Conditions, api.StalledCondition)
+		}, time.Second).Should(HaveField("Reason", api.ReasonAborted))
 	})
 
 	It("whose files are refused, or whose Job failed, says so and waits for a person", func() {
