@@ -10,8 +10,9 @@ import (
 const (
 	// queryTimeout bounds a query.
 	queryTimeout = 10 * time.Second
-	// waitTimeout is how long Get waits for a new result, before it returns the last one.
-	waitTimeout = 500 * time.Millisecond
+	// waitTimeout is how long Get waits for a new result, before it returns the last one. A /status reads seven, and the
+	// operator waits 2 seconds for it.
+	waitTimeout = 250 * time.Millisecond
 	// cooldown is the minimum wait after a query, as a multiple of the time that the query took: so queries take no
 	// more than a twentieth of a session while the tables are large. maxCooldown bounds it, so that a reader sees
 	// the database recover.
