@@ -1,4 +1,4 @@
-package awsenv_test
+package awsenv
 
 import (
 	"context"
@@ -7,12 +7,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/outbox-operator/outbox-operator/dispatcher/internal/awsenv"
 )
 
 // An agent that takes requests and says nothing is not waited for for ever, neither by a caller nor by the
@@ -31,20 +30,15 @@ func TestSilentAgent(t *testing.T) {
 		fmt.Fprint(w, `{"AccessKeyId":"key","SecretAccessKey":"secret"}`)
 	}))
 	t.Cleanup(func() { close(over); agent.Close() })
-	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"} {
-		t.Setenv(name, "")
-	}
-	t.Setenv("AWS_CONFIG_FILE", os.DevNull)
-	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", os.DevNull)
-	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+	emptyEnvironment(t)
 	t.Setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", agent.URL)
 
-	cfg, err := awsenv.Load(t.Context(), 300*time.Millisecond)
+	cfg, err := Load(t.Context(), 300*time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = cfg.Credentials.Retrieve(t.Context())
-	if !errors.Is(err, context.DeadlineExceeded) || awsenv.Ended(err) || strings.Contains(err.Error(), "number of attempts") {
+	if !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "number of attempts") {
 		t.Errorf("while the agent is silent: %v; want no more than that the time is over: the search continues", err)
 	}
 	responds.Store(true)
@@ -62,4 +56,49 @@ func TestSilentAgent(t *testing.T) {
 			t.Fatalf("the agent responds, and the credentials do not arrive: %v", err)
 		}
 	}
+}
+
+func emptyEnvironment(t *testing.T) {
+	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE",
+		"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"} {
+		t.Setenv(name, "")
+	}
+	t.Setenv("AWS_CONFIG_FILE", os.DevNull)
+	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", os.DevNull)
+	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+}
+
+// A file of keys is read again, also when it had none; those of a moment ago are kept.
+//
+// CONTRACT: C-102
+func TestRotatedKeys(t *testing.T) {
+	emptyEnvironment(t)
+	file := filepath.Join(t.TempDir(), "credentials")
+	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", file)
+	cfg, err := Load(t.Context(), time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	later := func() {
+		r := cfg.Credentials.(*renewed)
+		r.loaded = r.loaded.Add(-2 * keep)
+	}
+	want := func(key string) {
+		t.Helper()
+		if c, err := cfg.Credentials.Retrieve(t.Context()); c.AccessKeyID != key || (err != nil) != (key == "") {
+			t.Errorf("the key is %q, %v; want %q", c.AccessKeyID, err, key)
+		}
+	}
+	want("")
+	for _, key := range []string{"old", "new"} {
+		if err := os.WriteFile(file, []byte("[default]\naws_access_key_id = "+key+"\naws_secret_access_key = secret\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		later()
+		want(key)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	want("new")
 }

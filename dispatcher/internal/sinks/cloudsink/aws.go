@@ -57,7 +57,7 @@ type awsService[C any] struct {
 	http   *http.Client
 
 	mu     sync.Mutex
-	made   time.Time // zero: there is no client
+	made   bool
 	client C
 }
 
@@ -102,7 +102,7 @@ func transport(timeout time.Duration) *http.Transport {
 func (s *awsService[C]) get(ctx context.Context) (client C, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.made.IsZero() {
+	if s.made {
 		return s.client, nil
 	}
 	cfg, err := awsenv.Load(ctx, awsTimeout)
@@ -125,19 +125,8 @@ func (s *awsService[C]) get(ctx context.Context) (client C, err error) {
 	})
 	// One sending for each attempt: the engine retries (CONTRACT C-27).
 	cfg.Retryer = func() aws.Retryer { return aws.NopRetryer{} }
-	s.client, s.made = s.make(cfg, s.http), time.Now()
+	s.client, s.made = s.make(cfg, s.http), true
 	return s.client, nil
-}
-
-// failure says what a call's error means to the sink. After one about its credentials, the next call makes a new client.
-func (s *awsService[C]) failure(sent *sending, err error) error {
-	err = awsFailure(sent, err)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if wantsReload(s.made, err) {
-		s.made = time.Time{}
-	}
-	return err
 }
 
 func (s *awsService[C]) close(context.Context) error {
@@ -173,7 +162,7 @@ func (s *awsService[C]) send(ctx context.Context, to string, messages []*message
 	}
 	ctx, sent := watched(ctx)
 	all, err := s.publish(ctx, client, s.base+to, entries)
-	return all, s.failure(sent, err)
+	return all, awsFailure(sent, err)
 }
 
 // groupForbidden are the characters that a FIFO queue's or topic's groups do not take.
@@ -206,7 +195,7 @@ func (s *awsService[C]) probe(ctx context.Context) error {
 	if awsDenied(err) {
 		return nil
 	}
-	return sent.probed(s.failure(sent, err))
+	return sent.probed(awsFailure(sent, err))
 }
 
 // sending knows whether something of a request may have left this process.

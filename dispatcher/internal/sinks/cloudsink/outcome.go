@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/internal/awsenv"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
@@ -52,18 +51,6 @@ func (n *noCredentials) Unwrap() error { return n.err }
 func unauthenticated(err error) bool {
 	var refused *refusal
 	return errors.As(err, &refused) && refused.unauthenticated
-}
-
-// reloadAfter is how long a client is kept at least, whatever its credentials are worth.
-const reloadAfter = 5 * time.Second
-
-// wantsReload reports whether a client that was made then is worth replacing after an error: keys are read from their files
-// when it is made, and they may have been replaced. A search for credentials that was only waited for continues, and the client
-// with it.
-func wantsReload(made time.Time, err error) bool {
-	var none *noCredentials
-	refused := unauthenticated(err) || errors.As(err, &none) && awsenv.Ended(none.err)
-	return refused && time.Since(made) > reloadAfter
 }
 
 // outcome says what a service's error means. limited is the sink's own limit within ctx.

@@ -146,20 +146,22 @@ func (s *pubsubService) get() (*pubsubClient, error) {
 	return s.client, nil
 }
 
-// failure says what a call's error means to the sink. After one about its credentials, the next call makes a new client, and
-// this one ends when its calls have ended.
+// reloadAfter is how long a client is kept at least, whatever its credentials are worth.
+const reloadAfter = 5 * time.Second
+
+// failure says what a call's error means to the sink. After one about its credentials, the next call makes a new client, which
+// reads them again, and this one ends when its calls have ended.
 func (s *pubsubService) failure(client *pubsubClient, sent *sending, err error) error {
-	err = pubsubFailure(sent, err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.client == client && wantsReload(client.made, err) {
+	if s.client == client && status.Code(err) == codes.Unauthenticated && time.Since(client.made) > reloadAfter {
 		s.client = nil
 		go func() {
 			client.calls.Wait()
 			_ = client.Close() // it sends nothing
 		}()
 	}
-	return err
+	return pubsubFailure(sent, err)
 }
 
 // orderingKey is the message's ordering key. The service refuses a request whose messages have several. So messages that

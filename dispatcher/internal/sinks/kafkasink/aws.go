@@ -22,7 +22,7 @@ const awsTimeout = connectTimeout / 2
 // awsLogin has the credentials of the environment.
 type awsLogin struct {
 	mu sync.Mutex
-	// chain is made at a login, because it looks into the environment and the files. It is kept for credentials that expire.
+	// chain is made at the first login, because it looks into the environment and the files.
 	chain awssdk.CredentialsProvider
 }
 
@@ -41,13 +41,7 @@ func (l *awsLogin) retrieve(ctx context.Context) (c awssdk.Credentials, err erro
 	if err != nil {
 		return c, err
 	}
-	c, err = chain.Retrieve(ctx)
-	if err == nil && !c.CanExpire || err != nil && awsenv.Ended(err) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.chain = nil // what does not expire, and what was not there, is in files that may be replaced
-	}
-	return c, err
+	return chain.Retrieve(ctx)
 }
 
 func (l *awsLogin) get(ctx context.Context) (awssdk.CredentialsProvider, error) {

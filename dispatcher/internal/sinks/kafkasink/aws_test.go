@@ -89,22 +89,13 @@ func TestAWSIdentity(t *testing.T) {
 	}
 }
 
-// CONTRACT: C-32, C-73, C-102
+// CONTRACT: C-32, C-73
 func TestAWSEnvironment(t *testing.T) {
 	withoutAWS(t)
 	m := awsMechanism(t)
 	_, _, err := m.Authenticate(t.Context(), "b-1.example:9098")
 	if reason.Of(err) != reason.AuthenticationFailed || !strings.HasPrefix(err.Error(), "no credentials: ") || !strings.Contains(err.Error(), "; give the pods an identity, as by spec.pods.serviceAccount") {
 		t.Errorf("without credentials: %v", err)
-	}
-	// Keys that come later are found, and a file of keys is read again for each login.
-	keys := sinktest.File(t, "credentials", "")
-	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", keys)
-	for _, id := range []string{"old", "new"} {
-		sinktest.Write(t, keys, "[default]\naws_access_key_id = "+id+"\naws_secret_access_key = "+sinktest.PasswordSecret+"\n")
-		if got := logIn(t, m); got != id+"  eu-central-1" {
-			t.Errorf("the file has the key %s: logs in with %s", id, got)
-		}
 	}
 	t.Setenv("AWS_ACCESS_KEY_ID", "key")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", sinktest.PasswordSecret)
