@@ -132,12 +132,12 @@ func (r *run) function(live bool) string {
 	}
 	// A producer never gets an error. The row stays open in their table, and adopt status counts it as missing.
 	warn := fmt.Sprintf("raise warning 'row %% of adoption %% has no event: %%', r.%s, %s, sqlerrm;", quote(r.layout.id), literal(r.spec.Name))
-	gone, keep, body := "true", "", r.body(state, changed, "", warn)
+	gone, keep, body := "true", "false", r.body(state, changed, "", warn)
 	switch {
 	case live && r.layout.deletes: // by the trigger itself
 		gone = "not live"
 	case live: // their clean-up deletes what is complete, and its event may not be delivered yet
-		gone, keep = "not (live and exists (select from outbox_events as e where e.id = event_id and e.status in ('pending', 'processing')))", r.render("keep", nil)
+		gone, keep = "not (live and exists (select from outbox_events as e where e.id = event_id and e.status in ('pending', 'processing')))", "true"
 	}
 	if chosen := r.spec.chosen(r.layout); chosen != "" {
 		body = "if " + r.in(chosen, "r") + " then\n    " + body + "\n    end if;"
