@@ -62,9 +62,13 @@ select r.event_id, r.at, r.lsn::text, r.xid::text, r.operation, coalesce(r.befor
        coalesce(e.id is not null and r.operation in ('insert', 'edit') and r.digest <> outbox.outbox_journal_digest(e), false),
        r.operation = 'resolve' and exists (select from outbox.outbox_replays where id = r.replay)
 from unnest($1::text[]::uuid[]) as page (event_id)
-join outbox.outbox_journal as r on r.event_id = page.event_id
+cross join lateral ( -- looks up each event, whatever the planner knows of the records
+    select *
+    from outbox.outbox_journal as record
+    where record.event_id = page.event_id and record.at >= (select since from settings) and record.at < now() + interval '1 day'
+    offset 0
+) as r
 left join outbox.outbox_events as e on e.id = page.event_id
-where r.at >= (select since from settings) and r.at < now() + interval '1 day'
 order by r.event_id, r.lsn, r.at
 
 -- name: rows

@@ -50,8 +50,11 @@ func TestServiceBusRefusalsKeepTheConnection(t *testing.T) {
 		if err := s.Probe(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		client := service.client
 		verify(t, queue, deliver(t, s, newEvent()), want.is, want.word, want.text)
+		client := service.client
+		if client == nil {
+			t.Fatalf("%s: the connection was given up", queue)
+		}
 		if err := deliver(t, s, newEvent()); (err == nil) != want.again {
 			t.Errorf("%s: the next event: %v", queue, err)
 		}
