@@ -103,7 +103,7 @@ func TestRunbooksMatchAlertsAndMetrics(t *testing.T) {
 			}
 		}
 		text := string(read(t, page))
-		if flag := regexp.MustCompile(`kubectl -.* outbox `).FindString(text); flag != "" {
+		if flag := regexp.MustCompile(`kubectl (-\S+ \S+ )+outbox `).FindString(text); flag != "" {
 			t.Errorf("%s: %q has a flag before the plugin's name, which kubectl refuses", page, flag)
 		}
 		for _, heading := range []string{"# " + r.Alert + "\n", "\n## What it means\n", "\n## Look here\n", "\n## Do this\n"} {

@@ -96,7 +96,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		Expect(o.Status.Stopped).To(ContainSubstring("2 of 2 events are dead again"))
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonAborted, "6 are skipped")
 
-		By("its end is final, also while the operator is told to leave it")
+		By("its end is final, also while the operator leaves it alone")
 		edit(c, o, func() { metav1.SetMetaDataAnnotation(&o.ObjectMeta, api.AnnotationReconcile, api.ReconcileDisabled) })
 		Consistently(func() *metav1.Condition {
 			return meta.FindStatusCondition(c.get().Status.Conditions, api.StalledCondition)
