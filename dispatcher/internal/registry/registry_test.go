@@ -158,7 +158,7 @@ func TestLookupsAreBounded(t *testing.T) {
 		}
 		_, _ = c.Schema(t.Context(), subject, 0) // not found
 	}
-	if n := len(c.entries); n > maxEntries || !c.entries[lookup{subject: "orders"}].known {
+	if n := len(c.entries); n > maxEntries || c.entries[lookup{subject: "orders"}] == nil {
 		t.Errorf("%d lookups are kept, want at most %d, and the one that has a schema", n, maxEntries)
 	}
 }
