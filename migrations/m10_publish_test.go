@@ -62,12 +62,14 @@ func TestM10PublishUpsert(t *testing.T) {
 	if third == first {
 		t.Error("the payload of an event that is being delivered was replaced")
 	}
-	d.complete(first, "w", false) // the consumer may have handled it all the same
-	if fourth := publish("42", "paid", "newest"); fourth != third {
-		t.Errorf("published %d, want the payload of %d replaced, which no worker has claimed", fourth, third)
+	d.claim("w", 10)
+	d.complete(third, "w", false) // the consumer may have handled it all the same
+	fourth := publish("42", "paid", "newest")
+	if fourth == third || fourth == first || publish("42", "paid", "last") != fourth {
+		t.Errorf("published %d after %d and %d, want an event of its own, whose payload is replaced", fourth, first, third)
 	}
-	if got := pgtest.Value[string](d, `select string_agg(payload #>> '{}', ',' order by seq) from outbox.outbox_events where aggregate_id = '42' and event_type = 'paid' and topic = 'm10'`); got != "new,newest" {
-		t.Errorf("payloads %s, want new,newest", got)
+	if got := pgtest.Value[string](d, `select string_agg(payload #>> '{}', ',' order by seq) from outbox.outbox_events where aggregate_id = '42' and event_type = 'paid' and topic = 'm10'`); got != "new,newer,last" {
+		t.Errorf("payloads %s, want new,newer,last", got)
 	}
 	if _, err := d.Exec(t.Context(), `select m10_recovery.publish_outbox('order', '', 'paid', '{}')`); err == nil {
 		t.Error("an upsert without an aggregate was taken")

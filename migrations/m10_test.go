@@ -332,6 +332,15 @@ func TestM10CrashCountsNoFailure(t *testing.T) {
 	if n := pgtest.Value[int](d, `select retry_count from m10_recovery.outbox`); n != 1 {
 		t.Errorf("retry_count is %d after one failure", n)
 	}
+	// Dispatchers suspect an event that ends processes. The outcome of a lease clears it, and another crash does not.
+	pgtest.Exec(d, `update outbox.outbox_events set suspicion = 4, next_attempt_at = now()`)
+	for _, want := range []string{"", "4"} {
+		d.claim("w", 1)
+		if got := pgtest.Value[string](d, `select coalesce(suspicion::text, '') from outbox.outbox_events`); got != want {
+			t.Errorf("the suspicion is %q, want %q", got, want)
+		}
+		pgtest.Exec(d, `update outbox.outbox_events set suspicion = 4, locked_until = now() - interval '1 second'`)
+	}
 }
 
 // The names of workers that have not claimed for a week are forgotten.

@@ -291,7 +291,7 @@ func TestMigrateIsSafeForConcurrentProcesses(t *testing.T) {
 			var all sync.WaitGroup
 			for range 4 {
 				all.Go(func() {
-					if err := c.migrate(); err != nil {
+					if err := c.migrate(t.Context()); err != nil {
 						t.Error(err)
 					}
 				})
@@ -313,7 +313,11 @@ func TestMigrateIsSafeForConcurrentProcesses(t *testing.T) {
 			_, err = c.sweep(consumer.Policy{Replay: time.Hour})
 			check(t, err)
 			e = newEvent() // a pod that starts does not wait for an effect of another
-			_, err = c.handle(t.Context(), e, func(execer) error { return c.migrate() })
+			_, err = c.handle(t.Context(), e, func(execer) error {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				return c.migrate(ctx)
+			})
 			check(t, err)
 		})
 	}

@@ -22,7 +22,7 @@ type execer func(statement string, args ...any) error
 
 // side is a consumer of one driver, as a service sees it.
 type side struct {
-	migrate func() error
+	migrate func(context.Context) error
 	handle  func(ctx context.Context, e *consumer.Event, effect func(execer) error) (consumer.Outcome, error)
 	sweep   func(consumer.Policy) (int64, error)
 	hold    func(name, reason string, everyone bool) error
@@ -32,7 +32,7 @@ type side struct {
 func sideOf[DB, Tx any](t *testing.T, c *consumer.Consumer[DB, Tx], db DB, run func(Tx) execer) side {
 	ctx := t.Context()
 	return side{
-		migrate: func() error { return c.Migrate(ctx, db) },
+		migrate: func(ctx context.Context) error { return c.Migrate(ctx, db) },
 		handle: func(ctx context.Context, e *consumer.Event, effect func(execer) error) (consumer.Outcome, error) {
 			return c.Handle(ctx, db, e, func(tx Tx) error { return effect(run(tx)) })
 		},
