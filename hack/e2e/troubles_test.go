@@ -147,7 +147,7 @@ var _ = It("spends no attempt on a CA that did not sign the consumer's certifica
 		w.Errorf("the wrong CA spent %d attempts of a row", n)
 	}
 	w.apply(secret(rightCA))
-	w.expect("Ready", "True", "Delivering")
+	w.expectWithin(3*time.Minute, "Ready", "True", "Delivering") // the kubelet takes up to 90 seconds to renew a file
 	w.drained()
 	ledger, err := scenario.Balance(w.ctx, w.shop.Admin, produced, w.consumer.Deliveries(), nil)
 	w.must(err)
