@@ -84,12 +84,14 @@ const (
 	sure        = 2.0  // standard errors by which a gain is known
 	cutTo       = 0.7  // of the limit, when the destination refuses
 	refusedPart = 0.02 // of the calls that are refused or time out without a cut
+	fewTries    = 3    // windows of an experiment below the ceiling, where too many calls show at once
 	fellBy      = 0.25 // of the yield's logarithm
 	tooMuch     = 0.2  // less yield than lately: peers have too many calls
 	limitedPart = 0.9  // of the limit that calls must use to say something of it
 	keepCeiling = 5 * time.Second
 	mostKeep    = time.Minute
 	followedIn  = 2 * time.Second // the others have the limit
+	refills     = 2 * time.Second // after a refusal fewer calls are refused too, until a bucket has filled again
 )
 
 func newPacer(most int) *pacer {

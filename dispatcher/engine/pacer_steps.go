@@ -80,7 +80,11 @@ func (p *pacer) judge(now time.Time) decision {
 	}
 	noise := p.tried.apart(p.base) / math.Abs(ratio)
 	unsure := math.Abs(gain-enough) < sure*noise
-	if unsure && p.tries < mostTries {
+	capped, tries := p.phase == rising && p.ceiling > 0, mostTries
+	if capped {
+		tries = fewTries
+	}
+	if unsure && p.tries < tries {
 		return unchanged
 	}
 	if p.phase == lowering {
@@ -93,7 +97,7 @@ func (p *pacer) judge(now time.Time) decision {
 		p.holds = 1
 		return spared
 	}
-	if gain >= enough {
+	if gain >= enough || unsure && capped {
 		p.base, p.step, p.found, p.shy = p.tried, min(1, 2*p.step), false, false
 		if p.rise(now) == unchanged {
 			p.found = p.limit < p.most
@@ -145,7 +149,10 @@ func (p *pacer) refuse(now time.Time) decision {
 	if p.ceiling == 0 { // it refuses again
 		p.keep = min(mostKeep, 2*p.keep)
 	}
-	p.ceiling, p.until, p.found = p.limit, now.Add(p.keep), true
+	if p.ceiling == 0 || p.until.Sub(now) < p.keep-refills {
+		p.ceiling, p.until = p.limit, now.Add(p.keep)
+	}
+	p.found = true
 	p.hold(to, now)
 	p.holds = 1
 	return refused

@@ -125,9 +125,38 @@ func TestLongPacerWithRefusals(t *testing.T) {
 				rate.add(s.rate)
 				refused.add(s.refused)
 			}
-			rate.check(t, "the rate", deviation, 450, 505) // with what the burst of its bucket allows
+			least := map[float64]float64{50: 460, 500: 480}[burst] // a bucket of a tenth of a second refuses below its rate too
+			rate.check(t, "the rate", deviation, least, 505)       // with what the burst of its bucket allows
 			refused.check(t, "the refused part", deviation, 0, 0.02)
 		}
+	}
+}
+
+// It takes 500 calls a second, then 250, then 500 again.
+//
+// CONTRACT: C-38
+func TestLongPacerFollowsTheRate(t *testing.T) {
+	skipLong(t)
+	for _, deviation := range deviations {
+		var down, refused, up figures
+		for seed := range uint64(*seeds) {
+			w := newWorld(seed)
+			w.rate, w.burst = 500, 50
+			w.service = w.around(100*time.Millisecond, deviation)
+			w.pod(256)
+			w.run(60 * time.Second)
+			w.rate = 250
+			w.run(150 * time.Second)
+			w.rate = 500
+			w.run(300 * time.Second)
+			s := w.between(80, 150, 0, 0)
+			down.add(s.rate)
+			refused.add(s.refused)
+			up.add(w.between(240, 300, 0, 0).rate)
+		}
+		down.check(t, "the rate of 250", deviation, 225, 253)
+		refused.check(t, "the refused part of it", deviation, 0, 0.02)
+		up.check(t, "the rate of 500 again", deviation, 450, 505)
 	}
 }
 
