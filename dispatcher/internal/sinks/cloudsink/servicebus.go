@@ -128,7 +128,7 @@ func (s *serviceBusService) sender(to string) (*azservicebus.Client, *serviceBus
 		if err != nil {
 			return nil, nil, &unsent{err}
 		}
-		s.client = client
+		s.client, s.used = client, time.Now()
 	}
 	if s.senders[to] == nil {
 		sender, err := s.client.NewSender(to, nil)
