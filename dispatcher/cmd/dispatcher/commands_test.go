@@ -79,6 +79,40 @@ func TestCommandsMigrateEnqueueAndDeliver(t *testing.T) {
 	}
 }
 
+// Flags of one event are refused where lines are read, and --namespace is theirs too. Errors have the numbers of the lines.
+func TestEnqueueReadsLines(t *testing.T) {
+	t.Parallel()
+	o := installed(t)
+	file := o.file(t, o.producer, "namespace: shop\n")
+	one := `{"topic": "orders", "payload": 1}`
+	run(t, one, "enqueue", "-f", file, "--delay", "1h").ended(t, 1, "--delay is for the event of --topic, which is missing; write it into the lines")
+	run(t, one, "enqueue", "-f", file, "--namespace", "billing").ok(t, " enqueued\n")
+	if n := o.count(t, "namespace = 'billing'"); n != 1 {
+		t.Errorf("%d events have the namespace of the flag, want 1", n)
+	}
+	run(t, strings.Repeat(one, 502)+`{"topic": "", "payload": 1}`, "enqueue", "-f", file).ended(t, 1, "events 501 to 503: event 3 of 3: ", "nothing was enqueued")
+	large := fmt.Sprintf(`{"topic": "orders", "payload": "%s"}`, strings.Repeat("x", 1<<20-2))
+	if got := run(t, strings.Repeat(large, 40), "enqueue", "-f", file); strings.Count(got.out, " enqueued\n") != 40 {
+		t.Errorf("40 events of 1 MiB: %s%s", got.out, got.err)
+	}
+}
+
+// Where the connection ends during the commit, it is unknown whether the events are there.
+func TestEnqueueSaysWhatTheCommitDid(t *testing.T) {
+	t.Parallel()
+	o := installed(t)
+	file := o.file(t, o.producer, "namespace: shop\n")
+	for does, want := range map[string]string{
+		"perform pg_terminate_backend(pg_backend_pid())": "the connection was lost during the commit, so whether the 1 events were enqueued is unknown: look for the first of them, ",
+		"raise 'no room'": "no room (SQLSTATE P0001); nothing was enqueued",
+	} {
+		o.exec(t, fmt.Sprintf(`create or replace function outbox.at_commit() returns trigger security definer language plpgsql as $$ begin %s; return new; end $$`, does))
+		o.exec(t, `create constraint trigger at_commit after insert on outbox.outbox_events deferrable initially deferred for each row execute function outbox.at_commit()`)
+		run(t, "", "enqueue", "-f", file, "--topic", "orders", "--payload", "1").ended(t, 1, want)
+		o.exec(t, "drop trigger at_commit on outbox.outbox_events")
+	}
+}
+
 // A right that is missing is named, whichever it is; those of `migrate grants` are all that is needed.
 func TestCheckNamesEachMissingRight(t *testing.T) {
 	t.Parallel()

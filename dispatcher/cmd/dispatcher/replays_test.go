@@ -76,6 +76,12 @@ func TestDeadReplayAndDiscard(t *testing.T) {
 		t.Fatalf("%d dead after refusals and dry runs, want 10", n)
 	}
 
+	for _, flag := range []string{"--dry-run", "--rate=20", "--all", "--group=7f3a9c21"} {
+		run(t, "", "dead", "replay", "-f", file, "--operation", "5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11", flag).ended(t, 1, " is for a new replay, and one that exists keeps its set and its rate")
+	}
+	run(t, "", "dead", "discard", "-f", file, "--reason", "CHG-812", "--topic", "orders", "--group", "").ended(t, 1, "--group is empty; give it a value, or leave it out")
+	run(t, "", "dead", "reopen", "-f", file, "--reason", "CHG-812", "--all", "--operation", "").ended(t, 1, "--operation is empty")
+
 	run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-812", "--id", "1,2,3").ok(t, "0 of 3 done\n", "3 of 3 done, 3 not delivered yet\n")
 	run(t, "", "dead", "discard", "-f", file, "--reason", "load test", "--requested-by", "alice", "--topic", "orders").ok(t, "7 of 7 done, 7 discarded\n")
 	who := pgtest.Value[string](o.admin, `select string_agg(distinct concat_ws(' ', resolution, resolved_by, resolution_reason), ', ' order by concat_ws(' ', resolution, resolved_by, resolution_reason)) from outbox.outbox_dead_letters`)

@@ -127,7 +127,7 @@ journal is on. ID is its id or its dedupe key; for an event whose row is gone, i
 }
 
 func payloadFlag(cmd *cobra.Command, payload *bool) {
-	cmd.Flags().BoolVar(payload, "payload", false, "also print the payload and the headers, which may hold what others must not see")
+	cmd.Flags().BoolVar(payload, "payload", false, "also print the payload and the headers, which may hold what others must not see; YAML rounds numbers of more than 17 digits")
 }
 
 // command adds to a command its flags, its arguments (the name, then so many more) and its work.

@@ -40,7 +40,7 @@ func failures() []deadletters.Failure {
 func deadLetter(whole, payload bool) deadletters.DeadLetter {
 	l := deadletters.DeadLetter{
 		ID: 42, Event: event, Group: "7f3a9c21", Topic: "orders", Seq: 7, Type: "OrderPlaced", AggregateType: "order", AggregateID: "17",
-		Reason: dispatcher.ReasonMaxRetriesExceeded, Cause: cause, Error: "the consumer responded 422:\n" + strings.Repeat("é", 100) + "\x1b[2J", Attempts: 20, DeadAt: noon,
+		Reason: dispatcher.ReasonMaxRetriesExceeded, Cause: cause, Error: "the consumer responded 422:\n" + strings.Repeat("é", 100) + "\x1b[2J\u0092\u009b\ufffe", Attempts: 20, DeadAt: noon,
 	}
 	if whole {
 		l.Worker, l.Failures, l.Response, l.Status, l.Advice = event, failures(), "<no such item>", "dead", "Correct the price."
@@ -143,7 +143,7 @@ func TestOutputMatchesGoldenFiles(t *testing.T) {
 	} {
 		printed := func(format string) string {
 			r := run(t, false, append(slices.Clone(args), "--output", format)...)
-			if r.err != nil || strings.Contains(r.out, "\x1b") {
+			if r.err != nil || strings.ContainsAny(r.out, "\x1b\u0092\u009b\ufffe") {
 				t.Errorf("%s as %s: %v, or it has a control sequence:\n%s", name, format, r.err, r.out)
 			}
 			if r.stderr == "" {
@@ -194,6 +194,8 @@ func TestWrongCommandLinesAreRefused(t *testing.T) {
 		"0 arguments, want 1: dispatcher dead show -f FILE ID; see --help":   {"dead", "show"},
 		"2 arguments, want 1: dispatcher events show -f FILE ID; see --help": {"events", "show", "a", "b"},
 		"the ID is empty; give the one that `dispatcher dead list` prints":   {"events", "show", ""},
+		"--id is empty; give it a value, or leave it out":                    {"dead", "list", "--id", ""},
+		"--topic is empty; give it a value, or leave it out":                 {"dead", "groups", "--topic", ""},
 		"no dead letter 7: not found":                                        {"dead", "show", "7"},
 		"unknown flag: --resolved":                                           {"dead", "groups", "--resolved"},
 	} {

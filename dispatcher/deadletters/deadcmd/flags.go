@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
@@ -22,10 +23,12 @@ func FilterFlags(cmd *cobra.Command) func(now time.Time) (deadletters.Filter, er
 
 type filterFlags struct {
 	deadletters.Filter
+	cmd          *cobra.Command
 	since, until string
 }
 
 func (f *filterFlags) add(cmd *cobra.Command, resolved bool) {
+	f.cmd = cmd
 	flags := cmd.Flags()
 	flags.StringSliceVar(&f.IDs, "id", nil, "only these: ids of events, or numbers of dead letters; may be repeated")
 	flags.StringVar(&f.Topic, "topic", "", "only those of this topic")
@@ -52,6 +55,9 @@ func (f *filterFlags) add(cmd *cobra.Command, resolved bool) {
 
 func (f *filterFlags) filter(now time.Time) (filter deadletters.Filter, err error) {
 	filter = f.Filter
+	if err := refuseEmpty(f.cmd); err != nil {
+		return filter, err
+	}
 	if filter.Since, err = parseTime("since", f.since, now); err != nil {
 		return filter, err
 	}
@@ -62,6 +68,17 @@ func (f *filterFlags) filter(now time.Time) (filter deadletters.Filter, err erro
 		return filter, fmt.Errorf("the filter is wrong: %s", strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
 	return filter, nil
+}
+
+// refuseEmpty refuses a flag that has no value, as of a variable of the shell that is not set: without that flag the command
+// would choose more.
+func refuseEmpty(cmd *cobra.Command) (err error) {
+	cmd.LocalFlags().VisitAll(func(flag *pflag.Flag) {
+		if value := flag.Value.String(); flag.Changed && (value == "" || value == "[]") {
+			err = fmt.Errorf("--%s is empty; give it a value, or leave it out", flag.Name)
+		}
+	})
+	return err
 }
 
 // parseTime reads a time, or how long ago it was.

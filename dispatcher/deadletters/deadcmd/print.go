@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 	"text/tabwriter"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
@@ -26,7 +28,7 @@ func (c Commands) writer(cmd *cobra.Command, format string) (func(any) error, er
 	switch format {
 	case "json":
 		return func(result any) error {
-			text, err := indented(result)
+			text, err := JSON(result)
 			if err != nil {
 				return err
 			}
@@ -35,7 +37,7 @@ func (c Commands) writer(cmd *cobra.Command, format string) (func(any) error, er
 		}, nil
 	case "yaml":
 		return func(result any) error {
-			text, err := yaml.Marshal(result)
+			text, err := YAML(result)
 			if err != nil {
 				return err
 			}
@@ -48,13 +50,36 @@ func (c Commands) writer(cmd *cobra.Command, format string) (func(any) error, er
 	return nil, fmt.Errorf("--output is %q; choose table, json or yaml", format)
 }
 
-func indented(result any) ([]byte, error) {
+// JSON writes a result as indented JSON, in which characters that no terminal should get are escapes. It fails as
+// [json.Marshal] does.
+func JSON(result any) ([]byte, error) {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
 	err := encoder.Encode(result)
-	return text.Bytes(), err
+	return escaped(text.Bytes()), err
+}
+
+// YAML writes a result as YAML, with the names of its JSON. A number of more than 17 digits loses the others. It fails as
+// [json.Marshal] does.
+func YAML(result any) ([]byte, error) {
+	text, err := JSON(result)
+	if err != nil {
+		return nil, err
+	}
+	return yaml.JSONToYAML(text)
+}
+
+// odd are the characters that JSON has as they are, although terminals take some for commands, and YAML refuses most.
+var odd = regexp.MustCompile(`[\x{7f}-\x{9f}\x{feff}\x{fffe}\x{ffff}]`)
+
+// escaped makes escapes of the odd characters of JSON, which are in its strings alone.
+func escaped(text []byte) []byte {
+	return odd.ReplaceAllFunc(text, func(char []byte) []byte {
+		r, _ := utf8.DecodeRune(char)
+		return fmt.Appendf(nil, `\u%04x`, r)
+	})
 }
 
 func (c Commands) table(cmd *cobra.Command, result any) error {
@@ -265,7 +290,7 @@ func writeContent(out io.Writer, c deadletters.Content) error {
 		if part.text == nil {
 			continue
 		}
-		text, err := indented(part.text)
+		text, err := JSON(part.text)
 		if err != nil {
 			return err
 		}

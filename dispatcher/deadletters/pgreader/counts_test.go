@@ -55,6 +55,23 @@ func TestLargeGroupsKeepTheirPlace(t *testing.T) {
 	}
 }
 
+// The most groups are those that match, wherever they are among the others.
+func TestGroupsThatMatchAreFoundAmongMore(t *testing.T) {
+	t.Parallel()
+	pool, r := outbox(t)
+	pgtest.Exec(pool, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, class, code, attempts)
+		select gen_random_uuid(), 'shop', 'a', 'permanent_failure', 'http', n::text, 20 from generate_series(1, $1::integer) as n`, deadletters.MaxGroups+30)
+	addDead(t, pool, "z", 3)
+	for _, f := range []deadletters.Filter{{Topic: "z"}, {Type: "Type1"}} {
+		if got, err := r.Groups(t.Context(), f); err != nil || len(got.Groups) != 1 || got.Groups[0].Topic != "z" || got.More {
+			t.Errorf("%+v: %d groups, more %t, %v", f, len(got.Groups), got.More, err)
+		}
+	}
+	if got, err := r.Groups(t.Context(), deadletters.Filter{}); err != nil || len(got.Groups) != deadletters.MaxGroups || !got.More {
+		t.Errorf("without a filter: %d groups, more %t, %v", len(got.Groups), got.More, err)
+	}
+}
+
 // Dead letters are counted by tenant, type or aggregate, the largest count first, those of the filter alone.
 func TestCountBy(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,6 @@
 -- name: groups
 -- Counts open dead letters by their group. The groups are found by a loose scan of outbox_dead_letters_open: one
--- probe for each, whatever the number of dead letters. What is read of a group then is its first and its last, and
+-- probe for each, whatever the number of dead letters. Those that the filter matches count to the most. What is read of a group then is its first and its last, and
 -- its count up to a cap and one.
 -- $1 namespace; $2 most groups; $3 cap; then the filter's.
 with recursive found as (
@@ -21,7 +21,14 @@ with recursive found as (
     ) as following
 ),
 groups as (
-    select topic, fingerprint, row_number() over () > $2::integer as more from found limit $2::integer + 1
+    select topic, fingerprint, row_number() over () > $2::integer as more
+    from found
+    cross join lateral (
+        select from outbox.outbox_dead_letters as l
+        where l.topic = found.topic and l.fingerprint = found.fingerprint and /* filter */ true
+        limit 1
+    ) as matching
+    limit $2::integer + 1
 )
 select g.fingerprint, g.topic, last.reason, coalesce(last.class, ''), coalesce(last.code, ''), coalesce(last.place, ''),
        counted.n, first.dead_at, last.dead_at, coalesce(last.id, 0), coalesce(last.event_id::text, ''), coalesce(last.error, ''), g.more

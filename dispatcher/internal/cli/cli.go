@@ -3,7 +3,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
@@ -166,21 +164,19 @@ func versionCommand(version string) *cobra.Command {
 
 // reportWriter returns the function that writes a report as table, json or yaml. It fails for another output.
 func reportWriter[Report any](form string, table func(io.Writer, Report) error) (func(io.Writer, Report) error, error) {
-	write, ok := map[string]func(io.Writer, Report) error{
-		"table": table,
-		"json": func(w io.Writer, r Report) error {
-			e := json.NewEncoder(w)
-			e.SetEscapeHTML(false)
-			e.SetIndent("", "  ")
-			return e.Encode(r)
-		},
-		"yaml": func(w io.Writer, r Report) error {
-			text, err := yaml.Marshal(r)
+	encoded := func(encode func(any) ([]byte, error)) func(io.Writer, Report) error {
+		return func(w io.Writer, r Report) error {
+			text, err := encode(r)
 			if err == nil {
 				_, err = w.Write(text)
 			}
 			return err
-		},
+		}
+	}
+	write, ok := map[string]func(io.Writer, Report) error{
+		"table": table,
+		"json":  encoded(deadcmd.JSON),
+		"yaml":  encoded(deadcmd.YAML),
 	}[form]
 	if !ok {
 		return nil, fmt.Errorf("--output is %q; set it to table, json or yaml", form)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,14 +11,19 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/producer"
 )
 
-// enqueueBatch is how many events of standard input travel together.
-const enqueueBatch = 500
+// Events of standard input travel together: so many, or so many bytes and one event more.
+const (
+	enqueueBatch = 500
+	enqueueBytes = 16 << 20
+)
 
 // line is an event as the command line and standard input give it: the names are the columns'.
 type line struct {
@@ -87,8 +93,10 @@ the id, and whether it was enqueued or was there already. The namespace defaults
 			if topic {
 				one.Payload, one.Delay = json.RawMessage(payload), config.Duration(delay)
 				next = only(one)
+			} else if err := onlyWhatLinesTake(cmd); err != nil {
+				return err
 			}
-			return enqueue(cmd, file, next)
+			return enqueue(cmd, file, one.Namespace, next)
 		}),
 	}
 	fileFlag(cmd, &file)
@@ -110,6 +118,16 @@ the id, and whether it was enqueued or was there already. The namespace defaults
 	flags.StringVar(&one.ID, "id", "", "the event's id, a UUID: one that is there already is not enqueued again (default: a new one)")
 	flags.DurationVar(&delay, "delay", 0, "how long to hold the event back, such as 10m")
 	return cmd
+}
+
+// onlyWhatLinesTake refuses the flags of one event, which lines have in their fields.
+func onlyWhatLinesTake(cmd *cobra.Command) (err error) {
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if f.Name != "file" && f.Name != "namespace" {
+			err = fmt.Errorf("--%s is for the event of --topic, which is missing; write it into the lines, or give --topic and --payload", f.Name)
+		}
+	})
+	return err
 }
 
 // linesOf reads the JSON objects of a stream, until io.EOF.
@@ -137,18 +155,24 @@ func only(l line) func() (line, error) {
 	}
 }
 
-func enqueue(cmd *cobra.Command, file string, next func() (line, error)) error {
+// enqueue enqueues events. Those without a namespace get this one, or else the file's.
+func enqueue(cmd *cobra.Command, file, namespace string, next func() (line, error)) error {
 	var receipts []producer.Receipt
 	err := withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, cfg config.Config) error {
 		outbox := producer.New(producer.Options{Schema: cfg.Database.Schema})
+		committing := false
 		err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) (err error) {
-			receipts, err = enqueueAll(ctx, outbox, tx, cfg.Namespace, next)
+			receipts, err = enqueueAll(ctx, outbox, tx, cmp.Or(namespace, cfg.Namespace), next)
+			committing = err == nil && len(receipts) > 0
 			return err
 		})
-		if err != nil {
-			return fmt.Errorf("%w; nothing was enqueued", err)
+		switch {
+		case err == nil:
+			return nil
+		case committing && !rolledBack(err):
+			return fmt.Errorf("%w; the connection was lost during the commit, so whether the %d events were enqueued is unknown: look for the first of them, %s, before you enqueue them again", err, len(receipts), receipts[0].ID)
 		}
-		return nil
+		return fmt.Errorf("%w; nothing was enqueued", err)
 	})
 	if err != nil {
 		return err
@@ -163,11 +187,21 @@ func enqueue(cmd *cobra.Command, file string, next func() (line, error)) error {
 	return nil
 }
 
+// rolledBack reports whether the server responded that it did not commit.
+func rolledBack(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pg.SeverityUnlocalized == "ERROR" || errors.Is(err, pgx.ErrTxCommitRollback)
+}
+
 func enqueueAll(ctx context.Context, outbox *producer.Producer[producer.PGX], tx pgx.Tx, namespace string, next func() (line, error)) (all []producer.Receipt, err error) {
 	var batch []producer.Event
+	size := 0
 	flush := func() error {
 		receipts, err := outbox.EnqueueBatch(ctx, tx, batch)
-		all, batch = append(all, receipts...), batch[:0]
+		if err != nil && len(all) > 0 {
+			err = fmt.Errorf("events %d to %d: %w", len(all)+1, len(all)+len(batch), err)
+		}
+		all, batch, size = append(all, receipts...), batch[:0], 0
 		return err
 	}
 	for n := 1; ; n++ {
@@ -182,7 +216,11 @@ func enqueueAll(ctx context.Context, outbox *producer.Producer[producer.PGX], tx
 		if err != nil {
 			return nil, fmt.Errorf("event %d: %w", n, err)
 		}
-		if batch = append(batch, event); len(batch) == enqueueBatch {
+		size += len(l.Payload)
+		for name, value := range l.Headers {
+			size += len(name) + len(value)
+		}
+		if batch = append(batch, event); len(batch) == enqueueBatch || size >= enqueueBytes {
 			if err := flush(); err != nil {
 				return nil, err
 			}

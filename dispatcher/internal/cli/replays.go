@@ -11,10 +11,12 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/api/status"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/replay"
 )
@@ -38,6 +40,11 @@ the grants that "migrate grants --for replay" prints.`,
   dispatcher dead replay -f orders.yaml --group 7f3a9c21 --reason CHG-812 --canary 10 --rate 500 --wait
   dispatcher dead replay -f orders.yaml --operation 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11 --wait`,
 		RunE: work(func(cmd *cobra.Command) error {
+			if id != "" || requestFile != "" {
+				if err := onlyWhatContinues(cmd); err != nil {
+					return err
+				}
+			}
 			return withReplays(cmd, o.file, &o.out, func(ctx context.Context, replays *replay.Replays, cfg config.Config) error {
 				if requestFile != "" {
 					running.Wait = true
@@ -80,6 +87,18 @@ the grants that "migrate grants --for replay" prints.`,
 	return cmd
 }
 
+// onlyWhatContinues refuses the flags of a new replay: one that exists keeps its set and its rate.
+func onlyWhatContinues(cmd *cobra.Command) (err error) {
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		switch f.Name {
+		case "operation", "request", "listen", "file", "output", "wait", "timeout":
+		default:
+			err = fmt.Errorf("--%s is for a new replay, and one that exists keeps its set and its rate; leave it out, or see where the replay is with `dispatcher dead operations --operation ID`, which changes nothing", f.Name)
+		}
+	})
+	return err
+}
+
 // withReplays connects to the operations of a file's outbox.
 func withReplays(cmd *cobra.Command, file string, out *progressWriter, do func(context.Context, *replay.Replays, config.Config) error) error {
 	out.w, out.file = cmd.OutOrStdout(), file
@@ -114,9 +133,9 @@ func (t *progressWriter) write(p status.Replay) error {
 	if t.format == "json" {
 		return t.json(p)
 	}
-	text := fmt.Sprintf("%s %s: %s", p.Action, p.ID, p)
+	text := fmt.Sprintf("%s %s: %s", p.Action, p.ID, deadcmd.Line(p.String()))
 	for _, why := range p.Why() {
-		text += "\n  " + why
+		text += "\n  " + deadcmd.Line(why)
 	}
 	if text == t.last {
 		return nil
