@@ -22,7 +22,8 @@ type Sink interface {
 	// topic, a stream, a table), it checks that: a place that is missing, or that this login may not write
 	// to, is [Unavailable], and so are deliveries that are refused for it. When the events say where they
 	// go, it checks the destination alone. The engine calls it at start and while claiming is paused.
-	// nil means reachable. An error says why it is not.
+	// nil means reachable. An error says why it is not. It returns soon after ctx ends: until then nothing is claimed, or,
+	// where other topics are delivered, the paused ones stay so.
 	Probe(ctx context.Context) error
 
 	// BatchSize is the most events that one Deliver takes, at least 1. It never changes.

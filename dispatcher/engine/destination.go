@@ -255,9 +255,11 @@ func (f *flight) called(c call, rows []*row, ours []bool, errs []error) (paused 
 			responses++
 			continue
 		}
-		if blames(err) || isOverdue(c) {
+		switch {
+		case isOfTheEvent(err):
+		case blames(err) || isOverdue(c):
 			refusal = err
-		} else {
+		default:
 			responses++
 		}
 		f.lastError, f.lastErrorAt = c.failure(err).Error(), now

@@ -175,12 +175,14 @@ func TestGoexitFailsItsEventAlone(t *testing.T) {
 	})
 }
 
-// A probe that is made for a paused topic, and fails or hangs, stops no topic that is delivered.
+// A probe that is made for a paused topic, and fails, hangs, panics or ends its goroutine, stops no topic that is delivered.
 // CONTRACT: C-32, C-33
 func TestFailedProbeStopsNoOtherTopic(t *testing.T) {
 	for name, probe := range map[string]func(context.Context) error{
-		"fails": func(context.Context) error { return errUnreachable },
-		"hangs": func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+		"fails":              func(context.Context) error { return errUnreachable },
+		"hangs":              func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+		"panics":             func(context.Context) error { panic("an odd response") },
+		"ends its goroutine": func(context.Context) error { runtime.Goexit(); return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

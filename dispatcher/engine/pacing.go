@@ -155,6 +155,16 @@ func blames(err error) bool {
 		dispatcher.CauseOf(err).Code == dispatcher.CodeTimeout
 }
 
+// isOfTheEvent reports whether an event failed by what was made of it before it was sent, or by its route. Such a failure took
+// no time of the destination, so it says nothing of what that bears.
+func isOfTheEvent(err error) bool {
+	switch dispatcher.CauseOf(err).Class {
+	case dispatcher.ClassSchema, dispatcher.ClassRule, dispatcher.ClassMask, dispatcher.ClassMessage, dispatcher.ClassRoute, dispatcher.ClassDecode:
+		return true
+	}
+	return false
+}
+
 // waitFor begins no call of a topic for a while, as its destination requested (CONTRACT C-39).
 func (f *flight) waitFor(t *topic, wait time.Duration, now time.Time) {
 	until := now.Add(wait)

@@ -252,6 +252,36 @@ func TestAutoAndFaults(t *testing.T) {
 	})
 }
 
+// What a rule or a schema does not let through was not sent: it says nothing of the destination, however soon it fails.
+//
+// CONTRACT: C-38
+func TestAutoAndWhatIsNotSent(t *testing.T) {
+	for name, unsent := range map[string]error{
+		"a rule cannot be computed": dispatcher.DestinationFault(dispatcher.WithCause(dispatcher.Cause{Class: dispatcher.ClassRule}, errors.New("there is no field"))),
+		"a schema":                  dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, dispatcher.WithCause(dispatcher.Cause{Class: dispatcher.ClassSchema}, errors.New("not a number"))),
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			sink := newBearing(40, 100*time.Millisecond)
+			deliver, n := sink.deliver, atomic.Int64{}
+			sink.deliver = func(ctx context.Context, e *dispatcher.Event) error {
+				if n.Add(1)%4 == 0 {
+					return unsent
+				}
+				return deliver(ctx, e)
+			}
+			d, stop := begin(t, &endless{}, sink, auto)
+			<-time.After(30 * time.Second)
+			before := sink.delivered.Load()
+			<-time.After(20 * time.Second)
+			rate, limit := (sink.delivered.Load()-before)/20, limitOf(d)
+			stop()
+			if rate < 340 || limit < 32 || limit > 56 {
+				t.Errorf("%s for a fourth of the events: %d events a second, a limit of %d; want at least 340, and about 40", name, rate, limit)
+			}
+		})
+	}
+}
+
 // A destination that refuses more than 20 calls at once gets about 20, though no yield of those that it takes falls.
 //
 // CONTRACT: C-38

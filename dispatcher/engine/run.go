@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -129,12 +130,19 @@ func (r *run) leave(d abandoned, why error, after time.Duration) {
 func (r *run) probe() {
 	r.probing.Go(func() {
 		ctx, cancel := context.WithTimeout(r.calls, probeTimeout)
-		err := r.sink.Probe(ctx)
-		cancel()
-		if r.calls.Err() == nil {
-			r.completer.release(r.flight.probed(err))
-		}
-		r.changed()
+		defer cancel()
+		err := errGoexit
+		defer func() {
+			if v := recover(); v != nil {
+				err = newPanicError(v)
+				r.log.Debug("the sink panicked in a probe", "error", err, "stack", string(debug.Stack()))
+			}
+			if r.calls.Err() == nil {
+				r.completer.release(r.flight.probed(err))
+			}
+			r.changed()
+		}()
+		err = r.sink.Probe(ctx)
 	})
 }
 

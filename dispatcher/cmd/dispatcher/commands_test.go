@@ -113,6 +113,16 @@ func TestEnqueueSaysWhatTheCommitDid(t *testing.T) {
 	}
 }
 
+// An outcome that the database refuses is in the line, and is no success: its event is delivered again.
+func TestOnceSaysWhatTheDatabaseRefused(t *testing.T) {
+	t.Parallel()
+	o := installed(t)
+	o.enqueue(t, 1)
+	o.exec(t, `create function outbox.veto() returns trigger language plpgsql as $$ begin raise 'not this one'; end $$`)
+	o.exec(t, `create trigger veto before update on outbox.outbox_events for each row when (new.status = 'delivered') execute function outbox.veto()`)
+	run(t, "", "once", "-f", o.file(t, o.dispatcher, dispatching("{log: {}}"))).ended(t, 1, "lost 0, refused 1\n", "the database refused the outcomes of 1 events, which are delivered again")
+}
+
 // A right that is missing is named, whichever it is; those of `migrate grants` are all that is needed.
 func TestCheckNamesEachMissingRight(t *testing.T) {
 	t.Parallel()

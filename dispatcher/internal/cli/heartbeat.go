@@ -30,11 +30,11 @@ func pausedTopics(now dispatcher.Snapshot) map[string]string {
 	all := map[string]string{}
 	pause := func(topic, why string) {
 		if len(all) < maxPaused {
-			all[topic] = strings.ToValidUTF8(why[:min(len(why), maxPausedText)], "")
+			all[topic] = strings.ReplaceAll(strings.ToValidUTF8(why[:min(len(why), maxPausedText)], ""), "\x00", "") // jsonb has no NUL
 		}
 	}
 	if now.Breaker != "" && now.Breaker != dispatcher.BreakerClosed {
-		pause("", fmt.Sprintf("the destination is %s: %s", now.Breaker, now.LastError))
+		pause("", fmt.Sprintf("the destination is %s: %v", now.Breaker, now.Sink.Err))
 	}
 	for _, t := range now.PausedTopics {
 		pause(t.Topic, fmt.Sprintf("its destination is %s: %v", t.Breaker, t.Err))

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
 type switches struct{ pauses, resumes int }
@@ -48,5 +50,15 @@ func TestStateFileIsReadAgain(t *testing.T) {
 	}
 	if strings.Contains(log.String(), "hunter2") {
 		t.Error("what the file holds is logged")
+	}
+}
+
+// Why all topics are paused is what the destination responded last, not the newest failure of some delivery.
+func TestPausedTopicsSayWhy(t *testing.T) {
+	paused := pausedTopics(dispatcher.Snapshot{
+		Breaker: dispatcher.BreakerUnreachable, Sink: dispatcher.LinkState{Known: true, Err: errors.New("connection\x00 refused")}, LastError: "the consumer responded 422",
+	})
+	if got, want := paused[""], "the destination is Unreachable: connection refused"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
