@@ -46,6 +46,21 @@ func (t *turns) move(topics []string, ends map[int]uuid.UUID, began []pgtype.UUI
 	return more
 }
 
+// served is the last tenant of each topic that has a leased row, on the way around from where the claim began.
+func served(rows []row, starts []pgtype.UUID) map[int]uuid.UUID {
+	ends := map[int]uuid.UUID{}
+	for _, r := range rows {
+		if r.dead != "" {
+			continue
+		}
+		tenant, start := r.event.TenantID.UUID, uuid.UUID(starts[r.share].Bytes)
+		if end, ok := ends[r.share+1]; !ok || passed(start, end, tenant) {
+			ends[r.share+1] = tenant
+		}
+	}
+	return ends
+}
+
 // passed reports whether the way around from a tenant to another one, its end, comes by start. It may begin there.
 func passed(from, start, end uuid.UUID) bool {
 	toStart, toEnd := bytes.Compare(from[:], start[:]), bytes.Compare(from[:], end[:])
@@ -71,7 +86,8 @@ func (s *Store) claimFair(ctx context.Context, c claiming) (out dispatcher.Claim
 	each, burst := tenantRate(c.ClaimRequest)
 	began := s.turns.of(c.topics)
 	for {
-		claim := s.statement("claim_fair", c, make([]time.Time, len(c.topics)), s.turns.of(c.topics), exceptTopics, except, s.dispatcher, each, burst)
+		starts := s.turns.of(c.topics)
+		claim := s.statement("claim_fair", c, make([]time.Time, len(c.topics)), starts, exceptTopics, except, s.dispatcher, each, burst)
 		var said report
 		found, err := s.fetch(ctx, c, newDecoder(s.namespace, c), []statement{claim}, nil, func(text []byte) error {
 			said = report{}
@@ -79,6 +95,9 @@ func (s *Store) claimFair(ctx context.Context, c claiming) (out dispatcher.Claim
 		})
 		if err != nil {
 			return out, err
+		}
+		if found.cut { // bytes have no room for all of the walk: those that it did not get to are the next claim's first
+			said.Ends = served(found.rows, starts)
 		}
 		more := s.turns.move(c.topics, said.Ends, began)
 		out.OverRate = said.OverRate

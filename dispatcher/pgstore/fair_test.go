@@ -240,3 +240,42 @@ func TestClaimCountsForATenant(t *testing.T) {
 		}
 	}
 }
+
+// Where bytes bind, tenants have their turns over claims, and no rate is charged for rows that bytes have no room for.
+//
+// CONTRACT: C-37, C-51
+func TestFairClaimsWithinBytes(t *testing.T) {
+	t.Parallel()
+	o := newTenants(t)
+	store := pgstore.New(o.stores, pgstore.Options{Schema: pgtest.Schema, Namespace: "shop", Dispatcher: "orders"})
+	add := func(tenants, each int) {
+		o.addTenants(1, tenants, each, 0)
+		pgtest.Exec(o, `update outbox.outbox_events set payload = to_jsonb(repeat('x', 1000)), size_bytes = 1002`)
+	}
+	claim := func(rate dispatcher.Rate) (tenants []uuid.UUID, over bool) {
+		t.Helper()
+		c, err := store.Claim(t.Context(), dispatcher.ClaimRequest{
+			Shares: []dispatcher.Share{{Topic: "orders", Limit: 10}}, Lease: time.Minute, MaxAttempts: 5, MaxBytes: 1010, Fair: true, TenantRate: rate,
+		})
+		check(t, "claim", err)
+		for _, e := range c.Events {
+			tenants = append(tenants, e.TenantID.UUID)
+		}
+		return tenants, len(c.OverRate) > 0
+	}
+	add(3, 20)
+	for n := range 7 {
+		if got, _ := claim(dispatcher.Rate{}); len(got) != 1 || got[0] != tenant(n%3+1) {
+			t.Errorf("claim %d has %v, want tenant %d", n+1, got, n%3+1)
+		}
+	}
+	pgtest.Exec(o, `delete from outbox.outbox_events`)
+	add(3, 1)
+	hourly := dispatcher.Rate{Events: 1, Period: time.Hour}
+	claim(hourly) // from the next on they are counted for
+	for n := range 3 {
+		if got, over := claim(hourly); len(got) != 1 || over {
+			t.Errorf("with room for one event, claim %d of three tenants has %v, a tenant over its rate: %t", n+1, got, over)
+		}
+	}
+}

@@ -110,17 +110,6 @@ second as materialized (
         for update skip locked
     ) as e
 ),
--- A claim that comes late, by half the time of an event at most, is made up for.
-used as (
-    update outbox.outbox_rates as r
-    set used_until = greatest({used}, now() - $15::interval / 2) + u.events * $15::interval
-    from (
-        select topic, tenant, count(*) as events
-        from (select topic, tenant from first union all select topic, tenant from second) as e
-        group by topic, tenant
-    ) as u
-    where $15::interval is not null and r.namespace = $1::text and r.dispatcher = $14::text and r.topic = u.topic and r.tenant = u.tenant
-),
 -- The report has the last tenant of each topic whose walk ended before it came around, and the topics with a tenant that has
 -- used its rate.
 given as materialized (
@@ -146,4 +135,20 @@ given as materialized (
     ) as e
 ),
 {fitting}
+-- What is leased counts for its tenant. A claim that comes late, by half the time of an event at most, is made up for.
+used as (
+    update outbox.outbox_rates as r
+    set used_until = greatest({used}, now() - $15::interval / 2) + u.events * $15::interval
+    from (
+        select topic, tenant, count(*) as events
+        from (
+            select topic, tenant, ctid, exhausted from first
+            union all
+            select topic, tenant, ctid, exhausted from second
+        ) as e
+        where exhausted is not true and (not (select cut from given) or ctid = any (array(select row from fitting)))
+        group by topic, tenant
+    ) as u
+    where $15::interval is not null and r.namespace = $1::text and r.dispatcher = $14::text and r.topic = u.topic and r.tenant = u.tenant
+),
 {lease}
