@@ -34,6 +34,12 @@ func (l long) ConvertToType(t ref.Type) ref.Val {
 // ConvertToNative is the double's.
 func (l long) ConvertToNative(t reflect.Type) (any, error) { return l.Double.ConvertToNative(t) }
 
+// Equal compares with a number of any type. The double's knows no other long, not even itself.
+func (l long) Equal(other ref.Val) ref.Val {
+	order, ok := compareNumbers(l, other)
+	return types.Bool(ok && order == types.IntZero)
+}
+
 // toNumber makes an int of a whole number, however it is written, a uint of one that only a uint holds,
 // a double of what a double holds, and a long of everything else.
 func toNumber(s string) ref.Val {

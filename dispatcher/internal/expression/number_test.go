@@ -57,7 +57,7 @@ func TestEveryNumberInEveryOperator(t *testing.T) {
 func TestWholeNumbersAreExact(t *testing.T) {
 	payload, err := expression.Decode([]byte(`{"id": 9007199254740993, "max": 9223372036854775807, "umax": 18446744073709551615, "min": -9223372036854775808,
 		"q": 7, "whole": 4.0, "half": 3.5, "long": 123456789012345678901234567890, "long2": 123456789012345678901234567891, "neg": -123456789012345678901234567890,
-		"decimal": 0.1234567890123456789012345, "sum": 0.30000000000000004, "huge": 1e999, "point": 9007199254740993.0, "thousand": 1e3}`))
+		"longs": [1, 123456789012345678901234567890], "decimal": 0.1234567890123456789012345, "sum": 0.30000000000000004, "huge": 1e999, "point": 9007199254740993.0, "thousand": 1e3}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,6 +72,10 @@ func TestWholeNumbersAreExact(t *testing.T) {
 		`[payload.long]`: `[123456789012345678901234567890]`, `string(payload.long)`: `"123456789012345678901234567890"`, `payload.huge`: `1e999`, `payload.point`: `9007199254740993.0`,
 		`payload.long * 2`: `2.4691357802469136e+29`, `payload.long == payload.long2`: `false`, `payload.long < payload.long2`: `true`, `payload.neg < payload.long`: `true`,
 		`payload.id == 9007199254740992.0`: `false`, `payload.id > 9007199254740992.0`: `true`, `payload.umax > payload.max`: `true`, `payload.huge > payload.long`: `true`,
+		`payload.long in [1, payload.long]`: `true`, `payload.long in payload.longs`: `true`, `payload.long2 in payload.longs`: `false`, `7 in [payload.long, 7]`: `true`, `7 in [payload.long]`: `false`,
+		`0.1234567890123456789012345 in [payload.decimal]`: `true`, `[payload.long] == [payload.long]`: `true`, `[payload.long] != [payload.long]`: `false`, `[payload.long] == [payload.long2]`: `false`,
+		`[payload.long] != [payload.long2]`: `true`, `{"a": payload.decimal} == {"a": payload.decimal}`: `true`, `{"a": payload.decimal} == {"a": payload.sum}`: `false`, `payload == payload`: `true`,
+		`[payload.long] in [[payload.long]]`: `true`, `payload.?long == payload.?long`: `true`,
 		`payload.q in [1, 7.0]`: `true`, `payload.whole in [4]`: `true`, `1.0 < 2`: `true`,
 	} {
 		x, err := expression.JSON(`{"r": ` + text + `}`)

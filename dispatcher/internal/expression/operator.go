@@ -52,9 +52,12 @@ func ordered(m *meter, node int64, operator string, a, b ref.Val) ref.Val {
 
 // contained is in.
 func contained(m *meter, node int64, element, in ref.Val) ref.Val {
-	if _, ok := in.(traits.Lister); ok {
+	if elements, ok := in.(traits.Lister); ok {
 		m.spend(node, length(in))
-		if _, scalar := number(element); !scalar && length(element) > 0 {
+		if _, isNumber := number(element); isNumber {
+			return hasNumber(elements, element)
+		}
+		if length(element) > 0 {
 			m.compared(node, in)
 		}
 	}
@@ -63,6 +66,16 @@ func contained(m *meter, node int64, element, in ref.Val) ref.Val {
 		return types.NewErr("no such overload")
 	}
 	return container.Contains(element)
+}
+
+// hasNumber is in for a number. CEL's own numbers know no long, which the list may hold.
+func hasNumber(list traits.Lister, n ref.Val) types.Bool {
+	for it := list.Iterator(); it.HasNext() == types.True; {
+		if order, ok := compareNumbers(n, it.Next()); ok && order == types.IntZero {
+			return true
+		}
+	}
+	return false
 }
 
 // added is + for what is not a number.
