@@ -44,8 +44,8 @@
 //
 // # Functions
 //
-// All of CEL's own; its optional values; the string functions of cel-go (lowerAscii, replace, split,
-// substring, trim and so on); and for payloads:
+// All of CEL's own, with all time zones, such as event.createdAt.getHours("Europe/Berlin"); its optional values; the
+// string functions of cel-go (lowerAscii, replace, split, substring, trim and so on); and for payloads:
 //
 //	without(payload, ["card", "customer.email"])   the payload without these members
 //	mask(payload, ["card", "items.*.serial"])      the payload with their values masked

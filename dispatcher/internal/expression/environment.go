@@ -3,6 +3,7 @@ package expression
 import (
 	"encoding/json"
 	"sync"
+	_ "time/tzdata" // the image has no time zones, and CEL's functions of a timestamp take their names
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/functions"

@@ -188,6 +188,7 @@ var phrases = []struct {
 	{"index out of range", errors.New("it reads a character that is not there; size() counts them")},
 	{"division by zero", errors.New("it divides by zero")},
 	{"modulus by zero", errors.New("it divides by zero")},
+	{"unknown time zone", errors.New("it names a time zone that is not known")},
 }
 
 var (

@@ -1,6 +1,8 @@
 package expression_test
 
 import (
+	"go/build"
+	"slices"
 	"strings"
 	"testing"
 
@@ -52,6 +54,14 @@ func TestStringResults(t *testing.T) {
 	}
 }
 
+// The image has no time zones. A machine that runs tests has them, so that it would not miss those of the program.
+func TestTimeZonesAreInTheProgram(t *testing.T) {
+	pkg, err := build.ImportDir(".", 0)
+	if err != nil || !slices.Contains(pkg.Imports, "time/tzdata") {
+		t.Errorf("the package does not import time/tzdata: %v", err)
+	}
+}
+
 func TestCompileErrorsNameThePlace(t *testing.T) {
 	text := func(s string) error { _, err := expression.String(s); return err }
 	rule := func(s string) error { _, err := expression.Bool(s); return err }
@@ -98,7 +108,8 @@ func TestBoolResults(t *testing.T) {
 		t.Fatal(err)
 	}
 	for text, want := range map[string]bool{
-		`payload.total > 0`:                              true,
+		`payload.total > 0`: true,
+		`timestamp("2026-07-01T12:00:00Z").getHours("Europe/Berlin") == 14`: true,
 		`payload.total == 10`:                            false,
 		`payload.qty == 3`:                               true,
 		`payload.qty * payload.total == 31.5`:            true,
@@ -197,6 +208,7 @@ func TestFailuresNamePlaceAndCause(t *testing.T) {
 		`duration(payload.secret) < duration('1s')`:                                    "a value cannot be converted",
 		`payload.secret.matches(payload.secret + '(')`:                                 "a function does not take what it is given",
 		`payload.text.substring(payload.n + 0.5) == ''`:                                "line 1, column 23: a value is of a type",
+		`event.createdAt.getHours(payload.secret) == 1`:                                "line 1, column 25: it names a time zone that is not known",
 		`payload.secret`:                                                               "it makes a string, not a bool",
 		`without(payload.secret, ['a']).size() > 0`:                                    "line 1, column 8: a value is of a type",
 		`payload.secret.startsWith(payload.n)`:                                         "line 1, column 26: a value is of a type",

@@ -92,6 +92,7 @@ func TestWorkIsLimitedByThePayload(t *testing.T) {
 		`[payload]` + strings.Repeat(`.map(x, {"a": x, "b": x})`, 30) + `.map(x, with({}, x))`: `{}`,
 		`payload.l.map(x, with(payload, {"c": x}).size())`:                                     wide,
 		`payload.l.map(x, without(payload, ["k"]).size())`:                                     wide,
+		`payload.items.all(x, event.createdAt.getHours("Europe/Berlin") >= 0)`:                 orders(30_000), // each reads the zone
 	} {
 		err := outcome(t.Context(), t, `{"r": `+text+`}`, payload)
 		if strings.HasPrefix(text, `[[]]`) && strings.Contains(text, "x + x") {

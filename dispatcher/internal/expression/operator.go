@@ -145,6 +145,10 @@ func (m *meter) before(node int64, function string, args []ref.Val) {
 		m.make(node, 4, m.walk(node, args[1]))
 	case "strings.quote":
 		m.make(node, 8, len(text(0))) // it is put together a character at a time
+	case "getFullYear", "getMonth", "getDate", "getDayOfMonth", "getDayOfWeek", "getDayOfYear", "getHours", "getMinutes", "getSeconds", "getMilliseconds":
+		if len(args) == 2 { // cel-go reads and decodes the time zone at each call
+			m.spend(node, 200)
+		}
 	}
 }
 
