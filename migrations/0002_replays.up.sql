@@ -239,8 +239,9 @@ $$;
 -- outbox_replay_observe reads the outcomes of the events that a replay has put back, stops it when too many of the newest
 -- 100 have failed, and returns whether one was new. An event whose first attempt failed has failed, though it is tried
 -- again. A later dead letter says that an event is dead again. A row that is not there any more was delivered when a sweep may
--- have removed it since; else it is gone.
-create function outbox_replay_observe(p_id uuid) returns boolean
+-- have removed it since; else it is gone. With p_most it reads that many new outcomes at most, so that it ends soon: the others
+-- count as before, until the next time.
+create function outbox_replay_observe(p_id uuid, p_most integer default null) returns boolean
 language plpgsql security definer set search_path from current
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_bitmapscan = off set enable_sort = on set jit = off
 as $$
@@ -258,7 +259,15 @@ begin
     select min(delivered_after) into v_kept from outbox_sweeps where namespace in ('', v_replay.namespace);
 
     with seen as materialized (
-        select dead_letter.id, coalesce(dead_letter.seq, 0) as seq, dead_letter.replay_state as was, coalesce(later.error, event.last_error) as error, case
+        select dead_letter.id, coalesce(dead_letter.seq, 0) as seq, dead_letter.replay_state as was, coalesce(later.error, event.last_error) as error, outcome.is_now
+        from outbox_dead_letters as dead_letter
+        left join outbox_events as event on event.id = dead_letter.event_id
+        left join lateral (
+            select id, error from outbox_dead_letters as later
+            where later.event_id = dead_letter.event_id and later.id > dead_letter.id order by event_id, id limit 1
+        ) as later on true
+        cross join lateral (
+            select case
                 when later.id is not null or event.status = 'dead' then 'dead_again'
                 when event.status = 'delivered' then 'delivered'
                 when event.id is null and dead_letter.resolved_at <= now() - v_kept then 'delivered'
@@ -266,17 +275,13 @@ begin
                 when event.last_error is not null then 'failing'
                 else 'requeued'
             end as is_now
-        from outbox_dead_letters as dead_letter
-        left join outbox_events as event on event.id = dead_letter.event_id
-        left join lateral (
-            select id, error from outbox_dead_letters as later
-            where later.event_id = dead_letter.event_id and later.id > dead_letter.id order by event_id, id limit 1
-        ) as later on true
-        where dead_letter.replay_id = p_id and dead_letter.replay_state in ('requeued', 'failing')
+        ) as outcome
+        where dead_letter.replay_id = p_id and dead_letter.replay_state in ('requeued', 'failing') and outcome.is_now <> dead_letter.replay_state
+        limit p_most -- without an order, so that it reads no further than that
     ),
     noted as (
         update outbox_dead_letters as dead_letter set replay_state = seen.is_now
-        from seen where dead_letter.id = seen.id and seen.is_now <> seen.was
+        from seen where dead_letter.id = seen.id
         returning seen.seq, seen.was, seen.is_now, seen.error
     ),
     counted as (
@@ -321,6 +326,9 @@ end;
 -- outbox_replay_sweep is what retention does with operations: it reads the outcomes of those that no process watches, gives up
 -- those that no process has run for p_age, and removes those that finished before p_age, and 90 days ago at least. One that the
 -- journal may have records of stays, since verify looks for it. It returns how many it removed. An empty namespace is all.
+--
+-- Whatever replays have put back, it ends before the 5 seconds of retention's statements, which would undo it: what is left over is
+-- read by the next run. In a random order, so that none is always the one that is left over.
 create function outbox_replay_sweep(p_namespace text, p_age interval) returns integer
 language plpgsql security definer set search_path from current
 as $$
@@ -329,9 +337,10 @@ declare
     v_removed integer;
 begin
     for v_open in
-        select * from outbox_replays where finished_at is null and (p_namespace = '' or namespace = p_namespace) for update skip locked
+        select * from outbox_replays where finished_at is null and (p_namespace = '' or namespace = p_namespace) order by random() for update skip locked
     loop
-        perform outbox_replay_observe(v_open.id);
+        exit when clock_timestamp() > statement_timestamp() + interval '2 seconds';
+        perform outbox_replay_observe(v_open.id, 20000);
         if v_open.seen_at < now() - p_age then
             perform outbox_replay_stop(v_open.id, 'retention: no process has run it since ' || v_open.seen_at);
         end if;

@@ -2,6 +2,7 @@ package retention_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -70,6 +71,68 @@ func TestOutcomesAreReadBeforeRowsAreRemoved(t *testing.T) {
 	}
 	if got := o.deadLetters(ids[1]); got != "" || o.row(ids[1]) {
 		t.Errorf("of an event whose outcome is known %q stay, and its row: %v", got, o.row(ids[1]))
+	}
+}
+
+// A run reads 20,000 outcomes of a replay at most, so that it ends before its statement's time does: the next one continues. Until
+// then the others count as open, and the replay is not finished.
+// CONTRACT: C-60
+func TestOutcomesAreReadInParts(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	replay := o.replay(o.deadLetter(o.add("dead", 10, ""), 10, -1))
+	pgtest.Exec(o, `select outbox.outbox_replay_step($1, 1)`, replay)
+	pgtest.Exec(o, `update outbox.outbox_events set status = 'delivered'`)
+	// More of them, whose rows are gone since they were delivered.
+	pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, resolution, resolved_at, resolved_by, replay_id, replay_state)
+		select gen_random_uuid(), 'shop', 'orders', 'poison_message', 1, 'replayed', now() - interval '10 days', 'ada', $1, 'requeued' from generate_series(1, 20002)`, replay)
+	pgtest.Exec(o, `update outbox.outbox_replays set pending = 20003, requeued = 20003 where id = $1`, replay)
+	for _, want := range []string{
+		"waiting 0 pending 3 delivered 20000 dead 0 gone 0 stopped 0",
+		"waiting 0 pending 0 delivered 20003 dead 0 gone 0 stopped 0 finished",
+	} {
+		o.sweep(o.sweeper(nil))
+		if got := o.state(replay); got != want {
+			t.Errorf("after a sweep: %s, want %s", got, want)
+		}
+	}
+}
+
+// A replay whose outcomes cannot be read in time keeps no row but its own: all other steps of the run are
+// done, and the run reports it.
+// CONTRACT: C-60
+func TestUnreadOutcomesKeepNoOthers(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	event := o.add("dead", 90, "")
+	replay := o.replay(o.deadLetter(event, 90, -1))
+	pgtest.Exec(o, `select outbox.outbox_replay_step($1, 1)`, replay)
+	pgtest.Exec(o, `update outbox.outbox_events set status = 'dead', dead_reason = 'poison_message' where id = $1`, event)
+	pgtest.Exec(o, `update outbox.outbox_dead_letters set resolved_at = now() - interval '75 days' where replay_id = $1`, replay)
+	delivered, dead := o.add("delivered", 8, ""), o.add("dead", 90, "")
+	o.deadLetter(dead, 90, 80)
+	// What it would write is locked for longer than a statement waits.
+	hold, err := o.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hold.Rollback(context.WithoutCancel(t.Context()))
+	if _, err := hold.Exec(t.Context(), `select from outbox.outbox_dead_letters where replay_id = $1 for update`, replay); err != nil {
+		t.Fatal(err)
+	}
+	if ran, err := o.sweeper(nil).Sweep(t.Context()); !ran || err == nil || !strings.Contains(err.Error(), "run `dispatcher dead operations --operation ID` for each replay that is open") {
+		t.Errorf("a run that cannot read an outcome: %v, %v", ran, err)
+	}
+	if o.row(delivered) || o.row(dead) || !o.row(event) || o.deadLetters(event) != "replayed" {
+		t.Errorf("of a delivered, a resolved and the replay's row %v, %v, %v are there, and of the last one the dead letters %q; want the last one alone",
+			o.row(delivered), o.row(dead), o.row(event), o.deadLetters(event))
+	}
+	if err := hold.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	o.sweep(o.sweeper(nil))
+	if got, want := o.state(replay), "waiting 0 pending 0 delivered 0 dead 1 gone 0 stopped 0 finished"; got != want {
+		t.Errorf("after the next run: %s, want %s", got, want)
 	}
 }
 

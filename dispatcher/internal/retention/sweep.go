@@ -21,7 +21,8 @@ const leaseName = "retention"
 var errLost = errors.New("the lease of the sweep is another worker's now")
 
 // Sweep does one run, if one is due and no other process sweeps the database. It reports whether it did. It fails when
-// the database does, and when ctx ends. A run that is whole fails with the first row that the database refused to remove.
+// the database does, and when ctx ends. A run that is whole fails with the first row that the database refused to remove, or
+// with the outcomes of replays that it could not read.
 func (s *Sweeper) Sweep(ctx context.Context) (ran bool, err error) {
 	due, err := s.due(ctx)
 	if err != nil || !due {
@@ -87,7 +88,7 @@ type run struct {
 	pages         int64 // how many to read at a time
 	extendedAt    time.Time
 	removed       Counts // since the progress was last written
-	refused       error  // the first row that the database refused to remove
+	refused       error  // the first row that the database refused to remove, or outcome that it refused to read
 }
 
 // sweep does a whole run. It writes its progress, also if it fails.
@@ -221,10 +222,14 @@ func (r *run) refuse(err error) {
 }
 
 // replays reads the outcomes of replays before the rows that have them are removed, and removes operations that finished
-// long ago.
+// long ago. What the database does not let it read holds up no other step: a dead letter without an outcome stays.
 func (r *run) replays(ctx context.Context) error {
 	var removed int
 	_, err := r.one(ctx, r.sql("replays"), []any{r.opts.Namespace, r.opts.DeadResolved}, &removed)
+	if ctx.Err() == nil && (dispatcher.IsTooSlow(err) || isRefused(err)) {
+		r.refused = fmt.Errorf("the outcomes of replays were not read, and what has none stays: %w; run `dispatcher dead operations --operation ID` for each replay that is open", err)
+		return nil
+	}
 	return err
 }
 
