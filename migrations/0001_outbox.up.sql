@@ -225,6 +225,7 @@ create table outbox_workers (
     namespace  text        not null,
     topics     text[]      not null default '{}',
     version    text,
+    ordered    boolean     not null default false,
     blocks     boolean     not null default false,
     paused     boolean     not null default false,
     paused_topics jsonb    not null default '{}',
@@ -244,6 +245,7 @@ create table outbox_workers (
 comment on table outbox_workers is 'One row per process of a dispatcher that runs: who shares the work, and who serves which topics.';
 comment on column outbox_workers.worker is 'What outbox_events.locked_by names.';
 comment on column outbox_workers.topics is 'The topics that it serves. Empty: all of its namespace.';
+comment on column outbox_workers.ordered is 'Whether its events wait for earlier ones of their key: ordering Key.';
 comment on column outbox_workers.blocks is 'Whether its keys wait behind a dead event: onDead Block.';
 comment on column outbox_workers.paused is 'Whether it claims nothing: it has the state Paused, or it is about to end.';
 comment on column outbox_workers.paused_topics is 'Why it claims nothing, or little, of a topic: {"orders": "..."}. An empty name is all topics.';

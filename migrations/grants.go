@@ -69,7 +69,7 @@ func Grants(schema, role string, kind Kind) []string {
 			"grant execute on function "+on("outbox_replay_observe")+to,
 			"grant execute on function "+on("outbox_replay_stop")+to,
 			"grant execute on function "+on("outbox_sequences_behind")+to,
-			"grant select (namespace, topics, blocks, paused, paused_topics, seen_at) on table "+on("outbox_workers")+to,
+			"grant select (namespace, topics, ordered, blocks, paused, paused_topics, seen_at) on table "+on("outbox_workers")+to,
 			"grant select on table "+on("outbox_migrations")+to)
 	}
 	return grants

@@ -32,7 +32,7 @@ const (
 	WaitsForTopic = "topic_paused"
 	// WaitsForDead: an earlier event of the key is dead and open, and the dispatcher has onDead Block.
 	WaitsForDead = "earlier_dead"
-	// WaitsForLive: an earlier event of the key is neither delivered nor dead.
+	// WaitsForLive: an earlier event of the key is neither delivered nor dead, and the dispatcher has ordering Key.
 	WaitsForLive = "earlier_live"
 	// WaitsForReplay: another replay has earlier events of the topic.
 	WaitsForReplay = "other_replay"

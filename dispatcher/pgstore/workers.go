@@ -19,6 +19,8 @@ type WorkerInfo struct {
 	Topics []string
 	// Version is that of the program.
 	Version string
+	// Ordered is true when events wait for earlier ones of their key: it claims with a KeyOrder.
+	Ordered bool
 	// Blocks is true when its keys wait behind a dead event: KeyOrder.BlockOnDead.
 	Blocks bool
 	// Paused is true while it claims nothing.
@@ -47,7 +49,7 @@ func (s *Store) Heartbeat(ctx context.Context, w WorkerInfo) (seen Peers, err er
 		plans = []byte("{}")
 	}
 	args := []any{pgUUID(s.worker), w.Dispatcher, s.namespace, w.Topics, w.Version, w.Blocks,
-		w.Delivered[0], w.Failed[0], w.Delivered[1], w.Failed[1], w.Paused, string(paused), cmp.Or(w.Live, 45*time.Second), string(plans)}
+		w.Delivered[0], w.Failed[0], w.Delivered[1], w.Failed[1], w.Paused, string(paused), cmp.Or(w.Live, 45*time.Second), string(plans), w.Ordered}
 	err = s.run(ctx, "note that the worker runs", relaxed, s.sql["heartbeat"], args, func(rows pgx.Rows) (err error) {
 		seen, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Peers])
 		return err

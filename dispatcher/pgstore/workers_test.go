@@ -46,8 +46,8 @@ func TestHeartbeatWritesOneRowPerWorker(t *testing.T) {
 	if got := pgtest.Value[string](o, row, other); got != "others shop {} " {
 		t.Errorf("the other worker's row is %q", got)
 	}
-	beat(one, pgstore.WorkerInfo{Dispatcher: "orders", Version: "v1", Blocks: true})
-	if !pgtest.Value[bool](o, `select started_at between $2 and $3 and seen_at > $3 and topics = '{}' and blocks from outbox.outbox_workers where worker = $1`, one, from, first) {
+	beat(one, pgstore.WorkerInfo{Dispatcher: "orders", Version: "v1", Ordered: true, Blocks: true})
+	if !pgtest.Value[bool](o, `select started_at between $2 and $3 and seen_at > $3 and topics = '{}' and ordered and blocks from outbox.outbox_workers where worker = $1`, one, from, first) {
 		t.Errorf("after the second time the row is %s", pgtest.Value[string](o, `select w::text from outbox.outbox_workers as w where worker = $1`, one))
 	}
 	if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_workers where worker = any ($1)`, []uuid.UUID{one, other, lost}); n != 3 || pgtest.Value[int](o, `select count(*) from outbox.outbox_workers`) != 3 {

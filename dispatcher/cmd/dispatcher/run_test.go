@@ -273,8 +273,8 @@ func TestRetentionRemovesDeliveredRowsOfTheNamespace(t *testing.T) {
 			t.Errorf("/metrics does not say %s", want)
 		}
 	}
-	await(t, "the worker says that it blocks", func() bool {
-		blocks := pgtest.Value[bool](o.admin, `select coalesce(bool_and(blocks), false) from outbox.outbox_workers`)
+	await(t, "the worker says that it keeps order, and blocks", func() bool {
+		blocks := pgtest.Value[bool](o.admin, `select coalesce(bool_and(ordered and blocks), false) from outbox.outbox_workers`)
 		return blocks
 	})
 }

@@ -56,7 +56,8 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 		return err
 	}
 	defer e.close(context.WithoutCancel(ctx))
-	info := pgstore.WorkerInfo{Dispatcher: cfg.Name, Topics: cfg.Topics, Version: version, Blocks: cfg.Delivery.OnDead == config.OnDeadBlock}
+	info := pgstore.WorkerInfo{Dispatcher: cfg.Name, Topics: cfg.Topics, Version: version,
+		Ordered: cfg.Delivery.Ordering == config.OrderingKey, Blocks: cfg.Delivery.OnDead == config.OnDeadBlock}
 	sources := monitor.Sources{
 		Snapshot:          e.Snapshot,
 		PerSecond:         outcomes.perSecond,

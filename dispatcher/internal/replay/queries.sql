@@ -78,7 +78,7 @@ from (
     ) as item
     join outbox.outbox_events as event on event.id = item.event_id and event.live
     cross join lateral (
-        select bool_or(blocks) as blocks, bool_and(paused) as paused, max(coalesce(paused_topics ->> event.topic, paused_topics ->> '')) as why
+        select bool_or(ordered) as ordered, bool_or(blocks) as blocks, bool_and(paused) as paused, max(coalesce(paused_topics ->> event.topic, paused_topics ->> '')) as why
         from outbox.outbox_workers as worker
         where worker.namespace = event.namespace and (topics = '{}' or event.topic = any (topics)) and seen_at > now() - interval '1 minute'
     ) as served
@@ -89,7 +89,7 @@ from (
     ) as dead on true
     left join lateral (
         select id from outbox.outbox_events as before
-        where before.live and before.key_hash = item.key_hash and before.seq < item.seq
+        where before.live and before.key_hash = item.key_hash and before.seq < item.seq and served.ordered
           and not exists (
               select from outbox.outbox_dead_letters where event_id = before.id and replay_id = $1::uuid and replay_state = 'requeued'
           )

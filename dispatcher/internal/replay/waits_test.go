@@ -12,11 +12,11 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// worker says that a dispatcher runs which serves topics, and why it has paused some, as JSON.
+// worker says that a dispatcher in order per key runs which serves topics, and why it has paused some, as JSON.
 func (r rig) worker(topics string, blocks, paused bool, pausedTopics string) {
 	r.Helper()
-	pgtest.Exec(r, `insert into outbox.outbox_workers (worker, dispatcher, namespace, topics, blocks, paused, paused_topics)
-		values (gen_random_uuid(), 'd', 'shop', $1::text[], $2, $3, $4::jsonb)`, topics, blocks, paused, pausedTopics)
+	pgtest.Exec(r, `insert into outbox.outbox_workers (worker, dispatcher, namespace, topics, ordered, blocks, paused, paused_topics)
+		values (gen_random_uuid(), 'd', 'shop', $1::text[], true, $2, $3, $4::jsonb)`, topics, blocks, paused, pausedTopics)
 }
 
 // A replay reports what it waits for, when no outcome is new: no dispatcher serves the topic, or it is paused, or has paused
@@ -44,6 +44,8 @@ func TestProgressReportsCausesOfWaiting(t *testing.T) {
 		{"some are under way", serves, `update outbox.outbox_events set status = 'processing', locked_by = gen_random_uuid(), locked_until = now() where seq < 4 and status = 'pending'`, "delivering 2 2"},
 		{"a dead event outside the set blocks the key", func(r rig) { r.worker("{}", true, false, "{}") }, "", "earlier_dead 2 1"},
 		{"a live event outside the set goes first", serves, `update outbox.outbox_events set status = 'pending', dead_reason = null where seq = 1`, "earlier_live 2 1"},
+		{"without order nothing waits for it", serves, `update outbox.outbox_events set status = 'pending', dead_reason = null where seq = 1;
+			update outbox.outbox_workers set ordered = false`, ""},
 	} {
 		t.Run(test.what, func(t *testing.T) {
 			r := newRig(t)
