@@ -58,7 +58,8 @@
 //
 // A header whose attribute has another name, such as correlation_id, is in addition to the attributes also under its
 // own, as the row has it: in Kafka, NATS, RabbitMQ, Pub/Sub and Service Bus, wherever the protocol can carry
-// the name and the value. Of one event these are the first 32 by name, and 8 KiB. It is not there under a
+// the name and the value. Of one event these are the first 32 by name, and 8 KiB; a message of Pub/Sub has 100
+// attributes at most, and as many of them as there is room for. It is not there under a
 // name that messages have already (ce_type, content-type). HTTP requests have none of them, because
 // servers and gateways act on headers: name those that consumers need in the configuration's
 // message.headers. See [Next to].

@@ -23,6 +23,11 @@ func OtherHeaders(kind string, e *dispatcher.Event, set func(name, value string)
 	for _, h := range e.Message.Headers {
 		set(h.Name, h.Value)
 	}
+	OwnHeaders(kind, e, set)
+}
+
+// OwnHeaders calls set with those of [OtherHeaders] that are the row's headers under their own names, in their order.
+func OwnHeaders(kind string, e *dispatcher.Event, set func(name, value string)) {
 	if e.Message.Bare || len(e.Headers) == 0 || !carriesOwn(kind) {
 		return
 	}

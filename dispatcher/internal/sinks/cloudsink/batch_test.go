@@ -2,6 +2,7 @@ package cloudsink
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -85,4 +86,35 @@ func TestSilenceAndPanicsOfABatch(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A message has 100 attributes at most: headers under their own names stop there, and their attributes have them all.
+//
+// CONTRACT: C-35, C-70
+func TestPubSubMessagesHaveRoom(t *testing.T) {
+	p, server := newPubSub(t, config.Binary)
+	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	for _, test := range []struct{ headers, own int }{{10, 10}, {70, -1}} { // -1: as many as there is room for
+		e := newEvent()
+		e.Headers = map[string]string{"traceparent": trace}
+		e.Message.Headers = []dispatcher.Header{{Name: "Configured", Value: "x"}}
+		for i := range test.headers {
+			e.Headers[fmt.Sprintf("x-a-%d", i)] = "x"
+		}
+		if err := deliver(t, p.sink, e); err != nil {
+			t.Fatal(err)
+		}
+		all := server.Messages()
+		attributes := all[len(all)-1].Attributes
+		counted := map[string]int{}
+		for name := range attributes {
+			counted[name[:min(4, len(name))]]++
+		}
+		if counted["ce-x"] != test.headers || attributes["Configured"] == "" || attributes["traceparent"] != trace || attributes["content-type"] == "" {
+			t.Errorf("%d headers: the attributes are %q", test.headers, attributes)
+		}
+		if own := counted["x-a-"]; test.own >= 0 && own != test.own || test.own < 0 && len(attributes) != pubsubAttributes {
+			t.Errorf("%d headers: %d under their own names, and %d attributes in all", test.headers, own, len(attributes))
+		}
+	}
 }

@@ -274,7 +274,7 @@ func TestPubSubResponses(t *testing.T) {
 		codes.PermissionDenied:  {unavailable, reason.AuthenticationFailed, "roles/pubsub.publisher"},
 		codes.Unauthenticated:   {unavailable, reason.AuthenticationFailed, "check the credentials"},
 		codes.ResourceExhausted: {fault, reason.Refusing, "lower concurrency"},
-		codes.InvalidArgument:   {failed, reason.Refusing, "the topic's schema"},
+		codes.InvalidArgument:   {failed, reason.Refusing, "the topic's schema, or a limit of Pub/Sub such as 100 attributes"},
 		// It speaks of billing, of a key, of the region: of no message.
 		codes.FailedPrecondition: {unavailable, reason.Refusing, "enable the project's billing"},
 		codes.Internal:           {fault, reason.Refusing, "the event is retried"},

@@ -50,12 +50,11 @@ func encoder(kind string, mode config.ContentMode, prefix string, keep ...string
 		ce := cloudevent.New(e)
 		m := &message{id: e.ID.String(), key: e.Key(), alone: e.Key() == e.ID.String(), attributes: map[string]string{}}
 		set := func(name, value string) { m.attributes[name] = value }
+		for _, h := range e.Message.Headers {
+			set(h.Name, h.Value)
+		}
 		if len(keep) == 0 { // there is room in addition to the attributes
-			cloudevent.OtherHeaders(kind, e, set)
-		} else {
-			for _, h := range e.Message.Headers {
-				set(h.Name, h.Value)
-			}
+			cloudevent.Trace(e, set)
 		}
 		if e.Message.Bare {
 			m.body = e.Payload
@@ -71,6 +70,7 @@ func encoder(kind string, mode config.ContentMode, prefix string, keep ...string
 			for name, value := range all {
 				m.attributes[prefix+name] = value
 			}
+			m.addOwnHeaders(kind, e)
 			return m, nil
 		}
 		for _, name := range keep {
@@ -78,11 +78,21 @@ func encoder(kind string, mode config.ContentMode, prefix string, keep ...string
 				m.attributes[prefix+name] = all[name]
 			}
 		}
+		m.addOwnHeaders(kind, e)
 		var body bytes.Buffer
 		err := event.WriteJson(&ce, &body)
 		m.contentType, m.body = event.ApplicationCloudEventsJSON, body.Bytes()
 		return m, err
 	}
+}
+
+// addOwnHeaders adds the row's headers under their own names, as far as the message has room: their attributes have them all.
+func (m *message) addOwnHeaders(kind string, e *dispatcher.Event) {
+	cloudevent.OwnHeaders(kind, e, func(name, value string) {
+		if kind != "pubSub" || len(m.attributes)+1 < pubsubAttributes { // content-type is one
+			m.attributes[name] = value
+		}
+	})
 }
 
 // attributes takes an event's attributes as text.

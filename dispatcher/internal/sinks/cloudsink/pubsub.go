@@ -26,9 +26,10 @@ import (
 )
 
 const (
-	pubsubBytes = 10_000_000 // of a message, and of a request
-	pubsubBatch = 500
-	pubsubKey   = 1024
+	pubsubBytes      = 10_000_000 // of a message, and of a request
+	pubsubBatch      = 500
+	pubsubKey        = 1024
+	pubsubAttributes = 100 // of a message
 )
 
 // pubsubService publishes to topics of one project, by their names.
@@ -228,7 +229,7 @@ func pubsubFailure(sent *sending, err error) error {
 		remedy = "enable the project's billing and the topic's key, or publish from a region that the topic's message storage policy allows"
 	case code == codes.InvalidArgument:
 		r.perMessage = true
-		remedy = "the message may break the topic's schema, or a limit of Pub/Sub such as 1024 bytes of an attribute"
+		remedy = "the message may break the topic's schema, or a limit of Pub/Sub such as 100 attributes or 1024 bytes of one"
 	case code == codes.Internal, code == codes.Aborted:
 		r.fault = true
 		remedy = "the service has trouble, and the event is retried"
