@@ -113,7 +113,7 @@ func (r ReplayRequest) Validate() error {
 			p.when(true, field, "it is missing; %s", hint)
 			return
 		}
-		p.when(len(text) > maxReasonBytes || !utf8.ValidString(text) || strings.ContainsRune(text, 0), field, "it has more than %d bytes, or is not text; shorten it", maxReasonBytes)
+		p.text(field, text)
 	}
 	p.when(r.Namespace == "", "namespace:", "it is missing; give the outbox namespace of the events")
 	p.when(r.Action != ActionReplay && r.Action != ActionDiscard && r.Action != ActionReopen, "action:", "%.20q is unknown; choose replay, discard or reopen", r.Action)
@@ -126,4 +126,15 @@ func (r ReplayRequest) Validate() error {
 	p.when(r.Action != ActionReplay && r.Canary > 0, "canary:", "a %s has no outcome to wait for; remove it", r.Action)
 	p.when(r.Filter.Resolved, "filter:", "resolved: the action chooses among the open or the discarded ones; remove it")
 	return p.join()
+}
+
+// CheckReason reports what is wrong with the reason of a stop. The error is nil when nothing is wrong.
+func CheckReason(reason string) error {
+	var p problems
+	p.text("reason:", reason)
+	return p.join()
+}
+
+func (p *problems) text(field, text string) {
+	p.when(len(text) > maxReasonBytes || !utf8.ValidString(text) || strings.ContainsRune(text, 0), field, "it has more than %d bytes, or is not text; shorten it", maxReasonBytes)
 }

@@ -38,8 +38,8 @@ const (
 	WaitsForReplay = "other_replay"
 )
 
-// Replay is the progress of a replay or a discard of dead letters. Its JSON is what the commands print, and the
-// termination message of the process that runs it.
+// Replay is the progress of a replay or a discard of dead letters. Its JSON is what the commands print, and that of
+// [Replay.Final] the termination message of the process that runs it.
 type Replay struct {
 	// ID identifies it, in outbox_replays. A dry run has that of zeros.
 	ID uuid.UUID `json:"id"`
@@ -153,6 +153,14 @@ func (w Wait) String() string {
 		return fmt.Sprintf("%d wait for an earlier event of their key that is dead, such as %s; replay or discard that", w.Count, w.Event)
 	}
 	return fmt.Sprintf("%d wait for an earlier event of their key that is not delivered yet, such as %s", w.Count, w.Event)
+}
+
+// Final is the replay with bounded texts, and without what it waits for: Kubernetes cuts a termination message at 4096 bytes,
+// which its JSON does not reach where < > and & are written as they are.
+func (r Replay) Final() Replay {
+	final := *r.brief()
+	final.Namespace, final.Action, final.Rate, final.WaitingFor = clip(r.Namespace, briefName), clip(r.Action, briefWord), r.Rate, nil
+	return final
 }
 
 // brief is the replay with bounded texts and lists.

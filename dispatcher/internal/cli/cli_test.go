@@ -1,16 +1,20 @@
 package cli
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
+	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/hack/testing/commands"
 )
 
@@ -99,5 +103,29 @@ func TestMessagesNameTheFlags(t *testing.T) {
 	}
 	if _, err := linesOf(strings.NewReader(`{"headers": {"a": 1}}`))(); err == nil || err.Error() != "headers.a holds a number; give a string" && err.Error() != "headers holds a number; give a string" {
 		t.Errorf("a header that is a number: %v", err)
+	}
+}
+
+// The operator reads the outcome of an operation from the termination message, of which Kubernetes keeps 4096 bytes.
+// CONTRACT: C-42
+func TestOutcomeFitsTheTerminationMessage(t *testing.T) {
+	for _, text := range []string{"<", ">", "&", `"`, "\u2028", "ü", "\x01"} {
+		long := strings.Repeat(text, 1000)
+		p := status.Replay{ID: uuid.New(), Namespace: long, Action: "replay", Rate: 100_000, Matched: 1 << 40, Delivered: 1 << 40, Stopped: long, LastError: long,
+			BeganAt: time.Now(), FinishedAt: time.Now(), Skipped: []status.Skipped{{Reason: status.SkippedStopped, Count: 1 << 40}}}
+		for range 7 {
+			p.WaitingFor = append(p.WaitingFor, status.Wait{Reason: status.WaitsForTopic, Event: uuid.NewString(), Detail: long})
+		}
+		message, err := finalText(p)
+		var read status.Replay
+		if err == nil {
+			err = json.Unmarshal([]byte(message), &read)
+		}
+		if err != nil || len(message) >= 4096 {
+			t.Errorf("%q: a message of %d bytes, %v", text, len(message), err)
+		}
+		if read.ID != p.ID || read.Delivered != p.Delivered || !read.FinishedAt.Equal(p.FinishedAt) || len(read.Skipped) != 1 || read.Stopped == "" || read.LastError == "" {
+			t.Errorf("%q: the operator reads %+v", text, read)
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -228,12 +229,21 @@ func (t *progressWriter) requested(ctx context.Context, replays *replay.Replays,
 	if err != nil {
 		return err
 	}
-	text, err := json.Marshal(p)
+	text, err := finalText(p)
 	if err != nil {
 		return fmt.Errorf("write the progress: %w", err)
 	}
-	writeTerminationMessage(string(text))
+	writeTerminationMessage(text)
 	return nil
+}
+
+// finalText is the termination message of an operation, which is read only when it is whole.
+func finalText(p status.Replay) (string, error) {
+	var text strings.Builder
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false) // it is JSON, and else up to six times as long
+	err := encoder.Encode(p.Final())
+	return text.String(), err
 }
 
 // readRequest reads a request, and adds what the configuration says.

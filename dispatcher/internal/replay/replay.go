@@ -171,8 +171,11 @@ func (r *Replays) Observe(ctx context.Context, id uuid.UUID) (p status.Replay, e
 
 // Stop gives up what waits: it stays open. A batch that is under way is done first. What was put back stays so. A replay
 // that is finished, or was stopped before, stays as it is.
-// It fails with [ErrNotFound] for an unknown id, and when the database does.
+// It fails for a reason of more than 1024 bytes, with [ErrNotFound] for an unknown id, and when the database does.
 func (r *Replays) Stop(ctx context.Context, id uuid.UUID, reason string) (p status.Replay, err error) {
+	if err := config.CheckReason(reason); err != nil {
+		return p, fmt.Errorf("stop replay %s: %w", id, err)
+	}
 	err = r.transaction(ctx, fmt.Sprintf("stop replay %s", id), pgx.ReadWrite, func(tx pgx.Tx) error {
 		if _, err := r.read(ctx, tx, id); err != nil {
 			return err

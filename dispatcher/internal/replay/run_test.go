@@ -22,6 +22,9 @@ func TestStopSkipsWaitingItems(t *testing.T) {
 	o := request()
 	r.begin(o)
 	r.step(o, 10, 10)
+	if _, err := r.replays.Stop(t.Context(), o.ID, strings.Repeat("x", 1025)); err == nil || !strings.Contains(err.Error(), "reason: it has more than 1024 bytes, or is not text; shorten it") {
+		t.Errorf("a long reason: %v", err)
+	}
 	p, err := r.replays.Stop(t.Context(), o.ID, "alice deleted it")
 	if err != nil {
 		t.Fatal(err)
