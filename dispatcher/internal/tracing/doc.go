@@ -39,7 +39,8 @@
 //	messaging.batch.message_count when the sink got several events at once
 //	outbox.namespace             the event's
 //	outbox.event_type            the event's, if it has one
-//	outbox.attempt               the number of the attempt: the fencing token
+//	outbox.attempt               the number of the attempt, from 1; a replay begins again
+//	outbox.fencing_token         the fencing token, which only rises for an event
 //	outbox.outcome               confirmed, failed, permanent (dead at once) or unavailable (nothing was sent)
 //	error.type                   of a delivery that was not confirmed: ConnectionFailed, CertificateInvalid,
 //	                             AuthenticationFailed, Refusing, timeout, panic, or the reason of the dead event,

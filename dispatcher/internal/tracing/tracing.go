@@ -84,7 +84,7 @@ func describe(span trace.Span, e *dispatcher.Event, batch int) {
 		return
 	}
 	span.SetAttributes(semconv.MessagingMessageID(e.ID.String()), semconv.MessagingMessageBodySize(len(e.Payload)),
-		attribute.String("outbox.namespace", e.Namespace), attribute.Int("outbox.attempt", e.Attempt))
+		attribute.String("outbox.namespace", e.Namespace), attribute.Int("outbox.attempt", e.Attempt), attribute.Int64("outbox.fencing_token", e.LeaseNumber))
 	if e.EventType != "" {
 		span.SetAttributes(attribute.String("outbox.event_type", e.EventType))
 	}

@@ -81,7 +81,7 @@ func TestSpan(t *testing.T) {
 	headers := map[string]string{"traceparent": parent, "tracestate": "vendor=1", "baggage": "a=b", "correlation_id": secret}
 	e := event(headers)
 	before := maps.Clone(headers)
-	for e.Attempt = 1; e.Attempt <= 2; e.Attempt++ { // attempts are siblings
+	for e.Attempt, e.LeaseNumber = 1, 41; e.Attempt <= 2; e.Attempt, e.LeaseNumber = e.Attempt+1, e.LeaseNumber+1 { // attempts are siblings
 		if errs := s.Deliver(t.Context(), []*dispatcher.Event{e}); len(errs) != 1 || errs[0] != nil {
 			t.Fatal(errs)
 		}
@@ -93,7 +93,7 @@ func TestSpan(t *testing.T) {
 		if got, want := attributes(span), map[string]any{
 			"messaging.system": "kafka", "messaging.operation.name": "publish", "messaging.operation.type": "send",
 			"messaging.destination.name": "orders", "messaging.message.id": e.ID.String(), "messaging.message.body.size": int64(len(e.Payload)),
-			"outbox.namespace": "shop", "outbox.event_type": "OrderPlaced", "outbox.attempt": int64(e.Attempt), "outbox.outcome": "confirmed",
+			"outbox.namespace": "shop", "outbox.event_type": "OrderPlaced", "outbox.attempt": int64(e.Attempt), "outbox.fencing_token": e.LeaseNumber, "outbox.outcome": "confirmed",
 		}; !reflect.DeepEqual(got, want) {
 			t.Errorf("the span says %v, want %v", got, want)
 		}
