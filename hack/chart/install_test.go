@@ -76,7 +76,7 @@ var _ = Describe("a release", Label("helm"), Ordered, func() {
 	})
 
 	It("is upgraded, and the definitions with it", func() {
-		release(withColumn(), "upgrade", "outbox-operator", "--set", "image.tag=v2")
+		release(withColumn(), "upgrade", "outbox-operator", "--reset-then-reuse-values", "--set", "image.tag=v2") // as the page says
 		image("outbox-operator:v2")
 		columns := kubectl("get", "crd", "outboxdispatchers.outbox.dev", "-o", "jsonpath={.spec.versions[0].additionalPrinterColumns[*].name}")
 		Expect(columns).To(ContainSubstring("Added"), "the definition was not upgraded")
