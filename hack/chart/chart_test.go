@@ -244,17 +244,24 @@ func TestDefinitionsAreKeptAsConfigured(t *testing.T) {
 	has(0, "", "--set", "crds.enabled=false")
 }
 
-// The policies are kept as the definitions are: without them, what is created between two releases is unproven.
+// The policies are kept as the definitions are: without them, what is created between two releases is unproven. The
+// optional one is not: when its value is false again, it refuses nothing.
 func TestAdmissionPoliciesAreKept(t *testing.T) {
 	for want, args := range map[string][]string{
 		"keep,keep,keep,keep": nil, ",,,": {"--set", "crds.keep=false"}, "": {"--set", "crds.enabled=false"},
+		"keep,keep,keep,keep,optional,optional": {"--set", "restrictedPolicy.enabled=true"},
 	} {
 		var kept []string
 		for _, o := range objects(t, render(t, args...)) {
 			if strings.HasPrefix(o.GetKind(), "ValidatingAdmissionPolicy") {
-				kept = append(kept, o.GetAnnotations()["helm.sh/resource-policy"])
+				policy := o.GetAnnotations()["helm.sh/resource-policy"]
+				if o.GetName() == "outboxdispatchers-restricted" {
+					policy = "optional" + policy
+				}
+				kept = append(kept, policy)
 			}
 		}
+		slices.Sort(kept)
 		if got := strings.Join(kept, ","); got != want {
 			t.Errorf("%v: %q, want %q", args, got, want)
 		}
