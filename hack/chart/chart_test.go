@@ -294,6 +294,25 @@ func TestWrongValuesAreRefused(t *testing.T) {
 	}
 }
 
+// A chart that has this one as a part turns it on and off by a condition on its value.
+func TestAPartIsTurnedOffByACondition(t *testing.T) {
+	opened(t)
+	parent := t.TempDir()
+	if err := os.CopyFS(filepath.Join(parent, "charts", "outbox-operator"), os.DirFS(chart)); err != nil {
+		t.Fatal(err)
+	}
+	const meta = "apiVersion: v2\nname: platform\nversion: 1.0.0\ndependencies:\n- {name: outbox-operator, version: 0.0.0, condition: outbox-operator.enabled}\n"
+	if err := os.WriteFile(filepath.Join(parent, "Chart.yaml"), []byte(meta), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for enabled, want := range map[string]bool{"true": true, "false": false} {
+		text, err := helm(t, "template", parent, "--set", "outbox-operator.enabled="+enabled)
+		if got := strings.Contains(text, "\nkind: Deployment\n"); err != nil || got != want {
+			t.Errorf("outbox-operator.enabled=%s: a Deployment is %t, want %t: %v", enabled, got, want, err)
+		}
+	}
+}
+
 // The manager knows each argument that the chart gives it.
 func TestArgumentsAreFlags(t *testing.T) {
 	source, err := os.ReadFile(root + "/controllers/cmd/manager/main.go")
