@@ -268,6 +268,29 @@ func TestAdmissionPoliciesAreKept(t *testing.T) {
 	}
 }
 
+// What is scraped and what alerts is of this release: no pods of ignored namespaces, and no alert about managers that are
+// not scraped.
+func TestMonitorsAndAlertsFollowTheValues(t *testing.T) {
+	const dropped, alert = "action: drop\n        regex: team-a|team-b\n        sourceLabels:\n        - __meta_kubernetes_namespace\n", "alert: OutboxOperatorAbsent"
+	for set, want := range map[string]struct{ dropped, alert bool }{
+		"prometheus.secure=null":                           {false, true},
+		"ignoreNamespaces={team-a,team-b}":                 {true, true},
+		"ignoreNamespaces={team-a},watchNamespaces={shop}": {false, true},
+		"prometheus.enabled=false":                         {false, false},
+	} {
+		text := render(t, "--set", "prometheus.podmonitor.enabled=true,prometheus.prometheusrule.enabled=true", "--set", set)
+		if got := strings.Contains(text, dropped); got != want.dropped {
+			t.Errorf("%s: pods of ignored namespaces are left out: %t, want %t", set, got, want.dropped)
+		}
+		if got := strings.Contains(text, alert); got != want.alert {
+			t.Errorf("%s: there is the alert about managers: %t, want %t", set, got, want.alert)
+		}
+		if !strings.Contains(text, "alert: OutboxPodsAbsent") {
+			t.Errorf("%s: the alerts about dispatchers are missing", set)
+		}
+	}
+}
+
 // A value that is misspelt or out of bounds is refused, and named.
 func TestWrongValuesAreRefused(t *testing.T) {
 	for set, want := range map[string]string{
