@@ -71,6 +71,14 @@ var _ = Describe("a release", Label("helm"), Ordered, func() {
 		Expect(err).NotTo(HaveOccurred())
 		_, err = helm(GinkgoTB(), append([]string{"upgrade", "--set", "replicaCount=1"}, args...)...)
 		Expect(err).NotTo(HaveOccurred())
+		second := []string{"install", "second", chart, "--namespace", "second-operator", "--create-namespace", "--kubeconfig", kubeconfig,
+			"--set", "watchNamespaces={team-a}", "--set", "crds.enabled=false"}
+		_, err = helm(GinkgoTB(), second...)
+		Expect(err).To(MatchError(ContainSubstring("invalid ownership metadata")), "roles for people have one name in each release")
+		_, err = helm(GinkgoTB(), append(second, "--set", "userRoles.create=false")...)
+		Expect(err).NotTo(HaveOccurred())
+		_, err = helm(GinkgoTB(), "uninstall", "second", "--namespace", "second-operator", "--kubeconfig", kubeconfig)
+		Expect(err).NotTo(HaveOccurred())
 		_, err = helm(GinkgoTB(), "uninstall", "team", "--namespace", "team-operator", "--kubeconfig", kubeconfig, "--kube-as-user", "team")
 		Expect(err).NotTo(HaveOccurred())
 	})
