@@ -41,7 +41,7 @@ func TestClusterTakesBatchesWhileSlotsMove(t *testing.T) {
 			break
 		}
 	}
-	sinktest.Want(t, "without cluster", err, false, reason.Refusing, "; the server is a node of a cluster: set cluster to true")
+	sinktest.Want(t, "without cluster", err, false, reason.Refusing, "; the server is a node of a cluster: set topology to Cluster")
 
 	s := open(t, config.RedisSink{Addresses: []string{nodes[0].Address}, Topology: config.RedisCluster})
 	if err := s.Probe(t.Context()); err != nil {

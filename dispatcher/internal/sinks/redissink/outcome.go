@@ -63,7 +63,7 @@ func (s *sink) explain(en *entry, reply redis.Error) error {
 		return fault("bring replicas back, or lower the server's min-replicas-to-write")
 	case "MOVED", "ASK":
 		if s.cluster == nil {
-			return fault("the server is a node of a cluster: set cluster to true")
+			return fault("the server is a node of a cluster: set topology to Cluster")
 		}
 		return fault("the cluster's nodes do not agree on who has the stream; check them with redis-cli --cluster check")
 	}
@@ -161,7 +161,7 @@ func loginFailure(reply redis.Error) (word, remedy string) {
 	case strings.Contains(text, "DB index"):
 		return reason.Refusing, "set database to a number that the server has, or raise its databases"
 	case strings.Contains(text, "cluster support disabled"):
-		return reason.Refusing, "the server is not a cluster: remove cluster"
+		return reason.Refusing, "the server is not a cluster: set topology to Standalone"
 	case redis.IsLoadingError(reply):
 		return reason.ConnectionFailed, "wait until the server has read its data"
 	case strings.HasPrefix(text, "MISCONF"):

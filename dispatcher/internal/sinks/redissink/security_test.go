@@ -35,6 +35,8 @@ func TestLoginFailuresNameTheRemedy(t *testing.T) {
 	other.Stream = "invoices"
 	database := login(t, wanted, "", sinktest.PasswordSecret)
 	database.Database = 99
+	cluster := login(t, wanted, "", sinktest.PasswordSecret)
+	cluster.Topology = config.RedisCluster
 	for _, test := range []struct {
 		name        string
 		cfg         config.RedisSink
@@ -50,6 +52,7 @@ func TestLoginFailuresNameTheRemedy(t *testing.T) {
 		{name: "no right to add", cfg: login(t, wanted, "mallory", sinktest.PasswordSecret), unavailable: true, word: reason.AuthenticationFailed, text: "; allow it, as with ACL SETUSER <user> +xadd"},
 		{name: "no right to the stream", cfg: other, unavailable: true, word: reason.AuthenticationFailed, text: "~invoices"},
 		{name: "no such database", cfg: database, unavailable: true, word: reason.Refusing, text: "; set database to a number that the server has"},
+		{name: "not a cluster", cfg: cluster, unavailable: true, word: reason.Refusing, text: "; the server is not a cluster: set topology to Standalone"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := open(t, test.cfg)
