@@ -43,7 +43,7 @@ func logIn(ctx context.Context, t token, c *pgx.ConnConfig) error {
 		plain = plain || f.TLSConfig == nil
 	}
 	if plain {
-		return &problem{ConnectionFailed, "database.iam needs TLS, and the connection may go without; set sslMode to VerifyFull, and name the server by a host", nil}
+		return &problem{ConnectionFailed, "database.iam needs TLS, and the connection may go without; set the database's tls.mode (in a dispatcher's file: sslMode) to VerifyFull with an authority, or to Require, and name the server by a host", nil}
 	}
 	ctx, cancel := context.WithTimeout(ctx, tokenTimeout)
 	defer cancel()

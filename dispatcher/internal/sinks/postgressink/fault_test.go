@@ -206,6 +206,12 @@ func TestTLS(t *testing.T) {
 	}
 }
 
+// A token is not sent without TLS, and the remedy names the sink's own fields.
+func TestTokenNeedsTLS(t *testing.T) {
+	s := open(t, config.PostgresSink{DSN: "postgres://outbox@127.0.0.1:1/shop?sslmode=prefer", IAM: &config.IAM{Provider: config.IAMAWS, Region: "eu-central-1"}})
+	sinktest.Reaches(t, s, reason.ConnectionFailed, "sink.postgres.iam needs TLS, and the connection may go without; set sslmode=verify-full in the connection string, and name")
+}
+
 // speakTLS gives a server its certificate: the server itself writes the files that it reads.
 func speakTLS(t *testing.T, dsn string, leaf sinktest.Leaf) {
 	t.Helper()

@@ -71,7 +71,7 @@ var fields = strings.NewReplacer(
 	"database.caFile", "sink.tls.caFile", "database.client", "sink.tls.client", "the database's clientCertFile and clientKeyFile", "sink.tls.clientCertFile and clientKeyFile",
 	"the database's tls.caSecretRef or tls.caConfigMapRef (in a dispatcher's file: caFile)", "sink.tls.caSecretRef or sink.tls.caConfigMapRef (in a dispatcher's file: sink.tls.caFile)",
 	"or set the database's tls.mode (in a dispatcher's file: sslMode) to Disable", "or remove sink.tls and set sslmode=disable in the connection string",
-	"set sslMode to VerifyFull", "set sslmode=verify-full in the connection string",
+	"set the database's tls.mode (in a dispatcher's file: sslMode) to VerifyFull with an authority, or to Require", "set sslmode=verify-full in the connection string",
 )
 
 // classify is [database.Classify] with the names of the sink's fields.
