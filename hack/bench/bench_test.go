@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -66,6 +68,20 @@ func TestParseReadsArguments(t *testing.T) {
 	o, err := parse([]string{"-cells", "idle,drain", "-runs", "5", "-full", "-sinks", "rabbit"})
 	if err != nil || len(o.cells) != 2 || len(destinations(o.sinks)) != 2 || o.cells[0].name != "idle" || o.runs != 5 || o.size.pace != full.pace {
 		t.Errorf("got %+v, %v", o, err)
+	}
+}
+
+// A cell more makes a run longer, and the pages say so.
+func TestPagesSayHowLongARunTakes(t *testing.T) {
+	sum := 0.0
+	for _, c := range cells {
+		sum += c.minutes
+	}
+	want := fmt.Sprintf("about %.0f minutes", 10*math.Round(sum/10))
+	for _, file := range []string{"main.go", "README.md", "../../Makefile", "../../.github/CONTRIBUTING.md"} {
+		if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("%s does not say %q, which the cells add up to: %v", file, want, err)
+		}
 	}
 }
 

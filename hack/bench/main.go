@@ -2,7 +2,7 @@
 // on a PostgreSQL of its own. It writes a table, the numbers as JSON, and plots.
 //
 //	go run . -quick          # does everything work? seconds
-//	go run .                 # about an hour on two quiet cores
+//	go run .                 # about 80 minutes on two quiet cores
 //	go run . -cells drain    # a part
 //
 // It runs on Linux and needs PostgreSQL's server binaries (as root on Debian it installs them), and npm
@@ -78,7 +78,7 @@ func parse(args []string) (o options, err error) {
 	f.StringVar(&o.out, "out", "results", "the directory for the table, the numbers and the plots")
 	builds := f.String("dispatchers", "", "of the cell kafka, builds to measure in turn instead of this tree's: name=path,...")
 	small := f.Bool("quick", false, "small sizes and one run: whether everything works, not how fast")
-	large := f.Bool("full", false, "longer runs, and a million events of 1 MiB: about an hour")
+	large := f.Bool("full", false, "longer runs, and a million events of 1 MiB: about two hours")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
