@@ -78,8 +78,8 @@ type Delivery struct {
 	// TopicRateLimits bounds topics in addition, each on its own, at most 256. Defaults to none.
 	TopicRateLimits []TopicRateLimit `json:"topicRateLimits,omitempty"`
 	// MaxInFlightBytes bounds the bytes of the events in this process, claimed and not yet written back:
-	// 1048576 (1 MiB) to 17179869184 (16 GiB). While it is reached nothing is claimed; one event that is
-	// larger goes alone. Defaults to 33554432 (32 MiB).
+	// 1048576 (1 MiB) to 17179869184 (16 GiB). While it is reached nothing is claimed; an event that is
+	// larger is dead, and is not read (CONTRACT C-35). Defaults to 33554432 (32 MiB).
 	MaxInFlightBytes int64 `json:"maxInFlightBytes,omitempty"`
 	// MaxAttempts is the total of deliveries that a row may begin, 1 to 1000. With the default backoff the
 	// default tries a row for 4 to 8 hours. Defaults to 20.

@@ -113,6 +113,24 @@ func TestRetentionTakesWhatThePageSays(t *testing.T) {
 	report.ok(t, "ok", "size", " bytes an event; at the 100 events/s of the last 1h, retention.delivered of 168h keeps ")
 }
 
+// The page of producers names each field of the lines that enqueue reads.
+func TestPageNamesTheFieldsOfLines(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../producer/README.md")
+	check(t, err)
+	found := regexp.MustCompile(`(?s)fields (namespace, .*? and id)\.`).FindStringSubmatch(run(t, "", "enqueue", "--help").out)
+	if found == nil {
+		t.Fatal("the help of enqueue does not name the fields")
+	}
+	_, section, _ := strings.Cut(string(page), "## From the command line\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	for _, field := range regexp.MustCompile(`[a-z_]+`).FindAllString(strings.Replace(found[1], " and ", ", ", 1), -1) {
+		if !strings.Contains(section, "`"+field+"`") {
+			t.Errorf("the page does not name %s", field)
+		}
+	}
+}
+
 // number is a figure of a page.
 func number(t *testing.T, text string) int {
 	t.Helper()
