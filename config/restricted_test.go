@@ -65,7 +65,7 @@ var _ = Describe("config/admission/restricted", Label("security", "rights"), Ord
 		err := c.Create(ctx, dispatcher(namespace, "try", spec), client.DryRunAll)
 		Expect(err).To(MatchError(ContainSubstring(words)))
 	},
-		Entry("the node", "restricted-plain", "{pods: {template: {spec: {hostPID: true}}}}", "spec.pods.template.spec.hostPID is not allowed here: a podTemplate may set labels"),
+		Entry("the node", "restricted-plain", "{pods: {template: {spec: {hostPID: true}}}}", "spec.pods.template.spec.hostPID is not allowed here: pods.template may set labels"),
 		Entry("volumes", "restricted-plain", "{pods: {template: {spec: {volumes: [{name: v, secret: {secretName: s}}]}}}}", "spec.pods.template.spec.volumes is not allowed"),
 		Entry("an image", "restricted-plain", "{pods: {template: {spec: {containers: [{name: dispatcher, image: mine}]}}}}", "spec.pods.template.spec.containers is not allowed"),
 		Entry("a variable", "restricted-plain", "{pods: {template: {spec: {containers: [{name: dispatcher, env: []}]}}}}", "spec.pods.template.spec.containers is not allowed"),

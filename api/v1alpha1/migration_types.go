@@ -145,7 +145,7 @@ type ReplayLogin struct {
 	// podTemplate is merged (as a strategic merge patch) over the pod template that
 	// the operator makes for the Job of a DeadLetterReplay, whose container is named
 	// "dispatcher": labels, resources, tolerations, serviceAccountName,
-	// imagePullSecrets. When not set: the podTemplate of the dispatcher that the
+	// imagePullSecrets. When not set: the pods.template of the dispatcher that the
 	// DeadLetterReplay names, and none when it names an Outbox. Then the Job runs as
 	// the service account "default".
 	// +optional

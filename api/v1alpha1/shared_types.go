@@ -56,7 +56,7 @@ const (
 	// AuthOAuthBearer is a token, by SASL's mechanism OAUTHBEARER. The dispatcher does not renew it.
 	AuthOAuthBearer AuthType = "OAuthBearer"
 	// AuthAWSMSKIAM is the pod's identity in AWS (IAM Roles for Service Accounts, EKS Pod Identity, or AWS_ACCESS_KEY_ID
-	// and AWS_SECRET_ACCESS_KEY of its environment: see podTemplate).
+	// and AWS_SECRET_ACCESS_KEY of its environment: see spec.pods.template).
 	AuthAWSMSKIAM AuthType = "AWSMSKIAM"
 	// AuthExternal is the client certificate of tls, whose name is the user's.
 	AuthExternal AuthType = "External"

@@ -17,7 +17,7 @@ import (
 const (
 	// Manager owns what the operator applies: it is the field manager and the managed-by label.
 	Manager = "outbox-operator"
-	// Container is the name of the dispatcher's container; podTemplate addresses it by this name.
+	// Container is the name of the dispatcher's container; pods.template addresses it by this name.
 	Container = "dispatcher"
 	// Port is where a dispatcher serves health, metrics and status.
 	Port = 8080
@@ -96,7 +96,7 @@ func Kind(o Owner) string {
 func Name(obd *v1alpha1.OutboxDispatcher) string { return obd.Name + "-dispatcher" }
 
 // Labels are those of an object of the component. The operator finds its objects by [Selector] and
-// LabelManagedBy; the recommended ones of Kubernetes are for people, and a podTemplate may have others.
+// LabelManagedBy; the recommended ones of Kubernetes are for people, and a pod template may have others.
 func Labels(o Owner, component string) map[string]string {
 	return map[string]string{
 		labelOwner(o):  o.GetName(),

@@ -131,7 +131,7 @@ func (r Replay) Job(p Platform) (*batchv1ac.JobApplyConfiguration, error) {
 			WithTemplate(template)), nil
 }
 
-// template is the pod of a Job: with the operator's podTemplate, else with the dispatcher's.
+// template is the pod of a Job: with replayLogin's podTemplate, else with the dispatcher's.
 func (r Replay) template(p Platform, command ...string) (*corev1ac.PodTemplateSpecApplyConfiguration, error) {
 	configMap := *r.ConfigMap().Name
 	base := podTemplate(r.DeadLetterReplay, p, ComponentReplay, configMap, r.Refs())

@@ -154,7 +154,7 @@ func fieldsOf(refs []Reference, kind, name string) string {
 		}
 	}
 	if len(fields) == 0 {
-		return "the podTemplate"
+		return "the pod template"
 	}
 	return strings.Join(fields, " and ")
 }

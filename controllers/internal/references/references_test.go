@@ -20,11 +20,11 @@ func TestMissingReferencesAreNamed(t *testing.T) {
 		"":                               "",
 		"timed out waiting for the node": "",
 		`MountVolume.SetUp failed for volume "secrets" : secret "orders-db" not found`: `SecretNotFound: Secret "orders-db", which spec.database.secretRef names, does not exist in namespace "shop"; create it`,
-		`configmap "mine" not found`:                                                 `ConfigMapNotFound: ConfigMap "mine", which the podTemplate names, does not exist`,
+		`configmap "mine" not found`:                                                 `ConfigMapNotFound: ConfigMap "mine", which the pod template names, does not exist`,
 		"references non-existent secret key: dsn":                                    `SecretKeyNotFound: One of these has no key "dsn": Secret "orders-db", which spec.database.secretRef names; Secret "orders-owner", which spec.database.migrationSecretRef names; add the key`,
 		"references non-existent secret key: elsewhere":                              "",
-		"couldn't find key token in Secret shop/mine":                                `SecretKeyNotFound: Secret "mine", which the podTemplate names, has no key "token"`,
-		"couldn't find key url in ConfigMap shop/settings":                           `ConfigMapKeyNotFound: ConfigMap "settings", which the podTemplate names, has no key "url"`,
+		"couldn't find key token in Secret shop/mine":                                `SecretKeyNotFound: Secret "mine", which the pod template names, has no key "token"`,
+		"couldn't find key url in ConfigMap shop/settings":                           `ConfigMapKeyNotFound: ConfigMap "settings", which the pod template names, has no key "url"`,
 		`[references non-existent secret key: dsn, secret "orders-owner" not found]`: `SecretNotFound: Secret "orders-owner", which spec.database.migrationSecretRef names`,
 	} {
 		got := ""
