@@ -14,6 +14,11 @@ var (
 	heading   = regexp.MustCompile(`(?m)^#+ +(.+?)\s*$`)
 	codeBlock = regexp.MustCompile("(?ms)^ *```.*?^ *```")
 	notInSlug = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+
+	code        = regexp.MustCompile("`([^`]+)`")
+	placeholder = regexp.MustCompile(`<\w+>|NNNN_name|NAME`)
+	testName    = regexp.MustCompile(`^(Test|Fuzz|Benchmark)[A-Z]\w+$`)
+	testFunc    = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`)
 )
 
 // anchors returns what a link to a heading of the page may name after the #, as Git hosts make it.
@@ -65,6 +70,58 @@ func TestLinksOfPagesLeadSomewhere(t *testing.T) {
 	}
 	if checked < 20 {
 		t.Errorf("%d links were checked", checked)
+	}
+}
+
+// Each path from the root, and each test, that a page names as code is there. A path may have a placeholder, as <x>.
+func TestPagesNameWhatIsThere(t *testing.T) {
+	all := files(t, "")
+	paths, roots, tests := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for name, text := range all {
+		for p := name; p != "."; p = path.Dir(p) {
+			paths[p] = true
+		}
+		if root, _, inFolder := strings.Cut(name, "/"); inFolder {
+			roots[root] = true
+		}
+		if strings.HasSuffix(name, "_test.go") {
+			for _, found := range testFunc.FindAllStringSubmatch(text, -1) {
+				tests[found[1]] = true
+			}
+		}
+	}
+	there := func(pattern string) bool {
+		for p := range paths {
+			if ok, err := path.Match(pattern, p); err == nil && ok {
+				return true
+			}
+		}
+		return false
+	}
+	checked := 0
+	for name, text := range all {
+		if !strings.HasSuffix(name, ".md") {
+			continue
+		}
+		for _, found := range code.FindAllStringSubmatch(codeBlock.ReplaceAllString(text, ""), -1) {
+			word, _, _ := strings.Cut(strings.TrimSpace(found[1]), " ")
+			root, _, isPath := strings.Cut(word, "/")
+			switch {
+			case testName.MatchString(word):
+				checked++
+				if !tests[word] {
+					t.Errorf("%s names %s, and there is no such test", name, word)
+				}
+			case isPath && roots[root]:
+				checked++
+				if !there(path.Clean(placeholder.ReplaceAllString(word, "*"))) {
+					t.Errorf("%s names %s, and there is no such file or folder", name, word)
+				}
+			}
+		}
+	}
+	if checked < 50 {
+		t.Errorf("%d names were checked", checked)
 	}
 }
 
