@@ -68,6 +68,9 @@ var _ = Describe("a stop", Label("stop"), func() {
 		Entry("the template is refused", false, func(o *api.OutboxDispatcher) {
 			o.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(`{"spec":{"containers":[{"name":"sidecar"}]}}`)}
 		}, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonApplyRefused, ""}),
+		Entry("the template has a name twice", false, func(o *api.OutboxDispatcher) {
+			o.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(`{"spec":{"containers":[{"name":"dispatcher","env":[{"name":"A","value":"1"},{"name":"A","value":"2"}]}]}}`)}
+		}, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonApplyRefused, ""}),
 		Entry("the migration hangs", true, func(o *api.OutboxDispatcher) { o.Spec.Database.Schema = "other" },
 			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrating, ""}),
 		Entry("the configuration is bad", false, func(o *api.OutboxDispatcher) {

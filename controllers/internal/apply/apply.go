@@ -289,5 +289,11 @@ func (a *Applier) Forget(owner types.NamespacedName) {
 
 // refused reports whether the API server will refuse the same request again.
 func refused(err error) bool {
-	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)
+	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) || untyped(err)
+}
+
+// untyped reports whether an object does not fit its schema, such as a container that has an environment variable twice.
+// The API server responds to that with code 500 and no reason, as to a fault of its own, so only the text can say it.
+func untyped(err error) bool {
+	return apierrors.ReasonForError(err) == metav1.StatusReasonUnknown && strings.Contains(err.Error(), "failed to create typed patch object")
 }
