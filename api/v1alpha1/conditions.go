@@ -165,8 +165,8 @@ const (
 	// and of its events are equal. Ready does not follow from it. Absent when nothing is adopted.
 	//
 	// True: AsDeclared, LeftCutOver (one that was cut over was removed from spec.adopt, and stays cut over).
-	// False: Adopting (a step is under way), AdoptionFailed, CountsDiffer (rows have no event, or events no row),
-	// RowsRefused (some rows cannot become events).
+	// False: Adopting (a step is under way, or no Job can undo what was removed, because spec.migration was too),
+	// AdoptionFailed, CountsDiffer (rows have no event, or events no row), RowsRefused (some rows cannot become events).
 	AdoptedCondition = "Adopted"
 
 	// ReconcilingCondition (kstatus): the operator is working towards the spec, or waits for what it needs, and

@@ -36,6 +36,12 @@ const repeatedAfter = 5 * time.Minute
 // names: by these it is known later what was taken out of the spec.
 func (r *Reconciler) adopt(ctx context.Context, o *observed) error {
 	outbox := o.outbox
+	if !desired.Migrates(&outbox.Spec) { // what an earlier spec has made ends
+		if _, err := r.adoptions.Run(ctx, outbox, nil); err != nil {
+			return err
+		}
+		return r.applied.Collect(ctx, outbox, desired.Selector(outbox, desired.ComponentAdoption))
+	}
 	if o.migration.State != migrate.Succeeded || !inStatus(outbox) {
 		return nil
 	}
@@ -138,6 +144,11 @@ func setAdoptions(current *api.OutboxStatus, o observed) {
 			}
 		}
 	}
+	if !desired.Migrates(&o.outbox.Spec) { // no Job forgets those of which nothing is left to undo
+		all = slices.DeleteFunc(all, func(s api.AdoptionStatus) bool {
+			return s.Phase == api.AdoptionPending || s.Phase == string(api.AdoptionBack)
+		})
+	}
 	wanted := func(s api.AdoptionStatus) int { // those of the spec come first
 		if slices.ContainsFunc(o.outbox.Spec.Adopt, func(a api.Adoption) bool { return a.Name == s.Name }) {
 			return 0
@@ -193,6 +204,9 @@ func adopted(o observed) metav1.Condition {
 	case o.unread:
 		return kstatus.Condition(kind, metav1.ConditionFalse, api.ReasonAdopting, fmt.Sprintf("The adoption Job succeeded, and its pod left no outcome of %s that can be read. It is made again %d minutes after its end. "+
 			"Let the pod write the file of its terminationMessagePath, and let nothing remove pods that have just ended.", quoted(behind), repeatedAfter/time.Minute))
+	case len(behind) > 0 && !desired.Migrates(&o.outbox.Spec):
+		return kstatus.Condition(kind, metav1.ConditionFalse, api.ReasonAdopting,
+			"No Job can undo "+quoted(behind)+", because spec.migration is gone or has policy None; set it again with policy Job, until status.adoptions does not list that any more.")
 	case len(behind) > 0:
 		return kstatus.Condition(kind, metav1.ConditionFalse, api.ReasonAdopting, "A Job brings "+quoted(behind)+" to the phase of spec.adopt when the migration has succeeded.")
 	}

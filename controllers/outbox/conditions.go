@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
 )
@@ -80,7 +81,7 @@ func progress(o observed) metav1.Condition {
 		return kstatus.Condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrating, o.migration.Sentence())
 	case o.adoption.State == migrate.Failed:
 		return kstatus.Condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonAdoptionFailed, o.adoption.Sentence())
-	case len(waiting(o)) > 0:
+	case len(waiting(o)) > 0 && desired.Migrates(&o.outbox.Spec): // else only a person can continue
 		return kstatus.Condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonAdopting, adopted(o).Message)
 	}
 	return metav1.Condition{}

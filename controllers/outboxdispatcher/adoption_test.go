@@ -10,6 +10,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -144,6 +145,36 @@ var _ = Describe("an adoption", Label("outbox", "adoption"), func() {
 		c.expectOf(outbox, kstatus.CurrentStatus, want{api.AdoptedCondition, metav1.ConditionTrue, api.ReasonLeftCutOver, `still cut over: "other"`})
 		c.expectEventOf(outbox, api.ReasonWentBack, `"orders" was taken out of spec.adopt`)
 		Expect(outbox.Status.Adoptions).To(HaveExactElements(api.AdoptionStatus{Name: "other", Phase: "Cutover"}))
+	})
+
+	It("that is taken out of the spec with the migration says what undoes it, and waits for no Job", func() {
+		c := start(tick)
+		outbox := c.adopting(api.AdoptionShadow)
+		returned := overview(api.AdoptionBack)
+		returned.Name = "returned"
+		outbox.Spec.Adopt = append(outbox.Spec.Adopt, returned)
+		c.create(outbox)
+		c.finish(c.migrates(), time.Now(), "")
+		c.leave(c.adoption(outbox), time.Now(), `{"adoptions":[{"name":"orders","phase":"Shadow","theirs":0,"ours":0,"missing":0,"extra":0,"refused":0},{"name":"returned","phase":"Back","theirs":0,"ours":0,"missing":0,"extra":0,"refused":0}]}`)
+		c.expectOf(outbox, kstatus.CurrentStatus, want{api.AdoptedCondition, metav1.ConditionTrue, api.ReasonAsDeclared, ""})
+
+		migration := outbox.Spec.Migration
+		edit(c, outbox, func(o *api.Outbox) { o.Spec.Adopt, o.Spec.Migration = nil, nil })
+		c.expectOf(outbox, kstatus.InProgressStatus, // because no dispatcher observes the database
+			want{api.AdoptedCondition, metav1.ConditionFalse, api.ReasonAdopting, `No Job can undo "orders", because spec.migration is gone or has policy None; set it again`},
+			want{api.ReadyCondition, metav1.ConditionUnknown, api.ReasonNotObserved, ""})
+		Expect(meta.FindStatusCondition(outbox.Status.Conditions, api.ReconcilingCondition)).To(BeNil())
+		Expect(outbox.Status.Adoptions).To(HaveExactElements(api.AdoptionStatus{Name: "orders", Phase: "Shadow"}))
+		Expect(c.adopts(outbox)).To(BeEmpty())
+
+		edit(c, outbox, func(o *api.Outbox) { o.Spec.Migration = migration })
+		c.finish(c.migrates(), time.Now(), "")
+		job := c.adoption(outbox)
+		_, plan := c.ordered(job)
+		Expect(plan.Data["plan.yaml"]).To(Equal("removed:\n- orders\n"))
+		c.leave(job, time.Now(), `{"adoptions":[]}`)
+		c.expectOf(outbox, kstatus.CurrentStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonUpToDate, ""})
+		Expect(outbox.Status.Adoptions).To(BeEmpty())
 	})
 
 	It("is repeated when the pod that has its counts is gone", func() {
