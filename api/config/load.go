@@ -1,11 +1,14 @@
 package config
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"sigs.k8s.io/yaml"
 )
@@ -31,6 +34,27 @@ func Load(path string) (Config, error) {
 		return Config{}, fmt.Errorf("configuration %s: %s; correct it there", path, plain(err))
 	}
 	return c, nil
+}
+
+// YAML writes a value as YAML, with the names of its JSON, so that whoever reads it gets the same texts. A number of more
+// than 17 digits loses the others. It fails as [json.Marshal] does.
+func YAML(value any) ([]byte, error) {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return nil, err
+	}
+	return yaml.JSONToYAML(Escaped(text)) // which reads it as YAML
+}
+
+// odd are the characters that JSON has as they are, although terminals take some for commands, and YAML refuses most.
+var odd = regexp.MustCompile(`[\x{7f}-\x{9f}\x{feff}\x{fffe}\x{ffff}]`)
+
+// Escaped makes escapes of what terminals or YAML do not take of a JSON text, in whose strings alone it is.
+func Escaped(text []byte) []byte {
+	return odd.ReplaceAllFunc(text, func(char []byte) []byte {
+		r, _ := utf8.DecodeRune(char)
+		return fmt.Appendf(nil, `\u%04x`, r)
+	})
 }
 
 // plain takes the names of the parsers out of an error's text.

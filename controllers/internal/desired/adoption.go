@@ -2,13 +2,11 @@ package desired
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
@@ -88,14 +86,10 @@ func AdoptionConfigMap(o *v1alpha1.Outbox) *corev1ac.ConfigMapApplyConfiguration
 	if !Migrates(&o.Spec) || len(p.Adoptions) == 0 && len(p.Removed) == 0 {
 		return nil
 	}
-	text, err := yaml.Marshal(p)
-	if err != nil {
-		panic(fmt.Sprintf("render the adoptions: %v", err)) // plain data only
-	}
 	bare := o.Spec.DeepCopy()
 	bare.Journal, bare.Migration.M10 = nil, nil
 	migrates, _ := migrationConfigs(o, bare)
-	return files(o, ComponentAdoption, o.Name+"-adopt", map[string]string{keyConfig: render(migrates), keyPlan: string(text)})
+	return files(o, ComponentAdoption, o.Name+"-adopt", map[string]string{keyConfig: render(migrates), keyPlan: render(p)})
 }
 
 // NewAdoption is the Job that brings the Outbox's adoptions to their phases, and counts their rows; nil when there is

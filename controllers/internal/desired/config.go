@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	strictjson "sigs.k8s.io/json"
-	"sigs.k8s.io/yaml"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
@@ -91,10 +90,11 @@ func convert(from, to any) {
 	}
 }
 
-func render(c config.Config) string {
-	b, err := yaml.Marshal(c)
+// render is the file of plain data, which a pod reads.
+func render(data any) string {
+	b, err := config.YAML(data)
 	if err != nil {
-		panic(fmt.Sprintf("render the configuration: %v", err)) // plain data only
+		panic(fmt.Sprintf("render %T: %v", data, err)) // plain data only
 	}
 	return string(b)
 }

@@ -13,7 +13,6 @@ import (
 	batchv1ac "k8s.io/client-go/applyconfigurations/batch/v1"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	networkingv1ac "k8s.io/client-go/applyconfigurations/networking/v1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
@@ -94,12 +93,8 @@ func (r Replay) request() config.ReplayRequest {
 
 // ConfigMap holds the files that the Job loads.
 func (r Replay) ConfigMap() *corev1ac.ConfigMapApplyConfiguration {
-	text, err := yaml.Marshal(r.request())
-	if err != nil {
-		panic(fmt.Sprintf("render the request: %v", err)) // plain data only
-	}
 	c, _ := r.file()
-	return files(r.DeadLetterReplay, ComponentReplay, ReplayName(r.DeadLetterReplay), map[string]string{keyConfig: render(c), keyRequest: string(text)})
+	return files(r.DeadLetterReplay, ComponentReplay, ReplayName(r.DeadLetterReplay), map[string]string{keyConfig: render(c), keyRequest: render(r.request())})
 }
 
 // NetworkPolicy lets the operator read the progress from the Job's pod.

@@ -2,6 +2,8 @@ package desired
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -90,6 +92,31 @@ func TestReplayFiles(t *testing.T) {
 	discard.Spec.Action, discard.Spec.Canary, discard.Spec.AbortAt = v1alpha1.ActionDiscard, 0, 0
 	if o, _ := discard.read(t); o.Action != config.ActionDiscard {
 		t.Errorf("a discard is %q", o.Action)
+	}
+}
+
+// Pods read each text as it is, also one with characters that YAML refuses or folds. All that the CRDs admit renders.
+func TestFilesOfAnyCharacters(t *testing.T) {
+	const odd = "CHG-812 \u0096 fix\u0085 \u007f\ufeff\ufffe\uffff\u2028 <end>"
+	r := replayed()
+	r.Spec.Reason, r.Spec.Selector.Topics = odd, []string{odd}
+	if o, _ := r.read(t); o.Reason != odd || !slices.Equal(o.Topics, []string{odd}) {
+		t.Errorf("the Job of a replay reads %q of %q", o.Reason, o.Topics)
+	}
+	obd := minimal()
+	obd.Spec.Topics = []string{odd}
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(file, []byte(render(Config(obd, nil))), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := config.Load(file); err != nil || !slices.Equal(c.Topics, []string{odd}) {
+		t.Errorf("a dispatcher reads %q, %v", c.Topics, err)
+	}
+	outbox := whatever()
+	outbox.Spec.Adopt = []v1alpha1.Adoption{{Name: "orders", Topic: odd}}
+	var p plan
+	if read(t, AdoptionConfigMap(outbox).Data[keyPlan], &p); p.Adoptions[0].Topic != odd {
+		t.Errorf("the Job of an adoption reads %q", p.Adoptions[0].Topic)
 	}
 }
 

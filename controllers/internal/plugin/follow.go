@@ -11,8 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
@@ -173,10 +173,10 @@ func named(dlr *v1alpha1.DeadLetterReplay) *v1alpha1.DeadLetterReplay {
 // marshal writes as JSON or YAML.
 func marshal(format string, v any) ([]byte, error) {
 	if format == "yaml" {
-		return yaml.Marshal(v)
+		return config.YAML(v)
 	}
 	text, err := json.MarshalIndent(v, "", "  ")
-	return append(text, '\n'), err
+	return append(config.Escaped(text), '\n'), err
 }
 
 func oneOf(flag, value string, choices ...string) error {

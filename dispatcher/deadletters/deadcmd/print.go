@@ -5,16 +5,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"regexp"
 	"strings"
 	"text/tabwriter"
 	"time"
 	"unicode"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 )
@@ -37,7 +35,7 @@ func (c Commands) writer(cmd *cobra.Command, format string) (func(any) error, er
 		}, nil
 	case "yaml":
 		return func(result any) error {
-			text, err := YAML(result)
+			text, err := config.YAML(result)
 			if err != nil {
 				return err
 			}
@@ -58,28 +56,7 @@ func JSON(result any) ([]byte, error) {
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
 	err := encoder.Encode(result)
-	return escaped(text.Bytes()), err
-}
-
-// YAML writes a result as YAML, with the names of its JSON. A number of more than 17 digits loses the others. It fails as
-// [json.Marshal] does.
-func YAML(result any) ([]byte, error) {
-	text, err := JSON(result)
-	if err != nil {
-		return nil, err
-	}
-	return yaml.JSONToYAML(text)
-}
-
-// odd are the characters that JSON has as they are, although terminals take some for commands, and YAML refuses most.
-var odd = regexp.MustCompile(`[\x{7f}-\x{9f}\x{feff}\x{fffe}\x{ffff}]`)
-
-// escaped makes escapes of the odd characters of JSON, which are in its strings alone.
-func escaped(text []byte) []byte {
-	return odd.ReplaceAllFunc(text, func(char []byte) []byte {
-		r, _ := utf8.DecodeRune(char)
-		return fmt.Appendf(nil, `\u%04x`, r)
-	})
+	return config.Escaped(text.Bytes()), err
 }
 
 func (c Commands) table(cmd *cobra.Command, result any) error {

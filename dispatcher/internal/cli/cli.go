@@ -176,7 +176,7 @@ func reportWriter[Report any](form string, table func(io.Writer, Report) error) 
 	write, ok := map[string]func(io.Writer, Report) error{
 		"table": table,
 		"json":  encoded(deadcmd.JSON),
-		"yaml":  encoded(deadcmd.YAML),
+		"yaml":  encoded(config.YAML),
 	}[form]
 	if !ok {
 		return nil, fmt.Errorf("--output is %q; set it to table, json or yaml", form)
