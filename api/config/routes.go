@@ -34,7 +34,7 @@ func (s Sink) validateRoutes(p *problems) {
 	kind := s.Kind()
 	p.when(len(s.Routes) > 0 && slices.Contains(unrouted, kind), "sink.routes", "are for sinks that have several destinations, and %s is none; remove them", kind)
 	p.when(len(s.Routes) > maxSteps, "sink.routes", "has %d entries; keep at most %d", len(s.Routes), maxSteps)
-	taken, all := map[string]int{}, -1
+	all := -1
 	for i, r := range s.Routes {
 		field := fmt.Sprintf("sink.routes[%d]", i)
 		p.length(field+".to", r.To, maxExpression)
@@ -44,11 +44,7 @@ func (s Sink) validateRoutes(p *problems) {
 		}
 		p.when(len(r.Topics) > 256, field+".topics", "has %d entries; list at most 256", len(r.Topics))
 		for j, topic := range r.Topics {
-			at := fmt.Sprintf("%s.topics[%d]", field, j)
-			p.length(at, topic, 255)
-			before, twice := taken[topic]
-			p.when(twice, at, "is %q, which sink.routes[%d] takes already; remove one", topic, before)
-			taken[topic] = i
+			p.length(fmt.Sprintf("%s.topics[%d]", field, j), topic, 255)
 		}
 	}
 }

@@ -4,6 +4,7 @@ package v1alpha1
 // delivered when the server has responded; how durable that is depends on its persistence (appendonly, appendfsync).
 //
 // +kubebuilder:validation:XValidation:rule="self.topology == 'Cluster' ? !has(self.database) || self.database == 0 : self.addresses.size() == 1",message="redis must have one entry in addresses unless topology is Cluster, which has only the database 0; set topology to Cluster, keep one address, or remove database"
+// +kubebuilder:validation:XValidation:rule="!has(self.stream) || bytes(self.stream).size() <= 256",fieldPath=".stream",message="stream must have at most 256 bytes, of which some characters have several; shorten it"
 type RedisSink struct {
 	// addresses are host:port of the server, or of some nodes of a cluster; these
 	// report the others.
