@@ -73,7 +73,7 @@ var _ = Describe("an OutboxConsumer", Label("consumer"), func() {
 	})
 
 	// REQUIREMENT: RULE-010-030
-	It("says what its evidence is worth, also when that gets too old by itself", func() {
+	It("says what its evidence is worth, also when that begins to count and gets too old by itself", func() {
 		c := start()
 		o := consumer("billing")
 		o.Spec.EvidenceMaxAge = metav1.Duration{Duration: time.Hour}
@@ -99,11 +99,16 @@ var _ = Describe("an OutboxConsumer", Label("consumer"), func() {
 		is(api.ReasonVerified, "18 of 19 passed, and these were left out: RULE-010-003 (the fence).")
 		c.verified(o, api.ConsumerEvidence{VerifiedAt: metav1.NewTime(now.Add(time.Hour)), Passed: 19})
 		is(api.ReasonEvidenceMissing, "which is yet to come")
-		change(c, o, updateSpec, func() { o.Spec.Evidence = nil }) // or older evidence is refused
+		removed := func() { o.Spec.Evidence = nil } // or older evidence is refused
+		change(c, o, updateSpec, removed)
 		c.verified(o, api.ConsumerEvidence{VerifiedAt: metav1.NewTime(now.Add(2*time.Second - time.Hour)), Passed: 19})
 		is(api.ReasonEvidenceTooOld, "spec.evidenceMaxAge, 1h")
 		change(c, o, updateSpec, func() { o.Spec.EvidenceMaxAge.Duration = 24 * time.Hour })
 		is(api.ReasonVerified, "")
+		change(c, o, updateSpec, removed)
+		is(api.ReasonEvidenceMissing, "No report")
+		c.verified(o, api.ConsumerEvidence{VerifiedAt: metav1.NewTime(time.Now().Add(5*time.Minute + 3*time.Second)), Passed: 19}) // by a clock that is ahead
+		is(api.ReasonVerified, "all 19 passed")
 	})
 
 	It("has an id of its own", func() {

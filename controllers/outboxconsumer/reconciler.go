@@ -33,7 +33,7 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=outbox.dev,resources=outboxconsumers,verbs=list;watch
 // +kubebuilder:rbac:groups=outbox.dev,resources=outboxconsumers/status,verbs=patch
 
-// Reconcile does one pass, and another one when the evidence gets too old. It returns an error when the API server does,
+// Reconcile does one pass, and another one when the evidence begins to count, or gets too old. It returns an error when the API server does,
 // or what a later pass may overcome.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ctrl.Result, err error) {
 	o := &v1alpha1.OutboxConsumer{}
@@ -58,7 +58,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 		return ctrl.Result{}, err
 	}
 	if o.Spec.Evidence != nil {
-		result.RequeueAfter = max(0, registration.Expires(o).Sub(seen.now)) // 0 means: not
+		next := registration.Expires(o)
+		if begins := registration.Begins(o); seen.now.Before(begins) {
+			next = begins
+		}
+		result.RequeueAfter = max(0, next.Sub(seen.now)) // 0 means: not
 	}
 	return result, nil
 }

@@ -72,7 +72,7 @@ func Evidence(o *api.OutboxConsumer, now time.Time) (reason, message string) {
 	}
 	day := e.VerifiedAt.UTC().Format(time.DateOnly)
 	switch {
-	case e.VerifiedAt.After(now.Add(clockSkew)):
+	case now.Before(Begins(o)):
 		return api.ReasonEvidenceMissing, fmt.Sprintf("Its evidence is of %s, which is yet to come. Correct the clock of the pipeline, remove spec.evidence, and %s.", day, again)
 	case len(e.BrokenRules) > 0:
 		return api.ReasonRulesBroken, fmt.Sprintf("The checks of %s found that it breaks %s; the report says what to change. Then %s.", day, strings.Join(e.BrokenRules, ", "), again)
@@ -90,6 +90,10 @@ func Evidence(o *api.OutboxConsumer, now time.Time) (reason, message string) {
 	}
 	return api.ReasonVerified, fmt.Sprintf("The checks of %s found no rule broken: %s.", day, made)
 }
+
+// Begins is when the evidence counts first, later than now when the clock of who made it was ahead. The consumer must have
+// some.
+func Begins(o *api.OutboxConsumer) time.Time { return o.Spec.Evidence.VerifiedAt.Add(-clockSkew) }
 
 // Expires is when the evidence counts no more. The consumer must have some.
 func Expires(o *api.OutboxConsumer) time.Time {

@@ -46,3 +46,21 @@ func TestVerifiedTypes(t *testing.T) {
 		})
 	}
 }
+
+// Evidence of a clock that was ahead counts when the time has come, and not before.
+func TestEvidenceBeginsAndExpires(t *testing.T) {
+	at := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	o := &api.OutboxConsumer{Spec: api.OutboxConsumerSpec{EvidenceMaxAge: metav1.Duration{Duration: time.Hour},
+		Evidence: &api.ConsumerEvidence{VerifiedAt: metav1.NewTime(at), Checks: 19, Passed: 19}}}
+	for _, c := range []struct {
+		now  time.Time
+		want string
+	}{
+		{at.Add(-7 * time.Minute), api.ReasonEvidenceMissing}, {Begins(o).Add(-1), api.ReasonEvidenceMissing}, {Begins(o), api.ReasonVerified},
+		{Expires(o).Add(-1), api.ReasonVerified}, {Expires(o), api.ReasonEvidenceTooOld},
+	} {
+		if got, message := Evidence(o, c.now); got != c.want {
+			t.Errorf("%s after it was made: %s, want %s: %s", c.now.Sub(at), got, c.want, message)
+		}
+	}
+}
