@@ -161,8 +161,9 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 		outbox, defaulted := c.outbox(), c.outbox()
 		Expect(c.admin.Create(c.ctx, defaulted, client.DryRunAll)).To(Succeed())
 		foreign := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: *desired.OutboxConfigMap(defaulted).Name, Namespace: c.namespace}}
-		c.create(foreign, outbox)
+		c.create(foreign, outbox, c.referring("orders"))
 		c.expectOf(outbox, kstatus.FailedStatus, want{api.StalledCondition, metav1.ConditionTrue, api.ReasonForeignObject, foreign.Name})
+		c.expect(kstatus.InProgressStatus, want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "The migration Job of Outbox shop is not made yet; the conditions of Outbox shop say why."})
 		Expect(c.admin.Delete(c.ctx, foreign)).To(Succeed())
 		c.finish(c.job(), time.Now(), "")
 		c.expectOf(outbox, kstatus.CurrentStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonUpToDate, ""})

@@ -32,6 +32,8 @@ const (
 // Migration is what a pass knows of the migration.
 type Migration struct {
 	State State
+	// Unmade means that there is no Job yet, although one is wanted. The state is Running then.
+	Unmade bool
 	// Detail says why it failed, or why it does not start.
 	Detail string
 	// Retry is the time until the next attempt, 0 for none.

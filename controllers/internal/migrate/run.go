@@ -40,6 +40,7 @@ func (r *Runner) Run(ctx context.Context, owner desired.Owner, wanted *desired.M
 	}
 	if p.attempt > 0 {
 		if err := r.Applied.Apply(ctx, owner, wanted.Job(p.attempt), &batchv1.Job{}); err != nil {
+			p.Unmade = p.attempt == 1
 			return p.Migration, err
 		}
 	}
@@ -60,7 +61,7 @@ func (r *Runner) Look(ctx context.Context, owner desired.Owner, wanted *desired.
 	if err != nil {
 		return Migration{}, err
 	}
-	p.Of = desired.Kind(owner) + " " + owner.GetName()
+	p.Of, p.Unmade = desired.Kind(owner)+" "+owner.GetName(), p.attempt == 1
 	migration, err := r.explain(ctx, owner, p)
 	migration.Pods = nil // their missing references are in the owner's status
 	return migration, err

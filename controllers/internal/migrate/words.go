@@ -12,6 +12,9 @@ func (m Migration) Sentence() string {
 	if m.Of != "" {
 		of = " of " + m.Of
 	}
+	if m.Unmade {
+		return fmt.Sprintf("The %s Job%s is not made yet; the conditions%s say why.", what, of, of)
+	}
 	if m.State != Failed {
 		return strings.TrimSpace(fmt.Sprintf("The %s Job%s runs. %s", what, of, m.Detail))
 	}
