@@ -108,15 +108,28 @@ func FromRedis(fields map[string]any) (*Event, error) {
 	}
 	payload := []byte(all["data"])
 	delete(all, "data")
+	if all["id"] == "" && all["trackingid"] == "" {
+		if a := storageAttributes(all, payload); a != nil {
+			return a.event(payload)
+		}
+	}
 	return attributes(all).event(payload)
 }
 
 // FromSQS reads the body of a message of SQS, also when a topic of SNS put it there, with raw message delivery or without.
+// Message attributes are not read: an event of format Storage has no type and no aggregate id here, and one of format Plain
+// is none.
 // It fails as [FromJSON] does.
 func FromSQS(body string) (*Event, error) {
-	var envelope struct{ Type, Message string }
-	if json.Unmarshal([]byte(body), &envelope) == nil && envelope.Type == "Notification" && envelope.Message != "" {
-		body = envelope.Message
+	var envelope struct{ Type, Message, SpecVersion string }
+	if json.Unmarshal([]byte(body), &envelope) == nil && envelope.SpecVersion != "" {
+		return FromJSON([]byte(body)) // a CloudEvent may have this type, and an attribute message
+	}
+	if envelope.Type == "Notification" && envelope.Message != "" {
+		return FromSQS(envelope.Message)
+	}
+	if a := storageAttributes(nil, []byte(body)); a != nil {
+		return a.event([]byte(body))
 	}
 	return FromJSON([]byte(body))
 }

@@ -215,6 +215,42 @@ func draftOf(t *testing.T, section string, e *dispatcher.Event) draft.Message {
 	return m
 }
 
+// The format Storage has the event in the payload.
+//
+// CONTRACT: C-80
+func TestStorageMessages(t *testing.T) {
+	for section, read := range map[string]func(draft.Message) (*consumer.Event, error){
+		"redis: {addresses: ['h:1']}":                                    fromRedis("data"),
+		"kafka: {brokers: ['h:1']}":                                      fromKafka,
+		"sqs: {queueURL: 'http://h/1/all', region: eu-west-1}":           fromSQS,
+		"sns: {topicARN: 'arn:aws:sns:eu-west-1:123456789012:all'}":      fromNotification,
+		"sns: {topicARN: 'arn:aws:sns:eu-west-1:123456789012:all.fifo'}": fromSQS,
+	} {
+		event, _ := sent()
+		event.Payload = []byte(`{"total": 1}`)
+		got, err := read(draftOf(t, section+"}\nmessage: {format: Storage", event))
+		if err != nil || got.ID != event.ID || got.Header("correlation_id") != event.Headers["correlation_id"] {
+			t.Errorf("%s: %+v, %v", section, got, err)
+			continue
+		}
+		if body := strings.HasPrefix(section, "s"); got.EventType != event.EventType && !body || got.AggregateID != event.AggregateID && !body {
+			t.Errorf("%s: the type is %q and the aggregate %q, want %q and %q", section, got.EventType, got.AggregateID, event.EventType, event.AggregateID)
+		}
+	}
+}
+
+// A CloudEvent is no notification of SNS, whatever its type and headers are.
+func TestEventsThatLookLikeNotifications(t *testing.T) {
+	for _, read := range []func(draft.Message) (*consumer.Event, error){fromSQS, fromNotification} {
+		event, _ := sent()
+		event.EventType, event.Headers = "Notification", map[string]string{"message": "{}"}
+		got, err := read(draftOf(t, "sqs: {queueURL: 'http://h/1/all', region: eu-west-1}", event))
+		if err != nil || got.ID != event.ID || got.Header("message") != "{}" {
+			t.Errorf("%+v, %v", got, err)
+		}
+	}
+}
+
 // A row of the postgres sink's table.
 //
 // CONTRACT: C-80
