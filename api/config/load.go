@@ -111,7 +111,7 @@ func (b *Backoff) applyDefaults() {
 	setDefault(&b.Strategy, Exponential)
 	switch b.Strategy {
 	case Linear:
-		setDefault(&b.Base, Duration(time.Minute))
+		setDefault(&b.Base, Duration(DefaultLinearBase))
 		setDefault(&b.Max, Duration(time.Hour))
 	case Multiplier:
 		setDefault(&b.Multiplier, "2")

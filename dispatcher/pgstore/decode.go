@@ -126,9 +126,15 @@ func decodeRetry(data []byte) (dispatcher.Backoff, error) {
 	if len(data) == 0 {
 		return nil, nil
 	}
-	policy := config.Backoff{Base: config.Duration(config.DefaultBackoffBase), Max: config.Duration(config.DefaultBackoffMax), Multiplier: "2"}
+	policy := config.Backoff{Max: config.Duration(config.DefaultBackoffMax), Multiplier: "2"}
 	if err := json.Unmarshal(data, &policy); err != nil {
 		return nil, err
+	}
+	if policy.Base == 0 {
+		policy.Base = config.Duration(config.DefaultBackoffBase)
+		if policy.Strategy == config.Linear {
+			policy.Base = config.Duration(config.DefaultLinearBase)
+		}
 	}
 	return dispatcher.NewBackoff(policy)
 }

@@ -352,18 +352,19 @@ func claimUnreadable(r rig) {
 // A row's own retry settings come before the dispatcher's.
 // CONTRACT: C-20, C-22
 func claimOwnLimit(r rig) {
-	short, long, policy := event(topic), event(topic), event(topic)
+	short, long, policy, linear := event(topic), event(topic), event(topic), event(topic)
 	short.MaxAttempts, long.MaxAttempts = 1, maxAttempts+2
 	policy.Retry = `{"strategy": "Linear", "base": "7s", "max": "1m"}`
-	r.Enqueue(short, long, policy)
+	linear.Retry = `{"strategy": "Linear"}`
+	r.Enqueue(short, long, policy, linear)
 	came := map[uuid.UUID]int{}
-	for dead := 0; dead < 3; {
+	for dead := 0; dead < 4; {
 		claimed := r.request(patient{r.store}, dispatcher.ClaimRequest{
 			Shares: []dispatcher.Share{{Topic: topic, Limit: 10}}, Lease: lease, MaxAttempts: maxAttempts,
 		})
 		dead += len(claimed.Dead)
 		for _, e := range claimed.Events {
-			own := map[uuid.UUID]int{short.ID: 1, long.ID: maxAttempts + 2, policy.ID: 0}[e.ID]
+			own := map[uuid.UUID]int{short.ID: 1, long.ID: maxAttempts + 2, policy.ID: 0, linear.ID: 0}[e.ID]
 			came[e.ID]++
 			lost, err := r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: e.Lease()}})
 			r.wantLost("nack", lost, err)
@@ -373,9 +374,12 @@ func claimOwnLimit(r rig) {
 			if e.ID == policy.ID && (e.Backoff == nil || e.Backoff.Delay(1, nil) < 7*time.Second) {
 				r.Errorf("the policy is %v, want linear", e.Backoff)
 			}
+			if e.ID == linear.ID && (e.Backoff == nil || e.Backoff.Delay(1, nil) < time.Minute) {
+				r.Errorf("the policy without a base is %v, want linear from a minute", e.Backoff)
+			}
 		}
 	}
-	for id, attempts := range map[uuid.UUID]int{short.ID: 1, long.ID: maxAttempts + 2, policy.ID: maxAttempts} {
+	for id, attempts := range map[uuid.UUID]int{short.ID: 1, long.ID: maxAttempts + 2, policy.ID: maxAttempts, linear.ID: maxAttempts} {
 		r.wantFree(id, "dead", attempts)
 	}
 }
