@@ -113,7 +113,7 @@ func TestEnqueueSaysWhatTheCommitDid(t *testing.T) {
 	}
 }
 
-// An outcome that the database refuses is in the line, and is no success: its event is delivered again.
+// An outcome that the database refuses is in the line, and once fails: its event is delivered again.
 func TestOnceSaysWhatTheDatabaseRefused(t *testing.T) {
 	t.Parallel()
 	o := installed(t)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -128,15 +127,9 @@ func newOutbox(t testing.TB, superuser string) *outbox {
 	for _, role := range []string{o.owner, o.dispatcher, o.producer} {
 		o.exec(t, fmt.Sprintf("create role %s login password '%s'", role, secret))
 		o.login(t, role, secret)
+		pgtest.DropRole(t, o.admin.Pool, role)
 	}
 	o.exec(t, fmt.Sprintf("grant create on database %s to %s", database, o.owner))
-	t.Cleanup(func() {
-		for _, role := range []string{o.dispatcher, o.producer, o.owner} {
-			if _, err := o.admin.Exec(context.Background(), fmt.Sprintf("drop owned by %s cascade; drop role %[1]s", role)); err != nil {
-				t.Errorf("drop the role: %v", err)
-			}
-		}
-	})
 	return o
 }
 

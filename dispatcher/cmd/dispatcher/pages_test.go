@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"os"
@@ -37,12 +36,9 @@ func TestFiveMinutes(t *testing.T) {
 	logins := strings.NewReplacer("outbox_owner", name["outbox_owner"], "outbox_dispatcher", name["outbox_dispatcher"], "database shop", "database "+database, "…", secret)
 	o.exec(t, logins.Replace(part(t, front, "logins"))+fmt.Sprintf("create role %s login password '%s'", name["app"], secret))
 	files := map[string]string{"/etc/outbox/dsn": name["outbox_dispatcher"], "/etc/outbox/owner-dsn": name["outbox_owner"]}
-	t.Cleanup(func() {
-		for _, role := range name {
-			_, err := o.admin.Exec(context.Background(), fmt.Sprintf("drop owned by %s cascade; drop role %[1]s", role))
-			check(t, err)
-		}
-	})
+	for _, role := range name {
+		pgtest.DropRole(t, o.admin.Pool, role)
+	}
 	file := func(name, text string) string {
 		for path, role := range files {
 			o.login(t, role, secret)

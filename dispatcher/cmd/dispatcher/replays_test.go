@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -26,11 +25,7 @@ func operatingOn(t testing.TB, superuser string) (o *outbox, file string) {
 	login := strings.TrimSuffix(o.owner, "owner") + "replay"
 	o.exec(t, fmt.Sprintf("create role %s login password '%s'", login, secret))
 	o.login(t, login, secret)
-	t.Cleanup(func() {
-		if _, err := o.admin.Exec(context.Background(), fmt.Sprintf("drop owned by %s cascade; drop role %[1]s", login)); err != nil {
-			t.Errorf("drop the role: %v", err)
-		}
-	})
+	pgtest.DropRole(t, o.admin.Pool, login)
 	run(t, "", "migrate", "grants", "--role", login, "--for", "replay", "--apply", "-f", o.file(t, o.owner, "")).ok(t, "granted a replay login's rights on schema outbox to "+login)
 	return o, o.file(t, login, "namespace: shop\n")
 }

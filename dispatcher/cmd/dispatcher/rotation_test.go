@@ -119,10 +119,7 @@ func rotatePostgres(t *testing.T, m mounted, _ *outbox) rotation {
 	for _, sql := range []string{fmt.Sprintf("create role %s login password '%s'", role, older), postgressink.Table, "grant select, insert on public.inbox_events to " + role} {
 		pgtest.Exec(pool, sql)
 	}
-	t.Cleanup(func() {
-		_, err := pool.Exec(context.Background(), fmt.Sprintf("drop owned by %s; drop role %[1]s", role))
-		check(t, err)
-	})
+	pgtest.DropRole(t, pool.Pool, role)
 	dsn := func(password string) map[string]string {
 		to := *u
 		to.User = url.UserPassword(role, password)

@@ -178,10 +178,7 @@ func inboxes(t *testing.T, dir, closed string) map[string]leak {
 	} {
 		pgtest.Exec(pool, sql)
 	}
-	t.Cleanup(func() {
-		_, err := pool.Exec(context.Background(), fmt.Sprintf("drop owned by %s; drop role %[1]s", role))
-		check(t, err)
-	})
+	pgtest.DropRole(t, pool.Pool, role)
 	all := map[string]leak{}
 	for name, want := range map[string]string{"postgres": delivered, "postgres wrong password": unavailable, "postgres closed": unavailable} {
 		to := *u

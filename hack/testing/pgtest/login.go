@@ -3,10 +3,12 @@ package pgtest
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"net/url"
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-operator/outbox-operator/migrations"
@@ -22,15 +24,29 @@ func Login(t testing.TB, owner *pgxpool.Pool, kind migrations.Kind) string {
 			t.Fatalf("pgtest: %s: %v", sql, err)
 		}
 	}
-	t.Cleanup(func() {
-		if _, err := owner.Exec(context.Background(), `drop owned by `+role+`; drop role `+role); err != nil {
-			t.Errorf("pgtest: drop role: %v", err)
-		}
-	})
+	DropRole(t, owner, role)
 	dsn, err := url.Parse(owner.Config().ConnString())
 	if err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
 	dsn.User = url.UserPassword(role, "test")
 	return dsn.String()
+}
+
+// DropRole drops a role, and what it owns in the pool's database, at cleanup. A session of the role may outlive its client, and
+// have its locks in another order: after a deadlock the role is dropped again.
+func DropRole(t testing.TB, pool *pgxpool.Pool, role string) {
+	t.Helper()
+	t.Cleanup(func() {
+		for tries := 1; ; tries++ {
+			_, err := pool.Exec(context.Background(), `drop owned by `+role+` cascade; drop role `+role)
+			if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "40P01" && tries < 5 { // deadlock_detected
+				continue
+			}
+			if err != nil {
+				t.Errorf("pgtest: drop role: %v", err)
+			}
+			return
+		}
+	})
 }
