@@ -68,6 +68,7 @@ var _ = Describe("who may replay", Label("rights", "replay"), func() {
 		Expect(run(ctx, vera, "dead", "operations", "orders").out).To(ContainSubstring("chg-812"))
 		r := run(ctx, vera, "dead", "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812")
 		Expect(r.err).To(MatchError(ContainSubstring("; request the role deadletterreplays-replay in this namespace")))
+		Expect(run(ctx, vera, "dead", "stop", "orders", "chg-812").err).To(MatchError(ContainSubstring("; request the role deadletterreplays-replay in this namespace")))
 		viewer := by(vera)
 		Expect(apierrors.IsForbidden(viewer.Delete(ctx, dlr))).To(BeTrue(), "to delete is to stop")
 		Expect(apierrors.IsForbidden(viewer.DeleteAllOf(ctx, dlr, client.InNamespace(w.namespace)))).To(BeTrue())

@@ -45,14 +45,14 @@ func (f *follower) follow(ctx context.Context, dlr *v1alpha1.DeadLetterReplay) e
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the command was interrupted, and %s continues: `kubectl outbox dead operations %s` shows its progress, `kubectl outbox dead stop %[2]s %[1]s` stops it", key.Name, f.dispatcher)
+			return fmt.Errorf("the command was interrupted, and %s continues: `kubectl outbox dead operations %s%s` shows its progress, `kubectl outbox dead stop %[2]s %[1]s%[3]s` stops it", key.Name, f.dispatcher, f.here(key.Namespace))
 		case <-time.After(f.Every):
 		}
 		switch err := f.Get(ctx, key, dlr); {
 		case apierrors.IsNotFound(err):
 			return f.goneError(dlr, time.Since(looked))
 		case err != nil && ctx.Err() == nil:
-			return fmt.Errorf("read the DeadLetterReplay %s: %w; it continues, and `kubectl outbox dead operations %s` shows its progress", key, err, f.dispatcher)
+			return fmt.Errorf("read the DeadLetterReplay %s: %w; it continues, and `kubectl outbox dead operations %s%s` shows its progress", key, err, f.dispatcher, f.here(key.Namespace))
 		}
 	}
 }
@@ -77,19 +77,19 @@ func (f *follower) write(dlr *v1alpha1.DeadLetterReplay, looks int) {
 func (f *follower) goneError(dlr *v1alpha1.DeadLetterReplay, ago time.Duration) error {
 	name, ttl := dlr.Namespace+"/"+dlr.Name, dlr.Spec.TTLAfterFinished
 	if ttl != nil && dlr.DeletionTimestamp == nil && ttl.Duration <= ago+reportedWithin {
-		return fmt.Errorf("the DeadLetterReplay %s was removed after it ended, since its ttlAfterFinished is %s; seen last: %s; see what is dead now with `kubectl outbox dead groups %s`, and keep the next one longer",
-			name, ttl.Duration, progress(dlr), f.dispatcher)
+		return fmt.Errorf("the DeadLetterReplay %s was removed after it ended, since its ttlAfterFinished is %s; seen last: %s; see what is dead now with `kubectl outbox dead groups %s%s`, and keep the next one longer",
+			name, ttl.Duration, progress(dlr), f.dispatcher, f.here(dlr.Namespace))
 	}
-	return fmt.Errorf("the DeadLetterReplay %s was deleted, which stops it; seen last: %s; what it has put back stays so: see `kubectl outbox dead groups %s`", name, progress(dlr), f.dispatcher)
+	return fmt.Errorf("the DeadLetterReplay %s was deleted, which stops it; seen last: %s; what it has put back stays so: see `kubectl outbox dead groups %s%s`", name, progress(dlr), f.dispatcher, f.here(dlr.Namespace))
 }
 
 // endError is the error of a bad end.
 func (f *follower) endError(dlr *v1alpha1.DeadLetterReplay) error {
 	if s := dlr.Status.Stopped; s != "" {
-		return fmt.Errorf("%s was stopped: %s; see why events are dead again, with `kubectl outbox dead groups %s`, before you replay the rest", dlr.Name, s, f.dispatcher)
+		return fmt.Errorf("%s was stopped: %s; see why events are dead again, with `kubectl outbox dead groups %s%s`, before you replay the rest", dlr.Name, s, f.dispatcher, f.here(dlr.Namespace))
 	}
 	if c := meta.FindStatusCondition(dlr.Status.Conditions, v1alpha1.StalledCondition); stalled(dlr) {
-		return fmt.Errorf("%s cannot continue: %s: %s; `kubectl outbox dead stop %s %[1]s` gives it up", dlr.Name, c.Reason, c.Message, f.dispatcher)
+		return fmt.Errorf("%s cannot continue: %s: %s; `kubectl outbox dead stop %s %[1]s%[5]s` gives it up", dlr.Name, c.Reason, c.Message, f.dispatcher, f.here(dlr.Namespace))
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,11 +34,11 @@ func (p *plugin) source(ctx context.Context, t *target, obd *v1alpha1.OutboxDisp
 	}
 	pod := choosePod(all)
 	if pod == nil {
-		return nil, nil, fmt.Errorf("no pod of %s/%s runs, and dead letters are read from a pod; see `kubectl outbox status %s`, or use `dispatcher dead` with a database login", obd.Namespace, obd.Name, obd.Name)
+		return nil, nil, fmt.Errorf("no pod of %s/%s runs, and dead letters are read from a pod; see `kubectl outbox status %s%s`, or use `dispatcher dead` with a database login", obd.Namespace, obd.Name, obd.Name, t.here(obd.Namespace))
 	}
 	url, end, err := p.Forward(ctx, t.config, pod, desired.Port)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, t.refusedForward(pod, err)
 	}
 	return deadletters.Client{URL: url}, end, nil
 }
@@ -65,7 +66,7 @@ func ready(pod *corev1.Pod) bool {
 func forward(ctx context.Context, cfg *rest.Config, pod *corev1.Pod, port int) (string, func(), error) {
 	dialer, err := dial(cfg, pod)
 	if err != nil {
-		return "", nil, fmt.Errorf("forward to the pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		return "", nil, err
 	}
 	ctx, end := context.WithCancel(ctx)
 	isReady, ended := make(chan struct{}), make(chan error, 1)
@@ -79,7 +80,7 @@ func forward(ctx context.Context, cfg *rest.Config, pod *corev1.Pod, port int) (
 	case <-isReady:
 	case err := <-ended:
 		end()
-		return "", nil, refusedForward(pod, err)
+		return "", nil, cmp.Or(err, errors.New("it ended"))
 	case <-ctx.Done():
 		end()
 		return "", nil, ctx.Err()
@@ -113,11 +114,8 @@ func dial(cfg *rest.Config, pod *corev1.Pod) (httpstream.Dialer, error) {
 }
 
 // refusedForward says why there is no port-forward, and what to do.
-func refusedForward(pod *corev1.Pod, err error) error {
-	if err == nil {
-		err = errors.New("it ended")
-	}
-	remedy := "try again, or see `kubectl get pods`"
+func (t *target) refusedForward(pod *corev1.Pod, err error) error {
+	remedy := "try again, or see `kubectl get pods" + t.here(pod.Namespace) + "`"
 	if strings.Contains(err.Error(), "forbidden") {
 		remedy = "request the right to create pods/portforward in this namespace"
 	}

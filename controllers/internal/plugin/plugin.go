@@ -87,7 +87,12 @@ type target struct {
 	client.Client
 	config    *rest.Config
 	namespace string
+	// flags are those that chose the cluster, as they were given.
+	flags string
 }
+
+// here is what a command that a person is shown has at its end, so that it works in the same place.
+func (t *target) here(namespace string) string { return " --namespace " + namespace + t.flags }
 
 func (p *plugin) target() (*target, error) {
 	cfg := p.Config
@@ -101,6 +106,13 @@ func (p *plugin) target() (*target, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the namespace: %w; set --namespace", err)
 	}
+	flags := ""
+	if *p.flags.Context != "" {
+		flags += " --context " + *p.flags.Context
+	}
+	if *p.flags.KubeConfig != "" {
+		flags += " --kubeconfig " + *p.flags.KubeConfig
+	}
 	scheme := runtime.NewScheme()
 	if err := errors.Join(corev1.AddToScheme(scheme), clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, err
@@ -109,7 +121,7 @@ func (p *plugin) target() (*target, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the API server: %w; set --kubeconfig or --context", err)
 	}
-	return &target{c, cfg, namespace}, nil
+	return &target{c, cfg, namespace, flags}, nil
 }
 
 // dispatcher reads an OutboxDispatcher.
@@ -122,7 +134,7 @@ func (t *target) dispatcher(ctx context.Context, name string) (*v1alpha1.OutboxD
 	case meta.IsNoMatchError(err):
 		return nil, fmt.Errorf("this cluster has no OutboxDispatchers: %w; install the operator, or choose another --context", err)
 	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("no OutboxDispatcher %s in the namespace %s: `kubectl get outboxdispatchers -A` lists them all; set --namespace", name, t.namespace)
+		return nil, fmt.Errorf("no OutboxDispatcher %s in the namespace %s: `kubectl get outboxdispatchers -A%s` lists them all; set --namespace", name, t.namespace, t.flags)
 	case apierrors.IsForbidden(err):
 		return nil, fmt.Errorf("%w; request the role outboxdispatchers-view in this namespace", err)
 	}

@@ -43,7 +43,7 @@ var _ = Describe("kubectl outbox", func() {
 		r := w.run(ctx, "status", "orders")
 		Expect(r.err).NotTo(HaveOccurred())
 		Expect(r.out).To(And(ContainSubstring("Pods (0 of 1 ready)\n  none\n"), ContainSubstring("1500 events are dead, and no pod could be read for one of each group: no pod of "), ContainSubstring("7f3a9c21   3 ")))
-		Expect(w.run(ctx, "dead", "list", "orders").err).To(MatchError(ContainSubstring("use `dispatcher dead` with a database login")))
+		Expect(w.run(ctx, "dead", "list", "orders").err).To(MatchError(ContainSubstring("see `kubectl outbox status orders --namespace " + w.namespace + "`, or use `dispatcher dead` with a database login")))
 	})
 
 	It("reads dead letters and events from a pod", Label("dead"), func(ctx SpecContext) {

@@ -147,7 +147,7 @@ func (p *plugin) begin(cmd *cobra.Command, name string, o *request) error {
 		return err
 	}
 	if err := t.Create(ctx, dlr, client.FieldOwner(manager)); err != nil {
-		return refusedCreate(dlr, err)
+		return t.refusedCreate(dlr, err)
 	}
 	progress := cmd.OutOrStdout()
 	if o.format != "text" {
@@ -231,14 +231,14 @@ func (t *target) hasLogin(ctx context.Context, obd *v1alpha1.OutboxDispatcher) e
 }
 
 // refusedCreate says what to do about a refusal.
-func refusedCreate(dlr *v1alpha1.DeadLetterReplay, err error) error {
+func (t *target) refusedCreate(dlr *v1alpha1.DeadLetterReplay, err error) error {
 	switch {
 	case meta.IsNoMatchError(err):
 		return fmt.Errorf("this cluster has no DeadLetterReplays: %w; upgrade the operator and its definitions", err)
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), `cannot create resource "deadletterreplays"`):
 		return fmt.Errorf("%w; request the role deadletterreplays-replay in this namespace", err)
 	case apierrors.IsAlreadyExists(err):
-		return fmt.Errorf("%w; choose another --name, or see `kubectl outbox dead operations %s`", err, dlr.Spec.DispatcherRef.Name)
+		return fmt.Errorf("%w; choose another --name, or see `kubectl outbox dead operations %s%s`", err, dlr.Spec.DispatcherRef.Name, t.here(dlr.Namespace))
 	}
 	return fmt.Errorf("create the DeadLetterReplay %s/%s: %w", dlr.Namespace, dlr.Name, err)
 }

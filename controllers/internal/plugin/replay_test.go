@@ -4,6 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -11,6 +14,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -89,12 +93,32 @@ var _ = Describe("kubectl outbox dead replay", Label("replay"), func() {
 		short, cancel := context.WithCancel(ctx)
 		DeferCleanup(cancel)
 		out := &watched{until: "10 of 30 done, 1 failing; The newest failure: 503.\n", then: cancel}
-		Expect(w.runTo(short, out, "dead", "replay", "orders", "--all", "--reason", "CHG-812", "--canary", "10").err).To(MatchError(ContainSubstring("`kubectl outbox dead stop orders orders-20260301-130000` stops it")))
+		Expect(w.runTo(short, out, "dead", "replay", "orders", "--all", "--reason", "CHG-812", "--canary", "10").err).To(MatchError(ContainSubstring("`kubectl outbox dead stop orders orders-20260301-130000 --namespace " + w.namespace + "` stops it")))
 
 		By("and stops it")
-		Expect(w.run(ctx, "dead", "stop", "orders", "chg-812").err).To(MatchError(ContainSubstring("orders has no operation chg-812")))
+		Expect(w.run(ctx, "dead", "stop", "orders", "chg-812").err).To(MatchError(ContainSubstring("orders has no operation chg-812; `kubectl outbox dead operations orders --namespace " + w.namespace + "`")))
 		Expect(w.run(ctx, "dead", "stop", "orders", "orders-20260301-130000").out).To(HavePrefix("orders-20260301-130000 is stopped: 10 of 30 done, 1 failing"))
 		Expect(w.run(ctx, "dead", "operations", "orders").errOut).To(ContainSubstring("nothing was replayed"))
+	})
+
+	It("says why it could not stop one", func(ctx SpecContext) {
+		dlr := w.replay("chg-812", "admin")
+		Expect(w.Create(ctx, dlr)).To(Succeed())
+		deletes := func() error { return errors.New("the line is down") }
+		w.config = rest.CopyConfig(w.config)
+		w.config.Wrap(func(server http.RoundTripper) http.RoundTripper {
+			return roundTrip(func(r *http.Request) (*http.Response, error) {
+				if r.Method == http.MethodDelete {
+					if err := deletes(); err != nil {
+						return nil, err
+					}
+				}
+				return server.RoundTrip(r)
+			})
+		})
+		Expect(w.run(ctx, "dead", "stop", "orders", "chg-812").err).To(MatchError(And(HavePrefix("delete the DeadLetterReplay "+w.namespace+"/chg-812: "), HaveSuffix("the line is down; try again"))))
+		deletes = func() error { return w.Delete(ctx, dlr) } // another person is faster
+		Expect(w.run(ctx, "dead", "stop", "orders", "chg-812").err).To(MatchError(And(HavePrefix("the DeadLetterReplay "+w.namespace+"/chg-812 is gone already: "), HaveSuffix("`kubectl outbox dead groups orders --namespace "+w.namespace+"`"))))
 	})
 
 	It("counts what would be done", func(ctx SpecContext) {
@@ -117,7 +141,7 @@ var _ = Describe("kubectl outbox dead replay", Label("replay"), func() {
 		report.DeadAgain, report.Stopped = ptr.To(int64(6)), "6 of 10 known outcomes are dead again"
 		w.operator(report)
 		r := w.run(ctx, "dead", "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812", "--canary", "10", "-o", "json")
-		Expect(r.err).To(MatchError(ContainSubstring("was stopped: 6 of 10 known outcomes are dead again; see why events are dead again, with `kubectl outbox dead groups orders`")))
+		Expect(r.err).To(MatchError(ContainSubstring("was stopped: 6 of 10 known outcomes are dead again; see why events are dead again, with `kubectl outbox dead groups orders --namespace " + w.namespace + "`")))
 		var dlr v1alpha1.DeadLetterReplay
 		Expect(json.Unmarshal([]byte(r.out), &dlr)).To(Succeed(), "what is piped is the object alone")
 		Expect(dlr.Kind).To(Equal("DeadLetterReplay"))
@@ -129,10 +153,13 @@ var _ = Describe("kubectl outbox dead replay", Label("replay"), func() {
 		report.Matched, report.Done = nil, nil
 		report.Conditions = append(report.Conditions, metav1.Condition{Type: v1alpha1.StalledCondition, Status: metav1.ConditionTrue, Reason: "NoLogin", Message: "Set spec.replayLogin.", LastTransitionTime: metav1.NewTime(noon)})
 		w.operator(report)
-		r := w.run(ctx, "dead", "replay", "orders", "--all", "--reason", "CHG-812", "--name", "chg-812")
-		Expect(r.err).To(MatchError("chg-812 cannot continue: NoLogin: Set spec.replayLogin.; `kubectl outbox dead stop orders chg-812` gives it up"))
+		kubeconfig := filepath.Join(GinkgoT().TempDir(), "kubeconfig")
+		Expect(os.WriteFile(kubeconfig, nil, 0o600)).To(Succeed())
+		here := " --namespace " + w.namespace + " --context staging --kubeconfig " + kubeconfig
+		r := w.run(ctx, "dead", "replay", "orders", "--all", "--reason", "CHG-812", "--name", "chg-812", "--context", "staging", "--kubeconfig", kubeconfig)
+		Expect(r.err).To(MatchError("chg-812 cannot continue: NoLogin: Set spec.replayLogin.; `kubectl outbox dead stop orders chg-812" + here + "` gives it up"))
 		Expect(r.out).To(HaveSuffix("replay chg-812: NoLogin: As it is.\n"))
-		Expect(w.run(ctx, "dead", "replay", "orders", "--all", "--reason", "again", "--name", "chg-812").err).To(MatchError(ContainSubstring("choose another --name, or see `kubectl outbox dead operations orders`")))
+		Expect(w.run(ctx, "dead", "replay", "orders", "--all", "--reason", "again", "--name", "chg-812").err).To(MatchError(ContainSubstring("choose another --name, or see `kubectl outbox dead operations orders --namespace " + w.namespace + "`")))
 	})
 
 	It("reports that the operator has not seen it, and that it continues without the command", func(ctx SpecContext) {
@@ -151,7 +178,7 @@ var _ = Describe("kubectl outbox dead replay", Label("replay"), func() {
 			Expect(w.Delete(ctx, &dlr)).To(Succeed())
 		})}
 		r := w.runTo(ctx, out, "dead", "replay", "orders", "--all", "--reason", "CHG-812", "--wait", "--name", "chg-812", "--ttl-after-finished", ttl)
-		Expect(r.err).To(MatchError(And(HavePrefix("the DeadLetterReplay "+w.namespace+"/chg-812 was "+want), ContainSubstring("; seen last: 1 of 3 done; "), ContainSubstring("`kubectl outbox dead groups orders`"))))
+		Expect(r.err).To(MatchError(And(HavePrefix("the DeadLetterReplay "+w.namespace+"/chg-812 was "+want), ContainSubstring("; seen last: 1 of 3 done; "), ContainSubstring("`kubectl outbox dead groups orders --namespace "+w.namespace+"`"))))
 	},
 		Entry("removed after its end", "1s", "removed after it ended, since its ttlAfterFinished is 1s"),
 		Entry("deleted by a person", "168h", "deleted, which stops it"),
@@ -259,6 +286,11 @@ spec:
 		Expect(w.run(ctx, "dead", "operations", "orders").err).To(MatchError(ContainSubstring("; request the role deadletterreplays-view in this namespace")))
 	})
 })
+
+// roundTrip is a way to the API server.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // watched calls then when until is written.
 type watched struct {

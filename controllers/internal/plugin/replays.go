@@ -29,7 +29,11 @@ put back. As JSON and YAML it is a DeadLetterReplayList.`,
 			if err := oneOf("output", format, "table", "json", "yaml"); err != nil {
 				return err
 			}
-			list, err := p.replays(cmd.Context(), args[0])
+			t, err := p.target()
+			if err != nil {
+				return err
+			}
+			list, err := t.replays(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
@@ -57,11 +61,7 @@ put back. As JSON and YAML it is a DeadLetterReplayList.`,
 }
 
 // replays are those of a dispatcher, the newest first.
-func (p *plugin) replays(ctx context.Context, name string) (*v1alpha1.DeadLetterReplayList, error) {
-	t, err := p.target()
-	if err != nil {
-		return nil, err
-	}
+func (t *target) replays(ctx context.Context, name string) (*v1alpha1.DeadLetterReplayList, error) {
 	obd, err := t.dispatcher(ctx, name)
 	if err != nil {
 		return nil, err
@@ -140,21 +140,26 @@ later another replay may take them.`,
 		Example:           "  kubectl outbox dead stop orders chg-812",
 		ValidArgsFunction: p.completeOne,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			list, err := p.replays(cmd.Context(), args[0])
+			t, err := p.target()
+			if err != nil {
+				return err
+			}
+			list, err := t.replays(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
 			at := slices.IndexFunc(list.Items, func(dlr v1alpha1.DeadLetterReplay) bool { return dlr.Name == args[1] })
 			if at < 0 {
-				return fmt.Errorf("%s has no operation %s; `kubectl outbox dead operations %[1]s` lists them", args[0], args[1])
-			}
-			t, err := p.target()
-			if err != nil {
-				return err
+				return fmt.Errorf("%s has no operation %s; `kubectl outbox dead operations %[1]s%[3]s` lists them", args[0], args[1], t.here(t.namespace))
 			}
 			dlr := &list.Items[at]
-			if err := t.Delete(cmd.Context(), dlr, client.Preconditions{UID: &dlr.UID}); err != nil {
-				return fmt.Errorf("delete the DeadLetterReplay %s: %w; request the role deadletterreplays-replay in this namespace", dlr.Name, err)
+			switch err := t.Delete(cmd.Context(), dlr, client.Preconditions{UID: &dlr.UID}); {
+			case apierrors.IsNotFound(err):
+				return fmt.Errorf("the DeadLetterReplay %s/%s is gone already: %w; see what is dead now with `kubectl outbox dead groups %s%s`", dlr.Namespace, dlr.Name, err, args[0], t.here(dlr.Namespace))
+			case apierrors.IsForbidden(err):
+				return fmt.Errorf("delete the DeadLetterReplay %s/%s: %w; request the role deadletterreplays-replay in this namespace", dlr.Namespace, dlr.Name, err)
+			case err != nil:
+				return fmt.Errorf("delete the DeadLetterReplay %s/%s: %w; try again", dlr.Namespace, dlr.Name, err)
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s is stopped: %s\n", dlr.Name, progress(dlr))
 			return nil

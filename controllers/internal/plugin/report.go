@@ -53,6 +53,8 @@ type Report struct {
 	ToDo []ToDo `json:"toDo"`
 
 	now time.Time
+	// here is what a command has at its end, so that it works in the same place.
+	here string
 }
 
 // ToDo is something to do.
@@ -90,11 +92,11 @@ var badWhenTrue = []string{
 	v1alpha1.VacuumHeldBackCondition, v1alpha1.TypesUnregisteredCondition, v1alpha1.ScalingLimitedCondition, v1alpha1.ReconcilingCondition,
 }
 
-func newReport(obd *v1alpha1.OutboxDispatcher, now time.Time) Report {
+func newReport(obd *v1alpha1.OutboxDispatcher, here string, now time.Time) Report {
 	s := obd.Status
 	r := Report{
 		Namespace: obd.Namespace, Name: obd.Name, State: string(obd.Spec.State), OutboxNamespace: obd.Spec.Namespace, Topics: obd.Spec.Topics,
-		Sink: s.Sink, Wanted: desired.Replicas(obd), Conditions: []Condition{}, Pods: []Pod{}, Groups: []deadletters.Group{}, ToDo: []ToDo{}, now: now,
+		Sink: s.Sink, Wanted: desired.Replicas(obd), Conditions: []Condition{}, Pods: []Pod{}, Groups: []deadletters.Group{}, ToDo: []ToDo{}, now: now, here: here,
 	}
 	if ref := obd.Spec.OutboxRef; ref != nil {
 		r.Outbox = ref.Name
@@ -172,16 +174,12 @@ func (r *Report) pods(all []corev1.Pod) {
 // groups adds the groups, and what to do about them.
 func (r *Report) groups(groups []deadletters.Group) {
 	r.Groups = append(r.Groups, groups...)
-	here := ""
-	if r.Namespace != "" {
-		here = " --namespace " + r.Namespace
-	}
 	for _, g := range groups[:min(len(groups), shownGroups)] {
 		var commands []string
 		if g.Event != "" {
-			commands = append(commands, fmt.Sprintf("kubectl outbox dead show %s %s%s", r.Name, g.Event, here))
+			commands = append(commands, fmt.Sprintf("kubectl outbox dead show %s %s%s", r.Name, g.Event, r.here))
 		}
-		commands = append(commands, fmt.Sprintf("kubectl outbox dead replay %s --group %s --canary 10 --reason WHY --dry-run%s", r.Name, g.Group, here))
+		commands = append(commands, fmt.Sprintf("kubectl outbox dead replay %s --group %s --canary 10 --reason WHY --dry-run%s", r.Name, g.Group, r.here))
 		r.toDo(fmt.Sprintf("Group %s, %s dead: %s", g.Group, g.Number(), g.Advice), commands...)
 	}
 	if r.Backlog != nil && r.Backlog.Dead > 0 && r.GroupsUnknown != "" {
@@ -242,7 +240,7 @@ func (r Report) text() []byte {
 			fmt.Fprintf(&out, "  %s", line)
 		}
 		if more := len(r.Groups) - len(shown); more > 0 {
-			fmt.Fprintf(&out, "  and %d more groups: kubectl outbox dead groups %s --namespace %s\n", more, r.Name, r.Namespace)
+			fmt.Fprintf(&out, "  and %d more groups: kubectl outbox dead groups %s%s\n", more, r.Name, r.here)
 		}
 	}
 	fmt.Fprintln(&out, "\nWhat to do")

@@ -68,8 +68,8 @@ func pod(name string, change func(*corev1.Pod)) corev1.Pod {
 
 // The report is for people and for scripts: it changes only on purpose. UPDATE_GOLDEN=1 writes it.
 func TestReportInEveryFormat(t *testing.T) {
-	const event = "0190a5c8-5d1e-7000-8000-000000000001"
-	full := newReport(troubled(), noon.Time)
+	const event, here = "0190a5c8-5d1e-7000-8000-000000000001", " --namespace shop"
+	full := newReport(troubled(), here, noon.Time)
 	full.pods([]corev1.Pod{
 		pod("orders-dispatcher-a", nil),
 		pod("orders-dispatcher-b", func(p *corev1.Pod) {
@@ -86,7 +86,7 @@ func TestReportInEveryFormat(t *testing.T) {
 
 	waiting := troubled()
 	waiting.Status.Scaling = nil
-	blind := newReport(waiting, noon.Time)
+	blind := newReport(waiting, here, noon.Time)
 	blind.PodsUnknown, blind.GroupsUnknown = "pods is forbidden", "no pod runs"
 	blind.pods(nil)
 	blind.groups(known([]v1alpha1.DeadGroup{
@@ -95,14 +95,14 @@ func TestReportInEveryFormat(t *testing.T) {
 
 	fresh := &v1alpha1.OutboxDispatcher{Spec: v1alpha1.OutboxDispatcherSpec{Namespace: "shop", State: v1alpha1.StatePaused}}
 	fresh.Namespace, fresh.Name = "shop", "new"
-	unseen := newReport(fresh, noon.Time)
+	unseen := newReport(fresh, here, noon.Time)
 	unseen.pods(nil)
 	unseen.groups(nil)
 
 	alone := troubled()
 	alone.Status.Conditions = alone.Status.Conditions[7:]
 	alone.Spec.Pods.Scaling, alone.Status.ETA, alone.Status.LimitedBy = nil, "", ""
-	lone := newReport(alone, noon.Time)
+	lone := newReport(alone, here, noon.Time)
 	lone.pods(nil)
 	lone.groups(nil)
 

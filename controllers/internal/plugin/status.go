@@ -64,7 +64,7 @@ func (p *plugin) report(ctx context.Context, name string) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	report := newReport(obd, p.Now())
+	report := newReport(obd, t.here(obd.Namespace), p.Now())
 	all, err := pods.List(ctx, t, obd.Namespace, desired.Selector(obd, desired.ComponentDispatcher))
 	if err != nil {
 		report.PodsUnknown = err.Error()
