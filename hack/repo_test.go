@@ -7,6 +7,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -55,6 +56,33 @@ func TestProgramsStaySmall(t *testing.T) {
 		if t.Logf("%s has %.1f MB", name, float64(info.Size())/1e6); info.Size() > most {
 			t.Errorf("%s has %d bytes, want at most %d", name, info.Size(), most)
 		}
+	}
+}
+
+// An archive of the sources has no repository of git.
+func TestTestsRunWithoutGit(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("git is used on Linux alone")
+	}
+	dir := t.TempDir()
+	for _, name := range []string{"test.sh", "servers/postgres/builds.sha256"} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name = filepath.Join(dir, "hack", name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, text, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command("bash", filepath.Join(dir, "hack/test.sh"), "no-such-part")
+	cmd.Env = append(os.Environ(), "GIT_DIR="+filepath.Join(dir, "none"))
+	text, _ := cmd.CombinedOutput() // it fails after all that comes before the first part
+	if !strings.HasPrefix(string(text), "usage: ") {
+		t.Errorf("without git it ends with:\n%s", text)
 	}
 }
 

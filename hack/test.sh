@@ -12,6 +12,7 @@
 # With CI=true, what a test needs and cannot have is a failure, and what failed runs once more; without it, the tests that
 # need it are skipped. OUTBOX_TEST_PG chooses the PostgreSQL of all parts.
 set -euo pipefail
+[ "${BASH_VERSINFO[0]}" -ge 4 ] || { echo "This bash is $BASH_VERSION; install bash 4 or later (on macOS: brew install bash) and run this again." >&2; exit 1; }
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export GOFLAGS="${GOFLAGS-} -trimpath" # Go's cache then serves other checkouts too
 export CGO_ENABLED=0                   # as the image is built: what both need is compiled once
@@ -141,6 +142,7 @@ cluster() {
 # test with the times of the files that it opens, and a fresh checkout has those of the checkout.
 steady_times() {
   [ "$(uname -s)" = Linux ] || return 0
+  git rev-parse --is-inside-work-tree >/dev/null 2>&1 || return 0 # an archive, no git, or a folder of another user
   local file meta time
   local -A is changed
   while read -r time file; do is[$file]=$time; done < <(git ls-files -z | xargs -0 stat -c '%Y %n' 2>/dev/null)
