@@ -93,4 +93,4 @@ chart: ## Package the Helm chart into bin/. VERSION=v1.2.3 is its version and th
 .PHONY: clean
 clean: ## Remove what was built in the checkout, and clusters that an interrupted run left behind.
 	@rm -rf bin
-	@for name in outbox demo e2e; do OUTBOX_CLUSTER=$$name hack/cluster/down.sh --purge; done
+	@for name in outbox demo e2e; do OUTBOX_CLUSTER=$$name hack/cluster/down.sh --clean; done

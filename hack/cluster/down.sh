@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# down.sh [--purge]: stops the cluster. Its objects and images are kept for the next up.sh, unless
-# --purge is given: then nothing of it is left. Does nothing when there is no cluster.
+# down.sh [--purge|--clean]: stops the cluster. Its objects and images are kept for the next up.sh, unless
+# --purge is given: then nothing of it is left. --clean is --purge, but for a cluster that a demo or tests
+# use: that is left as it is. Does nothing when there is no cluster.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 case ${1-} in
   '' | --purge) ;;
-  *) echo "usage: $0 [--purge]" >&2; exit 2 ;;
+  --clean) ! user=$(holder) || { say "process $user uses the cluster $CLUSTER: it is left as it is"; exit; } ;;
+  *) echo "usage: $0 [--purge|--clean]" >&2; exit 2 ;;
 esac
 
 if uses_kind; then
@@ -21,7 +23,7 @@ if [ -d "$RUN" ]; then
   lock_node
 fi
 remove_node
-if [ "${1-}" = --purge ]; then
+if [ -n "${1-}" ]; then
   for net in "$HOST_NET" "$POD_NET" "$SERVICE_NET"; do
     ip route delete blackhole "$net" metric 4096 2>/dev/null || true
   done

@@ -17,6 +17,8 @@ LOCK=/run/outbox-cluster.lock # held while a cluster is started or stopped
 RUN=/run/outbox-cluster-$CLUSTER
 NODE_LOCK=$RUN/lock # held until the node has ended and is removed
 NODE_PID=$RUN/pid   # of the node's first process, as this machine counts
+HELD=$RUN.held      # locked by a run of the demo or the tests: hack/e2e/scenario/hold.go
+[ "$(id -u)" = 0 ] && [ -d /run ] || HELD=${TMPDIR:-/tmp}/outbox-cluster-$CLUSTER-$(id -u).held
 VETH=obx-$CLUSTER   # this machine's end of the cable to the node
 CGROUP=outbox-cluster-$CLUSTER
 
@@ -40,6 +42,15 @@ cannot() { say "$* Without Kubernetes: make demo-local."; exit 3; }
 uses_kind() {
   ! node_pid && command -v kind && { docker info || { podman info && export KIND_EXPERIMENTAL_PROVIDER=podman; }; }
 } >/dev/null 2>&1
+
+# holder prints the process that holds the name, if one does. Without flock, such as on macOS, it is the last one that did,
+# if a process has its pid.
+holder() {
+  local pid rest
+  read -r pid rest 2>/dev/null <"$HELD" && kill -0 "$pid" 2>/dev/null || return
+  ! command -v flock >/dev/null || ! flock -n "$HELD" true || return
+  echo "$pid $rest"
+}
 
 # lock makes this process the only one that starts or stops clusters on this machine.
 lock() {

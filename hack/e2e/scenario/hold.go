@@ -14,13 +14,17 @@ import (
 // hold makes this process the only one that uses the cluster of a name. The lock ends with the process, or when the file
 // that hold returns is closed. It returns an error that names the holder when another process has it.
 func hold(name string) (io.Closer, error) {
-	dir := os.TempDir()
+	return lockFile(lockPath(name), name)
+}
+
+// lockPath is the file of a name. hack/cluster/lib.sh looks at it.
+func lockPath(name string) string {
 	if os.Geteuid() == 0 {
 		if info, err := os.Stat("/run"); err == nil && info.IsDir() {
-			dir = "/run" // where hack/cluster keeps what all checkouts and users share
+			return "/run/outbox-cluster-" + name + ".held" // where hack/cluster keeps what all checkouts share
 		}
 	}
-	return lockFile(filepath.Join(dir, "outbox-cluster-"+name+".held"), name)
+	return filepath.Join(os.TempDir(), fmt.Sprintf("outbox-cluster-%s-%d.held", name, os.Getuid()))
 }
 
 // lockFile is hold with the path of the file. The file stays: whoever removes it lets two processes lock two files.
