@@ -31,6 +31,8 @@ unshare --mount --net --uts --pid --fork true 2>/dev/null ||
 NODE_BIN=$("$HERE/build.sh")
 KUBE_BIN=$("$HERE/../pins/kube/build.sh" node)
 export NODE_BIN KUBE_BIN
+# The rest is on this machine, and a proxy does not lead to it: not for kubectl, and not for the node's programs.
+unset HTTP_PROXY HTTPS_PROXY ALL_PROXY http_proxy https_proxy all_proxy
 
 # claim_networks checks that they are unused, and keeps their addresses from leaving this
 # machine while the node is down: a client that outlives it must reach nothing.

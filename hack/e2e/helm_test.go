@@ -72,7 +72,7 @@ func (w *world) helm(args ...string) {
 	w.must(err)
 	dir := w.TempDir()
 	cmd := exec.CommandContext(w.ctx, strings.TrimSpace(string(path)), append(args, "--namespace", "outbox-system", "--kubeconfig", cluster.Kubeconfig)...)
-	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+dir, "HELM_CONFIG_HOME="+dir, "HELM_DATA_HOME="+dir)
+	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+dir, "HELM_CONFIG_HOME="+dir, "HELM_DATA_HOME="+dir, "NO_PROXY=*", "no_proxy=*")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		w.Fatalf("helm %s: %v: %s", strings.Join(args, " "), err, out)

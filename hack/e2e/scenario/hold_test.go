@@ -4,9 +4,11 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -60,6 +62,15 @@ func TestOneProcessHoldsTheCluster(t *testing.T) {
 		t.Errorf("after the holder was killed the file has %q, want %q", text, want)
 	}
 	check(t, lock.Close())
+}
+
+func TestConsumerIsReachedWithoutAProxy(t *testing.T) {
+	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
+	server := httptest.NewServer(&Consumer{})
+	defer server.Close()
+	// The address of any interface leads here too, and is none of those for which Go takes no proxy anyway.
+	_, err := Deliveries(t.Context(), strings.Replace(server.URL, "127.0.0.1", "0.0.0.0", 1))
+	check(t, err)
 }
 
 func check(t *testing.T, err error) {
