@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net/http/httptest"
@@ -9,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -62,6 +64,45 @@ func TestOneProcessHoldsTheCluster(t *testing.T) {
 		t.Errorf("after the holder was killed the file has %q, want %q", text, want)
 	}
 	check(t, lock.Close())
+}
+
+func TestClusterThatDidNotComeUpIsStopped(t *testing.T) {
+	name := fmt.Sprint("t", os.Getpid())
+	t.Cleanup(func() { _ = os.Remove(lockPath(name)) })
+	for what, test := range map[string]struct {
+		up, downs, want string
+	}{
+		"it failed":       {"exit 1", "--purge\n\n", "hack/cluster/up.sh: exit status 1"},
+		"it was cut":      {`echo >"${0%/*}/started"; exec sleep 600`, "--purge\n\n", "hack/cluster/up.sh was cut short: context canceled"},
+		"it printed less": {"echo", "--purge\n\n", "cluster/up.sh --env has no "},
+		"there is none":   {"exit 3", "--purge\n", ErrNoCluster.Error()},
+	} {
+		t.Run(what, func(t *testing.T) {
+			checkout := t.TempDir()
+			scripts := filepath.Join(checkout, "hack/cluster")
+			check(t, os.MkdirAll(scripts, 0o700))
+			check(t, os.WriteFile(filepath.Join(scripts, "up.sh"), []byte("#!/bin/sh\n"+test.up+"\n"), 0o700))
+			check(t, os.WriteFile(filepath.Join(scripts, "down.sh"), []byte("#!/bin/sh\necho \"$*\" >>\"${0%/*}/downs\"\n"), 0o700))
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if started := filepath.Join(scripts, "started"); what == "it was cut" {
+				check(t, syscall.Mkfifo(started, 0o600))
+				go func() { _, _ = os.ReadFile(started); cancel() }() // it returns when the script has written
+			}
+			_, err := UpCluster(ctx, checkout, name)
+			if err == nil || !strings.HasPrefix(err.Error(), test.want) {
+				t.Errorf("the error is %v, want %s", err, test.want)
+			}
+			downs, err := os.ReadFile(filepath.Join(scripts, "downs"))
+			check(t, err)
+			if string(downs) != test.downs {
+				t.Errorf("down.sh ran with %q, want %q", downs, test.downs)
+			}
+			lock, err := hold(name)
+			check(t, err)
+			check(t, lock.Close())
+		})
+	}
 }
 
 func TestConsumerIsReachedWithoutAProxy(t *testing.T) {

@@ -27,7 +27,9 @@ const Image = "outbox-operator:dev"
 // has left of it. What they do and how long it takes they say on standard error. Clusters of different names live side by
 // side; one name is for one process, until Down or its end. It returns an error when another process has the name, when this
 // machine can have no cluster, [ErrNoCluster], and when a script fails.
-func UpCluster(ctx context.Context, checkout, name string) (c *Cluster, err error) {
+//
+// What it started before an error is stopped, and its logs stay.
+func UpCluster(ctx context.Context, checkout, name string) (_ *Cluster, err error) {
 	held, err := hold(name)
 	if err != nil {
 		return nil, err
@@ -37,10 +39,16 @@ func UpCluster(ctx context.Context, checkout, name string) (c *Cluster, err erro
 			_ = held.Close()
 		}
 	}()
-	c = &Cluster{scripts: filepath.Join(checkout, "hack"), name: name, held: held}
+	c := &Cluster{scripts: filepath.Join(checkout, "hack"), name: name, held: held}
 	if err := c.remove(ctx); err != nil {
 		return nil, err
 	}
+	defer func() {
+		if err != nil && !errors.Is(err, ErrNoCluster) {
+			_, failed := c.script(context.WithoutCancel(ctx), "cluster/down.sh")
+			err = errors.Join(err, failed)
+		}
+	}()
 	out, err := c.script(ctx, "cluster/up.sh", "--env")
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() == 3 {
