@@ -1,9 +1,11 @@
 # shellcheck shell=bash
 # The same cluster by kind, for the scripts of this folder; sourced when uses_kind succeeds.
 ENGINE=${KIND_EXPERIMENTAL_PROVIDER:-docker}
-KIND_NODE=$CLUSTER-control-plane
+KIND_NAME=outbox-operator-$CLUSTER # kind has one list for all: another "demo" may be there
+[ "$(id -u)" = 0 ] || KIND_NAME+=-$(id -u) # two users of one engine
+KIND_NODE=$KIND_NAME-control-plane
 
-kind_exists() { kind get clusters 2>/dev/null | grep -qx "$CLUSTER"; }
+kind_exists() { kind get clusters 2>/dev/null | grep -x "$KIND_NAME" >/dev/null; } # to the end: kind fails when it cannot write
 
 kind_up() {
   local kubectl host
@@ -11,11 +13,11 @@ kind_up() {
   mkdir -p "$STATE"
   if kind_exists; then
     "$ENGINE" start "$KIND_NODE" >/dev/null # the engine may have been restarted
-    kind export kubeconfig --name "$CLUSTER" --kubeconfig "$STATE/kubeconfig" >&2
+    kind export kubeconfig --name "$KIND_NAME" --kubeconfig "$STATE/kubeconfig" >&2
     "$kubectl" --kubeconfig "$STATE/kubeconfig" wait --for=condition=Ready nodes --all --timeout=3m >&2
   else
-    say "starting the cluster $CLUSTER with kind and $ENGINE"
-    kind create cluster --name "$CLUSTER" --kubeconfig "$STATE/kubeconfig" --wait 3m >&2
+    say "starting the cluster $KIND_NAME with kind and $ENGINE"
+    kind create cluster --name "$KIND_NAME" --kubeconfig "$STATE/kubeconfig" --wait 3m >&2
   fi
   host=$(kind_host)
   printf '%s\n' "KUBECONFIG=$STATE/kubeconfig" "KUBECTL=$kubectl" \
@@ -37,11 +39,11 @@ kind_listen() {
 }
 
 kind_down() {
-  ! kind_exists || kind delete cluster --name "$CLUSTER" --kubeconfig "$STATE/kubeconfig" >&2
+  ! kind_exists || kind delete cluster --name "$KIND_NAME" --kubeconfig "$STATE/kubeconfig" >&2
   rm -rf "$STATE"
 }
 
 kind_load() {
   local image
-  for image in "$@"; do kind load image-archive "$image" --name "$CLUSTER" >&2; done
+  for image in "$@"; do kind load image-archive "$image" --name "$KIND_NAME" >&2; done
 }
