@@ -21,7 +21,8 @@ kind_up() {
   fi
   host=$(kind_host)
   printf '%s\n' "KUBECONFIG=$STATE/kubeconfig" "KUBECTL=$kubectl" \
-    "HOST_IP=$host" "HOST_LISTEN=$(kind_listen "$host")" "KUBECACHEDIR=$STATE/kubectl" >"$STATE/env"
+    "HOST_IP=$host" "HOST_LISTEN=$(kind_listen "$host")" "KUBECACHEDIR=$STATE/kubectl" \
+    "NODE_EXEC=$ENGINE,exec,$KIND_NODE" >"$STATE/env"
 }
 
 # kind_host prints this machine's address as the node sees it: the one that a desktop's engine

@@ -7,6 +7,8 @@
 #   HOST_IP=...       the address under which pods reach this machine
 #   HOST_LISTEN=...   the address on which a server on this machine listens for them
 #   KUBECACHEDIR=...  where kubectl may keep what it learns of the API
+#   NODE_EXEC=...     with kind: what runs a command on the node, with commas for spaces, since `export $(up.sh --env)`
+#                     takes one word for each
 #
 # OUTBOX_CLUSTER names the cluster (default outbox); OUTBOX_CACHE moves what is kept on disk
 # (default ~/.cache/outbox-operator). Exit code 3: this machine can have no cluster.

@@ -56,7 +56,7 @@ func (w *world) merge(into, from *scenario.Produced) {
 // tlsConsumer serves the handler with a certificate of its own CA, and makes a second CA.
 func tlsConsumer(t testing.TB, handler http.Handler) (url, rightCA, wrongCA string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", net.JoinHostPort(cluster.HostIP, "0"))
+	listener, err := net.Listen("tcp", net.JoinHostPort(cluster.HostListen, "0"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,5 +65,6 @@ func tlsConsumer(t testing.TB, handler http.Handler) (url, rightCA, wrongCA stri
 	server.TLS = &tls.Config{Certificates: []tls.Certificate{right.Sign(t, "consumer", time.Now().Add(time.Hour), cluster.HostIP).TLS}}
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	return server.URL, right.PEM, sinktest.NewAuthority(t, "wrong").PEM
+	_, port, _ := net.SplitHostPort(listener.Addr().String())
+	return "https://" + net.JoinHostPort(cluster.HostIP, port), right.PEM, sinktest.NewAuthority(t, "wrong").PEM
 }

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -28,7 +27,7 @@ var _ = Describe("while the operator is in trouble", Label("operator"), Ordered,
 
 	It("another manager takes over when the leader is killed", func() {
 		leader := w.leader()
-		w.must(syscall.Kill(w.pidOf(leader), syscall.SIGKILL))
+		w.must(cluster.Signal(w.ctx, w.pidOf(leader), syscall.SIGKILL))
 		w.claiming()
 		w.patch(`{"spec":{"replicas":2}}`)
 		Eventually(w.replicas).WithTimeout(time.Minute).WithPolling(time.Second).Should(Equal("2"), "the next leader applies the change")
@@ -57,8 +56,8 @@ var _ = Describe("while the operator is in trouble", Label("operator"), Ordered,
 		}).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(HaveLen(1))
 		netns := "/proc/" + strconv.Itoa(w.pidOf(w.leader())) + "/ns/net"
 		route := func(verb string) {
-			out, err := exec.CommandContext(w.ctx, "nsenter", "--net="+netns, "ip", "route", verb, "blackhole", ips[0]+"/32").CombinedOutput()
-			Expect(err).NotTo(HaveOccurred(), string(out))
+			_, err := cluster.OnNode(w.ctx, "nsenter", "--net="+netns, "ip", "route", verb, "blackhole", ips[0]+"/32")
+			w.must(err)
 		}
 		route("add")
 		c := w.expectWithin(3*time.Minute, "Ready", "Unknown", "NotObserved")

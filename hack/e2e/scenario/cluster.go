@@ -9,7 +9,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/google/uuid"
@@ -27,6 +30,8 @@ type Cluster struct {
 
 	scripts, cache, name string
 	held                 io.Closer // the lock of the name
+	// nodeExec are the words that run a command on kind's node. Empty: the node's processes are this machine's.
+	nodeExec []string
 }
 
 // Run runs kubectl and returns what it prints on standard output. An error has kubectl's output.
@@ -45,11 +50,23 @@ func (c *Cluster) run(ctx context.Context, stdin string, args ...string) (string
 	// The cluster is on this machine: no proxy leads to it.
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig, "KUBECACHEDIR="+c.cache, "NO_PROXY=*", "no_proxy=*")
 	cmd.Stdin = strings.NewReader(stdin)
+	return output(cmd)
+}
+
+// OnNode runs a command where the processes of pods are, and returns what it prints on standard output: on this machine, or
+// on kind's node. An error has the command's output.
+func (c *Cluster) OnNode(ctx context.Context, args ...string) (string, error) {
+	args = append(slices.Clone(c.nodeExec), args...)
+	return output(exec.CommandContext(ctx, args[0], args[1:]...))
+}
+
+// output runs a command and returns its standard output. An error has its standard error.
+func output(cmd *exec.Cmd) (string, error) {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return string(out), fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+		return string(out), fmt.Errorf("%s %s: %w: %s", filepath.Base(cmd.Path), strings.Join(cmd.Args[1:], " "), err, strings.TrimSpace(stderr.String()))
 	}
 	return string(out), nil
 }
@@ -129,11 +146,23 @@ func (d *Dispatcher) FreezeOne(ctx context.Context) (Frozen, error) {
 	if err != nil {
 		return Frozen{}, err
 	}
-	return Freeze(pid, worker)
+	return freeze(worker, func(signal syscall.Signal) error { return d.Signal(ctx, pid, signal) })
 }
 
-// PID is the first process of a pod's container, as this machine counts. It finds the process by its cgroup.
-// It returns an error when the container does not run here.
+// Signal sends a signal to a process that PID found. It returns an error when the process has ended.
+func (c *Cluster) Signal(ctx context.Context, pid int, signal syscall.Signal) error {
+	if len(c.nodeExec) == 0 {
+		return syscall.Kill(pid, signal)
+	}
+	// By name, since this system may count signals otherwise. The shell's own kill, since the node may have no other.
+	_, err := c.OnNode(ctx, "sh", "-c", fmt.Sprintf("kill -%s %d", signalNames[signal], pid))
+	return err
+}
+
+var signalNames = map[syscall.Signal]string{syscall.SIGSTOP: "STOP", syscall.SIGCONT: "CONT", syscall.SIGKILL: "KILL"}
+
+// PID is the first process of a pod's container, as OnNode's commands count. It returns an error when the container does
+// not run there.
 func (c *Cluster) PID(ctx context.Context, namespace, pod, container string) (int, error) {
 	id, err := c.Run(ctx, "-n", namespace, "get", "pod", pod, "-o", fmt.Sprintf("jsonpath={.status.containerStatuses[?(@.name==%q)].containerID}", container))
 	if err != nil {
@@ -143,7 +172,18 @@ func (c *Cluster) PID(ctx context.Context, namespace, pod, container string) (in
 	if id == "" {
 		return 0, fmt.Errorf("container %s of pod %s has no id yet", container, pod)
 	}
-	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
+	if len(c.nodeExec) > 0 {
+		out, err := c.OnNode(ctx, "crictl", "inspect", "-o", "go-template", "--template", "{{.info.pid}}", id)
+		if err != nil {
+			return 0, err
+		}
+		pid, err := strconv.Atoi(strings.TrimSpace(out))
+		if err != nil {
+			return 0, fmt.Errorf("the process of container %s of pod %s: %w", container, pod, err)
+		}
+		return pid, nil
+	}
+	files, err := filepath.Glob("/proc/[0-9]*/cgroup") // of all processes, the one in the container's cgroup
 	if err != nil {
 		return 0, err
 	}

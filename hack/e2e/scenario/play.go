@@ -26,25 +26,29 @@ type Stage interface {
 	FreezeOne(ctx context.Context) (Frozen, error)
 }
 
-// Frozen is a dispatcher's process on this machine that is suspended until it is killed or resumed.
+// Frozen is a dispatcher's process that is suspended until it is killed or resumed.
 type Frozen struct {
 	// Worker is its worker id.
 	Worker uuid.UUID
-	pid    int
+	signal func(syscall.Signal) error
 }
 
-// Freeze freezes a process. It returns an error when the process does not exist.
+// Freeze freezes a process of this machine. It returns an error when the process does not exist.
 func Freeze(pid int, worker uuid.UUID) (Frozen, error) {
-	return Frozen{worker, pid}, syscall.Kill(pid, syscall.SIGSTOP)
+	return freeze(worker, func(signal syscall.Signal) error { return syscall.Kill(pid, signal) })
 }
 
-func (f Frozen) kill() error { return syscall.Kill(f.pid, syscall.SIGKILL) }
+func freeze(worker uuid.UUID, signal func(syscall.Signal) error) (Frozen, error) {
+	return Frozen{worker, signal}, signal(syscall.SIGSTOP)
+}
+
+func (f Frozen) kill() error { return f.signal(syscall.SIGKILL) }
 
 func (f Frozen) resume() error {
-	if f.pid == 0 {
+	if f.signal == nil {
 		return nil // nothing was frozen
 	}
-	return syscall.Kill(f.pid, syscall.SIGCONT)
+	return f.signal(syscall.SIGCONT)
 }
 
 // Story is the main job: orders are produced, a dispatcher is killed half-way, and the rest of the

@@ -63,6 +63,9 @@ func UpCluster(ctx context.Context, checkout, name string) (_ *Cluster, err erro
 		if field := values[name]; field != nil {
 			*field = value
 		}
+		if name == "NODE_EXEC" {
+			c.nodeExec = strings.Split(value, ",")
+		}
 	}
 	for name, field := range values {
 		if *field == "" {
