@@ -239,7 +239,7 @@ func TestStorageMessages(t *testing.T) {
 	}
 }
 
-// A CloudEvent is no notification of SNS, whatever its type and headers are.
+// A CloudEvent is not taken for a notification of SNS, whatever its type and headers are.
 func TestEventsThatLookLikeNotifications(t *testing.T) {
 	for _, read := range []func(draft.Message) (*consumer.Event, error){fromSQS, fromNotification} {
 		event, _ := sent()
