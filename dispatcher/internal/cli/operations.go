@@ -164,7 +164,7 @@ func (t *progressWriter) list(all []replay.Operation) error {
 			state = "open"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", o.ID, o.Action, o.BeganAt.UTC().Format(time.RFC3339), state,
-			deadcmd.Line(o.RequestedBy), o.Login, deadcmd.Line(o.Reason), deadcmd.Line(o.Replay.String()))
+			deadcmd.Line(o.RequestedBy), o.Login, deadcmd.Line(o.Reason), deadcmd.Line(o.String()))
 	}
 	return w.Flush()
 }
