@@ -35,6 +35,9 @@ func story(ordered bool, faults []injected, stories ...string) *history {
 				continue
 			case "undone": // a crash takes the last transition back
 				last := len(e.moves) - 1
+				if e.moves[last].to.status == "dead" {
+					e.deadLetters--
+				}
 				now, e.moves = e.moves[last].from, e.moves[:last]
 				continue
 			case "forgotten": // and the number of its lease with it
@@ -120,6 +123,9 @@ func TestLedgerFindsViolations(t *testing.T) {
 	failing := []injected{{kind: refuse, status: 503, start: at(5), end: at(1000)}, {kind: gateway, start: at(5), end: at(1000)}}
 	vetoed := []injected{{kind: veto, event: uuid.UUID{15: 1}, start: at(5), end: at(1000)}, {kind: stop, start: at(15), end: at(16), worker: alice}}
 	budget := strings.Repeat("alice nack ", maxAttempts-1)
+	failedOver := []injected{{kind: lag, start: at(25), end: at(65)}}
+	wasDead := "poison insert alice refused undone bob refused"
+	wasClaimed := "insert wait wait wait alice confirm undone wait bob confirm ack"
 	for _, test := range []struct {
 		name    string
 		history *history
@@ -139,6 +145,7 @@ func TestLedgerFindsViolations(t *testing.T) {
 		{"crashed", story(false, crashed, "insert alice confirm bob confirm ack"), nil},
 		{"claimed again under a number that a crash took back", story(false, crashed, "insert alice confirm undone forgotten "+strings.Repeat("wait ", 110)+"bob confirm ack"), []string{tokenTwice}},
 		{"forgotten by a failover", story(true, []injected{{kind: lag, start: at(5), end: at(60)}}, "insert alice confirm undone undone forgotten"), nil},
+		{"dead before a failover, and again", story(true, failedOver, wasDead, wasClaimed), nil},
 		{"claimed again, since the clock jumped", story(false, jumped, "insert alice confirm bob confirm ack"), nil},
 		{"left at a stop, since the clock jumped", story(false, append(stopped, jumped...), "insert alice bob confirm ack"), nil},
 		{"arrived late, from one that froze", story(false, []injected{{kind: freeze, start: at(5), end: at(60), worker: alice}}, "insert alice bob confirm ack late"), nil},
@@ -176,6 +183,7 @@ func TestLedgerFindsViolations(t *testing.T) {
 		{"token that arrived late", story(false, nil, "insert alice nack bob confirm ack late"), []string{tokenFell, unexplained}},
 		{"token of two claims", story(false, nil, "insert alice confirm ack forgotten", "insert wait wait bob confirm ack"), []string{leaseTwice}},
 		{"inverted", story(true, nil, "insert wait wait wait alice confirm ack", "insert alice confirm ack"), []string{inverted}},
+		{"inverted by a dead one, with a crash", story(true, []injected{{kind: crash, start: at(55), end: at(56)}}, wasDead, wasClaimed), []string{inverted}},
 		{"inverted by a dead one", story(true, refusing, "insert "+budget+"alice spent", "insert alice confirm ack"), []string{inverted}},
 		{"killed by an outage", story(false, failing, "insert "+budget+"bob spent"), []string{starved}},
 		{"killed with an unreadable one", story(false, nil, "insert "+budget+"bob timeout"), []string{starved}},
