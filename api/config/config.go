@@ -311,7 +311,6 @@ const (
 	// dead: longer than most incidents of a destination last (CONTRACT C-32).
 	DefaultMaxAttempts     = 20
 	DefaultBackoffBase     = time.Second
-	DefaultLinearBase      = time.Minute
 	DefaultBackoffMax      = time.Hour
 	DefaultDeliveryTimeout = 5 * time.Minute
 	DefaultGracePeriod     = 30 * time.Second

@@ -76,7 +76,7 @@ func TestLoadFillsInDefaults(t *testing.T) {
 		t.Errorf("port %d, want none with a file of it", parts.Database.Connection.Port)
 	}
 	linear := Backoff{Strategy: "Linear"}
-	linear.applyDefaults()
+	linear.ApplyDefaults()
 	if linear.Base != seconds(60) || linear.Max != seconds(3600) {
 		t.Errorf("linear backoff %+v, want 60s and 1h", linear)
 	}

@@ -92,7 +92,7 @@ func (c *Config) ApplyDefaults() {
 	setDefault(&c.Server.Address, "127.0.0.1:8080")
 	setDefault(&c.Log.Level, "Info")
 	setDefault(&c.Message.Format, FormatCloudEvents)
-	d.Backoff.applyDefaults()
+	d.Backoff.ApplyDefaults()
 	c.Retention.applyDefaults()
 	c.Journal.applyDefaults()
 	if c.Message.SchemaRegistry != nil {
@@ -107,11 +107,12 @@ func (c *Connection) applyDefaults() {
 	}
 }
 
-func (b *Backoff) applyDefaults() {
+// ApplyDefaults fills in what is not set, by the strategy.
+func (b *Backoff) ApplyDefaults() {
 	setDefault(&b.Strategy, Exponential)
 	switch b.Strategy {
 	case Linear:
-		setDefault(&b.Base, Duration(DefaultLinearBase))
+		setDefault(&b.Base, Duration(time.Minute))
 		setDefault(&b.Max, Duration(time.Hour))
 	case Multiplier:
 		setDefault(&b.Multiplier, "2")

@@ -33,8 +33,8 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=outbox.dev,resources=outboxconsumers,verbs=list;watch
 // +kubebuilder:rbac:groups=outbox.dev,resources=outboxconsumers/status,verbs=patch
 
-// Reconcile does one pass, and another one when the evidence begins to count, or gets too old. It returns an error when the API server does,
-// or what a later pass may overcome.
+// Reconcile does one pass, and another one when the evidence begins to count, or gets too old. It returns an error when the
+// API server does, or what a later pass may overcome.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ctrl.Result, err error) {
 	o := &v1alpha1.OutboxConsumer{}
 	if err := r.Client.Get(ctx, req.NamespacedName, o); err != nil {

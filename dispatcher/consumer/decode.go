@@ -122,10 +122,11 @@ func FromRedis(fields map[string]any) (*Event, error) {
 // It fails as [FromJSON] does.
 func FromSQS(body string) (*Event, error) {
 	var envelope struct{ Type, Message, SpecVersion string }
-	if json.Unmarshal([]byte(body), &envelope) == nil && envelope.SpecVersion != "" {
-		return FromJSON([]byte(body)) // a CloudEvent may have this type, and an attribute message
-	}
-	if envelope.Type == "Notification" && envelope.Message != "" {
+	known := json.Unmarshal([]byte(body), &envelope) == nil
+	switch {
+	case known && envelope.SpecVersion != "": // a CloudEvent, which may have such a type and an attribute message
+		return FromJSON([]byte(body))
+	case known && envelope.Type == "Notification" && envelope.Message != "":
 		return FromSQS(envelope.Message)
 	}
 	if a := storageAttributes(nil, []byte(body)); a != nil {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -124,6 +125,118 @@ func TestPauseAndRunOnce(t *testing.T) {
 		}
 		if n := store.count("orders", "pending"); n != 9 || store.attempts("orders") != 1 {
 			t.Errorf("%d rows wait, %d attempts are spent", n, store.attempts("orders"))
+		}
+	})
+}
+
+// What is queued is delivered as soon as the pause is over, also when nothing else happens.
+//
+// CONTRACT: C-39
+func TestRequestedPauseEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var refusedAt, next time.Time
+		var mu sync.Mutex
+		sink := &stubSink{deliver: func(context.Context, *dispatcher.Event) error {
+			defer func() { <-time.After(100 * time.Millisecond) }()
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case refusedAt.IsZero():
+				refusedAt = time.Now().Add(100 * time.Millisecond)
+				return dispatcher.DestinationFault(dispatcher.RetryAfter(30*time.Second, errFault))
+			case next.IsZero():
+				next = time.Now()
+			}
+			return nil
+		}}
+		_, stop := begin(t, &endless{}, sink, dispatcher.Config{Topics: []string{"orders"}, Concurrency: 1})
+		<-time.After(time.Minute)
+		stop()
+		if wait := next.Sub(refusedAt); wait < 30*time.Second || wait > 30*time.Second+10*time.Millisecond {
+			t.Errorf("the next call began %v after a pause of 30 s was requested", wait)
+		}
+	})
+}
+
+// When the destination requests a pause, and nothing else of the topic is delivered, no call of the topic begins before.
+// Other topics flow.
+//
+// CONTRACT: C-39
+func TestRequestedPause(t *testing.T) {
+	for name, test := range map[string]struct {
+		pause, least time.Duration
+		concurrency  int
+	}{
+		"fixed":          {pause: 30 * time.Second, least: 30 * time.Second},
+		"auto":           {pause: 30 * time.Second, least: 30 * time.Second, concurrency: dispatcher.Auto},
+		"a minute, most": {pause: time.Hour, least: mostRequestedWait},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var mu sync.Mutex
+				var last time.Time
+				others, pauses := 0, 0
+				sink := &stubSink{}
+				sink.deliver = func(_ context.Context, e *dispatcher.Event) error {
+					if e.Topic == "others" {
+						<-time.After(100 * time.Millisecond)
+						mu.Lock()
+						defer mu.Unlock()
+						others++
+						return nil
+					}
+					<-time.After(10 * time.Millisecond)
+					mu.Lock()
+					defer mu.Unlock()
+					now := time.Now()
+					if since := now.Sub(last); !last.IsZero() && since > time.Second {
+						if pauses++; since < test.least {
+							t.Errorf("a call began %v after the destination requested a pause of %v", since, test.pause)
+						}
+					}
+					last = now
+					return dispatcher.DestinationFault(dispatcher.RetryAfter(test.pause, errFault))
+				}
+				d, stop := begin(t, &endless{}, sink, dispatcher.Config{Topics: []string{"orders", "others"}, Concurrency: test.concurrency, MaxConcurrency: 4})
+				<-time.After(10 * time.Second)
+				s := d.Snapshot()
+				mu.Lock()
+				if others < 200 {
+					t.Errorf("%d events of the other topic in 10 s", others)
+				}
+				mu.Unlock()
+				if at := s.TopicLimits; len(at) == 0 || at[len(at)-1].Topic != "orders" || at[len(at)-1].LimitedBy != dispatcher.LimitedByDestination {
+					t.Errorf("limited are %v", at)
+				}
+				<-time.After(2 * time.Minute)
+				stop()
+				if pauses == 0 {
+					t.Error("no call began after the pause")
+				}
+			})
+		})
+	}
+}
+
+// While others of the topic are delivered, one that is refused with a pause waits alone.
+//
+// CONTRACT: C-39
+func TestRequestedPauseOfOneEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n, delivered atomic.Int64
+		sink := &stubSink{deliver: func(context.Context, *dispatcher.Event) error {
+			<-time.After(100 * time.Millisecond)
+			if n.Add(1)%10 == 0 {
+				return dispatcher.DestinationFault(dispatcher.RetryAfter(30*time.Second, errFault))
+			}
+			delivered.Add(1)
+			return nil
+		}}
+		_, stop := begin(t, &endless{}, sink, dispatcher.Config{Topics: []string{"orders"}})
+		<-time.After(10 * time.Second)
+		stop()
+		if n := delivered.Load(); n < 1300 {
+			t.Errorf("%d events were delivered in 10 s, want all but a tenth of 1,600", n)
 		}
 	})
 }

@@ -121,21 +121,16 @@ func (d *decoder) event(r *record) (*dispatcher.Event, error) {
 	return e, nil
 }
 
-// decodeRetry reads a row's own policy, nil for none. Its names are those of the configuration's backoff.
+// decodeRetry reads a row's own policy, nil for none. Its names and defaults are those of the configuration's backoff.
 func decodeRetry(data []byte) (dispatcher.Backoff, error) {
 	if len(data) == 0 {
 		return nil, nil
 	}
-	policy := config.Backoff{Max: config.Duration(config.DefaultBackoffMax), Multiplier: "2"}
+	var policy config.Backoff
 	if err := json.Unmarshal(data, &policy); err != nil {
 		return nil, err
 	}
-	if policy.Base == 0 {
-		policy.Base = config.Duration(config.DefaultBackoffBase)
-		if policy.Strategy == config.Linear {
-			policy.Base = config.Duration(config.DefaultLinearBase)
-		}
-	}
+	policy.ApplyDefaults()
 	return dispatcher.NewBackoff(policy)
 }
 

@@ -103,7 +103,7 @@ func TestEnqueueSaysWhatTheCommitDid(t *testing.T) {
 	o := installed(t)
 	file := o.file(t, o.producer, "namespace: shop\n")
 	for does, want := range map[string]string{
-		"perform pg_terminate_backend(pg_backend_pid())": "the connection was lost during the commit, so whether the 1 events were enqueued is unknown: look for the first of them, ",
+		"perform pg_terminate_backend(pg_backend_pid())": "the connection was lost during the commit, so whether anything was enqueued is unknown: look for the first of the 1 events, ",
 		"raise 'no room'": "no room (SQLSTATE P0001); nothing was enqueued",
 	} {
 		o.exec(t, fmt.Sprintf(`create or replace function outbox.at_commit() returns trigger security definer language plpgsql as $$ begin %s; return new; end $$`, does))

@@ -1,7 +1,7 @@
 -- name: groups
 -- Counts open dead letters by their group. The groups are found by a loose scan of outbox_dead_letters_open: one
--- probe for each, whatever the number of dead letters. Those that the filter matches count to the most. What is read of a group then is its first and its last, and
--- its count up to a cap and one.
+-- probe for each, whatever the number of dead letters. Those that the filter matches count to the most. What is read of
+-- a group then is its first and its last, and its count up to a cap and one.
 -- $1 namespace; $2 most groups; $3 cap; then the filter's.
 with recursive found as (
     (

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
@@ -187,6 +188,16 @@ func reportWriter[Report any](form string, table func(io.Writer, Report) error) 
 		}
 		return nil
 	}, nil
+}
+
+// onlyFlags refuses each flag that was given, but for those of these names: the error is "--FLAG " and the problem.
+func onlyFlags(cmd *cobra.Command, problem string, names ...string) (err error) {
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if !slices.Contains(names, f.Name) {
+			err = fmt.Errorf("--%s %s", f.Name, problem)
+		}
+	})
+	return err
 }
 
 // oneLine replaces line breaks of a topic or a route, which would break the table.

@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/producer"
@@ -93,7 +92,7 @@ the id, and whether it was enqueued or was there already. The namespace defaults
 			if topic {
 				one.Payload, one.Delay = json.RawMessage(payload), config.Duration(delay)
 				next = only(one)
-			} else if err := onlyWhatLinesTake(cmd); err != nil {
+			} else if err := onlyFlags(cmd, "is for the event of --topic, which is missing; write it into the lines, or give --topic and --payload", "file", "namespace"); err != nil {
 				return err
 			}
 			return enqueue(cmd, file, one.Namespace, next)
@@ -118,16 +117,6 @@ the id, and whether it was enqueued or was there already. The namespace defaults
 	flags.StringVar(&one.ID, "id", "", "the event's id, a UUID: one that is there already is not enqueued again (default: a new one)")
 	flags.DurationVar(&delay, "delay", 0, "how long to hold the event back, such as 10m")
 	return cmd
-}
-
-// onlyWhatLinesTake refuses the flags of one event, which lines have in their fields.
-func onlyWhatLinesTake(cmd *cobra.Command) (err error) {
-	cmd.Flags().Visit(func(f *pflag.Flag) {
-		if f.Name != "file" && f.Name != "namespace" {
-			err = fmt.Errorf("--%s is for the event of --topic, which is missing; write it into the lines, or give --topic and --payload", f.Name)
-		}
-	})
-	return err
 }
 
 // linesOf reads the JSON objects of a stream, until io.EOF.
@@ -170,7 +159,7 @@ func enqueue(cmd *cobra.Command, file, namespace string, next func() (line, erro
 		case err == nil:
 			return nil
 		case committing && !rolledBack(err):
-			return fmt.Errorf("%w; the connection was lost during the commit, so whether the %d events were enqueued is unknown: look for the first of them, %s, before you enqueue them again", err, len(receipts), receipts[0].ID)
+			return fmt.Errorf("%w; the connection was lost during the commit, so whether anything was enqueued is unknown: look for the first of the %d events, %s, before you enqueue them again", err, len(receipts), receipts[0].ID)
 		}
 		return fmt.Errorf("%w; nothing was enqueued", err)
 	})

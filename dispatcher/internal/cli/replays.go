@@ -12,7 +12,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
@@ -42,7 +41,9 @@ the grants that "migrate grants --for replay" prints.`,
   dispatcher dead replay -f orders.yaml --operation 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11 --wait`,
 		RunE: work(func(cmd *cobra.Command) error {
 			if id != "" || requestFile != "" {
-				if err := onlyWhatContinues(cmd); err != nil {
+				err := onlyFlags(cmd, "is for a new replay, and one that exists keeps its set and its rate; leave it out, or see where the replay is with `dispatcher dead operations --operation ID`, which puts nothing back",
+					"operation", "request", "listen", "file", "output", "wait", "timeout")
+				if err != nil {
 					return err
 				}
 			}
@@ -86,18 +87,6 @@ the grants that "migrate grants --for replay" prints.`,
 	cmd.MarkFlagsOneRequired("reason", "operation", "request")
 	cmd.MarkFlagsMutuallyExclusive("reason", "operation", "request")
 	return cmd
-}
-
-// onlyWhatContinues refuses the flags of a new replay: one that exists keeps its set and its rate.
-func onlyWhatContinues(cmd *cobra.Command) (err error) {
-	cmd.Flags().Visit(func(f *pflag.Flag) {
-		switch f.Name {
-		case "operation", "request", "listen", "file", "output", "wait", "timeout":
-		default:
-			err = fmt.Errorf("--%s is for a new replay, and one that exists keeps its set and its rate; leave it out, or see where the replay is with `dispatcher dead operations --operation ID`, which changes nothing", f.Name)
-		}
-	})
-	return err
 }
 
 // withReplays connects to the operations of a file's outbox.
