@@ -56,8 +56,8 @@ func TestEvidenceBeginsAndExpires(t *testing.T) {
 		now  time.Time
 		want string
 	}{
-		{at.Add(-7 * time.Minute), api.ReasonEvidenceMissing}, {Begins(o).Add(-1), api.ReasonEvidenceMissing}, {Begins(o), api.ReasonVerified},
-		{Expires(o).Add(-1), api.ReasonVerified}, {Expires(o), api.ReasonEvidenceTooOld},
+		{at.Add(-7 * time.Minute), api.ReasonEvidenceMissing}, {at.Add(-5*time.Minute - 1), api.ReasonEvidenceMissing}, {at.Add(-5 * time.Minute), api.ReasonVerified},
+		{at.Add(time.Hour - 1), api.ReasonVerified}, {at.Add(time.Hour), api.ReasonEvidenceTooOld},
 	} {
 		if got, message := Evidence(o, c.now); got != c.want {
 			t.Errorf("%s after it was made: %s, want %s: %s", c.now.Sub(at), got, c.want, message)
