@@ -61,7 +61,7 @@ func balance(h *history) *ledger {
 	for _, id := range slices.SortedFunc(maps.Keys(h.events), func(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) }) {
 		e := h.events[id]
 		l.account(h, e)
-		l.followRow(e)
+		l.followRow(h, e)
 		l.checkStops(h, e)
 		l.explain(h, e)
 		l.checkDeadLetters(h, e)
@@ -116,7 +116,7 @@ func (l *ledger) account(h *history, e *event) {
 }
 
 // followRow checks each transition, and each ack against what the consumer confirmed.
-func (l *ledger) followRow(e *event) {
+func (l *ledger) followRow(h *history, e *event) {
 	acked := map[int64]bool{}
 	most := maxAttempts
 	if e.maxAttempts > 0 {
@@ -128,7 +128,7 @@ func (l *ledger) followRow(e *event) {
 			l.violate(unlawful, e, "%+v to %+v", m.from, m.to)
 		}
 		switch {
-		case m.verb == reclaim && !m.from.until.Before(m.byClock):
+		case m.verb == reclaim && h.early(m):
 			l.violate(early, e, "lease %d at %s, while the lease of %s ran until %s", m.to.lease, m.at, m.from.worker, m.from.until)
 		case m.from.status != "processing" && m.to.status == "delivered", m.verb == ack:
 			if acked[m.from.lease] {
@@ -147,6 +147,13 @@ func (l *ledger) followRow(e *event) {
 			l.violate(overspent, e, "%d of %d", m.to.attempts, most)
 		}
 	}
+}
+
+// early reports whether a row was claimed while its lease ran. A claim whose transaction began before the server's clock was
+// set back goes by its own clock: its lease began then.
+func (h *history) early(m move) bool {
+	jumped := h.overlapping(m.began, m.at, func(f injected) bool { return f.kind == jump }) != ""
+	return !m.from.until.Before(m.byClock) && !(jumped && m.from.until.Before(m.to.until.Add(-h.lease)))
 }
 
 // follows reports whether a transition begins where the one before it ended.

@@ -252,6 +252,20 @@ func TestRecoveryMeasuredToTheLastHeldEvent(t *testing.T) {
 	}
 }
 
+// The events of a stopped dispatcher stand behind those that waited before.
+func TestRecoveryIsNotBoundedBehindABacklog(t *testing.T) {
+	stopped := injected{kind: stop, start: at(25), end: at(30), worker: alice}
+	held := "insert wait alice release wait wait bob confirm ack"
+	for backlog, others := range map[bool]string{false: "insert alice nack wait wait wait bob confirm ack", true: "insert wait wait wait wait wait bob confirm ack"} {
+		h := story(false, []injected{stopped}, held, others)
+		all := recoveries(h, times{lease: time.Second, poll: time.Second})
+		all[0].rows = time.Minute
+		if found := tardy(h, all, times{lease: time.Second, poll: time.Second}); all[0].backlog != backlog || (len(found) == 0) != backlog {
+			t.Errorf("backlog %t, %d late, want backlog %t and late without one alone", all[0].backlog, len(found), backlog)
+		}
+	}
+}
+
 func TestRecoveryExcludesTimeWithoutDispatchers(t *testing.T) {
 	t.Parallel()
 	times := times{lease: 3 * time.Second, poll: 500 * time.Millisecond}
@@ -281,6 +295,23 @@ func TestRecoveryExcludesTimeWithoutDispatchers(t *testing.T) {
 	}
 	if late[0].rows = 3*time.Second + 501*time.Millisecond; len(tardy(h, late, times)) != 1 {
 		t.Error("more than a poll and slack of running time was not found to be late")
+	}
+}
+
+// While the server's clock is set back, a claim that began before goes by the clock that was ahead.
+func TestClaimAcrossAClockSetBackIsNotEarly(t *testing.T) {
+	jumped := []injected{{kind: jump, start: at(15), end: at(1000)}}
+	for _, test := range []struct {
+		faults []injected
+		first  string
+		early  int
+	}{{jumped, "alice", 0}, {jumped, "steal", 1}, {nil, "alice", 1}} {
+		h := story(false, test.faults, "insert "+test.first+" wait wait bob confirm ack")
+		m := &h.event(uuid.UUID{15: 1}).moves[2]
+		m.byClock = m.byClock.Add(-time.Minute)
+		if l := balance(h); len(l.violations) != test.early {
+			t.Errorf("%s with %d faults: %d violations, want %d: %+v", test.first, len(test.faults), len(l.violations), test.early, l.violations)
+		}
 	}
 }
 

@@ -16,6 +16,8 @@ type recovery struct {
 	held int
 	rows time.Duration
 	last *event // that one
+	// backlog reports whether more events waited when the fault began than are committed in a second.
+	backlog bool
 	// flow is how long it took until deliveries flowed again as fast as events were committed.
 	flow time.Duration
 }
@@ -39,6 +41,7 @@ func recoveries(h *history, t times) []recovery {
 			}
 			if !slices.Contains([]kind{refuse, hang, restart, mute, gateway}, f.kind) {
 				r.held, r.rows, r.last = h.rowsBack(f, from)
+				r.backlog = float64(h.waiting(f.start)) > flow.mean*float64(time.Second/span)
 			}
 			r.flow = flow.back(from, h.ended)
 		}
@@ -86,6 +89,23 @@ func (h *history) rowsBack(f injected, from time.Time) (held int, took time.Dura
 		}
 	}
 	return held, max(0, last.Sub(from)), slowest
+}
+
+// waiting is how many events of flowing keys were pending at a moment.
+func (h *history) waiting(at time.Time) (n int) {
+	failing := h.failing(at)
+	for _, e := range h.events {
+		var last state
+		for _, m := range e.moves {
+			if m.at.Before(at) {
+				last = m.to
+			}
+		}
+		if last.status == "pending" && e.count(nack)+e.count(toDead) == 0 && !failing[e.line()] {
+			n++
+		}
+	}
+	return n
 }
 
 // failing are the keys of which some event was refused when a fault began or soon after: in order per
@@ -152,10 +172,10 @@ func (f *flow) back(from, ended time.Time) time.Duration {
 
 // tardy reports the recoveries that took longer than is promised: a killed dispatcher's rows wait for
 // their lease and the next poll, those of one that stopped in order for nothing. While the machine
-// stood still nothing is promised, and time in which no dispatcher ran does not count.
+// stood still or behind a backlog nothing is promised, and time in which no dispatcher ran does not count.
 func tardy(h *history, all []recovery, t times) (found []recovery) {
 	for _, r := range all {
-		if r.rows == unknown {
+		if r.rows == unknown || r.backlog {
 			continue
 		}
 		from := r.fault.start
