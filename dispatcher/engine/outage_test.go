@@ -219,7 +219,7 @@ func TestOutageThatFlaps(t *testing.T) {
 //
 // CONTRACT: C-32
 func TestOutageOfSomeHosts(t *testing.T) {
-	const events = 2000
+	const events = 500
 	r, log := newRig(t), &logBook{}
 	r.enqueue("orders", events)
 	var calls atomic.Int64
