@@ -19,7 +19,7 @@ func TestAutoWithAnHTTPServer(t *testing.T) {
 	places := make(chan struct{}, knee)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		places <- struct{}{}
-		<-time.After(50 * time.Millisecond) // its work
+		<-time.After(150 * time.Millisecond) // its work
 		<-places
 		w.WriteHeader(http.StatusNoContent)
 	}))
