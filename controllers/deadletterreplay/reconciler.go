@@ -86,9 +86,16 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 // finished reports whether the status says that the replay has come to its end, which is final.
 func finished(o *v1alpha1.DeadLetterReplay) bool { return o.Status.FinishedAt != nil }
 
-// cleanUp deletes a finished replay when its time to live is over.
+// cleanUp deletes a finished replay when its time to live is over. It removes a Ready, which operators before this one could
+// leave at Unknown for ever.
 func (r *Reconciler) cleanUp(ctx context.Context, o *v1alpha1.DeadLetterReplay) (ctrl.Result, error) {
 	r.Observer.Forget(client.ObjectKeyFromObject(o))
+	before := o.DeepCopy()
+	if meta.RemoveStatusCondition(&o.Status.Conditions, v1alpha1.ReadyCondition) {
+		if err := r.Report(ctx, before, o, func() []kstatus.Event { return nil }); err != nil {
+			return ctrl.Result{}, fmt.Errorf("remove the condition Ready of DeadLetterReplay %s: %w", o.Name, err)
+		}
+	}
 	if !o.DeletionTimestamp.IsZero() || o.Spec.TTLAfterFinished == nil {
 		return ctrl.Result{}, nil
 	}
@@ -190,7 +197,7 @@ func (r *Reconciler) job(ctx context.Context, o *v1alpha1.DeadLetterReplay, name
 func (r *Reconciler) report(ctx context.Context, before *v1alpha1.DeadLetterReplay, seen observed, failure error) error {
 	o := seen.replay
 	if failure != nil {
-		kstatus.SetFailure(&o.Status.Conditions, o.Generation, failure)
+		kstatus.SetFailure(&o.Status.Conditions, o.Generation, v1alpha1.CompleteCondition, failure)
 	} else {
 		setStatus(&o.Status, seen)
 	}

@@ -170,6 +170,30 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		Expect(o.Status.Skipped).To(Equal([]api.SkippedDeadLetters{{Reason: "not_dead", Count: 1}}))
 	})
 
+	// CONTRACT: C-42
+	It("waits for the Job of a namesake to be collected, and is Current at its end", func() {
+		c := start()
+		c.create(c.outbox(), c.replay())
+		old := c.job()
+		Expect(admin.Delete(c.ctx, c.get())).To(Succeed())
+		c.create(c.replay())
+		c.expect(kstatus.InProgressStatus, want{api.CompleteCondition, metav1.ConditionUnknown, api.ReasonProgressing, "not collected yet"})
+		for _, o := range []client.Object{old, fetch(c, &corev1.ConfigMap{}, old.Spec.Template.Spec.Volumes[0].ConfigMap.Name), fetch(c, &networkingv1.NetworkPolicy{}, old.Name)} {
+			Expect(admin.Delete(c.ctx, o, client.PropagationPolicy(metav1.DeletePropagationBackground))).To(Succeed()) // there is no garbage collector here
+		}
+		Eventually(func() bool { return metav1.IsControlledBy(c.job(), c.get()) }).Should(BeTrue())
+		c.pod(c.job(), "pod", ended(0, progress(status.Replay{Matched: 1, Delivered: 1, BeganAt: beganAt, FinishedAt: beganAt})))
+		o := c.expect(kstatus.CurrentStatus, want{api.CompleteCondition, yes, api.ReasonFinished, ""})
+
+		By("a Ready that an older operator has left goes")
+		meta.SetStatusCondition(&o.Status.Conditions, metav1.Condition{Type: api.ReadyCondition, Status: metav1.ConditionUnknown, Reason: api.ReasonProgressing})
+		Expect(admin.Status().Update(c.ctx, o)).To(Succeed())
+		edit(c, o, func() { metav1.SetMetaDataAnnotation(&o.ObjectMeta, "example.com/team", "billing") })
+		Eventually(func() *metav1.Condition {
+			return meta.FindStatusCondition(c.get().Status.Conditions, api.ReadyCondition)
+		}).Should(BeNil())
+	})
+
 	It("goes when its time is over", func() {
 		c := start()
 		o := c.replay()

@@ -32,6 +32,8 @@ func setStatus(current *api.DeadLetterReplayStatus, seen observed) {
 		current.FinishedAt = toSeconds(seen.left.FinishedAt)
 	}
 	all := conditions(seen)
+	// One that an operator before this one has left: see cleanUp.
+	meta.RemoveStatusCondition(&current.Conditions, api.ReadyCondition)
 	if meta.FindStatusCondition(all, api.FailedCondition) == nil { // such as one whose outcome is found later
 		meta.RemoveStatusCondition(&current.Conditions, api.FailedCondition)
 	}

@@ -200,7 +200,7 @@ func (r *Reconciler) migrate(ctx context.Context, outbox *v1alpha1.Outbox) (_ mi
 func (r *Reconciler) report(ctx context.Context, before *v1alpha1.Outbox, o observed, failure error) error {
 	outbox := o.outbox
 	if failure != nil {
-		kstatus.SetFailure(&outbox.Status.Conditions, outbox.Generation, failure)
+		kstatus.SetFailure(&outbox.Status.Conditions, outbox.Generation, v1alpha1.ReadyCondition, failure)
 	} else {
 		setStatus(&outbox.Status, o)
 	}

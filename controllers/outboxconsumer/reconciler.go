@@ -145,7 +145,7 @@ func waiting(reason, format string, args ...any) error {
 func (r *Reconciler) report(ctx context.Context, before *v1alpha1.OutboxConsumer, seen observed, failure error) error {
 	o := seen.consumer
 	if failure != nil {
-		kstatus.SetFailure(&o.Status.Conditions, o.Generation, failure)
+		kstatus.SetFailure(&o.Status.Conditions, o.Generation, v1alpha1.ReadyCondition, failure)
 	} else {
 		setStatus(&o.Status, seen)
 	}

@@ -280,7 +280,7 @@ var errWait = errors.New("waiting for the migration")
 func (r *Reconciler) report(ctx context.Context, before *v1alpha1.OutboxDispatcher, o observed, failure error) error {
 	switch {
 	case failure != nil:
-		kstatus.SetFailure(&o.obd.Status.Conditions, o.obd.Generation, failure)
+		kstatus.SetFailure(&o.obd.Status.Conditions, o.obd.Generation, v1alpha1.ReadyCondition, failure)
 	case o.unpolled > 0:
 		return nil // less is known of the pods than before; the next pass, in seconds, knows more
 	default:

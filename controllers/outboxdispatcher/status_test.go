@@ -108,7 +108,7 @@ func TestSetFailure(t *testing.T) {
 	var s api.OutboxDispatcherStatus
 	kstatus.SetConditions(&s.Conditions, 1, conditions(well()))
 	before := meta.FindStatusCondition(s.Conditions, api.ReadyCondition).DeepCopy()
-	kstatus.SetFailure(&s.Conditions, 2, errors.New("the server is down"))
+	kstatus.SetFailure(&s.Conditions, 2, api.ReadyCondition, errors.New("the server is down"))
 	if got := meta.FindStatusCondition(s.Conditions, api.ReadyCondition); *got != *before {
 		t.Errorf("Ready is %+v, want %+v: the operator's trouble is not the object's", got, before)
 	}
@@ -120,7 +120,7 @@ func TestSetFailure(t *testing.T) {
 		t.Errorf("Reconciling is %+v after a pass that went well, want none", got)
 	}
 	var fresh api.OutboxDispatcherStatus
-	kstatus.SetFailure(&fresh.Conditions, 1, errors.New("the server is down"))
+	kstatus.SetFailure(&fresh.Conditions, 1, api.ReadyCondition, errors.New("the server is down"))
 	if got := meta.FindStatusCondition(fresh.Conditions, api.ReadyCondition); got == nil || got.Status != metav1.ConditionUnknown {
 		t.Errorf("Ready is %+v, want Unknown: it is always there", got)
 	}

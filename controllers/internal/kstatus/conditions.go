@@ -30,12 +30,12 @@ func SetConditions(conditions *[]metav1.Condition, generation int64, now []metav
 }
 
 // SetFailure says that a pass could not be finished, which is the operator's trouble and not the
-// object's: what is known of the object stays.
-func SetFailure(conditions *[]metav1.Condition, generation int64, failure error) {
+// object's: what is known of the object stays. The main condition is always there: Ready, or Complete of what ends.
+func SetFailure(conditions *[]metav1.Condition, generation int64, main string, failure error) {
 	meta.RemoveStatusCondition(conditions, v1alpha1.StalledCondition)
 	message := problem.Sentence("the operator could not finish, and tries again: " + failure.Error())
-	if meta.FindStatusCondition(*conditions, v1alpha1.ReadyCondition) == nil {
-		meta.SetStatusCondition(conditions, metav1.Condition{Type: v1alpha1.ReadyCondition, Status: metav1.ConditionUnknown,
+	if meta.FindStatusCondition(*conditions, main) == nil {
+		meta.SetStatusCondition(conditions, metav1.Condition{Type: main, Status: metav1.ConditionUnknown,
 			Reason: v1alpha1.ReasonProgressing, Message: message, ObservedGeneration: generation})
 	}
 	meta.SetStatusCondition(conditions, metav1.Condition{Type: v1alpha1.ReconcilingCondition, Status: metav1.ConditionTrue,
