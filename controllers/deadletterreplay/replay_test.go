@@ -159,6 +159,16 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		Expect(meta.FindStatusCondition(o.Status.Conditions, api.FailedCondition)).To(BeNil())
 	})
 
+	It("that is a dry run whose Jobs report no outcome says so, and names no row that has it", func() {
+		c := start()
+		o := c.replay()
+		o.Spec.DryRun, o.Annotations = true, map[string]string{desired.AnnotationAttempt: "5"}
+		c.create(c.outbox(), o)
+		c.completes(c.job(), time.Now())
+		o = c.expect(kstatus.FailedStatus, want{api.FailedCondition, yes, api.ReasonJobFailed, "succeeded 5 times without an outcome, the last time because its pod is gone. Nothing was changed."})
+		Expect(meta.FindStatusCondition(o.Status.Conditions, api.FailedCondition).Message).NotTo(ContainSubstring("dead operations"))
+	})
+
 	It("that is a dry run changes nothing, holds nothing, and says what it would do", func() {
 		c := start()
 		o := c.replay()

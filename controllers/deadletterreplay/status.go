@@ -110,6 +110,10 @@ func complete(seen observed, causes ...metav1.Condition) (c metav1.Condition, ot
 		}
 		return not(reason, fmt.Sprintf("The Job has failed and is not repeated: %s. Delete this object, and create another.",
 			cmp.Or(strings.TrimSuffix(seen.detail, "."), "see its Events"))), failed
+	case seen.noOutcome != "" && seen.gaveUp && seen.replay.Spec.DryRun: // the database keeps no row of it
+		return not(api.ReasonJobFailed, fmt.Sprintf("The dry run's Job succeeded %d times without an outcome, the last time because %s. Nothing was changed. "+
+			"Let the pod write the file of its terminationMessagePath, and let nothing remove pods that have just ended; then delete this object, and create another.",
+			maxJobs, seen.noOutcome)), failed
 	case seen.noOutcome != "" && seen.gaveUp:
 		return not(api.ReasonJobFailed, fmt.Sprintf("The Job succeeded %d times without an outcome, the last time because %s. The dead letters had their turn: "+
 			"`dispatcher dead operations --operation %s` has the outcome. Let the pod write the file of its terminationMessagePath, and let nothing remove pods that have just ended; then delete this object.",
