@@ -99,7 +99,7 @@ func (r *Reconciler) cleanUp(ctx context.Context, o *v1alpha1.DeadLetterReplay) 
 	if !o.DeletionTimestamp.IsZero() || o.Spec.TTLAfterFinished == nil {
 		return ctrl.Result{}, nil
 	}
-	if wait := time.Until(o.Status.FinishedAt.Add(o.Spec.TTLAfterFinished.Duration)); wait > 0 {
+	if wait := time.Until(endedAt(o).Add(o.Spec.TTLAfterFinished.Duration)); wait > 0 {
 		return ctrl.Result{RequeueAfter: wait}, nil
 	}
 	err := r.Client.Delete(ctx, o, client.Preconditions{UID: &o.UID}, client.PropagationPolicy(metav1.DeletePropagationBackground))
@@ -107,6 +107,21 @@ func (r *Reconciler) cleanUp(ctx context.Context, o *v1alpha1.DeadLetterReplay) 
 		return ctrl.Result{}, fmt.Errorf("delete the DeadLetterReplay, whose ttlAfterFinished is over: %w", err)
 	}
 	return ctrl.Result{}, nil
+}
+
+// endedAt is when the status first said that the replay has ended, on the operator's clock, by which the time to live is
+// measured. FinishedAt is on the database's, or the kubelet's.
+func endedAt(o *v1alpha1.DeadLetterReplay) (at time.Time) {
+	for _, c := range o.Status.Conditions {
+		ends := c.Type == v1alpha1.CompleteCondition || c.Type == v1alpha1.FailedCondition
+		if ends && c.Status == metav1.ConditionTrue && c.LastTransitionTime.After(at) {
+			at = c.LastTransitionTime.Time
+		}
+	}
+	if at.IsZero() {
+		return o.Status.FinishedAt.Time
+	}
+	return at
 }
 
 // run makes what the replay needs, once, and looks at it. A Job that is there stays as it is: its set is fixed. The Job of a
