@@ -55,6 +55,9 @@ func (p *Policy) defaults() {
 	}
 }
 
+// sweepBatch is how many records a transaction of [Consumer.Sweep] removes at most.
+const sweepBatch = 2000
+
 // Sweep removes this consumer's records that are older than the policy's retention, on the database's clock, in
 // transactions of 2,000, and returns how many. It removes none while a legal hold is on the consumer, and none of other
 // consumers. Call it now and then, such as daily; several processes may do so at once. A policy that keeps them for too short
@@ -69,9 +72,9 @@ func (c *Consumer[DB, Tx]) Sweep(ctx context.Context, db DB, p Policy) (removed 
 	p.defaults()
 	for _, table := range []struct{ name, column string }{{"processed_events", "processed_at"}, {"event_tokens", "seen_at"}} {
 		text := statement("sweep", c.options.Schema, "{table}", table.name, "{column}", table.column)
-		for n := int64(-1); n != 0; {
+		for n := int64(sweepBatch); n == sweepBatch; { // what becomes due meanwhile is left to the next sweep
 			err := c.driver.begin(ctx, db, func(tx Tx) (err error) {
-				n, err = c.driver.exec(ctx, tx, text, c.options.ID, p.Retention.Seconds())
+				n, err = c.driver.exec(ctx, tx, text, c.options.ID, p.Retention.Seconds(), sweepBatch)
 				return err
 			})
 			if err != nil {

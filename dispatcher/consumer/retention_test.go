@@ -38,7 +38,8 @@ func TestPolicyIsChecked(t *testing.T) {
 	}
 }
 
-// A sweep removes a consumer's own old records, and a refused policy none.
+// A sweep removes a consumer's own old records, and a refused policy none. It ends while records become due, of which there is
+// one more after each transaction here.
 //
 // CONTRACT: C-80
 // REQUIREMENT: RULE-010-011
@@ -55,10 +56,16 @@ func TestSweepRemovesOnlyTheConsumersOldRecords(t *testing.T) {
 		if _, err := c.sweep(consumer.Policy{Retention: 30 * day, Replay: 31 * day}); !errors.Is(err, consumer.ErrInvalid) || !strings.Contains(err.Error(), "consumer billing") {
 			t.Errorf("a policy that is too short: %v", err)
 		}
+		pgtest.Exec(pool, `create sequence sweeps maxvalue 9;
+			create function due() returns trigger language plpgsql as $$ begin
+				insert into processed_events values (gen_random_uuid(), 'billing', now() - interval '31 days', nextval('sweeps'));
+				return null;
+			end $$;
+			create trigger due after delete on processed_events for each statement execute function due()`)
 		removed, err := c.sweep(consumer.Policy{Retention: 30 * day, Minimum: consumer.Financial, Replay: 30 * day})
 		check(t, err)
-		if left := pgtest.Value[int](pool, "select count(*) from processed_events"); removed != 4100 || left != 8 {
-			t.Errorf("%d removed and %d left, want 4100 and 8", removed, left)
+		if left := pgtest.Value[int](pool, "select count(*) from processed_events"); removed != 4102 || left != 9 {
+			t.Errorf("%d removed and %d left, want 4102 and 9", removed, left)
 		}
 		if n := pgtest.Value[int](pool, "select count(*) from event_tokens"); n != 0 {
 			t.Errorf("%d old tokens are left", n)

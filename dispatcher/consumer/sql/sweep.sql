@@ -6,7 +6,7 @@ with due as (
         select from {schema}processed_event_holds as h
         where h.released_at is null and (h.consumer_id = $1 or h.consumer_id is null))
     order by {column}
-    limit 2000
+    limit $3
     for update skip locked
 )
 delete from {schema}{table} as e
