@@ -323,6 +323,23 @@ func TestMigrateIsSafeForConcurrentProcesses(t *testing.T) {
 	}
 }
 
+// A table that a consumer kept by hand gets the column that it lacks, also where all else is there, and keeps its records.
+//
+// CONTRACT: C-80
+func TestMigrateCompletesATableOfOld(t *testing.T) {
+	each(t, func(t *testing.T, pool pgtest.DB, newSide func(consumer.Options) side) {
+		c, e := newSide(consumer.Options{}), newEvent()
+		pgtest.Exec(pool, "insert into processed_events (tracking_id, consumer_id) values ($1, 'billing')", e.ID)
+		pgtest.Exec(pool, "alter table processed_events drop column fencing_token")
+		check(t, c.migrate(t.Context()))
+		got, err := c.handle(t.Context(), e, effect(e))
+		expect(t, got, err, consumer.AlreadyHandled, nil)
+		e = newEvent()
+		got, err = c.handle(t.Context(), e, effect(e))
+		expect(t, got, err, consumer.Handled, nil)
+	})
+}
+
 // A delivery whose time ends is a failure, and leaves nothing.
 func TestCancelledDeliveryChangesNothing(t *testing.T) {
 	each(t, func(t *testing.T, pool pgtest.DB, newSide func(consumer.Options) side) {

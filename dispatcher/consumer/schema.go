@@ -39,8 +39,9 @@ func SQL(schema string) string {
 	return tables.ReplaceAllStringFunc(statement("schema", ""), func(table string) string { return prefix(schema) + table })
 }
 
-// made is whether all tables and indexes are there.
-const made = `select (to_regclass($1) is not null and to_regclass($2) is not null and to_regclass($3) is not null)::int`
+// made is whether all tables and indexes are there, and the column that a table made by hand may lack.
+const made = `select (to_regclass($1) is not null and to_regclass($2) is not null and to_regclass($3) is not null
+	and exists (select from pg_attribute where attrelid = to_regclass($4) and attname = 'fencing_token'))::int`
 
 // Migrate runs the statements of [SQL] in one transaction, for a service without migrations of its own; where all is there it
 // does nothing, and waits for no effect that is under way. Several processes may do so at once. The login needs the right to
@@ -52,7 +53,7 @@ func (c *Consumer[DB, Tx]) Migrate(ctx context.Context, db DB) error {
 	}
 	err := c.driver.begin(ctx, db, func(tx Tx) error {
 		schema := prefix(c.options.Schema)
-		n, err := c.driver.count(ctx, tx, made, schema+"idx_processed_events_ttl", schema+"idx_event_tokens_ttl", schema+"processed_event_holds")
+		n, err := c.driver.count(ctx, tx, made, schema+"idx_processed_events_ttl", schema+"idx_event_tokens_ttl", schema+"processed_event_holds", schema+"processed_events")
 		if err != nil || n == 1 {
 			return err
 		}

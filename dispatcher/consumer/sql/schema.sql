@@ -7,6 +7,15 @@ create table if not exists processed_events (
     primary key (tracking_id, consumer_id)         -- of both, so that consumers do not wait for each other
 );
 
+-- A table that was there may have the first three columns alone. It is read first, since "add column if not exists" would wait
+-- for all effects that are under way.
+do $$
+begin
+    perform fencing_token from processed_events limit 0;
+exception when undefined_column then
+    alter table processed_events add column if not exists fencing_token bigint not null default 0;
+end $$;
+
 -- A sweep reads one consumer's records from the oldest on, and none of another that keeps them longer.
 create index if not exists idx_processed_events_ttl on processed_events (consumer_id, processed_at);
 
