@@ -48,7 +48,7 @@ type Consumer struct {
 	LatestOnly bool
 	// ResponseTimeout is how long the sink waits for a response. Defaults to 10s.
 	ResponseTimeout time.Duration
-	// CheckTimeout bounds a check. Defaults to 30s.
+	// CheckTimeout bounds a check, which may make four deliveries in turn. Defaults to 30s.
 	CheckTimeout time.Duration
 	// EvidenceFile names a file to write with the evidence for an OutboxConsumer, when the checks could be finished: a patch
 	// for `kubectl patch outboxconsumer NAME --type merge --patch-file FILE` (CONTRACT C-82). When empty: none.

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -117,5 +119,28 @@ func TestMissingHookIsReportedAsNotChecked(t *testing.T) {
 	c.Restart = func(context.Context) error { return errCrash }
 	if _, err := consumertest.Check(t.Context(), c); !errors.Is(err, errCrash) || !strings.Contains(err.Error(), "Restart") {
 		t.Errorf("%v", err)
+	}
+}
+
+// A consumer that responds in time and needs more of it than a check has is not called broken: the check ends, with a remedy.
+//
+// CONTRACT: C-81
+func TestCheckThatIsCutOffIsNotBroken(t *testing.T) {
+	c := consumertest.Consumer{
+		Event: func() *consumer.Event { return &consumer.Event{Payload: []byte("{}")} },
+		Deliver: func(ctx context.Context, _ *consumer.Event) error { // four take longer than a check may
+			select {
+			case <-time.After(400 * time.Millisecond):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		},
+		Effects:      func(context.Context, uuid.UUID) (int, error) { return 1, nil },
+		CheckTimeout: 1500 * time.Millisecond,
+	}
+	report, err := consumertest.Check(t.Context(), c)
+	if err == nil || len(report.Broken) != 0 || !slices.Equal(report.Passed, []string{"responds in time"}) || !strings.Contains(err.Error(), "handles an event: the check was not done within 1.5s") {
+		t.Errorf("%+v, %v", report, err)
 	}
 }

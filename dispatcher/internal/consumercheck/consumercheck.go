@@ -58,7 +58,7 @@ type Consumer struct {
 	// ResponseTimeout is when a dispatcher gives a delivery up. Defaults to 10s. A late response is awaited once more for
 	// as long.
 	ResponseTimeout time.Duration
-	// CheckTimeout bounds a check. Defaults to 30s.
+	// CheckTimeout bounds a check, which may make four deliveries in turn. Defaults to 30s.
 	CheckTimeout time.Duration
 }
 
@@ -152,7 +152,8 @@ func Run(ctx context.Context, c Consumer) ([]Result, error) {
 		if results[i].Follows = explains(check, results[:i]); results[i].Follows != "" {
 			continue
 		}
-		limited, cancel := context.WithTimeout(ctx, c.CheckTimeout)
+		limited, cancel := context.WithTimeoutCause(ctx, c.CheckTimeout, fmt.Errorf(
+			"the check was not done within %s, which its deliveries may take together; raise CheckTimeout, or --timeout, of which a check may take a tenth", c.CheckTimeout))
 		r := &run{ctx: limited, c: &c, sequence: &sequence, began: &began, kept: &kept}
 		err := r.safely(check.run)
 		cancel()

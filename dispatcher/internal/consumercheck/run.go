@@ -109,7 +109,8 @@ func (l late) Error() string {
 	return fmt.Sprintf("no response within %s, when a dispatcher gives it up and delivers again; %s", l.limit, took)
 }
 
-// deliver hands the delivery over, and waits for a response for longer than a dispatcher does, to say when it came.
+// deliver hands the delivery over, and waits for a response for longer than a dispatcher does, to say when it came. A response
+// that the end of the check's own time cut off says nothing of the consumer.
 func (r *run) deliver(e *consumer.Event) error {
 	patient, cancel := context.WithTimeout(r.ctx, 2*r.c.ResponseTimeout)
 	defer cancel()
@@ -117,6 +118,9 @@ func (r *run) deliver(e *consumer.Event) error {
 	err := r.send(patient, e)
 	if took := time.Since(began); took > r.c.ResponseTimeout {
 		return late{limit: r.c.ResponseTimeout, after: took, never: patient.Err() != nil}
+	}
+	if err != nil && r.ctx.Err() != nil {
+		return Unusable(context.Cause(r.ctx))
 	}
 	return err
 }
