@@ -3,6 +3,7 @@ package outboxdispatcher
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -27,20 +28,17 @@ type stateOfPods struct {
 // stop applies what stops delivery, before all that may fail (CONTRACT C-105), and lets pods claim again whose rollout takes
 // too long. It returns the Deployment as it is then.
 func (r *Reconciler) stop(ctx context.Context, obd *v1alpha1.OutboxDispatcher, current *appsv1.Deployment, pods []corev1.Pod) (*appsv1.Deployment, stateOfPods, error) {
-	deployment, err := r.scale(ctx, obd, current)
-	if err != nil {
-		return current, stateOfPods{}, err
-	}
+	deployment, unscaled := r.scale(ctx, obd, current) // a policy on Deployments may refuse it, and a pause reaches the pods all the same
 	applied := &corev1.ConfigMap{}
 	key := types.NamespacedName{Namespace: obd.Namespace, Name: *desired.StateConfigMap(obd).Name}
 	if err := r.Client.Get(ctx, key, applied); client.IgnoreNotFound(err) != nil {
-		return deployment, stateOfPods{}, fmt.Errorf("read ConfigMap %s: %w", key.Name, err)
+		return deployment, stateOfPods{}, errors.Join(unscaled, fmt.Errorf("read ConfigMap %s: %w", key.Name, err))
 	}
 	if r.waits(obd, deployment, applied) {
-		return deployment, stateOfPods{resumes: true}, nil
+		return deployment, stateOfPods{resumes: true}, unscaled
 	}
 	state, err := r.applyState(ctx, obd, pods)
-	return deployment, state, err
+	return deployment, state, errors.Join(unscaled, err)
 }
 
 // waits reports whether pods that were paused wait for their rollout to claim again.
@@ -55,7 +53,7 @@ func (r *Reconciler) waits(obd *v1alpha1.OutboxDispatcher, deployment *appsv1.De
 }
 
 // scale sets the replicas of a Deployment that runs. One that does not run starts with the template of the
-// current spec, which workload applies, and never with an earlier one.
+// current spec, which workload applies, and never with an earlier one. One that cannot be scaled is returned as it was.
 func (r *Reconciler) scale(ctx context.Context, obd *v1alpha1.OutboxDispatcher, deployment *appsv1.Deployment) (*appsv1.Deployment, error) {
 	want := desired.Replicas(obd)
 	if deployment == nil || *deployment.Spec.Replicas == want || *deployment.Spec.Replicas == 0 {
@@ -64,10 +62,10 @@ func (r *Reconciler) scale(ctx context.Context, obd *v1alpha1.OutboxDispatcher, 
 	scaled := deployment.DeepCopy()
 	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q},"spec":{"replicas":%d}}`, scaled.UID, want)
 	if err := r.Client.Patch(ctx, scaled, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(desired.Manager)); err != nil {
-		return nil, fmt.Errorf("scale Deployment %s: %w", scaled.Name, err)
+		return deployment, fmt.Errorf("scale Deployment %s: %w", scaled.Name, err)
 	}
 	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(deployment), scaled); err != nil { // as the cache has it
-		return nil, fmt.Errorf("read Deployment %s, which was just scaled: %w", scaled.Name, err)
+		return deployment, fmt.Errorf("read Deployment %s, which was just scaled: %w", scaled.Name, err)
 	}
 	return scaled, nil
 }

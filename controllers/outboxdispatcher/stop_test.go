@@ -1,6 +1,7 @@
 package outboxdispatcher_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -10,10 +11,13 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -76,6 +80,10 @@ var _ = Describe("a stop", Label("stop"), func() {
 		Entry("the configuration is bad", false, func(o *api.OutboxDispatcher) {
 			o.Spec.Message.Transform = []api.Transformation{{Payload: "without(paylaod)"}}
 		}, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidPipeline, ""}),
+		Entry("a policy refuses to scale its Deployment", false, func(o *api.OutboxDispatcher) {
+			refuseMore(o.Namespace)
+			replicas(3)(o)
+		}, want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonProgressing, ""}),
 	)
 
 	// Whoever keeps all workers busy delays no stop. CONTRACT: C-105
@@ -216,6 +224,36 @@ var _ = Describe("a stop", Label("stop"), func() {
 			want{api.SourceReachableCondition, metav1.ConditionUnknown, api.ReasonNotObserved, "spec.replicas is 0"})
 	})
 })
+
+// refuseMore makes a policy of the namespace that refuses Deployments with more than two replicas, and waits until it applies.
+func refuseMore(namespace string) {
+	GinkgoHelper()
+	meta := metav1.ObjectMeta{Name: "no-more-in-" + namespace}
+	policy := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: meta, Spec: admissionv1.ValidatingAdmissionPolicySpec{
+		MatchConstraints: &admissionv1.MatchResources{
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: namespace}},
+			ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
+				Operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
+				Rule:       admissionv1.Rule{APIGroups: []string{"apps"}, APIVersions: []string{"v1"}, Resources: []string{"deployments"}},
+			}}},
+		},
+		Validations: []admissionv1.Validation{{Expression: "object.spec.replicas <= 2"}},
+	}}
+	binding := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: meta, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+		PolicyName: meta.Name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}}}
+	for _, o := range []client.Object{policy, binding} {
+		Expect(client.IgnoreAlreadyExists(admin.Create(context.Background(), o))).To(Succeed()) // an edit is repeated after a conflict
+	}
+	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "orders-dispatcher"}}
+	Eventually(func() error {
+		return admin.Patch(context.Background(), deployment, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":3}}`)), client.DryRunAll)
+	}).Should(MatchError(ContainSubstring(meta.Name)))
+	DeferCleanup(func() {
+		for _, o := range []client.Object{policy, binding} {
+			Expect(client.IgnoreNotFound(admin.Delete(context.Background(), o))).To(Succeed())
+		}
+	})
+}
 
 // hold holds the responses of such requests back until the spec calls release.
 func (r *requests) hold(holds func(*http.Request) bool) (release func()) {
