@@ -33,7 +33,7 @@ var _ = Describe("config/admission/restricted", Label("security", "rights"), Ord
 		for name, annotations := range namespaces {
 			Expect(c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations}})).To(Succeed())
 		}
-		// What was there before can still be changed, but for its spec.
+		// What was there before can still be changed, but for what the policy judges.
 		Expect(c.Create(ctx, dispatcher("restricted-plain", "before", "{pods: {template: {spec: {hostPID: true}}}}"))).To(Succeed())
 		_, err := envtest.Kubectl(GinkgoTB(), "", "apply", "--server-side", "-k", filepath.Join(manifests(), "admission", "restricted"))
 		Expect(err).NotTo(HaveOccurred())
@@ -82,13 +82,29 @@ var _ = Describe("config/admission/restricted", Label("security", "rights"), Ord
 		Entry("an account that the list does not have", "restricted-listed", "{pods: {serviceAccount: {name: orders-admin}}}", `may not be "orders-admin" here`),
 	)
 
-	It("admits changes of what was there before it, except of the spec", func(ctx SpecContext) {
+	It("admits changes of what was there before it, except of what it judges", func(ctx SpecContext) {
 		old := dispatcher("restricted-plain", "before", "{}")
 		Expect(c.Get(ctx, client.ObjectKeyFromObject(old), old)).To(Succeed())
 		old.SetLabels(map[string]string{"team": "a"})
 		Expect(c.Update(ctx, old)).To(Succeed())
-		Expect(unstructured.SetNestedField(old.Object, int64(2), "spec", "replicas")).To(Succeed())
-		Expect(c.Update(ctx, old)).To(MatchError(ContainSubstring("spec.pods.template.spec.hostPID is not allowed here")))
+		for field, value := range map[string]any{"state": "Paused", "replicas": int64(0), "topics": []any{"orders"}} {
+			Expect(unstructured.SetNestedField(old.Object, value, "spec", field)).To(Succeed())
+			Expect(c.Update(ctx, old)).To(Succeed(), field)
+		}
+		for path, value := range map[string]any{
+			"database":                        map[string]any{"secretRef": map[string]any{"name": "outbox-db"}},
+			"sink":                            map[string]any{"http": map[string]any{"url": "http://x"}},
+			"message.format":                  "Plain",
+			"pods.serviceAccount.annotations": []any{map[string]any{"name": "a", "value": "b"}},
+			"pods.template.spec.hostPID":      false,
+		} {
+			changed := old.DeepCopy()
+			if path == "database" {
+				unstructured.RemoveNestedField(changed.Object, "spec", "outboxRef")
+			}
+			Expect(unstructured.SetNestedField(changed.Object, value, append([]string{"spec"}, strings.Split(path, ".")...)...)).To(Succeed())
+			Expect(c.Update(ctx, changed, client.DryRunAll)).To(MatchError(ContainSubstring("spec.pods.template.spec.hostPID is not allowed here")), path)
+		}
 	})
 })
 
@@ -133,6 +149,9 @@ func TestRestrictedPolicyKnowsEverySecretReference(t *testing.T) {
 	for path := range has {
 		if !named[path] {
 			t.Errorf("the policy does not look at %s", path)
+		}
+		if part := strings.Replace(strings.Join(strings.SplitN(path, ".", 3)[:2], "."), "spec.", "spec.?", 1); !strings.Contains(string(policy), "object."+part+" != oldObject."+part) {
+			t.Errorf("the policy does not look when %s changes", path)
 		}
 	}
 	for path := range named {
