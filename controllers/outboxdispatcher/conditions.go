@@ -271,7 +271,7 @@ func complete(d *appsv1.Deployment, obd *api.OutboxDispatcher) bool {
 
 func deadLetters(o observed) metav1.Condition {
 	const kind = api.DeadLettersPresentCondition
-	switch b := observe.NewestBacklog(o.statuses); {
+	switch b := o.backlog(); {
 	case b == nil:
 		return condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, notObserved(o))
 	case b.Dead > 0:

@@ -10,7 +10,6 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
-	"github.com/outbox-operator/outbox-operator/controllers/internal/observe"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 )
 
@@ -18,7 +17,7 @@ import (
 // namespaces are not this dispatcher's: it names them, and is healthy.
 func dataHealthy(o observed) metav1.Condition {
 	const kind = api.DataHealthyCondition
-	d := observe.NewestData(o.statuses)
+	d := o.data()
 	if d == nil {
 		return condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, notObserved(o))
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/observe"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
 )
 
@@ -105,6 +106,17 @@ func (o observed) newest() observed {
 		o.statuses = o.revisions()[sets[0]]
 	}
 	return o
+}
+
+// backlog is the newest count of the newest revision, and until that has counted of all pods, nil for none: an edit may let
+// the pods of two revisions count other rows.
+func (o observed) backlog() *status.Backlog {
+	return cmp.Or(observe.NewestBacklog(o.newest().statuses), observe.NewestBacklog(o.statuses))
+}
+
+// data is the newest data section, of the same pods as the backlog.
+func (o observed) data() *status.Data {
+	return cmp.Or(observe.NewestData(o.newest().statuses), observe.NewestData(o.statuses))
 }
 
 func ready(o observed, causes []cause) metav1.Condition {

@@ -266,7 +266,7 @@ func (r *Reconciler) phases(ctx context.Context, obd *v1alpha1.OutboxDispatcher,
 
 // behind reports whether the number of pods depends on the next counts.
 func behind(o observed) bool {
-	b := observe.NewestBacklog(o.statuses)
+	b := o.backlog()
 	spec, now := o.obd.Spec.Pods.Scaling, o.obd.Status.Scaling
 	return spec != nil && (b != nil && b.Pending > 0 || now != nil && now.Recommended > spec.Min)
 }

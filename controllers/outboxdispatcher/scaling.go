@@ -21,7 +21,6 @@ import (
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
-	"github.com/outbox-operator/outbox-operator/controllers/internal/observe"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/scaling"
 )
@@ -120,7 +119,7 @@ func sample(o observed, now time.Time) scaling.Sample {
 	x := scaling.Sample{At: now, Replicas: *o.deployment.Spec.Replicas}
 	x.Held = o.obd.Spec.State == api.StatePaused || x.Replicas == 0 || o.deployment.Status.UpdatedReplicas != o.deployment.Status.Replicas
 	x.Settled = complete(o.deployment, o.obd) && o.deployment.Status.AvailableReplicas >= x.Replicas && 10*len(o.statuses) >= 9*int(x.Replicas)
-	if b := observe.NewestBacklog(o.statuses); b != nil && 2*len(o.statuses) >= int(x.Replicas) {
+	if b := o.backlog(); b != nil && 2*len(o.statuses) >= int(x.Replicas) {
 		x.Counted, x.Pending, x.Live = b.ObservedAt, b.Pending, b.Pending+b.Processing+b.Retrying
 	}
 	for _, s := range o.statuses {

@@ -18,7 +18,6 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
-	"github.com/outbox-operator/outbox-operator/controllers/internal/observe"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 )
 
@@ -67,7 +66,7 @@ func setStatus(current *v1alpha1.OutboxDispatcherStatus, o observed) {
 	}
 	current.RespondingReplicas = int32(len(o.statuses))
 	current.Pods = fmt.Sprintf("%d/%d", current.ReadyReplicas, desired.Replicas(o.obd))
-	setCounts(current, o.statuses, blocks(o.obd))
+	setCounts(current, o.backlog(), blocks(o.obd))
 	current.ETA, current.LimitedBy = o.eta, limitedBy(o.statuses)
 	if current.Scaling = o.obd.Status.Scaling; current.Scaling == nil {
 		meta.RemoveStatusCondition(&current.Conditions, v1alpha1.ScalingLimitedCondition)
@@ -82,13 +81,12 @@ func setStatus(current *v1alpha1.OutboxDispatcherStatus, o observed) {
 // staleAfter is when the time of a count is a change by itself: it is refreshed within ten minutes.
 const staleAfter = 10*time.Minute - lookAgain
 
-// setCounts takes the newest count, of blocked keys only where keys may block. Its time alone does not count as a change
+// setCounts takes a count, nil for none, of blocked keys only where keys may block. Its time alone does not count as a change
 // for some minutes, so that an idle outbox is seldom written about.
-func setCounts(current *v1alpha1.OutboxDispatcherStatus, statuses []status.Status, blocks bool) {
+func setCounts(current *v1alpha1.OutboxDispatcherStatus, newest *status.Backlog, blocks bool) {
 	if !blocks {
 		current.BlockedKeys = nil
 	}
-	newest := observe.NewestBacklog(statuses)
 	if newest == nil {
 		return
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/observe"
 )
 
 // The newest run that ended is reported, and one that removed nothing only after some minutes.
@@ -64,14 +65,13 @@ func TestSetCounts(t *testing.T) {
 	a, b := podStatus(), podStatus()
 	a.Backlog = &status.Backlog{ObservedAt: time.Unix(10, 0), Counts: status.Counts{Pending: 1, Dead: 2}}
 	b.Backlog = &status.Backlog{ObservedAt: time.Unix(20, 5), Counts: status.Counts{Pending: 3, Estimated: true, OldestPending: ptr.To(time.Unix(7, 9))}}
-	setCounts(&s, []status.Status{b, a}, false)
+	setCounts(&s, observe.NewestBacklog([]status.Status{b, a}), false)
 	if *s.Pending != 3 || *s.Dead != 0 || !s.Estimated || s.OldestPending.Unix() != 7 || s.ObservedTime.Unix() != 20 {
 		t.Errorf("counts %+v, want those of the newest", s)
 	}
 	before := *s.DeepCopy()
 	b.Backlog.ObservedAt = time.Unix(30, 0)
-	setCounts(&s, []status.Status{b}, false)
-	setCounts(&s, []status.Status{{}}, false)
+	setCounts(&s, b.Backlog, false)
 	setCounts(&s, nil, false)
 	if !equal(before, s) {
 		t.Errorf("counts %+v, want them unchanged: %+v", s, before)
@@ -79,21 +79,21 @@ func TestSetCounts(t *testing.T) {
 	for after, want := range map[time.Duration]time.Duration{staleAfter - time.Second: 0, staleAfter: staleAfter} {
 		late := s
 		b.Backlog.ObservedAt = time.Unix(20, 0).Add(after)
-		if setCounts(&late, []status.Status{b}, false); late.ObservedTime.Sub(s.ObservedTime.Time) != want {
+		if setCounts(&late, b.Backlog, false); late.ObservedTime.Sub(s.ObservedTime.Time) != want {
 			t.Errorf("%s later: observed at %s, was %s", after, late.ObservedTime, s.ObservedTime)
 		}
 	}
 	b.Backlog.ObservedAt = time.Unix(30, 0)
 	b.Backlog.OldestPending = nil
-	setCounts(&s, []status.Status{b}, false)
+	setCounts(&s, b.Backlog, false)
 	if s.OldestPending != nil || s.ObservedTime.Unix() != 30 {
 		t.Errorf("counts %+v, want no oldest, as of the newest time", s)
 	}
 	b.Backlog.BlockedKeys = 4
-	if setCounts(&s, []status.Status{b}, false); s.BlockedKeys != nil {
+	if setCounts(&s, b.Backlog, false); s.BlockedKeys != nil {
 		t.Errorf("blocked keys %d of a dispatcher that blocks none", *s.BlockedKeys)
 	}
-	if setCounts(&s, []status.Status{b}, true); s.BlockedKeys == nil || *s.BlockedKeys != 4 {
+	if setCounts(&s, b.Backlog, true); s.BlockedKeys == nil || *s.BlockedKeys != 4 {
 		t.Errorf("blocked keys %v, want 4", s.BlockedKeys)
 	}
 	if setCounts(&s, nil, true); s.BlockedKeys == nil {
@@ -102,6 +102,28 @@ func TestSetCounts(t *testing.T) {
 	if setCounts(&s, nil, false); s.BlockedKeys != nil {
 		t.Error("the count stayed when keys block no more")
 	}
+}
+
+// The pods of two revisions may count other rows: those of the newest are believed, whichever counted last, once they have.
+func TestCountsOfTheNewestRevision(t *testing.T) {
+	o := running()
+	rolling(func(s *status.Status) {
+		s.Backlog = &status.Backlog{ObservedAt: time.Unix(5, 0), Counts: status.Counts{Pending: 5, Dead: 7}}
+		s.Data = &status.Data{ObservedAt: time.Unix(5, 0), OrphanTopics: []status.OrphanTopic{{Namespace: o.obd.Spec.Namespace, Topic: "x", Unserved: 1}}}
+	})(&o)
+	o.statuses[0].Backlog.ObservedAt, o.statuses[0].Data.ObservedAt = time.Unix(9, 0), time.Unix(9, 0)
+	check := func(when string, pending, dead int64) {
+		t.Helper()
+		var s api.OutboxDispatcherStatus
+		setStatus(&s, o)
+		letters, healthy := meta.IsStatusConditionTrue(s.Conditions, api.DeadLettersPresentCondition), meta.IsStatusConditionTrue(s.Conditions, api.DataHealthyCondition)
+		if *s.Pending != pending || *s.Dead != dead || letters != (dead > 0) || healthy != (dead == 0) || sample(o, time.Now()).Pending != pending {
+			t.Errorf("%s: %d pending, %d dead, DeadLettersPresent %v, DataHealthy %v", when, *s.Pending, *s.Dead, letters, healthy)
+		}
+	}
+	check("the newest revision has counted", 5, 7)
+	o.statuses[2].Backlog, o.statuses[2].Data = nil, nil
+	check("it has not", 300, 0)
 }
 
 func TestSetFailure(t *testing.T) {
