@@ -108,6 +108,22 @@ func TestScalingLimited(t *testing.T) {
 	}
 }
 
+// Without a Deployment nothing is recommended, and what says so keeps its time: a status that stays is not written.
+func TestScalingLimitedStaysWithoutADeployment(t *testing.T) {
+	o := running()
+	noDeployment(&o)
+	o.obd.Status.Scaling = nil
+	var s api.OutboxDispatcherStatus
+	setStatus(&s, o)
+	for i := range s.Conditions {
+		s.Conditions[i].LastTransitionTime = metav1.Unix(1, 0)
+	}
+	before := *s.DeepCopy()
+	if setStatus(&s, o); !equal(before, s) {
+		t.Errorf("the status was %+v, and is %+v", before, s)
+	}
+}
+
 // The pods of a step may start for two minutes, unless something keeps them from it.
 func TestPodsOfAStepStart(t *testing.T) {
 	o := running()

@@ -68,7 +68,7 @@ func setStatus(current *v1alpha1.OutboxDispatcherStatus, o observed) {
 	current.Pods = fmt.Sprintf("%d/%d", current.ReadyReplicas, desired.Replicas(o.obd))
 	setCounts(current, o.backlog(), blocks(o.obd))
 	current.ETA, current.LimitedBy = o.eta, limitedBy(o.statuses)
-	if current.Scaling = o.obd.Status.Scaling; current.Scaling == nil {
+	if current.Scaling = o.obd.Status.Scaling; o.obd.Spec.Pods.Scaling == nil {
 		meta.RemoveStatusCondition(&current.Conditions, v1alpha1.ScalingLimitedCondition)
 	}
 	setRetention(current, o.statuses)
