@@ -107,6 +107,24 @@ func TestStatusIsBounded(t *testing.T) {
 	}
 }
 
+// The last run is that of the dispatchers whose pods respond: another one may have seen a clock that was ahead. CONTRACT: C-3
+func TestRetentionIsThatOfDispatchersThatRespond(t *testing.T) {
+	seen := func(pods int32, at int64) api.OutboxDispatcher {
+		d := dispatcher("d")
+		d.Status.RespondingReplicas, d.Status.Retention = pods, &api.RetentionStatus{LastRun: ptr.To(metav1.Unix(at, 0))}
+		return d
+	}
+	s := api.OutboxStatus{}
+	for _, test := range []struct {
+		dispatchers []api.OutboxDispatcher
+		want        int64
+	}{{[]api.OutboxDispatcher{seen(1, 900), seen(2, 100)}, 900}, {[]api.OutboxDispatcher{seen(0, 900), seen(2, 100), seen(1, 200)}, 200}, {[]api.OutboxDispatcher{seen(0, 900)}, 200}, {nil, 200}} {
+		if setRetention(&s, test.dispatchers); s.Retention.LastRun.Unix() != test.want {
+			t.Errorf("the last run was at %d, want %d", s.Retention.LastRun.Unix(), test.want)
+		}
+	}
+}
+
 // A status is as the API server keeps it, or each pass would write it again.
 func TestStatusHasNoFractionsOfSeconds(t *testing.T) {
 	s := api.OutboxStatus{}

@@ -68,12 +68,18 @@ func setStatus(current *api.OutboxStatus, o observed) {
 	kstatus.SetConditions(&current.Conditions, o.outbox.Generation, conditions(o))
 }
 
-// setRetention takes what the dispatcher says that saw the last run: they all sweep the same.
+// setRetention takes what the dispatcher says that saw the last run, of those with pods that respond: they all sweep the
+// same. It stays when none says it. That may be an earlier run than before, which ended while the database's clock was
+// ahead (CONTRACT C-3).
 func setRetention(current *api.OutboxStatus, dispatchers []api.OutboxDispatcher) {
+	var last *api.RetentionStatus
 	for _, d := range dispatchers {
-		if r := d.Status.Retention; r != nil && (current.Retention == nil || current.Retention.LastRun.Before(r.LastRun)) {
-			current.Retention = r.DeepCopy()
+		if r := d.Status.Retention; r != nil && d.Status.RespondingReplicas > 0 && (last == nil || last.LastRun.Before(r.LastRun)) {
+			last = r
 		}
+	}
+	if last != nil {
+		current.Retention = last.DeepCopy()
 	}
 }
 

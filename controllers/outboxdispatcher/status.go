@@ -18,6 +18,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/observe"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 )
 
@@ -110,23 +111,27 @@ func setCounts(current *v1alpha1.OutboxDispatcherStatus, newest *status.Backlog,
 }
 
 // setRetention takes the newest run that has ended; it stays when none is reported. A run that removed nothing is a
-// change only after some minutes, so that an idle outbox is seldom written about.
+// change only after some minutes, so that an idle outbox is seldom written about. One that is known and lies after the
+// newest count ended while the database's clock was ahead, and gives way to any other (CONTRACT C-3).
 func setRetention(current *v1alpha1.OutboxDispatcherStatus, statuses []status.Status) {
+	var last *status.Retention
 	for _, a := range statuses {
-		r := a.Retention
-		if r == nil || r.LastRun == nil {
-			continue
+		if r := a.Retention; r != nil && r.LastRun != nil && (last == nil || r.LastRun.After(*last.LastRun)) {
+			last = r
 		}
-		ended := v1alpha1.RetentionStatus{LastRun: toSeconds(*r.LastRun), Delivered: max(0, r.Removed.Delivered), Dead: max(0, r.Removed.Dead), Expired: max(0, r.Removed.Expired)}
-		if r.NextRun != nil {
-			ended.NextRun = toSeconds(*r.NextRun)
-		}
-		known := current.Retention
-		later := known == nil || known.LastRun == nil || known.LastRun.Before(ended.LastRun)
-		if later && (known == nil || known.LastRun == nil || ended.LastRun.Sub(known.LastRun.Time) >= staleAfter ||
-			ended.Delivered != known.Delivered || ended.Dead != known.Dead || ended.Expired != known.Expired) {
-			current.Retention = &ended
-		}
+	}
+	if last == nil {
+		return
+	}
+	ended := v1alpha1.RetentionStatus{LastRun: toSeconds(*last.LastRun), Delivered: max(0, last.Removed.Delivered), Dead: max(0, last.Removed.Dead), Expired: max(0, last.Removed.Expired)}
+	if last.NextRun != nil {
+		ended.NextRun = toSeconds(*last.NextRun)
+	}
+	known, count := current.Retention, observe.NewestBacklog(statuses)
+	if known == nil || known.LastRun == nil || count != nil && known.LastRun.Sub(count.ObservedAt) > time.Minute ||
+		ended.LastRun.Sub(known.LastRun.Time) >= staleAfter || known.LastRun.Before(ended.LastRun) &&
+		(ended.Delivered != known.Delivered || ended.Dead != known.Dead || ended.Expired != known.Expired) {
+		current.Retention = &ended
 	}
 }
 

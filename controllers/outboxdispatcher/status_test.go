@@ -17,7 +17,7 @@ import (
 )
 
 // The newest run that ended is reported, and one that removed nothing only after some minutes.
-// CONTRACT: C-60
+// CONTRACT: C-3, C-60
 func TestSetRetention(t *testing.T) {
 	var s api.OutboxDispatcherStatus
 	run := func(at time.Duration, delivered int64) status.Status {
@@ -40,6 +40,14 @@ func TestSetRetention(t *testing.T) {
 	setRetention(&s, nil)
 	if setRetention(&s, []status.Status{run(2*time.Minute, 8)}); s.Retention.Delivered != 8 {
 		t.Errorf("after a run that removed something it says %+v", s.Retention)
+	}
+	later := run(3*time.Minute, 8)
+	for ahead, want := range map[time.Duration]int64{time.Minute: 1240, time.Hour: 1180} {
+		s.Retention.LastRun = ptr.To(metav1.NewTime(time.Unix(1180, 0).Add(ahead)))
+		later.Backlog = &status.Backlog{ObservedAt: time.Unix(1180, 0)}
+		if setRetention(&s, []status.Status{later}); s.Retention.LastRun.Unix() != want {
+			t.Errorf("a run that ended with the clock ahead by %s: it says %+v", ahead, s.Retention)
+		}
 	}
 }
 
