@@ -197,7 +197,7 @@ const ReasonRolledOut = "RolledOut"
 const ReasonScaled = "Scaled"
 
 // ReasonManagedByAnotherOperator is of an Event that an operator records about an object whose status.operator is another
-// one: it writes nothing else.
+// one: it writes nothing else. It is also of ReferencesResolved, of a dispatcher whose Outbox another operator manages.
 const ReasonManagedByAnotherOperator = "ManagedByAnotherOperator"
 
 // AnnotationReconcile with the value [ReconcileDisabled], on an object of any kind, lets the operator change nothing that

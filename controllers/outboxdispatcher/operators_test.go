@@ -82,6 +82,30 @@ var _ = Describe("two operators of a namespace", Label("operators"), func() {
 		Expect(append(first.requests.forbidden(), second.requests.forbidden()...)).To(BeEmpty())
 	})
 
+	// An operator waits for the migration of its own image, which the other one does not run. CONTRACT: C-104, C-106
+	It("say of a dispatcher that the other has its Outbox", Label("outbox"), func() {
+		c := start(tick)
+		c.stop()
+		other := c.operates("team-a", "outbox-operator:v2")
+		outbox := c.outbox()
+		c.create(outbox)
+		first := c.job().Name
+		c.succeed()
+		c.expectOf(outbox, kstatus.CurrentStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonUpToDate, ""})
+		other.stop()
+
+		c.operates("outbox-system", "outbox-operator:v1")
+		c.create(c.referring("orders"))
+		c.expect(kstatus.InProgressStatus,
+			want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonManagedByAnotherOperator, `The operator of namespace "team-a" manages Outbox "shop", and that of namespace "outbox-system" this dispatcher`},
+			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonManagedByAnotherOperator, "Hand one of the two over"})
+		Expect(c.admin.Status().Patch(c.ctx, outbox, client.RawPatch("application/merge-patch+json", []byte(`{"status":{"operator":null}}`)))).To(Succeed())
+		Eventually(func() string { return c.job().Name }).ShouldNot(Equal(first))
+		c.succeed()
+		c.rollOut(c.healthy())
+		c.expect(kstatus.CurrentStatus, want{api.ReferencesResolvedCondition, metav1.ConditionTrue, api.ReasonResolved, ""})
+	})
+
 	It("that see a new object at once become one holder of it", func() {
 		c := start(tick)
 		c.stop()

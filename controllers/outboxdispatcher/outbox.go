@@ -33,7 +33,7 @@ func (r *Reconciler) resolveOutbox(ctx context.Context, obd *v1alpha1.OutboxDisp
 }
 
 // migration runs the migration Job of the dispatcher's own database; for an Outbox it watches that of the Outbox, and
-// removes Jobs of its own.
+// removes Jobs of its own. Another operator, which manages the Outbox, makes the Job for the image of its own.
 func (r *Reconciler) migration(ctx context.Context, obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) (migrate.Migration, error) {
 	wanted, err := desired.NewMigration(obd, r.Platform)
 	if err != nil {
@@ -46,5 +46,11 @@ func (r *Reconciler) migration(ctx context.Context, obd *v1alpha1.OutboxDispatch
 	if wanted, err = desired.NewOutboxMigration(outbox, r.Platform); err != nil { // which is in the Outbox's status
 		return migrate.Migration{State: migrate.Failed, Of: "Outbox " + outbox.Name, Detail: err.Error()}, nil
 	}
-	return r.migrations.Look(ctx, outbox, wanted)
+	seen, err := r.migrations.Look(ctx, outbox, wanted)
+	if holder := outbox.Status.Operator; err == nil && seen.Unmade && outbox.Status.Migration == string(migrate.Succeeded) && holder != "" && holder != r.Operator {
+		return migrate.Migration{}, problem.Waiting(v1alpha1.ReferencesResolvedCondition, v1alpha1.ReasonManagedByAnotherOperator, fmt.Sprintf(
+			"The operator of namespace %q manages Outbox %q, and that of namespace %q this dispatcher, whose image needs another migration than the one that has run. Hand one of the two over by setting its status.operator to null.",
+			holder, outbox.Name, r.Operator))
+	}
+	return seen, err
 }
