@@ -156,9 +156,10 @@ func TestValidateReportsEveryProblem(t *testing.T) {
 	}
 	percent := 101
 	for name, d := range map[string]Database{
-		"parts and an IAM login":     {Connection: &Connection{Host: "a", Port: 5432, Database: "b", User: "c"}, IAM: &IAM{Provider: IAMAWS, Region: "eu-west-1"}},
-		"parts and a certificate":    {Connection: &Connection{Host: "a", Database: "b", User: "c"}, ClientCertFile: "d", ClientKeyFile: "e"},
-		"parts, and files of others": {Connection: &Connection{Host: "a", Database: "b", UserFile: "c", PasswordFile: "d"}},
+		"parts and an IAM login":      {Connection: &Connection{Host: "a", Port: 5432, Database: "b", User: "c"}, SSLMode: "Require", IAM: &IAM{Provider: IAMAWS, Region: "eu-west-1"}},
+		"parts, IAM and an authority": {Connection: &Connection{Host: "a", Database: "b", User: "c"}, CAFile: "d", IAM: &IAM{Provider: IAMAWS}},
+		"parts and a certificate":     {Connection: &Connection{Host: "a", Database: "b", User: "c"}, ClientCertFile: "d", ClientKeyFile: "e"},
+		"parts, and files of others":  {Connection: &Connection{Host: "a", Database: "b", UserFile: "c", PasswordFile: "d"}},
 	} {
 		d.Schema = "outbox"
 		if err := (Config{Database: d}).ValidateDatabase(); err != nil {
@@ -204,19 +205,22 @@ func TestValidateReportsEveryProblem(t *testing.T) {
 		"database.dsnEnv is not the name of an environment variable; give one, such as DATABASE_URL, that holds the connection string": func(c *Config) {
 			c.Database = Database{DSNEnv: "postgres://outbox:s3cr3t@db/shop"}
 		},
-		"database has connection and dsn; keep exactly one of them":                             func(c *Config) { c.Database = Database{DSN: "a", Connection: &Connection{}} },
-		"database.connection.user is missing; set it, or name its file in userFile":             connection(Connection{}),
-		"database.connection.passwordFile is missing; set it, or log in with iam or":            connection(Connection{}),
-		"database.connection.host is missing; set it, or name its file in hostFile":             connection(Connection{}),
-		"database.connection.database is missing; set it, or name its file in databaseFil":      connection(Connection{}),
-		"database.connection.host is set, and so is hostFile; keep one of them":                 connection(Connection{Host: "a", HostFile: "b"}),
-		"database.connection has port and portFile; keep one of them":                           connection(Connection{Port: 1, PortFile: "b"}),
-		"database.connection.port is 65536; set it from 0 to 65535":                             connection(Connection{Port: 65536}),
-		"database has only one of clientCertFile and clientKeyFile; set both or neither":        func(c *Config) { c.Database.ClientKeyFile = "key" },
-		`database.iam.provider is "IBM"; choose one of AWS, Google, Azure`:                      iam(IAM{Provider: "IBM"}, ""),
-		"database.iam.region belongs to provider AWS; remove it":                                iam(IAM{Provider: IAMAzure, Region: "eu-west-1"}, ""),
-		`database.iam.region is "moon"; write a region`:                                         iam(IAM{Provider: IAMAWS, Region: "moon"}, ""),
-		"database.sslMode is Disable, and the token of iam is for a connection with TLS":        iam(IAM{Provider: IAMAWS}, "Disable"),
+		"database has connection and dsn; keep exactly one of them":                        func(c *Config) { c.Database = Database{DSN: "a", Connection: &Connection{}} },
+		"database.connection.user is missing; set it, or name its file in userFile":        connection(Connection{}),
+		"database.connection.passwordFile is missing; set it, or log in with iam or":       connection(Connection{}),
+		"database.connection.host is missing; set it, or name its file in hostFile":        connection(Connection{}),
+		"database.connection.database is missing; set it, or name its file in databaseFil": connection(Connection{}),
+		"database.connection.host is set, and so is hostFile; keep one of them":            connection(Connection{Host: "a", HostFile: "b"}),
+		"database.connection has port and portFile; keep one of them":                      connection(Connection{Port: 1, PortFile: "b"}),
+		"database.connection.port is 65536; set it from 0 to 65535":                        connection(Connection{Port: 65536}),
+		"database has only one of clientCertFile and clientKeyFile; set both or neither":   func(c *Config) { c.Database.ClientKeyFile = "key" },
+		`database.iam.provider is "IBM"; choose one of AWS, Google, Azure`:                 iam(IAM{Provider: "IBM"}, ""),
+		"database.iam.region belongs to provider AWS; remove it":                           iam(IAM{Provider: IAMAzure, Region: "eu-west-1"}, ""),
+		`database.iam.region is "moon"; write a region`:                                    iam(IAM{Provider: IAMAWS, Region: "moon"}, ""),
+		"database.sslMode is Disable, and the token of iam is for a connection with TLS":   iam(IAM{Provider: IAMAWS}, "Disable"),
+		"database.sslMode is missing, and the token of iam is for a connection with TLS": func(c *Config) {
+			c.Database = Database{Connection: &Connection{Host: "a", Database: "b", User: "c"}, IAM: &IAM{Provider: IAMAWS}}
+		},
 		`database.m10.namespace is "it's"; give 1 to 255 characters without quotes`:             m10(M10{Namespace: "it's", Topic: "m10", Publish: M10Insert}),
 		`database.m10.topic is "$m10$"; give 1 to 255`:                                          m10(M10{Namespace: "shop", Topic: "$m10$", Publish: M10Insert}),
 		`database.overview.namespace is "it's"; give 1 to 255`:                                  func(c *Config) { c.Database.Overview = &Overview{Namespace: "it's"} },

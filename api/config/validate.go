@@ -106,6 +106,7 @@ func (d Database) validate(p *problems) {
 	}
 	d.IAM.validate(p, "database.iam")
 	p.when(d.IAM != nil && (d.SSLMode == "Disable" || d.SSLMode == "Prefer"), "database.sslMode", "is %s, and the token of iam is for a connection with TLS; set it to VerifyFull with caFile, or to Require", d.SSLMode)
+	p.when(d.IAM != nil && d.Connection != nil && d.SSLMode == "" && d.CAFile == "", "database.sslMode", "is missing, and the token of iam is for a connection with TLS; set it to Require, or name a caFile")
 	p.when((d.ClientCertFile == "") != (d.ClientKeyFile == ""), "database", "has only one of clientCertFile and clientKeyFile; set both or neither")
 	p.when(!schemaName.matches(d.Schema) || strings.HasPrefix(d.Schema, "pg_"), "database.schema", "is %q; use lower-case alphanumeric characters and underscores, at most 63, not starting with a digit or pg_", d.Schema)
 	if m := d.M10; m != nil {

@@ -176,13 +176,13 @@ func TestDatabaseSecretsAreUsedAsTheyAre(t *testing.T) {
 			mounts:    []string{"database/password: s/pw by Outbox main: spec.secretRef"},
 		},
 		"IAM": {
-			spec:      "{server: {host: a, port: 5432, database: b}, user: app, iam: {provider: AWS, region: eu-west-1}, migration: {user: owner}}",
-			file:      "{connection: {host: a, port: 5432, database: b, user: app}, iam: {provider: AWS, region: eu-west-1}}",
-			migration: "{connection: {host: a, port: 5432, database: b, user: owner}, iam: {provider: AWS, region: eu-west-1}}",
+			spec:      "{server: {host: a, port: 5432, database: b}, user: app, iam: {provider: AWS, region: eu-west-1}, tls: {mode: Require}, migration: {user: owner}}",
+			file:      "{connection: {host: a, port: 5432, database: b, user: app}, sslMode: Require, iam: {provider: AWS, region: eu-west-1}}",
+			migration: "{connection: {host: a, port: 5432, database: b, user: owner}, sslMode: Require, iam: {provider: AWS, region: eu-west-1}}",
 		},
 		"IAM, and the rest in a Secret": {
-			spec: "{secretRef: {name: s}, secretKeys: {}, iam: {provider: Azure}}",
-			file: "{connection: {hostFile: SECRETS/database/host, portFile: SECRETS/database/port, databaseFile: SECRETS/database/dbname, userFile: SECRETS/database/username}, iam: {provider: Azure}}",
+			spec: "{secretRef: {name: s}, secretKeys: {}, iam: {provider: Azure}, tls: {mode: Require}}",
+			file: "{connection: {hostFile: SECRETS/database/host, portFile: SECRETS/database/port, databaseFile: SECRETS/database/dbname, userFile: SECRETS/database/username}, sslMode: Require, iam: {provider: Azure}}",
 			mounts: []string{"database/host: s/host by Outbox main: spec.secretRef", "database/port: s/port by Outbox main: spec.secretRef",
 				"database/dbname: s/dbname by Outbox main: spec.secretRef", "database/username: s/username by Outbox main: spec.secretRef"},
 		},
