@@ -45,7 +45,9 @@ comment on column outbox_journal.digest is 'Of insert and edit: SHA-256 over wha
 
 create index outbox_journal_event on outbox_journal (event_id);
 
+-- Its records are removed by rows, so it alone has an index on their time.
 create table outbox_journal_default partition of outbox_journal default;
+create index outbox_journal_default_at on outbox_journal_default (at);
 
 -- How the journal is set. One row.
 create table outbox_journal_settings (
@@ -182,12 +184,16 @@ begin
 end
 $$;
 
--- outbox_journal_keep creates the next days, and removes those that are older than the retention. It returns how many it
--- removed. The dispatchers' retention calls it. It has no argument, so that its caller can remove nothing else.
+-- outbox_journal_keep removes the days that are older than the retention, and creates the next ones. It returns how many
+-- it removed, and creates none while it does, so whoever calls it calls it until that is 0: a creation that fails undoes no removal. The
+-- dispatchers' retention calls it. It has no argument, so that its caller can remove nothing else.
 --
 -- A day is emptied first, which locks that day alone: nothing writes to it any more. Dropping the table locks the
 -- whole journal, and so producers and dispatchers, for a moment: when the lock is not free at once, the next run tries
--- again.
+-- again. Records of the default partition go in portions of 20,000, each of which counts as a day.
+--
+-- Creating a day reads the default partition while it is locked, and writes to it wait. So of those with records one is
+-- created by a call, and none while it is too large to be read in a moment: it serves as well, and shrinks as its records go.
 create function outbox_journal_keep() returns integer
 language plpgsql security definer set search_path from current
 set timezone = 'UTC' set datestyle = 'ISO' set lock_timeout = '50ms'
@@ -196,6 +202,8 @@ declare
     v_settings outbox_journal_settings;
     v_day      date;
     v_name     text;
+    v_done     boolean;
+    v_filled   boolean;
     v_since    timestamptz;
     v_removed  integer := 0;
 begin
@@ -203,18 +211,13 @@ begin
     if not found then
         return 0; -- another one is at it
     end if;
-    for v_day in select d::date from generate_series(current_date, current_date + 7, interval '1 day') as d where v_settings.enabled loop
-        v_name := 'outbox_journal_' || to_char(v_day, 'YYYYMMDD');
-        continue when to_regclass(v_name) is not null
-            or exists (select from outbox_journal_default where at >= v_day and at < v_day + 1);
-        begin
-            execute format('create table %I (like outbox_journal including all)', v_name);
-            execute format('alter table outbox_journal attach partition %I for values from (%L) to (%L)', v_name, v_day, v_day + 1);
-        exception when lock_not_available then null;
-        end;
-    end loop;
-
     v_since := v_settings.since;
+    delete from outbox_journal_default
+    where ctid = any (array(select ctid from outbox_journal_default where at < now() - v_settings.retention limit 20000));
+    if found then
+        v_since := greatest(v_since, now() - v_settings.retention);
+        v_removed := 1;
+    end if;
     for v_name, v_day in
         select c.relname, to_date(right(c.relname, 8), 'YYYYMMDD')
         from pg_inherits as i join pg_class as c on c.oid = i.inhrelid
@@ -223,29 +226,43 @@ begin
     loop
         exit when v_day + 1 > now() - v_settings.retention;
         begin
-            if pg_relation_size(to_regclass(v_name)) > 0 then
+            v_done := pg_relation_size(to_regclass(v_name)) > 0;
+            if v_done then
                 execute format('truncate %I', v_name);
-                v_removed := v_removed + 1;
                 v_since := greatest(v_since, (v_day + 1)::timestamptz);
             end if;
             begin
                 execute format('drop table %I', v_name);
+                v_done := true;
             exception when lock_not_available then null;
             end;
+            v_removed := v_removed + v_done::integer;
         exception when lock_not_available then null; -- a reader holds it
         end;
     end loop;
-    if exists (select from outbox_journal_default where at < now() - v_settings.retention) then
-        delete from outbox_journal_default where at < now() - v_settings.retention;
-        v_since := greatest(v_since, now() - v_settings.retention);
-        v_removed := v_removed + 1;
-    end if;
     if v_since > v_settings.since then
         update outbox_journal_settings set since = v_since;
         insert into outbox_journal (at, lsn, xid, operation, login)
         values (clock_timestamp(), pg_current_wal_insert_lsn(), pg_current_xact_id(), 'checkpoint', session_user);
     end if;
-    return v_removed;
+    if v_removed > 0 then
+        return v_removed;
+    end if;
+
+    v_filled := exists (select from outbox_journal_default);
+    for v_day in select d::date from generate_series(current_date, current_date + 7, interval '1 day') as d where v_settings.enabled loop
+        v_name := 'outbox_journal_' || to_char(v_day, 'YYYYMMDD');
+        continue when to_regclass(v_name) is not null
+            or exists (select from outbox_journal_default where at >= v_day and at < v_day + 1);
+        exit when pg_relation_size('outbox_journal_default') > pg_size_bytes('256 MB');
+        begin
+            execute format('create table %I (like outbox_journal including all)', v_name);
+            execute format('alter table outbox_journal attach partition %I for values from (%L) to (%L)', v_name, v_day, v_day + 1);
+            exit when v_filled;
+        exception when lock_not_available or check_violation then null; -- a record of the day has just come
+        end;
+    end loop;
+    return 0;
 end
 $$;
 
@@ -291,7 +308,9 @@ begin
             referencing old table as rows_before new table as rows_after for each statement execute function outbox_journal_resolved();
         update outbox_journal_settings set since = clock_timestamp();
     end if;
-    perform outbox_journal_keep();
+    for i in 1..10 loop
+        exit when outbox_journal_keep() = 0;
+    end loop;
     if v_changed and p_enabled then
         insert into outbox_journal (at, lsn, xid, operation, login)
         values (clock_timestamp(), pg_current_wal_insert_lsn(), pg_current_xact_id(), 'checkpoint', session_user);

@@ -142,7 +142,7 @@ func TestJournalKeep(t *testing.T) {
 	if err := user.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if n := keep(); n != 0 || owner.days() != 9 {
+	if n := keep(); n != 1 || owner.days() != 9 {
 		t.Errorf("then: %d days removed, %d partitions", n, owner.days())
 	}
 	if n := pgtest.Value[int64](owner, `select count(*) from outbox.outbox_journal where at < now() - interval '1 day'`); n != 1 {
@@ -154,9 +154,20 @@ func TestJournalKeep(t *testing.T) {
 		for name in select inhrelid::regclass::text from pg_inherits where inhparent = 'outbox.outbox_journal'::regclass and inhrelid <> 'outbox.outbox_journal_default'::regclass loop
 			execute 'drop table ' || name; end loop; end $$`)
 	owner.mustEnqueue(`'shop', 'orders', '{}'`)
-	record("8 days")
-	if n := keep(); n != 1 || owner.days() != 8 {
-		t.Errorf("with records of today in the default partition: %d removed, %d partitions, want 1 and all but today's", n, owner.days())
+	pgtest.Exec(owner, `insert into outbox.outbox_journal (at, lsn, xid, operation, login) select now() - interval '8 days', '0/0', pg_current_xact_id(), 'insert', 'me' from generate_series(1, 20001)`)
+	for _, left := range []int64{1, 0} {
+		if n := keep(); n != 1 || owner.days() != 1 || pgtest.Value[int64](owner, `select count(*) from outbox.outbox_journal where at < now() - interval '7 days'`) != left {
+			t.Errorf("with old records in the default partition: %d removed, %d partitions, want 1 and no new one, and %d records left", n, owner.days(), left)
+		}
+	}
+	for _, days := range []int64{2, 3} {
+		if n := keep(); n != 0 || owner.days() != days || pgtest.Value[bool](owner, `select exists (select from outbox.outbox_journal_default where to_regclass(to_char(at at time zone 'UTC', '"outbox.outbox_journal_"YYYYMMDD')) is not null)`) {
+			t.Errorf("with records of today in the default partition: %d removed, %d partitions, want none removed and %d, without today's", n, owner.days(), days)
+		}
+	}
+	pgtest.Exec(owner, `do $$ begin execute replace(pg_get_functiondef('outbox.outbox_journal_keep'::regproc), '256 MB', '0'); end $$`)
+	if n := keep(); n != 0 || owner.days() != 3 {
+		t.Errorf("with a default partition that is too large to be read under a lock: %d removed, %d partitions, want no new one", n, owner.days())
 	}
 	since := pgtest.Value[time.Duration](owner, `select now() - since from outbox.outbox_journal_settings`)
 	if since > week+time.Minute {

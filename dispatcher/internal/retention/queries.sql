@@ -179,6 +179,6 @@ select (select count(*) from rows), (select count(*) from dead_letters)
 select outbox.outbox_replay_sweep($1::text, $2::interval)
 
 -- name: journal
--- Makes the days of the journal that come, and removes those that are older than its own retention: how many it
--- removed. The owner has set that retention, and the function has the owner's rights.
+-- Removes days of the journal that are older than its own retention: how many. When there is none, it makes those
+-- that come. The owner has set that retention, and the function has the owner's rights.
 select outbox.outbox_journal_keep()

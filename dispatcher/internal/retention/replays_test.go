@@ -136,6 +136,29 @@ func TestUnreadOutcomesKeepNoOthers(t *testing.T) {
 	}
 }
 
+// Days of the journal that are not removed in time end no run, and the next one removes them all.
+// CONTRACT: C-60
+func TestASlowJournalEndsNoRun(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	pgtest.Exec(o, `select outbox.outbox_journal_set(true)`)
+	pgtest.Exec(o, `insert into outbox.outbox_journal (at, lsn, xid, operation, login) select now() - interval '8 days', '0/0', pg_current_xact_id(), 'insert', 'me' from generate_series(1, 20001)`)
+	pgtest.Exec(o, `create function outbox.slow() returns trigger language plpgsql as $$ begin raise exception sqlstate '57014'; end $$;
+		create trigger slow before delete on outbox.outbox_journal_default for each row execute function outbox.slow()`)
+	s := o.sweeper(nil)
+	if ran, err := s.Sweep(t.Context()); !ran || err == nil || !strings.Contains(err.Error(), "days of the journal were not made or not removed: ") {
+		t.Errorf("a run that cannot remove days of the journal: %v, %v", ran, err)
+	}
+	if ran, err := s.Sweep(t.Context()); ran || err != nil {
+		t.Errorf("a run before the next one is due: %v, %v", ran, err)
+	}
+	pgtest.Exec(o, `drop trigger slow on outbox.outbox_journal_default`)
+	o.sweep(s)
+	if left := pgtest.Value[int](o, `select count(*) from outbox.outbox_journal_default`); left > 0 {
+		t.Errorf("%d old records are left after the next run", left)
+	}
+}
+
 // A replay that no process runs is given up after the retention of dead letters, and does not keep its dead letters from
 // expiring. An operation goes 90 days after its end.
 // CONTRACT: C-60

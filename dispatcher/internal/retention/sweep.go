@@ -1,6 +1,7 @@
 package retention
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -88,7 +89,7 @@ type run struct {
 	pages         int64 // how many to read at a time
 	extendedAt    time.Time
 	removed       Counts // since the progress was last written
-	refused       error  // the first row that the database refused to remove, or outcome that it refused to read
+	refused       error  // the first row that the database refused to remove, or outcome that it refused to read, or the journal
 }
 
 // sweep does a whole run. It writes its progress, also if it fails.
@@ -233,18 +234,26 @@ func (r *run) replays(ctx context.Context) error {
 	return err
 }
 
-// journal removes the days of the journal that are old, and makes those that come (CONTRACT C-61).
+// journal removes the days of the journal that are old, and then makes those that come (CONTRACT C-61). A failure of it
+// ends no run: the next one tries again, and not each process every PollEvery, since it locks the journal.
 func (r *run) journal(ctx context.Context) error {
-	return r.step(ctx, &Counts{}, func(*Counts) error {
-		var days int
-		if _, err := r.one(ctx, r.sql("journal"), nil, &days); err != nil {
+	for parts := 1; parts > 0; {
+		err := r.step(ctx, &Counts{}, func(*Counts) error {
+			_, err := r.one(ctx, r.sql("journal"), nil, &parts)
+			return err
+		})
+		if ctx.Err() == nil && (dispatcher.IsTooSlow(err) || isRefused(err)) {
+			r.refused = cmp.Or(r.refused, fmt.Errorf("days of the journal were not made or not removed: %w; the next run tries again, and their records are in outbox_journal_default until then", err))
+			return nil
+		}
+		if err != nil {
 			return err
 		}
-		if days > 0 {
-			r.opts.Logger.Info("removed days of the journal after their retention", "days", days)
+		if parts > 0 {
+			r.opts.Logger.Info("removed days of the journal after their retention", "parts", parts)
 		}
-		return nil
-	})
+	}
+	return nil
 }
 
 // settle removes the old dead letters and dead rows of some events. The rows are locked by one statement and
