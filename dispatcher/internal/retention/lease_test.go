@@ -221,6 +221,34 @@ func TestRunLogsAFailureOnce(t *testing.T) {
 	}
 }
 
+// A failure counts until a run is known to have ended, and not only until another process has the lease.
+func TestAFailureStaysWhileAnotherProcessSweeps(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	pgtest.Exec(o, `insert into outbox.outbox_sweeps (name) values ('retention')`)
+	role := o.sweeps.Config().ConnConfig.User
+	pgtest.Exec(o, `revoke delete on outbox.outbox_events from `+role)
+	var polls atomic.Int64
+	s := o.sweeper(func(opts *retention.Options) {
+		opts.PollEvery, opts.Ready = time.Millisecond, func() bool { polls.Add(1); return true }
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); s.Run(ctx) }()
+	defer func() { stop(); <-ended }()
+	o.add("delivered", 8, "")
+	wait(t, "the failure", func() bool { return s.Problem() != "" })
+	pgtest.Exec(o, `update outbox.outbox_sweeps set holder = gen_random_uuid(), held_until = now() + interval '1 minute'`)
+	pgtest.Exec(o, `grant delete on outbox.outbox_events to `+role)
+	before := polls.Load()
+	wait(t, "some checks", func() bool { return polls.Load() > before+5 })
+	if s.Problem() == "" {
+		t.Error("the failure is forgotten while another process has the lease")
+	}
+	pgtest.Exec(o, `update outbox.outbox_sweeps set holder = null, held_until = null`)
+	wait(t, "the run", func() bool { return s.Problem() == "" })
+}
+
 // wait waits until something is so.
 func wait(t *testing.T, what string, so func() bool) {
 	t.Helper()

@@ -155,17 +155,20 @@ func (s *Sweeper) Run(ctx context.Context) {
 			continue
 		}
 		var err error
+		var known bool
 		if !shortened {
 			err = s.write(ctx, s.sql("shorten"), s.opts.Name, s.opts.Delivered)
 			shortened = err == nil
 		}
 		if shortened {
-			_, err = s.Sweep(ctx)
+			_, known, err = s.attempt(ctx)
 		}
 		s.mu.Lock()
 		err = cmp.Or(err, s.refused)
 		s.mu.Unlock()
-		s.report(ctx, err)
+		if known || err != nil {
+			s.report(ctx, err)
+		}
 		sleep(ctx, s.opts.PollEvery)
 	}
 }
@@ -191,7 +194,7 @@ func (s *Sweeper) report(ctx context.Context, err error) {
 	}
 }
 
-// Problem says why the last check or run of this process failed; empty when it did not.
+// Problem says why the last check or run of this process failed; empty when it did not, or when a run has ended since.
 func (s *Sweeper) Problem() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

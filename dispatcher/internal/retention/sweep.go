@@ -25,12 +25,19 @@ var errLost = errors.New("the lease of the sweep is another worker's now")
 // the database does, and when ctx ends. A run that is whole fails with the first row that the database refused to remove, or
 // with the outcomes of replays that it could not read.
 func (s *Sweeper) Sweep(ctx context.Context) (ran bool, err error) {
+	ran, _, err = s.attempt(ctx)
+	return ran, err
+}
+
+// attempt is Sweep. Without an error, it also reports whether the sweep is known to work: it does not while another process
+// has the lease, whose run may fail as the last one of this process did.
+func (s *Sweeper) attempt(ctx context.Context) (ran, known bool, err error) {
 	due, err := s.due(ctx)
 	if err != nil || !due {
-		return false, err
+		return false, true, err
 	}
 	if ok, err := s.lease(ctx); err != nil || !ok {
-		return false, err
+		return false, false, err
 	}
 	defer func() {
 		leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementTimeout)
@@ -40,24 +47,24 @@ func (s *Sweeper) Sweep(ctx context.Context) (ran bool, err error) {
 		}
 	}()
 	if due, err = s.due(ctx); err != nil || !due { // another one has just done it
-		return false, err
+		return false, true, err
 	}
 	r := &run{Sweeper: s, extendedAt: time.Now(), pages: s.maxPages}
 	if err := r.sweep(ctx); errors.Is(err, errLost) {
-		return false, nil // the other worker continues it
+		return false, false, nil // the other worker continues it
 	} else if err != nil {
-		return false, err
+		return false, false, err
 	}
 	if r.refused != nil {
 		state, err := s.State(ctx)
 		if err != nil {
-			return true, err
+			return true, false, err
 		}
 		if state.Ended != nil {
 			s.setRefused(r.refused, state.Ended)
 		}
 	}
-	return true, r.refused
+	return true, true, r.refused
 }
 
 func (s *Sweeper) due(ctx context.Context) (bool, error) {
