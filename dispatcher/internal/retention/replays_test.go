@@ -2,6 +2,7 @@ package retention_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -156,6 +157,45 @@ func TestASlowJournalEndsNoRun(t *testing.T) {
 	o.sweep(s)
 	if left := pgtest.Value[int](o, `select count(*) from outbox.outbox_journal_default`); left > 0 {
 		t.Errorf("%d old records are left after the next run", left)
+	}
+}
+
+// Dead rows that one statement does not manage are removed one by one, and one that stays too slow keeps no others. When
+// all are too slow the run fails, and not before it has looked at the journal.
+// CONTRACT: C-60
+func TestSlowDeadRowsKeepNoOthers(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	var dead []uuid.UUID
+	for range 4 {
+		dead = append(dead, o.add("dead", 90, ""))
+		o.deadLetter(dead[len(dead)-1], 90, 80)
+	}
+	const slow = `create or replace function outbox.slow() returns trigger language plpgsql as $$ begin
+			if (select count(*) > 1 or bool_or(id::text like '%s') from gone) then raise exception sqlstate '57014'; end if;
+			return null;
+		end $$`
+	pgtest.Exec(o, fmt.Sprintf(slow, dead[1]))
+	pgtest.Exec(o, `create trigger slow after delete on outbox.outbox_events referencing old table as gone for each statement execute function outbox.slow()`)
+	s := o.sweeper(nil)
+	if ran, err := s.Sweep(t.Context()); !ran || err == nil || !strings.Contains(err.Error(), "57014") {
+		t.Errorf("a run with one row that is too slow: %v, %v", ran, err)
+	}
+	if o.row(dead[0]) || !o.row(dead[1]) || o.row(dead[2]) || o.row(dead[3]) {
+		t.Error("want all dead rows removed but the slow one")
+	}
+
+	for range 3 {
+		o.deadLetter(o.add("dead", 90, ""), 90, 80)
+	}
+	pgtest.Exec(o, fmt.Sprintf(slow, "%"))
+	pgtest.Exec(o, `insert into outbox.outbox_journal (at, lsn, xid, operation, login) values (now() - interval '8 days', '0/0', pg_current_xact_id(), 'insert', 'me')`)
+	pgtest.Exec(o, `update outbox.outbox_sweeps set next_run = now()`)
+	if ran, err := s.Sweep(t.Context()); ran || err == nil || !strings.Contains(err.Error(), "57014") {
+		t.Errorf("a run whose rows are all too slow: %v, %v", ran, err)
+	}
+	if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_journal where operation = 'insert'`); n > 0 {
+		t.Error("a run whose rows are too slow does not look at the journal")
 	}
 }
 

@@ -81,6 +81,8 @@ const (
 	statementTimeout  = 5 * time.Second
 	// readDeadLetters is how many dead letters are read at a time.
 	readDeadLetters = 500
+	// maxSlow is how many dead letters are each too slow by themselves, in a row, before a run is given up.
+	maxSlow = 3
 	// leaseTime is how long the lease lasts. Every noteEvery it is extended, and the run's progress written.
 	leaseTime = time.Minute
 	noteEvery = 10 * time.Second

@@ -22,8 +22,8 @@ const leaseName = "retention"
 var errLost = errors.New("the lease of the sweep is another worker's now")
 
 // Sweep does one run, if one is due and no other process sweeps the database. It reports whether it did. It fails when
-// the database does, and when ctx ends. A run that is whole fails with the first row that the database refused to remove, or
-// with the outcomes of replays that it could not read.
+// the database does, and when ctx ends. A run that is whole fails with the first row that the database refused to remove, with the
+// outcomes of replays that it could not read, or with the days of the journal.
 func (s *Sweeper) Sweep(ctx context.Context) (ran bool, err error) {
 	ran, _, err = s.attempt(ctx)
 	return ran, err
@@ -96,7 +96,7 @@ type run struct {
 	pages         int64 // how many to read at a time
 	extendedAt    time.Time
 	removed       Counts // since the progress was last written
-	refused       error  // the first row that the database refused to remove, or outcome that it refused to read, or the journal
+	refused       error  // the first of the rows that stay, the outcomes that were not read, and the days of the journal
 }
 
 // sweep does a whole run. It writes its progress, also if it fails.
@@ -116,13 +116,14 @@ func (r *run) sweep(ctx context.Context) (err error) {
 	if err := r.replays(ctx); err != nil {
 		return err
 	}
-	if err := r.events(ctx, &total); err != nil {
-		return err
+	rows := r.events(ctx, &total)
+	if rows == nil {
+		rows = r.deadLetters(ctx, &total)
 	}
-	if err := r.deadLetters(ctx, &total); err != nil {
-		return err
+	if rows != nil && !keepsOthers(ctx, rows) {
+		return rows
 	}
-	if err := r.journal(ctx); err != nil {
+	if err := cmp.Or(r.journal(ctx), rows); err != nil { // the journal needs its days also while rows are slow
 		return err
 	}
 	if err := r.extendLease(ctx); err != nil {
@@ -190,7 +191,7 @@ func (r *run) deadLetters(ctx context.Context, total *Counts) error {
 			}
 			return err
 		})
-		if isRefused(err) && len(old) > 0 {
+		if keepsOthers(ctx, err) && len(old) > 0 {
 			err = r.settleEach(ctx, total, old, unresolved)
 		}
 		if err != nil {
@@ -200,20 +201,29 @@ func (r *run) deadLetters(ctx context.Context, total *Counts) error {
 	return nil
 }
 
-// settleEach settles each of some events by itself, since the database refuses one of them.
+// settleEach settles each of some events by itself, since the database refuses one of them, or takes too long for all. It
+// fails when maxSlow of them in a row take too long: then it is not for these rows.
 func (r *run) settleEach(ctx context.Context, total *Counts, events []pgtype.UUID, unresolved *time.Duration) error {
+	slow := 0
 	for i := range events {
 		err := r.step(ctx, total, func(c *Counts) (err error) {
 			*c, err = r.settle(ctx, events[i:i+1], unresolved)
 			return err
 		})
-		if isRefused(err) {
-			r.refuse(err)
-		} else if err != nil {
+		if slow++; err == nil || isRefused(err) {
+			slow = 0
+		}
+		if err != nil && (!keepsOthers(ctx, err) || slow == maxSlow) {
 			return err
 		}
+		r.refuse(err)
 	}
 	return nil
+}
+
+// keepsOthers reports whether the database refuses some rows, or takes too long for them, so that the others are to be tried.
+func keepsOthers(ctx context.Context, err error) bool {
+	return isRefused(err) || ctx.Err() == nil && dispatcher.IsTooSlow(err)
 }
 
 // isRefused reports whether the database refuses to remove a row: by a foreign key, a check or a trigger of the user's.
@@ -222,10 +232,10 @@ func isRefused(err error) bool {
 	return len(code) == 5 && slices.Contains([]string{"22", "23", "44", "P0"}, code[:2])
 }
 
-// refuse keeps the first error of isRefused.
+// refuse keeps the first error of keepsOthers.
 func (r *run) refuse(err error) {
-	if r.refused == nil {
-		r.refused = fmt.Errorf("the database refuses to remove some rows, and the others are removed: %w; drop the foreign key or the trigger, or the rows that refer to them", err)
+	if err != nil && r.refused == nil {
+		r.refused = fmt.Errorf("the database refuses to remove some rows, or is too slow for them, and the others are removed: %w; drop the foreign key or the trigger, index the columns of the key, or remove the rows that refer to them", err)
 	}
 }
 
@@ -234,7 +244,7 @@ func (r *run) refuse(err error) {
 func (r *run) replays(ctx context.Context) error {
 	var removed int
 	_, err := r.one(ctx, r.sql("replays"), []any{r.opts.Namespace, r.opts.DeadResolved}, &removed)
-	if ctx.Err() == nil && (dispatcher.IsTooSlow(err) || isRefused(err)) {
+	if keepsOthers(ctx, err) {
 		r.refused = fmt.Errorf("the outcomes of replays were not read, and what has none stays: %w; run `dispatcher dead operations --operation ID` for each replay that is open", err)
 		return nil
 	}
@@ -249,7 +259,7 @@ func (r *run) journal(ctx context.Context) error {
 			_, err := r.one(ctx, r.sql("journal"), nil, &parts)
 			return err
 		})
-		if ctx.Err() == nil && (dispatcher.IsTooSlow(err) || isRefused(err)) {
+		if keepsOthers(ctx, err) {
 			r.refused = cmp.Or(r.refused, fmt.Errorf("days of the journal were not made or not removed: %w; the next run tries again, and their records are in outbox_journal_default until then", err))
 			return nil
 		}
