@@ -23,8 +23,9 @@ var files embed.FS
 const (
 	// DefaultLimit is how many differences a report has.
 	DefaultLimit = 100
-	// pageRecords is how many records a statement reads to find the events of a page, pageBlocks how many pages of the table.
-	pageRecords, pageBlocks = 5000, 1000
+	// pageRecords is how many records a statement reads to find the events of a page, boundedRecords how many with MaxRecords, so that
+	// a page of large payloads takes no second; and pageBlocks how many pages of the table.
+	pageRecords, boundedRecords, pageBlocks = 5000, 500, 1000
 	// statementTimeout ends a statement.
 	statementTimeout = 30 * time.Second
 )
@@ -87,6 +88,8 @@ type Options struct {
 	// MaxRecords ends the check after about so many records, of other namespaces and topics too, and then the pages of the table are
 	// not read. Defaults to no bound.
 	MaxRecords int64
+	// MaxTime ends a check with MaxRecords after the page in which so much time has passed. Defaults to no bound.
+	MaxTime time.Duration
 	// From is the first event that is compared, the Next of a report that was Partial. Defaults to the first of all.
 	From uuid.UUID
 }
@@ -100,7 +103,7 @@ type Report struct {
 	Events  int64 `json:"events"`
 	Records int64 `json:"records"`
 	Pages   int64 `json:"pages"`
-	// Partial is true when the check ended at MaxRecords, and Next is where it continues.
+	// Partial is true when the check ended at MaxRecords or MaxTime, and Next is where it continues.
 	Partial bool      `json:"partial,omitempty"`
 	Next    uuid.UUID `json:"-"`
 	// Found counts all differences. Differences has the first of them.
@@ -119,7 +122,10 @@ type DB interface {
 func Check(ctx context.Context, db DB, o Options) (Report, error) {
 	o.Schema = cmp.Or(o.Schema, "outbox")
 	o.Limit = cmp.Or(o.Limit, DefaultLimit)
-	c := &check{db: db, o: o, reported: map[string]bool{}, report: Report{Differences: []Difference{}}}
+	c := &check{db: db, o: o, page: pageRecords, reported: map[string]bool{}, report: Report{Differences: []Difference{}}}
+	if o.MaxRecords > 0 {
+		c.page = boundedRecords
+	}
 	if err := c.run(ctx); err != nil {
 		return Report{}, fmt.Errorf("compare the journal with the rows of schema %q: %w%s", o.Schema, err, remedy(err))
 	}
@@ -131,6 +137,8 @@ type check struct {
 	db     DB
 	o      Options
 	report Report
+	// page is how many records a page has.
+	page int64
 	// scanned is how many records were read to find the events, also of other namespaces.
 	scanned int64
 	// reported are the events of the differences in the report.
@@ -150,13 +158,13 @@ func (c *check) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	chain := chain{report: c.add}
+	chain, began := chain{report: c.add}, time.Now()
 	for next, more := c.o.From, true; more && !c.report.Partial; {
 		if next, more, err = c.chains(ctx, &chain, next); err != nil {
 			return err
 		}
 		c.report.Next = next
-		c.report.Partial = more && c.o.MaxRecords > 0 && c.scanned >= c.o.MaxRecords
+		c.report.Partial = more && c.o.MaxRecords > 0 && (c.scanned >= c.o.MaxRecords || c.o.MaxTime > 0 && time.Since(began) >= c.o.MaxTime)
 	}
 	for page := int64(0); page < pages && c.o.MaxRecords == 0; page += pageBlocks {
 		if err := c.rows(ctx, page, min(page+pageBlocks, pages)); err != nil {
@@ -210,14 +218,14 @@ func (c *check) chains(ctx context.Context, chain *chain, from uuid.UUID) (next 
 		var last [16]byte
 		var scanned int64
 		var events []string
-		err := tx.QueryRow(ctx, c.sql("page"), from.String(), pageRecords, c.report.From, c.o.Namespace, c.o.Topics).Scan(&last, &scanned, &events)
+		err := tx.QueryRow(ctx, c.sql("page"), from.String(), c.page, c.report.From, c.o.Namespace, c.o.Topics).Scan(&last, &scanned, &events)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		next, more = after(last), scanned == pageRecords && last != uuid.Max
+		next, more = after(last), scanned == c.page && last != uuid.Max
 		c.scanned += scanned
 		c.report.Events += int64(len(events))
 		if len(events) == 0 {

@@ -250,6 +250,20 @@ func TestCheckWorksInEveryModeOfTheDriver(t *testing.T) {
 	}
 }
 
+// A bounded check ends after the page in which its time is over, and the next one continues behind it.
+func TestABoundedCheckEndsInTime(t *testing.T) {
+	o := newOutbox(t)
+	o.enqueue(1200)
+	opts, parts := journal.Options{MaxRecords: 50_000, MaxTime: time.Nanosecond}, []int64{}
+	for more := true; more; {
+		report := o.check(opts)
+		opts.From, more, parts = report.Next, report.Partial, append(parts, report.Records)
+	}
+	if want := []int64{500, 500, 200}; !slices.Equal(parts, want) {
+		t.Errorf("checks of no time read %v records, want %v", parts, want)
+	}
+}
+
 // 100,000 events with 300,000 records are compared in pages, and one changed row is found among them. No statement reads
 // more than its page, however little the planner knows.
 func TestCheckOfManyRowsReadsPages(t *testing.T) {

@@ -14,6 +14,9 @@ const (
 	WatchSince = 24 * time.Hour
 	// watchRecords is about how many records a look reads, and watchExamples how many differences it names.
 	watchRecords, watchExamples = 50_000, 5
+	// watchTime is after how long a look begins no page. The monitor's query ends after 10 seconds, and one that it ends has
+	// compared nothing.
+	watchTime = 4 * time.Second
 )
 
 // State is what a [Watch] has found.
@@ -39,7 +42,7 @@ type Watch struct {
 
 // NewWatch returns a Watch of the schema, namespace and topics of the options.
 func NewWatch(db DB, o Options) *Watch {
-	o.Since, o.Limit, o.MaxRecords = WatchSince, watchExamples, watchRecords
+	o.Since, o.Limit, o.MaxRecords, o.MaxTime = WatchSince, watchExamples, watchRecords, watchTime
 	return &Watch{db: db, o: o}
 }
 
