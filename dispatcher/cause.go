@@ -142,7 +142,7 @@ func (e *causedError) Unwrap() error { return e.err }
 // class. It is the one place that does: commands, messages and pages have it from here.
 func Recovery(reason DeadReason, class string) string {
 	if reason == ReasonProcessingTimeout {
-		return "Look why the worker of the last attempt ended or hung, and replay."
+		return "Look why the worker of the last attempt ended, hung, or could not write the outcome back (OutcomesRefused: the event may be delivered), and replay, or discard."
 	}
 	switch class {
 	case ClassDecode:

@@ -85,7 +85,7 @@ func TestRecovery(t *testing.T) {
 		t.Errorf("%d sentences, want 11", len(sentences))
 	}
 	for want, text := range map[string]string{
-		"worker":         dispatcher.Recovery(dispatcher.ReasonProcessingTimeout, dispatcher.ClassLease),
+		"outcome":        dispatcher.Recovery(dispatcher.ReasonProcessingTimeout, dispatcher.ClassLease),
 		"schema":         dispatcher.Recovery(dispatcher.ReasonSchemaValidationFailed, dispatcher.ClassSchema),
 		"rule":           dispatcher.Recovery(dispatcher.ReasonSchemaValidationFailed, dispatcher.ClassRule),
 		"route":          dispatcher.Recovery(dispatcher.ReasonMaxRetriesExceeded, dispatcher.ClassRoute),
