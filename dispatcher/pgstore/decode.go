@@ -227,11 +227,11 @@ func creation(micros int64) time.Time {
 }
 
 // pgTimes are times of positions as an argument. What is before all finite times of PostgreSQL is -infinity, and so is the
-// zero time, which is the front of a range.
+// zero value, which is the front of a range: a row may be due at the same time, of another zone.
 func pgTimes(times []time.Time) []pgtype.Timestamptz {
 	all := make([]pgtype.Timestamptz, len(times))
 	for i, t := range times {
-		if all[i] = (pgtype.Timestamptz{Time: t, Valid: true}); t.IsZero() || t.Year() < -4713 {
+		if all[i] = (pgtype.Timestamptz{Time: t, Valid: true}); t == (time.Time{}) || t.Year() < -4713 {
 			all[i] = pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
 		}
 	}

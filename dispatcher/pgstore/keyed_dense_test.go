@@ -203,7 +203,7 @@ func TestDenseClaimReportsItsScan(t *testing.T) {
 	var same bool
 	err = tx.QueryRow(t.Context(), `select current_setting('outbox.report')::jsonb = (select jsonb_build_object(
 			'reached', jsonb_build_array(
-				jsonb_build_object('range', 1, 'looked', 5, 'at', (select next_attempt_at from outbox.outbox_events where seq = 5), 'id', (select id from outbox.outbox_events where seq = 5)),
+				jsonb_build_object('range', 1, 'looked', 5, 'at', (select (extract(epoch from next_attempt_at - '2000-01-01Z') * 1000000)::bigint from outbox.outbox_events where seq = 5), 'id', (select id from outbox.outbox_events where seq = 5)),
 				jsonb_build_object('range', 2, 'looked', 0, 'at', null, 'id', null),
 				jsonb_build_object('range', 3, 'looked', 2, 'at', null, 'id', (select id from outbox.outbox_events where seq = 10))),
 			'passed', jsonb_build_array(jsonb_build_object('range', 1, 'key_hash', (select key_hash from outbox.outbox_events where seq = 3)))))`).Scan(&same)

@@ -206,7 +206,7 @@ func (k *keyed) update(l scan, report scanReport, f found, now time.Time) (all b
 		}
 		part := stretch{end: position{at: f.at.Add(-slack)}, last: r.At == nil, step: l.steps[i], found: claimed[i] > 0}
 		if !part.last {
-			part.end = position{*r.At, r.ID}
+			part.end = position{timeOf(*r.At), r.ID}
 		}
 		if !part.step {
 			p.full, p.others = !part.last, others[i] > int(l.limits[i])/2

@@ -15,12 +15,13 @@ func newKeyed() *keyed { return &keyed{byTopic: map[string]*passage{}} }
 
 // reach is what a statement reports of its first range.
 func reach(at time.Time) (t scanReport) {
+	micros := microsOf(at)
 	t.Reached = append(t.Reached, struct {
-		Range  int        `json:"range"`
-		Looked int        `json:"looked"`
-		At     *time.Time `json:"at"`
-		ID     uuid.UUID  `json:"id"`
-	}{1, 1000, &at, uuid.Nil})
+		Range  int       `json:"range"`
+		Looked int       `json:"looked"`
+		At     *int64    `json:"at"`
+		ID     uuid.UUID `json:"id"`
+	}{1, 1000, &micros, uuid.Nil})
 	return t
 }
 
@@ -246,7 +247,7 @@ func TestSeenAll(t *testing.T) {
 	shares := []dispatcher.Share{{Topic: "orders", Limit: 480}}
 	now := time.Now()
 	k := newKeyed()
-	look := func(c search, at *time.Time, step, all bool) {
+	look := func(c search, at *int64, step, all bool) {
 		t.Helper()
 		l, report := k.next(shares, 100, c, now), reach(now)
 		report.Reached[0].At = at
@@ -262,7 +263,7 @@ func TestSeenAll(t *testing.T) {
 	p.remember(hot, now)
 	first := search{began: now}
 	look(first, nil, false, false)
-	front := now.Add(-time.Hour)
+	front := microsOf(now.Add(-time.Hour))
 	look(first, &front, true, false) // a step, and more is there
 
 	now = now.Add(time.Minute)

@@ -20,6 +20,7 @@ import (
 func TestOddTimes(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
+	o.stores = pgtest.Pool(t, o.Config().ConnString()+"&timezone=Europe/Berlin") // its offset had seconds in the year 1
 	add := func(seq int, due, created string) {
 		pgtest.Exec(o, fmt.Sprintf(`insert into outbox.outbox_events (id, namespace, topic, payload, next_attempt_at, created_at)
 			values ('01900000-0000-7000-8000-%012d', 'shop', 'orders', '{}', %s, %s)`, seq, due, created))
@@ -34,11 +35,12 @@ func TestOddTimes(t *testing.T) {
 	add(8, "'294276-01-01'", "now()")
 	add(9, "now() + interval '1 hour'", "now() + interval '1 hour'")
 	add(10, "now() + interval '1 hour'", "now()") // delayed by its producer
+	add(11, "'0001-01-01 00:00:00Z'", "now()")    // Go's zero time
 	store := o.Store("shop", uuid.New()).(*pgstore.Store)
 
 	odd, n, err := store.OddTimes(t.Context(), nil)
-	if err != nil || n != 8 || len(odd) != 5 {
-		t.Errorf("%d odd times, %v, %v; want 8, and 5 of them named", n, odd, err)
+	if err != nil || n != 9 || len(odd) != 5 {
+		t.Errorf("%d odd times, %v, %v; want 9, and 5 of them named", n, odd, err)
 	}
 	for i, want := range []string{"due since before 1970", "due since before 1970", "created before 1970", "created in the future", "created in the future"} {
 		if len(odd) > i && (odd[i].ID[15] != byte(i+1) || !strings.Contains(odd[i].What, want)) {
@@ -52,24 +54,29 @@ func TestOddTimes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := depth.Topics[0]; d.Pending.N != 6 || d.Scheduled.N != 4 || !d.DueSince.Equal(time.Unix(0, 0)) {
-		t.Errorf("depth is %+v, want 6 due, since 1970 at most, and 4 later", d)
+	if d := depth.Topics[0]; d.Pending.N != 7 || d.Scheduled.N != 4 || !d.DueSince.Equal(time.Unix(0, 0)) {
+		t.Errorf("depth is %+v, want 7 due, since 1970 at most, and 4 later", d)
 	}
-	var seqs []int
-	for range 8 {
-		claimed, err := store.Claim(t.Context(), share("orders", 1)) // a floor at each row
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, e := range claimed.Events {
-			seqs = append(seqs, int(e.ID[15]))
-			if y := e.CreatedAt.UTC().Year(); y < 1970 || y > 9999 {
-				t.Errorf("row %d was created in %d", e.ID[15], y)
+	for _, keys := range []*dispatcher.KeyOrder{nil, {PerKey: 1}} {
+		var seqs []int
+		for range 9 {
+			req := share("orders", 1) // a floor at each row
+			req.Keys = keys
+			claimed, err := store.Claim(t.Context(), req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range claimed.Events {
+				seqs = append(seqs, int(e.ID[15]))
+				if y := e.CreatedAt.UTC().Year(); y < 1970 || y > 9999 {
+					t.Errorf("row %d was created in %d", e.ID[15], y)
+				}
 			}
 		}
-	}
-	if slices.Sort(seqs); !slices.Equal(seqs, []int{1, 2, 3, 4, 5, 6}) {
-		t.Errorf("claimed %v, want all six that are due", seqs)
+		if slices.Sort(seqs); !slices.Equal(seqs, []int{1, 2, 3, 4, 5, 6, 0x11}) {
+			t.Errorf("with order %+v: claimed %v, want all seven that are due", keys, seqs)
+		}
+		pgtest.Exec(o, `update outbox.outbox_events set locked_until = '-infinity' where status = 'processing'`)
 	}
 	if _, err := store.Depth(t.Context(), nil); err != nil {
 		t.Error(err)

@@ -178,7 +178,7 @@ passed as materialized (
 given as materialized (
     select array_agg(row) as rows, array_agg(row) filter (where exhausted) as spent, sum(bytes) > $7::bigint as cut,
         set_config('outbox.report', json_build_object(
-            'reached', (select json_agg(reached) from reached),
+            'reached', (select json_agg(json_build_object('range', range, 'looked', looked, 'at', {micros}, 'id', id)) from reached),
             'followed', exists (select from line),
             'passed', (select json_agg(passed) from passed),
             'recalled', (select json_agg(json_build_object('range', range, 'key_hash', key_hash)) from recalled)

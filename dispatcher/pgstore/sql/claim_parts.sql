@@ -88,6 +88,11 @@ returning dead_reason, id, topic, attempts, lease, next_attempt_at, case when (s
     case when dead_reason is null then payload else failures -> -1 end as payload,
     aggregate_sequence, fault_since, suspicion
 
+-- micros
+-- The position that a range was read to, as microseconds since 2000: of some times, such as -infinity, JSON has a text that Go
+-- does not read. What is due is before infinity.
+case when isfinite(at) then (extract(epoch from at) * 1000000)::bigint - 946684800000000 when at is not null then -9223372036854775808 end
+
 -- frontier
 -- While something holds vacuum back, the index of keys has an entry of each row that was delivered meanwhile, so what
 -- lies below a key's floor is not read. The row of a resolved dead letter may be live again: its key has no floor.
