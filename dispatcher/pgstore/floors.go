@@ -96,11 +96,12 @@ func (f *floors) next(topics []string) starts {
 	return s
 }
 
-// forget removes what is remembered of topics that are not among those with live rows, which are sorted: names of topics come
-// and go. A claim that is under way may still add something of one.
+// forget removes what is remembered of topics that are not among those with live rows: names of topics come and go. These are
+// in the order of the database, which may not be Go's. A claim that is under way may still add something of one.
 func forget[V any](mu *sync.Mutex, byTopic map[string]V, topics []string) {
 	mu.Lock()
 	defer mu.Unlock()
+	topics = slices.Sorted(slices.Values(topics))
 	maps.DeleteFunc(byTopic, func(topic string, _ V) bool {
 		_, found := slices.BinarySearch(topics, topic)
 		return !found

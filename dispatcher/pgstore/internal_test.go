@@ -73,3 +73,15 @@ func TestTopicsForgottenDuringAClaim(t *testing.T) {
 		t.Error("the key that waits is not remembered")
 	}
 }
+
+// Topics with live rows are not forgotten, in whatever order the database has them: this one is that of en_US.UTF-8.
+// CONTRACT: C-37, C-50
+func TestLiveTopicsAreNotForgotten(t *testing.T) {
+	t.Parallel()
+	var f floors
+	f.byTopic = map[string]floor{"audit": {}, "Payments": {}, "gone": {}}
+	forget(&f.mu, f.byTopic, []string{"audit", "orders", "Payments"})
+	if _, gone := f.byTopic["gone"]; gone || len(f.byTopic) != 2 {
+		t.Errorf("%v is remembered, want audit and Payments", f.byTopic)
+	}
+}
