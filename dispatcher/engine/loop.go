@@ -265,6 +265,7 @@ func (r *run) claimOnce(ctx context.Context, n int) error {
 	case wait > 0:
 		return errors.New(r.Snapshot().Schema.Message)
 	}
+	found := false // a claim of this round brought rows, and may have left others of their topics
 	for n > 0 && ctx.Err() == nil {
 		if r.flight.isPaused() {
 			return errPaused
@@ -286,7 +287,11 @@ func (r *run) claimOnce(ctx context.Context, n int) error {
 		if err != nil {
 			return err
 		}
-		if claimed == 0 && !more && !r.searching {
+		if found = found || claimed > 0; claimed == 0 && !more && !r.searching {
+			if found {
+				found = false
+				continue
+			}
 			if r.flight.passedOver() || len(r.completer.unwrittenTopics()) > 0 {
 				pause(longSupply, r.wake, ctx.Done())
 				continue

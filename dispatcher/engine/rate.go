@@ -110,6 +110,7 @@ type rates struct {
 	byTopic map[string]*bucket
 	part    float64     // that this process may use
 	over    time.Time   // when it has none any more; zero for never
+	held    bool        // this round left out a topic for a limit
 	waking  time.Time   // when waker wakes a delivery for the next token; zero for never
 	waker   *time.Timer // one for all topics
 }

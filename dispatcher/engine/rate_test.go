@@ -322,3 +322,33 @@ func TestRateShareLapses(t *testing.T) {
 		}
 	})
 }
+
+// RunOnce with a limit ends when nothing more is due.
+//
+// CONTRACT: C-36
+func TestRunOnceWithARateEnds(t *testing.T) {
+	second := dispatcher.Rate{Events: 2, Period: time.Second}
+	for name, cfg := range map[string]dispatcher.Config{
+		"the dispatcher's":          {RateLimit: second, Topics: []string{"orders", "returns"}},
+		"a topic's":                 {TopicRateLimits: map[string]dispatcher.Rate{"orders": second}, Topics: []string{"orders"}},
+		"of topics that are listed": {RateLimit: second, PollInterval: 100 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := newMemory()
+				store.enqueue("orders", 5)
+				d, err := New(store, &stubSink{deliver: func(context.Context, *dispatcher.Event) error { return nil }}, cfg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				began := time.Now()
+				done, err := d.RunOnce(ctx, 10)
+				if took := time.Since(began); err != nil || done.Delivered != 5 || took > 4*time.Second {
+					t.Errorf("RunOnce: %+v in %v, %v; want 5 in 2s", done, took, err)
+				}
+			})
+		})
+	}
+}

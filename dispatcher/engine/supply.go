@@ -102,6 +102,10 @@ func (f *flight) shares(n int, unwritten map[string]bool) []dispatcher.Share {
 	if l.rate.by == byRate && l.rate.rows == 0 {
 		f.heldByRate(l.now)
 	}
+	f.rates.held = f.rates.held && f.left > 0 || f.rates.limited() && slices.ContainsFunc(f.turn, func(t *topic) bool {
+		a := t.allot(l)
+		return a.by == byRate && a.rows == 0
+	})
 	shares := f.topics.shares(n, l)
 	if f.awaits = nil; f.crowded {
 		f.leaveCrowd(shares)
@@ -150,12 +154,11 @@ func (f *flight) permit(probe func()) (wait time.Duration) {
 	return wait
 }
 
-// passedOver reports whether topics or tenants were passed over because they have their share, or for a rate limit.
+// passedOver reports whether this round passed over topics or tenants because they have their share, or for a rate limit.
 func (f *flight) passedOver() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	l := f.load(time.Now())
-	return len(f.full) > 0 || f.crowded || slices.ContainsFunc(f.turn, func(t *topic) bool { return t.allot(l).by == byRate })
+	return len(f.full) > 0 || f.crowded || f.rates.held
 }
 
 // isStale is topics.stale now.
@@ -172,6 +175,7 @@ func (f *flight) listTopics(names []string, took time.Duration) {
 	was := f.alone()
 	f.took = took
 	f.listed(names, time.Now())
+	f.rates.held = f.rates.held && len(names) > 0 // without topics no claim follows
 	if f.alone() && !was {
 		f.work.Broadcast()
 	}
