@@ -196,9 +196,13 @@ const (
 // postponed is how long a row waits whose attempt is given back while its topic is not paused: a partition has
 // no leader, or one host of several is unreachable. Without a wait the row would be claimed again at once, for ever.
 // The wait is a quarter of the row's age, since no counter is stored for such attempts: there are about fifty in the
-// first minute, whichever workers make them.
+// first minute, whichever workers make them. A row from the future, whose clock was ahead, has no age yet.
 func postponed(row *row) time.Duration {
-	return min(max(0, row.sinceCreation(time.Now())/4), mostPostponed)
+	age := row.sinceCreation(time.Now())
+	if age < 0 {
+		return time.Second
+	}
+	return min(age/4, mostPostponed)
 }
 
 // knownReason is the reason itself, or permanent_failure for one that is not among C-40's.

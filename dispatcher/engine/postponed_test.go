@@ -114,7 +114,7 @@ func TestPostponedEventWaitsAQuarterOfItsAge(t *testing.T) {
 	}{
 		{"young", "orders", 8 * time.Second, errUnreachable, nil, release, 2 * time.Second},
 		{"old", "orders", time.Hour, errUnreachable, nil, release, 15 * time.Second},
-		{"from the future", "orders", -time.Hour, errUnreachable, nil, release, 0},
+		{"from the future", "orders", -time.Hour, errUnreachable, nil, release, time.Second},
 		{"cancelled", "orders", time.Hour, errUnreachable, context.Canceled, release, 0},
 		{"refused", "orders", time.Hour, dispatcher.RetryAfter(2*time.Hour, errors.New("refused")), nil, nack, 2 * time.Hour},
 		{"nothing of the topic was delivered", "payments", time.Hour, errUnreachable, nil, release, 0},
