@@ -15,12 +15,13 @@ import (
 type workers struct {
 	mu    sync.Mutex
 	seen  map[*Dispatcher]time.Time
-	parts map[*Dispatcher]float64
+	parts map[*Dispatcher]float64 // that no other gets
+	used  map[*Dispatcher]float64
 }
 
 const beatEvery, beatsMissed = time.Second, 3
 
-// beat is one heartbeat: the part is 1/n, as far as the others leave it.
+// beat is one heartbeat: the part is 1/n, as far as the others leave it. What it gives up is free after the next one.
 func (w *workers) beat(d *Dispatcher) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -31,8 +32,9 @@ func (w *workers) beat(d *Dispatcher) {
 			left -= w.parts[other]
 		}
 	}
-	w.seen[d], w.parts[d] = now, max(0, min(1/n, left))
-	d.SetRateShare(w.parts[d], now.Add(beatsMissed*beatEvery))
+	part := max(0, min(1/n, left))
+	w.seen[d], w.parts[d], w.used[d] = now, max(part, w.used[d]), part
+	d.SetRateShare(part, now.Add(beatsMissed*beatEvery))
 }
 
 // start runs a dispatcher with heartbeats until it is killed: then it does nothing more, and its row stays.
@@ -82,7 +84,7 @@ func TestLongRateIsSharedByTheProcesses(t *testing.T) {
 	skipLong(t)
 	for _, batch := range []int{1, 100} {
 		synctest.Test(t, func(t *testing.T) {
-			store, w := newMemory(), &workers{seen: map[*Dispatcher]time.Time{}, parts: map[*Dispatcher]float64{}}
+			store, w := newMemory(), &workers{seen: map[*Dispatcher]time.Time{}, parts: map[*Dispatcher]float64{}, used: map[*Dispatcher]float64{}}
 			store.enqueue("orders", 20_000)
 			store.enqueue("returns", 20_000)
 			store.claim = func(context.Context, int) error { time.Sleep(5 * time.Millisecond); return nil }

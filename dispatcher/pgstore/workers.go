@@ -28,6 +28,9 @@ type WorkerInfo struct {
 	// Live is how long the worker is live after a heartbeat: then its part of the rate limits is free. Several times
 	// as long as the wait between two. Defaults to 45s.
 	Live time.Duration
+	// RatePart is the part of the rate limits that it may still use, by the Peers of earlier heartbeats: 0 once the time of
+	// that is over. No other worker gets it before the next heartbeat.
+	RatePart float64
 	// PausedTopics says why little or nothing of a topic is claimed, by the topic; an empty name is all of them. Nil for none.
 	PausedTopics map[string]string
 	// Plans are Snapshot.Plans.
@@ -49,7 +52,7 @@ func (s *Store) Heartbeat(ctx context.Context, w WorkerInfo) (seen Peers, err er
 		plans = []byte("{}")
 	}
 	args := []any{pgUUID(s.worker), w.Dispatcher, s.namespace, w.Topics, w.Version, w.Blocks,
-		w.Delivered[0], w.Failed[0], w.Delivered[1], w.Failed[1], w.Paused, string(paused), cmp.Or(w.Live, 45*time.Second), string(plans), w.Ordered}
+		w.Delivered[0], w.Failed[0], w.Delivered[1], w.Failed[1], w.Paused, string(paused), cmp.Or(w.Live, 45*time.Second), string(plans), w.Ordered, w.RatePart}
 	err = s.run(ctx, "note that the worker runs", relaxed, s.sql["heartbeat"], args, func(rows pgx.Rows) (err error) {
 		seen, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Peers])
 		return err
@@ -60,8 +63,8 @@ func (s *Store) Heartbeat(ctx context.Context, w WorkerInfo) (seen Peers, err er
 // Peers are the live workers of one dispatcher.
 type Peers struct {
 	// Part is this worker's part of the dispatcher's rate limits, from 0 to 1, for as long as it is live. It is 1/n for
-	// each of n live workers, but no more than the others leave: a new one has none until they were seen again. The sum
-	// of all is never above 1 (CONTRACT C-36).
+	// each of n live workers, but no more than the others leave: a new one has none until they were seen twice. The sum
+	// of all is never above 1, whichever responses are lost (CONTRACT C-36).
 	Part float64
 	// Live is how many workers of the dispatcher are live and not paused, this one included.
 	Live int

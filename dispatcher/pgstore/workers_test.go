@@ -175,6 +175,47 @@ func TestHeartbeatsTakeAPartOnce(t *testing.T) {
 	}
 }
 
+// A worker uses its part until it has the response of a heartbeat, which may be lost after the commit: no other gets that part
+// before, also when the worker is paused then.
+//
+// CONTRACT: C-36
+func TestHeartbeatsWhoseResponsesAreLost(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Migrated(t))
+	stores := []dispatcher.Store{o.Store("shop", uuid.New()), o.Store("shop", uuid.New())}
+	uses := []float64{0, 0}
+	for _, step := range []struct {
+		what         string
+		worker       int
+		paused, lost bool
+		uses         float64
+	}{
+		{"the first, when it is new", 0, false, false, 0},
+		{"the first", 0, false, false, 1},
+		{"the second, when it is new", 1, false, false, 0},
+		{"the first, whose response is lost", 0, false, true, 1},
+		{"the second, while the first uses all", 1, false, false, 0},
+		{"the first, whose response is lost again", 0, false, true, 1},
+		{"the first, when it gives up a half", 0, false, false, 0.5},
+		{"the second, before the first was seen again", 1, false, false, 0},
+		{"the first of two", 0, false, false, 0.5},
+		{"the second of two", 1, false, false, 0.5},
+		{"the first, paused, whose response is lost", 0, true, true, 0.5},
+		{"the second, while the first uses its half", 1, false, false, 0.5},
+		{"the first, paused", 0, true, false, 0},
+		{"the first, paused, again", 0, true, false, 0},
+		{"the second, alone", 1, false, false, 1},
+	} {
+		got := beat(t, stores[step.worker], pgstore.WorkerInfo{Dispatcher: "orders", Live: time.Hour, Paused: step.paused, RatePart: uses[step.worker]})
+		if !step.lost {
+			uses[step.worker] = got.Part
+		}
+		if uses[step.worker] != step.uses || uses[0]+uses[1] > 1 {
+			t.Errorf("%s: the two use %v, want %v of it", step.what, uses, step.uses)
+		}
+	}
+}
+
 // A worker sees the plan that the oldest live worker of its dispatcher has of each topic, unless it is that one.
 //
 // CONTRACT: C-38

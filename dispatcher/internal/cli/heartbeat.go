@@ -62,6 +62,9 @@ func (e *process) heartbeat(ctx context.Context, w pgstore.WorkerInfo, outcomes 
 		w.Delivered, w.Failed = outcomes.lately(time.Now())
 		now := e.Snapshot()
 		w.Paused, w.PausedTopics, w.Plans = now.Paused || now.Draining, pausedTopics(now), now.Plans
+		if now.RatePart != nil {
+			w.RatePart = *now.RatePart
+		}
 		limited, cancel := context.WithTimeout(ctx, heartbeatTimeout)
 		sentAt := time.Now() // before the statement is sent: the part ends here before it is free in the database
 		if seen, err := e.store.Heartbeat(limited, w); err != nil {

@@ -5,7 +5,7 @@
 -- $1 worker; $2 its dispatcher; $3 namespace; $4 topics, none for all; $5 version; $6 whether a dead
 -- event blocks its key; $7 delivered and $8 failed in the last 5 minutes; $9 and $10 in the last hour; $11 whether it
 -- is paused; $12 why topics are paused, as JSON; $13 how long it is live; $14 its plans, as JSON; $15 whether
--- events wait for earlier ones of their key.
+-- events wait for earlier ones of their key; $16 the part that it may still use.
 with gone as (
     delete from outbox.outbox_workers
     where seen_at < now() - interval '1 day' and worker <> $1::uuid
@@ -25,18 +25,22 @@ workers as materialized (
     for update
 ),
 others as (
-    select count(*) as live, coalesce(sum(part), 0) as parts from workers
-    where worker <> $1::uuid and live and not paused
+    select count(*) filter (where not paused) as live, coalesce(sum(part), 0) as parts from workers
+    where worker <> $1::uuid and live
+),
+mine as (
+    select live, case when not $11::boolean and exists (select from workers where worker = $1::uuid) then greatest(0, least(1.0 / (live + 1), 1 - parts)) else 0 end as part
+    from others
 )
+-- What the worker gives up is its own until the next heartbeat: it uses it until it has the response, which may be lost.
 insert into outbox.outbox_workers (worker, dispatcher, namespace, topics, version, ordered, blocks, delivered_5m, failed_5m, delivered_1h, failed_1h, paused, paused_topics, plans, live_until, part)
-select $1::uuid, $2::text, $3::text, coalesce($4::text[], '{}'), $5::text, $15::boolean, $6::boolean, $7::bigint, $8::bigint, $9::bigint, $10::bigint, $11::boolean, $12::text::jsonb, $14::text::jsonb, now() + $13::interval,
-    case when not $11::boolean and exists (select from workers where worker = $1::uuid) then greatest(0, least(1.0 / (live + 1), 1 - parts)) else 0 end
-from others
+select $1::uuid, $2::text, $3::text, coalesce($4::text[], '{}'), $5::text, $15::boolean, $6::boolean, $7::bigint, $8::bigint, $9::bigint, $10::bigint, $11::boolean, $12::text::jsonb, $14::text::jsonb, now() + $13::interval, greatest(part, $16::double precision)
+from mine
 on conflict (worker) do update
 set dispatcher = excluded.dispatcher, topics = excluded.topics, version = excluded.version, ordered = excluded.ordered, blocks = excluded.blocks, paused = excluded.paused, paused_topics = excluded.paused_topics, plans = excluded.plans, seen_at = now(),
     delivered_5m = excluded.delivered_5m, failed_5m = excluded.failed_5m, delivered_1h = excluded.delivered_1h, failed_1h = excluded.failed_1h,
     live_until = excluded.live_until, part = excluded.part
-returning part, (select live from others) + case when paused then 0 else 1 end, (
+returning (select part from mine), (select live from mine) + case when paused then 0 else 1 end, (
     select coalesce(json_object_agg(topic, plan), '{}')
     from (
         select distinct on (topic) topic, plan
