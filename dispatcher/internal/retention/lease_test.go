@@ -228,6 +228,7 @@ func TestAFailureStaysWhileAnotherProcessSweeps(t *testing.T) {
 	pgtest.Exec(o, `insert into outbox.outbox_sweeps (name) values ('retention')`)
 	role := o.sweeps.Config().ConnConfig.User
 	pgtest.Exec(o, `revoke delete on outbox.outbox_events from `+role)
+	o.add("delivered", 8, "")
 	var polls atomic.Int64
 	s := o.sweeper(func(opts *retention.Options) {
 		opts.PollEvery, opts.Ready = time.Millisecond, func() bool { polls.Add(1); return true }
@@ -236,7 +237,6 @@ func TestAFailureStaysWhileAnotherProcessSweeps(t *testing.T) {
 	ended := make(chan struct{})
 	go func() { defer close(ended); s.Run(ctx) }()
 	defer func() { stop(); <-ended }()
-	o.add("delivered", 8, "")
 	wait(t, "the failure", func() bool { return s.Problem() != "" })
 	pgtest.Exec(o, `update outbox.outbox_sweeps set holder = gen_random_uuid(), held_until = now() + interval '1 minute'`)
 	pgtest.Exec(o, `grant delete on outbox.outbox_events to `+role)
