@@ -3,6 +3,7 @@ package adopt_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations/adopt"
@@ -92,5 +93,28 @@ func TestNotesOfDeletedRowsArePruned(t *testing.T) {
 		if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_adopted`); n != 40 {
 			t.Errorf("%d notes, want those of the 40 events that wait", n)
 		}
+	}
+}
+
+// Where an index of theirs lets one row of an aggregate be open, the newest event is what their worker gets: an older one waits
+// while a dispatcher has a newer one, and a row that a producer has added meanwhile replaces both.
+func TestBackReturnsTheNewestOfAnAggregate(t *testing.T) {
+	r := newRig(t, m10Upsert())
+	r.step(adopt.ToShadow, adopt.Shadow, true)
+	r.step(adopt.Cutover, adopt.Live, true)
+	for _, n := range []int{1, 2, 201, 202, 3} { // of the aggregates 1, 2, 1, 2 and 3
+		r.produce(t.Context(), n)
+	}
+	r.exec(`update outbox.outbox_events set status = 'processing', attempts = 1, locked_by = gen_random_uuid(), locked_until = now() + interval '1 hour' where payload ->> 'n' in ('201', '202')`)
+	if result, err := r.try(adopt.Back, adopt.Options{Wait: time.Millisecond}); err == nil || result.State != adopt.Returning || result.Returned != 1 {
+		t.Errorf("state %q, returned %d: %v", result.State, result.Returned, err)
+	}
+	r.produce(t.Context(), 402) // theirs again
+	r.exec(`update outbox.outbox_events set status = 'pending', locked_by = null, locked_until = null where status = 'processing'`)
+	if result := r.step(adopt.Back, adopt.None, true); result.Returned != 1 {
+		t.Errorf("returned %d", result.Returned)
+	}
+	if got := pgtest.Value[string](r, `select string_agg(payload ->> 'n', ', ' order by id) from m10_recovery.outbox where processed_at is null`); got != "201, 3, 402" {
+		t.Errorf("open rows %q, want the newest of each aggregate", got)
 	}
 }

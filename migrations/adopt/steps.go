@@ -301,6 +301,7 @@ func (r *run) back() error {
 		}
 		statements := append(r.dropTriggers(), r.render(file, map[string]string{"{again}": again, "{kept}": kept, "{there}": there,
 			"{open}": r.open("r"), "{reopen}": r.layout.reopen, "{idType}": r.their.types[r.layout.id],
+			"{idName}": literal(r.layout.id), "{regclass}": literal(table),
 			"{columns}": strings.Join(r.their.writable, ", "),
 		}), "update outbox_adoptions set state = 'Returning' where name = "+literal(r.spec.Name))
 		for _, sql := range statements {

@@ -1,18 +1,42 @@
 do $adopt$
 declare
     e          record;
+    v_taken    outbox_adopted[];
+    v_left     bigint; -- the seq of the newest event that is not taken
     v_returned integer := 0;
 begin
-    for e in
-        select a.their_id, a.version, event.id, event.next_attempt_at, event.attempts, event.namespace, event.topic
+    select array_agg(note) into v_taken
+    from (
+        select a as note
         from outbox_adopted as a
         join outbox_events as event on event.id = a.event_id
         where a.adoption = {name} and a.live and {there}
             -- A lease that is over counts as given up, as a claim has it: no dispatcher may be there to claim it.
             and (event.status = 'pending'
                 or event.status = 'processing' and (event.locked_until < now() or event.updated_at > now() + interval '1 minute'))
-        order by event.seq desc
         for update of event
+    ) as taken;
+    -- Where a unique index of theirs lets one of several rows be open, an older event waits for a newer one that is not taken:
+    -- its row would be open when that comes back, and the newer event would be lost. A statement of its own sees what
+    -- dispatchers have claimed while the first one ran.
+    if exists (
+        select from pg_index as i
+        join pg_attribute as id on id.attrelid = i.indrelid and id.attname = {idName}
+        where i.indisunique and (i.indnkeyatts > 1 or i.indkey[0] <> id.attnum)
+            and i.indrelid in (select {regclass}::regclass union all select relid from pg_partition_tree({regclass}::regclass))
+    ) then
+        select max(event.seq) into v_left
+        from outbox_adopted as a
+        join outbox_events as event on event.id = a.event_id
+        where a.adoption = {name} and a.live and event.status in ('pending', 'processing') and {there}
+            and not exists (select from unnest(v_taken) as taken where taken.event_id = event.id);
+    end if;
+    for e in
+        select a.their_id, a.version, event.id, event.next_attempt_at, event.attempts, event.namespace, event.topic
+        from unnest(v_taken) as a
+        join outbox_events as event on event.id = a.event_id
+        where v_left is null or event.seq > v_left
+        order by event.seq desc
     loop
         -- The newest of a row, or of those that a unique index of theirs lets be open alone, is open again. It
         -- has replaced the others, as it would have done in their table.
