@@ -118,3 +118,35 @@ func TestBackReturnsTheNewestOfAnAggregate(t *testing.T) {
 		t.Errorf("open rows %q, want the newest of each aggregate", got)
 	}
 }
+
+// A trigger of theirs that keeps a row from being opened, or from being inserted again, keeps its event in the outbox.
+func TestBackRefusesRowsThatATriggerKeepsClosed(t *testing.T) {
+	for name, test := range map[string]struct{ mark, body, want string }{
+		"unchanged": {"status=state:NEW:SENT", "before update on keyed for each row when (old.state = 'SENT') execute function keep_old()", `table "public"."keyed" keeps row 1 closed`},
+		"left out":  {"status=state:NEW:SENT", "before update on keyed for each row when (old.state = 'SENT') execute function leave_out()", `table "public"."keyed" keeps row 1 closed`},
+		"not added": {"sent=delete", "before insert on keyed for each row execute function leave_out()", `table "public"."keyed" keeps row 1 out`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, keyedService("integer", `, primary key (id));
+				create function keep_old() returns trigger language plpgsql as 'begin return old; end';
+				create function leave_out() returns trigger language plpgsql as 'begin return null; end'`))
+			delete(r.old.spec.Columns, "status")
+			column, value, _ := strings.Cut(test.mark, "=")
+			r.old.spec.Columns[column] = value
+			r.step(adopt.ToShadow, adopt.Shadow, true)
+			r.step(adopt.Cutover, adopt.Live, true)
+			r.exec(`insert into keyed (id) values (1)`)
+			r.exec(`create trigger kept ` + test.body)
+			if _, err := r.try(adopt.Back, adopt.Options{}); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+			if s := r.status(); s.State != adopt.Live || s.OursWaiting != 1 {
+				t.Errorf("status %+v, want the event", s)
+			}
+			r.exec(`drop trigger kept on keyed`)
+			if back := r.step(adopt.Back, adopt.None, true); back.Returned != 1 || pgtest.Value[int](r, `select count(*) from keyed where state = 'NEW'`) != 1 {
+				t.Errorf("returned %d", back.Returned)
+			}
+		})
+	}
+}

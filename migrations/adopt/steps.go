@@ -300,7 +300,7 @@ func (r *run) back() error {
 			again, kept = "null;", " and live"
 		}
 		statements := append(r.dropTriggers(), r.render(file, map[string]string{"{again}": again, "{kept}": kept, "{there}": there,
-			"{open}": r.open("r"), "{reopen}": r.layout.reopen, "{idType}": r.their.types[r.layout.id],
+			"{open}": r.in(r.layout.open, "r"), "{reopen}": r.layout.reopen, "{idType}": r.their.types[r.layout.id],
 			"{idName}": literal(r.layout.id), "{regclass}": literal(table),
 			"{columns}": strings.Join(r.their.writable, ", "),
 		}), "update outbox_adoptions set state = 'Returning' where name = "+literal(r.spec.Name))

@@ -41,9 +41,13 @@ begin
         -- The newest of a row, or of those that a unique index of theirs lets be open alone, is open again. It
         -- has replaced the others, as it would have done in their table.
         begin
-            update {table} as r set {reopen} where {id} = e.their_id::{idType} and not ({open});
+            update {table} as r set {reopen} where {id} = e.their_id::{idType} and ({open}) is not true;
             if found then
                 v_returned := v_returned + 1;
+            end if;
+            if exists (select from {table} as r where {id} = e.their_id::{idType} and ({open}) is not true) then
+                raise exception 'a trigger or a rule of table % keeps row % closed, so this was undone; disable it, and go back again',
+                    {regclass}, e.their_id;
             end if;
         exception when unique_violation then
             null;

@@ -24,6 +24,10 @@ begin
         v_there := found;
         insert into {table} ({columns}) overriding system value
             select {columns} from json_populate_record(null::{table}, e.their_row);
+        if not found then
+            raise exception 'a trigger or a rule of table % keeps row % out, so this was undone; disable it, and go back again',
+                {regclass}, e.their_id;
+        end if;
         if not v_there then
             {again}
         end if;
