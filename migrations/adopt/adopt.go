@@ -177,7 +177,7 @@ func Apply(ctx context.Context, conn *pgx.Conn, schema string, step Step, spec S
 			})
 		}
 		if err != nil {
-			return result, fmt.Errorf("adopt %s: %w%s", step, err, remedy(err))
+			return result, fmt.Errorf("adopt %s: %w%s", step, err, remedy(err, step))
 		}
 		sum += result.Returned
 		result.Returned = sum
@@ -242,8 +242,8 @@ func (s Spec) check(step Step) error {
 	return nil
 }
 
-// remedy is what to do about an error of the database.
-func remedy(err error) string {
+// remedy is what to do about an error that the database returns to a step; "" is a look.
+func remedy(err error, step Step) string {
 	var slot slotError
 	if errors.As(err, &slot) {
 		return "; " + slot.remedy
@@ -260,7 +260,14 @@ func remedy(err error) string {
 	case "3F000":
 		return "; the outbox's schema is missing: run `dispatcher migrate up`"
 	case "57014":
-		return fmt.Sprintf("; it took longer than %s with producers waiting, and was undone: create an index (concurrently) on the column that says when a row was created, and run it again", shadowTimeout)
+		if step == "" {
+			return ""
+		}
+		return "; it took longer than producers should wait, and was undone: " + map[Step]string{
+			ToShadow: "create an index (concurrently) on the column that says when a row was created",
+			Cutover:  "create an index (concurrently) on the column that says which rows are to be sent, or delete rows that were sent",
+			Back:     "delete rows that were sent from their table, whose notes go with them",
+		}[step] + ", and run it again"
 	}
 	return ""
 }

@@ -1,9 +1,11 @@
 package adopt_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -189,5 +191,50 @@ func TestDryRunOfCutoverSaysHowLongItWaits(t *testing.T) {
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	if got, err := r.try(adopt.Cutover, adopt.Options{DryRun: true}); err != nil || got.Moved != 400 || got.Wait <= 0 {
 		t.Errorf("%d rows, %v, %v", got.Moved, got.Wait, err)
+	}
+}
+
+// What refuses a cut-over is found before producers wait: a transaction that holds the table does not hold it up.
+func TestCutoverReadsTheTableBeforeItLocks(t *testing.T) {
+	r := newRig(t, keyedService("integer", `, primary key (id))`))
+	r.exec(`insert into keyed (id) values (1), (2)`)
+	r.step(adopt.ToShadow, adopt.Shadow, true)
+	producer, err := r.Begin(t.Context())
+	if err == nil {
+		_, err = producer.Exec(t.Context(), `insert into keyed (id) values (3)`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := r.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	for _, want := range []string{"more than 1 rows", `have "RETRY" in column state`} {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		if _, err := adopt.Apply(ctx, conn.Conn(), pgtest.Schema, adopt.Cutover, adopt.Spec{}, adopt.Options{MaxRows: 1}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+		r.exec(`insert into keyed (id, state) values (4, 'RETRY') on conflict do nothing`)
+	}
+	if err := producer.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A statement for which producers wait has a limit, which grows with the rows that it moves.
+func TestStepsHaveALimitWhileProducersWait(t *testing.T) {
+	r := newRig(t, keyedService("integer", `, primary key (id)); create table limits (step text);
+		create function note() returns trigger language plpgsql set search_path = public as
+			'begin insert into limits values (new.state || '' '' || current_setting(''statement_timeout'')); return new; end';
+		create trigger noted before update on keyed for each row execute function note()`))
+	r.exec(`insert into keyed (id) values (1), (2)`)
+	r.step(adopt.ToShadow, adopt.Shadow, true)
+	r.step(adopt.Cutover, adopt.Live, true)
+	r.step(adopt.Back, adopt.None, true)
+	if got := pgtest.Value[string](r, `select string_agg(distinct step, ', ' order by step desc) from limits`); got != "SENT 10010ms, NEW 10010ms" {
+		t.Errorf("limits %s", got)
 	}
 }

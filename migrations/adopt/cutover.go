@@ -14,23 +14,36 @@ func (r *run) cutover() error {
 	}
 	table := r.their.name()
 	r.result.State, r.result.Next = Live, nextLive
+	// What reads the whole table comes once before producers wait. A status that comes up after that is like one after the
+	// cut-over: adopt status names it.
+	if err := r.limit(readTimeout); err != nil {
+		return err
+	}
+	if err := r.checkValues(); err != nil {
+		return err
+	}
+	if err := r.limit(shadowTimeout); err != nil {
+		return err
+	}
+	began := time.Now()
+	open, err := r.countToMove()
+	if err != nil {
+		return err
+	}
+	scan := time.Since(began)
+	if err := r.limit(shadowTimeout + time.Duration(open)*rowTimeout); err != nil {
+		return err
+	}
 	if err := r.exec("lock table " + table + " in exclusive mode"); err != nil {
 		return err
 	}
 	if err := r.checkID(); err != nil {
 		return err
 	}
-	if err := r.checkValues(); err != nil {
-		return err
-	}
-	open, err := r.countOpen(r.options.MaxRows + 1)
-	if err != nil {
+	if open, err = r.countToMove(); err != nil {
 		return err
 	}
 	r.result.Moved = open
-	if r.result.Moved > int64(r.options.MaxRows) {
-		return fmt.Errorf("more than %d rows of %s are open, and producers would wait while they are moved; let their worker catch up, or raise the limit (--max-rows)", r.options.MaxRows, r.spec.Table)
-	}
 	// No statement takes a stronger lock than the first: producers who have read the table and now write would wait for
 	// this transaction while it waits for them.
 	statements := []string{
@@ -46,7 +59,7 @@ func (r *run) cutover() error {
 		}
 	}
 	if r.options.DryRun {
-		r.result.Changed, r.result.Wait = r.state != Live || open > 0, time.Duration(open)*rowTime
+		r.result.Changed, r.result.Wait = r.state != Live || open > 0, 3*scan+time.Duration(open)*rowTime // it is read three times
 		return nil
 	}
 	if err := r.countMoved(); err != nil {
@@ -60,6 +73,15 @@ func (r *run) cutover() error {
 		return fmt.Errorf("of %d open rows of table %s %d became events, and %d are still open, so nothing was changed; look for two rows of one id, and for triggers and rules of the table", open, r.spec.Table, r.result.Moved, left)
 	}
 	return nil
+}
+
+// countToMove counts the open rows, and refuses more than are to be moved.
+func (r *run) countToMove() (int64, error) {
+	open, err := r.countOpen(r.options.MaxRows + 1)
+	if err == nil && open > int64(r.options.MaxRows) {
+		err = fmt.Errorf("more than %d rows of %s are open, and producers would wait while they are moved; let their worker catch up, or raise the limit (--max-rows)", r.options.MaxRows, r.spec.Table)
+	}
+	return open, err
 }
 
 // rowTime is about how long Cutover takes for a row: 185 µs on two quiet cores, by TestManyRowsInOneTransaction.

@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// logTimeout ends the reading of a slot, which Cutover does a second time while producers wait. rowTimeout is added to that
-// for each row that it moves then.
+// logTimeout ends the reading of a slot, which Cutover does a second time while producers wait. rowTimeout is added to the
+// limit of a step for each row that it moves.
 const (
 	logTimeout = shadowTimeout
 	rowTimeout = 5 * time.Millisecond

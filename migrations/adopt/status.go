@@ -100,7 +100,7 @@ func Read(ctx context.Context, conn *pgx.Conn, schema, name string) (all []Statu
 	case errors.As(err, &pg) && pg.Code == "57014":
 		return nil, fmt.Errorf("adopt status: %w; to count took longer than %s: create an index (concurrently) on the column that says when a row was created", err, readTimeout)
 	case err != nil:
-		return nil, fmt.Errorf("adopt status: %w%s", err, remedy(err))
+		return nil, fmt.Errorf("adopt status: %w%s", err, remedy(err, ""))
 	}
 	return all, nil
 }
@@ -116,7 +116,7 @@ func States(ctx context.Context, conn *pgx.Conn, schema string) (map[string]Stat
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("adopt status: %w%s", err, remedy(err))
+		return nil, fmt.Errorf("adopt status: %w%s", err, remedy(err, ""))
 	}
 	return states, nil
 }

@@ -18,7 +18,7 @@ import (
 //go:embed sql/*.sql
 var files embed.FS
 
-// shadowTimeout ends a statement of ToShadow: producers wait for it.
+// shadowTimeout ends a statement of a step: producers wait for it.
 const shadowTimeout = 10 * time.Second
 
 // run is one transaction of a step.
@@ -279,6 +279,10 @@ func (r *run) back() error {
 	if err := r.passSlot(); err != nil {
 		return err
 	}
+	var waiting int64
+	if err := r.tx.QueryRow(r.ctx, `select count(*)`+waitingEvents, r.spec.Name).Scan(&waiting); err != nil {
+		return err
+	}
 	if err := r.exec("lock table " + table + " in access exclusive mode"); err != nil {
 		return err
 	}
@@ -304,6 +308,9 @@ func (r *run) back() error {
 			"{idName}": literal(r.layout.id), "{regclass}": literal(table),
 			"{columns}": strings.Join(r.their.writable, ", "),
 		}), "update outbox_adoptions set state = 'Returning' where name = "+literal(r.spec.Name))
+		if err := r.limit(shadowTimeout + time.Duration(waiting)*rowTimeout); err != nil {
+			return err
+		}
 		for _, sql := range statements {
 			if err := r.exec(sql); err != nil {
 				return err
@@ -311,11 +318,13 @@ func (r *run) back() error {
 		}
 		if !r.options.DryRun {
 			look := `select coalesce(nullif(current_setting('outbox.adopt_moved', true), ''), '0')::bigint, coalesce(bool_or(there), false), count(*) filter (where not there)
-				from (select ` + there + ` as there from outbox_adopted as a join outbox_events as e on e.id = a.event_id
-					where a.adoption = $1 and a.live and e.status in ('pending', 'processing')) as waiting`
+				from (select ` + there + ` as there` + waitingEvents + `) as waiting`
 			if err := r.tx.QueryRow(r.ctx, look, r.spec.Name).Scan(&r.result.Returned, &left, &stay); err != nil {
 				return err
 			}
+		}
+		if err := r.limit(0); err != nil { // the numbers of a table take what they take
+			return err
 		}
 	}
 	r.result.Changed = true
@@ -343,6 +352,9 @@ func (r *run) back() error {
 	}
 	return nil
 }
+
+// waitingEvents are those of an adoption that are not delivered, by an index.
+const waitingEvents = ` from outbox_adopted as a join outbox_events as e on e.id = a.event_id where a.adoption = $1 and a.live and e.live`
 
 // What to do after a step.
 const (

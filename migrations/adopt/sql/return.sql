@@ -10,7 +10,7 @@ begin
         select a as note
         from outbox_adopted as a
         join outbox_events as event on event.id = a.event_id
-        where a.adoption = {name} and a.live and {there}
+        where a.adoption = {name} and a.live and event.live and {there}
             -- A lease that is over counts as given up, as a claim has it: no dispatcher may be there to claim it.
             and (event.status = 'pending'
                 or event.status = 'processing' and (event.locked_until < now() or event.updated_at > now() + interval '1 minute'))
@@ -28,7 +28,7 @@ begin
         select max(event.seq) into v_left
         from outbox_adopted as a
         join outbox_events as event on event.id = a.event_id
-        where a.adoption = {name} and a.live and event.status in ('pending', 'processing') and {there}
+        where a.adoption = {name} and a.live and event.live and {there}
             and not exists (select from unnest(v_taken) as taken where taken.event_id = event.id);
     end if;
     for e in
