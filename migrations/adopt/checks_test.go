@@ -238,3 +238,24 @@ func TestStepsHaveALimitWhileProducersWait(t *testing.T) {
 		t.Errorf("limits %s", got)
 	}
 }
+
+// Where the table has tenants and no dedupe keys, a key is made that begins with the tenant.
+//
+// CONTRACT: C-12, C-91
+func TestRowsOfTenantsGetKeysOfTheirs(t *testing.T) {
+	const tenant = "7d0c4f4e-96a6-4f5e-8f0f-6f6d6c1f0a11"
+	for idType, want := range map[string]string{"integer": "keyed/2, " + tenant + "/keyed/1", "text": "2, " + tenant + "/1"} {
+		t.Run(idType, func(t *testing.T) {
+			r := newRig(t, keyedService(idType, `, tenant text, primary key (id))`))
+			r.old.spec.Columns["tenantId"] = "tenant"
+			r.step(adopt.ToShadow, adopt.Shadow, true)
+			r.exec(`insert into keyed (id, tenant) values (1, '` + tenant + `'), (2, null)`)
+			if moved := r.step(adopt.Cutover, adopt.Live, true); moved.Moved != 2 || moved.Refused != 0 {
+				t.Errorf("moved %d, refused %d", moved.Moved, moved.Refused)
+			}
+			if got := pgtest.Value[string](r, `select string_agg(dedupe_key, ', ' order by tenant_id nulls first) from outbox.outbox_events`); got != want {
+				t.Errorf("dedupe keys %q, want %q", got, want)
+			}
+		})
+	}
+}

@@ -104,6 +104,9 @@ func (r *run) body(live, changed, after, failed string) string {
 	if slices.Contains(integers, r.their.types[r.layout.id]) { // other tables have the same numbers
 		dedupe = literal(r.spec.Name+"/") + " || " + dedupe
 	}
+	if tenant := field("tenantId", ""); tenant != "" { // CONTRACT C-12
+		dedupe = "coalesce(" + tenant + "::text || '/', '') || " + dedupe
+	}
 	namespace := field("namespace", "")
 	if r.spec.Namespace != "" {
 		namespace = literal(r.spec.Namespace)
