@@ -62,7 +62,7 @@ func UpM10(ctx context.Context, conn *pgx.Conn, schema string, m M10) (installed
 	if err := errors.Join(checkSchemaName(schema), m.check()); err != nil {
 		return false, fmt.Errorf("install M10: %w", err)
 	}
-	err = patient.retry(ctx, conn, schema, func() error {
+	err = patient.retry(ctx, conn, M10Schema, func() error {
 		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) (err error) {
 			installed, err = installM10(ctx, tx, schema, m)
 			return err

@@ -15,6 +15,9 @@ import (
 // OverviewSchema is where the view of Overview's producers is: its contract says so. A database has one.
 const OverviewSchema = "outbox"
 
+// overviewView is that view, and what its migrators lock: the schema may be an outbox's too.
+const overviewView = OverviewSchema + ".events"
+
 //go:embed overview/overview.sql
 var overviewSQL string
 
@@ -33,11 +36,11 @@ func UpOverview(ctx context.Context, conn *pgx.Conn, schema string, o Overview) 
 	if err := errors.Join(checkSchemaName(schema), checkLiteral("namespace", o.Namespace)); err != nil {
 		return false, fmt.Errorf("install Overview's view: %w", err)
 	}
-	err = patient.retry(ctx, conn, schema, func() error {
-		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) (err error) {
+	err = patient.retry(ctx, conn, overviewView, func() error {
+		return OnTable(overviewView, true, pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) (err error) {
 			installed, err = installOverview(ctx, tx, schema, o)
 			return err
-		})
+		}))
 	})
 	if err != nil {
 		return false, fmt.Errorf("install Overview's view over schema %q: %w", schema, err)
@@ -46,7 +49,7 @@ func UpOverview(ctx context.Context, conn *pgx.Conn, schema string, o Overview) 
 }
 
 func installOverview(ctx context.Context, tx pgx.Tx, schema string, o Overview) (bool, error) {
-	if err := lockMigrators(ctx, tx, "pg_try_advisory_xact_lock", OverviewSchema+".events"); err != nil {
+	if err := lockMigrators(ctx, tx, "pg_try_advisory_xact_lock", overviewView); err != nil {
 		return false, err
 	}
 	var kind, mark string

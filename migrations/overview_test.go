@@ -1,6 +1,8 @@
 package migrations_test
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -123,5 +125,47 @@ func TestOverviewInstall(t *testing.T) {
 	pgtest.Exec(d, `insert into outbox.events (topic, payload) values ('orders', '{}')`)
 	if n := pgtest.Value[int](d, `select count(*) from second.outbox_events`); n != 1 {
 		t.Errorf("%d events in the other schema, want 1", n)
+	}
+}
+
+// What waits to replace a view names who reads that, and no dispatcher.
+func TestReplacedViewsNameWhoReadsThem(t *testing.T) {
+	t.Parallel()
+	for view, test := range map[string]struct {
+		with func(*testing.T) database
+		up   func(context.Context, database) (bool, error)
+		want string
+	}{
+		"m10_recovery.outbox": {func(t *testing.T) database { return withM10(t, m10) }, func(ctx context.Context, d database) (bool, error) {
+			return migrations.UpM10(ctx, d.Conn, "outbox", migrations.M10{Namespace: "shop", Topic: "other"})
+		}, "waiting for a lock on a table of schema m10_recovery"},
+		"outbox.events": {withOverview, func(ctx context.Context, d database) (bool, error) {
+			return migrations.UpOverview(ctx, d.Conn, "outbox", migrations.Overview{Namespace: "other"})
+		}, "waiting for a lock on table outbox.events"},
+	} {
+		t.Run(view, func(t *testing.T) {
+			t.Parallel()
+			d := test.with(t)
+			begin := func(sql string) (process int, end func()) {
+				conn := newDatabase(t, d.dsn)
+				pgtest.Exec(conn, "begin")
+				pgtest.Exec(conn, sql)
+				return int(conn.PgConn().PID()), func() { pgtest.Exec(conn, "rollback") }
+			}
+			_, end := begin("lock table outbox.outbox_events in row exclusive mode") // as a dispatcher does
+			defer end()
+			reader, end := begin("select from " + view)
+			var said string
+			ctx := migrations.ReportWaits(t.Context(), func(sentence string) {
+				said = sentence
+				end()
+			})
+			if installed, err := test.up(ctx, d); err != nil || !installed {
+				t.Fatalf("installed is %v, %v", installed, err)
+			}
+			if want := fmt.Sprintf("%s, which the process %d of user ", test.want, reader); !strings.HasPrefix(said, want) {
+				t.Errorf("it reports %q, want %q", said, want)
+			}
+		})
 	}
 }

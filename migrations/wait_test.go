@@ -23,8 +23,8 @@ func TestWaitsAreReported(t *testing.T) {
 	dsn := pgtest.Migrated(t)
 	d, holder := newDatabase(t, dsn), newDatabase(t, dsn)
 	process := fmt.Sprintf(", which the process %d of user ", holder.PgConn().PID())
-	begin := func(statement string, args ...any) (end func()) {
-		tx, err := holder.Begin(t.Context())
+	begin := func(conn *pgx.Conn, statement string, args ...any) (end func()) {
+		tx, err := conn.Begin(t.Context())
 		if err == nil {
 			_, err = tx.Exec(t.Context(), statement, args...)
 		}
@@ -37,28 +37,42 @@ func TestWaitsAreReported(t *testing.T) {
 		_, err := tx.Exec(t.Context(), "lock table outbox.outbox_events")
 		return err
 	}
+	if _, err := d.Exec(t.Context(), `create table public.theirs ()`); err != nil {
+		t.Fatal(err)
+	}
+	lockTheirs := func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), "lock table public.theirs in exclusive mode")
+		return migrations.OnTable("public.theirs", false, err)
+	}
 	for what, test := range map[string]struct {
 		statement string
 		args      []any
+		lock      func(pgx.Tx) error
 		want      string
 	}{
-		"a table":  {"select from outbox.outbox_events", nil, "waiting for a lock on a table of schema outbox" + process},
-		"migrator": {"select pg_advisory_xact_lock(" + migrations.Migrators + ")", []any{"outbox"}, "waiting for another migrator of schema outbox" + process},
+		"a table":  {"select from outbox.outbox_events", nil, lock, "waiting for a lock on a table of schema outbox" + process},
+		"migrator": {"select pg_advisory_xact_lock(" + migrations.Migrators + ")", []any{"outbox"}, lock, "waiting for another migrator of schema outbox" + process},
+		"theirs":   {"lock table public.theirs in row exclusive mode", nil, lockTheirs, "waiting for a lock on table public.theirs" + process},
 	} {
-		end := begin(test.statement, test.args...)
+		done := func() {}
+		if what == "theirs" { // an older transaction that is not in the way
+			done = begin(newDatabase(t, dsn).Conn, "select from public.theirs, outbox.outbox_events")
+		}
+		end := begin(holder.Conn, test.statement, test.args...)
 		var said []string
 		ctx := migrations.ReportWaits(t.Context(), func(sentence string) {
 			said = append(said, sentence)
 			end()
 		})
-		if err := migrations.TransactSoon(ctx, d.Conn, time.Hour, lock); err != nil {
+		if err := migrations.TransactSoon(ctx, d.Conn, time.Hour, test.lock); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 		if len(said) == 0 || !strings.HasPrefix(said[0], test.want) || !strings.Contains(said[0], " since 2") {
 			t.Errorf("%s: it reports %q, want %q and since when", what, said, test.want)
 		}
+		done()
 	}
-	defer begin("select pg_advisory_xact_lock("+migrations.Migrators+")", "outbox")()
+	defer begin(holder.Conn, "select pg_advisory_xact_lock("+migrations.Migrators+")", "outbox")()
 	if err := migrations.TransactSoon(t.Context(), d.Conn, 50*time.Millisecond, lock); err == nil || !strings.Contains(err.Error(), process) {
 		t.Errorf("got %v, want an error that names%s", err, process)
 	}

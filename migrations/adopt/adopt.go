@@ -165,7 +165,7 @@ func Apply(ctx context.Context, conn *pgx.Conn, schema string, step Step, spec S
 			r := run{ctx: ctx, tx: tx, schema: schema, spec: spec, options: o}
 			err := r.step(step)
 			result, last = r.result, r
-			return err
+			return migrations.OnTable(r.waits, step == Back, err)
 		})
 		if err == nil && len(last.last) > 0 {
 			err = transact(ctx, conn, schema, o.DryRun, func(tx pgx.Tx) error {

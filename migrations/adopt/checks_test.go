@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
+	"github.com/outbox-operator/outbox-operator/migrations"
 	"github.com/outbox-operator/outbox-operator/migrations/adopt"
 )
 
@@ -257,5 +258,39 @@ func TestRowsOfTenantsGetKeysOfTheirs(t *testing.T) {
 				t.Errorf("dedupe keys %q, want %q", got, want)
 			}
 		})
+	}
+}
+
+// A step that waits for their table names who holds that, and no dispatcher.
+func TestStepNamesWhoHoldsTheirTable(t *testing.T) {
+	r := newRig(t, keyedService("integer", `, primary key (id))`))
+	begin := func(sql string) pgx.Tx {
+		tx, err := r.Begin(t.Context())
+		if err == nil {
+			_, err = tx.Exec(t.Context(), sql)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tx
+	}
+	dispatcher := begin(`lock table outbox.outbox_events in row exclusive mode`)
+	defer func() { _ = dispatcher.Rollback(context.Background()) }()
+	producer := begin(`insert into keyed (id) values (1)`)
+	conn, err := r.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	var said string
+	ctx := migrations.ReportWaits(t.Context(), func(sentence string) {
+		said = sentence
+		_ = producer.Rollback(t.Context())
+	})
+	if _, err := adopt.Apply(ctx, conn.Conn(), pgtest.Schema, adopt.ToShadow, r.old.spec, adopt.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprintf(`waiting for a lock on table "public"."keyed", which the process %d of user `, producer.Conn().PgConn().PID()); !strings.HasPrefix(said, want) {
+		t.Errorf("it reports %q, want %q", said, want)
 	}
 }

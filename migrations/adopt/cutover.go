@@ -34,7 +34,7 @@ func (r *run) cutover() error {
 	if err := r.limit(shadowTimeout + time.Duration(open)*rowTimeout); err != nil {
 		return err
 	}
-	if err := r.exec("lock table " + table + " in exclusive mode"); err != nil {
+	if err := r.lock("exclusive"); err != nil {
 		return err
 	}
 	if err := r.checkID(); err != nil {

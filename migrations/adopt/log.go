@@ -146,7 +146,7 @@ func (r *run) cutoverLog() error {
 	if err := r.countUnsent(unsent); err != nil {
 		return err
 	}
-	if err := r.exec("lock table " + r.their.name() + " in exclusive mode"); err != nil {
+	if err := r.lock("exclusive"); err != nil {
 		return err
 	}
 	if err := r.flush(); err != nil {

@@ -35,6 +35,8 @@ type run struct {
 	their  table
 	// dropped: their table is not there any more.
 	dropped bool
+	// waits is their table until it is locked. Locks after that are on tables of the outbox's schema.
+	waits string
 	// last are the statements that Back runs in another transaction: they lock the counters, and an enqueue that has
 	// locked these may wait for their table.
 	last []string
@@ -87,7 +89,17 @@ func (r *run) prepare(step Step) error {
 	if r.dropped = errors.Is(err, errNoTable) && step == Back; r.dropped {
 		return nil
 	}
+	r.waits = r.their.name()
 	return err
+}
+
+// lock locks their table, as the first of a step.
+func (r *run) lock(mode string) error {
+	if err := r.exec("lock table " + r.their.name() + " in " + mode + " mode"); err != nil {
+		return err
+	}
+	r.waits = ""
+	return nil
 }
 
 // setPath makes the outbox's schema that of names without one.
@@ -201,10 +213,11 @@ func (r *run) shadow() error {
 	if err != nil {
 		return err
 	}
-	for _, sql := range []string{string(install), "lock table " + table + " in share row exclusive mode"} {
-		if err := r.exec(sql); err != nil {
-			return err
-		}
+	if err := r.exec(string(install)); err != nil {
+		return err
+	}
+	if err := r.lock("share row exclusive"); err != nil {
+		return err
 	}
 	if !r.layout.log {
 		position := quote(r.layout.position)
@@ -283,7 +296,7 @@ func (r *run) back() error {
 	if err := r.tx.QueryRow(r.ctx, `select count(*)`+waitingEvents, r.spec.Name).Scan(&waiting); err != nil {
 		return err
 	}
-	if err := r.exec("lock table " + table + " in access exclusive mode"); err != nil {
+	if err := r.lock("access exclusive"); err != nil {
 		return err
 	}
 	if err := r.passSlot(); err != nil {
