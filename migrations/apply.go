@@ -13,7 +13,7 @@ import (
 
 // Transact runs work in a transaction, as the only migrator of the schema at that time. It is for what locks a table that
 // producers write to: it gives up a lock that it does not get within 2 seconds, since others queue behind it, and
-// runs work again after a pause, for 5 minutes or until ctx ends. It waits for another migrator for 30 minutes.
+// runs work again after a pause, for 5 minutes or until ctx ends. It waits for another migrator for 25 minutes.
 // It fails for a name that cannot be a schema's, when it does not get the lock in that time, and when work does.
 func Transact(ctx context.Context, conn *pgx.Conn, schema string, work func(pgx.Tx) error) error {
 	if err := checkSchemaName(schema); err != nil {

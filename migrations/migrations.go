@@ -47,7 +47,7 @@ type State struct {
 //
 // A migration never makes producers wait for long: it gives up a lock that it does not get within 2
 // seconds, since others queue behind it, and tries again after a pause, for 5 minutes or until ctx ends. It waits for another
-// migrator for 30 minutes. [ReportWaits] has what it waits for.
+// migrator for 25 minutes. [ReportWaits] has what it waits for.
 func Up(ctx context.Context, conn *pgx.Conn, schema string) ([]Applied, error) {
 	all, err := load(files, schema)
 	if err != nil {

@@ -16,8 +16,8 @@ const (
 	// lockPause is the time between two attempts, for the queue to drain; with lockRetries it makes 5 minutes.
 	lockPause   = 3 * time.Second
 	lockRetries = 60
-	// busyLimit is how long one migrator waits for another.
-	busyLimit = 30 * time.Minute
+	// busyLimit is how long one migrator waits for another. The operator's Jobs end after 30 minutes, and say nothing then.
+	busyLimit = 25 * time.Minute
 	// busyPause is the time between two attempts to get its lock. A statement that waited for the lock in the database
 	// would have a snapshot, which an index that is built concurrently waits for.
 	busyPause = 100 * time.Millisecond

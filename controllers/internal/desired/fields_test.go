@@ -117,7 +117,7 @@ func TestJournalIsTheMigrations(t *testing.T) {
 	}
 }
 
-// The index of tenants is made by the migration's Job, and the dispatchers' file has no word of it.
+// The index of tenants is made by the migration's Job, which has a day for it, and the dispatchers' file has no word of it.
 //
 // CONTRACT: C-37
 func TestTenantsAreTheMigrations(t *testing.T) {
@@ -127,5 +127,15 @@ func TestTenantsAreTheMigrations(t *testing.T) {
 	files := OutboxConfigMap(o).Data
 	if !strings.Contains(files[keyMigrate], "tenants: Indexed\n") || strings.Contains(files[keyConfig], "tenants") {
 		t.Errorf("the migration's file is\n%s\nand the dispatchers' is\n%s", files[keyMigrate], files[keyConfig])
+	}
+	for tenants, want := range map[string]time.Duration{"": 30 * time.Minute, "Indexed": 24 * time.Hour} {
+		o.Spec.Migration.Tenants = tenants
+		m, err := NewOutboxMigration(o, Platform{Image: "outbox"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := time.Duration(*m.Job(1).Spec.ActiveDeadlineSeconds) * time.Second; got != want {
+			t.Errorf("with tenants %q the Job has %s, want %s", tenants, got, want)
+		}
 	}
 }

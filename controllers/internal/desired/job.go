@@ -1,6 +1,7 @@
 package desired
 
 import (
+	"cmp"
 	"strconv"
 	"time"
 
@@ -17,8 +18,12 @@ const (
 	volumeMigrate = "migrate"
 )
 
-// migrationDeadline ends a Job that cannot start, or that hangs; then it is tried again.
-const migrationDeadline = 30 * time.Minute
+// migrationDeadline ends a Job that cannot start, or that hangs; then it is tried again. An index of a large table
+// takes longer, and begins anew with each try.
+const (
+	migrationDeadline = 30 * time.Minute
+	indexDeadline     = 24 * time.Hour
+)
 
 // Migration is what a migration of the schema, or what an Outbox adopts, depends on. A change of any of it runs it again,
 // which does nothing to what is as it should be.
@@ -32,6 +37,7 @@ type Migration struct {
 	// component is that of the Jobs, and word what their names say of it.
 	component, word string
 	template        *corev1ac.PodTemplateSpecApplyConfiguration
+	deadline        time.Duration // 0 for migrationDeadline
 }
 
 // NewMigration is the migration of the OutboxDispatcher's own database, or nil when the operator does not
@@ -70,9 +76,12 @@ func newMigration(o Owner, at string, db *v1alpha1.OutboxSpec, field string, use
 	if err != nil {
 		return nil, err
 	}
-	hash := Hash(template)
+	m := &Migration{Hash: Hash(template), owner: o, component: ComponentMigration, word: "migrate", template: template}
 	p.inherit(o, template) // after the hash: another label does not migrate again
-	return &Migration{Hash: hash, owner: o, component: ComponentMigration, word: "migrate", template: template}, nil
+	if db.Migration.Tenants != "" {
+		m.deadline = indexDeadline
+	}
+	return m, nil
 }
 
 // Job is the attempt's Job. It tries once; the controller makes the next attempt.
@@ -85,6 +94,6 @@ func (m *Migration) Job(attempt int) *batchv1ac.JobApplyConfiguration {
 		WithOwnerReferences(owner(m.owner)).
 		WithSpec(batchv1ac.JobSpec().
 			WithBackoffLimit(0).
-			WithActiveDeadlineSeconds(int64(migrationDeadline / time.Second)).
+			WithActiveDeadlineSeconds(int64(cmp.Or(m.deadline, migrationDeadline) / time.Second)).
 			WithTemplate(m.template))
 }
