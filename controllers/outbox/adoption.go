@@ -14,6 +14,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -216,15 +217,24 @@ func adopted(o observed) metav1.Condition {
 	switch {
 	case len(differ) > 0:
 		return kstatus.Condition(kind, metav1.ConditionFalse, api.ReasonCountsDiffer,
-			"Rows have no event, or events no row, of "+quoted(differ)+": see missing and extra in status.adoptions, and find out why before the cutover.")
+			"Rows have no event, or events no row, of "+quoted(differ)+": see missing and extra in status.adoptions, and find out why before the cutover."+recount(o.outbox))
 	case len(refused) > 0:
 		return kstatus.Condition(kind, metav1.ConditionFalse, api.ReasonRowsRefused,
-			"No event can be made of some rows of "+quoted(refused)+", and so no dispatcher sends them; `dispatcher adopt status` names them, and why.")
+			"No event can be made of some rows of "+quoted(refused)+", and so no dispatcher sends them; `dispatcher adopt status` names them, and why."+recount(o.outbox))
 	case len(left) > 0:
 		return kstatus.Condition(kind, metav1.ConditionTrue, api.ReasonLeftCutOver,
 			"Not in spec.adopt any more, and still cut over: "+quoted(left)+". Rows of its table still become events; to undo it, add it again with phase Back.")
 	}
-	return kstatus.Condition(kind, metav1.ConditionTrue, api.ReasonAsDeclared, "Each adoption is in the phase of spec.adopt, and its counts agree.")
+	return kstatus.Condition(kind, metav1.ConditionTrue, api.ReasonAsDeclared, "Each adoption is in the phase of spec.adopt, and its counts agree."+recount(o.outbox))
+}
+
+// recount says how old the counts of what is cut over are: no Job counts it again.
+func recount(o *api.Outbox) string {
+	if len(chosen(o.Status.Adoptions, func(s api.AdoptionStatus) bool { return s.Phase == string(api.AdoptionCutover) })) == 0 {
+		return ""
+	}
+	selector := labels.SelectorFromSet(desired.Selector(o, desired.ComponentAdoption))
+	return " What is cut over was counted by the last Job; to count again: `kubectl delete job -l " + selector.String() + "`."
 }
 
 func chosen(all []api.AdoptionStatus, which func(api.AdoptionStatus) bool) (names []string) {

@@ -81,9 +81,16 @@ var _ = Describe("an adoption", Label("outbox", "adoption"), func() {
 		c.declare(outbox, api.AdoptionCutover)
 		third := c.adoptionOtherThan(outbox, second.Name)
 		c.leave(third, time.Now().Add(-time.Hour), `{"adoptions":[{"name":"orders","phase":"Cutover","theirs":8,"ours":8,"missing":0,"extra":0,"refused":0}]}`)
-		c.expectOf(outbox, kstatus.CurrentStatus, want{api.AdoptedCondition, metav1.ConditionTrue, api.ReasonAsDeclared, ""})
+		c.expectOf(outbox, kstatus.CurrentStatus, want{api.AdoptedCondition, metav1.ConditionTrue, api.ReasonAsDeclared,
+			"What is cut over was counted by the last Job; to count again: `kubectl delete job -l outbox.dev/component=adoption,"})
 		c.rest()
 		Expect(c.adopts(outbox)).To(HaveExactElements(HaveField("Name", third.Name)))
+
+		Expect(c.admin.Delete(c.ctx, third, client.PropagationPolicy(metav1.DeletePropagationBackground))).To(Succeed())
+		Eventually(func() []batchv1.Job { return c.adopts(outbox) }).Should(HaveExactElements(HaveField("UID", Not(Equal(third.UID)))))
+		fourth := &c.adopts(outbox)[0]
+		c.leave(fourth, time.Now(), `{"adoptions":[{"name":"orders","phase":"Cutover","theirs":8,"ours":7,"missing":0,"extra":0,"refused":1}]}`)
+		c.expectOf(outbox, kstatus.CurrentStatus, want{api.AdoptedCondition, metav1.ConditionFalse, api.ReasonRowsRefused, "to count again: `kubectl delete job"})
 	})
 
 	It("reports why a step failed, removes nothing, and is tried again", func() {
