@@ -37,8 +37,8 @@ type run struct {
 	dropped bool
 	// waits is their table until it is locked. Locks after that are on tables of the outbox's schema.
 	waits string
-	// last are the statements that Back runs in another transaction: they lock the counters, and an enqueue that has
-	// locked these may wait for their table.
+	// last are the statements that Back runs in another transaction, when producers do not wait any more: there may be many notes.
+	// And they lock the counters, and an enqueue that has locked these may wait for their table.
 	last []string
 }
 
@@ -345,13 +345,8 @@ func (r *run) back() error {
 		r.result.State, r.result.Next = Returning, nextReturning
 		return nil
 	}
-	now, last := append(r.dropTriggers(), r.keepNumbers()...), append(r.forget(), "drop function if exists "+r.functionName()+"()")
-	if r.numbered() {
-		r.last = append(r.leaveNumbers(), last...)
-	} else {
-		now = append(now, last...)
-	}
-	for _, sql := range now {
+	r.last = slices.Concat(r.leaveNumbers(), r.forget(), []string{"drop function if exists " + r.functionName() + "()"})
+	for _, sql := range append(r.dropTriggers(), r.keepNumbers()...) {
 		if err := r.exec(sql); err != nil {
 			return err
 		}
