@@ -45,3 +45,29 @@ func (r *run) there() string {
 	}
 	return fmt.Sprintf("(a.their_row is null and exists (select from %s as r where r.%s = a.their_id::%s))", r.their.name(), quote(r.layout.id), r.their.types[r.layout.id])
 }
+
+// reopenRow and insertRow give the row of the event e back, for return.sql. The newest of a row, or of those that a unique
+// index of theirs lets be open alone, is there. It has replaced the others, as it would have done in their table.
+const (
+	reopenRow = `begin
+            update {table} as r set {reopen} where {id} = e.their_id::{idType} and ({open}) is not true;
+            if found then
+                v_returned := v_returned + 1;
+            end if;
+            if exists (select from {table} as r where {id} = e.their_id::{idType} and ({open}) is not true) then
+                raise exception 'a trigger or a rule of table % keeps row % closed, so this was undone; disable it, and go back again',
+                    {regclass}, e.their_id;
+            end if;
+        exception when unique_violation then
+            null;
+        end;`
+	insertRow = `if not exists (select from {table} where {id} = e.their_id::{idType}) then
+            insert into {table} ({columns}) overriding system value
+                select {columns} from json_populate_record(null::{table}, e.their_row);
+            if not found then
+                raise exception 'a trigger or a rule of table % keeps row % out, so this was undone; disable it, and go back again',
+                    {regclass}, e.their_id;
+            end if;
+            v_returned := v_returned + 1;
+        end if;`
+)

@@ -98,6 +98,8 @@ func TestNotesOfDeletedRowsArePruned(t *testing.T) {
 
 // Where an index of theirs lets one row of an aggregate be open, the newest event is what their worker gets: an older one waits
 // while a dispatcher has a newer one, and a row that a producer has added meanwhile replaces both.
+//
+// CONTRACT: C-91
 func TestBackReturnsTheNewestOfAnAggregate(t *testing.T) {
 	r := newRig(t, m10Upsert())
 	r.step(adopt.ToShadow, adopt.Shadow, true)
@@ -120,6 +122,8 @@ func TestBackReturnsTheNewestOfAnAggregate(t *testing.T) {
 }
 
 // A trigger of theirs that keeps a row from being opened, or from being inserted again, keeps its event in the outbox.
+//
+// CONTRACT: C-91
 func TestBackRefusesRowsThatATriggerKeepsClosed(t *testing.T) {
 	for name, test := range map[string]struct{ mark, body, want string }{
 		"unchanged": {"status=state:NEW:SENT", "before update on keyed for each row when (old.state = 'SENT') execute function keep_old()", `table "public"."keyed" keeps row 1 closed`},
@@ -148,5 +152,30 @@ func TestBackRefusesRowsThatATriggerKeepsClosed(t *testing.T) {
 				t.Errorf("returned %d", back.Returned)
 			}
 		})
+	}
+}
+
+// Where their worker deletes what it has sent, an id may have several events: the newest one goes back, also when a dispatcher
+// has an older one for longer, and a row that a producer has added meanwhile replaces them.
+//
+// CONTRACT: C-91
+func TestBackReturnsTheNewestOfAnID(t *testing.T) {
+	r := newRig(t, keyedService("text", `, primary key (id))`))
+	delete(r.old.spec.Columns, "status")
+	r.old.spec.Columns["sent"] = "delete"
+	r.step(adopt.ToShadow, adopt.Shadow, true)
+	r.step(adopt.Cutover, adopt.Live, true)
+	for n, id := range []string{"a", "b", "c", "a", "b", "c"} {
+		r.exec(`insert into keyed (id, data) values ($1, jsonb_build_object('n', $2::integer))`, id, n)
+	}
+	r.exec(`update outbox.outbox_events set status = 'processing', attempts = 1, locked_by = gen_random_uuid(), locked_until = now() + interval '1 hour' where payload ->> 'n' in ('0', '1', '4')`)
+	if result, err := r.try(adopt.Back, adopt.Options{Wait: time.Millisecond}); err == nil || result.State != adopt.Returning || result.Returned != 1 {
+		t.Errorf("state %q, returned %d: %v", result.State, result.Returned, err)
+	}
+	r.exec(`insert into keyed (id, data) values ('a', '{"n": 6}')`) // theirs again
+	r.exec(`update outbox.outbox_events set status = 'pending', locked_by = null, locked_until = null where status = 'processing'`)
+	r.step(adopt.Back, adopt.None, true)
+	if got := pgtest.Value[string](r, `select string_agg(id || ' ' || (data ->> 'n'), ', ' order by id) from keyed`); got != "a 6, b 4, c 5" {
+		t.Errorf("rows %q, want the newest of each id", got)
 	}
 }

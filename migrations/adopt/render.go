@@ -60,6 +60,11 @@ func (r *run) render(file string, more map[string]string) string {
 	if err != nil {
 		panic(err) // the file is there
 	}
+	return r.fill(string(text), more)
+}
+
+// fill fills a text in.
+func (r *run) fill(text string, more map[string]string) string {
 	pairs := []string{
 		"{schema}", quote(r.schema), "{function}", r.functionName(), "{name}", literal(r.spec.Name), "{table}", r.their.name(),
 		"{id}", quote(r.layout.id), "{payloadColumn}", quote(r.layout.payload),
@@ -67,7 +72,7 @@ func (r *run) render(file string, more map[string]string) string {
 	for from, to := range more {
 		pairs = append(pairs, from, to)
 	}
-	return strings.NewReplacer(pairs...).Replace(string(text))
+	return strings.NewReplacer(pairs...).Replace(text)
 }
 
 // raise is what a step does when a row can be neither added nor noted: nothing is changed.
@@ -104,7 +109,7 @@ func (r *run) body(live, changed, after, failed string) string {
 	if slices.Contains(integers, r.their.types[r.layout.id]) { // other tables have the same numbers
 		dedupe = literal(r.spec.Name+"/") + " || " + dedupe
 	}
-	if tenant := field("tenantId", ""); tenant != "" { // CONTRACT C-12
+	if tenant := field("tenantId", ""); tenant != "" { // CONTRACT C-12 wants it in front
 		dedupe = "coalesce(" + tenant + "::text || '/', '') || " + dedupe
 	}
 	namespace := field("namespace", "")

@@ -308,19 +308,18 @@ func (r *run) back() error {
 	var left bool
 	var stay int64
 	if r.state != Shadow {
-		file, there := "return", r.there()
-		if r.layout.keepsRows() {
+		there, deletes, give := r.there(), "false", reopenRow
+		if r.layout.deletes {
+			deletes, give = "true", insertRow
+		}
+		file := "return"
+		if r.layout.log {
 			file = "return_log"
 		}
-		kept, again := "", "delete from "+table+" where "+quote(r.layout.id)+" = e.their_id::"+r.their.types[r.layout.id]+";"
-		if !r.layout.log {
-			again, kept = "null;", " and live"
-		}
-		statements := append(r.dropTriggers(), r.render(file, map[string]string{"{again}": again, "{kept}": kept, "{there}": there,
-			"{open}": r.in(r.layout.open, "r"), "{reopen}": r.layout.reopen, "{idType}": r.their.types[r.layout.id],
-			"{idName}": literal(r.layout.id), "{regclass}": literal(table),
-			"{columns}": strings.Join(r.their.writable, ", "),
-		}), "update outbox_adoptions set state = 'Returning' where name = "+literal(r.spec.Name))
+		values := map[string]string{"{there}": there, "{deletes}": deletes, "{open}": r.in(r.layout.open, "r"), "{reopen}": r.layout.reopen,
+			"{idType}": r.their.types[r.layout.id], "{idName}": literal(r.layout.id), "{regclass}": literal(table), "{columns}": strings.Join(r.their.writable, ", ")}
+		values["{give}"] = r.fill(give, values)
+		statements := append(r.dropTriggers(), r.render(file, values), "update outbox_adoptions set state = 'Returning' where name = "+literal(r.spec.Name))
 		if err := r.limit(shadowTimeout + time.Duration(waiting)*rowTimeout); err != nil {
 			return err
 		}

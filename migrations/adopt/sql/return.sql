@@ -16,10 +16,10 @@ begin
                 or event.status = 'processing' and (event.locked_until < now() or event.updated_at > now() + interval '1 minute'))
         for update of event
     ) as taken;
-    -- Where a unique index of theirs lets one of several rows be open, an older event waits for a newer one that is not taken:
-    -- its row would be open when that comes back, and the newer event would be lost. A statement of its own sees what
-    -- dispatchers have claimed while the first one ran.
-    if exists (
+    -- Where a unique index of theirs lets one of several rows be open, or where rows are inserted again, of which several may
+    -- have had one id, an older event waits for a newer one that is not taken: its row would be there when that comes back,
+    -- and the newer one be lost. A statement of its own sees what dispatchers have claimed while the first one ran.
+    if {deletes} or exists (
         select from pg_index as i
         join pg_attribute as id on id.attrelid = i.indrelid and id.attname = {idName}
         where i.indisunique and (i.indnkeyatts > 1 or i.indkey[0] <> id.attnum)
@@ -32,26 +32,13 @@ begin
             and not exists (select from unnest(v_taken) as taken where taken.event_id = event.id);
     end if;
     for e in
-        select a.their_id, a.version, event.id, event.next_attempt_at, event.attempts, event.namespace, event.topic
+        select a.their_id, a.version, event.id, event.next_attempt_at, event.attempts, event.namespace, event.topic, a.their_row
         from unnest(v_taken) as a
         join outbox_events as event on event.id = a.event_id
         where v_left is null or event.seq > v_left
         order by event.seq desc
     loop
-        -- The newest of a row, or of those that a unique index of theirs lets be open alone, is open again. It
-        -- has replaced the others, as it would have done in their table.
-        begin
-            update {table} as r set {reopen} where {id} = e.their_id::{idType} and ({open}) is not true;
-            if found then
-                v_returned := v_returned + 1;
-            end if;
-            if exists (select from {table} as r where {id} = e.their_id::{idType} and ({open}) is not true) then
-                raise exception 'a trigger or a rule of table % keeps row % closed, so this was undone; disable it, and go back again',
-                    {regclass}, e.their_id;
-            end if;
-        exception when unique_violation then
-            null;
-        end;
+        {give}
         -- The journal hears of it first: no engine removes an event that waits.
         insert into outbox_journal (at, lsn, xid, event_id, operation, namespace, topic, login)
         select clock_timestamp(), pg_current_wal_insert_lsn(), pg_current_xact_id(), e.id, 'adopt', e.namespace, e.topic, session_user

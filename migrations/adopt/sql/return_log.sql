@@ -5,8 +5,8 @@ declare
     v_there    boolean;
     v_returned integer := 0;
 begin
-    -- Debezium sends what is inserted, and passes over what is deleted; a worker that deletes what it has sent finds the row.
-    for e in select * from outbox_adopted where adoption = {name} and their_row is not null{kept} order by seq loop
+    -- Debezium sends what is inserted, and passes over what is deleted.
+    for e in select * from outbox_adopted where adoption = {name} and their_row is not null order by seq loop
         if e.live then
             -- As in return.sql, a lease that is over counts as given up.
             select * into v_event from outbox_events
@@ -29,7 +29,7 @@ begin
                 {regclass}, e.their_id;
         end if;
         if not v_there then
-            {again}
+            delete from {table} where {id} = e.their_id::{idType};
         end if;
         delete from outbox_adopted where adoption = {name} and their_id = e.their_id and version = e.version;
         v_returned := v_returned + 1;
