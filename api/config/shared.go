@@ -148,7 +148,8 @@ type SchemaRegistry struct {
 	Auth *Auth `json:"auth,omitempty"`
 	// TLS is for https URLs; at least one member must be set.
 	TLS *TLS `json:"tls,omitempty"`
-	// Refresh is how long the latest version of a subject is cached, 1s to 24h. A fixed version is cached for ever. Defaults to 5m.
+	// Refresh is how long the latest version of a subject is cached, 1s to 24h. It is read again at once for an event
+	// that does not fit. A fixed version is cached for ever. Defaults to 5m.
 	Refresh Duration `json:"refresh,omitempty"`
 }
 

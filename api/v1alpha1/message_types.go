@@ -104,9 +104,9 @@ type SchemaRegistry struct {
 	// +optional
 	TLS *TLS `json:"tls,omitempty"`
 
-	// refresh is how long the latest version of a subject is cached. While the
-	// registry is unreachable the last known version is used. From 1s to 24h. Defaults
-	// to 5m.
+	// refresh is how long the latest version of a subject is cached. It is read again at once for an
+	// event that does not fit. While the registry is unreachable the last known version is used. From
+	// 1s to 24h. Defaults to 5m.
 	// +optional
 	// +kubebuilder:default="5m"
 	// +kubebuilder:validation:Type=string

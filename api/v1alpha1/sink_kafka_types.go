@@ -24,7 +24,7 @@ type KafkaSink struct {
 
 	// encoding is the encoding of the payload as a record's value: JSON (unchanged),
 	// Avro or Protobuf, by the latest schema of subject in schemaRegistry, in
-	// Confluent's wire format. An event that does not fit the schema is dead at once.
+	// Confluent's wire format. An event that does not fit the schema is dead at once, after it was read again.
 	// Defaults to JSON.
 	// +optional
 	// +kubebuilder:default=JSON

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -154,14 +155,22 @@ func Pipeline(cfg config.Config) (*pipeline.Pipeline, error) {
 		}
 		o.Registry = func(ctx context.Context, subject string, version int) (pipeline.Schema, error) {
 			s, err := client.Schema(ctx, subject, version)
-			made := pipeline.Schema{ID: s.ID, Type: s.Type, Text: s.Text}
-			for _, r := range s.References {
-				made.References = append(made.References, pipeline.Reference(r))
-			}
-			return made, err
+			return schemaOf(s), err
+		}
+		o.Newer = func(ctx context.Context, subject string, since time.Time) (pipeline.Schema, bool, error) {
+			s, sure, err := client.Newer(ctx, subject, since)
+			return schemaOf(s), sure, err
 		}
 	}
 	return pipeline.New(cfg, o)
+}
+
+func schemaOf(s registry.Schema) pipeline.Schema {
+	made := pipeline.Schema{ID: s.ID, Type: s.Type, Text: s.Text}
+	for _, r := range s.References {
+		made.References = append(made.References, pipeline.Reference(r))
+	}
+	return made
 }
 
 // Reason returns one word for a failure of Deliver or Probe: ConnectionFailed, CertificateInvalid,

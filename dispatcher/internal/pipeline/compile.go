@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/expression"
@@ -50,7 +51,7 @@ type schema interface {
 
 func (c *compiler) schema(field string, s *config.PayloadSchema) schema {
 	if s.Registry != nil {
-		return &registered{field: field + ".registry", subject: s.Registry.Subject, version: s.Registry.Version, lookup: c.Registry, budget: c.budget}
+		return &registered{field: field + ".registry", subject: s.Registry.Subject, version: s.Registry.Version, lookup: c.Registry, renew: c.Newer, budget: c.budget}
 	}
 	if s.File != "" {
 		f := newFiled(field+".file", s.File, c.ReadFile, c.budget)
@@ -81,6 +82,7 @@ type registered struct {
 	field, subject string
 	version        int
 	lookup         func(ctx context.Context, subject string, version int) (Schema, error)
+	renew          func(ctx context.Context, subject string, since time.Time) (Schema, bool, error)
 	budget         *budget
 
 	mu       sync.Mutex
@@ -103,6 +105,22 @@ func (r *registered) get(ctx context.Context) (*jsonSchema, error) {
 		return nil, errors.New("there is no schema registry")
 	}
 	s, err := r.lookup(ctx, r.subject, r.version)
+	return r.use(s, err)
+}
+
+// newer returns the schema for an event that breaks the known one, and whether that is final: the registry had no
+// newer one at since, when the event was there.
+func (r *registered) newer(ctx context.Context, since time.Time, known *jsonSchema) (*jsonSchema, bool, error) {
+	if r.version != 0 || r.renew == nil {
+		return known, true, nil
+	}
+	s, sure, err := r.renew(ctx, r.subject, since)
+	compiled, err := r.use(s, err)
+	return compiled, sure, err
+}
+
+// use compiles a schema of the registry, unless it is the one that is compiled.
+func (r *registered) use(s Schema, err error) (*jsonSchema, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", r.field, err)
 	}

@@ -31,6 +31,8 @@
 //
 //	what happens                                             the event
 //	the payload breaks its schema, or a rule is false        dead at once: schema_validation_failed
+//	it breaks the registry's latest schema, of which there   failed, an attempt is spent
+//	may be a newer one, while the registry is unreachable
 //	a rule reads a key or an element that is not there       dead at once: schema_validation_failed
 //	a rule cannot be computed for any other reason           kept: dispatcher.DestinationFault
 //	a transformation cannot be computed                      kept: dispatcher.DestinationFault
@@ -74,7 +76,7 @@
 // reports it. All schemas together have at most [MaxSchemas] bytes, and all regular expressions, in schemas and in
 // expressions, at most [MaxPatterns] states: more is refused before it is compiled. A fixed version
 // from the registry is fetched once; for the latest one, and while the registry is unreachable, see package
-// registry.
+// registry. The latest one is fetched before an event that breaks it is dead.
 //
 // # What errors say of an invalid event
 //

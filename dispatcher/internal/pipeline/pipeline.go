@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -22,6 +23,9 @@ type Options struct {
 	// the schema is not known, for any reason. With nil no schema of the registry is read, as when a
 	// configuration is only checked.
 	Registry func(ctx context.Context, subject string, version int) (Schema, error)
+	// Newer returns the latest version of a subject for an event that breaks the one of Registry, and whether that was
+	// the latest at since or later. It fails as Registry does. With nil what Registry returns is final.
+	Newer func(ctx context.Context, subject string, since time.Time) (schema Schema, sure bool, err error)
 }
 
 // Schema is what a schema registry has.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -234,6 +235,45 @@ func TestRegistrySchemaFollowsTheRegistry(t *testing.T) {
 	}
 	if calls != 6 {
 		t.Errorf("the registry got %d calls, want 6", calls)
+	}
+}
+
+// What breaks the schema in memory is final when the registry has no newer one.
+//
+// CONTRACT: C-32, C-72
+func TestNewerSchemaOfTheRegistryDecides(t *testing.T) {
+	made := func(id int, text string) pipeline.Schema { return pipeline.Schema{ID: id, Type: "JSON", Text: text} }
+	old := made(1, `{"required": ["sku"]}`)
+	for name, c := range map[string]struct {
+		version     int
+		newer       pipeline.Schema
+		sure        bool
+		failure     error
+		fails, dead bool
+	}{
+		"a newer one that it fits":         {newer: made(2, `{}`), sure: true},
+		"a newer one that it does not fit": {newer: made(2, `{"required": ["id"]}`), sure: true, fails: true, dead: true},
+		"no newer one":                     {newer: old, sure: true, fails: true, dead: true},
+		"not sure":                         {newer: old, fails: true},
+		"a failure":                        {failure: errors.New("not registered"), fails: true},
+		"a fixed version":                  {version: 1, newer: made(2, `{}`), fails: true, dead: true},
+	} {
+		p := compile(t, config.Config{Message: config.Message{
+			SchemaRegistry: &config.SchemaRegistry{},
+			Validation:     []config.Validation{{Schema: &config.PayloadSchema{Registry: &config.RegistrySchema{Subject: "a", Version: c.version}}}},
+		}}, pipeline.Options{
+			Registry: func(context.Context, string, int) (pipeline.Schema, error) { return old, nil },
+			Newer: func(_ context.Context, _ string, since time.Time) (pipeline.Schema, bool, error) {
+				if since.After(time.Now()) || time.Since(since) > time.Minute {
+					t.Errorf("%s: since %s", name, since)
+				}
+				return c.newer, c.sure, c.failure
+			},
+		})
+		err := p.Wrap(&sinktest.Recording{}).Deliver(t.Context(), []*dispatcher.Event{event("", `{}`)})[0]
+		if _, dead := dispatcher.PermanentReason(err); (err != nil) != c.fails || dead != c.dead {
+			t.Errorf("%s: %v, dead %v; want an error %v, dead %v", name, err, dead, c.fails, c.dead)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/expression"
@@ -30,10 +31,11 @@ func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
 	if !s.concerns(batch) {
 		return s.Sink.Deliver(ctx, batch)
 	}
+	since := time.Now()
 	errs := make([]error, len(batch))
 	ready, at := make([]*dispatcher.Event, 0, len(batch)), make([]int, 0, len(batch))
 	for i, e := range batch {
-		passed, err := s.pass(ctx, e)
+		passed, err := s.pass(ctx, since, e)
 		if err != nil {
 			errs[i] = err
 			continue
@@ -67,7 +69,8 @@ func (s *sink) concerns(batch []*dispatcher.Event) bool {
 }
 
 // pass returns the event that is delivered: itself, or a copy when its payload or its headers were made.
-func (s *sink) pass(ctx context.Context, e *dispatcher.Event) (*dispatcher.Event, error) {
+// since is when the event was there.
+func (s *sink) pass(ctx context.Context, since time.Time, e *dispatcher.Event) (*dispatcher.Event, error) {
 	steps, message := s.pipeline.steps(e), s.pipeline.message
 	if steps == nil && message == nil {
 		return e, nil
@@ -94,7 +97,7 @@ func (s *sink) pass(ctx context.Context, e *dispatcher.Event) (*dispatcher.Event
 				return nil, interrupted(ctx.Err())
 			}
 		}
-		if payload, err = steps.payload(ctx, &changed, checks, schemas); err != nil {
+		if payload, err = steps.payload(ctx, since, &changed, checks, schemas); err != nil {
 			return nil, err
 		}
 	}
@@ -108,7 +111,7 @@ func (s *sink) pass(ctx context.Context, e *dispatcher.Event) (*dispatcher.Event
 
 // payload decodes the event's payload, takes it through the steps, and puts what transformations make of it
 // into the event.
-func (s *steps) payload(ctx context.Context, e *dispatcher.Event, checks []*check, schemas []*jsonSchema) (any, error) {
+func (s *steps) payload(ctx context.Context, since time.Time, e *dispatcher.Event, checks []*check, schemas []*jsonSchema) (any, error) {
 	payload, err := expression.Decode(e.Payload)
 	if err != nil {
 		return nil, failed(dispatcher.Cause{Class: dispatcher.ClassDecode}, dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, err), Finding{Field: "payload"})
@@ -116,7 +119,7 @@ func (s *steps) payload(ctx context.Context, e *dispatcher.Event, checks []*chec
 	if s == nil {
 		return payload, nil
 	}
-	if err := validate(ctx, e, payload, checks, schemas); err != nil {
+	if err := validate(ctx, since, e, payload, checks, schemas); err != nil {
 		return nil, err
 	}
 	if len(s.transforms) == 0 {
@@ -155,13 +158,14 @@ func schemasOf(ctx context.Context, checks []*check) ([]*jsonSchema, error) {
 	return all, nil
 }
 
-// validate checks the payload against all that is for it. What the payload breaks is final; where it breaks
-// nothing, a rule that cannot be computed holds it.
-func validate(ctx context.Context, e *dispatcher.Event, payload any, checks []*check, schemas []*jsonSchema) error {
+// validate checks the payload against all that is for it. What the payload breaks is final, but for a schema of which
+// the registry may have a newer one at since; where it breaks nothing, a rule that cannot be computed holds it.
+func validate(ctx context.Context, since time.Time, e *dispatcher.Event, payload any, checks []*check, schemas []*jsonSchema) error {
 	var all []string
 	var found []Finding
 	var held error
 	var first dispatcher.Cause // of what the payload breaks
+	unsure := 0                // how many of all are not final
 	broken := func(cause dispatcher.Cause, f Finding, text string) {
 		if len(all) == 0 {
 			first = cause
@@ -170,7 +174,20 @@ func validate(ctx context.Context, e *dispatcher.Event, payload any, checks []*c
 	}
 	for i, c := range checks {
 		if schemas[i] != nil {
-			for _, violation := range schemas[i].violations(payload) {
+			violations := schemas[i].violations(payload)
+			if r, ok := c.schema.(*registered); ok && len(violations) > 0 {
+				newer, sure, err := r.newer(ctx, since, schemas[i])
+				if err != nil {
+					return failed(dispatcher.Cause{Class: dispatcher.ClassSchema, Code: "Unavailable"}, err, Finding{Field: c.field + ".schema"})
+				}
+				if newer != schemas[i] {
+					violations = newer.violations(payload)
+				}
+				if !sure {
+					unsure += len(violations)
+				}
+			}
+			for _, violation := range violations {
 				violation.finding.Field = c.field + ".schema"
 				broken(violation.cause, violation.finding, c.field+".schema, "+violation.text)
 			}
@@ -193,7 +210,11 @@ func validate(ctx context.Context, e *dispatcher.Event, payload any, checks []*c
 	if len(all) == 0 {
 		return held
 	}
-	return failed(first, dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, invalidPayload(all)), found...)
+	err := invalidPayload(all)
+	if unsure < len(all) {
+		err = dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, err)
+	}
+	return failed(first, err, found...)
 }
 
 func (r rule) finding() Finding {

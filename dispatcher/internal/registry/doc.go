@@ -9,6 +9,9 @@
 // dispatcher.Unavailable, which spends no attempt of an event. A registry that does not respond at all
 // holds up one caller for a second now and then.
 //
+// For events that do not fit, the latest version is fetched at once, at most four times in a second
+// ([Client.Newer]): a producer may have registered a newer one for them.
+//
 // A subject that does not exist is [ErrNotFound]. It is looked up again after two seconds.
 //
 // # Security

@@ -49,6 +49,8 @@ const (
 	staleWait = time.Second
 	// pause follows a fetch that failed.
 	pause = 2 * time.Second
+	// spacing is at least between a schema's fetch and the next one: every event that does not fit requests one.
+	spacing = 250 * time.Millisecond
 	// maxEntries bounds what is remembered: a subject may be computed from an event.
 	maxEntries = 1000
 )
@@ -85,6 +87,8 @@ type entry struct {
 	known    bool
 	err      error         // of the last fetch, when the schema is not known
 	due      time.Time     // when to fetch again; zero before the first fetch
+	asOf     time.Time     // when the schema was requested
+	started  time.Time     // when the current or the last fetch was
 	fetching chan struct{} // closed when the current fetch ends; nil when none runs
 }
 
@@ -103,12 +107,32 @@ func New(cfg config.SchemaRegistry) (*Client, error) {
 // [ErrNotFound]; or dispatcher.IsUnavailable: the registry is unreachable, and the schema
 // was never fetched; or it wraps ctx's.
 func (c *Client) Schema(ctx context.Context, subject string, version int) (Schema, error) {
-	return c.get(ctx, lookup{subject: subject, version: version})
+	schema, _, err := c.get(ctx, lookup{subject: subject, version: version}, time.Time{})
+	return schema, err
+}
+
+// Newer returns the latest version of a subject for an event that does not fit the one of [Client.Schema]. It may be
+// that one: sure reports whether the registry had it as the latest at the time since, or later. Its errors
+// are those of Schema.
+func (c *Client) Newer(ctx context.Context, subject string, since time.Time) (schema Schema, sure bool, err error) {
+	q := lookup{subject: subject}
+	for range 2 { // the first fetch may have begun before since
+		var asOf time.Time
+		schema, asOf, err = c.get(ctx, q, since)
+		if sure = err == nil && !asOf.Before(since); sure || err != nil {
+			return schema, sure, err
+		}
+	}
+	if ctx.Err() != nil {
+		return Schema{}, false, interrupted(ctx, q)
+	}
+	return schema, false, nil
 }
 
 // SchemaByID returns the schema with an id. Its errors are those of [Client.Schema].
 func (c *Client) SchemaByID(ctx context.Context, id int) (Schema, error) {
-	return c.get(ctx, lookup{id: id})
+	schema, _, err := c.get(ctx, lookup{id: id}, time.Time{})
+	return schema, err
 }
 
 // evict forgets a lookup that no fetch runs for: one without a schema, if there is one.
@@ -123,9 +147,9 @@ func (c *Client) evict() {
 	}
 }
 
-// get returns the schema from memory, and fetches it when it is missing or too old. One fetch serves all callers,
-// so it does not end with one caller's ctx.
-func (c *Client) get(ctx context.Context, q lookup) (Schema, error) {
+// get returns the schema from memory, with the time of which it is. It fetches it when it is missing or too old, or
+// from before since, unless the last fetch failed. One fetch serves all callers, so it does not end with one caller's ctx.
+func (c *Client) get(ctx context.Context, q lookup, since time.Time) (Schema, time.Time, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	a := c.entries[q]
@@ -137,15 +161,16 @@ func (c *Client) get(ctx context.Context, q lookup) (Schema, error) {
 		c.entries[q] = a
 	}
 	var limit <-chan time.Time // nil: none
-	wait := !a.known && a.fetching != nil
-	if a.fetching == nil && !time.Now().Before(a.due) {
+	old := a.known && a.err == nil && a.asOf.Before(since)
+	wait := a.fetching != nil && (old || !a.known)
+	if a.fetching == nil && (old || !time.Now().Before(a.due)) {
 		wait = true
-		a.fetching = make(chan struct{})
-		go c.update(q, a)
+		a.fetching, a.started = make(chan struct{}), time.Now()
+		go c.update(q, a, time.After(time.Until(a.asOf.Add(spacing))))
 	}
 	if wait {
 		if a.known {
-			limit = time.After(staleWait)
+			limit = time.After(time.Until(a.started.Add(staleWait)))
 		}
 		fetching := a.fetching
 		c.mu.Unlock()
@@ -158,16 +183,22 @@ func (c *Client) get(ctx context.Context, q lookup) (Schema, error) {
 	}
 	switch {
 	case a.known:
-		return a.schema, nil
+		return a.schema, a.asOf, nil
 	case ctx.Err() != nil:
-		return Schema{}, fmt.Errorf("the request to the schema registry for %s was interrupted: %w", q, ctx.Err())
+		return Schema{}, time.Time{}, interrupted(ctx, q)
 	default:
-		return Schema{}, a.err
+		return Schema{}, time.Time{}, a.err
 	}
 }
 
-// update fetches the schema into a.
-func (c *Client) update(q lookup, a *entry) {
+func interrupted(ctx context.Context, q lookup) error {
+	return fmt.Errorf("the request to the schema registry for %s was interrupted: %w", q, ctx.Err())
+}
+
+// update fetches the schema into a, at its turn.
+func (c *Client) update(q lookup, a *entry, turn <-chan time.Time) {
+	<-turn
+	began := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	schema, err := c.fetch(ctx, q)
@@ -177,7 +208,7 @@ func (c *Client) update(q lookup, a *entry) {
 	a.fetching, a.due = nil, time.Now().Add(c.pause)
 	switch {
 	case err == nil:
-		a.schema, a.known, a.err = schema, true, nil
+		a.schema, a.asOf, a.known, a.err = schema, began, true, nil
 		a.due = time.Now().Add(c.refresh)
 		if q.version != 0 || q.id != 0 {
 			a.due = time.Now().AddDate(100, 0, 0) // a fixed version never changes

@@ -207,6 +207,43 @@ func TestFixedVersionsFetchedOnceAndLatestAfterRefresh(t *testing.T) {
 	}
 }
 
+// All events that do not fit, of all deliveries that have begun, share a request.
+//
+// CONTRACT: C-32
+func TestNewerFetchesOnceForAllThatWait(t *testing.T) {
+	f := newFake(t)
+	register(t, f, "orders", sr.Schema{Schema: text, Type: sr.TypeJSON})
+	c := open(t, config.SchemaRegistry{URL: f.URL()})
+	if _, err := c.Schema(t.Context(), "orders", 0); err != nil {
+		t.Fatal(err)
+	}
+	newest := register(t, f, "orders", sr.Schema{Schema: `{"type":"array"}`, Type: sr.TypeJSON})
+	since := time.Now()
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			for range 10 {
+				if got, sure, err := c.Newer(t.Context(), "orders", since); got.ID != newest || !sure || err != nil {
+					t.Errorf("got id %d, %v, %v; want the newest %d, for sure", got.ID, sure, err, newest)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := f.requests.Load(); n != 2 {
+		t.Errorf("%d requests, want 2", n)
+	}
+	f.broken(status(http.StatusServiceUnavailable))
+	for range 10 {
+		if got, sure, err := c.Newer(t.Context(), "orders", time.Now()); got.ID != newest || sure || err != nil {
+			t.Errorf("got id %d, %v, %v while the registry is unreachable; want the known %d, not for sure", got.ID, sure, err, newest)
+		}
+	}
+	if n := f.requests.Load(); n != 3 {
+		t.Errorf("%d requests, want 3: a pause follows one that failed", n)
+	}
+}
+
 // CONTRACT: C-32
 func TestKnownSchemaUsedWhileRegistryUnreachable(t *testing.T) {
 	f := newFake(t)

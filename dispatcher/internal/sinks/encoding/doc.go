@@ -4,6 +4,7 @@
 //
 // The schema is the latest of the subject. A payload that does not fit it is dead at once, with
 // schema_validation_failed (CONTRACT C-72); the error has the JSON pointer to the place, and no value.
+// Before that the registry is queried for a newer schema; while it is unreachable the event fails, and is tried again.
 // A field that the schema does not have does not fit either: it would be lost in silence. Take it out
 // of the payload before, or register a schema that has it.
 //

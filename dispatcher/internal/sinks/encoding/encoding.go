@@ -3,9 +3,11 @@ package encoding
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -63,13 +65,34 @@ func New(encoding config.KafkaEncoding, cfg config.SchemaRegistry) (*Encoder, er
 func (e *Encoder) ContentType() string { return e.contentType }
 
 // Encode returns the payload in Confluent's wire format. A payload that does not fit is dead with
-// schema_validation_failed; the error says where and why, and never quotes the payload. While the
+// schema_validation_failed; the error says where and why, and never quotes the payload. It fails alone, and is tried
+// again, while it is not known whether the registry has a newer schema at since, when the event was there. While the
 // registry cannot be queried for a schema that it never returned, the error is Unavailable.
-func (e *Encoder) Encode(ctx context.Context, subject string, payload []byte) ([]byte, error) {
+func (e *Encoder) Encode(ctx context.Context, since time.Time, subject string, payload []byte) ([]byte, error) {
 	schema, err := e.schema(ctx, subject)
 	if err != nil {
 		return nil, err
 	}
+	value, err := e.encode(subject, schema, payload)
+	var why *misfit
+	if !errors.As(err, &why) {
+		return value, err
+	}
+	newer, sure, failed := e.registry.Newer(ctx, subject, since)
+	if failed != nil {
+		return nil, failed
+	}
+	if newer.ID != schema.ID {
+		value, err = e.encode(subject, newer, payload)
+	}
+	if sure && errors.As(err, &why) {
+		err = dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, err)
+	}
+	return value, err
+}
+
+// encode encodes by one schema.
+func (e *Encoder) encode(subject string, schema registry.Schema, payload []byte) ([]byte, error) {
 	c, err := e.compiled(subject, schema)
 	if err != nil {
 		return nil, err
@@ -79,8 +102,8 @@ func (e *Encoder) Encode(ctx context.Context, subject string, payload []byte) ([
 	value = binary.BigEndian.AppendUint32(value, uint32(schema.ID))
 	value = append(value, e.prefix...)
 	if value, err = c.appendTo(value, payload); err != nil {
-		return nil, dispatcher.WithCause(dispatcher.Cause{Class: dispatcher.ClassSchema, Code: e.schemaType}, dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, fmt.Errorf(
-			"the payload does not fit the schema of subject %s (id %d): %w; correct the row, or register a schema that it fits", subject, schema.ID, err)))
+		return nil, dispatcher.WithCause(dispatcher.Cause{Class: dispatcher.ClassSchema, Code: e.schemaType}, fmt.Errorf(
+			"the payload does not fit the schema of subject %s (id %d): %w; correct the row, or register a schema that it fits", subject, schema.ID, err))
 	}
 	return value, nil
 }

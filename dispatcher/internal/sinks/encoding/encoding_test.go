@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/sr"
 	"github.com/twmb/franz-go/pkg/sr/srfake"
@@ -225,30 +226,64 @@ func TestEncodeFramesWithTheSchemaID(t *testing.T) {
 		config.KafkaProtobuf: {sr.Schema{Schema: `syntax = "proto3"; message A { int64 b = 1; }`, Type: sr.TypeProtobuf}, "application/protobuf", "00" + "00000001" + "00" + "0805"},
 	} {
 		f, e := newEncoder(t, encoding)
-		if _, err := e.Encode(t.Context(), "orders", []byte(`{"b":5}`)); !errors.Is(err, registry.ErrNotFound) || dispatcher.IsUnavailable(err) {
+		if _, err := e.Encode(t.Context(), time.Now(), "orders", []byte(`{"b":5}`)); !errors.Is(err, registry.ErrNotFound) || dispatcher.IsUnavailable(err) {
 			t.Errorf("%s: a missing subject: %v", encoding, err)
 		}
 		f.SeedSchema("orders-value", 1, 1, test.schema)
-		got, err := e.Encode(t.Context(), "orders-value", []byte(`{"b":5}`))
+		got, err := e.Encode(t.Context(), time.Now(), "orders-value", []byte(`{"b":5}`))
 		if err != nil || hex.EncodeToString(got) != test.hex || e.ContentType() != test.content {
 			t.Errorf("%s: %x, %v, %s; want %s", encoding, got, err, e.ContentType(), test.hex)
 		}
-		_, err = e.Encode(t.Context(), "orders-value", []byte(`{"b":"`+secret+`"}`))
+		_, err = e.Encode(t.Context(), time.Now(), "orders-value", []byte(`{"b":"`+secret+`"}`))
 		if why, dead := dispatcher.PermanentReason(err); !dead || why != dispatcher.ReasonSchemaValidationFailed || strings.Contains(err.Error(), secret) ||
 			!strings.Contains(err.Error(), "the payload does not fit the schema of subject orders-value (id 1): /b does not fit") {
 			t.Errorf("%s: a payload that does not fit: %v", encoding, err)
 		}
 		f.SeedSchema("other", 1, 2, sr.Schema{Schema: `{}`, Type: sr.TypeJSON})
-		if _, err := e.Encode(t.Context(), "other", []byte(`{}`)); err == nil || !strings.HasSuffix(err.Error(), "; correct encoding or subject") {
+		if _, err := e.Encode(t.Context(), time.Now(), "other", []byte(`{}`)); err == nil || !strings.HasSuffix(err.Error(), "; correct encoding or subject") {
 			t.Errorf("%s: a JSON Schema: %v", encoding, err)
 		}
 	}
 	f, e := newEncoder(t, config.KafkaProtobuf)
 	f.SeedSchema("broken", 1, 1, sr.Schema{Schema: `syntax = "proto3"; message {`, Type: sr.TypeProtobuf})
-	_, err := e.Encode(t.Context(), "broken", []byte(`{}`))
+	_, err := e.Encode(t.Context(), time.Now(), "broken", []byte(`{}`))
 	if _, dead := dispatcher.PermanentReason(err); err == nil || dead || !strings.Contains(err.Error(), "cannot be used") {
 		t.Errorf("a schema that is none: %v", err)
 	}
+}
+
+// A producer may have registered a newer schema for the event, and used it at once.
+//
+// CONTRACT: C-32, C-72
+func TestMisfitIsFinalByTheNewestSchemaAlone(t *testing.T) {
+	f, e := newEncoder(t, config.KafkaAvro)
+	f.SeedSchema("orders", 1, 1, sr.Schema{Schema: `{"type":"record","name":"a","fields":[{"name":"b","type":"long"}]}`})
+	encode := func(payload string) (string, error) {
+		value, err := e.Encode(t.Context(), time.Now(), "orders", []byte(payload))
+		return hex.EncodeToString(value), err
+	}
+	if _, err := encode(`{"b":5}`); err != nil {
+		t.Fatal(err)
+	}
+	f.SeedSchema("orders", 2, 2, sr.Schema{Schema: `{"type":"record","name":"a","fields":[{"name":"b","type":"long"},{"name":"c","type":"long","default":0}]}`})
+	if got, err := encode(`{"b":5,"c":6}`); got != "00000000020a0c" || err != nil {
+		t.Errorf("an event with a new field: %s, %v", got, err)
+	}
+	if _, err := encode(`{"d":7}`); !permanent(err) || !strings.Contains(err.Error(), "(id 2)") {
+		t.Errorf("an event that fits neither: %v", err)
+	}
+	f.Intercept(func(w http.ResponseWriter, _ *http.Request) bool {
+		http.Error(w, "", http.StatusServiceUnavailable)
+		return true
+	})
+	if _, err := encode(`{"b":5,"e":8}`); err == nil || permanent(err) || dispatcher.IsUnavailable(err) || !strings.Contains(err.Error(), "/e is not in the schema") {
+		t.Errorf("while the registry is unreachable: %v; want a failure that is tried again", err)
+	}
+}
+
+func permanent(err error) bool {
+	_, dead := dispatcher.PermanentReason(err)
+	return dead
 }
 
 // That the registry is unreachable is not the event's fault, and a probe says when it has recovered.
@@ -259,7 +294,7 @@ func TestRegistryUnreachable(t *testing.T) {
 	f.SeedSchema("known", 1, 1, sr.Schema{Schema: `"string"`})
 	f.SeedSchema("unknown", 1, 2, sr.Schema{Schema: `"string"`})
 	encode := func(ctx context.Context, subject string) error {
-		_, err := e.Encode(ctx, subject, []byte(`"a"`))
+		_, err := e.Encode(ctx, time.Now(), subject, []byte(`"a"`))
 		return err
 	}
 	if err := encode(t.Context(), "known"); err != nil {

@@ -87,7 +87,7 @@ func TestRealRegistry(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		value, err := e.Encode(ctx, subject, []byte(payload))
+		value, err := e.Encode(ctx, time.Now(), subject, []byte(payload))
 		if err != nil || len(value) < 5 || value[0] != 0 {
 			t.Fatalf("%x, %v", value, err)
 		}

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 
@@ -111,7 +112,7 @@ func TestEncodingOfOneSubject(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := s.record(t.Context(), sinktest.NewEvent())
+	r, err := s.record(t.Context(), time.Now(), sinktest.NewEvent())
 	if err != nil || headersOf(r)["content-type"] != "application/protobuf" || string(r.Value) != "\x00\x00\x00\x00\x05\x00\x0a\x0c"+sinktest.PayloadSecret {
 		t.Errorf("%x, %v, %v", r.Value, headersOf(r), err)
 	}

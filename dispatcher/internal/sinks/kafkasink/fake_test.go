@@ -241,7 +241,7 @@ func TestRetiredSendsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	ses.retired.Store(true)
-	r, err := s.record(t.Context(), sinktest.NewEvent())
+	r, err := s.record(t.Context(), time.Now(), sinktest.NewEvent())
 	if err != nil {
 		t.Fatal(err)
 	}

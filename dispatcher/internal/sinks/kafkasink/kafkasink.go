@@ -145,11 +145,12 @@ func (*sink) BatchSize() int { return batchSize }
 // When ctx ends, or the timeout, what is not confirmed by then is never sent any more.
 func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []error) {
 	defer reason.Classify("kafka", &errs)
+	since := time.Now()
 	errs = make([]error, len(batch))
 	var records []*kgo.Record
 	var of []int // the place of each record's event in the batch
 	for i, e := range batch {
-		r, err := s.record(ctx, e)
+		r, err := s.record(ctx, since, e)
 		if errs[i] = err; err == nil {
 			records, of = append(records, r), append(of, i)
 		}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"runtime/debug"
 	"strings"
+	"time"
 
 	"github.com/cloudevents/sdk-go/v2/binding"
 	"github.com/cloudevents/sdk-go/v2/binding/spec"
@@ -25,8 +26,8 @@ import (
 const contentType = "content-type"
 
 // record returns the event as a record (CONTRACT C-70, C-71). Its time is that of the sending, so
-// that a topic's retention counts from then; the event's own is in ce_time.
-func (s *sink) record(ctx context.Context, e *dispatcher.Event) (*kgo.Record, error) {
+// that a topic's retention counts from then; the event's own is in ce_time. since is when the event was there.
+func (s *sink) record(ctx context.Context, since time.Time, e *dispatcher.Event) (*kgo.Record, error) {
 	topic, err := s.destination(e)
 	if err != nil {
 		return nil, reason.Routed(fmt.Errorf("kafka sink: %w", err))
@@ -42,7 +43,7 @@ func (s *sink) record(ctx context.Context, e *dispatcher.Event) (*kgo.Record, er
 		r.Value = body.Bytes()
 		r.Headers = []kgo.RecordHeader{{Key: contentType, Value: []byte(event.ApplicationCloudEventsJSON)}}
 	} else {
-		if r.Value, err = s.value(ctx, topic, e); err != nil {
+		if r.Value, err = s.value(ctx, since, topic, e); err != nil {
 			return nil, fmt.Errorf("kafka sink: %w", err)
 		}
 		if s.encoder != nil {
@@ -61,11 +62,11 @@ func (s *sink) record(ctx context.Context, e *dispatcher.Event) (*kgo.Record, er
 }
 
 // value is the payload, encoded if it is to be.
-func (s *sink) value(ctx context.Context, topic string, e *dispatcher.Event) ([]byte, error) {
+func (s *sink) value(ctx context.Context, since time.Time, topic string, e *dispatcher.Event) ([]byte, error) {
 	if s.encoder == nil {
 		return e.Payload, nil
 	}
-	return s.encoder.Encode(ctx, cmp.Or(s.subject, topic+"-value"), e.Payload)
+	return s.encoder.Encode(ctx, since, cmp.Or(s.subject, topic+"-value"), e.Payload)
 }
 
 // validTopic is Kafka's own rule.
@@ -122,7 +123,7 @@ var _ draft.Sink = (*sink)(nil)
 
 // Draft implements [draft.Sink]. The registry is queried for the schema of an encoding.
 func (s *sink) Draft(ctx context.Context, e *dispatcher.Event) (draft.Message, error) {
-	r, err := s.record(ctx, e)
+	r, err := s.record(ctx, time.Now(), e)
 	if err != nil {
 		return draft.Message{}, err
 	}

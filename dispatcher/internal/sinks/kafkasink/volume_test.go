@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -151,7 +152,7 @@ func BenchmarkDeliver(b *testing.B) {
 
 func BenchmarkKafkasOwn(b *testing.B) {
 	s := open(b, plainConfig(b, newTopic(b, 1)))
-	r, err := s.record(b.Context(), sinktest.BenchBatch(s)[0])
+	r, err := s.record(b.Context(), time.Now(), sinktest.BenchBatch(s)[0])
 	if err != nil {
 		b.Fatal(err)
 	}
