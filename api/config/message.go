@@ -46,6 +46,9 @@ type Message struct {
 	SchemaRegistry *SchemaRegistry `json:"schemaRegistry,omitempty"`
 }
 
+// StorageHeaders are those that [FormatStorage] makes, sorted.
+var StorageHeaders = []string{"aggregate_id", "correlation_id", "event_type"}
+
 // Bare is true for the formats without the attributes of CloudEvents.
 func (m Message) Bare() bool { return m.Format != FormatCloudEvents && m.Format != "" }
 
@@ -75,6 +78,13 @@ func (c Config) validateMessage(p *problems) {
 	if most := maxAttributesAWS - attributesOfEventAWS; kind == "sqs" || kind == "sns" {
 		if m.Bare() {
 			most = maxAttributesAWS
+		}
+		if m.Format == FormatStorage {
+			for _, name := range StorageHeaders {
+				if _, replaced := m.Headers[name]; !replaced {
+					most--
+				}
+			}
 		}
 		p.when(len(m.Headers) > most, "message.headers", "has %d entries, and a message of %s has room for %d in addition to its own; remove some", len(m.Headers), kind, most)
 	}

@@ -17,6 +17,7 @@ func TestMessageValidate(t *testing.T) {
 		}
 		return m
 	}
+	storage := func(m Message) Message { m.Format = FormatStorage; return m }
 	plain := func(m Message) Message { m.Format = FormatPlain; return m }
 	var many []string
 	for i := range 33 {
@@ -34,6 +35,8 @@ func TestMessageValidate(t *testing.T) {
 		{"", structured, headers("event_type")},
 		{"", Sink{SQS: &SQSSink{}}, headers("a_1", "a_2")},
 		{"", Sink{SNS: &SNSSink{}}, plain(headers(many[:10]...))},
+		{"", Sink{SNS: &SNSSink{}}, storage(headers(many[:7]...))},
+		{"", Sink{SQS: &SQSSink{}}, storage(headers(append([]string{"event_type", "aggregate_id", "correlation_id"}, many[:7]...)...))},
 		{"", Sink{Redis: &RedisSink{}, ContentMode: Binary}, plain(headers("id", "type"))},
 		{"", Sink{Redis: &RedisSink{}, ContentMode: Binary}, headers("event_type")},
 		{`message.format is "Avro"; choose one of CloudEvents, Plain, Debezium, Storage`, kafka, Message{Format: "Avro"}},
@@ -45,6 +48,8 @@ func TestMessageValidate(t *testing.T) {
 		{"message.headers has 33 entries; keep at most 32", kafka, headers(many...)},
 		{"message.headers has 3 entries, and a message of sqs has room for 2 in addition to its own; remove some", Sink{SQS: &SQSSink{}}, headers("a_1", "a_2", "a_3")},
 		{"message.headers has 11 entries, and a message of sns has room for 10", Sink{SNS: &SNSSink{}}, plain(headers(many[:11]...))},
+		{"message.headers has 8 entries, and a message of sqs has room for 7 in addition to its own", Sink{SQS: &SQSSink{}}, storage(headers(many[:8]...))},
+		{"message.headers has 9 entries, and a message of sns has room for 8", Sink{SNS: &SNSSink{}}, storage(headers(append([]string{"event_type"}, many[:8]...)...))},
 		{`message.headers["a b"] is not the name of a header; use at most 128 alphanumeric characters`, kafka, headers("a b")},
 		{`message.headers["a."] is not the name of a header`, kafka, headers("a.")},
 		{`is not the name of a header`, kafka, headers(strings.Repeat("a", 129))},

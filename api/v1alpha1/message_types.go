@@ -20,7 +20,7 @@ type Message struct {
 	// headers are computed for each event. They are added to those of the format, and
 	// replace those of the same name. Not for contentMode Batch, whose requests have
 	// several events. At most two for sqs and sns with format CloudEvents, and ten
-	// with another.
+	// with another, among them those of format Storage.
 	// +optional
 	// +listType=map
 	// +listMapKey=name

@@ -2,6 +2,7 @@ package pipeline_test
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -123,6 +124,9 @@ func TestFormatStorage(t *testing.T) {
 		`","region":"eu","sequence_number":9007199254740993},"price":0.1234567890123456789012345}`
 	if string(got.Payload) != payload {
 		t.Errorf("%s\nwant %s", got.Payload, payload)
+	}
+	if !slices.EqualFunc(got.Message.Headers, config.StorageHeaders, func(h dispatcher.Header, name string) bool { return h.Name == name }) {
+		t.Errorf("%+v, want those of config.StorageHeaders, %q", got.Message.Headers, config.StorageHeaders)
 	}
 	want := dispatcher.Message{Bare: true, Headers: []dispatcher.Header{{Name: "aggregate_id", Value: "order-7"}, {Name: "correlation_id", Value: "c-42"}, {Name: "event_type", Value: "OrderPlaced"}}}
 	if !reflect.DeepEqual(got.Message, want) {
