@@ -96,6 +96,10 @@ func TestRefusedEventFailsAlone(t *testing.T) {
 			create trigger f before insert on inbox_events for each row execute function f()`, "; a trigger of the table refuses the event", false},
 		{"deferred", `create function f() returns trigger language plpgsql as $$ begin if new.sequence = 38 then raise 'no: %', new.payload; end if; return new; end $$;
 			create constraint trigger f after insert on inbox_events deferrable initially deferred for each row execute function f()`, "; a trigger of the table refuses the event", false},
+		{"in a trigger", `create function f() returns trigger language plpgsql as $$ begin if new.sequence = 38 then raise 'no: %', new.payload using errcode = '42P01'; end if; return new; end $$;
+			create trigger f before insert on inbox_events for each row execute function f()`, "the server refuses the event (SQLSTATE 42P01); a trigger, a function or a policy of the table fails", false},
+		{"policy", `alter table inbox_events enable row level security; create policy p on inbox_events using (true) with check (sequence <> 38); grant all on inbox_events to pg_monitor;
+			do $$ begin execute format('alter database %I set role = pg_monitor', current_database()); end $$`, `violates row-level security policy for table "inbox_events" (SQLSTATE 42501); a trigger, a function or a policy`, false},
 		{"data", `alter table inbox_events add number integer generated always as (100 / (sequence - 38)) stored`, "SQLSTATE 22012", false},
 		{"too large", `create index on inbox_events (dedupe_key)`, "; the event is too large for the table", true},
 	} {
@@ -126,6 +130,7 @@ func TestRefusedEventFailsAlone(t *testing.T) {
 					continue
 				}
 				sinktest.Want(t, "the event", err, false, reason.Refusing, test.text)
+				sinktest.Fault(t, "the event", err, strings.Contains(test.text, "or a policy"))
 				if _, dead := dispatcher.PermanentReason(err); dead != test.dead {
 					t.Errorf("dead is %v, want %v: %v", dead, test.dead, err)
 				}

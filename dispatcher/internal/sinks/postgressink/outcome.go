@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -39,7 +40,14 @@ func isOfOneEvent(err error) bool {
 	case "22", "23", "40", "44", programLimit, "P0":
 		return true
 	}
-	return false
+	return inside(pg)
+}
+
+// inside reports whether a code that else is about the table comes from inside of it: from a trigger, a function or
+// a row-level-security policy.
+func inside(pg *pgconn.PgError) bool {
+	c := class(pg)
+	return (c == "42" || c == "3F") && (pg.Where != "" || pg.Routine == "ExecWithCheckOptions")
 }
 
 // class is the first part of a SQLSTATE.
@@ -87,6 +95,9 @@ func (s *sink) refused(pg *pgconn.PgError) error {
 		return fmt.Errorf("table %s: %s (SQLSTATE %s); %s", s.cfg.Table, cause(pg), pg.Code, fmt.Sprintf(remedy, args...))
 	}
 	unavailable := func(word string, err error) error { return dispatcher.Unavailable(reason.With(word, err)) }
+	if inside(pg) { // if it is so for all events, none becomes dead by it
+		return dispatcher.DestinationFault(say("a trigger, a function or a policy of the table fails for the event: correct it, or what the producer writes"))
+	}
 	switch pg.Code {
 	case undefinedTable, undefinedSchema:
 		return unavailable(reason.Refusing, say("create it, as the postgres sink's documentation says, or correct table"))
@@ -120,10 +131,10 @@ func (s *sink) refused(pg *pgconn.PgError) error {
 // cause is the server's message where it names objects and no values. Messages of data, and of triggers,
 // may quote the payload (CONTRACT C-73).
 func cause(pg *pgconn.PgError) string {
-	switch class(pg) {
-	case "23":
+	switch c := class(pg); {
+	case c == "23":
 		return fmt.Sprintf("the constraint %q refuses the event", pg.ConstraintName+pg.ColumnName)
-	case "22", "44", "P0", programLimit:
+	case slices.Contains([]string{"22", "44", "P0", programLimit}, c), inside(pg) && pg.Where != "":
 		return "the server refuses the event"
 	default:
 		return strings.Join(strings.Fields(pg.Message), " ")
