@@ -128,7 +128,24 @@ func TestErrorDoesNotQuoteTheCommand(t *testing.T) {
 // CONTRACT: C-32, C-73
 func TestTooLarge(t *testing.T) {
 	srv := server(t, redis.Options{Settings: map[string]string{"proto-max-bulk-len": "1mb"}})
-	s := open(t, settings(srv))
+	testTooLarge(t, srv, open(t, settings(srv)), 0)
+}
+
+// Behind an entry that is too large no replica is waited for, which is the destination's fault. That is so for the
+// first one alone.
+//
+// CONTRACT: C-32, C-70
+func TestTooLargeWithReplicas(t *testing.T) {
+	srv, replica := server(t, redis.Options{Settings: map[string]string{"proto-max-bulk-len": "1mb"}}), server(t, redis.Options{})
+	cfg := settings(srv)
+	cfg.Replicas = 1
+	s := open(t, cfg)
+	replicate(t, replica, srv, s)
+	testTooLarge(t, srv, s, 40)
+}
+
+// testTooLarge delivers two batches with events that are too large. As many events before the first of them may be a fault.
+func testTooLarge(t *testing.T, srv *redis.Server, s *sink, faults int) {
 	for _, padding := range []int{10, 200_000} {
 		batch := sinktest.NewEvents(100)
 		for _, e := range batch {
@@ -141,6 +158,8 @@ func TestTooLarge(t *testing.T) {
 		for i, err := range s.Deliver(t.Context(), batch) {
 			if i == 40 || i == 41 || i == 99 {
 				sinktest.Dead(t, "a large event", err, "; raise the server's proto-max-bulk-len")
+			} else if i < faults {
+				sinktest.Fault(t, "an event before the first large one", err, true)
 			} else if err != nil {
 				t.Errorf("event %d, of %d bytes: %v", i, padding, err)
 			}
@@ -152,6 +171,21 @@ func TestTooLarge(t *testing.T) {
 		}
 		if len(all) != 97 || len(seen) != 97 {
 			t.Errorf("%d entries of %d events arrived, want 97", len(all), len(seen))
+		}
+		faults = 0
+	}
+}
+
+// replicate makes a server the replica of another one, and waits until the sink finds that it has copied that.
+func replicate(t *testing.T, replica, of *redis.Server, s *sink) {
+	t.Helper()
+	host, port, _ := strings.Cut(of.Address, ":")
+	do(t, replica, "replicaof", host, port)
+	for end := time.Now().Add(30 * time.Second); ; {
+		if err := sinktest.Send(t, s); err == nil {
+			return
+		} else if time.Now().After(end) {
+			t.Fatal(err)
 		}
 	}
 }
@@ -167,15 +201,7 @@ func TestEventWaitsForItsReplicas(t *testing.T) {
 	alone := sinktest.Send(t, s)
 	sinktest.Want(t, "without a replica", alone, false, reason.Refusing, "0 of 1 replicas confirmed it in time; bring replicas back")
 	sinktest.Fault(t, "without a replica", alone, true)
-	host, port, _ := strings.Cut(srv.Address, ":")
-	do(t, replica, "replicaof", host, port)
-	for end := time.Now().Add(30 * time.Second); ; { // until it has copied its master
-		if err := sinktest.Send(t, s); err == nil {
-			break
-		} else if time.Now().After(end) {
-			t.Fatal(err)
-		}
-	}
+	replicate(t, replica, srv, s)
 	if err := sinktest.Send(t, s); err != nil {
 		t.Error(err)
 	}

@@ -69,7 +69,7 @@ func (s *sink) explain(en *entry, reply redis.Error) error {
 	}
 	if isTooLarge(reply) {
 		return reason.Coded(reason.TooLarge, dispatcher.Permanent(dispatcher.ReasonPermanentFailure, fmt.Errorf(
-			"stream %s at %s: the event is too large: about %d bytes; raise the server's proto-max-bulk-len, or make smaller events", en.stream, en.address, size(en))))
+			"stream %s at %s: the event is too large: about %d bytes; raise the server's proto-max-bulk-len, or make smaller events", en.stream, en.address, en.size())))
 	}
 	return say("the server's log says more")
 }
@@ -103,16 +103,29 @@ func quote(reply redis.Error) error {
 }
 
 // size is about what the entry takes.
-func size(en *entry) (n int) {
+func (en *entry) size() (n int64) {
 	for _, arg := range en.args {
-		switch v := arg.(type) {
-		case string:
-			n += len(v)
-		case []byte:
-			n += len(v)
-		}
+		n += length(arg)
 	}
 	return n
+}
+
+// longest is the length of its longest value, which proto-max-bulk-len is about.
+func (en *entry) longest() (n int64) {
+	for _, arg := range en.args {
+		n = max(n, length(arg))
+	}
+	return n
+}
+
+func length(arg any) int64 {
+	switch v := arg.(type) {
+	case string:
+		return int64(len(v))
+	case []byte:
+		return int64(len(v))
+	}
+	return 0
 }
 
 // unreachable is a failure before anything of a delivery was sent, or one of a probe.

@@ -32,6 +32,9 @@ func (s *sink) pipeline(ctx, limited context.Context, address string, entries []
 	l := s.take(address)
 	usable := l.do(limited, cmds)
 	sent := l.sent.Load()
+	if slices.ContainsFunc(adds, func(add *redis.StringCmd) bool { return isTooLarge(add.Err()) }) {
+		wait = nil // which the server has not read
+	}
 	for i, en := range entries {
 		err := adds[i].Err()
 		switch {
@@ -43,6 +46,7 @@ func (s *sink) pipeline(ctx, limited context.Context, address string, entries []
 			en.err = s.refused(ctx, en, err)
 		}
 		if isTooLarge(err) {
+			s.learn(en)
 			unread = len(entries) - i - 1
 			break
 		}
@@ -56,18 +60,44 @@ func (s *sink) pipeline(ctx, limited context.Context, address string, entries []
 	return unread
 }
 
-// replicated is the outcome of an entry that the master has.
+// replicated is the outcome of an entry that the master has. wait is nil when no replica was waited for.
 func (s *sink) replicated(ctx context.Context, en *entry, wait *redis.IntCmd) error {
-	got, err := wait.Result()
 	switch {
 	case s.cfg.Replicas == 0:
 		return nil
+	case wait == nil:
+		return dispatcher.DestinationFault(fmt.Errorf("stream %s at %s: the master has the event, and an event behind it was too large, so no replica was waited for; it is sent again", en.stream, en.address))
+	}
+	got, err := wait.Result()
+	switch {
 	case err == nil && got >= int64(s.cfg.Replicas):
 		return nil
 	case err == nil:
 		return dispatcher.DestinationFault(fmt.Errorf("stream %s at %s: the master has the event, and %d of %d replicas confirmed it in time; bring replicas back, or lower replicas", en.stream, en.address, got, s.cfg.Replicas))
 	default:
 		return s.refused(ctx, en, err)
+	}
+}
+
+// together is how many of the entries go into one pipeline. Replicas are waited for at its end, which the server does
+// not read behind an entry that is too large: such a one goes alone.
+func (s *sink) together(entries []*entry) int {
+	limit := s.tooLarge.Load()
+	if s.cfg.Replicas == 0 || limit == 0 {
+		return len(entries)
+	}
+	switch i := slices.IndexFunc(entries, func(en *entry) bool { return en.longest() >= limit }); i {
+	case -1:
+		return len(entries)
+	default:
+		return max(i, 1)
+	}
+}
+
+// learn notes what the server found too large.
+func (s *sink) learn(en *entry) {
+	if limit := s.tooLarge.Load(); limit == 0 || en.longest() < limit {
+		s.tooLarge.Store(en.longest())
 	}
 }
 

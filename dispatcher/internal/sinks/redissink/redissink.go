@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -44,6 +45,8 @@ type sink struct {
 	dial        dialer
 	// cluster knows which node has a stream. nil: there is one server.
 	cluster *redis.ClusterClient
+	// tooLarge is the shortest value that a server found too large; 0: none.
+	tooLarge atomic.Int64
 
 	mu   sync.Mutex
 	idle map[string][]*connection // by address, the one used last at the end
@@ -160,8 +163,9 @@ func (s *sink) send(ctx, limited context.Context, entries []*entry) (redirected 
 // pipeline unread, which is then sent again: so it is known which one is to blame.
 func (s *sink) sendTo(ctx, limited context.Context, address string, entries []*entry) {
 	for len(entries) > 0 {
-		unread := s.pipeline(ctx, limited, address, entries)
-		entries = entries[len(entries)-unread:]
+		now := s.together(entries)
+		unread := s.pipeline(ctx, limited, address, entries[:now])
+		entries = entries[now-unread:]
 	}
 }
 
