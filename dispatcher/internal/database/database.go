@@ -228,19 +228,23 @@ func secure(dsn string, d config.Database) (string, error) {
 		}
 		return dsn, nil
 	}
-	if len(settings) == 0 {
-		return dsn, nil
+	// Appended, not parsed and written again: a URL of PostgreSQL is not one of net/url. pgx takes the last of two values.
+	_, hosts, _ := strings.Cut(dsn, "://")
+	if i := strings.IndexAny(hosts, "@/"); i >= 0 && hosts[i] == '@' {
+		hosts = hosts[i+1:] // a password may have a ?
 	}
-	u, err := url.Parse(dsn)
-	if err != nil {
-		return "", badString(d) // not err: it quotes the string
+	separator := "?"
+	if _, query, has := strings.Cut(hosts, "?"); has {
+		separator = "&"
+		if query == "" || strings.HasSuffix(query, "&") {
+			separator = ""
+		}
 	}
-	query := u.Query()
 	for key, value := range settings {
-		query.Set(key, value)
+		dsn += separator + key + "=" + strings.ReplaceAll(url.QueryEscape(value), "+", "%20") // a + is a plus there
+		separator = "&"
 	}
-	u.RawQuery = query.Encode()
-	return u.String(), nil
+	return dsn, nil
 }
 
 // splitsPassword reports whether a URL's password has a / or # that is not percent-encoded: a part of it would be taken for

@@ -253,6 +253,9 @@ func TestSeveralHosts(t *testing.T) {
 	for name, d := range map[string]config.Database{
 		"URL":             {DSN: "postgres://u:p@a:1,b:2/db"},
 		"URL, with TLS":   {DSN: "postgres://u:p@a:1,b:2/db", SSLMode: "Require"},
+		"and options":     {DSN: "postgres://u:p@a:1,b:2/db?options=-c%20x.y%3D1", SSLMode: "Require"},
+		"and a password":  {DSN: `postgres://u:?^{|"@a:1,b:2?sslmode=disable&options=-c%20x.y%3D1&`, SSLMode: "Require"},
+		"and ports":       {DSN: "postgres://u:p@[a]:1,[b]:2/db?", SSLMode: "Require"},
 		"key=value words": {DSN: "host=a,b port=1,2 user=u dbname=db"},
 		"files":           {Connection: &config.Connection{HostFile: file(t, "a,b\n"), PortFile: file(t, "1,2\n"), UserFile: file(t, "u")}},
 	} {
@@ -261,6 +264,9 @@ func TestSeveralHosts(t *testing.T) {
 		last := c.Fallbacks[len(c.Fallbacks)-1]
 		if c.Host != "a" || c.Port != 1 || last.Host != "b" || last.Port != 2 {
 			t.Errorf("%s: %s:%d to %s:%d", name, c.Host, c.Port, last.Host, last.Port)
+		}
+		if strings.Contains(d.DSN, "options") && c.RuntimeParams["options"] != "-c x.y=1" || d.SSLMode != "" && c.TLSConfig == nil {
+			t.Errorf("%s: options %q, TLS %t", name, c.RuntimeParams["options"], c.TLSConfig != nil)
 		}
 		if c.ValidateConnect == nil {
 			t.Errorf("%s: any of them would do", name)
