@@ -10,8 +10,8 @@ type Validation struct {
 	// so, such as order.*. None means all.
 	Types []string `json:"types,omitempty"`
 	// Versions are those of the events that it is for, at most 64: the header event_version, else schema_version,
-	// else 1.0.0. One that ends with * is for all that begin so. With Schema, an event whose version is in no such
-	// entry of its type is refused. None means all.
+	// else 1.0.0. One that ends with * is for all that begin so. When an entry of the type has Schema and Versions, an event
+	// whose version no such entry names is refused, also where another entry has a schema for all versions. None means all.
 	Versions []string `json:"versions,omitempty"`
 	// Schema is a JSON Schema that payloads must fit. Defaults to none.
 	Schema *PayloadSchema `json:"schema,omitempty"`

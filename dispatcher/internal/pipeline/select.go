@@ -13,7 +13,7 @@ import (
 type steps struct {
 	checks     []*check
 	transforms []*transform
-	// versions are those for which some check has a schema. Empty: the checks are for every version.
+	// versions are those of the checks that have a schema and versions. Where there are some, no other version passes.
 	versions []string
 }
 
@@ -119,8 +119,8 @@ func versionOf(e *dispatcher.Event) string {
 	return firstVersion
 }
 
-// checksOf are the checks for the event's version. A version is refused that no schema is for, though there are
-// schemas by version for its type.
+// checksOf are the checks for the event's version. Where checks of its type have a schema and versions, a version that none of
+// these names is refused, also where another check has a schema for all versions.
 func (s *steps) checksOf(e *dispatcher.Event) ([]*check, error) {
 	if s == nil {
 		return nil, nil
