@@ -78,6 +78,51 @@ func TestBrokenAndNotComputed(t *testing.T) {
 	}
 }
 
+// A schema that refers to itself in two places takes 2 to the power of the payload's depth. It ends, and holds the event
+// as a rule does.
+//
+// CONTRACT: C-33, C-35
+func TestSchemaTakesTooMuchWork(t *testing.T) {
+	const union = `"$defs": {"part": {"oneOf": [{"type": "number"}, {"$ref": "#/$defs/and"}, {"$ref": "#/$defs/or"}]},
+		"and": {"type": "object", "properties": {"op": {"const": "and"}, "args": {"type": "array", "items": {"$ref": "#/$defs/part"}}}},
+		"or": {"type": "object", "properties": {"op": {"const": "or"}, "args": {"type": "array", "items": {"$ref": "#/$defs/part"}}}}}`
+	nested := func(levels int, before, innermost, after string) string {
+		return strings.Repeat(before, levels) + innermost + strings.Repeat(after, levels)
+	}
+	and := func(levels int, innermost string) string {
+		return nested(levels, `{"args": [`, innermost, `], "op": "and"}`)
+	}
+	for _, c := range []struct {
+		schema, payload string
+		held            bool
+	}{
+		{`{"$ref": "#/$defs/part", ` + union + `}`, and(8, "1"), false},
+		{`{"$ref": "#/$defs/part", ` + union + `}`, and(40, "1"), true},
+		{`{"$ref": "#/$defs/part", ` + union + `}`, and(40, `"`+secret+`"`), true},
+		{`{"$schema": "http://json-schema.org/draft-07/schema#", "not": {"$ref": "#/$defs/part"}, ` + union + `}`, and(40, "1"), true},
+		{`{"not": {"$ref": "#/$defs/list"}, "$defs": {"list": {"type": "array", "items": {"$ref": "#/$defs/list"}, "contains": {"$ref": "#/$defs/list"}}}}`, nested(40, "[", "1", "]"), true},
+		{`{"type": "array", "items": {"$ref": "#"}}`, nested(5000, "[", "1", "]"), true}, // the names of all levels, for each level
+		{`{"allOf": [{}` + strings.Repeat(`, {"pattern": "a$"}`, 200) + `]}`, `"` + strings.Repeat("a", 64<<10) + `"`, true},
+		{`{"items": {"oneOf": [{"type": "string"}, {"minimum": 0}]}}`, `[1` + strings.Repeat(",1", 500_000) + `]`, false},
+	} {
+		s := compile(t, config.Config{Message: config.Message{Validation: []config.Validation{{Schema: schema(c.schema)}}}}, pipeline.Options{}).Wrap(&sinktest.Recording{})
+		e := event("", c.payload)
+		err := s.Deliver(t.Context(), []*dispatcher.Event{e})[0]
+		_, dead := dispatcher.PermanentReason(err)
+		if dead || dispatcher.IsDestinationFault(err) != c.held || !c.held && err != nil ||
+			c.held && !strings.HasPrefix(err.Error(), "event "+e.ID.String()+": message.validation[0].schema cannot be applied: it takes more work than") {
+			t.Errorf("%.80s of %.40s: %v", c.schema, c.payload, err)
+		}
+		if !c.held {
+			continue
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		if err := s.Deliver(&lateContext{ctx, cancel, 20}, []*dispatcher.Event{e})[0]; !errors.Is(err, context.Canceled) || dispatcher.IsDestinationFault(err) {
+			t.Errorf("%.80s of %.40s after the end of its delivery: %v", c.schema, c.payload, err)
+		}
+	}
+}
+
 // A rule that takes long ends with the delivery, and says nothing of the rule.
 func TestDeliveryEnds(t *testing.T) {
 	p := compile(t, config.Config{

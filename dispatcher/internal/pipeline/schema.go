@@ -2,6 +2,8 @@ package pipeline
 
 import (
 	"bytes"
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -24,6 +26,9 @@ type jsonSchema struct {
 	compiled *jsonschema.Schema
 	// names are what the schema names of objects' members, and what errors may name of a payload's.
 	names map[string]bool
+	// work is that of the validation that runs, on which the compiled schema counts. So turn has room for one at a time.
+	work work
+	turn chan struct{}
 }
 
 // compileSchema compiles a schema that may refer to the references, by their names.
@@ -32,7 +37,7 @@ func compileSchema(text []byte, references []Reference) (*jsonSchema, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%sit is not JSON: %w; correct it", misplaced(text, err), err)
 	}
-	s := &jsonSchema{names: map[string]bool{}}
+	s := &jsonSchema{names: map[string]bool{}, turn: make(chan struct{}, 1)}
 	s.collect(root)
 	documents := loader{}
 	for _, r := range references {
@@ -45,12 +50,23 @@ func compileSchema(text []byte, references []Reference) (*jsonSchema, error) {
 			documents[at] = document
 		}
 	}
-	c := jsonschema.NewCompiler()
-	c.UseLoader(documents)
-	if err := c.AddResource(rootURL, root); err != nil {
-		return nil, err
+	compile := func(vocabularies ...*jsonschema.Vocabulary) (*jsonschema.Schema, error) {
+		c := jsonschema.NewCompiler()
+		c.UseLoader(documents)
+		for _, v := range vocabularies {
+			c.RegisterVocabulary(v)
+			c.AssertVocabs()
+		}
+		if err := c.AddResource(rootURL, root); err != nil {
+			return nil, err
+		}
+		return c.Compile(rootURL)
 	}
-	if s.compiled, err = c.Compile(rootURL); err != nil {
+	// Once without: where there is a vocabulary, the library holds the schema against a smaller metaschema.
+	if _, err = compile(); err == nil {
+		s.compiled, err = compile(s.work.vocabulary())
+	}
+	if err != nil {
 		return nil, fmt.Errorf("it is not a JSON Schema: %s; correct it", invalid(text, err))
 	}
 	return s, nil
@@ -108,6 +124,87 @@ func (l loader) Load(url string) (any, error) {
 	return nil, errors.New("it is not among the schema's references, and nothing is loaded from elsewhere; put it into the schema's $defs")
 }
 
+// A validation may take leastWork steps, and workPerByte more for each byte of the payload (CONTRACT C-33, C-35). A
+// schema that refers to itself in two places takes 2 to the power of the payload's depth, without this. The library keeps
+// some hundred bytes for each step that fails, so this bounds its memory too.
+const (
+	leastWork   = 250_000
+	workPerByte = 4
+	// levels are those of a payload that make a step cost one more: what is kept of one that fails has the names of all levels.
+	levels = 16
+	// perStep is how many characters of a text or a number count as a step.
+	perStep = 16
+)
+
+var errTooMuchWork = errors.New("it takes more work than a payload of its size may")
+
+// work is what a validation may still take.
+type work struct {
+	ctx        context.Context
+	cost, left int
+}
+
+func workFor(ctx context.Context, payload any, size int) work {
+	return work{ctx, 1 + depth(payload)/levels, leastWork + workPerByte*size}
+}
+
+// depth is how deeply a value is nested.
+func depth(value any) (deepest int) {
+	switch v := value.(type) {
+	case map[string]any:
+		for _, member := range v {
+			deepest = max(deepest, 1+depth(member))
+		}
+	case []any:
+		for _, element := range v {
+			deepest = max(deepest, 1+depth(element))
+		}
+	}
+	return deepest
+}
+
+// ended is the panic that ends a validation: the library has no other way out.
+type ended struct{ err error }
+
+// vocabulary makes each part of a schema that is compiled with it count as a step. It does so as part of the format: that is
+// what the library checks before all that refers to other parts, and extensions of a vocabulary come after that.
+func (w *work) vocabulary() *jsonschema.Vocabulary {
+	return &jsonschema.Vocabulary{URL: "urn:outbox:work", Compile: func(c *jsonschema.CompilerContext, _ map[string]any) (jsonschema.SchemaExt, error) {
+		part := c.Enqueue(nil) // the one that is compiled now
+		own := part.Format
+		if own == nil {
+			own = &jsonschema.Format{Validate: func(any) error { return nil }}
+		}
+		part.Format = &jsonschema.Format{Name: own.Name, Validate: func(value any) error {
+			w.step(value)
+			return own.Validate(value)
+		}}
+		return nil, nil
+	}}
+}
+
+// step counts one for a value, and more for a large one. Members and elements count here too: what they fail at first is
+// not counted.
+func (w *work) step(value any) {
+	steps := 1
+	switch v := value.(type) {
+	case map[string]any:
+		steps += len(v)
+	case []any:
+		steps += len(v)
+	case string:
+		steps += len(v) / perStep
+	case json.Number:
+		steps += len(v) / perStep
+	}
+	if w.left -= steps * w.cost; w.left < 0 {
+		panic(ended{errTooMuchWork})
+	}
+	if err := w.ctx.Err(); err != nil {
+		panic(ended{err})
+	}
+}
+
 // violation is a place at which a payload breaks a schema.
 type violation struct {
 	text    string
@@ -115,20 +212,36 @@ type violation struct {
 	finding Finding // without its field
 }
 
-// violations says where the payload breaks the schema, and nothing of what the payload holds.
-func (s *jsonSchema) violations(payload any) []violation {
-	err := s.compiled.Validate(payload)
+// violations says where a payload of so many bytes breaks the schema, and nothing of what the payload holds. It fails when
+// ctx ends, and when that takes more work than such a payload may.
+func (s *jsonSchema) violations(ctx context.Context, payload any, size int) (all []violation, err error) {
+	select {
+	case s.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() {
+		<-s.turn
+		if r := recover(); r != nil {
+			end, ok := r.(ended)
+			if !ok {
+				panic(r)
+			}
+			all, err = nil, end.err
+		}
+	}()
+	s.work = workFor(ctx, payload, size)
+	err = s.compiled.Validate(payload)
 	if err == nil {
-		return nil
+		return nil, nil
 	}
 	var invalid *jsonschema.ValidationError
 	if !errors.As(err, &invalid) {
-		return []violation{{"the schema cannot be applied", dispatcher.Cause{Class: dispatcher.ClassSchema}, Finding{What: "the schema cannot be applied"}}}
+		return []violation{{"the schema cannot be applied", dispatcher.Cause{Class: dispatcher.ClassSchema}, Finding{What: "the schema cannot be applied"}}}, nil
 	}
-	var all []violation
 	s.leaves(invalid, payload, &all)
 	slices.SortFunc(all, func(a, b violation) int { return strings.Compare(a.text, b.text) }) // objects have no order
-	return slices.Compact(all)
+	return slices.Compact(all), nil
 }
 
 // leaves are the violations that have no causes of their own.

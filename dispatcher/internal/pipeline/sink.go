@@ -159,7 +159,8 @@ func schemasOf(ctx context.Context, checks []*check) ([]*jsonSchema, error) {
 }
 
 // validate checks the payload against all that is for it. What the payload breaks is final, but for a schema of which
-// the registry may have a newer one at since; where it breaks nothing, a rule that cannot be computed holds it.
+// the registry may have a newer one at since; where it breaks nothing, a schema that takes too much work or a rule that
+// cannot be computed holds it.
 func validate(ctx context.Context, since time.Time, e *dispatcher.Event, payload any, checks []*check, schemas []*jsonSchema) error {
 	var all []string
 	var found []Finding
@@ -174,18 +175,26 @@ func validate(ctx context.Context, since time.Time, e *dispatcher.Event, payload
 	}
 	for i, c := range checks {
 		if schemas[i] != nil {
-			violations := schemas[i].violations(payload)
+			violations, err := schemas[i].violations(ctx, payload, len(e.Payload))
 			if r, ok := c.schema.(*registered); ok && len(violations) > 0 {
-				newer, sure, err := r.newer(ctx, since, schemas[i])
-				if err != nil {
-					return failed(dispatcher.Cause{Class: dispatcher.ClassSchema, Code: "Unavailable"}, err, Finding{Field: c.field + ".schema"})
+				newer, sure, unavailable := r.newer(ctx, since, schemas[i])
+				if unavailable != nil {
+					return failed(dispatcher.Cause{Class: dispatcher.ClassSchema, Code: "Unavailable"}, unavailable, Finding{Field: c.field + ".schema"})
 				}
 				if newer != schemas[i] {
-					violations = newer.violations(payload)
+					violations, err = newer.violations(ctx, payload, len(e.Payload))
 				}
 				if !sure {
 					unsure += len(violations)
 				}
+			}
+			switch {
+			case err != nil && ctx.Err() != nil:
+				return interrupted(ctx.Err())
+			case err != nil && held == nil:
+				held = failed(dispatcher.Cause{Class: dispatcher.ClassSchema, Code: "work"}, dispatcher.DestinationFault(fmt.Errorf(
+					"event %s: %s.schema cannot be applied: %w; give the schema fewer alternatives where it refers to itself, or nest less in the payload: the event is kept and tried again",
+					e.ID, c.field, err)), Finding{Field: c.field + ".schema", What: err.Error()})
 			}
 			for _, violation := range violations {
 				violation.finding.Field = c.field + ".schema"
