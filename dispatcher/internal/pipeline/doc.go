@@ -82,7 +82,8 @@
 //
 // # What errors say of an invalid event
 //
-// The place in the payload and the place in the schema, or the rule with its message; up to 5 of them.
+// The place in the payload and the place in the schema, or the rule with its message; up to 5 of them, of the first 100 of
+// each schema.
 // Never a value (CONTRACT C-73): and as the names in an object may be data too, a place has only those
 // that the schema itself names; another one is shown as *.
 //

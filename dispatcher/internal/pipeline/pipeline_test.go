@@ -170,12 +170,17 @@ func TestInvalidEventIsDeadAndTheRestIsDelivered(t *testing.T) {
 	}
 }
 
-// Up to five violations are reported.
+// Up to five violations are reported, and few are kept of however many there are. CONTRACT: C-35
 func TestManyViolations(t *testing.T) {
 	p := compile(t, config.Config{Message: config.Message{Validation: []config.Validation{{Schema: schema(`{"items": {"type": "number"}}`)}}}}, pipeline.Options{})
-	err := p.Wrap(&sinktest.Recording{}).Deliver(t.Context(), []*dispatcher.Event{event("", `["a","b","c","d","e","f","g"]`)})[0]
-	if strings.Count(err.Error(), "#/items/type") != 5 || !strings.Contains(err.Error(), "; and 2 more; correct") {
-		t.Errorf("error %v", err)
+	for payload, findings := range map[string]int{`["a","b","c","d","e","f","g"]`: 7, `["a"` + strings.Repeat(`,"a"`, 100_000) + `]`: 100} {
+		err := p.Wrap(&sinktest.Recording{}).Deliver(t.Context(), []*dispatcher.Event{event("", payload)})[0]
+		if strings.Count(err.Error(), "#/items/type") != 5 || !strings.Contains(err.Error(), "; and more; correct") {
+			t.Errorf("error %v", err)
+		}
+		if got := len(pipeline.Findings(err)); got != findings {
+			t.Errorf("%d findings, want %d", got, findings)
+		}
 	}
 }
 

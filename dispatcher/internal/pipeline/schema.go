@@ -244,8 +244,14 @@ func (s *jsonSchema) violations(ctx context.Context, payload any, size int) (all
 	return slices.Compact(all), nil
 }
 
-// leaves are the violations that have no causes of their own.
+// maxLeaves is how many violations are made of a schema's: an error names a few of them (CONTRACT C-35).
+const maxLeaves = 100
+
+// leaves are the first violations that have no causes of their own.
 func (s *jsonSchema) leaves(e *jsonschema.ValidationError, payload any, all *[]violation) {
+	if len(*all) >= maxLeaves {
+		return
+	}
 	_, names := e.ErrorKind.(*kind.PropertyNames) // its causes are about a name, not about a place
 	if len(e.Causes) > 0 && !names {
 		for _, cause := range e.Causes {

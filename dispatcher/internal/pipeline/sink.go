@@ -250,8 +250,8 @@ const maxViolations = 5
 
 func invalidPayload(violations []string) error {
 	text := strings.Join(violations[:min(len(violations), maxViolations)], "; ")
-	if more := len(violations) - maxViolations; more > 0 {
-		text += fmt.Sprintf("; and %d more", more)
+	if len(violations) > maxViolations {
+		text += "; and more"
 	}
 	return errors.New(text + "; correct the producer or the validation, and replay the event")
 }
