@@ -94,7 +94,7 @@ var _ = Describe("config/admission/restricted", Label("security", "rights"), Ord
 		for path, value := range map[string]any{
 			"database":                        map[string]any{"secretRef": map[string]any{"name": "outbox-db"}},
 			"sink":                            map[string]any{"http": map[string]any{"url": "http://x"}},
-			"message.format":                  "Plain",
+			"message.transform":               []any{map[string]any{"payload": "payload"}},
 			"pods.serviceAccount.annotations": []any{map[string]any{"name": "a", "value": "b"}},
 			"pods.template.spec.hostPID":      false,
 		} {

@@ -30,6 +30,7 @@ const (
 	//
 	// True: Finished. False: Running, Waiting (events fail, or have no outcome: the message says why), Aborted (stopped before its end), Refused, JobFailed,
 	// Restored (a copy of one that has begun, such as from a backup, which replays nothing), or the reason of the condition that is the cause.
+	// Unknown: Progressing (no pass could be finished yet).
 	CompleteCondition = "Complete"
 
 	// FailedCondition, of a DeadLetterReplay: it has ended before its dead letters had their outcomes.

@@ -124,9 +124,9 @@ func TestCountsOfTheNewestRevision(t *testing.T) {
 		t.Helper()
 		var s api.OutboxDispatcherStatus
 		setStatus(&s, o)
-		letters, healthy := meta.IsStatusConditionTrue(s.Conditions, api.DeadLettersPresentCondition), meta.IsStatusConditionTrue(s.Conditions, api.DataHealthyCondition)
-		if *s.Pending != pending || *s.Dead != dead || letters != (dead > 0) || healthy != (dead == 0) || sample(o, time.Now()).Pending != pending {
-			t.Errorf("%s: %d pending, %d dead, DeadLettersPresent %v, DataHealthy %v", when, *s.Pending, *s.Dead, letters, healthy)
+		present, healthy := meta.IsStatusConditionTrue(s.Conditions, api.DeadLettersPresentCondition), meta.IsStatusConditionTrue(s.Conditions, api.DataHealthyCondition)
+		if *s.Pending != pending || *s.Dead != dead || present != (dead > 0) || healthy != (dead == 0) || sample(o, time.Now()).Pending != pending {
+			t.Errorf("%s: %d pending, %d dead, DeadLettersPresent %v, DataHealthy %v", when, *s.Pending, *s.Dead, present, healthy)
 		}
 	}
 	check("the newest revision has counted", 5, 7)
