@@ -19,7 +19,7 @@ const (
 )
 
 // migrationDeadline ends a Job that cannot start, or that hangs; then it is tried again. An index of a large table
-// takes longer, and begins anew with each try.
+// takes longer, and begins again with each try.
 const (
 	migrationDeadline = 30 * time.Minute
 	indexDeadline     = 24 * time.Hour

@@ -17,8 +17,8 @@ begin
         for update of event
     ) as taken;
     -- Where a unique index of theirs lets one of several rows be open, or where rows are inserted again, of which several may
-    -- have had one id, an older event waits for a newer one that is not taken: its row would be there when that comes back,
-    -- and the newer one be lost. A statement of its own sees what dispatchers have claimed while the first one ran.
+    -- have had one id, an older event waits for a newer one that is not taken: its row would be there when the delivery of that
+    -- fails, and the newer one be lost. A statement of its own sees what dispatchers have claimed while the first one ran.
     if {deletes} or exists (
         select from pg_index as i
         join pg_attribute as id on id.attrelid = i.indrelid and id.attname = {idName}
