@@ -231,7 +231,7 @@ func creation(micros int64) time.Time {
 func pgTimes(times []time.Time) []pgtype.Timestamptz {
 	all := make([]pgtype.Timestamptz, len(times))
 	for i, t := range times {
-		if all[i] = (pgtype.Timestamptz{Time: t, Valid: true}); t == (time.Time{}) || t.Year() < -4713 {
+		if all[i] = (pgtype.Timestamptz{Time: t, Valid: true}); t.IsZero() && t.Location() == time.UTC || t.Year() < -4713 {
 			all[i] = pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
 		}
 	}

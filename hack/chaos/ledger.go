@@ -154,7 +154,7 @@ func (l *ledger) followRow(h *history, e *event) {
 // set back goes by its own clock: its lease began then.
 func (h *history) early(m move) bool {
 	jumped := h.overlapping(m.began, m.at, func(f injected) bool { return f.kind == jump }) != ""
-	return !m.from.until.Before(m.byClock) && !(jumped && m.from.until.Before(m.to.until.Add(-h.lease)))
+	return !m.from.until.Before(m.byClock) && (!jumped || !m.from.until.Before(m.to.until.Add(-h.lease)))
 }
 
 // follows reports whether a transition begins where the one before it ended.

@@ -287,7 +287,6 @@ func (r *run) back() error {
 	if r.dropped {
 		return r.abandon()
 	}
-	table := r.their.name()
 	// Once before producers wait, so that the second time is short.
 	if err := r.passSlot(); err != nil {
 		return err
@@ -308,34 +307,8 @@ func (r *run) back() error {
 	var left bool
 	var stay int64
 	if r.state != Shadow {
-		there, deletes, give := r.there(), "false", reopenRow
-		if r.layout.deletes {
-			deletes, give = "true", insertRow
-		}
-		file := "return"
-		if r.layout.log {
-			file = "return_log"
-		}
-		values := map[string]string{"{there}": there, "{deletes}": deletes, "{open}": r.in(r.layout.open, "r"), "{reopen}": r.layout.reopen,
-			"{idType}": r.their.types[r.layout.id], "{idName}": literal(r.layout.id), "{regclass}": literal(table), "{columns}": strings.Join(r.their.writable, ", ")}
-		values["{give}"] = r.fill(give, values)
-		statements := append(r.dropTriggers(), r.render(file, values), "update outbox_adoptions set state = 'Returning' where name = "+literal(r.spec.Name))
-		if err := r.limit(shadowTimeout + time.Duration(waiting)*rowTimeout); err != nil {
-			return err
-		}
-		for _, sql := range statements {
-			if err := r.exec(sql); err != nil {
-				return err
-			}
-		}
-		if !r.options.DryRun {
-			look := `select coalesce(nullif(current_setting('outbox.adopt_moved', true), ''), '0')::bigint, coalesce(bool_or(there), false), count(*) filter (where not there)
-				from (select ` + there + ` as there` + waitingEvents + `) as waiting`
-			if err := r.tx.QueryRow(r.ctx, look, r.spec.Name).Scan(&r.result.Returned, &left, &stay); err != nil {
-				return err
-			}
-		}
-		if err := r.limit(0); err != nil { // the numbers of a table take what they take
+		var err error
+		if left, stay, err = r.giveBack(time.Duration(waiting) * rowTimeout); err != nil {
 			return err
 		}
 	}
@@ -358,6 +331,39 @@ func (r *run) back() error {
 		r.result.Next += fmt.Sprintf(nextStay, stay)
 	}
 	return nil
+}
+
+// giveBack opens rows of events that are not delivered: left says that dispatchers deliver some at this moment, and stay is how
+// many have a row that was deleted. A statement may take more than shadowTimeout, by more.
+func (r *run) giveBack(more time.Duration) (left bool, stay int64, err error) {
+	there, deletes, give := r.there(), "false", reopenRow
+	if r.layout.deletes {
+		deletes, give = "true", insertRow
+	}
+	file := "return"
+	if r.layout.log {
+		file = "return_log"
+	}
+	values := map[string]string{"{there}": there, "{deletes}": deletes, "{open}": r.in(r.layout.open, "r"), "{reopen}": r.layout.reopen,
+		"{idType}": r.their.types[r.layout.id], "{idName}": literal(r.layout.id), "{regclass}": literal(r.their.name()), "{columns}": strings.Join(r.their.writable, ", ")}
+	values["{give}"] = r.fill(give, values)
+	statements := append(r.dropTriggers(), r.render(file, values), "update outbox_adoptions set state = 'Returning' where name = "+literal(r.spec.Name))
+	if err := r.limit(shadowTimeout + more); err != nil {
+		return false, 0, err
+	}
+	for _, sql := range statements {
+		if err := r.exec(sql); err != nil {
+			return false, 0, err
+		}
+	}
+	if !r.options.DryRun {
+		look := `select coalesce(nullif(current_setting('outbox.adopt_moved', true), ''), '0')::bigint, coalesce(bool_or(there), false), count(*) filter (where not there)
+			from (select ` + there + ` as there` + waitingEvents + `) as waiting`
+		if err := r.tx.QueryRow(r.ctx, look, r.spec.Name).Scan(&r.result.Returned, &left, &stay); err != nil {
+			return false, 0, err
+		}
+	}
+	return left, stay, r.limit(0) // the numbers of a table take what they take
 }
 
 // waitingEvents are those of an adoption that are not delivered, by an index.
