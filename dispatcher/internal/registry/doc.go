@@ -10,7 +10,8 @@
 // holds up one caller for a second now and then.
 //
 // For events that do not fit, the latest version is fetched at once, at most four times in a second
-// ([Client.Newer]): a producer may have registered a newer one for them.
+// ([Client.Newer]): a producer may have registered a newer one for them. Their callers wait for it for a second, or for
+// twice as long as the last fetch took: else an event that does not fit would never be final where the registry is slow.
 //
 // A subject that does not exist is [ErrNotFound]. It is looked up again after two seconds.
 //

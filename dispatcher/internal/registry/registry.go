@@ -45,7 +45,8 @@ type Reference struct {
 const (
 	// timeout bounds one fetch, with all references of the schema.
 	timeout = 10 * time.Second
-	// staleWait is how long a caller waits for a newer schema when an older one is known.
+	// staleWait is how long a caller waits for a newer schema when an older one is known. One with an event that does
+	// not fit waits for twice as long as the last fetch took, if that is longer: a registry may be in another region.
 	staleWait = time.Second
 	// pause follows a fetch that failed.
 	pause = 2 * time.Second
@@ -59,6 +60,8 @@ const (
 type Client struct {
 	cfg            config.SchemaRegistry
 	refresh, pause time.Duration
+	// StaleWait is staleWait, but for tests.
+	StaleWait time.Duration
 
 	mu      sync.Mutex
 	entries map[lookup]*entry
@@ -89,6 +92,7 @@ type entry struct {
 	due      time.Time     // when to fetch again; zero before the first fetch
 	asOf     time.Time     // when the schema was requested
 	started  time.Time     // when the current or the last fetch was
+	took     time.Duration // how long the last fetch took that succeeded, with its turn
 	fetching chan struct{} // closed when the current fetch ends; nil when none runs
 }
 
@@ -100,7 +104,7 @@ func New(cfg config.SchemaRegistry) (*Client, error) {
 		return nil, err
 	}
 	cfg.URL = strings.TrimRight(cfg.URL, "/")
-	return &Client{cfg: cfg, refresh: cfg.Refresh.D(), pause: pause, entries: map[lookup]*entry{}}, nil
+	return &Client{cfg: cfg, refresh: cfg.Refresh.D(), pause: pause, StaleWait: staleWait, entries: map[lookup]*entry{}}, nil
 }
 
 // Schema returns a version of a subject, 0 for the latest. An error is one of three: it wraps
@@ -170,7 +174,11 @@ func (c *Client) get(ctx context.Context, q lookup, since time.Time) (Schema, ti
 	}
 	if wait {
 		if a.known {
-			limit = time.After(time.Until(a.started.Add(staleWait)))
+			within := c.StaleWait
+			if a.asOf.Before(since) {
+				within = max(within, 2*a.took)
+			}
+			limit = time.After(time.Until(a.started.Add(within)))
 		}
 		fetching := a.fetching
 		c.mu.Unlock()
@@ -209,6 +217,7 @@ func (c *Client) update(q lookup, a *entry, turn <-chan time.Time) {
 	switch {
 	case err == nil:
 		a.schema, a.asOf, a.known, a.err = schema, began, true, nil
+		a.took = time.Since(a.started)
 		a.due = time.Now().Add(c.refresh)
 		if q.version != 0 || q.id != 0 {
 			a.due = time.Now().AddDate(100, 0, 0) // a fixed version never changes

@@ -236,6 +236,24 @@ func TestNewerFetchesOnceForAllThatWait(t *testing.T) {
 	}
 }
 
+// A registry that takes long each time is waited for by an event that does not fit, or none would ever be final.
+//
+// CONTRACT: C-32
+func TestNewerWaitsForASlowRegistry(t *testing.T) {
+	f := newFake(t)
+	register(t, f, "orders", sr.Schema{Schema: text, Type: sr.TypeJSON})
+	c := open(t, config.SchemaRegistry{URL: f.URL()})
+	c.StaleWait = 0
+	if _, err := c.Schema(t.Context(), "orders", 0); err != nil {
+		t.Fatal(err)
+	}
+	newest := register(t, f, "orders", sr.Schema{Schema: `{"type":"array"}`, Type: sr.TypeJSON})
+	c.entries[lookup{subject: "orders"}].took *= 10_000 // seconds
+	if got, sure, err := c.Newer(t.Context(), "orders", time.Now()); got.ID != newest || !sure || err != nil {
+		t.Errorf("got id %d, %v, %v; want the newest %d, for sure", got.ID, sure, err, newest)
+	}
+}
+
 // CONTRACT: C-32
 func TestKnownSchemaUsedWhileRegistryUnreachable(t *testing.T) {
 	f := newFake(t)
