@@ -192,8 +192,9 @@ $$;
 -- whole journal, and so producers and dispatchers, for a moment: when the lock is not free at once, the next run tries
 -- again. Records of the default partition go in portions of 20,000, each of which counts as a day.
 --
--- Creating a day reads the default partition while it is locked, and writes to it wait. So of those with records one is
--- created by a call, and none while it is too large to be read in a moment: it serves as well, and shrinks as its records go.
+-- Creating a day reads the default partition while it is locked, and writes to it wait. So while it has records a call creates
+-- one day. While it is too large to be read in a moment that is tomorrow's alone, which may take a few seconds, once a day:
+-- then no more records come to it after midnight, and it is empty after the retention. Beyond 2 GB there is none.
 create function outbox_journal_keep() returns integer
 language plpgsql security definer set search_path from current
 set timezone = 'UTC' set datestyle = 'ISO' set lock_timeout = '50ms'
@@ -254,7 +255,7 @@ begin
         v_name := 'outbox_journal_' || to_char(v_day, 'YYYYMMDD');
         continue when to_regclass(v_name) is not null
             or exists (select from outbox_journal_default where at >= v_day and at < v_day + 1);
-        exit when pg_relation_size('outbox_journal_default') > pg_size_bytes('256 MB');
+        continue when pg_relation_size('outbox_journal_default') > pg_size_bytes(case when v_day = current_date + 1 then '2 GB' else '256 MB' end);
         begin
             execute format('create table %I (like outbox_journal including all)', v_name);
             execute format('alter table outbox_journal attach partition %I for values from (%L) to (%L)', v_name, v_day, v_day + 1);

@@ -150,9 +150,10 @@ func TestJournalKeep(t *testing.T) {
 	}
 
 	// No day was made: records go to the default partition, and from there when they are old.
-	pgtest.Exec(owner, `do $$ declare name text; begin
+	const dropDays = `do $$ declare name text; begin
 		for name in select inhrelid::regclass::text from pg_inherits where inhparent = 'outbox.outbox_journal'::regclass and inhrelid <> 'outbox.outbox_journal_default'::regclass loop
-			execute 'drop table ' || name; end loop; end $$`)
+			execute 'drop table ' || name; end loop; end $$`
+	pgtest.Exec(owner, dropDays)
 	owner.mustEnqueue(`'shop', 'orders', '{}'`)
 	pgtest.Exec(owner, `insert into outbox.outbox_journal (at, lsn, xid, operation, login) select now() - interval '8 days', '0/0', pg_current_xact_id(), 'insert', 'me' from generate_series(1, 20001)`)
 	for _, left := range []int64{1, 0} {
@@ -165,13 +166,29 @@ func TestJournalKeep(t *testing.T) {
 			t.Errorf("with records of today in the default partition: %d removed, %d partitions, want none removed and %d, without today's", n, owner.days(), days)
 		}
 	}
-	pgtest.Exec(owner, `do $$ begin execute replace(pg_get_functiondef('outbox.outbox_journal_keep'::regproc), '256 MB', '0'); end $$`)
-	if n := keep(); n != 0 || owner.days() != 3 {
-		t.Errorf("with a default partition that is too large to be read under a lock: %d removed, %d partitions, want no new one", n, owner.days())
+	for _, c := range []struct {
+		bound string
+		days  int64
+	}{{"256 MB", 2}, {"2 GB", 1}} {
+		pgtest.Exec(owner, dropDays)
+		pgtest.Exec(owner, `do $$ begin execute replace(pg_get_functiondef('outbox.outbox_journal_keep'::regproc), '`+c.bound+`', '0'); end $$`)
+		for range 2 {
+			if n := keep(); n != 0 || owner.days() != c.days ||
+				c.days == 2 && !pgtest.Value[bool](owner, `select to_regclass(to_char(now() at time zone 'UTC' + interval '1 day', '"outbox.outbox_journal_"YYYYMMDD')) is not null`) {
+				t.Errorf("with a default partition larger than %s: %d removed, %d partitions, want %d, of which one is tomorrow's up to 2 GB", c.bound, n, owner.days(), c.days)
+			}
+		}
 	}
 	since := pgtest.Value[time.Duration](owner, `select now() - since from outbox.outbox_journal_settings`)
 	if since > week+time.Minute {
 		t.Errorf("the journal says that it has every change for %s", since)
+	}
+	// What config/prometheus/runbooks/OutboxRetentionFails.md says.
+	pgtest.Exec(owner, `select outbox.outbox_journal_set(false, retention) from outbox.outbox_journal_settings`)
+	pgtest.Exec(owner, `truncate outbox.outbox_journal_default`)
+	pgtest.Exec(owner, `select outbox.outbox_journal_set(true, retention) from outbox.outbox_journal_settings`)
+	if owner.days() != 9 || !pgtest.Value[bool](owner, `select retention = '7 days' and now() - since < interval '1 minute' from outbox.outbox_journal_settings`) {
+		t.Errorf("emptied by the owner: %d partitions, want a week's, and a journal that begins now", owner.days())
 	}
 	owner.setJournal(false, week)
 	dispatcher.wantRefused(
