@@ -26,7 +26,7 @@ type Retention struct {
 	// the next one is due.
 	LastRun, NextRun time.Time
 	Took             time.Duration
-	// Failed is true when this process's last look or run failed.
+	// Failed is true when this process's last check failed, or its last run, and none has ended since.
 	Failed bool
 }
 
@@ -40,7 +40,7 @@ var (
 	sweepLast     = describe("outbox_retention_last_run_timestamp_seconds", "When the last whole run ended, in whatever process, on the database's clock. 0 before the first.")
 	sweepNext     = describe("outbox_retention_next_run_timestamp_seconds", "When the next run is due, on the database's clock. 0 before the first.")
 	sweepTook     = describe("outbox_retention_run_duration_seconds", "How long the last whole run took.")
-	sweepFailed   = describe("outbox_retention_failed", "1 when this process could not look or sweep last time, else 0.")
+	sweepFailed   = describe("outbox_retention_failed", "1 when this process's last check of whether a run is due failed, or its last run failed and none has ended since, else 0.")
 )
 
 type retentionGauges func() *Retention

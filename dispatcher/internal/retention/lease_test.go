@@ -221,7 +221,8 @@ func TestRunLogsAFailureOnce(t *testing.T) {
 	}
 }
 
-// A failure counts until a run is known to have ended, and not only until another process has the lease.
+// A run's failure counts until a run is known to have ended, and not only until another process has the lease. A check's
+// counts until the next check.
 func TestAFailureStaysWhileAnotherProcessSweeps(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -247,6 +248,15 @@ func TestAFailureStaysWhileAnotherProcessSweeps(t *testing.T) {
 	}
 	pgtest.Exec(o, `update outbox.outbox_sweeps set holder = null, held_until = null`)
 	wait(t, "the run", func() bool { return s.Problem() == "" })
+
+	pgtest.Exec(o, `update outbox.outbox_sweeps set holder = gen_random_uuid(), held_until = now() + interval '1 minute', next_run = now() - interval '1 hour'`)
+	pgtest.Exec(o, `revoke all on outbox.outbox_sweeps from `+role)
+	wait(t, "the check's failure", func() bool { return s.Problem() != "" })
+	pgtest.Exec(o, `grant select, insert, update on outbox.outbox_sweeps to `+role)
+	wait(t, "a check", func() bool { return s.Problem() == "" })
+	if pgtest.Value[bool](o, `select next_run > now() from outbox.outbox_sweeps`) {
+		t.Error("the failure of a check counts until a run has ended")
+	}
 }
 
 // wait waits until something is so.

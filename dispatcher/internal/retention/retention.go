@@ -151,6 +151,7 @@ func (s *Sweeper) every() time.Duration {
 // Run sweeps whenever a run is due and no other process sweeps, until ctx ends. A failure is logged once, and the run
 // tried again.
 func (s *Sweeper) Run(ctx context.Context) {
+	ofRun := false // the last failure is a run's, which counts until a run has ended
 	for shortened := false; ctx.Err() == nil; {
 		if !s.opts.Ready() {
 			sleep(ctx, min(time.Second, s.opts.PollEvery))
@@ -166,9 +167,13 @@ func (s *Sweeper) Run(ctx context.Context) {
 			_, known, err = s.attempt(ctx)
 		}
 		s.mu.Lock()
-		err = cmp.Or(err, s.refused)
+		refused := s.refused
 		s.mu.Unlock()
-		if known || err != nil {
+		err = cmp.Or(err, refused)
+		if known || refused != nil {
+			ofRun = err != nil
+		}
+		if err != nil || !ofRun {
 			s.report(ctx, err)
 		}
 		sleep(ctx, s.opts.PollEvery)
@@ -196,7 +201,8 @@ func (s *Sweeper) report(ctx context.Context, err error) {
 	}
 }
 
-// Problem says why the last check or run of this process failed; empty when it did not, or when a run has ended since.
+// Problem says why the last check or run of this process failed; empty when neither did. A run's failure counts until one has
+// ended, of whatever process.
 func (s *Sweeper) Problem() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -29,12 +29,13 @@ func (s *Sweeper) Sweep(ctx context.Context) (ran bool, err error) {
 	return ran, err
 }
 
-// attempt is Sweep. Without an error, it also reports whether the sweep is known to work: it does not while another process
-// has the lease, whose run may fail as the last one of this process did.
+// attempt is Sweep. Without an error, it also reports whether the sweep is known to work: it is not while another process
+// has the lease, whose run may fail as the last one of this process did. With an error, whether a run failed, and not
+// only the check of whether one is due.
 func (s *Sweeper) attempt(ctx context.Context) (ran, known bool, err error) {
 	due, err := s.due(ctx)
 	if err != nil || !due {
-		return false, true, err
+		return false, err == nil, err
 	}
 	if ok, err := s.lease(ctx); err != nil || !ok {
 		return false, false, err
@@ -47,13 +48,13 @@ func (s *Sweeper) attempt(ctx context.Context) (ran, known bool, err error) {
 		}
 	}()
 	if due, err = s.due(ctx); err != nil || !due { // another one has just done it
-		return false, true, err
+		return false, err == nil, err
 	}
 	r := &run{Sweeper: s, extendedAt: time.Now(), pages: s.maxPages}
 	if err := r.sweep(ctx); errors.Is(err, errLost) {
 		return false, false, nil // the other worker continues it
 	} else if err != nil {
-		return false, false, err
+		return false, true, err
 	}
 	if r.refused != nil {
 		state, err := s.State(ctx)
