@@ -157,9 +157,9 @@ func Pipeline(cfg config.Config) (*pipeline.Pipeline, error) {
 			s, err := client.Schema(ctx, subject, version)
 			return schemaOf(s), err
 		}
-		o.Newer = func(ctx context.Context, subject string, since time.Time) (pipeline.Schema, bool, error) {
-			s, sure, err := client.Newer(ctx, subject, since)
-			return schemaOf(s), sure, err
+		o.Newer = func(ctx context.Context, subject string, since time.Time) (pipeline.Schema, error, error) {
+			s, unsure, err := client.Newer(ctx, subject, since)
+			return schemaOf(s), unsure, err
 		}
 	}
 	return pipeline.New(cfg, o)

@@ -82,7 +82,7 @@ type registered struct {
 	field, subject string
 	version        int
 	lookup         func(ctx context.Context, subject string, version int) (Schema, error)
-	renew          func(ctx context.Context, subject string, since time.Time) (Schema, bool, error)
+	renew          func(ctx context.Context, subject string, since time.Time) (schema Schema, unsure, err error)
 	budget         *budget
 
 	mu       sync.Mutex
@@ -108,15 +108,15 @@ func (r *registered) get(ctx context.Context) (*jsonSchema, error) {
 	return r.use(s, err)
 }
 
-// newer returns the schema for an event that breaks the known one, and whether that is final: the registry had no
+// newer returns the schema for an event that breaks the known one, and why that is not final: nil when the registry had no
 // newer one at since, when the event was there.
-func (r *registered) newer(ctx context.Context, since time.Time, known *jsonSchema) (*jsonSchema, bool, error) {
+func (r *registered) newer(ctx context.Context, since time.Time, known *jsonSchema) (compiled *jsonSchema, unsure, err error) {
 	if r.version != 0 || r.renew == nil {
-		return known, true, nil
+		return known, nil, nil
 	}
-	s, sure, err := r.renew(ctx, r.subject, since)
-	compiled, err := r.use(s, err)
-	return compiled, sure, err
+	s, unsure, err := r.renew(ctx, r.subject, since)
+	compiled, err = r.use(s, err)
+	return compiled, unsure, err
 }
 
 // use compiles a schema of the registry, unless it is the one that is compiled.

@@ -23,9 +23,9 @@ type Options struct {
 	// the schema is not known, for any reason. With nil no schema of the registry is read, as when a
 	// configuration is only checked.
 	Registry func(ctx context.Context, subject string, version int) (Schema, error)
-	// Newer returns the latest version of a subject for an event that breaks the one of Registry, and whether that was
-	// the latest at since or later. It fails as Registry does. With nil what Registry returns is final.
-	Newer func(ctx context.Context, subject string, since time.Time) (schema Schema, sure bool, err error)
+	// Newer returns the latest version of a subject for an event that breaks the one of Registry, and why it is not known whether
+	// that was the latest at since or later: nil when it was. It fails as Registry does. With nil what Registry returns is final.
+	Newer func(ctx context.Context, subject string, since time.Time) (schema Schema, unsure, err error)
 }
 
 // Schema is what a schema registry has.

@@ -252,14 +252,14 @@ func TestNewerSchemaOfTheRegistryDecides(t *testing.T) {
 	for name, c := range map[string]struct {
 		version     int
 		newer       pipeline.Schema
-		sure        bool
+		unsure      error
 		failure     error
 		fails, dead bool
 	}{
-		"a newer one that it fits":         {newer: made(2, `{}`), sure: true},
-		"a newer one that it does not fit": {newer: made(2, `{"required": ["id"]}`), sure: true, fails: true, dead: true},
-		"no newer one":                     {newer: old, sure: true, fails: true, dead: true},
-		"not sure":                         {newer: old, fails: true},
+		"a newer one that it fits":         {newer: made(2, `{}`)},
+		"a newer one that it does not fit": {newer: made(2, `{"required": ["id"]}`), fails: true, dead: true},
+		"no newer one":                     {newer: old, fails: true, dead: true},
+		"not sure":                         {newer: old, unsure: dispatcher.Unavailable(errors.New("status 503")), fails: true},
 		"a failure":                        {failure: errors.New("not registered"), fails: true},
 		"a fixed version":                  {version: 1, newer: made(2, `{}`), fails: true, dead: true},
 	} {
@@ -268,16 +268,19 @@ func TestNewerSchemaOfTheRegistryDecides(t *testing.T) {
 			Validation:     []config.Validation{{Schema: &config.PayloadSchema{Registry: &config.RegistrySchema{Subject: "a", Version: c.version}}}},
 		}}, pipeline.Options{
 			Registry: func(context.Context, string, int) (pipeline.Schema, error) { return old, nil },
-			Newer: func(_ context.Context, _ string, since time.Time) (pipeline.Schema, bool, error) {
+			Newer: func(_ context.Context, _ string, since time.Time) (pipeline.Schema, error, error) {
 				if since.After(time.Now()) || time.Since(since) > time.Minute {
 					t.Errorf("%s: since %s", name, since)
 				}
-				return c.newer, c.sure, c.failure
+				return c.newer, c.unsure, c.failure
 			},
 		})
 		err := p.Wrap(&sinktest.Recording{}).Deliver(t.Context(), []*dispatcher.Event{event("", `{}`)})[0]
 		if _, dead := dispatcher.PermanentReason(err); (err != nil) != c.fails || dead != c.dead {
 			t.Errorf("%s: %v, dead %v; want an error %v, dead %v", name, err, dead, c.fails, c.dead)
+		}
+		if c.unsure != nil && (dispatcher.IsUnavailable(err) || !strings.HasSuffix(err.Error(), "could not be read, so it is tried again: status 503") || strings.Contains(err.Error(), "replay")) {
+			t.Errorf("%s: %v; want the event's failure, with the registry's, and that it is tried again", name, err)
 		}
 	}
 }

@@ -2,7 +2,6 @@ package pipeline
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -166,7 +165,8 @@ func validate(ctx context.Context, since time.Time, e *dispatcher.Event, payload
 	var found []Finding
 	var held error
 	var first dispatcher.Cause // of what the payload breaks
-	unsure := 0                // how many of all are not final
+	var unsure error           // why some of all are not final
+	notFinal := 0              // how many
 	broken := func(cause dispatcher.Cause, f Finding, text string) {
 		if len(all) == 0 {
 			first = cause
@@ -177,15 +177,16 @@ func validate(ctx context.Context, since time.Time, e *dispatcher.Event, payload
 		if schemas[i] != nil {
 			violations, err := schemas[i].violations(ctx, payload, len(e.Payload))
 			if r, ok := c.schema.(*registered); ok && len(violations) > 0 {
-				newer, sure, unavailable := r.newer(ctx, since, schemas[i])
+				newer, why, unavailable := r.newer(ctx, since, schemas[i])
 				if unavailable != nil {
 					return failed(dispatcher.Cause{Class: dispatcher.ClassSchema, Code: "Unavailable"}, unavailable, Finding{Field: c.field + ".schema"})
 				}
 				if newer != schemas[i] {
 					violations, err = newer.violations(ctx, payload, len(e.Payload))
 				}
-				if !sure {
-					unsure += len(violations)
+				if why != nil {
+					unsure = why
+					notFinal += len(violations)
 				}
 			}
 			switch {
@@ -219,11 +220,12 @@ func validate(ctx context.Context, since time.Time, e *dispatcher.Event, payload
 	if len(all) == 0 {
 		return held
 	}
-	err := invalidPayload(all)
-	if unsure < len(all) {
-		err = dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, err)
+	if notFinal == len(all) { // the registry's error is not wrapped: the failure is the event's
+		return failed(first, fmt.Errorf("%s; correct the producer or the validation; a newer schema could not be read, so it is tried again: %s",
+			invalidPayload(all), unsure.Error()), found...)
 	}
-	return failed(first, err, found...)
+	err := fmt.Errorf("%s; correct the producer or the validation, and replay the event", invalidPayload(all))
+	return failed(first, dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, err), found...)
 }
 
 func (r rule) finding() Finding {
@@ -248,12 +250,12 @@ const refuseThem = "or have a schema refuse such payloads"
 // maxViolations is how many violations of an event an error names.
 const maxViolations = 5
 
-func invalidPayload(violations []string) error {
+func invalidPayload(violations []string) string {
 	text := strings.Join(violations[:min(len(violations), maxViolations)], "; ")
 	if len(violations) > maxViolations {
 		text += "; and more"
 	}
-	return errors.New(text + "; correct the producer or the validation, and replay the event")
+	return text
 }
 
 func (t *transform) apply(ctx context.Context, e *dispatcher.Event, payload any) (any, error) {

@@ -88,7 +88,7 @@ func (q lookup) String() string {
 type entry struct {
 	schema   Schema
 	known    bool
-	err      error         // of the last fetch, when the schema is not known
+	err      error         // of the last fetch
 	due      time.Time     // when to fetch again; zero before the first fetch
 	asOf     time.Time     // when the schema was requested
 	started  time.Time     // when the current or the last fetch was
@@ -111,32 +111,38 @@ func New(cfg config.SchemaRegistry) (*Client, error) {
 // [ErrNotFound]; or dispatcher.IsUnavailable: the registry is unreachable, and the schema
 // was never fetched; or it wraps ctx's.
 func (c *Client) Schema(ctx context.Context, subject string, version int) (Schema, error) {
-	schema, _, err := c.get(ctx, lookup{subject: subject, version: version}, time.Time{})
-	return schema, err
+	a, err := c.get(ctx, lookup{subject: subject, version: version}, time.Time{})
+	return a.schema, err
 }
 
 // Newer returns the latest version of a subject for an event that does not fit the one of [Client.Schema]. It may be
-// that one: sure reports whether the registry had it as the latest at the time since, or later. Its errors
-// are those of Schema.
-func (c *Client) Newer(ctx context.Context, subject string, since time.Time) (schema Schema, sure bool, err error) {
+// that one: unsure is nil when the registry had it as the latest at the time since, or later, and else says why that is not
+// known. Its errors are those of Schema.
+func (c *Client) Newer(ctx context.Context, subject string, since time.Time) (schema Schema, unsure, err error) {
 	q := lookup{subject: subject}
 	for range 2 { // the first fetch may have begun before since
-		var asOf time.Time
-		schema, asOf, err = c.get(ctx, q, since)
-		if sure = err == nil && !asOf.Before(since); sure || err != nil {
-			return schema, sure, err
+		var a entry
+		if a, err = c.get(ctx, q, since); err != nil {
+			return Schema{}, nil, err
 		}
+		if !a.asOf.Before(since) {
+			return a.schema, nil, nil
+		}
+		schema, unsure = a.schema, a.err
 	}
 	if ctx.Err() != nil {
-		return Schema{}, false, interrupted(ctx, q)
+		return Schema{}, nil, interrupted(ctx, q)
 	}
-	return schema, false, nil
+	if unsure == nil {
+		unsure = fmt.Errorf("schema registry %s for %s does not respond in time; check its load, and the network on the way to it", c.cfg.URL, q)
+	}
+	return schema, unsure, nil
 }
 
 // SchemaByID returns the schema with an id. Its errors are those of [Client.Schema].
 func (c *Client) SchemaByID(ctx context.Context, id int) (Schema, error) {
-	schema, _, err := c.get(ctx, lookup{id: id}, time.Time{})
-	return schema, err
+	a, err := c.get(ctx, lookup{id: id}, time.Time{})
+	return a.schema, err
 }
 
 // evict forgets a lookup that no fetch runs for: one without a schema, if there is one.
@@ -151,9 +157,9 @@ func (c *Client) evict() {
 	}
 }
 
-// get returns the schema from memory, with the time of which it is. It fetches it when it is missing or too old, or
+// get returns what is known of the schema. It fetches it when it is missing or too old, or
 // from before since, unless the last fetch failed. One fetch serves all callers, so it does not end with one caller's ctx.
-func (c *Client) get(ctx context.Context, q lookup, since time.Time) (Schema, time.Time, error) {
+func (c *Client) get(ctx context.Context, q lookup, since time.Time) (entry, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	a := c.entries[q]
@@ -191,11 +197,11 @@ func (c *Client) get(ctx context.Context, q lookup, since time.Time) (Schema, ti
 	}
 	switch {
 	case a.known:
-		return a.schema, a.asOf, nil
+		return *a, nil
 	case ctx.Err() != nil:
-		return Schema{}, time.Time{}, interrupted(ctx, q)
+		return entry{}, interrupted(ctx, q)
 	default:
-		return Schema{}, time.Time{}, a.err
+		return entry{}, a.err
 	}
 }
 

@@ -215,8 +215,8 @@ func TestNewerFetchesOnceForAllThatWait(t *testing.T) {
 	for range 50 {
 		wg.Go(func() {
 			for range 10 {
-				if got, sure, err := c.Newer(t.Context(), "orders", since); got.ID != newest || !sure || err != nil {
-					t.Errorf("got id %d, %v, %v; want the newest %d, for sure", got.ID, sure, err, newest)
+				if got, unsure, err := c.Newer(t.Context(), "orders", since); got.ID != newest || unsure != nil || err != nil {
+					t.Errorf("got id %d, %v, %v; want the newest %d, for sure", got.ID, unsure, err, newest)
 				}
 			}
 		})
@@ -227,9 +227,11 @@ func TestNewerFetchesOnceForAllThatWait(t *testing.T) {
 	}
 	f.broken(status(http.StatusServiceUnavailable))
 	for range 10 {
-		if got, sure, err := c.Newer(t.Context(), "orders", time.Now()); got.ID != newest || sure || err != nil {
-			t.Errorf("got id %d, %v, %v while the registry is unreachable; want the known %d, not for sure", got.ID, sure, err, newest)
+		got, unsure, err := c.Newer(t.Context(), "orders", time.Now())
+		if got.ID != newest || err != nil {
+			t.Errorf("got id %d, %v while the registry is unreachable; want the known %d", got.ID, err, newest)
 		}
+		checkUnavailable(t, "not for sure", unsure, reason.Refusing, "status 503 Service Unavailable; check message.schemaRegistry.url")
 	}
 	if n := f.requests.Load(); n != 3 {
 		t.Errorf("%d requests, want 3: a pause follows one that failed", n)
@@ -249,8 +251,8 @@ func TestNewerWaitsForASlowRegistry(t *testing.T) {
 	}
 	newest := register(t, f, "orders", sr.Schema{Schema: `{"type":"array"}`, Type: sr.TypeJSON})
 	c.entries[lookup{subject: "orders"}].took *= 10_000 // seconds
-	if got, sure, err := c.Newer(t.Context(), "orders", time.Now()); got.ID != newest || !sure || err != nil {
-		t.Errorf("got id %d, %v, %v; want the newest %d, for sure", got.ID, sure, err, newest)
+	if got, unsure, err := c.Newer(t.Context(), "orders", time.Now()); got.ID != newest || unsure != nil || err != nil {
+		t.Errorf("got id %d, %v, %v; want the newest %d, for sure", got.ID, unsure, err, newest)
 	}
 }
 

@@ -78,14 +78,17 @@ func (e *Encoder) Encode(ctx context.Context, since time.Time, subject string, p
 	if !errors.As(err, &why) {
 		return value, err
 	}
-	newer, sure, failed := e.registry.Newer(ctx, subject, since)
+	newer, unsure, failed := e.registry.Newer(ctx, subject, since)
 	if failed != nil {
 		return nil, failed
 	}
 	if newer.ID != schema.ID {
 		value, err = e.encode(subject, newer, payload)
 	}
-	if sure && errors.As(err, &why) {
+	switch misfits := errors.As(err, &why); {
+	case misfits && unsure != nil:
+		err = fmt.Errorf("%w; a newer schema could not be read, so it is tried again: %s", err, unsure.Error()) // not wrapped: the failure is the event's
+	case misfits:
 		err = dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, err)
 	}
 	return value, err
