@@ -206,6 +206,7 @@ func TestNewerFetchesOnceForAllThatWait(t *testing.T) {
 	f := newFake(t)
 	register(t, f, "orders", sr.Schema{Schema: text, Type: sr.TypeJSON})
 	c := open(t, config.SchemaRegistry{URL: f.URL()})
+	c.StaleWait = time.Minute
 	if _, err := c.Schema(t.Context(), "orders", 0); err != nil {
 		t.Fatal(err)
 	}

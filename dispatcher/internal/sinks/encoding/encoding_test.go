@@ -257,6 +257,7 @@ func TestEncodeFramesWithTheSchemaID(t *testing.T) {
 // CONTRACT: C-32, C-72
 func TestMisfitIsFinalByTheNewestSchemaAlone(t *testing.T) {
 	f, e := newEncoder(t, config.KafkaAvro)
+	e.registry.StaleWait = time.Minute
 	f.SeedSchema("orders", 1, 1, sr.Schema{Schema: `{"type":"record","name":"a","fields":[{"name":"b","type":"long"}]}`})
 	encode := func(payload string) (string, error) {
 		value, err := e.Encode(t.Context(), time.Now(), "orders", []byte(payload))
