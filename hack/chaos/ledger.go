@@ -119,10 +119,6 @@ func (l *ledger) account(h *history, e *event) {
 // followRow checks each transition, and each ack against what the consumer confirmed.
 func (l *ledger) followRow(h *history, e *event) {
 	acked := map[int64]bool{}
-	most := maxAttempts
-	if e.maxAttempts > 0 {
-		most = e.maxAttempts
-	}
 	token := int64(0)
 	for i, m := range e.moves {
 		if m.verb == illegal || i > 0 && !m.follows(e.moves[i-1]) {
@@ -144,8 +140,8 @@ func (l *ledger) followRow(h *history, e *event) {
 			l.violate(tokenFell, e, "lease %d was claimed after %d", m.to.lease, token)
 		}
 		token = max(token, m.to.lease)
-		if m.to.attempts > most {
-			l.violate(overspent, e, "%d of %d", m.to.attempts, most)
+		if m.to.attempts > e.most() {
+			l.violate(overspent, e, "%d of %d", m.to.attempts, e.most())
 		}
 	}
 }

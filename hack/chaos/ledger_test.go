@@ -57,6 +57,9 @@ func story(ordered bool, faults []injected, stories ...string) *history {
 				e.deliveries = append(e.deliveries, delivery{ID: e.id, Token: token, At: when})
 				h.arrivals = append(h.arrivals, when)
 				continue
+			case "once":
+				e.maxAttempts = 1
+				continue
 			case "unsent": // the last claim ended before
 				e.sent--
 				continue
@@ -146,7 +149,8 @@ func TestLedgerFindsViolations(t *testing.T) {
 		{"claimed again under a number that a crash took back", story(false, crashed, "insert alice confirm undone forgotten "+strings.Repeat("wait ", 110)+"bob confirm ack"), []string{tokenTwice}},
 		{"forgotten by a failover", story(true, []injected{{kind: lag, start: at(5), end: at(60)}}, "insert alice confirm undone undone forgotten"), nil},
 		{"dead before a failover, and again", story(true, failedOver, wasDead, wasClaimed), nil},
-		{"dead before a failover, and delivered", story(true, failedOver, "insert alice spent undone undone wait wait wait bob confirm ack", wasClaimed), nil},
+		{"dead before a failover, and delivered", story(true, failedOver, "once insert alice spent undone undone wait wait wait bob confirm ack", wasClaimed), nil},
+		{"refused once before a failover, and overtaken", story(true, failedOver, "insert alice nack undone undone wait wait wait bob confirm ack", wasClaimed), []string{inverted}},
 		{"out of order before a failover", story(true, failedOver, "insert wait wait wait wait wait wait wait bob confirm ack", wasClaimed), []string{inverted}},
 		{"claimed again, since the clock jumped", story(false, jumped, "insert alice confirm bob confirm ack"), nil},
 		{"left at a stop, since the clock jumped", story(false, append(stopped, jumped...), "insert alice bob confirm ack"), nil},

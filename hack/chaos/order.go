@@ -38,8 +38,8 @@ func (l *ledger) checkEarlier(h *history, e *event, earlier []*event) {
 		if other.committedAt.IsZero() || !other.committedAt.Before(claimed) {
 			continue // two producers of one key, side by side, have no order
 		}
-		if failedOver && (other.arrived().IsZero() || other.sent > other.count(claim)+other.count(reclaim)) {
-			continue // the failover may have undone that it was dead, too: with its last claim, when it arrived later
+		if failedOver && (other.arrived().IsZero() || other.sent >= other.most() && other.sent > other.count(claim)+other.count(reclaim)) {
+			continue // the failover may have undone that it was dead, too: with its last attempt, when it arrived later
 		}
 		if over := other.over(); over.After(e.arrived()) {
 			l.violate(inverted, e, "key %q: seq %d arrived at %s, and seq %d (%s) arrived or was dead at %s", e.key, e.seq,
