@@ -175,6 +175,10 @@ func Apply(ctx context.Context, conn *pgx.Conn, schema string, step Step, spec S
 				result = r.result
 				return err
 			})
+			if err != nil {
+				return result, fmt.Errorf("adopt %s: table %s has gone back, and what is kept of adoption %s was not removed: %w%s; run back again",
+					step, last.spec.Table, last.spec.Name, err, remedy(err, ""))
+			}
 		}
 		if err != nil {
 			return result, fmt.Errorf("adopt %s: %w%s", step, err, remedy(err, step))

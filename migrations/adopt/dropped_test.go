@@ -1,6 +1,7 @@
 package adopt_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -177,5 +178,60 @@ func TestBackReturnsTheNewestOfAnID(t *testing.T) {
 	r.step(adopt.Back, adopt.None, true)
 	if got := pgtest.Value[string](r, `select string_agg(id || ' ' || (data ->> 'n'), ', ' order by id) from keyed`); got != "a 6, b 4, c 5" {
 		t.Errorf("rows %q, want the newest of each id", got)
+	}
+}
+
+// A way back that ends after its first transaction leaves no trigger: no cut-over begins from that, and the next way back ends
+// it, however long that takes.
+//
+// CONTRACT: C-91
+func TestBackThatEndedHalfWay(t *testing.T) {
+	r := newRig(t, keyedService("integer", `, primary key (id)); create table limits (step text);
+		create function note() returns trigger language plpgsql as 'begin insert into public.limits values (current_setting(''statement_timeout'')); return null; end'`))
+	r.step(adopt.ToShadow, adopt.Shadow, true)
+	r.exec(`insert into keyed (id) values (1); create trigger noted before delete on outbox.outbox_adopted for each statement execute function note()`)
+	holder, err := r.Begin(t.Context())
+	if err == nil {
+		_, err = holder.Exec(t.Context(), `lock table outbox.outbox_adopted in share mode`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	back := func(ctx context.Context) error {
+		conn, err := r.Acquire(ctx)
+		if err != nil {
+			return err
+		}
+		defer conn.Release()
+		if _, err := conn.Exec(ctx, `set statement_timeout = '1min'`); err != nil {
+			return err
+		}
+		_, err = adopt.Apply(ctx, conn.Conn(), pgtest.Schema, adopt.Back, adopt.Spec{}, adopt.Options{})
+		return err
+	}
+	ctx, crash := context.WithCancel(t.Context())
+	defer crash()
+	done := make(chan error, 1)
+	go func() { done <- back(ctx) }()
+	r.eventually("the notes are to be removed", func() bool {
+		return len(done) > 0 || pgtest.Value[bool](r, `select exists (select from pg_locks where not granted and relation = 'outbox.outbox_adopted'::regclass)`)
+	})
+	crash()
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "table public.keyed has gone back, and what is kept of adoption keyed was not removed") {
+		t.Errorf("got %v", err)
+	}
+	if err := holder.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.exec(`insert into keyed (id) values (2)`)
+	if _, err := r.try(adopt.Cutover, adopt.Options{}); err == nil || !strings.Contains(err.Error(), "is on its way back; finish that first") {
+		t.Errorf("a cut-over without the shadow's trigger: %v", err)
+	}
+	if err := back(t.Context()); err != nil {
+		t.Error(err)
+	}
+	r.step(adopt.Back, adopt.None, false)
+	if got := pgtest.Value[string](r, `select string_agg(step, ' ') from limits`); got != "0" {
+		t.Errorf("the notes are removed with the limit %s", got)
 	}
 }

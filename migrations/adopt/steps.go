@@ -109,9 +109,9 @@ func (r *run) setPath() error {
 	return err
 }
 
-// end runs what is last.
+// end runs what is last, however long it takes: no producer waits, and with a limit of the login each try might end.
 func (r *run) end() error {
-	if err := r.setPath(); err != nil {
+	if err := errors.Join(r.setPath(), r.limit(0)); err != nil {
 		return err
 	}
 	for _, sql := range r.last {
@@ -312,12 +312,16 @@ func (r *run) back() error {
 			return err
 		}
 	}
+	// Also from the shadow: a crash before what is last leaves no trigger, and from Returning no cut-over begins.
+	if err := r.exec("update outbox_adoptions set state = 'Returning' where name = " + literal(r.spec.Name)); err != nil {
+		return err
+	}
 	r.result.Changed = true
 	if left {
 		r.result.State, r.result.Next = Returning, nextReturning
 		return nil
 	}
-	r.last = slices.Concat(r.leaveNumbers(), r.forget(), []string{"drop function if exists " + r.functionName() + "()"})
+	r.last = slices.Concat(r.forget(), r.leaveNumbers(), []string{"drop function if exists " + r.functionName() + "()"})
 	for _, sql := range append(r.dropTriggers(), r.keepNumbers()...) {
 		if err := r.exec(sql); err != nil {
 			return err
@@ -347,7 +351,7 @@ func (r *run) giveBack(more time.Duration) (left bool, stay int64, err error) {
 	values := map[string]string{"{there}": there, "{deletes}": deletes, "{open}": r.in(r.layout.open, "r"), "{reopen}": r.layout.reopen,
 		"{idType}": r.their.types[r.layout.id], "{idName}": literal(r.layout.id), "{regclass}": literal(r.their.name()), "{columns}": strings.Join(r.their.writable, ", ")}
 	values["{give}"] = r.fill(give, values)
-	statements := append(r.dropTriggers(), r.render(file, values), "update outbox_adoptions set state = 'Returning' where name = "+literal(r.spec.Name))
+	statements := append(r.dropTriggers(), r.render(file, values))
 	if err := r.limit(shadowTimeout + more); err != nil {
 		return false, 0, err
 	}
