@@ -235,3 +235,21 @@ func TestBackThatEndedHalfWay(t *testing.T) {
 		t.Errorf("the notes are removed with the limit %s", got)
 	}
 }
+
+// The way back has the rows that it inserts again in memory one at a time.
+func TestBackHoldsOneRowAtATime(t *testing.T) {
+	r := newRig(t, keyedService("integer", `, primary key (id)); create table memory (bytes bigint);
+		create function note() returns trigger language plpgsql as 'begin insert into public.memory select sum(total_bytes) from pg_backend_memory_contexts; return null; end'`))
+	delete(r.old.spec.Columns, "status")
+	r.old.spec.Columns["sent"] = "delete"
+	r.step(adopt.ToShadow, adopt.Shadow, true)
+	r.step(adopt.Cutover, adopt.Live, true)
+	r.exec(`insert into keyed (id, data) select n, jsonb_build_object('text', (select string_agg(md5(n || ' ' || i), '') from generate_series(1, 16000) as i)) from generate_series(1, 12) as n`)
+	r.exec(`create trigger noted after insert on keyed for each row execute function note()`)
+	if back := r.step(adopt.Back, adopt.None, true); back.Returned != 12 {
+		t.Errorf("returned %d", back.Returned)
+	}
+	if most := pgtest.Value[int64](r, `select max(bytes) from memory`); most > 15_000_000 {
+		t.Errorf("it had %d bytes in memory for 12 rows of 512,000", most)
+	}
+}

@@ -1,13 +1,13 @@
 do $adopt$
 declare
     e          record;
-    v_taken    outbox_adopted[];
+    v_taken    uuid[];
     v_left     bigint; -- the seq of the newest event that is not taken
     v_returned integer := 0;
 begin
-    select array_agg(note) into v_taken
+    select array_agg(id) into v_taken
     from (
-        select a as note
+        select event.id
         from outbox_adopted as a
         join outbox_events as event on event.id = a.event_id
         where a.adoption = {name} and a.live and event.live and {there}
@@ -29,13 +29,14 @@ begin
         from outbox_adopted as a
         join outbox_events as event on event.id = a.event_id
         where a.adoption = {name} and a.live and event.live and {there}
-            and not exists (select from unnest(v_taken) as taken where taken.event_id = event.id);
+            and not exists (select from unnest(v_taken) as taken where taken = event.id);
     end if;
     for e in
         select a.their_id, a.version, event.id, event.next_attempt_at, event.attempts, event.namespace, event.topic, a.their_row
-        from unnest(v_taken) as a
-        join outbox_events as event on event.id = a.event_id
-        where v_left is null or event.seq > v_left
+        from unnest(v_taken) as taken
+        join outbox_events as event on event.id = taken
+        join outbox_adopted as a on a.event_id = event.id
+        where a.adoption = {name} and a.live and (v_left is null or event.seq > v_left)
         order by event.seq desc
     loop
         {give}
