@@ -34,7 +34,7 @@ func (r *run) checkState() error {
 		if err := r.tx.QueryRow(r.ctx, `select $1::text::`+kind+`::text`, value).Scan(&written); err != nil {
 			return fmt.Errorf("the status %q is not a value of column %s of table %s, which is %s: %w; write status=COLUMN:OPEN:COMPLETE with values of the column", value, column, r.spec.Table, kind, err)
 		}
-		if written != value { // they are compared as texts
+		if written != value { // they are compared as texts too
 			return fmt.Errorf("the status %q is %q as a value of column %s of table %s, which is %s; write it so: --column status=COLUMN:OPEN:COMPLETE, such as status=%s:false:true for a boolean",
 				value, written, column, r.spec.Table, kind, column)
 		}

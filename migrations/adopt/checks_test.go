@@ -3,6 +3,7 @@ package adopt_test
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -60,6 +61,41 @@ func TestRowThatWasTriedIsSent(t *testing.T) {
 	r.deliverAll()
 	if len(l.ours) != 3 {
 		t.Errorf("%d of 3 events were sent", len(l.ours))
+	}
+}
+
+// Where few rows of a large table are open, an index on their status finds them, whatever its type.
+//
+// CONTRACT: C-91
+func TestIndexFindsOpenRows(t *testing.T) {
+	condition := regexp.MustCompile(`from "public"."keyed" as t where (.+) order by`)
+	for kind, test := range map[string]struct{ open, closed string }{
+		"boolean": {"false", "true"}, "mood": {"glad", "sad"}, "smallint": {"0", "1"}, "character(4)": {"N", "S"}, "varchar": {"NEW", "SENT"}, "text": {"NEW", "SENT"},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			r := newRig(t, keyedService("integer", `, primary key (id)); create type mood as enum ('glad', 'sad', 'other');
+				alter table keyed alter state drop default; alter table keyed alter state type `+kind+` using null, alter state set default '`+test.open+`'; create index on keyed (state)`))
+			r.old.spec.Columns["status"] = "state:" + test.open + ":" + test.closed
+			r.exec(`insert into keyed (id, state) select n, case when n > 4997 then '` + test.open + `' else '` + test.closed + `' end::` + kind + ` from generate_series(1, 5000) as n; analyze keyed`)
+			r.step(adopt.ToShadow, adopt.Shadow, true)
+			dry, err := r.try(adopt.Cutover, adopt.Options{DryRun: true})
+			where := condition.FindStringSubmatch(strings.Join(dry.SQL, "\n"))
+			if err != nil || where == nil {
+				t.Fatalf("%v; %q", err, dry.SQL)
+			}
+			if plan := pgtest.Value[string](r, `explain (format json, costs off) select from keyed as t where `+where[1]); !strings.Contains(plan, "keyed_state_idx") {
+				t.Errorf("where %s, the rows are found by %s", where[1], plan)
+			}
+			r.exec(`insert into keyed (id) values (5001)`)
+			moved := r.step(adopt.Cutover, adopt.Live, true)
+			r.exec(`insert into keyed (id) values (5002)`)
+			if s := r.status(); !s.OK() || moved.Moved != 4 || s.TheirsWaiting != 0 || s.OursWaiting != 5 {
+				t.Errorf("%d rows moved, status %+v", moved.Moved, s)
+			}
+			if back := r.step(adopt.Back, adopt.None, true); back.Returned != 5 {
+				t.Errorf("returned %d", back.Returned)
+			}
+		})
 	}
 }
 

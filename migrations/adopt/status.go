@@ -150,7 +150,7 @@ func (r *run) status() (s Status, err error) {
 	if r.layout, err = r.spec.layout(); err != nil {
 		return s, err
 	}
-	if r.their, err = findTable(r.ctx, r.tx, r.spec, r.layout); errors.Is(err, errNoTable) {
+	if err = r.findTheir(); errors.Is(err, errNoTable) {
 		return s, fmt.Errorf("%w %s in this database; name it back if it was renamed, or end the adoption if it was dropped: dispatcher adopt back --name %s", errNoTable, r.spec.Table, r.spec.Name)
 	} else if err != nil {
 		return s, err

@@ -85,7 +85,7 @@ func (r *run) prepare(step Step) error {
 		return err
 	}
 	r.spec.Table = cmp.Or(r.spec.Table, r.layout.table)
-	r.their, err = findTable(r.ctx, r.tx, r.spec, r.layout)
+	err = r.findTheir()
 	if r.dropped = errors.Is(err, errNoTable) && step == Back; r.dropped {
 		return nil
 	}

@@ -16,6 +16,7 @@ type table struct {
 	schema, table string
 	types         map[string]string // of its columns, by their names; of a domain, what it is made of
 	writable      []string          // its columns that an insert may name, quoted
+	exact         map[string]bool   // its columns whose values compare as they are as their texts do
 }
 
 func (t table) name() string { return pgx.Identifier{t.schema, t.table}.Sanitize() }
@@ -26,7 +27,7 @@ var integers = []string{"smallint", "integer", "bigint"}
 // findTable reads their table, and says what does not fit the layout.
 func findTable(ctx context.Context, tx pgx.Tx, s Spec, l layout) (t table, err error) {
 	schema, name, _ := strings.Cut(s.Table, ".")
-	t = table{schema: schema, table: name, types: map[string]string{}}
+	t = table{schema: schema, table: name, types: map[string]string{}, exact: map[string]bool{}}
 	var kind, owner, login string
 	var owns, inherited, secured bool
 	const look = `select c.relkind::text, pg_get_userbyid(c.relowner), current_user, pg_has_role(c.relowner, 'USAGE'),
@@ -47,17 +48,18 @@ func findTable(ctx context.Context, tx pgx.Tx, s Spec, l layout) (t table, err e
 	case !owns:
 		return t, fmt.Errorf("the login %s is not the owner of table %s; log in as one who is, or have it granted: grant %s to %s", login, s.Table, quote(owner), quote(login))
 	}
-	const columns = `select attname, format_type(coalesce(nullif(typbasetype, 0), atttypid), null), attgenerated = ''
-		from pg_attribute join pg_type as t on t.oid = atttypid where attrelid = $1::text::regclass and attnum > 0 and not attisdropped order by attnum`
+	const columns = `select attname, kind, attgenerated = '', typcategory in ('B', 'E') or kind in ('smallint', 'integer', 'bigint', 'numeric', 'character')
+		from pg_attribute join pg_type as t on t.oid = atttypid cross join format_type(coalesce(nullif(typbasetype, 0), atttypid), null) as kind
+		where attrelid = $1::text::regclass and attnum > 0 and not attisdropped order by attnum`
 	rows, err := tx.Query(ctx, columns, t.name())
 	if err != nil {
 		return t, err
 	}
 	var column, kindOf string
-	var writable bool
+	var writable, exact bool
 	var there, missing []string
-	if _, err := pgx.ForEachRow(rows, []any{&column, &kindOf, &writable}, func() error {
-		t.types[column] = kindOf
+	if _, err := pgx.ForEachRow(rows, []any{&column, &kindOf, &writable, &exact}, func() error {
+		t.types[column], t.exact[column] = kindOf, exact
 		there = append(there, column)
 		if writable {
 			t.writable = append(t.writable, quote(column))
@@ -85,6 +87,16 @@ func findTable(ctx context.Context, tx pgx.Tx, s Spec, l layout) (t table, err e
 		return t, fmt.Errorf("column %s of table %s is %s; an id is an integer, a uuid or a text; map another column, or add one: alter table %s add column adopted_id bigint generated always as identity unique", l.id, s.Table, kind, t.name())
 	}
 	return t, nil
+}
+
+// findTheir finds their table, and makes the condition of open rows one that an index on their status serves. None does as a text
+// but that of a column that is one. A preset has a text, and checkState has not looked at its values.
+func (r *run) findTheir() (err error) {
+	r.their, err = findTable(r.ctx, r.tx, r.spec, r.layout)
+	if status := r.layout.status; r.spec.Layout == Columns && r.their.exact[status] {
+		r.layout.open = "{r}." + quote(status) + " in (" + literals(r.layout.opens) + ")"
+	}
+	return err
 }
 
 // recorded is an adoption as outbox_adoptions has it.
