@@ -47,7 +47,7 @@ func (r *run) there() string {
 }
 
 // reopenRow and insertRow give the row of the event e back, for return.sql. The newest of a row, or of those that a unique
-// index of theirs lets be open alone, is there. It has replaced the others, as it would have done in their table.
+// index of theirs lets be open or there alone, is there. It has replaced the others, as it would have done in their table.
 const (
 	reopenRow = `begin
             update {table} as r set {reopen} where {id} = e.their_id::{idType} and ({open}) is not true;
@@ -62,12 +62,16 @@ const (
             null;
         end;`
 	insertRow = `if not exists (select from {table} where {id} = e.their_id::{idType}) then
-            insert into {table} ({columns}) overriding system value
-                select {columns} from json_populate_record(null::{table}, e.their_row);
-            if not found then
-                raise exception 'a trigger or a rule of table % keeps row % out, so this was undone; disable it, and go back again',
-                    {regclass}, e.their_id;
-            end if;
-            v_returned := v_returned + 1;
+            begin
+                insert into {table} ({columns}) overriding system value
+                    select {columns} from json_populate_record(null::{table}, e.their_row);
+                if not found then
+                    raise exception 'a trigger or a rule of table % keeps row % out, so this was undone; disable it, and go back again',
+                        {regclass}, e.their_id;
+                end if;
+                v_returned := v_returned + 1;
+            exception when unique_violation then
+                null;
+            end;
         end if;`
 )

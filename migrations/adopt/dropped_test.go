@@ -156,12 +156,13 @@ func TestBackRefusesRowsThatATriggerKeepsClosed(t *testing.T) {
 	}
 }
 
-// Where their worker deletes what it has sent, an id may have several events: the newest one goes back, also when a dispatcher
-// has an older one for longer, and a row that a producer has added meanwhile replaces them.
+// Where their worker deletes what it has sent, an id may have several events, and so may a value of which a unique index lets one
+// be there: the newest one goes back, also when a dispatcher has an older one for longer, and a row that a producer has added
+// meanwhile replaces them.
 //
 // CONTRACT: C-91
 func TestBackReturnsTheNewestOfAnID(t *testing.T) {
-	r := newRig(t, keyedService("text", `, primary key (id))`))
+	r := newRig(t, keyedService("text", `, primary key (id)); create unique index on keyed (kind) where kind <> 'a'`))
 	delete(r.old.spec.Columns, "status")
 	r.old.spec.Columns["sent"] = "delete"
 	r.step(adopt.ToShadow, adopt.Shadow, true)
@@ -169,15 +170,18 @@ func TestBackReturnsTheNewestOfAnID(t *testing.T) {
 	for n, id := range []string{"a", "b", "c", "a", "b", "c"} {
 		r.exec(`insert into keyed (id, data) values ($1, jsonb_build_object('n', $2::integer))`, id, n)
 	}
+	for _, row := range []string{`('d', 'k', '{"n": 7}')`, `('e', 'k', '{"n": 8}')`} {
+		r.exec(`insert into keyed (id, kind, data) values ` + row)
+	}
 	r.exec(`update outbox.outbox_events set status = 'processing', attempts = 1, locked_by = gen_random_uuid(), locked_until = now() + interval '1 hour' where payload ->> 'n' in ('0', '1', '4')`)
-	if result, err := r.try(adopt.Back, adopt.Options{Wait: time.Millisecond}); err == nil || result.State != adopt.Returning || result.Returned != 1 {
+	if result, err := r.try(adopt.Back, adopt.Options{Wait: time.Millisecond}); err == nil || result.State != adopt.Returning || result.Returned != 2 {
 		t.Errorf("state %q, returned %d: %v", result.State, result.Returned, err)
 	}
 	r.exec(`insert into keyed (id, data) values ('a', '{"n": 6}')`) // theirs again
 	r.exec(`update outbox.outbox_events set status = 'pending', locked_by = null, locked_until = null where status = 'processing'`)
 	r.step(adopt.Back, adopt.None, true)
-	if got := pgtest.Value[string](r, `select string_agg(id || ' ' || (data ->> 'n'), ', ' order by id) from keyed`); got != "a 6, b 4, c 5" {
-		t.Errorf("rows %q, want the newest of each id", got)
+	if got := pgtest.Value[string](r, `select string_agg(id || ' ' || (data ->> 'n'), ', ' order by id) from keyed`); got != "a 6, b 4, c 5, e 8" {
+		t.Errorf("rows %q, want the newest of each id and of a kind", got)
 	}
 }
 
