@@ -171,11 +171,18 @@ func TestDebeziumRowsGoBack(t *testing.T) {
 	r.exec(`update outbox.outbox_events set status = 'delivered' where payload ->> 'n' = '4'`)
 	const rows = `select coalesce(string_agg(to_jsonb(o)::text, ' ' order by id), '') from outboxevent as o`
 	before := pgtest.Value[string](r, rows)
+	r.exec(`create table limits (step text); create function note() returns trigger language plpgsql as
+			'begin insert into public.limits values (current_setting(''statement_timeout'')); return new; end';
+		create trigger noted before insert on outboxevent for each row execute function note()`)
 	if result := r.step(adopt.Back, adopt.None, true); result.Returned != 4 {
 		t.Errorf("returned %d, want 4", result.Returned)
 	}
 	if after := pgtest.Value[string](r, rows); after != before {
 		t.Errorf("their table has\n%s\nwant\n%s", after, before)
+	}
+	// 5 ms for each note that has a row: of these, and of the one that is delivered.
+	if got := pgtest.Value[string](r, `select string_agg(distinct step, ', ') from limits`); got != "10025ms" {
+		t.Errorf("the limit was %s", got)
 	}
 	held := pgtest.Value[string](r, `select string_agg(row::text, ' ' order by row ->> 'id')
 		from outbox.outbox_adopt_log($1, 'dbz_publication', 'outboxevent') as row`, r.old.spec.Slot)

@@ -291,8 +291,12 @@ func (r *run) back() error {
 	if err := r.passSlot(); err != nil {
 		return err
 	}
+	from := waitingEvents
+	if r.layout.log { // refused rows go back too
+		from = ` from outbox_adopted where adoption = $1 and their_row is not null`
+	}
 	var waiting int64
-	if err := r.tx.QueryRow(r.ctx, `select count(*)`+waitingEvents, r.spec.Name).Scan(&waiting); err != nil {
+	if err := r.tx.QueryRow(r.ctx, `select count(*)`+from, r.spec.Name).Scan(&waiting); err != nil {
 		return err
 	}
 	if err := r.lock("access exclusive"); err != nil {
