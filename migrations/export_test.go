@@ -54,13 +54,18 @@ func UpFilesOnce(ctx context.Context, conn *pgx.Conn, texts ...string) ([]Applie
 
 func TestRetryOnLockErrorsAlone(t *testing.T) {
 	t.Parallel()
-	p := lockWait{retries: 3}
+	p := lockWait{timeout: time.Hour, retries: 3}
 	for code, want := range map[string]int{"55P03": 4, "40P01": 4, "42501": 1} {
 		tries := 0
 		err := p.retry(t.Context(), nil, "outbox", func() error { tries++; return &pgconn.PgError{Code: code} })
 		if tries != want || err == nil || (want > 1) != strings.Contains(err.Error(), "pg_stat_activity") {
 			t.Errorf("code %s: %d tries, %v, want %d", code, tries, err, want)
 		}
+	}
+	tries := 0
+	err := lockWait{timeout: 1, retries: 1_000_000}.retry(t.Context(), nil, "outbox", func() error { tries++; return &pgconn.PgError{Code: "55P03"} })
+	if tries > 900_000 || err == nil {
+		t.Errorf("%d tries in a millisecond, %v", tries, err)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stop := errors.New("stop")

@@ -69,6 +69,7 @@ func (e onTable) Unwrap() error { return e.error }
 func (w lockWait) retry(ctx context.Context, conn *pgx.Conn, schema string, work func() error) error {
 	begun := time.Now()
 	next := begun.Add(w.silent)
+	var first time.Time // that the work failed for a lock
 	for n := 0; ; {
 		err := work()
 		pause := busyPause
@@ -83,7 +84,11 @@ func (w lockWait) retry(ctx context.Context, conn *pgx.Conn, schema string, work
 			if !errors.As(err, &pg) || pg.Code != "55P03" && pg.Code != "40P01" {
 				return err
 			}
-			if n == w.retries {
+			if n == 0 {
+				first = time.Now()
+			}
+			// By time too: what the work does before it locks may take longer than the lock.
+			if n == w.retries || time.Since(first) >= time.Duration(w.retries)*(w.timeout+w.pause) {
 				return fmt.Errorf("%w, %d times: a transaction holds the table: %s; end it (pg_stat_activity shows it), and migrate again", err, n+1, holder(ctx, conn, schema, on, false))
 			}
 			n++

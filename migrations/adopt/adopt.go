@@ -248,9 +248,9 @@ func (s Spec) check(step Step) error {
 
 // remedy is what to do about an error that the database returns to a step; "" is a look.
 func remedy(err error, step Step) string {
-	var slot slotError
-	if errors.As(err, &slot) {
-		return "; " + slot.remedy
+	var known remedied
+	if errors.As(err, &known) {
+		return "; " + known.remedy
 	}
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {

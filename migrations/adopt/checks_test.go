@@ -259,6 +259,27 @@ func TestCutoverReadsTheTableBeforeItLocks(t *testing.T) {
 	if err := producer.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	// No producer has waited for the first count, when that is ended.
+	holder, err := r.Begin(t.Context())
+	if err == nil {
+		_, err = holder.Exec(t.Context(), `lock table keyed in access exclusive mode`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = holder.Rollback(context.Background()) }()
+	done := make(chan error, 1)
+	go func() {
+		_, err := r.try(adopt.Cutover, adopt.Options{})
+		done <- err
+	}()
+	r.eventually("the count is ended", func() bool {
+		return len(done) > 0 || pgtest.Value[int](r, `select count(pg_cancel_backend(pid)) from pg_locks where relation = 'keyed'::regclass and not granted`) > 0
+	})
+	const want = "57014); no producer has waited: to count the values of column state took longer than 30s"
+	if err := <-done; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %q", err, want)
+	}
 }
 
 // A statement for which producers wait has a limit, which grows with the rows that it moves.

@@ -1,8 +1,11 @@
 package adopt
 
 import (
+	"errors"
 	"fmt"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 func (r *run) cutover() error {
@@ -20,6 +23,10 @@ func (r *run) cutover() error {
 		return err
 	}
 	if err := r.checkValues(); err != nil {
+		var pg *pgconn.PgError
+		if errors.As(err, &pg) && pg.Code == "57014" {
+			err = remedied{err, fmt.Sprintf("no producer has waited: to count the values of column %s took longer than %s; delete rows that were sent, or create an index (concurrently) on that column and vacuum the table, and run it again", r.layout.status, readTimeout)}
+		}
 		return err
 	}
 	if err := r.limit(shadowTimeout); err != nil {

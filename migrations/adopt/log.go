@@ -26,14 +26,14 @@ const (
 	nextBackLog   = "The connector sends what its slot holds: remove its stored offset, and start it with snapshot.mode no_data."
 )
 
-// slotError is an error of a statement that reads the slot.
-type slotError struct {
+// remedied is an error of a statement for which the step knows more than [remedy].
+type remedied struct {
 	err    error
 	remedy string
 }
 
-func (e slotError) Error() string { return e.err.Error() }
-func (e slotError) Unwrap() error { return e.err }
+func (e remedied) Error() string { return e.err.Error() }
+func (e remedied) Unwrap() error { return e.err }
 
 // withSlotRemedy adds what to do about an error of a statement that reads the slot.
 func (r *run) withSlotRemedy(err error) error {
@@ -53,7 +53,7 @@ func (r *run) withSlotRemedy(err error) error {
 	if remedy == "" {
 		return err
 	}
-	return slotError{fmt.Errorf("slot %s: %w", r.spec.Slot, err), remedy}
+	return remedied{fmt.Errorf("slot %s: %w", r.spec.Slot, err), remedy}
 }
 
 // findSlot reads the slot; nil is none of that name.
