@@ -18,8 +18,11 @@ func (r *run) abandon() error {
 	if err := r.tx.QueryRow(r.ctx, look, r.spec.Name).Scan(&left); err != nil {
 		return err
 	}
-	// No enqueue waits for their table, so that the counters can be locked here. The function goes only where no trigger needs it: one of a table that was renamed does.
-	for _, sql := range slices.Concat([]string{"drop function if exists " + r.functionName() + "()"}, r.leaveNumbers(), r.forget()) {
+	if err := r.limit(0); err != nil { // no producer waits
+		return err
+	}
+	// No enqueue waits for their table, so that the counters can be locked here, as the last. The function goes only where no trigger needs it: one of a table that was renamed does.
+	for _, sql := range slices.Concat([]string{"drop function if exists " + r.functionName() + "()"}, r.forget(), r.leaveNumbers()) {
 		if err := r.exec(sql); err != nil {
 			return err
 		}

@@ -186,7 +186,7 @@ func TestBackReturnsTheNewestOfAnID(t *testing.T) {
 }
 
 // A way back that ends after its first transaction leaves no trigger: no cut-over begins from that, and the next way back ends
-// it, however long that takes.
+// it, however long that takes. So does one of a table that was dropped.
 //
 // CONTRACT: C-91
 func TestBackThatEndedHalfWay(t *testing.T) {
@@ -234,9 +234,14 @@ func TestBackThatEndedHalfWay(t *testing.T) {
 	if err := back(t.Context()); err != nil {
 		t.Error(err)
 	}
+	r.step(adopt.ToShadow, adopt.Shadow, true)
+	r.exec(`drop table keyed`)
+	if err := back(t.Context()); err != nil {
+		t.Error(err)
+	}
 	r.step(adopt.Back, adopt.None, false)
-	if got := pgtest.Value[string](r, `select string_agg(step, ' ') from limits`); got != "0" {
-		t.Errorf("the notes are removed with the limit %s", got)
+	if got := pgtest.Value[string](r, `select string_agg(step, ' ') from limits`); got != "0 10s 0" {
+		t.Errorf("the notes are removed with the limits %s; want none but that of the shadow", got)
 	}
 }
 
