@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -263,24 +262,6 @@ func TestAFailureStaysWhileAnotherProcessSweeps(t *testing.T) {
 func wait(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	pgtest.Eventually(t, what, time.Minute, so)
-}
-
-// lines is a log.
-type lines struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 // A sweep and its lease work behind PgBouncer in transaction mode.

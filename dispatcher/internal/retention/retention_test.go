@@ -5,6 +5,7 @@ import (
 	"fmt"
 	mathrand "math/rand/v2"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -365,4 +366,22 @@ func TestRefusedRowsKeepNoOthers(t *testing.T) {
 	if left := pgtest.Value[int](o, `select count(*) from outbox.outbox_events`); left != 0 {
 		t.Errorf("%d rows are left when none is referred to", left)
 	}
+}
+
+// lines is a log.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
