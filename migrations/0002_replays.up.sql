@@ -327,8 +327,8 @@ end;
 -- those that no process has run for p_age, and removes those that finished before p_age, and 90 days ago at least. One that the
 -- journal may have records of stays, since verify looks for it. It returns how many it removed. An empty namespace is all.
 --
--- Whatever replays have put back, it ends before the 5 seconds of retention's statements, which would undo it: what is left over is
--- read by the next run. In a random order, so that none is always the one that is left over.
+-- Whatever replays have put back, it ends before the 5 seconds of retention's statements, which would undo it: it reads 2,000
+-- outcomes at a time for 2 seconds, and what is left over is read by the next run. In a random order, so that none is always the one that is left over.
 create function outbox_replay_sweep(p_namespace text, p_age interval) returns integer
 language plpgsql security definer set search_path from current
 as $$
@@ -336,11 +336,14 @@ declare
     v_open    outbox_replays;
     v_removed integer;
 begin
+    <<replays>>
     for v_open in
         select * from outbox_replays where finished_at is null and (p_namespace = '' or namespace = p_namespace) order by random() for update skip locked
     loop
-        exit when clock_timestamp() > statement_timestamp() + interval '2 seconds';
-        perform outbox_replay_observe(v_open.id, 20000);
+        loop
+            exit replays when clock_timestamp() > statement_timestamp() + interval '2 seconds';
+            exit when not outbox_replay_observe(v_open.id, 2000);
+        end loop;
         if v_open.seen_at < now() - p_age then
             perform outbox_replay_stop(v_open.id, 'retention: no process has run it since ' || v_open.seen_at);
         end if;
