@@ -3,10 +3,13 @@ package pgstore
 import (
 	"bytes"
 	"encoding/json"
+	"math"
 	"strings"
 	"testing"
 	"time"
 	"unsafe"
+
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
@@ -31,6 +34,15 @@ func TestStatementsNameTheSchemaAlone(t *testing.T) {
 		if strings.Contains(sql, "outbox.outbox_") || !strings.Contains(sql, `"mine".outbox_`) {
 			t.Errorf("%s is not of schema mine: %s", name, sql)
 		}
+	}
+}
+
+// The front of a range is before all rows. A row may be due at the same time, of a zone: then its position is not the front.
+func TestFrontOfARangeIsNotARow(t *testing.T) {
+	t.Parallel()
+	got := pgTimes([]time.Time{{}, timeOf(microsOf(time.Time{})), timeOf(math.MinInt64)})
+	if finite := pgtype.Finite; got[0].InfinityModifier != pgtype.NegativeInfinity || got[1].InfinityModifier != finite || got[2].InfinityModifier != pgtype.NegativeInfinity {
+		t.Errorf("got %+v, want -infinity for the front and for the earliest time alone", got)
 	}
 }
 

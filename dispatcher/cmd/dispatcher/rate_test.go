@@ -35,6 +35,30 @@ func TestARateLimitNeedsTheHeartbeat(t *testing.T) {
 	}
 }
 
+// A process keeps the part of the rate that it still uses in its row until its next heartbeat: the response to this one may be lost.
+//
+// CONTRACT: C-36
+func TestAProcessGivesUpItsRateInTwoHeartbeats(t *testing.T) {
+	t.Parallel()
+	o := installed(t)
+	file := o.file(t, o.dispatcher, dispatching("{log: {}}")+"delivery: {rateLimit: {events: 1000}}\n")
+	start(t, file)
+	await(t, "the first has all of it", func() bool { return o.text(t, `select max(part)::text from outbox.outbox_workers`) == "1" })
+	for _, sql := range []string{
+		`create table public.parts (n bigint generated always as identity, part float8)`,
+		`create function public.note() returns trigger language plpgsql security definer as $$
+			begin insert into public.parts (part) select new.part where old.part > 0 and (select count(*) from outbox.outbox_workers) = 2; return null; end $$`,
+		`create trigger note after update on outbox.outbox_workers for each row execute function public.note()`,
+	} {
+		o.exec(t, sql)
+	}
+	start(t, file)
+	await(t, "the first gives up a half", func() bool { return o.text(t, `select min(part)::text from public.parts`) == "0.5" })
+	if got := o.text(t, `select part::text from public.parts order by n limit 1`); got != "1" {
+		t.Errorf("with the first heartbeat that sees the second, the first keeps %s, want 1", got)
+	}
+}
+
 // Of two processes the younger one follows the concurrency that the other finds, and finds its own once its heartbeats have
 // failed for a while.
 //

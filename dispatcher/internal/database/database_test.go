@@ -255,6 +255,7 @@ func TestSeveralHosts(t *testing.T) {
 		"URL, with TLS":   {DSN: "postgres://u:p@a:1,b:2/db", SSLMode: "Require"},
 		"and options":     {DSN: "postgres://u:p@a:1,b:2/db?options=-c%20x.y%3D1", SSLMode: "Require"},
 		"and a password":  {DSN: `postgres://u:?^{|"@a:1,b:2?sslmode=disable&options=-c%20x.y%3D1&`, SSLMode: "Require"},
+		"without options": {DSN: "postgres://u:?@a:1,b:2/db", SSLMode: "Require"},
 		"and ports":       {DSN: "postgres://u:p@[a]:1,[b]:2/db?", SSLMode: "Require"},
 		"key=value words": {DSN: "host=a,b port=1,2 user=u dbname=db"},
 		"files":           {Connection: &config.Connection{HostFile: file(t, "a,b\n"), PortFile: file(t, "1,2\n"), UserFile: file(t, "u")}},
@@ -268,8 +269,8 @@ func TestSeveralHosts(t *testing.T) {
 		if strings.Contains(d.DSN, "options") && c.RuntimeParams["options"] != "-c x.y=1" || d.SSLMode != "" && c.TLSConfig == nil {
 			t.Errorf("%s: options %q, TLS %t", name, c.RuntimeParams["options"], c.TLSConfig != nil)
 		}
-		if c.ValidateConnect == nil {
-			t.Errorf("%s: any of them would do", name)
+		if c.ValidateConnect == nil || strings.Contains(d.DSN, "/db") && c.Database != "db" {
+			t.Errorf("%s: any of them would do, or database %q is not db", name, c.Database)
 		}
 	}
 	standby, err := connConfig(config.Database{DSN: "postgres://u:p@a,b/db?target_session_attrs=standby"}, "orders")
