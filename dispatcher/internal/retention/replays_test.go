@@ -90,8 +90,14 @@ func TestOutcomesAreReadInParts(t *testing.T) {
 	pgtest.Exec(o, `update outbox.outbox_replays set pending = 5003, requeued = 5003 where id = $1`, replay)
 	pgtest.Exec(o, `create table portions (read bigint)`)
 	pgtest.Exec(o, `create function portion() returns trigger language plpgsql security definer as $$
-		begin insert into public.portions select old.pending - new.pending where old.pending > new.pending; return null; end $$`)
+		begin insert into public.portions select old.pending - new.pending where old.pending > new.pending;
+			perform pg_sleep(2) where old.pending = 5003; -- the first portion takes the time of a run
+			return null; end $$`)
 	pgtest.Exec(o, `create trigger portion after update on outbox.outbox_replays for each row execute function portion()`)
+	o.sweep(o.sweeper(nil))
+	if got, want := o.state(replay), "waiting 0 pending 3003 delivered 2000 dead 0 gone 0 stopped 0"; got != want {
+		t.Errorf("after a run whose time is over: %s, want %s", got, want)
+	}
 	wait(t, "all is read", func() bool { // by one run, unless a portion takes about a second
 		o.sweep(o.sweeper(nil))
 		return o.state(replay) == "waiting 0 pending 0 delivered 5003 dead 0 gone 0 stopped 0 finished"
