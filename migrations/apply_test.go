@@ -2,9 +2,19 @@ package migrations_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
@@ -155,5 +165,352 @@ func TestUpConcurrentlyOutside(t *testing.T) {
 	pgtest.Exec(old, `commit`)
 	if n := <-counts + <-counts; n != 1 {
 		t.Errorf("two migrators applied %d migrations, want one", n)
+	}
+}
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// database is an empty database.
+type database struct {
+	*testing.T
+	*pgx.Conn
+	dsn string
+}
+
+func newDatabase(t *testing.T, dsn string) database {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return database{t, conn, dsn}
+}
+
+func (d database) up(schema string) []migrations.Applied {
+	d.Helper()
+	applied, err := migrations.Up(d.Context(), d.Conn, schema)
+	if err != nil {
+		d.Fatal(err)
+	}
+	return applied
+}
+
+func TestUpMakesTheSchema(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, pgtest.Empty(t))
+	before, err := migrations.Status(t.Context(), d.Conn, "outbox")
+	if err != nil || before.Version != 0 || len(before.Applied) != 0 || len(before.Pending) != migrations.Version {
+		t.Fatalf("status of an empty database is %+v, %v", before, err)
+	}
+	applied := d.up("outbox")
+	if len(applied) != migrations.Version {
+		t.Fatalf("applied %+v, want %d migrations", applied, migrations.Version)
+	}
+	for i, a := range applied {
+		if a.Version != i+1 || !strings.HasPrefix(a.Name, "000") || len(a.Checksum) != 64 || a.OldestReader < 1 || time.Since(a.AppliedAt) > time.Hour {
+			t.Errorf("applied %+v as number %d", a, i+1)
+		}
+	}
+	after, err := migrations.Status(t.Context(), d.Conn, "outbox")
+	if err != nil || after.Version != migrations.Version || len(after.Pending) != 0 || !slices.EqualFunc(after.Applied, applied, same) {
+		t.Errorf("status is %+v, %v, want %+v", after, err, applied)
+	}
+	if again := d.up("outbox"); len(again) != 0 {
+		t.Errorf("a second Up applied %+v", again)
+	}
+}
+
+func same(a, b migrations.Applied) bool {
+	return a.AppliedAt.Equal(b.AppliedAt) && a.Checksum == b.Checksum && a.Version == b.Version && a.Name == b.Name
+}
+
+// Several migrators at once do the work once.
+func TestConcurrentMigratorsApplyOnce(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Empty(t)
+	var group errgroup.Group
+	counts := make([]int, 8)
+	for i := range counts {
+		d := newDatabase(t, dsn)
+		group.Go(func() error {
+			applied, err := migrations.Up(t.Context(), d.Conn, "outbox")
+			counts[i] = len(applied)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	sum := 0
+	for _, n := range counts {
+		sum += n
+	}
+	if sum != migrations.Version {
+		t.Errorf("eight migrators applied %v, want %d in all", counts, migrations.Version)
+	}
+}
+
+// The schema is the user's choice; two in one database do not touch each other.
+func TestUpLeavesOtherSchemasAlone(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, pgtest.Empty(t))
+	longest := strings.Repeat("s", 63)
+	pgtest.Exec(d, `create schema "order"`) // a word of SQL, and there already
+	for _, schema := range []string{"order", "_2", longest} {
+		d.up(schema)
+		quoted := pgx.Identifier{schema}.Sanitize()
+		pgtest.Exec(d, `select `+quoted+`.enqueue('shop', 'orders', '{}')`)
+		if n := pgtest.Value[int](d, `select count(*) from `+quoted+`.outbox_events`); n != 1 {
+			t.Errorf("schema %q has %d events, want 1", schema, n)
+		}
+	}
+	if n := pgtest.Value[int](d, `select count(*) from pg_tables where schemaname = 'public'`); n != 0 {
+		t.Errorf("%d tables came to be in public", n)
+	}
+	if path := pgtest.Value[string](d, `show search_path`); path != `"$user", public` {
+		t.Errorf("search_path stayed %s", path)
+	}
+	for _, schema := range []string{"", longest + "s", "pg_outbox", "Outbox", "a-b", `a"b`, "o'brien", "9a"} {
+		if _, err := migrations.Up(t.Context(), d.Conn, schema); err == nil || !strings.Contains(err.Error(), "outbox") {
+			t.Errorf("schema %q: error is %v, want one that names a good name", schema, err)
+		}
+		if _, err := migrations.Status(t.Context(), d.Conn, schema); err == nil {
+			t.Errorf("status of schema %q has no error", schema)
+		}
+	}
+}
+
+// An applied migration that has changed since is noticed and named, and nothing more is done.
+func TestUpRefusesEditedMigration(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, pgtest.Migrated(t))
+	pgtest.Exec(d, `update outbox.outbox_migrations set checksum = repeat('0', 64) where version = 1`)
+	_, upErr := migrations.Up(t.Context(), d.Conn, "outbox")
+	state, statusErr := migrations.Status(t.Context(), d.Conn, "outbox")
+	for _, err := range []error{upErr, statusErr} {
+		if err == nil || !strings.Contains(err.Error(), "0001_outbox") || !strings.Contains(err.Error(), "restore") {
+			t.Errorf("error is %v, want one that names the migration and the remedy", err)
+		}
+	}
+	if state.Version != migrations.Version {
+		t.Errorf("status is %+v, want it with the error", state)
+	}
+}
+
+// A database that a newer binary has migrated is left as it is.
+func TestUpRefusesNewerSchema(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, pgtest.Migrated(t))
+	next := migrations.Version + 1
+	pgtest.Exec(d, `insert into outbox.outbox_migrations (version, name, checksum, oldest_reader) values ($1, 'future', 'x', $1)`, next)
+	if applied := d.up("outbox"); len(applied) != 0 {
+		t.Errorf("applied %+v to a newer schema", applied)
+	}
+	state, err := migrations.Status(t.Context(), d.Conn, "outbox")
+	if err != nil || state.Version != next || len(state.Pending) != 0 {
+		t.Errorf("status is %+v, %v, want version %d", state, err, next)
+	}
+}
+
+// A migration that fails leaves nothing of itself behind.
+func TestUpRollsFailedMigrationBack(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, pgtest.Empty(t))
+	pgtest.Exec(d, `create schema outbox; create table outbox.outbox_dead_letters (mine integer)`)
+	applied, err := migrations.Up(t.Context(), d.Conn, "outbox")
+	if err == nil || !strings.Contains(err.Error(), "0001_outbox") || len(applied) != 0 {
+		t.Fatalf("Up over a foreign table: %+v, %v", applied, err)
+	}
+	if n := pgtest.Value[int](d, `select count(*) from pg_tables where schemaname = 'outbox'`); n != 1 {
+		t.Errorf("the schema has %d tables, want the foreign one alone", n)
+	}
+}
+
+// A state that is none, and a row whose columns do not fit its state, are refused by the tables, whoever writes them.
+// CONTRACT: C-40
+// REQUIREMENT: STORAGE-6, STORAGE-17, cpt-cf-mini-chat-state-usage-outbox-row
+func TestTablesRefuseInvalidStates(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, pgtest.Migrated(t))
+	d.mustEnqueue(`'shop', 'orders', '{}'`)
+	const deadLetter = `insert into outbox.outbox_dead_letters (event_id, namespace, topic, attempts, reason) select id, namespace, topic, 1, `
+	for sql, constraint := range map[string]string{
+		`update outbox.outbox_events set status = 'failed'`:                    "outbox_events_status",
+		`update outbox.outbox_events set status = 'dlq'`:                       "outbox_events_status",
+		`update outbox.outbox_events set status = 'dead'`:                      "outbox_events_status",
+		`update outbox.outbox_events set dead_reason = 'poison_message'`:       "outbox_events_status",
+		`update outbox.outbox_events set status = 'processing'`:                "outbox_events_status",
+		`update outbox.outbox_events set locked_by = id, locked_until = now()`: "outbox_events_status",
+		deadLetter + `'bored' from outbox.outbox_events`:                       "outbox_dead_letters_reason",
+		deadLetter + `'max_retries' from outbox.outbox_events`:                 "outbox_dead_letters_reason",
+	} {
+		_, err := d.Exec(t.Context(), sql)
+		if pg := (*pgconn.PgError)(nil); !errors.As(err, &pg) || pg.ConstraintName != constraint {
+			t.Errorf("%s: %v, want a violation of %s", sql, err, constraint)
+		}
+	}
+	for _, reason := range []string{"max_retries_exceeded", "poison_message", "schema_validation_failed", "processing_timeout", "permanent_failure"} {
+		pgtest.Exec(d, deadLetter+`'`+reason+`' from outbox.outbox_events`)
+	}
+}
+
+// A migration that waits says for which process, and continues when that ends. It waits for another migrator no longer
+// than stated, and then says which process that is.
+func TestWaitsAreReported(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Migrated(t)
+	d, holder := newDatabase(t, dsn), newDatabase(t, dsn)
+	process := fmt.Sprintf(", which the process %d of user ", holder.PgConn().PID())
+	begin := func(conn *pgx.Conn, statement string, args ...any) (end func()) {
+		tx, err := conn.Begin(t.Context())
+		if err == nil {
+			_, err = tx.Exec(t.Context(), statement, args...)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return func() { _ = tx.Rollback(context.Background()) }
+	}
+	lock := func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), "lock table outbox.outbox_events")
+		return err
+	}
+	if _, err := d.Exec(t.Context(), `create table public.theirs ()`); err != nil {
+		t.Fatal(err)
+	}
+	lockTheirs := func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), "lock table public.theirs in exclusive mode")
+		return migrations.OnTable("public.theirs", false, err)
+	}
+	for what, test := range map[string]struct {
+		statement string
+		args      []any
+		lock      func(pgx.Tx) error
+		want      string
+	}{
+		"a table":  {"select from outbox.outbox_events", nil, lock, "waiting for a lock on a table of schema outbox" + process},
+		"migrator": {"select pg_advisory_xact_lock(" + migrations.Migrators + ")", []any{"outbox"}, lock, "waiting for another migrator of schema outbox" + process},
+		"theirs":   {"lock table public.theirs in row exclusive mode", nil, lockTheirs, "waiting for a lock on table public.theirs" + process},
+	} {
+		done := func() {}
+		if what == "theirs" { // an older transaction that is not in the way
+			done = begin(newDatabase(t, dsn).Conn, "select from public.theirs, outbox.outbox_events")
+		}
+		end := begin(holder.Conn, test.statement, test.args...)
+		var said []string
+		ctx := migrations.ReportWaits(t.Context(), func(sentence string) {
+			said = append(said, sentence)
+			end()
+		})
+		if err := migrations.TransactSoon(ctx, d.Conn, time.Hour, test.lock); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if len(said) == 0 || !strings.HasPrefix(said[0], test.want) || !strings.Contains(said[0], " since 2") {
+			t.Errorf("%s: it reports %q, want %q and since when", what, said, test.want)
+		}
+		done()
+	}
+	defer begin(holder.Conn, "select pg_advisory_xact_lock("+migrations.Migrators+")", "outbox")()
+	if err := migrations.TransactSoon(t.Context(), d.Conn, 50*time.Millisecond, lock); err == nil || !strings.Contains(err.Error(), process) {
+		t.Errorf("got %v, want an error that names%s", err, process)
+	}
+}
+
+// The producers' page makes the schema for tests by psql. Producers can use it, and a migration of it says what to do.
+func TestSchemaForTests(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../dispatcher/producer/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := regexp.MustCompile("(?s)<!-- schema for tests -->\n```sh\n(.*?)\n```").FindSubmatch(page)
+	if command == nil {
+		t.Fatal("the page has no commands for the schema")
+	}
+	file := t.TempDir() + "/outbox.sql"
+	sh := exec.Command("sh", "-euc", strings.ReplaceAll(string(command[1]), "> outbox.sql", "> "+file))
+	sh.Dir = ".."
+	if out, err := sh.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dsn := pgtest.Empty(t)
+	made := newDatabase(t, dsn)
+	if _, err := made.PgConn().Exec(t.Context(), string(text)).ReadAll(); err != nil {
+		t.Fatal(err)
+	}
+	d := newDatabase(t, dsn)
+	if _, err := d.Exec(t.Context(), `select outbox.enqueue('shop', 'orders', '{}')`); err != nil {
+		t.Error(err)
+	}
+	const want = "the schema was made without a record of its migrations, as by psql; drop it (drop schema \"outbox\" cascade)"
+	if _, err := migrations.Up(t.Context(), d.Conn, "outbox"); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want an error with %q", err, want)
+	}
+}
+
+// The signatures that the producer's page prints are those of the functions.
+func TestReadmeSignatures(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, pgtest.Migrated(t))
+	page, err := os.ReadFile("../dispatcher/producer/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"enqueue", "enqueue_batch"} {
+		found := regexp.MustCompile("(?s)<!-- " + name + " -->\n```sql\noutbox\\." + name + `\((.*?)\n\)` + "\n```").FindSubmatch(page)
+		if found == nil {
+			t.Errorf("the page does not print %s", name)
+			continue
+		}
+		got := strings.Join(strings.Fields(string(found[1])), " ")
+		arguments := pgtest.Value[string](d, `select pg_get_function_arguments(p.oid) from pg_proc as p where proname = $1 and pronamespace = 'outbox'::regnamespace`, name)
+		if result := pgtest.Value[string](d, `select pg_get_function_result(p.oid) from pg_proc as p where proname = $1 and pronamespace = 'outbox'::regnamespace`, name); strings.HasPrefix(result, "TABLE") {
+			arguments += ", " + result
+		}
+		if got != arguments {
+			t.Errorf("the page says\n%s\nwant\n%s", got, arguments)
+		}
+	}
+}
+
+// The producers' page has the code of each wrong payload.
+func TestReadmeCodes(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, pgtest.Migrated(t))
+	page, err := os.ReadFile("../dispatcher/producer/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for payload, code := range map[string]string{`{"a": NaN`: "22P02", `"\u0000"`: "22P05"} {
+		var pg *pgconn.PgError
+		if _, err := d.Exec(t.Context(), `select outbox.enqueue('shop', 'orders', $1::text::jsonb)`, payload); !errors.As(err, &pg) || pg.Code != code {
+			t.Errorf("%s: got %v, want the code %s", payload, err, code)
+		}
+		if !strings.Contains(string(page), " "+code) {
+			t.Errorf("the page does not name %s", code)
+		}
+	}
+}
+
+// The page for who runs the database names everything that the schema has.
+func TestReadmeObjects(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, pgtest.Migrated(t))
+	page, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range pgtest.Value[[]string](d, `select array_agg(name) from (
+		select relname from pg_class where relnamespace = 'outbox'::regnamespace and relkind in ('r', 'v', 'S')
+			and not exists (select from pg_depend where objid = pg_class.oid and deptype = 'i')
+		union all select proname from pg_proc where pronamespace = 'outbox'::regnamespace) as o (name)`) {
+		if !strings.Contains(string(page), "`"+name+"`") {
+			t.Errorf("the page does not name %s", name)
+		}
 	}
 }

@@ -1,23 +1,29 @@
 package v1alpha1_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/hack/testing/envtest"
 )
 
@@ -98,3 +104,139 @@ func TestOnTheAPIServer(t *testing.T) {
 	RegisterFailHandler(Fail)
 	RunSpecs(t, "the kinds on an API server")
 }
+
+// What a person sees, printed by kubectl itself.
+//
+// CONTRACT: C-100
+var _ = Describe("kubectl get", Label("columns"), Ordered, ContinueOnFailure, func() {
+	BeforeAll(func(ctx SpecContext) {
+		scheme := runtime.NewScheme()
+		for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme} {
+			Expect(add(scheme)).To(Succeed())
+		}
+		c, err := client.New(envtest.Start(GinkgoTB()), client.Options{Scheme: scheme})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "columns"}})).To(Succeed())
+
+		createWithStatus(ctx, c, "fresh", nil, v1alpha1.OutboxDispatcherStatus{})
+		createWithStatus(ctx, c, "idle", nil, v1alpha1.OutboxDispatcherStatus{
+			Pending: new(int64(0)), Scheduled: new(int64(0)), Processing: new(int64(0)), Dead: new(int64(0)),
+			Replicas: 2, ReadyReplicas: 2, Pods: "2/2", Sink: "log",
+			Conditions: ready(metav1.ConditionTrue, "Delivering", "Events are delivered."),
+		})
+		createWithStatus(ctx, c, "stuck", []string{"order.placed", "order.cancelled"}, v1alpha1.OutboxDispatcherStatus{
+			Estimated: true, Pending: new(int64(1000000)), Scheduled: new(int64(250)), Processing: new(int64(16)), Dead: new(int64(3)), BlockedKeys: new(int64(2)),
+			OldestPending: new(metav1.NewTime(time.Now().Add(-30*time.Hour - 30*time.Minute))),
+			ObservedTime:  new(metav1.NewTime(time.Now().Add(-14*time.Minute - 30*time.Second))), // the operator is down
+			Replicas:      2, ReadyReplicas: 1, Pods: "1/2", Sink: "http",
+			ETA: "never", LimitedBy: "Destination",
+			Conditions: ready(metav1.ConditionFalse, "ConnectionFailed", "The sink refuses connections."),
+		})
+
+		createWithStatus(ctx, c, "paused", nil, v1alpha1.OutboxDispatcherStatus{
+			Pending: new(int64(7)), Dead: new(int64(0)), Replicas: 1, ReadyReplicas: 1, Pods: "1/1", Sink: "log",
+			OldestPending: new(metav1.NewTime(time.Now().Add(-30*time.Hour - 30*time.Minute))),
+			Conditions:    ready(metav1.ConditionTrue, "Paused", "Nothing is claimed."),
+		})
+		createConsumers(ctx, c)
+	})
+
+	DescribeTable("prints", func(args string, want []string) {
+		out, err := envtest.Kubectl(GinkgoTB(), "", strings.Fields(args)...)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(trailing.ReplaceAllString(age.ReplaceAllString(out, "AGE   "), "\n")).To(Equal(strings.Join(want, "\n") + "\n"))
+	},
+		Entry("the columns", "get obd --namespace columns", []string{
+			"NAME     READY   REASON             PENDING   DEAD   OLDEST   ETA     ESTIMATED   PODS   AGE",
+			"fresh                                                                                    AGE",
+			"idle     True    Delivering         0         0                                   2/2    AGE",
+			"paused   True    Paused             7         0      30h                          1/1    AGE",
+			"stuck    False   ConnectionFailed   1000000   3      30h      never   true        1/2    AGE",
+		}),
+		Entry("more with --output wide", "get obd --namespace columns --output wide", []string{
+			`NAME     READY   REASON             PENDING   DEAD   OLDEST   ETA     ESTIMATED   PODS   AGE   SINK   OUTBOX   TOPICS                               SCHEDULED   PROCESSING   BLOCKED   LIMITED BY    OBSERVED   MESSAGE`,
+			`fresh                                                                                    AGE   orders`,
+			`idle     True    Delivering         0         0                                   2/2    AGE   log    orders                                        0           0                                               Events are delivered.`,
+			`paused   True    Paused             7         0      30h                          1/1    AGE   log    orders                                                                                                    Nothing is claimed.`,
+			`stuck    False   ConnectionFailed   1000000   3      30h      never   true        1/2    AGE   http   orders   ["order.placed","order.cancelled"]   250         16           2         Destination   14m        The sink refuses connections.`,
+		}),
+		// CONTRACT: C-82
+		Entry("consumers", "get oc --namespace columns", []string{
+			`NAME      TYPES                          TEAM           VERIFIED           EVIDENCE      READY   AGE`,
+			`billing   ["order.placed","payment.*"]   team-billing   11/13 2026-11-20   RulesBroken   True    AGE`,
+			`fresh     ["*"]                          team-audit                                              AGE`,
+		}),
+		Entry("more of consumers with --output wide", "get oc --namespace columns --output wide", []string{
+			`NAME      TYPES                          TEAM           VERIFIED           EVIDENCE      READY   AGE   ID                MECHANISM         RETENTION   MESSAGE`,
+			`billing   ["order.placed","payment.*"]   team-billing   11/13 2026-11-20   RulesBroken   True    AGE   billing-service   ProcessedEvents   168h0m0s    All fits.`,
+			`fresh     ["*"]                          team-audit                                              AGE   UniqueKey`,
+		}),
+	)
+})
+
+var (
+	age      = regexp.MustCompile(`\b[0-9]{1,2}s\b *`) // of an object made a moment ago
+	trailing = regexp.MustCompile(` *\n`)
+)
+
+func ready(status metav1.ConditionStatus, reason, message string) []metav1.Condition {
+	return []metav1.Condition{{
+		Type: v1alpha1.ReadyCondition, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.Now(),
+	}}
+}
+
+func createWithStatus(ctx context.Context, c client.Client, name string, topics []string, status v1alpha1.OutboxDispatcherStatus) {
+	GinkgoHelper()
+	obd := &v1alpha1.OutboxDispatcher{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "columns", Name: name},
+		Spec: v1alpha1.OutboxDispatcherSpec{
+			Namespace: "orders",
+			Topics:    topics,
+			Database:  &v1alpha1.DispatcherDatabase{SecretRef: v1alpha1.SecretRef{Name: "orders-db"}},
+			Sink:      v1alpha1.Sink{Log: &v1alpha1.LogSink{}},
+		},
+	}
+	Expect(c.Create(ctx, obd)).To(Succeed())
+	if status.Sink == "" {
+		return // as before the first pass of the operator
+	}
+	obd.Status = status
+	Expect(c.Status().Update(ctx, obd)).To(Succeed())
+}
+
+// createConsumers makes one that was judged, and one as before the first pass of the operator.
+func createConsumers(ctx context.Context, c client.Client) {
+	GinkgoHelper()
+	consumer := func(name string, spec v1alpha1.OutboxConsumerSpec) *v1alpha1.OutboxConsumer {
+		o := &v1alpha1.OutboxConsumer{ObjectMeta: metav1.ObjectMeta{Namespace: "columns", Name: name}, Spec: spec}
+		Expect(c.Create(ctx, o)).To(Succeed())
+		return o
+	}
+	consumer("fresh", v1alpha1.OutboxConsumerSpec{EventTypes: []string{"*"}, OwnerTeam: "team-audit", IdempotencyMechanism: v1alpha1.IdempotencyUniqueKey})
+	billing := consumer("billing", v1alpha1.OutboxConsumerSpec{
+		ConsumerID: "billing-service", EventTypes: []string{"order.placed", "payment.*"}, OwnerTeam: "team-billing",
+		IdempotencyMechanism: v1alpha1.IdempotencyProcessedEvents, Retention: &metav1.Duration{Duration: 168 * time.Hour},
+	})
+	billing.Status = v1alpha1.OutboxConsumerStatus{
+		ConsumerID: "billing-service", Verified: "11/13 2026-11-20",
+		Conditions: append(ready(metav1.ConditionTrue, "Registered", "All fits."), metav1.Condition{
+			Type: v1alpha1.VerifiedCondition, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonRulesBroken, Message: "It breaks a rule.", LastTransitionTime: metav1.Now(),
+		}),
+	}
+	Expect(c.Status().Update(ctx, billing)).To(Succeed())
+}
+
+// screen is the rows that fit a small terminal.
+const screen = 40
+
+// CONTRACT: C-100
+var _ = Describe("kubectl explain", Label("explain"), func() {
+	It("shows the fields of a dispatcher on one screen", func() {
+		var out string
+		Eventually(func() (err error) { // the API server publishes the schema some time after it serves the kind
+			out, err = envtest.Kubectl(GinkgoTB(), "", "explain", "outboxdispatchers.spec")
+			return err
+		}).WithTimeout(30 * time.Second).Should(Succeed())
+		Expect(strings.Count(strings.TrimRight(out, "\n"), "\n")+1).To(BeNumerically("<=", screen), out)
+	})
+})

@@ -1,17 +1,35 @@
 package outboxconsumer_test
 
 import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/manager"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/operatortest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/envtest"
 )
 
 const yes, no, unknown = metav1.ConditionTrue, metav1.ConditionFalse, metav1.ConditionUnknown
@@ -176,4 +194,274 @@ var _ = Describe("an OutboxDispatcher", Label("consumer"), func() {
 // consumerOf is the consumer of that name, not read yet.
 func consumerOf(c *cluster, name string) *api.OutboxConsumer {
 	return &api.OutboxConsumer{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: name}}
+}
+
+// report is what verify-consumer found at a time: a check for each outcome, and those from the fourth on are optional.
+func report(at string, brokenRules []string, outcomes ...string) *status.Consumer {
+	GinkgoHelper()
+	end, err := time.Parse(time.RFC3339, at)
+	Expect(err).NotTo(HaveOccurred())
+	r := &status.Consumer{Type: "order.placed", At: end, Finished: true, BrokenRules: brokenRules, NotTried: []string{"RULE-010-012 (crash)"}}
+	for i, outcome := range outcomes {
+		r.Checks = append(r.Checks, status.ConsumerCheck{Name: fmt.Sprintf("check %d", i), Rule: "RULE-010-002", Outcome: outcome, Optional: i > 2})
+	}
+	return r
+}
+
+func patchOf(r *status.Consumer) []byte {
+	GinkgoHelper()
+	patch, err := r.EvidencePatch()
+	Expect(err).NotTo(HaveOccurred())
+	return patch
+}
+
+// The evidence of a consumer is written by whoever has the role for it, and by no other user. CONTRACT: C-82
+var _ = Describe("evidence", Label("consumer", "rights"), func() {
+	var o *api.OutboxConsumer
+	BeforeEach(func(ctx SpecContext) {
+		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
+		Expect(admin.Create(ctx, namespace)).To(Succeed())
+		o = consumer("billing")
+		o.Namespace = namespace.Name
+		Expect(admin.Create(ctx, o)).To(Succeed())
+	})
+	register := func(ctx context.Context, c client.Client, patch []byte) error {
+		return c.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch), client.FieldValidation(metav1.FieldValidationStrict))
+	}
+
+	It("is what the report says, and nothing of the report before", func(ctx SpecContext) {
+		Expect(register(ctx, admin, patchOf(report("2026-02-27T09:30:00Z", []string{"RULE-010-002", "RULE-010-012"}, "Passed", "Broken", "NotRun")))).To(Succeed())
+		Expect(*o.Spec.Evidence).To(And(HaveField("EventType", "order.placed"), HaveField("Checks", int32(3)), HaveField("Passed", int32(1)),
+			HaveField("Uncounted", int32(0)), HaveField("BrokenRules", []string{"RULE-010-002", "RULE-010-012"})))
+		Expect(register(ctx, admin, patchOf(report("2026-02-28T09:30:00Z", []string{}, "Passed", "Partly", "Passed", "NotRun")))).To(Succeed())
+		Expect(*o.Spec.Evidence).To(And(HaveField("BrokenRules", BeEmpty()), HaveField("Passed", int32(2)), HaveField("Uncounted", int32(1)),
+			HaveField("NotTried", []string{"RULE-010-012 (crash)"}), HaveField("LeftOut", []string{"RULE-010-002 (check 3)"}),
+			HaveField("VerifiedAt.Time.UTC()", time.Date(2026, 2, 28, 9, 30, 0, 0, time.UTC))))
+	})
+
+	It("is refused when it is older than what is registered, or about another type", func(ctx SpecContext) {
+		patch := patchOf(report("2026-02-28T09:30:00Z", []string{}, "Passed"))
+		Expect(register(ctx, admin, patch)).To(Succeed())
+		Expect(register(ctx, admin, patch)).To(Succeed(), "the same once more")
+		Expect(register(ctx, admin, patchOf(report("2026-02-27T09:30:00Z", []string{}, "Passed")))).To(MatchError(ContainSubstring("evidence that is newer is registered already")))
+		other := report("2026-02-28T10:30:00Z", []string{}, "Passed")
+		other.Type = "refund.made"
+		Expect(register(ctx, admin, patchOf(other))).To(MatchError(ContainSubstring("about events of a type that eventTypes does not have")))
+		other.Type = "payment.made" // by payment.*
+		Expect(register(ctx, admin, patchOf(other))).To(Succeed())
+		edit := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"eventTypes":["order.placed"]}}`))
+		Expect(admin.Patch(ctx, o, edit)).To(Succeed(), "what is registered does not keep the team from editing its types")
+	})
+
+	It("is for the role outboxconsumers-verify alone", func(ctx SpecContext) {
+		operatortest.Granted(GinkgoTB()) // the roles
+		root, err := envtest.Root()
+		Expect(err).NotTo(HaveOccurred())
+		pipeline, team := "pipeline-"+o.Namespace, "team-"+o.Namespace
+		for _, args := range [][]string{
+			{"apply", "--server-side", "-k", root + "/config/admission"},
+			{"-n", o.Namespace, "create", "rolebinding", "verify", "--clusterrole=outboxconsumers-verify", "--user=" + pipeline},
+			{"-n", o.Namespace, "create", "rolebinding", "edit", "--clusterrole=outboxconsumers-edit", "--user=" + team},
+		} {
+			_, err := envtest.Kubectl(GinkgoTB(), "", args...)
+			Expect(err).NotTo(HaveOccurred())
+		}
+		as := func(user string) client.Client {
+			GinkgoHelper()
+			cfg := rest.CopyConfig(envtest.Start(GinkgoTB()))
+			cfg.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
+			c, err := client.New(cfg, client.Options{Scheme: admin.Scheme()})
+			Expect(err).NotTo(HaveOccurred())
+			return c
+		}
+		edits, verifies := as(team), as(pipeline)
+		patch := func(team string) client.Patch {
+			return client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"ownerTeam":%q}}`, team))
+		}
+		evidence := patchOf(report("2026-02-28T09:30:00Z", []string{}, "Passed"))
+		Eventually(ctx, func() error { return edits.Patch(ctx, o, patch("team-money")) }).Should(Succeed(), "the role has reached the API server")
+		Eventually(ctx, func() error {
+			return edits.Patch(ctx, o.DeepCopy(), client.RawPatch(types.MergePatchType, evidence), client.DryRunAll)
+		}).Should(MatchError(ContainSubstring("only who has the verb verify on outboxconsumers changes spec.evidence")), "the policy has reached the API server")
+		Eventually(ctx, func() error { return register(ctx, verifies, evidence) }).Should(Succeed())
+		Expect(o.Spec.Evidence).NotTo(BeNil())
+		Expect(verifies.Patch(ctx, o, patch("team-pipeline"))).To(MatchError(ContainSubstring("changes spec.evidence alone")), "what is registered is the team's to say")
+		for _, metadata := range []string{
+			`{"annotations":{"outbox.dev/reconcile":"Disabled"}}`, `{"labels":{"team":"pipeline"}}`, `{"finalizers":["example.com/never"]}`,
+			`{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"gone","uid":"gone"}]}`,
+		} {
+			err := verifies.Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte(`{"metadata":`+metadata+`}`)))
+			Expect(err).To(MatchError(ContainSubstring("no label or annotation")), metadata)
+		}
+		Expect(edits.Patch(ctx, o, patch("team-mail"))).To(Succeed(), "evidence stays while the team edits")
+		file := "apiVersion: outbox.dev/v1alpha1\nkind: OutboxConsumer\nmetadata: {name: billing, namespace: " + o.Namespace + "}\n" +
+			"spec: {eventTypes: [\"order.*\"], ownerTeam: team-git, idempotencyMechanism: UniqueKey}\n"
+		for _, args := range [][]string{{"apply", "-f", "-"}, {"apply", "--server-side", "--force-conflicts", "-f", "-"}} {
+			_, err := envtest.Kubectl(GinkgoTB(), file, args...)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(admin.Get(ctx, client.ObjectKeyFromObject(o), o)).To(Succeed())
+			Expect(o.Spec.Evidence).NotTo(BeNil(), "a file without evidence leaves it: %v", args)
+		}
+	})
+})
+
+func TestMain(m *testing.M) { envtest.Main(m) }
+
+// The specs share an API server; each has a namespace and a manager of its own.
+func TestOnTheAPIServer(t *testing.T) {
+	ctrl.SetLogger(logr.Discard())
+	SetDefaultEventuallyTimeout(time.Minute)
+	SetDefaultEventuallyPollingInterval(20 * time.Millisecond)
+	RegisterFailHandler(Fail)
+	RunSpecs(t, "OutboxConsumers on an API server")
+}
+
+// admin may do everything, and reads from the API server.
+var admin client.Client
+
+var _ = BeforeSuite(func() { admin = operatortest.Admin(GinkgoTB()) })
+
+// cluster is a namespace with a manager.
+type cluster struct {
+	ctx       context.Context
+	namespace string
+
+	mu      sync.Mutex
+	writes  []string
+	refused []string
+}
+
+func start() *cluster {
+	GinkgoHelper()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	DeferCleanup(cancel)
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
+	Expect(admin.Create(ctx, namespace)).To(Succeed())
+	c := &cluster{ctx: ctx, namespace: namespace.Name}
+	running, stop := context.WithCancel(context.Background())
+	mgr, err := manager.New(running, operatortest.Operator(GinkgoTB(), c.record), manager.Options{
+		DispatcherImage: "outbox-operator:v1", ObserveInterval: time.Hour, WatchNamespaces: []string{c.namespace}, // passes come by watches alone
+		MetricsAddress: "0", ProbeAddress: "0",
+	})
+	Expect(err).NotTo(HaveOccurred())
+	done := make(chan error)
+	go func() { done <- mgr.Start(running) }()
+	DeferCleanup(func() {
+		stop()
+		Expect(<-done).To(Succeed())
+		Expect(c.refused).To(BeEmpty(), "requests that config/rbac does not allow")
+	})
+	return c
+}
+
+func (c *cluster) record(req *http.Request, resp *http.Response) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if req.Method != http.MethodGet {
+		c.writes = append(c.writes, req.Method+" "+req.URL.Path)
+	}
+	if resp.StatusCode == http.StatusForbidden {
+		c.refused = append(c.refused, req.Method+" "+req.URL.Path)
+	}
+}
+
+// wrote are the writes about a consumer so far.
+func (c *cluster) wrote(name string) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(c.writes), func(request string) bool { return !strings.Contains(request, "/outboxconsumers/"+name+"/") })
+}
+
+func (c *cluster) create(objects ...client.Object) {
+	GinkgoHelper()
+	for _, o := range objects {
+		o.SetNamespace(c.namespace)
+		Expect(admin.Create(c.ctx, o)).To(Succeed())
+	}
+}
+
+// change changes an object, or its status, until that meets no other change.
+func change[T client.Object](c *cluster, o T, update func(context.Context, T) error, set func()) {
+	GinkgoHelper()
+	Eventually(func() error {
+		if err := admin.Get(c.ctx, client.ObjectKeyFromObject(o), o); err != nil {
+			return err
+		}
+		set()
+		return update(c.ctx, o)
+	}).Should(Succeed())
+}
+
+func updateSpec[T client.Object](ctx context.Context, o T) error { return admin.Update(ctx, o) }
+func updateStatus[T client.Object](ctx context.Context, o T) error {
+	return admin.Status().Update(ctx, o)
+}
+
+// outbox is a plain Outbox.
+func outbox() *api.Outbox {
+	return &api.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "shop"}, Spec: api.OutboxSpec{SecretRef: api.SecretRef{Name: "db"}}}
+}
+
+// dispatcher is a plain OutboxDispatcher of that Outbox.
+func dispatcher(name string) *api.OutboxDispatcher {
+	return &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: api.OutboxDispatcherSpec{
+		Namespace: "shop", Topics: []string{name}, OutboxRef: &api.OutboxRef{Name: "shop"}, Sink: api.Sink{Log: &api.LogSink{}}}}
+}
+
+// consumer is a plain OutboxConsumer of all dispatchers.
+func consumer(name string) *api.OutboxConsumer {
+	return &api.OutboxConsumer{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: api.OutboxConsumerSpec{
+		EventTypes: []string{"order.placed", "payment.*"}, OwnerTeam: "team-billing",
+		IdempotencyMechanism: api.IdempotencyProcessedEvents, Retention: &metav1.Duration{Duration: 168 * time.Hour}}}
+}
+
+// sent makes the pods of a dispatcher report events of these types.
+func (c *cluster) sent(d *api.OutboxDispatcher, types ...string) {
+	GinkgoHelper()
+	change(c, d, updateStatus, func() {
+		d.Status.EventTypes = nil
+		for _, name := range types {
+			d.Status.EventTypes = append(d.Status.EventTypes, api.SeenEventType{Type: name, LastSeen: metav1.NewTime(time.Now().UTC().Truncate(24 * time.Hour))})
+		}
+	})
+}
+
+// verified plays a pipeline that has registered a report.
+func (c *cluster) verified(o *api.OutboxConsumer, evidence api.ConsumerEvidence) {
+	GinkgoHelper()
+	evidence.EventType, evidence.Checks = "order.placed", 19
+	change(c, o, updateSpec, func() { o.Spec.Evidence = &evidence })
+}
+
+// want is a condition: its type, status and reason, and a part of its message.
+type want struct {
+	kind            string
+	status          metav1.ConditionStatus
+	reason, message string
+}
+
+// expect waits until the conditions are as wanted and kstatus comes to the conclusion.
+func expect[T client.Object](c *cluster, o T, conclusion kstatus.Status, wants ...want) T {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		g.Expect(admin.Get(c.ctx, client.ObjectKeyFromObject(o), o)).To(Succeed())
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+		g.Expect(err).NotTo(HaveOccurred())
+		var conditions struct {
+			Status struct {
+				Conditions []metav1.Condition `json:"conditions"`
+			} `json:"status"`
+		}
+		g.Expect(runtime.DefaultUnstructuredConverter.FromUnstructured(content, &conditions)).To(Succeed())
+		for _, w := range wants {
+			got := meta.FindStatusCondition(conditions.Status.Conditions, w.kind)
+			g.Expect(got).NotTo(BeNil(), "%s in %v", w.kind, conditions.Status.Conditions)
+			g.Expect([]any{got.Status, got.Reason}).To(Equal([]any{w.status, w.reason}), "%s: %s", w.kind, got.Message)
+			g.Expect(got.Message).To(ContainSubstring(w.message))
+		}
+		result, err := kstatus.Compute(&unstructured.Unstructured{Object: content})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(result.Status).To(Equal(conclusion), "%v", conditions.Status.Conditions)
+	}).Should(Succeed())
+	return o
 }

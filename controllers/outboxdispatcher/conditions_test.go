@@ -10,10 +10,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/operatortest"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
@@ -364,4 +366,129 @@ func TestMessagesNameWhatAPersonMustKnow(t *testing.T) {
 func orphan(o *observed, t status.OrphanTopic) *status.Data {
 	t.Namespace = o.obd.Spec.Namespace
 	return &status.Data{ObservedAt: time.Unix(2, 0), Unserved: t.Unserved, Abandoned: t.Abandoned, OrphanTopics: []status.OrphanTopic{t}}
+}
+
+// A container that keeps running has not been refused, whatever it said before.
+func TestRefusalIsOver(t *testing.T) {
+	now := time.Now()
+	pod := corev1.Pod{Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "dispatcher",
+		LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: exitConfig, Message: "lease is 1s; raise it (and 3 more)"}}}}}}
+	for ran, want := range map[time.Duration]bool{time.Second: true, time.Minute: false} {
+		pod.Status.ContainerStatuses[0].State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(now.Add(-ran))}
+		if got := refusal(&appsv1.Deployment{}, []corev1.Pod{pod}, now); (got != nil) != want {
+			t.Errorf("runs for %s: %v", ran, got)
+		}
+	}
+}
+
+// While rows become dead there is one event in ten minutes, for each OutboxDispatcher.
+func TestDeadLettersHaveOneEventInTenMinutes(t *testing.T) {
+	var w warned
+	a, b, began := types.NamespacedName{Name: "a"}, types.NamespacedName{Name: "b"}, time.Unix(0, 0)
+	events := func(obd types.NamespacedName, after time.Duration) int {
+		dead := transitions(api.OutboxDispatcherStatus{}, api.OutboxDispatcherStatus{Dead: ptr.To[int64](1)})
+		return len(w.seldom(obd, append(dead, kstatus.Event{Action: "Deliver"}), began.Add(after)))
+	}
+	for i, step := range []struct {
+		obd   types.NamespacedName
+		after time.Duration
+		want  int
+	}{{a, 0, 2}, {a, time.Second, 1}, {b, time.Second, 2}, {a, 10*time.Minute - 1, 1}, {a, 10 * time.Minute, 2}, {a, 11 * time.Minute, 1}} {
+		if got := events(step.obd, step.after); got != step.want {
+			t.Errorf("step %d: %d events, want %d", i, got, step.want)
+		}
+	}
+	w.forget(a)
+	if got := events(a, 11*time.Minute); got != 2 {
+		t.Errorf("made again: %d events, want 2", got)
+	}
+}
+
+// CONTRACT: C-43
+func TestTransitionsAreRecordedAsEvents(t *testing.T) {
+	current := func(change func(*observed), dead *int64) (s api.OutboxDispatcherStatus) {
+		o := well()
+		change(&o)
+		kstatus.SetConditions(&s.Conditions, 1, conditions(o))
+		s.Dead = dead
+		return s
+	}
+	fine := func(*observed) {}
+	down := func(reason string) func(*observed) {
+		return func(o *observed) { o.statuses[0].Source = status.Link{State: status.Unreachable, Reason: reason} }
+	}
+	for name, c := range map[string]struct {
+		before, after api.OutboxDispatcherStatus
+		want          string
+	}{
+		"new and well":      {api.OutboxDispatcherStatus{}, current(fine, nil), "Normal/Delivering"},
+		"new and migrating": {api.OutboxDispatcherStatus{}, current(func(o *observed) { noDeployment(o); o.migration.State = migrate.Running }, nil), "Normal/Migrating Normal/Progressing"},
+		"nothing changed":   {current(fine, ptr.To[int64](3)), current(fine, ptr.To[int64](3)), ""},
+		"database down":     {current(fine, nil), current(down("x"), nil), "Warning/ConnectionFailed"},
+		"another reason":    {current(down("x"), nil), current(down(api.ReasonAuthenticationFailed), nil), "Warning/AuthenticationFailed"},
+		"database back":     {current(down("x"), nil), current(fine, nil), "Normal/Connected Normal/Delivering"},
+		"not observed":      {current(fine, nil), current(func(o *observed) { o.statuses = nil }, nil), ""},
+		"topics paused": {current(fine, nil), current(func(o *observed) {
+			o.statuses[0].PausedTopics = []status.PausedTopic{{Topic: "a", Link: status.Link{Message: "x"}}}
+		}, nil), "Warning/TopicsPaused"},
+		"vacuum held back":     {current(fine, nil), current(oldest(status.Session, 1e6), nil), "Warning/OldTransaction"},
+		"by something else":    {current(oldest(status.Session, 1e6), nil), current(oldest(status.Standby, 1e6), nil), "Warning/StandbyFeedback"},
+		"vacuum continues":     {current(oldest(status.Session, 1e6), nil), current(fine, nil), "Normal/NotHeldBack"},
+		"first dead event":     {current(fine, ptr.To[int64](0)), current(fine, ptr.To[int64](1)), "Warning/DeadLetters"},
+		"another dead event":   {current(fine, ptr.To[int64](1)), current(fine, ptr.To[int64](2)), "Warning/DeadLetters"},
+		"dead when first seen": {current(fine, nil), current(fine, ptr.To[int64](2)), "Warning/DeadLetters"},
+		"replayed":             {current(fine, ptr.To[int64](2)), current(fine, ptr.To[int64](1)), ""},
+		"paused":               {current(fine, nil), current(func(o *observed) { o.obd.Spec.State = api.StatePaused }, nil), "Normal/Paused"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			seen := map[string]bool{}
+			for _, e := range transitions(c.before, c.after) {
+				got = append(got, e.Kind+"/"+e.Reason)
+				if e.Action == "" || e.Note == "" || len(e.Note) > 1024 {
+					t.Errorf("event %+v lacks an action or a note, or is too long for the API", e)
+				}
+				if seen[e.Action] {
+					t.Errorf("two events of one pass have the action %s", e.Action)
+				}
+				seen[e.Action] = true
+			}
+			if strings.Join(got, " ") != c.want {
+				t.Errorf("events %v, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+// The page of the kind has an example of each condition, as the operator writes it.
+// CONTRACT: C-101
+func TestExamplesOnThePage(t *testing.T) {
+	delivers := well()
+	delivers.gone = problem.Waiting(api.ReferencesResolvedCondition, api.ReasonSecretKeyNotFound,
+		`Secret "orders-hook", which spec.sink.auth.secretRef names, has no key "token"; add the key, or name the right one.`)
+	delivers.migration = migrate.Migration{State: migrate.Running, Detail: `Its pod waits for a place: 0/3 nodes are available.`}
+	delivers.peers = []api.OutboxDispatcher{{ObjectMeta: metav1.ObjectMeta{Name: "orders-eu"}}}
+	delivers.types = []api.SeenEventType{{Type: "order.placed"}}
+	delivers.consumers = []*api.OutboxConsumer{{ObjectMeta: metav1.ObjectMeta{Name: "audit"}, Spec: api.OutboxConsumerSpec{EventTypes: []string{"payment.*"}}}}
+	pod := &delivers.statuses[1]
+	pod.PausedTopics = []status.PausedTopic{{Topic: "refunds", Link: status.Link{State: status.Refusing, Message: "http://orders-consumer/events responded 404 Not Found; check the path of url, and that it takes POST"}}}
+	pod.Backlog = &status.Backlog{ObservedAt: time.Unix(2, 0), Counts: status.Counts{Dead: 1},
+		DeadGroups: []status.DeadGroup{{Group: "7f3a9c21", Topic: "orders", Reason: "permanent_failure", Class: "http", Code: "422", Count: 1}}}
+	pod.OldestTransaction = &status.OldestTransaction{Kind: status.ReplicationSlot, Name: "debezium", Seconds: 1000}
+	delivers.obd.Spec.Namespace, delivers.peers[0].Spec.Namespace = "shop", "shop"
+	pod.Data = &status.Data{ObservedAt: time.Unix(2, 0), Unserved: 1, OrphanTopics: []status.OrphanTopic{{Namespace: "shop", Topic: "invoices", Unserved: 1}}}
+	delivers.obd.Spec.Pods.Scaling = &api.Scaling{Max: 3}
+	delivers.obd.Status.Scaling = &api.ScalingStatus{Recommended: 2, Reason: api.ReasonLimitedByDestination}
+
+	fails := well()
+	fails.problem = problem.Stalling(api.WorkloadAvailableCondition, api.ReasonInvalidPodTemplate,
+		`spec.pods.template cannot be used: unknown field "spec.toleration".`)
+	for i := range fails.statuses {
+		pod := &fails.statuses[i]
+		pod.Source = status.Link{State: status.Unreachable, Reason: api.ReasonAuthenticationFailed,
+			Message: `Database "shop" at db:5432 as user "outbox": password authentication failed for user "outbox"; correct the user and the password, or the server's pg_hba.conf.`}
+		pod.Schema = status.Schema{State: "TooOld", Message: `Schema "outbox" has version 1, and this dispatcher needs 2; run "dispatcher migrate up" of this version.`}
+		pod.Sink = status.Link{State: status.Refusing, Message: "http://orders-consumer/events responded 503 Service Unavailable; the destination's log says why; the event is retried."}
+	}
+	operatortest.CheckExamples(t, "outboxdispatcher.md", slices.Concat(conditions(delivers), conditions(fails))...)
 }

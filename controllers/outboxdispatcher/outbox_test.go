@@ -6,14 +6,17 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 )
@@ -243,3 +246,208 @@ func (c *cluster) deployments() (names []string) {
 	}
 	return names
 }
+
+var _ = Describe("a failed migration", Label("migration"), func() {
+	// A failed migration is tried again by itself, and at once when the spec names another login.
+	It("is tried again at once when the spec names another login, and removes nothing", func() {
+		c := start(tick)
+		obd := c.migrated()
+		login := func(name string) {
+			edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Database.MigrationSecretRef.Name = name })
+		}
+		later := time.Now().Add(time.Hour) // it does not come to the next try by itself
+		c.create(obd)
+		c.finish(c.job(), later, "{\"time\":\"...\"}\nthe login owner was refused; correct the password")
+		c.expect(kstatus.InProgressStatus,
+			want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrationFailed, "The migration failed: the login owner was refused; correct the password. It is tried again"},
+			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrationFailed, ""},
+			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrationFailed, ""},
+			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonProgressing, ""})
+		c.expectEvent(corev1.EventTypeWarning, api.ReasonMigrationFailed, "correct the password")
+		first := c.job().Name
+
+		login("right-owner")
+		Eventually(func() string { return c.job().Name }).ShouldNot(Equal(first), "another login, another Job, and the old one is gone")
+		c.finish(c.job(), time.Now(), "")
+		c.rollOut(c.healthy())
+		c.expect(kstatus.CurrentStatus, want{api.SchemaReadyCondition, metav1.ConditionTrue, api.ReasonUpToDate, ""})
+
+		// A later migration that fails removes nothing, and delays no rollout.
+		second := c.job().Name
+		login("wrong-owner")
+		Eventually(func() string { return c.job().Name }).ShouldNot(Equal(second))
+		edit(c, c.get(), func(o *api.OutboxDispatcher) { o.Spec.Delivery.BatchSize = 7 })
+		c.finish(c.job(), later, "wrong again")
+		c.expect(kstatus.InProgressStatus,
+			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""},
+			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrationFailed, "wrong again"})
+		Eventually(func() string { return c.configFile() }).Should(ContainSubstring("batchSize: 7"))
+		old := c.healthy()
+		old.Schema = status.Schema{State: "TooOld", Message: "version 1 of 2"}
+		c.pods.says("pod-0", old)
+		c.expect(kstatus.InProgressStatus, want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrationFailed, "wrong again"})
+	})
+
+	// The database was down during the migration: no person has to act.
+	It("is tried again by itself", func() {
+		c := start(tick)
+		c.create(c.migrated())
+		first := c.job()
+		c.finish(first, time.Now().Add(-time.Minute), "connection refused") // the delay is over
+		Eventually(func() int { return len(c.jobs()) }).Should(Equal(2))
+		c.expect(kstatus.InProgressStatus, want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrationFailed, "connection refused"})
+		for _, job := range c.jobs() {
+			if job.Name != first.Name {
+				Expect(job.Annotations).To(HaveKeyWithValue("outbox.dev/attempt", "2"))
+				c.finish(&job, time.Now(), "")
+			}
+		}
+		Eventually(func() int { return len(c.jobs()) }).Should(Equal(1), "the failed one is gone")
+		c.rollOut(c.healthy())
+		c.expect(kstatus.CurrentStatus)
+	})
+})
+
+var _ = Describe("a missing reference", Label("references"), func() {
+	// What is missing is reported in the kubelet's words, until it exists. CONTRACT: C-101, C-103
+	It("is reported in the words of the kubelet, until it exists", func() {
+		c := start(tick)
+		obd, outbox := c.referring("orders"), c.outbox()
+		obd.Spec.Message.Validation = []api.Validation{{Schema: &api.PayloadSchema{ConfigMapRef: &api.ConfigMapRef{Name: "schemas", Key: "order.json"}}}}
+		outbox.Spec.Migration, outbox.Spec.TLS = nil, &api.DatabaseTLS{CAConfigMapRef: &api.ConfigMapRef{Name: "roots"}}
+		c.create(obd, outbox)
+		pod := c.pod("pod-a", corev1.PodStatus{Phase: corev1.PodPending})
+		c.deployed(1, 0)
+		c.expect(kstatus.InProgressStatus, want{api.ReferencesResolvedCondition, metav1.ConditionUnknown, api.ReasonNotObserved, ""})
+
+		for _, said := range []struct{ words, reason, message string }{
+			{`MountVolume.SetUp failed for volume "secrets" : secret "orders-db" not found`, api.ReasonSecretNotFound,
+				`Secret "orders-db", which Outbox shop: spec.secretRef names, does not exist in namespace`},
+			{`MountVolume.SetUp failed for volume "secrets" : references non-existent secret key: dsn`, api.ReasonSecretKeyNotFound,
+				`Secret "orders-db", which Outbox shop: spec.secretRef names, has no key "dsn"; add the key`},
+			{`MountVolume.SetUp failed for volume "secrets" : configmap "roots" not found`, api.ReasonConfigMapNotFound,
+				`ConfigMap "roots", which Outbox shop: spec.tls.caConfigMapRef names, does not exist`},
+			{`MountVolume.SetUp failed for volume "secrets" : references non-existent config key: ca.crt`, api.ReasonConfigMapKeyNotFound,
+				`ConfigMap "roots", which Outbox shop: spec.tls.caConfigMapRef names, has no key "ca.crt"`},
+			{`MountVolume.SetUp failed for volume "schemas" : configmap "schemas" not found`, api.ReasonConfigMapNotFound,
+				`ConfigMap "schemas", which spec.message.validation[0].schema.configMapRef names, does not exist`},
+			{`MountVolume.SetUp failed for volume "schemas" : references non-existent config key: order.json`, api.ReasonConfigMapKeyNotFound,
+				`has no key "order.json"`},
+		} {
+			Expect(c.admin.DeleteAllOf(c.ctx, &corev1.Event{}, client.InNamespace(c.namespace), client.MatchingFields{"reason": "FailedMount"})).To(Succeed())
+			c.mountFails(pod, said.words)
+			c.expect(kstatus.InProgressStatus,
+				want{api.ReferencesResolvedCondition, metav1.ConditionFalse, said.reason, said.message},
+				want{api.ReadyCondition, metav1.ConditionFalse, said.reason, said.message},
+				want{api.ReconcilingCondition, metav1.ConditionTrue, said.reason, said.message})
+		}
+		c.expectEvent(corev1.EventTypeWarning, api.ReasonSecretNotFound, "create it")
+
+		// The kubelet tries again by itself.
+		Expect(c.admin.Delete(c.ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
+		c.rollOut(c.healthy())
+		c.expect(kstatus.CurrentStatus, want{api.ReferencesResolvedCondition, metav1.ConditionTrue, api.ReasonResolved, ""})
+		Expect(c.requests.forbidden()).To(BeEmpty())
+		for _, request := range c.requests.all() {
+			Expect(request).NotTo(ContainSubstring("/secrets"))
+		}
+	})
+
+	// A migration's login is missing.
+	It("is reported when a migration has it", Label("migration"), func() {
+		c := start(tick)
+		c.create(c.migrated())
+		job := c.job()
+		pod := &corev1.Pod{ObjectMeta: *job.Spec.Template.ObjectMeta.DeepCopy(), Spec: *job.Spec.Template.Spec.DeepCopy()}
+		pod.Name, pod.Namespace = "migrate", c.namespace
+		c.start(pod, corev1.PodStatus{Phase: corev1.PodPending})
+		c.mountFails(pod, `MountVolume.SetUp failed for volume "secrets" : [references non-existent secret key: dsn, secret "orders-owner" not found]`)
+		c.expect(kstatus.InProgressStatus, want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound,
+			`Secret "orders-owner", which spec.database.migrationSecretRef names`})
+	})
+})
+
+var _ = Describe("dispatchers of one database", Label("sharing"), func() {
+	// The migration takes a lock in the database, so two Jobs run one after the other. CONTRACT: C-104
+	It("have a migration Job each, without an Outbox", Label("migration"), func() {
+		c := start(rare) // nothing but watches can notice it
+		c.create(c.sharing("orders", "orders"), c.sharing("returns", "returns"))
+		of := func(job batchv1.Job) string { return metav1.GetControllerOf(&job).Name }
+		Eventually(c.jobs).Should(ConsistOf(WithTransform(of, Equal("orders")), WithTransform(of, Equal("returns"))))
+		for _, job := range c.jobs() {
+			if of(job) == "returns" {
+				c.finish(&job, time.Now(), "")
+			}
+		}
+		Eventually(c.deployments).Should(ConsistOf("returns-dispatcher"), "neither waits for the other's")
+	})
+
+	// CONTRACT: C-104
+	DescribeTable("name each other for topics that both deliver", func(made func(*cluster) (a, b *api.OutboxDispatcher)) {
+		c := start(rare) // nothing but watches can notice it
+		outbox := c.outbox()
+		a, b := made(c)
+		elsewhere := b.DeepCopy()
+		elsewhere.Name, elsewhere.Spec.Namespace = "elsewhere", "another"
+		c.create(outbox, a, elsewhere)
+		alone := want{api.TopicsSharedCondition, metav1.ConditionFalse, api.ReasonNotShared, ""}
+		c.expectOf(a, kstatus.InProgressStatus, alone)
+		c.create(b)
+		c.expectOf(a, kstatus.InProgressStatus, want{api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, `The dispatcher "webhooks" delivers topics of this one too`})
+		c.expectOf(b, kstatus.InProgressStatus, want{api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, `The dispatcher "orders" delivers topics of this one too`})
+		c.expectOf(elsewhere, kstatus.InProgressStatus, alone)
+		c.expectEvent(corev1.EventTypeWarning, api.ReasonTopicsShared, "Give each topics of its own")
+		if a.Spec.OutboxRef != nil {
+			c.expectOf(outbox, kstatus.InProgressStatus, want{api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, `"orders", "webhooks"`})
+		}
+		edit(c, b, func(o *api.OutboxDispatcher) { o.Spec.Topics = []string{"others"} })
+		c.expectOf(a, kstatus.InProgressStatus, alone)
+		c.expectOf(b, kstatus.InProgressStatus, alone)
+		c.expectEvent(corev1.EventTypeNormal, api.ReasonNotShared, "")
+		edit(c, b, func(o *api.OutboxDispatcher) { o.Spec.Topics = nil })
+		shared := want{api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, ""}
+		c.expectOf(a, kstatus.InProgressStatus, shared)
+		edit(c, b, func(o *api.OutboxDispatcher) { o.Spec.State = api.StatePaused }) // a standby claims nothing
+		c.expectOf(a, kstatus.InProgressStatus, alone)
+		c.expectOf(b, kstatus.InProgressStatus, alone)
+		edit(c, b, func(o *api.OutboxDispatcher) { o.Spec.State, o.Spec.Replicas = "", ptr.To(int32(0)) })
+		c.expectOf(a, kstatus.InProgressStatus, alone)
+		edit(c, b, func(o *api.OutboxDispatcher) { o.Spec.Replicas = nil })
+		c.expectOf(a, kstatus.InProgressStatus, shared)
+
+		// Events flow all the same.
+		for _, job := range c.jobs() {
+			c.finish(&job, time.Now(), "")
+		}
+		c.rollOut(c.healthy())
+		c.expectOf(a, kstatus.CurrentStatus,
+			want{api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, ""},
+			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
+		Expect(c.admin.Delete(c.ctx, b)).To(Succeed())
+		c.expectOf(a, kstatus.CurrentStatus, alone)
+	},
+		Entry("of an Outbox", func(c *cluster) (a, b *api.OutboxDispatcher) {
+			return c.referring("orders", "orders", "returns"), c.referring("webhooks", "returns")
+		}),
+		Entry("of one database", func(c *cluster) (a, b *api.OutboxDispatcher) {
+			return c.sharing("orders", "orders"), c.sharing("webhooks")
+		}),
+	)
+
+	// Dispatchers elsewhere that claim the same topics are known from the database, as pods report.
+	// CONTRACT: C-104
+	It("name those elsewhere, which pods know from the database", func() {
+		c := start(tick)
+		c.create(c.dispatcher())
+		c.rollOut(c.healthy())
+		c.expect(kstatus.CurrentStatus, want{api.TopicsSharedCondition, metav1.ConditionFalse, api.ReasonNotShared, ""})
+		podStatus := c.healthy()
+		podStatus.Sharing = []string{c.namespace + "/webhooks", "other/orders"}
+		c.pods.says("pod-0", podStatus)
+		c.expect(kstatus.CurrentStatus,
+			want{api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, `The dispatchers "other/orders", "webhooks" deliver topics of this one too`},
+			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
+		c.pods.says("pod-0", c.healthy())
+		c.expect(kstatus.CurrentStatus, want{api.TopicsSharedCondition, metav1.ConditionFalse, api.ReasonNotShared, ""})
+	})
+})

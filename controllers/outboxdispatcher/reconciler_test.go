@@ -1,6 +1,12 @@
 package outboxdispatcher_test
 
 import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -12,9 +18,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 )
@@ -267,3 +276,146 @@ func (c *cluster) replicaSet() *appsv1.ReplicaSet {
 	c.create(set)
 	return set
 }
+
+// smallest is each kind of sink with what it cannot do without.
+var smallest = []string{
+	"http: {url: 'http://a.example'}",
+	"kafka: {brokers: ['a:9092']}",
+	"kafka: {brokers: ['a:9092']}, auth: {type: OAuthBearer, secretRef: {name: a, key: b}}, tls: {}",
+	"log: {}",
+	"nats: {servers: ['nats://a:4222']}",
+	"postgres: {secretRef: {name: a}}",
+	"pubSub: {project: shop-1}",
+	"rabbitmq: {addresses: ['a:5672']}, auth: {type: Plain, secretRef: {name: a}}",
+	"redis: {addresses: ['a:6379']}",
+	"serviceBus: {namespace: a.example}",
+	"sns: {topicARN: 'arn:aws:sns:eu-west-1:123456789012:orders'}",
+	"sqs: {queueURL: 'https://sqs.eu-west-1.amazonaws.com/123456789012/orders'}",
+}
+
+var _ = Describe("a file for pods", Label("samples"), func() {
+	files, err := filepath.Glob(filepath.Join("..", "..", "config", "samples", "*.yaml"))
+
+	It("is tried with each kind of sink, and with samples", func() {
+		for _, kind := range config.SinkKinds() {
+			name, _, _ := strings.Cut(kind.Tag.Get("json"), ",")
+			Expect(smallest).To(ContainElement(HavePrefix(name + ":")))
+		}
+		Expect(files, err).NotTo(BeEmpty())
+	})
+
+	for _, sink := range smallest {
+		It("means the same as the smallest resource with "+sink, func(ctx SpecContext) {
+			meansTheSame(ctx, "apiVersion: outbox.dev/v1alpha1\nkind: OutboxDispatcher\nmetadata: {name: smallest}\n"+
+				"spec: {namespace: shop, database: {secretRef: {name: a}}, sink: {"+sink+"}}\n")
+		})
+	}
+	for _, file := range files {
+		It("means the same as the sample "+filepath.Base(file), func(ctx SpecContext) {
+			text, err := os.ReadFile(file)
+			Expect(err).NotTo(HaveOccurred())
+			meansTheSame(ctx, string(text))
+		})
+	}
+
+	// The binary's defaults are the API's.
+	It("has the defaults of the API", func() {
+		c := start(tick)
+		c.create(c.dispatcher())
+		rendered := c.loadConfig()
+		least := config.Config{
+			Name:      c.namespace + "/orders",
+			Namespace: "shop",
+			Database:  config.Database{DSNFile: "/etc/outbox/secrets/database/dsn"},
+			Sink:      config.Sink{Log: &config.LogSink{}},
+			Server:    config.Server{Address: ":8080"},
+			StateFile: "/etc/outbox/state/state",
+		}
+		Expect(rendered).To(Equal(least), "what the API server sets is what the binary would")
+		c.rollOut(c.healthy())
+		c.expect(kstatus.CurrentStatus)
+	})
+})
+
+// The API server and the dispatcher's file have the same defaults, and what the one accepts of a sample,
+// or of the smallest resource, the other does not refuse: no pod ends at its start because of it.
+//
+// CONTRACT: C-100
+func meansTheSame(ctx context.Context, text string) {
+	GinkgoHelper()
+	for _, written := range dispatchersIn(text) {
+		accepted := written.DeepCopy()
+		Expect(admin.Create(ctx, accepted, client.DryRunAll)).To(Succeed())
+		Expect(rendered(accepted)).To(Equal(rendered(written)), "the defaults of the resource, and those of the file")
+		Expect(loaded(accepted).Validate()).To(Succeed(), "the dispatcher refuses it")
+	}
+}
+
+// dispatchersIn are those of a file, in the namespace default.
+func dispatchersIn(text string) (all []*api.OutboxDispatcher) {
+	GinkgoHelper()
+	for decoder := utilyaml.NewYAMLOrJSONDecoder(strings.NewReader(text), 4096); ; {
+		obd := &api.OutboxDispatcher{}
+		err := decoder.Decode(obd)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		Expect(err).NotTo(HaveOccurred())
+		if obd.Kind == "OutboxDispatcher" {
+			obd.Namespace = metav1.NamespaceDefault
+			all = append(all, obd)
+		}
+	}
+	Expect(len(all) > 0 || strings.Contains(text, "\nkind: Outbox\n") || strings.Contains(text, "\nkind: DeadLetterReplay\n") ||
+		strings.Contains(text, "\nkind: OutboxConsumer\n")).To(BeTrue(), "no OutboxDispatcher")
+	return all
+}
+
+// loaded is the file of the pods as they load it, with a plain Outbox where one is named.
+func loaded(obd *api.OutboxDispatcher) config.Config {
+	c := desired.Config(obd, &api.Outbox{Spec: api.OutboxSpec{SecretRef: api.SecretRef{Name: "a"}}})
+	c.ApplyDefaults()
+	return c
+}
+
+// rendered is that as text.
+func rendered(obd *api.OutboxDispatcher) string {
+	GinkgoHelper()
+	text, err := yaml.Marshal(loaded(obd))
+	Expect(err).NotTo(HaveOccurred())
+	return string(text)
+}
+
+var _ = Describe("labels of an object", Label("workload"), func() {
+	It("are inherited by what is made for it, when the operator is to", func() {
+		c := start(tick)
+		c.stop()
+		c.inherited = []string{"team", "cost-center", "app.kubernetes.io/name"}
+		c.stop = c.run(tick)
+		obd := c.migrated()
+		obd.Labels = map[string]string{"team": "shop", "cost-center": "4711", "app.kubernetes.io/name": "orders", "other": "x"}
+		obd.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(`{"metadata":{"labels":{"cost-center":"42"}}}`)}
+		c.create(obd)
+		job := c.job()
+		Expect(job.Labels).To(HaveKeyWithValue("team", "shop"))
+		Expect(job.Spec.Template.Labels).To(And(HaveKeyWithValue("team", "shop"), HaveKeyWithValue("app.kubernetes.io/name", "outbox-migration")))
+		c.succeed()
+		c.rollOut(c.healthy())
+		c.expect(kstatus.CurrentStatus)
+		d := c.deployment()
+		Expect(d.Labels).To(And(HaveKeyWithValue("team", "shop"), HaveKeyWithValue("cost-center", "4711"), HaveKeyWithValue("app.kubernetes.io/name", "outbox-dispatcher"), Not(HaveKey("other"))))
+		Expect(d.Spec.Template.Labels).To(And(HaveKeyWithValue("team", "shop"), HaveKeyWithValue("cost-center", "42"), Not(HaveKey("other"))))
+		for _, labels := range []map[string]string{c.files().Labels, fetch(c, &corev1.ServiceAccount{}, "orders-dispatcher").Labels, fetch(c, pdb(c), "orders-dispatcher").Labels} {
+			Expect(labels).To(HaveKeyWithValue("team", "shop"))
+		}
+		c.settle()
+		before := len(c.requests.writes())
+		c.passes(3)
+		Expect(c.requests.writes()[before:]).To(BeEmpty())
+
+		edit(c, obd, func(o *api.OutboxDispatcher) { delete(o.Labels, "team") })
+		Eventually(func() map[string]string { return c.deployment().Spec.Template.Labels }).ShouldNot(HaveKey("team"))
+		Eventually(func() map[string]string { return c.files().Labels }).ShouldNot(HaveKey("team"))
+		Expect(c.jobs()).To(HaveLen(1), "another label does not migrate again")
+	})
+})

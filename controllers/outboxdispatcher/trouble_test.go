@@ -1,18 +1,26 @@
 package outboxdispatcher_test
 
 import (
+	"strings"
+	"time"
+
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/registration"
 )
 
 var _ = Describe("a workload in trouble", Label("workload", "status"), func() {
@@ -164,5 +172,253 @@ var _ = Describe("a workload in trouble", Label("workload", "status"), func() {
 		refuse("orders-dispatcher-a-c") // the next try
 		c.passes(3)
 		Expect(c.get().ResourceVersion).To(Equal(version), "nothing is written about another name")
+	})
+})
+
+var _ = Describe("what the spec says of pods", Label("workload"), func() {
+	// Only a pod compiles what the spec says; it replaces nothing, and its words are in the condition. CONTRACT: C-72, C-101
+	It("is refused by a new pod, whose words are in the condition", Label("status"), func() {
+		c := start(tick)
+		obd := c.dispatcher()
+		c.create(obd)
+		c.rollOut(c.healthy())
+		c.expect(kstatus.CurrentStatus)
+		before := c.deployment().Generation
+
+		edit(c, obd, func(o *api.OutboxDispatcher) {
+			o.Spec.Message.Transform = []api.Transformation{{Payload: `without(paylaod, ["card"])`}}
+			o.Spec.Message.Validation = []api.Validation{{Schema: &api.PayloadSchema{ConfigMapRef: &api.ConfigMapRef{Name: "schemas", Key: "order.json"}}}}
+		})
+		Eventually(func() int64 { return c.deployment().Generation }).Should(BeNumerically(">", before))
+		Expect(c.loadConfig().Message.Validation[0].Schema.File).To(Equal("/etc/outbox/schemas/0.json"))
+		pod := c.pod("new", ended(desired.Container, 78,
+			"message.validation[0].schema.file: it is not a JSON Schema: x\nmessage.transform[0].payload: line 1, column 9: undeclared reference to 'paylaod'"))
+		c.expect(kstatus.FailedStatus,
+			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidPipeline,
+				"spec.message.validation[0].schema.configMapRef: it is not a JSON Schema: x; spec.message.transform[0].payload: line 1, column 9: undeclared reference to 'paylaod'. Pods from before are left as they are."},
+			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, "'paylaod'"},
+			want{api.StalledCondition, metav1.ConditionTrue, api.ReasonInvalidPipeline, ""},
+			want{api.SourceReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""})
+		c.expectEvent(corev1.EventTypeWarning, api.ReasonInvalidPipeline, "'paylaod'")
+
+		// The words of a pod are about its own configuration.
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Message.Transform, o.Spec.Message.Validation = nil, nil })
+		Eventually(func() int { return len(c.loadConfig().Message.Transform) }).Should(BeZero())
+		c.deployed(1, 1)
+		c.expect(kstatus.CurrentStatus)
+		Expect(c.admin.Delete(c.ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
+
+		pod = c.pod("another", ended(desired.Container, 78, "configuration /etc/outbox/config/config.yaml: sink.kafka.brokers is missing; set it"))
+		c.expect(kstatus.FailedStatus, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidConfiguration, "Sink.kafka.brokers is missing; set it."})
+
+		Expect(c.admin.Delete(c.ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
+
+		// The operator itself may write what the pods' image does not know.
+		pod = c.pod("older", ended(desired.Container, 78, "configuration /etc/outbox/config/config.yaml: line 31, column 1: verifiedTypesFile is not a field; correct its name, or remove it"))
+		c.expect(kstatus.FailedStatus, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidConfiguration,
+			"The image of the dispatcher does not know verifiedTypesFile, which this operator writes: it is older; give"})
+		Expect(c.admin.Delete(c.ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
+		c.pod("older-too", ended(desired.Container, 78, "configuration /etc/outbox/config/config.yaml: line 3, column 1: notify is not a field; did you mean notes?"))
+		c.expect(kstatus.FailedStatus, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidConfiguration, "The image of the dispatcher does not know notify, which"})
+		Expect(c.requests.forbidden()).To(BeEmpty())
+	})
+
+	// CONTRACT: C-105
+	It("that is too large says so, leaves the pods as they are, and can be stopped", func() {
+		c := start(tick)
+		obd := c.dispatcher()
+		c.create(obd)
+		c.rollOut(c.healthy())
+		c.expect(kstatus.CurrentStatus)
+		template := c.deployment().Spec.Template.String()
+		edit(c, obd, func(o *api.OutboxDispatcher) {
+			for range 5 {
+				o.Spec.Message.Validation = append(o.Spec.Message.Validation, api.Validation{Schema: &api.PayloadSchema{Inline: `{"title":"` + strings.Repeat("x", 60<<10) + `"}`}})
+			}
+		})
+		c.expect(kstatus.FailedStatus, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidConfiguration, "and 262144 are the most; put schemas into ConfigMaps"},
+			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, ""})
+		Expect(c.deployment().Spec.Template.String()).To(Equal(template))
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Replicas = ptr.To[int32](0) })
+		Eventually(func() int32 { return *c.deployment().Spec.Replicas }).Should(BeZero())
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Message.Validation, o.Spec.Replicas = nil, ptr.To[int32](1) })
+		Eventually(func() int32 { return *c.deployment().Spec.Replicas }).Should(BeEquivalentTo(1))
+	})
+
+	// The labels of a chart are welcome, and cost no write. CONTRACT: C-100
+	It("may have the labels of a chart", func() {
+		c := start(tick)
+		obd := c.dispatcher()
+		obd.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(`{"metadata":{"labels":{
+			"app.kubernetes.io/name":"shop","app.kubernetes.io/instance":"prod","app.kubernetes.io/managed-by":"Helm"}}}`)}
+		c.create(obd)
+		c.rollOut(c.healthy())
+		c.expect(kstatus.CurrentStatus)
+		Expect(c.deployment().Spec.Template.Labels).To(HaveKeyWithValue("app.kubernetes.io/managed-by", "Helm"))
+		before := c.settle()
+		c.passes(5)
+		Expect(c.requests.all()[before:]).To(BeEmpty())
+
+		edit(c, obd, func(o *api.OutboxDispatcher) {
+			o.Spec.Pods.Template.Raw = []byte(`{"metadata":{"labels":{"outbox.dev/managed-by":"Helm","outbox.dev/component":"x","outbox.dev/dispatcher":"y"}}}`)
+		})
+		c.expect(kstatus.FailedStatus, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidPodTemplate,
+			"(outbox.dev/component, outbox.dev/dispatcher, outbox.dev/managed-by); leave them out of it"})
+		c.settle()
+		before = len(c.requests.writes())
+		c.passes(10)
+		Expect(c.requests.writes()[before:]).To(BeEmpty(), "the message stays the same")
+	})
+})
+
+// ended is the status of a pod whose container ended so, and is to be started again.
+func ended(container string, code int32, words string) corev1.PodStatus {
+	return corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{Name: container, Image: "outbox-operator:v1", RestartCount: 2,
+		State:                corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+		LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: "Error", Message: words}}}}}
+}
+
+// CONTRACT: C-82
+var _ = Describe("a dispatcher that requires verified consumers", Label("consumer"), func() {
+	const name = "orders-dispatcher-consumers"
+
+	// REQUIREMENT: RULE-010-030
+	It("lists the types that have one for its pods, without new pods", func() {
+		other, c := start(tick), start(tick)
+		other.stop()
+		c.stop()
+		c.also = []string{other.namespace}
+		c.run(tick)
+		types := func() string { return fetch(c, &corev1.ConfigMap{}, name).Data["types"] }
+		annotation := func() string { return fetch(c, &corev1.Pod{}, "pod-0").Annotations["outbox.dev/consumers"] }
+		obd := c.dispatcher()
+		obd.Spec.Delivery.ConsumerPolicy = api.ConsumersVerified
+		billing := &api.OutboxConsumer{ObjectMeta: metav1.ObjectMeta{Name: "billing", Namespace: c.namespace}, Spec: api.OutboxConsumerSpec{
+			EventTypes: []string{"payment.*", "order.placed"}, OwnerTeam: "team-billing", IdempotencyMechanism: api.IdempotencyUniqueKey}}
+		c.create(obd, billing)
+		Eventually(types).Should(BeEmpty(), "nothing is verified yet")
+		Expect(c.loadConfig().VerifiedTypesFile).To(Equal("/etc/outbox/consumers/types"))
+		podStatus := c.healthy()
+		podStatus.Gated = []status.GatedTopic{{Topic: "orders", EventType: "order.placed", Waiting: 1, Since: time.Now()}}
+		c.rollOut(podStatus)
+		c.expect(kstatus.CurrentStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""},
+			want{api.TopicsPausedCondition, metav1.ConditionTrue, api.ReasonConsumersNotVerified, `"orders" (type "order.placed")`})
+		c.expectEvent(corev1.EventTypeWarning, api.ReasonConsumersNotVerified, "consumerPolicy")
+		Eventually(annotation).ShouldNot(BeEmpty())
+		before, template := annotation(), c.deployment().Spec.Template.String()
+		verify := func(c *cluster, o *api.OutboxConsumer, at time.Time) {
+			edit(c, o, func(o *api.OutboxConsumer) {
+				o.Spec.Evidence = &api.ConsumerEvidence{VerifiedAt: metav1.NewTime(at), EventType: "order.placed", Checks: 19, Passed: 19}
+			})
+		}
+
+		stranger := &api.OutboxConsumer{ObjectMeta: metav1.ObjectMeta{Name: "billing", Namespace: other.namespace}, Spec: api.OutboxConsumerSpec{
+			EventTypes: []string{"*"}, OwnerTeam: "another", IdempotencyMechanism: api.IdempotencyUniqueKey}}
+		other.create(stranger)
+		verify(other, stranger, time.Now())
+		Eventually(func() bool { return registration.Verified(fetch(other, stranger, "billing")) }).Should(BeTrue())
+
+		verify(c, billing, time.Now())
+		Eventually(types).Should(Equal("order.placed\npayment.*"), "consumers of other namespaces do not count")
+		Eventually(annotation).ShouldNot(Equal(before))
+		edit(c, fetch(c, &corev1.ConfigMap{}, name), func(m *corev1.ConfigMap) { m.Data["types"] = "*" })
+		Eventually(types).Should(Equal("order.placed\npayment.*"), "it is written again")
+		Expect(c.admin.Delete(c.ctx, fetch(c, &corev1.ConfigMap{}, name))).To(Succeed())
+		Eventually(func() string {
+			made := &corev1.ConfigMap{}
+			_ = c.admin.Get(c.ctx, client.ObjectKey{Namespace: c.namespace, Name: name}, made)
+			return made.Data["types"]
+		}).Should(Equal("order.placed\npayment.*"), "it is made again")
+		podStatus.Gated = nil
+		c.pods.says("pod-0", podStatus)
+		c.expect(kstatus.CurrentStatus, want{api.TopicsPausedCondition, metav1.ConditionFalse, api.ReasonNoTopicsPaused, ""})
+		c.settle()
+
+		edit(c, billing, func(o *api.OutboxConsumer) { o.Spec.DispatcherRefs = []api.DispatcherRef{{Name: "others"}} })
+		Eventually(types).Should(BeEmpty(), "it is not fed by this dispatcher")
+		Eventually(annotation).Should(Equal(before))
+		edit(c, billing, func(o *api.OutboxConsumer) { o.Spec.DispatcherRefs[0].Name = "orders" })
+		Eventually(types).ShouldNot(BeEmpty())
+		edit(c, billing, func(o *api.OutboxConsumer) { o.Spec.Evidence = nil }) // or older evidence is refused
+		verify(c, billing, time.Now().Add(2*time.Second-2160*time.Hour))
+		Eventually(types).Should(BeEmpty(), "the evidence gets too old by itself")
+		Expect(c.deployment().Spec.Template.String()).To(Equal(template), "no pod rolls")
+
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Delivery.ConsumerPolicy = api.ConsumersAny })
+		Eventually(func() string { return c.deployment().Spec.Template.String() }).ShouldNot(Equal(template))
+		c.settle()
+		fetch(c, &corev1.ConfigMap{}, name) // which the pods of before read
+		c.deployed(1, 1)
+		Eventually(func() bool {
+			return apierrors.IsNotFound(c.admin.Get(c.ctx, client.ObjectKey{Namespace: c.namespace, Name: name}, &corev1.ConfigMap{}))
+		}).Should(BeTrue(), "what no pod reads any more is deleted")
+		Expect(c.requests.forbidden()).To(BeEmpty())
+	})
+})
+
+var _ = Describe("the status", Label("status"), func() {
+	// CONTRACT: C-50
+	It("counts blocked keys when the dead block", func() {
+		c := start(tick)
+		obd := c.dispatcher()
+		obd.Spec.Delivery.Ordering = api.OrderingKey
+		c.create(obd)
+		podStatus := c.healthy()
+		podStatus.Backlog.Dead, podStatus.Backlog.BlockedKeys = 1, 3
+		c.rollOut(podStatus)
+		c.expect(kstatus.CurrentStatus)
+		Expect(c.get().Status.BlockedKeys).To(BeNil(), "onDead is Continue")
+
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Delivery.OnDead = api.OnDeadBlock })
+		Eventually(func() string { return c.configFile() }).Should(ContainSubstring("onDead: Block"))
+		c.rollOut(podStatus)
+		c.expect(kstatus.CurrentStatus,
+			want{api.DeadLettersPresentCondition, metav1.ConditionTrue, api.ReasonDeadLetters, "Later events of their keys wait behind them"},
+			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
+		Expect(c.get().Status.BlockedKeys).To(HaveValue(BeEquivalentTo(3)))
+	})
+
+	It("reports what holds back vacuum", func() {
+		c := start(tick)
+		c.create(c.dispatcher())
+		podStatus := c.healthy()
+		c.rollOut(podStatus)
+		c.expect(kstatus.CurrentStatus, want{api.VacuumHeldBackCondition, metav1.ConditionFalse, api.ReasonNotHeldBack, ""})
+
+		podStatus.OldestTransaction = &status.OldestTransaction{Kind: status.Session, Name: "pid 4711 (psql)", Seconds: 3600}
+		c.pods.says("pod-0", podStatus)
+		c.expect(kstatus.CurrentStatus, // events are delivered all the same
+			want{api.VacuumHeldBackCondition, metav1.ConditionTrue, api.ReasonOldTransaction, "pg_terminate_backend(4711)"},
+			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
+		c.expectEvent(corev1.EventTypeWarning, api.ReasonOldTransaction, "pg_terminate_backend(4711)")
+
+		c.settle()
+		before := c.get().ResourceVersion
+		podStatus.OldestTransaction.Seconds = 7200
+		c.pods.says("pod-0", podStatus)
+		c.passes(3)
+		Expect(c.get().ResourceVersion).To(Equal(before), "its age alone does not count as a change")
+		c.pods.says("pod-0", c.healthy())
+		c.expect(kstatus.CurrentStatus, want{api.VacuumHeldBackCondition, metav1.ConditionFalse, api.ReasonNotHeldBack, ""})
+		c.expectEvent(corev1.EventTypeNormal, api.ReasonNotHeldBack, "")
+	})
+
+	// A namespace that is being deleted takes no events any more: none is sent, and none is complained
+	// about. (There is no namespace controller here, so it stays as it is.)
+	It("sends no Event to a namespace that is being deleted", func() {
+		c := start(tick)
+		c.create(c.dispatcher())
+		c.rollOut(c.healthy())
+		c.expect(kstatus.CurrentStatus)
+		for _, reason := range []string{api.ReasonProgressing, api.ReasonAvailable, api.ReasonDelivering} {
+			c.expectEvent(corev1.EventTypeNormal, reason, "") // so that none is under way any more
+		}
+		Expect(c.admin.Delete(c.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: c.namespace}})).To(Succeed())
+		podStatus := c.healthy()
+		podStatus.Source = status.Link{State: status.Unreachable, Reason: api.ReasonAuthenticationFailed, Message: "correct the password"}
+		c.pods.says("pod-0", podStatus)
+		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonAuthenticationFailed, ""})
+		c.passes(3)
+		Expect(c.requests.forbidden()).To(BeEmpty())
 	})
 })

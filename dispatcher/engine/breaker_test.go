@@ -1,8 +1,15 @@
 package engine
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
 	"math/rand/v2"
+	"slices"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -182,5 +189,256 @@ func TestBreakerWithHalfOfTheHosts(t *testing.T) {
 				t.Fatalf("seed %d: it opened at call %d", seed, call)
 			}
 		}
+	}
+}
+
+// outage is what is known of topics and their destination, and a clock.
+type outage struct {
+	topics
+	now time.Time
+}
+
+func newOutage() *outage {
+	o := &outage{newTopics(slog.New(slog.DiscardHandler), nil), time.Unix(1000, 0)}
+	o.probed(nil, o.now)
+	return o
+}
+
+func (o *outage) load() load {
+	return load{now: o.now, alone: true, successes: o.successes}
+}
+
+// allotted is how much of a topic may be claimed.
+func (o *outage) allotted(topic string) allotment { return o.get(topic).allot(o.load()) }
+
+// probe reports whether the destination is to be probed.
+func (o *outage) probe() bool {
+	_, probe := o.permit(o.load())
+	return probe
+}
+
+var errUnreachable = dispatcher.Unavailable(errors.New("connection refused"))
+
+func (o *outage) gone(topics ...string) {
+	for _, topic := range topics {
+		for range unreachableRun {
+			o.now = o.now.Add(time.Microsecond)
+			o.failed(o.get(topic), nil, errUnreachable, o.now, o.now)
+		}
+	}
+}
+
+// names lists what is held while others are delivered.
+func (o *outage) names() (names []string) {
+	for _, h := range o.pausedTopics() {
+		names = append(names, h.Topic)
+	}
+	return names
+}
+
+// The destination is unreachable when a probe fails, or when every topic is paused; else single topics are paused.
+//
+// CONTRACT: C-32
+func TestDestinationAsAWhole(t *testing.T) {
+	o := newOutage()
+	expect := func(when string, state dispatcher.BreakerState, held ...string) {
+		t.Helper()
+		if o.state != state || o.link.OK != (state == dispatcher.BreakerClosed) || !slices.Equal(o.names(), held) {
+			t.Errorf("%s: the whole is %s (OK: %t) and held are %v, want %s and %v", when, o.state, o.link.OK, o.names(), state, held)
+		}
+	}
+	expect("at the start", dispatcher.BreakerClosed)
+	o.gone("a")
+	expect("the only topic is unreachable", dispatcher.BreakerUnreachable)
+	o.failed(o.get("b"), nil, errUnreachable, o.now, o.now)
+	expect("another one has not been delivered of yet", dispatcher.BreakerUnreachable)
+	o.delivered(o.get("b"), o.now)
+	expect("the other one is delivered", dispatcher.BreakerClosed, "a")
+	o.probed(errUnreachable, o.now)
+	expect("a probe fails while the other one is delivered", dispatcher.BreakerClosed, "a")
+	o.gone("b")
+	expect("the other one is unreachable too", dispatcher.BreakerUnreachable)
+	o.probed(errUnreachable, o.now)
+	expect("a probe fails", dispatcher.BreakerUnreachable)
+	o.probed(nil, o.now)
+	expect("a probe succeeds", dispatcher.BreakerUnreachable)
+	o.delivered(o.get("a"), o.now)
+	expect("the first one has recovered", dispatcher.BreakerClosed, "b")
+	o.halfOpenBegan(o.get("b"), 0, o.now)
+	expect("nothing is left of the other one", dispatcher.BreakerClosed)
+}
+
+// An Unreachable topic gets a half-open probe after a success: a delivery of another topic, or a probe of the sink.
+//
+// CONTRACT: C-32
+func TestDestinationIsProbedBeforeATopic(t *testing.T) {
+	o := newOutage()
+	o.gone("a")
+	if a := o.allotted("a"); a.rows != 0 || a.by != byBreaker || !a.next.After(o.now) || !o.again(o.load()).Equal(a.next) || o.probe() {
+		t.Fatalf("right after it was opened: %+v", a)
+	}
+	o.now = o.again(o.load())
+	if a := o.allotted("a"); a.by != byProbe || a.rows != 0 || !o.probe() || o.probe() {
+		t.Fatalf("it is due, and nothing was heard: %+v, and not one probe", a)
+	}
+	o.probed(errUnreachable, o.now)
+	if wait, _ := o.permit(o.load()); wait <= 0 {
+		t.Fatal("the probe failed, and claims continue")
+	}
+	o.now = o.now.Add(time.Minute)
+	if !o.probe() {
+		t.Fatal("after a minute: no probe")
+	}
+	o.probed(nil, o.now)
+	if a := o.allotted("a"); a.rows != halfOpenRows || o.probe() {
+		t.Fatalf("the probe succeeded: %+v", a)
+	}
+	o.halfOpenBegan(o.get("a"), halfOpenRows, o.now)
+	o.now = o.again(o.load())
+	o.delivered(o.get("b"), o.now)
+	if a := o.allotted("a"); a.rows != halfOpenRows || o.probe() {
+		t.Fatalf("another topic was delivered: %+v", a)
+	}
+}
+
+// Topics without a row are forgotten after a while, with what was known of their destination: memory is bounded.
+func TestTopicsAreForgotten(t *testing.T) {
+	o := newOutage()
+	var names []string
+	for i := range 10_000 {
+		names = append(names, fmt.Sprint("tenant-", i))
+	}
+	o.listed(append(names, "a", "b"), o.now)
+	for _, name := range names {
+		o.delivered(o.get(name), o.now)
+	}
+	o.gone("a")
+	o.get("a").running = 1
+	o.now = o.now.Add(rememberFor + time.Second)
+	o.listed([]string{"b"}, o.now)
+	if len(o.byName) != 2 || len(o.turn) != 1 || len(o.paused) != 1 {
+		t.Errorf("%d topics are known, %d in turn and %d paused; want b, and a, which is in flight", len(o.byName), len(o.turn), len(o.paused))
+	}
+	o.get("a").running = 0
+	o.listed([]string{"b"}, o.now)
+	if len(o.byName) != 1 || len(o.paused) != 0 || o.state != dispatcher.BreakerClosed {
+		t.Errorf("%d topics are known and %d paused, want 1 and none", len(o.byName), len(o.paused))
+	}
+}
+
+// skipLong leaves out with -short what the race detector takes a minute over and finds nothing in: a long virtual time, and
+// simulations without goroutines. These tests are named TestLong, run in parallel, and hack/test.sh runs them without it.
+func skipLong(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it is long: run it without -short")
+	}
+	t.Parallel()
+}
+
+// A weekend of 503 makes no event dead, however old it was when the outage began. A topic whose every event makes the
+// destination report a fault ends once others are delivered.
+// CONTRACT: C-32
+func TestLongOutageOfFaultsKillsNoEvent(t *testing.T) {
+	skipLong(t)
+	synctest.Test(t, func(t *testing.T) {
+		const events, poison = 40, 20
+		store := newMemory()
+		store.enqueue("orders", events)
+		store.enqueue("poison", poison)
+		for i, r := range store.order {
+			if i%2 == 0 {
+				r.event.CreatedAt = r.event.CreatedAt.Add(-25 * time.Hour)
+			}
+		}
+		var back atomic.Bool
+		sink := &stubSink{batch: 100, deliver: func(_ context.Context, e *dispatcher.Event) error {
+			if back.Load() && e.Topic == "orders" {
+				return nil
+			}
+			return errFault
+		}}
+		_, stop := begin(t, store, sink, dispatcher.Config{PollInterval: 10 * time.Second})
+		<-time.After(72 * time.Hour)
+		if n := store.count("orders", "dead") + store.count("poison", "dead"); n > 0 {
+			t.Errorf("72 hours of 503 killed %d events", n)
+		}
+		back.Store(true)
+		took := passes(t, 15*time.Minute, "all events are delivered after the outage", func() bool {
+			return store.count("orders", "delivered") == events
+		})
+		t.Logf("all were delivered %v after the outage", took)
+		passes(t, 9*time.Hour, "the poison is dead", func() bool { return store.count("poison", "dead") == poison })
+		stop()
+	})
+}
+
+// While others are delivered, a topic of faults keeps its attempts for a day from its first fault; while nothing is
+// delivered, for a week.
+// CONTRACT: C-32
+func TestLongFaultsAloneEnd(t *testing.T) {
+	skipLong(t)
+	for name, test := range map[string]struct {
+		others bool
+		bound  time.Duration
+	}{"others are delivered": {true, faultFor}, "nothing is delivered": {false, outageFor}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := newMemory()
+				store.enqueue("faulty", 20)
+				for _, r := range store.order {
+					r.event.CreatedAt = r.event.CreatedAt.Add(-test.bound) // the age alone says nothing
+				}
+				sink := &stubSink{deliver: func(_ context.Context, e *dispatcher.Event) error {
+					if e.Topic == "others" {
+						return nil
+					}
+					return errFault
+				}}
+				began := time.Now()
+				_, stop := begin(t, store, sink, dispatcher.Config{PollInterval: 10 * time.Second})
+				for time.Since(began) < test.bound-time.Minute {
+					if test.others {
+						store.enqueue("others", 1)
+					}
+					<-time.After(time.Hour - time.Second)
+				}
+				if n := store.count("faulty", "dead"); n > 0 {
+					t.Errorf("%d events are dead within %v", n, test.bound)
+				}
+				passes(t, 10*time.Hour, "all are dead", func() bool { return store.count("faulty", "dead") == 20 })
+				stop()
+			})
+		})
+	}
+}
+
+// The day and the week count from the event's first fault, or from what was delivered of its topic since.
+//
+// CONTRACT: C-32
+func TestFaultsAreSparedSinceTheTopicDelivered(t *testing.T) {
+	now := time.Now()
+	ago := func(d time.Duration) time.Time { return now.Add(-d) }
+	const hour, day = time.Hour, faultFor
+	for name, test := range map[string]struct {
+		firstFault time.Duration
+		flow       flow
+		spared     bool
+	}{
+		"nothing was ever delivered":                   {6 * day, flow{}, true},
+		"nothing was for more than a week":             {outageFor, flow{}, false},
+		"others are delivered":                         {day, flow{any: ago(hour)}, false},
+		"others were, before the first fault":          {2 * day, flow{any: ago(3 * day)}, true},
+		"its topic was delivered since":                {3 * day, flow{topic: ago(hour), any: ago(hour)}, true},
+		"its topic was, and for a day only others":     {3 * day, flow{topic: ago(day), any: ago(hour)}, false},
+		"its topic was, and then nothing for two days": {3 * day, flow{topic: ago(2 * day), any: ago(2 * day)}, true},
+	} {
+		r := &row{event: &dispatcher.Event{FaultSince: ago(test.firstFault)}, claimedAt: now, faulty: test.firstFault}
+		if got := test.flow.spares(r, now); got != test.spared {
+			t.Errorf("%s: the attempt is given back: %t, want %t", name, got, test.spared)
+		}
+	}
+	fresh := &row{event: &dispatcher.Event{}, claimedAt: now, age: outageFor}
+	if !(flow{any: now}).spares(fresh, now) {
+		t.Error("the first fault of an old event spends its attempt")
 	}
 }

@@ -6,16 +6,22 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
+	"github.com/outbox-operator/outbox-operator/migrations"
 )
 
 // Two dispatchers share a table, and no event is delivered twice when nothing fails.
@@ -279,4 +285,190 @@ func TestSuspectThatWasBegunTooOftenBecomesDead(t *testing.T) {
 	if len(sink.begun()) != 0 || len(seen.deadEvents) != 3 || seen.deadEvents[0].Reason != dispatcher.ReasonProcessingTimeout {
 		t.Errorf("delivered %v, deadEvents %v; want no delivery and 3 deadEvents", sink.begun(), seen.deadEvents)
 	}
+}
+
+// One event finds its destination unreachable, and the others of its topic are delivered: a partition without a leader. It waits
+// longer and longer, spends no attempt, delays no other, and arrives once the destination recovers.
+//
+// CONTRACT: C-27, C-32
+func TestOutageOfOneEvent(t *testing.T) {
+	const waves = 40
+	r := newRig(t)
+	bad := uuid.New()
+	back := make(chan struct{})
+	sink := &book{respond: func(_ context.Context, e *dispatcher.Event) error {
+		select {
+		case <-back:
+			return nil
+		default:
+		}
+		if e.ID == bad {
+			return errUnreachable
+		}
+		return nil
+	}}
+	d := r.start(r.store(), sink, dispatcher.Config{})
+	began := time.Now()
+	for n := range waves { // one after the other: each is an occasion to claim the bad one
+		if n == 1 {
+			pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, payload) values ($1, 'shop', 'orders', '{}')`, bad)
+		}
+		r.enqueue("orders", 10)
+		r.eventually("the others are delivered", func() bool { return r.count("status = 'delivered' and attempts = 1") == 10*(n+1) })
+	}
+	pgtest.Exec(r, `update outbox.outbox_events set created_at = now() - interval '1 hour' where id = $1`, bad)
+	r.eventually("it waits with its attempt", func() bool {
+		return r.count("status = 'pending' and attempts = 0 and next_attempt_at > now() + interval '10 seconds' and last_error <> ''") == 1
+	})
+	tries := len(sink.begun()[bad])
+	if most := 60 + waited(began); tries > most {
+		t.Errorf("it was tried %d times, want at most %d", tries, most)
+	}
+	if held := d.Snapshot().PausedTopics; len(held) != 0 {
+		t.Errorf("held: %v", held)
+	}
+	began = time.Now()
+	r.enqueue("orders", 1000)
+	r.eventually("the others are delivered", func() bool { return r.count("status = 'delivered' and attempts = 1") == 10*waves+1000 })
+	if more := len(sink.begun()[bad]) - tries; more > 1+waited(began) {
+		t.Errorf("while 1000 others were delivered it was tried %d times more", more)
+	}
+	close(back)
+	r.makeDue()
+	r.eventually("it arrives with its first attempt", func() bool { return r.count("status = 'delivered' and attempts = 1") == 10*waves+1001 })
+}
+
+// waited is how often an event may wait for as long as one can that keeps its attempt.
+func waited(since time.Time) int { return int(time.Since(since) / (15 * time.Second)) }
+
+const sessionsOfDispatcher = `from pg_stat_activity where application_name = 'outbox-dispatcher/orders'`
+
+// Sessions that an administrator ends are opened again, as often as it takes. Nothing is lost.
+func TestTerminatedSessions(t *testing.T) {
+	const events, times = 1000, 5
+	r := newRig(t)
+	r.enqueue("orders", events)
+	dispatchers := rig{t, dispatcherPool(t, r.Pool.Config().ConnString())}
+	sink := &book{}
+	again := make(chan struct{}, times)
+	sink.respond = func(context.Context, *dispatcher.Event) error {
+		if n, _ := sink.delivered(); n%(events/times) == events/times/2 {
+			select {
+			case again <- struct{}{}:
+			default:
+			}
+		}
+		return nil
+	}
+	d := dispatchers.start(dispatchers.store(), sink, dispatcher.Config{Lease: 2 * time.Second, BatchSize: 20, Concurrency: 1})
+	for range times {
+		receive(t, "some more are delivered", again)
+		pgtest.Exec(r, `select pg_terminate_backend(pid) `+sessionsOfDispatcher+` and datname = current_database()`)
+	}
+	r.eventually("every row is delivered", func() bool { return r.delivered() == events })
+	r.eventually("the engine notices that the database is there", func() bool { return d.Snapshot().Source.OK })
+	if n, _ := sink.delivered(); n != events {
+		t.Errorf("%d of %d events were delivered", n, events)
+	}
+}
+
+// What the database refuses for a while is waited for, and the message says what to do.
+// CONTRACT: C-101
+func TestDatabaseTroubles(t *testing.T) {
+	r, srv := ownServer(t)
+	pgtest.Exec(r, `create role modest login password 'test' connection limit 1`)
+	for _, sql := range migrations.Grants(pgtest.Schema, "modest", migrations.Dispatcher) {
+		pgtest.Exec(r, sql)
+	}
+	dsn := srv.DSN("postgres")
+	locked := func() (end func()) {
+		tx, err := r.Begin(t.Context())
+		if err == nil {
+			_, err = tx.Exec(t.Context(), `lock table outbox.outbox_events`)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return func() { _ = tx.Rollback(context.Background()) }
+	}
+	modest := change(dsn, "modest", "test")
+	for _, trouble := range []struct {
+		name, dsn string
+		begin     func() (end func())
+		want      string
+	}{
+		{"statement timeout", dsn + "&statement_timeout=100", locked, "canceling statement due to statement timeout; see what the statement waits for"},
+		{"lock timeout", dsn + "&lock_timeout=100", locked, "canceling statement due to lock timeout; let the transaction end that locks the outbox's tables"},
+		{"too many connections", modest, func() func() {
+			conn, err := pgx.Connect(t.Context(), modest)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return func() { _ = conn.Close(context.Background()) }
+		}, `too many connections for role "modest"; raise the server's max_connections or the login's connection limit`},
+		{"no login for a while", modest, func() func() {
+			pgtest.Exec(r, `alter role modest nologin`)
+			return func() { pgtest.Exec(r, `alter role modest login`) }
+		}, `role "modest" is not permitted to log in; correct the user`},
+	} {
+		t.Run(trouble.name, func(t *testing.T) {
+			own := rig{t, dispatcherPool(t, trouble.dsn)}
+			before := r.delivered()
+			r.enqueue("orders", 10)
+			end := trouble.begin()
+			d := own.start(own.store(), &book{}, dispatcher.Config{})
+			own.awaitUnreachable(d, trouble.want)
+			end()
+			own.eventually("every row is delivered", func() bool { return r.delivered() == before+10 })
+			own.eventually("the engine notices that the database is there", func() bool { return d.Snapshot().Source.OK })
+			d.stop()
+			own.Close()
+			own.eventually("its sessions end", func() bool { return pgtest.Value[int](r, `select count(*) `+sessionsOfDispatcher) == 0 })
+		})
+	}
+}
+
+// change puts another user into a connection string.
+func change(dsn, user, password string) string {
+	_, rest, _ := strings.Cut(dsn, "@")
+	return "postgres://" + user + ":" + password + "@" + rest
+}
+
+// A server that shuts down, or starts up, refuses connections with a message of its own.
+func TestDatabaseShutsDown(t *testing.T) {
+	r, srv := ownServer(t)
+	r.enqueue("orders", 10)
+	own := rig{t, dispatcherPool(t, srv.DSN("postgres"))}
+	d := own.start(own.store(), &book{}, dispatcher.Config{})
+	r.eventually("every row is delivered", func() bool { return r.delivered() == 10 })
+	if err := syscall.Kill(r.postmaster(), syscall.SIGTERM); err != nil { // it waits for its sessions to end
+		t.Fatal(err)
+	}
+	r.eventually("the engine's sessions are gone, also one that was just made", func() bool {
+		pgtest.Exec(r, `select pg_terminate_backend(pid) `+sessionsOfDispatcher)
+		return !d.Snapshot().Source.OK
+	})
+	own.awaitUnreachable(d, "the database system is shutting down; wait until the server is ready")
+	r.Reset()
+	if err := srv.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually("the engine notices that the database is there", func() bool { return d.Snapshot().Source.OK })
+	r.enqueue("orders", 10)
+	r.eventually("the new rows are delivered", func() bool { return r.delivered() == 20 })
+}
+
+// postmaster is the process id of the server.
+func (r rig) postmaster() int {
+	r.Helper()
+	text, err := os.ReadFile(filepath.Join(pgtest.Value[string](r, `show data_directory`), "postmaster.pid"))
+	if err != nil {
+		r.Fatal(err)
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	pid, err := strconv.Atoi(line)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return pid
 }

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -120,4 +121,146 @@ func TestRefusedEventIsItsOwnFailure(t *testing.T) {
 	}
 	r.enqueue("orders", 100)
 	r.eventually("the others are delivered", func() bool { return r.count("status = 'delivered' and attempts = 1") == 100 })
+}
+
+// A login whose statement_timeout is shorter than what a trigger makes of a full statement delivers everything, once.
+// CONTRACT: C-35
+func TestStatementTimeoutOfTheLogin(t *testing.T) {
+	const events = 1000
+	r := newRig(t)
+	pgtest.Exec(r, `create function outbox.take_time() returns trigger language plpgsql as $$ begin perform pg_sleep(0.004); return new; end $$;
+		create trigger take_time before update on outbox.outbox_events for each row execute function outbox.take_time()`)
+	r.enqueue("orders", events)
+	own := rig{t, dispatcherPool(t, r.Pool.Config().ConnString()+"&statement_timeout=600")}
+	sink := &book{batch: 500}
+	own.start(own.store(), sink, dispatcher.Config{Lease: 2 * time.Minute})
+	r.eventually("every row is delivered", func() bool { return r.delivered() == events })
+	if n, times := sink.delivered(); n != events || times != events {
+		t.Errorf("%d events were confirmed %d times, want %d once each", n, times, events)
+	}
+}
+
+// A trigger that refuses every outcome of a topic harms no others in the same flush: they are written, once each, and the
+// log stays short.
+// CONTRACT: C-33
+func TestManyRefusedOutcomes(t *testing.T) {
+	const events, lease = 1000, 2 * time.Minute
+	r := newRig(t)
+	pgtest.Exec(r, `create function outbox.refuse() returns trigger language plpgsql as $$ begin raise exception 'not in this table'; end $$;
+		create trigger refuse before update on outbox.outbox_events for each row
+		when (new.topic = 'bad' and new.status = 'delivered') execute function outbox.refuse()`)
+	pgtest.Exec(r, fmt.Sprintf(`insert into outbox.outbox_events (id, namespace, topic, payload)
+		select gen_random_uuid(), 'shop', case n %% 2 when 0 then 'bad' else 'good' end, '{}' from generate_series(1, 2 * %d) as n`, events))
+	log, seen, sink := &logBook{}, &watcher{}, &book{batch: 50}
+	d := r.start(r.store(), sink, dispatcher.Config{Lease: lease, Logger: log.logger(), Observer: seen})
+	began := time.Now()
+	r.eventually("the others are delivered", func() bool { return r.count("topic = 'good' and status = 'delivered'") == events })
+	r.eventually("the refused ones are left", func() bool {
+		seen.mu.Lock()
+		defer seen.mu.Unlock()
+		return seen.refused >= events
+	})
+	d.stop()
+	if n := sink.topic("good"); n != events {
+		t.Errorf("the %d others were confirmed %d times", events, n)
+	}
+	if lines := log.lines("refuses an outcome"); len(lines) == 0 || len(lines) > 1+int(time.Since(began)/time.Minute) {
+		t.Errorf("the log has %d lines of refused outcomes after %v, want one a minute", len(lines), time.Since(began))
+	}
+}
+
+// Several dispatchers drain an outbox behind a PgBouncer in transaction mode that is restarted half-way,
+// and so is the server behind it. Each event is delivered once.
+func TestPgBouncer(t *testing.T) {
+	const events = 2000
+	r, srv := ownServer(t)
+	bouncer := pgtest.Bouncer(t, srv)
+	r.enqueue("orders", events)
+	sink, log := newGate(events/2), &logBook{}
+	var running []*running
+	for range 3 {
+		through := rig{t, dispatcherPool(t, bouncer.DSN("postgres"))}
+		running = append(running, through.start(through.store(), sink, dispatcher.Config{BatchSize: 50, Lease: 10 * time.Second, Concurrency: 4, GracePeriod: time.Second, Logger: log.logger()}))
+	}
+	receive(t, "a half is delivered", sink.reached)
+	if down := log.lines("the database is unreachable"); len(down) > 0 {
+		t.Errorf("a statement failed before anything was restarted: %s", down[0])
+	}
+
+	bouncer.Kill()
+	running[0].Wake()
+	r.eventually("a dispatcher notices", func() bool { return !running[0].Snapshot().Source.OK })
+	if err := bouncer.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually("it notices that PgBouncer has recovered", func() bool { return running[0].Snapshot().Source.OK })
+
+	if err := srv.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.awaitUnreachable(running[0], "; check the connection pooler, its limits, and that the server behind it runs")
+	if err := srv.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	close(sink.open)
+	r.eventually("every row is delivered", func() bool { return r.delivered() == events })
+	if n, times := sink.delivered(); n != events || times != events {
+		t.Errorf("%d events were delivered %d times, want %d once each", n, times, events)
+	}
+}
+
+// countingStore counts the calls of a store.
+type countingStore struct {
+	dispatcher.Store
+	claims, listings, comparisons, writes atomic.Int64
+}
+
+func (s *countingStore) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatcher.Claimed, error) {
+	s.claims.Add(1)
+	return s.Store.Claim(ctx, req)
+}
+
+func (s *countingStore) Topics(ctx context.Context) ([]string, error) {
+	s.listings.Add(1)
+	return s.Store.Topics(ctx)
+}
+
+func (s *countingStore) Schema(ctx context.Context) (dispatcher.Schema, error) {
+	s.comparisons.Add(1)
+	return s.Store.Schema(ctx)
+}
+
+func (s *countingStore) Extend(ctx context.Context, leases []dispatcher.Lease, lease time.Duration) ([]dispatcher.Lease, error) {
+	s.writes.Add(1)
+	return s.Store.Extend(ctx, leases, lease)
+}
+
+// An idle dispatcher runs one query in each poll interval: it claims, or, when it has to
+// find its topics and there are none, it lists them. In addition it compares the schema twice a minute.
+func TestIdleStatements(t *testing.T) {
+	const polls, interval = 40, 20 * time.Millisecond
+	for name, test := range map[string]struct {
+		topics  []string
+		counter func(*countingStore) (polls, others int64)
+	}{
+		"its topics": {[]string{"orders", "payments"}, func(s *countingStore) (int64, int64) { return s.claims.Load(), s.listings.Load() }},
+		"all topics": {nil, func(s *countingStore) (int64, int64) { return s.listings.Load(), s.claims.Load() }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			store := &countingStore{Store: r.store()}
+			began := time.Now()
+			r.start(store, &book{}, dispatcher.Config{Topics: test.topics, PollInterval: interval})
+			r.eventually("it polls", func() bool { n, _ := test.counter(store); return n >= polls })
+			n, others := test.counter(store)
+			took := time.Since(began)
+			if most := int64(took/interval) + 1; n > most || others != 0 || store.writes.Load() != 0 {
+				t.Errorf("in %v it polled %d times, want at most %d; and ran %d other queries and wrote %d times, want none",
+					took, n, most, others, store.writes.Load())
+			}
+			if c, most := store.comparisons.Load(), int64(took/(30*time.Second))+1; c > most {
+				t.Errorf("in %v it compared the schema %d times, want at most %d", took, c, most)
+			}
+		})
+	}
 }

@@ -3,11 +3,20 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"os"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
+	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/dispatcher/producer"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
@@ -252,4 +261,253 @@ func TestClaimedTypesAreReported(t *testing.T) {
 		types := d.Snapshot().EventTypes
 		return len(types) == 2 && types[0].Type == "order.paid" && types[1].Type == "order.placed" && !types[0].LastSeen.IsZero()
 	})
+}
+
+// backlogVariable names the environment variable with the rows that TestStartOnBacklog starts on.
+const backlogVariable = "OUTBOX_TEST_BACKLOG"
+
+// A dispatcher that starts on a million rows, of which the server knows no statistics, reads no more of
+// them before its first deliveries, or for any of its queries, than one that starts on two thousand;
+// and it keeps a few of them in memory.
+// CONTRACT: C-2 C-96
+func TestStartOnBacklog(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it counts what statements cost, and shows no race")
+	}
+	backlog := 1_000_000
+	if n, err := strconv.Atoi(os.Getenv(backlogVariable)); err == nil {
+		backlog = n
+	}
+	r := newRig(t)
+	pgtest.Exec(r, `alter table outbox.outbox_events set (autovacuum_enabled = off)`)
+	once := func(c rig) {
+		sink := &book{}
+		if _, err := c.once(sink, dispatcher.Config{}, 500); err != nil {
+			t.Fatal(err)
+		}
+		if n, _ := sink.delivered(); n != 500 {
+			t.Errorf("%d events were delivered, want 500", n)
+		}
+	}
+	r.enqueue("big", 2000)
+	few := r.buffers(once)
+	r.enqueue("big", backlog)
+	r.enqueue("small", 10)
+	queries := map[string]func(rig){
+		"schema":             func(c rig) { _, err := c.store().Schema(t.Context()); must(t, err) },
+		"topics":             func(c rig) { _, err := c.store().Topics(t.Context()); must(t, err) },
+		"oldest transaction": func(c rig) { _, err := c.store().OldestTransaction(t.Context()); must(t, err) },
+	}
+	for name, query := range queries {
+		if n := r.buffers(query); n > 1000 {
+			t.Errorf("%s: read %d buffers", name, n)
+		}
+	}
+	depth := r.buffers(func(c rig) { _, err := c.store().Depth(t.Context(), nil); must(t, err) })
+	many := r.buffers(once)
+	t.Logf("500 deliveries read %d buffers with 2,000 rows and %d with %d; the depth %d", few, many, backlog, depth)
+	if many > 2*few {
+		t.Errorf("500 deliveries read %d buffers with 2,000 rows and %d with %d", few, many, backlog)
+	}
+	if depth > 3*dispatcher.DepthCap {
+		t.Errorf("the depth read %d buffers", depth)
+	}
+
+	before := heap()
+	sink := newGate(0)
+	d := r.start(r.store(), sink, dispatcher.Config{})
+	receive(t, "an event is delivered", sink.reached)
+	rows := 0
+	r.eventually("it claims no more", func() bool {
+		held := rows
+		rows = d.Snapshot().InFlightRows
+		return rows == held && pgtest.Value[int](r, `select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and state <> 'idle'`) == 0
+	})
+	grown := heap() - before
+	t.Logf("it holds %d rows and %d KiB", rows, grown>>10)
+	if rows == 0 || rows > backlog/100 || grown > 32<<20 {
+		t.Errorf("it holds %d rows and %d bytes of a backlog of %d", rows, grown, backlog)
+	}
+	close(sink.open)
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// buffers counts how many buffers of the events and their indexes are read with a pool of a dispatcher
+// that has just started. A session hands in its count at its end.
+func (r rig) buffers(with func(rig)) int {
+	r.Helper()
+	pool, err := pgxpool.NewWithConfig(r.Context(), r.Config())
+	if err != nil {
+		r.Fatal(err)
+	}
+	pgtest.HandIn(r, r.Pool)
+	const count = `select (heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit)::integer
+		from pg_statio_user_tables where relid = 'outbox.outbox_events'::regclass`
+	before := pgtest.Value[int](r, count)
+	with(rig{r.T, pool})
+	pool.Close()
+	r.eventually("the sessions end", func() bool {
+		return pgtest.Value[int](r, `select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and state is not null`) == int(r.Pool.Stat().TotalConns())-1
+	})
+	pgtest.HandIn(r, r.Pool)
+	return pgtest.Value[int](r, count) - before
+}
+
+// heap is what the process has in memory, without garbage.
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// slowToList is a store whose listing of topics takes a while, and that writes down when.
+type slowToList struct {
+	dispatcher.Store
+	takes  time.Duration
+	begun  chan time.Time
+	ending chan time.Time
+}
+
+func (s slowToList) Topics(ctx context.Context) ([]string, error) {
+	s.begun <- time.Now()
+	defer func() { s.ending <- time.Now() }()
+	<-time.After(s.takes)
+	return s.Store.Topics(ctx)
+}
+
+// While an old snapshot keeps millions of delivered rows in the way, listing the topics takes long.
+// Then it is done less often.
+func TestSlowListingIsRare(t *testing.T) {
+	r := newRig(t)
+	store := slowToList{r.store(), 50 * time.Millisecond, make(chan time.Time, 100), make(chan time.Time, 100)}
+	r.enqueue("orders", 1)
+	r.start(store, &book{}, dispatcher.Config{})
+	receive(t, "the first listing begins", store.begun)
+	first := receive(t, "the first listing ends", store.ending)
+	second := receive(t, "the second listing begins", store.begun)
+	if pause := second.Sub(first); pause < 15*store.takes {
+		t.Errorf("%v after a listing that took %v there was another one", pause, store.takes)
+	}
+}
+
+// asleep is a dispatcher that looks by itself at its start, and then after twenty minutes.
+func asleep(topics ...string) dispatcher.Config {
+	return dispatcher.Config{Topics: topics, Lease: time.Hour, PollInterval: 20 * time.Minute}
+}
+
+// listen makes a dispatcher hear the producers of the namespace, until the test ends.
+func (r rig) listen(dsn, namespace string, wake func(), log *logBook) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		pgstore.Listen(ctx, func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, dsn) },
+			pgtest.Schema, namespace, wake, log.logger())
+	}()
+	r.Cleanup(func() {
+		cancel()
+		receive(r.T, "Listen returns when its context has ended", ended)
+	})
+}
+
+// A producer's wake-up makes a dispatcher deliver whose next look is in twenty minutes. A topic that is
+// not known yet is found.
+func TestProducerWakesDispatcher(t *testing.T) {
+	for name, topics := range map[string][]string{"of its topics": {"orders"}, "of all topics": nil} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dsn := pgtest.Migrated(t)
+			r, log := rig{t, pgtest.Pool(t, dsn)}, &logBook{}
+			store := &countingStore{Store: r.store()}
+			d := r.start(store, &book{}, asleep(topics...))
+			r.listen(dsn, "shop", d.Wake, log)
+			r.eventually("it listens", func() bool { return len(log.lines("are received")) == 1 })
+			waker := producer.NewWaker(r.Pool, producer.WakerOptions{})
+			for round := range 3 {
+				r.enqueue("orders", 10)
+				waker.Wake("shop")
+				r.eventually("the events are delivered", func() bool { return r.count("status = 'delivered'") == 10*(round+1) })
+			}
+			r.enqueue("orders", 1)
+			waker.Wake("another namespace")
+			waker.Wake("shop")
+			r.eventually("the last one is delivered", func() bool { return r.count("status = 'delivered'") == 31 })
+		})
+	}
+}
+
+// Wake-ups that are not for the namespace wake no dispatcher.
+func TestListenHearsItsNamespace(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Migrated(t)
+	r, log, woken := rig{t, pgtest.Pool(t, dsn)}, &logBook{}, make(chan struct{}, 100)
+	r.listen(dsn, "shop", func() { woken <- struct{}{} }, log)
+	receive(t, "it wakes for what was missed before it listened", woken)
+	pgtest.Exec(r, "select pg_notify('outbox', 'store'), pg_notify('another', 'shop'), pg_notify('outbox', '')")
+	pgtest.Exec(r, "select pg_notify('outbox', 'shop')")
+	receive(t, "it wakes", woken)
+	if n := len(woken); n != 0 {
+		t.Errorf("it woke %d times more", n)
+	}
+}
+
+// A listener whose connection ends makes a new one, and wakes for what it may have missed.
+func TestListenConnectsAgain(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Migrated(t)
+	r, log := rig{t, pgtest.Pool(t, dsn)}, &logBook{}
+	d := r.start(r.store(), &book{}, asleep("orders"))
+	r.listen(dsn, "shop", d.Wake, log)
+	waker := producer.NewWaker(r.Pool, producer.WakerOptions{})
+	const listeners = `from pg_stat_activity where datname = current_database() and query ilike 'listen%' or query = 'select pg_backend_pid()'`
+	r.eventually("it listens", func() bool { return len(log.lines("are received")) == 1 })
+	for round := range 3 {
+		r.enqueue("orders", 1)
+		waker.Wake("shop")
+		r.eventually("the event is delivered", func() bool { return r.count("status = 'delivered'") == 2*round+1 })
+		r.enqueue("orders", 1) // no wake-up is sent for this one
+		if n := pgtest.Value[int](r, "select count(pg_terminate_backend(pid)) "+listeners); n == 0 {
+			t.Fatal("no listener was found")
+		}
+		r.eventually("it is delivered when the listener has recovered", func() bool { return r.count("status = 'delivered'") == 2*round+2 })
+		r.eventually("it has recovered", func() bool { return len(log.lines("are received")) == round+2 })
+		if n := len(log.lines("not received")); n != round+1 {
+			t.Errorf("the log says %d times that wake-ups are not received, want once for each of %d losses", n, round+1)
+		}
+	}
+}
+
+// A wake-up finds what is there: many rows, large ones, and those that are to be marked dead.
+func TestWakeClaimsWhatIsThere(t *testing.T) {
+	for name, test := range map[string]struct {
+		change string // of the rows
+		rows   int
+	}{
+		"one row":            {rows: 1},
+		"many rows":          {rows: 300},
+		"a large row":        {rows: 1, change: `payload = to_jsonb(repeat('x', 200000))`},
+		"a row to mark dead": {rows: 1, change: `attempts = 10`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			store := &countingStore{Store: r.store()}
+			config := asleep("orders")
+			config.MaxBytes = 1 << 20
+			d := r.start(store, &book{}, config)
+			r.eventually("it has looked, and sleeps", func() bool { return store.claims.Load() > 0 })
+			r.enqueue("orders", test.rows)
+			if test.change != "" {
+				pgtest.Exec(r, `update outbox.outbox_events set `+test.change+` where live`)
+			}
+			d.Wake()
+			r.eventually("nothing is left", func() bool { return r.count("live") == 0 })
+		})
+	}
 }

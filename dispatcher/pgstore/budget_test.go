@@ -1,11 +1,19 @@
 package pgstore_test
 
 import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
@@ -176,4 +184,353 @@ func TestBacklogBehindSnapshot(t *testing.T) {
 	if allowed := int(time.Since(began)/pgstore.FullPass) + 1; costly > allowed {
 		t.Errorf("%d claims read half as much again as the first, want at most %d", costly, allowed)
 	}
+}
+
+// planned is an outbox that is looked at through one connection, without autovacuum: what the
+// planner knows of it, and what the server counts, is up to the test.
+type planned struct{ outbox }
+
+func newPlanned(t *testing.T, dsn string) planned {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.MaxConns = 1
+	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // prepare has the session's statements for itself
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	p := planned{outbox{T: t, Pool: pool, stores: pool}}
+	pgtest.Exec(p, `alter table outbox.outbox_events set (autovacuum_enabled = off)`)
+	return p
+}
+
+// plan is a node of a plan, as EXPLAIN prints it.
+type plan struct {
+	Type   string `json:"Node Type"`
+	Index  string `json:"Index Name"`
+	Rows   int    `json:"-"` // a fraction from 18 on, where a node runs several times
+	Loops  int    `json:"Actual Loops"`
+	Hit    int    `json:"Shared Hit Blocks"`
+	Read   int    `json:"Shared Read Blocks"`
+	Parts  []plan `json:"Plans"`
+	millis float64
+}
+
+func (p *plan) UnmarshalJSON(text []byte) error {
+	type fields plan
+	node := struct {
+		*fields
+		Rows float64 `json:"Actual Rows"`
+	}{fields: (*fields)(p)}
+	err := json.Unmarshal(text, &node)
+	p.Rows = int(math.Round(node.Rows))
+	return err
+}
+
+func (p plan) buffers() int { return p.Hit + p.Read }
+
+// written is how many rows it changed.
+func (p plan) written() (n int) {
+	if p.Type == "ModifyTable" {
+		return p.Rows
+	}
+	for _, part := range p.Parts {
+		n += part.written()
+	}
+	return n
+}
+
+// has reports whether a node of the type is in the plan.
+func (p plan) has(nodeType string) bool {
+	if p.Type == nodeType {
+		return true
+	}
+	for _, part := range p.Parts {
+		if part.has(nodeType) {
+			return true
+		}
+	}
+	return false
+}
+
+// indexes are the names of those that the plan uses.
+func (p plan) indexes() map[string]bool {
+	names := map[string]bool{}
+	if p.Index != "" {
+		names[p.Index] = true
+	}
+	for _, part := range p.Parts {
+		for name := range part.indexes() {
+			names[name] = true
+		}
+	}
+	return names
+}
+
+// prepare makes the plans of claim and ack as of now. They are kept until the next prepare.
+func (p planned) prepare() {
+	p.Helper()
+	pgtest.Exec(p, `deallocate all`)
+	pgtest.Exec(p, `prepare claim as `+pgstore.ClaimSQL())
+	pgtest.Exec(p, `prepare ack as `+pgstore.AckSQL())
+	p.claim("none", 1)
+	p.ack("none")
+}
+
+const worker = "01900000-0000-7000-8000-000000000001"
+
+// claim claims rows of a topic from the front of its range.
+func (p planned) claim(topic string, limit int) plan {
+	p.Helper()
+	return p.explain(fmt.Sprintf(`execute claim ('shop', '{%s}', '{%d}', '{0001-01-01}',
+		'{00000000-0000-0000-0000-000000000000}', 10, 33554432, '%s', '1 minute', true, 33554432)`, topic, limit, worker))
+}
+
+// ack acks all leased rows of a topic. They have the same lease number.
+func (p planned) ack(topic string) plan {
+	p.Helper()
+	const leased = `from outbox.outbox_events where live and namespace = 'shop' and topic = $1 and status = 'processing'`
+	ids := pgtest.Value[string](p.outbox, `select coalesce(array_agg(id order by id)::text, '{}') `+leased, topic)
+	number := pgtest.Value[int64](p.outbox, `select coalesce(max(lease), 1) `+leased, topic)
+	return p.explain(fmt.Sprintf(`execute ack ('%s', %d, '%s')`, ids, number, worker))
+}
+
+// explain runs a statement with the settings of the hot path, for real, and returns its plan.
+func (p planned) explain(sql string) plan {
+	p.Helper()
+	ctx := p.Context()
+	tx, err := p.Begin(ctx)
+	if err != nil {
+		p.Fatal(err)
+	}
+	defer tx.Rollback(ctx)
+	var text []byte
+	if _, err = tx.Exec(ctx, pgstore.Settings); err == nil {
+		err = tx.QueryRow(ctx, `explain (analyze, buffers, format json) `+sql).Scan(&text)
+	}
+	if err == nil {
+		err = tx.Commit(ctx)
+	}
+	if err != nil {
+		p.Fatalf("explain %s: %v", sql, err)
+	}
+	var out []struct {
+		Plan   plan    `json:"Plan"`
+		Millis float64 `json:"Execution Time"`
+	}
+	if err := json.Unmarshal(text, &out); err != nil {
+		p.Fatal(err)
+	}
+	out[0].Plan.millis = out[0].Millis
+	return out[0].Plan
+}
+
+// Every count is exact up to the cap, and an estimate that says so from there on.
+// CONTRACT: C-96
+func TestDepthCap(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Migrated(t))
+	const n = dispatcher.DepthCap
+	o.fill(n, "pending", "scheduled")
+	pgtest.Exec(o, `update outbox.outbox_events set next_attempt_at = now() + interval '1 hour' where topic = 'scheduled'`)
+	pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts)
+		select gen_random_uuid(), 'shop', 'dead', 'poison_message', 1 from generate_series(1, $1::integer)`, n)
+	pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, resolution, resolved_at, resolved_by)
+		select gen_random_uuid(), 'shop', 'dead', 'poison_message', 1, 'replayed', now(), 'me' from generate_series(1, 1000)`)
+	o.wantCounts(0, false)
+
+	o.fill(2*n, "pending", "scheduled")
+	pgtest.Exec(o, `update outbox.outbox_events set next_attempt_at = now() + interval '1 hour' where topic = 'scheduled'`)
+	pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts)
+		select gen_random_uuid(), 'shop', 'dead', 'poison_message', 1 from generate_series(1, $1::integer)`, 2*n)
+	o.wantCounts(2*n/10, true)
+}
+
+// wantCounts checks each count against SQL. It may be off by so much.
+func (o outbox) wantCounts(off int64, estimated bool) {
+	o.Helper()
+	depth, err := o.Store("shop", uuid.New()).Depth(o.Context(), nil)
+	if err != nil {
+		o.Fatal(err)
+	}
+	got := map[string]dispatcher.TopicDepth{}
+	for _, d := range depth.Topics {
+		got[d.Topic] = d
+	}
+	for topic, count := range map[string]dispatcher.Count{
+		"pending": got["pending"].Pending, "scheduled": got["scheduled"].Scheduled, "dead": got["dead"].Dead,
+	} {
+		want := pgtest.Value[int64](o, `select (select count(*) from outbox.outbox_events where topic = $1)
+			+ (select count(*) from outbox.outbox_dead_letters where topic = $1 and resolution is null)`, topic)
+		if count.Estimated != estimated || max(count.N-want, want-count.N) > off {
+			o.Errorf("%s is %+v, want %d, estimated: %t", topic, count, want, estimated)
+		}
+	}
+}
+
+// A dispatcher's rights are enough, and the size grows with the table. CONTRACT: C-95
+func TestSizesGrowWithTheTable(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Migrated(t))
+	sizes := func() map[string]int64 {
+		found, err := o.Store("shop", uuid.New()).(*pgstore.Store).Sizes(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	empty := sizes()
+	o.fill(1000, "orders")
+	filled := sizes()
+	if len(empty) != 2 || empty["outbox_dead_letters"] == 0 || filled["outbox_dead_letters"] != empty["outbox_dead_letters"] {
+		t.Errorf("empty: %v, filled: %v", empty, filled)
+	}
+	if filled["outbox_events"] < empty["outbox_events"]+1000*100 {
+		t.Errorf("1000 rows took the table from %d to %d bytes", empty["outbox_events"], filled["outbox_events"])
+	}
+}
+
+// RowsVariable names the environment variable with the number of rows of TestStatementsKeepTheirPlansAmongAMillionRows. Set it to 10000000
+// to see that ten times as many make no difference.
+const RowsVariable = "OUTBOX_TEST_ROWS"
+
+// TestStatementsKeepTheirPlansAmongAMillionRows puts a million rows of one topic next to a few of others, and looks at what the
+// statements then do. Loading them takes most of its time, so all that needs them is in here.
+// REQUIREMENT: OVERVIEW-4, OVERVIEW-5, STORAGE-12, MODKIT-2
+func TestStatementsKeepTheirPlansAmongAMillionRows(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it counts what statements cost, and shows no race")
+	}
+	t.Parallel()
+	million := 1_000_000
+	if text := os.Getenv(RowsVariable); text != "" {
+		var err error
+		if million, err = strconv.Atoi(text); err != nil {
+			t.Fatalf("%s: %v", RowsVariable, err)
+		}
+	}
+	p := newPlanned(t, pgtest.Migrated(t))
+	p.fill(5, "first")
+	pgtest.Exec(p, `vacuum analyze outbox.outbox_events`)
+	p.prepare() // on a table of one page: these plans are kept, as a dispatcher's are
+	p.fill(1000, "before", "after")
+	alone := p.claim("before", 100)
+	p.fill(million, "big")
+	p.wantIndexPlans("plans kept from a table of one page")
+	p.prepare()
+	p.wantIndexPlans("stale statistics")
+	neighbour := p.claim("after", 100)
+	t.Logf("claim of 100: %d buffers alone, %d (%.1f ms) next to a million rows of another topic", alone.buffers(), neighbour.buffers(), neighbour.millis)
+	// The live index is higher by now: its descent reads a few pages more.
+	if neighbour.buffers() > alone.buffers()+3 {
+		t.Errorf("a claim reads %d buffers next to a million rows of another topic, and %d without them", neighbour.buffers(), alone.buffers())
+	}
+	p.wantExpiredCheap()
+	p.wantDepth("big")
+	p.markDead("after", million)
+	dead := p.claim("after", 100)
+	t.Logf("claim of 100: %d buffers (%.1f ms) among %d rows of its topic that are not due, and as many delivered", dead.buffers(), dead.millis, million)
+	if dead.Rows != 100 || dead.buffers() > alone.buffers()*3/2 {
+		t.Errorf("a claim reads %d buffers among rows that are not due or delivered, and %d without them", dead.buffers(), alone.buffers())
+	}
+
+	pgtest.Exec(p, `delete from pg_statistic where starelid = 'outbox.outbox_events'::regclass`)
+	pgtest.Exec(p, `update pg_class set reltuples = -1, relpages = 0 where oid in (
+		select 'outbox.outbox_events'::regclass union select indexrelid from pg_index where indrelid = 'outbox.outbox_events'::regclass)`)
+	p.prepare()
+	p.wantIndexPlans("empty statistics")
+	pgtest.Exec(p, `analyze outbox.outbox_events`)
+	p.prepare()
+	p.wantIndexPlans("fresh statistics")
+}
+
+// markDead adds n rows of a topic that are due in an hour or more, and n that are delivered.
+func (p planned) markDead(topic string, n int) {
+	p.Helper()
+	pgtest.Exec(p, `insert into outbox.outbox_events (id, namespace, topic, payload, next_attempt_at)
+		select (lpad(to_hex(n), 8, 'a') || substr(md5(n::text), 1, 24))::uuid, 'shop', $1, '{}', now() + make_interval(hours => 1, secs => n)
+		from generate_series(1, $2::integer) as n`, topic, n)
+	pgtest.Exec(p, `insert into outbox.outbox_events (id, namespace, topic, payload, status, attempts)
+		select (lpad(to_hex(n), 8, 'b') || substr(md5(n::text), 1, 24))::uuid, 'shop', $1, '{}', 'delivered', 1
+		from generate_series(1, $2::integer) as n`, topic, n)
+}
+
+// wantIndexPlans claims and acks rows of the big topic. Neither reads the table from end to end, nor
+// sorts.
+// CONTRACT: C-2
+func (p planned) wantIndexPlans(when string) {
+	p.Helper()
+	claim := p.claim("big", 100)
+	ack := p.ack("big")
+	p.Logf("%s: claim %d buffers, %.1f ms; ack %d buffers, %.1f ms", when, claim.buffers(), claim.millis, ack.buffers(), ack.millis)
+	for _, test := range []struct {
+		verb, index string
+		plan        plan
+	}{{"claim", "outbox_events_live", claim}, {"ack", "outbox_events_pkey", ack}} {
+		if n := test.plan.written(); n != 100 {
+			p.Errorf("%s: %s wrote %d rows, want 100", when, test.verb, n)
+		}
+		for _, bad := range []string{"Seq Scan", "Sort", "Incremental Sort", "Bitmap Heap Scan"} {
+			if test.plan.has(bad) {
+				p.Errorf("%s: %s has a %s: %+v", when, test.verb, bad, test.plan)
+			}
+		}
+		if n := test.plan.buffers(); n > 1500 {
+			p.Errorf("%s: %s of 100 rows read %d buffers", when, test.verb, n)
+		}
+		if got := slices.Collect(maps.Keys(test.plan.indexes())); !slices.Equal(got, []string{test.index}) {
+			p.Errorf("%s: %s uses the indexes %v, want %s", when, test.verb, got, test.index)
+		}
+	}
+}
+
+// wantExpiredCheap: expired leases are found at the front of the range, with no search behind it.
+// CONTRACT: C-2
+func (p planned) wantExpiredCheap() {
+	p.Helper()
+	fresh := p.claim("big", 100)
+	pgtest.Exec(p, `update outbox.outbox_events set locked_until = now() - interval '1 second' where live and status = 'processing' and topic = 'big'`)
+	expired := p.claim("big", 100)
+	p.Logf("claim of 100 expired of a million: %d buffers, %.1f ms", expired.buffers(), expired.millis)
+	if n := pgtest.Value[int](p.outbox, `select count(*) from outbox.outbox_events where topic = 'big' and suspicion = 1`); n != 100 {
+		p.Errorf("%d rows were claimed again, want 100", n)
+	}
+	if expired.buffers() > 2*fresh.buffers() {
+		p.Errorf("a claim of expired rows reads %d buffers, one of pending rows %d", expired.buffers(), fresh.buffers())
+	}
+	p.ack("big")
+}
+
+// wantDepth: a count of any backlog reads a bounded number of pages, and is about right.
+// CONTRACT: C-96
+func (p planned) wantDepth(topic string) {
+	p.Helper()
+	store := p.Store("shop", uuid.New())
+	exact := pgtest.Value[int64](p.outbox, `select count(*) from outbox.outbox_events where topic = $1 and status = 'pending'`, topic)
+	before := p.blocks()
+	depth, err := store.Depth(p.Context(), []string{topic})
+	if err != nil {
+		p.Fatal(err)
+	}
+	blocks := p.blocks() - before
+	got := depth.Topics[0].Pending
+	p.Logf("depth of %d pending: %d, estimated %t, with %d buffers", exact, got.N, got.Estimated, blocks)
+	if off := max(got.N-exact, exact-got.N); !got.Estimated || off > exact/10 {
+		p.Errorf("depth says %+v pending of %d", got, exact)
+	}
+	if blocks > 3*dispatcher.DepthCap {
+		p.Errorf("depth read %d buffers", blocks)
+	}
+}
+
+// blocks is how many buffers of the events and their indexes this connection has read.
+func (p planned) blocks() int64 {
+	p.Helper()
+	pgtest.HandIn(p, p.Pool)
+	return pgtest.Value[int64](p.outbox, `select heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit
+		from pg_statio_user_tables where relid = 'outbox.outbox_events'::regclass`)
 }

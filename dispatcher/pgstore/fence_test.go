@@ -2,6 +2,13 @@ package pgstore_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -9,6 +16,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
+	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 	"github.com/outbox-operator/outbox-operator/hack/servers/postgres"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
@@ -207,5 +217,315 @@ func TestFenceIsRaisedWithoutTheEvents(t *testing.T) {
 	t.Logf("%d buffers, with a table of %d pages", read, pages)
 	if read > pages/2 {
 		t.Errorf("raising the fence read %d buffers, with a table of %d pages", read, pages)
+	}
+}
+
+// A worker that stops reading in the middle of a claim gives all its rows up when the lease would have
+// ended, with and without order per key: the server ends the transaction. It is stopped by a proxy that
+// reads no more, as a process that was frozen does.
+// CONTRACT: C-33
+func TestFrozenReader(t *testing.T) {
+	t.Parallel()
+	for name, keys := range map[string]*dispatcher.KeyOrder{"None": nil, "Key": {PerKey: 10}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const rows, lease = 80, 3 * time.Second
+			dsn := pgtest.Migrated(t)
+			o := newOutbox(t, dsn)
+			pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
+				select gen_random_uuid(), 'shop', 'orders', (n % 40)::text, to_jsonb(repeat('x', 250000)) from generate_series(1, $1::integer) as n`, rows)
+
+			through := newProxy(t, dsn)
+			frozen := pgstore.New(pgtest.Pool(t, through.dsn+"&application_name=frozen"), pgstore.Options{Schema: pgtest.Schema, Namespace: "shop"})
+			if _, err := frozen.Schema(t.Context()); err != nil { // connects
+				t.Fatal(err)
+			}
+			through.freezeAfter(256 << 10)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			ended := make(chan int, 1)
+			go func() {
+				claimed, _ := frozen.Claim(ctx, dispatcher.ClaimRequest{
+					Shares: []dispatcher.Share{{Topic: "orders", Limit: rows}}, Lease: lease, MaxAttempts: 10, Keys: keys,
+				})
+				ended <- len(claimed.Events)
+			}()
+			// The rows are locked before the first of them is sent. How long the server waits is too short to look for.
+			o.eventually("the worker stopped in the middle of the claim", through.frozen)
+
+			other, got := o.Store("shop", uuid.New()), 0
+			o.eventually("another worker has all rows", func() bool {
+				claimed, err := other.Claim(t.Context(), dispatcher.ClaimRequest{
+					Shares: []dispatcher.Share{{Topic: "orders", Limit: rows}}, Lease: time.Hour, MaxAttempts: 10, Keys: keys,
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, e := range claimed.Events {
+					if e.Attempt != 1 {
+						t.Errorf("event %s is at attempt %d, want 1: the frozen claim was rolled back", e.ID, e.Attempt)
+					}
+				}
+				lost, err := other.Ack(t.Context(), leasesOf(claimed.Events))
+				if err != nil || len(lost) > 0 {
+					t.Errorf("lost %v, %v", lost, err)
+				}
+				got += len(claimed.Events)
+				return got >= rows
+			})
+			cancel()
+			if n := <-ended; got != rows || n != 0 {
+				t.Errorf("the other worker had %d rows, and the frozen one %d, want %d and 0", got, n, rows)
+			}
+		})
+	}
+}
+
+// proxy is a way to a server that can stop reading from it.
+type proxy struct {
+	dsn  string
+	left atomic.Int64 // bytes that it reads until it freezes
+	done <-chan struct{}
+}
+
+func newProxy(t *testing.T, dsn string) *proxy {
+	t.Helper()
+	u, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	p := &proxy{done: t.Context().Done()}
+	p.left.Store(1 << 62)
+	server := u.Host
+	u.Host = listener.Addr().String()
+	p.dsn = u.String()
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go p.pass(client, server)
+		}
+	}()
+	return p
+}
+
+func (p *proxy) freezeAfter(bytes int64) { p.left.Store(bytes) }
+
+func (p *proxy) frozen() bool { return p.left.Load() <= 0 }
+
+func (p *proxy) pass(client net.Conn, address string) {
+	defer client.Close()
+	server, err := net.Dial("tcp", address)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	_ = server.(*net.TCPConn).SetReadBuffer(16 << 10)
+	go func() { _, _ = io.Copy(server, client) }()
+	buffer := make([]byte, 8<<10)
+	for p.left.Load() > 0 {
+		n, err := server.Read(buffer)
+		if err != nil {
+			return
+		}
+		p.left.Add(int64(-n))
+		if _, err := client.Write(buffer[:n]); err != nil {
+			return
+		}
+	}
+	<-p.done
+}
+
+// A crash of the database does not undo a dead letter that was reported done. An ack it may undo: the event is
+// delivered again. The server is made to put off the writing that no transaction waits
+// for, so that a crash does undo it.
+// CONTRACT: C-22, C-41
+func TestDeadLetterSurvivesCrash(t *testing.T) {
+	t.Parallel()
+	p, srv := newServer(t)
+	pgtest.Exec(p, `alter system set wal_writer_delay = '10s'`)
+	pgtest.Exec(p, `alter system set wal_writer_flush_after = '1GB'`)
+	pgtest.Exec(p, `select pg_reload_conf()`)
+	crash := crash{p, srv, p.Store("shop", uuid.New())}
+
+	undone := false
+	for range 5 { // the put-off writing may just be due
+		id, held := crash.hold()
+		lost, err := crash.store.Ack(t.Context(), held)
+		undone = undone || crash.after(lost, err, id).Status == "processing"
+	}
+	if !undone {
+		t.Error("no crash undid an ack: this test proves nothing")
+	}
+
+	id, held := crash.hold()
+	lost, err := crash.store.Nack(t.Context(), []dispatcher.Failure{{Lease: held[0], Reason: dispatcher.ReasonPoisonMessage}})
+	if row := crash.after(lost, err, id); row.Status != "dead" || len(p.DeadLetters(id)) != 1 {
+		t.Errorf("after a dead letter and a crash the row is %+v with %d dead letters, want it dead", row, len(p.DeadLetters(id)))
+	}
+
+	id, _ = crash.hold()
+	pgtest.Exec(p, `update outbox.outbox_events set locked_until = now() - interval '1 second', suspicion = 5 where id = $1`, id)
+	claimed, err := crash.store.Claim(t.Context(), dispatcher.ClaimRequest{
+		Shares: []dispatcher.Share{{Topic: "orders", Limit: 1}}, Lease: time.Hour, MaxAttempts: 1,
+	})
+	if len(claimed.Dead) != 1 {
+		t.Errorf("dead are %v, want one", claimed.Dead)
+	}
+	if row := crash.after(nil, err, id); row.Status != "dead" || len(p.DeadLetters(id)) != 1 {
+		t.Errorf("after a dead letter at a claim and a crash the row is %+v with %d dead letters, want it dead", row, len(p.DeadLetters(id)))
+	}
+}
+
+type crash struct {
+	planned
+	srv   *postgres.Server
+	store dispatcher.Store
+}
+
+// hold makes an outbox of one row that is leased, and this durable.
+func (c crash) hold() (uuid.UUID, []dispatcher.Lease) {
+	c.Helper()
+	pgtest.Exec(c, `delete from outbox.outbox_events`)
+	c.fill(1, "orders")
+	claimed, err := c.store.Claim(c.Context(), share("orders", 1))
+	if err != nil || len(claimed.Events) != 1 {
+		c.Fatalf("claimed %v, %v", claimed, err)
+	}
+	pgtest.Exec(c, `comment on table outbox.outbox_events is 'a commit that waits for the disk, and all before it'`)
+	return claimed.Events[0].ID, leasesOf(claimed.Events)
+}
+
+// after crashes the server and reads the row again.
+func (c crash) after(lost []dispatcher.Lease, err error, id uuid.UUID) storetest.Row {
+	c.Helper()
+	c.srv.Kill()
+	if err != nil || len(lost) > 0 {
+		c.Fatalf("lost %v, %v", lost, err)
+	}
+	if err := c.srv.Restart(c.Context()); err != nil {
+		c.Fatal(err)
+	}
+	c.Reset()
+	return c.Row(id)
+}
+
+// logical starts a server from which tables can be replicated, with an empty outbox.
+func logical(t *testing.T) outbox {
+	t.Helper()
+	srv, err := postgres.Start(t.Context(), postgres.Options{Settings: map[string]string{"wal_level": "logical"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := srv.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	o := newOutbox(t, srv.DSN("postgres"))
+	conn, err := pgx.Connect(t.Context(), srv.DSN("postgres"))
+	if err == nil {
+		_, err = migrations.Up(t.Context(), conn, pgtest.Schema)
+		err = errors.Join(err, conn.Close(t.Context()))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// An outbox moves to another server by logical replication, as migrations/README.md says. Until outbox_moved has run the
+// schema is not ready and says so; then producers add events, rows become dead, tokens rise and keys keep their order.
+// CONTRACT: C-27
+func TestMoveByLogicalReplication(t *testing.T) {
+	t.Parallel()
+	from, to := logical(t), logical(t)
+	enqueue := func(o outbox) error {
+		_, err := o.Exec(t.Context(), `select outbox.enqueue('shop', 'orders', '{}', p_partition_key => 'k')`)
+		return err
+	}
+	for range 5 {
+		if err := enqueue(from); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pgtest.Exec(from, `select setval('outbox.outbox_leases', 5::bigint << 45)`) // as of a server that was promoted more often
+	old := from.Store("shop", uuid.New())
+	var highest int64
+	for range 300 {
+		claimed, err := old.Claim(t.Context(), share("orders", 5))
+		if err != nil || len(claimed.Events) != 5 {
+			t.Fatalf("claimed %d, %v", len(claimed.Events), err)
+		}
+		highest = claimed.Events[0].LeaseNumber
+		if _, err := old.Release(t.Context(), returnsOf(claimed.Events)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kill := func(o outbox) error {
+		store := o.Store("shop", uuid.New())
+		claimed, err := store.Claim(t.Context(), share("orders", 1))
+		if err != nil || len(claimed.Events) != 1 {
+			return fmt.Errorf("claimed %d, %w", len(claimed.Events), err)
+		}
+		if n := claimed.Events[0].LeaseNumber; n <= highest {
+			t.Errorf("a claim after the move has number %d, and %d was given before", n, highest)
+		}
+		highest = claimed.Events[0].LeaseNumber
+		lost, err := store.Nack(t.Context(), []dispatcher.Failure{{Lease: claimed.Events[0].Lease(), Reason: dispatcher.ReasonPoisonMessage}})
+		if err == nil && len(lost) > 0 {
+			err = fmt.Errorf("lost %v", lost)
+		}
+		return err
+	}
+	if err := kill(from); err != nil {
+		t.Fatal(err)
+	}
+
+	const tables = `outbox.outbox_events, outbox.outbox_dead_letters, outbox.outbox_aggregate_sequences, outbox.outbox_replays`
+	pgtest.Exec(from, `create publication outbox for table `+tables)
+	pgtest.Exec(to, `create subscription outbox connection '`+from.Config().ConnString()+`' publication outbox`)
+	if err := enqueue(from); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Eventually(t, "the rows are copied", time.Minute, func() bool {
+		const rows = `select (select count(*) from outbox.outbox_events) * 10 + (select count(*) from outbox.outbox_dead_letters)`
+		return pgtest.Value[int](to, rows) == pgtest.Value[int](from, rows)
+	})
+	pgtest.Exec(to, `drop subscription outbox`)
+
+	schema, err := to.Store("shop", uuid.New()).Schema(t.Context())
+	if err != nil || schema.State != dispatcher.SchemaSequencesBehind || !strings.Contains(schema.Message, `select "outbox".outbox_moved()`) {
+		t.Errorf("before outbox_moved the schema is %+v, %v, want it to name the function", schema, err)
+	}
+	err = errors.Join(enqueue(to), enqueue(to)) // the first has the number of the dead row
+	if err == nil || !strings.Contains(err.Error(), "23505") {
+		t.Errorf("before outbox_moved enqueue says %v: this proves nothing", err)
+	}
+	pgtest.Exec(to, `update outbox.outbox_events set key_hash = 1`) // as by the hash of another major version
+	pgtest.Exec(to, `update outbox.outbox_dead_letters set key_hash = 1`)
+	pgtest.Exec(to, `select outbox.outbox_moved()`)
+	if schema, err = to.Store("shop", uuid.New()).Schema(t.Context()); err != nil || schema.State != dispatcher.SchemaReady {
+		t.Errorf("after outbox_moved the schema is %+v, %v, want it ready", schema, err)
+	}
+	if err := enqueue(to); err != nil {
+		t.Error(err)
+	}
+	for range 7 {
+		if err := kill(to); err != nil {
+			t.Error(err)
+		}
+	}
+	const hashes = `select string_agg(distinct key_hash::text, ' ') = outbox.outbox_key_hash('shop', 'orders', 'k', null)::text
+		from (select key_hash from outbox.outbox_events union all select key_hash from outbox.outbox_dead_letters) as all_of_them`
+	if !pgtest.Value[bool](to, hashes) {
+		t.Error("not all rows of the key have the hash that new ones get")
 	}
 }

@@ -1,15 +1,20 @@
 package pgstore_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
@@ -170,5 +175,355 @@ func TestKeysWhoseFirstRowChanged(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// ledger is what producers committed, and what workers did with it. It knows nothing of how claims find their rows.
+type ledger struct {
+	outbox
+	mu    sync.Mutex
+	now   int // rises with each commit
+	rows  map[string][]*entry
+	byID  map[uuid.UUID]*entry
+	twice int
+}
+
+// entry is a row. It counts for claims that began after its commit.
+type entry struct {
+	id        uuid.UUID
+	seq       int64
+	committed int
+	done      bool // delivered at least once, or dead
+}
+
+func (l *ledger) at() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.now
+}
+
+// commit notes a row that was committed, and perhaps done meanwhile.
+func (l *ledger) commit(key string, e *entry) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.now++
+	e.committed, e.done = l.now, l.byID[e.id] != nil
+	l.rows[key], l.byID[e.id] = append(l.rows[key], e), e
+}
+
+// claimed checks that a worker that holds rows of a key holds every row before them that was live when its claim began.
+func (l *ledger) claimed(events []*dispatcher.Event, began int) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	mine := map[uuid.UUID]bool{}
+	for _, e := range events {
+		mine[e.ID] = true
+	}
+	last := map[string]int64{}
+	for _, e := range events {
+		if e.Seq <= last[e.AggregateID] {
+			return fmt.Errorf("row %d of %s came after row %d", e.Seq, e.AggregateID, last[e.AggregateID])
+		}
+		last[e.AggregateID] = e.Seq
+		for _, before := range l.rows[e.AggregateID] {
+			if before.seq >= e.Seq || before.committed > began || before.done || mine[before.id] {
+				continue
+			}
+			// Another worker may have marked it dead, and not yet noted that.
+			if row := l.Row(before.id); row.Status != "dead" {
+				return fmt.Errorf("row %d of %s was claimed without row %d, which is %+v", e.Seq, e.AggregateID, before.seq, row)
+			}
+			before.done = true
+		}
+	}
+	return nil
+}
+
+func (l *ledger) note(id uuid.UUID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.byID[id]
+	if e == nil { // its producer has not noted the commit
+		e = &entry{}
+		l.byID[id] = e
+	}
+	if e.done {
+		l.twice++
+	}
+	e.done = true
+}
+
+// work does with a claim's rows what workers do, and what becomes of them: it delivers, fails, gives
+// back, stops, loses its leases, and crashes between the delivery and the ack.
+func (l *ledger) work(ctx context.Context, store dispatcher.Store, events []*dispatcher.Event, rnd *rand.Rand) error {
+	byKey := map[string][]*dispatcher.Event{}
+	for _, e := range events {
+		byKey[e.AggregateID] = append(byKey[e.AggregateID], e)
+	}
+	for _, events := range byKey {
+		for i, e := range events {
+			lease := []dispatcher.Lease{e.Lease()}
+			var err error
+			ok := false
+			switch rnd.IntN(30) {
+			case 0: // fails, and is retried soon
+				_, err = store.Nack(ctx, []dispatcher.Failure{{Lease: e.Lease(), Delay: time.Duration(rnd.IntN(3)) * time.Millisecond}})
+			case 1: // crashed before the delivery
+				_, err = store.Extend(ctx, lease, time.Microsecond)
+			case 2: // crashed after it
+				l.note(e.ID)
+				_, err = store.Extend(ctx, lease, time.Microsecond)
+			case 3: // the ack is late: others may deliver it again meanwhile
+				l.note(e.ID)
+				_, err = store.Extend(ctx, lease, time.Millisecond)
+				ok = true
+			case 4:
+				l.note(e.ID)
+				_, err = store.Nack(ctx, []dispatcher.Failure{{Lease: e.Lease(), Reason: dispatcher.ReasonPermanentFailure}})
+				ok = true
+			default:
+				l.note(e.ID)
+				_, err = store.Ack(ctx, lease)
+				ok = true
+			}
+			if err != nil {
+				return err
+			}
+			if ok {
+				continue
+			}
+			// Those behind it go back, or their leases expire too.
+			for _, e := range events[i+1:] {
+				if rnd.IntN(2) == 0 {
+					_, err = store.Release(ctx, []dispatcher.Return{{Lease: e.Lease()}})
+				} else {
+					_, err = store.Extend(ctx, []dispatcher.Lease{e.Lease()}, time.Microsecond)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			break
+		}
+	}
+	return nil
+}
+
+// produce commits rows of random keys in transactions that take different times, so that seq and the order of commits
+// differ, some for later, and rolls some back. Now and then it replays a dead row.
+func (l *ledger) produce(ctx context.Context, transactions, keys int, rnd *rand.Rand) error {
+	for range transactions {
+		tx, err := l.Begin(ctx)
+		if err != nil {
+			return err
+		}
+		added := map[string]*entry{}
+		for range 1 + rnd.IntN(3) {
+			key, e := fmt.Sprint("key ", rnd.IntN(keys)), &entry{id: uuid.New()}
+			if added[key] != nil {
+				continue
+			}
+			added[key] = e
+			delay := []time.Duration{0, 0, 0, 0, 0, 0, 0, 0, 0, 400 * time.Millisecond}[rnd.IntN(10)]
+			if err = tx.QueryRow(ctx, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload, next_attempt_at)
+				values ($1, 'shop', 'orders', $2, '{}', now() + $3::interval) returning seq`, e.id, key, delay).Scan(&e.seq); err != nil {
+				return err
+			}
+		}
+		if _, err := tx.Exec(ctx, `select pg_sleep($1)`, []float64{0, 0, 0.001, 0.01, 0.1}[rnd.IntN(5)]); err != nil {
+			return err
+		}
+		if rnd.IntN(10) == 0 {
+			if err := tx.Rollback(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := tx.Commit(ctx); err != nil {
+			return err
+		}
+		for key, e := range added {
+			l.commit(key, e)
+		}
+		if rnd.IntN(10) == 0 {
+			if err := l.replay(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// replay puts a dead row back.
+func (l *ledger) replay(ctx context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var id uuid.UUID
+	err := l.QueryRow(ctx, `with dead_letter as (
+			update outbox.outbox_dead_letters set resolution = 'replayed', resolved_at = now(), resolved_by = 'test'
+			where id = (select min(id) from outbox.outbox_dead_letters where resolution is null) and resolution is null returning event_id)
+		update outbox.outbox_events set status = 'pending', attempts = 0, next_attempt_at = now() + interval '300 ms', dead_reason = null
+		where id in (select event_id from dead_letter) and status = 'dead' returning id`).Scan(&id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	if e := l.byID[id]; e != nil {
+		l.now++
+		e.committed, e.done = l.now, false
+	}
+	return err
+}
+
+// Whatever three workers do at the same time, none ever claims a row of a key while an earlier one is live and not its own:
+// also with producers that commit late, with replays, with workers that are killed, and while a snapshot holds vacuum
+// back. Every row is done in the end.
+// CONTRACT: C-50, C-20, C-22
+func TestKeysUnderFire(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Migrated(t))
+	o.hold()
+	const keys, producers, transactions = 5, 4, 250
+	book := &ledger{outbox: o, rows: map[string][]*entry{}, byID: map[uuid.UUID]*entry{}}
+	const left = `select count(*) from outbox.outbox_events where live`
+	group, ctx := errgroup.WithContext(t.Context())
+	produced := make(chan struct{}, producers)
+	for range producers {
+		rnd := rand.New(rand.NewPCG(rand.Uint64(), 0))
+		group.Go(func() error {
+			defer func() { produced <- struct{}{} }()
+			return book.produce(ctx, transactions, keys, rnd)
+		})
+	}
+	for range 3 {
+		rnd := rand.New(rand.NewPCG(rand.Uint64(), 0))
+		group.Go(func() error {
+			store := o.Store("shop", uuid.New())
+			for ctx.Err() == nil {
+				if rnd.IntN(500) == 0 { // it was killed, and another comes that remembers nothing
+					store = o.Store("shop", uuid.New())
+				}
+				last, began := len(produced) == producers, book.at()
+				claimed, err := store.Claim(ctx, dispatcher.ClaimRequest{
+					Shares: []dispatcher.Share{{Topic: "orders", Limit: 1 + rnd.IntN(40)}}, Lease: time.Minute, MaxAttempts: 12,
+					Keys: &dispatcher.KeyOrder{PerKey: 1 + rnd.IntN(10)},
+				})
+				if err != nil {
+					return err
+				}
+				for _, d := range claimed.Dead {
+					book.note(d.ID)
+				}
+				if err := book.claimed(claimed.Events, began); err != nil {
+					return err
+				}
+				if err := book.work(ctx, store, claimed.Events, rnd); err != nil {
+					return err
+				}
+				if last && len(claimed.Events) == 0 && pgtest.Value[int](o, left) == 0 {
+					return nil
+				}
+			}
+			return ctx.Err()
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	rows := pgtest.Value[int](o, `select count(*) from outbox.outbox_events`)
+	if len(book.byID) != rows || book.twice == 0 {
+		t.Errorf("%d of %d rows are known, %d were done more than once; want all, and some", len(book.byID), rows, book.twice)
+	}
+	t.Logf("%d rows done, %d again", rows, book.twice)
+}
+
+// hold keeps a snapshot of the database, as a long report does, until the test ends.
+func (o outbox) hold() {
+	o.Helper()
+	tx, err := o.BeginTx(o.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err == nil {
+		_, err = tx.Exec(o.Context(), `select from outbox.outbox_workers`)
+	}
+	if err != nil {
+		o.Fatal(err)
+	}
+	o.Cleanup(func() { _ = tx.Rollback(o.Context()) }) //nolint:usetesting // its end is the test's
+}
+
+// fetched is how many buffers of the outbox were read so far. A backend reports what it read when it ends, so all do.
+func (o outbox) fetched() int {
+	o.Helper()
+	o.stores.Reset()
+	o.Reset()
+	pgtest.Eventually(o, "one connection", time.Minute, func() bool {
+		return pgtest.Value[int](o, `select count(*) from pg_stat_activity where datname = current_database() and state = 'idle'`) == 0
+	})
+	return pgtest.Value[int](o, `select sum(pg_stat_get_blocks_fetched(oid)) from pg_class
+		where relnamespace = 'outbox'::regnamespace and relkind in ('r', 'i')`)
+}
+
+// keyedCost is how many buffers claims of a backlog read after so many deliveries of each of its keys: one of a row of each
+// key, and one of a single row.
+func (o outbox) keyedCost(keys, delivered int) (many, one float64) {
+	o.Helper()
+	const rounds, measured = 10, 5
+	pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload, next_attempt_at)
+		select gen_random_uuid(), 'shop', 'orders', 'key ' || n % $1, '{}', now() - interval '1 hour' + n * interval '1 ms'
+		from generate_series(0, $1::integer * $2::integer - 1) as n`, keys, delivered+rounds+2)
+	pgtest.Exec(o, `update outbox.outbox_events set status = 'delivered' where seq <= $1`, keys*delivered)
+	store := o.Store("shop", uuid.New())
+	round := func(limit int) (buffers float64) {
+		req := dispatcher.ClaimRequest{
+			Shares: []dispatcher.Share{{Topic: "orders", Limit: limit}}, Lease: time.Minute, MaxAttempts: 10, Keys: &dispatcher.KeyOrder{PerKey: 1},
+		}
+		before := o.fetched()
+		claimed, err := store.Claim(o.Context(), req)
+		if err != nil || len(claimed.Events) != limit {
+			o.Fatalf("%d rows were claimed, %v, want %d", len(claimed.Events), err, limit)
+		}
+		buffers = float64(o.fetched() - before)
+		pgstore.NoPass(store)
+		if lost, err := store.Ack(o.Context(), leasesOf(claimed.Events)); err != nil || len(lost) > 0 {
+			o.Fatalf("lost %v, %v", lost, err)
+		}
+		return buffers
+	}
+	for n := range rounds {
+		if b := round(keys); n >= rounds-measured {
+			many += b / measured
+		}
+	}
+	for range measured {
+		one += round(1) / measured
+	}
+	return many, one
+}
+
+// While a snapshot keeps vacuum from removing what was delivered, a claim reads at most half as much again as on a fresh
+// table: what a worker has seen of a key once, it does not read again.
+// CONTRACT: C-50
+func TestKeyedClaimsUnderAHeldSnapshot(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it counts what statements cost, and shows no race")
+	}
+	t.Parallel()
+	for _, keys := range []int{100, 500} {
+		t.Run(fmt.Sprint(keys, " keys"), func(t *testing.T) {
+			t.Parallel()
+			cost := func(delivered int) (many, one float64) {
+				o := newOutbox(t, pgtest.Migrated(t))
+				pgtest.Exec(o, `alter table outbox.outbox_events set (autovacuum_enabled = off)`)
+				o.stores = pgtest.Pool(t, o.Config().ConnString()+"&pool_max_conns=1")
+				o.hold()
+				return o.keyedCost(keys, delivered)
+			}
+			fresh, freshOne := cost(0)
+			held, heldOne := cost(100_000 / keys)
+			t.Logf("a claim of %d rows reads %.0f buffers on a fresh table, and %.0f after 100,000 deliveries; one of a row %.0f and %.0f",
+				keys, fresh, held, freshOne, heldOne)
+			if held > 1.5*fresh || heldOne > 1.5*freshOne {
+				t.Errorf("after 100,000 deliveries a claim reads %.0f buffers instead of %.0f, and one of a row %.0f instead of %.0f",
+					held, fresh, heldOne, freshOne)
+			}
+		})
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/unserved"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -125,5 +127,100 @@ func TestM10EventsAreNotMarkedDead(t *testing.T) {
 	}
 	if n := pgtest.Value[int](m.outbox, `select count(*) from outbox.outbox_dead_letters`); n > 0 {
 		t.Errorf("%d events are dead, want 0", n)
+	}
+}
+
+// Events that are moved to a name that a dispatcher serves in order per key come behind what that has passed, in their order.
+// They get the next numbers of their aggregate in another namespace, and keep them in their own.
+// CONTRACT: C-50
+func TestMovedEventsKeepTheirOrder(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Migrated(t))
+	enqueue := func(namespace, topic string, n int) {
+		t.Helper()
+		pgtest.Exec(o, `select outbox.enqueue($1::text, $2::text, jsonb_build_object('n', n), p_aggregate_id => 'a', p_options => '{"aggregateSequence": true}')
+			from generate_series(1, $3::integer) as n`, namespace, topic, n)
+	}
+	const served, moved = 200, 3
+	enqueue("shpo", "orders", moved)
+	enqueue("shop", "oders", moved)
+	pgtest.Exec(o, `update outbox.outbox_events set next_attempt_at = next_attempt_at - seq * interval '1 second'`) // the last is due first
+	enqueue("shop", "orders", served)
+	store := o.Store("shop", uuid.New())
+	deliver := func(n int) (numbers []int64) {
+		t.Helper()
+		pgtest.Eventually(t, "all are delivered", time.Minute, func() bool { // a claim that is slow may end before it finds one
+			claimed, err := store.Claim(t.Context(), dispatcher.ClaimRequest{
+				Shares: []dispatcher.Share{{Topic: "orders", Limit: 10}}, Lease: time.Minute, MaxAttempts: 10, Keys: &dispatcher.KeyOrder{PerKey: 1},
+			})
+			if err != nil || len(claimed.Events) > 1 {
+				t.Fatalf("claimed %d events of one key, %v", len(claimed.Events), err)
+			}
+			for _, e := range claimed.Events {
+				numbers = append(numbers, e.AggregateSequence)
+			}
+			if lost, err := store.Ack(t.Context(), leasesOf(claimed.Events)); err != nil || len(lost) > 0 {
+				t.Fatalf("lost %v, %v", lost, err)
+			}
+			return len(numbers) == n
+		})
+		return numbers
+	}
+	if got := deliver(served); got[0] != moved+1 {
+		t.Fatalf("before the move the events %v were delivered", got)
+	}
+	conn, err := o.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	for _, from := range []unserved.Name{{Namespace: "shop", Topic: "oders"}, {Namespace: "shpo", Topic: "orders"}} {
+		change := unserved.Change{From: from, To: &unserved.Name{Namespace: "shop", Topic: "orders"}, Reason: "misspelt"}
+		if n, err := unserved.Apply(t.Context(), conn.Conn(), pgtest.Schema, change, false); err != nil || n.Changed != moved {
+			t.Fatalf("%d events of %s were moved, %v", n.Changed, from, err)
+		}
+	}
+	if got, want := deliver(2*moved), []int64{1, 2, 3, 204, 205, 206}; !slices.Equal(got, want) {
+		t.Errorf("the moved events were delivered as %v, want %v", got, want)
+	}
+}
+
+// Claims read no more during a sweep that removes what was delivered a moment ago than without one.
+// CONTRACT: C-60
+func TestClaimsDuringASweep(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it counts what statements cost, and shows no race")
+	}
+	t.Parallel()
+	const rounds, batch = 15, 500
+	read := map[bool]int{}
+	for _, sweeps := range []bool{false, true} {
+		dsn := pgtest.Migrated(t)
+		p := newPlanned(t, dsn)
+		p.fill((rounds+1)*batch, "orders")
+		p.prepare()
+		s := retention.New(pgtest.Pool(t, dsn), retention.Options{DeadResolved: 1})
+		for range rounds {
+			claimed := p.claim("orders", batch)
+			if n := claimed.written(); n != batch {
+				t.Fatalf("claimed %d rows", n)
+			}
+			read[sweeps] += claimed.buffers()
+			p.ack("orders")
+			if !sweeps {
+				continue
+			}
+			pgtest.Exec(p, `update outbox.outbox_sweeps set next_run = now()`)
+			if ran, err := s.Sweep(t.Context()); err != nil || !ran {
+				t.Fatalf("the sweep ran: %v, %v", ran, err)
+			}
+			if n := pgtest.Value[int](p.outbox, `select count(*) from outbox.outbox_events where status = 'delivered'`); n != 0 {
+				t.Fatalf("%d delivered rows are there after a sweep", n)
+			}
+		}
+	}
+	t.Logf("buffers of a claim of %d: %d without a sweep, %d during one", batch, read[false]/rounds, read[true]/rounds)
+	if read[true] > read[false]*11/10 {
+		t.Errorf("claims read %d buffers during a sweep, and %d without one", read[true], read[false])
 	}
 }

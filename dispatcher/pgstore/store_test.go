@@ -2,7 +2,12 @@ package pgstore_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -10,9 +15,13 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/hack/servers/pgbouncer"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -172,4 +181,193 @@ func (o outbox) Due(id uuid.UUID) {
 func (o outbox) Now() time.Time {
 	o.Helper()
 	return pgtest.Value[time.Time](o, `select clock_timestamp()`)
+}
+
+// Each state comes with a sentence that says what to do.
+func TestSchemaStateNamesTheRemedy(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Migrated(t))
+	const next = `insert into outbox.outbox_migrations (version, name, checksum, oldest_reader) values (`
+	for _, test := range []struct {
+		name, sql string
+		state     dispatcher.SchemaState
+		version   int
+		remedy    string
+	}{
+		{"as migrated", ``, dispatcher.SchemaReady, migrations.Version, ""},
+		{"an addition of a newer version", next + `1001, 'x', 'x', 1)`, dispatcher.SchemaReady, 1001, ""},
+		{"a break by a newer version", next + `1002, 'x', 'x', 1002)`, dispatcher.SchemaTooNew, 1002, "upgrade the dispatcher"},
+		{"an addition after a break", next + `1003, 'x', 'x', 1)`, dispatcher.SchemaTooNew, 1003, "upgrade the dispatcher"},
+		{"no migration", `delete from outbox.outbox_migrations`, dispatcher.SchemaMissing, 0, "dispatcher migrate up"},
+		{"no table", `drop table outbox.outbox_migrations`, dispatcher.SchemaMissing, 0, "dispatcher migrate up"},
+		{"no schema", `drop schema outbox cascade`, dispatcher.SchemaMissing, 0, "dispatcher migrate up"},
+	} {
+		if test.sql != "" {
+			pgtest.Exec(o, test.sql)
+		}
+		got, err := o.Store("shop", uuid.New()).Schema(t.Context())
+		if err != nil || got.State != test.state || got.Version != test.version || got.Required != migrations.Version {
+			t.Errorf("%s: %+v, %v, want %s at version %d", test.name, got, err, test.state, test.version)
+		}
+		if (test.remedy == "") != (got.Message == "") || !strings.Contains(got.Message, test.remedy) {
+			t.Errorf("%s: the message is %q, want one with %q", test.name, got.Message, test.remedy)
+		}
+	}
+	_, err := o.Store("shop", uuid.New()).Topics(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "dispatcher migrate up") {
+		t.Errorf("a verb without a schema: error is %v, want one with the remedy", err)
+	}
+}
+
+// Without its grants a dispatcher learns which ones to get.
+func TestSchemaRefused(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Migrated(t))
+	o.stores = pgtest.Pool(t, o.login(migrations.Producer))
+	store := o.Store("shop", uuid.New())
+	_, schemaErr := store.Schema(t.Context())
+	_, claimErr := store.Claim(t.Context(), share("orders", 1))
+	for _, err := range []error{schemaErr, claimErr} {
+		if err == nil || !strings.Contains(err.Error(), "dispatcher migrate grants") {
+			t.Errorf("error is %v, want one with the remedy", err)
+		}
+	}
+}
+
+// Nothing is heard through a pooler in transaction mode, and TryListen says so. One in session mode is
+// no obstacle, nor is none.
+func TestTryListen(t *testing.T) {
+	t.Parallel()
+	srv := pgtest.Server(t)
+	connect := func(dsn string) func(context.Context) (*pgx.Conn, error) {
+		return func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, dsn) }
+	}
+	if err := pgstore.TryListen(t.Context(), connect(srv.DSN("postgres")), pgtest.Schema); err != nil {
+		t.Errorf("at the server itself: %v", err)
+	}
+	for mode, remedy := range map[string]string{"session": "", "transaction": "set wakeUp to None"} {
+		t.Run(mode, func(t *testing.T) {
+			b, err := pgbouncer.Start(t.Context(), pgbouncer.Options{Server: srv, Settings: map[string]string{"pool_mode": mode}})
+			need.Server(t, err, pgbouncer.ErrMissing)
+			t.Cleanup(func() {
+				if err := b.Stop(context.Background()); err != nil {
+					t.Error(err)
+				}
+			})
+			err = pgstore.TryListen(t.Context(), connect(b.DSN("postgres")), pgtest.Schema)
+			if (err == nil) != (remedy == "") || err != nil && !strings.Contains(err.Error(), remedy) {
+				t.Errorf("in %s mode: %v", mode, err)
+			}
+		})
+	}
+}
+
+// A session that lives on without its LISTEN, as behind a proxy that has reconnected, is noticed, and another one hears
+// the next wake-up.
+func TestListenNoticesThatItIsDeaf(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Migrated(t)
+	var conn *pgx.Conn // which its listener's goroutine alone uses
+	connect := func(ctx context.Context) (_ *pgx.Conn, err error) {
+		conn, err = pgx.Connect(ctx, dsn)
+		return conn, err
+	}
+	var wakes atomic.Int64
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		pgstore.ListenOften(ctx, connect, pgtest.Schema, "shop", func() {
+			if wakes.Add(1) == 1 {
+				if _, err := conn.Exec(ctx, "unlisten *"); err != nil {
+					t.Error(err)
+				}
+			}
+		}, slog.New(slog.DiscardHandler))
+	}()
+	defer func() { stop(); <-done }()
+	pgtest.Eventually(t, "it listens again", time.Minute, func() bool { return wakes.Load() == 2 })
+	pgtest.Exec(pgtest.Open(t, dsn), "select pg_notify($1, 'shop')", pgtest.Schema)
+	pgtest.Eventually(t, "it hears a wake-up", time.Minute, func() bool { return wakes.Load() == 3 })
+}
+
+// Every verb works behind a PgBouncer in transaction mode, and no statement fails first.
+func TestStoreBehindPgBouncer(t *testing.T) {
+	t.Parallel()
+	srv := pgtest.Server(t)
+	bouncer := pgtest.Bouncer(t, srv)
+	admin := newOutbox(t, srv.DSN("postgres"))
+	pgtest.Exec(admin, `create database template`)
+	conn, err := pgx.Connect(t.Context(), srv.DSN("template"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = migrations.Up(t.Context(), conn, pgtest.Schema)
+	conn.Close(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Run("Exercise", func(t *testing.T) {
+		storetest.Exercise(t, func(t *testing.T) storetest.Outbox {
+			name := "test_" + strings.ToLower(rand.Text())
+			pgtest.Exec(admin, `create database `+name+` template template`)
+			o := newOutbox(t, srv.DSN(name))
+			stores, err := database.Pool(t.Context(), config.Database{DSN: bouncer.DSN(name)}, "orders")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(stores.Close)
+			o.stores = stores
+			return o
+		})
+	})
+}
+
+// BenchmarkClaimAck drains a backlog with one claim and one ack at a time: the engine's hot path
+// without the engine. events/s is the figure to read.
+func BenchmarkClaimAck(b *testing.B) {
+	for _, size := range []int{100, 500} {
+		b.Run(fmt.Sprintf("batch=%d", size), func(b *testing.B) {
+			pool := pgtest.Pool(b, pgtest.Migrated(b))
+			store := pgstore.New(pool, pgstore.Options{Namespace: "shop"})
+			const rows = 50_000
+			from := 0
+			fill := func() {
+				_, err := pool.Exec(b.Context(), `insert into outbox.outbox_events (id, namespace, topic, payload)
+					select ('01900000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'shop', 'orders',
+					       jsonb_build_object('k', repeat('x', 190))
+					from generate_series($1::bigint, $1::bigint + $2 - 1) as n`, from, rows)
+				from += rows
+				if err != nil {
+					b.Fatal(err)
+				}
+			}
+			n := 0
+			b.ReportAllocs()
+			b.ResetTimer()
+			for b.Loop() {
+				claimed, err := store.Claim(b.Context(), dispatcher.ClaimRequest{
+					Shares: []dispatcher.Share{{Topic: "orders", Limit: size}}, Lease: time.Minute, MaxAttempts: 3, MaxBytes: 32 << 20,
+				})
+				if err != nil {
+					b.Fatal(err)
+				}
+				if len(claimed.Events) == 0 {
+					b.StopTimer()
+					fill()
+					b.StartTimer()
+					continue
+				}
+				leases := make([]dispatcher.Lease, len(claimed.Events))
+				for i, e := range claimed.Events {
+					leases[i] = e.Lease()
+				}
+				if lost, err := store.Ack(b.Context(), leases); err != nil || len(lost) > 0 {
+					b.Fatal(lost, err)
+				}
+				n += len(leases)
+			}
+			b.ReportMetric(float64(n)/b.Elapsed().Seconds(), "events/s")
+		})
+	}
 }

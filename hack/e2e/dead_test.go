@@ -1,13 +1,23 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
 
+	"github.com/jackc/pgx/v5"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
 )
@@ -56,3 +66,225 @@ func (w *world) outbox(args ...string) string {
 	w.must(err)
 	return out
 }
+
+// The dispatcher is paused, so that the counts do not change.
+//
+// CONTRACT: C-96 C-100
+var _ = It("shows the right counts in its columns at any backlog", Label("counts"), func() {
+	w := newWorld("counts")
+	w.ready()
+	w.patch(`{"spec":{"state":"Paused"}}`)
+	w.expect("Ready", "True", "Paused")
+	w.must(scenario.Until(w.ctx, "the pod that claims has stopped", func() (bool, string) {
+		pods := w.kubectl("get", "pods", "-l", "outbox.dev/component=dispatcher", "-o", "name")
+		return len(strings.Fields(pods)) == 1, pods
+	}))
+
+	have := 0
+	for _, want := range []int{0, 100, 1_000_000} {
+		w.exec(`insert into outbox.outbox_events (id, namespace, topic, payload)
+			select gen_random_uuid(), 'shop', 'orders', '{}' from generate_series(1, $1)`, want-have)
+		have = want
+		started := time.Now()
+		w.must(scenario.Until(w.ctx, fmt.Sprintf("%d pending", want), func() (bool, string) {
+			columns, err := w.dispatcher.Columns(w.ctx)
+			if err != nil {
+				return false, err.Error()
+			}
+			pending, err := strconv.Atoi(strings.Fields(strings.Split(columns, "\n")[1])[3])
+			tolerance := 0
+			if want > 10_000 {
+				tolerance = want / 20 // an estimate, and marked as one
+			}
+			return err == nil && pending >= want-tolerance && pending <= want+tolerance, columns
+		}))
+		columns, err := w.dispatcher.Columns(w.ctx)
+		w.must(err)
+		estimated := w.kubectl("get", "obd", "orders", "-o", "jsonpath={.status.estimated}")
+		w.Logf("%d in SQL, seen after %.1f s (the interval is 10 s), estimated: %q\n%s", want, time.Since(started).Seconds(), estimated, columns)
+		if (estimated == "true") != (want > 10_000) {
+			w.Errorf("status.estimated is %q at %d pending", estimated, want)
+		}
+	}
+})
+
+// night is a world whose consumer refuses shipments until it is fixed, and never responds to an audit.
+type night struct {
+	*world
+	fixed atomic.Bool
+}
+
+func newNight() *night {
+	n := &night{world: newWorld("night")}
+	n.manifests.SinkURL = n.serve(n.respond)
+	n.plugin()
+	n.shopOutbox("  replayLogin: {secretRef: {name: orders-replay}}\n")
+	n.apply(strings.NewReplacer(
+		"maxAttempts: 3", "maxAttempts: 2",
+		"backoff: {base: 1s, max: 2s}", `backoff: {base: 1s, max: 2s}
+  message: {validation: [{types: [OrderPlaced], schema: {inline: '{"properties": {"price": {"type": "number"}}}'}}]}`,
+		"  database:\n    secretRef: {name: orders-db}\n    migrationSecretRef: {name: orders-db-owner}\n", "  outboxRef: {name: shop}\n",
+		strconv.Quote(n.manifests.SinkURL)+"}", strconv.Quote(n.manifests.SinkURL)+"}\n    timeout: 5s",
+	).Replace(n.manifests.Dispatcher()))
+	n.must(n.dispatcher.WaitReady(n.ctx, 3*time.Minute))
+	n.replayLogin()
+	return n
+}
+
+func (n *night) respond(w http.ResponseWriter, r *http.Request) {
+	switch kind := r.Header.Get("ce-type"); {
+	case kind == "OrderAudited":
+		<-r.Context().Done()
+	case kind == "OrderShipped" && !n.fixed.Load():
+		http.Error(w, "no such warehouse", http.StatusUnprocessableEntity)
+	default:
+		w.WriteHeader(http.StatusNoContent)
+	}
+}
+
+// place commits events from a number on: of each hundred 3 are shipments, and 1 breaks the schema.
+func (n *night) place(conn *pgx.Conn, from, count int) {
+	n.Helper()
+	_, err := conn.Exec(context.WithoutCancel(n.ctx), `insert into outbox.outbox_events (id, namespace, topic, event_type, aggregate_type, aggregate_id, payload)
+		select gen_random_uuid(), 'shop', 'orders', case when n % 100 in (1, 2, 3) then 'OrderShipped' else 'OrderPlaced' end, 'order', n::text,
+			case when n % 100 = 50 then '{"price": "ten"}'::jsonb else jsonb_build_object('price', n) end
+		from generate_series($1::integer, $1::integer + $2::integer - 1) as n`, from, count)
+	n.must(err)
+}
+
+var deadGauge = regexp.MustCompile(`(?m)^outbox_dlq_events_count\{[^}]*topic="orders"[^}]*\} (\S+)$`)
+
+// agree waits until SQL, the groups of a pod, its metric, the object's status and its column have the same number of open
+// dead letters, and returns the groups.
+func (n *night) agree(step string, want int) deadletters.Groups {
+	n.Helper()
+	var groups deadletters.Groups
+	Eventually(func(g Gomega) {
+		groups = deadletters.Groups{}
+		g.Expect(json.Unmarshal([]byte(n.outbox("dead", "groups", "orders", "--output", "json")), &groups)).To(Succeed())
+		grouped, inStatus := 0, 0
+		for _, group := range groups.Groups {
+			grouped += int(group.Count)
+		}
+		var obd v1alpha1.OutboxDispatcher
+		g.Expect(json.Unmarshal([]byte(n.kubectl("get", "obd", "orders", "-o", "json")), &obd)).To(Succeed())
+		for _, group := range obd.Status.DeadGroups {
+			inStatus += int(group.Count)
+		}
+		columns, err := n.dispatcher.Columns(n.ctx)
+		g.Expect(err).NotTo(HaveOccurred())
+		pods, err := n.dispatcher.Pods(n.ctx)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(pods).To(HaveLen(1))
+		metrics := n.kubectl("get", "--raw", fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:8080/proxy/metrics", n.manifests.Namespace, pods[0]))
+		g.Expect(n.number(`select count(*) from outbox.outbox_dead_letters where resolution is null`)).To(BeEquivalentTo(want), "in SQL")
+		g.Expect(grouped).To(Equal(want), "in the groups")
+		g.Expect(obd.Status.Dead).To(HaveValue(BeEquivalentTo(want)), "in the status")
+		g.Expect(inStatus).To(Equal(want), "in the status's groups")
+		g.Expect(strings.Fields(strings.Split(columns, "\n")[1])[4]).To(Equal(strconv.Itoa(want)), "in the column DEAD of\n%s", columns)
+		g.Expect(deadGauge.FindStringSubmatch(metrics)).To(HaveExactElements(Not(BeEmpty()), Equal(strconv.Itoa(want))), "in the metric")
+	}).WithTimeout(3*time.Minute).WithPolling(2*time.Second).Should(Succeed(), step)
+	n.Logf("%s: %d open dead letters in SQL, groups, metric, status and column", step, want)
+	return groups
+}
+
+// run replays or discards with the plugin, logs its output, and returns the object when it has finished.
+func (n *night) run(args ...string) (dlr v1alpha1.DeadLetterReplay) {
+	n.Helper()
+	args = append(args, "--wait", "-o", "json", "--namespace", n.manifests.Namespace)
+	out, err := cluster.Run(n.ctx, append([]string{"outbox"}, args...)...)
+	n.Logf("kubectl outbox %s: %v", strings.Join(args, " "), err)
+	n.must(json.Unmarshal([]byte(out), &dlr))
+	n.Log(n.kubectl("get", "dlr", dlr.Name))
+	ready := "True"
+	if err != nil {
+		ready = "False"
+	}
+	Expect(n.kubectl("get", "dlr", dlr.Name, "-o", `jsonpath={.status.conditions[?(@.type=="Complete")].status}`)).To(Equal(ready), "the exit code agrees with the object")
+	return dlr
+}
+
+// A night on call with 50,000 events (or NIGHT_EVENTS), until no dead letter is open: SQL, groups, metrics, columns and
+// objects agree after each command.
+//
+// CONTRACT: C-40, C-41, C-42, C-43
+var _ = It("goes through a night on call", Label("night"), func() {
+	n := newNight()
+	events := 50_000
+	if text := os.Getenv("NIGHT_EVENTS"); text != "" {
+		var err error
+		events, err = strconv.Atoi(text)
+		n.must(err)
+		events = events / 100 * 100
+	}
+	refused, invalid := events*3/100, events/100
+	conn, err := pgx.Connect(n.ctx, n.shop.Admin)
+	n.must(err)
+	defer conn.Close(n.ctx)
+	n.place(conn, 1, events)
+	n.exec(`insert into outbox.outbox_events (id, namespace, topic, event_type, payload) values (gen_random_uuid(), 'shop', 'orders', 'OrderAudited', '{}')`)
+	n.drained()
+
+	groups := n.agree("at first", refused+invalid+1)
+	Expect(groups.Groups).To(HaveLen(3))
+	group := groups.Groups[0]
+	Expect(group).To(And(HaveField("Count", BeEquivalentTo(refused)), HaveField("Code", "422")))
+	Expect(groups.Groups[1]).To(And(HaveField("Count", BeEquivalentTo(invalid)), HaveField("Class", "schema")))
+	Expect(groups.Groups[2].Count).To(BeEquivalentTo(1))
+	report := n.outbox("status", "orders")
+	n.Log(report)
+	Expect(report).To(And(ContainSubstring(group.Group), ContainSubstring(groups.Groups[1].Group), ContainSubstring("kubectl outbox dead show orders "+group.Event)))
+	Expect(n.outbox("dead", "show", "orders", group.Event)).To(ContainSubstring("422"))
+
+	By("a dry run")
+	dlr := n.run("dead", "replay", "orders", "--group", group.Group, "--reason", "CHG-812", "--dry-run")
+	Expect(dlr.Status.Matched).To(HaveValue(BeEquivalentTo(refused)))
+	n.agree("after the dry run", refused+invalid+1)
+
+	By("a canary before the consumer is fixed")
+	dlr = n.run("dead", "replay", "orders", "--group", group.Group, "--reason", "CHG-812", "--canary", "10", "--rate", "500")
+	Expect(dlr.Status.DeadAgain).To(HaveValue(BeEquivalentTo(10)))
+	Expect(dlr.Status.Skipped).To(ConsistOf(v1alpha1.SkippedDeadLetters{Reason: "stopped", Count: int64(refused - 10)}))
+	Expect(n.kubectl("get", "dlr", dlr.Name, "-o", `jsonpath={.status.conditions[?(@.type=="Complete")].reason}`)).To(Equal("Aborted"))
+	n.agree("after the canary", refused+invalid+1)
+
+	By("the replay, while the shop produces 2,000 events a second")
+	n.fixed.Store(true)
+	stop, flowed := make(chan struct{}), make(chan int, 1)
+	go func() {
+		defer GinkgoRecover()
+		more, tick := 0, time.NewTicker(50*time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-stop:
+				flowed <- more
+				return
+			case <-tick.C:
+				n.place(conn, events+1+more, 100)
+				more += 100
+			}
+		}
+	}()
+	dlr = n.run("dead", "replay", "orders", "--group", group.Group, "--reason", "CHG-812", "--canary", "10", "--rate", "500")
+	close(stop)
+	more := <-flowed
+	Expect(dlr.Status.Delivered).To(HaveValue(BeEquivalentTo(refused)))
+	Expect(dlr.Status.ID).NotTo(BeEmpty())
+	Expect(n.number(`select delivered from outbox.outbox_replays where id = '` + dlr.Status.ID + `'`)).To(BeEquivalentTo(refused))
+	n.drained()
+	n.Logf("%d events came meanwhile", more)
+	invalid += more / 100
+	n.agree("after the replay", invalid+1)
+	Expect(n.number(`select count(*) from outbox.outbox_events where status = 'delivered'`)).To(BeEquivalentTo(events + more - invalid))
+
+	By("the rest is discarded")
+	dlr = n.run("dead", "discard", "orders", "--all", "--reason", "known to the shop")
+	Expect(dlr.Status.Discarded).To(HaveValue(BeEquivalentTo(invalid + 1)))
+	n.agree("in the morning", 0)
+	n.expect("DeadLettersPresent", "False", "NoDeadLetters")
+	Expect(n.number(`select count(*) from outbox.outbox_dead_letters where resolution = 'replayed'`)).To(BeEquivalentTo(refused + 10))
+	Expect(n.number(`select count(*) from outbox.outbox_dead_letters where resolution = 'discarded'`)).To(BeEquivalentTo(invalid + 1))
+	Expect(n.number(`select count(*) from outbox.outbox_events where status = 'dead'`)).To(BeEquivalentTo(invalid + 1))
+	n.Log(n.outbox("dead", "operations", "orders"))
+})

@@ -1,15 +1,24 @@
 package e2e
 
 import (
+	"encoding/json"
+	"fmt"
+	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+
+	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
 )
 
 // Delivery continues without the operator and without the API server, and the status says what is not observed.
@@ -109,4 +118,247 @@ func apiServer() int {
 		}
 	}
 	return 0
+}
+
+// An operator of another version, with a definition of one more default, migrates and rolls its dispatchers a few at a time.
+// Each has a database of its own. There are 20 of them, or UPGRADE_DISPATCHERS.
+//
+// CONTRACT: C-102 C-104
+var _ = Describe("an upgrade of the operator", Label("upgrade"), Ordered, func() {
+	const (
+		rolling = 3 // --max-rolling-upgrades
+		next    = "outbox-operator:next"
+	)
+	dispatchers := 20
+	var w *world
+	var tenants []*scenario.Shop
+
+	BeforeAll(func() {
+		w = newWorld("upgrade")
+		if text := os.Getenv("UPGRADE_DISPATCHERS"); text != "" {
+			var err error
+			dispatchers, err = strconv.Atoi(text)
+			w.must(err)
+		}
+		w.consumer.Work = 5 * time.Millisecond
+		w.exec("alter system set max_connections = 1500")
+		w.must(w.server.Restart(w.ctx))
+		// On a node of two cores no more than 39 have the usual request of CPU time.
+		small := "  pods: {template: {spec: {containers: [{name: dispatcher, resources: {requests: {cpu: 5m}}}]}}}\n"
+		manifests := func(i int) scenario.Manifests {
+			m, tenant := w.manifests, tenants[i]
+			m.Name = fmt.Sprint("d", i)
+			m.DispatcherDSN, m.OwnerDSN = tenant.DSN(tenant.Dispatcher, cluster.HostIP, w.server.Port), tenant.DSN(tenant.Owner, cluster.HostIP, w.server.Port)
+			return m
+		}
+		for i := range dispatchers {
+			tenant, err := scenario.NewShop(w.ctx, fmt.Sprint("tenant", i), w.server.DSN)
+			w.must(err)
+			tenants = append(tenants, tenant)
+			w.apply(manifests(i).Secrets())
+		}
+		// The version before has no default for this field, so the next one reads each spec differently.
+		w.defaultOf("remove", "maxInFlightBytes", "33554432")
+		DeferCleanup(func() { w.defaultOf("add", "maxInFlightBytes", "33554432") })
+		Eventually(func() string { // until the API server has heard of it
+			w.kubectl("delete", "obd", "d0", "--ignore-not-found")
+			w.apply(manifests(0).Dispatcher() + small)
+			return w.kubectl("get", "obd", "d0", "-o", "jsonpath={.spec.delivery.maxInFlightBytes}")
+		}).WithTimeout(time.Minute).WithPolling(time.Second).Should(BeEmpty())
+		for i := 1; i < dispatchers; i++ {
+			w.apply(manifests(i).Dispatcher() + small)
+		}
+		w.kubectl("wait", "obd", "--all", "--for=condition=Ready", "--timeout=10m")
+		w.must(cluster.LoadImage(w.ctx, next))
+		DeferCleanup(func() { w.operatorImage(scenario.Image) })
+	})
+
+	It("migrates and rolls a few dispatchers at a time, and loses nothing", func() {
+		made := w.produceForTenants(tenants, func() {
+			w.defaultOf("add", "maxInFlightBytes", "33554432")
+			w.operatorImage(next)
+			most, done := 0, map[string]bool{}
+			Eventually(func(g Gomega) {
+				at, left, ended := w.rollouts(next)
+				for _, name := range ended {
+					done[name] = true
+				}
+				maps.DeleteFunc(at, func(name string, _ bool) bool { return done[name] }) // its pod is not ready for a moment
+				most = max(most, len(at))
+				g.Expect(left).To(BeZero(), "dispatchers with the old image")
+				g.Expect(at).To(BeEmpty(), "rollouts in progress")
+			}).WithTimeout(20 * time.Minute).WithPolling(500 * time.Millisecond).Should(Succeed())
+			w.Logf("at most %d of %d dispatchers rolled or migrated at a time; %d is the bound", most, dispatchers, rolling)
+			Expect(most).To(BeNumerically("<=", rolling))
+		})
+		for _, tenant := range tenants {
+			Eventually(func() int64 { return w.numberOf(tenant, "select count(*) from outbox.outbox_events where live") }).WithTimeout(time.Minute).Should(BeZero())
+			Expect(w.numberOf(tenant, "select count(*) from outbox.outbox_events where status = 'delivered'")).To(Equal(made))
+			Expect(w.numberOf(tenant, "select count(*) from outbox.outbox_dead_letters")).To(BeZero())
+		}
+		images := strings.Fields(w.kubectl("get", "jobs", "-o", "jsonpath={.items[*].spec.template.spec.containers[*].image}"))
+		Expect(images).To(And(HaveLen(dispatchers), HaveEach(next)), "one migration of each database")
+	})
+})
+
+// operatorImage gives the operator another image, for itself and for its dispatchers, and waits for it.
+func (w *world) operatorImage(image string) {
+	w.Helper()
+	patch := fmt.Sprintf(`[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":%q}]`, image)
+	for _, args := range [][]string{
+		{"patch", "deployment", "outbox-operator", "--type=json", "-p", patch},
+		{"rollout", "status", "deployment", "outbox-operator", "--timeout=3m"},
+	} {
+		_, err := cluster.Run(w.ctx, append([]string{"-n", "outbox-system"}, args...)...)
+		w.must(err)
+	}
+}
+
+// defaultOf adds or removes the default of a field of spec in the definition of OutboxDispatchers.
+func (w *world) defaultOf(op, field, value string) {
+	w.Helper()
+	patch := fmt.Sprintf(`[{"op":%q,"path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/delivery/properties/%s/default","value":%s}]`, op, field, value)
+	w.kubectl("patch", "crd", "outboxdispatchers.outbox.dev", "--type=json", "-p", patch)
+}
+
+// rollouts returns the dispatchers that roll or migrate, how many have another image, and those whose pods have this one.
+func (w *world) rollouts(image string) (rolling map[string]bool, left int, ended []string) {
+	w.Helper()
+	var all struct {
+		Items []struct {
+			appsv1.Deployment
+			Status struct {
+				appsv1.DeploymentStatus
+				Active int `json:"active"` // of a Job
+			} `json:"status"`
+		}
+	}
+	w.must(json.Unmarshal([]byte(w.kubectl("get", "deployments,jobs", "-o", "json")), &all))
+	rolling = map[string]bool{}
+	for _, d := range all.Items {
+		replicas := int32(0)
+		if d.Spec.Replicas != nil { // else it is a Job
+			replicas = *d.Spec.Replicas
+		}
+		switch {
+		case replicas > 0 && d.Spec.Template.Spec.Containers[0].Image != image:
+			left++
+		case replicas > 0 && d.Status.ObservedGeneration < d.Generation, d.Status.Active > 0, d.Status.UpdatedReplicas < replicas,
+			d.Status.Replicas > d.Status.UpdatedReplicas, d.Status.AvailableReplicas < replicas:
+			rolling[d.Labels["outbox.dev/dispatcher"]] = true
+		case replicas > 0:
+			ended = append(ended, d.Labels["outbox.dev/dispatcher"])
+		}
+	}
+	return rolling, left, slices.DeleteFunc(ended, func(name string) bool { return rolling[name] })
+}
+
+// produceForTenants inserts events for each tenant while something is done, and returns how many each has.
+func (w *world) produceForTenants(tenants []*scenario.Shop, while func()) (each int64) {
+	w.Helper()
+	var conns []*pgx.Conn
+	for _, tenant := range tenants {
+		conn, err := pgx.Connect(w.ctx, tenant.Admin)
+		w.must(err)
+		defer conn.Close(w.ctx)
+		conns = append(conns, conn)
+	}
+	stop, made := make(chan struct{}), make(chan int64, 1)
+	go func() {
+		var n int64
+		defer func() { made <- n }()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(500 * time.Millisecond):
+			}
+			for _, conn := range conns {
+				if _, err := conn.Exec(w.ctx, "insert into outbox.outbox_events (id, namespace, topic, payload) values (gen_random_uuid(), 'shop', 'orders', '{}')"); err != nil {
+					return // the test then fails at the counts
+				}
+			}
+			n++
+		}
+	}()
+	while()
+	close(stop)
+	return <-made
+}
+
+// numberOf is number in the database of a tenant.
+func (w *world) numberOf(tenant *scenario.Shop, sql string) (n int64) {
+	w.Helper()
+	conn, err := pgx.Connect(w.ctx, tenant.Admin)
+	w.must(err)
+	defer conn.Close(w.ctx)
+	w.must(conn.QueryRow(w.ctx, sql).Scan(&n))
+	return n
+}
+
+// A dispatcher delivers while a release is installed over kustomize's installation, upgraded, rolled back and
+// uninstalled.
+var _ = Describe("a Helm release", Label("helm"), Ordered, func() {
+	const next = "outbox-operator:chart"
+	var w *world
+
+	BeforeAll(func() {
+		w = newWorld("helm")
+		w.ready()
+		w.must(cluster.LoadImage(w.ctx, next))
+		DeferCleanup(func(ctx SpecContext) {
+			Expect(cluster.Install(ctx)).To(Succeed(), "install with kustomize again")
+		})
+		w.trickle()
+		w.claiming()
+	})
+
+	It("is installed over kustomize's installation", func() {
+		w.helm("install", "outbox-operator", "../../charts/outbox-operator", "--take-ownership", "--force-conflicts", "--set", "image.tag=dev", "--wait")
+		w.claiming()
+		w.expect("Ready", "True", "Delivering")
+	})
+
+	It("is upgraded, and its dispatchers with it", func() {
+		w.helm("upgrade", "outbox-operator", "../../charts/outbox-operator", "--force-conflicts", "--set", "image.tag=chart", "--wait") // kubectl owns the image too
+		w.dispatcherImage(next)
+	})
+
+	It("is rolled back, and its dispatchers with it", func() {
+		w.helm("rollback", "outbox-operator", "1", "--force-conflicts", "--wait")
+		w.dispatcherImage(scenario.Image)
+	})
+
+	It("is uninstalled, and keeps what people made", func() {
+		w.helm("uninstall", "outbox-operator", "--wait")
+		w.claiming()
+		Expect(w.kubectl("get", "obd", "orders", "-o", "name")).To(ContainSubstring("orders"))
+		Expect(w.number("select count(*) from outbox.outbox_dead_letters")).To(BeZero())
+		Expect(w.number("select count(*) from outbox.outbox_events where live and created_at < now() - interval '30 seconds'")).To(BeZero(), "events that wait")
+		w.noCrashes()
+	})
+})
+
+// dispatcherImage waits until the dispatcher runs with the image, and delivers.
+func (w *world) dispatcherImage(image string) {
+	w.Helper()
+	Eventually(func() string {
+		return w.kubectl("get", "pods", "-l", "outbox.dev/dispatcher=orders,outbox.dev/component=dispatcher", "-o", "jsonpath={.items[*].spec.containers[0].image}")
+	}).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Equal(image))
+	w.expect("Ready", "True", "Delivering")
+	w.claiming()
+}
+
+// helm runs the helm that hack/pins/tool.sh pins; the first call of a machine builds it.
+func (w *world) helm(args ...string) {
+	w.Helper()
+	path, err := exec.CommandContext(w.ctx, "../pins/tool.sh", "helm").Output()
+	w.must(err)
+	dir := w.TempDir()
+	cmd := exec.CommandContext(w.ctx, strings.TrimSpace(string(path)), append(args, "--namespace", "outbox-system", "--kubeconfig", cluster.Kubeconfig)...)
+	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+dir, "HELM_CONFIG_HOME="+dir, "HELM_DATA_HOME="+dir, "NO_PROXY=*", "no_proxy=*")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		w.Fatalf("helm %s: %v: %s", strings.Join(args, " "), err, out)
+	}
 }

@@ -1,13 +1,20 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"strconv"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -107,3 +114,150 @@ func (w *world) replayLogin() {
 	w.apply(fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: orders-replay, namespace: %s}\nstringData: {dsn: %q}\n",
 		w.manifests.Namespace, w.shop.DSN(login, cluster.HostIP, w.server.Port)))
 }
+
+// With default settings a canary has its result within a minute, whatever keeps its events from being delivered, and nothing
+// else is put back. A replay whose destination turns bad half-way stops within five seconds of its rate.
+//
+// CONTRACT: C-42
+var _ = It("brakes a replay at its canary, and half-way", Label("replay"), func() {
+	const (
+		dead, canary = 200, 10
+		many, turns  = 6000, 2700
+		rate         = 100
+	)
+	w := newWorld("brake")
+	var taken atomic.Int64
+	w.manifests.SinkURL = w.serve(func(rw http.ResponseWriter, r *http.Request) {
+		switch topic := r.Header.Get("ce-topic"); {
+		case topic == "refused", topic == "turns" && taken.Add(1) > turns:
+			http.Error(rw, "no such warehouse", http.StatusUnprocessableEntity)
+		case topic == "down":
+			http.Error(rw, "no healthy upstream", http.StatusServiceUnavailable)
+		case topic == "hangs":
+			<-r.Context().Done()
+		default:
+			rw.WriteHeader(http.StatusNoContent)
+		}
+	})
+	w.shopOutbox("  replayLogin: {secretRef: {name: orders-replay}}\n")
+	replies := map[string]string{"refused": "422", "down": "503", "hangs": "response", "paused": "is paused", "held": "is not admitted; register its consumer"}
+	more := map[string]string{"paused": "  state: Paused\n", "held": "  delivery: {consumerPolicy: Verified}\n"}
+	for topic := range replies {
+		w.dispatch(topic, more[topic])
+	}
+	w.dispatch("turns", "")
+	w.kubectl("wait", "outbox/shop", "--for=condition=Ready", "--timeout=3m")
+	w.kubectl("wait", "obd", "--all", "--for=condition=WorkloadAvailable", "--timeout=3m")
+	w.replayLogin()
+	for topic := range replies {
+		w.addDead(topic, dead)
+		w.apply(w.replayOf(topic, canary))
+	}
+	began := time.Now()
+	for topic, reply := range replies {
+		Eventually(func() string {
+			return w.kubectl("get", "dlr", topic, "-o", `jsonpath={.status.conditions[?(@.type=="Complete")].message}`)
+		}).WithTimeout(time.Minute-time.Since(began)).WithPolling(time.Second).Should(ContainSubstring(reply), topic)
+		w.Logf("%s: said within %.0f s", topic, time.Since(began).Seconds())
+	}
+	w.Log(w.kubectl("get", "dlr", "-o", `custom-columns=NAME:.metadata.name,REASON:.status.conditions[?(@.type=="Complete")].reason,MESSAGE:.status.conditions[?(@.type=="Complete")].message`))
+	for topic := range replies {
+		Expect(w.number(fmt.Sprintf("select count(*) from outbox.outbox_events where topic = '%s' and status = 'dead'", topic))).To(BeNumerically(">=", dead-canary), topic)
+	}
+
+	By("a destination turns bad half-way")
+	w.addDead("turns", many)
+	w.apply(w.replayOf("turns", canary))
+	Eventually(taken.Load).WithTimeout(3 * time.Minute).WithPolling(100 * time.Millisecond).Should(BeNumerically(">", turns))
+	turned := w.number("select max(requeued) from outbox.outbox_replays")
+	w.kubectl("wait", `--for=jsonpath={.status.conditions[?(@.type=="Complete")].reason}=Aborted`, "dlr/turns", "--timeout=3m")
+	back := w.number("select max(requeued) from outbox.outbox_replays")
+	w.Logf("%d of %d were put back, %d of them before it was seen that the destination had turned bad", back, many, turned)
+	Expect(back).To(And(BeNumerically(">", turns), BeNumerically("<=", turned+5*rate)))
+})
+
+// serve runs a server that pods reach, and returns its URL.
+func (w *world) serve(handler http.HandlerFunc) string {
+	w.Helper()
+	listener, err := net.Listen("tcp", net.JoinHostPort(cluster.HostListen, "0"))
+	w.must(err)
+	server := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // else the server does not notice a closed connection
+		handler(rw, r)
+	})}
+	go func() { _ = server.Serve(listener) }() // until it is closed
+	w.Cleanup(func() { _ = server.Close() })
+	_, port, _ := net.SplitHostPort(listener.Addr().String())
+	return "http://" + net.JoinHostPort(cluster.HostIP, port)
+}
+
+// dispatch applies a dispatcher of one topic of the Outbox shop, which has its name, with default settings and more fields.
+func (w *world) dispatch(topic, more string) {
+	w.Helper()
+	w.apply(fmt.Sprintf("apiVersion: outbox.dev/v1alpha1\nkind: OutboxDispatcher\nmetadata: {name: %[2]s, namespace: %[1]s}\nspec:\n  outboxRef: {name: shop}\n  namespace: %[4]s\n  topics: [%[2]s]\n  sink: {http: {url: %[3]q}}\n%[5]s",
+		w.manifests.Namespace, topic, w.manifests.SinkURL, scenario.Namespace, more))
+}
+
+// addDead commits dead events of a topic, with their dead letters.
+func (w *world) addDead(topic string, n int) {
+	w.Helper()
+	w.exec(`with dead as (
+			insert into outbox.outbox_events (id, namespace, topic, event_type, payload, attempts, status, dead_reason, last_error)
+			select gen_random_uuid(), $1, $2, 'OrderPlaced', '{}', 20, 'dead', 'max_retries_exceeded', '422' from generate_series(1, $3::integer) returning *
+		)
+		insert into outbox.outbox_dead_letters (event_id, namespace, topic, seq, key_hash, reason, attempts, error)
+		select id, namespace, topic, seq, key_hash, dead_reason, attempts, last_error from dead`, scenario.Namespace, topic, n)
+}
+
+// replayOf is a replay of all dead letters of a topic, with a canary.
+func (w *world) replayOf(topic string, canary int) string {
+	w.Helper()
+	return strings.NewReplacer("{name: orders}", "{name: "+topic+"}", "  rate: 10\n  limit: 0\n", fmt.Sprintf("  canary: %d\n", canary)).Replace(w.replay(topic, 0))
+}
+
+// A backlog that one pod would deliver in an hour: more pods run within a minute, deliver more, and the spec stays.
+//
+// CONTRACT: C-107
+var _ = It("lets the number of pods follow the backlog", Label("scaling"), func() {
+	w := newWorld("scaling")
+	w.consumer.Work = 100 * time.Millisecond
+	w.ready()
+	w.patch(`{"spec":{"delivery":{"concurrency":1},"pods":{"scaling":{"mode":"Apply","max":3,"catchUp":"1m"}}}}`)
+	w.expect("Ready", "True", "Delivering")
+	w.expect("ScalingLimited", "False", "NotLimited")
+	now := func() (status v1alpha1.OutboxDispatcherStatus) {
+		w.must(json.Unmarshal([]byte(w.kubectl("get", "obd", "orders", "-o", "jsonpath={.status}")), &status))
+		return status
+	}
+	before := len(w.consumer.Deliveries())
+
+	w.exec(`insert into outbox.outbox_events (id, namespace, topic, payload)
+		select gen_random_uuid(), 'shop', 'orders', '{}' from generate_series(1, 30000)`)
+	began := time.Now()
+	Eventually(w.replicas).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Equal("3"))
+	w.Logf("three pods are wanted after %.0f s", time.Since(began).Seconds())
+	w.expectWithin(2*time.Minute, "ScalingLimited", "True", "AtMaximum")
+	Eventually(func(g Gomega) { // the pods that just began count too
+		s := now()
+		g.Expect([]int32{s.Scaling.Recommended, s.Scaling.LastStep.From, s.Scaling.LastStep.To, s.ReadyReplicas}).To(Equal([]int32{3, 1, 3, 3}))
+		g.Expect(s.ETA).To(MatchRegexp(`^[0-9]+[mh]$`))
+		g.Expect(s.LimitedBy).To(Equal("Concurrency"))
+	}).WithTimeout(time.Minute).WithPolling(time.Second).Should(Succeed())
+	s := now()
+	w.Logf("%+v, last step %+v, ETA %s, limited by %s\n%s", s.Scaling, s.Scaling.LastStep, s.ETA, s.LimitedBy, w.kubectl("get", "obd"))
+	Expect(w.kubectl("get", "obd", "orders", "-o", "jsonpath={.spec.replicas}")).To(Equal("1"))
+	Expect(w.kubectl("get", "events", "-o", "jsonpath={range .items[*]}{.reason} {.note}{.message}{'\\n'}{end}")).To(ContainSubstring("Scaled The number of pods changes from 1 to 3."))
+
+	// All go at once, in order: what they gave back has spent no attempt, and nothing was delivered twice.
+	w.patch(`{"spec":{"replicas":0}}`)
+	Eventually(func() string { return w.kubectl("get", "pods", "-l", "outbox.dev/component=dispatcher", "-o", "name") }).
+		WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(BeEmpty())
+	Expect(w.number("select count(*) from outbox.outbox_events where status = 'pending' and attempts > 0 or status = 'delivered' and attempts > 1")).To(BeZero())
+	delivered, ids := w.consumer.Deliveries()[before:], map[string]bool{}
+	for _, d := range delivered {
+		ids[d.ID.String()] = true
+	}
+	Expect(ids).To(HaveLen(len(delivered)))
+	w.noCrashes()
+	w.Logf("%d events were delivered; %s", len(delivered), strings.TrimSpace(w.kubectl("get", "obd")))
+})

@@ -1,12 +1,14 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
@@ -178,4 +180,219 @@ func downtime(t testing.TB) time.Duration {
 		t.Fatal(err)
 	}
 	return d
+}
+
+// CONTRACT: C-103
+var _ = It("gives the operator no verb on Secrets", Label("secrets"), func(ctx SpecContext) {
+	verbs := strings.Fields("get list watch create update patch delete deletecollection *")
+	Expect(verbs).To(HaveLen(9))
+	for _, verb := range verbs {
+		// The verdict "no" is an exit code, too.
+		verdict, _ := cluster.Run(ctx, "auth", "can-i", verb, "secrets", "--all-namespaces", "--as=system:serviceaccount:outbox-system:outbox-operator")
+		Expect(strings.TrimSpace(verdict)).To(Equal("no"), verb)
+	}
+})
+
+// A fault of a Secret is a condition within 30 seconds. The kubelet and the pods report it.
+//
+// CONTRACT: C-102 C-103
+var _ = Describe("a Secret", Label("secrets"), Ordered, func() {
+	var w *world
+
+	BeforeAll(func() {
+		w = newWorld("secrets")
+		w.ready()
+	})
+
+	// another applies a second dispatcher, of another outbox namespace, with a login of its own.
+	another := func(secret, keys string) *world {
+		other := *w
+		manifest := strings.NewReplacer("name: orders,", "name: other,", "namespace: shop ", "namespace: other ",
+			"secretRef: {name: orders-db}", "secretRef: {name: "+secret+keys+"}").Replace(w.manifests.Dispatcher())
+		other.dispatcher = &scenario.Dispatcher{Cluster: cluster, Namespace: w.manifests.Namespace, Name: "other"}
+		w.apply(manifest)
+		DeferCleanup(func() { w.kubectl("delete", "obd", "other") })
+		return &other
+	}
+
+	It("that is missing is a condition with its name, and is used when it appears", func() {
+		other := another("absent", "")
+		c := other.expectWithin(30*time.Second, "ReferencesResolved", "False", "SecretNotFound")
+		Expect(c.Message).To(ContainSubstring(`"absent"`))
+		w.kubectl("create", "secret", "generic", "absent", "--from-literal=dsn="+w.manifests.DispatcherDSN)
+		other.expect("Ready", "True", "")
+	})
+
+	It("without the key is a condition with the key", func() {
+		other := another("orders-db", ", key: nokey")
+		c := other.expectWithin(30*time.Second, "ReferencesResolved", "False", "SecretKeyNotFound")
+		Expect(c.Message).To(ContainSubstring("nokey"))
+	})
+
+	It("with a wrong password is a condition", func() {
+		wrong := strings.Replace(w.manifests.DispatcherDSN, w.shop.Dispatcher.Password, "wrong", 1)
+		w.kubectl("create", "secret", "generic", "wrong", "--from-literal=dsn="+wrong)
+		another("wrong", "").expectWithin(30*time.Second, "SourceReachable", "False", "AuthenticationFailed")
+	})
+
+	It("that is rotated is used without a restart, and costs no event", func() {
+		pods := w.kubectl("get", "pods", "-l", "outbox.dev/dispatcher=orders,outbox.dev/component=dispatcher", "-o", "jsonpath={.items[*].metadata.uid}")
+		w.trickle()
+		w.claiming()
+		const password = "rotated"
+		rotated := w.manifests
+		rotated.DispatcherDSN = strings.Replace(rotated.DispatcherDSN, w.shop.Dispatcher.Password, password, 1)
+		w.exec("alter role " + w.shop.Dispatcher.User + " password '" + password + "'")
+		w.apply(rotated.Secrets())
+		// The pods keep open connections. Closing these makes them use the new password.
+		w.exec("select pg_terminate_backend(pid) from pg_stat_activity where usename = $1", w.shop.Dispatcher.User)
+		// The kubelet takes up to 90 seconds. Until then the condition may be False; it may also pass by unseen.
+		before := w.leases()
+		Eventually(w.leases).WithTimeout(2*time.Minute).WithPolling(time.Second).Should(BeNumerically(">", before), "rows are claimed with the new password")
+		w.expectWithin(time.Minute, "Ready", "True", "Delivering")
+		w.noCrashes()
+		Expect(w.kubectl("get", "pods", "-l", "outbox.dev/dispatcher=orders,outbox.dev/component=dispatcher", "-o", "jsonpath={.items[*].metadata.uid}")).To(Equal(pods), "the same pods")
+		Expect(w.number("select count(*) from outbox.outbox_dead_letters")).To(BeZero())
+		Expect(w.number("select coalesce(max(attempts), 0) from outbox.outbox_events")).To(BeNumerically("<=", 1))
+	})
+})
+
+// A stop takes effect whatever else is wrong: replicas 0 within 10 seconds, Paused within 60.
+//
+// CONTRACT: C-105
+var _ = Describe("a stop", Label("stop"), Ordered, func() {
+	var w *world
+
+	BeforeAll(func() {
+		w = newWorld("stop")
+		w.ready()
+		w.trickle()
+	})
+
+	troubles := []struct {
+		// cause and fix are patches of the OutboxDispatcher; do and undo are the other steps.
+		name, cause, fix string
+		do, undo         func()
+		// kind is the condition that reports the trouble before the stop; empty for one that is reported later.
+		kind string
+	}{
+		{
+			name: "its Secret is deleted",
+			do:   func() { w.kubectl("delete", "secret", "orders-db") },
+			undo: func() { w.apply(w.manifests.Secrets()) },
+		},
+		{
+			name: "an expression is wrong", cause: `{"spec":{"message":{"transform":[{"payload":"payload.("}]}}}`, fix: `{"spec":{"message":{"transform":null}}}`,
+			kind: "Stalled",
+		},
+		{
+			name: "its migration hangs", kind: "Reconciling",
+			cause: `{"spec":{"pods":{"template":{"spec":{"nodeSelector":{"nowhere":"true"}}}}}}`, fix: `{"spec":{"pods":{"template":null}}}`,
+		},
+		{
+			name: "a quota refuses its pods", cause: `{"spec":{"delivery":{"batchSize":100}}}`, fix: `{"spec":{"delivery":{"batchSize":500}}}`, kind: "Reconciling",
+			do:   func() { w.kubectl("create", "quota", "none", "--hard=pods=0") },
+			undo: func() { w.kubectl("delete", "quota", "none") },
+		},
+		{
+			name: "its image cannot be pulled", kind: "Reconciling",
+			cause: `{"spec":{"pods":{"template":{"spec":{"containers":[{"name":"dispatcher","image":"nowhere.invalid/image:1"}]}}}}}`, fix: `{"spec":{"pods":{"template":null}}}`,
+		},
+	}
+	for _, stop := range []struct {
+		name, patch, undo string
+		within            time.Duration
+	}{
+		{"replicas 0", `{"spec":{"replicas":0}}`, `{"spec":{"replicas":1}}`, 10 * time.Second},
+		{"Paused", `{"spec":{"state":"Paused"}}`, `{"spec":{"state":"Running"}}`, 60 * time.Second},
+	} {
+		for _, trouble := range troubles {
+			It(fmt.Sprintf("by %s takes effect while %s", stop.name, trouble.name), func() {
+				w.must(w.dispatcher.WaitReady(w.ctx, 2*time.Minute))
+				w.claiming()
+				if trouble.do != nil {
+					trouble.do()
+				}
+				if trouble.cause != "" {
+					w.patch(trouble.cause)
+				}
+				if trouble.kind != "" {
+					w.expect(trouble.kind, "True", "")
+				}
+				w.patch(stop.patch)
+				took := w.standstill(stop.within)
+				w.Logf("nothing is claimed %.1f s after the stop; the bound is %s\n%s", took.Seconds(), stop.within, w.kubectl("get", "obd,pods"))
+
+				w.patch(stop.undo)
+				if trouble.fix != "" {
+					w.patch(trouble.fix)
+				}
+				if trouble.undo != nil {
+					trouble.undo()
+				}
+			})
+		}
+	}
+})
+
+// patch changes the OutboxDispatcher as `kubectl patch` does.
+func (w *world) patch(patch string) {
+	w.Helper()
+	w.kubectl("patch", "obd", "orders", "--type=merge", "-p", patch)
+}
+
+// trickle inserts an event every 100 ms until the container ends.
+func (w *world) trickle() {
+	ctx, stop := context.WithCancel(w.ctx)
+	conn, err := pgx.Connect(ctx, w.shop.Admin)
+	w.must(err)
+	done := make(chan struct{})
+	w.Cleanup(func() { stop(); <-done })
+	go func() {
+		defer close(done)
+		defer conn.Close(context.WithoutCancel(ctx))
+		for {
+			_, err := conn.Exec(ctx, "insert into outbox.outbox_events (id, namespace, topic, payload) values (gen_random_uuid(), $1, $2, '{}')", scenario.Namespace, scenario.Topic)
+			if err != nil {
+				return // the container has ended, or the next claiming() fails
+			}
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+}
+
+// leases is the number of the newest lease: each claim that returns rows creates one.
+func (w *world) leases() int64 { return w.number("select last_value from outbox.outbox_leases") }
+
+// claiming waits until rows are claimed.
+func (w *world) claiming() {
+	w.Helper()
+	before := w.leases()
+	Eventually(w.leases).WithTimeout(time.Minute).WithPolling(200*time.Millisecond).Should(BeNumerically(">", before), "rows are claimed")
+}
+
+// standstill waits until nothing has been claimed for 5 seconds, and returns when the last claim was. It fails after within.
+func (w *world) standstill(within time.Duration) time.Duration {
+	w.Helper()
+	const still = 5 * time.Second
+	begin := time.Now()
+	last, since := w.leases(), begin
+	for time.Since(since) < still {
+		if time.Since(begin) > within+still {
+			w.Fatalf("rows are still claimed %s after the stop", time.Since(begin).Round(time.Second))
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-w.ctx.Done():
+			w.Fatal(w.ctx.Err())
+		}
+		if now := w.leases(); now != last {
+			last, since = now, time.Now()
+		}
+	}
+	return since.Sub(begin)
 }

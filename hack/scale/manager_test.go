@@ -2,6 +2,7 @@ package scale
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,14 +13,92 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/hack/testing/envtest"
 )
+
+// What a user with the role edit in a namespace of his own may make, with the operator's label: the sum of it takes
+// neither the manager's memory nor the others' time, also when the manager begins.
+func TestHostileObjectsLeaveMemoryAndOthersAlone(t *testing.T) {
+	const size, configMaps, events, pods, templates = 4, 300, 40_000, 140, 8
+	w := newWorld(t, "bounded", size, func(int) behaviour { return wellBehaved })
+	w.dispatchers(size, nil)
+	well := func(int) behaviour { return wellBehaved }
+	w.until("all", 5*time.Minute, func() (bool, string) { return w.reconciled(size, well) })
+	control := w.operator.memory()
+
+	labels := map[string]string{"outbox.dev/managed-by": "outbox-operator", "outbox.dev/dispatcher": name(0), "outbox.dev/component": "dispatcher"}
+	meta := func(kind string, i int) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Name: fmt.Sprintf("eve-%s-%d", kind, i), Namespace: w.namespace, Labels: labels}
+	}
+	megabyte := strings.Repeat("x", 1_000_000)
+	w.many(configMaps, func(i int) client.Object {
+		return &corev1.ConfigMap{ObjectMeta: meta("file", i), Data: map[string]string{"file": megabyte}}
+	})
+	w.many(pods, func(i int) client.Object {
+		return &corev1.Pod{ObjectMeta: meta("pod", i), Spec: corev1.PodSpec{
+			NodeSelector: map[string]string{"no": "node"},
+			Containers:   []corev1.Container{{Name: "dispatcher", Image: "image", Env: []corev1.EnvVar{{Name: "A", Value: megabyte}}}},
+		}}
+	})
+	w.many(events, func(i int) client.Object {
+		return &corev1.Event{ObjectMeta: meta("event", i), Reason: "FailedMount", Message: megabyte[:1000], LastTimestamp: metav1.Now(),
+			InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: w.namespace, Name: fmt.Sprint("pod-", i), UID: types.UID(fmt.Sprint(i))}}
+	})
+	var volumes strings.Builder
+	for i := range 10_000 {
+		fmt.Fprintf(&volumes, `,{"name":"v%d"}`, i)
+	}
+	w.many(templates, func(i int) client.Object {
+		return &v1alpha1.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("eve-%d", i), Namespace: w.namespace}, Spec: v1alpha1.OutboxDispatcherSpec{
+			Namespace: "shop", Topics: []string{name(i)}, Sink: v1alpha1.Sink{Log: &v1alpha1.LogSink{}}, Database: &v1alpha1.DispatcherDatabase{SecretRef: v1alpha1.SecretRef{Name: "db"}},
+			Pods: v1alpha1.Pods{Template: &runtime.RawExtension{Raw: []byte(`{"spec":{"volumes":[` + volumes.String()[1:] + `]}}`)}},
+		}}
+	})
+	edit := w.edit(0)
+	during := w.operator.memory()
+	w.operator.stop()
+	w.operator = startOperator(t, w.cfg, w.namespace)
+	again := w.edit(1)
+	memory := w.operator.memory()
+	t.Logf("manager %.0f MiB before, %.0f MiB with the hostile objects and an edit after %.1f s, %.0f MiB from its start and an edit after %.1f s", control, during, edit.Seconds(), memory, again.Seconds())
+	if max(during, memory) > maxMemory {
+		t.Errorf("the manager took %.0f MiB, want %d at most", max(during, memory), maxMemory)
+	}
+}
+
+// many creates so many objects, eight at a time.
+func (w *world) many(n int, object func(int) client.Object) {
+	w.t.Helper()
+	var group sync.WaitGroup
+	for part := range 8 {
+		group.Go(func() {
+			for i := part; i < n; i += 8 {
+				if err := w.admin.Create(w.t.Context(), object(i)); err != nil {
+					w.t.Errorf("create object %d: %v", i, err)
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
+}
 
 // operator is the manager as a process.
 type operator struct {
@@ -137,4 +216,82 @@ func writes(t *testing.T, cfg *rest.Config) (total int) {
 		}
 	}
 	return total
+}
+
+// nodes plays the Deployment controller, the ReplicaSet controller, the scheduler and the kubelets: a pod for
+// each Deployment, which runs at once, at the address of a stand-in of a dispatcher.
+type nodes struct {
+	t       *testing.T
+	ctx     context.Context
+	client  client.Client
+	address func(deployment string) string
+	work    chan *appsv1.Deployment
+}
+
+func startNodes(t *testing.T, ctx context.Context, c client.Client, watched cache.Cache, address func(string) string) {
+	t.Helper()
+	n := &nodes{t: t, ctx: ctx, client: c, address: address, work: make(chan *appsv1.Deployment, 100_000)}
+	informer, err := watched.GetInformer(ctx, &appsv1.Deployment{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	push := func(o any) {
+		if d := o.(*appsv1.Deployment); d.Status.ObservedGeneration != d.Generation {
+			n.work <- d
+		}
+	}
+	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: push, UpdateFunc: func(_, o any) { push(o) }}); err != nil {
+		t.Fatal(err)
+	}
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case d := <-n.work:
+					if err := n.rollOut(d); err != nil && ctx.Err() == nil {
+						t.Errorf("play the nodes for %s: %v", d.Name, err)
+					}
+				}
+			}
+		})
+	}
+	t.Cleanup(group.Wait)
+}
+
+// rollOut makes the ReplicaSet and the pod, if they are not there, and says that all is rolled out.
+func (n *nodes) rollOut(d *appsv1.Deployment) error {
+	set := &appsv1.ReplicaSet{
+		ObjectMeta: metav1.ObjectMeta{Name: d.Name + "-1", Namespace: d.Namespace, Labels: d.Spec.Template.Labels,
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(d, appsv1.SchemeGroupVersion.WithKind("Deployment"))}},
+		Spec: appsv1.ReplicaSetSpec{Selector: d.Spec.Selector, Template: d.Spec.Template},
+	}
+	switch err := n.client.Create(n.ctx, set); {
+	case err == nil:
+		if err := n.run(d, set); err != nil {
+			return err
+		}
+	case !apierrors.IsAlreadyExists(err):
+		return err
+	}
+	now := d.DeepCopy()
+	now.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1,
+		Conditions: []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue, Reason: "NewReplicaSetAvailable"}}}
+	return client.IgnoreNotFound(n.client.Status().Patch(n.ctx, now, client.MergeFrom(d)))
+}
+
+func (n *nodes) run(d *appsv1.Deployment, set *appsv1.ReplicaSet) error {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: set.Name + "-0", Namespace: d.Namespace, Labels: d.Spec.Template.Labels,
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}},
+		Spec: *d.Spec.Template.Spec.DeepCopy()}
+	pod.Spec.ServiceAccountName = "" // no controller makes tokens here
+	if err := n.client.Create(n.ctx, pod); err != nil {
+		return fmt.Errorf("create the pod: %w", err)
+	}
+	address := n.address(d.Name)
+	pod.Status.Phase, pod.Status.PodIP, pod.Status.PodIPs = corev1.PodRunning, address, []corev1.PodIP{{IP: address}}
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	return n.client.Status().Update(n.ctx, pod)
 }

@@ -1,10 +1,15 @@
 package scale
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
+	"math"
+	"net"
+	"net/http"
 	"os"
 	"slices"
 	"strconv"
@@ -26,6 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/hack/testing/envtest"
 )
@@ -310,4 +316,118 @@ func TestHostilePodsLeaveMemoryAndOthersAlone(t *testing.T) {
 	if memory > maxMemory {
 		t.Errorf("the manager took %.0f MiB, want %d at most", memory, maxMemory)
 	}
+}
+
+// behaviour is how a stand-in of a dispatcher responds to a request for its status.
+type behaviour int
+
+const (
+	wellBehaved behaviour = iota
+	silent                // accepts the connection and never responds
+	huge                  // responds with 16 MiB
+	slow                  // responds with a byte a second
+	topics                // responds with as many topics as fit
+)
+
+// addressOf is the loopback address of the pod with the number; its port is 8080.
+func addressOf(number int) string { return fmt.Sprintf("127.9.%d.%d", number/250, number%250+1) }
+
+// startPod responds for the OutboxDispatcher name (namespace/name) at the number's address.
+func startPod(t *testing.T, number int, name string, how behaviour) {
+	t.Helper()
+	listener, err := net.Listen("tcp", net.JoinHostPort(addressOf(number), "8080"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if how == silent { // the kernel accepts connections, and the test reads none
+		t.Cleanup(func() { _ = listener.Close() })
+		return
+	}
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		respond(w, r, name, how)
+	})}
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() { _ = server.Close() })
+}
+
+func respond(w http.ResponseWriter, r *http.Request, name string, how behaviour) {
+	switch how {
+	case huge:
+		_, _ = w.Write([]byte(`{"topics":[`))
+		for range 16 {
+			_, _ = w.Write(bytes.Repeat([]byte(`"",`), 1<<20/3))
+		}
+	case slow:
+		for range 3600 {
+			if _, err := w.Write([]byte(" ")); err != nil {
+				return
+			}
+			_ = http.NewResponseController(w).Flush()
+			select {
+			case <-time.After(time.Second):
+			case <-r.Context().Done():
+				return
+			}
+		}
+	case topics:
+		fmt.Fprintf(w, `{"name":%q,"pausedTopics":[{}%s]}`, name, strings.Repeat(",{}", 21_000))
+	default:
+		_ = json.NewEncoder(w).Encode(status.Status{
+			Name: name, State: "Running", Source: status.Link{State: status.Reachable}, Sink: status.Link{State: status.Reachable},
+			Schema: status.Schema{State: "Ready", Version: 1, Required: 1}, OldestTransaction: &status.OldestTransaction{},
+			Backlog: &status.Backlog{ObservedAt: time.Now(), Counts: status.Counts{Pending: 7, Dead: 20}, DeadGroups: deadGroups},
+		})
+	}
+}
+
+// deadGroups are as many as a pod reports.
+var deadGroups = func() (all []status.DeadGroup) {
+	for i := range 20 {
+		all = append(all, status.DeadGroup{
+			Group: fmt.Sprintf("%08x", i), Topic: fmt.Sprintf("orders-%d", i), Reason: "permanent_failure", Class: "http", Code: "422",
+			Place: "/items/*/price", Count: 1, Since: time.Unix(1, 0), Last: time.Unix(2, 0),
+		})
+	}
+	return all
+}()
+
+func table(results []result) string {
+	var b strings.Builder
+	b.WriteString("| OutboxDispatchers | all reconciled | processor time for that, in all | an edit, median | an edit, slowest of 10 | manager's memory, at most | manager's processor at rest | writes in 30 idle seconds |\n|---|---|---|---|---|---|---|---|\n")
+	for _, r := range results {
+		fmt.Fprintf(&b, "| %d | %.1f s | %.0f s | %.2f s | %.2f s | %.0f MiB | %.0f %% of a core | %d |\n",
+			r.size, r.all.Seconds(), r.cpuForAll, r.edits[len(r.edits)/2].Seconds(), r.edits[len(r.edits)-1].Seconds(), r.memory, 100*r.cpuAtRest, r.idle)
+	}
+	return b.String()
+}
+
+// plot draws processor time and memory over the number of OutboxDispatchers, which has a logarithmic axis.
+func plot(results []result) string {
+	var b strings.Builder
+	b.WriteString(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 260" font-family="sans-serif" font-size="12">` + "\n<rect width=\"640\" height=\"260\" fill=\"white\"/>\n")
+	panel := func(left float64, title, unit, colour string, limit float64, value func(result) float64) {
+		top := limit
+		for _, r := range results {
+			top = max(top, value(r))
+		}
+		low, high := math.Log10(float64(results[0].size)), math.Log10(float64(results[len(results)-1].size))
+		x := func(size int) float64 { return left + 10 + 230*(math.Log10(float64(size))-low)/max(high-low, 1e-9) }
+		y := func(v float64) float64 { return 220 - 170*v/top }
+		fmt.Fprintf(&b, "<text x=\"%.0f\" y=\"24\" font-weight=\"bold\">%s</text>\n", left, title)
+		fmt.Fprintf(&b, "<path d=\"M%.0f 40V220H%.0f\" fill=\"none\" stroke=\"#888\"/>\n", left, left+255)
+		fmt.Fprintf(&b, "<path d=\"M%.0f %.1fH%.0f\" stroke=\"#c33\" stroke-dasharray=\"4 4\"/><text x=\"%.0f\" y=\"%.1f\" fill=\"#c33\">target: %.0f %s</text>\n", left, y(limit), left+255, left+4, y(limit)-4, limit, unit)
+		var points []string
+		for _, r := range results {
+			points = append(points, fmt.Sprintf("%.1f,%.1f", x(r.size), y(value(r))))
+			fmt.Fprintf(&b, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"%s\"/><text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%.0f %s</text><text x=\"%.1f\" y=\"238\" text-anchor=\"middle\">%d</text>\n",
+				x(r.size), y(value(r)), colour, x(r.size), y(value(r))-10, value(r), unit, x(r.size), r.size)
+		}
+		fmt.Fprintf(&b, "<polyline points=\"%s\" fill=\"none\" stroke=\"%s\" stroke-width=\"2\"/>\n", strings.Join(points, " "), colour)
+		fmt.Fprintf(&b, "<text x=\"%.0f\" y=\"254\">OutboxDispatchers</text>\n", left+75)
+	}
+	// Processor time: the same on a machine that others use too. The target is that of two cores.
+	panel(40, "Processor time until all are reconciled", "s", "#2563eb", 2*allWithin.Seconds(), func(r result) float64 { return r.cpuForAll })
+	panel(365, "Memory of the manager, at most", "MiB", "#15803d", maxMemory, func(r result) float64 { return r.memory })
+	b.WriteString("</svg>\n")
+	return b.String()
 }

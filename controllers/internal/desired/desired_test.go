@@ -2,6 +2,7 @@ package desired
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/hack/testing/golden"
 )
 
@@ -368,5 +370,112 @@ func TestMigrationHash(t *testing.T) {
 	}
 	if hash(migrated(), Platform{Image: "other:1"}) == before {
 		t.Error("the image changed: no migration")
+	}
+}
+
+func TestPodTemplateErrors(t *testing.T) {
+	for name, c := range map[string]struct{ template, want string }{
+		"unknown scalar": {`{"spec":{"nodeName2":"x"}}`, "nodeName2"},
+		"unknown object": {`{"spec":{"afinity":{"a":"b"}}}`, "afinity"},
+		"unknown deep":   {`{"spec":{"containers":[{"name":"dispatcher","resource":{"limits":{"cpu":"1"}}}]}}`, "resource"},
+		"wrong type":     {`{"spec":{"containers":"dispatcher"}}`, "containers"},
+		"wrong quantity": {`{"spec":{"containers":[{"name":"dispatcher","resources":{"limits":{"cpu":"much"}}}]}}`, "quantities must match"},
+		"our labels": {`{"metadata":{"labels":{"outbox.dev/managed-by":"x","outbox.dev/component":"x","outbox.dev/other":"x","app.kubernetes.io/name":"x"}}}`,
+			"(outbox.dev/component, outbox.dev/managed-by)"},
+		"without container": {`{"spec":{"containers":[{"name":"dispatcher","$patch":"delete"}]}}`, `removes the container "dispatcher"`},
+		"too large":         {`{"metadata":{"annotations":{"a":"` + strings.Repeat("x", 64<<10) + `"}}}`, "has 65573 bytes of JSON, and 65536 are the most"},
+		"long list":         {`{"spec":{"volumes":[{"name":"a"}` + strings.Repeat(`,{"name":"a"}`, 256) + `]}}`, "spec.volumes has 257 entries, and 256 are the most"},
+		"long list, deep":   {`{"spec":{"containers":[{"name":"dispatcher","env":[{"name":"A"}` + strings.Repeat(`,{"name":"A"}`, 256) + `]}]}}`, "spec.containers[0].env has 257"},
+		"account":           {`{"spec":{"serviceAccountName":"ci-admin"}}`, "in spec.pods.serviceAccount"},
+		"our volume":        {`{"spec":{"volumes":[{"$retainKeys":["name","projected"],"name":"secrets","projected":{"sources":[{"serviceAccountToken":{"path":"sink/token"}}]}}]}}`, `the volume "secrets"`},
+		"our volume goes":   {`{"spec":{"volumes":[{"name":"state","$patch":"delete"}]}}`, `the volume "state"`},
+		"our mount":         {`{"spec":{"volumes":[{"name":"mine","emptyDir":{}}],"containers":[{"name":"dispatcher","volumeMounts":[{"name":"mine","mountPath":"/etc/outbox/secrets"}]}]}}`, "mounted at /etc/outbox/secrets"},
+		"over our mounts":   {`{"spec":{"volumes":[{"name":"mine","emptyDir":{}}],"containers":[{"name":"dispatcher","volumeMounts":[{"name":"mine","mountPath":"/etc/outbox/secrets/sink"}]}]}}`, "a volume at /etc/outbox/secrets/sink"},
+		"above our mounts":  {`{"spec":{"volumes":[{"name":"mine","emptyDir":{}}],"containers":[{"name":"dispatcher","volumeMounts":[{"name":"mine","mountPath":"/etc"}]}]}}`, "a volume at /etc"},
+		"without metadata":  {`{"metadata":null}`, "(outbox.dev/component, outbox.dev/dispatcher, outbox.dev/managed-by)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			obd := minimal()
+			obd.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(c.template)}
+			_, err := deployment(obd, nil, flags)
+			if err == nil || !strings.Contains(err.Error(), c.want) || !errors.Is(err, ErrPodTemplate) || !strings.HasPrefix(err.Error(), "spec.pods.template cannot be used: ") {
+				t.Errorf("error %v, want one about spec.pods.template with %q", err, c.want)
+			}
+		})
+	}
+}
+
+// The recommended labels are a chart's, or whose you like. CONTRACT: C-100
+func TestRecommendedLabelsAreDefaults(t *testing.T) {
+	obd := minimal()
+	obd.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(`{"metadata":{"labels":{
+		"app.kubernetes.io/name":"shop","app.kubernetes.io/instance":"prod","app.kubernetes.io/managed-by":"Helm","helm.sh/chart":"shop-1.2.3"}}}`)}
+	d, err := deployment(obd, nil, flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	labels := d.Spec.Template.Labels
+	for key, want := range map[string]string{"app.kubernetes.io/name": "shop", "app.kubernetes.io/managed-by": "Helm", "helm.sh/chart": "shop-1.2.3",
+		LabelDispatcher: "orders", LabelComponent: ComponentDispatcher, LabelManagedBy: Manager} {
+		if labels[key] != want {
+			t.Errorf("label %s is %q, want %q", key, labels[key], want)
+		}
+	}
+	for key := range d.Spec.Selector.MatchLabels {
+		if !strings.HasPrefix(key, "outbox.dev/") {
+			t.Errorf("the selector has %s, which a template may change", key)
+		}
+	}
+}
+
+// Each reason of the contract has one name in the API. CONTRACT: C-42
+func TestDeadReasons(t *testing.T) {
+	for contract, api := range map[dispatcher.DeadReason]string{
+		dispatcher.ReasonMaxRetriesExceeded: "MaxRetriesExceeded", dispatcher.ReasonPoisonMessage: "PoisonMessage",
+		dispatcher.ReasonSchemaValidationFailed: "SchemaValidationFailed", dispatcher.ReasonProcessingTimeout: "ProcessingTimeout",
+		dispatcher.ReasonPermanentFailure: "PermanentFailure", "": "",
+	} {
+		if got := DeadReason(string(contract)); got != api || ContractReason(got) != string(contract) {
+			t.Errorf("%s is %s in the API, and %s again", contract, got, ContractReason(got))
+		}
+	}
+}
+
+// The number of pods is the recommended one with mode Apply alone, within the bounds, and never against a stop.
+//
+// CONTRACT: C-107
+func TestScaling(t *testing.T) {
+	scaling := func(mode v1alpha1.ScalingMode) *v1alpha1.Scaling {
+		return &v1alpha1.Scaling{Mode: mode, Min: 2, Max: 6}
+	}
+	for name, c := range map[string]struct {
+		replicas    *int32
+		scaling     *v1alpha1.Scaling
+		recommended int32
+		want        int32
+	}{
+		"without":                  {nil, nil, 5, 1},
+		"without, in the spec":     {ptr.To[int32](3), nil, 5, 3},
+		"recommended alone":        {ptr.To[int32](3), scaling(v1alpha1.ScalingRecommend), 5, 3},
+		"applied":                  {ptr.To[int32](3), scaling(v1alpha1.ScalingApply), 5, 5},
+		"the first":                {ptr.To[int32](3), scaling(v1alpha1.ScalingApply), 0, 3},
+		"the first, below min":     {nil, scaling(v1alpha1.ScalingApply), 0, 2},
+		"the first, above max":     {ptr.To[int32](9), scaling(v1alpha1.ScalingApply), 0, 6},
+		"recommended before max":   {ptr.To[int32](3), scaling(v1alpha1.ScalingApply), 9, 6},
+		"recommended before min":   {ptr.To[int32](3), scaling(v1alpha1.ScalingApply), 1, 2},
+		"stopped":                  {ptr.To[int32](0), scaling(v1alpha1.ScalingApply), 5, 0},
+		"stopped, recommend alone": {ptr.To[int32](0), scaling(v1alpha1.ScalingRecommend), 5, 0},
+	} {
+		obd := minimal()
+		obd.Spec.Replicas, obd.Spec.Pods.Scaling = c.replicas, c.scaling
+		obd.Status.Scaling = &v1alpha1.ScalingStatus{Recommended: c.recommended}
+		if got := Replicas(obd); got != c.want {
+			t.Errorf("%s: %d pods, want %d", name, got, c.want)
+		}
+		other := minimal()
+		other.Spec.Replicas = c.replicas
+		if specHash(obd) != specHash(other) {
+			t.Errorf("%s: it rolls pods", name)
+		}
 	}
 }

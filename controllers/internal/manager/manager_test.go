@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
@@ -19,7 +20,10 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
@@ -321,3 +325,159 @@ func (u *usedVerbs) refusals() []string {
 	defer u.mu.Unlock()
 	return slices.Clone(u.refused)
 }
+
+const managerImage = "registry.example.com/outbox-operator:v1"
+
+// managerPod makes the manager's own pod, with a proxy before the manager, as a mesh puts one there.
+func managerPod(ctx context.Context, namespace string) client.ObjectKey {
+	GinkgoHelper()
+	restricted := &corev1.SecurityContext{
+		RunAsNonRoot: ptr.To(true), AllowPrivilegeEscalation: ptr.To(false),
+		Capabilities:   &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+	}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "outbox-operator-", Namespace: namespace},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{
+			{Name: "proxy", Image: "proxy:v1", SecurityContext: restricted},
+			{Name: "manager", Image: managerImage, SecurityContext: restricted},
+		}},
+	}
+	Expect(admin.Create(ctx, pod)).To(Succeed())
+	return client.ObjectKeyFromObject(pod)
+}
+
+var _ = Describe("the manager's own image", Label("rights"), func() {
+	DescribeTable("is needed when no other is set", func(ctx SpecContext, pod, want string) {
+		other := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "other-", Namespace: "team-a"},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "other", Image: "other"}}},
+		}
+		Expect(admin.Create(ctx, other)).To(Succeed())
+		if pod == "other" {
+			pod = other.Name
+		}
+		_, err := manager.New(ctx, envtest.Start(GinkgoTB()), manager.Options{Pod: client.ObjectKey{Namespace: "team-a", Name: pod}, ObserveInterval: time.Second, MetricsAddress: "0", ProbeAddress: "0"})
+		Expect(err).To(MatchError(And(ContainSubstring(want), ContainSubstring("set --dispatcher-image, or POD_NAME"))))
+	},
+		Entry("and the pod is not there", "none", `"none" not found`),
+		Entry("and the pod has another container", "other", `no container "manager"`),
+		Entry("and the pod's name is not known", "", "POD_NAME"),
+	)
+})
+
+var _ = Describe("a definition that is missing", Label("rights"), Serial, func() {
+	It("keeps that kind alone from being reconciled, until it is there", func(ctx SpecContext) {
+		definition := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}}
+		key := client.ObjectKey{Name: "outboxconsumers.outbox.dev"}
+		Expect(admin.Get(ctx, key, definition)).To(Succeed())
+		Expect(admin.Delete(ctx, definition.DeepCopy())).To(Succeed())
+		serves := func() error { // by a client that remembers nothing
+			_, err := operatortest.Admin(GinkgoTB()).RESTMapper().RESTMapping(v1alpha1.GroupVersion.WithKind("OutboxConsumer").GroupKind(), "v1alpha1")
+			return err
+		}
+		Eventually(serves).ShouldNot(Succeed())
+		restore := func(ctx context.Context) error {
+			again := definition.DeepCopy()
+			again.SetResourceVersion("")
+			again.SetUID("")
+			unstructured.RemoveNestedField(again.Object, "status")
+			return client.IgnoreAlreadyExists(admin.Create(ctx, again))
+		}
+		DeferCleanup(func(ctx SpecContext) {
+			Expect(restore(ctx)).To(Succeed())
+			Eventually(serves).Should(Succeed())
+		})
+
+		running, cancel := context.WithCancel(ctx)
+		defer cancel()
+		mgr, err := manager.New(running, operatortest.Operator(GinkgoTB(), func(*http.Request, *http.Response) {}), manager.Options{
+			DispatcherImage: "outbox-operator:v1", ObserveInterval: 100 * time.Millisecond, MetricsAddress: "0", ProbeAddress: "0",
+		})
+		Expect(err).NotTo(HaveOccurred())
+		ended := make(chan error, 1)
+		go func() { ended <- mgr.Start(running) }()
+		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
+		Expect(admin.Create(ctx, namespace)).To(Succeed())
+		for _, o := range orders(namespace.Name) {
+			Expect(admin.Create(ctx, o)).To(Succeed())
+		}
+		Eventually(func() error {
+			return admin.Get(ctx, client.ObjectKey{Namespace: namespace.Name, Name: "orders-dispatcher"}, &appsv1.Deployment{})
+		}).Should(Succeed())
+		Expect(ended).NotTo(Receive())
+
+		Expect(restore(ctx)).To(Succeed())
+		Eventually(ended).Should(Receive(MatchError(ContainSubstring("the definition of OutboxConsumer, which was missing, is there now"))))
+	})
+})
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+
+var _ = Describe("/readyz", Label("rights"), func() {
+	It("is not ok until the caches are filled", func(ctx SpecContext) {
+		released := make(chan struct{})
+		cfg := operatortest.Operator(GinkgoTB(), func(*http.Request, *http.Response) {})
+		cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+			return roundTripper(func(req *http.Request) (*http.Response, error) {
+				if strings.HasSuffix(req.URL.Path, "/outboxdispatchers") {
+					<-released
+				}
+				return next.RoundTrip(req)
+			})
+		})
+		probes := envtest.FreeAddress(GinkgoTB())
+		running, cancel := context.WithCancel(ctx)
+		mgr, err := manager.New(running, cfg, manager.Options{
+			DispatcherImage: "outbox-operator:v1", ObserveInterval: 100 * time.Millisecond, MetricsAddress: "0", ProbeAddress: probes,
+		})
+		Expect(err).NotTo(HaveOccurred())
+		ended := make(chan error, 1)
+		go func() { ended <- mgr.Start(running) }()
+		get := func(path string) int {
+			resp, err := http.Get("http://" + probes + path) //nolint:noctx // a moment, in a test
+			if err != nil {
+				return 0
+			}
+			_ = resp.Body.Close()
+			return resp.StatusCode
+		}
+		Eventually(get).WithArguments("/healthz").Should(Equal(http.StatusOK))
+		Expect(get("/readyz")).To(Equal(http.StatusInternalServerError))
+		close(released)
+		Eventually(get).WithArguments("/readyz").Should(Equal(http.StatusOK))
+		cancel()
+		Expect(<-ended).To(Succeed())
+	})
+})
+
+func TestMain(m *testing.M) { envtest.Main(m) }
+
+// Labels pick some of these specs: `go test ./controllers/internal/manager -ginkgo.label-filter=namespaced`.
+func TestOnTheAPIServer(t *testing.T) {
+	ctrl.SetLogger(logr.Discard())
+	SetDefaultEventuallyTimeout(time.Minute)
+	SetDefaultEventuallyPollingInterval(20 * time.Millisecond)
+	RegisterFailHandler(Fail)
+	RunSpecs(t, "the operator's rights on an API server")
+}
+
+// admin may do everything, and reads from the API server.
+var admin client.Client
+
+// The API server needs a moment to apply roles that were just made; the operator sends no request before.
+var _ = BeforeSuite(func(ctx SpecContext) {
+	admin = operatortest.Admin(GinkgoTB())
+	operatortest.Granted(GinkgoTB())
+	installNamespaced(ctx)
+	for account, namespaces := range map[string][]string{operatortest.Account: {"team-c"}, namespacedAccount: {"team-a", "team-b"}} {
+		for _, namespace := range namespaces {
+			Eventually(may).WithArguments(ctx, account, "list", "", "pods", namespace).Should(BeTrue(), "%s in %s", account, namespace)
+		}
+	}
+	for account, home := range homes {
+		Eventually(may).WithArguments(ctx, account, "create", "coordination.k8s.io", "leases", home).Should(BeTrue(), "%s in %s", account, home)
+	}
+})

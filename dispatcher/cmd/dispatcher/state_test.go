@@ -1,12 +1,22 @@
 package main
 
 import (
+	"encoding/json"
+	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+
+	"github.com/twmb/franz-go/pkg/sr"
+	"github.com/twmb/franz-go/pkg/sr/srfake"
+	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	trace "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
@@ -141,4 +151,129 @@ func TestSchemaFileAppliesWithoutARestart(t *testing.T) {
 	o.enqueue(t, 1)
 	await(t, "the event is dead", func() bool { return o.count(t, "status = 'dead' and dead_reason = 'schema_validation_failed'") == 1 })
 	p.ready(t)
+}
+
+// useless are credentials' files that hold something else, and clouds that repeat what they get.
+func useless(t *testing.T, dir, closed string) map[string]leak {
+	lines, google := filepath.Join(dir, "lines"), filepath.Join(dir, "google")
+	check(t, os.WriteFile(lines, []byte("two-"+secret+"\nlines-"+secret), 0o600))
+	account, err := json.Marshal(map[string]string{
+		"type": "service_account", "client_email": "a@b.example", "private_key_id": secret, "private_key": secret, "token_uri": "http://" + closed,
+	})
+	check(t, err)
+	check(t, os.WriteFile(google, account, 0o600))
+	aws := []string{"AWS_ACCESS_KEY_ID=" + secret, "AWS_SECRET_ACCESS_KEY=" + secret, "AWS_SESSION_TOKEN=" + secret, "AWS_REGION=eu-central-1"}
+	echo := consumer(t, http.StatusBadRequest)
+	return map[string]leak{
+		"http with a token of no use":      {fmt.Sprintf("{http: {url: 'http://%s'}, auth: {type: Token, secretFile: %s}}", closed, lines), unavailable, nil, ""},
+		"http with a signature of no use":  {fmt.Sprintf("{http: {url: 'http://%s', signingSecretFile: %s}}", closed, lines), unavailable, nil, ""},
+		"http with a client key of no use": {fmt.Sprintf("{http: {url: 'https://%s'}, tls: {clientCertFile: %s, clientKeyFile: %[2]s}}", closed, lines), unavailable, nil, ""},
+		"nats with credentials of no use":  {fmt.Sprintf("{nats: {servers: ['nats://%s']}, auth: {type: Credentials, secretFile: %s}}", closed, lines), unavailable, nil, ""},
+		"sqs that repeats what it gets":    {fmt.Sprintf("{sqs: {queueURL: '%s/1/orders'}}", echo), unavailable, aws, ""},
+		"sns that repeats what it gets":    {fmt.Sprintf("{sns: {topicARN: 'arn:aws:sns:eu-central-1:123456789012:orders', endpoint: '%s'}}", echo), unavailable, aws, ""},
+		"pubSub with a key of no use":      {"{pubSub: {project: orders-1}, timeout: 1s}", unavailable, []string{"GOOGLE_APPLICATION_CREDENTIALS=" + google}, ""},
+	}
+}
+
+// registries are schema registries that know the login, refuse it, and repeat it, and payloads that do
+// not fit their schemas.
+func registries(t *testing.T, dir, closed, brokers, login, wrong string) map[string]leak {
+	f := srfake.New(srfake.WithAuth("Basic " + basic))
+	t.Cleanup(f.Close)
+	f.SeedSchema("orders-value", 1, 1, sr.Schema{Schema: `{"type": "record", "name": "a", "fields": [{"name": "card", "type": "long"}]}`})
+	f.SeedSchema("proto", 1, 2, sr.Schema{Type: sr.TypeProtobuf, Schema: `syntax = "proto3"; message A { int64 card = 1; }`})
+	f.SeedSchema("json", 1, 3, sr.Schema{Type: sr.TypeJSON, Schema: `{"properties": {"card": {"pattern": "^[0-9]+$"}}}`})
+	kafka := func(encoding string) string {
+		return fmt.Sprintf("{kafka: {brokers: ['%s'], encoding: %s}, auth: {type: Plain, %s}}", brokers, encoding, login)
+	}
+	at := func(url, auth string) string {
+		return fmt.Sprintf("message: {schemaRegistry: {url: '%s', auth: {%s}}}\n", url, auth)
+	}
+	known := at(f.URL(), "type: Basic, "+login)
+	return map[string]leak{
+		"registry's Avro":                    {kafka("Avro"), dead, nil, known},
+		"registry's Protobuf":                {kafka("Protobuf, subject: proto"), dead, nil, known},
+		"registry's JSON Schema":             {fmt.Sprintf("{http: {url: '%s'}}", consumer(t, http.StatusOK)), dead, nil, strings.TrimSuffix(known, "}\n") + ", validation: [{schema: {registry: {subject: json}}}]}\n"},
+		"registry wrong password":            {kafka("Avro"), unavailable, nil, at(f.URL(), "type: Basic, "+wrong)},
+		"registry that repeats what it gets": {kafka("Avro"), unavailable, nil, at(consumer(t, http.StatusUnauthorized), "type: Token, secretFile: "+dir+"/bearer")},
+		"registry that is another server":    {kafka("Avro"), unavailable, nil, at(consumer(t, http.StatusOK), "type: Token, secretFile: "+dir+"/bearer")},
+		"registry with a token of no use":    {kafka("Avro"), unavailable, nil, at(f.URL(), "type: Token, secretFile: "+dir+"/lines")},
+		"registry closed":                    {kafka("Avro"), unavailable, nil, at("http://"+closed, "type: Token, secretFile: "+dir+"/bearer")},
+	}
+}
+
+// spans is an OTLP collector that keeps what it gets.
+type spans struct {
+	mu  sync.Mutex
+	got []*trace.Span
+}
+
+func (s *spans) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	var request collector.ExportTraceServiceRequest
+	if err == nil {
+		err = proto.Unmarshal(body, &request)
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, of := range request.GetResourceSpans() {
+		for _, scope := range of.GetScopeSpans() {
+			s.got = append(s.got, scope.GetSpans()...)
+		}
+	}
+}
+
+// From the producer's trace, over each attempt, to what the consumer gets: with nothing but the
+// standard variables. CONTRACT: C-70, C-73
+func TestTraceSpansProducerAttemptsAndConsumer(t *testing.T) {
+	t.Parallel()
+	o := installed(t)
+	const traceID, producer = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+	var received []string
+	consumer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		received = append(received, r.Header.Get("ce-traceparent"))
+		if len(received) == 1 {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	}))
+	defer consumer.Close()
+	all := &spans{}
+	receiver := httptest.NewServer(all)
+	defer receiver.Close()
+	run(t, `{"namespace": "shop", "topic": "orders", "payload": "`+secret+`", "headers": {"traceparent": "00-`+traceID+`-`+producer+`-01"}}`,
+		"enqueue", "-f", o.file(t, o.producer, "")).ok(t)
+	file := o.file(t, o.dispatcher, dispatching("{http: {url: '"+consumer.URL+"'}}")+"delivery: {backoff: {base: 1ms, max: 1ms}}\n")
+	for code := range 2 { // the first attempt fails, is given back, and so fails its command
+		await(t, "the event is due", func() bool { return o.count(t, "next_attempt_at <= clock_timestamp()") == 1 })
+		cmd := command(t, "once", "-f", file)
+		cmd.Env = append(cmd.Env, "OTEL_EXPORTER_OTLP_ENDPOINT="+receiver.URL, "OTEL_EXPORTER_OTLP_HEADERS=authorization="+secret)
+		finish(t, cmd, "").ended(t, 1-code)
+	}
+	if len(all.got) != 2 || len(received) != 2 {
+		t.Fatalf("%d spans and %d requests, want 2 of each", len(all.got), len(received))
+	}
+	for i, span := range all.got {
+		text := map[string]string{}
+		for _, a := range span.GetAttributes() {
+			text[a.GetKey()] = a.GetValue().GetStringValue() + fmt.Sprint(a.GetValue().GetIntValue())
+		}
+		if fmt.Sprintf("%x", span.GetTraceId()) != traceID || fmt.Sprintf("%x", span.GetParentSpanId()) != producer || span.GetName() != "publish orders" {
+			t.Errorf("span %d is %v", i, span)
+		}
+		if want := []string{"failed0", "confirmed0"}[i]; text["outbox.outcome"] != want || text["outbox.attempt"] != "1" || text["messaging.system"] != "http0" {
+			t.Errorf("span %d says %v", i, text)
+		}
+		if want := fmt.Sprintf("00-%s-%x-01", traceID, span.GetSpanId()); received[i] != want {
+			t.Errorf("the consumer got %s, want %s", received[i], want)
+		}
+		noSecret(t, span.String())
+	}
+
+	cmd := command(t, "once", "-f", file)
+	cmd.Env = append(cmd.Env, "OTEL_EXPORTER_OTLP_ENDPOINT=collector:4317")
+	finish(t, cmd, "").ended(t, 78, "OTEL_EXPORTER_OTLP_ENDPOINT is not an http or https URL")
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 	"github.com/outbox-operator/outbox-operator/hack/testing/golden"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
+	"github.com/outbox-operator/outbox-operator/migrations"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -343,5 +344,101 @@ func same(t *testing.T, name string) func(any, error) func(any, error) {
 				t.Errorf("%s: %v\nwant %v", name, err, wantErr)
 			}
 		}
+	}
+}
+
+// Each request has the same result in every mode of the driver, also in the one for PgBouncer before 1.21.
+func TestReaderWorksInEveryModeOfTheDriver(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Migrated(t)
+	story(t, pgtest.Open(t, dsn))
+	for _, mode := range []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
+		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+	} {
+		config, err := pgx.ParseConfig(dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.DefaultQueryExecMode = mode
+		connect := func(ctx context.Context) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, config.Copy()) }
+		for name, topics := range map[string][]string{"all topics": nil, "one topic": {"orders"}} {
+			r := New(connect, Options{Namespace: "shop", Topics: topics})
+			f := deadletters.Filter{
+				IDs: []string{eventID(1), "2"}, Topic: "orders", Type: "OrderPlaced", Aggregate: "order/1", Tenant: tenant, Reason: "permanent_failure",
+				ErrorContains: "422", Since: noon, Until: noon.AddDate(1, 0, 0),
+			}
+			groups, err := r.Groups(t.Context(), f)
+			if err != nil || len(groups.Groups) != 1 {
+				t.Errorf("%s, %s: groups: %+v, %v", mode, name, groups, err)
+			}
+			page, err := r.List(t.Context(), deadletters.ListRequest{Filter: f})
+			if err != nil || len(page.DeadLetters) != 1 {
+				t.Errorf("%s, %s: list: %+v, %v", mode, name, page, err)
+			}
+			deadLetter, err := r.Show(t.Context(), eventID(1), true)
+			if err != nil || string(deadLetter.Payload) != `{"card": "s3cr3t"}` || len(deadLetter.Failures) != 1 {
+				t.Errorf("%s, %s: show: %+v, %v", mode, name, deadLetter, err)
+			}
+			if deadLetter, err = r.Show(t.Context(), "2", false); err != nil || deadLetter.ID != 2 {
+				t.Errorf("%s, %s: show a number: %+v, %v", mode, name, deadLetter, err)
+			}
+			history, err := r.Event(t.Context(), "key-4", false)
+			if err != nil || history.Event == nil || len(history.DeadLetters) == 0 {
+				t.Errorf("%s, %s: event: %+v, %v", mode, name, history, err)
+			}
+		}
+	}
+}
+
+// A reader cannot write, whatever its login may, and says what to do about a timeout and a missing schema.
+func TestReaderCannotWrite(t *testing.T) {
+	t.Parallel()
+	_, r := outbox(t)
+	err := r.read(t.Context(), "try", func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), "update outbox.outbox_dead_letters set resolution = null")
+		return err
+	})
+	if err == nil || !strings.Contains(err.Error(), "25006") {
+		t.Errorf("a write: %v", err)
+	}
+	r.timeout = time.Millisecond
+	err = r.read(t.Context(), "try", func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), "select pg_sleep(600)")
+		return err
+	})
+	if err == nil || !strings.Contains(err.Error(), "a request may take 1ms: narrow it by topic, group or time") {
+		t.Errorf("a long statement: %v", err)
+	}
+	empty := pgtest.Empty(t)
+	r = New(func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, empty) }, Options{})
+	if _, err := r.List(t.Context(), deadletters.ListRequest{}); err == nil || !strings.Contains(err.Error(), "run `dispatcher migrate up`") {
+		t.Errorf("no schema: %v", err)
+	}
+}
+
+// A replay login reads dead letters and the status of their events. An error says what it may not read, and what to do.
+func TestReplayLoginReadsDeadLettersButNotEvents(t *testing.T) {
+	t.Parallel()
+	pool, _ := outbox(t)
+	story(t, pool)
+	login := pgtest.Login(t, pool.Pool, migrations.ReplayLogin)
+	r := New(func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, login) }, Options{Namespace: "shop"})
+	deadLetter, err := r.Show(t.Context(), eventID(1), true)
+	if err != nil || deadLetter.Status != "dead" || deadLetter.Error == "" || len(deadLetter.Failures) != 1 || deadLetter.Payload != nil || !strings.Contains(deadLetter.PayloadOmitted, "such as the dispatcher's") {
+		t.Errorf("show: %+v, %v", deadLetter, err)
+	}
+	pgtest.Exec(pool, `delete from outbox.outbox_events where id = $1`, eventID(1))
+	if deadLetter, err = r.Show(t.Context(), eventID(1), false); err != nil || deadLetter.Status != "" || deadLetter.PayloadOmitted != "" {
+		t.Errorf("show, of an event whose row is gone: %+v, %v", deadLetter, err)
+	}
+	for _, id := range []string{eventID(2), "key-2"} {
+		if _, err := r.Event(t.Context(), id, false); err == nil || !strings.Contains(err.Error(), "this login may not read the row of an event") ||
+			!strings.Contains(err.Error(), "use a login that may select on outbox_events, such as the dispatcher's") {
+			t.Errorf("event %s: %v", id, err)
+		}
+	}
+	if page, err := r.List(t.Context(), deadletters.ListRequest{}); err != nil || len(page.DeadLetters) == 0 {
+		t.Errorf("list: %+v, %v", page, err)
 	}
 }

@@ -1,10 +1,14 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,7 +18,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
+	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/api/status"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
 	"github.com/outbox-operator/outbox-operator/hack/testing/commands"
 )
 
@@ -127,5 +134,259 @@ func TestOutcomeFitsTheTerminationMessage(t *testing.T) {
 		if read.ID != p.ID || read.Delivered != p.Delivered || !read.FinishedAt.Equal(p.FinishedAt) || len(read.Skipped) != 1 || read.Stopped == "" || read.LastError == "" {
 			t.Errorf("%q: the operator reads %+v", text, read)
 		}
+	}
+}
+
+type switches struct{ pauses, resumes int }
+
+func (s *switches) Pause()  { s.pauses++ }
+func (s *switches) Resume() { s.resumes++ }
+
+// The file is read each second: what has not changed does nothing, and is not logged again.
+func TestStateFileIsReadAgain(t *testing.T) {
+	var log bytes.Buffer
+	engine := &switches{}
+	f := &stateFile{watchedFile: watchedFile{field: "stateFile", path: filepath.Join(t.TempDir(), "state"), log: slog.New(slog.NewTextHandler(&log, nil))}, engine: engine, last: config.Running}
+	for _, step := range []struct {
+		text            string
+		pauses, resumes int
+		lines           int
+		unusable        bool
+	}{
+		{text: "Running"},
+		{text: "Paused\n", pauses: 1, lines: 1},
+		{text: "hunter2", pauses: 1, lines: 2, unusable: true},
+		{text: "Paused", pauses: 1, lines: 3},
+		{text: " Running ", pauses: 1, resumes: 1, lines: 4},
+	} {
+		if err := os.WriteFile(f.path, []byte(step.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			f.refresh()
+		}
+		if engine.pauses != step.pauses || engine.resumes != step.resumes || (len(f.problems()) == 1) != step.unusable {
+			t.Errorf("%q: %+v, problems %v, want %d pauses, %d resumes, unusable %t", step.text, engine, f.problems(), step.pauses, step.resumes, step.unusable)
+		}
+		if n := strings.Count(log.String(), "\n"); n != step.lines {
+			t.Errorf("%q: %d lines, want %d:\n%s", step.text, n, step.lines, log.String())
+		}
+	}
+	if strings.Contains(log.String(), "hunter2") {
+		t.Error("what the file holds is logged")
+	}
+}
+
+// Why all topics are paused is what the destination responded last, not the newest failure of some delivery.
+func TestPausedTopicsSayWhy(t *testing.T) {
+	paused := pausedTopics(dispatcher.Snapshot{
+		Breaker: dispatcher.BreakerUnreachable, Sink: dispatcher.LinkState{Known: true, Err: errors.New("connection\x00 refused")}, LastError: "the consumer responded 422",
+	})
+	if got, want := paused[""], "the destination is Unreachable: connection refused"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// gate is an engine that records the types it admits.
+type gate struct {
+	admits func(string) bool
+	calls  int
+}
+
+func (g *gate) Admit(admits func(string) bool) { g.admits, g.calls = admits, g.calls+1 }
+
+// The file is read each second: what has not changed does nothing, what cannot be read changes nothing, and an
+// empty one admits nothing.
+//
+// CONTRACT: C-82
+func TestVerifiedTypesFileIsReadAgain(t *testing.T) {
+	var log bytes.Buffer
+	engine := &gate{}
+	f := &typesFile{watchedFile: watchedFile{field: "verifiedTypesFile", path: filepath.Join(t.TempDir(), "types"), log: slog.New(slog.NewTextHandler(&log, nil))}, engine: engine}
+	for _, step := range []struct {
+		text            string // "-" for no file
+		calls, lines    int
+		admits, refuses string // types, by space
+		problem         string
+	}{
+		{text: "-", lines: 1, problem: "write the event types"},
+		{text: "", calls: 1, lines: 3, refuses: "order.placed *"},
+		{text: "order.placed\npayment.*\n", calls: 2, lines: 4, admits: "order.placed payment. payment.settled", refuses: "order.placed2 order payment order.* Payment.x"},
+		{text: "order.placed\r\n\npayment.*", calls: 2, lines: 4, admits: "order.placed payment.settled"},
+		{text: "-", calls: 2, lines: 5, admits: "order.placed", problem: "no such file"},
+		{text: strings.Repeat("x", maxTypes+1), calls: 2, lines: 6, admits: "order.placed", problem: "list fewer"},
+		{text: "*", calls: 3, lines: 8, admits: "order.placed anything"},
+	} {
+		_ = os.Remove(f.path)
+		if step.text != "-" {
+			if err := os.WriteFile(f.path, []byte(step.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 3 {
+			f.refresh()
+		}
+		name := step.text[:min(len(step.text), 20)]
+		if n := strings.Count(log.String(), "\n"); engine.calls != step.calls || n != step.lines {
+			t.Errorf("%q: %d calls and %d log lines, want %d with %d:\n%s", name, engine.calls, n, step.calls, step.lines, log.String())
+		}
+		if p := f.problems(); (len(p) == 1) != (step.problem != "") || len(p) == 1 && (p[0].Field != "verifiedTypesFile" || !strings.Contains(p[0].Message, step.problem)) {
+			t.Errorf("%q: problems %+v, want %q", name, p, step.problem)
+		}
+		for _, eventType := range strings.Fields(step.admits) {
+			if !engine.admits(eventType) {
+				t.Errorf("%q: %s is not admitted", name, eventType)
+			}
+		}
+		for _, eventType := range strings.Fields(step.refuses) {
+			if engine.admits(eventType) {
+				t.Errorf("%q: %s is admitted", name, eventType)
+			}
+		}
+	}
+}
+
+// Without an endpoint there is nothing between the engine and the sink, and no exporter: tracing costs
+// nothing. With one, the sink is wrapped.
+func TestSinkIsWrappedOnlyWithTracing(t *testing.T) {
+	for _, set := range os.Environ() {
+		if name, _, _ := strings.Cut(set, "="); strings.HasPrefix(name, "OTEL_") {
+			t.Setenv(name, "")
+		}
+	}
+	cfg := config.Config{Name: "orders", Namespace: "shop", Sink: config.Sink{Log: &config.LogSink{}}, Database: config.Database{DSN: "host=127.0.0.1"}}
+	cfg.ApplyDefaults()
+	bare, err := sink.New(cfg, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for endpoint, traced := range map[string]bool{"": false, "http://127.0.0.1:1": true} {
+		t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+		e, err := newProcess(t.Context(), "v1", cfg, nil, io.Discard, io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if same := fmt.Sprintf("%T", e.sink) == fmt.Sprintf("%T", bare); same == traced || (e.spans != nil) != traced {
+			t.Errorf("endpoint %q: the sink is a %s, the exporter is %v", endpoint, fmt.Sprintf("%T", e.sink), e.spans)
+		}
+		e.close(t.Context())
+	}
+}
+
+// A container that may take little memory has a lower limit; without one, or outside, it is the default.
+func TestSoftLimitFollowsTheContainer(t *testing.T) {
+	dir := t.TempDir()
+	if got := softLimit(filepath.Join(dir, "none")); got != memoryLimit {
+		t.Errorf("%d without the file, want %d", got, memoryLimit)
+	}
+	file := filepath.Join(dir, "memory.max")
+	for text, want := range map[string]int64{"max\n": memoryLimit, "134217728\n": 96 << 20, "8589934592\n": memoryLimit} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := softLimit(file); got != want {
+			t.Errorf("%d of %q, want %d", got, text, want)
+		}
+	}
+}
+
+// The policy that the file names is the one that the engine gets. CONTRACT: C-25
+func TestBackoffIsThatOfTheFile(t *testing.T) {
+	second := config.Duration(time.Second)
+	percent, none := 50, 0
+	for name, c := range map[string]struct {
+		b                 config.Backoff
+		attempts          int
+		shortest, longest time.Duration
+	}{
+		"default":            {config.Backoff{}, 3, 2 * time.Second, 4 * time.Second},
+		"exponential":        {config.Backoff{Base: second, Max: 8 * second}, 9, 4 * time.Second, 8 * time.Second},
+		"multiplier":         {config.Backoff{Strategy: config.Multiplier, Base: second, Max: 100 * second, Multiplier: "3", JitterPercent: &percent}, 3, 4500 * time.Millisecond, 13500 * time.Millisecond},
+		"without jitter":     {config.Backoff{Strategy: config.Multiplier, JitterPercent: &none}, 3, 4 * time.Second, 4 * time.Second},
+		"power of two":       {config.Backoff{Strategy: config.PowerOfTwo}, 30, 1024 * time.Second, 1024 * time.Second},
+		"linear, overview's": {config.Backoff{Strategy: config.Linear}, 2, 2 * time.Minute, 2 * time.Minute},
+	} {
+		cfg := config.Config{Delivery: config.Delivery{Backoff: c.b}}
+		cfg.ApplyDefaults()
+		policy := backoff(cfg.Delivery.Backoff)
+		shortest := policy.Delay(c.attempts, func() float64 { return 0 })
+		longest := policy.Delay(c.attempts, func() float64 { return 1 - 1e-12 })
+		if shortest.Round(time.Millisecond) != c.shortest || longest.Round(time.Millisecond) != c.longest {
+			t.Errorf("%s: from %s to %s, want %s to %s", name, shortest, longest, c.shortest, c.longest)
+		}
+	}
+}
+
+// countingObserver counts its calls.
+type countingObserver struct {
+	dispatcher.Observer
+	calls int
+}
+
+func (o *countingObserver) Acked(*dispatcher.Event, time.Duration)                        { o.calls++ }
+func (o *countingObserver) Failed(*dispatcher.Event, error, time.Duration, time.Duration) { o.calls++ }
+
+// A window counts from the last heartbeat before it; older counts are dropped.
+// CONTRACT: C-95
+func TestTallyCountsInWindows(t *testing.T) {
+	observer := &countingObserver{}
+	counts := &tally{Observer: observer}
+	now := time.Unix(1_000_000, 0)
+	for range 3 * 240 { // three hours, one event delivered and two that failed each 15 s
+		counts.Acked(nil, 0)
+		counts.Failed(nil, errors.New("500"), 0, 0)
+		counts.Failed(nil, errors.New("500"), 0, 0)
+		counts.lately(now)
+		now = now.Add(15 * time.Second)
+	}
+	if want := 3 * 3 * 240; observer.calls != want {
+		t.Errorf("the observer got %d calls, want %d", observer.calls, want)
+	}
+	delivered, failed := counts.lately(now)
+	if delivered != [2]int64{19, 239} || failed != [2]int64{38, 478} {
+		t.Errorf("after three hours it counts %v delivered and %v failed, want what came in 5 minutes and an hour", delivered, failed)
+	}
+	if n := len(counts.marks); n > 242 {
+		t.Errorf("%d marks are kept, want at most 242", n)
+	}
+	if delivered, failed = counts.lately(now.Add(6 * time.Minute)); delivered[0] != 0 || failed[0] != 0 || delivered[1] == 0 {
+		t.Errorf("after six minutes without an event it counts %v delivered and %v failed, want none in the shorter window", delivered, failed)
+	}
+	young := &tally{Observer: observer}
+	young.Acked(nil, 0)
+	if delivered, _ := young.lately(now); delivered != [2]int64{1, 1} {
+		t.Errorf("a process that has just started counts %v, want its one delivery in each window", delivered)
+	}
+}
+
+// The rate is that of the last 15 seconds, and of less in a process that has just started.
+func TestTallyCountsPerSecond(t *testing.T) {
+	counts := &tally{Observer: &countingObserver{}}
+	counts.tick()
+	if got := counts.perSecond(); got != 0 {
+		t.Errorf("before a second is over it is %v", got)
+	}
+	second := func(events int) {
+		for range events {
+			counts.Acked(nil, 0)
+		}
+		counts.tick()
+	}
+	second(4)
+	second(8)
+	if got := counts.perSecond(); got != 6 {
+		t.Errorf("after two seconds it is %v, want 6", got)
+	}
+	for range 40 {
+		second(30)
+	}
+	if got := counts.perSecond(); got != 30 || len(counts.recent) != 16 {
+		t.Errorf("it is %v of %d counts, want 30 of 16", got, len(counts.recent))
+	}
+	for range 5 {
+		second(0)
+	}
+	if got := counts.perSecond(); got != 20 {
+		t.Errorf("five idle seconds later it is %v, want 20", got)
 	}
 }

@@ -1,18 +1,26 @@
 package metrics_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/journal"
@@ -198,3 +206,267 @@ func TestBacklogIsAbsentBeforeTheFirstCount(t *testing.T) {
 func unknown() *dispatcher.OldestTransaction { return nil }
 func unweighed() *map[string]int64           { return nil }
 func none() int                              { return 0 }
+
+// Topics come from producers: their number must not be that of the series. What is beyond the bound has the label _other,
+// and the page says how many series there are at most.
+func TestTopicsAreBounded(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	m := metrics.New(registry, "orders", "shop", "kafka")
+	const topics = 3 * metrics.MaxTopics
+	depth := &dispatcher.Depth{}
+	var paused []dispatcher.PausedTopic
+	var gated []dispatcher.GatedTopic
+	var all sync.WaitGroup
+	for i := range topics {
+		topic := fmt.Sprint(i)
+		depth.Topics = append(depth.Topics, dispatcher.TopicDepth{Topic: topic, Pending: dispatcher.Count{N: 1}})
+		paused = append(paused, dispatcher.PausedTopic{Topic: topic, Breaker: dispatcher.BreakerRefusing})
+		gated = append(gated, dispatcher.GatedTopic{Topic: topic})
+		all.Go(func() {
+			m.Claimed(topic, 1)
+			m.Failed(&dispatcher.Event{Topic: topic}, errors.New("status 500"), time.Second, time.Second)
+		})
+	}
+	all.Wait()
+	m.Watch(func() dispatcher.Snapshot { return dispatcher.Snapshot{PausedTopics: paused, Gated: gated} }, func() *dispatcher.Depth { return depth }, unknown, unweighed, none)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, want := 0, map[string]int{
+		"outbox_topic_breaker_state": 2 * (metrics.MaxTopics + 1), "outbox_events_claimed_total": metrics.MaxTopics + 1,
+		"outbox_pending_events_count": metrics.MaxTopics + 1, "outbox_claim_size_events": metrics.MaxHistogramTopics + 1,
+	}
+	for _, family := range families {
+		name, sum := family.GetName(), 0.
+		for _, metric := range family.GetMetric() {
+			n += series(metric)
+			sum += metric.GetCounter().GetValue() + metric.GetGauge().GetValue() + metric.GetHistogram().GetSampleSum()
+		}
+		if got := len(family.GetMetric()); want[name] > 0 && got != want[name] {
+			t.Errorf("%s has %d sets of labels, want %d", name, got, want[name])
+		}
+		if _, counts := want[name]; counts && name != "outbox_topic_breaker_state" && sum != topics {
+			t.Errorf("%s has the sum %v, want that of all topics, %d", name, sum, topics)
+		}
+		delete(want, name)
+	}
+	if len(want) > 0 {
+		t.Errorf("not seen: %v", want)
+	}
+	if n > metrics.MaxSeries || n < metrics.MaxSeries*9/10 {
+		t.Errorf("%d series, want at most %d and not much less", n, metrics.MaxSeries)
+	}
+	text, err := os.ReadFile(page)
+	if said := fmt.Sprintf("at most %d,000 series", metrics.MaxSeries/1000); err != nil || !strings.Contains(string(text), said) {
+		t.Errorf("%s does not say %q: %v", page, said, err)
+	}
+	more := 0
+	if n := testing.AllocsPerRun(100, func() { more++; m.Claimed(fmt.Sprint("more", more), 1) }); n > 2 {
+		t.Errorf("a topic beyond the bound takes %v allocations, so it is kept", n)
+	}
+	t.Logf("%d series, %d bytes", n, len(scrape(t, registry)))
+}
+
+// series is how many Prometheus makes of a metric.
+func series(m *dto.Metric) int {
+	if h := m.GetHistogram(); h != nil {
+		return len(h.GetBucket()) + 3 // +Inf, sum and count
+	}
+	return 1
+}
+
+// Goroutines that meet a new topic at once count it once: as many topics as there are labels all have their own.
+func TestTopicIsCountedOnce(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	m := metrics.New(registry, "orders", "shop", "kafka")
+	for i := range metrics.MaxTopics {
+		start := make(chan struct{})
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				<-start
+				m.Claimed(fmt.Sprint(i), 1)
+			})
+		}
+		close(start)
+		all.Wait()
+	}
+	text := scrape(t, registry)
+	if other := `outbox_events_claimed_total{dispatcher="orders",outbox_namespace="shop",sink="kafka",topic="` + metrics.OtherTopics; strings.Contains(text, other) {
+		t.Errorf("some of %d topics have no label of their own", metrics.MaxTopics)
+	}
+}
+
+const traceID = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+// openMetrics is what Prometheus gets.
+func openMetrics(t *testing.T, registry *prometheus.Registry) string {
+	t.Helper()
+	response, request := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)
+	request.Header.Set("Accept", "application/openmetrics-text;version=1.0.0")
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{EnableOpenMetrics: true}).ServeHTTP(response, request)
+	if !strings.HasPrefix(response.Header().Get("Content-Type"), "application/openmetrics-text") {
+		t.Fatalf("the response is %s", response.Header().Get("Content-Type"))
+	}
+	return response.Body.String()
+}
+
+// A histogram of durations leads to the trace of an event that its producer sampled.
+func TestExemplars(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	m := metrics.New(registry, "orders", "shop", "kafka")
+	e := &dispatcher.Event{Topic: "orders", Attempt: 1, Headers: map[string]string{"traceparent": "00-" + traceID + "-00f067aa0ba902b7-01"}}
+	m.Delivered(e, 7*time.Millisecond, 20*time.Millisecond)
+	m.Failed(e, errors.New("refused"), time.Minute, time.Second)
+	m.Acked(e, 3*time.Second)
+	text := openMetrics(t, registry)
+	for _, want := range []string{
+		`outbox_delivery_duration_seconds_bucket{dispatcher="orders",outbox_namespace="shop",outcome="confirmed",sink="kafka",topic="orders",le="0.025"} 1 # {trace_id="` + traceID + `"} 0.02 `,
+		`outbox_dispatch_latency_seconds_bucket{dispatcher="orders",outbox_namespace="shop",sink="kafka",topic="orders",le="0.01"} 1 # {trace_id="` + traceID + `"} 0.007 `,
+		`outbox_delivery_duration_seconds_bucket{dispatcher="orders",outbox_namespace="shop",outcome="failed",sink="kafka",topic="orders",le="60.0"} 1 # {trace_id="` + traceID + `"} 60.0 `,
+		`outbox_end_to_end_latency_seconds_bucket{dispatcher="orders",outbox_namespace="shop",sink="kafka",topic="orders",le="5.0"} 1 # {trace_id="` + traceID + `"} 3.0 `,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("missing: %s", want)
+		}
+	}
+	if n := strings.Count(text, "trace_id"); n != 4 || t.Failed() {
+		t.Errorf("%d exemplars, want 4:\n%s", n, text)
+	}
+}
+
+// No exemplar without a trace that was sampled, and nothing that a producer wrote is shown.
+// CONTRACT: C-73
+func TestNoExemplar(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	m := metrics.New(registry, "orders", "shop", "kafka")
+	for _, parent := range []string{
+		"", "s3cr3t", "00-" + traceID + "-00f067aa0ba902b7-00", "00-" + traceID + "-00f067aa0ba902b7-0z",
+		"00-" + strings.Repeat("0", 32) + "-00f067aa0ba902b7-01", "00-" + strings.Repeat("s3cr3t+/", 4) + "-00f067aa0ba902b7-01",
+	} {
+		m.Delivered(&dispatcher.Event{Topic: "orders", Attempt: 1, Headers: map[string]string{"traceparent": parent}}, time.Second, time.Second)
+	}
+	if text := openMetrics(t, registry); strings.Contains(text, "trace_id") || strings.Contains(text, "s3cr3t") {
+		t.Error(text)
+	}
+}
+
+// BenchmarkObserve shows what an event costs here, and an exemplar on top.
+func BenchmarkObserve(b *testing.B) {
+	for name, parent := range map[string]string{"plain": "", "sampled": "00-" + traceID + "-00f067aa0ba902b7-01"} {
+		b.Run(name, func(b *testing.B) {
+			m := metrics.New(prometheus.NewRegistry(), "orders", "shop", "kafka")
+			e := &dispatcher.Event{Topic: "orders", Attempt: 1, Headers: map[string]string{"traceparent": parent}}
+			b.ReportAllocs()
+			for b.Loop() {
+				m.Delivered(e, time.Millisecond, time.Millisecond)
+				m.Acked(e, time.Millisecond)
+			}
+		})
+	}
+}
+
+const page = "README.md"
+
+var update = flag.Bool("update", false, "write the rows of the page")
+
+// fixed are the names that dashboards and alerts rely on.
+var fixed = []string{
+	"outbox_events_published_total", "outbox_events_delivered_total", "outbox_events_failed_total", "outbox_events_dlq_total",
+	"outbox_delivery_duration_seconds", "outbox_retry_delay_seconds", "outbox_end_to_end_latency_seconds",
+	"outbox_validation_errors_total", "outbox_network_errors_total", "outbox_timeout_errors_total",
+	"outbox_table_size_bytes", "outbox_pending_events_count", "outbox_dlq_events_count",
+}
+
+// rows returns the row of the page's table for each metric that the registry describes, by name.
+func rows(t *testing.T, registry interface {
+	prometheus.Gatherer
+	prometheus.Collector
+}) map[string]string {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds := map[string]string{}
+	for _, f := range families {
+		kinds[f.GetName()] = strings.ToLower(f.GetType().String())
+	}
+	described := make(chan *prometheus.Desc, 100)
+	registry.Describe(described)
+	close(described)
+	all := map[string]string{}
+	fields := regexp.MustCompile(`^Desc\{fqName: "(.*?)", help: "(.*?)", .*constLabels: \{.*\}, variableLabels: \{(.*)\}\}$`)
+	for d := range described {
+		found := fields.FindStringSubmatch(d.String())
+		if found == nil {
+			t.Fatalf("%s has another form than this test reads", d)
+		}
+		name, help, labels := found[1], found[2], strings.Split(found[3], ",")
+		slices.Sort(labels)
+		all[name] = fmt.Sprintf("| `%s` | %s | %s | %s |", name, kinds[name], strings.Join(labels, ", "), help)
+	}
+	return all
+}
+
+// The page for users has one row for each metric, with its labels and its help text, and names no other.
+// CONTRACT: C-95
+func TestReadme(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry() // refuses what is collected and not described
+	m := metrics.New(registry, "orders", "shop", "kafka")
+	m.Build("v1.2.3")
+	m.Watch(
+		func() dispatcher.Snapshot {
+			return dispatcher.Snapshot{TopicLimits: make([]dispatcher.TopicLimit, 1), RatePart: new(float64), Decisions: map[string]int{"gain": 1}, PausedTopics: []dispatcher.PausedTopic{{Topic: "orders", Breaker: dispatcher.BreakerRefusing}}}
+		},
+		func() *dispatcher.Depth { return &dispatcher.Depth{Topics: []dispatcher.TopicDepth{{Topic: "orders"}}} },
+		func() *dispatcher.OldestTransaction { return &dispatcher.OldestTransaction{} },
+		func() *map[string]int64 { return &map[string]int64{"outbox_events": 1} },
+		func() int { return 0 })
+	m.WatchData(func() *dispatcher.Data {
+		return &dispatcher.Data{Windows: []dispatcher.Outcomes{{Window: time.Hour, Delivered: 1}}}
+	})
+	m.WatchJournal(func() *journal.State { return &journal.State{On: true} })
+	m.WatchRetention(func() *metrics.Retention { return &metrics.Retention{} })
+	m.WatchNotifications(func() metrics.Notifications { return metrics.Notifications{Known: true} })
+	m.Claimed("orders", 1) // makes the topic's series
+	m.Failed(&dispatcher.Event{Topic: "orders"}, os.ErrClosed, time.Second, time.Second)
+	m.DeadLettered(dispatcher.DeadEvent{Topic: "orders", Reason: dispatcher.ReasonPermanentFailure})
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := rows(t, registry)
+	if *update {
+		text = regexp.MustCompile("(?m)^\\| `(outbox_[a-z_]+)` \\|.*$").ReplaceAllFunc(text, func(row []byte) []byte {
+			return []byte(cmp.Or(want[strings.Split(string(row), "`")[1]], string(row)))
+		})
+		if err := os.WriteFile(page, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(want) < 30 {
+		t.Fatalf("%d metrics are described, want all", len(want))
+	}
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if !strings.Contains(string(text), want[name]+"\n") {
+			t.Errorf("%s misses this row; put it where it belongs (-update writes the rows of metrics that have one):\n%s", page, want[name])
+		}
+	}
+	if n := len(regexp.MustCompile("(?m)^\\| `outbox_").FindAllString(string(text), -1)); n != len(want) {
+		t.Errorf("%s has %d rows of metrics, want %d", page, n, len(want))
+	}
+	for _, name := range fixed {
+		if want[name] == "" {
+			t.Errorf("%s is not there, and its name is fixed", name)
+		}
+	}
+	others := []string{"outbox_events", "outbox_dead_letters", "outbox_workers", "outbox_namespace"} // tables, and a label
+	for _, name := range regexp.MustCompile(`\boutbox_[a-z_]+`).FindAllString(string(text), -1) {
+		base := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, "")
+		if want[name] == "" && want[base] == "" && !slices.Contains(others, name) {
+			t.Errorf("%s names %s, which is not a metric", page, name)
+		}
+	}
+}

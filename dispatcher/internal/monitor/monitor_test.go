@@ -1,6 +1,7 @@
 package monitor
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/journal"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
@@ -246,5 +248,200 @@ func TestStatusSumsTopicsAndDatabase(t *testing.T) {
 	}
 	if s := statusOf(process, healthy(func(s *dispatcher.Snapshot) { s.Paused = true })); s.State != "Paused" || unready(s) != nil {
 		t.Errorf("paused, as configured: %+v, %v", s, unready(s))
+	}
+}
+
+// huge is a snapshot and a depth with as much as they can hold, in texts that JSON writes as long as it can.
+func huge() (dispatcher.Snapshot, *dispatcher.Depth) {
+	long := strings.Repeat(strings.Repeat("\x01", 100)+"\"\\<\u2028", 250) // a control character is six bytes of JSON
+	depth := &dispatcher.Depth{ObservedAt: started, BlockedKeys: dispatcher.Count{N: 21}}
+	s := healthy(func(s *dispatcher.Snapshot) {
+		s.Outcomes, s.Schema.Message, s.LastError = down(errors.New(long)), long, long
+		s.StuckCalls, s.Stuck = 1, []dispatcher.StuckCall{{Topic: "a", EventID: uuid.Max}}
+	})
+	for i := range 100 {
+		topic := fmt.Sprintf("topic-%03d%s", i, long)
+		s.PausedTopics = append(s.PausedTopics, dispatcher.PausedTopic{Topic: topic, Breaker: dispatcher.BreakerRefusing, Err: errors.New(long)})
+		depth.Topics = append(depth.Topics, dispatcher.TopicDepth{Topic: topic, Pending: dispatcher.Count{N: 1}})
+		depth.Blocked = append(depth.Blocked, dispatcher.BlockedKey{Topic: topic, Key: "customer-17", EventID: uuid.Max})
+		depth.Groups = append(depth.Groups, dispatcher.DeadGroup{Topic: topic, Cause: dispatcher.Cause{Code: long, Place: long}, Sample: uuid.Max, Error: "customer-17"})
+	}
+	return s, depth
+}
+
+func TestBriefStatusFitsItsBound(t *testing.T) {
+	s, depth := huge()
+	for name, c := range map[string]struct {
+		caller, host, path string
+		brief              bool
+	}{
+		"port-forward":           {"127.0.0.1:4711", "localhost:8080", status.Path, false},
+		"port-forward over IPv6": {"[::1]:4711", "[::1]:8080", status.Path, false},
+		"a page in a browser":    {"127.0.0.1:4711", "evil.example", status.Path, true},
+		"the operator":           {"10.0.0.7:4711", "10.0.0.9:8080", status.BriefPath, true},
+		"a stranger":             {"10.0.0.7:4711", "localhost", status.Path, true},
+		"a stranger over IPv6":   {"[fd00::7]:4711", "localhost", status.Path, true},
+		"a mesh's proxy":         {"127.0.0.6:4711", "localhost", status.Path, true},
+		"brief path":             {"127.0.0.1:4711", "localhost", status.BriefPath, true},
+		"unknown caller":         {"", "localhost", status.Path, true},
+	} {
+		_, body := getFrom(t, c.caller, c.host, c.path, s, depth)
+		if secret := strings.Contains(body, "customer-17") || strings.Contains(body, uuid.Max.String()) || strings.Contains(body, "lastError"); secret == c.brief {
+			t.Errorf("%s: keys, ids and errors of single deliveries are shown: %v", name, secret)
+		}
+		if c.brief && len(body) > status.MaxBrief {
+			t.Errorf("%s: %d bytes, want %d at most", name, len(body), status.MaxBrief)
+		}
+	}
+
+	_, body := get(t, status.BriefPath, s, depth)
+	var got status.Status
+	if err := json.Unmarshal([]byte(body), &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Name != "orders" || got.Sink.State != status.Reachable || got.Source.Reason != status.OutcomesRefused || got.Schema.Version != 1 || got.StuckCalls != 1 {
+		t.Errorf("what it is, links and schema: %+v", got)
+	}
+	if got.PausedTopicCount != 100 || !got.AllTopicsPaused || len(got.PausedTopics) != 8 || !strings.HasPrefix(got.PausedTopics[7].Topic, "topic-007") || !strings.HasSuffix(got.PausedTopics[7].Message, "…") {
+		t.Errorf("paused topics: %d, all: %v, %+v", got.PausedTopicCount, got.AllTopicsPaused, got.PausedTopics)
+	}
+	if b := got.Backlog; b == nil || b.Pending != 100 || b.BlockedKeys != 21 || b.Topics != nil || b.Blocked != nil || !b.ObservedAt.Equal(started) {
+		t.Errorf("totals: %+v", b)
+	}
+	if tx := got.OldestTransaction; tx == nil || tx.Kind != status.Standby || tx.Seconds != 9 {
+		t.Errorf("oldest transaction: %+v", tx)
+	}
+	if before := (status.Status{}).Brief(); before.Backlog != nil || before.OldestTransaction != nil || before.PausedTopics != nil {
+		t.Errorf("before anything is known: %+v", before)
+	}
+}
+
+func TestAllTopicsPausedOnlyWithoutAnotherWaiting(t *testing.T) {
+	waits := func(topics ...string) (counts []status.TopicCounts) {
+		for _, topic := range topics {
+			counts = append(counts, status.TopicCounts{Topic: topic, Counts: status.Counts{Scheduled: 1}})
+		}
+		return append(counts, status.TopicCounts{Topic: "idle", Counts: status.Counts{Dead: 3}})
+	}
+	paused := []status.PausedTopic{{Topic: "a"}, {Topic: "b"}}
+	for name, c := range map[string]struct {
+		paused []status.PausedTopic
+		gated  []status.GatedTopic
+		topics []status.TopicCounts
+		want   bool
+	}{
+		"all that have events":      {paused, nil, waits("a", "b"), true},
+		"one of them":               {paused, nil, waits("b"), true},
+		"another is delivered":      {paused, nil, waits("a", "b", "c"), false},
+		"no events":                 {paused, nil, waits(), false},
+		"none paused":               {nil, nil, waits("a"), false},
+		"all gated":                 {nil, []status.GatedTopic{{Topic: "a"}}, waits("a"), true},
+		"some paused, others gated": {paused, []status.GatedTopic{{Topic: "c"}}, waits("a", "c"), true},
+	} {
+		if got := allTopicsPaused(c.paused, c.gated, c.topics); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// fakeSource returns everything, and counts requests for a payload.
+type fakeSource struct {
+	deadletters.Source
+	requests, payloads int
+}
+
+func (s *fakeSource) Groups(context.Context, deadletters.Filter) (deadletters.Groups, error) {
+	s.requests++
+	return deadletters.Groups{Groups: []deadletters.Group{{Group: "7f3a9c21"}}}, nil
+}
+
+func (s *fakeSource) List(_ context.Context, r deadletters.ListRequest) (deadletters.Page, error) {
+	s.requests++
+	return deadletters.Page{DeadLetters: []deadletters.DeadLetter{{Topic: r.Topic}}}, nil
+}
+
+func (s *fakeSource) Show(_ context.Context, id string, payload bool) (deadletters.DeadLetter, error) {
+	s.requests++
+	if payload {
+		s.payloads++
+	}
+	if id == "99" {
+		return deadletters.DeadLetter{}, fmt.Errorf("no dead letter 99: %w", deadletters.ErrNotFound)
+	}
+	return deadletters.DeadLetter{Event: id}, nil
+}
+
+func (s *fakeSource) Event(_ context.Context, id string, payload bool) (deadletters.History, error) {
+	s.requests++
+	if payload {
+		s.payloads++
+	}
+	return deadletters.History{Event: &deadletters.Event{ID: id}}, nil
+}
+
+// Dead letters are shown to callers in the pod, by GET, and to no other.
+func TestDeadLettersAreShownInThePodAlone(t *testing.T) {
+	source := &fakeSource{}
+	from := sources(dispatcher.Snapshot{}, nil)
+	from.DeadLetters = source
+	handler := Handler(process, from, prometheus.NewRegistry())
+	host := "localhost:8080"
+	request := func(method, caller, path string) (int, string) {
+		response, r := httptest.NewRecorder(), httptest.NewRequest(method, path, nil)
+		r.RemoteAddr, r.Host = caller, host
+		handler.ServeHTTP(response, r)
+		return response.Code, strings.TrimSpace(response.Body.String())
+	}
+	const here = "127.0.0.1:4711"
+	for path, want := range map[string]string{
+		"/dead/groups": `"group":"7f3a9c21"`, "/dead?topic=orders&limit=3": `"topic":"orders"`, "/dead/42": `"event":"42"`,
+		"/events/a%2Fb": `"id":"a/b"`, "/dead/42?payload=false": `"event":"42"`,
+	} {
+		for _, caller := range []string{here, "[::1]:4711"} {
+			if code, body := request(http.MethodGet, caller, path); code != http.StatusOK || !strings.Contains(body, want) {
+				t.Errorf("%s from %s: %d %s", path, caller, code, body)
+			}
+		}
+		before := source.requests
+		for _, caller := range []string{"10.0.0.7:4711", "127.0.0.6:4711", "[fd00::7]:4711", ""} {
+			if code, body := request(http.MethodGet, caller, path); code != http.StatusForbidden || !strings.Contains(body, "use kubectl outbox") {
+				t.Errorf("%s from %q: %d %s", path, caller, code, body)
+			}
+		}
+		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
+			if code, body := request(method, here, path); code != http.StatusMethodNotAllowed {
+				t.Errorf("%s %s: %d %s", method, path, code, body)
+			}
+		}
+		if source.requests != before {
+			t.Errorf("%s: the source was queried for a caller who may not", path)
+		}
+	}
+	if source.payloads != 0 {
+		t.Errorf("%d payloads were shown without a request", source.payloads)
+	}
+	for path, want := range map[string]int{
+		"/dead/42?payload=true": http.StatusOK, "/events/42?payload=true": http.StatusOK, "/dead/42?payload=yes": http.StatusBadRequest,
+		"/dead/99": http.StatusNotFound, "/dead?topik=orders": http.StatusBadRequest, "/dead?limit=501": http.StatusBadRequest,
+		"/dead?since=yesterday": http.StatusBadRequest, "/dead/groups?group=2": http.StatusBadRequest,
+	} {
+		if code, body := request(http.MethodGet, here, path); code != want {
+			t.Errorf("%s: %d %s", path, code, body)
+		}
+	}
+	if source.payloads != 2 {
+		t.Errorf("%d payloads were shown, want 2", source.payloads)
+	}
+	for name, want := range map[string]int{
+		"localhost": http.StatusOK, "127.0.0.1:40001": http.StatusOK, "[::1]:8080": http.StatusOK, "::1": http.StatusOK,
+		"evil.example:8080": http.StatusForbidden, "localhost.evil.example": http.StatusForbidden, "10.0.0.7:8080": http.StatusForbidden, "": http.StatusForbidden,
+	} {
+		host = name
+		if code, _ := request(http.MethodGet, here, "/dead"); code != want {
+			t.Errorf("requested as %q: %d, want %d", name, code, want)
+		}
+	}
+	if code, _ := getFrom(t, here, "localhost", "/dead", dispatcher.Snapshot{}, nil); code != http.StatusNotFound {
+		t.Errorf("without dead letters: %d", code)
 	}
 }

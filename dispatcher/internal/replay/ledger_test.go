@@ -6,12 +6,15 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/replay"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
@@ -192,5 +195,328 @@ func (l *ledger) check() {
 	}
 	if all == 0 {
 		l.Error("no event was delivered: this proves nothing")
+	}
+}
+
+// Operations that begin at once on the same dead letters claim each one once, and two processes of a replay put back each row
+// once. Meanwhile the events that were put back become dead again: a dead row alone does not suffice to put it back.
+// CONTRACT: C-42
+func TestOverlappingOperationsClaimEachDeadLetterOnce(t *testing.T) {
+	r := newRig(t)
+	const rows = 400
+	r.dead(rows, 0)
+	requests := []config.ReplayRequest{request(), request(), request(), request()}
+	for n := range rows {
+		for i := range requests[1:] {
+			if n/100 == i || n/100 == i+1 {
+				requests[i+1].Filter.IDs = append(requests[i+1].Filter.IDs, fmt.Sprint(n+1))
+			}
+		}
+	}
+	var work, failing sync.WaitGroup
+	stop := make(chan struct{})
+	failing.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				r.makeDead("true")
+			}
+		}
+	})
+	for i := range requests {
+		o := &requests[i]
+		o.AbortAt, o.Rate = 100, config.MaxReplayRate
+		if i == 3 {
+			o.Action = config.ActionDiscard
+		}
+		work.Go(func() {
+			if _, err := r.replays.Begin(context.Background(), *o); err != nil {
+				t.Error(err)
+			}
+			var both sync.WaitGroup
+			for range 2 {
+				both.Go(func() {
+					for done := 1; done > 0; {
+						var err error
+						if done, err = r.replays.Step(context.Background(), o.ID, 7); err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+			both.Wait()
+		})
+	}
+	work.Wait()
+	close(stop)
+	failing.Wait()
+	r.makeDead("true")
+	var deadAgain, discarded, claimed int64
+	for _, o := range requests {
+		p := r.observe(o)
+		deadAgain, discarded = deadAgain+p.DeadAgain, discarded+p.Discarded
+		for _, s := range p.Skipped {
+			if s.Reason != status.SkippedClaimed {
+				t.Errorf("%d were skipped: %s", s.Count, s.Reason)
+			}
+			claimed += s.Count
+		}
+		if p.Waiting+p.Pending > 0 {
+			t.Errorf("it ended with %v", p)
+		}
+	}
+	// Those that were dead again during the work may have been claimed and put back once more.
+	if n := pgtest.Value[int64](r, `select count(*) from outbox.outbox_dead_letters where resolution = 'replayed'`); n != deadAgain {
+		t.Errorf("%d dead letters are replayed, and %d events dead again", n, deadAgain)
+	}
+	if n := pgtest.Value[int64](r, `select count(*) from outbox.outbox_dead_letters where resolution = 'discarded'`); n != discarded {
+		t.Errorf("%d dead letters are discarded, and %d are counted", n, discarded)
+	}
+	if times, _ := r.requeued(); int64(times) != deadAgain {
+		t.Errorf("rows went back %d times, want %d", times, deadAgain)
+	}
+	if deadAgain+discarded < rows {
+		t.Errorf("%d dead again, %d discarded and %d claimed, want each of %d at least", deadAgain, discarded, claimed, rows)
+	}
+}
+
+// A batch is rolled back when its process is killed, and the next process continues.
+func TestKilledBatchRolledBack(t *testing.T) {
+	r := newRig(t)
+	r.dead(20, 0)
+	o := request()
+	r.begin(o)
+	r.step(o, 5, 5)
+	hold, err := r.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hold.Rollback(context.Background())
+	if _, err := hold.Exec(t.Context(), `select from outbox.outbox_events where seq = 8 for update`); err != nil {
+		t.Fatal(err)
+	}
+	failed := make(chan error, 1)
+	go func() { _, err := r.replays.Step(context.Background(), o.ID, 5); failed <- err }()
+	const waits = `from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database() and query like '%outbox_replay_step%'`
+	eventually(t, "the batch waits for the row", func() bool { return pgtest.Value[int](r, `select count(*) `+waits) == 1 })
+	pgtest.Exec(r, `select pg_terminate_backend(pid) `+waits)
+	if err := <-failed; err == nil {
+		t.Fatal("the batch was done")
+	}
+	if err := hold.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.checkProgress(r.observe(o), "5 of 20 done, 5 not delivered yet")
+	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_dead_letters where resolution is null`); n != 15 {
+		t.Errorf("%d open dead letters, want 15", n)
+	}
+	if p, err := r.replays.Run(t.Context(), o.ID, replay.RunOptions{}); err != nil || p.Pending != 20 {
+		t.Errorf("the next one: %v, %v", p, err)
+	}
+	if times, rows := r.requeued(); times != 20 || rows != 20 {
+		t.Errorf("%d rows went back %d times, want 20", rows, times)
+	}
+}
+
+// A replay that no process has run for a minute loses what still waits to the next operation that chooses it, and says so when it
+// is continued. A process that continues it meanwhile puts back what the other has not claimed.
+// CONTRACT: C-42
+func TestUnrunReplayLosesItsClaims(t *testing.T) {
+	r := newRig(t)
+	r.dead(10, 0)
+	left, next := request(), request()
+	r.begin(left)
+	r.step(left, 2, 2)
+	next.Filter.IDs = []string{"3", "4", "5"}
+	r.checkProgress(r.begin(next), "3 of 3 done, 3 skipped: claimed")
+	pgtest.Exec(r, `update outbox.outbox_replays set seen_at = now() - interval '61 seconds' where id = $1`, left.ID)
+	next = request()
+	next.Filter.IDs = []string{"3", "4", "5"}
+	hold, err := r.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hold.Rollback(context.Background())
+	if _, err := hold.Exec(t.Context(), `select outbox.outbox_replay_step($1, 2)`, left.ID); err != nil { // of 3 and 4
+		t.Fatal(err)
+	}
+	begun := make(chan status.Replay, 1)
+	go func() {
+		p, err := r.replays.Begin(context.Background(), next)
+		if err != nil {
+			t.Error(err)
+		}
+		begun <- p
+	}()
+	eventually(t, "the other one waits", func() bool {
+		return pgtest.Value[int](r, `select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database() and query like '%outbox_replay_begin%'`) == 1
+	})
+	if err := hold.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.checkProgress(<-begun, "2 of 3 done, 2 skipped: claimed")
+	pgtest.Exec(r, `update outbox.outbox_replays set seen_at = now() + interval '2 hours' where id = $1`, left.ID)
+	rest := request()
+	r.checkProgress(r.begin(rest), "1 of 6 done, 1 skipped: claimed")
+	r.step(left, 10, 0)
+	r.checkProgress(r.observe(left), "10 of 10 done, 4 not delivered yet, 6 skipped: claimed")
+	r.step(next, 10, 1)
+	r.step(rest, 10, 5)
+	r.deliver("true")
+	if p := r.observe(left); p.Delivered != 4 || p.FinishedAt.IsZero() {
+		t.Errorf("at the end %+v", p)
+	}
+	if times, rows := r.requeued(); times != 10 || rows != 10 {
+		t.Errorf("%d rows went back %d times, want 10", rows, times)
+	}
+}
+
+// A dead letter that another operation claims while a step waits for it is left to that operation.
+// CONTRACT: C-42
+func TestStepLeavesWhatAnotherClaimsMeanwhile(t *testing.T) {
+	r := newRig(t)
+	r.dead(3, 0)
+	left, next := request(), request()
+	r.begin(left)
+	next.Filter.IDs = []string{"1"}
+	r.begin(next) // claims nothing, since the first has all
+	hold, err := r.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hold.Rollback(context.Background())
+	if _, err := hold.Exec(t.Context(), `update outbox.outbox_dead_letters set replay_id = $1 where id = 1`, next.ID); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { _, err := r.replays.Step(context.Background(), left.ID, 3); done <- err }()
+	eventually(t, "the step waits for the dead letter", func() bool {
+		return pgtest.Value[int](r, `select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database() and query like '%outbox_replay_step%'`) == 1
+	})
+	if err := hold.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if times, rows := r.requeued(); times != 2 || rows != 2 {
+		t.Errorf("%d rows went back %d times, want the 2 that are not claimed", rows, times)
+	}
+	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_dead_letters where id = 1 and resolution is null and replay_state = 'waiting'`); n != 1 {
+		t.Error("the dead letter of the other operation does not wait for it")
+	}
+}
+
+// A step chooses what it moves by reading that alone, whatever the number of keys, of dead letters that others have left and of
+// what it has done before, and whatever the planner knows of the tables. In addition it costs the updates.
+// CONTRACT: C-42
+func TestStepReadsItsBatchAlone(t *testing.T) {
+	for _, keys := range []int{1, 10, 100, 10_000} {
+		t.Run(fmt.Sprint(keys, " keys"), func(t *testing.T) {
+			r := newRig(t)
+			withoutAutovacuum(r)
+			r.dead(10_000, keys)
+			one := oneConnection(r)
+			replays := replay.New(one, replay.Options{})
+			other, o := request(), request()
+			other.Limit = 2000 // it waits at the front, and no process runs it
+			for _, o := range []config.ReplayRequest{other, o} {
+				if _, err := replays.Begin(t.Context(), o); err != nil {
+					t.Fatal(err)
+				}
+			}
+			pgtest.Exec(r, `update outbox.outbox_replays set seen_at = now() - interval '2 minutes' where id = $1`, other.ID)
+			step := func(what string) {
+				t.Helper()
+				pgtest.HandIn(t, r.Pool) // what it read until now
+				rows0, pages0 := r.reads(one)
+				if done, err := replays.Step(t.Context(), o.ID, 500); err != nil || done != 500 {
+					t.Fatalf("a step of 500 did %d, %v", done, err)
+				}
+				rows, pages := r.reads(one)
+				rows, pages = (rows-rows0)/500, (pages-pages0)/500
+				t.Logf("%s, %d keys: %d rows and %d pages for each dead letter", what, keys, rows, pages)
+				if rows > 12 || pages > 60 {
+					t.Errorf("%s: a step read %d rows and %d pages for each dead letter, want 12 and 60 at most", what, rows, pages)
+				}
+			}
+			step("never analyzed")
+			step("never analyzed")
+			pgtest.Exec(r, `analyze outbox.outbox_events, outbox.outbox_dead_letters`)
+			step("analyzed")
+			step("analyzed")
+			r.makeDead("seq % 4 = 0")
+			pgtest.HandIn(t, r.Pool) // what that read
+			rows0, _ := r.reads(one)
+			if _, err := replays.Observe(t.Context(), o.ID); err != nil {
+				t.Fatal(err)
+			}
+			if rows, _ := r.reads(one); rows-rows0 > 5*2000 {
+				t.Errorf("a look at 2000 events, of which 500 have an outcome, read %d rows", rows-rows0)
+			}
+		})
+	}
+}
+
+// reads are the rows and the pages that were read of the outbox's tables.
+func (r rig) reads(one *pgxpool.Pool) (rows, pages int64) {
+	r.Helper()
+	pgtest.HandIn(r.T, one)
+	return pgtest.Value[int64](r, `select sum(idx_tup_read)::bigint + (select sum(seq_tup_read) from pg_stat_user_tables where relname ~ '^outbox_(events|dead)')::bigint
+			from pg_stat_user_indexes where relname ~ '^outbox_(events|dead)'`),
+		pgtest.Value[int64](r, `select sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0))::bigint from pg_statio_user_tables where relname ~ '^outbox_(events|dead)'`)
+}
+
+// To begin and to dry run look up once each dead letter, its event and later dead letters of the event. Both hold even when
+// the tables were never analyzed. To stop reads none.
+func TestBeginReadsEachDeadLetterOnce(t *testing.T) {
+	r := newRig(t)
+	withoutAutovacuum(r)
+	const n = 20_000
+	r.dead(n, 2000)
+	pgtest.Exec(r, `update outbox.outbox_dead_letters set dead_at = dead_at + make_interval(secs => (seq * 7919) % 10007)`) // groups interleave
+	pgtest.Exec(r, `vacuum full outbox.outbox_dead_letters`)
+	one := oneConnection(r)
+	replays := replay.New(one, replay.Options{})
+	pgtest.HandIn(t, r.Pool) // what it did until now
+	o := request()
+	for _, test := range []struct {
+		what        string
+		do          func() error
+		rows, pages int64
+	}{
+		{"a dry run", func() error { return second(replays.DryRun(t.Context(), o)) }, 4, 8},
+		{"to begin", func() error { return second(replays.Begin(t.Context(), o)) }, 4, 25},
+		{"to stop", func() error { return second(replays.Stop(t.Context(), o.ID, "enough")) }, 0, 0},
+	} {
+		rows0, pages0 := r.reads(one)
+		if err := test.do(); err != nil {
+			t.Fatal(err)
+		}
+		rows, pages := r.reads(one)
+		t.Logf("%s: %.1f rows and %.1f pages for each dead letter", test.what, float64(rows-rows0)/n, float64(pages-pages0)/n)
+		if rows-rows0 > test.rows*n || pages-pages0 > test.pages*n {
+			t.Errorf("%s reads %d rows and %d pages, want at most %d and %d for each of %d dead letters", test.what, rows-rows0, pages-pages0, test.rows, test.pages, n)
+		}
+	}
+}
+
+// oneConnection returns a pool of one, whose statistics HandIn can hand in.
+func oneConnection(r rig) *pgxpool.Pool {
+	config := r.Config()
+	config.MaxConns = 1
+	one, err := pgxpool.NewWithConfig(r.Context(), config)
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(one.Close)
+	return one
+}
+
+func withoutAutovacuum(r rig) {
+	for _, table := range []string{"outbox_events", "outbox_dead_letters", "outbox_replays"} {
+		pgtest.Exec(r, `alter table outbox.`+table+` set (autovacuum_enabled = off)`)
 	}
 }

@@ -2,6 +2,7 @@ package retention_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	mathrand "math/rand/v2"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
@@ -384,4 +386,144 @@ func (l *lines) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
+}
+
+// Whatever the planner knows of the tables, pages are read by their numbers and dead letters by an index, without a
+// sequential scan.
+func TestStatementsUseIndexes(t *testing.T) {
+	t.Parallel()
+	for _, analyzed := range []string{"empty", "small", "large"} {
+		o := newOutbox(t)
+		fill := func(n int) {
+			pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, payload, status, updated_at)
+				select gen_random_uuid(), 'shop', 'orders', '{}', 'delivered', now() - interval '8 days' from generate_series(1, $1::integer)`, n)
+			pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts)
+				select id, 'shop', 'orders', 'poison_message', 1 from outbox.outbox_events`)
+		}
+		switch analyzed {
+		case "small":
+			fill(10)
+			pgtest.Exec(o, `analyze outbox.outbox_events, outbox.outbox_dead_letters`)
+			fill(20_000)
+		case "large":
+			fill(20_000)
+			pgtest.Exec(o, `analyze outbox.outbox_events, outbox.outbox_dead_letters`)
+		default:
+			fill(20_000)
+		}
+		ids := fmt.Sprintf("'{%s,%s}'", uuid.New(), uuid.New())
+		for name, query := range map[string]struct{ sql, args, uses string }{
+			"delivered":    {retention.Statement("delivered"), `'(3,0)', '(5,0)', '7 days', 'shop', '{orders}', 2000`, `"Tid Range Scan"`},
+			"dead_letters": {retention.Statement("dead_letters"), `100, 500, '7 days', '7 days', '', '{}'`, "outbox_dead_letters_pkey"},
+			"lock":         {retention.Statement("lock"), ids, "outbox_events_pkey"},
+			"resolved":     {retention.Statement("resolved"), ids + `, '7 days'`, "outbox_dead_letters_event"},
+			"expired":      {retention.Statement("expired"), ids + `, '7 days'`, "outbox_dead_letters_event"},
+		} {
+			text := o.explain(query.sql, query.args)
+			if !strings.Contains(text, query.uses) {
+				t.Errorf("%s, %s: the plan has no %s:\n%s", name, analyzed, query.uses, text)
+			}
+			for _, table := range []string{"outbox_events", "outbox_dead_letters"} {
+				if seqScans(t, text, table) {
+					t.Errorf("%s, %s: %s is read from end to end:\n%s", name, analyzed, table, text)
+				}
+			}
+		}
+	}
+}
+
+// explain returns the plan that is kept for every argument, as compact JSON.
+func (o outbox) explain(sql, args string) (text string) {
+	o.Helper()
+	tx, err := o.Begin(o.Context())
+	if err != nil {
+		o.Fatal(err)
+	}
+	defer tx.Rollback(o.Context())
+	if _, err = tx.Exec(o.Context(), retention.Settings, "5000"); err == nil {
+		_, err = tx.Exec(o.Context(), `set local plan_cache_mode = force_generic_plan`)
+	}
+	if err == nil {
+		_, err = tx.Exec(o.Context(), `prepare checked as `+sql)
+	}
+	if err == nil {
+		err = tx.QueryRow(o.Context(), `explain (format json) execute checked (`+args+`)`).Scan(&text)
+	}
+	if err == nil {
+		_, err = tx.Exec(o.Context(), `deallocate checked`)
+	}
+	if err != nil {
+		o.Fatalf("explain: %v", err)
+	}
+	var compact []any
+	if err := json.Unmarshal([]byte(text), &compact); err != nil {
+		o.Fatal(err)
+	}
+	out, _ := json.Marshal(compact)
+	return string(out)
+}
+
+// seqScans reports whether a plan reads a table from end to end.
+func seqScans(t *testing.T, text, table string) bool {
+	t.Helper()
+	type node struct {
+		Type     string `json:"Node Type"`
+		Relation string `json:"Relation Name"`
+		Plans    []node
+	}
+	var plans []struct{ Plan node }
+	if err := json.Unmarshal([]byte(text), &plans); err != nil {
+		t.Fatal(err)
+	}
+	var reads func(n node) bool
+	reads = func(n node) bool {
+		if n.Type == "Seq Scan" && n.Relation == table {
+			return true
+		}
+		for _, part := range n.Plans {
+			if reads(part) {
+				return true
+			}
+		}
+		return false
+	}
+	return reads(plans[0].Plan)
+}
+
+// A sweep works in every mode of the driver, also in the one for PgBouncer before 1.21.
+func TestSweepWorksInEveryModeOfTheDriver(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
+		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+	} {
+		t.Run(mode.String(), func(t *testing.T) {
+			o := newOutbox(t)
+			delivered, resolved, unresolved := o.add("delivered", 8, ""), o.add("dead", 90, ""), o.add("dead", 90, "")
+			o.deadLetter(resolved, 90, 80)
+			o.deadLetter(unresolved, 90, -1)
+			replay := o.replay(o.deadLetter(o.add("dead", 1, ""), 1, -1))
+			config := o.sweeps.Config()
+			config.ConnConfig.DefaultQueryExecMode = mode
+			pool, err := pgxpool.NewWithConfig(t.Context(), config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer pool.Close()
+			s := retention.New(pool, retention.Options{
+				Name: "dispatcher shop", Namespace: o.namespace, Topics: []string{"orders"},
+				Delivered: 7 * day, DeadResolved: 30 * day, DeadUnresolved: 60 * day,
+			})
+			o.sweep(s)
+			if o.row(delivered) || o.row(resolved) || o.row(unresolved) || o.deadLetters(unresolved) != "expired" {
+				t.Errorf("rows stay: %v %v %v; the dead letter is %s", o.row(delivered), o.row(resolved), o.row(unresolved), o.deadLetters(unresolved))
+			}
+			if got := o.state(replay); got != "waiting 1 pending 0 delivered 0 dead 0 gone 0 stopped 0" {
+				t.Errorf("a replay that has begun is %s", got)
+			}
+			if state, err := s.State(t.Context()); err != nil || state.Removed != (retention.Counts{Delivered: 1, Dead: 2, DeadLetters: 1, Expired: 1}) || state.Next.Before(time.Now()) {
+				t.Errorf("state %+v, %v", state, err)
+			}
+		})
+	}
 }

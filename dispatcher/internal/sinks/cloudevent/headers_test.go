@@ -2,6 +2,7 @@ package cloudevent_test
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"strings"
 	"testing"
@@ -91,6 +92,24 @@ func TestHeaderText(t *testing.T) {
 	} {
 		if got := cloudevent.HeaderText(value); got != want {
 			t.Errorf("%q: %q, want %q", value, got, want)
+		}
+	}
+}
+
+// CONTRACT: C-70
+func TestTraceHeadersAreCheckedBeforeTheyAreSent(t *testing.T) {
+	const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	for _, test := range []struct{ headers, want map[string]string }{
+		{map[string]string{}, map[string]string{}},
+		{map[string]string{"traceparent": parent, "tracestate": "a=b", "other": "x"}, map[string]string{"traceparent": parent, "tracestate": "a=b"}},
+		{map[string]string{"traceparent": parent, "tracestate": "a=b\r\nx: y"}, map[string]string{"traceparent": parent}},
+		{map[string]string{"traceparent": parent + "\r\nx: y"}, map[string]string{}},
+		{map[string]string{"traceparent": "something else", "tracestate": "a=b"}, map[string]string{}},
+	} {
+		got := map[string]string{}
+		cloudevent.Trace(&dispatcher.Event{Headers: test.headers}, func(name, value string) { got[name] = value })
+		if !maps.Equal(got, test.want) {
+			t.Errorf("%v: got %v, want %v", test.headers, got, test.want)
 		}
 	}
 }

@@ -4,10 +4,19 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"cloud.google.com/go/pubsub/v2/pstest"
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sns"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -116,5 +125,173 @@ func TestPubSubMessagesHaveRoom(t *testing.T) {
 		if own := counted["x-a-"]; test.own >= 0 && own != test.own || test.own < 0 && len(attributes) != pubsubAttributes {
 			t.Errorf("%d headers: %d under their own names, and %d attributes in all", test.headers, own, len(attributes))
 		}
+	}
+}
+
+// A route's name replaces the one that is configured, in the same account, project or namespace. What is
+// no name, such as a way to another account, leads nowhere.
+//
+// CONTRACT: C-29
+func TestRouteReplacesTheConfiguredName(t *testing.T) {
+	const configured = "missing-one"
+	for kind, open := range map[string]func(t *testing.T, to string, route func(*dispatcher.Event) (string, error)) (s *sink, arrived func() int){
+		"SQS": func(t *testing.T, to string, route func(*dispatcher.Event) (string, error)) (*sink, func() int) {
+			client, queueURL := newQueue(t, to)
+			s, err := NewSQS(config.SQSSink{QueueURL: "http://" + awsServer.get(t).Address + "/" + account + "/" + configured}, route)
+			return opened(t, s, err), func() int { return len(drain(t, client, queueURL)) }
+		},
+		"SNS": func(t *testing.T, to string, route func(*dispatcher.Event) (string, error)) (*sink, func() int) {
+			queue, queueURL := newQueue(t, to)
+			client := sns.NewFromConfig(awsTestConfig(t))
+			topic, err := client.CreateTopic(t.Context(), &sns.CreateTopicInput{Name: &to})
+			if err == nil {
+				_, err = client.Subscribe(t.Context(), &sns.SubscribeInput{
+					TopicArn: topic.TopicArn, Protocol: aws.String("sqs"), Endpoint: aws.String("arn:aws:sqs:eu-west-1:" + account + ":" + to),
+				})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := NewSNS(config.SNSSink{TopicARN: strings.TrimSuffix(*topic.TopicArn, to) + configured, Endpoint: "http://" + awsServer.get(t).Address}, route)
+			return opened(t, s, err), func() int { return len(drain(t, queue, queueURL)) }
+		},
+		"PubSub": func(t *testing.T, to string, route func(*dispatcher.Event) (string, error)) (*sink, func() int) {
+			server := pstest.NewServer()
+			t.Cleanup(func() { _ = server.Close() })
+			if _, err := server.GServer.CreateTopic(t.Context(), &pubsubpb.Topic{Name: "projects/shop-test/topics/" + to}); err != nil {
+				t.Fatal(err)
+			}
+			s, err := NewPubSub(config.PubSubSink{Project: "shop-test", Topic: configured, Endpoint: "http://" + server.Addr}, route)
+			return opened(t, s, err), func() int { return len(server.Messages()) }
+		},
+		"ServiceBus": func(t *testing.T, to string, route func(*dispatcher.Event) (string, error)) (*sink, func() int) {
+			address := busServer.get(t).Address
+			s := newServiceBusSink(t, address, configured, "", "good")
+			return s.to(route, configured), func() int { return len(readQueue(t, address, to)) }
+		},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			to := newName("")
+			s, arrived := open(t, to, func(e *dispatcher.Event) (string, error) { return e.Topic, nil })
+			inside, outside := newEvent(), newEvent()
+			inside.Topic, outside.Topic = to, "https://elsewhere.example/"+to+"?"
+			errs := s.Deliver(t.Context(), []*dispatcher.Event{inside, outside})
+			if n := arrived(); errs[0] != nil || n != 1 {
+				t.Errorf("%d events are where the route leads: %v", n, errs[0])
+			}
+			if errs[1] == nil || !strings.Contains(errs[1].Error(), "has no destination") {
+				t.Errorf("a route that is not a name: %v", errs[1])
+			}
+		})
+	}
+}
+
+// The region is that of the queue's URL, in each part of AWS.
+func TestSQSRegion(t *testing.T) {
+	for host, want := range map[string]string{
+		"sqs.eu-west-1.amazonaws.com":      "eu-west-1",
+		"sqs.cn-north-1.amazonaws.com.cn":  "cn-north-1",
+		"sqs.eusc-de-east-1.amazonaws.eu":  "eusc-de-east-1",
+		"vpce-1a2b.sqs.eu-west-1.vpce.aws": "",
+	} {
+		s, err := NewSQS(config.SQSSink{QueueURL: "https://" + host + "/" + account + "/orders"}, nil)
+		if got := opened(t, s, err).service.(*awsService[*sqs.Client]).region; got != want {
+			t.Errorf("the region of %s is %q, want %q", host, got, want)
+		}
+	}
+}
+
+// CONTRACT: C-32, C-73
+func TestServiceBusResponses(t *testing.T) {
+	address := busServer.get(t).Address
+	for _, k := range []token{"wrong-" + credentialSecret, "expired-" + credentialSecret} {
+		s := newServiceBusSink(t, address, newName(""), "", k)
+		verify(t, string(k), deliver(t, s, newEvent()), unavailable, reason.AuthenticationFailed, "Azure Service Bus Data Sender")
+		verify(t, string(k), s.Probe(t.Context()), unavailable, reason.AuthenticationFailed, "Azure Service Bus Data Sender")
+	}
+	full := newServiceBusSink(t, address, "full-"+newName(""), "", "good")
+	verify(t, "full", deliver(t, full, newEvent()), fault, reason.Refusing, "responded amqp:resource-limit-exceeded; it is full")
+	missing := newServiceBusSink(t, address, "missing-"+newName(""), "", "good")
+	verify(t, "missing, Probe", missing.Probe(t.Context()), unavailable, reason.Refusing, "create it")
+	// An identity that may send to its queues only is refused everywhere else, and events go to the queues of their topics.
+	for _, k := range []token{"good", "own-queues"} {
+		s := newServiceBusSink(t, address, "", "", k)
+		if err := s.Probe(t.Context()); err != nil {
+			t.Errorf("%s, Probe without a queue or topic: %v", k, err)
+		}
+		if err := deliver(t, s, newEvent()); err != nil {
+			t.Errorf("%s, to the queue of the event's topic: %v", k, err)
+		}
+	}
+}
+
+// The SDK hides what the service responded in a text. It is read there, and it costs the other deliveries nothing: the
+// connection is theirs too.
+//
+// CONTRACT: C-32, C-33
+func TestServiceBusRefusalsKeepTheConnection(t *testing.T) {
+	address := busServer.get(t).Address
+	for queue, want := range map[string]struct {
+		is         class
+		word, text string
+		again      bool // the next event is taken, by another link
+	}{
+		"broken-":  {fault, reason.Refusing, "responded amqp:internal-error; the service has trouble", false},
+		"invalid-": {failed, reason.Refusing, "responded com.microsoft:argument-error; ", false},
+		"revoked-": {unavailable, reason.AuthenticationFailed, "responded amqp:unauthorized-access; give the dispatcher's identity the role", true},
+	} {
+		s := newServiceBusSink(t, address, queue+newName(""), "", "good")
+		service := s.service.(*serviceBusService)
+		if err := s.Probe(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		client := service.client // the deliveries use the connection of the probe
+		verify(t, queue, deliver(t, s, newEvent()), want.is, want.word, want.text)
+		if err := deliver(t, s, newEvent()); (err == nil) != want.again {
+			t.Errorf("%s: the next event: %v", queue, err)
+		}
+		if service.client != client {
+			t.Errorf("%s: the connection was given up", queue)
+		}
+		if err := s.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	lost := newServiceBusSink(t, address, "lost-"+newName(""), "", "good")
+	verify(t, "the connection ends", deliver(t, lost, newEvent()), failed, reason.ConnectionFailed, "broke off, or gave no valid response")
+}
+
+// refusing refuses a number of requests for their credentials.
+type refusing int
+
+func (r *refusing) React(any) (handled bool, ret any, err error) {
+	if *r--; *r >= 0 {
+		return true, nil, status.Error(codes.Unauthenticated, payloadSecret)
+	}
+	return false, nil, nil
+}
+
+// A client of Pub/Sub reads the credentials when it is made, so one whose credentials are refused is replaced.
+//
+// CONTRACT: C-32, C-102
+func TestRotatedKeysOfPubSub(t *testing.T) {
+	refused := refusing(2)
+	p, server := newPubSub(t, config.Binary, pstest.ServerReactorOption{FuncName: "Publish", Reactor: &refused})
+	service := p.sink.service.(*pubsubService)
+	if err := p.sink.Probe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	client := service.client
+	verify(t, "refused", deliver(t, p.sink, newEvent()), unavailable, reason.AuthenticationFailed, "check the credentials")
+	if service.client != client {
+		t.Error("a client is replaced at once: each refusal would read the environment again")
+	}
+	client.made = time.Now().Add(-2 * reloadAfter)
+	verify(t, "refused, later", deliver(t, p.sink, newEvent()), unavailable, reason.AuthenticationFailed, "check the credentials")
+	if err := deliver(t, p.sink, newEvent()); err != nil || len(server.Messages()) != 1 {
+		t.Errorf("%d messages arrived: %v", len(server.Messages()), err)
+	}
+	if service.client == client {
+		t.Error("the client with the credentials that are refused is kept")
 	}
 }

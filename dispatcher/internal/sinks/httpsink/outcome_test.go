@@ -2,12 +2,16 @@ package httpsink
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
+	"net/http/httputil"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,8 +19,10 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/outboxtest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // CONTRACT: C-32, C-73
@@ -343,5 +349,192 @@ func TestRateLimitFields(t *testing.T) {
 				t.Errorf("the pause is %s, want %s", got, test.want)
 			}
 		})
+	}
+}
+
+// CONTRACT: C-32, C-70, C-71, C-73
+func TestHTTPSinkMeetsTheSinkContract(t *testing.T) {
+	for _, mode := range []config.ContentMode{config.Binary, config.Structured, config.Batch} {
+		t.Run(string(mode), func(t *testing.T) {
+			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination {
+				return destination(t, config.HTTPSink{Access: config.Access{ContentMode: mode}}, nil)
+			})
+		})
+	}
+	t.Run("HTTP2", func(t *testing.T) {
+		ca := sinktest.NewAuthority(t, "test")
+		cert := ca.Sign(t, "server", sinktest.InAnHour())
+		sinktest.Exercise(t, func(t *testing.T) sinktest.Destination {
+			cfg := config.HTTPSink{Access: config.Access{TLS: &config.TLS{CAFile: file(t, "ca.crt", ca.PEM)}}}
+			return destination(t, cfg, &tls.Config{Certificates: []tls.Certificate{cert.TLS}, NextProtos: []string{"h2"}})
+		})
+	})
+}
+
+// What is sent over the wire, in addition to what the SDK reads from it.
+func TestRequestHasTheDocumentedForm(t *testing.T) {
+	requests := make(chan *http.Request, 1)
+	dumps := make(chan string, 1)
+	address, _ := serve(t, "", nil, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		dump, _ := httputil.DumpRequest(r, true)
+		requests <- r
+		dumps <- string(dump)
+	}))
+	e := newEvent()
+	e.EventType = `a "b" 100% é` + "\n"
+	for _, test := range []struct {
+		mode              config.ContentMode
+		contentType, body string
+	}{
+		{"", "application/json", string(e.Payload)},
+		{config.Structured, "application/cloudevents+json", `{"specversion":"1.0",`},
+		{config.Batch, "application/cloudevents-batch+json", `[{"specversion":"1.0",`},
+	} {
+		cfg := plant(t, "http", address)
+		cfg.ContentMode = test.mode
+		if err := open(t, cfg).Deliver(t.Context(), []*dispatcher.Event{e})[0]; err != nil {
+			t.Fatal(err)
+		}
+		r, dump := <-requests, <-dumps
+		want := map[string]string{
+			"Content-Type": test.contentType, "X-Key": headerSecret, "Authorization": "Bearer " + tokenSecret,
+		}
+		if test.mode == "" {
+			// CloudEvents HTTP binding, 3.1.3.2; the line break is not allowed in a String.
+			want["Ce-Type"] = "a%20%22b%22%20100%25%20%C3%A9%EF%BF%BD"
+		}
+		for name, value := range want {
+			if got := r.Header.Get(name); got != value {
+				t.Errorf("mode %s: header %s is %q, want %q", test.mode, name, got, value)
+			}
+		}
+		if agent := r.Header.Get("User-Agent"); agent != "outbox-dispatcher" && !strings.HasPrefix(agent, "outbox-dispatcher/") {
+			t.Errorf("the User-Agent is %q", agent)
+		}
+		if r.URL.RawQuery != "key="+querySecret {
+			t.Errorf("the query is %q; it must be that of the configuration", r.URL.RawQuery)
+		}
+		if _, body, _ := strings.Cut(dump, "\r\n\r\n"); !strings.HasPrefix(body, test.body) || r.ContentLength != int64(len(body)) {
+			t.Errorf("mode %s: the body is %q, want it to start with %q, and its length in a header", test.mode, body, test.body)
+		}
+	}
+}
+
+// Connections are kept, as many as there are workers: none opens one for each event.
+func TestConnectionsAreKept(t *testing.T) {
+	const workers, rounds = 16, 5
+	var mu sync.Mutex
+	connections := map[string]bool{}
+	arrived, result := make(chan struct{}), make(chan struct{})
+	address, _ := serve(t, "", nil, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		connections[r.RemoteAddr] = true
+		mu.Unlock()
+		arrived <- struct{}{}
+		<-result
+		_, _ = w.Write([]byte(strings.Repeat("a long response ", 100)))
+	}))
+	s := open(t, plant(t, "http", address))
+	for range rounds {
+		var wg sync.WaitGroup
+		for range workers {
+			wg.Go(func() {
+				if err := post(t, s); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		for range workers { // all at once, so that each has a connection of its own
+			<-arrived
+		}
+		for range workers {
+			result <- struct{}{}
+		}
+		wg.Wait()
+	}
+	if len(connections) != workers {
+		t.Errorf("%d connections for %d workers and %d events", len(connections), workers, workers*rounds)
+	}
+}
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// A whole outbox arrives in the order of its keys, though the server cuts all connections half-way and is
+// gone for a moment.
+//
+// CONTRACT: C-50, C-70, C-71
+func TestNothingIsLost(t *testing.T) {
+	events := outboxtest.Events(t, 20_000)
+	for _, mode := range []config.ContentMode{config.Binary, config.Batch} {
+		t.Run(string(mode), func(t *testing.T) {
+			d := destination(t, config.HTTPSink{Access: config.Access{ContentMode: mode}}, nil)
+			outboxtest.Deliver(t, outboxtest.Run{
+				Sink: d.Sink, Events: events, Keys: 1000, Arrived: d.Arrived,
+				Halfway: func() { d.Stop(); d.Start() },
+			})
+		})
+	}
+}
+
+// BenchmarkDeliver posts 200-byte events from 16 goroutines to a server in this process that reads
+// and forgets them: go test -run=- -bench=Deliver -cpu=16 ./dispatcher/internal/sinks/httpsink
+func BenchmarkDeliver(b *testing.B) {
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.WriteHeader(http.StatusNoContent)
+	})}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	go func() { _ = server.Serve(listener) }()
+	b.Cleanup(func() { _ = server.Close() })
+	e := benchEvent()
+	for _, mode := range []config.ContentMode{config.Binary, config.Structured, config.Batch} {
+		b.Run(string(mode), func(b *testing.B) {
+			s, err := New(config.HTTPSink{URL: "http://" + listener.Addr().String(), Access: config.Access{ContentMode: mode}}, nil)
+			if err != nil {
+				b.Fatal(err)
+			}
+			batch := make([]*dispatcher.Event, s.BatchSize())
+			for i := range batch {
+				batch[i] = e
+			}
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					if err := s.Deliver(b.Context(), batch)[0]; err != nil {
+						b.Error(err)
+					}
+				}
+			})
+			b.ReportMetric(float64(b.N*len(batch))/b.Elapsed().Seconds(), "events/s")
+		})
+	}
+}
+
+func BenchmarkEncode(b *testing.B) {
+	e := benchEvent()
+	s, err := build(config.HTTPSink{URL: "http://127.0.0.1"}, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, _, err := s.request(b.Context(), s.base, []*dispatcher.Event{e}, credentials{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func benchEvent() *dispatcher.Event {
+	payload := make([]byte, 200)
+	for i := range payload {
+		payload[i] = '7'
+	}
+	return &dispatcher.Event{
+		ID: uuid.New(), Seq: 42, Namespace: "shop", Topic: "orders", DedupeKey: "order-7", EventType: "OrderPlaced",
+		AggregateType: "order", AggregateID: "order-7", Attempt: 1, CreatedAt: time.Now(), Payload: payload,
+		Headers: map[string]string{"correlation_id": "c-42", "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"},
 	}
 }

@@ -1,21 +1,38 @@
 package kafkasink
 
 import (
+	"bufio"
 	"bytes"
+	"context"
+	"fmt"
 	"io"
+	"log/slog"
+	"maps"
 	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
 	"github.com/google/uuid"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/outboxtest"
+	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/servers/kafka"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // CONTRACT: C-32, C-70, C-71, C-73
@@ -93,4 +110,353 @@ func message(t *testing.T, r *kgo.Record) sinktest.Message {
 		t.Errorf("the record's key is %q, want the event's %q", r.Key, key)
 	}
 	return m
+}
+
+// The users that the broker knows.
+const (
+	alice   = "alice"   // may do everything
+	mallory = "mallory" // may produce nothing
+)
+
+// theBroker is the one real broker of this process, with a listener for each way to be secure. The
+// first test that needs it starts it. Tests that share it do not run in parallel: some stop it.
+var theBroker struct {
+	once sync.Once
+	*kafka.Broker
+	err     error
+	certs   *sinktest.Certificates
+	clients *kgo.Client
+	admin   *kadm.Client
+}
+
+func TestMain(m *testing.M) { pgtest.Main(tests{m}) }
+
+// tests end with the broker's end.
+type tests struct{ *testing.M }
+
+func (m tests) Run() int {
+	code := m.M.Run()
+	if theBroker.clients != nil {
+		theBroker.clients.Close()
+	}
+	if theBroker.Broker != nil {
+		if err := theBroker.Stop(context.Background()); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = max(code, 1)
+		}
+	}
+	return code
+}
+
+func broker(t testing.TB) *kafka.Broker {
+	t.Helper()
+	theBroker.once.Do(func() {
+		certs := sinktest.NewCertificates(t, "client", "kafka.example")
+		theBroker.certs = certs
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+		defer cancel()
+		theBroker.Broker, theBroker.err = kafka.Start(ctx, kafka.Options{
+			ShortLived: true,
+			Users:      map[string]string{alice: sinktest.PasswordSecret, mallory: sinktest.PasswordSecret},
+			Listeners: []kafka.Listener{
+				{Name: "SASL", Protocol: "SASL_PLAINTEXT"},
+				{Name: "SASLTLS", Protocol: "SASL_SSL", CertPEM: certs.Server.CertPEM, KeyPEM: certs.Server.KeyPEM},
+				{Name: "TLS", Protocol: "SSL", CertPEM: certs.Server.CertPEM, KeyPEM: certs.Server.KeyPEM},
+				{Name: "MUTUAL", Protocol: "SSL", CertPEM: certs.Server.CertPEM, KeyPEM: certs.Server.KeyPEM, ClientCAPEM: certs.CA.PEM},
+				{Name: "EXPIRED", Protocol: "SSL", CertPEM: certs.Expired.CertPEM, KeyPEM: certs.Expired.KeyPEM},
+				{Name: "ELSEWHERE", Protocol: "SSL", CertPEM: certs.Elsewhere.CertPEM, KeyPEM: certs.Elsewhere.KeyPEM},
+			},
+		})
+		if theBroker.err != nil {
+			return
+		}
+		theBroker.clients, theBroker.err = kgo.NewClient(kgo.SeedBrokers(theBroker.Address(kafka.Plain)))
+		theBroker.admin = kadm.NewClient(theBroker.clients)
+	})
+	need.Server(t, theBroker.err, kafka.ErrMissing)
+	return theBroker.Broker
+}
+
+// newTopic makes a topic with a name of its own, and settings as name=value.
+func newTopic(t testing.TB, partitions int32, settings ...string) string {
+	t.Helper()
+	broker(t)
+	configs := map[string]*string{}
+	for _, s := range settings {
+		name, value, _ := strings.Cut(s, "=")
+		configs[name] = &value
+	}
+	topic := "topic-" + uuid.NewString()
+	if _, err := theBroker.admin.CreateTopic(t.Context(), partitions, 1, configs, topic); err != nil {
+		t.Fatal(err)
+	}
+	ends(t, topic) // the broker may respond before it has the partitions
+	return topic
+}
+
+// ends says where a topic's partitions end, once the broker has them.
+func ends(t testing.TB, topic string) kadm.ListedOffsets {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for {
+		found, err := theBroker.admin.ListEndOffsets(ctx, topic)
+		if err == nil {
+			err = found.Error()
+		}
+		if err == nil {
+			return found
+		}
+		if !kerr.IsRetriable(err) || ctx.Err() != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// consume reads all that is in a topic.
+func consume(t testing.TB, topic string) (records []*kgo.Record) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	left := int64(0)
+	ends(t, topic).Each(func(o kadm.ListedOffset) { left += o.Offset })
+	reader, err := kgo.NewClient(kgo.SeedBrokers(theBroker.Address(kafka.Plain)), kgo.ConsumeTopics(topic))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	for int64(len(records)) < left {
+		fetches := reader.PollFetches(ctx)
+		if err := fetches.Err(); err != nil {
+			t.Fatalf("%d of %d records were read: %v", len(records), left, err)
+		}
+		records = append(records, fetches.Records()...)
+	}
+	return records
+}
+
+// plain is the configuration for a topic on the listener without security.
+func plainConfig(t testing.TB, topic string) config.KafkaSink {
+	return config.KafkaSink{Brokers: []string{broker(t).Address(kafka.Plain)}, Topic: topic}
+}
+
+func open(t testing.TB, cfg config.KafkaSink) *sink {
+	t.Helper()
+	s, err := build(cfg, nil, nil)
+	return sinktest.Opened(t, s, err)
+}
+
+// A whole outbox. Half-way the broker is killed. Kafka's own consumer reads them back.
+//
+// CONTRACT: C-50, C-70, C-71
+func TestNothingIsLost(t *testing.T) {
+	events := outboxtest.Events(t, 100_000)
+	topic := newTopic(t, 6)
+	s, err := New(plainConfig(t, topic), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	outboxtest.Deliver(t, outboxtest.Run{
+		Sink: s, Events: events, Keys: 1000, Server: theBroker.Broker,
+		Arrived: func() []sinktest.Message { return arrived(t, topic) },
+	})
+}
+
+// arrived is what Kafka's console consumer reads. The order of a key is that of its partition.
+func arrived(t *testing.T, topic string) []sinktest.Message {
+	t.Helper()
+	lines := console(t, topic)
+	messages, partition := make([]sinktest.Message, len(lines)), map[string]string{}
+	for i, line := range lines {
+		// Partition:0 <tab> ce_id:...,ce_... <tab> key <tab> value
+		part := strings.Split(line, "\t")
+		if len(part) != 4 {
+			t.Fatalf("the consumer wrote %q", line)
+		}
+		m := sinktest.Message{Attributes: map[string]string{}, Payload: part[3]}
+		for h := range strings.SplitSeq(part[1], ",") {
+			name, value, _ := strings.Cut(strings.TrimPrefix(h, "ce_"), ":")
+			m.Attributes[name] = value
+		}
+		key := part[2]
+		if m.Attributes["partitionkey"] != key {
+			t.Fatalf("the record's key is %s: %s", key, line)
+		}
+		if partition[key] == "" {
+			partition[key] = part[0]
+		}
+		if partition[key] != part[0] {
+			t.Fatalf("key %s is in %s and in %s", key, partition[key], part[0])
+		}
+		messages[i] = m
+	}
+	if n := len(slices.Compact(slices.Sorted(maps.Values(partition)))); n != 6 {
+		t.Errorf("the keys are in %d partitions, want all 6", n)
+	}
+	return messages
+}
+
+// console reads a topic with Kafka's own consumer.
+func console(t *testing.T, topic string) (lines []string) {
+	t.Helper()
+	ends, err := theBroker.admin.ListEndOffsets(t.Context(), topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := int64(0)
+	for _, p := range ends[topic] {
+		n += p.Offset
+	}
+	cmd := theBroker.Tool(t.Context(), "org.apache.kafka.tools.consumer.ConsoleConsumer",
+		"--bootstrap-server", theBroker.Address(kafka.Plain), "--topic", topic, "--from-beginning",
+		"--max-messages", strconv.FormatInt(n, 10), "--timeout-ms", "60000",
+		"--property", "print.partition=true", "--property", "print.headers=true", "--property", "print.key=true")
+	var complaints bytes.Buffer
+	cmd.Stderr = &complaints
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("Kafka's console consumer: %v: %s", err, complaints.String())
+	}
+	for scan := bufio.NewScanner(bytes.NewReader(out)); scan.Scan(); {
+		lines = append(lines, scan.Text())
+	}
+	return lines
+}
+
+// The same key goes to the same partition as with Kafka's own producer.
+//
+// CONTRACT: C-71
+func TestPartitionOfJavaClient(t *testing.T) {
+	topic := newTopic(t, 7)
+	s := open(t, config.KafkaSink{Brokers: []string{broker(t).Address(kafka.Plain)}, Topic: topic})
+	var typed strings.Builder
+	batch := make([]*dispatcher.Event, 200)
+	for i := range batch {
+		batch[i] = sinktest.NewEvent()
+		batch[i].PartitionKey = []string{"customer-" + strconv.Itoa(i), uuid.NewString(), "größe " + strconv.Itoa(i)}[i%3]
+		fmt.Fprintf(&typed, "%s\t{}\n", batch[i].PartitionKey)
+	}
+	for _, err := range s.Deliver(t.Context(), batch) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	java := theBroker.Tool(ctx, "org.apache.kafka.tools.ConsoleProducer", "--bootstrap-server", theBroker.Address(kafka.Plain),
+		"--topic", topic, "--property", "parse.key=true")
+	java.Env = append(java.Environ(), "LC_ALL=C.UTF-8")
+	java.Stdin = strings.NewReader(typed.String())
+	if out, err := java.CombinedOutput(); err != nil {
+		t.Fatalf("Kafka's console producer: %v: %s", err, out)
+	}
+	ours, theirs := map[string]int32{}, map[string]int32{}
+	for _, r := range consume(t, topic) {
+		if len(r.Headers) > 0 {
+			ours[string(r.Key)] = r.Partition
+		} else {
+			theirs[string(r.Key)] = r.Partition
+		}
+	}
+	if len(ours) != len(batch) || !maps.Equal(ours, theirs) {
+		t.Errorf("ours  %v\ntheirs %v", ours, theirs)
+	}
+}
+
+// BenchmarkDeliver delivers batches of 500 events with 200 bytes of payload to one real broker, next to
+// what Kafka's own producer benchmark reaches there: once with records of 200 bytes, and once as
+// large as ours are with their attributes: go test -run=- -bench=. -benchtime=200x ./dispatcher/internal/sinks/kafkasink
+func BenchmarkDeliver(b *testing.B) {
+	for _, workers := range []int{1, 4} {
+		b.Run(fmt.Sprintf("workers=%d", workers), func(b *testing.B) {
+			sinktest.Bench(b, open(b, plainConfig(b, newTopic(b, 6))), workers)
+		})
+	}
+}
+
+func BenchmarkKafkasOwn(b *testing.B) {
+	s := open(b, plainConfig(b, newTopic(b, 1)))
+	r, err := s.record(b.Context(), time.Now(), sinktest.BenchBatch(s)[0])
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, bytes := range []int{200, size(r)} {
+		b.Run(fmt.Sprintf("bytes=%d", bytes), func(b *testing.B) {
+			cmd := theBroker.Tool(b.Context(), "org.apache.kafka.tools.ProducerPerformance", "--topic", newTopic(b, 6),
+				"--num-records", fmt.Sprint(b.N*batchSize), "--record-size", fmt.Sprint(bytes), "--throughput", "-1",
+				"--producer-props", "bootstrap.servers="+theBroker.Address(kafka.Plain), "acks=all", "compression.type=snappy", "linger.ms=2")
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				b.Fatalf("%v: %s", err, out)
+			}
+			lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+			b.Log(regexp.MustCompile(`^[^,]*, [^,]*`).FindString(lines[len(lines)-1]))
+		})
+	}
+}
+
+// Events come while the broker is unreachable. The first of them is there soon after the broker responds: what the
+// engine, this sink and the client wait for one after the other no longer is than a few seconds in all.
+//
+// CONTRACT: C-32
+func TestFirstDeliveryAfterAnOutage(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long, and shows no race that the others do not")
+	}
+	topic := newTopic(t, 1)
+	s, err := New(plainConfig(t, ""), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := pgtest.Pool(t, pgtest.Migrated(t))
+	store := pgstore.New(pool, pgstore.Options{Namespace: "shop"})
+	d, err := engine.New(store, s, dispatcher.Config{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var group sync.WaitGroup
+	group.Go(func() { _ = d.Run(ctx) })
+	t.Cleanup(func() { cancel(); group.Wait() })
+
+	enqueue := func() {
+		t.Helper()
+		if _, err := pool.Exec(t.Context(), `insert into outbox.outbox_events (id, namespace, topic, payload)
+			values ($1, 'shop', $2, '{}')`, uuid.New(), topic); err != nil {
+			t.Fatal(err)
+		}
+	}
+	delivered := func() (n int) {
+		t.Helper()
+		if err := pool.QueryRow(t.Context(), `select count(*) from outbox.outbox_events where status = 'delivered'`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	// until waits, and returns when it holds.
+	until := func(what string, limit time.Duration, holds func() bool) time.Time {
+		t.Helper()
+		pgtest.Eventually(t, what, limit, holds)
+		return time.Now()
+	}
+	enqueue()
+	until("the event is delivered", time.Minute, func() bool { return delivered() == 1 })
+
+	restart := sinktest.Kill(t, theBroker.Broker)
+	opened := until("the circuit is open", 2*time.Minute, func() bool { enqueue(); return d.Snapshot().Breaker != dispatcher.BreakerClosed })
+	until("the waits are as long as they get", time.Minute, func() bool { return time.Since(opened) > 20*time.Second })
+	restart() // until the broker responds
+	another, err := New(plainConfig(t, ""), nil, nil)
+	sinktest.Opened(t, another, err)
+	event := sinktest.NewEvent()
+	event.Topic = topic
+	responded := until("another sink delivers", time.Minute, func() bool { return another.Deliver(t.Context(), []*dispatcher.Event{event})[0] == nil })
+	if n := delivered(); n > 1 {
+		t.Logf("the first event was there before the test knew of the broker")
+	}
+	took := until("an event is delivered after the broker responds", time.Minute, func() bool { return delivered() > 1 }).Sub(responded)
+	t.Logf("the first event was delivered %v after the broker responded", took)
+	if most := 10 * time.Second; took > most {
+		t.Errorf("the first event was delivered %v after the broker responded, want at most %v", took, most)
+	}
 }

@@ -3,6 +3,9 @@ package natssink
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -10,13 +13,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
-
 	"github.com/google/uuid"
 	client "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nkeys"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/servers/nats"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
@@ -259,4 +264,314 @@ func hello(t testing.TB, word string) string {
 		}
 	}()
 	return l.Addr().String()
+}
+
+// Each way to log in, on the real server, as it should be and as it should not.
+//
+// CONTRACT: C-32, C-73
+func TestLoginFailuresNameTheRemedy(t *testing.T) {
+	key, stranger := newKey(t, nkeys.CreateUser), newKey(t, nkeys.CreateUser)
+	users := start(t, nats.Options{Settings: fmt.Sprintf(`accounts: {A: {jetstream: enabled, users: [
+		{user: alice, password: %q}, {nkey: %s},
+		{user: mute, password: %q, permissions: {publish: {deny: "secret.>"}}},
+		{user: deaf, password: %q, permissions: {subscribe: {deny: "_INBOX.>"}}}]}}`, sinktest.PasswordSecret, key.public, sinktest.PasswordSecret, sinktest.PasswordSecret)})
+	token := start(t, nats.Options{Settings: fmt.Sprintf("authorization: {token: %q}", sinktest.PasswordSecret)})
+	op := newOperator(t)
+	jwt := start(t, nats.Options{Settings: op.settings()})
+	in := time.Now().Add(time.Hour)
+	plain := server(t)
+	streams := map[*nats.Server]string{
+		users: newStream(t, users, nil, client.UserInfo("alice", sinktest.PasswordSecret)),
+		token: newStream(t, token, nil, client.Token(sinktest.PasswordSecret)),
+		jwt:   newStream(t, jwt, nil, client.UserCredentials(sinktest.File(t, "admin", op.user(t, key, in)))),
+		plain: newStream(t, plain, nil),
+	}
+	basic := func(user, password string) *config.Auth {
+		return sinktest.Login(t, config.AuthBasic, user, password)
+	}
+	creds := func(content string) *config.Auth {
+		return &config.Auth{Type: config.AuthCredentials, SecretFile: sinktest.File(t, "user.creds", content)}
+	}
+	seed := func(content string) *config.Auth {
+		return &config.Auth{Type: config.AuthNKey, SecretFile: sinktest.File(t, "seed", content)}
+	}
+	tok := func(content string) *config.Auth {
+		return &config.Auth{Type: config.AuthToken, SecretFile: sinktest.File(t, "token", content)}
+	}
+	const check, refused = "; add auth, or check what its files hold", reason.AuthenticationFailed
+	for _, test := range []struct {
+		name       string
+		server     *nats.Server
+		auth       *config.Auth
+		word, text string // "" means delivered
+	}{
+		{"password", users, basic("alice", sinktest.PasswordSecret), "", ""},
+		{"wrong password", users, basic("alice", sinktest.WrongSecret), refused, check},
+		{"unknown user", users, basic(sinktest.WrongSecret, sinktest.PasswordSecret), refused, check},
+		{"no login", users, nil, refused, check},
+		{"empty password", users, basic("alice", ""), refused, "password is empty; write the value into it"},
+		{"may not subscribe", users, basic("deaf", sinktest.PasswordSecret), refused, "; allow _INBOX.> in the permissions"},
+		{"NKey", users, seed(key.seed + "\n"), "", ""},
+		{"unknown NKey", users, seed(stranger.seed), refused, check},
+		{"no NKey", users, seed(sinktest.WrongSecret), refused, "seed holds no seed of a user; write a user's seed, which starts with SU into it"},
+		{"NKey that the server does not want", plain, seed(key.seed), refused, "; no NKey is known there"},
+		{"token", token, tok(sinktest.PasswordSecret + "\n"), "", ""},
+		{"wrong token", token, tok(sinktest.WrongSecret), refused, check},
+		{"credentials", jwt, creds(op.user(t, key, in)), "", ""},
+		{"credentials of another operator", jwt, creds(newOperator(t).user(t, key, in)), refused, check},
+		{"credentials that expired", jwt, creds(op.user(t, key, time.Now().Add(-time.Minute))), refused, "; "},
+		{"no credentials", jwt, creds(sinktest.WrongSecret), refused, "user.creds holds no seed of a user; write a .creds file"},
+		{"a password that the server does not want", plain, basic("alice", sinktest.PasswordSecret), "", ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			cfg := plainConfig(test.server, streams[test.server])
+			cfg.Auth = test.auth
+			sinktest.Reaches(t, open(t, cfg), test.word, test.text)
+		})
+	}
+}
+
+// Where every event goes to a subject that the user may not publish to, none spends an attempt. Probe says
+// so when the user may query that.
+//
+// CONTRACT: C-32
+func TestNoRight(t *testing.T) {
+	srv := start(t, nats.Options{Settings: fmt.Sprintf(`accounts: {A: {jetstream: enabled, users: [
+		{user: alice, password: %[1]q},
+		{user: mute, password: %[1]q, permissions: {publish: ["other.>"], subscribe: ["_INBOX.>"]}},
+		{user: reads, password: %[1]q, permissions: {publish: ["other.>", "$JS.API.STREAM.NAMES", "$SYS.REQ.USER.INFO"], subscribe: ["_INBOX.>"]}},
+		{user: denied, password: %[1]q, permissions: {publish: {deny: ["*.events"]}}}]}}`, sinktest.PasswordSecret)})
+	stream := newStream(t, srv, nil, client.UserInfo("alice", sinktest.PasswordSecret))
+	for user, probed := range map[string]bool{"mute": false, "reads": true, "denied": true} {
+		cfg := plainConfig(srv, stream)
+		cfg.Auth = sinktest.Login(t, config.AuthBasic, user, sinktest.PasswordSecret)
+		s := open(t, cfg)
+		const text = "; allow it in the permissions of the dispatcher's user, under publish"
+		sinktest.Want(t, user+", Deliver", sinktest.Send(t, s), true, reason.AuthenticationFailed, text)
+		if err := s.Probe(t.Context()); probed {
+			sinktest.Want(t, user+", Probe", err, true, reason.AuthenticationFailed, text)
+		} else if err != nil {
+			t.Errorf("%s may not find: %v", user, err)
+		}
+	}
+}
+
+func TestCoversFollowsSubjectWildcards(t *testing.T) {
+	for pattern, want := range map[string]bool{
+		"a.b.c": true, "a.*.c": true, "a.>": true, ">": true, "*.*.*": true,
+		"a.b": false, "a.b.c.d": false, "a.b.c.>": false, "*": false, "a.*.d": false,
+	} {
+		if covers(pattern, "a.b.c") != want {
+			t.Errorf("%s covers a.b.c: %v, want %v", pattern, !want, want)
+		}
+	}
+}
+
+// A message that the user may not publish fails soon, alone, and not as one that is lost.
+//
+// CONTRACT: C-32
+func TestNotAuthorized(t *testing.T) {
+	srv := start(t, nats.Options{Settings: fmt.Sprintf(`accounts: {A: {jetstream: enabled, users: [
+		{user: alice, password: %q},
+		{user: mute, password: %q, permissions: {publish: ["*.may.>"], subscribe: ["_INBOX.>"]}}]}}`, sinktest.PasswordSecret, sinktest.PasswordSecret)})
+	stream := newStream(t, srv, nil, client.UserInfo("alice", sinktest.PasswordSecret))
+	cfg := plainConfig(srv, stream)
+	cfg.Subject = ""
+	cfg.Auth = sinktest.Login(t, config.AuthBasic, "mute", sinktest.PasswordSecret)
+	s := open(t, cfg)
+	batch := make([]*dispatcher.Event, batchSize)
+	for i := range batch { // the refusals come before the others are stored
+		batch[i] = sinktest.NewEvent()
+		batch[i].Topic = stream + ".may.é"
+		if i < 10 {
+			batch[i].Topic = stream + []string{".not.é", ".not.é.may"}[i%2]
+		}
+	}
+	for i, err := range s.Deliver(t.Context(), batch) {
+		if i >= 10 {
+			if err != nil {
+				t.Errorf("a message that the user may publish: %v", err)
+			}
+		} else {
+			sinktest.Want(t, "a message that the user may not publish", err, false, reason.AuthenticationFailed, "; allow it in the permissions of the dispatcher's user, under publish")
+			sinktest.Fault(t, "a message that the user may not publish", err, true)
+		}
+	}
+	if err := s.Probe(t.Context()); err != nil {
+		t.Errorf("Probe needs no more than that: %v", err)
+	}
+	if n := len(consume(t, srv, stream, client.UserInfo("alice", sinktest.PasswordSecret))); n != batchSize-10 {
+		t.Errorf("%d messages arrived, want %d", n, batchSize-10)
+	}
+}
+
+// CONTRACT: C-32
+func TestTLS(t *testing.T) {
+	certs := sinktest.NewCertificates(t, "client", "nats.example")
+	plain, good, mutual := server(t), startTLS(t, certs.Server, ""), startMutual(t, certs)
+	elsewhere := startTLS(t, certs.Elsewhere, "")
+	expired := startTLS(t, certs.Expired, "")
+	streams := map[string]string{plain.Address(): newStream(t, plain, nil), expired.Address(): "any"}
+	for _, srv := range []*nats.Server{good, elsewhere, mutual} {
+		streams[srv.Address()] = newStream(t, srv, nil, trusting(certs))
+	}
+	openTLS := func(t *testing.T, scheme, address string, cfg *config.TLS) dispatcher.Sink {
+		return open(t, config.NATSSink{Servers: []string{scheme + "://" + address}, Subject: streams[address] + ".events", Access: config.Access{TLS: cfg}})
+	}
+	const authority, noTLS = "; set tls.caSecretRef or caConfigMapRef (in a dispatcher's file: tls.caFile)", "; no TLS is spoken there"
+	sinktest.TLS{
+		Certificates: certs, Plain: plain.Address(), Good: good.Address(), Mutual: mutual.Address(), ElsewhereAt: elsewhere.Address(),
+		ExpiredAt: expired.Address(),
+		Open: func(t *testing.T, address string, cfg *config.TLS) dispatcher.Sink {
+			return openTLS(t, "nats", address, cfg)
+		},
+		Renew: "; renew the server's certificate", Hosts: "; use hosts in servers that the certificate names",
+		NoTLS: noTLS, TLSWanted: authority, WantedReason: reason.CertificateInvalid,
+	}.Run(t)
+	// The scheme tls is TLS, with or without settings.
+	sinktest.Reaches(t, openTLS(t, "tls", good.Address(), certs.Trust(t, certs.CA.PEM)), "", "")
+	sinktest.Reaches(t, openTLS(t, "tls", good.Address(), nil), reason.CertificateInvalid, authority)
+	sinktest.Reaches(t, openTLS(t, "tls", plain.Address(), nil), reason.ConnectionFailed, noTLS)
+}
+
+// startTLS starts a server with a certificate, and more settings of TLS.
+func startTLS(t *testing.T, leaf sinktest.Leaf, more string) *nats.Server {
+	return start(t, nats.Options{Settings: fmt.Sprintf("tls: {cert_file: %q, key_file: %q %s}", sinktest.File(t, "crt", leaf.CertPEM), sinktest.File(t, "key", leaf.KeyPEM), more)})
+}
+
+// startMutual starts a server that wants certificates of its clients.
+func startMutual(t *testing.T, certs *sinktest.Certificates) *nats.Server {
+	return startTLS(t, certs.Server, fmt.Sprintf(", ca_file: %q, verify: true", sinktest.File(t, "ca", certs.CA.PEM)))
+}
+
+// trusting is another client with a certificate. It takes the servers' for any host.
+func trusting(certs *sinktest.Certificates) client.Option {
+	return client.Secure(&tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{certs.Client.TLS}, MinVersion: tls.VersionTLS12})
+}
+
+// No server there, or another one.
+//
+// CONTRACT: C-32
+func TestUnreachableServerIsPassedOver(t *testing.T) {
+	srv := server(t)
+	stream := newStream(t, srv, nil)
+	for address, text := range map[string]string{
+		"nats://127.0.0.1:1":              "connection refused; check that it runs",
+		"nats://nats.invalid:4222":        "; check the hosts in servers, and the dispatcher's DNS",
+		"nats://" + hello(t, "HTTP/1.1 "): "; no NATS is spoken there: correct the ports in servers",
+		"nats://" + hello(t, ""):          "closed without a response; check that it runs",
+	} {
+		cfg := plainConfig(srv, stream)
+		cfg.Servers = []string{address}
+		sinktest.Reaches(t, open(t, cfg), reason.ConnectionFailed, text)
+		cfg.Servers = append(cfg.Servers, srv.URL())
+		sinktest.Reaches(t, open(t, cfg), "", "") // the other one will do
+	}
+}
+
+// The server rejects the connection with the old password, and the file is read for the next one.
+func TestFilesAreReadForEachConnection(t *testing.T) {
+	srv := start(t, nats.Options{Settings: fmt.Sprintf("authorization: {user: alice, password: %q}", sinktest.WrongSecret)})
+	stream := newStream(t, srv, nil, client.UserInfo("alice", sinktest.WrongSecret))
+	cfg := plainConfig(srv, stream)
+	cfg.Auth = sinktest.Login(t, config.AuthBasic, "alice", sinktest.WrongSecret)
+	s := open(t, cfg)
+	if err := sinktest.Send(t, s); err != nil {
+		t.Fatal(err)
+	}
+	// The server's password changes while it runs: it disconnects clients with the old one.
+	s.mu.Lock()
+	old := s.current
+	s.mu.Unlock()
+	if err := srv.Configure(nats.Options{Settings: fmt.Sprintf("authorization: {user: alice, password: %q}", sinktest.PasswordSecret)}); err != nil {
+		t.Fatal(err)
+	}
+	<-old.gone
+	sinktest.Want(t, "the old password", sinktest.Send(t, s), true, reason.AuthenticationFailed, "; add auth, or check what its files hold")
+	sinktest.Write(t, cfg.Auth.SecretFile, sinktest.PasswordSecret+"\n")
+	if err := sinktest.Send(t, s); err != nil {
+		t.Errorf("the new password: %v", err)
+	}
+
+	certs := sinktest.NewCertificates(t, "client", "")
+	srv = startMutual(t, certs)
+	stream = newStream(t, srv, nil, trusting(certs))
+	sinktest.Rotated(t, certs, nil, func(t *testing.T, tls *config.TLS) dispatcher.Sink {
+		cfg := plainConfig(srv, stream)
+		cfg.TLS = tls
+		return open(t, cfg)
+	})
+}
+
+// key is an NKey.
+type key struct {
+	pair         nkeys.KeyPair
+	public, seed string
+}
+
+func newKey(t *testing.T, create func() (nkeys.KeyPair, error)) key {
+	t.Helper()
+	pair, err := create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, err := pair.PublicKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed, err := pair.Seed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key{pair, public, string(seed)}
+}
+
+// operator signs an account, which signs users: what nsc does.
+type operator struct {
+	account, system            key
+	jwt, accountJWT, systemJWT string
+}
+
+func newOperator(t *testing.T) operator {
+	root, account, system := newKey(t, nkeys.CreateOperator), newKey(t, nkeys.CreateAccount), newKey(t, nkeys.CreateAccount)
+	sign := func(subject string, storage int, about map[string]any) string {
+		about["version"] = 2
+		about["limits"] = map[string]any{"subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": true, "conn": -1, "leaf": -1, "mem_storage": storage, "disk_storage": storage}
+		return signed(t, root, subject, time.Time{}, about)
+	}
+	return operator{
+		account: account, system: system,
+		jwt:        sign(root.public, 0, map[string]any{"type": "operator", "system_account": system.public}),
+		accountJWT: sign(account.public, -1, map[string]any{"type": "account"}),
+		systemJWT:  sign(system.public, 0, map[string]any{"type": "account"}),
+	}
+}
+
+func (o operator) settings() string {
+	return fmt.Sprintf("operator: %s\nresolver: MEMORY\nresolver_preload: {%s: %s, %s: %s}\n",
+		o.jwt, o.account.public, o.accountJWT, o.system.public, o.systemJWT)
+}
+
+// user is a .creds file.
+func (o operator) user(t *testing.T, k key, until time.Time) string {
+	jwt := signed(t, o.account, k.public, until, map[string]any{"type": "user", "version": 2, "subs": -1, "data": -1, "payload": -1})
+	return "-----BEGIN NATS USER JWT-----\n" + jwt + "\n------END NATS USER JWT------\n\n-----BEGIN USER NKEY SEED-----\n" + k.seed + "\n------END USER NKEY SEED------\n"
+}
+
+func signed(t *testing.T, by key, subject string, until time.Time, about map[string]any) string {
+	t.Helper()
+	claims := map[string]any{"jti": "x", "iat": time.Now().Unix(), "iss": by.public, "sub": subject, "name": subject, "nats": about}
+	if !until.IsZero() {
+		claims["exp"] = until.Unix()
+	}
+	body, err := json.Marshal(claims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := base64.RawURLEncoding.EncodeToString([]byte(`{"typ":"JWT","alg":"ed25519-nkey"}`)) + "." + base64.RawURLEncoding.EncodeToString(body)
+	sig, err := by.pair.Sign([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text + "." + base64.RawURLEncoding.EncodeToString(sig)
 }

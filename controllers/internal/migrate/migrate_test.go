@@ -1,0 +1,129 @@
+package migrate
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+)
+
+func TestPlanMigration(t *testing.T) {
+	now := time.Now()
+	job := func(hash string, attempt int, ended batchv1.JobConditionType, ago time.Duration) batchv1.Job {
+		j := batchv1.Job{ObjectMeta: metav1.ObjectMeta{
+			Name:        hash + strconv.Itoa(attempt),
+			Labels:      map[string]string{desired.LabelMigration: hash},
+			Annotations: map[string]string{desired.AnnotationAttempt: strconv.Itoa(attempt)},
+		}}
+		if ended != "" {
+			j.Status.Conditions = []batchv1.JobCondition{{Type: ended, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now.Add(-ago))}}
+		}
+		return j
+	}
+	for name, c := range map[string]struct {
+		jobs     []batchv1.Job
+		hash     string
+		every    time.Duration
+		state    State
+		attempt  int
+		remove   string
+		explains string
+		retry    time.Duration
+	}{
+		"none wanted":          {hash: ""},
+		"none wanted any more": {jobs: []batchv1.Job{job("a", 1, "", 0)}, hash: "", remove: "a1"},
+		"first":                {hash: "a", state: Running, attempt: 1},
+		"running":              {jobs: []batchv1.Job{job("a", 1, "", 0)}, hash: "a", state: Running, explains: "a1"},
+		"done":                 {jobs: []batchv1.Job{job("a", 1, batchv1.JobComplete, time.Hour)}, hash: "a", state: Succeeded, explains: "a1"},
+		"failed just now":      {jobs: []batchv1.Job{job("a", 1, batchv1.JobFailed, 4*time.Second)}, hash: "a", state: Failed, explains: "a1", retry: 6 * time.Second},
+		"failed long ago":      {jobs: []batchv1.Job{job("a", 1, batchv1.JobFailed, 10*time.Second)}, hash: "a", state: Failed, attempt: 2, explains: "a1"},
+		"the third waits longer": {jobs: []batchv1.Job{job("a", 3, batchv1.JobFailed, 10*time.Second), job("a", 2, batchv1.JobFailed, time.Minute)}, hash: "a",
+			state: Failed, remove: "a2", explains: "a3", retry: 30 * time.Second},
+		"runs again": {jobs: []batchv1.Job{job("a", 3, "", 0), job("a", 2, batchv1.JobFailed, time.Minute), job("a", 1, batchv1.JobFailed, time.Hour)}, hash: "a",
+			state: Failed, remove: "a1", explains: "a2"},
+		"done, and not due again": {jobs: []batchv1.Job{job("a", 1, batchv1.JobComplete, 4*time.Second)}, hash: "a", every: 10 * time.Second, state: Succeeded, explains: "a1", retry: 6 * time.Second},
+		"done, and due again":     {jobs: []batchv1.Job{job("a", 1, batchv1.JobComplete, 10*time.Second)}, hash: "a", every: 10 * time.Second, state: Succeeded, attempt: 2, explains: "a1"},
+		"done, and runs again": {jobs: []batchv1.Job{job("a", 2, "", 0), job("a", 1, batchv1.JobComplete, time.Minute)}, hash: "a", every: 10 * time.Second,
+			state: Succeeded, explains: "a1"},
+		"done at last":       {jobs: []batchv1.Job{job("a", 2, batchv1.JobComplete, 0), job("a", 1, batchv1.JobFailed, 0)}, hash: "a", state: Succeeded, remove: "a1", explains: "a2"},
+		"another is wanted":  {jobs: []batchv1.Job{job("a", 2, batchv1.JobFailed, 0)}, hash: "b", state: Running, attempt: 1, remove: "a2"},
+		"another was wanted": {jobs: []batchv1.Job{job("a", 1, batchv1.JobComplete, 0), job("b", 1, "", 0)}, hash: "b", state: Running, remove: "a1", explains: "b1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			plan := planFor(c.jobs, c.hash, c.every, now)
+			var removed []string
+			for _, j := range plan.remove {
+				removed = append(removed, j.Name)
+			}
+			explains := ""
+			if plan.explains != nil {
+				explains = plan.explains.Name
+			}
+			if plan.State != c.state || plan.attempt != c.attempt || strings.Join(removed, " ") != c.remove || explains != c.explains || plan.Retry != c.retry {
+				t.Errorf("plan %+v, removes %v; want %+v", plan, removed, c)
+			}
+		})
+	}
+}
+
+func TestRetryDelay(t *testing.T) {
+	for attempt, want := range map[int]time.Duration{1: 10 * time.Second, 2: 20 * time.Second, 5: 160 * time.Second, 6: 5 * time.Minute, 1000: 5 * time.Minute} {
+		if got := RetryDelay(attempt); got != want {
+			t.Errorf("after attempt %d: %s, want %s", attempt, got, want)
+		}
+	}
+}
+
+// Every user may make a Job with our labels: it does not count as the migration of the object, and stays. CONTRACT: C-101
+func TestAStrangersJobMigratesNothing(t *testing.T) {
+	owner := &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders", UID: "orders"}}
+	wanted := &desired.Migration{Hash: "wanted"}
+	job := func(name, hash string, owned types.UID) *batchv1.Job {
+		labels := desired.Labels(owner, desired.ComponentMigration)
+		labels[desired.LabelMigration] = hash
+		return &batchv1.Job{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: labels, OwnerReferences: []metav1.OwnerReference{{Kind: "Outbox", Name: "orders", UID: owned, Controller: ptr.To(true)}}},
+			Status:     batchv1.JobStatus{Conditions: []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: corev1.ConditionTrue}}},
+		}
+	}
+	runs := job("a", "wanted", "orders")
+	runs.UID, runs.Status.Conditions = "a", nil
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "a-1", Labels: map[string]string{batchv1.JobNameLabel: "a", batchv1.ControllerUidLabel: "a"}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+	const unmade = "The migration Job of Outbox orders is not made yet; the conditions of Outbox orders say why."
+	for name, c := range map[string]struct {
+		jobs    []client.Object
+		due     bool
+		removes int
+		done    bool
+		says    string
+	}{
+		"none":        {nil, true, 0, false, unmade},
+		"a strangers": {[]client.Object{job("a", "wanted", "stranger"), job("b", "old", "stranger")}, true, 0, false, unmade},
+		"its own":     {[]client.Object{job("a", "wanted", "orders"), job("b", "old", "orders")}, false, 1, true, ""},
+		"it runs":     {[]client.Object{runs, pod}, false, 0, false, "The migration Job of Outbox orders runs."},
+	} {
+		r := &Runner{Client: fake.NewClientBuilder().WithObjects(c.jobs...).Build()}
+		due, err := r.Due(t.Context(), owner, wanted)
+		if err != nil || due != c.due {
+			t.Errorf("%s: due %v, %v; want %v", name, due, err, c.due)
+		}
+		if p, err := r.plan(t.Context(), owner, wanted); err != nil || len(p.remove) != c.removes || (p.State == Succeeded) != c.done {
+			t.Errorf("%s: %d are removed, state %s, %v", name, len(p.remove), p.State, err)
+		}
+		if m, err := r.Look(t.Context(), owner, wanted); err != nil || !c.done && m.Sentence() != c.says {
+			t.Errorf("%s: the sentence is %q, %v; want %q", name, m.Sentence(), err, c.says)
+		}
+	}
+}

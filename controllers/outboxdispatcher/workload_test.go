@@ -1,0 +1,455 @@
+package outboxdispatcher_test
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/outbox-operator/outbox-operator/api/status"
+	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+)
+
+var _ = Describe("what pods report", Label("status"), func() {
+	// CONTRACT: C-101
+	Context("when one of two has a trouble", Ordered, ContinueOnFailure, func() {
+		var c *cluster
+		var before int64
+
+		BeforeAll(func() {
+			c = start(tick)
+			obd := c.dispatcher()
+			replicas(2)(obd)
+			c.create(obd)
+			c.rollOut(c.healthy(), c.healthy())
+			c.expect(kstatus.CurrentStatus)
+			before = c.deployment().Generation
+		})
+
+		source := func(reason, message string) func(*status.Status) {
+			return func(s *status.Status) {
+				s.Source = status.Link{State: status.Unreachable, Reason: reason, Message: message}
+				s.Schema = status.Schema{State: "Unknown"}
+			}
+		}
+		schema := func(state, message string) func(*status.Status) {
+			return func(s *status.Status) { s.Schema = status.Schema{State: state, Message: message} }
+		}
+		sink := func(state status.LinkState, reason, message string) func(*status.Status) {
+			return func(s *status.Status) { s.Sink = status.Link{State: state, Reason: reason, Message: message} }
+		}
+		DescribeTable("is reported with its remedy, and removes nothing:", func(says func(*status.Status), kind, reason, remedy string) {
+			ill := c.healthy()
+			says(&ill)
+			c.pods.says("pod-0", ill)
+			c.pods.says("pod-1", ill)
+			c.expect(kstatus.InProgressStatus,
+				want{kind, metav1.ConditionFalse, reason, remedy},
+				want{api.ReadyCondition, metav1.ConditionFalse, reason, remedy})
+			c.pods.says("pod-0", c.healthy())
+			c.pods.says("pod-1", c.healthy())
+			well := api.ReasonConnected
+			if kind == api.SchemaReadyCondition {
+				well = api.ReasonUpToDate
+			}
+			c.expect(kstatus.CurrentStatus, want{kind, metav1.ConditionTrue, well, ""})
+			Expect(c.deployment().Generation).To(Equal(before), "no trouble tears down what runs")
+		},
+			Entry("password wrong", source("AuthenticationFailed", "the login was refused; correct the password in the Secret"), api.SourceReachableCondition, api.ReasonAuthenticationFailed, "correct the password"),
+			Entry("rights missing", source("PermissionDenied", "no right to read; run dispatcher migrate grants"), api.SourceReachableCondition, api.ReasonPermissionDenied, "migrate grants"),
+			Entry("database down", source("ConnectionRefused", "nothing listens; start the server"), api.SourceReachableCondition, api.ReasonConnectionFailed, "start the server"),
+			Entry("database missing", source("DatabaseNotFound", "no such database; create it"), api.SourceReachableCondition, api.ReasonDatabaseNotFound, "create it"),
+			Entry("wrong CA", source("CertificateInvalid", "unknown authority; name the right ca"), api.SourceReachableCondition, api.ReasonCertificateInvalid, "name the right ca"),
+			Entry("schema missing", schema("Missing", "there is no schema; run migrate up"), api.SchemaReadyCondition, api.ReasonMissing, "run migrate up"),
+			Entry("schema too old", schema("TooOld", "version 1 of 2; run migrate up"), api.SchemaReadyCondition, api.ReasonTooOld, "run migrate up"),
+			Entry("schema too new", schema("TooNew", "version 3 of 2; upgrade the operator"), api.SchemaReadyCondition, api.ReasonTooNew, "upgrade the operator"),
+			Entry("sequences behind", schema("SequencesBehind", "the sequences are behind the tables; run outbox_moved()"), api.SchemaReadyCondition, api.ReasonSequencesBehind, "run outbox_moved()"),
+			Entry("outcomes refused", func(s *status.Status) {
+				s.Source = status.Link{State: status.Refusing, Reason: status.OutcomesRefused, Message: "The database refuses outcomes; fix the trigger"}
+			}, api.SourceReachableCondition, api.ReasonOutcomesRefused, "fix the trigger"),
+			Entry("calls stuck", sink(status.Unreachable, status.CallsStuck, "All 16 calls of the sink are stuck; restart it"), api.SinkReachableCondition, api.ReasonCallsStuck, "restart it"),
+			Entry("sink refuses", sink(status.Refusing, "Refusing", "it responds 500; look at its log"), api.SinkReachableCondition, api.ReasonRefusing, "look at its log"),
+			Entry("sink down", sink(status.Unreachable, "ConnectionRefused", "nothing listens; check the url"), api.SinkReachableCondition, api.ReasonConnectionFailed, "check the url"),
+			Entry("sink's certificate", sink(status.Unreachable, "CertificateInvalid", "unknown authority; name the right ca"), api.SinkReachableCondition, api.ReasonCertificateInvalid, "name the right ca"),
+			Entry("sink's login", sink(status.Unreachable, "AuthenticationFailed", "it responds 401; correct the token"), api.SinkReachableCondition, api.ReasonAuthenticationFailed, "correct the token"),
+		)
+	})
+
+	// Paused topics and dead events have conditions of their own: other events
+	// flow. When no topic is left, none flow.
+	It("reports paused topics next to those that are delivered", func() {
+		c := start(tick)
+		c.create(c.dispatcher())
+		podStatus := c.healthy()
+		podStatus.PausedTopics = []status.PausedTopic{{Topic: "refunds", Link: status.Link{State: status.Refusing, Reason: "Refusing", Message: "it responds 404; correct the path"}}}
+		c.rollOut(podStatus)
+		c.expect(kstatus.CurrentStatus,
+			want{api.TopicsPausedCondition, metav1.ConditionTrue, api.ReasonTopicsPaused, `"refunds". For "refunds": It responds 404; correct the path`},
+			want{api.SinkReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""},
+			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
+		c.expectEvent(corev1.EventTypeWarning, api.ReasonTopicsPaused, "refunds")
+
+		podStatus.AllTopicsPaused = true
+		c.pods.says("pod-0", podStatus)
+		c.expect(kstatus.InProgressStatus,
+			want{api.TopicsPausedCondition, metav1.ConditionTrue, api.ReasonAllTopicsPaused, "refunds"},
+			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonAllTopicsPaused, "refunds"})
+		c.pods.says("pod-0", c.healthy())
+		c.expect(kstatus.CurrentStatus, want{api.TopicsPausedCondition, metav1.ConditionFalse, api.ReasonNoTopicsPaused, ""})
+	})
+
+	// One of two pods is silent, or restarts: the other delivers.
+	It("is that of the pod that delivers, when the other does not", func() {
+		c := start(tick)
+		obd := c.dispatcher()
+		replicas(2)(obd)
+		c.create(obd)
+		c.rollOut(c.healthy(), c.healthy())
+		c.expect(kstatus.CurrentStatus, want{api.WorkloadAvailableCondition, metav1.ConditionTrue, api.ReasonAvailable, ""})
+		Eventually(func() int32 { return c.get().Status.RespondingReplicas }).Should(BeEquivalentTo(2))
+		Eventually(func() string { return c.get().Status.Pods }).Should(Equal("2/2"))
+
+		c.pods.silent("pod-1")
+		c.expect(kstatus.CurrentStatus,
+			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""},
+			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonPartlyAvailable, "do not respond to the operator"})
+		Expect(c.get().Status.RespondingReplicas).To(BeEquivalentTo(1))
+
+		c.deployed(2, 1)
+		c.expect(kstatus.CurrentStatus,
+			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""},
+			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonPartlyAvailable, "Fewer dispatcher pods than spec.replicas"})
+		Expect(c.get().Status.Pods).To(Equal("1/2"))
+	})
+
+	// Only pods that a ReplicaSet of the Deployment owns are polled, whatever labels others have.
+	It("is polled from pods that the Deployment owns, and from no others", Label("security"), func() {
+		c := start(tick)
+		c.create(c.dispatcher())
+		ill := c.healthy()
+		ill.Source = status.Link{State: status.Unreachable, Message: "a stranger says so"}
+		c.rollOut(c.healthy())
+		c.expect(kstatus.CurrentStatus)
+		owned := fetch(c, &corev1.Pod{}, "pod-0")
+		for name, owner := range map[string][]metav1.OwnerReference{
+			"without-owner": nil,
+			"forged-set":    {{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "orders-dispatcher-5d4f8c", UID: "4711", Controller: new(true)}},
+			"other-kind":    {{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "orders-dispatcher-5d4f8c", UID: owned.OwnerReferences[0].UID, Controller: new(true)}},
+		} {
+			c.pods.says(name, ill)
+			stranger := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: c.namespace, Labels: owned.Labels, OwnerReferences: owner}, Spec: *owned.Spec.DeepCopy()}
+			c.create(stranger)
+			editStatus(c, stranger, func(pod *corev1.Pod) {
+				pod.Status.Phase, pod.Status.PodIP, pod.Status.PodIPs = corev1.PodRunning, "127.0.0.1", []corev1.PodIP{{IP: "127.0.0.1"}}
+			})
+		}
+		c.passes(5)
+		c.expect(kstatus.CurrentStatus, want{api.SourceReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""})
+		Expect(c.pods.who()).To(Equal([]string{"pod-0"}))
+	})
+
+	It("is unknown when no pod responds", Label("network"), func() {
+		c := start(tick)
+		c.create(c.dispatcher())
+		podStatus := c.healthy()
+		podStatus.Backlog.Pending, podStatus.Backlog.Dead = 4, 2
+		c.rollOut(podStatus)
+		c.expect(kstatus.CurrentStatus, want{api.DeadLettersPresentCondition, metav1.ConditionTrue, api.ReasonDeadLetters, "Dead column"})
+
+		c.pods.silent("pod-0")
+		unknown := func(kind string) want {
+			return want{kind, metav1.ConditionUnknown, api.ReasonNotObserved, "NetworkPolicy"}
+		}
+		c.expect(kstatus.InProgressStatus, unknown(api.ReadyCondition), unknown(api.SourceReachableCondition), unknown(api.SinkReachableCondition),
+			unknown(api.SchemaReadyCondition), unknown(api.DeadLettersPresentCondition))
+		Expect([]int64{*c.get().Status.Pending, *c.get().Status.Dead}).To(Equal([]int64{4, 2}), "the last counts stay")
+		Expect(c.get().Status.RespondingReplicas).To(BeEquivalentTo(0))
+
+		other := c.healthy()
+		other.Name = "elsewhere/orders" // the pod's address was given to another
+		c.pods.says("pod-0", other)
+		c.passes(2)
+		c.expect(kstatus.InProgressStatus, unknown(api.ReadyCondition))
+		c.pods.says("pod-0", podStatus)
+		c.expect(kstatus.CurrentStatus)
+	})
+
+	// CONTRACT: C-43
+	It("reports dead letters", func() {
+		c := start(tick)
+		c.create(c.dispatcher())
+		podStatus := c.healthy()
+		c.rollOut(podStatus)
+		c.expect(kstatus.CurrentStatus, want{api.DeadLettersPresentCondition, metav1.ConditionFalse, api.ReasonNoDeadLetters, ""})
+
+		podStatus.Backlog.Dead = 1
+		since := time.Date(2026, 1, 2, 3, 4, 5, 600, time.UTC)
+		group := status.DeadGroup{Group: "7f3a9c21", Topic: "orders", Reason: "permanent_failure", Class: "http", Code: "422", Place: "/items/*/price", Count: 1, Since: since, Last: since.Add(time.Hour)}
+		reported := group
+		reported.Sample, reported.Error = "00000000-0000-0000-0000-000000000001", "of a single delivery"
+		podStatus.Backlog.DeadGroups = []status.DeadGroup{reported, reported, {Topic: "nameless"}}
+		c.pods.says("pod-0", podStatus)
+		c.expect(kstatus.CurrentStatus, // a dead row does not keep the others from being delivered
+			want{api.DeadLettersPresentCondition, metav1.ConditionTrue, api.ReasonDeadLetters, "outbox_dead_letters"},
+			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
+		Expect(*c.get().Status.Dead).To(BeEquivalentTo(1))
+		groups := c.get().Status.DeadGroups
+		Expect(groups).To(HaveLen(1))
+		Expect(groups[0].Since.UTC()).To(Equal(since.Truncate(time.Second)))
+		Expect(groups[0].Last.UTC()).To(Equal(since.Truncate(time.Second).Add(time.Hour)))
+		groups[0].Since, groups[0].Last = nil, nil
+		Expect(groups[0]).To(Equal(api.DeadGroup{Group: "7f3a9c21", Topic: "orders", Reason: "PermanentFailure", Class: "http", Code: "422", Place: "/items/*/price", Count: 1}))
+		c.expectEvent(corev1.EventTypeWarning, api.ReasonDeadLetters, "outbox_dead_letters")
+		c.expectEvent(corev1.EventTypeNormal, api.ReasonDelivering, "")
+	})
+})
+
+var _ = Describe("security", Label("security"), func() {
+	// What a Secret holds is in nothing that the controller writes: no object, status, condition or Event,
+	// also while a key is missing. CONTRACT: C-73, C-101
+	It("keeps what a Secret holds out of all that the controller writes", func() {
+		const planted = "s3cr3t"
+		c := start(tick)
+		obd := c.dispatcher()
+		others := &api.SecretRef{Name: "others"}
+		obd.Spec.Sink = api.Sink{
+			HTTP: &api.HTTPSink{URL: "https://warehouse.example.com/events", SigningSecretRef: &api.SecretRef{Name: "others", Key: "signing"}},
+			Auth: &api.Auth{Type: api.AuthToken, SecretRef: &api.SecretRef{Name: "warehouse"}},
+			TLS:  &api.TLS{CASecretRef: &api.SecretRef{Name: "others", Key: "ca"}, ClientCertSecretRef: others},
+		}
+		obd.Spec.Message.SchemaRegistry = &api.SchemaRegistry{URL: "https://registry.example.com", Auth: &api.Auth{Type: api.AuthBasic, SecretRef: others}}
+		for _, name := range []string{"orders-db", "warehouse", "others"} {
+			data := map[string]string{}
+			for _, key := range []string{"dsn", "token", "signing", "ca", "tls.crt", "tls.key", "username", "password"} {
+				data[key] = planted
+			}
+			c.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: c.namespace}, StringData: data})
+		}
+		c.create(obd)
+		pod := c.pod("pod-a", corev1.PodStatus{Phase: corev1.PodPending})
+		c.mountFails(pod, `MountVolume.SetUp failed for volume "secrets" : references non-existent secret key: token`)
+		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonSecretKeyNotFound, "token"})
+		Expect(c.admin.Delete(c.ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
+		c.rollOut(c.healthy())
+		c.expect(kstatus.CurrentStatus)
+
+		for _, list := range []client.ObjectList{
+			&api.OutboxDispatcherList{}, &appsv1.DeploymentList{}, &corev1.ConfigMapList{}, &corev1.ServiceList{}, &eventsv1.EventList{}, &corev1.EventList{},
+		} {
+			Expect(c.admin.List(c.ctx, list, client.InNamespace(c.namespace))).To(Succeed())
+			text, err := json.Marshal(list)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(string(text)).NotTo(Or(ContainSubstring(planted), ContainSubstring(base64.StdEncoding.EncodeToString([]byte(planted))[:7])),
+				"%T shows what a Secret holds", list)
+		}
+	})
+
+	// The API server enforces the restricted profile in the namespace, so the pods of rollOut prove the
+	// dispatchers' template; a migration Job's pod is tried here.
+	It("is that of the restricted profile", func() {
+		c := start(tick)
+		c.create(c.migrated())
+		job := c.job()
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "migrate", Namespace: c.namespace}, Spec: *job.Spec.Template.Spec.DeepCopy()}
+		pod.Spec.ServiceAccountName = ""
+		c.create(pod)
+		loose := pod.DeepCopy()
+		loose.ObjectMeta = metav1.ObjectMeta{Name: "loose", Namespace: c.namespace}
+		loose.Spec.Containers[0].SecurityContext.AllowPrivilegeEscalation = nil
+		Expect(c.admin.Create(c.ctx, loose)).To(MatchError(ContainSubstring("PodSecurity")), "the profile is enforced")
+		for _, template := range []corev1.PodTemplateSpec{job.Spec.Template, func() corev1.PodTemplateSpec {
+			c.finish(job, time.Now(), "")
+			return c.deployment().Spec.Template
+		}()} {
+			Expect(*template.Spec.AutomountServiceAccountToken).To(BeFalse())
+		}
+		Expect(*fetch(c, &corev1.ServiceAccount{}, "orders-dispatcher").AutomountServiceAccountToken).To(BeFalse())
+		c.rollOut(c.healthy())
+		c.expect(kstatus.CurrentStatus)
+	})
+})
+
+// podServer serves the status of all pods of a spec.
+type podServer struct {
+	server *httptest.Server
+	polled atomic.Int64
+
+	mu     sync.Mutex
+	status map[string][]byte // JSON
+	names  map[string]bool   // of those that were polled
+}
+
+func newPodServer() *podServer {
+	p := &podServer{status: map[string][]byte{}, names: map[string]bool{}}
+	p.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p.polled.Add(1)
+		p.mu.Lock()
+		name := strings.TrimPrefix(r.URL.Path, "/")
+		p.names[name] = true
+		current, ok := p.status[name]
+		p.mu.Unlock()
+		if !ok {
+			http.NotFound(w, r)
+			return
+		}
+		_, _ = w.Write(current)
+	}))
+	DeferCleanup(p.server.Close)
+	return p
+}
+
+func (p *podServer) url(pod *corev1.Pod) string { return p.server.URL + "/" + pod.Name }
+
+// who returns the names of the pods that were polled.
+func (p *podServer) who() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Sorted(maps.Keys(p.names))
+}
+
+// says sets the pod's status.
+func (p *podServer) says(pod string, current status.Status) {
+	text, err := json.Marshal(current)
+	if err != nil {
+		panic(err) // plain data
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.status[pod] = text
+}
+
+// silent makes the pod stop responding.
+func (p *podServer) silent(pod string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.status, pod)
+}
+
+// rollOut plays the Deployment controller and the kubelet: one ready pod for each status, named
+// pod-0, pod-1 and so on.
+func (c *cluster) rollOut(statuses ...status.Status) {
+	GinkgoHelper()
+	for i, podStatus := range statuses {
+		name := fmt.Sprintf("pod-%d", i)
+		c.pods.says(name, podStatus)
+		c.pod(name, corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "127.0.0.1", PodIPs: []corev1.PodIP{{IP: "127.0.0.1"}}})
+	}
+	c.deployed(int32(len(statuses)), int32(len(statuses)))
+}
+
+// pod makes a pod of the Deployment as it is now, unless there is one of the name.
+func (c *cluster) pod(name string, current corev1.PodStatus) *corev1.Pod {
+	GinkgoHelper()
+	const hash = "5d4f8c"
+	deployment := c.deployment()
+	pod := &corev1.Pod{ObjectMeta: *deployment.Spec.Template.ObjectMeta.DeepCopy(), Spec: *deployment.Spec.Template.Spec.DeepCopy()}
+	pod.Name, pod.Namespace = name, c.namespace
+	pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey] = hash
+	pod.OwnerReferences = c.owner(deployment, hash)
+	c.start(pod, current)
+	return pod
+}
+
+// owner makes a ReplicaSet of the Deployment, unless it is there, and returns how its pods name it. It names no
+// files.
+func (c *cluster) owner(deployment *appsv1.Deployment, hash string) []metav1.OwnerReference {
+	GinkgoHelper()
+	set := &appsv1.ReplicaSet{
+		ObjectMeta: metav1.ObjectMeta{Name: deployment.Name + "-" + hash, Namespace: c.namespace, Labels: deployment.Spec.Template.Labels,
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(deployment, appsv1.SchemeGroupVersion.WithKind("Deployment"))}},
+		Spec: appsv1.ReplicaSetSpec{Selector: deployment.Spec.Selector, Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: deployment.Spec.Template.Labels},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: desired.Container, Image: "outbox-operator:v1"}}},
+		}},
+	}
+	if err := c.admin.Create(c.ctx, set); apierrors.IsAlreadyExists(err) {
+		set = fetch(c, &appsv1.ReplicaSet{}, set.Name)
+	} else {
+		Expect(err).NotTo(HaveOccurred())
+	}
+	return []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
+}
+
+// start makes a pod as the kubelet has it, unless there is one of the name.
+func (c *cluster) start(pod *corev1.Pod, current corev1.PodStatus) {
+	GinkgoHelper()
+	// There are no tokens and no service accounts here; the rest is the pod as it would be.
+	pod.Spec.ServiceAccountName, pod.Spec.NodeName = "", "node"
+	err := c.admin.Create(c.ctx, pod)
+	if apierrors.IsAlreadyExists(err) {
+		return
+	}
+	Expect(err).NotTo(HaveOccurred())
+	editStatus(c, pod, func(pod *corev1.Pod) { pod.Status = current })
+}
+
+// mountFails lets the kubelet say that it cannot mount a pod's files.
+func (c *cluster) mountFails(pod *corev1.Pod, words string) {
+	GinkgoHelper()
+	c.create(&corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{GenerateName: pod.Name + "-", Namespace: c.namespace},
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: c.namespace, Name: pod.Name, UID: pod.UID},
+		Type:           corev1.EventTypeWarning, Reason: "FailedMount", Message: words,
+		LastTimestamp: metav1.Now(),
+	})
+}
+
+// deployed sets what the Deployment controller would report: all pods are new, and some ready.
+func (c *cluster) deployed(pods, ready int32) {
+	GinkgoHelper()
+	editStatus(c, c.deployment(), func(deployment *appsv1.Deployment) {
+		deployment.Status = appsv1.DeploymentStatus{
+			ObservedGeneration: deployment.Generation,
+			Replicas:           pods, UpdatedReplicas: pods,
+			ReadyReplicas: ready, AvailableReplicas: ready, UnavailableReplicas: pods - ready,
+			Conditions: []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue, Reason: "NewReplicaSetAvailable"}},
+		}
+	})
+}
+
+// finish plays the Job controller: the Job ended well, or badly at that time with those last words.
+func (c *cluster) finish(job *batchv1.Job, at time.Time, lastWords string) {
+	GinkgoHelper()
+	done := func(kind batchv1.JobConditionType) batchv1.JobCondition {
+		return batchv1.JobCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(at)}
+	}
+	started, now := metav1.NewTime(at), metav1.NewTime(at)
+	ended := batchv1.JobStatus{StartTime: &started}
+	if lastWords == "" {
+		ended.Succeeded, ended.CompletionTime = 1, &now
+		ended.Conditions = []batchv1.JobCondition{done(batchv1.JobSuccessCriteriaMet), done(batchv1.JobComplete)}
+	} else {
+		pod := &corev1.Pod{ObjectMeta: *job.Spec.Template.ObjectMeta.DeepCopy(), Spec: *job.Spec.Template.Spec.DeepCopy()}
+		pod.Name, pod.Namespace = job.Name+"-0", c.namespace
+		c.start(pod, corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{{Name: desired.Container, Image: "outbox-operator:v1",
+			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", Message: lastWords}}}}})
+		ended.Failed = 1
+		ended.Conditions = []batchv1.JobCondition{done(batchv1.JobFailureTarget), done(batchv1.JobFailed)}
+	}
+	editStatus(c, job, func(job *batchv1.Job) { job.Status = ended })
+}
+
+// succeed lets the only migration Job succeed.
+func (c *cluster) succeed() {
+	GinkgoHelper()
+	c.finish(c.job(), time.Now(), "")
+}

@@ -1,0 +1,350 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	consume "github.com/outbox-operator/outbox-operator/dispatcher/consumer"
+	"github.com/outbox-operator/outbox-operator/hack/testing/java"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
+	"github.com/outbox-operator/outbox-operator/hack/testing/node"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/python"
+)
+
+// frames put an example of the producers' page into a program that places the order o-1, which commits, and o-2, which rolls back.
+var frames = []struct{ heading, language, before, after string }{
+	{"### JDBC", "java", "import java.sql.*;\npublic class Billing {\n", `
+    public static void main(String[] args) throws Exception {
+        try (var db = DriverManager.getConnection(System.getenv("JDBC_URL"))) {
+            db.setAutoCommit(false);
+            if (!place(db, "o-1", "{}")) throw new AssertionError("not inserted");
+            db.commit();
+            place(db, "o-2", "{}");
+            db.rollback();
+        }
+    }
+}`},
+	{"### Spring, with JdbcTemplate", "java", `import org.springframework.jdbc.core.JdbcTemplate;
+import org.springframework.jdbc.datasource.*;
+import org.springframework.transaction.annotation.Transactional;
+import org.springframework.transaction.support.TransactionTemplate;
+public class Billing {
+    JdbcTemplate jdbc;
+`, `
+    public static void main(String[] args) {
+        var source = new DriverManagerDataSource(System.getenv("JDBC_URL"));
+        var service = new Billing();
+        service.jdbc = new JdbcTemplate(source);
+        var transaction = new TransactionTemplate(new DataSourceTransactionManager(source)); // what @Transactional is made of
+        transaction.executeWithoutResult(status -> service.place("o-1", "{}"));
+        transaction.executeWithoutResult(status -> { service.place("o-2", "{}"); status.setRollbackOnly(); });
+    }
+}`},
+	{"### Spring, with JPA", "java", `import jakarta.persistence.*;
+import java.util.logging.*;
+import org.hibernate.boot.registry.BootstrapServiceRegistryBuilder;
+import org.hibernate.cfg.Configuration;
+import org.springframework.orm.jpa.*;
+import org.springframework.transaction.annotation.Transactional;
+import org.springframework.transaction.support.TransactionTemplate;
+public class Billing {
+    @Entity @Table(name = "orders")
+    public static class Order {
+        @Id String id;
+        String getId() { return id; }
+        static Order of(String id) { var order = new Order(); order.id = id; return order; }
+    }
+    EntityManager entityManager;
+`, `
+    public static void main(String[] args) {
+        Logger.getLogger("").setLevel(Level.SEVERE);
+        var classes = new BootstrapServiceRegistryBuilder().applyClassLoader(Billing.class.getClassLoader()).build();
+        var entities = new Configuration(classes).addAnnotatedClass(Order.class)
+            .setProperty("jakarta.persistence.jdbc.url", System.getenv("JDBC_URL")).buildSessionFactory();
+        var service = new Billing();
+        service.entityManager = SharedEntityManagerCreator.createSharedEntityManager(entities); // what @PersistenceContext injects
+        var transaction = new TransactionTemplate(new JpaTransactionManager(entities)); // what @Transactional is made of
+        transaction.executeWithoutResult(status -> service.place(Order.of("o-1"), "{}"));
+        transaction.executeWithoutResult(status -> { service.place(Order.of("o-2"), "{}"); status.setRollbackOnly(); });
+    }
+}`},
+	{"### SQLAlchemy", "python", "import json, os\nfrom sqlalchemy import create_engine, text\nfrom sqlalchemy.orm import Session\n", `
+engine = create_engine(os.environ["DATABASE_URL"].replace("postgres://", "postgresql+psycopg://").replace("postgresql://", "postgresql+psycopg://"))
+with Session(engine) as session, session.begin():
+    place(session, "o-1", {})
+with Session(engine) as session:
+    place(session, "o-2", {})
+    session.rollback()
+`},
+	{"### psycopg, a batch", "python", "import json, os, psycopg\n", `
+with psycopg.connect(os.environ["DATABASE_URL"]) as connection:
+    place(connection, "o-1", [{}])
+    with connection.transaction(force_rollback=True):
+        place(connection, "o-2", [{}, {}])
+`},
+	{"### node-postgres", "typescript", "import pg from \"pg\";\n", `
+const db = new pg.Client({ connectionString: process.env.DATABASE_URL });
+await db.connect();
+await db.query("begin");
+await place(db, "o-1", {});
+await db.query("commit");
+await db.query("begin");
+await place(db, "o-2", {});
+await db.query("rollback");
+await db.end();
+`},
+}
+
+// The examples of the producers' page, as they stand there, add an event to the transaction of the framework that they are for.
+//
+// CONTRACT: C-10
+func TestProducersOfThePageCommitWithTheirData(t *testing.T) {
+	t.Parallel()
+	for _, frame := range frames {
+		t.Run(strings.TrimPrefix(frame.heading, "### "), func(t *testing.T) {
+			t.Parallel()
+			language := languages[frame.language]
+			cmd, err := language.command(t.Context(), t, frame.before+block(t, "../../producer/README.md", frame.heading, frame.language)+"\n"+frame.after)
+			need.Server(t, err, language.missing)
+			db := pgtest.Open(t, pgtest.Migrated(t))
+			pgtest.Exec(db, "create table public.orders (id text primary key)")
+			cmd.Env = append(cmd.Env, "DATABASE_URL="+db.Config().ConnString(), "JDBC_URL="+jdbc(t, db.Pool))
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			orders := pgtest.Value[string](db, "select string_agg(id, ' ') from public.orders")
+			events := pgtest.Value[string](db, "select string_agg(aggregate_id, ' ') from "+pgtest.Schema+".outbox_events")
+			if orders != "o-1" || events != "o-1" {
+				t.Errorf("orders %q and events of %q, want those of o-1", orders, events)
+			}
+		})
+	}
+}
+
+// languages run the program of a page.
+var languages = map[string]struct {
+	heading string
+	command func(ctx context.Context, t *testing.T, program string) (*exec.Cmd, error)
+	missing error
+}{
+	"python": {"## Python", func(ctx context.Context, _ *testing.T, program string) (*exec.Cmd, error) {
+		return python.Command(ctx, []string{"psycopg[binary]==3.2.10", "SQLAlchemy==2.0.43"}, "-c", program)
+	}, python.ErrMissing},
+	"typescript": {"## TypeScript", func(ctx context.Context, _ *testing.T, program string) (*exec.Cmd, error) {
+		return node.TypeScript(ctx, []string{"pg@8.16.3", "@types/pg@8.15.5"}, program)
+	}, node.ErrMissing},
+	"java": {"## Java", func(ctx context.Context, t *testing.T, program string) (*exec.Cmd, error) {
+		return java.Command(ctx, t.TempDir(), "Billing", program)
+	}, java.ErrMissing},
+}
+
+// block is the first block of a language below a heading of a page, as it stands there.
+func block(t *testing.T, page, heading, language string) string {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	check(t, err)
+	_, below, _ := strings.Cut(string(text), "\n"+heading+"\n")
+	_, rest, ok := strings.Cut(below, "\n```"+language+"\n")
+	program, _, ended := strings.Cut(rest, "\n```\n")
+	if !ok || !ended {
+		t.Fatalf("%s has no block of %s", page, language)
+	}
+	return program
+}
+
+// foreign is a consumer in another language, behind a proxy that obeys the hooks.
+type foreign struct {
+	*pgxpool.Pool
+	dir, port string
+	start     func() *exec.Cmd
+	running   *exec.Cmd
+	mu        sync.Mutex
+	hooks     map[string]string // the state of each
+}
+
+// states are what a hook does to the database.
+var states = map[string]map[string]string{
+	"fail":   {"on": "alter table invoices rename to hidden", "off": "alter table hidden rename to invoices"},
+	"record": {"on": "alter table processed_events rename to unseen", "off": "alter table unseen rename to processed_events"},
+	"crash": {"on": `create function crash() returns trigger language plpgsql as 'begin perform pg_terminate_backend(pg_backend_pid()); perform pg_sleep(1); return new; end';
+		create trigger crash after insert on invoices for each row execute function crash()`, "off": "drop function crash cascade"},
+}
+
+// obey does what a hook's command has requested since the last request.
+func (f *foreign) obey(ctx context.Context, t *testing.T) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for hook, sql := range states {
+		state, _ := os.ReadFile(filepath.Join(f.dir, hook))
+		if now := strings.TrimSpace(string(state)); now != "" && now != f.hooks[hook] {
+			if _, err := f.Exec(ctx, sql[now]); err != nil {
+				t.Errorf("%s %s: %v", hook, now, err)
+			}
+			f.hooks[hook] = now
+		}
+	}
+	if os.Remove(filepath.Join(f.dir, "restart")) == nil {
+		_ = f.running.Process.Kill()
+		_ = f.running.Wait() // it was killed
+		f.run(t)
+	}
+}
+
+// run starts the consumer, and waits until it listens.
+func (f *foreign) run(t *testing.T) {
+	f.running = f.start()
+	check(t, f.running.Start())
+	pgtest.Eventually(t, "the consumer listens", time.Minute, func() bool {
+		conn, err := net.Dial("tcp", "127.0.0.1:"+f.port)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	})
+}
+
+// The consumers in other languages, as they stand on the page, keep all rules: only the fence is not theirs.
+//
+// CONTRACT: C-81
+func TestConsumersOfThePageKeepTheRules(t *testing.T) {
+	t.Parallel()
+	for name, language := range languages {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			program, err := language.command(t.Context(), t, block(t, "../../consumer/languages.md", language.heading, name))
+			need.Server(t, err, language.missing)
+			free, err := net.Listen("tcp", "127.0.0.1:0")
+			check(t, err)
+			f := &foreign{Pool: pgtest.Pool(t, pgtest.Empty(t)), dir: t.TempDir(), port: strconv.Itoa(free.Addr().(*net.TCPAddr).Port), hooks: map[string]string{}}
+			check(t, free.Close())
+			schema, err := os.ReadFile("../../consumer/sql/schema.sql")
+			check(t, err)
+			if string(schema) != consume.SQL("") {
+				t.Error("consumer.SQL is not the file")
+			}
+			_, err = f.Exec(t.Context(), string(schema)+"create table invoices (tracking_id uuid, cents int not null, currency text not null)")
+			check(t, err)
+			dsn := f.Config().ConnString()
+			f.start = func() *exec.Cmd {
+				cmd := exec.CommandContext(t.Context(), program.Path, program.Args[1:]...)
+				cmd.Env = append(slices.Clip(program.Env), "PORT="+f.port, "DATABASE_URL="+dsn, "JDBC_URL="+jdbc(t, f.Pool))
+				cmd.Stderr, cmd.WaitDelay = t.Output(), time.Second
+				return cmd
+			}
+			f.run(t)
+			t.Cleanup(func() { _ = f.running.Process.Kill(); _ = f.running.Wait() })
+			to, err := url.Parse("http://127.0.0.1:" + f.port)
+			check(t, err)
+			proxy := httputil.NewSingleHostReverseProxy(to)
+			front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				f.obey(context.WithoutCancel(r.Context()), t)
+				if r.Method == http.MethodPost {
+					proxy.ServeHTTP(w, r)
+					return
+				}
+				var n int
+				if err := f.QueryRow(r.Context(), "select count(*) from invoices where tracking_id = $1", r.FormValue("id")).Scan(&n); err != nil {
+					http.Error(w, err.Error(), http.StatusInternalServerError)
+				}
+				fmt.Fprint(w, n)
+			}))
+			t.Cleanup(front.Close)
+			payload := filepath.Join(f.dir, "order.json")
+			check(t, os.WriteFile(payload, []byte(`{"cents": 4200, "currency": "EUR"}`), 0o600))
+			args := []string{"verify-consumer", "--url", front.URL + "/events", "--type", "OrderPlaced", "--payload", payload, "--optional", "currency",
+				"--probe", front.URL + "?id={id}", "--restart", "touch " + filepath.Join(f.dir, "restart")}
+			for flag, hook := range map[string]string{"--fail": "fail", "--fail-record": "record", "--crash": "crash"} {
+				args = append(args, flag, "echo {state} > "+filepath.Join(f.dir, hook))
+			}
+			run(t, "", args...).ok(t, "of 19 checks 18 passed, 0 passed partly, 0 found a rule broken, 1 were not run\n",
+				"RULE-010-003  the fence                        NotRun  optional; set --probe-token-member")
+		})
+	}
+}
+
+// jdbc is the URL of a pool's database for Java.
+func jdbc(t *testing.T, pool *pgxpool.Pool) string {
+	t.Helper()
+	c := pool.Config().ConnConfig
+	return fmt.Sprintf("jdbc:postgresql://%s:%d/%s?user=%s&password=%s", c.Host, c.Port, c.Database, c.User, url.QueryEscape(c.Password))
+}
+
+var flask = []string{"flask==3.1.3", "werkzeug==3.1.9"}
+
+// inPython runs testdata/consumer.py until the test ends, and again when it has crashed. It returns its port.
+func inPython(t *testing.T, dir, kind string) (port string) {
+	t.Helper()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	check(t, err)
+	port = strconv.Itoa(free.Addr().(*net.TCPAddr).Port)
+	check(t, free.Close())
+	ctx, cancel := context.WithCancel(context.Background())
+	listening, ended := make(chan bool), make(chan struct{})
+	_, err = python.Command(ctx, flask)
+	need.Server(t, err, python.ErrMissing)
+	go func() {
+		defer close(ended)
+		for first := true; ctx.Err() == nil; {
+			cmd, err := python.Command(ctx, flask, "testdata/consumer.py", port, dir, kind)
+			if err != nil {
+				return
+			}
+			out, err := cmd.StdoutPipe()
+			if err != nil || cmd.Start() != nil {
+				return
+			}
+			if line := bufio.NewScanner(out); line.Scan() && first {
+				first = false
+				listening <- true
+			}
+			_ = cmd.Wait() // it was killed
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
+	select {
+	case <-listening:
+	case <-ended:
+		t.Fatal("the consumer did not start")
+	}
+	return port
+}
+
+// A right and a broken consumer in Python, on Flask and sqlite3, which crash for real. The second writes record
+// and effect each by itself.
+//
+// CONTRACT: C-81
+func TestVerifyConsumerInPython(t *testing.T) {
+	t.Parallel()
+	for kind, broken := range map[string]string{"right": "", "broken": "RULE-010-012"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			url := "http://127.0.0.1:" + inPython(t, dir, kind)
+			got := run(t, "", "verify-consumer", "--url", url+"/events", "--probe", url+"/effects?id={id}", "--probe-member", "effects",
+				"--fail", "echo {state} > "+filepath.Join(dir, "fail"), "--crash", "echo {state} > "+filepath.Join(dir, "crash"))
+			if broken == "" {
+				got.ok(t, "of 19 checks 15 passed, 0 passed partly, 0 found a rule broken, 4 were not run\n")
+				return
+			}
+			got.ended(t, 3, "the consumer breaks "+broken+"\n", broken+" broken: ")
+		})
+	}
+}

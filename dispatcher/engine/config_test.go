@@ -1,0 +1,204 @@
+package engine
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+)
+
+// defaults are those of each field of the engine's Config, with the field's name in the file and in the
+// resource. Backoff is in addition to them.
+var defaults = map[string]struct{ name, value string }{
+	"Lease":           {"lease", "30s"},
+	"PollInterval":    {"pollInterval", "1s"},
+	"BatchSize":       {"batchSize", "500"},
+	"Concurrency":     {"concurrency", "16"},
+	"MaxConcurrency":  {"maxConcurrency", "256"},
+	"MaxBytes":        {"maxInFlightBytes", "33554432"},
+	"MaxAttempts":     {"maxAttempts", "20"},
+	"Ordering":        {"ordering", "None"},
+	"OnDead":          {"onDead", "Continue"},
+	"DeliveryTimeout": {"timeout", "5m"},
+	"GracePeriod":     {"gracePeriod", "30s"},
+}
+
+// notDefaults are the fields whose zero value is meant, or that only the library has.
+var notDefaults = []string{"Topics", "Fairness", "TenantRateLimit", "RateLimit", "TopicRateLimits", "Backoff", "Paused", "Logger", "Observer"}
+
+// A Go service, a file and a resource that say nothing mean the same.
+//
+// CONTRACT: C-32, C-34, C-35
+func TestDefaultsAreTheSameEverywhere(t *testing.T) {
+	engine := reflect.ValueOf(withDefaults(dispatcher.Config{}))
+	var loaded config.Config
+	loaded.ApplyDefaults()
+	file, resource := fields(t, loaded.Delivery), deliverySchema(t)
+	for i := range engine.NumField() {
+		field := engine.Type().Field(i).Name
+		want, ok := defaults[field]
+		if !ok {
+			if !slices.Contains(notDefaults, field) {
+				t.Errorf("Config.%s has no line in this test", field)
+			}
+			continue
+		}
+		if got := plain(engine.Field(i).Interface()); got != want.value {
+			t.Errorf("Config.%s is %s, want %s", field, got, want.value)
+		}
+		if got := plain(file[want.name]); got != want.value {
+			t.Errorf("%s of the file is %s, want %s", want.name, got, want.value)
+		}
+		if got := plain(resource[want.name].Default); got != want.value {
+			t.Errorf("%s of the resource is %s, want %s", want.name, got, want.value)
+		}
+	}
+
+	hour := dispatcher.ExponentialBackoff(time.Second, time.Hour)
+	if got := engine.FieldByName("Backoff").Interface(); got != hour {
+		t.Errorf("Config.Backoff is %v, want %v", got, hour)
+	}
+	want := config.Backoff{Strategy: config.Exponential, Base: config.Duration(time.Second), Max: config.Duration(time.Hour)}
+	if loaded.Delivery.Backoff != want {
+		t.Errorf("backoff of the file is %+v, want %+v", loaded.Delivery.Backoff, want)
+	}
+	if got := plain(resource["backoff"].Default); got != "map[strategy:Exponential]" {
+		t.Errorf("backoff of the resource is %s, want Exponential", got)
+	}
+	for name, words := range map[string]string{"base": "When not set: 1s; for Linear, 60s.", "max": "When not set: 1h."} {
+		if said := strings.Join(strings.Fields(resource["backoff"].Properties[name].Description), " "); !strings.Contains(said, words) {
+			t.Errorf("backoff.%s of the resource does not say %q: %s", name, words, said)
+		}
+	}
+}
+
+// CONTRACT: C-34
+func TestDeliveryTimeoutIsRefused(t *testing.T) {
+	_, err := New(struct{ dispatcher.Store }{}, dispatcher.Handlers{}, dispatcher.Config{DeliveryTimeout: -time.Second})
+	if err == nil || !strings.Contains(err.Error(), "deliveryTimeout is -1s; set it to at least 1ms") {
+		t.Errorf("error %v, want one that refuses the delivery timeout", err)
+	}
+}
+
+// plain writes durations as the file does, and numbers of JSON without a dot.
+func plain(value any) string {
+	switch v := value.(type) {
+	case time.Duration:
+		return config.Duration(v).String()
+	case float64:
+		return fmt.Sprintf("%.0f", v)
+	}
+	return fmt.Sprint(value)
+}
+
+// fields are those of the file, as JSON has them.
+func fields(t *testing.T, c config.Delivery) (m map[string]any) {
+	t.Helper()
+	text, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &m); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// schema is what this test reads of a field of the CRD.
+type schema struct {
+	Default     any
+	Description string
+	Properties  map[string]schema
+}
+
+// deliverySchema are the fields of spec.delivery.
+func deliverySchema(t *testing.T) map[string]schema {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "charts", "outbox-operator", "files", "crds", "outbox.dev_outboxdispatchers.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var crd struct {
+		Spec struct {
+			Versions []struct {
+				Schema struct{ OpenAPIV3Schema schema }
+			}
+		}
+	}
+	if err := yaml.Unmarshal(text, &crd); err != nil {
+		t.Fatal(err)
+	}
+	return crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties["delivery"].Properties
+}
+
+// CONTRACT: C-28
+func TestPollIntervalAgainstLease(t *testing.T) {
+	for _, test := range []struct {
+		poll, lease time.Duration
+		refused     bool
+	}{
+		{0, 0, false}, // the defaults
+		{10 * time.Second, 30 * time.Second, false},
+		{10*time.Second + 1, 30 * time.Second, true},
+		{0, 2 * time.Second, true}, // the default poll interval is too long for this lease
+		{15 * time.Second, 0, true},
+	} {
+		_, err := New(struct{ dispatcher.Store }{}, dispatcher.Handlers{}, dispatcher.Config{Lease: test.lease, PollInterval: test.poll})
+		if refused := err != nil; refused != test.refused {
+			t.Errorf("pollInterval %v, lease %v: error %v, want refused %v", test.poll, test.lease, err, test.refused)
+		}
+		if err == nil {
+			continue
+		}
+		for _, word := range []string{"pollInterval (", "lease (", "a third", "lower", "raise"} {
+			if !strings.Contains(err.Error(), word) {
+				t.Errorf("the error does not say %q: %v", word, err)
+			}
+		}
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	for want, cfg := range map[string]dispatcher.Config{
+		"batchSize is -1":            {BatchSize: -1},
+		"batchSize is 10001":         {BatchSize: 10_001},
+		"concurrency is 1001":        {Concurrency: 1001},
+		"maxAttempts is -3":          {MaxAttempts: -3},
+		"gracePeriod is -1s":         {GracePeriod: -time.Second},
+		"maxBytes is -1":             {MaxBytes: -1},
+		"lease is 99ms":              {Lease: 99 * time.Millisecond, PollInterval: time.Millisecond},
+		"pollInterval is 1µs":        {PollInterval: time.Microsecond},
+		`ordering is "key"`:          {Ordering: "key"},
+		`onDead is "Stop"`:           {OnDead: "Stop"},
+		`topics[1] is empty`:         {Topics: []string{"a", ""}},
+		`topics lists "a" twice`:     {Topics: []string{"a", "b", "a"}},
+		"batchSize is -1; set it to": {BatchSize: -1, Concurrency: -2},
+		"maxConcurrency is 1001":     {MaxConcurrency: 1001},
+		"concurrency is -2; set it":  {BatchSize: -1, Concurrency: -2}, // all mistakes are reported at once
+	} {
+		_, err := New(struct{ dispatcher.Store }{}, dispatcher.Handlers{}, cfg)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want an error with %q, got: %v", want, err)
+		}
+	}
+	if _, err := New(nil, dispatcher.Handlers{}, dispatcher.Config{}); err == nil {
+		t.Error("New took no store")
+	}
+	if _, err := New(struct{ dispatcher.Store }{}, sinkOfNone{}, dispatcher.Config{}); err == nil {
+		t.Error("New took a sink with BatchSize 0")
+	}
+}
+
+type sinkOfNone struct{ dispatcher.Handlers }
+
+func (sinkOfNone) BatchSize() int { return 0 }

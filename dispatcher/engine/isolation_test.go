@@ -1,0 +1,438 @@
+package engine_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
+	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
+	"github.com/outbox-operator/outbox-operator/migrations"
+)
+
+// orderings are the configurations without and with order per key.
+var orderings = []dispatcher.Ordering{dispatcher.OrderingNone, dispatcher.OrderingKey}
+
+// A row that cannot be decoded is dead as a poison message. The rows that are claimed with it are delivered,
+// each at its first attempt.
+// CONTRACT: C-33, C-40
+func TestUndecodableRow(t *testing.T) {
+	for _, ordering := range orderings {
+		t.Run(string(ordering), func(t *testing.T) {
+			r := newRig(t)
+			pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload, headers)
+				select gen_random_uuid(), 'shop', 'orders', (n / 5)::text, '{}',
+					case n when 251 then ('{"deep": ' || repeat('[', 10001) || repeat(']', 10001) || '}')::jsonb else '{}' end
+				from generate_series(0, 499) as n`)
+			log := &logBook{}
+			sink := &book{}
+			r.start(r.store(), sink, dispatcher.Config{Ordering: ordering, Logger: log.logger()})
+			r.eventually("all others are delivered", func() bool { return r.count("status = 'delivered' and attempts = 1") == 499 })
+			r.eventually("the row is dead", func() bool {
+				return r.count("status = 'dead' and dead_reason = 'poison_message' and attempts = 1") == 1
+			})
+			if n, times := sink.delivered(); n != 499 || times != 499 {
+				t.Errorf("%d events were delivered %d times, want 499 once each", n, times)
+			}
+			if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_dead_letters where reason = 'poison_message' and error like '%headers%'`); n != 1 {
+				t.Errorf("%d dead letters say that the headers cannot be read, want 1", n)
+			}
+			if lines := log.lines("the database is unreachable"); len(lines) > 0 {
+				t.Errorf("the log says that the database is unreachable: %v", lines)
+			}
+		})
+	}
+}
+
+// One outcome that the database refuses is found, named and left to its lease's end. All others are written,
+// and the database is not reported as unreachable.
+// CONTRACT: C-33
+func TestRefusedOutcome(t *testing.T) {
+	for _, ordering := range orderings {
+		t.Run(string(ordering), func(t *testing.T) {
+			r := newRig(t)
+			refused := uuid.New()
+			pgtest.Exec(r, fmt.Sprintf(`create function outbox.refuse() returns trigger language plpgsql as $$ begin
+					raise exception 'not in this table'; end $$;
+				create trigger refuse before insert on outbox.outbox_dead_letters for each row
+				when (new.event_id = '%s') execute function outbox.refuse()`, refused))
+			pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload) values ($1, 'shop', 'bad', 'k', '{}')`, refused)
+			r.enqueue("bad", 50)
+			r.enqueue("good", 100)
+			log, seen := &logBook{}, &watcher{}
+			sink := &book{respond: func(_ context.Context, e *dispatcher.Event) error {
+				if e.Topic == "bad" {
+					return dispatcher.Permanent(dispatcher.ReasonPermanentFailure, errRefused)
+				}
+				return nil
+			}}
+			d := r.start(r.store(), sink, dispatcher.Config{Ordering: ordering, Logger: log.logger(), Observer: seen, Lease: time.Minute})
+			r.eventually("the other topic is delivered", func() bool { return r.count("topic = 'good' and status = 'delivered'") == 100 })
+			r.eventually("the others of its topic are dead", func() bool { return r.count("topic = 'bad' and status = 'dead'") == 50 })
+			r.eventually("the snapshot has it", func() bool {
+				s := d.Snapshot()
+				return s.Outcomes.Known && !s.Outcomes.OK && s.Source.OK && strings.Contains(s.Outcomes.Err.Error(), "not in this table")
+			})
+			r.enqueue("good", 100)
+			r.eventually("the other topic continues", func() bool { return r.count("topic = 'good' and status = 'delivered'") == 200 })
+			if n := r.count("status = 'processing'"); n != 1 {
+				t.Errorf("%d rows are left to their leases, want the refused one", n)
+			}
+			if lines := log.lines("refuses an outcome"); len(lines) != 1 || !strings.Contains(lines[0], refused.String()) {
+				t.Errorf("the log names the refused outcome %d times, want once with its event: %v", len(lines), lines)
+			}
+			if lines := log.lines("the database is unreachable"); len(lines) > 0 {
+				t.Errorf("the log says that the database is unreachable: %v", lines)
+			}
+			if seen.refused != 1 {
+				t.Errorf("%d refused outcomes were counted, want 1", seen.refused)
+			}
+		})
+	}
+}
+
+// A row with no attempt left which the database refuses to mark dead stops no claim.
+// CONTRACT: C-22, C-33
+func TestClaimContinuesWhenMarkingDeadIsRefused(t *testing.T) {
+	for _, ordering := range orderings {
+		t.Run(string(ordering), func(t *testing.T) {
+			r := newRig(t)
+			pgtest.Exec(r, `create function outbox.refuse() returns trigger language plpgsql as $$ begin
+					raise exception 'not in this table'; end $$;
+				create trigger refuse before insert on outbox.outbox_dead_letters for each row execute function outbox.refuse()`)
+			pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload, status, attempts, suspicion, locked_by, locked_until)
+				values (gen_random_uuid(), 'shop', 'good', 'k', '{}', 'processing', 20, 5, gen_random_uuid(), now() - interval '1 s')`)
+			r.enqueue("good", 100)
+			d := r.start(r.store(), &book{}, dispatcher.Config{Ordering: ordering})
+			r.eventually("the others are delivered", func() bool { return r.count("status = 'delivered'") == 100 })
+			if s := d.Snapshot(); !s.Outcomes.Known || s.Outcomes.OK || !s.Source.OK {
+				t.Errorf("the snapshot says %+v of outcomes, and %+v of the database", s.Outcomes, s.Source)
+			}
+			pgtest.Exec(r, `drop trigger refuse on outbox.outbox_dead_letters`)
+			if n := r.count("status = 'processing'"); n != 1 {
+				t.Errorf("%d rows are left as they were, want 1", n)
+			}
+		})
+	}
+}
+
+// What a dispatcher holds in memory is what MaxBytes says, whatever payloads, headers and slow calls do.
+// CONTRACT: C-35
+func TestMemoryIsBounded(t *testing.T) {
+	const maxBytes, hanging, slack = 32 << 20, 13, 40 << 20 // one call more is the topic's: two of 16 are left to others
+	r := rig{t, pgtest.Pool(t, pgtest.Migrated(t))}         // without other tests: the heap is that of the process
+	// 100 payloads of 1 MB and 200 events with headers of 60 KB.
+	pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, payload)
+		select gen_random_uuid(), 'shop', 'large', to_jsonb(repeat('x', 1000000)) from generate_series(1, 100)`)
+	pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, payload, headers)
+		select gen_random_uuid(), 'shop', 'headers', '{}', jsonb_build_object('h', repeat('y', 60000)) from generate_series(1, 200)`)
+	var mu sync.Mutex
+	held, most := 0, uint64(0)
+	release := make(chan struct{})
+	sink := &book{respond: func(_ context.Context, e *dispatcher.Event) error {
+		mu.Lock()
+		hangs := e.Topic == "large" && held < hanging
+		if hangs {
+			held++
+		}
+		mu.Unlock()
+		if hangs {
+			<-release
+		}
+		return nil
+	}}
+	var before runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	d := r.start(r.store(), sink, dispatcher.Config{MaxBytes: maxBytes, Concurrency: 16})
+	for r.count("status = 'delivered'") < 300-hanging {
+		var now runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&now)
+		most = max(most, now.HeapAlloc-min(now.HeapAlloc, before.HeapAlloc))
+		if s := d.Snapshot(); s.InFlightBytes > maxBytes+2_000_000 {
+			t.Fatalf("%d bytes are in flight, want at most %d and one event", s.InFlightBytes, maxBytes)
+		}
+	}
+	t.Logf("live heap at most %d MiB", most>>20)
+	if most > maxBytes+slack {
+		t.Errorf("the live heap grew by %d MiB, want at most %d", most>>20, (maxBytes+slack)>>20)
+	}
+	close(release)
+	r.eventually("all are delivered", func() bool { return r.count("status = 'delivered'") == 300 })
+}
+
+// hang is a sink some of whose topics do not respond until they are released.
+type hang struct {
+	*book
+	hung    atomic.Pointer[map[string]bool]
+	letGo   chan struct{}
+	waiting atomic.Int64 // calls
+	most    atomic.Int64 // of these at once
+}
+
+func newHang(topics ...string) *hang {
+	h := &hang{book: &book{}, letGo: make(chan struct{})}
+	h.hang(topics...)
+	h.respond = func(ctx context.Context, e *dispatcher.Event) error {
+		if !(*h.hung.Load())[e.Topic] {
+			return nil
+		}
+		n := h.waiting.Add(1)
+		defer h.waiting.Add(-1)
+		for most := h.most.Load(); n > most && !h.most.CompareAndSwap(most, n); most = h.most.Load() {
+		}
+		select {
+		case <-h.letGo:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return h
+}
+
+func (h *hang) hang(topics ...string) {
+	hung := map[string]bool{}
+	for _, topic := range topics {
+		hung[topic] = true
+	}
+	h.hung.Store(&hung)
+}
+
+// The destination of a topic does not respond, and no breaker knows it yet. Whatever its events are, those
+// of the other topics are all delivered meanwhile, and its own when it responds again.
+//
+// CONTRACT: C-32
+// REQUIREMENT: RULE-010-022, STORAGE-48
+func TestHangOfOneTopic(t *testing.T) {
+	const events = 1000
+	for name, test := range map[string]struct {
+		hung   []string
+		insert string // columns and their values
+		batch  int
+		cfg    dispatcher.Config
+		atMost int64 // calls that hang
+	}{
+		"small":         {hung: []string{"a"}, atMost: 14},
+		"one after one": {hung: []string{"a"}, cfg: dispatcher.Config{Concurrency: 2}, atMost: 1},
+		"two topics":    {hung: []string{"a", "c"}, atMost: 15},
+		"large":         {hung: []string{"a"}, insert: `repeat('x', 10000)`, cfg: dispatcher.Config{MaxBytes: 100_000}, atMost: 14},
+		"many at once":  {hung: []string{"a"}, batch: 100, cfg: dispatcher.Config{BatchSize: 50}, atMost: 14},
+		"order per key": {hung: []string{"a"}, cfg: dispatcher.Config{Ordering: dispatcher.OrderingKey}, atMost: 14},
+		"named":         {hung: []string{"a"}, cfg: dispatcher.Config{Topics: []string{"a", "b", "c"}}, atMost: 14},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, sink := newRig(t), newHang(test.hung...)
+			sink.batch = test.batch
+			payload := test.insert
+			if payload == "" {
+				payload = `'x'::text`
+			}
+			for _, topic := range test.hung {
+				pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
+					select gen_random_uuid(), 'shop', $1::text, (n % 100)::text, to_jsonb(`+payload+`) from generate_series(1, $2::integer) n`, topic, events)
+			}
+			r.enqueue("b", events)
+			r.start(r.store(), sink, test.cfg)
+			r.eventually("the other topic is delivered", func() bool { return sink.topic("b") == events })
+			r.enqueue("b", events)
+			r.eventually("also what comes later", func() bool { return sink.topic("b") == 2*events })
+			if n := sink.most.Load(); n == 0 || n > test.atMost {
+				t.Errorf("%d calls were waiting for a response, want at most %d", n, test.atMost)
+			}
+			if sink.topic("a") != 0 {
+				t.Error("the topic has responded")
+			}
+			close(sink.letGo)
+			r.eventually("every row is delivered at its first attempt", func() bool {
+				return r.count("status = 'delivered' and attempts = 1") == (2+len(test.hung))*events
+			})
+		})
+	}
+}
+
+// A topic stops responding while it is the only busy one: what it leaves is enough for the others. One
+// that is alone leaves nothing.
+//
+// CONTRACT: C-32
+func TestHangOfABusyTopic(t *testing.T) {
+	const events = 1000
+	for name, others := range map[string]int{"among others": 1, "alone": 0} {
+		t.Run(name, func(t *testing.T) {
+			r, sink := newRig(t), newHang()
+			r.enqueue("b", others)
+			r.enqueue("a", events)
+			r.start(r.store(), sink, dispatcher.Config{})
+			r.eventually("all is well", func() bool { return r.count("status = 'delivered'") == events+others })
+			sink.hang("a")
+			r.enqueue("a", events)
+			atOnce := int64(16 - 2*others)
+			r.eventually("the topic takes what it may", func() bool { return sink.waiting.Load() == atOnce })
+			r.enqueue("b", others*events)
+			r.eventually("the other topic is delivered", func() bool { return sink.topic("b") == others*(1+events) })
+			if n := sink.most.Load(); n != atOnce {
+				t.Errorf("%d calls were waiting, want %d", n, atOnce)
+			}
+			close(sink.letGo)
+			r.eventually("all is delivered", func() bool { return r.count("status = 'delivered' and attempts = 1") == 2*events+others*(1+events) })
+		})
+	}
+}
+
+// leftOut lets the destination continue once a claim has left out its topic.
+type leftOut struct {
+	dispatcher.Store
+	topic string
+	once  sync.Once
+	letGo chan struct{}
+}
+
+func (s *leftOut) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatcher.Claimed, error) {
+	if !slices.ContainsFunc(req.Shares, func(share dispatcher.Share) bool { return share.Topic == s.topic }) {
+		s.once.Do(func() { close(s.letGo) })
+	}
+	return s.Store.Claim(ctx, req)
+}
+
+// RunOnce does not take a topic that has enough for now for one that has nothing more.
+//
+// CONTRACT: C-32
+func TestOnceWaitsForASlowTopic(t *testing.T) {
+	const events = 100
+	r, sink := newRig(t), newHang("a")
+	r.enqueue("a", events)
+	store := &leftOut{Store: r.store(), topic: "a", letGo: sink.letGo}
+	cfg := dispatcher.Config{Topics: []string{"a", "b"}, Concurrency: 2, BatchSize: 10}
+	d, err := engine.New(store, sink, quick(cfg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := d.RunOnce(t.Context(), events); got.Delivered != events || err != nil {
+		t.Errorf("RunOnce returned %+v, %v; want %d delivered", got, err, events)
+	}
+}
+
+// Two workers deliver 1,000 tenants at one event a second each: none has more than the rate.
+//
+// CONTRACT: C-51
+func TestThousandTenantsHaveTheirRates(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it counts what is delivered, and shows no race")
+	}
+	r := newRig(t)
+	conn, err := r.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = migrations.UpTenants(t.Context(), conn.Conn(), pgtest.Schema)
+	conn.Release()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const tenants, seconds = 1000, 5
+	pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, tenant_id, payload)
+		select gen_random_uuid(), 'shop', 'orders', ('00000000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid, '{}'
+		from generate_series(1, $1::integer) as n, generate_series(1, 30)`, tenants)
+	var mu sync.Mutex
+	delivered, all := map[uuid.UUID]int{}, 0
+	sink := &book{respond: func(_ context.Context, e *dispatcher.Event) error {
+		mu.Lock()
+		defer mu.Unlock()
+		delivered[e.TenantID.UUID]++
+		all++
+		return nil
+	}}
+	began := time.Now()
+	for range 2 {
+		store := pgstore.New(r.Pool, pgstore.Options{Schema: pgtest.Schema, Namespace: "shop", Worker: uuid.New(), Dispatcher: "orders", Fair: true})
+		r.start(store, sink, dispatcher.Config{Topics: []string{"orders"}, Fairness: dispatcher.FairnessTenant, Logger: slog.New(slog.DiscardHandler),
+			TenantRateLimit: dispatcher.Rate{Events: 1, Period: time.Second}})
+	}
+	time.Sleep(seconds * time.Second)
+	r.eventually("each tenant has had an event", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(delivered) == tenants
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	passed := time.Since(began).Seconds()
+	most := int(passed) + 2
+	for tenant, n := range delivered {
+		if n > most {
+			t.Errorf("tenant %s has %d events in %.1fs, want at most %d", tenant, n, passed, most)
+		}
+	}
+	t.Logf("%d events in %.1fs: %.3f of the rates was used", all, passed, float64(all)/(passed*tenants))
+}
+
+// One event in the middle of a topic is not admitted. Two workers deliver none of that type, spend no attempt on
+// what waits, and keep the order of each key, before and after it is admitted. Another topic flows.
+//
+// CONTRACT: C-82, C-50
+func TestGateOnTheTable(t *testing.T) {
+	const events, keys = 600, 13
+	for _, batch := range []int{1, 7} {
+		t.Run(fmt.Sprint("batch ", batch), func(t *testing.T) {
+			r := newRig(t)
+			r.enqueueKeys(events, keys)
+			pgtest.Exec(r, "update outbox.outbox_events set event_type = case when seq % 300 = 150 then 'shipped' else 'placed' end")
+			sink := &queue{batch: batch, keys: keys}
+			var open atomic.Bool
+			var early atomic.Int64
+			sink.respond = func(_ context.Context, e *dispatcher.Event) error {
+				if e.EventType == "shipped" && !open.Load() {
+					early.Add(1)
+				}
+				return nil
+			}
+			var workers []*running
+			for range 2 {
+				d, err := engine.New(r.store(), ofOrders{sink}, quick(dispatcher.Config{BatchSize: 50, Concurrency: 4, Ordering: dispatcher.OrderingKey, MaxAttempts: 1}))
+				if err != nil {
+					t.Fatal(err)
+				}
+				d.Admit(func(eventType string) bool { return eventType == "placed" })
+				workers = append(workers, r.run(d))
+			}
+			held := func(w *running) bool { return len(w.Snapshot().Gated) == 1 }
+			r.eventually("the topic is paused", func() bool { return slices.ContainsFunc(workers, held) })
+			pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, event_type, payload) values ($1, 'shop', 'refunds', 'placed', '{}')`, uuid.New())
+			r.eventually("another topic flows", func() bool { return r.count("topic = 'refunds' and status = 'delivered'") == 1 })
+			if n := r.count("event_type = 'shipped' and status in ('delivered', 'dead')"); n != 0 || early.Load() != 0 {
+				t.Errorf("%d events of the type have an outcome, %d were delivered", n, early.Load())
+			}
+			if n := r.count("status = 'dead' or status = 'pending' and attempts > 0"); n != 0 { // one may be looked at
+				t.Errorf("%d events have spent attempts without a delivery", n)
+			}
+			open.Store(true)
+			for _, w := range workers {
+				w.Admit(func(eventType string) bool { return eventType == "placed" || eventType == "shipped" })
+			}
+			r.eventually("all is delivered", func() bool { return r.count("status = 'delivered' and attempts = 1") == events+1 })
+			sink.check(t)
+		})
+	}
+}
+
+// ofOrders writes down the order of topic orders alone.
+type ofOrders struct{ *queue }
+
+func (s ofOrders) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
+	if batch[0].Topic != "orders" {
+		return make([]error, len(batch))
+	}
+	return s.queue.Deliver(ctx, batch)
+}
