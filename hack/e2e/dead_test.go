@@ -20,6 +20,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // The plugin as people have it: on the PATH, through the API server's port-forward, to a pod's loopback.
@@ -126,7 +127,7 @@ func newNight() *night {
 		"  database:\n    secretRef: {name: orders-db}\n    migrationSecretRef: {name: orders-db-owner}\n", "  outboxRef: {name: shop}\n",
 		strconv.Quote(n.manifests.SinkURL)+"}", strconv.Quote(n.manifests.SinkURL)+"}\n    timeout: 5s",
 	).Replace(n.manifests.Dispatcher()))
-	n.must(n.dispatcher.WaitReady(n.ctx, 3*time.Minute))
+	n.must(n.dispatcher.WaitReady(n.ctx, need.Wait))
 	n.replayLogin()
 	return n
 }
@@ -183,7 +184,7 @@ func (n *night) agree(step string, want int) deadletters.Groups {
 		g.Expect(inStatus).To(Equal(want), "in the status's groups")
 		g.Expect(strings.Fields(strings.Split(columns, "\n")[1])[4]).To(Equal(strconv.Itoa(want)), "in the column DEAD of\n%s", columns)
 		g.Expect(deadGauge.FindStringSubmatch(metrics)).To(HaveExactElements(Not(BeEmpty()), Equal(strconv.Itoa(want))), "in the metric")
-	}).WithTimeout(3*time.Minute).WithPolling(2*time.Second).Should(Succeed(), step)
+	}).Should(Succeed(), step)
 	n.Logf("%s: %d open dead letters in SQL, groups, metric, status and column", step, want)
 	return groups
 }

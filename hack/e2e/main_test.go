@@ -34,6 +34,8 @@ func TestEndToEnd(t *testing.T) {
 		t.Skip("these specs need a cluster; `make test-e2e` runs them, or set OUTBOX_E2E=1")
 	}
 	RegisterFailHandler(Fail)
+	SetDefaultEventuallyTimeout(need.Wait)
+	SetDefaultEventuallyPollingInterval(100 * time.Millisecond)
 	RunSpecs(t, "end to end")
 }
 
@@ -71,7 +73,7 @@ func newWorld(name string) *world {
 	w.server, err = postgres.Start(ctx, postgres.Options{Listen: []string{"127.0.0.1", cluster.HostListen}})
 	w.must(err)
 	t.Cleanup(func() {
-		stopCtx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		stopCtx, cancel := context.WithTimeout(context.Background(), need.Wait)
 		defer cancel()
 		if err := w.server.Stop(stopCtx); err != nil {
 			t.Error(err)
@@ -99,7 +101,7 @@ func newWorld(name string) *world {
 func (w *world) ready() {
 	w.Helper()
 	w.apply(w.manifests.Dispatcher())
-	w.must(w.dispatcher.WaitReady(w.ctx, 3*time.Minute))
+	w.must(w.dispatcher.WaitReady(w.ctx, need.Wait))
 	w.must(w.shop.GrantApp(w.ctx))
 }
 
@@ -118,13 +120,7 @@ func (w *world) must(err error) {
 // expect waits for a condition and logs it.
 func (w *world) expect(kind, status, reason string) scenario.Condition {
 	w.Helper()
-	return w.expectWithin(90*time.Second, kind, status, reason)
-}
-
-// expectWithin is expect with its own bound.
-func (w *world) expectWithin(bound time.Duration, kind, status, reason string) scenario.Condition {
-	w.Helper()
-	ctx, cancel := context.WithTimeout(w.ctx, bound)
+	ctx, cancel := context.WithTimeout(w.ctx, need.Wait)
 	defer cancel()
 	w.must(w.dispatcher.WaitCondition(ctx, kind, status, reason))
 	c, err := w.dispatcher.Condition(w.ctx, kind)
@@ -156,8 +152,7 @@ func (w *world) number(sql string) (n int64) {
 // drained waits until no event is live.
 func (w *world) drained() {
 	w.Helper()
-	Eventually(func() int64 { return w.number("select count(*) from outbox.outbox_events where live") }).
-		WithTimeout(5*time.Minute).WithPolling(time.Second).Should(BeZero(), "live rows")
+	Eventually(func() int64 { return w.number("select count(*) from outbox.outbox_events where live") }).Should(BeZero(), "live rows")
 }
 
 // produce commits n orders.
@@ -227,7 +222,7 @@ func (c *consumer) open() {
 func (c *consumer) close() { _ = c.server.Load().Close() }
 
 // CONTRACT: C-10 C-11 C-20 C-22 C-24 C-43 C-70 C-100
-var _ = It("does the main job, as the demo shows it", Label("main"), func() {
+var _ = It("does the main job, as the demo shows it", Label("main", "gate"), func() {
 	w := newWorld("main")
 	w.manifests.Replicas = 2
 	w.consumer.Work = 5 * time.Millisecond
@@ -257,10 +252,8 @@ var _ = It("does the main job, as the demo shows it", Label("main"), func() {
 
 	// The poisoned event is visible in the column, a condition and an Event.
 	w.expect("DeadLettersPresent", "True", "DeadLetters")
-	soon, cancel := context.WithTimeout(w.ctx, time.Minute) // the columns are a few seconds behind
-	defer cancel()
-	w.must(scenario.Until(soon, "Pending 0 and Dead 1", func() (bool, string) {
-		columns, err := w.dispatcher.Columns(soon)
+	w.must(scenario.Until(w.ctx, "Pending 0 and Dead 1", func() (bool, string) {
+		columns, err := w.dispatcher.Columns(w.ctx)
 		if err != nil {
 			return false, err.Error()
 		}

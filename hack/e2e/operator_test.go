@@ -19,6 +19,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 
 	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // Delivery continues without the operator and without the API server, and the status says what is not observed.
@@ -39,7 +41,7 @@ var _ = Describe("while the operator is in trouble", Label("operator"), Ordered,
 		w.must(cluster.Signal(w.ctx, w.pidOf(leader), syscall.SIGKILL))
 		w.claiming()
 		w.patch(`{"spec":{"replicas":2}}`)
-		Eventually(w.replicas).WithTimeout(time.Minute).WithPolling(time.Second).Should(Equal("2"), "the next leader applies the change")
+		Eventually(w.replicas).Should(Equal("2"), "the next leader applies the change")
 		w.expect("Ready", "True", "Delivering")
 	})
 
@@ -50,10 +52,9 @@ var _ = Describe("while the operator is in trouble", Label("operator"), Ordered,
 		}
 		w.must(syscall.Kill(pid, syscall.SIGKILL))
 		w.claiming() // reads the database alone
-		Eventually(func() error { _, err := cluster.Run(w.ctx, "get", "--raw", "/readyz"); return err }).
-			WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
+		Eventually(func() error { _, err := cluster.Run(w.ctx, "get", "--raw", "/readyz"); return err }).Should(Succeed())
 		w.patch(`{"spec":{"replicas":1}}`)
-		Eventually(w.replicas).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Equal("1"))
+		Eventually(w.replicas).Should(Equal("1"))
 		w.expect("Ready", "True", "Delivering")
 	})
 
@@ -62,18 +63,18 @@ var _ = Describe("while the operator is in trouble", Label("operator"), Ordered,
 		Eventually(func() []string {
 			ips = strings.Fields(w.kubectl("get", "pods", "-l", "outbox.dev/dispatcher=orders,outbox.dev/component=dispatcher", "-o", "jsonpath={.items[*].status.podIP}"))
 			return ips
-		}).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(HaveLen(1))
+		}).Should(HaveLen(1))
 		netns := "/proc/" + strconv.Itoa(w.pidOf(w.leader())) + "/ns/net"
 		route := func(verb string) {
 			_, err := cluster.OnNode(w.ctx, "nsenter", "--net="+netns, "ip", "route", verb, "blackhole", ips[0]+"/32")
 			w.must(err)
 		}
 		route("add")
-		c := w.expectWithin(3*time.Minute, "Ready", "Unknown", "NotObserved")
+		c := w.expect("Ready", "Unknown", "NotObserved")
 		Expect(c.Message).To(ContainSubstring("NetworkPolicy"))
 		w.claiming()
 		route("del")
-		w.expectWithin(3*time.Minute, "Ready", "True", "Delivering")
+		w.expect("Ready", "True", "Delivering")
 	})
 })
 
@@ -124,7 +125,7 @@ func apiServer() int {
 // Each has a database of its own. There are 20 of them, or UPGRADE_DISPATCHERS.
 //
 // CONTRACT: C-102 C-104
-var _ = Describe("an upgrade of the operator", Label("upgrade"), Ordered, func() {
+var _ = Describe("an upgrade of the operator", Label("upgrade", "gate"), Ordered, func() {
 	const (
 		rolling = 3 // --max-rolling-upgrades
 		next    = "outbox-operator:next"
@@ -164,7 +165,7 @@ var _ = Describe("an upgrade of the operator", Label("upgrade"), Ordered, func()
 			w.kubectl("delete", "obd", "d0", "--ignore-not-found")
 			w.apply(manifests(0).Dispatcher() + small)
 			return w.kubectl("get", "obd", "d0", "-o", "jsonpath={.spec.delivery.maxInFlightBytes}")
-		}).WithTimeout(time.Minute).WithPolling(time.Second).Should(BeEmpty())
+		}).Should(BeEmpty())
 		for i := 1; i < dispatchers; i++ {
 			w.apply(manifests(i).Dispatcher() + small)
 		}
@@ -187,12 +188,12 @@ var _ = Describe("an upgrade of the operator", Label("upgrade"), Ordered, func()
 				most = max(most, len(at))
 				g.Expect(left).To(BeZero(), "dispatchers with the old image")
 				g.Expect(at).To(BeEmpty(), "rollouts in progress")
-			}).WithTimeout(20 * time.Minute).WithPolling(500 * time.Millisecond).Should(Succeed())
+			}).WithTimeout(4 * need.Wait).Should(Succeed())
 			w.Logf("at most %d of %d dispatchers rolled or migrated at a time; %d is the bound", most, dispatchers, rolling)
 			Expect(most).To(BeNumerically("<=", rolling))
 		})
 		for _, tenant := range tenants {
-			Eventually(func() int64 { return w.numberOf(tenant, "select count(*) from outbox.outbox_events where live") }).WithTimeout(time.Minute).Should(BeZero())
+			Eventually(func() int64 { return w.numberOf(tenant, "select count(*) from outbox.outbox_events where live") }).Should(BeZero())
 			Expect(w.numberOf(tenant, "select count(*) from outbox.outbox_events where status = 'delivered'")).To(Equal(made))
 			Expect(w.numberOf(tenant, "select count(*) from outbox.outbox_dead_letters")).To(BeZero())
 		}
@@ -344,7 +345,7 @@ func (w *world) dispatcherImage(image string) {
 	w.Helper()
 	Eventually(func() string {
 		return w.kubectl("get", "pods", "-l", "outbox.dev/dispatcher=orders,outbox.dev/component=dispatcher", "-o", "jsonpath={.items[*].spec.containers[0].image}")
-	}).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Equal(image))
+	}).Should(Equal(image))
 	w.expect("Ready", "True", "Delivering")
 	w.claiming()
 }

@@ -8,11 +8,15 @@ import (
 	"os"
 	"strconv"
 	"testing"
+	"time"
 )
 
 // CIVariable names the environment variable that CI services set, and that .ci/run sets too. Anything
 // but an empty text, 0 and false means that this is CI.
 const CIVariable = "CI"
+
+// Wait is how long a test waits for what must happen. It ends a test that hangs: no test fails because its machine is busy.
+const Wait = 5 * time.Minute
 
 // Server ends the test unless err is nil. Where the server is missing, which is when err is one of
 // missing, that is a failure in CI and a skip elsewhere. Any other error is a failure.
