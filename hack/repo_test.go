@@ -59,30 +59,69 @@ func TestProgramsStaySmall(t *testing.T) {
 	}
 }
 
-// An archive of the sources has no repository of git.
-func TestTestsRunWithoutGit(t *testing.T) {
+// testScript copies test.sh to a directory without a repository of git, as an archive of the sources has none, and runs it
+// with a go that does what the script says.
+func testScript(t *testing.T, fakeGo string, parts ...string) string {
+	t.Helper()
 	if runtime.GOOS != "linux" {
 		t.Skip("git is used on Linux alone")
 	}
 	dir := t.TempDir()
+	all := map[string]string{"hack/pins/kube/build.sh": "#!/bin/sh\n", "hack/pins/tool.sh": "#!/bin/sh\n", "bin/go": "#!/bin/sh\n" + fakeGo}
 	for _, name := range []string{"test.sh", "servers/postgres/builds.sha256"} {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		name = filepath.Join(dir, "hack", name)
+		all["hack/"+name] = string(text)
+	}
+	for name, text := range all {
+		name = filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(name, text, 0o700); err != nil {
+		if err := os.WriteFile(name, []byte(text), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.Command("bash", filepath.Join(dir, "hack/test.sh"), "no-such-part")
-	cmd.Env = append(os.Environ(), "GIT_DIR="+filepath.Join(dir, "none"))
-	text, _ := cmd.CombinedOutput() // it fails after all that comes before the first part
-	if !strings.HasPrefix(string(text), "usage: ") {
+	cmd := exec.Command("bash", append([]string{filepath.Join(dir, "hack/test.sh")}, parts...)...)
+	cmd.Env = append(os.Environ(), "GIT_DIR="+filepath.Join(dir, "none"), "PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"), "OUTBOX_TEST_PG=16")
+	text, err := cmd.CombinedOutput()
+	if err == nil {
+		t.Errorf("it succeeds:\n%s", text)
+	}
+	return string(text)
+}
+
+func TestTestsRunWithoutGit(t *testing.T) {
+	if text := testScript(t, "", "no-such-part"); !strings.HasPrefix(text, "usage: ") {
 		t.Errorf("without git it ends with:\n%s", text)
+	}
+}
+
+// Each part runs, and the end has the commands for what failed in all of them.
+func TestEachFailureHasItsCommand(t *testing.T) {
+	const fake = `case "$*" in
+list*) echo github.com/outbox-operator/outbox-operator/$2 ;;
+*TestLong*) printf -- '--- FAIL: TestLongWait (0.1s)\n    --- FAIL: TestLongWait/one (0.1s)\n--- FAIL: TestLongRun (0.1s)\nFAIL\nFAIL\tgithub.com/outbox-operator/outbox-operator/dispatcher/engine\t1s\nFAIL\n'; exit 1 ;;
+*api/...*) printf '  [FAIL] a pod [It] stops (soon) [stop, main]\n--- FAIL: TestOnTheAPIServer (0.1s)\nFAIL\tgithub.com/outbox-operator/outbox-operator/controllers/pods\t1s\n'; exit 1 ;;
+*gitops*) printf 'FAIL\tgithub.com/outbox-operator/outbox-operator/hack/gitops [build failed]\n'; exit 1 ;;
+env*) echo 0 ;;
+esac
+`
+	text := testScript(t, fake, "data", "control", "cluster")
+	_, text, _ = strings.Cut(text, "== Failed")
+	for _, want := range []string{
+		"    OUTBOX_TEST_PG=16 go test ./dispatcher/engine -run '^(TestLongWait|TestLongRun)$'\n",
+		"    OUTBOX_TEST_PG=16 go test ./controllers/pods -run '^(TestOnTheAPIServer)$' -ginkgo.focus='a pod stops .soon.'\n",
+		"    OUTBOX_TEST_PG=16 go -C hack/gitops test github.com/outbox-operator/outbox-operator/hack/gitops\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the end does not have %q:\n%s", want, text)
+		}
+	}
+	if n := strings.Count(text, "go test "); n != 2 {
+		t.Errorf("%d commands, want those of what failed alone:\n%s", n, text)
 	}
 }
 

@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
 # test.sh [PART...]: runs tests, with all that they need. Without an argument: data, control, tools and cluster.
 #
-#   data      the data plane with the race detector on the oldest PostgreSQL; long simulations without it; the budgets
-#             of plans and WAL on the newest
+#   data      the data plane on the oldest PostgreSQL, with the race detector where most goroutines are; long simulations;
+#             the budgets of plans and WAL on the newest. Adoption, M10, keys under fire and failovers run where their
+#             folder or the migrations differ from main
 #   control   the control plane on a real kube-apiserver, and what compares pages, charts and rules with the code
 #   tools     what only developers run, where its folder differs from main
-#   cluster   the main job on a real cluster: one path for each behaviour
+#   cluster   the main job, a stop and an upgrade on a real cluster
 #   e2e       all specs on a real cluster, or those that LABELS picks
 #   all       everything, without Go's cache: all majors of PostgreSQL, all specs, all tools
 #
-# With CI=true, what a test needs and cannot have is a failure, and what failed runs once more; without it, the tests that
-# need it are skipped. OUTBOX_TEST_PG chooses the PostgreSQL of all parts.
+# Each part runs, also after another one failed. The end lists what failed, with the commands that run it alone. With
+# CI=true, what a test needs and cannot have is a failure; without it, the tests that need it are skipped.
+# OUTBOX_TEST_PG chooses the PostgreSQL of all parts.
 set -euo pipefail
 [ "${BASH_VERSINFO[0]}" -ge 4 ] || { echo "This bash is $BASH_VERSION; install bash 4 or later (on macOS: brew install bash) and run this again." >&2; exit 1; }
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -19,46 +21,55 @@ export CGO_ENABLED=0                   # as the image is built: what both need i
 mapfile -t majors < <(sed -nE 's/.*linux-amd64-([0-9]+)\..*/\1/p' hack/servers/postgres/builds.sha256)
 watching=(./hack ./hack/chart ./hack/demo ./hack/e2e/scenario ./hack/fields ./hack/internal/... ./hack/testing/...) # they compare the rest with rules
 database=(./migrations/... ./dispatcher/{pgstore,producer,consumer} ./dispatcher/deadletters/pgreader ./dispatcher/internal/{journal,notify,replay,retention})
+racing=(./dispatcher/{engine,pgstore,producer,consumer} ./dispatcher/internal/cli) # with the race detector
 count='' # -count=1 leaves out Go's cache
 parallel="-parallel $((3 * $(getconf _NPROCESSORS_ONLN)))" # those that may wait together do; Ginkgo does not take it
 
 say() { printf '\n== %s\n' "$*"; }
 
 log=$(mktemp)
-times='' flaky='' failed=''
-finish() {
-  rm -f "$log"
-  [ -z "$times" ] || say "What took how long:"$'\n'"$times"
-  [ -z "$flaky" ] || say "Passed only at the second try:"$'\n'"$flaky"
-}
-trap finish EXIT
+times='' failed=''
+trap 'rm -f "$log"' EXIT
 
-# step WHAT COMMAND...: runs a step and keeps how long it took. Of everything, what follows runs after a failure too.
+# step WHAT COMMAND...: runs a step, and keeps how long it took and what failed.
 step() {
-  local begin=$SECONDS code=0
+  local begin=$SECONDS code=0 alone
   say "$1"
+  : >"$log"
   "${@:2}" || code=$? # which turns set -e off: a command of a step returns the code of what failed in it
   times+=$(printf '  %2d:%02d  %s' $(((SECONDS - begin) / 60)) $(((SECONDS - begin) % 60)) "$1")$'\n'
-  [ $code = 0 ] || failed+="  $1"$'\n'
-  [ -n "$count" ] || return $code
+  [ $code != 0 ] || return 0
+  alone=$(commands)
+  failed+="  $1"$'\n'"${alone:-    see its output above}"$'\n'
 }
 
-# tests ARGUMENT...: go test. In CI, what failed runs once more: Go has cached what passed.
+# tests ARGUMENT...: go test. The log begins with the command to which commands adds a package.
 tests() {
-  local failed
-  run "$@" && return
-  [ -n "${CI-}" ] && [ -z "$count" ] || return 1
-  failed=$(names)
-  say "Once more, for what failed above"
-  run "$@" && flaky+=$failed$'\n'
+  local name flag how=''
+  for name in OUTBOX_E2E OUTBOX_TEST_PG; do [ -z "${!name-}" ] || how+="$name=${!name} "; done
+  how+="go ${module:+-C $module }test"
+  for flag in -race -short; do case " $* " in *" $flag "*) how+=" $flag" ;; esac; done
+  echo "= $how" >>"$log"
+  go ${module:+-C "$module"} test -timeout 60m $count "$@" 2>&1 | tee -a "$log" | shown
 }
-run() { go test -timeout 20m $count "$@" 2>&1 | tee "$log" | shown; }
 shown() { cat; }
 
-# names prints the tests and specs that failed, and their packages.
-names() {
-  sed -E 's/\x1b\[[0-9;]*m//g' "$log" |
-    sed -nE 's/^ *--- FAIL: ([^ ]+).*/  \1/p; s/^ *\[FAIL\] /  /p; s/^FAIL\t([^ \t]+)\t.*/  in \1/p' | awk '!seen[$0]++'
+# commands prints, for each package that failed, the command that runs its failed tests and specs alone.
+commands() {
+  sed -E 's/\x1b\[[0-9;]*m//g' "$log" | awk '
+    /^= / { how = substr($0, 3) }
+    /^--- FAIL: / { tests = tests (tests ? "|" : "") $3 }
+    /^ *\[FAIL\] / {
+      sub(/^ *\[FAIL\] /, ""); sub(/ \[[^]]*\]$/, ""); gsub(/\[[A-Za-z]+\] /, "")
+      gsub(/[][\\.*+?(){}|^$\047]/, ".")
+      if (index("|" specs "|", "|" $0 "|") == 0) specs = specs (specs ? "|" : "") $0
+    }
+    /^FAIL\t/ {
+      name = $2
+      if (how !~ / -C /) sub("^github.com/outbox-operator/outbox-operator", ".", name)
+      print "    " how " " name (tests ? " -run \047^(" tests ")$\047" : "") (specs ? " -ginkgo.focus=\047" specs "\047" : "")
+      tests = specs = ""
+    }'
 }
 
 # measured COMMAND...: of go test -v, shows what the tests measured, or all that is not about success when one failed.
@@ -100,26 +111,47 @@ on_api_server() {
 }
 
 # in_module FOLDER: the tests of a module of its own.
-in_module() { (cd "$1" && go test -timeout 20m $count ./...); }
+in_module() { module=$1 tests ./...; }
 
-# changed FOLDER: whether a folder differs from main, or on main from the commit before.
+# base is the commit to compare with: main, or on main the commit before. It is empty where there is none.
+base() {
+  local base
+  base=$(git merge-base HEAD "${BASE:-origin/main}" 2>/dev/null || git rev-parse HEAD 2>/dev/null) || return 0
+  [ "$base" != "$(git rev-parse HEAD)" ] || base=HEAD^
+  git rev-parse --quiet --verify "$base" || true
+}
+
+# changed PATH...: whether one of them differs from main. Without a commit to compare with, none does.
 changed() {
-  git diff --quiet "$base" -- "$1" && [ -z "$(git ls-files --others --exclude-standard "$1")" ] && return 1 || return 0
+  local base
+  base=$(base)
+  [ -n "$base" ] && { ! git diff --quiet "$base" -- "$@" || [ -n "$(git ls-files --others --exclude-standard "$@")" ]; }
+}
+
+# data_plane runs the data plane without the race detector, but for what has it.
+data_plane() {
+  local all skip=''
+  all=$(go list ./dispatcher/... ./migrations/... | grep -vxFf <(go list "${racing[@]}")) || return
+  if ! changed migrations; then
+    all=$(grep -v /migrations/adopt <<<"$all")
+    skip='^TestAdopt|M10'
+  fi
+  tests $parallel -short ${skip:+-skip "$skip"} $all
+}
+
+# races runs the packages that have most goroutines.
+races() {
+  changed migrations dispatcher/pgstore || set -- -skip 'M10|^TestKeysUnderFire|^TestLeasesRiseAfter|^TestMoveByLogicalReplication'
+  race tests $parallel -short "$@" "${racing[@]}"
 }
 
 # changed_tools runs the tests of what only developers run, where a folder differs.
 changed_tools() {
-  local base tool code=0 packages=()
-  base=$(git merge-base HEAD "${BASE:-origin/main}" 2>/dev/null || git rev-parse HEAD)
-  [ "$base" != "$(git rev-parse HEAD)" ] || base=HEAD^
-  if ! git rev-parse --quiet --verify "$base" >/dev/null; then
-    echo "There is no commit to compare with: left to make test-all."
-    return
-  fi
+  local tool code=0 packages=()
   for tool in hack/{chaos,scale,readers,pins/krew} hack/servers/*/; do
     ! changed "$tool" || packages+=("./$tool")
   done
-  echo "They differ from $(git rev-parse --short "$base"): ${packages[*]:-none}"
+  echo "They differ from main: ${packages[*]:-none}"
   [ ${#packages[@]} = 0 ] || on_api_server "${packages[@]}" || code=$?
   for tool in hack/{image,bench}; do
     ! changed "$tool" || in_module "$tool" || code=$?
@@ -128,15 +160,7 @@ changed_tools() {
 }
 
 # cluster LABELS: specs on a real cluster.
-cluster() {
-  local code=0
-  OUTBOX_E2E=1 go test -count=1 -timeout 60m -v ./hack/e2e -ginkgo.v -ginkgo.no-color ${1:+-ginkgo.label-filter="$1"} \
-    $([ -z "${CI-}" ] || [ -n "$count" ] || echo -ginkgo.flake-attempts=2) 2>&1 | tee "$log" || code=$?
-  local names
-  names=$(awk '/^-+$/ { getline; spec = $0 } /\[FLAKEY TEST/ { print "  " spec }' "$log")
-  flaky+=${names:+$names$'\n'}
-  return $code
-}
+cluster() { OUTBOX_E2E=1 tests -count=1 -v ./hack/e2e -ginkgo.v -ginkgo.no-color ${1:+-ginkgo.label-filter="$1"}; }
 
 # steady_times gives each file that is as in git's index a time that its content decides, and folders one time. Go caches a
 # test with the times of the files that it opens, and a fresh checkout has those of the checkout.
@@ -157,7 +181,12 @@ steady_times() {
 }
 
 data() {
-  step "The data plane, on PostgreSQL ${majors[0]}" race on "${majors[0]}" tests $parallel -short ./dispatcher/... ./migrations/...
+  step "The data plane with the race detector, on PostgreSQL ${majors[0]}" on "${majors[0]}" races
+  step "The rest of the data plane, on PostgreSQL ${majors[0]}" on "${majors[0]}" data_plane
+  simulations
+}
+
+simulations() {
   step "Long simulations of the engine" tests -run TestLong ./dispatcher/engine
   step "Budgets of plans and WAL, on PostgreSQL ${majors[-1]}" on "${majors[-1]}" budgets
 }
@@ -171,7 +200,8 @@ tools() { step "Tools that changed" changed_tools; }
 
 everything() {
   count=-count=1
-  data
+  step "The data plane with the race detector, on PostgreSQL ${majors[0]}" race on "${majors[0]}" tests $parallel -short ./dispatcher/... ./migrations/...
+  simulations
   step "All packages, on PostgreSQL ${majors[-1]}" on "${majors[-1]}" on_api_server ./...
   for major in "${majors[@]:1:${#majors[@]}-2}"; do
     step "PostgreSQL $major: tables, statements and order per key" on "$major" tests $parallel -short "${database[@]}"
@@ -186,14 +216,15 @@ steady_times
 for part in "$@"; do
   case $part in
     data | control | tools) $part ;;
-    cluster) OUTBOX_E2E_DOWNTIME=${OUTBOX_E2E_DOWNTIME:-20s} step "The main job on a real cluster" cluster 'main || stop || troubles || security || upgrade' ;;
+    cluster) UPGRADE_DISPATCHERS=${UPGRADE_DISPATCHERS:-6} step "The main job, a stop and an upgrade on a real cluster" cluster gate ;;
     e2e) step "Specs on a real cluster" cluster "${LABELS-}" ;;
     all) everything ;;
     *) echo "usage: $0 [data|control|tools|cluster|e2e|all]..." >&2; exit 2 ;;
   esac
 done
+say "What took how long:"$'\n'"$times"
 if [ -n "$failed" ]; then
-  say "Failed:"$'\n'"$failed"
+  say "Failed, each with what runs it alone:"$'\n'"$failed"
   exit 1
 fi
 say "Done. Everything that the tests started is gone."
