@@ -162,19 +162,11 @@ const (
 	// RulesNotTried (checks were left out that the consumer does not declare to be without meaning), EvidenceTooOld.
 	VerifiedCondition = "Verified"
 
-	// AdoptedCondition, of an Outbox: each adoption of spec.adopt has reached its phase, and the counts of its rows
-	// and of its events are equal. Ready does not follow from it. Absent when nothing is adopted.
-	//
-	// True: AsDeclared, LeftCutOver (one that was cut over was removed from spec.adopt, and stays cut over).
-	// False: Adopting (a step is under way, or no Job can undo what was removed, because spec.migration was too),
-	// AdoptionFailed, CountsDiffer (rows have no event, or events no row), RowsRefused (some rows cannot become events).
-	AdoptedCondition = "Adopted"
-
 	// ReconcilingCondition (kstatus): the operator is working towards the spec, or waits for what it needs, and
 	// continues by itself. Absent when not. Of any kind it is False while the annotation outbox.dev/reconcile is Disabled.
 	//
 	// False: ReconcileDisabled.
-	// True: Progressing, Running, Waiting, Migrating, MigrationFailed, Adopting, AdoptionFailed, SecretNotFound,
+	// True: Progressing, Running, Waiting, Migrating, MigrationFailed, SecretNotFound,
 	// SecretKeyNotFound, ConfigMapNotFound, ConfigMapKeyNotFound, OutboxNotFound, DispatcherNotFound,
 	// ReplayLoginMissing; in a rollout that hangs, the reason of new pods: one of SourceReachable, SchemaReady or
 	// SinkReachable.
@@ -214,16 +206,6 @@ const ReconcileDisabled = "Disabled"
 const (
 	// ReasonBegan: the set is fixed.
 	ReasonBegan = "Began"
-)
-
-// Reasons of Events of an Outbox that no condition has: an adoption has reached a phase.
-const (
-	// ReasonShadowed: the shadow has begun.
-	ReasonShadowed = "Shadowed"
-	// ReasonCutOver: the dispatchers deliver the waiting rows.
-	ReasonCutOver = "CutOver"
-	// ReasonWentBack: the adoption is undone.
-	ReasonWentBack = "WentBack"
 )
 
 // Reasons of conditions. An event about a condition has the same reason.
@@ -291,12 +273,6 @@ const (
 	ReasonJournalDiffers           = "JournalDiffers"
 	ReasonTopicsShared             = "TopicsShared"
 	ReasonNotShared                = "NotShared"
-	ReasonAsDeclared               = "AsDeclared"
-	ReasonLeftCutOver              = "LeftCutOver"
-	ReasonAdopting                 = "Adopting"
-	ReasonAdoptionFailed           = "AdoptionFailed"
-	ReasonCountsDiffer             = "CountsDiffer"
-	ReasonRowsRefused              = "RowsRefused"
 	ReasonRunning                  = "Running"
 	ReasonWaiting                  = "Waiting"
 	ReasonFinished                 = "Finished"

@@ -45,8 +45,7 @@ type OutboxList struct {
 	Items           []Outbox `json:"items"`
 }
 
-// OutboxSpec says how to connect to the outbox's PostgreSQL, who migrates it, how long rows are kept, and which existing
-// tables it adopts.
+// OutboxSpec says how to connect to the outbox's PostgreSQL, who migrates it, and how long rows are kept.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.secretRef) || has(self.server) && has(self.user) && (has(self.iam) || has(self.tls) && has(self.tls.clientCertSecretRef))",message="a database needs a secretRef, or server and user with iam or tls.clientCertSecretRef, which need no password; add what is missing"
 // +kubebuilder:validation:XValidation:rule="has(self.secretRef) ? !has(self.secretRef.key) || !(has(self.server) || has(self.user) || has(self.secretKeys)) : !has(self.secretKeys)",message="secretKeys, server and user are for a Secret that holds the parts of a connection, and secretRef.key is that of a connection string; remove secretRef.key, or the others"
@@ -55,7 +54,6 @@ type OutboxList struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.migration) || !has(self.migration.user) || (has(self.migration.secretRef) ? !has(self.migration.secretRef.key) : has(self.server) && (has(self.iam) || has(self.migration.clientCertSecretRef) || has(self.tls) && has(self.tls.clientCertSecretRef)))",fieldPath=".migration",message="migration.user must have a secretRef without key, or server and iam or a clientCertSecretRef to log in with; add what is missing, or remove user"
 // +kubebuilder:validation:XValidation:rule="!has(self.journal) || has(self.migration) && self.migration.policy == 'Job'",fieldPath=".journal",message="journal is set by the migration Job; add migration with policy Job, or remove journal and run dispatcher migrate up with journal in its file"
 // +kubebuilder:validation:XValidation:rule="!has(self.replayLogin) || !has(self.replayLogin.user) || (has(self.replayLogin.secretRef) ? !has(self.replayLogin.secretRef.key) : has(self.server) && (has(self.iam) || has(self.replayLogin.clientCertSecretRef) || has(self.tls) && has(self.tls.clientCertSecretRef)))",fieldPath=".replayLogin",message="replayLogin.user must have a secretRef without key, or server and iam or a clientCertSecretRef to log in with; add what is missing, or remove user"
-// +kubebuilder:validation:XValidation:rule="!has(self.adopt) || has(self.migration) && self.migration.policy == 'Job'",fieldPath=".adopt",message="adopt is carried out with the login of the migration; add migration with policy Job, or remove adopt and run dispatcher adopt"
 type OutboxSpec struct {
 	// secretRef is the Secret with the login of the dispatchers. It needs only the
 	// rights that `dispatcher migrate grants` prints. Its key holds a connection
@@ -128,14 +126,6 @@ type OutboxSpec struct {
 	// dispatchers, by a CloudEvent over HTTP. When not set: none.
 	// +optional
 	Notify *Notify `json:"notify,omitempty"`
-
-	// adopt lists existing outbox tables of services that are taken over without a
-	// change to their producers. At most 8.
-	// +optional
-	// +listType=map
-	// +listMapKey=name
-	// +kubebuilder:validation:MaxItems=8
-	Adopt []Adoption `json:"adopt,omitempty"`
 }
 
 // Retention says how long rows are kept. The dispatchers remove them, one pod at a time. The interval between runs is a
@@ -197,7 +187,7 @@ type OutboxStatus struct {
 	Operator string `json:"operator,omitempty"`
 
 	// conditions say what works: Ready (dispatchers can work with the outbox),
-	// ReferencesResolved, SchemaReady, SourceReachable, DataHealthy, Adopted; and what
+	// ReferencesResolved, SchemaReady, SourceReachable, DataHealthy; and what
 	// does not: VacuumHeldBack, TopicsShared, Reconciling, Stalled. Reason is the cause
 	// in one word, message a sentence with the remedy.
 	// +optional
@@ -245,14 +235,6 @@ type OutboxStatus struct {
 	// retention is what was removed under spec.retention.
 	// +optional
 	Retention *RetentionStatus `json:"retention,omitempty"`
-
-	// adoptions is the state of each adoption in spec.adopt, and of those that were
-	// removed from it after their cutover and are still cut over.
-	// +optional
-	// +listType=map
-	// +listMapKey=name
-	// +kubebuilder:validation:MaxItems=16
-	Adoptions []AdoptionStatus `json:"adoptions,omitempty"`
 
 	// backlog is the backlog of each outbox namespace that a dispatcher has counted,
 	// the first 64 by name.

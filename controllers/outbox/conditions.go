@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
-	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
 )
@@ -20,7 +19,6 @@ import (
 var watched = []kstatus.Watch{
 	{Condition: api.ReferencesResolvedCondition, Action: "ResolveReferences", Bad: metav1.ConditionFalse},
 	{Condition: api.SchemaReadyCondition, Action: "Migrate", Bad: metav1.ConditionFalse},
-	{Condition: api.AdoptedCondition, Action: "Adopt", Bad: metav1.ConditionFalse},
 	{Condition: api.TopicsSharedCondition, Action: "CompareTopics", Bad: metav1.ConditionTrue},
 	{Condition: api.ReadyCondition, Action: "Observe", Bad: metav1.ConditionFalse},
 }
@@ -32,10 +30,8 @@ func conditions(o observed) []metav1.Condition {
 	all := []metav1.Condition{ready(o, references, source, schema), references, schema, source,
 		fromDispatchers(o, api.VacuumHeldBackCondition, metav1.ConditionTrue),
 		fromDispatchers(o, api.DataHealthyCondition, metav1.ConditionFalse), topicsShared(o)}
-	for _, c := range []metav1.Condition{adopted(o), progress(o)} {
-		if c.Type != "" {
-			all = append(all, c)
-		}
+	if c := progress(o); c.Type != "" {
+		all = append(all, c)
 	}
 	return all
 }
@@ -79,10 +75,6 @@ func progress(o observed) metav1.Condition {
 		return kstatus.Condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrationFailed, o.migration.Sentence())
 	case o.migration.State == migrate.Running:
 		return kstatus.Condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrating, o.migration.Sentence())
-	case o.adoption.State == migrate.Failed:
-		return kstatus.Condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonAdoptionFailed, o.adoption.Sentence())
-	case len(waiting(o)) > 0 && desired.Migrates(&o.outbox.Spec): // else only a person can continue
-		return kstatus.Condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonAdopting, adopted(o).Message)
 	}
 	return metav1.Condition{}
 }
@@ -141,7 +133,7 @@ func referencesResolved(o observed) metav1.Condition {
 	return kstatus.Condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, "No pod has mounted the Secrets yet.")
 }
 
-// maxNamed is how many dispatchers or adoptions a message names.
+// maxNamed is how many dispatchers a message names.
 const maxNamed = 5
 
 // topicsShared reports which of the dispatchers share topics.

@@ -9,7 +9,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
@@ -126,16 +125,6 @@ func TestRetentionIsThatOfDispatchersThatRespond(t *testing.T) {
 	}
 }
 
-// A status is as the API server keeps it, or each pass would write it again.
-func TestStatusHasNoFractionsOfSeconds(t *testing.T) {
-	s := api.OutboxStatus{}
-	at := time.Date(2026, 11, 20, 10, 2, 0, 123_456_000, time.UTC)
-	setStatus(&s, observed{outbox: &api.Outbox{}, adopted: &status.Adoptions{Adoptions: []status.Adoption{{Name: "orders", Phase: "Shadow", Since: at}}}})
-	if since := s.Adoptions[0].Since; !since.Time.Equal(at.Truncate(time.Second)) {
-		t.Errorf("since %s, want the second", since.Format(time.RFC3339Nano))
-	}
-}
-
 // Trouble next to dispatchers that work has one Event, that of its own condition.
 func TestEventsOfReady(t *testing.T) {
 	const yes = metav1.ConditionTrue
@@ -166,8 +155,7 @@ func TestExamplesOnThePage(t *testing.T) {
 			`Events are due that no dispatcher serves: topic "invoices" of outbox namespace "shop". Make an OutboxDispatcher for them, or correct the namespace or topic that their producer gives enqueue.`),
 		says(api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, ""))
 	works := dispatcher("mail", is(api.SourceReachableCondition, metav1.ConditionTrue, api.ReasonConnected), is(api.SchemaReadyCondition, metav1.ConditionTrue, api.ReasonUpToDate))
-	outbox := &api.Outbox{Spec: api.OutboxSpec{Adopt: []api.Adoption{{Name: "orders", Phase: api.AdoptionShadow}}},
-		Status: api.OutboxStatus{Adoptions: []api.AdoptionStatus{{Name: "orders", Phase: string(api.AdoptionShadow), Missing: 2}}}}
+	outbox := &api.Outbox{}
 
 	inUse := observed{outbox: outbox, dispatchers: []api.OutboxDispatcher{warehouse, works}}
 	fails := observed{outbox: outbox, migration: migrate.Migration{State: migrate.Failed, Selector: "outbox.dev/component=migration,outbox.dev/outbox=orders",

@@ -3,13 +3,12 @@
 //
 // The operator opens no connection to the database. What is known comes from the Job and from the status of
 // the dispatchers, whose changes trigger a pass; so a pass polls no pod, and is repeated only
-// while a migration is under way, after a problem, and once for a new adoption.
+// while a migration is under way, and after a problem.
 package outbox
 
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -49,8 +48,8 @@ type Reconciler struct {
 	// Interval is the time between two looks at a migration that is under way.
 	Interval time.Duration
 
-	applied               *apply.Applier
-	migrations, adoptions *migrate.Runner
+	applied    *apply.Applier
+	migrations *migrate.Runner
 }
 
 // What the manager may do for Outboxes, in addition to its rights for OutboxDispatchers.
@@ -65,7 +64,6 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.applied = apply.New(r.Client, r.Live, v1alpha1.SchemaReadyCondition)
 	r.applied.Adopts, r.applied.Inherited = true, r.Platform.Inherited
 	r.migrations = &migrate.Runner{Client: r.Client, Live: r.Live, Mounts: r.Mounts, Applied: r.applied}
-	r.adoptions = &migrate.Runner{Component: desired.ComponentAdoption, Client: r.Client, Live: r.Live, Mounts: r.Mounts, Applied: r.applied}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("outbox").
 		For(&v1alpha1.Outbox{}, builder.WithPredicates(kstatus.Edited())).
@@ -118,12 +116,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 	if err != nil && !errors.As(err, &o.problem) {
 		return ctrl.Result{}, err
 	}
-	if o.problem == nil {
-		if err = r.adopt(ctx, &o); err != nil && !errors.As(err, &o.problem) {
-			return ctrl.Result{}, err
-		}
-	}
-	if o.missing, err = references.Missing(ctx, r.Mounts, references.OfOutbox(outbox), slices.Concat(o.migration.Pods, o.adoption.Pods)); err != nil {
+	if o.missing, err = references.Missing(ctx, r.Mounts, references.OfOutbox(outbox), o.migration.Pods); err != nil {
 		return ctrl.Result{}, err
 	}
 	if o.dispatchers, err = claimants.OfOutbox(ctx, r.Client, outbox.Namespace, outbox.Name); err != nil {
@@ -135,30 +128,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 
 // again is the time until the next pass for what cannot be watched, 0 for none.
 func (r *Reconciler) again(o observed) time.Duration {
-	var times []time.Duration
-	for _, m := range []migrate.Migration{o.migration, o.adoption} {
-		switch m.State {
-		case migrate.Running, migrate.Failed:
-			times = append(times, m.Sooner(r.Interval))
-		case migrate.Succeeded:
-			if m.Retry > 0 {
-				times = append(times, m.Retry)
-			}
-			if m.What == desired.ComponentAdoption && o.adopted == nil && len(waiting(o)) > 0 { // its pod's end is not seen yet
-				times = append(times, r.Interval)
-			}
-		}
+	switch {
+	case o.migration.State == migrate.Running, o.migration.State == migrate.Failed:
+		return o.migration.Sooner(r.Interval)
+	case o.queues || o.problem != nil: // such as a quota, or an object that has the name: neither is watched
+		return r.Interval
 	}
-	if o.queues || o.problem != nil { // such as a quota, or an object that has the name: neither is watched
-		times = append(times, r.Interval)
-	}
-	if o.migration.State == migrate.Succeeded && !inStatus(o.outbox) { // the status has them from now on, by a write that is not watched
-		times = append(times, gather)
-	}
-	if len(times) == 0 {
-		return 0
-	}
-	return slices.Min(times)
+	return 0
 }
 
 // migrate runs the migration Job, and applies the files that it loads. It queues when nothing but an upgrade of the operator
@@ -205,6 +181,6 @@ func (r *Reconciler) report(ctx context.Context, before *v1alpha1.Outbox, o obse
 		setStatus(&outbox.Status, o)
 	}
 	return r.Report(ctx, before, outbox, func() []kstatus.Event {
-		return append(kstatus.Transitions(watched, before.Status.Conditions, outbox.Status.Conditions), steps(before.Status.Adoptions, outbox.Status.Adoptions)...)
+		return kstatus.Transitions(watched, before.Status.Conditions, outbox.Status.Conditions)
 	})
 }

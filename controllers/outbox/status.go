@@ -4,11 +4,9 @@ import (
 	"cmp"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
@@ -25,11 +23,6 @@ type observed struct {
 	migration migrate.Migration
 	// queues means that the migration waits for its turn.
 	queues bool
-	// adoption is the Job that adopts, and adopted what it has left at its end, nil when that is not known.
-	adoption migrate.Migration
-	adopted  *status.Adoptions
-	// unread means that it has succeeded and left nothing that can be read.
-	unread bool
 	// dispatchers are those that refer to the Outbox, by name.
 	dispatchers []api.OutboxDispatcher
 }
@@ -60,11 +53,7 @@ func setStatus(current *api.OutboxStatus, o observed) {
 		current.SchemaVersion = &version
 	}
 	setRetention(current, o.dispatchers)
-	setAdoptions(current, o)
 	setBacklog(current, o.dispatchers)
-	if len(current.Adoptions) == 0 {
-		meta.RemoveStatusCondition(&current.Conditions, api.AdoptedCondition)
-	}
 	kstatus.SetConditions(&current.Conditions, o.outbox.Generation, conditions(o))
 }
 

@@ -105,32 +105,11 @@ func Read(ctx context.Context, conn *pgx.Conn, schema, name string) (all []Statu
 	return all, nil
 }
 
-// States are those of all adoptions by their names. It reads no table of theirs, so that it works for one that was dropped too.
-func States(ctx context.Context, conn *pgx.Conn, schema string) (map[string]State, error) {
-	states := map[string]State{}
-	err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		all, err := find(ctx, tx, schema, "")
-		for _, a := range all {
-			states[a.spec.Name] = a.state
-		}
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("adopt status: %w%s", err, remedy(err, ""))
-	}
-	return states, nil
-}
-
-// find reads the adoption of a name, or all with "", and makes unqualified names those of the outbox's schema.
-func find(ctx context.Context, tx pgx.Tx, schema, name string) ([]recorded, error) {
+func read(ctx context.Context, tx pgx.Tx, schema, name string) ([]Status, error) {
 	if _, err := tx.Exec(ctx, `select set_config('search_path', $1::text, true)`, quote(schema)+", pg_temp"); err != nil {
 		return nil, err
 	}
-	return readAll(ctx, tx, name)
-}
-
-func read(ctx context.Context, tx pgx.Tx, schema, name string) ([]Status, error) {
-	found, err := find(ctx, tx, schema, name)
+	found, err := readAll(ctx, tx, name)
 	if err != nil {
 		return nil, err
 	}

@@ -25,19 +25,15 @@ const (
 	indexDeadline     = 24 * time.Hour
 )
 
-// Migration is what a migration of the schema, or what an Outbox adopts, depends on. A change of any of it runs it again,
-// which does nothing to what is as it should be.
+// Migration is what a migration of the schema depends on. A change of any of it runs it again, which does nothing to what
+// is as it should be.
 type Migration struct {
 	// Hash identifies the migration: the pod that runs it, with its image and the names of its files.
 	Hash string
-	// Every is how long after a Job that has succeeded the next one is made. 0 for never.
-	Every time.Duration
 
-	owner Owner
-	// component is that of the Jobs, and word what their names say of it.
-	component, word string
-	template        *corev1ac.PodTemplateSpecApplyConfiguration
-	deadline        time.Duration // 0 for migrationDeadline
+	owner    Owner
+	template *corev1ac.PodTemplateSpecApplyConfiguration
+	deadline time.Duration // 0 for migrationDeadline
 }
 
 // NewMigration is the migration of the OutboxDispatcher's own database, or nil when the operator does not
@@ -76,7 +72,7 @@ func newMigration(o Owner, at string, db *v1alpha1.OutboxSpec, field string, use
 	if err != nil {
 		return nil, err
 	}
-	m := &Migration{Hash: Hash(template), owner: o, component: ComponentMigration, word: "migrate", template: template}
+	m := &Migration{Hash: Hash(template), owner: o, template: template}
 	p.inherit(o, template) // after the hash: another label does not migrate again
 	if db.Migration.Tenants != "" {
 		m.deadline = indexDeadline
@@ -86,9 +82,9 @@ func newMigration(o Owner, at string, db *v1alpha1.OutboxSpec, field string, use
 
 // Job is the attempt's Job. It tries once; the controller makes the next attempt.
 func (m *Migration) Job(attempt int) *batchv1ac.JobApplyConfiguration {
-	name := m.owner.GetName() + "-" + m.word + "-" + Hash(m.Hash, attempt)[:6]
+	name := m.owner.GetName() + "-migrate-" + Hash(m.Hash, attempt)[:6]
 	return batchv1ac.Job(name, m.owner.GetNamespace()).
-		WithLabels(Labels(m.owner, m.component)).
+		WithLabels(Labels(m.owner, ComponentMigration)).
 		WithLabels(map[string]string{LabelMigration: m.Hash}).
 		WithAnnotations(map[string]string{AnnotationAttempt: strconv.Itoa(attempt)}).
 		WithOwnerReferences(owner(m.owner)).

@@ -309,9 +309,9 @@ var either = [][]string{{"key", "secretKeys"}, {"caSecretRef", "caConfigMapRef"}
 func TestEverythingIsEverything(t *testing.T) {
 	set := sampled(t, "http-everything.yaml")
 	walk(func(f field) {
-		if !f.leaf() || strings.HasPrefix(f.path, "outbox.adopt") || otherSink(f.path) || set[f.path] ||
+		if !f.leaf() || otherSink(f.path) || set[f.path] ||
 			strings.HasPrefix(f.path, "delivery.tenantRateLimit") || // not for ordering Key: fairness.yaml has it
-			strings.HasPrefix(f.path, "message.headers") { // not for contentMode Batch: message-headers.yaml has them, and adoption.yaml adopt
+			strings.HasPrefix(f.path, "message.headers") { // not for contentMode Batch: message-headers.yaml has them
 			return
 		}
 		parts := strings.Split(f.path, ".")

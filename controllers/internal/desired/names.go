@@ -34,7 +34,7 @@ const (
 	LabelComponent = "outbox.dev/component"
 	// LabelManagedBy is Manager on all that the operator makes; it caches nothing else.
 	LabelManagedBy = "outbox.dev/managed-by"
-	// LabelMigration is the hash of what a migration Job, or one that adopts, depends on.
+	// LabelMigration is the hash of what a migration Job depends on.
 	LabelMigration = "outbox.dev/migration"
 
 	// AnnotationState on a pod is the state that the operator has last set for it: Running or Paused.
@@ -61,8 +61,6 @@ const (
 	ComponentDispatcher = "dispatcher"
 	// ComponentMigration are migration Jobs.
 	ComponentMigration = "migration"
-	// ComponentAdoption are Jobs that adopt tables, and their files.
-	ComponentAdoption = "adoption"
 	// ComponentReplay are the Job of a DeadLetterReplay, and its files.
 	ComponentReplay = "replay"
 )

@@ -112,12 +112,6 @@ func TestFilesOfAnyCharacters(t *testing.T) {
 	if c, err := config.Load(file); err != nil || !slices.Equal(c.Topics, []string{odd}) {
 		t.Errorf("a dispatcher reads %q, %v", c.Topics, err)
 	}
-	outbox := whatever()
-	outbox.Spec.Adopt = []v1alpha1.Adoption{{Name: "orders", Topic: odd}}
-	var p plan
-	if read(t, AdoptionConfigMap(outbox).Data[keyPlan], &p); p.Adoptions[0].Topic != odd {
-		t.Errorf("the Job of an adoption reads %q", p.Adoptions[0].Topic)
-	}
 }
 
 // A replay of a dispatcher's dead letters has the dispatcher's namespace, topics, order, account and template.

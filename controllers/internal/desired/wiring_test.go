@@ -43,7 +43,6 @@ var notHere = map[string]string{
 	"database":           "as a whole it is there, unless there is an Outbox; its fields are tried",
 	"outboxRef":          "the reconciler reads the Outbox, whose fields are tried",
 	"outbox.replayLogin": "TestReplayFiles",
-	"outbox.adopt":       "TestAdoption",
 }
 
 // notInTheResource are fields of the file that no resource sets, with the reason.
@@ -136,7 +135,7 @@ func walk(see func(field)) {
 // notHere reports whether the field, or one that it is in, is in notHere.
 func (f field) notHere() bool {
 	_, whole := notHere[f.path]
-	return whole || strings.HasPrefix(f.path, "outboxRef.") || strings.HasPrefix(f.path, "outbox.replayLogin.") || strings.HasPrefix(f.path, "outbox.adopt")
+	return whole || strings.HasPrefix(f.path, "outboxRef.") || strings.HasPrefix(f.path, "outbox.replayLogin.")
 }
 
 // leaf reports whether a field has a value rather than fields.

@@ -22,7 +22,7 @@ type Watch struct {
 }
 
 // expected are reasons of False that every start goes through.
-var expected = []string{api.ReasonProgressing, api.ReasonMigrating, api.ReasonAdopting, api.ReasonScaledToZero, api.ReasonReconcileDisabled}
+var expected = []string{api.ReasonProgressing, api.ReasonMigrating, api.ReasonScaledToZero, api.ReasonReconcileDisabled}
 
 // despite are reasons of a True Ready whose trouble is the Event of another condition.
 var despite = []string{api.ReasonDeliveringDespiteTrouble, api.ReasonInUseDespiteTrouble}

@@ -34,7 +34,6 @@ func TestPlanMigration(t *testing.T) {
 	for name, c := range map[string]struct {
 		jobs     []batchv1.Job
 		hash     string
-		every    time.Duration
 		state    State
 		attempt  int
 		remove   string
@@ -52,16 +51,12 @@ func TestPlanMigration(t *testing.T) {
 			state: Failed, remove: "a2", explains: "a3", retry: 30 * time.Second},
 		"runs again": {jobs: []batchv1.Job{job("a", 3, "", 0), job("a", 2, batchv1.JobFailed, time.Minute), job("a", 1, batchv1.JobFailed, time.Hour)}, hash: "a",
 			state: Failed, remove: "a1", explains: "a2"},
-		"done, and not due again": {jobs: []batchv1.Job{job("a", 1, batchv1.JobComplete, 4*time.Second)}, hash: "a", every: 10 * time.Second, state: Succeeded, explains: "a1", retry: 6 * time.Second},
-		"done, and due again":     {jobs: []batchv1.Job{job("a", 1, batchv1.JobComplete, 10*time.Second)}, hash: "a", every: 10 * time.Second, state: Succeeded, attempt: 2, explains: "a1"},
-		"done, and runs again": {jobs: []batchv1.Job{job("a", 2, "", 0), job("a", 1, batchv1.JobComplete, time.Minute)}, hash: "a", every: 10 * time.Second,
-			state: Succeeded, explains: "a1"},
 		"done at last":       {jobs: []batchv1.Job{job("a", 2, batchv1.JobComplete, 0), job("a", 1, batchv1.JobFailed, 0)}, hash: "a", state: Succeeded, remove: "a1", explains: "a2"},
 		"another is wanted":  {jobs: []batchv1.Job{job("a", 2, batchv1.JobFailed, 0)}, hash: "b", state: Running, attempt: 1, remove: "a2"},
 		"another was wanted": {jobs: []batchv1.Job{job("a", 1, batchv1.JobComplete, 0), job("b", 1, "", 0)}, hash: "b", state: Running, remove: "a1", explains: "b1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			plan := planFor(c.jobs, c.hash, c.every, now)
+			plan := planFor(c.jobs, c.hash, now)
 			var removed []string
 			for _, j := range plan.remove {
 				removed = append(removed, j.Name)

@@ -40,8 +40,6 @@ type Migration struct {
 	Retry time.Duration
 	// Pods are those of the object's own Job, of the one that failed last or that runs.
 	Pods []corev1.Pod
-	// What it is, for sentences. Defaults to migration.
-	What string
 	// Of is the kind and the name of another object that runs the Job, empty for the object's own.
 	Of string
 	// Selector selects the Jobs' pods.
@@ -70,9 +68,7 @@ type plan struct {
 // planFor decides by the Jobs that are there. The hash says which migration is wanted; empty
 // means none. A failed one is tried again after a delay that grows with the attempt, which the Job
 // carries, so a restart of the operator forgets nothing.
-//
-// One that has succeeded is made again when the time is over, which is 0 for never.
-func planFor(jobs []batchv1.Job, hash string, every time.Duration, now time.Time) plan {
+func planFor(jobs []batchv1.Job, hash string, now time.Time) plan {
 	var current, others []batchv1.Job
 	for _, job := range jobs {
 		if hash != "" && job.Labels[desired.LabelMigration] == hash {
@@ -91,15 +87,10 @@ func planFor(jobs []batchv1.Job, hash string, every time.Duration, now time.Time
 	earlier, last := current[:len(current)-1], current[len(current)-1]
 	p := plan{explains: &last}
 	failedAt, failed := finished(last, batchv1.JobFailed)
-	succeededAt, succeeded := finished(last, batchv1.JobComplete)
+	_, succeeded := finished(last, batchv1.JobComplete)
 	switch {
 	case succeeded:
 		p.State = Succeeded
-		if wait := succeededAt.Add(every).Sub(now); every > 0 && wait > 0 {
-			p.Retry = wait
-		} else if every > 0 {
-			p.attempt = attempt(last) + 1
-		}
 	case failed:
 		p.State = Failed
 		if wait := failedAt.Add(RetryDelay(attempt(last))).Sub(now); wait > 0 {
@@ -109,9 +100,6 @@ func planFor(jobs []batchv1.Job, hash string, every time.Duration, now time.Time
 		}
 	case len(earlier) > 0: // it runs again; the attempt before says why
 		p.State = Failed
-		if _, succeeded := finished(earlier[len(earlier)-1], batchv1.JobComplete); succeeded {
-			p.State = Succeeded
-		}
 		p.explains = &earlier[len(earlier)-1]
 		earlier = earlier[:len(earlier)-1]
 	default:

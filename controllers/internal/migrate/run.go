@@ -1,7 +1,6 @@
 package migrate
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -17,10 +16,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
 )
 
-// Runner runs migration Jobs, or those that adopt, and looks at them. All other fields are required.
+// Runner runs migration Jobs, and looks at them. All fields are required.
 type Runner struct {
-	// Component is that of the Jobs. Defaults to desired.ComponentMigration, whose value is the word for it in sentences.
-	Component string
 	// Client reads from the cache, and deletes.
 	Client client.Client
 	// Live reads Events of a Job from the API server, while it does not start.
@@ -78,18 +75,16 @@ func (r *Runner) Due(ctx context.Context, owner desired.Owner, wanted *desired.M
 
 // plan lists the owner's Jobs, and decides by them.
 func (r *Runner) plan(ctx context.Context, owner desired.Owner, wanted *desired.Migration) (plan, error) {
-	component := cmp.Or(r.Component, desired.ComponentMigration)
-	selector := desired.Selector(owner, component)
+	selector := desired.Selector(owner, desired.ComponentMigration)
 	var jobs batchv1.JobList
 	if err := r.Client.List(ctx, &jobs, client.InNamespace(owner.GetNamespace()), client.MatchingLabels(selector)); err != nil {
-		return plan{}, fmt.Errorf("list the %s Jobs: %w", component, err)
+		return plan{}, fmt.Errorf("list the migration Jobs: %w", err)
 	}
-	hash, every := "", time.Duration(0)
+	hash := ""
 	if wanted != nil {
-		hash, every = wanted.Hash, wanted.Every
+		hash = wanted.Hash
 	}
-	p := planFor(slices.DeleteFunc(jobs.Items, func(j batchv1.Job) bool { return !metav1.IsControlledBy(&j, owner) }), hash, every, time.Now())
-	p.What = component
+	p := planFor(slices.DeleteFunc(jobs.Items, func(j batchv1.Job) bool { return !metav1.IsControlledBy(&j, owner) }), hash, time.Now())
 	p.Selector = labels.SelectorFromSet(selector).String()
 	return p, nil
 }

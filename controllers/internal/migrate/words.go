@@ -1,24 +1,23 @@
 package migrate
 
 import (
-	"cmp"
 	"fmt"
 	"strings"
 )
 
 // Sentence says where a migration that has not succeeded stands, what keeps it, and what to do.
 func (m Migration) Sentence() string {
-	of, what := "", cmp.Or(m.What, "migration")
+	of := ""
 	if m.Of != "" {
 		of = " of " + m.Of
 	}
 	if m.Unmade {
-		return fmt.Sprintf("The %s Job%s is not made yet; the conditions%s say why.", what, of, of)
+		return fmt.Sprintf("The migration Job%s is not made yet; the conditions%s say why.", of, of)
 	}
 	if m.State != Failed {
-		return strings.TrimSpace(fmt.Sprintf("The %s Job%s runs. %s", what, of, m.Detail))
+		return strings.TrimSpace(fmt.Sprintf("The migration Job%s runs. %s", of, m.Detail))
 	}
-	text := "The " + what + of + " failed"
+	text := "The migration" + of + " failed"
 	if m.Detail != "" {
 		text += ": " + strings.TrimSuffix(m.Detail, ".")
 	}

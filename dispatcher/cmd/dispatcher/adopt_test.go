@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"sigs.k8s.io/yaml"
 
 	hackkafka "github.com/outbox-operator/outbox-operator/hack/servers/kafka"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
@@ -263,7 +265,10 @@ func TestAdoptedModKitMessages(t *testing.T) {
 // Rows that an adoption moves and gives back are not differences between the journal and the rows; the same by hand are.
 func TestVerifyKnowsAnAdoption(t *testing.T) {
 	t.Parallel()
-	a := newAdopter(t)
+	a := installed(t)
+	a.exec(t, `create table public.events (id uuid primary key default gen_random_uuid(), topic text not null, payload jsonb not null, status text not null default 'pending',
+		attempt_count int not null default 0, next_attempt_at timestamptz not null default now(), created_at timestamptz not null default clock_timestamp());
+		alter table public.events owner to `+a.owner)
 	file := a.file(t, a.owner, "journal: {mode: Enabled}\n")
 	run(t, "", "migrate", "up", "-f", file).ok(t)
 	illegal := func(when string, want int) {
@@ -340,6 +345,41 @@ func TestAdoptionPage(t *testing.T) {
 	if n := o.play(t, story, files, nil); n < 7 {
 		t.Errorf("the page has %d commands, want all of the story", n)
 	}
+	o.runsJob(t, "../../../config/samples/adoption.yaml", "adoption orders: Shadow")
+}
+
+// runsJob runs the container of a sample's Job with its file, as the owner of the outbox, and fails the test unless it prints
+// the text.
+func (o *outbox) runsJob(t *testing.T, sample, want string) {
+	t.Helper()
+	text, err := os.ReadFile(sample)
+	check(t, err)
+	files, job, _ := strings.Cut(string(text), "\n---\n")
+	var config struct{ Data map[string]string }
+	var runs struct {
+		Spec struct {
+			Template struct {
+				Spec struct {
+					Containers []struct {
+						Args         []string
+						Env          []struct{ Name string }
+						VolumeMounts []struct{ MountPath string }
+					}
+				}
+			}
+		}
+	}
+	check(t, yaml.Unmarshal([]byte(files), &config))
+	check(t, yaml.Unmarshal([]byte(job), &runs))
+	container, dir := runs.Spec.Template.Spec.Containers[0], t.TempDir()
+	for name, file := range config.Data {
+		check(t, os.WriteFile(filepath.Join(dir, name), []byte(file), 0o600))
+	}
+	dsn, err := os.ReadFile(filepath.Join(o.dir, o.owner))
+	check(t, err)
+	cmd := command(t, strings.Split(strings.ReplaceAll(strings.Join(container.Args, "\n"), container.VolumeMounts[0].MountPath, dir), "\n")...)
+	cmd.Env = append(cmd.Env, container.Env[0].Name+"="+string(dsn))
+	finish(t, cmd, "").ok(t, want)
 }
 
 // Its part about Debezium's table, with a reader of the slot for a connector. What it has not confirmed arrives at a real

@@ -34,7 +34,7 @@ and with --dry-run it prints the SQL that it would run and changes nothing.
 No error of the trigger reaches a producer: a row that the outbox does not take, such as one that is too large, is
 noted as refused with the reason, and stays open in their table. "dispatcher adopt cutover" tries it again.`,
 	}
-	cmd.AddCommand(adoptShadowCommand(), adoptStatusCommand(), adoptCutoverCommand(), adoptBackCommand(), adoptApplyCommand())
+	cmd.AddCommand(adoptShadowCommand(), adoptStatusCommand(), adoptCutoverCommand(), adoptBackCommand())
 	return cmd
 }
 
