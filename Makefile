@@ -49,7 +49,7 @@ scale: ## 10, 100 and 1,000 OutboxDispatchers on a real API server: time, memory
 	@KUBEBUILDER_ASSETS=$$(hack/pins/kube/build.sh test) go test ./hack/scale -v -count=1 -timeout 30m -args -sizes 10,100,1000 -strict -out scale.svg
 
 .PHONY: bench
-bench: ## Side by side with River, Graphile Worker, pg-boss, Debezium and plain SQL: about 80 minutes on two quiet cores. ARGS="-cells drain" for a part.
+bench: ## Side by side with River, Debezium and plain SQL: about 35 minutes on two quiet cores. ARGS="-cells drain" for a part.
 	@hack/need.sh go
 	@cd hack/bench && go run . $(ARGS)
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -23,37 +22,30 @@ func TestRecordsAreThoseOfDebezium(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts Kafka Connect")
 	}
-	jars, err := fetch.Java(t.Context(), debeziumJars)
-	need.Server(t, err, fetch.ErrMissing)
-	logical := maps.Clone(settings)
-	logical["wal_level"] = "logical"
-	srv, err := startServer(t.Context(), logical)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer srv.close()
 	const events = `with e (id, type, payload) as (values
 		('019aa7c4-1d2f-7c3e-9b54-6f2d7e1a0b42'::uuid, 'OrderPlaced', '{"total": 10.10, "id": 9007199254740993, "text": "Größe \" \\ \n \u0001"}'::jsonb),
 		('019aa7c4-1d2f-7c3e-9b54-6f2d7e1a0b43', 'OrderPaid', '[]'), ('019aa7c4-1d2f-7c3e-9b54-6f2d7e1a0b44', 'OrderPaid', '"text"'))`
-	theirs := debeziumRelay(debeziumTuned, jars, tuned())
+	theirs := debeziumRelay("Debezium", tuning)
 	theirs.insert = events + ` insert into outboxevent (id, aggregatetype, aggregateid, type, payload)
 		select id, $1, 'order-' || type, type, payload from e where $2::text[] is not null`
-	b := &bench{}
-	b.beforeKafka(t.Context(), "records", srv, func(k *kafkaCell) {
-		ours := dispatcherRelay(k.builds[0], map[string]any{"message": map[string]any{"format": "Debezium"}, "sink": map[string]any{
+	err := (&bench{}).withKafka(t.Context(), func(k *kafkaCell) error {
+		ours := k.dispatcherRelay("ours", "", map[string]any{"message": map[string]any{"format": "Debezium"}, "sink": map[string]any{
 			"kafka":  map[string]any{"brokers": []string{k.broker.Address(kafka.Plain)}},
 			"routes": []map[string]any{{"to": "event.aggregateType"}}, // as the router's route.topic.replacement here
 		}})
 		ours.insert = events + ` insert into outbox.outbox_events (id, namespace, topic, aggregate_type, aggregate_id, event_type, payload)
 			select id, '` + namespace + `', $1, $1, 'order-' || type, type, payload from e where $2::text[] is not null`
-		want, got := k.records(t, theirs), k.records(t, ours)
-		if len(want) != 3 || !reflect.DeepEqual(got, want) {
+		want, err := k.three(t.Context(), theirs)
+		if err != nil {
+			return err
+		}
+		got, err := k.three(t.Context(), ours)
+		if !reflect.DeepEqual(got, want) {
 			t.Errorf("the dispatcher's records are %q, and Debezium's %q", got, want)
 		}
+		return err
 	})
-	for _, row := range b.results.Rows {
-		t.Errorf("%s: %s", row.System, row.Failed)
-	}
+	need.Server(t, err, fetch.ErrMissing)
 }
 
 // record is what a consumer sees of one.
@@ -62,25 +54,17 @@ type record struct {
 	Headers    []kgo.RecordHeader
 }
 
-// records are those that a relay makes of the three events.
-func (k *kafkaCell) records(t *testing.T, which relay) (all []record) {
-	t.Helper()
-	err := k.with(t.Context(), which, func(r *kafkaRun) error {
-		if err := r.add(t.Context()); err != nil {
+// three are the records that a relay makes of the three events.
+func (k *kafkaCell) three(ctx context.Context, which relay) (all []record, err error) {
+	err = k.with(ctx, which, func(r *relayRun) error {
+		if err := r.add(ctx); err != nil {
 			return err
 		}
-		if err := r.await(t.Context(), 3); err != nil {
-			return err
-		}
-		found, _, err := r.consume(context.WithoutCancel(t.Context()), 0)
-		for _, f := range found {
+		return r.read(ctx, func(f *kgo.Record) (bool, error) {
 			named := func(h kgo.RecordHeader) bool { return strings.HasPrefix(h.Key, "__debezium.context.") }
 			all = append(all, record{string(f.Key), string(f.Value), slices.DeleteFunc(f.Headers, named)})
-		}
-		return err
+			return len(all) == 3, nil
+		})
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
+	return all, err
 }

@@ -4,251 +4,260 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"slices"
-	"strings"
-	"sync"
+	"maps"
+	"os/exec"
+	"path/filepath"
+	"strconv"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
+	"github.com/outbox-operator/outbox-operator/hack/internal/fetch"
 	"github.com/outbox-operator/outbox-operator/hack/servers/kafka"
 )
 
-// The cell kafka measures the dispatcher's binary with its default file, by polling, into a real broker. The
-// flag -dispatchers names builds to measure in turn instead of this tree's, to compare with an earlier commit:
-//
-//	go build -o /tmp/now ../../dispatcher/cmd/dispatcher
-//	git worktree add /tmp/then COMMIT && (cd /tmp/then && go build -o /tmp/before ./dispatcher/cmd/dispatcher)
-//	go run . -cells kafka -dispatchers before=/tmp/before,now=/tmp/now
-//
-// The waits are from just before the producer's transaction to the time at which the broker appended the record,
-// in milliseconds as Kafka counts them: no consumer takes part, which would cost the broker as much again.
-
-// lookAt measures one run.
-type lookAt func(ctx context.Context, r *kafkaRun) (measure, error)
-
-// build is a dispatcher's binary.
-type build struct{ name, path string }
-
-func parseBuilds(text string) (builds []build, err error) {
-	for _, word := range strings.FieldsFunc(text, func(r rune) bool { return r == ',' }) {
-		name, path, ok := strings.Cut(word, "=")
-		if !ok {
-			return nil, fmt.Errorf("-dispatchers: %q is not name=path", word)
-		}
-		builds = append(builds, build{name, path})
-	}
-	return builds, nil
-}
-
-// runKafka measures streams. The slow one is first: it warms the broker.
-func runKafka(ctx context.Context, b *bench) {
-	b.beforeKafka(ctx, "kafka", b.srv, func(k *kafkaCell) {
-		for _, rate := range []float64{20, 500} {
-			for range b.runs {
-				for _, which := range k.builds {
-					k.measure(ctx, dispatcherRelay(which, nil), rateName(rate), func(ctx context.Context, r *kafkaRun) (measure, error) {
-						return r.steady(ctx, pace{rate, b.size.kafka})
-					})
-				}
-			}
-		}
-	})
-}
-
-// kafkaCell is a cell with a broker.
+// kafkaCell is what the relays of the cell kafka have in common.
 type kafkaCell struct {
 	*bench
-	cell   string
-	srv    *server
-	broker *kafka.Broker
-	dir    string
-	builds []build
-	// idleBroker is the broker's share of a core with nothing to do. It is 0 where it was not measured.
-	idleBroker float64
+	srv        *server // with wal_level = logical, which Debezium needs
+	broker     *kafka.Broker
+	client     *kgo.Client
+	admin      *kadm.Client
+	jars       []string // of Kafka Connect with Debezium
+	binary     string   // the dispatcher's, as the image has it
+	idleBroker float64  // the broker's share of a core with nothing to do
 }
 
-// measure adds a run of a relay, with a database and a topic of its own, to a row.
-func (k *kafkaCell) measure(ctx context.Context, which relay, c string, look lookAt) {
-	k.bench.measure(ctx, k.cell, which.system(), c, func() (m measure, err error) {
-		err = k.with(ctx, which, func(r *kafkaRun) (err error) {
-			m, err = look(ctx, r)
-			return err
-		})
-		return m, err
-	})
-}
-
-// beforeKafka starts a broker for a cell, and builds the dispatcher.
-func (b *bench) beforeKafka(ctx context.Context, cell string, srv *server, do func(k *kafkaCell)) {
-	k := &kafkaCell{bench: b, cell: cell, srv: srv, builds: b.builds}
-	err := func() (err error) {
-		if k.dir, err = os.MkdirTemp("", "outbox-bench-"); err != nil {
+// runKafka measures Debezium and the dispatcher in turn.
+func runKafka(ctx context.Context, b *bench) {
+	err := b.withKafka(ctx, func(k *kafkaCell) error {
+		if err := k.idle(ctx); err != nil {
 			return err
 		}
-		defer func() { _ = os.RemoveAll(k.dir) }()
-		if len(k.builds) == 0 {
-			own, err := buildDispatcher(ctx, k.dir)
+		for range b.runs {
+			for _, which := range k.relays() {
+				k.compare(ctx, which)
+			}
+		}
+		return nil
+	})
+	if errors.Is(err, fetch.ErrMissing) {
+		b.note("The cell kafka is left out: %v", err)
+	} else if err != nil {
+		b.measure(ctx, row{cell: "kafka", system: "broker"}, func() (measure, error) { return nil, err })
+	}
+}
+
+// withKafka starts what the cell needs.
+func (b *bench) withKafka(ctx context.Context, do func(k *kafkaCell) error) (err error) {
+	k := &kafkaCell{bench: b}
+	if k.jars, err = fetch.Java(ctx, debeziumJars); err != nil {
+		return err
+	}
+	logical := maps.Clone(settings)
+	logical["wal_level"] = "logical"
+	if k.srv, err = startServer(ctx, logical); err != nil {
+		return err
+	}
+	defer k.srv.close()
+	if k.broker, err = kafka.Start(ctx, kafka.Options{}); err != nil {
+		return fmt.Errorf("start Kafka: %w", err)
+	}
+	defer func() { err = errors.Join(err, k.broker.Stop(context.WithoutCancel(ctx))) }()
+	if k.client, err = kgo.NewClient(kgo.SeedBrokers(k.broker.Address(kafka.Plain))); err != nil {
+		return err
+	}
+	defer k.client.Close()
+	k.admin = kadm.NewClient(k.client)
+	k.binary = filepath.Join(k.broker.Dir, "dispatcher")
+	if out, err := exec.CommandContext(ctx, "../build.sh", k.binary, "./dispatcher/cmd/dispatcher").CombinedOutput(); err != nil {
+		return fmt.Errorf("build the dispatcher: %w: %s", err, out)
+	}
+	return do(k)
+}
+
+// relays are those that are compared.
+func (k *kafkaCell) relays() []relay {
+	own := k.dispatcherRelay("ours, default", "the dispatcher's binary, all default, polling", nil)
+	tuned := k.dispatcherRelay("ours, tuned", "batchSize 2000, retention.delivered 0s, records as Debezium's (message.format Plain, the header id), "+
+		"wakeUp Listen and producer.Waker; the rest default", map[string]any{
+		"delivery":  map[string]any{"batchSize": 2000, "wakeUp": "Listen"},
+		"retention": map[string]any{"delivered": "0s"},
+		"message":   map[string]any{"format": "Plain", "headers": map[string]any{"id": "event.id"}},
+	})
+	tuned.wake = true
+	return []relay{own, debeziumRelay("Debezium, default", nil), tuned, debeziumRelay("Debezium, tuned", tuning)}
+}
+
+// idle warms the broker, and measures what it takes with nothing to do.
+func (k *kafkaCell) idle(ctx context.Context) error {
+	if err := k.addTopic(ctx, "warm"); err != nil {
+		return err
+	}
+	fill := k.broker.Tool(ctx, "org.apache.kafka.tools.ProducerPerformance", "--topic", "warm", "--num-records", strconv.Itoa(k.events/2),
+		"--record-size", "200", "--throughput", "-1", "--producer-props", "bootstrap.servers="+k.broker.Address(kafka.Plain), "acks=all")
+	if out, err := fill.CombinedOutput(); err != nil { // a broker that has just started compiles its code
+		return fmt.Errorf("warm the broker: %w: %s", err, out)
+	}
+	if err := sleep(ctx, k.settled); err != nil {
+		return err
+	}
+	before, err := treeCPU(k.broker.Pid())
+	if err != nil {
+		return err
+	}
+	if err := sleep(ctx, k.settled); err != nil {
+		return err
+	}
+	after, err := treeCPU(k.broker.Pid())
+	k.idleBroker = (after - before).Seconds() / k.settled.Seconds()
+	k.say("an idle broker takes %.1f %% of a core", 100*k.idleBroker)
+	return err
+}
+
+// addTopic makes a topic whose records have the time at which the broker appended them, in milliseconds.
+func (k *kafkaCell) addTopic(ctx context.Context, name string) error {
+	stamped := "LogAppendTime"
+	_, err := k.admin.CreateTopic(ctx, 1, 1, map[string]*string{"message.timestamp.type": &stamped}, name)
+	return err
+}
+
+// compare measures one relay in all cases.
+func (k *kafkaCell) compare(ctx context.Context, which relay) {
+	of := func(name string) row {
+		return row{cell: "kafka", system: which.name, settings: which.settings, which: name}
+	}
+	err := k.with(ctx, which, func(r *relayRun) error {
+		k.measure(ctx, of("idle"), func() (measure, error) { return r.idle(ctx) })
+		if err := r.fill(ctx, k.events/2); err != nil { // Java compiles its code
+			return err
+		}
+		if err := r.await(ctx, k.events/2); err != nil {
+			return err
+		}
+		for _, c := range []struct {
+			name string
+			look func(ctx context.Context) (measure, error)
+		}{{perSecondText(500), r.stream}, {"drain, warm", r.warm}, {"drain, cold", r.cold}} {
+			end, err := r.end(ctx)
 			if err != nil {
 				return err
 			}
-			k.builds = []build{{binaryDefault, own}}
+			r.from += end
+			k.measure(ctx, of(c.name), func() (measure, error) {
+				m, err := c.look(ctx)
+				if err != nil {
+					err = fmt.Errorf("%w; the relay's log: %s", err, daemon.Tail(r.Path("log")))
+				}
+				return m, err
+			})
 		}
-		if k.broker, err = kafka.Start(ctx, kafka.Options{}); err != nil {
-			return fmt.Errorf("start Kafka: %w", err)
-		}
-		defer func() { _ = k.broker.Stop(context.WithoutCancel(ctx)) }()
-		do(k)
 		return nil
-	}()
-	b.withoutCell(ctx, cell, err)
-}
-
-// withoutCell reports why a cell was not measured, if err is not nil.
-func (b *bench) withoutCell(ctx context.Context, cell string, err error) {
-	if errors.Is(err, kafka.ErrMissing) {
-		b.note("The cell %s is left out: %v", cell, err)
-	} else if err != nil {
-		b.measure(ctx, cell, system{Name: binaryDefault}, "", func() (measure, error) { return nil, err })
+	})
+	if err != nil {
+		k.measure(ctx, of("start"), func() (measure, error) { return nil, err })
 	}
 }
 
-// produce adds event n, in a transaction of its own.
-func (r *kafkaRun) produce(ctx context.Context, n int) error { return r.add(ctx, payload(n, 200)) }
-
-// produceSteadily adds events at a steady rate, and returns when each was begun. A producer that is late does
-// not skip: it catches up.
-func (r *kafkaRun) produceSteadily(ctx context.Context, rate float64, events int) ([]time.Time, error) {
-	began := make([]time.Time, events)
-	errs := make([]error, events)
-	var group sync.WaitGroup
-	free := make(chan struct{}, producers)
-	start := time.Now()
-	for n := range events {
-		time.Sleep(time.Until(start.Add(time.Duration(float64(n) / rate * float64(time.Second)))))
-		free <- struct{}{}
-		group.Go(func() {
-			began[n] = time.Now()
-			errs[n] = r.produce(ctx, n)
-			<-free
-		})
+// idle measures a relay that has just started, for each second: its peak of memory is that of an idle one.
+func (r *relayRun) idle(ctx context.Context) (measure, error) {
+	statements := func() (int, error) {
+		return queryOne[int](ctx, r.srv.admin, `select coalesce(sum(calls), 0) from pg_stat_statements as s join pg_database as d on d.oid = s.dbid where datname = '`+r.name+`'`)
 	}
-	group.Wait()
-	return began, errors.Join(errs...)
+	if err := sleep(ctx, r.settled); err != nil {
+		return nil, err
+	}
+	made, err := statements()
+	if err != nil {
+		return nil, err
+	}
+	m, err := r.costing(ctx, int(r.settled.Seconds()), func(m measure) error {
+		if err := sleep(ctx, r.settled); err != nil {
+			return err
+		}
+		now, err := statements()
+		m[statementRate] = float64(now-made) / r.settled.Seconds()
+		m[peakMiB] = peakMemory(r.clientPID)
+		return err
+	})
+	delete(m, brokerCPU) // it is what was taken off
+	return m, err
 }
 
-// steady produces at a pace, and measures what that costs all three.
-func (r *kafkaRun) steady(ctx context.Context, p pace) (measure, error) {
-	if _, err := r.produceSteadily(ctx, 50, 50); err != nil { // connections and plans are made
-		return nil, err
-	}
-	if err := r.await(ctx, 50); err != nil {
-		return nil, err
-	}
-	before, err := r.costs(ctx)
+// stream produces at a steady rate.
+func (r *relayRun) stream(ctx context.Context) (measure, error) {
+	n := int(500 * r.kafka.Seconds())
+	var begun []time.Time
+	m, err := r.costing(ctx, n, func(measure) (err error) {
+		begun, _, err = produceAt(ctx, 500, n, func(ctx context.Context, n int) error { return r.add(ctx, payload(n)) })
+		return errors.Join(err, r.await(ctx, n))
+	})
 	if err != nil {
 		return nil, err
 	}
-	events := int(p.rate * p.time.Seconds())
-	began, err := r.produceSteadily(ctx, p.rate, events)
-	if err != nil {
-		return nil, err
-	}
-	if err := r.await(ctx, int64(50+events)); err != nil {
-		return nil, err
-	}
-	after, err := r.costs(ctx)
-	if err != nil {
-		return nil, err
-	}
-	records, batches, err := r.consume(ctx, 50)
+	records, err := r.records(ctx, n, m)
 	if err != nil {
 		return nil, err
 	}
 	var waits []float64
-	for _, record := range records {
-		n, err := number(record.Value)
-		if err != nil {
-			return nil, err
-		}
-		// Kafka cuts what is below a millisecond off.
-		waits = append(waits, max(0, float64(record.Timestamp.Sub(began[n]))/1e6))
+	for i, record := range records {
+		waits = append(waits, max(0, float64(record.Timestamp.Sub(begun[i]))/1e6)) // Kafka cuts what is below a millisecond off
 	}
-	if len(waits) != events {
-		return nil, fmt.Errorf("%d records arrived, want %d", len(waits), events)
-	}
-	slices.Sort(waits)
-	m := r.spent(before, after, events)
-	m[brokerSeconds] = after.broker - before.broker
-	m[sendRate] = float64(batches) / p.time.Seconds()
-	m.percentiles(waits)
+	m.waits(waits)
 	return m, nil
 }
 
-// end is how many records the topic has, those before from left out.
-func (r *kafkaRun) end(ctx context.Context) (int64, error) {
-	ends, err := r.admin.ListEndOffsets(ctx, r.topic)
-	if err == nil {
-		err = ends.Error()
-	}
-	o, _ := ends.Lookup(r.topic, 0)
-	return o.Offset - r.from, err
+// warm has a backlog that is committed while the relay stands still.
+func (r *relayRun) warm(ctx context.Context) (measure, error) {
+	r.Pause()
+	m, err := r.drain(ctx, func() error { r.Resume(); return nil })
+	r.Resume() // else it would not end
+	return m, err
 }
 
-// await waits until the topic has so many records.
-func (r *kafkaRun) await(ctx context.Context, records int64) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
-	defer cancel()
-	for {
-		switch end, err := r.end(ctx); {
-		case err != nil:
+// cold has a backlog that is committed while no relay runs, and its start counts.
+func (r *relayRun) cold(ctx context.Context) (measure, error) {
+	if err := r.stop(ctx); err != nil {
+		return nil, err
+	}
+	return r.drain(ctx, func() error { return r.start(ctx) })
+}
+
+// drain commits a backlog, and measures from when the relay begins to the last record.
+func (r *relayRun) drain(ctx context.Context, begin func() error) (measure, error) {
+	n := r.events
+	inserts, err := r.costing(ctx, n, func(measure) error { return r.fill(ctx, n) })
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	m, err := r.costing(ctx, n, func(m measure) error {
+		if err := begin(); err != nil {
 			return err
-		case end >= records:
-			return nil
 		}
-		if err := sleep(ctx, 200*time.Millisecond); err != nil {
-			return fmt.Errorf("waiting for %d records: %w", records, err)
+		if err := r.await(ctx, n); err != nil {
+			return err
 		}
-	}
-}
-
-// batchCounter counts the batches that a topic's records were produced in.
-type batchCounter struct {
-	mu sync.Mutex
-	n  int
-}
-
-// OnFetchBatchRead is kgo's word of a batch.
-func (c *batchCounter) OnFetchBatchRead(kgo.BrokerMetadata, string, int32, kgo.FetchBatchMetrics) {
-	c.mu.Lock()
-	c.n++
-	c.mu.Unlock()
-}
-
-// consume reads the topic's records from an offset, and counts their batches.
-func (r *kafkaRun) consume(ctx context.Context, from int64) (records []*kgo.Record, batches int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	end, err := r.end(ctx)
+		m[peakMiB] = peakMemory(r.clientPID)
+		_, _, err := r.until(ctx, r.relay.settled)
+		return err
+	})
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
-	count := &batchCounter{}
-	reader, err := kgo.NewClient(kgo.SeedBrokers(r.broker.Address(kafka.Plain)), kgo.WithHooks(count),
-		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{r.topic: {0: kgo.NewOffset().At(r.from + from)}}))
+	records, err := r.records(ctx, n, m)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
-	defer reader.Close()
-	for int64(len(records)) < end-from {
-		fetches := reader.PollFetches(ctx)
-		if err := fetches.Err(); err != nil {
-			return nil, 0, err
+	last := began
+	for _, record := range records {
+		if record.Timestamp.After(last) {
+			last = record.Timestamp
 		}
-		records = append(records, fetches.Records()...)
 	}
-	count.mu.Lock()
-	defer count.mu.Unlock()
-	return records, count.n, nil
+	m[perSecond] = float64(n) / last.Sub(began).Seconds()
+	m[walInsert] = inserts[walWork]
+	return m, nil
 }

@@ -1,26 +1,24 @@
-// Command bench measures the dispatcher next to what its user could pick instead, one system at a time,
-// on a PostgreSQL of its own. It writes a table, the numbers as JSON, and plots.
+// Command bench measures the dispatcher next to what its user could pick instead, one system at a time, on a PostgreSQL
+// of its own. It writes a page with the tables, and two pictures.
 //
-//	go run . -quick          # does everything work? seconds
-//	go run .                 # about 80 minutes on two quiet cores
-//	go run . -cells drain    # a part
+//	go run . -quick          # does every cell work? some minutes; the numbers are not for quoting
+//	go run .                 # about 35 minutes on two quiet cores; writes results/
+//	go run . -cells drain    # a part, printed
 //
-// It runs on Linux and needs PostgreSQL's server binaries (as root on Debian it installs them), and npm
-// for the peers in Node.js: without it, it says so and continues without them. Run it in its directory.
-// All that runs shares the machine's cores. Each run checks itself: what is delivered must be what was
-// inserted, or the row is marked as failed.
+// It runs on Linux and needs PostgreSQL's server binaries and, for the cell kafka, Java: as root on Debian it installs
+// them. Run it in its directory. All that runs shares the machine's cores. Each run checks itself: what is delivered must
+// be what was inserted, or the row is marked as failed.
 package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
-	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
@@ -28,42 +26,58 @@ import (
 )
 
 func main() {
-	if len(os.Args) == 3 && os.Args[1] == workerFlag {
-		var j job
-		err := json.Unmarshal([]byte(os.Args[2]), &j)
-		if err == nil {
-			err = work(context.Background(), j)
-		}
-		exit(err)
-	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	o, err := parse(os.Args[1:])
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err == nil {
-		err = run(ctx, o)
-	}
-	exit(err)
-}
-
-func exit(err error) {
-	if err != nil {
+	err := command(ctx, os.Args[1:])
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	os.Exit(0)
 }
 
+// workerFlag makes this program a worker process.
+const workerFlag = "-worker"
+
+func command(ctx context.Context, args []string) error {
+	if len(args) == 2 && args[0] == workerFlag {
+		return work(ctx, args[1])
+	}
+	o, err := parse(args)
+	if err != nil {
+		return err
+	}
+	_, err = run(ctx, o)
+	return err
+}
+
+// sizes say how large a run of the benchmark is.
+type sizes struct {
+	runs    int // of each row; of the rows whose metric is a rate, two more
+	events  int // of a drain
+	keys    int
+	pace    time.Duration // for which a stream is counted
+	rates   []float64     // of streams, in events per second; the first is the one that is repeated
+	slow    int           // of the drain by River's defaults, which takes a thousand events a second
+	kafka   time.Duration // for which the stream into Kafka is counted
+	settled time.Duration // before something idle is measured, and for how long it is
+}
+
+var (
+	standard = sizes{
+		runs: 3, events: 200_000, keys: 10_000, pace: 6 * time.Second, rates: []float64{500, 100, 2000}, slow: 10_000,
+		kafka: 30 * time.Second, settled: 8 * time.Second,
+	}
+	quick = sizes{
+		runs: 1, events: 2000, keys: 50, pace: time.Second, rates: []float64{200}, slow: 500,
+		kafka: 2 * time.Second, settled: time.Second,
+	}
+)
+
 type options struct {
+	sizes
 	cells []cell
-	sinks string
-	// builds are dispatchers that the cell kafka measures instead of this tree's.
-	builds []build
-	runs   int
-	size   sizes
-	out    string
+	quick bool
+	out   string // the directory for the page and the pictures; empty: the page is printed
 }
 
 func parse(args []string) (o options, err error) {
@@ -73,29 +87,14 @@ func parse(args []string) (o options, err error) {
 	}
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	chosen := f.String("cells", strings.Join(names, ","), "what to measure, in this order")
-	f.StringVar(&o.sinks, "sinks", "", "of the cell sinks, only the destinations with this word in their names; none means all")
-	f.IntVar(&o.runs, "runs", 3, "runs of the cells that are repeated, of the drain and of order per key twice as many and one; the median counts")
-	f.StringVar(&o.out, "out", "results", "the directory for the table, the numbers and the plots")
-	builds := f.String("dispatchers", "", "of the cell kafka, builds to measure in turn instead of this tree's: name=path,...")
-	small := f.Bool("quick", false, "small sizes and one run: whether everything works, not how fast")
-	large := f.Bool("full", false, "longer runs, and a million events of 1 MiB: about two hours")
+	f.BoolVar(&o.quick, "quick", false, "small sizes and one run: whether everything works, not how fast. Not for quoting")
+	f.StringVar(&o.out, "out", "", "the directory for the page and the pictures (default results for a whole run; a part is printed)")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
-	if o.builds, err = parseBuilds(*builds); err != nil {
-		return o, err
-	}
-	switch o.size = standard; {
-	case *small:
-		o.size, o.runs = quick, 1
-	case *large:
-		o.size = full
-	}
-	if o.runs < 1 {
-		return o, fmt.Errorf("-runs is %d; use 1 or more", o.runs)
-	}
-	if len(destinations(o.sinks)) == 0 {
-		return o, fmt.Errorf("-sinks: no destination has %q in its name", o.sinks)
+	o.sizes = standard
+	if o.quick {
+		o.sizes = quick
 	}
 	for _, name := range strings.Split(*chosen, ",") {
 		i := slices.Index(names, name)
@@ -104,98 +103,59 @@ func parse(args []string) (o options, err error) {
 		}
 		o.cells = append(o.cells, cells[i])
 	}
+	if o.out == "" && !o.quick && len(o.cells) == len(cells) {
+		o.out = "results"
+	}
 	return o, nil
 }
 
 // bench is one run of the benchmark.
 type bench struct {
 	options
-	srv     *server
-	node    string // the Node.js to run peers with; empty for none
-	began   time.Time
-	results results
+	results
+	srv *server
 }
 
-// run measures the cells. Rows that failed are in the table, and make it fail at the end.
-func run(ctx context.Context, o options) error {
-	b := &bench{options: o, began: time.Now()}
-	if err := os.MkdirAll(o.out, 0o755); err != nil {
-		return err
-	}
-	b.results = results{Began: b.began.UTC().Format(time.DateTime) + " UTC", Machine: machine(), Settings: settings, Peers: map[string]string{}}
-	if err := b.prepareNode(ctx); err != nil {
-		return err
-	}
-	if err := b.versions(); err != nil {
-		return err
-	}
+// run measures the cells. Rows that failed are in the page, and make it fail at the end.
+func run(ctx context.Context, o options) (*bench, error) {
+	b := &bench{options: o, results: results{began: time.Now(), river: versionOf("github.com/riverqueue/river")}}
 	var err error
 	if b.srv, err = startServer(ctx, settings); err != nil {
-		return err
+		return nil, err
 	}
 	defer b.srv.close()
-	b.results.PostgreSQL = b.srv.Version
-	if o.size.note != "" {
-		b.note("%s", o.size.note)
+	b.postgres = b.srv.version
+	if o.quick {
+		b.note("This was a quick run, to see whether every cell works. Its numbers say nothing about speed: do not quote them.")
 	}
-	b.say("%s; %s", b.results.Machine, b.results.PostgreSQL)
-	for _, name := range slices.Sorted(maps.Keys(settings)) {
-		b.say("  %s = %s", name, settings[name])
-	}
-	for i, c := range o.cells {
-		rest := 0.0
-		for _, later := range o.cells[i:] {
-			rest += later.minutes
-		}
-		b.say("== %s (%d of %d; in a default run about %.0f minutes to go)", c.title, i+1, len(o.cells), rest)
+	for _, c := range o.cells {
+		b.say("== %s", c.title)
 		c.run(ctx, b)
 		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if err := b.write(); err != nil { // what is there, should the rest fail
-			return err
+			return b, context.Cause(ctx)
 		}
 	}
-	return b.verdict()
+	return b, b.write()
 }
 
-// verdict writes the results and prints the acceptance table.
-func (b *bench) verdict() error {
-	if err := b.write(); err != nil {
-		return err
-	}
-	fmt.Println()
-	fmt.Print(acceptanceTable(b.results.Acceptance))
-	fmt.Printf("\nThe table, the numbers and the plots are in %s.\n", b.out)
-	failed := 0
-	for _, r := range b.results.Rows {
-		if r.Failed == "" || r.Slow {
-			continue
-		}
-		fmt.Printf("FAILED: %s, %s, %s: %s\n", r.Cell, r.System, r.Case, r.Failed)
-		if !r.Peer {
-			failed++
-		}
-	}
-	if failed > 0 {
-		return fmt.Errorf("%d rows failed", failed)
-	}
-	return nil
-}
-
+// write writes what was measured.
 func (b *bench) write() error {
-	b.results.Took = time.Since(b.began).Round(time.Second).String()
-	b.results.Acceptance = judge(&b.results)
-	data, err := json.MarshalIndent(b.results, "", "  ")
-	if err != nil {
+	files := plots(b.rows)
+	files["results.md"] = b.markdown()
+	if b.out == "" {
+		fmt.Print("\n", files["results.md"])
+	} else if err := os.MkdirAll(b.out, 0o755); err != nil {
 		return err
-	}
-	files := map[string]string{"results.json": string(data) + "\n", "results.md": markdown(&b.results)}
-	maps.Copy(files, plots(&b.results))
-	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(b.out, name), []byte(text), 0o644); err != nil {
-			return err
+	} else {
+		for name, text := range files {
+			if err := os.WriteFile(filepath.Join(b.out, name), []byte(text), 0o644); err != nil {
+				return err
+			}
 		}
+		b.say("the page and the pictures are in %s", b.out)
+	}
+	if i := slices.IndexFunc(b.rows, func(r *row) bool { return r.failed != "" }); i >= 0 {
+		return fmt.Errorf("%s, %s, %s failed: %s", b.rows[i].cell, b.rows[i].system, b.rows[i].which, b.rows[i].failed)
 	}
 	return nil
 }
@@ -204,30 +164,43 @@ func (b *bench) say(format string, args ...any) {
 	fmt.Printf("%s  %s\n", time.Since(b.began).Round(time.Second), fmt.Sprintf(format, args...))
 }
 
-// measureDrain adds a drain to a row.
-func (b *bench) measureDrain(ctx context.Context, cell string, s system, c string, o drainOf) {
-	b.measure(ctx, cell, s, c, func() (measure, error) { return b.drain(ctx, s, o) })
+// note is for the reader of the page.
+func (b *bench) note(format string, args ...any) {
+	b.notes = append(b.notes, fmt.Sprintf(format, args...))
+	b.say(format, args...)
 }
 
 // measure adds a run to a row, or makes the row. One that fails marks the row.
-func (b *bench) measure(ctx context.Context, cell string, s system, c string, run func() (measure, error)) {
+func (b *bench) measure(ctx context.Context, key row, run func() (measure, error)) {
 	if ctx.Err() != nil {
 		return
 	}
-	i := slices.IndexFunc(b.results.Rows, func(r *row) bool { return r.Cell == cell && r.System == s.Name && r.Case == c })
+	i := slices.IndexFunc(b.rows, func(r *row) bool {
+		return r.cell == key.cell && r.system == key.system && r.which == key.which
+	})
 	if i < 0 {
-		i = len(b.results.Rows)
-		b.results.Rows = append(b.results.Rows, &row{Cell: cell, System: s.Name, Settings: s.Settings, Case: c, Peer: s.Peer})
+		i = len(b.rows)
+		b.rows = append(b.rows, &key)
 	}
-	r := b.results.Rows[i]
+	r := b.rows[i]
 	m, err := run()
 	if err != nil {
-		r.Failed, r.Slow = err.Error(), errors.Is(err, errSlow)
-		b.say("%s, %s, %s: FAILED: %v", cell, s.Name, c, err)
+		r.failed = err.Error()
+		b.say("%s, %s, %s: FAILED: %v", r.cell, r.system, r.which, err)
+		return
 	}
-	if err == nil || r.Slow && m != nil {
-		r.Runs = append(r.Runs, m)
-		r.summarize()
-		b.say("%s, %s, %s: %s", cell, s.Name, c, m.brief())
+	r.runs = append(r.runs, m)
+	b.say("%s, %s, %s: %s", r.cell, r.system, r.which, m)
+}
+
+// versionOf is the version of a module in this program.
+func versionOf(module string) string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, dep := range info.Deps {
+			if dep.Path == module {
+				return dep.Version
+			}
+		}
 	}
+	return "of an unknown version"
 }

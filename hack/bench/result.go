@@ -1,69 +1,46 @@
 package main
 
 import (
+	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // metric is a number that a run measures.
 type metric string
 
-// The metrics.
+// The metrics. Those of an event are per event.
 const (
-	perSecond    metric = "events/s"
-	dbCPU        metric = "db CPU µs/event"
-	clientCPU    metric = "client CPU µs/event"
-	brokerCPU    metric = "broker CPU µs/event"
-	toolRate     metric = "its own tool's msgs/s"
-	walWork      metric = "WAL B/event" // claim and write-back
-	walInsert    metric = "insert WAL B/event"
-	insertCPU    metric = "insert db CPU µs/event"
-	hotShare     metric = "HOT %"
-	peakMemMiB   metric = "peak MiB" // of a worker process
-	fileMemMiB   metric = "of it the program's file, MiB"
-	calls        metric = "statements/1000 events"
-	claimBuffers metric = "claim buffers/event"
-	claimMillis  metric = "claim ms/500 events"
-	p50          metric = "p50 ms"
-	p95          metric = "p95 ms"
-	p99          metric = "p99 ms"
-	pMax         metric = "max ms"
-	dbLoad       metric = "db CPU %"     // of one core
-	clientLoad   metric = "client CPU %" // of one core
-	callRate     metric = "statements/s"
-	worstTopic   metric = "p99 ms, worst topic"
-	medianTopic  metric = "p99 ms, median topic"
-	othersRate   metric = "other keys' events/s"
-	inversions   metric = "inversions"
-	removedRate  metric = "rows removed/s" // by retention
-	sendRate     metric = "batches/s"
-	// Of the cells kafka and outage, in seconds.
-	brokerSeconds metric = "broker CPU s"
-	firstAfter    metric = "first record after s"
-	allAfter      metric = "last record after s"
-	startTook     metric = "broker's start s"
-	// Of events, in the cell debezium and after an outage.
-	lostEvents    metric = "missing"
-	doubledEvents metric = "doubled"
-	deadEvents    metric = "dead letters"
-	laterShare    metric = "later events delivered %"
+	perSecond     metric = "events/s"
+	dbCPU         metric = "db CPU µs/event"
+	clientCPU     metric = "client CPU µs/event"
+	brokerCPU     metric = "broker CPU µs/event"
+	walWork       metric = "WAL B/event" // of the delivery
+	walInsert     metric = "insert WAL B/event"
+	p50           metric = "p50 ms"
+	p95           metric = "p95 ms"
+	p99           metric = "p99 ms"
+	longest       metric = "max ms"
+	othersRate    metric = "other keys' events/s"
+	inversions    metric = "inversions"
+	peakMiB       metric = "peak MiB" // of the relay's process
+	doubled       metric = "doubled"
+	statementRate metric = "statements/s"
 )
 
-// text writes a value as the tables show it.
+// text writes a value as the tables show it: whole numbers where they are large.
 func (m metric) text(v float64) string {
-	switch m {
-	case perSecond, othersRate, toolRate, removedRate, walWork, walInsert, calls, inversions, lostEvents, doubledEvents, deadEvents:
+	switch {
+	case v >= 100 || strings.HasSuffix(string(m), "B/event") || m == inversions || m == doubled:
 		return thousands(int64(v + 0.5))
-	case p50, p95, p99, pMax, worstTopic, medianTopic, claimBuffers, claimMillis, callRate, dbLoad, clientLoad, brokerSeconds, firstAfter, allAfter, startTook:
-		if v < 100 {
-			return strconv.FormatFloat(v, 'f', 2, 64)
-		}
-		return thousands(int64(v + 0.5))
-	default:
-		return strconv.FormatFloat(v, 'f', 1, 64)
+	case strings.HasSuffix(string(m), "ms"):
+		return strconv.FormatFloat(v, 'f', 2, 64)
 	}
+	return strconv.FormatFloat(v, 'f', 1, 64)
 }
 
 // thousands writes 1234567 as 1,234,567.
@@ -78,95 +55,113 @@ func thousands(n int64) string {
 // measure is what one run measured.
 type measure map[metric]float64
 
-// brief is the run in a line of progress.
-func (m measure) brief() string {
+func (m measure) String() string {
 	var words []string
-	for _, name := range []metric{perSecond, dbCPU, insertCPU, clientCPU, brokerCPU, toolRate, walWork, p50, p99, medianTopic, worstTopic, inversions, removedRate, peakMemMiB, fileMemMiB, callRate,
-		sendRate, brokerSeconds, firstAfter, allAfter, startTook, lostEvents, doubledEvents, laterShare, deadEvents} {
-		if v, ok := m[name]; ok {
-			words = append(words, name.text(v)+" "+string(name))
-		}
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		words = append(words, name.text(m[name])+" "+string(name))
 	}
 	return strings.Join(words, ", ")
 }
 
-// row is one system in one cell: a line of a table.
-type row struct {
-	Cell     string `json:"cell"`
-	System   string `json:"system"`
-	Settings string `json:"settings"`
-	// Case is what differs from other rows of the cell: a number of processes, a payload, a rate.
-	Case string `json:"case,omitempty"`
-	// Failed says why the row has no numbers, or not all of its runs.
-	Failed string `json:"failed,omitempty"`
-	// Slow is true when it did not finish in time. Its numbers are those until then.
-	Slow bool `json:"slow,omitempty"`
-	// Peer is true for another system. The program does not fail when one fails.
-	Peer   bool      `json:"peer,omitempty"`
-	Runs   []measure `json:"runs,omitempty"`
-	Median measure   `json:"median,omitempty"`
-	Low    measure   `json:"low,omitempty"`
-	High   measure   `json:"high,omitempty"`
+// waits adds the percentiles of waits in milliseconds, by the nearest rank.
+func (m measure) waits(all []float64) {
+	slices.Sort(all)
+	for name, p := range map[metric]int{p50: 50, p95: 95, p99: 99, longest: 100} {
+		m[name] = all[max(1, (p*len(all)+99)/100)-1]
+	}
 }
 
-// summarize fills in the median and the spread of the runs.
-func (r *row) summarize() {
-	r.Median, r.Low, r.High = measure{}, measure{}, measure{}
-	values := map[metric][]float64{}
-	for _, run := range r.Runs {
-		for m, v := range run {
-			values[m] = append(values[m], v)
+// row is one system in one case of a cell: a line of a table.
+type row struct {
+	cell, system, settings string
+	which                  string // the case: what differs from other rows of the cell
+	failed                 string // why it has no numbers, or not all of its runs
+	runs                   []measure
+}
+
+// of is the median of a metric over the runs, with the lowest and the highest.
+func (r *row) of(m metric) (median, low, high float64, ok bool) {
+	var all []float64
+	for _, run := range r.runs {
+		if v, measured := run[m]; measured {
+			all = append(all, v)
 		}
 	}
-	for m := range maps.Keys(values) {
-		v := values[m]
-		slices.Sort(v)
-		r.Median[m], r.Low[m], r.High[m] = (v[(len(v)-1)/2]+v[len(v)/2])/2, v[0], v[len(v)-1]
+	if len(all) == 0 {
+		return 0, 0, 0, false
 	}
+	slices.Sort(all)
+	return (all[(len(all)-1)/2] + all[len(all)/2]) / 2, all[0], all[len(all)-1], true
 }
 
-// to is a metric's ratio to another row: the median of those of each round, or the medians' where a run
-// is missing.
-func (r *row) to(other *row, m metric) float64 {
-	if len(r.Runs) != len(other.Runs) {
-		return r.Median[m] / other.Median[m]
+// text is a median as a table shows it, for what decides with its spread.
+func (r *row) text(m metric) string {
+	median, low, high, ok := r.of(m)
+	switch {
+	case !ok:
+		return "–"
+	case len(r.runs) > 1 && (m == perSecond || m == othersRate || m == p50 || m == p99):
+		return fmt.Sprintf("%s [%s, %s]", m.text(median), m.text(low), m.text(high))
 	}
-	rounds := &row{}
-	for i, run := range r.Runs {
-		rounds.Runs = append(rounds.Runs, measure{m: run[m] / other.Runs[i][m]})
-	}
-	rounds.summarize()
-	return rounds.Median[m]
+	return m.text(median)
 }
 
 // results is all that a run of the benchmark has found.
 type results struct {
-	Began      string            `json:"began"`
-	Took       string            `json:"took"`
-	Machine    string            `json:"machine"`
-	PostgreSQL string            `json:"postgresql"`
-	Settings   map[string]string `json:"settings"`
-	Peers      map[string]string `json:"peers"`
-	Notes      []string          `json:"notes,omitempty"`
-	Rows       []*row            `json:"rows"`
-	Acceptance []verdict         `json:"acceptance"`
+	began           time.Time
+	postgres, river string // versions
+	notes           []string
+	rows            []*row
 }
 
-// find returns the row whose case ends so, or nil when it is missing or failed.
-func (r *results) find(cell, system, caseEnd string) *row {
-	for _, row := range r.Rows {
-		if row.Cell == cell && row.System == system && strings.HasSuffix(row.Case, caseEnd) && len(row.Runs) > 0 && row.Failed == "" {
-			return row
+// markdown writes the results for a reader: a table for each cell.
+func (r *results) markdown() string {
+	var t strings.Builder
+	fmt.Fprintf(&t, "# Benchmark\n\n%s UTC, took %s, by `make bench`. %d cores (%s), shared by PostgreSQL, producers, workers and brokers. %s with:\n\n",
+		r.began.UTC().Format(time.DateTime), time.Since(r.began).Round(time.Second), runtime.NumCPU(), processor(), r.postgres)
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		fmt.Fprintf(&t, "    %s = %s\n", name, settings[name])
+	}
+	fmt.Fprintf(&t, "\nRiver is %s. One system at a time, each run in a fresh database after a checkpoint and with fresh statistics.\n"+
+		"Numbers are medians; the lowest and the highest of several runs are in brackets.\n", r.river)
+	for _, note := range r.notes {
+		fmt.Fprintf(&t, "\n**%s**\n", note)
+	}
+	for _, c := range cells {
+		r.table(&t, c)
+	}
+	return t.String()
+}
+
+func (r *results) table(t *strings.Builder, c cell) {
+	rows := slices.DeleteFunc(slices.Clone(r.rows), func(r *row) bool { return r.cell != c.name })
+	if len(rows) == 0 {
+		return
+	}
+	first := func(which string) int { return slices.IndexFunc(rows, func(r *row) bool { return r.which == which }) }
+	order := map[string]int{}
+	for _, r := range rows {
+		order[r.which] = first(r.which)
+	}
+	slices.SortStableFunc(rows, func(a, b *row) int { return order[a.which] - order[b.which] })
+	fmt.Fprintf(t, "\n## %s\n\n%s\n\n| | system |", c.title, c.about)
+	for _, m := range c.columns {
+		fmt.Fprintf(t, " %s |", m)
+	}
+	fmt.Fprintf(t, "\n|---|---|%s\n", strings.Repeat("---:|", len(c.columns)))
+	var chosen []string
+	for _, r := range rows {
+		fmt.Fprintf(t, "| %s | %s |", r.which, r.system)
+		for _, m := range c.columns {
+			fmt.Fprintf(t, " %s |", r.text(m))
+		}
+		if r.failed != "" {
+			fmt.Fprintf(t, " FAILED: %.160s |", strings.ReplaceAll(strings.Join(strings.Fields(r.failed), " "), "|", "/"))
+		}
+		t.WriteString("\n")
+		if text := "- " + r.system + ": " + r.settings + "."; !slices.Contains(chosen, text) {
+			chosen = append(chosen, text)
 		}
 	}
-	return nil
-}
-
-// percentile of sorted values, by the nearest rank.
-func percentile(sorted []float64, p float64) float64 {
-	if len(sorted) == 0 {
-		return 0
-	}
-	rank := int(p*float64(len(sorted)) + 0.999999)
-	return sorted[min(max(rank, 1), len(sorted))-1]
+	fmt.Fprintf(t, "\n%s\n", strings.Join(chosen, "\n"))
 }

@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"time"
 
@@ -33,7 +35,7 @@ type server struct {
 	*postgres.Server
 	admin     *pgx.Conn // to the database postgres
 	pid       int       // of the postmaster
-	Version   string
+	version   string
 	databases int
 }
 
@@ -43,26 +45,21 @@ func startServer(ctx context.Context, settings map[string]string) (*server, erro
 		return nil, fmt.Errorf("%w (the benchmark needs PostgreSQL's contrib modules too, for pg_stat_statements)", err)
 	}
 	s := &server{Server: srv}
-	if err := s.connect(ctx); err != nil {
+	if s.admin, err = pgx.Connect(ctx, s.DSN("postgres")); err == nil {
+		var backend int
+		err = s.admin.QueryRow(ctx, `select pg_backend_pid(), split_part(version(), ' on ', 1)`).Scan(&backend, &s.version)
+		if err == nil {
+			_, s.pid, err = procStat(backend)
+		}
+	}
+	if err == nil {
+		_, err = s.admin.Exec(ctx, `create extension pg_stat_statements`)
+	}
+	if err != nil {
 		s.close()
 		return nil, err
 	}
 	return s, nil
-}
-
-func (s *server) connect(ctx context.Context) (err error) {
-	if s.admin, err = pgx.Connect(ctx, s.DSN("postgres")); err != nil {
-		return err
-	}
-	var backend int
-	if err := s.admin.QueryRow(ctx, `select pg_backend_pid(), split_part(version(), ' on ', 1)`).Scan(&backend, &s.Version); err != nil {
-		return err
-	}
-	if _, _, s.pid, err = procStat(backend); err != nil {
-		return err
-	}
-	_, err = s.admin.Exec(ctx, `create extension pg_stat_statements`)
-	return err
 }
 
 func (s *server) close() {
@@ -76,26 +73,32 @@ func (s *server) close() {
 	}
 }
 
-// database makes an empty database, after a checkpoint: the next one is far then.
-func (s *server) database(ctx context.Context) (*database, error) {
-	s.databases++
-	db := &database{server: s, name: fmt.Sprintf("bench%d", s.databases)}
-	if _, err := s.admin.Exec(ctx, `checkpoint`); err != nil {
-		return nil, err
-	}
-	if _, err := s.admin.Exec(ctx, `create database `+db.name); err != nil {
-		return nil, err
-	}
-	var err error
-	db.conn, err = pgx.Connect(ctx, db.dsn())
-	return db, err
-}
-
 // database is one system's, for one run.
 type database struct {
 	*server
 	name string
 	conn *pgx.Conn
+	// clientPID and brokerPID are the processes whose CPU time counts; 0 is left out. idle is the share of a core that the
+	// broker takes with nothing to do.
+	clientPID, brokerPID int
+	idle                 float64
+}
+
+// database makes a database with a schema, after a checkpoint: the next one is far then.
+func (s *server) database(ctx context.Context, setup func(ctx context.Context, dsn string) error) (*database, error) {
+	s.databases++
+	db := &database{server: s, name: fmt.Sprintf("bench%d", s.databases)}
+	for _, sql := range []string{`checkpoint`, `create database ` + db.name} {
+		if _, err := s.admin.Exec(ctx, sql); err != nil {
+			return nil, err
+		}
+	}
+	if err := setup(ctx, db.dsn()); err != nil {
+		return nil, fmt.Errorf("set up: %w", err)
+	}
+	var err error
+	db.conn, err = pgx.Connect(ctx, db.dsn())
+	return db, err
 }
 
 func (db *database) dsn() string { return db.DSN(db.name) }
@@ -115,64 +118,138 @@ func (db *database) exec(ctx context.Context, sql string) error {
 }
 
 // queryOne returns the one value of a query.
-func queryOne[T any](ctx context.Context, conn *pgx.Conn, sql string, args ...any) (value T, err error) {
-	err = conn.QueryRow(ctx, sql, args...).Scan(&value)
+func queryOne[T any](ctx context.Context, conn *pgx.Conn, sql string) (value T, err error) {
+	err = conn.QueryRow(ctx, sql).Scan(&value)
 	return value, err
 }
 
-// usage is what the server has used so far.
-type usage struct {
-	at  int64 // monotonic
-	cpu time.Duration
-	wal int64 // bytes
-}
-
-func (s *server) usage(ctx context.Context) (u usage, err error) {
-	if u.wal, err = queryOne[int64](ctx, s.admin, `select (pg_current_wal_insert_lsn() - '0/0')::bigint`); err != nil {
-		return u, err
+// until queries every 5 ms, for a minute at most, until it is true. It returns when that was, and whether it was at once.
+func (db *database) until(ctx context.Context, sql string) (at time.Time, atOnce bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for atOnce = true; ; atOnce = false {
+		at = time.Now()
+		if ok, err := queryOne[bool](ctx, db.conn, sql); ok || err != nil {
+			return at, atOnce, err
+		}
+		if err := sleep(ctx, 5*time.Millisecond); err != nil {
+			return at, false, fmt.Errorf("%w: %s is not true", err, sql)
+		}
 	}
-	u.cpu, err = treeCPU(s.pid)
-	u.at = now()
-	return u, err
 }
 
-// statements counts what pg_stat_statements saw since its reset in this database.
-type statements struct {
-	calls int64
-	// claimBuffers and claimTime are of the statements that claim.
-	claimBuffers int64
-	claimMillis  float64
+// spent is what was used so far: CPU time in seconds, and bytes of WAL.
+type spent struct {
+	db, client, broker float64
+	wal                int64
 }
 
-func (db *database) resetStatements(ctx context.Context) error {
-	_, err := db.admin.Exec(ctx, `select pg_stat_statements_reset(0, oid, 0) from pg_database where datname = $1`, db.name)
-	return err
-}
-
-func (db *database) statements(ctx context.Context) (s statements, err error) {
-	err = db.admin.QueryRow(ctx, `select coalesce(sum(calls), 0)::bigint,
-			coalesce(sum(shared_blks_hit + shared_blks_read) filter (where claims), 0)::bigint,
-			coalesce(sum(total_exec_time) filter (where claims), 0)
-		from (select *, query ilike '%skip locked%' as claims from pg_stat_statements) as s
-		join pg_database as d on d.oid = s.dbid and d.datname = $1`, db.name).Scan(&s.calls, &s.claimBuffers, &s.claimMillis)
+func (db *database) spent(ctx context.Context) (s spent, err error) {
+	if s.wal, err = queryOne[int64](ctx, db.admin, `select (pg_current_wal_insert_lsn() - '0/0')::bigint`); err != nil {
+		return s, err
+	}
+	for pid, cpu := range map[int]*float64{db.pid: &s.db, db.clientPID: &s.client, db.brokerPID: &s.broker} {
+		if pid != 0 {
+			used, failed := treeCPU(pid)
+			*cpu, err = used.Seconds(), errors.Join(err, failed)
+		}
+	}
 	return s, err
 }
 
-// hotShare is the share of updates that touched no index, of all of the database's tables.
-func (db *database) hotShare(ctx context.Context) (share float64, err error) {
-	return queryOne[float64](ctx, db.conn, `select coalesce(sum(n_tup_hot_upd)::float8 / nullif(sum(n_tup_upd), 0), -1) from pg_stat_user_tables`)
+// costing measures what do costs for each of n events, with the broker's share of idling taken off.
+func (db *database) costing(ctx context.Context, n int, do func(m measure) error) (measure, error) {
+	before, err := db.spent(ctx)
+	if err != nil {
+		return nil, err
+	}
+	m, began := measure{}, time.Now()
+	if err := do(m); err != nil {
+		return nil, err
+	}
+	idle := db.idle * time.Since(began).Seconds()
+	after, err := db.spent(ctx)
+	for name, seconds := range map[metric]float64{
+		dbCPU: after.db - before.db, clientCPU: after.client - before.client, brokerCPU: after.broker - before.broker - idle,
+	} {
+		m[name] = seconds * 1e6 / float64(n)
+	}
+	m[walWork] = float64(after.wal-before.wal) / float64(n)
+	if db.brokerPID == 0 {
+		delete(m, brokerCPU)
+	}
+	return m, err
 }
 
-// machine describes where the benchmark ran.
-func machine() string {
-	model := runtime.GOARCH
-	if data, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		for line := range strings.Lines(string(data)) {
-			if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
-				model = strings.TrimSpace(value)
-				break
-			}
+// procStat is the CPU time of a process, with that of its ended children, and its parent.
+func procStat(pid int) (cpu time.Duration, parent int, err error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, 0, err
+	}
+	_, rest, _ := strings.Cut(string(data), ") ") // the name before it may hold anything but this
+	f := strings.Fields(rest)
+	if len(f) < 15 {
+		return 0, 0, fmt.Errorf("/proc/%d/stat has %d fields", pid, len(f))
+	}
+	const tick = time.Second / 100 // USER_HZ of every Linux
+	for _, text := range f[11:15] {
+		ticks, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return 0, 0, err
+		}
+		cpu += time.Duration(ticks) * tick
+	}
+	parent, err = strconv.Atoi(f[1])
+	return cpu, parent, err
+}
+
+// treeCPU is the CPU time that a process and its children have used, ended ones too.
+func treeCPU(root int) (total time.Duration, err error) {
+	if total, _, err = procStat(root); err != nil {
+		return 0, err
+	}
+	entries, err := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, notNumber := strconv.Atoi(e.Name())
+		if notNumber != nil {
+			continue
+		}
+		if cpu, parent, err := procStat(pid); err == nil && parent == root { // else it has just ended
+			total += cpu
 		}
 	}
-	return fmt.Sprintf("%d cores (%s), shared by PostgreSQL, producers and workers", runtime.NumCPU(), model)
+	return total, err
+}
+
+// peakMemory is what a process had mapped at most, in MiB; 0 when it cannot be read.
+func peakMemory(pid int) float64 {
+	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	_, rest, _ := strings.Cut(string(data), "VmHWM:")
+	value, _, _ := strings.Cut(rest, "kB")
+	kib, _ := strconv.Atoi(strings.TrimSpace(value))
+	return float64(kib) / 1024
+}
+
+// processor names the machine's.
+func processor() string {
+	data, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return runtime.GOARCH
+	}
+	for line := range strings.Lines(string(data)) {
+		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+			return strings.TrimSpace(value)
+		}
+	}
+	return runtime.GOARCH
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,93 +8,156 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"strconv"
-	"strings"
 	"sync"
-	"syscall"
 	"time"
 )
 
-// worker is a worker process: this program again, or Node.js.
+// job says what a worker process does. It is the process's last argument, as JSON.
+type job struct {
+	System string // ours, plain or river
+	DSN    string
+	Events int           // that it handles
+	Stamp  bool          // records when each event reached the handler
+	Tuned  bool          // River's best settings
+	Batch  int           // of a claim; 0: ours is default
+	Poll   time.Duration // of the plain loop, when nothing is due
+	Delete bool          // delivered rows are deleted
+	Key    bool          // ordering Key
+	Listen bool          // wakeUp Listen
+}
+
+// report is what a worker process prints: an empty one when it is ready, one when all events are handled, and one at its end.
+type report struct {
+	// Handled counts the events that the handler has seen and, where the system reports, that are written back. At is when
+	// the last of them was, in nanoseconds.
+	Handled int
+	At      int64
+	// Others counts the events that are not of the hot key, and OthersAt is the last of them.
+	Others   int
+	OthersAt int64
+	// Inversions counts events that came after a later one of their key.
+	Inversions int
+	// Stamps are the times at which the events reached the handler, by their numbers. 0: it did not.
+	Stamps []int64
+}
+
+// counter is what a worker process knows of its events.
+type counter struct {
+	job
+	mu   sync.Mutex
+	sum  report
+	last map[string]int64 // the highest seq by key
+}
+
+// saw records an event that reached the handler.
+func (c *counter) saw(payload []byte, key string, seq int64) error {
+	if !c.Stamp && (!c.Key || key == "") {
+		return nil
+	}
+	at := time.Now().UnixNano()
+	n, err := number(payload)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.Stamp && err == nil {
+		c.sum.Stamps[n] = at
+	}
+	if c.Key && key != "" {
+		if seq < c.last[key] {
+			c.sum.Inversions++
+		}
+		c.last[key] = max(seq, c.last[key])
+	}
+	return err
+}
+
+// done counts n events that are handled, others of which are not of the hot key.
+func (c *counter) done(n, others int) {
+	at := time.Now().UnixNano()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before := c.sum.Handled
+	c.sum.Handled, c.sum.At = before+n, at
+	if others > 0 {
+		c.sum.Others, c.sum.OthersAt = c.sum.Others+others, at
+	}
+	if before < c.Events && c.sum.Handled >= c.Events {
+		c.print(c.sum)
+	}
+}
+
+func (c *counter) print(r report) {
+	if err := json.NewEncoder(os.Stdout).Encode(r); err != nil {
+		fmt.Fprintln(os.Stderr, "print a report:", err)
+	}
+}
+
+// work is the life of a worker process: it says that it is ready, starts on command, and stops when its standard input
+// ends, which it does at the latest with the process that started it.
+func work(ctx context.Context, text string) error {
+	c := &counter{last: map[string]int64{}}
+	if err := json.Unmarshal([]byte(text), &c.job); err != nil {
+		return err
+	}
+	if c.Stamp {
+		c.sum.Stamps = make([]int64, c.Events)
+	}
+	prepare := map[string]func(context.Context, *counter) (func(context.Context) error, error){
+		"ours": oursWork, "plain": plainWork, "river": riverWork,
+	}[c.System]
+	run, err := prepare(ctx, c)
+	if err != nil {
+		return err
+	}
+	c.print(report{})
+	if _, err := io.ReadFull(os.Stdin, make([]byte, 1)); err != nil {
+		return nil // not started after all
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin) // until it ends
+		cancel()
+	}()
+	err = run(ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.print(c.sum)
+	return err
+}
+
+// worker is a worker process.
 type worker struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
-	stderr *tail
-
-	ready chan struct{} // closed when the process is ready
-	ended chan struct{} // closed when it has ended
-
-	mu     sync.Mutex
-	latest report
-	err    error // how it ended
+	out    *json.Decoder
+	stderr tail
 }
 
-// startWorker runs a job in a process of its own, and returns when it is ready.
-func startWorker(ctx context.Context, argv []string, j job) (*worker, error) {
-	arg, err := json.Marshal(j)
+// startWorker runs a job in a process of its own, and returns when it is ready. The process ends with ctx.
+func startWorker(ctx context.Context, j job) (*worker, error) {
+	text, err := json.Marshal(j)
 	if err != nil {
 		return nil, err
 	}
-	w := &worker{
-		cmd: exec.Command(argv[0], append(argv[1:], string(arg))...), stderr: &tail{},
-		ready: make(chan struct{}), ended: make(chan struct{}),
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
 	}
-	w.cmd.Stderr = w.stderr
-	w.cmd.Env = append([]string{"GOGC=125", "GOMEMLIMIT=160MiB"}, os.Environ()...) // as our binary sets it, unless it is set; for all that are in Go
-	w.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}                        // a terminal's Ctrl-C is for this process alone
+	w := &worker{cmd: exec.CommandContext(ctx, self, workerFlag, string(text))}
+	w.cmd.Stderr = &w.stderr
+	w.cmd.Env = append([]string{"GOGC=125", "GOMEMLIMIT=160MiB"}, os.Environ()...) // as our binary sets it, unless it is set; for every system
 	if w.stdin, err = w.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
 	stdout, err := w.cmd.StdoutPipe()
+	if err == nil {
+		err = w.cmd.Start()
+	}
 	if err != nil {
 		return nil, err
 	}
-	if err := w.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", argv[0], err)
-	}
-	go w.listen(stdout)
-	select {
-	case <-w.ready:
-		return w, nil
-	case <-w.ended:
-		return nil, w.failure("ended before it was ready")
-	case <-ctx.Done():
-		w.kill()
-		return nil, w.failure("was not ready in time")
-	}
-}
-
-// listen reads the process's reports until it ends. Its standard input is a pipe from this process:
-// when this process ends, so does the worker.
-func (w *worker) listen(stdout io.Reader) {
-	defer close(w.ended)
-	in := json.NewDecoder(bufio.NewReaderSize(stdout, 1<<20))
-	for {
-		var r report
-		if err := in.Decode(&r); err != nil {
-			break
-		}
-		if r.Ready {
-			close(w.ready)
-			continue
-		}
-		w.mu.Lock()
-		w.latest = r
-		w.mu.Unlock()
-	}
-	err := w.cmd.Wait()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.err = err
-	if w.latest.Error != "" {
-		w.err = errors.Join(errors.New(w.latest.Error), err)
-	}
-}
-
-func (w *worker) read() (report, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.latest, w.err
+	w.out = json.NewDecoder(stdout)
+	_, err = w.next()
+	return w, err
 }
 
 // begin has the process start working.
@@ -104,30 +166,25 @@ func (w *worker) begin() error {
 	return err
 }
 
+// next waits for the process's next report.
+func (w *worker) next() (r report, err error) {
+	if err = w.out.Decode(&r); err != nil {
+		err = fmt.Errorf("a worker process of %s: %w", w.cmd.Args, errors.Join(err, w.cmd.Wait(), errors.New(w.stderr.String())))
+	}
+	return r, err
+}
+
 // stop ends the process and returns its last report.
 func (w *worker) stop() (report, error) {
 	_ = w.stdin.Close() // that it has ended is seen below
-	select {
-	case <-w.ended:
-	case <-time.After(15 * time.Second):
-		w.kill()
-		return report{}, w.failure("did not stop within 15s")
+	r, err := w.next()
+	if err == nil {
+		err = w.cmd.Wait()
 	}
-	r, err := w.read()
 	if err != nil {
-		return r, w.failure("failed")
+		err = fmt.Errorf("%w: %s", err, &w.stderr)
 	}
-	return r, nil
-}
-
-func (w *worker) kill() {
-	_ = w.cmd.Process.Kill() // it may have ended
-	<-w.ended
-}
-
-func (w *worker) failure(what string) error {
-	_, err := w.read()
-	return errors.Join(fmt.Errorf("worker process %d %s: %s", w.cmd.Process.Pid, what, w.stderr), err)
+	return r, err
 }
 
 // tail keeps the end of what is written to it.
@@ -147,79 +204,35 @@ func (t *tail) Write(p []byte) (int, error) {
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return strings.TrimSpace(string(t.text))
+	return string(t.text)
 }
 
-// procStat is the CPU time of a process, with that of its ended children, and its parent.
-func procStat(pid int) (own, children time.Duration, parent int, err error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, 0, 0, err
-	}
-	_, rest, _ := strings.Cut(string(data), ") ") // the name before it may hold anything but this
-	f := strings.Fields(rest)
-	if len(f) < 15 {
-		return 0, 0, 0, fmt.Errorf("/proc/%d/stat has %d fields", pid, len(f))
-	}
-	ticks := make([]int64, 4)
-	for i := range ticks {
-		if ticks[i], err = strconv.ParseInt(f[11+i], 10, 64); err != nil {
-			return 0, 0, 0, err
-		}
-	}
-	if parent, err = strconv.Atoi(f[1]); err != nil {
-		return 0, 0, 0, err
-	}
-	const tick = time.Second / 100 // USER_HZ of every Linux
-	return time.Duration(ticks[0]+ticks[1]) * tick, time.Duration(ticks[2]+ticks[3]) * tick, parent, nil
+// payload is a JSON object of 200 bytes with the event's number. Its text does not compress.
+func payload(n int) []byte {
+	head := fmt.Sprintf(`{"n":%d,"text":"`, n)
+	from := n * 7919 % (len(noise) / 2)
+	return []byte(head + noise[from:from+198-len(head)] + `"}`)
 }
 
-// treeCPU is the CPU time that a process and its children have used, ended ones too.
-func treeCPU(root int) (time.Duration, error) {
-	own, ended, _, err := procStat(root)
-	if err != nil {
-		return 0, err
+// noise is 64 KiB of text that is the same each time.
+var noise = func() string {
+	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+	text := make([]byte, 64<<10)
+	x := uint64(88172645463325252)
+	for i := range text {
+		x ^= x << 13
+		x ^= x >> 7
+		x ^= x << 17
+		text[i] = alphabet[x>>58]
 	}
-	total := own + ended
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return 0, err
-	}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		if own, _, parent, err := procStat(pid); err == nil && parent == root { // else it has just ended
-			total += own
-		}
-	}
-	return total, nil
-}
+	return string(text)
+}()
 
-// memory is what a process had mapped at most, and what it has mapped of files now, which is its program.
-// In bytes.
-type memory struct{ peak, file int64 }
-
-func memoryOf(pid int) (m memory, err error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return m, err
+// number reads the event's number from its payload.
+func number(payload []byte) (int, error) {
+	var p struct{ N int }
+	if err := json.Unmarshal(payload, &p); err != nil {
+		return 0, fmt.Errorf("read the event's number: %w", err)
 	}
-	for line := range strings.Lines(string(data)) {
-		name, value, _ := strings.Cut(line, ":")
-		to := map[string]*int64{"VmHWM": &m.peak, "RssFile": &m.file}[name]
-		if to == nil {
-			continue
-		}
-		kb, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 10, 64)
-		if err != nil {
-			return m, err
-		}
-		*to = kb << 10
-	}
-	if m.peak == 0 {
-		return m, fmt.Errorf("/proc/%d/status has no VmHWM", pid)
-	}
-	return m, nil
+	return p.N, nil
 }
