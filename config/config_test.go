@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -29,7 +28,6 @@ func TestMain(m *testing.M) { envtest.Main(m) }
 
 // Labels pick some of these specs: `go test ./config -ginkgo.label-filter=security`.
 func TestOnTheAPIServer(t *testing.T) {
-	SetDefaultEventuallyTimeout(time.Minute)
 	RegisterFailHandler(Fail)
 	RunSpecs(t, "the manifests on an API server")
 }

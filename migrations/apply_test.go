@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -30,7 +31,7 @@ func TestUpBehindAReader(t *testing.T) {
 	pgtest.Exec(reader, `begin`)
 	pgtest.Exec(reader, `select count(*) from outbox.outbox_events`)
 	const add = header + `alter table outbox_events add column later integer;`
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // for a hang
+	ctx, cancel := context.WithTimeout(t.Context(), need.Wait) // for a hang
 	defer cancel()
 	_, err := migrations.UpFilesOnce(ctx, d.Conn, add)
 	if err == nil || !strings.Contains(err.Error(), "_second: ") || !strings.Contains(err.Error(), "pg_stat_activity") {
@@ -142,7 +143,7 @@ func TestUpConcurrentlyOutside(t *testing.T) {
 	pgtest.Exec(old, `begin isolation level repeatable read`)
 	pgtest.Exec(old, `select count(*) from outbox.outbox_events`)
 	const index = header + "-- transaction: none\ncreate index concurrently if not exists outbox_events_more on outbox_events (created_at);"
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // for a hang
+	ctx, cancel := context.WithTimeout(t.Context(), need.Wait) // for a hang
 	defer cancel()
 	counts := make(chan int, 2)
 	for _, conn := range []database{d, second} {

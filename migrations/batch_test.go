@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -176,7 +175,7 @@ func (d database) inTransaction(sql string) (tx pgx.Tx, done chan error) {
 // waiting waits until n sessions of the database wait for a lock.
 func (d database) waiting(n int) {
 	d.Helper()
-	pgtest.Eventually(d, fmt.Sprint(n, " sessions wait for a lock"), time.Minute, func() bool {
+	pgtest.Eventually(d, fmt.Sprint(n, " sessions wait for a lock"), func() bool {
 		return pgtest.Value[int](d, `select count(distinct pid) from pg_locks where not granted
 			and pid in (select pid from pg_stat_activity where datname = current_database())`) == n
 	})

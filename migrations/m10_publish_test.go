@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
@@ -86,7 +85,7 @@ func TestM10PublishUpsert(t *testing.T) {
 		_ = other.QueryRow(t.Context(), `select m10_recovery.publish_outbox('order', '99', 'paid', '"new"')`).Scan(&id) // 0 is seen below
 		second <- id
 	}()
-	pgtest.Eventually(d, "the second publisher waits", time.Minute, func() bool {
+	pgtest.Eventually(d, "the second publisher waits", func() bool {
 		return len(second) > 0 || pgtest.Value[int](d, `select count(*) from pg_locks where locktype = 'advisory' and not granted`) > 0
 	})
 	pgtest.Exec(d, `commit`)

@@ -236,7 +236,7 @@ var _ = Describe("kubectl explain", Label("explain"), func() {
 		Eventually(func() (err error) { // the API server publishes the schema some time after it serves the kind
 			out, err = envtest.Kubectl(GinkgoTB(), "", "explain", "outboxdispatchers.spec")
 			return err
-		}).WithTimeout(30 * time.Second).Should(Succeed())
+		}).Should(Succeed())
 		Expect(strings.Count(strings.TrimRight(out, "\n"), "\n")+1).To(BeNumerically("<=", screen), out)
 	})
 })

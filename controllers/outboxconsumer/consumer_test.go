@@ -310,8 +310,6 @@ func TestMain(m *testing.M) { envtest.Main(m) }
 // The specs share an API server; each has a namespace and a manager of its own.
 func TestOnTheAPIServer(t *testing.T) {
 	ctrl.SetLogger(logr.Discard())
-	SetDefaultEventuallyTimeout(time.Minute)
-	SetDefaultEventuallyPollingInterval(20 * time.Millisecond)
 	RegisterFailHandler(Fail)
 	RunSpecs(t, "OutboxConsumers on an API server")
 }

@@ -244,7 +244,7 @@ var _ = Describe("an upgrade of the operator with a new API", Label("upgrade"), 
 			}
 			g.Expect(u.left).To(BeZero(), "%v wait", u.waiting)
 			g.Expect(u.moving).To(BeEmpty())
-		}).WithTimeout(2 * time.Minute).Should(Succeed())
+		}).Should(Succeed())
 		Expect(most).To(Equal(rolling))
 		Expect(paused).NotTo(BeEmpty(), "the new version has read no spec of those that wait")
 	})

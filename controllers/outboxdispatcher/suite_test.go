@@ -44,8 +44,6 @@ func TestMain(m *testing.M) { envtest.Main(m) }
 // Labels pick some: `go test ./controllers/outboxdispatcher -ginkgo.label-filter=stop`.
 func TestOnTheAPIServer(t *testing.T) {
 	ctrl.SetLogger(logr.Discard())
-	SetDefaultEventuallyTimeout(time.Minute)
-	SetDefaultEventuallyPollingInterval(20 * time.Millisecond)
 	RegisterFailHandler(Fail)
 	RunSpecs(t, "OutboxDispatchers on an API server")
 }

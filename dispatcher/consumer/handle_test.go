@@ -17,6 +17,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -317,7 +318,7 @@ func TestMigrateIsSafeForConcurrentProcesses(t *testing.T) {
 			check(t, err)
 			e = newEvent() // a pod that starts does not wait for an effect of another
 			_, err = c.handle(t.Context(), e, func(execer) error {
-				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				ctx, cancel := context.WithTimeout(t.Context(), need.Wait)
 				defer cancel()
 				return c.migrate(ctx)
 			})

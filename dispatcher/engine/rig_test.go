@@ -17,13 +17,14 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// waitTimeout bounds what must happen soon. Only a test that fails waits for it.
-const waitTimeout = 60 * time.Second
+// waitTimeout bounds what must happen. Only a test that fails waits for it.
+const waitTimeout = need.Wait
 
 // rig is an outbox in a database of its own.
 type rig struct {
@@ -63,7 +64,7 @@ func (r rig) eventually(what string, holds func() bool) {
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	pgtest.Eventually(t, what, waitTimeout, holds)
+	pgtest.Eventually(t, what, holds)
 }
 
 // receive waits for a value.

@@ -424,7 +424,7 @@ func TestHeartbeatsTakeAPartOnce(t *testing.T) {
 		seen, _ := b.(*pgstore.Store).Heartbeat(t.Context(), orders)
 		part <- seen.Part
 	}()
-	pgtest.Eventually(t, "the heartbeat waits", time.Minute, func() bool {
+	pgtest.Eventually(t, "the heartbeat waits", func() bool {
 		return len(part) > 0 || pgtest.Value[int](o, `select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`) > 0
 	})
 	check(t, "commit", tx.Commit(t.Context()))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -156,11 +157,23 @@ func TestTenantsHaveTheirRates(t *testing.T) {
 	var group sync.WaitGroup
 	began := o.Now()
 	stop := time.Now().Add(2 * time.Second)
+	enough := func() bool { // for a rate that is measured
+		mu.Lock()
+		defer mu.Unlock()
+		for n := 1; n <= tenants; n++ {
+			if got[tenant(n)] < 60 {
+				return false
+			}
+		}
+		return time.Now().After(stop)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), need.Wait)
+	defer cancel()
 	for range workers {
 		store := pgstore.New(o.stores, pgstore.Options{Schema: pgtest.Schema, Namespace: "shop", Dispatcher: "orders"})
 		group.Go(func() {
-			for time.Now().Before(stop) {
-				c, err := store.Claim(t.Context(), dispatcher.ClaimRequest{
+			for !enough() {
+				c, err := store.Claim(ctx, dispatcher.ClaimRequest{
 					Shares: []dispatcher.Share{{Topic: "orders", Limit: 100}}, Lease: time.Minute, MaxAttempts: 5, Fair: true, TenantRate: rate,
 				})
 				if err != nil {
@@ -180,7 +193,7 @@ func TestTenantsHaveTheirRates(t *testing.T) {
 	most, all := int(50*seconds)+12+1, 0
 	for n := 1; n <= tenants; n++ {
 		all += got[tenant(n)]
-		if events := got[tenant(n)]; events > most || events < 60 {
+		if events := got[tenant(n)]; events > most {
 			t.Errorf("tenant %d has %d events in %.1fs, want at most %d", n, events, seconds, most)
 		}
 	}
@@ -199,7 +212,7 @@ func TestClaimCountsForATenant(t *testing.T) {
 	o.addTenants(2, 2, 1, time.Hour)
 	claim := func(limit, events int, period time.Duration, over bool) int {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), need.Wait)
 		defer cancel()
 		c, err := store.Claim(ctx, dispatcher.ClaimRequest{
 			Shares: []dispatcher.Share{{Topic: "orders", Limit: limit}}, Lease: time.Minute, MaxAttempts: 5, Fair: true,

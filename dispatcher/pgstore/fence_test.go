@@ -71,7 +71,7 @@ func (f *fenced) restarted(err error) {
 		f.Fatal(err)
 	}
 	f.Reset()
-	pgtest.Eventually(f, "the server accepts connections", time.Minute, func() bool { return f.Ping(f.Context()) == nil })
+	pgtest.Eventually(f, "the server accepts connections", func() bool { return f.Ping(f.Context()) == nil })
 }
 
 // Whatever makes a server forget the last numbers, they rise. Each kind forgets some: the sequence itself is behind.
@@ -103,7 +103,7 @@ func TestLeasesRiseAfterTheServerForgets(t *testing.T) {
 				t.Fatal(err)
 			}
 			// The server ends all sessions, and takes a new one meanwhile if it has not noticed yet.
-			pgtest.Eventually(f, "the server has ended the other sessions", time.Minute, func() bool { return other.Ping(t.Context()) != nil })
+			pgtest.Eventually(f, "the server has ended the other sessions", func() bool { return other.Ping(t.Context()) != nil })
 			f.restarted(nil)
 		}},
 		{"the server is killed", func() {
@@ -145,7 +145,7 @@ func TestLeasesRiseAfterAFailover(t *testing.T) {
 	behind := newOutbox(t, standby.DSN("postgres"))
 	pgtest.Exec(behind, `alter system set primary_conninfo = ''`)
 	pgtest.Exec(behind, `select pg_reload_conf()`)
-	pgtest.Eventually(t, "the standby follows no more", time.Minute, func() bool {
+	pgtest.Eventually(t, "the standby follows no more", func() bool {
 		return pgtest.Value[int](behind, `select count(*) from pg_stat_wal_receiver`) == 0
 	})
 	pgtest.Exec(f, `create table later ()`) // waits for the disk here, and is not on the standby
@@ -495,7 +495,7 @@ func TestMoveByLogicalReplication(t *testing.T) {
 	if err := enqueue(from); err != nil {
 		t.Fatal(err)
 	}
-	pgtest.Eventually(t, "the rows are copied", time.Minute, func() bool {
+	pgtest.Eventually(t, "the rows are copied", func() bool {
 		const rows = `select (select count(*) from outbox.outbox_events) * 10 + (select count(*) from outbox.outbox_dead_letters)`
 		return pgtest.Value[int](to, rows) == pgtest.Value[int](from, rows)
 	})

@@ -454,7 +454,7 @@ func (o outbox) fetched() int {
 	o.Helper()
 	o.stores.Reset()
 	o.Reset()
-	pgtest.Eventually(o, "one connection", time.Minute, func() bool {
+	pgtest.Eventually(o, "one connection", func() bool {
 		return pgtest.Value[int](o, `select count(*) from pg_stat_activity where datname = current_database() and state = 'idle'`) == 0
 	})
 	return pgtest.Value[int](o, `select sum(pg_stat_get_blocks_fetched(oid)) from pg_class

@@ -149,7 +149,7 @@ func TestMovedEventsKeepTheirOrder(t *testing.T) {
 	store := o.Store("shop", uuid.New())
 	deliver := func(n int) (numbers []int64) {
 		t.Helper()
-		pgtest.Eventually(t, "all are delivered", time.Minute, func() bool { // a claim that is slow may end before it finds one
+		pgtest.Eventually(t, "all are delivered", func() bool { // a claim that is slow may end before it finds one
 			claimed, err := store.Claim(t.Context(), dispatcher.ClaimRequest{
 				Shares: []dispatcher.Share{{Topic: "orders", Limit: 10}}, Lease: time.Minute, MaxAttempts: 10, Keys: &dispatcher.KeyOrder{PerKey: 1},
 			})

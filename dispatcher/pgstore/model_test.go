@@ -13,6 +13,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/model"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -267,7 +268,7 @@ func TestKeyedClaimFollowsTheModel(t *testing.T) {
 		}
 		claimed += len(got.Events)
 		// One that took long may have missed rows.
-		if len(got.Events) == 0 && (len(differing()) == 0 || time.Since(began) > time.Minute) {
+		if len(got.Events) == 0 && (len(differing()) == 0 || time.Since(began) > need.Wait) {
 			break
 		}
 	}

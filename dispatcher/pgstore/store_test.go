@@ -286,9 +286,9 @@ func TestListenNoticesThatItIsDeaf(t *testing.T) {
 		}, slog.New(slog.DiscardHandler))
 	}()
 	defer func() { stop(); <-done }()
-	pgtest.Eventually(t, "it listens again", time.Minute, func() bool { return wakes.Load() == 2 })
+	pgtest.Eventually(t, "it listens again", func() bool { return wakes.Load() == 2 })
 	pgtest.Exec(pgtest.Open(t, dsn), "select pg_notify($1, 'shop')", pgtest.Schema)
-	pgtest.Eventually(t, "it hears a wake-up", time.Minute, func() bool { return wakes.Load() == 3 })
+	pgtest.Eventually(t, "it hears a wake-up", func() bool { return wakes.Load() == 3 })
 }
 
 // Every verb works behind a PgBouncer in transaction mode, and no statement fails first.

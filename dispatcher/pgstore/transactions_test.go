@@ -249,7 +249,7 @@ func (h holders) standby(settings map[string]string) *postgres.Server {
 
 func (o outbox) eventually(what string, holds func() bool) {
 	o.Helper()
-	pgtest.Eventually(o, what, time.Minute, holds)
+	pgtest.Eventually(o, what, holds)
 }
 
 // A long vacuum looks like a session with an old snapshot, and holds nothing back.

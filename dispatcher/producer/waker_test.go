@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/producer"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -41,7 +42,7 @@ func next(t *testing.T, heard <-chan string) string {
 	select {
 	case payload := <-heard:
 		return payload
-	case <-time.After(time.Minute):
+	case <-time.After(need.Wait):
 		t.Fatal("no notification came")
 		return ""
 	}
@@ -115,7 +116,7 @@ func TestWakerWithoutDatabase(t *testing.T) {
 	select {
 	case err := <-failures:
 		t.Log(err)
-	case <-time.After(time.Minute):
+	case <-time.After(need.Wait):
 		t.Fatal("the failure was not reported")
 	}
 	for range 100_000 {

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -150,7 +149,7 @@ var _ = Describe("a release", Label("helm"), Ordered, func() {
 		Eventually(func() error { // a definition is served a moment after it is established
 			_, err := envtest.Kubectl(GinkgoTB(), "", "-n", "shop", "apply", "-f", filepath.Join(root, "config", "samples", "http.yaml"))
 			return err
-		}).WithTimeout(time.Minute).Should(Succeed())
+		}).Should(Succeed())
 	})
 
 	// The team may do everything in its namespaces, and nothing in the cluster.

@@ -7,7 +7,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -250,9 +249,7 @@ func TestCutoverReadsTheTableBeforeItLocks(t *testing.T) {
 	}
 	defer conn.Release()
 	for _, want := range []string{"more than 1 rows", `have "RETRY" in column state`} {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		defer cancel()
-		if _, err := adopt.Apply(ctx, conn.Conn(), pgtest.Schema, adopt.Cutover, adopt.Spec{}, adopt.Options{MaxRows: 1}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := adopt.Apply(t.Context(), conn.Conn(), pgtest.Schema, adopt.Cutover, adopt.Spec{}, adopt.Options{MaxRows: 1}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 		r.exec(`insert into keyed (id, state) values (4, 'RETRY') on conflict do nothing`)
@@ -277,7 +274,7 @@ func TestCutoverReadsTheTableBeforeItLocks(t *testing.T) {
 	r.eventually("the count is ended", func() bool {
 		return len(done) > 0 || pgtest.Value[int](r, `select count(pg_cancel_backend(pid)) from pg_locks where relation = 'keyed'::regclass and not granted`) > 0
 	})
-	const want = "57014); no producer has waited: to count the values of column state took longer than 30s"
+	const want = "57014); no producer has waited: to count the values of column state took longer than 30m0s"
 	if err := <-done; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want %q", err, want)
 	}
@@ -293,7 +290,7 @@ func TestStepsHaveALimitWhileProducersWait(t *testing.T) {
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	r.step(adopt.Cutover, adopt.Live, true)
 	r.step(adopt.Back, adopt.None, true)
-	if got := pgtest.Value[string](r, `select string_agg(distinct step, ', ' order by step desc) from limits`); got != "SENT 10010ms, NEW 10010ms" {
+	if got := pgtest.Value[string](r, `select string_agg(distinct step, ', ' order by step desc) from limits`); got != "SENT 600010ms, NEW 600010ms" {
 		t.Errorf("limits %s", got)
 	}
 }

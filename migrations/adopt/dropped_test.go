@@ -250,7 +250,7 @@ func TestBackThatEndedHalfWay(t *testing.T) {
 		t.Error(err)
 	}
 	r.step(adopt.Back, adopt.None, false)
-	if got := pgtest.Value[string](r, `select string_agg(step, ' ') from limits`); got != "0 10s 0" {
+	if got := pgtest.Value[string](r, `select string_agg(step, ' ') from limits`); got != "0 10min 0" {
 		t.Errorf("the notes are removed with the limits %s; want none but that of the shadow", got)
 	}
 }
@@ -376,7 +376,7 @@ func (c *connector) close() {
 	c.stop()
 	<-c.done
 	_ = c.conn.Close(context.Background())
-	pgtest.Eventually(c, "the slot is inactive after its reader has ended", time.Minute, func() bool {
+	pgtest.Eventually(c, "the slot is inactive after its reader has ended", func() bool {
 		return c.Context().Err() != nil || !pgtest.Value[bool](c.rig, `select active from pg_replication_slots where slot_name = $1`, c.old.spec.Slot)
 	})
 }

@@ -12,7 +12,7 @@ import (
 
 // logTimeout ends the reading of a slot, which Cutover does a second time while producers wait. rowTimeout is added to the
 // limit of a step for each row that it moves.
-const (
+var (
 	logTimeout = shadowTimeout
 	rowTimeout = 5 * time.Millisecond
 )

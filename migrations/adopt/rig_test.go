@@ -99,7 +99,7 @@ func (r rig) produce(ctx context.Context, n int) {
 
 func (r rig) eventually(what string, holds func() bool) {
 	r.Helper()
-	pgtest.Eventually(r, what, 3*time.Minute, holds)
+	pgtest.Eventually(r, what, holds)
 }
 
 // ledger is what became of the numbers of events.

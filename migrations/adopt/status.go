@@ -12,7 +12,7 @@ import (
 )
 
 // readTimeout ends a count.
-const readTimeout = 30 * time.Second
+var readTimeout = 30 * time.Second
 
 // Status is where an adoption stands. The counts are of one snapshot.
 type Status struct {

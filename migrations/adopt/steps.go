@@ -19,7 +19,8 @@ import (
 var files embed.FS
 
 // shadowTimeout ends a statement of a step: producers wait for it.
-const shadowTimeout = 10 * time.Second
+// Tests have more.
+var shadowTimeout = 10 * time.Second
 
 // run is one transaction of a step.
 type run struct {

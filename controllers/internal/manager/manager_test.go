@@ -458,8 +458,6 @@ func TestMain(m *testing.M) { envtest.Main(m) }
 // Labels pick some of these specs: `go test ./controllers/internal/manager -ginkgo.label-filter=namespaced`.
 func TestOnTheAPIServer(t *testing.T) {
 	ctrl.SetLogger(logr.Discard())
-	SetDefaultEventuallyTimeout(time.Minute)
-	SetDefaultEventuallyPollingInterval(20 * time.Millisecond)
 	RegisterFailHandler(Fail)
 	RunSpecs(t, "the operator's rights on an API server")
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 	"github.com/outbox-operator/outbox-operator/hack/testing/commands"
 	"github.com/outbox-operator/outbox-operator/hack/testing/envtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 var _ = Describe("kubectl outbox", func() {
@@ -168,7 +169,7 @@ var _ = Describe("who may replay", Label("rights", "replay"), func() {
 			_, err := envtest.Kubectl(GinkgoTB(), "", args...)
 			Expect(err).NotTo(HaveOccurred())
 		}
-		Eventually(ctx, func() error { return w.Create(ctx, w.replay("forged", "eve"), client.DryRunAll) }).WithTimeout(time.Minute).
+		Eventually(ctx, func() error { return w.Create(ctx, w.replay("forged", "eve"), client.DryRunAll) }).
 			Should(MatchError(ContainSubstring("is not the user who creates the object")), "the policy has reached the API server")
 	})
 	// by is a client that the API server takes for a user.
@@ -187,7 +188,7 @@ var _ = Describe("who may replay", Label("rights", "replay"), func() {
 		defer func() { w.config = admin }()
 		w.config = rest.CopyConfig(admin)
 		w.config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
-		Eventually(ctx, func() error { return w.run(ctx, "dead", "operations", "orders").err }).WithTimeout(time.Minute).Should(Succeed())
+		Eventually(ctx, func() error { return w.run(ctx, "dead", "operations", "orders").err }).Should(Succeed())
 		return w.run(ctx, args...)
 	}
 
@@ -217,7 +218,7 @@ var _ = Describe("who may replay", Label("rights", "replay"), func() {
 
 	It("is done under no other name, not even by an administrator", func(ctx SpecContext) {
 		person := by(ada)
-		Eventually(ctx, func() error { return person.Create(ctx, w.replay("mine", ada), client.DryRunAll) }).WithTimeout(time.Minute).Should(Succeed(), "the role has reached the API server")
+		Eventually(ctx, func() error { return person.Create(ctx, w.replay("mine", ada), client.DryRunAll) }).Should(Succeed(), "the role has reached the API server")
 		for user, c := range map[string]client.Client{ada: person, "admin": w.Client} {
 			err := c.Create(ctx, w.replay("forged", vera))
 			Expect(err).To(MatchError(ContainSubstring(`set spec.requestedBy to "` + user + `", or use kubectl outbox dead replay, which does`)))
@@ -237,7 +238,7 @@ var _ = Describe("who may replay", Label("rights", "replay"), func() {
 
 	It("does not keep the operator from status, finalizers and labels", func(ctx SpecContext) {
 		dlr := w.replay("mine", ada)
-		Eventually(ctx, func() error { return by(ada).Create(ctx, dlr) }).WithTimeout(time.Minute).Should(Succeed())
+		Eventually(ctx, func() error { return by(ada).Create(ctx, dlr) }).Should(Succeed())
 		dlr.Status = status(metav1.ConditionTrue, "Finished", 3, 3)
 		Expect(w.Status().Update(ctx, dlr)).To(Succeed())
 		for _, metadata := range []string{`{"finalizers":["outbox.dev/stop"]}`, `{"finalizers":null,"labels":{"a":"b"}}`} {
@@ -256,7 +257,7 @@ var _ = Describe("who may replay", Label("rights", "replay"), func() {
 			_, err := envtest.Kubectl(GinkgoTB(), manifest, "--as", account, "apply", "--server-side", "-f", "-")
 			return err
 		}
-		Eventually(ctx, func() error { return apply(printed.out) }).WithTimeout(time.Minute).Should(Succeed())
+		Eventually(ctx, func() error { return apply(printed.out) }).Should(Succeed())
 		Expect(apply(printed.out)).To(Succeed(), "the next reconciliation applies it again")
 		mine := w.run(ctx, "dead", "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812", "--print", "--name", "chg-813")
 		Expect(apply(mine.out)).To(MatchError(ContainSubstring(`set spec.requestedBy to "` + account + `"`)))
@@ -435,13 +436,13 @@ func (w *world) as(ctx context.Context, user string) {
 	}
 	w.config = rest.CopyConfig(w.config)
 	w.config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
-	Eventually(ctx, func() error { return w.run(ctx, "status", "orders").err }).WithTimeout(time.Minute).Should(Succeed(), "the rights have reached the API server")
+	Eventually(ctx, func() error { return w.run(ctx, "status", "orders").err }).Should(Succeed(), "the rights have reached the API server")
 }
 
 // play plays a part of the cluster for a minute, or until the spec ends: it calls act until that has done its part. What
 // it returns is closed then.
 func (w *world) play(act func(context.Context) bool) <-chan struct{} {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), need.Wait)
 	done := make(chan struct{})
 	DeferCleanup(func() { cancel(); <-done })
 	go func() {

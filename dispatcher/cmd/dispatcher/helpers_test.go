@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/api/status"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -281,7 +282,7 @@ func (p *process) stop(t testing.TB) int {
 	check(t, p.cmd.Process.Signal(syscall.SIGTERM))
 	select {
 	case <-p.done:
-	case <-time.After(3 * time.Minute):
+	case <-time.After(need.Wait):
 		t.Fatal("it did not stop")
 	}
 	return p.cmd.ProcessState.ExitCode()
@@ -313,7 +314,7 @@ func (p *process) status(t testing.TB) (s status.Status) {
 // await polls until the condition holds.
 func await(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	pgtest.Eventually(t, what, 3*time.Minute, condition)
+	pgtest.Eventually(t, what, condition)
 }
 
 // ready waits for /readyz to say ok.

@@ -212,7 +212,7 @@ func (f *foreign) obey(ctx context.Context, t *testing.T) {
 func (f *foreign) run(t *testing.T) {
 	f.running = f.start()
 	check(t, f.running.Start())
-	pgtest.Eventually(t, "the consumer listens", time.Minute, func() bool {
+	pgtest.Eventually(t, "the consumer listens", func() bool {
 		conn, err := net.Dial("tcp", "127.0.0.1:"+f.port)
 		if err == nil {
 			_ = conn.Close()

@@ -220,7 +220,7 @@ var wrongOnes = map[string]wrongOne{
 		case <-s.both: // another one is acknowledged, and counted
 			s.untilCounted()
 			s.untilCounted()
-		case <-time.After(100 * time.Millisecond):
+		case <-time.After(time.Second):
 		}
 		err := right(ctx, s, e)
 		s.mu.Lock()

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // An agent that takes requests and says nothing is not waited for for ever, neither by a caller nor by the
@@ -42,7 +44,7 @@ func TestSilentAgent(t *testing.T) {
 		t.Errorf("while the agent is silent: %v; want no more than that the time is over: the search continues", err)
 	}
 	responds.Store(true)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), need.Wait)
 	defer cancel()
 	for {
 		c, err := cfg.Credentials.Retrieve(ctx)

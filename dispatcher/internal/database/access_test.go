@@ -31,11 +31,14 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // lives is how long what the issuer gives out is good for.
 const lives = 2 * time.Second
+
+func init() { tokenTimeout = need.Wait }
 
 // issuer stands in for the agents of the clouds that give out tokens, which live for seconds here.
 type issuer struct {
@@ -330,7 +333,7 @@ func TestClientCertificate(t *testing.T) {
 	// Over a new connection. The server's alert may be lost in the reset that follows it: then it is tried again.
 	reset := func(err error) bool { return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) }
 	began := time.Now()
-	for _, err = pool.Exec(t.Context(), "select 1"); reset(err) && time.Since(began) < time.Minute; {
+	for _, err = pool.Exec(t.Context(), "select 1"); reset(err) && time.Since(began) < need.Wait; {
 		_, err = pool.Exec(t.Context(), "select 1")
 	}
 	if reason, message := Classify(err); reason != CertificateInvalid || !strings.Contains(message, "the server does not accept the client's certificate") {

@@ -483,7 +483,7 @@ func TestPoolReconnectsWhenOneConnectionBreaks(t *testing.T) {
 
 func wantConns(t *testing.T, pool *pgxpool.Pool, want int32) {
 	t.Helper()
-	pgtest.Eventually(t, fmt.Sprintf("the pool has %d connections", want), time.Minute, func() bool { return pool.Stat().TotalConns() == want })
+	pgtest.Eventually(t, fmt.Sprintf("the pool has %d connections", want), func() bool { return pool.Stat().TotalConns() == want })
 }
 
 // Transactions run at READ COMMITTED whatever the login's default is, in every mode of pgx, and the default is

@@ -12,8 +12,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/config"
 )
 
-// tokenTimeout bounds the search for a token.
-const tokenTimeout = 10 * time.Second
+// tokenTimeout bounds the search for a token. Tests have more.
+var tokenTimeout = 10 * time.Second
 
 // token makes the password of a new connection. It keeps what it may until that is about to end.
 type token func(ctx context.Context, c *pgx.ConnConfig) (string, error)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/expression"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // with returns an event with the payload, and what it is decoded.
@@ -43,7 +44,7 @@ func outcome(ctx context.Context, t *testing.T, text, payload string) error {
 	select {
 	case err := <-ended:
 		return err
-	case <-time.After(time.Minute):
+	case <-time.After(need.Wait):
 		t.Fatalf("%.80s has no limit", text)
 		return nil
 	}
@@ -114,7 +115,7 @@ func TestCostLimitEndsNestedLoops(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "fewer loops inside loops") {
 		t.Errorf("three loops: %v, %v", x, err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), need.Wait)
 	defer cancel()
 	err = outcome(ctx, t, `{"r": payload.a.all(x, payload.a.all(y, x + y > 0.0))}`, `{"a": [1`+strings.Repeat(",1", 19_999)+`]}`)
 	if err == nil || !strings.Contains(err.Error(), "it costs more than a payload of 40008 bytes may (1160032 units of work)") {

@@ -505,7 +505,7 @@ func (o outbox) run(n *notify.Notifier) (stop func()) {
 // await polls until the condition holds.
 func (o outbox) await(what string, condition func() bool) {
 	o.Helper()
-	pgtest.Eventually(o, what, 3*time.Minute, condition)
+	pgtest.Eventually(o, what, condition)
 }
 
 // notified counts dead letters whose notification was accepted, and waiting those whose was not.

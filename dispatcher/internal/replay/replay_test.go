@@ -3,7 +3,6 @@ package replay_test
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -12,6 +11,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/config"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/replay"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -302,7 +302,7 @@ func TestInvalidRequestRefused(t *testing.T) {
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // waitTimeout bounds what must happen soon. Only a test that fails waits for it.
-const waitTimeout = 2 * time.Minute
+const waitTimeout = need.Wait
 
 // rig is an outbox in a database of its own, and its replays, which have the rights of a replay login and no others.
 type rig struct {
@@ -402,7 +402,7 @@ func (r rig) requeued() (times, rows int) {
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	pgtest.Eventually(t, what, waitTimeout, holds)
+	pgtest.Eventually(t, what, holds)
 }
 
 // A replay works however the driver sends its statements: what is set for PgBouncer before 1.21, too.

@@ -261,7 +261,7 @@ func TestAFailureStaysWhileAnotherProcessSweeps(t *testing.T) {
 // wait waits until something is so.
 func wait(t *testing.T, what string, so func() bool) {
 	t.Helper()
-	pgtest.Eventually(t, what, time.Minute, so)
+	pgtest.Eventually(t, what, so)
 }
 
 // A sweep and its lease work behind PgBouncer in transaction mode.

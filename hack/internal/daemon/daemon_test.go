@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // Pause returns when a process stands still, also one that has ended and was not waited for: a frozen
@@ -45,7 +47,7 @@ func TestPauseReturnsWhenTheProcessStands(t *testing.T) {
 				if !ok {
 					t.Error("it runs")
 				}
-			case <-time.After(time.Minute):
+			case <-time.After(need.Wait):
 				t.Fatal("Pause does not return")
 			}
 		})

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"syscall"
+	"time"
 )
 
 // Server is a process with a directory of its own, which the servers of tests embed. Its methods are not for concurrent
@@ -50,10 +51,12 @@ func (s *Server) Signal(sig syscall.Signal) {
 	}
 }
 
-// Kill ends a running server with kill -9.
+// Kill ends a running server and its children with kill -9.
 func (s *Server) Kill() {
 	if s.process != nil {
+		pid := s.process.Pid()
 		s.process.End(syscall.SIGKILL)
+		_ = syscall.Kill(-pid, syscall.SIGKILL) // Redis has a child while it makes a copy for a replica
 		s.process = nil
 	}
 }
@@ -74,7 +77,15 @@ func (s *Server) Resume() { s.Signal(syscall.SIGCONT) }
 
 // Remove removes the directory. It returns an error when a file cannot be removed.
 func (s *Server) Remove() error {
-	if err := errors.Join(os.RemoveAll(s.Dir), s.lock.Close()); err != nil {
+	err := os.RemoveAll(s.Dir)
+	for range 600 { // a killed child may have made a file meanwhile
+		if err == nil {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+		err = os.RemoveAll(s.Dir)
+	}
+	if err = errors.Join(err, s.lock.Close()); err != nil {
 		return fmt.Errorf("remove the server's directory: %w; remove it by hand", err)
 	}
 	return nil

@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outbox-operator/outbox-operator/hack/servers/postgres"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 func start(t *testing.T, opts postgres.Options) *postgres.Server {
@@ -190,7 +191,7 @@ func TestKilledParent(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), need.Wait)
 	defer cancel()
 	// The server closes the connection when it ends.
 	if _, err := conn.WaitForNotification(ctx); err == nil || ctx.Err() != nil {

@@ -23,10 +23,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onsi/gomega"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // assetsEnv names the directory of the binaries. Without it hack/pins/kube builds them.
@@ -41,8 +43,10 @@ var server struct {
 }
 
 // Main runs a package's tests and exits; a server that they started is stopped, also when a signal
-// ends the tests early. Call it from TestMain.
+// ends the tests early. Call it from TestMain. Gomega's Eventually waits for [need.Wait], and polls each 20 ms.
 func Main(m *testing.M) {
+	gomega.SetDefaultEventuallyTimeout(need.Wait)
+	gomega.SetDefaultEventuallyPollingInterval(20 * time.Millisecond)
 	server.inMain = true
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM)

@@ -34,8 +34,11 @@ const Schema = "outbox"
 var Settings map[string]string
 
 // Main runs a package's tests and stops the server that they used: func TestMain(m *testing.M)
-// { pgtest.Main(m) }.
+// { pgtest.Main(m) }. Where PGCONNECT_TIMEOUT is not set, connections of the tests and of what they start get a minute.
 func Main(m interface{ Run() int }) {
+	if os.Getenv("PGCONNECT_TIMEOUT") == "" {
+		_ = os.Setenv("PGCONNECT_TIMEOUT", "60")
+	}
 	code := m.Run()
 	if err := theServer.close(); err != nil {
 		fmt.Fprintln(os.Stderr, "pgtest:", err)
@@ -57,17 +60,17 @@ func Migrated(t testing.TB) string {
 	return theServer.create(t, theServer.template(t))
 }
 
-// Eventually waits until the condition holds, which it evaluates each 10 ms. It fails the test after the limit.
-func Eventually(t testing.TB, what string, limit time.Duration, condition func() bool) {
+// Eventually waits until the condition holds, which it evaluates each 10 ms. It fails the test after [need.Wait].
+func Eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(limit)
+	deadline := time.After(need.Wait)
 	for !condition() {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("not within %v: %s", limit, what)
+			t.Fatalf("not within %v: %s", need.Wait, what)
 		}
 	}
 }

@@ -226,7 +226,7 @@ func TestInterruptedWhileConnecting(t *testing.T) {
 			if !errors.Is(err, context.Canceled) || dispatcher.IsUnavailable(err) {
 				t.Errorf("%s: %v", what, err)
 			}
-		case <-time.After(5 * time.Second): // kgo's own limit is 10
+		case <-time.After(need.Wait): // kgo's own limit gives another error
 			t.Errorf("%s does not return", what)
 		}
 		conn.Close()
@@ -251,7 +251,7 @@ func TestRetiredSendsNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), need.Wait)
 	defer cancel()
 	go func() {
 		for range time.Tick(time.Millisecond) {

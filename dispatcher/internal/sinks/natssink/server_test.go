@@ -23,6 +23,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/servers/nats"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -96,7 +97,7 @@ func newStream(t testing.TB, s *nats.Server, change func(*jetstream.StreamConfig
 // consume reads all that is in a stream, in its order.
 func consume(t testing.TB, s *nats.Server, stream string, opts ...client.Option) (msgs []jetstream.Msg) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), need.Wait)
 	defer cancel()
 	js := admin(t, s, opts...)
 	var left uint64

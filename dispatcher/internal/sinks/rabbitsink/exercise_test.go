@@ -331,7 +331,7 @@ func consume(t testing.TB, queue string) (all []amqp.Delivery) {
 				t.Fatalf("%d of %d messages were read", len(all), state.Messages)
 			}
 			all = append(all, d)
-		case <-time.After(time.Minute):
+		case <-time.After(need.Wait):
 			t.Fatalf("%d of %d messages were read", len(all), state.Messages)
 		}
 	}
@@ -380,5 +380,5 @@ func open(t testing.TB, cfg config.RabbitMQSink) *sink {
 // eventually repeats try until it succeeds.
 func eventually(t testing.TB, what string, try func() bool) {
 	t.Helper()
-	pgtest.Eventually(t, what, time.Minute, try)
+	pgtest.Eventually(t, what, try)
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cloudevents/sdk-go/v2/binding"
 	"github.com/cloudevents/sdk-go/v2/event"
@@ -249,7 +248,7 @@ func BenchmarkRedisOwn(b *testing.B) {
 //
 // CONTRACT: C-32, C-70
 func TestClusterTakesBatchesWhileSlotsMove(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), need.Wait)
 	defer cancel()
 	nodes, err := redis.StartCluster(ctx, 3, redis.Options{Settings: map[string]string{"cluster-require-full-coverage": "no"}})
 	need.Server(t, err, redis.ErrMissing)

@@ -91,7 +91,7 @@ func TestIdleConnectionsAreDropped(t *testing.T) {
 	if _, kept := s.idle[gone.address]; kept {
 		t.Error("a connection to a node that is gone is kept for ever")
 	}
-	pgtest.Eventually(t, "the connection to the node that is gone is closed", time.Minute, func() bool {
+	pgtest.Eventually(t, "the connection to the node that is gone is closed", func() bool {
 		gone.mu.Lock()
 		defer gone.mu.Unlock()
 		return gone.cut
@@ -186,7 +186,7 @@ func replicate(t *testing.T, replica, of *redis.Server, s *sink) {
 	t.Helper()
 	host, port, _ := strings.Cut(of.Address, ":")
 	do(t, replica, "replicaof", host, port)
-	for end := time.Now().Add(30 * time.Second); ; {
+	for end := time.Now().Add(need.Wait); ; {
 		if err := sinktest.Send(t, s); err == nil {
 			return
 		} else if time.Now().After(end) {
