@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 )
 
 // Backoff says how long a row waits after a failed delivery (CONTRACT C-25). Use one of the four
@@ -19,21 +19,21 @@ type Backoff interface {
 
 // DefaultBackoff is ExponentialBackoff(1s, 1h).
 func DefaultBackoff() Backoff {
-	return ExponentialBackoff(config.DefaultBackoffBase, config.DefaultBackoffMax)
+	return ExponentialBackoff(spec.DefaultBackoffBase, spec.DefaultBackoffMax)
 }
 
 // NewBackoff returns the policy that a configuration with all of its values names. The error is about the strategy or
 // the multiplier, and says what to write.
-func NewBackoff(b config.Backoff) (Backoff, error) {
+func NewBackoff(b spec.Backoff) (Backoff, error) {
 	base, limit := b.Base.D(), b.Max.D()
 	switch b.Strategy {
-	case "", config.Exponential:
+	case "", spec.Exponential:
 		return ExponentialBackoff(base, limit), nil
-	case config.Linear:
+	case spec.Linear:
 		return LinearBackoff(base, limit), nil
-	case config.PowerOfTwo:
+	case spec.PowerOfTwo:
 		return PowerOfTwoBackoff(), nil
-	case config.Multiplier:
+	case spec.Multiplier:
 		factor, err := strconv.ParseFloat(b.Multiplier, 64)
 		if err != nil {
 			return nil, fmt.Errorf("multiplier %.20q is not a number; write a decimal from \"1\" to \"10\" in quotes", b.Multiplier)

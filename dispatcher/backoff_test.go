@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 )
 
 // CONTRACT: C-25
@@ -83,16 +83,16 @@ func TestBackoffBounds(t *testing.T) {
 // CONTRACT: C-25
 func TestNewBackoff(t *testing.T) {
 	t.Parallel()
-	seconds := func(n int) config.Duration { return config.Duration(time.Duration(n) * time.Second) }
+	seconds := func(n int) spec.Duration { return spec.Duration(time.Duration(n) * time.Second) }
 	none := 0
-	for text, b := range map[string]config.Backoff{
+	for text, b := range map[string]spec.Backoff{
 		"2s": {Base: seconds(4), Max: seconds(60)}, // exponential, and the least of its spread
-		"8s": {Strategy: config.Linear, Base: seconds(4), Max: seconds(60)},
-		"3s": {Strategy: config.Multiplier, Multiplier: "1", Base: seconds(4), Max: seconds(60)},
-		"4s": {Strategy: config.Multiplier, Multiplier: "1", JitterPercent: &none, Base: seconds(4), Max: seconds(60)},
+		"8s": {Strategy: spec.Linear, Base: seconds(4), Max: seconds(60)},
+		"3s": {Strategy: spec.Multiplier, Multiplier: "1", Base: seconds(4), Max: seconds(60)},
+		"4s": {Strategy: spec.Multiplier, Multiplier: "1", JitterPercent: &none, Base: seconds(4), Max: seconds(60)},
 	} {
 		attempts := 1
-		if b.Strategy == config.Linear {
+		if b.Strategy == spec.Linear {
 			attempts = 2
 		}
 		policy, err := NewBackoff(b)
@@ -100,7 +100,7 @@ func TestNewBackoff(t *testing.T) {
 			t.Errorf("%+v: %v, %v; want %s", b, policy, err, text)
 		}
 	}
-	for _, b := range []config.Backoff{{Strategy: "Linaer"}, {Strategy: config.Multiplier, Multiplier: "two"}} {
+	for _, b := range []spec.Backoff{{Strategy: "Linaer"}, {Strategy: spec.Multiplier, Multiplier: "two"}} {
 		if policy, err := NewBackoff(b); err == nil {
 			t.Errorf("%+v made %v", b, policy)
 		}

@@ -20,7 +20,7 @@ var rules = []struct {
 	{"dispatcher", "the data plane knows no Kubernetes", []string{"k8s.io/", "sigs.k8s.io/controller-runtime", module + "controllers", module + "api/v1alpha1"}, ""},
 	{"controllers", "the control plane opens no database connection and imports no sink", []string{"github.com/jackc/pgx", module + "migrations", module + "dispatcher/engine", module + "dispatcher/pgstore", module + "dispatcher/sink", module + "dispatcher/producer"}, ""},
 	{"dispatcher/consumer", "a service that consumes needs its database's driver and little more", []string{
-		module + "dispatcher/.", module + "dispatcher/engine", module + "api/config", module + "dispatcher/pgstore", module + "dispatcher/sink", module + "migrations", "github.com/cloudevents",
+		module + "dispatcher/.", module + "dispatcher/engine", module + "api/spec", module + "dispatcher/pgstore", module + "dispatcher/sink", module + "migrations", "github.com/cloudevents",
 		"github.com/twmb", "github.com/nats-io", "github.com/rabbitmq", "github.com/redis", "github.com/aws", "cloud.google.com", "github.com/Azure",
 		"google.golang.org", "go.opentelemetry.io", "github.com/jackc/pgx/v5/pgxpool",
 	}, ""},

@@ -9,7 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
@@ -93,7 +93,7 @@ func retentionSufficient(seen observed) metav1.Condition {
 		}
 		known = true
 		if kept := f.retention.Delivered; kept != nil && kept.Duration > needed {
-			needed, why = kept.Duration, fmt.Sprintf("dispatcher %q keeps delivered rows for %s", f.dispatcher.Name, config.Duration(kept.Duration))
+			needed, why = kept.Duration, fmt.Sprintf("dispatcher %q keeps delivered rows for %s", f.dispatcher.Name, spec.Duration(kept.Duration))
 		}
 	}
 	own := seen.consumer.Spec.Retention
@@ -105,10 +105,10 @@ func retentionSufficient(seen observed) metav1.Condition {
 	case own.Duration < needed:
 		return kstatus.Condition(kind, metav1.ConditionFalse, api.ReasonRetentionTooShort, fmt.Sprintf(
 			"It knows for %s what it has handled, and %s: what comes again later is handled twice. Keep it for %s at least, and for longer than the age at which dead letters are replayed; then correct spec.retention.",
-			config.Duration(own.Duration), why, config.Duration(needed)))
+			spec.Duration(own.Duration), why, spec.Duration(needed)))
 	}
 	return kstatus.Condition(kind, metav1.ConditionTrue, api.ReasonRetentionSufficient, fmt.Sprintf(
-		"It knows for %s what it has handled, and delivered rows are kept for no longer. A dead letter that is replayed after that time may be handled twice.", config.Duration(own.Duration)))
+		"It knows for %s what it has handled, and delivered rows are kept for no longer. A dead letter that is replayed after that time may be handled twice.", spec.Duration(own.Duration)))
 }
 
 // A message names so many types, each by so many bytes at most.

@@ -23,7 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 )
@@ -297,7 +297,7 @@ var _ = Describe("a file for pods", Label("samples"), func() {
 	files, err := filepath.Glob(filepath.Join("..", "..", "config", "samples", "*.yaml"))
 
 	It("is tried with each kind of sink, and with samples", func() {
-		for _, kind := range config.SinkKinds() {
+		for _, kind := range spec.SinkKinds() {
 			name, _, _ := strings.Cut(kind.Tag.Get("json"), ",")
 			Expect(smallest).To(ContainElement(HavePrefix(name + ":")))
 		}
@@ -323,12 +323,12 @@ var _ = Describe("a file for pods", Label("samples"), func() {
 		c := start(tick)
 		c.create(c.dispatcher())
 		rendered := c.loadConfig()
-		least := config.Config{
+		least := spec.Config{
 			Name:      c.namespace + "/orders",
 			Namespace: "shop",
-			Database:  config.Database{DSNFile: "/etc/outbox/secrets/database/dsn"},
-			Sink:      config.Sink{Log: &config.LogSink{}},
-			Server:    config.Server{Address: ":8080"},
+			Database:  spec.Database{DSNFile: "/etc/outbox/secrets/database/dsn"},
+			Sink:      spec.Sink{Log: &spec.LogSink{}},
+			Server:    spec.Server{Address: ":8080"},
 			StateFile: "/etc/outbox/state/state",
 		}
 		Expect(rendered).To(Equal(least), "what the API server sets is what the binary would")
@@ -372,7 +372,7 @@ func dispatchersIn(text string) (all []*api.OutboxDispatcher) {
 }
 
 // loaded is the file of the pods as they load it, with a plain Outbox where one is named.
-func loaded(obd *api.OutboxDispatcher) config.Config {
+func loaded(obd *api.OutboxDispatcher) spec.Config {
 	c := desired.Config(obd, &api.Outbox{Spec: api.OutboxSpec{SecretRef: api.SecretRef{Name: "a"}}})
 	c.ApplyDefaults()
 	return c

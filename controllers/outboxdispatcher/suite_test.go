@@ -28,7 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
@@ -356,7 +356,7 @@ func (c *cluster) state() string {
 }
 
 // loadConfig reads the rendered file as it is, without the binary's defaults.
-func (c *cluster) loadConfig() (rendered config.Config) {
+func (c *cluster) loadConfig() (rendered spec.Config) {
 	GinkgoHelper()
 	Expect(yaml.UnmarshalStrict([]byte(c.configFile()), &rendered)).To(Succeed())
 	return rendered

@@ -23,7 +23,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
 	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
@@ -191,7 +191,7 @@ func (n *network) replay(t *testing.T) (done int) {
 
 // runDispatcher delivers until every row is delivered.
 func runDispatcher(t *testing.T, pool pgtest.DB, url string, events int) {
-	sink, err := httpsink.New(config.HTTPSink{URL: url}, nil)
+	sink, err := httpsink.New(spec.HTTPSink{URL: url}, nil)
 	check(t, err)
 	defer func() { check(t, sink.Close(context.Background())) }()
 	d, err := engine.New(pgstore.New(pool.Pool, pgstore.Options{Schema: pgtest.Schema, Namespace: "shop", Worker: uuid.New()}), sink, dispatcher.Config{

@@ -15,7 +15,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/draft"
@@ -193,7 +193,7 @@ func TestEverySinksMessage(t *testing.T) {
 			}
 		})
 	}
-	for _, field := range config.SinkKinds() {
+	for _, field := range spec.SinkKinds() {
 		kind, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 		if !tested[kind] {
 			t.Errorf("no message of the sink %q was read", kind)
@@ -205,7 +205,7 @@ func draftOf(t *testing.T, section string, e *dispatcher.Event) draft.Message {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	check(t, os.WriteFile(path, []byte("name: n\nnamespace: shop\ndatabase: {dsn: 'postgres://u@h/d'}\nsink: {"+section+"}\n"), 0o600))
-	cfg, err := config.Load(path)
+	cfg, err := spec.Load(path)
 	check(t, err)
 	d, err := sink.NewDrafts(cfg)
 	check(t, err)

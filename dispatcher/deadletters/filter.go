@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
@@ -23,8 +23,8 @@ const (
 	maxText = 8192
 )
 
-// Filter chooses dead letters: see [config.DeadLetterFilter]. The zero Filter matches every open one.
-type Filter config.DeadLetterFilter
+// Filter chooses dead letters: see [spec.DeadLetterFilter]. The zero Filter matches every open one.
+type Filter spec.DeadLetterFilter
 
 // Reasons are the reasons for which an event becomes dead (CONTRACT C-40).
 var Reasons = []dispatcher.DeadReason{

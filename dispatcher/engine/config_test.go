@@ -13,7 +13,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
@@ -41,7 +41,7 @@ var notDefaults = []string{"Topics", "Fairness", "TenantRateLimit", "RateLimit",
 // CONTRACT: C-32, C-34, C-35
 func TestDefaultsAreTheSameEverywhere(t *testing.T) {
 	engine := reflect.ValueOf(withDefaults(dispatcher.Config{}))
-	var loaded config.Config
+	var loaded spec.Config
 	loaded.ApplyDefaults()
 	file, resource := fields(t, loaded.Delivery), deliverySchema(t)
 	for i := range engine.NumField() {
@@ -68,7 +68,7 @@ func TestDefaultsAreTheSameEverywhere(t *testing.T) {
 	if got := engine.FieldByName("Backoff").Interface(); got != hour {
 		t.Errorf("Config.Backoff is %v, want %v", got, hour)
 	}
-	want := config.Backoff{Strategy: config.Exponential, Base: config.Duration(time.Second), Max: config.Duration(time.Hour)}
+	want := spec.Backoff{Strategy: spec.Exponential, Base: spec.Duration(time.Second), Max: spec.Duration(time.Hour)}
 	if loaded.Delivery.Backoff != want {
 		t.Errorf("backoff of the file is %+v, want %+v", loaded.Delivery.Backoff, want)
 	}
@@ -94,7 +94,7 @@ func TestDeliveryTimeoutIsRefused(t *testing.T) {
 func plain(value any) string {
 	switch v := value.(type) {
 	case time.Duration:
-		return config.Duration(v).String()
+		return spec.Duration(v).String()
 	case float64:
 		return fmt.Sprintf("%.0f", v)
 	}
@@ -102,7 +102,7 @@ func plain(value any) string {
 }
 
 // fields are those of the file, as JSON has them.
-func fields(t *testing.T, c config.Delivery) (m map[string]any) {
+func fields(t *testing.T, c spec.Delivery) (m map[string]any) {
 	t.Helper()
 	text, err := json.Marshal(c)
 	if err != nil {

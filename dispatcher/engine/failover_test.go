@@ -15,7 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
 	"github.com/outbox-operator/outbox-operator/hack/servers/postgres"
@@ -55,7 +55,7 @@ func hosts(servers ...*postgres.Server) string {
 // dispatcherPool connects as a dispatcher does.
 func dispatcherPool(t *testing.T, dsn string) *pgxpool.Pool {
 	t.Helper()
-	pool, err := database.Pool(t.Context(), config.Database{DSN: dsn}, "orders")
+	pool, err := database.Pool(t.Context(), spec.Database{DSN: dsn}, "orders")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/httpsink"
 )
@@ -329,8 +329,8 @@ func TestAutoWithAnHTTPServer(t *testing.T) {
 		w.WriteHeader(http.StatusNoContent)
 	}))
 	t.Cleanup(server.Close)
-	cfg := config.HTTPSink{URL: server.URL}
-	whole := config.Config{Sink: config.Sink{HTTP: &cfg}}
+	cfg := spec.HTTPSink{URL: server.URL}
+	whole := spec.Config{Sink: spec.Sink{HTTP: &cfg}}
 	whole.ApplyDefaults()
 	sink, err := httpsink.New(*whole.Sink.HTTP, nil)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
@@ -18,15 +18,15 @@ const minLease = 100 * time.Millisecond
 // withDefaults is a Config with a value in each field.
 func withDefaults(c dispatcher.Config) dispatcher.Config {
 	c.Topics = slices.Clone(c.Topics)
-	c.Lease = cmp.Or(c.Lease, config.DefaultLease)
-	c.PollInterval = cmp.Or(c.PollInterval, config.DefaultPollInterval)
-	c.BatchSize = cmp.Or(c.BatchSize, config.DefaultBatchSize)
-	c.Concurrency = cmp.Or(c.Concurrency, config.DefaultConcurrency)
-	c.MaxConcurrency = cmp.Or(c.MaxConcurrency, config.DefaultMaxConcurrency)
-	c.MaxAttempts = cmp.Or(c.MaxAttempts, config.DefaultMaxAttempts)
-	c.DeliveryTimeout = cmp.Or(c.DeliveryTimeout, config.DefaultDeliveryTimeout)
-	c.GracePeriod = cmp.Or(c.GracePeriod, config.DefaultGracePeriod)
-	c.MaxBytes = cmp.Or(c.MaxBytes, config.DefaultMaxBytes)
+	c.Lease = cmp.Or(c.Lease, spec.DefaultLease)
+	c.PollInterval = cmp.Or(c.PollInterval, spec.DefaultPollInterval)
+	c.BatchSize = cmp.Or(c.BatchSize, spec.DefaultBatchSize)
+	c.Concurrency = cmp.Or(c.Concurrency, spec.DefaultConcurrency)
+	c.MaxConcurrency = cmp.Or(c.MaxConcurrency, spec.DefaultMaxConcurrency)
+	c.MaxAttempts = cmp.Or(c.MaxAttempts, spec.DefaultMaxAttempts)
+	c.DeliveryTimeout = cmp.Or(c.DeliveryTimeout, spec.DefaultDeliveryTimeout)
+	c.GracePeriod = cmp.Or(c.GracePeriod, spec.DefaultGracePeriod)
+	c.MaxBytes = cmp.Or(c.MaxBytes, spec.DefaultMaxBytes)
 	c.Ordering = cmp.Or(c.Ordering, dispatcher.OrderingNone)
 	c.Fairness = cmp.Or(c.Fairness, dispatcher.FairnessNone)
 	c.OnDead = cmp.Or(c.OnDead, dispatcher.OnDeadContinue)

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
@@ -126,7 +126,7 @@ func decodeRetry(data []byte) (dispatcher.Backoff, error) {
 	if len(data) == 0 {
 		return nil, nil
 	}
-	var policy config.Backoff
+	var policy spec.Backoff
 	if err := json.Unmarshal(data, &policy); err != nil {
 		return nil, err
 	}

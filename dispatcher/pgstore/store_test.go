@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
@@ -312,7 +312,7 @@ func TestStoreBehindPgBouncer(t *testing.T) {
 			name := "test_" + strings.ToLower(rand.Text())
 			pgtest.Exec(admin, `create database `+name+` template template`)
 			o := newOutbox(t, srv.DSN(name))
-			stores, err := database.Pool(t.Context(), config.Database{DSN: bouncer.DSN(name)}, "orders")
+			stores, err := database.Pool(t.Context(), spec.Database{DSN: bouncer.DSN(name)}, "orders")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -5,13 +5,13 @@ package sink
 import (
 	"fmt"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/cloudsink"
 )
 
 // cloud is a sink of a cloud's SDK. The build tag nocloud leaves them out.
-func cloud(s config.Sink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
+func cloud(s spec.Sink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
 	switch s.Kind() {
 	case "pubSub":
 		return cloudsink.NewPubSub(*s.PubSub, route)

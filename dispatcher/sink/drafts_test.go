@@ -23,7 +23,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/draft"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
@@ -60,7 +60,7 @@ func drafts(t *testing.T, sections string) *sink.Drafts {
 	if err := os.WriteFile(path, []byte("name: n\nnamespace: shop\ndatabase: {dsn: 'postgres://u@h/d'}\n"+sections), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := config.Load(path)
+	cfg, err := spec.Load(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestDraftsConnectToNothing(t *testing.T) {
 	address := listener.Addr().String()
 	there := func(text string) string { return strings.ReplaceAll(text, "ADDRESS", address) }
 
-	for _, field := range config.SinkKinds() {
+	for _, field := range spec.SinkKinds() {
 		kind := named(field)
 		t.Run(kind, func(t *testing.T) {
 			k, ok := kinds[kind]
@@ -162,8 +162,8 @@ func TestDraftIsWhatIsDelivered(t *testing.T) {
 		header, path = r.Header, "http://"+r.Host+r.URL.Path
 	}))
 	t.Cleanup(server.Close)
-	cfg := config.Config{Sink: config.Sink{HTTP: &config.HTTPSink{URL: server.URL + "/in", Headers: map[string]string{"X-Team": "shop"}}}}
-	cfg.Sink.Routes = []config.Route{{To: `"/of/" + event.topic`}}
+	cfg := spec.Config{Sink: spec.Sink{HTTP: &spec.HTTPSink{URL: server.URL + "/in", Headers: map[string]string{"X-Team": "shop"}}}}
+	cfg.Sink.Routes = []spec.Route{{To: `"/of/" + event.topic`}}
 	s, err := sink.New(cfg, io.Discard)
 	if err != nil {
 		t.Fatal(err)

@@ -23,7 +23,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sr"
 	"sigs.k8s.io/yaml"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
 	"github.com/outbox-operator/outbox-operator/hack/servers/registry"
@@ -40,9 +40,9 @@ func TestEveryKind(t *testing.T) {
 		t.Fatal(err)
 	}
 	packages := packagesOfKinds(t)
-	for _, field := range config.SinkKinds() {
+	for _, field := range spec.SinkKinds() {
 		kind, section := named(field), field.Type.Elem()
-		var cfg config.Config
+		var cfg spec.Config
 		reflect.ValueOf(&cfg.Sink).Elem().FieldByIndex(field.Index).Set(reflect.New(section))
 		if _, err := sink.New(cfg, io.Discard); err != nil && !strings.HasPrefix(err.Error(), "sink."+kind) {
 			t.Errorf("%s: an empty section makes %v, want a sink or what is wrong with the section", kind, err)
@@ -84,7 +84,7 @@ func TestAccessIsRead(t *testing.T) {
 	}
 	used := map[string]bool{}
 	selected(t, sinks+"files", used)
-	for section, typ := range map[string]reflect.Type{"auth": reflect.TypeFor[config.Auth](), "tls": reflect.TypeFor[config.TLS]()} {
+	for section, typ := range map[string]reflect.Type{"auth": reflect.TypeFor[spec.Auth](), "tls": reflect.TypeFor[spec.TLS]()} {
 		fields(typ, section, func(path, name string) {
 			if !used[name] {
 				t.Errorf("sink.%s: nothing in files reads it", path)
@@ -159,7 +159,7 @@ func parse(t *testing.T, file string) *ast.File {
 	return f
 }
 
-// fields visits the fields of a section that have values, but [config.Access], which is not in the section. What iam
+// fields visits the fields of a section that have values, but [spec.Access], which is not in the section. What iam
 // has, package database reads.
 func fields(typ reflect.Type, path string, see func(path, name string)) {
 	for i := range typ.NumField() {
@@ -172,7 +172,7 @@ func fields(typ reflect.Type, path string, see func(path, name string)) {
 			inner = inner.Elem()
 		}
 		switch {
-		case inner == reflect.TypeFor[config.IAM]():
+		case inner == reflect.TypeFor[spec.IAM]():
 		case inner.Kind() == reflect.Struct:
 			fields(inner, at, see)
 		default:
@@ -187,28 +187,28 @@ func named(f reflect.StructField) string {
 }
 
 func TestNew(t *testing.T) {
-	http := &config.HTTPSink{URL: "https://consumer.example/events", BatchSize: 7}
+	http := &spec.HTTPSink{URL: "https://consumer.example/events", BatchSize: 7}
 	for name, test := range map[string]struct {
-		cfg  config.Sink
+		cfg  spec.Sink
 		want string
 	}{
-		"none":    {config.Sink{}, "sink: nothing is set; set one of its members, such as http"},
-		"invalid": {config.Sink{HTTP: &config.HTTPSink{}}, "sink.http.url must be an http:// or https:// URL with a host, such as https://orders.example.com/events"},
+		"none":    {spec.Sink{}, "sink: nothing is set; set one of its members, such as http"},
+		"invalid": {spec.Sink{HTTP: &spec.HTTPSink{}}, "sink.http.url must be an http:// or https:// URL with a host, such as https://orders.example.com/events"},
 	} {
-		if got, err := sink.New(config.Config{Sink: test.cfg}, nil); err == nil || err.Error() != test.want || got != nil {
+		if got, err := sink.New(spec.Config{Sink: test.cfg}, nil); err == nil || err.Error() != test.want || got != nil {
 			t.Errorf("%s: got %v, %v; want the error %q", name, got, err, test.want)
 		}
 	}
-	s, err := sink.New(config.Config{Sink: config.Sink{HTTP: http, ContentMode: config.Batch}}, nil)
+	s, err := sink.New(spec.Config{Sink: spec.Sink{HTTP: http, ContentMode: spec.Batch}}, nil)
 	if err != nil || s.BatchSize() != 7 {
 		t.Errorf("the http sink: %v, %v", s, err)
 	}
-	s, err = sink.New(config.Config{Sink: config.Sink{Kafka: &config.KafkaSink{Brokers: []string{"kafka.example:9092"}}}}, nil)
+	s, err = sink.New(spec.Config{Sink: spec.Sink{Kafka: &spec.KafkaSink{Brokers: []string{"kafka.example:9092"}}}}, nil)
 	if err != nil || s.BatchSize() != 500 {
 		t.Errorf("the kafka sink: %v, %v", s, err)
 	}
 	var out strings.Builder
-	s, err = sink.New(config.Config{Sink: config.Sink{Log: &config.LogSink{}}}, &out)
+	s, err = sink.New(spec.Config{Sink: spec.Sink{Log: &spec.LogSink{}}}, &out)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,7 +250,7 @@ func TestPlacesAreWhatTheFileNames(t *testing.T) {
 		"no route": {sink: kafka, file: `{topics: [orders, typo], sink: {routes: [{topics: [orders], to: '"o"'}]}}`, want: []string{"o"},
 			err: `topic "typo": no handler for the topic: no route takes it; add one to sink.routes, or one without topics, or leave the topic out of this dispatcher`},
 	} {
-		cfg := config.Config{Namespace: "shop"}
+		cfg := spec.Config{Namespace: "shop"}
 		for _, part := range []string{"sink: " + test.sink, test.file} {
 			if err := yaml.UnmarshalStrict([]byte(part), &cfg); err != nil {
 				t.Fatalf("%s: %v", name, err)
@@ -307,12 +307,12 @@ func TestSchemasOfARealRegistry(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	of := func(kind, subject string, version int) config.Validation {
-		return config.Validation{Types: []string{kind}, Schema: &config.PayloadSchema{Registry: &config.RegistrySchema{Subject: subject, Version: version}}}
+	of := func(kind, subject string, version int) spec.Validation {
+		return spec.Validation{Types: []string{kind}, Schema: &spec.PayloadSchema{Registry: &spec.RegistrySchema{Subject: subject, Version: version}}}
 	}
-	s, err := sink.New(config.Config{
-		Sink: config.Sink{Log: &config.LogSink{}}, Message: config.Message{SchemaRegistry: &config.SchemaRegistry{URL: server.URL()},
-			Validation: []config.Validation{of("Latest", "orders", 0), of("First", "orders", 1), of("Late", "number", 0), of("Missing", "missing", 0), of("Avro", "avro", 0)}},
+	s, err := sink.New(spec.Config{
+		Sink: spec.Sink{Log: &spec.LogSink{}}, Message: spec.Message{SchemaRegistry: &spec.SchemaRegistry{URL: server.URL()},
+			Validation: []spec.Validation{of("Latest", "orders", 0), of("First", "orders", 1), of("Late", "number", 0), of("Missing", "missing", 0), of("Avro", "avro", 0)}},
 	}, io.Discard)
 	if err != nil {
 		t.Fatal(err)
@@ -377,7 +377,7 @@ func headerPlace(kind, name string) string {
 //
 // CONTRACT: C-70
 func TestMessageOfEveryKind(t *testing.T) {
-	for _, field := range config.SinkKinds() {
+	for _, field := range spec.SinkKinds() {
 		kind := named(field)
 		section := section(kind, "127.0.0.1:1")
 		if kind == "log" || kind == "postgres" {
@@ -413,7 +413,7 @@ func TestMessageOfEveryKind(t *testing.T) {
 // CONTRACT: C-70
 func TestNumbersKeepTheirDigits(t *testing.T) {
 	want := []string{`9007199254740993`, `123456789012345678901234567890`, `0.1234567890123456789012345`, `10.10`, `1e400`}
-	for _, field := range config.SinkKinds() {
+	for _, field := range spec.SinkKinds() {
 		kind := named(field)
 		section := section(kind, "127.0.0.1:1")
 		for _, mode := range []string{"", "  contentMode: Structured\n"} {

@@ -3,7 +3,7 @@ package sink
 import (
 	"slices"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 )
 
 // Place is one of the destinations in a sink: a Kafka topic, a NATS subject, a RabbitMQ queue, a Redis stream, or a
@@ -12,14 +12,14 @@ type Place struct {
 	// Name is the destination's.
 	Name string
 	// Config is the configuration with this as the only destination, whose Probe finds out whether it is there.
-	Config config.Config
+	Config spec.Config
 }
 
 // Places returns the destinations that cfg's topics and routes name, whatever event comes, each once. It
 // returns none where the sink has one destination, which its own Probe checks, and for http and an exchange of RabbitMQ
 // with a name, whose parts cannot be queried. cfg must be valid.
 // It fails when the pipeline does not compile, and with the topics that no route takes.
-func Places(cfg config.Config) (places []Place, err error) {
+func Places(cfg spec.Config) (places []Place, err error) {
 	var names []string
 	p, err := Pipeline(cfg)
 	switch {
@@ -42,7 +42,7 @@ func Places(cfg config.Config) (places []Place, err error) {
 }
 
 // only reports whether the sink's settings name the one destination of all events.
-func only(s config.Sink) bool {
+func only(s spec.Sink) bool {
 	switch s.Kind() {
 	case "kafka":
 		return s.Kafka.Topic != ""
@@ -61,7 +61,7 @@ func only(s config.Sink) bool {
 }
 
 // direct makes name the one destination of all events. It reports whether a Probe can check that.
-func direct(s config.Sink, name string) bool {
+func direct(s spec.Sink, name string) bool {
 	switch s.Kind() {
 	case "kafka":
 		s.Kafka.Topic = name

@@ -10,7 +10,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/pipeline"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/registry"
@@ -28,7 +28,7 @@ import (
 // New returns the sink that is set in cfg, which must be valid, behind cfg's validation and
 // transformations, and with its routes. The log sink writes to log.
 // It fails when the pipeline does not compile, or the sink's settings or files cannot be used.
-func New(cfg config.Config, log io.Writer) (dispatcher.Sink, error) {
+func New(cfg spec.Config, log io.Writer) (dispatcher.Sink, error) {
 	p, err := Pipeline(cfg)
 	if err != nil {
 		return nil, err
@@ -38,7 +38,7 @@ func New(cfg config.Config, log io.Writer) (dispatcher.Sink, error) {
 
 // Behind is [New] with a pipeline that was compiled from cfg.
 // It fails when the sink's settings or files cannot be used.
-func Behind(p *pipeline.Pipeline, cfg config.Config, log io.Writer) (dispatcher.Sink, error) {
+func Behind(p *pipeline.Pipeline, cfg spec.Config, log io.Writer) (dispatcher.Sink, error) {
 	s, err := bare(cfg, p.Route(), log)
 	if err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ type Drafts struct {
 }
 
 // NewDrafts returns the drafts of cfg, which must be valid. It connects to nothing. It fails as [New] does.
-func NewDrafts(cfg config.Config) (*Drafts, error) {
+func NewDrafts(cfg spec.Config) (*Drafts, error) {
 	p, err := Pipeline(cfg)
 	if err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ type limited interface {
 
 // Limit is the most bytes that cfg's destination takes of a message with all its headers, and the setting
 // that says so. 0 means that it is not known.
-func Limit(ctx context.Context, cfg config.Config) (bytes int, setting string) {
+func Limit(ctx context.Context, cfg spec.Config) (bytes int, setting string) {
 	p, err := Pipeline(cfg)
 	if err != nil {
 		return 0, ""
@@ -120,7 +120,7 @@ func Limit(ctx context.Context, cfg config.Config) (bytes int, setting string) {
 }
 
 // bare is the sink alone. route says where in it an event goes; nil leaves that to the sink's settings.
-func bare(cfg config.Config, route func(*dispatcher.Event) (string, error), log io.Writer) (dispatcher.Sink, error) {
+func bare(cfg spec.Config, route func(*dispatcher.Event) (string, error), log io.Writer) (dispatcher.Sink, error) {
 	s := cfg.Sink.Clone() // other sinks may be made of the same settings
 	s.ApplyDefaults()
 	switch s.Kind() {
@@ -146,7 +146,7 @@ func bare(cfg config.Config, route func(*dispatcher.Event) (string, error), log 
 }
 
 // Pipeline compiles cfg's routes, validation and transformations. It fails with all that is wrong with them.
-func Pipeline(cfg config.Config) (*pipeline.Pipeline, error) {
+func Pipeline(cfg spec.Config) (*pipeline.Pipeline, error) {
 	var o pipeline.Options
 	if cfg.Message.SchemaRegistry != nil {
 		client, err := registry.New(*cfg.Message.SchemaRegistry)

@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
 )
@@ -42,11 +42,11 @@ type dispatching struct {
 // startDispatcher starts one and waits until it reports its worker id. It may be called while the
 // database and the consumer are unreachable. clockError is for the binary with the wrong clock.
 func (w *world) startDispatcher(ctx context.Context, binary, clockError string) (*dispatching, error) {
-	return w.startDispatcherWith(ctx, binary, clockError, func(*config.Config) {})
+	return w.startDispatcherWith(ctx, binary, clockError, func(*spec.Config) {})
 }
 
 // startDispatcherWith starts one whose configuration is changed.
-func (w *world) startDispatcherWith(ctx context.Context, binary, clockError string, change func(*config.Config)) (*dispatching, error) {
+func (w *world) startDispatcherWith(ctx context.Context, binary, clockError string, change func(*spec.Config)) (*dispatching, error) {
 	name := w.next("d")
 	file, logFile := filepath.Join(w.dir, name+".yaml"), filepath.Join(w.dir, name+".log")
 	c := w.config()
@@ -83,40 +83,40 @@ func (w *world) watch(d *dispatching) {
 	}
 }
 
-func (w *world) config() config.Config {
+func (w *world) config() spec.Config {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	route := w.started % len(w.dsnFiles)
-	c := config.Config{
+	c := spec.Config{
 		Name: "chaos", Namespace: scenario.Namespace,
-		Database: config.Database{DSNFile: w.dsnFiles[route]},
-		Sink:     config.Sink{HTTP: &config.HTTPSink{URL: "http://" + w.address}, Timeout: config.Duration(sinkTimeout)},
-		Delivery: config.Delivery{
-			Lease:        config.Duration(w.lease),
-			PollInterval: config.Duration(w.poll),
+		Database: spec.Database{DSNFile: w.dsnFiles[route]},
+		Sink:     spec.Sink{HTTP: &spec.HTTPSink{URL: "http://" + w.address}, Timeout: spec.Duration(sinkTimeout)},
+		Delivery: spec.Delivery{
+			Lease:        spec.Duration(w.lease),
+			PollInterval: spec.Duration(w.poll),
 			BatchSize:    50,
 			Concurrency:  16,
 			MaxAttempts:  maxAttempts,
-			Backoff:      config.Backoff{Base: config.Duration(100 * time.Millisecond), Max: config.Duration(500 * time.Millisecond)},
-			GracePeriod:  config.Duration(gracePeriod),
+			Backoff:      spec.Backoff{Base: spec.Duration(100 * time.Millisecond), Max: spec.Duration(500 * time.Millisecond)},
+			GracePeriod:  spec.Duration(gracePeriod),
 		},
-		Server: config.Server{Address: "127.0.0.1:0"},
+		Server: spec.Server{Address: "127.0.0.1:0"},
 	}
 	if w.ordered {
-		c.Delivery.Ordering = config.OrderingKey
+		c.Delivery.Ordering = spec.OrderingKey
 	}
 	if w.paced {
-		c.Delivery.Concurrency, c.Delivery.MaxConcurrency = config.Auto, 64
-		c.Delivery.RateLimit = &config.RateLimit{Events: w.limit()}
+		c.Delivery.Concurrency, c.Delivery.MaxConcurrency = spec.Auto, 64
+		c.Delivery.RateLimit = &spec.RateLimit{Events: w.limit()}
 		if !w.ordered {
-			c.Delivery.Fairness = config.FairnessTenant
+			c.Delivery.Fairness = spec.FairnessTenant
 		}
 	}
 	if route == 0 { // the direct one: PgBouncer keeps notifications back
-		c.Delivery.WakeUp = config.WakeUpListen
+		c.Delivery.WakeUp = spec.WakeUpListen
 	}
 	if w.deleted {
-		c.Retention.Delivered = new(config.Duration)
+		c.Retention.Delivered = new(spec.Duration)
 	}
 	return c
 }

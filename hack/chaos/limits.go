@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 )
 
 // stuckType is the event type of rows to whose requests the consumer does not respond, and stuckBytes their size.
@@ -24,7 +24,7 @@ const defaultLease = 30 * time.Second
 // with the last of its leases.
 func (w *world) loopCrashes(ctx context.Context, f fault) error {
 	for range 5 + f.pick%4 {
-		d, err := w.startDispatcherWith(ctx, "dispatcher", "", func(c *config.Config) {
+		d, err := w.startDispatcherWith(ctx, "dispatcher", "", func(c *spec.Config) {
 			c.Delivery.Lease, c.Delivery.PollInterval, c.Delivery.BatchSize, c.Delivery.Concurrency, c.Delivery.MaxAttempts, c.Delivery.GracePeriod = 0, 0, 0, 0, 0, 0
 		})
 		if err != nil {

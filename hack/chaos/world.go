@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"sigs.k8s.io/yaml"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
 	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
 	"github.com/outbox-operator/outbox-operator/hack/servers/pgbouncer"
@@ -104,15 +104,15 @@ func (w *world) openDatabase(ctx context.Context, binary string) (err error) {
 	if err := w.addRoute("dsn", w.port); err != nil {
 		return err
 	}
-	owner := config.Config{
-		Database: config.Database{DSN: w.shop.DSN(w.shop.Owner, "127.0.0.1", w.port)},
-		Journal:  &config.Journal{Mode: config.JournalDisabled},
+	owner := spec.Config{
+		Database: spec.Database{DSN: w.shop.DSN(w.shop.Owner, "127.0.0.1", w.port)},
+		Journal:  &spec.Journal{Mode: spec.JournalDisabled},
 	}
 	if w.paced {
-		owner.Database.Tenants = config.TenantsIndexed
+		owner.Database.Tenants = spec.TenantsIndexed
 	}
 	if w.journal {
-		owner.Journal.Mode = config.JournalEnabled
+		owner.Journal.Mode = spec.JournalEnabled
 	}
 	if err := write(w.ownerFile(), owner); err != nil {
 		return err
@@ -122,7 +122,7 @@ func (w *world) openDatabase(ctx context.Context, binary string) (err error) {
 		return err
 	}
 	login := filepath.Join(w.dir, "login.yaml")
-	if err := write(login, config.Config{Database: config.Database{DSNFile: w.dsnFiles[0]}}); err != nil {
+	if err := write(login, spec.Config{Database: spec.Database{DSNFile: w.dsnFiles[0]}}); err != nil {
 		return err
 	}
 	out, err := exec.CommandContext(ctx, binary, "migrate", "up", "-f", w.ownerFile(), "--grant-to-login-of", login).CombinedOutput()
@@ -247,7 +247,7 @@ func (w *world) replayFile() string { return filepath.Join(w.dir, "replay.yaml")
 
 func (w *world) deliveriesFile() string { return filepath.Join(w.dir, "deliveries") }
 
-func write(path string, c config.Config) error {
+func write(path string, c spec.Config) error {
 	text, err := yaml.Marshal(c)
 	return errors.Join(err, os.WriteFile(path, text, 0o600))
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/google/uuid"
 	"sigs.k8s.io/yaml"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
 )
@@ -46,7 +46,7 @@ func (d *demo) local(ctx context.Context) error {
 	}
 
 	d.say("The dispatcher's file, the schema, and two dispatcher processes")
-	owner := config.Config{Database: config.Database{DSN: shop.DSN(shop.Owner, "127.0.0.1", srv.Port)}}
+	owner := spec.Config{Database: spec.Database{DSN: shop.DSN(shop.Owner, "127.0.0.1", srv.Port)}}
 	if err := write(filepath.Join(dir, "owner.yaml"), owner); err != nil {
 		return err
 	}
@@ -112,22 +112,22 @@ func (d *demo) migrate(ctx context.Context, dir, binary, file string) error {
 	return runs(ctx, binary, "migrate", "up", "-f", filepath.Join(dir, "owner.yaml"), "--grant-to-login-of", file)
 }
 
-func dispatcherConfig(dir, consumerURL, address string) config.Config {
-	return config.Config{
+func dispatcherConfig(dir, consumerURL, address string) spec.Config {
+	return spec.Config{
 		Name: "orders", Namespace: scenario.Namespace, Topics: []string{scenario.Topic},
-		Database: config.Database{DSNFile: filepath.Join(dir, "dsn")},
-		Sink:     config.Sink{HTTP: &config.HTTPSink{URL: consumerURL}},
-		Delivery: config.Delivery{
-			Lease:        config.Duration(6 * time.Second),
-			PollInterval: config.Duration(time.Second),
+		Database: spec.Database{DSNFile: filepath.Join(dir, "dsn")},
+		Sink:     spec.Sink{HTTP: &spec.HTTPSink{URL: consumerURL}},
+		Delivery: spec.Delivery{
+			Lease:        spec.Duration(6 * time.Second),
+			PollInterval: spec.Duration(time.Second),
 			MaxAttempts:  3,
-			Backoff:      config.Backoff{Base: config.Duration(time.Second), Max: config.Duration(2 * time.Second)},
+			Backoff:      spec.Backoff{Base: spec.Duration(time.Second), Max: spec.Duration(2 * time.Second)},
 		},
-		Server: config.Server{Address: address},
+		Server: spec.Server{Address: address},
 	}
 }
 
-func write(path string, c config.Config) error {
+func write(path string, c spec.Config) error {
 	text, err := yaml.Marshal(c)
 	if err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 )
 
 // fileTable is the place of a table of the fields that a dispatcher's file has and the resource does not, such as
@@ -64,7 +64,7 @@ func loadComments(dir string) (comments, error) {
 func (all kinds) writeFile(page []byte, text comments) (_ []byte, err error) {
 	page = fileTable.ReplaceAllFunc(page, func(found []byte) []byte {
 		m := fileTable.FindSubmatch(found)
-		typ := reflect.TypeFor[config.Config]()
+		typ := reflect.TypeFor[spec.Config]()
 		for name := range strings.SplitSeq(string(m[2]), ".") {
 			f, has := fileField(typ, name)
 			if !has {

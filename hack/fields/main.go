@@ -40,7 +40,7 @@ func generate(root string) error {
 	if err != nil {
 		return err
 	}
-	text, err := loadComments(filepath.Join(root, "api", "config"))
+	text, err := loadComments(filepath.Join(root, "api", "spec"))
 	if err != nil {
 		return err
 	}

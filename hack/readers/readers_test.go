@@ -15,7 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
@@ -47,9 +47,9 @@ func startJava(t *testing.T, args ...string) *readers.Reader {
 }
 
 // deliver sends the awkward events with the sink.
-func deliver(t *testing.T, cfg config.Sink) map[string]sinktest.Awkward {
+func deliver(t *testing.T, cfg spec.Sink) map[string]sinktest.Awkward {
 	t.Helper()
-	s, err := sink.New(config.Config{Sink: cfg}, io.Discard)
+	s, err := sink.New(spec.Config{Sink: cfg}, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func compare(t *testing.T, r *readers.Reader, sent map[string]sinktest.Awkward) 
 
 func count() string { return fmt.Sprint(len(sinktest.AwkwardEvents())) }
 
-var modes = []config.ContentMode{config.Binary, config.Structured}
+var modes = []spec.ContentMode{spec.Binary, spec.Structured}
 
 // By the CloudEvents SDK for Python.
 //
@@ -112,7 +112,7 @@ func TestSDKReadsAwkwardEventsOverHTTP(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			compare(t, r, deliver(t, config.Sink{HTTP: &config.HTTPSink{URL: "http://127.0.0.1:" + port}, ContentMode: mode}))
+			compare(t, r, deliver(t, spec.Sink{HTTP: &spec.HTTPSink{URL: "http://127.0.0.1:" + port}, ContentMode: mode}))
 		})
 	}
 }
@@ -138,7 +138,7 @@ func TestSDKsReadAwkwardEventsFromKafka(t *testing.T) {
 			if _, err := kadm.NewClient(client).CreateTopic(ctx, 1, 1, nil, topic); err != nil {
 				t.Fatal(err)
 			}
-			sent := deliver(t, config.Sink{Kafka: &config.KafkaSink{Brokers: []string{address}, Topic: topic}, ContentMode: mode})
+			sent := deliver(t, spec.Sink{Kafka: &spec.KafkaSink{Brokers: []string{address}, Topic: topic}, ContentMode: mode})
 			for language, r := range map[string]*readers.Reader{"Python": start(t, "kafka", address, topic, count()), "Java": startJava(t, address, topic, count())} {
 				t.Run(language, func(t *testing.T) { compare(t, r, maps.Clone(sent)) })
 			}
@@ -169,12 +169,12 @@ func TestClientsReadAwkwardEventsFromRabbitMQ(t *testing.T) {
 	if err := os.WriteFile(password, []byte(rabbitmq.Admin), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for name, s := range map[string]config.Sink{
-		"Binary":                  {RabbitMQ: &config.RabbitMQSink{AttributePrefix: config.PrefixRabbitMQ}, ContentMode: config.Binary},
-		"Structured":              {RabbitMQ: &config.RabbitMQSink{AttributePrefix: config.PrefixRabbitMQ}, ContentMode: config.Structured},
-		"Binary of AMQP 1.0":      {RabbitMQ: &config.RabbitMQSink{AttributePrefix: config.PrefixAMQP}, ContentMode: config.Binary},
-		"Binary with underscores": {RabbitMQ: &config.RabbitMQSink{AttributePrefix: config.PrefixAMQPUnderscore}, ContentMode: config.Binary},
-		"Structured of AMQP 1.0":  {RabbitMQ: &config.RabbitMQSink{AttributePrefix: config.PrefixAMQP}, ContentMode: config.Structured},
+	for name, s := range map[string]spec.Sink{
+		"Binary":                  {RabbitMQ: &spec.RabbitMQSink{AttributePrefix: spec.PrefixRabbitMQ}, ContentMode: spec.Binary},
+		"Structured":              {RabbitMQ: &spec.RabbitMQSink{AttributePrefix: spec.PrefixRabbitMQ}, ContentMode: spec.Structured},
+		"Binary of AMQP 1.0":      {RabbitMQ: &spec.RabbitMQSink{AttributePrefix: spec.PrefixAMQP}, ContentMode: spec.Binary},
+		"Binary with underscores": {RabbitMQ: &spec.RabbitMQSink{AttributePrefix: spec.PrefixAMQPUnderscore}, ContentMode: spec.Binary},
+		"Structured of AMQP 1.0":  {RabbitMQ: &spec.RabbitMQSink{AttributePrefix: spec.PrefixAMQP}, ContentMode: spec.Structured},
 	} {
 		for client, read := range map[string]func(t *testing.T, queue string) *readers.Reader{
 			"pika": func(t *testing.T, queue string) *readers.Reader {
@@ -184,7 +184,7 @@ func TestClientsReadAwkwardEventsFromRabbitMQ(t *testing.T) {
 				return start(t, "amqp", broker.URL(), queue, count())
 			},
 		} {
-			if client == "Proton" && s.ContentMode == config.Binary {
+			if client == "Proton" && s.ContentMode == spec.Binary {
 				continue // this plugin gives readers no header of a message that came by AMQP 0.9.1
 			}
 			t.Run(name+", "+client, func(t *testing.T) {
@@ -193,7 +193,7 @@ func TestClientsReadAwkwardEventsFromRabbitMQ(t *testing.T) {
 					t.Fatal(err)
 				}
 				s.RabbitMQ.Addresses, s.RabbitMQ.RoutingKey = []string{broker.Address(rabbitmq.Plain)}, queue
-				s.Auth = &config.Auth{Type: config.AuthPlain, Username: rabbitmq.Admin, SecretFile: password}
+				s.Auth = &spec.Auth{Type: spec.AuthPlain, Username: rabbitmq.Admin, SecretFile: password}
 				sent := deliver(t, s)
 				compare(t, read(t, queue), sent)
 			})

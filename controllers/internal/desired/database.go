@@ -3,7 +3,7 @@ package desired
 import (
 	"strings"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
@@ -45,15 +45,15 @@ type login struct {
 }
 
 // database is how the dispatchers reach the outbox. field is the field of the spec that says it.
-func (m *mounts) database(field string, d *v1alpha1.OutboxSpec) config.Database {
-	c := config.Database{Schema: d.Schema}
+func (m *mounts) database(field string, d *v1alpha1.OutboxSpec) spec.Database {
+	c := spec.Database{Schema: d.Schema}
 	c.DSNFile, c.Connection = m.connection(field, d, login{secret: &d.SecretRef, keys: d.SecretKeys, user: d.User})
 	m.secure(field, d, &c)
 	return c
 }
 
 // migration is how the migration Job reaches the outbox: as the dispatchers do, but for its own login.
-func (m *mounts) migration(field string, d *v1alpha1.OutboxSpec) config.Database {
+func (m *mounts) migration(field string, d *v1alpha1.OutboxSpec) spec.Database {
 	c := m.database(field, d)
 	own := d.Migration
 	if own == nil {
@@ -68,15 +68,15 @@ func (m *mounts) migration(field string, d *v1alpha1.OutboxSpec) config.Database
 		c.ClientCertFile, c.ClientKeyFile = tls.ClientCertFile, tls.ClientKeyFile
 	}
 	m.refs = append(m.refs, at.refs...)
-	c.M10, c.Overview = converted[*config.M10](own.M10), converted[*config.Overview](own.Overview)
-	c.Tenants = config.Tenants(own.Tenants)
+	c.M10, c.Overview = converted[*spec.M10](own.M10), converted[*spec.Overview](own.Overview)
+	c.Tenants = spec.Tenants(own.Tenants)
 	return c
 }
 
 // replayDatabase is how the Job of a replay reaches the outbox: as the dispatchers do, but with a login of its own and
 // with nothing of theirs.
-func (m *mounts) replayDatabase(field string, d *v1alpha1.OutboxSpec) config.Database {
-	own, c := d.ReplayLogin, config.Database{Schema: d.Schema}
+func (m *mounts) replayDatabase(field string, d *v1alpha1.OutboxSpec) spec.Database {
+	own, c := d.ReplayLogin, spec.Database{Schema: d.Schema}
 	c.DSNFile, c.Connection = m.connection(field+".replayLogin", d, login{secret: own.SecretRef, keys: own.SecretKeys, user: own.User})
 	if own.ClientCertSecretRef == nil {
 		m.secure(field, d, &c)
@@ -96,7 +96,7 @@ func (m *mounts) replayDatabase(field string, d *v1alpha1.OutboxSpec) config.Dat
 func hasOwnLogin(m *v1alpha1.Migration) bool { return m.SecretRef != nil || m.User != "" }
 
 // connection is a connection string's file, or the parts of a connection: of the spec, or in the Secret.
-func (m *mounts) connection(field string, d *v1alpha1.OutboxSpec, l login) (dsnFile string, c *config.Connection) {
+func (m *mounts) connection(field string, d *v1alpha1.OutboxSpec, l login) (dsnFile string, c *spec.Connection) {
 	secret, keys := v1alpha1.SecretRef{}, v1alpha1.ConnectionKeys{}
 	if l.secret != nil {
 		secret = *l.secret
@@ -110,7 +110,7 @@ func (m *mounts) connection(field string, d *v1alpha1.OutboxSpec, l login) (dsnF
 	part := func(key, byDefault string) string {
 		return m.secret(field+".secretRef", v1alpha1.SecretRef{Name: secret.Name, Key: key}, byDefault)
 	}
-	c = &config.Connection{User: l.user}
+	c = &spec.Connection{User: l.user}
 	if s := d.Server; s != nil {
 		c.Host, c.Port, c.Database = s.Host, int(s.Port), s.Database
 	} else {
@@ -126,12 +126,12 @@ func (m *mounts) connection(field string, d *v1alpha1.OutboxSpec, l login) (dsnF
 }
 
 // secure is what the database's tls and iam say.
-func (m *mounts) secure(field string, d *v1alpha1.OutboxSpec, c *config.Database) {
+func (m *mounts) secure(field string, d *v1alpha1.OutboxSpec, c *spec.Database) {
 	if t := d.TLS; t != nil {
 		tls := m.tls(field+".tls", v1alpha1.TLS{
 			CASecretRef: t.CASecretRef, CAConfigMapRef: t.CAConfigMapRef, ClientCertSecretRef: t.ClientCertSecretRef, ClientKeySecretRef: t.ClientKeySecretRef,
 		})
 		c.SSLMode, c.CAFile, c.ClientCertFile, c.ClientKeyFile = t.Mode, tls.CAFile, tls.ClientCertFile, tls.ClientKeyFile
 	}
-	c.IAM = converted[*config.IAM](d.IAM)
+	c.IAM = converted[*spec.IAM](d.IAM)
 }

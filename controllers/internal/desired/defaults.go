@@ -4,12 +4,12 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 )
 
 // withoutDefaults leaves out each value that a dispatcher fills in by default. So a file has no field that its spec does
 // not use, and a dispatcher that does not know the field yet can read it. Each call of build makes the same configuration.
-func withoutDefaults(build func() config.Config) config.Config {
+func withoutDefaults(build func() spec.Config) spec.Config {
 	made, candidate := build(), build()
 	all, candidates := scalars(&made), scalars(&candidate)
 	given := snapshot(all)
@@ -47,7 +47,7 @@ func same(a, b reflect.Value) bool {
 }
 
 // scalars are the single values of a configuration, always in the same order. Lists have no defaults.
-func scalars(c *config.Config) (all []reflect.Value) {
+func scalars(c *spec.Config) (all []reflect.Value) {
 	var visit func(v reflect.Value)
 	visit = func(v reflect.Value) {
 		switch v.Kind() {
@@ -59,7 +59,7 @@ func scalars(c *config.Config) (all []reflect.Value) {
 			}
 		case reflect.Struct:
 			for field, value := range v.Fields() {
-				if field.Tag.Get("json") != "-" { // config.Access, which is not in the file
+				if field.Tag.Get("json") != "-" { // spec.Access, which is not in the file
 					visit(value)
 				}
 			}

@@ -18,7 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/hack/testing/golden"
@@ -239,13 +239,13 @@ func TestConfigIsValid(t *testing.T) {
 			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			loaded, err := config.Load(file)
+			loaded, err := spec.Load(file)
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
 			validate, want := loaded.Validate, whole(obd, c.outbox)
 			if i > 0 {
-				validate, want = loaded.ValidateDatabase, config.Config{Name: loaded.Name, Namespace: loaded.Namespace, Database: loaded.Database}
+				validate, want = loaded.ValidateDatabase, spec.Config{Name: loaded.Name, Namespace: loaded.Namespace, Database: loaded.Database}
 			}
 			if err := validate(); err != nil {
 				t.Errorf("%s: %v", name, err)
@@ -260,7 +260,7 @@ func TestConfigIsValid(t *testing.T) {
 // A value that a dispatcher fills in by itself is in no file, also one that depends on another.
 func TestDefaultsAreNotRendered(t *testing.T) {
 	obd := minimal()
-	obd.Spec.Delivery.BatchSize = config.DefaultBatchSize
+	obd.Spec.Delivery.BatchSize = spec.DefaultBatchSize
 	const want = `database:
   dsnFile: /etc/outbox/secrets/database/dsn
 name: shop/orders
@@ -275,7 +275,7 @@ stateFile: /etc/outbox/state/state
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	obd.Spec.Delivery.Backoff = v1alpha1.Backoff{Strategy: v1alpha1.BackoffLinear, Base: &metav1.Duration{Duration: time.Second}, Max: &metav1.Duration{Duration: time.Hour}}
-	if got := Config(obd, nil).Delivery.Backoff; got != (config.Backoff{Strategy: config.Linear, Base: config.Duration(time.Second)}) {
+	if got := Config(obd, nil).Delivery.Backoff; got != (spec.Backoff{Strategy: spec.Linear, Base: spec.Duration(time.Second)}) {
 		t.Errorf("backoff %+v, want the base, which is another one by default", got)
 	}
 }

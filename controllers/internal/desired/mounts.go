@@ -7,7 +7,7 @@ import (
 	"path"
 	"slices"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
@@ -99,8 +99,8 @@ var secretKeys = map[v1alpha1.AuthType]string{
 // userTypes are the types of [v1alpha1.Auth] with the name of a user.
 var userTypes = []v1alpha1.AuthType{v1alpha1.AuthBasic, v1alpha1.AuthPlain, v1alpha1.AuthScramSHA256, v1alpha1.AuthScramSHA512}
 
-func (m *mounts) auth(field string, a v1alpha1.Auth) config.Auth {
-	c := config.Auth{Type: config.AuthType(a.Type), Username: a.Username}
+func (m *mounts) auth(field string, a v1alpha1.Auth) spec.Auth {
+	c := spec.Auth{Type: spec.AuthType(a.Type), Username: a.Username}
 	if a.SecretRef == nil {
 		return c
 	}
@@ -111,8 +111,8 @@ func (m *mounts) auth(field string, a v1alpha1.Auth) config.Auth {
 	return c
 }
 
-func (m *mounts) tls(field string, t v1alpha1.TLS) config.TLS {
-	c := config.TLS{ServerName: t.ServerName}
+func (m *mounts) tls(field string, t v1alpha1.TLS) spec.TLS {
+	c := spec.TLS{ServerName: t.ServerName}
 	if ref := t.CASecretRef; ref != nil {
 		c.CAFile = m.secret(field+".caSecretRef", *ref, "ca.crt")
 	} else if ref := t.CAConfigMapRef; ref != nil {

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
@@ -130,7 +130,7 @@ func TestMountedFilesAreNamedInTheFile(t *testing.T) {
 			obd.Spec.Sink = v1alpha1.Sink{}
 			read(t, test.spec, &obd.Spec)
 			c, refs := withRefs(obd, nil)
-			var want config.Config
+			var want spec.Config
 			read(t, test.file, &want)
 			if !reflect.DeepEqual(c.Sink, want.Sink) || !reflect.DeepEqual(c.Message.SchemaRegistry, want.Message.SchemaRegistry) {
 				t.Errorf("the file is\n%s\nwant\n%s", render(c), render(want))
@@ -204,18 +204,18 @@ func TestDatabaseSecretsAreUsedAsTheyAre(t *testing.T) {
 			obd, outbox := minimal(), whatever()
 			obd.Spec.Database, obd.Spec.OutboxRef, outbox.Spec = nil, &v1alpha1.OutboxRef{Name: "main"}, v1alpha1.OutboxSpec{}
 			read(t, test.spec, &outbox.Spec)
-			var migrates config.Config
+			var migrates spec.Config
 			if Migrates(&outbox.Spec) {
 				migrates, _ = migrationConfigs(outbox, &outbox.Spec)
 			}
 			for what, file := range map[string]struct {
-				got  config.Config
+				got  spec.Config
 				want string
 			}{"dispatchers": {Config(obd, outbox), test.file}, "migration": {migrates, test.migration}} {
 				if file.want == "" {
 					continue
 				}
-				var want config.Config
+				var want spec.Config
 				read(t, file.want, &want.Database)
 				want.ApplyDefaults()
 				file.got.ApplyDefaults()
@@ -245,7 +245,7 @@ func TestNotifyOfTheOutbox(t *testing.T) {
 	read(t, "{secretRef: {name: db}, notify: {url: 'https://n', auth: {type: Token, secretRef: {name: oncall}}, signingSecretRef: {name: s}, tls: {caSecretRef: {name: ca}}}}", &outbox.Spec)
 	obd := minimal()
 	obd.Spec.Database, obd.Spec.OutboxRef = nil, &v1alpha1.OutboxRef{Name: "main"}
-	var want config.Notify
+	var want spec.Notify
 	read(t, "{url: 'https://n', auth: {type: Token, secretFile: SECRETS/notify/token}, signingSecretFile: SECRETS/notify/secret, tls: {caFile: SECRETS/notify/ca.crt}}", &want)
 	if got := Config(obd, outbox).Notify; !reflect.DeepEqual(got, &want) {
 		t.Errorf("the file has %+v, want %+v", got, want)
@@ -263,7 +263,7 @@ func TestNotifyOfTheOutbox(t *testing.T) {
 func TestOwnDatabase(t *testing.T) {
 	obd := minimal()
 	read(t, "{secretRef: {name: app, key: uri}, schema: shop, caSecretRef: {name: ca, key: root.pem}, migrationSecretRef: {name: owner}}", obd.Spec.Database)
-	var want config.Database
+	var want spec.Database
 	read(t, "{dsnFile: SECRETS/database/dsn, schema: shop, caFile: SECRETS/database/ca.crt}", &want)
 	if got := Config(obd, nil).Database; !reflect.DeepEqual(got, want) {
 		t.Errorf("the file has %+v, want %+v", got, want)
@@ -353,7 +353,7 @@ func TestEverySinkIsEverywhere(t *testing.T) {
 		return slices.Sorted(slices.Values(names))
 	}
 	kinds := reflect.TypeFor[v1alpha1.Sink]()
-	if file, resource := of(reflect.TypeFor[config.Sink]()), of(kinds); !slices.Equal(file, resource) {
+	if file, resource := of(reflect.TypeFor[spec.Sink]()), of(kinds); !slices.Equal(file, resource) {
 		t.Errorf("the file has the sinks %v, the resource %v", file, resource)
 	}
 	for i := range kinds.NumField() {

@@ -14,7 +14,7 @@ import (
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	networkingv1ac "k8s.io/client-go/applyconfigurations/networking/v1"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
@@ -49,11 +49,11 @@ func ReplayName(o *v1alpha1.DeadLetterReplay) string { return o.Name + "-replay"
 func ProcessName(o *v1alpha1.DeadLetterReplay) string { return o.Namespace + "/" + ReplayName(o) }
 
 // file is the configuration of the Job, which has no more than a connection and what events are meant.
-func (r Replay) file() (config.Config, []Ref) {
+func (r Replay) file() (spec.Config, []Ref) {
 	var refs []Ref
-	c := withoutDefaults(func() config.Config {
+	c := withoutDefaults(func() spec.Config {
 		m := &mounts{dir: "database"}
-		c := config.Config{Name: ProcessName(r.DeadLetterReplay), Namespace: r.Spec.Namespace, Topics: slices.Sorted(slices.Values(r.Spec.Selector.Topics)),
+		c := spec.Config{Name: ProcessName(r.DeadLetterReplay), Namespace: r.Spec.Namespace, Topics: slices.Sorted(slices.Values(r.Spec.Selector.Topics)),
 			Database: m.replayDatabase("Outbox "+r.Outbox.Name+": spec", &r.Outbox.Spec)}
 		if d := r.Dispatcher; d != nil {
 			c.Namespace = d.Spec.Namespace
@@ -74,11 +74,11 @@ func (r Replay) Refs() []Ref {
 }
 
 // request is the request of the object. Its id is the object's UID, so that the set stays the same when pods restart.
-func (r Replay) request() config.ReplayRequest {
+func (r Replay) request() spec.ReplayRequest {
 	s := &r.Spec
 	id, _ := uuid.Parse(string(r.UID)) // the API server makes no other; the Job refuses a request without one
-	o := config.ReplayRequest{
-		ID: id, Action: config.ActionReplay, Reason: s.Reason, RequestedBy: s.RequestedBy,
+	o := spec.ReplayRequest{
+		ID: id, Action: spec.ActionReplay, Reason: s.Reason, RequestedBy: s.RequestedBy,
 		Rate: int(s.Rate), Limit: int(s.Limit), Canary: int(s.Canary), AbortAt: int(s.AbortAt), DryRun: s.DryRun,
 	}
 	selector := s.Selector
@@ -86,7 +86,7 @@ func (r Replay) request() config.ReplayRequest {
 	convert(selector, &o.Filter)
 	o.Filter.Reason = ContractReason(selector.Reason)
 	if s.Action != v1alpha1.ActionReplay {
-		o.Action, o.Rate = config.ReplayAction(strings.ToLower(string(s.Action))), 0
+		o.Action, o.Rate = spec.ReplayAction(strings.ToLower(string(s.Action))), 0
 	}
 	return o
 }

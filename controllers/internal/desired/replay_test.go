@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 )
@@ -44,7 +44,7 @@ func replayed() Replay {
 }
 
 // read decodes the two files as the binary does.
-func (r Replay) read(t *testing.T) (o config.ReplayRequest, c config.Config) {
+func (r Replay) read(t *testing.T) (o spec.ReplayRequest, c spec.Config) {
 	t.Helper()
 	if err := yaml.UnmarshalStrict([]byte(r.ConfigMap().Data[keyRequest]), &o); err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func TestReplayFiles(t *testing.T) {
 
 	discard := replayed()
 	discard.Spec.Action, discard.Spec.Canary, discard.Spec.AbortAt = v1alpha1.ActionDiscard, 0, 0
-	if o, _ := discard.read(t); o.Action != config.ActionDiscard {
+	if o, _ := discard.read(t); o.Action != spec.ActionDiscard {
 		t.Errorf("a discard is %q", o.Action)
 	}
 }
@@ -109,7 +109,7 @@ func TestFilesOfAnyCharacters(t *testing.T) {
 	if err := os.WriteFile(file, []byte(render(Config(obd, nil))), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if c, err := config.Load(file); err != nil || !slices.Equal(c.Topics, []string{odd}) {
+	if c, err := spec.Load(file); err != nil || !slices.Equal(c.Topics, []string{odd}) {
 		t.Errorf("a dispatcher reads %q, %v", c.Topics, err)
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
@@ -71,7 +71,7 @@ var notInTheResource = map[string]string{
 // CONTRACT: C-100
 func TestEveryFieldReachesThePods(t *testing.T) {
 	inFile := map[string]bool{} // the fields of the file, and whether one of the resource sets them
-	paths(reflect.TypeFor[config.Config](), "", func(path string) { inFile[path] = false })
+	paths(reflect.TypeFor[spec.Config](), "", func(path string) { inFile[path] = false })
 	leaves := 0
 	walk(func(f field) {
 		switch {
@@ -185,7 +185,7 @@ func (f field) walk(see func(field)) {
 
 // isSinkKind reports whether a member of the sink is a kind of sinks.
 func isSinkKind(name string) bool {
-	return slices.ContainsFunc(config.SinkKinds(), func(f reflect.StructField) bool { return named(f) == name })
+	return slices.ContainsFunc(spec.SinkKinds(), func(f reflect.StructField) bool { return named(f) == name })
 }
 
 // present makes what v points to or lists, once, and returns it.
@@ -342,7 +342,7 @@ func changed(fields map[string]bool, one, two objects) (paths []string) {
 }
 
 // flat is what the file has at each path, also where that is more than a value.
-func flat(c config.Config) map[string]string {
+func flat(c spec.Config) map[string]string {
 	var whole any
 	if err := yaml.Unmarshal([]byte(render(c)), &whole); err != nil {
 		panic(err) // it was just written
@@ -422,16 +422,16 @@ func TestPipelineReachesTheFile(t *testing.T) {
 		t.Fatalf("refs %v", refs)
 	}
 	c := Config(obd, whatever())
-	routes := []config.Route{{Topics: []string{"orders", "refunds"}, To: `"/a"`}, {To: `"/b"`}}
-	message := config.Message{
-		Format: config.FormatPlain, Headers: map[string]string{"X-Type": "event.type"},
-		Validation: []config.Validation{
-			{Types: []string{"A", "B"}, Schema: &config.PayloadSchema{File: "/etc/outbox/schemas/0.json"}, Rules: []config.Rule{{Rule: "payload.total > 0", Message: "positive"}}},
-			{Schema: &config.PayloadSchema{Inline: "{}"}},
-			{Schema: &config.PayloadSchema{Registry: &config.RegistrySchema{Subject: "latest"}}},
-			{Schema: &config.PayloadSchema{Registry: &config.RegistrySchema{Subject: "fixed", Version: 3}}},
+	routes := []spec.Route{{Topics: []string{"orders", "refunds"}, To: `"/a"`}, {To: `"/b"`}}
+	message := spec.Message{
+		Format: spec.FormatPlain, Headers: map[string]string{"X-Type": "event.type"},
+		Validation: []spec.Validation{
+			{Types: []string{"A", "B"}, Schema: &spec.PayloadSchema{File: "/etc/outbox/schemas/0.json"}, Rules: []spec.Rule{{Rule: "payload.total > 0", Message: "positive"}}},
+			{Schema: &spec.PayloadSchema{Inline: "{}"}},
+			{Schema: &spec.PayloadSchema{Registry: &spec.RegistrySchema{Subject: "latest"}}},
+			{Schema: &spec.PayloadSchema{Registry: &spec.RegistrySchema{Subject: "fixed", Version: 3}}},
 		},
-		Transform: []config.Transformation{{Types: []string{"A"}, Payload: "payload"}},
+		Transform: []spec.Transformation{{Types: []string{"A"}, Payload: "payload"}},
 	}
 	message.SchemaRegistry = c.Message.SchemaRegistry // TestMountedFilesAreNamedInTheFile is about it
 	if !reflect.DeepEqual(c.Sink.Routes, routes) || !reflect.DeepEqual(c.Message, message) {
@@ -453,7 +453,7 @@ func TestScopeOfRetention(t *testing.T) {
 		t.Errorf("with a database of its own the scope is %q, want the default", c.Retention.Scope)
 	}
 	obd.Spec.Database, obd.Spec.OutboxRef = nil, &v1alpha1.OutboxRef{Name: "main"}
-	if c := Config(obd, whatever()); c.Retention.Scope != config.ScopeOutbox {
+	if c := Config(obd, whatever()); c.Retention.Scope != spec.ScopeOutbox {
 		t.Errorf("with an Outbox the scope is %q", c.Retention.Scope)
 	}
 }

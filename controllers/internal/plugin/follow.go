@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
@@ -173,10 +173,10 @@ func named(dlr *v1alpha1.DeadLetterReplay) *v1alpha1.DeadLetterReplay {
 // marshal writes as JSON or YAML.
 func marshal(format string, v any) ([]byte, error) {
 	if format == "yaml" {
-		return config.YAML(v)
+		return spec.YAML(v)
 	}
 	text, err := json.MarshalIndent(v, "", "  ")
-	return append(config.Escaped(text), '\n'), err
+	return append(spec.Escaped(text), '\n'), err
 }
 
 func oneOf(flag, value string, choices ...string) error {

@@ -22,7 +22,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/twmb/franz-go/pkg/kfake"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/postgressink"
 	"github.com/outbox-operator/outbox-operator/hack/servers/nats"
@@ -214,7 +214,7 @@ func TestPlantedSecrets(t *testing.T) {
 		check(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	all := leaks(t, dir)
-	for _, kind := range config.SinkKinds() {
+	for _, kind := range spec.SinkKinds() {
 		name, _, _ := strings.Cut(kind.Tag.Get("json"), ",")
 		if name != "log" && !slices.ContainsFunc(slices.Collect(maps.Values(all)), func(c leak) bool { return strings.HasPrefix(c.sink, "{"+name+":") }) {
 			t.Errorf("no case has the sink %s", name)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 )
@@ -35,7 +35,7 @@ func (c Commands) writer(cmd *cobra.Command, format string) (func(any) error, er
 		}, nil
 	case "yaml":
 		return func(result any) error {
-			text, err := config.YAML(result)
+			text, err := spec.YAML(result)
 			if err != nil {
 				return err
 			}
@@ -56,7 +56,7 @@ func JSON(result any) ([]byte, error) {
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
 	err := encoder.Encode(result)
-	return config.Escaped(text.Bytes()), err
+	return spec.Escaped(text.Bytes()), err
 }
 
 func (c Commands) table(cmd *cobra.Command, result any) error {

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/migrations/adopt"
 )
 
@@ -152,7 +152,7 @@ func (f *adoptFlags) run(cmd *cobra.Command, step adopt.Step) error {
 	if f.options.MaxRows < 0 || f.options.Wait < 0 {
 		return errors.New("--max-rows or --wait is negative; give 1 or more")
 	}
-	return withDatabase(cmd, f.file, func(ctx context.Context, conn *pgx.Conn, cfg config.Config) error {
+	return withDatabase(cmd, f.file, func(ctx context.Context, conn *pgx.Conn, cfg spec.Config) error {
 		if f.spec.Namespace == "" && f.spec.Layout != adopt.ModKit && f.spec.Columns["namespace"] == "" {
 			f.spec.Namespace = cfg.Namespace
 		}
@@ -252,7 +252,7 @@ func adoptStatus(cmd *cobra.Command, file, name, output string) error {
 	if err != nil {
 		return err
 	}
-	return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, cfg config.Config) error {
+	return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, cfg spec.Config) error {
 		all, err := adopt.Read(ctx, conn, cfg.Database.Schema, name)
 		if err != nil {
 			return err

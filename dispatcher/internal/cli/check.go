@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
@@ -83,7 +83,7 @@ func (c *checks) report(name, detail string, err error) bool {
 }
 
 func (c *checks) all(ctx context.Context, file string) {
-	cfg, err := config.Load(file)
+	cfg, err := spec.Load(file)
 	if err != nil {
 		c.report("config", "", err)
 		return
@@ -132,7 +132,7 @@ func each(err error) []error {
 	return []error{err}
 }
 
-func (c *checks) database(ctx context.Context, cfg config.Config) {
+func (c *checks) database(ctx context.Context, cfg spec.Config) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	pool, err := database.Pool(ctx, cfg.Database, cfg.Name)
@@ -165,7 +165,7 @@ func (c *checks) database(ctx context.Context, cfg config.Config) {
 		err = fmt.Errorf("%s lacks %s; have the owner run `dispatcher migrate grants -f OWNER-FILE --role %s --apply`", user, strings.Join(missing, ", "), user)
 	}
 	c.report("grants", user+" has every right that a dispatcher uses", err)
-	if cfg.Delivery.WakeUp == config.WakeUpListen {
+	if cfg.Delivery.WakeUp == spec.WakeUpListen {
 		c.report("wake-up", "wake-ups of producers are received", pgstore.TryListen(ctx, connector(cfg), cfg.Database.Schema))
 	}
 }
@@ -192,7 +192,7 @@ func sentence(err error) error {
 
 // missingRights compares the login's rights with what the dispatcher uses of those that
 // migrations.Grants gives one.
-func missingRights(ctx context.Context, pool *pgxpool.Pool, cfg config.Config) (missing []string, err error) {
+func missingRights(ctx context.Context, pool *pgxpool.Pool, cfg spec.Config) (missing []string, err error) {
 	err = pool.QueryRow(ctx, `
 		select array(
 			select 'usage on schema ' || nspname from pg_namespace where nspname = $1 and not has_schema_privilege(oid, 'usage')
@@ -225,7 +225,7 @@ func missingRights(ctx context.Context, pool *pgxpool.Pool, cfg config.Config) (
 }
 
 // pipeline reports routes, validation and transform, which compile.
-func (c *checks) pipeline(ctx context.Context, cfg config.Config) {
+func (c *checks) pipeline(ctx context.Context, cfg spec.Config) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	p, err := sink.Pipeline(cfg)
@@ -236,7 +236,7 @@ func (c *checks) pipeline(ctx context.Context, cfg config.Config) {
 	p.Check(ctx, func(name, detail string, err error) { c.report(name, detail, err) })
 }
 
-func (c *checks) sink(ctx context.Context, cfg config.Config) (responds bool) {
+func (c *checks) sink(ctx context.Context, cfg spec.Config) (responds bool) {
 	if !c.report("sink", "the destination responds", probe(ctx, cfg)) {
 		return false
 	}
@@ -247,7 +247,7 @@ func (c *checks) sink(ctx context.Context, cfg config.Config) (responds bool) {
 }
 
 // probe probes the sink of a configuration, once.
-func probe(ctx context.Context, cfg config.Config) error {
+func probe(ctx context.Context, cfg spec.Config) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	s, err := sink.New(cfg, io.Discard)
@@ -258,7 +258,7 @@ func probe(ctx context.Context, cfg config.Config) error {
 }
 
 // places reports the destinations that the topics and routes of the file name and that cannot be used.
-func (c *checks) places(ctx context.Context, cfg config.Config) {
+func (c *checks) places(ctx context.Context, cfg spec.Config) {
 	places, err := sink.Places(cfg)
 	for _, problem := range each(err) {
 		c.report("sink", "", problem)
@@ -278,7 +278,7 @@ func (c *checks) places(ctx context.Context, cfg config.Config) {
 }
 
 // address reports whether the address of notify can be reached, if there is one. It is sent nothing.
-func (c *checks) address(ctx context.Context, cfg config.Config) {
+func (c *checks) address(ctx context.Context, cfg spec.Config) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	to, err := address(cfg)
@@ -298,7 +298,7 @@ const (
 )
 
 // limit warns of a destination that takes smaller messages than enqueue.
-func (c *checks) limit(ctx context.Context, cfg config.Config) {
+func (c *checks) limit(ctx context.Context, cfg spec.Config) {
 	bytes, setting := sink.Limit(ctx, cfg)
 	if bytes == 0 || bytes >= maxPayload+maxHeaders {
 		return

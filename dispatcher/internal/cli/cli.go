@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
 )
@@ -133,11 +133,11 @@ func fileFlag(cmd *cobra.Command, path *string) {
 }
 
 // load reads the file and checks the part of it that validate looks at.
-func load(path string, validate func(config.Config) error) (config.Config, error) {
+func load(path string, validate func(spec.Config) error) (spec.Config, error) {
 	if path == "" {
-		return config.Config{}, errors.New("no configuration; name its file with -f")
+		return spec.Config{}, errors.New("no configuration; name its file with -f")
 	}
-	cfg, err := config.Load(path)
+	cfg, err := spec.Load(path)
 	if err != nil {
 		return cfg, refused{err}
 	}
@@ -148,7 +148,7 @@ func load(path string, validate func(config.Config) error) (config.Config, error
 }
 
 // connect opens the one connection of a command.
-func connect(ctx context.Context, cfg config.Config) (*pgx.Conn, error) {
+func connect(ctx context.Context, cfg spec.Config) (*pgx.Conn, error) {
 	conn, err := database.Connect(ctx, cfg.Database, cfg.Name)
 	return conn, sentence(err)
 }
@@ -177,7 +177,7 @@ func reportWriter[Report any](form string, table func(io.Writer, Report) error) 
 	write, ok := map[string]func(io.Writer, Report) error{
 		"table": table,
 		"json":  encoded(deadcmd.JSON),
-		"yaml":  encoded(config.YAML),
+		"yaml":  encoded(spec.YAML),
 	}[form]
 	if !ok {
 		return nil, fmt.Errorf("--output is %q; set it to table, json or yaml", form)

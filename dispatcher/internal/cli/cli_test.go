@@ -18,7 +18,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
@@ -146,7 +146,7 @@ func (s *switches) Resume() { s.resumes++ }
 func TestStateFileIsReadAgain(t *testing.T) {
 	var log bytes.Buffer
 	engine := &switches{}
-	f := &stateFile{watchedFile: watchedFile{field: "stateFile", path: filepath.Join(t.TempDir(), "state"), log: slog.New(slog.NewTextHandler(&log, nil))}, engine: engine, last: config.Running}
+	f := &stateFile{watchedFile: watchedFile{field: "stateFile", path: filepath.Join(t.TempDir(), "state"), log: slog.New(slog.NewTextHandler(&log, nil))}, engine: engine, last: spec.Running}
 	for _, step := range []struct {
 		text            string
 		pauses, resumes int
@@ -254,7 +254,7 @@ func TestSinkIsWrappedOnlyWithTracing(t *testing.T) {
 			t.Setenv(name, "")
 		}
 	}
-	cfg := config.Config{Name: "orders", Namespace: "shop", Sink: config.Sink{Log: &config.LogSink{}}, Database: config.Database{DSN: "host=127.0.0.1"}}
+	cfg := spec.Config{Name: "orders", Namespace: "shop", Sink: spec.Sink{Log: &spec.LogSink{}}, Database: spec.Database{DSN: "host=127.0.0.1"}}
 	cfg.ApplyDefaults()
 	bare, err := sink.New(cfg, io.Discard)
 	if err != nil {
@@ -292,21 +292,21 @@ func TestSoftLimitFollowsTheContainer(t *testing.T) {
 
 // The policy that the file names is the one that the engine gets. CONTRACT: C-25
 func TestBackoffIsThatOfTheFile(t *testing.T) {
-	second := config.Duration(time.Second)
+	second := spec.Duration(time.Second)
 	percent, none := 50, 0
 	for name, c := range map[string]struct {
-		b                 config.Backoff
+		b                 spec.Backoff
 		attempts          int
 		shortest, longest time.Duration
 	}{
-		"default":            {config.Backoff{}, 3, 2 * time.Second, 4 * time.Second},
-		"exponential":        {config.Backoff{Base: second, Max: 8 * second}, 9, 4 * time.Second, 8 * time.Second},
-		"multiplier":         {config.Backoff{Strategy: config.Multiplier, Base: second, Max: 100 * second, Multiplier: "3", JitterPercent: &percent}, 3, 4500 * time.Millisecond, 13500 * time.Millisecond},
-		"without jitter":     {config.Backoff{Strategy: config.Multiplier, JitterPercent: &none}, 3, 4 * time.Second, 4 * time.Second},
-		"power of two":       {config.Backoff{Strategy: config.PowerOfTwo}, 30, 1024 * time.Second, 1024 * time.Second},
-		"linear, overview's": {config.Backoff{Strategy: config.Linear}, 2, 2 * time.Minute, 2 * time.Minute},
+		"default":            {spec.Backoff{}, 3, 2 * time.Second, 4 * time.Second},
+		"exponential":        {spec.Backoff{Base: second, Max: 8 * second}, 9, 4 * time.Second, 8 * time.Second},
+		"multiplier":         {spec.Backoff{Strategy: spec.Multiplier, Base: second, Max: 100 * second, Multiplier: "3", JitterPercent: &percent}, 3, 4500 * time.Millisecond, 13500 * time.Millisecond},
+		"without jitter":     {spec.Backoff{Strategy: spec.Multiplier, JitterPercent: &none}, 3, 4 * time.Second, 4 * time.Second},
+		"power of two":       {spec.Backoff{Strategy: spec.PowerOfTwo}, 30, 1024 * time.Second, 1024 * time.Second},
+		"linear, overview's": {spec.Backoff{Strategy: spec.Linear}, 2, 2 * time.Minute, 2 * time.Minute},
 	} {
-		cfg := config.Config{Delivery: config.Delivery{Backoff: c.b}}
+		cfg := spec.Config{Delivery: spec.Delivery{Backoff: c.b}}
 		cfg.ApplyDefaults()
 		policy := backoff(cfg.Delivery.Backoff)
 		shortest := policy.Delay(c.attempts, func() float64 { return 0 })

@@ -12,7 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/journal"
@@ -73,7 +73,7 @@ func checkData(cmd *cobra.Command, file, output string) error {
 }
 
 // readData reads the database and makes the checks.
-func readData(ctx context.Context, cfg config.Config) (*dataReport, error) {
+func readData(ctx context.Context, cfg spec.Config) (*dataReport, error) {
 	pool, err := database.Pool(ctx, cfg.Database, cfg.Name)
 	if err != nil {
 		return nil, refused{err}
@@ -112,7 +112,7 @@ func readData(ctx context.Context, cfg config.Config) (*dataReport, error) {
 }
 
 // judge makes the checks, and adds others.
-func judge(cfg config.Config, depth dispatcher.Depth, data dispatcher.Data, others ...dataCheck) *dataReport {
+func judge(cfg spec.Config, depth dispatcher.Depth, data dispatcher.Data, others ...dataCheck) *dataReport {
 	r := &dataReport{Dispatcher: cfg.Name, Namespace: cfg.Namespace, Topics: cfg.Topics, ObservedAt: data.ObservedAt.UTC(), OK: true}
 	r.Checks = []dataCheck{lag(depth), retrying(depth), success(data.Windows[0]), recentlyDead(data.Windows[1]), unservedRows(cfg.Namespace, data.Orphans), abandonedRows(cfg.Namespace, data.Orphans)}
 	r.Checks = append(r.Checks, others...)
@@ -210,7 +210,7 @@ func orphans(name, namespace string, n dispatcher.Count, topics []dispatcher.Orp
 }
 
 // kept has no limit: how large a table may be depends on the disk. rows is the server's estimate, below 1 for none yet.
-func kept(cfg config.Config, bytes, rows int64, of dispatcher.Outcomes) dataCheck {
+func kept(cfg spec.Config, bytes, rows int64, of dispatcher.Outcomes) dataCheck {
 	const gb = 1e9
 	c := dataCheck{Name: "size", OK: true, Value: new(float64(bytes)), Message: fmt.Sprintf("the table of events and its indexes take %.2f GB", float64(bytes)/gb)}
 	if rows < 1 {

@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/sdk/trace"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
@@ -45,12 +45,12 @@ type process struct {
 
 // newProcess makes a process that logs to logs, and whose log sink writes to events. It connects to
 // nothing: what is wrong with the database or the destination is for the engine to meet.
-func newProcess(ctx context.Context, version string, cfg config.Config, observer dispatcher.Observer, events, logs io.Writer) (*process, error) {
+func newProcess(ctx context.Context, version string, cfg spec.Config, observer dispatcher.Observer, events, logs io.Writer) (*process, error) {
 	worker, err := uuid.NewV7()
 	if err != nil {
 		return nil, fmt.Errorf("make a worker id: %w", err)
 	}
-	e := &process{worker: worker, log: newLogger(cfg, logs).With("dispatcher", cfg.Name, "worker", worker), shares: cfg.Delivery.RateLimited() || cfg.Delivery.Concurrency == config.Auto}
+	e := &process{worker: worker, log: newLogger(cfg, logs).With("dispatcher", cfg.Name, "worker", worker), shares: cfg.Delivery.RateLimited() || cfg.Delivery.Concurrency == spec.Auto}
 	if e.pipeline, err = sink.Pipeline(cfg); err != nil {
 		return nil, refused{err}
 	}
@@ -84,35 +84,35 @@ func newProcess(ctx context.Context, version string, cfg config.Config, observer
 }
 
 // settings are the engine's settings of the file: all of its Config but Logger and Observer.
-func settings(cfg config.Config) dispatcher.Config {
+func settings(cfg spec.Config) dispatcher.Config {
 	return dispatcher.Config{
 		Topics: cfg.Topics, Lease: cfg.Delivery.Lease.D(), PollInterval: cfg.Delivery.PollInterval.D(), BatchSize: cfg.Delivery.BatchSize,
 		Concurrency: concurrency(cfg.Delivery.Concurrency), MaxConcurrency: cfg.Delivery.MaxConcurrency, MaxBytes: cfg.Delivery.MaxInFlightBytes, MaxAttempts: cfg.Delivery.MaxAttempts, Backoff: backoff(cfg.Delivery.Backoff),
 		Ordering: dispatcher.Ordering(cfg.Delivery.Ordering), Fairness: dispatcher.Fairness(cfg.Delivery.Fairness), OnDead: dispatcher.OnDead(cfg.Delivery.OnDead),
 		TenantRateLimit: rate(cfg.Delivery.TenantRateLimit),
 		RateLimit:       rate(cfg.Delivery.RateLimit), TopicRateLimits: topicRates(cfg.Delivery.TopicRateLimits),
-		DeliveryTimeout: cfg.Delivery.Timeout.D(), GracePeriod: cfg.Delivery.GracePeriod.D(), Paused: cfg.State == config.Paused,
+		DeliveryTimeout: cfg.Delivery.Timeout.D(), GracePeriod: cfg.Delivery.GracePeriod.D(), Paused: cfg.State == spec.Paused,
 	}
 }
 
 // concurrency is the engine's for that of the file.
-func concurrency(c config.Concurrency) int {
-	if c == config.Auto {
+func concurrency(c spec.Concurrency) int {
+	if c == spec.Auto {
 		return dispatcher.Auto
 	}
 	return int(c)
 }
 
 // storeOptions are the store's settings of the file.
-func storeOptions(cfg config.Config, worker uuid.UUID) pgstore.Options {
+func storeOptions(cfg spec.Config, worker uuid.UUID) pgstore.Options {
 	return pgstore.Options{
 		Schema: cfg.Database.Schema, Namespace: cfg.Namespace, Worker: worker, DeleteDelivered: cfg.Retention.DeletesAtAck(), Notify: cfg.Notify != nil,
-		Dispatcher: cfg.Name, Fair: cfg.Delivery.Fairness == config.FairnessTenant,
+		Dispatcher: cfg.Name, Fair: cfg.Delivery.Fairness == spec.FairnessTenant,
 	}
 }
 
 // trace records a span for each delivery, if the environment enables it.
-func (e *process) trace(ctx context.Context, version string, cfg config.Config) (err error) {
+func (e *process) trace(ctx context.Context, version string, cfg spec.Config) (err error) {
 	e.spans, err = otlp.NewProvider(ctx, otlp.Process{Dispatcher: cfg.Name, Version: version, Worker: e.worker.String()}, e.log)
 	if e.spans != nil {
 		e.sink = tracing.Sink(e.sink, e.spans, tracing.System(cfg.Sink.Kind()))
@@ -121,12 +121,12 @@ func (e *process) trace(ctx context.Context, version string, cfg config.Config) 
 }
 
 // listen wakes the engine when a producer says so, over a connection of its own, until ctx ends.
-func (e *process) listen(ctx context.Context, cfg config.Config) {
+func (e *process) listen(ctx context.Context, cfg spec.Config) {
 	pgstore.Listen(ctx, connector(cfg), cfg.Database.Schema, cfg.Namespace, e.Wake, e.log)
 }
 
 // connector makes connections that no pool has.
-func connector(cfg config.Config) func(context.Context) (*pgx.Conn, error) {
+func connector(cfg spec.Config) func(context.Context) (*pgx.Conn, error) {
 	return func(ctx context.Context) (*pgx.Conn, error) { return database.Connect(ctx, cfg.Database, cfg.Name) }
 }
 
@@ -144,7 +144,7 @@ func (e *process) close(ctx context.Context) {
 	}
 }
 
-func newLogger(cfg config.Config, w io.Writer) *slog.Logger {
+func newLogger(cfg spec.Config, w io.Writer) *slog.Logger {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(cfg.Log.Level)); err != nil {
 		level = slog.LevelInfo // validated before
@@ -153,14 +153,14 @@ func newLogger(cfg config.Config, w io.Writer) *slog.Logger {
 }
 
 // rate is the engine's word for a rate limit.
-func rate(r *config.RateLimit) dispatcher.Rate {
+func rate(r *spec.RateLimit) dispatcher.Rate {
 	if r == nil {
 		return dispatcher.Rate{}
 	}
 	return dispatcher.Rate{Events: r.Events, Period: r.Period.D()}
 }
 
-func topicRates(limits []config.TopicRateLimit) map[string]dispatcher.Rate {
+func topicRates(limits []spec.TopicRateLimit) map[string]dispatcher.Rate {
 	if len(limits) == 0 {
 		return nil
 	}
@@ -172,7 +172,7 @@ func topicRates(limits []config.TopicRateLimit) map[string]dispatcher.Rate {
 }
 
 // backoff is the policy that a validated configuration names.
-func backoff(b config.Backoff) dispatcher.Backoff {
+func backoff(b spec.Backoff) dispatcher.Backoff {
 	policy, _ := dispatcher.NewBackoff(b)
 	return policy
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher/producer"
 )
 
@@ -37,7 +37,7 @@ type line struct {
 	TenantID      string            `json:"tenant_id"`
 	DedupeKey     string            `json:"dedupe_key"`
 	Headers       map[string]string `json:"headers"`
-	Delay         config.Duration   `json:"delay"`
+	Delay         spec.Duration     `json:"delay"`
 	Numbered      bool              `json:"aggregate_sequence"`
 	MaxAttempts   int               `json:"max_attempts"`
 	Retry         *producer.Retry   `json:"retry"`
@@ -90,7 +90,7 @@ the id, and whether it was enqueued or was there already. The namespace defaults
 				return errors.New("--payload is missing; give the event's payload as JSON, or leave out --topic to read events from standard input")
 			}
 			if topic {
-				one.Payload, one.Delay = json.RawMessage(payload), config.Duration(delay)
+				one.Payload, one.Delay = json.RawMessage(payload), spec.Duration(delay)
 				next = only(one)
 			} else if err := onlyFlags(cmd, "is for the event of --topic, which is missing; write it into the lines, or give --topic and --payload", "file", "namespace"); err != nil {
 				return err
@@ -147,7 +147,7 @@ func only(l line) func() (line, error) {
 // enqueue enqueues events. Those without a namespace get this one, or else the file's.
 func enqueue(cmd *cobra.Command, file, namespace string, next func() (line, error)) error {
 	var receipts []producer.Receipt
-	err := withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, cfg config.Config) error {
+	err := withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, cfg spec.Config) error {
 		outbox := producer.New(producer.Options{Schema: cfg.Database.Schema})
 		committing := false
 		err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) (err error) {

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -39,7 +39,7 @@ Overview contract. With --tenants, or database.tenants Indexed, it also makes th
 		Example: `  dispatcher migrate up -f owner.yaml
   dispatcher migrate up -f owner.yaml --m10 shop/m10`,
 		RunE: work(func(cmd *cobra.Command) error {
-			return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, cfg config.Config) error {
+			return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, cfg spec.Config) error {
 				schema := cfg.Database.Schema
 				if err := up(ctx, conn, schema, cmd.OutOrStdout()); err != nil {
 					return err
@@ -50,12 +50,12 @@ Overview contract. With --tenants, or database.tenants Indexed, it also makes th
 				wanted := cfg.Database.M10
 				if m10 != "" {
 					namespace, topic, _ := strings.Cut(m10, "/")
-					wanted = &config.M10{Namespace: namespace, Topic: cmp.Or(topic, "m10"), Publish: config.M10Publish(m10Publish)}
+					wanted = &spec.M10{Namespace: namespace, Topic: cmp.Or(topic, "m10"), Publish: spec.M10Publish(m10Publish)}
 				}
 				if err := upM10(ctx, conn, schema, wanted, cmd.OutOrStdout()); err != nil {
 					return err
 				}
-				if tenants || cfg.Database.Tenants == config.TenantsIndexed {
+				if tenants || cfg.Database.Tenants == spec.TenantsIndexed {
 					if err := upTenants(ctx, conn, schema, cmd.OutOrStdout()); err != nil {
 						return err
 					}
@@ -66,7 +66,7 @@ Overview contract. With --tenants, or database.tenants Indexed, it also makes th
 				if err := upOverview(ctx, conn, schema, overview, cmd.OutOrStdout()); err != nil || grantTo == "" {
 					return err
 				}
-				other, err := load(grantTo, config.Config.ValidateDatabase)
+				other, err := load(grantTo, spec.Config.ValidateDatabase)
 				if err != nil {
 					return err
 				}
@@ -81,7 +81,7 @@ Overview contract. With --tenants, or database.tenants Indexed, it also makes th
 	fileFlag(cmd, &file)
 	cmd.Flags().StringVar(&grantTo, "grant-to-login-of", "", "also grant what a dispatcher needs to the login of this configuration file")
 	cmd.Flags().StringVar(&m10, "m10", "", "install the M10 functions for the events of this namespace and topic; the topic defaults to m10")
-	cmd.Flags().StringVar(&m10Publish, "m10-publish", string(config.M10Insert), "Insert, or Upsert to replace the payload of an event that waits; for --m10")
+	cmd.Flags().StringVar(&m10Publish, "m10-publish", string(spec.M10Insert), "Insert, or Upsert to replace the payload of an event that waits; for --m10")
 	cmd.Flags().BoolVar(&tenants, "tenants", false, "make the index that delivery.fairness Tenant needs")
 	cmd.Flags().StringVar(&overview, "overview", "", "make the view outbox.events of the Overview contract, for the events of this namespace")
 	return cmd
@@ -92,7 +92,7 @@ func migrateStatusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status -f FILE", Short: "Show the schema's version and migrations", Args: cobra.NoArgs,
 		RunE: work(func(cmd *cobra.Command) error {
-			return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, cfg config.Config) error {
+			return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, cfg spec.Config) error {
 				schema := cfg.Database.Schema
 				status, err := migrations.Status(ctx, conn, schema)
 				if err != nil {
@@ -132,12 +132,12 @@ for the owner to run. With --apply the login of FILE, which must be the owner's,
 				return errors.New("--apply needs a database to connect to; name the owner's file with -f")
 			}
 			if apply {
-				return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, cfg config.Config) error {
+				return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, cfg spec.Config) error {
 					return grant(ctx, conn, cfg.Database.Schema, role, k, cmd.OutOrStdout())
 				})
 			}
 			if file != "" {
-				cfg, err := load(file, config.Config.ValidateDatabase)
+				cfg, err := load(file, spec.Config.ValidateDatabase)
 				if err != nil {
 					return err
 				}
@@ -162,9 +162,9 @@ for the owner to run. With --apply the login of FILE, which must be the owner's,
 }
 
 // withDatabase connects to the database of a file, of which it needs no more.
-func withDatabase(cmd *cobra.Command, file string, do func(context.Context, *pgx.Conn, config.Config) error) error {
+func withDatabase(cmd *cobra.Command, file string, do func(context.Context, *pgx.Conn, spec.Config) error) error {
 	ctx := migrations.ReportWaits(cmd.Context(), func(sentence string) { fmt.Fprintln(cmd.ErrOrStderr(), sentence) })
-	cfg, err := load(file, config.Config.ValidateDatabase)
+	cfg, err := load(file, spec.Config.ValidateDatabase)
 	if err != nil {
 		return err
 	}
@@ -189,11 +189,11 @@ func up(ctx context.Context, conn *pgx.Conn, schema string, out io.Writer) error
 }
 
 // setJournal does what the file says about the journal, if anything.
-func setJournal(ctx context.Context, conn *pgx.Conn, cfg config.Config, out io.Writer) error {
+func setJournal(ctx context.Context, conn *pgx.Conn, cfg spec.Config, out io.Writer) error {
 	if cfg.Journal == nil {
 		return nil
 	}
-	j := migrations.Journal{Enabled: cfg.Journal.Mode == config.JournalEnabled, Retention: cfg.Journal.Retention.D()}
+	j := migrations.Journal{Enabled: cfg.Journal.Mode == spec.JournalEnabled, Retention: cfg.Journal.Retention.D()}
 	if _, err := migrations.SetJournal(ctx, conn, cfg.Database.Schema, j); err != nil {
 		return fmt.Errorf("%w%s", err, ownerHint(err))
 	}
@@ -213,15 +213,15 @@ func upTenants(ctx context.Context, conn *pgx.Conn, schema string, out io.Writer
 }
 
 // upM10 installs what M10's workers call, when that is wanted.
-func upM10(ctx context.Context, conn *pgx.Conn, schema string, wanted *config.M10, out io.Writer) error {
+func upM10(ctx context.Context, conn *pgx.Conn, schema string, wanted *spec.M10, out io.Writer) error {
 	if wanted == nil {
 		return nil
 	}
-	if wanted.Publish != config.M10Insert && wanted.Publish != config.M10Upsert {
+	if wanted.Publish != spec.M10Insert && wanted.Publish != spec.M10Upsert {
 		return fmt.Errorf("--m10-publish is %q; choose Insert or Upsert", wanted.Publish)
 	}
 	installed, err := migrations.UpM10(ctx, conn, schema, migrations.M10{
-		Namespace: wanted.Namespace, Topic: wanted.Topic, Upsert: wanted.Publish == config.M10Upsert,
+		Namespace: wanted.Namespace, Topic: wanted.Topic, Upsert: wanted.Publish == spec.M10Upsert,
 	})
 	if err != nil {
 		return fmt.Errorf("%w%s", err, ownerHint(err))

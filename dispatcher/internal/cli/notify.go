@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/metrics"
@@ -14,7 +14,7 @@ import (
 )
 
 // address makes the sink of notifications; nil when the file has no notify.
-func address(cfg config.Config) (dispatcher.Sink, error) {
+func address(cfg spec.Config) (dispatcher.Sink, error) {
 	if cfg.Notify == nil {
 		return nil, nil
 	}
@@ -48,13 +48,13 @@ func notifyError(err error) error {
 }
 
 // notifyOptions are the file's settings for the notifier.
-func notifyOptions(cfg config.Config) notify.Options {
+func notifyOptions(cfg spec.Config) notify.Options {
 	return notify.Options{Schema: cfg.Database.Schema, Namespace: cfg.Namespace, Topics: cfg.Topics, Dispatcher: cfg.Name}
 }
 
 // newNotifier returns a function that notifies the address until its context ends, and adds the notifier to the status and
 // the metrics. Without an address the function does nothing.
-func (e *process) newNotifier(ctx context.Context, cfg config.Config, sources *monitor.Sources, observer *metrics.Metrics) (notifyAddress func(context.Context), err error) {
+func (e *process) newNotifier(ctx context.Context, cfg spec.Config, sources *monitor.Sources, observer *metrics.Metrics) (notifyAddress func(context.Context), err error) {
 	to, err := address(cfg)
 	if err != nil || to == nil {
 		return func(context.Context) {}, err

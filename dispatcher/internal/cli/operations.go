@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
@@ -23,11 +23,11 @@ import (
 // withOperations adds to the command that reads dead letters those that change them.
 func withOperations(dead *cobra.Command, version string) *cobra.Command {
 	dead.AddCommand(replayCommand(version),
-		atOnceCommand(config.ActionDiscard, "Mark dead letters as handled; their events stay dead",
+		atOnceCommand(spec.ActionDiscard, "Mark dead letters as handled; their events stay dead",
 			`Mark the dead letters of the filter as handled. Their events stay dead, and no longer block their keys. "dead reopen"
 undoes it, while the events are there.`,
 			`  dispatcher dead discard -f orders.yaml --type test.event --reason "left by the load test" --dry-run`),
-		atOnceCommand(config.ActionReopen, "Open discarded dead letters again",
+		atOnceCommand(spec.ActionReopen, "Open discarded dead letters again",
 			`Open the discarded dead letters of the filter again, of which the event is still dead: they are listed, block their keys
 and can be replayed as before.`,
 			`  dispatcher dead reopen -f orders.yaml --operation 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11 --reason "wrong group"`),
@@ -40,7 +40,7 @@ type operation struct {
 	file        string
 	undo        string // of a reopen, the operation whose dead letters these are
 	all, dryRun bool
-	request     config.ReplayRequest
+	request     spec.ReplayRequest
 	filter      func(time.Time) (deadletters.Filter, error)
 	out         progressWriter
 }
@@ -58,7 +58,7 @@ func (o *operation) flags(cmd *cobra.Command) {
 }
 
 // begin begins the operation, or writes what it would do.
-func (o *operation) begin(ctx context.Context, replays *replay.Replays, cfg config.Config) (p status.Replay, err error) {
+func (o *operation) begin(ctx context.Context, replays *replay.Replays, cfg spec.Config) (p status.Replay, err error) {
 	chosen, err := o.filter(time.Now())
 	if err != nil {
 		return p, err
@@ -67,7 +67,7 @@ func (o *operation) begin(ctx context.Context, replays *replay.Replays, cfg conf
 	if chosen.Empty() && !o.all {
 		return p, errors.New("no filter; choose dead letters, such as with --group, or add --all for every one of the file's topics")
 	}
-	o.request.Filter, o.request.Namespace, o.request.Topics = config.DeadLetterFilter(chosen), cfg.Namespace, cfg.Topics
+	o.request.Filter, o.request.Namespace, o.request.Topics = spec.DeadLetterFilter(chosen), cfg.Namespace, cfg.Topics
 	if o.request.RequestedBy == "" {
 		if o.request.RequestedBy, err = database.Login(cfg.Database); err != nil {
 			return p, err
@@ -86,19 +86,19 @@ func (o *operation) begin(ctx context.Context, replays *replay.Replays, cfg conf
 }
 
 // atOnceCommand makes a command for an operation that is done when it has begun.
-func atOnceCommand(action config.ReplayAction, short, long, example string) *cobra.Command {
-	o := operation{request: config.ReplayRequest{Action: action}}
+func atOnceCommand(action spec.ReplayAction, short, long, example string) *cobra.Command {
+	o := operation{request: spec.ReplayRequest{Action: action}}
 	cmd := &cobra.Command{
 		Use: string(action) + " -f FILE --reason TEXT", Short: short, Long: long, Example: example, Args: cobra.NoArgs,
 		RunE: work(func(cmd *cobra.Command) error {
-			return withReplays(cmd, o.file, &o.out, func(ctx context.Context, replays *replay.Replays, cfg config.Config) error {
+			return withReplays(cmd, o.file, &o.out, func(ctx context.Context, replays *replay.Replays, cfg spec.Config) error {
 				_, err := o.begin(ctx, replays, cfg)
 				return err
 			})
 		}),
 	}
 	o.flags(cmd)
-	if action == config.ActionReopen {
+	if action == spec.ActionReopen {
 		cmd.Flags().StringVar(&o.undo, "operation", "", "only those of this discard, by its id")
 	}
 	if err := cmd.MarkFlagRequired("reason"); err != nil {
@@ -117,7 +117,7 @@ events. LOGIN is the one that began it, as the database knows it. With --operati
 and says what that waits for. Which dead letters it had is in "dead list --operation".`,
 		Example: "  dispatcher dead operations -f orders.yaml\n  dispatcher dead operations -f orders.yaml --operation 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11",
 		RunE: work(func(cmd *cobra.Command) error {
-			return withReplays(cmd, file, &out, func(ctx context.Context, replays *replay.Replays, _ config.Config) error {
+			return withReplays(cmd, file, &out, func(ctx context.Context, replays *replay.Replays, _ spec.Config) error {
 				if id != "" {
 					p, err := byID(id, func(id uuid.UUID) (status.Replay, error) { return replays.Observe(ctx, id) })
 					if err != nil {
@@ -178,7 +178,7 @@ func stopCommand() *cobra.Command {
 put back stay so. The run of the replay ends when their outcomes are known.`,
 		Example: `  dispatcher dead stop -f orders.yaml --operation 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11 --reason "the consumer is down"`,
 		RunE: work(func(cmd *cobra.Command) error {
-			return withReplays(cmd, file, &out, func(ctx context.Context, replays *replay.Replays, _ config.Config) error {
+			return withReplays(cmd, file, &out, func(ctx context.Context, replays *replay.Replays, _ spec.Config) error {
 				p, err := byID(id, func(id uuid.UUID) (status.Replay, error) { return replays.Stop(ctx, id, reason) })
 				if err != nil {
 					return err
@@ -238,7 +238,7 @@ func reading() deadcmd.Commands {
 }
 
 // validateReading checks the part of a file that readers need.
-func validateReading(cfg config.Config) error {
+func validateReading(cfg spec.Config) error {
 	err := cfg.ValidateDatabase()
 	if cfg.Namespace == "" {
 		err = errors.Join(err, errors.New("namespace is missing; set it to the outbox namespace whose events are read"))
@@ -247,7 +247,7 @@ func validateReading(cfg config.Config) error {
 }
 
 // reader reads the dispatcher's own events, each query over a connection of its own. Timeout 0 is the reader's default.
-func reader(cfg config.Config, timeout time.Duration) *pgreader.Reader {
+func reader(cfg spec.Config, timeout time.Duration) *pgreader.Reader {
 	return pgreader.New(func(ctx context.Context) (*pgx.Conn, error) { return connect(ctx, cfg) }, pgreader.Options{
 		Schema: cfg.Database.Schema, Namespace: cfg.Namespace, Topics: cfg.Topics, Timeout: timeout,
 	})

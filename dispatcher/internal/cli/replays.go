@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
@@ -24,7 +24,7 @@ import (
 // replayCommand puts dead events back: by its flags, or by a file, as the Job of a DeadLetterReplay does.
 func replayCommand(version string) *cobra.Command {
 	var id, requestFile, listen string
-	o := operation{request: config.ReplayRequest{Action: config.ActionReplay}}
+	o := operation{request: spec.ReplayRequest{Action: spec.ActionReplay}}
 	running := replay.RunOptions{}
 	cmd := &cobra.Command{
 		Use: "replay -f FILE (--reason TEXT | --operation ID)", Short: "Put dead events back, at a rate", Args: cobra.NoArgs,
@@ -47,7 +47,7 @@ the grants that "migrate grants --for replay" prints.`,
 					return err
 				}
 			}
-			return withReplays(cmd, o.file, &o.out, func(ctx context.Context, replays *replay.Replays, cfg config.Config) error {
+			return withReplays(cmd, o.file, &o.out, func(ctx context.Context, replays *replay.Replays, cfg spec.Config) error {
 				if requestFile != "" {
 					running.Wait = true
 					return o.out.requested(ctx, replays, cfg, requestFile, listen, version, running)
@@ -71,9 +71,9 @@ the grants that "migrate grants --for replay" prints.`,
 	}
 	o.flags(cmd)
 	flags := cmd.Flags()
-	flags.IntVar(&o.request.Rate, "rate", config.DefaultReplayRate, "the most events a second")
+	flags.IntVar(&o.request.Rate, "rate", spec.DefaultReplayRate, "the most events a second")
 	flags.IntVar(&o.request.Canary, "canary", 0, "how many go first, and alone, until their outcome is known")
-	flags.IntVar(&o.request.AbortAt, "abort-at", config.DefaultAbortAt, "stop when this percentage of the newest 100 outcomes are failures")
+	flags.IntVar(&o.request.AbortAt, "abort-at", spec.DefaultAbortAt, "stop when this percentage of the newest 100 outcomes are failures")
 	flags.BoolVar(&running.Wait, "wait", false, "wait until each event is delivered, or dead again")
 	flags.DurationVar(&running.Timeout, "timeout", replay.DefaultTimeout, "fail when nothing has happened for so long: no event was put back, delivered or dead again; 0 waits for ever")
 	flags.StringVar(&id, "operation", "", "continue the replay of this id")
@@ -90,7 +90,7 @@ the grants that "migrate grants --for replay" prints.`,
 }
 
 // withReplays connects to the operations of a file's outbox.
-func withReplays(cmd *cobra.Command, file string, out *progressWriter, do func(context.Context, *replay.Replays, config.Config) error) error {
+func withReplays(cmd *cobra.Command, file string, out *progressWriter, do func(context.Context, *replay.Replays, spec.Config) error) error {
 	out.w, out.file = cmd.OutOrStdout(), file
 	if out.format != "text" && out.format != "json" {
 		return fmt.Errorf("--output is %q; choose text or json", out.format)
@@ -193,7 +193,7 @@ func (t *progressWriter) stopped(p status.Replay) error {
 
 // requested runs the operation of a request's file until each outcome is known, from where it stands. Its progress is served
 // at an address, and at the end in the termination message. A stop by itself is not a failure.
-func (t *progressWriter) requested(ctx context.Context, replays *replay.Replays, cfg config.Config, requestFile, listen, version string, running replay.RunOptions) error {
+func (t *progressWriter) requested(ctx context.Context, replays *replay.Replays, cfg spec.Config, requestFile, listen, version string, running replay.RunOptions) error {
 	p, err := served(ctx, listen, version, cfg, func(report func(status.Replay)) (status.Replay, error) {
 		request, err := readRequest(cfg, requestFile)
 		if err != nil {
@@ -236,7 +236,7 @@ func finalText(p status.Replay) (string, error) {
 }
 
 // readRequest reads a request, and adds what the configuration says.
-func readRequest(cfg config.Config, file string) (request config.ReplayRequest, err error) {
+func readRequest(cfg spec.Config, file string) (request spec.ReplayRequest, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return request, fmt.Errorf("read the request: %w; name its file with --request", err)

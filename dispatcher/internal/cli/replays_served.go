@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
@@ -28,7 +28,7 @@ const (
 
 // served makes one attempt at a replay; or, with an address, serves its status there, and tries again as long as
 // the database is in trouble.
-func served(ctx context.Context, address, version string, cfg config.Config, attempt func(report func(status.Replay)) (status.Replay, error)) (status.Replay, error) {
+func served(ctx context.Context, address, version string, cfg spec.Config, attempt func(report func(status.Replay)) (status.Replay, error)) (status.Replay, error) {
 	if address == "" {
 		return attempt(func(status.Replay) {})
 	}
@@ -68,13 +68,13 @@ func served(ctx context.Context, address, version string, cfg config.Config, att
 
 // replayStatus is the /status of a process that runs a replay.
 type replayStatus struct {
-	cfg config.Config
+	cfg spec.Config
 
 	mu  sync.Mutex
 	now status.Status
 }
 
-func newReplayStatus(cfg config.Config, version string) *replayStatus {
+func newReplayStatus(cfg spec.Config, version string) *replayStatus {
 	return &replayStatus{cfg: cfg, now: status.Status{
 		Name: cfg.Name, Namespace: cfg.Namespace, Version: version, State: "Running", StartedAt: time.Now(),
 		Source: status.Link{State: status.Unknown}, Sink: status.Link{State: status.Unknown}, Schema: status.Schema{State: string(status.Unknown)},

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 )
 
@@ -125,7 +125,7 @@ type stateFile struct {
 		Pause()
 		Resume()
 	}
-	last config.State
+	last spec.State
 }
 
 // refresh reads the file, and applies a change.
@@ -136,7 +136,7 @@ func (f *stateFile) refresh() {
 	}
 	f.last = state
 	f.log.Info("the state changed", "state", state)
-	if state == config.Paused {
+	if state == spec.Paused {
 		f.engine.Pause()
 	} else {
 		f.engine.Resume()
@@ -144,13 +144,13 @@ func (f *stateFile) refresh() {
 }
 
 // readState returns what the file says.
-func readState(path string) (config.State, error) {
+func readState(path string) (spec.State, error) {
 	text, err := readFile("stateFile", path, "write Running or Paused into it", 64)
 	if err != nil {
 		return "", err
 	}
-	switch state := config.State(strings.TrimSpace(text)); state {
-	case config.Running, config.Paused:
+	switch state := spec.State(strings.TrimSpace(text)); state {
+	case spec.Running, spec.Paused:
 		return state, nil
 	default:
 		return "", fmt.Errorf("stateFile: %s says neither Running nor Paused; write one of them into it", path)

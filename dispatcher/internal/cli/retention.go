@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/metrics"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/monitor"
@@ -14,20 +14,20 @@ import (
 )
 
 // sweepOptions are the file's settings for the sweep that removes rows after their retention.
-func sweepOptions(cfg config.Config, worker uuid.UUID) retention.Options {
+func sweepOptions(cfg spec.Config, worker uuid.UUID) retention.Options {
 	r := cfg.Retention
 	opts := retention.Options{
 		Schema: cfg.Database.Schema, Worker: worker,
 		Delivered: r.Delivered.D(), DeadResolved: r.DeadResolved.D(), DeadUnresolved: r.DeadUnresolved.D(),
 	}
-	if r.Scope == config.ScopeDispatcher {
+	if r.Scope == spec.ScopeDispatcher {
 		opts.Name, opts.Namespace, opts.Topics = "dispatcher "+cfg.Name, cfg.Namespace, cfg.Topics
 	}
 	return opts
 }
 
 // newSweeper makes the sweep, which goes slower while more events wait than a claim takes.
-func (e *process) newSweeper(cfg config.Config, backlog func() *dispatcher.Depth, observer *metrics.Metrics) *retention.Sweeper {
+func (e *process) newSweeper(cfg spec.Config, backlog func() *dispatcher.Depth, observer *metrics.Metrics) *retention.Sweeper {
 	opts := sweepOptions(cfg, e.worker)
 	opts.Logger = e.log
 	opts.Removed = func(c retention.Counts) { observer.Removed(c.Delivered, c.Dead, c.DeadLetters, c.Expired) }

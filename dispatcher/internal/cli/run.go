@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/journal"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/metrics"
@@ -30,7 +30,7 @@ func runCommand(version string) *cobra.Command {
 It starts and continues while the database or the destination is unreachable, and while the schema is missing:
 /readyz and /status say so. Standard output is for the log sink; logs go to standard error.`,
 		RunE: work(func(cmd *cobra.Command) error {
-			cfg, err := load(file, config.Config.Validate)
+			cfg, err := load(file, spec.Config.Validate)
 			if err != nil {
 				return err
 			}
@@ -42,7 +42,7 @@ It starts and continues while the database or the destination is unreachable, an
 }
 
 // run serves first and then delivers, so that the server responds from start to end.
-func run(cmd *cobra.Command, version string, cfg config.Config) error {
+func run(cmd *cobra.Command, version string, cfg spec.Config) error {
 	tuneMemory()
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
@@ -57,7 +57,7 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 	}
 	defer e.close(context.WithoutCancel(ctx))
 	info := pgstore.WorkerInfo{Dispatcher: cfg.Name, Topics: cfg.Topics, Version: version,
-		Ordered: cfg.Delivery.Ordering == config.OrderingKey, Blocks: cfg.Delivery.OnDead == config.OnDeadBlock}
+		Ordered: cfg.Delivery.Ordering == spec.OrderingKey, Blocks: cfg.Delivery.OnDead == spec.OnDeadBlock}
 	sources := monitor.Sources{
 		Snapshot:          e.Snapshot,
 		PerSecond:         outcomes.perSecond,
@@ -98,7 +98,7 @@ func run(cmd *cobra.Command, version string, cfg config.Config) error {
 		}
 		cancel() // without its server a dispatcher cannot be seen: end
 	})
-	if cfg.Delivery.WakeUp == config.WakeUpListen {
+	if cfg.Delivery.WakeUp == spec.WakeUpListen {
 		group.Go(func() { e.listen(ctx, cfg) })
 	}
 	group.Go(func() { e.reread(ctx) })
@@ -129,7 +129,7 @@ func onceCommand(version string) *cobra.Command {
 		Long: `Deliver up to N events that are due, and end when no more are. It does not wait for a database or a
 destination that is unreachable. The exit code is 1 unless every delivery succeeded.`,
 		RunE: work(func(cmd *cobra.Command) error {
-			cfg, err := load(file, config.Config.Validate)
+			cfg, err := load(file, spec.Config.Validate)
 			if err != nil {
 				return err
 			}
@@ -144,7 +144,7 @@ destination that is unreachable. The exit code is 1 unless every delivery succee
 	return cmd
 }
 
-func once(cmd *cobra.Command, version string, cfg config.Config, n int) error {
+func once(cmd *cobra.Command, version string, cfg spec.Config, n int) error {
 	ctx := cmd.Context()
 	e, err := newProcess(ctx, version, cfg, nil, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	if err != nil {

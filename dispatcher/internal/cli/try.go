@@ -11,7 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/try"
@@ -100,13 +100,13 @@ func tryOut(cmd *cobra.Command, f tryFlags) error {
 // tryRun does the work over one connection.
 func tryRun(cmd *cobra.Command, f tryFlags) (*try.Report, error) {
 	ctx := cmd.Context()
-	cfg, err := load(f.file, config.Config.Validate)
+	cfg, err := load(f.file, spec.Config.Validate)
 	if err != nil {
 		return nil, err
 	}
 	request := try.Request{New: cfg, Past: f.past, OldName: f.against}
 	if f.against != "" {
-		old, err := load(f.against, config.Config.Validate)
+		old, err := load(f.against, spec.Config.Validate)
 		if err != nil {
 			return nil, err
 		}

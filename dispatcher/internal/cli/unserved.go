@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/unserved"
 )
 
@@ -46,7 +46,7 @@ func unservedListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, cfg config.Config) error {
+			return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, cfg spec.Config) error {
 				names, pending, err := unserved.Names(ctx, conn, cfg.Database.Schema)
 				if err != nil {
 					return fmt.Errorf("unserved list: %w%s", err, ownerHint(err))
@@ -111,7 +111,7 @@ key another event of the new name has stays: it was enqueued there already, and 
 			to.Namespace, to.Topic = cmp.Or(to.Namespace, c.From.Namespace), cmp.Or(to.Topic, c.From.Topic)
 			c.To, did = &to, "moved"
 		}
-		return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, cfg config.Config) error {
+		return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, cfg spec.Config) error {
 			n, err := unserved.Apply(ctx, conn, cfg.Database.Schema, c, dry)
 			if err != nil {
 				return fmt.Errorf("unserved: %w%s", err, ownerHint(err))

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/journal"
 )
 
@@ -69,7 +69,7 @@ func verify(cmd *cobra.Command, f verifyFlags) error {
 	if err != nil {
 		return err
 	}
-	return withDatabase(cmd, f.file, func(ctx context.Context, conn *pgx.Conn, cfg config.Config) error {
+	return withDatabase(cmd, f.file, func(ctx context.Context, conn *pgx.Conn, cfg spec.Config) error {
 		report, err := journal.Check(ctx, conn, journal.Options{
 			Schema: cfg.Database.Schema, Namespace: cfg.Namespace, Topics: cfg.Topics, Since: f.since, Limit: f.limit,
 		})

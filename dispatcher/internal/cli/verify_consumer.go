@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/consumercheck"
 )
@@ -90,7 +90,7 @@ Exit codes: 0 when no rule is broken, 3 when one is, 1 when the checks could not
 	flags := cmd.Flags()
 	flags.StringVar(&f.url, "url", "", "where the consumer takes events (required)")
 	flags.StringVar(&f.contentMode, "content-mode", "Binary", "Binary or Structured, as in the http sink")
-	flags.StringVar(&f.format, "format", string(config.FormatCloudEvents), "CloudEvents, Plain or Storage, as message.format of the dispatcher. For Debezium's: Plain with --message-header id=event.id")
+	flags.StringVar(&f.format, "format", string(spec.FormatCloudEvents), "CloudEvents, Plain or Storage, as message.format of the dispatcher. For Debezium's: Plain with --message-header id=event.id")
 	flags.StringArrayVar(&f.messageHeaders, "message-header", nil, "a header of each message by an expression, as message.headers of the dispatcher: NAME=EXPRESSION, such as id=event.id; may be repeated")
 	flags.StringVar(&f.namespace, "namespace", "verify", "the events' outbox namespace")
 	flags.StringVar(&f.topic, "topic", "verify", "the events' topic")

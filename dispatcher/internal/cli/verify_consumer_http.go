@@ -18,7 +18,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/consumercheck"
@@ -38,7 +38,7 @@ const (
 type httpConsumer struct {
 	f       verifyConsumerFlags
 	name    string // the URL without its query, which may hold a secret
-	cfg     config.HTTPSink
+	cfg     spec.HTTPSink
 	sink    dispatcher.Sink
 	probing *http.Client
 	payload []byte
@@ -86,7 +86,7 @@ func (h *httpConsumer) validate() error {
 	switch {
 	case f.url == "":
 		return errors.New("no consumer; name its address with --url")
-	case f.contentMode != string(config.Binary) && f.contentMode != string(config.Structured):
+	case f.contentMode != string(spec.Binary) && f.contentMode != string(spec.Structured):
 		return fmt.Errorf("--content-mode is %q; set it to Binary or Structured", f.contentMode)
 	case f.timeout < time.Second:
 		return fmt.Errorf("--timeout is %s; set it to 1s or more", f.timeout)
@@ -128,10 +128,10 @@ func (h *httpConsumer) validate() error {
 func (f verifyConsumerFlags) checkTimeout() time.Duration { return f.timeout / 10 }
 
 // sink is the configuration of the http sink that the flags make.
-func (f verifyConsumerFlags) sink() (config.HTTPSink, error) {
-	cfg := config.HTTPSink{URL: f.url, Headers: map[string]string{}}
-	cfg.ContentMode = config.ContentMode(f.contentMode)
-	cfg.Timeout = config.Duration(min(f.checkTimeout(), 10*time.Minute)) // the checks end a request sooner
+func (f verifyConsumerFlags) sink() (spec.HTTPSink, error) {
+	cfg := spec.HTTPSink{URL: f.url, Headers: map[string]string{}}
+	cfg.ContentMode = spec.ContentMode(f.contentMode)
+	cfg.Timeout = spec.Duration(min(f.checkTimeout(), 10*time.Minute)) // the checks end a request sooner
 	for _, header := range f.headers {
 		name, value, ok := strings.Cut(header, "=")
 		if path, isFile := strings.CutPrefix(value, "@"); isFile {
@@ -155,20 +155,20 @@ func (f verifyConsumerFlags) sink() (config.HTTPSink, error) {
 	case (f.user == "") != (f.passwordFile == ""):
 		return cfg, errors.New("--user and --password-file belong together; set both")
 	case f.tokenFile != "":
-		cfg.Auth = &config.Auth{Type: config.AuthToken, SecretFile: f.tokenFile}
+		cfg.Auth = &spec.Auth{Type: spec.AuthToken, SecretFile: f.tokenFile}
 	case f.user != "":
-		cfg.Auth = &config.Auth{Type: config.AuthBasic, Username: f.user, SecretFile: f.passwordFile}
+		cfg.Auth = &spec.Auth{Type: spec.AuthBasic, Username: f.user, SecretFile: f.passwordFile}
 	}
 	cfg.SigningSecretFile = f.signingFile
 	if f.caFile != "" {
-		cfg.TLS = &config.TLS{CAFile: f.caFile}
+		cfg.TLS = &spec.TLS{CAFile: f.caFile}
 	}
 	return cfg, nil
 }
 
 // asMessages returns a sink that sends messages of the format.
-func (f verifyConsumerFlags) asMessages(sink dispatcher.Sink, cfg config.HTTPSink) (dispatcher.Sink, error) {
-	message := config.Message{Format: config.MessageFormat(f.format), Headers: map[string]string{}}
+func (f verifyConsumerFlags) asMessages(sink dispatcher.Sink, cfg spec.HTTPSink) (dispatcher.Sink, error) {
+	message := spec.Message{Format: spec.MessageFormat(f.format), Headers: map[string]string{}}
 	for _, header := range f.messageHeaders {
 		name, expression, ok := strings.Cut(header, "=")
 		if !ok {
@@ -176,7 +176,7 @@ func (f verifyConsumerFlags) asMessages(sink dispatcher.Sink, cfg config.HTTPSin
 		}
 		message.Headers[name] = expression
 	}
-	p, err := pipeline.New(config.Config{Sink: config.Sink{HTTP: &cfg}, Message: message}, pipeline.Options{})
+	p, err := pipeline.New(spec.Config{Sink: spec.Sink{HTTP: &cfg}, Message: message}, pipeline.Options{})
 	if err != nil {
 		return nil, fmt.Errorf("the flags do not fit: %s", messageFlags.Replace(err.Error()))
 	}

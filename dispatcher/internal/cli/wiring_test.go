@@ -16,7 +16,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
@@ -150,8 +150,8 @@ func TestSinkGetsTheFile(t *testing.T) {
 
 // Every kind of sink that the file can name is made.
 func TestEveryKindOfSinkIsMade(t *testing.T) {
-	for _, kind := range config.SinkKinds() {
-		var cfg config.Config
+	for _, kind := range spec.SinkKinds() {
+		var cfg spec.Config
 		reflect.ValueOf(&cfg.Sink).Elem().FieldByIndex(kind.Index).Set(reflect.New(kind.Type.Elem()))
 		if made, err := sink.New(cfg, io.Discard); err != nil && strings.Contains(err.Error(), "nothing is set") || err == nil && made == nil {
 			t.Errorf("%s: %v", kind.Name, err)
@@ -162,7 +162,7 @@ func TestEveryKindOfSinkIsMade(t *testing.T) {
 func TestLogLevelIsThatOfTheFile(t *testing.T) {
 	for level, lines := range map[string]int{"Debug": 4, "Info": 3, "Warn": 2, "Error": 1} {
 		var out strings.Builder
-		log := newLogger(config.Config{Log: config.Log{Level: level}}, &out)
+		log := newLogger(spec.Config{Log: spec.Log{Level: level}}, &out)
 		log.Debug("")
 		log.Info("")
 		log.Warn("")
@@ -174,7 +174,7 @@ func TestLogLevelIsThatOfTheFile(t *testing.T) {
 }
 
 // whole is testdata/whole.yaml.
-func whole(t *testing.T, server string) config.Config {
+func whole(t *testing.T, server string) spec.Config {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "whole.yaml"))
 	if err != nil {
@@ -184,17 +184,17 @@ func whole(t *testing.T, server string) config.Config {
 }
 
 // smallest has only defaults, but for what a file must have. That is another than whole's.
-func smallest(t *testing.T) config.Config {
+func smallest(t *testing.T) spec.Config {
 	return loaded(t, "name: a\nnamespace: b\ndatabase: {dsn: c}\nsink: {log: {}}\n")
 }
 
-func loaded(t *testing.T, text string) config.Config {
+func loaded(t *testing.T, text string) spec.Config {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c, err := load(file, config.Config.Validate)
+	c, err := load(file, spec.Config.Validate)
 	if err != nil {
 		t.Fatal(fmt.Errorf("%w in\n%s", err, text))
 	}

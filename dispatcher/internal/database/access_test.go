@@ -30,7 +30,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
@@ -203,9 +203,9 @@ func TestIAM(t *testing.T) {
 	t.Setenv("GCE_METADATA_HOST", strings.TrimPrefix(i.url, "http://"))
 	t.Setenv("IDENTITY_ENDPOINT", i.url+"/azure")
 	t.Setenv("IDENTITY_HEADER", secret)
-	for _, provider := range []string{config.IAMAWS, config.IAMGoogle, config.IAMAzure} {
+	for _, provider := range []string{spec.IAMAWS, spec.IAMGoogle, spec.IAMAzure} {
 		t.Run(provider, func(t *testing.T) {
-			d := config.Database{DSN: "postgres://dispatcher@" + address + "/shop", SSLMode: "VerifyFull", CAFile: ca, IAM: &config.IAM{Provider: provider}}
+			d := spec.Database{DSN: "postgres://dispatcher@" + address + "/shop", SSLMode: "VerifyFull", CAFile: ca, IAM: &spec.IAM{Provider: provider}}
 			pool, err := Pool(t.Context(), d, "orders")
 			check(t, err)
 			defer pool.Close()
@@ -233,7 +233,7 @@ func TestIAM(t *testing.T) {
 			}
 		})
 	}
-	several := config.Database{DSN: "postgres://dispatcher@" + host + ":1," + host + ":2/shop", SSLMode: "Require", IAM: &config.IAM{Provider: config.IAMAWS}}
+	several := spec.Database{DSN: "postgres://dispatcher@" + host + ":1," + host + ":2/shop", SSLMode: "Require", IAM: &spec.IAM{Provider: spec.IAMAWS}}
 	if _, err := Connect(t.Context(), several, "orders"); err == nil || !strings.Contains(err.Error(), "a token of AWS is for one host") {
 		t.Errorf("several hosts: %v", err)
 	}
@@ -248,8 +248,8 @@ func TestIAMWithoutIdentity(t *testing.T) {
 	t.Setenv("GCE_METADATA_HOST", strings.TrimPrefix(refuses.URL, "http://"))
 	t.Setenv("IDENTITY_ENDPOINT", refuses.URL)
 	t.Setenv("IDENTITY_HEADER", secret)
-	for _, provider := range []string{config.IAMAWS, config.IAMGoogle, config.IAMAzure} {
-		_, err := Connect(t.Context(), config.Database{DSN: "postgres://dispatcher@127.0.0.1:1/shop", SSLMode: "Require", IAM: &config.IAM{Provider: provider, Region: "eu-central-1"}}, "orders")
+	for _, provider := range []string{spec.IAMAWS, spec.IAMGoogle, spec.IAMAzure} {
+		_, err := Connect(t.Context(), spec.Database{DSN: "postgres://dispatcher@127.0.0.1:1/shop", SSLMode: "Require", IAM: &spec.IAM{Provider: provider, Region: "eu-central-1"}}, "orders")
 		if err == nil {
 			t.Fatalf("%s: connected", provider)
 		}
@@ -315,7 +315,7 @@ func TestClientCertificate(t *testing.T) {
 	put(t, admin, "clients.pem", before.pem)
 
 	cert, key := before.sign(t, "dispatcher")
-	d := config.Database{
+	d := spec.Database{
 		DSN:     change(t, srv.DSN("postgres"), func(u *url.URL) { u.User = url.User("dispatcher"); u.RawQuery = "" }),
 		SSLMode: "VerifyCA", CAFile: file(t, ca), ClientCertFile: file(t, cert), ClientKeyFile: file(t, key),
 	}

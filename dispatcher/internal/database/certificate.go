@@ -6,11 +6,11 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 )
 
 // present makes a connection show the client's certificate, if there is one, to every server that requests one.
-func present(c *pgx.ConnConfig, d config.Database) error {
+func present(c *pgx.ConnConfig, d spec.Database) error {
 	if d.ClientCertFile == "" {
 		return nil
 	}

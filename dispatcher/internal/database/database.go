@@ -20,7 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 )
 
 const (
@@ -38,12 +38,12 @@ const (
 // names are read at each new connection, so a rotated password needs no restart.
 // It fails when a DSN, or that of DSNEnv, is not valid, when a file that goes with it cannot be read, and when the PG*
 // environment variables are not usable. What is wrong with DSNFile or Connection is the error of a connection.
-func Pool(ctx context.Context, d config.Database, name string) (*pgxpool.Pool, error) {
+func Pool(ctx context.Context, d spec.Database, name string) (*pgxpool.Pool, error) {
 	return PoolOf(ctx, d, name, poolSize)
 }
 
 // PoolOf is Pool with another number of connections.
-func PoolOf(ctx context.Context, d config.Database, name string, connections int) (*pgxpool.Pool, error) {
+func PoolOf(ctx context.Context, d spec.Database, name string, connections int) (*pgxpool.Pool, error) {
 	if d.DSN != "" || d.DSNEnv != "" { // it cannot change any more: say now what is wrong with it
 		if _, err := connConfig(d, name); err != nil {
 			return nil, err
@@ -81,7 +81,7 @@ func PoolOf(ctx context.Context, d config.Database, name string, connections int
 
 // Connect returns one connection for a command.
 // It fails when d is invalid, a file cannot be read, or the server cannot be reached or refuses the login.
-func Connect(ctx context.Context, d config.Database, name string) (*pgx.Conn, error) {
+func Connect(ctx context.Context, d spec.Database, name string) (*pgx.Conn, error) {
 	cfg, err := connConfig(d, name)
 	if err != nil {
 		return nil, err
@@ -96,7 +96,7 @@ func Connect(ctx context.Context, d config.Database, name string) (*pgx.Conn, er
 }
 
 // Login returns the name of the user that d logs in as. It fails when d is invalid or a file cannot be read.
-func Login(d config.Database) (string, error) {
+func Login(d spec.Database) (string, error) {
 	cfg, err := connConfig(d, "")
 	if err != nil {
 		return "", err
@@ -104,7 +104,7 @@ func Login(d config.Database) (string, error) {
 	return cfg.User, nil
 }
 
-func connConfig(d config.Database, name string) (*pgx.ConnConfig, error) {
+func connConfig(d spec.Database, name string) (*pgx.ConnConfig, error) {
 	dsn, err := connectionString(d)
 	if err != nil {
 		return nil, err
@@ -143,7 +143,7 @@ func connConfig(d config.Database, name string) (*pgx.ConnConfig, error) {
 }
 
 // connectionString puts together what d and its files say.
-func connectionString(d config.Database) (string, error) {
+func connectionString(d spec.Database) (string, error) {
 	switch {
 	case d.DSN != "":
 		return d.DSN, nil
@@ -204,7 +204,7 @@ var sslModes = map[string]string{"Disable": "disable", "Prefer": "prefer", "Requ
 
 // secure puts sslMode and caFile into a connection string, over what it says. A caFile without sslMode is for
 // VerifyFull, unless the string says verify-ca.
-func secure(dsn string, d config.Database) (string, error) {
+func secure(dsn string, d spec.Database) (string, error) {
 	settings := map[string]string{}
 	if d.SSLMode != "" {
 		settings["sslmode"] = sslModes[d.SSLMode]
@@ -262,7 +262,7 @@ func splitsPassword(dsn string) bool {
 	return strings.Contains(path, "@")
 }
 
-func badString(d config.Database) error {
+func badString(d spec.Database) error {
 	where := "database.dsn"
 	switch {
 	case d.DSNFile != "":

@@ -23,7 +23,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -76,34 +76,34 @@ func TestClassify(t *testing.T) {
 	defer silent.Close()
 
 	for name, c := range map[string]struct {
-		database config.Database
+		database spec.Database
 		err      error // instead of the one that connecting gives
 		reason   string
 		want     []string
 	}{
 		"wrong password": {
-			database: config.Database{DSN: change(t, good, func(u *url.URL) { u.User = url.UserPassword("postgres", secret) })},
+			database: spec.Database{DSN: change(t, good, func(u *url.URL) { u.User = url.UserPassword("postgres", secret) })},
 			reason:   AuthenticationFailed, want: []string{`password authentication failed for user "postgres"; correct the user and the password`},
 		},
 		"unknown user": {
-			database: config.Database{DSN: change(t, good, func(u *url.URL) { u.User = url.UserPassword("stranger", secret) })},
+			database: spec.Database{DSN: change(t, good, func(u *url.URL) { u.User = url.UserPassword("stranger", secret) })},
 			reason:   AuthenticationFailed, want: []string{"stranger"},
 		},
 		"wrong database": {
-			database: config.Database{DSN: change(t, good, func(u *url.URL) { secretly(u); u.Path = "/elsewhere" })},
+			database: spec.Database{DSN: change(t, good, func(u *url.URL) { secretly(u); u.Path = "/elsewhere" })},
 			reason:   DatabaseNotFound, want: []string{`database "elsewhere" does not exist; create the database, or correct its name`},
 		},
 		"no right": {err: refused, reason: PermissionDenied, want: []string{"permission denied for table private", "migrate grants"}},
 		"closed port": {
-			database: config.Database{DSN: change(t, good, closed)},
+			database: spec.Database{DSN: change(t, good, closed)},
 			reason:   ConnectionFailed, want: []string{`at 127.0.0.1:1 as user "visitor": connection refused; check that the server runs`},
 		},
 		"unknown host": {
-			database: config.Database{DSN: change(t, good, func(u *url.URL) { secretly(u); u.Host = "no-such-host.invalid" })},
+			database: spec.Database{DSN: change(t, good, func(u *url.URL) { secretly(u); u.Host = "no-such-host.invalid" })},
 			reason:   ConnectionFailed, want: []string{"no-such-host.invalid", "check that the server runs, host and port"},
 		},
 		"silent server": {
-			database: config.Database{DSN: change(t, good, func(u *url.URL) {
+			database: spec.Database{DSN: change(t, good, func(u *url.URL) {
 				secretly(u)
 				u.Host = silent.Addr().String()
 				u.RawQuery = "sslmode=disable&connect_timeout=1"
@@ -111,43 +111,43 @@ func TestClassify(t *testing.T) {
 			reason: ConnectionFailed, want: []string{"no response in time; check host, port"},
 		},
 		"certificate of another authority": {
-			database: config.Database{DSN: change(t, good, secretly), SSLMode: "VerifyCA", CAFile: file(t, newAuthority(t).pem)},
+			database: spec.Database{DSN: change(t, good, secretly), SSLMode: "VerifyCA", CAFile: file(t, newAuthority(t).pem)},
 			reason:   CertificateInvalid, want: []string{"signed by unknown authority", "; set the database's tls.caSecretRef or tls.caConfigMapRef (in a dispatcher's file: caFile)"},
 		},
 		"certificate for another name": {
-			database: config.Database{DSN: change(t, good, secretly), SSLMode: "VerifyFull", CAFile: file(t, ca)},
+			database: spec.Database{DSN: change(t, good, secretly), SSLMode: "VerifyFull", CAFile: file(t, ca)},
 			reason:   CertificateInvalid, want: []string{"127.0.0.1", "connect by a name that the server's certificate has"},
 		},
 		"certificate for another name, in a string with a CA": {
-			database: config.Database{DSN: change(t, good, secretly), CAFile: file(t, ca)},
+			database: spec.Database{DSN: change(t, good, secretly), CAFile: file(t, ca)},
 			reason:   CertificateInvalid, want: []string{"127.0.0.1", "connect by a name that the server's certificate has"},
 		},
 		"no CA file": {
-			database: config.Database{DSN: change(t, good, secretly), SSLMode: "VerifyFull", CAFile: "/does/not/exist"},
+			database: spec.Database{DSN: change(t, good, secretly), SSLMode: "VerifyFull", CAFile: "/does/not/exist"},
 			reason:   CertificateInvalid, want: []string{"database.caFile cannot be read", "/does/not/exist"},
 		},
 		"empty CA file": {
-			database: config.Database{DSN: change(t, good, secretly), SSLMode: "VerifyFull", CAFile: file(t, "x")},
+			database: spec.Database{DSN: change(t, good, secretly), SSLMode: "VerifyFull", CAFile: file(t, "x")},
 			reason:   CertificateInvalid, want: []string{"holds no PEM certificate; put"},
 		},
 		"no connection string": {
-			database: config.Database{DSN: "postgres://visitor:" + secret + "@host:port%zz/db"},
+			database: spec.Database{DSN: "postgres://visitor:" + secret + "@host:port%zz/db"},
 			reason:   ConnectionFailed, want: []string{"database.dsn does not make a valid connection string; write it as"},
 		},
 		"no connection string, with TLS": {
-			database: config.Database{DSN: "postgres://visitor:" + secret + "@host:port%zz/db", SSLMode: "Require"},
+			database: spec.Database{DSN: "postgres://visitor:" + secret + "@host:port%zz/db", SSLMode: "Require"},
 			reason:   ConnectionFailed, want: []string{"database.dsn does not make a valid connection string; write it as"},
 		},
 		"no connection string in a file": {
-			database: config.Database{DSNFile: file(t, "password="+secret+" and more")},
+			database: spec.Database{DSNFile: file(t, "password="+secret+" and more")},
 			reason:   ConnectionFailed, want: []string{"database.dsnFile (", ") does not make a valid connection string"},
 		},
 		"no file": {
-			database: config.Database{DSNFile: "/does/not/exist"},
+			database: spec.Database{DSNFile: "/does/not/exist"},
 			reason:   AuthenticationFailed, want: []string{"database.dsnFile cannot be read; create the file", "/does/not/exist"},
 		},
 		"empty file": {
-			database: config.Database{Connection: &config.Connection{HostFile: file(t, "\n")}},
+			database: spec.Database{Connection: &spec.Connection{HostFile: file(t, "\n")}},
 			reason:   AuthenticationFailed, want: []string{"database.connection.hostFile (", ") is empty; fill it"},
 		},
 	} {
@@ -176,7 +176,7 @@ func TestClassify(t *testing.T) {
 		}
 	}
 
-	for mode, c := range map[string]config.Database{
+	for mode, c := range map[string]spec.Database{
 		"verify-full by name":  {DSN: change(t, good, func(u *url.URL) { u.Host = net.JoinHostPort(serverName, u.Port()) }), SSLMode: "VerifyFull", CAFile: file(t, ca)},
 		"verify-ca":            {DSN: good, SSLMode: "VerifyCA", CAFile: file(t, ca)},
 		"key=value words":      {DSN: "host=127.0.0.1 port=" + strconv.Itoa(srv.Port) + " user=visitor password='hunter2\\'x' dbname=postgres sslmode=disable", SSLMode: "VerifyCA", CAFile: file(t, ca)},
@@ -213,13 +213,13 @@ func TestPoolReadsFilesAtEachConnection(t *testing.T) {
 		}
 	})
 	password := file(t, "first\n")
-	d := config.Database{SSLMode: "Disable", Connection: &config.Connection{
+	d := spec.Database{SSLMode: "Disable", Connection: &spec.Connection{
 		HostFile: file(t, u.Hostname()), PortFile: file(t, u.Port()), DatabaseFile: file(t, strings.TrimPrefix(u.Path, "/")),
 		UserFile: file(t, role+"\n"), PasswordFile: password,
 	}}
 	port, err := strconv.Atoi(u.Port())
 	check(t, err)
-	known, err := Connect(ctx, config.Database{SSLMode: "Disable", Connection: &config.Connection{ // all but the password
+	known, err := Connect(ctx, spec.Database{SSLMode: "Disable", Connection: &spec.Connection{ // all but the password
 		Host: u.Hostname(), Port: port, Database: strings.TrimPrefix(u.Path, "/"), User: role, PasswordFile: password,
 	}}, "orders")
 	check(t, err)
@@ -252,7 +252,7 @@ func TestPoolReadsFilesAtEachConnection(t *testing.T) {
 // meant, unless it says otherwise.
 func TestSeveralHosts(t *testing.T) {
 	t.Parallel()
-	for name, d := range map[string]config.Database{
+	for name, d := range map[string]spec.Database{
 		"URL":             {DSN: "postgres://u:p@a:1,b:2/db"},
 		"URL, with TLS":   {DSN: "postgres://u:p@a:1,b:2/db", SSLMode: "Require"},
 		"and options":     {DSN: "postgres://u:p@a:1,b:2/db?options=-c%20x.y%3D1", SSLMode: "Require"},
@@ -260,7 +260,7 @@ func TestSeveralHosts(t *testing.T) {
 		"without options": {DSN: "postgres://u:?@a:1,b:2/db", SSLMode: "Require"},
 		"and ports":       {DSN: "postgres://u:p@[a]:1,[b]:2/db?", SSLMode: "Require"},
 		"key=value words": {DSN: "host=a,b port=1,2 user=u dbname=db"},
-		"files":           {Connection: &config.Connection{HostFile: file(t, "a,b\n"), PortFile: file(t, "1,2\n"), UserFile: file(t, "u")}},
+		"files":           {Connection: &spec.Connection{HostFile: file(t, "a,b\n"), PortFile: file(t, "1,2\n"), UserFile: file(t, "u")}},
 	} {
 		c, err := connConfig(d, "orders")
 		check(t, err)
@@ -275,7 +275,7 @@ func TestSeveralHosts(t *testing.T) {
 			t.Errorf("%s: any of them would do, or database %q is not db", name, c.Database)
 		}
 	}
-	standby, err := connConfig(config.Database{DSN: "postgres://u:p@a,b/db?target_session_attrs=standby"}, "orders")
+	standby, err := connConfig(spec.Database{DSN: "postgres://u:p@a,b/db?target_session_attrs=standby"}, "orders")
 	check(t, err)
 	srv := pgtest.Server(t)
 	conn, err := pgx.Connect(t.Context(), srv.DSN("postgres"))
@@ -294,7 +294,7 @@ func TestPasswordThatIsNotEncodedIsInNoMessage(t *testing.T) {
 		"postgres://u:Tr0ub4@dor/Secret99@127.0.0.1:1/shop", "postgres://u:4711/Secret99@127.0.0.1:1/shop", "postgresql://u:4711#Secret99@127.0.0.1:1/shop",
 		"postgres://u:p@4711/Secret99@127.0.0.1:1/shop?application_name=a@b",
 	} {
-		_, err := Connect(t.Context(), config.Database{DSN: dsn}, "orders")
+		_, err := Connect(t.Context(), spec.Database{DSN: dsn}, "orders")
 		if err == nil || !strings.Contains(err.Error(), "special characters of the password percent-encoded") || strings.Contains(err.Error(), "Secret99") || strings.Contains(err.Error(), "4711") {
 			t.Errorf("%s: %v", dsn, err)
 		}
@@ -302,17 +302,17 @@ func TestPasswordThatIsNotEncodedIsInNoMessage(t *testing.T) {
 	for _, dsn := range []string{
 		"postgres://u:p%2Fq@127.0.0.1:1/shop", "postgres://u:p@q@127.0.0.1:1/shop", "postgres://127.0.0.1:1/shop?user=u&password=a@b", "postgres://127.0.0.1:1?user=a@b", "host=127.0.0.1 port=1 password=a/b@c",
 	} {
-		if _, err := connConfig(config.Database{DSN: dsn}, "orders"); err != nil {
+		if _, err := connConfig(spec.Database{DSN: dsn}, "orders"); err != nil {
 			t.Errorf("%s: %v", dsn, err)
 		}
 	}
 }
 
 func TestPoolRefusesABadStringAtOnce(t *testing.T) {
-	if _, err := Pool(t.Context(), config.Database{DSN: "postgres://u:p@:x/"}, "orders"); err == nil {
+	if _, err := Pool(t.Context(), spec.Database{DSN: "postgres://u:p@:x/"}, "orders"); err == nil {
 		t.Error("no error")
 	}
-	pool, err := Pool(t.Context(), config.Database{DSNFile: "/does/not/exist"}, "orders")
+	pool, err := Pool(t.Context(), spec.Database{DSNFile: "/does/not/exist"}, "orders")
 	if err != nil {
 		t.Errorf("a file may come later, and yet: %v", err)
 	} else {
@@ -322,7 +322,7 @@ func TestPoolRefusesABadStringAtOnce(t *testing.T) {
 
 // A connection string may stand in the environment, where it is as secret as elsewhere.
 func TestConnectionStringOfTheEnvironment(t *testing.T) {
-	d := config.Database{DSNEnv: "OUTBOX_TEST_DSN"}
+	d := spec.Database{DSNEnv: "OUTBOX_TEST_DSN"}
 	for value, want := range map[string]string{
 		"":                       "the environment variable OUTBOX_TEST_DSN of database.dsnEnv is empty; set it to a connection string",
 		"postgres://u:s3cr3t@:x": "database.dsnEnv (OUTBOX_TEST_DSN) does not make a valid connection string",
@@ -401,7 +401,7 @@ func enableTLS(t *testing.T, dsn string) (ca, serverName string) {
 
 func newPool(t *testing.T, dsn string) *pgxpool.Pool {
 	t.Helper()
-	pool, err := Pool(t.Context(), config.Database{DSN: dsn}, "orders")
+	pool, err := Pool(t.Context(), spec.Database{DSN: dsn}, "orders")
 	check(t, err)
 	t.Cleanup(pool.Close)
 	return pool
@@ -519,7 +519,7 @@ func TestIsolation(t *testing.T) {
 			}
 		})
 	}
-	conn, err := Connect(t.Context(), config.Database{DSN: change(t, dsn, func(u *url.URL) { u.User = url.UserPassword(role, "test") })}, "orders")
+	conn, err := Connect(t.Context(), spec.Database{DSN: change(t, dsn, func(u *url.URL) { u.User = url.UserPassword(role, "test") })}, "orders")
 	check(t, err)
 	defer conn.Close(context.Background())
 	var level string

@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 )
 
 // tokenTimeout bounds the search for a token. Tests have more.
@@ -19,14 +19,14 @@ var tokenTimeout = 10 * time.Second
 type token func(ctx context.Context, c *pgx.ConnConfig) (string, error)
 
 // tokens returns what makes the passwords of a login, nil for a login that has its own.
-func tokens(i *config.IAM) token {
+func tokens(i *spec.IAM) token {
 	if i == nil {
 		return nil
 	}
 	switch i.Provider {
-	case config.IAMAWS:
+	case spec.IAMAWS:
 		return awsTokens(i.Region)
-	case config.IAMGoogle:
+	case spec.IAMGoogle:
 		return googleTokens()
 	default:
 		return azureTokens()

@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/notify"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
@@ -23,10 +23,10 @@ const (
 )
 
 // NewBacklog counts the rows that wait (CONTRACT C-96), and the keys that do so where keys may block.
-func NewBacklog(ctx context.Context, store dispatcher.Store, cfg config.Config, log *slog.Logger) *Latest[dispatcher.Depth] {
+func NewBacklog(ctx context.Context, store dispatcher.Store, cfg spec.Config, log *slog.Logger) *Latest[dispatcher.Depth] {
 	return newLatest(ctx, log.With("query", "backlog"), countEvery, func(ctx context.Context) (*dispatcher.Depth, error) {
 		depth, err := store.Depth(ctx, cfg.Topics)
-		if cfg.Delivery.OnDead != config.OnDeadBlock {
+		if cfg.Delivery.OnDead != spec.OnDeadBlock {
 			depth.BlockedKeys, depth.Blocked = dispatcher.Count{}, nil
 		}
 		return &depth, err

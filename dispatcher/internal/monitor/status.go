@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
@@ -20,7 +20,7 @@ import (
 
 // Process is the part of the status that stays the same while a process runs.
 type Process struct {
-	Config    config.Config
+	Config    spec.Config
 	Version   string
 	Worker    string
 	StartedAt time.Time
@@ -56,7 +56,7 @@ func statusOf(p Process, s dispatcher.Snapshot) status.Status {
 	out := status.Status{
 		Name: p.Config.Name, Namespace: p.Config.Namespace, Topics: p.Config.Topics,
 		Version: p.Version, Worker: p.Worker, StartedAt: p.StartedAt,
-		State:  string(config.Running),
+		State:  string(spec.Running),
 		Source: source(s.Source, s.Outcomes), Schema: schema(s.Schema), Sink: sinkLink(s),
 		PausedTopics: pausedTopics(s.PausedTopics), PausedTopicCount: len(s.PausedTopics), GatedTopics: len(s.Gated), StuckCalls: s.StuckCalls, Stuck: stuckCalls(s.Stuck),
 		InFlight: status.InFlight{Rows: s.InFlightRows, Bytes: s.InFlightBytes},
@@ -75,7 +75,7 @@ func statusOf(p Process, s dispatcher.Snapshot) status.Status {
 	case s.Draining:
 		out.State = "Draining"
 	case s.Paused:
-		out.State = string(config.Paused)
+		out.State = string(spec.Paused)
 	}
 	if s.LastError != "" {
 		out.LastError = &status.Error{At: s.LastErrorAt, Message: line(s.LastError)}
@@ -279,7 +279,7 @@ func unready(s status.Status) (causes []string) {
 		causes = append(causes, "stopping: no more rows are claimed")
 	}
 	links := map[string]status.Link{"database": s.Source, "sink": s.Sink}
-	if s.State == string(config.Paused) {
+	if s.State == string(spec.Paused) {
 		delete(links, "sink") // else a pause could not roll out while the destination is unreachable
 	}
 	for name, link := range links {

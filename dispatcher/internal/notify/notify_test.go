@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/notify"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/httpsink"
@@ -479,7 +479,7 @@ func (o outbox) expire(s *pgstore.Store, topic string, keys *dispatcher.KeyOrder
 // notifier sends the notifications of the namespace.
 func (o outbox) notifier(change func(*notify.Options)) *notify.Notifier {
 	o.Helper()
-	n := config.Notify{URL: o.to.URL}
+	n := spec.Notify{URL: o.to.URL}
 	sink, err := httpsink.New(n.Sink(), nil)
 	if err != nil {
 		o.Fatal(err)

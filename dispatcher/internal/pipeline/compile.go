@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/expression"
 )
 
@@ -29,7 +29,7 @@ func (c *compiler) expression(field, text string, compile func(string) (*express
 	return x
 }
 
-func (c *compiler) check(field string, v config.Validation) *check {
+func (c *compiler) check(field string, v spec.Validation) *check {
 	made := &check{field: field, types: v.Types, versions: v.Versions}
 	if v.Schema != nil {
 		made.schema = c.schema(field+".schema", v.Schema)
@@ -49,7 +49,7 @@ type schema interface {
 	String() string
 }
 
-func (c *compiler) schema(field string, s *config.PayloadSchema) schema {
+func (c *compiler) schema(field string, s *spec.PayloadSchema) schema {
 	if s.Registry != nil {
 		return &registered{field: field + ".registry", subject: s.Registry.Subject, version: s.Registry.Version, lookup: c.Registry, renew: c.Newer, budget: c.budget}
 	}

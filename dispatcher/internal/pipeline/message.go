@@ -6,7 +6,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/expression"
 )
@@ -21,12 +21,12 @@ type preset struct {
 	to string
 }
 
-var presets = map[config.MessageFormat]preset{
-	config.FormatDebezium: {
+var presets = map[spec.MessageFormat]preset{
+	spec.FormatDebezium: {
 		headers: map[string]string{"id": `event.id`},
 		to:      `"outbox.event." + (has(event.aggregateType) ? event.aggregateType : event.topic)`,
 	},
-	config.FormatStorage: {
+	spec.FormatStorage: {
 		headers: map[string]string{
 			"event_type": `event.type`, "aggregate_id": `event.aggregateId`, "correlation_id": `event.headers.?correlation_id`,
 		},
@@ -48,7 +48,7 @@ type header struct {
 }
 
 // envelope compiles the section, and adds to the pipeline what its format is short for.
-func (c *compiler) envelope(p *Pipeline, cfg config.Config) *envelope {
+func (c *compiler) envelope(p *Pipeline, cfg spec.Config) *envelope {
 	short := presets[cfg.Message.Format]
 	if k := cfg.Sink.Kafka; short.to != "" && len(cfg.Sink.Routes) == 0 && k != nil && k.Topic == "" {
 		p.routes = append(p.routes, route{"message.format", nil, c.expression("message.format", short.to, expression.String)})

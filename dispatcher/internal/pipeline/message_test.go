@@ -26,7 +26,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/pipeline"
@@ -60,10 +60,10 @@ func placed(payload string) *dispatcher.Event {
 //
 // CONTRACT: C-70
 func TestMessageHeaders(t *testing.T) {
-	p := compile(t, config.Config{
-		Message: config.Message{Headers: map[string]string{
+	p := compile(t, spec.Config{
+		Message: spec.Message{Headers: map[string]string{
 			"z_type": `event.type`, "a_total": `payload.total`, "m_none": `event.headers.?zone`, "n_card": `payload.?card`, "token": `event.token`,
-		}, Transform: []config.Transformation{{Payload: `without(payload, ["card"])`}}},
+		}, Transform: []spec.Transformation{{Payload: `without(payload, ["card"])`}}},
 	}, pipeline.Options{})
 	e := placed(`{"total": 9007199254740993, "card": "` + secret + `"}`)
 	got := sent(t, p, e)
@@ -75,7 +75,7 @@ func TestMessageHeaders(t *testing.T) {
 		t.Errorf("the event was changed: %+v", e)
 	}
 
-	p = compile(t, config.Config{Message: config.Message{Headers: map[string]string{"a_id": "event.id"}}}, pipeline.Options{})
+	p = compile(t, spec.Config{Message: spec.Message{Headers: map[string]string{"a_id": "event.id"}}}, pipeline.Options{})
 	if got := sent(t, p, event("", "no JSON at all")); got.Message.Headers[0].Value != got.ID.String() {
 		t.Errorf("%+v", got.Message) // a payload that no header mentions is not read
 	}
@@ -83,7 +83,7 @@ func TestMessageHeaders(t *testing.T) {
 
 // CONTRACT: C-33, C-73
 func TestHeaderCannotBeComputed(t *testing.T) {
-	p := compile(t, config.Config{Message: config.Message{Headers: map[string]string{"a_total": `payload.total.size()`}}}, pipeline.Options{})
+	p := compile(t, spec.Config{Message: spec.Message{Headers: map[string]string{"a_total": `payload.total.size()`}}}, pipeline.Options{})
 	inner := &sinktest.Recording{}
 	bad, good := placed(`{"total": `+"1"+`, "card": "`+secret+`"}`), placed(`{"total": "12"}`)
 	errs := p.Wrap(inner).Deliver(t.Context(), []*dispatcher.Event{bad, good})
@@ -100,7 +100,7 @@ func TestHeaderCannotBeComputed(t *testing.T) {
 	if found := pipeline.Findings(errs[0]); len(found) != 1 || found[0].Field != `message.headers["a_total"]` {
 		t.Errorf("%+v", found)
 	}
-	_, err := pipeline.New(config.Config{Sink: config.Sink{Kafka: &config.KafkaSink{}}, Message: config.Message{Headers: map[string]string{"a_b": "paylaod.x"}}}, pipeline.Options{})
+	_, err := pipeline.New(spec.Config{Sink: spec.Sink{Kafka: &spec.KafkaSink{}}, Message: spec.Message{Headers: map[string]string{"a_b": "paylaod.x"}}}, pipeline.Options{})
 	if err == nil || !strings.HasPrefix(err.Error(), `message.headers["a_b"]: line 1, column 1: undeclared reference`) {
 		t.Error(err)
 	}
@@ -108,7 +108,7 @@ func TestHeaderCannotBeComputed(t *testing.T) {
 
 // CONTRACT: C-70, C-71
 func TestFormatDebezium(t *testing.T) {
-	cfg := config.Config{Message: config.Message{Format: config.FormatDebezium, Headers: map[string]string{"eventType": "event.type"}}}
+	cfg := spec.Config{Message: spec.Message{Format: spec.FormatDebezium, Headers: map[string]string{"eventType": "event.type"}}}
 	p := compile(t, cfg, pipeline.Options{})
 	e := placed(`{"total":10.10,"id":9007199254740993}`)
 	if to, err := p.Route()(e); err != nil || to != "outbox.event.order" {
@@ -124,11 +124,11 @@ func TestFormatDebezium(t *testing.T) {
 		t.Errorf("without an aggregate type: %q, %v", to, err)
 	}
 
-	cfg.Sink.Routes = []config.Route{{To: `"mine"`}}
+	cfg.Sink.Routes = []spec.Route{{To: `"mine"`}}
 	if to, _ := compile(t, cfg, pipeline.Options{}).Route()(e); to != "mine" {
 		t.Errorf("with a route of its own: %q", to)
 	}
-	cfg.Sink.Routes, cfg.Sink = nil, config.Sink{Kafka: &config.KafkaSink{Topic: "fixed"}}
+	cfg.Sink.Routes, cfg.Sink = nil, spec.Sink{Kafka: &spec.KafkaSink{Topic: "fixed"}}
 	fixed, err := pipeline.New(cfg, pipeline.Options{})
 	if err != nil || fixed.Route() != nil {
 		t.Errorf("with a topic, there is a route: %v", err)
@@ -138,8 +138,8 @@ func TestFormatDebezium(t *testing.T) {
 // CONTRACT: C-70
 // REQUIREMENT: STORAGE-32, STORAGE-33
 func TestFormatStorage(t *testing.T) {
-	p := compile(t, config.Config{
-		Message: config.Message{Format: config.FormatStorage, Transform: []config.Transformation{{Payload: `with(payload, {"first": true})`}}},
+	p := compile(t, spec.Config{
+		Message: spec.Message{Format: spec.FormatStorage, Transform: []spec.Transformation{{Payload: `with(payload, {"first": true})`}}},
 	}, pipeline.Options{})
 	e := placed(`{"id": 9007199254740993, "price": 0.1234567890123456789012345, "long": 123456789012345678901234567890, "metadata": "gone"}`)
 	got := sent(t, p, e)
@@ -148,8 +148,8 @@ func TestFormatStorage(t *testing.T) {
 	if string(got.Payload) != payload {
 		t.Errorf("%s\nwant %s", got.Payload, payload)
 	}
-	if !slices.EqualFunc(got.Message.Headers, config.StorageHeaders, func(h dispatcher.Header, name string) bool { return h.Name == name }) {
-		t.Errorf("%+v, want those of config.StorageHeaders, %q", got.Message.Headers, config.StorageHeaders)
+	if !slices.EqualFunc(got.Message.Headers, spec.StorageHeaders, func(h dispatcher.Header, name string) bool { return h.Name == name }) {
+		t.Errorf("%+v, want those of spec.StorageHeaders, %q", got.Message.Headers, spec.StorageHeaders)
 	}
 	want := dispatcher.Message{Bare: true, Headers: []dispatcher.Header{{Name: "aggregate_id", Value: "order-7"}, {Name: "correlation_id", Value: "c-42"}, {Name: "event_type", Value: "OrderPlaced"}}}
 	if !reflect.DeepEqual(got.Message, want) {
@@ -168,7 +168,7 @@ func TestFormatStorage(t *testing.T) {
 	if got := sent(t, p, e).Message.Headers; len(got) != 1 || got[0].Name != "event_type" {
 		t.Errorf("what the event does not have: %+v", got)
 	}
-	p = compile(t, config.Config{Message: config.Message{Format: config.FormatStorage}}, pipeline.Options{})
+	p = compile(t, spec.Config{Message: spec.Message{Format: spec.FormatStorage}}, pipeline.Options{})
 	err := p.Wrap(&sinktest.Recording{}).Deliver(t.Context(), []*dispatcher.Event{placed(`[1]`)})[0]
 	if !dispatcher.IsDestinationFault(err) || !strings.Contains(err.Error(), "message.format cannot be computed") {
 		t.Errorf("a payload that is not an object: %v", err)
@@ -212,7 +212,7 @@ func TestOutboxDeliversWhatIsValidAndRouted(t *testing.T) {
 	schemaFile, configFile := filepath.Join(dir, "order.json"), filepath.Join(dir, "config.yaml")
 	write(t, schemaFile, `{"required": ["total"], "properties": {"total": {"type": "number"}, "currency": {"enum": ["EUR"]}}, "additionalProperties": {"type": "string"}}`)
 	write(t, configFile, fmt.Sprintf(outboxConfig, target.URL, schemaFile))
-	cfg, err := config.Load(configFile)
+	cfg, err := spec.Load(configFile)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -395,7 +395,7 @@ func TestRuleCannotBeComputed(t *testing.T) {
 		{`payload.items.all(i, payload.items.all(j, i.q == j.q))`, items, "", "it costs more than a payload of 1020012 bytes may"},
 		{"payload.a.size() > 0 &&\n  payload.a.replace('x', payload.b).size() > 0", grown, "", "line 2, column 20: it makes more than a payload of 80018 bytes may (12 MiB)"},
 	} {
-		p := compile(t, config.Config{Message: config.Message{Validation: []config.Validation{{Rules: []config.Rule{{Rule: c.rule, Message: "m"}}}}}}, pipeline.Options{})
+		p := compile(t, spec.Config{Message: spec.Message{Validation: []spec.Validation{{Rules: []spec.Rule{{Rule: c.rule, Message: "m"}}}}}}, pipeline.Options{})
 		inner := &sinktest.Recording{}
 		e := event("", c.payload)
 		err := p.Wrap(inner).Deliver(t.Context(), []*dispatcher.Event{e})[0]
@@ -426,7 +426,7 @@ func TestRuleCannotBeComputed(t *testing.T) {
 
 // What the payload breaks is final also where another rule cannot be computed.
 func TestBrokenAndNotComputed(t *testing.T) {
-	p := compile(t, config.Config{Message: config.Message{Validation: []config.Validation{{Rules: []config.Rule{
+	p := compile(t, spec.Config{Message: spec.Message{Validation: []spec.Validation{{Rules: []spec.Rule{
 		{Rule: `payload.a > 1`, Message: "first"}, {Rule: `payload.b > 1`, Message: "second"}}}}}}, pipeline.Options{})
 	err := p.Wrap(&sinktest.Recording{}).Deliver(t.Context(), []*dispatcher.Event{event("", `{"a": "x", "b": 1}`)})[0]
 	if reason, _ := dispatcher.PermanentReason(err); reason != dispatcher.ReasonSchemaValidationFailed || !strings.Contains(err.Error(), "second (payload.b > 1)") {
@@ -461,7 +461,7 @@ func TestSchemaTakesTooMuchWork(t *testing.T) {
 		{`{"allOf": [{}` + strings.Repeat(`, {"pattern": "a$"}`, 200) + `]}`, `"` + strings.Repeat("a", 64<<10) + `"`, true},
 		{`{"items": {"oneOf": [{"type": "string"}, {"minimum": 0}]}}`, `[1` + strings.Repeat(",1", 500_000) + `]`, false},
 	} {
-		s := compile(t, config.Config{Message: config.Message{Validation: []config.Validation{{Schema: schema(c.schema)}}}}, pipeline.Options{}).Wrap(&sinktest.Recording{})
+		s := compile(t, spec.Config{Message: spec.Message{Validation: []spec.Validation{{Schema: schema(c.schema)}}}}, pipeline.Options{}).Wrap(&sinktest.Recording{})
 		e := event("", c.payload)
 		err := s.Deliver(t.Context(), []*dispatcher.Event{e})[0]
 		_, dead := dispatcher.PermanentReason(err)
@@ -481,8 +481,8 @@ func TestSchemaTakesTooMuchWork(t *testing.T) {
 
 // A rule that takes long ends with the delivery, and says nothing of the rule.
 func TestDeliveryEnds(t *testing.T) {
-	p := compile(t, config.Config{
-		Message: config.Message{Validation: []config.Validation{{Rules: []config.Rule{{Rule: `payload.all(x, payload.exists(y, y > x))`, Message: "m"}}}}},
+	p := compile(t, spec.Config{
+		Message: spec.Message{Validation: []spec.Validation{{Rules: []spec.Rule{{Rule: `payload.all(x, payload.exists(y, y > x))`, Message: "m"}}}}},
 	}, pipeline.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	payload := `[1` + strings.Repeat(",1", 400_000) + `]`
@@ -497,7 +497,7 @@ func TestDeliveryEnds(t *testing.T) {
 // CONTRACT: C-35
 func TestLargePayloads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := compile(t, config.Config{Message: config.Message{Validation: []config.Validation{{Rules: []config.Rule{{Rule: `payload.all(x, x > 0)`, Message: "m"}}}}}}, pipeline.Options{})
+		p := compile(t, spec.Config{Message: spec.Message{Validation: []spec.Validation{{Rules: []spec.Rule{{Rule: `payload.all(x, x > 0)`, Message: "m"}}}}}}, pipeline.Options{})
 		s := p.Wrap(&sinktest.Recording{})
 		cpus := runtime.GOMAXPROCS(0)
 		var inside atomic.Int32
@@ -557,7 +557,7 @@ func (c *lateContext) Err() error {
 
 // A transformation that cannot be computed kills nothing: someone may correct it.
 func TestTransformFails(t *testing.T) {
-	p := compile(t, config.Config{Message: config.Message{Transform: []config.Transformation{{Payload: `with(payload, {"x": payload.missing})`}}}}, pipeline.Options{})
+	p := compile(t, spec.Config{Message: spec.Message{Transform: []spec.Transformation{{Payload: `with(payload, {"x": payload.missing})`}}}}, pipeline.Options{})
 	inner := &sinktest.Recording{}
 	errs := p.Wrap(inner).Deliver(t.Context(), []*dispatcher.Event{event("", `{"a": "`+secret+`"}`), event("", `["`+secret+`"]`)})
 	for _, err := range errs {

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/expression"
 )
@@ -82,7 +82,7 @@ type transform struct {
 
 // New compiles cfg's routes, validation, transform and message. It fails with all that is wrong with them, each
 // with the field's path.
-func New(cfg config.Config, o Options) (*Pipeline, error) {
+func New(cfg spec.Config, o Options) (*Pipeline, error) {
 	if err := cfg.ValidatePipeline(); err != nil {
 		return nil, err
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/pipeline"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
@@ -23,9 +23,9 @@ func event(kind, payload string) *dispatcher.Event {
 		Headers: map[string]string{"region": "eu"}, Payload: []byte(payload), Attempt: 1}
 }
 
-func compile(t testing.TB, cfg config.Config, o pipeline.Options) *pipeline.Pipeline {
+func compile(t testing.TB, cfg spec.Config, o pipeline.Options) *pipeline.Pipeline {
 	t.Helper()
-	cfg.Sink.Kafka = &config.KafkaSink{}
+	cfg.Sink.Kafka = &spec.KafkaSink{}
 	p, err := pipeline.New(cfg, o)
 	if err != nil {
 		t.Fatal(err)
@@ -33,12 +33,12 @@ func compile(t testing.TB, cfg config.Config, o pipeline.Options) *pipeline.Pipe
 	return p
 }
 
-func schema(text string) *config.PayloadSchema { return &config.PayloadSchema{Inline: text} }
+func schema(text string) *spec.PayloadSchema { return &spec.PayloadSchema{Inline: text} }
 
 // CONTRACT: C-29
 // REQUIREMENT: OVERVIEW-2, STORAGE-9
 func TestRouteComputesTheDestination(t *testing.T) {
-	p := compile(t, config.Config{Sink: config.Sink{Routes: []config.Route{
+	p := compile(t, spec.Config{Sink: spec.Sink{Routes: []spec.Route{
 		{Topics: []string{"orders", "returns"}, To: `"shop." + event.type + "." + event.headers.region`},
 		{Topics: []string{"refunds"}, To: `event.aggregateId`},
 		{Topics: []string{"invoices"}, To: `event.headers["zone"]`},
@@ -65,22 +65,22 @@ func TestRouteComputesTheDestination(t *testing.T) {
 		t.Errorf("%v is not retried like any other failure", err)
 	}
 
-	rest := compile(t, config.Config{Sink: config.Sink{Routes: []config.Route{{Topics: []string{"refunds"}, To: `'a'`}, {To: `event.topic`}}}}, pipeline.Options{})
+	rest := compile(t, spec.Config{Sink: spec.Sink{Routes: []spec.Route{{Topics: []string{"refunds"}, To: `'a'`}, {To: `event.topic`}}}}, pipeline.Options{})
 	if to, err := rest.Route()(e); err != nil || to != "unheard-of" {
 		t.Errorf("the rest goes to %q, %v", to, err)
 	}
-	if compile(t, config.Config{}, pipeline.Options{}).Route() != nil {
+	if compile(t, spec.Config{}, pipeline.Options{}).Route() != nil {
 		t.Error("there is a route without routes")
 	}
 }
 
 func TestNewReportsAllProblemsAtOnce(t *testing.T) {
-	cfg := config.Config{
-		Sink: config.Sink{Kafka: &config.KafkaSink{}, Routes: []config.Route{{To: `event.topc`}}},
-		Message: config.Message{Validation: []config.Validation{{
+	cfg := spec.Config{
+		Sink: spec.Sink{Kafka: &spec.KafkaSink{}, Routes: []spec.Route{{To: `event.topc`}}},
+		Message: spec.Message{Validation: []spec.Validation{{
 			Schema: schema(`{"type": "objekt"}`),
-			Rules:  []config.Rule{{Rule: `payload.total >`, Message: "a"}},
-		}, {Schema: &config.PayloadSchema{File: "/nowhere/order.json"}}}, Transform: []config.Transformation{{Payload: `payload.card.size()`}}},
+			Rules:  []spec.Rule{{Rule: `payload.total >`, Message: "a"}},
+		}, {Schema: &spec.PayloadSchema{File: "/nowhere/order.json"}}}, Transform: []spec.Transformation{{Payload: `payload.card.size()`}}},
 	}
 	_, err := pipeline.New(cfg, pipeline.Options{})
 	if err == nil {
@@ -97,7 +97,7 @@ func TestNewReportsAllProblemsAtOnce(t *testing.T) {
 			t.Errorf("error %v\nwant %s", err, want)
 		}
 	}
-	if _, err := pipeline.New(config.Config{Sink: config.Sink{Routes: []config.Route{{}}}}, pipeline.Options{}); err == nil || !strings.HasPrefix(err.Error(), "sink.routes[0].to is missing") {
+	if _, err := pipeline.New(spec.Config{Sink: spec.Sink{Routes: []spec.Route{{}}}}, pipeline.Options{}); err == nil || !strings.HasPrefix(err.Error(), "sink.routes[0].to is missing") {
 		t.Errorf("without an expression: %v", err)
 	}
 }
@@ -107,12 +107,12 @@ func TestNewReportsAllProblemsAtOnce(t *testing.T) {
 // CONTRACT: C-72
 // REQUIREMENT: STORAGE-39, STORAGE-56
 func TestInvalidEventIsDeadAndTheRestIsDelivered(t *testing.T) {
-	p := compile(t, config.Config{
-		Message: config.Message{Validation: []config.Validation{
+	p := compile(t, spec.Config{
+		Message: spec.Message{Validation: []spec.Validation{
 			{Types: []string{"Placed"}, Schema: schema(`{"properties": {"total": {"type": "number"}}}`),
-				Rules: []config.Rule{{Rule: `payload.total > 0`, Message: "an order has a total"}}},
-			{Rules: []config.Rule{{Rule: `!has(payload.forbidden)`, Message: "nothing forbidden"}}},
-		}, Transform: []config.Transformation{
+				Rules: []spec.Rule{{Rule: `payload.total > 0`, Message: "an order has a total"}}},
+			{Rules: []spec.Rule{{Rule: `!has(payload.forbidden)`, Message: "nothing forbidden"}}},
+		}, Transform: []spec.Transformation{
 			{Payload: `without(payload, ["card"])`},
 			{Types: []string{"Placed"}, Payload: `with(payload, {"by": event.topic, "members": size(payload)})`},
 		}},
@@ -172,7 +172,7 @@ func TestInvalidEventIsDeadAndTheRestIsDelivered(t *testing.T) {
 
 // Up to five violations are reported, and few are kept of however many there are. CONTRACT: C-35
 func TestManyViolations(t *testing.T) {
-	p := compile(t, config.Config{Message: config.Message{Validation: []config.Validation{{Schema: schema(`{"items": {"type": "number"}}`)}}}}, pipeline.Options{})
+	p := compile(t, spec.Config{Message: spec.Message{Validation: []spec.Validation{{Schema: schema(`{"items": {"type": "number"}}`)}}}}, pipeline.Options{})
 	for payload, findings := range map[string]int{`["a","b","c","d","e","f","g"]`: 7, `["a"` + strings.Repeat(`,"a"`, 100_000) + `]`: 100} {
 		err := p.Wrap(&sinktest.Recording{}).Deliver(t.Context(), []*dispatcher.Event{event("", payload)})[0]
 		if strings.Count(err.Error(), "#/items/type") != 5 || !strings.Contains(err.Error(), "; and more; correct") {
@@ -189,8 +189,8 @@ func TestRegistrySchemaFollowsTheRegistry(t *testing.T) {
 	var schema pipeline.Schema
 	var failure error
 	calls := 0
-	p := compile(t, config.Config{
-		Message: config.Message{SchemaRegistry: &config.SchemaRegistry{}, Validation: []config.Validation{{Types: []string{"Placed"}, Schema: &config.PayloadSchema{Registry: &config.RegistrySchema{Subject: "orders-value"}}}}},
+	p := compile(t, spec.Config{
+		Message: spec.Message{SchemaRegistry: &spec.SchemaRegistry{}, Validation: []spec.Validation{{Types: []string{"Placed"}, Schema: &spec.PayloadSchema{Registry: &spec.RegistrySchema{Subject: "orders-value"}}}}},
 	}, pipeline.Options{Registry: func(_ context.Context, subject string, version int) (pipeline.Schema, error) {
 		if calls++; subject != "orders-value" || version != 0 {
 			t.Errorf("got version %d of %s, want the latest of orders-value", version, subject)
@@ -263,9 +263,9 @@ func TestNewerSchemaOfTheRegistryDecides(t *testing.T) {
 		"a failure":                        {failure: errors.New("not registered"), fails: true},
 		"a fixed version":                  {version: 1, newer: made(2, `{}`), fails: true, dead: true},
 	} {
-		p := compile(t, config.Config{Message: config.Message{
-			SchemaRegistry: &config.SchemaRegistry{},
-			Validation:     []config.Validation{{Schema: &config.PayloadSchema{Registry: &config.RegistrySchema{Subject: "a", Version: c.version}}}},
+		p := compile(t, spec.Config{Message: spec.Message{
+			SchemaRegistry: &spec.SchemaRegistry{},
+			Validation:     []spec.Validation{{Schema: &spec.PayloadSchema{Registry: &spec.RegistrySchema{Subject: "a", Version: c.version}}}},
 		}}, pipeline.Options{
 			Registry: func(context.Context, string, int) (pipeline.Schema, error) { return old, nil },
 			Newer: func(_ context.Context, _ string, since time.Time) (pipeline.Schema, error, error) {
@@ -286,12 +286,12 @@ func TestNewerSchemaOfTheRegistryDecides(t *testing.T) {
 }
 
 func TestCheckReportsEachStep(t *testing.T) {
-	p := compile(t, config.Config{
-		Sink: config.Sink{Routes: []config.Route{{Topics: []string{"orders", "refunds"}, To: "'a' +\n  'b'"}, {To: `event.topic`}}},
-		Message: config.Message{Validation: []config.Validation{
-			{Types: []string{"Placed"}, Schema: schema(`{}`), Rules: []config.Rule{{Rule: "payload.total > 0", Message: "m"}}},
-			{Schema: &config.PayloadSchema{Registry: &config.RegistrySchema{Subject: "orders-value", Version: 3}}},
-		}, Transform: []config.Transformation{{Payload: `without(payload, ["card"])`}}, SchemaRegistry: &config.SchemaRegistry{}},
+	p := compile(t, spec.Config{
+		Sink: spec.Sink{Routes: []spec.Route{{Topics: []string{"orders", "refunds"}, To: "'a' +\n  'b'"}, {To: `event.topic`}}},
+		Message: spec.Message{Validation: []spec.Validation{
+			{Types: []string{"Placed"}, Schema: schema(`{}`), Rules: []spec.Rule{{Rule: "payload.total > 0", Message: "m"}}},
+			{Schema: &spec.PayloadSchema{Registry: &spec.RegistrySchema{Subject: "orders-value", Version: 3}}},
+		}, Transform: []spec.Transformation{{Payload: `without(payload, ["card"])`}}, SchemaRegistry: &spec.SchemaRegistry{}},
 	}, pipeline.Options{Registry: func(context.Context, string, int) (pipeline.Schema, error) {
 		return pipeline.Schema{}, errors.New("unreachable")
 	}})
@@ -315,10 +315,10 @@ func TestCheckReportsEachStep(t *testing.T) {
 // REQUIREMENT: STORAGE-56
 func TestNothingConfigured(t *testing.T) {
 	inner := &sinktest.Recording{}
-	if compile(t, config.Config{}, pipeline.Options{}).Wrap(inner) != dispatcher.Sink(inner) {
+	if compile(t, spec.Config{}, pipeline.Options{}).Wrap(inner) != dispatcher.Sink(inner) {
 		t.Error("the sink is wrapped for nothing")
 	}
-	p := compile(t, config.Config{Message: config.Message{Transform: []config.Transformation{{Types: []string{"Placed"}, Payload: "payload"}}}}, pipeline.Options{})
+	p := compile(t, spec.Config{Message: spec.Message{Transform: []spec.Transformation{{Types: []string{"Placed"}, Payload: "payload"}}}}, pipeline.Options{})
 	s, batch := p.Wrap(silent{}), []*dispatcher.Event{event("Other", `{}`)}
 	if n := testing.AllocsPerRun(100, func() { s.Deliver(context.Background(), batch) }); n != 0 {
 		t.Errorf("an event that nothing is configured for costs %v allocations", n)
@@ -346,16 +346,16 @@ const orderSchema = `{"type": "object", "required": ["id", "total", "customer", 
 func BenchmarkDeliver(b *testing.B) {
 	for _, c := range []struct {
 		name string
-		cfg  config.Config
+		cfg  spec.Config
 	}{
-		{"nothing", config.Config{}},
-		{"other types only", config.Config{Message: config.Message{Transform: []config.Transformation{{Types: []string{"Other"}, Payload: "payload"}}}}},
-		{"schema", config.Config{Message: config.Message{Validation: []config.Validation{{Schema: schema(orderSchema)}}}}},
-		{"rule", config.Config{Message: config.Message{Validation: []config.Validation{{Rules: []config.Rule{{Rule: "payload.total > 0", Message: "m"}}}}}}},
-		{"rule with a loop", config.Config{Message: config.Message{Validation: []config.Validation{{Rules: []config.Rule{{Rule: "payload.items.all(i, i.quantity > 0)", Message: "m"}}}}}}},
-		{"transformation", config.Config{Message: config.Message{Transform: []config.Transformation{{Payload: `mask(without(payload, ["card"]), ["customer.email"])`}}}}},
-		{"schema, rule and transformation", config.Config{
-			Message: config.Message{Validation: []config.Validation{{Schema: schema(orderSchema), Rules: []config.Rule{{Rule: "payload.total > 0", Message: "m"}}}}, Transform: []config.Transformation{{Payload: `mask(without(payload, ["card"]), ["customer.email"])`}}},
+		{"nothing", spec.Config{}},
+		{"other types only", spec.Config{Message: spec.Message{Transform: []spec.Transformation{{Types: []string{"Other"}, Payload: "payload"}}}}},
+		{"schema", spec.Config{Message: spec.Message{Validation: []spec.Validation{{Schema: schema(orderSchema)}}}}},
+		{"rule", spec.Config{Message: spec.Message{Validation: []spec.Validation{{Rules: []spec.Rule{{Rule: "payload.total > 0", Message: "m"}}}}}}},
+		{"rule with a loop", spec.Config{Message: spec.Message{Validation: []spec.Validation{{Rules: []spec.Rule{{Rule: "payload.items.all(i, i.quantity > 0)", Message: "m"}}}}}}},
+		{"transformation", spec.Config{Message: spec.Message{Transform: []spec.Transformation{{Payload: `mask(without(payload, ["card"]), ["customer.email"])`}}}}},
+		{"schema, rule and transformation", spec.Config{
+			Message: spec.Message{Validation: []spec.Validation{{Schema: schema(orderSchema), Rules: []spec.Rule{{Rule: "payload.total > 0", Message: "m"}}}}, Transform: []spec.Transformation{{Payload: `mask(without(payload, ["card"]), ["customer.email"])`}}},
 		}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
@@ -379,7 +379,7 @@ var confirmed = make([]error, 1)
 func (confirming) Deliver(context.Context, []*dispatcher.Event) []error { return confirmed }
 
 // needs is a schema that requires a member of the payload.
-func needs(member string) *config.PayloadSchema {
+func needs(member string) *spec.PayloadSchema {
 	return schema(`{"required": ["` + member + `"]}`)
 }
 
@@ -402,14 +402,14 @@ func broken(t *testing.T, p *pipeline.Pipeline, e *dispatcher.Event) string {
 // Storage: 3. Event Validation Service, validate_business_rules
 // REQUIREMENT: STORAGE-40
 func TestTypePrefixes(t *testing.T) {
-	p := compile(t, config.Config{
-		Message: config.Message{Validation: []config.Validation{
-			{Types: []string{"STORAGE_*"}, Rules: []config.Rule{{Rule: "false", Message: "storage"}}},
-			{Types: []string{"STORAGE_TRANSACTION_*", "other"}, Rules: []config.Rule{{Rule: "false", Message: "transaction"}}},
-			{Types: []string{"STORAGE_TRANSACTION_BEGAN", "ü*"}, Rules: []config.Rule{{Rule: "false", Message: "began"}}},
-			{Types: []string{"STORAGE_"}, Rules: []config.Rule{{Rule: "false", Message: "the type itself"}}},
-			{Rules: []config.Rule{{Rule: "event.type != 'all'", Message: "all"}}},
-		}, Transform: []config.Transformation{{Types: []string{"changed.*"}, Payload: `with(payload, {"changed": true})`}}},
+	p := compile(t, spec.Config{
+		Message: spec.Message{Validation: []spec.Validation{
+			{Types: []string{"STORAGE_*"}, Rules: []spec.Rule{{Rule: "false", Message: "storage"}}},
+			{Types: []string{"STORAGE_TRANSACTION_*", "other"}, Rules: []spec.Rule{{Rule: "false", Message: "transaction"}}},
+			{Types: []string{"STORAGE_TRANSACTION_BEGAN", "ü*"}, Rules: []spec.Rule{{Rule: "false", Message: "began"}}},
+			{Types: []string{"STORAGE_"}, Rules: []spec.Rule{{Rule: "false", Message: "the type itself"}}},
+			{Rules: []spec.Rule{{Rule: "event.type != 'all'", Message: "all"}}},
+		}, Transform: []spec.Transformation{{Types: []string{"changed.*"}, Payload: `with(payload, {"changed": true})`}}},
 	}, pipeline.Options{})
 	for kind, want := range map[string]string{
 		"STORAGE_": "message.validation[0].rules[0] message.validation[3].rules[0]", "STORAGE_X": "message.validation[0].rules[0]",
@@ -434,11 +434,11 @@ func TestTypePrefixes(t *testing.T) {
 // CONTRACT: C-72
 // REQUIREMENT: STORAGE-37
 func TestSchemaByVersion(t *testing.T) {
-	p := compile(t, config.Config{Message: config.Message{Validation: []config.Validation{
+	p := compile(t, spec.Config{Message: spec.Message{Validation: []spec.Validation{
 		{Types: []string{"Placed"}, Versions: []string{"1.*"}, Schema: needs("one")},
 		{Types: []string{"Placed"}, Versions: []string{"2.0.0", "2.1.0"}, Schema: needs("two")},
 		{Types: []string{"Plac*"}, Schema: needs("every")},
-		{Types: []string{"Ruled"}, Versions: []string{"2"}, Rules: []config.Rule{{Rule: "false", Message: "two"}}},
+		{Types: []string{"Ruled"}, Versions: []string{"2"}, Rules: []spec.Rule{{Rule: "false", Message: "two"}}},
 	}}}, pipeline.Options{})
 	for _, test := range []struct{ kind, header, version, want string }{
 		{"Placed", "", "", "message.validation[0].schema message.validation[2].schema"},
@@ -474,11 +474,11 @@ func TestSchemaOfAnotherVersionIsNotFetched(t *testing.T) {
 		lookups = append(lookups, subject)
 		return pipeline.Schema{}, errors.New("it is down")
 	}}
-	registered := func(subject string) *config.PayloadSchema {
-		return &config.PayloadSchema{Registry: &config.RegistrySchema{Subject: subject}}
+	registered := func(subject string) *spec.PayloadSchema {
+		return &spec.PayloadSchema{Registry: &spec.RegistrySchema{Subject: subject}}
 	}
-	p := compile(t, config.Config{
-		Message: config.Message{SchemaRegistry: &config.SchemaRegistry{URL: "http://localhost"}, Validation: []config.Validation{
+	p := compile(t, spec.Config{
+		Message: spec.Message{SchemaRegistry: &spec.SchemaRegistry{URL: "http://localhost"}, Validation: []spec.Validation{
 			{Versions: []string{"1"}, Schema: registered("one")},
 			{Versions: []string{"2"}, Schema: registered("two")},
 		}},

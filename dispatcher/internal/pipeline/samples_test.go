@@ -10,7 +10,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/pipeline"
 )
@@ -74,14 +74,14 @@ func (a *arrivals) Deliver(_ context.Context, batch []*dispatcher.Event) []error
 }
 
 // sample is the configuration that a sample's spec has, with the schemas of its ConfigMap.
-func sample(t *testing.T, name string) config.Config {
+func sample(t *testing.T, name string) spec.Config {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("..", "..", "..", "config", "samples", name))
 	if err != nil {
 		t.Fatal(err)
 	}
 	first, second, _ := strings.Cut(string(data), "---\n")
-	var dispatcher struct{ Spec config.Config }
+	var dispatcher struct{ Spec spec.Config }
 	var schemas struct {
 		Spec struct {
 			Message struct {
@@ -101,7 +101,7 @@ func sample(t *testing.T, name string) config.Config {
 			if configMap.Data[key] == "" {
 				t.Errorf("%s: the ConfigMap has no key %s", name, key)
 			}
-			c.Message.Validation[i].Schema = &config.PayloadSchema{Inline: configMap.Data[key]}
+			c.Message.Validation[i].Schema = &spec.PayloadSchema{Inline: configMap.Data[key]}
 		}
 	}
 	return c

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/expression"
 )
@@ -253,7 +253,7 @@ func schemaFile(t *testing.T, text string) (p *Pipeline, path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "schema.json")
 	write(t, path, text)
-	p, err := New(config.Config{Message: config.Message{Validation: []config.Validation{{Schema: &config.PayloadSchema{File: path}}}}}, Options{})
+	p, err := New(spec.Config{Message: spec.Message{Validation: []spec.Validation{{Schema: &spec.PayloadSchema{File: path}}}}}, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -323,32 +323,32 @@ func TestSchemaFileIsReadAgain(t *testing.T) {
 // CONTRACT: C-35
 func TestPatternsAreBounded(t *testing.T) {
 	expands := "(" + strings.Repeat("a", 300) + "){1000}"
-	var schemas, rules, large []config.Validation
+	var schemas, rules, large []spec.Validation
 	for range 11 { // 3.3 KB that take 240 MiB when they are compiled
-		schemas = append(schemas, config.Validation{Schema: &config.PayloadSchema{Inline: `{"pattern": "` + expands + `"}`}})
-		rules = append(rules, config.Validation{Rules: []config.Rule{{Rule: `matches(payload.a, "` + expands + `")`, Message: "a"}}})
+		schemas = append(schemas, spec.Validation{Schema: &spec.PayloadSchema{Inline: `{"pattern": "` + expands + `"}`}})
+		rules = append(rules, spec.Validation{Rules: []spec.Rule{{Rule: `matches(payload.a, "` + expands + `")`, Message: "a"}}})
 	}
-	var small []config.Validation
+	var small []spec.Validation
 	for range 6 { // each is within what an expression may have
-		small = append(small, config.Validation{Rules: []config.Rule{{Rule: `matches(payload.a, "(aaaaaaaa){900}")`, Message: "a"}}})
+		small = append(small, spec.Validation{Rules: []spec.Rule{{Rule: `matches(payload.a, "(aaaaaaaa){900}")`, Message: "a"}}})
 	}
 	for range 5 {
-		large = append(large, config.Validation{Schema: &config.PayloadSchema{Inline: `{"title": "` + strings.Repeat("a", 60<<10) + `"}`}})
+		large = append(large, spec.Validation{Schema: &spec.PayloadSchema{Inline: `{"title": "` + strings.Repeat("a", 60<<10) + `"}`}})
 	}
 	for name, c := range map[string]struct {
-		all  []config.Validation
+		all  []spec.Validation
 		want string
 	}{
 		"schemas":      {schemas, "message.validation[0].schema.inline: the regular expressions of this dispatcher have 302001 states with it, and may have 50000"},
 		"rules":        {rules, "message.validation[0].rules[0].rule: line 1, column 8: a regular expression has too many states: 10000 at most"},
 		"many rules":   {small, "message.validation[5].rules[0].rule: the regular expressions of this dispatcher have"},
 		"many schemas": {large, "message.validation[4].schema.inline: the schemas of this dispatcher have"},
-		"two in one": {[]config.Validation{{Rules: []config.Rule{{Rule: `matches(payload.a, "(aaaaaaaa){900}") && matches(payload.b, "a{999}b{999}")`, Message: "a"}}}},
+		"two in one": {[]spec.Validation{{Rules: []spec.Rule{{Rule: `matches(payload.a, "(aaaaaaaa){900}") && matches(payload.b, "a{999}b{999}")`, Message: "a"}}}},
 			"message.validation[0].rules[0].rule: line 1, column 49: a regular expression has too many states"},
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		_, err := New(config.Config{Message: config.Message{Validation: c.all}}, Options{})
+		_, err := New(spec.Config{Message: spec.Message{Validation: c.all}}, Options{})
 		runtime.ReadMemStats(&after)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
@@ -357,8 +357,8 @@ func TestPatternsAreBounded(t *testing.T) {
 			t.Errorf("%s: it took %d MiB to refuse", name, took>>20)
 		}
 	}
-	good := []config.Validation{{Schema: &config.PayloadSchema{Inline: `{"pattern": "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", "patternProperties": {"^\\p{L}{1,100}$": {}}}`}}}
-	if _, err := New(config.Config{Message: config.Message{Validation: good}}, Options{}); err != nil {
+	good := []spec.Validation{{Schema: &spec.PayloadSchema{Inline: `{"pattern": "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", "patternProperties": {"^\\p{L}{1,100}$": {}}}`}}}
+	if _, err := New(spec.Config{Message: spec.Message{Validation: good}}, Options{}); err != nil {
 		t.Errorf("ordinary patterns: %v", err)
 	}
 }
@@ -368,9 +368,9 @@ func TestPatternsAreBounded(t *testing.T) {
 // CONTRACT: C-35
 func TestRegistrySchemaIsBounded(t *testing.T) {
 	schema := Schema{ID: 1, Type: "JSON", Text: `{"pattern": "(` + strings.Repeat("a", 300) + `){1000}"}`}
-	p, err := New(config.Config{Message: config.Message{
-		SchemaRegistry: &config.SchemaRegistry{},
-		Validation:     []config.Validation{{Schema: &config.PayloadSchema{Registry: &config.RegistrySchema{Subject: "a"}}}},
+	p, err := New(spec.Config{Message: spec.Message{
+		SchemaRegistry: &spec.SchemaRegistry{},
+		Validation:     []spec.Validation{{Schema: &spec.PayloadSchema{Registry: &spec.RegistrySchema{Subject: "a"}}}},
 	}}, Options{Registry: func(context.Context, string, int) (Schema, error) { return schema, nil }})
 	if err != nil {
 		t.Fatal(err)
@@ -390,15 +390,15 @@ func TestRegistrySchemaIsBounded(t *testing.T) {
 
 // Each step that stops an event names itself. CONTRACT: C-72
 func TestFindingNamesTheStepThatStoppedTheEvent(t *testing.T) {
-	p, err := New(config.Config{
-		Sink: config.Sink{HTTP: &config.HTTPSink{}, Routes: []config.Route{{Topics: []string{"odd"}, To: "event.headers.region"}, {To: `"all"`}}},
-		Message: config.Message{Validation: []config.Validation{
-			{Schema: &config.PayloadSchema{Inline: `{"properties": {"a": {"type": "number"}, "lines": {"items": {"required": ["price"], "properties": {"price": {"type": "number"}}}}}}`}},
-			{Rules: []config.Rule{{Rule: "payload.b > 0", Message: "m"}}},
-			{Types: []string{"Unreachable"}, Schema: &config.PayloadSchema{Registry: &config.RegistrySchema{Subject: "s"}}},
+	p, err := New(spec.Config{
+		Sink: spec.Sink{HTTP: &spec.HTTPSink{}, Routes: []spec.Route{{Topics: []string{"odd"}, To: "event.headers.region"}, {To: `"all"`}}},
+		Message: spec.Message{Validation: []spec.Validation{
+			{Schema: &spec.PayloadSchema{Inline: `{"properties": {"a": {"type": "number"}, "lines": {"items": {"required": ["price"], "properties": {"price": {"type": "number"}}}}}}`}},
+			{Rules: []spec.Rule{{Rule: "payload.b > 0", Message: "m"}}},
+			{Types: []string{"Unreachable"}, Schema: &spec.PayloadSchema{Registry: &spec.RegistrySchema{Subject: "s"}}},
 		},
-			Transform:      []config.Transformation{{Types: []string{"T"}, Payload: `{"c": payload.c}`}},
-			SchemaRegistry: &config.SchemaRegistry{}},
+			Transform:      []spec.Transformation{{Types: []string{"T"}, Payload: `{"c": payload.c}`}},
+			SchemaRegistry: &spec.SchemaRegistry{}},
 	}, Options{Registry: func(context.Context, string, int) (Schema, error) {
 		return Schema{}, dispatcher.Unavailable(errors.New("unreachable"))
 	}})

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 )
 
 // ErrNotFound means that the registry has no such subject, version or id.
@@ -58,7 +58,7 @@ const (
 
 // Client reads schemas and remembers them. Its methods are safe for concurrent use.
 type Client struct {
-	cfg            config.SchemaRegistry
+	cfg            spec.SchemaRegistry
 	refresh, pause time.Duration
 	// StaleWait is staleWait, but for tests.
 	StaleWait time.Duration
@@ -98,7 +98,7 @@ type entry struct {
 
 // New returns a client for cfg. It fails when cfg is invalid; the registry and the files are
 // first read for the first schema.
-func New(cfg config.SchemaRegistry) (*Client, error) {
+func New(cfg spec.SchemaRegistry) (*Client, error) {
 	cfg.ApplyDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err

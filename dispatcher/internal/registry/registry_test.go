@@ -23,7 +23,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sr"
 	"github.com/twmb/franz-go/pkg/sr/srfake"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
@@ -68,7 +68,7 @@ func status(code int) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "<html>"+secret, code) }
 }
 
-func open(t *testing.T, cfg config.SchemaRegistry) *Client {
+func open(t *testing.T, cfg spec.SchemaRegistry) *Client {
 	t.Helper()
 	c, err := New(cfg)
 	if err != nil {
@@ -88,7 +88,7 @@ func register(t *testing.T, f *fake, subject string, s sr.Schema) int {
 
 func TestSchemaByVersionAndByID(t *testing.T) {
 	f := newFake(t)
-	c := open(t, config.SchemaRegistry{URL: f.URL() + "/"})
+	c := open(t, spec.SchemaRegistry{URL: f.URL() + "/"})
 	first := register(t, f, "shop/orders value", sr.Schema{Schema: text, Type: sr.TypeJSON})
 	second := register(t, f, "shop/orders value", sr.Schema{Schema: `{"type":"object","title":"b"}`, Type: sr.TypeJSON})
 	for version, id := range map[int]int{0: second, 1: first, 2: second} {
@@ -111,7 +111,7 @@ func TestReferencesListedOnceInOrderOfDependency(t *testing.T) {
 	register(t, f, "b", sr.Schema{Schema: text("b"), References: []sr.SchemaReference{ref("d")}})
 	register(t, f, "c", sr.Schema{Schema: text("c"), References: []sr.SchemaReference{ref("d")}})
 	register(t, f, "a", sr.Schema{Schema: text("a"), References: []sr.SchemaReference{ref("b"), ref("c")}})
-	c := open(t, config.SchemaRegistry{URL: f.URL()})
+	c := open(t, spec.SchemaRegistry{URL: f.URL()})
 	got, err := c.Schema(t.Context(), "a", 0)
 	if want := []Reference{{"d", text("d")}, {"b", text("b")}, {"c", text("c")}}; err != nil || got.Type != Avro || !reflect.DeepEqual(got.References, want) {
 		t.Errorf("got  %+v, %v\nwant %v", got, err, want)
@@ -121,7 +121,7 @@ func TestReferencesListedOnceInOrderOfDependency(t *testing.T) {
 // CONTRACT: C-32
 func TestMissingSchemaIsNotFound(t *testing.T) {
 	f := newFake(t)
-	c := open(t, config.SchemaRegistry{URL: f.URL()})
+	c := open(t, spec.SchemaRegistry{URL: f.URL()})
 	c.pause = 0
 	check := func(what string, err error) {
 		t.Helper()
@@ -149,7 +149,7 @@ func TestMissingSchemaIsNotFound(t *testing.T) {
 // Subjects that events name, and that the registry does not have, are not kept for ever.
 func TestLookupsAreBounded(t *testing.T) {
 	f := newFake(t)
-	c := open(t, config.SchemaRegistry{URL: f.URL()})
+	c := open(t, spec.SchemaRegistry{URL: f.URL()})
 	register(t, f, "orders", sr.Schema{Schema: text, Type: sr.TypeJSON})
 	for i := range maxEntries + 100 {
 		subject := fmt.Sprint("of an event ", i)
@@ -167,7 +167,7 @@ func TestLookupsAreBounded(t *testing.T) {
 func TestFixedVersionsFetchedOnceAndLatestAfterRefresh(t *testing.T) {
 	f := newFake(t)
 	id := register(t, f, "orders", sr.Schema{Schema: text, Type: sr.TypeJSON})
-	c := open(t, config.SchemaRegistry{URL: f.URL()})
+	c := open(t, spec.SchemaRegistry{URL: f.URL()})
 	if c.refresh != 5*time.Minute || c.pause != 2*time.Second {
 		t.Errorf("refresh %s, pause %s", c.refresh, c.pause)
 	}
@@ -213,7 +213,7 @@ func TestFixedVersionsFetchedOnceAndLatestAfterRefresh(t *testing.T) {
 func TestNewerFetchesOnceForAllThatWait(t *testing.T) {
 	f := newFake(t)
 	register(t, f, "orders", sr.Schema{Schema: text, Type: sr.TypeJSON})
-	c := open(t, config.SchemaRegistry{URL: f.URL()})
+	c := open(t, spec.SchemaRegistry{URL: f.URL()})
 	c.StaleWait = time.Minute
 	if _, err := c.Schema(t.Context(), "orders", 0); err != nil {
 		t.Fatal(err)
@@ -263,7 +263,7 @@ func TestNewerFetchesOnceForAllThatWait(t *testing.T) {
 func TestNewerWaitsForASlowRegistry(t *testing.T) {
 	f := newFake(t)
 	register(t, f, "orders", sr.Schema{Schema: text, Type: sr.TypeJSON})
-	c := open(t, config.SchemaRegistry{URL: f.URL()})
+	c := open(t, spec.SchemaRegistry{URL: f.URL()})
 	c.StaleWait = 0
 	if _, err := c.Schema(t.Context(), "orders", 0); err != nil {
 		t.Fatal(err)
@@ -279,7 +279,7 @@ func TestNewerWaitsForASlowRegistry(t *testing.T) {
 func TestKnownSchemaUsedWhileRegistryUnreachable(t *testing.T) {
 	f := newFake(t)
 	id := register(t, f, "orders", sr.Schema{Schema: text, Type: sr.TypeJSON})
-	c := open(t, config.SchemaRegistry{URL: f.URL()})
+	c := open(t, spec.SchemaRegistry{URL: f.URL()})
 	c.pause, c.refresh = 0, 0
 	if _, err := c.Schema(t.Context(), "orders", 0); err != nil {
 		t.Fatal(err)
@@ -317,7 +317,7 @@ func checkUnavailable(t *testing.T, what string, err error, word, text string) {
 func TestSilentRegistryDoesNotBlockCallers(t *testing.T) {
 	f := newFake(t)
 	id := register(t, f, "orders", sr.Schema{Schema: text, Type: sr.TypeJSON})
-	c := open(t, config.SchemaRegistry{URL: f.URL()})
+	c := open(t, spec.SchemaRegistry{URL: f.URL()})
 	c.refresh = 0
 	if _, err := c.Schema(t.Context(), "orders", 0); err != nil {
 		t.Fatal(err)
@@ -359,17 +359,17 @@ func TestCredentialsReadForEachRequest(t *testing.T) {
 	dir := t.TempDir()
 	user, password, token := filepath.Join(dir, "user"), filepath.Join(dir, "password"), filepath.Join(dir, "token")
 	for name, test := range map[string]struct {
-		auth   *config.Auth
+		auth   *spec.Auth
 		header string
 		rotate string
 	}{
-		"basic":  {&config.Auth{Type: config.AuthBasic, UsernameFile: user, SecretFile: password}, "Basic " + base64.StdEncoding.EncodeToString([]byte("alice:right")), password},
-		"bearer": {&config.Auth{Type: config.AuthToken, SecretFile: token}, "Bearer right", token},
+		"basic":  {&spec.Auth{Type: spec.AuthBasic, UsernameFile: user, SecretFile: password}, "Basic " + base64.StdEncoding.EncodeToString([]byte("alice:right")), password},
+		"bearer": {&spec.Auth{Type: spec.AuthToken, SecretFile: token}, "Bearer right", token},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t, srfake.WithAuth(test.header))
 			register(t, f, "orders", sr.Schema{Schema: text, Type: sr.TypeJSON})
-			c := open(t, config.SchemaRegistry{URL: f.URL(), Auth: test.auth})
+			c := open(t, spec.SchemaRegistry{URL: f.URL(), Auth: test.auth})
 			c.pause = 0
 			write(t, user, "alice\n")
 			for _, wrong := range []struct{ content, text string }{
@@ -417,14 +417,14 @@ func TestTLSAndConnectionFailures(t *testing.T) {
 	}
 	gone.Close()
 	dir := t.TempDir()
-	trust := func(a *sinktest.Authority) *config.TLS {
-		return &config.TLS{CAFile: write(t, filepath.Join(dir, a.Cert.Subject.CommonName), a.PEM)}
+	trust := func(a *sinktest.Authority) *spec.TLS {
+		return &spec.TLS{CAFile: write(t, filepath.Join(dir, a.Cert.Subject.CommonName), a.PEM)}
 	}
 	show := trust(ca)
 	show.ClientCertFile, show.ClientKeyFile = write(t, filepath.Join(dir, "crt"), own.CertPEM), write(t, filepath.Join(dir, "key"), own.KeyPEM)
 	for name, test := range map[string]struct {
 		url        string
-		tls        *config.TLS
+		tls        *spec.TLS
 		word, text string // "" means no error
 	}{
 		"TLS":                  {good, trust(ca), "", ""},
@@ -433,13 +433,13 @@ func TestTLSAndConnectionFailures(t *testing.T) {
 		"expired":              {expired, trust(ca), reason.CertificateInvalid, "expired"},
 		"mutual":               {mutual, show, "", ""},
 		"mutual, none":         {mutual, trust(ca), reason.CertificateInvalid, "; the registry does not accept the client certificate: set message.schemaRegistry.tls.clientCertSecretRef"},
-		"missing file":         {good, &config.TLS{CAFile: dir + "/missing"}, reason.CertificateInvalid, "; make the file, or correct its path"},
+		"missing file":         {good, &spec.TLS{CAFile: dir + "/missing"}, reason.CertificateInvalid, "; make the file, or correct its path"},
 		"gone":                 {"http://" + gone.Addr().String(), nil, reason.ConnectionFailed, "; check that it runs"},
 		"no such host":         {"http://registry.invalid", nil, reason.ConnectionFailed, "; check the hosts in message.schemaRegistry.url, and the dispatcher's DNS"},
 		"something else there": {page.URL, nil, reason.Refusing, "the response is not a registry's"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := open(t, config.SchemaRegistry{URL: test.url, TLS: test.tls})
+			c := open(t, spec.SchemaRegistry{URL: test.url, TLS: test.tls})
 			_, err := c.Schema(t.Context(), "orders", 0)
 			if test.word == "" {
 				if err != nil {
@@ -453,7 +453,7 @@ func TestTLSAndConnectionFailures(t *testing.T) {
 }
 
 func TestNewRefusesInvalidConfiguration(t *testing.T) {
-	if c, err := New(config.SchemaRegistry{}); c != nil || err == nil || !strings.HasPrefix(err.Error(), "message.schemaRegistry.url must be") {
+	if c, err := New(spec.SchemaRegistry{}); c != nil || err == nil || !strings.HasPrefix(err.Error(), "message.schemaRegistry.url must be") {
 		t.Errorf("no url: %v, %v", c, err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/replay"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
@@ -45,7 +45,7 @@ type ledger struct {
 	rand       *rand.Rand
 	replays    *replay.Replays // its calls may be cut off
 	sweeper    *retention.Sweeper
-	operations []config.ReplayRequest
+	operations []spec.ReplayRequest
 }
 
 func newLedger(t *testing.T, seed uint64) *ledger {
@@ -90,7 +90,7 @@ func (l *ledger) act() {
 		l.sweep()
 	case draw < 19:
 		o := request()
-		o.Action, o.Rate, o.Limit = config.ActionDiscard, 0, 3
+		o.Action, o.Rate, o.Limit = spec.ActionDiscard, 0, 3
 		l.mayBeCut(func(ctx context.Context) error { return second(l.replays.Begin(ctx, o)) })
 	default:
 		o := l.one()
@@ -98,7 +98,7 @@ func (l *ledger) act() {
 	}
 }
 
-func (l *ledger) one() config.ReplayRequest { return l.operations[l.rand.IntN(len(l.operations))] }
+func (l *ledger) one() spec.ReplayRequest { return l.operations[l.rand.IntN(len(l.operations))] }
 
 // mayBeCut does something that is cut off in one case of three, and reports whether it ended.
 func (l *ledger) mayBeCut(do func(context.Context) error) bool {
@@ -205,7 +205,7 @@ func TestOverlappingOperationsClaimEachDeadLetterOnce(t *testing.T) {
 	r := newRig(t)
 	const rows = 400
 	r.dead(rows, 0)
-	requests := []config.ReplayRequest{request(), request(), request(), request()}
+	requests := []spec.ReplayRequest{request(), request(), request(), request()}
 	for n := range rows {
 		for i := range requests[1:] {
 			if n/100 == i || n/100 == i+1 {
@@ -227,9 +227,9 @@ func TestOverlappingOperationsClaimEachDeadLetterOnce(t *testing.T) {
 	})
 	for i := range requests {
 		o := &requests[i]
-		o.AbortAt, o.Rate = 100, config.MaxReplayRate
+		o.AbortAt, o.Rate = 100, spec.MaxReplayRate
 		if i == 3 {
-			o.Action = config.ActionDiscard
+			o.Action = spec.ActionDiscard
 		}
 		work.Go(func() {
 			if _, err := r.replays.Begin(context.Background(), *o); err != nil {
@@ -422,7 +422,7 @@ func TestStepReadsItsBatchAlone(t *testing.T) {
 			replays := replay.New(one, replay.Options{})
 			other, o := request(), request()
 			other.Limit = 2000 // it waits at the front, and no process runs it
-			for _, o := range []config.ReplayRequest{other, o} {
+			for _, o := range []spec.ReplayRequest{other, o} {
 				if _, err := replays.Begin(t.Context(), o); err != nil {
 					t.Fatal(err)
 				}

@@ -11,7 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
@@ -278,7 +278,7 @@ func TestSweepBehindPgBouncer(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := outbox{T: t, Pool: pgtest.Pool(t, srv.DSN("postgres")), namespace: "shop"}
-	if o.sweeps, err = database.Pool(t.Context(), config.Database{DSN: pgtest.Bouncer(t, srv).DSN("postgres")}, "orders"); err != nil {
+	if o.sweeps, err = database.Pool(t.Context(), spec.Database{DSN: pgtest.Bouncer(t, srv).DSN("postgres")}, "orders"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(o.sweeps.Close)

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/pipeline"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/draft"
@@ -54,7 +54,7 @@ type side struct {
 	drafts *sink.Drafts
 }
 
-func newSide(cfg config.Config) (*side, error) {
+func newSide(cfg spec.Config) (*side, error) {
 	drafts, err := sink.NewDrafts(cfg)
 	return &side{cfg.Topics, cfg.Sink.Kind(), drafts}, err
 }

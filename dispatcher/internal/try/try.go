@@ -6,7 +6,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 )
 
@@ -16,10 +16,10 @@ const ByStatus = "status"
 // Request says what to try.
 type Request struct {
 	// New is the configuration to try. It must be valid.
-	New config.Config
+	New spec.Config
 	// Old is the one to compare with, and OldName is its name in the report. nil: the rows' status says what
 	// became of them.
-	Old     *config.Config
+	Old     *spec.Config
 	OldName string
 	// Past says which rows. Without topics, they are those that either of the configurations takes.
 	Past pgstore.Past

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
@@ -106,9 +106,9 @@ func File(t testing.TB, name, content string) string {
 }
 
 // Login makes files with a user and a password, each with a line break at its end.
-func Login(t testing.TB, typ config.AuthType, user, password string) *config.Auth {
+func Login(t testing.TB, typ spec.AuthType, user, password string) *spec.Auth {
 	t.Helper()
-	return &config.Auth{Type: typ, UsernameFile: File(t, "user", user+"\n"), SecretFile: File(t, "password", password+"\n")}
+	return &spec.Auth{Type: typ, UsernameFile: File(t, "user", user+"\n"), SecretFile: File(t, "password", password+"\n")}
 }
 
 // Write writes a file.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
@@ -208,7 +208,7 @@ func (c *watchedConn) Write(b []byte) (int, error) {
 
 // Rotated checks that a sink reads its files for each connection. openLogin opens one that reads its password
 // from the file, and openTLS one that presents a client certificate to a server whose authority is certs.CA.
-func Rotated(t *testing.T, certs *Certificates, openLogin func(t *testing.T, passwordFile string) dispatcher.Sink, openTLS func(*testing.T, *config.TLS) dispatcher.Sink) {
+func Rotated(t *testing.T, certs *Certificates, openLogin func(t *testing.T, passwordFile string) dispatcher.Sink, openTLS func(*testing.T, *spec.TLS) dispatcher.Sink) {
 	if openLogin != nil {
 		password := File(t, "password", WrongSecret+"\n")
 		s := openLogin(t, password)

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
@@ -32,13 +32,13 @@ func NewCertificates(t testing.TB, client, elsewhere string) *Certificates {
 }
 
 // Trust is the settings of a client that trusts the authorities in pem.
-func (c *Certificates) Trust(t testing.TB, pem string) *config.TLS {
-	return &config.TLS{CAFile: File(t, "ca.crt", pem)}
+func (c *Certificates) Trust(t testing.TB, pem string) *spec.TLS {
+	return &spec.TLS{CAFile: File(t, "ca.crt", pem)}
 }
 
 // Present is the settings of a client that trusts CA, and has a certificate.
-func (c *Certificates) Present(t testing.TB, l Leaf) *config.TLS {
-	return &config.TLS{CAFile: File(t, "ca.crt", c.CA.PEM), ClientCertFile: File(t, "tls.crt", l.CertPEM), ClientKeyFile: File(t, "tls.key", l.KeyPEM)}
+func (c *Certificates) Present(t testing.TB, l Leaf) *spec.TLS {
+	return &spec.TLS{CAFile: File(t, "ca.crt", c.CA.PEM), ClientCertFile: File(t, "tls.crt", l.CertPEM), ClientKeyFile: File(t, "tls.key", l.KeyPEM)}
 }
 
 // TLS is what the servers of one kind need for the checks of their certificates.
@@ -48,7 +48,7 @@ type TLS struct {
 	// certificates of these names, and Mutual of one that wants a client certificate of CA.
 	Plain, Good, ExpiredAt, ElsewhereAt, Mutual string
 	// Open opens a sink.
-	Open func(t *testing.T, address string, cfg *config.TLS) dispatcher.Sink
+	Open func(t *testing.T, address string, cfg *spec.TLS) dispatcher.Sink
 	// Renew, Hosts, NoTLS and TLSWanted are parts of the errors: the certificate has expired, it is another
 	// host's, the server has no TLS, the client has none. The last is ConnectionFailed, unless WantedReason
 	// says otherwise.
@@ -68,13 +68,13 @@ func (c TLS) Run(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		address    string
-		cfg        *config.TLS
+		cfg        *spec.TLS
 		word, text string // "" means delivered
 	}{
 		"trusted":            {c.Good, c.Trust(t, c.CA.PEM), "", ""},
 		"two authorities":    {c.Good, c.Trust(t, c.Other.PEM+c.CA.PEM), "", ""},
 		"other authority":    {c.Good, c.Trust(t, c.Other.PEM), reason.CertificateInvalid, authority},
-		"the system's roots": {c.Good, &config.TLS{}, reason.CertificateInvalid, authority},
+		"the system's roots": {c.Good, &spec.TLS{}, reason.CertificateInvalid, authority},
 		"no PEM in the file": {c.Good, c.Trust(t, "none"), reason.CertificateInvalid, "holds no certificate in PEM; write"},
 		"expired":            {c.ExpiredAt, c.Trust(t, c.CA.PEM), reason.CertificateInvalid, c.Renew},
 		"other host":         {c.ElsewhereAt, c.Trust(t, c.CA.PEM), reason.CertificateInvalid, c.Hosts},

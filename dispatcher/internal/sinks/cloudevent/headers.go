@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
@@ -35,7 +35,7 @@ func OwnHeaders(kind string, e *dispatcher.Event, set func(name, value string)) 
 	for _, name := range slices.Sorted(maps.Keys(e.Headers)) {
 		value := e.Headers[name]
 		configured := slices.ContainsFunc(e.Message.Headers, func(h dispatcher.Header) bool { return strings.EqualFold(h.Name, name) })
-		if attributeName(name) == name || configured || config.HeaderTaken(kind, false, name) || !carries(kind, name, value) {
+		if attributeName(name) == name || configured || spec.HeaderTaken(kind, false, name) || !carries(kind, name, value) {
 			continue
 		}
 		n, bytes = n+1, bytes+len(name)+len(value)

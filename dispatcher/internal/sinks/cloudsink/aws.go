@@ -20,7 +20,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/smithy-go"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/awsenv"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
@@ -84,7 +84,7 @@ func (s *awsService[C]) sink(class string, timeout time.Duration, bytes int, rou
 	}
 	return (&sink{
 		service: s, limits: limits{awsBatch, bytes}, class: class, batchSize: awsBatch, timeout: timeout,
-		encode: encoder(class, config.Structured, awsPrefix, awsAttributes...),
+		encode: encoder(class, spec.Structured, awsPrefix, awsAttributes...),
 	}).to(route, s.own)
 }
 

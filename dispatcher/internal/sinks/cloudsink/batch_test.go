@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
@@ -50,7 +50,7 @@ func TestSilenceAndPanicsOfABatch(t *testing.T) {
 		open := func() (*sink, *odd) {
 			o := &odd{service: &pubsubService{}}
 			return (&sink{
-				service: o, limits: limits{1, pubsubBytes}, timeout: time.Minute, encode: encoder("pubsub", config.Binary, "ce-"),
+				service: o, limits: limits{1, pubsubBytes}, timeout: time.Minute, encode: encoder("pubsub", spec.Binary, "ce-"),
 				group: func(m *message) string { return m.key },
 			}).to(nil, ""), o
 		}
@@ -101,7 +101,7 @@ func TestSilenceAndPanicsOfABatch(t *testing.T) {
 //
 // CONTRACT: C-35, C-70
 func TestPubSubMessagesHaveRoom(t *testing.T) {
-	p, server := newPubSub(t, config.Binary)
+	p, server := newPubSub(t, spec.Binary)
 	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 	for _, test := range []struct{ headers, own int }{{10, 10}, {70, -1}} { // -1: as many as there is room for
 		e := newEvent()
@@ -137,7 +137,7 @@ func TestRouteReplacesTheConfiguredName(t *testing.T) {
 	for kind, open := range map[string]func(t *testing.T, to string, route func(*dispatcher.Event) (string, error)) (s *sink, arrived func() int){
 		"SQS": func(t *testing.T, to string, route func(*dispatcher.Event) (string, error)) (*sink, func() int) {
 			client, queueURL := newQueue(t, to)
-			s, err := NewSQS(config.SQSSink{QueueURL: "http://" + awsServer.get(t).Address + "/" + account + "/" + configured}, route)
+			s, err := NewSQS(spec.SQSSink{QueueURL: "http://" + awsServer.get(t).Address + "/" + account + "/" + configured}, route)
 			return opened(t, s, err), func() int { return len(drain(t, client, queueURL)) }
 		},
 		"SNS": func(t *testing.T, to string, route func(*dispatcher.Event) (string, error)) (*sink, func() int) {
@@ -152,7 +152,7 @@ func TestRouteReplacesTheConfiguredName(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s, err := NewSNS(config.SNSSink{TopicARN: strings.TrimSuffix(*topic.TopicArn, to) + configured, Endpoint: "http://" + awsServer.get(t).Address}, route)
+			s, err := NewSNS(spec.SNSSink{TopicARN: strings.TrimSuffix(*topic.TopicArn, to) + configured, Endpoint: "http://" + awsServer.get(t).Address}, route)
 			return opened(t, s, err), func() int { return len(drain(t, queue, queueURL)) }
 		},
 		"PubSub": func(t *testing.T, to string, route func(*dispatcher.Event) (string, error)) (*sink, func() int) {
@@ -161,7 +161,7 @@ func TestRouteReplacesTheConfiguredName(t *testing.T) {
 			if _, err := server.GServer.CreateTopic(t.Context(), &pubsubpb.Topic{Name: "projects/shop-test/topics/" + to}); err != nil {
 				t.Fatal(err)
 			}
-			s, err := NewPubSub(config.PubSubSink{Project: "shop-test", Topic: configured, Endpoint: "http://" + server.Addr}, route)
+			s, err := NewPubSub(spec.PubSubSink{Project: "shop-test", Topic: configured, Endpoint: "http://" + server.Addr}, route)
 			return opened(t, s, err), func() int { return len(server.Messages()) }
 		},
 		"ServiceBus": func(t *testing.T, to string, route func(*dispatcher.Event) (string, error)) (*sink, func() int) {
@@ -194,7 +194,7 @@ func TestSQSRegion(t *testing.T) {
 		"sqs.eusc-de-east-1.amazonaws.eu":  "eusc-de-east-1",
 		"vpce-1a2b.sqs.eu-west-1.vpce.aws": "",
 	} {
-		s, err := NewSQS(config.SQSSink{QueueURL: "https://" + host + "/" + account + "/orders"}, nil)
+		s, err := NewSQS(spec.SQSSink{QueueURL: "https://" + host + "/" + account + "/orders"}, nil)
 		if got := opened(t, s, err).service.(*awsService[*sqs.Client]).region; got != want {
 			t.Errorf("the region of %s is %q, want %q", host, got, want)
 		}
@@ -276,7 +276,7 @@ func (r *refusing) React(any) (handled bool, ret any, err error) {
 // CONTRACT: C-32, C-102
 func TestRotatedKeysOfPubSub(t *testing.T) {
 	refused := refusing(2)
-	p, server := newPubSub(t, config.Binary, pstest.ServerReactorOption{FuncName: "Publish", Reactor: &refused})
+	p, server := newPubSub(t, spec.Binary, pstest.ServerReactorOption{FuncName: "Publish", Reactor: &refused})
 	service := p.sink.service.(*pubsubService)
 	if err := p.sink.Probe(t.Context()); err != nil {
 		t.Fatal(err)

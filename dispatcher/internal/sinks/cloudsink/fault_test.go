@@ -19,7 +19,7 @@ import (
 	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
@@ -90,9 +90,9 @@ func TestCloudSinksReportServiceFaults(t *testing.T) {
 	}{
 		"SQS":    {func(t *testing.T) place { return newSQS(t, "") }, sqsBytes},
 		"SNS":    {func(t *testing.T) place { return newSNS(t, "") }, snsBytes},
-		"PubSub": {func(t *testing.T) place { p, _ := newPubSub(t, config.Binary); return p }, pubsubBytes},
+		"PubSub": {func(t *testing.T) place { p, _ := newPubSub(t, spec.Binary); return p }, pubsubBytes},
 		// The stand-in's limit, which its link announces.
-		"ServiceBus": {func(t *testing.T) place { return newServiceBusPlace(t, config.Binary) }, 262144},
+		"ServiceBus": {func(t *testing.T) place { return newServiceBusPlace(t, spec.Binary) }, 262144},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := test.open(t)
@@ -195,9 +195,9 @@ func TestAWSResponses(t *testing.T) {
 		said := payloadSecret + " echoed"
 		queue := awsResponse(t, 400, fmt.Sprintf(`{"__type":"com.amazonaws.sqs#%s","message":%q}`, code, said))
 		topic := awsResponse(t, 400, fmt.Sprintf(`<ErrorResponse><Error><Type>Sender</Type><Code>%s</Code><Message>%s</Message></Error></ErrorResponse>`, code, said))
-		s, err := NewSQS(config.SQSSink{QueueURL: queue.URL + "/" + account + "/orders"}, nil)
+		s, err := NewSQS(spec.SQSSink{QueueURL: queue.URL + "/" + account + "/orders"}, nil)
 		verify(t, "SQS "+code, deliver(t, opened(t, s, err), newEvent()), want.is, want.word, want.text)
-		n, err := NewSNS(config.SNSSink{TopicARN: "arn:aws:sns:eu-west-1:" + account + ":orders", Endpoint: topic.URL}, nil)
+		n, err := NewSNS(spec.SNSSink{TopicARN: "arn:aws:sns:eu-west-1:" + account + ":orders", Endpoint: topic.URL}, nil)
 		verify(t, "SNS "+code, deliver(t, opened(t, n, err), newEvent()), want.is, want.word, want.text)
 		// An identity that may only send may not read, and the service is there.
 		if err := s.Probe(t.Context()); (err == nil) != (code == "AccessDeniedException") {
@@ -212,17 +212,17 @@ func TestAWSResponses(t *testing.T) {
 		"<ErrorResponse><Error><Code>SomethingNew</Code></Error></ErrorResponse>": {reason.ConnectionFailed, reason.Refusing},
 	} {
 		gateway := awsResponse(t, 503, body)
-		s, err := NewSQS(config.SQSSink{QueueURL: gateway.URL + "/" + account + "/orders"}, nil)
+		s, err := NewSQS(spec.SQSSink{QueueURL: gateway.URL + "/" + account + "/orders"}, nil)
 		verify(t, "SQS 503 "+body, deliver(t, opened(t, s, err), newEvent()), fault, want[0], "the service has trouble")
-		n, err := NewSNS(config.SNSSink{TopicARN: "arn:aws:sns:eu-west-1:" + account + ":orders", Endpoint: gateway.URL}, nil)
+		n, err := NewSNS(spec.SNSSink{TopicARN: "arn:aws:sns:eu-west-1:" + account + ":orders", Endpoint: gateway.URL}, nil)
 		verify(t, "SNS 503 "+body, deliver(t, opened(t, n, err), newEvent()), fault, want[1], "the service has trouble")
 	}
 	broken := awsResponse(t, 200, payloadSecret)
-	s, err := NewSQS(config.SQSSink{QueueURL: broken.URL + "/" + account + "/orders"}, nil)
+	s, err := NewSQS(spec.SQSSink{QueueURL: broken.URL + "/" + account + "/orders"}, nil)
 	verify(t, "no JSON", deliver(t, opened(t, s, err), newEvent()), failed, reason.ConnectionFailed, "gave no valid response, and the HTTP status 200; ")
 	verify(t, "no JSON, Probe", s.Probe(t.Context()), unavailable, reason.ConnectionFailed, "gave no valid response, and the HTTP status 200")
 	broken = awsResponse(t, 200, "<a>&"+payloadSecret)
-	s, err = NewSNS(config.SNSSink{TopicARN: "arn:aws:sns:eu-west-1:" + account + ":orders", Endpoint: broken.URL}, nil)
+	s, err = NewSNS(spec.SNSSink{TopicARN: "arn:aws:sns:eu-west-1:" + account + ":orders", Endpoint: broken.URL}, nil)
 	verify(t, "no XML, Probe", opened(t, s, err).Probe(t.Context()), unavailable, reason.ConnectionFailed, "gave no valid response")
 }
 
@@ -233,7 +233,7 @@ func TestAWSEntries(t *testing.T) {
 	server := awsResponse(t, 200, `{
 		"Successful":[],
 		"Failed":[{"Id":"0","Code":"InternalError","SenderFault":false,"Message":"`+payloadSecret+`"},{"Id":"1","Code":"InvalidMessageContents","SenderFault":true}]}`)
-	s, err := NewSQS(config.SQSSink{QueueURL: server.URL + "/" + account + "/orders"}, nil)
+	s, err := NewSQS(spec.SQSSink{QueueURL: server.URL + "/" + account + "/orders"}, nil)
 	all := opened(t, s, err).Deliver(t.Context(), []*dispatcher.Event{newEvent(), newEvent(), newEvent()})
 	verify(t, "0", all[0], fault, reason.Refusing, "responded InternalError; ")
 	verify(t, "1", all[1], failed, reason.Refusing, "responded InvalidMessageContents; ")
@@ -248,13 +248,13 @@ func TestNoCredentials(t *testing.T) {
 	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", "/does/not/exist.json")
 	for name, open := range map[string]func() (dispatcher.Sink, error){
 		"SQS": func() (dispatcher.Sink, error) {
-			return NewSQS(config.SQSSink{QueueURL: "http://127.0.0.1:1/" + account + "/orders"}, nil)
+			return NewSQS(spec.SQSSink{QueueURL: "http://127.0.0.1:1/" + account + "/orders"}, nil)
 		},
 		"SNS": func() (dispatcher.Sink, error) {
-			return NewSNS(config.SNSSink{TopicARN: "arn:aws:sns:eu-west-1:" + account + ":orders", Endpoint: "http://127.0.0.1:1"}, nil)
+			return NewSNS(spec.SNSSink{TopicARN: "arn:aws:sns:eu-west-1:" + account + ":orders", Endpoint: "http://127.0.0.1:1"}, nil)
 		},
 		"PubSub": func() (dispatcher.Sink, error) {
-			return NewPubSub(config.PubSubSink{Project: "shop-test"}, nil)
+			return NewPubSub(spec.PubSubSink{Project: "shop-test"}, nil)
 		},
 		"ServiceBus": func() (dispatcher.Sink, error) {
 			return newServiceBusSink(t, busServer.get(t).Address, "orders", "", ""), nil
@@ -282,7 +282,7 @@ func TestPubSubResponses(t *testing.T) {
 		codes.Internal:           {fault, reason.Refusing, "the event is retried"},
 		codes.Unavailable:        {fault, reason.ConnectionFailed, "gave no valid response"},
 	} {
-		p, server := newPubSub(t, config.Binary, pstest.WithErrorInjection("Publish", code, payloadSecret))
+		p, server := newPubSub(t, spec.Binary, pstest.WithErrorInjection("Publish", code, payloadSecret))
 		for _, err := range p.sink.Deliver(t.Context(), []*dispatcher.Event{newEvent(), newEvent()}) {
 			verify(t, code.String(), err, want.is, want.word, want.text)
 			if strings.Contains(err.Error(), "counts as an attempt") {
@@ -293,9 +293,9 @@ func TestPubSubResponses(t *testing.T) {
 			t.Errorf("%s: %d messages were taken", code, n)
 		}
 	}
-	silent, _ := newPubSub(t, config.Binary, pstest.WithErrorInjection("GetTopic", codes.Unavailable, payloadSecret))
+	silent, _ := newPubSub(t, spec.Binary, pstest.WithErrorInjection("GetTopic", codes.Unavailable, payloadSecret))
 	verify(t, "Unavailable, Probe", silent.sink.Probe(t.Context()), unavailable, reason.ConnectionFailed, "gave no valid response")
-	denied, _ := newPubSub(t, config.Binary, pstest.WithErrorInjection("GetTopic", codes.PermissionDenied, ""))
+	denied, _ := newPubSub(t, spec.Binary, pstest.WithErrorInjection("GetTopic", codes.PermissionDenied, ""))
 	if err := denied.sink.Probe(t.Context()); err != nil {
 		t.Errorf("an identity that may only publish may not read, and the service is there: %v", err)
 	}
@@ -306,7 +306,7 @@ func TestPubSubResponses(t *testing.T) {
 // CONTRACT: C-50, C-71
 func TestPubSubRequestsHaveOneKey(t *testing.T) {
 	var published requests
-	p, server := newPubSub(t, config.Binary, pstest.ServerReactorOption{FuncName: "Publish", Reactor: &published})
+	p, server := newPubSub(t, spec.Binary, pstest.ServerReactorOption{FuncName: "Publish", Reactor: &published})
 	var batch []*dispatcher.Event
 	for i := range 90 {
 		e := newEvent()

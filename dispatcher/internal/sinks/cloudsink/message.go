@@ -9,11 +9,11 @@ import (
 	"strings"
 
 	"github.com/cloudevents/sdk-go/v2/binding"
-	"github.com/cloudevents/sdk-go/v2/binding/spec"
+	names "github.com/cloudevents/sdk-go/v2/binding/spec"
 	"github.com/cloudevents/sdk-go/v2/event"
 	"github.com/cloudevents/sdk-go/v2/types"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/cloudevent"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/draft"
@@ -45,7 +45,7 @@ func (m *message) size() int {
 
 // encoder returns the encoder of a mode. prefix is that of the attributes' names; keep are the ones
 // that stand next to the body with contentMode Structured.
-func encoder(kind string, mode config.ContentMode, prefix string, keep ...string) func(*dispatcher.Event) (*message, error) {
+func encoder(kind string, mode spec.ContentMode, prefix string, keep ...string) func(*dispatcher.Event) (*message, error) {
 	return func(e *dispatcher.Event) (*message, error) {
 		ce := cloudevent.New(e)
 		m := &message{id: e.ID.String(), key: e.Key(), alone: e.Key() == e.ID.String(), attributes: map[string]string{}}
@@ -64,7 +64,7 @@ func encoder(kind string, mode config.ContentMode, prefix string, keep ...string
 		if err := (*binding.EventMessage)(&ce).ReadBinary(context.Background(), attributes(all)); err != nil {
 			return nil, err
 		}
-		if mode == config.Binary {
+		if mode == spec.Binary {
 			m.contentType, m.body = all["datacontenttype"], e.Payload
 			delete(all, "datacontenttype")
 			for name, value := range all {
@@ -100,7 +100,7 @@ type attributes map[string]string
 
 var _ binding.BinaryWriter = attributes(nil)
 
-func (a attributes) SetAttribute(attribute spec.Attribute, value any) error {
+func (a attributes) SetAttribute(attribute names.Attribute, value any) error {
 	return a.SetExtension(attribute.Name(), value)
 }
 

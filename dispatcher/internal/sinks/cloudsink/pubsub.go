@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
@@ -52,7 +52,7 @@ type pubsubClient struct {
 // service are first looked at by Probe and Deliver, so that what is wrong with them can heal. route says
 // which topic of the project an event goes to; nil is the configuration's, or the one of the event's own
 // topic's name.
-func NewPubSub(cfg config.PubSubSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
+func NewPubSub(cfg spec.PubSubSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
 	cfg.ApplyDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func NewPubSub(cfg config.PubSubSink, route func(*dispatcher.Event) (string, err
 	}).to(route, cfg.Topic), nil
 }
 
-func pubsubOptions(cfg config.PubSubSink) []option.ClientOption {
+func pubsubOptions(cfg spec.PubSubSink) []option.ClientOption {
 	dial := []grpc.DialOption{
 		grpc.WithStatsHandler(sentHandler{}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: time.Minute, Timeout: cfg.Timeout.D()}),

@@ -33,7 +33,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/outboxtest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
@@ -217,7 +217,7 @@ func newSQS(t *testing.T, suffix string) place {
 	g := newGate(t, awsServer.get(t).Address)
 	name := newName(suffix)
 	client, queueURL := newQueue(t, name)
-	s, err := NewSQS(config.SQSSink{QueueURL: "http://" + g.address + "/" + account + "/" + name}, nil)
+	s, err := NewSQS(spec.SQSSink{QueueURL: "http://" + g.address + "/" + account + "/" + name}, nil)
 	var all []sinktest.Message
 	return place{gate: g, sink: opened(t, s, err), missing: "missing" + suffix, refused: dispatcher.Cause{Class: "sqs", Code: "NonExistentQueue"}, arrived: func() []sinktest.Message {
 		for _, r := range drain(t, client, queueURL) {
@@ -254,7 +254,7 @@ func newSNS(t *testing.T, suffix string) place {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	s, err := NewSNS(config.SNSSink{TopicARN: *topic.TopicArn, Endpoint: "http://" + g.address}, nil)
+	s, err := NewSNS(spec.SNSSink{TopicARN: *topic.TopicArn, Endpoint: "http://" + g.address}, nil)
 	var all []sinktest.Message
 	return place{gate: g, sink: opened(t, s, err), missing: "missing" + suffix, refused: dispatcher.Cause{Class: "sns", Code: "NotFound"}, arrived: func() []sinktest.Message {
 		for _, r := range drain(t, queue, queueURL) {
@@ -277,7 +277,7 @@ func (oneKey) React(req any) (handled bool, ret any, err error) {
 	return false, nil, nil
 }
 
-func newPubSub(t *testing.T, mode config.ContentMode, options ...pstest.ServerReactorOption) (place, *pstest.Server) {
+func newPubSub(t *testing.T, mode spec.ContentMode, options ...pstest.ServerReactorOption) (place, *pstest.Server) {
 	server := pstest.NewServer(append(options, pstest.ServerReactorOption{FuncName: "Publish", Reactor: oneKey{}})...)
 	t.Cleanup(func() { _ = server.Close() })
 	topic := newName("")
@@ -285,7 +285,7 @@ func newPubSub(t *testing.T, mode config.ContentMode, options ...pstest.ServerRe
 		t.Fatal(err)
 	}
 	g := newGate(t, server.Addr)
-	s, err := NewPubSub(config.PubSubSink{Project: "shop-test", Topic: topic, Access: config.Access{ContentMode: mode}, Endpoint: "http://" + g.address}, nil)
+	s, err := NewPubSub(spec.PubSubSink{Project: "shop-test", Topic: topic, Access: spec.Access{ContentMode: mode}, Endpoint: "http://" + g.address}, nil)
 	return place{gate: g, sink: opened(t, s, err), missing: "missing", refused: dispatcher.Cause{Class: "pubsub", Code: "NotFound"}, arrived: func() (all []sinktest.Message) {
 		for _, m := range server.Messages() {
 			got := httpMessage(t, m.Attributes["content-type"], "ce-", m.Attributes, m.Data)
@@ -319,8 +319,8 @@ func (k token) GetToken(context.Context, policy.TokenRequestOptions) (azcore.Acc
 	return azcore.AccessToken{Token: string(k), ExpiresOn: time.Now().Add(time.Hour)}, nil
 }
 
-func newServiceBusSink(t *testing.T, address, queue string, mode config.ContentMode, k token) *sink {
-	s, service, err := newServiceBus(config.ServiceBusSink{Namespace: "shop.servicebus.example", Queue: queue, Access: config.Access{ContentMode: mode}}, nil)
+func newServiceBusSink(t *testing.T, address, queue string, mode spec.ContentMode, k token) *sink {
+	s, service, err := newServiceBus(spec.ServiceBusSink{Namespace: "shop.servicebus.example", Queue: queue, Access: spec.Access{ContentMode: mode}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -332,7 +332,7 @@ func newServiceBusSink(t *testing.T, address, queue string, mode config.ContentM
 	return s
 }
 
-func newServiceBusPlace(t *testing.T, mode config.ContentMode) place {
+func newServiceBusPlace(t *testing.T, mode spec.ContentMode) place {
 	backend := busServer.get(t).Address
 	g := newGate(t, backend)
 	queue := newName("")
@@ -402,7 +402,7 @@ func TestCloudSinksMeetTheSinkContract(t *testing.T) {
 		"SNS":      func(t *testing.T) place { return newSNS(t, "") },
 		"SNS FIFO": func(t *testing.T) place { return newSNS(t, ".fifo") },
 	}
-	for _, mode := range []config.ContentMode{config.Binary, config.Structured} {
+	for _, mode := range []spec.ContentMode{spec.Binary, spec.Structured} {
 		places["PubSub "+string(mode)] = func(t *testing.T) place {
 			p, _ := newPubSub(t, mode)
 			return p
@@ -427,8 +427,8 @@ func TestOutboxArrivesThoughConnectionsBreak(t *testing.T) {
 	}{
 		"SQS FIFO":   {func(t *testing.T) place { return newSQS(t, ".fifo") }, 100},
 		"SNS FIFO":   {func(t *testing.T) place { return newSNS(t, ".fifo") }, 100},
-		"PubSub":     {func(t *testing.T) place { p, _ := newPubSub(t, config.Binary); return p }, 5000},
-		"ServiceBus": {func(t *testing.T) place { return newServiceBusPlace(t, config.Binary) }, 1000},
+		"PubSub":     {func(t *testing.T) place { p, _ := newPubSub(t, spec.Binary); return p }, 5000},
+		"ServiceBus": {func(t *testing.T) place { return newServiceBusPlace(t, spec.Binary) }, 1000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			events := outboxtest.Events(t, test.events)

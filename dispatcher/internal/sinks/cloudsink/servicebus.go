@@ -19,7 +19,7 @@ import (
 	"github.com/Azure/go-amqp"
 	"github.com/cloudevents/sdk-go/v2/event"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
@@ -65,7 +65,7 @@ type serviceBusLink struct {
 // service are first looked at by Probe and Deliver, so that what is wrong with them can heal. route says
 // which queue or topic of the namespace an event goes to; nil is the configuration's, or the one of the
 // event's own topic's name.
-func NewServiceBus(cfg config.ServiceBusSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
+func NewServiceBus(cfg spec.ServiceBusSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
 	s, _, err := newServiceBus(cfg, route)
 	if err != nil {
 		return nil, err // not s, which would be a Sink that holds nil
@@ -73,7 +73,7 @@ func NewServiceBus(cfg config.ServiceBusSink, route func(*dispatcher.Event) (str
 	return s, nil
 }
 
-func newServiceBus(cfg config.ServiceBusSink, route func(*dispatcher.Event) (string, error)) (*sink, *serviceBusService, error) {
+func newServiceBus(cfg spec.ServiceBusSink, route func(*dispatcher.Event) (string, error)) (*sink, *serviceBusService, error) {
 	cfg.ApplyDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, nil, err

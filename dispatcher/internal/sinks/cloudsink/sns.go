@@ -8,7 +8,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sns"
 	"github.com/aws/aws-sdk-go-v2/service/sns/types"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
@@ -18,7 +18,7 @@ const snsBytes = 256 << 10
 // NewSNS returns a sink for cfg. It fails when cfg contradicts itself; the environment and the service
 // are first looked at by Probe and Deliver, so that what is wrong with them can heal. route says which
 // topic of the same account and region an event goes to, by name; nil is the configuration's.
-func NewSNS(cfg config.SNSSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
+func NewSNS(cfg spec.SNSSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
 	cfg.ApplyDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err

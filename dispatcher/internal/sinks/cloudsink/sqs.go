@@ -11,7 +11,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
@@ -23,7 +23,7 @@ var sqsRegion = regexp.MustCompile(`^sqs\.([a-z0-9-]+)\.amazonaws\.(com|eu)`)
 // NewSQS returns a sink for cfg. It fails when cfg contradicts itself; the environment and the service
 // are first looked at by Probe and Deliver, so that what is wrong with them can heal. route says which
 // queue of the same account an event goes to, by name; nil is the configuration's.
-func NewSQS(cfg config.SQSSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
+func NewSQS(cfg spec.SQSSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
 	cfg.ApplyDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/registry"
 )
@@ -34,10 +34,10 @@ type kind struct {
 	prefix []byte
 }
 
-var kinds = map[config.KafkaEncoding]kind{
-	config.KafkaAvro: {schemaType: registry.Avro, contentType: ContentAvro, codec: newAvro},
+var kinds = map[spec.KafkaEncoding]kind{
+	spec.KafkaAvro: {schemaType: registry.Avro, contentType: ContentAvro, codec: newAvro},
 	// The path to the message in its file, which is the first one: [0], which is written as 0.
-	config.KafkaProtobuf: {schemaType: registry.Protobuf, contentType: ContentProtobuf, codec: newProtobuf, prefix: []byte{0}},
+	spec.KafkaProtobuf: {schemaType: registry.Protobuf, contentType: ContentProtobuf, codec: newProtobuf, prefix: []byte{0}},
 }
 
 // Encoder encodes payloads by the latest schemas of subjects. Its methods are safe for concurrent use.
@@ -49,7 +49,7 @@ type Encoder struct {
 }
 
 // New returns an encoder to Avro or Protobuf. It fails for a configuration that is not valid.
-func New(encoding config.KafkaEncoding, cfg config.SchemaRegistry) (*Encoder, error) {
+func New(encoding spec.KafkaEncoding, cfg spec.SchemaRegistry) (*Encoder, error) {
 	k, ok := kinds[encoding]
 	if !ok {
 		return nil, fmt.Errorf("encoding %s needs no schema; choose Avro or Protobuf", encoding)

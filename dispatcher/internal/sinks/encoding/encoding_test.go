@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/registry"
 	hackregistry "github.com/outbox-operator/outbox-operator/hack/servers/registry"
@@ -59,7 +59,7 @@ message Order {
 message Other { string a = 1; }
 `
 
-func codecOf(t *testing.T, encoding config.KafkaEncoding, text string) codec {
+func codecOf(t *testing.T, encoding spec.KafkaEncoding, text string) codec {
 	t.Helper()
 	c, err := kinds[encoding].codec(registry.Schema{Text: text})
 	if err != nil {
@@ -88,7 +88,7 @@ func check(t *testing.T, c codec, payload, want string) {
 //
 // CONTRACT: C-72, C-73
 func TestAvroBytesFollowTheSpecification(t *testing.T) {
-	c := codecOf(t, config.KafkaAvro, order)
+	c := codecOf(t, spec.KafkaAvro, order)
 	//                 id count note mixed at day price raw kind lines tags to
 	const defaults = "0e" + "00" + "0000" + "00" + "00" + "0200" + "00" + "00" + "00" + "00" + "00"
 	for payload, want := range map[string]string{
@@ -143,7 +143,7 @@ func TestAvroInfinity(t *testing.T) {
 			`{"a": [1, 1e400]}`: "/a/1 does not fit the Avro type double", `{"a": [{"double": 1e400}]}`: "/a/0 does not fit the Avro type double"},
 	} {
 		for payload, want := range tests {
-			check(t, codecOf(t, config.KafkaAvro, text), payload, want)
+			check(t, codecOf(t, spec.KafkaAvro, text), payload, want)
 		}
 	}
 }
@@ -159,7 +159,7 @@ func TestAvroBytes(t *testing.T) {
 		`["string", "bytes"]`:                    {`{"bytes":"\u00ff"}`, "0202ff"},
 		`{"type":"fixed","name":"d","size":2,"logicalType":"decimal","precision":4,"scale":2}`: {`"-0.01"`, "ffff"},
 	} {
-		check(t, codecOf(t, config.KafkaAvro, text), test.payload, test.want)
+		check(t, codecOf(t, spec.KafkaAvro, text), test.payload, test.want)
 	}
 }
 
@@ -167,7 +167,7 @@ func TestAvroBytes(t *testing.T) {
 //
 // CONTRACT: C-72, C-73
 func TestProtobufBytesFollowTheSpecification(t *testing.T) {
-	c := codecOf(t, config.KafkaProtobuf, message)
+	c := codecOf(t, spec.KafkaProtobuf, message)
 	for payload, want := range map[string]string{
 		`{}`:                                    "",
 		`{"id": 150}`:                           "089601",
@@ -193,12 +193,12 @@ func TestProtobufBytesFollowTheSpecification(t *testing.T) {
 
 // A schema that needs others.
 func TestReferencedSchemasAreResolved(t *testing.T) {
-	for encoding, s := range map[config.KafkaEncoding]registry.Schema{
-		config.KafkaAvro: {
+	for encoding, s := range map[spec.KafkaEncoding]registry.Schema{
+		spec.KafkaAvro: {
 			Text:       `{"type":"record","name":"a","fields":[{"name":"b","type":"shop.b"}]}`,
 			References: []registry.Reference{{Name: "shop.c", Text: `{"type":"enum","name":"shop.c","symbols":["X","Y"]}`}, {Name: "shop.b", Text: `{"type":"record","name":"shop.b","fields":[{"name":"c","type":"shop.c"}]}`}},
 		},
-		config.KafkaProtobuf: {
+		spec.KafkaProtobuf: {
 			Text:       `syntax = "proto3"; import "b.proto"; message A { B b = 1; }`,
 			References: []registry.Reference{{Name: "c.proto", Text: `syntax = "proto3"; enum C { X = 0; Y = 1; }`}, {Name: "b.proto", Text: `syntax = "proto3"; import "c.proto"; message B { C c = 1; }`}},
 		},
@@ -208,15 +208,15 @@ func TestReferencedSchemasAreResolved(t *testing.T) {
 			t.Errorf("%s: %v", encoding, err)
 			continue
 		}
-		check(t, c, `{"b": {"c": "Y"}}`, map[config.KafkaEncoding]string{config.KafkaAvro: "02", config.KafkaProtobuf: "0a020801"}[encoding])
+		check(t, c, `{"b": {"c": "Y"}}`, map[spec.KafkaEncoding]string{spec.KafkaAvro: "02", spec.KafkaProtobuf: "0a020801"}[encoding])
 	}
 }
 
-func newEncoder(t *testing.T, encoding config.KafkaEncoding) (*srfake.Registry, *Encoder) {
+func newEncoder(t *testing.T, encoding spec.KafkaEncoding) (*srfake.Registry, *Encoder) {
 	t.Helper()
 	f := srfake.New()
 	t.Cleanup(f.Close)
-	e, err := New(encoding, config.SchemaRegistry{URL: f.URL()})
+	e, err := New(encoding, spec.SchemaRegistry{URL: f.URL()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,12 +225,12 @@ func newEncoder(t *testing.T, encoding config.KafkaEncoding) (*srfake.Registry, 
 
 // CONTRACT: C-72, C-73
 func TestEncodeFramesWithTheSchemaID(t *testing.T) {
-	for encoding, test := range map[config.KafkaEncoding]struct {
+	for encoding, test := range map[spec.KafkaEncoding]struct {
 		schema       sr.Schema
 		content, hex string // of a schema with id 1
 	}{
-		config.KafkaAvro:     {sr.Schema{Schema: `{"type":"record","name":"a","fields":[{"name":"b","type":"long"}]}`}, "application/avro", "00" + "00000001" + "0a"},
-		config.KafkaProtobuf: {sr.Schema{Schema: `syntax = "proto3"; message A { int64 b = 1; }`, Type: sr.TypeProtobuf}, "application/protobuf", "00" + "00000001" + "00" + "0805"},
+		spec.KafkaAvro:     {sr.Schema{Schema: `{"type":"record","name":"a","fields":[{"name":"b","type":"long"}]}`}, "application/avro", "00" + "00000001" + "0a"},
+		spec.KafkaProtobuf: {sr.Schema{Schema: `syntax = "proto3"; message A { int64 b = 1; }`, Type: sr.TypeProtobuf}, "application/protobuf", "00" + "00000001" + "00" + "0805"},
 	} {
 		f, e := newEncoder(t, encoding)
 		if _, err := e.Encode(t.Context(), time.Now(), "orders", []byte(`{"b":5}`)); !errors.Is(err, registry.ErrNotFound) || dispatcher.IsUnavailable(err) {
@@ -251,7 +251,7 @@ func TestEncodeFramesWithTheSchemaID(t *testing.T) {
 			t.Errorf("%s: a JSON Schema: %v", encoding, err)
 		}
 	}
-	f, e := newEncoder(t, config.KafkaProtobuf)
+	f, e := newEncoder(t, spec.KafkaProtobuf)
 	f.SeedSchema("broken", 1, 1, sr.Schema{Schema: `syntax = "proto3"; message {`, Type: sr.TypeProtobuf})
 	_, err := e.Encode(t.Context(), time.Now(), "broken", []byte(`{}`))
 	if _, dead := dispatcher.PermanentReason(err); err == nil || dead || !strings.Contains(err.Error(), "cannot be used") {
@@ -263,7 +263,7 @@ func TestEncodeFramesWithTheSchemaID(t *testing.T) {
 //
 // CONTRACT: C-32, C-72
 func TestMisfitIsFinalByTheNewestSchemaAlone(t *testing.T) {
-	f, e := newEncoder(t, config.KafkaAvro)
+	f, e := newEncoder(t, spec.KafkaAvro)
 	e.registry.StaleWait = time.Minute
 	f.SeedSchema("orders", 1, 1, sr.Schema{Schema: `{"type":"record","name":"a","fields":[{"name":"b","type":"long"}]}`})
 	encode := func(payload string) (string, error) {
@@ -299,7 +299,7 @@ func permanent(err error) bool {
 //
 // CONTRACT: C-32
 func TestRegistryUnreachable(t *testing.T) {
-	f, e := newEncoder(t, config.KafkaAvro)
+	f, e := newEncoder(t, spec.KafkaAvro)
 	f.SeedSchema("known", 1, 1, sr.Schema{Schema: `"string"`})
 	f.SeedSchema("unknown", 1, 2, sr.Schema{Schema: `"string"`})
 	encode := func(ctx context.Context, subject string) error {
@@ -328,10 +328,10 @@ func TestRegistryUnreachable(t *testing.T) {
 }
 
 func TestNewRefusesJSONAndNoURL(t *testing.T) {
-	if _, err := New(config.KafkaJSON, config.SchemaRegistry{URL: "http://a"}); err == nil || !strings.HasSuffix(err.Error(), "; choose Avro or Protobuf") {
+	if _, err := New(spec.KafkaJSON, spec.SchemaRegistry{URL: "http://a"}); err == nil || !strings.HasSuffix(err.Error(), "; choose Avro or Protobuf") {
 		t.Errorf("JSON: %v", err)
 	}
-	if _, err := New(config.KafkaAvro, config.SchemaRegistry{}); err == nil {
+	if _, err := New(spec.KafkaAvro, spec.SchemaRegistry{}); err == nil {
 		t.Error("a registry without a url is taken")
 	}
 }
@@ -362,7 +362,7 @@ func TestRealRegistry(t *testing.T) {
 		}
 		return made
 	}
-	cfg := config.SchemaRegistry{URL: server.URL()}
+	cfg := spec.SchemaRegistry{URL: server.URL()}
 
 	t.Run("client", func(t *testing.T) {
 		c, err := registry.New(cfg)
@@ -397,7 +397,7 @@ func TestRealRegistry(t *testing.T) {
 		}
 	})
 
-	encode := func(t *testing.T, encoding config.KafkaEncoding, subject, payload string) (id int, data []byte) {
+	encode := func(t *testing.T, encoding spec.KafkaEncoding, subject, payload string) (id int, data []byte) {
 		t.Helper()
 		e, err := New(encoding, cfg)
 		if err != nil {
@@ -412,7 +412,7 @@ func TestRealRegistry(t *testing.T) {
 
 	t.Run("Avro", func(t *testing.T) {
 		made := register(t, "orders-value", sr.Schema{Schema: order})
-		id, data := encode(t, config.KafkaAvro, "orders-value", `{"id": 42, "note": "größe", "mixed": 2.5, "at": "2026-01-02T03:04:05.678Z",
+		id, data := encode(t, spec.KafkaAvro, "orders-value", `{"id": 42, "note": "größe", "mixed": 2.5, "at": "2026-01-02T03:04:05.678Z",
 			"price": "-12.34", "raw": "a\u00ff", "kind": "OLD", "lines": [{"sku": "x"}, {"sku": "y"}], "tags": {"k": "v"}, "to": {"zip": "10115"}}`)
 		read, err := admin.SchemaByID(ctx, id)
 		if err != nil || id != made.ID {
@@ -440,7 +440,7 @@ func TestRealRegistry(t *testing.T) {
 
 	t.Run("Protobuf", func(t *testing.T) {
 		register(t, "span", sr.Schema{Type: sr.TypeProtobuf, Schema: `syntax = "proto3"; package shop; message Span { int64 seconds = 1; int32 nanos = 2; }`})
-		_, data := encode(t, config.KafkaProtobuf, "span", `{"seconds": "-9007199254740993", "nanos": -5}`)
+		_, data := encode(t, spec.KafkaProtobuf, "span", `{"seconds": "-9007199254740993", "nanos": -5}`)
 		got := &durationpb.Duration{}
 		if err := proto.Unmarshal(data[1:], got); err != nil || data[0] != 0 || got.Seconds != -9007199254740993 || got.Nanos != -5 {
 			t.Errorf("%x is read as %v, %v", data, got, err)

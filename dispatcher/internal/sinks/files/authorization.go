@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
 // Authorization returns the value of HTTP's header of that name for auth, of type Basic or Token, which is what the
 // configuration has at field. It fails as [Credential] does.
-func Authorization(field string, auth *config.Auth) (string, error) {
+func Authorization(field string, auth *spec.Auth) (string, error) {
 	user, secret, err := Login(field, auth)
 	if err != nil {
 		return "", err
@@ -20,9 +20,9 @@ func Authorization(field string, auth *config.Auth) (string, error) {
 		return reason.With(reason.AuthenticationFailed, fmt.Errorf("%s.%s: %s holds %s alone into it", field, file, path, remedy))
 	}
 	switch {
-	case auth.Type == config.AuthToken && strings.ContainsFunc(secret, func(r rune) bool { return r <= ' ' || r > '~' }):
+	case auth.Type == spec.AuthToken && strings.ContainsFunc(secret, func(r rune) bool { return r <= ' ' || r > '~' }):
 		return "", unusable("secretFile", auth.SecretFile, "spaces, line breaks or other characters that no token has; write the token")
-	case auth.Type == config.AuthToken:
+	case auth.Type == spec.AuthToken:
 		return "Bearer " + secret, nil
 	case strings.Contains(user, ":") && auth.UsernameFile != "":
 		return "", unusable("usernameFile", auth.UsernameFile, "a colon, which a user name cannot have; write the name")
@@ -33,7 +33,7 @@ func Authorization(field string, auth *config.Auth) (string, error) {
 }
 
 // AuthorizationPaths are the files that auth names, for [Watch].
-func AuthorizationPaths(auth *config.Auth) []string {
+func AuthorizationPaths(auth *spec.Auth) []string {
 	if auth.UsernameFile == "" {
 		return []string{auth.SecretFile}
 	}
@@ -42,7 +42,7 @@ func AuthorizationPaths(auth *config.Auth) []string {
 
 // Login returns the name of the user, empty for a type without one, and the secret of auth, which is what the
 // configuration has at field. It fails as [Credential] does.
-func Login(field string, auth *config.Auth) (user, secret string, err error) {
+func Login(field string, auth *spec.Auth) (user, secret string, err error) {
 	user = auth.Username
 	if auth.UsernameFile != "" {
 		if user, err = Credential(field+".usernameFile", auth.UsernameFile); err != nil {

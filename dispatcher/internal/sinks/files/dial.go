@@ -6,7 +6,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
@@ -22,7 +22,7 @@ func Credential(field, path string) (string, error) {
 // Dial connects to host:port, with TLS unless cfg is nil; its files are read for each connection. One
 // that cannot be used is an error with the word [reason.CertificateInvalid]. raw is the connection below
 // TLS, or conn itself.
-func Dial(ctx context.Context, cfg *config.TLS, address string) (conn, raw net.Conn, err error) {
+func Dial(ctx context.Context, cfg *spec.TLS, address string) (conn, raw net.Conn, err error) {
 	var c *tls.Config
 	if cfg != nil {
 		if c, err = TLS(cfg); err == nil && c.ServerName == "" {
@@ -45,7 +45,7 @@ func Dial(ctx context.Context, cfg *config.TLS, address string) (conn, raw net.C
 }
 
 // Dialer returns Dial within limit, as clients' libraries want it.
-func Dialer(cfg *config.TLS, limit time.Duration) func(ctx context.Context, network, address string) (net.Conn, error) {
+func Dialer(cfg *spec.TLS, limit time.Duration) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, _, address string) (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()

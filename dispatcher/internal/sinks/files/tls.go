@@ -5,13 +5,13 @@ import (
 	"crypto/x509"
 	"fmt"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 )
 
 // TLS reads the files of cfg and returns what a client's connections take. The system's roots are
 // trusted when there is no caFile. ServerName stays empty when cfg has none.
 // It fails when a file cannot be read or holds something else.
-func TLS(cfg *config.TLS) (*tls.Config, error) {
+func TLS(cfg *spec.TLS) (*tls.Config, error) {
 	c := &tls.Config{ServerName: cfg.ServerName, MinVersion: tls.VersionTLS12}
 	if cfg.CAFile != "" {
 		pem, err := Read("tls.caFile", cfg.CAFile)
@@ -36,7 +36,7 @@ func TLS(cfg *config.TLS) (*tls.Config, error) {
 }
 
 // TLSPaths are the files that cfg names, for [Watch].
-func TLSPaths(cfg *config.TLS) (paths []string) {
+func TLSPaths(cfg *spec.TLS) (paths []string) {
 	for _, path := range []string{cfg.CAFile, cfg.ClientCertFile, cfg.ClientKeyFile} {
 		if path != "" {
 			paths = append(paths, path)

@@ -10,7 +10,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/files"
 )
 
@@ -34,9 +34,9 @@ type client struct {
 
 // newClient returns the client for cfg. When a file of tls changes, a new one takes its place; the
 // old one's connections are closed when they have been idle.
-func newClient(cfg *config.TLS, timeout time.Duration, maxConnections int) *files.Watched[*client] {
+func newClient(cfg *spec.TLS, timeout time.Duration, maxConnections int) *files.Watched[*client] {
 	if cfg == nil {
-		cfg = &config.TLS{}
+		cfg = &spec.TLS{}
 	}
 	return files.Watch(func() (*client, error) {
 		tlsConfig, err := files.TLS(cfg)

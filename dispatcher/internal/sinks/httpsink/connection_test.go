@@ -20,7 +20,7 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
@@ -93,7 +93,7 @@ func TestNoConnection(t *testing.T) {
 			t.Parallel()
 			cfg := plant(t, test.scheme, test.address)
 			if test.address == silent {
-				cfg.Timeout = config.Duration(500 * time.Millisecond)
+				cfg.Timeout = spec.Duration(500 * time.Millisecond)
 			}
 			s := open(t, cfg)
 			want(t, "Deliver", post(t, s), true, reason.ConnectionFailed, test.text)
@@ -150,7 +150,7 @@ func TestConnectionBreaks(t *testing.T) {
 			address := listen(t, func(_ int, conn net.Conn) { test.handle(conn) })
 			cfg := plant(t, "http", address)
 			if test.name == "silent" {
-				cfg.Timeout = config.Duration(500 * time.Millisecond)
+				cfg.Timeout = spec.Duration(500 * time.Millisecond)
 			}
 			word := reason.ConnectionFailed
 			if strings.Contains(test.text, "responded") {
@@ -222,7 +222,7 @@ func TestNoStreamIsSentTwice(t *testing.T) {
 				resetFirst(t, conn, code, &requests)
 			})
 			cfg := plant(t, "https", address)
-			cfg.TLS = &config.TLS{CAFile: file(t, "ca.crt", ca.PEM)}
+			cfg.TLS = &spec.TLS{CAFile: file(t, "ca.crt", ca.PEM)}
 			want(t, "Deliver", post(t, open(t, cfg)), false, reason.ConnectionFailed, "")
 			if n := requests.Load(); n != 1 {
 				t.Errorf("the server got %d requests for 1 event", n)
@@ -366,14 +366,14 @@ func TestRejectedCertificateIsTheDestinationsFault(t *testing.T) {
 			t.Parallel()
 			address, _ := serve(t, "", test.server, noContent)
 			cfg := plant(t, "https", address)
-			cfg.TLS = &config.TLS{ServerName: test.serverName}
+			cfg.TLS = &spec.TLS{ServerName: test.serverName}
 			if test.ca != "" {
 				cfg.TLS.CAFile = file(t, "ca.crt", test.ca)
 			}
 			if test.client != nil {
 				cfg.TLS.ClientCertFile, cfg.TLS.ClientKeyFile = file(t, "tls.crt", test.client.CertPEM), file(t, "tls.key", test.client.KeyPEM)
 			}
-			if *cfg.TLS == (config.TLS{}) {
+			if *cfg.TLS == (spec.TLS{}) {
 				cfg.TLS = nil
 			}
 			s := open(t, cfg)
@@ -420,7 +420,7 @@ func TestWithSystemRoots(t *testing.T) {
 	if err := post(t, open(t, cfg)); err != nil {
 		t.Errorf("an authority of the system: %v", err)
 	}
-	cfg.TLS = &config.TLS{CAFile: file(t, "ca.crt", sinktest.NewAuthority(t, "other").PEM)}
+	cfg.TLS = &spec.TLS{CAFile: file(t, "ca.crt", sinktest.NewAuthority(t, "other").PEM)}
 	want(t, "another authority", post(t, open(t, cfg)), true, reason.CertificateInvalid, "tls.caFile")
 }
 
@@ -440,7 +440,7 @@ func TestProbeSendsNothing(t *testing.T) {
 		got <- n
 	})
 	cfg := plant(t, "https", address)
-	cfg.TLS = &config.TLS{CAFile: file(t, "ca.crt", ca.PEM)}
+	cfg.TLS = &spec.TLS{CAFile: file(t, "ca.crt", ca.PEM)}
 	if err := open(t, cfg).Probe(t.Context()); err != nil {
 		t.Error(err)
 	}

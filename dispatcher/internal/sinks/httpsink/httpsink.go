@@ -14,7 +14,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/files"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
@@ -27,7 +27,7 @@ const maxDrain = 64 << 10
 const maxCapture = 1 << 10
 
 type sink struct {
-	mode      config.ContentMode
+	mode      spec.ContentMode
 	batchSize int
 	timeout   time.Duration
 	capture   bool // the response of the destination is kept
@@ -48,7 +48,7 @@ var _ dispatcher.Sink = (*sink)(nil)
 // New returns a sink for cfg. It fails when cfg contradicts itself; files and the destination are
 // first looked at by Probe and Deliver, so that what is wrong with them can heal. route says which path
 // an event goes to, from the configured URL; nil is that URL.
-func New(cfg config.HTTPSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
+func New(cfg spec.HTTPSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
 	s, err := build(cfg, route)
 	if err != nil {
 		return nil, err // not s, which would be a Sink that holds nil
@@ -56,7 +56,7 @@ func New(cfg config.HTTPSink, route func(*dispatcher.Event) (string, error)) (di
 	return s, nil
 }
 
-func build(cfg config.HTTPSink, route func(*dispatcher.Event) (string, error)) (*sink, error) {
+func build(cfg spec.HTTPSink, route func(*dispatcher.Event) (string, error)) (*sink, error) {
 	cfg.ApplyDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func build(cfg config.HTTPSink, route func(*dispatcher.Event) (string, error)) (
 	}
 	u.Fragment, u.RawFragment = "", ""
 	s := &sink{
-		mode: cfg.ContentMode, batchSize: max(1, cfg.BatchSize), timeout: cfg.Timeout.D(), capture: cfg.CaptureResponse == config.CaptureBody, base: newTarget(u), route: route,
+		mode: cfg.ContentMode, batchSize: max(1, cfg.BatchSize), timeout: cfg.Timeout.D(), capture: cfg.CaptureResponse == spec.CaptureBody, base: newTarget(u), route: route,
 		header: headers(cfg.Headers), authorization: newAuthorization(cfg.Auth), signing: newSigning(cfg.SigningSecretFile),
 		client: newClient(cfg.TLS, cfg.Timeout.D(), cfg.MaxConnections),
 	}
@@ -95,7 +95,7 @@ func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []e
 // deliver posts events to one target. A batch that is refused for what may be one event's fault is sent
 // again, event by event.
 func (s *sink) deliver(ctx context.Context, to target, events []*dispatcher.Event) []error {
-	if s.mode == config.Batch {
+	if s.mode == spec.Batch {
 		err := s.post(ctx, to, events)
 		var refused refusedContent
 		if len(events) == 1 || !errors.As(err, &refused) {
@@ -219,7 +219,7 @@ func (s *sink) Close(context.Context) error {
 }
 
 // newAuthorization returns the value of the header Authorization, "" for none.
-func newAuthorization(auth *config.Auth) *files.Watched[string] {
+func newAuthorization(auth *spec.Auth) *files.Watched[string] {
 	if auth == nil {
 		return files.Watch(func() (string, error) { return "", nil })
 	}

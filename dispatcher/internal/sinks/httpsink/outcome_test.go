@@ -17,7 +17,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/outboxtest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
@@ -165,7 +165,7 @@ func TestBatchResponses(t *testing.T) {
 		}
 	}))
 	cfg := plant(t, "http", address)
-	cfg.ContentMode, cfg.BatchSize = config.Batch, 3
+	cfg.ContentMode, cfg.BatchSize = spec.Batch, 3
 	s := open(t, cfg)
 	if s.BatchSize() != 3 {
 		t.Errorf("BatchSize is %d, want 3", s.BatchSize())
@@ -211,7 +211,7 @@ func TestExpiresWithinBatch(t *testing.T) {
 		requests++
 	}))
 	cfg := plant(t, "http", address)
-	cfg.ContentMode = config.Batch
+	cfg.ContentMode = spec.Batch
 	errs := open(t, cfg).Deliver(t.Context(), []*dispatcher.Event{newEvent(), newEvent(), newEvent()})
 	if verify(t, errs[0]) != nil {
 		t.Errorf("an event that was taken: %v", errs[0])
@@ -231,7 +231,7 @@ func TestEndlessBody(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	cfg := plant(t, "http", address)
-	cfg.Timeout = config.Duration(2 * time.Second)
+	cfg.Timeout = spec.Duration(2 * time.Second)
 	if err := post(t, open(t, cfg)); err != nil {
 		t.Errorf("a response of 200 was taken back: %v", err)
 	}
@@ -286,7 +286,7 @@ func TestContextEnds(t *testing.T) {
 			t.Errorf("%s: Probe returned %v, want an error that wraps %v", test.name, err, test.wraps)
 		}
 	}
-	cfg.Timeout = config.Duration(time.Second)
+	cfg.Timeout = spec.Duration(time.Second)
 	if err := post(t, open(t, cfg)); err == nil || errors.Is(err, context.DeadlineExceeded) || dispatcher.IsUnavailable(err) {
 		t.Errorf("the sink's own timeout returned %v; want a plain failure", err)
 	}
@@ -296,7 +296,7 @@ func TestContextEnds(t *testing.T) {
 // CONTRACT: C-41, C-73
 func TestCaptureResponse(t *testing.T) {
 	response := "payload-4111 is too much " + strings.Repeat("ä", 100_000)
-	for _, capture := range []config.ResponseCapture{config.CaptureBody, config.CaptureNone, ""} {
+	for _, capture := range []spec.ResponseCapture{spec.CaptureBody, spec.CaptureNone, ""} {
 		address, _ := serve(t, "", nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusUnprocessableEntity)
 			_, _ = io.WriteString(w, response)
@@ -306,7 +306,7 @@ func TestCaptureResponse(t *testing.T) {
 		s := open(t, cfg)
 		err := s.Deliver(t.Context(), []*dispatcher.Event{sinktest.NewEvent()})[0]
 		want := ""
-		if capture == config.CaptureBody {
+		if capture == spec.CaptureBody {
 			want = response[:1024]
 		}
 		if got := dispatcher.ResponseOf(err); got != want {
@@ -354,10 +354,10 @@ func TestRateLimitFields(t *testing.T) {
 
 // CONTRACT: C-32, C-70, C-71, C-73
 func TestHTTPSinkMeetsTheSinkContract(t *testing.T) {
-	for _, mode := range []config.ContentMode{config.Binary, config.Structured, config.Batch} {
+	for _, mode := range []spec.ContentMode{spec.Binary, spec.Structured, spec.Batch} {
 		t.Run(string(mode), func(t *testing.T) {
 			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination {
-				return destination(t, config.HTTPSink{Access: config.Access{ContentMode: mode}}, nil)
+				return destination(t, spec.HTTPSink{Access: spec.Access{ContentMode: mode}}, nil)
 			})
 		})
 	}
@@ -365,7 +365,7 @@ func TestHTTPSinkMeetsTheSinkContract(t *testing.T) {
 		ca := sinktest.NewAuthority(t, "test")
 		cert := ca.Sign(t, "server", sinktest.InAnHour())
 		sinktest.Exercise(t, func(t *testing.T) sinktest.Destination {
-			cfg := config.HTTPSink{Access: config.Access{TLS: &config.TLS{CAFile: file(t, "ca.crt", ca.PEM)}}}
+			cfg := spec.HTTPSink{Access: spec.Access{TLS: &spec.TLS{CAFile: file(t, "ca.crt", ca.PEM)}}}
 			return destination(t, cfg, &tls.Config{Certificates: []tls.Certificate{cert.TLS}, NextProtos: []string{"h2"}})
 		})
 	})
@@ -383,12 +383,12 @@ func TestRequestHasTheDocumentedForm(t *testing.T) {
 	e := newEvent()
 	e.EventType = `a "b" 100% é` + "\n"
 	for _, test := range []struct {
-		mode              config.ContentMode
+		mode              spec.ContentMode
 		contentType, body string
 	}{
 		{"", "application/json", string(e.Payload)},
-		{config.Structured, "application/cloudevents+json", `{"specversion":"1.0",`},
-		{config.Batch, "application/cloudevents-batch+json", `[{"specversion":"1.0",`},
+		{spec.Structured, "application/cloudevents+json", `{"specversion":"1.0",`},
+		{spec.Batch, "application/cloudevents-batch+json", `[{"specversion":"1.0",`},
 	} {
 		cfg := plant(t, "http", address)
 		cfg.ContentMode = test.mode
@@ -465,9 +465,9 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 // CONTRACT: C-50, C-70, C-71
 func TestNothingIsLost(t *testing.T) {
 	events := outboxtest.Events(t, 20_000)
-	for _, mode := range []config.ContentMode{config.Binary, config.Batch} {
+	for _, mode := range []spec.ContentMode{spec.Binary, spec.Batch} {
 		t.Run(string(mode), func(t *testing.T) {
-			d := destination(t, config.HTTPSink{Access: config.Access{ContentMode: mode}}, nil)
+			d := destination(t, spec.HTTPSink{Access: spec.Access{ContentMode: mode}}, nil)
 			outboxtest.Deliver(t, outboxtest.Run{
 				Sink: d.Sink, Events: events, Keys: 1000, Arrived: d.Arrived,
 				Halfway: func() { d.Stop(); d.Start() },
@@ -490,9 +490,9 @@ func BenchmarkDeliver(b *testing.B) {
 	go func() { _ = server.Serve(listener) }()
 	b.Cleanup(func() { _ = server.Close() })
 	e := benchEvent()
-	for _, mode := range []config.ContentMode{config.Binary, config.Structured, config.Batch} {
+	for _, mode := range []spec.ContentMode{spec.Binary, spec.Structured, spec.Batch} {
 		b.Run(string(mode), func(b *testing.B) {
-			s, err := New(config.HTTPSink{URL: "http://" + listener.Addr().String(), Access: config.Access{ContentMode: mode}}, nil)
+			s, err := New(spec.HTTPSink{URL: "http://" + listener.Addr().String(), Access: spec.Access{ContentMode: mode}}, nil)
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -515,7 +515,7 @@ func BenchmarkDeliver(b *testing.B) {
 
 func BenchmarkEncode(b *testing.B) {
 	e := benchEvent()
-	s, err := build(config.HTTPSink{URL: "http://127.0.0.1"}, nil)
+	s, err := build(spec.HTTPSink{URL: "http://127.0.0.1"}, nil)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -13,11 +13,11 @@ import (
 	"time"
 
 	"github.com/cloudevents/sdk-go/v2/binding"
-	"github.com/cloudevents/sdk-go/v2/binding/spec"
+	names "github.com/cloudevents/sdk-go/v2/binding/spec"
 	"github.com/cloudevents/sdk-go/v2/event"
 	"github.com/cloudevents/sdk-go/v2/types"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/cloudevent"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/draft"
@@ -69,7 +69,7 @@ func (s *sink) request(ctx context.Context, to target, events []*dispatcher.Even
 
 // encode adds the headers of the mode and returns the body.
 func (s *sink) encode(header http.Header, events []*dispatcher.Event) ([]byte, error) {
-	if s.mode == config.Binary {
+	if s.mode == spec.Binary {
 		ce := cloudevent.New(events[0])
 		if events[0].Message.Bare {
 			header["Content-Type"] = []string{event.ApplicationJSON}
@@ -78,7 +78,7 @@ func (s *sink) encode(header http.Header, events []*dispatcher.Event) ([]byte, e
 		return ce.DataEncoded, (*binding.EventMessage)(&ce).ReadBinary(context.Background(), binaryHeader(header))
 	}
 	var body bytes.Buffer
-	if s.mode == config.Structured {
+	if s.mode == spec.Structured {
 		header["Content-Type"] = []string{event.ApplicationCloudEventsJSON}
 		ce := cloudevent.New(events[0])
 		err := event.WriteJson(&ce, &body)
@@ -104,8 +104,8 @@ type binaryHeader http.Header
 
 var _ binding.BinaryWriter = binaryHeader(nil)
 
-func (h binaryHeader) SetAttribute(a spec.Attribute, value any) error {
-	if a.Kind() == spec.DataContentType {
+func (h binaryHeader) SetAttribute(a names.Attribute, value any) error {
+	if a.Kind() == names.DataContentType {
 		http.Header(h).Set("Content-Type", value.(string))
 		return nil
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/google/uuid"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
@@ -49,14 +49,14 @@ func webhooks(t *testing.T) (address string, got chan webhook) {
 func TestSignaturesVerifyWithEitherSecret(t *testing.T) {
 	address, got := webhooks(t)
 	older, newer := secret('a', 24), secret('b', 64)
-	for _, mode := range []config.ContentMode{config.Binary, config.Structured, config.Batch} {
+	for _, mode := range []spec.ContentMode{spec.Binary, spec.Structured, spec.Batch} {
 		cfg := plant(t, "http", address)
 		cfg.ContentMode = mode
 		cfg.SigningSecretFile = file(t, "secret", newer+"\n"+older+"\n")
 		s := open(t, cfg)
 		one, two := newEvent(), newEvent()
 		batches := [][]*dispatcher.Event{{one}, {one}}
-		if mode == config.Batch {
+		if mode == spec.Batch {
 			batches = append(batches, []*dispatcher.Event{one, two}, []*dispatcher.Event{one, two}, []*dispatcher.Event{two, one})
 		}
 		var ids []string
@@ -81,7 +81,7 @@ func TestSignaturesVerifyWithEitherSecret(t *testing.T) {
 		if ids[0] != one.ID.String() || ids[1] != ids[0] {
 			t.Errorf("mode %s: the webhook-id of one event is %q and %q, want the event's id", mode, ids[0], ids[1])
 		}
-		if mode == config.Batch && (ids[2] != ids[3] || ids[2] == ids[0] || ids[2] == ids[4] || uuid.Validate(ids[2]) != nil) {
+		if mode == spec.Batch && (ids[2] != ids[3] || ids[2] == ids[0] || ids[2] == ids[4] || uuid.Validate(ids[2]) != nil) {
 			t.Errorf("the webhook-ids are %q; want those of equal batches to be equal, and only those", ids)
 		}
 	}
@@ -168,7 +168,7 @@ func TestTraceHeaders(t *testing.T) {
 	address, _ := serve(t, "", nil, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r.Header }))
 	e := newEvent()
 	e.Headers = map[string]string{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tracestate": "a=b"}
-	for _, mode := range []config.ContentMode{config.Binary, config.Structured, config.Batch} {
+	for _, mode := range []spec.ContentMode{spec.Binary, spec.Structured, spec.Batch} {
 		cfg := plant(t, "http", address)
 		cfg.ContentMode = mode
 		if err := open(t, cfg).Deliver(t.Context(), []*dispatcher.Event{e})[0]; err != nil {
@@ -202,7 +202,7 @@ func TestRefusedCredentialsAreReadAtOnce(t *testing.T) {
 	}))
 	token := file(t, "token", "one\n")
 	cfg := plant(t, "http", address)
-	cfg.Auth = &config.Auth{Type: config.AuthToken, SecretFile: token}
+	cfg.Auth = &spec.Auth{Type: spec.AuthToken, SecretFile: token}
 	s := open(t, cfg)
 	s.authorization.Every = time.Hour
 	want(t, "the old token", post(t, s), true, reason.AuthenticationFailed, "401")
@@ -224,7 +224,7 @@ func TestCredentialsAreReadAgain(t *testing.T) {
 	address, got := authorizations(t)
 	token := file(t, "token", "one\n")
 	cfg := plant(t, "http", address)
-	cfg.Auth = &config.Auth{Type: config.AuthToken, SecretFile: token}
+	cfg.Auth = &spec.Auth{Type: spec.AuthToken, SecretFile: token}
 	s := open(t, cfg)
 	for _, test := range []struct{ content, want string }{{"one\n", "Bearer one"}, {"two\n", "Bearer two"}, {"ab\r\n", "Bearer ab"}} {
 		// As a mounted Secret changes: another file takes the name. Same size, same time.
@@ -259,7 +259,7 @@ func TestBasicCredentials(t *testing.T) {
 	address, got := authorizations(t)
 	user, password := file(t, "username", "bob\n"), file(t, "password", "p:w é\n")
 	cfg := plant(t, "http", address)
-	cfg.Auth = &config.Auth{Type: config.AuthBasic, UsernameFile: user, SecretFile: password}
+	cfg.Auth = &spec.Auth{Type: spec.AuthBasic, UsernameFile: user, SecretFile: password}
 	s := open(t, cfg)
 	if err := post(t, s); err != nil {
 		t.Fatal(err)
@@ -289,24 +289,24 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 	clientCertFile, clientKeyFile := file(t, "tls.crt", cert.CertPEM), file(t, "tls.key", second.KeyPEM)
 	for _, test := range []struct {
 		name, word string
-		auth       *config.Auth
-		tls        *config.TLS
+		auth       *spec.Auth
+		tls        *spec.TLS
 		texts      []string
 	}{
-		{"no token", reason.AuthenticationFailed, &config.Auth{Type: config.AuthToken, SecretFile: missing}, nil, []string{"auth.secretFile", missing}},
-		{"empty token", reason.AuthenticationFailed, &config.Auth{Type: config.AuthToken, SecretFile: empty}, nil, []string{"auth.secretFile", empty, "is empty"}},
-		{"broken token", reason.AuthenticationFailed, &config.Auth{Type: config.AuthToken, SecretFile: broken}, nil, []string{"auth.secretFile", broken}},
-		{"no user", reason.AuthenticationFailed, &config.Auth{Type: config.AuthBasic, UsernameFile: missing, SecretFile: good}, nil, []string{"auth.usernameFile", missing}},
-		{"colon in user", reason.AuthenticationFailed, &config.Auth{Type: config.AuthBasic, UsernameFile: file(t, "u", "a:"+tokenSecret), SecretFile: good}, nil, []string{"auth.usernameFile", "colon"}},
-		{"colon in a user as it is", reason.AuthenticationFailed, &config.Auth{Type: config.AuthBasic, Username: "a:" + tokenSecret, SecretFile: good}, nil, []string{"auth.username has a colon"}},
-		{"no password", reason.AuthenticationFailed, &config.Auth{Type: config.AuthBasic, UsernameFile: good, SecretFile: missing}, nil, []string{"auth.secretFile", missing}},
-		{"no authority", reason.CertificateInvalid, nil, &config.TLS{CAFile: missing}, []string{"tls.caFile", missing}},
-		{"empty authority", reason.CertificateInvalid, nil, &config.TLS{CAFile: empty}, []string{"tls.caFile", empty}},
-		{"broken authority", reason.CertificateInvalid, nil, &config.TLS{CAFile: broken}, []string{"tls.caFile", broken, "PEM"}},
-		{"no certificate", reason.CertificateInvalid, nil, &config.TLS{ClientCertFile: missing, ClientKeyFile: clientKeyFile}, []string{"tls.clientCertFile", missing}},
-		{"no key", reason.CertificateInvalid, nil, &config.TLS{ClientCertFile: clientCertFile, ClientKeyFile: missing}, []string{"tls.clientKeyFile", missing}},
-		{"broken key", reason.CertificateInvalid, nil, &config.TLS{ClientCertFile: clientCertFile, ClientKeyFile: broken}, []string{"tls.clientKeyFile", broken}},
-		{"another certificate's key", reason.CertificateInvalid, nil, &config.TLS{ClientCertFile: clientCertFile, ClientKeyFile: clientKeyFile}, []string{clientCertFile, clientKeyFile, "does not match"}},
+		{"no token", reason.AuthenticationFailed, &spec.Auth{Type: spec.AuthToken, SecretFile: missing}, nil, []string{"auth.secretFile", missing}},
+		{"empty token", reason.AuthenticationFailed, &spec.Auth{Type: spec.AuthToken, SecretFile: empty}, nil, []string{"auth.secretFile", empty, "is empty"}},
+		{"broken token", reason.AuthenticationFailed, &spec.Auth{Type: spec.AuthToken, SecretFile: broken}, nil, []string{"auth.secretFile", broken}},
+		{"no user", reason.AuthenticationFailed, &spec.Auth{Type: spec.AuthBasic, UsernameFile: missing, SecretFile: good}, nil, []string{"auth.usernameFile", missing}},
+		{"colon in user", reason.AuthenticationFailed, &spec.Auth{Type: spec.AuthBasic, UsernameFile: file(t, "u", "a:"+tokenSecret), SecretFile: good}, nil, []string{"auth.usernameFile", "colon"}},
+		{"colon in a user as it is", reason.AuthenticationFailed, &spec.Auth{Type: spec.AuthBasic, Username: "a:" + tokenSecret, SecretFile: good}, nil, []string{"auth.username has a colon"}},
+		{"no password", reason.AuthenticationFailed, &spec.Auth{Type: spec.AuthBasic, UsernameFile: good, SecretFile: missing}, nil, []string{"auth.secretFile", missing}},
+		{"no authority", reason.CertificateInvalid, nil, &spec.TLS{CAFile: missing}, []string{"tls.caFile", missing}},
+		{"empty authority", reason.CertificateInvalid, nil, &spec.TLS{CAFile: empty}, []string{"tls.caFile", empty}},
+		{"broken authority", reason.CertificateInvalid, nil, &spec.TLS{CAFile: broken}, []string{"tls.caFile", broken, "PEM"}},
+		{"no certificate", reason.CertificateInvalid, nil, &spec.TLS{ClientCertFile: missing, ClientKeyFile: clientKeyFile}, []string{"tls.clientCertFile", missing}},
+		{"no key", reason.CertificateInvalid, nil, &spec.TLS{ClientCertFile: clientCertFile, ClientKeyFile: missing}, []string{"tls.clientKeyFile", missing}},
+		{"broken key", reason.CertificateInvalid, nil, &spec.TLS{ClientCertFile: clientCertFile, ClientKeyFile: broken}, []string{"tls.clientKeyFile", broken}},
+		{"another certificate's key", reason.CertificateInvalid, nil, &spec.TLS{ClientCertFile: clientCertFile, ClientKeyFile: clientKeyFile}, []string{clientCertFile, clientKeyFile, "does not match"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			address := closedPort(t)
@@ -332,7 +332,7 @@ func TestAuthorityIsReadAgain(t *testing.T) {
 	address, _ := serve(t, "", &tls.Config{Certificates: []tls.Certificate{cert.TLS}}, noContent)
 	caFile := file(t, "ca.crt", other.PEM)
 	cfg := plant(t, "https", address)
-	cfg.TLS = &config.TLS{CAFile: caFile}
+	cfg.TLS = &spec.TLS{CAFile: caFile}
 	s := open(t, cfg)
 	for range 2 {
 		write(t, caFile, other.PEM)
@@ -357,7 +357,7 @@ func TestClientCertificateIsReadAgain(t *testing.T) {
 	}))
 	clientCertFile, clientKeyFile := file(t, "tls.crt", ""), file(t, "tls.key", "")
 	cfg := plant(t, "https", address)
-	cfg.TLS = &config.TLS{CAFile: file(t, "ca.crt", ca.PEM), ClientCertFile: clientCertFile, ClientKeyFile: clientKeyFile}
+	cfg.TLS = &spec.TLS{CAFile: file(t, "ca.crt", ca.PEM), ClientCertFile: clientCertFile, ClientKeyFile: clientKeyFile}
 	s := open(t, cfg)
 	for _, name := range []string{"first", "a second one"} {
 		cert := ca.Sign(t, name, sinktest.InAnHour())
@@ -376,25 +376,25 @@ func TestClientCertificateIsReadAgain(t *testing.T) {
 func TestNewRefuses(t *testing.T) {
 	const url = "https://consumer.example/events"
 	for name, test := range map[string]struct {
-		cfg  config.HTTPSink
+		cfg  spec.HTTPSink
 		text string
 	}{
-		"no url":            {config.HTTPSink{}, "sink.http.url must be"},
-		"no scheme":         {config.HTTPSink{URL: "consumer.example/events"}, "sink.http.url must be"},
-		"other scheme":      {config.HTTPSink{URL: "ftp://consumer.example"}, "sink.http.url must be"},
-		"no host":           {config.HTTPSink{URL: "http:///events"}, "sink.http.url must be"},
-		"unreadable url":    {config.HTTPSink{URL: "http://u:" + tokenSecret + "@host:port/"}, "sink.http.url must be"},
-		"password":          {config.HTTPSink{URL: "http://u:" + tokenSecret + "@consumer.example"}, "sink.http.url must not hold a user"},
-		"mode":              {config.HTTPSink{URL: url, Access: config.Access{ContentMode: "binary"}}, "sink.contentMode "},
-		"batch size":        {config.HTTPSink{URL: url, Access: config.Access{ContentMode: config.Batch}, BatchSize: -1}, "sink.http.batchSize "},
-		"timeout":           {config.HTTPSink{URL: url, Access: config.Access{Timeout: -1}}, "sink.timeout "},
-		"attribute":         {config.HTTPSink{URL: url, Headers: map[string]string{"ce-id": "x"}}, `sink.http.headers["ce-id"] `},
-		"credential":        {config.HTTPSink{URL: url, Headers: map[string]string{"authorization": tokenSecret}}, `sink.http.headers["authorization"] `},
-		"of the connection": {config.HTTPSink{URL: url, Headers: map[string]string{"Connection": "close"}}, `sink.http.headers["Connection"] `},
-		"header value":      {config.HTTPSink{URL: url, Headers: map[string]string{"x-a": tokenSecret + "\n"}}, `sink.http.headers["x-a"] `},
-		"another login":     {config.HTTPSink{URL: url, Access: config.Access{Auth: &config.Auth{Type: config.AuthPlain}}}, "sink.auth.type "},
-		"tls without https": {config.HTTPSink{URL: "http://consumer.example", Access: config.Access{TLS: &config.TLS{CAFile: "a"}}}, "sink.tls needs an https:// url"},
-		"half of a pair":    {config.HTTPSink{URL: url, Access: config.Access{TLS: &config.TLS{ClientCertFile: "a"}}}, "sink.tls has only one of"},
+		"no url":            {spec.HTTPSink{}, "sink.http.url must be"},
+		"no scheme":         {spec.HTTPSink{URL: "consumer.example/events"}, "sink.http.url must be"},
+		"other scheme":      {spec.HTTPSink{URL: "ftp://consumer.example"}, "sink.http.url must be"},
+		"no host":           {spec.HTTPSink{URL: "http:///events"}, "sink.http.url must be"},
+		"unreadable url":    {spec.HTTPSink{URL: "http://u:" + tokenSecret + "@host:port/"}, "sink.http.url must be"},
+		"password":          {spec.HTTPSink{URL: "http://u:" + tokenSecret + "@consumer.example"}, "sink.http.url must not hold a user"},
+		"mode":              {spec.HTTPSink{URL: url, Access: spec.Access{ContentMode: "binary"}}, "sink.contentMode "},
+		"batch size":        {spec.HTTPSink{URL: url, Access: spec.Access{ContentMode: spec.Batch}, BatchSize: -1}, "sink.http.batchSize "},
+		"timeout":           {spec.HTTPSink{URL: url, Access: spec.Access{Timeout: -1}}, "sink.timeout "},
+		"attribute":         {spec.HTTPSink{URL: url, Headers: map[string]string{"ce-id": "x"}}, `sink.http.headers["ce-id"] `},
+		"credential":        {spec.HTTPSink{URL: url, Headers: map[string]string{"authorization": tokenSecret}}, `sink.http.headers["authorization"] `},
+		"of the connection": {spec.HTTPSink{URL: url, Headers: map[string]string{"Connection": "close"}}, `sink.http.headers["Connection"] `},
+		"header value":      {spec.HTTPSink{URL: url, Headers: map[string]string{"x-a": tokenSecret + "\n"}}, `sink.http.headers["x-a"] `},
+		"another login":     {spec.HTTPSink{URL: url, Access: spec.Access{Auth: &spec.Auth{Type: spec.AuthPlain}}}, "sink.auth.type "},
+		"tls without https": {spec.HTTPSink{URL: "http://consumer.example", Access: spec.Access{TLS: &spec.TLS{CAFile: "a"}}}, "sink.tls needs an https:// url"},
+		"half of a pair":    {spec.HTTPSink{URL: url, Access: spec.Access{TLS: &spec.TLS{ClientCertFile: "a"}}}, "sink.tls has only one of"},
 	} {
 		got, err := New(test.cfg, nil)
 		if err == nil || got != nil {
@@ -405,11 +405,11 @@ func TestNewRefuses(t *testing.T) {
 			t.Errorf("%s: the error does not begin with %q, or holds a secret: %v", name, test.text, err)
 		}
 	}
-	s, err := New(config.HTTPSink{URL: url}, nil)
-	if err != nil || s.BatchSize() != 1 || s.(*sink).timeout != 10*time.Second || s.(*sink).mode != config.Binary {
+	s, err := New(spec.HTTPSink{URL: url}, nil)
+	if err != nil || s.BatchSize() != 1 || s.(*sink).timeout != 10*time.Second || s.(*sink).mode != spec.Binary {
 		t.Errorf("the defaults are %+v, %v", s, err)
 	}
-	s, err = New(config.HTTPSink{URL: url, Access: config.Access{ContentMode: config.Batch}}, nil)
+	s, err = New(spec.HTTPSink{URL: url, Access: spec.Access{ContentMode: spec.Batch}}, nil)
 	if err != nil || s.BatchSize() != 100 {
 		t.Errorf("the default of batchSize is %+v, %v; want 100", s, err)
 	}

@@ -21,7 +21,7 @@ import (
 	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
 	"github.com/google/uuid"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 )
@@ -90,7 +90,7 @@ func TestRoutedEventsShareABatch(t *testing.T) {
 		}
 	}))
 	routes := []string{"a", "b", "a", "//elsewhere.invalid/" + payloadSecret, "b", "c", ""}
-	for mode, calls := range map[config.ContentMode]int{config.Batch: 3, config.Binary: 5} {
+	for mode, calls := range map[spec.ContentMode]int{spec.Batch: 3, spec.Binary: 5} {
 		requests = nil
 		cfg := plant(t, "http", address)
 		cfg.ContentMode = mode
@@ -215,23 +215,23 @@ func newEvent() *dispatcher.Event {
 }
 
 // plant returns a configuration for address with every secret in its place.
-func plant(t *testing.T, scheme, address string) config.HTTPSink {
-	return config.HTTPSink{
+func plant(t *testing.T, scheme, address string) spec.HTTPSink {
+	return spec.HTTPSink{
 		URL:     scheme + "://" + address + "/events?key=" + querySecret,
 		Headers: map[string]string{"X-Key": headerSecret},
-		Access: config.Access{
-			Auth:    &config.Auth{Type: config.AuthToken, SecretFile: file(t, "token", tokenSecret+"\n")},
-			Timeout: config.Duration(20 * time.Second),
+		Access: spec.Access{
+			Auth:    &spec.Auth{Type: spec.AuthToken, SecretFile: file(t, "token", tokenSecret+"\n")},
+			Timeout: spec.Duration(20 * time.Second),
 		},
 	}
 }
 
-func open(t *testing.T, cfg config.HTTPSink) *sink {
+func open(t *testing.T, cfg spec.HTTPSink) *sink {
 	t.Helper()
 	return openRouted(t, cfg, nil)
 }
 
-func openRouted(t *testing.T, cfg config.HTTPSink, route func(*dispatcher.Event) (string, error)) *sink {
+func openRouted(t *testing.T, cfg spec.HTTPSink, route func(*dispatcher.Event) (string, error)) *sink {
 	t.Helper()
 	s, err := build(cfg, route)
 	if err != nil {
@@ -372,7 +372,7 @@ func readEvents(t *testing.T, r *http.Request) (got []sinktest.Message, err erro
 }
 
 // destination is a consumer as sinktest.Exercise drives it.
-func destination(t *testing.T, cfg config.HTTPSink, tlsConfig *tls.Config) sinktest.Destination {
+func destination(t *testing.T, cfg spec.HTTPSink, tlsConfig *tls.Config) sinktest.Destination {
 	c := &consumer{t: t, refused: map[string]bool{}, waiting: make(chan struct{}, 1)}
 	idle := &idleConns{conns: map[net.Conn]bool{}}
 	idle.changed.L = &idle.mu

@@ -24,7 +24,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/outboxtest"
@@ -38,11 +38,11 @@ import (
 // CONTRACT: C-32, C-70, C-71, C-73
 // REQUIREMENT: STORAGE-28, STORAGE-33
 func TestKafkaSinkMeetsTheSinkContract(t *testing.T) {
-	for _, mode := range []config.ContentMode{config.Binary, config.Structured} {
+	for _, mode := range []spec.ContentMode{spec.Binary, spec.Structured} {
 		t.Run(string(mode), func(t *testing.T) {
 			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination {
-				d := destination(t, config.KafkaSink{Access: config.Access{ContentMode: mode}})
-				if mode == config.Structured { // it decides how a record is written, not how a broker is found again
+				d := destination(t, spec.KafkaSink{Access: spec.Access{ContentMode: mode}})
+				if mode == spec.Structured { // it decides how a record is written, not how a broker is found again
 					d.Stop, d.Start, d.Cannot = nil, nil, map[string]string{"Stop": "that of Binary is the same"}
 				}
 				return d
@@ -52,7 +52,7 @@ func TestKafkaSinkMeetsTheSinkContract(t *testing.T) {
 }
 
 // destination is a topic of the real broker as sinktest.Exercise drives it.
-func destination(t *testing.T, cfg config.KafkaSink) sinktest.Destination {
+func destination(t *testing.T, cfg spec.KafkaSink) sinktest.Destination {
 	topic := newTopic(t, 3)
 	cfg.Brokers, cfg.Topic = []string{broker(t).Address(kafka.Plain)}, topic
 	s := open(t, cfg)
@@ -236,11 +236,11 @@ func consume(t testing.TB, topic string) (records []*kgo.Record) {
 }
 
 // plain is the configuration for a topic on the listener without security.
-func plainConfig(t testing.TB, topic string) config.KafkaSink {
-	return config.KafkaSink{Brokers: []string{broker(t).Address(kafka.Plain)}, Topic: topic}
+func plainConfig(t testing.TB, topic string) spec.KafkaSink {
+	return spec.KafkaSink{Brokers: []string{broker(t).Address(kafka.Plain)}, Topic: topic}
 }
 
-func open(t testing.TB, cfg config.KafkaSink) *sink {
+func open(t testing.TB, cfg spec.KafkaSink) *sink {
 	t.Helper()
 	s, err := build(cfg, nil, nil)
 	return sinktest.Opened(t, s, err)
@@ -328,7 +328,7 @@ func console(t *testing.T, topic string) (lines []string) {
 // CONTRACT: C-71
 func TestPartitionOfJavaClient(t *testing.T) {
 	topic := newTopic(t, 7)
-	s := open(t, config.KafkaSink{Brokers: []string{broker(t).Address(kafka.Plain)}, Topic: topic})
+	s := open(t, spec.KafkaSink{Brokers: []string{broker(t).Address(kafka.Plain)}, Topic: topic})
 	var typed strings.Builder
 	batch := make([]*dispatcher.Event, 200)
 	for i := range batch {

@@ -18,7 +18,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
@@ -42,7 +42,7 @@ func fake(t *testing.T, timeout time.Duration) (*kfake.Cluster, *sink) {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	return c, open(t, config.KafkaSink{Brokers: c.ListenAddrs(), Access: config.Access{Timeout: config.Duration(timeout)}})
+	return c, open(t, spec.KafkaSink{Brokers: c.ListenAddrs(), Access: spec.Access{Timeout: spec.Duration(timeout)}})
 }
 
 // refuse responds to produce requests with a code, the first n of them.
@@ -205,7 +205,7 @@ func TestInterruptedWhileConnecting(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	cfg := config.KafkaSink{Brokers: []string{listener.Addr().String()}}
+	cfg := spec.KafkaSink{Brokers: []string{listener.Addr().String()}}
 	for what, call := range map[string]func(context.Context, *sink) error{
 		"Deliver": func(ctx context.Context, s *sink) error {
 			return s.Deliver(ctx, []*dispatcher.Event{sinktest.NewEvent()})[0]
@@ -329,7 +329,7 @@ func class(err error) string {
 // CONTRACT: C-32, C-73
 func TestBrokerErrorsNameTheRemedy(t *testing.T) {
 	topic := newTopic(t, 1)
-	trust := &config.TLS{CAFile: sinktest.File(t, "ca.crt", theBroker.certs.CA.PEM)}
+	trust := &spec.TLS{CAFile: sinktest.File(t, "ca.crt", theBroker.certs.CA.PEM)}
 	connect := func(t *testing.T, s *sink) {
 		if err := sinktest.Send(t, s); err != nil {
 			t.Fatal(err)
@@ -339,7 +339,7 @@ func TestBrokerErrorsNameTheRemedy(t *testing.T) {
 	for _, test := range []struct {
 		name     string
 		listener string // Plain when empty
-		change   func(*config.KafkaSink)
+		change   func(*spec.KafkaSink)
 		before   func(*testing.T, *sink) // the delivery
 		after    func()
 		event    *dispatcher.Event
@@ -347,17 +347,17 @@ func TestBrokerErrorsNameTheRemedy(t *testing.T) {
 		class, word, text string
 	}{
 		{name: "wrong password", listener: "SASL",
-			change: func(c *config.KafkaSink) {
-				c.Auth = passwordLogin(t, config.AuthScramSHA512, alice, sinktest.WrongSecret)
+			change: func(c *spec.KafkaSink) {
+				c.Auth = passwordLogin(t, spec.AuthScramSHA512, alice, sinktest.WrongSecret)
 			},
 			class: unavailable, word: reason.AuthenticationFailed,
 			text: "cannot connect to Kafka at {broker}: SASL_AUTHENTICATION_FAILED: SASL Authentication failed.; check auth.type, and the user and password or token in auth's files"},
 		{name: "expired certificate", listener: "EXPIRED",
-			change: func(c *config.KafkaSink) { c.TLS = trust },
+			change: func(c *spec.KafkaSink) { c.TLS = trust },
 			class:  unavailable, word: reason.CertificateInvalid,
 			text: "cannot connect to Kafka at {broker}: unable to dial: tls: failed to verify certificate: x509: certificate has expired or is not yet valid: {time}; renew the broker's certificate, and check the dispatcher's clock"},
 		{name: "missing topic",
-			change: func(c *config.KafkaSink) { c.Topic = "missing-" + topic },
+			change: func(c *spec.KafkaSink) { c.Topic = "missing-" + topic },
 			class:  unavailable, word: reason.Refusing,
 			text: "topic missing-{topic} at {broker}: UNKNOWN_TOPIC_OR_PARTITION: This server does not host this topic-partition.; create it, as with kafka-topics.sh --create --topic missing-{topic}, or set topic to one that exists"},
 		{name: "too large", event: sinktest.Sized(1_100_000),
@@ -378,7 +378,7 @@ func TestBrokerErrorsNameTheRemedy(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			cfg := plainConfig(t, topic)
-			cfg.Timeout = config.Duration(2 * time.Second)
+			cfg.Timeout = spec.Duration(2 * time.Second)
 			if test.listener != "" {
 				cfg.Brokers = []string{theBroker.Address(test.listener)}
 			}
@@ -448,7 +448,7 @@ func TestFullDiskLosesNothingConfirmed(t *testing.T) {
 	if _, err := admin.CreateTopic(t.Context(), 1, 1, nil, "orders"); err != nil {
 		t.Fatal(err)
 	}
-	s := open(t, config.KafkaSink{Brokers: []string{b.Address(kafka.Plain)}, Topic: "orders", Compression: config.CompressionNone, Access: config.Access{Timeout: config.Duration(3 * time.Second)}})
+	s := open(t, spec.KafkaSink{Brokers: []string{b.Address(kafka.Plain)}, Topic: "orders", Compression: spec.CompressionNone, Access: spec.Access{Timeout: spec.Duration(3 * time.Second)}})
 	deliver := func() error {
 		return sinktest.Verify(t, s.Deliver(t.Context(), []*dispatcher.Event{sinktest.Sized(900_000)})[0])
 	}

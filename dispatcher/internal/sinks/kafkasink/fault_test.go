@@ -11,7 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
@@ -74,7 +74,7 @@ func TestTooLarge(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			topic := newTopic(t, 1, "max.message.bytes="+test.topicLimit)
 			cfg := plainConfig(t, topic)
-			cfg.MaxMessageBytes, cfg.Compression = test.ours, config.CompressionNone
+			cfg.MaxMessageBytes, cfg.Compression = test.ours, spec.CompressionNone
 			s := open(t, cfg)
 			batch := make([]*dispatcher.Event, 50)
 			for i := range batch {
@@ -102,7 +102,7 @@ func TestNotAuthorized(t *testing.T) {
 	topic := newTopic(t, 1)
 	cfg := plainConfig(t, topic)
 	cfg.Brokers = []string{broker(t).Address("SASL")}
-	cfg.Auth = passwordLogin(t, config.AuthScramSHA256, mallory, sinktest.PasswordSecret)
+	cfg.Auth = passwordLogin(t, spec.AuthScramSHA256, mallory, sinktest.PasswordSecret)
 	acl := kadm.NewACLs().Topics(topic).ResourcePatternType(kadm.ACLPatternLiteral).Operations(kadm.OpWrite)
 	if created, err := theBroker.admin.CreateACLs(t.Context(), acl.Deny("User:"+mallory).DenyHosts().Allow("User:"+alice).AllowHosts()); err != nil || created[0].Err != nil {
 		t.Fatal(err, created)
@@ -122,7 +122,7 @@ func TestKafkaSinkSurvivesServerFaults(t *testing.T) {
 	sinktest.Faults{
 		Server: broker(t),
 		Open: func(t *testing.T, timeout time.Duration) sinktest.Destination {
-			return destination(t, config.KafkaSink{Access: config.Access{Timeout: config.Duration(timeout)}})
+			return destination(t, spec.KafkaSink{Access: spec.Access{Timeout: spec.Duration(timeout)}})
 		},
 		Unconfirmed: "no confirmation within %s; check that the brokers run", Unconnected: "no response within %s; check that it runs",
 	}.Run(t)
@@ -132,7 +132,7 @@ func TestKafkaSinkSurvivesServerFaults(t *testing.T) {
 func TestRestartDuringDelivery(t *testing.T) {
 	topic := newTopic(t, 1)
 	cfg := plainConfig(t, topic)
-	cfg.Timeout = config.Duration(2 * time.Minute)
+	cfg.Timeout = spec.Duration(2 * time.Minute)
 	s := open(t, cfg)
 	if err := sinktest.Send(t, s); err != nil {
 		t.Fatal(err)
@@ -157,7 +157,7 @@ func TestOnePartitionWithoutLeader(t *testing.T) {
 	second := secondBroker(t)
 	topic := split(t, theBroker.Node(), second.Node())
 	cfg := plainConfig(t, topic)
-	cfg.Timeout = config.Duration(10 * time.Minute)
+	cfg.Timeout = spec.Duration(10 * time.Minute)
 	s := open(t, cfg)
 	produced := sinktest.Watch((*sinktest.Dial)(&s.dial), isProduce)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // a broker starts twice

@@ -15,7 +15,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/encoding"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/files"
@@ -34,7 +34,7 @@ const (
 )
 
 type sink struct {
-	mode     config.ContentMode
+	mode     spec.ContentMode
 	timeout  time.Duration
 	maxBytes int // of a batch, and so of a record
 	// brokers are those of the configuration, as errors name them.
@@ -62,7 +62,7 @@ var _ dispatcher.Sink = (*sink)(nil)
 // are first looked at by Probe and Deliver, so that what is wrong with them can heal. schemas is the
 // registry for encoding Avro and Protobuf, nil for JSON. route says which topic an event goes to; nil
 // is the configuration's, or the one of the event's own topic's name.
-func New(cfg config.KafkaSink, schemas *config.SchemaRegistry, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
+func New(cfg spec.KafkaSink, schemas *spec.SchemaRegistry, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
 	s, err := build(cfg, schemas, route)
 	if err != nil {
 		return nil, err // not s, which would be a Sink that holds nil
@@ -70,7 +70,7 @@ func New(cfg config.KafkaSink, schemas *config.SchemaRegistry, route func(*dispa
 	return s, nil
 }
 
-func build(cfg config.KafkaSink, schemas *config.SchemaRegistry, route func(*dispatcher.Event) (string, error)) (*sink, error) {
+func build(cfg spec.KafkaSink, schemas *spec.SchemaRegistry, route func(*dispatcher.Event) (string, error)) (*sink, error) {
 	cfg.ApplyDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -82,7 +82,7 @@ func build(cfg config.KafkaSink, schemas *config.SchemaRegistry, route func(*dis
 		dial:        files.Dialer(cfg.TLS, connectTimeout),
 		turn:        make(chan struct{}, 1),
 	}
-	if cfg.Encoding != config.KafkaJSON {
+	if cfg.Encoding != spec.KafkaJSON {
 		if schemas == nil {
 			return nil, fmt.Errorf("kafka sink: encoding %s needs a schema registry; set schemaRegistry, or encoding to JSON", cfg.Encoding)
 		}
@@ -105,10 +105,10 @@ func build(cfg config.KafkaSink, schemas *config.SchemaRegistry, route func(*dis
 	return s, nil
 }
 
-func options(cfg config.KafkaSink) []kgo.Opt {
-	compression := map[config.KafkaCompression]kgo.CompressionCodec{
-		config.CompressionNone: kgo.NoCompression(), config.CompressionGzip: kgo.GzipCompression(), config.CompressionSnappy: kgo.SnappyCompression(),
-		config.CompressionLZ4: kgo.Lz4Compression(), config.CompressionZstd: kgo.ZstdCompression(),
+func options(cfg spec.KafkaSink) []kgo.Opt {
+	compression := map[spec.KafkaCompression]kgo.CompressionCodec{
+		spec.CompressionNone: kgo.NoCompression(), spec.CompressionGzip: kgo.GzipCompression(), spec.CompressionSnappy: kgo.SnappyCompression(),
+		spec.CompressionLZ4: kgo.Lz4Compression(), spec.CompressionZstd: kgo.ZstdCompression(),
 	}[cfg.Compression]
 	return []kgo.Opt{
 		kgo.SeedBrokers(cfg.Brokers...),

@@ -11,12 +11,12 @@ import (
 	"time"
 
 	"github.com/cloudevents/sdk-go/v2/binding"
-	"github.com/cloudevents/sdk-go/v2/binding/spec"
+	names "github.com/cloudevents/sdk-go/v2/binding/spec"
 	"github.com/cloudevents/sdk-go/v2/event"
 	"github.com/cloudevents/sdk-go/v2/types"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/cloudevent"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/draft"
@@ -37,7 +37,7 @@ func (s *sink) record(ctx context.Context, since time.Time, e *dispatcher.Event)
 	}
 	r := &kgo.Record{Topic: topic, Key: []byte(e.Key())}
 	ce := cloudevent.New(e)
-	if s.mode == config.Structured {
+	if s.mode == spec.Structured {
 		var body bytes.Buffer
 		err = event.WriteJson(&ce, &body)
 		r.Value = body.Bytes()
@@ -81,8 +81,8 @@ type headers kgo.Record
 
 var _ binding.BinaryWriter = (*headers)(nil)
 
-func (h *headers) SetAttribute(a spec.Attribute, value any) error {
-	if a.Kind() == spec.DataContentType {
+func (h *headers) SetAttribute(a names.Attribute, value any) error {
+	if a.Kind() == names.DataContentType {
 		h.add(contentType, value.(string))
 		return nil
 	}

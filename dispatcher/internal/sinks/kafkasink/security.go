@@ -12,7 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/files"
 )
 
@@ -20,32 +20,32 @@ type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
 // login returns the option for cfg. kgo calls the mechanism's function for each connection, and when
 // a broker requests the credentials again.
-func login(cfg *config.Auth) []kgo.Opt {
+func login(cfg *spec.Auth) []kgo.Opt {
 	if cfg == nil {
 		return nil
 	}
 	var m sasl.Mechanism
 	switch cfg.Type {
-	case config.AuthPlain:
+	case spec.AuthPlain:
 		m = plain.Plain(func(context.Context) (auth plain.Auth, err error) {
 			auth.User, auth.Pass, err = files.Login("auth", cfg)
 			return auth, err
 		})
-	case config.AuthScramSHA256, config.AuthScramSHA512:
+	case spec.AuthScramSHA256, spec.AuthScramSHA512:
 		user := func(context.Context) (auth scram.Auth, err error) {
 			auth.User, auth.Pass, err = files.Login("auth", cfg)
 			return auth, err
 		}
 		m = scram.Sha256(user)
-		if cfg.Type == config.AuthScramSHA512 {
+		if cfg.Type == spec.AuthScramSHA512 {
 			m = scram.Sha512(user)
 		}
-	case config.AuthOAuthBearer:
+	case spec.AuthOAuthBearer:
 		m = oauth.Oauth(func(context.Context) (auth oauth.Auth, err error) {
 			auth.Token, err = files.Credential("auth.secretFile", cfg.SecretFile)
 			return auth, err
 		})
-	case config.AuthAWSMSKIAM:
+	case spec.AuthAWSMSKIAM:
 		m = aws.ManagedStreamingIAM(new(awsLogin).auth)
 	}
 	return []kgo.Opt{kgo.SASL(mechanism{m})}

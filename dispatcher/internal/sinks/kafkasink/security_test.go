@@ -17,7 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sr"
 	"github.com/twmb/franz-go/pkg/sr/srfake"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
@@ -32,12 +32,12 @@ func token(user string, until time.Time) string {
 	return part(`{"alg":"none"}`) + "." + part(`{"sub":%q,"iat":%d,"exp":%d}`, user, until.Add(-2*time.Hour).Unix(), until.Unix()) + "."
 }
 
-func passwordLogin(t *testing.T, typ config.AuthType, user, password string) *config.Auth {
+func passwordLogin(t *testing.T, typ spec.AuthType, user, password string) *spec.Auth {
 	return sinktest.Login(t, typ, user, password)
 }
 
-func tokenLogin(t *testing.T, token string) *config.Auth {
-	return &config.Auth{Type: config.AuthOAuthBearer, SecretFile: sinktest.File(t, "token", token+"\n")}
+func tokenLogin(t *testing.T, token string) *spec.Auth {
+	return &spec.Auth{Type: spec.AuthOAuthBearer, SecretFile: sinktest.File(t, "token", token+"\n")}
 }
 
 // Each way to be secure, on the real broker, as it should be and as it should not.
@@ -49,23 +49,23 @@ func TestSecurityFailuresNameTheRemedy(t *testing.T) {
 	trust := certs.Trust(t, certs.CA.PEM)
 	for _, test := range []struct {
 		name, listener string
-		auth           *config.Auth
-		tls            *config.TLS
+		auth           *spec.Auth
+		tls            *spec.TLS
 		word, text     string // "" means delivered
 	}{
-		{name: "PLAIN", listener: "SASLTLS", auth: passwordLogin(t, config.AuthPlain, alice, sinktest.PasswordSecret), tls: trust},
-		{name: "SCRAM-SHA-256", listener: "SASL", auth: passwordLogin(t, config.AuthScramSHA256, alice, sinktest.PasswordSecret)},
-		{name: "SCRAM-SHA-512", listener: "SASLTLS", auth: passwordLogin(t, config.AuthScramSHA512, alice, sinktest.PasswordSecret), tls: trust},
-		{name: "a user as it is", listener: "SASL", auth: &config.Auth{Type: config.AuthScramSHA512, Username: alice, SecretFile: sinktest.File(t, "password", sinktest.PasswordSecret)}},
+		{name: "PLAIN", listener: "SASLTLS", auth: passwordLogin(t, spec.AuthPlain, alice, sinktest.PasswordSecret), tls: trust},
+		{name: "SCRAM-SHA-256", listener: "SASL", auth: passwordLogin(t, spec.AuthScramSHA256, alice, sinktest.PasswordSecret)},
+		{name: "SCRAM-SHA-512", listener: "SASLTLS", auth: passwordLogin(t, spec.AuthScramSHA512, alice, sinktest.PasswordSecret), tls: trust},
+		{name: "a user as it is", listener: "SASL", auth: &spec.Auth{Type: spec.AuthScramSHA512, Username: alice, SecretFile: sinktest.File(t, "password", sinktest.PasswordSecret)}},
 		{name: "OAUTHBEARER", listener: "SASLTLS", auth: tokenLogin(t, token(alice, sinktest.InAnHour())), tls: trust},
-		{name: "PLAIN, wrong password", listener: "SASL", auth: passwordLogin(t, config.AuthPlain, alice, sinktest.WrongSecret), word: reason.AuthenticationFailed, text: "; check auth.type, and the user and password"},
-		{name: "SCRAM-SHA-256, wrong password", listener: "SASL", auth: passwordLogin(t, config.AuthScramSHA256, alice, sinktest.WrongSecret), word: reason.AuthenticationFailed, text: "; check auth.type, and the user and password"},
-		{name: "SCRAM-SHA-512, unknown user", listener: "SASL", auth: passwordLogin(t, config.AuthScramSHA512, sinktest.WrongSecret, sinktest.PasswordSecret), word: reason.AuthenticationFailed, text: "; check auth.type, and the user and password"},
+		{name: "PLAIN, wrong password", listener: "SASL", auth: passwordLogin(t, spec.AuthPlain, alice, sinktest.WrongSecret), word: reason.AuthenticationFailed, text: "; check auth.type, and the user and password"},
+		{name: "SCRAM-SHA-256, wrong password", listener: "SASL", auth: passwordLogin(t, spec.AuthScramSHA256, alice, sinktest.WrongSecret), word: reason.AuthenticationFailed, text: "; check auth.type, and the user and password"},
+		{name: "SCRAM-SHA-512, unknown user", listener: "SASL", auth: passwordLogin(t, spec.AuthScramSHA512, sinktest.WrongSecret, sinktest.PasswordSecret), word: reason.AuthenticationFailed, text: "; check auth.type, and the user and password"},
 		{name: "OAUTHBEARER, expired token", listener: "SASL", auth: tokenLogin(t, token(alice, time.Now().Add(-time.Hour))), word: reason.AuthenticationFailed, text: "; check auth.type, and the user and password or token"},
 		{name: "OAUTHBEARER, no token", listener: "SASL", auth: tokenLogin(t, sinktest.WrongSecret), word: reason.AuthenticationFailed, text: "; check auth.type, and the user and password or token"},
 		{name: "no login", listener: "SASL", word: reason.ConnectionFailed, text: "may want TLS, in tls, or a login, in auth"},
-		{name: "a login that the server does not want", listener: kafka.Plain, auth: passwordLogin(t, config.AuthPlain, alice, sinktest.PasswordSecret), word: reason.AuthenticationFailed, text: "; no login is wanted there"},
-		{name: "mechanism unknown there", listener: "SASLTLS", auth: &config.Auth{Type: config.AuthAWSMSKIAM}, tls: trust, word: reason.AuthenticationFailed, text: "; set auth.type to one that is enabled"},
+		{name: "a login that the server does not want", listener: kafka.Plain, auth: passwordLogin(t, spec.AuthPlain, alice, sinktest.PasswordSecret), word: reason.AuthenticationFailed, text: "; no login is wanted there"},
+		{name: "mechanism unknown there", listener: "SASLTLS", auth: &spec.Auth{Type: spec.AuthAWSMSKIAM}, tls: trust, word: reason.AuthenticationFailed, text: "; set auth.type to one that is enabled"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Setenv("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE")
@@ -83,7 +83,7 @@ func TestTLS(t *testing.T) {
 	topic, at := newTopic(t, 1), theBroker.Address
 	sinktest.TLS{
 		Certificates: theBroker.certs, Plain: at(kafka.Plain), Good: at("TLS"), Mutual: at("MUTUAL"), ExpiredAt: at("EXPIRED"), ElsewhereAt: at("ELSEWHERE"),
-		Open: func(t *testing.T, address string, cfg *config.TLS) dispatcher.Sink {
+		Open: func(t *testing.T, address string, cfg *spec.TLS) dispatcher.Sink {
 			return openTLS(t, topic, address, cfg)
 		},
 		Renew: "; renew the broker's certificate", Hosts: "; use hosts in brokers, and in the brokers' advertised.listeners, that the certificate names",
@@ -91,8 +91,8 @@ func TestTLS(t *testing.T) {
 	}.Run(t)
 }
 
-func openTLS(t *testing.T, topic, address string, cfg *config.TLS) dispatcher.Sink {
-	return open(t, config.KafkaSink{Brokers: []string{address}, Topic: topic, Access: config.Access{TLS: cfg}})
+func openTLS(t *testing.T, topic, address string, cfg *spec.TLS) dispatcher.Sink {
+	return open(t, spec.KafkaSink{Brokers: []string{address}, Topic: topic, Access: spec.Access{TLS: cfg}})
 }
 
 func TestFilesAreReadForEachConnection(t *testing.T) {
@@ -100,10 +100,10 @@ func TestFilesAreReadForEachConnection(t *testing.T) {
 	sinktest.Rotated(t, theBroker.certs, func(t *testing.T, passwordFile string) dispatcher.Sink {
 		cfg := plainConfig(t, topic)
 		cfg.Brokers = []string{broker(t).Address("SASL")}
-		cfg.Auth = passwordLogin(t, config.AuthScramSHA256, alice, "")
+		cfg.Auth = passwordLogin(t, spec.AuthScramSHA256, alice, "")
 		cfg.Auth.SecretFile = passwordFile
 		return open(t, cfg)
-	}, func(t *testing.T, cfg *config.TLS) dispatcher.Sink {
+	}, func(t *testing.T, cfg *spec.TLS) dispatcher.Sink {
 		return openTLS(t, topic, broker(t).Address("MUTUAL"), cfg)
 	})
 }
@@ -124,7 +124,7 @@ func withoutAWS(t *testing.T) {
 // awsMechanism is what a client logs in with.
 func awsMechanism(t *testing.T) sasl.Mechanism {
 	t.Helper()
-	client, err := kgo.NewClient(login(&config.Auth{Type: config.AuthAWSMSKIAM})...)
+	client, err := kgo.NewClient(login(&spec.Auth{Type: spec.AuthAWSMSKIAM})...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,8 +212,8 @@ func TestEncodedRecordsReachTheBroker(t *testing.T) {
 	const schema = `{"type":"record","name":"Card","fields":[{"name":"secret","type":"string"}]}`
 	topic := newTopic(t, 1)
 	cfg := plainConfig(t, "")
-	cfg.Encoding = config.KafkaAvro
-	s, err := build(cfg, &config.SchemaRegistry{URL: schemas.URL()}, nil)
+	cfg.Encoding = spec.KafkaAvro
+	s, err := build(cfg, &spec.SchemaRegistry{URL: schemas.URL()}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -285,7 +285,7 @@ func TestEncodingOfOneSubject(t *testing.T) {
 	schemas := srfake.New()
 	t.Cleanup(schemas.Close)
 	schemas.SeedSchema("cards", 1, 5, sr.Schema{Type: sr.TypeProtobuf, Schema: `syntax = "proto3"; message Card { string secret = 1; }`})
-	s, err := build(config.KafkaSink{Brokers: []string{"127.0.0.1:1"}, Encoding: config.KafkaProtobuf, Subject: "cards"}, &config.SchemaRegistry{URL: schemas.URL()}, nil)
+	s, err := build(spec.KafkaSink{Brokers: []string{"127.0.0.1:1"}, Encoding: spec.KafkaProtobuf, Subject: "cards"}, &spec.SchemaRegistry{URL: schemas.URL()}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,7 +293,7 @@ func TestEncodingOfOneSubject(t *testing.T) {
 	if err != nil || headersOf(r)["content-type"] != "application/protobuf" || string(r.Value) != "\x00\x00\x00\x00\x05\x00\x0a\x0c"+sinktest.PayloadSecret {
 		t.Errorf("%x, %v, %v", r.Value, headersOf(r), err)
 	}
-	if _, err := build(config.KafkaSink{Brokers: []string{"127.0.0.1:1"}, Encoding: config.KafkaProtobuf}, nil, nil); err == nil {
+	if _, err := build(spec.KafkaSink{Brokers: []string{"127.0.0.1:1"}, Encoding: spec.KafkaProtobuf}, nil, nil); err == nil {
 		t.Error("an encoder without a registry is made")
 	}
 }

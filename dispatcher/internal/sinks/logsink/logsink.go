@@ -14,7 +14,7 @@ import (
 
 	"github.com/cloudevents/sdk-go/v2/event"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/cloudevent"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/draft"
@@ -25,8 +25,8 @@ import (
 const batchSize = 100
 
 // New returns a sink that writes to w, with one Write for each event.
-func New(cfg config.LogSink, w io.Writer) dispatcher.Sink {
-	return &sink{payload: cfg.Payload == config.LogPayloadInclude, w: w}
+func New(cfg spec.LogSink, w io.Writer) dispatcher.Sink {
+	return &sink{payload: cfg.Payload == spec.LogPayloadInclude, w: w}
 }
 
 type sink struct {

@@ -13,7 +13,7 @@ import (
 	"github.com/cloudevents/sdk-go/v2/event"
 	"github.com/google/uuid"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/logsink"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
@@ -31,14 +31,14 @@ const local = "a line is written to this process's own output"
 
 // CONTRACT: C-70, C-71
 func TestLogSinkMeetsTheSinkContract(t *testing.T) {
-	for name, cfg := range map[string]config.LogSink{"WithPayload": {Payload: config.LogPayloadInclude}, "WithoutPayload": {}} {
+	for name, cfg := range map[string]spec.LogSink{"WithPayload": {Payload: spec.LogPayloadInclude}, "WithoutPayload": {}} {
 		t.Run(name, func(t *testing.T) {
 			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination {
 				w := &writes{}
 				return sinktest.Destination{
 					Sink:      logsink.New(cfg, w),
 					Refused:   dispatcher.Cause{Class: "log"},
-					NoPayload: cfg.Payload != config.LogPayloadInclude,
+					NoPayload: cfg.Payload != spec.LogPayloadInclude,
 					Cannot:    map[string]string{"Refuse": local, "Hang": local, "Stop": local, "Idle": local, "Missing": local},
 					Arrived:   func() []sinktest.Message { return parse(t, w.lines) },
 				}
@@ -65,9 +65,9 @@ func parse(t *testing.T, lines [][]byte) (got []sinktest.Message) {
 // CONTRACT: C-73
 func TestPayloadIsOmittedByDefault(t *testing.T) {
 	e := &dispatcher.Event{ID: uuid.New(), Topic: "orders", Payload: []byte("{\"secret\":\n \"4111\"}")}
-	for payload, want := range map[config.LogPayload]bool{"": false, config.LogPayloadOmit: false, config.LogPayloadInclude: true} {
+	for payload, want := range map[spec.LogPayload]bool{"": false, spec.LogPayloadOmit: false, spec.LogPayloadInclude: true} {
 		var out strings.Builder
-		if err := logsink.New(config.LogSink{Payload: payload}, &out).Deliver(t.Context(), []*dispatcher.Event{e})[0]; err != nil {
+		if err := logsink.New(spec.LogSink{Payload: payload}, &out).Deliver(t.Context(), []*dispatcher.Event{e})[0]; err != nil {
 			t.Fatal(err)
 		}
 		if got := strings.Contains(out.String(), `"data":{"secret":"4111"}`); got != want {
@@ -87,7 +87,7 @@ func (f failing) Write([]byte) (int, error) { return f.n, errors.New("no space l
 func TestWriteFails(t *testing.T) {
 	e := &dispatcher.Event{ID: uuid.New(), Topic: "orders", Payload: []byte(`"4111"`)}
 	for _, w := range []io.Writer{failing{0}, failing{5}} {
-		err := logsink.New(config.LogSink{Payload: config.LogPayloadInclude}, w).Deliver(t.Context(), []*dispatcher.Event{e})[0]
+		err := logsink.New(spec.LogSink{Payload: spec.LogPayloadInclude}, w).Deliver(t.Context(), []*dispatcher.Event{e})[0]
 		if err == nil || !strings.Contains(err.Error(), "no space left on device") || strings.Contains(err.Error(), "4111") {
 			t.Errorf("want the writer's error without the payload, got %v", err)
 		}
@@ -97,7 +97,7 @@ func TestWriteFails(t *testing.T) {
 		}
 	}
 	e.Payload = []byte(`{"4111"`)
-	err := logsink.New(config.LogSink{Payload: config.LogPayloadInclude}, io.Discard).Deliver(t.Context(), []*dispatcher.Event{e})[0]
+	err := logsink.New(spec.LogSink{Payload: spec.LogPayloadInclude}, io.Discard).Deliver(t.Context(), []*dispatcher.Event{e})[0]
 	if err == nil || strings.Contains(err.Error(), "4111") {
 		t.Errorf("a payload that is not JSON: %v", err)
 	}
@@ -106,7 +106,7 @@ func TestWriteFails(t *testing.T) {
 // Sinks of one process share standard output with each other and the log.
 func TestOneWriteForEachEvent(t *testing.T) {
 	w := &writes{}
-	s := logsink.New(config.LogSink{}, w)
+	s := logsink.New(spec.LogSink{}, w)
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {

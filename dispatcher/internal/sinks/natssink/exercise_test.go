@@ -15,7 +15,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/outboxtest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
@@ -25,17 +25,17 @@ import (
 
 // CONTRACT: C-32, C-70, C-73
 func TestNATSSinkMeetsTheSinkContract(t *testing.T) {
-	for _, mode := range []config.ContentMode{config.Binary, config.Structured} {
+	for _, mode := range []spec.ContentMode{spec.Binary, spec.Structured} {
 		t.Run(string(mode), func(t *testing.T) {
 			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination {
-				return destination(t, config.NATSSink{Access: config.Access{ContentMode: mode}})
+				return destination(t, spec.NATSSink{Access: spec.Access{ContentMode: mode}})
 			})
 		})
 	}
 }
 
 // destination is a stream of the real server as sinktest.Exercise drives it.
-func destination(t *testing.T, cfg config.NATSSink) sinktest.Destination {
+func destination(t *testing.T, cfg spec.NATSSink) sinktest.Destination {
 	srv := server(t)
 	stream := newStream(t, srv, nil)
 	cfg.Servers, cfg.Subject = []string{srv.URL()}, stream+".events"
@@ -108,10 +108,10 @@ func message(t testing.TB, m jetstream.Msg) sinktest.Message {
 // CONTRACT: C-70
 func TestHeadersFollowTheProtocolBinding(t *testing.T) {
 	srv := server(t)
-	for _, mode := range []config.ContentMode{config.Binary, config.Structured} {
+	for _, mode := range []spec.ContentMode{spec.Binary, spec.Structured} {
 		stream := newStream(t, srv, nil)
 		cfg := plainConfig(srv, stream)
-		cfg.ContentMode, cfg.Stream, cfg.Timeout = mode, stream, config.Duration(5*time.Second)
+		cfg.ContentMode, cfg.Stream, cfg.Timeout = mode, stream, spec.Duration(5*time.Second)
 		s := open(t, cfg)
 		e := sinktest.NewEvent()
 		e.EventType = "a \"b\" 100% é\nc"
@@ -119,7 +119,7 @@ func TestHeadersFollowTheProtocolBinding(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := map[string]string{messageID: e.ID.String(), expectedStream: stream, contentType: "application/cloudevents+json", dataType: "", "ce-type": ""}
-		if mode == config.Binary {
+		if mode == spec.Binary {
 			want[contentType], want[dataType] = "application/json", "application/json"
 			want["ce-type"] = "a%20%22b%22%20100%25%20%C3%A9%EF%BF%BDc" // the line break is not allowed in a String
 		}
@@ -129,7 +129,7 @@ func TestHeadersFollowTheProtocolBinding(t *testing.T) {
 				t.Errorf("mode %s: header %s is %q, want %q", mode, name, got, value)
 			}
 		}
-		if mode == config.Binary && string(m.Data()) != string(e.Payload) {
+		if mode == spec.Binary && string(m.Data()) != string(e.Payload) {
 			t.Errorf("the data is %s, want the payload", m.Data())
 		}
 	}
@@ -318,8 +318,8 @@ func newCluster(t *testing.T) cluster {
 	}
 }
 
-func (c cluster) config() config.NATSSink {
-	var cfg config.NATSSink
+func (c cluster) config() spec.NATSSink {
+	var cfg spec.NATSSink
 	for _, s := range c {
 		cfg.Servers = append(cfg.Servers, s.URL())
 	}

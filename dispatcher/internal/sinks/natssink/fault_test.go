@@ -11,7 +11,7 @@ import (
 	client "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 	"github.com/outbox-operator/outbox-operator/hack/servers/nats"
@@ -64,7 +64,7 @@ func TestResponseWithoutAStreamFails(t *testing.T) {
 	srv := server(t)
 	conn := admin(t, srv).Conn()
 	cfg := plainConfig(srv, "echo-"+sinktest.NewEvent().ID.String())
-	cfg.Timeout = config.Duration(500 * time.Millisecond)
+	cfg.Timeout = spec.Duration(500 * time.Millisecond)
 	s := open(t, cfg)
 	for response, text := range map[string]string{
 		"{}":    "the response is not a confirmation of a stream; create one",
@@ -200,7 +200,7 @@ func TestNATSSinkSurvivesServerFaults(t *testing.T) {
 	sinktest.Faults{
 		Server: server(t),
 		Open: func(t *testing.T, timeout time.Duration) sinktest.Destination {
-			return destination(t, config.NATSSink{Access: config.Access{Timeout: config.Duration(timeout)}})
+			return destination(t, spec.NATSSink{Access: spec.Access{Timeout: spec.Duration(timeout)}})
 		},
 		Unconfirmed: "no confirmation within %s; check that the servers respond", Unconnected: "no response within %s; check that it runs",
 	}.Run(t)

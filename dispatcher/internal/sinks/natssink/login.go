@@ -8,13 +8,13 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/files"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
 // options are those of one connection, with what the files hold now.
-func options(cfg config.NATSSink) (nats.Options, error) {
+func options(cfg spec.NATSSink) (nats.Options, error) {
 	o := nats.GetDefaultOptions()
 	o.Servers = cfg.Servers
 	o.Name = "outbox-dispatcher"
@@ -42,19 +42,19 @@ func options(cfg config.NATSSink) (nats.Options, error) {
 }
 
 // perServer leaves time for the other servers when one is silent.
-func perServer(cfg config.NATSSink) time.Duration {
+func perServer(cfg spec.NATSSink) time.Duration {
 	all := min(cfg.Timeout.D(), connectTimeout)
 	return max(all/time.Duration(len(cfg.Servers)), min(all, 2*time.Second))
 }
 
-func login(o *nats.Options, auth *config.Auth) error {
+func login(o *nats.Options, auth *spec.Auth) error {
 	const field = "auth.secretFile"
 	user, secret, err := files.Login("auth", auth)
 	if err != nil {
 		return err
 	}
 	switch auth.Type {
-	case config.AuthCredentials:
+	case spec.AuthCredentials:
 		jwt, err := nkeys.ParseDecoratedJWT([]byte(secret))
 		if err != nil {
 			return unusable(field, auth.SecretFile, "no JWT", "a .creds file, as nsc generate creds writes it")
@@ -62,10 +62,10 @@ func login(o *nats.Options, auth *config.Auth) error {
 		sign, _, err := keyPair(field, auth.SecretFile, []byte(secret), "a .creds file, as nsc generate creds writes it")
 		o.UserJWT, o.SignatureCB = func() (string, error) { return jwt, nil }, sign
 		return err
-	case config.AuthNKey:
+	case spec.AuthNKey:
 		o.SignatureCB, o.Nkey, err = keyPair(field, auth.SecretFile, []byte(secret), "a user's seed, which starts with SU")
 		return err
-	case config.AuthToken:
+	case spec.AuthToken:
 		o.Token = secret
 	default:
 		o.User, o.Password = user, secret

@@ -8,12 +8,12 @@ import (
 	"strings"
 
 	"github.com/cloudevents/sdk-go/v2/binding"
-	"github.com/cloudevents/sdk-go/v2/binding/spec"
+	names "github.com/cloudevents/sdk-go/v2/binding/spec"
 	"github.com/cloudevents/sdk-go/v2/event"
 	"github.com/cloudevents/sdk-go/v2/types"
 	"github.com/nats-io/nats.go"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/cloudevent"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/draft"
@@ -35,12 +35,12 @@ func (s *sink) message(e *dispatcher.Event) (*nats.Msg, error) {
 	if err != nil {
 		return nil, reason.Routed(fmt.Errorf("nats sink: %w", err))
 	}
-	if !config.ValidNATSSubject(subject) {
+	if !spec.ValidNATSSubject(subject) {
 		return nil, reason.Routed(fmt.Errorf("nats sink: %q is not a subject that events can go to; set subject to one without spaces and wildcards, that does not start with $ or _INBOX", subject))
 	}
 	m := &nats.Msg{Subject: subject, Header: make(nats.Header, 22+len(e.Headers))}
 	ce := cloudevent.New(e)
-	if s.mode == config.Structured {
+	if s.mode == spec.Structured {
 		var body bytes.Buffer
 		err = event.WriteJson(&ce, &body)
 		m.Data = body.Bytes()
@@ -48,7 +48,7 @@ func (s *sink) message(e *dispatcher.Event) (*nats.Msg, error) {
 	} else {
 		m.Data = e.Payload
 	}
-	if s.mode != config.Structured && !e.Message.Bare {
+	if s.mode != spec.Structured && !e.Message.Bare {
 		err = (*binding.EventMessage)(&ce).ReadBinary(context.Background(), headers(m.Header))
 	}
 	if err != nil {
@@ -81,8 +81,8 @@ func (h headers) set(name, value string) { h[name] = []string{value} }
 
 // SetAttribute writes the type of the data twice: the binding says ce-datacontenttype, the CloudEvents
 // SDKs read content-type.
-func (h headers) SetAttribute(a spec.Attribute, value any) error {
-	if a.Kind() == spec.DataContentType {
+func (h headers) SetAttribute(a names.Attribute, value any) error {
+	if a.Kind() == names.DataContentType {
 		h.set(contentType, value.(string))
 		h.set(dataType, value.(string))
 		return nil

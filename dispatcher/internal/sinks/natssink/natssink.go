@@ -16,7 +16,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
@@ -33,7 +33,7 @@ const (
 )
 
 type sink struct {
-	mode    config.ContentMode
+	mode    spec.ContentMode
 	stream  string
 	timeout time.Duration
 	// servers are those of the configuration, as errors name them.
@@ -56,7 +56,7 @@ var _ dispatcher.Sink = (*sink)(nil)
 // New returns a sink for cfg. It fails when cfg contradicts itself; files and the servers are first
 // looked at by Probe and Deliver, so that what is wrong with them can heal. route says which subject an
 // event goes to; nil is the configuration's, or the one of the event's own topic's name.
-func New(cfg config.NATSSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
+func New(cfg spec.NATSSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
 	s, err := build(cfg, route)
 	if err != nil {
 		return nil, err // not s, which would be a Sink that holds nil
@@ -64,7 +64,7 @@ func New(cfg config.NATSSink, route func(*dispatcher.Event) (string, error)) (di
 	return s, nil
 }
 
-func build(cfg config.NATSSink, route func(*dispatcher.Event) (string, error)) (*sink, error) {
+func build(cfg spec.NATSSink, route func(*dispatcher.Event) (string, error)) (*sink, error) {
 	cfg.ApplyDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err

@@ -18,7 +18,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
@@ -141,11 +141,11 @@ func consume(t testing.TB, s *nats.Server, stream string, opts ...client.Option)
 }
 
 // plainConfig is the configuration for a stream of a server without security.
-func plainConfig(s *nats.Server, stream string) config.NATSSink {
-	return config.NATSSink{Servers: []string{s.URL()}, Subject: stream + ".events"}
+func plainConfig(s *nats.Server, stream string) spec.NATSSink {
+	return spec.NATSSink{Servers: []string{s.URL()}, Subject: stream + ".events"}
 }
 
-func open(t testing.TB, cfg config.NATSSink) *sink {
+func open(t testing.TB, cfg spec.NATSSink) *sink {
 	t.Helper()
 	s, err := build(cfg, nil)
 	return sinktest.Opened(t, s, err)
@@ -287,23 +287,23 @@ func TestLoginFailuresNameTheRemedy(t *testing.T) {
 		jwt:   newStream(t, jwt, nil, client.UserCredentials(sinktest.File(t, "admin", op.user(t, key, in)))),
 		plain: newStream(t, plain, nil),
 	}
-	basic := func(user, password string) *config.Auth {
-		return sinktest.Login(t, config.AuthBasic, user, password)
+	basic := func(user, password string) *spec.Auth {
+		return sinktest.Login(t, spec.AuthBasic, user, password)
 	}
-	creds := func(content string) *config.Auth {
-		return &config.Auth{Type: config.AuthCredentials, SecretFile: sinktest.File(t, "user.creds", content)}
+	creds := func(content string) *spec.Auth {
+		return &spec.Auth{Type: spec.AuthCredentials, SecretFile: sinktest.File(t, "user.creds", content)}
 	}
-	seed := func(content string) *config.Auth {
-		return &config.Auth{Type: config.AuthNKey, SecretFile: sinktest.File(t, "seed", content)}
+	seed := func(content string) *spec.Auth {
+		return &spec.Auth{Type: spec.AuthNKey, SecretFile: sinktest.File(t, "seed", content)}
 	}
-	tok := func(content string) *config.Auth {
-		return &config.Auth{Type: config.AuthToken, SecretFile: sinktest.File(t, "token", content)}
+	tok := func(content string) *spec.Auth {
+		return &spec.Auth{Type: spec.AuthToken, SecretFile: sinktest.File(t, "token", content)}
 	}
 	const check, refused = "; add auth, or check what its files hold", reason.AuthenticationFailed
 	for _, test := range []struct {
 		name       string
 		server     *nats.Server
-		auth       *config.Auth
+		auth       *spec.Auth
 		word, text string // "" means delivered
 	}{
 		{"password", users, basic("alice", sinktest.PasswordSecret), "", ""},
@@ -345,7 +345,7 @@ func TestNoRight(t *testing.T) {
 	stream := newStream(t, srv, nil, client.UserInfo("alice", sinktest.PasswordSecret))
 	for user, probed := range map[string]bool{"mute": false, "reads": true, "denied": true} {
 		cfg := plainConfig(srv, stream)
-		cfg.Auth = sinktest.Login(t, config.AuthBasic, user, sinktest.PasswordSecret)
+		cfg.Auth = sinktest.Login(t, spec.AuthBasic, user, sinktest.PasswordSecret)
 		s := open(t, cfg)
 		const text = "; allow it in the permissions of the dispatcher's user, under publish"
 		sinktest.Want(t, user+", Deliver", sinktest.Send(t, s), true, reason.AuthenticationFailed, text)
@@ -378,7 +378,7 @@ func TestNotAuthorized(t *testing.T) {
 	stream := newStream(t, srv, nil, client.UserInfo("alice", sinktest.PasswordSecret))
 	cfg := plainConfig(srv, stream)
 	cfg.Subject = ""
-	cfg.Auth = sinktest.Login(t, config.AuthBasic, "mute", sinktest.PasswordSecret)
+	cfg.Auth = sinktest.Login(t, spec.AuthBasic, "mute", sinktest.PasswordSecret)
 	s := open(t, cfg)
 	batch := make([]*dispatcher.Event, batchSize)
 	for i := range batch { // the refusals come before the others are stored
@@ -416,14 +416,14 @@ func TestTLS(t *testing.T) {
 	for _, srv := range []*nats.Server{good, elsewhere, mutual} {
 		streams[srv.Address()] = newStream(t, srv, nil, trusting(certs))
 	}
-	openTLS := func(t *testing.T, scheme, address string, cfg *config.TLS) dispatcher.Sink {
-		return open(t, config.NATSSink{Servers: []string{scheme + "://" + address}, Subject: streams[address] + ".events", Access: config.Access{TLS: cfg}})
+	openTLS := func(t *testing.T, scheme, address string, cfg *spec.TLS) dispatcher.Sink {
+		return open(t, spec.NATSSink{Servers: []string{scheme + "://" + address}, Subject: streams[address] + ".events", Access: spec.Access{TLS: cfg}})
 	}
 	const authority, noTLS = "; set tls.caSecretRef or caConfigMapRef (in a dispatcher's file: tls.caFile)", "; no TLS is spoken there"
 	sinktest.TLS{
 		Certificates: certs, Plain: plain.Address(), Good: good.Address(), Mutual: mutual.Address(), ElsewhereAt: elsewhere.Address(),
 		ExpiredAt: expired.Address(),
-		Open: func(t *testing.T, address string, cfg *config.TLS) dispatcher.Sink {
+		Open: func(t *testing.T, address string, cfg *spec.TLS) dispatcher.Sink {
 			return openTLS(t, "nats", address, cfg)
 		},
 		Renew: "; renew the server's certificate", Hosts: "; use hosts in servers that the certificate names",
@@ -475,7 +475,7 @@ func TestFilesAreReadForEachConnection(t *testing.T) {
 	srv := start(t, nats.Options{Settings: fmt.Sprintf("authorization: {user: alice, password: %q}", sinktest.WrongSecret)})
 	stream := newStream(t, srv, nil, client.UserInfo("alice", sinktest.WrongSecret))
 	cfg := plainConfig(srv, stream)
-	cfg.Auth = sinktest.Login(t, config.AuthBasic, "alice", sinktest.WrongSecret)
+	cfg.Auth = sinktest.Login(t, spec.AuthBasic, "alice", sinktest.WrongSecret)
 	s := open(t, cfg)
 	if err := sinktest.Send(t, s); err != nil {
 		t.Fatal(err)
@@ -497,7 +497,7 @@ func TestFilesAreReadForEachConnection(t *testing.T) {
 	certs := sinktest.NewCertificates(t, "client", "")
 	srv = startMutual(t, certs)
 	stream = newStream(t, srv, nil, trusting(certs))
-	sinktest.Rotated(t, certs, nil, func(t *testing.T, tls *config.TLS) dispatcher.Sink {
+	sinktest.Rotated(t, certs, nil, func(t *testing.T, tls *spec.TLS) dispatcher.Sink {
 		cfg := plainConfig(srv, stream)
 		cfg.TLS = tls
 		return open(t, cfg)

@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/cloudevent"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/outboxtest"
@@ -40,7 +40,7 @@ func TestPostgresSinkSurvivesServerFaults(t *testing.T) {
 		Server: process{srv, t},
 		Open: func(t *testing.T, timeout time.Duration) sinktest.Destination {
 			cfg := settings(dsn)
-			cfg.Timeout = config.Duration(timeout)
+			cfg.Timeout = spec.Duration(timeout)
 			return destination(t, srv, cfg)
 		},
 		Transaction: true,
@@ -63,7 +63,7 @@ func (p process) Pause() {
 func (p process) Resume() { p.Thaw() }
 
 // destination is the table of a server as sinktest.Exercise drives it.
-func destination(t *testing.T, srv *postgres.Server, cfg config.PostgresSink) sinktest.Destination {
+func destination(t *testing.T, srv *postgres.Server, cfg spec.PostgresSink) sinktest.Destination {
 	dsn := cfg.DSN
 	var start func()
 	exec(t, dsn, `truncate inbox_events; drop table if exists refused; create table refused (id uuid);
@@ -253,11 +253,11 @@ func exec(t testing.TB, dsn, sql string) {
 	}
 }
 
-func settings(dsn string) config.PostgresSink {
-	return config.PostgresSink{DSN: dsn}
+func settings(dsn string) spec.PostgresSink {
+	return spec.PostgresSink{DSN: dsn}
 }
 
-func open(t testing.TB, cfg config.PostgresSink) *sink {
+func open(t testing.TB, cfg spec.PostgresSink) *sink {
 	t.Helper()
 	s, err := build(cfg)
 	return sinktest.Opened(t, s, err)

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
@@ -60,7 +60,7 @@ func TestServerErrorsNameTheRemedy(t *testing.T) {
 func TestDeliveriesWaitForConnections(t *testing.T) {
 	dsn := inbox(t)
 	cfg := settings(dsn)
-	cfg.Timeout = config.Duration(5 * time.Second)
+	cfg.Timeout = spec.Duration(5 * time.Second)
 	s := open(t, cfg)
 	conn, err := pgx.Connect(t.Context(), dsn)
 	if err != nil {
@@ -147,23 +147,23 @@ func TestLoginFailuresNameTheRemedy(t *testing.T) {
 	_, dsn := server(t)
 	exec(t, dsn, `create role outbox login password '`+sinktest.PasswordSecret+`'; grant usage on schema public to outbox;
 		grant insert, select (id) on public.inbox_events to outbox; create role mallory login password '`+sinktest.PasswordSecret+`'`)
-	as := func(user, password, db string) config.PostgresSink {
+	as := func(user, password, db string) spec.PostgresSink {
 		u, err := url.Parse(dsn)
 		if err != nil {
 			t.Fatal(err)
 		}
 		u.User, u.Path = url.UserPassword(user, password), "/"+db
-		return config.PostgresSink{DSNFile: sinktest.File(t, "dsn", u.String())}
+		return spec.PostgresSink{DSNFile: sinktest.File(t, "dsn", u.String())}
 	}
 	for _, test := range []struct {
 		name       string
-		cfg        config.PostgresSink
+		cfg        spec.PostgresSink
 		word, text string
 	}{
 		{"wrong password", as("outbox", sinktest.WrongSecret, "postgres"), reason.AuthenticationFailed, "; correct the user and the password"},
 		{"unknown user", as("unknown", sinktest.PasswordSecret, "postgres"), reason.AuthenticationFailed, "; correct the user and the password"},
 		{"no such database", as("outbox", sinktest.PasswordSecret, "none"), reason.Refusing, "; create the database"},
-		{"no file", config.PostgresSink{DSNFile: "/nowhere/dsn"}, reason.AuthenticationFailed, "postgres sink: sink.postgres.dsnFile cannot be read; create the file"},
+		{"no file", spec.PostgresSink{DSNFile: "/nowhere/dsn"}, reason.AuthenticationFailed, "postgres sink: sink.postgres.dsnFile cannot be read; create the file"},
 		{"no right", as("mallory", sinktest.PasswordSecret, "postgres"), reason.AuthenticationFailed, "grant insert, select (id) on public.inbox_events to"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -205,7 +205,7 @@ func TestTLS(t *testing.T) {
 				speakTLS(t, dsn, test.leaf)
 			}
 			cfg := settings(strings.Replace(dsn, "sslmode=disable", "", 1))
-			cfg.TLS = &config.TLS{CAFile: sinktest.File(t, "ca.crt", test.trusted)}
+			cfg.TLS = &spec.TLS{CAFile: sinktest.File(t, "ca.crt", test.trusted)}
 			sinktest.Reaches(t, open(t, cfg), test.word, test.text)
 		})
 	}
@@ -213,7 +213,7 @@ func TestTLS(t *testing.T) {
 
 // A token is not sent without TLS, and the remedy names the sink's own fields.
 func TestTokenNeedsTLS(t *testing.T) {
-	s := open(t, config.PostgresSink{DSN: "postgres://outbox@127.0.0.1:1/shop?sslmode=prefer", IAM: &config.IAM{Provider: config.IAMAWS, Region: "eu-central-1"}})
+	s := open(t, spec.PostgresSink{DSN: "postgres://outbox@127.0.0.1:1/shop?sslmode=prefer", IAM: &spec.IAM{Provider: spec.IAMAWS, Region: "eu-central-1"}})
 	sinktest.Reaches(t, s, reason.ConnectionFailed, "sink.postgres.iam needs TLS, and the connection may go without; set sslmode=verify-full in the connection string, and name")
 }
 

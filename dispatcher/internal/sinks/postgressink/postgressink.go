@@ -19,7 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/draft"
@@ -45,7 +45,7 @@ const connections = 8
 const name = "inbox"
 
 type sink struct {
-	cfg    config.PostgresSink
+	cfg    spec.PostgresSink
 	insert string
 	pool   *pgxpool.Pool
 	turn   chan struct{} // a place for each connection
@@ -56,7 +56,7 @@ var _ dispatcher.Sink = (*sink)(nil)
 // New returns a sink for cfg. It fails when cfg contradicts itself; files and the server are first looked
 // at by Probe and Deliver, so that what is wrong with them can heal. route must be nil: where an event
 // goes is one table.
-func New(cfg config.PostgresSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
+func New(cfg spec.PostgresSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
 	if route != nil {
 		return nil, errors.New("postgres sink: routes do not apply to it, because all events go to one table; remove them, or run a dispatcher for each table")
 	}
@@ -67,7 +67,7 @@ func New(cfg config.PostgresSink, route func(*dispatcher.Event) (string, error))
 	return s, nil
 }
 
-func build(cfg config.PostgresSink) (*sink, error) {
+func build(cfg spec.PostgresSink) (*sink, error) {
 	cfg.ApplyDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -192,7 +192,7 @@ func (s *sink) Draft(_ context.Context, e *dispatcher.Event) (draft.Message, err
 }
 
 // where says which database a configuration means, without its login: a file stands for what it holds.
-func where(cfg config.PostgresSink) string {
+func where(cfg spec.PostgresSink) string {
 	if cfg.DSNFile != "" {
 		return "the database of " + cfg.DSNFile
 	}

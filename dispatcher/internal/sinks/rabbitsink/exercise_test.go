@@ -19,7 +19,7 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/outboxtest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
@@ -30,11 +30,11 @@ import (
 
 // CONTRACT: C-32, C-70, C-73
 func TestRabbitSinkMeetsTheSinkContract(t *testing.T) {
-	for _, mode := range []config.ContentMode{config.Binary, config.Structured} {
+	for _, mode := range []spec.ContentMode{spec.Binary, spec.Structured} {
 		t.Run(string(mode), func(t *testing.T) {
 			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination {
-				d := destination(t, config.RabbitMQSink{Access: config.Access{ContentMode: mode, Timeout: config.Duration(15 * time.Second)}})
-				if mode == config.Structured { // it decides how a message is written, not how a broker is found again
+				d := destination(t, spec.RabbitMQSink{Access: spec.Access{ContentMode: mode, Timeout: spec.Duration(15 * time.Second)}})
+				if mode == spec.Structured { // it decides how a message is written, not how a broker is found again
 					d.Stop, d.Start, d.Cannot["Stop"] = nil, nil, "that of Binary is the same"
 				}
 				return d
@@ -44,7 +44,7 @@ func TestRabbitSinkMeetsTheSinkContract(t *testing.T) {
 }
 
 // destination is an exchange of the real broker as sinktest.Exercise drives it.
-func destination(t *testing.T, cfg config.RabbitMQSink) sinktest.Destination {
+func destination(t *testing.T, cfg spec.RabbitMQSink) sinktest.Destination {
 	exchange, queue := newExchange(t, amqp.ExchangeTopic, "shop.#")
 	cfg.Addresses, cfg.Auth = []string{broker(t).Address(rabbitmq.Plain)}, password(t, alice, sinktest.PasswordSecret)
 	cfg.Exchange, cfg.RoutingKey = exchange, "shop.orders"
@@ -125,7 +125,7 @@ func TestHeadersFollowTheProtocolBinding(t *testing.T) {
 	}
 
 	// As the AMQP 1.0 binding has them, and without CloudEvents.
-	for prefix, bare := range map[string]bool{config.PrefixAMQP: false, config.PrefixAMQPUnderscore: false, config.PrefixRabbitMQ: true} {
+	for prefix, bare := range map[string]bool{spec.PrefixAMQP: false, spec.PrefixAMQPUnderscore: false, spec.PrefixRabbitMQ: true} {
 		queue := newQueue(t, nil)
 		cfg := plainConfig(t, queue)
 		cfg.AttributePrefix = prefix
@@ -363,15 +363,15 @@ func received(t *testing.T, d amqp.Delivery) sinktest.Message {
 }
 
 // plainConfig is the configuration for a queue on the listener without TLS.
-func plainConfig(t testing.TB, queue string) config.RabbitMQSink {
-	return config.RabbitMQSink{Addresses: []string{broker(t).Address(rabbitmq.Plain)}, RoutingKey: queue, Access: config.Access{Auth: password(t, alice, sinktest.PasswordSecret)}}
+func plainConfig(t testing.TB, queue string) spec.RabbitMQSink {
+	return spec.RabbitMQSink{Addresses: []string{broker(t).Address(rabbitmq.Plain)}, RoutingKey: queue, Access: spec.Access{Auth: password(t, alice, sinktest.PasswordSecret)}}
 }
 
-func password(t testing.TB, user, password string) *config.Auth {
-	return sinktest.Login(t, config.AuthPlain, user, password)
+func password(t testing.TB, user, password string) *spec.Auth {
+	return sinktest.Login(t, spec.AuthPlain, user, password)
 }
 
-func open(t testing.TB, cfg config.RabbitMQSink) *sink {
+func open(t testing.TB, cfg spec.RabbitMQSink) *sink {
 	t.Helper()
 	s, err := build(cfg, nil)
 	return sinktest.Opened(t, s, err)

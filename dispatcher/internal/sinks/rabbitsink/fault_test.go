@@ -9,7 +9,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
@@ -210,7 +210,7 @@ func TestBlockedBrokerGetsNothingNew(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			queue := newQueue(t, nil)
 			cfg := plainConfig(t, queue)
-			cfg.Timeout = config.Duration(2 * time.Second)
+			cfg.Timeout = spec.Duration(2 * time.Second)
 			used, fresh := open(t, cfg), open(t, cfg)
 			if err := sinktest.Send(t, used); err != nil {
 				t.Fatal(err)
@@ -259,7 +259,7 @@ func TestBlockedBrokerGetsNothingNew(t *testing.T) {
 // CONTRACT: C-32
 func TestFirstMessageGoesAlone(t *testing.T) {
 	cfg := plainConfig(t, newQueue(t, nil))
-	cfg.Timeout = config.Duration(2 * time.Second)
+	cfg.Timeout = spec.Duration(2 * time.Second)
 	s := open(t, cfg)
 	p, err := s.takePublisher(t.Context())
 	if err == nil {
@@ -285,7 +285,7 @@ func TestRabbitSinkSurvivesServerFaults(t *testing.T) {
 	sinktest.Faults{
 		Server: broker(t),
 		Open: func(t *testing.T, timeout time.Duration) sinktest.Destination {
-			d := destination(t, config.RabbitMQSink{Access: config.Access{Timeout: config.Duration(timeout)}})
+			d := destination(t, spec.RabbitMQSink{Access: spec.Access{Timeout: spec.Duration(timeout)}})
 			flush(t)
 			return d
 		},
@@ -332,11 +332,11 @@ func TestSecurityFailuresNameTheRemedy(t *testing.T) {
 	certs := theBroker.certs
 	trust, known := certs.Trust(t, certs.CA.PEM), certs.Present(t, certs.Client)
 	unknown := certs.Present(t, certs.CA.Sign(t, "stranger", sinktest.InAnHour()))
-	good, external := password(t, alice, sinktest.PasswordSecret), &config.Auth{Type: config.AuthExternal}
+	good, external := password(t, alice, sinktest.PasswordSecret), &spec.Auth{Type: spec.AuthExternal}
 	for _, test := range []struct {
 		name, listener string
-		auth           *config.Auth
-		tls            *config.TLS
+		auth           *spec.Auth
+		tls            *spec.TLS
 		vhost          string
 		word, text     string // "" means delivered
 	}{
@@ -387,7 +387,7 @@ func TestTLS(t *testing.T) {
 	queue, at := newQueue(t, nil), theBroker.Address
 	sinktest.TLS{
 		Certificates: theBroker.certs, Plain: at(rabbitmq.Plain), Good: at("TLS"), Mutual: at("MUTUAL"), ExpiredAt: at("EXPIRED"), ElsewhereAt: at("ELSEWHERE"),
-		Open: func(t *testing.T, address string, cfg *config.TLS) dispatcher.Sink {
+		Open: func(t *testing.T, address string, cfg *spec.TLS) dispatcher.Sink {
 			return openTLS(t, queue, address, cfg)
 		},
 		Renew: "; renew the broker's certificate", Hosts: "; use hosts in addresses that the certificate names",
@@ -395,7 +395,7 @@ func TestTLS(t *testing.T) {
 	}.Run(t)
 }
 
-func openTLS(t *testing.T, queue, address string, tls *config.TLS) dispatcher.Sink {
+func openTLS(t *testing.T, queue, address string, tls *spec.TLS) dispatcher.Sink {
 	cfg := plainConfig(t, queue)
 	cfg.Addresses, cfg.TLS = []string{address}, tls
 	return open(t, cfg)
@@ -407,7 +407,7 @@ func TestFilesAreReadForEachConnection(t *testing.T) {
 		cfg := plainConfig(t, queue)
 		cfg.Auth.SecretFile = passwordFile
 		return open(t, cfg)
-	}, func(t *testing.T, cfg *config.TLS) dispatcher.Sink {
+	}, func(t *testing.T, cfg *spec.TLS) dispatcher.Sink {
 		return openTLS(t, queue, theBroker.Address("MUTUAL"), cfg)
 	})
 }

@@ -7,12 +7,12 @@ import (
 	"io"
 
 	"github.com/cloudevents/sdk-go/v2/binding"
-	"github.com/cloudevents/sdk-go/v2/binding/spec"
+	names "github.com/cloudevents/sdk-go/v2/binding/spec"
 	"github.com/cloudevents/sdk-go/v2/event"
 	"github.com/cloudevents/sdk-go/v2/types"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/cloudevent"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
@@ -41,7 +41,7 @@ func (s *sink) message(e *dispatcher.Event) (*message, error) {
 	if len(ce.Type()) <= shortString {
 		m.Type = ce.Type()
 	}
-	if s.cfg.ContentMode == config.Structured {
+	if s.cfg.ContentMode == spec.Structured {
 		var body bytes.Buffer
 		err = event.WriteJson(&ce, &body)
 		m.ContentType, m.Body, m.Headers = event.ApplicationCloudEventsJSON, body.Bytes(), amqp.Table{}
@@ -80,8 +80,8 @@ type headers struct {
 
 var _ binding.BinaryWriter = (*headers)(nil)
 
-func (h *headers) SetAttribute(a spec.Attribute, value any) error {
-	if a.Kind() == spec.DataContentType { // a property of the message
+func (h *headers) SetAttribute(a names.Attribute, value any) error {
+	if a.Kind() == names.DataContentType { // a property of the message
 		return nil
 	}
 	return h.SetExtension(a.Name(), value)

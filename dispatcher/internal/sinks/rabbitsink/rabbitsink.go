@@ -17,7 +17,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"golang.org/x/sync/singleflight"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
@@ -33,7 +33,7 @@ const (
 )
 
 type sink struct {
-	cfg     config.RabbitMQSink
+	cfg     spec.RabbitMQSink
 	timeout time.Duration
 	// addresses are those of the configuration, as errors name them.
 	addresses string
@@ -58,7 +58,7 @@ var _ dispatcher.Sink = (*sink)(nil)
 // New returns a sink for cfg. It fails when cfg contradicts itself; files and the broker are first
 // looked at by Probe and Deliver, so that what is wrong with them can heal. route says which routing
 // key an event has; nil is the configuration's, or the name of the event's own topic.
-func New(cfg config.RabbitMQSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
+func New(cfg spec.RabbitMQSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
 	s, err := build(cfg, route)
 	if err != nil {
 		return nil, err // not s, which would be a Sink that holds nil
@@ -66,7 +66,7 @@ func New(cfg config.RabbitMQSink, route func(*dispatcher.Event) (string, error))
 	return s, nil
 }
 
-func build(cfg config.RabbitMQSink, route func(*dispatcher.Event) (string, error)) (*sink, error) {
+func build(cfg spec.RabbitMQSink, route func(*dispatcher.Event) (string, error)) (*sink, error) {
 	cfg.ApplyDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err

@@ -10,7 +10,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/files"
 )
 
@@ -223,7 +223,7 @@ func isResponse(err error) bool {
 }
 
 // dial connects, with TLS unless cfg is nil. Its files are read each time.
-func dial(ctx context.Context, cfg *config.TLS, address string) (*wire, error) {
+func dial(ctx context.Context, cfg *spec.TLS, address string) (*wire, error) {
 	conn, raw, err := files.Dial(ctx, cfg, address)
 	if err != nil {
 		return nil, err
@@ -232,8 +232,8 @@ func dial(ctx context.Context, cfg *config.TLS, address string) (*wire, error) {
 }
 
 // newLogin reads the credentials.
-func newLogin(cfg *config.Auth) (amqp.Authentication, error) {
-	if cfg.Type == config.AuthExternal {
+func newLogin(cfg *spec.Auth) (amqp.Authentication, error) {
+	if cfg.Type == spec.AuthExternal {
 		return &amqp.ExternalAuth{}, nil
 	}
 	user, password, err := files.Login("auth", cfg)

@@ -8,11 +8,11 @@ import (
 	"io"
 
 	"github.com/cloudevents/sdk-go/v2/binding"
-	"github.com/cloudevents/sdk-go/v2/binding/spec"
+	names "github.com/cloudevents/sdk-go/v2/binding/spec"
 	"github.com/cloudevents/sdk-go/v2/event"
 	"github.com/cloudevents/sdk-go/v2/types"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/cloudevent"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/draft"
@@ -40,7 +40,7 @@ func (s *sink) entry(e *dispatcher.Event) (*entry, error) {
 	}
 	f = append(f, "*")
 	ce := cloudevent.New(e)
-	if s.cfg.ContentMode == config.Structured {
+	if s.cfg.ContentMode == spec.Structured {
 		var body bytes.Buffer
 		err = event.WriteJson(&ce, &body)
 		f = append(f, fieldEvent, body.Bytes())
@@ -64,7 +64,7 @@ type fields []any
 
 var _ binding.BinaryWriter = (*fields)(nil)
 
-func (f *fields) SetAttribute(a spec.Attribute, value any) error {
+func (f *fields) SetAttribute(a names.Attribute, value any) error {
 	return f.SetExtension(a.Name(), value)
 }
 

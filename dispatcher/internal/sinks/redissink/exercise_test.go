@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/outboxtest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
@@ -25,7 +25,7 @@ import (
 // CONTRACT: C-32, C-70, C-71, C-73
 func TestRedisSinkMeetsTheSinkContract(t *testing.T) {
 	srv := server(t, redis.Options{})
-	for _, mode := range []config.ContentMode{config.Binary, config.Structured} {
+	for _, mode := range []spec.ContentMode{spec.Binary, spec.Structured} {
 		t.Run(string(mode), func(t *testing.T) {
 			sinktest.Exercise(t, func(t *testing.T) sinktest.Destination {
 				cfg := settings(srv)
@@ -39,13 +39,13 @@ func TestRedisSinkMeetsTheSinkContract(t *testing.T) {
 		leaf := ca.Sign(t, "redis", sinktest.InAnHour())
 		srv := server(t, redis.Options{TLS: &redis.TLS{CertPEM: leaf.CertPEM, KeyPEM: leaf.KeyPEM}})
 		cfg := settings(srv)
-		cfg.TLS = &config.TLS{CAFile: sinktest.File(t, "ca.crt", ca.PEM)}
+		cfg.TLS = &spec.TLS{CAFile: sinktest.File(t, "ca.crt", ca.PEM)}
 		sinktest.Exercise(t, func(t *testing.T) sinktest.Destination { return destination(t, srv, cfg) })
 	})
 }
 
 // destination is a stream of the real server as sinktest.Exercise drives it.
-func destination(t *testing.T, srv *redis.Server, cfg config.RedisSink) sinktest.Destination {
+func destination(t *testing.T, srv *redis.Server, cfg spec.RedisSink) sinktest.Destination {
 	do(t, srv, "set", "taken", "no stream")
 	stream := "orders-" + uuid.NewString()
 	cfg.Stream = stream
@@ -262,7 +262,7 @@ func TestClusterTakesBatchesWhileSlotsMove(t *testing.T) {
 	reader := goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: []string{nodes[0].Address}})
 	defer func() { _ = reader.Close() }()
 
-	single := open(t, config.RedisSink{Addresses: []string{nodes[0].Address}})
+	single := open(t, spec.RedisSink{Addresses: []string{nodes[0].Address}})
 	for _, err = range single.Deliver(t.Context(), inStreams(30)) {
 		if err != nil {
 			break
@@ -270,7 +270,7 @@ func TestClusterTakesBatchesWhileSlotsMove(t *testing.T) {
 	}
 	sinktest.Want(t, "without cluster", err, false, reason.Refusing, "; the server is a node of a cluster: set topology to Cluster")
 
-	s := open(t, config.RedisSink{Addresses: []string{nodes[0].Address}, Topology: config.RedisCluster})
+	s := open(t, spec.RedisSink{Addresses: []string{nodes[0].Address}, Topology: spec.RedisCluster})
 	if err := s.Probe(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -340,7 +340,7 @@ func TestClusterTakesBatchesWhileSlotsMove(t *testing.T) {
 	for _, node := range nodes {
 		node.Kill()
 	}
-	for _, s := range []*sink{s, open(t, config.RedisSink{Addresses: []string{nodes[0].Address}, Topology: config.RedisCluster})} {
+	for _, s := range []*sink{s, open(t, spec.RedisSink{Addresses: []string{nodes[0].Address}, Topology: spec.RedisCluster})} {
 		for _, err := range s.Deliver(t.Context(), inStreams(30)) {
 			sinktest.Want(t, "no cluster", err, true, reason.ConnectionFailed, "; check that it runs")
 		}

@@ -10,7 +10,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
@@ -201,7 +201,7 @@ func replicate(t *testing.T, replica, of *redis.Server, s *sink) {
 func TestEventWaitsForItsReplicas(t *testing.T) {
 	srv, replica := server(t, redis.Options{}), server(t, redis.Options{})
 	cfg := settings(srv)
-	cfg.Replicas, cfg.Timeout = 1, config.Duration(2*time.Second)
+	cfg.Replicas, cfg.Timeout = 1, spec.Duration(2*time.Second)
 	s := open(t, cfg)
 	alone := sinktest.Send(t, s)
 	sinktest.Want(t, "without a replica", alone, false, reason.Refusing, "0 of 1 replicas confirmed it in time; bring replicas back")
@@ -223,7 +223,7 @@ func TestRedisSinkSurvivesServerFaults(t *testing.T) {
 		Server: srv,
 		Open: func(t *testing.T, timeout time.Duration) sinktest.Destination {
 			cfg := settings(srv)
-			cfg.Timeout = config.Duration(timeout)
+			cfg.Timeout = spec.Duration(timeout)
 			return destination(t, srv, cfg)
 		},
 		Unconfirmed: "no response within %s; check that the server runs and responds in time", Unconnected: "no response within %s; check that it runs",
@@ -231,11 +231,11 @@ func TestRedisSinkSurvivesServerFaults(t *testing.T) {
 }
 
 // login names files with a user and a password; no user is the user default.
-func login(t *testing.T, cfg config.RedisSink, user, password string) config.RedisSink {
+func login(t *testing.T, cfg spec.RedisSink, user, password string) spec.RedisSink {
 	if user != "" {
-		cfg.Auth = sinktest.Login(t, config.AuthBasic, user, password)
+		cfg.Auth = sinktest.Login(t, spec.AuthBasic, user, password)
 	} else {
-		cfg.Auth = &config.Auth{Type: config.AuthPassword, SecretFile: sinktest.File(t, "password", password+"\n")}
+		cfg.Auth = &spec.Auth{Type: spec.AuthPassword, SecretFile: sinktest.File(t, "password", password+"\n")}
 	}
 	return cfg
 }
@@ -254,10 +254,10 @@ func TestLoginFailuresNameTheRemedy(t *testing.T) {
 	database := login(t, wanted, "", sinktest.PasswordSecret)
 	database.Database = 99
 	cluster := login(t, wanted, "", sinktest.PasswordSecret)
-	cluster.Topology = config.RedisCluster
+	cluster.Topology = spec.RedisCluster
 	for _, test := range []struct {
 		name        string
-		cfg         config.RedisSink
+		cfg         spec.RedisSink
 		unavailable bool
 		word, text  string // "" means delivered
 	}{
@@ -302,8 +302,8 @@ func TestTLS(t *testing.T) {
 	}.Run(t)
 }
 
-func openTLS(t *testing.T, address string, cfg *config.TLS) dispatcher.Sink {
-	return open(t, config.RedisSink{Addresses: []string{address}, Stream: "orders", Access: config.Access{TLS: cfg, Timeout: config.Duration(2 * time.Second)}})
+func openTLS(t *testing.T, address string, cfg *spec.TLS) dispatcher.Sink {
+	return open(t, spec.RedisSink{Addresses: []string{address}, Stream: "orders", Access: spec.Access{TLS: cfg, Timeout: spec.Duration(2 * time.Second)}})
 }
 
 func TestFilesAreReadForEachConnection(t *testing.T) {
@@ -315,7 +315,7 @@ func TestFilesAreReadForEachConnection(t *testing.T) {
 		cfg := login(t, settings(srv), "outbox", "")
 		cfg.Auth.SecretFile = passwordFile
 		return open(t, cfg)
-	}, func(t *testing.T, cfg *config.TLS) dispatcher.Sink { return openTLS(t, mutual.Address, cfg) })
+	}, func(t *testing.T, cfg *spec.TLS) dispatcher.Sink { return openTLS(t, mutual.Address, cfg) })
 }
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -365,11 +365,11 @@ func entries(t testing.TB, c goredis.Cmdable, stream string) []goredis.XMessage 
 	return all
 }
 
-func settings(s *redis.Server) config.RedisSink {
-	return config.RedisSink{Addresses: []string{s.Address}, Stream: "orders"}
+func settings(s *redis.Server) spec.RedisSink {
+	return spec.RedisSink{Addresses: []string{s.Address}, Stream: "orders"}
 }
 
-func open(t testing.TB, cfg config.RedisSink) *sink {
+func open(t testing.TB, cfg spec.RedisSink) *sink {
 	t.Helper()
 	s, err := build(cfg, nil)
 	return sinktest.Opened(t, s, err)

@@ -17,7 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
 
-	"github.com/outbox-operator/outbox-operator/api/config"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/files"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
@@ -35,7 +35,7 @@ const (
 )
 
 type sink struct {
-	cfg config.RedisSink
+	cfg spec.RedisSink
 	// servers are those of the configuration, as errors name them.
 	servers string
 	// stream is where every event goes; "" when routes or the events' own topics say so.
@@ -57,7 +57,7 @@ var _ dispatcher.Sink = (*sink)(nil)
 // New returns a sink for cfg. It fails when cfg contradicts itself; files and the server are first
 // looked at by Probe and Deliver, so that what is wrong with them can heal. route says which stream an
 // event goes to; nil is the configuration's, or the one of the event's own topic's name.
-func New(cfg config.RedisSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
+func New(cfg spec.RedisSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
 	s, err := build(cfg, route)
 	if err != nil {
 		return nil, err // not s, which would be a Sink that holds nil
@@ -65,7 +65,7 @@ func New(cfg config.RedisSink, route func(*dispatcher.Event) (string, error)) (d
 	return s, nil
 }
 
-func build(cfg config.RedisSink, route func(*dispatcher.Event) (string, error)) (*sink, error) {
+func build(cfg spec.RedisSink, route func(*dispatcher.Event) (string, error)) (*sink, error) {
 	cfg.ApplyDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func build(cfg config.RedisSink, route func(*dispatcher.Event) (string, error)) 
 		s.stream = cfg.Stream
 		s.destination = func(e *dispatcher.Event) (string, error) { return cmp.Or(cfg.Stream, e.Topic), nil }
 	}
-	if cfg.Topology == config.RedisCluster {
+	if cfg.Topology == spec.RedisCluster {
 		s.cluster = s.newCluster()
 	}
 	return s, nil

@@ -1,0 +1,98 @@
+package spec
+
+import "time"
+
+// Retention says how long rows are kept (CONTRACT C-60). A row is removed by a sweep that runs every 24th of the
+// shortest of the times, from once a minute to once in 6 hours, by one process at a time.
+type Retention struct {
+	// Delivered is how long a delivered row is kept, and its dedupe key remembered, 0s to 87600h (10 years).
+	// With 0s a row is deleted when it is delivered. Defaults to 168h.
+	Delivered *Duration `json:"delivered,omitempty"`
+	// DeadResolved is how long a dead row is kept after a person resolved the last of its dead letters,
+	// with all of these, 1h to 87600h. Defaults to 720h.
+	DeadResolved Duration `json:"deadResolved,omitempty"`
+	// DeadUnresolved is how long an unresolved dead row is kept, 1h to 87600h. After that its dead letter is resolved
+	// as expired, and kept for DeadResolved. With OnDead Block a row that has a key is kept anyway, because only
+	// a person unblocks a key. Defaults to for ever.
+	DeadUnresolved Duration `json:"deadUnresolved,omitempty"`
+	// Scope is Dispatcher or Outbox: whose rows are removed. Dispatcher is those of the namespace and the topics;
+	// dispatchers that share topics then all remove them, so the shorter time holds. Outbox is all of the
+	// tables, for dispatchers that all say the same, as those of one Outbox do. Defaults to Dispatcher.
+	Scope RetentionScope `json:"scope,omitempty"`
+}
+
+// RetentionScope says whose rows a retention is about.
+type RetentionScope string
+
+// The scopes.
+const (
+	ScopeDispatcher RetentionScope = "Dispatcher"
+	ScopeOutbox     RetentionScope = "Outbox"
+)
+
+// The defaults of a [Retention].
+const (
+	DefaultDelivered    = 7 * 24 * time.Hour
+	DefaultDeadResolved = 30 * 24 * time.Hour
+)
+
+// DeletesAtAck reports whether rows are deleted as soon as they are delivered.
+func (r Retention) DeletesAtAck() bool { return r.Delivered != nil && *r.Delivered == 0 }
+
+func (r *Retention) applyDefaults() {
+	if r.Delivered == nil {
+		delivered := Duration(DefaultDelivered)
+		r.Delivered = &delivered
+	}
+	setDefault(&r.DeadResolved, Duration(DefaultDeadResolved))
+	setDefault(&r.Scope, ScopeDispatcher)
+}
+
+const longestRetention = 87_600 * time.Hour
+
+func (r Retention) validate(p *problems) {
+	if r.Delivered != nil {
+		p.duration("retention.delivered", *r.Delivered, 0, longestRetention)
+	}
+	p.duration("retention.deadResolved", r.DeadResolved, time.Hour, longestRetention)
+	if r.DeadUnresolved != 0 {
+		p.duration("retention.deadUnresolved", r.DeadUnresolved, time.Hour, longestRetention)
+	}
+	p.oneOf("retention.scope", string(r.Scope), string(ScopeDispatcher), string(ScopeOutbox))
+}
+
+// Journal says whether each change of an event's row is recorded (CONTRACT C-61). `dispatcher migrate up` applies it to
+// the database; dispatchers need not know.
+type Journal struct {
+	// Mode is Enabled or Disabled. What was recorded is kept for its retention also when it is Disabled. Required.
+	Mode JournalMode `json:"mode"`
+	// Retention is how long a record is kept at least, 24h to 87600h (10 years). Whole days are removed. Defaults to
+	// 168h.
+	Retention Duration `json:"retention,omitempty"`
+}
+
+// JournalMode says whether changes are recorded.
+type JournalMode string
+
+// The modes.
+const (
+	JournalEnabled  JournalMode = "Enabled"
+	JournalDisabled JournalMode = "Disabled"
+)
+
+// DefaultJournalRetention is the default of [Journal.Retention].
+const DefaultJournalRetention = 7 * 24 * time.Hour
+
+func (j *Journal) applyDefaults() {
+	if j != nil {
+		setDefault(&j.Retention, Duration(DefaultJournalRetention))
+	}
+}
+
+func (j *Journal) validate(p *problems) {
+	if j == nil {
+		return
+	}
+	p.oneOf("journal.mode", string(j.Mode), string(JournalEnabled), string(JournalDisabled))
+	p.duration("journal.retention", j.Retention, 24*time.Hour, longestRetention)
+}

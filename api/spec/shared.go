@@ -1,0 +1,176 @@
+package spec
+
+import (
+	"net/url"
+	"slices"
+	"time"
+)
+
+// What several sinks have.
+
+// ContentMode is how an event is put into what a destination takes, as the bindings of CloudEvents name it.
+type ContentMode string
+
+// The content modes. Not every sink has all of them.
+const (
+	// Binary puts the attributes into headers, properties or fields, and the payload into the body.
+	Binary ContentMode = "Binary"
+	// Structured puts an event into one JSON object.
+	Structured ContentMode = "Structured"
+	// Batch puts several events into a JSON array.
+	Batch ContentMode = "Batch"
+)
+
+// Auth is a login. Its files are read at each login.
+type Auth struct {
+	// Type is how to log in; each destination has its own types. Required.
+	Type AuthType `json:"type"`
+	// Username or UsernameFile, which holds it, is the name of the user, for the types Basic, Plain and Scram; one of
+	// them is required by these.
+	Username     string `json:"username,omitempty"`
+	UsernameFile string `json:"usernameFile,omitempty"`
+	// SecretFile holds the password, the token, the seed of the NKey or the credentials. Required by all types but
+	// AWSMSKIAM and External.
+	SecretFile string `json:"secretFile,omitempty"`
+}
+
+// AuthType is how to log in.
+type AuthType string
+
+// The types of [Auth].
+const (
+	// AuthBasic is a user and a password: of HTTP, of NATS, or of Redis's ACL.
+	AuthBasic AuthType = "Basic"
+	// AuthToken is a token: sent as Bearer over HTTP, or of NATS.
+	AuthToken AuthType = "Token"
+	// AuthPlain is a user and a password, by SASL's mechanism PLAIN.
+	AuthPlain AuthType = "Plain"
+	// AuthScramSHA256 is a user and a password, by SASL's mechanism SCRAM-SHA-256.
+	AuthScramSHA256 AuthType = "ScramSHA256"
+	// AuthScramSHA512 is a user and a password, by SASL's mechanism SCRAM-SHA-512.
+	AuthScramSHA512 AuthType = "ScramSHA512"
+	// AuthOAuthBearer is a token, by SASL's mechanism OAUTHBEARER. Something else keeps a valid one in the file.
+	AuthOAuthBearer AuthType = "OAuthBearer"
+	// AuthAWSMSKIAM is the identity of the process in AWS, by the mechanism AWS_MSK_IAM of Amazon MSK.
+	AuthAWSMSKIAM AuthType = "AWSMSKIAM"
+	// AuthExternal is the client's certificate, by SASL's mechanism EXTERNAL.
+	AuthExternal AuthType = "External"
+	// AuthNKey is the seed of a user's NKey.
+	AuthNKey AuthType = "NKey"
+	// AuthCredentials is a user's JWT and the seed of its NKey, as nsc writes them into a .creds file.
+	AuthCredentials AuthType = "Credentials"
+	// AuthPassword is the password of Redis's user default (requirepass).
+	AuthPassword AuthType = "Password"
+)
+
+func (a *Auth) validate(p *problems, field string, types ...AuthType) {
+	if a == nil {
+		return
+	}
+	words := make([]string, len(types))
+	for i, t := range types {
+		words[i] = string(t)
+	}
+	if p.oneOf(field+".type", string(a.Type), words...); !slices.Contains(types, a.Type) {
+		return
+	}
+	switch a.Type {
+	case AuthBasic, AuthPlain, AuthScramSHA256, AuthScramSHA512:
+		p.valueOrFile(field+".username", a.Username, a.UsernameFile)
+	default:
+		p.when(a.Username+a.UsernameFile != "", field+".username", "is not used by type %s; remove it", a.Type)
+	}
+	if a.Type == AuthAWSMSKIAM || a.Type == AuthExternal {
+		p.when(a.SecretFile != "", field+".secretFile", "is not used by type %s; remove it", a.Type)
+	} else {
+		p.required(field+".secretFile", a.SecretFile)
+	}
+}
+
+// TLS says whom to trust and how to identify oneself.
+type TLS struct {
+	// CAFile holds PEM certificates that replace the system's roots.
+	CAFile string `json:"caFile,omitempty"`
+	// ClientCertFile and ClientKeyFile are the client's certificate and key, both or neither.
+	ClientCertFile string `json:"clientCertFile,omitempty"`
+	ClientKeyFile  string `json:"clientKeyFile,omitempty"`
+	// ServerName is checked against the server's certificate instead of the URL's host.
+	ServerName string `json:"serverName,omitempty"`
+}
+
+func (t *TLS) validate(p *problems, field string) {
+	p.when(t != nil && (t.ClientCertFile == "") != (t.ClientKeyFile == ""), field, "has only one of clientCertFile and clientKeyFile; set both or neither")
+}
+
+// validateHTTPS is validate for what has a URL, whose scheme says whether there is TLS.
+func (t *TLS) validateHTTPS(p *problems, field string, https bool) {
+	if t == nil {
+		return
+	}
+	t.validate(p, field)
+	p.when(*t == TLS{}, field, "is empty; set caFile, clientCertFile and clientKeyFile, or serverName, or remove it")
+	p.when(!https, field, "needs an https:// url; change url, or remove tls")
+}
+
+// Notify is an address that is notified of each dead letter, by a CloudEvent over HTTP. Its members are those of
+// [HTTPSink].
+type Notify struct {
+	// URL is http or https, without user and password. Required.
+	URL string `json:"url"`
+	// Auth are the credentials of every request. Defaults to none.
+	Auth *Auth `json:"auth,omitempty"`
+	// SigningSecretFile holds what every request is signed with. Defaults to none: requests are not signed.
+	SigningSecretFile string `json:"signingSecretFile,omitempty"`
+	// TLS is for https URLs; at least one member must be set.
+	TLS *TLS `json:"tls,omitempty"`
+}
+
+// Sink is the sink that sends the notifications.
+func (n *Notify) Sink() HTTPSink {
+	s := HTTPSink{URL: n.URL, SigningSecretFile: n.SigningSecretFile, Access: Access{Auth: n.Auth, TLS: n.TLS}}
+	s.ApplyDefaults()
+	return s
+}
+
+func (n *Notify) validate(p *problems) {
+	if n != nil {
+		sink := n.Sink()
+		sink.validateAs(p, "notify", "notify")
+	}
+}
+
+// SchemaRegistry is where schemas are read from: Confluent's Schema Registry, or what speaks its API.
+// Nothing is ever registered there.
+type SchemaRegistry struct {
+	// URL is http or https, without user and password. Required.
+	URL string `json:"url"`
+	// Auth are the credentials of every request. Defaults to none.
+	Auth *Auth `json:"auth,omitempty"`
+	// TLS is for https URLs; at least one member must be set.
+	TLS *TLS `json:"tls,omitempty"`
+	// Refresh is how long the latest version of a subject is cached, 1s to 24h. It is read again at once for an event
+	// that does not fit. A fixed version is cached for ever. Defaults to 5m.
+	Refresh Duration `json:"refresh,omitempty"`
+}
+
+// ApplyDefaults sets the fields that are not set to the defaults in their comments.
+func (r *SchemaRegistry) ApplyDefaults() {
+	setDefault(&r.Refresh, Duration(5*time.Minute))
+}
+
+func (r *SchemaRegistry) validate(p *problems) {
+	u, err := url.Parse(r.URL)
+	good := err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.RawQuery == "" && u.Fragment == "" && len(r.URL) <= 2048
+	p.when(!good, "message.schemaRegistry.url", "must be an http:// or https:// URL with a host and without a query, such as https://registry.example.com")
+	p.when(good && u.User != nil, "message.schemaRegistry.url", "must not hold a user or a password; put them into files and name those in auth")
+	p.duration("message.schemaRegistry.refresh", r.Refresh, time.Second, 24*time.Hour)
+	r.Auth.validate(p, "message.schemaRegistry.auth", AuthBasic, AuthToken)
+	r.TLS.validateHTTPS(p, "message.schemaRegistry.tls", !good || u.Scheme == "https")
+}
+
+// Validate is what [Config.Validate] says of this section. It fails as that does.
+func (r *SchemaRegistry) Validate() error {
+	var p problems
+	r.validate(&p)
+	return p.join()
+}
