@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fails when a generated file is not what its generator makes, when go.mod is not tidy, or when a
-# linter has something to say. Changes that were there before are left alone.
+# Fails when a generated file is not what its generator makes, when go.mod is not tidy, when a room has more lines than
+# hack/rooms.txt allows, or when a linter has something to say. Changes that were there before are left alone.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 say() { printf '\n== %s\n' "$*"; }
@@ -20,6 +20,9 @@ for dir in . hack/*/; do # hack/pins has programs: nothing imports them
   [ -f "$dir/go.mod" ] || continue
   (cd "$dir" && go mod tidy -diff)
 done
+
+say "Lines of each room"
+go test -count=1 -run '^TestRooms$' ./hack
 
 say "Scripts"
 git ls-files --cached --others --exclude-standard '*.sh' .ci/run | xargs -n 1 bash -n
