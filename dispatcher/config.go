@@ -29,7 +29,7 @@ type Config struct {
 	// RateLimit is the most events whose delivery begins, retries too, of all processes that share it: see SetRateShare
 	// of package engine. Defaults to none.
 	RateLimit Rate
-	// TopicRateLimits are those of topics, by their names, in addition to RateLimit. Defaults to none.
+	// TopicRateLimits of topics, by their names, in addition to RateLimit. Defaults to none.
 	TopicRateLimits map[string]Rate
 	// TenantRateLimit is the most events of each tenant of a topic that are claimed, of all processes of the store's
 	// dispatcher (CONTRACT C-51). It needs FairnessTenant. Defaults to none.

@@ -89,6 +89,6 @@ func (e *Event) Lease() Lease { return Lease{ID: e.ID, Number: e.LeaseNumber} }
 // written. Ack, nack, extend and release succeed only for it.
 type Lease struct {
 	ID uuid.UUID
-	// Number is that of the claim. All rows of a claim have the same.
+	// Number of the claim. All rows of a claim have the same.
 	Number int64
 }

@@ -196,7 +196,7 @@ type Depth struct {
 	// Blocked lists the first of them, at most BlockedListed. Both are for OnDeadBlock.
 	BlockedKeys Count
 	Blocked     []BlockedKey
-	// Groups are those of the open dead letters, the largest first, at most GroupsListed.
+	// Groups of the open dead letters, the largest first, at most GroupsListed.
 	Groups []DeadGroup
 }
 
@@ -237,7 +237,7 @@ type TopicDepth struct {
 	// Pending are due now; Scheduled are due later; Processing are leased; Dead are those with
 	// an open dead letter.
 	Pending, Scheduled, Processing, Dead Count
-	// Retrying are those of Scheduled that wait for a retry after a failure. The others were delayed by their
+	// Retrying counts the rows of Scheduled that wait for a retry after a failure. The others were delayed by their
 	// producers.
 	Retrying Count
 	// OldestPending is the creation time of the pending row that is due first. Zero for none.

@@ -26,7 +26,7 @@ var m10SQL string
 // M10 configures the M10 outbox contract: SQL functions in the schema m10_recovery (claim_outbox_events, publish_outbox and
 // others) that existing workers and producers call. See m10/README.md.
 type M10 struct {
-	// Namespace and Topic are those of the events: what publish_outbox gives them, and what claim_outbox_events
+	// Namespace and Topic of the events: what publish_outbox gives them, and what claim_outbox_events
 	// claims. 1 to 255 characters each, no quote, backslash, dollar sign or control character.
 	Namespace, Topic string
 	// Upsert lets publish_outbox replace the payload of an event of the same aggregate and type that no worker

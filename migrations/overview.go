@@ -23,7 +23,7 @@ var overviewSQL string
 
 // Overview says which events the view outbox.events is about.
 type Overview struct {
-	// Namespace is that of the events. 1 to 255 characters, no quote, backslash, dollar sign or control character.
+	// Namespace of the events. 1 to 255 characters, no quote, backslash, dollar sign or control character.
 	Namespace string
 }
 

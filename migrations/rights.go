@@ -6,7 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// right is that of a role to execute the functions of a name.
+// right of a role to execute the functions of a name.
 type right struct {
 	function string
 	grantee  string // "" is public

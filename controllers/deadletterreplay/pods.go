@@ -119,7 +119,7 @@ func asNumber(text string) int {
 	return n
 }
 
-// pods are those of a Job, the oldest first.
+// pods of a Job, the oldest first.
 func (r *Reconciler) pods(ctx context.Context, job *batchv1.Job) ([]corev1.Pod, error) {
 	all, err := pods.List(ctx, r.Client, job.Namespace, map[string]string{batchv1.JobNameLabel: job.Name})
 	all = slices.DeleteFunc(all, func(pod corev1.Pod) bool { return !metav1.IsControlledBy(&pod, job) })

@@ -351,7 +351,7 @@ func meansTheSame(ctx context.Context, text string) {
 	}
 }
 
-// dispatchersIn are those of a file, in the namespace default.
+// dispatchersIn returns the dispatchers of a file, in the namespace default.
 func dispatchersIn(text string) (all []*api.OutboxDispatcher) {
 	GinkgoHelper()
 	for decoder := utilyaml.NewYAMLOrJSONDecoder(strings.NewReader(text), 4096); ; {

@@ -38,7 +38,7 @@ type observed struct {
 	// deployment is nil when there is none of ours.
 	deployment *appsv1.Deployment
 	pods       []corev1.Pod
-	// statuses are those of the pods that responded, silent counts the pods that do not respond, and unpolled those of
+	// statuses were read from the pods that responded, silent counts the pods that do not respond, and unpolled those of
 	// which neither is known yet.
 	statuses         []status.Status
 	silent, unpolled int
@@ -135,7 +135,7 @@ func setRetention(current *v1alpha1.OutboxDispatcherStatus, statuses []status.St
 	}
 }
 
-// deadGroups are those of a count. The API server refuses a group that is listed twice or has no name, which no
+// deadGroups are the groups of a count. The API server refuses a group that is listed twice or has no name, which no
 // dispatcher reports.
 func deadGroups(reported []status.DeadGroup) (all []v1alpha1.DeadGroup) {
 	for _, g := range reported[:min(len(reported), status.DeadGroupsListed)] {

@@ -25,7 +25,7 @@ func (r *Reconciler) wantedDeployment(ctx context.Context, obd *v1alpha1.OutboxD
 	return wanted, r.keepSpec(ctx, current, wanted.Annotations)
 }
 
-// generations are those of the objects of a user's that a Deployment is made of.
+// generations of the user's objects that a Deployment is made of.
 func generations(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) string {
 	own := strconv.FormatInt(obd.Generation, 10)
 	if outbox == nil {

@@ -20,7 +20,7 @@ const (
 
 // Client is the source that a [Handler] serves at a URL.
 type Client struct {
-	// URL is that of the pod's server, such as http://127.0.0.1:8080.
+	// URL of the pod's server, such as http://127.0.0.1:8080.
 	URL string
 	// HTTP sends the requests. Defaults to http.DefaultClient.
 	HTTP *http.Client

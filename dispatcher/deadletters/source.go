@@ -201,7 +201,7 @@ type DeadLetter struct {
 	Failures []Failure `json:"failures,omitempty"`
 	// Response is what the destination returned, with captureResponse.
 	Response string `json:"response,omitempty"`
-	// Status is that of the event now, empty when its row is gone.
+	// Status of the event now, empty when its row is gone.
 	Status string `json:"status,omitempty"`
 	// Advice is what to do ([dispatcher.Recovery]).
 	Advice string `json:"advice,omitempty"`
@@ -276,7 +276,7 @@ type Event struct {
 type History struct {
 	// Event is nil when the row is gone, as delivered ones are after their retention.
 	Event *Event `json:"event"`
-	// DeadLetters are those of the event, the newest first.
+	// DeadLetters of the event, the newest first.
 	DeadLetters []DeadLetter `json:"deadLetters"`
 	// Journal are its records in the journal, the oldest first. There are none when the journal is off, or their retention is over.
 	Journal []Record `json:"journal,omitempty"`

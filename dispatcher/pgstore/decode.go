@@ -50,7 +50,7 @@ func newDecoder(namespace string, c claiming) *decoder {
 	return d
 }
 
-// columns are those of claim.sql, in its order. A statement may have more behind them.
+// columns of claim.sql, in its order. A statement may have more behind them.
 const columns = 22
 
 // record is a row of claim.sql: its fixed-width columns decoded, the others as bytes, nil for null.

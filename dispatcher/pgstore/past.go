@@ -14,7 +14,7 @@ import (
 
 // Past says which rows [Store.Past] reads.
 type Past struct {
-	// Topics are those of the rows. None means all of the namespace.
+	// Topics of the rows. None means all of the namespace.
 	Topics []string
 	// Since is how long ago a row was created, at most. 0 means any time.
 	Since time.Duration

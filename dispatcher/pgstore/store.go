@@ -103,7 +103,7 @@ const (
 	relaxed = durable + `, set_config('synchronous_commit', 'off', true)`
 )
 
-// claimSettings are those of a claim, whose argument is frozenAfter. The server sends the rows of a claim
+// claimSettings are set for a claim; the argument is frozenAfter. The server sends the rows of a claim
 // before it commits. A client that does not read them, since its process is frozen or its node is gone, would
 // keep the rows locked and unleased for as long as TCP waits: for ever, if the client's kernel acknowledges.
 const claimSettings = relaxed + `, set_config('tcp_user_timeout', $1::text, true)`

@@ -17,7 +17,7 @@ type WorkerInfo struct {
 	Dispatcher string
 	// Topics are those that it delivers. Empty means all.
 	Topics []string
-	// Version is that of the program.
+	// Version of the program.
 	Version string
 	// Ordered is true when events wait for earlier ones of their key: it claims with a KeyOrder.
 	Ordered bool
@@ -68,7 +68,7 @@ type Peers struct {
 	Part float64
 	// Live is how many workers of the dispatcher are live and not paused, this one included.
 	Live int
-	// Plans are those of the oldest live worker that has one of the topic, where that is not this one.
+	// Plans come from the oldest other live worker that has one of the topic.
 	Plans map[string]dispatcher.Plan
 }
 

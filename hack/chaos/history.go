@@ -21,7 +21,7 @@ type history struct {
 	events map[uuid.UUID]*event
 	faults []injected
 	wrong  []string
-	// began and ended are those of the producers.
+	// began and ended are when producers ran.
 	began, ended time.Time
 	// over is when the dispatchers were stopped.
 	over time.Time

@@ -17,7 +17,7 @@ const (
 	stuckBytes = 3 << 20
 )
 
-// defaultLease is that of a dispatcher whose file names none.
+// defaultLease of a dispatcher whose file names none.
 const defaultLease = 30 * time.Second
 
 // loopCrashes has one more dispatcher, with all defaults but the backoff, that is killed again and again. The fault ends

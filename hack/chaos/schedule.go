@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// kind is that of a fault.
+// kind of a fault.
 type kind string
 
 // The faults in the foreground come one at a time, unless crowded, so that the recovery from each can be measured.

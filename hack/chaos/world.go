@@ -242,7 +242,7 @@ func (w *world) verify(ctx context.Context) {
 
 func (w *world) ownerFile() string { return filepath.Join(w.dir, "owner.yaml") }
 
-// replayFile is that of the owner with the namespace, whose dead events are replayed.
+// replayFile is the owner's file, with the namespace whose dead events are replayed.
 func (w *world) replayFile() string { return filepath.Join(w.dir, "replay.yaml") }
 
 func (w *world) deliveriesFile() string { return filepath.Join(w.dir, "deliveries") }

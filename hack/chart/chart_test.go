@@ -77,7 +77,7 @@ func opened(t testing.TB) {
 	}
 }
 
-// objects are those of a text, by kind, namespace and name.
+// objects of a text, by kind, namespace and name.
 func objects(t *testing.T, text string) map[string]*unstructured.Unstructured {
 	t.Helper()
 	all := map[string]*unstructured.Unstructured{}

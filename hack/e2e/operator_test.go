@@ -78,7 +78,7 @@ var _ = Describe("while the operator is in trouble", Label("operator"), Ordered,
 	})
 })
 
-// replicas are those of the dispatcher's Deployment.
+// replicas of the dispatcher's Deployment.
 func (w *world) replicas() string {
 	w.Helper()
 	return w.kubectl("get", "deployment", "orders-dispatcher", "-o", "jsonpath={.spec.replicas}")

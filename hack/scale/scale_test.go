@@ -99,7 +99,7 @@ func newWorld(t *testing.T, namespace string, size int, how func(int) behaviour)
 
 func name(i int) string { return fmt.Sprintf("d-%04d", i) }
 
-// number is that of the OutboxDispatcher whose Deployment has the name.
+// number of the OutboxDispatcher whose Deployment has the name.
 func number(deployment string) int {
 	n, err := strconv.Atoi(strings.Split(deployment, "-")[1])
 	if err != nil {

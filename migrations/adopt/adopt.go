@@ -24,7 +24,7 @@ type Layout string
 const (
 	// ModKit is the shared table of modkit-db: namespaces, topics, tenants and dedupe keys of each row.
 	ModKit Layout = "modkit"
-	// M10 is that of the M10 outbox contract, with publish_outbox as an insert or as an upsert.
+	// M10 is the table of the M10 outbox contract, with publish_outbox as an insert or as an upsert.
 	M10 Layout = "m10"
 	// Overview is a table of events with a topic, a payload and a status, polled by one consumer.
 	Overview Layout = "overview"
@@ -88,11 +88,11 @@ type Spec struct {
 	// Table is theirs, as schema.table; without a schema it is in public. Defaults to that of the layout's document: public.modkit_outbox_events, m10_recovery.outbox, outbox.events,
 	// public.storage_outbox, public.outboxevent. Required for Columns.
 	Table string
-	// Namespace is that of the events. 1 to 255 characters, no quote, backslash, dollar sign, brace or control character.
+	// Namespace of the events. 1 to 255 characters, no quote, backslash, dollar sign, brace or control character.
 	// Required for ToShadow, unless the rows have one: then it chooses those of this namespace, and others stay with
 	// their worker. Empty takes all, each with its own.
 	Namespace string
-	// Topic is that of the events, with the limits of Namespace. Defaults to that of each row, which layout M10 does not
+	// Topic of the events, with the limits of Namespace. Defaults to that of each row, which layout M10 does not
 	// have.
 	Topic string
 	// Columns are, for the layout Columns, columns of theirs by our names: id and payload; completed (a time, null while the
@@ -125,7 +125,7 @@ type Result struct {
 	// Moved are the open rows of theirs that Cutover made events; of a dry run, those that are open. Returned are the
 	// events that Back made open rows again. Refused are the rows that the outbox does not take.
 	Moved, Returned, Refused int64
-	// Values are those of the status column, and Warnings what may not be meant as it is: of ToShadow.
+	// Values of the status column, and Warnings what may not be meant as it is: of ToShadow.
 	Values   []Value
 	Warnings []string
 	// Wait is, for a dry run of Cutover, about how long producers would wait.

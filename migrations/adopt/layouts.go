@@ -43,7 +43,7 @@ func (l layout) keepsRows() bool { return l.log || l.deletes }
 var ours = []string{"id", "payload", "topic", "type", "aggregateType", "aggregateId", "key", "headers", "created", "due", "attempts",
 	"dedupeKey", "tenantId", "namespace"}
 
-// layout returns that of the spec.
+// layout returns the layout of the spec.
 func (s Spec) layout() (l layout, err error) {
 	var ok bool
 	if s.Layout == Columns {

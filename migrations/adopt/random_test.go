@@ -222,7 +222,7 @@ func (l *randomLedger) beginOld() pgx.Tx {
 	return tx
 }
 
-// number is that of a row, as SQL, and numbered the condition of one.
+// number is a row's number as SQL, and numbered the condition of one.
 func (l *randomLedger) number() string {
 	return quoted(l.spec.Columns["payload"]) + "::jsonb ->> 'n'"
 }

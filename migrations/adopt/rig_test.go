@@ -73,7 +73,7 @@ func (r rig) step(step adopt.Step, state adopt.State, changed bool) adopt.Result
 	return result
 }
 
-// status is that of the only adoption.
+// status returns the status of the only adoption.
 func (r rig) status() adopt.Status {
 	r.Helper()
 	conn, err := r.Acquire(r.Context())
@@ -132,7 +132,7 @@ func (*ledger) Probe(context.Context) error { return nil }
 func (*ledger) BatchSize() int              { return 50 }
 func (*ledger) Close(context.Context) error { return nil }
 
-// number is that of a payload, {"n": 7}.
+// number reads a payload, {"n": 7}.
 func number(payload string) int {
 	_, text, _ := strings.Cut(payload, `"n":`)
 	n, err := strconv.Atoi(strings.TrimSpace(strings.TrimRight(strings.TrimSpace(text), "}")))

@@ -41,11 +41,11 @@ type Status struct {
 	// TheirsWaiting are the open rows of their table, and OursWaiting the events of the adoption that are not yet delivered.
 	TheirsWaiting int64 `json:"theirsWaiting"`
 	OursWaiting   int64 `json:"oursWaiting"`
-	// Values are those of the status column, where there is one: at most 20, those in neither list first.
+	// Values of the status column, where there is one: at most 20, those in neither list first.
 	Values []Value `json:"values,omitempty"`
 	// Warnings are what may not be meant as it is, each a sentence.
 	Warnings []string `json:"warnings,omitempty"`
-	// Slot is that of the layout Debezium, of which no rows are counted: its table says nothing of what was sent.
+	// Slot of the layout Debezium, of which no rows are counted: its table says nothing of what was sent.
 	Slot *Slot `json:"slot,omitempty"`
 	// Next says what to do next, in a sentence.
 	Next string `json:"next"`

@@ -375,7 +375,7 @@ func (r *run) giveBack(more time.Duration) (left bool, stay int64, err error) {
 	return left, stay, r.limit(0) // the numbers of a table take what they take
 }
 
-// waitingEvents are those of an adoption that are not delivered, by an index.
+// waitingEvents of an adoption that are not delivered, by an index.
 const waitingEvents = ` from outbox_adopted as a join outbox_events as e on e.id = a.event_id where a.adoption = $1 and a.live and e.live`
 
 // What to do after a step.

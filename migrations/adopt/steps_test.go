@@ -354,7 +354,7 @@ func TestRefusedStepsNameTheRemedy(t *testing.T) {
 	shadow(func(*adopt.Spec) {}, "is Live; go back first")
 }
 
-// modes are those of the driver.
+// modes of the driver.
 var modes = []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol}
 
 // connectIn makes a connection in a mode.

@@ -21,7 +21,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
-// kinds are those of the operator.
+// kinds of the operator.
 var kinds = []string{"OutboxDispatcher", "Outbox", "DeadLetterReplay", "OutboxConsumer"}
 
 // served is a cache that knows which of the operator's kinds the API server does not serve, because their definition is

@@ -38,7 +38,7 @@ type Migration struct {
 	Detail string
 	// Retry is the time until the next attempt, 0 for none.
 	Retry time.Duration
-	// Pods are those of the object's own Job, of the one that failed last or that runs.
+	// Pods of the object's own Job, of the one that failed last or that runs.
 	Pods []corev1.Pod
 	// Of is the kind and the name of another object that runs the Job, empty for the object's own.
 	Of string

@@ -27,7 +27,7 @@ const (
 
 // Client requests the status of pods. The memory of a response is bounded, whatever a pod sends.
 type Client struct {
-	// URL is that of a pod's status. Defaults to [PodURL].
+	// URL of a pod's status. Defaults to [PodURL].
 	URL  func(*corev1.Pod) string
 	http http.Client
 

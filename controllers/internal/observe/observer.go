@@ -78,7 +78,7 @@ type pod struct {
 
 // Observation is the cached status of a dispatcher's pods.
 type Observation struct {
-	// Statuses are those of the pods that responded within the last three intervals, in the order of the pods.
+	// Statuses of the pods that responded within the last three intervals, in the order of the pods.
 	Statuses []status.Status
 	// Pods are the pods of the Statuses.
 	Pods []types.UID

@@ -134,7 +134,7 @@ func read(t testing.TB) []client.Object {
 	return objects
 }
 
-// rights are those of the roles that are bound to the operator's account.
+// rights of the roles that are bound to the operator's account.
 func rights(objects []client.Object) []string {
 	rules, bound := map[string][]rbacv1.PolicyRule{}, map[string]bool{}
 	bind := func(ref rbacv1.RoleRef, subjects []rbacv1.Subject) {

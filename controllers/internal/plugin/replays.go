@@ -60,7 +60,7 @@ put back. As JSON and YAML it is a DeadLetterReplayList.`,
 	return cmd
 }
 
-// replays are those of a dispatcher, the newest first.
+// replays of a dispatcher, the newest first.
 func (t *target) replays(ctx context.Context, name string) (*v1alpha1.DeadLetterReplayList, error) {
 	obd, err := t.dispatcher(ctx, name)
 	if err != nil {

@@ -45,7 +45,7 @@ type Report struct {
 	Backlog *Backlog `json:"backlog,omitempty"`
 	// Scaling is nil without spec.pods.scaling.
 	Scaling *Scaling `json:"scaling,omitempty"`
-	// Groups are those of open dead letters, the largest first. GroupsUnknown says why no pod reported them: then they are
+	// Groups of open dead letters, the largest first. GroupsUnknown says why no pod reported them: then they are
 	// those of the status, without an event and an error of each.
 	Groups        []deadletters.Group `json:"groups"`
 	GroupsUnknown string              `json:"groupsUnknown,omitempty"`

@@ -26,7 +26,7 @@ const (
 	kindConfigMap = "ConfigMap"
 )
 
-// Of are those of the dispatcher's spec and of the Outbox that it refers to, nil for none, in its order.
+// Of returns the references of the dispatcher's spec and of the Outbox that it refers to, nil for none, in its order.
 func Of(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) []Reference {
 	all := named(slices.Concat(desired.DispatcherRefs(obd, outbox), desired.MigrationRefs(obd)))
 	for _, ref := range desired.SchemaRefs(obd) {
@@ -35,10 +35,10 @@ func Of(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) []Reference {
 	return all
 }
 
-// OfOutbox are those of the Outbox's spec, in its order.
+// OfOutbox returns the references of the Outbox's spec, in its order.
 func OfOutbox(o *v1alpha1.Outbox) []Reference { return named(desired.OutboxRefs(o)) }
 
-// OfReplay are those of the Job of a DeadLetterReplay.
+// OfReplay returns the references of the Job of a DeadLetterReplay.
 func OfReplay(r desired.Replay) []Reference { return named(r.Refs()) }
 
 func named(refs []desired.Ref) (all []Reference) {

@@ -28,7 +28,7 @@ type Sample struct {
 	Pending, Live int64
 	// Delivered is what all pods deliver in a second.
 	Delivered float64
-	// Replicas are those of the Deployment. Settled means that all of them are ready, of the newest template, and respond.
+	// Replicas of the Deployment. Settled means that all of them are ready, of the newest template, and respond.
 	Replicas int32
 	Settled  bool
 	// Held means that nothing is to be delivered, or that the pods are being replaced: no number follows from it.
@@ -83,7 +83,7 @@ type Rates struct {
 	drain float64
 }
 
-// Rates are those of the last samples. known is false while there are fewer than two.
+// Rates returns the rates of the last samples. known is false while there are fewer than two.
 func (h *History) Rates() (r Rates, known bool) {
 	n := len(h.samples)
 	if n < 2 {

@@ -161,7 +161,7 @@ type world struct {
 	blind  float64
 	// startup is how many seconds a pod takes to be ready.
 	startup float64
-	// noise is that of an estimated count, above 10,000.
+	// noise is the error of an estimated count, above 10,000.
 	noise float64
 
 	scaler    Scaler

@@ -76,7 +76,7 @@ func story(t testing.TB, pool pgtest.DB) {
 	add(5, "bank", "orders", "permanent_failure", noon.Add(4*time.Minute))
 }
 
-// numbers are those of the dead letters' events.
+// numbers of the events of dead letters.
 func numbers(t testing.TB, p deadletters.Page, err error) string {
 	t.Helper()
 	if err != nil {

@@ -25,7 +25,7 @@ func with(t testing.TB, payload string) (*dispatcher.Event, any) {
 	return e, decoded
 }
 
-// outcome is that of a transformation. One that has no end fails the test, and is left behind.
+// outcome of a transformation. One that has no end fails the test, and is left behind.
 func outcome(ctx context.Context, t *testing.T, text, payload string) error {
 	t.Helper()
 	x, err := expression.JSON(text)

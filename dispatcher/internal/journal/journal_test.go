@@ -70,7 +70,7 @@ func (o outbox) want(kinds ...journal.Kind) journal.Report {
 	return report
 }
 
-// store is that of a dispatcher.
+// store is what a dispatcher uses.
 func (o outbox) store(deletes bool) *pgstore.Store {
 	return pgstore.New(o.reads, pgstore.Options{Namespace: "shop", DeleteDelivered: deletes})
 }

@@ -2,7 +2,7 @@ package metrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Notifications are those of dead events to an address.
+// Notifications of dead events to an address.
 type Notifications struct {
 	// Sent, Failed and GivenUp are counts of this process.
 	Sent, Failed, GivenUp int64

@@ -17,7 +17,7 @@ import (
 type Options struct {
 	// Schema is where the outbox is. Defaults to "outbox".
 	Schema string
-	// Namespace and Topics are those of the dead letters. No topics means all of the namespace.
+	// Namespace and Topics of the dead letters. No topics means all of the namespace.
 	Namespace string
 	Topics    []string
 	// Dispatcher is the dispatcher's name in notifications.

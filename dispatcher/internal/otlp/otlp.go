@@ -53,7 +53,7 @@ func NewProvider(ctx context.Context, p Process, log *slog.Logger) (*trace.Trace
 	return trace.NewTracerProvider(trace.WithBatcher(&loggedExporter{SpanExporter: exporter, log: log}), trace.WithResource(about)), nil
 }
 
-// setting is that of an exporter's variable, the one for traces first.
+// setting reads an exporter's variable, the one for traces first.
 func setting(name string) string {
 	if value := strings.TrimSpace(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_" + name)); value != "" {
 		return value

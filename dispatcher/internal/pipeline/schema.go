@@ -26,7 +26,7 @@ type jsonSchema struct {
 	compiled *jsonschema.Schema
 	// names are what the schema names of objects' members, and what errors may name of a payload's.
 	names map[string]bool
-	// work is that of the validation that runs, on which the compiled schema counts. So turn has room for one at a time.
+	// work of the validation that runs, on which the compiled schema counts. So turn has room for one at a time.
 	work work
 	turn chan struct{}
 }
@@ -130,7 +130,7 @@ func (l loader) Load(url string) (any, error) {
 const (
 	leastWork   = 250_000
 	workPerByte = 4
-	// levels are those of a payload that make a step cost one more: what is kept of one that fails has the names of all levels.
+	// levels of a payload that make a step cost one more: what is kept of one that fails has the names of all levels.
 	levels = 16
 	// perStep is how many characters of a text or a number count as a step.
 	perStep = 16

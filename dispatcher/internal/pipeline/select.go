@@ -13,17 +13,17 @@ import (
 type steps struct {
 	checks     []*check
 	transforms []*transform
-	// versions are those of the checks that have a schema and versions. Where there are some, no other version passes.
+	// versions are accepted by checks that have a schema and versions. Where there are some, no other version passes.
 	versions []string
 }
 
 // selected are the steps by the type of an event.
 type selected struct {
-	// byType are those of the types that are named, byPrefix those of the rest by the longest prefix that the type
+	// byType has the checks of the types that are named, byPrefix the others by the longest prefix that the type
 	// has, and others those for what is left.
 	byType, byPrefix map[string]*steps
 	others           *steps
-	// lengths are those of the prefixes, the longest first.
+	// lengths of the prefixes, the longest first.
 	lengths []int
 }
 

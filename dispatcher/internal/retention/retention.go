@@ -20,7 +20,7 @@ type Options struct {
 	// Name is the sweep's in the table outbox_sweeps. Processes that sweep the same rows share one.
 	// Empty for the whole tables; then Namespace and Topics are empty too.
 	Name string
-	// Namespace and Topics are those of the rows. No topics means all of the namespace, and no namespace the whole
+	// Namespace and Topics of the rows. No topics means all of the namespace, and no namespace the whole
 	// tables.
 	Namespace string
 	Topics    []string

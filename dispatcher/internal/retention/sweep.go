@@ -365,7 +365,7 @@ func (r *run) writeProgress(ctx context.Context) error {
 
 // State is a sweep's row in outbox_sweeps, which all processes share.
 type State struct {
-	// Pages are those of the events' table, and Position the one that is next, while Running.
+	// Pages of the events' table, and Position the one that is next, while Running.
 	Pages, Position int64
 	// Running is true while a run is under way.
 	Running bool

@@ -24,7 +24,7 @@ const (
 
 // Report is what was found. It holds no payload and no header's value. Destinations are as routes make them.
 type Report struct {
-	// Namespace is that of the rows.
+	// Namespace of the rows.
 	Namespace string `json:"namespace"`
 	// Against is the file that was compared with, or "status": what the rows' status says.
 	Against string `json:"against"`
@@ -50,7 +50,7 @@ type Group struct {
 	Outcome Outcome `json:"outcome"`
 	// Before is the outcome before.
 	Before Outcome `json:"before"`
-	// Topic is that of the events.
+	// Topic of the events.
 	Topic string `json:"topic"`
 	// Field, Place and What are the part of the configuration that stops the events: see pipeline.Finding.
 	Field string `json:"field,omitempty"`

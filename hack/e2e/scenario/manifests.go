@@ -8,7 +8,7 @@ import (
 // Manifests are the namespace, the Secrets and the OutboxDispatcher of the story: what a platform
 // engineer writes.
 type Manifests struct {
-	// Namespace and Name are those of the Kubernetes objects.
+	// Namespace and Name of the Kubernetes objects.
 	Namespace, Name string
 	// DispatcherDSN and OwnerDSN are as pods see the database.
 	DispatcherDSN, OwnerDSN string

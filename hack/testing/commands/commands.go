@@ -18,7 +18,7 @@ import (
 var (
 	code = regexp.MustCompile("(?s)\n```.*?\n```|`[^`\n]+`")
 	long = regexp.MustCompile(`--[a-z][a-z0-9-]*`)
-	// rows are those of a page's table of commands, which leaves out the program's name.
+	// rows of a page's table of commands, which leaves out the program's name.
 	rows   = regexp.MustCompile("(?s)\n\\| command \\|.*?\n\n")
 	quoted = regexp.MustCompile("`([^`\n]+)`")
 )

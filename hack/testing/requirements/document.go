@@ -14,7 +14,7 @@ var sources = []string{"consumer", "m10", "modkit", "overview", "storage"}
 
 // document is what one document requires.
 type document struct {
-	// Title is that of the document, and About says in a few words what it is and which page of ours is about it.
+	// Title of the document, and About says in a few words what it is and which page of ours is about it.
 	Title    string    `json:"title"`
 	About    string    `json:"about"`
 	Sections []section `json:"sections"`
