@@ -19,7 +19,7 @@ func TestExamplesOnThePage(t *testing.T) {
 		Skipped: []status.Skipped{{Reason: "stopped", Count: 1491}}}}
 	waits := observed{replay: replay, problem: problem.Waiting(api.ReferencesResolvedCondition, api.ReasonReplayLoginMissing,
 		"Outbox orders: spec.replayLogin is not set, so there is no login that may replay or discard; make one with `dispatcher migrate grants --for replay`, and name its Secret there.")}
-	fails := observed{replay: replay, said: &status.Status{
+	fails := observed{replay: replay, podStatus: &status.Status{
 		Source: status.Link{State: status.Unreachable, Reason: api.ReasonConnectionFailed,
 			Message: `Database "shop" at db:5432 as user "replays": connection refused; check that the server runs, host and port, and network policies.`},
 		Schema: status.Schema{State: "TooOld", Message: `Schema "outbox" has version 1, and this dispatcher needs 2; run "dispatcher migrate up" of this version.`}}}

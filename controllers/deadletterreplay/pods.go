@@ -34,8 +34,8 @@ type observed struct {
 	job *batchv1.Job
 	// failed is the condition of a replay whose Job is gone, nil for one that has not failed.
 	failed *metav1.Condition
-	// said is the status of the Job's pod, nil when none responds.
-	said *status.Status
+	// podStatus is the status of the Job's pod, nil when none responds.
+	podStatus *status.Status
 	// left is what the Job's pod has left at its end, nil before.
 	left *status.Replay
 	// noOutcome is why the Job that succeeded has no outcome, empty otherwise. gaveUp means that it is not repeated.
@@ -57,7 +57,7 @@ func (r *Reconciler) observePods(ctx context.Context, seen *observed, resolved d
 	}
 	key := client.ObjectKeyFromObject(o)
 	if heard := r.Observer.Observe(key, desired.ProcessName(o), all); len(heard.Statuses) > 0 {
-		seen.said = &heard.Statuses[len(heard.Statuses)-1]
+		seen.podStatus = &heard.Statuses[len(heard.Statuses)-1]
 		return nil
 	}
 	if seen.left != nil {

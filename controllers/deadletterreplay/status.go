@@ -22,8 +22,8 @@ import (
 func setStatus(current *api.DeadLetterReplayStatus, seen observed) {
 	current.ObservedGeneration = seen.replay.Generation
 	progress := seen.left
-	if progress == nil && seen.said != nil {
-		progress = seen.said.Replay
+	if progress == nil && seen.podStatus != nil {
+		progress = seen.podStatus.Replay
 	}
 	if progress != nil {
 		setProgress(current, seen.replay, *progress)
@@ -126,11 +126,11 @@ func complete(seen observed, causes ...metav1.Condition) (c metav1.Condition, ot
 			return not(c.Reason, c.Message), continues
 		}
 	}
-	if seen.said != nil && seen.said.Replay != nil {
-		if p := *seen.said.Replay; p.Stopped != "" {
+	if seen.podStatus != nil && seen.podStatus.Replay != nil {
+		if p := *seen.podStatus.Replay; p.Stopped != "" {
 			return not(api.ReasonAborted, fmt.Sprintf("It was stopped before its end: %s. %sWhat it has put back is tried until it is delivered or dead.", p.Stopped, why(p))), continues
 		}
-		if reasons := why(*seen.said.Replay); reasons != "" {
+		if reasons := why(*seen.podStatus.Replay); reasons != "" {
 			return not(api.ReasonWaiting, strings.TrimSpace(reasons)), continues
 		}
 		return not(api.ReasonRunning, "The set is fixed, and its dead letters have their turn; status has the counts."), continues
@@ -154,7 +154,7 @@ func referencesResolved(seen observed) metav1.Condition {
 			return kstatus.Condition(kind, metav1.ConditionFalse, p.Reason, p.Message)
 		}
 	}
-	if seen.said != nil || seen.left != nil {
+	if seen.podStatus != nil || seen.left != nil {
 		return kstatus.Condition(kind, metav1.ConditionTrue, api.ReasonResolved, "All that the spec names was there when the Job's pod started.")
 	}
 	return kstatus.Condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, "The Job's pod has not started yet.")
@@ -163,10 +163,10 @@ func referencesResolved(seen observed) metav1.Condition {
 func sourceReachable(seen observed) metav1.Condition {
 	const kind = api.SourceReachableCondition
 	switch {
-	case seen.left != nil, seen.said != nil && seen.said.Source.State == status.Reachable:
+	case seen.left != nil, seen.podStatus != nil && seen.podStatus.Source.State == status.Reachable:
 		return kstatus.Condition(kind, metav1.ConditionTrue, api.ReasonConnected, "The database is reached.")
-	case seen.said != nil && seen.said.Source.State == status.Unreachable:
-		return kstatus.Condition(kind, metav1.ConditionFalse, cmp.Or(seen.said.Source.Reason, api.ReasonConnectionFailed), seen.said.Source.Message)
+	case seen.podStatus != nil && seen.podStatus.Source.State == status.Unreachable:
+		return kstatus.Condition(kind, metav1.ConditionFalse, cmp.Or(seen.podStatus.Source.Reason, api.ReasonConnectionFailed), seen.podStatus.Source.Message)
 	}
 	return kstatus.Condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, "The Job's pod has not reported it yet.")
 }
@@ -174,14 +174,14 @@ func sourceReachable(seen observed) metav1.Condition {
 func schemaReady(seen observed) metav1.Condition {
 	const kind = api.SchemaReadyCondition
 	state := ""
-	if seen.said != nil {
-		state = seen.said.Schema.State
+	if seen.podStatus != nil {
+		state = seen.podStatus.Schema.State
 	}
 	switch {
 	case seen.left != nil, state == "Ready":
 		return kstatus.Condition(kind, metav1.ConditionTrue, api.ReasonUpToDate, "The outbox schema is up to date.")
 	case state == api.ReasonMissing, state == api.ReasonTooOld, state == api.ReasonTooNew, state == api.ReasonSequencesBehind:
-		return kstatus.Condition(kind, metav1.ConditionFalse, state, seen.said.Schema.Message)
+		return kstatus.Condition(kind, metav1.ConditionFalse, state, seen.podStatus.Schema.Message)
 	}
 	return kstatus.Condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, "The Job's pod has not reported it yet.")
 }

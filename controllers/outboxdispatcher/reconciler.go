@@ -158,7 +158,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	var result ctrl.Result
 	if err == nil {
 		again := r.Interval
-		if !underWay(o) && !slices.ContainsFunc(o.pods, pending) && !behind(o) {
+		if !underWay(o) && !slices.ContainsFunc(o.pods, pending) && !followsCounts(o) {
 			again = max(again, lookAgain)
 		}
 		result = ctrl.Result{RequeueAfter: o.migration.Sooner(again), Priority: new(handler.LowPriority)}
@@ -264,8 +264,8 @@ func (r *Reconciler) phases(ctx context.Context, obd *v1alpha1.OutboxDispatcher,
 	return r.applied.Collect(ctx, obd, map[string]string{desired.LabelDispatcher: obd.Name}, append(files, desired.ConfigNames(&o.deployment.Spec.Template.Spec)...)...)
 }
 
-// behind reports whether the number of pods depends on the next counts.
-func behind(o observed) bool {
+// followsCounts reports whether the number of pods depends on the next counts.
+func followsCounts(o observed) bool {
 	b := o.backlog()
 	spec, now := o.obd.Spec.Pods.Scaling, o.obd.Status.Scaling
 	return spec != nil && (b != nil && b.Pending > 0 || now != nil && now.Recommended > spec.Min)

@@ -143,13 +143,13 @@ const (
 	ByAggregate By = "aggregate"
 )
 
-// Bys are all of them.
-var Bys = []By{ByTenant, ByType, ByAggregate}
+// Groupings are all values of By.
+var Groupings = []By{ByTenant, ByType, ByAggregate}
 
-// Validate fails for one that is unknown.
+// Validate fails for an unknown value.
 func (b By) Validate() error {
-	if !slices.Contains(Bys, b) {
-		return fmt.Errorf("by: %s is unknown; choose one of %s", clip(string(b)), strings.Join(names(Bys), ", "))
+	if !slices.Contains(Groupings, b) {
+		return fmt.Errorf("by: %s is unknown; choose one of %s", clip(string(b)), strings.Join(names(Groupings), ", "))
 	}
 	return nil
 }

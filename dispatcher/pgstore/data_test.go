@@ -364,7 +364,7 @@ func idOf(at time.Time, n byte) (id uuid.UUID) {
 }
 
 // past reads rows, and returns the last bytes of their ids and the sizes of the pages.
-func (o outbox) past(p pgstore.Past) (ids, pages []int, looked pgstore.Looked) {
+func (o outbox) past(p pgstore.Past) (ids, pages []int, looked pgstore.PastRead) {
 	o.Helper()
 	looked, err := o.Store("shop", uuid.New()).(*pgstore.Store).Past(o.Context(), p, func(page []pgstore.PastRow) error {
 		pages = append(pages, len(page))
@@ -405,7 +405,7 @@ func TestPastRowsComeNewestFirst(t *testing.T) {
 		"none":       {pgstore.Past{Last: 100, Topics: []string{"c"}}, nil, 12},
 	} {
 		got, _, looked := o.past(c.past)
-		if !slices.Equal(got, c.want) || looked != (pgstore.Looked{Rows: c.looked, All: true}) {
+		if !slices.Equal(got, c.want) || looked != (pgstore.PastRead{Rows: c.looked, All: true}) {
 			t.Errorf("%s: got %v, looked at %+v; want %v, %d", name, got, looked, c.want, c.looked)
 		}
 	}
@@ -457,7 +457,7 @@ func TestPastIsBounded(t *testing.T) {
 	pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, payload)
 		select ('00000000-0000-7000-8000-' || lpad(to_hex(n + 5000), 12, '0'))::uuid, 'bank', 'orders', '{}' from generate_series(1, 110000) as n`)
 	pgtest.Exec(o, `update outbox.outbox_events set namespace = 'bank' where namespace = 'shop'`)
-	if ids, _, looked := o.past(pgstore.Past{Last: 10}); len(ids) != 0 || looked != (pgstore.Looked{Rows: 100_100}) {
+	if ids, _, looked := o.past(pgstore.Past{Last: 10}); len(ids) != 0 || looked != (pgstore.PastRead{Rows: 100_100}) {
 		t.Errorf("%d rows, looked at %+v; want it to end after 100100", len(ids), looked)
 	}
 }

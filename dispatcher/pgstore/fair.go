@@ -31,38 +31,39 @@ func (t *turns) of(topics []string) []pgtype.UUID {
 
 // move notes the last tenant of each topic whose walk ended before it came around, by its number in the claim. It reports
 // whether some topic has tenants that no claim since began has visited.
-func (t *turns) move(topics []string, ends map[int]uuid.UUID, began []pgtype.UUID) (more bool) {
+func (t *turns) move(topics []string, last map[int]uuid.UUID, began []pgtype.UUID) (more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i, topic := range topics {
-		end, ok := ends[i+1]
+		end, ok := last[i+1]
 		if !ok {
 			continue
 		}
 		start, from := uuid.UUID(began[i].Bytes), t.after[topic]
 		t.after[topic] = end
-		more = more || !passed(from, start, end)
+		more = more || !passesBy(from, start, end)
 	}
 	return more
 }
 
 // served is the last tenant of each topic that has a leased row, on the way around from where the claim began.
 func served(rows []row, starts []pgtype.UUID) map[int]uuid.UUID {
-	ends := map[int]uuid.UUID{}
+	last := map[int]uuid.UUID{}
 	for _, r := range rows {
 		if r.dead != "" {
 			continue
 		}
 		tenant, start := r.event.TenantID.UUID, uuid.UUID(starts[r.share].Bytes)
-		if end, ok := ends[r.share+1]; !ok || passed(start, end, tenant) {
-			ends[r.share+1] = tenant
+		if end, ok := last[r.share+1]; !ok || passesBy(start, end, tenant) {
+			last[r.share+1] = tenant
 		}
 	}
-	return ends
+	return last
 }
 
-// passed reports whether the way around from a tenant to another one, its end, comes by start. It may begin there.
-func passed(from, start, end uuid.UUID) bool {
+// passesBy reports whether start is among the tenants after from, up to end, in the order of their ids and around: from itself
+// is the last of a whole round.
+func passesBy(from, start, end uuid.UUID) bool {
 	toStart, toEnd := bytes.Compare(from[:], start[:]), bytes.Compare(from[:], end[:])
 	switch wraps := toEnd >= 0; {
 	case toStart == 0:

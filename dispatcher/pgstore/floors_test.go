@@ -259,7 +259,7 @@ func TestTopicsForgottenDuringAClaim(t *testing.T) {
 	now := time.Now()
 	k := keyed{byTopic: map[string]*passage{}}
 	l := k.next([]dispatcher.Share{{Topic: "day-1", Limit: 1}}, 1, search{began: now}, now)
-	l.keyRanges, l.keys, l.each = []int64{1}, []int64{6}, []int{1}
+	l.keyRanges, l.keys, l.perKey = []int64{1}, []int64{6}, []int{1}
 	forget(&k.mu, k.byTopic, nil)
 	var report scanReport
 	if err := json.Unmarshal([]byte(`{"reached": [{"range": 1}], "passed": [{"range": 1, "key_hash": 7}], "recalled": [{"range": 1, "key_hash": 8}]}`), &report); err != nil {

@@ -92,10 +92,10 @@ func sortKeys(rows []row) {
 // scanReport is what the statement returns in addition to the rows.
 type scanReport struct {
 	Reached []struct {
-		Range  int       `json:"range"`
-		Looked int       `json:"looked"` // how many rows there were up to here
-		At     *int64    `json:"at"`     // as timeOf takes it; nil for the end of what is due
-		ID     uuid.UUID `json:"id"`
+		Range   int       `json:"range"`
+		Scanned int       `json:"looked"` // how many rows there were up to here
+		At      *int64    `json:"at"`     // as timeOf takes it; nil for the end of what is due
+		ID      uuid.UUID `json:"id"`
 	} `json:"reached"`
 	Followed bool          `json:"followed"` // of some key several rows were taken
 	Passed   []reportedKey `json:"passed"`
@@ -151,7 +151,7 @@ type scan struct {
 	keyRanges []int64 // the topics of keys, from 1
 	keys      []int64
 	keyRows   []int32
-	each      []int // rows of a key, by topic
+	perKey    []int // rows of a key, by topic
 }
 
 // then is the claim after a statement that found nothing.

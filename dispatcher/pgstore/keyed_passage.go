@@ -71,7 +71,7 @@ type passage struct {
 	until    position // where the pass ends
 	passing  bool
 	since    time.Time // the beginning of the pass
-	passed   time.Time // the beginning of the last pass that reached the floor
+	passedAt time.Time // the beginning of the last pass that reached the floor
 	nextStep time.Time
 	lastStep time.Duration // the duration of the last step
 	nextPass time.Time
@@ -108,7 +108,7 @@ func (k *keyed) of(topic string) *passage {
 func (k *keyed) next(shares []dispatcher.Share, perKey int, c search, now time.Time) scan {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	l := scan{search: c, at: now, each: make([]int, len(shares)), dense: true}
+	l := scan{search: c, at: now, perKey: make([]int, len(shares)), dense: true}
 	affordable := k.budget.affordable(now)
 	turn := now.Sub(k.turn) >= recallEvery
 	for i, share := range shares {
@@ -158,7 +158,7 @@ func (l *scan) recall(p *passage, share, limit, perKey int) (rows int) {
 		return 0
 	}
 	each := min(perKey, most/len(due))
-	l.each[share] = each
+	l.perKey[share] = each
 	for _, hash := range due {
 		l.keyRanges = append(l.keyRanges, int64(share+1))
 		l.keys = append(l.keys, hash)
@@ -193,7 +193,7 @@ func (k *keyed) update(l scan, report scanReport, f found, now time.Time) (all b
 		others[r.share]++
 	}
 	for _, key := range report.Recalled {
-		others[key.Range-1] -= l.each[key.Range-1]
+		others[key.Range-1] -= l.perKey[key.Range-1]
 	}
 	for _, r := range report.Reached {
 		i := r.Range - 1
@@ -211,7 +211,7 @@ func (k *keyed) update(l scan, report scanReport, f found, now time.Time) (all b
 		if !part.step {
 			p.full, p.others = !part.last, others[i] > int(l.limits[i])/2
 			if p.full {
-				p.spread = min(max(1, float64(r.Looked)/float64(max(1, others[i]))), maxScanAhead)
+				p.spread = min(max(1, float64(r.Scanned)/float64(max(1, others[i]))), maxScanAhead)
 			}
 		} else if in := float64(claimed[i]) / float64(l.limits[i]); in < 1 {
 			took := now.Sub(l.at)
@@ -252,14 +252,14 @@ func (p *passage) reached(s stretch, affordable bool, began, now time.Time) {
 	default:
 		p.passing = false
 		if s.last || s.end.compare(p.floor) >= 0 {
-			p.floor, p.passed = s.end, p.since
+			p.floor, p.passedAt = s.end, p.since
 		}
 	}
 	if !s.last || s.found {
 		return
 	}
 	p.nextPass = now // in this claim, or the next
-	if affordable && p.passed.Before(began) {
+	if affordable && p.passedAt.Before(began) {
 		p.nextStep = now
 	} else {
 		p.seen = now

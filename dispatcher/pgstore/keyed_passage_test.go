@@ -17,10 +17,10 @@ func newKeyed() *keyed { return &keyed{byTopic: map[string]*passage{}} }
 func reach(at time.Time) (t scanReport) {
 	micros := microsOf(at)
 	t.Reached = append(t.Reached, struct {
-		Range  int       `json:"range"`
-		Looked int       `json:"looked"`
-		At     *int64    `json:"at"`
-		ID     uuid.UUID `json:"id"`
+		Range   int       `json:"range"`
+		Scanned int       `json:"looked"`
+		At      *int64    `json:"at"`
+		ID      uuid.UUID `json:"id"`
 	}{1, 1000, &micros, uuid.Nil})
 	return t
 }
@@ -110,7 +110,7 @@ func TestLooksAhead(t *testing.T) {
 		for range 2 { // the first is a step
 			l := k.next(shares, 100, search{}, now)
 			report := reach(now)
-			report.Reached[0].Looked = test.looked
+			report.Reached[0].Scanned = test.looked
 			k.update(l, report, found{at: now, rows: make([]row, test.rows)}, now)
 		}
 		if l := k.next(shares, 100, search{}, now); int(l.rows[0]) != test.want || l.steps[0] {
@@ -286,7 +286,7 @@ func TestScanReportsOfTwoStatementsAreMerged(t *testing.T) {
 		}
 		all.add(next)
 	}
-	if len(all.Reached) != 1 || all.Reached[0].Looked != 10 || !all.Followed ||
+	if len(all.Reached) != 1 || all.Reached[0].Scanned != 10 || !all.Followed ||
 		!slices.Equal(all.Passed, []reportedKey{{1, 1}, {1, 2}}) || !slices.Equal(all.Recalled, []reportedKey{{1, 1}}) {
 		t.Errorf("put together: %+v", all)
 	}

@@ -33,8 +33,8 @@ type PastRow struct {
 	Unreadable error
 }
 
-// Looked is what [Store.Past] looked at.
-type Looked struct {
+// PastRead is what [Store.Past] read.
+type PastRead struct {
 	// Rows are all that were looked at, also those of other topics and namespaces.
 	Rows int
 	// All is true unless it ended early: no more than 100,000 rows are looked at, and 10 more for each of Last.
@@ -59,7 +59,7 @@ const (
 // Newest is by id: ids of version 7 rise with the time of the producer's clock, and the primary key is the only
 // index that delivered rows are in. Rows with other ids come after those, in the order of their ids. Which rows
 // there are is a matter of retention: a row that was removed is not seen. The error is do's or the database's.
-func (s *Store) Past(ctx context.Context, p Past, do func([]PastRow) error) (looked Looked, err error) {
+func (s *Store) Past(ctx context.Context, p Past, do func([]PastRow) error) (looked PastRead, err error) {
 	var now time.Time
 	if err := s.pool.QueryRow(ctx, "select now()").Scan(&now); err != nil {
 		return looked, s.wrap("read past rows", err)

@@ -35,7 +35,7 @@ func (e *event) count(v verb) (n int) {
 }
 
 // most is how many attempts it has.
-func (e *event) most() int { return cmp.Or(e.maxAttempts, maxAttempts) }
+func (e *event) attemptLimit() int { return cmp.Or(e.maxAttempts, maxAttempts) }
 
 // holding is what one claim made of a row: from when to when it was leased, by whom, and whether that ended
 // with an ack. The times are zero when the witness knows of no such claim: a crash undid it, and its number

@@ -140,8 +140,8 @@ func (l *ledger) followRow(h *history, e *event) {
 			l.violate(tokenFell, e, "lease %d was claimed after %d", m.to.lease, token)
 		}
 		token = max(token, m.to.lease)
-		if m.to.attempts > e.most() {
-			l.violate(overspent, e, "%d of %d", m.to.attempts, e.most())
+		if m.to.attempts > e.attemptLimit() {
+			l.violate(overspent, e, "%d of %d", m.to.attempts, e.attemptLimit())
 		}
 	}
 }

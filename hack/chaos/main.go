@@ -220,7 +220,7 @@ func run(ctx context.Context, o options, out io.Writer) (r *result, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("set the world up in %s: %w", dir, err)
 	}
-	h, err := w.live(ctx)
+	h, err := w.run(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("a run in %s: %w", dir, err)
 	}
@@ -229,9 +229,9 @@ func run(ctx context.Context, o options, out io.Writer) (r *result, err error) {
 	return r, nil
 }
 
-// live lets producers and faults have their time, waits until all is delivered, and stops everything in
+// run lets producers and faults have their time, waits until all is delivered, and stops everything in
 // order.
-func (w *world) live(ctx context.Context) (*history, error) {
+func (w *world) run(ctx context.Context) (*history, error) {
 	stalls, err := appendTo(filepath.Join(w.dir, "stalls"))
 	if err != nil {
 		return nil, err

@@ -89,7 +89,7 @@ func TestIndexFindsOpenRows(t *testing.T) {
 			r.exec(`insert into keyed (id) values (5001)`)
 			moved := r.step(adopt.Cutover, adopt.Live, true)
 			r.exec(`insert into keyed (id) values (5002)`)
-			if s := r.status(); !s.OK() || moved.Moved != 4 || s.TheirsWaiting != 0 || s.OursWaiting != 5 {
+			if s := r.status(); !s.OK() || moved.Moved != 4 || s.OpenRows != 0 || s.OpenEvents != 5 {
 				t.Errorf("%d rows moved, status %+v", moved.Moved, s)
 			}
 			if back := r.step(adopt.Back, adopt.None, true); back.Returned != 5 {
@@ -114,7 +114,7 @@ func TestWorkerThatDeletesWhatItHasSent(t *testing.T) {
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	insert(4, 6)
 	r.exec(`delete from queue where data ->> 'n' in ('1', '4')`) // their worker
-	if s := r.status(); !s.OK() || s.Theirs != 2 || s.TheirsWaiting != 4 {
+	if s := r.status(); !s.OK() || s.Rows != 2 || s.OpenRows != 4 {
 		t.Errorf("in the shadow: %+v", s)
 	}
 	if moved := r.step(adopt.Cutover, adopt.Live, true); moved.Moved != 4 {
@@ -122,11 +122,11 @@ func TestWorkerThatDeletesWhatItHasSent(t *testing.T) {
 	}
 	insert(7, 8)
 	r.exec(`insert into queue (data) values (jsonb_build_object('n', 9, 'large', repeat('x', 1100000)))`)
-	if s := r.status(); s.OK() || s.Refused != 1 || s.TheirsWaiting != 1 || s.OursWaiting != 6 || s.Extra != 0 {
+	if s := r.status(); s.OK() || s.Refused != 1 || s.OpenRows != 1 || s.OpenEvents != 6 || s.Extra != 0 {
 		t.Errorf("after the cut-over: %+v", s)
 	}
 	r.exec(`update queue set data = '{"n": 9}'`)
-	if s := r.status(); !s.OK() || s.TheirsWaiting != 0 || s.OursWaiting != 7 {
+	if s := r.status(); !s.OK() || s.OpenRows != 0 || s.OpenEvents != 7 {
 		t.Errorf("after a row was corrected: %+v", s)
 	}
 	r.exec(`update outbox.outbox_events set status = 'delivered' where payload ->> 'n' in ('2', '7')`)
@@ -150,7 +150,7 @@ func TestRowsOfOneDedupeKeyAreCounted(t *testing.T) {
 			r.old.spec.Columns[name], r.old.spec.Columns["dedupeKey"] = column, "kind"
 			counted := func(when string, waiting int64) {
 				t.Helper()
-				if s := r.status(); !s.OK() || s.OursWaiting != waiting {
+				if s := r.status(); !s.OK() || s.OpenEvents != waiting {
 					t.Errorf("%s: %+v, want %d events that wait", when, s, waiting)
 				}
 			}
@@ -165,7 +165,7 @@ func TestRowsOfOneDedupeKeyAreCounted(t *testing.T) {
 				r.exec(`update keyed set state = 'NEW', data = '{"n": 3}' where id = 3`)
 				counted("opened again", 4)
 			}
-			if got := pgtest.Value[int](r, `select count(distinct dedupe_key) from outbox.outbox_events where dedupe_key like 'a%'`); int64(got) != r.status().OursWaiting {
+			if got := pgtest.Value[int](r, `select count(distinct dedupe_key) from outbox.outbox_events where dedupe_key like 'a%'`); int64(got) != r.status().OpenEvents {
 				t.Errorf("%d dedupe keys", got)
 			}
 		})
@@ -397,7 +397,7 @@ func TestNumbersOfTheirTable(t *testing.T) {
 	if err := old.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if s := r.status(); !s.OK() || s.Theirs != 6 || s.TheirsWaiting != 0 || s.OursWaiting != 7 {
+	if s := r.status(); !s.OK() || s.Rows != 6 || s.OpenRows != 0 || s.OpenEvents != 7 {
 		t.Errorf("status %+v, want each row to be an event", s)
 	}
 

@@ -73,11 +73,11 @@ func TestEventsOfDeletedRowsStay(t *testing.T) {
 	r.exec(`update outbox.outbox_events set status = 'delivered' where payload ->> 'n' = '0'`)
 	id := pgtest.Value[string](r, `select id::text from outbox.events where payload ->> 'n' = '1'`)
 	r.exec(`delete from outbox.events where payload ->> 'n' in ('0', '1')`)
-	if s := r.status(); !s.OK() || s.Theirs != 2 || s.OursWaiting != 3 {
+	if s := r.status(); !s.OK() || s.Rows != 2 || s.OpenEvents != 3 {
 		t.Errorf("after the clean-up: %+v", s)
 	}
 	r.exec(`insert into outbox.events (id, topic, payload) values ('` + id + `', 'T', '{"n": 5}')`)
-	if s := r.status(); !s.OK() || s.Theirs != 3 || s.OursWaiting != 4 || r.numbers() != "0 1 2 3 5" {
+	if s := r.status(); !s.OK() || s.Rows != 3 || s.OpenEvents != 4 || r.numbers() != "0 1 2 3 5" {
 		t.Errorf("after a row of the same id: %+v, events %s", s, r.numbers())
 	}
 	result := r.step(adopt.Back, adopt.None, true)
@@ -98,7 +98,7 @@ func TestNotesOfDeletedRowsArePruned(t *testing.T) {
 		r.exec(`update outbox.outbox_events set status = 'delivered'`)
 		r.exec(`insert into outbox.events (id, topic, payload) select gen_random_uuid(), 'T', jsonb_build_object('n', n) from generate_series(1, 40) as n`)
 		r.exec(`delete from outbox.events`)
-		if s := r.status(); !s.OK() || s.Theirs != 0 || s.OursWaiting != 40 {
+		if s := r.status(); !s.OK() || s.Rows != 0 || s.OpenEvents != 40 {
 			t.Errorf("status %+v", s)
 		}
 		if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_adopted`); n != 40 {
@@ -155,7 +155,7 @@ func TestBackRefusesRowsThatATriggerKeepsClosed(t *testing.T) {
 			if _, err := r.try(adopt.Back, adopt.Options{}); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %q", err, test.want)
 			}
-			if s := r.status(); s.State != adopt.Live || s.OursWaiting != 1 {
+			if s := r.status(); s.State != adopt.Live || s.OpenEvents != 1 {
 				t.Errorf("status %+v, want the event", s)
 			}
 			r.exec(`drop trigger kept on keyed`)

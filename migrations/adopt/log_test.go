@@ -29,7 +29,7 @@ func TestDebeziumEachEventSentByOneSide(t *testing.T) {
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	r.step(adopt.ToShadow, adopt.Shadow, false)
 	p.reach(800)
-	if s := r.status(); !s.OK() || s.Theirs+s.Ours != 0 || s.Slot == nil || !s.Slot.Active || s.Slot.Missing {
+	if s := r.status(); !s.OK() || s.Rows+s.Notes != 0 || s.Slot == nil || !s.Slot.Active || s.Slot.Missing {
 		t.Errorf("in the shadow: %+v", s)
 	}
 	r.eventually("the connector is behind at a moment", func() bool { return r.status().Slot.Behind > 0 })
@@ -155,7 +155,7 @@ func TestDebeziumRowsGoBack(t *testing.T) {
 	}
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	insert("shadow", "", `'{"n": 1}'`)
-	if s := r.status(); s.OK() || s.Refused != 1 || s.Theirs != 0 || s.Ours != 0 || s.TheirsWaiting != 0 {
+	if s := r.status(); s.OK() || s.Refused != 1 || s.Rows != 0 || s.Notes != 0 || s.OpenRows != 0 {
 		t.Errorf("status %+v", s)
 	}
 	insert("open", "Order", `'{"n": 2}'`)
@@ -166,7 +166,7 @@ func TestDebeziumRowsGoBack(t *testing.T) {
 	insert("none", "Order", `null`)
 	r.exec(`delete from outboxevent where type = 'T' and payload ->> 'n' = '3'`)
 	insert("delivered", "Order", `'{"n": 4}'`)
-	if s := r.status(); s.Refused != 2 || s.OursWaiting != 3 {
+	if s := r.status(); s.Refused != 2 || s.OpenEvents != 3 {
 		t.Errorf("status %+v", s)
 	}
 	r.exec(`update outbox.outbox_events set status = 'delivered' where payload ->> 'n' = '4'`)
@@ -387,7 +387,7 @@ func TestDebeziumFailedBackLosesNothing(t *testing.T) {
 		t.Fatalf("back: %v", err)
 	}
 	r.exec(`drop trigger fail on outboxevent`)
-	if s := r.status(); s.State != adopt.Live || s.OursWaiting != 2 || r.held() != "" {
+	if s := r.status(); s.State != adopt.Live || s.OpenEvents != 2 || r.held() != "" {
 		t.Errorf("%+v, and the slot has %s", s, r.held())
 	}
 	r.produce(t.Context(), 3)

@@ -86,7 +86,7 @@ func (r *randomTable) play(t *testing.T) (adopted bool) {
 	}
 	l.some(table)
 	l.deliver(r.IntN(10))
-	if s := l.status(); !s.OK() || s.TheirsWaiting != 0 {
+	if s := l.status(); !s.OK() || s.OpenRows != 0 {
 		t.Errorf("after the cut-over: %+v", s)
 	}
 	stop = l.writers(table)

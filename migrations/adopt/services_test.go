@@ -327,7 +327,7 @@ func (r rig) playLedger() {
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	r.step(adopt.ToShadow, adopt.Shadow, false)
 	p.reach(800)
-	if s := r.status(); !s.OK() || s.Theirs == 0 || s.Theirs != s.Ours || s.Refused != 0 || s.State != adopt.Shadow {
+	if s := r.status(); !s.OK() || s.Rows == 0 || s.Rows != s.Notes || s.Refused != 0 || s.State != adopt.Shadow {
 		r.Errorf("in the shadow: %+v", s)
 	}
 	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_events`); n != 0 {
@@ -340,7 +340,7 @@ func (r rig) playLedger() {
 	r.step(adopt.Cutover, adopt.Live, false)
 	wait()
 	r.deliverAll()
-	if s := r.status(); !s.OK() || s.Theirs != s.Ours || s.Refused != 0 || s.State != adopt.Live || s.OursWaiting != 0 {
+	if s := r.status(); !s.OK() || s.Rows != s.Notes || s.Refused != 0 || s.State != adopt.Live || s.OpenEvents != 0 {
 		r.Errorf("after the cut-over: %+v", s)
 	}
 	r.check(l)

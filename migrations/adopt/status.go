@@ -27,20 +27,20 @@ type Status struct {
 	Since      time.Time  `json:"since"`
 	CutoverAt  *time.Time `json:"cutoverAt,omitempty"`
 	ObservedAt time.Time  `json:"observedAt"`
-	// Theirs are the rows that their table has of those inserted since the shadow began, and Ours the notes of such rows,
+	// Rows are the rows that their table has of those inserted since the shadow began, and Notes the notes of such rows,
 	// refused ones aside. A row whose id or time of creation is not after the greatest one at the start is in
 	// neither, and one that was deleted is in neither any more.
-	Theirs int64 `json:"theirs"`
-	Ours   int64 `json:"ours"`
+	Rows  int64 `json:"rows"`
+	Notes int64 `json:"notes"`
 	// Missing are their rows without a note, and Extra the notes without a row.
 	Missing int64 `json:"missing"`
 	Extra   int64 `json:"extra"`
 	// Refused are the rows that the outbox does not take, and Refusals the first ten of them.
 	Refused  int64     `json:"refused"`
 	Refusals []Refusal `json:"refusals,omitempty"`
-	// TheirsWaiting are the open rows of their table, and OursWaiting the events of the adoption that are not yet delivered.
-	TheirsWaiting int64 `json:"theirsWaiting"`
-	OursWaiting   int64 `json:"oursWaiting"`
+	// OpenRows are the open rows of their table, and OpenEvents the events of the adoption that are not yet delivered.
+	OpenRows   int64 `json:"openRows"`
+	OpenEvents int64 `json:"openEvents"`
 	// Values of the status column, where there is one: at most 20, those in neither list first.
 	Values []Value `json:"values,omitempty"`
 	// Warnings are what may not be meant as it is, each a sentence.
@@ -72,7 +72,7 @@ type Refusal struct {
 // OK reports whether each row of theirs has a note of its own, no other has, none is refused, and each says whether it is
 // to be sent.
 func (s Status) OK() bool {
-	return s.Theirs == s.Ours && s.Missing == 0 && s.Extra == 0 && s.Refused == 0 && s.Unknown() == 0
+	return s.Rows == s.Notes && s.Missing == 0 && s.Extra == 0 && s.Refused == 0 && s.Unknown() == 0
 }
 
 // Unknown is the number of rows whose status is in neither list.
@@ -172,7 +172,7 @@ func (r *run) status() (s Status, err error) {
 	}
 	var refusals string
 	sql := r.render("status", map[string]string{"{ourCounted}": ours, "{counted}": r.counted("r"), "{open}": r.open("r"), "{idType}": r.their.types[r.layout.id]})
-	err = r.tx.QueryRow(r.ctx, sql).Scan(&s.Theirs, &s.Ours, &s.Missing, &s.Extra, &s.Refused, &s.TheirsWaiting, &s.OursWaiting, &refusals, &s.ObservedAt)
+	err = r.tx.QueryRow(r.ctx, sql).Scan(&s.Rows, &s.Notes, &s.Missing, &s.Extra, &s.Refused, &s.OpenRows, &s.OpenEvents, &refusals, &s.ObservedAt)
 	if err != nil {
 		return s, err
 	}

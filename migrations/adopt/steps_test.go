@@ -67,7 +67,7 @@ func TestTransactionsAcrossTheCutover(t *testing.T) {
 	if got := r.numbers(); got != "1 2" {
 		t.Errorf("events %q, want 1 and 2", got)
 	}
-	if s := r.status(); !s.OK() || s.TheirsWaiting != 0 || s.OursWaiting != 2 {
+	if s := r.status(); !s.OK() || s.OpenRows != 0 || s.OpenEvents != 2 {
 		t.Errorf("status %+v", s)
 	}
 }
@@ -146,7 +146,7 @@ func TestRefusedRowsAreLeftToTheWorker(t *testing.T) {
 	check := func(refused, waiting int64) {
 		t.Helper()
 		s := r.status()
-		if s.OK() || s.Refused != refused || s.Missing != 0 || s.Extra != 0 || s.TheirsWaiting != waiting || len(s.Refusals) != int(refused) ||
+		if s.OK() || s.Refused != refused || s.Missing != 0 || s.Extra != 0 || s.OpenRows != waiting || len(s.Refusals) != int(refused) ||
 			!strings.Contains(s.Refusals[0].Reason, "more than the limit of 1048576") || len(s.Refusals[0].ID) != 36 {
 			t.Errorf("status %+v", s)
 		}
@@ -160,7 +160,7 @@ func TestRefusedRowsAreLeftToTheWorker(t *testing.T) {
 	}
 	large()
 	r.exec(`insert into outbox.events (id, topic, payload) values (gen_random_uuid(), '', '{"n": 8}')`)
-	if s := r.status(); s.Refused != 3 || s.TheirsWaiting != 3 || s.Ours != 1 || s.Theirs != 4 {
+	if s := r.status(); s.Refused != 3 || s.OpenRows != 3 || s.Notes != 1 || s.Rows != 4 {
 		t.Errorf("status %+v", s)
 	}
 	// The owner fixes one, and their worker sends the others.
@@ -181,7 +181,7 @@ func TestReopenedRowBecomesNewEvent(t *testing.T) {
 		r.produce(t.Context(), n)
 	}
 	r.exec(`delete from outbox.events where (payload ->> 'n')::int = 0`)
-	if s := r.status(); !s.OK() || s.Theirs != 3 || s.Ours != 3 {
+	if s := r.status(); !s.OK() || s.Rows != 3 || s.Notes != 3 {
 		t.Errorf("status %+v", s)
 	}
 	r.step(adopt.Cutover, adopt.Live, true)
@@ -191,7 +191,7 @@ func TestReopenedRowBecomesNewEvent(t *testing.T) {
 		t.Errorf("events %q after a late failure", got)
 	}
 	r.exec(`update outbox.events set status = 'pending', payload = jsonb_build_object('n', 2, 'text', repeat('x', 1100000)) where payload ->> 'n' = '2'`)
-	if s := r.status(); s.Refused != 1 || s.TheirsWaiting != 1 {
+	if s := r.status(); s.Refused != 1 || s.OpenRows != 1 {
 		t.Errorf("status %+v, want the row to be refused that is too large now", s)
 	}
 	r.exec(`update outbox.events set status = 'pending', payload = '{"n": 12}' where payload ->> 'n' = '2'`) // fixed
@@ -206,7 +206,7 @@ func TestReopenedRowBecomesNewEvent(t *testing.T) {
 	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_events where id in (select id from outbox.events)`); n != 3 {
 		t.Errorf("%d events have the id of their row, want 3", n)
 	}
-	if s := r.status(); !s.OK() || s.Theirs != 3 || s.Ours != 3 || s.TheirsWaiting != 0 || s.OursWaiting != 4 {
+	if s := r.status(); !s.OK() || s.Rows != 3 || s.Notes != 3 || s.OpenRows != 0 || s.OpenEvents != 4 {
 		t.Errorf("status %+v", s)
 	}
 	// Of two events of one row, the newer is open again.
@@ -410,7 +410,7 @@ func TestManyRowsInOneTransaction(t *testing.T) {
 	insert("without a trigger")
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	insert("in the shadow")
-	if s := r.status(); s.Theirs != rows || s.Ours != rows || s.Missing != 0 || s.Extra != 0 {
+	if s := r.status(); s.Rows != rows || s.Notes != rows || s.Missing != 0 || s.Extra != 0 {
 		t.Errorf("in the shadow: %+v", s)
 	}
 	began := time.Now()
@@ -471,7 +471,7 @@ func TestCutoverRefusesIDThatIsNotUniqueAnyMore(t *testing.T) {
 	r := newRig(t, keyedService("integer not null", `); create unique index keyed_id on keyed (id)`))
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	r.exec(`drop index keyed_id; insert into keyed (id) values (1), (1), (2)`)
-	if s := r.status(); s.OK() || s.Theirs != 3 || s.Ours != 2 {
+	if s := r.status(); s.OK() || s.Rows != 3 || s.Notes != 2 {
 		t.Errorf("status %+v, want 3 of theirs and 2 of ours, which is not OK", s)
 	}
 	if _, err := r.try(adopt.Cutover, adopt.Options{}); err == nil || !strings.Contains(err.Error(), "is not unique by itself") {
@@ -494,7 +494,7 @@ func TestCutoverUndoesItselfWhenTwoRowsBecomeOneEvent(t *testing.T) {
 	if _, err := r.try(adopt.Cutover, adopt.Options{}); err == nil || !strings.Contains(err.Error(), "so nothing was changed") {
 		t.Errorf("got %v", err)
 	}
-	if s := r.status(); s.State != adopt.Shadow || s.TheirsWaiting != 3 || s.OursWaiting != 0 {
+	if s := r.status(); s.State != adopt.Shadow || s.OpenRows != 3 || s.OpenEvents != 0 {
 		t.Errorf("status %+v, want the shadow with 3 rows that wait", s)
 	}
 }
@@ -514,7 +514,7 @@ func TestRowThatStaysOpenIsRefused(t *testing.T) {
 				t.Errorf("%+v, want a row that is refused", moved)
 			}
 			r.exec(`insert into keyed (id) values (2)`)
-			if s := r.status(); s.OK() || s.Refused != 2 || s.TheirsWaiting != 2 || s.OursWaiting != 0 {
+			if s := r.status(); s.OK() || s.Refused != 2 || s.OpenRows != 2 || s.OpenEvents != 0 {
 				t.Errorf("status %+v, want both rows refused, and open in their table", s)
 			}
 		})
@@ -529,7 +529,7 @@ func TestProducerGetsNoErrorOfTheTrigger(t *testing.T) {
 		r.exec(`alter table outbox.outbox_adopted add constraint full_disk check (refused is null and their_id <> '7') not valid`)
 		r.exec(`insert into keyed (id) values (7)`)
 		r.exec(`alter table outbox.outbox_adopted drop constraint full_disk`)
-		if s := r.status(); s.OK() || s.Missing != 1 || s.TheirsWaiting != 1 {
+		if s := r.status(); s.OK() || s.Missing != 1 || s.OpenRows != 1 {
 			t.Errorf("status %+v, want one row that is missing and open", s)
 		}
 		r.exec(`delete from keyed`)

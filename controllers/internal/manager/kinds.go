@@ -92,8 +92,8 @@ func (s *served) IndexField(ctx context.Context, o client.Object, field string, 
 // servedEvery is the time between two looks for definitions that are missing.
 const servedEvery = 10 * time.Second
 
-// ends ends the manager when the API server serves what was missing: it starts again, and reconciles that too.
-func (s *served) ends(ctx context.Context) error {
+// endWhenServed ends the manager when the API server serves what was missing: it starts again, and reconciles that too.
+func (s *served) endWhenServed(ctx context.Context) error {
 	for len(s.missing) > 0 {
 		select {
 		case <-ctx.Done():

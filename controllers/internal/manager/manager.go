@@ -154,7 +154,7 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 	if o.Pods == nil {
 		o.Pods = observe.NewClient()
 	}
-	if err := mgr.Add(manager.RunnableFunc(definitions.ends)); err != nil {
+	if err := mgr.Add(manager.RunnableFunc(definitions.endWhenServed)); err != nil {
 		return nil, fmt.Errorf("add the look for definitions: %w", err)
 	}
 	return mgr, addReconcilers(ctx, mgr, o, definitions.missing)

@@ -25,7 +25,7 @@ import (
 // another reason, such as a changed spec, needs no turn, and counts.
 type Pacer struct {
 	client client.Client
-	most   int
+	limit  int
 	now    func() time.Time
 
 	mu      sync.Mutex
@@ -50,8 +50,8 @@ const (
 )
 
 // New returns a Pacer for so many objects at a time. It reads with c, which has a cache.
-func New(c client.Client, most int) *Pacer {
-	return &Pacer{client: c, most: most, now: time.Now, granted: map[string]*turn{}}
+func New(c client.Client, limit int) *Pacer {
+	return &Pacer{client: c, limit: limit, now: time.Now, granted: map[string]*turn{}}
 }
 
 func keyOf(o desired.Owner) string {
@@ -68,7 +68,7 @@ func (p *Pacer) May(ctx context.Context, o desired.Owner) (bool, error) {
 		}
 	}
 	who := keyOf(o)
-	if p.granted[who] == nil && p.takenByOthers(who) >= p.most {
+	if p.granted[who] == nil && p.takenByOthers(who) >= p.limit {
 		return false, nil
 	}
 	p.grant(who)

@@ -111,7 +111,7 @@ func replaysText(all []v1alpha1.DeadLetterReplay, now time.Time) []byte {
 			action += " (dry run)"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", dlr.Name, action, status, shown(s.Matched), shown(s.Done), shown(s.Delivered),
-			shown(s.Failing), shown(s.DeadAgain), skipped, deadcmd.Line(dlr.Spec.RequestedBy), deadcmd.Age(dlr.CreationTimestamp.Time, now), ends(s, now), deadcmd.Line(dlr.Spec.Reason))
+			shown(s.Failing), shown(s.DeadAgain), skipped, deadcmd.Line(dlr.Spec.RequestedBy), deadcmd.Age(dlr.CreationTimestamp.Time, now), endText(s, now), deadcmd.Line(dlr.Spec.Reason))
 	})
 	return out.Bytes()
 }
@@ -123,8 +123,8 @@ func shown(n *int64) string {
 	return fmt.Sprint(*n)
 }
 
-// ends is in how long a replay ends, as far as that is known.
-func ends(s v1alpha1.DeadLetterReplayStatus, now time.Time) string {
+// endText says in how long a replay ends, as far as that is known.
+func endText(s v1alpha1.DeadLetterReplayStatus, now time.Time) string {
 	if s.EndsAt == nil {
 		return "-"
 	}

@@ -61,12 +61,12 @@ func TestAdoptShadowsCutsOverAndGoesBack(t *testing.T) {
 	var status struct {
 		Adoptions []struct {
 			Name, Layout, Table, Namespace, Topic, State, Since, ObservedAt, Next string
-			Theirs, Ours, Missing, Extra, Refused, TheirsWaiting, OursWaiting     int
+			Rows, Notes, Missing, Extra, Refused, OpenRows, OpenEvents            int
 			Refusals                                                              []struct{ ID, Reason string }
 		}
 	}
 	check(t, json.Unmarshal([]byte(refused.out), &status))
-	if a := status.Adoptions[0]; a.Name != "orders" || a.State != "Shadow" || a.Theirs != 2 || a.Ours != 1 || a.Refused != 1 || a.Refusals[0].ID != "3" || strings.Contains(refused.out, "xxx") {
+	if a := status.Adoptions[0]; a.Name != "orders" || a.State != "Shadow" || a.Rows != 2 || a.Notes != 1 || a.Refused != 1 || a.Refusals[0].ID != "3" || strings.Contains(refused.out, "xxx") {
 		t.Errorf("%+v", a)
 	}
 	o.exec(t, `delete from public.events where id = 3`)

@@ -304,7 +304,7 @@ func TestClientReturnsWhatTheReaderReturns(t *testing.T) {
 	c := deadletters.Client{URL: server.URL}
 	wrong := deadletters.Filter{Resolved: true}
 	same(t, "groups")(r.Groups(t.Context(), deadletters.Filter{Topic: "orders"}))(c.Groups(t.Context(), deadletters.Filter{Topic: "orders"}))
-	for _, by := range append(slices.Clone(deadletters.Bys), "a/b") {
+	for _, by := range append(slices.Clone(deadletters.Groupings), "a/b") {
 		same(t, "by "+string(by))(r.CountBy(t.Context(), deadletters.Filter{Topic: "orders"}, by))(c.CountBy(t.Context(), deadletters.Filter{Topic: "orders"}, by))
 	}
 	same(t, "wrong counts")(r.CountBy(t.Context(), wrong, deadletters.ByTenant))(c.CountBy(t.Context(), wrong, deadletters.ByTenant))

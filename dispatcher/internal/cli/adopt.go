@@ -266,7 +266,7 @@ func adoptStatus(cmd *cobra.Command, file, name, output string) error {
 		var wrong []string
 		for _, s := range all {
 			if !s.OK() {
-				wrong = append(wrong, fmt.Sprintf("adoption %s: theirs %d, ours %d; %d rows missing, %d extra, %d refused, %d with an unknown status", s.Name, s.Theirs, s.Ours, s.Missing, s.Extra, s.Refused, s.Unknown()))
+				wrong = append(wrong, fmt.Sprintf("adoption %s: theirs %d, ours %d; %d rows missing, %d extra, %d refused, %d with an unknown status", s.Name, s.Rows, s.Notes, s.Missing, s.Extra, s.Refused, s.Unknown()))
 			}
 		}
 		if len(wrong) > 0 {
@@ -285,13 +285,13 @@ func adoptTable(w io.Writer, all adoptions) error {
 	for _, s := range all.Adoptions {
 		fmt.Fprintf(&text, "adoption %s: %s, layout %s, table %s, namespace %s\n", s.Name, s.State, s.Layout, s.Table, cmp.Or(s.Namespace, "of each row"))
 		if s.Slot != nil {
-			fmt.Fprintf(&text, "since %s: refused %s; %s\nwaiting: ours %s\n", s.Since.Format(time.RFC3339), thousands(s.Refused), slotText(*s.Slot), thousands(s.OursWaiting))
+			fmt.Fprintf(&text, "since %s: refused %s; %s\nwaiting: ours %s\n", s.Since.Format(time.RFC3339), thousands(s.Refused), slotText(*s.Slot), thousands(s.OpenEvents))
 			adoptEnd(&text, s)
 			continue
 		}
 		fmt.Fprintf(&text, "since %s: theirs %s, ours %s, missing %s, extra %s, refused %s\n", s.Since.Format(time.RFC3339),
-			thousands(s.Theirs), thousands(s.Ours), thousands(s.Missing), thousands(s.Extra), thousands(s.Refused))
-		fmt.Fprintf(&text, "waiting: theirs %s, ours %s\n", thousands(s.TheirsWaiting), thousands(s.OursWaiting))
+			thousands(s.Rows), thousands(s.Notes), thousands(s.Missing), thousands(s.Extra), thousands(s.Refused))
+		fmt.Fprintf(&text, "waiting: theirs %s, ours %s\n", thousands(s.OpenRows), thousands(s.OpenEvents))
 		adoptEnd(&text, s)
 	}
 	_, err := io.WriteString(w, text.String())

@@ -92,7 +92,7 @@ func (c *checks) all(ctx context.Context, file string) {
 	if invalid == nil {
 		_, invalid = sink.Pipeline(cfg)
 	}
-	for _, problem := range each(invalid) {
+	for _, problem := range splitErrors(invalid) {
 		c.report("config", "", problem)
 	}
 	if invalid == nil {
@@ -120,8 +120,8 @@ func (c *checks) all(ctx context.Context, file string) {
 	}
 }
 
-// each splits errors that errors.Join joined.
-func each(err error) []error {
+// splitErrors splits errors that errors.Join joined.
+func splitErrors(err error) []error {
 	var joined interface{ Unwrap() []error }
 	switch {
 	case err == nil:
@@ -260,7 +260,7 @@ func probe(ctx context.Context, cfg spec.Config) error {
 // places reports the destinations that the topics and routes of the file name and that cannot be used.
 func (c *checks) places(ctx context.Context, cfg spec.Config) {
 	places, err := sink.Places(cfg)
-	for _, problem := range each(err) {
+	for _, problem := range splitErrors(err) {
 		c.report("sink", "", problem)
 	}
 	var found []string

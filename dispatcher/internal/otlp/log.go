@@ -21,9 +21,9 @@ type loggedExporter struct {
 	trace.SpanExporter
 	log *slog.Logger
 
-	mu   sync.Mutex
-	lost int // spans since the last line
-	said time.Time
+	mu       sync.Mutex
+	lost     int // spans since the last line
+	loggedAt time.Time
 }
 
 // ExportSpans implements [trace.SpanExporter].
@@ -35,10 +35,10 @@ func (e *loggedExporter) ExportSpans(ctx context.Context, spans []trace.ReadOnly
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.lost += len(spans)
-	if time.Since(e.said) >= sayEvery {
+	if time.Since(e.loggedAt) >= sayEvery {
 		e.log.Warn("spans are lost: the collector did not take them; check OTEL_EXPORTER_OTLP_ENDPOINT, and that the collector runs",
 			"spans", e.lost, "error", masked(err))
-		e.lost, e.said = 0, time.Now()
+		e.lost, e.loggedAt = 0, time.Now()
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 // server keeps its connections, and does not respond. It is for Linux.
 // It returns an error when a process cannot be stopped.
 func (s *Server) Freeze() error {
-	if err := s.each(daemon.Pause); err != nil {
+	if err := s.eachProcess(daemon.Pause); err != nil {
 		return fmt.Errorf("freeze PostgreSQL on port %d: %w", s.Port, err)
 	}
 	return nil
@@ -23,11 +23,11 @@ func (s *Server) Freeze() error {
 // Thaw lets a frozen server continue.
 func (s *Server) Thaw() {
 	// Where Freeze cannot work there is nothing to do, and that one has ended meanwhile is as good.
-	_ = s.each(func(pid int) { _ = syscall.Kill(pid, syscall.SIGCONT) })
+	_ = s.eachProcess(func(pid int) { _ = syscall.Kill(pid, syscall.SIGCONT) })
 }
 
-// each calls f with the postmaster and then with its children: it starts no more once it has stopped.
-func (s *Server) each(f func(pid int)) error {
+// eachProcess calls f with the postmaster and then with its children: it starts no more once it has stopped.
+func (s *Server) eachProcess(f func(pid int)) error {
 	f(s.process.Pid())
 	pid := strconv.Itoa(s.process.Pid())
 	children, err := os.ReadFile("/proc/" + pid + "/task/" + pid + "/children")

@@ -56,8 +56,8 @@ func load(dir string) (all []document, err error) {
 	return all, nil
 }
 
-// each calls do with every requirement.
-func each(documents []document, do func(requirement)) {
+// eachRequirement calls do with every requirement.
+func eachRequirement(documents []document, do func(requirement)) {
 	for _, d := range documents {
 		for _, s := range d.Sections {
 			for _, r := range s.Requirements {
@@ -72,7 +72,7 @@ func each(documents []document, do func(requirement)) {
 func check(documents []document, tests map[string][]test) (err error) {
 	wrong := func(format string, args ...any) { err = errors.Join(err, fmt.Errorf(format, args...)) }
 	known := map[string]bool{}
-	each(documents, func(r requirement) {
+	eachRequirement(documents, func(r requirement) {
 		if r.ID == "" || known[r.ID] {
 			wrong("the id %q is missing or there twice; give %q one that is free", r.ID, r.Says)
 		}

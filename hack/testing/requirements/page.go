@@ -25,7 +25,7 @@ func write(documents []document, tests map[string][]test) []byte {
 	fmt.Fprintf(&b, introduction, documents[0].Sections[0].Requirements[0].ID)
 	for _, d := range documents {
 		var all, proven, refused, open int
-		each([]document{d}, func(r requirement) {
+		eachRequirement([]document{d}, func(r requirement) {
 			all++
 			switch {
 			case r.Refused != "":

@@ -20,7 +20,7 @@ func TestPageHasEachRequirementWithItsTests(t *testing.T) {
 	}
 	for i, least := range []int{14, 23, 19, 19, 72} {
 		n := 0
-		each(documents[i:i+1], func(r requirement) {
+		eachRequirement(documents[i:i+1], func(r requirement) {
 			n++
 			row := regexp.MustCompile(`\n\| ` + r.ID + ` \| .+ \| .+ \| (.*) \|\n`).FindSubmatch(page)
 			if row == nil || r.Refused+r.Open == "" && !bytes.Contains(row[1], []byte("_test.go)")) {
