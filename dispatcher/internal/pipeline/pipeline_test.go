@@ -319,19 +319,12 @@ func TestNothingConfigured(t *testing.T) {
 		t.Error("the sink is wrapped for nothing")
 	}
 	p := compile(t, spec.Config{Message: spec.Message{Transform: []spec.Transformation{{Types: []string{"Placed"}, Payload: "payload"}}}}, pipeline.Options{})
-	s, batch := p.Wrap(silent{}), []*dispatcher.Event{event("Other", `{}`)}
+	silent := &sinktest.Func{RespondAll: func(context.Context, []*dispatcher.Event) []error { return nil }}
+	s, batch := p.Wrap(silent), []*dispatcher.Event{event("Other", `{}`)}
 	if n := testing.AllocsPerRun(100, func() { s.Deliver(context.Background(), batch) }); n != 0 {
 		t.Errorf("an event that nothing is configured for costs %v allocations", n)
 	}
 }
-
-// silent takes everything and makes nothing of it.
-type silent struct{}
-
-func (silent) Deliver(context.Context, []*dispatcher.Event) []error { return nil }
-func (silent) Probe(context.Context) error                          { return nil }
-func (silent) BatchSize() int                                       { return 100 }
-func (silent) Close(context.Context) error                          { return nil }
 
 const order = `{"id": 12345678, "currency": "EUR", "total": 99.50, "card": "4111111111111111",
 	"customer": {"id": "c-77", "email": "ann@example.com", "name": "Ann"},
@@ -359,7 +352,8 @@ func BenchmarkDeliver(b *testing.B) {
 		}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			s := compile(b, c.cfg, pipeline.Options{}).Wrap(confirming{})
+			confirmed := make([]error, 1)
+			s := compile(b, c.cfg, pipeline.Options{}).Wrap(&sinktest.Func{RespondAll: func(context.Context, []*dispatcher.Event) []error { return confirmed }})
 			batch := []*dispatcher.Event{event("OrderPlaced", order)}
 			b.ReportAllocs()
 			for b.Loop() {
@@ -370,13 +364,6 @@ func BenchmarkDeliver(b *testing.B) {
 		})
 	}
 }
-
-// confirming takes one event at a time.
-type confirming struct{ silent }
-
-var confirmed = make([]error, 1)
-
-func (confirming) Deliver(context.Context, []*dispatcher.Event) []error { return confirmed }
 
 // needs is a schema that requires a member of the payload.
 func needs(member string) *spec.PayloadSchema {

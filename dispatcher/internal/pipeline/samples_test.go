@@ -13,6 +13,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/pipeline"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 )
 
 // The samples' expressions and schemas compile, and do what their comments say.
@@ -41,7 +42,11 @@ func TestPipelineSamples(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		arrived := &arrivals{}
+		var arrived string
+		sink := p.Wrap(&sinktest.Func{Respond: func(_ context.Context, e *dispatcher.Event) error {
+			arrived = string(e.Payload)
+			return nil
+		}})
 		for _, e := range events {
 			event := &dispatcher.Event{Topic: e.topic, EventType: e.kind, Payload: []byte(e.payload)}
 			if e.to != "" {
@@ -50,10 +55,10 @@ func TestPipelineSamples(t *testing.T) {
 				}
 				continue
 			}
-			arrived.payload = ""
-			err := p.Wrap(arrived).Deliver(t.Context(), []*dispatcher.Event{event})[0]
-			if (err == nil) != (e.arrives != "") || arrived.payload != e.arrives {
-				t.Errorf("%s: %s: %v, arrived %s", name, e.payload, err, arrived.payload)
+			arrived = ""
+			err := sink.Deliver(t.Context(), []*dispatcher.Event{event})[0]
+			if (err == nil) != (e.arrives != "") || arrived != e.arrives {
+				t.Errorf("%s: %s: %v, arrived %s", name, e.payload, err, arrived)
 			}
 		}
 	}
@@ -61,17 +66,6 @@ func TestPipelineSamples(t *testing.T) {
 
 // sampleEvent is an event, and where it goes or how it arrives; with neither it is invalid.
 type sampleEvent struct{ topic, kind, payload, to, arrives string }
-
-// arrivals is a sink that keeps the last payload.
-type arrivals struct {
-	dispatcher.Handlers
-	payload string
-}
-
-func (a *arrivals) Deliver(_ context.Context, batch []*dispatcher.Event) []error {
-	a.payload = string(batch[0].Payload)
-	return make([]error, len(batch))
-}
 
 // sample is the configuration that a sample's spec has, with the schemas of its ConfigMap.
 func sample(t *testing.T, name string) spec.Config {

@@ -17,6 +17,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/expression"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 )
 
 func decode(t *testing.T, payload string) any {
@@ -405,6 +406,10 @@ func TestFindingNamesTheStepThatStoppedTheEvent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	routing := &sinktest.Func{Respond: func(_ context.Context, e *dispatcher.Event) error {
+		_, err := p.Route()(e)
+		return err
+	}}
 	for name, c := range map[string]struct {
 		event dispatcher.Event
 		want  []Finding
@@ -422,7 +427,7 @@ func TestFindingNamesTheStepThatStoppedTheEvent(t *testing.T) {
 		"a route":      {dispatcher.Event{Topic: "odd", Payload: []byte(`{"b": 1}`)}, []Finding{{Field: "sink.routes[0].to"}}},
 		"no such JSON": {dispatcher.Event{Payload: []byte(`{"b": `)}, []Finding{{Field: "payload"}}},
 	} {
-		err := p.Wrap(routed{p}).Deliver(t.Context(), []*dispatcher.Event{&c.event})[0]
+		err := p.Wrap(routing).Deliver(t.Context(), []*dispatcher.Event{&c.event})[0]
 		if got := Findings(err); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: got %+v of %v, want %+v", name, got, err, c.want)
 		}
@@ -431,14 +436,3 @@ func TestFindingNamesTheStepThatStoppedTheEvent(t *testing.T) {
 		}
 	}
 }
-
-// routed is a sink that only routes.
-type routed struct{ *Pipeline }
-
-func (r routed) Deliver(_ context.Context, batch []*dispatcher.Event) []error {
-	_, err := r.Route()(batch[0])
-	return []error{err}
-}
-func (routed) Probe(context.Context) error { return nil }
-func (routed) BatchSize() int              { return 1 }
-func (routed) Close(context.Context) error { return nil }

@@ -18,6 +18,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/replay"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -159,15 +160,9 @@ type fenced struct {
 	faults    []string
 }
 
-func (f *fenced) Deliver(_ context.Context, batch []*dispatcher.Event) []error {
-	errs := make([]error, len(batch))
-	for i, e := range batch {
-		errs[i] = f.deliver(e)
-	}
-	return errs
-}
+func (f *fenced) sink() dispatcher.Sink { return &sinktest.Func{Respond: f.deliver} }
 
-func (f *fenced) deliver(e *dispatcher.Event) error {
+func (f *fenced) deliver(_ context.Context, e *dispatcher.Event) error {
 	f.mu.Lock()
 	if f.tokens == nil {
 		f.tokens, f.running, f.delivered = map[uuid.UUID]int64{}, map[string]bool{}, map[string][]int64{}
@@ -194,10 +189,6 @@ func (f *fenced) deliver(e *dispatcher.Event) error {
 	}
 	return nil
 }
-
-func (*fenced) Probe(context.Context) error { return nil }
-func (*fenced) BatchSize() int              { return 1 }
-func (*fenced) Close(context.Context) error { return nil }
 
 // engine runs a dispatcher with order per key until the test ends.
 func (r rig) engine(sink dispatcher.Sink, onDead dispatcher.OnDead) {
@@ -237,8 +228,8 @@ func TestReplayWithConcurrentDispatchers(t *testing.T) {
 			sink := &fenced{}
 			sink.refuse = func(e *dispatcher.Event) bool { return broken && e.Seq <= events/2 || e.Seq == again }
 			enqueue()
-			r.engine(sink, onDead)
-			r.engine(sink, onDead)
+			r.engine(sink.sink(), onDead)
+			r.engine(sink.sink(), onDead)
 			dead := keys // of each the first one, which blocks it
 			if onDead == dispatcher.OnDeadContinue {
 				dead = events / 2

@@ -29,6 +29,11 @@ func (r *Recording) Deliver(ctx context.Context, batch []*dispatcher.Event) []er
 	if err := ctx.Err(); err != nil {
 		return all(batch, interrupted(err))
 	}
+	r.remember(batch...)
+	return make([]error, len(batch))
+}
+
+func (r *Recording) remember(batch ...*dispatcher.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.events = append(r.events, batch...)
@@ -36,7 +41,6 @@ func (r *Recording) Deliver(ctx context.Context, batch []*dispatcher.Event) []er
 		close(r.changed)
 		r.changed = nil
 	}
-	return make([]error, len(batch))
 }
 
 // Events returns what was delivered so far, in order of delivery.
