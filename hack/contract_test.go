@@ -85,3 +85,17 @@ func TestUsersReadReasons(t *testing.T) {
 		t.Errorf("%d files were checked", checked)
 	}
 }
+
+// A page that cites a rule links the contract: a reader sees what the rule is now, not what it was when the page was written.
+func TestPagesLinkTheRulesThatTheyCite(t *testing.T) {
+	linked := regexp.MustCompile(`\[C-[0-9]+\]\([^)]*CONTRACT\.md[^)]*\)`)
+	for name, text := range files(t, ".md") {
+		if name == contract || name == ".github/CONTRIBUTING.md" {
+			continue
+		}
+		text = linked.ReplaceAllString(codeBlock.ReplaceAllString(text, ""), "")
+		for _, id := range ruleID.FindAllString(text, -1) {
+			t.Errorf("%s cites %s without a link; write [%[2]s](…/CONTRACT.md)", name, id)
+		}
+	}
+}
