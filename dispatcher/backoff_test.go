@@ -11,7 +11,7 @@ import (
 
 // CONTRACT: C-25
 // REQUIREMENT: OVERVIEW-12, STORAGE-35, STORAGE-50, STORAGE-51, cpt-cf-mini-chat-algo-usage-outbox-retry
-func TestBackoffFormulas(t *testing.T) {
+func TestDelaysFollowTheirFormula(t *testing.T) {
 	const s, m = time.Second, time.Minute
 	low, high := func() float64 { return 0 }, func() float64 { return 0.5 }
 	for _, test := range []struct {
@@ -55,7 +55,7 @@ func TestBackoffFormulas(t *testing.T) {
 //
 // CONTRACT: C-25
 // REQUIREMENT: STORAGE-35, STORAGE-51
-func TestBackoffBounds(t *testing.T) {
+func TestDelaysKeepToTheirBounds(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2)).Float64
 	exponential := ExponentialBackoff(time.Second, 5*time.Minute)
 	multiplier := MultiplierBackoff(time.Second, 5*time.Minute, 2, 0.25)
@@ -81,7 +81,7 @@ func TestBackoffBounds(t *testing.T) {
 
 // A configuration names one of the policies. What it spells wrongly is said.
 // CONTRACT: C-25
-func TestNewBackoff(t *testing.T) {
+func TestNewBackoffRefusesWhatIsMisspelt(t *testing.T) {
 	t.Parallel()
 	seconds := func(n int) spec.Duration { return spec.Duration(time.Duration(n) * time.Second) }
 	none := 0

@@ -17,7 +17,7 @@ import (
 
 // What is said further inside counts first, and what is not said is taken from around it.
 // CONTRACT: C-41
-func TestCauseOf(t *testing.T) {
+func TestInnermostCauseCounts(t *testing.T) {
 	with := dispatcher.WithCause
 	failed := errors.New("failed")
 	for name, c := range map[string]struct {
@@ -46,7 +46,7 @@ func TestCauseOf(t *testing.T) {
 
 // A group is identified by its topic, reason and cause, and by nothing else. The value is that of a row's column.
 // CONTRACT: C-41
-func TestFingerprint(t *testing.T) {
+func TestFingerprintIsOfTopicReasonAndCause(t *testing.T) {
 	group := dispatcher.Cause{Class: "http", Code: "422"}
 	if got := dispatcher.Fingerprint("orders", dispatcher.ReasonPermanentFailure, group); got != "23597294" {
 		t.Errorf("the fingerprint is %s, and would be another in new versions", got)
@@ -66,7 +66,7 @@ func TestFingerprint(t *testing.T) {
 
 // Every reason and every class has a sentence of what to do. Classes other than the constants are sinks.
 // REQUIREMENT: STORAGE-19
-func TestRecovery(t *testing.T) {
+func TestEveryReasonHasItsRecovery(t *testing.T) {
 	reasons, classes := constants(t, "errors.go", "Reason"), append(constants(t, "cause.go", "Class"), "http", "")
 	if len(reasons) != 5 || len(classes) != 10 {
 		t.Fatalf("reasons %q, classes %q", reasons, classes)

@@ -33,7 +33,7 @@ var rules = []struct {
 
 const whyNoHack = "the product never needs what only developers run; tests may"
 
-func TestImportRules(t *testing.T) {
+func TestPackagesImportWhatTheyMay(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "-f", "{{.ImportPath}} {{join .Imports \" \"}}", module+"...").Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)

@@ -107,8 +107,8 @@ func roomOf(folder string, listed map[string]room) string {
 	return folder
 }
 
-// TestRooms holds each room, and the whole, to its lines.
-func TestRooms(t *testing.T) {
+// TestRoomsKeepToTheirLines holds each room, and the whole, to its lines.
+func TestRoomsKeepToTheirLines(t *testing.T) {
 	text, err := os.ReadFile(roomsFile)
 	if err != nil {
 		t.Fatal(err)

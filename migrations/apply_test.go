@@ -69,7 +69,7 @@ func TestUpBehindAReader(t *testing.T) {
 }
 
 // A login whose transactions are serializable by default migrates at READ COMMITTED all the same.
-func TestUpIsolation(t *testing.T) {
+func TestUpMigratesAtReadCommitted(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
 	pgtest.Exec(d, `set default_transaction_isolation = 'serializable'`)
@@ -455,7 +455,7 @@ func TestSchemaForTests(t *testing.T) {
 }
 
 // The signatures that the producer's page prints are those of the functions.
-func TestReadmeSignatures(t *testing.T) {
+func TestReadmeHasTheSignatures(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
 	page, err := os.ReadFile("../dispatcher/producer/README.md")
@@ -480,7 +480,7 @@ func TestReadmeSignatures(t *testing.T) {
 }
 
 // The producers' page has the code of each wrong payload.
-func TestReadmeCodes(t *testing.T) {
+func TestReadmeHasTheCodes(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
 	page, err := os.ReadFile("../dispatcher/producer/README.md")
@@ -499,7 +499,7 @@ func TestReadmeCodes(t *testing.T) {
 }
 
 // The page for who runs the database names everything that the schema has.
-func TestReadmeObjects(t *testing.T) {
+func TestReadmeNamesEachObject(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
 	page, err := os.ReadFile("README.md")

@@ -336,7 +336,7 @@ func TestEnqueueFunctionsExistOnce(t *testing.T) {
 }
 
 // The index is made once, and again after a try that was broken off.
-func TestUpTenants(t *testing.T) {
+func TestUpMakesTheIndexOfTenantsOnce(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Migrated(t))
 	db, err := pool.Acquire(t.Context())

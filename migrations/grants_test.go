@@ -61,7 +61,7 @@ func (d database) wantRefused(statements ...string) {
 }
 
 // A producer may call enqueue: its rows go in checked, and it reads and changes nothing.
-func TestGrantsProducer(t *testing.T) {
+func TestProducerMayEnqueueAlone(t *testing.T) {
 	t.Parallel()
 	owner := newDatabase(t, pgtest.Migrated(t))
 	producer := owner.as(migrations.Producer)
@@ -95,7 +95,7 @@ func TestGrantsProducer(t *testing.T) {
 
 // A dispatcher's verbs are tested with its grants in package pgstore. Here is what it may not do.
 // REQUIREMENT: STORAGE-55
-func TestGrantsDispatcher(t *testing.T) {
+func TestDispatcherMayDoNoMore(t *testing.T) {
 	t.Parallel()
 	owner := newDatabase(t, pgtest.Migrated(t))
 	owner.mustEnqueue(`'shop', 'orders', '{}'`)
@@ -256,7 +256,7 @@ func (d database) days() int64 {
 //
 // CONTRACT: C-61
 // REQUIREMENT: STORAGE-49
-func TestSetJournal(t *testing.T) {
+func TestJournalHasEachChange(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
 	d.mustEnqueue(`'shop', 'orders', '{}'`)
@@ -326,7 +326,7 @@ func TestJournalWaitsForWriters(t *testing.T) {
 //
 // CONTRACT: C-60, C-61
 // REQUIREMENT: STORAGE-24
-func TestJournalKeep(t *testing.T) {
+func TestJournalKeepsYoungDays(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Migrated(t)
 	owner := newDatabase(t, dsn)

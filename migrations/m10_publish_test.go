@@ -13,7 +13,7 @@ import (
 // publish_outbox adds a checked event in the caller's transaction, which a dispatcher retries as M10 does.
 // CONTRACT: C-10, C-13, C-90
 // REQUIREMENT: M10-3
-func TestM10Publish(t *testing.T) {
+func TestM10PublishAddsACheckedEvent(t *testing.T) {
 	t.Parallel()
 	d := withM10(t, m10)
 	pgtest.Exec(d, `begin`)
@@ -106,7 +106,7 @@ const drained = `insert into outbox.outbox_events (id, namespace, topic, aggrega
 // Whatever the planner knows of a large table, nothing at all or what was true when it was empty, the functions look
 // up their rows: no sequential scan, and pages in proportion to the batch.
 // CONTRACT: C-2, C-90
-func TestM10Plans(t *testing.T) {
+func TestM10PlansReadIndexesAlone(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it counts what statements cost, and shows no race")
 	}

@@ -52,7 +52,7 @@ func (d database) complete(id int64, worker string, success bool) {
 // signature, also when the owner has made one.
 // CONTRACT: C-90
 // REQUIREMENT: M10-1, M10-2, M10-3, M10-16, M10-17
-func TestM10Signatures(t *testing.T) {
+func TestM10SignaturesAreTheContracts(t *testing.T) {
 	t.Parallel()
 	d := withM10(t, m10)
 	want := map[string]string{
@@ -178,7 +178,7 @@ func TestM10ClaimsDoNotWait(t *testing.T) {
 // says so; it is free again.
 // CONTRACT: C-25, C-26, C-90
 // REQUIREMENT: M10-4, M10-6, M10-13, M10-14, M10-15, M10-18, STORAGE-8
-func TestM10Completion(t *testing.T) {
+func TestM10CompletionDecidesTheNextTry(t *testing.T) {
 	t.Parallel()
 	d := withM10(t, m10)
 	id := d.publish("42")
@@ -265,7 +265,7 @@ func TestM10CompletionIsGuarded(t *testing.T) {
 
 // The view has the columns of the contract's table. A dead event is neither waiting nor processed: it is not there.
 // REQUIREMENT: M10-5, M10-20, M10-23
-func TestM10View(t *testing.T) {
+func TestM10ViewHasTheContractsColumns(t *testing.T) {
 	t.Parallel()
 	d := withM10(t, m10)
 	const columns = `select string_agg(column_name || ' ' || data_type, ', ' order by ordinal_position) from information_schema.columns where table_schema = 'm10_recovery' and table_name = 'outbox'`
@@ -363,7 +363,7 @@ func TestM10WorkersAreForgotten(t *testing.T) {
 }
 
 // One holder at a time has a lock; it may take it again, make it last, and give it up. One that is over is free.
-func TestM10Locks(t *testing.T) {
+func TestM10LocksHaveOneHolder(t *testing.T) {
 	t.Parallel()
 	d := withM10(t, m10)
 	for _, step := range []struct {
@@ -435,7 +435,7 @@ func TestM10InstallRefused(t *testing.T) {
 }
 
 // With other settings the functions are replaced, and roles keep what they may do.
-func TestM10Reinstall(t *testing.T) {
+func TestM10ReinstallKeepsRights(t *testing.T) {
 	t.Parallel()
 	d := withM10(t, m10)
 	worker := d.as(migrations.M10Worker)
@@ -456,7 +456,7 @@ func TestM10Reinstall(t *testing.T) {
 }
 
 // A worker's login calls the functions and reads the view, and no more.
-func TestGrantsM10(t *testing.T) {
+func TestM10WorkerMayDoNoMore(t *testing.T) {
 	t.Parallel()
 	d := withM10(t, m10)
 	worker := d.as(migrations.M10Worker)

@@ -30,7 +30,7 @@ func (d database) upOverview(schema, namespace string, want bool) {
 // Overview: Backoff & Limits, Payloads must be JSON-serialisable mappings
 // CONTRACT: C-14
 // REQUIREMENT: OVERVIEW-3
-func TestOverviewInsert(t *testing.T) {
+func TestOverviewTakesInserts(t *testing.T) {
 	t.Parallel()
 	d := withOverview(t)
 	producer := d.as(migrations.OverviewProducer)
@@ -77,7 +77,7 @@ func TestOverviewInsert(t *testing.T) {
 
 // The statuses are Overview's, and attempt_count is that of its worker: failures so far.
 // Overview: Status Lifecycle
-func TestOverviewStatuses(t *testing.T) {
+func TestOverviewHasItsStatuses(t *testing.T) {
 	t.Parallel()
 	d := withOverview(t)
 	for _, row := range []string{`'pending', 0, null, null, null`, `'pending', 2, null, null, null`, `'processing', 3, gen_random_uuid(), now(), null`,
@@ -97,7 +97,7 @@ func TestOverviewStatuses(t *testing.T) {
 
 // Installing again does nothing, another namespace replaces the view and keeps rights, and what is not ours is left
 // alone. The outbox itself may be in another schema.
-func TestOverviewInstall(t *testing.T) {
+func TestOverviewIsInstalledTwice(t *testing.T) {
 	t.Parallel()
 	d := withOverview(t)
 	producer := d.as(migrations.OverviewProducer)

@@ -31,7 +31,7 @@ func running() observed {
 }
 
 // CONTRACT: C-107
-func TestSample(t *testing.T) {
+func TestSampleAddsUpThePods(t *testing.T) {
 	now := time.Unix(100, 0)
 	good := scaling.Sample{At: now, Counted: time.Unix(1, 0), Pending: 300, Live: 327, Delivered: 80, Replicas: 2, Settled: true,
 		Limits: []scaling.Limit{scaling.Concurrency, scaling.Concurrency}}
@@ -70,7 +70,7 @@ func TestSample(t *testing.T) {
 }
 
 // CONTRACT: C-107
-func TestScalingLimited(t *testing.T) {
+func TestScalingLimitedNamesTheBound(t *testing.T) {
 	for _, c := range []struct {
 		reason, by, want string
 		status           metav1.ConditionStatus
@@ -144,7 +144,7 @@ func TestPodsOfAStepStart(t *testing.T) {
 	}
 }
 
-func TestTwoDigits(t *testing.T) {
+func TestRatesHaveTwoDigits(t *testing.T) {
 	for n, want := range map[float64]string{0.0123: "0.012", 0.5: "0.50", 1: "1.0", 9.94: "9.9", 12.4: "12", 99.6: "100", 1234: "1200", 142000: "140000"} {
 		if got := twoDigits(n); got != want {
 			t.Errorf("%v: %q, want %q", n, got, want)
@@ -152,7 +152,7 @@ func TestTwoDigits(t *testing.T) {
 	}
 }
 
-func TestLimitedBy(t *testing.T) {
+func TestLimitedByNamesTheLimitOfMostPods(t *testing.T) {
 	of := func(words ...string) (all []status.Status) {
 		for _, w := range words {
 			all = append(all, status.Status{LimitedBy: w})

@@ -36,7 +36,7 @@ import (
 
 // The newest run that ended is reported, and one that removed nothing only after some minutes.
 // CONTRACT: C-3, C-60
-func TestSetRetention(t *testing.T) {
+func TestStatusHasTheNewestRetentionRun(t *testing.T) {
 	var s api.OutboxDispatcherStatus
 	run := func(at time.Duration, delivered int64) status.Status {
 		return status.Status{Retention: &status.Retention{LastRun: ptr.To(time.Unix(1000, 7).Add(at)), NextRun: ptr.To(time.Unix(2000, 7).Add(at)), Removed: status.Removed{Delivered: delivered}}}
@@ -86,7 +86,7 @@ func TestSetSchemaVersion(t *testing.T) {
 	}
 }
 
-func TestSetCounts(t *testing.T) {
+func TestStatusHasTheCountsOfThePods(t *testing.T) {
 	var s api.OutboxDispatcherStatus
 	a, b := podStatus(), podStatus()
 	a.Backlog = &status.Backlog{ObservedAt: time.Unix(10, 0), Counts: status.Counts{Pending: 1, Dead: 2}}
@@ -152,7 +152,7 @@ func TestCountsOfTheNewestRevision(t *testing.T) {
 	check("it has not", 300, 0)
 }
 
-func TestSetFailure(t *testing.T) {
+func TestFailureLeavesReadyAsItWas(t *testing.T) {
 	var s api.OutboxDispatcherStatus
 	kstatus.SetConditions(&s.Conditions, 1, conditions(well()))
 	before := meta.FindStatusCondition(s.Conditions, api.ReadyCondition).DeepCopy()
@@ -318,7 +318,7 @@ func TestPausingIsNotPausedWhilePodsClaim(t *testing.T) {
 }
 
 // Each try of a ReplicaSet has another name for the pod, which no message may have.
-func TestRefusedPods(t *testing.T) {
+func TestRefusedPodsAreReportedWithoutTheirNames(t *testing.T) {
 	o := well()
 	o.deployment.Status.Conditions = append(o.deployment.Status.Conditions, appsv1.DeploymentCondition{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue,
 		Message: `pods "orders-dispatcher-6d4cf56db6-x7k2p" is forbidden: exceeded quota: team`})
@@ -371,7 +371,7 @@ func TestTopicsThatWaitForAConsumer(t *testing.T) {
 
 // Types are added to those that are known, once a day each, and go when no event has come for 30 days.
 // CONTRACT: C-82
-func TestSeenTypes(t *testing.T) {
+func TestSeenTypesAreForgottenAfter30Days(t *testing.T) {
 	noon := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	at := func(days int) time.Time { return noon.Add(time.Duration(days) * 24 * time.Hour) }
 	reported := func(eventType string, day int) status.Status {
@@ -422,7 +422,7 @@ func TestTypesReachTheStatus(t *testing.T) {
 
 // An edit wakes the peers only when they look at what it changes: of a thousand dispatchers of one database each
 // would wake all others.
-func TestConcernsPeers(t *testing.T) {
+func TestEditsWakePeersThatTheyConcern(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*api.OutboxDispatcher)
 		want   bool

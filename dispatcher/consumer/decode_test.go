@@ -218,7 +218,7 @@ func draftOf(t *testing.T, section string, e *dispatcher.Event) draft.Message {
 // The format Storage has the event in the payload.
 //
 // CONTRACT: C-80
-func TestStorageMessages(t *testing.T) {
+func TestStorageMessagesAreDecoded(t *testing.T) {
 	for section, read := range map[string]func(draft.Message) (*consumer.Event, error){
 		"redis: {addresses: ['h:1']}":                                    fromRedis("data"),
 		"kafka: {brokers: ['h:1']}":                                      fromKafka,

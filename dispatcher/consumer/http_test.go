@@ -113,7 +113,7 @@ func TestHTTPRefusesOtherRequests(t *testing.T) {
 //
 // CONTRACT: C-33, C-80
 // REQUIREMENT: RULE-010-022
-func TestHTTPBatch(t *testing.T) {
+func TestBatchRespondsWithTheGravestOutcome(t *testing.T) {
 	pool := pgtest.Open(t, pgtest.Empty(t))
 	pgtest.Exec(pool, consumer.SQL(""))
 	failures, calls := map[string]error{}, 0
@@ -296,7 +296,7 @@ func TestSweepRemovesOnlyTheConsumersOldRecords(t *testing.T) {
 //
 // CONTRACT: C-80
 // REQUIREMENT: RULE-010-011
-func TestLegalHold(t *testing.T) {
+func TestLegalHoldKeepsRecords(t *testing.T) {
 	each(t, func(t *testing.T, pool pgtest.DB, newSide func(consumer.Options) side) {
 		billing, mail := newSide(consumer.Options{}), newSide(consumer.Options{ID: "mail"})
 		sweep := func(c side, want int64) {

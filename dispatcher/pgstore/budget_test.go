@@ -331,7 +331,7 @@ func (p planned) explain(sql string) plan {
 
 // Every count is exact up to the cap, and an estimate that says so from there on.
 // CONTRACT: C-96
-func TestDepthCap(t *testing.T) {
+func TestDepthIsExactUpToItsCap(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
 	const n = dispatcher.DepthCap

@@ -134,7 +134,7 @@ func TestVerbsDoNotDeadlock(t *testing.T) {
 // A worker whose clock is off by a quarter of a century does what any other does. Inside a synctest
 // bubble Go's clock says the year 2000.
 // CONTRACT: C-3
-func TestWrongClock(t *testing.T) {
+func TestWrongClockOfAWorkerChangesNothing(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
 	o.fill(4, "a")

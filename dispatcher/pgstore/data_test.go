@@ -156,7 +156,7 @@ func TestOutcomesAddUpRunningProcesses(t *testing.T) {
 // any machine.
 // CONTRACT: C-95, C-96
 // REQUIREMENT: STORAGE-20
-func TestDataPlans(t *testing.T) {
+func TestDataPlansAreBounded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it counts what statements cost, and shows no race")
 	}
@@ -213,7 +213,7 @@ func TestDataPlans(t *testing.T) {
 // Rows with times that an adoption may bring harm themselves alone: those that are due are claimed, in whatever way
 // claims begin, the backlog is counted, and each is named.
 // CONTRACT: C-33, C-95, C-96
-func TestOddTimes(t *testing.T) {
+func TestOddTimesHarmTheirRowsAlone(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
 	o.stores = pgtest.Pool(t, o.Config().ConnString()+"&timezone=Europe/Berlin") // its offset had seconds in the year 1

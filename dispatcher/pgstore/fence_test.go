@@ -224,7 +224,7 @@ func TestFenceIsRaisedWithoutTheEvents(t *testing.T) {
 // ended, with and without order per key: the server ends the transaction. It is stopped by a proxy that
 // reads no more, as a process that was frozen does.
 // CONTRACT: C-33
-func TestFrozenReader(t *testing.T) {
+func TestFrozenReaderGivesItsRowsUp(t *testing.T) {
 	t.Parallel()
 	for name, keys := range map[string]*dispatcher.KeyOrder{"None": nil, "Key": {PerKey: 10}} {
 		t.Run(name, func(t *testing.T) {

@@ -70,7 +70,7 @@ func TestNextClaimStartsBehindTheLast(t *testing.T) {
 
 // However busy a topic is, its claims start at the front now and then, and so does one that is requested for
 // because the last one found nothing.
-func TestFullPasses(t *testing.T) {
+func TestFullPassesComeNowAndThen(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFloors()
@@ -233,7 +233,7 @@ func TestFrontOfARangeIsNotARow(t *testing.T) {
 
 // Payloads share memory, but none can be seen or overwritten through another, and large ones have
 // theirs to themselves: a slow event keeps little alive.
-func TestPayloadSlabs(t *testing.T) {
+func TestPayloadsAreApartInTheirSlabs(t *testing.T) {
 	t.Parallel()
 	d := newDecoder("shop", claiming{})
 	var want, got [][]byte

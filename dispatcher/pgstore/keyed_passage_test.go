@@ -28,7 +28,7 @@ func reach(at time.Time) (t scanReport) {
 // However fast the floor advances, and however many rows wait below it, the front is looked at again soon:
 // the rows of a worker that was killed may be there. But no more of the time is spent on that than passes
 // may have. Half of the rows are of one key here.
-func TestPassesEnd(t *testing.T) {
+func TestPassesEndHoweverManyRowsWait(t *testing.T) {
 	t.Parallel()
 	k := newKeyed()
 	front := time.Now()
@@ -65,7 +65,7 @@ func TestPassesEnd(t *testing.T) {
 
 // A step that is slow once, because the machine or the server is, does not put off the next one: rows of a
 // worker that was killed may wait for it. When each is slow, the wait is bounded.
-func TestSlowSteps(t *testing.T) {
+func TestSlowStepDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	k, front := newKeyed(), time.Now()
 	now := front
@@ -94,7 +94,7 @@ func TestSlowSteps(t *testing.T) {
 
 // A claim looks at a little more than the last one would have needed, whether that was filled or not, and
 // whatever part of it was for a key that is read again.
-func TestLooksAhead(t *testing.T) {
+func TestClaimsLookALittleAhead(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ limit, looked, rows, want int }{
 		{1000, 1000, 1000, 1100}, // every row could be had
@@ -190,7 +190,7 @@ func TestClaimsAreDenseAfterAFullOne(t *testing.T) {
 
 // While claims can be filled with other rows, keys are read again in one of several, and get a small part of it;
 // when not, half of each. Many keys share.
-func TestRecallShares(t *testing.T) {
+func TestRecallsGetASmallShare(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	for _, test := range []struct {
@@ -241,7 +241,7 @@ func TestRecallShares(t *testing.T) {
 
 // A claim that finds nothing has not seen all before it has looked from the front: at all of it, whatever an earlier claim
 // has looked at.
-func TestSeenAll(t *testing.T) {
+func TestAllIsSeenFromTheFront(t *testing.T) {
 	t.Parallel()
 	const hot = 1
 	shares := []dispatcher.Share{{Topic: "orders", Limit: 480}}

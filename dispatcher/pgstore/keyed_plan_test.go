@@ -66,7 +66,7 @@ func (p plan) passes() (rows int) {
 // a hundred thousand rows of one key before the others as with none, whatever the planner knows.
 // CONTRACT: C-2, C-50
 // REQUIREMENT: STORAGE-13
-func TestKeyedPlans(t *testing.T) {
+func TestKeyedPlansReadIndexesAlone(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it counts what statements cost, and shows no race")
 	}
@@ -127,7 +127,7 @@ func TestKeyedPlans(t *testing.T) {
 // An event with a key costs a hundred bytes of WAL more to insert, for the index, and a claim touches no
 // index. An event without a key pays nothing for the order of others.
 // CONTRACT: C-50
-func TestKeyedBudget(t *testing.T) {
+func TestKeyedBudgetOfWALIsKept(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it counts what statements cost, and shows no race")
 	}
@@ -253,7 +253,7 @@ type denseCase struct {
 // would: it leaves alone what is locked, waits or is blocked, marks what has no attempt left dead, keeps to its
 // bytes, and what it passes by comes later. Rows 1 to 20 were claimed before, and the limit is five.
 // CONTRACT: C-50, C-20 to C-22
-func TestDenseClaims(t *testing.T) {
+func TestDenseClaimsTakeWhatKeyedOnesWould(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Migrated(t))
 	for name, test := range map[string]denseCase{
@@ -428,7 +428,7 @@ func TestDenseClaimReportsItsScan(t *testing.T) {
 // With a key that owns half of a backlog, most claims are filled by the others, and all of its rows come in the
 // end, in order.
 // CONTRACT: C-50
-func TestHotKey(t *testing.T) {
+func TestHotKeyHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
 	o.fillKeys(2000, 1000, "orders")

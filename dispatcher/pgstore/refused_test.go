@@ -302,7 +302,7 @@ func (o outbox) manyDeadLetters(topic string, records, groups int) {
 // table; and what is sorted are groups. With old statistics and none.
 // CONTRACT: C-96
 // REQUIREMENT: OVERVIEW-5, STORAGE-20
-func TestGroupsPlan(t *testing.T) {
+func TestGroupsPlanReadsTheIndexAlone(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it counts what statements cost, and shows no race")
 	}
@@ -360,7 +360,7 @@ func (p plan) sorted() (n int) {
 
 // Small groups are counted, large ones estimated, and the largest twenty are listed.
 // CONTRACT: C-96
-func TestGroupsEstimated(t *testing.T) {
+func TestLargeGroupsAreEstimated(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
 	o.manyDeadLetters("orders", 25_000, 1)
@@ -388,7 +388,7 @@ func TestGroupsEstimated(t *testing.T) {
 }
 
 // The nack of an event is what writes its failures: their size is printed with the other budgets.
-func TestNackBudget(t *testing.T) {
+func TestNackBudgetIsPrinted(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it counts what statements cost, and shows no race")
 	}

@@ -40,7 +40,7 @@ func TestStoreWorksWithDispatcherGrants(t *testing.T) {
 }
 
 // The same without the delivered rows.
-func TestStoreDeletes(t *testing.T) {
+func TestStoreDeletesDeliveredRows(t *testing.T) {
 	t.Parallel()
 	storetest.ExerciseDelete(t, func(t *testing.T) storetest.Outbox {
 		o := newOutbox(t, pgtest.Migrated(t))
@@ -220,7 +220,7 @@ func TestSchemaStateNamesTheRemedy(t *testing.T) {
 }
 
 // Without its grants a dispatcher learns which ones to get.
-func TestSchemaRefused(t *testing.T) {
+func TestMissingGrantsAreNamed(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
 	o.stores = pgtest.Pool(t, o.login(migrations.Producer))
@@ -236,7 +236,7 @@ func TestSchemaRefused(t *testing.T) {
 
 // Nothing is heard through a pooler in transaction mode, and TryListen says so. One in session mode is
 // no obstacle, nor is none.
-func TestTryListen(t *testing.T) {
+func TestTryListenFindsAPooler(t *testing.T) {
 	t.Parallel()
 	srv := pgtest.Server(t)
 	connect := func(dsn string) func(context.Context) (*pgx.Conn, error) {

@@ -59,7 +59,7 @@ func TestDedupeKeyEnqueuesOnce(t *testing.T) {
 
 // Two transactions with the same key at the same time: the second waits for the first.
 // CONTRACT: C-11
-func TestConcurrentDedupe(t *testing.T) {
+func TestSecondOfTwoDedupeKeysWaits(t *testing.T) {
 	for _, first := range []string{"commits", "rolls back"} {
 		t.Run("the first "+first, func(t *testing.T) {
 			t.Parallel()
@@ -122,7 +122,7 @@ func waitUntilBlocked(t *testing.T, pool pgtest.DB, tx pgx.Tx) {
 // What PostgreSQL would refuse is refused before anything is sent: no row, and the transaction is
 // still usable. CONTRACT: C-12, C-13, C-16
 // REQUIREMENT: OVERVIEW-15
-func TestInvalidEvents(t *testing.T) {
+func TestInvalidEventsAreRefusedBeforeTheyAreSent(t *testing.T) {
 	tenant := uuid.MustParse("0190b6c4-1f2e-7abc-8def-001122334455")
 	payload := func(p any) func(*producer.Event) { return func(e *producer.Event) { e.Payload = p } }
 	text := func(s string) func(*producer.Event) { return payload(json.RawMessage(s)) }
@@ -202,7 +202,7 @@ func TestInvalidEvents(t *testing.T) {
 // The tenant may be written in any of the forms that C-12 names. CONTRACT: C-12
 //
 // REQUIREMENT: MODKIT-4
-func TestTenantKeys(t *testing.T) {
+func TestTenantsHaveAnyForm(t *testing.T) {
 	pool := pgtest.Open(t, pgtest.Migrated(t))
 	tenant := uuid.MustParse("0190b6c4-1f2e-7abc-8def-001122334455")
 	bare := strings.ReplaceAll(tenant.String(), "-", "")
@@ -266,7 +266,7 @@ func ofKey(key string, lock bool) producer.Event {
 // With LockKey the second transaction of a key waits for the first one's commit, and its event comes
 // behind. Other keys, and producers without the option, do not wait.
 // CONTRACT: C-50
-func TestLockKey(t *testing.T) {
+func TestLockKeyOrdersTransactions(t *testing.T) {
 	t.Parallel()
 	for name, begin := range drivers {
 		t.Run(name, func(t *testing.T) {

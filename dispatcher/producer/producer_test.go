@@ -259,7 +259,7 @@ func percent(n int) *int { return &n }
 // The settings of a row reach their columns, alone and in a batch with events without, and read back as
 // they were. Both drivers. CONTRACT: C-10, C-15
 // REQUIREMENT: STORAGE-10
-func TestRowSettings(t *testing.T) {
+func TestRowSettingsReachTheirColumns(t *testing.T) {
 	t.Parallel()
 	retry := producer.Retry{Strategy: "Multiplier", Base: 1500 * time.Millisecond, Max: 90 * time.Minute, Multiplier: "1.5", JitterPercent: percent(0)}
 	for name, begin := range drivers {
@@ -343,7 +343,7 @@ func TestRetryChecksAgree(t *testing.T) {
 
 // Both calls work in each of pgx's modes: also with the simple protocol, and without prepared statements, as
 // behind PgBouncer.
-func TestQueryModes(t *testing.T) {
+func TestProducerWorksInEachQueryMode(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Migrated(t)
 	full := event(func(e *producer.Event) {
@@ -372,7 +372,7 @@ func TestQueryModes(t *testing.T) {
 
 // Without options a payload may have 1 MiB, and a batch 32 MiB. What is more is refused before anything is
 // sent. CONTRACT: C-13
-func TestDefaultLimits(t *testing.T) {
+func TestDefaultLimitsOfSizeAreKept(t *testing.T) {
 	const limit = 1 << 20
 	pool := pgtest.Open(t, pgtest.Migrated(t))
 	outbox := producer.New(producer.Options{})
@@ -429,7 +429,7 @@ func BenchmarkEnqueue(b *testing.B) {
 
 // A producer with a namespace of its own enqueues a topic and a payload, and the caller's event stays as it is.
 // REQUIREMENT: OVERVIEW-17
-func TestDefaultNamespace(t *testing.T) {
+func TestDefaultNamespaceIsTheProducers(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Open(t, pgtest.Migrated(t))
 	outbox := producer.New(producer.Options{Namespace: "shop"})
@@ -453,7 +453,7 @@ func TestDefaultNamespace(t *testing.T) {
 // With ObjectsOnly a payload is a mapping, and what is not one is refused before anything is sent.
 // CONTRACT: C-13
 // REQUIREMENT: OVERVIEW-14
-func TestObjectsOnly(t *testing.T) {
+func TestObjectsOnlyRefusesOtherPayloads(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Open(t, pgtest.Migrated(t))
 	outbox, tx := producer.New(producer.Options{Namespace: "shop", ObjectsOnly: true}), begin(t, pool)

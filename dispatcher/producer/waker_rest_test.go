@@ -9,7 +9,7 @@ import (
 )
 
 // Two calls after a quiet time notify at once, and more wait for their turn: one a millisecond.
-func TestWakerRests(t *testing.T) {
+func TestWakerNotifiesOnceAMillisecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()

@@ -14,7 +14,7 @@ import (
 )
 
 // TestMain lets the runs start this test program as their producers and consumers. It builds the dispatchers
-// for TestShortRuns before the tests' time begins: without a cache that takes minutes.
+// for TestShortRunsKeepTheLedger before the tests' time begins: without a cache that takes minutes.
 func TestMain(m *testing.M) {
 	if os.Getenv(roleVariable) != "" {
 		main()
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 }
 
 func testAll(m *testing.M) int {
-	if testing.Short() || !named("TestShortRuns") {
+	if testing.Short() || !named("TestShortRunsKeepTheLedger") {
 		return m.Run()
 	}
 	dir, err := os.MkdirTemp("", "outbox-chaos-")
@@ -52,7 +52,7 @@ func named(name string) bool {
 	return runs && !skips
 }
 
-// shortRuns are the options of TestShortRuns. How long recovery takes decides nothing there: the machine may be
+// shortRuns are the options of TestShortRunsKeepTheLedger. How long recovery takes decides nothing there: the machine may be
 // busy.
 var shortRuns = func() options {
 	o := defaults()
@@ -72,7 +72,7 @@ var shortSeeds = []struct {
 
 // Two short runs of the whole. `go run ./hack/chaos -help` says how to have longer ones.
 // CONTRACT: C-3, C-10, C-20, C-21, C-22, C-23, C-24, C-26, C-27, C-30, C-31, C-32, C-33, C-36, C-41, C-42, C-70
-func TestShortRuns(t *testing.T) {
+func TestShortRunsKeepTheLedger(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a minute and a half")
 	}

@@ -20,7 +20,7 @@ import (
 )
 
 var (
-	tables = flag.Int("adopt.tables", 30, "how many tables TestRandomTables makes")
+	tables = flag.Int("adopt.tables", 30, "how many tables TestRandomTablesAreAdoptedAndGivenBack makes")
 	seed   = flag.Uint64("adopt.seed", 1, "of the first of them")
 )
 
@@ -29,7 +29,7 @@ var (
 // sent by one side, nothing else was sent, and by both sides only what their worker had in its hands.
 //
 // CONTRACT: C-91
-func TestRandomTables(t *testing.T) {
+func TestRandomTablesAreAdoptedAndGivenBack(t *testing.T) {
 	var accepted, refused atomic.Int64
 	t.Run("tables", func(t *testing.T) {
 		for n := range uint64(*tables) {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestSoftLimit(t *testing.T) {
+func TestSoftLimitFollowsTheMemoryLimit(t *testing.T) {
 	for text, want := range map[string]int64{"268435456\n": memoryLimit, "1073741824\n": 576 << 20, "max\n": memoryLimit, "": memoryLimit} {
 		file := filepath.Join(t.TempDir(), "memory.max")
 		if text != "" {

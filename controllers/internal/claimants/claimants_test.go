@@ -7,7 +7,7 @@ import (
 )
 
 // Specs that name the same Outbox, or the same Secret and schema, claim from the same tables. CONTRACT: C-104
-func TestWhere(t *testing.T) {
+func TestSpecsOfOneTableAreClaimants(t *testing.T) {
 	of := func(secret, key, schema string) api.OutboxDispatcherSpec {
 		return api.OutboxDispatcherSpec{Database: &api.DispatcherDatabase{SecretRef: api.SecretRef{Name: secret, Key: key}, Schema: schema}}
 	}

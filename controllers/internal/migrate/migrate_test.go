@@ -18,7 +18,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 )
 
-func TestPlanMigration(t *testing.T) {
+func TestMigrationRunsWhenItsPlanSays(t *testing.T) {
 	now := time.Now()
 	job := func(hash string, attempt int, ended batchv1.JobConditionType, ago time.Duration) batchv1.Job {
 		j := batchv1.Job{ObjectMeta: metav1.ObjectMeta{
@@ -72,7 +72,7 @@ func TestPlanMigration(t *testing.T) {
 	}
 }
 
-func TestRetryDelay(t *testing.T) {
+func TestRetriesWaitLongerEachTime(t *testing.T) {
 	for attempt, want := range map[int]time.Duration{1: 10 * time.Second, 2: 20 * time.Second, 5: 160 * time.Second, 6: 5 * time.Minute, 1000: 5 * time.Minute} {
 		if got := RetryDelay(attempt); got != want {
 			t.Errorf("after attempt %d: %s, want %s", attempt, got, want)

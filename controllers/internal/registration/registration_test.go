@@ -13,7 +13,7 @@ import (
 // A consumer counts that its condition and its evidence say to be verified. The condition stays as it was while the object is
 // left alone.
 // CONTRACT: C-82
-func TestVerifiedTypes(t *testing.T) {
+func TestVerifiedTypesNeedConditionAndEvidence(t *testing.T) {
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	evidence := func(age time.Duration) *api.ConsumerEvidence {
 		return &api.ConsumerEvidence{VerifiedAt: metav1.NewTime(now.Add(-age)), Checks: 19, Passed: 19}

@@ -39,7 +39,7 @@ func (p *play) want(t *testing.T, what string, n int32, reason Reason) {
 }
 
 // CONTRACT: C-107
-func TestDecisions(t *testing.T) {
+func TestDecisionsFollowTheSamples(t *testing.T) {
 	p := newPlay(1)
 	p.for10s(1, 100, 2000, 1000)
 	p.want(t, "one count", 1, NotObserved)
@@ -73,7 +73,7 @@ func TestDecisions(t *testing.T) {
 	p.want(t, "a lower one", 6, AtMaximum)
 }
 
-func TestStepsDown(t *testing.T) {
+func TestStepsDownAreSmallAndLate(t *testing.T) {
 	p := newPlay(30)
 	p.policy.Max = 40
 	p.scaler.Decision = Decision{Replicas: 30, Reason: Sufficient, PerPod: 100} // of the status
@@ -97,7 +97,7 @@ func TestStepsDown(t *testing.T) {
 }
 
 // CONTRACT: C-107
-func TestHolds(t *testing.T) {
+func TestNumberIsKeptWhereMorePodsDoNotHelp(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*play)
 		reason Reason
@@ -129,7 +129,7 @@ func TestHolds(t *testing.T) {
 }
 
 // CONTRACT: C-107
-func TestNoGain(t *testing.T) {
+func TestPodsThatGainNothingAreNotAdded(t *testing.T) {
 	p := newPlay(2)
 	gained := func(delivered float64) {
 		t.Helper()
@@ -166,7 +166,7 @@ func TestNoGain(t *testing.T) {
 }
 
 // Nothing follows from what was before a pause.
-func TestHeld(t *testing.T) {
+func TestPauseForgetsWhatWasBefore(t *testing.T) {
 	p := newPlay(5)
 	p.for10s(29, 0, 0, 0)
 	p.x.Held = true
@@ -235,7 +235,7 @@ func TestStepThatEndsTheBacklog(t *testing.T) {
 	p.want(t, "later", 10, Waiting)
 }
 
-func TestHistory(t *testing.T) {
+func TestHistoryTakesNewCountsAlone(t *testing.T) {
 	var h History
 	add := func(at, count time.Duration) bool {
 		return h.Add(Sample{At: began.Add(at), Counted: began.Add(count), Pending: 100, Live: 100})

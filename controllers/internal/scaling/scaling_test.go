@@ -15,7 +15,7 @@ const seeds = 500
 // changes its direction twice at most.
 //
 // CONTRACT: C-107
-func TestTenfoldLoad(t *testing.T) {
+func TestPodsFollowATenfoldLoad(t *testing.T) {
 	var slowest, longest float64
 	for seed := range uint64(seeds) {
 		w := newWorld(seed, 1)
@@ -96,7 +96,7 @@ func TestOldCountsHold(t *testing.T) {
 // Loads of many shapes: a steady one comes to rest, and one that moves makes no number swing.
 //
 // CONTRACT: C-107
-func TestNoFlapping(t *testing.T) {
+func TestNumberDoesNotSwing(t *testing.T) {
 	most := 0
 	for seed := range uint64(seeds) {
 		w := newWorld(seed, 1+int32(seed%8))

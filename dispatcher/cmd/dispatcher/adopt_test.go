@@ -336,7 +336,7 @@ func TestVerifyKnowsAnAdoption(t *testing.T) {
 // logins that have only the rights that the page names.
 //
 // CONTRACT: C-91
-func TestAdoptionPage(t *testing.T) {
+func TestCommandsOfTheAdoptionPageWork(t *testing.T) {
 	t.Parallel()
 	story, _ := adoptionPage(t)
 	o := newOutbox(t, pgtest.Empty(t))

@@ -242,7 +242,7 @@ func part(t *testing.T, page, name string) string {
 
 // Five minutes without Kubernetes, from the pages alone: the logins, the schema, a check, the producer's rights, and an event
 // of each function that arrives.
-func TestFiveMinutes(t *testing.T) {
+func TestFirstFiveMinutesOfThePagesWork(t *testing.T) {
 	t.Parallel()
 	const front, page = "../../../README.md", "../../README.md"
 	o := newOutbox(t, pgtest.Empty(t)) // its logins are another's

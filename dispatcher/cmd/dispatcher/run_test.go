@@ -19,7 +19,7 @@ import (
 )
 
 // Stop finishes the deliveries in flight, and returns the events that have not begun. CONTRACT: C-30
-func TestSIGTERMDrains(t *testing.T) {
+func TestSIGTERMDrainsDeliveries(t *testing.T) {
 	t.Parallel()
 	o := installed(t)
 	o.enqueue(t, 20)

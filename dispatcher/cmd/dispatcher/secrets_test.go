@@ -205,7 +205,7 @@ func inboxes(t *testing.T, dir, closed string) map[string]leak {
 // delivers to and whatever becomes of it: its log, its responses, its commands, what it writes into the
 // rows. CONTRACT: C-73
 // REQUIREMENT: OVERVIEW-16
-func TestPlantedSecrets(t *testing.T) {
+func TestPlantedSecretsAreShownNowhere(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"user": "user-" + secret, "password": "password-" + secret, "wrong": "wrong-" + secret, "bearer": "bearer-" + secret,

@@ -212,7 +212,7 @@ func TestTryComparesWithTheStatus(t *testing.T) {
 }
 
 // A try that fails reports the remedy, and never "no difference".
-func TestTryFails(t *testing.T) {
+func TestTryReportsWhyItFailed(t *testing.T) {
 	t.Parallel()
 	o := installed(t)
 	role := o.reader(t)

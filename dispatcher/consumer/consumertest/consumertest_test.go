@@ -159,7 +159,7 @@ func checkThatIsCutOff(t *testing.T) {
 // The evidence says what the checks found. There is none of checks that could not be finished.
 //
 // CONTRACT: C-81, C-82
-func TestEvidenceFile(t *testing.T) {
+func TestEvidenceSaysWhatTheChecksFound(t *testing.T) {
 	var mu sync.Mutex
 	effects := map[uuid.UUID]int{}
 	count := func(_ context.Context, id uuid.UUID) (int, error) {

@@ -84,7 +84,7 @@ func TestGroupsThatMatchAreFoundAmongMore(t *testing.T) {
 }
 
 // Dead letters are counted by tenant, type or aggregate, the largest count first, those of the filter alone.
-func TestCountBy(t *testing.T) {
+func TestCountByPutsTheLargestFirst(t *testing.T) {
 	t.Parallel()
 	pool, r := outbox(t, "orders", "bills")
 	addDead(t, pool, "orders", 24)

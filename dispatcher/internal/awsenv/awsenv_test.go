@@ -18,7 +18,7 @@ import (
 
 // An agent that takes requests and says nothing is not waited for for ever, neither by a caller nor by the
 // search that they share: when it responds again, the next one has credentials.
-func TestSilentAgent(t *testing.T) {
+func TestSilentAgentIsGivenUp(t *testing.T) {
 	var responds atomic.Bool
 	over := make(chan struct{})
 	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -73,7 +73,7 @@ func emptyEnvironment(t *testing.T) {
 // A file of keys is read again, also when it had none; those of a moment ago are kept.
 //
 // CONTRACT: C-102
-func TestRotatedKeys(t *testing.T) {
+func TestRotatedKeysAreReadAgain(t *testing.T) {
 	emptyEnvironment(t)
 	file := filepath.Join(t.TempDir(), "credentials")
 	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", file)

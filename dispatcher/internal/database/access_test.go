@@ -296,7 +296,7 @@ func put(t *testing.T, admin *pgx.Conn, name, text string) {
 // A client's certificate is the login, and is read again for each new connection. An open connection stays.
 //
 // CONTRACT: C-102
-func TestClientCertificate(t *testing.T) {
+func TestClientCertificateIsTheLogin(t *testing.T) {
 	t.Parallel()
 	srv := pgtest.Server(t)
 	ca, _ := enableTLS(t, srv.DSN("postgres"))

@@ -55,7 +55,7 @@ func change(t *testing.T, dsn string, how func(*url.URL)) string {
 }
 
 // Each failure has its word and a remedy, and shows no secret. CONTRACT: C-73, C-101
-func TestClassify(t *testing.T) {
+func TestFailuresHaveAWordAndARemedy(t *testing.T) {
 	t.Parallel()
 	srv := pgtest.Server(t)
 	good := srv.DSN("postgres")
@@ -250,7 +250,7 @@ func TestPoolReadsFilesAtEachConnection(t *testing.T) {
 
 // A configuration may name several servers, in each of its forms. Of them the one that takes writes is
 // meant, unless it says otherwise.
-func TestSeveralHosts(t *testing.T) {
+func TestOfSeveralHostsThePrimaryIsUsed(t *testing.T) {
 	t.Parallel()
 	for name, d := range map[string]spec.Database{
 		"URL":             {DSN: "postgres://u:p@a:1,b:2/db"},
@@ -421,7 +421,7 @@ func preparedStatements(t *testing.T, c interface {
 
 // Prepared statements spare planning. Behind a PgBouncer in transaction mode there are none, and no
 // statement fails before that is known, however many processes have used its sessions before.
-func TestPreparedStatements(t *testing.T) {
+func TestPreparedStatementsEndBehindAPooler(t *testing.T) {
 	t.Parallel()
 	srv := pgtest.Server(t)
 	if n := preparedStatements(t, newPool(t, srv.DSN("postgres"))); n != 1 {
@@ -488,7 +488,7 @@ func wantConns(t *testing.T, pool *pgxpool.Pool, want int32) {
 
 // Transactions run at READ COMMITTED whatever the login's default is, in every mode of pgx, and the default is
 // reported.
-func TestIsolation(t *testing.T) {
+func TestTransactionsAreReadCommitted(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Empty(t)
 	admin := pgtest.Pool(t, dsn)

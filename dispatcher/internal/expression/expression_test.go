@@ -21,7 +21,7 @@ func event() *dispatcher.Event {
 	}
 }
 
-func TestStringResults(t *testing.T) {
+func TestStringsAreComputed(t *testing.T) {
 	for text, want := range map[string]string{
 		`'fixed'`:         "fixed",
 		`event.namespace`: "shop",
@@ -103,7 +103,7 @@ const order = `{"id": 9007199254740993, "huge": 18446744073709551615, "total": 1
 	"card": "4111111111111111", "pin": "1234", "customer": {"name": "Ann", "email": "ann@example.com"},
 	"items": [{"sku": "a", "serial": 12345678}, {"sku": "b"}], "tags": ["x", "y"], "big": 123456789012345678901234567890}`
 
-func TestBoolResults(t *testing.T) {
+func TestConditionsAreComputed(t *testing.T) {
 	payload, err := expression.Decode([]byte(order))
 	if err != nil {
 		t.Fatal(err)
@@ -145,7 +145,7 @@ func TestBoolResults(t *testing.T) {
 	}
 }
 
-func TestJSONResults(t *testing.T) {
+func TestJSONIsComputed(t *testing.T) {
 	for text, want := range map[string]string{
 		// Numbers that are only copied keep their text.
 		`without(payload, ["card", "pin", "customer", "items", "tags", "note", "status", "qty"])`: `{"big":123456789012345678901234567890,"huge":18446744073709551615,"id":9007199254740993,"total":10.50}`,

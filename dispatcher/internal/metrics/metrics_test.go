@@ -313,7 +313,7 @@ func openMetrics(t *testing.T, registry *prometheus.Registry) string {
 }
 
 // A histogram of durations leads to the trace of an event that its producer sampled.
-func TestExemplars(t *testing.T) {
+func TestExemplarsLeadToSampledTraces(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m := metrics.New(registry, "orders", "shop", "kafka")
 	e := &dispatcher.Event{Topic: "orders", Attempt: 1, Headers: map[string]string{"traceparent": "00-" + traceID + "-00f067aa0ba902b7-01"}}
@@ -338,7 +338,7 @@ func TestExemplars(t *testing.T) {
 
 // No exemplar without a trace that was sampled, and nothing that a producer wrote is shown.
 // CONTRACT: C-73
-func TestNoExemplar(t *testing.T) {
+func TestUnsampledTracesHaveNoExemplar(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m := metrics.New(registry, "orders", "shop", "kafka")
 	for _, parent := range []string{

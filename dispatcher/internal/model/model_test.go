@@ -8,7 +8,7 @@ import (
 )
 
 // CONTRACT: C-20, C-21, C-22, C-23, C-24, C-26, C-27, C-50
-func TestEveryState(t *testing.T) {
+func TestEveryStateKeepsTheRules(t *testing.T) {
 	table := read(t)
 	for _, test := range []struct {
 		name string

@@ -76,7 +76,7 @@ func deliver(t *testing.T, log *bytes.Buffer) {
 }
 
 // Spans reach a collector as the standard variables say, and nothing else is needed.
-func TestCollector(t *testing.T) {
+func TestSpansReachTheCollector(t *testing.T) {
 	authority := sinktest.NewAuthority(t, "collector's")
 	certificate := authority.Sign(t, "collector", sinktest.InAnHour()).TLS
 	roots := filepath.Join(t.TempDir(), "ca.crt")
@@ -122,7 +122,7 @@ func TestCollector(t *testing.T) {
 }
 
 // An unreachable or refusing collector delays nothing, and is logged once, without a secret. CONTRACT: C-73
-func TestCollectorRefuses(t *testing.T) {
+func TestRefusingCollectorDelaysNothing(t *testing.T) {
 	r, log := newReceiver(), &bytes.Buffer{}
 	r.refuse = "who is"
 	environment(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": r.overHTTP(t, nil), "OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20" + secret + ",broken " + secret})
@@ -133,7 +133,7 @@ func TestCollectorRefuses(t *testing.T) {
 	}
 }
 
-func TestSampler(t *testing.T) {
+func TestSamplerFollowsTheVariable(t *testing.T) {
 	r, log := newReceiver(), &bytes.Buffer{}
 	environment(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": r.overHTTP(t, nil), "OTEL_TRACES_SAMPLER": "always_off"})
 	deliver(t, log)
@@ -143,7 +143,7 @@ func TestSampler(t *testing.T) {
 }
 
 // Nothing configured, or turned off: nothing runs.
-func TestOff(t *testing.T) {
+func TestNothingRunsWhenTracingIsOff(t *testing.T) {
 	const endpoint = "OTEL_EXPORTER_OTLP_ENDPOINT"
 	for name, variables := range map[string]map[string]string{
 		"nothing is set": {"OTEL_SERVICE_NAME": "shop", "OTEL_TRACES_SAMPLER": "always_on"},
@@ -160,7 +160,7 @@ func TestOff(t *testing.T) {
 }
 
 // What cannot be meant is refused at the start, by the variable's name and without its value.
-func TestWrong(t *testing.T) {
+func TestWrongVariablesAreRefused(t *testing.T) {
 	const endpoint = "OTEL_EXPORTER_OTLP_ENDPOINT"
 	for variable, variables := range map[string]map[string]string{
 		endpoint:                      {endpoint: "collector:4317/" + secret},

@@ -9,7 +9,7 @@ import (
 // The size is about that of the program, before it is made.
 //
 // CONTRACT: C-35
-func TestSize(t *testing.T) {
+func TestSizeOfAPatternIsKnownBeforeItIsMade(t *testing.T) {
 	for _, text := range []string{
 		"", "a", "^[0-9a-f]{8}-[0-9a-f]{4}$", "(a|b)*c+?", `^\p{L}{1,100}$`, "(" + strings.Repeat("a", 300) + "){1000}",
 		"((a{10}){10}){10}", "a{3,}", "a{0,7}", "(?i)straße", "(?:)", "a{0}", strings.Repeat("[a-z]", 1000), strings.Repeat("(a?){30}", 30),

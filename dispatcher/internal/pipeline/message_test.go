@@ -59,7 +59,7 @@ func placed(payload string) *dispatcher.Event {
 // payload as it is sent. The event that was claimed stays as it is.
 //
 // CONTRACT: C-70
-func TestMessageHeaders(t *testing.T) {
+func TestHeadersAreComputedForEachEvent(t *testing.T) {
 	p := compile(t, spec.Config{
 		Message: spec.Message{Headers: map[string]string{
 			"z_type": `event.type`, "a_total": `payload.total`, "m_none": `event.headers.?zone`, "n_card": `payload.?card`, "token": `event.token`,
@@ -107,7 +107,7 @@ func TestHeaderCannotBeComputed(t *testing.T) {
 }
 
 // CONTRACT: C-70, C-71
-func TestFormatDebezium(t *testing.T) {
+func TestFormatDebeziumHasItsRecords(t *testing.T) {
 	cfg := spec.Config{Message: spec.Message{Format: spec.FormatDebezium, Headers: map[string]string{"eventType": "event.type"}}}
 	p := compile(t, cfg, pipeline.Options{})
 	e := placed(`{"total":10.10,"id":9007199254740993}`)
@@ -137,7 +137,7 @@ func TestFormatDebezium(t *testing.T) {
 
 // CONTRACT: C-70
 // REQUIREMENT: STORAGE-32, STORAGE-33
-func TestFormatStorage(t *testing.T) {
+func TestFormatStorageHasItsMembers(t *testing.T) {
 	p := compile(t, spec.Config{
 		Message: spec.Message{Format: spec.FormatStorage, Transform: []spec.Transformation{{Payload: `with(payload, {"first": true})`}}},
 	}, pipeline.Options{})
@@ -480,7 +480,7 @@ func TestSchemaTakesTooMuchWork(t *testing.T) {
 }
 
 // A rule that takes long ends with the delivery, and says nothing of the rule.
-func TestDeliveryEnds(t *testing.T) {
+func TestSlowRuleEndsWithItsDelivery(t *testing.T) {
 	p := compile(t, spec.Config{
 		Message: spec.Message{Validation: []spec.Validation{{Rules: []spec.Rule{{Rule: `payload.all(x, payload.exists(y, y > x))`, Message: "m"}}}}},
 	}, pipeline.Options{})
@@ -495,7 +495,7 @@ func TestDeliveryEnds(t *testing.T) {
 // Of large payloads, as many are decoded at once as there are CPUs, and small ones wait for none of them.
 //
 // CONTRACT: C-35
-func TestLargePayloads(t *testing.T) {
+func TestLargePayloadsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := compile(t, spec.Config{Message: spec.Message{Validation: []spec.Validation{{Rules: []spec.Rule{{Rule: `payload.all(x, x > 0)`, Message: "m"}}}}}}, pipeline.Options{})
 		s := p.Wrap(&sinktest.Recording{})
@@ -556,7 +556,7 @@ func (c *lateContext) Err() error {
 }
 
 // A transformation that cannot be computed kills nothing: someone may correct it.
-func TestTransformFails(t *testing.T) {
+func TestFailedTransformationIsRetried(t *testing.T) {
 	p := compile(t, spec.Config{Message: spec.Message{Transform: []spec.Transformation{{Payload: `with(payload, {"x": payload.missing})`}}}}, pipeline.Options{})
 	inner := &sinktest.Recording{}
 	errs := p.Wrap(inner).Deliver(t.Context(), []*dispatcher.Event{event("", `{"a": "`+secret+`"}`), event("", `["`+secret+`"]`)})

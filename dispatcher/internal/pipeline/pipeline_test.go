@@ -171,7 +171,7 @@ func TestInvalidEventIsDeadAndTheRestIsDelivered(t *testing.T) {
 }
 
 // Up to five violations are reported, and few are kept of however many there are. CONTRACT: C-35
-func TestManyViolations(t *testing.T) {
+func TestFiveViolationsAreReported(t *testing.T) {
 	p := compile(t, spec.Config{Message: spec.Message{Validation: []spec.Validation{{Schema: schema(`{"items": {"type": "number"}}`)}}}}, pipeline.Options{})
 	for payload, findings := range map[string]int{`["a","b","c","d","e","f","g"]`: 7, `["a"` + strings.Repeat(`,"a"`, 100_000) + `]`: 100} {
 		err := p.Wrap(&sinktest.Recording{}).Deliver(t.Context(), []*dispatcher.Event{event("", payload)})[0]
@@ -313,7 +313,7 @@ func TestCheckReportsEachStep(t *testing.T) {
 
 // A pipeline of nothing costs nothing: the sink itself is called. CONTRACT: C-72
 // REQUIREMENT: STORAGE-56
-func TestNothingConfigured(t *testing.T) {
+func TestEmptyPipelineIsTheSink(t *testing.T) {
 	inner := &sinktest.Recording{}
 	if compile(t, spec.Config{}, pipeline.Options{}).Wrap(inner) != dispatcher.Sink(inner) {
 		t.Error("the sink is wrapped for nothing")
@@ -388,7 +388,7 @@ func broken(t *testing.T, p *pipeline.Pipeline, e *dispatcher.Event) string {
 // and for all.
 // Storage: 3. Event Validation Service, validate_business_rules
 // REQUIREMENT: STORAGE-40
-func TestTypePrefixes(t *testing.T) {
+func TestTypePrefixesSelectTheirTypes(t *testing.T) {
 	p := compile(t, spec.Config{
 		Message: spec.Message{Validation: []spec.Validation{
 			{Types: []string{"STORAGE_*"}, Rules: []spec.Rule{{Rule: "false", Message: "storage"}}},

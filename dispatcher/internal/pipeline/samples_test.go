@@ -17,7 +17,7 @@ import (
 )
 
 // The samples' expressions and schemas compile, and do what their comments say.
-func TestPipelineSamples(t *testing.T) {
+func TestPipelineSamplesDoWhatTheySay(t *testing.T) {
 	for name, events := range map[string][]sampleEvent{
 		"routes.yaml": {
 			{topic: "refund.paid", to: "shop.refunds.eu"},

@@ -90,7 +90,7 @@ func TestViolationsNameThePlaceAndNoValue(t *testing.T) {
 	}
 }
 
-func TestSchemaErrors(t *testing.T) {
+func TestWrongSchemasAreRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		``:                                       "it is not JSON: EOF; correct it",
 		`{"type": "objekt"}`:                     "it is not a JSON Schema: ",

@@ -7,7 +7,7 @@ import (
 )
 
 // A statement names the tables of the schema, whatever that is called, and nothing else changes.
-func TestAll(t *testing.T) {
+func TestStatementsNameTheTablesOfTheSchema(t *testing.T) {
 	files := fstest.MapFS{
 		"sql/sizes.sql": {Data: []byte("-- name: size\n-- What it takes.\nselect 'outbox.outbox_events'::regclass, outbox from outbox.outbox_workers\n\n-- name: one\n\nselect 1\n")},
 		"two.sql":       {Data: []byte("-- name: two\nselect 2")},

@@ -75,7 +75,7 @@ func traceparent(span sdk.ReadOnlySpan) string {
 }
 
 // The span hangs below the producer's, and the message carries the span. CONTRACT: C-70
-func TestSpan(t *testing.T) {
+func TestSpanHangsBelowTheProducers(t *testing.T) {
 	d := &destination{}
 	s, recorder := traced(d)
 	headers := map[string]string{"traceparent": parent, "tracestate": "vendor=1", "baggage": "a=b", "correlation_id": secret}
@@ -112,7 +112,7 @@ func TestSpan(t *testing.T) {
 }
 
 // Each event of a batch has its own span below its own producer.
-func TestBatch(t *testing.T) {
+func TestEachEventOfABatchHasItsSpan(t *testing.T) {
 	d := &destination{respond: func(i int) error {
 		if i == 1 {
 			return errors.New("refused")
@@ -148,7 +148,7 @@ func TestBatch(t *testing.T) {
 }
 
 // A failure is identified by its class and its word, and by nothing else. CONTRACT: C-73
-func TestOutcomes(t *testing.T) {
+func TestOutcomesAreIdentifiedByClassAndWord(t *testing.T) {
 	inner := errors.New("refused " + secret)
 	for name, c := range map[string]struct {
 		err                error
@@ -181,7 +181,7 @@ func TestOutcomes(t *testing.T) {
 }
 
 // A span has an end, whatever the sink does.
-func TestPanic(t *testing.T) {
+func TestSpanEndsAfterAPanic(t *testing.T) {
 	s, recorder := traced(&destination{respond: func(int) error { panic("stop") }})
 	func() {
 		defer func() {
@@ -197,7 +197,7 @@ func TestPanic(t *testing.T) {
 }
 
 // What the producer chose not to sample stays so, here and behind.
-func TestNotSampled(t *testing.T) {
+func TestUnsampledEventsStaySo(t *testing.T) {
 	d := &destination{}
 	s, recorder := traced(d)
 	s.Deliver(t.Context(), []*dispatcher.Event{event(map[string]string{"traceparent": strings.TrimSuffix(parent, "1") + "0"})})
@@ -208,7 +208,7 @@ func TestNotSampled(t *testing.T) {
 }
 
 // Every kind has a name; those that the conventions know have theirs.
-func TestSystem(t *testing.T) {
+func TestEveryKindHasItsSystem(t *testing.T) {
 	for kind, want := range map[string]string{"kafka": "kafka", "sns": "aws.sns", "sqs": "aws_sqs", "pubSub": "gcp_pubsub", "serviceBus": "servicebus", "postgres": "postgresql", "http": "http"} {
 		if got := tracing.System(kind); got != want {
 			t.Errorf("%s is %q, want %q", kind, got, want)

@@ -19,7 +19,7 @@ func sent(to, body string) made {
 	return made{outcome: Sent, message: draft.Message{To: to, At: "a", Body: []byte(body)}}
 }
 
-func TestCompare(t *testing.T) {
+func TestCompareNamesEachDifference(t *testing.T) {
 	moved := sent("x", "1")
 	moved.message.At = "b"
 	keyed := sent("x", "1")
@@ -52,7 +52,7 @@ func TestCompare(t *testing.T) {
 }
 
 // Without another configuration, a dead row is dead, and any other is taken for one that is sent.
-func TestStands(t *testing.T) {
+func TestRowStandsWithoutAnotherConfiguration(t *testing.T) {
 	for name, c := range map[string]struct {
 		status string
 		reason dispatcher.DeadReason

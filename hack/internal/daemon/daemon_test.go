@@ -55,7 +55,7 @@ func TestPauseReturnsWhenTheProcessStands(t *testing.T) {
 }
 
 // No two servers are given one port: a broker takes seconds until it listens.
-func TestFreePort(t *testing.T) {
+func TestFreePortIsGivenOnce(t *testing.T) {
 	const many = 400 // two processes with as many at random would meet in about 16 of them
 	if os.Getenv("OUTBOX_TEST_PORTS") != "" {
 		for range many {
@@ -69,7 +69,7 @@ func TestFreePort(t *testing.T) {
 		_, _ = bufio.NewReader(os.Stdin).ReadString('\n') // ports are given while the process lives
 		return
 	}
-	other := exec.Command(os.Args[0], "-test.run=^TestFreePort$")
+	other := exec.Command(os.Args[0], "-test.run=^TestFreePortIsGivenOnce$")
 	other.Env = append(os.Environ(), "OUTBOX_TEST_PORTS=1")
 	in, err := other.StdinPipe()
 	if err != nil {

@@ -59,7 +59,7 @@ func TestFilesAreFetchedOnceAndVerified(t *testing.T) {
 }
 
 // A directory is filled once for each content, also when several want it, and again after a failure.
-func TestOnce(t *testing.T) {
+func TestDirectoryIsFilledOnce(t *testing.T) {
 	t.Setenv(fetch.CacheVariable, t.TempDir())
 	broken := errors.New("no network")
 	if _, err := fetch.Once("tool", []byte("v1"), func(string) error { return broken }); !errors.Is(err, broken) {

@@ -155,7 +155,7 @@ func TestKillAndRestart(t *testing.T) {
 }
 
 // A server does not outlive the process that started it, however that ends.
-func TestKilledParent(t *testing.T) {
+func TestServerEndsWithItsParent(t *testing.T) {
 	if os.Getenv("OUTBOX_TEST_PARENT") != "" {
 		srv := start(t, postgres.Options{})
 		fmt.Println("DSN", srv.DSN("postgres"))
@@ -165,7 +165,7 @@ func TestKilledParent(t *testing.T) {
 		t.Skip("only Linux signals a child when its parent ends")
 	}
 	t.Parallel()
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledParent$")
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestServerEndsWithItsParent$")
 	cmd.Env = append(os.Environ(), "OUTBOX_TEST_PARENT=1")
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -42,7 +42,7 @@ func TestEmptyDatabaseHasNoOutbox(t *testing.T) {
 }
 
 // Processes that share a server do not get in each other's way, and leave nothing there.
-func TestSharedServer(t *testing.T) {
+func TestProcessesShareAServer(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(pgtest.DSNVariable) != "" {
 		t.Skip("this process shares a server itself")

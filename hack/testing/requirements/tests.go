@@ -12,7 +12,7 @@ import (
 
 // test is a test or a spec.
 type test struct {
-	name string // TestLegalHold, or the words of a spec
+	name string // TestLegalHoldKeepsRecords, or the words of a spec
 	file string // from the root, with slashes
 }
 
