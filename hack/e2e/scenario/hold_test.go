@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -65,68 +64,6 @@ func TestOneProcessHoldsTheCluster(t *testing.T) {
 		t.Errorf("after the holder was killed the file has %q, want %q", text, want)
 	}
 	check(t, lock.Close())
-}
-
-// programs are kind, docker and kubectl, as far as the scripts and a story use them.
-const programs = `#!/bin/sh
-program=${0##*/}
-echo "$program $*" >>"$DIR/log"
-case "$program $*" in
-  "kind get clusters") cat "$DIR/clusters" ;;
-  "kind create cluster "*) echo "$4" >>"$DIR/clusters" ;;
-  "docker exec "*getent*) echo "127.0.0.1 STREAM host" ;;
-  "docker exec "*crictl*) echo 4711 ;;
-  "kubectl "*containerStatuses*) echo containerd://c0ffee ;;
-  "kubectl "*" get pods "*) echo pod-1 ;;
-  "kubectl get --raw "*) echo '{"worker": "0190a5c8-5d1e-7000-8000-000000000001", "inFlight": {"rows": 3}}' ;;
-esac
-[ "$program" != kubectl ] || [ "$NO_PROXY" = "*" ]
-`
-
-// A person's own cluster of the same short name is left alone, and a dispatcher is killed on kind's node. A real kind could
-// not be had when this was written.
-func TestClusterOfKind(t *testing.T) {
-	dir, name := t.TempDir(), fmt.Sprint("t", os.Getpid())
-	t.Cleanup(func() { _ = os.Remove(lockPath(name)) })
-	for _, program := range []string{"kind", "docker", "kubectl"} {
-		check(t, os.WriteFile(filepath.Join(dir, program), []byte(programs), 0o700))
-	}
-	check(t, os.WriteFile(filepath.Join(dir, "clusters"), []byte(name+"\n"), 0o600))
-	for key, value := range map[string]string{"PATH": dir + ":" + os.Getenv("PATH"), "DIR": dir, "OUTBOX_CACHE": dir, "KIND_EXPERIMENTAL_PROVIDER": "", "OUTBOX_CLUSTER": name} {
-		t.Setenv(key, value)
-	}
-
-	c, err := UpCluster(t.Context(), "../../..", name)
-	check(t, err)
-	frozen, err := (&Dispatcher{Cluster: c, Namespace: "shop", Name: "orders"}).FreezeOne(t.Context())
-	check(t, err)
-	check(t, frozen.resume())
-	check(t, frozen.kill())
-	check(t, exec.Command("../../cluster/down.sh", "--clean").Run()) // make clean, next to a run
-	check(t, c.Down(t.Context()))
-
-	kind, kubeconfig := "outbox-operator-"+name, filepath.Join(dir, "cluster-"+name, "kubeconfig")
-	if uid := os.Geteuid(); uid != 0 {
-		kind += fmt.Sprint("-", uid)
-	}
-	node := "docker exec " + kind + "-control-plane "
-	want := []string{
-		"kind create cluster --name " + kind + " --kubeconfig " + kubeconfig + " --wait 3m",
-		node + "crictl inspect -o go-template --template {{.info.pid}} c0ffee",
-		node + "sh -c kill -STOP 4711", node + "sh -c kill -CONT 4711", node + "sh -c kill -KILL 4711",
-		"kind delete cluster --name " + kind + " --kubeconfig " + kubeconfig,
-	}
-	text, err := os.ReadFile(filepath.Join(dir, "log"))
-	check(t, err)
-	var got []string
-	for line := range strings.Lines(string(text)) {
-		if strings.Contains(line, " cluster ") || strings.Contains(line, "crictl") || strings.Contains(line, "kill") {
-			got = append(got, strings.TrimSpace(line))
-		}
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("the programs were run with\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
 }
 
 func TestClusterThatDidNotComeUpIsStopped(t *testing.T) {

@@ -5,12 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -51,106 +49,6 @@ func want(t *testing.T, srv *postgres.Server, sql, value string) {
 	t.Helper()
 	if got, err := query(t, srv, sql); err != nil || got != value {
 		t.Errorf("%s is %q, %v, want %q", sql, got, err, value)
-	}
-}
-
-func TestDefaultsAreSafeAndLocal(t *testing.T) {
-	t.Parallel()
-	srv := start(t, postgres.Options{})
-	want(t, srv, `show fsync`, "off")
-	want(t, srv, `show synchronous_commit`, "on")
-	want(t, srv, `show autovacuum`, "on")
-	want(t, srv, `show max_connections`, "300")
-	want(t, srv, `show listen_addresses`, "127.0.0.1")
-	want(t, srv, `show unix_socket_directories`, "")
-	dir, err := query(t, srv, `show data_directory`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	stranger, err := pgx.ParseConfig(srv.DSN("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	stranger.Password = "wrong"
-	if conn, err := pgx.ConnectConfig(t.Context(), stranger); err == nil {
-		_ = conn.Close(t.Context())
-		t.Error("a wrong password was let in")
-	}
-	if err := srv.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(dir); !os.IsNotExist(err) {
-		t.Errorf("the directory %s is still there after Stop: %v", dir, err)
-	}
-}
-
-func TestOptionsReachTheServer(t *testing.T) {
-	t.Parallel()
-	dir, err := os.MkdirTemp("", "postgres-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	port := freePort(t)
-	srv := start(t, postgres.Options{
-		Dir: dir, Port: port, Listen: []string{"127.0.0.1", "127.0.0.2"}, Durable: true,
-		Settings: map[string]string{"max_connections": "17", "cluster_name": "it's"},
-	})
-	want(t, srv, `show port`, strconv.Itoa(port))
-	want(t, srv, `show fsync`, "on")
-	want(t, srv, `show max_connections`, "17")
-	want(t, srv, `show cluster_name`, "it's")
-	conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.2", strconv.Itoa(port)))
-	if err != nil {
-		t.Fatalf("the second address does not respond: %v", err)
-	}
-	_ = conn.Close()
-
-	_, err = postgres.Start(t.Context(), postgres.Options{Port: port})
-	if err == nil || !strings.Contains(err.Error(), strconv.Itoa(port)) {
-		t.Errorf("a second server on the port: error is %v, want one that names it", err)
-	}
-	if err := srv.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(filepath.Join(dir, "data", "PG_VERSION")); err != nil {
-		t.Errorf("the user's directory lost its data at Stop: %v", err)
-	}
-	if _, err := postgres.Start(t.Context(), postgres.Options{Dir: dir}); err == nil || !strings.Contains(err.Error(), dir) {
-		t.Errorf("a directory with data: error is %v, want one that names it", err)
-	}
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port
-}
-
-// What was committed is there after a crash and after a restart, at the same address.
-func TestKillAndRestart(t *testing.T) {
-	t.Parallel()
-	srv := start(t, postgres.Options{})
-	if _, err := query(t, srv, `create table kept as select 1 as n`); !errors.Is(err, pgx.ErrNoRows) {
-		t.Fatal(err)
-	}
-	dsn := srv.DSN("postgres")
-	srv.Kill()
-	if _, err := query(t, srv, `select 'ok'`); err == nil {
-		t.Error("a killed server responds")
-	}
-	for range 2 { // the first starts it, the second restarts it
-		if err := srv.Restart(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		want(t, srv, `select count(*)::text from kept`, "1")
-	}
-	if srv.DSN("postgres") != dsn {
-		t.Errorf("the connection string changed from %s to %s", dsn, srv.DSN("postgres"))
 	}
 }
 
