@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
@@ -194,38 +193,31 @@ func TestWrongClockOfAWorkerChangesNothing(t *testing.T) {
 // leave nothing behind in the session.
 func TestStoreWorksInEachQueryMode(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []pgx.QueryExecMode{
-		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
-		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
-	} {
-		t.Run(mode.String(), func(t *testing.T) {
-			t.Parallel()
-			o := newOutbox(t, pgtest.Migrated(t))
-			o.fill(6, "a")
-			config := o.Config()
-			config.ConnConfig.DefaultQueryExecMode = mode
-			config.MaxConns = 1
-			pool, err := pgxpool.NewWithConfig(t.Context(), config)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(pool.Close)
-			const settings = `select string_agg(name || '=' || setting, ' ' order by name) from pg_settings
+	pgtest.EachMode(t, func(t *testing.T, mode pgtest.Mode) {
+		t.Parallel()
+		o := newOutbox(t, pgtest.Migrated(t))
+		o.fill(6, "a")
+		config, err := pgxpool.ParseConfig(mode.In(o.Config().ConnString()))
+		check(t, "ParseConfig", err)
+		config.MaxConns = 1
+		pool, err := pgxpool.NewWithConfig(t.Context(), config)
+		check(t, "NewWithConfig", err)
+		t.Cleanup(pool.Close)
+		const settings = `select string_agg(name || '=' || setting, ' ' order by name) from pg_settings
 				where name not like 'plpgsql.%'` // which the first function in that language adds
-			one := outbox{T: t, Pool: pool, stores: pool}
-			before := pgtest.Value[string](one, settings)
-			useAll(t, one.Store("shop", uuid.New()))
-			one.pastRow(idOf(one.Now(), 1), "shop", "a", 0, 1)
-			all, _, _ := one.past(pgstore.Past{Last: 10})
-			ids, _, _ := one.past(pgstore.Past{Topics: []string{"a"}, Since: time.Hour, Last: 10})
-			if len(all) != 7 || !slices.Equal(ids, []int{1}) {
-				t.Errorf("Past: %v, and %v of the last hour; want 7 rows, and row 1", all, ids)
-			}
-			if after := pgtest.Value[string](one, settings); after != before {
-				t.Errorf("the session's settings changed from\n%s\nto\n%s", before, after)
-			}
-		})
-	}
+		one := outbox{T: t, Pool: pool, stores: pool}
+		before := pgtest.Value[string](one, settings)
+		useAll(t, one.Store("shop", uuid.New()))
+		one.pastRow(idOf(one.Now(), 1), "shop", "a", 0, 1)
+		all, _, _ := one.past(pgstore.Past{Last: 10})
+		ids, _, _ := one.past(pgstore.Past{Topics: []string{"a"}, Since: time.Hour, Last: 10})
+		if len(all) != 7 || !slices.Equal(ids, []int{1}) {
+			t.Errorf("Past: %v, and %v of the last hour; want 7 rows, and row 1", all, ids)
+		}
+		if after := pgtest.Value[string](one, settings); after != before {
+			t.Errorf("the session's settings changed from\n%s\nto\n%s", before, after)
+		}
+	})
 }
 
 // useAll runs every verb on six rows of topic a.
@@ -242,6 +234,8 @@ func useAll(t *testing.T, store dispatcher.Store) {
 	check(t, "Ack", err)
 	_, err = store.Extend(ctx, leases[1:2], time.Hour)
 	check(t, "Extend", err)
+	_, err = store.Begin(ctx, leases[1:2])
+	check(t, "Begin", err)
 	_, err = store.Release(ctx, []dispatcher.Return{{Lease: leases[2]}})
 	check(t, "Release", err)
 	lost, err := store.Nack(ctx, []dispatcher.Failure{
@@ -263,6 +257,12 @@ func useAll(t *testing.T, store dispatcher.Store) {
 	if !slices.Equal(topics, []string{"a"}) || schema.State != dispatcher.SchemaReady ||
 		d.Pending != one || d.Scheduled != one || d.Processing.N != 2 || d.Dead != one {
 		t.Errorf("topics %v, schema %+v, depth %+v", topics, schema, d)
+	}
+	req.Keys = &dispatcher.KeyOrder{PerKey: 2, BlockOnDead: true}
+	claimed, err = store.Claim(ctx, req)
+	check(t, "Claim in order per key", err)
+	if len(claimed.Events) != 1 || claimed.Events[0].ID != leases[2].ID {
+		t.Errorf("claimed %d events in order per key, want the one that was released", len(claimed.Events))
 	}
 }
 

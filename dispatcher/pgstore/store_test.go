@@ -2,7 +2,6 @@ package pgstore_test
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -296,31 +295,16 @@ func TestStoreBehindPgBouncer(t *testing.T) {
 	t.Parallel()
 	srv := pgtest.Server(t)
 	bouncer := pgtest.Bouncer(t, srv)
-	admin := newOutbox(t, srv.DSN("postgres"))
-	pgtest.Exec(admin, `create database template`)
-	conn, err := pgx.Connect(t.Context(), srv.DSN("template"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn, err := pgx.Connect(t.Context(), srv.DSN("postgres"))
+	check(t, "Connect", err)
 	_, err = migrations.Up(t.Context(), conn, pgtest.Schema)
-	conn.Close(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Run("Exercise", func(t *testing.T) {
-		storetest.Exercise(t, func(t *testing.T) storetest.Outbox {
-			name := "test_" + strings.ToLower(rand.Text())
-			pgtest.Exec(admin, `create database `+name+` template template`)
-			o := newOutbox(t, srv.DSN(name))
-			stores, err := database.Pool(t.Context(), spec.Database{DSN: bouncer.DSN(name)}, "orders")
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(stores.Close)
-			o.stores = stores
-			return o
-		})
-	})
+	check(t, "Up", errors.Join(err, conn.Close(t.Context())))
+	o := newOutbox(t, srv.DSN("postgres"))
+	o.fill(6, "a")
+	o.stores, err = database.Pool(t.Context(), spec.Database{DSN: bouncer.DSN("postgres")}, "orders")
+	check(t, "Pool", err)
+	t.Cleanup(o.stores.Close)
+	useAll(t, o.Store("shop", uuid.New()))
 }
 
 // BenchmarkClaimAck drains a backlog with one claim and one ack at a time: the engine's hot path

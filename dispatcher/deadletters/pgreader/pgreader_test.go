@@ -352,16 +352,8 @@ func TestReaderWorksInEveryModeOfTheDriver(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Migrated(t)
 	story(t, pgtest.Open(t, dsn))
-	for _, mode := range []pgx.QueryExecMode{
-		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
-		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
-	} {
-		config, err := pgx.ParseConfig(dsn)
-		if err != nil {
-			t.Fatal(err)
-		}
-		config.DefaultQueryExecMode = mode
-		connect := func(ctx context.Context) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, config.Copy()) }
+	pgtest.EachMode(t, func(t *testing.T, mode pgtest.Mode) {
+		connect := func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, mode.In(dsn)) }
 		for name, topics := range map[string][]string{"all topics": nil, "one topic": {"orders"}} {
 			r := New(connect, Options{Namespace: "shop", Topics: topics})
 			f := deadletters.Filter{
@@ -370,25 +362,25 @@ func TestReaderWorksInEveryModeOfTheDriver(t *testing.T) {
 			}
 			groups, err := r.Groups(t.Context(), f)
 			if err != nil || len(groups.Groups) != 1 {
-				t.Errorf("%s, %s: groups: %+v, %v", mode, name, groups, err)
+				t.Errorf("%s: groups: %+v, %v", name, groups, err)
 			}
 			page, err := r.List(t.Context(), deadletters.ListRequest{Filter: f})
 			if err != nil || len(page.DeadLetters) != 1 {
-				t.Errorf("%s, %s: list: %+v, %v", mode, name, page, err)
+				t.Errorf("%s: list: %+v, %v", name, page, err)
 			}
 			deadLetter, err := r.Show(t.Context(), eventID(1), true)
 			if err != nil || string(deadLetter.Payload) != `{"card": "s3cr3t"}` || len(deadLetter.Failures) != 1 {
-				t.Errorf("%s, %s: show: %+v, %v", mode, name, deadLetter, err)
+				t.Errorf("%s: show: %+v, %v", name, deadLetter, err)
 			}
 			if deadLetter, err = r.Show(t.Context(), "2", false); err != nil || deadLetter.ID != 2 {
-				t.Errorf("%s, %s: show a number: %+v, %v", mode, name, deadLetter, err)
+				t.Errorf("%s: show a number: %+v, %v", name, deadLetter, err)
 			}
 			history, err := r.Event(t.Context(), "key-4", false)
 			if err != nil || history.Event == nil || len(history.DeadLetters) == 0 {
-				t.Errorf("%s, %s: event: %+v, %v", mode, name, history, err)
+				t.Errorf("%s: event: %+v, %v", name, history, err)
 			}
 		}
-	}
+	})
 }
 
 // A reader cannot write, whatever its login may, and says what to do about a timeout and a missing schema.

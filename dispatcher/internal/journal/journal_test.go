@@ -233,21 +233,19 @@ func TestCheckWorksInEveryModeOfTheDriver(t *testing.T) {
 	o := newOutbox(t)
 	o.enqueue(3)
 	pgtest.Exec(o, `update outbox.outbox_events set payload = '1' where seq = 2`)
-	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
-		config := o.reads.Config().ConnConfig
-		config.DefaultQueryExecMode = mode
-		conn, err := pgx.ConnectConfig(t.Context(), config)
+	pgtest.EachMode(t, func(t *testing.T, mode pgtest.Mode) {
+		conn, err := pgx.Connect(t.Context(), mode.In(o.reads.Config().ConnString()))
 		if err != nil {
 			t.Fatal(err)
 		}
 		report, err := journal.Check(t.Context(), conn, journal.Options{Namespace: "shop", Topics: []string{"orders"}})
 		if err != nil || report.Found != 1 || report.Records != 5 || report.Differences[0].Kind != journal.Illegal {
-			t.Errorf("%s: %+v, %v", mode, report, err)
+			t.Errorf("%+v, %v", report, err)
 		}
 		if err := conn.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
-	}
+	})
 }
 
 // A bounded check ends after the page in which its time is over, and the next one continues behind it.

@@ -280,32 +280,20 @@ func TestProcessesShareTheDeadLetters(t *testing.T) {
 // A notifier works in every mode of the driver, also in the one for PgBouncer before 1.21.
 func TestNotifierWorksInEveryModeOfTheDriver(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []pgx.QueryExecMode{
-		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
-		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
-	} {
-		t.Run(mode.String(), func(t *testing.T) {
-			o := newOutbox(t)
-			pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at)
+	pgtest.EachMode(t, func(t *testing.T, mode pgtest.Mode) {
+		o := newOutbox(t)
+		pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, notify_at)
 				select gen_random_uuid(), 'shop', topic, 'poison_message', 1, now() from unnest('{good,bad}'::text[]) as topic`)
-			o.to.respond(func(_ *http.Request, m request) int { return map[string]int{"good": 200, "bad": 500}[m.Topic] })
-			config := o.login.Config()
-			config.ConnConfig.DefaultQueryExecMode = mode
-			pool, err := pgxpool.NewWithConfig(t.Context(), config)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer pool.Close()
-			o.login = pool
-			n := o.notifier(nil)
-			stop := o.run(n)
-			o.await("one is accepted and one put back", func() bool { return o.notified() == 1 && n.Counts().Failed == 1 })
-			stop()
-			if w, err := n.Waiting(t.Context()); err != nil || w.DeadLetters != 1 {
-				t.Errorf("waiting is %+v, %v", w, err)
-			}
-		})
-	}
+		o.to.respond(func(_ *http.Request, m request) int { return map[string]int{"good": 200, "bad": 500}[m.Topic] })
+		o.login = pgtest.Pool(t, mode.In(o.login.Config().ConnString()))
+		n := o.notifier(nil)
+		stop := o.run(n)
+		o.await("one is accepted and one put back", func() bool { return o.notified() == 1 && n.Counts().Failed == 1 })
+		stop()
+		if w, err := n.Waiting(t.Context()); err != nil || w.DeadLetters != 1 {
+			t.Errorf("waiting is %+v, %v", w, err)
+		}
+	})
 }
 
 // Whatever the planner knows of the table, what is due is found by its own index, without a sequential scan or a sort.
