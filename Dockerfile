@@ -3,6 +3,7 @@
 FROM --platform=$BUILDPLATFORM golang:1.26 AS build
 WORKDIR /src
 COPY go.mod go.sum ./
+COPY dispatcher/client/go.mod dispatcher/client/go.sum dispatcher/client/
 RUN go mod download
 COPY api api
 COPY controllers controllers

@@ -20,8 +20,8 @@ export GOFLAGS="${GOFLAGS-} -trimpath" # Go's cache then serves other checkouts 
 export CGO_ENABLED=0                   # as the image is built: what both need is compiled once
 mapfile -t majors < <(sed -nE 's/.*linux-amd64-([0-9]+)\..*/\1/p' hack/servers/postgres/builds.sha256)
 watching=(./hack ./hack/chart ./hack/demo ./hack/e2e/scenario ./hack/fields ./hack/internal/... ./hack/testing/...) # they compare the rest with rules
-database=(./migrations/... ./dispatcher/{pgstore,producer,consumer} ./dispatcher/deadletters/pgreader ./dispatcher/internal/{journal,notify,replay,retention})
-racing=(./dispatcher/{engine,pgstore,producer,consumer} ./dispatcher/internal/cli) # with the race detector
+database=(./migrations/... ./dispatcher/{pgstore,clienttest/...} ./dispatcher/deadletters/pgreader ./dispatcher/internal/{journal,notify,replay,retention})
+racing=(./dispatcher/{engine,pgstore,clienttest/...} ./dispatcher/internal/cli) # with the race detector
 count='' # -count=1 leaves out Go's cache
 parallel="-parallel $((3 * $(getconf _NPROCESSORS_ONLN)))" # those that may wait together do; Ginkgo does not take it
 
@@ -182,6 +182,7 @@ steady_times() {
 
 data() {
   step "The data plane with the race detector, on PostgreSQL ${majors[0]}" on "${majors[0]}" races
+  step "The client's module" in_module dispatcher/client
   step "The rest of the data plane, on PostgreSQL ${majors[0]}" on "${majors[0]}" data_plane
   simulations
 }
@@ -207,7 +208,7 @@ everything() {
     step "PostgreSQL $major: tables, statements and order per key" on "$major" tests $parallel -short "${database[@]}"
     step "Budgets of plans and WAL, on PostgreSQL $major" on "$major" budgets
   done
-  for module in hack/{gitops,image,bench}; do step "$module" in_module $module; done
+  for module in hack/{gitops,image,bench} dispatcher/client; do step "$module" in_module $module; done
   step "All specs on a real cluster" cluster ''
 }
 

@@ -421,7 +421,7 @@ func TestWaitsAreReported(t *testing.T) {
 // The producers' page makes the schema for tests by psql. Producers can use it, and a migration of it says what to do.
 func TestSchemaForTests(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../dispatcher/producer/README.md")
+	page, err := os.ReadFile("../dispatcher/client/producer/README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -458,7 +458,7 @@ func TestSchemaForTests(t *testing.T) {
 func TestReadmeHasTheSignatures(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
-	page, err := os.ReadFile("../dispatcher/producer/README.md")
+	page, err := os.ReadFile("../dispatcher/client/producer/README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -483,7 +483,7 @@ func TestReadmeHasTheSignatures(t *testing.T) {
 func TestReadmeHasTheCodes(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
-	page, err := os.ReadFile("../dispatcher/producer/README.md")
+	page, err := os.ReadFile("../dispatcher/client/producer/README.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
-	"github.com/outbox-operator/outbox-operator/dispatcher/producer"
+	"github.com/outbox-operator/outbox-operator/dispatcher/client/producer"
 )
 
 // Events of standard input travel together: so many, or so many bytes and one event more.

@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/api/status"
-	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
+	"github.com/outbox-operator/outbox-operator/dispatcher/client/consumer"
 )
 
 // Hook names a part of the Consumer that some checks need, or that leaves them out.

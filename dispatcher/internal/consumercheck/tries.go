@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
+	"github.com/outbox-operator/outbox-operator/dispatcher/client/consumer"
 )
 
 // unknown is a type that no consumer knows.

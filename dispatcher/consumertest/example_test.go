@@ -7,8 +7,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
-	"github.com/outbox-operator/outbox-operator/dispatcher/consumer/consumertest"
+	"github.com/outbox-operator/outbox-operator/dispatcher/client/consumer"
+	"github.com/outbox-operator/outbox-operator/dispatcher/consumertest"
 )
 
 // onOrder stands for the code of your service that takes an event.

@@ -17,7 +17,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
+	"github.com/outbox-operator/outbox-operator/dispatcher/client/consumer"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/draft"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
@@ -256,7 +256,7 @@ func TestEventsThatLookLikeNotifications(t *testing.T) {
 // CONTRACT: C-80
 func TestFromInboxReadsTheSinksRow(t *testing.T) {
 	pool := pgtest.Open(t, pgtest.Empty(t))
-	ddl, err := os.ReadFile("../internal/sinks/postgressink/inbox.sql")
+	ddl, err := os.ReadFile("../../internal/sinks/postgressink/inbox.sql")
 	check(t, err)
 	pgtest.Exec(pool, string(ddl))
 	_, want := sent()

@@ -12,8 +12,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
-	"github.com/outbox-operator/outbox-operator/dispatcher/consumer/consumertest"
+	"github.com/outbox-operator/outbox-operator/dispatcher/client/consumer"
+	"github.com/outbox-operator/outbox-operator/dispatcher/consumertest"
 )
 
 // deliver is what a consumer does with a delivery.

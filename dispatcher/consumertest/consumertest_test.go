@@ -20,8 +20,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-operator/outbox-operator/api/status"
-	"github.com/outbox-operator/outbox-operator/dispatcher/consumer"
-	"github.com/outbox-operator/outbox-operator/dispatcher/consumer/consumertest"
+	"github.com/outbox-operator/outbox-operator/dispatcher/client/consumer"
+	"github.com/outbox-operator/outbox-operator/dispatcher/consumertest"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 

@@ -1,4 +1,0 @@
-package producer
-
-// CheckJSON is checkJSON, for its comparison with PostgreSQL.
-var CheckJSON = checkJSON
