@@ -81,7 +81,7 @@ const Auto = -1
 // Ordering says in which order events are delivered (CONTRACT C-50).
 type Ordering string
 
-// The orderings.
+// Values of [Ordering].
 const (
 	// OrderingNone: events overtake each other.
 	OrderingNone Ordering = "None"
@@ -93,7 +93,7 @@ const (
 // Fairness says whose events wait for whose.
 type Fairness string
 
-// The choices.
+// Values of [Fairness].
 const (
 	// FairnessNone: the events of a topic are delivered about in the order in which they became due.
 	FairnessNone Fairness = "None"
@@ -104,7 +104,7 @@ const (
 // OnDead says what a dead event means for the later ones of its key.
 type OnDead string
 
-// The choices.
+// Values of [OnDead].
 const (
 	// OnDeadContinue: the key continues with its next event.
 	OnDeadContinue OnDead = "Continue"

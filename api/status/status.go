@@ -179,7 +179,7 @@ type OldestTransaction struct {
 // TransactionKind is what holds vacuum back.
 type TransactionKind string
 
-// The kinds.
+// Values of [TransactionKind].
 const (
 	Session             TransactionKind = "Session"
 	PreparedTransaction TransactionKind = "PreparedTransaction"

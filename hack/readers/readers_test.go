@@ -26,7 +26,7 @@ import (
 )
 
 // timeout bounds a broker's start and a reader's reading.
-const timeout = 5 * time.Minute
+const timeout = need.Install
 
 func start(t *testing.T, args ...string) *readers.Reader {
 	t.Helper()

@@ -20,7 +20,7 @@ import (
 // Layout is the shape of their table.
 type Layout string
 
-// The layouts.
+// Values of [Layout].
 const (
 	// ModKit is the shared table of modkit-db: namespaces, topics, tenants and dedupe keys of each row.
 	ModKit Layout = "modkit"
@@ -40,7 +40,7 @@ const (
 // State is how far an adoption is.
 type State string
 
-// The states.
+// Values of [State].
 const (
 	// None is before a shadow, and after the way back.
 	None State = ""
@@ -55,7 +55,7 @@ const (
 // Step is what [Apply] does.
 type Step string
 
-// The steps.
+// Values of [Step].
 const (
 	// ToShadow begins the shadow.
 	ToShadow Step = "shadow"

@@ -22,7 +22,7 @@ const (
 // not know.
 type State string
 
-// The states.
+// Values of [State].
 const (
 	Running   State = "Running"
 	Failed    State = "Failed" // until an attempt succeeds, also while the next one runs

@@ -73,7 +73,7 @@ func build[DB, Tx any](o Options, d driver[DB, Tx]) *Consumer[DB, Tx] {
 // Outcome is what became of a delivery.
 type Outcome int
 
-// The outcomes.
+// Values of [Outcome].
 const (
 	// Failed: nothing was changed, and the error says why. Do not acknowledge the message.
 	Failed Outcome = iota

@@ -19,7 +19,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
 )
 
-// The exit codes.
+// Exit codes of the commands.
 const (
 	exitOK      = 0
 	exitFailed  = 1

@@ -90,7 +90,7 @@ func (c *Consumer) declared(hook Hook) bool {
 // Outcome is what became of a check.
 type Outcome string
 
-// The outcomes.
+// Values of [Outcome].
 const (
 	// Passed is a check that found nothing wrong.
 	Passed Outcome = status.ConsumerPassed

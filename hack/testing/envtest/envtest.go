@@ -152,7 +152,7 @@ func start() error {
 			BinaryAssetsDirectory:    assets,
 			CRDDirectoryPaths:        []string{filepath.Join(root, "charts", "outbox-operator", "files", "crds")},
 			ErrorIfCRDPathMissing:    true,
-			ControlPlaneStartTimeout: 2 * time.Minute,
+			ControlPlaneStartTimeout: need.Wait,
 		}
 		config, err := env.Start()
 		if err == nil {

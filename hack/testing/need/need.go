@@ -18,6 +18,9 @@ const CIVariable = "CI"
 // Wait is how long a test waits for what must happen. It ends a test that hangs: no test fails because its machine is busy.
 const Wait = 5 * time.Minute
 
+// Install is how long a test waits for a server that is installed or built before it starts.
+const Install = 30 * time.Minute
+
 // Server ends the test unless err is nil. Where the server is missing, which is when err is one of
 // missing, that is a failure in CI and a skip elsewhere. Any other error is a failure.
 //

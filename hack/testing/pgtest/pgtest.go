@@ -108,7 +108,7 @@ func HandIn(t testing.TB, pool *pgxpool.Pool) {
 // at cleanup.
 func Server(t testing.TB) *postgres.Server {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), need.Install)
 	defer cancel()
 	srv, err := postgres.Start(ctx, postgres.Options{})
 	return own(t, srv, err)
@@ -117,7 +117,7 @@ func Server(t testing.TB) *postgres.Server {
 // Standby starts a hot standby that streams from a server, for this test alone.
 func Standby(t testing.TB, primary *postgres.Server) *postgres.Server {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), need.Install)
 	defer cancel()
 	srv, err := primary.Standby(ctx, postgres.Options{})
 	return own(t, srv, err)
@@ -141,7 +141,7 @@ func own(t testing.TB, srv *postgres.Server, err error) *postgres.Server {
 // can be had, the test is skipped, or fails in CI.
 func Bouncer(t testing.TB, srv *postgres.Server) *pgbouncer.Bouncer {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), need.Install)
 	defer cancel()
 	b, err := pgbouncer.Start(ctx, pgbouncer.Options{Server: srv})
 	need.Server(t, err, pgbouncer.ErrMissing)
@@ -152,8 +152,6 @@ func Bouncer(t testing.TB, srv *postgres.Server) *pgbouncer.Bouncer {
 	})
 	return b
 }
-
-const startTimeout = 5 * time.Minute // includes installing the server on a fresh machine
 
 // server is the one server of this process. Its fields are set by the first test that needs them.
 type server struct {
@@ -174,7 +172,7 @@ func (s *server) connect(t testing.TB) {
 	t.Helper()
 	s.open.Do(func() {
 		s.openErr = func() (err error) {
-			ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+			ctx, cancel := context.WithTimeout(context.Background(), need.Install)
 			defer cancel()
 			dsn := os.Getenv(DSNVariable)
 			if dsn == "" {

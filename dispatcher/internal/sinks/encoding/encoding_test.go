@@ -341,7 +341,7 @@ func TestNewRefusesJSONAndNoURL(t *testing.T) {
 //
 // CONTRACT: C-72
 func TestRealRegistry(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), need.Install)
 	defer cancel()
 	server, err := hackregistry.Start(ctx)
 	need.Server(t, err, hackregistry.ErrMissing)

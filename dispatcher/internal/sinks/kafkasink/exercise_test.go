@@ -153,7 +153,7 @@ func broker(t testing.TB) *kafka.Broker {
 	theBroker.once.Do(func() {
 		certs := sinktest.NewCertificates(t, "client", "kafka.example")
 		theBroker.certs = certs
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), need.Install)
 		defer cancel()
 		theBroker.Broker, theBroker.err = kafka.Start(ctx, kafka.Options{
 			ShortLived: true,

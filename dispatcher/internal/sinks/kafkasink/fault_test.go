@@ -16,6 +16,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/servers/kafka"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // CONTRACT: C-29, C-32
@@ -160,7 +161,7 @@ func TestOnePartitionWithoutLeader(t *testing.T) {
 	cfg.Timeout = spec.Duration(10 * time.Minute)
 	s := open(t, cfg)
 	produced := sinktest.Watch((*sinktest.Dial)(&s.dial), isProduce)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // a broker starts twice
+	ctx, cancel := context.WithTimeout(t.Context(), need.Install) // a broker starts twice
 	defer cancel()
 	confirmed := [2]int64{}
 	// deliver has one event for each of the partitions, and returns the last one's outcome. That of others is nil.

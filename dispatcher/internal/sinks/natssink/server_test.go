@@ -40,7 +40,7 @@ func TestMain(m *testing.M) { pgtest.Main(stopping{m}) }
 func server(t testing.TB) *nats.Server {
 	t.Helper()
 	theServer.once.Do(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), need.Install)
 		defer cancel()
 		theServer.Server, theServer.err = nats.Start(ctx, nats.Options{})
 	})

@@ -239,7 +239,7 @@ func broker(t testing.TB) *rabbitmq.Broker {
 	theBroker.once.Do(func() {
 		certs := sinktest.NewCertificates(t, client, "rabbitmq.example")
 		theBroker.certs = certs
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), need.Install)
 		defer cancel()
 		write := [3]string{"^$", ".*", "^$"}
 		theBroker.Broker, theBroker.err = rabbitmq.Start(ctx, rabbitmq.Options{

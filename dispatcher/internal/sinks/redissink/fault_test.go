@@ -323,7 +323,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 // server starts a server for this test alone. Without Redis, the test is skipped.
 func server(t testing.TB, opts redis.Options) *redis.Server {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), need.Install)
 	defer cancel()
 	s, err := redis.Start(ctx, opts)
 	need.Server(t, err, redis.ErrMissing)
