@@ -63,7 +63,7 @@ func (r *Reader) Groups(ctx context.Context, f deadletters.Filter) (deadletters.
 }
 
 // countWhole counts large groups exactly, where that takes no longer than a moment. Else their counts stay marked, and their
-// order sorts by topic and fingerprint, so that one more dead letter moves none.
+// order is by topic and fingerprint, so that one more dead letter moves none.
 func (r *Reader) countWhole(ctx context.Context, tx pgx.Tx, f deadletters.Filter, large []string, groups []deadletters.Group) error {
 	whole := map[string]int64{}
 	err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
