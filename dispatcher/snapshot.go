@@ -51,9 +51,6 @@ type Snapshot struct {
 	// Decisions counts how often limits of topics were changed, by reason; nil without [Auto].
 	Decisions   map[string]int
 	TopicLimits []TopicLimit
-	// Plans are how many calls of the sink this process has found for a topic, or follows, by the topic: see SetPeers of
-	// package engine. At most PlansListed; nil without [Auto].
-	Plans map[string]Plan
 	// EventTypes are the types of the events that were claimed, by name: the first EventTypesListed that came.
 	EventTypes []SeenEventType
 	// LastError is the newest failure of a delivery, and when it was seen; empty for none.
@@ -92,16 +89,6 @@ type GatedTopic struct {
 	EventType string
 	// Since is when the topic was first paused, on this process's clock.
 	Since time.Time
-}
-
-// PlansListed is the most topics in [Snapshot.Plans].
-const PlansListed = 64
-
-// Plan is how many calls of the sink each process of a dispatcher has at once for a topic, with [Auto].
-type Plan struct {
-	Calls int `json:"calls"`
-	// Found is true when more calls would not deliver more.
-	Found bool `json:"found,omitempty"`
 }
 
 // EventTypesListed is the most event types in [Snapshot.EventTypes].

@@ -237,7 +237,6 @@ create table outbox_workers (
     failed_1h    bigint    not null default 0,
     live_until timestamptz not null default now(),
     part       double precision not null default 0,
-    plans      jsonb       not null default '{}',
 
     constraint outbox_workers_pkey primary key (worker)
 );
@@ -256,7 +255,6 @@ comment on column outbox_workers.delivered_1h is 'The events that it marked deli
 comment on column outbox_workers.failed_1h is 'Its deliveries that failed in the hour before seen_at.';
 comment on column outbox_workers.live_until is 'When its part is free for others, unless it is seen again.';
 comment on column outbox_workers.part is 'The part of its dispatcher''s rate limits that it may use, from 0 to 1.';
-comment on column outbox_workers.plans is 'With concurrency Auto, how many calls it has at once of a topic: {"orders": {"calls": 20, "found": true}}.';
 
 -- How far each tenant has used its rate, of dispatchers that limit it: the time from which it has used nothing. A
 -- claim locks the rows of the tenants that it visits, and leaves those alone that another one has locked.

@@ -162,7 +162,7 @@ func (d *Dispatcher) begin(ctx context.Context) (*run, error) {
 	d.flight = d.run.flight
 	d.flight.suspended, d.flight.admits = last.suspended, last.admits
 	d.flight.setRateShare(d.ratePart, d.rateUntil)
-	d.flight.setPeers(d.live, nil)
+	d.flight.setPeers(d.live)
 	return d.run, nil
 }
 

@@ -201,7 +201,7 @@ func (f *flight) snapshot(s *dispatcher.Snapshot) {
 	s.InFlightRows, s.InFlightBytes = f.rows, f.bytes
 	s.Sink, s.Breaker, s.PausedTopics, s.Gated = f.link, f.state, f.pausedTopics(), f.gatedTopics()
 	s.LastError, s.LastErrorAt = f.lastError, f.lastErrorAt
-	s.Concurrency, s.Decisions, s.Plans = f.concurrency, f.decisionCounts(), f.plans()
+	s.Concurrency, s.Decisions = f.concurrency, f.decisionCounts()
 	if f.rates.lapse(time.Now()); f.rates.limited() {
 		part := f.rates.part
 		s.RatePart = &part

@@ -3,8 +3,6 @@ package engine
 import (
 	"math"
 	"time"
-
-	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
 // pacer finds how many calls of the sink a topic should have at once: as many as deliver more, and no more
@@ -22,10 +20,8 @@ import (
 type pacer struct {
 	limit int
 	most  int // the bound of limit
-	peers int // topics of this process that may share the destination, this one included
+	peers int // pacers that may share the destination, this one included: of topics and processes
 	live  int // processes with a pacer of the topic, this one included
-
-	follows bool // another process's pacer leads
 
 	phase phase
 	from  int     // the limit before the experiment under way, or before the fall
@@ -90,7 +86,6 @@ const (
 	limitedPart = 0.9  // of the limit that calls must use to say something of it
 	keepCeiling = 5 * time.Second
 	mostKeep    = time.Minute
-	followedIn  = 2 * time.Second // the others have the limit
 	refills     = 2 * time.Second // after a refusal fewer calls are refused too, until a bucket has filled again
 )
 
@@ -98,7 +93,7 @@ func newPacer(most int) *pacer {
 	return &pacer{limit: min(firstLimit, most), most: most, peers: 1, live: 1, step: 1, width: shortWindow, keep: keepCeiling / 2}
 }
 
-// bound sets the most calls of a process, of which so many are live. They share what was found.
+// bound sets the most calls of a process, of which so many are live. What was found is divided again.
 func (p *pacer) bound(most, live int, now time.Time) decision {
 	limit := min(p.limit, most)
 	if p.found {
@@ -112,24 +107,6 @@ func (p *pacer) bound(most, live int, now time.Time) decision {
 	p.hold(limit, now)
 	p.found = found
 	return bounded
-}
-
-// follow takes what the pacer of another process found; the zero Plan is of none: then this one leads.
-func (p *pacer) follow(l dispatcher.Plan, now time.Time) decision {
-	before := p.limit
-	if l.Calls > 0 {
-		p.found = l.Found
-		if to := min(l.Calls, p.most); to < p.limit || to > p.limit && now.After(p.until) {
-			p.hold(to, now)
-		}
-	} else if p.follows {
-		p.hold(p.limit, now)
-	}
-	p.follows = l.Calls > 0
-	if p.limit == before {
-		return unchanged
-	}
-	return followed
 }
 
 // began notes that a call begins.
@@ -176,13 +153,6 @@ func (p *pacer) ended(began time.Time, took time.Duration, events int, fault boo
 	}
 	if events > 0 && !began.Before(p.settled) && (!began.Before(p.at) || took > p.width) {
 		p.window.add(events, took)
-	}
-	if p.follows {
-		if now.Sub(p.at) >= longWindow { // faults count as a part of the last calls
-			p.usual = p.calls
-			p.open(now)
-		}
-		return unchanged
 	}
 	since := now.Sub(p.at)
 	if p.phase != falling && p.base.n > 0 && p.window.n >= windowCalls && p.fallen(p.window, 2*fellBy) {
@@ -238,9 +208,6 @@ func (p *pacer) set(limit int, phase phase, now time.Time) {
 	p.limit, p.phase = max(1, min(limit, p.most)), phase
 	p.tried, p.tries = yields{}, 0
 	p.since, p.settled = now, now.Add(p.base.typical())
-	if p.live > 1 {
-		p.settled = p.settled.Add(followedIn)
-	}
 	p.open(p.settled)
 }
 

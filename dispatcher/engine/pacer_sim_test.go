@@ -7,8 +7,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
-
-	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
 // world is a destination and the pods that deliver to it, as a simulation of events in virtual time without goroutines.
@@ -40,9 +38,8 @@ type pod struct {
 	want    func(t time.Duration) int // the most calls that it has events for; nil for any
 	running int
 	dead    bool
-	beats   time.Duration   // when its next heartbeat is due; 0 for none
-	seen    time.Duration   // when the last was
-	plan    dispatcher.Plan // what it said then
+	beats   time.Duration // when its next heartbeat is due; 0 for none
+	seen    time.Duration // when the last was
 	seconds []second
 	reasons map[decision]int
 }
@@ -101,33 +98,30 @@ func (p *pod) limit() int {
 	return p.pacer.limit
 }
 
-// together makes the pods share what they find, by a heartbeat a second.
+// together makes the pods divide what they may have, by a heartbeat a second.
 func (w *world) together() {
 	for _, p := range w.pods {
 		p.beats = 1 + time.Duration(w.rnd.Int64N(int64(time.Second)))
 	}
 }
 
-// beat is a heartbeat of each pod that is due: the oldest live pod leads. One is live for three seconds.
+// beat is a heartbeat of each pod that is due. One is live for three seconds.
 func (w *world) beat() {
 	for _, p := range w.pods {
 		if p.dead || p.beats == 0 || w.now < p.beats {
 			continue
 		}
-		live, lead := 1, dispatcher.Plan{}
-		for i, other := range w.pods {
-			if other == p || w.now-other.seen > 3*time.Second || other.seen == 0 {
-				continue
-			}
-			if live++; lead.Calls == 0 && i < slices.Index(w.pods, p) {
-				lead = other.plan
+		live := 1
+		for _, other := range w.pods {
+			if other != p && w.now-other.seen <= 3*time.Second && other.seen > 0 {
+				live++
 			}
 		}
 		if live != p.pacer.live {
 			p.pacer.bound(partOf(w.most, live), live, epoch.Add(w.now))
+			p.pacer.peers = live
 		}
-		p.pacer.follow(lead, epoch.Add(w.now))
-		p.seen, p.plan = w.now, dispatcher.Plan{Calls: p.pacer.limit, Found: p.pacer.found}
+		p.seen = w.now
 		p.beats += time.Second
 		w.fill(p)
 	}

@@ -33,19 +33,17 @@ const (
 	refused   decision = "refused"   // the destination refused or timed out
 	recovered decision = "recovered" // after an outage
 	bounded   decision = "bound"     // other processes came, or went
-	followed  decision = "follow"    // another process found it
 )
 
-var decisions = [...]decision{gained, noGain, probed, spared, lost, slower, refused, recovered, bounded, followed}
+var decisions = [...]decision{gained, noGain, probed, spared, lost, slower, refused, recovered, bounded}
 
-// SetPeers says how many processes of this dispatcher run, this one included: they share Config.MaxConcurrency. plans are
-// the Snapshot.Plans, at most two seconds old, of the oldest of them that has one of the topic, unless that is this one:
-// then this one finds the limit. It may be called at any time. Defaults to 1 and none.
-func (d *Dispatcher) SetPeers(live int, plans map[string]dispatcher.Plan) {
+// SetPeers says how many processes of this dispatcher run, this one included: each has an equal part of
+// Config.MaxConcurrency, one call at least. It may be called at any time. Defaults to 1.
+func (d *Dispatcher) SetPeers(live int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.live = max(1, live)
-	d.flight.setPeers(d.live, plans)
+	d.flight.setPeers(d.live)
 }
 
 // deliverLoops is how many deliveries may ever run at once.
@@ -59,7 +57,7 @@ func deliverLoops(cfg dispatcher.Config) int {
 // partOf is the part of so many calls that each of so many processes has: one at least.
 func partOf(most, live int) int { return max(1, most/live) }
 
-func (f *flight) setPeers(live int, plans map[string]dispatcher.Plan) {
+func (f *flight) setPeers(live int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.most == 0 {
@@ -70,7 +68,6 @@ func (f *flight) setPeers(live int, plans map[string]dispatcher.Plan) {
 	for _, t := range f.byName {
 		if t.pacer != nil {
 			f.decided(t.pacer.bound(f.concurrency, live, now))
-			f.decided(t.pacer.follow(plans[t.name], now))
 		}
 	}
 	f.resize()
@@ -104,20 +101,6 @@ func (f *flight) callsOf(t *topic) int {
 	return f.concurrency
 }
 
-// plans are of the topics that are claimed from, the first by name.
-func (f *flight) plans() map[string]dispatcher.Plan {
-	if f.most == 0 {
-		return nil
-	}
-	plans := map[string]dispatcher.Plan{}
-	for _, t := range f.turn {
-		if t.pacer != nil && !f.topicPaused(t) && len(plans) < dispatcher.PlansListed {
-			plans[t.name] = dispatcher.Plan{Calls: t.pacer.limit, Found: t.pacer.found}
-		}
-	}
-	return plans
-}
-
 // hasItsCalls reports whether a topic has as many calls as it may. Stuck calls do not count: they would hold a low limit for ever.
 func (t *topic) hasItsCalls() bool { return t.pacer != nil && t.running-t.stuck >= t.pacer.limit }
 
@@ -131,7 +114,7 @@ func (f *flight) beganCall(t *topic, now time.Time) {
 		t.pacer.live = f.live
 		f.resize()
 	}
-	t.pacer.peers = max(1, min(mostPeers, f.inUse))
+	t.pacer.peers = max(1, min(mostPeers, f.live*f.inUse))
 	t.pacer.began(now)
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"math"
 	"math/rand/v2"
 	"net/http"
@@ -107,7 +106,7 @@ func TestAutoFindsTheKnee(t *testing.T) {
 		if rate < 360 || s.LimitedBy != dispatcher.LimitedByDestination || s.TopicLimits[0].Concurrency < 32 || s.TopicLimits[0].Concurrency > 48 {
 			t.Errorf("%v events a second, limited by %s, %v; want at least 360, the destination and about 40 calls", rate, s.LimitedBy, s.TopicLimits)
 		}
-		d.SetPeers(16, nil)
+		d.SetPeers(16)
 		if n := limitOf(d); n > 3 {
 			t.Errorf("with 16 live workers the limit is %d at once, want a sixteenth of what was found", n)
 		}
@@ -117,29 +116,6 @@ func TestAutoFindsTheKnee(t *testing.T) {
 		s = d.Snapshot()
 		if s.Concurrency != 16 || s.LimitedBy != dispatcher.LimitedByConcurrency {
 			t.Errorf("with 16 live workers it is limited by %s, at most %d calls; want the concurrency and 16", s.LimitedBy, s.Concurrency)
-		}
-		stop()
-	})
-}
-
-// A process follows what another one found, says what it follows, and finds the limit itself when there is none any more.
-//
-// CONTRACT: C-38, C-97
-func TestAutoFollows(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		sink := newBearing(1000, 100*time.Millisecond)
-		d, stop := begin(t, &endless{}, sink, auto)
-		<-time.After(100 * time.Millisecond)
-		found := map[string]dispatcher.Plan{"orders": {Calls: 12, Found: true}}
-		d.SetPeers(2, found)
-		<-time.After(20 * time.Second)
-		if s := d.Snapshot(); limitOf(d) != 12 || s.LimitedBy != dispatcher.LimitedByDestination || !maps.Equal(s.Plans, found) {
-			t.Errorf("the limit is %d, by %s, and its plans are %v; want what it follows", limitOf(d), s.LimitedBy, s.Plans)
-		}
-		d.SetPeers(1, nil)
-		<-time.After(20 * time.Second)
-		if limitOf(d) != 256 {
-			t.Errorf("20 s after it is alone the limit is %d, want all of 256", limitOf(d))
 		}
 		stop()
 	})
@@ -190,7 +166,7 @@ func TestAutoKeepsToItsPart(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d.SetPeers(live, nil)
+			d.SetPeers(live)
 			stop := running(t, d)
 			<-time.After(20 * time.Second)
 			passes(t, time.Minute, "the topic is resumed", func() bool { return len(d.Snapshot().PausedTopics) == 0 })

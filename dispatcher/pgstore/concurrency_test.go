@@ -2,7 +2,6 @@ package pgstore_test
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -472,45 +471,4 @@ func TestHeartbeatsWhoseResponsesAreLost(t *testing.T) {
 			t.Errorf("%s: the two use %v, want %v of it", step.what, uses, step.uses)
 		}
 	}
-}
-
-// A worker sees the plan that the oldest live worker of its dispatcher has of each topic, unless it is that one.
-//
-// CONTRACT: C-38
-func TestHeartbeatsPassOnPlans(t *testing.T) {
-	t.Parallel()
-	o := newOutbox(t, pgtest.Migrated(t))
-	o.stores = pgtest.Pool(t, o.login(migrations.Dispatcher))
-	old, young := uuid.New(), uuid.New()
-	a, b, c, other := o.Store("shop", old), o.Store("shop", young), o.Store("shop", uuid.New()), o.Store("shop", uuid.New())
-	plans := func(calls ...int) pgstore.WorkerInfo {
-		w := pgstore.WorkerInfo{Dispatcher: "orders", Plans: map[string]dispatcher.Plan{}}
-		for i, n := range calls {
-			if n > 0 {
-				w.Plans[[]string{"orders", "returns"}[i]] = dispatcher.Plan{Calls: n, Found: n > 9}
-			}
-		}
-		return w
-	}
-	step := func(what string, store dispatcher.Store, info pgstore.WorkerInfo, orders, returns int) {
-		t.Helper()
-		got := beat(t, store, info).Plans
-		want := plans(orders, returns).Plans
-		if !maps.Equal(got, want) {
-			t.Errorf("%s sees %v, want %v", what, got, want)
-		}
-	}
-	beat(t, other, pgstore.WorkerInfo{Dispatcher: "others", Plans: map[string]dispatcher.Plan{"orders": {Calls: 99}}})
-	step("the first", a, plans(20), 0, 0)
-	step("the second", b, plans(4, 5), 20, 0)
-	step("the third", c, plans(7, 8), 20, 5)
-	step("the third, again", c, plans(7, 8), 20, 5)
-	step("the first, again", a, plans(21), 0, 0)
-	step("the second, again", b, plans(4, 5), 21, 0)
-	pgtest.Exec(o, `update outbox.outbox_workers set live_until = now() - interval '1 second' where worker = $1`, old)
-	step("the third, when the first is lost,", c, plans(7, 8), 4, 5)
-	paused := plans(4, 5)
-	paused.Paused = true
-	beat(t, b, paused)
-	step("the third, when the second is paused,", c, plans(7, 8), 0, 0)
 }

@@ -33,8 +33,6 @@ type WorkerInfo struct {
 	RatePart float64
 	// PausedTopics says why little or nothing of a topic is claimed, by the topic; an empty name is all of them. Nil for none.
 	PausedTopics map[string]string
-	// Plans are Snapshot.Plans.
-	Plans map[string]dispatcher.Plan
 	// Delivered and Failed count how its deliveries ended over each of dispatcher.Windows.
 	Delivered, Failed [len(dispatcher.Windows)]int64
 }
@@ -47,12 +45,8 @@ func (s *Store) Heartbeat(ctx context.Context, w WorkerInfo) (seen Peers, err er
 	if err != nil || w.PausedTopics == nil {
 		paused = []byte("{}") // texts have their JSON
 	}
-	plans, err := json.Marshal(w.Plans)
-	if err != nil || w.Plans == nil {
-		plans = []byte("{}")
-	}
 	args := []any{pgUUID(s.worker), w.Dispatcher, s.namespace, w.Topics, w.Version, w.Blocks,
-		w.Delivered[0], w.Failed[0], w.Delivered[1], w.Failed[1], w.Paused, string(paused), cmp.Or(w.Live, 45*time.Second), string(plans), w.Ordered, w.RatePart}
+		w.Delivered[0], w.Failed[0], w.Delivered[1], w.Failed[1], w.Paused, string(paused), cmp.Or(w.Live, 45*time.Second), w.Ordered, w.RatePart}
 	err = s.run(ctx, "note that the worker runs", relaxed, s.sql["heartbeat"], args, func(rows pgx.Rows) (err error) {
 		seen, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Peers])
 		return err
@@ -68,8 +62,6 @@ type Peers struct {
 	Part float64
 	// Live is how many workers of the dispatcher are live and not paused, this one included.
 	Live int
-	// Plans come from the oldest other live worker that has one of the topic.
-	Plans map[string]dispatcher.Plan
 }
 
 // Leave removes this worker's row, for a worker that stops. The error is the database's.

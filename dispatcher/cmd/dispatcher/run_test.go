@@ -382,11 +382,10 @@ func TestAProcessGivesUpItsRateInTwoHeartbeats(t *testing.T) {
 	}
 }
 
-// Of two processes the younger one follows the concurrency that the other finds, and finds its own once its heartbeats have
-// failed for a while.
+// Two processes share maxConcurrency: when the second comes, the first goes down to its half.
 //
 // CONTRACT: C-38
-func TestAFollowerWithoutHeartbeatsFindsItsOwnConcurrency(t *testing.T) {
+func TestTwoProcessesDivideMaxConcurrency(t *testing.T) {
 	t.Parallel()
 	o := installed(t)
 	o.enqueue(t, 20_000)
@@ -394,12 +393,9 @@ func TestAFollowerWithoutHeartbeatsFindsItsOwnConcurrency(t *testing.T) {
 	t.Cleanup(sink.Close)
 	file := o.file(t, o.dispatcher, dispatching("{http: {url: '"+sink.URL+"'}}")+"delivery: {concurrency: Auto, maxConcurrency: 16}\n")
 	first := start(t, file)
-	await(t, "the first has a limit", func() bool { return first.decisions(t, "probe") > 0 })
-	second := start(t, file)
-	await(t, "the second follows", func() bool { return second.decisions(t, "follow") > 0 })
-	before := second.decisions(t, "probe")
-	o.exec(t, fmt.Sprintf("revoke insert on outbox.outbox_workers from %s", o.dispatcher))
-	await(t, "the second probes", func() bool { return second.decisions(t, "probe") > before })
+	await(t, "the first has more than a half", func() bool { return first.decisions(t, "gain") > 1 })
+	start(t, file)
+	await(t, "the first has its half", func() bool { return first.decisions(t, "bound") > 0 })
 }
 
 // decisions is how often a process changed its concurrency for a reason.

@@ -46,8 +46,7 @@ func pausedTopics(now dispatcher.Snapshot) map[string]string {
 }
 
 // heartbeat keeps this worker's row in the table outbox_workers, with the recent outcomes of its deliveries, until ctx ends,
-// and then removes it. The engine gets its part of the rate limits, and the plans that it follows: none when they are old, so
-// that it finds its own. Failures are logged at debug, since claims report
+// and then removes it. The engine gets its part of the rate limits, and the number of live processes. Failures are logged at debug, since claims report
 // whether the database responds; with a rate limit the first one is a warning, since nothing is delivered without a part.
 func (e *process) heartbeat(ctx context.Context, w pgstore.WorkerInfo, outcomes *tally) {
 	every := heartbeatEvery
@@ -57,11 +56,11 @@ func (e *process) heartbeat(ctx context.Context, w pgstore.WorkerInfo, outcomes 
 	w.Live = beatsMissed * every
 	beat := time.NewTicker(every)
 	defer beat.Stop()
-	failed, live, seenAt := false, 1, time.Now()
+	failed := false
 	for ctx.Err() == nil {
 		w.Delivered, w.Failed = outcomes.lately(time.Now())
 		now := e.Snapshot()
-		w.Paused, w.PausedTopics, w.Plans = now.Paused || now.Draining, pausedTopics(now), now.Plans
+		w.Paused, w.PausedTopics = now.Paused || now.Draining, pausedTopics(now)
 		if now.RatePart != nil {
 			w.RatePart = *now.RatePart
 		}
@@ -74,13 +73,10 @@ func (e *process) heartbeat(ctx context.Context, w pgstore.WorkerInfo, outcomes 
 			}
 			e.log.Log(ctx, level, what, "error", err)
 			failed = true
-			if time.Since(seenAt) >= w.Live {
-				e.SetPeers(live, nil)
-			}
 		} else {
-			failed, live, seenAt = false, seen.Live, sentAt
+			failed = false
 			e.SetRateShare(seen.Part, sentAt.Add(w.Live))
-			e.SetPeers(seen.Live, seen.Plans)
+			e.SetPeers(seen.Live)
 		}
 		cancel()
 		select {

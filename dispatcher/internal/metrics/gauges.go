@@ -40,7 +40,7 @@ var (
 	limitedBy   = describe("outbox_limited_by", "1 for what keeps this process from delivering more: Concurrency, Database, Rate, Destination, Order, Consumer, or Idle when there is nothing to do.", "by")
 	callLimit   = describe("outbox_concurrency_limit", "How many calls of the sink a topic may have at once in this process. Only topics that something limits, eight at most.", "topic")
 	ratePart    = describe("outbox_rate_part", "The part of the rate limits that this process may use now, from 0 to 1. Only with rateLimit or topicRateLimits.")
-	decided     = describe("outbox_concurrency_decisions_total", "Changes of these limits with concurrency Auto, by reason: gain, no_gain, probe, spare, loss, slower, refused, recovered, bound or follow.", "reason")
+	decided     = describe("outbox_concurrency_decisions_total", "Changes of these limits with concurrency Auto, by reason: gain, no_gain, probe, spare, loss, slower, refused, recovered or bound.", "reason")
 	sinkUp      = describe("outbox_sink_up", "1 when the destination took events, or responded, last time, else 0.")
 )
 

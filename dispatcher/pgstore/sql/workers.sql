@@ -1,11 +1,10 @@
 -- name: heartbeat
 -- Notes that a worker runs, and removes the rows of workers that were not seen for a day, and rates that were not used for one. Returns the worker's part of the
--- dispatcher's rate limits, how many workers of the dispatcher are live (CONTRACT C-36), and of each topic the plan of the oldest one, if
--- that is another worker (CONTRACT C-38).
+-- dispatcher's rate limits, and how many workers of the dispatcher are live (CONTRACT C-36).
 -- $1 worker; $2 its dispatcher; $3 namespace; $4 topics, none for all; $5 version; $6 whether a dead
 -- event blocks its key; $7 delivered and $8 failed in the last 5 minutes; $9 and $10 in the last hour; $11 whether it
--- is paused; $12 why topics are paused, as JSON; $13 how long it is live; $14 its plans, as JSON; $15 whether
--- events wait for earlier ones of their key; $16 the part that it may still use.
+-- is paused; $12 why topics are paused, as JSON; $13 how long it is live; $14 whether
+-- events wait for earlier ones of their key; $15 the part that it may still use.
 with gone as (
     delete from outbox.outbox_workers
     where seen_at < now() - interval '1 day' and worker <> $1::uuid
@@ -18,7 +17,7 @@ unused as ( -- by a worker that is new
 -- The rows of the dispatcher's other workers hold still: a part that one gives up is taken once. Who is new has no row yet,
 -- and so no part.
 workers as materialized (
-    select worker, paused, part, started_at, plans, live_until > now() and seen_at < now() + interval '1 minute' as live
+    select worker, paused, part, live_until > now() and seen_at < now() + interval '1 minute' as live
     from outbox.outbox_workers
     where namespace = $3::text and dispatcher = $2::text
     order by worker
@@ -33,22 +32,14 @@ mine as (
     from others
 )
 -- What the worker gives up is its own until the next heartbeat: it uses it until it has the response, which may be lost.
-insert into outbox.outbox_workers (worker, dispatcher, namespace, topics, version, ordered, blocks, delivered_5m, failed_5m, delivered_1h, failed_1h, paused, paused_topics, plans, live_until, part)
-select $1::uuid, $2::text, $3::text, coalesce($4::text[], '{}'), $5::text, $15::boolean, $6::boolean, $7::bigint, $8::bigint, $9::bigint, $10::bigint, $11::boolean, $12::text::jsonb, $14::text::jsonb, now() + $13::interval, greatest(part, $16::double precision)
+insert into outbox.outbox_workers (worker, dispatcher, namespace, topics, version, ordered, blocks, delivered_5m, failed_5m, delivered_1h, failed_1h, paused, paused_topics, live_until, part)
+select $1::uuid, $2::text, $3::text, coalesce($4::text[], '{}'), $5::text, $14::boolean, $6::boolean, $7::bigint, $8::bigint, $9::bigint, $10::bigint, $11::boolean, $12::text::jsonb, now() + $13::interval, greatest(part, $15::double precision)
 from mine
 on conflict (worker) do update
-set dispatcher = excluded.dispatcher, topics = excluded.topics, version = excluded.version, ordered = excluded.ordered, blocks = excluded.blocks, paused = excluded.paused, paused_topics = excluded.paused_topics, plans = excluded.plans, seen_at = now(),
+set dispatcher = excluded.dispatcher, topics = excluded.topics, version = excluded.version, ordered = excluded.ordered, blocks = excluded.blocks, paused = excluded.paused, paused_topics = excluded.paused_topics, seen_at = now(),
     delivered_5m = excluded.delivered_5m, failed_5m = excluded.failed_5m, delivered_1h = excluded.delivered_1h, failed_1h = excluded.failed_1h,
     live_until = excluded.live_until, part = excluded.part
-returning (select part from mine), (select live from mine) + case when paused then 0 else 1 end, (
-    select coalesce(json_object_agg(topic, plan), '{}')
-    from (
-        select distinct on (topic) topic, plan
-        from workers as w cross join jsonb_each(w.plans) as p (topic, plan)
-        where w.worker <> $1::uuid and live and not w.paused and (w.started_at, w.worker) < (outbox_workers.started_at, outbox_workers.worker)
-        order by topic, w.started_at, w.worker
-    ) as oldest
-)
+returning (select part from mine), (select live from mine) + case when paused then 0 else 1 end
 
 -- name: leave
 -- Removes the row of a worker that stops.
