@@ -1,6 +1,9 @@
 package status
 
 import (
+	"reflect"
+	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -13,111 +16,67 @@ const BriefPath = Path + "?brief"
 // MaxBrief bounds the JSON of a brief Status, in bytes.
 const MaxBrief = 58 << 10
 
-// Bounds of what is in a brief Status: how many paused topics, and the bytes of each text.
-const (
-	briefPausedTopics  = 8
-	briefWaits         = 3
-	briefError         = 160
-	briefGated         = 4
-	briefGatedName     = 60
-	briefFiles         = 3
-	briefSharing       = 5
-	briefSharer        = 120
-	briefWord          = 40
-	briefTopic         = 100
-	briefName          = 200
-	briefPausedMessage = 200
-	briefMessage       = 400
-	briefCause         = 60
-	briefReason        = 24
-	briefOrphans       = 5
-	briefOrphan        = 48
-	briefWindows       = 4
-)
+// briefText is the most bytes of a text in a brief Status whose tag does not say another number.
+const briefText = 40
 
-// Brief is the Status for callers who may be anyone, and for the operator: states, messages and totals. It
-// holds no key, no id of an event, no list of topics but the first eight that are paused, the first four that are gated, the
-// first eight that something limits and those of groups of dead events, the types of events, and no error of a single delivery. Its JSON has at most MaxBrief
-// bytes, whatever the Status holds.
+// Brief is the Status for callers who may be anyone, and for the operator. Its JSON has at most MaxBrief bytes, whatever the
+// Status holds. The tag brief of a field says what it keeps of the field: "-" nothing; of a text so many bytes; of a list so many
+// entries and, after a comma, so many bytes of each of their texts. No key, no id of an event and no error of a single delivery is
+// kept, and no event type that is longer than its bound, because a part of a name is none.
 func (s Status) Brief() Status {
-	brief := Status{
-		Name: clip(s.Name, briefName), Namespace: clip(s.Namespace, briefName), Version: clip(s.Version, briefName), Worker: clip(s.Worker, briefName),
-		State: clip(s.State, briefWord), LimitedBy: clip(s.LimitedBy, briefWord), StartedAt: s.StartedAt,
-		Source: s.Source.clip(briefMessage), Sink: s.Sink.clip(briefMessage),
-		Schema:           Schema{State: clip(s.Schema.State, briefWord), Version: s.Schema.Version, Required: s.Schema.Required, Message: clip(s.Schema.Message, briefMessage)},
-		PausedTopicCount: s.PausedTopicCount, AllTopicsPaused: s.AllTopicsPaused, GatedTopics: s.GatedTopics, StuckCalls: s.StuckCalls, InFlight: s.InFlight,
-		DeliveredPerSecond: s.DeliveredPerSecond,
-	}
-	for _, h := range s.PausedTopics[:min(len(s.PausedTopics), briefPausedTopics)] {
-		brief.PausedTopics = append(brief.PausedTopics, PausedTopic{Topic: clip(h.Topic, briefTopic), Link: h.clip(briefPausedMessage)})
-	}
-	for _, g := range s.Gated[:min(len(s.Gated), briefGated)] {
-		brief.Gated = append(brief.Gated, GatedTopic{Topic: clip(g.Topic, briefGatedName), EventType: clip(g.EventType, briefGatedName), Waiting: g.Waiting, Since: g.Since})
-	}
-	for _, t := range s.TopicLimits[:min(len(s.TopicLimits), TopicLimitsListed)] {
-		brief.TopicLimits = append(brief.TopicLimits, TopicLimit{Topic: clip(t.Topic, briefGatedName), LimitedBy: clip(t.LimitedBy, briefWord), Concurrency: t.Concurrency})
-	}
-	for _, t := range s.EventTypes[:min(len(s.EventTypes), EventTypesListed)] {
-		if name := clip(t.Type, EventTypeBytes); name == t.Type { // a part of a name is none
-			brief.EventTypes = append(brief.EventTypes, EventType{Type: name, LastSeen: t.LastSeen})
-		}
-	}
-	for _, f := range s.FileProblems[:min(len(s.FileProblems), briefFiles)] {
-		brief.FileProblems = append(brief.FileProblems, FileProblem{Field: clip(f.Field, briefTopic), Message: clip(f.Message, briefPausedMessage), Since: f.Since})
-	}
-	for _, name := range s.Sharing[:min(len(s.Sharing), briefSharing)] {
-		brief.Sharing = append(brief.Sharing, clip(name, briefSharer))
-	}
-	if t := s.OldestTransaction; t != nil {
-		brief.OldestTransaction = &OldestTransaction{Kind: TransactionKind(clip(string(t.Kind), briefWord)), Name: clip(t.Name, briefName), Since: t.Since, Seconds: t.Seconds}
-	}
-	if s.Replay != nil {
-		brief.Replay = s.Replay.brief()
-	}
-	if r := s.Retention; r != nil {
-		brief.Retention = &Retention{LastRun: r.LastRun, NextRun: r.NextRun, Removed: r.Removed}
-	}
-	if d := s.Data; d != nil {
-		brief.Data = d.brief()
-	}
-	if j := s.Journal; j != nil {
-		brief.Journal = &Journal{ObservedAt: j.ObservedAt, Differences: j.Differences}
-	}
-	if b := s.Backlog; b != nil {
-		brief.Backlog = &Backlog{ObservedAt: b.ObservedAt, Counts: b.Counts, BlockedKeys: b.BlockedKeys}
-		for _, g := range b.DeadGroups[:min(len(b.DeadGroups), DeadGroupsListed)] {
-			brief.Backlog.DeadGroups = append(brief.Backlog.DeadGroups, g.brief())
-		}
-	}
+	brief := s
+	bound(reflect.ValueOf(&brief).Elem(), 0, 0)
+	brief.EventTypes = slices.DeleteFunc(brief.EventTypes, func(t EventType) bool { return !slices.Contains(s.EventTypes, t) })
 	return brief
 }
 
-func (l Link) clip(message int) Link {
-	return Link{State: LinkState(clip(string(l.State), briefWord)), Reason: clip(l.Reason, briefWord), Message: clip(l.Message, message), Since: l.Since}
+// bound replaces what a value holds by a copy within the tags of its fields: of a list so many entries, of texts so many bytes,
+// where 0 is what the tags say alone.
+func bound(v reflect.Value, entries, bytes int) {
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString(clip(v.String(), bytes))
+	case reflect.Pointer:
+		if !v.IsNil() {
+			to := reflect.New(v.Type().Elem())
+			to.Elem().Set(v.Elem())
+			bound(to.Elem(), 0, bytes)
+			v.Set(to)
+		}
+	case reflect.Slice:
+		v.Set(reflect.AppendSlice(reflect.Zero(v.Type()), v.Slice(0, min(v.Len(), entries))))
+		for i := range v.Len() {
+			bound(v.Index(i), 0, bytes)
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			field, tag := v.Type().Field(i), v.Type().Field(i).Tag.Get("brief")
+			switch {
+			case !field.IsExported():
+			case tag == "-":
+				v.Field(i).SetZero()
+			default:
+				entries, limit := bounds(field.Type.Kind(), tag)
+				if limit == 0 || bytes > 0 && bytes < limit {
+					limit = bytes
+				}
+				bound(v.Field(i), entries, limit)
+			}
+		}
+	}
 }
 
-// brief has the first windows and topics alone.
-func (d *Data) brief() *Data {
-	brief := *d
-	brief.Windows, brief.OrphanTopics = nil, nil
-	for _, w := range d.Windows[:min(len(d.Windows), briefWindows)] {
-		w.Window = clip(w.Window, briefWord)
-		brief.Windows = append(brief.Windows, w)
+// bounds reads a tag.
+func bounds(kind reflect.Kind, tag string) (entries, bytes int) {
+	first, second, _ := strings.Cut(tag, ",")
+	if kind == reflect.Slice {
+		entries, _ = strconv.Atoi(first)
+		first = second
 	}
-	for _, t := range d.OrphanTopics[:min(len(d.OrphanTopics), briefOrphans)] {
-		t.Namespace, t.Topic = clip(t.Namespace, briefOrphan), clip(t.Topic, briefOrphan)
-		brief.OrphanTopics = append(brief.OrphanTopics, t)
+	if bytes, _ = strconv.Atoi(first); bytes == 0 && kind == reflect.String {
+		bytes = briefText
 	}
-	return &brief
-}
-
-// brief is the group without an event's id and error.
-func (g DeadGroup) brief() DeadGroup {
-	return DeadGroup{
-		Group: clip(g.Group, briefWord), Topic: clip(g.Topic, briefTopic), Reason: clip(g.Reason, briefReason),
-		Class: clip(g.Class, briefReason), Code: clip(g.Code, briefCause), Place: clip(g.Place, briefCause),
-		Count: g.Count, Estimated: g.Estimated, Since: g.Since, Last: g.Last,
-	}
+	return entries, bytes
 }
 
 // clip returns at most so many bytes of a text, without control characters, which JSON writes as six bytes.

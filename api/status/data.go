@@ -8,7 +8,7 @@ type Data struct {
 	// ObservedAt is the database's time of the observation.
 	ObservedAt time.Time `json:"observedAt"`
 	// Windows are how deliveries of the dispatcher ended in the last 5 minutes, and in the last hour.
-	Windows []Window `json:"windows"`
+	Windows []Window `json:"windows" brief:"4"`
 	// Unserved counts due rows of topics that no dispatcher serves, and Abandoned rows that are leased to a worker that
 	// does not run any more: in all namespaces of the database, for at least a minute.
 	Unserved  int64 `json:"unserved"`
@@ -16,7 +16,7 @@ type Data struct {
 	// OrphansAtLeast is true when there may be more of them.
 	OrphansAtLeast bool `json:"orphansAtLeast,omitempty"`
 	// OrphanTopics are the topics that have such rows, at most 20: those of the dispatcher's namespace first, and by name.
-	OrphanTopics []OrphanTopic `json:"orphanTopics,omitempty"`
+	OrphanTopics []OrphanTopic `json:"orphanTopics,omitempty" brief:"5"`
 }
 
 // Window counts how deliveries ended in a time up to now.
@@ -35,8 +35,8 @@ type Window struct {
 
 // OrphanTopic is a topic with orphaned rows.
 type OrphanTopic struct {
-	Namespace string `json:"namespace"`
-	Topic     string `json:"topic"`
+	Namespace string `json:"namespace" brief:"48"`
+	Topic     string `json:"topic" brief:"48"`
 	Unserved  int64  `json:"unserved"`
 	Abandoned int64  `json:"abandoned"`
 }
@@ -45,9 +45,9 @@ type OrphanTopic struct {
 type Journal struct {
 	// ObservedAt is the database's time of the newest look, and Records is how many records it read.
 	ObservedAt time.Time `json:"observedAt"`
-	Records    int64     `json:"records,omitempty"`
+	Records    int64     `json:"records,omitempty" brief:"-"`
 	// Differences are those of the last whole pass, or of the one under way when that has more. Examples are sentences about
 	// the first of them.
 	Differences int64    `json:"differences"`
-	Examples    []string `json:"examples,omitempty"`
+	Examples    []string `json:"examples,omitempty" brief:"-"`
 }

@@ -2,6 +2,7 @@ package status
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 
@@ -43,11 +44,10 @@ const (
 type Replay struct {
 	// ID identifies it, in outbox_replays. A dry run has that of zeros.
 	ID uuid.UUID `json:"id"`
-	// Namespace, Action (replay, discard or reopen) and Rate, in events a second, are those of its request. A brief Status has
-	// none of them.
-	Namespace string `json:"namespace,omitempty"`
-	Action    string `json:"action,omitempty"`
-	Rate      int    `json:"rate,omitempty"`
+	// Namespace, Action (replay, discard or reopen) and Rate, in events a second, are those of its request.
+	Namespace string `json:"namespace,omitempty" brief:"-"`
+	Action    string `json:"action,omitempty" brief:"-"`
+	Rate      int    `json:"rate,omitempty" brief:"-"`
 	// Matched is the size of the set, and the sum of the counts below.
 	Matched int64 `json:"matched"`
 	// Waiting counts the dead letters that have not had their turn.
@@ -65,11 +65,11 @@ type Replay struct {
 	// Reopened counts the discarded dead letters that are open again.
 	Reopened int64 `json:"reopened,omitempty"`
 	// Skipped counts the dead letters that were left as they were, by the reason, in the order of the reasons.
-	Skipped []Skipped `json:"skipped,omitempty"`
+	Skipped []Skipped `json:"skipped,omitempty" brief:"8"`
 	// LastError is the newest error of an event that was put back, or empty.
-	LastError string `json:"lastError,omitempty"`
+	LastError string `json:"lastError,omitempty" brief:"160"`
 	// WaitingFor is what it waits for, by the reason, when no outcome is new.
-	WaitingFor []Wait `json:"waitingFor,omitempty"`
+	WaitingFor []Wait `json:"waitingFor,omitempty" brief:"3"`
 	// BeganAt is when the set was fixed, on the database's clock. Zero for a dry run.
 	BeganAt time.Time `json:"beganAt,omitzero"`
 	// EndsAt estimates when the last event has an outcome, on the database's clock. Zero when that is not known.
@@ -77,25 +77,25 @@ type Replay struct {
 	// FinishedAt is when the last outcome was known, on the database's clock. Zero before.
 	FinishedAt time.Time `json:"finishedAt,omitzero"`
 	// Stopped is why what waited was given up, or empty.
-	Stopped string `json:"stopped,omitempty"`
+	Stopped string `json:"stopped,omitempty" brief:"400"`
 }
 
 // Skipped is a number of dead letters that were left as they were.
 type Skipped struct {
-	Reason string `json:"reason"`
+	Reason string `json:"reason" brief:"24"`
 	Count  int64  `json:"count"`
 }
 
 // Wait is what events of a replay wait for.
 type Wait struct {
 	// Reason is one of the constants WaitsFor.
-	Reason string `json:"reason"`
+	Reason string `json:"reason" brief:"24"`
 	// Count is how many wait for that, of the first 1000 that were put back; of other_replay, how many replays.
 	Count int64 `json:"count"`
 	// Event is the id of the first one that is waited for, or that waits; of other_replay, the id of the replay.
 	Event string `json:"event"`
 	// Detail is why the topic is paused, or empty.
-	Detail string `json:"detail,omitempty"`
+	Detail string `json:"detail,omitempty" brief:"160"`
 }
 
 // Done is how many dead letters had their turn.
@@ -158,21 +158,8 @@ func (w Wait) String() string {
 // Final is the replay with bounded texts, and without what it waits for: Kubernetes cuts a termination message at 4096 bytes,
 // which its JSON does not reach where < > and & are written as they are.
 func (r Replay) Final() Replay {
-	final := *r.brief()
-	final.Namespace, final.Action, final.Rate, final.WaitingFor = clip(r.Namespace, briefName), clip(r.Action, briefWord), r.Rate, nil
+	final := r
+	bound(reflect.ValueOf(&final).Elem(), 0, 0)
+	final.Namespace, final.Action, final.Rate, final.WaitingFor = clip(r.Namespace, 200), clip(r.Action, briefText), r.Rate, nil
 	return final
-}
-
-// brief is the replay with bounded texts and lists.
-func (r Replay) brief() *Replay {
-	brief := r
-	brief.Namespace, brief.Action, brief.Rate = "", "", 0
-	brief.Stopped, brief.LastError, brief.Skipped, brief.WaitingFor = clip(r.Stopped, briefMessage), clip(r.LastError, briefError), nil, nil
-	for _, w := range r.WaitingFor[:min(len(r.WaitingFor), briefWaits)] {
-		brief.WaitingFor = append(brief.WaitingFor, Wait{Reason: clip(w.Reason, briefReason), Count: w.Count, Event: clip(w.Event, briefWord), Detail: clip(w.Detail, briefError)})
-	}
-	for _, s := range r.Skipped[:min(len(r.Skipped), briefPausedTopics)] {
-		brief.Skipped = append(brief.Skipped, Skipped{Reason: clip(s.Reason, briefReason), Count: s.Count})
-	}
-	return &brief
 }

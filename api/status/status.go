@@ -11,12 +11,12 @@ const Path = "/status"
 // Status is what one dispatcher process knows.
 type Status struct {
 	// Name, Namespace and Topics are the configuration's; no topics means all.
-	Name      string   `json:"name"`
-	Namespace string   `json:"namespace"`
-	Topics    []string `json:"topics,omitempty"`
+	Name      string   `json:"name" brief:"200"`
+	Namespace string   `json:"namespace" brief:"200"`
+	Topics    []string `json:"topics,omitempty" brief:"-"`
 	// Version is the binary's; Worker is this process's id in locked_by.
-	Version string `json:"version"`
-	Worker  string `json:"worker"`
+	Version string `json:"version" brief:"200"`
+	Worker  string `json:"worker" brief:"200"`
 	// State is Running, Paused or Draining.
 	State string `json:"state"`
 	// StartedAt is the process's start, on its own clock.
@@ -25,29 +25,29 @@ type Status struct {
 	Source Link   `json:"source"`
 	Schema Schema `json:"schema"`
 	Sink   Link   `json:"sink"`
-	// PausedTopics are the topics that are paused while others are delivered, by name; a brief Status has the first 8.
+	// PausedTopics are the topics that are paused while others are delivered, by name.
 	// Empty while the destination as a whole fails: then every topic is paused. PausedTopicCount counts them.
-	PausedTopics     []PausedTopic `json:"pausedTopics,omitempty"`
+	PausedTopics     []PausedTopic `json:"pausedTopics,omitempty" brief:"8,200"`
 	PausedTopicCount int           `json:"pausedTopicCount,omitempty"`
 	// AllTopicsPaused is true when every topic that has events to deliver is paused or gated, so that none is delivered.
 	AllTopicsPaused bool `json:"allTopicsPaused,omitempty"`
 	// Gated are topics that are paused because the type of their next event has no verified consumer (CONTRACT C-82), by
-	// name; a brief Status has the first 4. GatedTopics counts them. The destination has no part in that.
-	Gated       []GatedTopic `json:"gated,omitempty"`
+	// name. GatedTopics counts them. The destination has no part in that.
+	Gated       []GatedTopic `json:"gated,omitempty" brief:"4"`
 	GatedTopics int          `json:"gatedTopics,omitempty"`
 	// LimitedBy is what keeps the process from delivering more: Concurrency, Database, Rate, Destination, Order, Consumer,
 	// or Idle when there is nothing to do. Empty until that is known, and while State is not Running.
 	LimitedBy string `json:"limitedBy,omitempty"`
 	// TopicLimits are the topics that something limits, those with the dispatcher's own reason first: at most
 	// TopicLimitsListed.
-	TopicLimits []TopicLimit `json:"topicLimits,omitempty"`
+	TopicLimits []TopicLimit `json:"topicLimits,omitempty" brief:"8"`
 	// StuckCalls counts the calls of the sink that do not return although their time is over; Stuck lists the
 	// first 20 of them.
 	StuckCalls int         `json:"stuckCalls,omitempty"`
-	Stuck      []StuckCall `json:"stuck,omitempty"`
+	Stuck      []StuckCall `json:"stuck,omitempty" brief:"-"`
 	// Sharing names other dispatchers that run and deliver topics of this one, in whatever cluster; five at
 	// most.
-	Sharing []string `json:"sharing,omitempty"`
+	Sharing []string `json:"sharing,omitempty" brief:"5,120"`
 	// OldestTransaction is what holds vacuum back for longest, as far as the login may see it. nil
 	// until it was read once.
 	OldestTransaction *OldestTransaction `json:"oldestTransaction,omitempty"`
@@ -59,8 +59,8 @@ type Status struct {
 	Backlog *Backlog `json:"backlog,omitempty"`
 	// Retention is nil until it was read once, and keeps the last value while the database is unreachable.
 	Retention *Retention `json:"retention,omitempty"`
-	// Notifications are nil for a dispatcher without notify. A brief Status has none.
-	Notifications *Notifications `json:"notifications,omitempty"`
+	// Notifications are nil for a dispatcher without notify.
+	Notifications *Notifications `json:"notifications,omitempty" brief:"-"`
 	// Replay is the progress of a replay, discard or reopen; only the process that runs one has it. Such a process reports
 	// Name, Namespace, Version, State, StartedAt, Source and Schema too, and a Sink that is Unknown. nil until its dead letters
 	// are chosen.
@@ -71,12 +71,11 @@ type Status struct {
 	Journal *Journal `json:"journal,omitempty"`
 	// FileProblems are files that are read again while the process runs, and are invalid now: their last valid
 	// content stays in use. The first FileProblemsListed.
-	FileProblems []FileProblem `json:"fileProblems,omitempty"`
-	// EventTypes are the types of the events that the process has claimed, by name, at most EventTypesListed. A brief
-	// Status has those of at most EventTypeBytes.
-	EventTypes []EventType `json:"eventTypes,omitempty"`
+	FileProblems []FileProblem `json:"fileProblems,omitempty" brief:"3,200"`
+	// EventTypes are the types of the events that the process has claimed, by name, at most EventTypesListed.
+	EventTypes []EventType `json:"eventTypes,omitempty" brief:"64"`
 	// LastError is the newest failed delivery.
-	LastError *Error `json:"lastError,omitempty"`
+	LastError *Error `json:"lastError,omitempty" brief:"-"`
 }
 
 // EventTypesListed is the most event types in a Status, and EventTypeBytes the longest of a brief one.
@@ -87,7 +86,7 @@ const (
 
 // EventType is a type of events that were claimed.
 type EventType struct {
-	Type string `json:"type"`
+	Type string `json:"type" brief:"100"`
 	// LastSeen is the day of the last one, in UTC, on the process's clock.
 	LastSeen time.Time `json:"lastSeen"`
 }
@@ -119,7 +118,7 @@ type Link struct {
 	// CertificateInvalid. Empty when reachable.
 	Reason string `json:"reason,omitempty"`
 	// Message is a sentence with the cause and the remedy. Empty when reachable.
-	Message string    `json:"message,omitempty"`
+	Message string    `json:"message,omitempty" brief:"400"`
 	Since   time.Time `json:"since,omitzero"`
 }
 
@@ -135,15 +134,15 @@ type StuckCall struct {
 // PausedTopic is a topic whose destination fails while others' do not. Its state is Unreachable or
 // Refusing.
 type PausedTopic struct {
-	Topic string `json:"topic"`
+	Topic string `json:"topic" brief:"100"`
 	Link
 }
 
 // GatedTopic is a topic that is paused for the type of its next event.
 type GatedTopic struct {
-	Topic string `json:"topic"`
+	Topic string `json:"topic" brief:"60"`
 	// EventType is that type, which may be empty.
-	EventType string `json:"eventType"`
+	EventType string `json:"eventType" brief:"60"`
 	// Waiting counts the topic's events that are due, as Backlog does; absent until they were counted.
 	Waiting int64 `json:"waiting,omitempty"`
 	// Since is when the process first paused the topic.
@@ -155,7 +154,7 @@ const TopicLimitsListed = 8
 
 // TopicLimit is what limits a topic.
 type TopicLimit struct {
-	Topic string `json:"topic"`
+	Topic string `json:"topic" brief:"60"`
 	// LimitedBy is one of those of Status, without Idle.
 	LimitedBy string `json:"limitedBy"`
 	// Concurrency is how many calls of the sink the topic may have at once in this process.
@@ -169,7 +168,7 @@ type OldestTransaction struct {
 	Kind TransactionKind `json:"kind,omitempty"`
 	// Name is the pid and the application name of a session, as "pid 4711 (psql)"; the gid of a
 	// prepared transaction; or the name of a slot or a standby.
-	Name string `json:"name,omitempty"`
+	Name string `json:"name,omitempty" brief:"200"`
 	// Since is when it began, on the database's clock.
 	Since time.Time `json:"since,omitzero"`
 	// Seconds is its age when it was looked at.
@@ -193,7 +192,7 @@ type Schema struct {
 	State    string `json:"state"`
 	Version  int    `json:"version"`
 	Required int    `json:"required"`
-	Message  string `json:"message,omitempty"`
+	Message  string `json:"message,omitempty" brief:"400"`
 }
 
 // InFlight is claimed and not yet written back.
@@ -208,13 +207,13 @@ type Backlog struct {
 	ObservedAt time.Time `json:"observedAt"`
 	Counts
 	// Topics has one entry per topic.
-	Topics []TopicCounts `json:"topics,omitempty"`
+	Topics []TopicCounts `json:"topics,omitempty" brief:"-"`
 	// BlockedKeys counts the keys that wait behind a dead event, with onDead Block; Blocked lists the
 	// first 20 of them.
 	BlockedKeys int64        `json:"blockedKeys,omitempty"`
-	Blocked     []BlockedKey `json:"blocked,omitempty"`
+	Blocked     []BlockedKey `json:"blocked,omitempty" brief:"-"`
 	// DeadGroups are the groups of unresolved dead events, the largest first; 20 at most.
-	DeadGroups []DeadGroup `json:"deadGroups,omitempty"`
+	DeadGroups []DeadGroup `json:"deadGroups,omitempty" brief:"20"`
 }
 
 // DeadGroupsListed is the most entries of [Backlog.DeadGroups].
@@ -224,22 +223,22 @@ const DeadGroupsListed = 20
 type DeadGroup struct {
 	// Group names it: 8 hex digits.
 	Group  string `json:"group"`
-	Topic  string `json:"topic"`
-	Reason string `json:"reason"`
+	Topic  string `json:"topic" brief:"100"`
+	Reason string `json:"reason" brief:"24"`
 	// Class, Code and Place say what failed, how the destination or the rule calls it, and where in the event;
 	// each may be empty.
-	Class string `json:"class,omitempty"`
-	Code  string `json:"code,omitempty"`
-	Place string `json:"place,omitempty"`
+	Class string `json:"class,omitempty" brief:"24"`
+	Code  string `json:"code,omitempty" brief:"60"`
+	Place string `json:"place,omitempty" brief:"60"`
 	// Count is an estimate when Estimated is true.
 	Count     int64 `json:"count"`
 	Estimated bool  `json:"estimated,omitempty"`
 	// Since is when the first of them became dead, Last when the last one did.
 	Since time.Time `json:"since"`
 	Last  time.Time `json:"last"`
-	// Sample is the id of the event that became dead last, and Error its error. A brief Status has neither.
-	Sample string `json:"sample,omitempty"`
-	Error  string `json:"error,omitempty"`
+	// Sample is the id of the event that became dead last, and Error its error.
+	Sample string `json:"sample,omitempty" brief:"-"`
+	Error  string `json:"error,omitempty" brief:"-"`
 }
 
 // BlockedKey is a key that waits for a person to replay or discard its dead event.
@@ -277,9 +276,9 @@ const FileProblemsListed = 20
 // FileProblem is a file that cannot be used as it is now.
 type FileProblem struct {
 	// Field is the field of the configuration that names the file.
-	Field string `json:"field"`
+	Field string `json:"field" brief:"100"`
 	// Message is a sentence with the cause and the remedy.
-	Message string    `json:"message"`
+	Message string    `json:"message" brief:"400"`
 	Since   time.Time `json:"since"`
 }
 
