@@ -3,8 +3,8 @@ package status
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
-	"time"
 
 	"github.com/google/uuid"
 )
@@ -48,42 +48,101 @@ type Replay struct {
 	Namespace string `json:"namespace,omitempty" brief:"-"`
 	Action    string `json:"action,omitempty" brief:"-"`
 	Rate      int    `json:"rate,omitempty" brief:"-"`
-	// Matched is the size of the set, and the sum of the counts below.
-	Matched int64 `json:"matched"`
+	Progress
 	// Waiting counts the dead letters that have not had their turn.
 	Waiting int64 `json:"waiting"`
-	// Pending counts the events that were put back, and have no outcome yet.
-	Pending int64 `json:"pending"`
-	// Failing counts the events that were put back, have failed, and are tried again.
-	Failing int64 `json:"failing,omitempty"`
-	// Delivered counts the events that were put back, and are delivered.
-	Delivered int64 `json:"delivered"`
-	// DeadAgain counts the events that were put back, and are dead again.
-	DeadAgain int64 `json:"deadAgain"`
-	// Discarded counts the dead letters that are handled, and whose events stay dead.
-	Discarded int64 `json:"discarded"`
-	// Reopened counts the discarded dead letters that are open again.
-	Reopened int64 `json:"reopened,omitempty"`
-	// Skipped counts the dead letters that were left as they were, by the reason, in the order of the reasons.
-	Skipped []Skipped `json:"skipped,omitempty" brief:"8"`
 	// LastError is the newest error of an event that was put back, or empty.
 	LastError string `json:"lastError,omitempty" brief:"160"`
 	// WaitingFor is what it waits for, by the reason, when no outcome is new.
 	WaitingFor []Wait `json:"waitingFor,omitempty" brief:"3"`
-	// BeganAt is when the set was fixed, on the database's clock. Zero for a dry run.
-	BeganAt time.Time `json:"beganAt,omitzero"`
-	// EndsAt estimates when the last event has an outcome, on the database's clock. Zero when that is not known.
-	EndsAt time.Time `json:"endsAt,omitzero"`
-	// FinishedAt is when the last outcome was known, on the database's clock. Zero before.
-	FinishedAt time.Time `json:"finishedAt,omitzero"`
-	// Stopped is why what waited was given up, or empty.
+}
+
+// Progress is how far a replay is. Matched is the sum of the counts of its items, and of those that wait.
+type Progress struct {
+	// matched is the size of the set. Absent until it is fixed.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Matched int64 `json:"matched"`
+
+	// delivered counts the events that were put back, and are delivered.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Delivered int64 `json:"delivered"`
+
+	// deadAgain counts the events that were put back, and are dead again.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	DeadAgain int64 `json:"deadAgain"`
+
+	// pending counts the events that were put back, and have no outcome yet.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Pending int64 `json:"pending"`
+
+	// failing counts the events that were put back, have failed, and are tried again.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Failing int64 `json:"failing"`
+
+	// discarded counts the dead letters that are handled, and whose events stay dead.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Discarded int64 `json:"discarded"`
+
+	// reopened counts the discarded dead letters that are open again.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Reopened int64 `json:"reopened"`
+
+	// skipped counts the dead letters that were left as they were, by the reason; of a
+	// dry run those that would be.
+	// +optional
+	// +listType=map
+	// +listMapKey=reason
+	// +kubebuilder:validation:MaxItems=16
+	Skipped []Skipped `json:"skipped,omitempty" brief:"8"`
+
+	// startedAt is when the set was fixed, on the database's clock.
+	// +optional
+	StartedAt Time `json:"startedAt,omitzero"`
+
+	// endsAt estimates when the last outcome is known, on the database's clock. Absent
+	// when that is not known.
+	// +optional
+	EndsAt Time `json:"endsAt,omitzero"`
+
+	// finishedAt is when the last outcome was known, on the database's clock; of a
+	// dry run when its Job ended.
+	// +optional
+	FinishedAt Time `json:"finishedAt,omitzero"`
+
+	// stopped is why what waited was given up. Absent when nothing was.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
 	Stopped string `json:"stopped,omitempty" brief:"400"`
+}
+
+// DeepCopy returns a copy.
+func (p *Progress) DeepCopy() *Progress {
+	out := *p
+	out.Skipped = slices.Clone(p.Skipped)
+	return &out
 }
 
 // Skipped is a number of dead letters that were left as they were.
 type Skipped struct {
+	// reason is claimed (another one has claimed or handled it), not_dead (a person
+	// changed it by hand), gone (its row is not there any more) or stopped (before its
+	// turn).
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
 	Reason string `json:"reason" brief:"24"`
-	Count  int64  `json:"count"`
+
+	// count is how many there are.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Count int64 `json:"count"`
 }
 
 // Wait is what events of a replay wait for.

@@ -86,9 +86,15 @@ const (
 
 // EventType is a type of events that were claimed.
 type EventType struct {
+	// type is the event type.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=100
 	Type string `json:"type" brief:"100"`
-	// LastSeen is the day of the last one, in UTC, on the process's clock.
-	LastSeen time.Time `json:"lastSeen"`
+
+	// lastSeen is the day on which the last one was claimed, in UTC.
+	// +required
+	LastSeen Time `json:"lastSeen"`
 }
 
 // LinkState is the state of a connection.
@@ -212,30 +218,71 @@ type Backlog struct {
 	// first 20 of them.
 	BlockedKeys int64        `json:"blockedKeys,omitempty"`
 	Blocked     []BlockedKey `json:"blocked,omitempty" brief:"-"`
-	// DeadGroups are the groups of unresolved dead events, the largest first; 20 at most.
-	DeadGroups []DeadGroup `json:"deadGroups,omitempty" brief:"20"`
+	// DeadGroups are the groups of unresolved dead events, the largest first; 20 at most. Their reasons are those of
+	// CONTRACT C-90, such as permanent_failure.
+	DeadGroups []DeadGroupExample `json:"deadGroups,omitempty" brief:"20"`
 }
 
 // DeadGroupsListed is the most entries of [Backlog.DeadGroups].
 const DeadGroupsListed = 20
 
-// DeadGroup is dead events of one topic with one cause.
+// DeadGroup counts unresolved dead rows that have the same topic, reason and cause.
 type DeadGroup struct {
-	// Group names it: 8 hex digits.
-	Group  string `json:"group"`
-	Topic  string `json:"topic" brief:"100"`
-	Reason string `json:"reason" brief:"24"`
-	// Class, Code and Place say what failed, how the destination or the rule calls it, and where in the event;
-	// each may be empty.
+	// group identifies the group, by 8 hex digits. Commands that read, replay or
+	// discard dead letters accept it.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=40
+	Group string `json:"group"`
+
+	// topic is the events' topic.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	Topic string `json:"topic,omitempty" brief:"100"`
+
+	// reason is why the events are dead: MaxRetriesExceeded, PoisonMessage,
+	// SchemaValidationFailed, ProcessingTimeout or PermanentFailure.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Reason string `json:"reason,omitempty" brief:"24"`
+
+	// class is what failed, in one word: the kind of the sink, schema, rule, route,
+	// mask, message, decode, handler or lease.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
 	Class string `json:"class,omitempty" brief:"24"`
-	Code  string `json:"code,omitempty" brief:"60"`
+
+	// code is the destination's own code, or the name of the rule, such as 422.
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	Code string `json:"code,omitempty" brief:"60"`
+
+	// place is the place in the event, such as /items/*/price.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
 	Place string `json:"place,omitempty" brief:"60"`
-	// Count is an estimate when Estimated is true.
-	Count     int64 `json:"count"`
-	Estimated bool  `json:"estimated,omitempty"`
-	// Since is when the first of them became dead, Last when the last one did.
-	Since time.Time `json:"since"`
-	Last  time.Time `json:"last"`
+
+	// count is the number of events.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Count int64 `json:"count"`
+
+	// estimated is true when count is an estimate.
+	// +optional
+	Estimated bool `json:"estimated,omitempty"`
+
+	// since is when the first of them became dead.
+	// +optional
+	Since Time `json:"since,omitzero"`
+
+	// last is when the last of them became dead.
+	// +optional
+	Last Time `json:"last,omitzero"`
+}
+
+// DeadGroupExample is a group with one of its events.
+type DeadGroupExample struct {
+	DeadGroup
 	// Sample is the id of the event that became dead last, and Error its error.
 	Sample string `json:"sample,omitempty" brief:"-"`
 	Error  string `json:"error,omitempty" brief:"-"`
@@ -251,17 +298,40 @@ type BlockedKey struct {
 
 // Counts are numbers of rows (CONTRACT C-96).
 type Counts struct {
-	// Pending are due now; Scheduled are due later; Processing are leased; Dead wait for a person.
-	Pending   int64 `json:"pending"`
+	// pending is the number of rows that are due now. Above 10000 it is an estimate.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Pending int64 `json:"pending"`
+
+	// scheduled is the number of rows that are due later: delayed by their producer,
+	// or waiting for a retry.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
 	Scheduled int64 `json:"scheduled"`
-	// Retrying are those of Scheduled that wait for a retry after a failure; the others were delayed by their producers.
-	Retrying   int64 `json:"retrying"`
+
+	// retrying is the number of scheduled rows that wait for a retry after a failure.
+	// The others were delayed by their producers.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Retrying int64 `json:"retrying"`
+
+	// processing is the number of rows that dispatchers have claimed.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
 	Processing int64 `json:"processing"`
-	Dead       int64 `json:"dead"`
-	// Estimated is true when any of them is above the cap and so an estimate.
+
+	// dead is the number of unresolved dead rows.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Dead int64 `json:"dead"`
+
+	// estimated is true when one of the counts is an estimate.
+	// +optional
 	Estimated bool `json:"estimated,omitempty"`
-	// OldestPending is the creation time of the pending row that is due first.
-	OldestPending *time.Time `json:"oldestPending,omitempty"`
+
+	// oldestPending is the creation time of the pending row that is due first.
+	// +optional
+	OldestPending Time `json:"oldestPending,omitzero"`
 }
 
 // TopicCounts are the counts of one topic.

@@ -2,6 +2,8 @@ package v1alpha1
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/outbox-operator/outbox-operator/api/status"
 )
 
 // DeadLetterReplay puts dead events back, marks their dead letters as handled, or undoes that: a set of dead letters,
@@ -280,87 +282,12 @@ type DeadLetterReplayStatus struct {
 	// +kubebuilder:validation:MaxLength=36
 	ID string `json:"id,omitempty"`
 
-	// matched is the size of the set. Absent until it is fixed.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	Matched *int64 `json:"matched,omitempty"`
+	// How far it is. Absent until its set is fixed.
+	*status.Progress `json:",inline"`
 
 	// done counts the dead letters that had their turn: those that are pending,
 	// failing, delivered, deadAgain, discarded, reopened or skipped.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Done *int64 `json:"done,omitempty"`
-
-	// delivered counts the events that were put back, and are delivered.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	Delivered *int64 `json:"delivered,omitempty"`
-
-	// deadAgain counts the events that were put back, and are dead again.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	DeadAgain *int64 `json:"deadAgain,omitempty"`
-
-	// pending counts the events that were put back, and have no outcome yet.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	Pending *int64 `json:"pending,omitempty"`
-
-	// failing counts the events that were put back, have failed, and are tried again.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	Failing *int64 `json:"failing,omitempty"`
-
-	// discarded counts the dead letters that are handled, and whose events stay dead.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	Discarded *int64 `json:"discarded,omitempty"`
-
-	// reopened counts the discarded dead letters that are open again.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	Reopened *int64 `json:"reopened,omitempty"`
-
-	// skipped counts the dead letters that were left as they were, by the reason; of a
-	// dry run those that would be.
-	// +optional
-	// +listType=map
-	// +listMapKey=reason
-	// +kubebuilder:validation:MaxItems=16
-	Skipped []SkippedDeadLetters `json:"skipped,omitempty"`
-
-	// startedAt is when the set was fixed, on the database's clock.
-	// +optional
-	StartedAt *metav1.Time `json:"startedAt,omitempty"`
-
-	// endsAt estimates when the last outcome is known, on the database's clock. Absent
-	// when that is not known.
-	// +optional
-	EndsAt *metav1.Time `json:"endsAt,omitempty"`
-
-	// finishedAt is when the last outcome was known, on the database's clock; of a
-	// dry run when its Job ended.
-	// +optional
-	FinishedAt *metav1.Time `json:"finishedAt,omitempty"`
-
-	// stopped is why what waited was given up. Absent when nothing was.
-	// +optional
-	// +kubebuilder:validation:MaxLength=1024
-	Stopped string `json:"stopped,omitempty"`
-}
-
-// SkippedDeadLetters counts dead letters that were left as they were.
-type SkippedDeadLetters struct {
-	// reason is claimed (another one has claimed or handled it), not_dead (a person
-	// changed it by hand), gone (its row is not there any more) or stopped (before its
-	// turn).
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=64
-	Reason string `json:"reason,omitempty"`
-
-	// count is how many there are.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	Count int64 `json:"count"`
 }

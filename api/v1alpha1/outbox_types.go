@@ -2,6 +2,8 @@ package v1alpha1
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/outbox-operator/outbox-operator/api/status"
 )
 
 // Outbox is the database of a transactional outbox: how to reach it, who migrates its schema, and how
@@ -234,7 +236,7 @@ type OutboxStatus struct {
 
 	// retention is what was removed under spec.retention.
 	// +optional
-	Retention *RetentionStatus `json:"retention,omitempty"`
+	Retention *status.RetentionTotals `json:"retention,omitempty"`
 
 	// backlog is the backlog of each outbox namespace that a dispatcher has counted,
 	// the first 64 by name.
@@ -243,35 +245,6 @@ type OutboxStatus struct {
 	// +listMapKey=namespace
 	// +kubebuilder:validation:MaxItems=64
 	Backlog []NamespaceBacklog `json:"backlog,omitempty"`
-}
-
-// RetentionStatus is what was removed, as of the end of the last run.
-type RetentionStatus struct {
-	// lastRun is when the last complete run ended, on the database's clock. While runs
-	// remove nothing it may be ten minutes old.
-	// +optional
-	LastRun *metav1.Time `json:"lastRun,omitempty"`
-
-	// nextRun is when the run after lastRun is due.
-	// +optional
-	NextRun *metav1.Time `json:"nextRun,omitempty"`
-
-	// delivered is the total of delivered rows that were removed. It does not include
-	// rows that were deleted on delivery.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	Delivered int64 `json:"delivered"`
-
-	// dead is the total of dead rows that were removed after they were resolved or had
-	// expired.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	Dead int64 `json:"dead"`
-
-	// expired is the total of unresolved dead letters that deadUnresolved resolved.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	Expired int64 `json:"expired"`
 }
 
 // OutboxUser is an OutboxDispatcher that refers to an Outbox.
@@ -313,5 +286,5 @@ type NamespaceBacklog struct {
 
 	// oldestPending is the creation time of the pending row that is due first.
 	// +optional
-	OldestPending *metav1.Time `json:"oldestPending,omitempty"`
+	OldestPending status.Time `json:"oldestPending,omitzero"`
 }

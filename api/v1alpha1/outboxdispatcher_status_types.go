@@ -1,6 +1,10 @@
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/outbox-operator/outbox-operator/api/status"
+)
 
 // OutboxDispatcherStatus is the observed state of an OutboxDispatcher.
 type OutboxDispatcherStatus struct {
@@ -28,54 +32,22 @@ type OutboxDispatcherStatus struct {
 	// +kubebuilder:validation:MaxItems=16
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// pending is the number of rows that are due now. Above 10000 it is an estimate.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	Pending *int64 `json:"pending,omitempty"`
+	// The counts of rows. Absent until a pod has counted.
+	*status.Counts `json:",inline"`
 
-	// scheduled is the number of rows that are due later: delayed by their producer,
-	// or waiting for a retry.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	Scheduled *int64 `json:"scheduled,omitempty"`
-
-	// retrying is the number of scheduled rows that wait for a retry after a failure.
-	// The others were delayed by their producers.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	Retrying *int64 `json:"retrying,omitempty"`
-
-	// processing is the number of rows that dispatchers have claimed.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	Processing *int64 `json:"processing,omitempty"`
-
-	// dead is the number of unresolved dead rows.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	Dead *int64 `json:"dead,omitempty"`
-
-	// deadGroups groups these rows by topic, reason and cause, the largest group
+	// deadGroups groups the dead rows by topic, reason and cause, the largest group
 	// first. At most 20.
 	// +optional
 	// +listType=map
 	// +listMapKey=group
 	// +kubebuilder:validation:MaxItems=20
-	DeadGroups []DeadGroup `json:"deadGroups,omitempty"`
+	DeadGroups []status.DeadGroup `json:"deadGroups,omitempty"`
 
 	// blockedKeys is the number of keys that wait for an unresolved dead row. Only
 	// with onDead Block.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	BlockedKeys *int64 `json:"blockedKeys,omitempty"`
-
-	// estimated is true when one of the counts is an estimate.
-	// +optional
-	Estimated bool `json:"estimated,omitempty"`
-
-	// oldestPending is the creation time of the pending row that is due first.
-	// +optional
-	OldestPending *metav1.Time `json:"oldestPending,omitempty"`
 
 	// observedTime is when the counts were taken, on the database's clock. Unchanged
 	// counts may be ten minutes old. Older ones mean that no pod responds, or that the
@@ -105,7 +77,7 @@ type OutboxDispatcherStatus struct {
 	// retention is what was removed under spec.retention of the Outbox, or under the
 	// defaults.
 	// +optional
-	Retention *RetentionStatus `json:"retention,omitempty"`
+	Retention *status.RetentionTotals `json:"retention,omitempty"`
 
 	// schemaVersion is the version of the outbox schema that a pod saw last.
 	// +optional
@@ -118,7 +90,7 @@ type OutboxDispatcherStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=64
-	EventTypes []SeenEventType `json:"eventTypes,omitempty"`
+	EventTypes []status.EventType `json:"eventTypes,omitempty"`
 
 	// sink is the kind of the sink.
 	// +optional
@@ -150,20 +122,4 @@ type OutboxDispatcherStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Selector string `json:"selector,omitempty"`
-}
-
-// SeenEventTypes is the most event types in the status of an OutboxDispatcher.
-const SeenEventTypes = 64
-
-// SeenEventType is a type of events that a dispatcher has claimed.
-type SeenEventType struct {
-	// type is the event type.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=100
-	Type string `json:"type,omitempty"`
-
-	// lastSeen is the day on which the last one was claimed, in UTC.
-	// +required
-	LastSeen metav1.Time `json:"lastSeen,omitzero"`
 }

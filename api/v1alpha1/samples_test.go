@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/hack/testing/envtest"
 )
@@ -120,23 +121,23 @@ var _ = Describe("kubectl get", Label("columns"), Ordered, ContinueOnFailure, fu
 
 		createWithStatus(ctx, c, "fresh", nil, v1alpha1.OutboxDispatcherStatus{})
 		createWithStatus(ctx, c, "idle", nil, v1alpha1.OutboxDispatcherStatus{
-			Pending: new(int64(0)), Scheduled: new(int64(0)), Processing: new(int64(0)), Dead: new(int64(0)),
+			Counts:   &status.Counts{},
 			Replicas: 2, ReadyReplicas: 2, Pods: "2/2", Sink: "log",
 			Conditions: ready(metav1.ConditionTrue, "Delivering", "Events are delivered."),
 		})
 		createWithStatus(ctx, c, "stuck", []string{"order.placed", "order.cancelled"}, v1alpha1.OutboxDispatcherStatus{
-			Estimated: true, Pending: new(int64(1000000)), Scheduled: new(int64(250)), Processing: new(int64(16)), Dead: new(int64(3)), BlockedKeys: new(int64(2)),
-			OldestPending: new(metav1.NewTime(time.Now().Add(-30*time.Hour - 30*time.Minute))),
-			ObservedTime:  new(metav1.NewTime(time.Now().Add(-14*time.Minute - 30*time.Second))), // the operator is down
-			Replicas:      2, ReadyReplicas: 1, Pods: "1/2", Sink: "http",
+			Counts:       &status.Counts{Estimated: true, Pending: 1000000, Scheduled: 250, Processing: 16, Dead: 3, OldestPending: status.At(time.Now().Add(-30*time.Hour - 30*time.Minute))},
+			BlockedKeys:  new(int64(2)),
+			ObservedTime: new(metav1.NewTime(time.Now().Add(-14*time.Minute - 30*time.Second))), // the operator is down
+			Replicas:     2, ReadyReplicas: 1, Pods: "1/2", Sink: "http",
 			ETA: "never", LimitedBy: "Destination",
 			Conditions: ready(metav1.ConditionFalse, "ConnectionFailed", "The sink refuses connections."),
 		})
 
 		createWithStatus(ctx, c, "paused", nil, v1alpha1.OutboxDispatcherStatus{
-			Pending: new(int64(7)), Dead: new(int64(0)), Replicas: 1, ReadyReplicas: 1, Pods: "1/1", Sink: "log",
-			OldestPending: new(metav1.NewTime(time.Now().Add(-30*time.Hour - 30*time.Minute))),
-			Conditions:    ready(metav1.ConditionTrue, "Paused", "Nothing is claimed."),
+			Replicas: 1, ReadyReplicas: 1, Pods: "1/1", Sink: "log",
+			Counts:     &status.Counts{Pending: 7, OldestPending: status.At(time.Now().Add(-30*time.Hour - 30*time.Minute))},
+			Conditions: ready(metav1.ConditionTrue, "Paused", "Nothing is claimed."),
 		})
 		createConsumers(ctx, c)
 	})
@@ -157,7 +158,7 @@ var _ = Describe("kubectl get", Label("columns"), Ordered, ContinueOnFailure, fu
 			`NAME     READY   REASON             PENDING   DEAD   OLDEST   ETA     ESTIMATED   PODS   AGE   SINK   OUTBOX   TOPICS                               SCHEDULED   PROCESSING   BLOCKED   LIMITED BY    OBSERVED   MESSAGE`,
 			`fresh                                                                                    AGE   orders`,
 			`idle     True    Delivering         0         0                                   2/2    AGE   log    orders                                        0           0                                               Events are delivered.`,
-			`paused   True    Paused             7         0      30h                          1/1    AGE   log    orders                                                                                                    Nothing is claimed.`,
+			`paused   True    Paused             7         0      30h                          1/1    AGE   log    orders                                        0           0                                               Nothing is claimed.`,
 			`stuck    False   ConnectionFailed   1000000   3      30h      never   true        1/2    AGE   http   orders   ["order.placed","order.cancelled"]   250         16           2         Destination   14m        The sink refuses connections.`,
 		}),
 		// CONTRACT: C-82
@@ -185,7 +186,7 @@ func ready(status metav1.ConditionStatus, reason, message string) []metav1.Condi
 	}}
 }
 
-func createWithStatus(ctx context.Context, c client.Client, name string, topics []string, status v1alpha1.OutboxDispatcherStatus) {
+func createWithStatus(ctx context.Context, c client.Client, name string, topics []string, is v1alpha1.OutboxDispatcherStatus) {
 	GinkgoHelper()
 	obd := &v1alpha1.OutboxDispatcher{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "columns", Name: name},
@@ -197,10 +198,10 @@ func createWithStatus(ctx context.Context, c client.Client, name string, topics 
 		},
 	}
 	Expect(c.Create(ctx, obd)).To(Succeed())
-	if status.Sink == "" {
+	if is.Sink == "" {
 		return // as before the first pass of the operator
 	}
-	obd.Status = status
+	obd.Status = is
 	Expect(c.Status().Update(ctx, obd)).To(Succeed())
 }
 

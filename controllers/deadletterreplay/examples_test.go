@@ -14,9 +14,9 @@ import (
 // CONTRACT: C-101
 func TestExamplesOnThePage(t *testing.T) {
 	replay := &api.DeadLetterReplay{}
-	done := observed{replay: replay, left: &status.Replay{Matched: 212, Delivered: 211, Skipped: []status.Skipped{{Reason: "not_dead", Count: 1}}}}
-	stopped := observed{replay: replay, left: &status.Replay{Matched: 1501, Delivered: 4, DeadAgain: 6, Stopped: "6 of the newest 10 outcomes are failures, which is 50 % or more", LastError: "http://billing/events responded 422",
-		Skipped: []status.Skipped{{Reason: "stopped", Count: 1491}}}}
+	done := observed{replay: replay, left: &status.Replay{Progress: status.Progress{Matched: 212, Delivered: 211, Skipped: []status.Skipped{{Reason: "not_dead", Count: 1}}}}}
+	stopped := observed{replay: replay, left: &status.Replay{LastError: "http://billing/events responded 422", Progress: status.Progress{
+		Matched: 1501, Delivered: 4, DeadAgain: 6, Stopped: "6 of the newest 10 outcomes are failures, which is 50 % or more", Skipped: []status.Skipped{{Reason: "stopped", Count: 1491}}}}}
 	waits := observed{replay: replay, problem: problem.Waiting(api.ReferencesResolvedCondition, api.ReasonReplayLoginMissing,
 		"Outbox orders: spec.replayLogin is not set, so there is no login that may replay or discard; make one with `dispatcher migrate grants --for replay`, and name its Secret there.")}
 	fails := observed{replay: replay, podStatus: &status.Status{

@@ -141,10 +141,11 @@ func finalProgress(all []corev1.Pod) *status.Replay {
 			}
 			progress := &status.Replay{}
 			if err := json.Unmarshal([]byte(ended.Message), progress); err == nil {
-				if progress.FinishedAt.IsZero() {
-					progress.FinishedAt = ended.FinishedAt.Time // of a dry run
+				if progress.FinishedAt == 0 {
+					progress.FinishedAt = status.At(ended.FinishedAt.Time) // of a dry run
 				}
-				return progress
+				bounded := progress.Final()
+				return &bounded
 			}
 		}
 	}

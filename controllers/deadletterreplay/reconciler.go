@@ -84,7 +84,9 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 }
 
 // finished reports whether the status says that the replay has come to its end, which is final.
-func finished(o *v1alpha1.DeadLetterReplay) bool { return o.Status.FinishedAt != nil }
+func finished(o *v1alpha1.DeadLetterReplay) bool {
+	return o.Status.Progress != nil && o.Status.FinishedAt != 0
+}
 
 // cleanUp deletes a finished replay when its time to live is over. It removes a Ready, which operators before this one could
 // leave at Unknown for ever.
@@ -119,7 +121,7 @@ func endedAt(o *v1alpha1.DeadLetterReplay) (at time.Time) {
 		}
 	}
 	if at.IsZero() {
-		return o.Status.FinishedAt.Time
+		return o.Status.FinishedAt.Time()
 	}
 	return at
 }

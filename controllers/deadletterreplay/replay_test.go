@@ -37,31 +37,29 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		fetch(c, &networkingv1.NetworkPolicy{}, "chg-812-replay")
 		Expect(c.get().Finalizers).To(BeEmpty())
 
-		c.says("first", &status.Replay{ID: uuid.MustParse(string(o.UID)), Matched: 10, Waiting: 6, Pending: 4, BeganAt: beganAt}, reached)
+		c.says("first", &status.Replay{ID: uuid.MustParse(string(o.UID)), Waiting: 6, Progress: status.Progress{Matched: 10, Pending: 4, StartedAt: status.At(beganAt)}}, reached)
 		first := c.pod(job, "first", runs)
 		o = c.expect(kstatus.InProgressStatus, want{api.CompleteCondition, no, api.ReasonRunning, ""}, want{api.ReconcilingCondition, yes, api.ReasonRunning, ""},
 			want{api.SourceReachableCondition, yes, api.ReasonConnected, ""}, want{api.SchemaReadyCondition, yes, api.ReasonUpToDate, ""}, want{api.ReferencesResolvedCondition, yes, api.ReasonResolved, ""})
-		Expect([]int64{*o.Status.Matched, *o.Status.Done, *o.Status.Pending, *o.Status.Delivered}).To(Equal([]int64{10, 4, 4, 0}))
+		Expect([]int64{o.Status.Matched, *o.Status.Done, o.Status.Pending, o.Status.Delivered}).To(Equal([]int64{10, 4, 4, 0}))
 		Expect(o.Status.ID).To(Equal(string(o.UID)))
 		c.expectEvent(corev1.EventTypeNormal, api.ReasonBegan, "10 dead letters began, requested by ada: CHG-812")
 
 		By("its canary fails or waits, which is said at once")
-		c.says("first", &status.Replay{ID: uuid.MustParse(string(o.UID)), Matched: 10, Waiting: 6, Pending: 3, Failing: 1, LastError: "422 no such customer", BeganAt: beganAt,
-			WaitingFor: []status.Wait{{Reason: status.WaitsForTopic, Count: 3, Event: string(o.UID), Detail: "its destination is Refusing: 422"}}}, reached)
+		c.says("first", &status.Replay{ID: uuid.MustParse(string(o.UID)), Waiting: 6, LastError: "422 no such customer", WaitingFor: []status.Wait{{Reason: status.WaitsForTopic, Count: 3, Event: string(o.UID), Detail: "its destination is Refusing: 422"}}, Progress: status.Progress{Matched: 10, Pending: 3, Failing: 1, StartedAt: status.At(beganAt)}}, reached)
 		o = c.expect(kstatus.InProgressStatus, want{api.CompleteCondition, no, api.ReasonWaiting, "The newest failure: 422 no such customer. 3 wait, since the dispatcher has paused their topic: its destination is Refusing: 422."})
-		Expect(*o.Status.Failing).To(Equal(int64(1)))
+		Expect(o.Status.Failing).To(Equal(int64(1)))
 
 		By("it stops by itself, which is said at once too")
-		c.says("first", &status.Replay{ID: uuid.MustParse(string(o.UID)), Matched: 10, Failing: 4, LastError: "422 no such customer", BeganAt: beganAt,
-			Skipped: []status.Skipped{{Reason: "stopped", Count: 6}}, Stopped: "4 of the newest 4 outcomes are failures"}, reached)
+		c.says("first", &status.Replay{ID: uuid.MustParse(string(o.UID)), LastError: "422 no such customer", Progress: status.Progress{Matched: 10, Failing: 4, StartedAt: status.At(beganAt), Skipped: []status.Skipped{{Reason: "stopped", Count: 6}}, Stopped: "4 of the newest 4 outcomes are failures"}}, reached)
 		o = c.expect(kstatus.InProgressStatus, want{api.CompleteCondition, no, api.ReasonAborted, "It was stopped before its end: 4 of the newest 4 outcomes are failures. The newest failure: 422 no such customer. What it has put back is tried until it is delivered or dead."})
-		c.says("first", &status.Replay{ID: uuid.MustParse(string(o.UID)), Matched: 10, Waiting: 6, Pending: 4, BeganAt: beganAt, EndsAt: beganAt.Add(72 * time.Second)}, reached)
+		c.says("first", &status.Replay{ID: uuid.MustParse(string(o.UID)), Waiting: 6, Progress: status.Progress{Matched: 10, Pending: 4, StartedAt: status.At(beganAt), EndsAt: status.At(beganAt.Add(72 * time.Second))}}, reached)
 		o = c.expect(kstatus.InProgressStatus, want{api.CompleteCondition, no, api.ReasonRunning, ""})
-		Expect(o.Status.EndsAt.UTC()).To(Equal(beganAt.Add(72 * time.Second).Round(10 * time.Second)))
+		Expect(o.Status.EndsAt.Time()).To(Equal(beganAt.Add(72 * time.Second).Round(10 * time.Second)))
 
 		By("the pod is killed, and the next one continues")
 		c.setPod(first, ended(137, "killed"))
-		c.says("second", &status.Replay{ID: uuid.MustParse(string(o.UID)), Matched: 10, Waiting: 3, Pending: 3, Delivered: 4, BeganAt: beganAt}, reached)
+		c.says("second", &status.Replay{ID: uuid.MustParse(string(o.UID)), Waiting: 3, Progress: status.Progress{Matched: 10, Pending: 3, Delivered: 4, StartedAt: status.At(beganAt)}}, reached)
 		second := c.pod(job, "second", runs)
 		Eventually(func() int64 { return *c.get().Status.Done }).Should(Equal(int64(7)))
 
@@ -76,12 +74,11 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		Expect(c.wrote()[writes:]).To(BeEmpty())
 
 		By("it comes to its end")
-		c.setPod(second, ended(0, progress(status.Replay{ID: uuid.MustParse(string(o.UID)), Matched: 10, Delivered: 8, DeadAgain: 1, Skipped: []status.Skipped{{Reason: "claimed", Count: 1}},
-			BeganAt: beganAt, FinishedAt: beganAt.Add(time.Minute)})))
+		c.setPod(second, ended(0, progress(status.Replay{ID: uuid.MustParse(string(o.UID)), Progress: status.Progress{Matched: 10, Delivered: 8, DeadAgain: 1, Skipped: []status.Skipped{{Reason: "claimed", Count: 1}}, StartedAt: status.At(beganAt), FinishedAt: status.At(beganAt.Add(time.Minute))}})))
 		o = c.expect(kstatus.CurrentStatus, want{api.CompleteCondition, yes, api.ReasonFinished, "of 10 8 are delivered, 1 are dead again, 1 are skipped (claimed)"},
 			want{api.SourceReachableCondition, yes, api.ReasonConnected, ""})
-		Expect([]int64{*o.Status.Done, *o.Status.Delivered, *o.Status.DeadAgain, *o.Status.Pending}).To(Equal([]int64{10, 8, 1, 0}))
-		Expect(o.Status.FinishedAt.UTC()).To(Equal(beganAt.Add(time.Minute).Truncate(time.Second)))
+		Expect([]int64{*o.Status.Done, o.Status.Delivered, o.Status.DeadAgain, o.Status.Pending}).To(Equal([]int64{10, 8, 1, 0}))
+		Expect(o.Status.FinishedAt.Time()).To(Equal(beganAt.Add(time.Minute).Truncate(time.Second)))
 		c.expectEvent(corev1.EventTypeNormal, api.ReasonFinished, "8 are delivered")
 	})
 
@@ -90,8 +87,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		c := start()
 		c.create(c.outbox(), c.replay())
 		job := c.job()
-		c.pod(job, "pod", ended(0, progress(status.Replay{Matched: 8, DeadAgain: 2, Skipped: []status.Skipped{{Reason: "stopped", Count: 6}}, BeganAt: beganAt,
-			FinishedAt: beganAt, Stopped: "2 of 2 events are dead again, which is 50 % or more"})))
+		c.pod(job, "pod", ended(0, progress(status.Replay{Progress: status.Progress{Matched: 8, DeadAgain: 2, Skipped: []status.Skipped{{Reason: "stopped", Count: 6}}, StartedAt: status.At(beganAt), FinishedAt: status.At(beganAt), Stopped: "2 of 2 events are dead again, which is 50 % or more"}})))
 		o := c.expect(kstatus.FailedStatus, want{api.CompleteCondition, no, api.ReasonAborted, "2 are dead again, 6 are skipped (stopped)"}, want{api.StalledCondition, yes, api.ReasonAborted, "50 %"}, want{api.FailedCondition, yes, api.ReasonAborted, "50 %"})
 		Expect(o.Status.Stopped).To(ContainSubstring("2 of 2 events are dead again"))
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonAborted, "6 are skipped")
@@ -154,7 +150,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		Expect(c.job().UID).To(Equal(last.UID))
 
 		By("an outcome that is reported later counts")
-		c.pod(last, "late", ended(0, progress(status.Replay{Matched: 1, Delivered: 1, BeganAt: beganAt, FinishedAt: beganAt})))
+		c.pod(last, "late", ended(0, progress(status.Replay{Progress: status.Progress{Matched: 1, Delivered: 1, StartedAt: status.At(beganAt), FinishedAt: status.At(beganAt)}})))
 		o = c.expect(kstatus.CurrentStatus, want{api.CompleteCondition, yes, api.ReasonFinished, "1 are delivered"})
 		Expect(meta.FindStatusCondition(o.Status.Conditions, api.FailedCondition)).To(BeNil())
 	})
@@ -174,10 +170,10 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		o := c.replay()
 		o.Spec.DryRun = true
 		c.create(c.outbox(), o)
-		c.pod(c.job(), "pod", ended(0, progress(status.Replay{Matched: 5, Waiting: 4, Skipped: []status.Skipped{{Reason: "not_dead", Count: 1}}})))
+		c.pod(c.job(), "pod", ended(0, progress(status.Replay{Waiting: 4, Progress: status.Progress{Matched: 5, Skipped: []status.Skipped{{Reason: "not_dead", Count: 1}}}})))
 		o = c.expect(kstatus.CurrentStatus, want{api.CompleteCondition, yes, api.ReasonFinished, "Nothing was changed: Replay would take 4 of 5 dead letters"})
-		Expect([]any{*o.Status.Matched, o.Status.ID, o.Status.Delivered, o.Annotations}).To(Equal([]any{int64(5), "", (*int64)(nil), map[string]string(nil)}), "and is not marked as one that has begun")
-		Expect(o.Status.Skipped).To(Equal([]api.SkippedDeadLetters{{Reason: "not_dead", Count: 1}}))
+		Expect([]any{o.Status.Matched, o.Status.ID, o.Status.Delivered, o.Annotations}).To(Equal([]any{int64(5), "", int64(0), map[string]string(nil)}), "and is not marked as one that has begun")
+		Expect(o.Status.Skipped).To(Equal([]status.Skipped{{Reason: "not_dead", Count: 1}}))
 	})
 
 	// CONTRACT: C-42
@@ -192,7 +188,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 			Expect(admin.Delete(c.ctx, o, client.PropagationPolicy(metav1.DeletePropagationBackground))).To(Succeed()) // there is no garbage collector here
 		}
 		Eventually(func() bool { return metav1.IsControlledBy(c.job(), c.get()) }).Should(BeTrue())
-		c.pod(c.job(), "pod", ended(0, progress(status.Replay{Matched: 1, Delivered: 1, BeganAt: beganAt, FinishedAt: beganAt})))
+		c.pod(c.job(), "pod", ended(0, progress(status.Replay{Progress: status.Progress{Matched: 1, Delivered: 1, StartedAt: status.At(beganAt), FinishedAt: status.At(beganAt)}})))
 		o := c.expect(kstatus.CurrentStatus, want{api.CompleteCondition, yes, api.ReasonFinished, ""})
 
 		By("a Ready that an older operator has left goes")
@@ -209,7 +205,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		o := c.replay()
 		o.Spec.TTLAfterFinished = &metav1.Duration{Duration: 5 * time.Second} // a condition's time has whole seconds
 		c.create(c.outbox(), o)
-		c.pod(c.job(), "pod", ended(0, progress(status.Replay{Matched: 1, Delivered: 1, BeganAt: beganAt, FinishedAt: beganAt}))) // months ago on the database's clock
+		c.pod(c.job(), "pod", ended(0, progress(status.Replay{Progress: status.Progress{Matched: 1, Delivered: 1, StartedAt: status.At(beganAt), FinishedAt: status.At(beganAt)}}))) // months ago on the database's clock
 		at := meta.FindStatusCondition(c.expect(kstatus.CurrentStatus).Status.Conditions, api.CompleteCondition).LastTransitionTime
 		Eventually(func() bool { return apierrors.IsNotFound(admin.Get(c.ctx, client.ObjectKeyFromObject(o), o)) }).Should(BeTrue())
 		Expect(time.Since(at.Time)).To(BeNumerically(">=", 5*time.Second), "on the operator's clock")

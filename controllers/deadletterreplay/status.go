@@ -27,9 +27,9 @@ func setStatus(current *api.DeadLetterReplayStatus, seen observed) {
 	}
 	if progress != nil {
 		setProgress(current, seen.replay, *progress)
-	}
-	if seen.left != nil {
-		current.FinishedAt = toSeconds(seen.left.FinishedAt)
+		if seen.left == nil {
+			current.FinishedAt = 0 // it is final once the Job's pod has left its outcome
+		}
 	}
 	all := conditions(seen)
 	// One that an operator before this one has left: see cleanUp.
@@ -41,27 +41,14 @@ func setStatus(current *api.DeadLetterReplayStatus, seen observed) {
 }
 
 func setProgress(current *api.DeadLetterReplayStatus, o *api.DeadLetterReplay, p status.Replay) {
-	current.Matched, current.Done = &p.Matched, ptr.To(p.Done())
-	current.Skipped = nil
-	for _, s := range p.Skipped[:min(len(p.Skipped), 16)] {
-		current.Skipped = append(current.Skipped, api.SkippedDeadLetters{Reason: s.Reason, Count: s.Count})
-	}
-	current.Stopped = problem.Clip(p.Stopped, 1000)
+	current.Progress, current.Done = &p.Progress, ptr.To(p.Done())
 	if o.Spec.DryRun {
 		current.Done = ptr.To[int64](0)
 		return
 	}
 	current.ID = string(o.UID)
-	current.Delivered, current.DeadAgain, current.Pending, current.Failing = &p.Delivered, &p.DeadAgain, &p.Pending, &p.Failing
-	current.Discarded, current.Reopened = &p.Discarded, &p.Reopened
-	if current.EndsAt = nil; !p.EndsAt.IsZero() {
-		current.EndsAt = toSeconds(p.EndsAt.Round(10 * time.Second)) // as often as it is read
-	}
-	current.StartedAt = toSeconds(p.BeganAt)
+	current.EndsAt = status.At(p.EndsAt.Time().Round(10 * time.Second)) // as often as it is read
 }
-
-// toSeconds is a time as the API server keeps it: with fractions each pass would write it again.
-func toSeconds(t time.Time) *metav1.Time { return ptr.To(metav1.NewTime(t.Truncate(time.Second))) }
 
 // conditions are computed here, all of them and nowhere else.
 func conditions(seen observed) []metav1.Condition {
@@ -216,12 +203,17 @@ var watched = []kstatus.Watch{
 	{Condition: api.SourceReachableCondition, Action: "Reach", Bad: metav1.ConditionFalse},
 }
 
+// started is when the set was fixed, 0 before.
+func started(o *api.DeadLetterReplay) status.Time {
+	return ptr.Deref(o.Status.Progress, status.Progress{}).StartedAt
+}
+
 // transitions are the events that a change is worth: that it began, that it came to an end, and what is in the way.
 func transitions(before, after *api.DeadLetterReplay) []kstatus.Event {
 	events := kstatus.Transitions(watched, before.Status.Conditions, after.Status.Conditions)
-	if before.Status.StartedAt == nil && after.Status.StartedAt != nil {
+	if started(before) == 0 && started(after) != 0 {
 		events = append(events, kstatus.Event{Kind: corev1.EventTypeNormal, Reason: api.ReasonBegan, Action: "Begin", Note: problem.Sentence(fmt.Sprintf(
-			"%s of %d dead letters began, requested by %s: %s", after.Spec.Action, *after.Status.Matched, after.Spec.RequestedBy, after.Spec.Reason))})
+			"%s of %d dead letters began, requested by %s: %s", after.Spec.Action, after.Status.Matched, after.Spec.RequestedBy, after.Spec.Reason))})
 	}
 	was, is := meta.FindStatusCondition(before.Status.Conditions, api.CompleteCondition), meta.FindStatusCondition(after.Status.Conditions, api.CompleteCondition)
 	if is == nil || was != nil && was.Reason == is.Reason {

@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
@@ -86,8 +86,8 @@ func TestStatusIsBounded(t *testing.T) {
 		for j := range 30 {
 			d.Spec.Topics = append(d.Spec.Topics, fmt.Sprintf("t%02d", j))
 		}
-		d.Status.Pending, d.Status.Dead, d.Status.SchemaVersion = ptr.To[int64](2), ptr.To[int64](1), ptr.To(int64(5-i%2))
-		d.Status.OldestPending = ptr.To(metav1.NewTime(time.Unix(int64(1000-i), 0)))
+		d.Status.Counts = &status.Counts{Pending: 2, Dead: 1, OldestPending: status.Time(1000 - i)}
+		d.Status.SchemaVersion = ptr.To(int64(5 - i%2))
 		all = append(all, d)
 	}
 	s := api.OutboxStatus{SchemaVersion: ptr.To[int64](6)}
@@ -98,7 +98,7 @@ func TestStatusIsBounded(t *testing.T) {
 	if *s.DispatcherCount != 100 || len(s.Dispatchers) != listed || len(s.Dispatchers[0].Topics) != listedTopics {
 		t.Errorf("%d dispatchers, %d listed with %d topics", *s.DispatcherCount, len(s.Dispatchers), len(s.Dispatchers[0].Topics))
 	}
-	if *s.Pending != 200 || *s.Dead != 100 || len(s.Backlog) != 50 || s.Backlog[0].Pending != 4 || s.Backlog[0].OldestPending.Unix() != 999 {
+	if *s.Pending != 200 || *s.Dead != 100 || len(s.Backlog) != 50 || s.Backlog[0].Pending != 4 || s.Backlog[0].OldestPending != 999 {
 		t.Errorf("pending %d, dead %d, by namespace %+v", *s.Pending, *s.Dead, s.Backlog[0])
 	}
 	setStatus(&s, observed{outbox: &api.Outbox{}})
@@ -109,18 +109,18 @@ func TestStatusIsBounded(t *testing.T) {
 
 // The last run is that of the dispatchers whose pods respond: another one may have seen a clock that was ahead. CONTRACT: C-3
 func TestRetentionIsThatOfDispatchersThatRespond(t *testing.T) {
-	seen := func(pods int32, at int64) api.OutboxDispatcher {
+	seen := func(pods int32, at status.Time) api.OutboxDispatcher {
 		d := dispatcher("d")
-		d.Status.RespondingReplicas, d.Status.Retention = pods, &api.RetentionStatus{LastRun: ptr.To(metav1.Unix(at, 0))}
+		d.Status.RespondingReplicas, d.Status.Retention = pods, &status.RetentionTotals{LastRun: at}
 		return d
 	}
 	s := api.OutboxStatus{}
 	for _, test := range []struct {
 		dispatchers []api.OutboxDispatcher
-		want        int64
+		want        status.Time
 	}{{[]api.OutboxDispatcher{seen(1, 900), seen(2, 100)}, 900}, {[]api.OutboxDispatcher{seen(0, 900), seen(2, 100), seen(1, 200)}, 200}, {[]api.OutboxDispatcher{seen(0, 900)}, 200}, {nil, 200}} {
-		if setRetention(&s, test.dispatchers); s.Retention.LastRun.Unix() != test.want {
-			t.Errorf("the last run was at %d, want %d", s.Retention.LastRun.Unix(), test.want)
+		if setRetention(&s, test.dispatchers); s.Retention.LastRun != test.want {
+			t.Errorf("the last run was at %d, want %d", s.Retention.LastRun, test.want)
 		}
 	}
 }

@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"slices"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
@@ -61,14 +61,15 @@ func setStatus(current *api.OutboxStatus, o observed) {
 // same. It stays when none says it. That may be an earlier run than before, which ended while the database's clock was
 // ahead (CONTRACT C-3).
 func setRetention(current *api.OutboxStatus, dispatchers []api.OutboxDispatcher) {
-	var last *api.RetentionStatus
+	var last *status.RetentionTotals
 	for _, d := range dispatchers {
-		if r := d.Status.Retention; r != nil && d.Status.RespondingReplicas > 0 && (last == nil || last.LastRun.Before(r.LastRun)) {
+		if r := d.Status.Retention; r != nil && d.Status.RespondingReplicas > 0 && (last == nil || last.LastRun < r.LastRun) {
 			last = r
 		}
 	}
 	if last != nil {
-		current.Retention = last.DeepCopy()
+		totals := *last
+		current.Retention = &totals
 	}
 }
 
@@ -78,7 +79,8 @@ func setBacklog(current *api.OutboxStatus, dispatchers []api.OutboxDispatcher) {
 	current.Pending, current.Dead, current.Backlog = nil, nil, nil
 	var pending, dead int64
 	for _, d := range dispatchers {
-		if d.Status.Pending == nil || d.Status.Dead == nil {
+		counts := d.Status.Counts
+		if counts == nil {
 			continue
 		}
 		sum := sums[d.Spec.Namespace]
@@ -86,9 +88,11 @@ func setBacklog(current *api.OutboxStatus, dispatchers []api.OutboxDispatcher) {
 			sum = &api.NamespaceBacklog{Namespace: d.Spec.Namespace}
 			sums[d.Spec.Namespace] = sum
 		}
-		sum.Pending, sum.Dead = sum.Pending+*d.Status.Pending, sum.Dead+*d.Status.Dead
-		sum.OldestPending = older(sum.OldestPending, d.Status.OldestPending)
-		pending, dead = pending+*d.Status.Pending, dead+*d.Status.Dead
+		sum.Pending, sum.Dead = sum.Pending+counts.Pending, sum.Dead+counts.Dead
+		if sum.OldestPending == 0 || counts.OldestPending != 0 && counts.OldestPending < sum.OldestPending {
+			sum.OldestPending = counts.OldestPending
+		}
+		pending, dead = pending+counts.Pending, dead+counts.Dead
 		current.Pending, current.Dead = &pending, &dead
 	}
 	for _, sum := range sums {
@@ -96,12 +100,4 @@ func setBacklog(current *api.OutboxStatus, dispatchers []api.OutboxDispatcher) {
 	}
 	slices.SortFunc(current.Backlog, func(a, b api.NamespaceBacklog) int { return cmp.Compare(a.Namespace, b.Namespace) })
 	current.Backlog = current.Backlog[:min(len(current.Backlog), listed)]
-}
-
-// older is the earlier of two times, of which one or both may not be.
-func older(a, b *metav1.Time) *metav1.Time {
-	if a == nil || b != nil && b.Before(a) {
-		return b
-	}
-	return a
 }

@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/ptr"
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -156,7 +155,7 @@ var _ = Describe("an OutboxConsumer", Label("consumer"), func() {
 		before := c.wrote("billing")
 		Expect(len(before)).To(BeNumerically("<=", 3), "%v", before)
 		for n := range int64(5) {
-			change(c, orders, updateStatus, func() { orders.Status.Pending = ptr.To(n) })
+			change(c, orders, updateStatus, func() { orders.Status.Counts = &status.Counts{Pending: n} })
 		}
 		change(c, other, updateSpec, func() { other.Spec.EventTypes = []string{"not.sent"} }) // a pass that comes after
 		expect(c, other, kstatus.CurrentStatus, want{api.EventTypesSentCondition, no, api.ReasonTypesNotSent, ""})
@@ -419,7 +418,7 @@ func (c *cluster) sent(d *api.OutboxDispatcher, types ...string) {
 	change(c, d, updateStatus, func() {
 		d.Status.EventTypes = nil
 		for _, name := range types {
-			d.Status.EventTypes = append(d.Status.EventTypes, api.SeenEventType{Type: name, LastSeen: metav1.NewTime(time.Now().UTC().Truncate(24 * time.Hour))})
+			d.Status.EventTypes = append(d.Status.EventTypes, status.EventType{Type: name, LastSeen: status.At(time.Now().UTC().Truncate(24 * time.Hour))})
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/operatortest"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
@@ -19,7 +20,7 @@ func TestExamplesOnThePage(t *testing.T) {
 		EventTypes: []string{"order.placed", "payment.*"}, Retention: &metav1.Duration{Duration: 24 * time.Hour}}}
 	fed := observed{consumer: consumer, feeds: []feed{{
 		dispatcher: &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: "orders"},
-			Status: api.OutboxDispatcherStatus{EventTypes: []api.SeenEventType{{Type: "order.placed"}}}},
+			Status: api.OutboxDispatcherStatus{EventTypes: []status.EventType{{Type: "order.placed"}}}},
 		retention: &api.Retention{}}}}
 	alone := observed{consumer: consumer, missing: problem.Waiting(api.ReferencesResolvedCondition, api.ReasonDispatcherNotFound,
 		`OutboxDispatcher "orders", which spec.dispatcherRefs names, does not exist in namespace "shop"; create it, or correct the name.`)}

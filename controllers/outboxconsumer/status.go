@@ -124,7 +124,7 @@ func typesSent(seen observed) metav1.Condition {
 	full := false
 	for _, f := range seen.feeds {
 		types := f.dispatcher.Status.EventTypes
-		full = full || len(types) == api.SeenEventTypes
+		full = full || len(types) == status.EventTypesListed
 		for _, t := range types {
 			sent = append(sent, t.Type)
 		}

@@ -339,9 +339,9 @@ func TestMessagesNameWhatAPersonMustKnow(t *testing.T) {
 
 	o.statuses[0].Backlog.Dead = 1
 	plain := message(o, api.DeadLettersPresentCondition)
-	o.statuses[0].Backlog.DeadGroups = []status.DeadGroup{
-		{Group: "7f3a9c21", Topic: "orders", Reason: "permanent_failure", Class: "http", Code: "422", Count: 1},
-		{Group: "00000000", Topic: "others", Reason: "poison_message", Count: 1},
+	o.statuses[0].Backlog.DeadGroups = []status.DeadGroupExample{
+		{DeadGroup: status.DeadGroup{Group: "7f3a9c21", Topic: "orders", Reason: "permanent_failure", Class: "http", Code: "422", Count: 1}},
+		{DeadGroup: status.DeadGroup{Group: "00000000", Topic: "others", Reason: "poison_message", Count: 1}},
 	}
 	if got := message(o, api.DeadLettersPresentCondition); !strings.HasPrefix(got, plain) || strings.Contains(got, "others") ||
 		!strings.Contains(got, ` The largest group is 7f3a9c21 of topic "orders": PermanentFailure http 422. Fix what the destination refuses`) {
@@ -386,7 +386,7 @@ func TestDeadLettersHaveOneEventInTenMinutes(t *testing.T) {
 	var w warned
 	a, b, began := types.NamespacedName{Name: "a"}, types.NamespacedName{Name: "b"}, time.Unix(0, 0)
 	events := func(obd types.NamespacedName, after time.Duration) int {
-		dead := transitions(api.OutboxDispatcherStatus{}, api.OutboxDispatcherStatus{Dead: ptr.To[int64](1)})
+		dead := transitions(api.OutboxDispatcherStatus{}, api.OutboxDispatcherStatus{Counts: &status.Counts{Dead: 1}})
 		return len(w.seldom(obd, append(dead, kstatus.Event{Action: "Deliver"}), began.Add(after)))
 	}
 	for i, step := range []struct {
@@ -410,7 +410,9 @@ func TestTransitionsAreRecordedAsEvents(t *testing.T) {
 		o := well()
 		change(&o)
 		kstatus.SetConditions(&s.Conditions, 1, conditions(o))
-		s.Dead = dead
+		if dead != nil {
+			s.Counts = &status.Counts{Dead: *dead}
+		}
 		return s
 	}
 	fine := func(*observed) {}
@@ -468,12 +470,12 @@ func TestExamplesOnThePage(t *testing.T) {
 		`Secret "orders-hook", which spec.sink.auth.secretRef names, has no key "token"; add the key, or name the right one.`)
 	delivers.migration = migrate.Migration{State: migrate.Running, Detail: `Its pod waits for a place: 0/3 nodes are available.`}
 	delivers.peers = []api.OutboxDispatcher{{ObjectMeta: metav1.ObjectMeta{Name: "orders-eu"}}}
-	delivers.types = []api.SeenEventType{{Type: "order.placed"}}
+	delivers.types = []status.EventType{{Type: "order.placed"}}
 	delivers.consumers = []*api.OutboxConsumer{{ObjectMeta: metav1.ObjectMeta{Name: "audit"}, Spec: api.OutboxConsumerSpec{EventTypes: []string{"payment.*"}}}}
 	pod := &delivers.statuses[1]
 	pod.PausedTopics = []status.PausedTopic{{Topic: "refunds", Link: status.Link{State: status.Refusing, Message: "http://orders-consumer/events responded 404 Not Found; check the path of url, and that it takes POST"}}}
 	pod.Backlog = &status.Backlog{ObservedAt: time.Unix(2, 0), Counts: status.Counts{Dead: 1},
-		DeadGroups: []status.DeadGroup{{Group: "7f3a9c21", Topic: "orders", Reason: "permanent_failure", Class: "http", Code: "422", Count: 1}}}
+		DeadGroups: []status.DeadGroupExample{{DeadGroup: status.DeadGroup{Group: "7f3a9c21", Topic: "orders", Reason: "permanent_failure", Class: "http", Code: "422", Count: 1}}}}
 	pod.OldestTransaction = &status.OldestTransaction{Kind: status.ReplicationSlot, Name: "debezium", Seconds: 1000}
 	delivers.obd.Spec.Namespace, delivers.peers[0].Spec.Namespace = "shop", "shop"
 	pod.Data = &status.Data{ObservedAt: time.Unix(2, 0), Unserved: 1, OrphanTopics: []status.OrphanTopic{{Namespace: "shop", Topic: "invoices", Unserved: 1}}}

@@ -8,7 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 )
@@ -36,7 +38,7 @@ const actionDeadLetters = "CountDeadLetters"
 // that became dead (CONTRACT C-43).
 func transitions(before, after api.OutboxDispatcherStatus) []kstatus.Event {
 	events := kstatus.Transitions(watched, before.Conditions, after.Conditions)
-	if after.Dead != nil && *after.Dead > deref(before.Dead) {
+	if after.Counts != nil && after.Dead > ptr.Deref(before.Counts, status.Counts{}).Dead {
 		events = append(events, kstatus.Event{Kind: corev1.EventTypeWarning, Reason: api.ReasonDeadLetters,
 			Action: actionDeadLetters, Note: deadLettersNote(deref(after.BlockedKeys) > 0, after.DeadGroups)})
 	}

@@ -85,7 +85,7 @@ func describePaused(what string, paused []status.PausedTopic) string {
 }
 
 // deadLettersNote describes dead events, and the largest group of them.
-func deadLettersNote(blocked bool, groups []api.DeadGroup) string {
+func deadLettersNote(blocked bool, groups []status.DeadGroup) string {
 	note := "Events were given up and wait for a person: the Dead column counts them, status.deadGroups and the table outbox_dead_letters say why."
 	if len(groups) > 0 {
 		g := groups[0]

@@ -68,7 +68,7 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 		c.finish(job, time.Now(), "")
 		Eventually(c.deployments).Should(ConsistOf("orders-dispatcher", "returns-dispatcher", "stock-dispatcher"))
 		podStatus, oldest := c.healthy(), time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
-		podStatus.Backlog.Pending, podStatus.Backlog.Dead, podStatus.Backlog.OldestPending = 7, 2, &oldest
+		podStatus.Backlog.Pending, podStatus.Backlog.Dead, podStatus.Backlog.OldestPending = 7, 2, status.At(oldest)
 		c.rollOut(podStatus)
 		c.expect(kstatus.CurrentStatus, want{api.TopicsSharedCondition, metav1.ConditionFalse, api.ReasonNotShared, ""})
 		c.expectOf(outbox, kstatus.CurrentStatus,
@@ -86,7 +86,7 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 			api.OutboxUser{Name: "stock", Namespace: "shop", Topics: []string{"stock"}}))
 		Expect([]int64{*s.Pending, *s.Dead}).To(Equal([]int64{7, 2}))
 		Expect(s.Backlog).To(HaveLen(1))
-		Expect([]any{s.Backlog[0].Namespace, s.Backlog[0].Pending, s.Backlog[0].OldestPending.UTC()}).To(Equal([]any{"shop", int64(7), oldest}))
+		Expect([]any{s.Backlog[0].Namespace, s.Backlog[0].Pending, s.Backlog[0].OldestPending.Time()}).To(Equal([]any{"shop", int64(7), oldest}))
 	})
 
 	// What is wrong with the Outbox is in its status, and in those of its users; steady state writes nothing.

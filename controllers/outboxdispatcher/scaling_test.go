@@ -44,7 +44,7 @@ var _ = Describe("the number of pods", Label("scaling"), func() {
 				c.pods.says(fmt.Sprintf("pod-%d", n), s)
 			}
 			c.passes(int64(2 * pods))
-			Eventually(func() bool { return c.get().Status.Pending != nil && *c.get().Status.Pending == pending+each*int64(i) }).Should(BeTrue())
+			Eventually(func() bool { return c.get().Status.Counts != nil && c.get().Status.Pending == pending+each*int64(i) }).Should(BeTrue())
 		}
 	}
 	replicasOf := func() int32 { return *c.deployment().Spec.Replicas }

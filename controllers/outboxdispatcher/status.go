@@ -52,7 +52,7 @@ type observed struct {
 	peers []v1alpha1.OutboxDispatcher
 	// consumers are those that are registered in the namespace, and types the event types that were seen.
 	consumers []*v1alpha1.OutboxConsumer
-	types     []v1alpha1.SeenEventType
+	types     []status.EventType
 	now       time.Time
 }
 
@@ -92,17 +92,9 @@ func setCounts(current *v1alpha1.OutboxDispatcherStatus, newest *status.Backlog,
 		return
 	}
 	counted := *current
-	counted.Pending, counted.Scheduled = &newest.Pending, &newest.Scheduled
-	counted.Retrying = &newest.Retrying
-	counted.Processing, counted.Dead = &newest.Processing, &newest.Dead
+	counted.Counts, counted.DeadGroups = &newest.Counts, deadGroups(newest.DeadGroups)
 	if blocks {
 		counted.BlockedKeys = &newest.BlockedKeys
-	}
-	counted.Estimated = newest.Estimated
-	counted.DeadGroups = deadGroups(newest.DeadGroups)
-	counted.OldestPending = nil
-	if newest.OldestPending != nil {
-		counted.OldestPending = toSeconds(*newest.OldestPending)
 	}
 	if !equal(*current, counted) || current.ObservedTime == nil || newest.ObservedAt.Sub(current.ObservedTime.Time) >= staleAfter {
 		counted.ObservedTime = toSeconds(newest.ObservedAt)
@@ -114,38 +106,32 @@ func setCounts(current *v1alpha1.OutboxDispatcherStatus, newest *status.Backlog,
 // change only after some minutes, so that an idle outbox is seldom written about. One that is known and lies after the
 // newest count ended while the database's clock was ahead, and gives way to any other (CONTRACT C-3).
 func setRetention(current *v1alpha1.OutboxDispatcherStatus, statuses []status.Status) {
-	var last *status.Retention
+	var last status.RetentionTotals
 	for _, a := range statuses {
-		if r := a.Retention; r != nil && r.LastRun != nil && (last == nil || r.LastRun.After(*last.LastRun)) {
-			last = r
+		if a.Retention != nil && a.Retention.LastRun > last.LastRun {
+			last = a.Retention.RetentionTotals
 		}
 	}
-	if last == nil {
+	if last.LastRun == 0 {
 		return
 	}
-	ended := v1alpha1.RetentionStatus{LastRun: toSeconds(*last.LastRun), Delivered: max(0, last.Removed.Delivered), Dead: max(0, last.Removed.Dead), Expired: max(0, last.Removed.Expired)}
-	if last.NextRun != nil {
-		ended.NextRun = toSeconds(*last.NextRun)
-	}
+	last.Delivered, last.Dead, last.Expired = max(0, last.Delivered), max(0, last.Dead), max(0, last.Expired)
 	known, count := current.Retention, observe.NewestBacklog(statuses)
-	if known == nil || known.LastRun == nil || count != nil && known.LastRun.Sub(count.ObservedAt) > time.Minute ||
-		ended.LastRun.Sub(known.LastRun.Time) >= staleAfter || known.LastRun.Before(ended.LastRun) &&
-		(ended.Delivered != known.Delivered || ended.Dead != known.Dead || ended.Expired != known.Expired) {
-		current.Retention = &ended
+	if known == nil || known.LastRun == 0 || count != nil && known.LastRun.Time().Sub(count.ObservedAt) > time.Minute ||
+		last.LastRun.Time().Sub(known.LastRun.Time()) >= staleAfter || last.LastRun > known.LastRun &&
+		(last.Delivered != known.Delivered || last.Dead != known.Dead || last.Expired != known.Expired) {
+		current.Retention = &last
 	}
 }
 
 // deadGroups are the groups of a count. The API server refuses a group that is listed twice or has no name, which no
 // dispatcher reports.
-func deadGroups(reported []status.DeadGroup) (all []v1alpha1.DeadGroup) {
+func deadGroups(reported []status.DeadGroupExample) (all []status.DeadGroup) {
 	for _, g := range reported[:min(len(reported), status.DeadGroupsListed)] {
-		if g.Group == "" || slices.ContainsFunc(all, func(other v1alpha1.DeadGroup) bool { return other.Group == g.Group }) {
-			continue
+		if g.Group != "" && !slices.ContainsFunc(all, func(other status.DeadGroup) bool { return other.Group == g.Group }) {
+			g.Reason = desired.DeadReason(g.Reason)
+			all = append(all, g.DeadGroup)
 		}
-		all = append(all, v1alpha1.DeadGroup{
-			Group: g.Group, Topic: g.Topic, Reason: desired.DeadReason(g.Reason), Class: g.Class, Code: g.Code, Place: g.Place,
-			Count: g.Count, Estimated: g.Estimated, Since: toSeconds(g.Since), Last: toSeconds(g.Last),
-		})
 	}
 	return all
 }

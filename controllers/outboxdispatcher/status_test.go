@@ -39,19 +39,19 @@ import (
 func TestStatusHasTheNewestRetentionRun(t *testing.T) {
 	var s api.OutboxDispatcherStatus
 	run := func(at time.Duration, delivered int64) status.Status {
-		return status.Status{Retention: &status.Retention{LastRun: ptr.To(time.Unix(1000, 7).Add(at)), NextRun: ptr.To(time.Unix(2000, 7).Add(at)), Removed: status.Removed{Delivered: delivered}}}
+		return status.Status{Retention: &status.Retention{RetentionTotals: status.RetentionTotals{LastRun: status.At(time.Unix(1000, 7).Add(at)), NextRun: status.At(time.Unix(2000, 7).Add(at)), Delivered: delivered}}}
 	}
 	setRetention(&s, []status.Status{{}, {Retention: &status.Retention{Running: true}}})
 	if s.Retention != nil {
 		t.Errorf("before the first run it says %+v", s.Retention)
 	}
 	setRetention(&s, []status.Status{run(0, 5), run(time.Minute, 7), run(-time.Minute, 3)})
-	if s.Retention == nil || s.Retention.Delivered != 7 || s.Retention.LastRun.Unix() != 1060 || s.Retention.NextRun.Unix() != 2060 {
+	if s.Retention == nil || s.Retention.Delivered != 7 || s.Retention.LastRun != 1060 || s.Retention.NextRun != 2060 {
 		t.Errorf("it says %+v, want the newest run", s.Retention)
 	}
-	for after, want := range map[time.Duration]int64{-time.Hour: 1060, staleAfter - time.Second: 1060, staleAfter: 1060 + int64(staleAfter.Seconds())} {
+	for after, want := range map[time.Duration]status.Time{-time.Hour: 1060, staleAfter - time.Second: 1060, staleAfter: 1060 + status.Time(staleAfter.Seconds())} {
 		idle := *s.DeepCopy()
-		if setRetention(&idle, []status.Status{run(time.Minute+after, 7)}); idle.Retention.LastRun.Unix() != want {
+		if setRetention(&idle, []status.Status{run(time.Minute+after, 7)}); idle.Retention.LastRun != want {
 			t.Errorf("an idle run %s later: it says %+v", after, idle.Retention)
 		}
 	}
@@ -60,10 +60,10 @@ func TestStatusHasTheNewestRetentionRun(t *testing.T) {
 		t.Errorf("after a run that removed something it says %+v", s.Retention)
 	}
 	later := run(3*time.Minute, 8)
-	for ahead, want := range map[time.Duration]int64{time.Minute: 1240, time.Hour: 1180} {
-		s.Retention.LastRun = ptr.To(metav1.NewTime(time.Unix(1180, 0).Add(ahead)))
+	for ahead, want := range map[time.Duration]status.Time{time.Minute: 1240, time.Hour: 1180} {
+		s.Retention.LastRun = status.At(time.Unix(1180, 0).Add(ahead))
 		later.Backlog = &status.Backlog{ObservedAt: time.Unix(1180, 0)}
-		if setRetention(&s, []status.Status{later}); s.Retention.LastRun.Unix() != want {
+		if setRetention(&s, []status.Status{later}); s.Retention.LastRun != want {
 			t.Errorf("a run that ended with the clock ahead by %s: it says %+v", ahead, s.Retention)
 		}
 	}
@@ -90,9 +90,9 @@ func TestStatusHasTheCountsOfThePods(t *testing.T) {
 	var s api.OutboxDispatcherStatus
 	a, b := podStatus(), podStatus()
 	a.Backlog = &status.Backlog{ObservedAt: time.Unix(10, 0), Counts: status.Counts{Pending: 1, Dead: 2}}
-	b.Backlog = &status.Backlog{ObservedAt: time.Unix(20, 5), Counts: status.Counts{Pending: 3, Estimated: true, OldestPending: ptr.To(time.Unix(7, 9))}}
+	b.Backlog = &status.Backlog{ObservedAt: time.Unix(20, 5), Counts: status.Counts{Pending: 3, Estimated: true, OldestPending: status.At(time.Unix(7, 9))}}
 	setCounts(&s, observe.NewestBacklog([]status.Status{b, a}), false)
-	if *s.Pending != 3 || *s.Dead != 0 || !s.Estimated || s.OldestPending.Unix() != 7 || s.ObservedTime.Unix() != 20 {
+	if s.Pending != 3 || s.Dead != 0 || !s.Estimated || s.OldestPending != 7 || s.ObservedTime.Unix() != 20 {
 		t.Errorf("counts %+v, want those of the newest", s)
 	}
 	before := *s.DeepCopy()
@@ -110,9 +110,9 @@ func TestStatusHasTheCountsOfThePods(t *testing.T) {
 		}
 	}
 	b.Backlog.ObservedAt = time.Unix(30, 0)
-	b.Backlog.OldestPending = nil
+	b.Backlog.OldestPending = 0
 	setCounts(&s, b.Backlog, false)
-	if s.OldestPending != nil || s.ObservedTime.Unix() != 30 {
+	if s.OldestPending != 0 || s.ObservedTime.Unix() != 30 {
 		t.Errorf("counts %+v, want no oldest, as of the newest time", s)
 	}
 	b.Backlog.BlockedKeys = 4
@@ -143,8 +143,8 @@ func TestCountsOfTheNewestRevision(t *testing.T) {
 		var s api.OutboxDispatcherStatus
 		setStatus(&s, o)
 		present, healthy := meta.IsStatusConditionTrue(s.Conditions, api.DeadLettersPresentCondition), meta.IsStatusConditionTrue(s.Conditions, api.DataHealthyCondition)
-		if *s.Pending != pending || *s.Dead != dead || present != (dead > 0) || healthy != (dead == 0) || sample(o, time.Now()).Pending != pending {
-			t.Errorf("%s: %d pending, %d dead, DeadLettersPresent %v, DataHealthy %v", when, *s.Pending, *s.Dead, present, healthy)
+		if s.Pending != pending || s.Dead != dead || present != (dead > 0) || healthy != (dead == 0) || sample(o, time.Now()).Pending != pending {
+			t.Errorf("%s: %d pending, %d dead, DeadLettersPresent %v, DataHealthy %v", when, s.Pending, s.Dead, present, healthy)
 		}
 	}
 	check("the newest revision has counted", 5, 7)
@@ -375,11 +375,11 @@ func TestSeenTypesAreForgottenAfter30Days(t *testing.T) {
 	noon := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	at := func(days int) time.Time { return noon.Add(time.Duration(days) * 24 * time.Hour) }
 	reported := func(eventType string, day int) status.Status {
-		return status.Status{EventTypes: []status.EventType{{Type: eventType, LastSeen: at(day)}}}
+		return status.Status{EventTypes: []status.EventType{{Type: eventType, LastSeen: status.At(at(day))}}}
 	}
-	text := func(all []api.SeenEventType) (lines []string) {
+	text := func(all []status.EventType) (lines []string) {
 		for _, seen := range all {
-			lines = append(lines, seen.Type+" "+seen.LastSeen.UTC().Format("01-02 15:04"))
+			lines = append(lines, seen.Type+" "+seen.LastSeen.Time().Format("01-02 15:04"))
 		}
 		return lines
 	}
@@ -393,11 +393,11 @@ func TestSeenTypesAreForgottenAfter30Days(t *testing.T) {
 	if later := seenTypes(seen, []status.Status{reported("b", 1)}, at(30)); !slices.Equal(text(later), []string{"b 11-21 00:00"}) {
 		t.Errorf("a month later %v, want b alone", text(later))
 	}
-	for i := range 2 * api.SeenEventTypes {
+	for i := range 2 * status.EventTypesListed {
 		seen = seenTypes(seen, []status.Status{reported(fmt.Sprintf("%03d", i), 0)}, noon)
 	}
-	if kept := text(seen); len(kept) != api.SeenEventTypes || !slices.Contains(kept, "a 11-19 00:00") {
-		t.Errorf("%d are kept: %v, want %d with those that were known", len(kept), kept, api.SeenEventTypes)
+	if kept := text(seen); len(kept) != status.EventTypesListed || !slices.Contains(kept, "a 11-19 00:00") {
+		t.Errorf("%d are kept: %v, want %d with those that were known", len(kept), kept, status.EventTypesListed)
 	}
 }
 
@@ -406,7 +406,7 @@ func TestSeenTypesAreForgottenAfter30Days(t *testing.T) {
 func TestTypesReachTheStatus(t *testing.T) {
 	o := well()
 	o.now = time.Now()
-	o.statuses[0].EventTypes = []status.EventType{{Type: "order.placed", LastSeen: o.now}}
+	o.statuses[0].EventTypes = []status.EventType{{Type: "order.placed", LastSeen: status.At(o.now)}}
 	o.consumers = []*api.OutboxConsumer{{ObjectMeta: metav1.ObjectMeta{Name: "audit"}, Spec: api.OutboxConsumerSpec{EventTypes: []string{"payment.*"}}}}
 	var s api.OutboxDispatcherStatus
 	setStatus(&s, o)

@@ -69,22 +69,22 @@ const typesKept = 30 * 24 * time.Hour
 
 // seenTypes adds the event types that pods report to the known ones, and forgets those of which no event has come for
 // long. When there are too many, those that are known stay.
-func seenTypes(known []api.SeenEventType, statuses []status.Status, now time.Time) []api.SeenEventType {
+func seenTypes(known []status.EventType, statuses []status.Status, now time.Time) []status.EventType {
 	seen := slices.Clone(known)
 	for _, a := range statuses {
 		for _, reported := range a.EventTypes {
-			day := metav1.NewTime(reported.LastSeen.UTC().Truncate(24 * time.Hour))
-			at := slices.IndexFunc(seen, func(t api.SeenEventType) bool { return t.Type == reported.Type })
+			day := status.At(reported.LastSeen.Time().Truncate(24 * time.Hour))
+			at := slices.IndexFunc(seen, func(t status.EventType) bool { return t.Type == reported.Type })
 			switch {
-			case at >= 0 && seen[at].LastSeen.Before(&day):
+			case at >= 0 && seen[at].LastSeen < day:
 				seen[at].LastSeen = day
-			case at < 0 && reported.Type != "" && len(seen) < api.SeenEventTypes:
-				seen = append(seen, api.SeenEventType{Type: reported.Type, LastSeen: day})
+			case at < 0 && reported.Type != "" && len(seen) < status.EventTypesListed:
+				seen = append(seen, status.EventType{Type: reported.Type, LastSeen: day})
 			}
 		}
 	}
-	seen = slices.DeleteFunc(seen, func(t api.SeenEventType) bool { return now.Sub(t.LastSeen.Time) > typesKept })
-	slices.SortFunc(seen, func(a, b api.SeenEventType) int { return cmp.Compare(a.Type, b.Type) })
+	seen = slices.DeleteFunc(seen, func(t status.EventType) bool { return now.Sub(t.LastSeen.Time()) > typesKept })
+	slices.SortFunc(seen, func(a, b status.EventType) int { return cmp.Compare(a.Type, b.Type) })
 	return seen
 }
 

@@ -381,12 +381,12 @@ func respond(w http.ResponseWriter, r *http.Request, name string, how behaviour)
 }
 
 // deadGroups are as many as a pod reports.
-var deadGroups = func() (all []status.DeadGroup) {
+var deadGroups = func() (all []status.DeadGroupExample) {
 	for i := range 20 {
-		all = append(all, status.DeadGroup{
+		all = append(all, status.DeadGroupExample{DeadGroup: status.DeadGroup{
 			Group: fmt.Sprintf("%08x", i), Topic: fmt.Sprintf("orders-%d", i), Reason: "permanent_failure", Class: "http", Code: "422",
-			Place: "/items/*/price", Count: 1, Since: time.Unix(1, 0), Last: time.Unix(2, 0),
-		})
+			Place: "/items/*/price", Count: 1, Since: 1, Last: 2,
+		}})
 	}
 	return all
 }()

@@ -26,6 +26,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/manager"
@@ -141,8 +142,7 @@ func exerciseReplay(ctx context.Context, admin client.Client) {
 	Eventually(func(g Gomega) {
 		g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(replay), replay)).To(Succeed())
 		g.Expect(replay.Status.Conditions).NotTo(BeEmpty())
-		now := metav1.Now()
-		replay.Status.FinishedAt = &now
+		replay.Status.Progress = &status.Progress{FinishedAt: status.At(time.Now())}
 		g.Expect(admin.Status().Update(ctx, replay)).To(Succeed())
 	}).Should(Succeed())
 	Eventually(func() bool { return apierrors.IsNotFound(admin.Get(ctx, client.ObjectKeyFromObject(replay), replay)) }).Should(BeTrue())

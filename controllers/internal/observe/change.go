@@ -21,10 +21,7 @@ func essence(s status.Status) string {
 		s.Backlog = &status.Backlog{}
 	}
 	if r := s.Retention; r != nil {
-		s.Retention = &status.Retention{}
-		if r.LastRun != nil {
-			s.Retention.LastRun = &time.Time{}
-		}
+		s.Retention = &status.Retention{RetentionTotals: status.RetentionTotals{LastRun: min(r.LastRun, 1)}}
 	}
 	if d := s.Data; d != nil {
 		s.Data = &status.Data{Unserved: min(d.Unserved, 1), Abandoned: min(d.Abandoned, 1), OrphanTopics: orphanTopics(d)}
@@ -106,16 +103,9 @@ func differs(last, now *status.Backlog) bool {
 	if last == nil || now == nil {
 		return now != nil
 	}
-	return counts(last) != counts(now) || last.Estimated != now.Estimated || !sameTime(last.OldestPending, now.OldestPending)
+	return counts(last) != counts(now) || last.Estimated != now.Estimated || last.OldestPending != now.OldestPending
 }
 
 func counts(b *status.Backlog) [6]int64 {
 	return [6]int64{b.Pending, b.Scheduled, b.Retrying, b.Processing, b.Dead, b.BlockedKeys}
-}
-
-func sameTime(a, b *time.Time) bool {
-	if a == nil || b == nil {
-		return a == b
-	}
-	return a.Equal(*b)
 }

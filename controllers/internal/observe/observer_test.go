@@ -109,7 +109,7 @@ func well(change func(*status.Status)) func() (*status.Status, error) {
 			Journal: &status.Journal{ObservedAt: time.Now(), Records: n, Differences: n},
 			Data: &status.Data{ObservedAt: time.Now(), Windows: []status.Window{{Window: "5m", Delivered: n}}, Unserved: n,
 				OrphanTopics: []status.OrphanTopic{{Namespace: "shop", Topic: "x", Unserved: n}}},
-			Retention:         &status.Retention{LastRun: new(time.Now().Add(-time.Hour))},
+			Retention:         &status.Retention{RetentionTotals: status.RetentionTotals{LastRun: status.At(time.Now().Add(-time.Hour))}},
 			OldestTransaction: &status.OldestTransaction{Kind: status.Session, Name: "pid 1", Seconds: float64(time.Now().Unix() % 100)}}
 		if change != nil {
 			change(s)
@@ -150,7 +150,7 @@ func TestObserverTriggersAPassForWhatMatters(t *testing.T) {
 		"an old transaction":          {func(s *status.Status) { s.OldestTransaction.Seconds = 901 }, true, true},
 		"its age":                     {func(s *status.Status) { s.OldestTransaction.Seconds = 899 }, false, false},
 		"a run of retention": {func(s *status.Status) {
-			s.Retention = &status.Retention{LastRun: new(time.Now()), NextRun: new(time.Now().Add(time.Minute)), Removed: status.Removed{Delivered: 7}}
+			s.Retention = &status.Retention{RetentionTotals: status.RetentionTotals{LastRun: status.At(time.Now()), NextRun: status.At(time.Now().Add(time.Minute)), Delivered: 7}}
 		}, false, false},
 		"in flight": {func(s *status.Status) { s.InFlight.Rows = 7 }, false, false},
 		"its pace": {func(s *status.Status) {
@@ -160,7 +160,7 @@ func TestObserverTriggersAPassForWhatMatters(t *testing.T) {
 		"less than 1 %": {func(s *status.Status) { s.Backlog.Pending = 1009 }, false, true},
 		"to 0":          {func(s *status.Status) { s.Backlog.Pending = 0 }, true, true},
 		"from 0":        {func(s *status.Status) { s.Backlog.Dead = 1 }, true, true},
-		"the oldest":    {func(s *status.Status) { s.Backlog.OldestPending = &s.Backlog.ObservedAt }, false, true},
+		"the oldest":    {func(s *status.Status) { s.Backlog.OldestPending = status.At(s.Backlog.ObservedAt) }, false, true},
 		"no count":      {func(s *status.Status) { s.Backlog = nil }, true, true},
 	} {
 		t.Run(name, func(t *testing.T) {

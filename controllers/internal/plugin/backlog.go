@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/utils/ptr"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
@@ -48,17 +49,12 @@ func backlogOf(s v1alpha1.OutboxDispatcherStatus) *Backlog {
 	if s.ObservedTime == nil {
 		return nil
 	}
-	b := &Backlog{
-		Pending: value(s.Pending), Scheduled: value(s.Scheduled), Processing: value(s.Processing), Dead: value(s.Dead),
-		BlockedKeys: value(s.BlockedKeys), Estimated: s.Estimated, ObservedAt: s.ObservedTime.UTC(), ETA: s.ETA, LimitedBy: s.LimitedBy,
+	c := ptr.Deref(s.Counts, status.Counts{})
+	return &Backlog{
+		Pending: c.Pending, Scheduled: c.Scheduled, Processing: c.Processing, Dead: c.Dead, Oldest: c.OldestPending.Time(),
+		BlockedKeys: ptr.Deref(s.BlockedKeys, 0), Estimated: c.Estimated, ObservedAt: s.ObservedTime.UTC(), ETA: s.ETA, LimitedBy: s.LimitedBy,
 	}
-	if s.OldestPending != nil {
-		b.Oldest = s.OldestPending.UTC()
-	}
-	return b
 }
-
-func value(n *int64) int64 { return ptr.Deref(n, 0) }
 
 func scalingOf(obd *v1alpha1.OutboxDispatcher) *Scaling {
 	spec, now := obd.Spec.Pods.Scaling, ptr.Deref(obd.Status.Scaling, v1alpha1.ScalingStatus{})

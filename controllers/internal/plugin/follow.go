@@ -10,6 +10,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
@@ -85,8 +86,8 @@ func (f *follower) goneError(dlr *v1alpha1.DeadLetterReplay, ago time.Duration) 
 
 // endError is the error of a bad end.
 func (f *follower) endError(dlr *v1alpha1.DeadLetterReplay) error {
-	if s := dlr.Status.Stopped; s != "" {
-		return fmt.Errorf("%s was stopped: %s; see why events are dead again, with `kubectl outbox dead groups %s%s`, before you replay the rest", dlr.Name, s, f.dispatcher, f.here(dlr.Namespace))
+	if p := dlr.Status.Progress; p != nil && p.Stopped != "" {
+		return fmt.Errorf("%s was stopped: %s; see why events are dead again, with `kubectl outbox dead groups %s%s`, before you replay the rest", dlr.Name, p.Stopped, f.dispatcher, f.here(dlr.Namespace))
 	}
 	if c := meta.FindStatusCondition(dlr.Status.Conditions, v1alpha1.StalledCondition); stalled(dlr) {
 		return fmt.Errorf("%s cannot continue: %s: %s; `kubectl outbox dead stop %s %[1]s%[5]s` gives it up", dlr.Name, c.Reason, c.Message, f.dispatcher, f.here(dlr.Namespace))
@@ -102,13 +103,13 @@ func stalled(dlr *v1alpha1.DeadLetterReplay) bool {
 func ended(dlr *v1alpha1.DeadLetterReplay, wait bool) bool {
 	s := dlr.Status
 	return stalled(dlr) || meta.IsStatusConditionTrue(s.Conditions, v1alpha1.CompleteCondition) ||
-		!wait && s.Matched != nil && value(s.Done) >= *s.Matched
+		!wait && s.Progress != nil && ptr.Deref(s.Done, 0) >= s.Matched
 }
 
 // progress is how far it is, in one line.
 func progress(dlr *v1alpha1.DeadLetterReplay) string {
 	s := dlr.Status
-	if s.Matched == nil {
+	if s.Progress == nil {
 		if c := meta.FindStatusCondition(s.Conditions, v1alpha1.CompleteCondition); c != nil {
 			return c.Reason + ": " + c.Message
 		}
@@ -121,19 +122,19 @@ func progress(dlr *v1alpha1.DeadLetterReplay) string {
 			parts = append(parts, fmt.Sprintf("%d %s", n, what))
 		}
 	}
-	count(value(s.Delivered), "delivered")
-	count(value(s.DeadAgain), "dead again")
-	count(value(s.Discarded), "discarded")
-	count(value(s.Reopened), "reopened")
-	count(value(s.Failing), "failing")
-	count(value(s.Pending), "not delivered yet")
+	count(s.Delivered, "delivered")
+	count(s.DeadAgain, "dead again")
+	count(s.Discarded, "discarded")
+	count(s.Reopened, "reopened")
+	count(s.Failing, "failing")
+	count(s.Pending, "not delivered yet")
 	for _, one := range s.Skipped {
 		skipped += one.Count
 		count(one.Count, "skipped: "+one.Reason)
 	}
-	head := fmt.Sprintf("%d of %d done", value(s.Done), *s.Matched)
+	head := fmt.Sprintf("%d of %d done", ptr.Deref(s.Done, 0), s.Matched)
 	if dlr.Spec.DryRun {
-		head = fmt.Sprintf("would %s %d of %d", strings.ToLower(string(dlr.Spec.Action)), *s.Matched-skipped, *s.Matched)
+		head = fmt.Sprintf("would %s %d of %d", strings.ToLower(string(dlr.Spec.Action)), s.Matched-skipped, s.Matched)
 	}
 	text := strings.Join(append([]string{head}, parts...), ", ")
 	if s.Stopped != "" {

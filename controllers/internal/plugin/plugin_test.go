@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/plugin"
@@ -207,7 +208,7 @@ var _ = Describe("who may replay", Label("rights", "replay"), func() {
 	})
 
 	It("is who has the role, under his own name, and may stop it", func(ctx SpecContext) {
-		w.operator(status(metav1.ConditionTrue, "Finished", 3, 3))
+		w.operator(statusOf(metav1.ConditionTrue, "Finished", 3, 3))
 		Expect(run(ctx, ada, "dead", "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812").err).NotTo(HaveOccurred())
 		dlr := w.created(ctx)
 		Expect(dlr.Spec.RequestedBy).To(Equal(ada))
@@ -239,7 +240,7 @@ var _ = Describe("who may replay", Label("rights", "replay"), func() {
 	It("does not keep the operator from status, finalizers and labels", func(ctx SpecContext) {
 		dlr := w.replay("mine", ada)
 		Eventually(ctx, func() error { return by(ada).Create(ctx, dlr) }).Should(Succeed())
-		dlr.Status = status(metav1.ConditionTrue, "Finished", 3, 3)
+		dlr.Status = statusOf(metav1.ConditionTrue, "Finished", 3, 3)
 		Expect(w.Status().Update(ctx, dlr)).To(Succeed())
 		for _, metadata := range []string{`{"finalizers":["outbox.dev/stop"]}`, `{"finalizers":null,"labels":{"a":"b"}}`} {
 			Expect(w.Patch(ctx, dlr, client.RawPatch(types.MergePatchType, []byte(`{"metadata":`+metadata+`}`)))).To(Succeed())
@@ -396,14 +397,14 @@ func (w *world) dispatcher(ctx context.Context) *v1alpha1.OutboxDispatcher {
 			Sink: v1alpha1.Sink{Log: &v1alpha1.LogSink{}}},
 	}
 	Expect(w.Create(ctx, obd)).To(Succeed())
-	dead, at := int64(1500), metav1.NewTime(noon)
+	at := metav1.NewTime(noon)
 	obd.Status.Conditions = []metav1.Condition{
 		{Type: v1alpha1.SinkReachableCondition, Status: metav1.ConditionFalse, Reason: "ConnectionFailed", Message: "It does not respond; start it.", LastTransitionTime: at},
 		{Type: v1alpha1.ReadyCondition, Status: metav1.ConditionFalse, Reason: "ConnectionFailed", Message: "It does not respond; start it.", LastTransitionTime: at},
 		{Type: v1alpha1.SchemaReadyCondition, Status: metav1.ConditionTrue, Reason: "UpToDate", LastTransitionTime: at},
 	}
-	obd.Status.Dead, obd.Status.ObservedTime, obd.Status.Sink = &dead, &at, "log"
-	obd.Status.DeadGroups = []v1alpha1.DeadGroup{{Group: "7f3a9c21", Reason: "PermanentFailure", Count: 3, Since: &at, Last: &at}}
+	obd.Status.Counts, obd.Status.ObservedTime, obd.Status.Sink = &status.Counts{Dead: 1500}, &at, "log"
+	obd.Status.DeadGroups = []status.DeadGroup{{Group: "7f3a9c21", Reason: "PermanentFailure", Count: 3, Since: status.At(noon), Last: status.At(noon)}}
 	Expect(w.Status().Update(ctx, obd)).To(Succeed())
 	for _, name := range []string{"orders-a", "orders-b"} {
 		pod := &corev1.Pod{

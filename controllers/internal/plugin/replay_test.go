@@ -15,15 +15,15 @@ import (
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
-// status is what the operator would report of a DeadLetterReplay.
-func status(ready metav1.ConditionStatus, reason string, matched, done int64) v1alpha1.DeadLetterReplayStatus {
-	s := v1alpha1.DeadLetterReplayStatus{ObservedGeneration: 1, Matched: &matched, Done: &done}
+// statusOf is what the operator would report of a DeadLetterReplay.
+func statusOf(ready metav1.ConditionStatus, reason string, matched, done int64) v1alpha1.DeadLetterReplayStatus {
+	s := v1alpha1.DeadLetterReplayStatus{ObservedGeneration: 1, Progress: &status.Progress{Matched: matched}, Done: &done}
 	s.Conditions = []metav1.Condition{{Type: v1alpha1.CompleteCondition, Status: ready, Reason: reason, Message: "As it is.", LastTransitionTime: metav1.NewTime(noon)}}
 	return s
 }
@@ -57,8 +57,8 @@ var _ = Describe("kubectl outbox dead replay", Label("replay"), func() {
 	})
 
 	It("takes a group, and reports its outcome", func(ctx SpecContext) {
-		report := status(metav1.ConditionTrue, "Finished", 1500, 1500)
-		report.Delivered, report.DeadAgain, report.Skipped = ptr.To(int64(1495)), ptr.To(int64(4)), []v1alpha1.SkippedDeadLetters{{Reason: "not_dead", Count: 1}}
+		report := statusOf(metav1.ConditionTrue, "Finished", 1500, 1500)
+		report.Delivered, report.DeadAgain, report.Skipped = 1495, 4, []status.Skipped{{Reason: "not_dead", Count: 1}}
 		w.operator(report)
 		r := w.run(ctx, "dead", "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812", "--rate", "500", "--canary", "10", "--abort-at", "20", "--limit", "2000", "--wait")
 		Expect(r.err).NotTo(HaveOccurred())
@@ -74,9 +74,9 @@ var _ = Describe("kubectl outbox dead replay", Label("replay"), func() {
 	})
 
 	It("does not wait for outcomes without --wait", func(ctx SpecContext) {
-		w.operator(status(metav1.ConditionFalse, "Running", 3, 1))
-		report := status(metav1.ConditionFalse, "Running", 3, 3)
-		report.Pending = ptr.To(int64(3))
+		w.operator(statusOf(metav1.ConditionFalse, "Running", 3, 1))
+		report := statusOf(metav1.ConditionFalse, "Running", 3, 3)
+		report.Pending = 3
 		var out strings.Builder
 		progress := &watched{until: "1 of 3 done", then: sync.OnceFunc(func() { w.operator(report) })}
 		r := w.runBoth(ctx, &out, progress, "dead", "replay", "orders", "--all", "--reason", "CHG-812", "--output", "json")
@@ -87,8 +87,8 @@ var _ = Describe("kubectl outbox dead replay", Label("replay"), func() {
 	})
 
 	It("says what is in the way", func(ctx SpecContext) {
-		report := status(metav1.ConditionFalse, "Waiting", 30, 10)
-		report.Failing, report.Conditions[0].Message = ptr.To(int64(1)), "The newest failure: 503."
+		report := statusOf(metav1.ConditionFalse, "Waiting", 30, 10)
+		report.Failing, report.Conditions[0].Message = 1, "The newest failure: 503."
 		w.operator(report)
 		short, cancel := context.WithCancel(ctx)
 		DeferCleanup(cancel)
@@ -122,8 +122,8 @@ var _ = Describe("kubectl outbox dead replay", Label("replay"), func() {
 	})
 
 	It("counts what would be done", func(ctx SpecContext) {
-		report := status(metav1.ConditionTrue, "Finished", 3, 0)
-		report.Skipped = []v1alpha1.SkippedDeadLetters{{Reason: "gone", Count: 1}}
+		report := statusOf(metav1.ConditionTrue, "Finished", 3, 0)
+		report.Skipped = []status.Skipped{{Reason: "gone", Count: 1}}
 		w.operator(report)
 		r := w.run(ctx, "dead", "discard", "orders", "--topic", "orders", "--since", "2h", "--id", "42", "--id", event, "--reason", "load test", "--dry-run", "--name", "count")
 		Expect(r.err).NotTo(HaveOccurred())
@@ -137,20 +137,20 @@ var _ = Describe("kubectl outbox dead replay", Label("replay"), func() {
 	})
 
 	It("fails when it stopped by itself, and says what to do", func(ctx SpecContext) {
-		report := status(metav1.ConditionFalse, "Aborted", 1500, 1500)
-		report.DeadAgain, report.Stopped = ptr.To(int64(6)), "6 of 10 known outcomes are dead again"
+		report := statusOf(metav1.ConditionFalse, "Aborted", 1500, 1500)
+		report.DeadAgain, report.Stopped = 6, "6 of 10 known outcomes are dead again"
 		w.operator(report)
 		r := w.run(ctx, "dead", "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812", "--canary", "10", "-o", "json")
 		Expect(r.err).To(MatchError(ContainSubstring("was stopped: 6 of 10 known outcomes are dead again; see why events are dead again, with `kubectl outbox dead groups orders --namespace " + w.namespace + "`")))
 		var dlr v1alpha1.DeadLetterReplay
 		Expect(json.Unmarshal([]byte(r.out), &dlr)).To(Succeed(), "what is piped is the object alone")
 		Expect(dlr.Kind).To(Equal("DeadLetterReplay"))
-		Expect(*dlr.Status.DeadAgain).To(Equal(int64(6)))
+		Expect(dlr.Status.DeadAgain).To(Equal(int64(6)))
 	})
 
 	It("fails when it cannot continue", func(ctx SpecContext) {
-		report := status(metav1.ConditionFalse, "NoLogin", 0, 0)
-		report.Matched, report.Done = nil, nil
+		report := statusOf(metav1.ConditionFalse, "NoLogin", 0, 0)
+		report.Progress, report.Done = nil, nil
 		report.Conditions = append(report.Conditions, metav1.Condition{Type: v1alpha1.StalledCondition, Status: metav1.ConditionTrue, Reason: "NoLogin", Message: "Set spec.replayLogin.", LastTransitionTime: metav1.NewTime(noon)})
 		w.operator(report)
 		kubeconfig := filepath.Join(GinkgoT().TempDir(), "kubeconfig")
@@ -172,7 +172,7 @@ var _ = Describe("kubectl outbox dead replay", Label("replay"), func() {
 	})
 
 	DescribeTable("reports that one is gone, with what was seen last", func(ctx SpecContext, ttl, want string) {
-		w.operator(status(metav1.ConditionFalse, "Running", 3, 1))
+		w.operator(statusOf(metav1.ConditionFalse, "Running", 3, 1))
 		out := &watched{until: "1 of 3 done", then: sync.OnceFunc(func() {
 			dlr := w.created(ctx)
 			Expect(w.Delete(ctx, &dlr)).To(Succeed())
@@ -254,8 +254,8 @@ spec:
 
 	It("lists what was requested", func(ctx SpecContext) {
 		Expect(w.run(ctx, "dead", "operations", "orders").errOut).To(Equal("nothing was replayed or discarded here by an object\n"))
-		report := status(metav1.ConditionTrue, "Finished", 3, 3)
-		report.Discarded = ptr.To(int64(3))
+		report := statusOf(metav1.ConditionTrue, "Finished", 3, 3)
+		report.Discarded = 3
 		w.operator(report)
 		Expect(w.run(ctx, "dead", "discard", "orders", "--all", "--reason", "CHG-812:\nno such item", "--name", "chg-812").err).NotTo(HaveOccurred())
 		other := w.created(ctx)

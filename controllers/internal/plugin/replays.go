@@ -11,8 +11,10 @@ import (
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
 )
@@ -99,9 +101,12 @@ func replaysText(all []v1alpha1.DeadLetterReplay, now time.Time) []byte {
 	var out bytes.Buffer
 	table(&out, "NAME\tACTION\tSTATUS\tMATCHED\tDONE\tDELIVERED\tFAILING\tDEAD AGAIN\tSKIPPED\tBY\tAGE\tENDS\tWHY", len(all), func(w io.Writer, i int) {
 		dlr := &all[i]
-		s, status, skipped := dlr.Status, "Unseen", int64(0)
+		s, state, skipped, shown := dlr.Status, "Unseen", int64(0), func(n int64) string { return fmt.Sprint(n) }
+		if s.Progress == nil {
+			s.Progress, shown = &status.Progress{}, func(int64) string { return "-" }
+		}
 		if c := meta.FindStatusCondition(s.Conditions, v1alpha1.CompleteCondition); c != nil {
-			status = c.Reason
+			state = c.Reason
 		}
 		for _, one := range s.Skipped {
 			skipped += one.Count
@@ -110,25 +115,18 @@ func replaysText(all []v1alpha1.DeadLetterReplay, now time.Time) []byte {
 		if dlr.Spec.DryRun {
 			action += " (dry run)"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", dlr.Name, action, status, shown(s.Matched), shown(s.Done), shown(s.Delivered),
-			shown(s.Failing), shown(s.DeadAgain), skipped, deadcmd.Line(dlr.Spec.RequestedBy), deadcmd.Age(dlr.CreationTimestamp.Time, now), endText(s, now), deadcmd.Line(dlr.Spec.Reason))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", dlr.Name, action, state, shown(s.Matched), shown(ptr.Deref(s.Done, 0)), shown(s.Delivered),
+			shown(s.Failing), shown(s.DeadAgain), skipped, deadcmd.Line(dlr.Spec.RequestedBy), deadcmd.Age(dlr.CreationTimestamp.Time, now), endText(s.EndsAt, now), deadcmd.Line(dlr.Spec.Reason))
 	})
 	return out.Bytes()
 }
 
-func shown(n *int64) string {
-	if n == nil {
-		return "-"
-	}
-	return fmt.Sprint(*n)
-}
-
 // endText says in how long a replay ends, as far as that is known.
-func endText(s v1alpha1.DeadLetterReplayStatus, now time.Time) string {
-	if s.EndsAt == nil {
+func endText(at status.Time, now time.Time) string {
+	if at == 0 {
 		return "-"
 	}
-	return "in " + max(s.EndsAt.Sub(now), 0).Round(time.Second).String()
+	return "in " + max(at.Time().Sub(now), 0).Round(time.Second).String()
 }
 
 func (p *plugin) stopCommand() *cobra.Command {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -36,9 +37,9 @@ func troubled() *v1alpha1.OutboxDispatcher {
 	obd.Spec.Pods.Scaling = &v1alpha1.Scaling{Mode: v1alpha1.ScalingApply, Min: 1, Max: 5}
 	obd.Status = v1alpha1.OutboxDispatcherStatus{
 		Scaling: &v1alpha1.ScalingStatus{Recommended: 2, Reason: "LimitedByDestination", PerPod: "410", LastStep: &v1alpha1.ScalingStep{Time: ago(9 * time.Minute)}},
-		Sink:    "http", Pending: ptr.To(int64(28200)), Scheduled: ptr.To(int64(3)), Processing: ptr.To(int64(0)), Dead: ptr.To(int64(1501)), BlockedKeys: ptr.To(int64(2)),
+		Sink:    "http", Counts: &status.Counts{Pending: 28200, Scheduled: 3, Dead: 1501, Estimated: true, OldestPending: status.At(ago(12 * time.Minute).Time)}, BlockedKeys: ptr.To(int64(2)),
 		ETA: "4m", LimitedBy: "Destination",
-		Estimated: true, OldestPending: ptr.To(ago(12 * time.Minute)), ObservedTime: ptr.To(ago(8 * time.Second)),
+		ObservedTime: ptr.To(ago(8 * time.Second)),
 		Conditions: []metav1.Condition{
 			condition(v1alpha1.SchemaReadyCondition, metav1.ConditionTrue, "UpToDate", "The schema has version 1."),
 			condition(v1alpha1.SourceReachableCondition, metav1.ConditionUnknown, "NotObserved", "No pod has said it yet."),
@@ -89,8 +90,8 @@ func TestReportInEveryFormat(t *testing.T) {
 	blind := newReport(waiting, here, noon.Time)
 	blind.PodsUnknown, blind.GroupsUnknown = "pods is forbidden", "no pod runs"
 	blind.pods(nil)
-	blind.groups(known([]v1alpha1.DeadGroup{
-		{Group: "7f3a9c21", Topic: "orders", Reason: "PermanentFailure", Class: "http", Code: "422", Place: "/items/*", Count: 1500, Estimated: true, Since: ptr.To(ago(time.Hour)), Last: &noon},
+	blind.groups(known([]status.DeadGroup{
+		{Group: "7f3a9c21", Topic: "orders", Reason: "PermanentFailure", Class: "http", Code: "422", Place: "/items/*", Count: 1500, Estimated: true, Since: status.At(ago(time.Hour).Time), Last: status.At(noon.Time)},
 	}))
 
 	fresh := &v1alpha1.OutboxDispatcher{Spec: v1alpha1.OutboxDispatcherSpec{Namespace: "shop", State: v1alpha1.StatePaused}}

@@ -444,7 +444,7 @@ func TestReplayRunServesItsStatus(t *testing.T) {
 	check(t, err)
 	var p status.Replay
 	check(t, json.Unmarshal(left, &p))
-	if p.Delivered != 10 || p.Done() != 10 || p.ID.String() != "5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a12" || p.FinishedAt.IsZero() || p.BeganAt.IsZero() {
+	if p.Delivered != 10 || p.Done() != 10 || p.ID.String() != "5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a12" || p.FinishedAt.IsZero() || p.StartedAt.IsZero() {
 		t.Errorf("the operator reads %+v of %s", p, left)
 	}
 }

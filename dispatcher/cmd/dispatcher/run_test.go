@@ -268,7 +268,7 @@ func TestRetentionRemovesDeliveredRowsOfTheNamespace(t *testing.T) {
 	p := start(t, o.file(t, o.dispatcher, dispatching("{log: {}}")+"delivery: {ordering: Key, onDead: Block}\nretention: {delivered: 108h}\n"))
 	await(t, "the run is shown", func() bool {
 		r := p.status(t).Retention
-		return r != nil && r.LastRun != nil && r.NextRun.Sub(*r.LastRun) == 108*time.Hour/24 && r.Removed.Delivered == 6 && !r.Running && r.Message == ""
+		return r != nil && r.LastRun != 0 && r.NextRun.Time().Sub(r.LastRun.Time()) == 108*time.Hour/24 && r.Delivered == 6 && !r.Running && r.Message == ""
 	})
 	if n, others := o.count(t, "namespace = 'shop'"), o.count(t, "namespace = 'other'"); n != 3 || others != 1 {
 		t.Errorf("%d rows and %d of another namespace are left, want 3 and 1", n, others)

@@ -118,8 +118,8 @@ func TestMessagesNameTheFlags(t *testing.T) {
 func TestOutcomeFitsTheTerminationMessage(t *testing.T) {
 	for _, text := range []string{"<", ">", "&", `"`, "\u2028", "ü", "\x01"} {
 		long := strings.Repeat(text, 1000)
-		p := status.Replay{ID: uuid.New(), Namespace: long, Action: "replay", Rate: 100_000, Matched: 1 << 40, Delivered: 1 << 40, Stopped: long, LastError: long,
-			BeganAt: time.Now(), FinishedAt: time.Now(), Skipped: []status.Skipped{{Reason: status.SkippedStopped, Count: 1 << 40}}}
+		p := status.Replay{ID: uuid.New(), Namespace: long, Action: "replay", Rate: 100_000, LastError: long, Progress: status.Progress{Matched: 1 << 40, Delivered: 1 << 40, Stopped: long,
+			StartedAt: status.At(time.Now()), FinishedAt: status.At(time.Now()), Skipped: []status.Skipped{{Reason: status.SkippedStopped, Count: 1 << 40}}}}
 		for range 7 {
 			p.WaitingFor = append(p.WaitingFor, status.Wait{Reason: status.WaitsForTopic, Event: uuid.NewString(), Detail: long})
 		}
@@ -131,7 +131,7 @@ func TestOutcomeFitsTheTerminationMessage(t *testing.T) {
 		if err != nil || len(message) >= 4096 {
 			t.Errorf("%q: a message of %d bytes, %v", text, len(message), err)
 		}
-		if read.ID != p.ID || read.Delivered != p.Delivered || !read.FinishedAt.Equal(p.FinishedAt) || len(read.Skipped) != 1 || read.Stopped == "" || read.LastError == "" {
+		if read.ID != p.ID || read.Delivered != p.Delivered || read.FinishedAt != p.FinishedAt || len(read.Skipped) != 1 || read.Stopped == "" || read.LastError == "" {
 			t.Errorf("%q: the operator reads %+v", text, read)
 		}
 	}

@@ -160,10 +160,10 @@ func (t *progressWriter) list(all []replay.Operation) error {
 			state = "running"
 		case o.Waiting > 0:
 			state = "interrupted"
-		case o.FinishedAt.IsZero():
+		case o.FinishedAt == 0:
 			state = "open"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", o.ID, o.Action, o.BeganAt.UTC().Format(time.RFC3339), state,
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", o.ID, o.Action, o.StartedAt.Time().Format(time.RFC3339), state,
 			deadcmd.Line(o.RequestedBy), o.Login, deadcmd.Line(o.Reason), deadcmd.Line(o.String()))
 	}
 	return w.Flush()

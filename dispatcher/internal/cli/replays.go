@@ -130,8 +130,8 @@ func (t *progressWriter) write(p status.Replay) error {
 	if text == t.last {
 		return nil
 	}
-	if t.last = text; !p.EndsAt.IsZero() && p.Done() > 0 {
-		text += "; ends at about " + p.EndsAt.Local().Format(time.TimeOnly)
+	if t.last = text; p.EndsAt != 0 && p.Done() > 0 {
+		text += "; ends at about " + p.EndsAt.Time().Local().Format(time.TimeOnly)
 	}
 	_, err := fmt.Fprintln(t.w, text)
 	return err

@@ -69,7 +69,7 @@ func statusOf(p Process, s dispatcher.Snapshot) status.Status {
 		out.TopicLimits = append(out.TopicLimits, status.TopicLimit{Topic: t.Topic, LimitedBy: string(t.LimitedBy), Concurrency: t.Concurrency})
 	}
 	for _, t := range s.EventTypes {
-		out.EventTypes = append(out.EventTypes, status.EventType{Type: t.Type, LastSeen: t.LastSeen})
+		out.EventTypes = append(out.EventTypes, status.EventType{Type: t.Type, LastSeen: status.At(t.LastSeen)})
 	}
 	switch {
 	case s.Draining:
@@ -129,10 +129,17 @@ func (from Sources) status(p Process) status.Status {
 }
 
 func removal(s *retention.State) *status.Retention {
-	return &status.Retention{
-		Running: s.Running, Position: s.Position, Pages: s.Pages, LastRun: s.Ended, Seconds: s.Seconds, NextRun: s.Next,
-		Removed: status.Removed{Delivered: s.Removed.Delivered, Dead: s.Removed.Dead, DeadLetters: s.Removed.DeadLetters, Expired: s.Removed.Expired},
+	r := &status.Retention{
+		Running: s.Running, Position: s.Position, Pages: s.Pages, Seconds: s.Seconds, DeadLetters: s.Removed.DeadLetters,
+		RetentionTotals: status.RetentionTotals{Delivered: s.Removed.Delivered, Dead: s.Removed.Dead, Expired: s.Removed.Expired},
 	}
+	if s.Ended != nil {
+		r.LastRun = status.At(*s.Ended)
+	}
+	if s.Next != nil {
+		r.NextRun = status.At(*s.Next)
+	}
+	return r
 }
 
 // source is the database. It is Refusing when it responds, and refuses the outcomes of some events.
@@ -244,18 +251,16 @@ func backlog(d *dispatcher.Depth) *status.Backlog {
 		b.Blocked = append(b.Blocked, status.BlockedKey{Topic: k.Topic, Key: k.Key, EventID: k.EventID.String(), DeadAt: k.DeadAt})
 	}
 	for _, g := range d.Groups {
-		b.DeadGroups = append(b.DeadGroups, status.DeadGroup{
+		b.DeadGroups = append(b.DeadGroups, status.DeadGroupExample{DeadGroup: status.DeadGroup{
 			Group: g.Fingerprint, Topic: g.Topic, Reason: string(g.Reason), Class: g.Cause.Class, Code: g.Cause.Code, Place: g.Cause.Place,
-			Count: g.Count.N, Estimated: g.Count.Estimated, Since: g.Since, Last: g.Last, Sample: g.Sample.String(), Error: line(g.Error),
-		})
+			Count: g.Count.N, Estimated: g.Count.Estimated, Since: status.At(g.Since), Last: status.At(g.Last),
+		}, Sample: g.Sample.String(), Error: line(g.Error)})
 	}
 	for _, t := range d.Topics {
 		c := status.Counts{
 			Pending: t.Pending.N, Scheduled: t.Scheduled.N, Retrying: t.Retrying.N, Processing: t.Processing.N, Dead: t.Dead.N,
-			Estimated: t.Pending.Estimated || t.Scheduled.Estimated || t.Processing.Estimated || t.Dead.Estimated,
-		}
-		if !t.OldestPending.IsZero() {
-			c.OldestPending = &t.OldestPending
+			Estimated:     t.Pending.Estimated || t.Scheduled.Estimated || t.Processing.Estimated || t.Dead.Estimated,
+			OldestPending: status.At(t.OldestPending),
 		}
 		b.Topics = append(b.Topics, status.TopicCounts{Topic: t.Topic, Counts: c})
 		b.Pending += c.Pending
@@ -264,7 +269,7 @@ func backlog(d *dispatcher.Depth) *status.Backlog {
 		b.Processing += c.Processing
 		b.Dead += c.Dead
 		b.Estimated = b.Estimated || c.Estimated
-		if c.OldestPending != nil && (b.OldestPending == nil || c.OldestPending.Before(*b.OldestPending)) {
+		if c.OldestPending != 0 && (b.OldestPending == 0 || c.OldestPending < b.OldestPending) {
 			b.OldestPending = c.OldestPending
 		}
 	}

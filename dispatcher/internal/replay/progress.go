@@ -56,22 +56,23 @@ func (r *Replays) operations(ctx context.Context, tx pgx.Tx, id *uuid.UUID) ([]O
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (o Operation, err error) {
+		var began, now time.Time
 		var finished *time.Time
-		var now time.Time
 		var claimed, gone, notDead, stopped int64
 		p := &o.Replay
-		err = row.Scan(&p.ID, &p.Namespace, &p.Action, &p.Rate, &p.BeganAt, &finished, &p.Stopped, &p.LastError,
+		err = row.Scan(&p.ID, &p.Namespace, &p.Action, &p.Rate, &began, &finished, &p.Stopped, &p.LastError,
 			&p.Waiting, &p.Pending, &p.Failing, &p.Delivered, &p.DeadAgain, &p.Discarded, &p.Reopened, &claimed, &gone, &notDead, &stopped,
 			&o.Reason, &o.RequestedBy, &o.Login, &now, &o.Running)
+		p.StartedAt = status.At(began)
 		if finished != nil {
-			p.FinishedAt = *finished
+			p.FinishedAt = status.At(*finished)
 		}
 		p.Matched = p.Waiting + p.Pending + p.Failing + p.Delivered + p.DeadAgain + p.Discarded + p.Reopened
 		countSkipped(p, status.SkippedClaimed, claimed)
 		countSkipped(p, status.SkippedGone, gone)
 		countSkipped(p, status.SkippedNotDead, notDead)
 		countSkipped(p, status.SkippedStopped, stopped)
-		p.EndsAt = endsAt(*p, now)
+		p.EndsAt = endsAt(*p, began, now)
 		o.Running = o.Running && finished == nil
 		return o, err
 	})
@@ -86,16 +87,16 @@ func countSkipped(p *status.Replay, reason string, n int64) {
 
 // endsAt estimates when the last event has an outcome: at the speed since the beginning, and at the rate at most. It is zero
 // when nothing is left.
-func endsAt(p status.Replay, now time.Time) time.Time {
+func endsAt(p status.Replay, began, now time.Time) status.Time {
 	left, known := float64(p.Waiting+p.Pending), float64(p.Delivered+p.DeadAgain+p.Failing)
 	if left == 0 {
-		return time.Time{}
+		return 0
 	}
 	speed := float64(p.Rate)
-	if since := now.Sub(p.BeganAt).Seconds(); known > 0 && since > 0 {
+	if since := now.Sub(began).Seconds(); known > 0 && since > 0 {
 		speed = min(speed, known/since)
 	}
-	return now.Add(time.Duration(left / speed * float64(time.Second)))
+	return status.At(now.Add(time.Duration(left / speed * float64(time.Second))))
 }
 
 // maxWaits is how many events that were put back are examined for what they wait for.
@@ -116,7 +117,7 @@ func (r *Replays) waits(ctx context.Context, tx pgx.Tx, p *status.Replay) error 
 	p.WaitingFor, err = pgx.CollectRows(rows, pgx.RowToStructByPos[status.Wait])
 	for _, wait := range p.WaitingFor {
 		if wait.Reason != status.WaitsForDelivery {
-			p.EndsAt = time.Time{}
+			p.EndsAt = 0
 		}
 	}
 	return err

@@ -45,8 +45,8 @@ func TestReplayPutsTheRowBack(t *testing.T) {
 	r.deliver("true")
 	p := r.observe(o)
 	r.checkProgress(p, "1 of 1 done, 1 delivered")
-	if p.FinishedAt.IsZero() || p.FinishedAt.Before(p.BeganAt) {
-		t.Errorf("it began at %v and finished at %v", p.BeganAt, p.FinishedAt)
+	if p.FinishedAt.IsZero() || p.FinishedAt < p.StartedAt {
+		t.Errorf("it began at %v and finished at %v", p.StartedAt.Time(), p.FinishedAt.Time())
 	}
 }
 

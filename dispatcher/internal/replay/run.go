@@ -67,7 +67,7 @@ func (r *Replays) Run(ctx context.Context, id uuid.UUID, opts RunOptions) (p sta
 				opts.Report(p)
 			}
 		}
-		if !p.FinishedAt.IsZero() || p.Waiting == 0 && !opts.Wait {
+		if p.FinishedAt != 0 || p.Waiting == 0 && !opts.Wait {
 			return p, nil
 		}
 		if quiet := time.Since(lastChange); opts.Timeout > 0 && quiet >= opts.Timeout {
