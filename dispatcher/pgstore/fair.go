@@ -29,8 +29,9 @@ func (t *turns) of(topics []string) []pgtype.UUID {
 	return all
 }
 
-// move notes the last tenant of each topic whose walk ended before it came around, by its number in the claim. It reports
-// whether some topic has tenants that no claim since began has visited.
+// move records where the next claim of each topic begins: after the last tenant that this claim visited, where it did not
+// visit all. last is by the topic's number in the claim. It reports whether a topic has tenants that no claim since began
+// has visited.
 func (t *turns) move(topics []string, last map[int]uuid.UUID, began []pgtype.UUID) (more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -46,7 +47,7 @@ func (t *turns) move(topics []string, last map[int]uuid.UUID, began []pgtype.UUI
 	return more
 }
 
-// served is the last tenant of each topic that has a leased row, on the way around from where the claim began.
+// served returns by topic the last tenant with a leased row, in the order in which the claim visited them.
 func served(rows []row, starts []pgtype.UUID) map[int]uuid.UUID {
 	last := map[int]uuid.UUID{}
 	for _, r := range rows {
@@ -84,24 +85,24 @@ func (s *Store) claimFair(ctx context.Context, c claiming) (out dispatcher.Claim
 			exceptTopics, except = append(exceptTopics, int32(i+1)), append(except, pgUUID(tenant))
 		}
 	}
-	each, burst := tenantRate(c.ClaimRequest)
+	perEvent, burst := tenantRate(c.ClaimRequest)
 	began := s.turns.of(c.topics)
 	for {
 		starts := s.turns.of(c.topics)
-		claim := s.statement("claim_fair", c, make([]time.Time, len(c.topics)), starts, exceptTopics, except, s.dispatcher, each, burst)
-		var said report
+		claim := s.statement("claim_fair", c, make([]time.Time, len(c.topics)), starts, exceptTopics, except, s.dispatcher, perEvent, burst)
+		var got report
 		found, err := s.fetch(ctx, c, newDecoder(s.namespace, c), []statement{claim}, nil, func(text []byte) error {
-			said = report{}
-			return json.Unmarshal(text, &said)
+			got = report{}
+			return json.Unmarshal(text, &got)
 		})
 		if err != nil {
 			return out, err
 		}
-		if found.cut { // bytes have no room for all of the walk: those that it did not get to are the next claim's first
-			said.Ends = served(found.rows, starts)
+		if found.cut { // the bytes ended the claim early: the next one begins with the tenants that it did not reach
+			got.Ends = served(found.rows, starts)
 		}
-		more := s.turns.move(c.topics, said.Ends, began)
-		out.OverRate = said.OverRate
+		more := s.turns.move(c.topics, got.Ends, began)
+		out.OverRate = got.OverRate
 		found.sort()
 		found.split(&out)
 		if out.Leased() > 0 || len(found.rows) == 0 && !more {
@@ -113,8 +114,9 @@ func (s *Store) claimFair(ctx context.Context, c claiming) (out dispatcher.Claim
 // tenantGrant is the least time whose events a tenant may have in one claim: claims come no more often than every 50 ms.
 const tenantGrant = 250 * time.Millisecond
 
-// tenantRate is the time for each event of a tenant, nil for no limit, and how many it may have at once.
-func tenantRate(req dispatcher.ClaimRequest) (each *time.Duration, burst int32) {
+// tenantRate returns the time that a tenant's rate has for an event, nil without a rate, and how many events a tenant may
+// have in one claim.
+func tenantRate(req dispatcher.ClaimRequest) (perEvent *time.Duration, burst int32) {
 	if req.TenantRate.Events == 0 {
 		return nil, 1
 	}
@@ -124,6 +126,6 @@ func tenantRate(req dispatcher.ClaimRequest) (each *time.Duration, burst int32) 
 
 // report is what claim_fair.sql says in addition to its rows.
 type report struct {
-	Ends     map[int]uuid.UUID // the last tenant of each topic whose walk ended before it came around, by the topic's number
+	Ends     map[int]uuid.UUID // the last tenant visited of each topic of which not all were visited, by the topic's number
 	OverRate []string
 }

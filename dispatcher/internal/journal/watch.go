@@ -10,12 +10,12 @@ import (
 
 // Bounds of a [Watch].
 const (
-	// WatchSince is how long ago an event changed at most that is compared.
+	// WatchSince is the age of the oldest change that is compared.
 	WatchSince = 24 * time.Hour
 	// watchRecords is about how many records a look reads, and watchExamples how many differences it names.
 	watchRecords, watchExamples = 50_000, 5
-	// watchTime is after how long a look begins no page. The monitor's query ends after 10 seconds, and one that it ends has
-	// compared nothing.
+	// watchTime is the time in which a look begins pages. The monitor ends a look after 10 seconds, and then nothing of it
+	// counts.
 	watchTime = 4 * time.Second
 )
 
@@ -26,18 +26,19 @@ type State struct {
 	// At is the database's time of the newest look, and Records is how many that read.
 	At      time.Time
 	Records int64
-	// Found counts the differences of the last whole pass, or of the one under way when that has more. Examples are the
-	// first of them.
+	// Found counts the differences of the last whole pass, or of the pass under way when it has found more. Examples are the
+	// first differences of that pass.
 	Found    int64
 	Examples []Difference
 }
 
-// Watch compares the events that changed within WatchSince with their records, a part with each look: each continues
-// where the last one ended, and after the last event at the first. It is not safe for concurrent use.
+// Watch compares the events that changed within WatchSince with their records, a part with each look. A look continues
+// where the last one ended; after the last event a new pass begins with the first. It is not safe for concurrent use.
 type Watch struct {
-	db         DB
-	o          Options
-	pass, last State
+	db       DB
+	o        Options
+	pass     State // under way
+	lastPass State
 }
 
 // NewWatch returns a Watch of the schema, namespace and topics of the options.
@@ -51,7 +52,7 @@ func (w *Watch) Look(ctx context.Context) (State, error) {
 	r, err := Check(ctx, w.db, w.o)
 	switch {
 	case errors.Is(err, ErrOff):
-		w.o.From, w.pass, w.last = uuid.Nil, State{}, State{}
+		w.o.From, w.pass, w.lastPass = uuid.Nil, State{}, State{}
 		return State{}, nil
 	case err != nil:
 		return State{}, err
@@ -59,14 +60,14 @@ func (w *Watch) Look(ctx context.Context) (State, error) {
 	w.pass.Found += r.Found
 	w.pass.Examples = append(w.pass.Examples, r.Differences...)
 	w.pass.Examples = w.pass.Examples[:min(len(w.pass.Examples), watchExamples)]
-	now := w.last
-	if w.pass.Found > now.Found {
-		now = w.pass
+	state := w.lastPass
+	if w.pass.Found > state.Found {
+		state = w.pass
 	}
 	w.o.From = r.Next
 	if !r.Partial {
-		now, w.last, w.pass, w.o.From = w.pass, w.pass, State{}, uuid.Nil
+		state, w.lastPass, w.pass, w.o.From = w.pass, w.pass, State{}, uuid.Nil
 	}
-	now.On, now.At, now.Records = true, r.Until, r.Records
-	return now, nil
+	state.On, state.At, state.Records = true, r.Until, r.Records
+	return state, nil
 }
