@@ -188,7 +188,7 @@ data() {
 }
 
 simulations() {
-  step "Long simulations of the engine" tests -run TestLong ./dispatcher/engine
+  step "Long simulations of the engine" tests -run TestLong ./dispatcher/engine ./dispatcher/internal/pacer
   step "Budgets of plans and WAL, on PostgreSQL ${majors[-1]}" on "${majors[-1]}" budgets
 }
 

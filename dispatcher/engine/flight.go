@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/pacer"
 )
 
 // flight holds the rows that this process has claimed and not yet written back. A row is queued
@@ -44,17 +45,17 @@ type flight struct {
 	bytes       int64
 	weight      int // of those begun and not yet written back: see mostSuspects
 	closed      bool
-	suspended   bool              // by Pause: claimed rows are refused
-	admits      func(string) bool // says whether events of a type are delivered; nil for all
-	keys        keys              // which rows wait for others of their key; nil without order
-	keysWaiting bool              // rows in the outbox wait for rows in here
-	writes      int               // how often rows were written back
-	awaits      func() bool       // what the claim loop waits for; nil for nothing
-	claimRows   int               // rows of the next claim
-	crowded     bool              // the next one is for tenants with few queued rows alone
-	claimBytes  int64             // and its bytes
-	decisions   map[decision]int  // of the pacers
-	filledAt    time.Time         // when a claim brought so many, if the last one did
+	suspended   bool                   // by Pause: claimed rows are refused
+	admits      func(string) bool      // says whether events of a type are delivered; nil for all
+	keys        keys                   // which rows wait for others of their key; nil without order
+	keysWaiting bool                   // rows in the outbox wait for rows in here
+	writes      int                    // how often rows were written back
+	awaits      func() bool            // what the claim loop waits for; nil for nothing
+	claimRows   int                    // rows of the next claim
+	crowded     bool                   // the next one is for tenants with few queued rows alone
+	claimBytes  int64                  // and its bytes
+	decisions   map[pacer.Decision]int // of the pacers
+	filledAt    time.Time              // when a claim brought so many, if the last one did
 }
 
 // row is a claimed event on its way through the engine.
@@ -122,12 +123,12 @@ func newFlight(base context.Context, cfg dispatcher.Config, sinkBatch int, chang
 		active:      map[*delivery]bool{},
 		claimBytes:  cfg.MaxBytes,
 		keys:        newKeys(cfg.Ordering),
-		decisions:   map[decision]int{},
+		decisions:   map[pacer.Decision]int{},
 	}
 	f.setCalls(cfg.Concurrency)
 	if cfg.Concurrency == dispatcher.Auto {
 		f.most = cfg.MaxConcurrency
-		f.setCalls(min(firstLimit, f.most))
+		f.setCalls(min(pacer.FirstLimit, f.most))
 	}
 	f.claimRows = min(f.batch, max(f.callRows, firstClaim))
 	f.limitRates(cfg)
@@ -318,7 +319,7 @@ func (f *flight) end(d *delivery) {
 		t.stuck--
 	}
 	if t.pacer != nil {
-		t.pacer.left(time.Now())
+		t.pacer.Left(time.Now())
 	}
 	delete(f.active, d)
 	t.bytes -= d.pinned

@@ -106,7 +106,7 @@ func (f *flight) callLimit(t *topic, now time.Time) dispatcher.LimitedBy {
 	if (f.alone() || !f.callsRunOut(t)) && t.permits(now) == 0 {
 		return dispatcher.LimitedByRate
 	}
-	if now.Before(t.waitUntil) || t.pacer != nil && t.pacer.atDestination() {
+	if now.Before(t.waitUntil) || t.pacer != nil && t.pacer.AtDestination() {
 		return dispatcher.LimitedByDestination
 	}
 	return dispatcher.LimitedByConcurrency

@@ -6,36 +6,15 @@ import (
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/pacer"
 )
 
 // Concurrency that finds itself (CONTRACT C-38): with dispatcher.Auto each topic has a pacer. What they may have in all is
 // divided over the live processes.
 
-const (
-	// mostPeers bounds what a pacer takes for pacers of the same destination.
-	mostPeers = 16
-	// mostRequestedWait bounds how long a topic waits when its destination requests it. A topic may have several
-	// destinations, and one call in a minute floods none of them.
-	mostRequestedWait = time.Minute
-)
-
-// decision is why a pacer changed its limit; empty for no change.
-type decision string
-
-const (
-	unchanged decision = ""
-	gained    decision = "gain"      // more calls deliver more
-	noGain    decision = "no_gain"   // they did not: back
-	probed    decision = "probe"     // an experiment begins
-	spared    decision = "spare"     // fewer calls deliver as much
-	lost      decision = "loss"      // fewer calls delivered less: back
-	slower    decision = "slower"    // calls deliver much less than a moment ago
-	refused   decision = "refused"   // the destination refused or timed out
-	recovered decision = "recovered" // after an outage
-	bounded   decision = "bound"     // other processes came, or went
-)
-
-var decisions = [...]decision{gained, noGain, probed, spared, lost, slower, refused, recovered, bounded}
+// mostRequestedWait bounds how long a topic waits when its destination requests it. A topic may have several
+// destinations, and one call in a minute floods none of them.
+const mostRequestedWait = time.Minute
 
 // SetPeers says how many processes of this dispatcher run, this one included: each has an equal part of
 // Config.MaxConcurrency, one call at least. It may be called at any time. Defaults to 1.
@@ -54,9 +33,6 @@ func deliverLoops(cfg dispatcher.Config) int {
 	return cfg.Concurrency
 }
 
-// partOf is the part of so many calls that each of so many processes has: one at least.
-func partOf(most, live int) int { return max(1, most/live) }
-
 func (f *flight) setPeers(live int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -64,10 +40,10 @@ func (f *flight) setPeers(live int) {
 		return
 	}
 	now := time.Now()
-	f.live, f.concurrency = live, partOf(f.most, live)
+	f.live, f.concurrency = live, pacer.Part(f.most, live)
 	for _, t := range f.byName {
 		if t.pacer != nil {
-			f.decided(t.pacer.bound(f.concurrency, live, now))
+			f.decided(t.pacer.Bound(f.concurrency, live, now))
 		}
 	}
 	f.resize()
@@ -79,10 +55,10 @@ func (f *flight) resize() {
 	calls := 0
 	for _, t := range f.byName {
 		if t.pacer != nil {
-			calls += t.pacer.limit
+			calls += t.pacer.Limit()
 		}
 	}
-	f.setCalls(min(f.concurrency, max(firstLimit, calls)))
+	f.setCalls(min(f.concurrency, max(pacer.FirstLimit, calls)))
 }
 
 func (f *flight) setCalls(calls int) {
@@ -94,15 +70,15 @@ func (f *flight) setCalls(calls int) {
 func (f *flight) callsOf(t *topic) int {
 	switch {
 	case t.pacer != nil:
-		return t.pacer.limit
+		return t.pacer.Limit()
 	case f.most > 0:
-		return min(firstLimit, f.concurrency)
+		return min(pacer.FirstLimit, f.concurrency)
 	}
 	return f.concurrency
 }
 
 // hasItsCalls reports whether a topic has as many calls as it may. Stuck calls do not count: they would hold a low limit for ever.
-func (t *topic) hasItsCalls() bool { return t.pacer != nil && t.running-t.stuck >= t.pacer.limit }
+func (t *topic) hasItsCalls() bool { return t.pacer != nil && t.running-t.stuck >= t.pacer.Limit() }
 
 // beganCall reports to the pacer of a topic, which may be new, that a call begins.
 func (f *flight) beganCall(t *topic, now time.Time) {
@@ -110,12 +86,11 @@ func (f *flight) beganCall(t *topic, now time.Time) {
 		return
 	}
 	if t.pacer == nil {
-		t.pacer = newPacer(f.concurrency)
-		t.pacer.live = f.live
+		t.pacer = pacer.New(f.concurrency, f.live)
 		f.resize()
 	}
-	t.pacer.peers = max(1, min(mostPeers, f.live*f.inUse))
-	t.pacer.began(now)
+	t.pacer.SetSharers(f.live * f.inUse)
+	t.pacer.Began(now)
 }
 
 // paced notes what a call that ended says of its destination. events are those that the destination took, or refused for
@@ -126,7 +101,7 @@ func (f *flight) paced(c call, events int, refusal error, now time.Time) {
 		f.waitFor(t, min(wait, mostRequestedWait), now)
 	}
 	if t.pacer != nil && (c.cut == nil || isOverdue(c)) {
-		f.decided(t.pacer.ended(c.began, c.took, events, refusal != nil, now))
+		f.decided(t.pacer.Ended(c.began, c.took, events, refusal != nil, now))
 	}
 }
 
@@ -166,7 +141,7 @@ func (f *flight) waitFor(t *topic, wait time.Duration, now time.Time) {
 // recoveredFromOutage begins again with half of what the destination bore.
 func (f *flight) recoveredFromOutage(t *topic, now time.Time) {
 	if t.pacer != nil {
-		f.decided(t.pacer.resume(now))
+		f.decided(t.pacer.Resume(now))
 	}
 }
 
@@ -176,15 +151,15 @@ func (f *flight) decisionCounts() map[string]int {
 		return nil
 	}
 	counts := map[string]int{}
-	for _, d := range decisions {
+	for _, d := range pacer.Decisions {
 		counts[string(d)] = f.decisions[d]
 	}
 	return counts
 }
 
 // decided follows a decision of a topic's pacer.
-func (f *flight) decided(d decision) {
-	if d == unchanged {
+func (f *flight) decided(d pacer.Decision) {
+	if d == pacer.Unchanged {
 		return
 	}
 	f.decisions[d]++

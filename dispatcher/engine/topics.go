@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/pacer"
 )
 
 const (
@@ -46,12 +47,12 @@ type topic struct {
 	rate  *bucket   // its own limit, nil for none
 	rates []*bucket // this, and the dispatcher's
 	breaker
-	successes int       // of the destination, when the wait for the next half-open probe began
-	err       error     // the newest failure of the destination
-	gate      *gate     // nil while the type of the next event is admitted
-	doubt     *doubt    // nil while the database takes its claims
-	pacer     *pacer    // nil without dispatcher.Auto, and before the first call
-	waitUntil time.Time // no call begins before: the destination requested it
+	successes int          // of the destination, when the wait for the next half-open probe began
+	err       error        // the newest failure of the destination
+	gate      *gate        // nil while the type of the next event is admitted
+	doubt     *doubt       // nil while the database takes its claims
+	pacer     *pacer.Pacer // nil without dispatcher.Auto, and before the first call
+	waitUntil time.Time    // no call begins before: the destination requested it
 
 	// What limits it: see limited.go.
 	held   held

@@ -1,4 +1,4 @@
-package engine
+package pacer
 
 import (
 	"cmp"
@@ -33,7 +33,7 @@ type world struct {
 
 // pod has one pacer, or a fixed limit.
 type pod struct {
-	pacer   *pacer
+	pacer   *Pacer
 	fixed   int
 	want    func(t time.Duration) int // the most calls that it has events for; nil for any
 	running int
@@ -41,7 +41,7 @@ type pod struct {
 	beats   time.Duration // when its next heartbeat is due; 0 for none
 	seen    time.Duration // when the last was
 	seconds []second
-	reasons map[decision]int
+	reasons map[Decision]int
 }
 
 // second is what a pod did in one.
@@ -86,7 +86,7 @@ func (w *world) around(median time.Duration, deviation float64) func() time.Dura
 }
 
 func (w *world) pod(most int) *pod {
-	p := &pod{pacer: newPacer(most), reasons: map[decision]int{}}
+	p := &pod{pacer: New(most, 1), reasons: map[Decision]int{}}
 	w.pods = append(w.pods, p)
 	return p
 }
@@ -117,9 +117,9 @@ func (w *world) beat() {
 				live++
 			}
 		}
-		if live != p.pacer.live {
-			p.pacer.bound(partOf(w.most, live), live, epoch.Add(w.now))
-			p.pacer.peers = live
+		if live != p.pacer.processes {
+			p.pacer.Bound(Part(w.most, live), live, epoch.Add(w.now))
+			p.pacer.sharers = live
 		}
 		p.seen = w.now
 		p.beats += time.Second
@@ -163,8 +163,8 @@ func (w *world) run(until time.Duration) {
 			s.took = append(s.took, took)
 		}
 		if p.pacer != nil {
-			p.pacer.left(epoch.Add(w.now))
-			p.reasons[p.pacer.ended(epoch.Add(c.began), took, events, c.fault, epoch.Add(w.now))]++
+			p.pacer.Left(epoch.Add(w.now))
+			p.reasons[p.pacer.Ended(epoch.Add(c.began), took, events, c.fault, epoch.Add(w.now))]++
 		}
 		s.limit = p.limit()
 		w.fill(p)
@@ -189,7 +189,7 @@ func (w *world) fill(p *pod) {
 		p.running++
 		c := &simCall{pod: p, began: w.now}
 		if p.pacer != nil {
-			p.pacer.began(epoch.Add(w.now))
+			p.pacer.Began(epoch.Add(w.now))
 		}
 		switch {
 		case w.down != nil && w.down(w.now), w.rate > 0 && !w.token():

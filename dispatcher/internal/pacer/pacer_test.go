@@ -1,4 +1,4 @@
-package engine
+package pacer
 
 import (
 	"flag"
@@ -258,7 +258,7 @@ func TestLongPacersOfThreeTopics(t *testing.T) {
 		w := newWorld(seed)
 		w.knee = constant(60)
 		for range 3 {
-			w.pod(256).pacer.peers = 3
+			w.pod(256).pacer.sharers = 3
 		}
 		w.run(180 * time.Second)
 		s := w.between(60, 180, 48, 72)
@@ -273,10 +273,10 @@ func TestLongPacersOfThreeTopics(t *testing.T) {
 //
 // CONTRACT: C-38
 func TestPacerRefusedWhileItRises(t *testing.T) {
-	p := newPacer(100)
-	p.limit, p.from, p.phase = 22, 20, rising
+	p := New(100, 1)
+	p.limit, p.experiment.from, p.phase = 22, 20, rising
 	for range 10 {
-		p.ended(epoch, 10*time.Millisecond, 0, true, epoch.Add(10*time.Millisecond))
+		p.Ended(epoch, 10*time.Millisecond, 0, true, epoch.Add(10*time.Millisecond))
 	}
 	if p.limit != 20 {
 		t.Errorf("the limit is %d, want 20", p.limit)
@@ -289,10 +289,10 @@ func TestPacerRefusedWhileItRises(t *testing.T) {
 func TestPacerWithLittleLoad(t *testing.T) {
 	w := newWorld(1)
 	p := w.pod(256)
-	p.want = constant(firstLimit - 1)
+	p.want = constant(FirstLimit - 1)
 	w.run(time.Hour)
-	if p.pacer.limit != firstLimit {
-		t.Errorf("the limit is %d, want %d: %v", p.pacer.limit, firstLimit, p.reasons)
+	if p.pacer.limit != FirstLimit {
+		t.Errorf("the limit is %d, want %d: %v", p.pacer.limit, FirstLimit, p.reasons)
 	}
 }
 
@@ -307,7 +307,7 @@ func TestPacerAfterAnOutage(t *testing.T) {
 		w.down = func(t time.Duration) bool { return t > 60*time.Second && t < 70*time.Second }
 		w.pod(256)
 		w.run(70 * time.Second)
-		w.pods[0].pacer.resume(epoch.Add(w.now))
+		w.pods[0].pacer.Resume(epoch.Add(w.now))
 		w.run(80 * time.Second)
 		rates.add(w.between(74, 76, 0, 0).rate / w.between(50, 60, 0, 0).rate)
 	}
@@ -327,4 +327,13 @@ func TestPacerWithBadEvents(t *testing.T) {
 		mean.add(w.between(15, 120, 32, 48).mean)
 	}
 	mean.check(t, "the mean limit with 422 for a third of the events", 0.2, 32, 48)
+}
+
+// skipLong leaves out with -short what the race detector takes a minute over and finds nothing in: simulations without
+// goroutines. hack/test.sh runs them without it.
+func skipLong(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it is long: run it without -short")
+	}
+	t.Parallel()
 }

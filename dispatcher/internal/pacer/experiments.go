@@ -1,0 +1,167 @@
+package pacer
+
+import (
+	"math"
+	"time"
+)
+
+// What a pacer tries, and what it makes of the result.
+
+// AtDestination reports whether more calls would not deliver more, although there may be more.
+func (p *Pacer) AtDestination() bool {
+	if p.phase == lowering {
+		return p.found && p.experiment.from < p.most
+	}
+	return p.found && p.limit < p.most
+}
+
+// fallen reports whether calls yield less than before, by more than noise and the experiment under way explain.
+func (p *Pacer) fallen(w yields, by float64) bool {
+	less := p.base.mean() - w.mean()
+	if less <= by {
+		return false
+	}
+	if p.phase == rising {
+		less -= math.Log(float64(p.limit) / float64(p.experiment.from))
+	}
+	return less > max(by, 4*w.apart(p.base))
+}
+
+// fall begins the search for a limit that is much lower.
+func (p *Pacer) fall(now time.Time) Decision {
+	p.experiment.from = p.limit
+	p.set(int(cutTo*float64(p.limit)), falling, now)
+	return Slower
+}
+
+// overshared reports whether calls yield less than they did lately, since the other pacers have too many. What one gains another may
+// lose, so that a gain alone says little.
+func (p *Pacer) overshared() bool {
+	y := p.base.mean()
+	if noise := p.base.apart(p.base); y-noise > p.bestYield {
+		p.bestYield = y - noise
+	} else {
+		p.bestYield -= 0.02 * (p.bestYield - y)
+	}
+	return p.sharers > 1 && p.bestYield-y > tooMuch
+}
+
+// below reports whether there is much room below the ceiling.
+func (p *Pacer) below() bool {
+	return p.ceiling.calls-p.limit > 1 && float64(p.ceiling.calls) > 1.04*float64(p.limit)
+}
+
+// rise begins an experiment of more calls, or holds where there is no room.
+func (p *Pacer) rise(now time.Time) Decision {
+	to := max(p.limit+1, int(math.Round(float64(p.limit)*(1+p.experiment.step))))
+	if p.ceiling.calls > 0 {
+		if !p.below() {
+			p.hold(p.limit, now)
+			return Unchanged
+		}
+		to = min(to, (p.limit+p.ceiling.calls)/2)
+	}
+	if to = min(to, p.most); to == p.limit {
+		p.hold(p.limit, now)
+		return Unchanged
+	}
+	p.experiment.from = p.limit
+	p.set(to, rising, now)
+	return Probed
+}
+
+// judge compares the experiment with the base.
+func (p *Pacer) judge(now time.Time) Decision {
+	ratio := math.Log(float64(p.limit) / float64(p.experiment.from))
+	gain := 1 + (p.experiment.tried.mean()-p.base.mean())/ratio
+	enough := 1 - 1/(2*float64(p.sharers))
+	if p.experiment.step > mostStep { // the other pacers rise too
+		enough = 0.5
+	}
+	noise := p.experiment.tried.apart(p.base) / math.Abs(ratio)
+	unsure := math.Abs(gain-enough) < sure*noise
+	capped, tries := p.phase == rising && p.ceiling.calls > 0, mostTries
+	if capped {
+		tries = fewTries
+	}
+	if unsure && p.experiment.tries < tries {
+		return Unchanged
+	}
+	if p.phase == lowering {
+		if unsure || gain >= enough {
+			return p.back(Lost, now)
+		}
+		p.base, p.experiment.from = p.experiment.tried, p.limit
+		p.hold(p.limit, now)
+		p.experiment.lowers = true
+		p.experiment.pause = 1
+		return Spared
+	}
+	if gain >= enough || unsure && capped {
+		p.base, p.experiment.step, p.found, p.experiment.halved = p.experiment.tried, min(1, 2*p.experiment.step), false, false
+		if p.rise(now) == Unchanged {
+			p.found = p.limit < p.most
+		}
+		return Gained
+	}
+	p.found, p.experiment.halved = true, !p.experiment.halved
+	if to := int(math.Round(float64(p.experiment.from) * math.Exp(min(1, max(0, gain))*ratio))); p.experiment.step > mostStep && to > p.experiment.from {
+		p.hold(to, now)
+		return NoGain
+	}
+	return p.back(NoGain, now)
+}
+
+// fell looks for the limit after the yield fell. Where fewer calls do not deliver more each, the events or the
+// destination are slower, and the calls do not hinder each other.
+func (p *Pacer) fell(w yields, now time.Time) Decision {
+	part := math.Exp(w.mean() - p.base.mean())
+	if part >= 0.8 || p.limit == 1 {
+		p.found = true
+		p.hold(p.limit, now)
+		return Unchanged
+	}
+	if p.experiment.tried.n == 0 {
+		limit := p.limit
+		p.set(int(cutTo*float64(p.limit)), falling, now)
+		p.experiment.tried, p.experiment.tries = w, limit
+		return Slower
+	}
+	gain := 1 + (w.mean()-p.experiment.tried.mean())/math.Log(float64(p.limit)/float64(p.experiment.tries))
+	from := p.experiment.from
+	p.base = w
+	if gain >= 0.75 {
+		p.hold(from, now)
+		return Lost
+	}
+	p.found = true
+	p.hold(int(math.Round(part*float64(p.limit))), now)
+	return Slower
+}
+
+// refuse lowers the limit: the destination refuses calls.
+func (p *Pacer) refuse(now time.Time) Decision {
+	part := float64(p.window.faults) / float64(p.window.calls)
+	to := min(p.limit-1, int(max(cutTo, 1-2*part)*float64(p.limit)))
+	if p.phase == rising && p.experiment.from > 0 {
+		to = max(to, p.experiment.from)
+	}
+	if p.ceiling.calls == 0 { // it refuses again
+		p.ceiling.keep = min(mostKeep, 2*p.ceiling.keep)
+	}
+	if p.ceiling.calls == 0 || p.ceiling.until.Sub(now) < p.ceiling.keep-refills {
+		p.ceiling.calls, p.ceiling.until = p.limit, now.Add(p.ceiling.keep)
+	}
+	p.found = true
+	p.hold(to, now)
+	p.experiment.pause = 1
+	return Refused
+}
+
+// Resume begins again after an outage.
+func (p *Pacer) Resume(now time.Time) Decision {
+	p.ceiling.calls, p.experiment.step, p.found, p.base = 0, 1, false, yields{}
+	p.window.width, p.experiment.from = shortWindow, 0
+	p.set(p.good/2, rising, now)
+	return Recovered
+}
