@@ -312,8 +312,11 @@ var _ = Describe("a file for pods", Label("samples"), func() {
 		})
 	}
 	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if !strings.Contains(string(text), "kind: OutboxDispatcher\n") && err == nil {
+			continue // the Job of an adoption
+		}
 		It("means the same as the sample "+filepath.Base(file), func(ctx SpecContext) {
-			text, err := os.ReadFile(file)
 			Expect(err).NotTo(HaveOccurred())
 			meansTheSame(ctx, string(text))
 		})
