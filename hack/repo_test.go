@@ -169,3 +169,13 @@ func TestLabelsOfSpecsAreListed(t *testing.T) {
 		}
 	}
 }
+
+// What waits for something waits need.Wait, not as long as seemed enough on the machine where it was written.
+func TestWaitsHaveNoLimitOfTheirOwn(t *testing.T) {
+	own := regexp.MustCompile(`\.WithTimeout\((\d+ ?\* ?)?time\.|SetDefaultEventuallyTimeout\(time|Eventually\([^,]+, "[^"]*", (\d+ ?\* ?)?time\.`)
+	for name, text := range files(t, "_test.go") {
+		for _, limit := range own.FindAllString(text, -1) {
+			t.Errorf("%s has %q: leave out the limit; need.Wait is the default", name, limit)
+		}
+	}
+}
