@@ -111,7 +111,7 @@ func retentionSufficient(seen observed) metav1.Condition {
 		"It knows for %s what it has handled, and delivered rows are kept for no longer. A dead letter that is replayed after that time may be handled twice.", spec.Duration(own.Duration)))
 }
 
-// A message names so many types, each by so many bytes at most.
+// Bounds of a message: how many types it names, and the bytes of each name.
 const (
 	namedTypes = 5
 	nameBytes  = 60

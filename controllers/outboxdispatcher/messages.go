@@ -14,7 +14,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// A message names so many paused topics, each by so many bytes at most, that the remedy has room.
+// Bounds of a message, which leave room for the remedy: how many paused topics it names, and the bytes of each name.
 const (
 	namedTopics = 5
 	topicBytes  = 40

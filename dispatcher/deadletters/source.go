@@ -107,7 +107,7 @@ type Group struct {
 	Topic  string                `json:"topic"`
 	Reason dispatcher.DeadReason `json:"reason"`
 	dispatcher.Cause
-	// Count is how many dead letters are open; with AtLeast there are more, and with Estimated about so many.
+	// Count is how many dead letters are open; with AtLeast there are more, and with Estimated it is about right.
 	Count     int64 `json:"count"`
 	AtLeast   bool  `json:"atLeast,omitempty"`
 	Estimated bool  `json:"estimated,omitempty"`

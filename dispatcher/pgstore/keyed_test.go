@@ -17,7 +17,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// fillKeys commits n due events of a topic, in turn of so many keys, in one statement.
+// fillKeys commits n due events of a topic, with its keys in turn, in one statement.
 func (o outbox) fillKeys(n, keys int, topic string) {
 	o.Helper()
 	pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
@@ -170,7 +170,7 @@ func (o outbox) deliverKeys(store dispatcher.Store) {
 	}
 }
 
-// fillMore commits a row of each of so many keys.
+// fillMore commits a row of each key.
 func (o outbox) fillMore(keys int) {
 	o.Helper()
 	pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)

@@ -35,16 +35,16 @@ type PastRow struct {
 
 // PastRead is what [Store.Past] read.
 type PastRead struct {
-	// Rows are all that were looked at, also those of other topics and namespaces.
+	// Rows counts the rows that were read, those of other topics and namespaces included.
 	Rows int
-	// All is true unless it ended early: no more than 100,000 rows are looked at, and 10 more for each of Last.
+	// All is false when it ended early: it reads at most 100,000 rows, and 10 more for each of Last.
 	All bool
 }
 
 const (
-	// A look reads the ids of so many rows, and of those that are wanted so many at once, or so many bytes.
+	// pastLook is how many ids a query reads. Rows that are wanted are read whole, pastRows or pastBytes at once.
 	pastLook, pastRows, pastBytes = 1000, 100, 4 << 20
-	// minReads and readsEach bound the rows that are looked at: so many, and so many for each that is requested.
+	// minReads and readsEach bound the rows that are read: minReads, and readsEach for each row that is requested.
 	minReads, readsEach = 100_000, 10
 	// pastTimeout bounds each statement, in milliseconds as text.
 	pastTimeout = "10000"

@@ -77,7 +77,7 @@ var _ = It("replays dead events as an object, through crashes and deletion", Lab
 	Expect(w.number(`select sum(requeued) from outbox.outbox_replays`)).To(BeEquivalentTo(rows))
 })
 
-// replay is a DeadLetterReplay of so many dead letters.
+// replay is a DeadLetterReplay with a limit.
 func (w *world) replay(name string, limit int) string {
 	w.Helper()
 	user := w.kubectl("auth", "whoami", "-o", "jsonpath={.status.userInfo.username}")

@@ -64,7 +64,7 @@ type world struct {
 	operator  *operator
 }
 
-// newWorld starts everything for so many OutboxDispatchers; how returns the behaviour of each pod.
+// newWorld starts everything for size OutboxDispatchers; how returns the behaviour of each pod.
 func newWorld(t *testing.T, namespace string, size int, how func(int) behaviour) *world {
 	t.Helper()
 	cfg := envtest.Start(t)
@@ -115,7 +115,7 @@ func (w *world) create(o client.Object) {
 	}
 }
 
-// dispatchers creates so many OutboxDispatchers, eight at a time.
+// dispatchers creates the OutboxDispatchers, eight at a time.
 func (w *world) dispatchers(size int, change func(int, *v1alpha1.OutboxDispatcher)) {
 	w.t.Helper()
 	var group sync.WaitGroup

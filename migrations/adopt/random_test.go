@@ -269,7 +269,7 @@ func (l *randomLedger) finishHeld(table string) {
 	}
 }
 
-// deliver delivers so many events at most, of those that are due.
+// deliver delivers due events, up to the given number.
 func (l *randomLedger) deliver(most int) {
 	l.Helper()
 	if late := l.list(`select payload ->> 'n' from outbox.outbox_events where live and next_attempt_at > now()`); len(late) > 0 {

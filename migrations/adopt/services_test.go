@@ -430,7 +430,7 @@ type producers struct {
 	next, commits atomic.Int64
 }
 
-// reach waits until so many events are committed.
+// reach waits until n events are committed.
 func (p *producers) reach(n int64) {
 	p.Helper()
 	p.eventually(fmt.Sprint(n, " commits"), func() bool { return p.commits.Load() >= n })

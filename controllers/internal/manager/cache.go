@@ -212,7 +212,7 @@ func slimPod(p *corev1.Pod) {
 	*p = kept
 }
 
-// slimStatuses keeps the dispatcher's, and so many of the others.
+// slimStatuses keeps the dispatcher's status, and the first statuses of the others.
 func slimStatuses(all []corev1.ContainerStatus) (kept []corev1.ContainerStatus) {
 	for _, c := range all {
 		if c.Name != desired.Container && len(kept) >= maxStatuses {

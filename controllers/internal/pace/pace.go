@@ -49,7 +49,7 @@ const (
 	startsWithin = 5 * time.Minute
 )
 
-// New returns a Pacer for so many objects at a time. It reads with c, which has a cache.
+// New returns a Pacer that lets limit objects roll or migrate at a time. It reads with c, which has a cache.
 func New(c client.Client, limit int) *Pacer {
 	return &Pacer{client: c, limit: limit, now: time.Now, granted: map[string]*turn{}}
 }

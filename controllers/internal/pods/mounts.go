@@ -25,7 +25,7 @@ const (
 // watchAgain is the pause before a watch that ended is made again.
 const watchAgain = time.Second
 
-// Mounts keeps the kubelet's last Event [FailedMount] of each pod, so many for a namespace at most. It watches the
+// Mounts keeps the kubelet's last Event [FailedMount] of each pod, a bounded number for a namespace. It watches the
 // Events and keeps no other.
 type Mounts struct {
 	client     client.WithWatch

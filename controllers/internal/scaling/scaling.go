@@ -50,7 +50,7 @@ type Reason string
 
 // The reasons, in addition to those that begin with LimitedBy.
 const (
-	// Sufficient: so many pods deliver the backlog in time.
+	// Sufficient: this number of pods delivers the backlog in time.
 	Sufficient Reason = "Sufficient"
 	// Waiting: more are needed, when the pods of the last step are ready and what they deliver is known.
 	Waiting Reason = "Waiting"

@@ -18,7 +18,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/client/producer"
 )
 
-// Events of standard input travel together: so many, or so many bytes and one event more.
+// Bounds of the events of standard input that travel together: their number, and the bytes of all but the last.
 const (
 	enqueueBatch = 500
 	enqueueBytes = 16 << 20

@@ -88,7 +88,7 @@ func (f *watchedFile) problems() []status.FileProblem {
 	return []status.FileProblem{*f.problem}
 }
 
-// readFile reads a file that a field of the configuration names, but no more than so many bytes. remedy is what
+// readFile reads a file that a field of the configuration names, up to a bound of bytes. remedy is what
 // makes it one that can be read.
 func readFile(field, path, remedy string, most int64) (string, error) {
 	file, err := os.Open(path)

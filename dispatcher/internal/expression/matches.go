@@ -29,7 +29,7 @@ type pattern struct {
 
 var errStates = fmt.Errorf("a regular expression has too many states: %d at most, where each repetition of a character counts; use smaller repetitions, or size()", MaxStates)
 
-// compilePattern compiles a regular expression of at most so many states.
+// compilePattern compiles a regular expression whose states are bounded.
 func compilePattern(text string, most int) (*pattern, error) {
 	if size, err := regex.Size(text); err != nil {
 		return nil, err

@@ -85,7 +85,7 @@ type Options struct {
 	Since time.Duration
 	// Limit is how many differences the report has; the others are only counted. Defaults to DefaultLimit.
 	Limit int
-	// MaxRecords ends the check after about so many records, of other namespaces and topics too, and then the pages of the table are
+	// MaxRecords ends the check after about that number of records, of other namespaces and topics too, and then the pages of the table are
 	// not read. Defaults to no bound.
 	MaxRecords int64
 	// MaxTime ends a check with MaxRecords after the page in which so much time has passed. Defaults to no bound.

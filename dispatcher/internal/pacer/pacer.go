@@ -63,7 +63,7 @@ const (
 )
 
 const (
-	// FirstLimit is the limit of a new pacer, if it may have so many.
+	// FirstLimit is the limit of a new pacer, unless its bound is lower.
 	FirstLimit = 4
 
 	shortWindow = 250 * time.Millisecond // while it rises from the start
@@ -89,7 +89,7 @@ const (
 	refills     = 2 * time.Second // after a refusal fewer calls are refused too, until a bucket has filled again
 )
 
-// New returns the pacer of a topic of one of so many processes, with at most so many calls.
+// New returns the pacer of a topic in one of several processes. most bounds the calls of this one.
 func New(most, processes int) *Pacer {
 	return &Pacer{
 		limit: min(FirstLimit, most), most: most, sharers: 1, processes: processes,
@@ -97,7 +97,7 @@ func New(most, processes int) *Pacer {
 	}
 }
 
-// Part is the part of so many calls that each of so many processes has: one at least.
+// Part returns the calls that each of several processes may have of most calls in all: one at least.
 func Part(most, processes int) int { return max(1, most/processes) }
 
 // Limit is how many calls the topic should have at once.
@@ -107,7 +107,8 @@ func (p *Pacer) Limit() int { return p.limit }
 // most 16 count.
 func (p *Pacer) SetSharers(n int) { p.sharers = max(1, min(mostSharers, n)) }
 
-// Bound sets the most calls of each of so many processes. What was found is divided again.
+// Bound sets how many calls this process may have at most, and how many processes there are. The limit that was found is
+// divided again.
 func (p *Pacer) Bound(most, processes int, now time.Time) Decision {
 	limit := min(p.limit, most)
 	if p.found {

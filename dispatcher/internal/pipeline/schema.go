@@ -212,7 +212,7 @@ type violation struct {
 	finding Finding // without its field
 }
 
-// violations says where a payload of so many bytes breaks the schema, and nothing of what the payload holds. It fails when
+// violations says where a payload breaks the schema, and nothing of what the payload holds. It fails when
 // ctx ends, and when that takes more work than such a payload may.
 func (s *jsonSchema) violations(ctx context.Context, payload any, size int) (all []violation, err error) {
 	select {

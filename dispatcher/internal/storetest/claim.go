@@ -171,7 +171,7 @@ func claimBacklog(r rig) {
 	}
 }
 
-// sized makes events that are due for an hour, with payloads of about so many bytes. They compress well: what
+// sized makes events that are due for an hour, with payloads of about the given bytes. They compress well: what
 // they take in memory is what counts.
 func sized(sizes ...int) (events []Event, ids []uuid.UUID) {
 	for _, size := range sizes {

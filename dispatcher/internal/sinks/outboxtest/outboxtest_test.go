@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 func TestDeliverBringsEverythingAfterAnOutage(t *testing.T) {
 	var mu sync.Mutex
 	var messages []sinktest.Message
-	fail := 0 // so many deliveries arrive and are not confirmed
+	fail := 0 // deliveries that arrive and are not confirmed
 	destination := &sinktest.Func{Max: 10, Respond: func(_ context.Context, e *dispatcher.Event) error {
 		mu.Lock()
 		defer mu.Unlock()
