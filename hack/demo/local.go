@@ -18,6 +18,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
+	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
 )
 
 // local plays the story with dispatcher processes and the file that the operator would render.
@@ -139,8 +140,8 @@ func write(path string, c spec.Config) error {
 type processes struct{ all []process }
 
 type process struct {
+	*daemon.Process
 	url string
-	cmd *exec.Cmd
 }
 
 func (p *processes) start(binary, file, url, logFile string) error {
@@ -149,21 +150,22 @@ func (p *processes) start(binary, file, url, logFile string) error {
 		return err
 	}
 	defer log.Close()
-	cmd := child(exec.Command(binary, "run", "-f", file))
+	cmd := exec.Command(binary, "run", "-f", file)
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
+	started, err := daemon.Start(cmd, nil, syscall.SIGTERM)
+	if err != nil {
 		return fmt.Errorf("start a dispatcher: %w", err)
 	}
-	p.all = append(p.all, process{url: url, cmd: cmd})
+	p.all = append(p.all, process{started, url})
 	return nil
 }
 
 func (p *processes) stop() {
 	for _, one := range p.all {
-		_ = one.cmd.Process.Signal(syscall.SIGTERM) // the killed one is gone
+		one.Signal(syscall.SIGTERM) // the killed one is gone
 	}
 	for _, one := range p.all {
-		_ = one.cmd.Wait()
+		<-one.Done
 	}
 }
 
@@ -221,5 +223,5 @@ func (p *processes) FreezeOne(context.Context) (scenario.Frozen, error) {
 	if err != nil {
 		return scenario.Frozen{}, err
 	}
-	return scenario.Freeze(p.all[0].cmd.Process.Pid, worker)
+	return scenario.Freeze(p.all[0].Pid(), worker)
 }

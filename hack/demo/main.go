@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
+	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
 	"github.com/outbox-operator/outbox-operator/hack/servers/postgres"
 )
 
@@ -143,15 +144,13 @@ func freeAddress(host string) (string, error) {
 
 // start runs a program until the end of the demo.
 func (d *demo) start(name string, program string, args ...string) error {
-	cmd := child(exec.Command(program, args...))
+	cmd := exec.Command(program, args...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	if err := cmd.Start(); err != nil {
+	p, err := daemon.Start(cmd, nil, syscall.SIGTERM)
+	if err != nil {
 		return fmt.Errorf("start the %s: %w", name, err)
 	}
-	d.defers(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended by itself
-		_ = cmd.Wait()
-	})
+	d.defers(func() { p.End(syscall.SIGTERM) })
 	return nil
 }
 

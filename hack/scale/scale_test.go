@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -115,26 +114,18 @@ func (w *world) create(o client.Object) {
 	}
 }
 
-// dispatchers creates the OutboxDispatchers, eight at a time.
+// dispatchers creates the OutboxDispatchers.
 func (w *world) dispatchers(size int, change func(int, *v1alpha1.OutboxDispatcher)) {
 	w.t.Helper()
-	var group sync.WaitGroup
-	for part := range 8 {
-		group.Go(func() {
-			for i := part; i < size; i += 8 {
-				obd := &v1alpha1.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: name(i), Namespace: w.namespace},
-					Spec: v1alpha1.OutboxDispatcherSpec{Namespace: "shop", Topics: []string{name(i)}, Sink: v1alpha1.Sink{Log: &v1alpha1.LogSink{}},
-						Database: &v1alpha1.DispatcherDatabase{SecretRef: v1alpha1.SecretRef{Name: "db"}}}}
-				if change != nil {
-					change(i, obd)
-				}
-				if err := w.admin.Create(w.t.Context(), obd); err != nil {
-					w.t.Errorf("create %s: %v", obd.Name, err)
-				}
-			}
-		})
-	}
-	group.Wait()
+	w.many(size, func(i int) client.Object {
+		obd := &v1alpha1.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: name(i), Namespace: w.namespace},
+			Spec: v1alpha1.OutboxDispatcherSpec{Namespace: "shop", Topics: []string{name(i)}, Sink: v1alpha1.Sink{Log: &v1alpha1.LogSink{}},
+				Database: &v1alpha1.DispatcherDatabase{SecretRef: v1alpha1.SecretRef{Name: "db"}}}}
+		if change != nil {
+			change(i, obd)
+		}
+		return obd
+	})
 }
 
 // wait returns after d, or when the test ends.
