@@ -283,7 +283,7 @@ func TestSchemasOfARealRegistry(t *testing.T) {
 	server, err := registry.Start(t.Context())
 	need.Server(t, err, registry.ErrMissing)
 	stop := sync.OnceFunc(func() {
-		if err := server.Stop(); err != nil {
+		if err := server.Stop(t.Context()); err != nil {
 			t.Error(err)
 		}
 	})

@@ -63,7 +63,6 @@ type relayRun struct {
 	*database     // with the relay as its client
 	daemon.Server // the relay's process, and its files
 	relay         relay
-	argv          []string
 	topic         string
 	from          int // records before it are not looked at
 	pool          *pgxpool.Pool
@@ -79,14 +78,7 @@ func (k *kafkaCell) with(ctx context.Context, which relay, look func(r *relayRun
 	defer db.drop()
 	db.brokerPID, db.idle = k.broker.Pid(), k.idleBroker
 	r := &relayRun{kafkaCell: k, database: db, relay: which, topic: db.name}
-	if r.Server, err = daemon.NewServer("outbox-bench-*"); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, r.Remove()) }()
 	if err := k.addTopic(ctx, r.topic); err != nil {
-		return err
-	}
-	if r.argv, err = which.command(r); err != nil {
 		return err
 	}
 	if r.pool, err = producing(ctx, db.dsn()); err != nil {
@@ -94,23 +86,43 @@ func (k *kafkaCell) with(ctx context.Context, which relay, look func(r *relayRun
 	}
 	defer r.pool.Close()
 	r.waker = producer.NewWaker(r.pool, producer.WakerOptions{})
-	if err := r.start(ctx); err != nil {
+	if err := r.launch(ctx); err != nil {
 		return err
 	}
-	return errors.Join(look(r), r.stop(context.WithoutCancel(ctx)))
+	ctx = context.WithoutCancel(ctx)
+	return errors.Join(look(r), r.stop(ctx), r.Remove())
 }
 
-// start runs the relay, and returns when it would deliver.
+// launch runs the relay, and returns when it would deliver.
+func (r *relayRun) launch(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if r.Server, err = daemon.NewServer("outbox-bench-*"); err != nil {
+		return err
+	}
+	var argv []string
+	prepare := func() (err error) { argv, err = r.relay.command(r); return err }
+	err = r.Launch(ctx, prepare, daemon.Program{
+		Name: r.relay.name, Command: func() *exec.Cmd { return exec.Command(argv[0], argv[1:]...) },
+		Ready: func(ctx context.Context) error {
+			ok, err := queryOne[bool](ctx, r.conn, r.relay.ready)
+			if err == nil && !ok {
+				err = errors.New("it does not see the outbox yet")
+			}
+			return err
+		},
+	})
+	if err == nil {
+		r.clientPID = r.Pid()
+	}
+	return err
+}
+
+// start runs the relay again.
 func (r *relayRun) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	err := r.Run(ctx, r.relay.name, exec.Command(r.argv[0], r.argv[1:]...), nil, func(ctx context.Context) error {
-		ok, err := queryOne[bool](ctx, r.conn, r.relay.ready)
-		if err == nil && !ok {
-			err = errors.New("it does not see the outbox yet")
-		}
-		return err
-	})
+	err := r.Restart(ctx)
 	if err == nil {
 		r.clientPID = r.Pid()
 	}

@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
+	"github.com/outbox-operator/outbox-operator/hack/testing/java"
 	"github.com/outbox-operator/outbox-operator/hack/testing/python"
 )
 
@@ -22,6 +23,13 @@ import (
 var ErrMissing = errors.New("no CloudEvents SDK for Python on this machine; install python3 with its module venv, and let pip reach its index")
 
 var (
+	// The runtime dependencies of io.cloudevents:cloudevents-kafka and cloudevents-json-jackson, of
+	// org.apache.kafka:kafka-clients and of org.slf4j:slf4j-nop.
+	//
+	//go:embed jars.sha256
+	jars string
+	//go:embed Reader.java
+	reader string
 	//go:embed requirements.txt
 	requirements []byte
 	//go:embed readers.py
@@ -56,6 +64,16 @@ func Start(ctx context.Context, args ...string) (*Reader, error) {
 		return nil, fmt.Errorf("%w (%w)", ErrMissing, err)
 	}
 	return start(exec.CommandContext(ctx, filepath.Join(bin, "python"), append([]string{"-c", program}, args...)...))
+}
+
+// StartJava starts the reader in Java with the arguments that Reader.java describes: the CloudEvents SDK for Java and Kafka's
+// own client. Its source is in dir. It ends with ctx at the latest. It returns [java.ErrMissing] when it cannot be installed.
+func StartJava(ctx context.Context, dir string, args ...string) (*Reader, error) {
+	cmd, err := java.Command(ctx, jars, dir, "Reader", reader, args...)
+	if err != nil {
+		return nil, err
+	}
+	return start(cmd)
 }
 
 // start starts a program that writes a line for each event.

@@ -22,6 +22,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/readers"
 	"github.com/outbox-operator/outbox-operator/hack/servers/kafka"
 	"github.com/outbox-operator/outbox-operator/hack/servers/rabbitmq"
+	"github.com/outbox-operator/outbox-operator/hack/testing/java"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
@@ -41,8 +42,8 @@ func startJava(t *testing.T, args ...string) *readers.Reader {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	t.Cleanup(cancel)
-	r, err := readers.StartJava(ctx, args...)
-	need.Server(t, err, readers.ErrNoJava)
+	r, err := readers.StartJava(ctx, t.TempDir(), args...)
+	need.Server(t, err, java.ErrMissing)
 	return r
 }
 

@@ -152,7 +152,7 @@ var languages = map[string]struct {
 		return node.TypeScript(ctx, []string{"pg@8.16.3", "@types/pg@8.15.5"}, program)
 	}, node.ErrMissing},
 	"java": {"## Java", func(ctx context.Context, t *testing.T, program string) (*exec.Cmd, error) {
-		return java.Command(ctx, t.TempDir(), "Billing", program)
+		return java.Command(ctx, java.Postgres, t.TempDir(), "Billing", program)
 	}, java.ErrMissing},
 }
 

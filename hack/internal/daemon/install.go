@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -48,6 +49,29 @@ func Install(ctx context.Context, pkg string, installed func() bool) error {
 		}
 	}
 	return nil
+}
+
+// Need returns the path of the first of some programs, all of which one of Debian's packages has. It installs the package when one
+// of them is not on the machine. It returns missing, with the reason, when it cannot.
+func Need(ctx context.Context, missing error, pkg string, programs ...string) (path string, err error) {
+	installed := func() bool {
+		for _, name := range slices.Backward(programs) {
+			if path, err = exec.LookPath(name); err != nil && filepath.Base(name) == name {
+				path, err = exec.LookPath("/usr/sbin/" + name) // which is not in everyone's path
+			}
+			if err != nil {
+				return false
+			}
+		}
+		return true
+	}
+	if installed() {
+		return path, nil
+	}
+	if err := Install(ctx, pkg, installed); err != nil {
+		return "", fmt.Errorf("%w (%w)", missing, err)
+	}
+	return path, err
 }
 
 // startNothing keeps Debian's packages from starting what they install, until it is allowed again.

@@ -10,7 +10,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -64,11 +63,8 @@ func Files(ctx context.Context, sums string) ([]string, error) {
 // Java is Files for a program in Java. It also sees to it that there is a runtime: the error is an [ErrMissing] when
 // there is none and it cannot be installed.
 func Java(ctx context.Context, sums string) ([]string, error) {
-	installed := func() bool { _, err := exec.LookPath("java"); return err == nil }
-	if !installed() {
-		if err := daemon.Install(ctx, "default-jre-headless", installed); err != nil {
-			return nil, fmt.Errorf("%w: no java: %w; install it by hand", ErrMissing, err)
-		}
+	if _, err := daemon.Need(ctx, ErrMissing, "default-jre-headless", "java"); err != nil {
+		return nil, err
 	}
 	return Files(ctx, sums)
 }

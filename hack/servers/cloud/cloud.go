@@ -51,12 +51,6 @@ func ServiceBus(ctx context.Context) (*Server, error) {
 	})
 }
 
-// Stop ends it. It returns an error when its directory stays.
-func (s *Server) Stop() error {
-	s.Kill()
-	return s.Remove()
-}
-
 func start(ctx context.Context, command func(bin, port string) *exec.Cmd) (*Server, error) {
 	bin, err := python.Environment(ctx, "cloud", requirements)
 	if err != nil {
@@ -70,9 +64,8 @@ func start(ctx context.Context, command func(bin, port string) *exec.Cmd) (*Serv
 	if s.Server, err = daemon.NewServer("outbox-cloud-*"); err != nil {
 		return nil, err
 	}
-	cmd := command(bin, strconv.Itoa(port))
-	if err = s.Run(ctx, "the stand-in", cmd, nil, daemon.Listens(s.Address)); err != nil {
-		return nil, errors.Join(err, s.Stop())
-	}
-	return s, nil
+	return s, s.Launch(ctx, func() error { return nil }, daemon.Program{
+		Name: "the stand-in", Abrupt: true, Ready: daemon.Listens(s.Address),
+		Command: func() *exec.Cmd { return command(bin, strconv.Itoa(port)) },
+	})
 }

@@ -16,7 +16,7 @@ func TestServersListenUntilStopped(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := s.Stop(); err != nil {
+			if err := s.Stop(t.Context()); err != nil {
 				t.Error(err)
 			}
 			if conn, err := net.Dial("tcp", s.Address); err == nil {

@@ -5,7 +5,6 @@ package kafka
 import (
 	"context"
 	_ "embed"
-	"errors"
 	"fmt"
 	"net"
 	"os/exec"
@@ -92,13 +91,10 @@ func Start(ctx context.Context, opts Options) (*Broker, error) {
 	if opts.Join != nil {
 		b.node = opts.Join.node + 1
 	}
-	if err := b.format(ctx, opts); err != nil {
-		return nil, errors.Join(err, b.Stop(ctx))
-	}
-	if err := b.start(ctx); err != nil {
-		return nil, errors.Join(err, b.Stop(ctx))
-	}
-	return b, nil
+	return b, b.Launch(ctx, func() error { return b.format(ctx, opts) }, daemon.Program{
+		Name: "Kafka", Ready: b.ready,
+		Command: func() *exec.Cmd { return b.Tool(context.Background(), "kafka.Kafka", b.Path(properties)) },
+	})
 }
 
 // Address is host:port of a listener. It stays the same over Restart.
@@ -109,20 +105,6 @@ func (b *Broker) Address(listener string) string {
 // Node is the broker's id in its cluster.
 func (b *Broker) Node() int32 { return b.node }
 
-// Stop shuts the broker down cleanly, or kills it when ctx ends first, and removes its data. It returns an error when the
-// directory cannot be removed.
-func (b *Broker) Stop(ctx context.Context) error {
-	b.Shutdown(ctx)
-	return b.Remove()
-}
-
-// Restart starts the broker again on the same ports and data; one that still runs is first shut down cleanly. It returns
-// when the broker is ready. It returns an error when it is not ready before ctx ends.
-func (b *Broker) Restart(ctx context.Context) error {
-	b.Shutdown(ctx)
-	return b.start(ctx)
-}
-
 // Tool returns a command that runs one of Kafka's own tools, by its Java class, in the broker's
 // directory.
 func (b *Broker) Tool(ctx context.Context, class string, args ...string) *exec.Cmd {
@@ -132,19 +114,16 @@ func (b *Broker) Tool(ctx context.Context, class string, args ...string) *exec.C
 	return cmd
 }
 
-func (b *Broker) start(ctx context.Context) error {
+// ready is nil when the controller lists the broker, which is from when it may lead partitions.
+func (b *Broker) ready(ctx context.Context) error {
 	client, err := kgo.NewClient(kgo.SeedBrokers(b.Address(Plain)))
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	cmd := b.Tool(context.Background(), "kafka.Kafka", b.properties())
-	return b.Run(ctx, "Kafka", cmd, nil, func(ctx context.Context) error {
-		// The controller lists the broker from when it may lead partitions.
-		cluster, err := kadm.NewClient(client).BrokerMetadata(ctx)
-		if err == nil && !slices.Contains(cluster.Brokers.NodeIDs(), b.node) {
-			err = fmt.Errorf("the controller lists the brokers %v, and not %d", cluster.Brokers.NodeIDs(), b.node)
-		}
-		return err
-	})
+	cluster, err := kadm.NewClient(client).BrokerMetadata(ctx)
+	if err == nil && !slices.Contains(cluster.Brokers.NodeIDs(), b.node) {
+		err = fmt.Errorf("the controller lists the brokers %v, and not %d", cluster.Brokers.NodeIDs(), b.node)
+	}
+	return err
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -14,6 +13,7 @@ import (
 )
 
 const (
+	properties = "server.properties"
 	controller = "CONTROLLER"
 	clusterID  = "b3V0Ym94LW9wZXJhdG9yLQ"
 	loginPlain = "org.apache.kafka.common.security.plain.PlainLoginModule required"
@@ -21,8 +21,6 @@ const (
 	// Tokens without a signature: header {"alg":"none"}.
 	loginBearer = `org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";`
 )
-
-func (b *Broker) properties() string { return filepath.Join(b.Dir, "server.properties") }
 
 // format writes the settings and makes the broker's storage, with the users' passwords.
 func (b *Broker) format(ctx context.Context, opts Options) error {
@@ -38,14 +36,13 @@ func (b *Broker) format(ctx context.Context, opts Options) error {
 	if err != nil {
 		return err
 	}
-	var text strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(settings)) {
-		fmt.Fprintf(&text, "%s=%s\n", name, strings.ReplaceAll(settings[name], `\`, `\\`))
+	for name, value := range settings {
+		settings[name] = strings.ReplaceAll(value, `\`, `\\`)
 	}
-	if err := os.WriteFile(b.properties(), []byte(text.String()), 0o600); err != nil {
-		return fmt.Errorf("write the broker's settings: %w", err)
+	if err := b.Write(map[string]string{properties: daemon.Lines("%s=%s", settings)}); err != nil {
+		return err
 	}
-	args := []string{"format", "--cluster-id", clusterID, "--config", b.properties()}
+	args := []string{"format", "--cluster-id", clusterID, "--config", b.Path(properties)}
 	for user, password := range opts.Users {
 		for _, mechanism := range []string{"SCRAM-SHA-256", "SCRAM-SHA-512"} {
 			args = append(args, "--add-scram", fmt.Sprintf("%s=[name=%s,password=%s]", mechanism, user, password))
@@ -118,20 +115,13 @@ func (b *Broker) listener(s map[string]string, l Listener, users map[string]stri
 	if !strings.HasSuffix(l.Protocol, "SSL") {
 		return nil
 	}
-	keyStore := filepath.Join(b.Dir, l.Name+".pem")
-	if err := os.WriteFile(keyStore, []byte(l.KeyPEM+l.CertPEM), 0o600); err != nil {
-		return fmt.Errorf("write a listener's certificate: %w", err)
-	}
-	s[prefix+"ssl.keystore.type"], s[prefix+"ssl.keystore.location"] = "PEM", keyStore
+	keys, authority := l.Name+".pem", l.Name+".ca.pem"
+	s[prefix+"ssl.keystore.type"], s[prefix+"ssl.keystore.location"] = "PEM", b.Path(keys)
 	if l.ClientCAPEM != "" {
-		trustStore := filepath.Join(b.Dir, l.Name+".ca.pem")
-		if err := os.WriteFile(trustStore, []byte(l.ClientCAPEM), 0o600); err != nil {
-			return fmt.Errorf("write a listener's authority: %w", err)
-		}
-		s[prefix+"ssl.truststore.type"], s[prefix+"ssl.truststore.location"] = "PEM", trustStore
+		s[prefix+"ssl.truststore.type"], s[prefix+"ssl.truststore.location"] = "PEM", b.Path(authority)
 		s[prefix+"ssl.client.auth"] = "required"
 	}
-	return nil
+	return b.Write(map[string]string{keys: l.KeyPEM + l.CertPEM, authority: l.ClientCAPEM})
 }
 
 func names(listeners []Listener) (out []string) {

@@ -4,7 +4,6 @@ package nats
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -31,8 +30,7 @@ type Options struct {
 // concurrent use.
 type Server struct {
 	daemon.Server
-	binary string
-	port   int
+	port int
 }
 
 // Start makes a new server and waits until it is ready. The binary is built when it is not in
@@ -43,25 +41,21 @@ func Start(ctx context.Context, opts Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{binary: binary}
+	s := &Server{}
 	if s.Server, err = daemon.NewServer("outbox-nats-*"); err != nil {
 		return nil, err
 	}
-	for range 3 { // another process may take the port first
-		if s.port, err = daemon.FreePort(); err == nil {
-			err = s.configure(opts)
+	prepare := func() (err error) {
+		if s.port, err = daemon.FreePort(); err != nil {
+			return err
 		}
-		if err == nil {
-			err = s.start(ctx)
-		}
-		if err == nil || ctx.Err() != nil {
-			break
-		}
+		return s.configure(opts)
 	}
-	if err != nil {
-		return nil, errors.Join(err, s.Stop(ctx))
-	}
-	return s, nil
+	return s, s.Launch(ctx, prepare, daemon.Program{
+		Name: "NATS", Command: func() *exec.Cmd { return exec.Command(binary, "--config", s.Path("conf")) },
+		// The server listens when JetStream has read its streams.
+		Ready: func(ctx context.Context) error { return daemon.Listens(s.Address())(ctx) },
+	})
 }
 
 // Address is host:port of the server. It stays the same over Restart.
@@ -70,22 +64,8 @@ func (s *Server) Address() string { return net.JoinHostPort("127.0.0.1", strconv
 // URL is nats:// and the address.
 func (s *Server) URL() string { return "nats://" + s.Address() }
 
-// Stop ends the server for good, and removes its data. It shuts down in order, or, when ctx ends
-// first, at once. It returns an error when its directory stays.
-func (s *Server) Stop(ctx context.Context) error {
-	s.Shutdown(ctx)
-	return s.Remove()
-}
-
 // LameDuck makes the server disconnect its clients, and then stop.
 func (s *Server) LameDuck() { s.Signal(syscall.SIGUSR2) }
-
-// Restart starts the server again on the same port and data, after it was killed or, in order, when it
-// still runs. It returns when the server is ready. It returns an error when it is not ready before ctx ends.
-func (s *Server) Restart(ctx context.Context) error {
-	s.Shutdown(ctx)
-	return s.start(ctx)
-}
 
 // Configure replaces the settings that the server has from its next start on, and, when it runs, from
 // now on, as far as NATS can change them while it runs. It returns an error when it cannot write the file.
@@ -119,14 +99,5 @@ func (s *Server) configure(opts Options) error {
 		}
 		text += fmt.Sprintf("jetstream: {store_dir: %q, max_file_store: 20GB%s}\n", s.Path("data"), sync)
 	}
-	if err := os.WriteFile(s.Path("conf"), []byte(text+opts.Settings), 0o600); err != nil {
-		return fmt.Errorf("write the settings of NATS: %w", err)
-	}
-	return nil
-}
-
-func (s *Server) start(ctx context.Context) error {
-	cmd := exec.CommandContext(context.Background(), s.binary, "--config", s.Path("conf"))
-	// The server listens when JetStream has read its streams.
-	return s.Run(ctx, "NATS", cmd, nil, daemon.Listens(s.Address()))
+	return s.Write(map[string]string{"conf": text + opts.Settings})
 }

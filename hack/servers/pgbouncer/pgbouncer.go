@@ -5,13 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
-	"os"
 	"os/exec"
 	"strconv"
-	"strings"
-	"syscall"
 
 	"github.com/jackc/pgx/v5"
 
@@ -42,8 +40,6 @@ type Bouncer struct {
 	Port int
 
 	opts     Options
-	binary   string
-	owner    *syscall.Credential
 	upstream *url.URL
 }
 
@@ -51,24 +47,21 @@ type Bouncer struct {
 // installed from the distribution's package, if this process may do that.
 // It returns an error when it is not ready before ctx ends, or cannot be installed.
 func Start(ctx context.Context, opts Options) (*Bouncer, error) {
-	binary, err := find(ctx)
+	binary, err := daemon.Need(ctx, ErrMissing, "pgbouncer", "pgbouncer")
 	if err != nil {
 		return nil, err
 	}
-	b := &Bouncer{opts: opts, binary: binary}
-	if b.owner, err = daemon.UnprivilegedUser(); err != nil {
-		return nil, err
-	}
+	b := &Bouncer{opts: opts, Port: opts.Port}
 	if b.upstream, err = url.Parse(opts.Server.DSN("postgres")); err != nil {
 		return nil, err
 	}
-	if b.Server, err = daemon.NewServer("outbox-pgbouncer-*"); err != nil {
+	if b.Server, err = daemon.NewUnprivileged("outbox-pgbouncer-*"); err != nil {
 		return nil, err
 	}
-	if err := b.startOnPort(ctx); err != nil {
-		return nil, errors.Join(err, b.Stop(ctx))
-	}
-	return b, nil
+	return b, b.Launch(ctx, b.configure, daemon.Program{
+		Name: "PgBouncer", Abrupt: true, Ready: b.ready,
+		Command: func() *exec.Cmd { return exec.Command(binary, b.Path("ini")) },
+	})
 }
 
 // DSN is the connection string of the server's superuser for a database, by way of this PgBouncer.
@@ -79,63 +72,13 @@ func (b *Bouncer) DSN(database string) string {
 	return u.String()
 }
 
-// Stop ends it for good and removes its directory. It returns an error when its directory stays.
-func (b *Bouncer) Stop(context.Context) error {
-	b.Kill()
-	return b.Remove()
-}
-
-// Restart kills it, if it runs, and starts it again on the same port. It returns when it leads to the
-// server. It returns an error when it is not ready before ctx ends.
-func (b *Bouncer) Restart(ctx context.Context) error {
-	b.Kill()
-	return b.start(ctx)
-}
-
-func find(ctx context.Context) (string, error) {
-	look := func() string {
-		for _, name := range []string{"pgbouncer", "/usr/sbin/pgbouncer"} { // sbin is not in everyone's path
-			if path, err := exec.LookPath(name); err == nil {
-				return path
-			}
-		}
-		return ""
-	}
-	if path := look(); path != "" {
-		return path, nil
-	}
-	if err := daemon.Install(ctx, "pgbouncer", func() bool { return look() != "" }); err != nil {
-		return "", fmt.Errorf("%w (%w)", ErrMissing, err)
-	}
-	if path := look(); path != "" {
-		return path, nil
-	}
-	return "", ErrMissing
-}
-
-// startOnPort starts it on the given port, or on a free one, which another process may take first.
-func (b *Bouncer) startOnPort(ctx context.Context) (err error) {
-	for range 3 {
-		b.Port = b.opts.Port
-		if b.Port == 0 {
-			if b.Port, err = daemon.FreePort(); err != nil {
-				return err
-			}
-		}
-		if err = b.configure(); err != nil {
-			return err
-		}
-		if err = b.start(ctx); err == nil || b.opts.Port != 0 {
+// configure chooses the port and writes its two files.
+func (b *Bouncer) configure() (err error) {
+	if b.Port == 0 {
+		if b.Port, err = daemon.FreePort(); err != nil {
 			return err
 		}
 	}
-	return err
-}
-
-// configure writes its two files.
-func (b *Bouncer) configure() error {
-	var conf strings.Builder
-	fmt.Fprintf(&conf, "[databases]\n* = host=%s port=%s\n[pgbouncer]\n", b.upstream.Hostname(), b.upstream.Port())
 	settings := map[string]string{
 		"listen_addr": "127.0.0.1", "listen_port": strconv.Itoa(b.Port), "unix_socket_dir": "",
 		"auth_type": "scram-sha-256", "auth_file": b.Path("users"),
@@ -143,33 +86,21 @@ func (b *Bouncer) configure() error {
 		"ignore_startup_parameters": "extra_float_digits",
 		"server_login_retry":        "0.1", // else it does not look for 15 s after the server was unreachable
 	}
-	for name, value := range b.opts.Settings {
-		settings[name] = value
-	}
-	for name, value := range settings {
-		fmt.Fprintf(&conf, "%s = %s\n", name, value)
-	}
-	password, _ := b.upstream.User.Password()
-	users := fmt.Sprintf("%q %q\n", b.upstream.User.Username(), password)
-	for user, password := range b.opts.Users {
-		users += fmt.Sprintf("%q %q\n", user, password)
-	}
-	for path, text := range map[string]string{b.Path("ini"): conf.String(), b.Path("users"): users} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			return fmt.Errorf("write PgBouncer's settings: %w", err)
-		}
-	}
-	return daemon.Give(b.owner, b.Dir, b.Path("ini"), b.Path("users"))
+	maps.Copy(settings, b.opts.Settings)
+	users := map[string]string{}
+	users[b.upstream.User.Username()], _ = b.upstream.User.Password()
+	maps.Copy(users, b.opts.Users)
+	return b.Write(map[string]string{
+		"users": daemon.Lines("%q %q", users),
+		"ini":   fmt.Sprintf("[databases]\n* = host=%s port=%s\n[pgbouncer]\n", b.upstream.Hostname(), b.upstream.Port()) + daemon.Lines("%s = %s", settings),
+	})
 }
 
-// start runs it and waits until the server responds through it.
-func (b *Bouncer) start(ctx context.Context) error {
-	cmd := exec.CommandContext(context.Background(), b.binary, b.Path("ini"))
-	return b.Run(ctx, "PgBouncer", cmd, b.owner, func(ctx context.Context) error {
-		conn, err := pgx.Connect(ctx, b.DSN("postgres"))
-		if err != nil {
-			return err
-		}
-		return conn.Close(ctx)
-	})
+// ready is nil when the server responds through it.
+func (b *Bouncer) ready(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, b.DSN("postgres"))
+	if err != nil {
+		return err
+	}
+	return conn.Close(ctx)
 }

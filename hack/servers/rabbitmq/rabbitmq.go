@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -63,7 +62,6 @@ type Listener struct {
 type Broker struct {
 	daemon.Server
 	opts  Options
-	owner *syscall.Credential
 	ports map[string]int
 	epmd  *daemon.Process // Erlang's name service, for Control; nil: not running
 }
@@ -72,24 +70,24 @@ type Broker struct {
 // installed from the distribution's package, if this process may do that.
 // It returns an error when it is not ready before ctx ends, or cannot be installed.
 func Start(ctx context.Context, opts Options) (*Broker, error) {
-	if err := need(ctx); err != nil {
+	if _, err := daemon.Need(ctx, ErrMissing, "rabbitmq-server", filepath.Join(scripts, "rabbitmq-server")); err != nil {
 		return nil, err
 	}
 	b := &Broker{opts: opts}
 	var err error
-	if b.owner, err = daemon.UnprivilegedUser(); err != nil {
+	if b.Server, err = daemon.NewUnprivileged("outbox-rabbitmq-*"); err != nil {
 		return nil, err
 	}
-	if b.Server, err = daemon.NewServer("outbox-rabbitmq-*"); err != nil {
-		return nil, err
-	}
-	if err = b.configure(); err == nil {
-		err = b.start(ctx)
-	}
+	err = b.Launch(ctx, b.configure, daemon.Program{
+		Name: "RabbitMQ", Abrupt: true, Ready: b.ready,
+		Command: func() *exec.Cmd {
+			return b.script(context.Background(), "rabbitmq-server", "-noinput", "-eval", b.listen())
+		},
+	})
 	if err != nil {
-		return nil, errors.Join(err, b.Stop(ctx))
+		b.endNames()
 	}
-	return b, nil
+	return b, err
 }
 
 // Address is host:port of a listener. It stays the same over Restart.
@@ -103,57 +101,27 @@ func (b *Broker) URL() string {
 }
 
 // Stop ends the broker for good, and removes its data. It returns an error when its directory stays.
-func (b *Broker) Stop(context.Context) error {
-	b.Kill()
+func (b *Broker) Stop(ctx context.Context) error {
+	err := b.Server.Stop(ctx)
+	b.endNames()
+	return err
+}
+
+func (b *Broker) endNames() {
 	if b.epmd != nil {
 		b.epmd.End(syscall.SIGKILL)
 	}
-	return b.Remove()
-}
-
-// Restart starts the broker again on the same ports and data. One that still runs is killed. It
-// returns when the broker is ready. It returns an error when it is not ready before ctx ends.
-func (b *Broker) Restart(ctx context.Context) error {
-	b.Kill()
-	return b.start(ctx)
 }
 
 // Control runs rabbitmqctl. It returns an error when rabbitmqctl fails.
 func (b *Broker) Control(ctx context.Context, args ...string) (string, error) {
 	cmd := b.script(ctx, "rabbitmqctl", args...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: b.owner}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: b.Owner()}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("rabbitmqctl %s: %w: %s", args[0], err, out)
 	}
 	return string(out), err
-}
-
-func need(ctx context.Context) error {
-	installed := func() bool {
-		_, err := os.Stat(filepath.Join(scripts, "rabbitmq-server"))
-		return err == nil
-	}
-	if installed() {
-		return nil
-	}
-	if err := daemon.Install(ctx, "rabbitmq-server", installed); err != nil {
-		return fmt.Errorf("%w (%w)", ErrMissing, err)
-	}
-	return nil
-}
-
-// start runs the node and waits until it is ready on all listeners.
-func (b *Broker) start(ctx context.Context) (err error) {
-	if b.epmd == nil {
-		names := exec.CommandContext(context.Background(), "epmd", "-address", "127.0.0.1", "-port", strconv.Itoa(b.ports[epmdPort]))
-		if b.epmd, err = daemon.Start(names, b.owner, syscall.SIGKILL); err != nil {
-			b.epmd = nil
-			return fmt.Errorf("start Erlang's name service: %w", err)
-		}
-	}
-	cmd := b.script(context.Background(), "rabbitmq-server", "-noinput", "-eval", b.listen())
-	return b.Run(ctx, "RabbitMQ", cmd, b.owner, b.ready)
 }
 
 // ready is nil when clients can log in, and all ports with TLS are open, which are the last to open.

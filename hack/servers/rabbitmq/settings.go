@@ -5,14 +5,15 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
 )
@@ -23,8 +24,6 @@ const (
 	distPort = "distribution"
 )
 
-func (b *Broker) path(name string) string { return filepath.Join(b.Dir, name) }
-
 // script returns a command that runs one of RabbitMQ's scripts for this node alone.
 func (b *Broker) script(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(scripts, name), args...)
@@ -33,13 +32,13 @@ func (b *Broker) script(ctx context.Context, name string, args ...string) *exec.
 		"PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8", "HOME=" + b.Dir,
 		"RABBITMQ_NODENAME=outbox@localhost",
 		"RABBITMQ_ALLOW_INPUT=true", // the node is this very process then, not a child of a shell
-		"RABBITMQ_MNESIA_BASE=" + b.path("data"),
+		"RABBITMQ_MNESIA_BASE=" + b.Path("data"),
 		"RABBITMQ_LOG_BASE=" + b.Dir, "RABBITMQ_LOGS=-",
-		"RABBITMQ_CONFIG_FILE=" + b.path("rabbitmq.conf"),
-		"RABBITMQ_ADVANCED_CONFIG_FILE=" + b.path("none.config"),
-		"RABBITMQ_CONF_ENV_FILE=" + b.path("none"),
-		"RABBITMQ_ENABLED_PLUGINS_FILE=" + b.path("plugins"),
-		"RABBITMQ_GENERATED_CONFIG_DIR=" + b.path("data"),
+		"RABBITMQ_CONFIG_FILE=" + b.Path("rabbitmq.conf"),
+		"RABBITMQ_ADVANCED_CONFIG_FILE=" + b.Path("none.config"),
+		"RABBITMQ_CONF_ENV_FILE=" + b.Path("none"),
+		"RABBITMQ_ENABLED_PLUGINS_FILE=" + b.Path("plugins"),
+		"RABBITMQ_GENERATED_CONFIG_DIR=" + b.Path("data"),
 		"RABBITMQ_DIST_PORT=" + strconv.Itoa(b.ports[distPort]),
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1}",
 		"ERL_EPMD_ADDRESS=127.0.0.1", "ERL_EPMD_PORT=" + strconv.Itoa(b.ports[epmdPort]),
@@ -47,14 +46,14 @@ func (b *Broker) script(ctx context.Context, name string, args ...string) *exec.
 	return cmd
 }
 
-// configure writes the node's files.
+// configure writes the node's files, and starts Erlang's name service.
 func (b *Broker) configure() error {
 	b.ports = map[string]int{}
-	names := []string{epmdPort, distPort, Plain}
+	listeners := []string{epmdPort, distPort, Plain}
 	for _, l := range b.opts.Listeners {
-		names = append(names, l.Name)
+		listeners = append(listeners, l.Name)
 	}
-	for _, name := range names {
+	for _, name := range listeners {
 		port, err := daemon.FreePort()
 		if err != nil {
 			return err
@@ -72,23 +71,24 @@ func (b *Broker) configure() error {
 	for _, l := range b.opts.Listeners {
 		files[l.Name+".crt"], files[l.Name+".key"], files[l.Name+".ca"] = l.CertPEM, l.KeyPEM, l.ClientCAPEM
 	}
-	if err := os.Mkdir(b.path("data"), 0o700); err != nil {
+	if err := os.Mkdir(b.Path("data"), 0o700); err != nil {
 		return fmt.Errorf("make the broker's directory: %w", err)
 	}
-	mine := []string{b.Dir, b.path("data")}
-	for name, text := range files {
-		if err := os.WriteFile(b.path(name), []byte(text), 0o400); err != nil {
-			return fmt.Errorf("write the broker's settings: %w", err)
-		}
-		mine = append(mine, b.path(name))
+	if err := errors.Join(daemon.Give(b.Owner(), b.Path("data")), b.Write(files)); err != nil {
+		return err
 	}
-	return daemon.Give(b.owner, mine...)
+	names := exec.Command("epmd", "-address", "127.0.0.1", "-port", strconv.Itoa(b.ports[epmdPort]))
+	if b.epmd, err = daemon.Start(names, b.Owner(), syscall.SIGKILL); err != nil {
+		b.epmd = nil
+		return fmt.Errorf("start Erlang's name service: %w", err)
+	}
+	return nil
 }
 
 func (b *Broker) conf() string {
 	settings := map[string]string{
 		"listeners.tcp.1":  b.Address(Plain),
-		"load_definitions": b.path("definitions.json"),
+		"load_definitions": b.Path("definitions.json"),
 		// EXTERNAL needs these, though each listener has its own.
 		"ssl_options.verify":               "verify_peer",
 		"ssl_options.fail_if_no_peer_cert": "true",
@@ -98,11 +98,7 @@ func (b *Broker) conf() string {
 		"disk_free_limit.absolute":         "50MB",
 	}
 	maps.Copy(settings, b.opts.Settings)
-	var text strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(settings)) {
-		fmt.Fprintf(&text, "%s = %s\n", name, settings[name])
-	}
-	return text.String()
+	return daemon.Lines("%s = %s", settings)
 }
 
 // definitions are the users and the vhost /, in RabbitMQ's own form.
@@ -139,9 +135,9 @@ func hash(password string) string {
 func (b *Broker) listen() string {
 	var code strings.Builder
 	for _, l := range b.opts.Listeners {
-		tls := fmt.Sprintf("{certfile,%q},{keyfile,%q}", b.path(l.Name+".crt"), b.path(l.Name+".key"))
+		tls := fmt.Sprintf("{certfile,%q},{keyfile,%q}", b.Path(l.Name+".crt"), b.Path(l.Name+".key"))
 		if l.ClientCAPEM != "" {
-			tls += fmt.Sprintf(",{cacertfile,%q},{verify,verify_peer},{fail_if_no_peer_cert,true}", b.path(l.Name+".ca"))
+			tls += fmt.Sprintf(",{cacertfile,%q},{verify,verify_peer},{fail_if_no_peer_cert,true}", b.Path(l.Name+".ca"))
 		}
 		fmt.Fprintf(&code, "rabbit_networking:start_ssl_listener({\"127.0.0.1\",%d}, [%s], 1), ", b.ports[l.Name], tls)
 	}

@@ -5,15 +5,10 @@ package redis
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"net"
-	"os"
 	"os/exec"
-	"slices"
 	"strconv"
-	"strings"
-	"syscall"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
@@ -48,78 +43,34 @@ type Server struct {
 	// Address is host:port. It stays the same over Restart.
 	Address string
 
-	binary string
-	owner  *syscall.Credential
-	tls    bool
+	tls bool
 }
 
 // Start makes a new server and waits until it is ready. When the machine has none, it is installed from
 // the distribution's packages, if this process may do that.
 // It returns an error when it is not ready before ctx ends, or cannot be installed.
 func Start(ctx context.Context, opts Options) (*Server, error) {
-	binary, err := find(ctx)
+	binary, err := daemon.Need(ctx, ErrMissing, "redis-server", "redis-server", "redis-cli", "redis-benchmark") // with redis-tools
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{binary: binary, tls: opts.TLS != nil}
-	if s.owner, err = daemon.UnprivilegedUser(); err != nil {
+	s := &Server{tls: opts.TLS != nil}
+	if s.Server, err = daemon.NewUnprivileged("outbox-redis-*"); err != nil {
 		return nil, err
 	}
-	if s.Server, err = daemon.NewServer("outbox-redis-*"); err != nil {
-		return nil, err
-	}
-	for range 3 { // another process may take the port first
-		if err = s.configure(opts); err != nil {
-			break
-		}
-		if err = s.start(ctx); err == nil {
-			return s, nil
-		}
-	}
-	return nil, errors.Join(err, s.Stop(ctx))
+	return s, s.Launch(ctx, func() error { return s.configure(opts) }, daemon.Program{
+		Name: "redis-server", Abrupt: true, Ready: s.ready,
+		Command: func() *exec.Cmd { return exec.Command(binary, s.Path("redis.conf")) },
+	})
 }
 
 // TLS reports whether the server speaks TLS.
 func (s *Server) TLS() bool { return s.tls }
 
-// Stop ends the server for good and removes its directory. It returns an error when its directory stays.
-func (s *Server) Stop(context.Context) error {
-	s.Kill()
-	return s.Remove()
-}
-
-// Restart kills the server, if it runs, and starts it again on the same port and data. It returns when
-// the server is ready. It returns an error when it is not ready before ctx ends.
-func (s *Server) Restart(ctx context.Context) error {
-	s.Kill()
-	return s.start(ctx)
-}
-
 // Tool is one of Redis' own programs, redis-cli or redis-benchmark, at a server without TLS.
 func (s *Server) Tool(ctx context.Context, name string, args ...string) *exec.Cmd {
 	host, port, _ := net.SplitHostPort(s.Address) // this package's own
 	return exec.CommandContext(ctx, name, append([]string{"-h", host, "-p", port}, args...)...)
-}
-
-func find(ctx context.Context) (string, error) {
-	installed := func() bool {
-		for _, name := range []string{"redis-server", "redis-cli", "redis-benchmark"} {
-			if _, err := exec.LookPath(name); err != nil {
-				return false
-			}
-		}
-		return true
-	}
-	if !installed() {
-		if err := daemon.Install(ctx, "redis-server", installed); err != nil { // with redis-tools
-			return "", fmt.Errorf("%w (%w)", ErrMissing, err)
-		}
-	}
-	path, err := exec.LookPath("redis-server")
-	if err != nil {
-		return "", ErrMissing
-	}
-	return path, nil
 }
 
 // configure chooses the port and writes the server's files.
@@ -150,26 +101,8 @@ func (s *Server) configure(opts Options) error {
 		}
 	}
 	maps.Copy(settings, opts.Settings)
-	var conf strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(settings)) {
-		fmt.Fprintf(&conf, "%s %s\n", name, settings[name])
-	}
-	files["redis.conf"] = conf.String()
-	for name, text := range files {
-		if err := os.WriteFile(s.Path(name), []byte(text), 0o600); err != nil {
-			return fmt.Errorf("write Redis' settings: %w", err)
-		}
-		if err := daemon.Give(s.owner, s.Path(name)); err != nil {
-			return err
-		}
-	}
-	return daemon.Give(s.owner, s.Dir)
-}
-
-// start runs the server and waits until it takes commands.
-func (s *Server) start(ctx context.Context) error {
-	cmd := exec.CommandContext(context.Background(), s.binary, s.Path("redis.conf"))
-	return s.Run(ctx, "redis-server", cmd, s.owner, s.ready)
+	files["redis.conf"] = daemon.Lines("%s %s", settings)
+	return s.Write(files)
 }
 
 // ready reports why the server takes no commands yet. One that speaks TLS may want certificates of

@@ -44,23 +44,27 @@ func Start(ctx context.Context) (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Registry{Server: server}
-	if err := r.start(ctx, files[0]); err != nil {
-		return nil, errors.Join(err, r.Stop())
+	port, err := daemon.FreePort()
+	if err != nil {
+		return nil, err
 	}
-	return r, nil
+	r := &Registry{Server: server, url: fmt.Sprintf("http://127.0.0.1:%d/apis/ccompat/v7", port)}
+	return r, r.Launch(ctx, func() error { return r.unpack(ctx, files[0]) }, daemon.Program{
+		Name: "the registry", Abrupt: true, Ready: r.ready, // it keeps nothing
+		Command: func() *exec.Cmd {
+			jars, _ := filepath.Glob(r.Path("data/*-runner.jar")) // the pattern is well-formed
+			cmd := exec.Command("java", append([]string{"-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-jar"}, jars...)...)
+			cmd.Dir = r.Path("data")
+			cmd.Env = append(os.Environ(), "QUARKUS_HTTP_HOST=127.0.0.1", "QUARKUS_HTTP_PORT="+strconv.Itoa(port))
+			return cmd
+		},
+	})
 }
 
 // URL is the root of Confluent's API, over http and without credentials.
 func (r *Registry) URL() string { return r.url }
 
-// Stop ends the registry and removes its directory. It returns an error when its directory stays.
-func (r *Registry) Stop() error {
-	r.Kill() // it keeps nothing
-	return r.Remove()
-}
-
-func (r *Registry) start(ctx context.Context, archive string) error {
+func (r *Registry) unpack(ctx context.Context, archive string) error {
 	data := r.Path("data")
 	if err := os.Mkdir(data, 0o700); err != nil {
 		return fmt.Errorf("make the registry's directory: %w", err)
@@ -68,19 +72,7 @@ func (r *Registry) start(ctx context.Context, archive string) error {
 	if out, err := exec.CommandContext(ctx, "tar", "-xzf", archive, "-C", data).CombinedOutput(); err != nil {
 		return fmt.Errorf("unpack the registry: %w: %s", err, out)
 	}
-	jars, _ := filepath.Glob(filepath.Join(data, "*-runner.jar")) // the pattern is well-formed
-	if len(jars) != 1 {
-		return fmt.Errorf("%s holds no program; remove it", archive)
-	}
-	port, err := daemon.FreePort()
-	if err != nil {
-		return err
-	}
-	cmd := exec.Command("java", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-jar", jars[0])
-	cmd.Dir = data
-	cmd.Env = append(os.Environ(), "QUARKUS_HTTP_HOST=127.0.0.1", "QUARKUS_HTTP_PORT="+strconv.Itoa(port))
-	r.url = fmt.Sprintf("http://127.0.0.1:%d/apis/ccompat/v7", port)
-	return r.Run(ctx, "the registry", cmd, nil, r.ready)
+	return nil
 }
 
 func (r *Registry) ready(ctx context.Context) error {

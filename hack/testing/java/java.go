@@ -18,30 +18,29 @@ import (
 // ErrMissing is returned by [Command] when this machine has no JDK, or cannot get a jar.
 var ErrMissing = errors.New("no java with the jars on this machine; install default-jdk-headless, and see that Maven Central can be reached")
 
-// jars are the driver of PostgreSQL, Spring's JdbcTemplate and its support of JPA, and Hibernate, with what they need.
+// Postgres are the jars of [Command] for programs that read PostgreSQL: its driver, Spring's JdbcTemplate and its support of JPA,
+// and Hibernate, with what they need.
 //
 //go:embed jars.sha256
-var jars string
+var Postgres string
 
-// Command is the command that runs a program of one file of source, whose class has a name. The file is in dir. It returns
-// [ErrMissing] when it cannot be run here.
-func Command(ctx context.Context, dir, class, program string) (*exec.Cmd, error) {
+// Command is the command that runs a program of one file of source, whose class has a name, with jars by their checksums. The
+// file is in dir. It returns [ErrMissing] when it cannot be run here.
+func Command(ctx context.Context, jars, dir, class, program string, args ...string) (*exec.Cmd, error) {
 	paths, err := fetch.Java(ctx, jars)
 	if err != nil {
 		return nil, fmt.Errorf("%w (%w)", ErrMissing, err)
 	}
 	// Java runs a file of source with the compiler of the JDK; Debian's runtime alone does not have it.
-	installed := func() bool { _, err := exec.LookPath("javac"); return err == nil }
-	if !installed() {
-		if err := daemon.Install(ctx, "default-jdk-headless", installed); err != nil {
-			return nil, fmt.Errorf("%w (%w)", ErrMissing, err)
-		}
+	if _, err := daemon.Need(ctx, ErrMissing, "default-jdk-headless", "javac"); err != nil {
+		return nil, err
 	}
 	source := filepath.Join(dir, class+".java")
 	if err := os.WriteFile(source, []byte(program), 0o600); err != nil {
 		return nil, fmt.Errorf("write the program: %w", err)
 	}
-	cmd := exec.CommandContext(ctx, "java", "-XX:TieredStopAtLevel=1", "-cp", strings.Join(paths, string(os.PathListSeparator)), source)
+	args = append([]string{"-XX:TieredStopAtLevel=1", "-cp", strings.Join(paths, string(os.PathListSeparator)), source}, args...)
+	cmd := exec.CommandContext(ctx, "java", args...)
 	cmd.Env = os.Environ()
 	return cmd, nil
 }

@@ -50,11 +50,8 @@ func TypeScript(ctx context.Context, packages []string, program string) (*exec.C
 // environment is a directory with the packages, made once for each list of them.
 func environment(ctx context.Context, packages []string) (string, error) {
 	return fetch.Once("node", []byte(strings.Join(packages, "\n")), func(dir string) error {
-		installed := func() bool { _, err := exec.LookPath("npm"); return err == nil }
-		if !installed() {
-			if err := daemon.Install(ctx, "npm", installed); err != nil {
-				return err
-			}
+		if _, err := daemon.Need(ctx, ErrMissing, "npm", "npm"); err != nil {
+			return err
 		}
 		install := exec.CommandContext(ctx, "npm", append([]string{"install", "--prefix", dir, "--silent", "--no-audit", "--no-fund", "--ignore-scripts"}, packages...)...)
 		if said, err := install.CombinedOutput(); err != nil {

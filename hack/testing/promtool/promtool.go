@@ -16,7 +16,7 @@ var ErrMissing = errors.New("no promtool on this machine; install the package pr
 // Run runs promtool in a directory. When the machine has none, it is installed from the distribution's
 // packages, if this process may do that. The error holds what promtool said.
 func Run(ctx context.Context, dir string, args ...string) error {
-	binary, err := find(ctx)
+	binary, err := daemon.Need(ctx, ErrMissing, "prometheus", "promtool")
 	if err != nil {
 		return err
 	}
@@ -26,21 +26,4 @@ func Run(ctx context.Context, dir string, args ...string) error {
 		return fmt.Errorf("promtool: %w:\n%s", err, out)
 	}
 	return nil
-}
-
-func find(ctx context.Context) (binary string, err error) {
-	installed := func() bool {
-		binary, err = exec.LookPath("promtool")
-		return err == nil
-	}
-	if installed() {
-		return binary, nil
-	}
-	if err := daemon.Install(ctx, "prometheus", installed); err != nil {
-		return "", fmt.Errorf("%w: %w", ErrMissing, err)
-	}
-	if !installed() {
-		return "", ErrMissing
-	}
-	return binary, nil
 }

@@ -346,7 +346,7 @@ func TestRealRegistry(t *testing.T) {
 	server, err := hackregistry.Start(ctx)
 	need.Server(t, err, hackregistry.ErrMissing)
 	t.Cleanup(func() {
-		if err := server.Stop(); err != nil {
+		if err := server.Stop(context.Background()); err != nil {
 			t.Error(err)
 		}
 	})
