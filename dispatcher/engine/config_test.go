@@ -17,7 +17,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// defaults are those of each field of the engine's Config, with the field's name in the file and in the
+// defaults are the defaults of each field of the engine's Config, with the field's name in the file and in the
 // resource. Backoff is in addition to them.
 var defaults = map[string]struct{ name, value string }{
 	"Lease":           {"lease", "30s"},
@@ -101,7 +101,7 @@ func plain(value any) string {
 	return fmt.Sprint(value)
 }
 
-// fields are those of the file, as JSON has them.
+// fields are the fields of the file, as JSON has them.
 func fields(t *testing.T, c spec.Delivery) (m map[string]any) {
 	t.Helper()
 	text, err := json.Marshal(c)

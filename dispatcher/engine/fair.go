@@ -13,7 +13,7 @@ import (
 // in the next turn, its second one in the turn after that. While enough rows are queued, claims continue for the tenants
 // that have few of them: the flood of one neither fills the queue nor is waited for.
 
-// turns are those of a topic's tenants.
+// turns are the turns of a topic's tenants.
 type turns struct {
 	now   int               // the last one of which all rows began
 	last  map[uuid.UUID]int // of each tenant that has queued rows

@@ -81,7 +81,7 @@ func (c *completer) sift(v verb, results, failed []result) (others []result) {
 	return others
 }
 
-// unwrittenTopics are those of which suspects' outcomes wait: no more of them is claimed.
+// unwrittenTopics have suspects whose outcomes are not yet written: no more of them is claimed.
 func (c *completer) unwrittenTopics() (names map[string]bool) {
 	for k := range c.turn() {
 		if names == nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// attributes are those of a CloudEvent, by name.
+// attributes of a CloudEvent, by name.
 type attributes map[string]string
 
 // own are the attributes that are not headers of the producer. A header of such a name has the prefix "header".

@@ -181,7 +181,7 @@ func FromInbox(row []byte) (*Event, error) {
 	return a.event(members["payload"])
 }
 
-// prefixes are those of attributes in headers: of HTTP, NATS, RabbitMQ and Pub/Sub, of Kafka, and of AMQP 1.0.
+// prefixes of attributes in headers: of HTTP, NATS, RabbitMQ and Pub/Sub, of Kafka, and of AMQP 1.0.
 var prefixes = []string{"ce-", "ce_", "cloudevents:", "cloudevents_"}
 
 // fromHeaders reads the binary mode, or the structured one where the content type says so.

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics are those of RULE-010-041, with the label consumer_id. One serves all consumers of a process:
+// Metrics are the metrics of RULE-010-041, with the label consumer_id. One serves all consumers of a process:
 //
 //	outbox_consumer_events_processed_total      deliveries, by result: success, failure
 //	outbox_consumer_duplicates_skipped_total    deliveries of events that were handled before

@@ -17,7 +17,7 @@ const (
 type Policy struct {
 	// Retention of a record. Defaults to [Standard].
 	Retention time.Duration
-	// Minimum is that of your kind of data: [Standard] or [Financial]. Defaults to [Standard].
+	// Minimum is the minimum for your kind of data: [Standard] or [Financial]. Defaults to [Standard].
 	Minimum time.Duration
 	// Outbox is the retention of delivered rows: spec.retention.delivered of the Outbox, retention.delivered of a
 	// dispatcher's file. Defaults to 7 days, as there.

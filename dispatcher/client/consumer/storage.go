@@ -10,7 +10,7 @@ import (
 // storageIDs is the name space of ids that are not UUIDs: those of rows that were adopted.
 var storageIDs = uuid.NewSHA1(uuid.NameSpaceURL, []byte("outbox.dev/storage"))
 
-// storageAttributes are those of a message in the format Storage, which has them in the payload's member metadata; nil
+// storageAttributes are the attributes of a message in the format Storage, which has them in the payload's member metadata; nil
 // for any other message.
 func storageAttributes(headers map[string]string, body []byte) attributes {
 	var payload struct {

@@ -16,7 +16,7 @@ type Options struct {
 	Schema string
 	// MaxPayloadBytes bounds an event's payload as JSON text (CONTRACT C-13). Defaults to 1 MiB.
 	MaxPayloadBytes int
-	// Namespace is that of events which have none. Defaults to none: each event needs its own.
+	// Namespace is given to events which have none. Defaults to none: each event needs its own.
 	Namespace string
 	// ObjectsOnly refuses a payload that is not a JSON object, such as a list, a text or null. Defaults to false.
 	ObjectsOnly bool

@@ -77,7 +77,7 @@ func (r *record) size() (n int) {
 	return n
 }
 
-// arguments are those of enqueueOne. Where the function's default is not null, it is given: that costs the
+// arguments returns the arguments of enqueueOne. Where the function's default is not null, it is given: that costs the
 // function less than to put it in.
 func (r *record) arguments() []any {
 	var args []any
@@ -101,7 +101,7 @@ func (r *record) arguments() []any {
 	return append(args, *r.options)
 }
 
-// batchArguments are those of enqueueMany. An array of nothing but nulls is left out.
+// batchArguments returns the arguments of enqueueMany. An array of nothing but nulls is left out.
 func batchArguments(records []record, array func([]*string) any) []any {
 	var columns [13][]*string
 	for i := range columns {

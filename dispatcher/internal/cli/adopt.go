@@ -38,7 +38,7 @@ noted as refused with the reason, and stays open in their table. "dispatcher ado
 	return cmd
 }
 
-// adoptFlags are those of the steps.
+// adoptFlags of the steps.
 type adoptFlags struct {
 	file    string
 	layout  string

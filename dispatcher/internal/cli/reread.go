@@ -78,7 +78,7 @@ func (f *watchedFile) note(err error) (usable bool) {
 	return true
 }
 
-// problems are those of the file.
+// problems of the file.
 func (f *watchedFile) problems() []status.FileProblem {
 	f.mu.Lock()
 	defer f.mu.Unlock()

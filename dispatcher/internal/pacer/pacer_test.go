@@ -10,7 +10,7 @@ import (
 // seeds is how many runs each simulation has. The figures that the pages state come from -seeds 1000.
 var seeds = flag.Int("seeds", 5, "how many runs each simulation of a pacer has")
 
-// deviations are those of the logarithm of the time that a destination works on a call.
+// deviations of the logarithm of the time that a destination works on a call.
 var deviations = []float64{0.2, 0.5}
 
 func constant(n int) func(time.Duration) int { return func(time.Duration) int { return n } }

@@ -9,7 +9,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
-// Certificates are those of the servers and clients of a test.
+// Certificates of the servers and clients of a test.
 type Certificates struct {
 	CA, Other *Authority
 	// Server is for 127.0.0.1, Expired too, Elsewhere for the host name of NewCertificates alone.
