@@ -9,7 +9,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// How much a topic may have: rows of a claim, and calls of the sink.
+// How many rows a topic may have: of a claim, and in flight. How many calls is in calls.go.
 //
 // A topic whose destination does not respond must not delay the others (CONTRACT C-32), and whether it will
 // respond is known too late. So while there are other topics, each leaves them a part of what all share: of the
@@ -60,18 +60,18 @@ func (t *topic) allot(l load) allotment {
 			a = allotment{rows, by, next}
 		}
 	}
-	if t.state != dispatcher.BreakerClosed {
-		switch rows := t.halfOpenLimit(l.now); {
+	if t.breaker.state != dispatcher.BreakerClosed {
+		switch rows := t.breaker.halfOpenLimit(l.now); {
 		case rows == 0:
-			least(0, byBreaker, t.next)
-		case t.state == dispatcher.BreakerUnreachable && t.successes == l.successes:
+			least(0, byBreaker, t.breaker.next)
+		case t.breaker.state == dispatcher.BreakerUnreachable && t.successes == l.successes:
 			least(0, byProbe, time.Time{})
 		default:
 			least(rows, byBreaker, time.Time{})
 		}
 	}
-	if l.now.Before(t.waitUntil) {
-		least(0, byRequest, t.waitUntil)
+	if l.now.Before(t.calls.pausedUntil) {
+		least(0, byRequest, t.calls.pausedUntil)
 	}
 	if t.gate != nil && !t.gate.open {
 		if l.now.Before(t.gate.next) {
@@ -86,7 +86,7 @@ func (t *topic) allot(l load) allotment {
 	if l.unwritten[t.name] {
 		least(0, byOutcomes, time.Time{})
 	}
-	for _, a := range []allotment{l.rate, t.rate.supply(t.count-t.begun, len(t.queued), l.now)} {
+	for _, a := range []allotment{l.rate, t.rate.supply(t.rows.all-t.rows.inDelivery, len(t.queue.rows), l.now)} {
 		if a.by == byRate {
 			least(a.rows, byRate, a.next)
 		}
@@ -97,13 +97,13 @@ func (t *topic) allot(l load) allotment {
 		}
 		return a
 	}
-	if t.slow && len(t.queued) >= l.lowShare {
+	if t.queue.slow && len(t.queue.rows) >= l.lowShare {
 		least(0, bySlowness, time.Time{})
 	}
-	if t.count > l.rows {
+	if t.rows.all > l.rows {
 		least(0, byRows, time.Time{})
 	}
-	if t.bytes > l.bytes {
+	if t.rows.bytes > l.bytes {
 		least(0, byBytes, time.Time{})
 	}
 	return a
@@ -127,19 +127,19 @@ func (ts *topics) shares(n int, l load) []dispatcher.Share {
 	if l.rate.by == byRate {
 		n = min(n, l.rate.rows)
 	}
-	if n == 0 || len(ts.turn) == 0 {
+	if n == 0 || len(ts.round.topics) == 0 {
 		return nil
 	}
-	if ts.left == 0 {
-		ts.left, ts.full = len(ts.turn), nil
+	if ts.round.left == 0 {
+		ts.round.left, ts.round.full = len(ts.round.topics), nil
 	}
 	forQuiet := n
 	var busy []part
-	if n > 1 && slices.ContainsFunc(ts.turn, (*topic).busy) {
+	if n > 1 && slices.ContainsFunc(ts.round.topics, (*topic).busy) {
 		forQuiet = max(n/8, min(n/2, quietRows))
-		busy = ts.takeBusy(n-forQuiet, l)
+		busy = ts.round.takeBusy(n-forQuiet, l)
 	}
-	quiet := ts.takeTurns(forQuiet, n > 1, l)
+	quiet := ts.round.takeTurns(forQuiet, n > 1, l)
 	switch {
 	case len(busy) == 0:
 		forQuiet = n
@@ -150,63 +150,63 @@ func (ts *topics) shares(n int, l load) []dispatcher.Share {
 	divide(quiet, forQuiet)
 	parts := append(busy, quiet...)
 	doubtful := slices.IndexFunc(parts, func(p part) bool { return p.topic.doubt != nil })
-	if ts.passed = doubtful >= 0 && len(parts) > 1; ts.passed {
+	if ts.round.passedOver = doubtful >= 0 && len(parts) > 1; ts.round.passedOver {
 		parts = parts[doubtful : doubtful+1]
 	}
 	var shares []dispatcher.Share
 	for _, p := range parts {
-		p.topic.halfOpen = p.topic.state != dispatcher.BreakerClosed
-		if p.topic.fed = false; p.most > p.rows {
-			p.topic.cutBy = unlimited
+		p.topic.turn.halfOpen = p.topic.breaker.state != dispatcher.BreakerClosed
+		if p.topic.limits.queuedBefore = false; p.max > p.rows {
+			p.topic.limits.cutBy = unlimited
 		}
-		shares = append(shares, dispatcher.Share{Topic: p.topic.name, Limit: min(p.rows, p.most)})
+		shares = append(shares, dispatcher.Share{Topic: p.topic.name, Limit: min(p.rows, p.max)})
 	}
 	return shares
 }
 
 // part is a topic's part of a claim: rows, and the most that it may have.
 type part struct {
-	topic      *topic
-	rows, most int
+	topic     *topic
+	rows, max int
 }
 
-func (t *topic) busy() bool { return t.expected > 0 }
+func (t *topic) busy() bool { return t.turn.expected > 0 }
 
 // takeBusy takes up to n of the busy topics. The first is another one each time, since it gets the odd
 // rows and, when bytes are short, the bytes.
-func (ts *topics) takeBusy(n int, l load) (parts []part) {
+func (o *round) takeBusy(n int, l load) (parts []part) {
 	passed := 0
-	for ; passed < len(ts.turn) && len(parts) < n; passed++ {
-		if t := ts.turn[(ts.first+passed)%len(ts.turn)]; t.busy() {
-			parts = ts.take(parts, t, l)
+	for ; passed < len(o.topics) && len(parts) < n; passed++ {
+		if t := o.topics[(o.firstBusy+passed)%len(o.topics)]; t.busy() {
+			parts = o.take(parts, t, l)
 		}
 	}
-	ts.first = (ts.first + max(1, passed%len(ts.turn))) % len(ts.turn)
+	o.firstBusy = (o.firstBusy + max(1, passed%len(o.topics))) % len(o.topics)
 	return parts
 }
 
 // takeTurns takes up to n of the topics that this round has not looked at, without the busy ones unless
 // they have no parts of their own.
-func (ts *topics) takeTurns(n int, exceptBusy bool, l load) (parts []part) {
+func (o *round) takeTurns(n int, exceptBusy bool, l load) (parts []part) {
 	passed := 0
-	for ; passed < ts.left && len(parts) < n; passed++ {
-		if t := ts.turn[(ts.next+passed)%len(ts.turn)]; !exceptBusy || !t.busy() {
-			parts = ts.take(parts, t, l)
+	for ; passed < o.left && len(parts) < n; passed++ {
+		if t := o.topics[(o.next+passed)%len(o.topics)]; !exceptBusy || !t.busy() {
+			parts = o.take(parts, t, l)
 		}
 	}
-	ts.left -= passed
-	ts.next = (ts.next + max(1, passed%len(ts.turn))) % len(ts.turn)
+	o.left -= passed
+	o.next = (o.next + max(1, passed%len(o.topics))) % len(o.topics)
 	return parts
 }
 
 // take adds a topic that may have rows.
-func (ts *topics) take(parts []part, t *topic, l load) []part {
+func (o *round) take(parts []part, t *topic, l load) []part {
 	a := t.allot(l)
 	if a.hasItsShare() {
-		ts.full = append(ts.full, t)
+		o.full = append(o.full, t)
 	}
-	if t.cutBy = a.by; a.rows == 0 {
-		t.held.note(t.reason(a.by, l.now), l.now)
+	if t.limits.cutBy = a.by; a.rows == 0 {
+		t.limits.held.note(t.reason(a.by, l.now), l.now)
 		return parts
 	}
 	return append(parts, part{t, 0, a.rows})
@@ -215,96 +215,14 @@ func (ts *topics) take(parts []part, t *topic, l load) []part {
 // divide gives n rows to the parts: none gets less than an equal part while another gets more than its topic is
 // expected to have.
 func divide(parts []part, n int) {
-	slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(a.topic.expected, b.topic.expected) })
+	slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(a.topic.turn.expected, b.topic.turn.expected) })
 	for i := range parts {
 		left := len(parts) - i
 		rows := (n + left - 1) / left
-		if expected := parts[i].topic.expected; expected > 0 && left > 1 {
+		if expected := parts[i].topic.turn.expected; expected > 0 && left > 1 {
 			rows = min(rows, expected)
 		}
 		parts[i].rows = rows
 		n -= rows
 	}
 }
-
-// reserved is how many of the calls are left to topics without one: an eighth, and none of a single call.
-func reserved(concurrency int) int {
-	if concurrency == 1 {
-		return 0
-	}
-	return (concurrency + 7) / 8
-}
-
-// nextCall chooses the topic of the next call: the one with the fewest running, and of these the one that
-// was served the longest ago. Thus slow topics share the calls with the fast ones instead of slowing them
-// down. The last calls are for topics that have none.
-func (f *flight) nextCall(now time.Time) (best *topic) {
-	if f.most > 0 && f.running >= f.concurrency { // with dispatcher.Auto more deliveries wait than may run
-		return nil
-	}
-	few := f.fewCalls()
-	last := few && !f.alone()
-	for _, t := range f.waiting {
-		switch {
-		case !now.Before(t.queued[0].safeUntil):
-			notify(f.inDoubt)
-		case t.hasItsCalls(), t.permits(now) == 0, now.Before(t.waitUntil):
-		case t.queued[0].weight() > mostSuspects-f.weight:
-		case t.running == 0:
-			return t
-		case few && t.yields(now):
-		case f.gathers(t, now):
-		case !last && (best == nil || t.running < best.running):
-			best = t
-		}
-	}
-	return best
-}
-
-// fewCalls reports whether no calls are left but the reserved ones.
-func (f *flight) fewCalls() bool { return f.concurrency-f.running <= reserved(f.concurrency) }
-
-// callsRunOut reports whether a topic has all calls that it may have, or those that it shares are all running.
-func (f *flight) callsRunOut(t *topic) bool {
-	return t.hasItsCalls() || t.running > 0 && f.fewCalls() && !f.alone() || f.running >= f.concurrency
-}
-
-// gatherFor bounds how long events gather behind a call.
-const gatherFor = 50 * time.Millisecond
-
-// gathers reports whether the rows of a topic wait for more: the sink takes batches, one is under way, and
-// they would not fill another. Then a stream of events costs the destination one call at a time, and the
-// database one write-back, instead of one for each event.
-func (f *flight) gathers(t *topic, now time.Time) bool {
-	left := gatherFor - now.Sub(t.began)
-	if min(len(t.queued), t.permits(now)) >= min(f.sinkBatch, t.queued[0].batchLimit()) || left <= 0 {
-		return false
-	}
-	if !t.waking {
-		t.waking = true
-		time.AfterFunc(left, func() {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			t.waking = false
-			f.work.Signal()
-		})
-	}
-	return true
-}
-
-// callRows is how many of a topic's queued rows the next call has, n at most: none behind a row whose lease is in doubt
-// (CONTRACT C-31), no more than each of them may share a call with, and suspects of no more weight than there is room for.
-func (t *topic) callRows(n, room int, now time.Time) int {
-	rows := 1
-	room -= t.queued[0].weight()
-	n = min(n, len(t.queued), t.queued[0].batchLimit())
-	for rows < n && now.Before(t.queued[rows].safeUntil) && rows < t.queued[rows].batchLimit() && t.queued[rows].weight() <= room {
-		n = min(n, t.queued[rows].batchLimit())
-		room -= t.queued[rows].weight()
-		rows++
-	}
-	return rows
-}
-
-// batchLimit is how many rows a call with this one may have.
-func (r *row) batchLimit() int { return cmp.Or(r.maxBatch, math.MaxInt) }

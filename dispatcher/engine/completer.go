@@ -55,10 +55,8 @@ type completer struct {
 	written func([]*row) // the flight forgets these rows
 	wake    func()       // wakes the claim loop
 
-	some, full chan struct{} // a result waits; flushAt of them do
-	suspected  chan struct{} // a suspect's result waits
-	again      chan struct{} // the database may be back
-	size       size          // of the flush's statements
+	bells bells
+	size  size // of the flush's statements
 
 	mu       sync.Mutex
 	waiting  map[verb][]result
@@ -68,11 +66,18 @@ type completer struct {
 	done     Outcome // so far
 }
 
+// bells wake the goroutines of a completer.
+type bells struct {
+	first, full chan struct{} // a result waits; flushAt of them do
+	suspected   chan struct{} // a suspect's result waits
+	again       chan struct{} // the database may be back
+}
+
 func newCompleter(d *Dispatcher, written func([]*row)) *completer {
 	return &completer{
 		store: d.store, health: d.health, obs: d.cfg.Observer, log: d.cfg.Logger, written: written, wake: d.changed,
-		some: make(chan struct{}, 1), full: make(chan struct{}, 1), suspected: make(chan struct{}, 1), again: make(chan struct{}, 1),
-		size: size{chunkRows, storeTimeout}, waiting: map[verb][]result{}, suspects: map[kind]*suspect{},
+		bells: bells{first: make(chan struct{}, 1), full: make(chan struct{}, 1), suspected: make(chan struct{}, 1), again: make(chan struct{}, 1)},
+		size:  size{chunkRows, storeTimeout}, waiting: map[verb][]result{}, suspects: map[kind]*suspect{},
 	}
 }
 
@@ -90,10 +95,10 @@ func (c *completer) add(results []result) {
 	full := c.rows >= flushAt
 	c.mu.Unlock()
 	if first {
-		notify(c.some)
+		notify(c.bells.first)
 	}
 	if full {
-		notify(c.full)
+		notify(c.bells.full)
 	}
 }
 
@@ -109,8 +114,8 @@ func (c *completer) release(rows []*row) {
 func (c *completer) loop(ctx context.Context, stop <-chan struct{}) {
 	var suspects sync.WaitGroup
 	handedOver := make(chan struct{})
-	suspects.Go(func() { c.flushLoop(ctx, c.suspected, handedOver, c.flushSuspects) })
-	c.flushLoop(ctx, c.some, stop, c.flush)
+	suspects.Go(func() { c.flushLoop(ctx, c.bells.suspected, handedOver, c.flushSuspects) })
+	c.flushLoop(ctx, c.bells.first, stop, c.flush)
 	close(handedOver)
 	suspects.Wait()
 	c.mu.Lock()
@@ -131,7 +136,7 @@ func (c *completer) flushLoop(ctx context.Context, some, stop <-chan struct{}, f
 	for stopped := false; !stopped; {
 		select {
 		case <-some:
-			pause(flushAfter, c.full, stop)
+			pause(flushAfter, c.bells.full, stop)
 		case <-stop:
 			stopped = true
 		}
@@ -140,7 +145,7 @@ func (c *completer) flushLoop(ctx context.Context, some, stop <-chan struct{}, f
 				pause(retry.min, nil, ctx.Done())
 				continue
 			}
-			pause(retry.next(rand.Float64), c.again, stop)
+			pause(retry.next(rand.Float64), c.bells.again, stop)
 			stopped = ended(stop)
 		}
 		retry.reset()
@@ -158,7 +163,7 @@ func ended(done <-chan struct{}) bool {
 }
 
 // retry makes a flush that waits for the database try at once.
-func (c *completer) retry() { notify(c.again) }
+func (c *completer) retry() { notify(c.bells.again) }
 
 // flush writes what waits, each verb in statements of at most chunkRows. What was not written when the database fails
 // is kept, and what a statement held that was refused or took too long is handed over to suspects.

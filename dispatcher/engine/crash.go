@@ -24,26 +24,13 @@ func (r *row) weight() int {
 	return r.event.Suspicion
 }
 
-// survived lets other suspects begin: the outcomes of these rows are written, or their delivery lasts for long. Before that
-// they would be charged with the row that ends the process next.
-func (f *flight) survived(rows []*row) {
-	before := f.weight
-	for _, r := range rows {
-		f.weight -= r.takes
-		r.takes = 0
-	}
-	if f.weight < before {
-		f.work.Broadcast()
-	}
-}
-
 // countSuspects counts the deliveries of the suspects among the rows. If that fails they must not begin.
 func (r *run) countSuspects(rows []*row) error {
-	suspects := leases(slices.DeleteFunc(slices.Clone(rows), func(r *row) bool { return r.weight() == 0 }))
+	suspects := leasesOf(slices.DeleteFunc(slices.Clone(rows), func(r *row) bool { return r.weight() == 0 }))
 	if len(suspects) == 0 {
 		return nil
 	}
-	lost, err := storeCall(r.calls, func(ctx context.Context) ([]dispatcher.Lease, error) { return r.store.Begin(ctx, suspects) })
+	lost, err := storeCall(r.life.calls, func(ctx context.Context) ([]dispatcher.Lease, error) { return r.d.store.Begin(ctx, suspects) })
 	if err == nil && len(lost) > 0 {
 		err = errLeaseLost
 	}

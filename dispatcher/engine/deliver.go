@@ -23,7 +23,7 @@ func (r *run) deliverLoop() {
 	defer func() {
 		if !returned { // the sink ended this goroutine, with runtime.Goexit
 			r.complete(&d, slices.Repeat([]error{errGoexit}, len(d.rows)))
-			r.workers.Go(r.deliverLoop)
+			r.life.workers.Go(r.deliverLoop)
 		}
 	}()
 	for r.flight.take(&d, r.sinkBatch) {
@@ -37,9 +37,8 @@ func (r *run) deliverLoop() {
 // complete ends a delivery, and hands what came of it to the completer.
 func (r *run) complete(d *delivery, errs []error) {
 	c := call{d.topic, d.began, time.Since(d.began), context.Cause(d.ctx)}
-	behind := r.flight.finish(d, errs)
-	r.completer.release(behind)
-	d.results = r.judge(c, d.rows, d.ours, errs, d.results[:0])
+	r.completer.release(r.flight.finish(d, errs))
+	d.results = r.judge(c, d.rows, d.writable, errs, d.results[:0])
 	r.completer.add(d.results)
 	clear(d.results) // or its memory would keep the events
 	clear(d.rows)
@@ -59,7 +58,7 @@ func (r *run) publish(d *delivery) (errs []error) {
 		d.cut(err) // they are released
 		return slices.Repeat([]error{dispatcher.Unavailable(err)}, len(batch))
 	}
-	errs = r.sink.Deliver(d.ctx, batch)
+	errs = r.d.sink.Deliver(d.ctx, batch)
 	if len(errs) != len(batch) {
 		return slices.Repeat([]error{fmt.Errorf("the sink returned %d results for %d events; it must return one for each", len(errs), len(batch))}, len(batch))
 	}
@@ -85,18 +84,18 @@ func (c call) failure(err error) error {
 
 // judge reports the results of a call's rows to the flight and the observer, and appends what to write back of those
 // that are ours.
-func (r *run) judge(c call, rows []*row, ours []bool, errs []error, out []result) []result {
-	paused, flow := r.flight.called(c, rows, ours, errs)
+func (r *run) judge(c call, rows []*row, writable []bool, errs []error, out []result) []result {
+	paused, flow := r.flight.called(c, rows, writable, errs)
 	r.completer.release(paused)
 	failed := newFault(errs, c.began.Add(c.took))
 	for i, row := range rows {
-		if !ours[i] {
+		if !writable[i] {
 			continue
 		}
 		e, err := row.event, errs[i]
 		before := r.faults.note(e.ID, err, failed)
 		if err == nil {
-			r.cfg.Observer.Delivered(e, row.sinceCreation(c.began), c.took)
+			r.d.cfg.Observer.Delivered(e, row.sinceCreation(c.began), c.took)
 			out = append(out, result{row, outcome{verb: ack}})
 			continue
 		}
@@ -107,7 +106,7 @@ func (r *run) judge(c call, rows []*row, ours []bool, errs []error, out []result
 			cut:      c.cut != nil,
 		})
 		out = append(out, result{row, o})
-		r.cfg.Observer.Failed(e, err, c.took, o.failure.Delay)
+		r.d.cfg.Observer.Failed(e, err, c.took, o.failure.Delay)
 		r.log.Debug("delivery failed", "event", e.ID, "topic", e.Topic, "attempt", e.Attempt,
 			"outcome", o.verb, "retryIn", o.failure.Delay, "error", err)
 	}
@@ -167,8 +166,8 @@ func (r *run) weigh(row *row, err error, known evidence) outcome {
 	switch {
 	case permanent:
 		f.Reason = knownReason(reason)
-	case e.Attempt < cmp.Or(e.MaxAttempts, r.cfg.MaxAttempts):
-		policy := r.cfg.Backoff
+	case e.Attempt < cmp.Or(e.MaxAttempts, r.d.cfg.MaxAttempts):
+		policy := r.d.cfg.Backoff
 		if e.Backoff != nil {
 			policy = e.Backoff
 		}

@@ -43,24 +43,24 @@ func newDestination(log *slog.Logger) destination {
 // then it delays only the half-open probes of paused topics (CONTRACT C-33). After a success the Unreachable
 // topics are probed at once.
 func (ts *topics) probed(err error, now time.Time) (stop bool) {
-	ts.probing = false
+	ts.dest.probing = false
 	switch {
 	case err == nil:
-		ts.successes++
+		ts.dest.successes++
 		ts.recovered(now)
 	case ts.delivering():
-		for _, t := range ts.paused {
-			if t.state == dispatcher.BreakerUnreachable && !now.Before(t.next) {
+		for _, t := range ts.dest.paused {
+			if t.breaker.state == dispatcher.BreakerUnreachable && !now.Before(t.breaker.next) {
 				t.err = err
-				t.halfOpenBegan(now)
+				t.breaker.halfOpenBegan(now)
 			}
 		}
 	default:
-		if stop = !ts.unreachable; stop {
-			ts.log.Warn("the destination cannot be reached; claiming waits for it, and no attempts are spent", "error", err)
+		if stop = !ts.dest.unreachable; stop {
+			ts.dest.log.Warn("the destination cannot be reached; claiming waits for it, and no attempts are spent", "error", err)
 		}
-		ts.unreachable = true
-		ts.nextProbe = now.Add(ts.probes.next(rand.Float64))
+		ts.dest.unreachable = true
+		ts.dest.nextProbe = now.Add(ts.dest.probes.next(rand.Float64))
 	}
 	ts.review(err)
 	return stop
@@ -69,8 +69,8 @@ func (ts *topics) probed(err error, now time.Time) (stop bool) {
 // delivering reports whether some topic has delivered events and is not paused.
 func (ts *topics) delivering() bool {
 	for _, t := range ts.byName {
-		if t.state == dispatcher.BreakerClosed && !t.deliveredAt.IsZero() {
-			return !ts.unreachable
+		if t.breaker.state == dispatcher.BreakerClosed && !t.breaker.deliveredAt.IsZero() {
+			return !ts.dest.unreachable
 		}
 	}
 	return false
@@ -78,29 +78,29 @@ func (ts *topics) delivering() bool {
 
 // recovered notes that the destination as a whole is reachable.
 func (ts *topics) recovered(now time.Time) {
-	if !ts.unreachable {
+	if !ts.dest.unreachable {
 		return
 	}
-	ts.log.Info("the destination is reachable again")
-	ts.unreachable = false
-	ts.probes.reset()
-	for _, t := range ts.paused {
-		if t.state == dispatcher.BreakerUnreachable {
-			t.next = now
+	ts.dest.log.Info("the destination is reachable again")
+	ts.dest.unreachable = false
+	ts.dest.probes.reset()
+	for _, t := range ts.dest.paused {
+		if t.breaker.state == dispatcher.BreakerUnreachable {
+			t.breaker.next = now
 		}
 	}
 }
 
 // delivered notes that the destination confirmed an event.
 func (ts *topics) delivered(t *topic, now time.Time) {
-	ts.successes++
-	ts.deliveredAt = now
-	if ts.state == dispatcher.BreakerClosed && t.state == dispatcher.BreakerClosed {
-		t.delivered(now)
+	ts.dest.successes++
+	ts.dest.deliveredAt = now
+	if ts.dest.state == dispatcher.BreakerClosed && t.breaker.state == dispatcher.BreakerClosed {
+		t.breaker.delivered(now)
 		return
 	}
 	ts.recovered(now)
-	ts.change(t, func() { t.delivered(now) })
+	ts.change(t, func() { t.breaker.delivered(now) })
 	ts.review(nil)
 }
 
@@ -110,12 +110,12 @@ func (ts *topics) failed(t *topic, events []uuid.UUID, err error, began, now tim
 	t.err = err
 	pause = ts.change(t, func() {
 		if len(events) == 0 {
-			t.unavailable(began, now)
+			t.breaker.unavailable(began, now)
 		} else {
-			t.refused(events, now)
+			t.breaker.refused(events, now)
 		}
 	})
-	if pause || ts.state != dispatcher.BreakerClosed {
+	if pause || ts.dest.state != dispatcher.BreakerClosed {
 		ts.review(err)
 	}
 	return pause
@@ -123,13 +123,13 @@ func (ts *topics) failed(t *topic, events []uuid.UUID, err error, began, now tim
 
 // halfOpenBegan notes that a half-open probe has claimed n rows.
 func (ts *topics) halfOpenBegan(t *topic, n int, now time.Time) {
-	if t.state == dispatcher.BreakerClosed {
+	if t.breaker.state == dispatcher.BreakerClosed {
 		return // something was delivered meanwhile
 	}
-	t.successes = ts.successes
-	t.halfOpenBegan(now)
+	t.successes = ts.dest.successes
+	t.breaker.halfOpenBegan(now)
 	if n == 0 {
-		ts.change(t, func() { t.foundNone(now) })
+		ts.change(t, func() { t.breaker.foundNone(now) })
 		ts.review(nil)
 	}
 }
@@ -137,66 +137,66 @@ func (ts *topics) halfOpenBegan(t *topic, n int, now time.Time) {
 // change runs note on a topic's breaker, and follows the breaker's state. It reports whether the topic is
 // paused from now on.
 func (ts *topics) change(t *topic, note func()) (pause bool) {
-	before := t.state
+	before := t.breaker.state
 	note()
-	if t.state == before {
+	if t.breaker.state == before {
 		return false
 	}
-	switch t.state {
+	switch t.breaker.state {
 	case dispatcher.BreakerClosed:
-		delete(ts.paused, t.name)
-		ts.log.Info("the topic is resumed", "topic", t.name)
+		delete(ts.dest.paused, t.name)
+		ts.dest.log.Info("the topic is resumed", "topic", t.name)
 		return false
 	case dispatcher.BreakerUnreachable:
-		ts.log.Warn("the topic is paused: its destination cannot be reached; it is probed with a few events, and no attempts are spent", "topic", t.name, "error", t.err)
+		ts.dest.log.Warn("the topic is paused: its destination cannot be reached; it is probed with a few events, and no attempts are spent", "topic", t.name, "error", t.err)
 	case dispatcher.BreakerRefusing:
-		ts.log.Warn("the topic is paused: its destination refuses every event; it is probed with a few events", "topic", t.name, "error", t.err)
+		ts.dest.log.Warn("the topic is paused: its destination refuses every event; it is probed with a few events", "topic", t.name, "error", t.err)
 	}
-	ts.paused[t.name] = t
-	t.successes = ts.successes
+	ts.dest.paused[t.name] = t
+	t.successes = ts.dest.successes
 	return before == dispatcher.BreakerClosed
 }
 
 // review updates what is known of the destination as a whole: it takes events while it is delivering. err is the
 // newest failure, or nil when that is not at hand.
 func (ts *topics) review(err error) {
-	ts.state = dispatcher.BreakerClosed
-	for _, t := range ts.paused {
+	ts.dest.state = dispatcher.BreakerClosed
+	for _, t := range ts.dest.paused {
 		if err == nil {
 			err = t.err
 		}
-		if ts.state != dispatcher.BreakerRefusing {
-			ts.state = t.state
+		if ts.dest.state != dispatcher.BreakerRefusing {
+			ts.dest.state = t.breaker.state
 		}
 	}
 	if ts.delivering() {
-		ts.state = dispatcher.BreakerClosed
+		ts.dest.state = dispatcher.BreakerClosed
 	}
-	if ts.unreachable {
-		ts.state = dispatcher.BreakerUnreachable
+	if ts.dest.unreachable {
+		ts.dest.state = dispatcher.BreakerUnreachable
 	}
 	switch {
-	case ts.state == dispatcher.BreakerClosed:
-		setLink(&ts.link, nil)
+	case ts.dest.state == dispatcher.BreakerClosed:
+		setLink(&ts.dest.link, nil)
 	case err != nil:
-		setLink(&ts.link, err)
+		setLink(&ts.dest.link, err)
 	}
 }
 
 // permit says how long the next claim has to wait for the destination as a whole, 0 for a claim now, and whether to
 // probe it in the background, and then to call probed.
 func (ts *topics) permit(l load) (wait time.Duration, probe bool) {
-	if ts.unreachable || !ts.link.Known {
-		wait = ts.nextProbe.Sub(l.now)
-		probe = wait <= 0 && !ts.probing
-		if ts.probing || wait <= 0 {
+	if ts.dest.unreachable || !ts.dest.link.Known {
+		wait = ts.dest.nextProbe.Sub(l.now)
+		probe = wait <= 0 && !ts.dest.probing
+		if ts.dest.probing || wait <= 0 {
 			wait = checkEvery // the probe ends it
 		}
 	}
-	for _, t := range ts.paused {
-		probe = probe || wait == 0 && !ts.probing && t.allot(l).by == byProbe
+	for _, t := range ts.dest.paused {
+		probe = probe || wait == 0 && !ts.dest.probing && t.allot(l).by == byProbe
 	}
-	ts.probing = ts.probing || probe
+	ts.dest.probing = ts.dest.probing || probe
 	return wait, probe
 }
 
@@ -207,13 +207,13 @@ func (ts *topics) again(l load) (next time.Time) {
 			next = a.next
 		}
 	}
-	for _, some := range []map[string]*topic{ts.paused, ts.gated} {
-		for _, t := range some {
+	for _, of := range []map[string]*topic{ts.dest.paused, ts.dest.gated} {
+		for _, t := range of {
 			soonest(t)
 		}
 	}
 	if ts.rates.limited() {
-		for _, t := range ts.turn {
+		for _, t := range ts.round.topics {
 			soonest(t)
 		}
 	}
@@ -222,18 +222,18 @@ func (ts *topics) again(l load) (next time.Time) {
 
 // pausedTopics lists the topics that are paused while others are delivered, by name.
 func (ts *topics) pausedTopics() (all []dispatcher.PausedTopic) {
-	if ts.state != dispatcher.BreakerClosed {
+	if ts.dest.state != dispatcher.BreakerClosed {
 		return nil
 	}
-	for _, t := range byName(ts.paused) {
-		all = append(all, dispatcher.PausedTopic{Topic: t.name, Breaker: t.state, Err: t.err, Since: t.since})
+	for _, t := range byName(ts.dest.paused) {
+		all = append(all, dispatcher.PausedTopic{Topic: t.name, Breaker: t.breaker.state, Err: t.err, Since: t.breaker.since})
 	}
 	return all
 }
 
 // called notes the outcome of a call for those of its rows that are ours. When the topic is paused from now on, paused
 // are its rows whose delivery has not begun: they must be released.
-func (f *flight) called(c call, rows []*row, ours []bool, errs []error) (paused []*row, _ flow) {
+func (f *flight) called(c call, rows []*row, writable []bool, errs []error) (paused []*row, _ flow) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := c.began.Add(c.took)
@@ -244,10 +244,10 @@ func (f *flight) called(c call, rows []*row, ours []bool, errs []error) (paused 
 		responses              int   // events that were delivered, or refused for their own fault
 		refusal                error // for the destination's
 	)
-	was := f.topicPaused(c.topic)
+	was := f.topics.topicPaused(c.topic)
 	for i, row := range rows {
 		err := errs[i]
-		if !ours[i] {
+		if !writable[i] {
 			continue
 		}
 		if err == nil {
@@ -262,7 +262,7 @@ func (f *flight) called(c call, rows []*row, ours []bool, errs []error) (paused 
 		default:
 			responses++
 		}
-		f.lastError, f.lastErrorAt = c.failure(err).Error(), now
+		f.topics.dest.lastError, f.topics.dest.lastErrorAt = c.failure(err).Error(), now
 		if _, permanent := dispatcher.PermanentReason(err); permanent || c.cut != nil {
 			continue // says nothing of the destination
 		}
@@ -275,16 +275,16 @@ func (f *flight) called(c call, rows []*row, ours []bool, errs []error) (paused 
 	}
 	switch {
 	case delivered:
-		f.delivered(c.topic, now)
+		f.topics.delivered(c.topic, now)
 	case len(refused) > 0, unreachable:
-		if f.failed(c.topic, refused, failure, c.began, now) {
-			paused = f.unqueueTopic(c.topic)
+		if f.topics.failed(c.topic, refused, failure, c.began, now) {
+			paused = f.takeBack(c.topic)
 		}
 	}
-	if f.paced(c, responses, refusal, now); was && !f.topicPaused(c.topic) {
-		f.recoveredFromOutage(c.topic, now)
+	if f.paced(c, responses, refusal, now); was && !f.topics.topicPaused(c.topic) {
+		f.recovered(c.topic, now)
 	}
-	return paused, flow{c.topic.deliveredAt, f.deliveredAt, f.topicPaused(c.topic)}
+	return paused, flow{c.topic.breaker.deliveredAt, f.topics.dest.deliveredAt, f.topics.topicPaused(c.topic)}
 }
 
 // probed notes the result of a probe. When everything is paused from now on, it returns the rows whose delivery has not
@@ -292,13 +292,13 @@ func (f *flight) called(c call, rows []*row, ours []bool, errs []error) (paused 
 func (f *flight) probed(err error) (paused []*row) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	was, now := f.unreachable, time.Now()
+	was, now := f.topics.dest.unreachable, time.Now()
 	if f.topics.probed(err, now) {
-		paused = f.emptyQueues()
+		paused = f.takeBack(nil)
 	}
-	if was && !f.unreachable {
-		for _, t := range f.byName {
-			f.recoveredFromOutage(t, now)
+	if was && !f.topics.dest.unreachable {
+		for _, t := range f.topics.byName {
+			f.recovered(t, now)
 		}
 	}
 	return paused

@@ -27,10 +27,10 @@ type Dispatcher struct {
 	health *health
 	wake   chan struct{} // makes the claim loop claim at once
 
-	mu     sync.Mutex
-	run    *run    // nil when neither Run nor RunOnce is running
-	flight *flight // of the last run
-	live   int     // what SetPeers said last
+	mu        sync.Mutex
+	run       *run    // nil when neither Run nor RunOnce is running
+	flight    *flight // of the last run
+	processes int     // what SetPeers said last
 	// What SetRateShare said last.
 	ratePart  float64
 	rateUntil time.Time
@@ -57,11 +57,11 @@ func New(store dispatcher.Store, sink dispatcher.Sink, cfg dispatcher.Config) (*
 		health: &health{log: cfg.Logger},
 		wake:   make(chan struct{}, 1),
 
-		live:     1,
-		ratePart: 1,
+		processes: 1,
+		ratePart:  1,
 	}
 	d.flight = newFlight(context.Background(), cfg, sink.BatchSize(), d.changed)
-	d.flight.suspended = cfg.Paused
+	d.flight.entry.paused = cfg.Paused
 	return d, nil
 }
 
@@ -82,7 +82,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	}
 	defer d.end()
 	r.start()
-	r.workers.Go(func() { r.claimLoop(ctx) })
+	r.life.workers.Go(func() { r.claimLoop(ctx) })
 	<-ctx.Done()
 	r.drain()
 	return nil
@@ -122,7 +122,7 @@ func (d *Dispatcher) RunOnce(ctx context.Context, n int) (Outcome, error) {
 	err = errors.Join(err, r.completer.unwritten())
 	done := r.completer.outcome()
 	if err == nil && ctx.Err() == nil {
-		err = r.flight.gateErr()
+		err = gatedErr(d.Snapshot().Gated)
 	}
 	if err == nil && ctx.Err() == nil && done.Released > 0 && done == (Outcome{Released: done.Released}) {
 		// They were too few calls to open a breaker.
@@ -144,9 +144,9 @@ func (d *Dispatcher) Snapshot() (s dispatcher.Snapshot) {
 	d.mu.Lock()
 	r, f := d.run, d.flight
 	d.mu.Unlock()
-	s.Paused = f.isPaused()
+	s.Paused = f.controls().isPaused()
 	s.Draining = r != nil && r.draining.Load()
-	f.snapshot(&s)
+	f.controls().snapshot(&s)
 	return s
 }
 
@@ -160,9 +160,9 @@ func (d *Dispatcher) begin(ctx context.Context) (*run, error) {
 	last := d.flight
 	d.run = newRun(context.WithoutCancel(ctx), d)
 	d.flight = d.run.flight
-	d.flight.suspended, d.flight.admits = last.suspended, last.admits
-	d.flight.setRateShare(d.ratePart, d.rateUntil)
-	d.flight.setPeers(d.live)
+	d.flight.entry.paused, d.flight.entry.admits = last.entry.paused, last.entry.admits
+	d.flight.controls().setRateShare(d.ratePart, d.rateUntil)
+	d.flight.controls().setPeers(d.processes)
 	return d.run, nil
 }
 

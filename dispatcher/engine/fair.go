@@ -20,84 +20,89 @@ type turns struct {
 	mixed time.Time         // when there were several tenants
 }
 
-// takeTurns sets whether the tenants of each topic have their turns, of a new flight.
-func (f *flight) takeTurns(cfg dispatcher.Config) {
-	f.fair = cfg.Fairness == dispatcher.FairnessTenant
-	for _, t := range f.byName { // those that the configuration names
-		t.fair = f.fair
+// takeTurnsOfTenants sets whether the tenants of each topic have their turns.
+func (ts *topics) takeTurnsOfTenants(f dispatcher.Fairness) {
+	ts.fair = f == dispatcher.FairnessTenant
+	for _, t := range ts.byName { // those that the configuration names
+		t.queue.fair = ts.fair
 	}
 }
 
 // insert queues a row.
-func (t *topic) insert(r *row) {
-	if !t.fair {
-		t.queued = append(t.queued, r)
+func (q *topicQueue) insert(r *row) {
+	if !q.fair {
+		q.rows = append(q.rows, r)
 		return
 	}
-	if len(t.queued) == 0 {
-		t.turns.now, t.turns.last = 0, map[uuid.UUID]int{}
+	if len(q.rows) == 0 {
+		q.turns.now, q.turns.last = 0, map[uuid.UUID]int{}
 	}
 	tenant := r.event.TenantID.UUID
-	r.turn = max(t.turns.now, t.turns.last[tenant]) + 1
-	t.turns.last[tenant] = r.turn
-	if len(t.turns.last) > 1 || len(t.calls) > 1 || len(t.calls) == 1 && t.calls[tenant] == 0 {
-		t.turns.mixed = r.claimedAt
+	r.turn = max(q.turns.now, q.turns.last[tenant]) + 1
+	q.turns.last[tenant] = r.turn
+	if len(q.turns.last) > 1 || len(q.ofTenant) > 1 || len(q.ofTenant) == 1 && q.ofTenant[tenant] == 0 {
+		q.turns.mixed = r.claimedAt
 	}
-	at, _ := slices.BinarySearchFunc(t.queued, r.turn+1, func(q *row, turn int) int { return q.turn - turn })
-	t.queued = slices.Insert(t.queued, at, r)
+	at, _ := slices.BinarySearchFunc(q.rows, r.turn+1, func(other *row, turn int) int { return other.turn - turn })
+	q.rows = slices.Insert(q.rows, at, r)
 }
 
 // beginTurn notes that rows have left the queue for a call, and endTurn that the call has ended.
-func (t *topic) beginTurn(rows []*row) {
-	if !t.fair {
+func (q *topicQueue) beginTurn(rows []*row) {
+	if !q.fair {
 		return
 	}
 	for _, r := range rows {
 		tenant := r.event.TenantID.UUID
-		if t.calls[tenant]++; t.turns.last[tenant] == r.turn {
-			delete(t.turns.last, tenant)
+		if q.ofTenant[tenant]++; q.turns.last[tenant] == r.turn {
+			delete(q.turns.last, tenant)
 		}
 	}
-	if len(t.queued) > 0 {
-		t.turns.now = t.queued[0].turn - 1
+	if len(q.rows) > 0 {
+		q.turns.now = q.rows[0].turn - 1
 	}
 }
 
-func (t *topic) endTurn(rows []*row) {
-	if !t.fair {
+func (q *topicQueue) endTurn(rows []*row) {
+	if !q.fair {
 		return
 	}
 	for _, r := range rows {
 		tenant := r.event.TenantID.UUID
-		if t.calls[tenant]--; t.calls[tenant] == 0 {
-			delete(t.calls, tenant)
+		if q.ofTenant[tenant]--; q.ofTenant[tenant] == 0 {
+			delete(q.ofTenant, tenant)
 		}
 	}
 }
 
-// yields reports whether the last calls are left to tenants without one, and none of these has a row in the next turn. If
-// one has, its row becomes the next.
-func (t *topic) yields(now time.Time) bool {
-	if !t.fair || now.Sub(t.turns.mixed) > rememberFor {
-		return false
+// nextTenant is the place of the first row in the next turn whose tenant has no call. ok is false when the last calls are left
+// to such tenants, and none of them has a row in the next turn.
+func (q *topicQueue) nextTenant(now time.Time) (place int, ok bool) {
+	if !q.fair || now.Sub(q.turns.mixed) > rememberFor {
+		return 0, true
 	}
-	for i, r := range t.queued {
-		if r.turn > t.queued[0].turn {
+	for i, r := range q.rows {
+		if r.turn > q.rows[0].turn {
 			break
 		}
-		if t.calls[r.event.TenantID.UUID] == 0 {
-			copy(t.queued[1:i+1], t.queued[:i])
-			t.queued[0] = r
-			return false
+		if q.ofTenant[r.event.TenantID.UUID] == 0 {
+			return i, true
 		}
 	}
-	return true
+	return 0, false
 }
 
-// crowd are the tenants with as many queued rows as their share of so many.
-func (t *topic) crowd(rows int) (tenants []uuid.UUID) {
+// moveFirst makes the row at a place the first one.
+func (q *topicQueue) moveFirst(place int) {
+	r := q.rows[place]
+	copy(q.rows[1:place+1], q.rows[:place])
+	q.rows[0] = r
+}
+
+// withTheirShare are the tenants with as many queued rows as their share of so many.
+func (q *topicQueue) withTheirShare(rows int) (tenants []uuid.UUID) {
 	queued := map[uuid.UUID]int{}
-	for _, r := range t.queued {
+	for _, r := range q.rows {
 		queued[r.event.TenantID.UUID]++
 	}
 	for tenant, n := range queued {
@@ -106,11 +111,4 @@ func (t *topic) crowd(rows int) (tenants []uuid.UUID) {
 		}
 	}
 	return tenants
-}
-
-// leaveCrowd takes the tenants out of a claim that have their share of the queue.
-func (f *flight) leaveCrowd(shares []dispatcher.Share) {
-	for i := range shares {
-		shares[i].Except = f.get(shares[i].Topic).crowd(f.lowShare())
-	}
 }

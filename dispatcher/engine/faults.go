@@ -20,8 +20,8 @@ type faults struct {
 // fault is a failed delivery of an event.
 type fault struct {
 	at time.Time
-	// most is how many events the next one may have; 0 is any number.
-	most int
+	// maxBatch is how many events the next one may have; 0 is any number.
+	maxBatch int
 }
 
 const (
@@ -40,11 +40,11 @@ func newFault(errs []error, now time.Time) fault {
 			return fault{at: now}
 		}
 	}
-	return fault{at: now, most: max(1, len(errs)/faultParts)}
+	return fault{at: now, maxBatch: max(1, len(errs)/faultParts)}
 }
 
 // alone reports whether an event of a call with so many has a result of its own.
-func (f fault) alone(events int) bool { return events == 1 || f.most == 0 }
+func (f fault) alone(events int) bool { return events == 1 || f.maxBatch == 0 }
 
 // since is the time after which others were delivered if an event's own fault is to be seen: its claim, or its
 // last failure before that.
@@ -72,9 +72,9 @@ func (f *faults) note(id uuid.UUID, err error, last fault) (before fault) {
 	return before
 }
 
-// most is how many events the next delivery of an event may have, 0 for any number.
-func (f *faults) most(id uuid.UUID) int {
+// maxBatch is how many events the next delivery of an event may have, 0 for any number.
+func (f *faults) maxBatch(id uuid.UUID) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.events[id].most
+	return f.events[id].maxBatch
 }

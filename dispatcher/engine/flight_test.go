@@ -53,24 +53,24 @@ func taken(f *flight, n int) *delivery {
 func TestRowsWithDoubtfulLeaseAreNotBegun(t *testing.T) {
 	f := testFlight(dispatcher.Config{Lease: 6 * time.Second, PollInterval: time.Second}, nil)
 	long := time.Now().Add(-5 * time.Second) // the last sixth of the lease has begun
-	f.add(claimOf("a", 3, 1), long, 0)
+	f.intake().add(claimOf("a", 3, 1), long, 0)
 	if d := begun(f, 1, time.Now()); d != nil {
 		t.Fatal("a row was begun whose lease may be over")
 	}
 	select {
-	case <-f.inDoubt:
+	case <-f.signals.inDoubt:
 	default:
 		t.Error("the keeper was not woken to extend the lease")
 	}
-	f.add(claimOf("b", 1, 1), time.Now(), 0)
+	f.intake().add(claimOf("b", 1, 1), time.Now(), 0)
 	if d := begun(f, 1, time.Now()); d == nil || d.rows[0].event.Topic != "b" {
 		t.Error("a doubtful lease of one topic holds up another topic")
 	}
-	rows := f.due(time.Now())
+	rows := f.leases().due(time.Now())
 	if len(rows) != 3 {
 		t.Fatalf("%d leases are due, want the 3 old ones", len(rows))
 	}
-	gone, _ := f.extended(rows, []dispatcher.Lease{rows[1].event.Lease()}, time.Now())
+	gone, _ := f.leases().extended(rows, []dispatcher.Lease{rows[1].event.Lease()}, time.Now())
 	if gone != 1 {
 		t.Errorf("%d rows are lost, want 1", gone)
 	}
@@ -81,7 +81,7 @@ func TestRowsWithDoubtfulLeaseAreNotBegun(t *testing.T) {
 	if len(seen) != 2 || seen[rows[1]] {
 		t.Errorf("%d rows were begun, want the 2 that are still ours", len(seen))
 	}
-	if n := f.rows; n != 3 {
+	if n := f.account.rows; n != 3 {
 		t.Errorf("%d rows are in flight, want 3: the lost one is not", n)
 	}
 }
@@ -92,7 +92,7 @@ func TestRowsWithDoubtfulLeaseAreNotBegun(t *testing.T) {
 func TestLeaseTimes(t *testing.T) {
 	f := testFlight(dispatcher.Config{Lease: 6 * time.Second, PollInterval: time.Second}, nil)
 	sentAt := time.Now()
-	f.add(claimOf("a", 1, 1), sentAt, 0)
+	f.intake().add(claimOf("a", 1, 1), sentAt, 0)
 	d := begun(f, 1, sentAt)
 	for _, test := range []struct {
 		after    time.Duration
@@ -104,10 +104,10 @@ func TestLeaseTimes(t *testing.T) {
 		{5 * time.Second, true, true},
 	} {
 		now := sentAt.Add(test.after)
-		if due := len(f.due(now)) == 1; due != test.due {
+		if due := len(f.leases().due(now)) == 1; due != test.due {
 			t.Errorf("after %v the lease is due for extension: %v, want %v", test.after, due, test.due)
 		}
-		f.cutUnsafe(now)
+		f.leases().cutUnsafe(now)
 		if cut := d.ctx.Err() != nil; cut != test.cut {
 			t.Errorf("after %v the delivery is cut: %v, want %v", test.after, cut, test.cut)
 		}
@@ -119,30 +119,30 @@ func TestLeaseTimes(t *testing.T) {
 // CONTRACT: C-23
 func TestBatchIsCutWhenNothingOfItIsOurs(t *testing.T) {
 	f := testFlight(dispatcher.Config{}, nil)
-	f.add(claimOf("a", 2, 1), time.Now(), 0)
+	f.intake().add(claimOf("a", 2, 1), time.Now(), 0)
 	d := begun(f, 2, time.Now())
-	f.extended(d.rows, []dispatcher.Lease{d.rows[0].event.Lease()}, time.Now())
+	f.leases().extended(d.rows, []dispatcher.Lease{d.rows[0].event.Lease()}, time.Now())
 	if d.ctx.Err() != nil {
 		t.Error("the delivery was cut while one of its rows is ours")
 	}
-	f.extended(d.rows, []dispatcher.Lease{d.rows[1].event.Lease()}, time.Now())
+	f.leases().extended(d.rows, []dispatcher.Lease{d.rows[1].event.Lease()}, time.Now())
 	if !errors.Is(context.Cause(d.ctx), errLeaseLost) {
 		t.Errorf("the delivery without a row of ours continues, or was cut for %v", context.Cause(d.ctx))
 	}
-	if f.finish(d, make([]error, 2)); d.ours[0] || d.ours[1] {
-		t.Errorf("rows that are not ours are written back: %v", d.ours)
+	if f.finish(d, make([]error, 2)); d.writable[0] || d.writable[1] {
+		t.Errorf("rows that are not ours are written back: %v", d.writable)
 	}
 }
 
 func TestFlightBounds(t *testing.T) {
 	woken := 0
 	f := testFlight(dispatcher.Config{Topics: []string{"a"}, BatchSize: 10, Concurrency: 2, MaxBytes: 100 * rowBytes}, func() { woken++ })
-	room := func() bool { _, _, ok := f.room(); return ok }
-	if _, bytes, ok := f.room(); !ok || bytes != 100*rowBytes*7/8 {
+	room := func() bool { _, _, ok := f.intake().room(); return ok }
+	if _, bytes, ok := f.intake().room(); !ok || bytes != 100*rowBytes*7/8 {
 		t.Fatalf("an empty flight has room for %d bytes", bytes)
 	}
 	// By the queue: a batch may wait.
-	f.add(claimOf("a", 11, 1), time.Now(), 0)
+	f.intake().add(claimOf("a", 11, 1), time.Now(), 0)
 	if room() {
 		t.Error("there is room for a claim while more than a batch waits")
 	}
@@ -153,7 +153,7 @@ func TestFlightBounds(t *testing.T) {
 	}
 	// By the rows that wait to be written back: 2 deliveries and 3 batches.
 	for len(running) < 33 {
-		f.add(claimOf("a", 1, 1), time.Now(), 0)
+		f.intake().add(claimOf("a", 1, 1), time.Now(), 0)
 		running = append(running, taken(f, 1))
 	}
 	for _, d := range running {
@@ -169,13 +169,13 @@ func TestFlightBounds(t *testing.T) {
 		t.Errorf("after write-backs: woken %d times, room %v; want once and true", woken, room())
 	}
 	// By bytes.
-	f.written(f.emptyQueues())
-	f.add(claimOf("b", 1, 200*rowBytes), time.Now(), 0)
+	f.written(f.takeBack(nil))
+	f.intake().add(claimOf("b", 1, 200*rowBytes), time.Now(), 0)
 	if woken = 0; room() {
 		t.Error("there is room for a claim with all bytes taken")
 	}
-	f.written(f.emptyQueues())
-	if _, bytes, ok := f.room(); woken != 1 || !ok || bytes < 60*rowBytes {
+	f.written(f.takeBack(nil))
+	if _, bytes, ok := f.intake().room(); woken != 1 || !ok || bytes < 60*rowBytes {
 		t.Errorf("after the large row has gone: woken %d times, room %v for %d bytes", woken, ok, bytes)
 	}
 }
@@ -187,12 +187,12 @@ func TestClaimsFollowDeliveries(t *testing.T) {
 	f := testFlight(dispatcher.Config{BatchSize: 500, Concurrency: 30}, func() {})
 	want := func(after time.Duration, claimed, rows int) {
 		t.Helper()
-		f.add(claimOf("a", claimed, 1), time.Now(), 0)
-		f.written(f.emptyQueues())
-		if !f.filledAt.IsZero() {
-			f.filledAt = f.filledAt.Add(-after)
+		f.intake().add(claimOf("a", claimed, 1), time.Now(), 0)
+		f.written(f.takeBack(nil))
+		if !f.claims.filledAt.IsZero() {
+			f.claims.filledAt = f.claims.filledAt.Add(-after)
 		}
-		if got, _, ok := f.room(); !ok || got != rows {
+		if got, _, ok := f.intake().room(); !ok || got != rows {
 			t.Errorf("after %d rows lasted for %v the next claim takes %d, want %d", claimed, after, got, rows)
 		}
 	}
@@ -215,8 +215,8 @@ func TestClaimsFollowDeliveries(t *testing.T) {
 // Topics are served in turn, a delivery has one topic, and a closed flight takes and gives nothing.
 func TestFlightTurns(t *testing.T) {
 	f := testFlight(dispatcher.Config{}, nil)
-	f.add(claimOf("a", 5, 1), time.Now(), 0)
-	f.add(claimOf("b", 2, 1), time.Now(), 0)
+	f.intake().add(claimOf("a", 5, 1), time.Now(), 0)
+	f.intake().add(claimOf("b", 2, 1), time.Now(), 0)
 	var order string
 	for range 4 {
 		d := taken(f, 2)
@@ -228,11 +228,11 @@ func TestFlightTurns(t *testing.T) {
 	if order != "aa bb aa a " {
 		t.Errorf("the deliveries had %q, want aa bb aa a", order)
 	}
-	f.add(claimOf("a", 2, 1), time.Now(), 0)
+	f.intake().add(claimOf("a", 2, 1), time.Now(), 0)
 	if n := len(f.close()); n != 2 {
 		t.Errorf("closing returned %d rows, want the 2 queued ones", n)
 	}
-	if refused, _, _ := f.add(claimOf("a", 3, 1), time.Now(), 0); len(refused) != 3 {
+	if refused, _, _ := f.intake().add(claimOf("a", 3, 1), time.Now(), 0); len(refused) != 3 {
 		t.Errorf("a closed flight refused %d rows of a claim, want all 3", len(refused))
 	}
 	if taken(f, 1) != nil {
@@ -348,7 +348,7 @@ func (g *flightGame) step() string {
 				claimed.Events = append(claimed.Events, e)
 			}
 		}
-		refused, unreadable, _ := g.add(claimed, g.now, g.writeCount())
+		refused, unreadable, _ := g.intake().add(claimed, g.now, g.intake().writeCount())
 		g.done(refused)
 		g.done(unreadable)
 		return "claim"
@@ -369,7 +369,7 @@ func (g *flightGame) step() string {
 		}
 		g.done(g.finish(d, errs))
 		for i, r := range d.rows {
-			if d.ours[i] {
+			if d.writable[i] {
 				g.finished[r] = true
 			}
 		}
@@ -391,15 +391,15 @@ func (g *flightGame) step() string {
 	case 1:
 		g.mu.Lock()
 		var rows []*row
-		if t := g.byName[fmt.Sprint("topic-", g.rnd.IntN(3))]; t != nil {
-			rows = g.unqueueTopic(t)
+		if t := g.topics.byName[fmt.Sprint("topic-", g.rnd.IntN(3))]; t != nil {
+			rows = g.takeBack(t)
 		}
 		g.mu.Unlock()
 		g.done(rows)
 		return "pause a topic"
 	case 2:
 		g.mu.Lock()
-		held := slices.Clone(g.inFlight)
+		held := slices.Clone(g.account.inFlight)
 		g.mu.Unlock()
 		var lost []dispatcher.Lease
 		for _, r := range held {
@@ -407,7 +407,7 @@ func (g *flightGame) step() string {
 				lost = append(lost, r.event.Lease())
 			}
 		}
-		_, behind := g.extended(held, lost, g.now)
+		_, behind := g.leases().extended(held, lost, g.now)
 		g.done(behind)
 		return "extend with losses"
 	default:
@@ -416,8 +416,8 @@ func (g *flightGame) step() string {
 				d.began = g.now.Add(-time.Hour) // long ago
 			}
 		}
-		stuck, behind := g.cutOverdue(g.now, time.Minute) // the first time cuts
-		more, also := g.cutOverdue(g.now, time.Minute)
+		stuck, behind := g.leases().cutOverdue(g.now, time.Minute) // the first time cuts
+		more, also := g.leases().cutOverdue(g.now, time.Minute)
 		g.done(append(behind, also...))
 		for _, a := range append(stuck, more...) {
 			for _, r := range a.rows {
@@ -432,7 +432,7 @@ func (g *flightGame) step() string {
 func (g *flightGame) admitOthers() string {
 	g.refuses = fmt.Sprint(g.rnd.IntN(10)) // half of them are not a type
 	refuses := g.refuses
-	g.done(g.admit(func(eventType string) bool { return eventType != refuses }))
+	g.done(g.controls().admit(func(eventType string) bool { return eventType != refuses }))
 	return "admit other types"
 }
 
@@ -463,7 +463,7 @@ func (g *flightGame) check() string {
 		bytes += r.bytes
 	}
 	held := map[*row]bool{}
-	for i, r := range g.inFlight {
+	for i, r := range g.account.inFlight {
 		if r.place != i+1 || held[r] {
 			return "a held row is not where it says"
 		}
@@ -473,40 +473,40 @@ func (g *flightGame) check() string {
 			return wrong
 		}
 	}
-	for d := range g.active {
+	for d := range g.calls.active {
 		pinned += d.pinned
 	}
-	if g.rows != len(place) || g.bytes != bytes+pinned {
-		return fmt.Sprintf("%d rows with %d bytes are counted, and %d with %d are there", g.rows, g.bytes, len(place), bytes+pinned)
+	if g.account.rows != len(place) || g.account.bytes != bytes+pinned {
+		return fmt.Sprintf("%d rows with %d bytes are counted, and %d with %d are there", g.account.rows, g.account.bytes, len(place), bytes+pinned)
 	}
-	if len(g.active) != len(g.running) || g.flight.running != len(g.running) {
-		return fmt.Sprintf("%d deliveries are counted, and %d run", g.flight.running, len(g.running))
+	if len(g.calls.active) != len(g.running) || g.flight.calls.running != len(g.running) {
+		return fmt.Sprintf("%d deliveries are counted, and %d run", g.flight.calls.running, len(g.running))
 	}
 	inUse, counts, sums := 0, map[*topic]int{}, map[*topic]int64{}
-	for d := range g.active {
+	for d := range g.calls.active {
 		sums[d.topic] += d.pinned
 	}
 	for r := range held {
 		counts[r.topic]++
 		sums[r.topic] += r.bytes
 	}
-	for _, t := range g.byName {
-		if t.count != counts[t] || t.bytes != sums[t] {
-			return fmt.Sprintf("topic %s has %d rows and %d bytes, and counts %d and %d", t.name, counts[t], sums[t], t.count, t.bytes)
+	for _, t := range g.topics.byName {
+		if t.rows.all != counts[t] || t.rows.bytes != sums[t] {
+			return fmt.Sprintf("topic %s has %d rows and %d bytes, and counts %d and %d", t.name, counts[t], sums[t], t.rows.all, t.rows.bytes)
 		}
-		if t.count > 0 || t.running > 0 {
+		if t.rows.all > 0 || t.calls.running > 0 {
 			inUse++
 		}
 	}
-	if g.inUse != inUse {
-		return fmt.Sprintf("%d topics are in flight, and %d are counted", inUse, g.inUse)
+	if g.account.busyTopics != inUse {
+		return fmt.Sprintf("%d topics are in flight, and %d are counted", inUse, g.account.busyTopics)
 	}
 	queued := map[*row]bool{}
-	for _, t := range g.waiting {
-		if len(t.queued) == 0 {
+	for _, t := range g.queue.waiting {
+		if len(t.queue.rows) == 0 {
 			return "a topic waits for a call without a queued row"
 		}
-		for _, r := range t.queued {
+		for _, r := range t.queue.rows {
 			if r.event.EventType == g.refuses {
 				return "an event that is not admitted is queued"
 			}
@@ -516,7 +516,7 @@ func (g *flightGame) check() string {
 			queued[r] = true
 		}
 	}
-	for id, l := range g.keys {
+	for id, l := range g.queue.keys {
 		if len(l.rows) == 0 {
 			return "an empty line is kept"
 		}

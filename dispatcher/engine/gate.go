@@ -22,38 +22,42 @@ import (
 // When Admit returns, no further delivery of an event begins that is not admitted: rows that were claimed and not
 // begun go back to pending, and are claimed again.
 func (d *Dispatcher) Admit(admits func(eventType string) bool) {
-	d.takeBack(func(f *flight) []*row { return f.admit(admits) })
+	d.takeBack(func(f *flight) []*row { return f.controls().admit(admits) })
 }
 
 // admit makes add refuse rows of types that are not admitted. It takes back all rows whose delivery has not begun,
 // which must be released: they are judged when they are claimed again. All gated topics are checked at once.
-func (f *flight) admit(admits func(string) bool) []*row {
+func (c *controls) admit(admits func(string) bool) []*row {
+	f := (*flight)(c)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.admits = admits
-	for _, t := range f.gated {
+	f.entry.admits = admits
+	for _, t := range f.topics.dest.gated {
 		t.gate.next, t.gate.open, t.gate.empty = time.Now(), false, false
 		t.gate.wait.reset()
 	}
 	if admits == nil {
 		return nil
 	}
-	return f.emptyQueues()
+	return f.takeBack(nil)
 }
 
 // stops reports whether an event waits: its type is not admitted, or that of one before it in its topic, which is
 // noted.
-func (f *flight) stops(e *dispatcher.Event, noted *map[string]string) bool {
-	if _, behind := (*noted)[e.Topic]; behind {
+func (e *entry) stops(event *dispatcher.Event, noted *map[string]string) bool {
+	if e.admits == nil {
+		return false
+	}
+	if _, stopped := (*noted)[event.Topic]; stopped {
 		return true
 	}
-	if f.admits(e.EventType) {
+	if e.admits(event.EventType) {
 		return false
 	}
 	if *noted == nil {
 		*noted = map[string]string{}
 	}
-	(*noted)[e.Topic] = e.EventType
+	(*noted)[event.Topic] = event.EventType
 	return true
 }
 
@@ -78,16 +82,16 @@ func (ts *topics) checked(t *topic, rows int, eventType string, stopped bool, no
 	case stopped:
 		if g == nil {
 			t.gate = &gate{since: now, wait: ramp{2 * time.Second, 30 * time.Second, 0}}
-			ts.gated[t.name] = t
-			ts.log.Warn("the topic is paused: its next event has a type that is not admitted; no attempts are spent", "topic", t.name, "eventType", eventType)
+			ts.dest.gated[t.name] = t
+			ts.dest.log.Warn("the topic is paused: its next event has a type that is not admitted; no attempts are spent", "topic", t.name, "eventType", eventType)
 		}
 		t.gate.eventType, t.gate.open, t.gate.empty = eventType, false, false
 		t.gate.next = now.Add(t.gate.wait.next(rand.Float64))
 	case g == nil:
 	case g.open, g.empty && rows == 0:
 		t.gate = nil
-		delete(ts.gated, t.name)
-		ts.log.Info("the topic is resumed: the type of its next event is admitted, or it has no event", "topic", t.name)
+		delete(ts.dest.gated, t.name)
+		ts.dest.log.Info("the topic is resumed: the type of its next event is admitted, or it has no event", "topic", t.name)
 	default: // without a row: another worker may have it for a moment
 		g.empty, g.open, g.next = rows == 0, rows > 0, now.Add(g.wait.min)
 	}
@@ -95,7 +99,7 @@ func (ts *topics) checked(t *topic, rows int, eventType string, stopped bool, no
 
 // gatedTopics lists the topics that are paused by their gate, by name.
 func (ts *topics) gatedTopics() (all []dispatcher.GatedTopic) {
-	for _, t := range byName(ts.gated) {
+	for _, t := range byName(ts.dest.gated) {
 		if !t.gate.open {
 			all = append(all, dispatcher.GatedTopic{Topic: t.name, EventType: t.gate.eventType, Since: t.gate.since})
 		}
@@ -103,13 +107,10 @@ func (ts *topics) gatedTopics() (all []dispatcher.GatedTopic) {
 	return all
 }
 
-// gateErr is not nil while a topic is paused by its gate.
-func (f *flight) gateErr() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	all := f.gatedTopics()
-	if len(all) == 0 {
+// gatedErr is not nil while one of the topics is paused by its gate.
+func gatedErr(gated []dispatcher.GatedTopic) error {
+	if len(gated) == 0 {
 		return nil
 	}
-	return fmt.Errorf("topic %q is paused: the type of its next event, %q, is not admitted; register a verified consumer of it", all[0].Topic, all[0].EventType)
+	return fmt.Errorf("topic %q is paused: the type of its next event, %q, is not admitted; register a verified consumer of it", gated[0].Topic, gated[0].EventType)
 }

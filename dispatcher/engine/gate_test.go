@@ -54,7 +54,7 @@ func TestGatePausesATopic(t *testing.T) {
 				sent = append(sent, e.EventType)
 				return nil
 			}}
-			d, err := New(store, sink, dispatcher.Config{MaxAttempts: 2, Ordering: ordering, Concurrency: 1, Logger: slog.New(slog.DiscardHandler), Observer: claims{Observer: noObserver{}, n: &claimed}})
+			d, err := New(store, sink, dispatcher.Config{MaxAttempts: 2, Ordering: ordering, Concurrency: 1, Logger: slog.New(slog.DiscardHandler), Observer: claimCounter{Observer: noObserver{}, n: &claimed}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -95,13 +95,13 @@ func TestGatePausesATopic(t *testing.T) {
 	}
 }
 
-// claims counts claimed rows.
-type claims struct {
+// claimCounter counts claimed rows.
+type claimCounter struct {
 	dispatcher.Observer
 	n *atomic.Int64
 }
 
-func (c claims) Claimed(_ string, n int) { c.n.Add(int64(n)) }
+func (c claimCounter) Claimed(_ string, n int) { c.n.Add(int64(n)) }
 
 // running is begin for a dispatcher that is there.
 func running(t *testing.T, d *Dispatcher) (stop func()) {
@@ -195,7 +195,7 @@ func TestGateAndRunOnce(t *testing.T) {
 func TestGateStaysClosedUntilTwoChecksAreEmpty(t *testing.T) {
 	now := time.Now()
 	for name, test := range map[string]struct {
-		rows  []int  // of the claims; negative with one that is not admitted
+		rows  []int  // of the claimCounter; negative with one that is not admitted
 		holds string // after each: y or n
 	}{
 		"two checks without a row end it":    {[]int{-3, 0, 0}, "yyn"},
@@ -221,11 +221,11 @@ func TestGateStaysClosedUntilTwoChecksAreEmpty(t *testing.T) {
 					t.Errorf("%s: a claim may take %+v after 30 seconds", name, a)
 				}
 				// The breaker's limit stays.
-				orders.state, orders.next = dispatcher.BreakerRefusing, now.Add(time.Minute)
+				orders.breaker.state, orders.breaker.next = dispatcher.BreakerRefusing, now.Add(time.Minute)
 				if a := allotted(30 * time.Second); a.rows != 0 {
 					t.Errorf("%s: a claim may take %+v of a topic that the breaker holds too", name, a)
 				}
-				orders.state = dispatcher.BreakerClosed
+				orders.breaker.state = dispatcher.BreakerClosed
 			} else {
 				holds.WriteByte('n')
 				if a := allotted(0); a.by != unlimited || !ts.again(load{now: now}).IsZero() {
@@ -377,7 +377,7 @@ func TestGatheringEnds(t *testing.T) {
 }
 
 // The first event of a topic that no worker has seen waits no longer than those of others, however long ago the
-// dispatcher found something, and while claims take their time.
+// dispatcher found something, and while claimCounter take their time.
 func TestFirstEventOfNewTopicWaitsNoLonger(t *testing.T) {
 	for name, busy := range map[string]bool{"idle": false, "becoming idle": true} {
 		t.Run(name, func(t *testing.T) {

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -24,21 +23,32 @@ var (
 func (r *run) keepLeases(stop <-chan struct{}) {
 	k := keeper{apart: map[string]bool{}, busy: map[string]bool{}, places: make(chan struct{}, 2)}
 	defer k.extending.Wait()
-	tick := time.NewTicker(min(r.cfg.Lease/6, r.cfg.DeliveryTimeout/4))
+	tick := time.NewTicker(min(r.d.cfg.Lease/6, r.d.cfg.DeliveryTimeout/4))
 	defer tick.Stop()
 	for {
 		select {
 		case <-stop:
 			return
 		case <-tick.C:
-		case <-r.flight.inDoubt:
+		case <-r.flight.signals.inDoubt:
 		}
 		now := time.Now()
-		r.flight.cutUnsafe(now)
+		r.flight.leases().cutUnsafe(now)
 		r.leaveStuck(now)
-		for topic, rows := range k.begin(r.flight.due(now)) {
+		for topic, rows := range k.begin(r.flight.leases().due(now)) {
 			k.extending.Go(func() { r.extendLeases(&k, topic, rows) })
 		}
+	}
+}
+
+// leaveStuck cuts deliveries that are overdue, and writes the rows of those that are stuck back as failed.
+func (r *run) leaveStuck(now time.Time) {
+	stuck, returned := r.flight.leases().cutOverdue(now, r.d.cfg.DeliveryTimeout)
+	r.completer.release(returned)
+	for _, d := range stuck {
+		r.log.Error("a call of the sink does not return; its events are tried again, and it keeps a place of concurrency until it returns",
+			"topic", d.topic.name, "event", d.rows[0].event.ID, "events", len(d.rows), "running", now.Sub(d.began))
+		r.leave(d, errOverdue, now.Sub(d.began))
 	}
 }
 
@@ -98,8 +108,8 @@ func (r *run) extendLeases(k *keeper, topic string, rows []*row) {
 		err := r.extend(part)
 		size.learn(len(part), time.Since(began), err)
 		if err != nil && !isOdd(err) {
-			if r.calls.Err() == nil {
-				r.health.sourceFailed(err)
+			if r.life.calls.Err() == nil {
+				r.d.health.sourceFailed(err)
 			}
 			break
 		}
@@ -112,112 +122,28 @@ func (r *run) extendLeases(k *keeper, topic string, rows []*row) {
 	}
 	k.end(topic, failed)
 	if topic == "" && len(failed) > 0 {
-		notify(r.flight.inDoubt) // its topics are tried at once
+		notify(r.flight.signals.inDoubt) // its topics are tried at once
 	}
 }
 
 // extend extends the leases of rows.
 func (r *run) extend(rows []*row) error {
 	sentAt := time.Now()
-	lost, err := storeCall(r.calls, func(ctx context.Context) ([]dispatcher.Lease, error) {
-		return r.store.Extend(ctx, leases(rows), r.cfg.Lease)
+	lost, err := storeCall(r.life.calls, func(ctx context.Context) ([]dispatcher.Lease, error) {
+		return r.d.store.Extend(ctx, leasesOf(rows), r.d.cfg.Lease)
 	})
 	if err != nil {
 		return err
 	}
-	gone, behind := r.flight.extended(rows, lost, sentAt)
-	r.completer.release(behind)
+	gone, returned := r.flight.leases().extended(rows, lost, sentAt)
+	r.completer.release(returned)
 	if gone > 0 {
 		r.completer.leasesLost(gone, "extend")
 	}
 	return nil
 }
 
-// safeUntil is until when a lease may be relied on that was requested at a time.
-func (f *flight) safeUntil(sentAt time.Time) time.Time { return sentAt.Add(f.lease - f.lease/6) }
-
-// due returns the rows whose lease was last requested a third of its time ago.
-func (f *flight) due(now time.Time) (rows []*row) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, r := range f.inFlight {
-		if !f.safeUntil(now.Add(-f.lease / 3)).Before(r.safeUntil) {
-			rows = append(rows, r)
-		}
-	}
-	return rows
-}
-
-// extended notes the result of an Extend that was sent at sentAt. Lost rows leave the flight; it
-// returns their number, and those behind them in their keys, which must be released. A row that
-// finished in the meantime is not lost: its write-back shows whether this worker still has it.
-func (f *flight) extended(rows []*row, lost []dispatcher.Lease, sentAt time.Time) (gone int, behind []*row) {
-	isLost := setOf(lost)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var left []*row
-	for _, r := range rows {
-		if r.place == 0 {
-			continue // finished
-		}
-		if !isLost[r.event.Lease()] {
-			r.safeUntil = f.safeUntil(sentAt)
-			continue
-		}
-		r.lost = true
-		f.removeInFlight(r)
-		left = append(left, r)
-	}
-	behind = f.dropLost(left)
-	f.work.Broadcast()
-	return len(left), behind
-}
-
-// dropLost takes lost rows out of the queues, and cuts their deliveries. It returns those behind them:
-// a row is not delivered when another worker may be about to deliver one before it.
-func (f *flight) dropLost(lost []*row) (behind []*row) {
-	isLost := func(r *row) bool { return r.lost }
-	for _, r := range lost {
-		if r.delivery == nil {
-			behind = append(behind, f.keys.leave(r)...)
-			continue
-		}
-		r.delivery.cutUnless((*row).kept, errLeaseLost)
-		behind = append(behind, f.keys.stop(r)...)
-	}
-	for _, t := range f.waiting {
-		t.queued = slices.DeleteFunc(t.queued, isLost)
-	}
-	f.waiting = slices.DeleteFunc(f.waiting, nothingQueued)
-	f.forget(lost)
-	behind = slices.DeleteFunc(behind, isLost)
-	f.removeAllInFlight(behind)
-	return behind
-}
-
-// cutUnsafe cancels the deliveries whose leases may not be relied on any more.
-func (f *flight) cutUnsafe(now time.Time) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	safe := func(r *row) bool { return !r.lost && now.Before(r.safeUntil) }
-	for _, r := range f.inFlight {
-		if r.delivery != nil && !safe(r) {
-			r.delivery.cutUnless(safe, errLeaseOver)
-		}
-	}
-}
-
-func (r *row) kept() bool { return !r.lost }
-
-// cutUnless cancels the delivery, unless one of its rows is still worth it: one lost row of a batch
-// must not make the others fail.
-func (d *delivery) cutUnless(worthIt func(*row) bool, cause error) {
-	if !slices.ContainsFunc(d.rows, worthIt) {
-		d.cut(cause)
-	}
-}
-
-func leases(rows []*row) []dispatcher.Lease {
+func leasesOf(rows []*row) []dispatcher.Lease {
 	return each(rows, func(r *row) dispatcher.Lease { return r.event.Lease() })
 }
 

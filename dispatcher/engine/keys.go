@@ -29,15 +29,6 @@ func newKeys(o dispatcher.Ordering) keys {
 	return nil
 }
 
-// keyOrder is the order of keys in a claim request. A key gets no more rows than leave one to deliver for every
-// call of the sink when the flight is full, so that rows which wait keep no other key out.
-func (f *flight) keyOrder() *dispatcher.KeyOrder {
-	if f.keys == nil {
-		return nil
-	}
-	return &dispatcher.KeyOrder{PerKey: max(1, f.maxRows/f.callRows), BlockOnDead: f.onDead == dispatcher.OnDeadBlock}
-}
-
 // join puts a row at the end of its key's line, and reports whether it may be delivered.
 func (k keys) join(r *row) (first bool) {
 	id := key{r.event.Topic, cmp.Or(r.event.PartitionKey, r.event.AggregateID)}
@@ -55,8 +46,8 @@ func (k keys) join(r *row) (first bool) {
 // first reports whether the row is one that may be delivered.
 func (r *row) first() bool { return r.line == nil || len(r.line.rows) > 0 && r.line.rows[0] == r }
 
-// behind reports whether an event comes after an unreadable one of its key.
-func (k keys) behind(e *dispatcher.Event, unreadable []dispatcher.Unreadable) bool {
+// isAfter reports whether an event comes after an unreadable one of its key.
+func (k keys) isAfter(e *dispatcher.Event, unreadable []dispatcher.Unreadable) bool {
 	return k != nil && slices.ContainsFunc(unreadable, func(u dispatcher.Unreadable) bool {
 		name := cmp.Or(e.PartitionKey, e.AggregateID)
 		return name != "" && u.Event.Topic == e.Topic && cmp.Or(u.Event.PartitionKey, u.Event.AggregateID) == name && u.Event.Seq < e.Seq

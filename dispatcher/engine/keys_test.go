@@ -100,7 +100,7 @@ func TestEventBehindAnUnreadableOneWaits(t *testing.T) {
 	event := func(seq int64, key string) *dispatcher.Event {
 		return &dispatcher.Event{ID: uuid.New(), Topic: "orders", Seq: seq, AggregateID: key}
 	}
-	refused, unreadable, _ := f.add(dispatcher.Claimed{
+	refused, unreadable, _ := f.intake().add(dispatcher.Claimed{
 		Unreadable: []dispatcher.Unreadable{{Event: event(2, "a"), Err: errContent}},
 		Events:     []*dispatcher.Event{event(1, "a"), event(3, "a"), event(4, "b")},
 	}, time.Now(), 0)
@@ -136,7 +136,7 @@ func TestLeaseBeginsBeforeTheClaimResponds(t *testing.T) {
 		if n, _, err := r.claim(1, 1<<20); n != 1 || err != nil {
 			t.Fatalf("claimed %d, %v", n, err)
 		}
-		if got, want := r.flight.inFlight[0].safeUntil, r.flight.safeUntil(sentAt); !got.Equal(want) {
+		if got, want := r.flight.account.inFlight[0].safeUntil, safeUntil(sentAt, r.flight.lease); !got.Equal(want) {
 			t.Errorf("the lease is relied on for %v from when the claim was sent, want %v", got.Sub(sentAt), want.Sub(sentAt))
 		}
 	})
@@ -147,8 +147,8 @@ func TestLeaseBeginsBeforeTheClaimResponds(t *testing.T) {
 // CONTRACT: C-31
 func TestBatchEndsBeforeALeaseInDoubt(t *testing.T) {
 	f := testFlight(dispatcher.Config{}, func() {})
-	f.add(claimOf("orders", 3, 1), time.Now(), 0)
-	f.get("orders").queued[2].safeUntil = time.Now()
+	f.intake().add(claimOf("orders", 3, 1), time.Now(), 0)
+	f.topics.get("orders").queue.rows[2].safeUntil = time.Now()
 	if d := begun(f, 3, time.Now()); len(d.rows) != 2 {
 		t.Errorf("the batch has %d rows, want the 2 before the one whose lease is in doubt", len(d.rows))
 	}
@@ -159,13 +159,13 @@ func TestBatchEndsBeforeALeaseInDoubt(t *testing.T) {
 // CONTRACT: C-34, C-35
 func TestStuckBytesCountInTheTopicsShare(t *testing.T) {
 	f := testFlight(dispatcher.Config{Concurrency: 4, MaxBytes: 10 * 101 * rowBytes}, func() {})
-	f.add(claimOf("hangs", 6, 100*rowBytes), time.Now(), 0)
+	f.intake().add(claimOf("hangs", 6, 100*rowBytes), time.Now(), 0)
 	for range 3 {
 		begun(f, 2, time.Now())
 	}
 	long := time.Now().Add(time.Hour)
-	f.cutOverdue(long, time.Minute)
-	stuck, _ := f.cutOverdue(long, time.Minute)
+	f.leases().cutOverdue(long, time.Minute)
+	stuck, _ := f.leases().cutOverdue(long, time.Minute)
 	for _, a := range stuck {
 		f.written(a.rows)
 	}
@@ -173,11 +173,11 @@ func TestStuckBytesCountInTheTopicsShare(t *testing.T) {
 		t.Errorf("with %d stuck calls that keep most of the bytes their topic gets %+v", len(stuck), a)
 	}
 	var s dispatcher.Snapshot
-	if f.snapshot(&s); s.NoRoom || s.StuckCalls != 3 {
+	if f.controls().snapshot(&s); s.NoRoom || s.StuckCalls != 3 {
 		t.Errorf("%d calls are stuck, and they leave no room: %t", s.StuckCalls, s.NoRoom)
 	}
-	f.maxBytes = 6 * 101 * rowBytes
-	if f.snapshot(&s); !s.NoRoom {
+	f.account.maxBytes = 6 * 101 * rowBytes
+	if f.controls().snapshot(&s); !s.NoRoom {
 		t.Error("stuck calls keep all bytes, and there is said to be room")
 	}
 }
@@ -197,13 +197,13 @@ func TestSizeOfAnEvent(t *testing.T) {
 // CONTRACT: C-35
 func TestShrinkHalvesRowsAndBytes(t *testing.T) {
 	f := testFlight(dispatcher.Config{Topics: []string{"a"}}, func() {})
-	rows, bytes, _ := f.room()
-	f.shrink()
-	if r, b, _ := f.room(); r != rows/2 || b != bytes/2 {
+	rows, bytes, _ := f.intake().room()
+	f.claims.shrink(f.account.maxBytes - f.account.spare() - f.account.bytes)
+	if r, b, _ := f.intake().room(); r != rows/2 || b != bytes/2 {
 		t.Errorf("after %d rows and %d bytes the next claim is for %d and %d", rows, bytes, r, b)
 	}
-	f.add(dispatcher.Claimed{}, time.Now(), 0)
-	if _, b, _ := f.room(); b != bytes {
+	f.intake().add(dispatcher.Claimed{}, time.Now(), 0)
+	if _, b, _ := f.intake().room(); b != bytes {
 		t.Errorf("after a claim that succeeded the next is for %d bytes, want %d", b, bytes)
 	}
 }
@@ -229,8 +229,8 @@ func TestCallThatWasCutPausesNothing(t *testing.T) {
 func TestSuccessClearsAFault(t *testing.T) {
 	var f faults
 	id := uuid.New()
-	f.note(id, errFault, fault{at: time.Now(), most: 3})
-	if n := f.most(id); n != 3 {
+	f.note(id, errFault, fault{at: time.Now(), maxBatch: 3})
+	if n := f.maxBatch(id); n != 3 {
 		t.Fatalf("after a failure the event comes with at most %d others, want 3", n)
 	}
 	if f.note(id, nil, fault{}); len(f.events) != 0 {
@@ -243,13 +243,13 @@ func TestSuccessClearsAFault(t *testing.T) {
 // CONTRACT: C-32
 func TestRowsOfATopicThatWasPausedDuringTheClaimAreRefused(t *testing.T) {
 	f := testFlight(dispatcher.Config{Topics: []string{"a", "b"}}, func() {})
-	f.shares(100, nil)
-	f.get("a").state = dispatcher.BreakerUnreachable
-	f.get("b").state, f.get("b").halfOpen = dispatcher.BreakerRefusing, true // the claim is its half-open probe
+	f.intake().shares(100, nil)
+	f.topics.get("a").breaker.state = dispatcher.BreakerUnreachable
+	f.topics.get("b").breaker.state, f.topics.get("b").turn.halfOpen = dispatcher.BreakerRefusing, true // the claim is its half-open probe
 	c := claimOf("a", 3, 1)
 	c.Events = append(c.Events, claimOf("b", 2, 1).Events...)
-	if refused, _, _ := f.add(c, time.Now(), 0); len(refused) != 3 || f.get("b").count != 2 {
-		t.Errorf("%d rows are refused, and %d of the half-open probe are there; want 3 and 2", len(refused), f.get("b").count)
+	if refused, _, _ := f.intake().add(c, time.Now(), 0); len(refused) != 3 || f.topics.get("b").rows.all != 2 {
+		t.Errorf("%d rows are refused, and %d of the half-open probe are there; want 3 and 2", len(refused), f.topics.get("b").rows.all)
 	}
 }
 
@@ -264,12 +264,12 @@ func TestTopicIsPausedDuringItsHalfOpenProbe(t *testing.T) {
 			w.tries("orders", 0, errUnreachable, nil)
 		}
 		orders := w.topic("orders")
-		orders.halfOpen = true
+		orders.turn.halfOpen = true
 		_, flow := w.flight.called(call{orders, time.Now(), 0, nil}, nil, nil, nil)
 		if !w.paused("orders") || !flow.paused || flow.delivering() {
 			t.Errorf("the topic is said to deliver during its half-open probe: %+v", flow)
 		}
-		if err := w.flight.claimFailed([]dispatcher.Share{{Topic: "orders", Limit: 5}}, errUnreachable); err == nil || orders.halfOpen {
+		if err := w.flight.intake().claimFailed([]dispatcher.Share{{Topic: "orders", Limit: 5}}, errUnreachable); err == nil || orders.turn.halfOpen {
 			t.Errorf("a claim that failed leaves the topic in its half-open probe, %v", err)
 		}
 	})
@@ -278,7 +278,7 @@ func TestTopicIsPausedDuringItsHalfOpenProbe(t *testing.T) {
 // The claim loop waits for nothing in flight while no topic has its share.
 func TestNothingIsAwaitedWithoutAFullTopic(t *testing.T) {
 	f := testFlight(dispatcher.Config{Topics: []string{"a", "b"}}, func() {})
-	if f.shares(10, nil); f.awaits != nil {
+	if f.intake().shares(10, nil); f.signals.awaited != nil {
 		t.Error("each delivery looks whether a topic may have more, and none is full")
 	}
 }
@@ -312,11 +312,13 @@ func TestStuckCallsWithLargePayloadsStopNoOtherTopic(t *testing.T) {
 }
 
 // allotted is how much of a topic a claim may take.
-func allotted(f *flight, topic string) allotment { return f.get(topic).allot(f.load(time.Now())) }
+func allotted(f *flight, topic string) allotment {
+	return f.topics.get(topic).allot(f.intake().load(time.Now()))
+}
 
 // beginAll begins deliveries of one row until there are none, and returns how many each topic has.
 func beginAll(f *flight, running map[string][]*delivery) {
-	for f.running < f.concurrency {
+	for f.calls.running < f.calls.bound {
 		d := begun(f, 1, time.Now())
 		if d == nil {
 			return
@@ -331,15 +333,15 @@ func beginAll(f *flight, running map[string][]*delivery) {
 func TestLastCallsAreForOthers(t *testing.T) {
 	for concurrency, want := range map[int]int{1: 1, 2: 1, 3: 2, 8: 7, 9: 7, 16: 14, 64: 56} {
 		f, running := testFlight(dispatcher.Config{Concurrency: concurrency}, func() {}), map[string][]*delivery{}
-		f.add(claimOf("a", 100, 1), time.Now(), 0)
+		f.intake().add(claimOf("a", 100, 1), time.Now(), 0)
 		if beginAll(f, running); len(running["a"]) != want {
 			t.Errorf("with %d calls a topic takes %d, want %d", concurrency, len(running["a"]), want)
 		}
-		f.add(claimOf("b", 100, 1), time.Now(), 0)
+		f.intake().add(claimOf("b", 100, 1), time.Now(), 0)
 		if beginAll(f, running); len(running["b"]) != min(1, concurrency-want) {
 			t.Errorf("with %d calls another topic takes %d", concurrency, len(running["b"]))
 		}
-		f.listTopics([]string{"a"}, 0)
+		f.intake().listTopics([]string{"a"}, 0)
 		if beginAll(f, running); len(running["a"])+len(running["b"]) < concurrency {
 			t.Errorf("alone a topic takes %d of %d calls", len(running["a"]), concurrency)
 		}
@@ -352,9 +354,9 @@ func TestLastCallsAreForOthers(t *testing.T) {
 // CONTRACT: C-32
 func TestFewestRunningFirst(t *testing.T) {
 	f, running := testFlight(dispatcher.Config{Concurrency: 16}, func() {}), map[string][]*delivery{}
-	f.add(claimOf("slow", 200, 1), time.Now(), 0)
+	f.intake().add(claimOf("slow", 200, 1), time.Now(), 0)
 	beginAll(f, running)
-	f.add(claimOf("fast", 200, 1), time.Now(), 0)
+	f.intake().add(claimOf("fast", 200, 1), time.Now(), 0)
 	beginAll(f, running)
 	for range 14 { // all that the slow topic has end once
 		f.finish(running["slow"][0], make([]error, 1))
@@ -382,13 +384,13 @@ func TestFewestRunningFirst(t *testing.T) {
 func TestSlowTopicCountsLittle(t *testing.T) {
 	woken := 0
 	f := testFlight(dispatcher.Config{Concurrency: 2, BatchSize: 100}, func() { woken++ })
-	f.listTopics([]string{"a", "b"}, 0)
-	room := func() bool { _, _, ok := f.room(); return ok }
-	f.add(claimOf("a", 150, 1), time.Now().Add(-longSupply/2), 0)
+	f.intake().listTopics([]string{"a", "b"}, 0)
+	room := func() bool { _, _, ok := f.intake().room(); return ok }
+	f.intake().add(claimOf("a", 150, 1), time.Now().Add(-longSupply/2), 0)
 	if room() {
 		t.Fatal("there is room for a claim while more than a batch waits")
 	}
-	for _, r := range f.get("a").queued {
+	for _, r := range f.topics.get("a").queue.rows {
 		r.claimedAt = r.claimedAt.Add(-longSupply)
 	}
 	if !room() {
@@ -397,21 +399,21 @@ func TestSlowTopicCountsLittle(t *testing.T) {
 	if a := allotted(f, "a"); a.rows != 0 || a.by != bySlowness || allotted(f, "b").by != unlimited {
 		t.Errorf("a gets %+v, and b %+v", a, allotted(f, "b"))
 	}
-	if shares := limits(f.shares(100, nil)); len(shares) != 1 || shares["b"] == 0 {
+	if shares := limits(f.intake().shares(100, nil)); len(shares) != 1 || shares["b"] == 0 {
 		t.Errorf("the shares are %v, want only b's", shares)
 	}
-	for len(f.get("a").queued) >= f.lowShare() {
+	for len(f.topics.get("a").queue.rows) >= f.intake().lowShare() {
 		if woken != 0 {
 			t.Fatal("the loop was woken before the queue ran low")
 		}
 		f.written(taken(f, 1).rows)
-		f.running = 0
+		f.calls.running = 0
 	}
 	if woken != 1 || allotted(f, "a").by != unlimited {
 		t.Errorf("with the queue low the loop was woken %d times, and a gets %+v", woken, allotted(f, "a"))
 	}
-	f.add(claimOf("a", 150, 1), time.Now(), 0)
-	f.turn = f.turn[:1]
+	f.intake().add(claimOf("a", 150, 1), time.Now(), 0)
+	f.topics.round.topics = f.topics.round.topics[:1]
 	if room() || allotted(f, "a").by != unlimited {
 		t.Error("a topic that is alone is held, or claimed from without end")
 	}
@@ -421,19 +423,19 @@ func TestSlowTopicCountsLittle(t *testing.T) {
 // One without a row gets some.
 func TestSlowTopicsKeepFew(t *testing.T) {
 	f := testFlight(dispatcher.Config{Concurrency: 2}, func() {})
-	low, slow := f.lowWater(), time.Now().Add(-2*longSupply)
-	f.add(claimOf("topic-0", 2*low, 1), slow, 0)
+	low, slow := f.claims.lowWater(), time.Now().Add(-2*longSupply)
+	f.intake().add(claimOf("topic-0", 2*low, 1), slow, 0)
 	for i := 1; i < 2*low; i++ {
 		name := fmt.Sprint("topic-", i)
-		if _, _, ok := f.room(); !ok || allotted(f, name).by != unlimited {
+		if _, _, ok := f.intake().room(); !ok || allotted(f, name).by != unlimited {
 			t.Fatalf("with rows of %d topics the next one gets %+v, room %v", i, allotted(f, name), ok)
 		}
-		f.add(claimOf(name, 1, 1), slow, 0)
+		f.intake().add(claimOf(name, 1, 1), slow, 0)
 	}
-	f.room()
-	for _, topic := range f.waiting {
-		if a := topic.allot(f.load(time.Now())); a.by != bySlowness {
-			t.Errorf("a topic of %d with %d rows gets %+v", 2*low, len(topic.queued), a)
+	f.intake().room()
+	for _, topic := range f.queue.waiting {
+		if a := topic.allot(f.intake().load(time.Now())); a.by != bySlowness {
+			t.Errorf("a topic of %d with %d rows gets %+v", 2*low, len(topic.queue.rows), a)
 		}
 	}
 }
@@ -444,24 +446,24 @@ func TestSlowTopicsKeepFew(t *testing.T) {
 // CONTRACT: C-32
 func TestTopicLeavesRoom(t *testing.T) {
 	f := testFlight(dispatcher.Config{Concurrency: 2, BatchSize: 10, MaxBytes: 10 * 101 * rowBytes}, func() {}) // 32 rows
-	if _, bytes, _ := f.room(); bytes != 5*101*rowBytes {
+	if _, bytes, _ := f.intake().room(); bytes != 5*101*rowBytes {
 		t.Errorf("a claim may take %d bytes, want half of them", bytes)
 	}
-	f.add(claimOf("large", 5, 100*rowBytes), time.Now(), 0)
+	f.intake().add(claimOf("large", 5, 100*rowBytes), time.Now(), 0)
 	if a := allotted(f, "large"); a.by != unlimited {
 		t.Errorf("with half of the bytes it gets %+v", a)
 	}
-	f.add(claimOf("large", 1, 100*rowBytes), time.Now(), 0)
-	f.add(claimOf("many", 13, 1), time.Now(), 0)
+	f.intake().add(claimOf("large", 1, 100*rowBytes), time.Now(), 0)
+	f.intake().add(claimOf("many", 13, 1), time.Now(), 0)
 	if large, many := allotted(f, "large"), allotted(f, "many"); large.by != byBytes || many.by != unlimited {
 		t.Errorf("the topic with most of the bytes gets %+v, the one with many rows %+v", large, many)
 	}
-	f.add(claimOf("many", 1, 1), time.Now(), 0)
+	f.intake().add(claimOf("many", 1, 1), time.Now(), 0)
 	if many := allotted(f, "many"); many.by != byRows {
 		t.Errorf("the one with most of the rows gets %+v", many)
 	}
-	f.emptyQueues()
-	if len(f.byName) != 0 {
-		t.Errorf("%d topics are remembered without a row", len(f.byName))
+	f.takeBack(nil)
+	if len(f.topics.byName) != 0 {
+		t.Errorf("%d topics are remembered without a row", len(f.topics.byName))
 	}
 }

@@ -40,6 +40,14 @@ func (t *topic) reason(by limit, now time.Time) dispatcher.LimitedBy {
 	return by.reason()
 }
 
+// topicLimits is what limits a topic.
+type topicLimits struct {
+	held         held
+	queuedBefore bool  // rows were queued when the last claim's came
+	filled       bool  // the last claim had as many rows as it might
+	cutBy        limit // what made its share of the claim under way smaller
+}
+
 // held is for how long each of the reasons limited a topic. The past fades.
 type held struct {
 	seconds [len(reasons)]float64
@@ -66,8 +74,8 @@ func (h *held) note(by dispatcher.LimitedBy, now time.Time) {
 	}
 }
 
-// most is the reason that held for longest; empty before the first observation.
-func (h *held) most() (by dispatcher.LimitedBy) {
+// longest is the reason that held for longest; empty before the first observation.
+func (h *held) longest() (by dispatcher.LimitedBy) {
 	most := 0.0
 	for i, seconds := range h.seconds {
 		if seconds > most {
@@ -77,72 +85,44 @@ func (h *held) most() (by dispatcher.LimitedBy) {
 	return by
 }
 
-// found notes what a claim of a share says of a topic's limit; rows is what it brought. fed says that rows were queued
-// when it came: then calls are what the topic waits for, which callLimit is the limit of. overRate says that a tenant
+// found notes what a claim of a share says of a topic's limit; rows is what it brought. When rows were queued
+// as it came, calls are what the topic waits for, and callLimit is the limit of these. overRate says that a tenant
 // with due rows has used its rate.
 func (t *topic) found(share dispatcher.Share, rows int, keysWait, overRate bool, callLimit dispatcher.LimitedBy, now time.Time) {
 	full := rows >= share.Limit
 	by := dispatcher.LimitedByIdle
 	switch {
-	case full && t.cutBy != unlimited:
-		by = t.reason(t.cutBy, now)
-	case t.fed, rows == 0 && len(t.queued) > 0:
+	case full && t.limits.cutBy != unlimited:
+		by = t.reason(t.limits.cutBy, now)
+	case t.limits.queuedBefore, rows == 0 && len(t.queue.rows) > 0:
 		by = callLimit
 	case overRate:
 		by = dispatcher.LimitedByRate
 	case t.inLine():
 		by = dispatcher.LimitedByOrder
-	case t.filled:
+	case t.limits.filled:
 		by = dispatcher.LimitedByDatabase // more were due when this claim was sent, and calls were free
-	case keysWait && t.count > 0:
+	case keysWait && t.rows.all > 0:
 		by = dispatcher.LimitedByOrder
 	}
-	t.filled = full
-	t.held.note(by, now)
+	t.limits.filled = full
+	t.limits.held.note(by, now)
 }
 
-// callLimit is what a topic is limited by while its rows wait for calls.
-func (f *flight) callLimit(t *topic, now time.Time) dispatcher.LimitedBy {
-	if (f.alone() || !f.callsRunOut(t)) && t.permits(now) == 0 {
+// waitsFor is what a topic is limited by while its rows wait for calls.
+func (t *topic) waitsFor(l callLoad) dispatcher.LimitedBy {
+	switch a := t.allotCalls(l); {
+	case a.by == byTokens:
 		return dispatcher.LimitedByRate
-	}
-	if now.Before(t.waitUntil) || t.pacer != nil && t.pacer.AtDestination() {
+	case l.now.Before(t.calls.pausedUntil), t.calls.pacer != nil && t.calls.pacer.AtDestination():
 		return dispatcher.LimitedByDestination
 	}
 	return dispatcher.LimitedByConcurrency
 }
 
-// heldByRate notes that nothing is claimed because enough rows wait for the dispatcher's rate limit.
-func (f *flight) heldByRate(now time.Time) {
-	idles := f.rates.all.idles(now)
-	for _, t := range f.waiting {
-		by := dispatcher.LimitedByRate
-		if idles || !f.alone() && f.callsRunOut(t) {
-			by = f.callLimit(t, now)
-		}
-		t.held.note(by, now)
-	}
-}
-
 // inLine reports whether more rows wait for others of their keys than are in delivery.
-func (t *topic) inLine() bool { return t.count-len(t.queued)-t.begun > t.begun }
-
-// noRoom notes that nothing is claimed because enough rows are queued, or too many wait to be written back.
-func (f *flight) noRoom(now time.Time) {
-	if unwritten := f.rows - len(f.inFlight); f.rows > f.maxRows && unwritten > len(f.inFlight) {
-		for _, t := range f.turn {
-			t.held.note(dispatcher.LimitedByDatabase, now)
-		}
-		return
-	}
-	for _, t := range f.waiting {
-		t.held.note(f.callLimit(t, now), now)
-	}
-	for _, t := range f.turn {
-		if len(t.queued) == 0 && t.inLine() {
-			t.held.note(dispatcher.LimitedByOrder, now)
-		}
-	}
+func (t *topic) inLine() bool {
+	return t.rows.all-len(t.queue.rows)-t.rows.inDelivery > t.rows.inDelivery
 }
 
 // limitedBy is what limits a topic now.
@@ -155,11 +135,11 @@ func (ts *topics) limitedBy(t *topic) dispatcher.LimitedBy {
 	case t.doubt != nil:
 		return dispatcher.LimitedByDatabase
 	}
-	return t.held.most()
+	return t.limits.held.longest()
 }
 
 // limits sets what limits the dispatcher and its topics.
-func (f *flight) limits(s *dispatcher.Snapshot) {
+func (c *controls) limits(s *dispatcher.Snapshot) {
 	if s.Paused || s.Draining {
 		return
 	}
@@ -167,18 +147,18 @@ func (f *flight) limits(s *dispatcher.Snapshot) {
 		s.LimitedBy = dispatcher.LimitedByDatabase
 		return
 	}
-	if f.rates.limited() && f.rates.part == 0 { // the heartbeat has found no part of the rate limits
+	if c.topics.rates.limited() && c.topics.rates.part == 0 { // the heartbeat has found no part of the rate limits
 		s.LimitedBy = dispatcher.LimitedByDatabase
 		return
 	}
-	if f.unreachable || s.NoRoom || s.StuckCalls >= f.concurrency {
+	if c.topics.dest.unreachable || s.NoRoom || s.StuckCalls >= c.calls.bound {
 		s.LimitedBy = dispatcher.LimitedByDestination
 		return
 	}
-	all := make([]dispatcher.TopicLimit, 0, len(f.byName))
-	for _, t := range f.byName {
-		if by := f.limitedBy(t); by != "" {
-			all = append(all, dispatcher.TopicLimit{Topic: t.name, LimitedBy: by, Concurrency: f.callsOf(t)})
+	all := make([]dispatcher.TopicLimit, 0, len(c.topics.byName))
+	for _, t := range c.topics.byName {
+		if by := c.topics.limitedBy(t); by != "" {
+			all = append(all, dispatcher.TopicLimit{Topic: t.name, LimitedBy: by, Concurrency: c.calls.of(t)})
 		}
 	}
 	slices.SortFunc(all, func(a, b dispatcher.TopicLimit) int {
@@ -187,7 +167,7 @@ func (f *flight) limits(s *dispatcher.Snapshot) {
 	switch {
 	case len(all) > 0:
 		s.LimitedBy = all[0].LimitedBy
-	case !f.listedAt.IsZero() && len(f.turn) == 0: // no topic has rows
+	case !c.topics.round.listedAt.IsZero() && len(c.topics.round.topics) == 0: // no topic has rows
 		s.LimitedBy = dispatcher.LimitedByIdle
 	}
 	all = slices.DeleteFunc(all, func(l dispatcher.TopicLimit) bool { return l.LimitedBy == dispatcher.LimitedByIdle })
@@ -195,17 +175,19 @@ func (f *flight) limits(s *dispatcher.Snapshot) {
 }
 
 // snapshot sets what is in flight, and what is known of the destination.
-func (f *flight) snapshot(s *dispatcher.Snapshot) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	s.InFlightRows, s.InFlightBytes = f.rows, f.bytes
-	s.Sink, s.Breaker, s.PausedTopics, s.Gated = f.link, f.state, f.pausedTopics(), f.gatedTopics()
-	s.LastError, s.LastErrorAt = f.lastError, f.lastErrorAt
-	s.Concurrency, s.Decisions = f.concurrency, f.decisionCounts()
-	if f.rates.lapse(time.Now()); f.rates.limited() {
-		part := f.rates.part
+func (c *controls) snapshot(s *dispatcher.Snapshot) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.InFlightRows, s.InFlightBytes = c.account.rows, c.account.bytes
+	s.Sink, s.Breaker, s.PausedTopics, s.Gated = c.topics.dest.link, c.topics.dest.state, c.topics.pausedTopics(), c.topics.gatedTopics()
+	s.LastError, s.LastErrorAt = c.topics.dest.lastError, c.topics.dest.lastErrorAt
+	s.Concurrency, s.Decisions = c.calls.bound, c.calls.decisionCounts()
+	if c.topics.rates.lapse(time.Now()); c.topics.rates.limited() {
+		part := c.topics.rates.part
 		s.RatePart = &part
 	}
-	f.stuckCalls(s)
-	f.limits(s)
+	stuck, pinned := c.calls.listStuck()
+	s.StuckCalls, s.Stuck = len(stuck), stuck[:min(len(stuck), dispatcher.StuckListed)]
+	s.NoRoom = pinned >= c.account.maxBytes || c.topics.alone() && pinned >= c.account.maxBytes-c.account.spare()
+	c.limits(s)
 }

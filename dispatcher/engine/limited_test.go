@@ -135,7 +135,7 @@ func TestLimitedByOfSeveralTopics(t *testing.T) {
 func TestHeld(t *testing.T) {
 	var h held
 	now := time.Now()
-	if by := h.most(); by != "" {
+	if by := h.longest(); by != "" {
 		t.Errorf("before an observation it is %q", by)
 	}
 	for range 100 {
@@ -143,13 +143,13 @@ func TestHeld(t *testing.T) {
 		h.note(dispatcher.LimitedByConcurrency, now)
 	}
 	h.note(dispatcher.LimitedByIdle, now.Add(time.Hour))
-	if by := h.most(); by != dispatcher.LimitedByConcurrency {
+	if by := h.longest(); by != dispatcher.LimitedByConcurrency {
 		t.Errorf("after one other observation it is %q", by)
 	}
 	for n := 1; ; n++ {
 		now = now.Add(100 * time.Millisecond)
 		h.note(dispatcher.LimitedByDatabase, now)
-		if h.most() == dispatcher.LimitedByDatabase {
+		if h.longest() == dispatcher.LimitedByDatabase {
 			if n < 10 || n > 60 {
 				t.Errorf("it changed after %d observations of a tenth of a second", n)
 			}
@@ -192,18 +192,18 @@ func TestFound(t *testing.T) {
 		want           dispatcher.LimitedBy
 	}{
 		"nothing":                                 {want: dispatcher.LimitedByIdle},
-		"all of a share that a rate made small":   {topic: topic{cutBy: byRate}, rows: 10, want: dispatcher.LimitedByRate},
-		"all of one that outcomes made small":     {topic: topic{cutBy: byOutcomes}, rows: 10, want: dispatcher.LimitedByDatabase},
-		"less than that share":                    {topic: topic{cutBy: byRate}, rows: 9, want: dispatcher.LimitedByIdle},
+		"all of a share that a rate made small":   {topic: topic{limits: topicLimits{cutBy: byRate}}, rows: 10, want: dispatcher.LimitedByRate},
+		"all of one that outcomes made small":     {topic: topic{limits: topicLimits{cutBy: byOutcomes}}, rows: 10, want: dispatcher.LimitedByDatabase},
+		"less than that share":                    {topic: topic{limits: topicLimits{cutBy: byRate}}, rows: 9, want: dispatcher.LimitedByIdle},
 		"tenants over their rates":                {over: true, want: dispatcher.LimitedByRate},
-		"tenants over their rates, others queued": {topic: topic{fed: true}, over: true, want: dispatcher.LimitedByConcurrency},
-		"more rows behind others than delivered":  {topic: topic{count: 4, begun: 1}, want: dispatcher.LimitedByOrder},
-		"as many":                                 {topic: topic{count: 4, begun: 2}, want: dispatcher.LimitedByIdle},
-		"more were due before":                    {topic: topic{filled: true}, want: dispatcher.LimitedByDatabase},
-		"keys that wait for rows in here":         {topic: topic{count: 2, begun: 2}, keysWait: true, want: dispatcher.LimitedByOrder},
+		"tenants over their rates, others queued": {topic: topic{limits: topicLimits{queuedBefore: true}}, over: true, want: dispatcher.LimitedByConcurrency},
+		"more rows behind others than delivered":  {topic: topic{rows: topicRows{all: 4, inDelivery: 1}}, want: dispatcher.LimitedByOrder},
+		"as many":                                 {topic: topic{rows: topicRows{all: 4, inDelivery: 2}}, want: dispatcher.LimitedByIdle},
+		"more were due before":                    {topic: topic{limits: topicLimits{filled: true}}, want: dispatcher.LimitedByDatabase},
+		"keys that wait for rows in here":         {topic: topic{rows: topicRows{all: 2, inDelivery: 2}}, keysWait: true, want: dispatcher.LimitedByOrder},
 	} {
 		test.topic.found(dispatcher.Share{Limit: 10}, test.rows, test.keysWait, test.over, dispatcher.LimitedByConcurrency, now)
-		if by := test.topic.held.most(); by != test.want {
+		if by := test.topic.limits.held.longest(); by != test.want {
 			t.Errorf("%s: limited by %s, want %s", name, by, test.want)
 		}
 	}

@@ -70,11 +70,11 @@ func (p *pace) idle(quiet, pollInterval time.Duration) time.Duration {
 func (r *run) claimLoop(ctx context.Context) {
 	for ctx.Err() == nil {
 		next := time.Now().Add(r.tryClaim(ctx))
-		r.health.alive()
+		r.d.health.alive()
 		for woken := false; !woken && ctx.Err() == nil && time.Now().Before(next); {
-			woken = pause(min(time.Until(next), checkEvery), r.wake, ctx.Done())
+			woken = pause(min(time.Until(next), checkEvery), r.d.wake, ctx.Done())
 			r.pace.woken = r.pace.woken || woken
-			r.health.alive()
+			r.d.health.alive()
 		}
 	}
 }
@@ -89,11 +89,11 @@ func (r *run) tryClaim(ctx context.Context) time.Duration {
 	if err == nil && wait == 0 {
 		if wait, err = r.claimIfAllowed(ctx); err == nil {
 			r.pace.retries.reset()
-			r.health.sourceResponded()
+			r.d.health.sourceResponded()
 		}
 	}
-	if err != nil && r.calls.Err() == nil {
-		r.health.sourceFailed(err)
+	if err != nil && r.life.calls.Err() == nil {
+		r.d.health.sourceFailed(err)
 		wait = r.pace.retries.next(rand.Float64)
 		r.pace.retryAt = time.Now().Add(wait)
 	}
@@ -105,16 +105,16 @@ func (r *run) tryClaim(ctx context.Context) time.Duration {
 // outcomes from before the failure are not written yet. These are written first: they may be of rows that
 // would be claimed again.
 func (r *run) awaitSource() (wait time.Duration, err error) {
-	if !r.health.sourceReady() || time.Since(r.pace.comparedAt) > compareEvery {
-		schema, err := storeCall(r.calls, r.store.Schema)
+	if !r.d.health.sourceReady() || time.Since(r.pace.comparedAt) > compareEvery {
+		schema, err := storeCall(r.life.calls, r.d.store.Schema)
 		if err != nil {
 			return 0, err
 		}
 		r.pace.comparedAt = time.Now()
-		r.health.schemaCompared(schema)
+		r.d.health.schemaCompared(schema)
 		if schema.State != dispatcher.SchemaReady {
-			r.health.sourceResponded()
-			wait = min(max(r.cfg.PollInterval, time.Second), checkEvery)
+			r.d.health.sourceResponded()
+			wait = min(max(r.d.cfg.PollInterval, time.Second), checkEvery)
 			r.pace.retryAt = time.Now().Add(wait)
 			return wait, nil
 		}
@@ -128,13 +128,13 @@ func (r *run) awaitSource() (wait time.Duration, err error) {
 
 // claimIfAllowed claims once, unless the sink, the configuration or the rows in flight forbid it.
 func (r *run) claimIfAllowed(ctx context.Context) (wait time.Duration, err error) {
-	if wait := r.flight.permit(r.probe); wait > 0 {
+	if wait := r.flight.intake().permit(r.probe); wait > 0 {
 		return wait, nil
 	}
-	if r.flight.isPaused() || ctx.Err() != nil {
+	if r.flight.controls().isPaused() || ctx.Err() != nil {
 		return checkEvery, nil
 	}
-	room, bytes, ok := r.flight.room()
+	room, bytes, ok := r.flight.intake().room()
 	if !ok {
 		_, err := r.listTopics() // another topic may appear while one has everything
 		return longSupply, err
@@ -146,29 +146,7 @@ func (r *run) claimIfAllowed(ctx context.Context) (wait time.Duration, err error
 	if err != nil || more {
 		return 0, err
 	}
-	return r.flight.idle(&r.pace, r.cfg.PollInterval), nil
-}
-
-// idle is how long to wait after a claim that left nothing.
-func (f *flight) idle(p *pace, pollInterval time.Duration) time.Duration {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	now := time.Now()
-	if p.woken && f.stale(now, listSoon) {
-		f.listedAt, p.woken = time.Time{}, false
-		return 0
-	}
-	wait := p.idle(now.Sub(p.foundAt), pollInterval)
-	if !f.fixed { // an event of a topic that is not known waits no longer than others
-		wait = min(wait, max(p.least, f.listedAt.Add(pollInterval).Sub(now)))
-		if p.woken {
-			wait = min(wait, listSoon)
-		}
-	}
-	if again := f.again(f.load(now)); !again.IsZero() {
-		wait = min(wait, again.Sub(now))
-	}
-	return wait
+	return r.flight.intake().idle(&r.pace, r.d.cfg.PollInterval), nil
 }
 
 // claim leases up to n rows and queues them. more says to claim again at once.
@@ -178,44 +156,41 @@ func (r *run) claim(n int, bytes int64) (claimed int, more bool, err error) {
 		return 0, false, err
 	}
 	req := dispatcher.ClaimRequest{
-		Shares:      r.flight.shares(n, r.completer.unwrittenTopics()),
-		Lease:       r.cfg.Lease,
-		MaxAttempts: r.cfg.MaxAttempts,
+		Shares:      r.flight.intake().shares(n, r.completer.unwrittenTopics()),
+		Lease:       r.d.cfg.Lease,
+		MaxAttempts: r.d.cfg.MaxAttempts,
 		MaxBytes:    bytes,
-		MaxRowBytes: r.cfg.MaxBytes,
-		Fair:        r.cfg.Fairness == dispatcher.FairnessTenant,
-		TenantRate:  r.cfg.TenantRateLimit,
-		Keys:        r.flight.keyOrder(),
+		MaxRowBytes: r.d.cfg.MaxBytes,
+		Fair:        r.d.cfg.Fairness == dispatcher.FairnessTenant,
+		TenantRate:  r.d.cfg.TenantRateLimit,
+		Keys:        r.flight.intake().keyOrder(),
 	}
 	if len(req.Shares) == 0 {
 		return 0, false, nil
 	}
-	writes := r.flight.writeCount()
+	writes := r.flight.intake().writeCount()
 	sentAt := time.Now() // before the claim is sent: see keeper.go
-	out, err := storeCall(r.calls, func(ctx context.Context) (dispatcher.Claimed, error) { return r.store.Claim(ctx, req) })
+	out, err := storeCall(r.life.calls, func(ctx context.Context) (dispatcher.Claimed, error) { return r.d.store.Claim(ctx, req) })
 	for _, d := range out.Dead {
 		r.completer.deadLettered(d, "")
 	}
 	if out.DeadRefused != nil {
 		r.log.Warn("the database refuses to let rows become dead that have no attempt left; they stay, and others are delivered", "error", out.DeadRefused)
-		r.health.outcomesRefused(out.DeadRefused)
+		r.d.health.outcomesRefused(out.DeadRefused)
 	}
 	if err != nil {
-		if dispatcher.IsTooSlow(err) {
-			r.flight.shrink()
-		}
-		return 0, true, r.flight.claimFailed(req.Shares, err)
+		return 0, true, r.flight.intake().claimFailed(req.Shares, err)
 	}
 	r.searching = out.Unfinished
-	r.health.types.note(out.Events, sentAt)
+	r.d.health.types.note(out.Events, sentAt)
 	byTopic := countTopics(&out)
-	refused, unreadable, stops := r.flight.add(out, sentAt, writes)
+	refused, unreadable, stops := r.flight.intake().add(out, sentAt, writes)
 	r.completer.release(refused)
 	r.failUnreadable(unreadable, out.Unreadable)
 	for topic, n := range byTopic {
-		r.cfg.Observer.Claimed(topic, n)
+		r.d.cfg.Observer.Claimed(topic, n)
 	}
-	return out.Leased(), r.flight.claimed(req.Shares, byTopic, stops, out.OverRate), nil
+	return out.Leased(), r.flight.intake().claimed(req.Shares, byTopic, stops, out.OverRate), nil
 }
 
 // failUnreadable writes back rows that cannot be read: no later attempt could read them.
@@ -243,15 +218,15 @@ func countTopics(c *dispatcher.Claimed) map[string]int {
 // listTopics finds the topics, when none are configured. idle says that there is nothing to claim:
 // none has live rows.
 func (r *run) listTopics() (idle bool, err error) {
-	if !r.flight.isStale(min(r.cfg.PollInterval, listEvery) / 2) {
+	if !r.flight.intake().isStale(min(r.d.cfg.PollInterval, listEvery) / 2) {
 		return false, nil
 	}
 	sentAt := time.Now()
-	names, err := storeCall(r.calls, r.store.Topics)
+	names, err := storeCall(r.life.calls, r.d.store.Topics)
 	if err != nil {
 		return false, err
 	}
-	r.flight.listTopics(names, time.Since(sentAt))
+	r.flight.intake().listTopics(names, time.Since(sentAt))
 	return len(names) == 0, nil
 }
 
@@ -263,24 +238,24 @@ func (r *run) claimOnce(ctx context.Context, n int) error {
 	case err != nil:
 		return err
 	case wait > 0:
-		return errors.New(r.Snapshot().Schema.Message)
+		return errors.New(r.d.Snapshot().Schema.Message)
 	}
 	found := false // a claim of this round brought rows, and may have left others of their topics
 	for n > 0 && ctx.Err() == nil {
-		if r.flight.isPaused() {
+		if r.flight.controls().isPaused() {
 			return errPaused
 		}
-		if wait := r.flight.permit(r.probe); wait > 0 {
+		if wait := r.flight.intake().permit(r.probe); wait > 0 {
 			if err := r.refusal(); err != nil {
 				return err
 			}
-			pause(wait, r.wake, ctx.Done()) // for the first probe
+			pause(wait, r.d.wake, ctx.Done()) // for the first probe
 			continue
 		}
-		idle := r.flight.empty()
-		room, bytes, ok := r.flight.room()
+		idle := r.flight.intake().empty()
+		room, bytes, ok := r.flight.intake().room()
 		if !ok {
-			pause(longSupply, r.wake, ctx.Done())
+			pause(longSupply, r.d.wake, ctx.Done())
 			continue
 		}
 		claimed, more, err := r.claim(min(n, room), bytes)
@@ -292,11 +267,11 @@ func (r *run) claimOnce(ctx context.Context, n int) error {
 				found = false
 				continue
 			}
-			if r.flight.passedOver() || len(r.completer.unwrittenTopics()) > 0 {
-				pause(longSupply, r.wake, ctx.Done())
+			if r.flight.intake().passedOver() || len(r.completer.unwrittenTopics()) > 0 {
+				pause(longSupply, r.d.wake, ctx.Done())
 				continue
 			}
-			if err := r.refusal(); err != nil || idle || r.cfg.Ordering != dispatcher.OrderingKey || r.completer.unwritten() != nil {
+			if err := r.refusal(); err != nil || idle || r.d.cfg.Ordering != dispatcher.OrderingKey || r.completer.unwritten() != nil {
 				return err
 			}
 			r.awaitEmpty(ctx) // other rows may wait for those
@@ -308,7 +283,7 @@ func (r *run) claimOnce(ctx context.Context, n int) error {
 
 // refusal is not nil while the destination takes no events.
 func (r *run) refusal() error {
-	if s := r.Snapshot(); s.Breaker != dispatcher.BreakerClosed {
+	if s := r.d.Snapshot(); s.Breaker != dispatcher.BreakerClosed {
 		return fmt.Errorf("the destination takes no events: %w", s.Sink.Err)
 	}
 	return nil
@@ -316,7 +291,7 @@ func (r *run) refusal() error {
 
 // awaitEmpty waits until every claimed row is written back, or ctx ends.
 func (r *run) awaitEmpty(ctx context.Context) {
-	for !r.flight.empty() && ctx.Err() == nil && r.completer.unwritten() == nil {
-		pause(checkEvery, r.wake, ctx.Done())
+	for !r.flight.intake().empty() && ctx.Err() == nil && r.completer.unwritten() == nil {
+		pause(checkEvery, r.d.wake, ctx.Done())
 	}
 }

@@ -32,8 +32,8 @@ func newWorker(t *testing.T) worker {
 func (w worker) topic(name string) *topic {
 	w.flight.mu.Lock()
 	defer w.flight.mu.Unlock()
-	t := w.flight.get(name)
-	t.inTurn = true
+	t := w.flight.topics.get(name)
+	t.turn.listed = true
 	return t
 }
 
@@ -42,7 +42,7 @@ func (w worker) paused(name string) bool {
 	t := w.topic(name)
 	w.flight.mu.Lock()
 	defer w.flight.mu.Unlock()
-	return w.flight.topicPaused(t)
+	return w.flight.topics.topicPaused(t)
 }
 
 // tries judges a delivery of an event of that age, which ends now.
@@ -194,7 +194,7 @@ func TestWakeEndsThePollWait(t *testing.T) {
 	}
 	r := newRun(t.Context(), d)
 	ctx, cancel := context.WithCancel(t.Context())
-	r.workers.Go(func() { r.claimLoop(ctx) })
+	r.life.workers.Go(func() { r.claimLoop(ctx) })
 	claimed := func(what string) {
 		t.Helper()
 		select {
@@ -209,7 +209,7 @@ func TestWakeEndsThePollWait(t *testing.T) {
 		claimed("after Wake")
 	}
 	cancel()
-	r.workers.Wait()
+	r.life.workers.Wait()
 }
 
 // While events flow the waits are short; after that each is as long as the quiet before it, up to the
@@ -242,7 +242,7 @@ func TestIdleWaits(t *testing.T) {
 	}
 	r := newRun(t.Context(), d)
 	r.tryClaim(t.Context())
-	r.probing.Wait() // the first claim probes the destination
+	r.life.probing.Wait() // the first claim probes the destination
 	if got := r.tryClaim(t.Context()); got != 10*time.Second {
 		t.Errorf("the first wait of an idle dispatcher is %v, want the poll interval", got)
 	}

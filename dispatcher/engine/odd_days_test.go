@@ -372,12 +372,12 @@ func TestStopWritesOutcomesWhenTheDatabaseRecovers(t *testing.T) {
 func TestWriteBackDuringAClaim(t *testing.T) {
 	woken := 0
 	f := testFlight(dispatcher.Config{Ordering: dispatcher.OrderingKey}, func() { woken++ })
-	f.add(claimOf("a", 1, 1), time.Now(), f.writeCount())
-	before := f.writeCount()
+	f.intake().add(claimOf("a", 1, 1), time.Now(), f.intake().writeCount())
+	before := f.intake().writeCount()
 	d := begun(f, 1, time.Now())
 	f.finish(d, make([]error, 1))
 	f.written(d.rows)
-	f.add(dispatcher.Claimed{KeysWaiting: true}, time.Now(), before)
+	f.intake().add(dispatcher.Claimed{KeysWaiting: true}, time.Now(), before)
 	if woken != 1 {
 		t.Errorf("the claim loop was woken %d times, want once", woken)
 	}

@@ -25,7 +25,7 @@ func (d *Dispatcher) SetRateShare(part float64, until time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.ratePart, d.rateUntil = part, until
-	d.flight.setRateShare(part, until)
+	d.flight.controls().setRateShare(part, until)
 	d.changed()
 }
 
@@ -104,7 +104,7 @@ func (t *topic) idles(now time.Time) bool {
 	return len(t.rates) > 0 && !slices.ContainsFunc(t.rates, func(b *bucket) bool { return !b.idles(now) })
 }
 
-// rates are the limits of a dispatcher and of its topics. Guarded by flight.mu.
+// rates are the limits of a dispatcher and of its topics. They belong to a flight, whose lock guards them.
 type rates struct {
 	all     *bucket
 	byTopic map[string]*bucket
@@ -115,14 +115,14 @@ type rates struct {
 	waker   *time.Timer // one for all topics
 }
 
-// limitRates sets the limits of a new flight.
-func (f *flight) limitRates(cfg dispatcher.Config) {
-	f.rates = rates{all: newBucket(cfg.RateLimit), byTopic: map[string]*bucket{}}
+// limitRates sets the limits.
+func (ts *topics) limitRates(cfg dispatcher.Config) {
+	ts.rates = rates{all: newBucket(cfg.RateLimit), byTopic: map[string]*bucket{}}
 	for topic, limit := range cfg.TopicRateLimits {
-		f.rates.byTopic[topic] = newBucket(limit)
+		ts.rates.byTopic[topic] = newBucket(limit)
 	}
-	for _, t := range f.byName { // those that the configuration names
-		f.rates.limit(t)
+	for _, t := range ts.byName { // those that the configuration names
+		ts.rates.limit(t)
 	}
 }
 
@@ -157,12 +157,13 @@ func (r *rates) lapse(now time.Time) {
 }
 
 // setRateShare is Dispatcher.SetRateShare.
-func (f *flight) setRateShare(part float64, until time.Time) {
+func (c *controls) setRateShare(part float64, until time.Time) {
+	f := (*flight)(c)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.rates.share(part, time.Now())
-	f.rates.over = until
-	f.work.Signal()
+	f.topics.rates.share(part, time.Now())
+	f.topics.rates.over = until
+	f.signals.work.Signal()
 }
 
 // permits is how many events of the topic may begin now.
@@ -182,10 +183,11 @@ func (t *topic) use(n int) {
 	}
 }
 
-// awaitToken wakes a delivery when the next event may begin: none begins now, perhaps for want of tokens.
-func (f *flight) awaitToken(now time.Time) {
+// awaitToken calls wake when the next event of these topics may begin: none begins now, perhaps for want of tokens. wake calls
+// what it gets under the flight's lock.
+func (r *rates) awaitToken(waiting []*topic, now time.Time, wake func(note func())) {
 	var next time.Time
-	for _, t := range f.waiting {
+	for _, t := range waiting {
 		var at time.Time // when all limits of the topic have a token
 		for _, b := range t.rates {
 			if b.tokens < 1 && b.until(1, now).After(at) {
@@ -196,7 +198,6 @@ func (f *flight) awaitToken(now time.Time) {
 			next = at
 		}
 	}
-	r := &f.rates
 	if next.IsZero() || !r.waking.IsZero() && !next.Before(r.waking) {
 		return
 	}
@@ -204,11 +205,10 @@ func (f *flight) awaitToken(now time.Time) {
 		r.waker.Stop()
 	}
 	r.waker = time.AfterFunc(next.Sub(now), func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		if r.waking.Equal(next) {
-			r.waking = time.Time{}
-		}
-		f.work.Signal()
+		wake(func() {
+			if r.waking.Equal(next) {
+				r.waking = time.Time{}
+			}
+		})
 	})
 }

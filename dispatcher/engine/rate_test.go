@@ -421,19 +421,19 @@ func TestLongFloodOfOneTenant(t *testing.T) {
 //
 // CONTRACT: C-37
 func TestQueueIsInTurns(t *testing.T) {
-	topic := &topic{fair: true, calls: map[uuid.UUID]int{}}
+	topic := newTopic("orders", true)
 	add := func(tenants ...int) {
 		for _, n := range tenants {
-			topic.insert(&row{event: &dispatcher.Event{TenantID: tenantOf(n)}})
+			topic.queue.insert(&row{event: &dispatcher.Event{TenantID: tenantOf(n)}})
 		}
 	}
 	next := func(n int) (tenants []int) {
-		rows := topic.queued[:n]
+		rows := topic.queue.rows[:n]
 		for _, r := range rows {
 			tenants = append(tenants, int(r.event.TenantID.UUID[15]))
 		}
-		topic.queued = topic.queued[n:]
-		topic.beginTurn(rows)
+		topic.queue.rows = topic.queue.rows[n:]
+		topic.queue.beginTurn(rows)
 		return tenants
 	}
 	add(1, 1, 1, 1, 2, 3, 2)

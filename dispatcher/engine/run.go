@@ -34,7 +34,7 @@ var (
 //	                 ▲
 //	             keepLeases
 type run struct {
-	*Dispatcher
+	d         *Dispatcher
 	log       *slog.Logger
 	sinkBatch int
 	pace      pace
@@ -43,7 +43,11 @@ type run struct {
 	faults    faults
 	draining  atomic.Bool
 	searching bool // the last claim found nothing, and had not searched everywhere: of the goroutine that claims
+	life      life
+}
 
+// life is the goroutines of a run, and what ends them.
+type life struct {
 	calls, writes           context.Context // of store calls: claims and extensions, and write-backs
 	cancelCalls, stopWrites context.CancelFunc
 
@@ -55,21 +59,20 @@ type run struct {
 
 func newRun(base context.Context, d *Dispatcher) *run {
 	r := &run{
-		Dispatcher: d,
-		log:        d.cfg.Logger,
-		sinkBatch:  d.sink.BatchSize(),
-		stopKeep:   make(chan struct{}),
-		stopping:   make(chan struct{}),
+		d:         d,
+		log:       d.cfg.Logger,
+		sinkBatch: d.sink.BatchSize(),
+		life:      life{stopKeep: make(chan struct{}), stopping: make(chan struct{})},
 	}
 	r.pace = newPace(r.sinkBatch)
 	if d.cfg.TenantRateLimit.Events > 0 {
 		r.pace.least = minIdleRates
 	}
-	r.calls, r.cancelCalls = context.WithCancel(base)
-	r.writes, r.stopWrites = context.WithCancel(base)
+	r.life.calls, r.life.cancelCalls = context.WithCancel(base)
+	r.life.writes, r.life.stopWrites = context.WithCancel(base)
 	r.flight = newFlight(base, d.cfg, r.sinkBatch, d.changed)
 	if r.sinkBatch > 1 {
-		r.flight.maxBatchOf = r.faults.most
+		r.flight.maxBatchOf = r.faults.maxBatch
 	}
 	r.completer = newCompleter(d, r.flight.written)
 	return r
@@ -77,10 +80,10 @@ func newRun(base context.Context, d *Dispatcher) *run {
 
 // start sets everything going but the claims.
 func (r *run) start() {
-	r.writing.Go(func() { r.completer.loop(r.writes, r.stopping) })
-	r.keeping.Go(func() { r.keepLeases(r.stopKeep) })
-	for range deliverLoops(r.cfg) {
-		r.workers.Go(r.deliverLoop)
+	r.life.writing.Go(func() { r.completer.loop(r.life.writes, r.life.stopping) })
+	r.life.keeping.Go(func() { r.keepLeases(r.life.stopKeep) })
+	for range deliverLoops(r.d.cfg) {
+		r.life.workers.Go(r.deliverLoop)
 	}
 }
 
@@ -89,32 +92,32 @@ func (r *run) drain() {
 	r.draining.Store(true)
 	r.completer.release(r.flight.close())
 
-	if !within(r.cfg.GracePeriod, &r.workers) {
-		r.flight.cutAll(errGraceOver)
-		r.cancelCalls()
-		if !within(abandonAfter, &r.workers) {
+	if !within(r.d.cfg.GracePeriod, &r.life.workers) {
+		r.flight.leases().cutAll(errGraceOver)
+		r.life.cancelCalls()
+		if !within(abandonAfter, &r.life.workers) {
 			r.abandon()
 		}
 	}
-	close(r.stopKeep)
-	r.cancelCalls()
-	r.keeping.Wait()
-	within(abandonAfter, &r.probing)
+	close(r.life.stopKeep)
+	r.life.cancelCalls()
+	r.life.keeping.Wait()
+	within(abandonAfter, &r.life.probing)
 
-	last := time.AfterFunc(writeFor, r.stopWrites)
-	close(r.stopping)
+	last := time.AfterFunc(writeFor, r.life.stopWrites)
+	close(r.life.stopping)
 	r.completer.retry()
-	r.writing.Wait()
+	r.life.writing.Wait()
 	last.Stop()
-	r.stopWrites()
+	r.life.stopWrites()
 }
 
 // abandon leaves deliveries behind that do not return. Whether they succeed is not known, so their
 // attempt is spent.
 func (r *run) abandon() {
 	n := 0
-	for _, d := range r.flight.abandonAll() {
-		r.leave(d, errGraceOver, r.cfg.GracePeriod+abandonAfter)
+	for _, d := range r.flight.leases().abandonAll() {
+		r.leave(d, errGraceOver, r.d.cfg.GracePeriod+abandonAfter)
 		n += len(d.rows)
 	}
 	r.log.Error("deliveries did not return after they were cancelled; leaving them behind", "rows", n)
@@ -122,14 +125,14 @@ func (r *run) abandon() {
 
 // leave writes the rows of an abandoned delivery back as failed.
 func (r *run) leave(d abandoned, why error, after time.Duration) {
-	ours, errs := slices.Repeat([]bool{true}, len(d.rows)), slices.Repeat([]error{errNoReturn}, len(d.rows))
-	r.completer.add(r.judge(call{d.topic, time.Now().Add(-after), after, why}, d.rows, ours, errs, nil))
+	writable, errs := slices.Repeat([]bool{true}, len(d.rows)), slices.Repeat([]error{errNoReturn}, len(d.rows))
+	r.completer.add(r.judge(call{d.topic, time.Now().Add(-after), after, why}, d.rows, writable, errs, nil))
 }
 
 // probe probes the destination in the background: topics that are delivered are claimed meanwhile.
 func (r *run) probe() {
-	r.probing.Go(func() {
-		ctx, cancel := context.WithTimeout(r.calls, probeTimeout)
+	r.life.probing.Go(func() {
+		ctx, cancel := context.WithTimeout(r.life.calls, probeTimeout)
 		defer cancel()
 		err := errGoexit
 		defer func() {
@@ -137,12 +140,12 @@ func (r *run) probe() {
 				err = newPanicError(v)
 				r.log.Debug("the sink panicked in a probe", "error", err, "stack", string(debug.Stack()))
 			}
-			if r.calls.Err() == nil {
+			if r.life.calls.Err() == nil {
 				r.completer.release(r.flight.probed(err))
 			}
-			r.changed()
+			r.d.changed()
 		}()
-		err = r.sink.Probe(ctx)
+		err = r.d.sink.Probe(ctx)
 	})
 }
 

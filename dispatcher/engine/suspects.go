@@ -77,7 +77,7 @@ func (c *completer) sift(v verb, results, failed []result) (others []result) {
 			others = append(others, r)
 		}
 	}
-	notify(c.suspected)
+	notify(c.bells.suspected)
 	return others
 }
 

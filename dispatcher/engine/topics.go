@@ -12,7 +12,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/internal/pacer"
 )
 
 const (
@@ -24,81 +23,82 @@ const (
 	listShare = 20
 )
 
-// topic is what this process has of one topic of the outbox, and what it knows of it. How much of it may be claimed and
-// delivered now is in allot.go. Guarded by flight.mu.
+// topic is what this process has of one topic of the outbox, and what it knows of it. How many rows of it may be claimed is
+// decided in allot.go, and how many calls it may have in calls.go. It belongs to a flight, whose lock guards it.
 type topic struct {
-	name string
-
-	// What is in flight.
-	queued  []*row            // their delivery may begin
-	fair    bool              // they are in the order of their tenants' turns
-	turns   turns             //
-	calls   map[uuid.UUID]int // likewise: the rows of each tenant in delivery
-	running int               // calls of the sink
-	began   time.Time         // the last of them
-	waking  bool              // a timer will wake a delivery for rows that gather
-	begun   int               // rows in delivery
-	count   int               // rows that are queued, wait for others of their key, or are in delivery
-	bytes   int64             // of these rows, and those that stuck calls keep
-	stuck   int               // of running
-	slow    bool              // the first queued row has waited for longer than longSupply
+	name  string
+	queue topicQueue
+	calls topicCalls
+	rows  topicRows
 
 	// What its rate, its destination and its next event permit.
-	rate  *bucket   // its own limit, nil for none
-	rates []*bucket // this, and the dispatcher's
-	breaker
-	successes int          // of the destination, when the wait for the next half-open probe began
-	err       error        // the newest failure of the destination
-	gate      *gate        // nil while the type of the next event is admitted
-	doubt     *doubt       // nil while the database takes its claims
-	pacer     *pacer.Pacer // nil without dispatcher.Auto, and before the first call
-	waitUntil time.Time    // no call begins before: the destination requested it
+	rate      *bucket   // its own limit, nil for none
+	rates     []*bucket // this, and the dispatcher's
+	breaker   breaker
+	successes int    // of the destination, when the wait for the next half-open probe began
+	err       error  // the newest failure of the destination
+	gate      *gate  // nil while the type of the next event is admitted
+	doubt     *doubt // nil while the database takes its claims
 
-	// What limits it: see limited.go.
-	held   held
-	fed    bool  // rows were queued when the last claim's came
-	filled bool  // the last claim had as many rows as it might
-	cutBy  limit // what made its share of the claim under way smaller
+	limits topicLimits
+	turn   topicTurn
+}
 
-	// Its turn.
-	inTurn   bool      // it is claimed from
+// topicRows counts the rows of a topic in flight.
+type topicRows struct {
+	all        int   // queued, waiting for others of their key, or in delivery
+	inDelivery int   //
+	bytes      int64 // of these rows, and those that stuck calls keep
+}
+
+// topicTurn is what is known of a topic's rows in the outbox.
+type topicTurn struct {
+	listed   bool      // it is claimed from
 	seenAt   time.Time // when it was listed last or had rows
 	expected int       // rows that the next claim may find: twice what the last one brought; 0 for a quiet topic
 	halfOpen bool      // the claim under way is a half-open probe
 }
 
-// topics are those that this process claims from or has rows of. Guarded by flight.mu.
+// topics are those that this process claims from or has rows of. They belong to a flight, whose lock guards them.
 type topics struct {
-	destination
+	dest   destination
 	rates  rates
 	fair   bool // the tenants of each topic have their turns
 	byName map[string]*topic
+	round  round
+}
 
-	fixed    bool     // the configuration names them
-	turn     []*topic // those that are claimed from, by name
-	listedAt time.Time
-	took     time.Duration // the last listing
-	first    int           // index of the busy topic that is first in the next claim
-	next     int           // index of the topic that this round looks at next
-	left     int           // topics that this round has not looked at yet
-	full     []*topic      // those that this round passed over because they have their share in flight
-	passed   bool          // the last claim passed over others for a doubtful topic
+// round is the turn of the topics that are claimed from.
+type round struct {
+	fixed       bool     // the configuration names them
+	topics      []*topic // by name
+	listedAt    time.Time
+	listingTook time.Duration // the last listing
+	firstBusy   int           // index of the busy topic that is first in the next claim
+	next        int           // index of the topic that this round looks at next
+	left        int           // topics that this round has not looked at yet
+	full        []*topic      // those that this round passed over because they have their share in flight
+	passedOver  bool          // the last claim passed over others for a doubtful topic
 }
 
 func newTopics(log *slog.Logger, configured []string) topics {
-	ts := topics{destination: newDestination(log), byName: map[string]*topic{}, fixed: len(configured) > 0}
+	ts := topics{dest: newDestination(log), byName: map[string]*topic{}, round: round{fixed: len(configured) > 0}}
 	ts.listed(configured, time.Time{})
 	return ts
 }
 
+func newTopic(name string, fair bool) *topic {
+	return &topic{name: name, breaker: newBreaker(), queue: topicQueue{fair: fair, ofTenant: map[uuid.UUID]int{}}}
+}
+
 // alone reports whether there is only one topic. Until the topics are listed there may be more.
-func (ts *topics) alone() bool { return len(ts.turn) == 1 }
+func (ts *topics) alone() bool { return len(ts.round.topics) == 1 }
 
 // get returns a topic, which may be new.
 func (ts *topics) get(name string) *topic {
 	t := ts.byName[name]
 	if t == nil {
-		t = &topic{name: strings.Clone(name), breaker: newBreaker(), fair: ts.fair, calls: map[uuid.UUID]int{}}
+		t = newTopic(strings.Clone(name), ts.fair)
 		ts.rates.limit(t)
 		ts.byName[t.name] = t
 	}
@@ -107,40 +107,40 @@ func (ts *topics) get(name string) *topic {
 
 // stale reports whether the topics are to be listed again.
 func (ts *topics) stale(now time.Time, after time.Duration) bool {
-	return !ts.fixed && now.Sub(ts.listedAt) >= max(after, listShare*ts.took)
+	return !ts.round.fixed && now.Sub(ts.round.listedAt) >= max(after, listShare*ts.round.listingTook)
 }
 
 // listed notes the topics that have rows. A change begins a new round.
 func (ts *topics) listed(found []string, now time.Time) {
-	ts.listedAt = now
+	ts.round.listedAt = now
 	for _, name := range found {
 		t := ts.get(name)
-		t.inTurn, t.seenAt = true, now
+		t.turn.listed, t.turn.seenAt = true, now
 	}
 	var turn []*topic
 	for _, t := range ts.byName {
-		if t.inTurn = t.inTurn && now.Sub(t.seenAt) <= max(rememberFor, 2*listShare*ts.took); t.inTurn {
+		if t.turn.listed = t.turn.listed && now.Sub(t.turn.seenAt) <= max(rememberFor, 2*listShare*ts.round.listingTook); t.turn.listed {
 			turn = append(turn, t)
 		} else {
 			ts.forgetIdle(t)
 		}
 	}
 	slices.SortFunc(turn, func(a, b *topic) int { return strings.Compare(a.name, b.name) })
-	if !slices.Equal(ts.turn, turn) {
-		ts.turn, ts.first, ts.next, ts.left = turn, 0, 0, 0
+	if !slices.Equal(ts.round.topics, turn) {
+		ts.round.topics, ts.round.firstBusy, ts.round.next, ts.round.left = turn, 0, 0, 0
 	}
 }
 
 // forgetIdle forgets a topic that is not claimed from and has nothing in flight, with what was known of its
 // destination.
 func (ts *topics) forgetIdle(t *topic) {
-	if t.inTurn || t.count > 0 || t.running > 0 {
+	if t.turn.listed || t.rows.all > 0 || t.calls.running > 0 {
 		return
 	}
 	delete(ts.byName, t.name)
-	delete(ts.gated, t.name)
-	if ts.paused[t.name] != nil {
-		delete(ts.paused, t.name)
+	delete(ts.dest.gated, t.name)
+	if ts.dest.paused[t.name] != nil {
+		delete(ts.dest.paused, t.name)
 		ts.review(nil)
 	}
 }
@@ -149,16 +149,16 @@ func (ts *topics) forgetIdle(t *topic) {
 // topics that have one. more says to claim again at once: a share was filled, or the round has not looked at every
 // topic yet.
 func (ts *topics) claimed(shares []dispatcher.Share, byTopic map[string]int, stops map[string]string, now time.Time) (more bool) {
-	more = ts.passed || ts.left > 0
+	more = ts.round.passedOver || ts.round.left > 0
 	for _, share := range shares {
 		t, n := ts.get(share.Topic), byTopic[share.Topic]
-		if n > 0 && !ts.fixed {
-			t.seenAt = now
+		if n > 0 && !ts.round.fixed {
+			t.turn.seenAt = now
 		}
-		t.expected, t.doubt = 2*n, nil
+		t.turn.expected, t.doubt = 2*n, nil
 		more = more || n >= share.Limit
-		if t.halfOpen {
-			t.halfOpen = false
+		if t.turn.halfOpen {
+			t.turn.halfOpen = false
 			ts.halfOpenBegan(t, n, now)
 		}
 		eventType, stopped := stops[share.Topic]
@@ -179,7 +179,7 @@ type doubt struct {
 // server's own timeout are of the rows.
 func (ts *topics) claimFailed(shares []dispatcher.Share, err error, now time.Time) error {
 	for _, share := range shares {
-		ts.get(share.Topic).halfOpen = false
+		ts.get(share.Topic).turn.halfOpen = false
 	}
 	if !isOdd(err) {
 		return err
@@ -206,4 +206,9 @@ func byName(of map[string]*topic) []*topic {
 		all[i] = of[name]
 	}
 	return all
+}
+
+// topicPaused reports whether a topic is paused, or the destination as a whole.
+func (ts *topics) topicPaused(t *topic) bool {
+	return ts.dest.unreachable || t.breaker.state != dispatcher.BreakerClosed
 }

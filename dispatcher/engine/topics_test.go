@@ -31,7 +31,7 @@ func testTopics(configured ...string) *topics {
 // turnOf is the names of the topics that are claimed from.
 func turnOf(ts *topics) []string {
 	names := []string{}
-	for _, t := range ts.turn {
+	for _, t := range ts.round.topics {
 		names = append(names, t.name)
 	}
 	return names
@@ -61,7 +61,7 @@ func TestSharesFavorBusyTopics(t *testing.T) {
 		ts := testTopics()
 		ts.listed(test.topics, time.Now())
 		for _, topic := range test.busy {
-			ts.get(topic).expected = 1000
+			ts.get(topic).turn.expected = 1000
 		}
 		got := limits(ts.shares(test.n, free))
 		if fmt.Sprint(got) != test.want {
@@ -82,7 +82,7 @@ func TestSharesLookAtEveryTopic(t *testing.T) {
 			ts := testTopics(names...)
 			for round := range 20 {
 				seen := map[string]bool{}
-				for more := true; more; more = ts.left > 0 {
+				for more := true; more; more = ts.round.left > 0 {
 					shares, sum := ts.shares(n, free), 0
 					byTopic := map[string]int{}
 					for i, s := range shares {
@@ -172,7 +172,7 @@ func TestTopicsAreRemembered(t *testing.T) {
 		if step.do(now); fmt.Sprint(turnOf(ts)) != step.want {
 			t.Errorf("after %v the topics are %v, want %s", step.after, turnOf(ts), step.want)
 		}
-		if len(ts.shares(10, free)) != len(ts.turn) {
+		if len(ts.shares(10, free)) != len(ts.round.topics) {
 			t.Errorf("after %v the shares are not those of %v", step.after, turnOf(ts))
 		}
 	}
@@ -187,8 +187,8 @@ func TestSharesOfPausedTopics(t *testing.T) {
 	l := load{now: now, alone: true, successes: 1}
 	pause := func(topic string, until time.Time) {
 		t := ts.get(topic)
-		t.state, t.next = dispatcher.BreakerRefusing, until
-		t.refusing.failures = 1
+		t.breaker.state, t.breaker.next = dispatcher.BreakerRefusing, until
+		t.breaker.refusing.failures = 1
 	}
 	pause("b", now.Add(time.Second))
 	for range 5 {
@@ -206,7 +206,7 @@ func TestSharesOfPausedTopics(t *testing.T) {
 	}
 	pause("a", now.Add(time.Second))
 	pause("b", now.Add(time.Second))
-	if shares := ts.shares(100, l); len(shares) != 0 || ts.left != 0 {
+	if shares := ts.shares(100, l); len(shares) != 0 || ts.round.left != 0 {
 		t.Errorf("all are held, and the shares are %v", shares)
 	}
 }
@@ -286,16 +286,16 @@ func TestAllot(t *testing.T) {
 	now := time.Now()
 	later, full := now.Add(time.Second), math.MaxInt
 	paused := func(state dispatcher.BreakerState, next time.Time, failures int) func(*topic) {
-		return func(t *topic) { t.state, t.next, t.refusing.failures = state, next, failures }
+		return func(t *topic) { t.breaker.state, t.breaker.next, t.breaker.refusing.failures = state, next, failures }
 	}
 	gated := func(next time.Time, open bool) func(*topic) {
 		return func(t *topic) { t.gate = &gate{next: next, open: open} }
 	}
 	inFlight := func(rows int, bytes int64) func(*topic) {
-		return func(t *topic) { t.count, t.bytes = rows, bytes }
+		return func(t *topic) { t.rows.all, t.rows.bytes = rows, bytes }
 	}
 	slow := func(queued int) func(*topic) {
-		return func(t *topic) { t.slow, t.queued = true, make([]*row, queued) }
+		return func(t *topic) { t.queue.slow, t.queue.rows = true, make([]*row, queued) }
 	}
 	doubtful := func(next time.Time) func(*topic) { return func(t *topic) { t.doubt = &doubt{next: next} } }
 	for _, test := range []struct {

@@ -10,9 +10,9 @@ import (
 // AtDestination reports whether more calls would not deliver more, although there may be more.
 func (p *Pacer) AtDestination() bool {
 	if p.phase == lowering {
-		return p.found && p.experiment.from < p.most
+		return p.found && p.experiment.from < p.bound
 	}
-	return p.found && p.limit < p.most
+	return p.found && p.limit < p.bound
 }
 
 // fallen reports whether calls yield less than before, by more than noise and the experiment under way explain.
@@ -61,7 +61,7 @@ func (p *Pacer) rise(now time.Time) Decision {
 		}
 		to = min(to, (p.limit+p.ceiling.calls)/2)
 	}
-	if to = min(to, p.most); to == p.limit {
+	if to = min(to, p.bound); to == p.limit {
 		p.hold(p.limit, now)
 		return Unchanged
 	}
@@ -100,7 +100,7 @@ func (p *Pacer) judge(now time.Time) Decision {
 	if gain >= enough || unsure && capped {
 		p.base, p.experiment.step, p.found, p.experiment.halved = p.experiment.tried, min(1, 2*p.experiment.step), false, false
 		if p.rise(now) == Unchanged {
-			p.found = p.limit < p.most
+			p.found = p.limit < p.bound
 		}
 		return Gained
 	}
@@ -160,8 +160,14 @@ func (p *Pacer) refuse(now time.Time) Decision {
 
 // Resume begins again after an outage.
 func (p *Pacer) Resume(now time.Time) Decision {
-	p.ceiling.calls, p.experiment.step, p.found, p.base = 0, 1, false, yields{}
-	p.window.width, p.experiment.from = shortWindow, 0
-	p.set(p.good/2, rising, now)
+	p.ceiling.calls = 0
+	p.search(p.good/2, now)
 	return Recovered
+}
+
+// search begins at a limit as a new pacer does: the others search too.
+func (p *Pacer) search(limit int, now time.Time) {
+	p.experiment.step, p.found, p.base = 1, false, yields{}
+	p.window.width, p.experiment.from = shortWindow, 0
+	p.set(limit, rising, now)
 }

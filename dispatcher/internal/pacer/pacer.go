@@ -21,7 +21,7 @@ import (
 // each other, 0 where they only wait for each other.
 type Pacer struct {
 	limit     int
-	most      int // the bound of limit
+	bound     int // the bound of limit
 	sharers   int // pacers that may share the destination, this one included: of topics and processes
 	processes int // with a pacer of the topic, this one included
 
@@ -92,7 +92,7 @@ const (
 // New returns the pacer of a topic in one of several processes. most bounds the calls of this one.
 func New(most, processes int) *Pacer {
 	return &Pacer{
-		limit: min(FirstLimit, most), most: most, sharers: 1, processes: processes,
+		limit: min(FirstLimit, most), bound: most, sharers: 1, processes: processes,
 		experiment: experiment{step: 1}, window: window{width: shortWindow}, ceiling: ceiling{keep: keepCeiling / 2},
 	}
 }
@@ -108,19 +108,21 @@ func (p *Pacer) Limit() int { return p.limit }
 func (p *Pacer) SetSharers(n int) { p.sharers = max(1, min(mostSharers, n)) }
 
 // Bound sets how many calls this process may have at most, and how many processes there are. The limit that was found is
-// divided again.
+// divided again, and the search begins again there.
 func (p *Pacer) Bound(most, processes int, now time.Time) Decision {
 	limit := min(p.limit, most)
 	if p.found {
 		limit = min(most, max(1, p.limit*p.processes/processes))
 	}
-	p.most, p.processes = most, processes
+	p.bound, p.processes = most, processes
 	if p.limit == limit {
 		return Unchanged
 	}
-	found := p.found && limit < most
-	p.hold(limit, now)
-	p.found = found
+	if !p.found {
+		p.hold(limit, now)
+		return Bounded
+	}
+	p.search(limit, now)
 	return Bounded
 }
 
@@ -195,7 +197,7 @@ func (p *Pacer) close(now time.Time) Decision {
 
 // set changes the limit. Calls that begin before the change has shown say nothing of it.
 func (p *Pacer) set(limit int, phase phase, now time.Time) {
-	p.limit, p.phase = max(1, min(limit, p.most)), phase
+	p.limit, p.phase = max(1, min(limit, p.bound)), phase
 	p.experiment.tried, p.experiment.tries = yields{}, 0
 	p.window.changed, p.window.settled = now, now.Add(p.base.typical())
 	p.window.open(p.window.settled)

@@ -21,8 +21,8 @@ const mostRequestedWait = time.Minute
 func (d *Dispatcher) SetPeers(live int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.live = max(1, live)
-	d.flight.setPeers(d.live)
+	d.processes = max(1, live)
+	d.flight.controls().setPeers(d.processes)
 }
 
 // deliverLoops is how many deliveries may ever run at once.
@@ -33,75 +33,44 @@ func deliverLoops(cfg dispatcher.Config) int {
 	return cfg.Concurrency
 }
 
-func (f *flight) setPeers(live int) {
+func (c *controls) setPeers(live int) {
+	f := (*flight)(c)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.most == 0 {
+	if f.calls.ofAll == 0 {
 		return
 	}
 	now := time.Now()
-	f.live, f.concurrency = live, pacer.Part(f.most, live)
-	for _, t := range f.byName {
-		if t.pacer != nil {
-			f.decided(t.pacer.Bound(f.concurrency, live, now))
+	f.calls.processes, f.calls.bound = live, pacer.Part(f.calls.ofAll, live)
+	for _, t := range f.topics.byName {
+		if t.calls.pacer != nil {
+			f.decided(t.calls.pacer.Bound(f.calls.bound, live, now))
 		}
 	}
 	f.resize()
-	f.work.Broadcast()
+	f.signals.work.Broadcast()
 }
 
-// resize fits what may be in flight to the calls that may run.
+// resize fits what may be in flight to what the pacers have found.
 func (f *flight) resize() {
 	calls := 0
-	for _, t := range f.byName {
-		if t.pacer != nil {
-			calls += t.pacer.Limit()
+	for _, t := range f.topics.byName {
+		if t.calls.pacer != nil {
+			calls += t.calls.pacer.Limit()
 		}
 	}
-	f.setCalls(min(f.concurrency, max(pacer.FirstLimit, calls)))
-}
-
-func (f *flight) setCalls(calls int) {
-	f.callRows = calls * f.sinkBatch
-	f.maxRows = f.callRows + 3*f.batch
-}
-
-// callsOf is how many calls a topic may have at once.
-func (f *flight) callsOf(t *topic) int {
-	switch {
-	case t.pacer != nil:
-		return t.pacer.Limit()
-	case f.most > 0:
-		return min(pacer.FirstLimit, f.concurrency)
-	}
-	return f.concurrency
-}
-
-// hasItsCalls reports whether a topic has as many calls as it may. Stuck calls do not count: they would hold a low limit for ever.
-func (t *topic) hasItsCalls() bool { return t.pacer != nil && t.running-t.stuck >= t.pacer.Limit() }
-
-// beganCall reports to the pacer of a topic, which may be new, that a call begins.
-func (f *flight) beganCall(t *topic, now time.Time) {
-	if f.most == 0 {
-		return
-	}
-	if t.pacer == nil {
-		t.pacer = pacer.New(f.concurrency, f.live)
-		f.resize()
-	}
-	t.pacer.SetSharers(f.live * f.inUse)
-	t.pacer.Began(now)
+	f.fit(min(f.calls.bound, max(pacer.FirstLimit, calls)))
 }
 
 // paced notes what a call that ended says of its destination. events are those that the destination took, or refused for
 // their own fault; refusal is its fault, or nil.
 func (f *flight) paced(c call, events int, refusal error, now time.Time) {
 	t := c.topic
-	if wait := dispatcher.RetryAfterDelay(refusal); wait > 0 && t.deliveredAt.Before(c.began) {
+	if wait := dispatcher.RetryAfterDelay(refusal); wait > 0 && t.breaker.deliveredAt.Before(c.began) {
 		f.waitFor(t, min(wait, mostRequestedWait), now)
 	}
-	if t.pacer != nil && (c.cut == nil || isOverdue(c)) {
-		f.decided(t.pacer.Ended(c.began, c.took, events, refusal != nil, now))
+	if t.calls.pacer != nil && (c.cut == nil || isOverdue(c)) {
+		f.decided(t.calls.pacer.Ended(c.began, c.took, events, refusal != nil, now))
 	}
 }
 
@@ -126,35 +95,16 @@ func isOfTheEvent(err error) bool {
 // waitFor begins no call of a topic for a while, as its destination requested (CONTRACT C-39).
 func (f *flight) waitFor(t *topic, wait time.Duration, now time.Time) {
 	until := now.Add(wait)
-	if !until.After(t.waitUntil) {
+	if !until.After(t.calls.pausedUntil) {
 		return
 	}
-	t.waitUntil = until
+	t.calls.pausedUntil = until
 	time.AfterFunc(wait, func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.work.Broadcast()
-		f.changed()
+		f.signals.work.Broadcast()
+		f.signals.changed()
 	})
-}
-
-// recoveredFromOutage begins again with half of what the destination bore.
-func (f *flight) recoveredFromOutage(t *topic, now time.Time) {
-	if t.pacer != nil {
-		f.decided(t.pacer.Resume(now))
-	}
-}
-
-// decisionCounts is how often the limits were changed, by reason.
-func (f *flight) decisionCounts() map[string]int {
-	if f.most == 0 {
-		return nil
-	}
-	counts := map[string]int{}
-	for _, d := range pacer.Decisions {
-		counts[string(d)] = f.decisions[d]
-	}
-	return counts
 }
 
 // decided follows a decision of a topic's pacer.
@@ -162,7 +112,14 @@ func (f *flight) decided(d pacer.Decision) {
 	if d == pacer.Unchanged {
 		return
 	}
-	f.decisions[d]++
+	f.calls.decisions[d]++
 	f.resize()
-	f.work.Broadcast()
+	f.signals.work.Broadcast()
+}
+
+// recovered begins again with half of what the destination bore, after an outage.
+func (f *flight) recovered(t *topic, now time.Time) {
+	if t.calls.pacer != nil {
+		f.decided(t.calls.pacer.Resume(now))
+	}
 }

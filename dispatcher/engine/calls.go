@@ -1,0 +1,262 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/pacer"
+)
+
+// How many calls of the sink a topic may have: decided here and nowhere else, as rows are in allot.go.
+//
+// Slow topics share the calls with the fast ones instead of slowing them down: the next call is for the topic with the fewest
+// running, and of these for the one that was served the longest ago. The last calls are for topics that have none.
+
+// calls are the calls of the sink that run, and how many may. They belong to a flight, whose lock guards them.
+type calls struct {
+	bound     int // the most at once, of this process
+	ofAll     int // with dispatcher.Auto: the same of all live processes; 0 without
+	processes int // that are live
+	batch     int // the most rows of one call
+	running   int
+	active    map[*delivery]bool
+	suspicion int // of the rows in delivery, and not yet written back: see mostSuspects
+	decisions map[pacer.Decision]int
+	base      context.Context // of deliveries: carries values, and never ends
+}
+
+// topicCalls are the calls of one topic.
+type topicCalls struct {
+	running     int
+	stuck       int          // of running
+	began       time.Time    // the last of them
+	waking      bool         // a timer will wake a delivery for rows that gather
+	pacer       *pacer.Pacer // nil without dispatcher.Auto, and before the first call
+	pausedUntil time.Time    // no call begins before: the destination requested it
+}
+
+// delivery is a running call of Sink.Deliver. Its memory is used again for the next one.
+type delivery struct {
+	ctx      context.Context
+	cut      context.CancelCauseFunc
+	topic    *topic
+	rows     []*row
+	began    time.Time
+	writable []bool // which rows may be written back; set by finish
+	results  []result
+	// The flight's lock guards these. overdue: its time is over, and its context is cancelled. abandoned: the engine no
+	// longer waits for it, and its rows are written back as failed. stuck: abandoned while the process continues
+	// to run. pinned are the bytes that a stuck call keeps.
+	overdue, abandoned, stuck bool
+	pinned                    int64
+}
+
+// callLimit is what keeps a topic from having more calls.
+type callLimit string
+
+const (
+	byCalls     callLimit = "calls"     // as many run as may
+	byPace      callLimit = "pace"      // it has as many as its pacer has found
+	byOthers    callLimit = "others"    // the last calls are for topics that have none
+	byTokens    callLimit = "tokens"    // its rate limit or the dispatcher's is used
+	byPause     callLimit = "pause"     // its destination requested a pause
+	bySuspects  callLimit = "suspects"  // rows that may end the process are delivered few at once
+	byLease     callLimit = "lease"     // the lease of its next row is in doubt (CONTRACT C-31)
+	byTenants   callLimit = "tenants"   // the last calls are for tenants that have none
+	byGathering callLimit = "gathering" // a call is under way, and its rows would not fill another
+)
+
+// callAllotment is how many calls more a topic may have now.
+type callAllotment struct {
+	calls int
+	first int // place of the row that the next one begins with
+	by    callLimit
+	next  time.Time // when it may be more; zero when time alone changes nothing
+}
+
+// runsOut reports whether the topic has all calls that it may have, or those that it shares all run.
+func (a callAllotment) runsOut() bool {
+	return a.calls == 0 && (a.by == byCalls || a.by == byPace || a.by == byOthers)
+}
+
+// callLoad is what the calls of all topics share, as far as it is free.
+type callLoad struct {
+	now      time.Time
+	alone    bool
+	free     int
+	places   int // free ones, and at least that of the delivery that looks for a call
+	reserved int // of free
+	batch    int
+	suspects int // the weight of suspects that may begin
+}
+
+// allotCalls says how many calls more the topic may have now.
+func (t *topic) allotCalls(l callLoad) callAllotment {
+	a := callAllotment{calls: math.MaxInt}
+	least := func(calls int, by callLimit, next time.Time) {
+		if calls = max(0, calls); calls < a.calls {
+			a.calls, a.by, a.next = calls, by, next
+		}
+	}
+	tokens := t.permits(l.now)
+	if l.alone && tokens == 0 { // its calls wait for tokens too
+		least(0, byTokens, time.Time{})
+	}
+	least(l.places, byCalls, time.Time{})
+	if p := t.calls.pacer; p != nil { // stuck calls do not count: they would hold a low limit for ever
+		least(p.Limit()-(t.calls.running-t.calls.stuck), byPace, time.Time{})
+	}
+	if !l.alone && t.calls.running > 0 {
+		least(l.free-l.reserved, byOthers, time.Time{})
+	}
+	if tokens == 0 {
+		least(0, byTokens, time.Time{})
+	}
+	if l.now.Before(t.calls.pausedUntil) {
+		least(0, byPause, t.calls.pausedUntil)
+	}
+	if len(t.queue.rows) == 0 {
+		return a
+	}
+	next := t.queue.rows[0]
+	if next.weight() > l.suspects {
+		least(0, bySuspects, time.Time{})
+	}
+	if !l.now.Before(next.safeUntil) {
+		least(0, byLease, time.Time{})
+	}
+	if t.calls.running == 0 {
+		return a
+	}
+	if l.free <= l.reserved {
+		place, ok := t.queue.nextTenant(l.now)
+		if a.first = place; !ok {
+			least(0, byTenants, time.Time{})
+		}
+	}
+	if gathered := t.calls.began.Add(gatherFor); l.now.Before(gathered) && min(len(t.queue.rows), tokens) < min(l.batch, t.queue.rows[a.first].batchLimit()) {
+		least(0, byGathering, gathered)
+	}
+	return a
+}
+
+// gatherFor bounds how long events gather behind a call. The sink takes batches, one is under way, and they would not fill
+// another. Then a stream of events costs the destination one call at a time, and the database one write-back, instead of
+// one for each event.
+const gatherFor = 50 * time.Millisecond
+
+// rowsOfCall is how many of a topic's queued rows the next call has, n at most: none behind a row whose lease is in doubt
+// (CONTRACT C-31), no more than each of them may share a call with, and suspects of no more weight than there is room for.
+func (t *topic) rowsOfCall(n, room int, now time.Time) int {
+	queued, rows := t.queue.rows, 1
+	room -= queued[0].weight()
+	n = min(n, len(queued), queued[0].batchLimit())
+	for rows < n && now.Before(queued[rows].safeUntil) && rows < queued[rows].batchLimit() && queued[rows].weight() <= room {
+		n = min(n, queued[rows].batchLimit())
+		room -= queued[rows].weight()
+		rows++
+	}
+	return rows
+}
+
+// batchLimit is how many rows a call with this one may have.
+func (r *row) batchLimit() int { return cmp.Or(r.maxBatch, math.MaxInt) }
+
+// reserved is how many of the calls are left to topics without one: an eighth, and none of a single call.
+func reserved(concurrency int) int {
+	if concurrency == 1 {
+		return 0
+	}
+	return (concurrency + 7) / 8
+}
+
+// load is what the topics share now.
+func (c *calls) load(now time.Time, alone bool) callLoad {
+	free := c.bound - c.running
+	return callLoad{now: now, alone: alone, free: free, places: free, reserved: reserved(c.bound), batch: c.batch, suspects: mostSuspects - c.suspicion}
+}
+
+// of is how many calls a topic may have at once.
+func (c *calls) of(t *topic) int {
+	switch {
+	case t.calls.pacer != nil:
+		return t.calls.pacer.Limit()
+	case c.ofAll > 0:
+		return min(pacer.FirstLimit, c.bound)
+	}
+	return c.bound
+}
+
+// begin notes that a call begins, which has these rows. busyTopics are those with rows in flight.
+func (c *calls) begin(d *delivery, busyTopics int) {
+	t := d.topic
+	d.ctx, d.cut = context.WithCancelCause(c.base)
+	for _, r := range d.rows {
+		r.delivery, r.suspicion = d, r.weight()
+		c.suspicion += r.suspicion
+	}
+	t.calls.began = d.began
+	t.calls.running++
+	c.running++
+	c.active[d] = true
+	if t.calls.pacer != nil {
+		t.calls.pacer.SetSharers(c.processes * busyTopics)
+		t.calls.pacer.Began(d.began)
+	}
+}
+
+// end notes that a call is over.
+func (c *calls) end(d *delivery, now time.Time) {
+	t := d.topic
+	d.cut(nil)
+	t.calls.running--
+	c.running--
+	if d.stuck {
+		t.calls.stuck--
+	}
+	if t.calls.pacer != nil {
+		t.calls.pacer.Left(now)
+	}
+	delete(c.active, d)
+}
+
+// survived lets other suspects begin, and reports whether one may: the outcomes of these rows are written, or their delivery
+// lasts for long. Before that they would be charged with the row that ends the process next.
+func (c *calls) survived(rows []*row) bool {
+	before := c.suspicion
+	for _, r := range rows {
+		c.suspicion -= r.suspicion
+		r.suspicion = 0
+	}
+	return c.suspicion < before
+}
+
+// listStuck lists the calls that are stuck, the longest first, and says how many bytes they keep.
+func (c *calls) listStuck() (all []dispatcher.StuckCall, pinned int64) {
+	for d := range c.active {
+		if d.stuck {
+			all = append(all, dispatcher.StuckCall{Topic: d.topic.name, EventID: d.rows[0].event.ID, Events: len(d.rows), Since: d.began})
+			pinned += d.pinned
+		}
+	}
+	slices.SortFunc(all, func(a, b dispatcher.StuckCall) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Topic, b.Topic))
+	})
+	return all, pinned
+}
+
+// decisionCounts is how often the limits were changed, by reason.
+func (c *calls) decisionCounts() map[string]int {
+	if c.ofAll == 0 {
+		return nil
+	}
+	counts := map[string]int{}
+	for _, d := range pacer.Decisions {
+		counts[string(d)] = c.decisions[d]
+	}
+	return counts
+}
