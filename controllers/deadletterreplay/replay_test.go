@@ -28,7 +28,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 	It("runs one Job, and reports its progress while it runs and its outcome at the end", func() {
 		c := start()
 		o := c.replay()
-		c.create(c.outbox(), o)
+		c.Create(c.outbox(), o)
 		c.expect(kstatus.InProgressStatus, want{api.CompleteCondition, no, api.ReasonProgressing, ""})
 		job := c.job()
 		Expect(job.Spec.Template.Spec.Containers[0].Command).To(ContainElements("dead", "replay", "--listen"))
@@ -69,8 +69,8 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		Expect(*o.Status.Done).To(Equal(int64(7)))
 
 		By("nothing changes, and nothing is written")
-		writes, requests := len(c.wrote()), c.requests()
-		Eventually(c.requests).Should(BeNumerically(">", requests+5))
+		writes, requests := len(c.wrote()), c.Pods.Polled()
+		Eventually(c.Pods.Polled).Should(BeNumerically(">", requests+5))
 		Expect(c.wrote()[writes:]).To(BeEmpty())
 
 		By("it comes to its end")
@@ -85,7 +85,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 	// CONTRACT: C-42
 	It("that stops by abortAt is failed, and says how many stay open", func() {
 		c := start()
-		c.create(c.outbox(), c.replay())
+		c.Create(c.outbox(), c.replay())
 		job := c.job()
 		c.pod(job, "pod", ended(0, progress(status.Replay{Progress: status.Progress{Matched: 8, DeadAgain: 2, Skipped: []status.Skipped{{Reason: "stopped", Count: 6}}, StartedAt: status.At(beganAt), FinishedAt: status.At(beganAt), Stopped: "2 of 2 events are dead again, which is 50 % or more"}})))
 		o := c.expect(kstatus.FailedStatus, want{api.CompleteCondition, no, api.ReasonAborted, "2 are dead again, 6 are skipped (stopped)"}, want{api.StalledCondition, yes, api.ReasonAborted, "50 %"}, want{api.FailedCondition, yes, api.ReasonAborted, "50 %"})
@@ -101,7 +101,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 
 	It("whose files are refused, or whose Job failed, says so and waits for a person", func() {
 		c := start()
-		c.create(c.outbox(), c.replay())
+		c.Create(c.outbox(), c.replay())
 		job := c.job()
 		c.pod(job, "pod", ended(78, "request /etc/outbox/request/request.yaml: canary is wrong"))
 		c.fails(job, batchv1.JobReasonPodFailurePolicy)
@@ -125,7 +125,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		c := start()
 		o := c.replay()
 		o.Annotations = map[string]string{desired.AnnotationAttempt: "3"}
-		c.create(c.outbox(), o)
+		c.Create(c.outbox(), o)
 		first := c.job()
 		c.completes(first, time.Now().Add(-41*time.Second)) // 40 are the delay after the third
 		Eventually(func() types.UID { return c.job().UID }).ShouldNot(Equal(first.UID))
@@ -159,7 +159,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		c := start()
 		o := c.replay()
 		o.Spec.DryRun, o.Annotations = true, map[string]string{desired.AnnotationAttempt: "5"}
-		c.create(c.outbox(), o)
+		c.Create(c.outbox(), o)
 		c.completes(c.job(), time.Now())
 		o = c.expect(kstatus.FailedStatus, want{api.FailedCondition, yes, api.ReasonJobFailed, "succeeded 5 times without an outcome, the last time because its pod is gone. Nothing was changed."})
 		Expect(meta.FindStatusCondition(o.Status.Conditions, api.FailedCondition).Message).NotTo(ContainSubstring("dead operations"))
@@ -169,7 +169,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		c := start()
 		o := c.replay()
 		o.Spec.DryRun = true
-		c.create(c.outbox(), o)
+		c.Create(c.outbox(), o)
 		c.pod(c.job(), "pod", ended(0, progress(status.Replay{Waiting: 4, Progress: status.Progress{Matched: 5, Skipped: []status.Skipped{{Reason: "not_dead", Count: 1}}}})))
 		o = c.expect(kstatus.CurrentStatus, want{api.CompleteCondition, yes, api.ReasonFinished, "Nothing was changed: Replay would take 4 of 5 dead letters"})
 		Expect([]any{o.Status.Matched, o.Status.ID, o.Status.Delivered, o.Annotations}).To(Equal([]any{int64(5), "", int64(0), map[string]string(nil)}), "and is not marked as one that has begun")
@@ -179,10 +179,10 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 	// CONTRACT: C-42
 	It("waits for the Job of a namesake to be collected, and is Current at its end", func() {
 		c := start()
-		c.create(c.outbox(), c.replay())
+		c.Create(c.outbox(), c.replay())
 		old := c.job()
 		Expect(admin.Delete(c.ctx, c.get())).To(Succeed())
-		c.create(c.replay())
+		c.Create(c.replay())
 		c.expect(kstatus.InProgressStatus, want{api.CompleteCondition, metav1.ConditionUnknown, api.ReasonProgressing, "not collected yet"})
 		for _, o := range []client.Object{old, fetch(c, &corev1.ConfigMap{}, old.Spec.Template.Spec.Volumes[0].ConfigMap.Name), fetch(c, &networkingv1.NetworkPolicy{}, old.Name)} {
 			Expect(admin.Delete(c.ctx, o, client.PropagationPolicy(metav1.DeletePropagationBackground))).To(Succeed()) // there is no garbage collector here
@@ -204,7 +204,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		c := start()
 		o := c.replay()
 		o.Spec.TTLAfterFinished = &metav1.Duration{Duration: 5 * time.Second} // a condition's time has whole seconds
-		c.create(c.outbox(), o)
+		c.Create(c.outbox(), o)
 		c.pod(c.job(), "pod", ended(0, progress(status.Replay{Progress: status.Progress{Matched: 1, Delivered: 1, StartedAt: status.At(beganAt), FinishedAt: status.At(beganAt)}}))) // months ago on the database's clock
 		at := meta.FindStatusCondition(c.expect(kstatus.CurrentStatus).Status.Conditions, api.CompleteCondition).LastTransitionTime
 		Eventually(func() bool { return apierrors.IsNotFound(admin.Get(c.ctx, client.ObjectKeyFromObject(o), o)) }).Should(BeTrue())
@@ -217,12 +217,12 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		o := c.replay()
 		o.Spec.OutboxRef, o.Spec.Namespace, o.Spec.DispatcherRef = nil, "", &api.DispatcherRef{Name: "warehouse"}
 		o.Spec.Selector.Topics = []string{"orders"}
-		c.create(o)
+		c.Create(o)
 		c.expect(kstatus.InProgressStatus, want{api.CompleteCondition, no, api.ReasonDispatcherNotFound, "warehouse"}, want{api.ReferencesResolvedCondition, no, api.ReasonDispatcherNotFound, ""})
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonDispatcherNotFound, "create it")
 		dispatcher := &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: "warehouse", Namespace: c.namespace},
 			Spec: api.OutboxDispatcherSpec{Namespace: "shop", Topics: []string{"bills"}, OutboxRef: &api.OutboxRef{Name: "orders"}, Sink: api.Sink{Log: &api.LogSink{}}}}
-		c.create(dispatcher)
+		c.Create(dispatcher)
 		o = c.expect(kstatus.FailedStatus, want{api.CompleteCondition, no, api.ReasonTopicNotDelivered, `"orders"`})
 		Expect(meta.FindStatusCondition(o.Status.Conditions, api.FailedCondition)).To(BeNil(), "it has not ended")
 		dispatcher.Spec.Topics = []string{"bills", "orders"}
@@ -230,7 +230,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		c.expect(kstatus.InProgressStatus, want{api.CompleteCondition, no, api.ReasonOutboxNotFound, "orders"})
 		outbox := c.outbox()
 		outbox.Spec.ReplayLogin = nil
-		c.create(outbox)
+		c.Create(outbox)
 		c.expect(kstatus.InProgressStatus, want{api.CompleteCondition, no, api.ReasonReplayLoginMissing, "Outbox orders: spec.replayLogin is not set"})
 		edit(c, outbox, func() { outbox.Spec.ReplayLogin = c.outbox().Spec.ReplayLogin })
 		job := c.job()
@@ -239,7 +239,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 
 		pod := c.pod(job, "pod", corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: "dispatcher", Image: "x",
 			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}}}})
-		c.create(&corev1.Event{ObjectMeta: metav1.ObjectMeta{GenerateName: "pod-", Namespace: c.namespace}, Type: corev1.EventTypeWarning, Reason: "FailedMount",
+		c.Create(&corev1.Event{ObjectMeta: metav1.ObjectMeta{GenerateName: "pod-", Namespace: c.namespace}, Type: corev1.EventTypeWarning, Reason: "FailedMount",
 			InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: c.namespace, Name: pod.Name, UID: pod.UID}, LastTimestamp: metav1.Now(),
 			Message: `MountVolume.SetUp failed for volume "secrets" : references non-existent secret key: dsn`})
 		c.expect(kstatus.InProgressStatus, want{api.ReferencesResolvedCondition, no, api.ReasonSecretKeyNotFound, `"orders-replay", which Outbox orders: spec.replayLogin.secretRef names`})
@@ -263,7 +263,7 @@ var _ = Describe("a DeadLetterReplay that is deleted", Label("replay", "stop"), 
 	It("goes at once, with its Job, and nothing else is made", func() {
 		c := start()
 		o := c.replay()
-		c.create(c.outbox(), o)
+		c.Create(c.outbox(), o)
 		job := c.job()
 		Expect(metav1.IsControlledBy(job, c.get())).To(BeTrue(), "the garbage collector removes it with the object")
 		Expect(*job.Spec.TTLSecondsAfterFinished).To(Equal(int32(3600)))

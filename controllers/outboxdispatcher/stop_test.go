@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -45,7 +44,7 @@ var _ = Describe("a stop", Label("stop"), func() {
 		before := c.deployment().Generation
 
 		edit(c, obd, spoil)
-		switch reported.reason {
+		switch reported.Reason {
 		case api.ReasonSecretNotFound:
 			Eventually(func() int64 { return c.deployment().Generation }).Should(BeNumerically(">", before))
 			c.mountFails(c.pod("new", corev1.PodStatus{Phase: corev1.PodPending}), `secret "missing" not found`)
@@ -54,7 +53,7 @@ var _ = Describe("a stop", Label("stop"), func() {
 			c.pod("new", ended(desired.Container, 78, "message.transform[0].payload: line 1, column 9: undeclared reference to 'paylaod'"))
 		}
 		Eventually(func() []metav1.Condition { return c.get().Status.Conditions }).Should(ContainElement(And(
-			HaveField("Type", reported.kind), HaveField("Status", reported.status), HaveField("Reason", reported.reason))))
+			HaveField("Type", reported.Type), HaveField("Status", reported.Status), HaveField("Reason", reported.Reason))))
 
 		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = api.StatePaused })
 		Eventually(c.state).Should(Equal("Paused"))
@@ -63,7 +62,6 @@ var _ = Describe("a stop", Label("stop"), func() {
 		}
 		edit(c, obd, replicas(0))
 		Eventually(func() int32 { return *c.deployment().Spec.Replicas }).Should(BeEquivalentTo(0))
-		Expect(c.requests.forbidden()).To(BeEmpty())
 	},
 		Entry("a reference is missing", false, func(o *api.OutboxDispatcher) { o.Spec.Database.SecretRef.Name = "missing" },
 			want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, ""}),
@@ -97,7 +95,7 @@ var _ = Describe("a stop", Label("stop"), func() {
 		c.rollOut(c.healthy(), c.healthy())
 		c.expect(kstatus.CurrentStatus)
 		const workers = 8
-		release := c.requests.hold(func(r *http.Request) bool {
+		release := c.Requests.Hold(func(r *http.Request) bool {
 			return r.Method == http.MethodPatch && strings.Contains(r.URL.Path, "/serviceaccounts/busy-")
 		})
 		for i := range workers {
@@ -105,14 +103,14 @@ var _ = Describe("a stop", Label("stop"), func() {
 			busy.Name, busy.Spec.Topics = fmt.Sprintf("busy-%d", i), []string{fmt.Sprint(i)}
 			c.create(busy)
 		}
-		Eventually(c.requests.heldBack).Should(Equal(workers))
+		Eventually(c.Requests.HeldBack).Should(Equal(workers))
 
 		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = api.StatePaused })
 		Eventually(c.state).Should(Equal("Paused"))
 		Eventually(func() map[string]string { return fetch(c, &corev1.Pod{}, "pod-0").Annotations }).Should(HaveKeyWithValue("outbox.dev/state", "Paused"))
 		edit(c, obd, replicas(0))
 		Eventually(func() int32 { return *c.deployment().Spec.Replicas }).Should(BeEquivalentTo(0))
-		Expect(c.requests.heldBack()).To(Equal(workers), "all are still busy")
+		Expect(c.Requests.HeldBack()).To(Equal(workers), "all are still busy")
 		release()
 	})
 
@@ -124,17 +122,17 @@ var _ = Describe("a stop", Label("stop"), func() {
 		c.rollOut(c.healthy())
 		c.expect(kstatus.CurrentStatus)
 		before := c.settle()
-		release := c.requests.hold(func(r *http.Request) bool {
+		release := c.Requests.Hold(func(r *http.Request) bool {
 			return r.Method == http.MethodPatch && strings.Contains(r.URL.Path, "/configmaps/")
 		})
 		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Delivery.BatchSize = 7 })
-		Eventually(c.requests.heldBack).Should(Equal(1), "the pass has made its files")
+		Eventually(c.Requests.HeldBack).Should(Equal(1), "the pass has made its files")
 		edit(c, obd, replicas(0))
 		Eventually(func() int32 { return *c.deployment().Spec.Replicas }).Should(BeEquivalentTo(0))
 		release()
 		Eventually(c.configFile).Should(ContainSubstring("batchSize: 7"))
 		c.settle()
-		Expect(slices.DeleteFunc(c.requests.all()[before:], func(request string) bool {
+		Expect(slices.DeleteFunc(c.Requests.All()[before:], func(request string) bool {
 			return !strings.HasPrefix(request, http.MethodPatch) || !strings.Contains(request, "/deployments/")
 		})).To(HaveLen(2), "the stop, and the Deployment of the newest spec")
 	})
@@ -205,7 +203,7 @@ var _ = Describe("a stop", Label("stop"), func() {
 		c.rollOut(podStatus)
 		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonPausing, "within 90 seconds"})
 		podStatus.State = "Paused"
-		c.pods.says("pod-0", podStatus)
+		c.Pods.Says("pod-0", podStatus)
 		c.expect(kstatus.CurrentStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonPaused, "spec.state"})
 		Expect(c.state()).To(Equal("Paused"))
 
@@ -257,23 +255,6 @@ func refuseMore(namespace string) {
 	})
 }
 
-// hold holds the responses of such requests back until the spec calls release.
-func (r *requests) hold(holds func(*http.Request) bool) (release func()) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.holds, r.release = holds, make(chan struct{})
-	release = sync.OnceFunc(func() { close(r.release) })
-	DeferCleanup(release)
-	return release
-}
-
-// heldBack is how many responses were held back.
-func (r *requests) heldBack() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.held
-}
-
 // remountFails records an Event of that age: the kubelet cannot mount a pod's files again.
 func (c *cluster) remountFails(pod *corev1.Pod, words string, ago time.Duration) *corev1.Event {
 	GinkgoHelper()
@@ -323,7 +304,6 @@ var _ = Describe("a reference that goes while pods run", Label("references"), fu
 		c.startedAt("pod-0", time.Second)
 		c.expect(kstatus.CurrentStatus, want{api.ReferencesResolvedCondition, metav1.ConditionTrue, api.ReasonResolved, ""})
 		Expect(c.admin.Delete(c.ctx, said)).To(Succeed())
-		Expect(c.requests.forbidden()).To(BeEmpty())
 	},
 		Entry("a Secret", `secret "orders-db" not found`, api.ReasonSecretNotFound, `Secret "orders-db", which spec.database.secretRef names, does not exist in namespace`),
 		Entry("a key", `references non-existent secret key: dsn`, api.ReasonSecretKeyNotFound, `Secret "orders-db", which spec.database.secretRef names, has no key "dsn"`),
@@ -368,7 +348,7 @@ var _ = Describe("a reference that goes while pods run", Label("references"), fu
 		c.remountFails(pod, `secret "orders-db" not found`, time.Minute)
 		down := c.healthy()
 		down.Source = status.Link{State: status.Unreachable, Reason: "ConnectionRefused", Message: "nothing listens; start the server"}
-		c.pods.says("pod-0", down)
+		c.Pods.Says("pod-0", down)
 		c.expect(kstatus.InProgressStatus,
 			want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, ""},
 			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonConnectionFailed, "start the server"})
@@ -383,7 +363,7 @@ var _ = Describe("a reference that goes while pods run", Label("references"), fu
 		c.remountFails(pod, `secret "orders-db" not found`, time.Minute)
 		ill := c.healthy()
 		ill.Source.State, ill.Source.Reason = "Unreachable", "AuthenticationFailed"
-		c.pods.says("pod-0", ill)
+		c.Pods.Says("pod-0", ill)
 		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, ""})
 	})
 })

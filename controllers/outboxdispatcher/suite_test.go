@@ -1,16 +1,11 @@
 package outboxdispatcher_test
 
 import (
-	"cmp"
 	"context"
-	"net/http"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
@@ -18,13 +13,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -33,8 +24,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/manager"
-	"github.com/outbox-operator/outbox-operator/controllers/internal/observe"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/operatortest"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/operatortest/specs"
 	"github.com/outbox-operator/outbox-operator/hack/testing/envtest"
 )
 
@@ -43,9 +34,7 @@ func TestMain(m *testing.M) { envtest.Main(m) }
 // The specs share an API server; each, or each ordered container, has a namespace and a manager of its own.
 // Labels pick some: `go test ./controllers/outboxdispatcher -ginkgo.label-filter=stop`.
 func TestOnTheAPIServer(t *testing.T) {
-	ctrl.SetLogger(logr.Discard())
-	RegisterFailHandler(Fail)
-	RunSpecs(t, "OutboxDispatchers on an API server")
+	specs.Run(t, "OutboxDispatchers on an API server")
 }
 
 // admin may do everything, and reads from the API server.
@@ -53,14 +42,12 @@ var admin client.Client
 
 var _ = BeforeSuite(func() { admin = operatortest.Admin(GinkgoTB()) })
 
-// cluster is a namespace with a manager of its own. The spec plays the Deployment and Job
-// controllers and the kubelet, and an HTTP server plays the pods.
+// cluster is a namespace with a manager of its own.
 type cluster struct {
+	*specs.Cluster
 	ctx       context.Context
 	admin     client.Client
 	namespace string
-	requests  *requests
-	pods      *podServer
 	skew      atomic.Int64 // of the manager's clock, in nanoseconds
 	stop      func()
 	// image, operator (its namespace), inherited (labels), rolling, also (more namespaces) and resume are the next manager's; empty for what
@@ -77,14 +64,8 @@ type cluster struct {
 // BeforeAll calls this.
 func start(interval time.Duration) *cluster {
 	GinkgoHelper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute) // for requests that hang
-	DeferCleanup(cancel)
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
-		GenerateName: "test-",
-		Labels:       map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
-	}}
-	Expect(admin.Create(ctx, namespace)).To(Succeed())
-	c := &cluster{ctx: ctx, admin: admin, namespace: namespace.Name, requests: &requests{}, pods: newPodServer()}
+	own := specs.NewCluster(admin)
+	c := &cluster{Cluster: own, ctx: own.Ctx, admin: admin, namespace: own.Namespace}
 	c.stop = c.run(interval)
 	return c
 }
@@ -92,102 +73,18 @@ func start(interval time.Duration) *cluster {
 // run starts a manager and stops it with the spec.
 func (c *cluster) run(interval time.Duration) (stop func()) {
 	GinkgoHelper()
-	ctx, cancel := context.WithCancel(context.Background())
-	pods := observe.NewClient()
-	pods.URL = c.pods.url
-	mgr, err := manager.New(ctx, operatortest.Operator(GinkgoTB(), c.requests.record), manager.Options{
-		DispatcherImage: cmp.Or(c.image, "outbox-operator:v1"),
-		Pod:             client.ObjectKey{Namespace: c.operator},
-		InheritedLabels: c.inherited,
-
-		MaxRollingUpgrades: c.rolling,
-		ResumeWithin:       c.resume,
-
-		ObserveInterval: interval,
-		WatchNamespaces: append([]string{c.namespace}, c.also...),
-
-		OperatorNamespace: "outbox-system",
-		MetricsAddress:    "0",
-		ProbeAddress:      "0",
-		Pods:              pods,
-		Now:               func() time.Time { return time.Now().Add(time.Duration(c.skew.Load())) },
+	return c.Manage(manager.Options{
+		DispatcherImage: c.image, Pod: client.ObjectKey{Namespace: c.operator}, InheritedLabels: c.inherited, MaxRollingUpgrades: c.rolling, ResumeWithin: c.resume,
+		ObserveInterval: interval, WatchNamespaces: c.also, Now: func() time.Time { return time.Now().Add(time.Duration(c.skew.Load())) },
 	})
-	Expect(err).NotTo(HaveOccurred())
-	done := make(chan error)
-	go func() { done <- mgr.Start(ctx) }()
-	var once sync.Once
-	stop = func() {
-		once.Do(func() {
-			cancel()
-			Expect(<-done).To(Succeed(), "the manager ended")
-		})
-	}
-	DeferCleanup(func() { stop() })
-	return stop
-}
-
-// requests counts the manager's requests to the API server.
-type requests struct {
-	mu sync.Mutex
-	// holds are the requests whose response is held back until release is closed.
-	holds   func(*http.Request) bool
-	release chan struct{}
-	held    int
-
-	other   []string // reads that are not watches, and writes
-	refused []string // those of them that are not allowed
-}
-
-func (r *requests) record(req *http.Request, resp *http.Response) {
-	if req.URL.Query().Has("watch") || !strings.Contains(req.URL.Path, "/namespaces/") {
-		return // the cache's, and discovery
-	}
-	r.mu.Lock()
-	if r.holds != nil && r.holds(req) {
-		r.held++
-		r.mu.Unlock()
-		<-r.release
-		r.mu.Lock()
-	}
-	defer r.mu.Unlock()
-	request := req.Method + " " + req.URL.Path
-	r.other = append(r.other, request)
-	if resp.StatusCode == http.StatusForbidden {
-		r.refused = append(r.refused, request)
-	}
-}
-
-// all returns the requests so far.
-func (r *requests) all() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return append([]string(nil), r.other...)
-}
-
-// forbidden returns the requests so far that were not allowed.
-func (r *requests) forbidden() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return append([]string(nil), r.refused...)
-}
-
-// writes returns the writes so far.
-func (r *requests) writes() []string {
-	var writes []string
-	for _, request := range r.all() {
-		if !strings.HasPrefix(request, http.MethodGet) {
-			writes = append(writes, request)
-		}
-	}
-	return writes
 }
 
 // passes waits for n more passes after polls of pods.
 func (c *cluster) passes(n int64) {
 	GinkgoHelper()
 	// The pass that runs now may have started before this call, so one more than n must begin.
-	target := c.pods.polled.Load() + n + 1
-	Eventually(c.pods.polled.Load).Should(BeNumerically(">=", target))
+	target := c.Pods.Polled() + n + 1
+	Eventually(c.Pods.Polled).Should(BeNumerically(">=", target))
 }
 
 // settle waits until the manager has sent the API server no request during five passes, and returns how many
@@ -195,9 +92,9 @@ func (c *cluster) passes(n int64) {
 func (c *cluster) settle() (requests int) {
 	GinkgoHelper()
 	Eventually(func() bool {
-		requests = len(c.requests.all())
+		requests = len(c.Requests.All())
 		c.passes(5)
-		return len(c.requests.all()) == requests
+		return len(c.Requests.All()) == requests
 	}).Should(BeTrue(), "there are always new requests")
 	return requests
 }
@@ -223,42 +120,25 @@ func (c *cluster) migrated() *v1alpha1.OutboxDispatcher {
 
 func (c *cluster) create(objects ...client.Object) {
 	GinkgoHelper()
-	for _, o := range objects {
-		Expect(c.admin.Create(c.ctx, o)).To(Succeed())
-	}
+	c.Create(objects...)
 }
 
 // edit changes an object, and retries after a conflict.
 func edit[T client.Object](c *cluster, o T, change func(T)) {
 	GinkgoHelper()
-	Eventually(func() error {
-		if err := c.admin.Get(c.ctx, client.ObjectKeyFromObject(o), o); err != nil {
-			return err
-		}
-		change(o)
-		return c.admin.Update(c.ctx, o)
-	}).Should(Succeed())
+	specs.Edit(c.Cluster, o, change)
 }
 
 // editStatus is edit for the status.
 func editStatus[T client.Object](c *cluster, o T, change func(T)) {
 	GinkgoHelper()
-	Eventually(func() error {
-		if err := c.admin.Get(c.ctx, client.ObjectKeyFromObject(o), o); err != nil {
-			return err
-		}
-		change(o)
-		return c.admin.Status().Update(c.ctx, o)
-	}).Should(Succeed())
+	specs.EditStatus(c.Cluster, o, change)
 }
 
 // fetch waits until the object is there.
 func fetch[T client.Object](c *cluster, o T, name string) T {
 	GinkgoHelper()
-	o.SetName(name)
-	o.SetNamespace(c.namespace)
-	Eventually(func() error { return c.admin.Get(c.ctx, client.ObjectKeyFromObject(o), o) }).Should(Succeed())
-	return o
+	return specs.Fetch(c.Cluster, o, name)
 }
 
 func (c *cluster) deployment() *appsv1.Deployment {
@@ -298,35 +178,12 @@ func (c *cluster) get() *v1alpha1.OutboxDispatcher {
 }
 
 // want is a condition: its type, status and reason, and a part of its message.
-type want struct {
-	kind    string
-	status  metav1.ConditionStatus
-	reason  string
-	message string
-}
+type want specs.Condition
 
 // expect waits until the conditions are as wanted and kstatus comes to the conclusion.
 func (c *cluster) expect(conclusion kstatus.Status, wants ...want) {
 	GinkgoHelper()
-	Eventually(func(g Gomega) {
-		obd := c.get()
-		for _, w := range wants {
-			got := meta.FindStatusCondition(obd.Status.Conditions, w.kind)
-			g.Expect(got).NotTo(BeNil(), "%s in %v", w.kind, obd.Status.Conditions)
-			g.Expect([]any{got.Status, got.Reason}).To(Equal([]any{w.status, w.reason}), "%s: %s", w.kind, got.Message)
-			g.Expect(got.Message).To(ContainSubstring(w.message))
-			g.Expect(got.ObservedGeneration).To(Equal(obd.Generation))
-		}
-		g.Expect(kstatusOf(g, obd)).To(Equal(conclusion), "%v", obd.Status.Conditions)
-	}).Should(Succeed())
-}
-
-func kstatusOf(g Gomega, obd *v1alpha1.OutboxDispatcher) kstatus.Status {
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obd)
-	g.Expect(err).NotTo(HaveOccurred())
-	result, err := kstatus.Compute(&unstructured.Unstructured{Object: content})
-	g.Expect(err).NotTo(HaveOccurred())
-	return result.Status
+	specs.Expect(c.Cluster, c.get(), conclusion, wants...)
 }
 
 func replicas(n int32) func(*v1alpha1.OutboxDispatcher) {
@@ -369,13 +226,7 @@ func pdb(c *cluster) *policyv1.PodDisruptionBudget {
 // expectEvent waits for an event about the OutboxDispatcher.
 func (c *cluster) expectEvent(kind, reason, note string) {
 	GinkgoHelper()
-	Eventually(func(g Gomega) {
-		var events eventsv1.EventList
-		g.Expect(c.admin.List(c.ctx, &events, client.InNamespace(c.namespace))).To(Succeed())
-		g.Expect(events.Items).To(ContainElement(And(
-			HaveField("Type", kind), HaveField("Reason", reason), HaveField("Note", ContainSubstring(note)),
-			HaveField("Regarding.Kind", "OutboxDispatcher"), HaveField("Regarding.Name", "orders"))))
-	}).Should(Succeed())
+	c.ExpectEvent([2]string{"OutboxDispatcher", "orders"}, kind, reason, note)
 }
 
 // events are the notes of the events with the reason.

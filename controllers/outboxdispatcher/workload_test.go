@@ -4,13 +4,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"maps"
-	"net/http"
-	"net/http/httptest"
-	"slices"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -60,13 +53,13 @@ var _ = Describe("what pods report", Label("status"), func() {
 		DescribeTable("is reported with its remedy, and removes nothing:", func(says func(*status.Status), kind, reason, remedy string) {
 			ill := c.healthy()
 			says(&ill)
-			c.pods.says("pod-0", ill)
-			c.pods.says("pod-1", ill)
+			c.Pods.Says("pod-0", ill)
+			c.Pods.Says("pod-1", ill)
 			c.expect(kstatus.InProgressStatus,
 				want{kind, metav1.ConditionFalse, reason, remedy},
 				want{api.ReadyCondition, metav1.ConditionFalse, reason, remedy})
-			c.pods.says("pod-0", c.healthy())
-			c.pods.says("pod-1", c.healthy())
+			c.Pods.Says("pod-0", c.healthy())
+			c.Pods.Says("pod-1", c.healthy())
 			well := api.ReasonConnected
 			if kind == api.SchemaReadyCondition {
 				well = api.ReasonUpToDate
@@ -109,11 +102,11 @@ var _ = Describe("what pods report", Label("status"), func() {
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonTopicsPaused, "refunds")
 
 		podStatus.AllTopicsPaused = true
-		c.pods.says("pod-0", podStatus)
+		c.Pods.Says("pod-0", podStatus)
 		c.expect(kstatus.InProgressStatus,
 			want{api.TopicsPausedCondition, metav1.ConditionTrue, api.ReasonAllTopicsPaused, "refunds"},
 			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonAllTopicsPaused, "refunds"})
-		c.pods.says("pod-0", c.healthy())
+		c.Pods.Says("pod-0", c.healthy())
 		c.expect(kstatus.CurrentStatus, want{api.TopicsPausedCondition, metav1.ConditionFalse, api.ReasonNoTopicsPaused, ""})
 	})
 
@@ -128,7 +121,7 @@ var _ = Describe("what pods report", Label("status"), func() {
 		Eventually(func() int32 { return c.get().Status.RespondingReplicas }).Should(BeEquivalentTo(2))
 		Eventually(func() string { return c.get().Status.Pods }).Should(Equal("2/2"))
 
-		c.pods.silent("pod-1")
+		c.Pods.Silent("pod-1")
 		c.expect(kstatus.CurrentStatus,
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""},
 			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonPartlyAvailable, "do not respond to the operator"})
@@ -155,7 +148,7 @@ var _ = Describe("what pods report", Label("status"), func() {
 			"forged-set":    {{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "orders-dispatcher-5d4f8c", UID: "4711", Controller: new(true)}},
 			"other-kind":    {{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "orders-dispatcher-5d4f8c", UID: owned.OwnerReferences[0].UID, Controller: new(true)}},
 		} {
-			c.pods.says(name, ill)
+			c.Pods.Says(name, ill)
 			stranger := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: c.namespace, Labels: owned.Labels, OwnerReferences: owner}, Spec: *owned.Spec.DeepCopy()}
 			c.create(stranger)
 			editStatus(c, stranger, func(pod *corev1.Pod) {
@@ -164,7 +157,7 @@ var _ = Describe("what pods report", Label("status"), func() {
 		}
 		c.passes(5)
 		c.expect(kstatus.CurrentStatus, want{api.SourceReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""})
-		Expect(c.pods.who()).To(Equal([]string{"pod-0"}))
+		Expect(c.Pods.Who()).To(Equal([]string{"pod-0"}))
 	})
 
 	It("is unknown when no pod responds", Label("network"), func() {
@@ -175,7 +168,7 @@ var _ = Describe("what pods report", Label("status"), func() {
 		c.rollOut(podStatus)
 		c.expect(kstatus.CurrentStatus, want{api.DeadLettersPresentCondition, metav1.ConditionTrue, api.ReasonDeadLetters, "Dead column"})
 
-		c.pods.silent("pod-0")
+		c.Pods.Silent("pod-0")
 		unknown := func(kind string) want {
 			return want{kind, metav1.ConditionUnknown, api.ReasonNotObserved, "NetworkPolicy"}
 		}
@@ -186,10 +179,10 @@ var _ = Describe("what pods report", Label("status"), func() {
 
 		other := c.healthy()
 		other.Name = "elsewhere/orders" // the pod's address was given to another
-		c.pods.says("pod-0", other)
+		c.Pods.Says("pod-0", other)
 		c.passes(2)
 		c.expect(kstatus.InProgressStatus, unknown(api.ReadyCondition))
-		c.pods.says("pod-0", podStatus)
+		c.Pods.Says("pod-0", podStatus)
 		c.expect(kstatus.CurrentStatus)
 	})
 
@@ -206,7 +199,7 @@ var _ = Describe("what pods report", Label("status"), func() {
 		group := status.DeadGroup{Group: "7f3a9c21", Topic: "orders", Reason: "permanent_failure", Class: "http", Code: "422", Place: "/items/*/price", Count: 1, Since: status.At(since), Last: status.At(since.Add(time.Hour))}
 		reported := status.DeadGroupExample{DeadGroup: group, Sample: "00000000-0000-0000-0000-000000000001", Error: "of a single delivery"}
 		podStatus.Backlog.DeadGroups = []status.DeadGroupExample{reported, reported, {DeadGroup: status.DeadGroup{Topic: "nameless"}}}
-		c.pods.says("pod-0", podStatus)
+		c.Pods.Says("pod-0", podStatus)
 		c.expect(kstatus.CurrentStatus, // a dead row does not keep the others from being delivered
 			want{api.DeadLettersPresentCondition, metav1.ConditionTrue, api.ReasonDeadLetters, "outbox_dead_letters"},
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
@@ -283,69 +276,13 @@ var _ = Describe("security", Label("security"), func() {
 	})
 })
 
-// podServer serves the status of all pods of a spec.
-type podServer struct {
-	server *httptest.Server
-	polled atomic.Int64
-
-	mu     sync.Mutex
-	status map[string][]byte // JSON
-	names  map[string]bool   // of those that were polled
-}
-
-func newPodServer() *podServer {
-	p := &podServer{status: map[string][]byte{}, names: map[string]bool{}}
-	p.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p.polled.Add(1)
-		p.mu.Lock()
-		name := strings.TrimPrefix(r.URL.Path, "/")
-		p.names[name] = true
-		current, ok := p.status[name]
-		p.mu.Unlock()
-		if !ok {
-			http.NotFound(w, r)
-			return
-		}
-		_, _ = w.Write(current)
-	}))
-	DeferCleanup(p.server.Close)
-	return p
-}
-
-func (p *podServer) url(pod *corev1.Pod) string { return p.server.URL + "/" + pod.Name }
-
-// who returns the names of the pods that were polled.
-func (p *podServer) who() []string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Sorted(maps.Keys(p.names))
-}
-
-// says sets the pod's status.
-func (p *podServer) says(pod string, current status.Status) {
-	text, err := json.Marshal(current)
-	if err != nil {
-		panic(err) // plain data
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.status[pod] = text
-}
-
-// silent makes the pod stop responding.
-func (p *podServer) silent(pod string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.status, pod)
-}
-
 // rollOut plays the Deployment controller and the kubelet: one ready pod for each status, named
 // pod-0, pod-1 and so on.
 func (c *cluster) rollOut(statuses ...status.Status) {
 	GinkgoHelper()
 	for i, podStatus := range statuses {
 		name := fmt.Sprintf("pod-%d", i)
-		c.pods.says(name, podStatus)
+		c.Pods.Says(name, podStatus)
 		c.pod(name, corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "127.0.0.1", PodIPs: []corev1.PodIP{{IP: "127.0.0.1"}}})
 	}
 	c.deployed(int32(len(statuses)), int32(len(statuses)))
