@@ -22,6 +22,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/controllers/outboxdispatcher"
 	"github.com/outbox-operator/outbox-operator/hack/testing/envtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 func TestMain(m *testing.M) { envtest.Main(m) }
@@ -164,9 +165,7 @@ func manifests() string {
 // The table of samples has each file once, and no other.
 func TestSamplesAreListed(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("samples", "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	var listed, there []string
 	for _, row := range regexp.MustCompile(`(?m)^\| \[([^]]+)\]\(([^)]+)\) \| .+ \|$`).FindAllStringSubmatch(string(text), -1) {
 		if listed = append(listed, row[1]); row[1] != row[2] {
@@ -174,9 +173,7 @@ func TestSamplesAreListed(t *testing.T) {
 		}
 	}
 	files, err := os.ReadDir("samples")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	for _, file := range files {
 		if file.Name() != "README.md" {
 			there = append(there, file.Name())

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/outbox-operator/outbox-operator/hack/testing/envtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 var _ = Describe("config/admission/restricted", Label("security", "rights"), Ordered, ContinueOnFailure, func() {
@@ -130,17 +131,11 @@ func dispatcher(namespace, name, fields string) *unstructured.Unstructured {
 // The policy looks at each reference to a Secret that the kind has, and at no other.
 func TestRestrictedPolicyKnowsEverySecretReference(t *testing.T) {
 	crd, err := os.ReadFile("../charts/outbox-operator/files/crds/outbox.dev_outboxdispatchers.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	policy, err := os.ReadFile("admission/restricted/policy.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	var definition any
-	if err := yaml.Unmarshal(crd, &definition); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, yaml.Unmarshal(crd, &definition))
 	has, named := map[string]bool{}, map[string]bool{}
 	secretRefs(definition, "", has)
 	for _, found := range regexp.MustCompile(`object\.(spec\.[\w.?]*[sS]ecretRef)\b`).FindAllStringSubmatch(string(policy), -1) {

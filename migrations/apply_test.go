@@ -181,9 +181,7 @@ type database struct {
 func newDatabase(t *testing.T, dsn string) database {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return database{t, conn, dsn}
 }
@@ -191,9 +189,7 @@ func newDatabase(t *testing.T, dsn string) database {
 func (d database) up(schema string) []migrations.Applied {
 	d.Helper()
 	applied, err := migrations.Up(d.Context(), d.Conn, schema)
-	if err != nil {
-		d.Fatal(err)
-	}
+	need.OK(d, err)
 	return applied
 }
 
@@ -240,9 +236,7 @@ func TestConcurrentMigratorsApplyOnce(t *testing.T) {
 			return err
 		})
 	}
-	if err := group.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, group.Wait())
 	sum := 0
 	for _, n := range counts {
 		sum += n
@@ -368,9 +362,7 @@ func TestWaitsAreReported(t *testing.T) {
 		if err == nil {
 			_, err = tx.Exec(t.Context(), statement, args...)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		return func() { _ = tx.Rollback(context.Background()) }
 	}
 	lock := func(tx pgx.Tx) error {
@@ -422,9 +414,7 @@ func TestWaitsAreReported(t *testing.T) {
 func TestSchemaForTests(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../dispatcher/client/producer/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	command := regexp.MustCompile("(?s)<!-- schema for tests -->\n```sh\n(.*?)\n```").FindSubmatch(page)
 	if command == nil {
 		t.Fatal("the page has no commands for the schema")
@@ -436,9 +426,7 @@ func TestSchemaForTests(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	dsn := pgtest.Empty(t)
 	made := newDatabase(t, dsn)
 	if _, err := made.PgConn().Exec(t.Context(), string(text)).ReadAll(); err != nil {
@@ -459,9 +447,7 @@ func TestReadmeHasTheSignatures(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
 	page, err := os.ReadFile("../dispatcher/client/producer/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	for _, name := range []string{"enqueue", "enqueue_batch"} {
 		found := regexp.MustCompile("(?s)<!-- " + name + " -->\n```sql\noutbox\\." + name + `\((.*?)\n\)` + "\n```").FindSubmatch(page)
 		if found == nil {
@@ -484,9 +470,7 @@ func TestReadmeHasTheCodes(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
 	page, err := os.ReadFile("../dispatcher/client/producer/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	for payload, code := range map[string]string{`{"a": NaN`: "22P02", `"\u0000"`: "22P05"} {
 		var pg *pgconn.PgError
 		if _, err := d.Exec(t.Context(), `select outbox.enqueue('shop', 'orders', $1::text::jsonb)`, payload); !errors.As(err, &pg) || pg.Code != code {
@@ -503,9 +487,7 @@ func TestReadmeNamesEachObject(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
 	page, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	for _, name := range pgtest.Value[[]string](d, `select array_agg(name) from (
 		select relname from pg_class where relnamespace = 'outbox'::regnamespace and relkind in ('r', 'v', 'S')
 			and not exists (select from pg_depend where objid = pg_class.oid and deptype = 'i')

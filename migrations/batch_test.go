@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -17,9 +18,7 @@ import (
 func (d database) batch(args string) []enqueued {
 	d.Helper()
 	rows, err := d.Query(d.Context(), `select id, inserted from outbox.enqueue_batch(`+args+`)`)
-	if err != nil {
-		d.Fatal(err)
-	}
+	need.OK(d, err)
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e enqueued, err error) {
 		err = row.Scan(&e.id, &e.inserted)
 		return e, err
@@ -161,9 +160,7 @@ func (d database) inTransaction(sql string) (tx pgx.Tx, done chan error) {
 	d.Helper()
 	other := newDatabase(d.T, d.Config().ConnString())
 	tx, err := other.Begin(d.Context())
-	if err != nil {
-		d.Fatal(err)
-	}
+	need.OK(d, err)
 	done = make(chan error, 1)
 	go func() {
 		_, err := tx.Exec(d.Context(), sql)
@@ -205,17 +202,11 @@ func TestBatchesWithTheSameDedupeKeysTakeTurns(t *testing.T) {
 	d.waiting(1)
 	down, downDone := d.inTransaction(batch("z,m,a"))
 	d.waiting(2)
-	if err := first.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, first.Rollback(t.Context()))
 	d.ended(upDone)
-	if err := up.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, up.Commit(t.Context()))
 	d.ended(downDone)
-	if err := down.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, down.Commit(t.Context()))
 	if n := d.events(); n != 3 {
 		t.Errorf("%d events, want 3", n)
 	}

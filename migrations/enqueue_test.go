@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -340,9 +341,7 @@ func TestUpMakesTheIndexOfTenantsOnce(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Migrated(t))
 	db, err := pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer db.Release()
 	up := func(want bool) {
 		t.Helper()
@@ -388,9 +387,7 @@ func sequences(t *testing.T, pool *pgxpool.Pool) (all string) {
 	err := pool.QueryRow(t.Context(), `select (select coalesce(string_agg(concat_ws(':', aggregate_id, aggregate_sequence), ' ' order by seq), '') from outbox.outbox_events)
 		|| ' | ' || (select coalesce(string_agg(concat_ws(':', namespace, aggregate_type, aggregate_id, last), ' ' order by namespace, aggregate_type, aggregate_id), '')
 			from outbox.outbox_aggregate_sequences)`).Scan(&all)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return all
 }
 
@@ -407,9 +404,7 @@ func TestAggregateSequenceHasNoGaps(t *testing.T) {
 	}
 	for _, end := range []string{"rollback", "commit"} {
 		tx, err := pool.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		execute(t, tx, numbered("a", ""))
 		execute(t, tx, "savepoint before")
 		execute(t, tx, numbered("a", ""))

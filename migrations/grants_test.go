@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -37,14 +38,10 @@ func (d database) as(kinds ...migrations.Kind) database {
 		}
 	}
 	config, err := pgx.ParseConfig(d.dsn)
-	if err != nil {
-		d.Fatal(err)
-	}
+	need.OK(d, err)
 	config.User, config.Password = role, "test"
 	conn, err := pgx.ConnectConfig(d.Context(), config)
-	if err != nil {
-		d.Fatal(err)
-	}
+	need.OK(d, err)
 	d.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return database{d.T, conn, d.dsn}
 }
@@ -182,9 +179,7 @@ func TestGrantsReplayLogin(t *testing.T) {
 	// leaves the one that bob resolved. Neither takes what is of another namespace.
 	look := func(query string) (text string) {
 		t.Helper()
-		if err := owner.QueryRow(t.Context(), query).Scan(&text); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, owner.QueryRow(t.Context(), query).Scan(&text))
 		return text
 	}
 	state := func(want string) {
@@ -233,9 +228,7 @@ const week = 7 * 24 * time.Hour
 func (d database) setJournal(enabled bool, retention time.Duration) bool {
 	d.Helper()
 	changed, err := migrations.SetJournal(d.Context(), d.Conn, "outbox", migrations.Journal{Enabled: enabled, Retention: retention})
-	if err != nil {
-		d.Fatal(err)
-	}
+	need.OK(d, err)
 	return changed
 }
 
@@ -300,18 +293,14 @@ func TestJournalWaitsForWriters(t *testing.T) {
 	dsn := pgtest.Migrated(t)
 	d, writer := newDatabase(t, dsn), newDatabase(t, dsn)
 	tx, err := writer.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	if _, err := tx.Exec(t.Context(), `select outbox.enqueue('shop', 'orders', '{}')`); err != nil {
 		t.Fatal(err)
 	}
 	if err := migrations.SetJournalOnce(t.Context(), d.Conn); err == nil || !strings.Contains(err.Error(), "pg_stat_activity shows it") {
 		t.Errorf("next to a writer: %v", err)
 	}
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, tx.Commit(t.Context()))
 	if err := migrations.SetJournalOnce(t.Context(), d.Conn); err != nil {
 		t.Error(err)
 	}
@@ -345,9 +334,7 @@ func TestJournalKeepsYoungDays(t *testing.T) {
 	record("6 days")
 
 	user, err := newDatabase(t, dsn).BeginTx(t.Context(), pgx.TxOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer func() { _ = user.Rollback(context.WithoutCancel(t.Context())) }()
 	if _, err := user.Exec(t.Context(), `select outbox.enqueue('shop', 'orders', '{}')`); err != nil {
 		t.Fatal(err)
@@ -355,9 +342,7 @@ func TestJournalKeepsYoungDays(t *testing.T) {
 	if n := keep(); n != 1 || owner.days() != 10 || pgtest.Value[int64](owner, `select count(*) from outbox.outbox_journal where at < '2021-01-01'`) != 0 {
 		t.Errorf("in use: %d days removed, %d partitions", n, owner.days())
 	}
-	if err := user.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, user.Commit(t.Context()))
 	if n := keep(); n != 1 || owner.days() != 9 {
 		t.Errorf("then: %d days removed, %d partitions", n, owner.days())
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -219,14 +220,10 @@ func TestM10CompletionIsGuarded(t *testing.T) {
 	t.Parallel()
 	var warnings []string
 	config, err := pgx.ParseConfig(pgtest.Migrated(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { warnings = append(warnings, n.Severity+" "+n.Message) }
 	conn, err := pgx.ConnectConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	d := database{t, conn, config.ConnString()}
 	d.upM10("outbox", m10, true)
@@ -410,9 +407,7 @@ func TestM10InstallRefused(t *testing.T) {
 	pgtest.Exec(d, `drop view m10_recovery.outbox; create table m10_recovery.outbox (id bigserial primary key)`)
 	refused(d, "second", m10, "alter table m10_recovery.outbox rename to outbox_before")
 	page, err := os.ReadFile("m10/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	_, script, _ := strings.Cut(string(page), "```sql\nalter table m10_recovery.outbox")
 	rename, setval, _ := strings.Cut("alter table m10_recovery.outbox"+script[:strings.Index(script, "```")], ";")
 	pgtest.Exec(d, rename)

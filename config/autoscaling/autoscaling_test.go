@@ -8,6 +8,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -16,9 +17,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 // The query of keda.yaml sees that an event is due, or that none is.
 func TestTheTriggerSeesDueEvents(t *testing.T) {
 	text, err := os.ReadFile("keda.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	var object struct {
 		Spec struct {
 			Triggers []struct {
@@ -27,9 +26,7 @@ func TestTheTriggerSeesDueEvents(t *testing.T) {
 			}
 		}
 	}
-	if err := yaml.Unmarshal([]byte(strings.Split(string(text), "\n---\n")[0]), &object); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, yaml.Unmarshal([]byte(strings.Split(string(text), "\n---\n")[0]), &object))
 	trigger := object.Spec.Triggers[1]
 	if trigger.Type != "postgresql" {
 		t.Fatalf("the second trigger is %s", trigger.Type)

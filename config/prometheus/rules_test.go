@@ -33,15 +33,11 @@ func rules(t *testing.T) (all []rule, file []byte) {
 		t.Fatal(err)
 	}
 	file, err := yaml.Marshal(object.Spec)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	var groups struct {
 		Groups []struct{ Rules []rule }
 	}
-	if err := yaml.Unmarshal(file, &groups); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, yaml.Unmarshal(file, &groups))
 	for _, group := range groups.Groups {
 		all = append(all, group.Rules...)
 	}
@@ -51,9 +47,7 @@ func rules(t *testing.T) (all []rule, file []byte) {
 func read(t *testing.T, file string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return text
 }
 
@@ -64,9 +58,7 @@ func TestRulesFireWhenTheyShould(t *testing.T) {
 	all, file := rules(t)
 	cases := read(t, filepath.Join("testdata", "alerts.yaml"))
 	for name, text := range map[string][]byte{"rules.yaml": file, "alerts.yaml": cases} {
-		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
 	}
 	for _, args := range [][]string{{"check", "rules", "rules.yaml"}, {"test", "rules", "alerts.yaml"}} {
 		need.Server(t, promtool.Run(t.Context(), dir, args...), promtool.ErrMissing)

@@ -22,6 +22,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/client/consumer"
 	"github.com/outbox-operator/outbox-operator/dispatcher/consumertest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -54,9 +55,7 @@ func TestWrongConsumersAreNamedByTheirCause(t *testing.T) {
 		}
 		c.EvidenceFile = filepath.Join(t.TempDir(), "evidence.json")
 		report, err := consumertest.Check(t.Context(), c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		if len(report.Broken) != 1 || report.Broken[0].Check != wrong.check || !strings.Contains(report.Broken[0].Evidence, wrong.says) {
 			t.Fatalf("it breaks %v, want %q, which says %q", report.Broken, wrong.check, wrong.says)
 		}
@@ -181,9 +180,7 @@ func TestEvidenceSaysWhatTheChecksFound(t *testing.T) {
 		EvidenceFile: filepath.Join(t.TempDir(), "evidence.json"),
 	}
 	found, err := consumertest.Check(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	e := readEvidence(t, c.EvidenceFile)
 	if e.EventType != "OrderPlaced" || e.VerifiedAt.IsZero() || len(e.BrokenRules) == 0 || e.Checks != allChecks || e.Passed != len(found.Passed) || len(e.LeftOut) == 0 {
 		t.Errorf("it says %+v, want %+v", e, found)
@@ -213,9 +210,7 @@ func readEvidence(t *testing.T, path string) status.ConsumerEvidence {
 	if err == nil {
 		err = json.Unmarshal(text, &patch)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return patch.Spec.Evidence
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 	"github.com/outbox-operator/outbox-operator/hack/servers/postgres"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -27,15 +28,11 @@ func newServer(t *testing.T) (planned, *postgres.Server) {
 	t.Helper()
 	srv := pgtest.Server(t)
 	conn, err := pgx.Connect(t.Context(), srv.DSN("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	if _, err := migrations.Up(t.Context(), conn, pgtest.Schema); err != nil {
 		t.Fatal(err)
 	}
-	if err := conn.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, conn.Close(t.Context()))
 	return newPlanned(t, srv.DSN("postgres")), srv
 }
 
@@ -151,9 +148,7 @@ func TestBacklogBehindSnapshot(t *testing.T) {
 	p.fill(20_000, "orders")
 	snapshot := newOutbox(t, dsn)
 	tx, err := snapshot.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	t.Cleanup(func() { _ = tx.Rollback(t.Context()) })
 	if _, err := tx.Exec(t.Context(), `select count(*) from outbox.outbox_events`); err != nil {
 		t.Fatal(err)
@@ -169,9 +164,7 @@ func TestBacklogBehindSnapshot(t *testing.T) {
 			t.Fatalf("claimed %d events, %v", len(claimed.Events), err)
 		}
 		reads = append(reads, p.blocks()-before)
-		if lost, err := store.Ack(t.Context(), leasesOf(claimed.Events)); err != nil || len(lost) > 0 {
-			t.Fatalf("lost %v, %v", lost, err)
-		}
+		acked(t, store, claimed.Events)
 	}
 	costly := 0
 	for _, n := range reads {
@@ -193,15 +186,11 @@ type planned struct{ outbox }
 func newPlanned(t *testing.T, dsn string) planned {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	config.MaxConns = 1
 	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // prepare has the session's statements for itself
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	t.Cleanup(pool.Close)
 	p := planned{outbox{T: t, Pool: pool, stores: pool}}
 	pgtest.Exec(p, `alter table outbox.outbox_events set (autovacuum_enabled = off)`)
@@ -304,9 +293,7 @@ func (p planned) explain(sql string) plan {
 	p.Helper()
 	ctx := p.Context()
 	tx, err := p.Begin(ctx)
-	if err != nil {
-		p.Fatal(err)
-	}
+	need.OK(p, err)
 	defer tx.Rollback(ctx)
 	var text []byte
 	if _, err = tx.Exec(ctx, pgstore.Settings); err == nil {
@@ -322,9 +309,7 @@ func (p planned) explain(sql string) plan {
 		Plan   plan    `json:"Plan"`
 		Millis float64 `json:"Execution Time"`
 	}
-	if err := json.Unmarshal(text, &out); err != nil {
-		p.Fatal(err)
-	}
+	need.OK(p, json.Unmarshal(text, &out))
 	out[0].Plan.millis = out[0].Millis
 	return out[0].Plan
 }
@@ -354,9 +339,7 @@ func TestDepthIsExactUpToItsCap(t *testing.T) {
 func (o outbox) wantCounts(off int64, estimated bool) {
 	o.Helper()
 	depth, err := o.Store("shop", uuid.New()).Depth(o.Context(), nil)
-	if err != nil {
-		o.Fatal(err)
-	}
+	need.OK(o, err)
 	got := map[string]dispatcher.TopicDepth{}
 	for _, d := range depth.Topics {
 		got[d.Topic] = d
@@ -378,9 +361,7 @@ func TestSizesGrowWithTheTable(t *testing.T) {
 	o := newOutbox(t, pgtest.Migrated(t))
 	sizes := func() map[string]int64 {
 		found, err := o.Store("shop", uuid.New()).(*pgstore.Store).Sizes(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		return found
 	}
 	empty := sizes()
@@ -513,9 +494,7 @@ func (p planned) wantDepth(topic string) {
 	exact := pgtest.Value[int64](p.outbox, `select count(*) from outbox.outbox_events where topic = $1 and status = 'pending'`, topic)
 	before := p.blocks()
 	depth, err := store.Depth(p.Context(), []string{topic})
-	if err != nil {
-		p.Fatal(err)
-	}
+	need.OK(p, err)
 	blocks := p.blocks() - before
 	got := depth.Topics[0].Pending
 	p.Logf("depth of %d pending: %d, estimated %t, with %d buffers", exact, got.N, got.Estimated, blocks)

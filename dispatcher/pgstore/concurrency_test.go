@@ -15,6 +15,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -86,9 +87,7 @@ func TestWorkersClaimEachRowOnce(t *testing.T) {
 			}
 		})
 	}
-	if err := group.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, group.Wait())
 	for id, n := range seen {
 		if n != 1 {
 			t.Errorf("row %s was claimed %d times", id, n)
@@ -107,9 +106,7 @@ func TestVerbsDoNotDeadlock(t *testing.T) {
 	o.fill(300, "a")
 	store := o.Store("shop", uuid.New())
 	claimed, err := store.Claim(t.Context(), share("a", 300))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	leases := leasesOf(claimed.Events)
 	backwards := slices.Clone(leases)
 	slices.Reverse(backwards)
@@ -124,9 +121,7 @@ func TestVerbsDoNotDeadlock(t *testing.T) {
 			return err
 		})
 	}
-	if err := group.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, group.Wait())
 }
 
 // A worker whose clock is off by a quarter of a century does what any other does. Inside a synctest

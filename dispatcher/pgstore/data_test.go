@@ -13,6 +13,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -21,9 +22,7 @@ import (
 func (o outbox) data(topics ...string) dispatcher.Data {
 	o.Helper()
 	data, err := o.Store("shop", uuid.New()).(*pgstore.Store).Data(o.Context(), pgstore.WorkerInfo{Dispatcher: "orders", Topics: topics})
-	if err != nil {
-		o.Fatal(err)
-	}
+	need.OK(o, err)
 	return data
 }
 
@@ -247,9 +246,7 @@ func TestOddTimesHarmTheirRowsAlone(t *testing.T) {
 		t.Errorf("%d odd times of another topic, %v", n, err)
 	}
 	depth, err := store.Depth(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	if d := depth.Topics[0]; d.Pending.N != 7 || d.Scheduled.N != 4 || !d.DueSince.Equal(time.Unix(0, 0)) {
 		t.Errorf("depth is %+v, want 7 due, since 1970 at most, and 4 later", d)
 	}
@@ -259,9 +256,7 @@ func TestOddTimesHarmTheirRowsAlone(t *testing.T) {
 			req := share("orders", 1) // a floor at each row
 			req.Keys = keys
 			claimed, err := store.Claim(t.Context(), req)
-			if err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, err)
 			for _, e := range claimed.Events {
 				seqs = append(seqs, int(e.ID[15]))
 				if y := e.CreatedAt.UTC().Year(); y < 1970 || y > 9999 {
@@ -303,9 +298,7 @@ func TestLeaseOfAClockAhead(t *testing.T) {
 		req := share("orders", 4)
 		req.Keys = keys
 		c, err := store.Claim(t.Context(), req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		var seqs []int64
 		for _, e := range c.Events {
 			seqs = append(seqs, e.Seq)
@@ -373,9 +366,7 @@ func (o outbox) past(p pgstore.Past) (ids, pages []int, looked pgstore.PastRead)
 		}
 		return nil
 	})
-	if err != nil {
-		o.Fatal(err)
-	}
+	need.OK(o, err)
 	return ids, pages, looked
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 	"github.com/outbox-operator/outbox-operator/hack/servers/postgres"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -95,13 +96,9 @@ func TestLeasesRiseAfterTheServerForgets(t *testing.T) {
 		{"a session is killed", func() {
 			pid := pgtest.Value[int](f, `select pg_backend_pid()`)
 			other, err := pgx.Connect(t.Context(), f.srv.DSN("postgres"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, err)
 			defer func() { _ = other.Close(context.Background()) }()
-			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, syscall.Kill(pid, syscall.SIGKILL))
 			// The server ends all sessions, and takes a new one meanwhile if it has not noticed yet.
 			pgtest.Eventually(f, "the server has ended the other sessions", func() bool { return other.Ping(t.Context()) != nil })
 			f.restarted(nil)
@@ -151,9 +148,7 @@ func TestLeasesRiseAfterAFailover(t *testing.T) {
 	pgtest.Exec(f, `create table later ()`) // waits for the disk here, and is not on the standby
 	f.claim(f.outbox, 500)
 
-	if err := standby.Promote(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, standby.Promote(t.Context()))
 	if known := pgtest.Value[int64](behind, `select last_value from outbox.outbox_leases`); known >= f.highest {
 		t.Errorf("the standby knows %d of %d: this proves nothing", known, f.highest)
 	}
@@ -258,9 +253,7 @@ func TestFrozenReaderGivesItsRowsUp(t *testing.T) {
 				claimed, err := other.Claim(t.Context(), dispatcher.ClaimRequest{
 					Shares: []dispatcher.Share{{Topic: "orders", Limit: rows}}, Lease: time.Hour, MaxAttempts: 10, Keys: keys,
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
+				need.OK(t, err)
 				for _, e := range claimed.Events {
 					if e.Attempt != 1 {
 						t.Errorf("event %s is at attempt %d, want 1: the frozen claim was rolled back", e.ID, e.Attempt)
@@ -291,13 +284,9 @@ type proxy struct {
 func newProxy(t *testing.T, dsn string) *proxy {
 	t.Helper()
 	u, err := url.Parse(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	t.Cleanup(func() { listener.Close() })
 	p := &proxy{done: t.Context().Done()}
 	p.left.Store(1 << 62)
@@ -410,9 +399,7 @@ func (c crash) after(lost []dispatcher.Lease, err error, id uuid.UUID) storetest
 	if err != nil || len(lost) > 0 {
 		c.Fatalf("lost %v, %v", lost, err)
 	}
-	if err := c.srv.Restart(c.Context()); err != nil {
-		c.Fatal(err)
-	}
+	need.OK(c, c.srv.Restart(c.Context()))
 	c.Reset()
 	return c.Row(id)
 }
@@ -421,9 +408,7 @@ func (c crash) after(lost []dispatcher.Lease, err error, id uuid.UUID) storetest
 func logical(t *testing.T) outbox {
 	t.Helper()
 	srv, err := postgres.Start(t.Context(), postgres.Options{Settings: map[string]string{"wal_level": "logical"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	t.Cleanup(func() {
 		if err := srv.Stop(context.Background()); err != nil {
 			t.Error(err)
@@ -435,9 +420,7 @@ func logical(t *testing.T) outbox {
 		_, err = migrations.Up(t.Context(), conn, pgtest.Schema)
 		err = errors.Join(err, conn.Close(t.Context()))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return o
 }
 
@@ -452,9 +435,7 @@ func TestMoveByLogicalReplication(t *testing.T) {
 		return err
 	}
 	for range 5 {
-		if err := enqueue(from); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, enqueue(from))
 	}
 	pgtest.Exec(from, `select setval('outbox.outbox_leases', 5::bigint << 45)`) // as of a server that was promoted more often
 	old := from.Store("shop", uuid.New())
@@ -485,16 +466,12 @@ func TestMoveByLogicalReplication(t *testing.T) {
 		}
 		return err
 	}
-	if err := kill(from); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, kill(from))
 
 	const tables = `outbox.outbox_events, outbox.outbox_dead_letters, outbox.outbox_aggregate_sequences, outbox.outbox_replays`
 	pgtest.Exec(from, `create publication outbox for table `+tables)
 	pgtest.Exec(to, `create subscription outbox connection '`+from.Config().ConnString()+`' publication outbox`)
-	if err := enqueue(from); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, enqueue(from))
 	pgtest.Eventually(t, "the rows are copied", func() bool {
 		const rows = `select (select count(*) from outbox.outbox_events) * 10 + (select count(*) from outbox.outbox_dead_letters)`
 		return pgtest.Value[int](to, rows) == pgtest.Value[int](from, rows)

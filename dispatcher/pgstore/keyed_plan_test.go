@@ -10,6 +10,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -164,9 +165,7 @@ func TestKeyedBudgetOfWALIsKept(t *testing.T) {
 			if err != nil || claims == events { // on a slow machine a claim may end before it finds any
 				t.Fatalf("%d claims took %d events, %v", claims, done, err)
 			}
-			if lost, err := store.Ack(t.Context(), leasesOf(c.Events)); err != nil || len(lost) > 0 {
-				t.Fatalf("lost %v, %v", lost, err)
-			}
+			acked(t, store, c.Events)
 			done += len(c.Events)
 		}
 	})
@@ -309,9 +308,7 @@ func (o outbox) dense(test denseCase) {
 	req := dispatcher.ClaimRequest{Shares: shares, Lease: time.Minute, MaxAttempts: 10, Keys: &dispatcher.KeyOrder{PerKey: 1, BlockOnDead: test.block}}
 	claim := func() (seqs []int64, dead []dispatcher.DeadReason, leases []dispatcher.Lease) {
 		claimed, err := store.Claim(o.Context(), req)
-		if err != nil {
-			o.Fatal(err)
-		}
+		need.OK(o, err)
 		for _, e := range claimed.Events {
 			seqs = append(seqs, e.Seq)
 		}
@@ -343,9 +340,7 @@ func (o outbox) dense(test denseCase) {
 		pgtest.Exec(o, test.change)
 	}
 	tx, err := o.Begin(o.Context())
-	if err != nil {
-		o.Fatal(err)
-	}
+	need.OK(o, err)
 	defer func() { _ = tx.Rollback(o.Context()) }()
 	if _, err := tx.Exec(o.Context(), `select from outbox.outbox_events where seq = $1 for update`, test.locked); err != nil {
 		o.Fatal(err)
@@ -397,9 +392,7 @@ func TestDenseClaimReportsItsScan(t *testing.T) {
 	pgtest.Exec(o, `update outbox.outbox_events set aggregate_id = 'key 1', key_hash = outbox.outbox_key_hash(namespace, topic, null, 'key 1') where seq = 3`)
 	pgtest.Exec(o, `update outbox.outbox_events set topic = 'others' where seq > 8`)
 	tx, err := o.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer func() { _ = tx.Rollback(t.Context()) }()
 	if _, err := tx.Exec(t.Context(), `prepare dense as `+pgstore.ClaimDenseSQL()); err != nil {
 		t.Fatal(err)
@@ -415,9 +408,7 @@ func TestDenseClaimReportsItsScan(t *testing.T) {
 				jsonb_build_object('range', 2, 'looked', 0, 'at', null, 'id', null),
 				jsonb_build_object('range', 3, 'looked', 2, 'at', null, 'id', (select id from outbox.outbox_events where seq = 10))),
 			'passed', jsonb_build_array(jsonb_build_object('range', 1, 'key_hash', (select key_hash from outbox.outbox_events where seq = 3)))))`).Scan(&same)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	if !same {
 		var text string
 		err := tx.QueryRow(t.Context(), `select current_setting('outbox.report')`).Scan(&text)
@@ -458,9 +449,7 @@ func TestHotKeyHoldsUpNoOther(t *testing.T) {
 				last = e.Seq
 			}
 		}
-		if lost, err := store.Ack(t.Context(), leasesOf(claimed.Events)); err != nil || len(lost) > 0 {
-			t.Fatalf("lost %v, %v", lost, err)
-		}
+		acked(t, store, claimed.Events)
 		done += len(claimed.Events)
 	}
 	t.Logf("%d claims, of which %d were full; the hot key got %d rows, with the others", claims, full, hot)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -426,9 +427,7 @@ func TestKeysUnderFire(t *testing.T) {
 			return ctx.Err()
 		})
 	}
-	if err := group.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, group.Wait())
 	rows := pgtest.Value[int](o, `select count(*) from outbox.outbox_events`)
 	if len(book.byID) != rows || book.twice == 0 {
 		t.Errorf("%d of %d rows are known, %d were done more than once; want all, and some", len(book.byID), rows, book.twice)
@@ -443,9 +442,7 @@ func (o outbox) hold() {
 	if err == nil {
 		_, err = tx.Exec(o.Context(), `select from outbox.outbox_workers`)
 	}
-	if err != nil {
-		o.Fatal(err)
-	}
+	need.OK(o, err)
 	o.Cleanup(func() { _ = tx.Rollback(o.Context()) }) //nolint:usetesting // its end is the test's
 }
 
@@ -482,9 +479,7 @@ func (o outbox) keyedCost(keys, delivered int) (many, one float64) {
 		}
 		buffers = float64(o.fetched() - before)
 		pgstore.NoPass(store)
-		if lost, err := store.Ack(o.Context(), leasesOf(claimed.Events)); err != nil || len(lost) > 0 {
-			o.Fatalf("lost %v, %v", lost, err)
-		}
+		acked(o, store, claimed.Events)
 		return buffers
 	}
 	for n := range rounds {

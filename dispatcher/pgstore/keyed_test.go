@@ -14,6 +14,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -38,19 +39,12 @@ func TestKeysEndAtLocks(t *testing.T) {
 		"the last":   {[]int{7, 8}, []int{1, 2, 3, 4, 5, 6}},
 	} {
 		tx, err := o.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		if _, err := tx.Exec(t.Context(), `select from outbox.outbox_events where seq = any ($1) for update`, test.lock); err != nil {
 			t.Fatal(err)
 		}
 		store := o.Store("shop", uuid.New())
-		claimed, err := store.Claim(t.Context(), dispatcher.ClaimRequest{
-			Shares: []dispatcher.Share{{Topic: "orders", Limit: 8}}, Lease: time.Minute, MaxAttempts: 10, Keys: &dispatcher.KeyOrder{PerKey: 8},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		claimed := claimInOrder(t, store, 8, 8)
 		var got []int
 		for _, e := range claimed.Events {
 			got = append(got, int(e.Seq))
@@ -59,9 +53,7 @@ func TestKeysEndAtLocks(t *testing.T) {
 		if !slices.Equal(got, test.want) {
 			t.Errorf("%s is locked: claimed %v, want %v", name, got, test.want)
 		}
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, tx.Rollback(t.Context()))
 		if _, err := store.Release(t.Context(), returnsOf(claimed.Events)); err != nil {
 			t.Fatal(err)
 		}
@@ -75,9 +67,7 @@ func TestStepsLeaveOutNothing(t *testing.T) {
 	o := newOutbox(t, pgtest.Migrated(t))
 	o.fillKeys(300, 300, "orders")
 	tx, err := o.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer func() { _ = tx.Rollback(t.Context()) }()
 	if _, err := tx.Exec(t.Context(), `select pg_advisory_xact_lock(hashtextextended('orders', hashtextextended('shop', 1)))`); err != nil {
 		t.Fatal(err)
@@ -164,9 +154,7 @@ func (o outbox) deliverKeys(store dispatcher.Store) {
 		if len(claimed) != keys {
 			o.Fatalf("%d rows were claimed, want %d", len(claimed), keys)
 		}
-		if lost, err := store.Ack(o.Context(), leasesOf(claimed)); err != nil || len(lost) > 0 {
-			o.Fatalf("lost %v, %v", lost, err)
-		}
+		acked(o, store, claimed)
 	}
 }
 
@@ -179,13 +167,25 @@ func (o outbox) fillMore(keys int) {
 
 func (o outbox) claimKeys(store dispatcher.Store, limit int) []*dispatcher.Event {
 	o.Helper()
-	claimed, err := store.Claim(o.Context(), dispatcher.ClaimRequest{
-		Shares: []dispatcher.Share{{Topic: "orders", Limit: limit}}, Lease: time.Minute, MaxAttempts: 10, Keys: &dispatcher.KeyOrder{PerKey: 1},
+	return claimInOrder(o, store, limit, 1).Events
+}
+
+// claimInOrder claims rows of the topic orders in order per key.
+func claimInOrder(t testing.TB, store dispatcher.Store, limit, perKey int) dispatcher.Claimed {
+	t.Helper()
+	claimed, err := store.Claim(t.Context(), dispatcher.ClaimRequest{
+		Shares: []dispatcher.Share{{Topic: "orders", Limit: limit}}, Lease: time.Minute, MaxAttempts: 10, Keys: &dispatcher.KeyOrder{PerKey: perKey},
 	})
-	if err != nil {
-		o.Fatal(err)
+	need.OK(t, err)
+	return claimed
+}
+
+// acked marks rows delivered, all of whose leases the worker holds.
+func acked(t testing.TB, store dispatcher.Store, events []*dispatcher.Event) {
+	t.Helper()
+	if lost, err := store.Ack(t.Context(), leasesOf(events)); err != nil || len(lost) > 0 {
+		t.Fatalf("lost %v, %v", lost, err)
 	}
-	return claimed.Events
 }
 
 // A row that becomes live behind the back of a worker that remembers its key, with a seq below what it has delivered, holds
@@ -217,9 +217,7 @@ func TestRowsThatBecomeLiveLate(t *testing.T) {
 				p, s := newServer(t)
 				pgtest.Exec(p, `alter system set max_prepared_transactions = 5`)
 				s.Kill()
-				if err := s.Restart(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				need.OK(t, s.Restart(t.Context()))
 				o, srv = newOutbox(t, p.Config().ConnString()), s
 			}
 			store := o.Store("shop", uuid.New())
@@ -233,9 +231,7 @@ func TestRowsThatBecomeLiveLate(t *testing.T) {
 			}
 			connect := func() *pgx.Conn {
 				conn, err := pgx.Connect(t.Context(), o.Config().ConnString())
-				if err != nil {
-					t.Fatal(err)
-				}
+				need.OK(t, err)
 				return conn
 			}
 			conn, other := connect(), connect()
@@ -269,9 +265,7 @@ func TestRowsThatBecomeLiveLate(t *testing.T) {
 			if test.crash {
 				pgtest.Exec(o, `comment on table outbox.outbox_events is 'a commit that waits for the disk, and all before it'`)
 				srv.Kill()
-				if err := srv.Restart(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				need.OK(t, srv.Restart(t.Context()))
 				o.Reset()
 				conn = connect()
 			}
@@ -306,12 +300,7 @@ func TestUnfinishedSearchIsContinued(t *testing.T) {
 	pgstore.GiveUpSearches(store)
 	got, gaveUp := 0, 0
 	for {
-		claimed, err := store.Claim(o.Context(), dispatcher.ClaimRequest{
-			Shares: []dispatcher.Share{{Topic: "orders", Limit: 10}}, Lease: time.Minute, MaxAttempts: 10, Keys: &dispatcher.KeyOrder{PerKey: 4},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		claimed := claimInOrder(o, store, 10, 4)
 		if claimed.Leased() == 0 {
 			if !claimed.Unfinished {
 				break
@@ -358,9 +347,7 @@ func (o *outbox) count() *trips {
 	cfg := o.stores.Config()
 	cfg.ConnConfig.Tracer = &c
 	pool, err := pgxpool.NewWithConfig(o.Context(), cfg)
-	if err != nil {
-		o.Fatal(err)
-	}
+	need.OK(o, err)
 	o.Cleanup(pool.Close)
 	o.stores = pool
 	return &c
@@ -437,9 +424,7 @@ func TestKeysNextToDenseRanges(t *testing.T) {
 			Shares: []dispatcher.Share{{Topic: "orders", Limit: 40}, {Topic: "others", Limit: 40}}, Lease: time.Minute,
 			MaxAttempts: 10, MaxBytes: maxBytes, Keys: &dispatcher.KeyOrder{PerKey: 10},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		held = append(held, leasesOf(claimed.Events)...)
 		hot, others, reached := map[string]int{}, map[string]int{}, "orders"
 		for _, e := range claimed.Events {

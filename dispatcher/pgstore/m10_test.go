@@ -10,6 +10,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/unserved"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -24,9 +25,7 @@ func newM10(t *testing.T) m10 {
 	t.Helper()
 	o := newOutbox(t, pgtest.Migrated(t))
 	conn, err := o.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer conn.Release()
 	if _, err := migrations.UpM10(t.Context(), conn.Conn(), pgtest.Schema, migrations.M10{Namespace: "shop", Topic: "m10"}); err != nil {
 		t.Fatal(err)
@@ -159,9 +158,7 @@ func TestMovedEventsKeepTheirOrder(t *testing.T) {
 			for _, e := range claimed.Events {
 				numbers = append(numbers, e.AggregateSequence)
 			}
-			if lost, err := store.Ack(t.Context(), leasesOf(claimed.Events)); err != nil || len(lost) > 0 {
-				t.Fatalf("lost %v, %v", lost, err)
-			}
+			acked(t, store, claimed.Events)
 			return len(numbers) == n
 		})
 		return numbers
@@ -170,9 +167,7 @@ func TestMovedEventsKeepTheirOrder(t *testing.T) {
 		t.Fatalf("before the move the events %v were delivered", got)
 	}
 	conn, err := o.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer conn.Release()
 	for _, from := range []unserved.Name{{Namespace: "shop", Topic: "oders"}, {Namespace: "shpo", Topic: "orders"}} {
 		change := unserved.Change{From: from, To: &unserved.Name{Namespace: "shop", Topic: "orders"}, Reason: "misspelt"}

@@ -29,9 +29,7 @@ func TestStoreFollowsTheTable(t *testing.T) {
 func followTable(t *testing.T, deleted bool) {
 	const most = 2
 	table, err := model.Read("../doc.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	o := newOutbox(t, pgtest.Migrated(t))
 	workers := []uuid.UUID{uuid.Nil, uuid.New(), uuid.New()}
 	used := map[int]bool{}
@@ -88,9 +86,7 @@ func (o outbox) put(ids []uuid.UUID, rows []model.Row, workers []uuid.UUID) {
 				dead_reason = case $2 when 'dead' then 'permanent_failure' end where id = $1`,
 			ids[i], row.Status, row.Attempts, workers[row.Holder], uuid.Nil, later(row.Over), later(row.Due), row.Lease, row.Begun)
 	}
-	if err := o.SendBatch(o.Context(), &batch).Close(); err != nil {
-		o.Fatal(err)
-	}
+	need.OK(o, o.SendBatch(o.Context(), &batch).Close())
 }
 
 func (o outbox) states(workers []uuid.UUID) map[uuid.UUID]model.Row {
@@ -98,9 +94,7 @@ func (o outbox) states(workers []uuid.UUID) map[uuid.UUID]model.Row {
 	rows, err := o.Query(o.Context(), `select id, status, attempts, lease, locked_by, coalesce(locked_until < now(), false), next_attempt_at <= now(),
 			coalesce(status = 'processing' and suspicion >= 5, false)
 		from outbox.outbox_events`)
-	if err != nil {
-		o.Fatal(err)
-	}
+	need.OK(o, err)
 	var (
 		id     uuid.UUID
 		row    model.Row
@@ -112,9 +106,7 @@ func (o outbox) states(workers []uuid.UUID) map[uuid.UUID]model.Row {
 		states[id] = row
 		return nil
 	})
-	if err != nil {
-		o.Fatal(err)
-	}
+	need.OK(o, err)
 	return states
 }
 
@@ -209,9 +201,7 @@ func TestKeyedClaimFollowsTheModel(t *testing.T) {
 	t.Parallel()
 	const most, perKey = 2, 3
 	table, err := model.Read("../doc.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	o := newOutbox(t, pgtest.Migrated(t))
 	workers := []uuid.UUID{uuid.Nil, uuid.New(), uuid.New()}
 	kinds := []model.Row{
@@ -263,9 +253,7 @@ func TestKeyedClaimFollowsTheModel(t *testing.T) {
 			Shares: []dispatcher.Share{{Topic: "orders", Limit: 5000}}, Lease: time.Minute, MaxAttempts: most,
 			Keys: &dispatcher.KeyOrder{PerKey: perKey},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		claimed += len(got.Events)
 		// One that took long may have missed rows.
 		if len(got.Events) == 0 && (len(differing()) == 0 || time.Since(began) > need.Wait) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -171,9 +172,7 @@ func TestRefusedMarkingDeadStopsNoClaim(t *testing.T) {
 				claimed, err := store.Claim(t.Context(), dispatcher.ClaimRequest{
 					Shares: []dispatcher.Share{{Topic: "orders", Limit: 20}}, Lease: time.Minute, MaxAttempts: 3, Keys: keys,
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
+				need.OK(t, err)
 				_, err = store.Ack(t.Context(), leasesOf(claimed.Events))
 				check(t, "Ack", err)
 				return claimed
@@ -268,9 +267,7 @@ func TestClaimCountsHeaders(t *testing.T) {
 					Shares: []dispatcher.Share{{Topic: "orders", Limit: events}}, Lease: time.Minute, MaxAttempts: 10,
 					MaxBytes: 5*size + 5000, Keys: keys,
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
+				need.OK(t, err)
 				if lost, err := store.Release(t.Context(), returnsOf(claimed.Events)); err != nil || len(lost) > 0 {
 					t.Errorf("lost %v, %v", lost, err)
 				}
@@ -366,9 +363,7 @@ func TestLargeGroupsAreEstimated(t *testing.T) {
 	o.manyDeadLetters("orders", 25_000, 1)
 	o.manyDeadLetters("small", 25*10, 25)
 	depth, err := o.Store("shop", uuid.New()).Depth(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	if len(depth.Groups) != dispatcher.GroupsListed {
 		t.Fatalf("%d groups, want %d", len(depth.Groups), dispatcher.GroupsListed)
 	}

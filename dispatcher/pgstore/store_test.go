@@ -322,9 +322,7 @@ func BenchmarkClaimAck(b *testing.B) {
 					       jsonb_build_object('k', repeat('x', 190))
 					from generate_series($1::bigint, $1::bigint + $2 - 1) as n`, from, rows)
 				from += rows
-				if err != nil {
-					b.Fatal(err)
-				}
+				need.OK(b, err)
 			}
 			n := 0
 			b.ReportAllocs()
@@ -333,9 +331,7 @@ func BenchmarkClaimAck(b *testing.B) {
 				claimed, err := store.Claim(b.Context(), dispatcher.ClaimRequest{
 					Shares: []dispatcher.Share{{Topic: "orders", Limit: size}}, Lease: time.Minute, MaxAttempts: 3, MaxBytes: 32 << 20,
 				})
-				if err != nil {
-					b.Fatal(err)
-				}
+				need.OK(b, err)
 				if len(claimed.Events) == 0 {
 					b.StopTimer()
 					fill()

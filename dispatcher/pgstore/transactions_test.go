@@ -18,6 +18,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 	"github.com/outbox-operator/outbox-operator/hack/servers/postgres"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -35,18 +36,14 @@ func newHolders(t *testing.T) holders {
 	t.Helper()
 	t.Parallel()
 	srv, err := postgres.Start(t.Context(), postgres.Options{Settings: map[string]string{"max_prepared_transactions": "5", "autovacuum": "off"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	t.Cleanup(func() {
 		if err := srv.Stop(context.Background()); err != nil {
 			t.Error(err)
 		}
 	})
 	conn, err := pgx.Connect(t.Context(), srv.DSN("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer conn.Close(t.Context())
 	if _, err := migrations.Up(t.Context(), conn, pgtest.Schema); err != nil {
 		t.Fatal(err)
@@ -63,9 +60,7 @@ func newHolders(t *testing.T) holders {
 func user(t *testing.T, dsn string) string {
 	t.Helper()
 	config, err := pgx.ParseConfig(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return config.User
 }
 
@@ -76,9 +71,7 @@ func (h holders) as(dsn string) *pgstore.Store {
 	dsn += "&application_name=outbox-dispatcher/orders"
 	pool := pgtest.Pool(h.T, dsn)
 	own, err := pgx.Connect(h.Context(), dsn)
-	if err != nil {
-		h.Fatal(err)
-	}
+	need.OK(h, err)
 	h.Cleanup(func() { _ = own.Close(context.Background()) })
 	h.run(own, begin)
 	*h.own = append(*h.own, own)
@@ -91,9 +84,7 @@ const begin = `begin isolation level repeatable read; select 1`
 func (h holders) session(name string) *pgx.Conn {
 	h.Helper()
 	conn, err := pgx.Connect(h.Context(), h.srv.DSN("postgres")+"&application_name="+name)
-	if err != nil {
-		h.Fatal(err)
-	}
+	need.OK(h, err)
 	h.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return conn
 }
@@ -118,9 +109,7 @@ func (h holders) wants(store *pgstore.Store, kind dispatcher.HolderKind, name st
 	h.Helper()
 	h.renew()
 	got, err := store.OldestTransaction(h.Context())
-	if err != nil {
-		h.Fatal(err)
-	}
+	need.OK(h, err)
 	if got == nil {
 		got = &dispatcher.OldestTransaction{}
 	}
@@ -136,9 +125,7 @@ func TestOldestTransactionOfSessions(t *testing.T) {
 	h := newHolders(t)
 	pgtest.Exec(h, `create database elsewhere`)
 	elsewhere, err := pgx.Connect(t.Context(), h.srv.DSN("elsewhere"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer elsewhere.Close(context.Background())
 	h.run(elsewhere, `begin isolation level repeatable read; select 1`)
 	for _, store := range []*pgstore.Store{h.store, h.seeing} {
@@ -236,9 +223,7 @@ func (h holders) reports(store *pgstore.Store, kind dispatcher.HolderKind, name 
 func (h holders) standby(settings map[string]string) *postgres.Server {
 	h.Helper()
 	srv, err := h.srv.Standby(h.Context(), postgres.Options{Settings: settings})
-	if err != nil {
-		h.Fatal(err)
-	}
+	need.OK(h, err)
 	h.Cleanup(func() {
 		if err := srv.Stop(context.Background()); err != nil {
 			h.Error(err)
@@ -331,9 +316,7 @@ func drain(t *testing.T, o outbox, keys *dispatcher.KeyOrder) {
 			return nil
 		})
 	}
-	if err := group.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, group.Wait())
 	if n := delivered.Load(); n != rows {
 		t.Fatalf("%d events were delivered, want %d", n, rows)
 	}

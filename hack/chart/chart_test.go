@@ -21,6 +21,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/hack/testing/envtest"
 	"github.com/outbox-operator/outbox-operator/hack/testing/golden"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 func TestMain(m *testing.M) { envtest.Main(m) }
@@ -42,9 +43,7 @@ var helmPath = sync.OnceValues(func() (string, error) {
 func helm(t testing.TB, args ...string) (string, error) {
 	t.Helper()
 	path, err := helmPath()
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	cmd := exec.CommandContext(t.Context(), path, args...)
 	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+t.TempDir(), "HELM_CONFIG_HOME="+t.TempDir(), "HELM_DATA_HOME="+t.TempDir())
 	var out, errs bytes.Buffer
@@ -60,9 +59,7 @@ func render(t *testing.T, args ...string) string {
 	t.Helper()
 	opened(t)
 	out, err := helm(t, append([]string{"template", "outbox-operator", chart, "--namespace", "outbox-system"}, args...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return out
 }
 
@@ -71,9 +68,7 @@ func render(t *testing.T, args ...string) string {
 func opened(t testing.TB) {
 	t.Helper()
 	for _, dir := range []string{chart, root + "/config"} {
-		if err := os.CopyFS(t.TempDir(), os.DirFS(dir)); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, os.CopyFS(t.TempDir(), os.DirFS(dir)))
 	}
 }
 
@@ -83,9 +78,7 @@ func objects(t *testing.T, text string) map[string]*unstructured.Unstructured {
 	all := map[string]*unstructured.Unstructured{}
 	for _, part := range strings.Split("\n"+text, "\n---\n") {
 		o := &unstructured.Unstructured{}
-		if err := yaml.Unmarshal([]byte(part), &o.Object); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, yaml.Unmarshal([]byte(part), &o.Object))
 		if len(o.Object) > 0 {
 			all[o.GetKind()+" "+o.GetNamespace()+"/"+o.GetName()] = o
 		}
@@ -118,9 +111,7 @@ func TestChartEqualsConfig(t *testing.T) {
 		"namespaced": {"--set", "watchNamespaces={team-a,team-b}"},
 	} {
 		kustomized, err := envtest.Kubectl(t, "", "kustomize", filepath.Join(root, "config", dir))
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		want, got := objects(t, kustomized), objects(t, render(t, args...))
 		delete(want, "Namespace /outbox-system") // helm's --create-namespace
 		for name, w := range want {
@@ -324,13 +315,9 @@ func TestWrongValuesAreRefused(t *testing.T) {
 func TestAPartIsTurnedOffByACondition(t *testing.T) {
 	opened(t)
 	parent := t.TempDir()
-	if err := os.CopyFS(filepath.Join(parent, "charts", "outbox-operator"), os.DirFS(chart)); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, os.CopyFS(filepath.Join(parent, "charts", "outbox-operator"), os.DirFS(chart)))
 	const meta = "apiVersion: v2\nname: platform\nversion: 1.0.0\ndependencies:\n- {name: outbox-operator, version: 0.0.0, condition: outbox-operator.enabled}\n"
-	if err := os.WriteFile(filepath.Join(parent, "Chart.yaml"), []byte(meta), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, os.WriteFile(filepath.Join(parent, "Chart.yaml"), []byte(meta), 0o600))
 	for enabled, want := range map[string]bool{"true": true, "false": false} {
 		text, err := helm(t, "template", parent, "--set", "outbox-operator.enabled="+enabled)
 		if got := strings.Contains(text, "\nkind: Deployment\n"); err != nil || got != want {
@@ -342,9 +329,7 @@ func TestAPartIsTurnedOffByACondition(t *testing.T) {
 // The manager knows each argument that the chart gives it.
 func TestArgumentsAreFlags(t *testing.T) {
 	source, err := os.ReadFile(root + "/controllers/cmd/manager/main.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	flags := map[string]bool{"kubeconfig": true} // controller-runtime's
 	for _, found := range regexp.MustCompile(`flag\.\w+\((?:&[\w.]+, )?"([a-z-]+)"`).FindAllStringSubmatch(string(source), -1) {
 		flags[found[1]] = true
@@ -362,13 +347,9 @@ func TestArgumentsAreFlags(t *testing.T) {
 func TestGeneratedFilesAreUpToDate(t *testing.T) {
 	dir := t.TempDir()
 	for _, part := range []string{"config", "charts"} {
-		if err := os.CopyFS(filepath.Join(dir, part), os.DirFS(filepath.Join(root, part))); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, os.CopyFS(filepath.Join(dir, part), os.DirFS(filepath.Join(root, part))))
 	}
-	if err := generate(dir); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, generate(dir))
 	for _, part := range []string{"config", "charts"} {
 		if out, err := exec.CommandContext(t.Context(), "diff", "-r", filepath.Join(root, part), filepath.Join(dir, part)).CombinedOutput(); err != nil {
 			t.Errorf("%s is not what its generator makes; run `make generate`:\n%s", part, out)
@@ -386,9 +367,7 @@ func TestGitOpsExamplesAreOfTheChart(t *testing.T) {
 		"flux-helmrelease.yaml":   {"HelmRelease outbox-system/outbox-operator", []string{"spec", "values"}},
 	} {
 		text, err := os.ReadFile(filepath.Join(root, "config", "gitops", file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		o := objects(t, string(text))[example.object]
 		if o == nil {
 			t.Fatalf("%s has no %s", file, example.object)
@@ -403,13 +382,9 @@ func TestGitOpsExamplesAreOfTheChart(t *testing.T) {
 			t.Fatalf("%s has no values: %v", file, err)
 		}
 		out, err := yaml.Marshal(values)
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		given := filepath.Join(t.TempDir(), "values.yaml")
-		if err := os.WriteFile(given, out, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, os.WriteFile(given, out, 0o600))
 		if rendered := render(t, "--values", given); strings.Count(rendered, "registry.example.com/outbox-operator:") != 1 {
 			t.Errorf("%s: the chart does not render one image", file)
 		}
@@ -424,15 +399,11 @@ func TestKubeVersionIsTheFirstThatTakesTheRules(t *testing.T) {
 	if err == nil {
 		err = yaml.Unmarshal(text, &meta)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	first := version.MustParseGeneric(strings.TrimSuffix(strings.TrimPrefix(meta.KubeVersion, ">="), "-0"))
 	refused := func(v *version.Version) (found []string) {
 		env, err := environment.MustBaseEnvSet(v.SubtractMinor(1)).Env(environment.NewExpressions)
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		options := []cel.EnvOption{}
 		for _, name := range []string{"self", "oldSelf", "object", "oldObject", "request", "authorizer", "namespaceObject", "variables"} {
 			options = append(options, cel.Variable(name, cel.DynType))
@@ -481,13 +452,9 @@ func expressions(t *testing.T) (all []string) {
 		}
 		for _, file := range files {
 			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, err)
 			var object any
-			if err := yaml.Unmarshal(text, &object); err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, yaml.Unmarshal(text, &object))
 			walk(object)
 		}
 	}

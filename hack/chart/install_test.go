@@ -16,6 +16,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/hack/testing/envtest"
 	"github.com/outbox-operator/outbox-operator/hack/testing/golden"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // bases are the folders of config/ that install what each set of values does.
@@ -33,9 +34,7 @@ func TestChartDiffersFromConfigAsAccepted(t *testing.T) {
 		var kustomized []string
 		for _, dir := range bases[set] {
 			text, err := envtest.Kubectl(t, "", "kustomize", filepath.Join(root, "config", dir))
-			if err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, err)
 			kustomized = append(kustomized, text)
 		}
 		golden.Check(t, "differences.golden", set, difference(canonical(t, strings.Join(kustomized, "\n---\n")), canonical(t, render(t, "--values", values))))
@@ -53,9 +52,7 @@ func canonical(t *testing.T, text string) string {
 		}
 		normalize(all[name])
 		part, err := yaml.Marshal(all[name].Object)
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		fmt.Fprintf(&out, "--- %s\n%s", name, part)
 	}
 	return out.String()

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // The page of each kind has the fields of its spec, as the CRD has them.
@@ -13,14 +15,10 @@ import (
 func TestPagesHaveTheirFields(t *testing.T) {
 	root := filepath.Join("..", "..")
 	all, err := load(filepath.Join(root, "charts", "outbox-operator", "files", "crds"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	for kind := range all {
 		page, err := os.ReadFile(filepath.Join(root, "api", "v1alpha1", strings.ToLower(kind)+".md"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		if !bytes.Contains(page, []byte("\n<!-- fields of "+kind+".spec ")) {
 			t.Errorf("the page of %s has no table of the fields of its spec", kind)
 		}
@@ -32,9 +30,7 @@ func TestPagesHaveTheirFields(t *testing.T) {
 
 func TestWriteFillsTheTables(t *testing.T) {
 	all, err := load(filepath.Join("..", "..", "charts", "outbox-operator", "files", "crds"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	page := func(path, rows string) string {
 		return "Before.\n<!-- fields of " + path + " -->\n" + rows + "<!-- end of fields -->\nAfter.\n"
 	}

@@ -16,6 +16,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // archive is a release with programs that print their names.
@@ -31,12 +33,8 @@ func archive(t *testing.T, programs ...string) []byte {
 		}
 		fmt.Fprint(files, script)
 	}
-	if err := files.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := zipped.Close(); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, files.Close())
+	need.OK(t, zipped.Close())
 	return b.Bytes()
 }
 
@@ -52,13 +50,9 @@ for package; do
   printf '#!/bin/sh\necho built %s\n' "${package##*/}" >"$file"; chmod +x "$file"
 done
 `
-	if err := os.WriteFile(filepath.Join(scratch, "go"), []byte(goes), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, os.WriteFile(filepath.Join(scratch, "go"), []byte(goes), 0o755))
 	list := filepath.Join(scratch, "downloads.txt")
-	if err := os.WriteFile(list, []byte(downloads), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, os.WriteFile(list, []byte(downloads), 0o600))
 	cmd := exec.CommandContext(t.Context(), "kube/build.sh", what)
 	cmd.Env = append(os.Environ(), "PATH="+scratch+":"+os.Getenv("PATH"), "OUTBOX_CACHE="+filepath.Join(scratch, "cache"),
 		"OUTBOX_KUBE_DOWNLOADS="+list, "KUBEBUILDER_ASSETS=")
@@ -77,9 +71,7 @@ func TestKubernetesIsDownloadedOrElseBuilt(t *testing.T) {
 		t.Skip("uname is compared with Linux here")
 	}
 	uname, err := exec.CommandContext(t.Context(), "uname", "-m").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	system := "Linux-" + strings.TrimSpace(string(uname))
 	test, node := archive(t, "etcd", "kube-apiserver", "kubectl"), archive(t, "kubelet", "kube-proxy")
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -90,9 +82,7 @@ func TestKubernetesIsDownloadedOrElseBuilt(t *testing.T) {
 		system, sha512.Sum512(test), server.URL, sha256.Sum256(node))
 	assets := t.TempDir()
 	for _, p := range []string{"etcd", "kube-apiserver", "kubectl"} {
-		if err := os.WriteFile(filepath.Join(assets, p), []byte("#!/bin/sh\necho given\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, os.WriteFile(filepath.Join(assets, p), []byte("#!/bin/sh\necho given\n"), 0o755))
 	}
 	for name, c := range map[string]struct {
 		what, downloads, env string

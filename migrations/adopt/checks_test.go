@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 	"github.com/outbox-operator/outbox-operator/migrations/adopt"
@@ -240,13 +241,9 @@ func TestCutoverReadsTheTableBeforeItLocks(t *testing.T) {
 	if err == nil {
 		_, err = producer.Exec(t.Context(), `insert into keyed (id) values (3)`)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	conn, err := r.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer conn.Release()
 	for _, want := range []string{"more than 1 rows", `have "RETRY" in column state`} {
 		if _, err := adopt.Apply(t.Context(), conn.Conn(), pgtest.Schema, adopt.Cutover, adopt.Spec{}, adopt.Options{MaxRows: 1}); err == nil || !strings.Contains(err.Error(), want) {
@@ -254,17 +251,13 @@ func TestCutoverReadsTheTableBeforeItLocks(t *testing.T) {
 		}
 		r.exec(`insert into keyed (id, state) values (4, 'RETRY') on conflict do nothing`)
 	}
-	if err := producer.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, producer.Commit(t.Context()))
 	// No producer has waited for the first count, when that is ended.
 	holder, err := r.Begin(t.Context())
 	if err == nil {
 		_, err = holder.Exec(t.Context(), `lock table keyed in access exclusive mode`)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer func() { _ = holder.Rollback(context.Background()) }()
 	done := make(chan error, 1)
 	go func() {
@@ -324,18 +317,14 @@ func TestStepNamesWhoHoldsTheirTable(t *testing.T) {
 		if err == nil {
 			_, err = tx.Exec(t.Context(), sql)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		return tx
 	}
 	dispatcher := begin(`lock table outbox.outbox_events in row exclusive mode`)
 	defer func() { _ = dispatcher.Rollback(context.Background()) }()
 	producer := begin(`insert into keyed (id) values (1)`)
 	conn, err := r.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer conn.Release()
 	var said string
 	ctx := migrations.ReportWaits(t.Context(), func(sentence string) {
@@ -368,9 +357,7 @@ func TestNumbersOfTheirTable(t *testing.T) {
 		if err == nil {
 			_, err = tx.Exec(t.Context(), `set local lock_timeout = '1s'; select count(*) from storage_outbox`)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		return tx
 	}
 	r.produce(t.Context(), 5) // from before
@@ -381,22 +368,14 @@ func TestNumbersOfTheirTable(t *testing.T) {
 		tx pgx.Tx
 		n  int
 	}{{a, 1}, {b, 2}, {a, 202}, {b, 201}} { // of the aggregates 1, 2, 2 and 1
-		if err := r.old.produce(t.Context(), write.tx, write.n); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, r.old.produce(t.Context(), write.tx, write.n))
 	}
 	for _, tx := range []pgx.Tx{a, b} {
-		if err := tx.Commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, tx.Commit(t.Context()))
 	}
 	r.produce(t.Context(), 401)
-	if err := r.old.produce(t.Context(), old, 601); err != nil {
-		t.Fatal(err)
-	}
-	if err := old.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, r.old.produce(t.Context(), old, 601))
+	need.OK(t, old.Commit(t.Context()))
 	if s := r.status(); !s.OK() || s.Rows != 6 || s.OpenRows != 0 || s.OpenEvents != 7 {
 		t.Errorf("status %+v, want each row to be an event", s)
 	}
@@ -414,12 +393,8 @@ func TestNumbersOfTheirTable(t *testing.T) {
 	r.eventually("the second one waits", func() bool {
 		return pgtest.Value[bool](r, `select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')`)
 	})
-	if err := first.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-second; err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, first.Commit(t.Context()))
+	need.OK(t, <-second)
 	r.exec(`insert into storage_outbox (outbox_id, aggregate_id, aggregate_type, event_type, event_payload, sequence_number, target_topic)
 		values ('ahead', '1', 'memory', 'T', '{"n": 1}', 8, 'memories')`)
 	r.exec(numbering("1"))
@@ -448,9 +423,7 @@ func TestBackWhileEnqueueNumbers(t *testing.T) {
 	if err == nil {
 		_, err = hold.Exec(t.Context(), `select from outbox.outbox_adoptions for update`) // back stops there, with their table locked
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	back, enqueued := make(chan error, 1), make(chan error, 1)
 	go func() {
 		_, err := r.try(adopt.Back, adopt.Options{})
@@ -465,12 +438,8 @@ func TestBackWhileEnqueueNumbers(t *testing.T) {
 		enqueued <- err
 	}()
 	r.eventually("enqueue waits", func() bool { return pgtest.Value[bool](r, fmt.Sprintf(locks, "AccessShareLock", false)) })
-	if err := hold.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(<-back, <-enqueued); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, hold.Commit(t.Context()))
+	need.OK(t, errors.Join(<-back, <-enqueued))
 	if got := pgtest.Value[int](r, `select aggregate_sequence from outbox.outbox_events where payload ->> 'n' = '0'`); got != 2 {
 		t.Errorf("enqueue gives %d, want 2", got)
 	}
@@ -492,9 +461,7 @@ func TestNumbersOfTwoTables(t *testing.T) {
 	if err == nil {
 		err = r.old.produce(t.Context(), producer, 401)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	shadow := make(chan error, 1)
 	go func() {
 		_, err := r.try(adopt.ToShadow, adopt.Options{})
@@ -510,12 +477,8 @@ func TestNumbersOfTwoTables(t *testing.T) {
 	if counters != "false" {
 		t.Errorf("the shadow waits with the counters locked: %s", counters)
 	}
-	if err := producer.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-shadow; err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, producer.Commit(t.Context()))
+	need.OK(t, <-shadow)
 	other.step(adopt.ToShadow, adopt.Shadow, true)
 	r.exec(numbering("1"))
 	if got := pgtest.Value[int](r, `select aggregate_sequence from outbox.outbox_events`); got != 4 {
@@ -524,14 +487,10 @@ func TestNumbersOfTwoTables(t *testing.T) {
 	apply := func(step adopt.Step, name string) adopt.Result {
 		t.Helper()
 		conn, err := r.Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		defer conn.Release()
 		result, err := adopt.Apply(t.Context(), conn.Conn(), pgtest.Schema, step, adopt.Spec{Name: name}, adopt.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		return result
 	}
 	apply(adopt.Cutover, "storage")

@@ -34,9 +34,7 @@ func TestBackOfDroppedTableRemovesAdoption(t *testing.T) {
 		t.Errorf("of a table that was renamed: %v", err)
 	}
 	conn, err := r.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	_, err = adopt.Read(t.Context(), conn.Conn(), pgtest.Schema, "")
 	conn.Release()
 	if err == nil || !strings.Contains(err.Error(), "end the adoption if it was dropped: dispatcher adopt back --name m10") {
@@ -208,9 +206,7 @@ func TestBackThatEndedHalfWay(t *testing.T) {
 	if err == nil {
 		_, err = holder.Exec(t.Context(), `lock table outbox.outbox_adopted in share mode`)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	back := func(ctx context.Context) error {
 		conn, err := r.Acquire(ctx)
 		if err != nil {
@@ -234,9 +230,7 @@ func TestBackThatEndedHalfWay(t *testing.T) {
 	if err := <-done; err == nil || !strings.Contains(err.Error(), "table public.keyed has gone back, and what is kept of adoption keyed was not removed") {
 		t.Errorf("got %v", err)
 	}
-	if err := holder.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, holder.Rollback(t.Context()))
 	r.exec(`insert into keyed (id) values (2)`)
 	if _, err := r.try(adopt.Cutover, adopt.Options{}); err == nil || !strings.Contains(err.Error(), "is on its way back; finish that first") {
 		t.Errorf("a cut-over without the shadow's trigger: %v", err)
@@ -341,13 +335,9 @@ func (r rig) connect(dsn string, l *ledger, every int) *connector {
 	r.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
 	conn, err := pgconn.Connect(ctx, dsn+"&replication=database")
-	if err != nil {
-		r.Fatal(err)
-	}
+	need.OK(r, err)
 	conn.Frontend().SendQuery(&pgproto3.Query{String: `START_REPLICATION SLOT ` + r.old.spec.Slot + ` LOGICAL 0/0 (proto_version '1', publication_names 'dbz_publication')`})
-	if err := conn.Frontend().Flush(); err != nil {
-		r.Fatal(err)
-	}
+	need.OK(r, conn.Frontend().Flush())
 	c := &connector{rig: r, conn: conn, done: make(chan struct{}), stop: cancel, unconfirmed: map[int]bool{}}
 	go func() {
 		defer close(c.done)
@@ -463,8 +453,6 @@ func inserted(message []byte) (n int, ok bool) {
 func pgUser(t *testing.T, dsn string) string {
 	t.Helper()
 	u, err := url.Parse(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return u.User.String()
 }

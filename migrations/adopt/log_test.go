@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations/adopt"
 )
@@ -113,25 +114,19 @@ func TestDebeziumTransactionAcrossTheConfirmedPosition(t *testing.T) {
 	connector := r.connect(dsn, l, 1)
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	late, err := r.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer func() { _ = late.Rollback(context.WithoutCancel(t.Context())) }()
 	if _, err := late.Exec(t.Context(), `set local synchronous_commit = off`); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.old.produce(t.Context(), late, 2); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, r.old.produce(t.Context(), late, 2))
 	inserted := pgtest.Value[string](r, `select pg_current_wal_insert_lsn()::text`)
 	r.produce(t.Context(), 1)
 	r.eventually("the connector has confirmed what came later", func() bool {
 		return pgtest.Value[bool](r, `select confirmed_flush_lsn > $1::text::pg_lsn from pg_replication_slots where slot_name = $2`, inserted, r.old.spec.Slot)
 	})
 	connector.close()
-	if err := late.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, late.Commit(t.Context()))
 	if result := r.step(adopt.Cutover, adopt.Live, true); result.Moved != 1 || result.Refused != 0 {
 		t.Errorf("moved %d, refused %d, want 1", result.Moved, result.Refused)
 	}
@@ -277,9 +272,7 @@ func TestDebeziumErrorsNameTheRemedy(t *testing.T) {
 		_, _ = r.Exec(context.WithoutCancel(t.Context()), `reassign owned by `+login+` to current_user; drop owned by `+login+`; drop role `+login, pgx.QueryExecModeSimpleProtocol)
 	})
 	conn, err := pgx.Connect(t.Context(), strings.Replace(dsn, pgUser(t, dsn), login+":plain", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer conn.Close(t.Context())
 	if _, err := adopt.Apply(t.Context(), conn, pgtest.Schema, adopt.ToShadow, r.old.spec, adopt.Options{}); err == nil ||
 		!strings.Contains(err.Error(), `alter role "`+login+`" replication`) {
@@ -315,16 +308,12 @@ func TestDebeziumErrorsNameTheRemedy(t *testing.T) {
 func (r rig) uncommitted(n int) pgx.Tx {
 	r.Helper()
 	tx, err := r.Begin(r.Context())
-	if err != nil {
-		r.Fatal(err)
-	}
+	need.OK(r, err)
 	r.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(r.Context())) })
 	if _, err = tx.Exec(r.Context(), `set local synchronous_commit = off`); err == nil {
 		err = r.old.produce(r.Context(), tx, n)
 	}
-	if err != nil {
-		r.Fatal(err)
-	}
+	need.OK(r, err)
 	return tx
 }
 
@@ -343,9 +332,7 @@ func (r rig) stepDuring(step adopt.Step, tx pgx.Tx) (result adopt.Result) {
 	if err := tx.Commit(r.Context()); err != nil {
 		r.Error(err)
 	}
-	if err := <-done; err != nil {
-		r.Fatal(err)
-	}
+	need.OK(r, <-done)
 	return result
 }
 

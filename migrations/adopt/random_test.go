@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations/adopt"
 )
@@ -81,9 +82,7 @@ func (r *randomTable) play(t *testing.T) (adopted bool) {
 	l.cutover(table)
 	l.finishHeld(table)
 	l.write(old, table)
-	if err := old.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, old.Commit(t.Context()))
 	l.some(table)
 	l.deliver(r.IntN(10))
 	if s := l.status(); !s.OK() || s.OpenRows != 0 {
@@ -181,9 +180,7 @@ func (l *randomLedger) some(table string) {
 func (l *randomLedger) produce(table string, n int, level pgx.TxIsoLevel) {
 	l.Helper()
 	tx, err := l.BeginTx(l.Context(), pgx.TxOptions{IsoLevel: level})
-	if err != nil {
-		l.Fatal(err)
-	}
+	need.OK(l, err)
 	first := l.next
 	for range n {
 		l.write(tx, table)
@@ -216,9 +213,7 @@ func (l *randomLedger) beginOld() pgx.Tx {
 	if err == nil {
 		_, err = tx.Exec(l.Context(), `select count(*) from pg_class`)
 	}
-	if err != nil {
-		l.Fatal(err)
-	}
+	need.OK(l, err)
 	return tx
 }
 
@@ -284,13 +279,9 @@ func (l *randomLedger) deliver(most int) {
 func (l *randomLedger) list(sql string) []string {
 	l.Helper()
 	rows, err := l.Query(l.Context(), sql, pgx.QueryExecModeSimpleProtocol)
-	if err != nil {
-		l.Fatal(err)
-	}
+	need.OK(l, err)
 	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		l.Fatal(err)
-	}
+	need.OK(l, err)
 	return all
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations/adopt"
 )
@@ -53,9 +54,7 @@ func (r rig) exec(sql string, args ...any) {
 func (r rig) try(step adopt.Step, o adopt.Options) (result adopt.Result, err error) {
 	r.Helper()
 	conn, err := r.Acquire(r.Context())
-	if err != nil {
-		r.Fatal(err)
-	}
+	need.OK(r, err)
 	defer conn.Release()
 	spec := adopt.Spec{}
 	if step == adopt.ToShadow {
@@ -77,9 +76,7 @@ func (r rig) step(step adopt.Step, state adopt.State, changed bool) adopt.Result
 func (r rig) status() adopt.Status {
 	r.Helper()
 	conn, err := r.Acquire(r.Context())
-	if err != nil {
-		r.Fatal(err)
-	}
+	need.OK(r, err)
 	defer conn.Release()
 	all, err := adopt.Read(r.Context(), conn.Conn(), pgtest.Schema, "")
 	if err != nil || len(all) != 1 {
@@ -147,9 +144,7 @@ func (r rig) dispatch(l *ledger) (stop func()) {
 	r.Helper()
 	store := pgstore.New(r.Pool, pgstore.Options{Schema: pgtest.Schema, Namespace: "shop", Worker: uuid.New()})
 	d, err := engine.New(store, l, dispatcher.Config{Ordering: dispatcher.OrderingKey, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		r.Fatal(err)
-	}
+	need.OK(r, err)
 	ctx, cancel := context.WithCancel(r.Context())
 	done := make(chan error, 1)
 	go func() { done <- d.Run(ctx) }()

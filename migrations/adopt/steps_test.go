@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations/adopt"
 )
@@ -31,22 +32,16 @@ func TestTransactionsAcrossTheCutover(t *testing.T) {
 		if err == nil {
 			_, err = tx.Exec(t.Context(), `select count(*) from pg_class`)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		return tx
 	}
 	commit := func(tx pgx.Tx) {
 		t.Helper()
-		if err := tx.Commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, tx.Commit(t.Context()))
 	}
 	produce := func(tx pgx.Tx, n int) {
 		t.Helper()
-		if err := r.old.produce(t.Context(), tx, n); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, r.old.produce(t.Context(), tx, n))
 	}
 	open, old := begin(pgx.ReadCommitted), begin(pgx.RepeatableRead)
 	produce(open, 1)
@@ -59,9 +54,7 @@ func TestTransactionsAcrossTheCutover(t *testing.T) {
 		return pgtest.Value[bool](r, `select exists (select from pg_locks where not granted and relation = 'm10_recovery.outbox'::regclass)`)
 	})
 	commit(open)
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, <-done)
 	produce(old, 2)
 	commit(old)
 	if got := r.numbers(); got != "1 2" {
@@ -82,18 +75,12 @@ func TestStepsWaitForReadersWithoutDeadlock(t *testing.T) {
 	if err == nil {
 		_, err = reader.Exec(t.Context(), `select from storage_outbox`)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	r.step(adopt.ToShadow, adopt.Shadow, true) // with triggers that are there
 	r.step(adopt.Cutover, adopt.Live, true)
 	r.step(adopt.Cutover, adopt.Live, false)
-	if err := r.old.produce(t.Context(), reader, 1); err != nil {
-		t.Fatal(err)
-	}
-	if err := reader.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, r.old.produce(t.Context(), reader, 1))
+	need.OK(t, reader.Commit(t.Context()))
 	if got := r.numbers(); got != "1" {
 		t.Errorf("events %q, want 1", got)
 	}
@@ -278,9 +265,7 @@ func TestDryRunPrintsTheStep(t *testing.T) {
 func TestRefusedStepsNameTheRemedy(t *testing.T) {
 	r := newRig(t, m10Service())
 	conn, err := r.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer conn.Release()
 	refused := func(step adopt.Step, spec adopt.Spec, o adopt.Options, want string) {
 		t.Helper()
@@ -363,9 +348,7 @@ func (r rig) connectIn(mode pgx.QueryExecMode) *pgx.Conn {
 	config := r.Pool.Config().ConnConfig
 	config.DefaultQueryExecMode = mode
 	conn, err := pgx.ConnectConfig(r.Context(), config)
-	if err != nil {
-		r.Fatal(err)
-	}
+	need.OK(r, err)
 	r.Cleanup(func() { _ = conn.Close(context.WithoutCancel(r.Context())) })
 	return conn
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/client/consumer"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/draft"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -168,9 +169,7 @@ func TestEverySinksMessage(t *testing.T) {
 		t.Run(test.sink, func(t *testing.T) {
 			event, want := sent()
 			got, err := test.read(draftOf(t, test.sink, event))
-			if err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, err)
 			if !reflect.DeepEqual(*got, want) {
 				t.Errorf("got  %+v\nwant %+v\npayload %s\nwant    %s", *got, want, got.Payload, want.Payload)
 			}
@@ -182,9 +181,7 @@ func TestEverySinksMessage(t *testing.T) {
 			// An event with nothing but what a row must have.
 			bare := &dispatcher.Event{ID: event.ID, Namespace: "n", Topic: "orders", CreatedAt: event.CreatedAt, Payload: []byte(`null`), Attempt: 1, LeaseNumber: 1}
 			got, err = test.read(draftOf(t, test.sink, bare))
-			if err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, err)
 			if want := (consumer.Event{
 				ID: event.ID, FencingToken: 1, Attempt: 1, Namespace: "n", Topic: "orders", EventType: "orders", PartitionKey: event.ID.String(),
 				CreatedAt: event.CreatedAt, ContentType: "application/json", Payload: []byte("null"), Headers: map[string]string{},

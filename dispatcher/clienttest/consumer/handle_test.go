@@ -453,9 +453,7 @@ func newEvent() *consumer.Event {
 
 func check(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 }
 
 // expect checks an outcome and its error, where nil is none.

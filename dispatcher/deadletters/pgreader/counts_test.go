@@ -18,6 +18,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/monitor"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -43,9 +44,7 @@ func TestLargeGroupsKeepTheirPlace(t *testing.T) {
 	listed := func() (all []string) {
 		t.Helper()
 		groups, err := r.Groups(t.Context(), deadletters.Filter{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		for _, g := range groups.Groups {
 			all = append(all, g.Topic+" "+g.Number())
 		}
@@ -144,14 +143,10 @@ func TestForwardedPortChangesNoRow(t *testing.T) {
 			http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions, http.MethodTrace, "REPLAY",
 		} {
 			request, err := http.NewRequestWithContext(t.Context(), method, server.URL+path, strings.NewReader(`{"action": "replay", "all": true}`))
-			if err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, err)
 			request.Header.Set("X-HTTP-Method-Override", http.MethodDelete)
 			response, err := http.DefaultClient.Do(request)
-			if err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, err)
 			_ = response.Body.Close()
 			reads := method == http.MethodGet || method == http.MethodHead
 			switch {
@@ -174,16 +169,12 @@ func TestForwardedPortChangesNoRow(t *testing.T) {
 func rows(t *testing.T, pool pgtest.DB) string {
 	t.Helper()
 	names, err := pool.Query(t.Context(), "select format('%I.%I', schemaname, tablename) from pg_tables where schemaname = 'outbox' order by 1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	var out strings.Builder
 	var tables []string
 	for names.Next() {
 		var name string
-		if err := names.Scan(&name); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, names.Scan(&name))
 		tables = append(tables, name)
 	}
 	if names.Err() != nil || len(tables) < 3 {
@@ -191,9 +182,7 @@ func rows(t *testing.T, pool pgtest.DB) string {
 	}
 	for _, table := range tables {
 		var versions string
-		if err := pool.QueryRow(t.Context(), "select coalesce(string_agg(concat_ws(' ', t.ctid, t.xmin, md5(t::text)), ', ' order by t.ctid), '') from "+table+" t").Scan(&versions); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, pool.QueryRow(t.Context(), "select coalesce(string_agg(concat_ws(' ', t.ctid, t.xmin, md5(t::text)), ', ' order by t.ctid), '') from "+table+" t").Scan(&versions))
 		fmt.Fprintf(&out, "%s: %s\n", table, versions)
 	}
 	return out.String()
@@ -211,9 +200,7 @@ func TestHistoryHasTheJournal(t *testing.T) {
 	operations := func(id string) (all []string) {
 		t.Helper()
 		history, err := r.Event(t.Context(), id, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		for _, record := range history.Journal {
 			all = append(all, record.Operation)
 			if record.LSN == "" || record.Transaction == "" || record.Login == "" || record.At.IsZero() || record.Topic != "orders" {
@@ -285,13 +272,9 @@ func explain(t *testing.T, pool pgtest.DB, sql string, args []any) (plan, string
 	t.Helper()
 	var text string
 	args = append([]any{pgx.QueryExecModeExec}, args...)
-	if err := pool.QueryRow(t.Context(), "explain (analyze, buffers, format json) "+sql, args...).Scan(&text); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, pool.QueryRow(t.Context(), "explain (analyze, buffers, format json) "+sql, args...).Scan(&text))
 	var out []struct{ Plan plan }
-	if err := json.Unmarshal([]byte(text), &out); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, json.Unmarshal([]byte(text), &out))
 	return out[0].Plan, text
 }
 
@@ -368,8 +351,6 @@ func TestStatementsReadABoundedNumberOfRows(t *testing.T) {
 
 func fingerprintOf(t *testing.T, pool pgtest.DB) (group string) {
 	t.Helper()
-	if err := pool.QueryRow(t.Context(), "select fingerprint from outbox.outbox_dead_letters order by id limit 1").Scan(&group); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, pool.QueryRow(t.Context(), "select fingerprint from outbox.outbox_dead_letters order by id limit 1").Scan(&group))
 	return group
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 	"github.com/outbox-operator/outbox-operator/hack/testing/golden"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -79,9 +80,7 @@ func story(t testing.TB, pool pgtest.DB) {
 // numbers of the events of dead letters.
 func numbers(t testing.TB, p deadletters.Page, err error) string {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	out := []string{}
 	for _, l := range p.DeadLetters {
 		out = append(out, strings.TrimLeft(l.Event[len(l.Event)-12:], "0"))
@@ -127,9 +126,7 @@ func TestFilterMembersChooseDeadLetters(t *testing.T) {
 			continue
 		}
 		groups, err := r.Groups(t.Context(), c.filter)
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		n := 0
 		for _, g := range groups.Groups {
 			n += int(g.Count)
@@ -288,9 +285,7 @@ func compare(t *testing.T, name string, result any, err error) {
 		t.Fatalf("%s: %v", name, err)
 	}
 	got, err := json.MarshalIndent(result, "", "  ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	golden.Check(t, "read.golden", name+".json", string(got))
 }
 

@@ -36,9 +36,7 @@ func TestSilentAgentIsGivenUp(t *testing.T) {
 	t.Setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", agent.URL)
 
 	cfg, err := Load(t.Context(), 300*time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	_, err = cfg.Credentials.Retrieve(t.Context())
 	if !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "number of attempts") {
 		t.Errorf("while the agent is silent: %v; want no more than that the time is over: the search continues", err)
@@ -78,9 +76,7 @@ func TestRotatedKeysAreReadAgain(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "credentials")
 	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", file)
 	cfg, err := Load(t.Context(), time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	later := func() {
 		r := cfg.Credentials.(*renewed)
 		r.loaded = r.loaded.Add(-2 * keep)
@@ -93,14 +89,10 @@ func TestRotatedKeysAreReadAgain(t *testing.T) {
 	}
 	want("")
 	for _, key := range []string{"old", "new"} {
-		if err := os.WriteFile(file, []byte("[default]\naws_access_key_id = "+key+"\naws_secret_access_key = secret\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, os.WriteFile(file, []byte("[default]\naws_access_key_id = "+key+"\naws_secret_access_key = secret\n"), 0o600))
 		later()
 		want(key)
 	}
-	if err := os.Remove(file); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, os.Remove(file))
 	want("new")
 }

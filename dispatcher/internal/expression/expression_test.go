@@ -11,6 +11,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/expression"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 func event() *dispatcher.Event {
@@ -47,9 +48,7 @@ func TestStringsAreComputed(t *testing.T) {
 		}
 	}
 	x, err := expression.String(`has(event.type) && has(event.tenant) ? 'set' : 'empty'`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	if got, _ := x.String(&dispatcher.Event{}); got != "empty" {
 		t.Errorf("has of an empty field: %q", got)
 	}
@@ -105,9 +104,7 @@ const order = `{"id": 9007199254740993, "huge": 18446744073709551615, "total": 1
 
 func TestConditionsAreComputed(t *testing.T) {
 	payload, err := expression.Decode([]byte(order))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	for text, want := range map[string]bool{
 		`payload.total > 0`: true,
 		`timestamp("2026-07-01T12:00:00Z").getHours("Europe/Berlin") == 14`: true,
@@ -165,9 +162,7 @@ func TestJSONIsComputed(t *testing.T) {
 		`payload`: `{"big":123456789012345678901234567890,"card":"4111111111111111","customer":{"email":"ann@example.com","name":"Ann"},"huge":18446744073709551615,"id":9007199254740993,"items":[{"serial":12345678,"sku":"a"},{"sku":"b"}],"note":null,"pin":"1234","qty":3,"status":"paid","tags":["x","y"],"total":10.50}`,
 	} {
 		payload, err := expression.Decode([]byte(order))
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		before, _ := expression.Encode(payload)
 		x, err := expression.JSON(text)
 		if err != nil {
@@ -194,9 +189,7 @@ func TestJSONIsComputed(t *testing.T) {
 // CONTRACT: C-73
 func TestFailuresNamePlaceAndCause(t *testing.T) {
 	payload, err := expression.Decode([]byte(`{"secret": "card-4111", "n": 0, "list": [1, 2], "o": {"a": 1}, "max": 1e999, "text": "x"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	for text, want := range map[string]string{
 		`payload.nothing > 0`:                                                          "it reads a key that is not there; test it with has()",
 		`{"a": true}[payload.secret]`:                                                  "it reads a key that is not there",
@@ -254,9 +247,7 @@ func TestErrorsQuoteNothing(t *testing.T) {
 		for _, a := range values {
 			for _, b := range values {
 				payload, err := expression.Decode([]byte(`{"a": ` + a + `, "b": ` + b + `}`))
-				if err != nil {
-					t.Fatal(err)
-				}
+				need.OK(t, err)
 				if _, err = x.JSON(t.Context(), event(), payload); err == nil {
 					continue
 				}
@@ -292,9 +283,7 @@ func claimed() *dispatcher.Event {
 func TestHeaderValuesOfEachType(t *testing.T) {
 	payload, err := expression.Decode([]byte(`{"id": 9007199254740993, "long": 123456789012345678901234567890, "price": 0.1234567890123456789012345,
 		"yes": true, "nothing": null, "name": "Zoë", "empty": "", "list": [1], "object": {}, "big": "` + strings.Repeat("x", expression.MaxHeader+1) + `"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	for text, want := range map[string]string{
 		`event.id`:                              "0197a1e0-0000-7000-8000-000000000001",
 		`event.sequence`:                        "9007199254740993",
@@ -365,28 +354,20 @@ func TestHeaderValuesOfEachType(t *testing.T) {
 // CONTRACT: C-70, C-72
 func TestEventFieldsInEveryKind(t *testing.T) {
 	x, err := expression.JSON(`with(payload, {"metadata": with(event.headers, {"outbox_id": event.id, "sequence_number": event.sequence, "made": event.createdAt})})`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	made, err := x.JSON(t.Context(), claimed(), map[string]any{"metadata": "gone"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	want := `{"metadata":{"made":"2026-03-04T05:06:07.890123Z","outbox_id":"0197a1e0-0000-7000-8000-000000000001","region":"eu","sequence_number":9007199254740993}}`
 	if got, err := expression.Encode(made); err != nil || string(got) != want {
 		t.Errorf("%s, %v, want %s", got, err, want)
 	}
 	rule, err := expression.Bool(`event.attempt == 3 && event.token > 9007199254740996 && event.sequence == 9007199254740993 && has(event.dedupeKey)`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	if holds, err := rule.Bool(t.Context(), claimed(), nil); err != nil || !holds {
 		t.Errorf("the rule: %v, %v", holds, err)
 	}
 	route, err := expression.String(`event.id + "/" + string(event.sequence)`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	if to, err := route.String(claimed()); err != nil || to != "0197a1e0-0000-7000-8000-000000000001/9007199254740993" {
 		t.Errorf("the route: %s, %v", to, err)
 	}
@@ -395,9 +376,7 @@ func TestEventFieldsInEveryKind(t *testing.T) {
 func BenchmarkString(b *testing.B) {
 	for _, text := range []string{`'fixed'`, `event.topic`, `'shop.' + event.type`, `event.headers.?region.orValue('eu') + '.' + event.topic`} {
 		x, err := expression.String(text)
-		if err != nil {
-			b.Fatal(err)
-		}
+		need.OK(b, err)
 		e := event()
 		b.Run(text, func(b *testing.B) {
 			b.ReportAllocs()

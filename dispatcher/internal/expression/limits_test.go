@@ -19,9 +19,7 @@ func with(t testing.TB, payload string) (*dispatcher.Event, any) {
 	e := event()
 	e.Payload = []byte(payload)
 	decoded, err := expression.Decode(e.Payload)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return e, decoded
 }
 
@@ -205,9 +203,7 @@ func BenchmarkLimit(b *testing.B) {
 		`payload.items.all(x, payload.items.map(y, y.q + y.p - x.q * y.p / x.q).size() > 0)`,
 	} {
 		x, err := expression.Bool(text)
-		if err != nil {
-			b.Fatal(err)
-		}
+		need.OK(b, err)
 		e, decoded := with(b, orders(60_000))
 		b.Run(text, func(b *testing.B) {
 			for b.Loop() {
@@ -226,9 +222,7 @@ func TestEveryNumberInEveryOperator(t *testing.T) {
 		"123456789012345678901234567890", "-123456789012345678901234567890", "1e300", "5e-324", "1e-999", "1e999", "0.1234567890123456789012345"}
 	for _, n := range numbers {
 		payload, err := expression.Decode([]byte(`{"n": ` + n + `, "one": 1, "half": 0.5}`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		for _, other := range []string{"1", "1.0", "1u", "0.5", "payload.one", "payload.half"} {
 			for _, operator := range []string{"+", "-", "*", "/", "%", "<", "<=", ">", ">=", "=="} {
 				expressions := []string{"payload.n " + operator + " " + other}
@@ -253,9 +247,7 @@ func TestEveryNumberInEveryOperator(t *testing.T) {
 			}
 		}
 		x, err := expression.Bool("payload.n + 1 > 0 && payload.n + 1.0 > 0.0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		negative := strings.HasPrefix(n, "-") && n != "-0"
 		if ok, err := x.Bool(t.Context(), event(), payload); err != nil || ok == negative {
 			t.Errorf("%s + 1 > 0 is %v, %v", n, ok, err)
@@ -268,9 +260,7 @@ func TestWholeNumbersAreExact(t *testing.T) {
 	payload, err := expression.Decode([]byte(`{"id": 9007199254740993, "max": 9223372036854775807, "umax": 18446744073709551615, "min": -9223372036854775808,
 		"q": 7, "whole": 4.0, "half": 3.5, "long": 123456789012345678901234567890, "long2": 123456789012345678901234567891, "neg": -123456789012345678901234567890,
 		"longs": [1, 123456789012345678901234567890], "decimal": 0.1234567890123456789012345, "sum": 0.30000000000000004, "huge": 1e999, "point": 9007199254740993.0, "thousand": 1e3}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	for text, want := range map[string]string{
 		`payload.id + 1`: `9007199254740994`, `1.0 + payload.id`: `9007199254740994`, `payload.id - 0.0`: `9007199254740993`, `payload.id * 1u`: `9007199254740993`,
 		`payload.max + 1`: `9223372036854775808`, `payload.umax - payload.max`: `9223372036854775808`, `payload.umax + 1`: `18446744073709552000`,

@@ -16,6 +16,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/journal"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -50,9 +51,7 @@ func (o outbox) enqueue(n int) {
 func (o outbox) check(opts journal.Options) journal.Report {
 	o.Helper()
 	report, err := journal.Check(o.Context(), o.reads, opts)
-	if err != nil {
-		o.Fatal(err)
-	}
+	need.OK(o, err)
 	return report
 }
 
@@ -79,9 +78,7 @@ func (o outbox) store(deletes bool) *pgstore.Store {
 func (o outbox) claim(store *pgstore.Store, maxAttempts int, lease time.Duration) dispatcher.Claimed {
 	o.Helper()
 	claimed, err := store.Claim(o.Context(), dispatcher.ClaimRequest{Shares: []dispatcher.Share{{Topic: "orders", Limit: 100}}, Lease: lease, MaxAttempts: maxAttempts})
-	if err != nil {
-		o.Fatal(err)
-	}
+	need.OK(o, err)
 	return claimed
 }
 
@@ -235,9 +232,7 @@ func TestCheckWorksInEveryModeOfTheDriver(t *testing.T) {
 	pgtest.Exec(o, `update outbox.outbox_events set payload = '1' where seq = 2`)
 	pgtest.EachMode(t, func(t *testing.T, mode pgtest.Mode) {
 		conn, err := pgx.Connect(t.Context(), mode.In(o.reads.Config().ConnString()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		report, err := journal.Check(t.Context(), conn, journal.Options{Namespace: "shop", Topics: []string{"orders"}})
 		if err != nil || report.Found != 1 || report.Records != 5 || report.Differences[0].Kind != journal.Illegal {
 			t.Errorf("%+v, %v", report, err)

@@ -26,6 +26,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/journal"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/metrics"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 func scrape(t *testing.T, registry prometheus.Gatherer) string {
@@ -143,9 +144,7 @@ func TestNamesAndValues(t *testing.T) {
 		}
 	}
 	problems, err := promlint.New(strings.NewReader(text)).Lint()
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	for _, p := range problems {
 		if p.Metric != "outbox_pending_events_count" && p.Metric != "outbox_dlq_events_count" { // names that CONTRACT C-95 keeps
 			t.Errorf("%s: %s", p.Metric, p.Text)
@@ -230,9 +229,7 @@ func TestTopicsAreBounded(t *testing.T) {
 	all.Wait()
 	m.Watch(func() dispatcher.Snapshot { return dispatcher.Snapshot{PausedTopics: paused, Gated: gated} }, func() *dispatcher.Depth { return depth }, unknown, unweighed, none)
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	n, want := 0, map[string]int{
 		"outbox_topic_breaker_state": 2 * (metrics.MaxTopics + 1), "outbox_events_claimed_total": metrics.MaxTopics + 1,
 		"outbox_pending_events_count": metrics.MaxTopics + 1, "outbox_claim_size_events": metrics.MaxHistogramTopics + 1,
@@ -386,9 +383,7 @@ func rows(t *testing.T, registry interface {
 }) map[string]string {
 	t.Helper()
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	kinds := map[string]string{}
 	for _, f := range families {
 		kinds[f.GetName()] = strings.ToLower(f.GetType().String())
@@ -434,17 +429,13 @@ func TestReadme(t *testing.T) {
 	m.Failed(&dispatcher.Event{Topic: "orders"}, os.ErrClosed, time.Second, time.Second)
 	m.DeadLettered(dispatcher.DeadEvent{Topic: "orders", Reason: dispatcher.ReasonPermanentFailure})
 	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	want := rows(t, registry)
 	if *update {
 		text = regexp.MustCompile("(?m)^\\| `(outbox_[a-z_]+)` \\|.*$").ReplaceAllFunc(text, func(row []byte) []byte {
 			return []byte(cmp.Or(want[strings.Split(string(row), "`")[1]], string(row)))
 		})
-		if err := os.WriteFile(page, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, os.WriteFile(page, text, 0o600))
 	}
 	if len(want) < 30 {
 		t.Fatalf("%d metrics are described, want all", len(want))

@@ -21,6 +21,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/notify"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/httpsink"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -120,9 +121,7 @@ func TestStoreWithoutNotifyMarksNothing(t *testing.T) {
 	config := o.login.Config()
 	config.MaxConns = 1
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer pool.Close()
 	one := o
 	one.login = pool
@@ -325,9 +324,7 @@ func TestStatementsUseIndexes(t *testing.T) {
 func (o outbox) explain(sql, args string) string {
 	o.Helper()
 	tx, err := o.Begin(o.Context())
-	if err != nil {
-		o.Fatal(err)
-	}
+	need.OK(o, err)
 	defer func() { _ = tx.Rollback(context.WithoutCancel(o.Context())) }()
 	for _, statement := range []string{strings.ReplaceAll(notify.Settings, "$1", "'5000'"), `set local plan_cache_mode = force_generic_plan`, `prepare checked as ` + sql} {
 		if _, err := tx.Exec(o.Context(), statement); err != nil {
@@ -335,13 +332,9 @@ func (o outbox) explain(sql, args string) string {
 		}
 	}
 	rows, err := tx.Query(o.Context(), `explain execute checked (`+args+`)`, pgx.QueryExecModeSimpleProtocol)
-	if err != nil {
-		o.Fatal(err)
-	}
+	need.OK(o, err)
 	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		o.Fatal(err)
-	}
+	need.OK(o, err)
 	if _, err := tx.Exec(o.Context(), `deallocate checked`); err != nil {
 		o.Fatal(err)
 	}
@@ -375,9 +368,7 @@ func TestOlderAttemptPutsNothingBack(t *testing.T) {
 	back := func(attempts int32) string {
 		t.Helper()
 		_, err := o.login.Exec(t.Context(), notify.Statements()["again"], []int64{id}, []int32{attempts}, []time.Duration{time.Hour}, []int32{1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		return pgtest.Value[string](o, `select concat_ws(' ', notify_at > now() + interval '10 minutes', notify_attempts) from outbox.outbox_dead_letters`)
 	}
 	if got := back(1); got != "f 2" {
@@ -432,9 +423,7 @@ func (o outbox) claim(s *pgstore.Store, topic string, keys *dispatcher.KeyOrder)
 	claimed, err := s.Claim(o.Context(), dispatcher.ClaimRequest{
 		Shares: []dispatcher.Share{{Topic: topic, Limit: 10}}, Lease: time.Minute, MaxAttempts: 1, Keys: keys,
 	})
-	if err != nil {
-		o.Fatal(err)
-	}
+	need.OK(o, err)
 	return claimed
 }
 
@@ -469,9 +458,7 @@ func (o outbox) notifier(change func(*notify.Options)) *notify.Notifier {
 	o.Helper()
 	n := spec.Notify{URL: o.to.URL}
 	sink, err := httpsink.New(n.Sink(), nil)
-	if err != nil {
-		o.Fatal(err)
-	}
+	need.OK(o, err)
 	o.Cleanup(func() { _ = sink.Close(context.Background()) })
 	opts := notify.Options{Namespace: "shop", Dispatcher: "team/orders", PollEvery: 10 * time.Millisecond}
 	if change != nil {

@@ -29,6 +29,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/otlp"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/tracing"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 const secret = "s3cr3t"
@@ -80,9 +81,7 @@ func TestSpansReachTheCollector(t *testing.T) {
 	authority := sinktest.NewAuthority(t, "collector's")
 	certificate := authority.Sign(t, "collector", sinktest.InAnHour()).TLS
 	roots := filepath.Join(t.TempDir(), "ca.crt")
-	if err := os.WriteFile(roots, []byte(authority.PEM), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, os.WriteFile(roots, []byte(authority.PEM), 0o600))
 	for name, c := range map[string]struct {
 		serve       func(*receiver, *testing.T, *tls.Certificate) string
 		certificate *tls.Certificate
@@ -266,9 +265,7 @@ func (r *receiver) overHTTP(t *testing.T, certificate *tls.Certificate) string {
 // overGRPC does so for gRPC.
 func (r *receiver) overGRPC(t *testing.T, certificate *tls.Certificate) string {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	scheme, options := "http", []grpc.ServerOption(nil)
 	if certificate != nil {
 		scheme, options = "https", []grpc.ServerOption{grpc.Creds(credentials.NewServerTLSFromCert(certificate))}

@@ -33,6 +33,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -213,17 +214,11 @@ func TestOutboxDeliversWhatIsValidAndRouted(t *testing.T) {
 	write(t, schemaFile, `{"required": ["total"], "properties": {"total": {"type": "number"}, "currency": {"enum": ["EUR"]}}, "additionalProperties": {"type": "string"}}`)
 	write(t, configFile, fmt.Sprintf(outboxConfig, target.URL, schemaFile))
 	cfg, err := spec.Load(configFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cfg.Validate(); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
+	need.OK(t, cfg.Validate())
 	var log bytes.Buffer
 	s, err := sink.New(cfg, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer func() {
 		if err := s.Close(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
@@ -235,9 +230,7 @@ func TestOutboxDeliversWhatIsValidAndRouted(t *testing.T) {
 		id := uuid.Must(uuid.NewV7())
 		_, err := pool.Exec(t.Context(), `insert into outbox.outbox_events (id, namespace, topic, event_type, headers, payload)
 			values ($1, 'shop', $2, nullif($3, ''), case when $4 = '' then '{}' else jsonb_build_object('region', $4::text) end, $5)`, id, topic, kind, region, payload)
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		return id.String()
 	}
 	planted := `"card": "4111-PLANTED", "email": "PLANTED@example.com"`
@@ -255,9 +248,7 @@ func TestOutboxDeliversWhatIsValidAndRouted(t *testing.T) {
 
 	store := pgstore.New(pool, pgstore.Options{Schema: pgtest.Schema, Namespace: "shop", Worker: uuid.New()})
 	d, err := engine.New(store, s, dispatcher.Config{MaxAttempts: 5, Logger: slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	outcome, err := d.RunOnce(t.Context(), 100)
 	if err != nil || outcome.Delivered != 2 || outcome.Dead != 5 || outcome.Failed != 1 || outcome.Released < 2 { // what is released may be claimed again
 		t.Errorf("%+v, %v", outcome, err)
@@ -313,9 +304,7 @@ func TestOutboxDeliversWhatIsValidAndRouted(t *testing.T) {
 
 func write(t *testing.T, file, text string) {
 	t.Helper()
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, os.WriteFile(file, []byte(text), 0o600))
 }
 
 type row struct{ state, says string }
@@ -323,9 +312,7 @@ type row struct{ state, says string }
 func collect(t *testing.T, pool *pgxpool.Pool, sql string) map[string]row {
 	t.Helper()
 	found, err := pool.Query(t.Context(), sql)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	all := map[string]row{}
 	var id string
 	var r row

@@ -14,6 +14,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/pipeline"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // The samples' expressions and schemas compile, and do what their comments say.
@@ -71,9 +72,7 @@ type sampleEvent struct{ topic, kind, payload, to, arrives string }
 func sample(t *testing.T, name string) spec.Config {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("..", "..", "..", "config", "samples", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	first, second, _ := strings.Cut(string(data), "---\n")
 	var dispatcher struct{ Spec spec.Config }
 	var schemas struct {
@@ -86,9 +85,7 @@ func sample(t *testing.T, name string) spec.Config {
 		}
 	}
 	var configMap struct{ Data map[string]string }
-	if err := errors.Join(yaml.Unmarshal([]byte(first), &dispatcher), yaml.Unmarshal([]byte(first), &schemas), yaml.Unmarshal([]byte(second), &configMap)); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, errors.Join(yaml.Unmarshal([]byte(first), &dispatcher), yaml.Unmarshal([]byte(first), &schemas), yaml.Unmarshal([]byte(second), &configMap)))
 	c := dispatcher.Spec
 	for i, v := range schemas.Spec.Message.Validation {
 		if key := v.Schema.ConfigMapRef.Key; key != "" {

@@ -18,23 +18,20 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/expression"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 func decode(t *testing.T, payload string) any {
 	t.Helper()
 	v, err := expression.Decode([]byte(payload))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return v
 }
 
 func violations(t *testing.T, s *jsonSchema, payload string) []violation {
 	t.Helper()
 	all, err := s.violations(t.Context(), decode(t, payload), len(payload))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return all
 }
 
@@ -141,17 +138,13 @@ func TestViolationsHaveNoTextOfThePayload(t *testing.T) {
 	invalid := 0
 	for range 5000 {
 		text, err := json.Marshal(randomSchema(r, 4))
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		s, err := compileSchema(text, nil)
 		if err != nil {
 			t.Fatalf("%s: %v", text, err)
 		}
 		payload, err := json.Marshal(randomValue(r, 4))
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		found := violations(t, s, string(payload))
 		if len(found) > 0 {
 			invalid++
@@ -255,18 +248,14 @@ func schemaFile(t *testing.T, text string) (p *Pipeline, path string) {
 	path = filepath.Join(t.TempDir(), "schema.json")
 	write(t, path, text)
 	p, err := New(spec.Config{Message: spec.Message{Validation: []spec.Validation{{Schema: &spec.PayloadSchema{File: path}}}}}, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	p.checks[0].schema.(*filed).watched.Every = 0
 	return p, path
 }
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 // A schema's file that changes is used from the next event on, and one that is wrong leaves the schema before it.
@@ -277,9 +266,7 @@ func TestSchemaFileIsReadAgain(t *testing.T) {
 	holds := func(name string) {
 		t.Helper()
 		s, err := p.checks[0].schema.get(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		if len(violations(t, s, `{"`+name+`": 1}`)) != 0 || len(violations(t, s, `{}`)) == 0 {
 			t.Errorf("the schema that requires %s is not used", name)
 		}
@@ -308,9 +295,7 @@ func TestSchemaFileIsReadAgain(t *testing.T) {
 		problem(c.want)
 		holds("a")
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, os.Remove(path))
 	problem("no such file or directory; name a file that can be read")
 	holds("a")
 	write(t, path, `{"required": ["b"]}`)
@@ -373,9 +358,7 @@ func TestRegistrySchemaIsBounded(t *testing.T) {
 		SchemaRegistry: &spec.SchemaRegistry{},
 		Validation:     []spec.Validation{{Schema: &spec.PayloadSchema{Registry: &spec.RegistrySchema{Subject: "a"}}}},
 	}}, Options{Registry: func(context.Context, string, int) (Schema, error) { return schema, nil }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	if _, err := p.checks[0].schema.get(t.Context()); err == nil || !strings.Contains(err.Error(), "states with it") {
 		t.Errorf("error %v, want that it takes too much", err)
 	}
@@ -403,9 +386,7 @@ func TestFindingNamesTheStepThatStoppedTheEvent(t *testing.T) {
 	}, Options{Registry: func(context.Context, string, int) (Schema, error) {
 		return Schema{}, dispatcher.Unavailable(errors.New("unreachable"))
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	routing := &sinktest.Func{Respond: func(_ context.Context, e *dispatcher.Event) error {
 		_, err := p.Route()(e)
 		return err

@@ -27,6 +27,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // Planted where it must never come out again (CONTRACT C-73).
@@ -71,18 +72,14 @@ func status(code int) http.HandlerFunc {
 func open(t *testing.T, cfg spec.SchemaRegistry) *Client {
 	t.Helper()
 	c, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return c
 }
 
 func register(t *testing.T, f *fake, subject string, s sr.Schema) int {
 	t.Helper()
 	id, _, err := f.RegisterSchema(subject, s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return id
 }
 
@@ -348,9 +345,7 @@ func TestSilentRegistryDoesNotBlockCallers(t *testing.T) {
 
 func write(t *testing.T, path, content string) string {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, os.WriteFile(path, []byte(content), 0o600))
 	return path
 }
 
@@ -412,9 +407,7 @@ func TestTLSAndConnectionFailures(t *testing.T) {
 	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>" + secret)) }))
 	t.Cleanup(page.Close)
 	gone, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	gone.Close()
 	dir := t.TempDir()
 	trust := func(a *sinktest.Authority) *spec.TLS {

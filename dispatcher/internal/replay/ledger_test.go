@@ -17,6 +17,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/replay"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -290,9 +291,7 @@ func TestKilledBatchRolledBack(t *testing.T) {
 	r.begin(o)
 	r.step(o, 5, 5)
 	hold, err := r.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer hold.Rollback(context.Background())
 	if _, err := hold.Exec(t.Context(), `select from outbox.outbox_events where seq = 8 for update`); err != nil {
 		t.Fatal(err)
@@ -305,9 +304,7 @@ func TestKilledBatchRolledBack(t *testing.T) {
 	if err := <-failed; err == nil {
 		t.Fatal("the batch was done")
 	}
-	if err := hold.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, hold.Rollback(t.Context()))
 	r.checkProgress(r.observe(o), "5 of 20 done, 5 not delivered yet")
 	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_dead_letters where resolution is null`); n != 15 {
 		t.Errorf("%d open dead letters, want 15", n)
@@ -335,9 +332,7 @@ func TestUnrunReplayLosesItsClaims(t *testing.T) {
 	next = request()
 	next.Filter.IDs = []string{"3", "4", "5"}
 	hold, err := r.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer hold.Rollback(context.Background())
 	if _, err := hold.Exec(t.Context(), `select outbox.outbox_replay_step($1, 2)`, left.ID); err != nil { // of 3 and 4
 		t.Fatal(err)
@@ -353,9 +348,7 @@ func TestUnrunReplayLosesItsClaims(t *testing.T) {
 	eventually(t, "the other one waits", func() bool {
 		return pgtest.Value[int](r, `select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database() and query like '%outbox_replay_begin%'`) == 1
 	})
-	if err := hold.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, hold.Commit(t.Context()))
 	r.checkProgress(<-begun, "2 of 3 done, 2 skipped: claimed")
 	pgtest.Exec(r, `update outbox.outbox_replays set seen_at = now() + interval '2 hours' where id = $1`, left.ID)
 	rest := request()
@@ -383,9 +376,7 @@ func TestStepLeavesWhatAnotherClaimsMeanwhile(t *testing.T) {
 	next.Filter.IDs = []string{"1"}
 	r.begin(next) // claims nothing, since the first has all
 	hold, err := r.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer hold.Rollback(context.Background())
 	if _, err := hold.Exec(t.Context(), `update outbox.outbox_dead_letters set replay_id = $1 where id = 1`, next.ID); err != nil {
 		t.Fatal(err)
@@ -395,12 +386,8 @@ func TestStepLeavesWhatAnotherClaimsMeanwhile(t *testing.T) {
 	eventually(t, "the step waits for the dead letter", func() bool {
 		return pgtest.Value[int](r, `select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database() and query like '%outbox_replay_step%'`) == 1
 	})
-	if err := hold.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, hold.Commit(t.Context()))
+	need.OK(t, <-done)
 	if times, rows := r.requeued(); times != 2 || rows != 2 {
 		t.Errorf("%d rows went back %d times, want the 2 that are not claimed", rows, times)
 	}
@@ -492,9 +479,7 @@ func TestBeginReadsEachDeadLetterOnce(t *testing.T) {
 		{"to stop", func() error { return second(replays.Stop(t.Context(), o.ID, "enough")) }, 0, 0},
 	} {
 		rows0, pages0 := r.reads(one)
-		if err := test.do(); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, test.do())
 		rows, pages := r.reads(one)
 		t.Logf("%s: %.1f rows and %.1f pages for each dead letter", test.what, float64(rows-rows0)/n, float64(pages-pages0)/n)
 		if rows-rows0 > test.rows*n || pages-pages0 > test.pages*n {
@@ -508,9 +493,7 @@ func oneConnection(r rig) *pgxpool.Pool {
 	config := r.Config()
 	config.MaxConns = 1
 	one, err := pgxpool.NewWithConfig(r.Context(), config)
-	if err != nil {
-		r.Fatal(err)
-	}
+	need.OK(r, err)
 	r.Cleanup(one.Close)
 	return one
 }

@@ -115,9 +115,7 @@ func TestDryRunCountsWhatBeginFixes(t *testing.T) {
 			t.Errorf("%s: finished is %v at the beginning", test.what, finished)
 		}
 		p, err := r.replays.Stop(t.Context(), o.ID, "enough")
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		r.checkProgress(p, test.at)
 	}
 	// Dead letters that come later are not of the set.
@@ -261,9 +259,7 @@ func TestReopenUndoesADiscard(t *testing.T) {
 	pgtest.Exec(r, `update outbox.outbox_events set status = 'pending', dead_reason = null where seq = 4`)
 	reopen.Filter.IDs = []string{"1", "2", "3", "4"}
 	would, err := r.replays.DryRun(t.Context(), reopen)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	r.checkProgress(would, "2 of 3 done, 1 skipped: gone, 1 skipped: not_dead")
 	r.checkProgress(r.begin(reopen), "3 of 3 done, 1 reopened, 2 skipped: claimed")
 	if row := pgtest.Value[string](r, `select (resolution, resolved_at, resolved_by, resolution_reason, replay_id = $1)::text from outbox.outbox_dead_letters where id = 1`, reopen.ID); row != "(,,,,t)" {
@@ -359,9 +355,7 @@ func request() spec.ReplayRequest {
 func (r rig) begin(o spec.ReplayRequest) status.Replay {
 	r.Helper()
 	p, err := r.replays.Begin(r.Context(), o)
-	if err != nil {
-		r.Fatal(err)
-	}
+	need.OK(r, err)
 	return p
 }
 
@@ -376,9 +370,7 @@ func (r rig) step(o spec.ReplayRequest, limit, want int) {
 func (r rig) observe(o spec.ReplayRequest) status.Replay {
 	r.Helper()
 	p, err := r.replays.Observe(r.Context(), o.ID)
-	if err != nil {
-		r.Fatal(err)
-	}
+	need.OK(r, err)
 	return p
 }
 
@@ -393,9 +385,7 @@ func (r rig) checkProgress(p status.Replay, want string) {
 // requeued is how often rows went back, and how many rows.
 func (r rig) requeued() (times, rows int) {
 	r.Helper()
-	if err := r.Pool.QueryRow(r.Context(), `select count(*), count(distinct id) from public.requeued`).Scan(&times, &rows); err != nil {
-		r.Fatal(err)
-	}
+	need.OK(r, r.Pool.QueryRow(r.Context(), `select count(*), count(distinct id) from public.requeued`).Scan(&times, &rows))
 	return times, rows
 }
 

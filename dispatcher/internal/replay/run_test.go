@@ -19,6 +19,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/replay"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -33,9 +34,7 @@ func TestStopSkipsWaitingItems(t *testing.T) {
 		t.Errorf("a long reason: %v", err)
 	}
 	p, err := r.replays.Stop(t.Context(), o.ID, "alice deleted it")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	r.checkProgress(p, "30 of 30 done, 10 not delivered yet, 20 skipped: stopped; stopped: alice deleted it")
 	r.step(o, 10, 0)
 	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_dead_letters where resolution is null`); n != 20 {
@@ -197,9 +196,7 @@ func (r rig) engine(sink dispatcher.Sink, onDead dispatcher.OnDead) {
 		Ordering: dispatcher.OrderingKey, OnDead: onDead, BatchSize: 20, Concurrency: 4, Lease: 30 * time.Second,
 		PollInterval: 20 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 	})
-	if err != nil {
-		r.Fatal(err)
-	}
+	need.OK(r, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- d.Run(ctx) }()
@@ -247,9 +244,7 @@ func TestReplayWithConcurrentDispatchers(t *testing.T) {
 			r.begin(o)
 			enqueue()
 			p, err := r.replays.Run(t.Context(), o.ID, replay.RunOptions{Wait: true, Poll: 50 * time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, err)
 			if p.Delivered != int64(dead)-1 || p.DeadAgain != 1 || p.Matched != int64(dead) {
 				t.Errorf("it ended with %v; want all but one delivered", p)
 			}
@@ -386,9 +381,7 @@ func TestReplayOfAnotherNamespace(t *testing.T) {
 	}
 	shop := replay.New(r.Pool, replay.Options{Namespace: "shop"})
 	p, err := shop.Progress(t.Context(), o.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	r.checkProgress(p, "0 of 3 done")
 	if _, err := bills.Progress(t.Context(), uuid.New()); !errors.Is(err, replay.ErrNotFound) {
 		t.Errorf("of a replay that is not there: %v", err)

@@ -14,6 +14,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -274,9 +275,7 @@ func TestSweepBehindPgBouncer(t *testing.T) {
 		_, err = migrations.Up(t.Context(), conn, pgtest.Schema)
 		conn.Close(t.Context())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	o := outbox{T: t, Pool: pgtest.Pool(t, srv.DSN("postgres")), namespace: "shop"}
 	if o.sweeps, err = database.Pool(t.Context(), spec.Database{DSN: pgtest.Bouncer(t, srv).DSN("postgres")}, "orders"); err != nil {
 		t.Fatal(err)
@@ -334,9 +333,7 @@ func TestPagesAreReadUntilTheyAreEmpty(t *testing.T) {
 	}
 
 	tx, err := o.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer tx.Rollback(t.Context())
 	if _, err := tx.Exec(t.Context(), `lock table outbox.outbox_events in access exclusive mode`); err != nil {
 		t.Fatal(err)

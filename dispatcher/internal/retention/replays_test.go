@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -50,16 +51,12 @@ func TestOutcomesAreReadBeforeRowsAreRemoved(t *testing.T) {
 	pgtest.Exec(o, `update outbox.outbox_dead_letters set resolved_at = now() - interval '75 days' where replay_id = $1`, replay)
 	// The process of a run that is under way: the outcomes are not read yet.
 	hold, err := o.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	if _, err := hold.Exec(t.Context(), `select from outbox.outbox_replays for update`); err != nil {
 		t.Fatal(err)
 	}
 	o.sweep(o.sweeper(nil))
-	if err := hold.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, hold.Rollback(t.Context()))
 	if got, want := o.state(replay), "waiting 0 pending 3 delivered 0 dead 0 gone 0 stopped 0"; got != want {
 		t.Errorf("while another runs it: %s, want %s", got, want)
 	}
@@ -122,9 +119,7 @@ func TestUnreadOutcomesKeepNoOthers(t *testing.T) {
 	o.deadLetter(dead, 90, 80)
 	// What it would write is locked for longer than a statement waits.
 	hold, err := o.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer hold.Rollback(context.WithoutCancel(t.Context()))
 	if _, err := hold.Exec(t.Context(), `select from outbox.outbox_dead_letters where replay_id = $1 for update`, replay); err != nil {
 		t.Fatal(err)
@@ -136,9 +131,7 @@ func TestUnreadOutcomesKeepNoOthers(t *testing.T) {
 		t.Errorf("of a delivered, a resolved and the replay's row %v, %v, %v are there, and of the last one the dead letters %q; want the last one alone",
 			o.row(delivered), o.row(dead), o.row(event), o.deadLetters(event))
 	}
-	if err := hold.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, hold.Rollback(t.Context()))
 	o.sweep(o.sweeper(nil))
 	if got, want := o.state(replay), "waiting 0 pending 0 delivered 0 dead 1 gone 0 stopped 0 finished"; got != want {
 		t.Errorf("after the next run: %s, want %s", got, want)

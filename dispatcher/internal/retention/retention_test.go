@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -249,9 +250,7 @@ func TestSweepSkipsLockedRows(t *testing.T) {
 	held, free, dead := o.add("delivered", 8, ""), o.add("delivered", 8, ""), o.add("dead", 90, "")
 	o.deadLetter(dead, 90, 80)
 	tx, err := o.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer tx.Rollback(t.Context())
 	if _, err := tx.Exec(t.Context(), `select from outbox.outbox_events where id = any ($1) for update`, []uuid.UUID{held, dead}); err != nil {
 		t.Fatal(err)
@@ -261,9 +260,7 @@ func TestSweepSkipsLockedRows(t *testing.T) {
 	if !o.row(held) || !o.row(dead) || o.row(free) || o.deadLetters(dead) != "discarded" {
 		t.Errorf("locked ones stay: %v %v; the free one stays: %v; dead letters %q", o.row(held), o.row(dead), o.row(free), o.deadLetters(dead))
 	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, tx.Rollback(t.Context()))
 	o.sweep(s)
 	if o.row(held) || o.row(dead) {
 		t.Error("the rows stay after the lock is released")
@@ -435,9 +432,7 @@ func TestStatementsUseIndexes(t *testing.T) {
 func (o outbox) explain(sql, args string) (text string) {
 	o.Helper()
 	tx, err := o.Begin(o.Context())
-	if err != nil {
-		o.Fatal(err)
-	}
+	need.OK(o, err)
 	defer tx.Rollback(o.Context())
 	if _, err = tx.Exec(o.Context(), retention.Settings, "5000"); err == nil {
 		_, err = tx.Exec(o.Context(), `set local plan_cache_mode = force_generic_plan`)
@@ -455,9 +450,7 @@ func (o outbox) explain(sql, args string) (text string) {
 		o.Fatalf("explain: %v", err)
 	}
 	var compact []any
-	if err := json.Unmarshal([]byte(text), &compact); err != nil {
-		o.Fatal(err)
-	}
+	need.OK(o, json.Unmarshal([]byte(text), &compact))
 	out, _ := json.Marshal(compact)
 	return string(out)
 }
@@ -471,9 +464,7 @@ func seqScans(t *testing.T, text, table string) bool {
 		Plans    []node
 	}
 	var plans []struct{ Plan node }
-	if err := json.Unmarshal([]byte(text), &plans); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, json.Unmarshal([]byte(text), &plans))
 	var reads func(n node) bool
 	reads = func(n node) bool {
 		if n.Type == "Seq Scan" && n.Relation == table {

@@ -18,6 +18,8 @@ import (
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // manifest is what krew reads of one.
@@ -43,9 +45,7 @@ func TestArchiveMatchesTheManifest(t *testing.T) {
 		t.Fatalf("build.sh: %v: %s", err, out)
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "outbox.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	var m manifest
 	if err := yaml.UnmarshalStrict(text, &m); err != nil {
 		t.Fatalf("the manifest: %v\n%s", err, text)
@@ -55,9 +55,7 @@ func TestArchiveMatchesTheManifest(t *testing.T) {
 	}
 	p := m.Spec.Platforms[0]
 	archive, err := os.ReadFile(filepath.Join(dir, path.Base(p.URI)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	if sum := sha256.Sum256(archive); p.SHA256 != hex.EncodeToString(sum[:]) || p.Selector.MatchLabels["os"] != runtime.GOOS || p.Selector.MatchLabels["arch"] != runtime.GOARCH {
 		t.Errorf("the platform is %+v", p)
 	}
@@ -73,25 +71,17 @@ func TestArchiveMatchesTheManifest(t *testing.T) {
 func unpack(t *testing.T, archive, dir string) (names []string) {
 	t.Helper()
 	unzipped, err := gzip.NewReader(strings.NewReader(archive))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	for files := tar.NewReader(unzipped); ; {
 		file, err := files.Next()
 		if errors.Is(err, io.EOF) {
 			return names
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		names = append(names, file.Name)
 		content, err := io.ReadAll(files)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, path.Base(file.Name)), content, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
+		need.OK(t, os.WriteFile(filepath.Join(dir, path.Base(file.Name)), content, 0o755))
 	}
 }
 

@@ -22,9 +22,7 @@ import (
 func start(t *testing.T, opts postgres.Options) *postgres.Server {
 	t.Helper()
 	srv, err := postgres.Start(t.Context(), opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	t.Cleanup(func() {
 		if err := srv.Stop(context.Background()); err != nil {
 			t.Error(err)
@@ -66,28 +64,18 @@ func TestServerEndsWithItsParent(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestServerEndsWithItsParent$")
 	cmd.Env = append(os.Environ(), "OUTBOX_TEST_PARENT=1")
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
+	need.OK(t, cmd.Start())
 	var dsn string
 	for lines := bufio.NewScanner(out); dsn == "" && lines.Scan(); {
 		dsn, _ = strings.CutPrefix(lines.Text(), "DSN ")
 	}
 	conn, err := pgx.Connect(t.Context(), dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	var dir string
-	if err := conn.QueryRow(t.Context(), `show data_directory`).Scan(&dir); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, conn.QueryRow(t.Context(), `show data_directory`).Scan(&dir))
 
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, cmd.Process.Kill())
 	_ = cmd.Wait()
 	ctx, cancel := context.WithTimeout(t.Context(), need.Wait)
 	defer cancel()
@@ -118,9 +106,7 @@ func TestVariableChoosesTheMajor(t *testing.T) {
 		t.Errorf("there are builds of %v, want those of 14 to 18", majors)
 	}
 	bin, err := postgres.Build(t.Context(), majors[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	for _, value := range []string{majors[0], bin} {
 		t.Setenv(postgres.Variable, value)
 		want(t, start(t, postgres.Options{}), `select (current_setting('server_version_num')::integer / 10000)::text`, majors[0])
@@ -136,9 +122,7 @@ func TestStandbyFollowsAndSwitchesOver(t *testing.T) {
 	t.Parallel()
 	first := start(t, postgres.Options{})
 	second, err := first.Standby(t.Context(), postgres.Options{Settings: map[string]string{"cluster_name": "second"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	t.Cleanup(func() {
 		if err := second.Stop(context.Background()); err != nil {
 			t.Error(err)
@@ -149,16 +133,10 @@ func TestStandbyFollowsAndSwitchesOver(t *testing.T) {
 	await(t, second, `select (to_regclass('kept') is not null)::text`, "true")
 	want(t, first, `select application_name from pg_stat_replication`, "second")
 
-	if err := first.Shutdown(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := second.Promote(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, first.Shutdown(t.Context()))
+	need.OK(t, second.Promote(t.Context()))
 	write(t, second, `insert into kept values (2)`)
-	if err := first.Follow(t.Context(), second); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, first.Follow(t.Context(), second))
 	want(t, first, `select pg_is_in_recovery()::text`, "true")
 	await(t, first, `select sum(n)::text from kept`, "3")
 }
@@ -195,13 +173,9 @@ func TestFrozenServerDoesNotRespond(t *testing.T) {
 	t.Parallel()
 	srv := start(t, postgres.Options{})
 	conn, err := pgx.Connect(t.Context(), srv.DSN("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer conn.Close(context.Background())
-	if err := srv.Freeze(); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, srv.Freeze())
 	pinged := make(chan error, 1)
 	go func() { pinged <- conn.Ping(t.Context()) }()
 	select {
@@ -214,8 +188,6 @@ func TestFrozenServerDoesNotRespond(t *testing.T) {
 	if err := <-pinged; err != nil {
 		t.Errorf("after the thaw: %v", err)
 	}
-	if err := srv.Freeze(); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, srv.Freeze())
 	srv.Kill() // ends it also so
 }

@@ -21,6 +21,14 @@ const Wait = 5 * time.Minute
 // Install is how long a test waits for a server that is installed or built before it starts.
 const Install = 30 * time.Minute
 
+// OK ends the test unless err is nil.
+func OK(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Server ends the test unless err is nil. Where the server is missing, which is when err is one of
 // missing, that is a failure in CI and a skip elsewhere. Any other error is a failure.
 //

@@ -22,6 +22,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -91,9 +92,7 @@ func deliver(t *testing.T, pool *pgxpool.Pool, run Run) time.Duration {
 		Topics: []string{run.Topic}, Ordering: dispatcher.OrderingKey, BatchSize: 2000, MaxAttempts: 1000,
 		Backoff: dispatcher.ExponentialBackoff(50*time.Millisecond, time.Second), Logger: log, Observer: progress,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	ctx, stop := context.WithTimeout(t.Context(), waitTimeout)
 	defer stop()
 	var wg sync.WaitGroup
@@ -128,9 +127,7 @@ func deliver(t *testing.T, pool *pgxpool.Pool, run Run) time.Duration {
 func compare(t *testing.T, pool *pgxpool.Pool, run Run) {
 	t.Helper()
 	rows, err := pool.Query(t.Context(), `select id::text, seq, aggregate_id, (payload->>'n')::integer as n from outbox.outbox_events where status = 'delivered'`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	type committed struct {
 		ID  string
 		Seq int64
@@ -138,9 +135,7 @@ func compare(t *testing.T, pool *pgxpool.Pool, run Run) {
 		N   int
 	}
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByName[committed])
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	if len(all) != run.Events {
 		t.Errorf("%d rows are marked delivered, want %d", len(all), run.Events)
 	}
