@@ -20,7 +20,6 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
-	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
 	"github.com/outbox-operator/outbox-operator/hack/testing/commands"
 )
@@ -177,16 +176,6 @@ func TestStateFileIsReadAgain(t *testing.T) {
 	}
 }
 
-// Why all topics are paused is what the destination responded last, not the newest failure of some delivery.
-func TestPausedTopicsSayWhy(t *testing.T) {
-	paused := pausedTopics(dispatcher.Snapshot{
-		Breaker: dispatcher.BreakerUnreachable, Sink: dispatcher.LinkState{Known: true, Err: errors.New("connection\x00 refused")}, LastError: "the consumer responded 422",
-	})
-	if got, want := paused[""], "the destination is Unreachable: connection refused"; got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
-}
-
 // gate is an engine that records the types it admits.
 type gate struct {
 	admits func(string) bool
@@ -314,79 +303,5 @@ func TestBackoffIsThatOfTheFile(t *testing.T) {
 		if shortest.Round(time.Millisecond) != c.shortest || longest.Round(time.Millisecond) != c.longest {
 			t.Errorf("%s: from %s to %s, want %s to %s", name, shortest, longest, c.shortest, c.longest)
 		}
-	}
-}
-
-// countingObserver counts its calls.
-type countingObserver struct {
-	dispatcher.Observer
-	calls int
-}
-
-func (o *countingObserver) Acked(*dispatcher.Event, time.Duration)                        { o.calls++ }
-func (o *countingObserver) Failed(*dispatcher.Event, error, time.Duration, time.Duration) { o.calls++ }
-
-// A window counts from the last heartbeat before it; older counts are dropped.
-// CONTRACT: C-95
-func TestTallyCountsInWindows(t *testing.T) {
-	observer := &countingObserver{}
-	counts := &tally{Observer: observer}
-	now := time.Unix(1_000_000, 0)
-	for range 3 * 240 { // three hours, one event delivered and two that failed each 15 s
-		counts.Acked(nil, 0)
-		counts.Failed(nil, errors.New("500"), 0, 0)
-		counts.Failed(nil, errors.New("500"), 0, 0)
-		counts.lately(now)
-		now = now.Add(15 * time.Second)
-	}
-	if want := 3 * 3 * 240; observer.calls != want {
-		t.Errorf("the observer got %d calls, want %d", observer.calls, want)
-	}
-	delivered, failed := counts.lately(now)
-	if delivered != [2]int64{19, 239} || failed != [2]int64{38, 478} {
-		t.Errorf("after three hours it counts %v delivered and %v failed, want what came in 5 minutes and an hour", delivered, failed)
-	}
-	if n := len(counts.marks); n > 242 {
-		t.Errorf("%d marks are kept, want at most 242", n)
-	}
-	if delivered, failed = counts.lately(now.Add(6 * time.Minute)); delivered[0] != 0 || failed[0] != 0 || delivered[1] == 0 {
-		t.Errorf("after six minutes without an event it counts %v delivered and %v failed, want none in the shorter window", delivered, failed)
-	}
-	young := &tally{Observer: observer}
-	young.Acked(nil, 0)
-	if delivered, _ := young.lately(now); delivered != [2]int64{1, 1} {
-		t.Errorf("a process that has just started counts %v, want its one delivery in each window", delivered)
-	}
-}
-
-// The rate is that of the last 15 seconds, and of less in a process that has just started.
-func TestTallyCountsPerSecond(t *testing.T) {
-	counts := &tally{Observer: &countingObserver{}}
-	counts.tick()
-	if got := counts.perSecond(); got != 0 {
-		t.Errorf("before a second is over it is %v", got)
-	}
-	second := func(events int) {
-		for range events {
-			counts.Acked(nil, 0)
-		}
-		counts.tick()
-	}
-	second(4)
-	second(8)
-	if got := counts.perSecond(); got != 6 {
-		t.Errorf("after two seconds it is %v, want 6", got)
-	}
-	for range 40 {
-		second(30)
-	}
-	if got := counts.perSecond(); got != 30 || len(counts.recent) != 16 {
-		t.Errorf("it is %v of %d counts, want 30 of 16", got, len(counts.recent))
-	}
-	for range 5 {
-		second(0)
-	}
-	if got := counts.perSecond(); got != 20 {
-		t.Errorf("five idle seconds later it is %v, want 20", got)
 	}
 }

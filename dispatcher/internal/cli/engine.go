@@ -14,43 +14,41 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/otlp"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/pipeline"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/tracing"
+	"github.com/outbox-operator/outbox-operator/dispatcher/outbox"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
 )
 
 // process is a running dispatcher and what it is made of.
 type process struct {
-	*engine.Dispatcher
+	*outbox.Dispatcher
 	pipeline *pipeline.Pipeline
 	worker   uuid.UUID
 	pool     *pgxpool.Pool
-	store    *pgstore.Store
 	sink     dispatcher.Sink
 	state    *stateFile            // nil without one
 	verified *typesFile            // likewise
 	spans    *trace.TracerProvider // nil without tracing
-	// shares: this process shares a limit with those of the same dispatcher, and must soon know how many they are.
-	shares bool
-	log    *slog.Logger
+	log      *slog.Logger
 }
 
 // newProcess makes a process that logs to logs, and whose log sink writes to events. It connects to
 // nothing: what is wrong with the database or the destination is for the engine to meet.
-func newProcess(ctx context.Context, version string, cfg spec.Config, observer dispatcher.Observer, events, logs io.Writer) (*process, error) {
+func newProcess(ctx context.Context, version string, cfg spec.Config, registry prometheus.Registerer, events, logs io.Writer) (*process, error) {
 	worker, err := uuid.NewV7()
 	if err != nil {
 		return nil, fmt.Errorf("make a worker id: %w", err)
 	}
-	e := &process{worker: worker, log: newLogger(cfg, logs).With("dispatcher", cfg.Name, "worker", worker), shares: cfg.Delivery.RateLimited() || cfg.Delivery.Concurrency == spec.Auto}
+	e := &process{worker: worker, log: newLogger(cfg, logs).With("dispatcher", cfg.Name, "worker", worker)}
 	if e.pipeline, err = sink.Pipeline(cfg); err != nil {
 		return nil, refused{err}
 	}
@@ -63,21 +61,28 @@ func newProcess(ctx context.Context, version string, cfg spec.Config, observer d
 	if e.pool, err = database.Pool(ctx, cfg.Database, cfg.Name); err != nil {
 		return nil, refused{err}
 	}
-	e.store = pgstore.New(e.pool, storeOptions(cfg, worker))
-	settings := settings(cfg)
-	settings.Logger, settings.Observer = e.log, observer
-	e.Dispatcher, err = engine.New(e.store, e.sink, settings)
+	settings := outbox.Config{
+		Config: settings(cfg), Store: storeOptions(cfg, worker), Retention: sweep(cfg), Registerer: registry, SinkKind: string(cfg.Sink.Kind()), Version: version,
+		DeadLetters: reader(cfg, podTimeout), FileProblems: e.fileProblems,
+	}
+	settings.Logger = e.log
+	if cfg.Delivery.WakeUp == spec.WakeUpListen {
+		settings.Listen = connector(cfg)
+	}
+	if settings.Notify, err = address(cfg); err == nil {
+		e.Dispatcher, err = outbox.New(e.pool, e.sink, settings)
+	}
 	if err != nil {
 		e.close(ctx)
 		return nil, refused{err}
 	}
 	if cfg.StateFile != "" {
-		e.state = &stateFile{watchedFile: watchedFile{field: "stateFile", path: cfg.StateFile, log: e.log}, engine: e.Dispatcher, last: cfg.State}
+		e.state = &stateFile{watchedFile: watchedFile{field: "stateFile", path: cfg.StateFile, log: e.log}, engine: e, last: cfg.State}
 		e.state.refresh()
 	}
 	if cfg.VerifiedTypesFile != "" {
 		e.Admit(func(string) bool { return false }) // until the file was read
-		e.verified = &typesFile{watchedFile: watchedFile{field: "verifiedTypesFile", path: cfg.VerifiedTypesFile, log: e.log}, engine: e.Dispatcher}
+		e.verified = &typesFile{watchedFile: watchedFile{field: "verifiedTypesFile", path: cfg.VerifiedTypesFile, log: e.log}, engine: e}
 		e.verified.refresh()
 	}
 	return e, nil
@@ -93,6 +98,12 @@ func settings(cfg spec.Config) dispatcher.Config {
 		RateLimit:       rate(cfg.Delivery.RateLimit), TopicRateLimits: topicRates(cfg.Delivery.TopicRateLimits),
 		DeliveryTimeout: cfg.Delivery.Timeout.D(), GracePeriod: cfg.Delivery.GracePeriod.D(), Paused: cfg.State == spec.Paused,
 	}
+}
+
+// sweep is the retention of the file.
+func sweep(cfg spec.Config) outbox.Retention {
+	r := cfg.Retention
+	return outbox.Retention{Delivered: r.Delivered.D(), DeadResolved: r.DeadResolved.D(), DeadUnresolved: r.DeadUnresolved.D(), Own: r.Scope == spec.ScopeDispatcher}
 }
 
 // concurrency is the engine's for that of the file.
@@ -118,11 +129,6 @@ func (e *process) trace(ctx context.Context, version string, cfg spec.Config) (e
 		e.sink = tracing.Sink(e.sink, e.spans, tracing.System(cfg.Sink.Kind()))
 	}
 	return err
-}
-
-// listen wakes the engine when a producer says so, over a connection of its own, until ctx ends.
-func (e *process) listen(ctx context.Context, cfg spec.Config) {
-	pgstore.Listen(ctx, connector(cfg), cfg.Database.Schema, cfg.Namespace, e.Wake, e.log)
 }
 
 // connector makes connections that no pool has.

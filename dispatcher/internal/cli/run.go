@@ -14,11 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
-	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/internal/journal"
-	"github.com/outbox-operator/outbox-operator/dispatcher/internal/metrics"
-	"github.com/outbox-operator/outbox-operator/dispatcher/internal/monitor"
-	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 )
 
 func runCommand(version string) *cobra.Command {
@@ -48,44 +43,17 @@ func run(cmd *cobra.Command, version string, cfg spec.Config) error {
 	defer cancel()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	observer := metrics.New(registry, cfg.Name, cfg.Namespace, cfg.Sink.Kind(), cfg.Topics...)
-	observer.Build(version)
-	outcomes := &tally{Observer: observer}
-	e, err := newProcess(ctx, version, cfg, outcomes, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	e, err := newProcess(ctx, version, cfg, registry, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
 	defer e.close(context.WithoutCancel(ctx))
-	info := pgstore.WorkerInfo{Dispatcher: cfg.Name, Topics: cfg.Topics, Version: version,
-		Ordered: cfg.Delivery.Ordering == spec.OrderingKey, Blocks: cfg.Delivery.OnDead == spec.OnDeadBlock}
-	sources := monitor.Sources{
-		Snapshot:          e.Snapshot,
-		PerSecond:         outcomes.perSecond,
-		Backlog:           monitor.NewBacklog(ctx, e.store, cfg, e.log).Get,
-		OldestTransaction: monitor.NewOldestTransaction(ctx, e.store.OldestTransaction, e.log).Get,
-		Sharing:           monitor.NewSharing(ctx, func(ctx context.Context) ([]string, error) { return e.store.Sharing(ctx, info) }, e.log).Get,
-		Data:              monitor.NewData(ctx, func(ctx context.Context) (dispatcher.Data, error) { return e.store.Data(ctx, info) }, e.log).Get,
-		Journal:           monitor.NewJournal(ctx, journal.NewWatch(e.pool, journal.Options{Schema: cfg.Database.Schema, Namespace: cfg.Namespace, Topics: cfg.Topics}).Look, e.log).Get,
-		FileProblems:      e.fileProblems,
-		DeadLetters:       reader(cfg, podTimeout),
-	}
-	sweeper := e.newSweeper(cfg, sources.Backlog, observer)
-	e.watchRetention(ctx, sweeper, &sources, observer)
-	notifyAddress, err := e.newNotifier(ctx, cfg, &sources, observer)
-	if err != nil {
-		return refused{err}
-	}
-	observer.Watch(sources.Snapshot, sources.Backlog, sources.OldestTransaction, monitor.NewSizes(ctx, e.store.Sizes, e.log).Get, func() int { return len(e.fileProblems()) })
-	observer.WatchData(sources.Data)
-	observer.WatchJournal(sources.Journal)
-
 	listener, err := net.Listen("tcp", cfg.Server.Address)
 	if err != nil {
 		return fmt.Errorf("server.address: %w; choose a free port", err)
 	}
-	process := monitor.Process{Config: cfg, Version: version, Worker: e.worker.String(), StartedAt: time.Now()}
 	server := &http.Server{
-		Handler:           monitor.Handler(process, sources, registry),
+		Handler:           e.Handler(registry),
 		ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute,
 	}
 	e.log.Info("starting", "version", version, "namespace", cfg.Namespace, "topics", cfg.Topics, "paused", e.Snapshot().Paused, "address", listener.Addr().String())
@@ -98,19 +66,8 @@ func run(cmd *cobra.Command, version string, cfg spec.Config) error {
 		}
 		cancel() // without its server a dispatcher cannot be seen: end
 	})
-	if cfg.Delivery.WakeUp == spec.WakeUpListen {
-		group.Go(func() { e.listen(ctx, cfg) })
-	}
 	group.Go(func() { e.reread(ctx) })
-	group.Go(func() { outcomes.watch(ctx) })
-	group.Go(func() { sweeper.Run(ctx) })
-	group.Go(func() { notifyAddress(ctx) })
-	e.SetRateShare(0, time.Time{}) // until the second heartbeat
-	running, ended := context.WithCancel(context.WithoutCancel(ctx))
-	defer ended()
-	group.Go(func() { e.heartbeat(running, info, outcomes) })
 	err = e.Run(ctx)
-	ended()
 	stop, cancelStop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancelStop()
 	if server.Shutdown(stop) != nil {

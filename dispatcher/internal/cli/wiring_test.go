@@ -18,7 +18,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
+	"github.com/outbox-operator/outbox-operator/dispatcher/outbox"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
 )
@@ -64,11 +64,10 @@ func TestEngineGetsTheFile(t *testing.T) {
 	}
 	differ(t, store, storeOptions(smallest, uuid.Nil), "Fair")
 
-	sweep := sweepOptions(whole, worker)
-	if want := (retention.Options{Schema: "orders_outbox", Worker: worker, Delivered: 0, DeadResolved: 48 * time.Hour, DeadUnresolved: 72 * time.Hour}); !reflect.DeepEqual(sweep, want) {
-		t.Errorf("the sweep gets %+v, want %+v", sweep, want)
+	if got, want := sweep(whole), (outbox.Retention{DeadResolved: 48 * time.Hour, DeadUnresolved: 72 * time.Hour}); got != want {
+		t.Errorf("the sweep gets %+v, want %+v", got, want)
 	}
-	if got, want := sweepOptions(smallest, worker), (retention.Options{Schema: "outbox", Worker: worker, Name: "dispatcher a", Namespace: "b", Delivered: 168 * time.Hour, DeadResolved: 720 * time.Hour}); !reflect.DeepEqual(got, want) {
+	if got, want := sweep(smallest), (outbox.Retention{Own: true, Delivered: 168 * time.Hour, DeadResolved: 720 * time.Hour}); got != want {
 		t.Errorf("without a file's retention the sweep gets %+v, want %+v", got, want)
 	}
 

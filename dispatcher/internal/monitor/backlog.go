@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/notify"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
@@ -22,11 +21,11 @@ const (
 	sizesEvery = time.Minute
 )
 
-// NewBacklog counts the rows that wait (CONTRACT C-96), and the keys that do so where keys may block.
-func NewBacklog(ctx context.Context, store dispatcher.Store, cfg spec.Config, log *slog.Logger) *Latest[dispatcher.Depth] {
+// NewBacklog counts the rows that wait (CONTRACT C-96), and the keys that do so where dead events may block keys.
+func NewBacklog(ctx context.Context, store dispatcher.Store, topics []string, blocks bool, log *slog.Logger) *Latest[dispatcher.Depth] {
 	return newLatest(ctx, log.With("query", "backlog"), countEvery, func(ctx context.Context) (*dispatcher.Depth, error) {
-		depth, err := store.Depth(ctx, cfg.Topics)
-		if cfg.Delivery.OnDead != spec.OnDeadBlock {
+		depth, err := store.Depth(ctx, topics)
+		if !blocks {
 			depth.BlockedKeys, depth.Blocked = dispatcher.Count{}, nil
 		}
 		return &depth, err

@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
@@ -51,7 +50,7 @@ func (d *depths) fails(err error) {
 func watch(t *testing.T, store *depths) (*Latest[dispatcher.Depth], *strings.Builder) {
 	t.Helper()
 	log := &strings.Builder{}
-	b := NewBacklog(t.Context(), store, spec.Config{Topics: []string{"a"}, Delivery: spec.Delivery{OnDead: spec.OnDeadBlock}}, slog.New(slog.NewTextHandler(log, nil)))
+	b := NewBacklog(t.Context(), store, []string{"a"}, true, slog.New(slog.NewTextHandler(log, nil)))
 	b.every, b.cooldown, b.waitTimeout = 0, -1, time.Minute
 	return b, log
 }
@@ -95,7 +94,7 @@ func TestBacklogIsCountedWhenRead(t *testing.T) {
 
 // A key continues after a dead event, unless OnDead is Block.
 func TestKeysBlockOnlyWhereTheyMay(t *testing.T) {
-	b := NewBacklog(t.Context(), &depths{}, spec.Config{Topics: []string{"a"}, Delivery: spec.Delivery{OnDead: spec.OnDeadContinue}}, slog.New(slog.DiscardHandler))
+	b := NewBacklog(t.Context(), &depths{}, []string{"a"}, false, slog.New(slog.DiscardHandler))
 	b.waitTimeout = time.Minute
 	if d := b.Get(); d == nil || d.BlockedKeys.N != 0 {
 		t.Errorf("depth %+v, want no blocked keys", d)

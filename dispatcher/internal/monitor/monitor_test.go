@@ -17,7 +17,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
@@ -27,7 +26,7 @@ import (
 
 var (
 	started = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	process = Process{Config: spec.Config{Name: "orders", Namespace: "shop", Topics: []string{"a", "b"}}, Version: "v1", Worker: "w", StartedAt: started}
+	process = Process{Name: "orders", Namespace: "shop", Topics: []string{"a", "b"}, Version: "v1", Worker: "w", StartedAt: started}
 	up      = dispatcher.LinkState{Known: true, OK: true, Since: started}
 )
 

@@ -20,10 +20,11 @@ import (
 
 // Process is the part of the status that stays the same while a process runs.
 type Process struct {
-	Config    spec.Config
-	Version   string
-	Worker    string
-	StartedAt time.Time
+	Name, Namespace string
+	// Topics that it delivers; empty means all.
+	Topics          []string
+	Version, Worker string
+	StartedAt       time.Time
 }
 
 // Sources provide the status of a process.
@@ -54,7 +55,7 @@ type Sources struct {
 // statusOf is the part of /status that needs no database.
 func statusOf(p Process, s dispatcher.Snapshot) status.Status {
 	out := status.Status{
-		Name: p.Config.Name, Namespace: p.Config.Namespace, Topics: p.Config.Topics,
+		Name: p.Name, Namespace: p.Namespace, Topics: p.Topics,
 		Version: p.Version, Worker: p.Worker, StartedAt: p.StartedAt,
 		State:  string(spec.Running),
 		Source: source(s.Source, s.Outcomes), Schema: schema(s.Schema), Sink: sinkLink(s),

@@ -1,4 +1,4 @@
-package cli
+package outbox
 
 import (
 	"context"
@@ -48,9 +48,9 @@ func pausedTopics(now dispatcher.Snapshot) map[string]string {
 // heartbeat keeps this worker's row in the table outbox_workers, with the recent outcomes of its deliveries, until ctx ends,
 // and then removes it. The engine gets its part of the rate limits, and the number of live processes. Failures are logged at debug, since claims report
 // whether the database responds; with a rate limit the first one is a warning, since nothing is delivered without a part.
-func (e *process) heartbeat(ctx context.Context, w pgstore.WorkerInfo, outcomes *tally) {
+func (d *Dispatcher) heartbeat(ctx context.Context, w pgstore.WorkerInfo) {
 	every := heartbeatEvery
-	if e.shares {
+	if d.cfg.limited() {
 		every = shareEvery
 	}
 	w.Live = beatsMissed * every
@@ -58,25 +58,25 @@ func (e *process) heartbeat(ctx context.Context, w pgstore.WorkerInfo, outcomes 
 	defer beat.Stop()
 	failed := false
 	for ctx.Err() == nil {
-		w.Delivered, w.Failed = outcomes.lately(time.Now())
-		now := e.Snapshot()
+		w.Delivered, w.Failed = d.outcomes.lately(time.Now())
+		now := d.Snapshot()
 		w.Paused, w.PausedTopics = now.Paused || now.Draining, pausedTopics(now)
 		if now.RatePart != nil {
 			w.RatePart = *now.RatePart
 		}
 		limited, cancel := context.WithTimeout(ctx, heartbeatTimeout)
 		sentAt := time.Now() // before the statement is sent: the part ends here before it is free in the database
-		if seen, err := e.store.Heartbeat(limited, w); err != nil {
+		if seen, err := d.store.Heartbeat(limited, w); err != nil {
 			level, what := slog.LevelDebug, "this worker's row in outbox_workers was not renewed"
 			if now.RatePart != nil && !failed && ctx.Err() == nil {
 				level, what = slog.LevelWarn, what+", so it gets no part of the rate limit, and delivers nothing"
 			}
-			e.log.Log(ctx, level, what, "error", err)
+			d.log.Log(ctx, level, what, "error", err)
 			failed = true
 		} else {
 			failed = false
-			e.SetRateShare(seen.Part, sentAt.Add(w.Live))
-			e.SetPeers(seen.Live)
+			d.SetRateShare(seen.Part, sentAt.Add(w.Live))
+			d.SetPeers(seen.Live)
 		}
 		cancel()
 		select {
@@ -86,7 +86,7 @@ func (e *process) heartbeat(ctx context.Context, w pgstore.WorkerInfo, outcomes 
 	}
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
-	if err := e.store.Leave(limited); err != nil {
-		e.log.Debug("this worker's row in outbox_workers was not removed", "error", err)
+	if err := d.store.Leave(limited); err != nil {
+		d.log.Debug("this worker's row in outbox_workers was not removed", "error", err)
 	}
 }
