@@ -62,6 +62,40 @@ func TestPackagesImportWhatTheyMay(t *testing.T) {
 	}
 }
 
+// mostTested is how many packages may run their tests again after a change of one sink.
+const mostTested = 10
+
+// A change of one sink runs few tests again: other packages test with a function that stands for a sink.
+func TestOneSinkIsTestedByFewPackages(t *testing.T) {
+	const sinks = module + "dispatcher/internal/sinks/"
+	out, err := exec.Command("go", "list", "-deps", "-test", "-f", "{{.ImportPath}} {{join .Deps \" \"}}", module+"...").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	testedBy := map[string][]string{}
+	for line := range strings.Lines(string(out)) {
+		words := strings.Fields(line)
+		binary, ok := strings.CutSuffix(words[0], ".test")
+		if !ok || !strings.HasPrefix(binary, module) {
+			continue
+		}
+		for _, dep := range words[1:] {
+			if strings.HasPrefix(dep, sinks) && strings.HasSuffix(dep, "sink") {
+				testedBy[dep] = append(testedBy[dep], strings.TrimPrefix(binary, module))
+			}
+		}
+	}
+	if len(testedBy) < 8 {
+		t.Errorf("%d sinks were found below %s, want each of them", len(testedBy), sinks)
+	}
+	for sink, packages := range testedBy {
+		t.Logf("%s: the tests of %d packages", sink, len(packages))
+		if len(packages) > mostTested {
+			t.Errorf("a change in %s runs the tests of %d packages again, want at most %d:\n  %s", sink, len(packages), mostTested, strings.Join(packages, "\n  "))
+		}
+	}
+}
+
 // find returns the chain of imports from pkg to the first package with the prefix, or nil. It does not follow the imports
 // of other modules.
 func find(imports map[string][]string, pkg, prefix string, seen map[string]bool) []string {

@@ -218,12 +218,6 @@ func TestNew(t *testing.T) {
 	}
 }
 
-func TestReason(t *testing.T) {
-	if got := sink.Reason(dispatcher.Unavailable(dispatcher.ErrNoHandler)); got != "ConnectionFailed" {
-		t.Errorf("the reason is %q", got)
-	}
-}
-
 // Places are what topics and routes name; a destination that depends on more of an event is none.
 func TestPlacesAreWhatTheFileNames(t *testing.T) {
 	const kafka = "{kafka: {brokers: ['kafka:9092']}}"

@@ -21,7 +21,6 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/natssink"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/postgressink"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/rabbitsink"
-	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/redissink"
 )
 
@@ -172,7 +171,3 @@ func schemaOf(s registry.Schema) pipeline.Schema {
 	}
 	return made
 }
-
-// Reason returns one word for a failure of Deliver or Probe: ConnectionFailed, CertificateInvalid,
-// AuthenticationFailed or Refusing, and "" for nil. Package reason says what each means.
-func Reason(err error) string { return reason.Of(err) }

@@ -15,7 +15,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/journal"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
 // Process is the part of the status that stays the same while a process runs.
@@ -195,7 +195,7 @@ func destination(l dispatcher.LinkState, breaker dispatcher.BreakerState) status
 
 // trouble is a destination that takes no events.
 func trouble(breaker dispatcher.BreakerState, err error, since time.Time) status.Link {
-	link := status.Link{State: status.Unreachable, Reason: sink.Reason(err), Message: line(err.Error()), Since: since}
+	link := status.Link{State: status.Unreachable, Reason: reason.Of(err), Message: line(err.Error()), Since: since}
 	if breaker == dispatcher.BreakerRefusing {
 		link.State = status.Refusing
 	}
