@@ -1,17 +1,14 @@
 package sinktest
 
 import (
-	"context"
-	"io"
 	"reflect"
 	"testing"
 
 	"github.com/cloudevents/sdk-go/v2/binding"
-	"github.com/cloudevents/sdk-go/v2/binding/spec"
-	"github.com/cloudevents/sdk-go/v2/types"
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/cloudevent"
 )
 
 // Destination is a sink and the real thing at its other end, as Exercise drives them.
@@ -78,24 +75,8 @@ func MessageOf(t *testing.T, m binding.Message) Message {
 		t.Errorf("what arrived is not a valid CloudEvent: %v", err)
 	}
 	got := Message{Attributes: map[string]string{}, Payload: string(e.Data())}
-	if err := (*binding.EventMessage)(e).ReadBinary(t.Context(), attributes(got.Attributes)); err != nil {
+	if err := cloudevent.Attributes(*e, func(name, value string) { got.Attributes[name] = value }); err != nil {
 		t.Fatalf("what arrived has an attribute that is not a text: %v", err)
 	}
 	return got
 }
-
-// attributes takes a message's attributes in their canonical text form.
-type attributes map[string]string
-
-func (a attributes) SetAttribute(attribute spec.Attribute, value any) error {
-	return a.SetExtension(attribute.Name(), value)
-}
-
-func (a attributes) SetExtension(name string, value any) (err error) {
-	a[name], err = types.Format(value)
-	return err
-}
-
-func (attributes) Start(context.Context) error { return nil }
-func (attributes) SetData(io.Reader) error     { return nil }
-func (attributes) End(context.Context) error   { return nil }

@@ -1,7 +1,10 @@
 package cloudevent
 
 import (
+	"bytes"
+	"context"
 	"fmt"
+	"io"
 	"maps"
 	"net/url"
 	"regexp"
@@ -10,6 +13,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/cloudevents/sdk-go/v2/binding"
+	"github.com/cloudevents/sdk-go/v2/binding/spec"
 	"github.com/cloudevents/sdk-go/v2/event"
 	"github.com/cloudevents/sdk-go/v2/types"
 
@@ -193,4 +198,36 @@ func Trace(e *dispatcher.Event, set func(name, value string)) {
 func Unwritable(sink string, e *dispatcher.Event, err error) error {
 	return reason.Coded(reason.Unwritable, dispatcher.Permanent(dispatcher.ReasonPermanentFailure,
 		fmt.Errorf("%s: event %s cannot be written as a CloudEvent: %w; correct the row", sink, e.ID, err)))
+}
+
+// Attributes calls set with each attribute of a message in the binary mode, datacontenttype among them, in its
+// canonical text form. It fails when one has none.
+func Attributes(e event.Event, set func(name, value string)) error {
+	return (*binding.EventMessage)(&e).ReadBinary(context.Background(), writer(set))
+}
+
+// writer takes the attributes of an event, and leaves its data out.
+type writer func(name, value string)
+
+func (w writer) SetAttribute(a spec.Attribute, value any) error {
+	return w.SetExtension(a.Name(), value)
+}
+
+func (w writer) SetExtension(name string, value any) error {
+	text, err := types.Format(value)
+	if err == nil {
+		w(name, text)
+	}
+	return err
+}
+
+func (writer) Start(context.Context) error { return nil }
+func (writer) SetData(io.Reader) error     { return nil }
+func (writer) End(context.Context) error   { return nil }
+
+// JSON is the event in the JSON format of CloudEvents: the body of the structured mode. It fails as its writer does.
+func JSON(e event.Event) ([]byte, error) {
+	var body bytes.Buffer
+	err := event.WriteJson(&e, &body)
+	return body.Bytes(), err
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/awsenv"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/base"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
@@ -82,10 +83,10 @@ func (s *awsService[C]) sink(class string, timeout time.Duration, bytes int, rou
 		Transport:     traced{transport(timeout)},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	return (&sink{
+	return &sink{
 		service: s, limits: limits{awsBatch, bytes}, class: class, batchSize: awsBatch, timeout: timeout,
-		encode: encoder(class, spec.Structured, awsPrefix, awsAttributes...),
-	}).to(route, s.own)
+		encode: encoder(class, spec.Structured, awsPrefix, awsAttributes...), place: base.PlaceOf(route, s.own),
+	}
 }
 
 func transport(timeout time.Duration) *http.Transport {

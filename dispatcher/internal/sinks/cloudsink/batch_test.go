@@ -20,6 +20,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/base"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
@@ -49,10 +50,11 @@ func TestSilenceAndPanicsOfABatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		open := func() (*sink, *odd) {
 			o := &odd{service: &pubsubService{}}
-			return (&sink{
+			return &sink{
 				service: o, limits: limits{1, pubsubBytes}, timeout: time.Minute, encode: encoder("pubsub", spec.Binary, "ce-"),
 				group: func(m *message) string { return m.key },
-			}).to(nil, ""), o
+				place: base.PlaceOf(nil, ""),
+			}, o
 		}
 		batch := func(n int, topic string, key func(int) string) (events []*dispatcher.Event) {
 			for i := range n {
@@ -167,7 +169,8 @@ func TestRouteReplacesTheConfiguredName(t *testing.T) {
 		"ServiceBus": func(t *testing.T, to string, route func(*dispatcher.Event) (string, error)) (*sink, func() int) {
 			address := busServer.get(t).Address
 			s := newServiceBusSink(t, address, configured, "", "good")
-			return s.to(route, configured), func() int { return len(readQueue(t, address, to)) }
+			s.place = base.PlaceOf(route, configured)
+			return s, func() int { return len(readQueue(t, address, to)) }
 		},
 	} {
 		t.Run(kind, func(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/base"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/cloudevent"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
@@ -46,29 +47,13 @@ type sink struct {
 	batchSize int
 	timeout   time.Duration
 	encode    func(*dispatcher.Event) (*message, error)
-	// only is where every event goes; "" when routes or the events' own topics say so.
-	only string
 	// group is the key that all messages of a request must share; nil when they need not.
 	group func(*message) string
-	// destination is the name of where an event goes, in the service's words.
-	destination func(*dispatcher.Event) (string, error)
+	// place is the name of a queue or topic.
+	place base.Place
 }
 
 var _ dispatcher.Sink = (*sink)(nil)
-
-// to sends events by their routes; without routes all of them to one place, or each to its own topic's.
-func (s *sink) to(route func(*dispatcher.Event) (string, error), name string) *sink {
-	switch {
-	case route != nil:
-		s.destination = route
-	case name != "":
-		s.only = name
-		s.destination = func(*dispatcher.Event) (string, error) { return name, nil }
-	default:
-		s.destination = func(e *dispatcher.Event) (string, error) { return e.Topic, nil }
-	}
-	return s
-}
 
 // BatchSize is 10 for SQS and SNS, whose requests take no more, 500 for Pub/Sub and 100 for Service Bus.
 func (s *sink) BatchSize() int { return s.batchSize }
@@ -80,17 +65,16 @@ const requestsAtOnce = 50
 type together struct{ to, group string }
 
 // Deliver sends the batch in as few requests as the service's limits, the destinations and the groups allow.
-func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []error) {
-	defer reason.Classify(s.class, &errs)
-	errs = make([]error, len(batch))
+func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
+	return base.Deliver(s.class, batch, s.message, func(messages []*message) []error { return s.deliver(ctx, messages) })
+}
+
+func (s *sink) deliver(ctx context.Context, messages []*message) []error {
+	errs := make([]error, len(messages))
 	groups := map[together][]*message{}
-	for i, e := range batch {
-		to, m, err := s.message(e)
-		if errs[i] = err; err != nil {
-			continue
-		}
+	for i, m := range messages {
 		m.at = i
-		g := together{to: to}
+		g := together{to: m.to}
 		if s.group != nil {
 			g.group = s.group(m)
 		}
@@ -130,21 +114,24 @@ func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []e
 	return errs
 }
 
-// message returns the event as a message, and where it goes.
-func (s *sink) message(e *dispatcher.Event) (to string, m *message, err error) {
-	if to, err = s.destination(e); err == nil {
+// message returns the event as a message, with where it goes.
+func (s *sink) message(e *dispatcher.Event) (*message, error) {
+	to, err := s.place.Of(e)
+	if err == nil {
 		err = s.check(to)
 	}
 	if err != nil {
-		return "", nil, reason.Routed(fmt.Errorf("event %s of topic %q has no destination: %w", e.ID, e.Topic, err))
+		return nil, reason.Routed(fmt.Errorf("event %s of topic %q has no destination: %w", e.ID, e.Topic, err))
 	}
-	if m, err = s.encode(e); err != nil {
-		return "", nil, cloudevent.Unwritable(s.name(to), e, err)
+	m, err := s.encode(e)
+	if err != nil {
+		return nil, cloudevent.Unwritable(s.name(to), e, err)
 	}
 	if size := m.size(); size > s.bytes {
-		return "", nil, s.tooLarge(to, fmt.Errorf("%d bytes of a message, and it takes %d", size, s.bytes))
+		return nil, s.tooLarge(to, fmt.Errorf("%d bytes of a message, and it takes %d", size, s.bytes))
 	}
-	return to, m, nil
+	m.to = to
+	return m, nil
 }
 
 func (s *sink) tooLarge(to string, err error) error {

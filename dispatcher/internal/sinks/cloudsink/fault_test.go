@@ -103,22 +103,22 @@ func TestCloudSinksReportServiceFaults(t *testing.T) {
 			}
 			verify(t, "too large, of three", large[1], dead, reason.Refusing, "the message is too large")
 
-			inner := p.sink.destination
+			inner := p.sink.place.Of
 			for to, want := range map[string]struct {
 				is   class
 				text string
 			}{p.missing: {fault, "; create "}, "no such name?": {failed, "has no destination"}, "": {failed, "has no destination"}} {
-				p.sink.destination = func(*dispatcher.Event) (string, error) { return to, nil }
+				p.sink.place.Of = func(*dispatcher.Event) (string, error) { return to, nil }
 				verify(t, "to "+to, deliver(t, p.sink, newEvent()), want.is, reason.Refusing, want.text)
 			}
-			only := p.sink.only
-			p.sink.only = p.missing
-			p.sink.destination = func(*dispatcher.Event) (string, error) { return p.missing, nil }
+			only := p.sink.place.Only
+			p.sink.place.Only = p.missing
+			p.sink.place.Of = func(*dispatcher.Event) (string, error) { return p.missing, nil }
 			verify(t, "all to "+p.missing, deliver(t, p.sink, newEvent()), unavailable, reason.Refusing, "; create ")
-			p.sink.only = only
-			p.sink.destination = func(*dispatcher.Event) (string, error) { return "", errors.New("no route; add one") }
+			p.sink.place.Only = only
+			p.sink.place.Of = func(*dispatcher.Event) (string, error) { return "", errors.New("no route; add one") }
 			verify(t, "no route", deliver(t, p.sink, newEvent()), failed, reason.Refusing, "has no destination: no route; add one")
-			p.sink.destination = inner
+			p.sink.place.Of = inner
 
 			if err := deliver(t, p.sink, newEvent()); err != nil { // a connection, that is silent then
 				t.Fatal(err)

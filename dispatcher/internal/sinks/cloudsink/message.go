@@ -1,17 +1,12 @@
 package cloudsink
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"io"
 	"strings"
 
-	"github.com/cloudevents/sdk-go/v2/binding"
-	names "github.com/cloudevents/sdk-go/v2/binding/spec"
 	"github.com/cloudevents/sdk-go/v2/event"
-	"github.com/cloudevents/sdk-go/v2/types"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -27,8 +22,8 @@ type message struct {
 	body        []byte
 	// attributes are CloudEvents' with the prefix of the service's binding.
 	attributes map[string]string
-	// at is the event's place in the batch.
-	at int
+	to         string // the name of its queue or topic
+	at         int    // its place among those of the delivery
 }
 
 // attributeType is the type that AWS counts with each attribute.
@@ -61,7 +56,7 @@ func encoder(kind string, mode spec.ContentMode, prefix string, keep ...string) 
 			return m, nil
 		}
 		all := map[string]string{}
-		if err := (*binding.EventMessage)(&ce).ReadBinary(context.Background(), attributes(all)); err != nil {
+		if err := cloudevent.Attributes(ce, func(name, value string) { all[name] = value }); err != nil {
 			return nil, err
 		}
 		if mode == spec.Binary {
@@ -79,9 +74,9 @@ func encoder(kind string, mode spec.ContentMode, prefix string, keep ...string) 
 			}
 		}
 		m.addOwnHeaders(kind, e)
-		var body bytes.Buffer
-		err := event.WriteJson(&ce, &body)
-		m.contentType, m.body = event.ApplicationCloudEventsJSON, body.Bytes()
+		var err error
+		m.contentType = event.ApplicationCloudEventsJSON
+		m.body, err = cloudevent.JSON(ce)
 		return m, err
 	}
 }
@@ -94,24 +89,6 @@ func (m *message) addOwnHeaders(kind string, e *dispatcher.Event) {
 		}
 	})
 }
-
-// attributes takes an event's attributes as text.
-type attributes map[string]string
-
-var _ binding.BinaryWriter = attributes(nil)
-
-func (a attributes) SetAttribute(attribute names.Attribute, value any) error {
-	return a.SetExtension(attribute.Name(), value)
-}
-
-func (a attributes) SetExtension(name string, value any) (err error) {
-	a[name], err = types.Format(value)
-	return err
-}
-
-func (attributes) Start(context.Context) error { return nil }
-func (attributes) SetData(io.Reader) error     { return nil }
-func (attributes) End(context.Context) error   { return nil }
 
 // shortKey is the key itself, or its SHA-256 in hex when the service does not take it as a group.
 func shortKey(key string, most int, forbidden func(rune) bool) string {
@@ -126,11 +103,11 @@ var _ draft.Sink = (*sink)(nil)
 
 // Draft implements [draft.Sink].
 func (s *sink) Draft(_ context.Context, e *dispatcher.Event) (draft.Message, error) {
-	to, made, err := s.message(e)
+	made, err := s.message(e)
 	if err != nil {
 		return draft.Message{}, err
 	}
-	m := draft.Message{To: s.name(to), Key: made.key, Body: made.body, Headers: made.attributes}
+	m := draft.Message{To: s.name(made.to), Key: made.key, Body: made.body, Headers: made.attributes}
 	if s.group != nil {
 		m.Key = s.group(made)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/base"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
@@ -69,7 +70,7 @@ func (s *sink) outcome(ctx, limited context.Context, to string, err error) error
 		case refused.unauthenticated:
 			return dispatcher.Unavailable(err)
 		case refused.noPlace:
-			return reason.NoDestination(to == "" || to == s.only, err) // "" is a probe's
+			return reason.NoDestination(to == "" || to == s.place.Only, err) // "" is a probe's
 		case refused.fault:
 			return dispatcher.DestinationFault(err)
 		}
@@ -133,5 +134,5 @@ func expired(limited context.Context) bool {
 func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
 
 func (s *sink) interrupted(ctx context.Context, to string) error {
-	return fmt.Errorf("sending to %s was interrupted: %w", s.name(to), ctx.Err())
+	return base.Interrupted(ctx, "sending to "+s.name(to))
 }

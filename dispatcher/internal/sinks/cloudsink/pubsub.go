@@ -22,6 +22,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/base"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
@@ -58,10 +59,10 @@ func NewPubSub(cfg spec.PubSubSink, route func(*dispatcher.Event) (string, error
 		return nil, err
 	}
 	s := &pubsubService{project: cfg.Project, topic: cfg.Topic, options: pubsubOptions(cfg)}
-	return (&sink{
+	return &sink{
 		service: s, limits: limits{pubsubBatch, pubsubBytes}, class: "pubsub", batchSize: pubsubBatch, timeout: cfg.Timeout.D(),
-		encode: encoder("pubSub", cfg.ContentMode, "ce-"), group: orderingKey,
-	}).to(route, cfg.Topic), nil
+		encode: encoder("pubSub", cfg.ContentMode, "ce-"), group: orderingKey, place: base.PlaceOf(route, cfg.Topic),
+	}, nil
 }
 
 func pubsubOptions(cfg spec.PubSubSink) []option.ClientOption {

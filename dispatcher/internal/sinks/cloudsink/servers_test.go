@@ -94,8 +94,8 @@ type place struct {
 // destination is a place as sinktest.Exercise drives it.
 func (p place) destination() sinktest.Destination {
 	chosen := map[uuid.UUID]bool{}
-	inner := p.sink.destination
-	p.sink.destination = func(e *dispatcher.Event) (string, error) {
+	inner := p.sink.place.Of
+	p.sink.place.Of = func(e *dispatcher.Event) (string, error) {
 		if chosen[e.ID] {
 			return p.missing, nil
 		}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/base"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
@@ -67,10 +68,7 @@ type serviceBusLink struct {
 // event's own topic's name.
 func NewServiceBus(cfg spec.ServiceBusSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
 	s, _, err := newServiceBus(cfg, route)
-	if err != nil {
-		return nil, err // not s, which would be a Sink that holds nil
-	}
-	return s, nil
+	return base.Made(s, err)
 }
 
 func newServiceBus(cfg spec.ServiceBusSink, route func(*dispatcher.Event) (string, error)) (*sink, *serviceBusService, error) {
@@ -89,10 +87,10 @@ func newServiceBus(cfg spec.ServiceBusSink, route func(*dispatcher.Event) (strin
 			RetryOptions: azservicebus.RetryOptions{MaxRetries: -1},
 		},
 	}
-	return (&sink{
+	return &sink{
 		service: s, limits: limits{serviceBusBatch, serviceBusBytes}, class: "servicebus", batchSize: serviceBusBatch, timeout: cfg.Timeout.D(),
-		encode: encoder("serviceBus", cfg.ContentMode, serviceBusPrefix),
-	}).to(route, entity), s, nil
+		encode: encoder("serviceBus", cfg.ContentMode, serviceBusPrefix), place: base.PlaceOf(route, entity),
+	}, s, nil
 }
 
 var serviceBusEntity = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9._/~-]*[A-Za-z0-9_])?$`)

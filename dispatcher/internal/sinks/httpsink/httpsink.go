@@ -16,6 +16,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/base"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/files"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
@@ -49,11 +50,7 @@ var _ dispatcher.Sink = (*sink)(nil)
 // first looked at by Probe and Deliver, so that what is wrong with them can heal. route says which path
 // an event goes to, from the configured URL; nil is that URL.
 func New(cfg spec.HTTPSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
-	s, err := build(cfg, route)
-	if err != nil {
-		return nil, err // not s, which would be a Sink that holds nil
-	}
-	return s, nil
+	return base.Made(build(cfg, route))
 }
 
 func build(cfg spec.HTTPSink, route func(*dispatcher.Event) (string, error)) (*sink, error) {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/base"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
@@ -162,5 +163,5 @@ func (s *sink) unreachable(to target, err error) error {
 }
 
 func (t target) interrupted(ctx context.Context) error {
-	return fmt.Errorf("posting to %s was interrupted: %w", t.name, ctx.Err())
+	return base.Interrupted(ctx, "posting to "+t.name)
 }

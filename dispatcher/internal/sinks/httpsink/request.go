@@ -7,44 +7,30 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptrace"
-	"runtime/debug"
 	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/cloudevents/sdk-go/v2/binding"
-	names "github.com/cloudevents/sdk-go/v2/binding/spec"
 	"github.com/cloudevents/sdk-go/v2/event"
-	"github.com/cloudevents/sdk-go/v2/types"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/base"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/cloudevent"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/draft"
 )
 
 // headers returns what every request carries.
 func headers(configured map[string]string) http.Header {
-	h := http.Header{"User-Agent": {userAgent()}}
+	agent := "outbox-dispatcher"
+	if v := base.Version(); v != "" {
+		agent += "/" + v
+	}
+	h := http.Header{"User-Agent": {agent}}
 	for name, value := range configured {
 		h.Set(name, value)
 	}
 	return h
-}
-
-// userAgent is outbox-dispatcher with the version of this module, where the build knows it.
-func userAgent() string {
-	const name, module = "outbox-dispatcher", "github.com/outbox-operator/outbox-operator"
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return name
-	}
-	for _, m := range append(info.Deps, &info.Main) {
-		if m.Path == module && m.Version != "" && m.Version != "(devel)" {
-			return name + "/" + m.Version
-		}
-	}
-	return name
 }
 
 // request returns the request for the events, and what will be known about its sending.
@@ -75,15 +61,13 @@ func (s *sink) encode(header http.Header, events []*dispatcher.Event) ([]byte, e
 			header["Content-Type"] = []string{event.ApplicationJSON}
 			return ce.DataEncoded, nil
 		}
-		return ce.DataEncoded, (*binding.EventMessage)(&ce).ReadBinary(context.Background(), binaryHeader(header))
+		return ce.DataEncoded, cloudevent.Attributes(ce, binaryHeader(header).attribute)
 	}
-	var body bytes.Buffer
 	if s.mode == spec.Structured {
 		header["Content-Type"] = []string{event.ApplicationCloudEventsJSON}
-		ce := cloudevent.New(events[0])
-		err := event.WriteJson(&ce, &body)
-		return body.Bytes(), err
+		return cloudevent.JSON(cloudevent.New(events[0]))
 	}
+	var body bytes.Buffer
 	header["Content-Type"] = []string{event.ApplicationCloudEventsBatchJSON}
 	separator := byte('[')
 	for _, e := range events {
@@ -102,29 +86,14 @@ func (s *sink) encode(header http.Header, events []*dispatcher.Event) ([]byte, e
 // percent-encoding.
 type binaryHeader http.Header
 
-var _ binding.BinaryWriter = binaryHeader(nil)
-
-func (h binaryHeader) SetAttribute(a names.Attribute, value any) error {
-	if a.Kind() == names.DataContentType {
-		http.Header(h).Set("Content-Type", value.(string))
-		return nil
+func (h binaryHeader) attribute(name, value string) {
+	if name == "datacontenttype" {
+		http.Header(h).Set("Content-Type", value)
+	} else {
+		// The canonical form: names have no dash, so only the first character is a capital.
+		h["Ce-"+strings.ToUpper(name[:1])+name[1:]] = []string{cloudevent.PercentEncode(value)}
 	}
-	return h.SetExtension(a.Name(), value)
 }
-
-func (h binaryHeader) SetExtension(name string, value any) error {
-	text, err := types.Format(value)
-	if err != nil {
-		return err
-	}
-	// The canonical form: names have no dash, so only the first character is a capital.
-	h["Ce-"+strings.ToUpper(name[:1])+name[1:]] = []string{cloudevent.PercentEncode(text)}
-	return nil
-}
-
-func (binaryHeader) Start(context.Context) error { return nil }
-func (binaryHeader) SetData(io.Reader) error     { return nil }
-func (binaryHeader) End(context.Context) error   { return nil }
 
 // sending knows whether something of a request may have left this process.
 type sending struct{ connected, wroteHeaders atomic.Bool }

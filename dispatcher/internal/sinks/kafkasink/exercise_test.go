@@ -61,7 +61,7 @@ func destination(t *testing.T, cfg spec.KafkaSink) sinktest.Destination {
 	timeout := s.timeout
 	var restart func()
 	refused := map[uuid.UUID]bool{}
-	s.destination = func(e *dispatcher.Event) (string, error) {
+	s.topic.Of = func(e *dispatcher.Event) (string, error) {
 		if refused[e.ID] {
 			return "missing-" + topic, nil
 		}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/base"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/servers/kafka"
@@ -261,7 +262,7 @@ func TestRetiredSendsNothing(t *testing.T) {
 		}
 		cancel()
 	}()
-	if err := ses.produce(ctx, []*kgo.Record{r})[0]; !errors.Is(err, errPending) {
+	if err := ses.produce(ctx, []*kgo.Record{r})[0]; !errors.Is(err, base.ErrPending) {
 		t.Errorf("the record got %v", err)
 	}
 	if n := count(t, c); n != 0 || ses.sent.Load() == 0 {

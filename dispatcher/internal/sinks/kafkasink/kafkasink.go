@@ -17,9 +17,9 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/base"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/encoding"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/files"
-	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
 const (
@@ -34,15 +34,11 @@ const (
 )
 
 type sink struct {
+	base.Server
+	topic    base.Place
 	mode     spec.ContentMode
 	timeout  time.Duration
 	maxBytes int // of a batch, and so of a record
-	// brokers are those of the configuration, as errors name them.
-	brokers string
-	// topic is where every event goes; "" when routes or the events' own topics say so.
-	topic string
-	// destination is the Kafka topic that an event goes to.
-	destination func(*dispatcher.Event) (string, error)
 	// encoder makes values of payloads, by the schema of subject or else of the Kafka topic. nil: a
 	// payload is the value.
 	encoder *encoding.Encoder
@@ -63,11 +59,7 @@ var _ dispatcher.Sink = (*sink)(nil)
 // registry for encoding Avro and Protobuf, nil for JSON. route says which topic an event goes to; nil
 // is the configuration's, or the one of the event's own topic's name.
 func New(cfg spec.KafkaSink, schemas *spec.SchemaRegistry, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
-	s, err := build(cfg, schemas, route)
-	if err != nil {
-		return nil, err // not s, which would be a Sink that holds nil
-	}
-	return s, nil
+	return base.Made(build(cfg, schemas, route))
 }
 
 func build(cfg spec.KafkaSink, schemas *spec.SchemaRegistry, route func(*dispatcher.Event) (string, error)) (*sink, error) {
@@ -76,11 +68,13 @@ func build(cfg spec.KafkaSink, schemas *spec.SchemaRegistry, route func(*dispatc
 		return nil, err
 	}
 	s := &sink{
-		mode: cfg.ContentMode, timeout: cfg.Timeout.D(), maxBytes: cfg.MaxMessageBytes, brokers: strings.Join(cfg.Brokers, ", "),
-		destination: route,
-		subject:     cfg.Subject,
-		dial:        files.Dialer(cfg.TLS, connectTimeout),
-		turn:        make(chan struct{}, 1),
+		mode: cfg.ContentMode, timeout: cfg.Timeout.D(), maxBytes: cfg.MaxMessageBytes,
+		Server: base.Server{
+			Peer: peer, Kind: "Kafka", At: strings.Join(cfg.Brokers, ", "), Doing: "producing to",
+			Limit: min(cfg.Timeout.D(), connectTimeout), Explain: explainLogin,
+		},
+		topic: base.PlaceOf(route, cfg.Topic), subject: cfg.Subject,
+		dial: files.Dialer(cfg.TLS, connectTimeout), turn: make(chan struct{}, 1),
 	}
 	if cfg.Encoding != spec.KafkaJSON {
 		if schemas == nil {
@@ -90,10 +84,6 @@ func build(cfg spec.KafkaSink, schemas *spec.SchemaRegistry, route func(*dispatc
 		if s.encoder, err = encoding.New(cfg.Encoding, *schemas); err != nil {
 			return nil, err
 		}
-	}
-	if route == nil {
-		s.topic = cfg.Topic
-		s.destination = func(e *dispatcher.Event) (string, error) { return cmp.Or(cfg.Topic, e.Topic), nil }
 	}
 	s.options = append(options(cfg), login(cfg.Auth)...)
 	// What kgo finds wrong is found now. Nothing is dialled before the first use.
@@ -113,7 +103,7 @@ func options(cfg spec.KafkaSink) []kgo.Opt {
 	return []kgo.Opt{
 		kgo.SeedBrokers(cfg.Brokers...),
 		kgo.ClientID(cfg.ClientID),
-		kgo.SoftwareNameAndVersion("outbox-dispatcher", kgoVersion()),
+		kgo.SoftwareNameAndVersion("outbox-dispatcher", cmp.Or(base.Version(), "unknown")),
 		kgo.RequiredAcks(kgo.AllISRAcks()), // and idempotent, which is kgo's default
 		// The records of a partition that lost its leader are given up even if one may have been written.
 		kgo.AllowIdempotentProduceCancellation(),
@@ -143,28 +133,18 @@ func (*sink) BatchSize() int { return batchSize }
 
 // Deliver produces the whole batch at once, and returns a result for each record as the brokers confirm it.
 // When ctx ends, or the timeout, what is not confirmed by then is never sent any more.
-func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []error) {
-	defer reason.Classify("kafka", &errs)
+func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
 	since := time.Now()
-	errs = make([]error, len(batch))
-	var records []*kgo.Record
-	var of []int // the place of each record's event in the batch
-	for i, e := range batch {
-		r, err := s.record(ctx, since, e)
-		if errs[i] = err; err == nil {
-			records, of = append(records, r), append(of, i)
+	record := func(e *dispatcher.Event) (*kgo.Record, error) { return s.record(ctx, since, e) }
+	return base.Deliver("kafka", batch, record, func(records []*kgo.Record) []error {
+		errs := s.produce(ctx, &s.shared, records)
+		for i, err := range errs {
+			if errors.Is(err, errBatchTooLarge) {
+				errs[i] = s.produceAlone(ctx, records[i])
+			}
 		}
-	}
-	if len(records) == 0 {
 		return errs
-	}
-	for i, err := range s.produce(ctx, &s.shared, records) {
-		if errors.Is(err, errBatchTooLarge) {
-			err = s.produceAlone(ctx, records[i])
-		}
-		errs[of[i]] = err
-	}
-	return errs
+	})
 }
 
 // produceAlone sends a record in a batch of its own: then what is said of the batch is said of it.
@@ -173,7 +153,7 @@ func (s *sink) produceAlone(ctx context.Context, r *kgo.Record) error {
 	case s.turn <- struct{}{}:
 		defer func() { <-s.turn }()
 	case <-ctx.Done():
-		return s.interrupted(ctx)
+		return s.Interrupted(ctx)
 	}
 	err := s.produce(ctx, &s.alone, []*kgo.Record{unused(r)})[0]
 	if errors.Is(err, errBatchTooLarge) {
@@ -187,15 +167,15 @@ func (s *sink) produce(ctx context.Context, l *sessionHolder, records []*kgo.Rec
 	limited, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	if ctx.Err() != nil {
-		return slices.Repeat([]error{s.interrupted(ctx)}, len(records))
+		return slices.Repeat([]error{s.Interrupted(ctx)}, len(records))
 	}
 	ses, err := l.session(s.newSession)
 	if err != nil {
-		return slices.Repeat([]error{s.unreachable(ctx, err)}, len(records))
+		return slices.Repeat([]error{s.Unreachable(ctx, err)}, len(records))
 	}
 	if err := ses.ready(ctx, min(s.timeout, connectTimeout)); err != nil {
 		l.retire(ses) // its connection may hang
-		return slices.Repeat([]error{s.unreachable(ctx, err)}, len(records))
+		return slices.Repeat([]error{s.Unreachable(ctx, err)}, len(records))
 	}
 	before := ses.sent.Load()
 	errs := ses.produce(limited, records)
@@ -218,9 +198,9 @@ func (s *sink) Probe(ctx context.Context) error {
 		err = ses.ping(ctx, min(s.timeout, connectTimeout))
 	}
 	if err != nil {
-		return s.unreachable(ctx, err)
+		return s.Unreachable(ctx, err)
 	}
-	if s.topic != "" {
+	if s.topic.Only != "" {
 		if err := s.probeTopic(ctx, ses); err != nil {
 			return err
 		}
@@ -243,6 +223,6 @@ func (s *sink) Close(ctx context.Context) error {
 	case <-closed:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("kafka sink: closing the connections to %s was interrupted: %w", s.brokers, ctx.Err())
+		return fmt.Errorf("kafka sink: closing the connections to %s was interrupted: %w", s.At, ctx.Err())
 	}
 }

@@ -9,15 +9,12 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/base"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
-var (
-	// errPending is the result of a record that has none yet.
-	errPending = errors.New("not confirmed")
-	// errBatchTooLarge is a record's, or that of the batch that it was in.
-	errBatchTooLarge = errors.New("the message is too large")
-)
+// errBatchTooLarge is a record's, or that of the batch that it was in.
+var errBatchTooLarge = errors.New("the message is too large")
 
 // endsSession reports whether no more can be had of the session: a record is without a response, or
 // kgo holds on to what the broker refuses: its producer id, or the id of a topic that was since made
@@ -31,7 +28,7 @@ func (s *sink) endsSession(err error) bool {
 		return false
 	case errors.As(err, &response):
 		return response == kerr.ClusterAuthorizationFailed || response == kerr.UnknownTopicID || response == kerr.TransactionalIDAuthorizationFailed ||
-			response == kerr.InvalidProducerEpoch || response == kerr.ProducerFenced || response == kerr.TopicAuthorizationFailed && s.topic != ""
+			response == kerr.InvalidProducerEpoch || response == kerr.ProducerFenced || response == kerr.TopicAuthorizationFailed && s.topic.Only != ""
 	default:
 		return true
 	}
@@ -51,23 +48,23 @@ func (s *sink) outcome(ctx context.Context, ses *session, r *kgo.Record, err err
 	case errors.As(err, &response):
 		return s.refused(r, response)
 	case ctx.Err() != nil:
-		return s.interrupted(ctx)
+		return s.Interrupted(ctx)
 	}
 	var cause error = reason.TimedOut(fmt.Sprintf("no confirmation within %s", s.timeout))
-	if !errors.Is(err, errPending) {
+	if !errors.Is(err, base.ErrPending) {
 		cause = errors.New("the connection was given up with that of another delivery")
 	}
 	trouble := ses.trouble.Load()
 	if unsent && trouble != nil {
-		return s.unreachable(ctx, *trouble)
+		return s.Unreachable(ctx, *trouble)
 	}
 	if unsent {
 		return dispatcher.Unavailable(reason.With(reason.ConnectionFailed, fmt.Errorf(
-			"topic %s at %s took no record: %w; check that its partitions have leaders, and that the brokers respond", r.Topic, s.brokers, cause)))
+			"topic %s at %s took no record: %w; check that its partitions have leaders, and that the brokers respond", r.Topic, s.At, cause)))
 	}
-	err = fmt.Errorf("topic %s at %s: %w; check that the brokers run and that its partitions have enough in-sync replicas, or raise timeout. The record may have been written", r.Topic, s.brokers, cause)
+	err = fmt.Errorf("topic %s at %s: %w; check that the brokers run and that its partitions have enough in-sync replicas, or raise timeout. The record may have been written", r.Topic, s.At, cause)
 	if trouble != nil {
-		err = fmt.Errorf("%w. Then: %w", err, s.connectFailure(*trouble))
+		err = fmt.Errorf("%w. Then: %w", err, s.ConnectFailure(*trouble))
 	}
 	// No record makes a broker silent: what it does not take, it refuses.
 	return dispatcher.DestinationFault(reason.With(reason.ConnectionFailed, err))
@@ -75,7 +72,7 @@ func (s *sink) outcome(ctx context.Context, ses *session, r *kgo.Record, err err
 
 // leaderless is what became of a record whose partition has no leader.
 func (s *sink) leaderless(r *kgo.Record, err *noLeader) error {
-	failure := fmt.Errorf("topic %s at %s: %w; bring the brokers that have it back, or give the topic more replicas", r.Topic, s.brokers, err)
+	failure := fmt.Errorf("topic %s at %s: %w; bring the brokers that have it back, or give the topic more replicas", r.Topic, s.At, err)
 	if !err.taken {
 		return dispatcher.Unavailable(reason.With(reason.ConnectionFailed, failure))
 	}
@@ -90,15 +87,15 @@ func (s *sink) refused(r *kgo.Record, response *kerr.Error) error {
 // explain says what a response means. Only Kafka's own words for its error codes are quoted.
 func (s *sink) explain(r *kgo.Record, response *kerr.Error) error {
 	say := func(format string, args ...any) error {
-		return fmt.Errorf("topic %s at %s: %w", r.Topic, s.brokers, fmt.Errorf(format, args...))
+		return fmt.Errorf("topic %s at %s: %w", r.Topic, s.At, fmt.Errorf(format, args...))
 	}
 	switch response {
 	case kerr.MessageTooLarge, kerr.RecordListTooLarge:
 		return say("%w: about %d bytes; raise maxMessageBytes and the topic's max.message.bytes, or make smaller events", errBatchTooLarge, size(r))
 	case kerr.UnknownTopicOrPartition, kerr.UnknownTopicID:
-		return reason.NoDestination(r.Topic == s.topic, reason.With(reason.Refusing, say("%w; create it, as with kafka-topics.sh --create --topic %s, or set topic to one that exists", response, r.Topic)))
+		return reason.NoDestination(r.Topic == s.topic.Only, reason.With(reason.Refusing, say("%w; create it, as with kafka-topics.sh --create --topic %s, or set topic to one that exists", response, r.Topic)))
 	case kerr.TopicAuthorizationFailed:
-		return reason.NoDestination(r.Topic == s.topic, reason.With(reason.AuthenticationFailed, say("%w; allow the dispatcher's user to Describe and Write it, as with kafka-acls.sh --add --producer --topic %s", response, r.Topic)))
+		return reason.NoDestination(r.Topic == s.topic.Only, reason.With(reason.AuthenticationFailed, say("%w; allow the dispatcher's user to Describe and Write it, as with kafka-acls.sh --add --producer --topic %s", response, r.Topic)))
 	case kerr.ClusterAuthorizationFailed:
 		return dispatcher.DestinationFault(reason.With(reason.AuthenticationFailed, say("%w; allow the dispatcher's user to Write a topic, and before Kafka 2.8 also IdempotentWrite on the cluster", response)))
 	case kerr.NotEnoughReplicas, kerr.NotEnoughReplicasAfterAppend:
@@ -126,20 +123,12 @@ func size(r *kgo.Record) int {
 	return n
 }
 
-// unreachable is a failure before any record was sent.
-func (s *sink) unreachable(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return s.interrupted(ctx)
-	}
-	return dispatcher.Unavailable(s.connectFailure(err))
-}
-
 // peer is who connections are made to.
 var peer = reason.Peer{Name: "the broker", Hosts: "brokers, and in the brokers' advertised.listeners,", TLS: "tls", Plain: "remove tls"}
 
-// connectFailure says why there is no connection. Of a login, only Kafka's own words for its error codes
+// explainLogin is [base.Server].Explain. Of a login, only Kafka's own words for its error codes
 // are quoted.
-func (s *sink) connectFailure(err error) error {
+func explainLogin(err error) error {
 	var response *kerr.Error
 	var eof *kgo.ErrFirstReadEOF
 	switch {
@@ -150,7 +139,7 @@ func (s *sink) connectFailure(err error) error {
 	case errors.As(err, &eof):
 		err = reason.With(reason.ConnectionFailed, errors.New("closed without a response; the port may want TLS, in tls, or a login, in auth"))
 	}
-	return peer.Unreachable("Kafka at "+s.brokers, min(s.timeout, connectTimeout), err)
+	return err
 }
 
 func loginRemedy(response *kerr.Error) string {
@@ -162,8 +151,4 @@ func loginRemedy(response *kerr.Error) string {
 	default:
 		return "check auth.type, and the user and password or token in auth's files"
 	}
-}
-
-func (s *sink) interrupted(ctx context.Context) error {
-	return fmt.Errorf("producing to %s was interrupted: %w", s.brokers, ctx.Err())
 }

@@ -23,7 +23,7 @@ const (
 func (s *sink) probeTopic(ctx context.Context, ses *session) error {
 	req := kmsg.NewPtrMetadataRequest()
 	topic := kmsg.NewMetadataRequestTopic()
-	topic.Topic = kmsg.StringPtr(s.topic)
+	topic.Topic = kmsg.StringPtr(s.topic.Only)
 	req.Topics, req.AllowAutoTopicCreation, req.IncludeTopicAuthorizedOperations = append(req.Topics, topic), false, true
 	result := make(chan *kmsg.MetadataResponse, 1) // which comes too late, if ctx ends
 	err := bounded(ctx, min(s.timeout, connectTimeout), func(ctx context.Context) error {
@@ -32,7 +32,7 @@ func (s *sink) probeTopic(ctx context.Context, ses *session) error {
 		return err
 	})
 	if err != nil {
-		return s.unreachable(ctx, err)
+		return s.Unreachable(ctx, err)
 	}
 	for _, t := range (<-result).Topics {
 		err := kerr.ErrorForCode(t.ErrorCode)
@@ -41,7 +41,7 @@ func (s *sink) probeTopic(ctx context.Context, ses *session) error {
 		}
 		var said *kerr.Error
 		if errors.As(err, &said) {
-			return dispatcher.Unavailable(s.refused(&kgo.Record{Topic: s.topic}, said))
+			return dispatcher.Unavailable(s.refused(&kgo.Record{Topic: s.topic.Only}, said))
 		}
 	}
 	return nil
@@ -51,7 +51,7 @@ func (s *sink) probeTopic(ctx context.Context, ses *session) error {
 // read, that topic's max.message.bytes if it is less.
 func (s *sink) Limit(ctx context.Context) (bytes int, setting string) {
 	bytes, setting = s.maxBytes, "maxMessageBytes"
-	if s.topic == "" {
+	if s.topic.Only == "" {
 		return bytes, setting
 	}
 	ses, err := s.newSession()
@@ -62,7 +62,7 @@ func (s *sink) Limit(ctx context.Context) (bytes int, setting string) {
 	const name = "max.message.bytes"
 	req := kmsg.NewPtrDescribeConfigsRequest()
 	topic := kmsg.NewDescribeConfigsRequestResource()
-	topic.ResourceType, topic.ResourceName, topic.ConfigNames = kmsg.ConfigResourceTypeTopic, s.topic, []string{name}
+	topic.ResourceType, topic.ResourceName, topic.ConfigNames = kmsg.ConfigResourceTypeTopic, s.topic.Only, []string{name}
 	req.Resources = append(req.Resources, topic)
 	result := make(chan *kmsg.DescribeConfigsResponse, 1)
 	err = bounded(ctx, min(s.timeout, connectTimeout), func(ctx context.Context) error {
@@ -79,7 +79,7 @@ func (s *sink) Limit(ctx context.Context) (bytes int, setting string) {
 				continue
 			}
 			if n, err := strconv.Atoi(*c.Value); err == nil && n < bytes {
-				bytes, setting = n, name+" of topic "+s.topic
+				bytes, setting = n, name+" of topic "+s.topic.Only
 			}
 		}
 	}

@@ -1,19 +1,13 @@
 package kafkasink
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
-	"io"
-	"runtime/debug"
 	"strings"
 	"time"
 
-	"github.com/cloudevents/sdk-go/v2/binding"
-	names "github.com/cloudevents/sdk-go/v2/binding/spec"
 	"github.com/cloudevents/sdk-go/v2/event"
-	"github.com/cloudevents/sdk-go/v2/types"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
@@ -28,7 +22,7 @@ const contentType = "content-type"
 // record returns the event as a record (CONTRACT C-70, C-71). Its time is that of the sending, so
 // that a topic's retention counts from then; the event's own is in ce_time. since is when the event was there.
 func (s *sink) record(ctx context.Context, since time.Time, e *dispatcher.Event) (*kgo.Record, error) {
-	topic, err := s.destination(e)
+	topic, err := s.topic.Of(e)
 	if err != nil {
 		return nil, reason.Routed(fmt.Errorf("kafka sink: %w", err))
 	}
@@ -38,9 +32,7 @@ func (s *sink) record(ctx context.Context, since time.Time, e *dispatcher.Event)
 	r := &kgo.Record{Topic: topic, Key: []byte(e.Key())}
 	ce := cloudevent.New(e)
 	if s.mode == spec.Structured {
-		var body bytes.Buffer
-		err = event.WriteJson(&ce, &body)
-		r.Value = body.Bytes()
+		r.Value, err = cloudevent.JSON(ce)
 		r.Headers = []kgo.RecordHeader{{Key: contentType, Value: []byte(event.ApplicationCloudEventsJSON)}}
 	} else {
 		if r.Value, err = s.value(ctx, since, topic, e); err != nil {
@@ -51,7 +43,7 @@ func (s *sink) record(ctx context.Context, since time.Time, e *dispatcher.Event)
 		}
 		if !e.Message.Bare {
 			r.Headers = make([]kgo.RecordHeader, 0, 20+2*len(e.Headers)+len(e.Message.Headers))
-			err = (*binding.EventMessage)(&ce).ReadBinary(ctx, (*headers)(r))
+			err = cloudevent.Attributes(ce, (*headers)(r).attribute)
 		}
 	}
 	if err != nil {
@@ -79,44 +71,16 @@ func validTopic(name string) bool {
 // headers takes an event's attributes in the binary mode of the CloudEvents Kafka binding.
 type headers kgo.Record
 
-var _ binding.BinaryWriter = (*headers)(nil)
-
-func (h *headers) SetAttribute(a names.Attribute, value any) error {
-	if a.Kind() == names.DataContentType {
-		h.add(contentType, value.(string))
-		return nil
+func (h *headers) attribute(name, value string) {
+	if name == "datacontenttype" {
+		h.add(contentType, value)
+	} else {
+		h.add("ce_"+name, value)
 	}
-	return h.SetExtension(a.Name(), value)
-}
-
-func (h *headers) SetExtension(name string, value any) error {
-	text, err := types.Format(value)
-	if err != nil {
-		return err
-	}
-	h.add("ce_"+name, text)
-	return nil
 }
 
 func (h *headers) add(key, value string) {
 	h.Headers = append(h.Headers, kgo.RecordHeader{Key: key, Value: []byte(value)})
-}
-
-func (*headers) Start(context.Context) error { return nil }
-func (*headers) SetData(io.Reader) error     { return nil }
-func (*headers) End(context.Context) error   { return nil }
-
-// kgoVersion is the version of this module's build, as brokers list it among their clients' software.
-func kgoVersion() string {
-	const module = "github.com/outbox-operator/outbox-operator"
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, m := range append(info.Deps, &info.Main) {
-			if m.Path == module && m.Version != "" && m.Version != "(devel)" {
-				return m.Version
-			}
-		}
-	}
-	return "unknown"
 }
 
 var _ draft.Sink = (*sink)(nil)
@@ -127,7 +91,7 @@ func (s *sink) Draft(ctx context.Context, e *dispatcher.Event) (draft.Message, e
 	if err != nil {
 		return draft.Message{}, err
 	}
-	m := draft.Message{To: "topic " + r.Topic, At: s.brokers, Key: string(r.Key), Body: r.Value, Headers: make(map[string]string, len(r.Headers))}
+	m := draft.Message{To: "topic " + r.Topic, At: s.At, Key: string(r.Key), Body: r.Value, Headers: make(map[string]string, len(r.Headers))}
 	for _, h := range r.Headers {
 		name := h.Key
 		for n := 2; m.Headers[name] != ""; n++ { // a record may have two of a name

@@ -5,12 +5,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/base"
 )
 
 // sessionHolder holds the session that deliveries use.
@@ -171,53 +172,22 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// responses are the promises of a delivery's records.
-type responses struct {
-	mu      sync.Mutex
-	errs    []error // errPending until there is a result
-	pending int
-	done    chan struct{}
-}
-
-func (a *responses) set(i int, err error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.errs[i] = err
-	if a.pending--; a.pending == 0 {
-		close(a.done)
-	}
-}
-
-// now returns the responses that are there, with missing for the others.
-func (a *responses) now(missing error) []error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	errs := slices.Clone(a.errs)
-	for i, err := range errs {
-		if errors.Is(err, errPending) {
-			errs[i] = missing
-		}
-	}
-	return errs
-}
-
 // produce sends the records, which are not none, and waits for their responses until ctx ends.
 func (s *session) produce(ctx context.Context, records []*kgo.Record) []error {
-	n := len(records)
-	a := &responses{errs: slices.Repeat([]error{errPending}, n), pending: n, done: make(chan struct{})}
+	results := base.NewResults(len(records))
 	for i, r := range records {
-		s.hand(r, true, func(err error) { a.set(i, err) })
+		s.hand(r, true, func(err error) { results.Set(i, err) })
 	}
 	look := time.NewTicker(leaderWait)
 	defer look.Stop()
 	for {
 		select {
-		case <-a.done:
-			return a.now(nil)
+		case <-results.Done:
+			return results.Now(nil)
 		case <-s.ended:
-			return a.now(kgo.ErrClientClosed)
+			return results.Now(kgo.ErrClientClosed)
 		case <-ctx.Done():
-			return a.now(errPending)
+			return results.Now(base.ErrPending)
 		case <-look.C:
 			s.review()
 		}

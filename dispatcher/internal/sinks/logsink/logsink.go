@@ -12,8 +12,6 @@ import (
 	"io"
 	"sync"
 
-	"github.com/cloudevents/sdk-go/v2/event"
-
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/cloudevent"
@@ -79,12 +77,11 @@ func (s *sink) line(e *dispatcher.Event) ([]byte, error) {
 		}
 		ce.DataEncoded = data.Bytes()
 	}
-	var line bytes.Buffer
-	if err := event.WriteJson(&ce, &line); err != nil {
+	line, err := cloudevent.JSON(ce)
+	if err != nil {
 		return nil, cloudevent.Unwritable("log sink", e, err)
 	}
-	line.WriteByte('\n')
-	return line.Bytes(), nil
+	return append(line, '\n'), nil
 }
 
 // Probe succeeds: whether a line can be written is only known by writing one.

@@ -44,7 +44,7 @@ func destination(t *testing.T, cfg spec.NATSSink) sinktest.Destination {
 	s.dial = relayed
 	var restart func()
 	refused := map[uuid.UUID]bool{}
-	s.destination = func(e *dispatcher.Event) (string, error) {
+	s.subject.Of = func(e *dispatcher.Event) (string, error) {
 		if refused[e.ID] {
 			return "missing." + stream, nil
 		}

@@ -1,16 +1,11 @@
 package natssink
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"strings"
 
-	"github.com/cloudevents/sdk-go/v2/binding"
-	names "github.com/cloudevents/sdk-go/v2/binding/spec"
 	"github.com/cloudevents/sdk-go/v2/event"
-	"github.com/cloudevents/sdk-go/v2/types"
 	"github.com/nats-io/nats.go"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
@@ -31,7 +26,7 @@ const (
 // message returns the event as a message (CONTRACT C-70). Its id is the event's, at each attempt: so the
 // stream stores a retry once.
 func (s *sink) message(e *dispatcher.Event) (*nats.Msg, error) {
-	subject, err := s.destination(e)
+	subject, err := s.subject.Of(e)
 	if err != nil {
 		return nil, reason.Routed(fmt.Errorf("nats sink: %w", err))
 	}
@@ -41,15 +36,13 @@ func (s *sink) message(e *dispatcher.Event) (*nats.Msg, error) {
 	m := &nats.Msg{Subject: subject, Header: make(nats.Header, 22+len(e.Headers))}
 	ce := cloudevent.New(e)
 	if s.mode == spec.Structured {
-		var body bytes.Buffer
-		err = event.WriteJson(&ce, &body)
-		m.Data = body.Bytes()
+		m.Data, err = cloudevent.JSON(ce)
 		headers(m.Header).set(contentType, event.ApplicationCloudEventsJSON)
 	} else {
 		m.Data = e.Payload
 	}
 	if s.mode != spec.Structured && !e.Message.Bare {
-		err = (*binding.EventMessage)(&ce).ReadBinary(context.Background(), headers(m.Header))
+		err = cloudevent.Attributes(ce, headers(m.Header).attribute)
 	}
 	if err != nil {
 		return nil, cloudevent.Unwritable("nats sink", e, err)
@@ -74,34 +67,19 @@ func size(m *nats.Msg) int {
 // headers takes an event's attributes in the binary mode of the CloudEvents NATS binding.
 type headers nats.Header
 
-var _ binding.BinaryWriter = headers(nil)
-
 // set takes the name as it is: consumers in Go look for exactly that.
 func (h headers) set(name, value string) { h[name] = []string{value} }
 
-// SetAttribute writes the type of the data twice: the binding says ce-datacontenttype, the CloudEvents
-// SDKs read content-type.
-func (h headers) SetAttribute(a names.Attribute, value any) error {
-	if a.Kind() == names.DataContentType {
-		h.set(contentType, value.(string))
-		h.set(dataType, value.(string))
-		return nil
+// attribute writes the type of the data twice: the binding says ce-datacontenttype, the CloudEvents SDKs
+// read content-type.
+func (h headers) attribute(name, value string) {
+	if name == "datacontenttype" {
+		h.set(contentType, value)
+		h.set(dataType, value)
+	} else {
+		h.set("ce-"+name, cloudevent.PercentEncode(value))
 	}
-	return h.SetExtension(a.Name(), value)
 }
-
-func (h headers) SetExtension(name string, value any) error {
-	text, err := types.Format(value)
-	if err != nil {
-		return err
-	}
-	h.set("ce-"+name, cloudevent.PercentEncode(text))
-	return nil
-}
-
-func (headers) Start(context.Context) error { return nil }
-func (headers) SetData(io.Reader) error     { return nil }
-func (headers) End(context.Context) error   { return nil }
 
 var _ draft.Sink = (*sink)(nil)
 
@@ -111,7 +89,7 @@ func (s *sink) Draft(_ context.Context, e *dispatcher.Event) (draft.Message, err
 	if err != nil {
 		return draft.Message{}, err
 	}
-	m := draft.Message{To: "subject " + made.Subject, At: s.servers, Body: made.Data, Headers: make(map[string]string, len(made.Header))}
+	m := draft.Message{To: "subject " + made.Subject, At: s.At, Body: made.Data, Headers: make(map[string]string, len(made.Header))}
 	for name, values := range made.Header {
 		m.Headers[name] = strings.Join(values, "\n")
 	}

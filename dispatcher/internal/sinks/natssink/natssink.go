@@ -5,7 +5,6 @@
 package natssink
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +17,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/base"
 )
 
 const (
@@ -33,15 +32,11 @@ const (
 )
 
 type sink struct {
+	base.Server
+	subject base.Place
 	mode    spec.ContentMode
 	stream  string
 	timeout time.Duration
-	// servers are those of the configuration, as errors name them.
-	servers string
-	// subject is where every event goes; "" when routes or the events' own topics say so.
-	subject string
-	// destination is the subject that an event goes to.
-	destination func(*dispatcher.Event) (string, error)
 	// options returns how to connect, from the files as they are now.
 	options func() (nats.Options, error)
 	dial    dialer
@@ -57,11 +52,7 @@ var _ dispatcher.Sink = (*sink)(nil)
 // looked at by Probe and Deliver, so that what is wrong with them can heal. route says which subject an
 // event goes to; nil is the configuration's, or the one of the event's own topic's name.
 func New(cfg spec.NATSSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
-	s, err := build(cfg, route)
-	if err != nil {
-		return nil, err // not s, which would be a Sink that holds nil
-	}
-	return s, nil
+	return base.Made(build(cfg, route))
 }
 
 func build(cfg spec.NATSSink, route func(*dispatcher.Event) (string, error)) (*sink, error) {
@@ -69,18 +60,16 @@ func build(cfg spec.NATSSink, route func(*dispatcher.Event) (string, error)) (*s
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &sink{
-		mode: cfg.ContentMode, stream: cfg.Stream, timeout: cfg.Timeout.D(),
-		servers:     strings.Join(cfg.Servers, ", "),
-		destination: route,
-		options:     func() (nats.Options, error) { return options(cfg) },
-		dial:        dial,
-	}
-	if route == nil {
-		s.subject = cfg.Subject
-		s.destination = func(e *dispatcher.Event) (string, error) { return cmp.Or(cfg.Subject, e.Topic), nil }
-	}
-	return s, nil
+	return &sink{
+		Server: base.Server{
+			Peer: peer, Kind: "NATS", At: strings.Join(cfg.Servers, ", "), Doing: "publishing to",
+			Limit: min(cfg.Timeout.D(), connectTimeout), Explain: explainLogin,
+		},
+		subject: base.PlaceOf(route, cfg.Subject),
+		mode:    cfg.ContentMode, stream: cfg.Stream, timeout: cfg.Timeout.D(),
+		options: func() (nats.Options, error) { return options(cfg) },
+		dial:    dial,
+	}, nil
 }
 
 // BatchSize is 500.
@@ -88,35 +77,28 @@ func (*sink) BatchSize() int { return batchSize }
 
 // Deliver publishes the whole batch at once, and returns a result for each message as its stream confirms it.
 // When ctx ends, or the timeout, what is not confirmed by then is never sent any more.
-func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []error) {
-	defer reason.Classify("nats", &errs)
-	errs = make([]error, len(batch))
-	var msgs []*nats.Msg
-	var of []int // the place of each message's event in the batch
-	for i, e := range batch {
-		m, err := s.message(e)
-		if errs[i] = err; err == nil {
-			msgs, of = append(msgs, m), append(of, i)
-		}
-	}
-	limited, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	for round := 0; len(msgs) > 0; round++ {
-		results := s.publish(ctx, limited, msgs)
-		left := 0
-		for i, err := range results {
-			errs[of[i]] = err
-			if errors.Is(err, errNoStream) {
-				msgs[left], of[left] = msgs[i], of[i]
-				left++
+func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
+	return base.Deliver("nats", batch, s.message, func(msgs []*nats.Msg) []error {
+		limited, cancel := context.WithTimeout(ctx, s.timeout)
+		defer cancel()
+		errs := s.publish(ctx, limited, msgs)
+		for range again {
+			var left []*nats.Msg
+			var of []int // the place of each of them in msgs
+			for i, err := range errs {
+				if errors.Is(err, errNoStream) {
+					left, of = append(left, msgs[i]), append(of, i)
+				}
+			}
+			if len(left) == 0 || !sleep(limited, againAfter) {
+				break
+			}
+			for i, err := range s.publish(ctx, limited, left) {
+				errs[of[i]] = err
 			}
 		}
-		msgs, of = msgs[:left], of[:left]
-		if round == again || left == 0 || !sleep(limited, againAfter) {
-			break
-		}
-	}
-	return errs
+		return errs
+	})
 }
 
 // sleep reports whether ctx outlasts d.
@@ -135,11 +117,11 @@ func sleep(ctx context.Context, d time.Duration) bool {
 func (s *sink) publish(ctx, limited context.Context, msgs []*nats.Msg) []error {
 	all := func(err error) []error { return slices.Repeat([]error{err}, len(msgs)) }
 	if limited.Err() != nil {
-		return all(s.unreachable(ctx, limited.Err()))
+		return all(s.Unreachable(ctx, limited.Err()))
 	}
 	ses := s.session()
 	if err := ses.wait(limited); err != nil {
-		return all(s.unreachable(ctx, err))
+		return all(s.Unreachable(ctx, err))
 	}
 	errs := ses.publish(limited, msgs)
 	for i, m := range msgs {
@@ -177,9 +159,9 @@ func (s *sink) Probe(ctx context.Context) error {
 	s.mu.Unlock()
 	defer ses.retire()
 	if err := ses.wait(ctx); err != nil {
-		return s.unreachable(ctx, err)
+		return s.Unreachable(ctx, err)
 	}
-	if s.subject == "" {
+	if s.subject.Only == "" {
 		return nil
 	}
 	limited, cancel := context.WithTimeout(ctx, min(s.timeout, connectTimeout))
@@ -203,6 +185,6 @@ func (s *sink) Close(ctx context.Context) error {
 	case <-closed:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("nats sink: closing the connection to %s was interrupted: %w", s.servers, ctx.Err())
+		return fmt.Errorf("nats sink: closing the connection to %s was interrupted: %w", s.At, ctx.Err())
 	}
 }

@@ -15,7 +15,6 @@ import (
 
 // What a message's result can be other than nil and a streamError.
 var (
-	errPending  = errors.New("not confirmed")
 	errUnsent   = errors.New("not sent")
 	errNoStream = errors.New("no stream takes it")
 	errNoAck    = errors.New("the response is not a confirmation of a stream")
@@ -84,7 +83,7 @@ func (e *streamError) remedy() string {
 // outcome says what a message's response means.
 func (s *sink) outcome(ctx, limited context.Context, ses *session, m *nats.Msg, err error) error {
 	say := func(format string, args ...any) error {
-		return fmt.Errorf("subject %s at %s: %w", m.Subject, s.servers, fmt.Errorf(format, args...))
+		return fmt.Errorf("subject %s at %s: %w", m.Subject, s.At, fmt.Errorf(format, args...))
 	}
 	var refusal *streamError
 	switch {
@@ -102,9 +101,9 @@ func (s *sink) outcome(ctx, limited context.Context, ses *session, m *nats.Msg, 
 	case errors.Is(err, errNoAck):
 		return s.noStream(m.Subject, say("%w; create one that captures it, and let nothing else respond there", err))
 	case errors.Is(err, errDenied):
-		return reason.NoDestination(m.Subject == s.subject, reason.With(reason.AuthenticationFailed, say("%w; allow it in the permissions of the dispatcher's user, under publish", err)))
+		return reason.NoDestination(m.Subject == s.subject.Only, reason.With(reason.AuthenticationFailed, say("%w; allow it in the permissions of the dispatcher's user, under publish", err)))
 	case ctx.Err() != nil:
-		return s.interrupted(ctx)
+		return s.Interrupted(ctx)
 	case errors.Is(err, errUnsent):
 		return dispatcher.Unavailable(reason.With(reason.ConnectionFailed, say("the connection was lost before the message was sent; check that the servers run%s", ses.then())))
 	case limited.Err() != nil:
@@ -123,7 +122,7 @@ func silent(err error) error {
 
 // noStream is for a subject that no stream takes events from, or not the one of the configuration.
 func (s *sink) noStream(subject string, err error) error {
-	return reason.NoDestination(subject == s.subject, reason.With(reason.Refusing, reason.Coded("NoStream", err)))
+	return reason.NoDestination(subject == s.subject.Only, reason.With(reason.Refusing, reason.Coded("NoStream", err)))
 }
 
 // refused is a stream's response, as err says.
@@ -150,20 +149,12 @@ func (ses *session) then() string {
 	return ""
 }
 
-// unreachable is a failure before any message was sent.
-func (s *sink) unreachable(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return s.interrupted(ctx)
-	}
-	return dispatcher.Unavailable(s.connectFailure(err))
-}
-
 // peer is who connections are made to.
 var peer = reason.Peer{Name: "the server", Hosts: "servers", TLS: "tls", Plain: "remove tls and use nats://"}
 
-// connectFailure says why there is no connection. The texts of a login's errors say only what kind of
+// explainLogin is [base.Server].Explain. The texts of a login's errors say only what kind of
 // refusal it was.
-func (s *sink) connectFailure(err error) error {
+func explainLogin(err error) error {
 	word, remedy := reason.AuthenticationFailed, ""
 	switch {
 	case errors.Is(err, nats.ErrAuthorization):
@@ -182,9 +173,5 @@ func (s *sink) connectFailure(err error) error {
 	if remedy != "" {
 		err = reason.With(word, fmt.Errorf("%w; %s", err, remedy))
 	}
-	return peer.Unreachable("NATS at "+s.servers, min(s.timeout, connectTimeout), err)
-}
-
-func (s *sink) interrupted(ctx context.Context) error {
-	return fmt.Errorf("publishing to %s was interrupted: %w", s.servers, ctx.Err())
+	return err
 }

@@ -19,12 +19,12 @@ const streamNames = "$JS.API.STREAM.NAMES"
 
 // probeStream queries which streams take the subject. A user who may not query that learns it from a delivery.
 func (s *sink) probeStream(ctx, limited context.Context, ses *session) error {
-	payload, err := json.Marshal(map[string]string{"subject": s.subject})
+	payload, err := json.Marshal(map[string]string{"subject": s.subject.Only})
 	if err != nil {
 		return err
 	}
 	names, err := ses.request(limited, streamNames, payload)
-	m := &nats.Msg{Subject: s.subject}
+	m := &nats.Msg{Subject: s.subject.Only}
 	switch {
 	case errors.Is(err, errDenied):
 		return s.probeRight(ctx, limited, ses)
@@ -32,9 +32,9 @@ func (s *sink) probeStream(ctx, limited context.Context, ses *session) error {
 		return s.outcome(ctx, limited, ses, m, errNoStream)
 	case err != nil && ctx.Err() == nil && limited.Err() != nil:
 		return dispatcher.Unavailable(reason.With(reason.ConnectionFailed, fmt.Errorf("subject %s at %s: JetStream does not say which stream takes it: %w; bring most of the servers back",
-			s.subject, s.servers, reason.TimedOut("no response in time"))))
+			s.subject.Only, s.At, reason.TimedOut("no response in time"))))
 	case err != nil:
-		return s.unreachable(ctx, err)
+		return s.Unreachable(ctx, err)
 	}
 	var response struct {
 		Streams []string     `json:"streams"`
@@ -70,9 +70,9 @@ func (s *sink) probeRight(ctx, limited context.Context, ses *session) error {
 		_ = json.Unmarshal(text, &response) // of what is not a response, nothing is known
 	}
 	may := response.Data.Permissions.Publish
-	covers := func(pattern string) bool { return covers(pattern, s.subject) }
+	covers := func(pattern string) bool { return covers(pattern, s.subject.Only) }
 	if len(may.Allow) > 0 && !slices.ContainsFunc(may.Allow, covers) || slices.ContainsFunc(may.Deny, covers) {
-		return s.outcome(ctx, limited, ses, &nats.Msg{Subject: s.subject}, errDenied)
+		return s.outcome(ctx, limited, ses, &nats.Msg{Subject: s.subject.Only}, errDenied)
 	}
 	return nil
 }

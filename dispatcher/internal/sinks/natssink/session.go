@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/base"
 )
 
 // session is one connection. It never reconnects: nothing is kept to be sent later, and what was sent
@@ -46,10 +48,8 @@ type place struct {
 
 // delivery are the messages of a Deliver and their responses.
 type delivery struct {
-	msgs    []*nats.Msg
-	errs    []error // errPending until there is a result
-	pending int
-	done    chan struct{}
+	*base.Results
+	msgs []*nats.Msg
 }
 
 // open returns a session that is connecting. The caller holds s.mu.
@@ -202,7 +202,7 @@ func (ses *session) retire() {
 
 // publish sends the messages and waits for their responses until ctx ends.
 func (ses *session) publish(ctx context.Context, msgs []*nats.Msg) []error {
-	d := &delivery{msgs: msgs, errs: slices.Repeat([]error{errPending}, len(msgs)), pending: len(msgs), done: make(chan struct{})}
+	d := &delivery{base.NewResults(len(msgs)), msgs}
 	first, err := ses.expect(d)
 	if err != nil {
 		return slices.Repeat([]error{err}, len(msgs))
@@ -230,14 +230,12 @@ func (ses *session) publish(ctx context.Context, msgs []*nats.Msg) []error {
 		}
 	}
 	select {
-	case <-d.done:
+	case <-d.Done:
 	case <-ses.gone:
 	case <-ctx.Done():
 		ses.retire()
 	}
-	ses.mu.Lock()
-	defer ses.mu.Unlock()
-	return slices.Clone(d.errs)
+	return d.Now(base.ErrPending)
 }
 
 // expect makes places for a delivery's responses, and returns the first one's number.
@@ -275,14 +273,9 @@ func (ses *session) resolve(id uint64, err error) {
 
 // put gives a response to who waits for it. The caller holds ses.mu.
 func (ses *session) put(id uint64, err error) {
-	p, ok := ses.waiting[id]
-	if !ok {
-		return
-	}
-	delete(ses.waiting, id)
-	p.errs[p.i] = err
-	if p.pending--; p.pending == 0 {
-		close(p.done)
+	if p, ok := ses.waiting[id]; ok {
+		delete(ses.waiting, id)
+		p.Set(p.i, err)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/base"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
@@ -179,5 +180,5 @@ func (t timedOut) Unwrap() error { return t.error }
 func (timedOut) Timeout() bool   { return true }
 
 func (s *sink) interrupted(ctx context.Context) error {
-	return fmt.Errorf("inserting into table %s was interrupted: %w", s.cfg.Table, ctx.Err())
+	return base.Interrupted(ctx, "inserting into table "+s.cfg.Table)
 }

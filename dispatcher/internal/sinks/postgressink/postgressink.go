@@ -22,6 +22,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/base"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/draft"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
@@ -60,11 +61,7 @@ func New(cfg spec.PostgresSink, route func(*dispatcher.Event) (string, error)) (
 	if route != nil {
 		return nil, errors.New("postgres sink: routes do not apply to it, because all events go to one table; remove them, or run a dispatcher for each table")
 	}
-	s, err := build(cfg)
-	if err != nil {
-		return nil, err // not s, which would be a Sink that holds nil
-	}
-	return s, nil
+	return base.Made(build(cfg))
 }
 
 func build(cfg spec.PostgresSink) (*sink, error) {

@@ -51,7 +51,7 @@ func destination(t *testing.T, cfg spec.RabbitMQSink) sinktest.Destination {
 	s := open(t, cfg)
 	var restart func()
 	refused := map[uuid.UUID]bool{}
-	s.routingKey = func(e *dispatcher.Event) (string, error) {
+	s.key.Of = func(e *dispatcher.Event) (string, error) {
 		if refused[e.ID] {
 			return "elsewhere", nil
 		}

@@ -1,20 +1,17 @@
 package rabbitsink
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"fmt"
-	"io"
 
-	"github.com/cloudevents/sdk-go/v2/binding"
-	names "github.com/cloudevents/sdk-go/v2/binding/spec"
 	"github.com/cloudevents/sdk-go/v2/event"
-	"github.com/cloudevents/sdk-go/v2/types"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/cloudevent"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/draft"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
@@ -29,7 +26,7 @@ type message struct {
 
 // message returns the event as a message (CONTRACT C-70, C-71).
 func (s *sink) message(e *dispatcher.Event) (*message, error) {
-	key, err := s.routingKey(e)
+	key, err := s.key.Of(e)
 	if err != nil {
 		return nil, reason.Routed(fmt.Errorf("rabbitmq sink: %w", err))
 	}
@@ -42,13 +39,12 @@ func (s *sink) message(e *dispatcher.Event) (*message, error) {
 		m.Type = ce.Type()
 	}
 	if s.cfg.ContentMode == spec.Structured {
-		var body bytes.Buffer
-		err = event.WriteJson(&ce, &body)
-		m.ContentType, m.Body, m.Headers = event.ApplicationCloudEventsJSON, body.Bytes(), amqp.Table{}
+		m.Body, err = cloudevent.JSON(ce)
+		m.ContentType, m.Headers = event.ApplicationCloudEventsJSON, amqp.Table{}
 	} else {
 		m.Body, m.ContentType, m.Headers = e.Payload, ce.DataContentType(), make(amqp.Table, 22+2*len(e.Headers))
 		if !e.Message.Bare {
-			err = (*binding.EventMessage)(&ce).ReadBinary(context.Background(), &headers{m, s.cfg.AttributePrefix})
+			err = m.addAttributes(ce, s.cfg.AttributePrefix)
 		}
 	}
 	if err != nil {
@@ -71,34 +67,41 @@ func (m *message) fits(frame int) error {
 		"rabbitmq sink: event %s has about %d bytes of headers, and the broker takes frames of %d; make them smaller, or raise its frame_max", m.MessageId, size, frame)))
 }
 
-// headers takes an event's attributes in the binary mode of the RabbitMQ binding, or of the AMQP 1.0 binding
-// with its prefix.
-type headers struct {
-	*message
-	prefix string
+// addAttributes adds an event's attributes as headers, in the binary mode of the RabbitMQ binding, or of the AMQP 1.0
+// binding with its prefix.
+func (m *message) addAttributes(ce event.Event, prefix string) error {
+	var tooLong error
+	err := cloudevent.Attributes(ce, func(name, value string) {
+		header := prefix + name
+		switch {
+		case name == "datacontenttype": // a property of the message
+		case len(header) > shortString:
+			tooLong = fmt.Errorf("a header's name has %d bytes, and RabbitMQ takes %d; use contentMode Structured, or a shorter name", len(header), shortString)
+		default:
+			m.Headers[header] = value
+		}
+	})
+	return cmp.Or(err, tooLong)
 }
 
-var _ binding.BinaryWriter = (*headers)(nil)
+var _ draft.Sink = (*sink)(nil)
 
-func (h *headers) SetAttribute(a names.Attribute, value any) error {
-	if a.Kind() == names.DataContentType { // a property of the message
-		return nil
-	}
-	return h.SetExtension(a.Name(), value)
-}
-
-func (h *headers) SetExtension(name string, value any) error {
-	text, err := types.Format(value)
+// Draft implements [draft.Sink].
+func (s *sink) Draft(_ context.Context, e *dispatcher.Event) (draft.Message, error) {
+	made, err := s.message(e)
 	if err != nil {
-		return err
+		return draft.Message{}, err
 	}
-	if len(h.prefix+name) > shortString {
-		return fmt.Errorf("a header's name has %d bytes, and RabbitMQ takes %d; use contentMode Structured, or a shorter name", len(h.prefix+name), shortString)
+	exchange := "the default exchange"
+	if s.cfg.Exchange != "" {
+		exchange = "exchange " + s.cfg.Exchange
 	}
-	h.Headers[h.prefix+name] = text
-	return nil
+	m := draft.Message{
+		To: fmt.Sprintf("%s of vhost %s, routing key %s", exchange, s.cfg.VHost, made.key), At: s.At, Body: made.Body,
+		Headers: map[string]string{"content_type": made.ContentType, "message_id": made.MessageId, "type": made.Type},
+	}
+	for name, value := range made.Headers {
+		m.Headers["header "+name] = fmt.Sprint(value)
+	}
+	return m, nil
 }
-
-func (*headers) Start(context.Context) error { return nil }
-func (*headers) SetData(io.Reader) error     { return nil }
-func (*headers) End(context.Context) error   { return nil }

@@ -32,16 +32,16 @@ func ofUser(e *amqp.Error) bool {
 // at begins an error about a message.
 func (s *sink) at(key string) string {
 	if s.cfg.Exchange == amqp.DefaultExchange {
-		return fmt.Sprintf("queue %q at %s", key, s.addresses)
+		return fmt.Sprintf("queue %q at %s", key, s.At)
 	}
-	return fmt.Sprintf("exchange %q, routing key %q at %s", s.cfg.Exchange, key, s.addresses)
+	return fmt.Sprintf("exchange %q, routing key %q at %s", s.cfg.Exchange, key, s.At)
 }
 
 // destinationMissing is the error when the exchange, or with the default exchange the queue, does not exist.
 func (s *sink) destinationMissing() error {
-	err := fmt.Errorf("exchange %q at %s does not exist; declare it, or correct exchange", s.cfg.Exchange, s.addresses)
+	err := fmt.Errorf("exchange %q at %s does not exist; declare it, or correct exchange", s.cfg.Exchange, s.At)
 	if s.cfg.Exchange == amqp.DefaultExchange {
-		err = s.noQueue(s.key)
+		err = s.noQueue(s.key.Only)
 	}
 	return dispatcher.Unavailable(reason.With(reason.Refusing, err))
 }
@@ -56,7 +56,7 @@ func (s *sink) notTaken(m *message) error {
 
 func (s *sink) unroutable(m *message) error {
 	if s.cfg.Exchange == amqp.DefaultExchange {
-		return reason.Coded("NO_ROUTE", reason.NoDestination(m.key == s.key, reason.With(reason.Refusing, s.noQueue(m.key))))
+		return reason.Coded("NO_ROUTE", reason.NoDestination(m.key == s.key.Only, reason.With(reason.Refusing, s.noQueue(m.key))))
 	}
 	// Which queues are bound cannot be queried.
 	return reason.Coded("NO_ROUTE", dispatcher.DestinationFault(fmt.Errorf("%s: no queue is bound for it; bind one, or correct routingKey", s.at(m.key))))
@@ -70,7 +70,7 @@ func (s *sink) outcome(ctx context.Context, e end, a *attempt) error {
 	case e.refusal != nil:
 		return reason.Coded(name(e.refusal.Code), s.refused(a.message, e.refusal))
 	case ctx.Err() != nil:
-		return s.interrupted(ctx)
+		return s.Interrupted(ctx)
 	case e.blocked != nil && !a.sent:
 		return s.isBlocked(*e.blocked)
 	case !a.sent:
@@ -136,27 +136,19 @@ func name(code int) string {
 // low on memory, low on disk.
 func (s *sink) isBlocked(why string) error {
 	return dispatcher.Unavailable(reason.With(reason.Refusing, fmt.Errorf(
-		"RabbitMQ at %s has blocked publishers: %s; free some, or change its vm_memory_high_watermark or disk_free_limit", s.addresses, why)))
+		"RabbitMQ at %s has blocked publishers: %s; free some, or change its vm_memory_high_watermark or disk_free_limit", s.At, why)))
 }
 
 // heldBack is for messages that were not sent, for the first one on the connection had no response.
 func (s *sink) heldBack(ctx context.Context, ses *session) error {
 	if ctx.Err() != nil {
-		return s.interrupted(ctx)
+		return s.Interrupted(ctx)
 	}
 	if why := ses.reason.Load(); why != nil {
 		return s.isBlocked(*why)
 	}
 	return dispatcher.Unavailable(reason.With(reason.ConnectionFailed, fmt.Errorf(
-		"RabbitMQ at %s did not confirm the first message on a connection, so no more were sent; check that the broker runs and keeps up, or raise timeout", s.addresses)))
-}
-
-// unreachable is a failure before any message was sent.
-func (s *sink) unreachable(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return s.interrupted(ctx)
-	}
-	return dispatcher.Unavailable(s.connectFailure(err))
+		"RabbitMQ at %s did not confirm the first message on a connection, so no more were sent; check that the broker runs and keeps up, or raise timeout", s.At)))
 }
 
 // isLogin reports whether the broker refuses the user or the vhost, which another node would refuse too.
@@ -173,8 +165,8 @@ func isFullNode(e *amqp.Error) bool {
 // peer is who connections are made to.
 var peer = reason.Peer{Name: "the broker", Hosts: "addresses", TLS: "tls", Plain: "remove tls"}
 
-// connectFailure says why there is no connection or channel.
-func (s *sink) connectFailure(err error) error {
+// explainLogin is [base.Server].Explain.
+func (s *sink) explainLogin(err error) error {
 	var response *amqp.Error
 	switch {
 	case errors.As(err, &response):
@@ -183,7 +175,7 @@ func (s *sink) connectFailure(err error) error {
 	case errors.Is(err, io.EOF):
 		err = reason.With(reason.ConnectionFailed, errors.New("closed without a response; the port may want TLS, in tls, or be no port for AMQP"))
 	}
-	return peer.Unreachable("RabbitMQ at "+s.addresses, min(s.timeout, connectTimeout), err)
+	return err
 }
 
 // loginRefusal is why the login fails. The broker's own text names users, and is not quoted.

@@ -3,6 +3,7 @@ package rabbitsink
 import (
 	"context"
 	"errors"
+	"slices"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -72,8 +73,8 @@ func (s *sink) checkPlace(ctx context.Context, ses *session) error {
 		case err != nil:
 		case s.cfg.Exchange != amqp.DefaultExchange:
 			err = channel.ExchangeDeclarePassive(s.cfg.Exchange, amqp.ExchangeDirect, true, false, false, false, nil)
-		case s.key != "":
-			_, err = channel.QueueDeclarePassive(s.key, true, false, false, false, nil)
+		case s.key.Only != "":
+			_, err = channel.QueueDeclarePassive(s.key.Only, true, false, false, false, nil)
 		}
 		return err
 	})
@@ -91,18 +92,18 @@ type attempt struct {
 // send publishes the messages on the publisher and returns a result for each.
 func (s *sink) send(ctx context.Context, p *publisher, messages []*message) []error {
 	if ctx.Err() != nil {
-		return repeat(s.interrupted(ctx), messages)
+		return slices.Repeat([]error{s.Interrupted(ctx)}, len(messages))
 	}
 	if err := p.ready(ctx, s); err != nil {
-		return repeat(s.unreachable(ctx, err), messages)
+		return slices.Repeat([]error{s.Unreachable(ctx, err)}, len(messages))
 	}
 	if ses := p.session; len(messages) > 1 && !ses.proven.Load() {
 		first, rest := s.exchange(ctx, p, messages[:1]), messages[1:]
 		if _, own := dispatcher.PermanentReason(first[0]); !own && !ses.proven.Load() {
-			return append(first, repeat(s.heldBack(ctx, ses), rest)...)
+			return append(first, slices.Repeat([]error{s.heldBack(ctx, ses)}, len(rest))...)
 		}
 		if dispatcher.IsUnavailable(first[0]) { // what keeps it out keeps out all
-			return append(first, repeat(first[0], rest)...)
+			return append(first, slices.Repeat([]error{first[0]}, len(rest))...)
 		}
 		return append(first, s.send(ctx, p, rest)...)
 	}
@@ -242,12 +243,4 @@ func (s *sink) end(ctx context.Context, p *publisher, attempts []attempt, heard 
 		p.channel = nil
 	}
 	return e
-}
-
-func repeat(err error, messages []*message) []error {
-	errs := make([]error, len(messages))
-	for i := range errs {
-		errs[i] = err
-	}
-	return errs
 }

@@ -5,10 +5,8 @@
 package rabbitsink
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -19,7 +17,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/base"
 )
 
 const (
@@ -33,14 +31,10 @@ const (
 )
 
 type sink struct {
+	base.Server
+	key     base.Place // a routing key
 	cfg     spec.RabbitMQSink
 	timeout time.Duration
-	// addresses are those of the configuration, as errors name them.
-	addresses string
-	// key is that of every event; "" when routes or the events' topics say so.
-	key string
-	// routingKey is that of an event.
-	routingKey func(*dispatcher.Event) (string, error)
 	// turns are held by deliveries that use a publisher. idle are the other publishers; the last one used comes
 	// first, for it has a channel.
 	turns chan struct{}
@@ -59,11 +53,7 @@ var _ dispatcher.Sink = (*sink)(nil)
 // looked at by Probe and Deliver, so that what is wrong with them can heal. route says which routing
 // key an event has; nil is the configuration's, or the name of the event's own topic.
 func New(cfg spec.RabbitMQSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
-	s, err := build(cfg, route)
-	if err != nil {
-		return nil, err // not s, which would be a Sink that holds nil
-	}
-	return s, nil
+	return base.Made(build(cfg, route))
 }
 
 func build(cfg spec.RabbitMQSink, route func(*dispatcher.Event) (string, error)) (*sink, error) {
@@ -72,14 +62,14 @@ func build(cfg spec.RabbitMQSink, route func(*dispatcher.Event) (string, error))
 		return nil, err
 	}
 	s := &sink{
-		cfg: cfg, timeout: cfg.Timeout.D(), addresses: strings.Join(cfg.Addresses, ", "),
-		routingKey: route,
-		turns:      make(chan struct{}, cfg.Channels),
+		Server: base.Server{
+			Peer: peer, Kind: "RabbitMQ", At: strings.Join(cfg.Addresses, ", "), Doing: "publishing to",
+			Limit: min(cfg.Timeout.D(), connectTimeout),
+		},
+		key: base.PlaceOf(route, cfg.RoutingKey),
+		cfg: cfg, timeout: cfg.Timeout.D(), turns: make(chan struct{}, cfg.Channels),
 	}
-	if route == nil {
-		s.key = cfg.RoutingKey
-		s.routingKey = func(e *dispatcher.Event) (string, error) { return cmp.Or(cfg.RoutingKey, e.Topic), nil }
-	}
+	s.Explain = s.explainLogin
 	s.open, s.close = context.WithCancel(context.Background())
 	for range cfg.Channels {
 		s.idle = append(s.idle, &publisher{})
@@ -92,24 +82,8 @@ func (*sink) BatchSize() int { return batchSize }
 
 // Deliver publishes the whole batch on one channel, and returns a result for each message as the broker
 // confirms it. It waits for a channel that no other delivery uses.
-func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []error) {
-	defer reason.Classify("rabbitmq", &errs)
-	errs = make([]error, len(batch))
-	var messages []*message
-	var of []int // the place of each message's event in the batch
-	for i, e := range batch {
-		m, err := s.message(e)
-		if errs[i] = err; err == nil {
-			messages, of = append(messages, m), append(of, i)
-		}
-	}
-	if len(messages) == 0 {
-		return errs
-	}
-	for i, err := range s.publish(ctx, messages) {
-		errs[of[i]] = err
-	}
-	return errs
+func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
+	return base.Deliver("rabbitmq", batch, s.message, func(messages []*message) []error { return s.publish(ctx, messages) })
 }
 
 // publish takes a publisher for the messages. When the broker closed the channel because of one of them,
@@ -140,7 +114,7 @@ func (s *sink) publish(ctx context.Context, messages []*message) []error {
 // takePublisher waits for a publisher. It does not wait while the broker takes no messages.
 func (s *sink) takePublisher(ctx context.Context) (*publisher, error) {
 	if ctx.Err() != nil {
-		return nil, s.interrupted(ctx)
+		return nil, s.Interrupted(ctx)
 	}
 	if err := s.blocked(); err != nil {
 		return nil, err
@@ -148,7 +122,7 @@ func (s *sink) takePublisher(ctx context.Context) (*publisher, error) {
 	select {
 	case s.turns <- struct{}{}:
 	case <-ctx.Done():
-		return nil, s.interrupted(ctx)
+		return nil, s.Interrupted(ctx)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,7 +147,7 @@ func (s *sink) Probe(ctx context.Context) error {
 	}
 	ses, err := s.connect(ctx)
 	if err != nil {
-		return s.unreachable(ctx, err)
+		return s.Unreachable(ctx, err)
 	}
 	defer ses.close(closeTimeout)
 	err = s.checkPlace(ctx, ses)
@@ -184,7 +158,7 @@ func (s *sink) Probe(ctx context.Context) error {
 	case errors.As(err, &response) && response.Code == amqp.NotFound:
 		return s.destinationMissing()
 	default:
-		return s.unreachable(ctx, err)
+		return s.Unreachable(ctx, err)
 	}
 }
 
@@ -198,8 +172,4 @@ func (s *sink) Close(context.Context) error {
 		s.current.close(closeTimeout)
 	}
 	return nil
-}
-
-func (s *sink) interrupted(ctx context.Context) error {
-	return fmt.Errorf("publishing to %s was interrupted: %w", s.addresses, ctx.Err())
 }

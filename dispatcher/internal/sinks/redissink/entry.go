@@ -1,16 +1,9 @@
 package redissink
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-
-	"github.com/cloudevents/sdk-go/v2/binding"
-	names "github.com/cloudevents/sdk-go/v2/binding/spec"
-	"github.com/cloudevents/sdk-go/v2/event"
-	"github.com/cloudevents/sdk-go/v2/types"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -27,26 +20,26 @@ const (
 
 // entry returns the event as an XADD (CONTRACT C-70).
 func (s *sink) entry(e *dispatcher.Event) (*entry, error) {
-	stream, err := s.destination(e)
+	stream, err := s.stream.Of(e)
 	if err == nil && stream == "" {
 		err = errors.New("the event's stream has no name; set stream, or correct the route")
 	}
 	if err != nil {
 		return nil, reason.Routed(fmt.Errorf("redis sink: %w", err))
 	}
-	f := append(make(fields, 0, 48+2*len(e.Headers)), "xadd", stream)
+	f := append(make([]any, 0, 48+2*len(e.Headers)), "xadd", stream)
 	if s.cfg.MaxLen > 0 {
 		f = append(f, "maxlen", "~", s.cfg.MaxLen)
 	}
 	f = append(f, "*")
 	ce := cloudevent.New(e)
 	if s.cfg.ContentMode == spec.Structured {
-		var body bytes.Buffer
-		err = event.WriteJson(&ce, &body)
-		f = append(f, fieldEvent, body.Bytes())
+		var body []byte
+		body, err = cloudevent.JSON(ce)
+		f = append(f, fieldEvent, body)
 	} else {
 		if !e.Message.Bare {
-			err = (*binding.EventMessage)(&ce).ReadBinary(context.Background(), &f)
+			err = cloudevent.Attributes(ce, func(name, value string) { f = append(f, name, value) })
 		}
 		f = append(f, fieldData, []byte(e.Payload))
 	}
@@ -59,25 +52,6 @@ func (s *sink) entry(e *dispatcher.Event) (*entry, error) {
 	return &entry{stream: stream, args: f}, nil
 }
 
-// fields takes an event's attributes, each as a field of its name.
-type fields []any
-
-var _ binding.BinaryWriter = (*fields)(nil)
-
-func (f *fields) SetAttribute(a names.Attribute, value any) error {
-	return f.SetExtension(a.Name(), value)
-}
-
-func (f *fields) SetExtension(name string, value any) error {
-	text, err := types.Format(value)
-	*f = append(*f, name, text)
-	return err
-}
-
-func (*fields) Start(context.Context) error { return nil }
-func (*fields) SetData(io.Reader) error     { return nil }
-func (*fields) End(context.Context) error   { return nil }
-
 var _ draft.Sink = (*sink)(nil)
 
 // Draft implements [draft.Sink].
@@ -86,7 +60,7 @@ func (s *sink) Draft(_ context.Context, e *dispatcher.Event) (draft.Message, err
 	if err != nil {
 		return draft.Message{}, err
 	}
-	m := draft.Message{To: "stream " + made.stream, At: s.servers, Headers: map[string]string{}}
+	m := draft.Message{To: "stream " + made.stream, At: s.At, Headers: map[string]string{}}
 	args := made.args
 	for len(args) > 0 && args[0] != "*" { // what comes before is for the stream
 		args = args[1:]

@@ -51,7 +51,7 @@ func destination(t *testing.T, srv *redis.Server, cfg spec.RedisSink) sinktest.D
 	cfg.Stream = stream
 	s := open(t, cfg)
 	refused := map[uuid.UUID]bool{}
-	s.destination = func(e *dispatcher.Event) (string, error) {
+	s.stream.Of = func(e *dispatcher.Event) (string, error) {
 		if refused[e.ID] {
 			return "taken", nil
 		}
@@ -283,7 +283,7 @@ func TestClusterTakesBatchesWhileSlotsMove(t *testing.T) {
 			}
 		}
 	}
-	s.destination = func(e *dispatcher.Event) (string, error) { return e.PartitionKey, nil }
+	s.stream.Of = func(e *dispatcher.Event) (string, error) { return e.PartitionKey, nil }
 	round("at rest")
 
 	// The slot of one stream moves: first both nodes have it, then it has moved.

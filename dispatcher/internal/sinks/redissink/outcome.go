@@ -22,7 +22,7 @@ func (s *sink) refused(ctx context.Context, en *entry, err error) error {
 		return reason.Coded(prefix(reply), s.explain(en, reply))
 	}
 	if ctx.Err() != nil {
-		return s.interrupted(ctx)
+		return s.Interrupted(ctx)
 	}
 	return reason.With(reason.ConnectionFailed, fmt.Errorf(
 		"stream %s at %s: no confirmation: %w; check that the server runs and responds in time, or raise timeout. The event may have been added, so this counts as an attempt", en.stream, en.address, cause(err, s.cfg.Timeout.D())))
@@ -52,7 +52,7 @@ func (s *sink) explain(en *entry, reply redis.Error) error {
 	case "NOAUTH":
 		return dispatcher.Unavailable(reason.With(reason.AuthenticationFailed, say(noLogin)))
 	case "NOPERM":
-		return reason.NoDestination(en.stream == s.stream, reason.With(reason.AuthenticationFailed, say("allow it, as with ACL SETUSER <user> +xadd +ping +wait +select +cluster|slots ~%s", en.stream)))
+		return reason.NoDestination(en.stream == s.stream.Only, reason.With(reason.AuthenticationFailed, say("allow it, as with ACL SETUSER <user> +xadd +ping +wait +select +cluster|slots ~%s", en.stream)))
 	case "WRONGTYPE":
 		return s.noStream(en, quote(reply))
 	case "OOM":
@@ -85,7 +85,7 @@ func prefix(reply redis.Error) string {
 
 // noStream is for a key that holds something else.
 func (s *sink) noStream(en *entry, err error) error {
-	return reason.NoDestination(en.stream == s.stream, reason.With(reason.Refusing, fmt.Errorf(
+	return reason.NoDestination(en.stream == s.stream.Only, reason.With(reason.Refusing, fmt.Errorf(
 		"stream %s at %s: %w; set stream to another key, or have the key removed that is not a stream", en.stream, en.address, err)))
 }
 
@@ -131,19 +131,21 @@ func length(arg any) int64 {
 // unreachable is a failure before anything of a delivery was sent, or one of a probe.
 func (s *sink) unreachable(ctx context.Context, address string, err error) error {
 	if ctx.Err() != nil {
-		return s.interrupted(ctx)
+		return s.Interrupted(ctx)
 	}
 	if s.cluster != nil {
 		s.cluster.ReloadState(ctx) // in the background: the node may have lost its slots
 	}
-	return dispatcher.Unavailable(s.connectFailure(address, err))
+	server := s.Server
+	server.At = address
+	return server.Unreachable(ctx, err)
 }
 
 // peer is who connections are made to.
 var peer = reason.Peer{Name: "the server", Hosts: "addresses", TLS: "tls", Plain: "remove tls"}
 
-// connectFailure says why there is no connection that takes events.
-func (s *sink) connectFailure(address string, err error) error {
+// explainLogin is [base.Server].Explain.
+func explainLogin(err error) error {
 	var reply redis.Error
 	switch {
 	case errors.As(err, &reply):
@@ -154,7 +156,7 @@ func (s *sink) connectFailure(address string, err error) error {
 	case errors.Is(err, net.ErrClosed): // by who waited no longer
 		err = context.DeadlineExceeded
 	}
-	return peer.Unreachable("Redis at "+address, min(s.cfg.Timeout.D(), connectTimeout), err)
+	return err
 }
 
 // loginFailure is the server's reply before it took anything.
@@ -198,8 +200,4 @@ func cause(err error, limit time.Duration) error {
 	default:
 		return err
 	}
-}
-
-func (s *sink) interrupted(ctx context.Context) error {
-	return fmt.Errorf("adding to streams at %s was interrupted: %w", s.servers, ctx.Err())
 }

@@ -136,9 +136,9 @@ func (s *sink) ping(ctx context.Context, address string) error {
 func (s *sink) probeStream(ctx, limited context.Context, address string) error {
 	l := s.newConnection(address)
 	defer l.close()
-	add, kind := redis.NewStringCmd(limited, "xadd", s.stream, "0-0", fieldData, ""), redis.NewStatusCmd(limited, "type", s.stream)
+	add, kind := redis.NewStringCmd(limited, "xadd", s.stream.Only, "0-0", fieldData, ""), redis.NewStatusCmd(limited, "type", s.stream.Only)
 	l.do(limited, []redis.Cmder{add, kind})
-	en := &entry{stream: s.stream, address: address}
+	en := &entry{stream: s.stream.Only, address: address}
 	var reply redis.Error
 	switch is := kind.Val(); {
 	case !errors.As(add.Err(), &reply):

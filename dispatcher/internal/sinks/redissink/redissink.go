@@ -5,7 +5,6 @@
 package redissink
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -19,8 +18,8 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/base"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/files"
-	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
 const (
@@ -35,14 +34,10 @@ const (
 )
 
 type sink struct {
-	cfg spec.RedisSink
-	// servers are those of the configuration, as errors name them.
-	servers string
-	// stream is where every event goes; "" when routes or the events' own topics say so.
-	stream string
-	// destination is the stream that an event goes to.
-	destination func(*dispatcher.Event) (string, error)
-	dial        dialer
+	base.Server
+	stream base.Place
+	cfg    spec.RedisSink
+	dial   dialer
 	// cluster knows which node has a stream. nil: there is one server.
 	cluster *redis.ClusterClient
 	// tooLarge is the shortest value that a server found too large; 0: none.
@@ -58,11 +53,7 @@ var _ dispatcher.Sink = (*sink)(nil)
 // looked at by Probe and Deliver, so that what is wrong with them can heal. route says which stream an
 // event goes to; nil is the configuration's, or the one of the event's own topic's name.
 func New(cfg spec.RedisSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
-	s, err := build(cfg, route)
-	if err != nil {
-		return nil, err // not s, which would be a Sink that holds nil
-	}
-	return s, nil
+	return base.Made(build(cfg, route))
 }
 
 func build(cfg spec.RedisSink, route func(*dispatcher.Event) (string, error)) (*sink, error) {
@@ -72,12 +63,12 @@ func build(cfg spec.RedisSink, route func(*dispatcher.Event) (string, error)) (*
 	}
 	logging.Disable() // what it writes is not JSON, and the sink's errors say all of it
 	s := &sink{
-		cfg: cfg, servers: strings.Join(cfg.Addresses, ", "), destination: route,
-		dial: files.Dialer(cfg.TLS, connectTimeout), idle: map[string][]*connection{},
-	}
-	if route == nil {
-		s.stream = cfg.Stream
-		s.destination = func(e *dispatcher.Event) (string, error) { return cmp.Or(cfg.Stream, e.Topic), nil }
+		Server: base.Server{
+			Peer: peer, Kind: "Redis", At: strings.Join(cfg.Addresses, ", "), Doing: "adding to streams at",
+			Limit: min(cfg.Timeout.D(), connectTimeout), Explain: explainLogin,
+		},
+		stream: base.PlaceOf(route, cfg.Stream),
+		cfg:    cfg, dial: files.Dialer(cfg.TLS, connectTimeout), idle: map[string][]*connection{},
 	}
 	if cfg.Topology == spec.RedisCluster {
 		s.cluster = s.newCluster()
@@ -99,36 +90,31 @@ type entry struct {
 
 // Deliver adds the batch to its streams in one pipeline, in a cluster one for each node, and returns a result for
 // each event as Redis does. When ctx ends, or the timeout, nothing of it is sent any more.
-func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []error) {
-	defer reason.Classify("redis", &errs)
-	errs = make([]error, len(batch))
-	if ctx.Err() != nil {
-		return slices.Repeat([]error{s.interrupted(ctx)}, len(batch))
-	}
-	limited, cancel := context.WithTimeout(ctx, s.cfg.Timeout.D())
-	defer cancel()
-	var entries []*entry
-	var of []int // the place of each entry's event in the batch
-	address := s.addresses(ctx, limited)
-	for i, e := range batch {
-		en, err := s.entry(e)
-		if err == nil {
-			en.address, err = address(en.stream)
+func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
+	return base.Deliver("redis", batch, s.entry, func(entries []*entry) []error {
+		if ctx.Err() != nil {
+			return slices.Repeat([]error{s.Interrupted(ctx)}, len(entries))
 		}
-		if errs[i] = err; err == nil {
-			entries, of = append(entries, en), append(of, i)
+		limited, cancel := context.WithTimeout(ctx, s.cfg.Timeout.D())
+		defer cancel()
+		address := s.addresses(ctx, limited)
+		var left []*entry
+		for _, en := range entries {
+			if en.address, en.err = address(en.stream); en.err == nil {
+				left = append(left, en)
+			}
 		}
-	}
-	left := entries
-	for range maxRedirects {
-		if left = s.send(ctx, limited, left); len(left) == 0 {
-			break
+		for range maxRedirects {
+			if left = s.send(ctx, limited, left); len(left) == 0 {
+				break
+			}
 		}
-	}
-	for i, en := range entries {
-		errs[of[i]] = en.err
-	}
-	return errs
+		errs := make([]error, len(entries))
+		for i, en := range entries {
+			errs[i] = en.err
+		}
+		return errs
+	})
 }
 
 // send gives the entries to their nodes, and returns those that continue to another one.
@@ -176,17 +162,17 @@ func (s *sink) Probe(ctx context.Context) error {
 	defer cancel()
 	addresses, err := s.masters(limited)
 	if err != nil {
-		return s.unreachable(ctx, s.servers, err)
+		return s.unreachable(ctx, s.At, err)
 	}
 	for _, address := range addresses {
 		if err := s.ping(limited, address); err != nil {
 			return s.unreachable(ctx, address, err)
 		}
 	}
-	if s.stream == "" {
+	if s.stream.Only == "" {
 		return nil
 	}
-	address, err := s.addresses(ctx, limited)(s.stream)
+	address, err := s.addresses(ctx, limited)(s.stream.Only)
 	if err != nil {
 		return err
 	}
@@ -205,7 +191,7 @@ func (s *sink) Close(context.Context) error {
 	clear(s.idle)
 	if s.cluster != nil {
 		if err := s.cluster.Close(); err != nil {
-			return fmt.Errorf("redis sink: close the connections to %s: %w; they end with the process", s.servers, err)
+			return fmt.Errorf("redis sink: close the connections to %s: %w; they end with the process", s.At, err)
 		}
 	}
 	return nil

@@ -31,7 +31,7 @@ func (s *sink) addresses(ctx, limited context.Context) func(stream string) (stri
 		a, ok := known[stream]
 		if !ok {
 			if node, err := s.cluster.MasterForKey(limited, stream); err != nil {
-				a.err = s.unreachable(ctx, s.servers, err)
+				a.err = s.unreachable(ctx, s.At, err)
 			} else {
 				a.address = node.Options().Addr
 			}
