@@ -22,6 +22,42 @@ const (
 	WrongSecret    = "wrong-4333"
 )
 
+// Class is what an outcome does to an event (CONTRACT C-32).
+type Class string
+
+// The classes: an attempt is spent, none is, the destination is at fault, or no attempt can succeed.
+const (
+	Failed      Class = "failed"
+	Unavailable Class = "unavailable"
+	Fault       Class = "destination's fault"
+	Permanent   Class = "dead: permanent_failure"
+)
+
+// ClassOf returns the class of an error, and "" for nil.
+func ClassOf(err error) Class {
+	why, permanent := dispatcher.PermanentReason(err)
+	switch {
+	case err == nil:
+		return ""
+	case permanent:
+		return Class("dead: " + why)
+	case dispatcher.IsUnavailable(err):
+		return Unavailable
+	case dispatcher.IsDestinationFault(err):
+		return Fault
+	}
+	return Failed
+}
+
+// Outcome is [Want] with the class of the error.
+func Outcome(t testing.TB, what string, err error, class Class, word, text string) {
+	t.Helper()
+	Want(t, what, err, class == Unavailable, word, text)
+	if got := ClassOf(err); got != class {
+		t.Errorf("%s: the outcome is %q, want %q: %v", what, got, class, err)
+	}
+}
+
 // NewEvent returns an event of topic orders with a secret in its payload.
 func NewEvent() *dispatcher.Event {
 	return &dispatcher.Event{
@@ -49,10 +85,7 @@ func Sized(n int) *dispatcher.Event {
 // Dead checks that an event is refused for good: as its own failure, with the text.
 func Dead(t testing.TB, what string, err error, text string) {
 	t.Helper()
-	Want(t, what, err, false, reason.Refusing, text)
-	if got, _ := dispatcher.PermanentReason(err); got != dispatcher.ReasonPermanentFailure {
-		t.Errorf("%s: the reason is %q, want %q: %v", what, got, dispatcher.ReasonPermanentFailure, err)
-	}
+	Outcome(t, what, err, Permanent, reason.Refusing, text)
 }
 
 // Verify checks what holds for every error of a sink, and returns it: a remedy, on one line, and no
@@ -86,11 +119,13 @@ func Want(t testing.TB, what string, err error, unavailable bool, word, text str
 		t.Errorf("%s: the reason is %s, want %s: %v", what, reason.Of(err), word, err)
 	case !strings.Contains(err.Error(), text):
 		t.Errorf("%s: the error does not say %q: %v", what, text, err)
+	case strings.Contains(text, " within ") && !reason.IsTimeout(err):
+		t.Errorf("%s: metrics count timeouts, and this is none: %v", what, err)
 	}
 }
 
-// Fault checks whether an error is the destination's fault.
-func Fault(t testing.TB, what string, err error, fault bool) {
+// IsFault checks whether an error is the destination's fault.
+func IsFault(t testing.TB, what string, err error, fault bool) {
 	t.Helper()
 	if dispatcher.IsDestinationFault(err) != fault {
 		t.Errorf("%s: that it is the destination's fault is %v, want %v: %v", what, !fault, fault, err)

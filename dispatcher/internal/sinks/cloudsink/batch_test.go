@@ -22,6 +22,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/base"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 )
 
 // odd is a service with a destination that is silent, and one at which it panics.
@@ -58,7 +59,7 @@ func TestSilenceAndPanicsOfABatch(t *testing.T) {
 		}
 		batch := func(n int, topic string, key func(int) string) (events []*dispatcher.Event) {
 			for i := range n {
-				e := newEvent()
+				e := sinktest.NewEvent()
 				e.Topic, e.PartitionKey = topic, key(i)
 				events = append(events, e)
 			}
@@ -76,9 +77,9 @@ func TestSilenceAndPanicsOfABatch(t *testing.T) {
 					}
 				case dispatcher.IsUnavailable(err):
 					held++
-					verify(t, name, err, unavailable, reason.ConnectionFailed, "gave no response to others of the batch, so this was not sent; ")
+					sinktest.Outcome(t, name, err, sinktest.Unavailable, reason.ConnectionFailed, "gave no response to others of the batch, so this was not sent; ")
 				default:
-					verify(t, name, err, failed, reason.ConnectionFailed, "gave no response within 1m0s; ")
+					sinktest.Outcome(t, name, err, sinktest.Failed, reason.ConnectionFailed, "gave no response within 1m0s; ")
 				}
 			}
 			sent := int(o.sent.Load())
@@ -106,13 +107,13 @@ func TestPubSubMessagesHaveRoom(t *testing.T) {
 	p, server := newPubSub(t, spec.Binary)
 	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 	for _, test := range []struct{ headers, own int }{{10, 10}, {70, -1}} { // -1: as many as there is room for
-		e := newEvent()
+		e := sinktest.NewEvent()
 		e.Headers = map[string]string{"traceparent": trace}
 		e.Message.Headers = []dispatcher.Header{{Name: "Configured", Value: "x"}}
 		for i := range test.headers {
 			e.Headers[fmt.Sprintf("x-a-%d", i)] = "x"
 		}
-		if err := deliver(t, p.sink, e); err != nil {
+		if err := p.sink.Deliver(t.Context(), []*dispatcher.Event{e})[0]; err != nil {
 			t.Fatal(err)
 		}
 		all := server.Messages()
@@ -176,7 +177,7 @@ func TestRouteReplacesTheConfiguredName(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			to := newName("")
 			s, arrived := open(t, to, func(e *dispatcher.Event) (string, error) { return e.Topic, nil })
-			inside, outside := newEvent(), newEvent()
+			inside, outside := sinktest.NewEvent(), sinktest.NewEvent()
 			inside.Topic, outside.Topic = to, "https://elsewhere.example/"+to+"?"
 			errs := s.Deliver(t.Context(), []*dispatcher.Event{inside, outside})
 			if n := arrived(); errs[0] != nil || n != 1 {
@@ -207,22 +208,22 @@ func TestSQSRegion(t *testing.T) {
 // CONTRACT: C-32, C-73
 func TestServiceBusResponses(t *testing.T) {
 	address := busServer.get(t).Address
-	for _, k := range []token{"wrong-" + credentialSecret, "expired-" + credentialSecret} {
+	for _, k := range []token{"wrong-" + sinktest.PasswordSecret, "expired-" + sinktest.PasswordSecret} {
 		s := newServiceBusSink(t, address, newName(""), "", k)
-		verify(t, string(k), deliver(t, s, newEvent()), unavailable, reason.AuthenticationFailed, "Azure Service Bus Data Sender")
-		verify(t, string(k), s.Probe(t.Context()), unavailable, reason.AuthenticationFailed, "Azure Service Bus Data Sender")
+		sinktest.Outcome(t, string(k), sinktest.Send(t, s), sinktest.Unavailable, reason.AuthenticationFailed, "Azure Service Bus Data Sender")
+		sinktest.Outcome(t, string(k), s.Probe(t.Context()), sinktest.Unavailable, reason.AuthenticationFailed, "Azure Service Bus Data Sender")
 	}
 	full := newServiceBusSink(t, address, "full-"+newName(""), "", "good")
-	verify(t, "full", deliver(t, full, newEvent()), fault, reason.Refusing, "responded amqp:resource-limit-exceeded; it is full")
+	sinktest.Outcome(t, "full", sinktest.Send(t, full), sinktest.Fault, reason.Refusing, "responded amqp:resource-limit-exceeded; it is full")
 	missing := newServiceBusSink(t, address, "missing-"+newName(""), "", "good")
-	verify(t, "missing, Probe", missing.Probe(t.Context()), unavailable, reason.Refusing, "create it")
+	sinktest.Outcome(t, "missing, Probe", missing.Probe(t.Context()), sinktest.Unavailable, reason.Refusing, "create it")
 	// An identity that may send to its queues only is refused everywhere else, and events go to the queues of their topics.
 	for _, k := range []token{"good", "own-queues"} {
 		s := newServiceBusSink(t, address, "", "", k)
 		if err := s.Probe(t.Context()); err != nil {
 			t.Errorf("%s, Probe without a queue or topic: %v", k, err)
 		}
-		if err := deliver(t, s, newEvent()); err != nil {
+		if err := sinktest.Send(t, s); err != nil {
 			t.Errorf("%s, to the queue of the event's topic: %v", k, err)
 		}
 	}
@@ -235,13 +236,13 @@ func TestServiceBusResponses(t *testing.T) {
 func TestServiceBusRefusalsKeepTheConnection(t *testing.T) {
 	address := busServer.get(t).Address
 	for queue, want := range map[string]struct {
-		is         class
+		is         sinktest.Class
 		word, text string
 		again      bool // the next event is taken, by another link
 	}{
-		"broken-":  {fault, reason.Refusing, "responded amqp:internal-error; the service has trouble", false},
-		"invalid-": {failed, reason.Refusing, "responded com.microsoft:argument-error; ", false},
-		"revoked-": {unavailable, reason.AuthenticationFailed, "responded amqp:unauthorized-access; give the dispatcher's identity the role", true},
+		"broken-":  {sinktest.Fault, reason.Refusing, "responded amqp:internal-error; the service has trouble", false},
+		"invalid-": {sinktest.Failed, reason.Refusing, "responded com.microsoft:argument-error; ", false},
+		"revoked-": {sinktest.Unavailable, reason.AuthenticationFailed, "responded amqp:unauthorized-access; give the dispatcher's identity the role", true},
 	} {
 		s := newServiceBusSink(t, address, queue+newName(""), "", "good")
 		service := s.service.(*serviceBusService)
@@ -249,8 +250,8 @@ func TestServiceBusRefusalsKeepTheConnection(t *testing.T) {
 			t.Fatal(err)
 		}
 		client := service.client // the deliveries use the connection of the probe
-		verify(t, queue, deliver(t, s, newEvent()), want.is, want.word, want.text)
-		if err := deliver(t, s, newEvent()); (err == nil) != want.again {
+		sinktest.Outcome(t, queue, sinktest.Send(t, s), want.is, want.word, want.text)
+		if err := sinktest.Send(t, s); (err == nil) != want.again {
 			t.Errorf("%s: the next event: %v", queue, err)
 		}
 		if service.client != client {
@@ -261,7 +262,7 @@ func TestServiceBusRefusalsKeepTheConnection(t *testing.T) {
 		}
 	}
 	lost := newServiceBusSink(t, address, "lost-"+newName(""), "", "good")
-	verify(t, "the connection ends", deliver(t, lost, newEvent()), failed, reason.ConnectionFailed, "broke off, or gave no valid response")
+	sinktest.Outcome(t, "the connection ends", sinktest.Send(t, lost), sinktest.Failed, reason.ConnectionFailed, "broke off, or gave no valid response")
 }
 
 // refusing refuses a number of requests for their credentials.
@@ -269,7 +270,7 @@ type refusing int
 
 func (r *refusing) React(any) (handled bool, ret any, err error) {
 	if *r--; *r >= 0 {
-		return true, nil, status.Error(codes.Unauthenticated, payloadSecret)
+		return true, nil, status.Error(codes.Unauthenticated, sinktest.PayloadSecret)
 	}
 	return false, nil, nil
 }
@@ -285,13 +286,13 @@ func TestRotatedKeysOfPubSub(t *testing.T) {
 		t.Fatal(err)
 	}
 	client := service.client
-	verify(t, "refused", deliver(t, p.sink, newEvent()), unavailable, reason.AuthenticationFailed, "check the credentials")
+	sinktest.Outcome(t, "refused", sinktest.Send(t, p.sink), sinktest.Unavailable, reason.AuthenticationFailed, "check the credentials")
 	if service.client != client {
 		t.Error("a client is replaced at once: each refusal would read the environment again")
 	}
 	client.made = time.Now().Add(-2 * reloadAfter)
-	verify(t, "refused, later", deliver(t, p.sink, newEvent()), unavailable, reason.AuthenticationFailed, "check the credentials")
-	if err := deliver(t, p.sink, newEvent()); err != nil || len(server.Messages()) != 1 {
+	sinktest.Outcome(t, "refused, later", sinktest.Send(t, p.sink), sinktest.Unavailable, reason.AuthenticationFailed, "check the credentials")
+	if err := sinktest.Send(t, p.sink); err != nil || len(server.Messages()) != 1 {
 		t.Errorf("%d messages arrived: %v", len(server.Messages()), err)
 	}
 	if service.client == client {

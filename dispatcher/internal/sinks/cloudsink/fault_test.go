@@ -16,69 +16,13 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2/pstest"
-	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 )
-
-func newEvent() *dispatcher.Event {
-	return &dispatcher.Event{
-		ID: uuid.Must(uuid.NewV7()), Seq: 1, Namespace: "shop", Topic: "orders", Attempt: 1,
-		Payload: []byte(`{"secret":"` + payloadSecret + `"}`), CreatedAt: time.Unix(1_770_000_000, 0),
-	}
-}
-
-// largeEvent is larger than every service takes.
-func largeEvent(bytes int) *dispatcher.Event {
-	e := newEvent()
-	e.Payload = []byte(`"` + strings.Repeat(payloadSecret, bytes/len(payloadSecret)+1) + `"`)
-	return e
-}
-
-type class string
-
-const (
-	failed      class = "failed"
-	unavailable class = "unavailable"
-	dead        class = "dead"
-	fault       class = "destination's fault"
-)
-
-// verify checks an error's class, its word, a part of its text, that it is one line with a remedy, and
-// that it holds no secret.
-func verify(t *testing.T, what string, err error, is class, word, text string) {
-	t.Helper()
-	if err == nil {
-		t.Errorf("%s: no error, want %s", what, is)
-		return
-	}
-	got := failed
-	if why, permanent := dispatcher.PermanentReason(err); permanent && why == dispatcher.ReasonPermanentFailure {
-		got = dead
-	} else if dispatcher.IsUnavailable(err) {
-		got = unavailable
-	} else if dispatcher.IsDestinationFault(err) {
-		got = fault
-	}
-	if got != is || reason.Of(err) != word || !strings.Contains(err.Error(), text) {
-		t.Errorf("%s: %s, %s: %v\nwant %s, %s: ... %s", what, got, reason.Of(err), err, is, word, text)
-	}
-	for _, secret := range []string{payloadSecret, credentialSecret, "\n"} {
-		if strings.Contains(err.Error(), secret) {
-			t.Errorf("%s: the error holds %q: %v", what, secret, err)
-		}
-	}
-	if !strings.Contains(err.Error(), "; ") {
-		t.Errorf("%s: the error has no remedy: %v", what, err)
-	}
-}
-
-func deliver(t *testing.T, s *sink, e *dispatcher.Event) error {
-	return s.Deliver(t.Context(), []*dispatcher.Event{e})[0]
-}
 
 // What every service does alike: a missing destination, a message that is too large, and silence.
 //
@@ -96,37 +40,37 @@ func TestCloudSinksReportServiceFaults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := test.open(t)
-			verify(t, "too large", deliver(t, p.sink, largeEvent(test.bytes)), dead, reason.Refusing, "the message is too large")
-			large := p.sink.Deliver(t.Context(), []*dispatcher.Event{newEvent(), largeEvent(test.bytes), newEvent()})
+			sinktest.Outcome(t, "too large", p.sink.Deliver(t.Context(), []*dispatcher.Event{sinktest.Sized(test.bytes)})[0], sinktest.Permanent, reason.Refusing, "the message is too large")
+			large := p.sink.Deliver(t.Context(), []*dispatcher.Event{sinktest.NewEvent(), sinktest.Sized(test.bytes), sinktest.NewEvent()})
 			if large[0] != nil || large[2] != nil {
 				t.Errorf("events next to one that is too large: %v and %v", large[0], large[2])
 			}
-			verify(t, "too large, of three", large[1], dead, reason.Refusing, "the message is too large")
+			sinktest.Outcome(t, "too large, of three", large[1], sinktest.Permanent, reason.Refusing, "the message is too large")
 
 			inner := p.sink.place.Of
 			for to, want := range map[string]struct {
-				is   class
+				is   sinktest.Class
 				text string
-			}{p.missing: {fault, "; create "}, "no such name?": {failed, "has no destination"}, "": {failed, "has no destination"}} {
+			}{p.missing: {sinktest.Fault, "; create "}, "no such name?": {sinktest.Failed, "has no destination"}, "": {sinktest.Failed, "has no destination"}} {
 				p.sink.place.Of = func(*dispatcher.Event) (string, error) { return to, nil }
-				verify(t, "to "+to, deliver(t, p.sink, newEvent()), want.is, reason.Refusing, want.text)
+				sinktest.Outcome(t, "to "+to, sinktest.Send(t, p.sink), want.is, reason.Refusing, want.text)
 			}
 			only := p.sink.place.Only
 			p.sink.place.Only = p.missing
 			p.sink.place.Of = func(*dispatcher.Event) (string, error) { return p.missing, nil }
-			verify(t, "all to "+p.missing, deliver(t, p.sink, newEvent()), unavailable, reason.Refusing, "; create ")
+			sinktest.Outcome(t, "all to "+p.missing, sinktest.Send(t, p.sink), sinktest.Unavailable, reason.Refusing, "; create ")
 			p.sink.place.Only = only
 			p.sink.place.Of = func(*dispatcher.Event) (string, error) { return "", errors.New("no route; add one") }
-			verify(t, "no route", deliver(t, p.sink, newEvent()), failed, reason.Refusing, "has no destination: no route; add one")
+			sinktest.Outcome(t, "no route", sinktest.Send(t, p.sink), sinktest.Failed, reason.Refusing, "has no destination: no route; add one")
 			p.sink.place.Of = inner
 
-			if err := deliver(t, p.sink, newEvent()); err != nil { // a connection, that is silent then
+			if err := sinktest.Send(t, p.sink); err != nil { // a connection, that is silent then
 				t.Fatal(err)
 			}
 			p.sink.timeout = 300 * time.Millisecond
 			p.hangUp()
-			err := deliver(t, p.sink, newEvent())
-			verify(t, "slow", err, failed, reason.ConnectionFailed, "gave no response within 300ms; raise timeout")
+			err := sinktest.Send(t, p.sink)
+			sinktest.Outcome(t, "slow", err, sinktest.Failed, reason.ConnectionFailed, "gave no response within 300ms; raise timeout")
 			if !strings.HasSuffix(err.Error(), ". It may have taken the event, so this counts as an attempt") {
 				t.Errorf("slow: the event spends an attempt, and the error does not say so: %v", err)
 			}
@@ -134,7 +78,7 @@ func TestCloudSinksReportServiceFaults(t *testing.T) {
 			if !errors.As(err, &slow) || !slow.Timeout() {
 				t.Errorf("metrics count timeouts, and this is none: %v", err)
 			}
-			verify(t, "slow, Probe", p.sink.Probe(t.Context()), unavailable, reason.ConnectionFailed, "within 300ms")
+			sinktest.Outcome(t, "slow, Probe", p.sink.Probe(t.Context()), sinktest.Unavailable, reason.ConnectionFailed, "within 300ms")
 			p.close()
 		})
 	}
@@ -163,42 +107,42 @@ func awsResponse(t *testing.T, status int, body string) *httptest.Server {
 // CONTRACT: C-32, C-73
 func TestAWSResponses(t *testing.T) {
 	for code, want := range map[string]struct {
-		is         class
+		is         sinktest.Class
 		word, text string
 	}{
-		"AccessDeniedException":        {unavailable, reason.AuthenticationFailed, "allow the dispatcher's role to send"},
-		"ExpiredTokenException":        {unavailable, reason.AuthenticationFailed, "renew the credentials"},
-		"InvalidClientTokenId":         {unavailable, reason.AuthenticationFailed, "check the credentials"},
-		"UnrecognizedClientException":  {unavailable, reason.AuthenticationFailed, "check the credentials"},
-		"SignatureDoesNotMatch":        {unavailable, reason.AuthenticationFailed, "check the credentials"},
-		"QueueDoesNotExist":            {unavailable, reason.Refusing, "create it"},
-		"NotFound":                     {unavailable, reason.Refusing, "create it"},
-		"ThrottlingException":          {fault, reason.Refusing, "lower concurrency"},
-		"OverLimit":                    {fault, reason.Refusing, "lower concurrency"},
-		"ServiceUnavailable":           {fault, reason.Refusing, "the event is retried"},
-		"SomethingNew":                 {failed, reason.Refusing, "AWS's documentation"},
-		"Throttled":                    {fault, reason.Refusing, "lower concurrency"},
-		"KmsThrottled":                 {fault, reason.Refusing, "lower concurrency"},
-		"KMSThrottling":                {fault, reason.Refusing, "lower concurrency"},
-		"KMS.ThrottlingException":      {fault, reason.Refusing, "lower concurrency"},
-		"KmsAccessDenied":              {unavailable, reason.AuthenticationFailed, "kms:GenerateDataKey"},
-		"KMSAccessDenied":              {unavailable, reason.AuthenticationFailed, "kms:GenerateDataKey"},
-		"KMS.AccessDeniedException":    {unavailable, reason.AuthenticationFailed, "kms:GenerateDataKey"},
-		"KmsDisabled":                  {unavailable, reason.Refusing, "enable the key"},
-		"KMSDisabled":                  {unavailable, reason.Refusing, "enable the key"},
-		"KMS.DisabledException":        {unavailable, reason.Refusing, "enable the key"},
-		"KMS.InvalidStateException":    {unavailable, reason.Refusing, "enable the key"},
-		"KMS.NotFoundException":        {unavailable, reason.Refusing, "enable the key"},
-		"KMS.OptInRequired":            {unavailable, reason.Refusing, "enable the key"},
-		"KMS.InvalidKeyUsageException": {unavailable, reason.Refusing, "enable the key"},
+		"AccessDeniedException":        {sinktest.Unavailable, reason.AuthenticationFailed, "allow the dispatcher's role to send"},
+		"ExpiredTokenException":        {sinktest.Unavailable, reason.AuthenticationFailed, "renew the credentials"},
+		"InvalidClientTokenId":         {sinktest.Unavailable, reason.AuthenticationFailed, "check the credentials"},
+		"UnrecognizedClientException":  {sinktest.Unavailable, reason.AuthenticationFailed, "check the credentials"},
+		"SignatureDoesNotMatch":        {sinktest.Unavailable, reason.AuthenticationFailed, "check the credentials"},
+		"QueueDoesNotExist":            {sinktest.Unavailable, reason.Refusing, "create it"},
+		"NotFound":                     {sinktest.Unavailable, reason.Refusing, "create it"},
+		"ThrottlingException":          {sinktest.Fault, reason.Refusing, "lower concurrency"},
+		"OverLimit":                    {sinktest.Fault, reason.Refusing, "lower concurrency"},
+		"ServiceUnavailable":           {sinktest.Fault, reason.Refusing, "the event is retried"},
+		"SomethingNew":                 {sinktest.Failed, reason.Refusing, "AWS's documentation"},
+		"Throttled":                    {sinktest.Fault, reason.Refusing, "lower concurrency"},
+		"KmsThrottled":                 {sinktest.Fault, reason.Refusing, "lower concurrency"},
+		"KMSThrottling":                {sinktest.Fault, reason.Refusing, "lower concurrency"},
+		"KMS.ThrottlingException":      {sinktest.Fault, reason.Refusing, "lower concurrency"},
+		"KmsAccessDenied":              {sinktest.Unavailable, reason.AuthenticationFailed, "kms:GenerateDataKey"},
+		"KMSAccessDenied":              {sinktest.Unavailable, reason.AuthenticationFailed, "kms:GenerateDataKey"},
+		"KMS.AccessDeniedException":    {sinktest.Unavailable, reason.AuthenticationFailed, "kms:GenerateDataKey"},
+		"KmsDisabled":                  {sinktest.Unavailable, reason.Refusing, "enable the key"},
+		"KMSDisabled":                  {sinktest.Unavailable, reason.Refusing, "enable the key"},
+		"KMS.DisabledException":        {sinktest.Unavailable, reason.Refusing, "enable the key"},
+		"KMS.InvalidStateException":    {sinktest.Unavailable, reason.Refusing, "enable the key"},
+		"KMS.NotFoundException":        {sinktest.Unavailable, reason.Refusing, "enable the key"},
+		"KMS.OptInRequired":            {sinktest.Unavailable, reason.Refusing, "enable the key"},
+		"KMS.InvalidKeyUsageException": {sinktest.Unavailable, reason.Refusing, "enable the key"},
 	} {
-		said := payloadSecret + " echoed"
+		said := sinktest.PayloadSecret + " echoed"
 		queue := awsResponse(t, 400, fmt.Sprintf(`{"__type":"com.amazonaws.sqs#%s","message":%q}`, code, said))
 		topic := awsResponse(t, 400, fmt.Sprintf(`<ErrorResponse><Error><Type>Sender</Type><Code>%s</Code><Message>%s</Message></Error></ErrorResponse>`, code, said))
 		s, err := NewSQS(spec.SQSSink{QueueURL: queue.URL + "/" + account + "/orders"}, nil)
-		verify(t, "SQS "+code, deliver(t, opened(t, s, err), newEvent()), want.is, want.word, want.text)
+		sinktest.Outcome(t, "SQS "+code, sinktest.Send(t, opened(t, s, err)), want.is, want.word, want.text)
 		n, err := NewSNS(spec.SNSSink{TopicARN: "arn:aws:sns:eu-west-1:" + account + ":orders", Endpoint: topic.URL}, nil)
-		verify(t, "SNS "+code, deliver(t, opened(t, n, err), newEvent()), want.is, want.word, want.text)
+		sinktest.Outcome(t, "SNS "+code, sinktest.Send(t, opened(t, n, err)), want.is, want.word, want.text)
 		// An identity that may only send may not read, and the service is there.
 		if err := s.Probe(t.Context()); (err == nil) != (code == "AccessDeniedException") {
 			t.Errorf("SQS %s: Probe returned %v", code, err)
@@ -206,24 +150,24 @@ func TestAWSResponses(t *testing.T) {
 	}
 	// The status says whose fault it is, where a gateway sends a page of its own, and where the code is not known.
 	for body, want := range map[string][2]string{ // the words of SQS and of SNS
-		"<html>" + payloadSecret + "</html>": {reason.ConnectionFailed, reason.Refusing},
-		payloadSecret:                        {reason.ConnectionFailed, reason.Refusing},
-		`{"__type":"SomethingNew"}`:          {reason.Refusing, reason.Refusing},
+		"<html>" + sinktest.PayloadSecret + "</html>":                             {reason.ConnectionFailed, reason.Refusing},
+		sinktest.PayloadSecret:                                                    {reason.ConnectionFailed, reason.Refusing},
+		`{"__type":"SomethingNew"}`:                                               {reason.Refusing, reason.Refusing},
 		"<ErrorResponse><Error><Code>SomethingNew</Code></Error></ErrorResponse>": {reason.ConnectionFailed, reason.Refusing},
 	} {
 		gateway := awsResponse(t, 503, body)
 		s, err := NewSQS(spec.SQSSink{QueueURL: gateway.URL + "/" + account + "/orders"}, nil)
-		verify(t, "SQS 503 "+body, deliver(t, opened(t, s, err), newEvent()), fault, want[0], "the service has trouble")
+		sinktest.Outcome(t, "SQS 503 "+body, sinktest.Send(t, opened(t, s, err)), sinktest.Fault, want[0], "the service has trouble")
 		n, err := NewSNS(spec.SNSSink{TopicARN: "arn:aws:sns:eu-west-1:" + account + ":orders", Endpoint: gateway.URL}, nil)
-		verify(t, "SNS 503 "+body, deliver(t, opened(t, n, err), newEvent()), fault, want[1], "the service has trouble")
+		sinktest.Outcome(t, "SNS 503 "+body, sinktest.Send(t, opened(t, n, err)), sinktest.Fault, want[1], "the service has trouble")
 	}
-	broken := awsResponse(t, 200, payloadSecret)
+	broken := awsResponse(t, 200, sinktest.PayloadSecret)
 	s, err := NewSQS(spec.SQSSink{QueueURL: broken.URL + "/" + account + "/orders"}, nil)
-	verify(t, "no JSON", deliver(t, opened(t, s, err), newEvent()), failed, reason.ConnectionFailed, "gave no valid response, and the HTTP status 200; ")
-	verify(t, "no JSON, Probe", s.Probe(t.Context()), unavailable, reason.ConnectionFailed, "gave no valid response, and the HTTP status 200")
-	broken = awsResponse(t, 200, "<a>&"+payloadSecret)
+	sinktest.Outcome(t, "no JSON", sinktest.Send(t, opened(t, s, err)), sinktest.Failed, reason.ConnectionFailed, "gave no valid response, and the HTTP status 200; ")
+	sinktest.Outcome(t, "no JSON, Probe", s.Probe(t.Context()), sinktest.Unavailable, reason.ConnectionFailed, "gave no valid response, and the HTTP status 200")
+	broken = awsResponse(t, 200, "<a>&"+sinktest.PayloadSecret)
 	s, err = NewSNS(spec.SNSSink{TopicARN: "arn:aws:sns:eu-west-1:" + account + ":orders", Endpoint: broken.URL}, nil)
-	verify(t, "no XML, Probe", opened(t, s, err).Probe(t.Context()), unavailable, reason.ConnectionFailed, "gave no valid response")
+	sinktest.Outcome(t, "no XML, Probe", opened(t, s, err).Probe(t.Context()), sinktest.Unavailable, reason.ConnectionFailed, "gave no valid response")
 }
 
 // Each message of a request has its own response, and one without is a failure.
@@ -232,12 +176,12 @@ func TestAWSResponses(t *testing.T) {
 func TestAWSEntries(t *testing.T) {
 	server := awsResponse(t, 200, `{
 		"Successful":[],
-		"Failed":[{"Id":"0","Code":"InternalError","SenderFault":false,"Message":"`+payloadSecret+`"},{"Id":"1","Code":"InvalidMessageContents","SenderFault":true}]}`)
+		"Failed":[{"Id":"0","Code":"InternalError","SenderFault":false,"Message":"`+sinktest.PayloadSecret+`"},{"Id":"1","Code":"InvalidMessageContents","SenderFault":true}]}`)
 	s, err := NewSQS(spec.SQSSink{QueueURL: server.URL + "/" + account + "/orders"}, nil)
-	all := opened(t, s, err).Deliver(t.Context(), []*dispatcher.Event{newEvent(), newEvent(), newEvent()})
-	verify(t, "0", all[0], fault, reason.Refusing, "responded InternalError; ")
-	verify(t, "1", all[1], failed, reason.Refusing, "responded InvalidMessageContents; ")
-	verify(t, "2", all[2], failed, reason.ConnectionFailed, "gave no valid response")
+	all := opened(t, s, err).Deliver(t.Context(), sinktest.NewEvents(3))
+	sinktest.Outcome(t, "0", all[0], sinktest.Fault, reason.Refusing, "responded InternalError; ")
+	sinktest.Outcome(t, "1", all[1], sinktest.Failed, reason.Refusing, "responded InvalidMessageContents; ")
+	sinktest.Outcome(t, "2", all[2], sinktest.Failed, reason.ConnectionFailed, "gave no valid response")
 }
 
 // CONTRACT: C-32, C-73
@@ -262,29 +206,29 @@ func TestNoCredentials(t *testing.T) {
 	} {
 		s, err := open()
 		sink := opened(t, s, err)
-		verify(t, name, deliver(t, sink, newEvent()), unavailable, reason.AuthenticationFailed, "; give the pods an identity")
-		verify(t, name+", Probe", sink.Probe(t.Context()), unavailable, reason.AuthenticationFailed, "no credentials: ")
+		sinktest.Outcome(t, name, sinktest.Send(t, sink), sinktest.Unavailable, reason.AuthenticationFailed, "; give the pods an identity")
+		sinktest.Outcome(t, name+", Probe", sink.Probe(t.Context()), sinktest.Unavailable, reason.AuthenticationFailed, "no credentials: ")
 	}
 }
 
 // CONTRACT: C-32, C-73
 func TestPubSubResponses(t *testing.T) {
 	for code, want := range map[codes.Code]struct {
-		is         class
+		is         sinktest.Class
 		word, text string
 	}{
-		codes.PermissionDenied:  {unavailable, reason.AuthenticationFailed, "roles/pubsub.publisher"},
-		codes.Unauthenticated:   {unavailable, reason.AuthenticationFailed, "check the credentials"},
-		codes.ResourceExhausted: {fault, reason.Refusing, "lower concurrency"},
-		codes.InvalidArgument:   {failed, reason.Refusing, "the topic's schema, or a limit of Pub/Sub such as 100 attributes"},
+		codes.PermissionDenied:  {sinktest.Unavailable, reason.AuthenticationFailed, "roles/pubsub.publisher"},
+		codes.Unauthenticated:   {sinktest.Unavailable, reason.AuthenticationFailed, "check the credentials"},
+		codes.ResourceExhausted: {sinktest.Fault, reason.Refusing, "lower concurrency"},
+		codes.InvalidArgument:   {sinktest.Failed, reason.Refusing, "the topic's schema, or a limit of Pub/Sub such as 100 attributes"},
 		// It speaks of billing, of a key, of the region: of no message.
-		codes.FailedPrecondition: {unavailable, reason.Refusing, "enable the project's billing"},
-		codes.Internal:           {fault, reason.Refusing, "the event is retried"},
-		codes.Unavailable:        {fault, reason.ConnectionFailed, "gave no valid response"},
+		codes.FailedPrecondition: {sinktest.Unavailable, reason.Refusing, "enable the project's billing"},
+		codes.Internal:           {sinktest.Fault, reason.Refusing, "the event is retried"},
+		codes.Unavailable:        {sinktest.Fault, reason.ConnectionFailed, "gave no valid response"},
 	} {
-		p, server := newPubSub(t, spec.Binary, pstest.WithErrorInjection("Publish", code, payloadSecret))
-		for _, err := range p.sink.Deliver(t.Context(), []*dispatcher.Event{newEvent(), newEvent()}) {
-			verify(t, code.String(), err, want.is, want.word, want.text)
+		p, server := newPubSub(t, spec.Binary, pstest.WithErrorInjection("Publish", code, sinktest.PayloadSecret))
+		for _, err := range p.sink.Deliver(t.Context(), sinktest.NewEvents(2)) {
+			sinktest.Outcome(t, code.String(), err, want.is, want.word, want.text)
 			if strings.Contains(err.Error(), "counts as an attempt") {
 				t.Errorf("%s: its attempt is given back, or nothing was taken: %v", code, err)
 			}
@@ -293,8 +237,8 @@ func TestPubSubResponses(t *testing.T) {
 			t.Errorf("%s: %d messages were taken", code, n)
 		}
 	}
-	silent, _ := newPubSub(t, spec.Binary, pstest.WithErrorInjection("GetTopic", codes.Unavailable, payloadSecret))
-	verify(t, "Unavailable, Probe", silent.sink.Probe(t.Context()), unavailable, reason.ConnectionFailed, "gave no valid response")
+	silent, _ := newPubSub(t, spec.Binary, pstest.WithErrorInjection("GetTopic", codes.Unavailable, sinktest.PayloadSecret))
+	sinktest.Outcome(t, "Unavailable, Probe", silent.sink.Probe(t.Context()), sinktest.Unavailable, reason.ConnectionFailed, "gave no valid response")
 	denied, _ := newPubSub(t, spec.Binary, pstest.WithErrorInjection("GetTopic", codes.PermissionDenied, ""))
 	if err := denied.sink.Probe(t.Context()); err != nil {
 		t.Errorf("an identity that may only publish may not read, and the service is there: %v", err)
@@ -309,7 +253,7 @@ func TestPubSubRequestsHaveOneKey(t *testing.T) {
 	p, server := newPubSub(t, spec.Binary, pstest.ServerReactorOption{FuncName: "Publish", Reactor: &published})
 	var batch []*dispatcher.Event
 	for i := range 90 {
-		e := newEvent()
+		e := sinktest.NewEvent()
 		if key := strconv.Itoa(i % 30); i%3 == 1 {
 			e.PartitionKey = key
 		} else if i%3 == 2 {

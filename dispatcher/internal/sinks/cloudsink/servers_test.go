@@ -44,7 +44,7 @@ import (
 
 func TestMain(m *testing.M) {
 	for name, value := range map[string]string{
-		"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": credentialSecret, "AWS_REGION": "eu-west-1", "AWS_EC2_METADATA_DISABLED": "true",
+		"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": sinktest.PasswordSecret, "AWS_REGION": "eu-west-1", "AWS_EC2_METADATA_DISABLED": "true",
 		"AWS_CONFIG_FILE": os.DevNull, "AWS_SHARED_CREDENTIALS_FILE": os.DevNull,
 	} {
 		if err := os.Setenv(name, value); err != nil {
@@ -53,12 +53,6 @@ func TestMain(m *testing.M) {
 	}
 	pgtest.Main(m)
 }
-
-// Planted where they must never come out again (CONTRACT C-73).
-const (
-	payloadSecret    = "payload-4111"
-	credentialSecret = "credential-4222"
-)
 
 // shared starts a server at its first use, and stops it after the last test.
 type shared struct {

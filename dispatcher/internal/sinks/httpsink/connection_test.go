@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/tls"
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -59,25 +58,6 @@ func closedPort(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// want checks an error's class, its word, and a part of its text.
-func want(t *testing.T, what string, err error, unavailable bool, word, text string) {
-	t.Helper()
-	switch {
-	case verify(t, err) == nil:
-		t.Errorf("%s: no error", what)
-	case dispatcher.IsUnavailable(err) != unavailable:
-		t.Errorf("%s: unavailable is %v: %v", what, !unavailable, err)
-	case reason.Of(err) != word:
-		t.Errorf("%s: the reason is %s, want %s: %v", what, reason.Of(err), word, err)
-	case !strings.Contains(err.Error(), text):
-		t.Errorf("%s: the error does not say %q: %v", what, text, err)
-	}
-	var slow interface{ Timeout() bool } // metrics count timeouts by it
-	if got, want := errors.As(err, &slow) && slow.Timeout(), strings.Contains(text, " within "); got != want {
-		t.Errorf("%s: timeout is %v: %v", what, got, err)
-	}
-}
-
 // Nothing was sent, so the event keeps its attempt.
 //
 // CONTRACT: C-32, C-73
@@ -96,8 +76,8 @@ func TestNoConnection(t *testing.T) {
 				cfg.Timeout = spec.Duration(500 * time.Millisecond)
 			}
 			s := open(t, cfg)
-			want(t, "Deliver", post(t, s), true, reason.ConnectionFailed, test.text)
-			want(t, "Probe", s.Probe(t.Context()), true, reason.ConnectionFailed, test.text)
+			sinktest.Want(t, "Deliver", sinktest.Send(t, s), true, reason.ConnectionFailed, test.text)
+			sinktest.Want(t, "Probe", s.Probe(t.Context()), true, reason.ConnectionFailed, test.text)
 		})
 	}
 }
@@ -157,7 +137,7 @@ func TestConnectionBreaks(t *testing.T) {
 				word = reason.Refusing
 			}
 			s := open(t, cfg)
-			want(t, "Deliver", post(t, s), false, word, test.text)
+			sinktest.Want(t, "Deliver", sinktest.Send(t, s), false, word, test.text)
 			if err := s.Probe(t.Context()); err != nil {
 				t.Errorf("Probe of a host that takes connections: %v", err)
 			}
@@ -199,10 +179,10 @@ func TestNoRequestIsSentTwice(t *testing.T) {
 			cfg := plant(t, "http", address)
 			cfg.Headers["Idempotency-Key"] = "k"
 			s := open(t, cfg)
-			if err := post(t, s); err != nil {
+			if err := sinktest.Send(t, s); err != nil {
 				t.Fatal(err)
 			}
-			want(t, "Deliver", post(t, s), false, reason.ConnectionFailed, "closed the connection")
+			sinktest.Want(t, "Deliver", sinktest.Send(t, s), false, reason.ConnectionFailed, "closed the connection")
 			if n := requests.Load(); n != 2 {
 				t.Errorf("the server got %d requests for 2 events", n)
 			}
@@ -222,8 +202,8 @@ func TestNoStreamIsSentTwice(t *testing.T) {
 				resetFirst(t, conn, code, &requests)
 			})
 			cfg := plant(t, "https", address)
-			cfg.TLS = &spec.TLS{CAFile: file(t, "ca.crt", ca.PEM)}
-			want(t, "Deliver", post(t, open(t, cfg)), false, reason.ConnectionFailed, "")
+			cfg.TLS = &spec.TLS{CAFile: sinktest.File(t, "ca.crt", ca.PEM)}
+			sinktest.Want(t, "Deliver", sinktest.Send(t, open(t, cfg)), false, reason.ConnectionFailed, "")
 			if n := requests.Load(); n != 1 {
 				t.Errorf("the server got %d requests for 1 event", n)
 			}
@@ -273,12 +253,12 @@ func resetFirst(t *testing.T, conn net.Conn, code http2.ErrCode, requests *atomi
 func TestProxyIsReadFromTheEnvironment(t *testing.T) {
 	requests := make(chan string, 10)
 	address, stop := serve(t, "", nil, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { requests <- r.URL.Host }))
-	child(t, "TestThroughProxy", "HTTPSINK_PROXY=up", "NO_PROXY=", "HTTP_PROXY=http://u:"+tokenSecret+"@"+address)
+	child(t, "TestThroughProxy", "HTTPSINK_PROXY=up", "NO_PROXY=", "HTTP_PROXY=http://u:"+sinktest.PasswordSecret+"@"+address)
 	if len(requests) != 1 || <-requests != "consumer.invalid" {
 		t.Error("the proxy must get the event for consumer.invalid, and nothing of the probe")
 	}
 	stop()
-	child(t, "TestThroughProxy", "HTTPSINK_PROXY=down", "NO_PROXY=", "HTTP_PROXY=http://u:"+tokenSecret+"@"+address)
+	child(t, "TestThroughProxy", "HTTPSINK_PROXY=down", "NO_PROXY=", "HTTP_PROXY=http://u:"+sinktest.PasswordSecret+"@"+address)
 }
 
 // child runs one test in a process with more environment.
@@ -298,15 +278,15 @@ func TestThroughProxy(t *testing.T) {
 		t.Skip("TestProxyIsReadFromTheEnvironment runs this")
 	}
 	s := open(t, plant(t, "http", "consumer.invalid"))
-	delivered, probed := post(t, s), s.Probe(t.Context())
+	delivered, probed := sinktest.Send(t, s), s.Probe(t.Context())
 	switch state {
 	case "up":
 		if delivered != nil || probed != nil {
 			t.Errorf("Deliver: %v, Probe: %v; want no errors", delivered, probed)
 		}
 	case "down":
-		want(t, "Deliver", delivered, true, reason.ConnectionFailed, "connection refused")
-		want(t, "Probe", probed, true, reason.ConnectionFailed, "connection refused")
+		sinktest.Want(t, "Deliver", delivered, true, reason.ConnectionFailed, "connection refused")
+		sinktest.Want(t, "Probe", probed, true, reason.ConnectionFailed, "connection refused")
 	}
 }
 
@@ -368,10 +348,10 @@ func TestRejectedCertificateIsTheDestinationsFault(t *testing.T) {
 			cfg := plant(t, "https", address)
 			cfg.TLS = &spec.TLS{ServerName: test.serverName}
 			if test.ca != "" {
-				cfg.TLS.CAFile = file(t, "ca.crt", test.ca)
+				cfg.TLS.CAFile = sinktest.File(t, "ca.crt", test.ca)
 			}
 			if test.client != nil {
-				cfg.TLS.ClientCertFile, cfg.TLS.ClientKeyFile = file(t, "tls.crt", test.client.CertPEM), file(t, "tls.key", test.client.KeyPEM)
+				cfg.TLS.ClientCertFile, cfg.TLS.ClientKeyFile = sinktest.File(t, "tls.crt", test.client.CertPEM), sinktest.File(t, "tls.key", test.client.KeyPEM)
 			}
 			if *cfg.TLS == (spec.TLS{}) {
 				cfg.TLS = nil
@@ -379,7 +359,7 @@ func TestRejectedCertificateIsTheDestinationsFault(t *testing.T) {
 			s := open(t, cfg)
 			var delivered, probed error
 			var wg sync.WaitGroup
-			wg.Go(func() { delivered = post(t, s) })
+			wg.Go(func() { delivered = sinktest.Send(t, s) })
 			wg.Go(func() { probed = s.Probe(t.Context()) })
 			wg.Wait()
 			if test.text == "" {
@@ -388,14 +368,14 @@ func TestRejectedCertificateIsTheDestinationsFault(t *testing.T) {
 				}
 				return
 			}
-			want(t, "Probe", probed, true, test.word, test.text)
+			sinktest.Want(t, "Probe", probed, true, test.word, test.text)
 			if strings.HasSuffix(test.name, "TLS 1.3") && !dispatcher.IsUnavailable(delivered) {
 				// The server's refusal may be lost, because the request is already on its way. Then
 				// all that is known is a broken connection.
-				want(t, "Deliver", delivered, false, reason.ConnectionFailed, "may have received the event")
+				sinktest.Want(t, "Deliver", delivered, false, reason.ConnectionFailed, "may have received the event")
 				return
 			}
-			want(t, "Deliver", delivered, true, test.word, test.text)
+			sinktest.Want(t, "Deliver", delivered, true, test.word, test.text)
 		})
 	}
 }
@@ -407,7 +387,7 @@ func TestSystemRoots(t *testing.T) {
 	}
 	ca := sinktest.NewAuthority(t, "system")
 	address, _ := serve(t, "", &tls.Config{Certificates: []tls.Certificate{ca.Sign(t, "server", sinktest.InAnHour()).TLS}}, noContent)
-	child(t, "TestWithSystemRoots", "HTTPSINK_ADDRESS="+address, "SSL_CERT_FILE="+file(t, "roots.crt", ca.PEM), "SSL_CERT_DIR="+t.TempDir())
+	child(t, "TestWithSystemRoots", "HTTPSINK_ADDRESS="+address, "SSL_CERT_FILE="+sinktest.File(t, "roots.crt", ca.PEM), "SSL_CERT_DIR="+t.TempDir())
 }
 
 // TestWithSystemRoots is run by TestSystemRoots: a process reads the system's roots once.
@@ -417,18 +397,18 @@ func TestWithSystemRoots(t *testing.T) {
 		t.Skip("TestSystemRoots runs this")
 	}
 	cfg := plant(t, "https", address)
-	if err := post(t, open(t, cfg)); err != nil {
+	if err := sinktest.Send(t, open(t, cfg)); err != nil {
 		t.Errorf("an authority of the system: %v", err)
 	}
-	cfg.TLS = &spec.TLS{CAFile: file(t, "ca.crt", sinktest.NewAuthority(t, "other").PEM)}
-	want(t, "another authority", post(t, open(t, cfg)), true, reason.CertificateInvalid, "tls.caFile")
+	cfg.TLS = &spec.TLS{CAFile: sinktest.File(t, "ca.crt", sinktest.NewAuthority(t, "other").PEM)}
+	sinktest.Want(t, "another authority", sinktest.Send(t, open(t, cfg)), true, reason.CertificateInvalid, "tls.caFile")
 }
 
 func TestNoTLSThere(t *testing.T) {
 	address, _ := serve(t, "", nil, noContent)
 	s := open(t, plant(t, "https", address))
-	want(t, "Deliver", post(t, s), true, reason.ConnectionFailed, "; no TLS is spoken there")
-	want(t, "Probe", s.Probe(t.Context()), true, reason.ConnectionFailed, "; no TLS is spoken there")
+	sinktest.Want(t, "Deliver", sinktest.Send(t, s), true, reason.ConnectionFailed, "; no TLS is spoken there")
+	sinktest.Want(t, "Probe", s.Probe(t.Context()), true, reason.ConnectionFailed, "; no TLS is spoken there")
 }
 
 // Probe makes the handshake, and sends nothing after it.
@@ -440,7 +420,7 @@ func TestProbeSendsNothing(t *testing.T) {
 		got <- n
 	})
 	cfg := plant(t, "https", address)
-	cfg.TLS = &spec.TLS{CAFile: file(t, "ca.crt", ca.PEM)}
+	cfg.TLS = &spec.TLS{CAFile: sinktest.File(t, "ca.crt", ca.PEM)}
 	if err := open(t, cfg).Probe(t.Context()); err != nil {
 		t.Error(err)
 	}

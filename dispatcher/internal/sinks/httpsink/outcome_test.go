@@ -15,8 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/outboxtest"
@@ -75,7 +73,7 @@ func TestResponseStatusDecidesTheOutcome(t *testing.T) {
 			requests := 0
 			address, _ := serve(t, "", nil, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				requests++
-				w.Header().Set("Location", "/elsewhere?"+querySecret)
+				w.Header().Set("Location", "/elsewhere?"+sinktest.WrongSecret)
 				w.Header().Set("Date", date)
 				if test.retryAfter != "" {
 					w.Header().Set("Retry-After", test.retryAfter)
@@ -83,7 +81,7 @@ func TestResponseStatusDecidesTheOutcome(t *testing.T) {
 				w.WriteHeader(test.status)
 				_ = r.Write(w) // the response echoes the request
 			}))
-			err := post(t, open(t, plant(t, "http", address)))
+			err := sinktest.Send(t, open(t, plant(t, "http", address)))
 			if requests != 1 {
 				t.Errorf("%d requests for one event", requests)
 			}
@@ -170,10 +168,7 @@ func TestBatchResponses(t *testing.T) {
 	if s.BatchSize() != 3 {
 		t.Errorf("BatchSize is %d, want 3", s.BatchSize())
 	}
-	batch := []*dispatcher.Event{newEvent(), newEvent(), newEvent()}
-	for i := range batch {
-		batch[i].ID = uuid.New()
-	}
+	batch := sinktest.NewEvents(3)
 	for _, test := range []struct {
 		status, requests int
 		failed           [3]bool
@@ -193,7 +188,7 @@ func TestBatchResponses(t *testing.T) {
 			t.Fatalf("status %d: %d results after %d requests, want 3 after %d", status, len(errs), requests, test.requests)
 		}
 		for i, err := range errs {
-			if (verify(t, err) != nil) != test.failed[i] {
+			if (sinktest.Verify(t, err) != nil) != test.failed[i] {
 				t.Errorf("status %d: event %d got %v", status, i, err)
 			}
 		}
@@ -212,14 +207,14 @@ func TestExpiresWithinBatch(t *testing.T) {
 	}))
 	cfg := plant(t, "http", address)
 	cfg.ContentMode = spec.Batch
-	errs := open(t, cfg).Deliver(t.Context(), []*dispatcher.Event{newEvent(), newEvent(), newEvent()})
-	if verify(t, errs[0]) != nil {
+	errs := open(t, cfg).Deliver(t.Context(), sinktest.NewEvents(3))
+	if sinktest.Verify(t, errs[0]) != nil {
 		t.Errorf("an event that was taken: %v", errs[0])
 	}
-	if !dispatcher.IsUnavailable(verify(t, errs[1])) {
+	if !dispatcher.IsUnavailable(sinktest.Verify(t, errs[1])) {
 		t.Errorf("a response of 401 spends an attempt: %v", errs[1])
 	}
-	if verify(t, errs[2]) == nil || dispatcher.IsUnavailable(errs[2]) {
+	if sinktest.Verify(t, errs[2]) == nil || dispatcher.IsUnavailable(errs[2]) {
 		t.Errorf("a response of 403 spends no attempt: %v", errs[2])
 	}
 }
@@ -232,7 +227,7 @@ func TestEndlessBody(t *testing.T) {
 	}))
 	cfg := plant(t, "http", address)
 	cfg.Timeout = spec.Duration(2 * time.Second)
-	if err := post(t, open(t, cfg)); err != nil {
+	if err := sinktest.Send(t, open(t, cfg)); err != nil {
 		t.Errorf("a response of 200 was taken back: %v", err)
 	}
 }
@@ -247,7 +242,7 @@ func TestSwitchingProtocols(t *testing.T) {
 		t.Cleanup(func() { _ = conn.Close() })
 		_, _ = conn.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"))
 	}))
-	if err := post(t, open(t, plant(t, "http", address))); err == nil || dispatcher.IsUnavailable(err) {
+	if err := sinktest.Send(t, open(t, plant(t, "http", address))); err == nil || dispatcher.IsUnavailable(err) {
 		t.Errorf("a response of 101 is neither a delivery nor an outage: %v", err)
 	}
 }
@@ -277,17 +272,17 @@ func TestContextEnds(t *testing.T) {
 				cancel()
 			}
 		}()
-		err := verify(t, open(t, cfg).Deliver(ctx, []*dispatcher.Event{newEvent()})[0])
+		err := sinktest.Verify(t, open(t, cfg).Deliver(ctx, []*dispatcher.Event{sinktest.NewEvent()})[0])
 		if !errors.Is(err, test.wraps) || dispatcher.IsUnavailable(err) {
 			t.Errorf("%s: got %v, want an error that wraps %v", test.name, err, test.wraps)
 		}
 		cancel()
-		if err := verify(t, open(t, cfg).Probe(ctx)); !errors.Is(err, test.wraps) {
+		if err := sinktest.Verify(t, open(t, cfg).Probe(ctx)); !errors.Is(err, test.wraps) {
 			t.Errorf("%s: Probe returned %v, want an error that wraps %v", test.name, err, test.wraps)
 		}
 	}
 	cfg.Timeout = spec.Duration(time.Second)
-	if err := post(t, open(t, cfg)); err == nil || errors.Is(err, context.DeadlineExceeded) || dispatcher.IsUnavailable(err) {
+	if err := sinktest.Send(t, open(t, cfg)); err == nil || errors.Is(err, context.DeadlineExceeded) || dispatcher.IsUnavailable(err) {
 		t.Errorf("the sink's own timeout returned %v; want a plain failure", err)
 	}
 }
@@ -345,7 +340,7 @@ func TestRateLimitFields(t *testing.T) {
 				maps.Copy(w.Header(), test.header)
 				w.WriteHeader(test.status)
 			}))
-			if got := dispatcher.RetryAfterDelay(post(t, open(t, plant(t, "http", address)))); got != test.want {
+			if got := dispatcher.RetryAfterDelay(sinktest.Send(t, open(t, plant(t, "http", address)))); got != test.want {
 				t.Errorf("the pause is %s, want %s", got, test.want)
 			}
 		})
@@ -365,7 +360,7 @@ func TestHTTPSinkMeetsTheSinkContract(t *testing.T) {
 		ca := sinktest.NewAuthority(t, "test")
 		cert := ca.Sign(t, "server", sinktest.InAnHour())
 		sinktest.Exercise(t, func(t *testing.T) sinktest.Destination {
-			cfg := spec.HTTPSink{Access: spec.Access{TLS: &spec.TLS{CAFile: file(t, "ca.crt", ca.PEM)}}}
+			cfg := spec.HTTPSink{Access: spec.Access{TLS: &spec.TLS{CAFile: sinktest.File(t, "ca.crt", ca.PEM)}}}
 			return destination(t, cfg, &tls.Config{Certificates: []tls.Certificate{cert.TLS}, NextProtos: []string{"h2"}})
 		})
 	})
@@ -380,7 +375,7 @@ func TestRequestHasTheDocumentedForm(t *testing.T) {
 		requests <- r
 		dumps <- string(dump)
 	}))
-	e := newEvent()
+	e := sinktest.NewEvent()
 	e.EventType = `a "b" 100% é` + "\n"
 	for _, test := range []struct {
 		mode              spec.ContentMode
@@ -397,7 +392,7 @@ func TestRequestHasTheDocumentedForm(t *testing.T) {
 		}
 		r, dump := <-requests, <-dumps
 		want := map[string]string{
-			"Content-Type": test.contentType, "X-Key": headerSecret, "Authorization": "Bearer " + tokenSecret,
+			"Content-Type": test.contentType, "X-Key": sinktest.WrongSecret, "Authorization": "Bearer " + sinktest.PasswordSecret,
 		}
 		if test.mode == "" {
 			// CloudEvents HTTP binding, 3.1.3.2; the line break is not allowed in a String.
@@ -411,7 +406,7 @@ func TestRequestHasTheDocumentedForm(t *testing.T) {
 		if agent := r.Header.Get("User-Agent"); agent != "outbox-dispatcher" && !strings.HasPrefix(agent, "outbox-dispatcher/") {
 			t.Errorf("the User-Agent is %q", agent)
 		}
-		if r.URL.RawQuery != "key="+querySecret {
+		if r.URL.RawQuery != "key="+sinktest.WrongSecret {
 			t.Errorf("the query is %q; it must be that of the configuration", r.URL.RawQuery)
 		}
 		if _, body, _ := strings.Cut(dump, "\r\n\r\n"); !strings.HasPrefix(body, test.body) || r.ContentLength != int64(len(body)) {
@@ -439,7 +434,7 @@ func TestConnectionsAreKept(t *testing.T) {
 		var wg sync.WaitGroup
 		for range workers {
 			wg.Go(func() {
-				if err := post(t, s); err != nil {
+				if err := sinktest.Send(t, s); err != nil {
 					t.Error(err)
 				}
 			})
@@ -489,17 +484,13 @@ func BenchmarkDeliver(b *testing.B) {
 	}
 	go func() { _ = server.Serve(listener) }()
 	b.Cleanup(func() { _ = server.Close() })
-	e := benchEvent()
 	for _, mode := range []spec.ContentMode{spec.Binary, spec.Structured, spec.Batch} {
 		b.Run(string(mode), func(b *testing.B) {
 			s, err := New(spec.HTTPSink{URL: "http://" + listener.Addr().String(), Access: spec.Access{ContentMode: mode}}, nil)
 			if err != nil {
 				b.Fatal(err)
 			}
-			batch := make([]*dispatcher.Event, s.BatchSize())
-			for i := range batch {
-				batch[i] = e
-			}
+			batch := sinktest.BenchBatch(s)
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {
@@ -514,27 +505,15 @@ func BenchmarkDeliver(b *testing.B) {
 }
 
 func BenchmarkEncode(b *testing.B) {
-	e := benchEvent()
 	s, err := build(spec.HTTPSink{URL: "http://127.0.0.1"}, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
+	batch := sinktest.BenchBatch(s)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, _, err := s.request(b.Context(), s.base, []*dispatcher.Event{e}, credentials{}); err != nil {
+		if _, _, err := s.request(b.Context(), s.base, batch, credentials{}); err != nil {
 			b.Fatal(err)
 		}
-	}
-}
-
-func benchEvent() *dispatcher.Event {
-	payload := make([]byte, 200)
-	for i := range payload {
-		payload[i] = '7'
-	}
-	return &dispatcher.Event{
-		ID: uuid.New(), Seq: 42, Namespace: "shop", Topic: "orders", DedupeKey: "order-7", EventType: "OrderPlaced",
-		AggregateType: "order", AggregateID: "order-7", Attempt: 1, CreatedAt: time.Now(), Payload: payload,
-		Headers: map[string]string{"correlation_id": "c-42", "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"},
 	}
 }

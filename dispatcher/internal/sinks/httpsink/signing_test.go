@@ -52,9 +52,9 @@ func TestSignaturesVerifyWithEitherSecret(t *testing.T) {
 	for _, mode := range []spec.ContentMode{spec.Binary, spec.Structured, spec.Batch} {
 		cfg := plant(t, "http", address)
 		cfg.ContentMode = mode
-		cfg.SigningSecretFile = file(t, "secret", newer+"\n"+older+"\n")
+		cfg.SigningSecretFile = sinktest.File(t, "secret", newer+"\n"+older+"\n")
 		s := open(t, cfg)
-		one, two := newEvent(), newEvent()
+		one, two := sinktest.NewEvent(), sinktest.NewEvent()
 		batches := [][]*dispatcher.Event{{one}, {one}}
 		if mode == spec.Batch {
 			batches = append(batches, []*dispatcher.Event{one, two}, []*dispatcher.Event{one, two}, []*dispatcher.Event{two, one})
@@ -99,7 +99,7 @@ func verifier(t *testing.T, key string) *standardwebhooks.Webhook {
 // Each sending has its own time: a retry of a day later verifies too.
 func TestSignatureTime(t *testing.T) {
 	keys := secrets{[]byte("a key of some length")}
-	e := newEvent()
+	e := sinktest.NewEvent()
 	seen := map[string]bool{}
 	for _, at := range []time.Time{time.Unix(1_770_000_000, 999_000_000), time.Unix(1_770_086_400, 0)} {
 		h := http.Header{}
@@ -116,7 +116,7 @@ func TestSignatureTime(t *testing.T) {
 
 func TestNoSigning(t *testing.T) {
 	address, got := webhooks(t)
-	if err := post(t, open(t, plant(t, "http", address))); err != nil {
+	if err := sinktest.Send(t, open(t, plant(t, "http", address))); err != nil {
 		t.Fatal(err)
 	}
 	for name := range (<-got).header {
@@ -131,28 +131,28 @@ func TestNoSigning(t *testing.T) {
 // CONTRACT: C-32, C-73
 func TestSecretFile(t *testing.T) {
 	address, got := webhooks(t)
-	path := file(t, "secret", "")
+	path := sinktest.File(t, "secret", "")
 	cfg := plant(t, "http", address)
 	cfg.SigningSecretFile = path
 	s := open(t, cfg)
 	for content, text := range map[string]string{
-		"":                                       "is empty; write the value into it",
-		" \n \n":                                 "is empty; write the secret into it",
-		"whsec_" + tokenSecret:                   "secret 1 in " + path + " is none of Standard Webhooks; write whsec_ and 24 to 64 random bytes",
-		secret('a', 23):                          "secret 1 in ",
-		secret('a', 65):                          "secret 1 in ",
-		secret('a', 24) + " whsk_" + tokenSecret: "secret 2 in ",
-		strings.TrimPrefix(secret('a', 24), secretPrefix): "secret 1 in ",
+		"":                                 "is empty; write the value into it",
+		" \n \n":                           "is empty; write the secret into it",
+		"whsec_" + sinktest.PasswordSecret: "secret 1 in " + path + " is none of Standard Webhooks; write whsec_ and 24 to 64 random bytes",
+		secret('a', 23):                    "secret 1 in ",
+		secret('a', 65):                    "secret 1 in ",
+		secret('a', 24) + " whsk_" + sinktest.PasswordSecret: "secret 2 in ",
+		strings.TrimPrefix(secret('a', 24), secretPrefix):    "secret 1 in ",
 	} {
-		write(t, path, content)
-		want(t, "Deliver", post(t, s), true, reason.AuthenticationFailed, text)
-		want(t, "Probe", s.Probe(t.Context()), true, reason.AuthenticationFailed, text)
+		sinktest.Write(t, path, content)
+		sinktest.Want(t, "Deliver", sinktest.Send(t, s), true, reason.AuthenticationFailed, text)
+		sinktest.Want(t, "Probe", s.Probe(t.Context()), true, reason.AuthenticationFailed, text)
 	}
 	if len(got) != 0 {
 		t.Error("an event was sent without a signature")
 	}
-	write(t, path, secret('d', 32))
-	if err := post(t, s); err != nil {
+	sinktest.Write(t, path, secret('d', 32))
+	if err := sinktest.Send(t, s); err != nil {
 		t.Fatal(err)
 	}
 	if w := <-got; verifier(t, secret('d', 32)).Verify(w.body, w.header) != nil {
@@ -166,7 +166,7 @@ func TestSecretFile(t *testing.T) {
 func TestTraceHeaders(t *testing.T) {
 	got := make(chan http.Header, 1)
 	address, _ := serve(t, "", nil, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r.Header }))
-	e := newEvent()
+	e := sinktest.NewEvent()
 	e.Headers = map[string]string{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tracestate": "a=b"}
 	for _, mode := range []spec.ContentMode{spec.Binary, spec.Structured, spec.Batch} {
 		cfg := plant(t, "http", address)
@@ -200,18 +200,18 @@ func TestRefusedCredentialsAreReadAtOnce(t *testing.T) {
 			w.WriteHeader(http.StatusUnauthorized)
 		}
 	}))
-	token := file(t, "token", "one\n")
+	token := sinktest.File(t, "token", "one\n")
 	cfg := plant(t, "http", address)
 	cfg.Auth = &spec.Auth{Type: spec.AuthToken, SecretFile: token}
 	s := open(t, cfg)
 	s.authorization.Every = time.Hour
-	want(t, "the old token", post(t, s), true, reason.AuthenticationFailed, "401")
-	write(t, token, "another")
+	sinktest.Want(t, "the old token", sinktest.Send(t, s), true, reason.AuthenticationFailed, "401")
+	sinktest.Write(t, token, "another")
 	for range 2 {
-		if err := post(t, s); err != nil {
+		if err := sinktest.Send(t, s); err != nil {
 			t.Errorf("the new token: %v", err)
 		}
-		write(t, token, "the other one was not refused") // so this one is not read
+		sinktest.Write(t, token, "the other one was not refused") // so this one is not read
 	}
 	for _, wanted := range []string{"Bearer one", "Bearer another", "Bearer another"} {
 		if g := <-got; g != wanted {
@@ -222,14 +222,14 @@ func TestRefusedCredentialsAreReadAtOnce(t *testing.T) {
 
 func TestCredentialsAreReadAgain(t *testing.T) {
 	address, got := authorizations(t)
-	token := file(t, "token", "one\n")
+	token := sinktest.File(t, "token", "one\n")
 	cfg := plant(t, "http", address)
 	cfg.Auth = &spec.Auth{Type: spec.AuthToken, SecretFile: token}
 	s := open(t, cfg)
 	for _, test := range []struct{ content, want string }{{"one\n", "Bearer one"}, {"two\n", "Bearer two"}, {"ab\r\n", "Bearer ab"}} {
 		// As a mounted Secret changes: another file takes the name. Same size, same time.
 		next := filepath.Join(t.TempDir(), "next")
-		write(t, next, test.content)
+		sinktest.Write(t, next, test.content)
 		at := time.Unix(1_770_000_000, 0)
 		if err := os.Chtimes(next, at, at); err != nil {
 			t.Fatal(err)
@@ -237,7 +237,7 @@ func TestCredentialsAreReadAgain(t *testing.T) {
 		if err := os.Rename(next, token); err != nil {
 			t.Fatal(err)
 		}
-		if err := post(t, s); err != nil {
+		if err := sinktest.Send(t, s); err != nil {
 			t.Fatal(err)
 		}
 		if g := <-got; g != test.want {
@@ -247,33 +247,33 @@ func TestCredentialsAreReadAgain(t *testing.T) {
 	if err := os.Remove(token); err != nil {
 		t.Fatal(err)
 	}
-	want(t, "a removed file", post(t, s), true, reason.AuthenticationFailed, token)
-	want(t, "a removed file, Probe", s.Probe(t.Context()), true, reason.AuthenticationFailed, token)
-	write(t, token, "new")
-	if err := post(t, s); err != nil {
+	sinktest.Want(t, "a removed file", sinktest.Send(t, s), true, reason.AuthenticationFailed, token)
+	sinktest.Want(t, "a removed file, Probe", s.Probe(t.Context()), true, reason.AuthenticationFailed, token)
+	sinktest.Write(t, token, "new")
+	if err := sinktest.Send(t, s); err != nil {
 		t.Errorf("after the file exists again: %v", err)
 	}
 }
 
 func TestBasicCredentials(t *testing.T) {
 	address, got := authorizations(t)
-	user, password := file(t, "username", "bob\n"), file(t, "password", "p:w é\n")
+	user, password := sinktest.File(t, "username", "bob\n"), sinktest.File(t, "password", "p:w é\n")
 	cfg := plant(t, "http", address)
 	cfg.Auth = &spec.Auth{Type: spec.AuthBasic, UsernameFile: user, SecretFile: password}
 	s := open(t, cfg)
-	if err := post(t, s); err != nil {
+	if err := sinktest.Send(t, s); err != nil {
 		t.Fatal(err)
 	}
 	r := http.Request{Header: http.Header{"Authorization": {<-got}}}
 	if u, p, ok := r.BasicAuth(); !ok || u != "bob" || p != "p:w é" {
 		t.Errorf("the request had user %q and password %q", u, p)
 	}
-	write(t, password, tokenSecret+"-changed")
-	if err := post(t, s); err != nil {
+	sinktest.Write(t, password, sinktest.PasswordSecret+"-changed")
+	if err := sinktest.Send(t, s); err != nil {
 		t.Fatal(err)
 	}
 	r.Header.Set("Authorization", <-got)
-	if _, p, _ := r.BasicAuth(); p != tokenSecret+"-changed" {
+	if _, p, _ := r.BasicAuth(); p != sinktest.PasswordSecret+"-changed" {
 		t.Errorf("the request had the password %q after a change", p)
 	}
 }
@@ -283,10 +283,10 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 	ca := sinktest.NewAuthority(t, "test")
 	cert, second := ca.Sign(t, "client", sinktest.InAnHour()), ca.Sign(t, "client", sinktest.InAnHour())
 	missing := filepath.Join(t.TempDir(), "missing")
-	empty := file(t, "empty", "\n")
-	broken := file(t, "broken", "this is "+tokenSecret+"\nand no token, and no PEM")
-	good := file(t, "good", "good")
-	clientCertFile, clientKeyFile := file(t, "tls.crt", cert.CertPEM), file(t, "tls.key", second.KeyPEM)
+	empty := sinktest.File(t, "empty", "\n")
+	broken := sinktest.File(t, "broken", "this is "+sinktest.PasswordSecret+"\nand no token, and no PEM")
+	good := sinktest.File(t, "good", "good")
+	clientCertFile, clientKeyFile := sinktest.File(t, "tls.crt", cert.CertPEM), sinktest.File(t, "tls.key", second.KeyPEM)
 	for _, test := range []struct {
 		name, word string
 		auth       *spec.Auth
@@ -297,8 +297,8 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 		{"empty token", reason.AuthenticationFailed, &spec.Auth{Type: spec.AuthToken, SecretFile: empty}, nil, []string{"auth.secretFile", empty, "is empty"}},
 		{"broken token", reason.AuthenticationFailed, &spec.Auth{Type: spec.AuthToken, SecretFile: broken}, nil, []string{"auth.secretFile", broken}},
 		{"no user", reason.AuthenticationFailed, &spec.Auth{Type: spec.AuthBasic, UsernameFile: missing, SecretFile: good}, nil, []string{"auth.usernameFile", missing}},
-		{"colon in user", reason.AuthenticationFailed, &spec.Auth{Type: spec.AuthBasic, UsernameFile: file(t, "u", "a:"+tokenSecret), SecretFile: good}, nil, []string{"auth.usernameFile", "colon"}},
-		{"colon in a user as it is", reason.AuthenticationFailed, &spec.Auth{Type: spec.AuthBasic, Username: "a:" + tokenSecret, SecretFile: good}, nil, []string{"auth.username has a colon"}},
+		{"colon in user", reason.AuthenticationFailed, &spec.Auth{Type: spec.AuthBasic, UsernameFile: sinktest.File(t, "u", "a:"+sinktest.PasswordSecret), SecretFile: good}, nil, []string{"auth.usernameFile", "colon"}},
+		{"colon in a user as it is", reason.AuthenticationFailed, &spec.Auth{Type: spec.AuthBasic, Username: "a:" + sinktest.PasswordSecret, SecretFile: good}, nil, []string{"auth.username has a colon"}},
 		{"no password", reason.AuthenticationFailed, &spec.Auth{Type: spec.AuthBasic, UsernameFile: good, SecretFile: missing}, nil, []string{"auth.secretFile", missing}},
 		{"no authority", reason.CertificateInvalid, nil, &spec.TLS{CAFile: missing}, []string{"tls.caFile", missing}},
 		{"empty authority", reason.CertificateInvalid, nil, &spec.TLS{CAFile: empty}, []string{"tls.caFile", empty}},
@@ -317,59 +317,25 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 			}
 			s := open(t, cfg)
 			for _, text := range test.texts {
-				want(t, "Deliver", post(t, s), true, test.word, text)
-				want(t, "Probe", s.Probe(t.Context()), true, test.word, text)
+				sinktest.Want(t, "Deliver", sinktest.Send(t, s), true, test.word, text)
+				sinktest.Want(t, "Probe", s.Probe(t.Context()), true, test.word, text)
 			}
 		})
 	}
 }
 
-// A new authority is trusted, and an old one is not, without a restart; and no request uses a
-// connection from before.
-func TestAuthorityIsReadAgain(t *testing.T) {
-	ca, other := sinktest.NewAuthority(t, "good"), sinktest.NewAuthority(t, "other")
-	cert := ca.Sign(t, "server", sinktest.InAnHour())
-	address, _ := serve(t, "", &tls.Config{Certificates: []tls.Certificate{cert.TLS}}, noContent)
-	caFile := file(t, "ca.crt", other.PEM)
-	cfg := plant(t, "https", address)
-	cfg.TLS = &spec.TLS{CAFile: caFile}
-	s := open(t, cfg)
-	for range 2 {
-		write(t, caFile, other.PEM)
-		want(t, "other authority", post(t, s), true, reason.CertificateInvalid, "authority")
-		write(t, caFile, "half a file")
-		want(t, "broken file", post(t, s), true, reason.CertificateInvalid, caFile)
-		write(t, caFile, other.PEM+ca.PEM)
-		if err := post(t, s); err != nil {
-			t.Errorf("after the right authority was added: %v", err)
-		}
-	}
-}
-
-func TestClientCertificateIsReadAgain(t *testing.T) {
-	ca := sinktest.NewAuthority(t, "test")
-	names := make(chan string, 1)
+// A new authority is trusted, and a new certificate is shown, without a restart; and no request uses a connection from
+// before.
+func TestCertificatesAreReadAgain(t *testing.T) {
+	certs := sinktest.NewCertificates(t, "client", "")
 	address, _ := serve(t, "", &tls.Config{
-		Certificates: []tls.Certificate{ca.Sign(t, "server", sinktest.InAnHour()).TLS},
-		ClientAuth:   tls.RequireAndVerifyClientCert, ClientCAs: ca.Pool(),
-	}, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		names <- r.TLS.PeerCertificates[0].Subject.CommonName
-	}))
-	clientCertFile, clientKeyFile := file(t, "tls.crt", ""), file(t, "tls.key", "")
-	cfg := plant(t, "https", address)
-	cfg.TLS = &spec.TLS{CAFile: file(t, "ca.crt", ca.PEM), ClientCertFile: clientCertFile, ClientKeyFile: clientKeyFile}
-	s := open(t, cfg)
-	for _, name := range []string{"first", "a second one"} {
-		cert := ca.Sign(t, name, sinktest.InAnHour())
-		write(t, clientCertFile, cert.CertPEM)
-		write(t, clientKeyFile, cert.KeyPEM)
-		if err := post(t, s); err != nil {
-			t.Fatal(err)
-		}
-		if got := <-names; got != name {
-			t.Errorf("the client certificate was %q, want %q", got, name)
-		}
-	}
+		Certificates: []tls.Certificate{certs.Server.TLS}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: certs.CA.Pool(),
+	}, noContent)
+	sinktest.Rotated(t, certs, nil, func(t *testing.T, cfg *spec.TLS) dispatcher.Sink {
+		settings := plant(t, "https", address)
+		settings.TLS = cfg
+		return open(t, settings)
+	})
 }
 
 // CONTRACT: C-73
@@ -383,15 +349,15 @@ func TestNewRefuses(t *testing.T) {
 		"no scheme":         {spec.HTTPSink{URL: "consumer.example/events"}, "sink.http.url must be"},
 		"other scheme":      {spec.HTTPSink{URL: "ftp://consumer.example"}, "sink.http.url must be"},
 		"no host":           {spec.HTTPSink{URL: "http:///events"}, "sink.http.url must be"},
-		"unreadable url":    {spec.HTTPSink{URL: "http://u:" + tokenSecret + "@host:port/"}, "sink.http.url must be"},
-		"password":          {spec.HTTPSink{URL: "http://u:" + tokenSecret + "@consumer.example"}, "sink.http.url must not hold a user"},
+		"unreadable url":    {spec.HTTPSink{URL: "http://u:" + sinktest.PasswordSecret + "@host:port/"}, "sink.http.url must be"},
+		"password":          {spec.HTTPSink{URL: "http://u:" + sinktest.PasswordSecret + "@consumer.example"}, "sink.http.url must not hold a user"},
 		"mode":              {spec.HTTPSink{URL: url, Access: spec.Access{ContentMode: "binary"}}, "sink.contentMode "},
 		"batch size":        {spec.HTTPSink{URL: url, Access: spec.Access{ContentMode: spec.Batch}, BatchSize: -1}, "sink.http.batchSize "},
 		"timeout":           {spec.HTTPSink{URL: url, Access: spec.Access{Timeout: -1}}, "sink.timeout "},
 		"attribute":         {spec.HTTPSink{URL: url, Headers: map[string]string{"ce-id": "x"}}, `sink.http.headers["ce-id"] `},
-		"credential":        {spec.HTTPSink{URL: url, Headers: map[string]string{"authorization": tokenSecret}}, `sink.http.headers["authorization"] `},
+		"credential":        {spec.HTTPSink{URL: url, Headers: map[string]string{"authorization": sinktest.PasswordSecret}}, `sink.http.headers["authorization"] `},
 		"of the connection": {spec.HTTPSink{URL: url, Headers: map[string]string{"Connection": "close"}}, `sink.http.headers["Connection"] `},
-		"header value":      {spec.HTTPSink{URL: url, Headers: map[string]string{"x-a": tokenSecret + "\n"}}, `sink.http.headers["x-a"] `},
+		"header value":      {spec.HTTPSink{URL: url, Headers: map[string]string{"x-a": sinktest.PasswordSecret + "\n"}}, `sink.http.headers["x-a"] `},
 		"another login":     {spec.HTTPSink{URL: url, Access: spec.Access{Auth: &spec.Auth{Type: spec.AuthPlain}}}, "sink.auth.type "},
 		"tls without https": {spec.HTTPSink{URL: "http://consumer.example", Access: spec.Access{TLS: &spec.TLS{CAFile: "a"}}}, "sink.tls needs an https:// url"},
 		"half of a pair":    {spec.HTTPSink{URL: url, Access: spec.Access{TLS: &spec.TLS{ClientCertFile: "a"}}}, "sink.tls has only one of"},
@@ -401,7 +367,7 @@ func TestNewRefuses(t *testing.T) {
 			t.Errorf("%s: accepted", name)
 			continue
 		}
-		if text := err.Error(); !strings.HasPrefix(text, test.text) || strings.Contains(text, tokenSecret) {
+		if text := err.Error(); !strings.HasPrefix(text, test.text) || strings.Contains(text, sinktest.PasswordSecret) {
 			t.Errorf("%s: the error does not begin with %q, or holds a secret: %v", name, test.text, err)
 		}
 	}

@@ -10,8 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -89,7 +87,7 @@ func TestRoutedEventsShareABatch(t *testing.T) {
 			arrived[m.Attributes["id"]] = at.String()
 		}
 	}))
-	routes := []string{"a", "b", "a", "//elsewhere.invalid/" + payloadSecret, "b", "c", ""}
+	routes := []string{"a", "b", "a", "//elsewhere.invalid/" + sinktest.PayloadSecret, "b", "c", ""}
 	for mode, calls := range map[spec.ContentMode]int{spec.Batch: 3, spec.Binary: 5} {
 		requests = nil
 		cfg := plant(t, "http", address)
@@ -97,7 +95,7 @@ func TestRoutedEventsShareABatch(t *testing.T) {
 		var batch []*dispatcher.Event
 		byID := map[*dispatcher.Event]string{}
 		for _, route := range routes {
-			e := newEvent()
+			e := sinktest.NewEvent()
 			batch, byID[e] = append(batch, e), route
 		}
 		s := openRouted(t, cfg, func(e *dispatcher.Event) (string, error) {
@@ -108,11 +106,11 @@ func TestRoutedEventsShareABatch(t *testing.T) {
 		})
 		errs := s.Deliver(t.Context(), batch)
 		for i, e := range batch {
-			err := verify(t, errs[i])
+			err := sinktest.Verify(t, errs[i])
 			if failed := i == 3 || i == 5 || i == 6; (err != nil) != failed || dispatcher.IsUnavailable(err) {
 				t.Errorf("mode %s: event %d, route %q: %v", mode, i, routes[i], err)
 			}
-			if want := "/" + routes[i] + "?key=" + querySecret; err == nil && arrived[e.ID.String()] != want {
+			if want := "/" + routes[i] + "?key=" + sinktest.WrongSecret; err == nil && arrived[e.ID.String()] != want {
 				t.Errorf("mode %s: event %d arrived at %q, want %q", mode, i, arrived[e.ID.String()], want)
 			}
 		}
@@ -147,7 +145,7 @@ func TestMaxConnections(t *testing.T) {
 	var wg sync.WaitGroup
 	for range events {
 		wg.Go(func() {
-			if err := post(t, s); err != nil {
+			if err := sinktest.Send(t, s); err != nil {
 				t.Error(err)
 			}
 		})
@@ -185,13 +183,13 @@ func TestMaxConnectionsInterrupted(t *testing.T) {
 	s.slots <- struct{}{}
 	ctx, cancel := context.WithCancel(t.Context())
 	result := make(chan error, 1)
-	go func() { result <- s.Deliver(ctx, []*dispatcher.Event{newEvent()})[0] }()
+	go func() { result <- s.Deliver(ctx, []*dispatcher.Event{sinktest.NewEvent()})[0] }()
 	cancel()
-	if err := verify(t, <-result); !errors.Is(err, ctx.Err()) || dispatcher.IsUnavailable(err) {
+	if err := sinktest.Verify(t, <-result); !errors.Is(err, ctx.Err()) || dispatcher.IsUnavailable(err) {
 		t.Errorf("got %v", err)
 	}
 	<-s.slots
-	if err := post(t, s); err != nil {
+	if err := sinktest.Send(t, s); err != nil {
 		t.Error(err)
 	}
 	if len(c.arrived) != 1 {
@@ -199,28 +197,13 @@ func TestMaxConnectionsInterrupted(t *testing.T) {
 	}
 }
 
-// Planted where they must never come out again (CONTRACT C-73). verify looks for them.
-const (
-	payloadSecret = "payload-4111"
-	querySecret   = "query-4222"
-	headerSecret  = "header-4333"
-	tokenSecret   = "token-4444"
-)
-
-func newEvent() *dispatcher.Event {
-	return &dispatcher.Event{
-		ID: uuid.Must(uuid.NewV7()), Seq: 1, Namespace: "shop", Topic: "orders", Attempt: 1,
-		Payload: []byte(`{"secret":"` + payloadSecret + `"}`), CreatedAt: time.Unix(1_770_000_000, 0),
-	}
-}
-
 // plant returns a configuration for address with every secret in its place.
 func plant(t *testing.T, scheme, address string) spec.HTTPSink {
 	return spec.HTTPSink{
-		URL:     scheme + "://" + address + "/events?key=" + querySecret,
-		Headers: map[string]string{"X-Key": headerSecret},
+		URL:     scheme + "://" + address + "/events?key=" + sinktest.WrongSecret,
+		Headers: map[string]string{"X-Key": sinktest.WrongSecret},
 		Access: spec.Access{
-			Auth:    &spec.Auth{Type: spec.AuthToken, SecretFile: file(t, "token", tokenSecret+"\n")},
+			Auth:    &spec.Auth{Type: spec.AuthToken, SecretFile: sinktest.File(t, "token", sinktest.PasswordSecret+"\n")},
 			Timeout: spec.Duration(20 * time.Second),
 		},
 	}
@@ -241,43 +224,6 @@ func openRouted(t *testing.T, cfg spec.HTTPSink, route func(*dispatcher.Event) (
 	s.authorization.Every, s.signing.Every, s.client.Every = 0, 0, 0
 	t.Cleanup(func() { _ = s.Close(t.Context()) })
 	return s
-}
-
-func file(t *testing.T, name, content string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	write(t, path, content)
-	return path
-}
-
-func write(t *testing.T, path, content string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func post(t *testing.T, s *sink) error {
-	t.Helper()
-	return verify(t, s.Deliver(t.Context(), []*dispatcher.Event{newEvent()})[0])
-}
-
-// verify checks what holds for every error of this package: a remedy, and no secret.
-func verify(t *testing.T, err error) error {
-	t.Helper()
-	if err == nil {
-		return nil
-	}
-	text := err.Error()
-	for _, secret := range []string{payloadSecret, querySecret, headerSecret, tokenSecret, "?"} {
-		if strings.Contains(text, secret) {
-			t.Errorf("the error holds %q: %s", secret, text)
-		}
-	}
-	if strings.Contains(text, "\n") || !strings.Contains(text, "; ") && !strings.Contains(text, "interrupted") {
-		t.Errorf("the error must be one line with a remedy behind a semicolon: %s", text)
-	}
-	return err
 }
 
 // serve serves on address, or on a free port when it is empty, until the test or stop ends it.

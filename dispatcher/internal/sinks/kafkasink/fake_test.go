@@ -120,7 +120,7 @@ func TestResponsesOfBrokers(t *testing.T) {
 				return
 			}
 			sinktest.Want(t, "Deliver", err, false, test.word, test.text)
-			sinktest.Fault(t, "Deliver", err, test.fault)
+			sinktest.IsFault(t, "Deliver", err, test.fault)
 			if _, permanent := dispatcher.PermanentReason(err); permanent {
 				t.Errorf("only an event that is too large is dead at once: %v", err)
 			}
@@ -301,30 +301,6 @@ func TestCanceledConnectionKeepsTheTrouble(t *testing.T) {
 	}
 }
 
-// The classes of an outcome.
-const (
-	failed      = "failed"
-	fault       = "destination's fault"
-	unavailable = "unavailable"
-	dead        = "dead: permanent_failure"
-)
-
-func class(err error) string {
-	why, permanent := dispatcher.PermanentReason(err)
-	switch {
-	case err == nil:
-		return "delivered"
-	case permanent:
-		return "dead: " + string(why)
-	case dispatcher.IsUnavailable(err):
-		return unavailable
-	case dispatcher.IsDestinationFault(err):
-		return fault
-	default:
-		return failed
-	}
-}
-
 // What an operator reads when something is wrong with the real broker, word for word.
 //
 // CONTRACT: C-32, C-73
@@ -345,36 +321,37 @@ func TestBrokerErrorsNameTheRemedy(t *testing.T) {
 		after    func()
 		event    *dispatcher.Event
 
-		class, word, text string
+		class      sinktest.Class
+		word, text string
 	}{
 		{name: "wrong password", listener: "SASL",
 			change: func(c *spec.KafkaSink) {
 				c.Auth = passwordLogin(t, spec.AuthScramSHA512, alice, sinktest.WrongSecret)
 			},
-			class: unavailable, word: reason.AuthenticationFailed,
+			class: sinktest.Unavailable, word: reason.AuthenticationFailed,
 			text: "cannot connect to Kafka at {broker}: SASL_AUTHENTICATION_FAILED: SASL Authentication failed.; check auth.type, and the user and password or token in auth's files"},
 		{name: "expired certificate", listener: "EXPIRED",
 			change: func(c *spec.KafkaSink) { c.TLS = trust },
-			class:  unavailable, word: reason.CertificateInvalid,
+			class:  sinktest.Unavailable, word: reason.CertificateInvalid,
 			text: "cannot connect to Kafka at {broker}: unable to dial: tls: failed to verify certificate: x509: certificate has expired or is not yet valid: {time}; renew the broker's certificate, and check the dispatcher's clock"},
 		{name: "missing topic",
 			change: func(c *spec.KafkaSink) { c.Topic = "missing-" + topic },
-			class:  unavailable, word: reason.Refusing,
+			class:  sinktest.Unavailable, word: reason.Refusing,
 			text: "topic missing-{topic} at {broker}: UNKNOWN_TOPIC_OR_PARTITION: This server does not host this topic-partition.; create it, as with kafka-topics.sh --create --topic missing-{topic}, or set topic to one that exists"},
 		{name: "too large", event: sinktest.Sized(1_100_000),
-			class: dead, word: reason.Refusing,
+			class: sinktest.Permanent, word: reason.Refusing,
 			text: "permanent_failure: topic {topic} at {broker}: the message is too large: about 1100415 bytes; raise maxMessageBytes and the topic's max.message.bytes, or make smaller events"},
 		{name: "slow, and the record was sent",
 			before: func(t *testing.T, s *sink) { connect(t, s); pause() }, after: func() { theBroker.Resume() },
-			class: fault, word: reason.ConnectionFailed,
+			class: sinktest.Fault, word: reason.ConnectionFailed,
 			text: "topic {topic} at {broker}: no confirmation within 2s; check that the brokers run and that its partitions have enough in-sync replicas, or raise timeout. The record may have been written"},
 		{name: "slow, and nothing was sent",
 			before: func(*testing.T, *sink) { pause() }, after: func() { theBroker.Resume() },
-			class: unavailable, word: reason.ConnectionFailed,
+			class: sinktest.Unavailable, word: reason.ConnectionFailed,
 			text: "cannot connect to Kafka at {broker}: no response within 2s; check that it runs, that the network lets the dispatcher reach it, and whether the port wants TLS"},
 		{name: "gone",
 			before: func(t *testing.T, _ *sink) { sinktest.Kill(t, theBroker.Broker) },
-			class:  unavailable, word: reason.ConnectionFailed,
+			class:  sinktest.Unavailable, word: reason.ConnectionFailed,
 			text: "cannot connect to Kafka at {broker}: unable to dial: dial tcp {broker}: connect: connection refused; check that it runs, that the network lets the dispatcher reach it, and whether the port wants TLS"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -404,12 +381,9 @@ func TestBrokerErrorsNameTheRemedy(t *testing.T) {
 }
 
 // compare checks an outcome; {time} stands for any time.
-func compare(t *testing.T, err error, kind, word, text string) {
+func compare(t *testing.T, err error, class sinktest.Class, word, text string) {
 	t.Helper()
-	if class(err) != kind || reason.Of(err) != word {
-		t.Errorf("the outcome is %s, %s; want %s, %s: %v", class(err), reason.Of(err), kind, word, err)
-		return
-	}
+	sinktest.Outcome(t, "Deliver", err, class, word, "")
 	front, back, _ := strings.Cut(text, "{time}")
 	if got := err.Error(); !strings.HasPrefix(got, front) || !strings.HasSuffix(got, back) {
 		t.Errorf("the error says\n\t%s\nwant\n\t%s", got, text)

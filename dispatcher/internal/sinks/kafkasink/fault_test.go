@@ -33,7 +33,7 @@ func TestMissingTopic(t *testing.T) {
 	missing.Topic = topic
 	err := several.Deliver(t.Context(), []*dispatcher.Event{missing})[0]
 	sinktest.Want(t, "Deliver to the event's own topic", err, false, reason.Refusing, "; create it")
-	sinktest.Fault(t, "Deliver to the event's own topic", err, true)
+	sinktest.IsFault(t, "Deliver to the event's own topic", err, true)
 	if err := several.Probe(t.Context()); err != nil {
 		t.Errorf("Probe checks the brokers alone: %v", err)
 	}

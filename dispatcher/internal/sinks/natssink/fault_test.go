@@ -154,7 +154,7 @@ func TestStreamRefusalsNameTheRemedy(t *testing.T) {
 			s.stream = test.stream
 			errs := s.Deliver(t.Context(), []*dispatcher.Event{test.event})
 			sinktest.Want(t, "Deliver", errs[0], test.class == "unavailable", reason.Refusing, test.text)
-			sinktest.Fault(t, "Deliver", errs[0], test.class == "fault")
+			sinktest.IsFault(t, "Deliver", errs[0], test.class == "fault")
 			if test.class == "dead" {
 				sinktest.Dead(t, "Deliver", errs[0], test.text)
 			}
@@ -188,7 +188,7 @@ func TestAccountFull(t *testing.T) {
 	for range 20 {
 		if err := s.Deliver(t.Context(), []*dispatcher.Event{sinktest.Sized(10_000)})[0]; err != nil {
 			sinktest.Want(t, "Deliver", err, false, reason.Refusing, "; raise the limits of JetStream")
-			sinktest.Fault(t, "Deliver", err, true)
+			sinktest.IsFault(t, "Deliver", err, true)
 			return
 		}
 	}

@@ -395,7 +395,7 @@ func TestNotAuthorized(t *testing.T) {
 			}
 		} else {
 			sinktest.Want(t, "a message that the user may not publish", err, false, reason.AuthenticationFailed, "; allow it in the permissions of the dispatcher's user, under publish")
-			sinktest.Fault(t, "a message that the user may not publish", err, true)
+			sinktest.IsFault(t, "a message that the user may not publish", err, true)
 		}
 	}
 	if err := s.Probe(t.Context()); err != nil {

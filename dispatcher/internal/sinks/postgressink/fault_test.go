@@ -44,7 +44,7 @@ func TestServerErrorsNameTheRemedy(t *testing.T) {
 			s := open(t, settings(dsn))
 			for _, err := range s.Deliver(t.Context(), newEvents(5)) {
 				sinktest.Want(t, "Deliver", err, test.unavailable, test.word, test.text)
-				sinktest.Fault(t, "Deliver", err, test.name == "disk full")
+				sinktest.IsFault(t, "Deliver", err, test.name == "disk full")
 			}
 			if strings.HasPrefix(test.name, "no ") {
 				sinktest.Want(t, "Probe", s.Probe(t.Context()), true, test.word, test.text)
@@ -130,7 +130,7 @@ func TestRefusedEventFailsAlone(t *testing.T) {
 					continue
 				}
 				sinktest.Want(t, "the event", err, false, reason.Refusing, test.text)
-				sinktest.Fault(t, "the event", err, strings.Contains(test.text, "or a policy"))
+				sinktest.IsFault(t, "the event", err, strings.Contains(test.text, "or a policy"))
 				if _, dead := dispatcher.PermanentReason(err); dead != test.dead {
 					t.Errorf("dead is %v, want %v: %v", dead, test.dead, err)
 				}

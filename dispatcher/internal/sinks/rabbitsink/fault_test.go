@@ -71,7 +71,7 @@ func TestUnroutableMessageFailsAlone(t *testing.T) {
 			for i, err := range s.Deliver(t.Context(), batch) {
 				if i%3 == 0 {
 					sinktest.Want(t, "no queue", err, false, reason.Refusing, test.text)
-					sinktest.Fault(t, "no queue", err, true)
+					sinktest.IsFault(t, "no queue", err, true)
 				} else if err != nil {
 					t.Errorf("an event next to one without a queue: %v", err)
 				}
@@ -172,7 +172,7 @@ func TestNotAuthorized(t *testing.T) {
 	}
 	for i, err := range s.Deliver(t.Context(), batch) {
 		if i == 7 {
-			sinktest.Fault(t, "a routing key", err, true)
+			sinktest.IsFault(t, "a routing key", err, true)
 			sinktest.Want(t, "a routing key", err, false, reason.AuthenticationFailed, "may not write with this routing key; allow it, as with rabbitmqctl set_topic_permissions")
 		} else if err != nil {
 			t.Errorf("an event next to one with a forbidden key: %v", err)
@@ -190,7 +190,7 @@ func TestFullQueue(t *testing.T) {
 	var full error
 	eventually(t, "the queue is full", func() bool { full = sinktest.Send(t, s); return full != nil })
 	sinktest.Want(t, "a full queue", full, false, reason.Refusing, "(basic.nack); a queue is full or has failed: make room in it")
-	sinktest.Fault(t, "a full queue", full, true)
+	sinktest.IsFault(t, "a full queue", full, true)
 	if _, err := admin(t).QueuePurge(queue, false); err != nil {
 		t.Fatal(err)
 	}

@@ -53,7 +53,7 @@ func TestServerErrorsNameTheRemedy(t *testing.T) {
 				}
 			}
 			sinktest.Want(t, "Deliver", err, test.unavailable, test.word, test.text)
-			sinktest.Fault(t, "Deliver", err, !test.unavailable)
+			sinktest.IsFault(t, "Deliver", err, !test.unavailable)
 			if probed := s.Probe(t.Context()); test.unavailable != (probed != nil) && test.name != "disk full" {
 				t.Errorf("Deliver: %v, and Probe: %v", err, probed)
 			}
@@ -109,7 +109,7 @@ func TestNoStreamOfSeveral(t *testing.T) {
 	s := open(t, cfg)
 	err := sinktest.Send(t, s)
 	sinktest.Want(t, "Deliver", err, false, reason.Refusing, "; set stream to another key")
-	sinktest.Fault(t, "Deliver", err, true)
+	sinktest.IsFault(t, "Deliver", err, true)
 	if err := s.Probe(t.Context()); err != nil {
 		t.Errorf("Probe checks the server alone: %v", err)
 	}
@@ -164,7 +164,7 @@ func testTooLarge(t *testing.T, srv *redis.Server, s *sink, faults int) {
 			if i == 40 || i == 41 || i == 99 {
 				sinktest.Dead(t, "a large event", err, "; raise the server's proto-max-bulk-len")
 			} else if i < faults {
-				sinktest.Fault(t, "an event before the first large one", err, true)
+				sinktest.IsFault(t, "an event before the first large one", err, true)
 			} else if err != nil {
 				t.Errorf("event %d, of %d bytes: %v", i, padding, err)
 			}
@@ -205,7 +205,7 @@ func TestEventWaitsForItsReplicas(t *testing.T) {
 	s := open(t, cfg)
 	alone := sinktest.Send(t, s)
 	sinktest.Want(t, "without a replica", alone, false, reason.Refusing, "0 of 1 replicas confirmed it in time; bring replicas back")
-	sinktest.Fault(t, "without a replica", alone, true)
+	sinktest.IsFault(t, "without a replica", alone, true)
 	replicate(t, replica, srv, s)
 	if err := sinktest.Send(t, s); err != nil {
 		t.Error(err)
