@@ -80,3 +80,23 @@ func MessageOf(t *testing.T, m binding.Message) Message {
 	}
 	return got
 }
+
+// Divert is Destination.Refuse for a sink whose route can be changed: the chosen events go to another place.
+func Divert(route *func(*dispatcher.Event) (string, error), other string) (refuse func(uuid.UUID)) {
+	chosen, inner := map[uuid.UUID]bool{}, *route
+	*route = func(e *dispatcher.Event) (string, error) {
+		if chosen[e.ID] {
+			return other, nil
+		}
+		return inner(e)
+	}
+	return func(id uuid.UUID) { chosen[id] = true }
+}
+
+// Messages reads what a destination has.
+func Messages[M any](t *testing.T, all []M, read func(*testing.T, M) Message) (got []Message) {
+	for _, m := range all {
+		got = append(got, read(t, m))
+	}
+	return got
+}

@@ -140,7 +140,7 @@ func TestRouteReplacesTheConfiguredName(t *testing.T) {
 	for kind, open := range map[string]func(t *testing.T, to string, route func(*dispatcher.Event) (string, error)) (s *sink, arrived func() int){
 		"SQS": func(t *testing.T, to string, route func(*dispatcher.Event) (string, error)) (*sink, func() int) {
 			client, queueURL := newQueue(t, to)
-			s, err := NewSQS(spec.SQSSink{QueueURL: "http://" + awsServer.get(t).Address + "/" + account + "/" + configured}, route)
+			s, err := NewSQS(spec.SQSSink{QueueURL: "http://" + awsServer.Get(t).Address + "/" + account + "/" + configured}, route)
 			return opened(t, s, err), func() int { return len(drain(t, client, queueURL)) }
 		},
 		"SNS": func(t *testing.T, to string, route func(*dispatcher.Event) (string, error)) (*sink, func() int) {
@@ -155,7 +155,7 @@ func TestRouteReplacesTheConfiguredName(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s, err := NewSNS(spec.SNSSink{TopicARN: strings.TrimSuffix(*topic.TopicArn, to) + configured, Endpoint: "http://" + awsServer.get(t).Address}, route)
+			s, err := NewSNS(spec.SNSSink{TopicARN: strings.TrimSuffix(*topic.TopicArn, to) + configured, Endpoint: "http://" + awsServer.Get(t).Address}, route)
 			return opened(t, s, err), func() int { return len(drain(t, queue, queueURL)) }
 		},
 		"PubSub": func(t *testing.T, to string, route func(*dispatcher.Event) (string, error)) (*sink, func() int) {
@@ -168,7 +168,7 @@ func TestRouteReplacesTheConfiguredName(t *testing.T) {
 			return opened(t, s, err), func() int { return len(server.Messages()) }
 		},
 		"ServiceBus": func(t *testing.T, to string, route func(*dispatcher.Event) (string, error)) (*sink, func() int) {
-			address := busServer.get(t).Address
+			address := busServer.Get(t).Address
 			s := newServiceBusSink(t, address, configured, "", "good")
 			s.place = base.PlaceOf(route, configured)
 			return s, func() int { return len(readQueue(t, address, to)) }
@@ -207,7 +207,7 @@ func TestSQSRegion(t *testing.T) {
 
 // CONTRACT: C-32, C-73
 func TestServiceBusResponses(t *testing.T) {
-	address := busServer.get(t).Address
+	address := busServer.Get(t).Address
 	for _, k := range []token{"wrong-" + sinktest.PasswordSecret, "expired-" + sinktest.PasswordSecret} {
 		s := newServiceBusSink(t, address, newName(""), "", k)
 		sinktest.Outcome(t, string(k), sinktest.Send(t, s), sinktest.Unavailable, reason.AuthenticationFailed, "Azure Service Bus Data Sender")
@@ -234,7 +234,7 @@ func TestServiceBusResponses(t *testing.T) {
 //
 // CONTRACT: C-32, C-33
 func TestServiceBusRefusalsKeepTheConnection(t *testing.T) {
-	address := busServer.get(t).Address
+	address := busServer.Get(t).Address
 	for queue, want := range map[string]struct {
 		is         sinktest.Class
 		word, text string

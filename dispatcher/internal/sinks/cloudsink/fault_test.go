@@ -201,7 +201,7 @@ func TestNoCredentials(t *testing.T) {
 			return NewPubSub(spec.PubSubSink{Project: "shop-test"}, nil)
 		},
 		"ServiceBus": func() (dispatcher.Sink, error) {
-			return newServiceBusSink(t, busServer.get(t).Address, "orders", "", ""), nil
+			return newServiceBusSink(t, busServer.Get(t).Address, "orders", "", ""), nil
 		},
 	} {
 		s, err := open()

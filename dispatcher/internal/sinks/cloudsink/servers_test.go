@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -54,26 +53,13 @@ func TestMain(m *testing.M) {
 	pgtest.Main(m)
 }
 
-// shared starts a server at its first use, and stops it after the last test.
-type shared struct {
-	start func(context.Context) (*cloud.Server, error)
-	once  sync.Once
-	*cloud.Server
-	err error
-}
-
+// The servers end with this process.
 var (
-	awsServer = &shared{start: cloud.AWS}
-	busServer = &shared{start: cloud.ServiceBus}
+	awsServer = &need.Shared[*cloud.Server]{Missing: cloud.ErrMissing, Start: func(context.Context) (*cloud.Server, error) { return cloud.AWS(context.Background()) }}
+	busServer = &need.Shared[*cloud.Server]{Missing: cloud.ErrMissing, Start: func(context.Context) (*cloud.Server, error) {
+		return cloud.ServiceBus(context.Background())
+	}}
 )
-
-func (s *shared) get(t *testing.T) *cloud.Server {
-	t.Helper()
-	// It ends with this process.
-	s.once.Do(func() { s.Server, s.err = s.start(context.Background()) })
-	need.Server(t, s.err, cloud.ErrMissing)
-	return s.Server
-}
 
 // place is a queue or topic of a server, behind a gate.
 type place struct {
@@ -87,21 +73,13 @@ type place struct {
 
 // destination is a place as sinktest.Exercise drives it.
 func (p place) destination() sinktest.Destination {
-	chosen := map[uuid.UUID]bool{}
-	inner := p.sink.place.Of
-	p.sink.place.Of = func(e *dispatcher.Event) (string, error) {
-		if chosen[e.ID] {
-			return p.missing, nil
-		}
-		return inner(e)
-	}
 	cannot := map[string]string{"Missing": "a queue or topic of a stand-in is not the account's to delete; TestCloudSinksReportServiceFaults has one that is missing"}
 	if p.small || p.sink.bytes < 900<<10 {
 		cannot["Large"] = "the service takes less"
 	}
 	return sinktest.Destination{
 		Sink: p.sink, Arrived: p.arrived, Stop: p.close, Start: p.open, Hang: p.hangUp,
-		Refuse:  func(id uuid.UUID) { chosen[id] = true },
+		Refuse:  sinktest.Divert(&p.sink.place.Of, p.missing),
 		Refused: p.refused,
 		Idle: func() {
 			p.end()
@@ -136,7 +114,7 @@ func newName(suffix string) string { return "orders-" + uuid.NewString()[:8] + s
 const account = "123456789012"
 
 func awsTestConfig(t *testing.T) aws.Config {
-	cfg, err := awsconfig.LoadDefaultConfig(t.Context(), awsconfig.WithBaseEndpoint("http://"+awsServer.get(t).Address))
+	cfg, err := awsconfig.LoadDefaultConfig(t.Context(), awsconfig.WithBaseEndpoint("http://"+awsServer.Get(t).Address))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,7 +186,7 @@ func (r received) message(t *testing.T) sinktest.Message {
 }
 
 func newSQS(t *testing.T, suffix string) place {
-	g := newGate(t, awsServer.get(t).Address)
+	g := newGate(t, awsServer.Get(t).Address)
 	name := newName(suffix)
 	client, queueURL := newQueue(t, name)
 	s, err := NewSQS(spec.SQSSink{QueueURL: "http://" + g.address + "/" + account + "/" + name}, nil)
@@ -230,7 +208,7 @@ func checkGroup(t *testing.T, r received, suffix string, all *[]sinktest.Message
 }
 
 func newSNS(t *testing.T, suffix string) place {
-	g := newGate(t, awsServer.get(t).Address)
+	g := newGate(t, awsServer.Get(t).Address)
 	name := newName(suffix)
 	queue, queueURL := newQueue(t, name)
 	client := sns.NewFromConfig(awsTestConfig(t))
@@ -327,7 +305,7 @@ func newServiceBusSink(t *testing.T, address, queue string, mode spec.ContentMod
 }
 
 func newServiceBusPlace(t *testing.T, mode spec.ContentMode) place {
-	backend := busServer.get(t).Address
+	backend := busServer.Get(t).Address
 	g := newGate(t, backend)
 	queue := newName("")
 	s := newServiceBusSink(t, g.address, queue, mode, "good")

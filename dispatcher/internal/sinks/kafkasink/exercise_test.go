@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -60,41 +59,29 @@ func destination(t *testing.T, cfg spec.KafkaSink) sinktest.Destination {
 	s.dial = relayed
 	timeout := s.timeout
 	var restart func()
-	refused := map[uuid.UUID]bool{}
-	s.topic.Of = func(e *dispatcher.Event) (string, error) {
-		if refused[e.ID] {
-			return "missing-" + topic, nil
-		}
-		return topic, nil
-	}
 	return sinktest.Destination{
 		Sink:    s,
-		Refuse:  func(id uuid.UUID) { refused[id] = true },
+		Refuse:  sinktest.Divert(&s.topic.Of, "missing-"+topic),
 		Refused: dispatcher.Cause{Class: "kafka", Code: "UNKNOWN_TOPIC_OR_PARTITION"},
 		// The record that finds the broker dead may have been sent, and is waited for.
-		Stop:  func() { restart = sinktest.Kill(t, theBroker.Broker); s.timeout = time.Second },
+		Stop:  func() { restart = sinktest.Kill(t, theBroker.Server); s.timeout = time.Second },
 		Start: func() { restart(); s.timeout = timeout },
 		Idle:  closeAll,
 		Missing: func() func() {
-			if _, err := theBroker.admin.DeleteTopics(t.Context(), topic); err != nil {
+			if _, err := admin.DeleteTopics(t.Context(), topic); err != nil {
 				t.Fatal(err)
 			}
 			return func() {
-				if _, err := theBroker.admin.CreateTopic(t.Context(), 3, 1, nil, topic); err != nil {
+				if _, err := admin.CreateTopic(t.Context(), 3, 1, nil, topic); err != nil {
 					t.Fatal(err)
 				}
 				ends(t, topic)
 			}
 		},
 		Hang: func() <-chan struct{} {
-			return sinktest.HangServer(t, s, theBroker.Broker, (*sinktest.Dial)(&s.dial), isProduce)
+			return sinktest.HangServer(t, s, theBroker.Server, (*sinktest.Dial)(&s.dial), isProduce)
 		},
-		Arrived: func() (got []sinktest.Message) {
-			for _, r := range consume(t, topic) {
-				got = append(got, message(t, r))
-			}
-			return got
-		},
+		Arrived: func() []sinktest.Message { return sinktest.Messages(t, consume(t, topic), message) },
 	}
 }
 
@@ -118,63 +105,42 @@ const (
 	mallory = "mallory" // may produce nothing
 )
 
-// theBroker is the one real broker of this process, with a listener for each way to be secure. The
-// first test that needs it starts it. Tests that share it do not run in parallel: some stop it.
-var theBroker struct {
-	once sync.Once
-	*kafka.Broker
-	err     error
-	certs   *sinktest.Certificates
-	clients *kgo.Client
+// theBroker is the one real broker of this process, with a listener for each way to be secure.
+var theBroker = need.Shared[*kafka.Broker]{Missing: kafka.ErrMissing, Start: func(ctx context.Context) (*kafka.Broker, error) {
+	b, err := kafka.Start(ctx, kafka.Options{
+		ShortLived: true,
+		Users:      map[string]string{alice: sinktest.PasswordSecret, mallory: sinktest.PasswordSecret},
+		Listeners: []kafka.Listener{
+			{Name: "SASL", Protocol: "SASL_PLAINTEXT"},
+			{Name: "SASLTLS", Protocol: "SASL_SSL", CertPEM: certs.Server.CertPEM, KeyPEM: certs.Server.KeyPEM},
+			{Name: "TLS", Protocol: "SSL", CertPEM: certs.Server.CertPEM, KeyPEM: certs.Server.KeyPEM},
+			{Name: "MUTUAL", Protocol: "SSL", CertPEM: certs.Server.CertPEM, KeyPEM: certs.Server.KeyPEM, ClientCAPEM: certs.CA.PEM},
+			{Name: "EXPIRED", Protocol: "SSL", CertPEM: certs.Expired.CertPEM, KeyPEM: certs.Expired.KeyPEM},
+			{Name: "ELSEWHERE", Protocol: "SSL", CertPEM: certs.Elsewhere.CertPEM, KeyPEM: certs.Elsewhere.KeyPEM},
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	clients, err = kgo.NewClient(kgo.SeedBrokers(b.Address(kafka.Plain)))
+	admin = kadm.NewClient(clients)
+	return b, err
+}}
+
+var (
+	clients *kgo.Client // of the broker
 	admin   *kadm.Client
-}
+	certs   *sinktest.Certificates // the broker's, and its clients'
+)
 
-func TestMain(m *testing.M) { pgtest.Main(tests{m}) }
-
-// tests end with the broker's end.
-type tests struct{ *testing.M }
-
-func (m tests) Run() int {
-	code := m.M.Run()
-	if theBroker.clients != nil {
-		theBroker.clients.Close()
-	}
-	if theBroker.Broker != nil {
-		if err := theBroker.Stop(context.Background()); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = max(code, 1)
-		}
-	}
-	return code
-}
+func TestMain(m *testing.M) { pgtest.Main(theBroker.Main(m)) }
 
 func broker(t testing.TB) *kafka.Broker {
 	t.Helper()
-	theBroker.once.Do(func() {
-		certs := sinktest.NewCertificates(t, "client", "kafka.example")
-		theBroker.certs = certs
-		ctx, cancel := context.WithTimeout(context.Background(), need.Install)
-		defer cancel()
-		theBroker.Broker, theBroker.err = kafka.Start(ctx, kafka.Options{
-			ShortLived: true,
-			Users:      map[string]string{alice: sinktest.PasswordSecret, mallory: sinktest.PasswordSecret},
-			Listeners: []kafka.Listener{
-				{Name: "SASL", Protocol: "SASL_PLAINTEXT"},
-				{Name: "SASLTLS", Protocol: "SASL_SSL", CertPEM: certs.Server.CertPEM, KeyPEM: certs.Server.KeyPEM},
-				{Name: "TLS", Protocol: "SSL", CertPEM: certs.Server.CertPEM, KeyPEM: certs.Server.KeyPEM},
-				{Name: "MUTUAL", Protocol: "SSL", CertPEM: certs.Server.CertPEM, KeyPEM: certs.Server.KeyPEM, ClientCAPEM: certs.CA.PEM},
-				{Name: "EXPIRED", Protocol: "SSL", CertPEM: certs.Expired.CertPEM, KeyPEM: certs.Expired.KeyPEM},
-				{Name: "ELSEWHERE", Protocol: "SSL", CertPEM: certs.Elsewhere.CertPEM, KeyPEM: certs.Elsewhere.KeyPEM},
-			},
-		})
-		if theBroker.err != nil {
-			return
-		}
-		theBroker.clients, theBroker.err = kgo.NewClient(kgo.SeedBrokers(theBroker.Address(kafka.Plain)))
-		theBroker.admin = kadm.NewClient(theBroker.clients)
-	})
-	need.Server(t, theBroker.err, kafka.ErrMissing)
-	return theBroker.Broker
+	if certs == nil {
+		certs = sinktest.NewCertificates(t, "client", "kafka.example")
+	}
+	return theBroker.Get(t)
 }
 
 // newTopic makes a topic with a name of its own, and settings as name=value.
@@ -187,7 +153,7 @@ func newTopic(t testing.TB, partitions int32, settings ...string) string {
 		configs[name] = &value
 	}
 	topic := "topic-" + uuid.NewString()
-	if _, err := theBroker.admin.CreateTopic(t.Context(), partitions, 1, configs, topic); err != nil {
+	if _, err := admin.CreateTopic(t.Context(), partitions, 1, configs, topic); err != nil {
 		t.Fatal(err)
 	}
 	ends(t, topic) // the broker may respond before it has the partitions
@@ -200,7 +166,7 @@ func ends(t testing.TB, topic string) kadm.ListedOffsets {
 	ctx, cancel := context.WithTimeout(t.Context(), need.Wait)
 	defer cancel()
 	for {
-		found, err := theBroker.admin.ListEndOffsets(ctx, topic)
+		found, err := admin.ListEndOffsets(ctx, topic)
 		if err == nil {
 			err = found.Error()
 		}
@@ -220,7 +186,7 @@ func consume(t testing.TB, topic string) (records []*kgo.Record) {
 	defer cancel()
 	left := int64(0)
 	ends(t, topic).Each(func(o kadm.ListedOffset) { left += o.Offset })
-	reader, err := kgo.NewClient(kgo.SeedBrokers(theBroker.Address(kafka.Plain)), kgo.ConsumeTopics(topic))
+	reader, err := kgo.NewClient(kgo.SeedBrokers(theBroker.Server.Address(kafka.Plain)), kgo.ConsumeTopics(topic))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +223,7 @@ func TestNothingIsLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	outboxtest.Deliver(t, outboxtest.Run{
-		Sink: s, Events: events, Keys: 1000, Server: theBroker.Broker,
+		Sink: s, Events: events, Keys: 1000, Server: theBroker.Server,
 		Arrived: func() []sinktest.Message { return arrived(t, topic) },
 	})
 }
@@ -299,7 +265,7 @@ func arrived(t *testing.T, topic string) []sinktest.Message {
 // console reads a topic with Kafka's own consumer.
 func console(t *testing.T, topic string) (lines []string) {
 	t.Helper()
-	ends, err := theBroker.admin.ListEndOffsets(t.Context(), topic)
+	ends, err := admin.ListEndOffsets(t.Context(), topic)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -307,8 +273,8 @@ func console(t *testing.T, topic string) (lines []string) {
 	for _, p := range ends[topic] {
 		n += p.Offset
 	}
-	cmd := theBroker.Tool(t.Context(), "org.apache.kafka.tools.consumer.ConsoleConsumer",
-		"--bootstrap-server", theBroker.Address(kafka.Plain), "--topic", topic, "--from-beginning",
+	cmd := theBroker.Server.Tool(t.Context(), "org.apache.kafka.tools.consumer.ConsoleConsumer",
+		"--bootstrap-server", theBroker.Server.Address(kafka.Plain), "--topic", topic, "--from-beginning",
 		"--max-messages", strconv.FormatInt(n, 10), "--timeout-ms", "60000",
 		"--property", "print.partition=true", "--property", "print.headers=true", "--property", "print.key=true")
 	var complaints bytes.Buffer
@@ -343,7 +309,7 @@ func TestPartitionOfJavaClient(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	java := theBroker.Tool(ctx, "org.apache.kafka.tools.ConsoleProducer", "--bootstrap-server", theBroker.Address(kafka.Plain),
+	java := theBroker.Server.Tool(ctx, "org.apache.kafka.tools.ConsoleProducer", "--bootstrap-server", theBroker.Server.Address(kafka.Plain),
 		"--topic", topic, "--property", "parse.key=true")
 	java.Env = append(java.Environ(), "LC_ALL=C.UTF-8")
 	java.Stdin = strings.NewReader(typed.String())
@@ -382,9 +348,9 @@ func BenchmarkKafkasOwn(b *testing.B) {
 	}
 	for _, bytes := range []int{200, size(r)} {
 		b.Run(fmt.Sprintf("bytes=%d", bytes), func(b *testing.B) {
-			cmd := theBroker.Tool(b.Context(), "org.apache.kafka.tools.ProducerPerformance", "--topic", newTopic(b, 6),
+			cmd := theBroker.Server.Tool(b.Context(), "org.apache.kafka.tools.ProducerPerformance", "--topic", newTopic(b, 6),
 				"--num-records", fmt.Sprint(b.N*batchSize), "--record-size", fmt.Sprint(bytes), "--throughput", "-1",
-				"--producer-props", "bootstrap.servers="+theBroker.Address(kafka.Plain), "acks=all", "compression.type=snappy", "linger.ms=2")
+				"--producer-props", "bootstrap.servers="+theBroker.Server.Address(kafka.Plain), "acks=all", "compression.type=snappy", "linger.ms=2")
 			out, err := cmd.CombinedOutput()
 			if err != nil {
 				b.Fatalf("%v: %s", err, out)
@@ -442,7 +408,7 @@ func TestFirstDeliveryAfterAnOutage(t *testing.T) {
 	enqueue()
 	until("the event is delivered", func() bool { return delivered() == 1 })
 
-	restart := sinktest.Kill(t, theBroker.Broker)
+	restart := sinktest.Kill(t, theBroker.Server)
 	opened := until("the circuit is open", func() bool { enqueue(); return d.Snapshot().Breaker != dispatcher.BreakerClosed })
 	until("the waits are as long as they get", func() bool { return time.Since(opened) > 20*time.Second })
 	restart() // until the broker responds

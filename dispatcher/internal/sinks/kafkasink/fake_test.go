@@ -306,13 +306,13 @@ func TestCanceledConnectionKeepsTheTrouble(t *testing.T) {
 // CONTRACT: C-32, C-73
 func TestBrokerErrorsNameTheRemedy(t *testing.T) {
 	topic := newTopic(t, 1)
-	trust := &spec.TLS{CAFile: sinktest.File(t, "ca.crt", theBroker.certs.CA.PEM)}
+	trust := &spec.TLS{CAFile: sinktest.File(t, "ca.crt", certs.CA.PEM)}
 	connect := func(t *testing.T, s *sink) {
 		if err := sinktest.Send(t, s); err != nil {
 			t.Fatal(err)
 		}
 	}
-	pause := func() { theBroker.Pause(); t.Cleanup(theBroker.Resume) }
+	pause := func() { theBroker.Server.Pause(); t.Cleanup(theBroker.Server.Resume) }
 	for _, test := range []struct {
 		name     string
 		listener string // Plain when empty
@@ -342,23 +342,25 @@ func TestBrokerErrorsNameTheRemedy(t *testing.T) {
 			class: sinktest.Permanent, word: reason.Refusing,
 			text: "permanent_failure: topic {topic} at {broker}: the message is too large: about 1100415 bytes; raise maxMessageBytes and the topic's max.message.bytes, or make smaller events"},
 		{name: "slow, and the record was sent",
-			before: func(t *testing.T, s *sink) { connect(t, s); pause() }, after: func() { theBroker.Resume() },
+			before: func(t *testing.T, s *sink) { connect(t, s); pause() }, after: func() { theBroker.Server.Resume() },
 			class: sinktest.Fault, word: reason.ConnectionFailed,
 			text: "topic {topic} at {broker}: no confirmation within 2s; check that the brokers run and that its partitions have enough in-sync replicas, or raise timeout. The record may have been written"},
 		{name: "slow, and nothing was sent",
-			before: func(*testing.T, *sink) { pause() }, after: func() { theBroker.Resume() },
+			before: func(*testing.T, *sink) { pause() }, after: func() { theBroker.Server.Resume() },
 			class: sinktest.Unavailable, word: reason.ConnectionFailed,
 			text: "cannot connect to Kafka at {broker}: no response within 2s; check that it runs, that the network lets the dispatcher reach it, and whether the port wants TLS"},
 		{name: "gone",
-			before: func(t *testing.T, _ *sink) { sinktest.Kill(t, theBroker.Broker) },
+			before: func(t *testing.T, _ *sink) { sinktest.Kill(t, theBroker.Server) },
 			class:  sinktest.Unavailable, word: reason.ConnectionFailed,
 			text: "cannot connect to Kafka at {broker}: unable to dial: dial tcp {broker}: connect: connection refused; check that it runs, that the network lets the dispatcher reach it, and whether the port wants TLS"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			cfg := plainConfig(t, topic)
-			cfg.Timeout = spec.Duration(2 * time.Second)
+			if strings.Contains(test.text, "within 2s") {
+				cfg.Timeout = spec.Duration(2 * time.Second)
+			}
 			if test.listener != "" {
-				cfg.Brokers = []string{theBroker.Address(test.listener)}
+				cfg.Brokers = []string{theBroker.Server.Address(test.listener)}
 			}
 			if test.change != nil {
 				test.change(&cfg)

@@ -22,7 +22,7 @@ import (
 // CONTRACT: C-29, C-32
 func TestMissingTopic(t *testing.T) {
 	topic := newTopic(t, 1)
-	if _, err := theBroker.admin.DeleteTopics(t.Context(), topic); err != nil {
+	if _, err := admin.DeleteTopics(t.Context(), topic); err != nil {
 		t.Fatal(err)
 	}
 	s := open(t, plainConfig(t, topic))
@@ -32,12 +32,11 @@ func TestMissingTopic(t *testing.T) {
 	missing := sinktest.NewEvent()
 	missing.Topic = topic
 	err := several.Deliver(t.Context(), []*dispatcher.Event{missing})[0]
-	sinktest.Want(t, "Deliver to the event's own topic", err, false, reason.Refusing, "; create it")
-	sinktest.IsFault(t, "Deliver to the event's own topic", err, true)
+	sinktest.Outcome(t, "Deliver to the event's own topic", err, sinktest.Fault, reason.Refusing, "; create it")
 	if err := several.Probe(t.Context()); err != nil {
 		t.Errorf("Probe checks the brokers alone: %v", err)
 	}
-	if _, err := theBroker.admin.CreateTopic(t.Context(), 1, 1, nil, topic); err != nil {
+	if _, err := admin.CreateTopic(t.Context(), 1, 1, nil, topic); err != nil {
 		t.Fatal(err)
 	}
 	if err := sinktest.Send(t, s); err != nil {
@@ -105,7 +104,7 @@ func TestNotAuthorized(t *testing.T) {
 	cfg.Brokers = []string{broker(t).Address("SASL")}
 	cfg.Auth = passwordLogin(t, spec.AuthScramSHA256, mallory, sinktest.PasswordSecret)
 	acl := kadm.NewACLs().Topics(topic).ResourcePatternType(kadm.ACLPatternLiteral).Operations(kadm.OpWrite)
-	if created, err := theBroker.admin.CreateACLs(t.Context(), acl.Deny("User:"+mallory).DenyHosts().Allow("User:"+alice).AllowHosts()); err != nil || created[0].Err != nil {
+	if created, err := admin.CreateACLs(t.Context(), acl.Deny("User:"+mallory).DenyHosts().Allow("User:"+alice).AllowHosts()); err != nil || created[0].Err != nil {
 		t.Fatal(err, created)
 	}
 	// It may describe the topic, and the broker says that it may not write it.
@@ -138,7 +137,7 @@ func TestRestartDuringDelivery(t *testing.T) {
 	if err := sinktest.Send(t, s); err != nil {
 		t.Fatal(err)
 	}
-	restart := sinktest.Kill(t, theBroker.Broker)
+	restart := sinktest.Kill(t, theBroker.Server)
 	result := make(chan error)
 	go func() { result <- s.Deliver(t.Context(), sinktest.NewEvents(1))[0] }()
 	restart()
@@ -156,7 +155,7 @@ func TestRestartDuringDelivery(t *testing.T) {
 // CONTRACT: C-27, C-32
 func TestOnePartitionWithoutLeader(t *testing.T) {
 	second := secondBroker(t)
-	topic := split(t, theBroker.Node(), second.Node())
+	topic := split(t, theBroker.Server.Node(), second.Node())
 	cfg := plainConfig(t, topic)
 	cfg.Timeout = spec.Duration(10 * time.Minute)
 	s := open(t, cfg)
@@ -222,7 +221,7 @@ func TestOnePartitionWithoutLeader(t *testing.T) {
 	if s.shared.current != first {
 		t.Error("the session was retired for one partition's sake")
 	}
-	ends, err := theBroker.admin.ListEndOffsets(ctx, topic)
+	ends, err := admin.ListEndOffsets(ctx, topic)
 	if err != nil || ends.Error() != nil {
 		t.Fatal(err, ends.Error())
 	}
@@ -260,7 +259,7 @@ func split(t *testing.T, nodes ...int32) string {
 	}
 	req := kmsg.NewPtrCreateTopicsRequest()
 	req.Topics = append(req.Topics, topic)
-	resp, err := req.RequestWith(t.Context(), theBroker.clients)
+	resp, err := req.RequestWith(t.Context(), clients)
 	if err == nil {
 		err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
 	}

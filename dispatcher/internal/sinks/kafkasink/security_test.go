@@ -45,7 +45,6 @@ func tokenLogin(t *testing.T, token string) *spec.Auth {
 // CONTRACT: C-32, C-73
 func TestSecurityFailuresNameTheRemedy(t *testing.T) {
 	topic := newTopic(t, 1)
-	certs := theBroker.certs
 	trust := certs.Trust(t, certs.CA.PEM)
 	for _, test := range []struct {
 		name, listener string
@@ -80,9 +79,9 @@ func TestSecurityFailuresNameTheRemedy(t *testing.T) {
 
 // CONTRACT: C-32
 func TestTLS(t *testing.T) {
-	topic, at := newTopic(t, 1), theBroker.Address
+	topic, at := newTopic(t, 1), theBroker.Server.Address
 	sinktest.TLS{
-		Certificates: theBroker.certs, Plain: at(kafka.Plain), Good: at("TLS"), Mutual: at("MUTUAL"), ExpiredAt: at("EXPIRED"), ElsewhereAt: at("ELSEWHERE"),
+		Certificates: certs, Plain: at(kafka.Plain), Good: at("TLS"), Mutual: at("MUTUAL"), ExpiredAt: at("EXPIRED"), ElsewhereAt: at("ELSEWHERE"),
 		Open: func(t *testing.T, address string, cfg *spec.TLS) dispatcher.Sink {
 			return openTLS(t, topic, address, cfg)
 		},
@@ -97,7 +96,7 @@ func openTLS(t *testing.T, topic, address string, cfg *spec.TLS) dispatcher.Sink
 
 func TestFilesAreReadForEachConnection(t *testing.T) {
 	topic := newTopic(t, 1)
-	sinktest.Rotated(t, theBroker.certs, func(t *testing.T, passwordFile string) dispatcher.Sink {
+	sinktest.Rotated(t, certs, func(t *testing.T, passwordFile string) dispatcher.Sink {
 		cfg := plainConfig(t, topic)
 		cfg.Brokers = []string{broker(t).Address("SASL")}
 		cfg.Auth = passwordLogin(t, spec.AuthScramSHA256, alice, "")

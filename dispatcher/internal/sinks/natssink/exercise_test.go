@@ -12,7 +12,6 @@ import (
 	"time"
 
 	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
-	"github.com/google/uuid"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
@@ -43,16 +42,9 @@ func destination(t *testing.T, cfg spec.NATSSink) sinktest.Destination {
 	relayed, closeAll := sinktest.Relayed(t, s.dial)
 	s.dial = relayed
 	var restart func()
-	refused := map[uuid.UUID]bool{}
-	s.subject.Of = func(e *dispatcher.Event) (string, error) {
-		if refused[e.ID] {
-			return "missing." + stream, nil
-		}
-		return cfg.Subject, nil
-	}
 	return sinktest.Destination{
 		Sink:    s,
-		Refuse:  func(id uuid.UUID) { refused[id] = true },
+		Refuse:  sinktest.Divert(&s.subject.Of, "missing."+stream),
 		Refused: dispatcher.Cause{Class: "nats", Code: "NoStream"},
 		Stop:    func() { restart = sinktest.Kill(t, srv) },
 		Start:   func() { restart() },
@@ -74,18 +66,13 @@ func destination(t *testing.T, cfg spec.NATSSink) sinktest.Destination {
 		Hang: func() <-chan struct{} {
 			return sinktest.HangServer(t, s, srv, (*sinktest.Dial)(&s.dial), isPublish)
 		},
-		Arrived: func() (got []sinktest.Message) {
-			for _, m := range consume(t, srv, stream) {
-				got = append(got, message(t, m))
-			}
-			return got
-		},
+		Arrived: func() []sinktest.Message { return sinktest.Messages(t, consume(t, srv, stream), message) },
 	}
 }
 
 // message reads a message as the CloudEvents NATS binding says. Its headers are those of the HTTP
 // binding, and the SDK reads that one without any client of NATS.
-func message(t testing.TB, m jetstream.Msg) sinktest.Message {
+func message(t *testing.T, m jetstream.Msg) sinktest.Message {
 	h := http.Header{}
 	for name, values := range m.Headers() {
 		text, err := url.PathUnescape(values[0])
@@ -96,7 +83,7 @@ func message(t testing.TB, m jetstream.Msg) sinktest.Message {
 			h.Set(name, text)
 		}
 	}
-	got := sinktest.MessageOf(t.(*testing.T), cehttp.NewMessage(h, io.NopCloser(bytes.NewReader(m.Data()))))
+	got := sinktest.MessageOf(t, cehttp.NewMessage(h, io.NopCloser(bytes.NewReader(m.Data()))))
 	if id := m.Headers().Get(messageID); id != got.Attributes["id"] {
 		t.Errorf("the message's id is %q, want the event's %s", id, got.Attributes["id"])
 	}

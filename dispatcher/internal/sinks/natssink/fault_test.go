@@ -187,8 +187,7 @@ func TestAccountFull(t *testing.T) {
 	s := open(t, plainConfig(srv, stream))
 	for range 20 {
 		if err := s.Deliver(t.Context(), []*dispatcher.Event{sinktest.Sized(10_000)})[0]; err != nil {
-			sinktest.Want(t, "Deliver", err, false, reason.Refusing, "; raise the limits of JetStream")
-			sinktest.IsFault(t, "Deliver", err, true)
+			sinktest.Outcome(t, "Deliver", err, sinktest.Fault, reason.Refusing, "; raise the limits of JetStream")
 			return
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -29,26 +28,11 @@ import (
 
 // theServer is the one server without security of this process. The first test that needs it starts it.
 // Tests that share it do not run in parallel: some stop it.
-var theServer struct {
-	once sync.Once
-	*nats.Server
-	err error
-}
+var theServer = need.Shared[*nats.Server]{Start: func(ctx context.Context) (*nats.Server, error) { return nats.Start(ctx, nats.Options{}) }}
 
-func TestMain(m *testing.M) { pgtest.Main(stopping{m}) }
+func TestMain(m *testing.M) { pgtest.Main(theServer.Main(m)) }
 
-func server(t testing.TB) *nats.Server {
-	t.Helper()
-	theServer.once.Do(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), need.Install)
-		defer cancel()
-		theServer.Server, theServer.err = nats.Start(ctx, nats.Options{})
-	})
-	if theServer.err != nil {
-		t.Fatal(theServer.err)
-	}
-	return theServer.Server
-}
+func server(t testing.TB) *nats.Server { return theServer.Get(t) }
 
 // start makes a server for one test.
 func start(t testing.TB, opts nats.Options) *nats.Server {
@@ -230,20 +214,6 @@ func (c *gatedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// stopping stops the server after the tests.
-type stopping struct{ m *testing.M }
-
-func (s stopping) Run() int {
-	code := s.m.Run()
-	if theServer.Server != nil {
-		if err := theServer.Stop(context.Background()); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = max(code, 1)
-		}
-	}
-	return code
-}
-
 // hello is the address of something that says a word and hangs up.
 func hello(t testing.TB, word string) string {
 	t.Helper()
@@ -394,8 +364,7 @@ func TestNotAuthorized(t *testing.T) {
 				t.Errorf("a message that the user may publish: %v", err)
 			}
 		} else {
-			sinktest.Want(t, "a message that the user may not publish", err, false, reason.AuthenticationFailed, "; allow it in the permissions of the dispatcher's user, under publish")
-			sinktest.IsFault(t, "a message that the user may not publish", err, true)
+			sinktest.Outcome(t, "a message that the user may not publish", err, sinktest.Fault, reason.AuthenticationFailed, "; allow it in the permissions of the dispatcher's user, under publish")
 		}
 	}
 	if err := s.Probe(t.Context()); err != nil {

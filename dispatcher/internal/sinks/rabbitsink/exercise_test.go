@@ -8,10 +8,8 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -50,19 +48,12 @@ func destination(t *testing.T, cfg spec.RabbitMQSink) sinktest.Destination {
 	cfg.Exchange, cfg.RoutingKey = exchange, "shop.orders"
 	s := open(t, cfg)
 	var restart func()
-	refused := map[uuid.UUID]bool{}
-	s.key.Of = func(e *dispatcher.Event) (string, error) {
-		if refused[e.ID] {
-			return "elsewhere", nil
-		}
-		return "shop.orders", nil
-	}
 	return sinktest.Destination{
 		Sink:    s,
-		Refuse:  func(id uuid.UUID) { refused[id] = true },
+		Refuse:  sinktest.Divert(&s.key.Of, "elsewhere"),
 		Refused: dispatcher.Cause{Class: "rabbitmq", Code: "NO_ROUTE"},
 		Cannot:  map[string]string{"Large": "the broker of these tests has a small max_message_size"},
-		Stop:    func() { flush(t); restart = sinktest.Kill(t, theBroker.Broker) },
+		Stop:    func() { flush(t); restart = sinktest.Kill(t, theBroker.Server) },
 		Start:   func() { restart() },
 		Idle: func() {
 			ses := s.live()
@@ -85,16 +76,11 @@ func destination(t *testing.T, cfg spec.RabbitMQSink) sinktest.Destination {
 			if err := sinktest.Send(t, s); err != nil { // makes the connection
 				t.Fatal(err)
 			}
-			theBroker.Pause()
-			t.Cleanup(theBroker.Resume)
+			theBroker.Server.Pause()
+			t.Cleanup(theBroker.Server.Resume)
 			return watch(s)
 		},
-		Arrived: func() (got []sinktest.Message) {
-			for _, d := range consume(t, queue) {
-				got = append(got, received(t, d))
-			}
-			return got
-		},
+		Arrived: func() []sinktest.Message { return sinktest.Messages(t, consume(t, queue), received) },
 	}
 }
 
@@ -177,12 +163,7 @@ func TestNothingIsLost(t *testing.T) {
 			queue := newQueue(t, amqp.Table{"x-queue-type": kind})
 			outboxtest.Deliver(t, outboxtest.Run{
 				Sink: open(t, plainConfig(t, queue)), Events: events, Keys: 1000, Halfway: end,
-				Arrived: func() (got []sinktest.Message) {
-					for _, d := range consume(t, queue) {
-						got = append(got, received(t, d))
-					}
-					return got
-				},
+				Arrived: func() []sinktest.Message { return sinktest.Messages(t, consume(t, queue), received) },
 			})
 		})
 	}
@@ -209,53 +190,33 @@ const (
 // messageLimit is the broker's max_message_size.
 const messageLimit = 100_000
 
-// theBroker is the one real broker of this process. The first test that needs it starts it. Tests that
-// share it do not run in parallel: some stop it.
-var theBroker struct {
-	once sync.Once
-	*rabbitmq.Broker
-	err   error
-	certs *sinktest.Certificates
-}
+// theBroker is the one real broker of this process.
+var theBroker = need.Shared[*rabbitmq.Broker]{Missing: rabbitmq.ErrMissing, Start: func(ctx context.Context) (*rabbitmq.Broker, error) {
+	write := [3]string{"^$", ".*", "^$"}
+	return rabbitmq.Start(ctx, rabbitmq.Options{
+		Users:       map[string]string{alice: sinktest.PasswordSecret, mallory: sinktest.PasswordSecret, outsider: sinktest.PasswordSecret, client: ""},
+		Permissions: map[string][3]string{alice: write, client: write, mallory: {"^$", "^$", "^$"}},
+		Settings:    map[string]string{"max_message_size": fmt.Sprint(messageLimit)},
+		Listeners: []rabbitmq.Listener{
+			{Name: "TLS", CertPEM: certs.Server.CertPEM, KeyPEM: certs.Server.KeyPEM},
+			{Name: "MUTUAL", CertPEM: certs.Server.CertPEM, KeyPEM: certs.Server.KeyPEM, ClientCAPEM: certs.CA.PEM},
+			{Name: "EXPIRED", CertPEM: certs.Expired.CertPEM, KeyPEM: certs.Expired.KeyPEM},
+			{Name: "ELSEWHERE", CertPEM: certs.Elsewhere.CertPEM, KeyPEM: certs.Elsewhere.KeyPEM},
+		},
+	})
+}}
 
-func TestMain(m *testing.M) { pgtest.Main(tests{m}) }
+// certs are the broker's, and its clients'.
+var certs *sinktest.Certificates
 
-// tests stops the broker after the tests.
-type tests struct{ *testing.M }
-
-func (m tests) Run() int {
-	code := m.M.Run()
-	if theBroker.Broker != nil {
-		if err := theBroker.Stop(context.Background()); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = max(code, 1)
-		}
-	}
-	return code
-}
+func TestMain(m *testing.M) { pgtest.Main(theBroker.Main(m)) }
 
 func broker(t testing.TB) *rabbitmq.Broker {
 	t.Helper()
-	theBroker.once.Do(func() {
-		certs := sinktest.NewCertificates(t, client, "rabbitmq.example")
-		theBroker.certs = certs
-		ctx, cancel := context.WithTimeout(context.Background(), need.Install)
-		defer cancel()
-		write := [3]string{"^$", ".*", "^$"}
-		theBroker.Broker, theBroker.err = rabbitmq.Start(ctx, rabbitmq.Options{
-			Users:       map[string]string{alice: sinktest.PasswordSecret, mallory: sinktest.PasswordSecret, outsider: sinktest.PasswordSecret, client: ""},
-			Permissions: map[string][3]string{alice: write, client: write, mallory: {"^$", "^$", "^$"}},
-			Settings:    map[string]string{"max_message_size": fmt.Sprint(messageLimit)},
-			Listeners: []rabbitmq.Listener{
-				{Name: "TLS", CertPEM: certs.Server.CertPEM, KeyPEM: certs.Server.KeyPEM},
-				{Name: "MUTUAL", CertPEM: certs.Server.CertPEM, KeyPEM: certs.Server.KeyPEM, ClientCAPEM: certs.CA.PEM},
-				{Name: "EXPIRED", CertPEM: certs.Expired.CertPEM, KeyPEM: certs.Expired.KeyPEM},
-				{Name: "ELSEWHERE", CertPEM: certs.Elsewhere.CertPEM, KeyPEM: certs.Elsewhere.KeyPEM},
-			},
-		})
-	})
-	need.Server(t, theBroker.err, rabbitmq.ErrMissing)
-	return theBroker.Broker
+	if certs == nil {
+		certs = sinktest.NewCertificates(t, client, "rabbitmq.example")
+	}
+	return theBroker.Get(t)
 }
 
 // flush brings what was declared to the broker's disk: it responds before, and forgets it when it is killed.

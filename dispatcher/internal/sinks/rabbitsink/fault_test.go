@@ -70,8 +70,7 @@ func TestUnroutableMessageFailsAlone(t *testing.T) {
 			}
 			for i, err := range s.Deliver(t.Context(), batch) {
 				if i%3 == 0 {
-					sinktest.Want(t, "no queue", err, false, reason.Refusing, test.text)
-					sinktest.IsFault(t, "no queue", err, true)
+					sinktest.Outcome(t, "no queue", err, sinktest.Fault, reason.Refusing, test.text)
 				} else if err != nil {
 					t.Errorf("an event next to one without a queue: %v", err)
 				}
@@ -172,8 +171,7 @@ func TestNotAuthorized(t *testing.T) {
 	}
 	for i, err := range s.Deliver(t.Context(), batch) {
 		if i == 7 {
-			sinktest.IsFault(t, "a routing key", err, true)
-			sinktest.Want(t, "a routing key", err, false, reason.AuthenticationFailed, "may not write with this routing key; allow it, as with rabbitmqctl set_topic_permissions")
+			sinktest.Outcome(t, "a routing key", err, sinktest.Fault, reason.AuthenticationFailed, "may not write with this routing key; allow it, as with rabbitmqctl set_topic_permissions")
 		} else if err != nil {
 			t.Errorf("an event next to one with a forbidden key: %v", err)
 		}
@@ -189,8 +187,7 @@ func TestFullQueue(t *testing.T) {
 	s := open(t, plainConfig(t, queue))
 	var full error
 	eventually(t, "the queue is full", func() bool { full = sinktest.Send(t, s); return full != nil })
-	sinktest.Want(t, "a full queue", full, false, reason.Refusing, "(basic.nack); a queue is full or has failed: make room in it")
-	sinktest.IsFault(t, "a full queue", full, true)
+	sinktest.Outcome(t, "a full queue", full, sinktest.Fault, reason.Refusing, "(basic.nack); a queue is full or has failed: make room in it")
 	if _, err := admin(t).QueuePurge(queue, false); err != nil {
 		t.Fatal(err)
 	}
@@ -269,8 +266,8 @@ func TestFirstMessageGoesAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.returnPublisher(p)
-	theBroker.Pause()
-	t.Cleanup(theBroker.Resume)
+	theBroker.Server.Pause()
+	t.Cleanup(theBroker.Server.Resume)
 	for i, err := range s.Deliver(t.Context(), sinktest.NewEvents(20)) {
 		if i == 0 {
 			sinktest.Want(t, "the first", err, false, reason.ConnectionFailed, "no confirmation within 2s; check that the broker runs")
@@ -329,7 +326,6 @@ func TestSecurityFailuresNameTheRemedy(t *testing.T) {
 	control(t, "add_vhost", "full")
 	control(t, "set_permissions", "-p", "full", alice, "^$", ".*", "^$")
 	control(t, "set_vhost_limits", "-p", "full", `{"max-connections": 0}`)
-	certs := theBroker.certs
 	trust, known := certs.Trust(t, certs.CA.PEM), certs.Present(t, certs.Client)
 	unknown := certs.Present(t, certs.CA.Sign(t, "stranger", sinktest.InAnHour()))
 	good, external := password(t, alice, sinktest.PasswordSecret), &spec.Auth{Type: spec.AuthExternal}
@@ -384,9 +380,9 @@ func TestFullNode(t *testing.T) {
 
 // CONTRACT: C-32
 func TestTLS(t *testing.T) {
-	queue, at := newQueue(t, nil), theBroker.Address
+	queue, at := newQueue(t, nil), theBroker.Server.Address
 	sinktest.TLS{
-		Certificates: theBroker.certs, Plain: at(rabbitmq.Plain), Good: at("TLS"), Mutual: at("MUTUAL"), ExpiredAt: at("EXPIRED"), ElsewhereAt: at("ELSEWHERE"),
+		Certificates: certs, Plain: at(rabbitmq.Plain), Good: at("TLS"), Mutual: at("MUTUAL"), ExpiredAt: at("EXPIRED"), ElsewhereAt: at("ELSEWHERE"),
 		Open: func(t *testing.T, address string, cfg *spec.TLS) dispatcher.Sink {
 			return openTLS(t, queue, address, cfg)
 		},
@@ -403,11 +399,11 @@ func openTLS(t *testing.T, queue, address string, tls *spec.TLS) dispatcher.Sink
 
 func TestFilesAreReadForEachConnection(t *testing.T) {
 	queue := newQueue(t, nil)
-	sinktest.Rotated(t, theBroker.certs, func(t *testing.T, passwordFile string) dispatcher.Sink {
+	sinktest.Rotated(t, certs, func(t *testing.T, passwordFile string) dispatcher.Sink {
 		cfg := plainConfig(t, queue)
 		cfg.Auth.SecretFile = passwordFile
 		return open(t, cfg)
 	}, func(t *testing.T, cfg *spec.TLS) dispatcher.Sink {
-		return openTLS(t, queue, theBroker.Address("MUTUAL"), cfg)
+		return openTLS(t, queue, theBroker.Server.Address("MUTUAL"), cfg)
 	})
 }

@@ -50,17 +50,10 @@ func destination(t *testing.T, srv *redis.Server, cfg spec.RedisSink) sinktest.D
 	stream := "orders-" + uuid.NewString()
 	cfg.Stream = stream
 	s := open(t, cfg)
-	refused := map[uuid.UUID]bool{}
-	s.stream.Of = func(e *dispatcher.Event) (string, error) {
-		if refused[e.ID] {
-			return "taken", nil
-		}
-		return stream, nil
-	}
 	var start func()
 	return sinktest.Destination{
 		Sink:    s,
-		Refuse:  func(id uuid.UUID) { refused[id] = true },
+		Refuse:  sinktest.Divert(&s.stream.Of, "taken"),
 		Refused: dispatcher.Cause{Class: "redis", Code: "WRONGTYPE"},
 		Stop:    func() { start = sinktest.Kill(t, srv) },
 		Start:   func() { start() },
@@ -72,12 +65,7 @@ func destination(t *testing.T, srv *redis.Server, cfg spec.RedisSink) sinktest.D
 		Hang: func() <-chan struct{} {
 			return sinktest.HangServer(t, s, srv, (*sinktest.Dial)(&s.dial), func(b []byte) bool { return bytes.Contains(b, []byte("xadd")) })
 		},
-		Arrived: func() (got []sinktest.Message) {
-			for _, m := range entries(t, client(t, srv), stream) {
-				got = append(got, message(t, m))
-			}
-			return got
-		},
+		Arrived: func() []sinktest.Message { return sinktest.Messages(t, entries(t, client(t, srv), stream), message) },
 	}
 }
 

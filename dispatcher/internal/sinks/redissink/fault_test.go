@@ -108,8 +108,7 @@ func TestNoStreamOfSeveral(t *testing.T) {
 	cfg.Stream = ""
 	s := open(t, cfg)
 	err := sinktest.Send(t, s)
-	sinktest.Want(t, "Deliver", err, false, reason.Refusing, "; set stream to another key")
-	sinktest.IsFault(t, "Deliver", err, true)
+	sinktest.Outcome(t, "Deliver", err, sinktest.Fault, reason.Refusing, "; set stream to another key")
 	if err := s.Probe(t.Context()); err != nil {
 		t.Errorf("Probe checks the server alone: %v", err)
 	}
@@ -204,8 +203,7 @@ func TestEventWaitsForItsReplicas(t *testing.T) {
 	cfg.Replicas, cfg.Timeout = 1, spec.Duration(2*time.Second)
 	s := open(t, cfg)
 	alone := sinktest.Send(t, s)
-	sinktest.Want(t, "without a replica", alone, false, reason.Refusing, "0 of 1 replicas confirmed it in time; bring replicas back")
-	sinktest.IsFault(t, "without a replica", alone, true)
+	sinktest.Outcome(t, "without a replica", alone, sinktest.Fault, reason.Refusing, "0 of 1 replicas confirmed it in time; bring replicas back")
 	replicate(t, replica, srv, s)
 	if err := sinktest.Send(t, s); err != nil {
 		t.Error(err)
