@@ -8,6 +8,7 @@ import (
 	"go/token"
 	"io"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -282,7 +283,7 @@ func TestSchemasOfARealRegistry(t *testing.T) {
 		}
 	})
 	defer stop()
-	admin, err := sr.NewClient(sr.URLs(server.URL()))
+	admin, err := sr.NewClient(sr.URLs(server.URL()), sr.HTTPClient(&http.Client{Timeout: need.Wait}))
 	if err != nil {
 		t.Fatal(err)
 	}

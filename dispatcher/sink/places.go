@@ -27,57 +27,39 @@ func Places(cfg spec.Config) (places []Place, err error) {
 		return nil, err
 	case p.Route() != nil:
 		names, err = p.Places(cfg.Namespace, cfg.Topics)
-	case !only(cfg.Sink):
+	case place(cfg.Sink) != nil && *place(cfg.Sink) == "":
 		names = slices.Compact(slices.Sorted(slices.Values(cfg.Topics)))
 	}
 	for _, name := range names {
 		at := cfg
 		at.Sink = cfg.Sink.Clone()
 		at.Sink.Routes = nil
-		if direct(at.Sink, name) {
+		if setting := place(at.Sink); setting != nil && (at.Sink.RabbitMQ == nil || at.Sink.RabbitMQ.Exchange == "") {
+			*setting = name
 			places = append(places, Place{name, at})
 		}
 	}
 	return places, err
 }
 
-// only reports whether the sink's settings name the one destination of all events.
-func only(s spec.Sink) bool {
+// place is the setting that names the one destination of all events; nil where a kind of sink has none.
+func place(s spec.Sink) *string {
 	switch s.Kind() {
 	case "kafka":
-		return s.Kafka.Topic != ""
+		return &s.Kafka.Topic
 	case "nats":
-		return s.NATS.Subject != ""
+		return &s.NATS.Subject
 	case "rabbitmq":
-		return s.RabbitMQ.RoutingKey != ""
+		return &s.RabbitMQ.RoutingKey
 	case "redis":
-		return s.Redis.Stream != ""
+		return &s.Redis.Stream
 	case "pubSub":
-		return s.PubSub.Topic != ""
+		return &s.PubSub.Topic
 	case "serviceBus":
-		return s.ServiceBus.Queue+s.ServiceBus.Topic != ""
+		if s.ServiceBus.Topic != "" {
+			return &s.ServiceBus.Topic
+		}
+		return &s.ServiceBus.Queue
 	}
-	return true
-}
-
-// direct makes name the one destination of all events. It reports whether a Probe can check that.
-func direct(s spec.Sink, name string) bool {
-	switch s.Kind() {
-	case "kafka":
-		s.Kafka.Topic = name
-	case "nats":
-		s.NATS.Subject = name
-	case "rabbitmq":
-		s.RabbitMQ.RoutingKey = name
-		return s.RabbitMQ.Exchange == ""
-	case "redis":
-		s.Redis.Stream = name
-	case "pubSub":
-		s.PubSub.Topic = name
-	case "serviceBus":
-		s.ServiceBus.Queue, s.ServiceBus.Topic = name, ""
-	default:
-		return false
-	}
-	return true
+	return nil
 }

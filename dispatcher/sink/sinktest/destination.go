@@ -35,6 +35,8 @@ type Destination struct {
 	// Missing removes the place that the sink is configured for (a topic, a stream, a table), or the
 	// right to write there. restore gives it back.
 	Missing func() (restore func())
+	// Remedy is a part of the errors while it is missing.
+	Remedy string
 	// Cannot says by their names why hooks are nil: Refuse, Hang, Stop, Idle or Missing. One that is nil
 	// and not named here is an error. Large says why a payload of 900 KB is more than the destination takes.
 	Cannot map[string]string

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -259,13 +260,15 @@ func exerciseMissing(t *testing.T, d Destination) {
 		return
 	}
 	restore := d.Missing()
-	if err := d.Sink.Probe(t.Context()); !dispatcher.IsUnavailable(err) {
-		t.Errorf("Probe, and the configured place is missing: %v; want an error that is Unavailable", err)
-	}
-	for _, err := range deliver(t, t.Context(), d, events(min(d.Sink.BatchSize(), 3))) {
-		if !dispatcher.IsUnavailable(err) {
-			t.Errorf("Deliver, and the configured place is missing: %v; want an error that is Unavailable", err)
+	want := func(what string, err error) {
+		t.Helper()
+		if !dispatcher.IsUnavailable(err) || !strings.Contains(err.Error(), d.Remedy) {
+			t.Errorf("%s, and the configured place is missing: %v; want an error that is Unavailable and says %q", what, err, d.Remedy)
 		}
+	}
+	want("Probe", d.Sink.Probe(t.Context()))
+	for _, err := range deliver(t, t.Context(), d, events(min(d.Sink.BatchSize(), 3))) {
+		want("Deliver", err)
 		d.caused(t, err)
 		noPayload(t, err)
 	}

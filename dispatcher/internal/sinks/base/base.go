@@ -16,7 +16,9 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
-// Made returns the sink that build made, or its error alone: a Sink that holds a nil pointer is not nil.
+// Made returns the sink that build made, or its error alone: a Sink that holds a nil pointer is not nil. A sink is not
+// made when its settings contradict themselves. Files, the environment and the servers are first looked at by Probe and
+// Deliver, so that what is wrong with them can heal.
 func Made[S dispatcher.Sink](s S, err error) (dispatcher.Sink, error) {
 	if err != nil {
 		return nil, err

@@ -49,10 +49,8 @@ type pubsubClient struct {
 	calls sync.WaitGroup
 }
 
-// NewPubSub returns a sink for cfg. It fails when cfg contradicts itself; the environment and the
-// service are first looked at by Probe and Deliver, so that what is wrong with them can heal. route says
-// which topic of the project an event goes to; nil is the configuration's, or the one of the event's own
-// topic's name.
+// NewPubSub returns a sink for cfg. route says which topic of the project an event goes to, see [base.PlaceOf].
+// It fails as [base.Made] says.
 func NewPubSub(cfg spec.PubSubSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
 	cfg.ApplyDefaults()
 	if err := cfg.Validate(); err != nil {

@@ -62,10 +62,8 @@ type serviceBusLink struct {
 	using sync.WaitGroup
 }
 
-// NewServiceBus returns a sink for cfg. It fails when cfg contradicts itself; the environment and the
-// service are first looked at by Probe and Deliver, so that what is wrong with them can heal. route says
-// which queue or topic of the namespace an event goes to; nil is the configuration's, or the one of the
-// event's own topic's name.
+// NewServiceBus returns a sink for cfg. route says which queue or topic of the namespace an event goes to, see [base.PlaceOf].
+// It fails as [base.Made] says.
 func NewServiceBus(cfg spec.ServiceBusSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
 	s, _, err := newServiceBus(cfg, route)
 	return base.Made(s, err)

@@ -15,9 +15,8 @@ import (
 // snsBytes is what SNS takes of a message, and of all messages in a request.
 const snsBytes = 256 << 10
 
-// NewSNS returns a sink for cfg. It fails when cfg contradicts itself; the environment and the service
-// are first looked at by Probe and Deliver, so that what is wrong with them can heal. route says which
-// topic of the same account and region an event goes to, by name; nil is the configuration's.
+// NewSNS returns a sink for cfg. route says which topic of the same account and region an event goes to, see [base.PlaceOf].
+// It fails as [base.Made] says.
 func NewSNS(cfg spec.SNSSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
 	cfg.ApplyDefaults()
 	if err := cfg.Validate(); err != nil {

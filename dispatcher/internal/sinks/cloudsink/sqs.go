@@ -20,9 +20,8 @@ const sqsBytes = 1 << 20
 
 var sqsRegion = regexp.MustCompile(`^sqs\.([a-z0-9-]+)\.amazonaws\.(com|eu)`)
 
-// NewSQS returns a sink for cfg. It fails when cfg contradicts itself; the environment and the service
-// are first looked at by Probe and Deliver, so that what is wrong with them can heal. route says which
-// queue of the same account an event goes to, by name; nil is the configuration's.
+// NewSQS returns a sink for cfg. route says which queue of the same account an event goes to, see [base.PlaceOf].
+// It fails as [base.Made] says.
 func NewSQS(cfg spec.SQSSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
 	cfg.ApplyDefaults()
 	if err := cfg.Validate(); err != nil {

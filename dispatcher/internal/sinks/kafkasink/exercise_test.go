@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -64,9 +63,10 @@ func destination(t *testing.T, cfg spec.KafkaSink) sinktest.Destination {
 		Refuse:  sinktest.Divert(&s.topic.Of, "missing-"+topic),
 		Refused: dispatcher.Cause{Class: "kafka", Code: "UNKNOWN_TOPIC_OR_PARTITION"},
 		// The record that finds the broker dead may have been sent, and is waited for.
-		Stop:  func() { restart = sinktest.Kill(t, theBroker.Server); s.timeout = time.Second },
-		Start: func() { restart(); s.timeout = timeout },
-		Idle:  closeAll,
+		Stop:   func() { restart = sinktest.Kill(t, theBroker.Server); s.timeout = time.Second },
+		Start:  func() { restart(); s.timeout = timeout },
+		Idle:   closeAll,
+		Remedy: "; create it, as with kafka-topics.sh --create --topic " + topic,
 		Missing: func() func() {
 			if _, err := admin.DeleteTopics(t.Context(), topic); err != nil {
 				t.Fatal(err)
@@ -329,34 +329,12 @@ func TestPartitionOfJavaClient(t *testing.T) {
 	}
 }
 
-// BenchmarkDeliver delivers batches of 500 events with 200 bytes of payload to one real broker, next to
-// what Kafka's own producer benchmark reaches there: once with records of 200 bytes, and once as
-// large as ours are with their attributes: go test -run=- -bench=. -benchtime=200x ./dispatcher/internal/sinks/kafkasink
+// BenchmarkDeliver delivers batches of 500 events with 200 bytes of payload to one real broker:
+// go test -run=- -bench=. -benchtime=200x ./dispatcher/internal/sinks/kafkasink
 func BenchmarkDeliver(b *testing.B) {
 	for _, workers := range []int{1, 4} {
 		b.Run(fmt.Sprintf("workers=%d", workers), func(b *testing.B) {
 			sinktest.Bench(b, open(b, plainConfig(b, newTopic(b, 6))), workers)
-		})
-	}
-}
-
-func BenchmarkKafkasOwn(b *testing.B) {
-	s := open(b, plainConfig(b, newTopic(b, 1)))
-	r, err := s.record(b.Context(), time.Now(), sinktest.BenchBatch(s)[0])
-	if err != nil {
-		b.Fatal(err)
-	}
-	for _, bytes := range []int{200, size(r)} {
-		b.Run(fmt.Sprintf("bytes=%d", bytes), func(b *testing.B) {
-			cmd := theBroker.Server.Tool(b.Context(), "org.apache.kafka.tools.ProducerPerformance", "--topic", newTopic(b, 6),
-				"--num-records", fmt.Sprint(b.N*batchSize), "--record-size", fmt.Sprint(bytes), "--throughput", "-1",
-				"--producer-props", "bootstrap.servers="+theBroker.Server.Address(kafka.Plain), "acks=all", "compression.type=snappy", "linger.ms=2")
-			out, err := cmd.CombinedOutput()
-			if err != nil {
-				b.Fatalf("%v: %s", err, out)
-			}
-			lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-			b.Log(regexp.MustCompile(`^[^,]*, [^,]*`).FindString(lines[len(lines)-1]))
 		})
 	}
 }

@@ -54,10 +54,8 @@ type sink struct {
 
 var _ dispatcher.Sink = (*sink)(nil)
 
-// New returns a sink for cfg. It fails when cfg contradicts itself; files, the brokers and the registry
-// are first looked at by Probe and Deliver, so that what is wrong with them can heal. schemas is the
-// registry for encoding Avro and Protobuf, nil for JSON. route says which topic an event goes to; nil
-// is the configuration's, or the one of the event's own topic's name.
+// New returns a sink for cfg. route says a topic of an event, see [base.PlaceOf]. It fails as [base.Made] says. schemas is the registry for
+// encoding Avro and Protobuf, nil for JSON.
 func New(cfg spec.KafkaSink, schemas *spec.SchemaRegistry, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
 	return base.Made(build(cfg, schemas, route))
 }

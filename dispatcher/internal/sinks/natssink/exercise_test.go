@@ -52,6 +52,7 @@ func destination(t *testing.T, cfg spec.NATSSink) sinktest.Destination {
 			closeAll()
 			<-s.current.gone
 		},
+		Remedy: "; create one that captures it, as with nats stream add --subjects " + stream,
 		Missing: func() func() {
 			if err := admin(t, srv).DeleteStream(t.Context(), stream); err != nil {
 				t.Fatal(err)
@@ -174,34 +175,6 @@ func BenchmarkDeliver(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/workers=%d", kind, workers), func(b *testing.B) {
 				srv := start(b, opts)
 				sinktest.Bench(b, open(b, plainConfig(srv, newStream(b, srv, nil))), workers)
-			})
-		}
-	}
-}
-
-// BenchmarkOwnTool is what the nats command line reaches there: nats bench js pub async, with messages of
-// 200 bytes, and once as large as ours are with their headers.
-func BenchmarkOwnTool(b *testing.B) {
-	s := open(b, plainConfig(server(b), "a"))
-	m, err := s.message(sinktest.BenchBatch(s)[0])
-	if err != nil {
-		b.Fatal(err)
-	}
-	for kind, opts := range kinds {
-		for _, bytes := range []int{200, size(m)} {
-			b.Run(fmt.Sprintf("%s/bytes=%d", kind, bytes), func(b *testing.B) {
-				srv := start(b, opts)
-				stream := newStream(b, srv, func(c *jetstream.StreamConfig) { c.Subjects = []string{"bench"} })
-				cmd, err := srv.Tool(b.Context(), "bench", "js", "pub", "async", "bench", "--stream", stream, "--batch", fmt.Sprint(batchSize),
-					"--msgs", fmt.Sprint(b.N*batchSize), "--size", fmt.Sprint(bytes), "--no-progress")
-				if err != nil {
-					b.Fatal(err)
-				}
-				out, err := cmd.CombinedOutput()
-				if err != nil {
-					b.Fatalf("%v: %s", err, out)
-				}
-				b.Log(strings.TrimSpace(string(out)))
 			})
 		}
 	}

@@ -17,24 +17,6 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/servers/nats"
 )
 
-// CONTRACT: C-29, C-32
-func TestMissingStream(t *testing.T) {
-	srv := server(t)
-	stream := newStream(t, srv, nil)
-	js := admin(t, srv)
-	if err := js.DeleteStream(t.Context(), stream); err != nil {
-		t.Fatal(err)
-	}
-	s := open(t, plainConfig(srv, stream))
-	sinktest.Reaches(t, s, reason.Refusing, "; create one that captures it, as with nats stream add --subjects "+stream)
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{stream + ".>"}}); err != nil {
-		t.Fatal(err)
-	}
-	if err := sinktest.Send(t, s); err != nil {
-		t.Errorf("the stream was created, and Deliver fails: %v", err)
-	}
-}
-
 // A stream that appears while the message is tried again.
 func TestStreamAppears(t *testing.T) {
 	srv := server(t)

@@ -83,6 +83,7 @@ func destination(t *testing.T, srv *postgres.Server, cfg spec.PostgresSink) sink
 		Idle: func() {
 			exec(t, dsn, `select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'outbox-dispatcher/inbox'; select pg_sleep(1.2)`)
 		},
+		Remedy: "table public.inbox_events: relation \"public.inbox_events\" does not exist (SQLSTATE 42P01); create it",
 		Missing: func() func() {
 			exec(t, dsn, `alter table inbox_events rename to elsewhere`)
 			return func() { exec(t, dsn, `alter table elsewhere rename to inbox_events`) }

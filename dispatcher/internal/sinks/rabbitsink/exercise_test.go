@@ -60,6 +60,7 @@ func destination(t *testing.T, cfg spec.RabbitMQSink) sinktest.Destination {
 			control(t, "close_all_connections", "idle for too long")
 			eventually(t, "the connection is closed", ses.IsClosed)
 		},
+		Remedy: `exchange "` + exchange + `" at ` + s.At + " does not exist; declare it, or correct exchange",
 		Missing: func() func() {
 			if err := admin(t).ExchangeDelete(exchange, false, false); err != nil {
 				t.Fatal(err)

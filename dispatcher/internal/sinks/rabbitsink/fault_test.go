@@ -361,7 +361,7 @@ func TestSecurityFailuresNameTheRemedy(t *testing.T) {
 // Another node is tried when one is full. RabbitMQ 3.10 has no such limit: the words are those of RabbitMQ 4.
 func TestFullNode(t *testing.T) {
 	full := &amqp.Error{Code: amqp.NotAllowed, Reason: "NOT_ALLOWED - connection refused: node connection limit (100) is reached", Server: true}
-	s := open(t, spec.RabbitMQSink{Addresses: []string{"rabbitmq.example:5672"}, Access: spec.Access{Auth: &spec.Auth{Type: spec.AuthExternal}, TLS: &spec.TLS{}}})
+	s := open(t, spec.RabbitMQSink{Addresses: []string{"rabbitmq.example:5672"}, Access: spec.Access{Auth: password(t, alice, sinktest.PasswordSecret)}})
 	err := s.Unreachable(t.Context(), full)
 	sinktest.Want(t, "a full node", err, true, reason.Refusing, "NOT_ALLOWED: the node has as many connections as it takes; raise its connection_max, or list more nodes in addresses")
 	if isLogin(full) {

@@ -49,9 +49,7 @@ type sink struct {
 
 var _ dispatcher.Sink = (*sink)(nil)
 
-// New returns a sink for cfg. It fails when cfg contradicts itself; files and the broker are first
-// looked at by Probe and Deliver, so that what is wrong with them can heal. route says which routing
-// key an event has; nil is the configuration's, or the name of the event's own topic.
+// New returns a sink for cfg. route says a routing key of an event, see [base.PlaceOf]. It fails as [base.Made] says.
 func New(cfg spec.RabbitMQSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
 	return base.Made(build(cfg, route))
 }

@@ -49,9 +49,7 @@ type sink struct {
 
 var _ dispatcher.Sink = (*sink)(nil)
 
-// New returns a sink for cfg. It fails when cfg contradicts itself; files and the server are first
-// looked at by Probe and Deliver, so that what is wrong with them can heal. route says which stream an
-// event goes to; nil is the configuration's, or the one of the event's own topic's name.
+// New returns a sink for cfg. route says a stream of an event, see [base.PlaceOf]. It fails as [base.Made] says.
 func New(cfg spec.RedisSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
 	return base.Made(build(cfg, route))
 }
