@@ -35,7 +35,7 @@ import (
 // sink, and is on the kind's page.
 //
 // CONTRACT: C-100
-func TestEveryKind(t *testing.T) {
+func TestEveryKindIsMadeAndDocumented(t *testing.T) {
 	page, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
@@ -187,7 +187,7 @@ func named(f reflect.StructField) string {
 	return name
 }
 
-func TestNew(t *testing.T) {
+func TestNewMakesTheSinkThatIsSet(t *testing.T) {
 	http := &spec.HTTPSink{URL: "https://consumer.example/events", BatchSize: 7}
 	for name, test := range map[string]struct {
 		cfg  spec.Sink
@@ -274,7 +274,7 @@ func TestPlacesAreWhatTheFileNames(t *testing.T) {
 //
 // CONTRACT: C-32, C-72
 // REQUIREMENT: STORAGE-36, STORAGE-57
-func TestSchemasOfARealRegistry(t *testing.T) {
+func TestRealRegistryServesValidation(t *testing.T) {
 	server, err := registry.Start(t.Context())
 	need.Server(t, err, registry.ErrMissing)
 	stop := sync.OnceFunc(func() {
@@ -371,7 +371,7 @@ func headerPlace(kind, name string) string {
 // place; in the latter case the body is the payload, byte by byte, and no attribute is there.
 //
 // CONTRACT: C-70
-func TestMessageOfEveryKind(t *testing.T) {
+func TestMessageOfEveryKindHasTheHeaders(t *testing.T) {
 	for _, field := range spec.SinkKinds() {
 		kind := named(field)
 		section := section(kind, "127.0.0.1:1")

@@ -33,7 +33,7 @@ var elsewhere = map[string]string{
 	"Routes":            "the sink: TestSinkGetsTheFile",
 	"Validation":        "the sink: TestSinkGetsTheFile",
 	"Transform":         "the sink: TestSinkGetsTheFile",
-	"Message":           "the sink: TestMessageOfEveryKind",
+	"Message":           "the sink: TestMessageOfEveryKindHasTheHeaders",
 	"SchemaRegistry":    "the sink: TestSinkGetsTheFile",
 	"Server":            "what run listens on: every test of the binary",
 	"Log":               "the logger: TestLogLevelIsThatOfTheFile",

@@ -22,7 +22,7 @@ import (
 
 // The purpose-made sinks together are a sink that Exercise accepts, and each small break of it is
 // one that Exercise refuses.
-func TestExercise(t *testing.T) {
+func TestExerciseAcceptsGoodSinks(t *testing.T) {
 	Exercise(t, func(*testing.T) Destination { return memory("") })
 }
 
@@ -242,7 +242,7 @@ func (b *breakable) Close(ctx context.Context) error {
 	return b.Sink.Close(ctx)
 }
 
-func TestRecordingWait(t *testing.T) {
+func TestRecordingWaits(t *testing.T) {
 	r := &Recording{Max: 3}
 	done := make(chan error, 1)
 	go func() { done <- r.Wait(t.Context(), 3) }()
@@ -258,7 +258,7 @@ func TestRecordingWait(t *testing.T) {
 	}
 }
 
-func TestSlow(t *testing.T) {
+func TestSlowDelays(t *testing.T) {
 	r := &Recording{}
 	s := &Slow{Sink: r, Delay: time.Hour}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -26,7 +26,7 @@ func base() *dispatcher.Event {
 
 // CONTRACT: C-71
 // REQUIREMENT: STORAGE-9, STORAGE-28
-func TestPartitionKey(t *testing.T) {
+func TestPartitionKeyIsTheEventsKey(t *testing.T) {
 	e := base()
 	for _, want := range []string{e.ID.String(), "aggregate", "explicit"} {
 		switch want {
@@ -74,7 +74,7 @@ func TestSourceEscapesNamespaceAndTopic(t *testing.T) {
 	}
 }
 
-func TestTypeAndSubject(t *testing.T) {
+func TestTypeAndSubjectFallBack(t *testing.T) {
 	for _, test := range []struct{ eventType, aggregateID, wantType, wantSubject string }{
 		{"", "", "orders", ""},
 		{"OrderPlaced", "o-7", "OrderPlaced", "o-7"},

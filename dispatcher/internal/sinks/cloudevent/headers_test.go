@@ -27,7 +27,7 @@ func other(t *testing.T, kind string, e *dispatcher.Event) map[string]string {
 // protocol cannot carry it. What the configuration makes comes first.
 //
 // CONTRACT: C-70
-func TestOtherHeaders(t *testing.T) {
+func TestOtherHeadersHaveTheirOwnNames(t *testing.T) {
 	e := &dispatcher.Event{
 		Headers: map[string]string{
 			"correlation_id": "c-42", "Schema-Version": "2", "region": "eu", "topic": "theirs", "ce_type": "x", "Content-Type": "text/plain", "CC": "all",
@@ -86,7 +86,7 @@ func TestOtherHeadersAreBounded(t *testing.T) {
 	}
 }
 
-func TestHeaderText(t *testing.T) {
+func TestHeaderTextIsPrintable(t *testing.T) {
 	for value, want := range map[string]string{
 		"Bearer a b%": "Bearer a b%", "": "", " a": "%20a", "Zoë 5%": "Zo%C3%AB%205%25", "a\r\nX: b": "a%0D%0AX:%20b",
 	} {

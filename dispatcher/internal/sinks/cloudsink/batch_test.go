@@ -47,7 +47,7 @@ func (o *odd) send(ctx context.Context, to string, messages []*message) ([]error
 // panic is the caller's: elsewhere it would end the process.
 //
 // CONTRACT: C-32, C-33
-func TestSilenceAndPanicsOfABatch(t *testing.T) {
+func TestSilentDestinationGetsNoMoreOfABatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		open := func() (*sink, *odd) {
 			o := &odd{service: &pubsubService{}}
@@ -191,7 +191,7 @@ func TestRouteReplacesTheConfiguredName(t *testing.T) {
 }
 
 // The region is that of the queue's URL, in each part of AWS.
-func TestSQSRegion(t *testing.T) {
+func TestSQSRegionIsThatOfTheURL(t *testing.T) {
 	for host, want := range map[string]string{
 		"sqs.eu-west-1.amazonaws.com":      "eu-west-1",
 		"sqs.cn-north-1.amazonaws.com.cn":  "cn-north-1",
@@ -206,7 +206,7 @@ func TestSQSRegion(t *testing.T) {
 }
 
 // CONTRACT: C-32, C-73
-func TestServiceBusResponses(t *testing.T) {
+func TestServiceBusResponsesNameTheRemedy(t *testing.T) {
 	address := busServer.Get(t).Address
 	for _, k := range []token{"wrong-" + sinktest.PasswordSecret, "expired-" + sinktest.PasswordSecret} {
 		s := newServiceBusSink(t, address, newName(""), "", k)
@@ -278,7 +278,7 @@ func (r *refusing) React(any) (handled bool, ret any, err error) {
 // A client of Pub/Sub reads the credentials when it is made, so one whose credentials are refused is replaced.
 //
 // CONTRACT: C-32, C-102
-func TestRotatedKeysOfPubSub(t *testing.T) {
+func TestPubSubReadsRefusedCredentialsAgain(t *testing.T) {
 	refused := refusing(2)
 	p, server := newPubSub(t, spec.Binary, pstest.ServerReactorOption{FuncName: "Publish", Reactor: &refused})
 	service := p.sink.service.(*pubsubService)

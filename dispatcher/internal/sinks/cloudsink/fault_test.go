@@ -105,7 +105,7 @@ func awsResponse(t *testing.T, status int, body string) *httptest.Server {
 }
 
 // CONTRACT: C-32, C-73
-func TestAWSResponses(t *testing.T) {
+func TestAWSResponsesNameTheRemedy(t *testing.T) {
 	for code, want := range map[string]struct {
 		is         sinktest.Class
 		word, text string
@@ -173,7 +173,7 @@ func TestAWSResponses(t *testing.T) {
 // Each message of a request has its own response, and one without is a failure.
 //
 // CONTRACT: C-32
-func TestAWSEntries(t *testing.T) {
+func TestEachAWSEntryHasItsOwnOutcome(t *testing.T) {
 	server := awsResponse(t, 200, `{
 		"Successful":[],
 		"Failed":[{"Id":"0","Code":"InternalError","SenderFault":false,"Message":"`+sinktest.PayloadSecret+`"},{"Id":"1","Code":"InvalidMessageContents","SenderFault":true}]}`)
@@ -185,7 +185,7 @@ func TestAWSEntries(t *testing.T) {
 }
 
 // CONTRACT: C-32, C-73
-func TestNoCredentials(t *testing.T) {
+func TestMissingCredentialsAreUnavailable(t *testing.T) {
 	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} {
 		t.Setenv(name, "")
 	}
@@ -212,7 +212,7 @@ func TestNoCredentials(t *testing.T) {
 }
 
 // CONTRACT: C-32, C-73
-func TestPubSubResponses(t *testing.T) {
+func TestPubSubResponsesNameTheRemedy(t *testing.T) {
 	for code, want := range map[codes.Code]struct {
 		is         sinktest.Class
 		word, text string

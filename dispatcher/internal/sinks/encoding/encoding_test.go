@@ -135,7 +135,7 @@ func TestAvroBytesFollowTheSpecification(t *testing.T) {
 }
 
 // A number that a float or a double cannot hold is none of theirs. What is infinity for one of them is not.
-func TestAvroInfinity(t *testing.T) {
+func TestAvroInfinityDoesNotFit(t *testing.T) {
 	for text, tests := range map[string]map[string]string{
 		`"double"`: {`1e308`: "a0c8eb85f3cce17f", `1e400`: "does not fit the Avro type double", `-1e400`: "does not fit the Avro type double"},
 		`"float"`:  {`1.5`: "0000c03f", `1e39`: "does not fit the Avro type float"},
@@ -149,7 +149,7 @@ func TestAvroInfinity(t *testing.T) {
 }
 
 // Bytes are one character each, wherever they are.
-func TestAvroBytes(t *testing.T) {
+func TestAvroBytesOfEachType(t *testing.T) {
 	for text, test := range map[string]struct{ payload, want string }{
 		`["null", "bytes"]`:                      {`"a\u00ff"`, "020461ff"},
 		`{"type":"fixed","name":"f","size":2}`:   {`"a\u00ff"`, "61ff"},
@@ -298,7 +298,7 @@ func permanent(err error) bool {
 // That the registry is unreachable is not the event's fault, and a probe says when it has recovered.
 //
 // CONTRACT: C-32
-func TestRegistryUnreachable(t *testing.T) {
+func TestUnreachableRegistryIsUnavailable(t *testing.T) {
 	f, e := newEncoder(t, spec.KafkaAvro)
 	f.SeedSchema("known", 1, 1, sr.Schema{Schema: `"string"`})
 	f.SeedSchema("unknown", 1, 2, sr.Schema{Schema: `"string"`})
@@ -340,7 +340,7 @@ func TestNewRefusesJSONAndNoURL(t *testing.T) {
 // another library, for Protobuf generated code.
 //
 // CONTRACT: C-72
-func TestRealRegistry(t *testing.T) {
+func TestRealRegistryServesTheSchemas(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), need.Install)
 	defer cancel()
 	server, err := hackregistry.Start(ctx)

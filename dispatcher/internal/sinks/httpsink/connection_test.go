@@ -61,7 +61,7 @@ func closedPort(t *testing.T) string {
 // Nothing was sent, so the event keeps its attempt.
 //
 // CONTRACT: C-32, C-73
-func TestNoConnection(t *testing.T) {
+func TestNoConnectionKeepsTheAttempt(t *testing.T) {
 	silent := listen(t, func(int, net.Conn) {})
 	for _, test := range []struct{ name, scheme, address, text string }{
 		{"closed port", "http", closedPort(t), "connection refused; check that it runs"},
@@ -86,7 +86,7 @@ func TestNoConnection(t *testing.T) {
 // echo the request: nothing of them may be in the error.
 //
 // CONTRACT: C-27, C-73
-func TestConnectionBreaks(t *testing.T) {
+func TestBrokenConnectionSpendsTheAttempt(t *testing.T) {
 	readAll := func(conn net.Conn) []byte {
 		r, err := http.ReadRequest(bufio.NewReader(conn))
 		if err != nil {
@@ -381,7 +381,7 @@ func TestRejectedCertificateIsTheDestinationsFault(t *testing.T) {
 }
 
 // Without tls.caFile the system's authorities are trusted, and with it they are not.
-func TestSystemRoots(t *testing.T) {
+func TestSystemRootsAreTrustedWithoutCAFile(t *testing.T) {
 	if runtime.GOOS == "darwin" || runtime.GOOS == "windows" {
 		t.Skip("SSL_CERT_FILE has no effect here")
 	}
@@ -390,11 +390,11 @@ func TestSystemRoots(t *testing.T) {
 	child(t, "TestWithSystemRoots", "HTTPSINK_ADDRESS="+address, "SSL_CERT_FILE="+sinktest.File(t, "roots.crt", ca.PEM), "SSL_CERT_DIR="+t.TempDir())
 }
 
-// TestWithSystemRoots is run by TestSystemRoots: a process reads the system's roots once.
+// TestWithSystemRoots is run by TestSystemRootsAreTrustedWithoutCAFile: a process reads the system's roots once.
 func TestWithSystemRoots(t *testing.T) {
 	address := os.Getenv("HTTPSINK_ADDRESS")
 	if address == "" {
-		t.Skip("TestSystemRoots runs this")
+		t.Skip("TestSystemRootsAreTrustedWithoutCAFile runs this")
 	}
 	cfg := plant(t, "https", address)
 	if err := sinktest.Send(t, open(t, cfg)); err != nil {
@@ -404,7 +404,7 @@ func TestWithSystemRoots(t *testing.T) {
 	sinktest.Want(t, "another authority", sinktest.Send(t, open(t, cfg)), true, reason.CertificateInvalid, "tls.caFile")
 }
 
-func TestNoTLSThere(t *testing.T) {
+func TestServerWithoutTLSIsUnavailable(t *testing.T) {
 	address, _ := serve(t, "", nil, noContent)
 	s := open(t, plant(t, "https", address))
 	sinktest.Want(t, "Deliver", sinktest.Send(t, s), true, reason.ConnectionFailed, "; no TLS is spoken there")

@@ -116,7 +116,7 @@ func TestResponseStatusDecidesTheOutcome(t *testing.T) {
 	}
 }
 
-func TestRetryAfter(t *testing.T) {
+func TestRetryAfterIsAPause(t *testing.T) {
 	now := time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)
 	date := now.Format(http.TimeFormat)
 	for _, test := range []struct {
@@ -149,7 +149,7 @@ func TestRetryAfter(t *testing.T) {
 // sent by itself, and gets its own response.
 //
 // CONTRACT: C-32
-func TestBatchResponses(t *testing.T) {
+func TestBatchIsSplitWhereOneEventMayBeToBlame(t *testing.T) {
 	var poison string
 	var status, requests int
 	address, _ := serve(t, "", nil, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -198,7 +198,7 @@ func TestBatchResponses(t *testing.T) {
 // A token that expires between the requests of one delivery: what was taken before is delivered.
 //
 // CONTRACT: C-32
-func TestExpiresWithinBatch(t *testing.T) {
+func TestExpiredTokenKeepsWhatWasTaken(t *testing.T) {
 	var requests int
 	statuses := []int{http.StatusBadRequest, http.StatusAccepted, http.StatusUnauthorized, http.StatusForbidden}
 	address, _ := serve(t, "", nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -220,7 +220,7 @@ func TestExpiresWithinBatch(t *testing.T) {
 }
 
 // The status is the response: a body that never ends does not take it back.
-func TestEndlessBody(t *testing.T) {
+func TestEndlessBodyChangesNothing(t *testing.T) {
 	address, _ := serve(t, "", nil, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
@@ -232,7 +232,7 @@ func TestEndlessBody(t *testing.T) {
 	}
 }
 
-func TestSwitchingProtocols(t *testing.T) {
+func TestSwitchingProtocolsIsAFailure(t *testing.T) {
 	address, _ := serve(t, "", nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		conn, _, err := http.NewResponseController(w).Hijack()
 		if err != nil {
@@ -248,7 +248,7 @@ func TestSwitchingProtocols(t *testing.T) {
 }
 
 // A context that ends is different from a timeout of the sink's own.
-func TestContextEnds(t *testing.T) {
+func TestEndOfTheContextIsNoTimeout(t *testing.T) {
 	begun := make(chan struct{}, 1)
 	address, _ := serve(t, "", nil, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		begun <- struct{}{}
@@ -289,7 +289,7 @@ func TestContextEnds(t *testing.T) {
 
 // The first KiB of a response that refuses is kept next to the error, and only with captureResponse. No error quotes it.
 // CONTRACT: C-41, C-73
-func TestCaptureResponse(t *testing.T) {
+func TestCaptureResponseKeepsOneKiB(t *testing.T) {
 	response := "payload-4111 is too much " + strings.Repeat("ä", 100_000)
 	for _, capture := range []spec.ResponseCapture{spec.CaptureBody, spec.CaptureNone, ""} {
 		address, _ := serve(t, "", nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -317,7 +317,7 @@ func TestCaptureResponse(t *testing.T) {
 // A real server's limits are a pause where one is used, unless Retry-After says another one.
 //
 // CONTRACT: C-39
-func TestRateLimitFields(t *testing.T) {
+func TestUsedLimitIsAPause(t *testing.T) {
 	for name, test := range map[string]struct {
 		status int
 		header http.Header

@@ -97,7 +97,7 @@ func verifier(t *testing.T, key string) *standardwebhooks.Webhook {
 }
 
 // Each sending has its own time: a retry of a day later verifies too.
-func TestSignatureTime(t *testing.T) {
+func TestSignatureHasTheTimeOfItsSending(t *testing.T) {
 	keys := secrets{[]byte("a key of some length")}
 	e := sinktest.NewEvent()
 	seen := map[string]bool{}
@@ -114,7 +114,7 @@ func TestSignatureTime(t *testing.T) {
 	}
 }
 
-func TestNoSigning(t *testing.T) {
+func TestUnsignedRequestHasNoSignature(t *testing.T) {
 	address, got := webhooks(t)
 	if err := sinktest.Send(t, open(t, plant(t, "http", address))); err != nil {
 		t.Fatal(err)
@@ -129,7 +129,7 @@ func TestNoSigning(t *testing.T) {
 // A secret that cannot be used sends nothing unsigned, and heals when the file does.
 //
 // CONTRACT: C-32, C-73
-func TestSecretFile(t *testing.T) {
+func TestUnusableSecretSendsNothing(t *testing.T) {
 	address, got := webhooks(t)
 	path := sinktest.File(t, "secret", "")
 	cfg := plant(t, "http", address)
@@ -163,7 +163,7 @@ func TestSecretFile(t *testing.T) {
 // What instruments consumers reads the plain header.
 //
 // CONTRACT: C-70
-func TestTraceHeaders(t *testing.T) {
+func TestTraceHeadersHaveTheirPlainNames(t *testing.T) {
 	got := make(chan http.Header, 1)
 	address, _ := serve(t, "", nil, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r.Header }))
 	e := sinktest.NewEvent()
@@ -255,7 +255,7 @@ func TestCredentialsAreReadAgain(t *testing.T) {
 	}
 }
 
-func TestBasicCredentials(t *testing.T) {
+func TestBasicCredentialsAreReadForEachRequest(t *testing.T) {
 	address, got := authorizations(t)
 	user, password := sinktest.File(t, "username", "bob\n"), sinktest.File(t, "password", "p:w é\n")
 	cfg := plant(t, "http", address)
@@ -279,7 +279,7 @@ func TestBasicCredentials(t *testing.T) {
 }
 
 // CONTRACT: C-73
-func TestFilesThatCannotBeUsed(t *testing.T) {
+func TestUnusableFilesAreNamed(t *testing.T) {
 	ca := sinktest.NewAuthority(t, "test")
 	cert, second := ca.Sign(t, "client", sinktest.InAnHour()), ca.Sign(t, "client", sinktest.InAnHour())
 	missing := filepath.Join(t.TempDir(), "missing")
@@ -339,7 +339,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 }
 
 // CONTRACT: C-73
-func TestNewRefuses(t *testing.T) {
+func TestNewQuotesNoSecret(t *testing.T) {
 	const url = "https://consumer.example/events"
 	for name, test := range map[string]struct {
 		cfg  spec.HTTPSink

@@ -127,7 +127,7 @@ func TestRoutedEventsShareABatch(t *testing.T) {
 
 // No more requests are under way than maxConnections, over no more connections, and those that wait
 // neither time out nor outlive their context.
-func TestMaxConnections(t *testing.T) {
+func TestMaxConnectionsBoundsRequests(t *testing.T) {
 	const bound, events = 3, 24
 	var mu sync.Mutex
 	connections := map[string]bool{}
@@ -174,7 +174,7 @@ func TestMaxConnections(t *testing.T) {
 }
 
 // A request that waits for a slot is interrupted, and never sent.
-func TestMaxConnectionsInterrupted(t *testing.T) {
+func TestInterruptedWaitForASlotSendsNothing(t *testing.T) {
 	c := &consumer{t: t}
 	address, _ := serve(t, "", nil, c)
 	cfg := plant(t, "http", address)

@@ -292,7 +292,7 @@ func console(t *testing.T, topic string) (lines []string) {
 // The same key goes to the same partition as with Kafka's own producer.
 //
 // CONTRACT: C-71
-func TestPartitionOfJavaClient(t *testing.T) {
+func TestPartitionIsThatOfTheJavaClient(t *testing.T) {
 	topic := newTopic(t, 7)
 	s := open(t, spec.KafkaSink{Brokers: []string{broker(t).Address(kafka.Plain)}, Topic: topic})
 	var typed strings.Builder
@@ -343,7 +343,7 @@ func BenchmarkDeliver(b *testing.B) {
 // how long that took: a few seconds on a quiet machine.
 //
 // CONTRACT: C-32
-func TestFirstDeliveryAfterAnOutage(t *testing.T) {
+func TestOutageEndsWithASoonDelivery(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long, and shows no race that the others do not")
 	}

@@ -85,7 +85,7 @@ func count(t *testing.T, c *kfake.Cluster) int64 {
 }
 
 // CONTRACT: C-32
-func TestResponsesOfBrokers(t *testing.T) {
+func TestBrokerResponsesDecideTheOutcome(t *testing.T) {
 	const all = 1 << 30
 	for _, test := range []struct {
 		code       *kerr.Error
@@ -131,7 +131,7 @@ func TestResponsesOfBrokers(t *testing.T) {
 // A producer that may not be one. kgo would say so for ever; the sink requests an id again.
 //
 // CONTRACT: C-32
-func TestClusterNotAuthorized(t *testing.T) {
+func TestRefusedProducerRequestsAnIDAgain(t *testing.T) {
 	c, s := fake(t, 20*time.Second)
 	c.ControlKey(apiInitProducerID, func(r kmsg.Request) (kmsg.Response, error, bool) {
 		resp := r.ResponseKind().(*kmsg.InitProducerIDResponse)
@@ -147,7 +147,7 @@ func TestClusterNotAuthorized(t *testing.T) {
 // Brokers that respond, and no partition with a leader: nothing was sent.
 //
 // CONTRACT: C-32
-func TestNoLeader(t *testing.T) {
+func TestNothingIsSentWithoutALeader(t *testing.T) {
 	c, s := fake(t, time.Second)
 	c.ControlKey(apiMetadata, func(r kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
@@ -170,7 +170,7 @@ func TestNoLeader(t *testing.T) {
 // and as an attempt, because its record may have arrived.
 //
 // CONTRACT: C-27
-func TestInterruptedDuringAnotherDelivery(t *testing.T) {
+func TestInterruptionEndsTheSessionsOtherDelivery(t *testing.T) {
 	c, s := fake(t, time.Minute)
 	sent := sinktest.Watch((*sinktest.Dial)(&s.dial), isProduce)
 	if err := sinktest.Send(t, s); err != nil {
@@ -200,7 +200,7 @@ func TestInterruptedDuringAnotherDelivery(t *testing.T) {
 }
 
 // A port that takes connections and says nothing must not delay a sink that is closed.
-func TestInterruptedWhileConnecting(t *testing.T) {
+func TestInterruptionEndsAConnectionBeingMade(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -20,7 +20,7 @@ import (
 )
 
 // CONTRACT: C-29, C-32
-func TestMissingTopic(t *testing.T) {
+func TestMissingTopicIsItsOwnEventsFault(t *testing.T) {
 	topic := newTopic(t, 1)
 	if _, err := admin.DeleteTopics(t.Context(), topic); err != nil {
 		t.Fatal(err)
@@ -57,7 +57,7 @@ func TestMissingTopic(t *testing.T) {
 // An event that is too large is dead. Those that were in a batch with it are not.
 //
 // CONTRACT: C-32, C-73
-func TestTooLarge(t *testing.T) {
+func TestOnlyTheTooLargeEventIsDead(t *testing.T) {
 	for name, test := range map[string]struct {
 		topicLimit string
 		ours       int
@@ -93,7 +93,7 @@ func TestTooLarge(t *testing.T) {
 }
 
 // CONTRACT: C-32
-func TestNotAuthorized(t *testing.T) {
+func TestForbiddenTopicIsUnavailable(t *testing.T) {
 	topic := newTopic(t, 1)
 	cfg := plainConfig(t, topic)
 	cfg.Brokers = []string{broker(t).Address("SASL")}
@@ -124,7 +124,7 @@ func TestKafkaSinkSurvivesServerFaults(t *testing.T) {
 }
 
 // The outage is over before the timeout: the record is confirmed, and there once.
-func TestRestartDuringDelivery(t *testing.T) {
+func TestRestartWithinTheTimeoutConfirmsOnce(t *testing.T) {
 	topic := newTopic(t, 1)
 	cfg := plainConfig(t, topic)
 	cfg.Timeout = spec.Duration(2 * time.Minute)
@@ -148,7 +148,7 @@ func TestRestartDuringDelivery(t *testing.T) {
 // the test: no result comes from it.
 //
 // CONTRACT: C-27, C-32
-func TestOnePartitionWithoutLeader(t *testing.T) {
+func TestOtherPartitionsDeliverWithoutThatLeader(t *testing.T) {
 	second := secondBroker(t)
 	topic := split(t, theBroker.Server.Node(), second.Node())
 	cfg := plainConfig(t, topic)

@@ -78,7 +78,7 @@ func TestSecurityFailuresNameTheRemedy(t *testing.T) {
 }
 
 // CONTRACT: C-32
-func TestTLS(t *testing.T) {
+func TestTLSFailuresNameTheRemedy(t *testing.T) {
 	topic, at := newTopic(t, 1), theBroker.Server.Address
 	sinktest.TLS{
 		Certificates: certs, Plain: at(kafka.Plain), Good: at("TLS"), Mutual: at("MUTUAL"), ExpiredAt: at("EXPIRED"), ElsewhereAt: at("ELSEWHERE"),
@@ -150,7 +150,7 @@ func logIn(t *testing.T, m sasl.Mechanism) string {
 // valid, and requested again when it is about to expire. A new token of the pod needs no restart.
 //
 // CONTRACT: C-73
-func TestAWSIdentity(t *testing.T) {
+func TestAWSIdentityIsRequestedBeforeItExpires(t *testing.T) {
 	withoutAWS(t)
 	var lookups atomic.Int32
 	podToken := sinktest.File(t, "token", "first")
@@ -179,7 +179,7 @@ func TestAWSIdentity(t *testing.T) {
 }
 
 // CONTRACT: C-32, C-73
-func TestAWSEnvironment(t *testing.T) {
+func TestAWSLoginTakesTheEnvironment(t *testing.T) {
 	withoutAWS(t)
 	m := awsMechanism(t)
 	_, _, err := m.Authenticate(t.Context(), "b-1.example:9098")
@@ -280,7 +280,7 @@ func headersOf(r *kgo.Record) map[string]string {
 }
 
 // The subject that is set is that of all topics, and Protobuf has its own content type.
-func TestEncodingOfOneSubject(t *testing.T) {
+func TestEncoderTakesTheSubjectThatIsSet(t *testing.T) {
 	schemas := srfake.New()
 	t.Cleanup(schemas.Close)
 	schemas.SeedSchema("cards", 1, 5, sr.Schema{Type: sr.TypeProtobuf, Schema: `syntax = "proto3"; message Card { string secret = 1; }`})

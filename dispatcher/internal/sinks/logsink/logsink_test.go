@@ -84,7 +84,7 @@ type failing struct{ n int }
 func (f failing) Write([]byte) (int, error) { return f.n, errors.New("no space left on device") }
 
 // CONTRACT: C-32, C-73
-func TestWriteFails(t *testing.T) {
+func TestFailedWriteIsUnavailableIfNothingWasWritten(t *testing.T) {
 	e := &dispatcher.Event{ID: uuid.New(), Topic: "orders", Payload: []byte(`"4111"`)}
 	for _, w := range []io.Writer{failing{0}, failing{5}} {
 		err := logsink.New(spec.LogSink{Payload: spec.LogPayloadInclude}, w).Deliver(t.Context(), []*dispatcher.Event{e})[0]

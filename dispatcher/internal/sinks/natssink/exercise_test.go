@@ -183,7 +183,7 @@ func BenchmarkDeliver(b *testing.B) {
 // A server that is about to stop disconnects its clients: what is in flight ends there, what comes next
 // goes to another one. Nothing is in doubt then. The server that leaves does not lead the stream: what a
 // leader has not confirmed when it steps down is in doubt.
-func TestLameDuck(t *testing.T) {
+func TestLeavingServerGetsNothingNew(t *testing.T) {
 	cluster := newCluster(t)
 	cfg := cluster.config()
 	s := open(t, cfg)
@@ -209,7 +209,7 @@ func TestLameDuck(t *testing.T) {
 // Without a majority of its servers a stream confirms nothing, and what it confirmed before is there.
 //
 // CONTRACT: C-32
-func TestNoQuorum(t *testing.T) {
+func TestStreamWithoutAQuorumConfirmsNothing(t *testing.T) {
 	cluster := newCluster(t)
 	cfg := cluster.config()
 	s := open(t, cfg)

@@ -18,7 +18,7 @@ import (
 )
 
 // A stream that appears while the message is tried again.
-func TestStreamAppears(t *testing.T) {
+func TestNewStreamTakesTheNextTry(t *testing.T) {
 	srv := server(t)
 	js := admin(t, srv)
 	stream := "late-" + sinktest.NewEvent().ID.String()
@@ -35,7 +35,7 @@ func TestStreamAppears(t *testing.T) {
 	}
 }
 
-func TestNoJetStream(t *testing.T) {
+func TestServerWithoutJetStreamIsUnavailable(t *testing.T) {
 	srv := start(t, nats.Options{NoJetStream: true})
 	s := open(t, plainConfig(srv, "shop"))
 	sinktest.Reaches(t, s, reason.Refusing, "the server has no JetStream; enable it")
@@ -85,7 +85,7 @@ func TestResponseWithoutAStreamFails(t *testing.T) {
 }
 
 // A topic's name that is not a subject is that event's own failure, and can do no harm.
-func TestBadSubject(t *testing.T) {
+func TestBadSubjectFailsItsEventAlone(t *testing.T) {
 	srv := server(t)
 	stream := newStream(t, srv, nil)
 	cfg := plainConfig(srv, stream)
@@ -149,7 +149,7 @@ func TestStreamRefusalsNameTheRemedy(t *testing.T) {
 }
 
 // The headers' own limit is 64 KB. Only that one is dead.
-func TestTooManyHeaders(t *testing.T) {
+func TestOnlyTheEventOfLongHeadersIsDead(t *testing.T) {
 	srv := server(t)
 	stream := newStream(t, srv, nil)
 	s := open(t, plainConfig(srv, stream))
@@ -163,7 +163,7 @@ func TestTooManyHeaders(t *testing.T) {
 }
 
 // The account may store no more.
-func TestAccountFull(t *testing.T) {
+func TestFullAccountIsAFault(t *testing.T) {
 	srv := start(t, nats.Options{Settings: "accounts: {A: {users: [{user: a, password: a}], jetstream: {max_file: 100KB}}}\nno_auth_user: a\n"})
 	stream := newStream(t, srv, nil)
 	s := open(t, plainConfig(srv, stream))
@@ -190,7 +190,7 @@ func TestNATSSinkSurvivesServerFaults(t *testing.T) {
 // A connection that breaks: what may have been sent counts as an attempt, what was not is given back.
 //
 // CONTRACT: C-27, C-32
-func TestConnectionBreaks(t *testing.T) {
+func TestBrokenConnectionGivesBackWhatWasNotSent(t *testing.T) {
 	srv := server(t)
 	stream := newStream(t, srv, nil)
 	s := open(t, plainConfig(srv, stream))

@@ -306,7 +306,7 @@ func TestLoginFailuresNameTheRemedy(t *testing.T) {
 // so when the user may query that.
 //
 // CONTRACT: C-32
-func TestNoRight(t *testing.T) {
+func TestForbiddenSubjectIsUnavailable(t *testing.T) {
 	srv := start(t, nats.Options{Settings: fmt.Sprintf(`accounts: {A: {jetstream: enabled, users: [
 		{user: alice, password: %[1]q},
 		{user: mute, password: %[1]q, permissions: {publish: ["other.>"], subscribe: ["_INBOX.>"]}},
@@ -341,7 +341,7 @@ func TestCoversFollowsSubjectWildcards(t *testing.T) {
 // A message that the user may not publish fails soon, alone, and not as one that is lost.
 //
 // CONTRACT: C-32
-func TestNotAuthorized(t *testing.T) {
+func TestForbiddenMessageFailsAlone(t *testing.T) {
 	srv := start(t, nats.Options{Settings: fmt.Sprintf(`accounts: {A: {jetstream: enabled, users: [
 		{user: alice, password: %q},
 		{user: mute, password: %q, permissions: {publish: ["*.may.>"], subscribe: ["_INBOX.>"]}}]}}`, sinktest.PasswordSecret, sinktest.PasswordSecret)})
@@ -376,7 +376,7 @@ func TestNotAuthorized(t *testing.T) {
 }
 
 // CONTRACT: C-32
-func TestTLS(t *testing.T) {
+func TestTLSFailuresNameTheRemedy(t *testing.T) {
 	certs := sinktest.NewCertificates(t, "client", "nats.example")
 	plain, good, mutual := server(t), startTLS(t, certs.Server, ""), startMutual(t, certs)
 	elsewhere := startTLS(t, certs.Elsewhere, "")

@@ -153,7 +153,7 @@ func TestNothingIsLostOrDoubled(t *testing.T) {
 // An event that is there already is delivered, and its row stays as it was.
 //
 // CONTRACT: C-70
-func TestSecondDelivery(t *testing.T) {
+func TestSecondDeliveryChangesNothing(t *testing.T) {
 	dsn := inbox(t)
 	s := open(t, settings(dsn))
 	batch := newEvents(10)
@@ -199,7 +199,7 @@ func TestTableIsDocumented(t *testing.T) {
 }
 
 // Events arrive however the driver sends the statement: as is set for PgBouncer before 1.21, too.
-func TestEveryModeOfTheDriver(t *testing.T) {
+func TestEveryModeOfTheDriverDelivers(t *testing.T) {
 	dsn := inbox(t)
 	n := 0
 	pgtest.EachMode(t, func(t *testing.T, mode pgtest.Mode) {

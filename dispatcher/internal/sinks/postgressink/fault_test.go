@@ -185,7 +185,7 @@ func TestLoginFailuresNameTheRemedy(t *testing.T) {
 }
 
 // CONTRACT: C-32
-func TestTLS(t *testing.T) {
+func TestTLSFailuresNameTheRemedy(t *testing.T) {
 	ca, other := sinktest.NewAuthority(t, "good"), sinktest.NewAuthority(t, "other")
 	_, dsn := server(t)
 	for _, test := range []struct {

@@ -17,7 +17,7 @@ import (
 )
 
 // CONTRACT: C-29, C-32
-func TestMissingExchange(t *testing.T) {
+func TestMissingExchangeHoldsTheWholeBatch(t *testing.T) {
 	queue := newQueue(t, nil)
 	cfg := plainConfig(t, "shop.orders")
 	cfg.Exchange = "missing-" + queue
@@ -85,7 +85,7 @@ func TestUnroutableMessageFailsAlone(t *testing.T) {
 // Where every event goes to one queue by the default exchange, Probe checks that.
 //
 // CONTRACT: C-32
-func TestMissingQueue(t *testing.T) {
+func TestMissingQueueIsUnavailable(t *testing.T) {
 	queue := "missing-" + sinktest.NewEvent().ID.String()
 	s := open(t, plainConfig(t, queue))
 	sinktest.Reaches(t, s, reason.Refusing, `queue "`+queue+`" at`)
@@ -100,7 +100,7 @@ func TestMissingQueue(t *testing.T) {
 // An event that is too large is dead. Those that were sent with it are not.
 //
 // CONTRACT: C-32, C-73
-func TestTooLarge(t *testing.T) {
+func TestOnlyTheTooLargeEventIsDead(t *testing.T) {
 	queue := newQueue(t, nil)
 	s := open(t, plainConfig(t, queue))
 	batch := sinktest.NewEvents(50)
@@ -133,7 +133,7 @@ func TestTooLarge(t *testing.T) {
 }
 
 // CONTRACT: C-32
-func TestNotAuthorized(t *testing.T) {
+func TestForbiddenExchangeIsUnavailable(t *testing.T) {
 	exchange, queue := newExchange(t, amqp.ExchangeTopic, "#")
 	cfg := plainConfig(t, "shop.orders")
 	cfg.Exchange, cfg.Auth = exchange, password(t, "", sinktest.PasswordSecret)
@@ -182,7 +182,7 @@ func TestNotAuthorized(t *testing.T) {
 }
 
 // A queue that is full takes no more, until there is room.
-func TestFullQueue(t *testing.T) {
+func TestFullQueueIsAFault(t *testing.T) {
 	queue := newQueue(t, amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
 	s := open(t, plainConfig(t, queue))
 	var full error
@@ -359,7 +359,7 @@ func TestSecurityFailuresNameTheRemedy(t *testing.T) {
 }
 
 // Another node is tried when one is full. RabbitMQ 3.10 has no such limit: the words are those of RabbitMQ 4.
-func TestFullNode(t *testing.T) {
+func TestFullNodeLeadsToAnotherNode(t *testing.T) {
 	full := &amqp.Error{Code: amqp.NotAllowed, Reason: "NOT_ALLOWED - connection refused: node connection limit (100) is reached", Server: true}
 	s := open(t, spec.RabbitMQSink{Addresses: []string{"rabbitmq.example:5672"}, Access: spec.Access{Auth: password(t, alice, sinktest.PasswordSecret)}})
 	err := s.Unreachable(t.Context(), full)
@@ -379,7 +379,7 @@ func TestFullNode(t *testing.T) {
 }
 
 // CONTRACT: C-32
-func TestTLS(t *testing.T) {
+func TestTLSFailuresNameTheRemedy(t *testing.T) {
 	queue, at := newQueue(t, nil), theBroker.Server.Address
 	sinktest.TLS{
 		Certificates: certs, Plain: at(rabbitmq.Plain), Good: at("TLS"), Mutual: at("MUTUAL"), ExpiredAt: at("EXPIRED"), ElsewhereAt: at("ELSEWHERE"),

@@ -44,7 +44,7 @@ func TestOfNamesTheCause(t *testing.T) {
 	}
 }
 
-func TestIsTimeout(t *testing.T) {
+func TestIsTimeoutFindsWrappedTimeouts(t *testing.T) {
 	for _, test := range []struct {
 		err  error
 		want bool

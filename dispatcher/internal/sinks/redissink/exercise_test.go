@@ -108,7 +108,7 @@ func message(t *testing.T, m goredis.XMessage) sinktest.Message {
 }
 
 // MAXLEN removes the oldest entries, more or less.
-func TestMaxLen(t *testing.T) {
+func TestMaxLenRemovesTheOldest(t *testing.T) {
 	srv := server(t, redis.Options{Settings: map[string]string{"appendonly": "no"}})
 	cfg := settings(srv)
 	cfg.MaxLen = 200

@@ -101,7 +101,7 @@ func TestIdleConnectionsAreDropped(t *testing.T) {
 // Where routes or topics choose the stream, one that cannot be written does not pause the others.
 //
 // CONTRACT: C-32
-func TestNoStreamOfSeveral(t *testing.T) {
+func TestOneBadStreamOfSeveralIsAFault(t *testing.T) {
 	srv := server(t, redis.Options{})
 	do(t, srv, "set", "orders", "text")
 	cfg := settings(srv)
@@ -130,7 +130,7 @@ func TestErrorDoesNotQuoteTheCommand(t *testing.T) {
 // also when the batch is more than the sockets hold.
 //
 // CONTRACT: C-32, C-73
-func TestTooLarge(t *testing.T) {
+func TestOnlyTheTooLargeEventIsDead(t *testing.T) {
 	srv := server(t, redis.Options{Settings: map[string]string{"proto-max-bulk-len": "1mb"}})
 	testTooLarge(t, srv, open(t, settings(srv)), 0)
 }
@@ -139,7 +139,7 @@ func TestTooLarge(t *testing.T) {
 // first one alone.
 //
 // CONTRACT: C-32, C-70
-func TestTooLargeWithReplicas(t *testing.T) {
+func TestTooLargeEventWithReplicasIsAFaultOnce(t *testing.T) {
 	srv, replica := server(t, redis.Options{Settings: map[string]string{"proto-max-bulk-len": "1mb"}}), server(t, redis.Options{})
 	cfg := settings(srv)
 	cfg.Replicas = 1
@@ -286,7 +286,7 @@ func TestLoginFailuresNameTheRemedy(t *testing.T) {
 }
 
 // CONTRACT: C-32, C-73
-func TestTLS(t *testing.T) {
+func TestTLSFailuresNameTheRemedy(t *testing.T) {
 	certs := sinktest.NewCertificates(t, "client", "redis.example")
 	speaks := func(l sinktest.Leaf, clients string) string {
 		return server(t, redis.Options{TLS: &redis.TLS{CertPEM: l.CertPEM, KeyPEM: l.KeyPEM, ClientCAPEM: clients}}).Address
