@@ -198,7 +198,7 @@ func TestDraftIsWhatIsDelivered(t *testing.T) {
 
 var update = flag.Bool("update", false, "write the messages of the consumers' page")
 
-const consumersPage = "../consumer/languages.md"
+const consumersPage = "../client/consumer/languages.md"
 
 var messageBlock = regexp.MustCompile("(?s)(<!-- message (\\w+) ?(\\w*) -->\n```\n)(.*?)(```\n<!-- end of message -->)")
 
