@@ -248,7 +248,7 @@ func TestSwitchingProtocolsIsAFailure(t *testing.T) {
 }
 
 // A context that ends is different from a timeout of the sink's own.
-func TestEndOfTheContextIsNoTimeout(t *testing.T) {
+func TestEndOfTheContextDiffersFromATimeout(t *testing.T) {
 	begun := make(chan struct{}, 1)
 	address, _ := serve(t, "", nil, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		begun <- struct{}{}
