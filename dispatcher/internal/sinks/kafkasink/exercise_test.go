@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -53,6 +54,9 @@ func TestKafkaSinkMeetsTheSinkContract(t *testing.T) {
 func destination(t *testing.T, cfg spec.KafkaSink) sinktest.Destination {
 	topic := newTopic(t, 3)
 	cfg.Brokers, cfg.Topic = []string{broker(t).Address(kafka.Plain)}, topic
+	if cfg.Timeout == 0 {
+		cfg.Timeout = spec.Duration(need.Wait)
+	}
 	s := open(t, cfg)
 	relayed, closeAll := sinktest.Relayed(t, s.dial)
 	s.dial = relayed
@@ -153,9 +157,14 @@ func newTopic(t testing.TB, partitions int32, settings ...string) string {
 		configs[name] = &value
 	}
 	topic := "topic-" + uuid.NewString()
-	if _, err := admin.CreateTopic(t.Context(), partitions, 1, configs, topic); err != nil {
-		t.Fatal(err)
-	}
+	// A broker that has just started may not count itself yet.
+	pgtest.Eventually(t, "the topic is made", func() bool {
+		_, err := admin.CreateTopic(t.Context(), partitions, 1, configs, topic)
+		if err != nil && !errors.Is(err, kerr.InvalidReplicationFactor) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
 	ends(t, topic) // the broker may respond before it has the partitions
 	return topic
 }
