@@ -63,9 +63,7 @@ func TestUpBehindAReader(t *testing.T) {
 	if r := <-done; r.err != nil || len(r.applied) != 1 {
 		t.Errorf("after the reader: %+v", r)
 	}
-	if n := pgtest.Value[int](d, `select count(later) from outbox.outbox_events`); n != 0 {
-		t.Errorf("the column has %d values", n)
-	}
+	pgtest.Want(d, 0, "the column has %d values", `select count(later) from outbox.outbox_events`)
 }
 
 // A login whose transactions are serializable by default migrates at READ COMMITTED all the same.
@@ -76,9 +74,7 @@ func TestUpMigratesAtReadCommitted(t *testing.T) {
 	if _, err := migrations.UpFiles(t.Context(), d.Conn, header+`create table level as select current_setting('transaction_isolation') as name;`); err != nil {
 		t.Fatal(err)
 	}
-	if level := pgtest.Value[string](d, `select name from outbox.level`); level != "read committed" {
-		t.Errorf("the migration ran at %s", level)
-	}
+	pgtest.Want(d, "read committed", "the migration ran at %s", `select name from outbox.level`)
 }
 
 // Who may call a function before a migration that drops and creates it, may call it after.
@@ -123,12 +119,8 @@ func TestUpOutsideATransaction(t *testing.T) {
 	if !pgtest.Value[bool](d, valid) {
 		t.Error("the index is still invalid")
 	}
-	if n := pgtest.Value[int](d, `select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()`); n != 0 {
-		t.Errorf("%d locks are left", n)
-	}
-	if path := pgtest.Value[string](d, `show search_path`); path != `"$user", public` {
-		t.Errorf("search_path stayed %s", path)
-	}
+	pgtest.Want(d, 0, "%d locks are left", `select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()`)
+	pgtest.Want(d, `"$user", public`, "search_path stayed %s", `show search_path`)
 	if again, err := migrations.UpFiles(t.Context(), d.Conn, index, header+`create table third ();`); err != nil || len(again) != 0 {
 		t.Errorf("again: %+v, %v", again, err)
 	}
@@ -260,12 +252,8 @@ func TestUpLeavesOtherSchemasAlone(t *testing.T) {
 			t.Errorf("schema %q has %d events, want 1", schema, n)
 		}
 	}
-	if n := pgtest.Value[int](d, `select count(*) from pg_tables where schemaname = 'public'`); n != 0 {
-		t.Errorf("%d tables came to be in public", n)
-	}
-	if path := pgtest.Value[string](d, `show search_path`); path != `"$user", public` {
-		t.Errorf("search_path stayed %s", path)
-	}
+	pgtest.Want(d, 0, "%d tables came to be in public", `select count(*) from pg_tables where schemaname = 'public'`)
+	pgtest.Want(d, `"$user", public`, "search_path stayed %s", `show search_path`)
 	for _, schema := range []string{"", longest + "s", "pg_outbox", "Outbox", "a-b", `a"b`, "o'brien", "9a"} {
 		if _, err := migrations.Up(t.Context(), d.Conn, schema); err == nil || !strings.Contains(err.Error(), "outbox") {
 			t.Errorf("schema %q: error is %v, want one that names a good name", schema, err)
@@ -317,9 +305,7 @@ func TestUpRollsFailedMigrationBack(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "0001_outbox") || len(applied) != 0 {
 		t.Fatalf("Up over a foreign table: %+v, %v", applied, err)
 	}
-	if n := pgtest.Value[int](d, `select count(*) from pg_tables where schemaname = 'outbox'`); n != 1 {
-		t.Errorf("the schema has %d tables, want the foreign one alone", n)
-	}
+	pgtest.Want(d, 1, "the schema has %d tables, want the foreign one alone", `select count(*) from pg_tables where schemaname = 'outbox'`)
 }
 
 // A state that is none, and a row whose columns do not fit its state, are refused by the tables, whoever writes them.

@@ -211,9 +211,7 @@ func TestBatchesWithTheSameDedupeKeysTakeTurns(t *testing.T) {
 		t.Errorf("%d events, want 3", n)
 	}
 	pgtest.Exec(d, batch("y,b,n"))
-	if got := pgtest.Value[string](d, `select string_agg(dedupe_key, ' ' order by seq) from outbox.outbox_events where dedupe_key in ('b', 'n', 'y')`); got != "y b n" {
-		t.Errorf("by seq the events are %s, want the order of the array", got)
-	}
+	pgtest.Want(d, "y b n", "by seq the events are %s, want the order of the array", `select string_agg(dedupe_key, ' ' order by seq) from outbox.outbox_events where dedupe_key in ('b', 'n', 'y')`)
 }
 
 // Batches lock their slots in ascending order: one that waits for the lowest has none of the others.
@@ -248,9 +246,7 @@ func TestBatchWithOneIDTwice(t *testing.T) {
 	if len(got) != 3 || got[0].id != stands.id || got[0].inserted || got[1].id.String() != id || !got[1].inserted || got[2].id.String() != id || got[2].inserted {
 		t.Errorf("got %+v, want the first to stand as %s, the second added and the third not", got, stands.id)
 	}
-	if payload := pgtest.Value[string](d, `select payload::text from outbox.outbox_events where id = $1`, id); payload != "2" {
-		t.Errorf("the event that was added is %s, want 2", payload)
-	}
+	pgtest.Want(d, "2", "the event that was added is %s, want 2", `select payload::text from outbox.outbox_events where id = $1`, id)
 }
 
 // Both functions give key_hash and size_bytes as values: no expression of the table computes them, and the trigger that fills them in
@@ -269,7 +265,5 @@ func TestEnqueueGivesKeyHashAndSize(t *testing.T) {
 	}
 	const want = `select count(*) || ' rows, ' || count(distinct key_hash) || ' keys, ' || string_agg(distinct size_bytes::text, ' ') from outbox.outbox_events
 		where key_hash = hashtextextended('k', hashtextextended('orders', hashtextextended('shop', 0)))`
-	if got := pgtest.Value[string](d, want); got != "5 rows, 1 keys, 16" {
-		t.Errorf("the table has %s, want 5 rows, 1 keys, 16", got)
-	}
+	pgtest.Want(d, "5 rows, 1 keys, 16", "the table has %s, want 5 rows, 1 keys, 16", want)
 }

@@ -64,9 +64,7 @@ func TestEnqueueFillsEveryColumn(t *testing.T) {
 		}
 		want := `shop|orders|{"n": 1}|OrderPlaced|order|42|p|` + tenant + `|` + key + `|{"a": "b"}|01:00:00|16|pending|0|t|t|t`
 		want = strings.Replace(want, "||", "|", 1) // no key
-		if got := pgtest.Value[string](d, asText, full.id); got != want {
-			t.Errorf("row is  %s\nwant    %s", got, want)
-		}
+		pgtest.Want[string](d, want, "row is  %s\nwant    %s", asText, full.id)
 	}
 	for _, args := range []string{
 		`'shop', 'orders', 'null'`,

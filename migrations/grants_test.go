@@ -259,9 +259,7 @@ func TestJournalHasEachChange(t *testing.T) {
 	if !d.setJournal(true, week) || d.setJournal(true, 2*week) || d.triggers() != 6 || d.days() != 9 {
 		t.Errorf("on: %d triggers, %d partitions", d.triggers(), d.days())
 	}
-	if got := pgtest.Value[string](d, `select enabled || ' ' || retention from outbox.outbox_journal_settings`); got != "true 336:00:00" {
-		t.Errorf("the settings are %s", got)
-	}
+	pgtest.Want(d, "true 336:00:00", "the settings are %s", `select enabled || ' ' || retention from outbox.outbox_journal_settings`)
 	d.mustEnqueue(`'shop', 'orders', '{}'`)
 	pgtest.Exec(d, `update outbox.outbox_events set status = 'delivered'; delete from outbox.outbox_events; truncate outbox.outbox_events`)
 	const all = `select string_agg(concat_ws(' ', operation, seq, before, after), ', ' order by lsn, seq) from outbox.outbox_journal`
@@ -277,9 +275,7 @@ func TestJournalHasEachChange(t *testing.T) {
 	if !d.setJournal(false, week) || d.triggers() != 0 {
 		t.Errorf("off again: %d triggers", d.triggers())
 	}
-	if n := pgtest.Value[int64](d, `select count(*) from outbox.outbox_journal`); n != 8 {
-		t.Errorf("%d records are kept, want 8", n)
-	}
+	pgtest.Want[int64](d, 8, "%d records are kept, want 8", `select count(*) from outbox.outbox_journal`)
 	_, err := migrations.SetJournal(t.Context(), d.Conn, "outbox", migrations.Journal{Enabled: true, Retention: time.Hour})
 	if err == nil || !strings.Contains(err.Error(), "outbox_journal_settings_retention_check") {
 		t.Errorf("a retention of an hour: %v", err)
@@ -346,9 +342,7 @@ func TestJournalKeepsYoungDays(t *testing.T) {
 	if n := keep(); n != 1 || owner.days() != 9 {
 		t.Errorf("then: %d days removed, %d partitions", n, owner.days())
 	}
-	if n := pgtest.Value[int64](owner, `select count(*) from outbox.outbox_journal where at < now() - interval '1 day'`); n != 1 {
-		t.Errorf("%d records of 6 days ago, want 1", n)
-	}
+	pgtest.Want[int64](owner, 1, "%d records of 6 days ago, want 1", `select count(*) from outbox.outbox_journal where at < now() - interval '1 day'`)
 
 	// No day was made: records go to the default partition, and from there when they are old.
 	const dropDays = `do $$ declare name text; begin

@@ -68,9 +68,7 @@ func TestM10PublishUpsert(t *testing.T) {
 	if fourth == third || fourth == first || publish("42", "paid", "last") != fourth {
 		t.Errorf("published %d after %d and %d, want an event of its own, whose payload is replaced", fourth, first, third)
 	}
-	if got := pgtest.Value[string](d, `select string_agg(payload #>> '{}', ',' order by seq) from outbox.outbox_events where aggregate_id = '42' and event_type = 'paid' and topic = 'm10'`); got != "new,newer,last" {
-		t.Errorf("payloads %s, want new,newer,last", got)
-	}
+	pgtest.Want(d, "new,newer,last", "payloads %s, want new,newer,last", `select string_agg(payload #>> '{}', ',' order by seq) from outbox.outbox_events where aggregate_id = '42' and event_type = 'paid' and topic = 'm10'`)
 	if _, err := d.Exec(t.Context(), `select m10_recovery.publish_outbox('order', '', 'paid', '{}')`); err == nil {
 		t.Error("an upsert without an aggregate was taken")
 	}
@@ -92,9 +90,7 @@ func TestM10PublishUpsert(t *testing.T) {
 	if id := <-second; id != first {
 		t.Errorf("two publishers at once made %d and %d", first, id)
 	}
-	if n := pgtest.Value[int](d, `select count(*) from outbox.outbox_events where aggregate_id = '99'`); n != 1 {
-		t.Errorf("%d events of one aggregate, want 1", n)
-	}
+	pgtest.Want(d, 1, "%d events of one aggregate, want 1", `select count(*) from outbox.outbox_events where aggregate_id = '99'`)
 }
 
 // drained leaves large indexes of live rows that are empty, and says so: the planner takes each for one page.

@@ -76,9 +76,7 @@ func TestM10SignaturesAreTheContracts(t *testing.T) {
 				t.Errorf("%s is\n%s, want\n%s", name, got, signature)
 			}
 		}
-		if n := pgtest.Value[int](d, `select count(*) from pg_proc where pronamespace = 'm10_recovery'::regnamespace`); n != len(want) {
-			t.Errorf("%d functions, want %d", n, len(want))
-		}
+		pgtest.Want[int](d, len(want), "%d functions, want %d", `select count(*) from pg_proc where pronamespace = 'm10_recovery'::regnamespace`)
 	}
 	check()
 	// The order that the contract forbids, and a second signature of publish.
@@ -122,9 +120,7 @@ func TestM10SelectionRule(t *testing.T) {
 		from m10_recovery.outbox where claimed_by = 'worker-1'`); got != "4 worker-1 t, 6 worker-1 t, 7 worker-1 t" {
 		t.Errorf("the view says %q", got)
 	}
-	if n := pgtest.Value[int](d, `select count(*) from outbox.outbox_events where locked_until = now() + interval '5 minutes' and lease = (select last_value from outbox.outbox_leases)`); n != 3 {
-		t.Errorf("%d leases of five minutes with the number of the claim, want 3", n)
-	}
+	pgtest.Want(d, 3, "%d leases of five minutes with the number of the claim, want 3", `select count(*) from outbox.outbox_events where locked_until = now() + interval '5 minutes' and lease = (select last_value from outbox.outbox_leases)`)
 	pgtest.Exec(d, `commit`)
 }
 
@@ -162,9 +158,7 @@ func TestM10ClaimsDoNotWait(t *testing.T) {
 		t.Errorf("claimed %q during a claim that is open, want nothing", got)
 	}
 	pgtest.Exec(d, `commit`)
-	if got := pgtest.Value[string](d, `select string_agg(id::text, ',') from m10_recovery.claim_outbox_events('worker-3')`); got != "5" {
-		t.Errorf("claimed %q with the default batch", got)
-	}
+	pgtest.Want(d, "5", "claimed %q with the default batch", `select string_agg(id::text, ',') from m10_recovery.claim_outbox_events('worker-3')`)
 	for _, batch := range []int{0, -1} {
 		if got := d.claim("worker-4", batch); got != "" {
 			t.Errorf("a batch of %v claimed %q", batch, got)
@@ -196,16 +190,12 @@ func TestM10CompletionDecidesTheNextTry(t *testing.T) {
 		}
 		pgtest.Exec(d, `commit`)
 	}
-	if got := pgtest.Value[string](d, `select concat_ws(' ', status, last_error, jsonb_array_length(failures), failures -> -1 ->> 'error', failures -> -1 ->> 'attempt') from outbox.outbox_events`); got != "pending refused 5 refused 13" {
-		t.Errorf("of the failures the row has %q", got)
-	}
+	pgtest.Want(d, "pending refused 5 refused 13", "of the failures the row has %q", `select concat_ws(' ', status, last_error, jsonb_array_length(failures), failures -> -1 ->> 'error', failures -> -1 ->> 'attempt') from outbox.outbox_events`)
 	pgtest.Exec(d, `update outbox.outbox_events set next_attempt_at = now()`)
 	d.claim("w", 1)
 	pgtest.Exec(d, `begin`)
 	d.complete(id, "w", true)
-	if got := pgtest.Value[string](d, `select concat_ws(' ', processed_at = now(), retry_count, claimed_by) from m10_recovery.outbox where id = $1`, id); got != "t 13" {
-		t.Errorf("after a success it is %q", got)
-	}
+	pgtest.Want(d, "t 13", "after a success it is %q", `select concat_ws(' ', processed_at = now(), retry_count, claimed_by) from m10_recovery.outbox where id = $1`, id)
 	pgtest.Exec(d, `commit`)
 	d.complete(id, "w", false)
 	if got := pgtest.Value[string](d, `select status from outbox.outbox_events`); got != "delivered" || d.claim("w", 10) != "" {
@@ -230,9 +220,7 @@ func TestM10CompletionIsGuarded(t *testing.T) {
 	id := d.publish("42")
 	state := func(want string) {
 		t.Helper()
-		if got := pgtest.Value[string](d, `select concat_ws(' ', status, claimed_by) from outbox.outbox_events join m10_recovery.outbox as o on o.id = seq`); got != want {
-			t.Errorf("the event is %q, want %q", got, want)
-		}
+		pgtest.Want[string](d, want, "the event is %q, want %q", `select concat_ws(' ', status, claimed_by) from outbox.outbox_events join m10_recovery.outbox as o on o.id = seq`)
 	}
 	warnings = nil
 	d.claim("worker-1", 1)
@@ -275,13 +263,9 @@ func TestM10ViewHasTheContractsColumns(t *testing.T) {
 	pgtest.Exec(d, `update outbox.outbox_events set status = 'dead', dead_reason = 'permanent_failure'`)
 	d.mustEnqueue(`'shop', 'm10', '{"n": 1}'`)
 	pgtest.Exec(d, `insert into outbox.outbox_events (id, namespace, topic, payload, status) values (gen_random_uuid(), 'shop', 'm10', '{}', 'delivered')`) // as an adoption brings it
-	if n := pgtest.Value[int](d, `select retry_count from m10_recovery.outbox where processed_at is not null`); n != 0 {
-		t.Errorf("an event that no worker has claimed was retried %d times", n)
-	}
+	pgtest.Want(d, 0, "an event that no worker has claimed was retried %d times", `select retry_count from m10_recovery.outbox where processed_at is not null`)
 	pgtest.Exec(d, `delete from outbox.outbox_events where status = 'delivered'`)
-	if got := pgtest.Value[string](d, `select string_agg(concat_ws('|', id, aggregate_type, aggregate_id, event_type, payload, processed_at, retry_count), ';') from m10_recovery.outbox`); got != `2||||{"n": 1}|0` {
-		t.Errorf("the view shows %q, want the event that is not dead", got)
-	}
+	pgtest.Want(d, `2||||{"n": 1}|0`, "the view shows %q, want the event that is not dead", `select string_agg(concat_ws('|', id, aggregate_type, aggregate_id, event_type, payload, processed_at, retry_count), ';') from m10_recovery.outbox`)
 }
 
 // process_after says when an event may be claimed, and may be set; what is processed may be deleted. Nothing else changes.
@@ -306,9 +290,7 @@ func TestM10ViewTakesProcessAfterAndDeletion(t *testing.T) {
 		t.Error("process_after is not null again")
 	}
 	pgtest.Exec(worker, `delete from m10_recovery.outbox`)
-	if got := pgtest.Value[string](d, `select string_agg(seq::text, ' ') from outbox.outbox_events`); got != fmt.Sprint(id) {
-		t.Errorf("left are %s, want what is not processed", got)
-	}
+	pgtest.Want[string](d, fmt.Sprint(id), "left are %s, want what is not processed", `select string_agg(seq::text, ' ') from outbox.outbox_events`)
 	worker.wantRefused(`update m10_recovery.outbox set retry_count = 0`, `update m10_recovery.outbox set processed_at = now()`)
 }
 
@@ -327,16 +309,12 @@ func TestM10CrashCountsNoFailure(t *testing.T) {
 	}
 	d.claim("w", 1)
 	d.complete(id, "w", false)
-	if n := pgtest.Value[int](d, `select retry_count from m10_recovery.outbox`); n != 1 {
-		t.Errorf("retry_count is %d after one failure", n)
-	}
+	pgtest.Want(d, 1, "retry_count is %d after one failure", `select retry_count from m10_recovery.outbox`)
 	// Dispatchers suspect an event that ends processes. The outcome of a lease clears it, and another crash does not.
 	pgtest.Exec(d, `update outbox.outbox_events set suspicion = 4, next_attempt_at = now()`)
 	for _, want := range []string{"", "4"} {
 		d.claim("w", 1)
-		if got := pgtest.Value[string](d, `select coalesce(suspicion::text, '') from outbox.outbox_events`); got != want {
-			t.Errorf("the suspicion is %q, want %q", got, want)
-		}
+		pgtest.Want[string](d, want, "the suspicion is %q, want %q", `select coalesce(suspicion::text, '') from outbox.outbox_events`)
 		pgtest.Exec(d, `update outbox.outbox_events set suspicion = 4, locked_until = now() - interval '1 second'`)
 	}
 }
@@ -350,13 +328,9 @@ func TestM10WorkersAreForgotten(t *testing.T) {
 	d.claim("host:2", 1)
 	pgtest.Exec(d, `update m10_recovery.processors set seen_at = now() - interval '8 days' where processor_id = 'host:2'`)
 	d.claim("host:1:ä", 1) // which is known, and looks after nothing
-	if got := pgtest.Value[string](d, names); got != "host:1:ä,host:2" {
-		t.Errorf("workers: %s", got)
-	}
+	pgtest.Want(d, "host:1:ä,host:2", "workers: %s", names)
 	d.claim("host:3", 1)
-	if got := pgtest.Value[string](d, names); got != "host:1:ä,host:3" {
-		t.Errorf("workers: %s", got)
-	}
+	pgtest.Want(d, "host:1:ä,host:3", "workers: %s", names)
 }
 
 // One holder at a time has a lock; it may take it again, make it last, and give it up. One that is over is free.
@@ -445,9 +419,7 @@ func TestM10ReinstallKeepsRights(t *testing.T) {
 	if got := worker.claim("w", 10); got != "2 0" {
 		t.Errorf("claimed %q", got)
 	}
-	if got := pgtest.Value[string](d, `select concat_ws(' / ', namespace, topic) from outbox.outbox_events where seq = 2`); got != `sh"op ä / of {topic}` {
-		t.Errorf("the event is of %s", got)
-	}
+	pgtest.Want(d, `sh"op ä / of {topic}`, "the event is of %s", `select concat_ws(' / ', namespace, topic) from outbox.outbox_events where seq = 2`)
 }
 
 // A worker's login calls the functions and reads the view, and no more.
@@ -461,9 +433,7 @@ func TestM10WorkerMayDoNoMore(t *testing.T) {
 	worker.claim("w", 1)
 	worker.complete(id, "w", true)
 	pgtest.Exec(worker, `select m10_recovery.acquire_lock('l', 'h'), m10_recovery.extend_lock('l', 'h'), m10_recovery.release_lock('l', 'h')`)
-	if n := pgtest.Value[int](worker, `select count(processed_at) from m10_recovery.outbox`); n != 1 {
-		t.Errorf("the worker sees %d processed events, want 1", n)
-	}
+	pgtest.Want(worker, 1, "the worker sees %d processed events, want 1", `select count(processed_at) from m10_recovery.outbox`)
 	worker.wantRefused(
 		`select * from outbox.outbox_events`,
 		`select outbox.enqueue('shop', 'm10', '{}')`,

@@ -38,12 +38,8 @@ func TestOverviewTakesInserts(t *testing.T) {
 	pgtest.Exec(producer, `create temporary table outbox_events (id uuid)`)
 	const id = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
 	insert := `insert into outbox.events (id, topic, payload, status, attempt_count, next_attempt_at) values ('` + id + `', 'orders', '{"n": 1}', 'pending', 0, now() + interval '5 s')`
-	if got := pgtest.Value[string](producer, insert+` returning id::text`); got != id {
-		t.Errorf("returned %s, want %s", got, id)
-	}
-	if got := pgtest.Value[string](producer, `insert into outbox.events (topic, payload) values ('orders', '{}') returning concat_ws(' ', id is not null, status, attempt_count, next_attempt_at = now(), created_at = now())`); got != "t pending 0 t t" {
-		t.Errorf("a bare insert returned %q", got)
-	}
+	pgtest.Want[string](producer, id, "returned %s, want %s", insert+` returning id::text`)
+	pgtest.Want(producer, "t pending 0 t t", "a bare insert returned %q", `insert into outbox.events (topic, payload) values ('orders', '{}') returning concat_ws(' ', id is not null, status, attempt_count, next_attempt_at = now(), created_at = now())`)
 	got := pgtest.Value[string](d, `select string_agg(concat_ws(' ', namespace, topic, payload, next_attempt_at - created_at, max_attempts, retry), '; ' order by seq) from outbox.outbox_events`)
 	const retry = `{"max": "24h", "base": "60s", "strategy": "Linear"}`
 	if want := `shop orders {"n": 1} 00:00:05 32767 ` + retry + `; shop orders {} 00:00:00 32767 ` + retry; got != want {
@@ -90,9 +86,7 @@ func TestOverviewHasItsStatuses(t *testing.T) {
 	if want := "pending 0, pending 2, processing 2, processed 0, failed 10"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
-	if n := pgtest.Value[int](d, `select count(*) from information_schema.columns where table_schema = 'outbox' and table_name = 'events'`); n != 7 {
-		t.Errorf("%d columns, want 7", n)
-	}
+	pgtest.Want(d, 7, "%d columns, want 7", `select count(*) from information_schema.columns where table_schema = 'outbox' and table_name = 'events'`)
 }
 
 // Installing again does nothing, another namespace replaces the view and keeps rights, and what is not ours is left
@@ -104,9 +98,7 @@ func TestOverviewIsInstalledTwice(t *testing.T) {
 	d.upOverview("outbox", "shop", false)
 	d.upOverview("outbox", `sh"op {schema}`, true)
 	pgtest.Exec(producer, `insert into outbox.events (topic, payload) values ('orders', '{}')`)
-	if got := pgtest.Value[string](d, `select namespace from outbox.outbox_events`); got != `sh"op {schema}` {
-		t.Errorf("the namespace is %s", got)
-	}
+	pgtest.Want(d, `sh"op {schema}`, "the namespace is %s", `select namespace from outbox.outbox_events`)
 	refused := func(d database, schema, namespace, want string) {
 		t.Helper()
 		if _, err := migrations.UpOverview(t.Context(), d.Conn, schema, migrations.Overview{Namespace: namespace}); err == nil || !strings.Contains(err.Error(), want) {
@@ -123,9 +115,7 @@ func TestOverviewIsInstalledTwice(t *testing.T) {
 	pgtest.Exec(d, `alter table outbox.events rename to events_before`)
 	d.upOverview("second", "shop", true)
 	pgtest.Exec(d, `insert into outbox.events (topic, payload) values ('orders', '{}')`)
-	if n := pgtest.Value[int](d, `select count(*) from second.outbox_events`); n != 1 {
-		t.Errorf("%d events in the other schema, want 1", n)
-	}
+	pgtest.Want(d, 1, "%d events in the other schema, want 1", `select count(*) from second.outbox_events`)
 }
 
 // What waits to replace a view names who reads that, and no dispatcher.

@@ -138,9 +138,7 @@ func TestPanicIsPoisonAndLogsNoPayload(t *testing.T) {
 	r.eventually("one row is dead", func() bool { return r.count("status = 'dead'") == 1 })
 	r.eventually("the others are delivered", func() bool { return r.count("status = 'delivered'") == 19 })
 	d.stop()
-	if got := pgtest.Value[string](r, `select dead_reason from outbox.outbox_events where id = $1`, bad); got != "poison_message" {
-		t.Errorf("the row is dead for %s, want poison_message", got)
-	}
+	pgtest.Want(r, "poison_message", "the row is dead for %s, want poison_message", `select dead_reason from outbox.outbox_events where id = $1`, bad)
 	lastError := pgtest.Value[string](r, `select last_error from outbox.outbox_events where id = $1`, bad)
 	for _, word := range []string{"panic in the sink at delivery_test.go:", "index out of range"} {
 		if !strings.Contains(lastError, word) {

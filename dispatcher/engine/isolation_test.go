@@ -45,9 +45,7 @@ func TestUndecodableRow(t *testing.T) {
 			if n, times := sink.delivered(); n != 499 || times != 499 {
 				t.Errorf("%d events were delivered %d times, want 499 once each", n, times)
 			}
-			if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_dead_letters where reason = 'poison_message' and error like '%headers%'`); n != 1 {
-				t.Errorf("%d dead letters say that the headers cannot be read, want 1", n)
-			}
+			pgtest.Want(r, 1, "%d dead letters say that the headers cannot be read, want 1", `select count(*) from outbox.outbox_dead_letters where reason = 'poison_message' and error like '%headers%'`)
 			if lines := log.lines("the database is unreachable"); len(lines) > 0 {
 				t.Errorf("the log says that the database is unreachable: %v", lines)
 			}

@@ -477,9 +477,7 @@ func (p planned) wantExpiredCheap() {
 	pgtest.Exec(p, `update outbox.outbox_events set locked_until = now() - interval '1 second' where live and status = 'processing' and topic = 'big'`)
 	expired := p.claim("big", 100)
 	p.Logf("claim of 100 expired of a million: %d buffers, %.1f ms", expired.buffers(), expired.millis)
-	if n := pgtest.Value[int](p.outbox, `select count(*) from outbox.outbox_events where topic = 'big' and suspicion = 1`); n != 100 {
-		p.Errorf("%d rows were claimed again, want 100", n)
-	}
+	pgtest.Want(p.outbox, 100, "%d rows were claimed again, want 100", `select count(*) from outbox.outbox_events where topic = 'big' and suspicion = 1`)
 	if expired.buffers() > 2*fresh.buffers() {
 		p.Errorf("a claim of expired rows reads %d buffers, one of pending rows %d", expired.buffers(), fresh.buffers())
 	}

@@ -292,12 +292,8 @@ func TestHeartbeatWritesOneRowPerWorker(t *testing.T) {
 	beat(one, pgstore.WorkerInfo{Dispatcher: "orders", Version: "v1", Topics: []string{"orders", "returns"}})
 	first := o.Now()
 	const row = `select concat_ws(' ', dispatcher, namespace, topics, version) from outbox.outbox_workers where worker = $1`
-	if got := pgtest.Value[string](o, row, one); got != "orders shop {orders,returns} v1" {
-		t.Errorf("the row is %q", got)
-	}
-	if got := pgtest.Value[string](o, row, other); got != "others shop {} " {
-		t.Errorf("the other worker's row is %q", got)
-	}
+	pgtest.Want(o, "orders shop {orders,returns} v1", "the row is %q", row, one)
+	pgtest.Want(o, "others shop {} ", "the other worker's row is %q", row, other)
 	beat(one, pgstore.WorkerInfo{Dispatcher: "orders", Version: "v1", Ordered: true, Blocks: true})
 	if !pgtest.Value[bool](o, `select started_at between $2 and $3 and seen_at > $3 and topics = '{}' and ordered and blocks from outbox.outbox_workers where worker = $1`, one, from, first) {
 		t.Errorf("after the second time the row is %s", pgtest.Value[string](o, `select w::text from outbox.outbox_workers as w where worker = $1`, one))
@@ -312,9 +308,7 @@ func TestHeartbeatWritesOneRowPerWorker(t *testing.T) {
 	if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_workers where worker = $1`, one); n != 0 {
 		t.Error("the row is there after Leave")
 	}
-	if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_workers`); n != 2 {
-		t.Errorf("Leave left %d rows, want 2", n)
-	}
+	pgtest.Want(o, 2, "Leave left %d rows, want 2", `select count(*) from outbox.outbox_workers`)
 }
 
 // Dispatchers that deliver topics of this one are named, whoever runs them; each once, and only while they run

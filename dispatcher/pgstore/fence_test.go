@@ -206,9 +206,7 @@ func TestFenceIsRaisedWithoutTheEvents(t *testing.T) {
 	pgtest.Exec(p, `truncate outbox.outbox_fence, outbox.outbox_clusters`)
 	pages := pgtest.Value[int](p.outbox, `select pg_relation_size('outbox.outbox_events') / current_setting('block_size')::integer`)
 	read := p.explain(`select outbox.outbox_fence_raise()`).buffers()
-	if up := pgtest.Value[int](p.outbox, `select count(*) from outbox.outbox_fence`); up != 1 {
-		t.Errorf("the fence has %d rows, want 1", up)
-	}
+	pgtest.Want(p.outbox, 1, "the fence has %d rows, want 1", `select count(*) from outbox.outbox_fence`)
 	t.Logf("%d buffers, with a table of %d pages", read, pages)
 	if read > pages/2 {
 		t.Errorf("raising the fence read %d buffers, with a table of %d pages", read, pages)

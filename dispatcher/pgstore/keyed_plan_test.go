@@ -362,9 +362,7 @@ func (o outbox) dense(test denseCase) {
 	}
 	_ = tx.Rollback(o.Context())
 
-	if dead := pgtest.Value[int](o, `select count(*) from outbox.outbox_dead_letters where reason <> 'poison_message'`); dead != len(test.dead) {
-		o.Errorf("%d dead letters, want %d", dead, len(test.dead))
-	}
+	pgtest.Want[int](o, len(test.dead), "%d dead letters, want %d", `select count(*) from outbox.outbox_dead_letters where reason <> 'poison_message'`)
 
 	// All the others come, each once.
 	ack(append(held, leases...))
@@ -377,9 +375,7 @@ func (o outbox) dense(test denseCase) {
 	if done != 60-test.blocked {
 		o.Errorf("%d rows came in all, want %d", done, 60-test.blocked)
 	}
-	if wait := pgtest.Value[int](o, `select count(*) from outbox.outbox_events where live`); wait != test.blocked {
-		o.Errorf("%d rows are left, want %d", wait, test.blocked)
-	}
+	pgtest.Want[int](o, test.blocked, "%d rows are left, want %d", `select count(*) from outbox.outbox_events where live`)
 }
 
 // What claim_dense.sql looked at is reported in addition to the rows: how far it got in each topic, and the keys that it

@@ -91,9 +91,7 @@ func TestM10AndDispatcherShareATable(t *testing.T) {
 	if len(tokens) != 9 || !slices.IsSorted(tokens) || len(slices.Compact(tokens)) != 9 {
 		t.Errorf("tokens %v, want nine that rise", tokens)
 	}
-	if status := pgtest.Value[string](m.outbox, `select status from outbox.outbox_events`); status != "processing" {
-		t.Errorf("it is %s; those who had lost it changed it", status)
-	}
+	pgtest.Want(m.outbox, "processing", "it is %s; those who had lost it changed it", `select status from outbox.outbox_events`)
 }
 
 // A dispatcher marks no event dead that a worker publishes or retries, whatever its own limit is, and waits as M10 does.

@@ -147,9 +147,7 @@ func TestDeadRowIsNotLost(t *testing.T) {
 	if lost, err = store.Nack(t.Context(), failures[:1]); err != nil || len(lost) != 1 {
 		t.Errorf("lost are %v, %v; want the one that is dead for another reason", lost, err)
 	}
-	if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_dead_letters`); n != 2 {
-		t.Errorf("%d dead letters, want 2", n)
-	}
+	pgtest.Want(o, 2, "%d dead letters, want 2", `select count(*) from outbox.outbox_dead_letters`)
 }
 
 // A row with no attempt left that the database refuses to markDead stays as it is, and harms no other row, with and

@@ -53,9 +53,7 @@ func TestRowThatWasTriedIsSent(t *testing.T) {
 		t.Errorf("warnings %q, want the rows that have no attempt left", got)
 	}
 	r.step(adopt.Cutover, adopt.Live, true)
-	if got := pgtest.Value[string](r, `select string_agg(attempts || ' of ' || coalesce(max_attempts::text, '-'), ', ' order by seq) from outbox.outbox_events`); got != "0 of -, 25 of 45, 980 of 1000" {
-		t.Errorf("attempts %s", got)
-	}
+	pgtest.Want(r, "0 of -, 25 of 45, 980 of 1000", "attempts %s", `select string_agg(attempts || ' of ' || coalesce(max_attempts::text, '-'), ', ' order by seq) from outbox.outbox_events`)
 	l := newLedger()
 	r.exec(`update outbox.outbox_events set payload = jsonb_build_object('n', attempts)`)
 	defer r.dispatch(l)()
@@ -134,9 +132,7 @@ func TestWorkerThatDeletesWhatItHasSent(t *testing.T) {
 	if back := r.step(adopt.Back, adopt.None, true); back.Returned != 5 {
 		t.Errorf("%d events returned, want 5", back.Returned)
 	}
-	if got := pgtest.Value[string](r, `select string_agg(id || ':' || (data ->> 'n') || coalesce(extra, ''), ' ' order by id) from queue`); got != "3:3x3 5:5x5 6:6x6 8:8x8 9:9" {
-		t.Errorf("their table has %s", got)
-	}
+	pgtest.Want(r, "3:3x3 5:5x5 6:6x6 8:8x8 9:9", "their table has %s", `select string_agg(id || ':' || (data ->> 'n') || coalesce(extra, ''), ' ' order by id) from queue`)
 }
 
 // Rows that share a dedupe key are counted once each, also when one is opened again: in the shadow, and live.
@@ -283,9 +279,7 @@ func TestStepsHaveALimitWhileProducersWait(t *testing.T) {
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	r.step(adopt.Cutover, adopt.Live, true)
 	r.step(adopt.Back, adopt.None, true)
-	if got := pgtest.Value[string](r, `select string_agg(distinct step, ', ' order by step desc) from limits`); got != "SENT 600010ms, NEW 600010ms" {
-		t.Errorf("limits %s", got)
-	}
+	pgtest.Want(r, "SENT 600010ms, NEW 600010ms", "limits %s", `select string_agg(distinct step, ', ' order by step desc) from limits`)
 }
 
 // Where the table has tenants and no dedupe keys, a key is made that begins with the tenant.
@@ -302,9 +296,7 @@ func TestRowsOfTenantsGetKeysOfTheirs(t *testing.T) {
 			if moved := r.step(adopt.Cutover, adopt.Live, true); moved.Moved != 2 || moved.Refused != 0 {
 				t.Errorf("moved %d, refused %d", moved.Moved, moved.Refused)
 			}
-			if got := pgtest.Value[string](r, `select string_agg(dedupe_key, ', ' order by tenant_id nulls first) from outbox.outbox_events`); got != want {
-				t.Errorf("dedupe keys %q, want %q", got, want)
-			}
+			pgtest.Want[string](r, want, "dedupe keys %q, want %q", `select string_agg(dedupe_key, ', ' order by tenant_id nulls first) from outbox.outbox_events`)
 		})
 	}
 }
@@ -405,12 +397,8 @@ func TestNumbersOfTheirTable(t *testing.T) {
 		r.exec(numbering(aggregate))
 	}
 	want := "1:3 1:4 1:9 9:1 1:10 2:2 5:2 9:2 9:3"
-	if got := pgtest.Value[string](r, `select string_agg(aggregate_id || ':' || aggregate_sequence, ' ' order by seq) from outbox.outbox_events where payload ->> 'n' = '0'`); got != want {
-		t.Errorf("enqueue gives %s, want %s", got, want)
-	}
-	if n := pgtest.Value[int](r, `select count(*) from pg_proc where proname like any ('{outbox\\_adopt\\_storage%,outbox\\_numbers\\_storage%}')`); n != 0 {
-		t.Errorf("%d functions are left", n)
-	}
+	pgtest.Want[string](r, want, "enqueue gives %s, want %s", `select string_agg(aggregate_id || ':' || aggregate_sequence, ' ' order by seq) from outbox.outbox_events where payload ->> 'n' = '0'`)
+	pgtest.Want(r, 0, "%d functions are left", `select count(*) from pg_proc where proname like any ('{outbox\\_adopt\\_storage%,outbox\\_numbers\\_storage%}')`)
 }
 
 // An enqueue that numbers an event while the way back has locked their table waits for it, and neither fails.
@@ -440,9 +428,7 @@ func TestBackWhileEnqueueNumbers(t *testing.T) {
 	r.eventually("enqueue waits", func() bool { return pgtest.Value[bool](r, fmt.Sprintf(locks, "AccessShareLock", false)) })
 	need.OK(t, hold.Commit(t.Context()))
 	need.OK(t, errors.Join(<-back, <-enqueued))
-	if got := pgtest.Value[int](r, `select aggregate_sequence from outbox.outbox_events where payload ->> 'n' = '0'`); got != 2 {
-		t.Errorf("enqueue gives %d, want 2", got)
-	}
+	pgtest.Want(r, 2, "enqueue gives %d, want 2", `select aggregate_sequence from outbox.outbox_events where payload ->> 'n' = '0'`)
 }
 
 // While the shadow waits for their table, enqueue does not wait for it. Of two adoptions of a namespace the greater number counts, and
@@ -481,9 +467,7 @@ func TestNumbersOfTwoTables(t *testing.T) {
 	need.OK(t, <-shadow)
 	other.step(adopt.ToShadow, adopt.Shadow, true)
 	r.exec(numbering("1"))
-	if got := pgtest.Value[int](r, `select aggregate_sequence from outbox.outbox_events`); got != 4 {
-		t.Errorf("enqueue gives %d, want 4", got)
-	}
+	pgtest.Want(r, 4, "enqueue gives %d, want 4", `select aggregate_sequence from outbox.outbox_events`)
 	apply := func(step adopt.Step, name string) adopt.Result {
 		t.Helper()
 		conn, err := r.Acquire(t.Context())
@@ -497,9 +481,7 @@ func TestNumbersOfTwoTables(t *testing.T) {
 	apply(adopt.Cutover, "other")
 	before := pgtest.Value[string](r, `select string_agg(ctid || aggregate_id || xmax, ' ') from outbox.outbox_aggregate_sequences`)
 	apply(adopt.Back, "storage")
-	if after := pgtest.Value[string](r, `select string_agg(ctid || aggregate_id || xmax, ' ') from outbox.outbox_aggregate_sequences`); after != before {
-		t.Errorf("the way back writes %s, where there was %s", after, before)
-	}
+	pgtest.Want[string](r, before, "the way back writes %s, where there was %s", `select string_agg(ctid || aggregate_id || xmax, ' ') from outbox.outbox_aggregate_sequences`)
 	r.exec(`drop table other_outbox`)
 	if got := apply(adopt.Back, "other").Warnings; len(got) != 1 {
 		t.Errorf("warnings %q, want one of the numbers", got)

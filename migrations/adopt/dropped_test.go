@@ -99,9 +99,7 @@ func TestNotesOfDeletedRowsArePruned(t *testing.T) {
 		if s := r.status(); !s.OK() || s.Rows != 0 || s.OpenEvents != 40 {
 			t.Errorf("status %+v", s)
 		}
-		if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_adopted`); n != 40 {
-			t.Errorf("%d notes, want those of the 40 events that wait", n)
-		}
+		pgtest.Want(r, 40, "%d notes, want those of the 40 events that wait", `select count(*) from outbox.outbox_adopted`)
 	}
 }
 
@@ -125,9 +123,7 @@ func TestBackReturnsTheNewestOfAnAggregate(t *testing.T) {
 	if result := r.step(adopt.Back, adopt.None, true); result.Returned != 1 {
 		t.Errorf("returned %d", result.Returned)
 	}
-	if got := pgtest.Value[string](r, `select string_agg(payload ->> 'n', ', ' order by id) from m10_recovery.outbox where processed_at is null`); got != "201, 3, 402" {
-		t.Errorf("open rows %q, want the newest of each aggregate", got)
-	}
+	pgtest.Want(r, "201, 3, 402", "open rows %q, want the newest of each aggregate", `select string_agg(payload ->> 'n', ', ' order by id) from m10_recovery.outbox where processed_at is null`)
 }
 
 // A trigger of theirs that keeps a row from being opened, or from being inserted again, keeps its event in the outbox.
@@ -188,9 +184,7 @@ func TestBackReturnsTheNewestOfAnID(t *testing.T) {
 	r.exec(`insert into keyed (id, data) values ('a', '{"n": 6}')`) // theirs again
 	r.exec(`update outbox.outbox_events set status = 'pending', locked_by = null, locked_until = null where status = 'processing'`)
 	r.step(adopt.Back, adopt.None, true)
-	if got := pgtest.Value[string](r, `select string_agg(id || ' ' || (data ->> 'n'), ', ' order by id) from keyed`); got != "a 6, b 4, c 5, e 8" {
-		t.Errorf("rows %q, want the newest of each id and of a kind", got)
-	}
+	pgtest.Want(r, "a 6, b 4, c 5, e 8", "rows %q, want the newest of each id and of a kind", `select string_agg(id || ' ' || (data ->> 'n'), ', ' order by id) from keyed`)
 }
 
 // A way back that ends after its first transaction leaves no trigger: no cut-over begins from that, and the next way back ends
@@ -244,9 +238,7 @@ func TestBackThatEndedHalfWay(t *testing.T) {
 		t.Error(err)
 	}
 	r.step(adopt.Back, adopt.None, false)
-	if got := pgtest.Value[string](r, `select string_agg(step, ' ') from limits`); got != "0 10min 0" {
-		t.Errorf("the notes are removed with the limits %s; want none but that of the shadow", got)
-	}
+	pgtest.Want(r, "0 10min 0", "the notes are removed with the limits %s; want none but that of the shadow", `select string_agg(step, ' ') from limits`)
 }
 
 // The way back has the rows that it inserts again in memory one at a time.

@@ -94,9 +94,7 @@ func TestDebeziumEachEventSentByOneSide(t *testing.T) {
 		t.Errorf("%d things are left after the way back", n)
 	}
 	// A row whose producer has deleted it is deleted again.
-	if n := pgtest.Value[int](r, `select count(*) from outboxevent where (payload ->> 'n')::integer % 2 = 0`); n != 0 {
-		t.Errorf("%d rows are there again", n)
-	}
+	pgtest.Want(r, 0, "%d rows are there again", `select count(*) from outboxevent where (payload ->> 'n')::integer % 2 = 0`)
 	t.Logf("committed %d, rolled back %d; moved %d, returned %d, both %d; delivered by theirs %d, ours %d at the end of the cut-over, %d and %d in all",
 		len(l.committed), len(l.rolledBack), moved.Moved, returned.Returned, len(both), theirs, ours, len(l.theirs), len(l.ours))
 	if moved.Moved == 0 || returned.Returned == 0 || len(both) == 0 {
@@ -173,13 +171,9 @@ func TestDebeziumRowsGoBack(t *testing.T) {
 	if result := r.step(adopt.Back, adopt.None, true); result.Returned != 4 {
 		t.Errorf("returned %d, want 4", result.Returned)
 	}
-	if after := pgtest.Value[string](r, rows); after != before {
-		t.Errorf("their table has\n%s\nwant\n%s", after, before)
-	}
+	pgtest.Want[string](r, before, "their table has\n%s\nwant\n%s", rows)
 	// 5 ms for each note that has a row: of these, and of the one that is delivered.
-	if got := pgtest.Value[string](r, `select string_agg(distinct step, ', ') from limits`); got != "600025ms" {
-		t.Errorf("the limit was %s", got)
-	}
+	pgtest.Want(r, "600025ms", "the limit was %s", `select string_agg(distinct step, ', ') from limits`)
 	held := pgtest.Value[string](r, `select string_agg(row::text, ' ' order by row ->> 'id')
 		from outbox.outbox_adopt_log($1, 'dbz_publication', 'outboxevent') as row`, r.old.spec.Slot)
 	for _, id := range []string{"shadow", "open", "live", "none"} {
@@ -454,9 +448,7 @@ func TestDebeziumRefusedRowIsSentOnceFixed(t *testing.T) {
 	if result := r.step(adopt.Back, adopt.None, true); result.Returned != 4 || r.held() != "1 2 3 4" {
 		t.Errorf("returned %d, and the slot has %s", result.Returned, r.held())
 	}
-	if got := pgtest.Value[string](r, `select string_agg(aggregatetype || (note = payload), ' ' order by payload ->> 'n') from outboxevent`); got != "fixedtrue Ttrue Ttrue" {
-		t.Errorf("their table has %s", got)
-	}
+	pgtest.Want(r, "fixedtrue Ttrue Ttrue", "their table has %s", `select string_agg(aggregatetype || (note = payload), ' ' order by payload ->> 'n') from outboxevent`)
 }
 
 // The steps work in every mode of the driver.

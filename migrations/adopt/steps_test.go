@@ -109,9 +109,7 @@ func TestMovedRowsKeepTimeAttemptsAndPlace(t *testing.T) {
 		from outbox.outbox_events where status = 'pending' and max_attempts = 32767 and retry = '{"strategy": "PowerOfTwo"}'`); got != want {
 		t.Errorf("events %q, want %q", got, want)
 	}
-	if got := pgtest.Value[string](r, `select string_agg(dedupe_key, ' ' order by seq) from outbox.outbox_events`); got != "m10/2 m10/3 m10/1" {
-		t.Errorf("dedupe keys %q", got)
-	}
+	pgtest.Want(r, "m10/2 m10/3 m10/1", "dedupe keys %q", `select string_agg(dedupe_key, ' ' order by seq) from outbox.outbox_events`)
 	r.exec(`update outbox.outbox_events set attempts = 31 where dedupe_key = 'm10/2'`)
 	if result := r.step(adopt.Back, adopt.None, true); result.Returned != 3 {
 		t.Errorf("moved %d, returned %d, refused %d", result.Moved, result.Returned, result.Refused)
@@ -187,12 +185,8 @@ func TestReopenedRowBecomesNewEvent(t *testing.T) {
 	if got := r.numbers(); got != "1 2 3 12 3" {
 		t.Errorf("events %q after two rows were opened again", got)
 	}
-	if got := pgtest.Value[int](r, `select count(distinct dedupe_key) from outbox.outbox_events`); got != 5 {
-		t.Errorf("%d dedupe keys", got)
-	}
-	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_events where id in (select id from outbox.events)`); n != 3 {
-		t.Errorf("%d events have the id of their row, want 3", n)
-	}
+	pgtest.Want(r, 5, "%d dedupe keys", `select count(distinct dedupe_key) from outbox.outbox_events`)
+	pgtest.Want(r, 3, "%d events have the id of their row, want 3", `select count(*) from outbox.outbox_events where id in (select id from outbox.events)`)
 	if s := r.status(); !s.OK() || s.Rows != 3 || s.Notes != 3 || s.OpenRows != 0 || s.OpenEvents != 4 {
 		t.Errorf("status %+v", s)
 	}
@@ -200,9 +194,7 @@ func TestReopenedRowBecomesNewEvent(t *testing.T) {
 	if result := r.step(adopt.Back, adopt.None, true); result.Returned != 3 {
 		t.Errorf("moved %d, returned %d, refused %d", result.Moved, result.Returned, result.Refused)
 	}
-	if got := pgtest.Value[string](r, `select string_agg(payload ->> 'n', ' ' order by payload ->> 'n') from outbox.events where status = 'pending'`); got != "1 12 3" {
-		t.Errorf("open rows %q", got)
-	}
+	pgtest.Want(r, "1 12 3", "open rows %q", `select string_agg(payload ->> 'n', ' ' order by payload ->> 'n') from outbox.events where status = 'pending'`)
 }
 
 // The way back waits for what a dispatcher has leased, and takes it when the lease is over, also when no dispatcher runs.
@@ -224,9 +216,7 @@ func TestBackWaitsForLeases(t *testing.T) {
 	r.exec(`update outbox.outbox_events set status = 'delivered', locked_by = null, locked_until = null where payload ->> 'n' = '1'`)
 	r.exec(`update outbox.outbox_events set locked_until = now() - interval '1 second' where payload ->> 'n' = '2'`)
 	r.step(adopt.Back, adopt.None, true)
-	if got := pgtest.Value[string](r, `select string_agg((payload ->> 'n') || ' ' || retry_count, ', ' order by id) from m10_recovery.outbox where processed_at is null`); got != "0 0, 2 1, 3 0" {
-		t.Errorf("open rows %q", got)
-	}
+	pgtest.Want(r, "0 0, 2 1, 3 0", "open rows %q", `select string_agg((payload ->> 'n') || ' ' || retry_count, ', ' order by id) from m10_recovery.outbox where processed_at is null`)
 }
 
 // A dry run changes nothing, and what it prints does the step.
@@ -255,9 +245,7 @@ func TestDryRunPrintsTheStep(t *testing.T) {
 			continue
 		}
 		r.step(adopt.Back, adopt.None, false)
-		if n := pgtest.Value[int](r, `select count(*) from storage_outbox where delivery_status = 'pending'`); n != 1 {
-			t.Errorf("%d rows are open", n)
-		}
+		pgtest.Want(r, 1, "%d rows are open", `select count(*) from storage_outbox where delivery_status = 'pending'`)
 	}
 }
 
@@ -460,9 +448,7 @@ func TestCutoverRefusesIDThatIsNotUniqueAnyMore(t *testing.T) {
 	if _, err := r.try(adopt.Cutover, adopt.Options{}); err == nil || !strings.Contains(err.Error(), "is not unique by itself") {
 		t.Errorf("got %v", err)
 	}
-	if n := pgtest.Value[int](r, `select count(*) from keyed where state = 'NEW'`); n != 3 {
-		t.Errorf("%d of 3 rows are open in their table", n)
-	}
+	pgtest.Want(r, 3, "%d of 3 rows are open in their table", `select count(*) from keyed where state = 'NEW'`)
 }
 
 // An index may be broken, and two rows have one id.
@@ -529,14 +515,10 @@ func TestRowWithoutDueTimeIsDueAtOnce(t *testing.T) {
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	r.step(adopt.Cutover, adopt.Live, true)
 	r.exec(`insert into keyed (id, created) values (4, now() at time zone 'UTC' + interval '5 hours')`)
-	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_events where next_attempt_at <= now()`); n != 4 {
-		t.Errorf("%d of 4 events are due", n)
-	}
+	pgtest.Want(r, 4, "%d of 4 events are due", `select count(*) from outbox.outbox_events where next_attempt_at <= now()`)
 	if s := r.status(); len(s.Warnings) != 2 || !strings.HasPrefix(s.Warnings[0], "column created has no time zone") ||
 		!strings.HasPrefix(s.Warnings[1], "1 new rows have a time in column created that is up to 05:00:00 from the database's: it has no time zone") {
 		t.Errorf("warnings %q, want the column and the hours", s.Warnings)
 	}
-	if order := pgtest.Value[string](r, `select string_agg(a.their_id, ' ' order by e.next_attempt_at, e.seq) from outbox.outbox_events as e join outbox.outbox_adopted as a on a.event_id = e.id`); order != "3 2 1 4" {
-		t.Errorf("the events are due in the order %s, want that of their creation", order)
-	}
+	pgtest.Want(r, "3 2 1 4", "the events are due in the order %s, want that of their creation", `select string_agg(a.their_id, ' ' order by e.next_attempt_at, e.seq) from outbox.outbox_events as e join outbox.outbox_adopted as a on a.event_id = e.id`)
 }

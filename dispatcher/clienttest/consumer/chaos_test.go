@@ -85,9 +85,7 @@ func TestEffectsEqualTheCommittedEvents(t *testing.T) {
 	}
 	// In one statement: a hundred thousand would take longer than all else.
 	const charged = `select count(*) from (select tracking_id from effects group by tracking_id having count(*) = 1) as e where tracking_id::text = any ($1)`
-	if n := pgtest.Value[int](pool, charged, keys); n != len(keys) {
-		t.Errorf("%d of %d charges are of an event with one effect", n, len(keys))
-	}
+	pgtest.Want[int](pool, len(keys), "%d of %d charges are of an event with one effect", charged, keys)
 	if len(payments.charged) != events {
 		t.Errorf("%d charges for %d events", len(payments.charged), events)
 	}

@@ -39,12 +39,8 @@ func TestDuplicatesAreSkipped(t *testing.T) {
 			got, err := c.handle(t.Context(), &again, func(execer) error { t.Error("the effect ran again"); return nil })
 			expect(t, got, err, consumer.AlreadyHandled, nil)
 		}
-		if n := pgtest.Value[int](pool, "select count(*) from effects"); n != 1 {
-			t.Errorf("%d effects, want 1", n)
-		}
-		if n := pgtest.Value[int](pool, "select count(*) from processed_events where tracking_id = $1 and consumer_id = 'billing' and fencing_token = 7", e.ID); n != 1 {
-			t.Errorf("%d records, want 1", n)
-		}
+		pgtest.Want(pool, 1, "%d effects, want 1", "select count(*) from effects")
+		pgtest.Want(pool, 1, "%d records, want 1", "select count(*) from processed_events where tracking_id = $1 and consumer_id = 'billing' and fencing_token = 7", e.ID)
 	})
 }
 
@@ -142,9 +138,7 @@ func TestConsumersDoNotBlockEachOther(t *testing.T) {
 			return effect(e)(run)
 		})
 		expect(t, got, err, consumer.Handled, nil)
-		if n := pgtest.Value[int](pool, "select count(*) from effects"); n != 2 {
-			t.Errorf("%d effects of 2 consumers", n)
-		}
+		pgtest.Want(pool, 2, "%d effects of 2 consumers", "select count(*) from effects")
 	})
 }
 
@@ -191,9 +185,7 @@ func TestConcurrentDeliveriesTakeTurns(t *testing.T) {
 			}
 			second.Wait()
 			expect(t, got, gotErr, test.want, test.wantErr)
-			if n := pgtest.Value[int](pool, "select count(*) from effects"); n != 1 {
-				t.Errorf("%d effects, want 1", n)
-			}
+			pgtest.Want(pool, 1, "%d effects, want 1", "select count(*) from effects")
 		})
 	}
 }
@@ -223,9 +215,7 @@ func TestFenceRefusesOlderTokens(t *testing.T) {
 		// After the effect any delivery is acknowledged: after a crash of the outbox's database tokens may repeat.
 		got, err = deliver(8, effect(e))
 		expect(t, got, err, consumer.AlreadyHandled, nil)
-		if n := pgtest.Value[int](pool, "select fencing_token from event_tokens"); n != 10 {
-			t.Errorf("the highest token is %d, want 10", n)
-		}
+		pgtest.Want(pool, 10, "the highest token is %d, want 10", "select fencing_token from event_tokens")
 	})
 }
 
@@ -303,12 +293,8 @@ func TestMigrateIsSafeForConcurrentProcesses(t *testing.T) {
 			all.Wait()
 			const keys = `select count(*) from pg_index i join pg_attribute a on a.attrelid = i.indexrelid
 				where indrelid = '"odd "" one".processed_events'::regclass and indisprimary and attname in ('tracking_id', 'consumer_id')`
-			if n := pgtest.Value[int](pool, keys); n != 2 {
-				t.Errorf("the primary key has %d of 2 ids", n)
-			}
-			if n := pgtest.Value[int](pool, `select count(*) from pg_indexes where indexname = 'idx_processed_events_ttl' and indexdef like '%processed_at%'`); n != 1 {
-				t.Errorf("%d indexes on processed_at", n)
-			}
+			pgtest.Want(pool, 2, "the primary key has %d of 2 ids", keys)
+			pgtest.Want(pool, 1, "%d indexes on processed_at", `select count(*) from pg_indexes where indexname = 'idx_processed_events_ttl' and indexdef like '%processed_at%'`)
 			e := newEvent()
 			got, err := c.handle(t.Context(), e, effect(e))
 			expect(t, got, err, consumer.Handled, nil)

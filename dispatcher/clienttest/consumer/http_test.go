@@ -286,9 +286,7 @@ func TestSweepRemovesOnlyTheConsumersOldRecords(t *testing.T) {
 		if left := pgtest.Value[int](pool, "select count(*) from processed_events"); removed != 4102 || left != 9 {
 			t.Errorf("%d removed and %d left, want 4102 and 9", removed, left)
 		}
-		if n := pgtest.Value[int](pool, "select count(*) from event_tokens"); n != 0 {
-			t.Errorf("%d old tokens are left", n)
-		}
+		pgtest.Want(pool, 0, "%d old tokens are left", "select count(*) from event_tokens")
 	})
 }
 
@@ -331,8 +329,6 @@ func TestLegalHoldKeepsRecords(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		if n := pgtest.Value[int](pool, "select count(*) from processed_event_holds where released_at is not null and reason <> 'audit'"); n != 2 {
-			t.Errorf("%d of 2 holds are kept with what they were", n)
-		}
+		pgtest.Want(pool, 2, "%d of 2 holds are kept with what they were", "select count(*) from processed_event_holds where released_at is not null and reason <> 'audit'")
 	})
 }

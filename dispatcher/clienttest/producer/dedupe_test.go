@@ -50,9 +50,7 @@ func TestDedupeKeyEnqueuesOnce(t *testing.T) {
 				t.Error("a key was taken for that of another topic")
 			}
 			check(t, tx.commit())
-			if n := pgtest.Value[int](pgtest.Open(t, dsn), "select count(*) from outbox.outbox_events"); n != 5 {
-				t.Errorf("%d rows, want 5", n)
-			}
+			pgtest.Want(pgtest.Open(t, dsn), 5, "%d rows, want 5", "select count(*) from outbox.outbox_events")
 		})
 	}
 }
@@ -94,9 +92,7 @@ func TestSecondOfTwoDedupeKeysWaits(t *testing.T) {
 			if first == "rolls back" && (!second.Enqueued || second.ID == winner.ID) {
 				t.Errorf("the second got %+v, want a row of its own", second.Receipt)
 			}
-			if n := pgtest.Value[int](pool, "select count(*) from outbox.outbox_events"); n != 1 {
-				t.Errorf("%d rows, want 1", n)
-			}
+			pgtest.Want(pool, 1, "%d rows, want 1", "select count(*) from outbox.outbox_events")
 		})
 	}
 }
@@ -194,9 +190,7 @@ func TestInvalidEventsAreRefusedBeforeTheyAreSent(t *testing.T) {
 		t.Errorf("a payload of exactly the limit, and a transaction still usable: %v", err)
 	}
 	check(t, tx.Commit(t.Context()))
-	if n := pgtest.Value[int](pool, "select count(*) from outbox.outbox_events"); n != 1 {
-		t.Errorf("%d rows, want only the valid one", n)
-	}
+	pgtest.Want(pool, 1, "%d rows, want only the valid one", "select count(*) from outbox.outbox_events")
 }
 
 // The tenant may be written in any of the forms that C-12 names. CONTRACT: C-12
@@ -419,9 +413,7 @@ func TestAggregateSequenceTurns(t *testing.T) {
 			}
 			check(t, first.rollback())
 			check(t, <-done)
-			if n := pgtest.Value[int](pool, `select aggregate_sequence::int from outbox.outbox_events`); n != 1 {
-				t.Errorf("after the first transaction's rollback the second one's event has the number %d, want 1", n)
-			}
+			pgtest.Want(pool, 1, "after the first transaction's rollback the second one's event has the number %d, want 1", `select aggregate_sequence::int from outbox.outbox_events`)
 		})
 	}
 }

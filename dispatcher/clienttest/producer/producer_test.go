@@ -390,9 +390,7 @@ func TestDefaultLimitsOfSizeAreKept(t *testing.T) {
 		t.Errorf("32 payloads of 1 MiB, and what is around them: %v, want ErrInvalid with the remedy", err)
 	}
 	check(t, tx.Commit(t.Context()))
-	if n := pgtest.Value[int](pool, "select count(*) from outbox.outbox_events"); n != 1 {
-		t.Errorf("%d rows, want the one within the limit", n)
-	}
+	pgtest.Want(pool, 1, "%d rows, want the one within the limit", "select count(*) from outbox.outbox_events")
 
 	ended, end := context.WithCancel(t.Context()) // the batch is good, and writing it would take long
 	end()

@@ -151,9 +151,7 @@ func TestEveryTransitionIsRecorded(t *testing.T) {
 			t.Errorf("event %d: %s, want %s", i, got, want)
 		}
 	}
-	if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_journal where operation = 'claim' and (worker is null or login <> $1 or lease <= lease_before or xid is null)`, o.role); n != 0 {
-		t.Errorf("%d claims do not say who, with which lease, and in which transaction", n)
-	}
+	pgtest.Want(o, 0, "%d claims do not say who, with which lease, and in which transaction", `select count(*) from outbox.outbox_journal where operation = 'claim' and (worker is null or login <> $1 or lease <= lease_before or xid is null)`, o.role)
 	if n := pgtest.Value[int](o, `select count(*) from information_schema.columns where table_schema = 'outbox' and table_name = 'outbox_journal' and data_type like 'json%'`); n != 0 {
 		t.Error("the journal has a payload")
 	}

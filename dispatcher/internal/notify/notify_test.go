@@ -114,9 +114,7 @@ func TestStoreWithoutNotifyMarksNothing(t *testing.T) {
 	o.expire(o.store(false), "claim", nil)
 	o.enqueue("keyed")
 	o.expire(o.store(false), "keyed", &dispatcher.KeyOrder{PerKey: 1})
-	if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_dead_letters where num_nonnulls(notify_at, notify_attempts, notified_at) = 0`); n != 3 {
-		t.Errorf("%d dead letters without a mark, want 3", n)
-	}
+	pgtest.Want(o, 3, "%d dead letters without a mark, want 3", `select count(*) from outbox.outbox_dead_letters where num_nonnulls(notify_at, notify_attempts, notified_at) = 0`)
 	// The setting ends with its transaction, and does not stay in the session.
 	config := o.login.Config()
 	config.MaxConns = 1
@@ -129,9 +127,7 @@ func TestStoreWithoutNotifyMarksNothing(t *testing.T) {
 	one.nack(one.store(true), "marked")
 	one.enqueue("after")
 	one.nack(one.store(false), "after")
-	if marked := pgtest.Value[string](o, `select string_agg(topic, ' ') from outbox.outbox_dead_letters where notify_at is not null`); marked != "marked" {
-		t.Errorf("marked are %q", marked)
-	}
+	pgtest.Want(o, "marked", "marked are %q", `select string_agg(topic, ' ') from outbox.outbox_dead_letters where notify_at is not null`)
 }
 
 // An address that responds 503 gets the same notifications later, with the same ids, and few requests in between.
@@ -228,9 +224,7 @@ func TestNotificationIsGivenUpAfterADay(t *testing.T) {
 	if all := o.to.all(); len(all) != 1 || all[0].attempt != "8" {
 		t.Errorf("the requests are %+v", all)
 	}
-	if left := pgtest.Value[string](o, `select string_agg(notify_attempts || ' ' || (notified_at is not null), ', ' order by dead_at) from outbox.outbox_dead_letters`); left != "7 false, 8 true" {
-		t.Errorf("the dead letters say %s", left)
-	}
+	pgtest.Want(o, "7 false, 8 true", "the dead letters say %s", `select string_agg(notify_attempts || ' ' || (notified_at is not null), ', ' order by dead_at) from outbox.outbox_dead_letters`)
 }
 
 // A stop waits for no response, and a notification without one is due again at once.

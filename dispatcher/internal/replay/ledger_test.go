@@ -269,12 +269,8 @@ func TestOverlappingOperationsClaimEachDeadLetterOnce(t *testing.T) {
 		}
 	}
 	// Those that were dead again during the work may have been claimed and put back once more.
-	if n := pgtest.Value[int64](r, `select count(*) from outbox.outbox_dead_letters where resolution = 'replayed'`); n != deadAgain {
-		t.Errorf("%d dead letters are replayed, and %d events dead again", n, deadAgain)
-	}
-	if n := pgtest.Value[int64](r, `select count(*) from outbox.outbox_dead_letters where resolution = 'discarded'`); n != discarded {
-		t.Errorf("%d dead letters are discarded, and %d are counted", n, discarded)
-	}
+	pgtest.Want[int64](r, deadAgain, "%d dead letters are replayed, and %d events dead again", `select count(*) from outbox.outbox_dead_letters where resolution = 'replayed'`)
+	pgtest.Want[int64](r, discarded, "%d dead letters are discarded, and %d are counted", `select count(*) from outbox.outbox_dead_letters where resolution = 'discarded'`)
 	if times, _ := r.requeued(); int64(times) != deadAgain {
 		t.Errorf("rows went back %d times, want %d", times, deadAgain)
 	}
@@ -306,9 +302,7 @@ func TestKilledBatchRolledBack(t *testing.T) {
 	}
 	need.OK(t, hold.Rollback(t.Context()))
 	r.checkProgress(r.observe(o), "5 of 20 done, 5 not delivered yet")
-	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_dead_letters where resolution is null`); n != 15 {
-		t.Errorf("%d open dead letters, want 15", n)
-	}
+	pgtest.Want(r, 15, "%d open dead letters, want 15", `select count(*) from outbox.outbox_dead_letters where resolution is null`)
 	if p, err := r.replays.Run(t.Context(), o.ID, replay.RunOptions{}); err != nil || p.Pending != 20 {
 		t.Errorf("the next one: %v, %v", p, err)
 	}

@@ -34,9 +34,7 @@ func TestReplayPutsTheRowBack(t *testing.T) {
 	if after := pgtest.Value[string](r, kept); after != before {
 		t.Errorf("the row was %s and is %s", before, after)
 	}
-	if row := pgtest.Value[string](r, `select (status, attempts, dead_reason, last_error, failures, locked_by, next_attempt_at <= now())::text from outbox.outbox_events`); row != "(pending,0,,,,,t)" {
-		t.Errorf("the row is %s", row)
-	}
+	pgtest.Want(r, "(pending,0,,,,,t)", "the row is %s", `select (status, attempts, dead_reason, last_error, failures, locked_by, next_attempt_at <= now())::text from outbox.outbox_events`)
 	deadLetter := pgtest.Value[string](r, `select (resolution, resolved_by, resolution_reason, replay_id, resolved_at <= now(), error, failures, attempts)::text from outbox.outbox_dead_letters`)
 	if want := `(replayed,alice,CHG-812,` + o.ID.String() + `,t,422,"[{""attempt"": 20}]",20)`; deadLetter != want {
 		t.Errorf("the dead letter is %s, want %s", deadLetter, want)
@@ -64,12 +62,8 @@ func TestDiscardLeavesTheRowDead(t *testing.T) {
 	if p.FinishedAt.IsZero() {
 		t.Error("it is not finished")
 	}
-	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_events where status = 'dead' and dead_reason is not null`); n != 2 {
-		t.Errorf("%d dead rows, want 2", n)
-	}
-	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_dead_letters where resolution = 'discarded' and resolved_by = 'alice' and resolution_reason = 'CHG-812'`); n != 3 {
-		t.Errorf("%d dead letters are discarded, want 3", n)
-	}
+	pgtest.Want(r, 2, "%d dead rows, want 2", `select count(*) from outbox.outbox_events where status = 'dead' and dead_reason is not null`)
+	pgtest.Want(r, 3, "%d dead letters are discarded, want 3", `select count(*) from outbox.outbox_dead_letters where resolution = 'discarded' and resolved_by = 'alice' and resolution_reason = 'CHG-812'`)
 }
 
 // A dry run counts what an operation would do and what it would leave, and changes nothing. The set is fixed when the
@@ -140,12 +134,8 @@ func TestSkippedDeadLettersHaveReasons(t *testing.T) {
 	r.makeDead("seq = 4")
 	r.step(o, 10, 5)
 	r.checkProgress(r.observe(o), "5 of 5 done, 1 not delivered yet, 1 skipped: gone, 3 skipped: not_dead")
-	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_dead_letters where resolution is null and seq in (1, 2, 4)`); n != 4 {
-		t.Errorf("%d dead letters of skipped ones are open, want 4", n)
-	}
-	if by := pgtest.Value[string](r, `select resolved_by from outbox.outbox_dead_letters where seq = 3`); by != "bob" {
-		t.Errorf("what bob resolved is now %s's", by)
-	}
+	pgtest.Want(r, 4, "%d dead letters of skipped ones are open, want 4", `select count(*) from outbox.outbox_dead_letters where resolution is null and seq in (1, 2, 4)`)
+	pgtest.Want(r, "bob", "what bob resolved is now %s's", `select resolved_by from outbox.outbox_dead_letters where seq = 3`)
 }
 
 // The row says that an event is delivered. A later dead letter says that it is dead again, also when that one is resolved. A
@@ -209,9 +199,7 @@ func TestReplaysAtOnceKeepTheOrderOfKeys(t *testing.T) {
 	}
 	pending := func(want string) {
 		t.Helper()
-		if got := pgtest.Value[string](r, `select coalesce(string_agg(seq::text, ' ' order by seq), '') from outbox.outbox_events where status = 'pending'`); got != want {
-			t.Errorf("the rows %s are pending, want %s", got, want)
-		}
+		pgtest.Want[string](r, want, "the rows %s are pending, want %s", `select coalesce(string_agg(seq::text, ' ' order by seq), '') from outbox.outbox_events where status = 'pending'`)
 	}
 	r.step(even, 100, 0)
 	if p, err := r.replays.Progress(t.Context(), even.ID); err != nil || len(p.WaitingFor) != 1 || p.WaitingFor[0].Event != odd.ID.String() {
@@ -262,9 +250,7 @@ func TestReopenUndoesADiscard(t *testing.T) {
 	need.OK(t, err)
 	r.checkProgress(would, "2 of 3 done, 1 skipped: gone, 1 skipped: not_dead")
 	r.checkProgress(r.begin(reopen), "3 of 3 done, 1 reopened, 2 skipped: claimed")
-	if row := pgtest.Value[string](r, `select (resolution, resolved_at, resolved_by, resolution_reason, replay_id = $1)::text from outbox.outbox_dead_letters where id = 1`, reopen.ID); row != "(,,,,t)" {
-		t.Errorf("the reopened dead letter is %s", row)
-	}
+	pgtest.Want(r, "(,,,,t)", "the reopened dead letter is %s", `select (resolution, resolved_at, resolved_by, resolution_reason, replay_id = $1)::text from outbox.outbox_dead_letters where id = 1`, reopen.ID)
 	o := request()
 	o.Filter.IDs = []string{"1"}
 	r.begin(o)

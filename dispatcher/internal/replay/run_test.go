@@ -37,9 +37,7 @@ func TestStopSkipsWaitingItems(t *testing.T) {
 	need.OK(t, err)
 	r.checkProgress(p, "30 of 30 done, 10 not delivered yet, 20 skipped: stopped; stopped: alice deleted it")
 	r.step(o, 10, 0)
-	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_dead_letters where resolution is null`); n != 20 {
-		t.Errorf("%d open dead letters, want 20", n)
-	}
+	pgtest.Want(r, 20, "%d open dead letters, want 20", `select count(*) from outbox.outbox_dead_letters where resolution is null`)
 	r.deliver("true")
 	if p := r.observe(o); p.Delivered != 10 || p.FinishedAt.IsZero() {
 		t.Errorf("at the end %+v", p)
@@ -74,9 +72,7 @@ func TestLostTransactionIsTriedThreeTimes(t *testing.T) {
 	if done, err := r.replays.Step(t.Context(), o.ID, 1); err == nil || !strings.Contains(err.Error(), "lost to another transaction") {
 		t.Errorf("a step that loses three times did %d, %v", done, err)
 	}
-	if n := pgtest.Value[int](r, `select last_value from public.fires`); n != 6 {
-		t.Errorf("two steps were tried %d times, want 6", n)
-	}
+	pgtest.Want(r, 6, "two steps were tried %d times, want 6", `select last_value from public.fires`)
 	if times, rows := r.requeued(); times != 1 || rows != 1 {
 		t.Errorf("%d rows were put back %d times, want 1 once", rows, times)
 	}

@@ -80,9 +80,7 @@ func TestOneProcessSweepsAtATime(t *testing.T) {
 	if read != pages-position+2 { // and the dead letters, and the journal
 		t.Errorf("the second one took %d steps, want %d: it continues where the first was", read, pages-position+2)
 	}
-	if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_events`); n != 0 {
-		t.Errorf("%d rows are left", n)
-	}
+	pgtest.Want(o, 0, "%d rows are left", `select count(*) from outbox.outbox_events`)
 	if state, err := second.State(t.Context()); err != nil || state.Running || state.Removed.Delivered < 300-60 || !state.Next.After(*state.Ended) {
 		t.Errorf("after it: %+v, %v", state, err)
 	}

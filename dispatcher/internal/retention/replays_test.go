@@ -99,9 +99,7 @@ func TestOutcomesAreReadInParts(t *testing.T) {
 		o.sweep(o.sweeper(nil))
 		return o.state(replay) == "waiting 0 pending 0 delivered 5003 dead 0 gone 0 stopped 0 finished"
 	})
-	if got := pgtest.Value[string](o, `select string_agg(read::text, ' ' order by read desc) from portions`); got != "2000 2000 1003" {
-		t.Errorf("read in portions of %s, want 2000 2000 1003", got)
-	}
+	pgtest.Want(o, "2000 2000 1003", "read in portions of %s, want 2000 2000 1003", `select string_agg(read::text, ' ' order by read desc) from portions`)
 }
 
 // A replay whose outcomes cannot be read in time keeps no row but its own: all other steps of the run are
@@ -243,9 +241,7 @@ func TestOldOperationsGo(t *testing.T) {
 	}
 	// A retention of hours does not shorten that of operations.
 	o.sweep(o.sweeper(func(opts *retention.Options) { opts.DeadResolved = time.Hour }))
-	if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_replays where id in ($1, $2)`, recent, others); n != 1 {
-		t.Errorf("%d are there, want the recent one alone", n)
-	}
+	pgtest.Want(o, 1, "%d are there, want the recent one alone", `select count(*) from outbox.outbox_replays where id in ($1, $2)`, recent, others)
 }
 
 // An operation stays as long as the journal has records of it: without it, verify would call its replays made by hand.

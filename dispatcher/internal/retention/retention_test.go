@@ -361,9 +361,7 @@ func TestRefusedRowsKeepNoOthers(t *testing.T) {
 		t.Errorf("after a run of another process there is still %v", err)
 	}
 	o.sweep(s)
-	if left := pgtest.Value[int](o, `select count(*) from outbox.outbox_events`); left != 0 {
-		t.Errorf("%d rows are left when none is referred to", left)
-	}
+	pgtest.Want(o, 0, "%d rows are left when none is referred to", `select count(*) from outbox.outbox_events`)
 }
 
 // lines is a log.

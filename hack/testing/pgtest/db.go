@@ -2,6 +2,7 @@ package pgtest
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -42,4 +43,16 @@ func Value[T any](db interface {
 		db.Fatalf("%.200s: %v", sql, err)
 	}
 	return value
+}
+
+// Want marks the test as failed, and lets it continue, unless a query selects the value that is wanted. Of the text's verbs the
+// first one is what the query selects, and the second one what is wanted.
+func Want[T comparable](db interface {
+	testing.TB
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}, want T, text, sql string, args ...any) {
+	db.Helper()
+	if got := Value[T](db, sql, args...); got != want {
+		db.Errorf(text, []any{got, want}[:strings.Count(text, "%")]...)
+	}
 }
