@@ -91,8 +91,8 @@ func setCounts(current *v1alpha1.OutboxDispatcherStatus, newest *status.Backlog,
 	if newest == nil {
 		return
 	}
-	counted := *current
-	counted.Counts, counted.DeadGroups = &newest.Counts, deadGroups(newest.DeadGroups)
+	counted, counts := *current, newest.Counts
+	counted.Counts, counted.DeadGroups = &counts, deadGroups(newest.DeadGroups)
 	if blocks {
 		counted.BlockedKeys = &newest.BlockedKeys
 	}
