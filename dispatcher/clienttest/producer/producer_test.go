@@ -351,12 +351,8 @@ func TestProducerWorksInEachQueryMode(t *testing.T) {
 		e.Headers, e.MaxAttempts = map[string]string{"a": `"'\`}, 5
 		e.DedupeKey = e.TenantID.String() + "/1"
 	})
-	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
-		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
-		config, err := pgx.ParseConfig(dsn)
-		check(t, err)
-		config.DefaultQueryExecMode = mode
-		conn, err := pgx.ConnectConfig(t.Context(), config)
+	pgtest.EachMode(t, func(t *testing.T, mode pgtest.Mode) {
+		conn, err := pgx.Connect(t.Context(), mode.In(dsn))
 		check(t, err)
 		defer conn.Close(t.Context())
 		outbox := producer.New(producer.Options{})
@@ -365,9 +361,9 @@ func TestProducerWorksInEachQueryMode(t *testing.T) {
 		receipts, err := outbox.EnqueueBatch(t.Context(), conn, []producer.Event{event(nil), full})
 		check(t, err)
 		if !receipts[0].Enqueued || receipts[1].Enqueued {
-			t.Errorf("mode %s: %+v, want the first enqueued", mode, receipts)
+			t.Errorf("%+v, want the first enqueued", receipts)
 		}
-	}
+	})
 }
 
 // Without options a payload may have 1 MiB, and a batch 32 MiB. What is more is refused before anything is
