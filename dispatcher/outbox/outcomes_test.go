@@ -16,6 +16,10 @@ func TestPausedTopicsSayWhy(t *testing.T) {
 	if got, want := paused[""], "the destination is Unreachable: connection refused"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
+	gated := pausedTopics(dispatcher.Snapshot{Gated: []dispatcher.GatedTopic{{Topic: "orders", EventType: "order.placed"}}})
+	if got, want := gated["orders"], `the type of its next event, "order.placed", is not admitted; register its consumer`; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
 }
 
 // countingObserver counts its calls.
