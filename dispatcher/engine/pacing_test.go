@@ -110,7 +110,7 @@ func TestAutoFindsTheKnee(t *testing.T) {
 		if n := limitOf(d); n > 3 {
 			t.Errorf("with 16 live workers the limit is %d at once, want a sixteenth of what was found", n)
 		}
-		took = passes(t, time.Minute, "the limit is the bound", func() bool { return limitOf(d) == 16 })
+		took = passes(t, 10*time.Minute, "the limit is the bound", func() bool { return limitOf(d) == 16 })
 		t.Logf("as many as it may have after %v", took)
 		<-time.After(5 * time.Second)
 		s = d.Snapshot()
