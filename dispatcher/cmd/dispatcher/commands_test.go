@@ -297,7 +297,7 @@ func TestCheckReportsBytesOfAnEvent(t *testing.T) {
 // The page of producers names each field of the lines that enqueue reads.
 func TestPageNamesTheFieldsOfLines(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../producer/README.md")
+	page, err := os.ReadFile("../../client/producer/README.md")
 	check(t, err)
 	found := regexp.MustCompile(`(?s)fields (namespace, .*? and id)\.`).FindStringSubmatch(run(t, "", "enqueue", "--help").out)
 	if found == nil {

@@ -122,7 +122,7 @@ func TestProducersOfThePageCommitWithTheirData(t *testing.T) {
 		t.Run(strings.TrimPrefix(frame.heading, "### "), func(t *testing.T) {
 			t.Parallel()
 			language := languages[frame.language]
-			cmd, err := language.command(t.Context(), t, frame.before+block(t, "../../producer/README.md", frame.heading, frame.language)+"\n"+frame.after)
+			cmd, err := language.command(t.Context(), t, frame.before+block(t, "../../client/producer/README.md", frame.heading, frame.language)+"\n"+frame.after)
 			need.Server(t, err, language.missing)
 			db := pgtest.Open(t, pgtest.Migrated(t))
 			pgtest.Exec(db, "create table public.orders (id text primary key)")
@@ -229,13 +229,13 @@ func TestConsumersOfThePageKeepTheRules(t *testing.T) {
 	for name, language := range languages {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			program, err := language.command(t.Context(), t, block(t, "../../consumer/languages.md", language.heading, name))
+			program, err := language.command(t.Context(), t, block(t, "../../client/consumer/languages.md", language.heading, name))
 			need.Server(t, err, language.missing)
 			free, err := net.Listen("tcp", "127.0.0.1:0")
 			check(t, err)
 			f := &foreign{Pool: pgtest.Pool(t, pgtest.Empty(t)), dir: t.TempDir(), port: strconv.Itoa(free.Addr().(*net.TCPAddr).Port), hooks: map[string]string{}}
 			check(t, free.Close())
-			schema, err := os.ReadFile("../../consumer/sql/schema.sql")
+			schema, err := os.ReadFile("../../client/consumer/sql/schema.sql")
 			check(t, err)
 			if string(schema) != consume.SQL("") {
 				t.Error("consumer.SQL is not the file")
