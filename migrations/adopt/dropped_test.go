@@ -320,7 +320,8 @@ type connector struct {
 	// unconfirmed are the numbers that were sent since.
 	unconfirmed map[int]bool
 	// crashes has it confirm nothing any more.
-	crashes bool
+	crashes   bool
+	confirmed uint64 // the position that was last confirmed
 }
 
 func (r rig) connect(dsn string, l *ledger, every int) *connector {
@@ -349,6 +350,13 @@ func (c *connector) crash(l *ledger) map[int]bool {
 		l.do(func() { some = len(c.unconfirmed) > 0 })
 		return some
 	})
+	c.eventually("the server has what was confirmed", func() (has bool) {
+		l.do(func() {
+			position := fmt.Sprintf("%X/%X", c.confirmed>>32, uint32(c.confirmed))
+			has = pgtest.Value[bool](c.rig, `select confirmed_flush_lsn >= $1::text::pg_lsn from pg_replication_slots where slot_name = $2`, position, c.old.spec.Slot)
+		})
+		return has
+	})
 	c.close()
 	return c.unconfirmed
 }
@@ -364,7 +372,6 @@ func (c *connector) close() {
 }
 
 func (c *connector) read(ctx context.Context, l *ledger, every int) error {
-	var confirmed uint64
 	var numbers []int
 	commits := 0
 	for {
@@ -381,7 +388,7 @@ func (c *connector) read(ctx context.Context, l *ledger, every int) error {
 		}
 		switch {
 		case len(data) > 17 && data[0] == 'k' && data[17] == 1: // it requests a reply
-			err = c.confirm(confirmed)
+			err = c.confirm(c.confirmed)
 		case len(data) > 25 && data[0] == 'w' && data[25] == 'I':
 			if n, ok := inserted(data[25:]); ok {
 				numbers = append(numbers, n)
@@ -398,7 +405,7 @@ func (c *connector) read(ctx context.Context, l *ledger, every int) error {
 					c.unconfirmed[n] = true
 				}
 				if commits%every == 0 && !c.crashes {
-					confirmed = end
+					c.confirmed = end
 					err = c.confirm(end)
 					clear(c.unconfirmed)
 				}
