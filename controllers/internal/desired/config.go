@@ -4,8 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
+	"path"
 
 	strictjson "sigs.k8s.io/json"
 
@@ -27,47 +26,69 @@ func whole(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) spec.Config 
 	return c
 }
 
-// withRefs returns the whole file, and the keys whose files it names. A section of the spec is the section of the same
-// name in the file: see [mounts.member].
-func withRefs(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) (c spec.Config, refs []Ref) {
-	of := obd.Spec
-	// These are in the workload, in files of their own, or set below.
-	of.OutboxRef, of.Database, of.Replicas, of.State = nil, nil, nil, ""
-	of.Delivery.ConsumerPolicy, of.Pods = "", v1alpha1.Pods{}
-	database := &mounts{dir: "database"}
-	notify := &mounts{dir: "notify"}
-	if field, db := outboxOf(obd, outbox); db != nil {
-		c.Database, c.Retention = database.database(field, db), converted[spec.Retention](db.Retention)
-		if db.Notify != nil {
-			c.Notify = converted[*spec.Notify](notify.value(field+".notify", converted[any](db.Notify)))
+// withRefs returns the whole file, and the keys whose files it names.
+func withRefs(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) (spec.Config, []Ref) {
+	from := sources(obd, outbox)
+	delete(from.Dispatcher, "state") // it has a file of its own
+	c, refs := settings(from, spec.DispatcherLogin)
+	c.StateFile, c.VerifiedTypesFile = stateFile, typesFile(obd)
+	c.Server.Address = fmt.Sprintf(":%d", Port)
+	return c, refs
+}
+
+// sources are the specs that say what the dispatchers do. outbox is the one that the dispatcher refers to, nil for none.
+func sources(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) spec.Objects {
+	from := spec.Objects{Name: DispatcherName(obd), Dispatcher: converted[map[string]any](obd.Spec)}
+	if outbox != nil && obd.Spec.OutboxRef != nil {
+		from.Outbox, from.OutboxField = converted[map[string]any](outbox.Spec), "Outbox "+outbox.Name+": spec"
+	}
+	return from
+}
+
+// settings are the settings of the specs, and the keys that they name.
+func settings(from spec.Objects, login spec.Login) (spec.Config, []Ref) {
+	c, named, err := from.Config(login, func(r spec.Ref) string {
+		if r.Dir == spec.SchemasDir {
+			return path.Join(schemasDir, r.File)
+		}
+		return refOf(r).File()
+	})
+	if err != nil {
+		panic(fmt.Sprintf("settings of %s: %v", from.Name, err)) // the tests of this package find a field that only one side has
+	}
+	var refs []Ref
+	for _, r := range named {
+		if r.Dir != spec.SchemasDir { // see SchemaRefs
+			refs = append(refs, refOf(r))
 		}
 	}
-	refs = append(renamed(database.refs), notify.refs...)
-	file, sections := map[string]any{}, converted[map[string]any](of)
-	for _, name := range slices.Sorted(maps.Keys(sections)) {
-		m := &mounts{dir: name}
-		m.member(file, "spec."+name, name, sections[name])
-		refs = append(refs, m.refs...)
-	}
-	convert(file, &c)
-	c.Name, c.StateFile, c.VerifiedTypesFile = DispatcherName(obd), stateFile, typesFile(obd)
-	c.Log, c.Server.Address = converted[spec.Log](obd.Spec.Pods.Log), fmt.Sprintf(":%d", Port)
-	if obd.Spec.OutboxRef != nil {
-		c.Retention.Scope = spec.ScopeOutbox // all dispatchers of an Outbox have its retention, and one of them sweeps for all
-	}
 	return c, refs
+}
+
+// databaseOf is what the objects say of the outbox's database, whose fields begin with at.
+func databaseOf(o Owner, at string) spec.Objects {
+	switch o := o.(type) {
+	case *v1alpha1.OutboxDispatcher:
+		return spec.Objects{Dispatcher: map[string]any{"database": converted[map[string]any](o.Spec.Database)}}
+	case *v1alpha1.Outbox:
+		outbox := converted[map[string]any](o.Spec)
+		delete(outbox, "notify")
+		return spec.Objects{Outbox: outbox, OutboxField: at}
+	}
+	panic(fmt.Sprintf("%T has no database", o))
 }
 
 // migrationConfigs are the files that a migration Job loads: of the login that migrates, and of the
 // dispatchers', whose rights it grants. They have no more than a connection, and the first one the journal, which that
 // login sets: so a change of it makes another Job, and rolls no pods.
-func migrationConfigs(o Owner, db *v1alpha1.OutboxSpec) (migrates, dispatches spec.Config) {
-	file := func(login func(m *mounts, field string, d *v1alpha1.OutboxSpec) spec.Database, j *v1alpha1.Journal) spec.Config {
+func migrationConfigs(o Owner) (migrates, dispatches spec.Config) {
+	file := func(login spec.Login) spec.Config {
 		return withoutDefaults(func() spec.Config {
-			return spec.Config{Name: o.GetNamespace() + "/" + o.GetName(), Database: login(&mounts{dir: "database"}, "", db), Journal: converted[*spec.Journal](j)}
+			c, _ := settings(databaseOf(o, "spec"), login)
+			return spec.Config{Name: o.GetNamespace() + "/" + o.GetName(), Database: c.Database, Journal: c.Journal}
 		})
 	}
-	return file((*mounts).migration, db.Journal), file((*mounts).database, nil)
+	return file(spec.MigrationLogin), file(spec.DispatcherLogin)
 }
 
 // converted is [convert] into a new value.

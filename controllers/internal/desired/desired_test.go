@@ -231,7 +231,7 @@ func TestConfigIsValid(t *testing.T) {
 		obd := c.obd
 		files := []string{render(Config(obd, c.outbox))}
 		if c.outbox != nil {
-			migrates, dispatches := migrationConfigs(c.outbox, &c.outbox.Spec)
+			migrates, dispatches := migrationConfigs(c.outbox)
 			files = append(files, render(migrates), render(dispatches))
 		}
 		for i, text := range files {

@@ -42,30 +42,38 @@ func NewMigration(obd *v1alpha1.OutboxDispatcher, p Platform) (*Migration, error
 	if obd.Spec.OutboxRef != nil {
 		return nil, nil // the Outbox has it
 	}
-	return newMigration(obd, ownDatabase, own(obd.Spec.Database), "spec.pods.template", obd.Spec.Pods.Template, p)
+	return newMigration(obd, ownMigration(obd), "spec.pods.template", obd.Spec.Pods.Template, p)
+}
+
+// ownMigration is the migration of the dispatcher's own database, nil for none.
+func ownMigration(obd *v1alpha1.OutboxDispatcher) *v1alpha1.Migration {
+	if obd.Spec.Database.MigrationSecretRef == nil {
+		return nil
+	}
+	return &v1alpha1.Migration{SecretRef: obd.Spec.Database.MigrationSecretRef}
 }
 
 // NewOutboxMigration is the migration that the Outbox needs, or nil when the operator does not migrate.
 // Errors wrap [ErrPodTemplate].
 func NewOutboxMigration(o *v1alpha1.Outbox, p Platform) (*Migration, error) {
-	return newMigration(o, "spec", &o.Spec, "", nil, p)
+	return newMigration(o, o.Spec.Migration, "", nil, p)
 }
 
 // newMigration makes a pod that takes over the migration's pod template, else the one that is given (users,
 // of the field): see jobTemplate.
-func newMigration(o Owner, at string, db *v1alpha1.OutboxSpec, field string, users *runtime.RawExtension, p Platform) (*Migration, error) {
-	if !Migrates(db) {
+func newMigration(o Owner, by *v1alpha1.Migration, field string, users *runtime.RawExtension, p Platform) (*Migration, error) {
+	if !migrates(by) {
 		return nil, nil
 	}
 	command := []string{"/dispatcher", "migrate", "up", "-f", migrateFile}
-	if hasOwnLogin(db.Migration) { // else the dispatchers' login owns the schema
+	if by.SecretRef != nil || by.User != "" { // else the dispatchers' login owns the schema
 		command = append(command, "--grant-to-login-of", configFile)
 	}
-	if db.Migration.PodTemplate != nil {
-		field, users = at+".migration.podTemplate", db.Migration.PodTemplate
+	if by.PodTemplate != nil {
+		field, users = "spec.migration.podTemplate", by.PodTemplate
 	}
-	configMap := *migrationConfigMap(o, db).Name
-	base := podTemplate(o, p, ComponentMigration, configMap, migrationRefs(at, db))
+	configMap := *migrationConfigMap(o).Name
+	base := podTemplate(o, p, ComponentMigration, configMap, migrationRefs(o, by))
 	base.Spec.WithVolumes(configVolume(volumeMigrate, configMap, keyMigrate))
 	container(base).WithVolumeMounts(mount(volumeMigrate, migrateDir))
 	template, err := jobTemplate(base, field, users, command...)
@@ -74,7 +82,7 @@ func newMigration(o Owner, at string, db *v1alpha1.OutboxSpec, field string, use
 	}
 	m := &Migration{Hash: Hash(template), owner: o, template: template}
 	p.inherit(o, template) // after the hash: another label does not migrate again
-	if db.Migration.Tenants != "" {
+	if by.Tenants != "" {
 		m.deadline = indexDeadline
 	}
 	return m, nil

@@ -206,7 +206,7 @@ func TestDatabaseSecretsAreUsedAsTheyAre(t *testing.T) {
 			read(t, test.spec, &outbox.Spec)
 			var migrates spec.Config
 			if Migrates(&outbox.Spec) {
-				migrates, _ = migrationConfigs(outbox, &outbox.Spec)
+				migrates, _ = migrationConfigs(outbox)
 			}
 			for what, file := range map[string]struct {
 				got  spec.Config

@@ -67,7 +67,7 @@ func MigrationConfigMap(obd *v1alpha1.OutboxDispatcher) *corev1ac.ConfigMapApply
 	if obd.Spec.OutboxRef != nil || obd.Spec.Database.MigrationSecretRef == nil {
 		return nil
 	}
-	return migrationConfigMap(obd, own(obd.Spec.Database))
+	return migrationConfigMap(obd)
 }
 
 // OutboxConfigMap holds the files that an Outbox's migration Job loads. It is nil when the operator does not
@@ -76,15 +76,15 @@ func OutboxConfigMap(o *v1alpha1.Outbox) *corev1ac.ConfigMapApplyConfiguration {
 	if !Migrates(&o.Spec) {
 		return nil
 	}
-	return migrationConfigMap(o, &o.Spec)
+	return migrationConfigMap(o)
 }
 
-func migrationConfigMap(o Owner, db *v1alpha1.OutboxSpec) *corev1ac.ConfigMapApplyConfiguration {
+func migrationConfigMap(o Owner) *corev1ac.ConfigMapApplyConfiguration {
 	name := o.GetName() + "-migrate"
 	if Kind(o) == kindOutbox {
 		name = o.GetName() + "-outbox"
 	}
-	migrates, dispatches := migrationConfigs(o, db)
+	migrates, dispatches := migrationConfigs(o)
 	return files(o, ComponentMigration, name, map[string]string{keyMigrate: render(migrates), keyConfig: render(dispatches)})
 }
 

@@ -5,6 +5,7 @@ import (
 
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
@@ -17,6 +18,10 @@ type Ref struct {
 	Path string
 	// Field is the field of the OutboxDispatcher that names it.
 	Field string
+}
+
+func refOf(r spec.Ref) Ref {
+	return Ref{Secret: r.Secret, ConfigMap: r.ConfigMap, Key: r.Key, Path: path.Join(r.Dir, r.File), Field: r.Field}
 }
 
 // File is where pods read the key.
@@ -34,13 +39,12 @@ func DispatcherRefs(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) []R
 
 // migrationRefs are what a migration Job reads: its own login, and the dispatchers', whose rights it
 // grants. None when the operator does not migrate.
-func migrationRefs(field string, db *v1alpha1.OutboxSpec) []Ref {
-	if !Migrates(db) {
+func migrationRefs(o Owner, db *v1alpha1.Migration) []Ref {
+	if !migrates(db) {
 		return nil
 	}
-	m := &mounts{dir: "database"}
-	m.migration(field, db)
-	return renamed(m.refs)
+	_, refs := settings(databaseOf(o, "spec"), spec.MigrationLogin)
+	return refs
 }
 
 // MigrationRefs are what the migration Job of the dispatcher's own database reads.
@@ -48,24 +52,16 @@ func MigrationRefs(obd *v1alpha1.OutboxDispatcher) []Ref {
 	if obd.Spec.OutboxRef != nil {
 		return nil
 	}
-	return migrationRefs(ownDatabase, own(obd.Spec.Database))
+	return migrationRefs(obd, ownMigration(obd))
 }
 
 // OutboxRefs are what an Outbox's migration Job reads.
-func OutboxRefs(o *v1alpha1.Outbox) []Ref { return migrationRefs("spec", &o.Spec) }
+func OutboxRefs(o *v1alpha1.Outbox) []Ref { return migrationRefs(o, o.Spec.Migration) }
 
 // Migrates reports whether the operator migrates the schema.
-func Migrates(db *v1alpha1.OutboxSpec) bool {
-	return db.Migration != nil && db.Migration.Policy != v1alpha1.MigrationNone
-}
+func Migrates(db *v1alpha1.OutboxSpec) bool { return migrates(db.Migration) }
 
-// renamed are the refs with the names that their fields have in a dispatcher's own database.
-func renamed(refs []Ref) []Ref {
-	for i := range refs {
-		refs[i].Field = ownNames.Replace(refs[i].Field)
-	}
-	return refs
-}
+func migrates(m *v1alpha1.Migration) bool { return m != nil && m.Policy != v1alpha1.MigrationNone }
 
 // secretsVolume projects the refs' keys into one directory, each at its path.
 func secretsVolume(refs []Ref) *corev1ac.VolumeApplyConfiguration {

@@ -52,16 +52,15 @@ func ProcessName(o *v1alpha1.DeadLetterReplay) string { return o.Namespace + "/"
 func (r Replay) file() (spec.Config, []Ref) {
 	var refs []Ref
 	c := withoutDefaults(func() spec.Config {
-		m := &mounts{dir: "database"}
-		c := spec.Config{Name: ProcessName(r.DeadLetterReplay), Namespace: r.Spec.Namespace, Topics: slices.Sorted(slices.Values(r.Spec.Selector.Topics)),
-			Database: m.replayDatabase("Outbox "+r.Outbox.Name+": spec", &r.Outbox.Spec)}
+		of, named := settings(databaseOf(r.Outbox, "Outbox "+r.Outbox.Name+": spec"), spec.ReplayLogin)
+		c := spec.Config{Name: ProcessName(r.DeadLetterReplay), Namespace: r.Spec.Namespace, Topics: slices.Sorted(slices.Values(r.Spec.Selector.Topics)), Database: of.Database}
+		refs = named
 		if d := r.Dispatcher; d != nil {
 			c.Namespace = d.Spec.Namespace
 			if len(c.Topics) == 0 {
 				c.Topics = slices.Sorted(slices.Values(d.Spec.Topics))
 			}
 		}
-		refs = m.refs
 		return c
 	})
 	return c, refs

@@ -37,15 +37,6 @@ func (r SchemaRef) Field() string {
 	return fmt.Sprintf("spec.message.validation[%d].schema.configMapRef", r.Entry)
 }
 
-// schemaFile is the file of the ConfigMap's key that the field names.
-func schemaFile(field string) string {
-	var ref SchemaRef
-	if _, err := fmt.Sscanf(field, "spec.message.validation[%d]", &ref.Entry); err != nil {
-		panic(fmt.Sprintf("%s names a ConfigMap: %v", field, err)) // no other field does
-	}
-	return ref.File()
-}
-
 // schemasDir is where the pods' schemas are mounted.
 const schemasDir = "/etc/outbox/schemas"
 

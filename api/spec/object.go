@@ -1,0 +1,141 @@
+package spec
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"slices"
+)
+
+// Objects are the specs that say what a process does, as YAML or JSON has them. They must be valid.
+type Objects struct {
+	// Name is what the process calls itself, such as the namespace and the name of the OutboxDispatcher. Required.
+	Name string
+	// Dispatcher is the spec of an OutboxDispatcher. Nil for what needs no more than a database.
+	Dispatcher map[string]any
+	// Outbox is the spec of the Outbox that Dispatcher refers to, if it does.
+	Outbox map[string]any
+	// OutboxField begins the names of the fields of Outbox, as in "spec".
+	OutboxField string
+}
+
+// Ref is one key of a Secret or ConfigMap that a spec names.
+type Ref struct {
+	// Secret or ConfigMap is the name of the one that has the key; the other is empty.
+	Secret, ConfigMap string
+	Key               string
+	// Dir and File say what the key is for, such as sink and password.
+	Dir, File string
+	// Field is the field of the spec that names it.
+	Field string
+}
+
+// A Login is whose login is used.
+type Login int
+
+// The logins.
+const (
+	// DispatcherLogin is the dispatchers'.
+	DispatcherLogin Login = iota
+	// MigrationLogin is that of migrations, where the spec has one, else the dispatchers'.
+	MigrationLogin
+	// ReplayLogin is that of replays, where the spec has one, else the dispatchers'.
+	ReplayLogin
+)
+
+// Config returns the settings of a process, without defaults, and the keys that it reads. file says where the process
+// finds a key. A section of a spec is the section of the same name: see member. It fails for a field that there is not.
+func (o Objects) Config(login Login, file func(Ref) string) (c Config, refs []Ref, err error) {
+	database := &files{dir: "database", file: file}
+	notify := &files{dir: "notify", file: file}
+	field, of, db, err := o.database()
+	if err != nil {
+		return c, nil, err
+	}
+	if db != nil {
+		switch {
+		case login == MigrationLogin:
+			c.Database, c.Journal = database.migration(field, db), db.Journal
+		case login == ReplayLogin && db.ReplayLogin != nil:
+			c.Database = database.replay(field, db)
+		default:
+			c.Database = database.database(field, db)
+		}
+		c.Retention = db.Retention
+		if of["notify"] != nil {
+			c.Notify = &Notify{}
+			if err := convert(notify.value(field+".notify", copied(of["notify"])), c.Notify); err != nil {
+				return c, nil, err
+			}
+		}
+	}
+	refs = append(renamed(database.refs), notify.refs...)
+	settings := map[string]any{}
+	for _, name := range slices.Sorted(maps.Keys(o.Dispatcher)) {
+		if slices.Contains(elsewhere, name) {
+			continue
+		}
+		value := copied(o.Dispatcher[name])
+		if delivery, ok := value.(map[string]any); ok && name == "delivery" {
+			delete(delivery, "consumerPolicy") // the operator's
+		}
+		f := &files{dir: name, file: file}
+		f.member(settings, "spec."+name, name, value)
+		if refs = append(refs, f.refs...); f.err != nil {
+			return c, nil, f.err
+		}
+	}
+	if pods, ok := o.Dispatcher["pods"].(map[string]any); ok && pods["log"] != nil {
+		settings["log"] = pods["log"]
+	}
+	if err := convert(settings, &c); err != nil {
+		return c, nil, err
+	}
+	c.Name = o.Name
+	if o.Dispatcher["outboxRef"] != nil {
+		c.Retention.Scope = ScopeOutbox // all dispatchers of an Outbox have its retention, and one of them sweeps for all
+	}
+	return c, refs, nil
+}
+
+// elsewhere are the sections of a spec that are no settings of their own: what is in the Outbox, and what the pods are.
+var elsewhere = []string{"outboxRef", "database", "replicas", "pods"}
+
+// convert writes from, by way of JSON, into the value at to. It fails for a field that to has not.
+func convert(from, to any) error {
+	text, err := json.Marshal(from)
+	if err != nil {
+		return err
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	return decoder.Decode(to)
+}
+
+// loosely is convert for a value that may have more fields.
+func loosely(from, to any) error {
+	text, err := json.Marshal(from)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, to)
+}
+
+// copied is a copy of a value of JSON.
+func copied(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		c := map[string]any{}
+		for name, member := range v {
+			c[name] = copied(member)
+		}
+		return c
+	case []any:
+		c := slices.Clone(v)
+		for i := range c {
+			c[i] = copied(c[i])
+		}
+		return c
+	}
+	return v
+}
