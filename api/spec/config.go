@@ -46,6 +46,8 @@ type Config struct {
 	// file could be read once; what it said last holds when it cannot be read later. Defaults to none: all types are
 	// delivered.
 	VerifiedTypesFile string `json:"verifiedTypesFile,omitempty"`
+	// NeedsVerifiedTypes is true when the consumerPolicy of an OutboxDispatcher is Verified, which VerifiedTypesFile serves.
+	NeedsVerifiedTypes bool `json:"-"`
 	// Sink is where events go. Exactly one member must be set.
 	Sink Sink `json:"sink"`
 	// Message says what an event becomes on its way to the sink.

@@ -103,11 +103,10 @@ func TestRoundTrip(t *testing.T) {
 
 func TestLoadErrors(t *testing.T) {
 	for text, want := range map[string]string{
-		"delivery: {leaze: 30s}":   `line 1, column 12: delivery.leaze is not a field; did you mean lease?`,
-		"colour: red":              `line 1, column 1: colour is not a field; correct its name, or remove it`,
-		"NAMESPACE: shop":          `line 1, column 1: NAMESPACE is not a field; did you mean namespace?`,
-		"topics: [a]\nTopics: [b]": `line 2, column 1: Topics is not a field; did you mean topics?`,
-		"apiVersion: outbox.dev/v1alpha1\nkind: OutboxDispatcher\nspec: {namespace: shop}": "it is a Kubernetes object of kind OutboxDispatcher; write a file with the fields of its spec, and name",
+		"delivery: {leaze: 30s}":                        `line 1, column 12: delivery.leaze is not a field; did you mean lease?`,
+		"colour: red":                                   `line 1, column 1: colour is not a field; correct its name, or remove it`,
+		"NAMESPACE: shop":                               `line 1, column 1: NAMESPACE is not a field; did you mean namespace?`,
+		"topics: [a]\nTopics: [b]":                      `line 2, column 1: Topics is not a field; did you mean topics?`,
 		"delivery: {maxAttempts: 0}":                    `line 1, column 25: delivery.maxAttempts is 0; write one that is larger, or leave it out for the default, 20`,
 		"delivery: {lease: 0s}":                         `line 1, column 19: delivery.lease is 0s; write one that is larger, or leave it out for the default, 30s`,
 		"sink: {kafka: {maxMessageBytes: 0}}":           `sink.kafka.maxMessageBytes is 0; write one that is larger, or leave it out for the default, 1000000`,

@@ -20,10 +20,6 @@ func explain(text []byte, c Config) error {
 	if yaml3.Unmarshal(text, &document) != nil || len(document.Content) == 0 {
 		return nil
 	}
-	var object struct{ APIVersion, Kind string }
-	if yaml.Unmarshal(text, &object) == nil && object.APIVersion != "" && object.Kind != "" {
-		return fmt.Errorf("it is a Kubernetes object of kind %s; write a file with the fields of its spec, and name", object.Kind)
-	}
 	var e explainer
 	e.walk("", document.Content[0], reflect.ValueOf(c))
 	return errors.Join(e.errs...)
@@ -86,7 +82,7 @@ func (e *explainer) fields(path string, node *yaml3.Node, v reflect.Value) {
 		switch of, ok := known[key.Value]; {
 		case key.Value == "<<": // what it merges is checked where it stands
 		case !ok:
-			e.report(key, at, "is not a field; %s", correction(key.Value, slices.Sorted(maps.Keys(known))))
+			e.report(key, at, "is not a field; %s", Correction(key.Value, slices.Sorted(maps.Keys(known))))
 		case slices.Contains(seen, key.Value):
 			e.report(key, at, "is there a second time; remove one")
 		default:
@@ -96,8 +92,8 @@ func (e *explainer) fields(path string, node *yaml3.Node, v reflect.Value) {
 	}
 }
 
-// correction is what to do about a name that no field has.
-func correction(name string, known []string) string {
+// Correction is what to do about a name that no field has.
+func Correction(name string, known []string) string {
 	nearest, least := "", 3
 	for _, other := range known {
 		if d := distance(strings.ToLower(name), strings.ToLower(other)); d < least {

@@ -75,12 +75,13 @@ func (o Objects) Config(login Login, file func(Ref) string) (c Config, refs []Re
 		if slices.Contains(elsewhere, name) {
 			continue
 		}
-		value := copied(o.Dispatcher[name])
-		if delivery, ok := value.(map[string]any); ok && name == "delivery" {
-			delete(delivery, "consumerPolicy") // the operator's
+		section := copied(o.Dispatcher[name])
+		if delivery, ok := section.(map[string]any); ok && name == "delivery" {
+			c.NeedsVerifiedTypes = delivery["consumerPolicy"] == "Verified"
+			delete(delivery, "consumerPolicy")
 		}
 		f := &files{dir: name, file: file}
-		f.member(settings, "spec."+name, name, value)
+		f.member(settings, "spec."+name, name, section)
 		if refs = append(refs, f.refs...); f.err != nil {
 			return c, nil, f.err
 		}
@@ -98,7 +99,7 @@ func (o Objects) Config(login Login, file func(Ref) string) (c Config, refs []Re
 	return c, refs, nil
 }
 
-// elsewhere are the sections of a spec that are no settings of their own: what is in the Outbox, and what the pods are.
+// elsewhere are the sections of a spec that make other settings than their own: what is in the Outbox, and what the pods are.
 var elsewhere = []string{"outboxRef", "database", "replicas", "pods"}
 
 // convert writes from, by way of JSON, into the value at to. It fails for a field that to has not.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -13,15 +14,13 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"sigs.k8s.io/yaml"
 
-	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
 	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
 )
 
-// local plays the story with dispatcher processes and the file that the operator would render.
+// local plays the story with dispatcher processes, and the file that kubernetes applies.
 func (d *demo) local(ctx context.Context) error {
 	dir, err := os.MkdirTemp("", "outbox-demo-")
 	if err != nil {
@@ -46,15 +45,13 @@ func (d *demo) local(ctx context.Context) error {
 		return err
 	}
 
-	d.say("The dispatcher's file, the schema, and two dispatcher processes")
-	owner := spec.Config{Database: spec.Database{DSN: shop.DSN(shop.Owner, "127.0.0.1", srv.Port)}}
-	if err := write(filepath.Join(dir, "owner.yaml"), owner); err != nil {
-		return err
+	manifests := scenario.Manifests{
+		Namespace: "shop", Name: "orders", Replicas: 2, SinkURL: consumer.url,
+		DispatcherDSN: shop.DSN(shop.Dispatcher, "127.0.0.1", srv.Port),
+		OwnerDSN:      shop.DSN(shop.Owner, "127.0.0.1", srv.Port),
 	}
-	if err := os.WriteFile(filepath.Join(dir, "dsn"), []byte(shop.DSN(shop.Dispatcher, "127.0.0.1", srv.Port)), 0o600); err != nil {
-		return err
-	}
-	stage, err := d.dispatchers(ctx, dir, binary, consumer.url)
+	d.say("The logins in a folder, the OutboxDispatcher that a cluster takes too, the schema, and two dispatcher processes")
+	stage, err := d.dispatchers(ctx, dir, binary, manifests)
 	if err != nil {
 		return err
 	}
@@ -76,8 +73,22 @@ func (d *demo) local(ctx context.Context) error {
 	return nil
 }
 
-// dispatchers writes their files, migrates the schema, and starts two of them.
-func (d *demo) dispatchers(ctx context.Context, dir, binary, consumerURL string) (*processes, error) {
+// dispatchers writes their file and the keys that it names, migrates the schema, and starts two of them.
+func (d *demo) dispatchers(ctx context.Context, dir, binary string, m scenario.Manifests) (*processes, error) {
+	file := filepath.Join(dir, "orders.yaml")
+	for path, text := range map[string]string{
+		file: m.Dispatcher(),
+		filepath.Join(dir, "secrets", m.Name+"-db", "dsn"):       m.DispatcherDSN,
+		filepath.Join(dir, "secrets", m.Name+"-db-owner", "dsn"): m.OwnerDSN,
+	} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+			return nil, err
+		}
+	}
+	fmt.Println(scenario.Indent(m.Dispatcher()))
+	if err := runs(ctx, binary, "migrate", "up", "-f", file, "--grant-to-login-of", file); err != nil {
+		return nil, err
+	}
 	stage := &processes{}
 	d.defers(stage.stop)
 	for i := range 2 {
@@ -85,55 +96,13 @@ func (d *demo) dispatchers(ctx context.Context, dir, binary, consumerURL string)
 		if err != nil {
 			return nil, err
 		}
-		file := filepath.Join(dir, fmt.Sprintf("dispatcher-%d.yaml", i))
-		if err := write(file, dispatcherConfig(dir, consumerURL, address)); err != nil {
-			return nil, err
-		}
-		if i == 0 {
-			if err := d.migrate(ctx, dir, binary, file); err != nil {
-				return nil, err
-			}
-		}
-		if err := stage.start(binary, file, "http://"+address, filepath.Join(dir, fmt.Sprintf("dispatcher-%d.log", i))); err != nil {
+		if err := stage.start(binary, file, address, filepath.Join(dir, fmt.Sprintf("dispatcher-%d.log", i))); err != nil {
 			return nil, err
 		}
 	}
 	return stage, await(ctx, os.Stdout, 2*time.Minute, "both dispatchers to count the backlog", func(ctx context.Context) error {
 		return scenario.Until(ctx, "both dispatchers count the backlog", stage.counted)
 	})
-}
-
-// migrate shows a dispatcher's file, makes the schema, and grants its login what it needs.
-func (d *demo) migrate(ctx context.Context, dir, binary, file string) error {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	fmt.Println(scenario.Indent(string(text)))
-	return runs(ctx, binary, "migrate", "up", "-f", filepath.Join(dir, "owner.yaml"), "--grant-to-login-of", file)
-}
-
-func dispatcherConfig(dir, consumerURL, address string) spec.Config {
-	return spec.Config{
-		Name: "orders", Namespace: scenario.Namespace, Topics: []string{scenario.Topic},
-		Database: spec.Database{DSNFile: filepath.Join(dir, "dsn")},
-		Sink:     spec.Sink{HTTP: &spec.HTTPSink{URL: consumerURL}},
-		Delivery: spec.Delivery{
-			Lease:        spec.Duration(6 * time.Second),
-			PollInterval: spec.Duration(time.Second),
-			MaxAttempts:  3,
-			Backoff:      spec.Backoff{Base: spec.Duration(time.Second), Max: spec.Duration(2 * time.Second)},
-		},
-		Server: spec.Server{Address: address},
-	}
-}
-
-func write(path string, c spec.Config) error {
-	text, err := yaml.Marshal(c)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(path, text, 0o600)
 }
 
 // processes are dispatchers without Kubernetes, as a Stage.
@@ -144,19 +113,19 @@ type process struct {
 	url string
 }
 
-func (p *processes) start(binary, file, url, logFile string) error {
+func (p *processes) start(binary, file, address, logFile string) error {
 	log, err := os.Create(logFile)
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(binary, "run", "-f", file)
+	cmd := exec.Command(binary, "run", "-f", file, "--listen", address)
 	cmd.Stdout, cmd.Stderr = log, log
 	started, err := daemon.Start(cmd, nil, syscall.SIGTERM)
 	if err != nil {
 		return fmt.Errorf("start a dispatcher: %w", err)
 	}
-	p.all = append(p.all, process{started, url})
+	p.all = append(p.all, process{started, "http://" + address})
 	return nil
 }
 

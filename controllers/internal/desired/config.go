@@ -32,6 +32,7 @@ func withRefs(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) (spec.Con
 	delete(from.Dispatcher, "state") // it has a file of its own
 	c, refs := settings(from, spec.DispatcherLogin)
 	c.StateFile, c.VerifiedTypesFile = stateFile, typesFile(obd)
+	c.NeedsVerifiedTypes = false // it has the file
 	c.Server.Address = fmt.Sprintf(":%d", Port)
 	return c, refs
 }

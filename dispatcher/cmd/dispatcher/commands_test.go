@@ -248,35 +248,31 @@ func TestFirstFiveMinutesOfThePagesWork(t *testing.T) {
 	name := map[string]string{"outbox_owner": database + "_1", "outbox_dispatcher": database + "_2", "app": database + "_3"}
 	logins := strings.NewReplacer("outbox_owner", name["outbox_owner"], "outbox_dispatcher", name["outbox_dispatcher"], "database shop", "database "+database, "…", secret)
 	o.exec(t, logins.Replace(part(t, front, "logins"))+fmt.Sprintf("create role %s login password '%s'", name["app"], secret))
-	files := map[string]string{"/etc/outbox/dsn": name["outbox_dispatcher"], "/etc/outbox/owner-dsn": name["outbox_owner"]}
 	for _, role := range name {
 		pgtest.DropRole(t, o.admin.Pool, role)
 	}
-	file := func(name, text string) string {
-		for path, role := range files {
-			o.login(t, role, secret)
-			text = strings.ReplaceAll(text, "dsnFile: "+path+"}", "dsnFile: "+filepath.Join(o.dir, role)+"}")
-		}
-		path := filepath.Join(o.dir, name)
-		check(t, os.WriteFile(path, []byte(regexp.MustCompile("(?m)^sink: .*$").ReplaceAllString(text, "sink: {log: {}}")), 0o600))
-		return path
+	file := filepath.Join(o.dir, "orders.yaml")
+	sink := regexp.MustCompile("(?m)^  sink: .*$")
+	check(t, os.WriteFile(file, []byte(sink.ReplaceAllString(part(t, page, "orders.yaml"), "  sink: {log: {}}")), 0o600))
+	for secretName, role := range map[string]string{"orders-db": name["outbox_dispatcher"], "orders-db-owner": name["outbox_owner"]} {
+		o.login(t, role, secret)
+		dir := filepath.Join(o.dir, "secrets", secretName)
+		check(t, os.MkdirAll(dir, 0o700))
+		check(t, os.Rename(filepath.Join(o.dir, role), filepath.Join(dir, "dsn")))
 	}
-	owner, dispatcher := file("owner.yaml", part(t, page, "owner.yaml")), file("dispatcher.yaml", part(t, page, "dispatcher.yaml"))
 	for _, line := range strings.Split(part(t, page, "five minutes"), "\n") {
 		if command, _, _ := strings.Cut(line, "#"); strings.TrimSpace(command) != "" && !strings.HasPrefix(line, "dispatcher run") {
-			command = strings.NewReplacer("dispatcher.yaml", dispatcher, "owner.yaml", owner).Replace(strings.TrimPrefix(strings.TrimSpace(command), "dispatcher "))
+			command = strings.ReplaceAll(strings.TrimPrefix(strings.TrimSpace(command), "dispatcher "), "orders.yaml", file)
 			run(t, "", strings.Fields(command)...).ok(t)
 		}
 	}
-	o.login(t, name["outbox_owner"], secret)
 	grants := strings.NewReplacer("APP", name["app"]).Replace(part(t, front, "producer"))
 	o.exec(t, "set role "+name["outbox_owner"]+"; "+grants+"; reset role")
 	o.exec(t, "set role "+name["app"]+`; select outbox.enqueue('shop', 'orders', '{}'); select outbox.enqueue_batch('{shop}', '{orders}', array['{}'::jsonb]); reset role`)
 
-	environment := strings.ReplaceAll(part(t, page, "dispatcher.yaml"), "{dsnFile: /etc/outbox/dsn}", "{dsnEnv: DATABASE_URL}")
-	cmd := command(t, "once", "-f", file("environment.yaml", environment), "-n", "2")
-	dsn, err := os.ReadFile(filepath.Join(o.dir, name["outbox_dispatcher"]))
+	dsn, err := os.ReadFile(filepath.Join(o.dir, "secrets", "orders-db", "dsn"))
 	check(t, err)
+	cmd := command(t, "once", "-f", file, "-n", "2", "--secrets", t.TempDir())
 	cmd.Env = append(cmd.Env, "DATABASE_URL="+string(dsn))
 	finish(t, cmd, "").ok(t)
 	if n := o.count(t, "status = 'delivered'"); n != 2 {

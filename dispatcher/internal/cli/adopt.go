@@ -40,7 +40,7 @@ noted as refused with the reason, and stays open in their table. "dispatcher ado
 
 // adoptFlags of the steps.
 type adoptFlags struct {
-	file    string
+	file    source
 	layout  string
 	columns []string
 	spec    adopt.Spec
@@ -152,7 +152,7 @@ func (f *adoptFlags) run(cmd *cobra.Command, step adopt.Step) error {
 	if f.options.MaxRows < 0 || f.options.Wait < 0 {
 		return errors.New("--max-rows or --wait is negative; give 1 or more")
 	}
-	return withDatabase(cmd, f.file, func(ctx context.Context, conn *pgx.Conn, cfg spec.Config) error {
+	return withDatabase(cmd, f.file.owners(), func(ctx context.Context, conn *pgx.Conn, cfg spec.Config) error {
 		if f.spec.Namespace == "" && f.spec.Layout != adopt.ModKit && f.spec.Columns["namespace"] == "" {
 			f.spec.Namespace = cfg.Namespace
 		}
@@ -222,7 +222,8 @@ func waitText(wait time.Duration) string {
 }
 
 func adoptStatusCommand() *cobra.Command {
-	var file, name, output string
+	var file source
+	var name, output string
 	cmd := &cobra.Command{
 		Use: "status -f FILE [--name NAME]", Short: "Compare the notes with their table", Args: cobra.NoArgs,
 		Long: `Count the rows that their table has of those inserted since the shadow began, and the notes of them, in one snapshot.
@@ -247,12 +248,12 @@ type adoptions struct {
 	Adoptions []adopt.Status `json:"adoptions"`
 }
 
-func adoptStatus(cmd *cobra.Command, file, name, output string) error {
+func adoptStatus(cmd *cobra.Command, file source, name, output string) error {
 	write, err := reportWriter(output, adoptTable)
 	if err != nil {
 		return err
 	}
-	return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, cfg spec.Config) error {
+	return withDatabase(cmd, file.owners(), func(ctx context.Context, conn *pgx.Conn, cfg spec.Config) error {
 		all, err := adopt.Read(ctx, conn, cfg.Database.Schema, name)
 		if err != nil {
 			return err

@@ -22,7 +22,8 @@ import (
 const checkTimeout = 15 * time.Second
 
 func checkCommand() *cobra.Command {
-	var file, output string
+	var file source
+	var output string
 	var data bool
 	cmd := &cobra.Command{
 		Use: "check -f FILE [--data]", Short: "Try everything that run needs, and say what is wrong", Args: cobra.NoArgs,
@@ -82,10 +83,12 @@ func (c *checks) report(name, detail string, err error) bool {
 	return true
 }
 
-func (c *checks) all(ctx context.Context, file string) {
-	cfg, err := spec.Load(file)
+func (c *checks) all(ctx context.Context, file source) {
+	cfg, err := file.read()
 	if err != nil {
-		c.report("config", "", err)
+		for _, problem := range each(err) {
+			c.report("config", "", problem)
+		}
 		return
 	}
 	invalid := cfg.Validate()
@@ -96,7 +99,7 @@ func (c *checks) all(ctx context.Context, file string) {
 		c.report("config", "", problem)
 	}
 	if invalid == nil {
-		c.report("config", file+" is valid", nil)
+		c.report("config", file.file+" is valid", nil)
 	}
 	if cfg.StateFile != "" {
 		state, err := readState(cfg.StateFile)

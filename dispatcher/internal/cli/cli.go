@@ -17,6 +17,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/document"
 )
 
 // Exit codes of the commands.
@@ -127,24 +128,51 @@ func writeTerminationMessage(text string) {
 	_, _ = io.WriteString(file, text)
 }
 
-// fileFlag adds -f.
-func fileFlag(cmd *cobra.Command, path *string) {
-	cmd.Flags().StringVarP(path, "file", "f", "", "the configuration file (required)")
+// source is where a command reads its settings.
+type source struct {
+	// file has the objects.
+	file string
+	document.Options
+}
+
+// fileFlag adds -f, and what says more of the file.
+func fileFlag(cmd *cobra.Command, s *source) {
+	cmd.Flags().StringVarP(&s.file, "file", "f", "", "the file with the OutboxDispatcher, as kubectl apply takes it (required)")
+	s.flags(cmd)
+}
+
+// owners is the source with the login that owns the schema, where there is one.
+func (s source) owners() source {
+	s.Login = spec.MigrationLogin
+	return s
+}
+
+func (s *source) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&s.Name, "object", "", "the OutboxDispatcher, when the file has several")
+	cmd.Flags().StringVar(&s.Secrets, "secrets", "", "the folder with the keys of Secrets and ConfigMaps, each as NAME/KEY; by default secrets in the file's folder")
 }
 
 // load reads the file and checks the part of it that validate looks at.
-func load(path string, validate func(spec.Config) error) (spec.Config, error) {
-	if path == "" {
+func load(s source, validate func(spec.Config) error) (spec.Config, error) {
+	if s.file == "" {
 		return spec.Config{}, errors.New("no configuration; name its file with -f")
 	}
-	cfg, err := spec.Load(path)
+	cfg, err := s.read()
 	if err != nil {
 		return cfg, refused{err}
 	}
 	if err := validate(cfg); err != nil {
-		return cfg, refused{fmt.Errorf("configuration %s: %w", path, err)}
+		return cfg, refused{fmt.Errorf("configuration %s: %w", s.file, err)}
 	}
 	return cfg, nil
+}
+
+// read reads objects, or the settings that the operator has made of them.
+func (s source) read() (spec.Config, error) {
+	if document.Is(s.file) {
+		return document.Load(s.file, s.Options)
+	}
+	return spec.Load(s.file)
 }
 
 // connect opens the one connection of a command.

@@ -48,7 +48,7 @@ type dataCheck struct {
 	Remedy string `json:"remedy,omitempty"`
 }
 
-func checkData(cmd *cobra.Command, file, output string) error {
+func checkData(cmd *cobra.Command, file source, output string) error {
 	write, err := reportWriter(output, dataTable)
 	if err != nil {
 		return err

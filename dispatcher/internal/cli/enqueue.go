@@ -68,7 +68,8 @@ func (l line) event(namespace string) (e producer.Event, err error) {
 }
 
 func enqueueCommand() *cobra.Command {
-	var file, payload string
+	var file source
+	var payload string
 	var one line
 	var delay time.Duration
 	cmd := &cobra.Command{
@@ -145,9 +146,9 @@ func only(l line) func() (line, error) {
 }
 
 // enqueue enqueues events. Those without a namespace get this one, or else the file's.
-func enqueue(cmd *cobra.Command, file, namespace string, next func() (line, error)) error {
+func enqueue(cmd *cobra.Command, file source, namespace string, next func() (line, error)) error {
 	var receipts []producer.Receipt
-	err := withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, cfg spec.Config) error {
+	err := withDatabase(cmd, file.owners(), func(ctx context.Context, conn *pgx.Conn, cfg spec.Config) error {
 		outbox := producer.New(producer.Options{Schema: cfg.Database.Schema})
 		committing := false
 		err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) (err error) {

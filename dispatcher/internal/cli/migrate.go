@@ -15,6 +15,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/document"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
 
@@ -25,7 +26,8 @@ func migrateCommand() *cobra.Command {
 }
 
 func migrateUpCommand() *cobra.Command {
-	var file, grantTo, m10, m10Publish, overview string
+	var file source
+	var grantTo, m10, m10Publish, overview string
 	var tenants bool
 	cmd := &cobra.Command{
 		Use: "up -f FILE [--grant-to-login-of FILE] [--m10 NAMESPACE/TOPIC]", Short: "Bring the schema to this binary's version", Args: cobra.NoArgs,
@@ -39,7 +41,7 @@ Overview contract. With --tenants, or database.tenants Indexed, it also makes th
 		Example: `  dispatcher migrate up -f owner.yaml
   dispatcher migrate up -f owner.yaml --m10 shop/m10`,
 		RunE: work(func(cmd *cobra.Command) error {
-			return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, cfg spec.Config) error {
+			return withDatabase(cmd, file.owners(), func(ctx context.Context, conn *pgx.Conn, cfg spec.Config) error {
 				schema := cfg.Database.Schema
 				if err := up(ctx, conn, schema, cmd.OutOrStdout()); err != nil {
 					return err
@@ -66,7 +68,7 @@ Overview contract. With --tenants, or database.tenants Indexed, it also makes th
 				if err := upOverview(ctx, conn, schema, overview, cmd.OutOrStdout()); err != nil || grantTo == "" {
 					return err
 				}
-				other, err := load(grantTo, spec.Config.ValidateDatabase)
+				other, err := load(source{grantTo, document.Options{Secrets: file.Secrets}}, spec.Config.ValidateDatabase)
 				if err != nil {
 					return err
 				}
@@ -88,11 +90,11 @@ Overview contract. With --tenants, or database.tenants Indexed, it also makes th
 }
 
 func migrateStatusCommand() *cobra.Command {
-	var file string
+	var file source
 	cmd := &cobra.Command{
 		Use: "status -f FILE", Short: "Show the schema's version and migrations", Args: cobra.NoArgs,
 		RunE: work(func(cmd *cobra.Command) error {
-			return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, cfg spec.Config) error {
+			return withDatabase(cmd, file.owners(), func(ctx context.Context, conn *pgx.Conn, cfg spec.Config) error {
 				schema := cfg.Database.Schema
 				status, err := migrations.Status(ctx, conn, schema)
 				if err != nil {
@@ -115,7 +117,8 @@ func migrateStatusCommand() *cobra.Command {
 }
 
 func migrateGrantsCommand() *cobra.Command {
-	var file, schema, role, kind string
+	var file source
+	var schema, role, kind string
 	var apply bool
 	cmd := &cobra.Command{
 		Use: "grants --role NAME [--for KIND] [--schema NAME | -f FILE] [--apply]", Args: cobra.NoArgs,
@@ -128,15 +131,15 @@ for the owner to run. With --apply the login of FILE, which must be the owner's,
 			if !slices.Contains([]migrations.Kind{migrations.Dispatcher, migrations.Producer, migrations.ReplayLogin, migrations.M10Worker, migrations.OverviewProducer}, k) {
 				return fmt.Errorf("--for is %q; choose dispatcher, producer, replay, m10 or overview", kind)
 			}
-			if apply && file == "" {
+			if apply && file.file == "" {
 				return errors.New("--apply needs a database to connect to; name the owner's file with -f")
 			}
 			if apply {
-				return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, cfg spec.Config) error {
+				return withDatabase(cmd, file.owners(), func(ctx context.Context, conn *pgx.Conn, cfg spec.Config) error {
 					return grant(ctx, conn, cfg.Database.Schema, role, k, cmd.OutOrStdout())
 				})
 			}
-			if file != "" {
+			if file.file != "" {
 				cfg, err := load(file, spec.Config.ValidateDatabase)
 				if err != nil {
 					return err
@@ -149,7 +152,8 @@ for the owner to run. With --apply the login of FILE, which must be the owner's,
 			return nil
 		}),
 	}
-	cmd.Flags().StringVarP(&file, "file", "f", "", "the configuration file, for its schema, and with --apply for its login")
+	cmd.Flags().StringVarP(&file.file, "file", "f", "", "the file with the OutboxDispatcher, for its schema, and with --apply for its login")
+	file.flags(cmd)
 	cmd.Flags().StringVar(&schema, "schema", "outbox", "the schema, when there is no file")
 	cmd.Flags().StringVar(&role, "role", "", "who is to have the rights")
 	cmd.Flags().StringVar(&kind, "for", string(migrations.Dispatcher), "what the role does: dispatcher, producer, replay, m10 or overview")
@@ -162,7 +166,7 @@ for the owner to run. With --apply the login of FILE, which must be the owner's,
 }
 
 // withDatabase connects to the database of a file, of which it needs no more.
-func withDatabase(cmd *cobra.Command, file string, do func(context.Context, *pgx.Conn, spec.Config) error) error {
+func withDatabase(cmd *cobra.Command, file source, do func(context.Context, *pgx.Conn, spec.Config) error) error {
 	ctx := migrations.ReportWaits(cmd.Context(), func(sentence string) { fmt.Fprintln(cmd.ErrOrStderr(), sentence) })
 	cfg, err := load(file, spec.Config.ValidateDatabase)
 	if err != nil {

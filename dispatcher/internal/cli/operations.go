@@ -37,7 +37,7 @@ and can be replayed as before.`,
 
 // operation is what the flags of a command say that begins an operation.
 type operation struct {
-	file        string
+	file        source
 	undo        string // of a reopen, the operation whose dead letters these are
 	all, dryRun bool
 	request     spec.ReplayRequest
@@ -108,7 +108,8 @@ func atOnceCommand(action spec.ReplayAction, short, long, example string) *cobra
 }
 
 func operationsCommand() *cobra.Command {
-	var file, id string
+	var file source
+	var id string
 	out := progressWriter{}
 	cmd := &cobra.Command{
 		Use: "operations -f FILE", Short: "List the replays, discards and reopens, the newest first", Args: cobra.NoArgs,
@@ -170,7 +171,8 @@ func (t *progressWriter) list(all []replay.Operation) error {
 }
 
 func stopCommand() *cobra.Command {
-	var file, id, reason string
+	var file source
+	var id, reason string
 	out := progressWriter{}
 	cmd := &cobra.Command{
 		Use: "stop -f FILE --operation ID --reason TEXT", Short: "Give up what waits of a replay", Args: cobra.NoArgs,
@@ -223,7 +225,7 @@ func eventsCommand() *cobra.Command { return reading().Events() }
 
 // reading makes the commands that read from the database of a file, with its login.
 func reading() deadcmd.Commands {
-	var file string
+	var file source
 	return deadcmd.Commands{
 		Program: "dispatcher", Whose: "-f FILE", Example: "-f orders.yaml",
 		Flags: func(cmd *cobra.Command) { fileFlag(cmd, &file) },

@@ -90,11 +90,12 @@ the grants that "migrate grants --for replay" prints.`,
 }
 
 // withReplays connects to the operations of a file's outbox.
-func withReplays(cmd *cobra.Command, file string, out *progressWriter, do func(context.Context, *replay.Replays, spec.Config) error) error {
-	out.w, out.file = cmd.OutOrStdout(), file
+func withReplays(cmd *cobra.Command, file source, out *progressWriter, do func(context.Context, *replay.Replays, spec.Config) error) error {
+	out.w, out.file = cmd.OutOrStdout(), file.file
 	if out.format != "text" && out.format != "json" {
 		return fmt.Errorf("--output is %q; choose text or json", out.format)
 	}
+	file.Login = spec.ReplayLogin
 	cfg, err := load(file, validateReading)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +18,8 @@ import (
 )
 
 func runCommand(version string) *cobra.Command {
-	var file string
+	var file source
+	var own ownSettings
 	cmd := &cobra.Command{
 		Use: "run -f FILE", Short: "Deliver events until SIGTERM or SIGINT", Args: cobra.NoArgs,
 		Long: `Deliver events until SIGTERM or SIGINT, then finish what is in flight within gracePeriod.
@@ -29,11 +31,34 @@ It starts and continues while the database or the destination is unreachable, an
 			if err != nil {
 				return err
 			}
+			own.set(&cfg)
+			if cfg.NeedsVerifiedTypes && cfg.VerifiedTypesFile == "" {
+				return refused{errors.New("spec.delivery.consumerPolicy: Verified needs the event types with a verified consumer, which the operator knows; name a file that lists them with --verified-types-file")}
+			}
 			return run(cmd, version, cfg)
 		}),
 	}
 	fileFlag(cmd, &file)
+	own.flags(cmd)
 	return cmd
+}
+
+// ownSettings are what one process has for itself, in addition to the objects.
+type ownSettings struct{ listen, stateFile, verifiedTypesFile string }
+
+func (o *ownSettings) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&o.listen, "listen", "", "the address of health, metrics and status (default 127.0.0.1:8080)")
+	cmd.Flags().StringVar(&o.stateFile, "state-file", "", "a file that holds Running or Paused, and overrides spec.state; it is read again each second")
+	cmd.Flags().StringVar(&o.verifiedTypesFile, "verified-types-file", "", "a file that lists the event types which are delivered, one a line, or their beginnings with *; it is read again each second")
+}
+
+func (o ownSettings) set(cfg *spec.Config) {
+	for _, s := range []struct {
+		to   *string
+		flag string
+	}{{&cfg.Server.Address, o.listen}, {&cfg.StateFile, o.stateFile}, {&cfg.VerifiedTypesFile, o.verifiedTypesFile}} {
+		*s.to = cmp.Or(s.flag, *s.to)
+	}
 }
 
 // run serves first and then delivers, so that the server responds from start to end.
@@ -79,7 +104,7 @@ func run(cmd *cobra.Command, version string, cfg spec.Config) error {
 }
 
 func onceCommand(version string) *cobra.Command {
-	var file string
+	var file source
 	var n int
 	cmd := &cobra.Command{
 		Use: "once -f FILE [-n N]", Short: "Deliver up to N events that are due, then end", Args: cobra.NoArgs,

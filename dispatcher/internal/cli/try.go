@@ -14,6 +14,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/document"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/try"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 )
@@ -26,8 +27,9 @@ type differs struct{ error }
 
 // tryFlags are what to try, and how to report it.
 type tryFlags struct {
-	file, against, output string
-	past                  pgstore.Past
+	file            source
+	against, output string
+	past            pgstore.Past
 }
 
 func tryCommand() *cobra.Command {
@@ -106,7 +108,7 @@ func tryRun(cmd *cobra.Command, f tryFlags) (*try.Report, error) {
 	}
 	request := try.Request{New: cfg, Past: f.past, OldName: f.against}
 	if f.against != "" {
-		old, err := load(f.against, spec.Config.Validate)
+		old, err := load(source{f.against, document.Options{Secrets: f.file.Secrets}}, spec.Config.Validate)
 		if err != nil {
 			return nil, err
 		}

@@ -37,7 +37,8 @@ type unservedName struct {
 }
 
 func unservedListCommand() *cobra.Command {
-	var file, output string
+	var file source
+	var output string
 	cmd := &cobra.Command{
 		Use: "list -f FILE", Short: "List the names that no dispatcher serves", Args: cobra.NoArgs,
 		Example: `  dispatcher unserved list -f owner.yaml`,
@@ -46,7 +47,7 @@ func unservedListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, cfg spec.Config) error {
+			return withDatabase(cmd, file.owners(), func(ctx context.Context, conn *pgx.Conn, cfg spec.Config) error {
 				names, pending, err := unserved.Names(ctx, conn, cfg.Database.Schema)
 				if err != nil {
 					return fmt.Errorf("unserved list: %w%s", err, ownerHint(err))
@@ -79,7 +80,7 @@ func unservedTable(w io.Writer, all unservedNames) error {
 
 // unservedChangeCommand makes the command that moves events, or the one that discards them.
 func unservedChangeCommand(moves bool) *cobra.Command {
-	var file string
+	var file source
 	var dry bool
 	var c unserved.Change
 	var to unserved.Name
@@ -111,7 +112,7 @@ key another event of the new name has stays: it was enqueued there already, and 
 			to.Namespace, to.Topic = cmp.Or(to.Namespace, c.From.Namespace), cmp.Or(to.Topic, c.From.Topic)
 			c.To, did = &to, "moved"
 		}
-		return withDatabase(cmd, file, func(ctx context.Context, conn *pgx.Conn, cfg spec.Config) error {
+		return withDatabase(cmd, file.owners(), func(ctx context.Context, conn *pgx.Conn, cfg spec.Config) error {
 			n, err := unserved.Apply(ctx, conn, cfg.Database.Schema, c, dry)
 			if err != nil {
 				return fmt.Errorf("unserved: %w%s", err, ownerHint(err))

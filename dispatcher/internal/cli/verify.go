@@ -17,9 +17,10 @@ import (
 
 // verifyFlags are what to compare, and how to report it.
 type verifyFlags struct {
-	file, output string
-	since        time.Duration
-	limit        int
+	file   source
+	output string
+	since  time.Duration
+	limit  int
 }
 
 func verifyCommand() *cobra.Command {

@@ -183,7 +183,7 @@ func connectionString(d spec.Database) (string, error) {
 }
 
 func readFile(field, path string) (string, error) {
-	text, err := os.ReadFile(path)
+	text, err := spec.ReadFile(path)
 	if err != nil {
 		return "", &problem{AuthenticationFailed, fmt.Sprintf("%s cannot be read; create the file, or correct the path", field), err}
 	}

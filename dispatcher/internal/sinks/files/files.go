@@ -6,15 +6,15 @@ package files
 import (
 	"bytes"
 	"fmt"
-	"os"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/watched"
 )
 
 // Read returns a file's content without the line end that editors and echo leave. An empty file is an
 // error. field is the field of the sink's configuration that names the file.
 func Read(field, path string) ([]byte, error) {
-	content, err := os.ReadFile(path)
+	content, err := spec.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w; make the file, or correct its path", field, err)
 	}

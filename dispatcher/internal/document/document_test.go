@@ -1,0 +1,153 @@
+package document
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	jsonpatch "github.com/evanphx/json-patch/v5"
+	"sigs.k8s.io/yaml"
+
+	"github.com/outbox-operator/outbox-operator/api/spec"
+)
+
+// write makes a file of a folder.
+func write(t *testing.T, dir, name, text string) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+const orders = `apiVersion: outbox.dev/v1alpha1
+kind: OutboxDispatcher
+metadata: {name: orders, namespace: shop}
+spec:
+  namespace: shop
+  outboxRef: {name: main}
+  sink:
+    http: {url: "https://example.com/events"}
+    auth: {type: Basic, secretRef: {name: webhook}}
+`
+
+const main = `apiVersion: outbox.dev/v1alpha1
+kind: Outbox
+metadata: {name: main}
+spec:
+  secretRef: {name: orders-db}
+  migration: {secretRef: {name: owner, key: uri}}
+  retention: {delivered: 1h}
+`
+
+// The Outbox is found in the same file and in the same folder, and makes the same settings.
+func TestLoadMakesTheSettingsOfBothObjects(t *testing.T) {
+	inOne, apart := t.TempDir(), t.TempDir()
+	one := write(t, inOne, "orders.yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: other}\n---\n"+orders+"---\n"+main)
+	write(t, apart, "main.yaml", main)
+	for dir, path := range map[string]string{inOne: one, apart: write(t, apart, "orders.yaml", orders)} {
+		dsn := write(t, dir, "secrets/orders-db/dsn", "postgres://orders@db/shop")
+		t.Setenv("WEBHOOK_PASSWORD", "secret")
+		c, err := Load(path, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Name != "shop/orders" || c.Namespace != "shop" || c.Database.DSNFile != dsn || c.Retention.Scope != spec.ScopeOutbox || c.Retention.Delivered.D() != time.Hour {
+			t.Errorf("name %s, namespace %s, database %+v, retention %+v", c.Name, c.Namespace, c.Database, c.Retention)
+		}
+		want := &spec.Auth{Type: spec.AuthBasic, UsernameFile: filepath.Join(dir, "secrets/webhook/username"), SecretFile: "env:WEBHOOK_PASSWORD"}
+		if got := c.Sink.HTTP.Auth; !reflect.DeepEqual(got, want) {
+			t.Errorf("auth %+v, want %+v", got, want)
+		}
+		if err := c.Validate(); err != nil {
+			t.Error(err)
+		}
+		t.Setenv("DATABASE_URL", "postgres://owner@db/shop")
+		if c, err = Load(path, Options{Login: spec.MigrationLogin, Secrets: "/keys"}); err != nil || c.Database.DSNFile != "/keys/owner/uri" && c.Database.DSNFile != "env:DATABASE_URL" {
+			t.Errorf("the login of migrations: %+v, %v", c.Database, err)
+		}
+	}
+}
+
+// Each refused object is refused with the API server's words, and with the place of each of them.
+//
+// CONTRACT: C-28, C-101
+func TestLoadRefusesWithTheAPIServersWords(t *testing.T) {
+	text, err := os.ReadFile("../../../api/v1alpha1/testdata/refused/outboxdispatcher.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var parts []struct {
+		Base    any
+		Refused []struct {
+			Name, Says string
+			Patch      any
+		}
+	}
+	if err := yaml.Unmarshal(text, &parts); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for _, part := range parts {
+		base, err := yaml.Marshal(part.Base)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if base, err = yaml.YAMLToJSON(base); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range part.Refused {
+			patch, err := yaml.Marshal(r.Patch)
+			if err == nil {
+				patch, err = yaml.YAMLToJSON(patch)
+			}
+			if err == nil {
+				patch, err = jsonpatch.MergePatch(base, patch)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			object, err := yaml.JSONToYAML(patch)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = Load(write(t, dir, "orders.yaml", string(object)), Options{})
+			for _, words := range strings.Split(r.Says, "\n") {
+				_, own, _ := strings.Cut(words, "strict decoding error: ") // the API server's own form
+				if own == "" {
+					own = words
+				}
+				if strings.HasPrefix(own, ".spec.replicas") { // of the scale, which says it again
+					continue
+				}
+				if err == nil || !strings.Contains(err.Error(), own) || !strings.HasPrefix(err.Error(), "line ") {
+					t.Errorf("%s: %v, want a line with %q", r.Name, err, own)
+				}
+			}
+		}
+	}
+}
+
+func TestLoadSaysWhereAndWhatIsMeant(t *testing.T) {
+	dir := t.TempDir()
+	for want, text := range map[string]string{
+		`line 9, column 25: unknown field "spec.sink.auth.secretref"; did you mean secretRef?`:                     strings.Replace(orders, "secretRef: {name: webhook}", "secretref: {name: webhook}", 1) + "---\n" + main,
+		`line 16, column 15: unknown field "spec.migration.secretref"; did you mean secretRef?`:                    orders + "---\n" + strings.Replace(main, "{secretRef: {name: owner", "{secretref: {name: owner", 1),
+		`spec.outboxRef.name: no Outbox named main is in `:                                                         orders,
+		`line 1: no matches for kind "OutboxDispatch" in version "outbox.dev/v1alpha1"; correct it`:                strings.Replace(orders, "OutboxDispatcher", "OutboxDispatch", 1),
+		`has several objects of kind OutboxDispatcher (orders, payments); choose one with --object`:                orders + "---\n" + strings.Replace(orders, "name: orders", "name: payments", 1) + "---\n" + main,
+		`line 1: it is not an object; write apiVersion: outbox.dev/v1alpha1, kind: OutboxDispatcher, metadata and`: "namespace: shop\n",
+		`has no OutboxDispatcher and no Outbox; write one of them there`:                                           "apiVersion: v1\nkind: Secret\n",
+	} {
+		if _, err := Load(write(t, dir, "orders.yaml", text), Options{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v\nwant %s", err, want)
+		}
+	}
+}

@@ -1,0 +1,77 @@
+package document
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	yaml3 "go.yaml.in/yaml/v3"
+
+	"github.com/outbox-operator/outbox-operator/api/spec"
+	"github.com/outbox-operator/outbox-operator/api/spec/rules"
+)
+
+// step is a name or an index of a path.
+var step = regexp.MustCompile(`[^.\[\]]+`)
+
+// field is the path of a problem's field: that of an unknown one is in the message.
+func field(p rules.Problem) (path string, unknown bool) {
+	if name, ok := strings.CutPrefix(p.Message, "unknown field "); ok && p.Path == "" {
+		path, _ = strconv.Unquote(name)
+		return path, true
+	}
+	return p.Path, false
+}
+
+// place is the line and the column of a problem, in a document that begins after so many lines: of the field, or of what is
+// there of the fields that it is in.
+func place(text string, before int, p rules.Problem) string {
+	var document yaml3.Node
+	if yaml3.Unmarshal([]byte(text), &document) != nil || len(document.Content) == 0 {
+		return ""
+	}
+	path, _ := field(p)
+	node, at := document.Content[0], document.Content[0]
+	for _, name := range step.FindAllString(path, -1) {
+		if node.Kind == yaml3.AliasNode {
+			node = node.Alias
+		}
+		var next *yaml3.Node
+		switch i, err := strconv.Atoi(name); {
+		case node.Kind == yaml3.SequenceNode && err == nil && i < len(node.Content):
+			next = node.Content[i]
+			at = next
+		case node.Kind == yaml3.MappingNode:
+			for k := 0; k+1 < len(node.Content); k += 2 {
+				if node.Content[k].Value == name {
+					at, next = node.Content[k], node.Content[k+1]
+				}
+			}
+		}
+		if next == nil {
+			break
+		}
+		node = next
+	}
+	return fmt.Sprintf("line %d, column %d: ", before+at.Line, at.Column)
+}
+
+// suggestion is what to do about an unknown field.
+func suggestion(s *rules.Schema, p rules.Problem) string {
+	path, unknown := field(p)
+	if !unknown {
+		return ""
+	}
+	names := step.FindAllString(path, -1)
+	for _, name := range names[:len(names)-1] {
+		if s.Items != nil {
+			s = s.Items
+		} else if s = s.Properties[name]; s == nil {
+			return ""
+		}
+	}
+	return "; " + spec.Correction(names[len(names)-1], slices.Sorted(maps.Keys(s.Properties)))
+}
