@@ -86,7 +86,7 @@ func (c *checks) report(name, detail string, err error) bool {
 func (c *checks) all(ctx context.Context, file source) {
 	cfg, err := file.read()
 	if err != nil {
-		for _, problem := range each(err) {
+		for _, problem := range splitErrors(err) {
 			c.report("config", "", problem)
 		}
 		return
