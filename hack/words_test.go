@@ -34,6 +34,9 @@ var words = []struct{ never, write string }{
 // riddle is a function whose name does not say what it does.
 var riddle = regexp.MustCompile(`^func (\([^)]*\) )?(look|low|part|short|enough|skip|want|full|rest|signal|signs|ageAt|expectFew|askSink)\(`)
 
+// thatOf begins a comment, or a description in a CRD, with a pronoun for its noun: "namespace is that of the events".
+var thatOf = regexp.MustCompile(`^\s*(//|description:) [\w"']+( and \w+)* (is|are) (that|those) of `)
+
 var (
 	camel = regexp.MustCompile(`([a-z0-9])([A-Z])|([A-Z])([A-Z][a-z])`)
 	// properNouns are names that others gave, and phrases in which a word above is the field's own. Requirements quote documents.
@@ -67,6 +70,9 @@ func TestWords(t *testing.T) {
 			}
 			if strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go") && riddle.MatchString(line) {
 				found("a riddle", "a name that says what it does")
+			}
+			if (strings.HasSuffix(name, ".go") || strings.Contains(name, "/crds/")) && thatOf.MatchString(line) {
+				found("that of", "the noun: \"namespace is the namespace of the events\"")
 			}
 			text := plain(line)
 			if !one.MatchString(text) {

@@ -2,7 +2,7 @@
 // that `dispatcher run -f FILE` loads. A user without Kubernetes writes it by hand.
 //
 // It is plain data. Secrets are never in it: it names the files that hold them. Its names, units,
-// bounds and defaults are those of the OutboxDispatcher resource. [Load] reads it and fills in the
+// bounds and defaults are the OutboxDispatcher resource's. [Load] reads it and fills in the
 // defaults; [Config.Validate] checks it.
 //
 //	name: orders
@@ -116,7 +116,7 @@ type Delivery struct {
 // State says whether a dispatcher claims.
 type State string
 
-// The states.
+// Values of [State].
 const (
 	Running State = "Running"
 	Paused  State = "Paused"
@@ -125,7 +125,7 @@ const (
 // Ordering says in which order events are delivered.
 type Ordering string
 
-// The orderings.
+// Values of [Ordering].
 const (
 	OrderingNone Ordering = "None"
 	OrderingKey  Ordering = "Key"
@@ -134,7 +134,7 @@ const (
 // Fairness says whose events wait for whose.
 type Fairness string
 
-// The choices.
+// Values of [Fairness].
 const (
 	FairnessNone   Fairness = "None"
 	FairnessTenant Fairness = "Tenant"
@@ -143,7 +143,7 @@ const (
 // OnDead says what a dead event means for the later ones of its key.
 type OnDead string
 
-// The choices.
+// Values of [OnDead].
 const (
 	OnDeadContinue OnDead = "Continue"
 	OnDeadBlock    OnDead = "Block"
@@ -152,7 +152,7 @@ const (
 // WakeUp says whether a dispatcher listens for producers.
 type WakeUp string
 
-// The choices.
+// Values of [WakeUp].
 const (
 	WakeUpNone   WakeUp = "None"
 	WakeUpListen WakeUp = "Listen"
@@ -224,7 +224,7 @@ type M10 struct {
 // M10Publish says what publish_outbox does.
 type M10Publish string
 
-// The choices.
+// Values of [M10Publish].
 const (
 	M10Insert M10Publish = "Insert"
 	M10Upsert M10Publish = "Upsert"
@@ -250,7 +250,7 @@ type Connection struct {
 type IAM struct {
 	// Provider is AWS, Google or Azure. Required.
 	Provider string `json:"provider"`
-	// Region is that of the database, for AWS. Defaults to the environment's AWS_REGION.
+	// Region is the database's region, for AWS. Defaults to the environment's AWS_REGION.
 	Region string `json:"region,omitempty"`
 }
 

@@ -10,7 +10,7 @@ import (
 // MessageFormat says what messages look like.
 type MessageFormat string
 
-// The formats.
+// Values of [MessageFormat].
 const (
 	// FormatCloudEvents is CloudEvents 1.0, as the sink's contentMode says.
 	FormatCloudEvents MessageFormat = "CloudEvents"

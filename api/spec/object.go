@@ -37,9 +37,9 @@ type Login int
 const (
 	// DispatcherLogin is the dispatchers'.
 	DispatcherLogin Login = iota
-	// MigrationLogin is that of migrations, where the spec has one, else the dispatchers'.
+	// MigrationLogin is the login of migrations, where the spec has one, else the dispatchers'.
 	MigrationLogin
-	// ReplayLogin is that of replays, where the spec has one, else the dispatchers'.
+	// ReplayLogin is the login of replays, where the spec has one, else the dispatchers'.
 	ReplayLogin
 )
 

@@ -32,7 +32,7 @@ type login struct {
 	SecretRef   *reference `json:"secretRef"`
 }
 
-// certificates are those of connections, as an object has them.
+// certificates are the certificates of connections, as an object has them.
 type certificates struct {
 	Mode                string     `json:"mode"` // of a database
 	CASecretRef         *reference `json:"caSecretRef"`

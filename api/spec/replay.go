@@ -11,7 +11,7 @@ import (
 // ReplayAction is what is done with dead letters.
 type ReplayAction string
 
-// The actions.
+// Values of [ReplayAction].
 const (
 	// ActionReplay puts the event's row back to pending, and resolves its dead letter as replayed.
 	ActionReplay ReplayAction = "replay"

@@ -24,7 +24,7 @@ type Retention struct {
 // RetentionScope says whose rows a retention is about.
 type RetentionScope string
 
-// The scopes.
+// Values of [RetentionScope].
 const (
 	ScopeDispatcher RetentionScope = "Dispatcher"
 	ScopeOutbox     RetentionScope = "Outbox"
@@ -74,7 +74,7 @@ type Journal struct {
 // JournalMode says whether changes are recorded.
 type JournalMode string
 
-// The modes.
+// Values of [JournalMode].
 const (
 	JournalEnabled  JournalMode = "Enabled"
 	JournalDisabled JournalMode = "Disabled"

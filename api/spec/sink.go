@@ -83,7 +83,7 @@ type LogSink struct {
 // LogPayload says whether payloads are logged.
 type LogPayload string
 
-// The choices.
+// Values of [LogPayload].
 const (
 	LogPayloadOmit    LogPayload = "Omit"
 	LogPayloadInclude LogPayload = "Include"

@@ -12,7 +12,7 @@ import (
 type SQSSink struct {
 	// QueueURL is the queue's URL. Required.
 	QueueURL string `json:"queueURL"`
-	// Region is that of the queue. Defaults to the one in QueueURL, else the environment's AWS_REGION.
+	// Region is the queue's region. Defaults to the one in QueueURL, else the environment's AWS_REGION.
 	Region string `json:"region,omitempty"`
 	// Endpoint is where the service is called instead of QueueURL's host, as for a VPC endpoint.
 	Endpoint string `json:"endpoint,omitempty"`
@@ -142,7 +142,7 @@ func (p *problems) endpoint(field, text string) {
 	p.port(field, text)
 }
 
-// port is that of a URL, if it has one.
+// port returns the port of a URL, if it has one.
 func (p *problems) port(field, text string) {
 	u, err := url.Parse(text)
 	if err != nil || u.Port() == "" {

@@ -35,7 +35,7 @@ type HTTPSink struct {
 // ResponseCapture is what is kept of a response.
 type ResponseCapture string
 
-// The choices.
+// Values of [ResponseCapture].
 const (
 	CaptureNone ResponseCapture = "None"
 	CaptureBody ResponseCapture = "Body"

@@ -11,7 +11,7 @@ import (
 // KafkaEncoding is what the payload becomes as a record's value.
 type KafkaEncoding string
 
-// The encodings.
+// Values of [KafkaEncoding].
 const (
 	KafkaJSON     KafkaEncoding = "JSON"
 	KafkaAvro     KafkaEncoding = "Avro"
@@ -21,7 +21,7 @@ const (
 // KafkaCompression is how batches of records are compressed.
 type KafkaCompression string
 
-// The compressions.
+// Values of [KafkaCompression].
 const (
 	CompressionNone   KafkaCompression = "None"
 	CompressionGzip   KafkaCompression = "Gzip"

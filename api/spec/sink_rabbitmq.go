@@ -17,7 +17,7 @@ type RabbitMQSink struct {
 	// Exchange is where every event goes, at most 255 bytes. Defaults to the default exchange, whose
 	// routing keys are the names of queues.
 	Exchange string `json:"exchange,omitempty"`
-	// RoutingKey is that of every event, at most 255 bytes. Defaults to the name of the event's own topic.
+	// RoutingKey is the routing key of every event, at most 255 bytes. Defaults to the name of the event's own topic.
 	RoutingKey string `json:"routingKey,omitempty"`
 	// AttributePrefix begins the names of the headers of contentMode Binary: ce- (the RabbitMQ binding of
 	// CloudEvents), or cloudEvents: or cloudEvents_ (its AMQP 1.0 binding, for consumers that speak AMQP 1.0 with

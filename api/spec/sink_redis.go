@@ -31,7 +31,7 @@ type RedisSink struct {
 // RedisTopology says what servers there are.
 type RedisTopology string
 
-// The topologies.
+// Values of [RedisTopology].
 const (
 	RedisStandalone RedisTopology = "Standalone"
 	RedisCluster    RedisTopology = "Cluster"

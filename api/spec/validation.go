@@ -9,7 +9,7 @@ type Validation struct {
 	// Types are the event types that it is for, at most 256. One that ends with * is for all types that begin
 	// so, such as order.*. None means all.
 	Types []string `json:"types,omitempty"`
-	// Versions are those of the events that it is for, at most 64: the header event_version, else schema_version,
+	// Versions are the versions of events that it is for, at most 64: the header event_version, else schema_version,
 	// else 1.0.0. One that ends with * is for all that begin so. When an entry of the type has Schema and Versions, an event
 	// whose version no such entry names is refused, also where another entry has a schema for all versions. None means all.
 	Versions []string `json:"versions,omitempty"`

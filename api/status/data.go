@@ -46,7 +46,7 @@ type Journal struct {
 	// ObservedAt is the database's time of the newest look, and Records is how many records it read.
 	ObservedAt time.Time `json:"observedAt"`
 	Records    int64     `json:"records,omitempty" brief:"-"`
-	// Differences are those of the last whole pass, or of the one under way when that has more. Examples are sentences about
+	// Differences counts what the last whole pass found, or the pass under way when it has found more. Examples are sentences about
 	// the first of them.
 	Differences int64    `json:"differences"`
 	Examples    []string `json:"examples,omitempty" brief:"-"`

@@ -276,7 +276,7 @@ type DeadLetterReplayStatus struct {
 	// +kubebuilder:validation:MaxItems=16
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// id is that of the replay in the database, in outbox_replays: the object's
+	// id is the replay's id in the database, in outbox_replays: the object's
 	// UID. A dry run has none.
 	// +optional
 	// +kubebuilder:validation:MaxLength=36

@@ -35,8 +35,8 @@ type Delivery struct {
 	BatchSize int32 `json:"batchSize,omitempty"`
 
 	// concurrency is the number of concurrent deliveries of a pod, from 1 to 1000, or
-	// Auto: then each topic of a pod finds the number with which its destination takes
-	// the most, and follows it. Defaults to 16.
+	// Auto. With Auto a pod searches for each topic the number at which the destination
+	// takes most events, and keeps to it. Defaults to 16.
 	// +optional
 	// +kubebuilder:default=16
 	// +kubebuilder:validation:XIntOrString

@@ -33,7 +33,7 @@ type Migration struct {
 	User string `json:"user,omitempty"`
 
 	// clientCertSecretRef is the Secret with the certificate of the Job's login, in PEM.
-	// When its key is not set: tls.crt. When not set: that of tls.
+	// When its key is not set: tls.crt. When not set: the certificate of tls.
 	// +optional
 	ClientCertSecretRef *SecretRef `json:"clientCertSecretRef,omitempty"`
 
@@ -133,7 +133,7 @@ type ReplayLogin struct {
 	User string `json:"user,omitempty"`
 
 	// clientCertSecretRef is the Secret with the certificate of the login, in PEM.
-	// When its key is not set: tls.crt. When not set: that of tls.
+	// When its key is not set: tls.crt. When not set: the certificate of tls.
 	// +optional
 	ClientCertSecretRef *SecretRef `json:"clientCertSecretRef,omitempty"`
 

@@ -72,7 +72,7 @@ type OutboxDispatcherList struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.message.headers) || !(has(self.sink.sqs) || has(self.sink.sns)) || self.message.headers.size() + (self.message.format == 'Storage' ? ['aggregate_id', 'correlation_id', 'event_type'].filter(n, !self.message.headers.exists(h, h.name == n)).size() : 0) <= (self.message.format == 'CloudEvents' ? 2 : 10)",fieldPath=".message.headers",message="headers must be at most two for sqs and sns with format CloudEvents, and ten with another, among them those of format Storage, because a message has ten attributes; remove some"
 // +kubebuilder:validation:XValidation:rule="!has(self.message.headers) || self.message.headers.all(h, has(self.sink.http) ? !h.name.matches('^(?i)(authorization|connection|content-length|host|transfer-encoding|webhook-(id|signature|timestamp))$') && (!has(self.sink.http.headers) || self.sink.http.headers.all(o, o.name.lowerAscii() != h.name.lowerAscii())) : has(self.sink.nats) ? !h.name.matches('^(?i)nats-') : has(self.sink.pubSub) ? !h.name.matches('^(?i)goog') : has(self.sink.rabbitmq) ? !h.name.matches('^(?i)b?cc$') : has(self.sink.redis) ? h.name != 'data' && (self.message.format != 'CloudEvents' || !h.name.matches('^[a-z0-9]+$')) : has(self.sink.sns) || has(self.sink.sqs) ? !h.name.matches('^(?i)(amazon|aws)[.]') : true)",fieldPath=".message.headers",message="headers must have no name that messages of the sink have already, or keep for themselves: of http those in sink.http.headers, authorization, connection, content-length, host, transfer-encoding, webhook-id, webhook-signature and webhook-timestamp; of nats nats-*; of pubSub goog*; of rabbitmq cc and bcc; of redis data, and with format CloudEvents those of lower-case alphanumeric characters alone; of sns and sqs aws.* and amazon.*; choose another"
 type OutboxDispatcherSpec struct {
-	// namespace is that of the events, a column of outbox_events.
+	// namespace is the namespace of the events, a column of outbox_events.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
@@ -90,7 +90,7 @@ type OutboxDispatcherSpec struct {
 	// +optional
 	OutboxRef *OutboxRef `json:"outboxRef,omitempty"`
 
-	// database is that of this dispatcher alone, unless outboxRef is set.
+	// database is the dispatcher's own database. Not set with outboxRef.
 	// +optional
 	Database *DispatcherDatabase `json:"database,omitempty"`
 

@@ -37,9 +37,9 @@ type Scaling struct {
 	// +kubebuilder:validation:Maximum=100
 	Max int32 `json:"max,omitempty"`
 
-	// catchUp is the time within which the pods must be able to deliver the backlog,
-	// next to what becomes due meanwhile. When they are not, more are needed. From 30s
-	// to 24h. Defaults to 5m.
+	// catchUp is the time in which the pods should deliver the backlog and what
+	// becomes due meanwhile. More pods are needed while they cannot. From 30s to 24h.
+	// Defaults to 5m.
 	// +optional
 	// +kubebuilder:default="5m"
 	// +kubebuilder:validation:Type=string

@@ -17,9 +17,9 @@ type Validation struct {
 
 	// versions are the event versions that the entry applies to: the header
 	// event_version, else schema_version, else 1.0.0. One that ends with * stands for
-	// all that begin with the text before it. When an entry of the type has a schema
-	// and versions, an event whose version no such entry names is refused, also where
-	// another entry has a schema for all versions. Empty means all.
+	// all that begin with the text before it. Where entries of a type name versions
+	// with a schema, an event of another version is refused. An entry for all versions
+	// does not admit it. Empty means all.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=64

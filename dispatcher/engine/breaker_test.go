@@ -200,12 +200,12 @@ type outage struct {
 
 func newOutage() *outage {
 	o := &outage{newTopics(slog.New(slog.DiscardHandler), nil), time.Unix(1000, 0)}
-	o.topics.probed(nil, o.now)
+	o.probed(nil, o.now)
 	return o
 }
 
 func (o *outage) load() load {
-	return load{now: o.now, alone: true, successes: o.topics.dest.successes}
+	return load{now: o.now, alone: true, successes: o.dest.successes}
 }
 
 // allotted is how much of a topic may be claimed.
@@ -213,7 +213,7 @@ func (o *outage) allotted(topic string) allotment { return o.topics.get(topic).a
 
 // probe reports whether the destination is to be probed.
 func (o *outage) probe() bool {
-	_, probe := o.topics.permit(o.load())
+	_, probe := o.permit(o.load())
 	return probe
 }
 

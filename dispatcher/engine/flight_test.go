@@ -479,8 +479,8 @@ func (g *flightGame) check() string {
 	if g.account.rows != len(place) || g.account.bytes != bytes+pinned {
 		return fmt.Sprintf("%d rows with %d bytes are counted, and %d with %d are there", g.account.rows, g.account.bytes, len(place), bytes+pinned)
 	}
-	if len(g.calls.active) != len(g.running) || g.flight.calls.running != len(g.running) {
-		return fmt.Sprintf("%d deliveries are counted, and %d run", g.flight.calls.running, len(g.running))
+	if len(g.calls.active) != len(g.running) || g.calls.running != len(g.running) {
+		return fmt.Sprintf("%d deliveries are counted, and %d run", g.calls.running, len(g.running))
 	}
 	inUse, counts, sums := 0, map[*topic]int{}, map[*topic]int64{}
 	for d := range g.calls.active {

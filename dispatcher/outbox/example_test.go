@@ -28,7 +28,7 @@ func serve(ctx context.Context, pool *pgxpool.Pool, listener net.Listener, handl
 		return err
 	}
 	server := &http.Server{Handler: d.Handler(registry), ReadHeaderTimeout: 5 * time.Second}
-	defer server.Close()
+	defer func() { _ = server.Close() }()
 	go func() { _ = server.Serve(listener) }()
 	return d.Run(ctx)
 }

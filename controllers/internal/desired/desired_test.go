@@ -24,7 +24,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/golden"
 )
 
-// flags are those of the operator.
+// flags of the operator.
 var flags = Platform{Image: "outbox-operator:v1", ImagePullSecrets: []string{"registry"}}
 
 // minimal has no more than it must, with the defaults that the API server fills in.

@@ -22,7 +22,7 @@ const (
 	// Port is where a dispatcher serves health, metrics and status.
 	Port = 8080
 
-	// Prefix is that of the operator's own labels and annotations.
+	// Prefix of the operator's own labels and annotations.
 	Prefix = "outbox.dev/"
 	// LabelDispatcher is the OutboxDispatcher's name.
 	LabelDispatcher = "outbox.dev/dispatcher"
@@ -93,7 +93,7 @@ func Kind(o Owner) string {
 // its ConfigMaps' names.
 func Name(obd *v1alpha1.OutboxDispatcher) string { return obd.Name + "-dispatcher" }
 
-// Labels are those of an object of the component. The operator finds its objects by [Selector] and
+// Labels returns the labels of an object of the component. The operator finds its objects by [Selector] and
 // LabelManagedBy; the recommended ones of Kubernetes are for people, and a pod template may have others.
 func Labels(o Owner, component string) map[string]string {
 	return map[string]string{

@@ -25,7 +25,7 @@ func NetworkPolicy(obd *v1alpha1.OutboxDispatcher, operatorNamespace string) *ne
 	return networkPolicy(obd, ComponentDispatcher, Name(obd), operatorNamespace)
 }
 
-// networkPolicy is that of the pods of a component.
+// networkPolicy is for the pods of a component.
 func networkPolicy(o Owner, component, name, operatorNamespace string) *networkingv1ac.NetworkPolicyApplyConfiguration {
 	labelled := func(key, value string) *metav1ac.LabelSelectorApplyConfiguration {
 		return metav1ac.LabelSelector().WithMatchLabels(map[string]string{key: value})

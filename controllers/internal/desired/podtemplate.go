@@ -28,7 +28,7 @@ var ErrPodTemplate = errors.New("cannot be used")
 
 // Platform is what the operator's flags say of all pods.
 type Platform struct {
-	// Image is that of dispatchers and migrations. Required.
+	// Image of dispatchers and migrations. Required.
 	Image string
 	// ImagePullSecrets are names of Secrets in each pod's own namespace. Defaults to none.
 	ImagePullSecrets []string
@@ -137,7 +137,7 @@ func ConfigNames(spec *corev1.PodSpec) (names []string) {
 	return names
 }
 
-// Image is that of the dispatcher's container, empty when there is none.
+// Image returns the image of the dispatcher's container, empty when there is none.
 func Image(spec *corev1.PodSpec) string {
 	for _, c := range spec.Containers {
 		if c.Name == Container {

@@ -141,7 +141,7 @@ func (f field) notHere() bool {
 // leaf reports whether a field has a value rather than fields.
 func (f field) leaf() bool { return len(f.fields()) == 0 }
 
-// fields are those of the struct that f is, points to or lists.
+// fields are the fields of the struct that f is, points to or lists.
 func (f field) fields() []reflect.StructField {
 	typ := f.typ
 	if f.optional() {
@@ -330,7 +330,7 @@ func filesOf(r objects) map[string]string {
 	return all
 }
 
-// changed are those of the file's fields in which the two resources differ.
+// changed are the file's fields in which the two resources differ.
 func changed(fields map[string]bool, one, two objects) (paths []string) {
 	a, b := flat(Config(one.obd, one.outbox)), flat(Config(two.obd, two.outbox))
 	for path := range fields {

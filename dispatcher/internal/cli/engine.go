@@ -62,7 +62,7 @@ func newProcess(ctx context.Context, version string, cfg spec.Config, registry p
 		return nil, refused{err}
 	}
 	settings := outbox.Config{
-		Config: settings(cfg), Store: storeOptions(cfg, worker), Retention: sweep(cfg), Registerer: registry, SinkKind: string(cfg.Sink.Kind()), Version: version,
+		Config: settings(cfg), Store: storeOptions(cfg, worker), Retention: sweep(cfg), Registerer: registry, SinkKind: cfg.Sink.Kind(), Version: version,
 		DeadLetters: reader(cfg, podTimeout), FileProblems: e.fileProblems,
 	}
 	settings.Logger = e.log

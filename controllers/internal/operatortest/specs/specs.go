@@ -181,7 +181,7 @@ func (c *Cluster) ExpectEvent(regarding [2]string, kind, reason, note string) {
 	}).Should(gomega.Succeed())
 }
 
-// Requests are those of the operators of a [Cluster] to the API server, without watches and discovery.
+// Requests of the operators of a [Cluster] to the API server, without watches and discovery.
 type Requests struct {
 	mu sync.Mutex
 	// holds are the requests whose response is held back until release is closed.

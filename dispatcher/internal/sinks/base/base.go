@@ -48,7 +48,7 @@ func PlaceOf(route Route, only string) Place {
 
 // Deliver makes the messages of a batch, has send deliver those that could be made, in their order, and
 // returns a result for each event. send returns one for each message, and is not called with none.
-// class is that of the causes of failures.
+// class of the causes of failures.
 func Deliver[M any](class string, batch []*dispatcher.Event, message func(*dispatcher.Event) (M, error), send func([]M) []error) (errs []error) {
 	defer reason.Classify(class, &errs)
 	errs = make([]error, len(batch))
@@ -105,7 +105,7 @@ func Interrupted(ctx context.Context, doing string) error {
 // ErrPending is the result of a message that has none yet.
 var ErrPending = errors.New("not confirmed")
 
-// Results are those of messages that are confirmed one by one. They are safe for concurrent use.
+// Results of messages that are confirmed one by one. They are safe for concurrent use.
 type Results struct {
 	// Done is closed when each message has its result.
 	Done chan struct{}
@@ -143,7 +143,7 @@ func (r *Results) Now(missing error) []error {
 	return errs
 }
 
-// Version is that of this module's build, as servers list it among their clients' software. "" when the build
+// Version of this module's build, as servers list it among their clients' software. "" when the build
 // does not know it.
 func Version() string {
 	const module = "github.com/outbox-operator/outbox-operator"

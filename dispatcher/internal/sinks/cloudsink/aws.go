@@ -169,7 +169,7 @@ func (s *awsService[C]) send(ctx context.Context, to string, messages []*message
 // groupForbidden are the characters that a FIFO queue's or topic's groups do not take.
 func groupForbidden(r rune) bool { return r <= ' ' || r > '~' }
 
-// outcomes are those of a request's entries.
+// outcomes of a request's entries.
 type outcomes []error
 
 // errNoResponse stands until an entry has its response.

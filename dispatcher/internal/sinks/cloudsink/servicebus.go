@@ -32,7 +32,7 @@ const (
 	serviceBusKey   = 128
 	// goodbye is how long the service is given to confirm that a connection ends.
 	goodbye = 2 * time.Second
-	// serviceBusPrefix is that of the CloudEvents AMQP binding.
+	// serviceBusPrefix is the prefix of the CloudEvents AMQP binding.
 	serviceBusPrefix = "cloudEvents:"
 )
 

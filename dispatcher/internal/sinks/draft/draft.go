@@ -26,7 +26,7 @@ type Message struct {
 	At string
 	// Key is what the message is partitioned by. Empty where the destination has no such thing.
 	Key string
-	// Query is that of a URL, which may be secret.
+	// Query of a URL, which may be secret.
 	Query string
 	// Body is the payload as it is sent, with the attributes where they are in it.
 	Body []byte

@@ -61,7 +61,7 @@ func New(encoding spec.KafkaEncoding, cfg spec.SchemaRegistry) (*Encoder, error)
 	return &Encoder{kind: k, registry: client}, nil
 }
 
-// ContentType is that of what Encode returns.
+// ContentType is the content type of what Encode returns.
 func (e *Encoder) ContentType() string { return e.contentType }
 
 // Encode returns the payload in Confluent's wire format. A payload that does not fit is dead with

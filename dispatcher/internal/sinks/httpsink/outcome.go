@@ -86,7 +86,7 @@ func remedy(code int) string {
 	}
 }
 
-// requestedPause is that of Retry-After, or without it the time until a limit that is used is new, by the IETF's draft of the
+// requestedPause is the pause of Retry-After, or without it the time until a limit that is used is new, by the IETF's draft of the
 // RateLimit fields: RateLimit: "default";r=0;t=30, or RateLimit-Remaining and RateLimit-Reset of its first versions.
 func requestedPause(h http.Header) time.Duration {
 	if h.Get("Retry-After") != "" {

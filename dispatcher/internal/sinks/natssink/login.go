@@ -13,7 +13,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 )
 
-// options are those of one connection, with what the files hold now.
+// options of one connection, with what the files hold now.
 func options(cfg spec.NATSSink) (nats.Options, error) {
 	o := nats.GetDefaultOptions()
 	o.Servers = cfg.Servers

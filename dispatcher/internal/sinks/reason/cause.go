@@ -35,7 +35,7 @@ func Classify(class string, errs *[]error) {
 	}
 }
 
-// code is that of a failure without a response of the destination.
+// code is the code of a failure without a response of the destination.
 func code(err error) string {
 	var m *marked
 	switch {
