@@ -209,7 +209,7 @@ func (o *outage) load() load {
 }
 
 // allotted is how much of a topic may be claimed.
-func (o *outage) allotted(topic string) allotment { return o.topics.get(topic).allot(o.load()) }
+func (o *outage) allotted(topic string) allotment { return o.get(topic).allot(o.load()) }
 
 // probe reports whether the destination is to be probed.
 func (o *outage) probe() bool {
@@ -223,14 +223,14 @@ func (o *outage) gone(topics ...string) {
 	for _, topic := range topics {
 		for range unreachableRun {
 			o.now = o.now.Add(time.Microsecond)
-			o.topics.failed(o.topics.get(topic), nil, errUnreachable, o.now, o.now)
+			o.failed(o.get(topic), nil, errUnreachable, o.now, o.now)
 		}
 	}
 }
 
 // names lists what is held while others are delivered.
 func (o *outage) names() (names []string) {
-	for _, h := range o.topics.pausedTopics() {
+	for _, h := range o.pausedTopics() {
 		names = append(names, h.Topic)
 	}
 	return names
@@ -243,28 +243,28 @@ func TestDestinationAsAWhole(t *testing.T) {
 	o := newOutage()
 	expect := func(when string, state dispatcher.BreakerState, held ...string) {
 		t.Helper()
-		if o.topics.dest.state != state || o.topics.dest.link.OK != (state == dispatcher.BreakerClosed) || !slices.Equal(o.names(), held) {
-			t.Errorf("%s: the whole is %s (OK: %t) and held are %v, want %s and %v", when, o.topics.dest.state, o.topics.dest.link.OK, o.names(), state, held)
+		if o.dest.state != state || o.dest.link.OK != (state == dispatcher.BreakerClosed) || !slices.Equal(o.names(), held) {
+			t.Errorf("%s: the whole is %s (OK: %t) and held are %v, want %s and %v", when, o.dest.state, o.dest.link.OK, o.names(), state, held)
 		}
 	}
 	expect("at the start", dispatcher.BreakerClosed)
 	o.gone("a")
 	expect("the only topic is unreachable", dispatcher.BreakerUnreachable)
-	o.topics.failed(o.topics.get("b"), nil, errUnreachable, o.now, o.now)
+	o.failed(o.get("b"), nil, errUnreachable, o.now, o.now)
 	expect("another one has not been delivered of yet", dispatcher.BreakerUnreachable)
-	o.topics.delivered(o.topics.get("b"), o.now)
+	o.delivered(o.get("b"), o.now)
 	expect("the other one is delivered", dispatcher.BreakerClosed, "a")
-	o.topics.probed(errUnreachable, o.now)
+	o.probed(errUnreachable, o.now)
 	expect("a probe fails while the other one is delivered", dispatcher.BreakerClosed, "a")
 	o.gone("b")
 	expect("the other one is unreachable too", dispatcher.BreakerUnreachable)
-	o.topics.probed(errUnreachable, o.now)
+	o.probed(errUnreachable, o.now)
 	expect("a probe fails", dispatcher.BreakerUnreachable)
-	o.topics.probed(nil, o.now)
+	o.probed(nil, o.now)
 	expect("a probe succeeds", dispatcher.BreakerUnreachable)
-	o.topics.delivered(o.topics.get("a"), o.now)
+	o.delivered(o.get("a"), o.now)
 	expect("the first one has recovered", dispatcher.BreakerClosed, "b")
-	o.topics.halfOpenBegan(o.topics.get("b"), 0, o.now)
+	o.halfOpenBegan(o.get("b"), 0, o.now)
 	expect("nothing is left of the other one", dispatcher.BreakerClosed)
 }
 
@@ -274,28 +274,28 @@ func TestDestinationAsAWhole(t *testing.T) {
 func TestDestinationIsProbedBeforeATopic(t *testing.T) {
 	o := newOutage()
 	o.gone("a")
-	if a := o.allotted("a"); a.rows != 0 || a.by != byBreaker || !a.next.After(o.now) || !o.topics.again(o.load()).Equal(a.next) || o.probe() {
+	if a := o.allotted("a"); a.rows != 0 || a.by != byBreaker || !a.next.After(o.now) || !o.again(o.load()).Equal(a.next) || o.probe() {
 		t.Fatalf("right after it was opened: %+v", a)
 	}
-	o.now = o.topics.again(o.load())
+	o.now = o.again(o.load())
 	if a := o.allotted("a"); a.by != byProbe || a.rows != 0 || !o.probe() || o.probe() {
 		t.Fatalf("it is due, and nothing was heard: %+v, and not one probe", a)
 	}
-	o.topics.probed(errUnreachable, o.now)
-	if wait, _ := o.topics.permit(o.load()); wait <= 0 {
+	o.probed(errUnreachable, o.now)
+	if wait, _ := o.permit(o.load()); wait <= 0 {
 		t.Fatal("the probe failed, and claims continue")
 	}
 	o.now = o.now.Add(time.Minute)
 	if !o.probe() {
 		t.Fatal("after a minute: no probe")
 	}
-	o.topics.probed(nil, o.now)
+	o.probed(nil, o.now)
 	if a := o.allotted("a"); a.rows != halfOpenRows || o.probe() {
 		t.Fatalf("the probe succeeded: %+v", a)
 	}
-	o.topics.halfOpenBegan(o.topics.get("a"), halfOpenRows, o.now)
-	o.now = o.topics.again(o.load())
-	o.topics.delivered(o.topics.get("b"), o.now)
+	o.halfOpenBegan(o.get("a"), halfOpenRows, o.now)
+	o.now = o.again(o.load())
+	o.delivered(o.get("b"), o.now)
 	if a := o.allotted("a"); a.rows != halfOpenRows || o.probe() {
 		t.Fatalf("another topic was delivered: %+v", a)
 	}
@@ -308,21 +308,21 @@ func TestTopicsAreForgotten(t *testing.T) {
 	for i := range 10_000 {
 		names = append(names, fmt.Sprint("tenant-", i))
 	}
-	o.topics.listed(append(names, "a", "b"), o.now)
+	o.listed(append(names, "a", "b"), o.now)
 	for _, name := range names {
-		o.topics.delivered(o.topics.get(name), o.now)
+		o.delivered(o.get(name), o.now)
 	}
 	o.gone("a")
-	o.topics.get("a").calls.running = 1
+	o.get("a").calls.running = 1
 	o.now = o.now.Add(rememberFor + time.Second)
-	o.topics.listed([]string{"b"}, o.now)
-	if len(o.topics.byName) != 2 || len(o.topics.round.topics) != 1 || len(o.topics.dest.paused) != 1 {
-		t.Errorf("%d topics are known, %d in turn and %d paused; want b, and a, which is in flight", len(o.topics.byName), len(o.topics.round.topics), len(o.topics.dest.paused))
+	o.listed([]string{"b"}, o.now)
+	if len(o.byName) != 2 || len(o.round.topics) != 1 || len(o.dest.paused) != 1 {
+		t.Errorf("%d topics are known, %d in turn and %d paused; want b, and a, which is in flight", len(o.byName), len(o.round.topics), len(o.dest.paused))
 	}
-	o.topics.get("a").calls.running = 0
-	o.topics.listed([]string{"b"}, o.now)
-	if len(o.topics.byName) != 1 || len(o.topics.dest.paused) != 0 || o.topics.dest.state != dispatcher.BreakerClosed {
-		t.Errorf("%d topics are known and %d paused, want 1 and none", len(o.topics.byName), len(o.topics.dest.paused))
+	o.get("a").calls.running = 0
+	o.listed([]string{"b"}, o.now)
+	if len(o.byName) != 1 || len(o.dest.paused) != 0 || o.dest.state != dispatcher.BreakerClosed {
+		t.Errorf("%d topics are known and %d paused, want 1 and none", len(o.byName), len(o.dest.paused))
 	}
 }
 
