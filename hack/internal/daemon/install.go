@@ -71,6 +71,7 @@ func Need(ctx context.Context, missing error, pkg string, programs ...string) (p
 	if err := Install(ctx, pkg, installed); err != nil {
 		return "", fmt.Errorf("%w (%w)", missing, err)
 	}
+	installed() // where the package has put them
 	return path, err
 }
 
