@@ -8,6 +8,9 @@ import (
 )
 
 // Duration is a time.Duration that is written as "30s" or "1m30s".
+//
+// +kubebuilder:validation:Type=string
+// +kubebuilder:validation:MaxLength=32
 type Duration time.Duration
 
 // D returns d as a time.Duration.

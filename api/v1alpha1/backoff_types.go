@@ -1,7 +1,7 @@
 package v1alpha1
 
 import (
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 )
 
 // Backoff says how long a row waits after a failed delivery.
@@ -22,17 +22,13 @@ type Backoff struct {
 
 	// base is the first delay. From 1ms to 24h. When not set: 1s; for Linear, 60s.
 	// +optional
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1ms') && duration(self) <= duration('24h')",message="base must be a duration from 1ms to 24h, such as 1s"
-	Base *metav1.Duration `json:"base,omitempty"`
+	Base spec.Duration `json:"base,omitzero"`
 
 	// max bounds the delay, before jitter. From 1ms to 24h. When not set: 1h.
 	// +optional
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1ms') && duration(self) <= duration('24h')",message="max must be a duration from 1ms to 24h, such as 1h"
-	Max *metav1.Duration `json:"max,omitempty"`
+	Max spec.Duration `json:"max,omitzero"`
 
 	// multiplier is the growth of strategy Multiplier, a decimal from "1" to "10".
 	// When not set: "2".

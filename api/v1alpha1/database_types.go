@@ -1,6 +1,8 @@
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	"github.com/outbox-operator/outbox-operator/api/spec"
+)
 
 // DispatcherDatabase is the outbox of a dispatcher that shares it with no Outbox. Its rows are kept as long as those of an
 // Outbox by default. Whatever is not here needs an Outbox.
@@ -164,10 +166,8 @@ type Journal struct {
 	// day. From 24h to 87600h. Defaults to 168h.
 	// +optional
 	// +kubebuilder:default="168h"
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('24h') && duration(self) <= duration('87600h')",message="retention must be a duration from 24h to 87600h, such as 168h for 7 days"
-	Retention metav1.Duration `json:"retention,omitzero"`
+	Retention spec.Duration `json:"retention,omitzero"`
 }
 
 // JournalMode says whether changes are recorded.

@@ -3,6 +3,8 @@ package v1alpha1
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
+
 	"github.com/outbox-operator/outbox-operator/api/status"
 )
 
@@ -144,10 +146,8 @@ type DeadLetterReplaySpec struct {
 	// ttlAfterFinished is how long the object stays after it finished; its Job stays an hour.
 	// From 0s to 87600h (10 years). When not set: until it is deleted.
 	// +optional
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) <= duration('87600h')",message="ttlAfterFinished must be a duration from 0s to 87600h, such as 168h for 7 days; leave it out to keep the object"
-	TTLAfterFinished *metav1.Duration `json:"ttlAfterFinished,omitempty"`
+	TTLAfterFinished *spec.Duration `json:"ttlAfterFinished,omitempty"`
 }
 
 // DispatcherRef names an OutboxDispatcher in the same Kubernetes namespace.

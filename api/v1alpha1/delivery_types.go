@@ -1,8 +1,7 @@
 package v1alpha1
 
 import (
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 )
 
 // Delivery says how events are claimed, delivered and retried.
@@ -12,19 +11,15 @@ type Delivery struct {
 	// lease. From 3s to 1h. Defaults to 30s.
 	// +optional
 	// +kubebuilder:default="30s"
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('3s') && duration(self) <= duration('1h')",message="lease must be a duration from 3s to 1h, such as 30s"
-	Lease metav1.Duration `json:"lease,omitzero"`
+	Lease spec.Duration `json:"lease,omitzero"`
 
 	// pollInterval is the longest time between two claims; under load claims are more
 	// frequent. At most a third of lease. From 10ms to 20m. Defaults to 1s.
 	// +optional
 	// +kubebuilder:default="1s"
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('10ms') && duration(self) <= duration('20m')",message="pollInterval must be a duration from 10ms to 20m, such as 1s"
-	PollInterval metav1.Duration `json:"pollInterval,omitzero"`
+	PollInterval spec.Duration `json:"pollInterval,omitzero"`
 
 	// batchSize is the maximum number of rows of one claim; it is lower while
 	// deliveries are slow. From 1 to 10000. Defaults to 500.
@@ -39,9 +34,10 @@ type Delivery struct {
 	// takes most events, and keeps to it. Defaults to 16.
 	// +optional
 	// +kubebuilder:default=16
+	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 1000 : self == 'Auto'",message="concurrency must be a number from 1 to 1000, or Auto"
-	Concurrency intstr.IntOrString `json:"concurrency,omitzero"`
+	Concurrency spec.Concurrency `json:"concurrency,omitzero"`
 
 	// maxConcurrency bounds concurrency Auto: the sum over all pods of the dispatcher.
 	// Each has an equal part, one at least. From 1 to 1000. Defaults to 256.
@@ -133,19 +129,15 @@ type Delivery struct {
 	// sink's own timeout. From 1s to 1h. Defaults to 5m.
 	// +optional
 	// +kubebuilder:default="5m"
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('1h')",message="timeout must be a duration from 1s to 1h, such as 5m"
-	Timeout metav1.Duration `json:"timeout,omitzero"`
+	Timeout spec.Duration `json:"timeout,omitzero"`
 
 	// gracePeriod is how long a stopping pod waits for deliveries in flight. From 1s
 	// to 1h. Defaults to 30s.
 	// +optional
 	// +kubebuilder:default="30s"
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('1h')",message="gracePeriod must be a duration from 1s to 1h, such as 30s"
-	GracePeriod metav1.Duration `json:"gracePeriod,omitzero"`
+	GracePeriod spec.Duration `json:"gracePeriod,omitzero"`
 
 	// consumerPolicy is Any or Verified. With Verified a topic is paused while the type
 	// of its next event has no OutboxConsumer that is Verified and that this
@@ -167,10 +159,8 @@ type RateLimit struct {
 	// period is the time. From 1s to 24h. Defaults to 1s.
 	// +optional
 	// +kubebuilder:default="1s"
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="period must be a duration from 1s to 24h, such as 1m"
-	Period metav1.Duration `json:"period,omitzero"`
+	Period spec.Duration `json:"period,omitzero"`
 }
 
 // TopicRateLimit is the limit of one topic.
@@ -190,8 +180,6 @@ type TopicRateLimit struct {
 	// period is the time. From 1s to 24h. Defaults to 1s.
 	// +optional
 	// +kubebuilder:default="1s"
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="period must be a duration from 1s to 24h, such as 1m"
-	Period metav1.Duration `json:"period,omitzero"`
+	Period spec.Duration `json:"period,omitzero"`
 }

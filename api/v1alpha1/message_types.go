@@ -1,6 +1,8 @@
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	"github.com/outbox-operator/outbox-operator/api/spec"
+)
 
 // Message is what an event becomes on its way to the sink. Format and headers are not for log and postgres, whose
 // messages have no headers.
@@ -109,10 +111,8 @@ type SchemaRegistry struct {
 	// 1s to 24h. Defaults to 5m.
 	// +optional
 	// +kubebuilder:default="5m"
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="refresh must be a duration from 1s to 24h, such as 5m"
-	Refresh metav1.Duration `json:"refresh,omitzero"`
+	Refresh spec.Duration `json:"refresh,omitzero"`
 }
 
 // Route chooses the destination in the sink for the events of some topics.

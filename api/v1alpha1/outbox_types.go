@@ -3,6 +3,8 @@ package v1alpha1
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
+
 	"github.com/outbox-operator/outbox-operator/api/status"
 )
 
@@ -138,29 +140,23 @@ type Retention struct {
 	// Defaults to 168h.
 	// +optional
 	// +kubebuilder:default="168h"
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) <= duration('87600h')",message="delivered must be a duration from 0s, which deletes a row as soon as it is delivered, to 87600h, such as 168h for 7 days"
-	Delivered *metav1.Duration `json:"delivered,omitempty"`
+	Delivered *spec.Duration `json:"delivered,omitempty"`
 
 	// deadResolved is how long a dead row and its dead letters are kept after a person
 	// has resolved the last of these. From 1h to 87600h. Defaults to 720h.
 	// +optional
 	// +kubebuilder:default="720h"
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1h') && duration(self) <= duration('87600h')",message="deadResolved must be a duration from 1h to 87600h, such as 720h for 30 days"
-	DeadResolved metav1.Duration `json:"deadResolved,omitzero"`
+	DeadResolved spec.Duration `json:"deadResolved,omitzero"`
 
 	// deadUnresolved is how long an unresolved dead row is kept. After that its
 	// dead letter is resolved as expired, and kept for deadResolved. With onDead Block
 	// a row that has a key is kept anyway, because only a person unblocks a key. From
 	// 1h to 87600h. When not set: for ever.
 	// +optional
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1h') && duration(self) <= duration('87600h')",message="deadUnresolved must be a duration from 1h to 87600h, such as 2160h for 90 days; leave it out to keep unresolved rows for ever"
-	DeadUnresolved *metav1.Duration `json:"deadUnresolved,omitempty"`
+	DeadUnresolved spec.Duration `json:"deadUnresolved,omitzero"`
 }
 
 // OutboxRef names an Outbox in the same Kubernetes namespace.

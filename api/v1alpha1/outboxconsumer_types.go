@@ -2,6 +2,8 @@ package v1alpha1
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/outbox-operator/outbox-operator/api/spec"
 )
 
 // OutboxConsumer registers a consumer of events: who owns it, which events it handles, how it handles a
@@ -95,10 +97,8 @@ type OutboxConsumerSpec struct {
 	// processed_events, or idempotency keys, are kept. From 1m to 876000h (100 years).
 	// Required with ProcessedEvents and IdempotencyKey. When not set: for ever.
 	// +optional
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1m') && duration(self) <= duration('876000h')",message="retention must be a duration from 1m to 876000h, such as 168h for 7 days"
-	Retention *metav1.Duration `json:"retention,omitempty"`
+	Retention spec.Duration `json:"retention,omitzero"`
 
 	// dispatcherRefs name the OutboxDispatchers that feed the consumer. Empty means
 	// all of the Kubernetes namespace.
@@ -127,10 +127,8 @@ type OutboxConsumerSpec struct {
 	// 2160h.
 	// +optional
 	// +kubebuilder:default="2160h"
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1h') && duration(self) <= duration('87600h')",message="evidenceMaxAge must be a duration from 1h to 87600h, such as 2160h for 90 days"
-	EvidenceMaxAge metav1.Duration `json:"evidenceMaxAge,omitzero"`
+	EvidenceMaxAge spec.Duration `json:"evidenceMaxAge,omitzero"`
 
 	// evidence is what the last report of `dispatcher verify-consumer` proves: its
 	// --evidence writes the patch. Only who has the verb verify may change it. Leave it

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/hack/testing/envtest"
@@ -216,7 +217,7 @@ func createConsumers(ctx context.Context, c client.Client) {
 	consumer("fresh", v1alpha1.OutboxConsumerSpec{EventTypes: []string{"*"}, OwnerTeam: "team-audit", IdempotencyMechanism: v1alpha1.IdempotencyUniqueKey})
 	billing := consumer("billing", v1alpha1.OutboxConsumerSpec{
 		ConsumerID: "billing-service", EventTypes: []string{"order.placed", "payment.*"}, OwnerTeam: "team-billing",
-		IdempotencyMechanism: v1alpha1.IdempotencyProcessedEvents, Retention: &metav1.Duration{Duration: 168 * time.Hour},
+		IdempotencyMechanism: v1alpha1.IdempotencyProcessedEvents, Retention: spec.Duration(168 * time.Hour),
 	})
 	billing.Status = v1alpha1.OutboxConsumerStatus{
 		ConsumerID: "billing-service", Verified: "11/13 2026-11-20",

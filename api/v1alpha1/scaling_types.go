@@ -1,6 +1,10 @@
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/outbox-operator/outbox-operator/api/spec"
+)
 
 // ScalingMode says what becomes of the number of pods that the operator recommends.
 // +kubebuilder:validation:Enum=Recommend;Apply
@@ -42,10 +46,8 @@ type Scaling struct {
 	// Defaults to 5m.
 	// +optional
 	// +kubebuilder:default="5m"
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('30s') && duration(self) <= duration('24h')",message="catchUp must be a duration from 30s to 24h, such as 5m"
-	CatchUp metav1.Duration `json:"catchUp,omitzero"`
+	CatchUp spec.Duration `json:"catchUp,omitzero"`
 }
 
 // ScalingStatus is the number of pods that the backlog needs.

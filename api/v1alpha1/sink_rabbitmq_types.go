@@ -1,7 +1,7 @@
 package v1alpha1
 
 import (
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 )
 
 // RabbitMQSink publishes CloudEvents 1.0 to an exchange of RabbitMQ by AMQP 0-9-1. Messages are
@@ -69,8 +69,6 @@ type RabbitMQSink struct {
 	// 5m. Defaults to 10s.
 	// +optional
 	// +kubebuilder:default="10s"
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(s|m))+$') && duration(self) >= duration('1s') && duration(self) <= duration('5m')",message="heartbeat must be a duration of whole seconds from 1s to 5m, such as 10s"
-	Heartbeat metav1.Duration `json:"heartbeat,omitzero"`
+	Heartbeat spec.Duration `json:"heartbeat,omitzero"`
 }

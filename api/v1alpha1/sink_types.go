@@ -1,7 +1,7 @@
 package v1alpha1
 
 import (
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"github.com/outbox-operator/outbox-operator/api/spec"
 )
 
 // Sink is the destination of events: exactly one kind, and how to reach it.
@@ -96,9 +96,7 @@ type Sink struct {
 	// (http: 10ms) to 10m. When not set: 30s for kafka, postgres and rabbitmq, 10s for
 	// the others. Not for log.
 	// +optional
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
-	Timeout *metav1.Duration `json:"timeout,omitempty"`
+	Timeout spec.Duration `json:"timeout,omitzero"`
 }
 
 // LogSink writes one JSON line per event to the pod's log.

@@ -101,7 +101,7 @@ func (r *Reconciler) cleanUp(ctx context.Context, o *v1alpha1.DeadLetterReplay) 
 	if !o.DeletionTimestamp.IsZero() || o.Spec.TTLAfterFinished == nil {
 		return ctrl.Result{}, nil
 	}
-	if wait := time.Until(endedAt(o).Add(o.Spec.TTLAfterFinished.Duration)); wait > 0 {
+	if wait := time.Until(endedAt(o).Add(o.Spec.TTLAfterFinished.D())); wait > 0 {
 		return ctrl.Result{RequeueAfter: wait}, nil
 	}
 	err := r.Client.Delete(ctx, o, client.Preconditions{UID: &o.UID}, client.PropagationPolicy(metav1.DeletePropagationBackground))

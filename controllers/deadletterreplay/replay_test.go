@@ -16,6 +16,7 @@ import (
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
@@ -203,7 +204,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 	It("goes when its time is over", func() {
 		c := start()
 		o := c.replay()
-		o.Spec.TTLAfterFinished = &metav1.Duration{Duration: 5 * time.Second} // a condition's time has whole seconds
+		o.Spec.TTLAfterFinished = new(spec.Duration(5 * time.Second)) // a condition's time has whole seconds
 		c.Create(c.outbox(), o)
 		c.pod(c.job(), "pod", ended(0, progress(status.Replay{Progress: status.Progress{Matched: 1, Delivered: 1, StartedAt: status.At(beganAt), FinishedAt: status.At(beganAt)}}))) // months ago on the database's clock
 		at := meta.FindStatusCondition(c.expect(kstatus.CurrentStatus).Status.Conditions, api.CompleteCondition).LastTransitionTime

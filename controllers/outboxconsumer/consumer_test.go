@@ -15,6 +15,7 @@ import (
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/manager"
@@ -57,15 +58,15 @@ var _ = Describe("an OutboxConsumer", Label("consumer"), func() {
 		o, database := consumer("billing"), outbox()
 		c.create(database, dispatcher("orders"), o)
 		expect(c, o, kstatus.CurrentStatus, want{api.RetentionSufficientCondition, yes, api.ReasonRetentionSufficient, ""})
-		change(c, database, updateSpec, func() { database.Spec.Retention.Delivered = &metav1.Duration{Duration: 720 * time.Hour} })
+		change(c, database, updateSpec, func() { database.Spec.Retention.Delivered = new(spec.Duration(720 * time.Hour)) })
 		expect(c, o, kstatus.FailedStatus, want{api.ReadyCondition, no, api.ReasonRetentionTooShort, ""},
 			want{api.RetentionSufficientCondition, no, api.ReasonRetentionTooShort, `dispatcher "orders" keeps delivered rows for 720h`})
-		change(c, o, updateSpec, func() { o.Spec.Retention.Duration = 720 * time.Hour })
+		change(c, o, updateSpec, func() { o.Spec.Retention = spec.Duration(720 * time.Hour) })
 		expect(c, o, kstatus.CurrentStatus, want{api.RetentionSufficientCondition, yes, api.ReasonRetentionSufficient, ""})
-		change(c, database, updateSpec, func() { database.Spec.Retention.Delivered.Duration = 0 })
-		change(c, o, updateSpec, func() { o.Spec.Retention.Duration = 24 * time.Hour })
+		change(c, database, updateSpec, func() { *database.Spec.Retention.Delivered = 0 })
+		change(c, o, updateSpec, func() { o.Spec.Retention = spec.Duration(24 * time.Hour) })
 		expect(c, o, kstatus.FailedStatus, want{api.StalledCondition, yes, api.ReasonRetentionTooShort, "RULE-010-011 requires 168h"})
-		change(c, o, updateSpec, func() { o.Spec.IdempotencyMechanism, o.Spec.Retention = api.IdempotencyUniqueKey, nil })
+		change(c, o, updateSpec, func() { o.Spec.IdempotencyMechanism, o.Spec.Retention = api.IdempotencyUniqueKey, 0 })
 		expect(c, o, kstatus.CurrentStatus, want{api.RetentionSufficientCondition, yes, api.ReasonRetentionSufficient, "forgets no event"})
 	})
 
@@ -85,7 +86,7 @@ var _ = Describe("an OutboxConsumer", Label("consumer"), func() {
 	It("says what its evidence is worth, also when that begins to count and gets too old by itself", func() {
 		c := start()
 		o := consumer("billing")
-		o.Spec.EvidenceMaxAge = metav1.Duration{Duration: time.Hour}
+		o.Spec.EvidenceMaxAge = spec.Duration(time.Hour)
 		c.create(outbox(), dispatcher("orders"), o)
 		now := time.Now().Truncate(time.Second)
 		is := func(reason, message string) {
@@ -112,7 +113,7 @@ var _ = Describe("an OutboxConsumer", Label("consumer"), func() {
 		change(c, o, updateSpec, removed)
 		c.verified(o, api.ConsumerEvidence{VerifiedAt: metav1.NewTime(now.Add(2*time.Second - time.Hour)), Passed: 19})
 		is(api.ReasonEvidenceTooOld, "spec.evidenceMaxAge, 1h")
-		change(c, o, updateSpec, func() { o.Spec.EvidenceMaxAge.Duration = 24 * time.Hour })
+		change(c, o, updateSpec, func() { o.Spec.EvidenceMaxAge = spec.Duration(24 * time.Hour) })
 		is(api.ReasonVerified, "")
 		change(c, o, updateSpec, removed)
 		is(api.ReasonEvidenceMissing, "No report")
@@ -367,7 +368,7 @@ func dispatcher(name string) *api.OutboxDispatcher {
 func consumer(name string) *api.OutboxConsumer {
 	return &api.OutboxConsumer{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: api.OutboxConsumerSpec{
 		EventTypes: []string{"order.placed", "payment.*"}, OwnerTeam: "team-billing",
-		IdempotencyMechanism: api.IdempotencyProcessedEvents, Retention: &metav1.Duration{Duration: 168 * time.Hour}}}
+		IdempotencyMechanism: api.IdempotencyProcessedEvents, Retention: spec.Duration(168 * time.Hour)}}
 }
 
 // sent makes the pods of a dispatcher report events of these types.

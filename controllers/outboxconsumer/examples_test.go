@@ -7,6 +7,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/operatortest"
@@ -17,7 +18,7 @@ import (
 // CONTRACT: C-82
 func TestExamplesOnThePage(t *testing.T) {
 	consumer := &api.OutboxConsumer{ObjectMeta: metav1.ObjectMeta{Name: "billing"}, Spec: api.OutboxConsumerSpec{
-		EventTypes: []string{"order.placed", "payment.*"}, Retention: &metav1.Duration{Duration: 24 * time.Hour}}}
+		EventTypes: []string{"order.placed", "payment.*"}, Retention: spec.Duration(24 * time.Hour)}}
 	fed := observed{consumer: consumer, feeds: []feed{{
 		dispatcher: &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: "orders"},
 			Status: api.OutboxDispatcherStatus{EventTypes: []status.EventType{{Type: "order.placed"}}}},

@@ -92,23 +92,23 @@ func retentionSufficient(seen observed) metav1.Condition {
 			continue
 		}
 		known = true
-		if kept := f.retention.Delivered; kept != nil && kept.Duration > needed {
-			needed, why = kept.Duration, fmt.Sprintf("dispatcher %q keeps delivered rows for %s", f.dispatcher.Name, spec.Duration(kept.Duration))
+		if kept := f.retention.Delivered; kept != nil && kept.D() > needed {
+			needed, why = kept.D(), fmt.Sprintf("dispatcher %q keeps delivered rows for %s", f.dispatcher.Name, kept)
 		}
 	}
 	own := seen.consumer.Spec.Retention
 	switch {
 	case !known:
 		return kstatus.Condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, "No dispatcher that feeds it is there with its database.")
-	case own == nil:
+	case own == 0:
 		return kstatus.Condition(kind, metav1.ConditionTrue, api.ReasonRetentionSufficient, "It forgets no event that it has handled.")
-	case own.Duration < needed:
+	case own.D() < needed:
 		return kstatus.Condition(kind, metav1.ConditionFalse, api.ReasonRetentionTooShort, fmt.Sprintf(
 			"It knows for %s what it has handled, and %s: what comes again later is handled twice. Keep it for %s at least, and for longer than the age at which dead letters are replayed; then correct spec.retention.",
-			spec.Duration(own.Duration), why, spec.Duration(needed)))
+			own, why, spec.Duration(needed)))
 	}
 	return kstatus.Condition(kind, metav1.ConditionTrue, api.ReasonRetentionSufficient, fmt.Sprintf(
-		"It knows for %s what it has handled, and delivered rows are kept for no longer. A dead letter that is replayed after that time may be handled twice.", spec.Duration(own.Duration)))
+		"It knows for %s what it has handled, and delivered rows are kept for no longer. A dead letter that is replayed after that time may be handled twice.", own))
 }
 
 // Bounds of a message: how many types it names, and the bytes of each name.

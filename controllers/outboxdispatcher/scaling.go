@@ -82,7 +82,7 @@ func (s *scalers) observe(obd *api.OutboxDispatcher, x scaling.Sample) (rates sc
 		scaler.History.Add(x)
 	} else {
 		before := scaler.Step
-		d := scaler.Observe(scaling.Policy{Min: spec.Min, Max: spec.Max, CatchUp: spec.CatchUp.Duration}, x)
+		d := scaler.Observe(scaling.Policy{Min: spec.Min, Max: spec.Max, CatchUp: spec.CatchUp.D()}, x)
 		obd.Status.Scaling = scalingStatus(d)
 		if x.Replicas > 0 {
 			recommendedReplicas.WithLabelValues(obd.Namespace, obd.Name).Set(float64(d.Replicas))

@@ -23,7 +23,7 @@ const shutdown = 10 * time.Second
 // outbox is the one that the dispatcher refers to, nil for none, and files the name of [ConfigMap]. Errors wrap
 // [ErrPodTemplate].
 func Deployment(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox, files string, p Platform) (*appsv1ac.DeploymentApplyConfiguration, error) {
-	grace := obd.Spec.Delivery.GracePeriod.Duration + shutdown
+	grace := obd.Spec.Delivery.GracePeriod.D() + shutdown
 	base := podTemplate(obd, p, ComponentDispatcher, files, DispatcherRefs(obd, outbox))
 	serve(container(base))
 	base.Spec.WithTerminationGracePeriodSeconds(int64((grace + time.Second - 1) / time.Second)).

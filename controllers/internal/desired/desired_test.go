@@ -13,7 +13,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	appsv1ac "k8s.io/client-go/applyconfigurations/apps/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
@@ -36,18 +35,18 @@ func minimal() *v1alpha1.OutboxDispatcher {
 			Database:  &v1alpha1.DispatcherDatabase{SecretRef: v1alpha1.SecretRef{Name: "orders-db"}, Schema: "outbox"},
 			Sink:      v1alpha1.Sink{Log: &v1alpha1.LogSink{}},
 			Delivery: v1alpha1.Delivery{
-				Lease:            metav1.Duration{Duration: 30 * time.Second},
-				PollInterval:     metav1.Duration{Duration: time.Second},
+				Lease:            spec.Duration(30 * time.Second),
+				PollInterval:     spec.Duration(time.Second),
 				BatchSize:        100,
-				Concurrency:      intstr.FromInt32(16),
+				Concurrency:      16,
 				MaxInFlightBytes: 32 << 20,
 				MaxAttempts:      20,
 				Backoff:          v1alpha1.Backoff{Strategy: v1alpha1.BackoffExponential},
 				Ordering:         v1alpha1.OrderingNone,
 				OnDead:           v1alpha1.OnDeadContinue,
 				WakeUp:           v1alpha1.WakeUpNone,
-				Timeout:          metav1.Duration{Duration: 5 * time.Minute},
-				GracePeriod:      metav1.Duration{Duration: 30 * time.Second},
+				Timeout:          spec.Duration(5 * time.Minute),
+				GracePeriod:      spec.Duration(30 * time.Second),
 			},
 			Replicas: ptr.To[int32](1),
 			State:    v1alpha1.StateRunning,
@@ -68,7 +67,7 @@ func whatever() *v1alpha1.Outbox {
 			TLS:        &v1alpha1.DatabaseTLS{Mode: "VerifyCA", CASecretRef: &v1alpha1.SecretRef{Name: "orders-db-ca", Key: "root.pem"}},
 			Migration:  &v1alpha1.Migration{Policy: v1alpha1.MigrationJob, SecretRef: &v1alpha1.SecretRef{Name: "orders-db-owner", Key: "uri"}},
 			Retention: v1alpha1.Retention{
-				Delivered: &metav1.Duration{}, DeadResolved: metav1.Duration{Duration: 48 * time.Hour}, DeadUnresolved: &metav1.Duration{Duration: 2160 * time.Hour},
+				Delivered: new(spec.Duration), DeadResolved: spec.Duration(48 * time.Hour), DeadUnresolved: spec.Duration(2160 * time.Hour),
 			},
 		},
 	}
@@ -93,19 +92,19 @@ func full() *v1alpha1.OutboxDispatcher {
 			ClientCertSecretRef: &v1alpha1.SecretRef{Name: "orders-client"},
 			ServerName:          "orders.internal",
 		},
-		Timeout: &metav1.Duration{Duration: 5 * time.Second},
+		Timeout: spec.Duration(5 * time.Second),
 	}
 	s.Delivery.Backoff = v1alpha1.Backoff{
 		Strategy:      v1alpha1.BackoffMultiplier,
-		Base:          &metav1.Duration{Duration: 2 * time.Second},
-		Max:           &metav1.Duration{Duration: time.Minute},
+		Base:          spec.Duration(2 * time.Second),
+		Max:           spec.Duration(time.Minute),
 		Multiplier:    "1.5",
 		JitterPercent: ptr.To[int32](0),
 	}
 	s.Delivery.Ordering, s.Delivery.OnDead, s.Delivery.WakeUp = v1alpha1.OrderingKey, v1alpha1.OnDeadBlock, v1alpha1.WakeUpListen
 	s.Delivery.MaxInFlightBytes, s.Pods.Log.Level = 64<<20, v1alpha1.LogDebug
-	s.Delivery.Timeout = metav1.Duration{Duration: 10 * time.Minute}
-	s.Delivery.GracePeriod = metav1.Duration{Duration: 1500 * time.Millisecond}
+	s.Delivery.Timeout = spec.Duration(10 * time.Minute)
+	s.Delivery.GracePeriod = spec.Duration(1500 * time.Millisecond)
 	s.Replicas = ptr.To[int32](3)
 	s.State = v1alpha1.StatePaused
 	s.Delivery.ConsumerPolicy = v1alpha1.ConsumersVerified
@@ -274,7 +273,7 @@ stateFile: /etc/outbox/state/state
 	if got := render(Config(obd, nil)); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	obd.Spec.Delivery.Backoff = v1alpha1.Backoff{Strategy: v1alpha1.BackoffLinear, Base: &metav1.Duration{Duration: time.Second}, Max: &metav1.Duration{Duration: time.Hour}}
+	obd.Spec.Delivery.Backoff = v1alpha1.Backoff{Strategy: v1alpha1.BackoffLinear, Base: spec.Duration(time.Second), Max: spec.Duration(time.Hour)}
 	if got := Config(obd, nil).Delivery.Backoff; got != (spec.Backoff{Strategy: spec.Linear, Base: spec.Duration(time.Second)}) {
 		t.Errorf("backoff %+v, want the base, which is another one by default", got)
 	}
@@ -324,7 +323,7 @@ func TestPodsRollOnlyOnTheSpec(t *testing.T) {
 		"a label":             {func(o *v1alpha1.OutboxDispatcher, _ *v1alpha1.Outbox) { o.Labels = map[string]string{"a": "b"} }, false},
 		"the order of topics": {func(o *v1alpha1.OutboxDispatcher, _ *v1alpha1.Outbox) { o.Spec.Topics = []string{"invoices", "orders"} }, false},
 		"the migration login": {func(_ *v1alpha1.OutboxDispatcher, o *v1alpha1.Outbox) { o.Spec.Migration.SecretRef.Name = "other" }, false},
-		"the retention":       {func(_ *v1alpha1.OutboxDispatcher, o *v1alpha1.Outbox) { o.Spec.Retention.DeadUnresolved = nil }, true},
+		"the retention":       {func(_ *v1alpha1.OutboxDispatcher, o *v1alpha1.Outbox) { o.Spec.Retention.DeadUnresolved = 0 }, true},
 		"no migration":        {func(_ *v1alpha1.OutboxDispatcher, o *v1alpha1.Outbox) { o.Spec.Migration = nil }, false},
 	} {
 		obd, outbox := full(), whatever()

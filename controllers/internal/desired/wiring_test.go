@@ -13,7 +13,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
@@ -154,7 +153,7 @@ func (f field) fields() []reflect.StructField {
 }
 
 // values are the structs that are written as one value.
-var values = []reflect.Type{reflect.TypeFor[metav1.Duration](), reflect.TypeFor[runtime.RawExtension](), reflect.TypeFor[intstr.IntOrString]()}
+var values = []reflect.Type{reflect.TypeFor[runtime.RawExtension]()}
 
 // optional reports whether a field points to, or lists, a struct.
 func (f field) optional() bool {
@@ -235,14 +234,11 @@ func value(n int) func(reflect.Value) {
 			v = v.Elem()
 		}
 		switch at := v.Addr().Interface().(type) {
-		case *metav1.Duration:
-			at.Duration = time.Duration(n) * time.Second
+		case *spec.Duration:
+			*at = spec.Duration(time.Duration(n) * time.Second)
 			return
 		case *runtime.RawExtension:
 			at.Raw = fmt.Appendf(nil, `{"metadata":{"labels":{"team":"v%d"}}}`, n)
-			return
-		case *intstr.IntOrString:
-			*at = intstr.FromInt(n)
 			return
 		case *v1alpha1.ConsumerPolicy:
 			*at = [...]v1alpha1.ConsumerPolicy{v1alpha1.ConsumersAny, v1alpha1.ConsumersVerified}[n-1]
@@ -488,7 +484,7 @@ func TestJournalIsTheMigrations(t *testing.T) {
 		{v1alpha1.JournalDisabled, 168, "journal:\n  mode: Disabled\n"},
 	} {
 		o.Spec.Journal = &v1alpha1.Journal{Mode: c.mode}
-		o.Spec.Journal.Retention.Duration = time.Duration(c.hours) * time.Hour
+		o.Spec.Journal.Retention = spec.Duration(time.Duration(c.hours) * time.Hour)
 		if got := files(); !strings.Contains(got[keyMigrate], c.want) || got[keyConfig] != dispatches {
 			t.Errorf("the migration's file is\n%s\nwant in it\n%s\nand the dispatchers' is\n%s", got[keyMigrate], c.want, got[keyConfig])
 		}

@@ -26,6 +26,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
@@ -135,7 +136,7 @@ func exerciseReplay(ctx context.Context, admin client.Client) {
 		SecretRef: v1alpha1.SecretRef{Name: "db"}, ReplayLogin: &v1alpha1.ReplayLogin{SecretRef: &v1alpha1.SecretRef{Name: "replay"}}}}
 	replay := &v1alpha1.DeadLetterReplay{ObjectMeta: metav1.ObjectMeta{Name: "replay"}, Spec: v1alpha1.DeadLetterReplaySpec{
 		OutboxRef: &v1alpha1.OutboxRef{Name: "replays"}, Namespace: "shop", Action: v1alpha1.ActionReplay, Reason: "CHG-812", RequestedBy: "admin",
-		Selector: v1alpha1.DeadLetterSelector{All: true}, TTLAfterFinished: &metav1.Duration{},
+		Selector: v1alpha1.DeadLetterSelector{All: true}, TTLAfterFinished: new(spec.Duration),
 	}}
 	Expect(admin.Create(ctx, outbox)).To(Succeed())
 	Expect(admin.Create(ctx, replay)).To(Succeed())

@@ -77,9 +77,9 @@ func (f *follower) write(dlr *v1alpha1.DeadLetterReplay, looks int) {
 // longer time to live.
 func (f *follower) goneError(dlr *v1alpha1.DeadLetterReplay, ago time.Duration) error {
 	name, ttl := dlr.Namespace+"/"+dlr.Name, dlr.Spec.TTLAfterFinished
-	if ttl != nil && dlr.DeletionTimestamp == nil && ttl.Duration <= ago+reportedWithin {
+	if ttl != nil && dlr.DeletionTimestamp == nil && ttl.D() <= ago+reportedWithin {
 		return fmt.Errorf("the DeadLetterReplay %s was removed after it ended, since its ttlAfterFinished is %s; seen last: %s; see what is dead now with `kubectl outbox dead groups %s%s`, and keep the next one longer",
-			name, ttl.Duration, progress(dlr), f.dispatcher, f.here(dlr.Namespace))
+			name, ttl, progress(dlr), f.dispatcher, f.here(dlr.Namespace))
 	}
 	return fmt.Errorf("the DeadLetterReplay %s was deleted, which stops it; seen last: %s; what it has put back stays so: see `kubectl outbox dead groups %s%s`", name, progress(dlr), f.dispatcher, f.here(dlr.Namespace))
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
@@ -184,7 +185,7 @@ func (o *request) object(obd *v1alpha1.OutboxDispatcher, now time.Time) (*v1alph
 		},
 	}
 	if o.ttl > 0 {
-		dlr.Spec.TTLAfterFinished = &metav1.Duration{Duration: o.ttl}
+		dlr.Spec.TTLAfterFinished = new(spec.Duration(o.ttl))
 	}
 	return dlr, nil
 }

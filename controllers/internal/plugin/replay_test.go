@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
@@ -65,11 +66,11 @@ var _ = Describe("kubectl outbox dead replay", Label("replay"), func() {
 		Expect(r.errOut).To(BeEmpty())
 		Expect(r.out).To(HavePrefix("replay orders-20260301-130000: waits for the operator\n"))
 		Expect(r.out).To(HaveSuffix("replay orders-20260301-130000: 1500 of 1500 done, 1495 delivered, 4 dead again, 1 skipped: not_dead\n"))
-		spec := w.created(ctx).Spec
-		Expect(spec.RequestedBy).To(Equal("admin"))
-		Expect(spec).To(Equal(v1alpha1.DeadLetterReplaySpec{
+		made := w.created(ctx).Spec
+		Expect(made.RequestedBy).To(Equal("admin"))
+		Expect(made).To(Equal(v1alpha1.DeadLetterReplaySpec{
 			DispatcherRef: &v1alpha1.DispatcherRef{Name: "orders"}, Action: v1alpha1.ActionReplay, Reason: "CHG-812", RequestedBy: "admin",
-			Selector: v1alpha1.DeadLetterSelector{Group: "7f3a9c21"}, Rate: 500, Canary: 10, AbortAt: 20, Limit: 2000, TTLAfterFinished: &metav1.Duration{Duration: 168 * time.Hour},
+			Selector: v1alpha1.DeadLetterSelector{Group: "7f3a9c21"}, Rate: 500, Canary: 10, AbortAt: 20, Limit: 2000, TTLAfterFinished: new(spec.Duration(168 * time.Hour)),
 		}))
 	})
 
@@ -130,7 +131,7 @@ var _ = Describe("kubectl outbox dead replay", Label("replay"), func() {
 		Expect(r.out).To(HaveSuffix("discard count: would discard 2 of 3, 1 skipped: gone\n"))
 		spec := w.created(ctx).Spec
 		Expect(spec.DryRun).To(BeTrue())
-		Expect(spec.TTLAfterFinished.Duration).To(Equal(time.Hour))
+		Expect(spec.TTLAfterFinished.D()).To(Equal(time.Hour))
 		Expect(spec.Selector.Topics).To(Equal([]string{"orders"}))
 		Expect(spec.Selector.IDs).To(Equal([]string{"42", event}))
 		Expect(spec.Selector.Since.UTC()).To(Equal(noon.Add(-time.Hour)))

@@ -11,7 +11,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 
-	"github.com/outbox-operator/outbox-operator/api/spec"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
@@ -82,7 +81,7 @@ func Evidence(o *api.OutboxConsumer, now time.Time) (reason, message string) {
 		return api.ReasonRulesNotTried, fmt.Sprintf("The checks of %s left out what the consumer does not declare to be without meaning: %s. Give verify-consumer the hooks that its report names; %s.",
 			day, strings.Join(e.NotTried, ", "), again)
 	case !now.Before(Expires(o)):
-		return api.ReasonEvidenceTooOld, fmt.Sprintf("The checks of %s are older than spec.evidenceMaxAge, %s; %s.", day, spec.Duration(o.Spec.EvidenceMaxAge.Duration), again)
+		return api.ReasonEvidenceTooOld, fmt.Sprintf("The checks of %s are older than spec.evidenceMaxAge, %s; %s.", day, o.Spec.EvidenceMaxAge, again)
 	}
 	made := fmt.Sprintf("all %d passed", e.Checks)
 	if len(e.LeftOut) > 0 {
@@ -97,5 +96,5 @@ func Begins(o *api.OutboxConsumer) time.Time { return o.Spec.Evidence.VerifiedAt
 
 // Expires is when the evidence counts no more. The consumer must have some.
 func Expires(o *api.OutboxConsumer) time.Time {
-	return o.Spec.Evidence.VerifiedAt.Add(o.Spec.EvidenceMaxAge.Duration)
+	return o.Spec.Evidence.VerifiedAt.Add(o.Spec.EvidenceMaxAge.D())
 }

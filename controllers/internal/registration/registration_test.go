@@ -7,6 +7,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
@@ -32,7 +33,7 @@ func TestVerifiedTypesNeedConditionAndEvidence(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := &api.OutboxConsumer{
-				Spec: api.OutboxConsumerSpec{EventTypes: []string{"b", "a", "two\nlines"}, Evidence: c.evidence, EvidenceMaxAge: metav1.Duration{Duration: time.Hour},
+				Spec: api.OutboxConsumerSpec{EventTypes: []string{"b", "a", "two\nlines"}, Evidence: c.evidence, EvidenceMaxAge: spec.Duration(time.Hour),
 					DispatcherRefs: []api.DispatcherRef{{Name: c.feeds}}},
 				Status: api.OutboxConsumerStatus{Conditions: []metav1.Condition{{Type: api.VerifiedCondition, Status: c.condition}}},
 			}
@@ -50,7 +51,7 @@ func TestVerifiedTypesNeedConditionAndEvidence(t *testing.T) {
 // Evidence of a clock that was ahead counts when the time has come, and not before.
 func TestEvidenceBeginsAndExpires(t *testing.T) {
 	at := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	o := &api.OutboxConsumer{Spec: api.OutboxConsumerSpec{EvidenceMaxAge: metav1.Duration{Duration: time.Hour},
+	o := &api.OutboxConsumer{Spec: api.OutboxConsumerSpec{EvidenceMaxAge: spec.Duration(time.Hour),
 		Evidence: &api.ConsumerEvidence{VerifiedAt: metav1.NewTime(at), Checks: 19, Passed: 19}}}
 	for _, c := range []struct {
 		now  time.Time
