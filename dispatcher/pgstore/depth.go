@@ -5,6 +5,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -169,4 +170,101 @@ func (s *Store) Sizes(ctx context.Context) (map[string]int64, error) {
 		sizes[t.Table] = t.Bytes
 	}
 	return sizes, err
+}
+
+const (
+	// mostGroups is how many groups of dead letters are looked at, and groupRecords about how many of their
+	// records are counted: the count is repeated every few seconds.
+	mostGroups   = 1000
+	groupRecords = 2 * dispatcher.DepthCap
+	// maxSample is the length in bytes to which the error of a group's sample is cut.
+	maxSample = 200
+)
+
+// groups finds the groups of the topics that have dead letters, if there are any.
+func (s *Store) groups(ctx context.Context, depth *dispatcher.Depth) error {
+	var topics []string
+	for _, t := range depth.Topics {
+		if t.Dead.N > 0 {
+			topics = append(topics, t.Topic)
+		}
+	}
+	if len(topics) == 0 {
+		return nil
+	}
+	args := []any{s.namespace, topics, mostGroups, dispatcher.DepthCap, groupRecords, dispatcher.GroupsListed}
+	return s.run(ctx, "find the groups of dead letters", durable, s.sql["groups"], args, func(rows pgx.Rows) error {
+		depth.Groups = nil
+		var g dispatcher.DeadGroup
+		_, err := pgx.ForEachRow(rows, []any{&g.Topic, &g.Fingerprint, &g.Count.N, &g.Count.Estimated, &g.Since, &g.Last, (*string)(&g.Reason),
+			&g.Cause.Class, &g.Cause.Code, &g.Cause.Place, &g.Error, (*[16]byte)(&g.Sample)}, func() error {
+			g.Error = storable(g.Error, maxSample)
+			depth.Groups = append(depth.Groups, g)
+			return nil
+		})
+		return err
+	})
+}
+
+// twoDigits rounds a number to two digits that count: an estimate by random pages differs each time.
+func twoDigits(n int64) int64 {
+	unit := int64(1)
+	for n/unit >= 100 {
+		unit *= 10
+	}
+	return (n + unit/2) / unit * unit
+}
+
+// OldestTransaction returns what has held vacuum back for longest, or nil when nothing does. It reads
+// no table, and is meant to be called every quarter of a minute or so. Short transactions are reported like long ones.
+//
+// A dispatcher's rights are enough to see everything. Since when a session of another role has had its
+// transaction is visible only to members of pg_read_all_stats; for others it is when this process first saw it.
+// The error is the database's.
+func (s *Store) OldestTransaction(ctx context.Context) (*dispatcher.OldestTransaction, error) {
+	found, err := collect(ctx, s, "look for the oldest transaction", s.sql["oldest_transaction"], pgx.RowToStructByPos[holder])
+	if err != nil {
+		return nil, err
+	}
+	return s.holders.oldest(found), nil
+}
+
+// holder is a row of the statement oldest_transaction.
+type holder struct {
+	Kind, Name string
+	Since      *time.Time
+	Mark       string
+	Now        time.Time
+}
+
+// holders remembers when the holders whose beginning the server does not show were seen first.
+type holders struct {
+	mu   sync.Mutex
+	seen map[holder]time.Time // Since and Now are not set
+}
+
+// oldest returns the holder that began first.
+func (h *holders) oldest(found []holder) (oldest *dispatcher.OldestTransaction) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	seen := map[holder]time.Time{}
+	for _, f := range found {
+		since := f.Now
+		if f.Since != nil {
+			since = *f.Since
+		} else {
+			same := holder{Kind: f.Kind, Name: f.Name, Mark: f.Mark}
+			if before, ok := h.seen[same]; ok {
+				since = before
+			}
+			seen[same] = since
+		}
+		if oldest == nil || since.Before(oldest.Since) {
+			oldest = &dispatcher.OldestTransaction{
+				Kind: dispatcher.HolderKind(f.Kind), Name: f.Name, Since: since, Age: max(0, f.Now.Sub(since)),
+			}
+		}
+	}
+	h.seen = seen
+	return oldest
 }

@@ -39,7 +39,7 @@ type Process struct{ Dispatcher, Version, Worker string }
 
 func NewProvider(context.Context, Process, *slog.Logger) (*trace.TracerProvider, error) { return nil, nil }
 GO
-    overlay+=", \"$PWD/$otlp/otlp.go\": \"$dir/otlp.go\", \"$PWD/$otlp/log.go\": \"\""
+    overlay+=", \"$PWD/$otlp/otlp.go\": \"$dir/otlp.go\""
   fi
   [[ $drop != *" cloud "* ]] || tags=nocloud
   echo "{\"Replace\": {$overlay}}" > "$dir/overlay.json"

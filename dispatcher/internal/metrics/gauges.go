@@ -1,9 +1,12 @@
 package metrics
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/journal"
 )
 
 // Watch registers the gauges: what the dispatcher knows of itself, the backlog as it was counted
@@ -163,4 +166,174 @@ func number(yes bool) float64 {
 		return 1
 	}
 	return 0
+}
+
+// WatchData registers the gauges of the outbox's data. data returns nil until they were looked at once.
+func (m *Metrics) WatchData(data func() *dispatcher.Data) {
+	m.registry.MustRegister(dataGauges(data))
+}
+
+var (
+	orphaned     = describe("outbox_orphaned_events", "Due rows of the whole database, whatever their namespace, that no worker has served for a minute at least, by kind: unserved ones are of topics that no dispatcher serves, abandoned ones are leased to a worker that is gone. Of each topic a bounded number of rows is counted.", "kind")
+	successRatio = describe("outbox_delivery_success_ratio", "The part of the dispatcher's attempts in a window that delivered their event, from 0 to 1, in all of its processes that run. Absent when there was none.", "window")
+	deadLately   = describe("outbox_dlq_recent_events", "Events of the dispatcher's topics that became dead in a window. There may be more above 10,000.", "window")
+)
+
+type dataGauges func() *dispatcher.Data
+
+// Describe implements [prometheus.Collector].
+func (dataGauges) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{orphaned, successRatio, deadLately} {
+		ch <- d
+	}
+}
+
+// Collect implements [prometheus.Collector].
+func (data dataGauges) Collect(ch chan<- prometheus.Metric) {
+	d := data()
+	if d == nil {
+		return
+	}
+	gauge := func(d *prometheus.Desc, value float64, label string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, label)
+	}
+	gauge(orphaned, float64(d.Orphans.Unserved.N), "unserved")
+	gauge(orphaned, float64(d.Orphans.Abandoned.N), "abandoned")
+	for _, of := range d.Windows {
+		window := of.Name()
+		gauge(deadLately, float64(of.Dead.N), window)
+		if rate, known := of.SuccessRate(); known {
+			gauge(successRatio, rate, window)
+		}
+	}
+}
+
+// removedKinds are the values of the label kind of outbox_retention_removed_total.
+var removedKinds = []string{"delivered", "dead", "dead_letters", "expired"}
+
+// Removed counts what this process has removed after its retention: delivered rows, dead ones, dead letters, and
+// dead letters that were resolved as expired.
+func (m *Metrics) Removed(delivered, dead, deadLetters, expired int64) {
+	for i, n := range []int64{delivered, dead, deadLetters, expired} {
+		m.removed.WithLabelValues(removedKinds[i]).Add(float64(n))
+	}
+}
+
+// Retention is how far the sweep is that removes rows after their retention.
+type Retention struct {
+	// Running is true while a run is under way, and Progress the part of the table that it has read, from 0 to 1.
+	Running  bool
+	Progress float64
+	// LastRun is when the last whole run ended, zero before the first, and Took how long it took. NextRun is when
+	// the next one is due.
+	LastRun, NextRun time.Time
+	Took             time.Duration
+	// Failed is true when this process's last check failed, or its last run, and none has ended since.
+	Failed bool
+}
+
+// WatchRetention registers the gauges of retention. state returns nil until it is known.
+func (m *Metrics) WatchRetention(state func() *Retention) {
+	m.registry.MustRegister(retentionGauges(state))
+}
+
+var (
+	sweepProgress = describe("outbox_retention_progress_ratio", "The part of the events' table that the run under way has read, from 0 to 1. 0 when none is.")
+	sweepLast     = describe("outbox_retention_last_run_timestamp_seconds", "When the last whole run ended, in whatever process, on the database's clock. 0 before the first.")
+	sweepNext     = describe("outbox_retention_next_run_timestamp_seconds", "When the next run is due, on the database's clock. 0 before the first.")
+	sweepTook     = describe("outbox_retention_run_duration_seconds", "How long the last whole run took.")
+	sweepFailed   = describe("outbox_retention_failed", "1 when this process's last check of whether a run is due failed, or its last run failed and none has ended since, else 0.")
+)
+
+type retentionGauges func() *Retention
+
+// Describe implements [prometheus.Collector].
+func (retentionGauges) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{sweepProgress, sweepLast, sweepNext, sweepTook, sweepFailed} {
+		ch <- d
+	}
+}
+
+// Collect implements [prometheus.Collector].
+func (state retentionGauges) Collect(ch chan<- prometheus.Metric) {
+	s := state()
+	if s == nil {
+		return
+	}
+	for d, value := range map[*prometheus.Desc]float64{
+		sweepProgress: number(s.Running) * s.Progress, sweepLast: seconds(s.LastRun), sweepNext: seconds(s.NextRun),
+		sweepTook: s.Took.Seconds(), sweepFailed: number(s.Failed),
+	} {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value)
+	}
+}
+
+// seconds is a time as Prometheus has it.
+func seconds(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return float64(t.UnixMilli()) / 1000
+}
+
+// Notifications of dead events to an address.
+type Notifications struct {
+	// Sent, Failed and GivenUp are counts of this process.
+	Sent, Failed, GivenUp int64
+	// Known is true when the database has responded once. Then Waiting are those of all processes that are not sent yet, and
+	// OldestSeconds is the age of the first of these.
+	Known         bool
+	Waiting       int64
+	OldestSeconds float64
+}
+
+// WatchNotifications registers the metrics of notifications, for a dispatcher that has an address.
+func (m *Metrics) WatchNotifications(state func() Notifications) {
+	m.registry.MustRegister(notifications(state))
+}
+
+var (
+	notified        = describe("outbox_dlq_notifications_total", "Notifications of dead events that this process handled, by outcome: sent ones were taken by the address, failed attempts were not, given_up ones were not taken within a day.", "outcome")
+	notifyWaiting   = describe("outbox_dlq_notifications_waiting", "Dead events of the dispatcher's topics of which the address is not notified yet. There may be more above 10,000.")
+	notifyOldestAge = describe("outbox_dlq_notifications_oldest_age_seconds", "How long the first event of which the address is not notified yet has been dead. 0 for none.")
+)
+
+type notifications func() Notifications
+
+// Describe implements [prometheus.Collector].
+func (notifications) Describe(ch chan<- *prometheus.Desc) {
+	ch <- notified
+	ch <- notifyWaiting
+	ch <- notifyOldestAge
+}
+
+// Collect implements [prometheus.Collector].
+func (state notifications) Collect(ch chan<- prometheus.Metric) {
+	n := state()
+	for outcome, count := range map[string]int64{"sent": n.Sent, "failed": n.Failed, "given_up": n.GivenUp} {
+		ch <- prometheus.MustNewConstMetric(notified, prometheus.CounterValue, float64(count), outcome)
+	}
+	if n.Known {
+		ch <- prometheus.MustNewConstMetric(notifyWaiting, prometheus.GaugeValue, float64(n.Waiting))
+		ch <- prometheus.MustNewConstMetric(notifyOldestAge, prometheus.GaugeValue, n.OldestSeconds)
+	}
+}
+
+// WatchJournal registers the gauge of the journal. state returns nil until it was compared once.
+func (m *Metrics) WatchJournal(state func() *journal.State) {
+	m.registry.MustRegister(journalGauge(state))
+}
+
+var differences = describe("outbox_journal_differences", "Differences between the journal and the rows of the dispatcher's topics that changed within a day: those of the process's last whole pass, or of the one under way when that has more. Absent while the journal is off.")
+
+type journalGauge func() *journal.State
+
+// Describe implements [prometheus.Collector].
+func (journalGauge) Describe(ch chan<- *prometheus.Desc) { ch <- differences }
+
+// Collect implements [prometheus.Collector].
+func (state journalGauge) Collect(ch chan<- prometheus.Metric) {
+	if s := state(); s != nil && s.On {
+		ch <- prometheus.MustNewConstMetric(differences, prometheus.GaugeValue, float64(s.Found))
+	}
 }

@@ -1,3 +1,31 @@
+// Package metrics exports what a dispatcher does to Prometheus.
+//
+// # Names
+//
+// All metrics with their types, labels and meanings are in README.md, which a test compares with what this
+// package registers. The names of 13 of them are fixed by CONTRACT C-95, and [New] and
+// [Metrics.Watch] must keep them. Two of these end in _events_count, which Prometheus' conventions leave to
+// histograms. All other names follow the conventions.
+//
+// A failed delivery counts in at most one of the three errors counters; what counts in none was refused by the
+// destination for another cause.
+//
+// # Labels
+//
+// Every series has dispatcher, outbox_namespace and sink: the dispatcher's name, the outbox namespace that it
+// serves, and the kind of its sink, such as kafka. Counters of a topic are 0 from the moment that the topic is
+// known: those of the configuration at the start, others when they are first counted. All other labels are bounded: reason, outcome, state, kind and table
+// are words of this project; topic has at most [MaxTopics] values, of histograms [MaxHistogramTopics], and [OtherTopics]. No label holds a key, an
+// id, a tenant, an address or an error's text.
+//
+// Counters and histograms are this process's own: sum them over the replicas. The gauges of the backlog and the
+// tables are about the whole outbox, and every replica shows the same: take their maximum.
+//
+// # Exemplars
+//
+// The histograms of durations and latencies carry the trace_id of an event whose producer sampled its trace: from
+// a slow bucket to the trace of an event in it. Prometheus keeps them with --enable-feature=exemplar-storage; it
+// requests OpenMetrics by itself.
 package metrics
 
 import (
@@ -7,6 +35,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
@@ -210,3 +239,33 @@ func (m *Metrics) LeaseLost(n int) { m.leaseLost.Add(float64(n)) }
 
 // Refused implements [dispatcher.Observer].
 func (m *Metrics) Refused(n int) { m.refused.Add(float64(n)) }
+
+// exemplar names the trace of an event whose producer sampled it, else nil. The delivery's span is in
+// the same trace. A header that is anything else than a W3C traceparent is never shown.
+func exemplar(e *dispatcher.Event) prometheus.Labels {
+	const length, id, flags = len("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), 3, 53
+	parent := e.Headers["traceparent"]
+	if len(parent) < length || !sampled(parent[flags+1]) {
+		return nil
+	}
+	trace, err := trace.TraceIDFromHex(parent[id : id+32])
+	if err != nil {
+		return nil
+	}
+	return prometheus.Labels{"trace_id": trace.String()}
+}
+
+// sampled is the last bit of a hex digit.
+func sampled(digit byte) bool {
+	switch digit {
+	case '1', '3', '5', '7', '9', 'b', 'd', 'f':
+		return true
+	default:
+		return false
+	}
+}
+
+// exemplars is a histogram that takes exemplars: client_golang's all do.
+func exemplars(o prometheus.Observer) prometheus.ExemplarObserver {
+	return o.(prometheus.ExemplarObserver)
+}

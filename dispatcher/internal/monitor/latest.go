@@ -5,6 +5,12 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/outbox-operator/outbox-operator/api/status"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/journal"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/notify"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
 )
 
 const (
@@ -87,3 +93,119 @@ func (l *Latest[T]) run(done chan struct{}) {
 }
 
 var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+const (
+	// countEvery is the shortest time between two counts of the backlog. One costs a millisecond.
+	countEvery = 2 * time.Second
+	// oldestEvery is the shortest time between two queries for the oldest transaction: those that matter take minutes.
+	oldestEvery = 30 * time.Second
+	// shareEvery is the shortest time between two queries for other dispatchers of the same topics.
+	shareEvery = 15 * time.Second
+	// sizesEvery is the shortest time between two queries for the tables' size on disk.
+	sizesEvery = time.Minute
+)
+
+// NewBacklog counts the rows that wait (CONTRACT C-96), and the keys that do so where dead events may block keys.
+func NewBacklog(ctx context.Context, store dispatcher.Store, topics []string, blocks bool, log *slog.Logger) *Latest[dispatcher.Depth] {
+	return newLatest(ctx, log.With("query", "backlog"), countEvery, func(ctx context.Context) (*dispatcher.Depth, error) {
+		depth, err := store.Depth(ctx, topics)
+		if !blocks {
+			depth.BlockedKeys, depth.Blocked = dispatcher.Count{}, nil
+		}
+		return &depth, err
+	})
+}
+
+// NewOldestTransaction looks for what holds vacuum back. The result has no Kind when nothing does.
+func NewOldestTransaction(ctx context.Context, look func(context.Context) (*dispatcher.OldestTransaction, error), log *slog.Logger) *Latest[dispatcher.OldestTransaction] {
+	return newLatest(ctx, log.With("query", "oldest transaction"), oldestEvery, func(ctx context.Context) (*dispatcher.OldestTransaction, error) {
+		oldest, err := look(ctx)
+		if oldest == nil {
+			oldest = &dispatcher.OldestTransaction{}
+		}
+		return oldest, err
+	})
+}
+
+// NewSharing looks for other dispatchers that deliver the same topics, and returns their names.
+func NewSharing(ctx context.Context, query func(context.Context) ([]string, error), log *slog.Logger) *Latest[[]string] {
+	return newLatest(ctx, log.With("query", "sharing"), shareEvery, func(ctx context.Context) (*[]string, error) {
+		names, err := query(ctx)
+		return &names, err
+	})
+}
+
+// NewRetention reads the progress of the sweep that removes rows after their retention.
+func NewRetention(ctx context.Context, query func(context.Context) (retention.State, error), log *slog.Logger) *Latest[retention.State] {
+	return newLatest(ctx, log.With("query", "retention"), shareEvery, func(ctx context.Context) (*retention.State, error) {
+		state, err := query(ctx)
+		return &state, err
+	})
+}
+
+// NewNotifications counts the dead letters of which the address of notify is not notified yet.
+func NewNotifications(ctx context.Context, query func(context.Context) (notify.Waiting, error), log *slog.Logger) *Latest[notify.Waiting] {
+	return newLatest(ctx, log.With("query", "notifications"), shareEvery, func(ctx context.Context) (*notify.Waiting, error) {
+		waiting, err := query(ctx)
+		return &waiting, err
+	})
+}
+
+// NewSizes reads the tables' size on disk.
+func NewSizes(ctx context.Context, query func(context.Context) (map[string]int64, error), log *slog.Logger) *Latest[map[string]int64] {
+	return newLatest(ctx, log.With("query", "sizes"), sizesEvery, func(ctx context.Context) (*map[string]int64, error) {
+		sizes, err := query(ctx)
+		return &sizes, err
+	})
+}
+
+// dataEvery is the shortest time between two queries of the outbox's data. The results change slowly: they cover minutes.
+const dataEvery = 15 * time.Second
+
+// NewData reads the state of the outbox's data (CONTRACT C-95).
+func NewData(ctx context.Context, look func(context.Context) (dispatcher.Data, error), log *slog.Logger) *Latest[dispatcher.Data] {
+	return newLatest(ctx, log.With("query", "data"), dataEvery, func(ctx context.Context) (*dispatcher.Data, error) {
+		data, err := look(ctx)
+		return &data, err
+	})
+}
+
+// Data returns the reported part of the outbox's data.
+func Data(d *dispatcher.Data) *status.Data {
+	o := d.Orphans
+	out := &status.Data{ObservedAt: d.ObservedAt, Unserved: o.Unserved.N, Abandoned: o.Abandoned.N, OrphansAtLeast: o.Unserved.Estimated || o.Abandoned.Estimated}
+	for _, of := range d.Windows {
+		w := status.Window{Window: of.Name(), Delivered: of.Delivered, Failed: of.Failed, Dead: of.Dead.N, DeadAtLeast: of.Dead.Estimated}
+		if rate, known := of.SuccessRate(); known {
+			w.SuccessRate = &rate
+		}
+		out.Windows = append(out.Windows, w)
+	}
+	for _, t := range o.Topics {
+		out.OrphanTopics = append(out.OrphanTopics, status.OrphanTopic{Namespace: t.Namespace, Topic: t.Topic, Unserved: t.Unserved.N, Abandoned: t.Abandoned.N})
+	}
+	return out
+}
+
+// journalEvery is the shortest time between two looks at the journal.
+const journalEvery = time.Minute
+
+// NewJournal compares the journal with the rows, a part with each look (CONTRACT C-61).
+func NewJournal(ctx context.Context, look func(context.Context) (journal.State, error), log *slog.Logger) *Latest[journal.State] {
+	return newLatest(ctx, log.With("query", "journal"), journalEvery, func(ctx context.Context) (*journal.State, error) {
+		state, err := look(ctx)
+		return &state, err
+	})
+}
+
+// compared is the reported part of a look at the journal. It is nil while the journal is off.
+func compared(s *journal.State) *status.Journal {
+	if !s.On {
+		return nil
+	}
+	out := &status.Journal{ObservedAt: s.At, Records: s.Records, Differences: s.Found}
+	for _, d := range s.Examples {
+		out.Examples = append(out.Examples, line(string(d.Kind)+" of event "+d.Event+": "+d.What))
+	}
+	return out
+}

@@ -1,15 +1,55 @@
+// Package notify sends a CloudEvent over HTTP for each dead letter of a dispatcher that has notify.
+//
+// # Guarantees
+//
+// At least once. The transaction that makes an event dead marks the dead letter (outbox_dead_letters.notify_at; pgstore
+// enables the column's default), and the mark is removed when the address has responded 2xx. A process that is killed
+// between the two leaves the mark: another one sends the same notification again, with the same id. A dispatcher without
+// an address marks nothing, so there are no notifications of dead letters from before it had one.
+//
+// A notification that the address does not accept is tried again for [GiveUpAfter], counted from when the event became
+// dead: after half the time that has passed since, at least 5 seconds and at most 5 minutes, and no sooner than the
+// response's Retry-After. Then it is given up, counted and logged: the dead letter stays, with notify_attempts and
+// without notified_at.
+//
+// Delivery never waits for notifications. Each process takes some dead letters at a time for itself (FOR UPDATE SKIP LOCKED, until
+// notify_at), so any number of processes share the work, and nothing is kept in a session.
+//
+// # The message
+//
+// The event is that of sink http with contentMode Binary: see package cloudevent for the attributes.
+//
+//	attribute     value
+//	------------  ---------------------------------------------------------------------------
+//	id            a UUID made of the event's id and the dead letter's: the same at each attempt, and another
+//	              for another dead letter of the same event
+//	type          dev.outbox.deadletter.created
+//	source        /outbox/<namespace>/<topic>
+//	subject       the aggregate's id, if the event has one
+//	time          when the event became dead
+//	sequence      the dead letter's id
+//	attempt       the number of the attempt to send it; fencingtoken is the same
+//
+// The body is what `dispatcher dead list --output json` says of the dead letter, with namespace and dispatcher: a
+// [Notification]. It has the event's last error, and never its payload or its headers.
 package notify
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"log/slog"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sqlfile"
 )
 
@@ -236,4 +276,50 @@ func sleep(ctx context.Context, d time.Duration) {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
+}
+
+// EventType is the type of the CloudEvent.
+const EventType = "dev.outbox.deadletter.created"
+
+// Notification is the body. It has the dead letter as a list has it, and what to do.
+type Notification struct {
+	// Dispatcher is the name of the dispatcher, and Namespace the outbox namespace of the event.
+	Dispatcher string `json:"dispatcher"`
+	Namespace  string `json:"namespace"`
+	deadletters.DeadLetter
+}
+
+// notification is a dead letter that this process has taken, and what became of sending it.
+type notification struct {
+	deadletters.DeadLetter
+	eventID  pgtype.UUID
+	tenant   pgtype.UUID
+	takenAt  time.Time // on the database's clock
+	attempts int       // to send it, including this one
+	givenUp  bool
+
+	started, sent bool
+	err           error // why it was not sent
+}
+
+// event returns the message: sink http writes it as it writes any event.
+func (n *notification) event(o Options) (*dispatcher.Event, error) {
+	body, err := json.Marshal(Notification{o.Dispatcher, o.Namespace, n.DeadLetter})
+	if err != nil {
+		return nil, fmt.Errorf("write the notification of dead letter %d: %w", n.ID, err)
+	}
+	return &dispatcher.Event{
+		ID:  uuid.NewSHA1(n.eventID.Bytes, strconv.AppendInt([]byte("dead letter "), n.ID, 10)),
+		Seq: n.ID, Namespace: o.Namespace, Topic: n.Topic, TenantID: uuid.NullUUID{UUID: n.tenant.Bytes, Valid: n.tenant.Valid},
+		EventType: EventType, AggregateType: n.AggregateType, AggregateID: n.AggregateID,
+		Headers: map[string]string{}, Payload: body, CreatedAt: n.DeadAt, Attempt: n.attempts, LeaseNumber: int64(n.attempts),
+	}, nil
+}
+
+// delay returns the time until the next attempt: none when this attempt was not started, or was interrupted.
+func (n *notification) delay(stopped bool) time.Duration {
+	if n.err == nil || stopped {
+		return 0
+	}
+	return max(min(max(n.takenAt.Sub(n.DeadAt)/2, minRetry), maxRetry), dispatcher.RetryAfterDelay(n.err))
 }

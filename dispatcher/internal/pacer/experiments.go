@@ -171,3 +171,87 @@ func (p *Pacer) search(limit int, now time.Time) {
 	p.window.width, p.experiment.from = shortWindow, 0
 	p.set(limit, rising, now)
 }
+
+// window is the time of which a pacer counts the calls. A call counts where it began and ended in one window, or took longer
+// than a window: the same part of the short and of the long ones in each, whatever the limit.
+type window struct {
+	yields  yields
+	width   time.Duration
+	at      time.Time // when it began, or will
+	changed time.Time // when the limit changed last: faults of calls that began before are of another limit
+	// When the limit's last change has shown: calls that began before yield what another limit made of them.
+	settled     time.Time
+	calls       int
+	faults      int
+	lastCalls   int // calls of the last window
+	running     int
+	noted       time.Time // until when callSeconds counts
+	callSeconds float64
+}
+
+// open begins a window.
+func (w *window) open(at time.Time) {
+	w.yields, w.at, w.calls, w.faults, w.callSeconds = yields{}, at, 0, 0, 0
+}
+
+func (w *window) callBegan(now time.Time) {
+	w.pass(now)
+	w.running++
+}
+
+func (w *window) callEnded(now time.Time) {
+	w.pass(now)
+	w.running--
+}
+
+// pass counts the seconds of the calls that run, from the begin of the window on.
+func (w *window) pass(now time.Time) {
+	from := w.noted
+	if w.at.After(from) {
+		from = w.at
+	}
+	if now.After(from) {
+		w.callSeconds += float64(w.running) * now.Sub(from).Seconds()
+	}
+	w.noted = now
+}
+
+// used reports whether the calls made use of the limit.
+func (w *window) used(limit int, now time.Time) bool {
+	return w.callSeconds >= limitedPart*float64(limit)*now.Sub(w.at).Seconds()
+}
+
+// yields are of some calls.
+type yields struct{ n, sum, squares, took float64 }
+
+func (y *yields) add(events int, took time.Duration) {
+	d := max(took, time.Microsecond).Seconds()
+	x := math.Log(float64(events) / d)
+	y.n++
+	y.sum += x
+	y.squares += x * x
+	y.took += math.Log(d)
+}
+
+func (y *yields) merge(o yields, fade float64) {
+	*y = yields{y.n*fade + o.n, y.sum*fade + o.sum, y.squares*fade + o.squares, y.took*fade + o.took}
+}
+
+func (y yields) mean() float64 { return y.sum / max(y.n, 1) }
+
+func (y yields) variance() float64 {
+	return max(0.01, y.squares/max(y.n, 1)-y.mean()*y.mean())
+}
+
+// typical is how long a call takes.
+func (y yields) typical() time.Duration {
+	if y.n == 0 {
+		return 0
+	}
+	return time.Duration(math.Exp(y.took/y.n) * float64(time.Second))
+}
+
+// apart is the standard error of the difference of two means.
+func (y yields) apart(o yields) float64 {
+	return math.Sqrt(y.variance()/max(y.n, 1) + o.variance()/max(o.n, 1))
+}

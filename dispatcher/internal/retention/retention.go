@@ -1,13 +1,29 @@
+// Package retention removes rows after their retention (CONTRACT C-60): delivered rows, resolved dead rows with their
+// dead letters, and, only where that is set, unresolved dead rows. It also makes and removes the daily
+// partitions of the journal (CONTRACT C-61), whose retention is set in the database.
+//
+// A [Sweeper] works in short statements, and no statement waits for a locked row. Delivered rows are found by
+// reading the pages of the table one after the other, so they cost producers and dispatchers no index. A live row is
+// never touched: only a replay makes a dead row live, and the row's lock excludes it.
+//
+// Of all processes that sweep a database, one works at a time: the holder of the lease, a row of the table
+// outbox_sweeps, which ends on the database's clock when its holder is gone. The next one continues where the last
+// one was. Nothing is kept in a session, so it works behind PgBouncer.
 package retention
 
 import (
 	"cmp"
 	"context"
+	"embed"
+	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sqlfile"
@@ -216,4 +232,66 @@ func sleep(ctx context.Context, d time.Duration) {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
+}
+
+//go:embed queries.sql
+var files embed.FS
+
+// Settings of a transaction. The statements have one good plan, and the planner must not think otherwise of a
+// small table. A statement that waits for a lock of the table, as of ALTER TABLE, gives up soon: others queue behind it.
+const (
+	settings = `select set_config('statement_timeout', $1::text, true), set_config('lock_timeout', '500', true), set_config('jit', 'off', true),
+		set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)`
+	// relaxed transactions do not wait for the disk: what a crash of the database undoes is removed again.
+	relaxed = settings + `, set_config('synchronous_commit', 'off', true)`
+)
+
+// one runs a statement in a transaction of its own and one round trip, and reads its one row. It reports
+// whether there is a row.
+func (s *Sweeper) one(ctx context.Context, sql string, args []any, into ...any) (found bool, err error) {
+	var batch pgx.Batch
+	batch.Queue(relaxed, timeout())
+	batch.Queue(sql, args...).QueryRow(func(row pgx.Row) error {
+		err := row.Scan(into...)
+		found = err == nil
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		return err
+	})
+	return found, s.wrap(s.pool.SendBatch(ctx, &batch).Close())
+}
+
+// write runs a statement that returns nothing.
+func (s *Sweeper) write(ctx context.Context, sql string, args ...any) error {
+	var batch pgx.Batch
+	batch.Queue(relaxed, timeout())
+	batch.Queue(sql, args...)
+	return s.wrap(s.pool.SendBatch(ctx, &batch).Close())
+}
+
+func timeout() string { return fmt.Sprint(statementTimeout.Milliseconds()) }
+
+// wrap adds to an error what failed, and what to do where that is known.
+func (s *Sweeper) wrap(err error) error {
+	if err == nil {
+		return nil
+	}
+	remedy := ""
+	switch sqlState(err) {
+	case "42501":
+		remedy = `; have the owner run what "dispatcher migrate grants" prints`
+	case "42P01", "3F000", "42703", "42883":
+		remedy = `; run "dispatcher migrate up"`
+	}
+	return fmt.Errorf("retention in schema %q: %w%s", s.opts.Schema, err, remedy)
+}
+
+// sqlState returns the code of a PostgreSQL error, or "".
+func sqlState(err error) string {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Code
+	}
+	return ""
 }

@@ -1,5 +1,5 @@
 -- name: claim_parts
--- What the claims have in common: {NAME} in one of them, or in a part, stands for the part "-- NAME" of this file (queries.go).
+-- What the claims have in common: {NAME} in one of them, or in a part, stands for the part "-- NAME" of this file (store.go).
 -- $1 namespace; $2..$5 topics, their limits and floors (time, id); $6 max attempts; $7 max bytes; $8 worker; $9 lease;
 -- $10 whether rows with no attempt left are marked dead, or left alone; $11 most bytes of a row: a larger one has no attempt
 -- left, and its payload is not read (CONTRACT C-35). A row's own max_attempts comes before the dispatcher's.

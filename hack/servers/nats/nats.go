@@ -4,14 +4,18 @@ package nats
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
+	"github.com/outbox-operator/outbox-operator/hack/internal/fetch"
 )
 
 // Options say how a server is made. The zero value is one that everybody may use.
@@ -100,4 +104,52 @@ func (s *Server) configure(opts Options) error {
 		text += fmt.Sprintf("jetstream: {store_dir: %q, max_file_store: 20GB%s}\n", s.Path("data"), sync)
 	}
 	return s.Write(map[string]string{"conf": text + opts.Settings})
+}
+
+// packages are the programs, with their versions. Go checks their modules against its checksum database.
+var packages = map[string]string{
+	"nats-server": "github.com/nats-io/nats-server/v2@v2.15.2",
+	"nats":        "github.com/nats-io/natscli/nats@v0.3.0",
+}
+
+// tool returns the path of a program, built when it is not in the cache.
+func tool(ctx context.Context, name string) (string, error) {
+	pkg := packages[name]
+	dir, err := fetch.Once("nats-"+name, []byte(pkg), func(dir string) error {
+		cmd := exec.CommandContext(ctx, "go", "install", "-trimpath", "-ldflags", "-s -w", pkg)
+		cmd.Dir = os.TempDir() // in no module
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=", "GOBIN="+dir)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("build %s: %w: %s", pkg, err, out)
+		}
+		return nil
+	})
+	return filepath.Join(dir, name), err
+}
+
+// StartCluster makes n servers that know each other. It returns when each is ready, which is before they
+// have elected a leader. It returns an error when it is not ready before ctx ends, or cannot be installed.
+func StartCluster(ctx context.Context, n int, opts Options) (servers []*Server, err error) {
+	var routes []string
+	for range n {
+		port, err := daemon.FreePort()
+		if err != nil {
+			return nil, err
+		}
+		routes = append(routes, fmt.Sprintf("\"nats://127.0.0.1:%d\"", port))
+	}
+	for i := range n {
+		own := opts
+		own.Settings += fmt.Sprintf("\ncluster: {name: test, listen: %s, routes: [%s]}\n",
+			strings.ReplaceAll(routes[i], "nats://", ""), strings.Join(routes, ", "))
+		s, err := Start(ctx, own)
+		if err != nil {
+			for _, s := range servers {
+				err = errors.Join(err, s.Stop(ctx))
+			}
+			return nil, err
+		}
+		servers = append(servers, s)
+	}
+	return servers, nil
 }
