@@ -27,20 +27,20 @@ func DefaultBackoff() Backoff {
 func NewBackoff(b spec.Backoff) (Backoff, error) {
 	base, limit := b.Base.D(), b.Max.D()
 	switch b.Strategy {
-	case "", spec.BackoffExponential:
+	case "", spec.Exponential:
 		return ExponentialBackoff(base, limit), nil
-	case spec.BackoffLinear:
+	case spec.Linear:
 		return LinearBackoff(base, limit), nil
-	case spec.BackoffPowerOfTwo:
+	case spec.PowerOfTwo:
 		return PowerOfTwoBackoff(), nil
-	case spec.BackoffMultiplier:
+	case spec.Multiplier:
 		factor, err := strconv.ParseFloat(b.Multiplier, 64)
 		if err != nil {
 			return nil, fmt.Errorf("multiplier %.20q is not a number; write a decimal from \"1\" to \"10\" in quotes", b.Multiplier)
 		}
 		jitter := 25
 		if b.JitterPercent != nil {
-			jitter = int(*b.JitterPercent)
+			jitter = *b.JitterPercent
 		}
 		return MultiplierBackoff(base, limit, factor, float64(jitter)/100), nil
 	default:

@@ -109,19 +109,19 @@ func (c *Connection) applyDefaults() {
 
 // ApplyDefaults fills in what is not set, by the strategy.
 func (b *Backoff) ApplyDefaults() {
-	setDefault(&b.Strategy, BackoffExponential)
+	setDefault(&b.Strategy, Exponential)
 	switch b.Strategy {
-	case BackoffLinear:
+	case Linear:
 		setDefault(&b.Base, Duration(time.Minute))
 		setDefault(&b.Max, Duration(time.Hour))
-	case BackoffMultiplier:
+	case Multiplier:
 		setDefault(&b.Multiplier, "2")
 		if b.JitterPercent == nil {
-			percent := int32(25)
+			percent := 25
 			b.JitterPercent = &percent
 		}
 		fallthrough
-	case BackoffExponential:
+	case Exponential:
 		setDefault(&b.Base, Duration(DefaultBackoffBase))
 		setDefault(&b.Max, Duration(DefaultBackoffMax))
 	}

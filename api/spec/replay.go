@@ -37,8 +37,6 @@ const (
 
 // ReplayRequest is a request to replay, discard or reopen dead letters. As YAML it is the file that `dispatcher dead replay`
 // reads, for which the namespace and the topics are those of the [Config].
-//
-// +kubebuilder:object:generate=false
 type ReplayRequest struct {
 	// ID names the replay. A second request with the same ID continues the first. Required in a file, but for a dry run;
 	// otherwise it defaults to a random one.
@@ -72,8 +70,6 @@ type ReplayRequest struct {
 
 // DeadLetterFilter chooses dead letters. A dead letter matches when it matches every member that is set. The zero filter
 // matches every open one: each that was not replayed, discarded or expired.
-//
-// +kubebuilder:object:generate=false
 type DeadLetterFilter struct {
 	// IDs are ids of events (UUIDs) or of dead letters (numbers), at most 1000. A dead letter matches one of them.
 	IDs []string `json:"ids,omitempty"`

@@ -170,7 +170,7 @@ var _ = Describe("kubectl get", Label("columns"), Ordered, ContinueOnFailure, fu
 		}),
 		Entry("more of consumers with --output wide", "get oc --namespace columns --output wide", []string{
 			`NAME      TYPES                          TEAM           VERIFIED           EVIDENCE      READY   AGE   ID                MECHANISM         RETENTION   MESSAGE`,
-			`billing   ["order.placed","payment.*"]   team-billing   11/13 2026-11-20   RulesBroken   True    AGE   billing-service   ProcessedEvents   168h        All fits.`,
+			`billing   ["order.placed","payment.*"]   team-billing   11/13 2026-11-20   RulesBroken   True    AGE   billing-service   ProcessedEvents   168h0m0s    All fits.`,
 			`fresh     ["*"]                          team-audit                                              AGE   UniqueKey`,
 		}),
 	)
@@ -194,8 +194,8 @@ func createWithStatus(ctx context.Context, c client.Client, name string, topics 
 		Spec: v1alpha1.OutboxDispatcherSpec{
 			Namespace: "orders",
 			Topics:    topics,
-			Database:  &v1alpha1.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "orders-db"}},
-			Sink:      v1alpha1.Sink{Log: &spec.LogSink{}},
+			Database:  &v1alpha1.DispatcherDatabase{SecretRef: v1alpha1.SecretRef{Name: "orders-db"}},
+			Sink:      v1alpha1.Sink{Log: &v1alpha1.LogSink{}},
 		},
 	}
 	Expect(c.Create(ctx, obd)).To(Succeed())

@@ -18,7 +18,6 @@ import (
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/apply"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
@@ -59,7 +58,7 @@ func (r *Reconciler) named(obd *v1alpha1.OutboxDispatcher) []apply.Wanted {
 	if r.OperatorNamespace != "" {
 		all = append(all, apply.Wanted{Want: desired.NetworkPolicy(obd, r.OperatorNamespace), Current: &networkingv1.NetworkPolicy{}})
 	}
-	if obd.Spec.Delivery.ConsumerPolicy == spec.ConsumersVerified {
+	if obd.Spec.Delivery.ConsumerPolicy == v1alpha1.ConsumersVerified {
 		all = append(all, apply.Wanted{Want: desired.ConsumersConfigMap(obd, nil), Current: &corev1.ConfigMap{}})
 	}
 	return all

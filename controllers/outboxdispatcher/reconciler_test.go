@@ -102,7 +102,7 @@ var _ = Describe("the workload", Label("workload"), func() {
 			o.Labels, o.Annotations = map[string]string{"team": "a"}, map[string]string{"note": "b"}
 		})
 		edit(c, obd, replicas(2))
-		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = spec.Paused })
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = api.StatePaused })
 		Eventually(c.state).Should(Equal("Paused"))
 		c.passes(3)
 		Expect(template()).To(Equal(before), "labels, replicas and state roll no pod")
@@ -119,7 +119,7 @@ var _ = Describe("the workload", Label("workload"), func() {
 		c.expect(kstatus.CurrentStatus)
 
 		edit(c, obd, func(o *api.OutboxDispatcher) {
-			o.Spec.Pods.ServiceAccount = &spec.ServiceAccount{Annotations: []spec.Annotation{{Name: "cloud/role", Value: "orders"}}}
+			o.Spec.Pods.ServiceAccount = &api.ServiceAccount{Annotations: []api.Annotation{{Name: "cloud/role", Value: "orders"}}}
 			o.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(`{"spec":{"nodeSelector":{"disk":"fast"}}}`)}
 		})
 		c.expectEvent(corev1.EventTypeNormal, api.ReasonRolledOut, "its pod template.")
@@ -376,7 +376,7 @@ func dispatchersIn(text string) (all []*api.OutboxDispatcher) {
 
 // loaded is the file of the pods as they load it, with a plain Outbox where one is named.
 func loaded(obd *api.OutboxDispatcher) spec.Config {
-	c := desired.Config(obd, &api.Outbox{Spec: api.OutboxSpec{SecretRef: spec.SecretRef{Name: "a"}}})
+	c := desired.Config(obd, &api.Outbox{Spec: api.OutboxSpec{SecretRef: api.SecretRef{Name: "a"}}})
 	c.ApplyDefaults()
 	return c
 }

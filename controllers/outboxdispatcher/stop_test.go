@@ -21,7 +21,6 @@ import (
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
@@ -56,7 +55,7 @@ var _ = Describe("a stop", Label("stop"), func() {
 		Eventually(func() []metav1.Condition { return c.get().Status.Conditions }).Should(ContainElement(And(
 			HaveField("Type", reported.Type), HaveField("Status", reported.Status), HaveField("Reason", reported.Reason))))
 
-		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = spec.Paused })
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = api.StatePaused })
 		Eventually(c.state).Should(Equal("Paused"))
 		for _, pod := range []string{"pod-0", "pod-1"} {
 			Eventually(func() map[string]string { return fetch(c, &corev1.Pod{}, pod).Annotations }).Should(HaveKeyWithValue("outbox.dev/state", "Paused"))
@@ -79,7 +78,7 @@ var _ = Describe("a stop", Label("stop"), func() {
 		Entry("the migration hangs", true, func(o *api.OutboxDispatcher) { o.Spec.Database.Schema = "other" },
 			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrating, ""}),
 		Entry("the configuration is bad", false, func(o *api.OutboxDispatcher) {
-			o.Spec.Message.Transform = []spec.Transformation{{Payload: "without(paylaod)"}}
+			o.Spec.Message.Transform = []api.Transformation{{Payload: "without(paylaod)"}}
 		}, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidPipeline, ""}),
 		Entry("a policy refuses to scale its Deployment", false, func(o *api.OutboxDispatcher) {
 			refuseMore(o.Namespace)
@@ -106,7 +105,7 @@ var _ = Describe("a stop", Label("stop"), func() {
 		}
 		Eventually(c.Requests.HeldBack).Should(Equal(workers))
 
-		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = spec.Paused })
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = api.StatePaused })
 		Eventually(c.state).Should(Equal("Paused"))
 		Eventually(func() map[string]string { return fetch(c, &corev1.Pod{}, "pod-0").Annotations }).Should(HaveKeyWithValue("outbox.dev/state", "Paused"))
 		edit(c, obd, replicas(0))
@@ -146,10 +145,10 @@ var _ = Describe("a stop", Label("stop"), func() {
 		c.create(obd)
 		c.rollOut(c.healthy())
 		c.expect(kstatus.CurrentStatus)
-		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = spec.Paused })
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = api.StatePaused })
 		Eventually(c.state).Should(Equal("Paused"))
 
-		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State, o.Spec.Delivery.BatchSize = spec.Running, 7 })
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State, o.Spec.Delivery.BatchSize = api.StateRunning, 7 })
 		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonResuming, "when all of them run the newest spec"})
 		Expect(c.state()).To(Equal("Paused"), "the pods are of the template from before")
 		c.deployed(1, 1)
@@ -178,10 +177,10 @@ var _ = Describe("a stop", Label("stop"), func() {
 		c.create(obd)
 		c.rollOut(c.healthy())
 		c.expect(kstatus.CurrentStatus)
-		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = spec.Paused })
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = api.StatePaused })
 		Eventually(c.state).Should(Equal("Paused"))
 		edit(c, obd, func(o *api.OutboxDispatcher) {
-			o.Spec.State = spec.Running
+			o.Spec.State = api.StateRunning
 			spoil(o)
 		})
 		Eventually(c.state).Should(Equal("Running"))
@@ -191,14 +190,14 @@ var _ = Describe("a stop", Label("stop"), func() {
 	},
 		Entry("a rollout hangs", func(o *api.OutboxDispatcher) { o.Spec.Delivery.BatchSize = 7 }, api.ReasonDelivering),
 		Entry("its Outbox is missing", func(o *api.OutboxDispatcher) {
-			o.Spec.Database, o.Spec.OutboxRef = nil, &spec.OutboxRef{Name: "missing"}
+			o.Spec.Database, o.Spec.OutboxRef = nil, &api.OutboxRef{Name: "missing"}
 		}, api.ReasonDeliveringDespiteTrouble),
 	)
 
 	It("is reported while pods still deliver, and when none does", Label("status"), func() {
 		c := start(tick)
 		obd := c.dispatcher()
-		obd.Spec.State = spec.Paused
+		obd.Spec.State = api.StatePaused
 		c.create(obd)
 		podStatus := c.healthy()
 		c.rollOut(podStatus)

@@ -105,8 +105,8 @@ func (c *cluster) dispatcher() *v1alpha1.OutboxDispatcher {
 		ObjectMeta: metav1.ObjectMeta{Name: "orders", Namespace: c.namespace},
 		Spec: v1alpha1.OutboxDispatcherSpec{
 			Namespace: "shop",
-			Database:  &v1alpha1.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "orders-db"}},
-			Sink:      v1alpha1.Sink{Log: &spec.LogSink{}},
+			Database:  &v1alpha1.DispatcherDatabase{SecretRef: v1alpha1.SecretRef{Name: "orders-db"}},
+			Sink:      v1alpha1.Sink{Log: &v1alpha1.LogSink{}},
 		},
 	}
 }
@@ -114,7 +114,7 @@ func (c *cluster) dispatcher() *v1alpha1.OutboxDispatcher {
 // migrated is dispatcher with a migration Job.
 func (c *cluster) migrated() *v1alpha1.OutboxDispatcher {
 	obd := c.dispatcher()
-	obd.Spec.Database.MigrationSecretRef = &spec.SecretRef{Name: "orders-owner"}
+	obd.Spec.Database.MigrationSecretRef = &v1alpha1.SecretRef{Name: "orders-owner"}
 	return obd
 }
 

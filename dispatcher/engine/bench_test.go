@@ -6,8 +6,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"runtime"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -19,6 +22,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/client/producer"
 	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
@@ -84,7 +88,7 @@ func fillTopic(ctx context.Context, pool *pgxpool.Pool, n, size int) error {
 
 // drain delivers every event with the engine.
 func drain(b testing.TB, pool *pgxpool.Pool, deletes bool, batch int) {
-	acked := &counter{done: make(chan struct{})}
+	acked := &drainWatch{done: make(chan struct{})}
 	acked.left.Store(drained)
 	d, err := engine.New(pgstore.New(pool, pgstore.Options{Namespace: "shop", DeleteDelivered: deletes}),
 		dispatcher.Handlers{"orders": func(context.Context, *dispatcher.Event) error { return nil }},
@@ -164,21 +168,6 @@ func relaxed(ctx context.Context, pool *pgxpool.Pool, do func(*pgx.Conn) error) 
 	})
 }
 
-// counter is an Observer that closes done when left events are acked.
-type counter struct {
-	watcher
-	left atomic.Int64
-	done chan struct{}
-}
-
-func (c *counter) Claimed(string, int)                                       {}
-func (c *counter) Delivered(*dispatcher.Event, time.Duration, time.Duration) {}
-func (c *counter) Acked(_ *dispatcher.Event, _ time.Duration) {
-	if c.left.Add(-1) == 0 {
-		close(c.done)
-	}
-}
-
 func cpuTime(b testing.TB) time.Duration {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
@@ -210,4 +199,204 @@ func serverTime(b testing.TB, pool *pgxpool.Pool) (sum time.Duration) {
 		sum += ran
 	}
 	return sum
+}
+
+// BenchmarkOrder drains a backlog with and without order per key, by one and more dispatchers, and
+// next to a key that has half of all rows. It reports events per second, the database's and this
+// process's CPU time for an event, and for the hot key when the others were done.
+func BenchmarkOrder(b *testing.B) {
+	const events = 50_000
+	for _, test := range []struct {
+		name        string
+		ordering    dispatcher.Ordering
+		hot         bool
+		dispatchers int
+	}{
+		{"none", dispatcher.OrderingNone, false, 1},
+		{"key", dispatcher.OrderingKey, false, 1},
+		{"none/2", dispatcher.OrderingNone, false, 2},
+		{"key/2", dispatcher.OrderingKey, false, 2},
+		{"none/4", dispatcher.OrderingNone, false, 4},
+		{"key/4", dispatcher.OrderingKey, false, 4},
+		{"key/hot", dispatcher.OrderingKey, true, 1},
+		{"none/hot", dispatcher.OrderingNone, true, 1},
+	} {
+		b.Run(test.name, func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				pool := pgtest.Pool(b, pgtest.Migrated(b))
+				key := `(n % 10000)::text`
+				if test.hot {
+					key = `case when n % 2 = 0 then 'hot' else (n / 2 % 10000)::text end`
+				}
+				if _, err := pool.Exec(b.Context(), `insert into outbox.outbox_events (id, namespace, topic, payload, aggregate_id)
+					select ('01900000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'shop', 'orders', jsonb_build_object('text', repeat('x', 190)), `+key+`
+					from generate_series(1, $1::integer) as n`, events); err != nil {
+					b.Fatal(err)
+				}
+				acked := &drainWatch{done: make(chan struct{}), others: make(chan time.Time, 1)}
+				acked.left.Store(events)
+				acked.cold.Store(events / 2)
+				ctx, cancel := context.WithCancel(b.Context())
+				ended := make(chan struct{}, test.dispatchers)
+				cpu, base := cpuTime(b), serverTime(b, pool)
+				b.StartTimer()
+				began := time.Now()
+				store := newCounting(pgstore.New(pool, pgstore.Options{Namespace: "shop"}))
+				for range test.dispatchers {
+					d, err := engine.New(store,
+						dispatcher.Handlers{"orders": func(context.Context, *dispatcher.Event) error { return nil }},
+						dispatcher.Config{Ordering: test.ordering, Observer: acked, Logger: slog.New(slog.DiscardHandler), Topics: []string{"orders"}})
+					if err != nil {
+						b.Fatal(err)
+					}
+					go func() { _ = d.Run(ctx); ended <- struct{}{} }()
+				}
+				<-acked.done
+				b.StopTimer()
+				cpu, base = cpuTime(b)-cpu, serverTime(b, pool)-base
+				cancel()
+				for range test.dispatchers {
+					<-ended
+				}
+				b.ReportMetric(float64(cpu.Microseconds())/events, "cpu-µs/event")
+				b.ReportMetric(float64(base.Microseconds())/events, "db-µs/event")
+				b.ReportMetric(events/float64(store.n("claim")), "rows/claim")
+				if test.hot {
+					b.ReportMetric((<-acked.others).Sub(began).Seconds(), "others-s")
+				}
+				b.StartTimer()
+			}
+			b.ReportMetric(float64(events*b.N)/b.Elapsed().Seconds(), "events/s")
+		})
+	}
+}
+
+// drainWatch is an Observer that records when all is acked, and when all but the hot key is.
+type drainWatch struct {
+	watcher
+	left, cold atomic.Int64
+	done       chan struct{}
+	others     chan time.Time
+}
+
+func (*drainWatch) Claimed(string, int)                                       {}
+func (*drainWatch) Delivered(*dispatcher.Event, time.Duration, time.Duration) {}
+func (d *drainWatch) Acked(e *dispatcher.Event, _ time.Duration) {
+	if e.AggregateID != "hot" && d.cold.Add(-1) == 0 {
+		d.others <- time.Now()
+	}
+	if d.left.Add(-1) == 0 {
+		close(d.done)
+	}
+}
+
+// BenchmarkLatency commits events at random times and measures from the producer's commit to the
+// handler, by polling alone and with wake-ups. It reports percentiles, and what both sides of the
+// dispatcher spend: claims, and CPU time of this process and of the database's backends, for a second.
+func BenchmarkLatency(b *testing.B) {
+	for _, wakeUp := range []bool{false, true} {
+		for _, rate := range []int{5, 100, 500, 2000} {
+			b.Run(fmt.Sprintf("wakeUp=%t/rate=%d", wakeUp, rate), func(b *testing.B) {
+				l := newLatency(b, wakeUp)
+				for b.Loop() {
+					l.produce(rate, min(2*rate, 2000))
+				}
+				l.report()
+			})
+		}
+	}
+}
+
+// latency is a dispatcher of one topic, and a producer that notes when its commits returned.
+type latency struct {
+	*testing.B
+	pool   *pgxpool.Pool
+	wake   func()
+	began  time.Time
+	cpu    time.Duration
+	claims int64 // when it began
+	store  *counting
+
+	mu        sync.Mutex
+	arrived   sync.Cond
+	committed map[uuid.UUID]time.Time // not delivered yet
+	delivered map[uuid.UUID]time.Time // not known as committed yet
+	took      []time.Duration
+}
+
+func newLatency(b *testing.B, wakeUp bool) *latency {
+	dsn := pgtest.Migrated(b)
+	l := &latency{B: b, pool: pgtest.Pool(b, dsn), wake: func() {}, committed: map[uuid.UUID]time.Time{}, delivered: map[uuid.UUID]time.Time{}}
+	l.arrived.L = &l.mu
+	l.store = newCounting(pgstore.New(pgtest.Pool(b, dsn), pgstore.Options{Namespace: "shop"}))
+	d, err := engine.New(l.store, dispatcher.Handlers{"orders": l.handle}, dispatcher.Config{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var group sync.WaitGroup
+	group.Go(func() { _ = d.Run(ctx) })
+	if wakeUp {
+		waker := producer.NewWaker(pgtest.Pool(b, dsn), producer.WakerOptions{})
+		l.wake = func() { waker.Wake("shop") }
+		connect := func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, dsn) }
+		group.Go(func() { pgstore.Listen(ctx, connect, "outbox", "shop", d.Wake, slog.New(slog.DiscardHandler)) })
+	}
+	b.Cleanup(func() { cancel(); group.Wait() })
+	l.produce(1000, 200) // connections and plans are made
+	l.took, l.began, l.cpu = nil, time.Now(), cpuTime(b)+serverTime(b, l.pool)
+	l.claims = l.store.n("claim")
+	return l
+}
+
+// produce commits n events, one by one at random times, and waits for the last one.
+func (l *latency) produce(rate, n int) {
+	next := time.Now()
+	for range n {
+		next = next.Add(time.Duration(rand.ExpFloat64() / float64(rate) * float64(time.Second)))
+		<-time.After(time.Until(next))
+		id := uuid.New()
+		if _, err := l.pool.Exec(l.Context(), `insert into outbox.outbox_events (id, namespace, topic, payload)
+			values ($1, 'shop', 'orders', '{}')`, id); err != nil {
+			l.Fatal(err)
+		}
+		l.note(id, l.committed, l.delivered)
+		l.wake()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.committed) > 0 {
+		l.arrived.Wait()
+	}
+}
+
+func (l *latency) handle(_ context.Context, e *dispatcher.Event) error {
+	l.note(e.ID, l.delivered, l.committed)
+	return nil
+}
+
+// note notes one end of an event's way. An event may be delivered before its producer hears of the commit.
+func (l *latency) note(id uuid.UUID, this, other map[uuid.UUID]time.Time) {
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if at, ok := other[id]; ok {
+		l.took = append(l.took, max(0, now.Sub(at)))
+		delete(other, id)
+		l.arrived.Signal()
+		return
+	}
+	this[id] = now
+}
+
+func (l *latency) report() {
+	seconds := time.Since(l.began).Seconds()
+	l.ReportMetric((cpuTime(l.B)+serverTime(l.B, l.pool)-l.cpu).Seconds()/seconds*100, "%core") // the producer's included
+	l.ReportMetric(float64(l.store.n("claim")-l.claims)/seconds, "claims/s")
+	slices.Sort(l.took)
+	for _, p := range []float64{50, 99} {
+		l.ReportMetric(float64(l.took[int(float64(len(l.took)-1)*p/100)].Microseconds())/1000, fmt.Sprintf("ms-p%.0f", p))
+	}
+	l.ReportMetric(0, "ns/op")
 }

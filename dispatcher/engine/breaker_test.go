@@ -15,6 +15,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 )
 
 // Each step is an input, and what the breaker must be after it.
@@ -342,16 +344,13 @@ func TestLongOutageOfFaultsKillsNoEvent(t *testing.T) {
 	skipLong(t)
 	synctest.Test(t, func(t *testing.T) {
 		const events, poison = 40, 20
-		store := newMemory()
-		store.enqueue("orders", events)
-		store.enqueue("poison", poison)
-		for i, r := range store.order {
-			if i%2 == 0 {
-				r.event.CreatedAt = r.event.CreatedAt.Add(-25 * time.Hour)
-			}
+		store := storetest.NewMemory()
+		for _, age := range []time.Duration{0, 25 * time.Hour} {
+			store.AddLike(dispatcher.Event{Topic: "orders", CreatedAt: time.Now().Add(-age)}, events/2)
+			store.AddLike(dispatcher.Event{Topic: "poison", CreatedAt: time.Now().Add(-age)}, poison/2)
 		}
 		var back atomic.Bool
-		sink := &stubSink{batch: 100, deliver: func(_ context.Context, e *dispatcher.Event) error {
+		sink := &sinktest.Func{Max: 100, Respond: func(_ context.Context, e *dispatcher.Event) error {
 			if back.Load() && e.Topic == "orders" {
 				return nil
 			}
@@ -359,15 +358,15 @@ func TestLongOutageOfFaultsKillsNoEvent(t *testing.T) {
 		}}
 		_, stop := begin(t, store, sink, dispatcher.Config{PollInterval: 10 * time.Second})
 		<-time.After(72 * time.Hour)
-		if n := store.count("orders", "dead") + store.count("poison", "dead"); n > 0 {
+		if n := store.Count("orders", "dead") + store.Count("poison", "dead"); n > 0 {
 			t.Errorf("72 hours of 503 killed %d events", n)
 		}
 		back.Store(true)
 		took := passes(t, 15*time.Minute, "all events are delivered after the outage", func() bool {
-			return store.count("orders", "delivered") == events
+			return store.Count("orders", "delivered") == events
 		})
 		t.Logf("all were delivered %v after the outage", took)
-		passes(t, 9*time.Hour, "the poison is dead", func() bool { return store.count("poison", "dead") == poison })
+		passes(t, 9*time.Hour, "the poison is dead", func() bool { return store.Count("poison", "dead") == poison })
 		stop()
 	})
 }
@@ -383,12 +382,9 @@ func TestLongFaultsAloneEnd(t *testing.T) {
 	}{"others are delivered": {true, faultFor}, "nothing is delivered": {false, outageFor}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := newMemory()
-				store.enqueue("faulty", 20)
-				for _, r := range store.order {
-					r.event.CreatedAt = r.event.CreatedAt.Add(-test.bound) // the age alone says nothing
-				}
-				sink := &stubSink{deliver: func(_ context.Context, e *dispatcher.Event) error {
+				store := storetest.NewMemory()
+				store.AddLike(dispatcher.Event{Topic: "faulty", CreatedAt: time.Now().Add(-test.bound)}, 20) // the age alone says nothing
+				sink := &sinktest.Func{Respond: func(_ context.Context, e *dispatcher.Event) error {
 					if e.Topic == "others" {
 						return nil
 					}
@@ -398,14 +394,14 @@ func TestLongFaultsAloneEnd(t *testing.T) {
 				_, stop := begin(t, store, sink, dispatcher.Config{PollInterval: 10 * time.Second})
 				for time.Since(began) < test.bound-time.Minute {
 					if test.others {
-						store.enqueue("others", 1)
+						store.Add("others", 1)
 					}
 					<-time.After(time.Hour - time.Second)
 				}
-				if n := store.count("faulty", "dead"); n > 0 {
+				if n := store.Count("faulty", "dead"); n > 0 {
 					t.Errorf("%d events are dead within %v", n, test.bound)
 				}
-				passes(t, 10*time.Hour, "all are dead", func() bool { return store.count("faulty", "dead") == 20 })
+				passes(t, 10*time.Hour, "all are dead", func() bool { return store.Count("faulty", "dead") == 20 })
 				stop()
 			})
 		})

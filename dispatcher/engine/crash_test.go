@@ -14,84 +14,33 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 )
 
-// mortal is the store as a process has it that may end as by kill -9: from then on nothing of it arrives.
+// mortal is a process that may end as by kill -9: from then on nothing of it reaches its store.
 type mortal struct {
-	dispatcher.Store
-	gone atomic.Bool
-	ends chan struct{}
-	once sync.Once
-}
-
-var errEnded = errors.New("the process has ended")
-
-func (m *mortal) kill() { m.once.Do(func() { m.gone.Store(true); close(m.ends) }) }
-
-func (m *mortal) err() error {
-	if m.gone.Load() {
-		return errEnded
-	}
-	return nil
-}
-
-func (m *mortal) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatcher.Claimed, error) {
-	if err := m.err(); err != nil {
-		return dispatcher.Claimed{}, err
-	}
-	return m.Store.Claim(ctx, req)
-}
-
-func (m *mortal) Begin(ctx context.Context, l []dispatcher.Lease) ([]dispatcher.Lease, error) {
-	if err := m.err(); err != nil {
-		return nil, err
-	}
-	return m.Store.Begin(ctx, l)
-}
-
-func (m *mortal) Ack(ctx context.Context, l []dispatcher.Lease) ([]dispatcher.Lease, error) {
-	if err := m.err(); err != nil {
-		return nil, err
-	}
-	return m.Store.Ack(ctx, l)
-}
-
-func (m *mortal) Nack(ctx context.Context, f []dispatcher.Failure) ([]dispatcher.Lease, error) {
-	if err := m.err(); err != nil {
-		return nil, err
-	}
-	return m.Store.Nack(ctx, f)
-}
-
-func (m *mortal) Extend(ctx context.Context, l []dispatcher.Lease, d time.Duration) ([]dispatcher.Lease, error) {
-	if err := m.err(); err != nil {
-		return nil, err
-	}
-	return m.Store.Extend(ctx, l, d)
-}
-
-func (m *mortal) Release(ctx context.Context, r []dispatcher.Return) ([]dispatcher.Lease, error) {
-	if err := m.err(); err != nil {
-		return nil, err
-	}
-	return m.Store.Release(ctx, r)
+	ends context.Context
+	kill context.CancelFunc
 }
 
 // live runs a process until it ends or done holds. It is started again after its grace period. The sink's function
 // is not called for a process that has ended.
 func live(t *testing.T, store dispatcher.Store, cfg dispatcher.Config, limit time.Duration, done func() bool,
-	deliver func(m *mortal, e *dispatcher.Event) error) (ended bool) {
-	m := &mortal{Store: store, ends: make(chan struct{})}
-	sink := &stubSink{deliver: func(_ context.Context, e *dispatcher.Event) error {
-		if err := m.err(); err != nil {
+	deliver func(m mortal, e *dispatcher.Event) error) (ended bool) {
+	var m mortal
+	m.ends, m.kill = context.WithCancel(t.Context())
+	sink := &sinktest.Func{Respond: func(_ context.Context, e *dispatcher.Event) error {
+		if err := m.ends.Err(); err != nil {
 			return err
 		}
 		return deliver(m, e)
 	}}
-	_, stop := begin(t, m, sink, cfg)
+	mortal := &storetest.Hooked{Store: store, Before: func(_ context.Context, c storetest.Call) error { return m.ends.Err() }}
+	_, stop := begin(t, mortal, sink, cfg)
 	defer stop()
-	passes(t, limit, "the process ends, or all is done", func() bool { return m.err() != nil || done() })
-	return m.err() != nil
+	passes(t, limit, "the process ends, or all is done", func() bool { return m.ends.Err() != nil || done() })
+	return m.ends.Err() != nil
 }
 
 // One event that ends the process which delivers it, wherever it stands among others, is found: the others are
@@ -102,19 +51,19 @@ func TestEventThatEndsTheProcess(t *testing.T) {
 	for _, culprit := range []int64{1, 51, 500, 1000} {
 		t.Run(fmt.Sprint(culprit), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := newMemory()
-				store.enqueue("orders", events)
+				store := storetest.NewMemory()
+				store.Add("orders", events)
 				began, crashes := time.Now(), 0
 				done := func() bool {
-					return store.count("orders", "delivered") == events-1 && store.count("orders", "dead") == 1
+					return store.Count("orders", "delivered") == events-1 && store.Count("orders", "dead") == 1
 				}
 				for !done() {
-					if live(t, store, dispatcher.Config{}, 10*time.Minute, done, func(m *mortal, e *dispatcher.Event) error {
+					if live(t, store, dispatcher.Config{}, 10*time.Minute, done, func(m mortal, e *dispatcher.Event) error {
 						if e.Seq == culprit {
 							m.kill()
 						}
 						<-time.After(20 * time.Millisecond)
-						return m.err()
+						return m.ends.Err()
 					}) {
 						crashes++
 					}
@@ -124,7 +73,7 @@ func TestEventThatEndsTheProcess(t *testing.T) {
 				if crashes != 5 || took > 10*time.Minute {
 					t.Errorf("%d crashes in %v, want 5 within 10 minutes", crashes, took)
 				}
-				if n := store.attempts("orders"); n != events {
+				if n := store.Attempts("orders"); n != events {
 					t.Errorf("%d attempts were spent on %d events; a crash charges none", n, events)
 				}
 			})
@@ -136,67 +85,69 @@ func TestEventThatEndsTheProcess(t *testing.T) {
 // CONTRACT: C-21, C-22, C-33
 func TestKilledProcessKillsNothingUnsent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newMemory()
-		store.enqueue("orders", 300)
+		store := storetest.NewMemory()
+		store.Add("orders", 300)
 		var mu sync.Mutex
 		sent := map[uuid.UUID]int{}
 		never := func() bool { return false }
 		cfg := dispatcher.Config{Lease: 3 * time.Second, MaxAttempts: 5}
 		for range 20 {
-			live(t, store, cfg, time.Hour, never, func(m *mortal, e *dispatcher.Event) error {
+			live(t, store, cfg, time.Hour, never, func(m mortal, e *dispatcher.Event) error {
 				mu.Lock()
 				sent[e.ID]++
 				mu.Unlock()
 				select {
 				case <-time.After(2 * time.Second):
 					m.kill()
-				case <-m.ends:
+				case <-m.ends.Done():
 				}
-				return m.err()
+				return m.ends.Err()
 			})
 		}
-		all := func() bool { return store.count("orders", "delivered")+store.count("orders", "dead") == 300 }
-		live(t, store, cfg, 20*time.Minute, all, func(*mortal, *dispatcher.Event) error { return nil })
-		for id, r := range store.rows {
-			if r.status == "dead" && sent[id] < 4 {
+		all := func() bool { return store.Count("orders", "delivered")+store.Count("orders", "dead") == 300 }
+		live(t, store, cfg, 20*time.Minute, all, func(mortal, *dispatcher.Event) error { return nil })
+		for _, id := range store.IDs() {
+			if store.Row(id).Status == "dead" && sent[id] < 4 {
 				t.Errorf("event %s is dead, and was sent %d times", id, sent[id])
 			}
 		}
-		t.Logf("%d dead", store.count("orders", "dead"))
+		t.Logf("%d dead", store.Count("orders", "dead"))
 	})
 }
 
 // suspected makes rows of a topic those of a process that ended, each begun so often as a suspect.
-func (m *memory) suspected(topic string, n, begun int) {
-	m.enqueue(topic, n)
-	for _, r := range m.order[len(m.order)-n:] {
-		r.status, r.event.Attempt, r.event.Suspicion = "processing", 1, begun+1
+func suspected(t *testing.T, store *storetest.Memory, topic string, n, begun int) {
+	store.Add(topic, n)
+	out, err := store.Claim(t.Context(), dispatcher.ClaimRequest{Shares: []dispatcher.Share{{Topic: topic, Limit: 1000}}, Lease: -1, MaxAttempts: 20})
+	var leases []dispatcher.Lease
+	for _, e := range out.Events {
+		if e.Suspicion == 0 { // not one of an earlier call
+			leases = append(leases, e.Lease())
+		}
+	}
+	for range begun + 1 {
+		_, err = store.Begin(t.Context(), leases)
+	}
+	if err != nil || len(leases) != n {
+		t.Fatalf("%d of %d rows are suspected: %v", len(leases), n, err)
 	}
 }
 
 // few is a Sink that fails the test when suspects are in delivery that must not be together.
-type few struct {
-	*testing.T
-	stubSink
-	mu     sync.Mutex
-	weight int
-}
-
-func (f *few) Deliver(_ context.Context, batch []*dispatcher.Event) []error {
-	weight := 0
-	for _, e := range batch {
-		weight += (&row{event: e}).weight()
-	}
-	f.mu.Lock()
-	if f.weight += weight; f.weight > 8 {
-		f.Errorf("%d events in a call, with those of other calls of the weight %d; want 8 suspects at most, or one that was begun before", len(batch), f.weight)
-	}
-	f.mu.Unlock()
-	<-time.After(10 * time.Millisecond)
-	f.mu.Lock()
-	f.weight -= weight
-	f.mu.Unlock()
-	return make([]error, len(batch))
+func few(t *testing.T, batch int) dispatcher.Sink {
+	var inDelivery atomic.Int64
+	return &sinktest.Func{Max: batch, RespondAll: func(_ context.Context, batch []*dispatcher.Event) []error {
+		weight := 0
+		for _, e := range batch {
+			weight += (&row{event: e}).weight()
+		}
+		defer inDelivery.Add(int64(-weight))
+		if all := inDelivery.Add(int64(weight)); all > 8 {
+			t.Errorf("%d events in a call, with those of other calls of the weight %d; want 8 suspects at most, or one that was begun before", len(batch), all)
+		}
+		<-time.After(10 * time.Millisecond)
+		return make([]error, len(batch))
+	}}
 }
 
 // Suspects are delivered few at once, in calls of one event and of many, and those that were begun before alone. They
@@ -205,32 +156,32 @@ func (f *few) Deliver(_ context.Context, batch []*dispatcher.Event) []error {
 func TestSuspectsAreDeliveredFewAtOnce(t *testing.T) {
 	for _, batch := range []int{1, 100} {
 		synctest.Test(t, func(t *testing.T) {
-			store := newMemory()
-			store.suspected("a", 150, 0)
-			store.suspected("b", 150, 0)
-			store.suspected("a", 20, 1)
-			store.suspected("b", 20, 3)
-			store.enqueue("c", 100)
-			sink := &few{T: t, stubSink: stubSink{batch: batch}}
+			store := storetest.NewMemory()
+			suspected(t, store, "a", 150, 0)
+			suspected(t, store, "b", 150, 0)
+			suspected(t, store, "a", 20, 1)
+			suspected(t, store, "b", 20, 3)
+			store.Add("c", 100)
+			sink := few(t, batch)
 			begin(t, store, sink, dispatcher.Config{})
-			if took := passes(t, time.Minute, "all others are delivered", func() bool { return store.count("c", "delivered") == 100 }); took > time.Second {
+			if took := passes(t, time.Minute, "all others are delivered", func() bool { return store.Count("c", "delivered") == 100 }); took > time.Second {
 				t.Errorf("the others took %v, want no more than a second", took)
 			}
-			passes(t, time.Minute, "all are delivered", func() bool { return store.count("a", "delivered")+store.count("b", "delivered") == 340 })
+			passes(t, time.Minute, "all are delivered", func() bool { return store.Count("a", "delivered")+store.Count("b", "delivered") == 340 })
 		})
 	}
 	synctest.Test(t, func(t *testing.T) {
-		store := newMemory()
-		store.suspected("hangs", 1, 1)
-		store.suspected("well", 1, 1)
+		store := storetest.NewMemory()
+		suspected(t, store, "hangs", 1, 1)
+		suspected(t, store, "well", 1, 1)
 		began, release := time.Now(), make(chan struct{})
-		_, stop := begin(t, store, &stubSink{deliver: func(_ context.Context, e *dispatcher.Event) error {
+		_, stop := begin(t, store, &sinktest.Func{Respond: func(_ context.Context, e *dispatcher.Event) error {
 			if e.Topic == "hangs" {
 				<-release
 			}
 			return nil
 		}}, dispatcher.Config{})
-		passes(t, time.Minute, "the other suspect is delivered", func() bool { return store.count("well", "delivered") == 1 })
+		passes(t, time.Minute, "the other suspect is delivered", func() bool { return store.Count("well", "delivered") == 1 })
 		if took := time.Since(began); took < 10*time.Second || took > 16*time.Second {
 			t.Errorf("it took %v, want a third of the lease", took)
 		}
@@ -241,7 +192,7 @@ func TestSuspectsAreDeliveredFewAtOnce(t *testing.T) {
 
 // noBegin is a store that does not count deliveries.
 type noBegin struct {
-	*memory
+	*storetest.Memory
 	err   error
 	lost  bool
 	calls int
@@ -261,29 +212,22 @@ func TestSuspectThatIsNotCountedIsReleased(t *testing.T) {
 	for name, store := range map[string]*noBegin{"refused": {err: errors.New("refused")}, "lost": {lost: true}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store.memory = newMemory()
-				store.suspected("orders", 1, 1)
-				d, stop := begin(t, store, &stubSink{deliver: func(_ context.Context, e *dispatcher.Event) error {
+				store.Memory = storetest.NewMemory()
+				suspected(t, store.Memory, "orders", 1, 1)
+				d, stop := begin(t, store, &sinktest.Func{Respond: func(_ context.Context, e *dispatcher.Event) error {
 					if e.Suspicion > 0 {
 						t.Error("a delivery began that was not counted")
 					}
 					return nil
 				}}, dispatcher.Config{})
-				passes(t, time.Minute, "it is delivered after its release", func() bool { return store.count("orders", "delivered") == 1 })
-				if n := store.attempts("orders"); n != 1 || store.calls != 1 || d.Snapshot().Breaker != dispatcher.BreakerClosed {
+				passes(t, time.Minute, "it is delivered after its release", func() bool { return store.Count("orders", "delivered") == 1 })
+				if n := store.Attempts("orders"); n != 1 || store.calls != 1 || d.Snapshot().Breaker != dispatcher.BreakerClosed {
 					t.Errorf("%d attempts after %d calls, breaker %s; want one, one, and a closed one", n, store.calls, d.Snapshot().Breaker)
 				}
 				stop()
 			})
 		})
 	}
-}
-
-func (s *slow) Schema(ctx context.Context) (dispatcher.Schema, error) {
-	if err := s.statement(ctx, "schema", nil); err != nil {
-		return dispatcher.Schema{}, err
-	}
-	return s.memory.Schema(ctx)
 }
 
 // A database that did not respond at all, and does so again, takes the outcomes of what was delivered meanwhile, also
@@ -295,20 +239,20 @@ func TestOutcomesOutliveAFreeze(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			began := time.Now()
 			freezes, thaws := began.Add(time.Second), began.Add(time.Second+frozen)
-			store := &slow{memory: newMemory(), takes: func(string, []string) (time.Duration, error) {
+			store, takes := storetest.NewMemory(), func(string, []string) (time.Duration, error) {
 				if now := time.Now(); now.After(freezes) && now.Before(thaws) {
 					return thaws.Sub(now) + time.Millisecond, nil
 				}
 				return time.Millisecond, nil
-			}}
-			store.enqueue("orders", 40)
-			store.enqueue("returns", 40)
-			sink := newConfirmed(1, func(*dispatcher.Event) error { <-time.After(500 * time.Millisecond); return nil })
-			d, stop := begin(t, store, sink, dispatcher.Config{Lease: 30 * time.Second})
+			}
+			store.Add("orders", 40)
+			store.Add("returns", 40)
+			sink := confirms(1, func(*dispatcher.Event) error { <-time.After(500 * time.Millisecond); return nil })
+			d, stop := begin(t, server{takes: takes}.with(store), sink, dispatcher.Config{Lease: 30 * time.Second})
 			passes(t, frozen+2*time.Minute, "all are delivered", func() bool {
-				return store.count("orders", "delivered")+store.count("returns", "delivered") == 80
+				return store.Count("orders", "delivered")+store.Count("returns", "delivered") == 80
 			})
-			if n := sink.again(store.memory, "orders") + sink.again(store.memory, "returns"); n > 0 {
+			if n := again(sink, "orders") + again(sink, "returns"); n > 0 {
 				t.Errorf("after %v without a response %d events were delivered again; the snapshot says %+v", frozen, n, d.Snapshot().Outcomes)
 			}
 			stop()

@@ -206,11 +206,13 @@ func TestOutcomeFollowsTheErrorOfDelivery(t *testing.T) {
 // once makes a dispatcher with a new worker, and calls RunOnce.
 func (r rig) once(sink dispatcher.Sink, cfg dispatcher.Config, n int) (engine.Outcome, error) {
 	r.Helper()
-	d, err := engine.New(r.store(), sink, quick(cfg))
-	if err != nil {
-		r.Fatal(err)
-	}
-	return d.RunOnce(r.Context(), n)
+	return r.onceOn(r.store(), sink, cfg, n)
+}
+
+// onceOn is once with a store.
+func (r rig) onceOn(store dispatcher.Store, sink dispatcher.Sink, cfg dispatcher.Config, n int) (engine.Outcome, error) {
+	r.Helper()
+	return r.engine(store, sink, cfg).RunOnce(r.Context(), n)
 }
 
 // Each topic's events go to its handler, and to no other.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -146,13 +147,14 @@ func TestGracePeriodCutsDeliveries(t *testing.T) {
 func TestStopEndsWhileTheDatabaseIsUnreachable(t *testing.T) {
 	r := newRig(t)
 	r.enqueue("orders", 3)
-	store, log, done := &crashed{Store: r.store()}, &logBook{}, make(chan struct{}, 3)
+	var gone atomic.Bool
+	log, done := &logBook{}, make(chan struct{}, 3)
 	sink := &book{respond: func(context.Context, *dispatcher.Event) error {
-		store.gone.Store(true)
+		gone.Store(true)
 		done <- struct{}{}
 		return nil
 	}}
-	d := r.start(store, sink, dispatcher.Config{Lease: time.Second, Logger: log.logger()})
+	d := r.start(crashed(r.store(), &gone), sink, dispatcher.Config{Lease: time.Second, Logger: log.logger()})
 	for range 3 {
 		receive(t, "the deliveries end", done)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
 )
 
 func testFlight(cfg dispatcher.Config, woken func()) *flight {
@@ -270,32 +271,23 @@ func TestSizeLearns(t *testing.T) {
 	}
 }
 
-// oneHangs is a store that the server cuts off when it marks one event delivered.
-type oneHangs struct {
-	*memory
-	id uuid.UUID
-}
-
-func (s *oneHangs) Ack(ctx context.Context, leases []dispatcher.Lease) ([]dispatcher.Lease, error) {
-	for _, l := range leases {
-		if l.ID == s.id {
-			<-time.After(600 * time.Millisecond)
-			return nil, sqlState("57014")
-		}
-	}
-	return s.memory.Ack(ctx, leases)
-}
-
 // An outcome that takes too long alone delays those of its own topic for a few statements.
 // CONTRACT: C-33
 func TestOneOutcomeThatTakesTooLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const events = 100
-		store := &oneHangs{memory: newMemory()}
-		store.enqueue("orders", events)
-		store.id = store.order[0].event.ID
-		_, stop := begin(t, store, newConfirmed(1, succeeds), dispatcher.Config{Lease: time.Minute})
-		took := passes(t, 30*time.Second, "all others are delivered", func() bool { return store.count("orders", "delivered") == events-1 })
+		store := storetest.NewMemory()
+		store.Add("orders", events)
+		hangs := func(l dispatcher.Lease) bool { return l.ID == store.IDs()[0] }
+		cut := &storetest.Hooked{Store: store, Before: func(_ context.Context, c storetest.Call) error {
+			if c.Verb == "ack" && slices.ContainsFunc(c.Leases, hangs) {
+				<-time.After(600 * time.Millisecond)
+				return sqlState("57014")
+			}
+			return nil
+		}}
+		_, stop := begin(t, cut, confirms(1, succeeds), dispatcher.Config{Lease: time.Minute})
+		took := passes(t, 30*time.Second, "all others are delivered", func() bool { return store.Count("orders", "delivered") == events-1 })
 		t.Logf("delivered in %v", took)
 		stop()
 	})

@@ -14,15 +14,14 @@ import (
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 )
 
-// typed gives the rows of a topic types, in their order.
-func (m *memory) typed(topic string, types ...string) {
-	m.enqueue(topic, len(types))
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for i, r := range m.order[len(m.order)-len(types):] {
-		r.event.EventType = types[i]
+// typed adds an event of a topic for each of the types.
+func typed(store *storetest.Memory, topic string, types ...string) {
+	for _, name := range types {
+		store.AddLike(dispatcher.Event{Topic: topic, EventType: name}, 1)
 	}
 }
 
@@ -42,34 +41,31 @@ func pad(eventType string, n int) []string { return slices.Repeat([]string{event
 func TestGatePausesATopic(t *testing.T) {
 	for _, ordering := range []dispatcher.Ordering{dispatcher.OrderingNone, dispatcher.OrderingKey} {
 		synctest.Test(t, func(t *testing.T) {
-			store := newMemory()
+			store := storetest.NewMemory()
 			var claimed atomic.Int64
-			store.typed("orders", slices.Concat(pad("placed", 10), pad("shipped", 1), pad("placed", 1000))...)
-			store.typed("refunds", pad("", 3)...)
+			typed(store, "orders", slices.Concat(pad("placed", 10), pad("shipped", 1), pad("placed", 1000))...)
+			typed(store, "refunds", pad("", 3)...)
 			var mu sync.Mutex
 			var sent []string
-			sink := &stubSink{deliver: func(_ context.Context, e *dispatcher.Event) error {
+			sink := &sinktest.Func{Respond: func(_ context.Context, e *dispatcher.Event) error {
 				mu.Lock()
 				defer mu.Unlock()
 				sent = append(sent, e.EventType)
 				return nil
 			}}
-			d, err := New(store, sink, dispatcher.Config{MaxAttempts: 2, Ordering: ordering, Concurrency: 1, Logger: slog.New(slog.DiscardHandler), Observer: claimCounter{Observer: noObserver{}, n: &claimed}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			d := newDispatcher(t, store, sink, dispatcher.Config{MaxAttempts: 2, Ordering: ordering, Concurrency: 1, Observer: claimCounter{Observer: noObserver{}, n: &claimed}})
 			d.Admit(types("placed", "paid"))
 			stop := running(t, d)
-			passes(t, time.Minute, "what is before it is delivered", func() bool { return store.count("orders", "delivered") == 10 })
-			store.typed("payments", pad("paid", 100)...)
-			passes(t, time.Minute, "another topic flows", func() bool { return store.count("payments", "delivered") == 100 })
+			passes(t, time.Minute, "what is before it is delivered", func() bool { return store.Count("orders", "delivered") == 10 })
+			typed(store, "payments", pad("paid", 100)...)
+			passes(t, time.Minute, "another topic flows", func() bool { return store.Count("payments", "delivered") == 100 })
 			before := claimed.Load()
 			<-time.After(time.Hour)
 			if n := claimed.Load() - before; n < 2*110 || n > 2*250 {
 				t.Errorf("%s: %d rows were claimed of two paused topics in an hour, want one of each about every 15 to 30 seconds", ordering, n)
 			}
-			if store.count("orders", "delivered") != 10 || store.count("refunds", "delivered") != 0 || store.attempts("orders") != 10 || store.attempts("refunds") != 0 {
-				t.Errorf("%s: %d and %d are delivered, %d and %d attempts spent", ordering, store.count("orders", "delivered"), store.count("refunds", "delivered"), store.attempts("orders"), store.attempts("refunds"))
+			if store.Count("orders", "delivered") != 10 || store.Count("refunds", "delivered") != 0 || store.Attempts("orders") != 10 || store.Attempts("refunds") != 0 {
+				t.Errorf("%s: %d and %d are delivered, %d and %d attempts spent", ordering, store.Count("orders", "delivered"), store.Count("refunds", "delivered"), store.Attempts("orders"), store.Attempts("refunds"))
 			}
 			s := d.Snapshot()
 			if len(s.Gated) != 2 || s.Gated[0].Topic != "orders" || s.Gated[0].EventType != "shipped" || s.Gated[1].EventType != "" || time.Since(s.Gated[0].Since) < time.Hour {
@@ -81,13 +77,13 @@ func TestGatePausesATopic(t *testing.T) {
 
 			d.Admit(types("placed", "shipped", ""))
 			passes(t, time.Second, "all is delivered", func() bool {
-				return store.count("orders", "delivered") == 1011 && store.count("refunds", "delivered") == 3
+				return store.Count("orders", "delivered") == 1011 && store.Count("refunds", "delivered") == 3
 			})
 			passes(t, 10*time.Second, "nothing is held", func() bool { return len(d.Snapshot().Gated) == 0 })
 			if at := slices.Index(slices.DeleteFunc(sent, func(eventType string) bool { return eventType == "" || eventType == "paid" }), "shipped"); at != 10 {
 				t.Errorf("%s: shipped was sent after %d others, want its turn after 10", ordering, at)
 			}
-			if n := store.attempts("orders"); n != 1011 {
+			if n := store.Attempts("orders"); n != 1011 {
 				t.Errorf("%s: %d attempts for 1011 events", ordering, n)
 			}
 			stop()
@@ -103,46 +99,30 @@ type claimCounter struct {
 
 func (c claimCounter) Claimed(_ string, n int) { c.n.Add(int64(n)) }
 
-// running is begin for a dispatcher that is there.
-func running(t *testing.T, d *Dispatcher) (stop func()) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- d.Run(ctx) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(stop)
-	return stop
-}
-
 // When Admit returns, no delivery begins of what is not admitted any more, be it claimed already. Nothing is lost.
 //
 // CONTRACT: C-82
 func TestGateCloses(t *testing.T) {
 	for _, ordering := range []dispatcher.Ordering{dispatcher.OrderingNone, dispatcher.OrderingKey} {
 		synctest.Test(t, func(t *testing.T) {
-			store := newMemory()
-			store.typed("orders", pad("placed", 60)...)
+			store := storetest.NewMemory()
+			typed(store, "orders", pad("placed", 60)...)
 			end := make(chan struct{})
 			var begun atomic.Int64
-			sink := &stubSink{deliver: func(context.Context, *dispatcher.Event) error { begun.Add(1); <-end; return nil }}
+			sink := &sinktest.Func{Respond: func(context.Context, *dispatcher.Event) error { begun.Add(1); <-end; return nil }}
 			d, _ := begin(t, store, sink, dispatcher.Config{Concurrency: 4, BatchSize: 60, Ordering: ordering})
 			synctest.Wait()
-			if begun.Load() != 4 || store.count("orders", "processing") <= 4 {
-				t.Fatalf("%d deliveries began, and %d rows are claimed", begun.Load(), store.count("orders", "processing"))
+			if begun.Load() != 4 || store.Count("orders", "processing") <= 4 {
+				t.Fatalf("%d deliveries began, and %d rows are claimed", begun.Load(), store.Count("orders", "processing"))
 			}
 			d.Admit(types("paid"))
 			close(end)
 			<-time.After(10 * time.Minute)
-			if begun.Load() != 4 || store.count("orders", "pending") != 56 || store.attempts("orders") != 4 {
-				t.Errorf("%s: %d deliveries began, %d rows wait, %d attempts are spent", ordering, begun.Load(), store.count("orders", "pending"), store.attempts("orders"))
+			if begun.Load() != 4 || store.Count("orders", "pending") != 56 || store.Attempts("orders") != 4 {
+				t.Errorf("%s: %d deliveries began, %d rows wait, %d attempts are spent", ordering, begun.Load(), store.Count("orders", "pending"), store.Attempts("orders"))
 			}
 			d.Admit(nil)
-			passes(t, time.Second, "all is delivered", func() bool { return store.count("orders", "delivered") == 60 })
+			passes(t, time.Second, "all is delivered", func() bool { return store.Count("orders", "delivered") == 60 })
 		})
 	}
 }
@@ -151,19 +131,14 @@ func TestGateCloses(t *testing.T) {
 func TestGateForgets(t *testing.T) {
 	for name, topics := range map[string][]string{"all topics": nil, "named ones": {"orders"}} {
 		synctest.Test(t, func(t *testing.T) {
-			store := newMemory()
-			store.typed("orders", "shipped")
-			d, err := New(store, &stubSink{deliver: func(context.Context, *dispatcher.Event) error { return nil }}, dispatcher.Config{Topics: topics, Logger: slog.New(slog.DiscardHandler)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			store := storetest.NewMemory()
+			typed(store, "orders", "shipped")
+			d := newDispatcher(t, store, &sinktest.Func{}, dispatcher.Config{Topics: topics})
 			d.Admit(types())
 			stop := running(t, d)
 			passes(t, time.Minute, "it is held", func() bool { return len(d.Snapshot().Gated) == 1 })
 			<-time.After(10 * time.Minute)
-			store.mu.Lock()
-			store.order[0].status = "delivered" // it is discarded
-			store.mu.Unlock()
+			store.Discard(store.IDs()[0])
 			passes(t, 4*time.Minute, name+": it is held no more", func() bool { return len(d.Snapshot().Gated) == 0 })
 			stop()
 		})
@@ -173,12 +148,9 @@ func TestGateForgets(t *testing.T) {
 // RunOnce does not wait for a person.
 func TestGateAndRunOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newMemory()
-		store.typed("orders", "placed", "shipped", "placed")
-		d, err := New(store, &stubSink{deliver: func(context.Context, *dispatcher.Event) error { return nil }}, dispatcher.Config{Logger: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		store := storetest.NewMemory()
+		typed(store, "orders", "placed", "shipped", "placed")
+		d := newDispatcher(t, store, &sinktest.Func{}, dispatcher.Config{})
 		d.Admit(types("placed"))
 		done, err := d.RunOnce(t.Context(), 10)
 		if done.Delivered != 1 || err == nil || !strings.Contains(err.Error(), `topic "orders" is paused: the type of its next event, "shipped", is not admitted`) {
@@ -195,7 +167,7 @@ func TestGateAndRunOnce(t *testing.T) {
 func TestGateStaysClosedUntilTwoChecksAreEmpty(t *testing.T) {
 	now := time.Now()
 	for name, test := range map[string]struct {
-		rows  []int  // of the claimCounter; negative with one that is not admitted
+		rows  []int  // of the claims; negative with one that is not admitted
 		holds string // after each: y or n
 	}{
 		"two checks without a row end it":    {[]int{-3, 0, 0}, "yyn"},
@@ -242,56 +214,53 @@ func TestGateStaysClosedUntilTwoChecksAreEmpty(t *testing.T) {
 
 // batches is a Sink of batches. Each call takes a time of its own, and is noted.
 type batches struct {
-	stubSink
+	*sinktest.Func
 	took func(call int) time.Duration
 
 	mu    sync.Mutex
-	calls []time.Time     // when they began
+	calls int
 	waits []time.Duration // of the events, from their creation to the end of their call
 	alone int             // calls of one event
 }
 
-func (s *batches) Deliver(_ context.Context, batch []*dispatcher.Event) []error {
-	s.mu.Lock()
-	s.calls = append(s.calls, time.Now())
-	took := s.took(len(s.calls))
-	if len(batch) == 1 {
-		s.alone++
-	}
-	s.mu.Unlock()
-	<-time.After(took)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, e := range batch {
-		s.waits = append(s.waits, time.Since(e.CreatedAt))
-	}
-	return make([]error, len(batch))
+func newBatches(took func(call int) time.Duration) *batches {
+	s := &batches{took: took}
+	s.Func = &sinktest.Func{Max: 500, RespondAll: func(_ context.Context, batch []*dispatcher.Event) []error {
+		s.mu.Lock()
+		s.calls++
+		took := s.took(s.calls)
+		if len(batch) == 1 {
+			s.alone++
+		}
+		s.mu.Unlock()
+		<-time.After(took)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, e := range batch {
+			s.waits = append(s.waits, time.Since(e.CreatedAt))
+		}
+		return make([]error, len(batch))
+	}}
+	return s
 }
-
-func (s *batches) BatchSize() int { return 500 }
 
 // count is how many calls there were.
 func (s *batches) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.calls)
+	return s.calls
 }
 
 func always(d time.Duration) func(int) time.Duration { return func(int) time.Duration { return d } }
 
 // stream enqueues n events at a rate, after a first one that ends the idleness.
-func stream(t *testing.T, store *memory, n int, every time.Duration) {
-	store.enqueue("orders", 1)
-	passes(t, 2*time.Second, "the first one is delivered", func() bool { return store.count("orders", "delivered") == 1 })
+func stream(t *testing.T, store *storetest.Memory, n int, every time.Duration) {
+	store.Add("orders", 1)
+	passes(t, 2*time.Second, "the first one is delivered", func() bool { return store.Count("orders", "delivered") == 1 })
 	for range n {
 		<-time.After(every)
-		store.enqueue("orders", 1)
+		store.Add("orders", 1)
 	}
-}
-
-// slowly is how long a claim takes.
-func slowly(d time.Duration) func(context.Context, int) error {
-	return func(context.Context, int) error { <-time.After(d); return nil }
 }
 
 // A stream comes to a sink of batches in few calls, and no event of it waits for long.
@@ -306,16 +275,15 @@ func TestStreamComesInBatches(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const events, seconds = 5000, 10
-				store := newMemory()
-				store.claim = slowly(time.Millisecond)
-				sink := &batches{took: always(test.took)}
-				_, stop := begin(t, store, sink, dispatcher.Config{Topics: []string{"orders"}})
+				store := storetest.NewMemory()
+				sink := newBatches(always(test.took))
+				_, stop := begin(t, onClaim(store, slowly(time.Millisecond)), sink, dispatcher.Config{Topics: []string{"orders"}})
 				stream(t, store, events, seconds*time.Second/events)
-				passes(t, time.Second, "all are delivered", func() bool { return store.count("orders", "delivered") == 1+events })
+				passes(t, time.Second, "all are delivered", func() bool { return store.Count("orders", "delivered") == 1+events })
 				stop()
 				slices.Sort(sink.waits)
 				median, longest := sink.waits[events/2], sink.waits[events-1] // one more is the first
-				if n := len(sink.calls) / seconds; n > test.calls || median > test.median || longest > test.longest {
+				if n := sink.calls / seconds; n > test.calls || median > test.median || longest > test.longest {
 					t.Errorf("%d calls a second, waits of %v, up to %v; want at most %d, %v and %v",
 						n, median, longest, test.calls, test.median, test.longest)
 				}
@@ -328,19 +296,18 @@ func TestStreamComesInBatches(t *testing.T) {
 func TestTrickleDoesNotGather(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const events, every = 200, 50 * time.Millisecond
-		store := newMemory()
+		store := storetest.NewMemory()
 		var claimed atomic.Value // when the newest claim was made
-		store.claim = func(context.Context, int) error { claimed.Store(time.Now()); return nil }
-		sink := &batches{}
-		sink.took = func(int) time.Duration {
+		noted := onClaim(store, func() { claimed.Store(time.Now()) })
+		sink := newBatches(func(int) time.Duration {
 			if late := time.Since(claimed.Load().(time.Time)); late > 0 {
 				t.Errorf("a call began %v after its claim", late)
 			}
 			return 5 * time.Millisecond
-		}
-		_, stop := begin(t, store, sink, dispatcher.Config{Topics: []string{"orders"}})
+		})
+		_, stop := begin(t, noted, sink, dispatcher.Config{Topics: []string{"orders"}})
 		stream(t, store, events, every)
-		passes(t, 2*time.Second, "all are delivered", func() bool { return store.count("orders", "delivered") == 1+events })
+		passes(t, 2*time.Second, "all are delivered", func() bool { return store.Count("orders", "delivered") == 1+events })
 		stop()
 		if sink.alone < events {
 			t.Errorf("%d of %d events had a call of their own", sink.alone, events)
@@ -354,51 +321,48 @@ func TestTrickleDoesNotGather(t *testing.T) {
 // Rows gather behind a slow call for no longer than gatherFor after it began.
 func TestGatheringEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newMemory()
-		sink := &batches{took: func(call int) time.Duration {
+		store := storetest.NewMemory()
+		sink := newBatches(func(call int) time.Duration {
 			if call%4 == 1 { // some never end while it matters
 				return time.Minute
 			}
 			return 5 * time.Millisecond
-		}}
+		})
 		_, stop := begin(t, store, sink, dispatcher.Config{Topics: []string{"orders"}, PollInterval: 10 * time.Millisecond})
 		for i := range 40 {
 			before := sink.count()
-			store.enqueue("orders", 1)
+			store.Add("orders", 1)
 			took := passes(t, time.Second, fmt.Sprintf("event %d has a call", i), func() bool { return sink.count() > before })
 			if most := gatherFor + 10*time.Millisecond; took > most {
 				t.Errorf("event %d waited for %v behind a slow call, want at most %v", i, took, most)
 			}
 			<-time.After(time.Duration(rand.IntN(60)) * time.Millisecond)
 		}
-		passes(t, 2*time.Minute, "all are delivered", func() bool { return store.count("orders", "delivered") == 40 })
+		passes(t, 2*time.Minute, "all are delivered", func() bool { return store.Count("orders", "delivered") == 40 })
 		stop()
 	})
 }
 
 // The first event of a topic that no worker has seen waits no longer than those of others, however long ago the
-// dispatcher found something, and while claimCounter take their time.
+// dispatcher found something, and while claims take their time.
 func TestFirstEventOfNewTopicWaitsNoLonger(t *testing.T) {
 	for name, busy := range map[string]bool{"idle": false, "becoming idle": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const poll, claim = time.Second, 40
-				store := newMemory()
-				store.claim = func(context.Context, int) error {
-					<-time.After(time.Duration(rand.IntN(claim)) * time.Millisecond)
-					return nil
-				}
-				sink := &batches{took: always(0)}
-				_, stop := begin(t, store, sink, dispatcher.Config{PollInterval: poll})
+				store := storetest.NewMemory()
+				slow := onClaim(store, func() { <-time.After(time.Duration(rand.IntN(claim)) * time.Millisecond) })
+				sink := newBatches(always(0))
+				_, stop := begin(t, slow, sink, dispatcher.Config{PollInterval: poll})
 				for i := range 500 {
 					if busy {
 						before := sink.count()
-						store.enqueue("known", 1)
+						store.Add("known", 1)
 						passes(t, 2*time.Second, "the known topic has a call", func() bool { return sink.count() > before })
 					}
 					<-time.After(time.Duration(rand.IntN(1500)) * time.Millisecond)
 					before := sink.count()
-					store.enqueue(fmt.Sprint("topic-", i), 1)
+					store.Add(fmt.Sprint("topic-", i), 1)
 					took := passes(t, 5*time.Second, "the event has a call", func() bool { return sink.count() > before })
 					if most := poll + 50*time.Millisecond; took > most {
 						t.Errorf("topic %d: %v, want at most %v", i, took, most)

@@ -3,7 +3,6 @@ package engine_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"runtime"
 	"slices"
 	"strings"
@@ -15,8 +14,9 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -138,7 +138,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	var mu sync.Mutex
 	held, most := 0, uint64(0)
 	release := make(chan struct{})
-	sink := &book{respond: func(_ context.Context, e *dispatcher.Event) error {
+	sink := &sinktest.Func{Respond: func(_ context.Context, e *dispatcher.Event) error { // a book would keep the events
 		mu.Lock()
 		hangs := e.Topic == "large" && held < hanging
 		if hangs {
@@ -289,21 +289,6 @@ func TestHangOfABusyTopic(t *testing.T) {
 	}
 }
 
-// leftOut lets the destination continue once a claim has left out its topic.
-type leftOut struct {
-	dispatcher.Store
-	topic string
-	once  sync.Once
-	letGo chan struct{}
-}
-
-func (s *leftOut) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatcher.Claimed, error) {
-	if !slices.ContainsFunc(req.Shares, func(share dispatcher.Share) bool { return share.Topic == s.topic }) {
-		s.once.Do(func() { close(s.letGo) })
-	}
-	return s.Store.Claim(ctx, req)
-}
-
 // RunOnce does not take a topic that has enough for now for one that has nothing more.
 //
 // CONTRACT: C-32
@@ -311,13 +296,14 @@ func TestOnceWaitsForASlowTopic(t *testing.T) {
 	const events = 100
 	r, sink := newRig(t), newHang("a")
 	r.enqueue("a", events)
-	store := &leftOut{Store: r.store(), topic: "a", letGo: sink.letGo}
-	cfg := dispatcher.Config{Topics: []string{"a", "b"}, Concurrency: 2, BatchSize: 10}
-	d, err := engine.New(store, sink, quick(cfg))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, err := d.RunOnce(t.Context(), events); got.Delivered != events || err != nil {
+	letGo := sync.OnceFunc(func() { close(sink.letGo) })
+	store := before(r.store(), func(c storetest.Call) error {
+		if c.Verb == "claim" && !slices.ContainsFunc(c.Claim.Shares, func(s dispatcher.Share) bool { return s.Topic == "a" }) {
+			letGo() // a claim has left out the topic
+		}
+		return nil
+	})
+	if got, err := r.onceOn(store, sink, dispatcher.Config{Topics: []string{"a", "b"}, Concurrency: 2, BatchSize: 10}, events); got.Delivered != events || err != nil {
 		t.Errorf("RunOnce returned %+v, %v; want %d delivered", got, err, events)
 	}
 }
@@ -339,30 +325,31 @@ func TestThousandTenantsHaveTheirRates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const tenants, seconds = 1000, 5
+	const tenants, each = 1000, 5
 	pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, tenant_id, payload)
 		select gen_random_uuid(), 'shop', 'orders', ('00000000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid, '{}'
 		from generate_series(1, $1::integer) as n, generate_series(1, 30)`, tenants)
 	var mu sync.Mutex
-	delivered, all := map[uuid.UUID]int{}, 0
-	sink := &book{respond: func(_ context.Context, e *dispatcher.Event) error {
+	delivered, all, served := map[uuid.UUID]int{}, 0, 0
+	sink := &sinktest.Func{Respond: func(_ context.Context, e *dispatcher.Event) error {
 		mu.Lock()
 		defer mu.Unlock()
-		delivered[e.TenantID.UUID]++
 		all++
+		if delivered[e.TenantID.UUID]++; delivered[e.TenantID.UUID] == each {
+			served++
+		}
 		return nil
 	}}
 	began := time.Now()
 	for range 2 {
 		store := pgstore.New(r.Pool, pgstore.Options{Schema: pgtest.Schema, Namespace: "shop", Worker: uuid.New(), Dispatcher: "orders", Fair: true})
-		r.start(store, sink, dispatcher.Config{Topics: []string{"orders"}, Fairness: dispatcher.FairnessTenant, Logger: slog.New(slog.DiscardHandler),
+		r.start(store, sink, dispatcher.Config{Topics: []string{"orders"}, Fairness: dispatcher.FairnessTenant,
 			TenantRateLimit: dispatcher.Rate{Events: 1, Period: time.Second}})
 	}
-	time.Sleep(seconds * time.Second)
-	r.eventually("each tenant has had an event", func() bool {
+	r.eventually("each tenant has had five events", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
-		return len(delivered) == tenants
+		return served == tenants
 	})
 	mu.Lock()
 	defer mu.Unlock()
@@ -398,10 +385,7 @@ func TestGateOnTheTable(t *testing.T) {
 			}
 			var workers []*running
 			for range 2 {
-				d, err := engine.New(r.store(), ofOrders{sink}, quick(dispatcher.Config{BatchSize: 50, Concurrency: 4, Ordering: dispatcher.OrderingKey, MaxAttempts: 1}))
-				if err != nil {
-					t.Fatal(err)
-				}
+				d := r.engine(r.store(), ofOrders{sink}, dispatcher.Config{BatchSize: 50, Concurrency: 4, Ordering: dispatcher.OrderingKey, MaxAttempts: 1})
 				d.Admit(func(eventType string) bool { return eventType == "placed" })
 				workers = append(workers, r.run(d))
 			}

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -12,6 +11,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 )
 
 func rowOf(topic, aggregate, partition string) *row {
@@ -109,29 +110,15 @@ func TestEventBehindAnUnreadableOneWaits(t *testing.T) {
 	}
 }
 
-// slowClaims is a store whose claims take long to respond after they have leased.
-type slowClaims struct {
-	*memory
-	takes time.Duration
-}
-
-func (s slowClaims) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatcher.Claimed, error) {
-	out, err := s.memory.Claim(ctx, req)
-	<-time.After(s.takes)
-	return out, err
-}
-
 // A lease is measured from before the claim was sent: it begins in the database while the claim is under way.
 //
 // CONTRACT: C-31
 func TestLeaseBeginsBeforeTheClaimResponds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := slowClaims{newMemory(), 8 * time.Second}
-		store.enqueue("orders", 1)
-		d, err := New(store, &stubSink{}, dispatcher.Config{Topics: []string{"orders"}, Logger: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		store := storetest.NewMemory()
+		store.Add("orders", 1)
+		late := func(context.Context, storetest.Call) error { <-time.After(8 * time.Second); return nil }
+		d := newDispatcher(t, &storetest.Hooked{Store: store, After: late}, &sinktest.Func{}, dispatcher.Config{Topics: []string{"orders"}})
 		r, sentAt := newRun(t.Context(), d), time.Now()
 		if n, _, err := r.claim(1, 1<<20); n != 1 || err != nil {
 			t.Fatalf("claimed %d, %v", n, err)
@@ -288,10 +275,10 @@ func TestNothingIsAwaitedWithoutAFullTopic(t *testing.T) {
 // CONTRACT: C-33, C-34
 func TestStuckCallsWithLargePayloadsStopNoOtherTopic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, release := newMemory(), make(chan struct{})
-		store.payload = 3 << 20
-		store.enqueue("hangs", 100)
-		sink := &stubSink{deliver: func(_ context.Context, e *dispatcher.Event) error {
+		store, release := storetest.NewMemory(), make(chan struct{})
+		store.PayloadBytes = 3 << 20
+		store.Add("hangs", 100)
+		sink := &sinktest.Func{Respond: func(_ context.Context, e *dispatcher.Event) error {
 			if e.Topic == "hangs" {
 				<-release
 			}
@@ -299,8 +286,8 @@ func TestStuckCallsWithLargePayloadsStopNoOtherTopic(t *testing.T) {
 		}}
 		d, stop := begin(t, store, sink, dispatcher.Config{})
 		for round := range 5 {
-			store.enqueue("well", 50)
-			passes(t, time.Minute, "the other topic is delivered", func() bool { return store.count("well", "delivered") == 50*(round+1) })
+			store.Add("well", 50)
+			passes(t, time.Minute, "the other topic is delivered", func() bool { return store.Count("well", "delivered") == 50*(round+1) })
 			<-time.After(6 * time.Minute)
 		}
 		if s := d.Snapshot(); s.StuckCalls < 8 {

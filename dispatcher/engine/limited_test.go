@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -13,24 +12,27 @@ import (
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 )
 
 // What limits a dispatcher and its topics is named in each situation, within ten seconds.
 //
 // CONTRACT: C-97
 func TestLimitedBy(t *testing.T) {
-	takes := func(d time.Duration) *stubSink {
-		return &stubSink{deliver: func(context.Context, *dispatcher.Event) error { <-time.After(d); return nil }}
+	takes := func(d time.Duration) *sinktest.Func {
+		return &sinktest.Func{Respond: func(context.Context, *dispatcher.Event) error { <-time.After(d); return nil }}
 	}
-	fails := func(err error) *stubSink {
-		return &stubSink{deliver: func(context.Context, *dispatcher.Event) error { return err }}
+	fails := func(err error) *sinktest.Func {
+		return &sinktest.Func{Respond: func(context.Context, *dispatcher.Event) error { return err }}
 	}
 	orders := []string{"orders"}
 	for name, test := range map[string]struct {
-		store  func(*memory)
-		sink   *stubSink
+		store  func(*storetest.Memory) dispatcher.Store
+		sink   *sinktest.Func
 		cfg    dispatcher.Config
 		admits func(string) bool
+		key    string        // of all events
 		every  time.Duration // between two events; 0 for a backlog
 		want   dispatcher.LimitedBy
 		topics []dispatcher.TopicLimit
@@ -40,21 +42,23 @@ func TestLimitedBy(t *testing.T) {
 		"a stream that is kept up with":   {sink: takes(5 * time.Millisecond), every: 5 * time.Millisecond, cfg: dispatcher.Config{Topics: orders}, want: dispatcher.LimitedByIdle},
 		"slow calls": {sink: takes(100 * time.Millisecond), cfg: dispatcher.Config{Concurrency: 4}, want: dispatcher.LimitedByConcurrency,
 			topics: []dispatcher.TopicLimit{{Topic: "orders", LimitedBy: dispatcher.LimitedByConcurrency, Concurrency: 4}}},
-		"slow claims": {sink: takes(time.Millisecond), store: func(m *memory) { m.claim = slowly(500 * time.Millisecond) }, cfg: dispatcher.Config{Topics: orders, BatchSize: 50}, want: dispatcher.LimitedByDatabase,
+		"slow claims": {sink: takes(time.Millisecond), store: func(m *storetest.Memory) dispatcher.Store { return onClaim(m, slowly(500*time.Millisecond)) }, cfg: dispatcher.Config{Topics: orders, BatchSize: 50}, want: dispatcher.LimitedByDatabase,
 			topics: []dispatcher.TopicLimit{{Topic: "orders", LimitedBy: dispatcher.LimitedByDatabase, Concurrency: 16}}},
-		"claims fail": {sink: takes(0), store: func(m *memory) {
-			m.claim = func(context.Context, int) error { return errors.New("connection refused") }
+		"claims fail": {sink: takes(0), store: func(m *storetest.Memory) dispatcher.Store {
+			return &storetest.Hooked{Store: m, Before: func(_ context.Context, c storetest.Call) error {
+				return map[string]error{"claim": errors.New("connection refused")}[c.Verb]
+			}}
 		}, want: dispatcher.LimitedByDatabase},
-		"unreachable": {sink: &stubSink{probe: func(context.Context) error { return errors.New("no route to host") }}, want: dispatcher.LimitedByDestination},
+		"unreachable": {sink: &sinktest.Func{Check: func(context.Context) error { return errors.New("no route to host") }}, want: dispatcher.LimitedByDestination},
 		"refusing": {sink: fails(errFault), want: dispatcher.LimitedByDestination,
 			topics: []dispatcher.TopicLimit{{Topic: "orders", LimitedBy: dispatcher.LimitedByDestination, Concurrency: 16}}},
 		"no verified consumer": {sink: takes(0), admits: types("paid"), want: dispatcher.LimitedByConsumer,
 			topics: []dispatcher.TopicLimit{{Topic: "orders", LimitedBy: dispatcher.LimitedByConsumer, Concurrency: 16}}},
 		"a rate": {sink: takes(0), cfg: dispatcher.Config{Topics: orders, RateLimit: dispatcher.Rate{Events: 10, Period: time.Second}}, want: dispatcher.LimitedByRate,
 			topics: []dispatcher.TopicLimit{{Topic: "orders", LimitedBy: dispatcher.LimitedByRate, Concurrency: 16}}},
-		"rates of tenants": {sink: takes(0), store: func(m *memory) { m.overRate = orders }, cfg: dispatcher.Config{Topics: orders, Fairness: dispatcher.FairnessTenant}, want: dispatcher.LimitedByRate,
+		"rates of tenants": {sink: takes(0), store: func(m *storetest.Memory) dispatcher.Store { m.OverRate = orders; return m }, cfg: dispatcher.Config{Topics: orders, Fairness: dispatcher.FairnessTenant}, want: dispatcher.LimitedByRate,
 			topics: []dispatcher.TopicLimit{{Topic: "orders", LimitedBy: dispatcher.LimitedByRate, Concurrency: 16}}},
-		"one key": {sink: takes(100 * time.Millisecond), store: oneKey, cfg: dispatcher.Config{Topics: orders, Ordering: dispatcher.OrderingKey}, want: dispatcher.LimitedByOrder,
+		"one key": {sink: takes(100 * time.Millisecond), key: "17", cfg: dispatcher.Config{Topics: orders, Ordering: dispatcher.OrderingKey}, want: dispatcher.LimitedByOrder,
 			topics: []dispatcher.TopicLimit{{Topic: "orders", LimitedBy: dispatcher.LimitedByOrder, Concurrency: 16}}},
 		"a requested pause": {sink: fails(dispatcher.DestinationFault(dispatcher.RetryAfter(time.Hour, errFault))), cfg: dispatcher.Config{Topics: orders}, want: dispatcher.LimitedByDestination,
 			topics: []dispatcher.TopicLimit{{Topic: "orders", LimitedBy: dispatcher.LimitedByDestination, Concurrency: 16}}},
@@ -62,18 +66,15 @@ func TestLimitedBy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := newMemory()
+				rows := storetest.NewMemory()
 				if test.every == 0 {
-					store.enqueue("orders", 2000)
+					rows.AddLike(dispatcher.Event{Topic: "orders", PartitionKey: test.key}, 2000)
 				}
+				var store dispatcher.Store = rows
 				if test.store != nil {
-					test.store(store)
+					store = test.store(rows)
 				}
-				test.cfg.Logger = slog.New(slog.DiscardHandler)
-				d, err := New(store, test.sink, test.cfg)
-				if err != nil {
-					t.Fatal(err)
-				}
+				d := newDispatcher(t, store, test.sink, test.cfg)
 				if test.admits != nil {
 					d.Admit(test.admits)
 				}
@@ -81,7 +82,7 @@ func TestLimitedBy(t *testing.T) {
 				for began := time.Now(); time.Since(began) < 10*time.Second; {
 					<-time.After(max(test.every, time.Millisecond))
 					if test.every > 0 {
-						store.enqueue("orders", 1)
+						rows.Add("orders", 1)
 					}
 				}
 				s := d.Snapshot()
@@ -94,24 +95,17 @@ func TestLimitedBy(t *testing.T) {
 	}
 }
 
-// oneKey gives all events the same key.
-func oneKey(m *memory) {
-	for _, r := range m.order {
-		r.event.PartitionKey = "17"
-	}
-}
-
 // One topic that more calls would help limits the dispatcher, whatever limits the others. Topics are listed in the order
 // of their reasons.
 //
 // CONTRACT: C-97
 func TestLimitedByOfSeveralTopics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newMemory()
+		store := storetest.NewMemory()
 		for _, topic := range []string{"a", "b", "c"} {
-			store.enqueue(topic, 2000)
+			store.Add(topic, 2000)
 		}
-		sink := &stubSink{deliver: func(_ context.Context, e *dispatcher.Event) error {
+		sink := &sinktest.Func{Respond: func(_ context.Context, e *dispatcher.Event) error {
 			if e.Topic == "a" {
 				return errFault
 			}
@@ -164,7 +158,7 @@ func TestHeld(t *testing.T) {
 // CONTRACT: C-36, C-97
 func TestRatePartIsShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, stop := begin(t, &endless{}, &stubSink{}, dispatcher.Config{Topics: []string{"orders"}, RateLimit: dispatcher.Rate{Events: 10, Period: time.Second}})
+		d, stop := begin(t, &endless{}, &sinktest.Func{}, dispatcher.Config{Topics: []string{"orders"}, RateLimit: dispatcher.Rate{Events: 10, Period: time.Second}})
 		d.SetRateShare(0.25, time.Now().Add(3*time.Second))
 		if part := d.Snapshot().RatePart; part == nil || *part != 0.25 {
 			t.Errorf("the part is %v, want 0.25", part)
@@ -216,17 +210,17 @@ func TestFound(t *testing.T) {
 func TestPauseWhileRunning(t *testing.T) {
 	const events, calls = 60, 4
 	synctest.Test(t, func(t *testing.T) {
-		store := newMemory()
+		store := storetest.NewMemory()
 		var claims atomic.Int64
-		store.claim = func(context.Context, int) error { claims.Add(1); return nil }
-		store.enqueue("orders", events)
+		counted := onClaim(store, func() { claims.Add(1) })
+		store.Add("orders", events)
 		end := make(chan struct{})
 		var begun atomic.Int64
-		sink := &stubSink{deliver: func(context.Context, *dispatcher.Event) error { begun.Add(1); <-end; return nil }}
-		d, stop := begin(t, store, sink, dispatcher.Config{Concurrency: calls, BatchSize: events, Lease: 30 * time.Minute, PollInterval: time.Second})
+		sink := &sinktest.Func{Respond: func(context.Context, *dispatcher.Event) error { begun.Add(1); <-end; return nil }}
+		d, stop := begin(t, counted, sink, dispatcher.Config{Concurrency: calls, BatchSize: events, Lease: 30 * time.Minute, PollInterval: time.Second})
 		synctest.Wait()
-		if n := begun.Load(); n != calls || store.count("orders", "processing") <= calls {
-			t.Fatalf("%d deliveries began, and %d rows are claimed", n, store.count("orders", "processing"))
+		if n := begun.Load(); n != calls || store.Count("orders", "processing") <= calls {
+			t.Fatalf("%d deliveries began, and %d rows are claimed", n, store.Count("orders", "processing"))
 		}
 		if d.Snapshot().Paused {
 			t.Error("the snapshot says paused, before it is")
@@ -234,14 +228,14 @@ func TestPauseWhileRunning(t *testing.T) {
 
 		d.Pause()
 		d.Pause() // as often as one likes
-		passes(t, time.Second, "what has not begun is given back", func() bool { return store.count("orders", "pending") == events-calls })
-		if n := store.attempts("orders"); n != calls {
+		passes(t, time.Second, "what has not begun is given back", func() bool { return store.Count("orders", "pending") == events-calls })
+		if n := store.Attempts("orders"); n != calls {
 			t.Errorf("%d attempts are spent, want those of the %d in flight", n, calls)
 		}
 		close(end)
-		passes(t, time.Second, "what was in flight is written back", func() bool { return store.count("orders", "delivered") == calls })
+		passes(t, time.Second, "what was in flight is written back", func() bool { return store.Count("orders", "delivered") == calls })
 		before := claims.Load()
-		store.enqueue("refunds", 1)
+		store.Add("refunds", 1)
 		d.Wake()
 		<-time.After(10 * time.Minute)
 		if n := claims.Load() - before; n != 0 || begun.Load() != calls {
@@ -256,16 +250,16 @@ func TestPauseWhileRunning(t *testing.T) {
 		if claims.Load() == before {
 			t.Error("it did not claim at once after the pause")
 		}
-		passes(t, time.Minute, "all is delivered", func() bool { return store.count("orders", "delivered") == events })
+		passes(t, time.Minute, "all is delivered", func() bool { return store.Count("orders", "delivered") == events })
 		if d.Snapshot().Paused {
 			t.Error("the snapshot says paused after Resume")
 		}
-		if n := store.attempts("orders"); n != events {
+		if n := store.Attempts("orders"); n != events {
 			t.Errorf("%d attempts for %d events", n, events)
 		}
 		d.Pause()
 		stop() // also while it is paused
-		if n := store.count("orders", "processing") + store.count("refunds", "processing"); n != 0 {
+		if n := store.Count("orders", "processing") + store.Count("refunds", "processing"); n != 0 {
 			t.Errorf("%d rows are left with a lease", n)
 		}
 	})
@@ -277,26 +271,22 @@ func TestPauseWhileRunning(t *testing.T) {
 func TestPauseDuringAClaim(t *testing.T) {
 	for _, ordering := range []dispatcher.Ordering{dispatcher.OrderingNone, dispatcher.OrderingKey} {
 		synctest.Test(t, func(t *testing.T) {
-			store := newMemory()
+			store := storetest.NewMemory()
 			claiming, proceed := make(chan struct{}, 1), make(chan struct{})
-			store.claim = func(context.Context, int) error {
-				notify(claiming)
-				<-proceed
-				return nil
-			}
-			store.enqueue("orders", 10)
+			waits := onClaim(store, func() { notify(claiming); <-proceed })
+			store.Add("orders", 10)
 			var begun atomic.Int64
-			sink := &stubSink{deliver: func(context.Context, *dispatcher.Event) error { begun.Add(1); return nil }}
-			d, _ := begin(t, store, sink, dispatcher.Config{Ordering: ordering})
+			sink := &sinktest.Func{Respond: func(context.Context, *dispatcher.Event) error { begun.Add(1); return nil }}
+			d, _ := begin(t, waits, sink, dispatcher.Config{Ordering: ordering})
 			<-claiming
 			d.Pause()
 			close(proceed)
 			<-time.After(time.Minute)
-			if n := store.count("orders", "pending"); n != 10 || begun.Load() != 0 || store.attempts("orders") != 0 {
-				t.Errorf("%s: %d of 10 rows wait, %d deliveries began, %d attempts are spent", ordering, n, begun.Load(), store.attempts("orders"))
+			if n := store.Count("orders", "pending"); n != 10 || begun.Load() != 0 || store.Attempts("orders") != 0 {
+				t.Errorf("%s: %d of 10 rows wait, %d deliveries began, %d attempts are spent", ordering, n, begun.Load(), store.Attempts("orders"))
 			}
 			d.Resume()
-			passes(t, time.Minute, "all is delivered", func() bool { return store.count("orders", "delivered") == 10 })
+			passes(t, time.Minute, "all is delivered", func() bool { return store.Count("orders", "delivered") == 10 })
 		})
 	}
 }
@@ -304,14 +294,11 @@ func TestPauseDuringAClaim(t *testing.T) {
 // A dispatcher may be paused before it runs, and while RunOnce runs.
 func TestPauseAndRunOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newMemory()
-		store.enqueue("orders", 10)
+		store := storetest.NewMemory()
+		store.Add("orders", 10)
 		var d *Dispatcher
-		sink := &stubSink{deliver: func(context.Context, *dispatcher.Event) error { d.Pause(); return nil }}
-		d, err := New(store, sink, dispatcher.Config{Concurrency: 1, BatchSize: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		sink := &sinktest.Func{Respond: func(context.Context, *dispatcher.Event) error { d.Pause(); return nil }}
+		d = newDispatcher(t, store, sink, dispatcher.Config{Concurrency: 1, BatchSize: 1})
 		d.Pause()
 		if got, err := d.RunOnce(t.Context(), 10); err == nil || got != (Outcome{}) {
 			t.Errorf("paused before: %+v, %v; want an error", got, err)
@@ -321,8 +308,8 @@ func TestPauseAndRunOnce(t *testing.T) {
 		if err == nil || got.Delivered != 1 {
 			t.Errorf("paused by the first delivery: %+v, %v; want one delivered, and an error", got, err)
 		}
-		if n := store.count("orders", "pending"); n != 9 || store.attempts("orders") != 1 {
-			t.Errorf("%d rows wait, %d attempts are spent", n, store.attempts("orders"))
+		if n := store.Count("orders", "pending"); n != 9 || store.Attempts("orders") != 1 {
+			t.Errorf("%d rows wait, %d attempts are spent", n, store.Attempts("orders"))
 		}
 	})
 }
@@ -334,7 +321,7 @@ func TestRequestedPauseEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var refusedAt, next time.Time
 		var mu sync.Mutex
-		sink := &stubSink{deliver: func(context.Context, *dispatcher.Event) error {
+		sink := &sinktest.Func{Respond: func(context.Context, *dispatcher.Event) error {
 			defer func() { <-time.After(100 * time.Millisecond) }()
 			mu.Lock()
 			defer mu.Unlock()
@@ -374,8 +361,7 @@ func TestRequestedPause(t *testing.T) {
 				var mu sync.Mutex
 				var last time.Time
 				others, pauses := 0, 0
-				sink := &stubSink{}
-				sink.deliver = func(_ context.Context, e *dispatcher.Event) error {
+				sink := &sinktest.Func{Respond: func(_ context.Context, e *dispatcher.Event) error {
 					if e.Topic == "others" {
 						<-time.After(100 * time.Millisecond)
 						mu.Lock()
@@ -394,7 +380,7 @@ func TestRequestedPause(t *testing.T) {
 					}
 					last = now
 					return dispatcher.DestinationFault(dispatcher.RetryAfter(test.pause, errFault))
-				}
+				}}
 				d, stop := begin(t, &endless{}, sink, dispatcher.Config{Topics: []string{"orders", "others"}, Concurrency: test.concurrency, MaxConcurrency: 4})
 				<-time.After(10 * time.Second)
 				s := d.Snapshot()
@@ -422,7 +408,7 @@ func TestRequestedPause(t *testing.T) {
 func TestRequestedPauseOfOneEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n, delivered atomic.Int64
-		sink := &stubSink{deliver: func(context.Context, *dispatcher.Event) error {
+		sink := &sinktest.Func{Respond: func(context.Context, *dispatcher.Event) error {
 			<-time.After(100 * time.Millisecond)
 			if n.Add(1)%10 == 0 {
 				return dispatcher.DestinationFault(dispatcher.RetryAfter(30*time.Second, errFault))

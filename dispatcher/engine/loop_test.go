@@ -3,9 +3,9 @@ package engine
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +13,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 )
 
 // worker is a run whose deliveries are only judged. It needs neither a database nor a destination.
@@ -20,12 +22,8 @@ type worker struct{ *run }
 
 func newWorker(t *testing.T) worker {
 	t.Helper()
-	cfg := dispatcher.Config{Backoff: dispatcher.ExponentialBackoff(time.Hour, time.Hour), Logger: slog.New(slog.DiscardHandler)}
-	d, err := New(struct{ dispatcher.Store }{}, dispatcher.Handlers{}, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return worker{newRun(t.Context(), d)}
+	cfg := dispatcher.Config{Backoff: dispatcher.ExponentialBackoff(time.Hour, time.Hour)}
+	return worker{newRun(t.Context(), newDispatcher(t, storetest.NewMemory(), &sinktest.Func{}, cfg))}
 }
 
 // topic is one that the worker knows from now on.
@@ -170,46 +168,19 @@ func TestUnreachableTopicIsPausedByEveryWorker(t *testing.T) {
 	})
 }
 
-// quietStore has no rows, and reports each claim.
-type quietStore struct {
-	dispatcher.Store
-	claims chan struct{}
-}
-
-func (quietStore) Schema(context.Context) (dispatcher.Schema, error) {
-	return dispatcher.Schema{State: dispatcher.SchemaReady}, nil
-}
-
-func (s quietStore) Claim(context.Context, dispatcher.ClaimRequest) (dispatcher.Claimed, error) {
-	s.claims <- struct{}{}
-	return dispatcher.Claimed{}, nil
-}
-
 // Wake ends the wait for the next poll, however long that is.
 func TestWakeEndsThePollWait(t *testing.T) {
-	store := quietStore{claims: make(chan struct{})}
-	d, err := New(store, dispatcher.Handlers{}, dispatcher.Config{Logger: slog.New(slog.DiscardHandler), Topics: []string{"a"}, Lease: time.Hour, PollInterval: 20 * time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := newRun(t.Context(), d)
-	ctx, cancel := context.WithCancel(t.Context())
-	r.life.workers.Go(func() { r.claimLoop(ctx) })
-	claimed := func(what string) {
-		t.Helper()
-		select {
-		case <-store.claims:
-		case <-time.After(time.Minute):
-			t.Fatalf("no claim was made %s", what)
+	synctest.Test(t, func(t *testing.T) {
+		var claims atomic.Int64
+		store := onClaim(storetest.NewMemory(), func() { claims.Add(1) })
+		d, _ := begin(t, store, &sinktest.Func{}, dispatcher.Config{Topics: []string{"a"}, Lease: time.Hour, PollInterval: 20 * time.Minute})
+		for range 4 {
+			passes(t, time.Second, "a claim is made", func() bool { return claims.Load() > 0 })
+			<-time.After(10 * time.Minute)
+			claims.Store(0)
+			d.Wake()
 		}
-	}
-	claimed("at the start")
-	for range 3 {
-		d.Wake()
-		claimed("after Wake")
-	}
-	cancel()
-	r.life.workers.Wait()
+	})
 }
 
 // While events flow the waits are short; after that each is as long as the quiet before it, up to the
@@ -235,59 +206,11 @@ func TestIdleWaits(t *testing.T) {
 			t.Errorf("the wait is %v, longer than the poll interval", got)
 		}
 	}
-	store := quietStore{claims: make(chan struct{}, 100)}
-	d, err := New(store, dispatcher.Handlers{}, dispatcher.Config{Logger: slog.New(slog.DiscardHandler), Topics: []string{"a"}, Lease: time.Minute, PollInterval: 10 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := newRun(t.Context(), d)
+	r := newRun(t.Context(), newDispatcher(t, storetest.NewMemory(), &sinktest.Func{}, dispatcher.Config{Topics: []string{"a"}, Lease: time.Minute, PollInterval: 10 * time.Second}))
 	r.tryClaim(t.Context())
 	r.life.probing.Wait() // the first claim probes the destination
 	if got := r.tryClaim(t.Context()); got != 10*time.Second {
 		t.Errorf("the first wait of an idle dispatcher is %v, want the poll interval", got)
-	}
-}
-
-// forgetfulStore has one row, and does not take its ack the first few times.
-type forgetfulStore struct {
-	dispatcher.Store
-	mu    sync.Mutex
-	calls []string
-	done  chan struct{}
-}
-
-func (s *forgetfulStore) note(call string) (before int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, c := range s.calls {
-		if c == call {
-			before++
-		}
-	}
-	s.calls = append(s.calls, call)
-	return before
-}
-
-func (s *forgetfulStore) Schema(context.Context) (dispatcher.Schema, error) {
-	return dispatcher.Schema{State: dispatcher.SchemaReady}, nil
-}
-
-func (s *forgetfulStore) Claim(context.Context, dispatcher.ClaimRequest) (dispatcher.Claimed, error) {
-	switch s.note("claim") {
-	case 0:
-		return claimOf("a", 1, 1), nil
-	default:
-		return dispatcher.Claimed{}, nil
-	}
-}
-
-func (s *forgetfulStore) Ack(context.Context, []dispatcher.Lease) ([]dispatcher.Lease, error) {
-	switch s.note("ack") {
-	case 0, 1, 2:
-		return nil, errors.New("the database is unreachable")
-	default:
-		close(s.done)
-		return nil, nil
 	}
 }
 
@@ -296,38 +219,28 @@ func (s *forgetfulStore) Ack(context.Context, []dispatcher.Lease) ([]dispatcher.
 //
 // CONTRACT: C-23
 func TestOutcomesAreWrittenBeforeTheNextClaim(t *testing.T) {
-	store := &forgetfulStore{done: make(chan struct{})}
-	deliver := make(chan struct{})
-	d, err := New(store, dispatcher.Handlers{"a": func(context.Context, *dispatcher.Event) error { <-deliver; return nil }},
-		dispatcher.Config{Logger: slog.New(slog.DiscardHandler), Topics: []string{"a"}, PollInterval: 2 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- d.Run(ctx) }()
-	close(deliver)
-	select {
-	case <-store.done:
-	case <-time.After(time.Minute):
-		t.Fatal("the ack was not tried again")
-	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
-	store.mu.Lock()
-	defer store.mu.Unlock()
-	claims, acks := 0, 0
-	for _, call := range store.calls {
-		switch {
-		case call == "ack":
-			acks++
-		case acks == 2 || acks == 3: // the loop knows by now
-			claims++
+	synctest.Test(t, func(t *testing.T) {
+		rows := storetest.NewMemory()
+		rows.Add("a", 1)
+		var mu sync.Mutex
+		acks, claims := 0, 0
+		store := &storetest.Hooked{Store: rows, Before: func(_ context.Context, c storetest.Call) error {
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case c.Verb == "ack":
+				if acks++; acks < 4 {
+					return errors.New("the database is unreachable")
+				}
+			case c.Verb == "claim" && (acks == 2 || acks == 3): // the loop knows by now
+				claims++
+			}
+			return nil
+		}}
+		_, stop := begin(t, store, &sinktest.Func{}, dispatcher.Config{Topics: []string{"a"}, PollInterval: 2 * time.Millisecond})
+		delivered(t, time.Minute, rows, "a", 1)
+		if stop(); claims > 1 { // one may have been under way
+			t.Errorf("%d claims were made before the outcome was written", claims)
 		}
-	}
-	if claims > 1 { // one may have been under way
-		t.Errorf("%d claims were made before the outcome was written: %v", claims, store.calls)
-	}
+	})
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 )
 
 var errContent = errors.New("422: the payload is not what we expect")
@@ -26,11 +28,11 @@ func TestLongOutageWithResponsesKillsNoEvent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const events, poison = 2000, 100
-				store := newMemory()
-				store.enqueue("orders", events)
-				store.enqueue("poison", poison)
+				store := storetest.NewMemory()
+				store.Add("orders", events)
+				store.Add("poison", poison)
 				var back atomic.Bool
-				sink := &stubSink{batch: batch, deliver: func(_ context.Context, e *dispatcher.Event) error {
+				sink := &sinktest.Func{Max: batch, Respond: func(_ context.Context, e *dispatcher.Event) error {
 					switch {
 					case e.Topic == "poison":
 						return errContent
@@ -42,18 +44,18 @@ func TestLongOutageWithResponsesKillsNoEvent(t *testing.T) {
 				began := time.Now()
 				_, stop := begin(t, store, sink, dispatcher.Config{})
 				<-time.After(6 * time.Hour)
-				if n := store.count("orders", "dead"); n > 0 {
+				if n := store.Count("orders", "dead"); n > 0 {
 					t.Errorf("6 hours of 503 killed %d of %d events", n, events)
 				}
-				if n := store.attempts("orders"); n > 2*events/10 {
+				if n := store.Attempts("orders"); n > 2*events/10 {
 					t.Errorf("6 hours of 503 spent %d attempts of %d events, want next to none", n, events)
 				}
 				back.Store(true)
 				took := passes(t, 15*time.Minute, "all events are delivered after the outage", func() bool {
-					return store.count("orders", "delivered") == events
+					return store.Count("orders", "delivered") == events
 				})
 				t.Logf("all were delivered %v after the outage", took)
-				passes(t, 9*time.Hour-time.Since(began), "the poison is dead", func() bool { return store.count("poison", "dead") == poison })
+				passes(t, 9*time.Hour-time.Since(began), "the poison is dead", func() bool { return store.Count("poison", "dead") == poison })
 				stop()
 			})
 		})
@@ -66,10 +68,10 @@ func TestLongDefaultsOutliveAnIncident(t *testing.T) {
 	skipLong(t)
 	synctest.Test(t, func(t *testing.T) {
 		const events = 2000
-		store := newMemory()
-		store.enqueue("orders", events)
+		store := storetest.NewMemory()
+		store.Add("orders", events)
 		var back atomic.Bool
-		sink := &stubSink{deliver: func(context.Context, *dispatcher.Event) error {
+		sink := &sinktest.Func{Respond: func(context.Context, *dispatcher.Event) error {
 			if back.Load() {
 				return nil
 			}
@@ -78,7 +80,7 @@ func TestLongDefaultsOutliveAnIncident(t *testing.T) {
 		_, stop := begin(t, store, sink, dispatcher.Config{})
 		<-time.After(3 * time.Hour)
 		back.Store(true)
-		passes(t, 2*time.Hour, "all events are delivered after the incident", func() bool { return store.count("orders", "delivered") == events })
+		passes(t, 2*time.Hour, "all events are delivered after the incident", func() bool { return store.Count("orders", "delivered") == events })
 		stop()
 	})
 }
@@ -87,12 +89,12 @@ func TestLongDefaultsOutliveAnIncident(t *testing.T) {
 // CONTRACT: C-33, C-34
 func TestCallThatNeverReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newMemory()
-		store.enqueue("orders", 100)
+		store := storetest.NewMemory()
+		store.Add("orders", 100)
 		var hung uuid.UUID
 		var once sync.Once
 		release := make(chan struct{})
-		sink := &stubSink{deliver: func(_ context.Context, e *dispatcher.Event) error {
+		sink := &sinktest.Func{Respond: func(_ context.Context, e *dispatcher.Event) error {
 			wait := false
 			once.Do(func() { hung, wait = e.ID, true })
 			if wait {
@@ -101,7 +103,7 @@ func TestCallThatNeverReturns(t *testing.T) {
 			return nil
 		}}
 		d, stop := begin(t, store, sink, dispatcher.Config{Concurrency: 2, DeliveryTimeout: time.Minute})
-		passes(t, 10*time.Second, "the others are delivered", func() bool { return store.count("orders", "delivered") == 99 })
+		passes(t, 10*time.Second, "the others are delivered", func() bool { return store.Count("orders", "delivered") == 99 })
 		if s := d.Snapshot(); s.StuckCalls != 0 {
 			t.Errorf("%d calls are stuck before their time is over", s.StuckCalls)
 		}
@@ -109,9 +111,9 @@ func TestCallThatNeverReturns(t *testing.T) {
 		if s := d.Snapshot().Stuck[0]; s.EventID != hung || s.Topic != "orders" || s.Events != 1 {
 			t.Errorf("stuck is %+v, want event %s", s, hung)
 		}
-		passes(t, time.Minute, "its event is delivered by another call", func() bool { return store.count("orders", "delivered") == 100 })
-		store.enqueue("payments", 100)
-		passes(t, 10*time.Second, "other topics flow", func() bool { return store.count("payments", "delivered") == 100 })
+		passes(t, time.Minute, "its event is delivered by another call", func() bool { return store.Count("orders", "delivered") == 100 })
+		store.Add("payments", 100)
+		passes(t, 10*time.Second, "other topics flow", func() bool { return store.Count("payments", "delivered") == 100 })
 		close(release)
 		passes(t, 10*time.Second, "the call returns", func() bool { return d.Snapshot().StuckCalls == 0 })
 		if s := d.Snapshot(); s.InFlightRows != 0 || s.InFlightBytes != 0 {
@@ -125,11 +127,11 @@ func TestCallThatNeverReturns(t *testing.T) {
 // CONTRACT: C-32, C-33
 func TestHungCallDelaysNoHalfOpenProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newMemory()
-		store.enqueue("orders", 1)
+		store := storetest.NewMemory()
+		store.Add("orders", 1)
 		var hung, back atomic.Bool
 		release := make(chan struct{})
-		sink := &stubSink{deliver: func(context.Context, *dispatcher.Event) error {
+		sink := &sinktest.Func{Respond: func(context.Context, *dispatcher.Event) error {
 			switch {
 			case !hung.Swap(true):
 				<-release
@@ -140,10 +142,10 @@ func TestHungCallDelaysNoHalfOpenProbe(t *testing.T) {
 		}}
 		_, stop := begin(t, store, sink, dispatcher.Config{DeliveryTimeout: time.Hour})
 		<-time.After(2 * time.Second)
-		store.enqueue("orders", 100)
+		store.Add("orders", 100)
 		<-time.After(5 * time.Second)
 		back.Store(true)
-		took := passes(t, 30*time.Second, "the topic is delivered again", func() bool { return store.count("orders", "delivered") == 100 })
+		took := passes(t, 30*time.Second, "the topic is delivered again", func() bool { return store.Count("orders", "delivered") == 100 })
 		t.Logf("delivered %v after the destination came back", took)
 		close(release)
 		stop()
@@ -154,18 +156,18 @@ func TestHungCallDelaysNoHalfOpenProbe(t *testing.T) {
 // CONTRACT: C-33
 func TestGoexitFailsItsEventAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newMemory()
-		store.enqueue("orders", 10)
+		store := storetest.NewMemory()
+		store.Add("orders", 10)
 		var first atomic.Bool
-		sink := &stubSink{deliver: func(context.Context, *dispatcher.Event) error {
+		sink := &sinktest.Func{Respond: func(context.Context, *dispatcher.Event) error {
 			if !first.Swap(true) {
 				runtime.Goexit()
 			}
 			return nil
 		}}
 		d, stop := begin(t, store, sink, dispatcher.Config{Concurrency: 1})
-		passes(t, time.Minute, "all are delivered", func() bool { return store.count("orders", "delivered") == 10 })
-		if n := store.attempts("orders"); n != 11 {
+		passes(t, time.Minute, "all are delivered", func() bool { return store.Count("orders", "delivered") == 10 })
+		if n := store.Attempts("orders"); n != 11 {
 			t.Errorf("%d attempts were spent on 10 events, want 11", n)
 		}
 		stop()
@@ -186,16 +188,16 @@ func TestFailedProbeStopsNoOtherTopic(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := newMemory()
+				store := storetest.NewMemory()
 				var broken atomic.Bool
-				sink := &stubSink{
-					deliver: func(_ context.Context, e *dispatcher.Event) error {
+				sink := &sinktest.Func{
+					Respond: func(_ context.Context, e *dispatcher.Event) error {
 						if e.Topic == "down" {
 							return errUnreachable
 						}
 						return nil
 					},
-					probe: func(ctx context.Context) error {
+					Check: func(ctx context.Context) error {
 						if broken.Load() {
 							return probe(ctx)
 						}
@@ -203,19 +205,19 @@ func TestFailedProbeStopsNoOtherTopic(t *testing.T) {
 					},
 				}
 				d, stop := begin(t, store, sink, dispatcher.Config{Topics: []string{"down", "well"}})
-				store.enqueue("well", 10)
-				passes(t, 10*time.Second, "the topic is delivered", func() bool { return store.count("well", "delivered") == 10 })
+				store.Add("well", 10)
+				passes(t, 10*time.Second, "the topic is delivered", func() bool { return store.Count("well", "delivered") == 10 })
 				broken.Store(true)
-				store.enqueue("down", 100)
+				store.Add("down", 100)
 				passes(t, time.Minute, "the other topic is paused", func() bool { return len(d.Snapshot().PausedTopics) == 1 })
 				<-time.After(5 * time.Minute) // quiet, while probes are made
 				for range 20 {
-					store.enqueue("well", 1)
-					left := func() bool { return store.count("well", "pending")+store.count("well", "processing") == 0 }
+					store.Add("well", 1)
+					left := func() bool { return store.Count("well", "pending")+store.Count("well", "processing") == 0 }
 					passes(t, 2*time.Second, "an event of the quiet topic is delivered", left)
 					<-time.After(7 * time.Second)
 				}
-				if n := store.attempts("down"); n != 0 {
+				if n := store.Attempts("down"); n != 0 {
 					t.Errorf("the outage spent %d attempts", n)
 				}
 				stop()
@@ -228,10 +230,10 @@ func TestFailedProbeStopsNoOtherTopic(t *testing.T) {
 // CONTRACT: C-33
 func TestOneFailedBatchPausesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newMemory()
-		store.enqueue("orders", 100)
+		store := storetest.NewMemory()
+		store.Add("orders", 100)
 		var failed atomic.Int64
-		sink := &stubSink{batch: 100, deliver: func(context.Context, *dispatcher.Event) error {
+		sink := &sinktest.Func{Max: 100, Respond: func(context.Context, *dispatcher.Event) error {
 			if failed.Add(1) <= 100 {
 				return errContent
 			}
@@ -243,7 +245,7 @@ func TestOneFailedBatchPausesNothing(t *testing.T) {
 		if s := d.Snapshot(); s.Breaker != dispatcher.BreakerClosed || len(s.PausedTopics) != 0 {
 			t.Errorf("after one failed call the breaker is %s and held are %v", s.Breaker, s.PausedTopics)
 		}
-		passes(t, 10*time.Second, "all are delivered", func() bool { return store.count("orders", "delivered") == 100 })
+		passes(t, 10*time.Second, "all are delivered", func() bool { return store.Count("orders", "delivered") == 100 })
 		stop()
 	})
 }
@@ -253,10 +255,10 @@ func TestOneFailedBatchPausesNothing(t *testing.T) {
 func TestQueueIsReleasedWhenATopicIsPaused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const concurrency = 16
-		store := newMemory()
-		store.enqueue("orders", 8000)
+		store := storetest.NewMemory()
+		store.Add("orders", 8000)
 		var refuse atomic.Bool
-		sink := &stubSink{deliver: func(context.Context, *dispatcher.Event) error {
+		sink := &sinktest.Func{Respond: func(context.Context, *dispatcher.Event) error {
 			<-time.After(time.Millisecond)
 			if refuse.Load() {
 				return errContent
@@ -264,12 +266,12 @@ func TestQueueIsReleasedWhenATopicIsPaused(t *testing.T) {
 			return nil
 		}}
 		_, stop := begin(t, store, sink, dispatcher.Config{Concurrency: concurrency, Topics: []string{"orders"}, Backoff: dispatcher.ExponentialBackoff(time.Hour, time.Hour)})
-		passes(t, time.Minute, "claims have grown", func() bool { return store.count("orders", "delivered") == 8000 })
+		passes(t, time.Minute, "claims have grown", func() bool { return store.Count("orders", "delivered") == 8000 })
 		refuse.Store(true)
-		store.enqueue("orders", 450)
+		store.Add("orders", 450)
 		before := 8000
 		<-time.After(900 * time.Millisecond) // before the second half-open probe
-		if spent, most := store.attempts("orders")-before, refusingRun+concurrency+halfOpenRows; spent > most {
+		if spent, most := store.Attempts("orders")-before, refusingRun+concurrency+halfOpenRows; spent > most {
 			t.Errorf("%d attempts were spent, want at most %d", spent, most)
 		}
 		stop()
@@ -281,17 +283,18 @@ func TestQueueIsReleasedWhenATopicIsPaused(t *testing.T) {
 func TestKeeperCutsDeliveriesWithoutALease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const lease = 30 * time.Second
-		store := newMemory()
-		store.extend = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
-		store.enqueue("orders", 1)
+		store := storetest.NewMemory()
+		store.Add("orders", 1)
 		cut := make(chan error, 10)
-		sink := &stubSink{deliver: func(ctx context.Context, _ *dispatcher.Event) error {
+		sink := &sinktest.Func{Respond: func(ctx context.Context, _ *dispatcher.Event) error {
 			<-ctx.Done()
 			cut <- context.Cause(ctx)
 			return ctx.Err()
 		}}
 		began := time.Now()
-		_, stop := begin(t, store, sink, dispatcher.Config{Lease: lease})
+		_, stop := begin(t, server{takes: func(verb string, _ []string) (time.Duration, error) {
+			return map[string]time.Duration{"extend": time.Hour}[verb], nil
+		}}.with(store), sink, dispatcher.Config{Lease: lease})
 		if cause := <-cut; !errors.Is(cause, errLeaseOver) || time.Since(began) > lease {
 			t.Errorf("after %v the delivery was cut by %v, want %v within the lease", time.Since(began), cause, errLeaseOver)
 		}
@@ -302,35 +305,32 @@ func TestKeeperCutsDeliveriesWithoutALease(t *testing.T) {
 // A statement that takes too long is tried again smaller, until it is small enough.
 // CONTRACT: C-35
 func TestStatementsShrink(t *testing.T) {
-	slow := func(perRow time.Duration) func(context.Context, int) error {
-		return func(ctx context.Context, rows int) error {
-			select {
-			case <-time.After(time.Duration(rows) * perRow):
-				return nil
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}
-	}
-	for name, test := range map[string]struct{ claim, nack time.Duration }{
-		"claims":     {claim: 500 * time.Millisecond},
-		"write-back": {nack: 100 * time.Millisecond},
+	for name, perRow := range map[string]map[string]time.Duration{
+		"claims":     {"claim": 500 * time.Millisecond},
+		"write-back": {"nack": 100 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const events = 1000
-				store := newMemory()
-				store.claim, store.nack = slow(test.claim), slow(test.nack)
-				store.enqueue("orders", events)
+				store := storetest.NewMemory()
+				slow := &storetest.Hooked{Store: store, Before: func(ctx context.Context, c storetest.Call) error {
+					select {
+					case <-time.After(time.Duration(c.Rows()) * perRow[c.Verb]):
+						return nil
+					case <-ctx.Done():
+						return ctx.Err()
+					}
+				}}
+				store.Add("orders", events)
 				var tries sync.Map
-				sink := &stubSink{deliver: func(_ context.Context, e *dispatcher.Event) error {
-					if _, again := tries.LoadOrStore(e.ID, true); again || test.nack == 0 {
+				sink := &sinktest.Func{Respond: func(_ context.Context, e *dispatcher.Event) error {
+					if _, again := tries.LoadOrStore(e.ID, true); again || perRow["nack"] == 0 {
 						return nil
 					}
 					return dispatcher.RetryAfter(time.Millisecond, errContent)
 				}}
-				_, stop := begin(t, store, sink, dispatcher.Config{Concurrency: 1000, BatchSize: 10_000, Lease: 2 * time.Minute})
-				took := passes(t, 2*time.Hour, "all are delivered", func() bool { return store.count("orders", "delivered") == events })
+				_, stop := begin(t, slow, sink, dispatcher.Config{Concurrency: 1000, BatchSize: 10_000, Lease: 2 * time.Minute})
+				took := passes(t, 2*time.Hour, "all are delivered", func() bool { return store.Count("orders", "delivered") == events })
 				t.Logf("delivered in %v", took)
 				stop()
 			})
@@ -343,24 +343,24 @@ func TestStatementsShrink(t *testing.T) {
 func TestStopWritesOutcomesWhenTheDatabaseRecovers(t *testing.T) {
 	for range 50 {
 		synctest.Test(t, func(t *testing.T) {
-			store := newMemory()
-			store.enqueue("orders", 10)
+			store := storetest.NewMemory()
+			store.Add("orders", 10)
 			var down atomic.Bool
-			store.nack = func(context.Context, int) error {
-				if down.Load() {
+			reached := &storetest.Hooked{Store: store, Before: func(_ context.Context, c storetest.Call) error {
+				if c.Verb == "nack" && down.Load() {
 					return errors.New("the database is unreachable")
 				}
 				return nil
-			}
-			sink := &stubSink{deliver: func(context.Context, *dispatcher.Event) error {
+			}}
+			sink := &sinktest.Func{Respond: func(context.Context, *dispatcher.Event) error {
 				down.Store(true)
 				return dispatcher.RetryAfter(time.Hour, errContent)
 			}}
-			_, stop := begin(t, store, sink, dispatcher.Config{})
+			_, stop := begin(t, reached, sink, dispatcher.Config{})
 			<-time.After(25 * time.Second)
 			time.AfterFunc(time.Second, func() { down.Store(false) })
 			stop()
-			if n := store.count("orders", "processing"); n != 0 {
+			if n := store.Count("orders", "processing"); n != 0 {
 				t.Errorf("%d outcomes were lost", n)
 			}
 		})

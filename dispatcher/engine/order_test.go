@@ -15,6 +15,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -278,11 +279,8 @@ func (b *breathless) Claim(ctx context.Context, req dispatcher.ClaimRequest) (di
 func TestRunOnceContinuesASearch(t *testing.T) {
 	r := newRig(t)
 	r.enqueueKeys(20, 1)
-	d, err := engine.New(&breathless{Store: r.store()}, &queue{keys: 1}, quick(dispatcher.Config{Ordering: dispatcher.OrderingKey}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, err := d.RunOnce(t.Context(), 100); err != nil || got != (engine.Outcome{Delivered: 20}) {
+	got, err := r.onceOn(&breathless{Store: r.store()}, &queue{keys: 1}, dispatcher.Config{Ordering: dispatcher.OrderingKey}, 100)
+	if err != nil || got != (engine.Outcome{Delivered: 20}) {
 		t.Errorf("it did %+v, %v, want 20 delivered", got, err)
 	}
 }
@@ -406,40 +404,14 @@ func TestLostLeaseIsNotWrittenBack(t *testing.T) {
 	}
 }
 
-// crashed is a store whose process is gone: from the crash on, nothing reaches the database.
-type crashed struct {
-	dispatcher.Store
-	gone atomic.Bool
-}
-
-var errGone = errors.New("the process is gone")
-
-func (c *crashed) Ack(ctx context.Context, l []dispatcher.Lease) ([]dispatcher.Lease, error) {
-	if c.gone.Load() {
-		return nil, errGone
-	}
-	return c.Store.Ack(ctx, l)
-}
-
-func (c *crashed) Extend(ctx context.Context, l []dispatcher.Lease, d time.Duration) ([]dispatcher.Lease, error) {
-	if c.gone.Load() {
-		return nil, errGone
-	}
-	return c.Store.Extend(ctx, l, d)
-}
-
-func (c *crashed) Release(ctx context.Context, l []dispatcher.Return) ([]dispatcher.Lease, error) {
-	if c.gone.Load() {
-		return nil, errGone
-	}
-	return c.Store.Release(ctx, l)
-}
-
-func (c *crashed) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatcher.Claimed, error) {
-	if c.gone.Load() {
-		return dispatcher.Claimed{}, errGone
-	}
-	return c.Store.Claim(ctx, req)
+// crashed is a store whose process is gone once gone is true: from then on, nothing reaches the database.
+func crashed(store dispatcher.Store, gone *atomic.Bool) dispatcher.Store {
+	return before(store, func(storetest.Call) error {
+		if gone.Load() {
+			return errors.New("the process is gone")
+		}
+		return nil
+	})
 }
 
 // The rows of a worker that crashes are claimed again once their leases expire, under a higher token.
@@ -450,42 +422,35 @@ func TestCrashedWorkersRowsAreDelivered(t *testing.T) {
 	const events = 300
 	r := newRig(t)
 	r.enqueue("orders", events)
-	store := &crashed{Store: r.store()}
 	var confirmed atomic.Int32
+	var gone atomic.Bool
 	halfway := make(chan struct{})
 	first := &book{respond: func(context.Context, *dispatcher.Event) error {
 		if confirmed.Add(1) == events/3 {
-			store.gone.Store(true) // delivered, and never written back
+			gone.Store(true) // delivered, and never written back
 			close(halfway)
 		}
 		return nil
 	}}
 	cfg := dispatcher.Config{Lease: 3 * time.Second, BatchSize: events}
-	r.start(store, first, cfg)
+	r.start(crashed(r.store(), &gone), first, cfg)
 	receive(t, "the first worker crashes", halfway)
 	second := &book{}
 	r.start(r.store(), second, cfg)
 	r.eventually("every row is delivered", func() bool { return r.count("status = 'delivered'") == events })
-	again := 0
-	for id, tokens := range second.tokens {
-		before := first.tokens[id]
-		if !slices.IsSorted(tokens) || len(before) > 0 && tokens[0] <= before[0] {
-			t.Errorf("event %s was begun under %v and then %v; a token only rises", id, before, tokens)
-		}
-		if len(before) > 0 {
+	again, token := 0, map[uuid.UUID]int64{}
+	for _, e := range slices.Concat(first.began.Events(), second.began.Events()) {
+		if last := token[e.ID]; e.LeaseNumber <= last {
+			t.Errorf("event %s was begun under %d and then %d; a token only rises", e.ID, last, e.LeaseNumber)
+		} else if last > 0 {
 			again++
 		}
+		token[e.ID] = e.LeaseNumber
 	}
 	if again == 0 {
 		t.Error("no event was delivered twice; the crash lost no write-back, and the test shows nothing")
 	}
-	delivered := map[uuid.UUID]bool{}
-	for _, b := range []*book{first, second} {
-		for id := range b.begun() {
-			delivered[id] = true
-		}
-	}
-	if len(delivered) != events {
-		t.Errorf("%d of %d events were delivered", len(delivered), events)
+	if len(token) != events {
+		t.Errorf("%d of %d events were delivered", len(token), events)
 	}
 }

@@ -15,50 +15,15 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/httpsink"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 )
-
-// endless is a Store whose topics always have due events. It forgets them when they are written back.
-type endless struct {
-	dispatcher.Store // what is not implemented here is not called
-	lease            atomic.Int64
-}
-
-func (s *endless) Claim(_ context.Context, req dispatcher.ClaimRequest) (out dispatcher.Claimed, err error) {
-	out.At = time.Now()
-	for _, share := range req.Shares {
-		for range share.Limit {
-			out.Events = append(out.Events, &dispatcher.Event{ID: uuid.New(), Topic: share.Topic, Headers: noHeaders, CreatedAt: out.At, Attempt: 1, LeaseNumber: s.lease.Add(1)})
-		}
-	}
-	<-time.After(time.Millisecond)
-	return out, nil
-}
-
-func (*endless) Ack(context.Context, []dispatcher.Lease) ([]dispatcher.Lease, error) { return nil, nil }
-func (*endless) Nack(context.Context, []dispatcher.Failure) ([]dispatcher.Lease, error) {
-	return nil, nil
-}
-func (*endless) Release(context.Context, []dispatcher.Return) ([]dispatcher.Lease, error) {
-	return nil, nil
-}
-func (*endless) Begin(context.Context, []dispatcher.Lease) ([]dispatcher.Lease, error) {
-	return nil, nil
-}
-func (*endless) Extend(context.Context, []dispatcher.Lease, time.Duration) ([]dispatcher.Lease, error) {
-	return nil, nil
-}
-func (*endless) Schema(context.Context) (dispatcher.Schema, error) {
-	return dispatcher.Schema{State: dispatcher.SchemaReady}, nil
-}
 
 // bearing is a Sink whose destination works on so many calls at once.
 type bearing struct {
-	stubSink
+	sinktest.Func
 	places    chan struct{}
 	took      time.Duration
 	delivered atomic.Int64
@@ -67,7 +32,7 @@ type bearing struct {
 
 func newBearing(knee int, took time.Duration) *bearing {
 	s := &bearing{places: make(chan struct{}, knee), took: took}
-	s.deliver = func(context.Context, *dispatcher.Event) error {
+	s.Respond = func(context.Context, *dispatcher.Event) error {
 		s.most.Store(max(s.most.Load(), s.now.Add(1)))
 		defer s.now.Add(-1)
 		s.places <- struct{}{}
@@ -149,9 +114,9 @@ func TestAutoKeepsToItsPart(t *testing.T) {
 	for live, part := range map[int]int64{1: 16, 4: 4, 5: 3, 100: 1} {
 		synctest.Test(t, func(t *testing.T) {
 			sink := newBearing(1000, 100*time.Millisecond)
-			deliver, byTopic, mu := sink.deliver, map[string]int{}, sync.Mutex{}
+			deliver, byTopic, mu := sink.Respond, map[string]int{}, sync.Mutex{}
 			end := time.Now().Add(10 * time.Second)
-			sink.deliver = func(ctx context.Context, e *dispatcher.Event) error {
+			sink.Respond = func(ctx context.Context, e *dispatcher.Event) error {
 				err := deliver(ctx, e)
 				mu.Lock()
 				defer mu.Unlock()
@@ -162,10 +127,7 @@ func TestAutoKeepsToItsPart(t *testing.T) {
 			}
 			cfg := auto
 			cfg.MaxConcurrency, cfg.Topics = 16, strings.Split("abcdefghijklmnop", "")
-			d, err := New(&endless{}, sink, cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			d := newDispatcher(t, &endless{}, sink, cfg)
 			d.SetPeers(live)
 			stop := running(t, d)
 			<-time.After(20 * time.Second)
@@ -195,9 +157,9 @@ func TestAutoKeepsToItsPart(t *testing.T) {
 func TestAutoAndFaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := newBearing(40, 100*time.Millisecond)
-		deliver, n := sink.deliver, atomic.Int64{}
+		deliver, n := sink.Respond, atomic.Int64{}
 		var down atomic.Bool
-		sink.deliver = func(ctx context.Context, e *dispatcher.Event) error {
+		sink.Respond = func(ctx context.Context, e *dispatcher.Event) error {
 			if down.Load() {
 				<-time.After(5 * time.Millisecond)
 				return errFault
@@ -242,8 +204,8 @@ func TestAutoAndWhatIsNotSent(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			sink := newBearing(40, 100*time.Millisecond)
-			deliver, n := sink.deliver, atomic.Int64{}
-			sink.deliver = func(ctx context.Context, e *dispatcher.Event) error {
+			deliver, n := sink.Respond, atomic.Int64{}
+			sink.Respond = func(ctx context.Context, e *dispatcher.Event) error {
 				if n.Add(1)%4 == 0 {
 					return unsent
 				}
@@ -268,9 +230,9 @@ func TestAutoAndWhatIsNotSent(t *testing.T) {
 func TestAutoAndRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := newBearing(1000, 100*time.Millisecond)
-		deliver := sink.deliver
+		deliver := sink.Respond
 		var now, refused atomic.Int64
-		sink.deliver = func(ctx context.Context, e *dispatcher.Event) error {
+		sink.Respond = func(ctx context.Context, e *dispatcher.Event) error {
 			defer now.Add(-1)
 			if now.Add(1) > 20 {
 				<-time.After(5 * time.Millisecond)

@@ -12,6 +12,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 )
 
 // workers is what the heartbeats of pgstore do, in virtual time.
@@ -87,25 +89,25 @@ func TestLongRateIsSharedByTheProcesses(t *testing.T) {
 	skipLong(t)
 	for _, batch := range []int{1, 100} {
 		synctest.Test(t, func(t *testing.T) {
-			store, w := newMemory(), &workers{seen: map[*Dispatcher]time.Time{}, parts: map[*Dispatcher]float64{}, used: map[*Dispatcher]float64{}}
-			store.enqueue("orders", 20_000)
-			store.enqueue("returns", 20_000)
-			store.claim = func(context.Context, int) error { time.Sleep(5 * time.Millisecond); return nil }
+			store, w := storetest.NewMemory(), &workers{seen: map[*Dispatcher]time.Time{}, parts: map[*Dispatcher]float64{}, used: map[*Dispatcher]float64{}}
+			store.Add("orders", 20_000)
+			store.Add("returns", 20_000)
+			slow := onClaim(store, slowly(5*time.Millisecond))
 			var began times
-			sink := &stubSink{batch: batch, deliver: func(context.Context, *dispatcher.Event) error {
+			sink := &sinktest.Func{Max: batch, Respond: func(context.Context, *dispatcher.Event) error {
 				began.note()
 				time.Sleep(20 * time.Millisecond / time.Duration(batch))
 				return nil
 			}}
 			cfg := dispatcher.Config{RateLimit: dispatcher.Rate{Events: 500, Period: time.Second}}
 			start := time.Now()
-			kill := w.start(t, store, sink, cfg)
-			w.start(t, store, sink, cfg)
-			w.start(t, store, sink, cfg)
+			kill := w.start(t, slow, sink, cfg)
+			w.start(t, slow, sink, cfg)
+			w.start(t, slow, sink, cfg)
 			time.Sleep(15 * time.Second)
 			kill()
 			time.Sleep(15 * time.Second)
-			w.start(t, store, sink, cfg)
+			w.start(t, slow, sink, cfg)
 			time.Sleep(30 * time.Second)
 			used := float64(began.most(time.Hour)) / (500 * time.Since(start).Seconds())
 			t.Logf("batch %d: at most %d in a second, %d in ten, %.3f used", batch, began.most(time.Second), began.most(10*time.Second), used)
@@ -122,22 +124,22 @@ func TestLongRateIsSharedByTheProcesses(t *testing.T) {
 func TestTopicRate(t *testing.T) {
 	for _, limit := range []dispatcher.Rate{{Events: 10, Period: time.Second}, {Events: 30, Period: time.Minute}} {
 		synctest.Test(t, func(t *testing.T) {
-			store := newMemory()
-			store.enqueue("orders", 1000)
-			store.enqueue("returns", 1000)
+			store := storetest.NewMemory()
+			store.Add("orders", 1000)
+			store.Add("returns", 1000)
 			var orders times
-			sink := &stubSink{deliver: func(_ context.Context, e *dispatcher.Event) error {
+			sink := &sinktest.Func{Respond: func(_ context.Context, e *dispatcher.Event) error {
 				if e.Topic == "orders" {
 					orders.note()
 				}
 				return nil
 			}}
 			d, _ := begin(t, store, sink, dispatcher.Config{TopicRateLimits: map[string]dispatcher.Rate{"orders": limit}})
-			passes(t, 5*time.Second, "the other topic is delivered", func() bool { return store.count("returns", "delivered") == 1000 })
+			passes(t, 5*time.Second, "the other topic is delivered", func() bool { return store.Count("returns", "delivered") == 1000 })
 			held := 0
 			for range 600 {
 				<-time.After(100 * time.Millisecond)
-				held = max(held, store.count("orders", "processing"))
+				held = max(held, store.Count("orders", "processing"))
 			}
 			perSecond := float64(limit.Events) / limit.Period.Seconds()
 			if got, want := len(orders.at), int(perSecond*time.Since(orders.at[0]).Seconds()); got < want*95/100 || got > want+2 {
@@ -172,24 +174,22 @@ func TestRateIsUsedWhileRowsWaitForOtherThings(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := newMemory()
-				store.claim = func(context.Context, int) error { <-time.After(10 * time.Millisecond); return nil }
-				store.enqueue(test.slow, 2000)
-				oneKey(store)
-				store.enqueue("d", 10_000)
+				store := storetest.NewMemory()
+				store.AddLike(dispatcher.Event{Topic: test.slow, PartitionKey: "17"}, 2000)
+				store.Add("d", 10_000)
 				var began times
-				sink := &stubSink{deliver: func(_ context.Context, e *dispatcher.Event) error {
+				sink := &sinktest.Func{Respond: func(_ context.Context, e *dispatcher.Event) error {
 					if began.note(); e.PartitionKey != "" {
 						<-time.After(test.takes)
 					}
 					return nil
 				}}
 				test.cfg.RateLimit = dispatcher.Rate{Events: 100, Period: time.Second}
-				d, _ := begin(t, store, sink, test.cfg)
+				d, _ := begin(t, onClaim(store, slowly(10*time.Millisecond)), sink, test.cfg)
 				held := 0
 				for range 600 {
 					<-time.After(100 * time.Millisecond)
-					held = max(held, store.count(test.slow, "processing"))
+					held = max(held, store.Count(test.slow, "processing"))
 				}
 				if n := began.most(time.Hour); n < 95*60 || held > test.most {
 					t.Errorf("%d events began in a minute, and %d rows were held; want at least 0.95 of 6000, and at most %d", n, held, test.most)
@@ -200,17 +200,6 @@ func TestRateIsUsedWhileRowsWaitForOtherThings(t *testing.T) {
 			})
 		})
 	}
-}
-
-// slowCalls takes batches, and so long for each.
-type slowCalls struct {
-	stubSink
-	takes time.Duration
-}
-
-func (s *slowCalls) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
-	<-time.After(s.takes)
-	return s.stubSink.Deliver(ctx, batch)
 }
 
 // A topic alone is limited by its rate while tokens are used up, also with a sink that takes batches; while its calls take
@@ -232,14 +221,14 @@ func TestRateOfATopicAlone(t *testing.T) {
 			for _, limit := range []dispatcher.Config{{RateLimit: dispatcher.Rate{Events: test.rate, Period: time.Second}},
 				{TopicRateLimits: map[string]dispatcher.Rate{"orders": {Events: test.rate, Period: time.Second}}}} {
 				synctest.Test(t, func(t *testing.T) {
-					store := newMemory()
-					store.enqueue("orders", 60*test.rate)
+					store := storetest.NewMemory()
+					store.Add("orders", 35*test.rate)
 					limit.Concurrency = test.calls
-					d, _ := begin(t, store, &slowCalls{stubSink{batch: test.batch, deliver: func(context.Context, *dispatcher.Event) error { return nil }}, test.takes}, limit)
+					d, _ := begin(t, store, &sinktest.Slow{Sink: &sinktest.Func{Max: test.batch}, Delay: test.takes}, limit)
 					held := 0
 					for range 300 {
 						<-time.After(100 * time.Millisecond)
-						held = max(held, store.count("orders", "processing"))
+						held = max(held, store.Count("orders", "processing"))
 					}
 					if s := d.Snapshot(); s.LimitedBy != test.want || held > test.most {
 						t.Errorf("limited by %s with %d rows held, want %s and at most %d", s.LimitedBy, held, test.want, test.most)
@@ -255,18 +244,17 @@ func TestRateOfATopicAlone(t *testing.T) {
 // CONTRACT: C-32, C-36
 func TestRatesOfTwoTopics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newMemory()
-		store.enqueue("a", 100)
-		sink := &stubSink{deliver: func(context.Context, *dispatcher.Event) error { return nil }}
-		d, _ := begin(t, store, sink, dispatcher.Config{TopicRateLimits: map[string]dispatcher.Rate{
+		store := storetest.NewMemory()
+		store.Add("a", 100)
+		d, _ := begin(t, store, &sinktest.Func{}, dispatcher.Config{TopicRateLimits: map[string]dispatcher.Rate{
 			"a": {Events: 100, Period: time.Second}, "b": {Events: 10_000, Period: time.Second},
 		}})
-		passes(t, time.Second, "rows of one are claimed", func() bool { return store.count("a", "processing") > 20 })
+		passes(t, time.Second, "rows of one are claimed", func() bool { return store.Count("a", "processing") > 20 })
 		d.SetRateShare(0.001, time.Time{})
 		<-time.After(time.Second)
-		store.enqueue("b", 5)
-		passes(t, time.Second, "those of the other are delivered", func() bool { return store.count("b", "delivered") == 5 })
-		if n := store.count("a", "processing"); n == 0 {
+		store.Add("b", 5)
+		passes(t, time.Second, "those of the other are delivered", func() bool { return store.Count("b", "delivered") == 5 })
+		if n := store.Count("a", "processing"); n == 0 {
 			t.Error("no row of the first waits for a token")
 		}
 	})
@@ -277,18 +265,18 @@ func TestRatesOfTwoTopics(t *testing.T) {
 // CONTRACT: C-36
 func TestRateAfterQuietAndWithSlowCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newMemory()
+		store := storetest.NewMemory()
 		var began times
-		sink := &stubSink{deliver: func(context.Context, *dispatcher.Event) error {
+		sink := &sinktest.Func{Respond: func(context.Context, *dispatcher.Event) error {
 			began.note()
 			<-time.After(200 * time.Millisecond)
 			return nil
 		}}
 		begin(t, store, sink, dispatcher.Config{Concurrency: 1000, RateLimit: dispatcher.Rate{Events: 2000, Period: time.Second}})
 		<-time.After(10 * time.Second)
-		store.enqueue("orders", 5000)
+		store.Add("orders", 5000)
 		start := time.Now()
-		passes(t, 10*time.Second, "all are delivered", func() bool { return store.count("orders", "delivered") == 5000 })
+		passes(t, 10*time.Second, "all are delivered", func() bool { return store.Count("orders", "delivered") == 5000 })
 		if took := time.Since(start); began.most(time.Second) > 2000+161 || took > 2900*time.Millisecond {
 			t.Errorf("at most %d events in a second, 5000 in %v; want at most 2161, and 2.7s", began.most(time.Second), took)
 		}
@@ -300,26 +288,22 @@ func TestRateAfterQuietAndWithSlowCalls(t *testing.T) {
 // CONTRACT: C-36
 func TestRateShareLapses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newMemory()
-		store.enqueue("orders", 1000)
-		sink := &stubSink{deliver: func(context.Context, *dispatcher.Event) error { return nil }}
+		store := storetest.NewMemory()
+		store.Add("orders", 1000)
 		cfg := dispatcher.Config{RateLimit: dispatcher.Rate{Events: 100, Period: time.Second}}
-		d, stop := begin(t, store, sink, cfg)
+		d, stop := begin(t, store, &sinktest.Func{}, cfg)
 		d.SetRateShare(0.5, time.Now().Add(3*time.Second))
 		<-time.After(time.Minute)
-		if n := store.count("orders", "delivered"); n < 140 || n > 150 {
+		if n := store.Count("orders", "delivered"); n < 140 || n > 150 {
 			t.Errorf("%d events with half of the rate for three seconds, want 150", n)
 		}
 		d.SetRateShare(0.5, time.Time{})
 		<-time.After(time.Second)
-		if n := store.count("orders", "delivered"); n < 185 || n > 205 {
+		if n := store.Count("orders", "delivered"); n < 185 || n > 205 {
 			t.Errorf("%d events a second later, want 200", n)
 		}
 		stop()
-		d, err := New(store, sink, cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		d = newDispatcher(t, store, &sinktest.Func{}, cfg)
 		began := time.Now()
 		done, err := d.RunOnce(t.Context(), 300)
 		if took := time.Since(began); err != nil || done.Delivered != 300 || took < 2900*time.Millisecond || took > 4*time.Second {
@@ -340,12 +324,9 @@ func TestRunOnceWithARateEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := newMemory()
-				store.enqueue("orders", 5)
-				d, err := New(store, &stubSink{deliver: func(context.Context, *dispatcher.Event) error { return nil }}, cfg)
-				if err != nil {
-					t.Fatal(err)
-				}
+				store := storetest.NewMemory()
+				store.Add("orders", 5)
+				d := newDispatcher(t, store, &sinktest.Func{}, cfg)
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				defer cancel()
 				began := time.Now()
@@ -364,12 +345,11 @@ func tenantOf(n int) uuid.NullUUID { return uuid.NullUUID{UUID: uuid.UUID{15: by
 // of the time from an event's creation to its delivery.
 func others(t *testing.T, cfg dispatcher.Config, flood int) (p99 time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newMemory()
-		store.claim = func(context.Context, int) error { time.Sleep(time.Millisecond); return nil }
+		store := storetest.NewMemory()
 		var mu sync.Mutex
 		var waits []time.Duration
 		served := 0
-		sink := &stubSink{deliver: func(_ context.Context, e *dispatcher.Event) error {
+		sink := &sinktest.Func{Respond: func(_ context.Context, e *dispatcher.Event) error {
 			<-time.After(10*time.Millisecond + rand.N(20*time.Millisecond))
 			mu.Lock()
 			defer mu.Unlock()
@@ -381,10 +361,10 @@ func others(t *testing.T, cfg dispatcher.Config, flood int) (p99 time.Duration) 
 			return nil
 		}}
 		cfg.Concurrency, cfg.Topics = 8, []string{"orders"}
-		store.enqueueOf(tenantOf(0), "orders", flood)
-		begin(t, store, sink, cfg)
+		store.AddLike(dispatcher.Event{TenantID: tenantOf(0), Topic: "orders"}, flood)
+		begin(t, onClaim(store, slowly(time.Millisecond)), sink, cfg)
 		for i := range 2000 {
-			store.enqueueOf(tenantOf(1+i%50), "orders", 1)
+			store.AddLike(dispatcher.Event{TenantID: tenantOf(1 + i%50), Topic: "orders"}, 1)
 			<-time.After(10 * time.Millisecond)
 		}
 		<-time.After(time.Second)
@@ -451,9 +431,9 @@ func TestQueueIsInTurns(t *testing.T) {
 // CONTRACT: C-37
 func TestTenantWhoseCallsHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newMemory()
+		store := storetest.NewMemory()
 		others := 0
-		sink := &stubSink{deliver: func(ctx context.Context, e *dispatcher.Event) error {
+		sink := &sinktest.Func{Respond: func(ctx context.Context, e *dispatcher.Event) error {
 			if e.TenantID == tenantOf(0) {
 				<-ctx.Done()
 				return ctx.Err()
@@ -461,12 +441,12 @@ func TestTenantWhoseCallsHang(t *testing.T) {
 			others++
 			return nil
 		}}
-		store.enqueueOf(tenantOf(0), "orders", 1000)
-		store.enqueueOf(tenantOf(1), "orders", 1)
+		store.AddLike(dispatcher.Event{TenantID: tenantOf(0), Topic: "orders"}, 1000)
+		store.AddLike(dispatcher.Event{TenantID: tenantOf(1), Topic: "orders"}, 1)
 		begin(t, store, sink, dispatcher.Config{Concurrency: 8, Topics: []string{"orders"}, Fairness: dispatcher.FairnessTenant})
 		<-time.After(time.Second)
 		for i := range 20 {
-			store.enqueueOf(tenantOf(1+i%3), "orders", 1)
+			store.AddLike(dispatcher.Event{TenantID: tenantOf(1 + i%3), Topic: "orders"}, 1)
 			<-time.After(100 * time.Millisecond)
 		}
 		<-time.After(2 * time.Second)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -16,7 +15,9 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
@@ -86,14 +87,20 @@ type running struct {
 	ended  chan error
 }
 
-// start runs a dispatcher until stop, or until the test ends. What cfg leaves out is made quick.
+// start runs a dispatcher until stop, or until the test ends.
 func (r rig) start(store dispatcher.Store, sink dispatcher.Sink, cfg dispatcher.Config) *running {
+	r.Helper()
+	return r.run(r.engine(store, sink, cfg))
+}
+
+// engine makes a dispatcher. What cfg leaves out is made quick.
+func (r rig) engine(store dispatcher.Store, sink dispatcher.Sink, cfg dispatcher.Config) *engine.Dispatcher {
 	r.Helper()
 	d, err := engine.New(store, sink, quick(cfg))
 	if err != nil {
 		r.Fatal(err)
 	}
-	return r.run(d)
+	return d
 }
 
 // run is start for a dispatcher that is there.
@@ -145,36 +152,12 @@ type book struct {
 	respond func(context.Context, *dispatcher.Event) error
 	batch   int // BatchSize. Defaults to 1.
 
-	mu       sync.Mutex
-	attempt  map[uuid.UUID][]int   // of each event, the attempts that were begun
-	tokens   map[uuid.UUID][]int64 // and their fencing tokens
-	success  map[uuid.UUID]int     // and how often it was confirmed
-	byTopic  map[string]int        // confirmed
-	attempts int
+	began, confirmed sinktest.Recording
 }
 
 func (b *book) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
-	errs := make([]error, len(batch))
-	for i, e := range batch {
-		b.mu.Lock()
-		if b.tokens == nil {
-			b.attempt, b.tokens, b.success, b.byTopic = map[uuid.UUID][]int{}, map[uuid.UUID][]int64{}, map[uuid.UUID]int{}, map[string]int{}
-		}
-		b.attempt[e.ID] = append(b.attempt[e.ID], e.Attempt)
-		b.tokens[e.ID] = append(b.tokens[e.ID], e.LeaseNumber)
-		b.attempts++
-		b.mu.Unlock()
-		if b.respond != nil {
-			errs[i] = b.respond(ctx, e)
-		}
-		if errs[i] == nil {
-			b.mu.Lock()
-			b.success[e.ID]++
-			b.byTopic[e.Topic]++
-			b.mu.Unlock()
-		}
-	}
-	return errs
+	b.began.Deliver(context.Background(), batch)
+	return (&sinktest.Func{Respond: b.respond, Confirmed: &b.confirmed}).Deliver(ctx, batch)
 }
 
 func (*book) Probe(context.Context) error { return nil }
@@ -183,25 +166,59 @@ func (*book) Close(context.Context) error { return nil }
 
 // begun returns the attempts of each event that were begun, in order.
 func (b *book) begun() map[uuid.UUID][]int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return maps.Clone(b.attempt)
+	attempts := map[uuid.UUID][]int{}
+	for _, e := range b.began.Events() {
+		attempts[e.ID] = append(attempts[e.ID], e.Attempt)
+	}
+	return attempts
 }
 
 // delivered returns the number of events, and of confirmations.
 func (b *book) delivered() (events, times int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, n := range b.success {
-		times += n
+	all, ids := b.confirmed.Events(), map[uuid.UUID]bool{}
+	for _, e := range all {
+		ids[e.ID] = true
 	}
-	return len(b.success), times
+	return len(ids), len(all)
 }
 
-func (b *book) topic(name string) int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.byTopic[name]
+// topic returns the number of confirmations of a topic.
+func (b *book) topic(name string) (n int) {
+	for _, e := range b.confirmed.Events() {
+		if e.Topic == name {
+			n++
+		}
+	}
+	return n
+}
+
+// before is a store that calls a function before each call.
+func before(store dispatcher.Store, do func(storetest.Call) error) dispatcher.Store {
+	return &storetest.Hooked{Store: store, Before: func(_ context.Context, c storetest.Call) error { return do(c) }}
+}
+
+// counting counts the calls of a store by their verbs.
+type counting struct {
+	storetest.Hooked
+	mu    sync.Mutex
+	calls map[string]int64
+}
+
+func newCounting(store dispatcher.Store) *counting {
+	c := &counting{calls: map[string]int64{}}
+	c.Hooked = storetest.Hooked{Store: store, Before: func(_ context.Context, call storetest.Call) error {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.calls[call.Verb]++
+		return nil
+	}}
+	return c
+}
+
+func (c *counting) n(verb string) int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.calls[verb]
 }
 
 // logBook is what a dispatcher logs, at every level.

@@ -16,6 +16,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/client/producer"
 	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
@@ -99,11 +100,15 @@ func TestRunOnceFailsWhenEveryEventIsUnreachable(t *testing.T) {
 				call++
 				return test.results[call]
 			}}
-			d, err := engine.New(&oneClaim{Store: r.store()}, sink, quick(dispatcher.Config{Concurrency: 1}))
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, err := d.RunOnce(ctx, test.n)
+			claimed := false
+			store := before(r.store(), func(c storetest.Call) error {
+				if c.Verb == "claim" && claimed {
+					return errNoDatabase
+				}
+				claimed = claimed || c.Verb == "claim"
+				return nil
+			})
+			got, err := r.engine(store, sink, dispatcher.Config{Concurrency: 1}).RunOnce(ctx, test.n)
 			if got != test.want || dispatcher.IsUnavailable(err) != dispatcher.IsUnavailable(test.err) {
 				t.Errorf("RunOnce returned %+v, %v; want %+v, %v", got, err, test.want, test.err)
 			}
@@ -118,20 +123,6 @@ func TestRunOnceFailsWhenEveryEventIsUnreachable(t *testing.T) {
 }
 
 var errNoDatabase = errors.New("no database")
-
-// oneClaim is a store that is unreachable after its first claim.
-type oneClaim struct {
-	dispatcher.Store
-	done bool
-}
-
-func (s *oneClaim) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatcher.Claimed, error) {
-	if s.done {
-		return dispatcher.Claimed{}, errNoDatabase
-	}
-	s.done = true
-	return s.Store.Claim(ctx, req)
-}
 
 func TestRunTwiceIsRefused(t *testing.T) {
 	r := newRig(t)
@@ -367,33 +358,25 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// slowToList is a store whose listing of topics takes a while, and that writes down when.
-type slowToList struct {
-	dispatcher.Store
-	takes  time.Duration
-	begun  chan time.Time
-	ending chan time.Time
-}
-
-func (s slowToList) Topics(ctx context.Context) ([]string, error) {
-	s.begun <- time.Now()
-	defer func() { s.ending <- time.Now() }()
-	<-time.After(s.takes)
-	return s.Store.Topics(ctx)
-}
-
 // While an old snapshot keeps millions of delivered rows in the way, listing the topics takes long.
 // Then it is done less often.
 func TestSlowListingIsRare(t *testing.T) {
 	r := newRig(t)
-	store := slowToList{r.store(), 50 * time.Millisecond, make(chan time.Time, 100), make(chan time.Time, 100)}
+	const takes = 50 * time.Millisecond
+	listings := make(chan time.Time, 100) // when they began, and ended
 	r.enqueue("orders", 1)
-	r.start(store, &book{}, dispatcher.Config{})
-	receive(t, "the first listing begins", store.begun)
-	first := receive(t, "the first listing ends", store.ending)
-	second := receive(t, "the second listing begins", store.begun)
-	if pause := second.Sub(first); pause < 15*store.takes {
-		t.Errorf("%v after a listing that took %v there was another one", pause, store.takes)
+	r.start(before(r.store(), func(c storetest.Call) error {
+		if c.Verb == "topics" {
+			listings <- time.Now()
+			<-time.After(takes)
+			listings <- time.Now()
+		}
+		return nil
+	}), &book{}, dispatcher.Config{})
+	receive(t, "the first listing begins", listings)
+	first, second := receive(t, "the first listing ends", listings), receive(t, "the second listing begins", listings)
+	if pause := second.Sub(first); pause < 15*takes {
+		t.Errorf("%v after a listing that took %v there was another one", pause, takes)
 	}
 }
 
@@ -425,8 +408,7 @@ func TestProducerWakesDispatcher(t *testing.T) {
 			t.Parallel()
 			dsn := pgtest.Migrated(t)
 			r, log := rig{t, pgtest.Pool(t, dsn)}, &logBook{}
-			store := &countingStore{Store: r.store()}
-			d := r.start(store, &book{}, asleep(topics...))
+			d := r.start(r.store(), &book{}, asleep(topics...))
 			r.listen(dsn, "shop", d.Wake, log)
 			r.eventually("it listens", func() bool { return len(log.lines("are received")) == 1 })
 			waker := producer.NewWaker(r.Pool, producer.WakerOptions{})
@@ -497,11 +479,11 @@ func TestWakeClaimsWhatIsThere(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
-			store := &countingStore{Store: r.store()}
+			store := newCounting(r.store())
 			config := asleep("orders")
 			config.MaxBytes = 1 << 20
 			d := r.start(store, &book{}, config)
-			r.eventually("it has looked, and sleeps", func() bool { return store.claims.Load() > 0 })
+			r.eventually("it has looked, and sleeps", func() bool { return store.n("claim") > 0 })
 			r.enqueue("orders", test.rows)
 			if test.change != "" {
 				pgtest.Exec(r, `update outbox.outbox_events set `+test.change+` where live`)

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -16,20 +15,17 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 )
 
-// slow is a store whose statements take a time for each row, and may be refused.
-type slow struct {
-	*memory
-	// takes, when set, returns how long a statement takes, or why it is refused. topics are those of its rows, which a
-	// claim names once each.
+// server is a database whose statements take a time for each row, and may be refused.
+type server struct {
+	// takes returns how long a statement takes, or why it is refused. topics are those of its rows, which a claim names
+	// once each.
 	takes func(verb string, topics []string) (time.Duration, error)
-	limit time.Duration // of the server; 0 for none
-	code  sqlState      // of the server's error then
-
-	mu    sync.Mutex
-	lost  map[verb]int // responses to lose, of statements that are done
-	calls map[string]int
+	limit time.Duration // of a statement; 0 for none
+	code  sqlState      // of its error then
 }
 
 // sqlState is an error of PostgreSQL.
@@ -38,17 +34,22 @@ type sqlState string
 func (s sqlState) Error() string    { return "canceling statement: " + string(s) }
 func (s sqlState) SQLState() string { return string(s) }
 
+// with is a store whose rows are in m.
+func (s server) with(m *storetest.Memory) dispatcher.Store {
+	return &storetest.Hooked{Store: m, Before: func(ctx context.Context, c storetest.Call) error {
+		var topics []string
+		for _, l := range c.Leases {
+			topics = append(topics, m.Event(l.ID).Topic)
+		}
+		for _, share := range c.Claim.Shares {
+			topics = append(topics, slices.Repeat([]string{share.Topic}, min(share.Limit, m.Count(share.Topic, "pending")))...)
+		}
+		return s.statement(ctx, c.Verb, topics)
+	}}
+}
+
 // statement lets its time pass.
-func (s *slow) statement(ctx context.Context, verb string, topics []string) error {
-	s.mu.Lock()
-	if s.calls == nil {
-		s.calls = map[string]int{}
-	}
-	s.calls[verb]++
-	s.mu.Unlock()
-	if s.takes == nil {
-		return nil
-	}
+func (s server) statement(ctx context.Context, verb string, topics []string) error {
 	took, err := s.takes(verb, topics)
 	if err != nil {
 		return dispatcher.Refused(err)
@@ -67,106 +68,17 @@ func (s *slow) statement(ctx context.Context, verb string, topics []string) erro
 	}
 }
 
-// loses reports whether the response of a statement that is done is lost.
-func (s *slow) loses(v verb) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.lost[v] == 0 {
-		return false
-	}
-	s.lost[v]--
-	return true
+// confirms is a sink whose results a function returns, and that remembers what it confirmed.
+func confirms(batch int, result func(*dispatcher.Event) error) *sinktest.Func {
+	respond := func(_ context.Context, e *dispatcher.Event) error { return result(e) }
+	return &sinktest.Func{Max: batch, Respond: respond, Confirmed: &sinktest.Recording{}}
 }
 
-func (s *slow) topics(leases []dispatcher.Lease) (topics []string) {
-	s.memory.mu.Lock()
-	defer s.memory.mu.Unlock()
-	for _, l := range leases {
-		topics = append(topics, s.rows[l.ID].event.Topic)
-	}
-	return topics
-}
-
-func (s *slow) Ack(ctx context.Context, leases []dispatcher.Lease) ([]dispatcher.Lease, error) {
-	if err := s.statement(ctx, "ack", s.topics(leases)); err != nil {
-		return nil, err
-	}
-	return s.memory.Ack(ctx, leases)
-}
-
-func (s *slow) Nack(ctx context.Context, failures []dispatcher.Failure) ([]dispatcher.Lease, error) {
-	leases := make([]dispatcher.Lease, len(failures))
-	for i, f := range failures {
-		leases[i] = f.Lease
-	}
-	if err := s.statement(ctx, "nack", s.topics(leases)); err != nil {
-		return nil, err
-	}
-	lost, err := s.memory.Nack(ctx, failures)
-	if s.loses(nack) {
-		return nil, context.DeadlineExceeded
-	}
-	return lost, err
-}
-
-func (s *slow) Release(ctx context.Context, returns []dispatcher.Return) ([]dispatcher.Lease, error) {
-	leases := make([]dispatcher.Lease, len(returns))
-	for i, r := range returns {
-		leases[i] = r.Lease
-	}
-	if err := s.statement(ctx, "release", s.topics(leases)); err != nil {
-		return nil, err
-	}
-	return s.memory.Release(ctx, returns)
-}
-
-func (s *slow) Extend(ctx context.Context, leases []dispatcher.Lease, lease time.Duration) ([]dispatcher.Lease, error) {
-	if err := s.statement(ctx, "extend", s.topics(leases)); err != nil {
-		return nil, err
-	}
-	return s.memory.Extend(ctx, leases, lease)
-}
-
-func (s *slow) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatcher.Claimed, error) {
-	var topics []string
-	for _, share := range req.Shares {
-		n := min(share.Limit, s.count(share.Topic, "pending"))
-		topics = append(topics, slices.Repeat([]string{share.Topic}, n)...)
-	}
-	if err := s.statement(ctx, "claim", topics); err != nil {
-		return dispatcher.Claimed{}, err
-	}
-	return s.memory.Claim(ctx, req)
-}
-
-// confirmed is a sink that counts how often it confirmed each event.
-type confirmed struct {
-	stubSink
-	mu    sync.Mutex
-	times map[uuid.UUID]int
-}
-
-// newConfirmed returns one whose results a function returns.
-func newConfirmed(batch int, result func(*dispatcher.Event) error) *confirmed {
-	c := &confirmed{times: map[uuid.UUID]int{}}
-	c.stubSink = stubSink{batch: batch, deliver: func(_ context.Context, e *dispatcher.Event) error {
-		err := result(e)
-		if err == nil {
-			c.mu.Lock()
-			c.times[e.ID]++
-			c.mu.Unlock()
-		}
-		return err
-	}}
-	return c
-}
-
-// again returns how many events of a topic were confirmed more than once.
-func (c *confirmed) again(m *memory, topic string) (n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for id, times := range c.times {
-		if times > 1 && m.rows[id].event.Topic == topic {
+// again returns how many events of a topic a sink confirmed more than once.
+func again(sink *sinktest.Func, topic string) (n int) {
+	times := map[uuid.UUID]int{}
+	for _, e := range sink.Confirmed.Events() {
+		if times[e.ID]++; times[e.ID] == 2 && e.Topic == topic {
 			n++
 		}
 	}
@@ -182,16 +94,15 @@ func TestStatementsThatTheServerCutsOffShrink(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const events, perRow = 2000, 4 * time.Millisecond
-				store := &slow{memory: newMemory(), limit: 600 * time.Millisecond, code: code,
-					takes: func(_ string, topics []string) (time.Duration, error) {
-						return time.Duration(len(topics)) * perRow, nil
-					}}
-				store.enqueue("orders", events)
-				sink := newConfirmed(500, succeeds)
-				d, stop := begin(t, store, sink, dispatcher.Config{})
-				took := passes(t, 2*time.Minute, "all are delivered", func() bool { return store.count("orders", "delivered") == events })
+				store, takes := storetest.NewMemory(), func(_ string, topics []string) (time.Duration, error) {
+					return time.Duration(len(topics)) * perRow, nil
+				}
+				store.Add("orders", events)
+				sink := confirms(500, succeeds)
+				d, stop := begin(t, server{takes, 600 * time.Millisecond, code}.with(store), sink, dispatcher.Config{})
+				took := passes(t, 2*time.Minute, "all are delivered", func() bool { return store.Count("orders", "delivered") == events })
 				t.Logf("delivered in %v", took)
-				if n := sink.again(store.memory, "orders"); n > 0 {
+				if n := again(sink, "orders"); n > 0 {
 					t.Errorf("%d events were delivered again", n)
 				}
 				if s := d.Snapshot(); !s.Source.OK {
@@ -212,31 +123,31 @@ func TestOutcomesThatHangHarmTheirTopicAlone(t *testing.T) {
 		t.Run(verb, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const rounds, events, lease = 20, 50, 30 * time.Second
-				store := &slow{memory: newMemory(), takes: func(v string, topics []string) (time.Duration, error) {
+				store, takes := storetest.NewMemory(), func(v string, topics []string) (time.Duration, error) {
 					if v == verb && slices.Contains(topics, "hangs") {
 						return time.Hour, nil
 					}
 					return time.Millisecond, nil
-				}}
-				sink := newConfirmed(1, func(e *dispatcher.Event) error {
+				}
+				sink := confirms(1, func(e *dispatcher.Event) error {
 					if e.Topic == "hangs" {
 						return result
 					}
 					return nil
 				})
-				store.enqueue("hangs", 3000)
-				d, stop := begin(t, store, sink, dispatcher.Config{Lease: lease})
+				store.Add("hangs", 3000)
+				d, stop := begin(t, server{takes: takes}.with(store), sink, dispatcher.Config{Lease: lease})
 				longest := time.Duration(0)
 				for i := range rounds {
-					store.enqueue("well", events)
+					store.Add("well", events)
 					took := passes(t, lease+2*storeTimeout, "the other topic is delivered", func() bool {
-						return store.count("well", "delivered") == events*(i+1)
+						return store.Count("well", "delivered") == events*(i+1)
 					})
 					longest = max(longest, took)
 					<-time.After(5 * time.Second)
 				}
 				t.Logf("the other topic waited %v at most", longest)
-				if n := sink.again(store.memory, "well"); n > 0 {
+				if n := again(sink, "well"); n > 0 {
 					t.Errorf("%d events of the other topic were delivered again", n)
 				}
 				if s := d.Snapshot(); !s.Source.OK || s.Outcomes.OK {
@@ -258,22 +169,22 @@ func TestClaimsThatFailHarmTheirTopicAlone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const rounds, events = 50, 50
-				store := &slow{memory: newMemory(), limit: test.limit, code: "57014", takes: func(v string, topics []string) (time.Duration, error) {
+				store, takes := storetest.NewMemory(), func(v string, topics []string) (time.Duration, error) {
 					if v == "claim" && slices.Contains(topics, "bad") {
 						return time.Hour, test.refusal
 					}
 					return time.Millisecond, nil
-				}}
-				store.enqueue("bad", 100)
+				}
+				store.Add("bad", 100)
 				var log bytes.Buffer
 				var all time.Duration
-				_, stop := begin(t, store, newConfirmed(1, succeeds), dispatcher.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+				_, stop := begin(t, server{takes, test.limit, "57014"}.with(store), confirms(1, succeeds), dispatcher.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 				if name == "hang" {
 					<-time.After(time.Second) // the first claim is of the bad topic alone
 				}
 				for i := range rounds {
-					store.enqueue("well", events)
-					all += passes(t, 3*storeTimeout, "the other topic is delivered", func() bool { return store.count("well", "delivered") == events*(i+1) })
+					store.Add("well", events)
+					all += passes(t, 3*storeTimeout, "the other topic is delivered", func() bool { return store.Count("well", "delivered") == events*(i+1) })
 					<-time.After(10 * time.Second)
 				}
 				t.Logf("the other topic waited %v in all", all)
@@ -292,12 +203,12 @@ func TestClaimsThatFailHarmTheirTopicAlone(t *testing.T) {
 // A stop says which outcomes it has not written.
 func TestStopReportsOutcomesWrittenApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &slow{memory: newMemory(), takes: func(v string, _ []string) (time.Duration, error) {
+		store, takes := storetest.NewMemory(), func(v string, _ []string) (time.Duration, error) {
 			return map[string]time.Duration{"ack": time.Hour}[v], nil
-		}}
-		store.enqueue("orders", 3)
+		}
+		store.Add("orders", 3)
 		var log bytes.Buffer
-		_, stop := begin(t, store, newConfirmed(1, succeeds), dispatcher.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		_, stop := begin(t, server{takes: takes}.with(store), confirms(1, succeeds), dispatcher.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		<-time.After(storeTimeout + time.Second)
 		stop()
 		if !strings.Contains(log.String(), "3 outcomes are not written back") {
@@ -312,17 +223,17 @@ func TestExtensionThatHangsHarmsItsTopicAlone(t *testing.T) {
 	for name, refusal := range map[string]error{"hangs": nil, "refused": errContent} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := &slow{memory: newMemory(), takes: func(v string, topics []string) (time.Duration, error) {
+				store, takes := storetest.NewMemory(), func(v string, topics []string) (time.Duration, error) {
 					if v == "extend" && slices.Contains(topics, "bad") {
 						return time.Hour, refusal
 					}
 					return time.Millisecond, nil
-				}}
-				store.enqueue("bad", 5)
-				store.enqueue("well", 5)
-				sink := newConfirmed(1, succeeds)
-				deliver := sink.deliver
-				sink.deliver = func(ctx context.Context, e *dispatcher.Event) error {
+				}
+				store.Add("bad", 5)
+				store.Add("well", 5)
+				sink := confirms(1, succeeds)
+				deliver := sink.Respond
+				sink.Respond = func(ctx context.Context, e *dispatcher.Event) error {
 					select {
 					case <-time.After(4 * time.Minute):
 						return deliver(ctx, e)
@@ -330,9 +241,9 @@ func TestExtensionThatHangsHarmsItsTopicAlone(t *testing.T) {
 						return ctx.Err()
 					}
 				}
-				_, stop := begin(t, store, sink, dispatcher.Config{Lease: 30 * time.Second})
-				passes(t, 5*time.Minute, "the other topic is delivered", func() bool { return store.count("well", "delivered") == 5 })
-				if n := store.attempts("well"); n != 5 {
+				_, stop := begin(t, server{takes: takes}.with(store), sink, dispatcher.Config{Lease: 30 * time.Second})
+				passes(t, 5*time.Minute, "the other topic is delivered", func() bool { return store.Count("well", "delivered") == 5 })
+				if n := store.Attempts("well"); n != 5 {
 					t.Errorf("its 5 events took %d attempts", n)
 				}
 				stop()
@@ -345,14 +256,21 @@ func TestExtensionThatHangsHarmsItsTopicAlone(t *testing.T) {
 // CONTRACT: C-43
 func TestDeadRowIsReportedWhenTheResponseWasLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &slow{memory: newMemory(), lost: map[verb]int{nack: 1}}
-		store.enqueue("orders", 3)
+		memory, lost := storetest.NewMemory(), false
+		memory.Add("orders", 3)
+		store := &storetest.Hooked{Store: memory, After: func(_ context.Context, c storetest.Call) error {
+			if c.Verb == "nack" && !lost {
+				lost = true
+				return context.DeadlineExceeded
+			}
+			return nil
+		}}
 		seen := &reports{}
-		sink := newConfirmed(1, func(*dispatcher.Event) error {
+		sink := confirms(1, func(*dispatcher.Event) error {
 			return dispatcher.Permanent(dispatcher.ReasonPermanentFailure, errContent)
 		})
 		_, stop := begin(t, store, sink, dispatcher.Config{Observer: seen})
-		passes(t, time.Minute, "they are dead", func() bool { return store.count("orders", "dead") == 3 })
+		passes(t, time.Minute, "they are dead", func() bool { return memory.Count("orders", "dead") == 3 })
 		<-time.After(time.Minute)
 		stop()
 		if seen.dead != 3 || seen.lost != 0 {
@@ -373,9 +291,9 @@ func (r *reports) LeaseLost(n int)                   { r.lost += n }
 // The last error of a call that ran into delivery.timeout says so.
 func TestLastErrorNamesTheDeliveryTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newMemory()
-		store.enqueue("orders", 1)
-		sink := &stubSink{deliver: func(ctx context.Context, _ *dispatcher.Event) error { <-ctx.Done(); return ctx.Err() }}
+		store := storetest.NewMemory()
+		store.Add("orders", 1)
+		sink := &sinktest.Func{Respond: func(ctx context.Context, _ *dispatcher.Event) error { <-ctx.Done(); return ctx.Err() }}
 		d, stop := begin(t, store, sink, dispatcher.Config{DeliveryTimeout: time.Minute})
 		passes(t, 2*time.Minute, "the call has failed", func() bool { return d.Snapshot().LastError != "" })
 		if last := d.Snapshot().LastError; !strings.Contains(last, errOverdue.Error()) {
@@ -429,10 +347,10 @@ func TestFaultIsTheEventsOwnWhenOthersAreDelivered(t *testing.T) {
 // CONTRACT: C-32
 func TestFirstFaultsSpendNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newMemory()
-		store.enqueue("orders", 100)
+		store := storetest.NewMemory()
+		store.Add("orders", 100)
 		var down atomic.Bool
-		sink := &stubSink{deliver: func(context.Context, *dispatcher.Event) error {
+		sink := &sinktest.Func{Respond: func(context.Context, *dispatcher.Event) error {
 			<-time.After(time.Millisecond)
 			if down.Load() {
 				return errFault
@@ -440,12 +358,12 @@ func TestFirstFaultsSpendNothing(t *testing.T) {
 			return nil
 		}}
 		_, stop := begin(t, store, sink, dispatcher.Config{})
-		passes(t, time.Minute, "the first are delivered", func() bool { return store.count("orders", "delivered") == 100 })
+		passes(t, time.Minute, "the first are delivered", func() bool { return store.Count("orders", "delivered") == 100 })
 		down.Store(true)
-		store.enqueue("orders", refusingEvents-1)
+		store.Add("orders", refusingEvents-1)
 		<-time.After(10 * time.Minute)
 		stop()
-		if n := store.attempts("orders") - 100; n > 0 {
+		if n := store.Attempts("orders") - 100; n > 0 {
 			t.Errorf("10 minutes of 503 spent %d attempts of %d events", n, refusingEvents-1)
 		}
 	})
@@ -455,10 +373,10 @@ func TestFirstFaultsSpendNothing(t *testing.T) {
 // CONTRACT: C-32
 func TestFaultAmongFewOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newMemory()
-		store.enqueue("orders", 1)
-		poison := store.order[0].event.ID
-		sink := &stubSink{deliver: func(_ context.Context, e *dispatcher.Event) error {
+		store := storetest.NewMemory()
+		store.Add("orders", 1)
+		poison := store.IDs()[0]
+		sink := &sinktest.Func{Respond: func(_ context.Context, e *dispatcher.Event) error {
 			<-time.After(time.Millisecond)
 			if e.ID == poison {
 				return errFault
@@ -467,12 +385,12 @@ func TestFaultAmongFewOthers(t *testing.T) {
 		}}
 		_, stop := begin(t, store, sink, dispatcher.Config{})
 		began := time.Now()
-		for store.count("orders", "dead") == 0 && time.Since(began) < 9*time.Hour {
-			store.enqueue("orders", 1)
+		for store.Count("orders", "dead") == 0 && time.Since(began) < 9*time.Hour {
+			store.Add("orders", 1)
 			<-time.After(time.Minute)
 		}
 		stop()
-		if store.count("orders", "dead") != 1 {
+		if store.Count("orders", "dead") != 1 {
 			t.Error("the event is not dead after 9 hours, with others that are delivered once a minute")
 		}
 	})
@@ -484,50 +402,37 @@ func TestFaultAmongFewOthers(t *testing.T) {
 func TestFaultOfABatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const events = 1000
-		store := newMemory()
-		store.enqueue("orders", events)
-		poison := store.order[42].event.ID
-		sink := &together{batch: 100, deliver: func(batch []*dispatcher.Event) error {
+		store := storetest.NewMemory()
+		store.Add("orders", events)
+		poison := store.IDs()[42]
+		var calls atomic.Int64
+		sink := &sinktest.Func{Max: 100, RespondAll: func(_ context.Context, batch []*dispatcher.Event) []error {
+			calls.Add(1)
 			<-time.After(time.Millisecond)
 			if slices.ContainsFunc(batch, func(e *dispatcher.Event) bool { return e.ID == poison }) {
-				return errFault
+				return slices.Repeat([]error{errFault}, len(batch))
 			}
-			return nil
+			return make([]error, len(batch))
 		}}
 		_, stop := begin(t, store, sink, dispatcher.Config{Concurrency: 1})
-		took := passes(t, time.Minute, "all others are delivered", func() bool { return store.count("orders", "delivered") == events-1 })
-		t.Logf("delivered in %v and %d calls", took, sink.calls.Load())
-		for _, r := range store.order {
-			if r.event.ID != poison && r.event.Attempt != 1 {
-				t.Errorf("event %d spent %d attempts", r.event.Seq, r.event.Attempt)
+		took := passes(t, time.Minute, "all others are delivered", func() bool { return store.Count("orders", "delivered") == events-1 })
+		t.Logf("delivered in %v and %d calls", took, calls.Load())
+		for _, id := range store.IDs() {
+			if n := store.Row(id).Attempts; id != poison && n != 1 {
+				t.Errorf("event %s spent %d attempts", id, n)
 			}
 		}
-		if n := sink.calls.Load(); n > events/100+20+50 {
+		if n := calls.Load(); n > events/100+20+50 {
 			t.Errorf("%d calls were made for %d events", n, events)
 		}
 		began := time.Now()
-		for store.count("orders", "dead") == 0 && time.Since(began) < 9*time.Hour {
-			store.enqueue("orders", 10)
+		for store.Count("orders", "dead") == 0 && time.Since(began) < 9*time.Hour {
+			store.Add("orders", 10)
 			<-time.After(time.Minute)
 		}
 		stop()
-		if dead := store.count("orders", "dead"); dead != 1 || store.rows[poison].status != "dead" {
+		if dead := store.Count("orders", "dead"); dead != 1 || store.Row(poison).Status != "dead" {
 			t.Errorf("%d events are dead, want the one that makes the destination fail", dead)
 		}
 	})
 }
-
-// together is a Sink with one result for all events of a call.
-type together struct {
-	stubSink
-	batch   int
-	deliver func([]*dispatcher.Event) error
-	calls   atomic.Int64
-}
-
-func (s *together) Deliver(_ context.Context, batch []*dispatcher.Event) []error {
-	s.calls.Add(1)
-	return slices.Repeat([]error{s.deliver(batch)}, len(batch))
-}
-
-func (s *together) BatchSize() int { return s.batch }

@@ -302,7 +302,7 @@ func TestRealRegistryServesValidation(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	of := func(kind, subject string, version int32) spec.Validation {
+	of := func(kind, subject string, version int) spec.Validation {
 		return spec.Validation{Types: []string{kind}, Schema: &spec.PayloadSchema{Registry: &spec.RegistrySchema{Subject: subject, Version: version}}}
 	}
 	s, err := sink.New(spec.Config{

@@ -32,26 +32,26 @@ func minimal() *v1alpha1.OutboxDispatcher {
 		ObjectMeta: metav1.ObjectMeta{Name: "orders", Namespace: "shop", UID: "0a1b"},
 		Spec: v1alpha1.OutboxDispatcherSpec{
 			Namespace: "shop",
-			Database:  &v1alpha1.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "orders-db"}, Schema: "outbox"},
-			Sink:      v1alpha1.Sink{Log: &spec.LogSink{}},
-			Delivery: spec.Delivery{
+			Database:  &v1alpha1.DispatcherDatabase{SecretRef: v1alpha1.SecretRef{Name: "orders-db"}, Schema: "outbox"},
+			Sink:      v1alpha1.Sink{Log: &v1alpha1.LogSink{}},
+			Delivery: v1alpha1.Delivery{
 				Lease:            spec.Duration(30 * time.Second),
 				PollInterval:     spec.Duration(time.Second),
 				BatchSize:        100,
 				Concurrency:      16,
 				MaxInFlightBytes: 32 << 20,
 				MaxAttempts:      20,
-				Backoff:          spec.Backoff{Strategy: spec.BackoffExponential},
-				Ordering:         spec.OrderingNone,
-				OnDead:           spec.OnDeadContinue,
-				WakeUp:           spec.WakeUpNone,
+				Backoff:          v1alpha1.Backoff{Strategy: v1alpha1.BackoffExponential},
+				Ordering:         v1alpha1.OrderingNone,
+				OnDead:           v1alpha1.OnDeadContinue,
+				WakeUp:           v1alpha1.WakeUpNone,
 				Timeout:          spec.Duration(5 * time.Minute),
 				GracePeriod:      spec.Duration(30 * time.Second),
 			},
 			Replicas: ptr.To[int32](1),
-			State:    spec.Running,
-			Message:  v1alpha1.Message{Format: spec.FormatCloudEvents},
-			Pods:     v1alpha1.Pods{Log: spec.Log{Level: spec.LogInfo}},
+			State:    v1alpha1.StateRunning,
+			Message:  v1alpha1.Message{Format: v1alpha1.FormatCloudEvents},
+			Pods:     v1alpha1.Pods{Log: v1alpha1.Log{Level: v1alpha1.LogInfo}},
 		},
 	}
 }
@@ -61,11 +61,11 @@ func whatever() *v1alpha1.Outbox {
 	return &v1alpha1.Outbox{
 		ObjectMeta: metav1.ObjectMeta{Name: "main", Namespace: "shop", UID: "2c3d"},
 		Spec: v1alpha1.OutboxSpec{
-			SecretRef:  spec.SecretRef{Name: "orders-db-app"},
-			SecretKeys: &spec.ConnectionKeys{Host: "host", Port: "port", Database: "dbname", User: "username", Password: "password"},
+			SecretRef:  v1alpha1.SecretRef{Name: "orders-db-app"},
+			SecretKeys: &v1alpha1.ConnectionKeys{Host: "host", Port: "port", Database: "dbname", User: "username", Password: "password"},
 			Schema:     "orders_outbox",
-			TLS:        &v1alpha1.DatabaseTLS{Mode: "VerifyCA", CASecretRef: &spec.SecretRef{Name: "orders-db-ca", Key: "root.pem"}},
-			Migration:  &v1alpha1.Migration{Policy: spec.MigrationJob, SecretRef: &spec.SecretRef{Name: "orders-db-owner", Key: "uri"}},
+			TLS:        &v1alpha1.DatabaseTLS{Mode: "VerifyCA", CASecretRef: &v1alpha1.SecretRef{Name: "orders-db-ca", Key: "root.pem"}},
+			Migration:  &v1alpha1.Migration{Policy: v1alpha1.MigrationJob, SecretRef: &v1alpha1.SecretRef{Name: "orders-db-owner", Key: "uri"}},
 			Retention: v1alpha1.Retention{
 				Delivered: new(spec.Duration), DeadResolved: spec.Duration(48 * time.Hour), DeadUnresolved: spec.Duration(2160 * time.Hour),
 			},
@@ -78,38 +78,38 @@ func full() *v1alpha1.OutboxDispatcher {
 	obd := minimal()
 	s := &obd.Spec
 	s.Topics = []string{"orders", "invoices"}
-	s.Database, s.OutboxRef = nil, &spec.OutboxRef{Name: "main"}
+	s.Database, s.OutboxRef = nil, &v1alpha1.OutboxRef{Name: "main"}
 	s.Sink = v1alpha1.Sink{
 		HTTP: &v1alpha1.HTTPSink{
 			URL:       "https://orders.example.com/events",
 			BatchSize: ptr.To[int32](50),
-			Headers:   []spec.HTTPHeader{{Name: "X-Team", Value: "orders"}},
+			Headers:   []v1alpha1.HTTPHeader{{Name: "X-Team", Value: "orders"}},
 		},
-		ContentMode: spec.Batch,
-		Auth:        &v1alpha1.Auth{Type: spec.AuthBasic, SecretRef: &spec.SecretRef{Name: "orders-consumer"}},
+		ContentMode: v1alpha1.ContentBatch,
+		Auth:        &v1alpha1.Auth{Type: v1alpha1.AuthBasic, SecretRef: &v1alpha1.SecretRef{Name: "orders-consumer"}},
 		TLS: &v1alpha1.TLS{
-			CAConfigMapRef:      &spec.ConfigMapRef{Name: "consumer-ca"},
-			ClientCertSecretRef: &spec.SecretRef{Name: "orders-client"},
+			CAConfigMapRef:      &v1alpha1.ConfigMapRef{Name: "consumer-ca"},
+			ClientCertSecretRef: &v1alpha1.SecretRef{Name: "orders-client"},
 			ServerName:          "orders.internal",
 		},
 		Timeout: spec.Duration(5 * time.Second),
 	}
-	s.Delivery.Backoff = spec.Backoff{
-		Strategy:      spec.BackoffMultiplier,
+	s.Delivery.Backoff = v1alpha1.Backoff{
+		Strategy:      v1alpha1.BackoffMultiplier,
 		Base:          spec.Duration(2 * time.Second),
 		Max:           spec.Duration(time.Minute),
 		Multiplier:    "1.5",
 		JitterPercent: ptr.To[int32](0),
 	}
-	s.Delivery.Ordering, s.Delivery.OnDead, s.Delivery.WakeUp = spec.OrderingKey, spec.OnDeadBlock, spec.WakeUpListen
-	s.Delivery.MaxInFlightBytes, s.Pods.Log.Level = 64<<20, spec.LogDebug
+	s.Delivery.Ordering, s.Delivery.OnDead, s.Delivery.WakeUp = v1alpha1.OrderingKey, v1alpha1.OnDeadBlock, v1alpha1.WakeUpListen
+	s.Delivery.MaxInFlightBytes, s.Pods.Log.Level = 64<<20, v1alpha1.LogDebug
 	s.Delivery.Timeout = spec.Duration(10 * time.Minute)
 	s.Delivery.GracePeriod = spec.Duration(1500 * time.Millisecond)
 	s.Replicas = ptr.To[int32](3)
-	s.State = spec.Paused
-	s.Delivery.ConsumerPolicy = spec.ConsumersVerified
-	s.Pods.ServiceAccount = &spec.ServiceAccount{Annotations: []spec.Annotation{{Name: "eks.amazonaws.com/role-arn", Value: "arn:aws:iam::1:role/orders"}}}
-	s.Pods.ImagePullSecrets = []spec.SecretName{{Name: "registry"}, {Name: "team-registry"}}
+	s.State = v1alpha1.StatePaused
+	s.Delivery.ConsumerPolicy = v1alpha1.ConsumersVerified
+	s.Pods.ServiceAccount = &v1alpha1.ServiceAccount{Annotations: []v1alpha1.Annotation{{Name: "eks.amazonaws.com/role-arn", Value: "arn:aws:iam::1:role/orders"}}}
+	s.Pods.ImagePullSecrets = []v1alpha1.SecretName{{Name: "registry"}, {Name: "team-registry"}}
 	s.Pods.Template = &runtime.RawExtension{Raw: []byte(`{
 		"metadata": {"labels": {"team": "orders"}, "annotations": {"example.com/scrape": "true"}},
 		"spec": {
@@ -135,7 +135,7 @@ func TestObjectsMatchTheGoldenFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		objects := []any{StateConfigMap(obd), ServiceAccount(obd), ConfigMap(obd, c.outbox), deployment, PodDisruptionBudget(obd)}
-		if obd.Spec.Delivery.ConsumerPolicy == spec.ConsumersVerified {
+		if obd.Spec.Delivery.ConsumerPolicy == v1alpha1.ConsumersVerified {
 			objects = append(objects, ConsumersConfigMap(obd, []string{"order.placed", "payment.*"}))
 		}
 		if c.outbox != nil {
@@ -167,14 +167,14 @@ func TestObjectsMatchTheGoldenFiles(t *testing.T) {
 // migrated is minimal with a migration Job of its own.
 func migrated() *v1alpha1.OutboxDispatcher {
 	obd := minimal()
-	obd.Spec.Database.MigrationSecretRef = &spec.SecretRef{Name: "orders-db-owner"}
+	obd.Spec.Database.MigrationSecretRef = &v1alpha1.SecretRef{Name: "orders-db-owner"}
 	return obd
 }
 
 // An account of the user's is named, and none is made.
 func TestServiceAccount(t *testing.T) {
 	obd := migrated()
-	obd.Spec.Pods.ServiceAccount = &spec.ServiceAccount{Name: "mine"}
+	obd.Spec.Pods.ServiceAccount = &v1alpha1.ServiceAccount{Name: "mine"}
 	d, err := deployment(obd, nil, flags)
 	if err != nil {
 		t.Fatal(err)
@@ -273,8 +273,8 @@ stateFile: /etc/outbox/state/state
 	if got := render(Config(obd, nil)); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	obd.Spec.Delivery.Backoff = spec.Backoff{Strategy: spec.BackoffLinear, Base: spec.Duration(time.Second), Max: spec.Duration(time.Hour)}
-	if got := Config(obd, nil).Delivery.Backoff; got != (spec.Backoff{Strategy: spec.BackoffLinear, Base: spec.Duration(time.Second)}) {
+	obd.Spec.Delivery.Backoff = v1alpha1.Backoff{Strategy: v1alpha1.BackoffLinear, Base: spec.Duration(time.Second), Max: spec.Duration(time.Hour)}
+	if got := Config(obd, nil).Delivery.Backoff; got != (spec.Backoff{Strategy: spec.Linear, Base: spec.Duration(time.Second)}) {
 		t.Errorf("backoff %+v, want the base, which is another one by default", got)
 	}
 }
@@ -315,9 +315,9 @@ func TestPodsRollOnlyOnTheSpec(t *testing.T) {
 	}{
 		"nothing": {func(*v1alpha1.OutboxDispatcher, *v1alpha1.Outbox) {}, false},
 		"config":  {func(o *v1alpha1.OutboxDispatcher, _ *v1alpha1.Outbox) { o.Spec.Delivery.BatchSize = 7 }, true},
-		"state":   {func(o *v1alpha1.OutboxDispatcher, _ *v1alpha1.Outbox) { o.Spec.State = spec.Running }, false},
+		"state":   {func(o *v1alpha1.OutboxDispatcher, _ *v1alpha1.Outbox) { o.Spec.State = v1alpha1.StateRunning }, false},
 		"the gate": {func(o *v1alpha1.OutboxDispatcher, _ *v1alpha1.Outbox) {
-			o.Spec.Delivery.ConsumerPolicy = spec.ConsumersAny
+			o.Spec.Delivery.ConsumerPolicy = v1alpha1.ConsumersAny
 		}, true},
 		"replicas":            {func(o *v1alpha1.OutboxDispatcher, _ *v1alpha1.Outbox) { o.Spec.Replicas = ptr.To[int32](9) }, false},
 		"a label":             {func(o *v1alpha1.OutboxDispatcher, _ *v1alpha1.Outbox) { o.Labels = map[string]string{"a": "b"} }, false},
@@ -359,7 +359,7 @@ func TestMigrationHash(t *testing.T) {
 			o.Spec.Sink = v1alpha1.Sink{HTTP: &v1alpha1.HTTPSink{URL: "https://other"}}
 		}, false},
 		"replicas":  {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Replicas = ptr.To[int32](9) }, false},
-		"the state": {func(o *v1alpha1.OutboxDispatcher) { o.Spec.State = spec.Paused }, false},
+		"the state": {func(o *v1alpha1.OutboxDispatcher) { o.Spec.State = v1alpha1.StatePaused }, false},
 	} {
 		obd := migrated()
 		c.change(obd)
@@ -444,26 +444,26 @@ func TestDeadReasons(t *testing.T) {
 //
 // CONTRACT: C-107
 func TestScaling(t *testing.T) {
-	scaling := func(mode spec.ScalingMode) *spec.Scaling {
-		return &spec.Scaling{Mode: mode, Min: 2, Max: 6}
+	scaling := func(mode v1alpha1.ScalingMode) *v1alpha1.Scaling {
+		return &v1alpha1.Scaling{Mode: mode, Min: 2, Max: 6}
 	}
 	for name, c := range map[string]struct {
 		replicas    *int32
-		scaling     *spec.Scaling
+		scaling     *v1alpha1.Scaling
 		recommended int32
 		want        int32
 	}{
 		"without":                  {nil, nil, 5, 1},
 		"without, in the spec":     {ptr.To[int32](3), nil, 5, 3},
-		"recommended alone":        {ptr.To[int32](3), scaling(spec.ScalingRecommend), 5, 3},
-		"applied":                  {ptr.To[int32](3), scaling(spec.ScalingApply), 5, 5},
-		"the first":                {ptr.To[int32](3), scaling(spec.ScalingApply), 0, 3},
-		"the first, below min":     {nil, scaling(spec.ScalingApply), 0, 2},
-		"the first, above max":     {ptr.To[int32](9), scaling(spec.ScalingApply), 0, 6},
-		"recommended before max":   {ptr.To[int32](3), scaling(spec.ScalingApply), 9, 6},
-		"recommended before min":   {ptr.To[int32](3), scaling(spec.ScalingApply), 1, 2},
-		"stopped":                  {ptr.To[int32](0), scaling(spec.ScalingApply), 5, 0},
-		"stopped, recommend alone": {ptr.To[int32](0), scaling(spec.ScalingRecommend), 5, 0},
+		"recommended alone":        {ptr.To[int32](3), scaling(v1alpha1.ScalingRecommend), 5, 3},
+		"applied":                  {ptr.To[int32](3), scaling(v1alpha1.ScalingApply), 5, 5},
+		"the first":                {ptr.To[int32](3), scaling(v1alpha1.ScalingApply), 0, 3},
+		"the first, below min":     {nil, scaling(v1alpha1.ScalingApply), 0, 2},
+		"the first, above max":     {ptr.To[int32](9), scaling(v1alpha1.ScalingApply), 0, 6},
+		"recommended before max":   {ptr.To[int32](3), scaling(v1alpha1.ScalingApply), 9, 6},
+		"recommended before min":   {ptr.To[int32](3), scaling(v1alpha1.ScalingApply), 1, 2},
+		"stopped":                  {ptr.To[int32](0), scaling(v1alpha1.ScalingApply), 5, 0},
+		"stopped, recommend alone": {ptr.To[int32](0), scaling(v1alpha1.ScalingRecommend), 5, 0},
 	} {
 		obd := minimal()
 		obd.Spec.Replicas, obd.Spec.Pods.Scaling = c.replicas, c.scaling

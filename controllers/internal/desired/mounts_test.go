@@ -202,7 +202,7 @@ func TestDatabaseSecretsAreUsedAsTheyAre(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			obd, outbox := minimal(), whatever()
-			obd.Spec.Database, obd.Spec.OutboxRef, outbox.Spec = nil, &spec.OutboxRef{Name: "main"}, v1alpha1.OutboxSpec{}
+			obd.Spec.Database, obd.Spec.OutboxRef, outbox.Spec = nil, &v1alpha1.OutboxRef{Name: "main"}, v1alpha1.OutboxSpec{}
 			read(t, test.spec, &outbox.Spec)
 			var migrates spec.Config
 			if Migrates(&outbox.Spec) {
@@ -244,7 +244,7 @@ func TestNotifyOfTheOutbox(t *testing.T) {
 	outbox := &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "main"}}
 	read(t, "{secretRef: {name: db}, notify: {url: 'https://n', auth: {type: Token, secretRef: {name: oncall}}, signingSecretRef: {name: s}, tls: {caSecretRef: {name: ca}}}}", &outbox.Spec)
 	obd := minimal()
-	obd.Spec.Database, obd.Spec.OutboxRef = nil, &spec.OutboxRef{Name: "main"}
+	obd.Spec.Database, obd.Spec.OutboxRef = nil, &v1alpha1.OutboxRef{Name: "main"}
 	var want spec.Notify
 	read(t, "{url: 'https://n', auth: {type: Token, secretFile: SECRETS/notify/token}, signingSecretFile: SECRETS/notify/secret, tls: {caFile: SECRETS/notify/ca.crt}}", &want)
 	if got := Config(obd, outbox).Notify; !reflect.DeepEqual(got, &want) {

@@ -61,7 +61,7 @@ func OutboxRefs(o *v1alpha1.Outbox) []Ref { return migrationRefs(o, o.Spec.Migra
 // Migrates reports whether the operator migrates the schema.
 func Migrates(db *v1alpha1.OutboxSpec) bool { return migrates(db.Migration) }
 
-func migrates(m *v1alpha1.Migration) bool { return m != nil && m.Policy != spec.MigrationNone }
+func migrates(m *v1alpha1.Migration) bool { return m != nil && m.Policy != v1alpha1.MigrationNone }
 
 // secretsVolume projects the refs' keys into one directory, each at its path.
 func secretsVolume(refs []Ref) *corev1ac.VolumeApplyConfiguration {

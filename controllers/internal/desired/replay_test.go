@@ -28,7 +28,7 @@ func replayed() Replay {
 		DeadLetterReplay: &v1alpha1.DeadLetterReplay{
 			ObjectMeta: metav1.ObjectMeta{Name: "chg-812", Namespace: "shop", UID: replayUID},
 			Spec: v1alpha1.DeadLetterReplaySpec{
-				OutboxRef: &spec.OutboxRef{Name: "orders"}, Namespace: "shop-events", Action: v1alpha1.ActionReplay, Reason: "CHG-812", RequestedBy: "ada",
+				OutboxRef: &v1alpha1.OutboxRef{Name: "orders"}, Namespace: "shop-events", Action: v1alpha1.ActionReplay, Reason: "CHG-812", RequestedBy: "ada",
 				Selector: v1alpha1.DeadLetterSelector{
 					Group: "7f3a9c21", Reason: "PermanentFailure", Topics: []string{"b", "a"}, Type: "OrderPlaced", Aggregate: "order/7", Tenant: replayUID, IDs: []string{"7", replayUID}, ErrorContains: "422",
 					Since: &metav1.Time{Time: time.Unix(1000, 0)}, Until: &metav1.Time{Time: time.Unix(2000, 0)},
@@ -37,8 +37,8 @@ func replayed() Replay {
 			},
 		},
 		Outbox: &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "orders"}, Spec: v1alpha1.OutboxSpec{
-			SecretRef: spec.SecretRef{Name: "orders-db"}, Schema: "outbox",
-			ReplayLogin: &v1alpha1.ReplayLogin{SecretRef: &spec.SecretRef{Name: "orders-replay"}},
+			SecretRef: v1alpha1.SecretRef{Name: "orders-db"}, Schema: "outbox",
+			ReplayLogin: &v1alpha1.ReplayLogin{SecretRef: &v1alpha1.SecretRef{Name: "orders-replay"}},
 		}},
 	}
 }
@@ -142,9 +142,9 @@ func TestReplayOfADispatcher(t *testing.T) {
 func TestReplayLogins(t *testing.T) {
 	r := replayed()
 	r.Outbox.Spec = v1alpha1.OutboxSpec{
-		Server: &spec.DatabaseServer{Host: "db", Port: 5432, Database: "orders"}, User: "dispatcher", Schema: "outbox",
-		TLS:         &v1alpha1.DatabaseTLS{Mode: "Require", ClientCertSecretRef: &spec.SecretRef{Name: "dispatcher-cert"}},
-		ReplayLogin: &v1alpha1.ReplayLogin{User: "replay", ClientCertSecretRef: &spec.SecretRef{Name: "replay-cert"}},
+		Server: &v1alpha1.DatabaseServer{Host: "db", Port: 5432, Database: "orders"}, User: "dispatcher", Schema: "outbox",
+		TLS:         &v1alpha1.DatabaseTLS{Mode: "Require", ClientCertSecretRef: &v1alpha1.SecretRef{Name: "dispatcher-cert"}},
+		ReplayLogin: &v1alpha1.ReplayLogin{User: "replay", ClientCertSecretRef: &v1alpha1.SecretRef{Name: "replay-cert"}},
 	}
 	_, c := r.read(t)
 	if c.Database.Connection.User != "replay" || c.Database.SSLMode != "Require" {
@@ -170,7 +170,7 @@ func TestReplayLoginRollsNoPod(t *testing.T) {
 func TestStateAndReplicasRollNoPod(t *testing.T) {
 	obd := full()
 	before := specHash(obd)
-	obd.Spec.State, obd.Spec.Replicas = spec.Running, new(int32(7))
+	obd.Spec.State, obd.Spec.Replicas = v1alpha1.StateRunning, new(int32(7))
 	if specHash(obd) != before {
 		t.Error("the state or the number of replicas counts as an edit")
 	}

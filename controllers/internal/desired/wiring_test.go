@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
@@ -50,7 +51,6 @@ var notInTheResource = map[string]string{
 	"database.dsn":                "connections are in Secrets, and so in files",
 	"sink.postgres.dsn":           "likewise",
 	"database.dsnEnv":             "likewise; a container without Kubernetes reads it",
-	"delivery.consumerPolicy":     "it makes the pods have verifiedTypesFile",
 	"state":                       "it is a file of its own, which pods read again: StateConfigMap",
 	"stateFile":                   "it is where the pods have that file",
 	"database.m10.namespace":      "only the migration's file has it",
@@ -96,7 +96,7 @@ func TestEveryFieldReachesThePods(t *testing.T) {
 				inFile[path] = true
 			}
 			path := strings.TrimPrefix(strings.Replace(f.path, "outbox.", "database.", 1), "pods.")
-			if _, same := inFile[path]; same && path != "state" && path != "delivery.consumerPolicy" && !slices.Equal(fields, []string{path}) {
+			if _, same := inFile[path]; same && path != "state" && !slices.Equal(fields, []string{path}) {
 				t.Errorf("%s: changes %v in the file, want the field of the same name", f.path, fields)
 			}
 		}
@@ -149,9 +149,7 @@ func (f field) fields() []reflect.StructField {
 	if typ.Kind() != reflect.Struct || slices.Contains(values, typ) {
 		return nil
 	}
-	return slices.DeleteFunc(reflect.VisibleFields(typ), func(f reflect.StructField) bool {
-		return f.Tag.Get("json") == "-" || len(f.Index) > 1 // spec.Access
-	})
+	return reflect.VisibleFields(typ)
 }
 
 // values are the structs that are written as one value.
@@ -196,15 +194,15 @@ func present(v reflect.Value) reflect.Value {
 			v.Set(reflect.New(v.Type().Elem()))
 			switch made := v.Interface().(type) { // with what the API requires
 			case *v1alpha1.Auth:
-				made.Type, made.SecretRef = spec.AuthBasic, &spec.SecretRef{Name: "login"}
+				made.Type, made.SecretRef = v1alpha1.AuthBasic, &v1alpha1.SecretRef{Name: "login"}
 			case *v1alpha1.TLS:
-				made.ClientCertSecretRef = &spec.SecretRef{Name: "client"}
+				made.ClientCertSecretRef = &v1alpha1.SecretRef{Name: "client"}
 			case *v1alpha1.PostgresSink:
 				made.SecretRef.Name = "inbox-db"
 			case *v1alpha1.DatabaseTLS:
-				made.ClientCertSecretRef = &spec.SecretRef{Name: "client"}
+				made.ClientCertSecretRef = &v1alpha1.SecretRef{Name: "client"}
 			case *v1alpha1.Migration:
-				made.SecretRef, made.ClientCertSecretRef = &spec.SecretRef{Name: "owner"}, &spec.SecretRef{Name: "owner-client"}
+				made.SecretRef, made.ClientCertSecretRef = &v1alpha1.SecretRef{Name: "owner"}, &v1alpha1.SecretRef{Name: "owner-client"}
 			}
 		}
 		return v.Elem()
@@ -220,8 +218,8 @@ func (f field) with(set func(v reflect.Value)) objects {
 	r := objects{minimal(), nil}
 	if strings.HasPrefix(f.path, "outbox.") {
 		r.outbox = &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "main", Namespace: "shop"}, Spec: v1alpha1.OutboxSpec{
-			SecretRef: spec.SecretRef{Name: "orders-db"}, Schema: "outbox"}}
-		r.obd.Spec.Database, r.obd.Spec.OutboxRef = nil, &spec.OutboxRef{Name: "main"}
+			SecretRef: v1alpha1.SecretRef{Name: "orders-db"}, Schema: "outbox"}}
+		r.obd.Spec.Database, r.obd.Spec.OutboxRef = nil, &v1alpha1.OutboxRef{Name: "main"}
 	}
 	set(f.in(r))
 	return r
@@ -242,11 +240,11 @@ func value(n int) func(reflect.Value) {
 		case *runtime.RawExtension:
 			at.Raw = fmt.Appendf(nil, `{"metadata":{"labels":{"team":"v%d"}}}`, n)
 			return
-		case *spec.ConsumerPolicy:
-			*at = [...]spec.ConsumerPolicy{spec.ConsumersAny, spec.ConsumersVerified}[n-1]
+		case *v1alpha1.ConsumerPolicy:
+			*at = [...]v1alpha1.ConsumerPolicy{v1alpha1.ConsumersAny, v1alpha1.ConsumersVerified}[n-1]
 			return
-		case *spec.MigrationPolicy:
-			*at = [...]spec.MigrationPolicy{spec.MigrationJob, spec.MigrationNone}[n-1]
+		case *v1alpha1.MigrationPolicy:
+			*at = [...]v1alpha1.MigrationPolicy{v1alpha1.MigrationJob, v1alpha1.MigrationNone}[n-1]
 			return
 		}
 		switch v.Kind() {
@@ -398,18 +396,18 @@ func named(f reflect.StructField) string {
 
 func piped() *v1alpha1.OutboxDispatcher {
 	obd := full() // with a sink that takes routes
-	obd.Spec.Sink.Routes = []spec.Route{{Topics: []string{"refunds", "orders"}, To: `"/a"`}, {To: `"/b"`}}
+	obd.Spec.Sink.Routes = []v1alpha1.Route{{Topics: []string{"refunds", "orders"}, To: `"/a"`}, {To: `"/b"`}}
 	obd.Spec.Message.SchemaRegistry = &v1alpha1.SchemaRegistry{URL: "https://registry.example.com"}
 	obd.Spec.Message.Validation = []v1alpha1.Validation{
-		{Types: []string{"B", "A"}, Schema: &v1alpha1.PayloadSchema{ConfigMapRef: &spec.ConfigMapRef{Name: "schemas", Key: "order.json"}},
-			Rules: []spec.Rule{{Rule: "payload.total > 0", Message: "positive"}}},
+		{Types: []string{"B", "A"}, Schema: &v1alpha1.PayloadSchema{ConfigMapRef: &v1alpha1.ConfigMapRef{Name: "schemas", Key: "order.json"}},
+			Rules: []v1alpha1.Rule{{Rule: "payload.total > 0", Message: "positive"}}},
 		{Schema: &v1alpha1.PayloadSchema{Inline: "{}"}},
-		{Schema: &v1alpha1.PayloadSchema{Registry: &spec.RegistrySchema{Subject: "latest"}}},
-		{Schema: &v1alpha1.PayloadSchema{Registry: &spec.RegistrySchema{Subject: "fixed", Version: 3}}},
+		{Schema: &v1alpha1.PayloadSchema{Registry: &v1alpha1.RegistrySchema{Subject: "latest"}}},
+		{Schema: &v1alpha1.PayloadSchema{Registry: &v1alpha1.RegistrySchema{Subject: "fixed", Version: ptr.To[int32](3)}}},
 	}
-	obd.Spec.Message.Transform = []spec.Transformation{{Types: []string{"A"}, Payload: "payload"}}
+	obd.Spec.Message.Transform = []v1alpha1.Transformation{{Types: []string{"A"}, Payload: "payload"}}
 	obd.Spec.Sink.ContentMode, obd.Spec.Sink.HTTP.BatchSize = "Binary", nil // which message requires
-	obd.Spec.Message.Format, obd.Spec.Message.Headers = "Plain", []spec.MessageHeader{{Name: "X-Type", Expression: "event.type"}}
+	obd.Spec.Message.Format, obd.Spec.Message.Headers = "Plain", []v1alpha1.MessageHeader{{Name: "X-Type", Expression: "event.type"}}
 	return obd
 }
 
@@ -450,7 +448,7 @@ func TestScopeOfRetention(t *testing.T) {
 	if c := Config(obd, nil); c.Retention.Scope != "" {
 		t.Errorf("with a database of its own the scope is %q, want the default", c.Retention.Scope)
 	}
-	obd.Spec.Database, obd.Spec.OutboxRef = nil, &spec.OutboxRef{Name: "main"}
+	obd.Spec.Database, obd.Spec.OutboxRef = nil, &v1alpha1.OutboxRef{Name: "main"}
 	if c := Config(obd, whatever()); c.Retention.Scope != spec.ScopeOutbox {
 		t.Errorf("with an Outbox the scope is %q", c.Retention.Scope)
 	}
@@ -463,7 +461,7 @@ func TestScopeOfRetention(t *testing.T) {
 func TestJournalIsTheMigrations(t *testing.T) {
 	o := &v1alpha1.Outbox{}
 	o.Name, o.Namespace = "orders", "shop"
-	o.Spec = v1alpha1.OutboxSpec{SecretRef: spec.SecretRef{Name: "db"}, Migration: &v1alpha1.Migration{Policy: spec.MigrationJob, SecretRef: &spec.SecretRef{Name: "owner"}}}
+	o.Spec = v1alpha1.OutboxSpec{SecretRef: v1alpha1.SecretRef{Name: "db"}, Migration: &v1alpha1.Migration{Policy: v1alpha1.MigrationJob, SecretRef: &v1alpha1.SecretRef{Name: "owner"}}}
 	hash := func() string {
 		t.Helper()
 		m, err := NewOutboxMigration(o, Platform{Image: "outbox"})
@@ -478,14 +476,14 @@ func TestJournalIsTheMigrations(t *testing.T) {
 		t.Errorf("without a journal the migration's file is\n%s", files()[keyMigrate])
 	}
 	for _, c := range []struct {
-		mode  spec.JournalMode
+		mode  v1alpha1.JournalMode
 		hours int
 		want  string
 	}{
-		{spec.JournalEnabled, 168, "journal:\n  mode: Enabled\n"}, {spec.JournalEnabled, 720, "journal:\n  mode: Enabled\n  retention: 720h\n"},
-		{spec.JournalDisabled, 168, "journal:\n  mode: Disabled\n"},
+		{v1alpha1.JournalEnabled, 168, "journal:\n  mode: Enabled\n"}, {v1alpha1.JournalEnabled, 720, "journal:\n  mode: Enabled\n  retention: 720h\n"},
+		{v1alpha1.JournalDisabled, 168, "journal:\n  mode: Disabled\n"},
 	} {
-		o.Spec.Journal = &spec.Journal{Mode: c.mode}
+		o.Spec.Journal = &v1alpha1.Journal{Mode: c.mode}
 		o.Spec.Journal.Retention = spec.Duration(time.Duration(c.hours) * time.Hour)
 		if got := files(); !strings.Contains(got[keyMigrate], c.want) || got[keyConfig] != dispatches {
 			t.Errorf("the migration's file is\n%s\nwant in it\n%s\nand the dispatchers' is\n%s", got[keyMigrate], c.want, got[keyConfig])
@@ -507,7 +505,7 @@ func TestJournalIsTheMigrations(t *testing.T) {
 func TestTenantsAreTheMigrations(t *testing.T) {
 	o := &v1alpha1.Outbox{}
 	o.Name, o.Namespace = "orders", "shop"
-	o.Spec = v1alpha1.OutboxSpec{SecretRef: spec.SecretRef{Name: "db"}, Migration: &v1alpha1.Migration{Policy: spec.MigrationJob, Tenants: "Indexed"}}
+	o.Spec = v1alpha1.OutboxSpec{SecretRef: v1alpha1.SecretRef{Name: "db"}, Migration: &v1alpha1.Migration{Policy: v1alpha1.MigrationJob, Tenants: "Indexed"}}
 	files := OutboxConfigMap(o).Data
 	if !strings.Contains(files[keyMigrate], "tenants: Indexed\n") || strings.Contains(files[keyConfig], "tenants") {
 		t.Errorf("the migration's file is\n%s\nand the dispatchers' is\n%s", files[keyMigrate], files[keyConfig])

@@ -28,10 +28,6 @@ type Memory struct {
 
 // rows are what all stores of a Memory share. The settings are for before the first call.
 type rows struct {
-	// OnClaim and OnNack, when set, are called first with the number of rows that are requested, OnExtend without it.
-	// They may take their time, or fail.
-	OnClaim, OnNack func(ctx context.Context, rows int) error
-	OnExtend        func(ctx context.Context) error
 	// PayloadBytes, when set, is the size of every payload, which is made again for each claim.
 	PayloadBytes int
 	// OverRate, when set, are the topics whose tenants have used their rates. Then no row is claimed.
@@ -57,6 +53,8 @@ type memoryRow struct {
 	size                       int64
 	status, failed, deadReason string
 	due, locked, updated       time.Time
+	asDue                      time.Time // the place in the order of a claim
+	asID                       uuid.UUID
 	holder                     uuid.UUID
 	failures                   []Attempt
 	deadLetters                []DeadLetter
@@ -78,13 +76,14 @@ func (m *Memory) Store(namespace string, worker uuid.UUID) dispatcher.Store {
 }
 
 // Add enqueues n events of a topic, due now, in the namespace of the store.
-func (m *Memory) Add(topic string, n int) { m.AddOf(uuid.NullUUID{}, topic, n) }
+func (m *Memory) Add(topic string, n int) { m.AddLike(dispatcher.Event{Topic: topic}, n) }
 
-// AddOf is Add for the events of a tenant.
-func (m *Memory) AddOf(tenant uuid.NullUUID, topic string, n int) {
+// AddLike enqueues n events that differ from e in their ids alone, due now, in the namespace of the store.
+func (m *Memory) AddLike(e dispatcher.Event, n int) {
 	events := make([]Event, n)
 	for i := range events {
-		events[i].Event = dispatcher.Event{ID: uuid.Must(uuid.NewV7()), Namespace: m.namespace, Topic: topic, TenantID: tenant}
+		e.ID, e.Namespace = uuid.Must(uuid.NewV7()), m.namespace
+		events[i].Event = e
 	}
 	m.Enqueue(events...)
 }
@@ -124,7 +123,7 @@ func (m *Memory) Attempts(topic string) (n int) {
 	return n
 }
 
-// Enqueue adds events, all at one time.
+// Enqueue adds events, all at one time, which is when they were created unless they say when.
 func (m *Memory) Enqueue(events ...Event) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -132,7 +131,9 @@ func (m *Memory) Enqueue(events ...Event) {
 	for _, e := range events {
 		m.seq++
 		r := &memoryRow{event: e.Event, status: "pending", due: now.Add(e.Delay), updated: now}
-		r.event.Seq, r.event.CreatedAt = m.seq, now
+		if r.event.Seq = m.seq; r.event.CreatedAt.IsZero() {
+			r.event.CreatedAt = now
+		}
 		r.size = int64(len(e.Payload) + len(e.RawHeaders))
 		r.unreadable = decode(&r.event, e)
 		m.byID[e.ID] = r
@@ -163,6 +164,12 @@ func (m *Memory) Row(id uuid.UUID) (row Row) {
 		}
 	})
 	return row
+}
+
+// Event reads the event of a row as it is now: the zero Event when there is none.
+func (m *Memory) Event(id uuid.UUID) (e dispatcher.Event) {
+	m.change(id, func(r *memoryRow) { e = r.event })
+	return e
 }
 
 // Failures reads the last failed attempts of a row, oldest first.
@@ -297,13 +304,8 @@ func (m *Memory) Ack(_ context.Context, leases []dispatcher.Lease) ([]dispatcher
 	})
 }
 
-// Nack puts rows back to pending, or makes them dead. It fails when OnNack does.
-func (m *Memory) Nack(ctx context.Context, failures []dispatcher.Failure) ([]dispatcher.Lease, error) {
-	if m.OnNack != nil {
-		if err := m.OnNack(ctx, len(failures)); err != nil {
-			return nil, err
-		}
-	}
+// Nack puts rows back to pending, or makes them dead. It never fails.
+func (m *Memory) Nack(_ context.Context, failures []dispatcher.Failure) ([]dispatcher.Lease, error) {
 	leases := make([]dispatcher.Lease, len(failures))
 	reasons := map[dispatcher.Lease]dispatcher.DeadReason{}
 	for i, f := range failures {
@@ -362,13 +364,8 @@ func (m *Memory) Release(_ context.Context, returns []dispatcher.Return) ([]disp
 	})
 }
 
-// Extend moves the end of leases. It fails when OnExtend does.
-func (m *Memory) Extend(ctx context.Context, leases []dispatcher.Lease, lease time.Duration) ([]dispatcher.Lease, error) {
-	if m.OnExtend != nil {
-		if err := m.OnExtend(ctx); err != nil {
-			return nil, err
-		}
-	}
+// Extend moves the end of leases. It never fails.
+func (m *Memory) Extend(_ context.Context, leases []dispatcher.Lease, lease time.Duration) ([]dispatcher.Lease, error) {
 	return m.held(leases, func(_ int, r *memoryRow, now time.Time) { r.locked = now.Add(lease) })
 }
 

@@ -13,17 +13,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// Claim leases rows that are due. It fails when OnClaim does.
-func (m *Memory) Claim(ctx context.Context, req dispatcher.ClaimRequest) (out dispatcher.Claimed, err error) {
-	total := 0
-	for _, s := range req.Shares {
-		total += s.Limit
-	}
-	if m.OnClaim != nil {
-		if err := m.OnClaim(ctx, total); err != nil {
-			return out, err
-		}
-	}
+// Claim leases rows that are due. It never fails.
+func (m *Memory) Claim(_ context.Context, req dispatcher.ClaimRequest) (out dispatcher.Claimed, err error) {
 	if m.OverRate != nil {
 		return dispatcher.Claimed{OverRate: m.OverRate}, nil
 	}
@@ -47,7 +38,7 @@ func (m *Memory) Claim(ctx context.Context, req dispatcher.ClaimRequest) (out di
 				continue
 			}
 			n++
-			e := m.take(r.memoryRow, out.At, req.Lease)
+			e := m.take(r, out.At, req.Lease)
 			if r.unreadable != nil {
 				out.Unreadable = append(out.Unreadable, dispatcher.Unreadable{Event: e, Err: r.unreadable})
 			} else {
@@ -102,36 +93,32 @@ func (r *memoryRow) exhausted(now time.Time, reason dispatcher.DeadReason, maxBy
 	}
 }
 
-// candidate is a row that a claim may take. With order per key it comes no earlier than those before it.
-type candidate struct {
-	*memoryRow
-	due time.Time
-	id  uuid.UUID
-}
-
 // key is what rows are in order by, empty for none.
 func (r *memoryRow) key() string { return cmp.Or(r.event.PartitionKey, r.event.AggregateID) }
 
-// candidates are the rows of a topic that may be claimed now, in the order in which they are.
-func (m *Memory) candidates(out *dispatcher.Claimed, req dispatcher.ClaimRequest, share dispatcher.Share) []candidate {
+// candidates are the rows of a topic that may be claimed now, in the order in which they are. With order per key a row
+// comes no earlier than those before it.
+func (m *Memory) candidates(out *dispatcher.Claimed, req dispatcher.ClaimRequest, share dispatcher.Share) []*memoryRow {
 	if share.Limit == 0 {
 		return nil
 	}
 	type keyState struct {
-		last  candidate
+		last  *memoryRow
 		n     int
 		ended bool
 	}
-	var all []candidate
+	unfinished := m.unfinished(share.Topic)
+	all := make([]*memoryRow, 0, len(unfinished))
 	keys := map[string]*keyState{}
 	var blocked map[string]*memoryRow
 	if req.Keys != nil && req.Keys.BlockOnDead {
 		blocked = m.blocked(share.Topic)
 	}
-	for _, r := range m.unfinished(share.Topic) {
+	for _, r := range unfinished {
 		due := (r.status == "pending" || r.locked.Before(out.At)) && !r.due.After(out.At)
-		c := candidate{r, r.due, r.event.ID}
-		if key := r.key(); req.Keys != nil && key != "" {
+		r.asDue, r.asID = r.due, r.event.ID
+		if req.Keys != nil && r.key() != "" {
+			key := r.key()
 			k := keys[key]
 			if k == nil {
 				k = &keyState{}
@@ -149,30 +136,35 @@ func (m *Memory) candidates(out *dispatcher.Claimed, req dispatcher.ClaimRequest
 			if dead {
 				k.ended = req.Keys.BlockOnDead
 			} else {
-				if k.n++; k.n > 1 && k.last.compare(c) > 0 {
-					c.due, c.id = k.last.due, k.last.id
+				if k.n++; k.n > 1 && inOrder(k.last, r) > 0 {
+					r.asDue, r.asID = k.last.asDue, k.last.asID
 				}
-				k.last = c
+				k.last = r
 			}
 		}
 		if due && !slices.Contains(share.Except, r.event.TenantID.UUID) {
-			all = append(all, c)
+			all = append(all, r)
 		}
 	}
-	slices.SortStableFunc(all, candidate.compare)
+	if !slices.IsSortedFunc(all, inOrder) { // it is in most claims, of many rows
+		slices.SortStableFunc(all, inOrder)
+	}
 	if req.Fair {
 		turns, n := map[uuid.UUID]int{}, map[uuid.UUID]int{}
-		for _, c := range all {
-			n[c.event.TenantID.UUID]++
-			turns[c.event.ID] = n[c.event.TenantID.UUID]
+		for _, r := range all {
+			n[r.event.TenantID.UUID]++
+			turns[r.event.ID] = n[r.event.TenantID.UUID]
 		}
-		slices.SortStableFunc(all, func(a, b candidate) int { return turns[a.event.ID] - turns[b.event.ID] })
+		slices.SortStableFunc(all, func(a, b *memoryRow) int { return turns[a.event.ID] - turns[b.event.ID] })
 	}
 	return all
 }
 
-func (c candidate) compare(other candidate) int {
-	return cmp.Or(c.due.Compare(other.due), bytes.Compare(c.id[:], other.id[:]))
+func inOrder(a, b *memoryRow) int {
+	if d := a.asDue.Compare(b.asDue); d != 0 {
+		return d
+	}
+	return bytes.Compare(a.asID[:], b.asID[:])
 }
 
 // open is the newest dead letter of a row, when it is not resolved.

@@ -1,14 +1,6 @@
 package storetest
 
-import (
-	"context"
-	"testing"
-	"time"
-
-	"github.com/google/uuid"
-
-	"github.com/outbox-operator/outbox-operator/dispatcher"
-)
+import "testing"
 
 func TestMemoryPassesTheExercise(t *testing.T) {
 	t.Parallel()
@@ -18,22 +10,8 @@ func TestMemoryPassesTheExercise(t *testing.T) {
 			exercise(t, func(*testing.T) Outbox {
 				m := NewMemory()
 				m.DeleteDelivered = deletes
-				return unhurried{m}
+				return m
 			}, deletes)
 		})
 	}
-}
-
-// unhurried makes stores whose claims begin when a lease of a microsecond has expired.
-type unhurried struct{ *Memory }
-
-func (u unhurried) Store(namespace string, worker uuid.UUID) dispatcher.Store {
-	return unhurriedStore{u.Memory.Store(namespace, worker)}
-}
-
-type unhurriedStore struct{ dispatcher.Store }
-
-func (s unhurriedStore) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatcher.Claimed, error) {
-	time.Sleep(2 * gone)
-	return s.Store.Claim(ctx, req)
 }

@@ -167,8 +167,8 @@ const (
 	topic       = "orders"
 	maxAttempts = 3
 	lease       = time.Minute
-	// gone is a lease that has expired by the next statement.
-	gone = time.Microsecond
+	// gone is a lease that is over when the claim returns.
+	gone = -time.Microsecond
 	// waitTimeout is how long a patient claim retries while it finds nothing.
 	waitTimeout = time.Minute
 )

@@ -155,7 +155,7 @@ func TestRouteReplacesTheConfiguredName(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s, err := NewSNS(spec.SNSSink{TopicARN: strings.TrimSuffix(*topic.TopicArn, to) + configured, Endpoint: spec.CloudEndpoint("http://" + awsServer.Get(t).Address)}, route)
+			s, err := NewSNS(spec.SNSSink{TopicARN: strings.TrimSuffix(*topic.TopicArn, to) + configured, Endpoint: "http://" + awsServer.Get(t).Address}, route)
 			return opened(t, s, err), func() int { return len(drain(t, queue, queueURL)) }
 		},
 		"PubSub": func(t *testing.T, to string, route func(*dispatcher.Event) (string, error)) (*sink, func() int) {
@@ -164,7 +164,7 @@ func TestRouteReplacesTheConfiguredName(t *testing.T) {
 			if _, err := server.GServer.CreateTopic(t.Context(), &pubsubpb.Topic{Name: "projects/shop-test/topics/" + to}); err != nil {
 				t.Fatal(err)
 			}
-			s, err := NewPubSub(spec.PubSubSink{Project: "shop-test", Topic: configured, Endpoint: spec.CloudEndpoint("http://" + server.Addr)}, route)
+			s, err := NewPubSub(spec.PubSubSink{Project: "shop-test", Topic: configured, Endpoint: "http://" + server.Addr}, route)
 			return opened(t, s, err), func() int { return len(server.Messages()) }
 		},
 		"ServiceBus": func(t *testing.T, to string, route func(*dispatcher.Event) (string, error)) (*sink, func() int) {

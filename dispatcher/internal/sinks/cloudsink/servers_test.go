@@ -227,7 +227,7 @@ func newSNS(t *testing.T, suffix string) place {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	s, err := NewSNS(spec.SNSSink{TopicARN: *topic.TopicArn, Endpoint: spec.CloudEndpoint("http://" + g.address)}, nil)
+	s, err := NewSNS(spec.SNSSink{TopicARN: *topic.TopicArn, Endpoint: "http://" + g.address}, nil)
 	var all []sinktest.Message
 	return place{gate: g, sink: opened(t, s, err), missing: "missing" + suffix, refused: dispatcher.Cause{Class: "sns", Code: "NotFound"}, arrived: func() []sinktest.Message {
 		for _, r := range drain(t, queue, queueURL) {
@@ -258,7 +258,7 @@ func newPubSub(t *testing.T, mode spec.ContentMode, options ...pstest.ServerReac
 		t.Fatal(err)
 	}
 	g := newGate(t, server.Addr)
-	s, err := NewPubSub(spec.PubSubSink{Project: "shop-test", Topic: topic, Access: spec.Access{ContentMode: mode}, Endpoint: spec.CloudEndpoint("http://" + g.address)}, nil)
+	s, err := NewPubSub(spec.PubSubSink{Project: "shop-test", Topic: topic, Access: spec.Access{ContentMode: mode}, Endpoint: "http://" + g.address}, nil)
 	return place{gate: g, sink: opened(t, s, err), missing: "missing", refused: dispatcher.Cause{Class: "pubsub", Code: "NotFound"}, arrived: func() (all []sinktest.Message) {
 		for _, m := range server.Messages() {
 			got := httpMessage(t, m.Attributes["content-type"], "ce-", m.Attributes, m.Data)

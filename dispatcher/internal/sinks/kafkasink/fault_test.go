@@ -60,7 +60,7 @@ func TestMissingTopicIsItsOwnEventsFault(t *testing.T) {
 func TestOnlyTheTooLargeEventIsDead(t *testing.T) {
 	for name, test := range map[string]struct {
 		topicLimit string
-		ours       int32
+		ours       int
 	}{
 		"for the sink's limit":         {"1048588", 20_000},
 		"for the topic's limit":        {"20000", 1_000_000},
