@@ -1,8 +1,13 @@
 package v1alpha1
 
+import (
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
 // Condition types of OutboxDispatcher, and of Outbox, DeadLetterReplay and OutboxConsumer where they say so. Those of
-// kstatus are Ready, Reconciling and Stalled. Reconciling, Stalled, TopicsPaused, TopicsShared, TypesUnregistered,
-// DeadLettersPresent, VacuumHeldBack and ScalingLimited are bad when True, the others when False.
+// kstatus are Ready, Reconciling and Stalled. Those of badWhenTrue are bad when True, the others when False.
 const (
 	// ReadyCondition: events are being delivered, or would be if there were any; or the spec turns delivery off. It
 	// follows from the positive conditions below, without DataHealthy. While a pod works with the database and its
@@ -308,3 +313,16 @@ const (
 	ReasonTypesRegistered          = "TypesRegistered"
 	ReasonNotUsed                  = "NotUsed"
 )
+
+var badWhenTrue = []string{
+	ReconcilingCondition, StalledCondition, FailedCondition, TopicsPausedCondition, TopicsSharedCondition, TypesUnregisteredCondition,
+	DeadLettersPresentCondition, VacuumHeldBackCondition, ScalingLimitedCondition,
+}
+
+// BadStatus is the status with which a condition of the type says that something is wrong: True or False.
+func BadStatus(conditionType string) metav1.ConditionStatus {
+	if slices.Contains(badWhenTrue, conditionType) {
+		return metav1.ConditionTrue
+	}
+	return metav1.ConditionFalse
+}

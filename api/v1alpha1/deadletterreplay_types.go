@@ -265,11 +265,8 @@ type DeadLetterReplayStatus struct {
 	// +kubebuilder:validation:MaxLength=63
 	Operator string `json:"operator,omitempty"`
 
-	// conditions say what works: Complete (each dead letter of the set has its
-	// outcome), ReferencesResolved, SchemaReady, SourceReachable; and what does not:
-	// Failed (it has ended before that), Reconciling (it runs, or waits), Stalled (it
-	// has failed, or waits for a person). Reason is the cause in one word, message a
-	// sentence with the remedy.
+	// conditions say what works, such as Complete and SourceReachable, and what does not, such
+	// as Stalled. Reason is the cause in one word, message a sentence with the remedy.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

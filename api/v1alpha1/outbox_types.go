@@ -184,10 +184,8 @@ type OutboxStatus struct {
 	// +kubebuilder:validation:MaxLength=63
 	Operator string `json:"operator,omitempty"`
 
-	// conditions say what works: Ready (dispatchers can work with the outbox),
-	// ReferencesResolved, SchemaReady, SourceReachable, DataHealthy; and what
-	// does not: VacuumHeldBack, TopicsShared, Reconciling, Stalled. Reason is the cause
-	// in one word, message a sentence with the remedy.
+	// conditions say what works, such as Ready and SourceReachable, and what does not, such
+	// as Stalled. Reason is the cause in one word, message a sentence with the remedy.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

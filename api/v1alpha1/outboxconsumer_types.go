@@ -168,10 +168,8 @@ type OutboxConsumerStatus struct {
 	// +kubebuilder:validation:MaxLength=63
 	Operator string `json:"operator,omitempty"`
 
-	// conditions say what works: Ready (the registration fits what feeds the
-	// consumer), ReferencesResolved, RetentionSufficient, EventTypesSent, Verified;
-	// and what does not: Reconciling, Stalled. Reason is the cause in one word,
-	// message a sentence with the remedy.
+	// conditions say what works, such as Ready and Verified, and what does not, such as
+	// Stalled. Reason is the cause in one word, message a sentence with the remedy.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

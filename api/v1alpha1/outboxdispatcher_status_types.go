@@ -20,12 +20,8 @@ type OutboxDispatcherStatus struct {
 	// +kubebuilder:validation:MaxLength=63
 	Operator string `json:"operator,omitempty"`
 
-	// conditions say what works: Ready (events are delivered, or would be),
-	// ReferencesResolved, SchemaReady, SourceReachable, SinkReachable,
-	// WorkloadAvailable, DataHealthy; and what does not: TopicsPaused, TopicsShared,
-	// TypesUnregistered, DeadLettersPresent, VacuumHeldBack, ScalingLimited,
-	// Reconciling, Stalled.
-	// Reason is the cause in one word, message a sentence with the remedy.
+	// conditions say what works, such as Ready and SourceReachable, and what does not, such
+	// as Stalled. Reason is the cause in one word, message a sentence with the remedy.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -198,9 +198,9 @@ func counts(p status.Replay) string {
 
 // watched are the conditions whose changes are recorded as Events.
 var watched = []kstatus.Watch{
-	{Condition: api.ReferencesResolvedCondition, Action: "ResolveReferences", Bad: metav1.ConditionFalse},
-	{Condition: api.SchemaReadyCondition, Action: "Connect", Bad: metav1.ConditionFalse},
-	{Condition: api.SourceReachableCondition, Action: "Reach", Bad: metav1.ConditionFalse},
+	{Condition: api.ReferencesResolvedCondition, Action: "ResolveReferences"},
+	{Condition: api.SchemaReadyCondition, Action: "Connect"},
+	{Condition: api.SourceReachableCondition, Action: "Reach"},
 }
 
 // started is when the set was fixed, 0 before.

@@ -17,10 +17,10 @@ import (
 // watched are the conditions whose changes are recorded as Events. Dispatchers have Events of their own for what only they
 // observe.
 var watched = []kstatus.Watch{
-	{Condition: api.ReferencesResolvedCondition, Action: "ResolveReferences", Bad: metav1.ConditionFalse},
-	{Condition: api.SchemaReadyCondition, Action: "Migrate", Bad: metav1.ConditionFalse},
-	{Condition: api.TopicsSharedCondition, Action: "CompareTopics", Bad: metav1.ConditionTrue},
-	{Condition: api.ReadyCondition, Action: "Observe", Bad: metav1.ConditionFalse},
+	{Condition: api.ReferencesResolvedCondition, Action: "ResolveReferences"},
+	{Condition: api.SchemaReadyCondition, Action: "Migrate"},
+	{Condition: api.TopicsSharedCondition, Action: "CompareTopics"},
+	{Condition: api.ReadyCondition, Action: "Observe"},
 }
 
 // conditions are computed here, all of them and nowhere else.

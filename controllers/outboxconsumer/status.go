@@ -42,11 +42,11 @@ func setStatus(current *api.OutboxConsumerStatus, seen observed) {
 
 // watched are the conditions whose changes are recorded as Events.
 var watched = []kstatus.Watch{
-	{Condition: api.ReferencesResolvedCondition, Action: "ResolveReferences", Bad: metav1.ConditionFalse},
-	{Condition: api.RetentionSufficientCondition, Action: "CompareRetention", Bad: metav1.ConditionFalse},
-	{Condition: api.EventTypesSentCondition, Action: "CompareTypes", Bad: metav1.ConditionFalse},
-	{Condition: api.VerifiedCondition, Action: "Verify", Bad: metav1.ConditionFalse},
-	{Condition: api.ReadyCondition, Action: "Register", Bad: metav1.ConditionFalse},
+	{Condition: api.ReferencesResolvedCondition, Action: "ResolveReferences"},
+	{Condition: api.RetentionSufficientCondition, Action: "CompareRetention"},
+	{Condition: api.EventTypesSentCondition, Action: "CompareTypes"},
+	{Condition: api.VerifiedCondition, Action: "Verify"},
+	{Condition: api.ReadyCondition, Action: "Register"},
 }
 
 // conditions are computed here, all of them and nowhere else.

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
@@ -17,19 +16,19 @@ import (
 
 // watched are the conditions whose changes are recorded as Events.
 var watched = []kstatus.Watch{
-	{Condition: api.ReferencesResolvedCondition, Action: "ResolveReferences", Bad: metav1.ConditionFalse},
-	{Condition: api.SchemaReadyCondition, Action: "Migrate", Bad: metav1.ConditionFalse},
-	{Condition: api.SourceReachableCondition, Action: "ObserveSource", Bad: metav1.ConditionFalse},
-	{Condition: api.SinkReachableCondition, Action: "ObserveSink", Bad: metav1.ConditionFalse},
-	{Condition: api.TopicsPausedCondition, Action: "ObserveTopics", Bad: metav1.ConditionTrue},
-	{Condition: api.VacuumHeldBackCondition, Action: "ObserveTransactions", Bad: metav1.ConditionTrue},
-	{Condition: api.DataHealthyCondition, Action: "ObserveData", Bad: metav1.ConditionFalse},
-	{Condition: api.TopicsSharedCondition, Action: "CompareTopics", Bad: metav1.ConditionTrue},
-	{Condition: api.TypesUnregisteredCondition, Action: "CompareTypes", Bad: metav1.ConditionTrue},
-	{Condition: api.ScalingLimitedCondition, Action: "Scale", Bad: metav1.ConditionTrue},
-	{Condition: api.WorkloadAvailableCondition, Action: "Deploy", Bad: metav1.ConditionFalse},
+	{Condition: api.ReferencesResolvedCondition, Action: "ResolveReferences"},
+	{Condition: api.SchemaReadyCondition, Action: "Migrate"},
+	{Condition: api.SourceReachableCondition, Action: "ObserveSource"},
+	{Condition: api.SinkReachableCondition, Action: "ObserveSink"},
+	{Condition: api.TopicsPausedCondition, Action: "ObserveTopics"},
+	{Condition: api.VacuumHeldBackCondition, Action: "ObserveTransactions"},
+	{Condition: api.DataHealthyCondition, Action: "ObserveData"},
+	{Condition: api.TopicsSharedCondition, Action: "CompareTopics"},
+	{Condition: api.TypesUnregisteredCondition, Action: "CompareTypes"},
+	{Condition: api.ScalingLimitedCondition, Action: "Scale"},
+	{Condition: api.WorkloadAvailableCondition, Action: "Deploy"},
 	kstatus.WatchReconciling,
-	{Condition: api.ReadyCondition, Action: "Deliver", Bad: metav1.ConditionFalse},
+	{Condition: api.ReadyCondition, Action: "Deliver"},
 }
 
 const actionDeadLetters = "CountDeadLetters"

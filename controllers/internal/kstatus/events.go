@@ -13,12 +13,16 @@ import (
 // Event is one of events.k8s.io. Its reason is the condition's.
 type Event struct{ Kind, Reason, Action, Note string }
 
-// Watch says which status of a condition is bad, and what the operator was doing when it saw it. Each
-// condition has an action of its own: two events of one pass with the same reason and action would be
-// taken for a series.
-type Watch struct {
-	Condition, Action string
-	Bad               metav1.ConditionStatus
+// Watch says what the operator was doing when it saw a condition. Each condition has an action of its own: two events of
+// one pass with the same reason and action would be taken for a series.
+type Watch struct{ Condition, Action string }
+
+// bad is the status that is worth an Event. Reconciling is False where an annotation has the operator leave the object.
+func (w Watch) bad() metav1.ConditionStatus {
+	if w.Condition == api.ReconcilingCondition {
+		return metav1.ConditionFalse
+	}
+	return api.BadStatus(w.Condition)
 }
 
 // expected are reasons of False that every start goes through.
@@ -36,14 +40,14 @@ func Transitions(watched []Watch, before, after []metav1.Condition) []Event {
 		if is == nil || (was != nil && was.Status == is.Status && was.Reason == is.Reason) {
 			continue
 		}
-		switch ready := w.Condition == api.ReadyCondition; {
-		case is.Status == w.Bad && !ready: // its cause has an Event of its own
+		switch ready, bad := w.Condition == api.ReadyCondition, w.bad(); {
+		case is.Status == bad && !ready: // its cause has an Event of its own
 			kind := corev1.EventTypeWarning
 			if slices.Contains(expected, is.Reason) {
 				kind = corev1.EventTypeNormal
 			}
 			events = append(events, Event{kind, is.Reason, w.Action, is.Message})
-		case is.Status != w.Bad && is.Status != metav1.ConditionUnknown && (ready && !slices.Contains(despite, is.Reason) || was != nil && was.Status == w.Bad):
+		case is.Status != bad && is.Status != metav1.ConditionUnknown && (ready && !slices.Contains(despite, is.Reason) || was != nil && was.Status == bad):
 			events = append(events, Event{corev1.EventTypeNormal, is.Reason, w.Action, is.Message})
 		}
 	}

@@ -111,7 +111,7 @@ func (r *Reporter) Disable(ctx context.Context, o client.Object, conditions *[]m
 }
 
 // WatchReconciling records that an object is Disabled, and that it is not any more.
-var WatchReconciling = Watch{Condition: api.ReconcilingCondition, Action: actionReconcile, Bad: metav1.ConditionFalse}
+var WatchReconciling = Watch{Condition: api.ReconcilingCondition, Action: actionReconcile}
 
 // Edited lets pass what a person changes of an object: its spec, its labels and annotations, and its holder.
 func Edited() predicate.Predicate {

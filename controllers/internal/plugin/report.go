@@ -87,12 +87,6 @@ type Pod struct {
 	Created  time.Time `json:"created"`
 }
 
-// badWhenTrue are the conditions that say what is wrong. Reconciling is none: it passes.
-var badWhenTrue = []string{
-	v1alpha1.StalledCondition, v1alpha1.TopicsPausedCondition, v1alpha1.TopicsSharedCondition, v1alpha1.DeadLettersPresentCondition,
-	v1alpha1.VacuumHeldBackCondition, v1alpha1.TypesUnregisteredCondition, v1alpha1.ScalingLimitedCondition, v1alpha1.ReconcilingCondition,
-}
-
 func newReport(obd *v1alpha1.OutboxDispatcher, here string, now time.Time) Report {
 	s := obd.Status
 	r := Report{
@@ -133,13 +127,7 @@ func (r *Report) reportedElsewhere(c Condition) bool {
 // isWrong reports whether a person may have to do something. Unknown is not wrong: it passes, or another condition
 // says why.
 func isWrong(c metav1.Condition) bool {
-	if c.Type == v1alpha1.ReconcilingCondition {
-		return false
-	}
-	if slices.Contains(badWhenTrue, c.Type) {
-		return c.Status == metav1.ConditionTrue
-	}
-	return c.Status == metav1.ConditionFalse
+	return c.Type != v1alpha1.ReconcilingCondition && c.Status == v1alpha1.BadStatus(c.Type) // Reconciling passes
 }
 
 // rank puts Ready first, then what is wrong.
