@@ -1,6 +1,9 @@
 package spec
 
-import "strings"
+import (
+	"cmp"
+	"strings"
+)
 
 // outbox is what the spec of an Outbox says of its database, its rows and their dead letters.
 type outbox struct {
@@ -91,12 +94,10 @@ func (f *files) migration(field string, d *outbox) Database {
 	if own == nil {
 		return c
 	}
-	at := &files{dir: "migration", file: f.file}
 	if own.SecretRef != (reference{}) || own.User != "" {
-		c.DSNFile, c.Connection = at.connection(field+".migration", d, own.databaseLogin)
+		c.DSNFile, c.Connection = f.connection(field+".migration", d, own.databaseLogin)
 	}
-	at.present(field+".migration", own.databaseLogin, &c)
-	f.refs = append(f.refs, at.refs...)
+	f.present(field+".migration", own.databaseLogin, &c)
 	c.M10, c.Overview, c.Tenants = own.M10, own.Overview, own.Tenants
 	return c
 }
@@ -129,7 +130,7 @@ func (f *files) present(field string, l databaseLogin, c *Database) {
 func (f *files) connection(field string, d *outbox, l databaseLogin) (dsnFile string, c *Connection) {
 	secret, keys := l.SecretRef, connectionKeys{}
 	if secret.Key != "" || d.Server == nil && l.SecretKeys == nil && l.User == "" {
-		return f.secret(field+".secretRef", secret, "dsn"), nil
+		return f.add(Ref{Secret: secret.Name, Key: cmp.Or(secret.Key, "dsn"), DSN: true, Field: field + ".secretRef"}), nil
 	}
 	if l.SecretKeys != nil {
 		keys = *l.SecretKeys

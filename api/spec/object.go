@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"maps"
+	"path"
 	"slices"
 )
 
@@ -24,11 +25,14 @@ type Ref struct {
 	// Secret or ConfigMap is the name of the one that has the key; the other is empty.
 	Secret, ConfigMap string
 	Key               string
-	// Dir and File say what the key is for, such as sink and password.
-	Dir, File string
+	// DSN is whether the key is a connection string of the outbox's database.
+	DSN bool
 	// Field is the field of the spec that names it.
 	Field string
 }
+
+// Path is the key's file below the folder of a process's Secrets and ConfigMaps: NAME/KEY.
+func (r Ref) Path() string { return path.Join(r.Secret+r.ConfigMap, r.Key) }
 
 // A Login is whose login is used.
 type Login int
@@ -46,8 +50,7 @@ const (
 // Config returns the settings of a process, without defaults, and the keys that it reads. file says where the process
 // finds a key. A section of a spec is the section of the same name: see member. It fails for a field that there is not.
 func (o Objects) Config(login Login, file func(Ref) string) (c Config, refs []Ref, err error) {
-	database := &files{dir: "database", file: file}
-	notify := &files{dir: "notify", file: file}
+	f := &files{file: file}
 	field, of, db, err := o.database()
 	if err != nil {
 		return c, nil, err
@@ -55,21 +58,20 @@ func (o Objects) Config(login Login, file func(Ref) string) (c Config, refs []Re
 	if db != nil {
 		switch {
 		case login == MigrationLogin:
-			c.Database, c.Journal = database.migration(field, db), db.Journal
+			c.Database, c.Journal = f.migration(field, db), db.Journal
 		case login == ReplayLogin && db.ReplayLogin != nil:
-			c.Database = database.replay(field, db)
+			c.Database = f.replay(field, db)
 		default:
-			c.Database = database.database(field, db)
+			c.Database = f.database(field, db)
 		}
 		c.Retention = db.Retention
 		if of["notify"] != nil {
 			c.Notify = &Notify{}
-			if err := convert(notify.value(field+".notify", copied(of["notify"])), c.Notify); err != nil {
+			if err := convert(f.value(field+".notify", copied(of["notify"])), c.Notify); err != nil {
 				return c, nil, err
 			}
 		}
 	}
-	refs = append(renamed(database.refs), notify.refs...)
 	settings := map[string]any{}
 	for _, name := range slices.Sorted(maps.Keys(o.Dispatcher)) {
 		if slices.Contains(elsewhere, name) {
@@ -80,9 +82,7 @@ func (o Objects) Config(login Login, file func(Ref) string) (c Config, refs []Re
 			c.NeedsVerifiedTypes = delivery["consumerPolicy"] == "Verified"
 			delete(delivery, "consumerPolicy")
 		}
-		f := &files{dir: name, file: file}
-		f.member(settings, "spec."+name, name, section)
-		if refs = append(refs, f.refs...); f.err != nil {
+		if f.member(settings, "spec."+name, name, section); f.err != nil {
 			return c, nil, f.err
 		}
 	}
@@ -96,7 +96,7 @@ func (o Objects) Config(login Login, file func(Ref) string) (c Config, refs []Re
 	if o.Dispatcher["outboxRef"] != nil {
 		c.Retention.Scope = ScopeOutbox // all dispatchers of an Outbox have its retention, and one of them sweeps for all
 	}
-	return c, refs, nil
+	return c, renamed(f.refs), nil
 }
 
 // elsewhere are the sections of a spec that make other settings than their own: what is in the Outbox, and what the pods are.

@@ -5,13 +5,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 )
 
 // files makes settings of the members of a spec, and collects the keys of Secrets and ConfigMaps that they name.
 type files struct {
-	// dir is the Dir of the refs.
-	dir string
 	// file says where a key is.
 	file func(Ref) string
 	refs []Ref
@@ -64,7 +61,7 @@ func (f *files) member(settings map[string]any, field, name string, v any) {
 	case "secretRef":
 		settings["dsnFile"] = f.secret(field, as[reference](f, v), "dsn")
 	case "configMapRef":
-		settings["file"] = f.schema(field, as[reference](f, v))
+		settings["file"] = f.configMap(field, as[reference](f, v), "schema.json")
 	case "headers":
 		headers := map[string]string{}
 		for _, h := range as[[]struct{ Name, Value, Expression string }](f, v) {
@@ -107,25 +104,15 @@ func (f *files) add(ref Ref) string {
 	return f.file(ref)
 }
 
-// key is the file of one key of a Secret. field is the field that names it.
-func (f *files) key(field, secret, key, file string) string {
-	return f.add(Ref{Secret: secret, Key: key, Dir: f.dir, File: file, Field: field})
-}
-
-// secret is the file of the key of a Secret that ref names, else of the one that is named by default, which is the name
-// of the file too.
+// secret is the file of the key of a Secret that ref names, else of the one that is named by default. field is the field that
+// names it.
 func (f *files) secret(field string, ref reference, key string) string {
-	return f.key(field, ref.Name, cmp.Or(ref.Key, key), key)
+	return f.add(Ref{Secret: ref.Name, Key: cmp.Or(ref.Key, key), Field: field})
 }
 
-// SchemasDir is the Dir of the refs of schemas.
-const SchemasDir = "schemas"
-
-// schema is the file of a schema in a ConfigMap, which an entry of spec.message.validation names.
-func (f *files) schema(field string, ref reference) string {
-	_, rest, _ := strings.Cut(field, "[")
-	entry, _, _ := strings.Cut(rest, "]")
-	return f.add(Ref{ConfigMap: ref.Name, Key: cmp.Or(ref.Key, "schema.json"), Dir: SchemasDir, File: entry + ".json", Field: field})
+// configMap is the file of the key of a ConfigMap, likewise.
+func (f *files) configMap(field string, ref reference, key string) string {
+	return f.add(Ref{ConfigMap: ref.Name, Key: cmp.Or(ref.Key, key), Field: field})
 }
 
 // secretKeys are the keys of an auth that names none; password is that of the other types.
@@ -142,7 +129,7 @@ func (f *files) auth(field string, a login) Auth {
 		return c
 	}
 	if a.Username == "" && slices.Contains(userTypes, a.Type) {
-		c.UsernameFile = f.key(field+".secretRef", a.SecretRef.Name, cmp.Or(a.UsernameKey, "username"), "username")
+		c.UsernameFile = f.secret(field+".secretRef", reference{a.SecretRef.Name, a.UsernameKey}, "username")
 	}
 	c.SecretFile = f.secret(field+".secretRef", *a.SecretRef, cmp.Or(secretKeys[a.Type], "password"))
 	return c
@@ -153,14 +140,14 @@ func (f *files) tls(field string, t certificates) TLS {
 	if ref := t.CASecretRef; ref != nil {
 		c.CAFile = f.secret(field+".caSecretRef", *ref, "ca.crt")
 	} else if ref := t.CAConfigMapRef; ref != nil {
-		c.CAFile = f.add(Ref{ConfigMap: ref.Name, Key: cmp.Or(ref.Key, "ca.crt"), Dir: f.dir, File: "ca.crt", Field: field + ".caConfigMapRef"})
+		c.CAFile = f.configMap(field+".caConfigMapRef", *ref, "ca.crt")
 	}
 	if cert, key := t.ClientCertSecretRef, t.ClientKeySecretRef; cert != nil {
 		c.ClientCertFile = f.secret(field+".clientCertSecretRef", *cert, "tls.crt")
 		if key != nil {
 			c.ClientKeyFile = f.secret(field+".clientKeySecretRef", *key, "tls.key")
 		} else {
-			c.ClientKeyFile = f.key(field+".clientCertSecretRef", cert.Name, "tls.key", "tls.key")
+			c.ClientKeyFile = f.secret(field+".clientCertSecretRef", reference{Name: cert.Name}, "tls.key")
 		}
 	}
 	return c

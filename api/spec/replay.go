@@ -35,11 +35,9 @@ const (
 	maxReasonBytes = 1024 // also of a name
 )
 
-// ReplayRequest is a request to replay, discard or reopen dead letters. As YAML it is the file that `dispatcher dead replay`
-// reads, for which the namespace and the topics are those of the [Config].
+// ReplayRequest is a request to replay, discard or reopen dead letters.
 type ReplayRequest struct {
-	// ID names the replay. A second request with the same ID continues the first. Required in a file, but for a dry run;
-	// otherwise it defaults to a random one.
+	// ID names the replay. A second request with the same ID continues the first. Defaults to a random one.
 	ID uuid.UUID `json:"id,omitzero"`
 	// Namespace is the outbox namespace of the dead letters. Required.
 	Namespace string `json:"namespace,omitempty"`

@@ -10,16 +10,17 @@ import (
 	jsonpatch "github.com/evanphx/json-patch/v5"
 
 	"github.com/outbox-operator/outbox-operator/api/spec/rules"
+	"github.com/outbox-operator/outbox-operator/api/spec/schema"
 )
 
 // checked are the words of the dispatcher about an object, sorted.
 func checked(t *testing.T, text []byte) (said []string) {
 	t.Helper()
-	object, err := rules.Decode(text)
+	object, err := schema.Decode(text)
 	if err != nil {
 		return []string{err.Error()}
 	}
-	for _, problem := range rules.Of(object.(map[string]any)["kind"].(string)).Check(object) {
+	for _, problem := range rules.Check(schema.Of(object.(map[string]any)["kind"].(string)), object) {
 		said = append(said, problem.Error())
 	}
 	slices.Sort(said)
@@ -64,7 +65,7 @@ func TestSamplesAreAccepted(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, document := range strings.Split(string(text), "\n---\n") {
-			if object, err := rules.Decode([]byte(document)); err == nil && strings.Contains(document, "outbox.dev/v1alpha1") && object != nil {
+			if object, err := schema.Decode([]byte(document)); err == nil && strings.Contains(document, "outbox.dev/v1alpha1") && object != nil {
 				if said := checked(t, []byte(document)); said != nil {
 					t.Errorf("%s: %s", file, lines(said))
 				}

@@ -34,7 +34,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		job := c.job()
 		Expect(job.Spec.Template.Spec.Containers[0].Command).To(ContainElements("dead", "replay", "--listen"))
 		files := fetch(c, &corev1.ConfigMap{}, job.Spec.Template.Spec.Volumes[0].ConfigMap.Name)
-		Expect(files.Data["request.yaml"]).To(And(ContainSubstring("id: "+string(o.UID)), ContainSubstring("group: 7f3a9c21"), ContainSubstring("requestedBy: ada")))
+		Expect(files.Data["config.yaml"]).To(And(ContainSubstring("uid: "+string(o.UID)), ContainSubstring("group: 7f3a9c21"), ContainSubstring("requestedBy: ada")))
 		fetch(c, &networkingv1.NetworkPolicy{}, "chg-812-replay")
 		Expect(c.get().Finalizers).To(BeEmpty())
 
@@ -104,7 +104,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		c := start()
 		c.Create(c.outbox(), c.replay())
 		job := c.job()
-		c.pod(job, "pod", ended(78, "request /etc/outbox/request/request.yaml: canary is wrong"))
+		c.pod(job, "pod", ended(78, "request /etc/outbox/config/config.yaml: canary is wrong"))
 		c.fails(job, batchv1.JobReasonPodFailurePolicy)
 		c.expect(kstatus.FailedStatus, want{api.CompleteCondition, no, api.ReasonRefused, "canary is wrong"}, want{api.StalledCondition, yes, api.ReasonRefused, ""}, want{api.FailedCondition, yes, api.ReasonRefused, ""})
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonRefused, "canary is wrong")

@@ -7,9 +7,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
-	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
@@ -90,7 +90,7 @@ func deadLettersNote(blocked bool, groups []status.DeadGroup) string {
 	if len(groups) > 0 {
 		g := groups[0]
 		note += fmt.Sprintf(" The largest group is %s of topic %s: %s. %s", g.Group, problem.Clip(strconv.Quote(g.Topic), topicBytes),
-			strings.Join(strings.Fields(g.Reason+" "+g.Class+" "+g.Code+" "+g.Place), " "), dispatcher.Recovery(dispatcher.DeadReason(desired.ContractReason(g.Reason)), g.Class))
+			strings.Join(strings.Fields(g.Reason+" "+g.Class+" "+g.Code+" "+g.Place), " "), dispatcher.Recovery(dispatcher.DeadReason(spec.ContractReason(g.Reason)), g.Class))
 	}
 	if blocked {
 		note += " Later events of their keys wait behind them (spec.delivery.onDead is Block): the Blocked column of -o wide counts those keys, /status of a pod lists them."

@@ -43,7 +43,7 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 		Expect(c.deployments()).To(BeEmpty(), "no pods before the first migration")
 		c.finish(job, time.Now(), "")
 		Eventually(c.deployments).Should(ConsistOf("orders-dispatcher"))
-		Expect(c.loadConfig().Database.DSNFile).NotTo(BeEmpty())
+		Expect(c.configFile()).To(ContainSubstring("kind: Outbox\n"))
 
 		// Without the Outbox the running pods continue.
 		c.rollOut(c.healthy())

@@ -54,7 +54,10 @@ func newest(pod *corev1.Pod, d *appsv1.Deployment) bool {
 var pipelineField = regexp.MustCompile(`(^|; )((?:sink\.routes|message\.validation|message\.transform)\[)`)
 
 // unknownField is a field of the file that the pod's image does not know. The operator wrote it.
-var unknownField = regexp.MustCompile(`(?:line \d+, column \d+: )?(\S+) is not a field; (?:correct its name, or remove it|did you mean \w+\?)`)
+var unknownField = regexp.MustCompile(`unknown field "([^"]+)"; (?:correct its name, or remove it|did you mean \w+\?)`)
+
+// fileLine is a place in the file, which the operator wrote.
+var fileLine = regexp.MustCompile(`(^|; )line \d+, column \d+: `)
 
 // refusedBy makes sentences about the spec of a dispatcher's words about its file.
 func refusedBy(words string) *problem.Problem {
@@ -62,6 +65,7 @@ func refusedBy(words string) *problem.Problem {
 	if file, rest, ok := strings.Cut(words, ": "); ok && strings.HasPrefix(file, "configuration /") {
 		words = rest
 	}
+	words = fileLine.ReplaceAllString(words, "$1")
 	reason := v1alpha1.ReasonInvalidConfiguration
 	if pipelineField.MatchString(words) {
 		reason = v1alpha1.ReasonInvalidPipeline

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
@@ -129,7 +130,7 @@ func setRetention(current *v1alpha1.OutboxDispatcherStatus, statuses []status.St
 func deadGroups(reported []status.DeadGroupExample) (all []status.DeadGroup) {
 	for _, g := range reported[:min(len(reported), status.DeadGroupsListed)] {
 		if g.Group != "" && !slices.ContainsFunc(all, func(other status.DeadGroup) bool { return other.Group == g.Group }) {
-			g.Reason = desired.DeadReason(g.Reason)
+			g.Reason = spec.DeadReason(g.Reason)
 			all = append(all, g.DeadGroup)
 		}
 	}

@@ -17,9 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
-	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
@@ -212,11 +210,9 @@ func (c *cluster) state() string {
 	return fetch(c, &corev1.ConfigMap{}, "orders-dispatcher-state").Data["state"]
 }
 
-// loadConfig reads the rendered file as it is, without the binary's defaults.
-func (c *cluster) loadConfig() (rendered spec.Config) {
-	GinkgoHelper()
-	Expect(yaml.UnmarshalStrict([]byte(c.configFile()), &rendered)).To(Succeed())
-	return rendered
+// command is what the dispatchers' pods run.
+func (c *cluster) command() []string {
+	return c.deployment().Spec.Template.Spec.Containers[0].Command
 }
 
 func pdb(c *cluster) *policyv1.PodDisruptionBudget {

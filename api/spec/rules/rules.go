@@ -1,3 +1,7 @@
+// Package rules checks objects as the API server does: by package schema, and by the CEL rules of the same definitions, each
+// with the API server's words.
+//
+// A rule is compiled when an object has the field that it is about.
 package rules
 
 import (
@@ -14,17 +18,19 @@ import (
 	"github.com/google/cel-go/common/types/ref"
 	"github.com/google/cel-go/common/types/traits"
 	"github.com/google/cel-go/ext"
+
+	"github.com/outbox-operator/outbox-operator/api/spec/schema"
 )
 
-// rule is a condition in CEL.
-type rule struct {
-	Rule      string `json:"rule"`
-	Message   string `json:"message"`
-	FieldPath string `json:"fieldPath"`
-
-	once    sync.Once
-	program cel.Program
-	err     error
+// Check sets the defaults in an object, and returns all that is wrong with it, sorted. The object is as [schema.Decode] makes
+// it. See [schema.Schema.Check] for when rules are evaluated.
+func Check(of *schema.Schema, object any) []schema.Problem {
+	all, whole := of.Check(object)
+	if whole {
+		evaluate(of, "", object, &all)
+	}
+	slices.SortFunc(all, func(a, b schema.Problem) int { return strings.Compare(a.Error(), b.Error()) })
+	return all
 }
 
 // environment has the variable self, and what Kubernetes adds to CEL, as far as the definitions use it.
@@ -77,17 +83,20 @@ var (
 	port   = regexp.MustCompile(`url` + argument + `\.getPort\(\)`)
 )
 
+// programs has for each rule a function that compiles it once.
+var programs sync.Map
+
 // compiled is the program of a rule. It is nil for one that compares with the object from before, which a file has none of.
-func (r *rule) compiled() (cel.Program, error) {
-	r.once.Do(func() { r.program, r.err = r.compile() })
-	return r.program, r.err
+func compiled(r *schema.Rule) (cel.Program, error) {
+	once, _ := programs.LoadOrStore(r, sync.OnceValues(func() (cel.Program, error) { return compile(r.Rule) }))
+	return once.(func() (cel.Program, error))()
 }
 
-func (r *rule) compile() (cel.Program, error) {
-	if strings.Contains(r.Rule, "oldSelf") {
+func compile(rule string) (cel.Program, error) {
+	if strings.Contains(rule, "oldSelf") {
 		return nil, nil
 	}
-	text := strings.ReplaceAll(r.Rule, "__namespace__", "`namespace`")
+	text := strings.ReplaceAll(rule, "__namespace__", "`namespace`")
 	text = format.ReplaceAllStringFunc(text, func(call string) string {
 		negated := "!"
 		if strings.HasPrefix(call, "!") { // no complaint: the text has the format
@@ -107,9 +116,9 @@ func (r *rule) compile() (cel.Program, error) {
 }
 
 // evaluate reports the rules that are not true of a value or of one within it.
-func (s *Schema) evaluate(path string, v any, r report) {
+func evaluate(s *schema.Schema, path string, v any, all *[]schema.Problem) {
 	for _, rule := range s.Rules {
-		program, err := rule.compiled()
+		program, err := compiled(rule)
 		if err != nil {
 			panic(fmt.Sprintf("rule %s of %s: %v", rule.Rule, path, err)) // a test compiles them all
 		}
@@ -124,18 +133,18 @@ func (s *Schema) evaluate(path string, v any, r report) {
 		if err != nil {
 			message = err.Error()
 		}
-		r(strings.TrimPrefix(path+rule.FieldPath, "."), "Invalid value: %s%s", shown(v), message)
+		*all = append(*all, schema.Problem{Path: strings.TrimPrefix(path+rule.FieldPath, "."), Message: "Invalid value: " + shown(v) + message})
 	}
 	switch x := v.(type) {
 	case map[string]any:
 		for _, name := range slices.Sorted(maps.Keys(x)) {
 			if of := s.Properties[name]; of != nil {
-				of.evaluate(at(path, name), x[name], r)
+				evaluate(of, strings.TrimPrefix(path+"."+name, "."), x[name], all)
 			}
 		}
 	case []any:
 		for i, item := range x {
-			s.Items.evaluate(fmt.Sprintf("%s[%d]", path, i), item, r)
+			evaluate(s.Items, fmt.Sprintf("%s[%d]", path, i), item, all)
 		}
 	}
 }

@@ -2,121 +2,131 @@ package desired
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"path"
-
-	strictjson "sigs.k8s.io/json"
+	"strings"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
+	"github.com/outbox-operator/outbox-operator/api/spec/schema"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
 // DispatcherName is the name of the dispatchers in logs, metrics and status.
 func DispatcherName(obd *v1alpha1.OutboxDispatcher) string { return obd.Namespace + "/" + obd.Name }
 
-// Config is the file that the dispatchers load, without the values that they fill in by default. The state has a file
-// of its own, which pods read again. outbox is the one that the dispatcher refers to, nil for none.
-func Config(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) spec.Config {
-	return withoutDefaults(func() spec.Config { return whole(obd, outbox) })
-}
-
-func whole(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) spec.Config {
-	c, _ := withRefs(obd, outbox)
-	return c
-}
-
-// withRefs returns the whole file, and the keys whose files it names.
-func withRefs(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) (spec.Config, []Ref) {
-	from := sources(obd, outbox)
-	delete(from.Dispatcher, "state") // it has a file of its own
-	c, refs := settings(from, spec.DispatcherLogin)
-	c.StateFile, c.VerifiedTypesFile = stateFile, typesFile(obd)
-	c.NeedsVerifiedTypes = false // it has the file
-	c.Server.Address = fmt.Sprintf(":%d", Port)
-	return c, refs
-}
-
-// sources are the specs that say what the dispatchers do. outbox is the one that the dispatcher refers to, nil for none.
-func sources(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) spec.Objects {
-	from := spec.Objects{Name: DispatcherName(obd), Dispatcher: converted[map[string]any](obd.Spec)}
-	if outbox != nil && obd.Spec.OutboxRef != nil {
-		from.Outbox, from.OutboxField = converted[map[string]any](outbox.Spec), "Outbox "+outbox.Name+": spec"
+// dispatcherFile has the objects that the dispatchers load, without what they do not read. outbox is the one that the
+// dispatcher refers to, nil for none.
+func dispatcherFile(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) string {
+	s := obd.Spec
+	s.Replicas, s.State, s.Pods = nil, "", v1alpha1.Pods{Log: s.Pods.Log} // the state has a file of its own, which pods read again
+	if s.Database != nil {
+		s.Database = &v1alpha1.DispatcherDatabase{SecretRef: s.Database.SecretRef, Schema: s.Database.Schema, CASecretRef: s.Database.CASecretRef}
 	}
-	return from
+	all := []string{document(kindOutboxDispatcher, obd, s)}
+	if outbox != nil && s.OutboxRef != nil {
+		o := outbox.Spec
+		o.Migration, o.ReplayLogin, o.Journal = nil, nil, nil
+		all = append(all, document(kindOutbox, outbox, o))
+	}
+	return strings.Join(all, separator)
 }
 
-// settings are the settings of the specs, and the keys that they name.
-func settings(from spec.Objects, login spec.Login) (spec.Config, []Ref) {
-	c, named, err := from.Config(login, func(r spec.Ref) string {
-		if r.Dir == spec.SchemasDir {
-			return path.Join(schemasDir, r.File)
+// migrationFile has the Outbox that a migration Job loads, twice: with the login that migrates, and with the dispatchers', whose
+// rights it grants. A dispatcher's own database is written as the Outbox that says the same.
+func migrationFile(o Owner) string {
+	var s v1alpha1.OutboxSpec
+	switch o := o.(type) {
+	case *v1alpha1.Outbox:
+		s = o.Spec
+		s.ReplayLogin, s.Retention, s.Notify = nil, v1alpha1.Retention{}, nil
+		migration := *s.Migration
+		migration.PodTemplate, s.Migration = nil, &migration
+	case *v1alpha1.OutboxDispatcher:
+		s = v1alpha1.OutboxSpec{SecretRef: o.Spec.Database.SecretRef, Schema: o.Spec.Database.Schema, Migration: ownMigration(o)}
+		if ca := o.Spec.Database.CASecretRef; ca != nil {
+			s.TLS = &v1alpha1.DatabaseTLS{CASecretRef: ca}
 		}
-		return refOf(r).File()
-	})
+	}
+	return document(kindOutbox, o, s)
+}
+
+// separator is between the documents of a file.
+const separator = "---\n"
+
+// document is an object as `kubectl apply` takes it, without the values that the API sets by default: so a file has no field
+// that its spec does not use, and a dispatcher that does not know the field yet can read it.
+func document(kind string, o Owner, s any) string {
+	metadata := map[string]any{"namespace": o.GetNamespace(), "name": o.GetName()}
+	if kind == kindDeadLetterReplay {
+		metadata["uid"] = o.GetUID()
+	}
+	text, err := json.Marshal(map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": kind, "metadata": metadata, "spec": s})
+	var object any
+	if err == nil {
+		object, err = schema.Decode(spec.Escaped(text))
+	}
+	if err == nil {
+		schema.Of(kind).Compact(object)
+		text, err = spec.YAML(object)
+	}
+	if err != nil {
+		panic(fmt.Sprintf("render %T: %v", s, err)) // plain data only
+	}
+	return string(text)
+}
+
+// refs are the keys of Secrets and ConfigMaps that the specs name, for a login.
+func refs(from spec.Objects, login spec.Login) []spec.Ref {
+	_, named, err := from.Config(login, spec.Ref.Path)
 	if err != nil {
 		panic(fmt.Sprintf("settings of %s: %v", from.Name, err)) // the tests of this package find a field that only one side has
 	}
-	var refs []Ref
-	for _, r := range named {
-		if r.Dir != spec.SchemasDir { // see SchemaRefs
-			refs = append(refs, refOf(r))
-		}
+	return named
+}
+
+// DispatcherRefs are what the dispatchers read. A running pod reads what changed again (CONTRACT C-102).
+// outbox is the one that it refers to, nil for none.
+func DispatcherRefs(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) []spec.Ref {
+	from := spec.Objects{Name: DispatcherName(obd), Dispatcher: members(obd.Spec)}
+	if outbox != nil && obd.Spec.OutboxRef != nil {
+		from.Outbox, from.OutboxField = members(outbox.Spec), "Outbox "+outbox.Name+": spec"
 	}
-	return c, refs
+	return refs(from, spec.DispatcherLogin)
 }
 
-// databaseOf is what the objects say of the outbox's database, whose fields begin with at.
-func databaseOf(o Owner, at string) spec.Objects {
-	switch o := o.(type) {
-	case *v1alpha1.OutboxDispatcher:
-		return spec.Objects{Dispatcher: map[string]any{"database": converted[map[string]any](o.Spec.Database)}}
-	case *v1alpha1.Outbox:
-		outbox := converted[map[string]any](o.Spec)
-		delete(outbox, "notify")
-		return spec.Objects{Outbox: outbox, OutboxField: at}
+// MigrationRefs are what the migration Job of the dispatcher's own database reads: its own login, and the dispatchers'. None
+// when the operator does not migrate.
+func MigrationRefs(obd *v1alpha1.OutboxDispatcher) []spec.Ref {
+	if obd.Spec.OutboxRef != nil || !migrates(ownMigration(obd)) {
+		return nil
 	}
-	panic(fmt.Sprintf("%T has no database", o))
+	return refs(spec.Objects{Dispatcher: map[string]any{"database": members(obd.Spec.Database)}}, spec.MigrationLogin)
 }
 
-// migrationConfigs are the files that a migration Job loads: of the login that migrates, and of the
-// dispatchers', whose rights it grants. They have no more than a connection, and the first one the journal, which that
-// login sets: so a change of it makes another Job, and rolls no pods.
-func migrationConfigs(o Owner) (migrates, dispatches spec.Config) {
-	file := func(login spec.Login) spec.Config {
-		return withoutDefaults(func() spec.Config {
-			c, _ := settings(databaseOf(o, "spec"), login)
-			return spec.Config{Name: o.GetNamespace() + "/" + o.GetName(), Database: c.Database, Journal: c.Journal}
-		})
+// OutboxRefs are what an Outbox's migration Job reads.
+func OutboxRefs(o *v1alpha1.Outbox) []spec.Ref {
+	if !migrates(o.Spec.Migration) {
+		return nil
 	}
-	return file(spec.MigrationLogin), file(spec.DispatcherLogin)
+	return outboxRefs(o, "spec", spec.MigrationLogin)
 }
 
-// converted is [convert] into a new value.
-func converted[T any](from any) (to T) {
-	convert(from, &to)
-	return to
+// outboxRefs are the keys for a login of an Outbox, whose fields begin with field.
+func outboxRefs(o *v1alpha1.Outbox, field string, login spec.Login) []spec.Ref {
+	s := o.Spec
+	s.Notify = nil
+	return refs(spec.Objects{Outbox: members(s), OutboxField: field}, login)
 }
 
-// convert writes from, by way of JSON, into the value at to. A field of from that to lacks is a fault of the program,
-// which the tests of this package find.
-func convert(from, to any) {
-	text, err := json.Marshal(from)
+func migrates(m *v1alpha1.Migration) bool { return m != nil && m.Policy != v1alpha1.MigrationNone }
+
+// members are what the JSON of a struct has.
+func members(of any) (all map[string]any) {
+	text, err := json.Marshal(of)
 	if err == nil {
-		var unknown []error
-		unknown, err = strictjson.UnmarshalStrict(text, to)
-		err = errors.Join(append(unknown, err)...)
+		err = json.Unmarshal(text, &all)
 	}
 	if err != nil {
-		panic(fmt.Sprintf("convert %T to %T: %v", from, to, err))
+		panic(fmt.Sprintf("members of %T: %v", of, err)) // plain data only
 	}
-}
-
-// render is the file of plain data, which a pod reads.
-func render(data any) string {
-	b, err := spec.YAML(data)
-	if err != nil {
-		panic(fmt.Sprintf("render %T: %v", data, err)) // plain data only
-	}
-	return string(b)
+	return all
 }

@@ -3,6 +3,7 @@
 package desired
 
 import (
+	"fmt"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -24,18 +25,17 @@ const shutdown = 10 * time.Second
 // [ErrPodTemplate].
 func Deployment(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox, files string, p Platform) (*appsv1ac.DeploymentApplyConfiguration, error) {
 	grace := obd.Spec.Delivery.GracePeriod.D() + shutdown
-	base := podTemplate(obd, p, ComponentDispatcher, files, DispatcherRefs(obd, outbox))
+	base, err := podTemplate(obd, p, ComponentDispatcher, files, DispatcherRefs(obd, outbox))
+	if err != nil {
+		return nil, err
+	}
 	serve(container(base))
 	base.Spec.WithTerminationGracePeriodSeconds(int64((grace + time.Second - 1) / time.Second)).
 		WithVolumes(corev1ac.Volume().WithName("state").WithConfigMap(corev1ac.ConfigMapVolumeSource().WithName(stateName(obd))))
 	container(base).WithVolumeMounts(mount("state", stateDir))
 	if obd.Spec.Delivery.ConsumerPolicy == v1alpha1.ConsumersVerified {
 		base.Spec.WithVolumes(corev1ac.Volume().WithName("consumers").WithConfigMap(corev1ac.ConfigMapVolumeSource().WithName(ConsumersName(obd))))
-		container(base).WithVolumeMounts(mount("consumers", consumersDir))
-	}
-	if refs := SchemaRefs(obd); len(refs) > 0 {
-		base.Spec.WithVolumes(schemasVolume(refs))
-		container(base).WithVolumeMounts(mount("schemas", schemasDir))
+		container(base).WithVolumeMounts(mount("consumers", consumersDir)).WithCommand("--verified-types-file", consumersDir+"/"+keyTypes)
 	}
 	template, err := merge(base, "spec.pods.template", obd.Spec.Pods.Template)
 	if err != nil {
@@ -71,7 +71,7 @@ func serve(container *corev1ac.ContainerApplyConfiguration) {
 		return corev1ac.Probe().WithHTTPGet(corev1ac.HTTPGetAction().WithPath(path).WithPort(intstr.FromString("http")))
 	}
 	container.
-		WithCommand("/dispatcher", "run", "-f", configFile).
+		WithCommand("/dispatcher", "run", "-f", configFile, "--secrets", secretsDir, "--listen", fmt.Sprintf(":%d", Port), "--state-file", stateFile).
 		WithPorts(corev1ac.ContainerPort().WithName("http").WithContainerPort(Port)).
 		WithLivenessProbe(probe("/healthz").WithPeriodSeconds(10).WithTimeoutSeconds(5).WithFailureThreshold(3)).
 		WithReadinessProbe(probe("/readyz").WithPeriodSeconds(2).WithTimeoutSeconds(2).WithFailureThreshold(3))

@@ -1,11 +1,7 @@
 package desired
 
 import (
-	"encoding/json"
 	"errors"
-	"os"
-	"path/filepath"
-	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -19,7 +15,6 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
-	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/hack/testing/golden"
 )
 
@@ -221,64 +216,6 @@ func TestNetworkPolicyGolden(t *testing.T) {
 	golden.Check(t, "objects.golden", "networkpolicy.yaml", string(b))
 }
 
-// The binary must take what the operator renders, and see the same defaults.
-func TestConfigIsValid(t *testing.T) {
-	for name, c := range map[string]struct {
-		obd    *v1alpha1.OutboxDispatcher
-		outbox *v1alpha1.Outbox
-	}{"minimal": {minimal(), nil}, "full": {full(), whatever()}} {
-		obd := c.obd
-		files := []string{render(Config(obd, c.outbox))}
-		if c.outbox != nil {
-			migrates, dispatches := migrationConfigs(c.outbox)
-			files = append(files, render(migrates), render(dispatches))
-		}
-		for i, text := range files {
-			file := filepath.Join(t.TempDir(), "config.yaml")
-			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			loaded, err := spec.Load(file)
-			if err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
-			validate, want := loaded.Validate, whole(obd, c.outbox)
-			if i > 0 {
-				validate, want = loaded.ValidateDatabase, spec.Config{Name: loaded.Name, Namespace: loaded.Namespace, Database: loaded.Database}
-			}
-			if err := validate(); err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
-			if want.ApplyDefaults(); !reflect.DeepEqual(loaded, want) {
-				t.Errorf("%s: loaded %+v, want %+v", name, loaded, want)
-			}
-		}
-	}
-}
-
-// A value that a dispatcher fills in by itself is in no file, also one that depends on another.
-func TestDefaultsAreNotRendered(t *testing.T) {
-	obd := minimal()
-	obd.Spec.Delivery.BatchSize = spec.DefaultBatchSize
-	const want = `database:
-  dsnFile: /etc/outbox/secrets/database/dsn
-name: shop/orders
-namespace: shop
-server:
-  address: :8080
-sink:
-  log: {}
-stateFile: /etc/outbox/state/state
-`
-	if got := render(Config(obd, nil)); got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
-	obd.Spec.Delivery.Backoff = v1alpha1.Backoff{Strategy: v1alpha1.BackoffLinear, Base: spec.Duration(time.Second), Max: spec.Duration(time.Hour)}
-	if got := Config(obd, nil).Delivery.Backoff; got != (spec.Backoff{Strategy: spec.Linear, Base: spec.Duration(time.Second)}) {
-		t.Errorf("backoff %+v, want the base, which is another one by default", got)
-	}
-}
-
 func deployment(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox, p Platform) (*appsv1ac.DeploymentApplyConfiguration, error) {
 	return Deployment(obd, outbox, *ConfigMap(obd, outbox).Name, p)
 }
@@ -294,81 +231,110 @@ func BenchmarkDesired(b *testing.B) {
 	}
 }
 
-// CONTRACT: C-102
-func TestPodsRollOnlyOnTheSpec(t *testing.T) {
-	template := func(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox, p Platform) string {
+// What rolls pods, and what has the schema migrated again.
+//
+// CONTRACT: C-37, C-61, C-102
+func TestPodsRollAndMigrationsRunOnlyOnWhatTheyRead(t *testing.T) {
+	type both struct {
+		*v1alpha1.OutboxDispatcher
+		*v1alpha1.Outbox
+	}
+	made := func(own bool, change func(both), p Platform) (pods, migration string) {
 		t.Helper()
-		d, err := deployment(obd, outbox, p)
+		b := both{full(), whatever()}
+		if own {
+			b = both{migrated(), nil}
+		}
+		change(b)
+		d, err := deployment(b.OutboxDispatcher, b.Outbox, p)
 		if err != nil {
 			t.Fatal(err)
 		}
-		b, err := json.Marshal(d.Spec.Template)
+		m, err := NewMigration(b.OutboxDispatcher, p)
+		if !own {
+			m, err = NewOutboxMigration(b.Outbox, p)
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		return string(b)
+		if m != nil {
+			migration = m.Hash
+		}
+		return Hash(d.Spec.Template), migration
 	}
-	before := template(full(), whatever(), flags)
+	d := func(change func(*v1alpha1.OutboxDispatcherSpec)) func(both) {
+		return func(b both) { change(&b.OutboxDispatcher.Spec) }
+	}
+	o := func(change func(*v1alpha1.OutboxSpec)) func(both) { return func(b both) { change(&b.Outbox.Spec) } }
 	for name, c := range map[string]struct {
-		change func(*v1alpha1.OutboxDispatcher, *v1alpha1.Outbox)
-		rolls  bool
+		change          func(both)
+		own             bool
+		rolls, migrates bool
 	}{
-		"nothing": {func(*v1alpha1.OutboxDispatcher, *v1alpha1.Outbox) {}, false},
-		"config":  {func(o *v1alpha1.OutboxDispatcher, _ *v1alpha1.Outbox) { o.Spec.Delivery.BatchSize = 7 }, true},
-		"state":   {func(o *v1alpha1.OutboxDispatcher, _ *v1alpha1.Outbox) { o.Spec.State = v1alpha1.StateRunning }, false},
-		"the gate": {func(o *v1alpha1.OutboxDispatcher, _ *v1alpha1.Outbox) {
-			o.Spec.Delivery.ConsumerPolicy = v1alpha1.ConsumersAny
-		}, true},
-		"replicas":            {func(o *v1alpha1.OutboxDispatcher, _ *v1alpha1.Outbox) { o.Spec.Replicas = ptr.To[int32](9) }, false},
-		"a label":             {func(o *v1alpha1.OutboxDispatcher, _ *v1alpha1.Outbox) { o.Labels = map[string]string{"a": "b"} }, false},
-		"the order of topics": {func(o *v1alpha1.OutboxDispatcher, _ *v1alpha1.Outbox) { o.Spec.Topics = []string{"invoices", "orders"} }, false},
-		"the migration login": {func(_ *v1alpha1.OutboxDispatcher, o *v1alpha1.Outbox) { o.Spec.Migration.SecretRef.Name = "other" }, false},
-		"the retention":       {func(_ *v1alpha1.OutboxDispatcher, o *v1alpha1.Outbox) { o.Spec.Retention.DeadUnresolved = 0 }, true},
-		"no migration":        {func(_ *v1alpha1.OutboxDispatcher, o *v1alpha1.Outbox) { o.Spec.Migration = nil }, false},
+		"nothing":                     {change: func(both) {}},
+		"nothing, of its own":         {change: func(both) {}, own: true},
+		"a label":                     {change: func(b both) { b.OutboxDispatcher.Labels = map[string]string{"a": "b"} }},
+		"the batch size":              {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Delivery.BatchSize = 7 }), rolls: true},
+		"the batch size, of its own":  {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Delivery.BatchSize = 7 }), own: true, rolls: true},
+		"the log":                     {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Pods.Log.Level = v1alpha1.LogWarn }), rolls: true},
+		"the gate":                    {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Delivery.ConsumerPolicy = v1alpha1.ConsumersAny }), rolls: true},
+		"the template":                {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Pods.Template = nil }), rolls: true},
+		"the state":                   {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.State = v1alpha1.StateRunning })},
+		"the replicas":                {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Replicas = ptr.To[int32](9) })},
+		"the scaling":                 {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Pods.Scaling = &v1alpha1.Scaling{Min: 1, Max: 2} })},
+		"the order of topics":         {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Topics = []string{"invoices", "orders"} })},
+		"the login":                   {change: o(func(s *v1alpha1.OutboxSpec) { s.SecretRef.Name = "other" }), rolls: true, migrates: true},
+		"the schema":                  {change: o(func(s *v1alpha1.OutboxSpec) { s.Schema = "other" }), rolls: true, migrates: true},
+		"the migration's login":       {change: o(func(s *v1alpha1.OutboxSpec) { s.Migration.SecretRef.Name = "other" }), migrates: true},
+		"its login, of its own":       {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Database.MigrationSecretRef.Name = "other" }), own: true, migrates: true},
+		"its schema, of its own":      {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Database.Schema = "other" }), own: true, rolls: true, migrates: true},
+		"the journal":                 {change: o(func(s *v1alpha1.OutboxSpec) { s.Journal = &v1alpha1.Journal{Mode: v1alpha1.JournalEnabled} }), migrates: true},
+		"the index of tenants":        {change: o(func(s *v1alpha1.OutboxSpec) { s.Migration.Tenants = "Indexed" }), migrates: true},
+		"no migration":                {change: o(func(s *v1alpha1.OutboxSpec) { s.Migration = nil }), migrates: true},
+		"the retention":               {change: o(func(s *v1alpha1.OutboxSpec) { s.Retention.DeadUnresolved = 0 }), rolls: true},
+		"the notifications":           {change: o(func(s *v1alpha1.OutboxSpec) { s.Notify = &v1alpha1.Notify{URL: "https://n"} }), rolls: true},
+		"the login of replays":        {change: o(func(s *v1alpha1.OutboxSpec) { s.ReplayLogin = &v1alpha1.ReplayLogin{User: "replay"} })},
+		"the template of a migration": {change: o(func(s *v1alpha1.OutboxSpec) { s.Migration.PodTemplate = full().Spec.Pods.Template }), migrates: true},
 	} {
-		obd, outbox := full(), whatever()
-		c.change(obd, outbox)
-		if rolls := template(obd, outbox, flags) != before; rolls != c.rolls {
-			t.Errorf("%s changed: rolls = %v, want %v", name, rolls, c.rolls)
+		podsBefore, migrationBefore := made(c.own, func(both) {}, flags)
+		pods, migration := made(c.own, c.change, flags)
+		if rolls, migrates := pods != podsBefore, migration != migrationBefore; rolls != c.rolls || migrates != c.migrates {
+			t.Errorf("%s changed: pods roll = %v and the schema is migrated = %v, want %v and %v", name, rolls, migrates, c.rolls, c.migrates)
 		}
-	}
-	if template(full(), whatever(), Platform{Image: "other:1"}) == before {
-		t.Error("the image changed: no pod rolls")
+		if pods, migration = made(c.own, func(both) {}, Platform{Image: "other:1"}); pods == podsBefore || migration == migrationBefore {
+			t.Error("the image changed: nothing new runs")
+		}
 	}
 }
 
-func TestMigrationHash(t *testing.T) {
-	hash := func(obd *v1alpha1.OutboxDispatcher, p Platform) string {
-		t.Helper()
-		m, err := NewMigration(obd, p)
+// The index of tenants may take a day, and the rest of a migration half an hour.
+//
+// CONTRACT: C-37
+func TestDeadlineOfMigrations(t *testing.T) {
+	for tenants, want := range map[string]time.Duration{"": 30 * time.Minute, "Indexed": 24 * time.Hour} {
+		o := whatever()
+		o.Spec.Migration.Tenants = tenants
+		m, err := NewOutboxMigration(o, flags)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return m.Hash
-	}
-	before := hash(migrated(), flags)
-	for name, c := range map[string]struct {
-		change   func(*v1alpha1.OutboxDispatcher)
-		migrates bool
-	}{
-		"nothing":    {func(*v1alpha1.OutboxDispatcher) {}, false},
-		"the login":  {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Database.MigrationSecretRef.Name = "other" }, true},
-		"the schema": {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Database.Schema = "other" }, true},
-		"batch size": {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Delivery.BatchSize = 7 }, false},
-		"the sink": {func(o *v1alpha1.OutboxDispatcher) {
-			o.Spec.Sink = v1alpha1.Sink{HTTP: &v1alpha1.HTTPSink{URL: "https://other"}}
-		}, false},
-		"replicas":  {func(o *v1alpha1.OutboxDispatcher) { o.Spec.Replicas = ptr.To[int32](9) }, false},
-		"the state": {func(o *v1alpha1.OutboxDispatcher) { o.Spec.State = v1alpha1.StatePaused }, false},
-	} {
-		obd := migrated()
-		c.change(obd)
-		if migrates := hash(obd, flags) != before; migrates != c.migrates {
-			t.Errorf("%s changed: migrates again = %v, want %v", name, migrates, c.migrates)
+		if got := time.Duration(*m.Job(1).Spec.ActiveDeadlineSeconds) * time.Second; got != want {
+			t.Errorf("with tenants %q the Job has %s, want %s", tenants, got, want)
 		}
 	}
-	if hash(migrated(), Platform{Image: "other:1"}) == before {
-		t.Error("the image changed: no migration")
+}
+
+// A pause, or another number of replicas, changes nothing that pods are made of: so it does not end the wait for a turn in
+// an upgrade.
+func TestStateAndReplicasDoNotEdit(t *testing.T) {
+	obd := full()
+	before := specHash(obd)
+	obd.Spec.State, obd.Spec.Replicas = v1alpha1.StateRunning, new(int32(7))
+	if specHash(obd) != before {
+		t.Error("the state or the number of replicas counts as an edit")
+	}
+	if obd.Spec.Delivery.BatchSize++; specHash(obd) == before {
+		t.Error("another batch size does not count as an edit")
 	}
 }
 
@@ -423,19 +389,6 @@ func TestRecommendedLabelsAreDefaults(t *testing.T) {
 	for key := range d.Spec.Selector.MatchLabels {
 		if !strings.HasPrefix(key, "outbox.dev/") {
 			t.Errorf("the selector has %s, which a template may change", key)
-		}
-	}
-}
-
-// Each reason of the contract has one name in the API. CONTRACT: C-42
-func TestDeadReasons(t *testing.T) {
-	for contract, api := range map[dispatcher.DeadReason]string{
-		dispatcher.ReasonMaxRetriesExceeded: "MaxRetriesExceeded", dispatcher.ReasonPoisonMessage: "PoisonMessage",
-		dispatcher.ReasonSchemaValidationFailed: "SchemaValidationFailed", dispatcher.ReasonProcessingTimeout: "ProcessingTimeout",
-		dispatcher.ReasonPermanentFailure: "PermanentFailure", "": "",
-	} {
-		if got := DeadReason(string(contract)); got != api || ContractReason(got) != string(contract) {
-			t.Errorf("%s is %s in the API, and %s again", contract, got, ContractReason(got))
 		}
 	}
 }

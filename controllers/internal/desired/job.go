@@ -9,13 +9,8 @@ import (
 	batchv1ac "k8s.io/client-go/applyconfigurations/batch/v1"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
-)
-
-const (
-	migrateDir    = "/etc/outbox/migrate"
-	migrateFile   = migrateDir + "/" + keyConfig
-	volumeMigrate = "migrate"
 )
 
 // migrationDeadline ends a Job that cannot start, or that hangs; then it is tried again. An index of a large table
@@ -42,7 +37,7 @@ func NewMigration(obd *v1alpha1.OutboxDispatcher, p Platform) (*Migration, error
 	if obd.Spec.OutboxRef != nil {
 		return nil, nil // the Outbox has it
 	}
-	return newMigration(obd, ownMigration(obd), "spec.pods.template", obd.Spec.Pods.Template, p)
+	return newMigration(obd, ownMigration(obd), MigrationRefs(obd), "spec.pods.template", obd.Spec.Pods.Template, p)
 }
 
 // ownMigration is the migration of the dispatcher's own database, nil for none.
@@ -56,26 +51,26 @@ func ownMigration(obd *v1alpha1.OutboxDispatcher) *v1alpha1.Migration {
 // NewOutboxMigration is the migration that the Outbox needs, or nil when the operator does not migrate.
 // Errors wrap [ErrPodTemplate].
 func NewOutboxMigration(o *v1alpha1.Outbox, p Platform) (*Migration, error) {
-	return newMigration(o, o.Spec.Migration, "", nil, p)
+	return newMigration(o, o.Spec.Migration, OutboxRefs(o), "", nil, p)
 }
 
 // newMigration makes a pod that takes over the migration's pod template, else the one that is given (users,
 // of the field): see jobTemplate.
-func newMigration(o Owner, by *v1alpha1.Migration, field string, users *runtime.RawExtension, p Platform) (*Migration, error) {
+func newMigration(o Owner, by *v1alpha1.Migration, named []spec.Ref, field string, users *runtime.RawExtension, p Platform) (*Migration, error) {
 	if !migrates(by) {
 		return nil, nil
 	}
-	command := []string{"/dispatcher", "migrate", "up", "-f", migrateFile}
+	command := []string{"/dispatcher", "migrate", "up", "-f", configFile, "--secrets", secretsDir}
 	if by.SecretRef != nil || by.User != "" { // else the dispatchers' login owns the schema
 		command = append(command, "--grant-to-login-of", configFile)
 	}
 	if by.PodTemplate != nil {
 		field, users = "spec.migration.podTemplate", by.PodTemplate
 	}
-	configMap := *migrationConfigMap(o).Name
-	base := podTemplate(o, p, ComponentMigration, configMap, migrationRefs(o, by))
-	base.Spec.WithVolumes(configVolume(volumeMigrate, configMap, keyMigrate))
-	container(base).WithVolumeMounts(mount(volumeMigrate, migrateDir))
+	base, err := podTemplate(o, p, ComponentMigration, *migrationConfigMap(o).Name, named)
+	if err != nil {
+		return nil, err
+	}
 	template, err := jobTemplate(base, field, users, command...)
 	if err != nil {
 		return nil, err

@@ -41,10 +41,9 @@ func accountName(obd *v1alpha1.OutboxDispatcher) string {
 
 // Keys of the ConfigMaps.
 const (
-	keyConfig  = "config.yaml"
-	keyMigrate = "migrate.yaml"
-	keyState   = "state"
-	keyTypes   = "types"
+	keyConfig = "config.yaml"
+	keyState  = "state"
+	keyTypes  = "types"
 )
 
 // stateDir is where the state is mounted, as stateFile.
@@ -57,12 +56,11 @@ const (
 // has another name, so pods of an earlier one read what they always did.
 // outbox is the one that the dispatcher refers to, nil for none.
 func ConfigMap(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) *corev1ac.ConfigMapApplyConfiguration {
-	return files(obd, ComponentDispatcher, Name(obd), map[string]string{keyConfig: render(Config(obd, outbox))})
+	return files(obd, ComponentDispatcher, Name(obd), dispatcherFile(obd, outbox))
 }
 
-// MigrationConfigMap holds the files that the dispatcher's migration Job loads: of the login that migrates,
-// and of the dispatchers', whose rights it grants. It is nil when the operator does not migrate a database of
-// its own.
+// MigrationConfigMap holds the file that the dispatcher's migration Job loads. It is nil when the operator does not migrate a
+// database of its own.
 func MigrationConfigMap(obd *v1alpha1.OutboxDispatcher) *corev1ac.ConfigMapApplyConfiguration {
 	if obd.Spec.OutboxRef != nil || obd.Spec.Database.MigrationSecretRef == nil {
 		return nil
@@ -70,10 +68,10 @@ func MigrationConfigMap(obd *v1alpha1.OutboxDispatcher) *corev1ac.ConfigMapApply
 	return migrationConfigMap(obd)
 }
 
-// OutboxConfigMap holds the files that an Outbox's migration Job loads. It is nil when the operator does not
+// OutboxConfigMap holds the file that an Outbox's migration Job loads. It is nil when the operator does not
 // migrate.
 func OutboxConfigMap(o *v1alpha1.Outbox) *corev1ac.ConfigMapApplyConfiguration {
-	if !Migrates(&o.Spec) {
+	if !migrates(o.Spec.Migration) {
 		return nil
 	}
 	return migrationConfigMap(o)
@@ -84,12 +82,12 @@ func migrationConfigMap(o Owner) *corev1ac.ConfigMapApplyConfiguration {
 	if Kind(o) == kindOutbox {
 		name = o.GetName() + "-outbox"
 	}
-	migrates, dispatches := migrationConfigs(o)
-	return files(o, ComponentMigration, name, map[string]string{keyMigrate: render(migrates), keyConfig: render(dispatches)})
+	return files(o, ComponentMigration, name, migrationFile(o))
 }
 
-// files is an immutable ConfigMap whose name has the hash of its content.
-func files(o Owner, component, name string, data map[string]string) *corev1ac.ConfigMapApplyConfiguration {
+// files is an immutable ConfigMap with a file, whose name has the hash of its content.
+func files(o Owner, component, name, file string) *corev1ac.ConfigMapApplyConfiguration {
+	data := map[string]string{keyConfig: file}
 	return corev1ac.ConfigMap(name+"-"+Hash(data)[:8], o.GetNamespace()).
 		WithLabels(Labels(o, component)).
 		WithOwnerReferences(owner(o)).
@@ -117,14 +115,6 @@ func State(made *corev1.ConfigMap) v1alpha1.DispatcherState {
 
 // consumersDir is where the event types with a verified consumer are mounted.
 const consumersDir = "/etc/outbox/consumers"
-
-// typesFile is the path of their file, empty when the dispatcher requires no verified consumers.
-func typesFile(obd *v1alpha1.OutboxDispatcher) string {
-	if obd.Spec.Delivery.ConsumerPolicy != v1alpha1.ConsumersVerified {
-		return ""
-	}
-	return consumersDir + "/" + keyTypes
-}
 
 // ConsumersConfigMap lists the event types with a verified consumer for the pods, which read it again while they run.
 func ConsumersConfigMap(obd *v1alpha1.OutboxDispatcher, types []string) *corev1ac.ConfigMapApplyConfiguration {

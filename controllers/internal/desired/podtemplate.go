@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 	strictjson "sigs.k8s.io/json"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 )
@@ -56,8 +57,12 @@ func (p Platform) inherit(o Owner, template *corev1ac.PodTemplateSpecApplyConfig
 }
 
 // podTemplate is what every pod has: the restricted Pod Security profile, no
-// API token, a read-only root, the files of a ConfigMap, and its Secrets as files.
-func podTemplate(o Owner, p Platform, component, configMap string, refs []Ref) *corev1ac.PodTemplateSpecApplyConfiguration {
+// API token, a read-only root, the file of a ConfigMap, and its Secrets as files.
+func podTemplate(o Owner, p Platform, component, configMap string, refs []spec.Ref) (*corev1ac.PodTemplateSpecApplyConfiguration, error) {
+	secrets, err := secretsVolume(refs)
+	if err != nil {
+		return nil, err
+	}
 	container := corev1ac.Container().WithName(Container).
 		WithImage(p.Image).
 		WithTerminationMessagePolicy(corev1.TerminationMessageFallbackToLogsOnError).
@@ -81,7 +86,7 @@ func podTemplate(o Owner, p Platform, component, configMap string, refs []Ref) *
 				WithRunAsNonRoot(true).
 				WithSeccompProfile(corev1ac.SeccompProfile().WithType(corev1.SeccompProfileTypeRuntimeDefault))).
 			WithContainers(container).
-			WithVolumes(configVolume(volumeConfig, configMap, keyConfig), secretsVolume(refs)))
+			WithVolumes(corev1ac.Volume().WithName(volumeConfig).WithConfigMap(corev1ac.ConfigMapVolumeSource().WithName(configMap)), secrets)), nil
 }
 
 // pullSecrets are the flags' and the spec's, each once.
@@ -109,18 +114,36 @@ func serviceAccount(o Owner) string {
 	return "default"
 }
 
-// configDir is where the dispatcher's file is mounted, as configFile.
+// configDir is where the objects of a pod are mounted, as configFile.
 const (
 	configDir    = "/etc/outbox/config"
 	configFile   = configDir + "/" + keyConfig
 	volumeConfig = "config"
 )
 
-// configVolume mounts one key of a ConfigMap as config.yaml.
-func configVolume(name, configMap, key string) *corev1ac.VolumeApplyConfiguration {
-	return corev1ac.Volume().WithName(name).WithConfigMap(corev1ac.ConfigMapVolumeSource().
-		WithName(configMap).
-		WithItems(corev1ac.KeyToPath().WithKey(key).WithPath(keyConfig)))
+// secretsDir is where the keys of the pods' Secrets and ConfigMaps are mounted.
+const secretsDir = "/etc/outbox/secrets"
+
+// secretsVolume projects the keys into one folder, each as NAME/KEY. It fails for two keys that would be one file.
+func secretsVolume(refs []spec.Ref) (*corev1ac.VolumeApplyConfiguration, error) {
+	volume, seen := corev1ac.ProjectedVolumeSource(), map[string]spec.Ref{}
+	for _, ref := range refs {
+		if other, ok := seen[ref.Path()]; ok {
+			if other.Secret != ref.Secret {
+				return nil, fmt.Errorf("%s %w: %s names a Secret, and this a ConfigMap, of the same name %q with the same key %q, and pods have one file for both; give one of them another name",
+					ref.Field, ErrPodTemplate, other.Field, ref.Secret+ref.ConfigMap, ref.Key)
+			}
+			continue
+		}
+		seen[ref.Path()] = ref
+		item := corev1ac.KeyToPath().WithKey(ref.Key).WithPath(ref.Path())
+		if ref.ConfigMap != "" {
+			volume.WithSources(corev1ac.VolumeProjection().WithConfigMap(corev1ac.ConfigMapProjection().WithName(ref.ConfigMap).WithItems(item)))
+		} else {
+			volume.WithSources(corev1ac.VolumeProjection().WithSecret(corev1ac.SecretProjection().WithName(ref.Secret).WithItems(item)))
+		}
+	}
+	return corev1ac.Volume().WithName("secrets").WithProjected(volume), nil
 }
 
 func mount(volume, dir string) *corev1ac.VolumeMountApplyConfiguration {
@@ -130,7 +153,7 @@ func mount(volume, dir string) *corev1ac.VolumeMountApplyConfiguration {
 // ConfigNames are the names of the ConfigMaps with files of the operator's that a pod of the template reads.
 func ConfigNames(spec *corev1.PodSpec) (names []string) {
 	for _, volume := range spec.Volumes {
-		if volume.ConfigMap != nil && (volume.Name == volumeConfig || volume.Name == volumeMigrate) {
+		if volume.ConfigMap != nil && volume.Name == volumeConfig {
 			names = append(names, volume.ConfigMap.Name)
 		}
 	}
@@ -150,7 +173,7 @@ func Image(spec *corev1.PodSpec) string {
 // DigestOf is what is compared of a pod's spec: its [ConfigNames] and its [Image].
 func DigestOf(spec *corev1.PodSpec) (kept corev1.PodSpec) {
 	for _, v := range spec.Volumes {
-		if v.ConfigMap != nil && (v.Name == volumeConfig || v.Name == volumeMigrate) {
+		if v.ConfigMap != nil && v.Name == volumeConfig {
 			source := corev1.ConfigMapVolumeSource{LocalObjectReference: v.ConfigMap.LocalObjectReference}
 			kept.Volumes = append(kept.Volumes, corev1.Volume{Name: v.Name, VolumeSource: corev1.VolumeSource{ConfigMap: &source}})
 		}
@@ -182,7 +205,7 @@ func Digest(t *corev1.PodTemplateSpec) {
 // StripConfig takes the names of [ConfigNames] and the [Image] out, so that what is left is the rest.
 func StripConfig(spec *corev1.PodSpec) {
 	for i := range spec.Volumes {
-		if v := &spec.Volumes[i]; v.ConfigMap != nil && (v.Name == volumeConfig || v.Name == volumeMigrate) {
+		if v := &spec.Volumes[i]; v.ConfigMap != nil && v.Name == volumeConfig {
 			v.ConfigMap.Name = ""
 		}
 	}

@@ -2,11 +2,8 @@ package desired
 
 import (
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -19,10 +16,6 @@ import (
 )
 
 const (
-	keyRequest    = "request.yaml"
-	requestDir    = "/etc/outbox/request"
-	volumeRequest = "request"
-
 	// exitRefused is how the dispatcher ends when its files are refused: the same ones are refused again.
 	exitRefused = 78
 	// replayTries is how often the pod of a replay may fail. Those that are evicted do not count, and trouble with
@@ -48,52 +41,27 @@ func ReplayName(o *v1alpha1.DeadLetterReplay) string { return o.Name + "-replay"
 // ProcessName is what the process of a replay calls itself in its status.
 func ProcessName(o *v1alpha1.DeadLetterReplay) string { return o.Namespace + "/" + ReplayName(o) }
 
-// file is the configuration of the Job, which has no more than a connection and what events are meant.
-func (r Replay) file() (spec.Config, []Ref) {
-	var refs []Ref
-	c := withoutDefaults(func() spec.Config {
-		of, named := settings(databaseOf(r.Outbox, "Outbox "+r.Outbox.Name+": spec"), spec.ReplayLogin)
-		c := spec.Config{Name: ProcessName(r.DeadLetterReplay), Namespace: r.Spec.Namespace, Topics: slices.Sorted(slices.Values(r.Spec.Selector.Topics)), Database: of.Database}
-		refs = named
-		if d := r.Dispatcher; d != nil {
-			c.Namespace = d.Spec.Namespace
-			if len(c.Topics) == 0 {
-				c.Topics = slices.Sorted(slices.Values(d.Spec.Topics))
-			}
-		}
-		return c
-	})
-	return c, refs
-}
-
 // Refs are what the Job reads.
-func (r Replay) Refs() []Ref {
-	_, refs := r.file()
-	return refs
+func (r Replay) Refs() []spec.Ref {
+	return outboxRefs(r.Outbox, "Outbox "+r.Outbox.Name+": spec", spec.ReplayLogin)
 }
 
-// request is the request of the object. Its id is the object's UID, so that the set stays the same when pods restart.
-func (r Replay) request() spec.ReplayRequest {
-	s := &r.Spec
-	id, _ := uuid.Parse(string(r.UID)) // the API server makes no other; the Job refuses a request without one
-	o := spec.ReplayRequest{
-		ID: id, Action: spec.ActionReplay, Reason: s.Reason, RequestedBy: s.RequestedBy,
-		Rate: int(s.Rate), Limit: int(s.Limit), Canary: int(s.Canary), AbortAt: int(s.AbortAt), DryRun: s.DryRun,
-	}
-	selector := s.Selector
-	selector.Topics, selector.All = nil, false // they are in the configuration; a filter that is empty chooses all
-	convert(selector, &o.Filter)
-	o.Filter.Reason = ContractReason(selector.Reason)
-	if s.Action != v1alpha1.ActionReplay {
-		o.Action, o.Rate = spec.ReplayAction(strings.ToLower(string(s.Action))), 0
-	}
-	return o
-}
-
-// ConfigMap holds the files that the Job loads.
+// ConfigMap holds the file that the Job loads: the object, with the namespace and the topics of its dispatcher, and the Outbox's
+// login. The object's UID is in it, by which the set stays the same when pods restart.
 func (r Replay) ConfigMap() *corev1ac.ConfigMapApplyConfiguration {
-	c, _ := r.file()
-	return files(r.DeadLetterReplay, ComponentReplay, ReplayName(r.DeadLetterReplay), map[string]string{keyConfig: render(c), keyRequest: render(r.request())})
+	s, o := r.Spec, r.Outbox.Spec
+	s.TTLAfterFinished = nil
+	if d := r.Dispatcher; d != nil {
+		s.DispatcherRef, s.OutboxRef, s.Namespace = nil, &v1alpha1.OutboxRef{Name: r.Outbox.Name}, d.Spec.Namespace
+		if len(s.Selector.Topics) == 0 && len(d.Spec.Topics) > 0 {
+			s.Selector.Topics, s.Selector.All = d.Spec.Topics, false
+		}
+	}
+	login := *o.ReplayLogin
+	login.PodTemplate, o.ReplayLogin = nil, &login
+	o.Migration, o.Journal, o.Retention, o.Notify = nil, nil, v1alpha1.Retention{}, nil
+	return files(r.DeadLetterReplay, ComponentReplay, ReplayName(r.DeadLetterReplay),
+		document(kindDeadLetterReplay, r.DeadLetterReplay, s)+separator+document(kindOutbox, r.Outbox, o))
 }
 
 // NetworkPolicy lets the operator read the progress from the Job's pod.
@@ -105,7 +73,7 @@ func (r Replay) NetworkPolicy(operatorNamespace string) *networkingv1ac.NetworkP
 // [ErrPodTemplate].
 func (r Replay) Job(p Platform) (*batchv1ac.JobApplyConfiguration, error) {
 	template, err := r.template(p,
-		"/dispatcher", "dead", "replay", "-f", configFile, "--request", requestDir+"/"+keyRequest, "--listen", fmt.Sprintf(":%d", Port))
+		"/dispatcher", "dead", "replay", "--request", configFile, "--secrets", secretsDir, "--listen", fmt.Sprintf(":%d", Port))
 	if err != nil {
 		return nil, err
 	}
@@ -127,8 +95,10 @@ func (r Replay) Job(p Platform) (*batchv1ac.JobApplyConfiguration, error) {
 
 // template is the pod of a Job: with replayLogin's podTemplate, else with the dispatcher's.
 func (r Replay) template(p Platform, command ...string) (*corev1ac.PodTemplateSpecApplyConfiguration, error) {
-	configMap := *r.ConfigMap().Name
-	base := podTemplate(r.DeadLetterReplay, p, ComponentReplay, configMap, r.Refs())
+	base, err := podTemplate(r.DeadLetterReplay, p, ComponentReplay, *r.ConfigMap().Name, r.Refs())
+	if err != nil {
+		return nil, err
+	}
 	field, users := "Outbox "+r.Outbox.Name+": spec.replayLogin.podTemplate", r.Outbox.Spec.ReplayLogin.PodTemplate
 	if d := r.Dispatcher; d != nil {
 		base.Spec.ImagePullSecrets = nil
@@ -137,9 +107,6 @@ func (r Replay) template(p Platform, command ...string) (*corev1ac.PodTemplateSp
 			field, users = "spec.pods.template of OutboxDispatcher "+d.Name, d.Spec.Pods.Template
 		}
 	}
-	base.Spec.WithVolumes(corev1ac.Volume().WithName(volumeRequest).WithConfigMap(corev1ac.ConfigMapVolumeSource().
-		WithName(configMap).WithItems(corev1ac.KeyToPath().WithKey(keyRequest).WithPath(keyRequest))))
-	container(base).WithVolumeMounts(mount(volumeRequest, requestDir))
 	template, err := jobTemplate(base, field, users, command...)
 	if err == nil {
 		p.inherit(r.DeadLetterReplay, template)

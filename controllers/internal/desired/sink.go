@@ -9,7 +9,7 @@ import (
 
 // SinkKind names the kind of sink, as the Sink column shows it: the one that is set.
 func SinkKind(s v1alpha1.Sink) string {
-	set := converted[map[string]any](s)
+	set := members(s)
 	for _, kind := range spec.SinkKinds() {
 		if name, _, _ := strings.Cut(kind.Tag.Get("json"), ","); set[name] != nil {
 			return name

@@ -17,7 +17,6 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
-	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
 )
@@ -193,7 +192,7 @@ func (o *request) object(obd *v1alpha1.OutboxDispatcher, now time.Time) (*v1alph
 // selector says in the resource what the filter says.
 func selector(f deadletters.Filter) v1alpha1.DeadLetterSelector {
 	s := v1alpha1.DeadLetterSelector{
-		All: f.Empty(), Group: f.Group, Reason: desired.DeadReason(f.Reason), Type: f.Type, Aggregate: f.Aggregate, Tenant: f.Tenant, IDs: f.IDs, ErrorContains: f.ErrorContains,
+		All: f.Empty(), Group: f.Group, Reason: spec.DeadReason(f.Reason), Type: f.Type, Aggregate: f.Aggregate, Tenant: f.Tenant, IDs: f.IDs, ErrorContains: f.ErrorContains,
 	}
 	if f.Topic != "" {
 		s.Topics = []string{f.Topic}

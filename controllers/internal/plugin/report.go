@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
@@ -183,7 +184,7 @@ func (r *Report) toDo(what string, commands ...string) {
 // known are the groups that the status has.
 func known(groups []status.DeadGroup) (out []deadletters.Group) {
 	for _, g := range groups {
-		reason := dispatcher.DeadReason(desired.ContractReason(g.Reason))
+		reason := dispatcher.DeadReason(spec.ContractReason(g.Reason))
 		out = append(out, deadletters.Group{
 			Group: g.Group, Topic: g.Topic, Reason: reason, Cause: dispatcher.Cause{Class: g.Class, Code: g.Code, Place: g.Place},
 			Count: g.Count, Estimated: g.Estimated, Advice: dispatcher.Recovery(reason, g.Class), Since: g.Since.Time(), Last: g.Last.Time(),

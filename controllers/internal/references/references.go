@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
@@ -28,11 +29,7 @@ const (
 
 // Of returns the references of the dispatcher's spec and of the Outbox that it refers to, nil for none, in its order.
 func Of(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) []Reference {
-	all := named(slices.Concat(desired.DispatcherRefs(obd, outbox), desired.MigrationRefs(obd)))
-	for _, ref := range desired.SchemaRefs(obd) {
-		all = append(all, Reference{kindConfigMap, ref.ConfigMap, ref.Key, ref.Field()})
-	}
-	return all
+	return named(slices.Concat(desired.DispatcherRefs(obd, outbox), desired.MigrationRefs(obd)))
 }
 
 // OfOutbox returns the references of the Outbox's spec, in its order.
@@ -41,7 +38,7 @@ func OfOutbox(o *v1alpha1.Outbox) []Reference { return named(desired.OutboxRefs(
 // OfReplay returns the references of the Job of a DeadLetterReplay.
 func OfReplay(r desired.Replay) []Reference { return named(r.Refs()) }
 
-func named(refs []desired.Ref) (all []Reference) {
+func named(refs []spec.Ref) (all []Reference) {
 	for _, ref := range refs {
 		if ref.ConfigMap != "" {
 			all = append(all, Reference{kindConfigMap, ref.ConfigMap, ref.Key, ref.Field})

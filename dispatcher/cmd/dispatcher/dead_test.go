@@ -225,6 +225,32 @@ func operatingOn(t testing.TB, superuser string) (o *outbox, file string) {
 	return o, o.file(t, login, "namespace: shop\n")
 }
 
+// replays is a file for requests, next to which is the login that operates.
+func (o *outbox) replays(t testing.TB) (file string) {
+	t.Helper()
+	dir := t.TempDir()
+	dsn, err := os.ReadFile(filepath.Join(o.dir, strings.TrimSuffix(o.owner, "owner")+"replay"))
+	check(t, err)
+	check(t, os.MkdirAll(filepath.Join(dir, "secrets", "replay"), 0o700))
+	check(t, os.WriteFile(filepath.Join(dir, "secrets", "replay", "dsn"), dsn, 0o600))
+	return filepath.Join(dir, "replay.yaml")
+}
+
+// request writes a DeadLetterReplay of topic orders to a file, as the operator does. spec has the rest of it.
+func (o *outbox) request(t testing.TB, file, uid, spec string) {
+	t.Helper()
+	check(t, os.WriteFile(file, fmt.Appendf(nil, `apiVersion: outbox.dev/v1alpha1
+kind: DeadLetterReplay
+metadata: {name: chg-812, namespace: apps, uid: %q}
+spec: {outboxRef: {name: main}, namespace: shop, selector: {topics: [orders]}, %s}
+---
+apiVersion: outbox.dev/v1alpha1
+kind: Outbox
+metadata: {name: main, namespace: apps}
+spec: {secretRef: {name: app}, replayLogin: {secretRef: {name: replay}}}
+`, uid, spec), 0o600))
+}
+
 // makeDead makes the pending events dead.
 func (o *outbox) makeDead(t testing.TB) {
 	t.Helper()
@@ -329,23 +355,23 @@ func TestReplayRunContinuesAfterAnInterruption(t *testing.T) {
 	o.enqueue(t, 20)
 	o.makeDead(t)
 	const id = "5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11"
-	requestFile := filepath.Join(t.TempDir(), "request.yaml")
-	write := func(text string) { check(t, os.WriteFile(requestFile, []byte(text), 0o600)) }
+	requestFile := o.replays(t)
+	write := func(spec string) { o.request(t, requestFile, id, spec) }
 
-	write("action: replay\nreson: x\n")
-	run(t, "", "dead", "replay", "-f", file, "--request", requestFile).ended(t, 78, `unknown field "reson"`, "correct it there")
-	write("action: replay\nreason: CHG-812\n")
-	run(t, "", "dead", "replay", "-f", file, "--request", requestFile).ended(t, 78, "requestedBy: it is missing")
-	write("action: replay\nreason: CHG-812\nrequestedBy: alice\n")
-	run(t, "", "dead", "replay", "-f", file, "--request", requestFile).ended(t, 78, "id is missing")
-	write("id: " + id + "\naction: replay\nreason: CHG-812\nrequestedBy: alice\nfilter: {topic: orders}\ndryRun: true\n")
-	run(t, "", "dead", "replay", "-f", file, "--request", requestFile).ok(t, "would replay 20 of 20\n")
+	write("action: Replay, reson: x")
+	run(t, "", "dead", "replay", "--request", requestFile).ended(t, 78, `unknown field "spec.reson"; did you mean reason?`)
+	write("action: Replay, reason: CHG-812")
+	run(t, "", "dead", "replay", "--request", requestFile).ended(t, 78, "spec.requestedBy: Required value")
+	o.request(t, requestFile, "", "action: Replay, reason: CHG-812, requestedBy: alice")
+	run(t, "", "dead", "replay", "--request", requestFile).ended(t, 78, "metadata.uid is missing")
+	write("action: Replay, reason: CHG-812, requestedBy: alice, dryRun: true")
+	run(t, "", "dead", "replay", "--request", requestFile).ok(t, "would replay 20 of 20\n")
 	run(t, "", "dead", "operations", "-f", file, "--operation", id).ended(t, 1, "operation "+id+": there is no operation of this id")
 	run(t, "", "dead", "operations", "-f", file, "--operation", "x").ended(t, 1, "which is not a UUID")
 
 	// It is killed while it waits for its canary, and then interrupted.
-	write("id: " + id + "\naction: replay\nreason: CHG-812\nrequestedBy: alice\nfilter: {topic: orders}\ncanary: 3\nabortAt: 100\n")
-	broken := command(t, "dead", "replay", "-f", file, "--request", requestFile)
+	write("action: Replay, reason: CHG-812, requestedBy: alice, canary: 3, abortAt: 100")
+	broken := command(t, "dead", "replay", "--request", requestFile)
 	broken.Stdout = &log{}
 	check(t, broken.Start())
 	await(t, "the canary is put back", func() bool { return o.count(t, "status = 'pending'") == 3 })
@@ -359,20 +385,20 @@ func TestReplayRunContinuesAfterAnInterruption(t *testing.T) {
 	run(t, "", "dead", "replay", "-f", others, "--operation", id).ended(t, 1, `of "shop", and not of "bills"`)
 	run(t, "", "dead", "stop", "-f", others, "--operation", id, "--reason", "x").ended(t, 1, `of "shop", and not of "bills"`)
 	o.exec(t, `update outbox.outbox_events set status = 'delivered' where status = 'pending'`)
-	interrupted := command(t, "dead", "replay", "-f", file, "--request", requestFile)
+	interrupted := command(t, "dead", "replay", "--request", requestFile)
 	text := &log{}
 	interrupted.Stdout, interrupted.Stderr = text, text
 	check(t, interrupted.Start())
 	await(t, "all is put back", func() bool { return o.count(t, "status = 'pending'") == 17 })
 	check(t, interrupted.Process.Signal(os.Interrupt))
 	_ = interrupted.Wait() // its exit code is looked at
-	if code := interrupted.ProcessState.ExitCode(); code != 1 || !strings.Contains(text.String(), "it was interrupted; `dispatcher dead replay -f "+file+" --operation "+id+" --wait` continues it") {
+	if code := interrupted.ProcessState.ExitCode(); code != 1 || !strings.Contains(text.String(), "it was interrupted; `dispatcher dead replay -f "+requestFile+" --operation "+id+" --wait` continues it") {
 		t.Errorf("exit code %d:\n%s", code, text)
 	}
 	o.exec(t, `update outbox.outbox_events set status = 'delivered' where status = 'pending'`)
 	message := filepath.Join(t.TempDir(), "message")
 	check(t, os.WriteFile(message, nil, 0o600))
-	last := command(t, "dead", "replay", "-f", file, "--request", requestFile)
+	last := command(t, "dead", "replay", "--request", requestFile)
 	last.Env = append(last.Env, "TERMINATION_LOG="+message)
 	finish(t, last, "").ok(t, "20 of 20 done, 20 delivered\n")
 	left, err := os.ReadFile(message)
@@ -399,16 +425,16 @@ func TestReplayRunContinuesAfterAnInterruption(t *testing.T) {
 func TestReplayRunServesItsStatus(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Server(t)
-	o, file := operatingOn(t, server.DSN("postgres"))
+	o, _ := operatingOn(t, server.DSN("postgres"))
 	o.enqueue(t, 10)
 	o.makeDead(t)
 	login := strings.TrimSuffix(o.owner, "owner") + "replay"
 	o.exec(t, "revoke execute on function outbox.outbox_replay_begin from "+login)
-	requestFile, message := filepath.Join(t.TempDir(), "request.yaml"), filepath.Join(t.TempDir(), "message")
-	check(t, os.WriteFile(requestFile, []byte("id: 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a12\naction: replay\nreason: CHG-812\nrequestedBy: alice\ncanary: 4\n"), 0o600))
+	requestFile, message := o.replays(t), filepath.Join(t.TempDir(), "message")
+	o.request(t, requestFile, "5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a12", "action: Replay, reason: CHG-812, requestedBy: alice, canary: 4")
 	check(t, os.WriteFile(message, nil, 0o600))
 
-	cmd := command(t, "dead", "replay", "-f", file, "--request", requestFile, "--listen", "127.0.0.1:0")
+	cmd := command(t, "dead", "replay", "--request", requestFile, "--listen", "127.0.0.1:0")
 	cmd.Env = append(cmd.Env, "TERMINATION_LOG="+message)
 	text := &log{}
 	cmd.Stdout, cmd.Stderr = text, text

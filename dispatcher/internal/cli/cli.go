@@ -30,7 +30,7 @@ const (
 
 const long = `Dispatcher delivers the events of a transactional outbox.
 
-Every command but "dispatcher verify-consumer" reads one file, the same that the operator renders for its pods.
+Every command but "dispatcher verify-consumer" reads one file with objects, as the operator writes it for its pods.
 "dispatcher migrate", "dispatcher adopt" and "dispatcher enqueue" need its database section alone; "dispatcher dead"
 and "dispatcher events" need the outbox namespace too.
 

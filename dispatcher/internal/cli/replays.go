@@ -6,18 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/document"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/replay"
 )
 
@@ -42,16 +41,22 @@ the grants that "migrate grants --for replay" prints.`,
 		RunE: work(func(cmd *cobra.Command) error {
 			if id != "" || requestFile != "" {
 				err := onlyFlags(cmd, "is for a new replay, and one that exists keeps its set and its rate; leave it out, or see where the replay is with `dispatcher dead operations --operation ID`, which puts nothing back",
-					"operation", "request", "listen", "file", "output", "wait", "timeout")
+					"operation", "request", "listen", "file", "secrets", "object", "output", "wait", "timeout")
 				if err != nil {
 					return err
 				}
 			}
-			return withReplays(cmd, o.file, &o.out, func(ctx context.Context, replays *replay.Replays, cfg spec.Config) error {
-				if requestFile != "" {
-					running.Wait = true
-					return o.out.requested(ctx, replays, cfg, requestFile, listen, version, running)
+			if requestFile != "" {
+				cfg, request, err := requestOf(requestFile, o.file.Options)
+				if err != nil {
+					return err
 				}
+				running.Wait = true
+				return withReplaysOf(cmd, cfg, requestFile, &o.out, func(ctx context.Context, replays *replay.Replays, cfg spec.Config) error {
+					return o.out.requested(ctx, replays, cfg, request, listen, version, running)
+				})
+			}
+			return withReplays(cmd, o.file, &o.out, func(ctx context.Context, replays *replay.Replays, cfg spec.Config) error {
 				begin := func() (status.Replay, error) { return o.begin(ctx, replays, cfg) }
 				if id != "" {
 					begin = func() (status.Replay, error) {
@@ -77,7 +82,7 @@ the grants that "migrate grants --for replay" prints.`,
 	flags.BoolVar(&running.Wait, "wait", false, "wait until each event is delivered, or dead again")
 	flags.DurationVar(&running.Timeout, "timeout", replay.DefaultTimeout, "fail when nothing has happened for so long: no event was put back, delivered or dead again; 0 waits for ever")
 	flags.StringVar(&id, "operation", "", "continue the replay of this id")
-	flags.StringVar(&requestFile, "request", "", "the file with the request of a DeadLetterReplay")
+	flags.StringVar(&requestFile, "request", "", "the file with a DeadLetterReplay and its Outbox, instead of -f")
 	flags.StringVar(&listen, "listen", "", "with --request: the address that /status is served at, such as :8080")
 	for _, flag := range []string{"request", "listen"} { // for the Job
 		if err := flags.MarkHidden(flag); err != nil {
@@ -91,14 +96,19 @@ the grants that "migrate grants --for replay" prints.`,
 
 // withReplays connects to the operations of a file's outbox.
 func withReplays(cmd *cobra.Command, file source, out *progressWriter, do func(context.Context, *replay.Replays, spec.Config) error) error {
-	out.w, out.file = cmd.OutOrStdout(), file.file
-	if out.format != "text" && out.format != "json" {
-		return fmt.Errorf("--output is %q; choose text or json", out.format)
-	}
 	file.Login = spec.ReplayLogin
 	cfg, err := load(file, validateReading)
 	if err != nil {
 		return err
+	}
+	return withReplaysOf(cmd, cfg, file.file, out, do)
+}
+
+// withReplaysOf connects to the operations of the settings of a file.
+func withReplaysOf(cmd *cobra.Command, cfg spec.Config, file string, out *progressWriter, do func(context.Context, *replay.Replays, spec.Config) error) error {
+	out.w, out.file = cmd.OutOrStdout(), file
+	if out.format != "text" && out.format != "json" {
+		return fmt.Errorf("--output is %q; choose text or json", out.format)
 	}
 	pool, err := database.Pool(cmd.Context(), cfg.Database, cfg.Name)
 	if err != nil {
@@ -192,14 +202,10 @@ func (t *progressWriter) stopped(p status.Replay) error {
 	return fmt.Errorf("replay %s was stopped: %s; see the reasons with `dispatcher dead groups -f %s`, before you replay the rest", p.ID, p.Stopped, t.file)
 }
 
-// requested runs the operation of a request's file until each outcome is known, from where it stands. Its progress is served
+// requested runs the operation of a DeadLetterReplay until each outcome is known, from where it stands. Its progress is served
 // at an address, and at the end in the termination message. A stop by itself is not a failure.
-func (t *progressWriter) requested(ctx context.Context, replays *replay.Replays, cfg spec.Config, requestFile, listen, version string, running replay.RunOptions) error {
+func (t *progressWriter) requested(ctx context.Context, replays *replay.Replays, cfg spec.Config, request spec.ReplayRequest, listen, version string, running replay.RunOptions) error {
 	p, err := served(ctx, listen, version, cfg, func(report func(status.Replay)) (status.Replay, error) {
-		request, err := readRequest(cfg, requestFile)
-		if err != nil {
-			return status.Replay{}, err
-		}
 		if request.DryRun {
 			p, err := replays.DryRun(ctx, request)
 			if err != nil {
@@ -236,21 +242,14 @@ func finalText(p status.Replay) (string, error) {
 	return text.String(), err
 }
 
-// readRequest reads a request, and adds what the configuration says.
-func readRequest(cfg spec.Config, file string) (request spec.ReplayRequest, err error) {
-	text, err := os.ReadFile(file)
+// requestOf reads the DeadLetterReplay of a file.
+func requestOf(file string, o document.Options) (spec.Config, spec.ReplayRequest, error) {
+	cfg, request, err := document.LoadReplay(file, o)
 	if err != nil {
-		return request, fmt.Errorf("read the request: %w; name its file with --request", err)
+		return cfg, request, refused{err}
 	}
-	if err := yaml.UnmarshalStrict(text, &request); err != nil {
-		return request, refused{fmt.Errorf("request %s: %w; correct it there", file, err)}
+	if err := errors.Join(cfg.ValidateDatabase(), replay.Validate(request)); err != nil {
+		return cfg, request, refused{fmt.Errorf("request %s: %w", file, err)}
 	}
-	request.Namespace, request.Topics = cfg.Namespace, cfg.Topics
-	if err := replay.Validate(request); err != nil {
-		return request, refused{fmt.Errorf("request %s: %w", file, err)}
-	}
-	if request.ID == uuid.Nil && !request.DryRun {
-		return request, refused{fmt.Errorf("request %s: id is missing; give a UUID, by which the next run continues it", file)}
-	}
-	return request, nil
+	return cfg, request, nil
 }

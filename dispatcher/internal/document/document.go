@@ -13,6 +13,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/spec/rules"
+	"github.com/outbox-operator/outbox-operator/api/spec/schema"
 )
 
 // Options say where things are.
@@ -30,31 +31,44 @@ const apiVersion = "outbox.dev/v1alpha1"
 
 // object is one object of a file.
 type object struct {
-	kind, name, namespace string
-	spec                  map[string]any
+	kind, name, namespace, uid string
+	spec                       map[string]any
 }
 
 // Load returns the settings that the objects of a file make, with the defaults. Objects of others are passed over. Where
 // the OutboxDispatcher refers to an Outbox, that is in the file, or in another one of its folder. A file without an
-// OutboxDispatcher has settings of its Outbox's database alone.
+// OutboxDispatcher has settings of its Outbox's database alone, and for the login of replays those of its DeadLetterReplay.
 // It fails with all that is wrong with the file, each with its place, the API server's words and the remedy.
 func Load(path string, o Options) (spec.Config, error) {
+	kinds := []string{"OutboxDispatcher", "Outbox"}
+	if o.Login == spec.ReplayLogin {
+		kinds = []string{"OutboxDispatcher", "DeadLetterReplay", "Outbox"}
+	}
+	c, _, err := load(path, o, kinds...)
+	return c, err
+}
+
+// load returns the settings, and the object of the first of the kinds that the file has.
+func load(path string, o Options, kinds ...string) (c spec.Config, main object, err error) {
 	objects, err := read(path)
 	if err != nil {
-		return spec.Config{}, err
+		return c, main, err
 	}
-	main, err := choose(path, objects, o.Name)
-	if err != nil {
-		return spec.Config{}, err
+	if main, err = choose(path, objects, o.Name, kinds); err != nil {
+		return c, main, err
 	}
 	from := spec.Objects{Name: strings.TrimPrefix(main.namespace+"/"+main.name, "/")}
-	if main.kind == "Outbox" {
+	switch main.kind {
+	case "Outbox":
 		from.Outbox, from.OutboxField = main.spec, "spec"
-	} else if from.Dispatcher = main.spec; main.spec["outboxRef"] != nil {
+	case "OutboxDispatcher":
+		from.Dispatcher = main.spec
+	}
+	if main.spec["outboxRef"] != nil {
 		name, _ := main.spec["outboxRef"].(map[string]any)["name"].(string)
 		outbox, err := find(path, objects, name, main.namespace)
 		if err != nil {
-			return spec.Config{}, err
+			return c, main, err
 		}
 		from.Outbox, from.OutboxField = outbox.spec, "Outbox "+name+": spec"
 	}
@@ -62,12 +76,14 @@ func Load(path string, o Options) (spec.Config, error) {
 	if l.dir == "" {
 		l.dir = filepath.Join(filepath.Dir(path), "secrets")
 	}
-	c, _, err := from.Config(o.Login, l.file)
-	if err != nil {
-		return c, fmt.Errorf("%s: %w", path, err)
+	if c, _, err = from.Config(o.Login, l.file); err != nil {
+		return c, main, fmt.Errorf("%s: %w", path, err)
+	}
+	if main.kind == "DeadLetterReplay" {
+		replays(&c, main)
 	}
 	c.ApplyDefaults()
-	return c, nil
+	return c, main, nil
 }
 
 // Is reports whether a file has an object.
@@ -107,7 +123,7 @@ func read(path string) (all []object, err error) {
 
 // parse returns the object of a document that begins after so many lines, and nil for one of others.
 func parse(text string, before int) (*object, error) {
-	value, err := rules.Decode([]byte(text))
+	value, err := schema.Decode([]byte(text))
 	if err != nil {
 		return nil, fmt.Errorf("after line %d: %s; correct the YAML", before, strings.TrimPrefix(strings.TrimPrefix(err.Error(), "error converting YAML to JSON: "), "yaml: "))
 	}
@@ -121,13 +137,13 @@ func parse(text string, before int) (*object, error) {
 		return nil, nil
 	}
 	kind, _ := members["kind"].(string)
-	schema := rules.Of(kind)
-	if schema == nil {
+	definition := schema.Of(kind)
+	if definition == nil {
 		return nil, fmt.Errorf("line %d: no matches for kind %q in version %q; correct it", before+1, kind, apiVersion)
 	}
 	var problems []error
-	for _, problem := range schema.Check(members) {
-		problems = append(problems, fmt.Errorf("%s%w%s", place(text, before, problem), problem, suggestion(schema, problem)))
+	for _, problem := range rules.Check(definition, members) {
+		problems = append(problems, fmt.Errorf("%s%w%s", place(text, before, problem), problem, suggestion(definition, problem)))
 	}
 	if len(problems) > 0 {
 		return nil, errors.Join(problems...)
@@ -136,13 +152,14 @@ func parse(text string, before int) (*object, error) {
 	o := &object{kind: kind}
 	o.name, _ = metadata["name"].(string)
 	o.namespace, _ = metadata["namespace"].(string)
+	o.uid, _ = metadata["uid"].(string)
 	o.spec, _ = members["spec"].(map[string]any)
 	return o, nil
 }
 
-// choose returns the object whose settings are wanted: an OutboxDispatcher, else an Outbox.
-func choose(path string, all []object, name string) (object, error) {
-	for _, kind := range []string{"OutboxDispatcher", "Outbox"} {
+// choose returns the object whose settings are wanted: that of the first of the kinds that there is one of.
+func choose(path string, all []object, name string, kinds []string) (object, error) {
+	for _, kind := range kinds {
 		var names []string
 		for _, o := range all {
 			if o.kind == kind && (name == "" || o.name == name) {
@@ -157,9 +174,9 @@ func choose(path string, all []object, name string) (object, error) {
 		}
 	}
 	if name != "" {
-		return object{}, fmt.Errorf("%s has no OutboxDispatcher named %s; correct --object", path, name)
+		return object{}, fmt.Errorf("%s has no %s named %s; correct --object", path, kinds[0], name)
 	}
-	return object{}, fmt.Errorf("%s has no OutboxDispatcher and no Outbox; write one of them there", path)
+	return object{}, fmt.Errorf("%s has no %s; write one of them there", path, strings.Join(kinds, " and no "))
 }
 
 // find returns the Outbox of a name: of the file, else of another one of the same folder.
@@ -193,12 +210,12 @@ type locator struct{ dir string }
 // file is where a key is: in its file; without one in the environment variable of its name, or for the dispatchers'
 // connection string in DATABASE_URL.
 func (l locator) file(r spec.Ref) string {
-	path := filepath.Join(l.dir, r.Secret+r.ConfigMap, r.Key)
+	path := filepath.Join(l.dir, r.Path())
 	if _, err := os.Stat(path); err == nil {
 		return path
 	}
 	names := []string{Variable(r)}
-	if r.Dir == "database" && r.File == "dsn" || r.Dir == "migration" && r.File == "dsn" {
+	if r.DSN {
 		names = append(names, "DATABASE_URL")
 	}
 	for _, name := range names {

@@ -11,14 +11,14 @@ import (
 	yaml3 "go.yaml.in/yaml/v3"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
-	"github.com/outbox-operator/outbox-operator/api/spec/rules"
+	"github.com/outbox-operator/outbox-operator/api/spec/schema"
 )
 
 // step is a name or an index of a path.
 var step = regexp.MustCompile(`[^.\[\]]+`)
 
 // field is the path of a problem's field: that of an unknown one is in the message.
-func field(p rules.Problem) (path string, unknown bool) {
+func field(p schema.Problem) (path string, unknown bool) {
 	if name, ok := strings.CutPrefix(p.Message, "unknown field "); ok && p.Path == "" {
 		path, _ = strconv.Unquote(name)
 		return path, true
@@ -28,7 +28,7 @@ func field(p rules.Problem) (path string, unknown bool) {
 
 // place is the line and the column of a problem, in a document that begins after so many lines: of the field, or of what is
 // there of the fields that it is in.
-func place(text string, before int, p rules.Problem) string {
+func place(text string, before int, p schema.Problem) string {
 	var document yaml3.Node
 	if yaml3.Unmarshal([]byte(text), &document) != nil || len(document.Content) == 0 {
 		return ""
@@ -60,7 +60,7 @@ func place(text string, before int, p rules.Problem) string {
 }
 
 // suggestion is what to do about an unknown field.
-func suggestion(s *rules.Schema, p rules.Problem) string {
+func suggestion(s *schema.Schema, p schema.Problem) string {
 	path, unknown := field(p)
 	if !unknown {
 		return ""

@@ -1,13 +1,12 @@
-// Package rules checks objects as the API server does, by the CustomResourceDefinitions that the program embeds: types,
-// bounds, enums, lists, defaults, unknown fields and CEL rules, each with the API server's words.
-//
-// A rule is compiled when an object has the field that it is about.
-package rules
+// Package schema has the CustomResourceDefinitions that the program embeds, and checks objects by them: types, bounds,
+// enums, lists, defaults and unknown fields, each with the API server's words. Package rules adds the rules in CEL.
+package schema
 
 import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -36,7 +35,14 @@ type Schema struct {
 	ListMapKeys []string           `json:"x-kubernetes-list-map-keys"`
 	IntOrString bool               `json:"x-kubernetes-int-or-string"`
 	Preserve    bool               `json:"x-kubernetes-preserve-unknown-fields"`
-	Rules       []*rule            `json:"x-kubernetes-validations"`
+	Rules       []*Rule            `json:"x-kubernetes-validations"`
+}
+
+// Rule is a condition in CEL.
+type Rule struct {
+	Rule      string `json:"rule"`
+	Message   string `json:"message"`
+	FieldPath string `json:"fieldPath"`
 }
 
 // kinds are the schemas by the names of their kinds. Each is read when it is used.
@@ -68,8 +74,22 @@ func read(plural string) func() *Schema {
 		}
 		s := definition.Spec.Versions[0].Schema.OpenAPIV3Schema
 		s.Properties["metadata"] = &Schema{Type: "object", Preserve: true}
+		s.settle()
 		return s
 	})
+}
+
+// settle makes the defaults as [Decode] makes them.
+func (s *Schema) settle() {
+	if s.Default != nil {
+		s.Default = clone(s.Default)
+	}
+	for _, of := range s.Properties {
+		of.settle()
+	}
+	if s.Items != nil {
+		s.Items.settle()
+	}
 }
 
 // Of returns the schema of a kind, nil for a kind of others.
@@ -96,21 +116,41 @@ func (p Problem) Error() string {
 	return p.Path + ": " + p.Message
 }
 
-// Check sets the defaults in an object, and returns all that is wrong with it, sorted. The object is as [Decode] makes it.
-// As on the API server, unknown fields are all that is reported of an object that has some, and rules are evaluated unless
-// a value is missing, too long or not one of those that there are.
-func (s *Schema) Check(object any) (all []Problem) {
-	report := func(path, format string, args ...any) { all = append(all, Problem{path, fmt.Sprintf(format, args...)}) }
-	s.check("", object, report)
-	unknown := slices.DeleteFunc(slices.Clone(all), func(p Problem) bool { return p.Path != "" })
-	switch {
-	case len(unknown) > 0:
-		all = unknown
-	case !slices.ContainsFunc(all, Problem.blocks):
-		s.evaluate("", object, report)
+// Check sets the defaults in an object, and returns what is wrong with it but for the rules in CEL, and whether these are to
+// be evaluated. The object is as [Decode] makes it. As on the API server, unknown fields are all that is reported of an
+// object that has some, and rules are evaluated unless a value is missing, too long or not one of those that there are.
+func (s *Schema) Check(object any) (all []Problem, evaluate bool) {
+	s.check("", object, func(path, format string, args ...any) { all = append(all, Problem{path, fmt.Sprintf(format, args...)}) })
+	if unknown := slices.DeleteFunc(slices.Clone(all), func(p Problem) bool { return p.Path != "" }); len(unknown) > 0 {
+		return unknown, false
 	}
-	slices.SortFunc(all, func(a, b Problem) int { return strings.Compare(a.Error(), b.Error()) })
-	return all
+	return all, !slices.ContainsFunc(all, Problem.blocks)
+}
+
+// Compact takes the values out of a valid object that [Schema.Check] sets by default, and sorts the lists whose order has no
+// meaning. So objects that say the same are the same, and have no field without a use. The object is as [Decode] makes it.
+func (s *Schema) Compact(object any) {
+	switch x := object.(type) {
+	case map[string]any:
+		for name, of := range s.Properties {
+			if x[name] == nil {
+				continue
+			}
+			if of.Compact(x[name]); of.Default != nil {
+				byDefault := clone(of.Default)
+				if of.Compact(byDefault); reflect.DeepEqual(x[name], byDefault) {
+					delete(x, name)
+				}
+			}
+		}
+	case []any:
+		for _, item := range x {
+			s.Items.Compact(item)
+		}
+		if s.ListType == "set" || s.ListType == "map" {
+			slices.SortFunc(x, func(a, b any) int { return strings.Compare(encode(s.key(a)), encode(s.key(b))) })
+		}
+	}
 }
 
 // blocks reports whether the rules are not evaluated with this problem.
@@ -236,23 +276,28 @@ func (s *Schema) checkItems(path string, items []any, r report) {
 	for i, item := range items {
 		field := fmt.Sprintf("%s[%d]", path, i)
 		s.Items.check(field, item, r)
-		key := item
-		if members, ok := item.(map[string]any); ok && s.ListType == "map" {
-			keys := map[string]any{}
-			for _, name := range s.ListMapKeys {
-				keys[name] = members[name]
-			}
-			key = keys
-		}
 		if s.ListType != "set" && s.ListType != "map" {
 			continue
 		}
-		if name := encode(key); seen[name] {
+		if name := encode(s.key(item)); seen[name] {
 			r(field, "Duplicate value: %s", name)
 		} else {
 			seen[name] = true
 		}
 	}
+}
+
+// key is what differs between the items of a set or a map.
+func (s *Schema) key(item any) any {
+	members, ok := item.(map[string]any)
+	if !ok || s.ListType != "map" {
+		return item
+	}
+	keys := map[string]any{}
+	for _, name := range s.ListMapKeys {
+		keys[name] = members[name]
+	}
+	return keys
 }
 
 // typeOf is the type of a value, as schemas name it.
@@ -290,11 +335,25 @@ func encode(v any) string {
 	return string(text)
 }
 
-// clone copies a value of a definition.
+// clone copies a value of JSON, with whole numbers as int64.
 func clone(v any) any {
-	c, err := Decode([]byte(encode(v)))
-	if err != nil {
-		panic(err)
+	switch x := v.(type) {
+	case map[string]any:
+		c := map[string]any{}
+		for name := range x {
+			c[name] = clone(x[name])
+		}
+		return c
+	case []any:
+		c := make([]any, len(x))
+		for i := range x {
+			c[i] = clone(x[i])
+		}
+		return c
+	case float64:
+		if i := int64(x); float64(i) == x {
+			return i
+		}
 	}
-	return c
+	return v
 }

@@ -1,12 +1,12 @@
-package desired
+package spec
 
 import (
 	"strings"
 	"unicode"
 )
 
-// DeadReason is how the API writes why an event is dead: it has PermanentFailure for the permanent_failure of the contract,
-// which databases, metrics and files have.
+// DeadReason is how objects write why an event is dead: they have PermanentFailure for the permanent_failure of the contract,
+// which databases, metrics and commands have.
 func DeadReason(contract string) string {
 	var b strings.Builder
 	for word := range strings.SplitSeq(contract, "_") {
@@ -18,9 +18,9 @@ func DeadReason(contract string) string {
 }
 
 // ContractReason undoes [DeadReason].
-func ContractReason(api string) string {
+func ContractReason(object string) string {
 	var b strings.Builder
-	for i, r := range api {
+	for i, r := range object {
 		if i > 0 && unicode.IsUpper(r) {
 			b.WriteByte('_')
 		}

@@ -1,0 +1,279 @@
+package spec
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+// made are the settings of objects, whose keys are at their paths, and lines of the keys: NAME/KEY by FIELD, sorted.
+func made(t *testing.T, from Objects, login Login) (Config, []string) {
+	t.Helper()
+	c, refs, err := from.Config(login, Ref.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for _, r := range refs {
+		line := r.Path() + " by " + r.Field
+		if r.ConfigMap != "" {
+			line = "ConfigMap " + line
+		}
+		lines = append(lines, line)
+	}
+	slices.Sort(lines)
+	return c, lines
+}
+
+func read[T any](t *testing.T, text string) (v T) {
+	t.Helper()
+	if err := yaml.UnmarshalStrict([]byte(text), &v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func same(t *testing.T, what string, got, want any) {
+	t.Helper()
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%s:\n%+v\nwant\n%+v", what, got, want)
+	}
+}
+
+// What a part of a spec names, the settings have as files, each by the field that names it.
+//
+// CONTRACT: C-100
+func TestKeysOfASpec(t *testing.T) {
+	for name, test := range map[string]struct {
+		spec, file string
+		keys       []string
+	}{
+		"a user and a password": {
+			"sink: {kafka: {brokers: [a:9092]}, auth: {type: Plain, secretRef: {name: user}}}",
+			"sink: {kafka: {brokers: [a:9092]}, auth: {type: Plain, usernameFile: user/username, secretFile: user/password}}",
+			[]string{"user/username by spec.sink.auth.secretRef", "user/password by spec.sink.auth.secretRef"},
+		},
+		"Strimzi's user, password and authority": {
+			"sink: {kafka: {brokers: [a:9093]}, auth: {type: ScramSHA512, username: orders, secretRef: {name: orders}}, tls: {caSecretRef: {name: cluster-ca}}}",
+			"sink: {kafka: {brokers: [a:9093]}, auth: {type: ScramSHA512, username: orders, secretFile: orders/password}, tls: {caFile: cluster-ca/ca.crt}}",
+			[]string{"cluster-ca/ca.crt by spec.sink.tls.caSecretRef", "orders/password by spec.sink.auth.secretRef"},
+		},
+		"Strimzi's user with a certificate": {
+			"sink: {kafka: {brokers: [a:9093]}, tls: {clientCertSecretRef: {name: orders, key: user.crt}, clientKeySecretRef: {name: orders, key: user.key}}}",
+			"sink: {kafka: {brokers: [a:9093]}, tls: {clientCertFile: orders/user.crt, clientKeyFile: orders/user.key}}",
+			[]string{"orders/user.crt by spec.sink.tls.clientCertSecretRef", "orders/user.key by spec.sink.tls.clientKeySecretRef"},
+		},
+		"a certificate and its key in Secrets of their own": {
+			"sink: {kafka: {brokers: [a:9093]}, tls: {clientCertSecretRef: {name: cert}, clientKeySecretRef: {name: other}}}",
+			"sink: {kafka: {brokers: [a:9093]}, tls: {clientCertFile: cert/tls.crt, clientKeyFile: other/tls.key}}",
+			[]string{"cert/tls.crt by spec.sink.tls.clientCertSecretRef", "other/tls.key by spec.sink.tls.clientKeySecretRef"},
+		},
+		"a certificate with another key, and its private key by default": {
+			"sink: {kafka: {brokers: [a:9093]}, tls: {clientCertSecretRef: {name: cert, key: chain.pem}}}",
+			"sink: {kafka: {brokers: [a:9093]}, tls: {clientCertFile: cert/chain.pem, clientKeyFile: cert/tls.key}}",
+			[]string{"cert/chain.pem by spec.sink.tls.clientCertSecretRef", "cert/tls.key by spec.sink.tls.clientCertSecretRef"},
+		},
+		"a certificate of cert-manager": {
+			"sink: {rabbitmq: {addresses: [a:5671]}, auth: {type: External}, tls: {clientCertSecretRef: {name: orders}}}",
+			"sink: {rabbitmq: {addresses: [a:5671]}, auth: {type: External}, tls: {clientCertFile: orders/tls.crt, clientKeyFile: orders/tls.key}}",
+			[]string{"orders/tls.crt by spec.sink.tls.clientCertSecretRef", "orders/tls.key by spec.sink.tls.clientCertSecretRef"},
+		},
+		"a token, and TLS with the system's roots": {
+			"sink: {kafka: {brokers: [b:9092, a:9092]}, auth: {type: OAuthBearer, secretRef: {name: t, key: jwt}}, tls: {}}",
+			"sink: {kafka: {brokers: [a:9092, b:9092]}, auth: {type: OAuthBearer, secretFile: t/jwt}, tls: {}}",
+			[]string{"t/jwt by spec.sink.auth.secretRef"},
+		},
+		"other keys, and an authority in a ConfigMap": {
+			"sink: {rabbitmq: {addresses: [a:5671]}, auth: {type: Plain, usernameKey: user, secretRef: {name: r, key: pass}}, tls: {caConfigMapRef: {name: roots, key: bundle.pem}, serverName: r}}",
+			"sink: {rabbitmq: {addresses: [a:5671]}, auth: {type: Plain, usernameFile: r/user, secretFile: r/pass}, tls: {caFile: roots/bundle.pem, serverName: r}}",
+			[]string{"r/user by spec.sink.auth.secretRef", "r/pass by spec.sink.auth.secretRef", "ConfigMap roots/bundle.pem by spec.sink.tls.caConfigMapRef"},
+		},
+		"an authority in a ConfigMap": {
+			"sink: {redis: {addresses: [a:6379]}, tls: {caConfigMapRef: {name: roots}}}",
+			"sink: {redis: {addresses: [a:6379]}, tls: {caFile: roots/ca.crt}}",
+			[]string{"ConfigMap roots/ca.crt by spec.sink.tls.caConfigMapRef"},
+		},
+		"the identity of the pod": {
+			"sink: {kafka: {brokers: [a:9098]}, auth: {type: AWSMSKIAM}, tls: {}}",
+			"sink: {kafka: {brokers: [a:9098]}, auth: {type: AWSMSKIAM}, tls: {}}",
+			nil,
+		},
+		"NATS credentials": {
+			"sink: {nats: {servers: ['nats://a:4222']}, auth: {type: Credentials, secretRef: {name: creds, key: user.creds}}}",
+			"sink: {nats: {servers: ['nats://a:4222']}, auth: {type: Credentials, secretFile: creds/user.creds}}",
+			[]string{"creds/user.creds by spec.sink.auth.secretRef"},
+		},
+		"NATS credentials by default": {
+			"sink: {nats: {servers: ['nats://a:4222']}, auth: {type: Credentials, secretRef: {name: creds}}}",
+			"sink: {nats: {servers: ['nats://a:4222']}, auth: {type: Credentials, secretFile: creds/credentials}}",
+			[]string{"creds/credentials by spec.sink.auth.secretRef"},
+		},
+		"an NKey": {
+			"sink: {nats: {servers: ['nats://a:4222']}, auth: {type: NKey, secretRef: {name: creds}}}",
+			"sink: {nats: {servers: ['nats://a:4222']}, auth: {type: NKey, secretFile: creds/nkey}}",
+			[]string{"creds/nkey by spec.sink.auth.secretRef"},
+		},
+		"a NATS token": {
+			"sink: {nats: {servers: ['nats://a:4222']}, auth: {type: Token, secretRef: {name: creds}}}",
+			"sink: {nats: {servers: ['nats://a:4222']}, auth: {type: Token, secretFile: creds/token}}",
+			[]string{"creds/token by spec.sink.auth.secretRef"},
+		},
+		"a password": {
+			"sink: {redis: {addresses: [a:6379]}, auth: {type: Password, secretRef: {name: r, key: redis-password}}}",
+			"sink: {redis: {addresses: [a:6379]}, auth: {type: Password, secretFile: r/redis-password}}",
+			[]string{"r/redis-password by spec.sink.auth.secretRef"},
+		},
+		"a bearer token, and signing": {
+			"sink: {http: {url: 'https://a', signingSecretRef: {name: s, key: k}}, auth: {type: Token, secretRef: {name: h, key: t}}}",
+			"sink: {http: {url: 'https://a', signingSecretFile: s/k}, auth: {type: Token, secretFile: h/t}}",
+			[]string{"h/t by spec.sink.auth.secretRef", "s/k by spec.sink.http.signingSecretRef"},
+		},
+		"signing by default": {
+			"sink: {http: {url: 'https://a', signingSecretRef: {name: s}}}",
+			"sink: {http: {url: 'https://a', signingSecretFile: s/secret}}",
+			[]string{"s/secret by spec.sink.http.signingSecretRef"},
+		},
+		"the registry's, in addition to the sink's": {
+			"{sink: {http: {url: 'https://a'}, auth: {type: Token, secretRef: {name: h}}}, message: {schemaRegistry: {url: 'https://r', auth: {type: Token, secretRef: {name: r}}, tls: {caSecretRef: {name: ca}}}}}",
+			"{sink: {http: {url: 'https://a'}, auth: {type: Token, secretFile: h/token}}, message: {schemaRegistry: {url: 'https://r', auth: {type: Token, secretFile: r/token}, tls: {caFile: ca/ca.crt}}}}",
+			[]string{"h/token by spec.sink.auth.secretRef", "r/token by spec.message.schemaRegistry.auth.secretRef", "ca/ca.crt by spec.message.schemaRegistry.tls.caSecretRef"},
+		},
+		"an inbox": {
+			"sink: {postgres: {secretRef: {name: db}}, tls: {caSecretRef: {name: ca}}, timeout: 5s}",
+			"sink: {postgres: {dsnFile: db/dsn}, tls: {caFile: ca/ca.crt}, timeout: 5s}",
+			[]string{"db/dsn by spec.sink.postgres.secretRef", "ca/ca.crt by spec.sink.tls.caSecretRef"},
+		},
+		"an inbox with an IAM login": {
+			"sink: {postgres: {secretRef: {name: db, key: uri}, iam: {provider: Google}}}",
+			"sink: {postgres: {dsnFile: db/uri, iam: {provider: Google}}}",
+			[]string{"db/uri by spec.sink.postgres.secretRef"},
+		},
+		"schemas and headers": {
+			"{sink: {http: {url: 'https://a', headers: [{name: X, value: v}]}}, message: {headers: [{name: T, expression: event.type}], validation: [{types: [B, A], schema: {configMapRef: {name: schemas, key: order.json}}}, {schema: {configMapRef: {name: schemas}}}]}}",
+			"{sink: {http: {url: 'https://a', headers: {X: v}}}, message: {headers: {T: event.type}, validation: [{types: [A, B], schema: {file: schemas/order.json}}, {schema: {file: schemas/schema.json}}]}}",
+			[]string{"ConfigMap schemas/order.json by spec.message.validation[0].schema.configMapRef", "ConfigMap schemas/schema.json by spec.message.validation[1].schema.configMapRef"},
+		},
+		"a database of its own": {
+			"database: {secretRef: {name: app, key: uri}, schema: shop, caSecretRef: {name: ca, key: root.pem}, migrationSecretRef: {name: owner}}",
+			"database: {dsnFile: app/uri, schema: shop, caFile: ca/root.pem}",
+			[]string{"app/uri by spec.database.secretRef", "ca/root.pem by spec.database.caSecretRef"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, keys := made(t, Objects{Dispatcher: read[map[string]any](t, test.spec)}, DispatcherLogin)
+			same(t, "the settings", c, read[Config](t, test.file))
+			same(t, "the keys", keys, slices.Sorted(slices.Values(test.keys)))
+		})
+	}
+	own := Objects{Dispatcher: read[map[string]any](t, "database: {secretRef: {name: app}, migrationSecretRef: {name: owner}}")}
+	c, keys := made(t, own, MigrationLogin)
+	same(t, "its migration", c.Database.DSNFile, "owner/dsn")
+	same(t, "the keys of its migration", keys, []string{"app/dsn by spec.database.secretRef", "owner/dsn by spec.database.migrationSecretRef"})
+}
+
+// The Secrets that others make are used as they are, for the dispatchers and for the migration.
+//
+// CONTRACT: C-100
+func TestDatabaseSecretsAreUsedAsTheyAre(t *testing.T) {
+	for name, test := range map[string]struct {
+		spec, file, migration string
+		mounts, migrates      []string
+	}{
+		"CloudNativePG": {
+			spec: "{secretRef: {name: app}, secretKeys: {}, tls: {caSecretRef: {name: db-ca}}, migration: {secretRef: {name: owner, key: uri}}}",
+			file: "{connection: {hostFile: app/host, portFile: app/port, databaseFile: app/dbname, " +
+				"userFile: app/username, passwordFile: app/password}, caFile: db-ca/ca.crt}",
+			migration: "{dsnFile: owner/uri, caFile: db-ca/ca.crt}",
+			mounts: []string{"app/host by spec.secretRef", "app/port by spec.secretRef", "app/dbname by spec.secretRef",
+				"app/username by spec.secretRef", "app/password by spec.secretRef", "db-ca/ca.crt by spec.tls.caSecretRef"},
+			migrates: []string{"owner/uri by spec.migration.secretRef"},
+		},
+		"Zalando": {
+			spec:      "{server: {host: acid-orders, port: 5432, database: shop}, secretRef: {name: app}, migration: {secretRef: {name: owner}}}",
+			file:      "{connection: {host: acid-orders, port: 5432, database: shop, userFile: app/username, passwordFile: app/password}}",
+			migration: "{connection: {host: acid-orders, port: 5432, database: shop, userFile: owner/username, passwordFile: owner/password}}",
+			mounts:    []string{"app/username by spec.secretRef", "app/password by spec.secretRef"},
+			migrates:  []string{"owner/username by spec.migration.secretRef", "owner/password by spec.migration.secretRef"},
+		},
+		"a server, and an owner by a connection string": {
+			spec:      "{server: {host: acid-orders, port: 5432, database: shop}, secretRef: {name: app}, migration: {secretRef: {name: owner, key: uri}}}",
+			file:      "{connection: {host: acid-orders, port: 5432, database: shop, userFile: app/username, passwordFile: app/password}}",
+			migration: "{dsnFile: owner/uri}",
+			mounts:    []string{"app/username by spec.secretRef", "app/password by spec.secretRef"},
+			migrates:  []string{"owner/uri by spec.migration.secretRef"},
+		},
+		"a user as it is": {
+			spec:      "{server: {host: a, port: 1, database: b}, user: app, secretRef: {name: s}, secretKeys: {password: pw}, migration: {}}",
+			file:      "{connection: {host: a, port: 1, database: b, user: app, passwordFile: s/pw}}",
+			migration: "{connection: {host: a, port: 1, database: b, user: app, passwordFile: s/pw}}",
+			mounts:    []string{"s/pw by spec.secretRef"},
+		},
+		"IAM": {
+			spec:      "{server: {host: a, port: 5432, database: b}, user: app, iam: {provider: AWS, region: eu-west-1}, tls: {mode: Require}, migration: {user: owner}}",
+			file:      "{connection: {host: a, port: 5432, database: b, user: app}, sslMode: Require, iam: {provider: AWS, region: eu-west-1}}",
+			migration: "{connection: {host: a, port: 5432, database: b, user: owner}, sslMode: Require, iam: {provider: AWS, region: eu-west-1}}",
+		},
+		"IAM, and the rest in a Secret": {
+			spec: "{secretRef: {name: s}, secretKeys: {}, iam: {provider: Azure}, tls: {mode: Require}}",
+			file: "{connection: {hostFile: s/host, portFile: s/port, databaseFile: s/dbname, userFile: s/username}, sslMode: Require, iam: {provider: Azure}}",
+			mounts: []string{"s/host by spec.secretRef", "s/port by spec.secretRef",
+				"s/dbname by spec.secretRef", "s/username by spec.secretRef"},
+		},
+		"certificates": {
+			spec: "{server: {host: a, port: 5432, database: b}, user: app, tls: {mode: VerifyFull, caConfigMapRef: {name: roots}, clientCertSecretRef: {name: app}}, " +
+				"migration: {user: owner, clientCertSecretRef: {name: owner, key: c}, clientKeySecretRef: {name: owner-key, key: k}}}",
+			file: "{connection: {host: a, port: 5432, database: b, user: app}, sslMode: VerifyFull, caFile: roots/ca.crt, " +
+				"clientCertFile: app/tls.crt, clientKeyFile: app/tls.key}",
+			migration: "{connection: {host: a, port: 5432, database: b, user: owner}, sslMode: VerifyFull, caFile: roots/ca.crt, " +
+				"clientCertFile: owner/c, clientKeyFile: owner-key/k}",
+			mounts: []string{"ConfigMap roots/ca.crt by spec.tls.caConfigMapRef",
+				"app/tls.crt by spec.tls.clientCertSecretRef", "app/tls.key by spec.tls.clientCertSecretRef"},
+			migrates: []string{"owner/c by spec.migration.clientCertSecretRef", "owner-key/k by spec.migration.clientKeySecretRef"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			from := Objects{Outbox: read[map[string]any](t, test.spec), OutboxField: "spec"}
+			c, keys := made(t, from, DispatcherLogin)
+			same(t, "the dispatchers' settings", c.Database, read[Database](t, test.file))
+			same(t, "the dispatchers' keys", keys, slices.Sorted(slices.Values(test.mounts)))
+			if test.migration != "" {
+				c, keys = made(t, from, MigrationLogin)
+				same(t, "the migration's settings", c.Database, read[Database](t, test.migration))
+				same(t, "the migration's keys", keys, slices.Sorted(slices.Values(append(test.mounts, test.migrates...))))
+			}
+		})
+	}
+}
+
+// A login of replays has a certificate of its own in the place of the dispatchers', and reads nothing of theirs.
+//
+// CONTRACT: C-42
+func TestLoginOfReplays(t *testing.T) {
+	for spec, want := range map[string][]string{
+		"{server: {host: db, port: 5432, database: orders}, user: app, tls: {mode: Require, clientCertSecretRef: {name: app-cert}}, replayLogin: {user: replay, clientCertSecretRef: {name: replay-cert}}}": {
+			"replay-cert/tls.crt by spec.replayLogin.clientCertSecretRef", "replay-cert/tls.key by spec.replayLogin.clientCertSecretRef"},
+		"{secretRef: {name: app}, replayLogin: {secretRef: {name: replay}}}": {"replay/dsn by spec.replayLogin.secretRef"},
+	} {
+		c, keys := made(t, Objects{Outbox: read[map[string]any](t, spec), OutboxField: "spec"}, ReplayLogin)
+		same(t, "the keys of "+spec, keys, want)
+		if u := c.Database.Connection; u != nil && (u.User != "replay" || c.Database.ClientCertFile != "replay-cert/tls.crt") {
+			t.Errorf("%s: %+v, %+v", spec, c.Database, u)
+		}
+	}
+}
+
+// Each dispatcher of an Outbox notifies as that says, and its sweep is about all rows.
+//
+// CONTRACT: C-60, C-100
+func TestNotificationsAndRetentionOfTheOutbox(t *testing.T) {
+	outbox := read[map[string]any](t, "{secretRef: {name: db}, retention: {delivered: 1h}, notify: {url: 'https://n', auth: {type: Token, secretRef: {name: oncall}}, signingSecretRef: {name: s}, tls: {caSecretRef: {name: ca}}}}")
+	c, keys := made(t, Objects{Dispatcher: map[string]any{"outboxRef": map[string]any{"name": "main"}}, Outbox: outbox, OutboxField: "Outbox main: spec"}, DispatcherLogin)
+	same(t, "notify", *c.Notify, read[Notify](t, "{url: 'https://n', auth: {type: Token, secretFile: oncall/token}, signingSecretFile: s/secret, tls: {caFile: ca/ca.crt}}"))
+	same(t, "the keys", keys, []string{"ca/ca.crt by Outbox main: spec.notify.tls.caSecretRef", "db/dsn by Outbox main: spec.secretRef",
+		"oncall/token by Outbox main: spec.notify.auth.secretRef", "s/secret by Outbox main: spec.notify.signingSecretRef"})
+	if c.Retention.Scope != ScopeOutbox {
+		t.Errorf("the retention is %+v", c.Retention)
+	}
+}

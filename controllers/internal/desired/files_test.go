@@ -1,0 +1,298 @@
+package desired
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+
+	"github.com/outbox-operator/outbox-operator/api/spec"
+	"github.com/outbox-operator/outbox-operator/api/spec/rules"
+	"github.com/outbox-operator/outbox-operator/api/spec/schema"
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+)
+
+// object is one of a file, with the defaults.
+type object struct {
+	Kind     string
+	Metadata struct{ Name, Namespace, UID string }
+	Spec     map[string]any
+}
+
+// objectsOf are the objects of this project in a file, each valid.
+func objectsOf(t *testing.T, text string) (all []object) {
+	t.Helper()
+	for document := range strings.SplitSeq("\n"+text, "\n---\n") {
+		var o object
+		made, err := schema.Decode([]byte(document))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if members, ok := made.(map[string]any); !ok || members["apiVersion"] != v1alpha1.GroupVersion.String() {
+			continue
+		}
+		convert(t, made, &o)
+		if problems := rules.Check(schema.Of(o.Kind), made); problems != nil {
+			t.Fatalf("%s %s is refused: %v\n%s", o.Kind, o.Metadata.Name, problems, document)
+		}
+		convert(t, made, &o)
+		all = append(all, o)
+	}
+	return all
+}
+
+func convert(t *testing.T, from, to any) {
+	t.Helper()
+	text, err := json.Marshal(from)
+	if err == nil {
+		err = json.Unmarshal(text, to)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// settings returns what a process makes of the objects, and the files that it reads, as package document of the dispatcher does.
+func settings(t *testing.T, all []object, login spec.Login) (spec.Config, []string) {
+	t.Helper()
+	var from spec.Objects
+	for _, o := range all {
+		from.Name = o.Metadata.Namespace + "/" + o.Metadata.Name
+		if o.Kind == kindOutbox {
+			from.Outbox = o.Spec
+		} else {
+			from.Dispatcher = o.Spec
+		}
+	}
+	c, refs, err := from.Config(login, func(r spec.Ref) string { return secretsDir + "/" + r.Path() })
+	if err != nil {
+		t.Fatal(err)
+	}
+	var paths []string
+	for _, r := range refs {
+		paths = append(paths, r.Path())
+	}
+	slices.Sort(paths)
+	c.ApplyDefaults()
+	c.State = spec.Running // it has a file of its own
+	return c, slices.Compact(paths)
+}
+
+// mounted are the files of a pod's Secrets and ConfigMaps.
+func mounted(pod *corev1ac.PodTemplateSpecApplyConfiguration) (paths []string) {
+	for _, volume := range pod.Spec.Volumes {
+		if volume.Projected == nil {
+			continue
+		}
+		for _, source := range volume.Projected.Sources {
+			if source.Secret != nil {
+				paths = append(paths, *source.Secret.Items[0].Path)
+			} else {
+				paths = append(paths, *source.ConfigMap.Items[0].Path)
+			}
+		}
+	}
+	slices.Sort(paths)
+	return paths
+}
+
+// samples are the files of config/samples.
+func samples(t *testing.T) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	files, err := filepath.Glob("../../../config/samples/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no samples: %v", err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[filepath.Base(file)] = string(text)
+	}
+	return all
+}
+
+// Pods make the settings of their file that the whole objects say, and find each key there that it names. So do migrations,
+// for both logins.
+//
+// CONTRACT: C-60, C-61, C-100
+func TestPodsReadWhatTheObjectsSay(t *testing.T) {
+	pods, jobs := 0, 0
+	for name, text := range samples(t) {
+		objects := objectsOf(t, text)
+		var outbox *v1alpha1.Outbox
+		for _, o := range objects {
+			if o.Kind != kindOutbox {
+				continue
+			}
+			outbox = &v1alpha1.Outbox{}
+			convert(t, o, outbox)
+			outbox.Name, outbox.Namespace = o.Metadata.Name, "shop"
+			m, err := NewOutboxMigration(outbox, flags)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m == nil {
+				continue
+			}
+			jobs++
+			file := objectsOf(t, OutboxConfigMap(outbox).Data[keyConfig])
+			for _, login := range []spec.Login{spec.MigrationLogin, spec.DispatcherLogin} {
+				is, paths := settings(t, file, login)
+				want, _ := settings(t, []object{o}, login)
+				if !reflect.DeepEqual(is.Database, want.Database) || !reflect.DeepEqual(is.Journal, want.Journal) || is.Notify != nil || is.Name != "shop/"+outbox.Name {
+					t.Errorf("%s: a migration with login %d reads\n%+v\nwant\n%+v", name, login, is, want)
+				}
+				if there := mounted(m.template); login == spec.MigrationLogin && !slices.Equal(there, paths) {
+					t.Errorf("%s: mounted for the migration are %v, want %v", name, there, paths)
+				}
+			}
+		}
+		for _, o := range objects {
+			if o.Kind != kindOutboxDispatcher {
+				continue
+			}
+			obd := &v1alpha1.OutboxDispatcher{}
+			convert(t, o, obd)
+			obd.Name, obd.Namespace, o.Metadata.Namespace = o.Metadata.Name, "shop", "shop"
+			whole := []object{o}
+			if obd.Spec.OutboxRef != nil && outbox == nil {
+				outbox = whatever()
+			}
+			if obd.Spec.OutboxRef != nil {
+				whole = []object{{Kind: kindOutbox, Spec: members(outbox.Spec)}, o}
+			}
+			pods++
+			d, err := deployment(obd, outbox, flags)
+			if err != nil {
+				t.Fatal(err)
+			}
+			is, paths := settings(t, objectsOf(t, ConfigMap(obd, outbox).Data[keyConfig]), spec.DispatcherLogin)
+			want, _ := settings(t, whole, spec.DispatcherLogin)
+			is.Name = want.Name
+			if !reflect.DeepEqual(is, want) {
+				t.Errorf("%s: the pods of %s read\n%+v\nwant\n%+v", name, obd.Name, is, want)
+			}
+			if kind := SinkKind(obd.Spec.Sink); o.Spec["sink"].(map[string]any)[kind] == nil {
+				t.Errorf("%s: the kind of the sink is %q", name, kind)
+			}
+			if there := mounted(d.Spec.Template); !slices.Equal(there, paths) {
+				t.Errorf("%s: mounted are %v, and the file names %v", name, there, paths)
+			}
+		}
+	}
+	if pods < 20 || jobs < 3 {
+		t.Errorf("tried %d dispatchers and %d migrations", pods, jobs)
+	}
+}
+
+// alternatives are fields that need no sample: another one stands for them, or they are of another sink than http.
+var alternatives = regexp.MustCompile(`\.(secretKeys|usernameKey|caConfigMapRef|caSecretRef|migrationSecretRef\.key|replayLogin\.user)\b|\.sink\.(kafka|nats|postgres|pubSub|rabbitmq|redis|serviceBus|sns|sqs)\.`)
+
+// Each field of a dispatcher and of an Outbox is set by a sample, so that the test above tries it.
+func TestSamplesSetEveryField(t *testing.T) {
+	set := map[string]bool{}
+	for _, text := range samples(t) {
+		for _, o := range objectsOf(t, text) { // which has defaults too
+			flatten(o.Kind, o.Spec, set)
+		}
+	}
+	missing := map[string]bool{}
+	for _, kind := range []string{kindOutboxDispatcher, kindOutbox} {
+		fieldsOf(kind, schema.Of(kind).Properties["spec"], missing)
+	}
+	maps.DeleteFunc(missing, func(path string, _ bool) bool {
+		return set[path] || alternatives.MatchString(path)
+	})
+	for _, path := range slices.Sorted(maps.Keys(missing)) {
+		t.Errorf("config/samples has no %s", path)
+	}
+}
+
+// flatten notes the paths of a value.
+func flatten(path string, v any, set map[string]bool) {
+	set[path] = true
+	switch v := v.(type) {
+	case map[string]any:
+		for name, member := range v {
+			flatten(path+"."+name, member, set)
+		}
+	case []any:
+		for _, item := range v {
+			flatten(path, item, set)
+		}
+	}
+}
+
+// fieldsOf notes the paths of a schema's fields.
+func fieldsOf(path string, s *schema.Schema, fields map[string]bool) {
+	fields[path] = true
+	for name, of := range s.Properties {
+		fieldsOf(path+"."+name, of, fields)
+	}
+	if s.Items != nil {
+		fieldsOf(path, s.Items, fields)
+	}
+}
+
+// A file has no value that the API sets by default, and an order without a meaning is the same one.
+func TestFilesAreCompact(t *testing.T) {
+	obd := minimal()
+	obd.Spec.Delivery.BatchSize = spec.DefaultBatchSize
+	const want = `apiVersion: outbox.dev/v1alpha1
+kind: OutboxDispatcher
+metadata:
+  name: orders
+  namespace: shop
+spec:
+  database:
+    secretRef:
+      name: orders-db
+  namespace: shop
+  sink:
+    log: {}
+`
+	if got := dispatcherFile(obd, nil); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// Two keys that would be one file are refused, and a key that several fields name is mounted once.
+//
+// CONTRACT: C-101
+func TestKeysAreMountedOnce(t *testing.T) {
+	obd := full()
+	obd.Spec.Sink.TLS = &v1alpha1.TLS{CASecretRef: &v1alpha1.SecretRef{Name: "orders-db-ca", Key: "root.pem"}}
+	if _, err := deployment(obd, whatever(), flags); err != nil {
+		t.Error(err)
+	}
+	obd.Spec.Sink.TLS = &v1alpha1.TLS{CAConfigMapRef: &v1alpha1.ConfigMapRef{Name: "orders-db-ca", Key: "root.pem"}}
+	const want = `spec.sink.tls.caConfigMapRef cannot be used: Outbox main: spec.tls.caSecretRef names a Secret, and this a ConfigMap, of the same name "orders-db-ca" with the same key "root.pem"`
+	if _, err := deployment(obd, whatever(), flags); err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("%v\nwant %s", err, want)
+	}
+}
+
+// Pods read each text as it is, also one with characters that YAML refuses or folds. All that the CRDs admit renders.
+func TestFilesOfAnyCharacters(t *testing.T) {
+	const odd = "CHG-812 \u0096 fix\u0085 \u007f\ufeff\ufffe\uffff\u2028 <end>\n---\nend"
+	r := replayed()
+	r.Spec.Reason, r.Spec.Selector.Topics = odd, []string{odd}
+	if o := r.read(t); o.Reason != odd || !slices.Equal(o.Selector.Topics, []string{odd}) {
+		t.Errorf("the Job of a replay reads %q of %q", o.Reason, o.Selector.Topics)
+	}
+	obd := minimal()
+	obd.Spec.Topics = []string{odd}
+	if c, _ := settings(t, objectsOf(t, dispatcherFile(obd, nil)), spec.DispatcherLogin); !slices.Equal(c.Topics, []string{odd}) {
+		t.Errorf("a dispatcher reads %q", c.Topics)
+	}
+}
