@@ -170,7 +170,7 @@ var _ = Describe("kubectl get", Label("columns"), Ordered, ContinueOnFailure, fu
 		}),
 		Entry("more of consumers with --output wide", "get oc --namespace columns --output wide", []string{
 			`NAME      TYPES                          TEAM           VERIFIED           EVIDENCE      READY   AGE   ID                MECHANISM         RETENTION   MESSAGE`,
-			`billing   ["order.placed","payment.*"]   team-billing   11/13 2026-11-20   RulesBroken   True    AGE   billing-service   ProcessedEvents   168h0m0s    All fits.`,
+			`billing   ["order.placed","payment.*"]   team-billing   11/13 2026-11-20   RulesBroken   True    AGE   billing-service   ProcessedEvents   168h        All fits.`,
 			`fresh     ["*"]                          team-audit                                              AGE   UniqueKey`,
 		}),
 	)

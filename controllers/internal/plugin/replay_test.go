@@ -205,7 +205,7 @@ spec:
   requestedBy: system:serviceaccount:flux-system:kustomize-controller
   selector:
     group: 7f3a9c21
-  ttlAfterFinished: 168h0m0s
+  ttlAfterFinished: 168h
 `, "NAMESPACE", w.namespace)))
 		var list v1alpha1.DeadLetterReplayList
 		Expect(w.List(ctx, &list, client.InNamespace(w.namespace))).To(Succeed())

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -47,7 +48,7 @@ func TestEngineGetsTheFile(t *testing.T) {
 
 	engine := settings(whole)
 	if want := (dispatcher.Config{
-		Topics: []string{"order.placed", "order.cancelled"}, Lease: time.Minute, PollInterval: 3 * time.Second,
+		Topics: []string{"order.cancelled", "order.placed"}, Lease: time.Minute, PollInterval: 3 * time.Second,
 		BatchSize: 7, Concurrency: dispatcher.Auto, MaxConcurrency: 77, MaxBytes: 2 << 20, MaxAttempts: 9,
 		RateLimit: dispatcher.Rate{Events: 100, Period: 2 * time.Second}, TopicRateLimits: map[string]dispatcher.Rate{"order.placed": {Events: 5, Period: time.Minute}},
 		Backoff:  dispatcher.MultiplierBackoff(2*time.Second, 3*time.Minute, 1.5, 0.1),
@@ -93,7 +94,7 @@ func TestEngineGetsTheFile(t *testing.T) {
 //
 // CONTRACT: C-37, C-51
 func TestFairnessOfTheFile(t *testing.T) {
-	c := loaded(t, "name: a\nnamespace: b\ndatabase: {dsn: c}\nsink: {log: {}}\ndelivery: {fairness: Tenant, tenantRateLimit: {events: 3, period: 2s}}\n")
+	c := dispatching(t, ", delivery: {fairness: Tenant, tenantRateLimit: {events: 3, period: 2s}}")
 	if got := settings(c).Fairness; got != dispatcher.FairnessTenant || !storeOptions(c, uuid.Nil).Fair {
 		t.Errorf("the engine gets %q, the store %v", got, storeOptions(c, uuid.Nil).Fair)
 	}
@@ -175,25 +176,33 @@ func TestLogLevelIsThatOfTheFile(t *testing.T) {
 	}
 }
 
-// whole is testdata/whole.yaml.
+// whole is testdata/whole.yaml, with what flags and the login of migrations add.
 func whole(t *testing.T, server string) spec.Config {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "whole.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return loaded(t, strings.ReplaceAll(string(text), "SERVER", server))
+	c := loaded(t, strings.ReplaceAll(string(text), "SERVER", server))
+	c.StateFile, c.VerifiedTypesFile, c.Server.Address, c.Journal = "/none/state", "/none/types", "127.0.0.1:1", &spec.Journal{Mode: spec.JournalEnabled}
+	return c
 }
 
-// smallest has only defaults, but for what a file must have. That is another than whole's.
-func smallest(t *testing.T) spec.Config {
-	return loaded(t, "name: a\nnamespace: b\ndatabase: {dsn: c}\nsink: {log: {}}\n")
+// smallest has only defaults, but for what a file must have. Each of that is another than whole's.
+func smallest(t *testing.T) spec.Config { return dispatching(t, "") }
+
+// dispatching is a dispatcher with few settings, and those that more has.
+func dispatching(t *testing.T, more string) spec.Config {
+	t.Helper()
+	return loaded(t, "apiVersion: outbox.dev/v1alpha1\nkind: OutboxDispatcher\nmetadata: {name: a}\nspec: {namespace: b, database: {secretRef: {name: db}}, sink: {log: {}}"+more+"}\n")
 }
 
+// loaded is a file's settings, next to the Secret db.
 func loaded(t *testing.T, text string) spec.Config {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "config.yaml")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+	dir := t.TempDir()
+	file, secret := filepath.Join(dir, "orders.yaml"), filepath.Join(dir, "secrets", "db")
+	if err := errors.Join(os.MkdirAll(secret, 0o700), os.WriteFile(filepath.Join(secret, "dsn"), []byte("host=127.0.0.1"), 0o600), os.WriteFile(file, []byte(text), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	c, err := load(source{file: file}, spec.Config.Validate)
