@@ -127,25 +127,28 @@ func (s *Schema) Check(object any) (all []Problem, evaluate bool) {
 	return all, !slices.ContainsFunc(all, Problem.blocks)
 }
 
-// Compact takes the values out of a valid object that [Schema.Check] sets by default, and sorts the lists whose order has no
-// meaning. So objects that say the same are the same, and have no field without a use. The object is as [Decode] makes it.
-func (s *Schema) Compact(object any) {
-	switch x := object.(type) {
+// Compact returns a valid object, of values of JSON, without those that [Schema.Check] sets by default, and with the lists sorted
+// whose order has no meaning. So objects that say the same are the same, and have no field without a use.
+func (s *Schema) Compact(object any) any {
+	object = clone(object)
+	s.compact(object)
+	return object
+}
+
+func (s *Schema) compact(v any) {
+	switch x := v.(type) {
 	case map[string]any:
 		for name, of := range s.Properties {
 			if x[name] == nil {
 				continue
 			}
-			if of.Compact(x[name]); of.Default != nil {
-				byDefault := clone(of.Default)
-				if of.Compact(byDefault); reflect.DeepEqual(x[name], byDefault) {
-					delete(x, name)
-				}
+			if of.compact(x[name]); of.Default != nil && reflect.DeepEqual(x[name], of.Compact(of.Default)) {
+				delete(x, name)
 			}
 		}
 	case []any:
 		for _, item := range x {
-			s.Items.Compact(item)
+			s.Items.compact(item)
 		}
 		if s.ListType == "set" || s.ListType == "map" {
 			slices.SortFunc(x, func(a, b any) int { return strings.Compare(encode(s.key(a)), encode(s.key(b))) })

@@ -59,15 +59,8 @@ func document(kind string, o Owner, s any) string {
 	if kind == kindDeadLetterReplay {
 		metadata["uid"] = o.GetUID()
 	}
-	text, err := json.Marshal(map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": kind, "metadata": metadata, "spec": s})
-	var object any
-	if err == nil {
-		object, err = schema.Decode(spec.Escaped(text))
-	}
-	if err == nil {
-		schema.Of(kind).Compact(object)
-		text, err = spec.YAML(object)
-	}
+	object := map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": kind, "metadata": metadata, "spec": members(s)}
+	text, err := spec.YAML(schema.Of(kind).Compact(object))
 	if err != nil {
 		panic(fmt.Sprintf("render %T: %v", s, err)) // plain data only
 	}
