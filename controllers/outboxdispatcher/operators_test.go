@@ -139,11 +139,7 @@ var _ = Describe("an object with the annotation outbox.dev/reconcile: Disabled",
 
 	// What a person does to the Deployment stays, and so does what was applied last. CONTRACT: C-106
 	It("is left alone, while the status says what its pods report", func() {
-		c := start(tick)
-		obd := c.dispatcher()
-		c.create(obd)
-		c.rollOut(c.healthy())
-		c.expect(kstatus.CurrentStatus)
+		c, obd := delivering(tick)
 		annotate := func(value string) {
 			patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%s}}}`, api.AnnotationReconcile, value)
 			Expect(c.admin.Patch(c.ctx, obd, client.RawPatch(types.MergePatchType, patch))).To(Succeed())

@@ -144,7 +144,7 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 		pod := &corev1.Pod{ObjectMeta: *job.Spec.Template.ObjectMeta.DeepCopy(), Spec: *job.Spec.Template.Spec.DeepCopy()}
 		pod.Name, pod.Namespace = "migrates", c.namespace
 		c.start(pod, corev1.PodStatus{Phase: corev1.PodPending})
-		c.mountFails(pod, `MountVolume.SetUp failed for volume "secrets" : secret "orders-owner" not found`)
+		c.mountFails(pod, `MountVolume.SetUp failed for volume "secrets" : secret "orders-owner" not found`, 0)
 		c.expectOf(outbox, kstatus.InProgressStatus,
 			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, ""},
 			want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, `Secret "orders-owner", which spec.migration.secretRef names, does not exist in namespace`},
@@ -333,7 +333,7 @@ var _ = Describe("a missing reference", Label("references"), func() {
 				`has no key "order.json"`},
 		} {
 			Expect(c.admin.DeleteAllOf(c.ctx, &corev1.Event{}, client.InNamespace(c.namespace), client.MatchingFields{"reason": "FailedMount"})).To(Succeed())
-			c.mountFails(pod, said.words)
+			c.mountFails(pod, said.words, 0)
 			c.expect(kstatus.InProgressStatus,
 				want{api.ReferencesResolvedCondition, metav1.ConditionFalse, said.reason, said.message},
 				want{api.ReadyCondition, metav1.ConditionFalse, said.reason, said.message},
@@ -358,7 +358,7 @@ var _ = Describe("a missing reference", Label("references"), func() {
 		pod := &corev1.Pod{ObjectMeta: *job.Spec.Template.ObjectMeta.DeepCopy(), Spec: *job.Spec.Template.Spec.DeepCopy()}
 		pod.Name, pod.Namespace = "migrate", c.namespace
 		c.start(pod, corev1.PodStatus{Phase: corev1.PodPending})
-		c.mountFails(pod, `MountVolume.SetUp failed for volume "secrets" : [references non-existent secret key: dsn, secret "orders-owner" not found]`)
+		c.mountFails(pod, `MountVolume.SetUp failed for volume "secrets" : [references non-existent secret key: dsn, secret "orders-owner" not found]`, 0)
 		c.expect(kstatus.InProgressStatus, want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound,
 			`Secret "orders-owner", which spec.database.migrationSecretRef names`})
 	})
@@ -434,9 +434,7 @@ var _ = Describe("dispatchers of one database", Label("sharing"), func() {
 	// Dispatchers elsewhere that claim the same topics are known from the database, as pods report.
 	// CONTRACT: C-104
 	It("name those elsewhere, which pods know from the database", func() {
-		c := start(tick)
-		c.create(c.dispatcher())
-		c.rollOut(c.healthy())
+		c, _ := delivering(tick)
 		c.expect(kstatus.CurrentStatus, want{api.TopicsSharedCondition, metav1.ConditionFalse, api.ReasonNotShared, ""})
 		podStatus := c.healthy()
 		podStatus.Sharing = []string{c.namespace + "/webhooks", "other/orders"}

@@ -89,11 +89,7 @@ var _ = Describe("the workload", Label("workload"), func() {
 
 	// CONTRACT: C-102
 	It("rolls when the spec says so, and only then", func() {
-		c := start(tick)
-		obd := c.dispatcher()
-		c.create(obd)
-		c.rollOut(c.healthy())
-		c.expect(kstatus.CurrentStatus)
+		c, obd := delivering(tick)
 		template := func() string { return c.deployment().Spec.Template.String() }
 		before := template()
 
@@ -129,14 +125,13 @@ var _ = Describe("the workload", Label("workload"), func() {
 
 	// Pods of an earlier template read what they always did, until none is left.
 	It("reads files that never change, until no ReplicaSet names them", func() {
-		c := start(tick)
-		obd := c.dispatcher()
-		c.create(obd)
-		c.rollOut(c.healthy())
-		c.expect(kstatus.CurrentStatus)
+		c, obd := delivering(tick)
 		first := c.files()
 		Expect(*first.Immutable).To(BeTrue())
-		old := c.replicaSet()
+		d := c.deployment()
+		old := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{GenerateName: d.Name + "-", Namespace: c.namespace, Labels: d.Spec.Template.Labels},
+			Spec: appsv1.ReplicaSetSpec{Selector: d.Spec.Selector, Template: *d.Spec.Template.DeepCopy()}}
+		c.create(old)
 
 		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Delivery.BatchSize = 7 })
 		Eventually(func() string { return c.files().Name }).ShouldNot(Equal(first.Name))
@@ -158,12 +153,8 @@ var _ = Describe("the workload", Label("workload"), func() {
 	})
 
 	It("is neither read nor written while nothing changes", func() {
-		c := start(tick)
-		c.create(c.migrated())
-		c.finish(c.job(), time.Now(), "")
+		c, _ := delivering(tick, migrating)
 		podStatus := c.healthy()
-		c.rollOut(podStatus)
-		c.expect(kstatus.CurrentStatus)
 		before := c.settle()
 
 		for i := range 5 { // the database's time changes, the numbers do not
@@ -185,11 +176,7 @@ var _ = Describe("the workload", Label("workload"), func() {
 
 	// A manager that has just started knows nothing of what was applied, and changes nothing.
 	It("is left as it is by a manager that has just started", Label("upgrade"), func() {
-		c := start(tick)
-		c.create(c.migrated())
-		c.finish(c.job(), time.Now(), "")
-		c.rollOut(c.healthy())
-		c.expect(kstatus.CurrentStatus)
+		c, _ := delivering(tick, migrating)
 		c.settle()
 		c.stop()
 		versions := func() []string {
@@ -205,10 +192,7 @@ var _ = Describe("the workload", Label("workload"), func() {
 	})
 
 	It("is repaired when others change it", func() {
-		c := start(tick)
-		c.create(c.dispatcher())
-		c.rollOut(c.healthy())
-		c.expect(kstatus.CurrentStatus)
+		c, _ := delivering(tick)
 
 		d := c.deployment()
 		for range 2 {
@@ -242,10 +226,7 @@ var _ = Describe("the workload", Label("workload"), func() {
 
 	// An OutboxDispatcher that is made again while the old one's objects are not collected yet waits.
 	It("waits for the objects of a namesake to be collected", func() {
-		c := start(tick)
-		c.create(c.dispatcher())
-		c.rollOut(c.healthy())
-		c.expect(kstatus.CurrentStatus)
+		c, _ := delivering(tick)
 		old := []client.Object{c.deployment(), c.files(), fetch(c, &corev1.ConfigMap{}, "orders-dispatcher-state"), fetch(c, &corev1.ServiceAccount{}, "orders-dispatcher"),
 			fetch(c, &networkingv1.NetworkPolicy{}, "orders-dispatcher"), fetch(c, &appsv1.ReplicaSet{}, "orders-dispatcher-5d4f8c"), fetch(c, &corev1.Pod{}, "pod-0")}
 
@@ -263,18 +244,6 @@ var _ = Describe("the workload", Label("workload"), func() {
 		c.expect(kstatus.CurrentStatus)
 	})
 })
-
-// replicaSet is one of the Deployment as it is now.
-func (c *cluster) replicaSet() *appsv1.ReplicaSet {
-	GinkgoHelper()
-	d := c.deployment()
-	set := &appsv1.ReplicaSet{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: d.Name + "-", Namespace: c.namespace, Labels: d.Spec.Template.Labels},
-		Spec:       appsv1.ReplicaSetSpec{Selector: d.Spec.Selector, Template: *d.Spec.Template.DeepCopy()},
-	}
-	c.create(set)
-	return set
-}
 
 // smallest is each kind of sink with what it cannot do without.
 var smallest = []string{
@@ -382,10 +351,7 @@ func rendered(obd *api.OutboxDispatcher) string {
 
 var _ = Describe("labels of an object", Label("workload"), func() {
 	It("are inherited by what is made for it, when the operator is to", func() {
-		c := start(tick)
-		c.stop()
-		c.inherited = []string{"team", "cost-center", "app.kubernetes.io/name"}
-		c.stop = c.run(tick)
+		c := start(tick, func(c *cluster) { c.inherited = []string{"team", "cost-center", "app.kubernetes.io/name"} })
 		obd := c.migrated()
 		obd.Labels = map[string]string{"team": "shop", "cost-center": "4711", "app.kubernetes.io/name": "orders", "other": "x"}
 		obd.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(`{"metadata":{"labels":{"cost-center":"42"}}}`)}

@@ -27,16 +27,7 @@ import (
 // edited is a dispatcher whose pod delivers, with a change that rolls pods.
 func edited(n int32) *cluster {
 	GinkgoHelper()
-	c := start(tick)
-	obd := c.dispatcher()
-	replicas(n)(obd)
-	c.create(obd)
-	statuses := []status.Status{}
-	for range n {
-		statuses = append(statuses, c.healthy())
-	}
-	c.rollOut(statuses...)
-	c.expect(kstatus.CurrentStatus)
+	c, _ := delivering(tick, replicas(n))
 	c.edits()
 	return c
 }
@@ -52,13 +43,11 @@ func (c *cluster) edits() {
 // rollingOut plays a rollout under way: old pods are ready, and one new one is there.
 func (c *cluster) rollingOut(old int32) {
 	GinkgoHelper()
-	Eventually(func() error {
-		d := c.deployment()
+	editStatus(c, c.deployment(), func(d *appsv1.Deployment) {
 		d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: old + 1, UpdatedReplicas: 1,
 			ReadyReplicas: old, AvailableReplicas: old, UnavailableReplicas: 1,
 			Conditions: []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue, Reason: "ReplicaSetUpdated"}}}
-		return c.admin.Status().Update(c.ctx, d)
-	}).Should(Succeed())
+	})
 }
 
 // newPod makes a pod of the Deployment as it is now, in a ReplicaSet of its own. It statuses so, nil for not at all.
@@ -141,15 +130,13 @@ var _ = Describe("a rollout", Label("workload", "status"), func() {
 
 	It("whose new pod is refused leaves Ready True", func() {
 		c := edited(1)
-		Eventually(func() error {
-			d := c.deployment()
+		editStatus(c, c.deployment(), func(d *appsv1.Deployment) {
 			d.Status.ObservedGeneration, d.Status.UpdatedReplicas = d.Generation, 0
 			d.Status.Conditions = []appsv1.DeploymentCondition{
 				{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ProgressDeadlineExceeded"},
 				{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Reason: "FailedCreate", Message: `pods "a-b" is forbidden: exceeded quota: team`},
 			}
-			return c.admin.Status().Update(c.ctx, d)
-		}).Should(Succeed())
+		})
 		c.expect(kstatus.FailedStatus,
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, "exceeded quota: team"},
 			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonUnavailable, "exceeded quota: team"},
@@ -181,7 +168,7 @@ var _ = Describe("a rollout", Label("workload", "status"), func() {
 	It("that waits for a Secret leaves Ready True", Label("references"), func() {
 		c := edited(1)
 		c.rollingOut(1)
-		c.mountFails(c.newPod("fresh", corev1.PodStatus{Phase: corev1.PodPending}, nil), `secret "orders-db" not found`)
+		c.mountFails(c.newPod("fresh", corev1.PodStatus{Phase: corev1.PodPending}, nil), `secret "orders-db" not found`, 0)
 		c.expect(kstatus.InProgressStatus,
 			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, `Secret "orders-db"`},
 			want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, "create it"},

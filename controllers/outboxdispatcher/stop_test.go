@@ -47,7 +47,7 @@ var _ = Describe("a stop", Label("stop"), func() {
 		switch reported.Reason {
 		case api.ReasonSecretNotFound:
 			Eventually(func() int64 { return c.deployment().Generation }).Should(BeNumerically(">", before))
-			c.mountFails(c.pod("new", corev1.PodStatus{Phase: corev1.PodPending}), `secret "missing" not found`)
+			c.mountFails(c.pod("new", corev1.PodStatus{Phase: corev1.PodPending}), `secret "missing" not found`, 0)
 		case api.ReasonInvalidPipeline:
 			Eventually(func() int64 { return c.deployment().Generation }).Should(BeNumerically(">", before))
 			c.pod("new", ended(desired.Container, 78, "message.transform[0].payload: line 1, column 9: undeclared reference to 'paylaod'"))
@@ -88,12 +88,7 @@ var _ = Describe("a stop", Label("stop"), func() {
 
 	// Whoever keeps all workers busy delays no stop. CONTRACT: C-105
 	It("is obeyed while all workers are busy with others", func() {
-		c := start(tick)
-		obd := c.dispatcher()
-		replicas(2)(obd)
-		c.create(obd)
-		c.rollOut(c.healthy(), c.healthy())
-		c.expect(kstatus.CurrentStatus)
+		c, obd := delivering(tick, replicas(2))
 		const workers = 8
 		release := c.Requests.Hold(func(r *http.Request) bool {
 			return r.Method == http.MethodPatch && strings.Contains(r.URL.Path, "/serviceaccounts/busy-")
@@ -116,11 +111,7 @@ var _ = Describe("a stop", Label("stop"), func() {
 
 	// A pass over the spec from before the stop applies no Deployment of that. CONTRACT: C-105
 	It("is not undone by a pass that began before it", func() {
-		c := start(tick)
-		obd := c.dispatcher()
-		c.create(obd)
-		c.rollOut(c.healthy())
-		c.expect(kstatus.CurrentStatus)
+		c, obd := delivering(tick)
 		before := c.settle()
 		release := c.Requests.Hold(func(r *http.Request) bool {
 			return r.Method == http.MethodPatch && strings.Contains(r.URL.Path, "/configmaps/")
@@ -140,11 +131,7 @@ var _ = Describe("a stop", Label("stop"), func() {
 	// A mistake because of which delivery was paused does not continue after its correction; and what was stopped starts
 	// with what the spec says then.
 	It("ends when the rollout has ended", func() {
-		c := start(tick)
-		obd := c.dispatcher()
-		c.create(obd)
-		c.rollOut(c.healthy())
-		c.expect(kstatus.CurrentStatus)
+		c, obd := delivering(tick)
 		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = api.StatePaused })
 		Eventually(c.state).Should(Equal("Paused"))
 
@@ -169,14 +156,8 @@ var _ = Describe("a stop", Label("stop"), func() {
 	// What does not work replaces nothing that does: pods that were paused claim again, by the spec from before.
 	// CONTRACT: C-105
 	DescribeTable("ends within a bound, while", func(spoil func(*api.OutboxDispatcher), reason string) {
-		c := start(tick)
-		c.stop()
-		c.resume = time.Second
-		c.stop = c.run(tick)
-		obd := c.dispatcher()
-		c.create(obd)
-		c.rollOut(c.healthy())
-		c.expect(kstatus.CurrentStatus)
+		c := start(tick, func(c *cluster) { c.resume = time.Second })
+		obd := c.deliver()
 		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = api.StatePaused })
 		Eventually(c.state).Should(Equal("Paused"))
 		edit(c, obd, func(o *api.OutboxDispatcher) {
@@ -255,44 +236,25 @@ func refuseMore(namespace string) {
 	})
 }
 
-// remountFails records an Event of that age: the kubelet cannot mount a pod's files again.
-func (c *cluster) remountFails(pod *corev1.Pod, words string, ago time.Duration) *corev1.Event {
-	GinkgoHelper()
-	said := &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{GenerateName: pod.Name + "-", Namespace: c.namespace},
-		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: c.namespace, Name: pod.Name, UID: pod.UID},
-		Type:           corev1.EventTypeWarning, Reason: "FailedMount", Message: words,
-		LastTimestamp: metav1.NewTime(time.Now().Add(-ago)),
-	}
-	c.create(said)
-	return said
-}
-
 // startedAt lets the pod's container have started so long ago.
 func (c *cluster) startedAt(name string, ago time.Duration) *corev1.Pod {
 	GinkgoHelper()
 	pod := fetch(c, &corev1.Pod{}, name)
-	Eventually(func() error {
-		if err := c.admin.Get(c.ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
-			return err
-		}
+	editStatus(c, pod, func(pod *corev1.Pod) {
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "dispatcher", Image: "outbox-operator:v1",
 			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(time.Now().Add(-ago))}}}}
-		return c.admin.Status().Update(c.ctx, pod)
-	}).Should(Succeed())
+	})
 	return pod
 }
 
 var _ = Describe("a reference that goes while pods run", Label("references"), func() {
 	// The kubelet mounts the files of running pods again, and reports what it misses. CONTRACT: C-101, C-103
 	DescribeTable("is reported, and events flow:", func(words, reason, message string) {
-		c := start(rare) // nothing but watches can notice it
-		c.create(c.dispatcher())
-		c.rollOut(c.healthy())
+		c, _ := delivering(rare) // nothing but watches can notice it
 		pod := c.startedAt("pod-0", time.Hour)
 		c.expect(kstatus.CurrentStatus, want{api.ReferencesResolvedCondition, metav1.ConditionTrue, api.ReasonResolved, ""})
 
-		said := c.remountFails(pod, `MountVolume.SetUp failed for volume "secrets" : `+words, time.Minute)
+		said := c.mountFails(pod, `MountVolume.SetUp failed for volume "secrets" : `+words, time.Minute)
 		c.expect(kstatus.CurrentStatus,
 			want{api.ReferencesResolvedCondition, metav1.ConditionFalse, reason, message},
 			want{api.ReferencesResolvedCondition, metav1.ConditionFalse, reason, "keep what they have read"},
@@ -311,25 +273,21 @@ var _ = Describe("a reference that goes while pods run", Label("references"), fu
 
 	// The kubelet says nothing when it could again.
 	It("is forgotten when the kubelet speaks of it no more", func() {
-		c := start(tick)
-		c.create(c.dispatcher())
-		c.rollOut(c.healthy())
+		c, _ := delivering(tick)
 		pod := c.startedAt("pod-0", time.Hour)
-		c.remountFails(pod, `secret "orders-db" not found`, 4*time.Minute)
-		c.remountFails(pod, `secret "others" not found`, 2*time.Hour)
+		c.mountFails(pod, `secret "orders-db" not found`, 4*time.Minute)
+		c.mountFails(pod, `secret "others" not found`, 2*time.Hour)
 		c.passes(3)
 		c.expect(kstatus.CurrentStatus, want{api.ReferencesResolvedCondition, metav1.ConditionTrue, api.ReasonResolved, ""})
-		c.remountFails(pod, `secret "orders-db" not found`, time.Minute)
+		c.mountFails(pod, `secret "orders-db" not found`, time.Minute)
 		c.expect(kstatus.CurrentStatus, want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, ""})
 	})
 
 	// The kubelet mounts the same files for another pod.
 	It("is there again when another pod has started since", func() {
-		c := start(tick)
-		c.create(c.dispatcher())
-		c.rollOut(c.healthy())
+		c, _ := delivering(tick)
 		pod := c.startedAt("pod-0", time.Hour)
-		c.remountFails(pod, `secret "orders-db" not found`, 5*time.Second)
+		c.mountFails(pod, `secret "orders-db" not found`, 5*time.Second)
 		c.expect(kstatus.CurrentStatus, want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, ""})
 		well := c.healthy()
 		c.newPod("fresh", runs, &well)
@@ -341,11 +299,9 @@ var _ = Describe("a reference that goes while pods run", Label("references"), fu
 
 	// It is not the cause of what else goes wrong.
 	It("leaves Ready to the database that is down", func() {
-		c := start(tick)
-		c.create(c.dispatcher())
-		c.rollOut(c.healthy())
+		c, _ := delivering(tick)
 		pod := c.startedAt("pod-0", time.Hour)
-		c.remountFails(pod, `secret "orders-db" not found`, time.Minute)
+		c.mountFails(pod, `secret "orders-db" not found`, time.Minute)
 		down := c.healthy()
 		down.Source = status.Link{State: status.Unreachable, Reason: "ConnectionRefused", Message: "nothing listens; start the server"}
 		c.Pods.Says("pod-0", down)
@@ -356,11 +312,9 @@ var _ = Describe("a reference that goes while pods run", Label("references"), fu
 
 	// The pods cannot log in because of it: it is the cause.
 	It("makes Ready False when no event flows", func() {
-		c := start(tick)
-		c.create(c.dispatcher())
-		c.rollOut(c.healthy())
+		c, _ := delivering(tick)
 		pod := c.startedAt("pod-0", time.Hour)
-		c.remountFails(pod, `secret "orders-db" not found`, time.Minute)
+		c.mountFails(pod, `secret "orders-db" not found`, time.Minute)
 		ill := c.healthy()
 		ill.Source.State, ill.Source.Reason = "Unreachable", "AuthenticationFailed"
 		c.Pods.Says("pod-0", ill)

@@ -2,6 +2,7 @@ package outboxdispatcher_test
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -58,14 +59,39 @@ type cluster struct {
 	resume    time.Duration
 }
 
-// start starts a manager that looks at the pods every interval. It ends with the spec, or with the container when
-// BeforeAll calls this.
-func start(interval time.Duration) *cluster {
+// start starts a manager that looks at the pods every interval, after the changes of what it is given. It ends with the spec,
+// or with the container when BeforeAll calls this.
+func start(interval time.Duration, changes ...func(*cluster)) *cluster {
 	GinkgoHelper()
 	own := specs.NewCluster(admin)
 	c := &cluster{Cluster: own, ctx: own.Ctx, admin: admin, namespace: own.Namespace}
+	for _, change := range changes {
+		change(c)
+	}
 	c.stop = c.run(interval)
 	return c
+}
+
+// delivering starts a manager, and rolls out the plain OutboxDispatcher with the changes: all its pods deliver.
+func delivering(interval time.Duration, changes ...func(*v1alpha1.OutboxDispatcher)) (*cluster, *v1alpha1.OutboxDispatcher) {
+	GinkgoHelper()
+	c := start(interval)
+	return c, c.deliver(changes...)
+}
+
+func (c *cluster) deliver(changes ...func(*v1alpha1.OutboxDispatcher)) *v1alpha1.OutboxDispatcher {
+	GinkgoHelper()
+	obd := c.dispatcher()
+	for _, change := range changes {
+		change(obd)
+	}
+	c.create(obd)
+	if obd.Spec.Database.MigrationSecretRef != nil {
+		c.succeed()
+	}
+	c.rollOut(slices.Repeat([]status.Status{c.healthy()}, int(*obd.Spec.Replicas))...)
+	c.expect(kstatus.CurrentStatus)
+	return obd
 }
 
 // run starts a manager and stops it with the spec.
@@ -112,8 +138,12 @@ func (c *cluster) dispatcher() *v1alpha1.OutboxDispatcher {
 // migrated is dispatcher with a migration Job.
 func (c *cluster) migrated() *v1alpha1.OutboxDispatcher {
 	obd := c.dispatcher()
-	obd.Spec.Database.MigrationSecretRef = &v1alpha1.SecretRef{Name: "orders-owner"}
+	migrating(obd)
 	return obd
+}
+
+func migrating(obd *v1alpha1.OutboxDispatcher) {
+	obd.Spec.Database.MigrationSecretRef = &v1alpha1.SecretRef{Name: "orders-owner"}
 }
 
 func (c *cluster) create(objects ...client.Object) {
@@ -147,12 +177,8 @@ func (c *cluster) deployment() *appsv1.Deployment {
 // job waits for the only migration Job.
 func (c *cluster) job() *batchv1.Job {
 	GinkgoHelper()
-	var jobs batchv1.JobList
-	Eventually(func(g Gomega) {
-		g.Expect(c.admin.List(c.ctx, &jobs, client.InNamespace(c.namespace))).To(Succeed())
-		g.Expect(jobs.Items).To(HaveLen(1))
-	}).Should(Succeed())
-	return &jobs.Items[0]
+	Eventually(c.jobs).Should(HaveLen(1))
+	return &c.jobs()[0]
 }
 
 // healthy is what a pod says when all is well.

@@ -54,11 +54,7 @@ var _ = Describe("a workload in trouble", Label("workload", "status"), func() {
 
 	// As after `kubectl delete --cascade=orphan`, when the object is created again: nothing rolls. CONTRACT: C-101
 	It("adopts what was made for an object of its name and was orphaned", func() {
-		c := start(tick)
-		c.create(c.migrated())
-		c.succeed()
-		c.rollOut(c.healthy())
-		c.expect(kstatus.CurrentStatus)
+		c, _ := delivering(tick, migrating)
 		var files corev1.ConfigMapList
 		Expect(c.admin.List(c.ctx, &files, client.InNamespace(c.namespace), client.HasLabels{"outbox.dev/dispatcher"})).To(Succeed())
 		made := []client.Object{c.deployment(), fetch(c, &corev1.ServiceAccount{}, "orders-dispatcher"),
@@ -97,11 +93,7 @@ var _ = Describe("a workload in trouble", Label("workload", "status"), func() {
 
 	// CONTRACT: C-101
 	It("is left alone when its template is invalid", func() {
-		c := start(tick)
-		obd := c.dispatcher()
-		c.create(obd)
-		c.rollOut(c.healthy())
-		c.expect(kstatus.CurrentStatus)
+		c, obd := delivering(tick)
 		before := c.deployment().Generation
 
 		template := func(raw string) {
@@ -124,10 +116,7 @@ var _ = Describe("a workload in trouble", Label("workload", "status"), func() {
 	})
 
 	It("reports why its pods do not start", func() {
-		c := start(tick)
-		c.create(c.dispatcher())
-		c.rollOut(c.healthy())
-		c.expect(kstatus.CurrentStatus)
+		c, _ := delivering(tick)
 
 		editStatus(c, fetch(c, &corev1.Pod{}, "pod-0"), func(pod *corev1.Pod) {
 			pod.Status.Phase = corev1.PodPending
@@ -143,10 +132,7 @@ var _ = Describe("a workload in trouble", Label("workload", "status"), func() {
 
 	// A quota or an admission policy that refuses a new pod is reported at once, next to pods that deliver.
 	It("reports at once that a new pod is refused", func() {
-		c := start(tick)
-		c.create(c.dispatcher())
-		c.rollOut(c.healthy())
-		c.expect(kstatus.CurrentStatus)
+		c, _ := delivering(tick)
 		edit(c, c.get(), func(o *api.OutboxDispatcher) { o.Spec.Delivery.BatchSize = 7 })
 		Eventually(c.configFile).Should(ContainSubstring("batchSize: 7"))
 		refuse := func(pod string) {
@@ -176,11 +162,7 @@ var _ = Describe("a workload in trouble", Label("workload", "status"), func() {
 var _ = Describe("what the spec says of pods", Label("workload"), func() {
 	// Only a pod compiles what the spec says; it replaces nothing, and its words are in the condition. CONTRACT: C-72, C-101
 	It("is refused by a new pod, whose words are in the condition", Label("status"), func() {
-		c := start(tick)
-		obd := c.dispatcher()
-		c.create(obd)
-		c.rollOut(c.healthy())
-		c.expect(kstatus.CurrentStatus)
+		c, obd := delivering(tick)
 		before := c.deployment().Generation
 
 		edit(c, obd, func(o *api.OutboxDispatcher) {
@@ -222,11 +204,7 @@ var _ = Describe("what the spec says of pods", Label("workload"), func() {
 
 	// CONTRACT: C-105
 	It("that is too large says so, leaves the pods as they are, and can be stopped", func() {
-		c := start(tick)
-		obd := c.dispatcher()
-		c.create(obd)
-		c.rollOut(c.healthy())
-		c.expect(kstatus.CurrentStatus)
+		c, obd := delivering(tick)
 		template := c.deployment().Spec.Template.String()
 		edit(c, obd, func(o *api.OutboxDispatcher) {
 			for range 5 {
@@ -244,13 +222,10 @@ var _ = Describe("what the spec says of pods", Label("workload"), func() {
 
 	// The labels of a chart are welcome, and cost no write. CONTRACT: C-100
 	It("may have the labels of a chart", func() {
-		c := start(tick)
-		obd := c.dispatcher()
-		obd.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(`{"metadata":{"labels":{
-			"app.kubernetes.io/name":"shop","app.kubernetes.io/instance":"prod","app.kubernetes.io/managed-by":"Helm"}}}`)}
-		c.create(obd)
-		c.rollOut(c.healthy())
-		c.expect(kstatus.CurrentStatus)
+		c, obd := delivering(tick, func(o *api.OutboxDispatcher) {
+			o.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(`{"metadata":{"labels":{
+				"app.kubernetes.io/name":"shop","app.kubernetes.io/instance":"prod","app.kubernetes.io/managed-by":"Helm"}}}`)}
+		})
 		Expect(c.deployment().Spec.Template.Labels).To(HaveKeyWithValue("app.kubernetes.io/managed-by", "Helm"))
 		before := c.settle()
 		c.passes(5)
@@ -281,11 +256,9 @@ var _ = Describe("a dispatcher that requires verified consumers", Label("consume
 
 	// REQUIREMENT: RULE-010-030
 	It("lists the types that have one for its pods, without new pods", func() {
-		other, c := start(tick), start(tick)
+		other := start(tick)
 		other.stop()
-		c.stop()
-		c.also = []string{other.namespace}
-		c.run(tick)
+		c := start(tick, func(c *cluster) { c.also = []string{other.namespace} })
 		types := func() string { return fetch(c, &corev1.ConfigMap{}, name).Data["types"] }
 		annotation := func() string { return fetch(c, &corev1.Pod{}, "pod-0").Annotations["outbox.dev/consumers"] }
 		obd := c.dispatcher()
@@ -375,10 +348,8 @@ var _ = Describe("the status", Label("status"), func() {
 	})
 
 	It("reports what holds back vacuum", func() {
-		c := start(tick)
-		c.create(c.dispatcher())
+		c, _ := delivering(tick)
 		podStatus := c.healthy()
-		c.rollOut(podStatus)
 		c.expect(kstatus.CurrentStatus, want{api.VacuumHeldBackCondition, metav1.ConditionFalse, api.ReasonNotHeldBack, ""})
 
 		podStatus.OldestTransaction = &status.OldestTransaction{Kind: status.Session, Name: "pid 4711 (psql)", Seconds: 3600}
@@ -402,10 +373,7 @@ var _ = Describe("the status", Label("status"), func() {
 	// A namespace that is being deleted takes no events any more: none is sent, and none is complained
 	// about. (There is no namespace controller here, so it stays as it is.)
 	It("sends no Event to a namespace that is being deleted", func() {
-		c := start(tick)
-		c.create(c.dispatcher())
-		c.rollOut(c.healthy())
-		c.expect(kstatus.CurrentStatus)
+		c, _ := delivering(tick)
 		for _, reason := range []string{api.ReasonProgressing, api.ReasonAvailable, api.ReasonDelivering} {
 			c.expectEvent(corev1.EventTypeNormal, reason, "") // so that none is under way any more
 		}

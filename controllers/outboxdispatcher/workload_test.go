@@ -112,11 +112,7 @@ var _ = Describe("what pods report", Label("status"), func() {
 
 	// One of two pods is silent, or restarts: the other delivers.
 	It("is that of the pod that delivers, when the other does not", func() {
-		c := start(tick)
-		obd := c.dispatcher()
-		replicas(2)(obd)
-		c.create(obd)
-		c.rollOut(c.healthy(), c.healthy())
+		c, _ := delivering(tick, replicas(2))
 		c.expect(kstatus.CurrentStatus, want{api.WorkloadAvailableCondition, metav1.ConditionTrue, api.ReasonAvailable, ""})
 		Eventually(func() int32 { return c.get().Status.RespondingReplicas }).Should(BeEquivalentTo(2))
 		Eventually(func() string { return c.get().Status.Pods }).Should(Equal("2/2"))
@@ -136,12 +132,9 @@ var _ = Describe("what pods report", Label("status"), func() {
 
 	// Only pods that a ReplicaSet of the Deployment owns are polled, whatever labels others have.
 	It("is polled from pods that the Deployment owns, and from no others", Label("security"), func() {
-		c := start(tick)
-		c.create(c.dispatcher())
+		c, _ := delivering(tick)
 		ill := c.healthy()
 		ill.Source = status.Link{State: status.Unreachable, Message: "a stranger says so"}
-		c.rollOut(c.healthy())
-		c.expect(kstatus.CurrentStatus)
 		owned := fetch(c, &corev1.Pod{}, "pod-0")
 		for name, owner := range map[string][]metav1.OwnerReference{
 			"without-owner": nil,
@@ -188,10 +181,8 @@ var _ = Describe("what pods report", Label("status"), func() {
 
 	// CONTRACT: C-43
 	It("reports dead letters", func() {
-		c := start(tick)
-		c.create(c.dispatcher())
+		c, _ := delivering(tick)
 		podStatus := c.healthy()
-		c.rollOut(podStatus)
 		c.expect(kstatus.CurrentStatus, want{api.DeadLettersPresentCondition, metav1.ConditionFalse, api.ReasonNoDeadLetters, ""})
 
 		podStatus.Backlog.Dead = 1
@@ -234,7 +225,7 @@ var _ = Describe("security", Label("security"), func() {
 		}
 		c.create(obd)
 		pod := c.pod("pod-a", corev1.PodStatus{Phase: corev1.PodPending})
-		c.mountFails(pod, `MountVolume.SetUp failed for volume "secrets" : references non-existent secret key: token`)
+		c.mountFails(pod, `MountVolume.SetUp failed for volume "secrets" : references non-existent secret key: token`, 0)
 		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonSecretKeyNotFound, "token"})
 		Expect(c.admin.Delete(c.ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
 		c.rollOut(c.healthy())
@@ -334,15 +325,17 @@ func (c *cluster) start(pod *corev1.Pod, current corev1.PodStatus) {
 	editStatus(c, pod, func(pod *corev1.Pod) { pod.Status = current })
 }
 
-// mountFails lets the kubelet say that it cannot mount a pod's files.
-func (c *cluster) mountFails(pod *corev1.Pod, words string) {
+// mountFails lets the kubelet have said, so long ago, that it cannot mount a pod's files.
+func (c *cluster) mountFails(pod *corev1.Pod, words string, ago time.Duration) *corev1.Event {
 	GinkgoHelper()
-	c.create(&corev1.Event{
+	said := &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{GenerateName: pod.Name + "-", Namespace: c.namespace},
 		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: c.namespace, Name: pod.Name, UID: pod.UID},
 		Type:           corev1.EventTypeWarning, Reason: "FailedMount", Message: words,
-		LastTimestamp: metav1.Now(),
-	})
+		LastTimestamp: metav1.NewTime(time.Now().Add(-ago)),
+	}
+	c.create(said)
+	return said
 }
 
 // deployed sets what the Deployment controller would report: all pods are new, and some ready.
