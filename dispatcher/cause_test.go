@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // What is said further inside counts first, and what is not said is taken from around it.
@@ -59,9 +60,7 @@ func TestFingerprintIsOfTopicReasonAndCause(t *testing.T) {
 			}
 		}
 	}
-	if len(seen) != 16 {
-		t.Errorf("16 groups have %d fingerprints", len(seen))
-	}
+	need.Want(t, 16, "16 groups have %d fingerprints", len(seen))
 }
 
 // Every reason and every class has a sentence of what to do. Classes other than the constants are sinks.
@@ -81,9 +80,7 @@ func TestEveryReasonHasItsRecovery(t *testing.T) {
 			sentences[text] = true
 		}
 	}
-	if len(sentences) != 11 {
-		t.Errorf("%d sentences, want 11", len(sentences))
-	}
+	need.Want(t, 11, "%d sentences, want 11", len(sentences))
 	for want, text := range map[string]string{
 		"outcome":        dispatcher.Recovery(dispatcher.ReasonProcessingTimeout, dispatcher.ClassLease),
 		"schema":         dispatcher.Recovery(dispatcher.ReasonSchemaValidationFailed, dispatcher.ClassSchema),
@@ -106,9 +103,7 @@ func TestEveryReasonHasItsRecovery(t *testing.T) {
 func constants(t *testing.T, file, prefix string) (values []string) {
 	t.Helper()
 	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	ast.Inspect(parsed, func(n ast.Node) bool {
 		spec, ok := n.(*ast.ValueSpec)
 		if !ok || len(spec.Values) != 1 || !strings.HasPrefix(spec.Names[0].Name, prefix) {
@@ -116,9 +111,7 @@ func constants(t *testing.T, file, prefix string) (values []string) {
 		}
 		if literal, ok := spec.Values[0].(*ast.BasicLit); ok && literal.Kind == token.STRING {
 			value, err := strconv.Unquote(literal.Value)
-			if err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, err)
 			values = append(values, value)
 		}
 		return true

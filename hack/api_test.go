@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // apiFile has each name that an importing module can use.
@@ -34,15 +36,11 @@ func TestPublicNamesAreListed(t *testing.T) {
 		}
 	}
 	if os.Getenv("UPDATE_GOLDEN") == "1" {
-		if err := os.WriteFile(apiFile, []byte(out.String()), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, os.WriteFile(apiFile, []byte(out.String()), 0o600))
 		return
 	}
 	listed, err := os.ReadFile(apiFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	want, got := strings.Split(string(listed), "\n"), strings.Split(out.String(), "\n")
 	for _, line := range got {
 		if !slices.Contains(want, line) {
@@ -61,9 +59,7 @@ func exported(t *testing.T, dir string) (lines []string) {
 	t.Helper()
 	set := token.NewFileSet()
 	packages, err := parser.ParseDir(set, "../"+dir, func(f fs.FileInfo) bool { return !strings.HasSuffix(f.Name(), "_test.go") }, 0) //nolint:staticcheck // syntax is enough
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	values := func(kind string, all []*doc.Value) {
 		for _, v := range all {
 			for _, name := range v.Names {

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 var (
@@ -128,13 +130,9 @@ func TestPagesNameWhatIsThere(t *testing.T) {
 // The page of this folder has a line for each folder in it.
 func TestFoldersAreListed(t *testing.T) {
 	page, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	entries, err := os.ReadDir(".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	for _, e := range entries {
 		if e.IsDir() && !strings.Contains(string(page), "\n| ["+e.Name()+"](") {
 			t.Errorf("hack/README.md has no line for %s; say there what it is", e.Name())

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // files returns the files of the repository with one of the endings, by path from its root, and their
@@ -35,9 +37,7 @@ func files(t *testing.T, endings ...string) map[string]string {
 		all[filepath.ToSlash(strings.TrimPrefix(path, ".."+string(filepath.Separator)))] = string(text)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return all
 }
 
@@ -50,9 +50,7 @@ func TestProgramsStaySmall(t *testing.T) {
 	}
 	for name, most := range map[string]int64{"dispatcher": 48e6, "manager": 45e6} {
 		info, err := os.Stat(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		if t.Logf("%s has %.1f MB", name, float64(info.Size())/1e6); info.Size() > most {
 			t.Errorf("%s has %d bytes, want at most %d", name, info.Size(), most)
 		}
@@ -70,19 +68,13 @@ func testScript(t *testing.T, fakeGo string, parts ...string) string {
 	all := map[string]string{"hack/pins/kube/build.sh": "#!/bin/sh\n", "hack/pins/tool.sh": "#!/bin/sh\n", "bin/go": "#!/bin/sh\n" + fakeGo}
 	for _, name := range []string{"test.sh", "servers/postgres/builds.sha256"} {
 		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		all["hack/"+name] = string(text)
 	}
 	for name, text := range all {
 		name = filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(name, []byte(text), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, os.MkdirAll(filepath.Dir(name), 0o700))
+		need.OK(t, os.WriteFile(name, []byte(text), 0o700))
 	}
 	cmd := exec.Command("bash", append([]string{filepath.Join(dir, "hack/test.sh")}, parts...)...)
 	cmd.Env = append(os.Environ(), "GIT_DIR="+filepath.Join(dir, "none"), "PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"), "OUTBOX_TEST_PG=16")

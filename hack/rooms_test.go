@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 const (
@@ -110,9 +112,7 @@ func roomOf(folder string, listed map[string]room) string {
 // TestRoomsKeepToTheirLines holds each room, and the whole, to its lines.
 func TestRoomsKeepToTheirLines(t *testing.T) {
 	text, err := os.ReadFile(roomsFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	head, most, listed := readRooms(t, string(text))
 	all, rooms := countRooms(t, listed)
 	if os.Getenv("UPDATE_GOLDEN") == "1" {
@@ -121,9 +121,7 @@ func TestRoomsKeepToTheirLines(t *testing.T) {
 			r.old = r.tooManyTests() && (len(listed) < someRooms || listed[r.name].old)
 			lines = append(lines, r.String()+"\n")
 		}
-		if err := os.WriteFile(roomsFile, []byte(head+strings.Join(lines, "")), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, os.WriteFile(roomsFile, []byte(head+strings.Join(lines, "")), 0o600))
 		return
 	}
 	for i, what := range []string{"lines of Go", "lines of tests of the product", "files"} {

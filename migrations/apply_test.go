@@ -71,9 +71,7 @@ func TestUpMigratesAtReadCommitted(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
 	pgtest.Exec(d, `set default_transaction_isolation = 'serializable'`)
-	if _, err := migrations.UpFiles(t.Context(), d.Conn, header+`create table level as select current_setting('transaction_isolation') as name;`); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(migrations.UpFiles(t.Context(), d.Conn, header+`create table level as select current_setting('transaction_isolation') as name;`)))
 	pgtest.Want(d, "read committed", "the migration ran at %s", `select name from outbox.level`)
 }
 
@@ -156,9 +154,7 @@ func TestUpConcurrentlyOutside(t *testing.T) {
 	}
 	producer.mustEnqueue(`'shop', 'orders', '{}'`)
 	pgtest.Exec(old, `commit`)
-	if n := <-counts + <-counts; n != 1 {
-		t.Errorf("two migrators applied %d migrations, want one", n)
-	}
+	need.Want(t, 1, "two migrators applied %d migrations, want one", <-counts+<-counts)
 }
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -248,9 +244,7 @@ func TestUpLeavesOtherSchemasAlone(t *testing.T) {
 		d.up(schema)
 		quoted := pgx.Identifier{schema}.Sanitize()
 		pgtest.Exec(d, `select `+quoted+`.enqueue('shop', 'orders', '{}')`)
-		if n := pgtest.Value[int](d, `select count(*) from `+quoted+`.outbox_events`); n != 1 {
-			t.Errorf("schema %q has %d events, want 1", schema, n)
-		}
+		need.Want(t, 1, "schema %q has %d events, want 1", pgtest.Value[int](d, `select count(*) from `+quoted+`.outbox_events`), schema)
 	}
 	pgtest.Want(d, 0, "%d tables came to be in public", `select count(*) from pg_tables where schemaname = 'public'`)
 	pgtest.Want(d, `"$user", public`, "search_path stayed %s", `show search_path`)
@@ -355,9 +349,7 @@ func TestWaitsAreReported(t *testing.T) {
 		_, err := tx.Exec(t.Context(), "lock table outbox.outbox_events")
 		return err
 	}
-	if _, err := d.Exec(t.Context(), `create table public.theirs ()`); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(d.Exec(t.Context(), `create table public.theirs ()`)))
 	lockTheirs := func(tx pgx.Tx) error {
 		_, err := tx.Exec(t.Context(), "lock table public.theirs in exclusive mode")
 		return migrations.OnTable("public.theirs", false, err)
@@ -415,9 +407,7 @@ func TestSchemaForTests(t *testing.T) {
 	need.OK(t, err)
 	dsn := pgtest.Empty(t)
 	made := newDatabase(t, dsn)
-	if _, err := made.PgConn().Exec(t.Context(), string(text)).ReadAll(); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(made.PgConn().Exec(t.Context(), string(text)).ReadAll()))
 	d := newDatabase(t, dsn)
 	if _, err := d.Exec(t.Context(), `select outbox.enqueue('shop', 'orders', '{}')`); err != nil {
 		t.Error(err)
@@ -445,9 +435,7 @@ func TestReadmeHasTheSignatures(t *testing.T) {
 		if result := pgtest.Value[string](d, `select pg_get_function_result(p.oid) from pg_proc as p where proname = $1 and pronamespace = 'outbox'::regnamespace`, name); strings.HasPrefix(result, "TABLE") {
 			arguments += ", " + result
 		}
-		if got != arguments {
-			t.Errorf("the page says\n%s\nwant\n%s", got, arguments)
-		}
+		need.Want(t, arguments, "the page says\n%s\nwant\n%s", got)
 	}
 }
 

@@ -70,9 +70,7 @@ func TestBatchAddsRowsLikeEnqueue(t *testing.T) {
 			for round, want := range []func(int) bool{func(i int) bool { return one[i].inserted }, func(i int) bool { return chosen[i][8] == `null` || chosen[i][8] == `''` }} {
 				many := together.batch(strings.Join(args, ", "))
 				for i := range one {
-					if many[i].inserted != want(i) {
-						t.Errorf("round %d, event %d: inserted is %t", round, i+1, many[i].inserted)
-					}
+					need.Want(t, want(i), "round %d, event %d: inserted is %t", many[i].inserted, round, i+1)
 				}
 				if name == "with keys" && (many[4].id != many[3].id || many[3].id != one[3].id) {
 					t.Errorf("round %d: the ids are %+v, want that of the row with the key for both", round, many)
@@ -126,9 +124,7 @@ func TestBatchNamesInvalidEvent(t *testing.T) {
 			t.Errorf("enqueue_batch(%s): the error shows the payload: %s", args, all)
 		}
 	}
-	if n := d.events(); n != 0 {
-		t.Errorf("%d rows, want none", n)
-	}
+	need.Want(t, 0, "%d rows, want none", d.events())
 	if none := d.batch(`'{}', '{}', '{}'`); len(none) != 0 {
 		t.Errorf("an empty batch gave %+v", none)
 	}
@@ -207,9 +203,7 @@ func TestBatchesWithTheSameDedupeKeysTakeTurns(t *testing.T) {
 	need.OK(t, up.Commit(t.Context()))
 	d.ended(downDone)
 	need.OK(t, down.Commit(t.Context()))
-	if n := d.events(); n != 3 {
-		t.Errorf("%d events, want 3", n)
-	}
+	need.Want(t, 3, "%d events, want 3", d.events())
 	pgtest.Exec(d, batch("y,b,n"))
 	pgtest.Want(d, "y b n", "by seq the events are %s, want the order of the array", `select string_agg(dedupe_key, ' ' order by seq) from outbox.outbox_events where dedupe_key in ('b', 'n', 'y')`)
 }

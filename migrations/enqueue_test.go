@@ -115,9 +115,7 @@ func TestEnqueueDedupeKeyAddsOneRow(t *testing.T) {
 			t.Errorf("enqueue(%s) was taken for a duplicate", args)
 		}
 	}
-	if n := d.events(); n != 6 {
-		t.Errorf("%d rows, want 6", n)
-	}
+	need.Want(t, 6, "%d rows, want 6", d.events())
 	_, err := d.Exec(t.Context(), `insert into outbox.outbox_events (id, namespace, topic, dedupe_key, payload)
 		values (gen_random_uuid(), 'shop', 'orders', 'k', '{}')`)
 	if pg := (*pgconn.PgError)(nil); !errors.As(err, &pg) || pg.ConstraintName != "outbox_events_dedupe" {
@@ -243,9 +241,7 @@ func TestEnqueueRefusesInvalidEvents(t *testing.T) {
 	if _, err := d.enqueue(`'shop', 'orders', '{not json}'`); err == nil {
 		t.Error("a payload that is not JSON was taken")
 	}
-	if n := d.events(); n != 0 {
-		t.Errorf("%d rows, want none", n)
-	}
+	need.Want(t, 0, "%d rows, want none", d.events())
 	d.mustEnqueue(`'shop', 'orders', to_jsonb(repeat('s', 1048574))`) // exactly the limit
 }
 
@@ -302,9 +298,7 @@ func TestEnqueueExistingIDAddsNoRow(t *testing.T) {
 			t.Errorf("%s: error is %v, want that the id is another event's", call, err)
 		}
 	}
-	if n := d.events(); n != 2 {
-		t.Errorf("%d rows, want 2", n)
-	}
+	need.Want(t, 2, "%d rows, want 2", d.events())
 }
 
 // There is one of each function, whatever is run again.
@@ -353,9 +347,7 @@ func TestUpMakesTheIndexOfTenantsOnce(t *testing.T) {
 	}
 	up(true)
 	up(false)
-	if _, err := db.Exec(t.Context(), `update pg_index set indisvalid = false where indexrelid = 'outbox.outbox_events_tenant'::regclass`); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(db.Exec(t.Context(), `update pg_index set indisvalid = false where indexrelid = 'outbox.outbox_events_tenant'::regclass`)))
 	up(true)
 }
 
@@ -433,18 +425,14 @@ func TestAggregateSequenceOfBatch(t *testing.T) {
 	batch(`, p_options => '{"aggregateSequence": true}'`)
 	batch(`, p_options => '[{"aggregateSequence": true}, null, {}, {"maxAttempts": 3}, {"aggregateSequence": false}, {"maxAttempts": 3, "aggregateSequence": true}]'`)
 	want := "b:1 a:1 a:1 a:1 b:2 b:3 b:4 a a a b b:5 | bank:order:a:1 shop::a:1 shop:order:a:1 shop:order:b:5"
-	if got := sequences(t, pool); got != want {
-		t.Errorf("the numbers are\n%s\nwant\n%s", got, want)
-	}
+	need.Want(t, want, "the numbers are\n%s\nwant\n%s", sequences(t, pool))
 
 	execute(t, pool, `truncate outbox.outbox_events`)
 	execute(t, pool, numbered("b", `, p_dedupe_key => 'first'`))
 	batch(`, p_dedupe_keys => array['first', 'x', null, 'y', null, 'second'], p_options => '{"aggregateSequence": true}'`)
 	batch(`, p_dedupe_keys => array['third', 'x', null, 'y', 'third', 'fourth'], p_options => '{"aggregateSequence": true}'`)
 	want = "b:6 a:2 a:2 a:2 b:7 b:8 b:9 a:3 b:10 | bank:order:a:2 shop::a:3 shop:order:a:2 shop:order:b:10"
-	if got := sequences(t, pool); got != want {
-		t.Errorf("with duplicates the numbers are\n%s\nwant\n%s", got, want)
-	}
+	need.Want(t, want, "with duplicates the numbers are\n%s\nwant\n%s", sequences(t, pool))
 }
 
 func TestAggregateSequenceRefusesInvalidOptions(t *testing.T) {
@@ -463,7 +451,5 @@ func TestAggregateSequenceRefusesInvalidOptions(t *testing.T) {
 			t.Errorf("%.120s: %v, want %q", call, err, want)
 		}
 	}
-	if got := sequences(t, pool); got != " | " {
-		t.Errorf("there is %q now", got)
-	}
+	need.Want(t, " | ", "there is %q now", sequences(t, pool))
 }

@@ -73,9 +73,7 @@ func TestProducerMayEnqueueAlone(t *testing.T) {
 	pgtest.Exec(producer, `create temporary table outbox_events (id uuid, like_the_real_one text)`)
 	producer.mustEnqueue(`'shop', 'orders', '{}'`)
 	producer.batch(`'{shop}', '{orders}', '{"{}"}'`)
-	if n := owner.events(); n != 4 {
-		t.Errorf("%d rows, want 4", n)
-	}
+	need.Want(t, 4, "%d rows, want 4", owner.events())
 	producer.wantRefused(
 		`select * from outbox.outbox_events`,
 		`insert into outbox.outbox_events (id, namespace, topic, payload) values (gen_random_uuid(), 'a', 'b', '{}')`,
@@ -217,10 +215,8 @@ func TestNoFunctionIsForPublic(t *testing.T) {
 	t.Parallel()
 	d := withM10(t, m10)
 	d.upOverview("outbox", "shop", true)
-	if got := pgtest.Value[string](d, `select coalesce(string_agg(oid::regprocedure::text, ', '), '') from pg_proc
-		where pronamespace in ('outbox'::regnamespace, 'm10_recovery'::regnamespace) and has_function_privilege('public', oid, 'execute')`); got != "" {
-		t.Errorf("public may execute %s", got)
-	}
+	pgtest.Want[string](d, "", "public may execute %s", `select coalesce(string_agg(oid::regprocedure::text, ', '), '') from pg_proc
+		where pronamespace in ('outbox'::regnamespace, 'm10_recovery'::regnamespace) and has_function_privilege('public', oid, 'execute')`)
 }
 
 const week = 7 * 24 * time.Hour
@@ -290,9 +286,7 @@ func TestJournalWaitsForWriters(t *testing.T) {
 	d, writer := newDatabase(t, dsn), newDatabase(t, dsn)
 	tx, err := writer.Begin(t.Context())
 	need.OK(t, err)
-	if _, err := tx.Exec(t.Context(), `select outbox.enqueue('shop', 'orders', '{}')`); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(tx.Exec(t.Context(), `select outbox.enqueue('shop', 'orders', '{}')`)))
 	if err := migrations.SetJournalOnce(t.Context(), d.Conn); err == nil || !strings.Contains(err.Error(), "pg_stat_activity shows it") {
 		t.Errorf("next to a writer: %v", err)
 	}
@@ -332,9 +326,7 @@ func TestJournalKeepsYoungDays(t *testing.T) {
 	user, err := newDatabase(t, dsn).BeginTx(t.Context(), pgx.TxOptions{})
 	need.OK(t, err)
 	defer func() { _ = user.Rollback(context.WithoutCancel(t.Context())) }()
-	if _, err := user.Exec(t.Context(), `select outbox.enqueue('shop', 'orders', '{}')`); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(user.Exec(t.Context(), `select outbox.enqueue('shop', 'orders', '{}')`)))
 	if n := keep(); n != 1 || owner.days() != 10 || pgtest.Value[int64](owner, `select count(*) from outbox.outbox_journal where at < '2021-01-01'`) != 0 {
 		t.Errorf("in use: %d days removed, %d partitions", n, owner.days())
 	}

@@ -4,6 +4,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // The files are numbered without gaps up to Version, each readable by some binary up to its own, and
@@ -11,20 +13,14 @@ import (
 func TestMigrationFilesAreNumbered(t *testing.T) {
 	t.Parallel()
 	all, err := load(files, "outbox")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(all) != Version {
-		t.Errorf("%d migrations, but Version is %d", len(all), Version)
-	}
+	need.OK(t, err)
+	need.Want(t, Version, "%d migrations, but Version is %d", len(all))
 	qualified := regexp.MustCompile(`outbox\.(outbox_|enqueue)`)
 	for i, m := range all {
 		if m.version != i+1 || m.oldestReader < 1 || m.oldestReader > m.version {
 			t.Errorf("%s is number %d, version %d with oldest reader %d", m.name, i+1, m.version, m.oldestReader)
 		}
-		if found := qualified.FindString(m.sql); found != "" {
-			t.Errorf("%s names a schema: %s", m.name, found)
-		}
+		need.Want(t, "", "%s names a schema: %s", qualified.FindString(m.sql), m.name)
 	}
 }
 

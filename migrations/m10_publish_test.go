@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -37,9 +38,7 @@ func TestM10PublishAddsACheckedEvent(t *testing.T) {
 			t.Errorf("publish_outbox(%s): %v, want %q", call, err, want)
 		}
 	}
-	if n := d.events(); n != 2 {
-		t.Errorf("%d events, want 2", n)
-	}
+	need.Want(t, 2, "%d events, want 2", d.events())
 }
 
 // As an upsert it replaces the payload of what no worker has claimed, and adds an event when one was: the consumer may know its
@@ -87,9 +86,7 @@ func TestM10PublishUpsert(t *testing.T) {
 		return len(second) > 0 || pgtest.Value[int](d, `select count(*) from pg_locks where locktype = 'advisory' and not granted`) > 0
 	})
 	pgtest.Exec(d, `commit`)
-	if id := <-second; id != first {
-		t.Errorf("two publishers at once made %d and %d", first, id)
-	}
+	need.Want(t, first, "two publishers at once made %d and %d", <-second, first)
 	pgtest.Want(d, 1, "%d events of one aggregate, want 1", `select count(*) from outbox.outbox_events where aggregate_id = '99'`)
 }
 
@@ -157,17 +154,13 @@ func (d database) costs(t *testing.T, sql string) int {
 	if err := d.QueryRow(t.Context(), `explain (analyze, buffers, format json) `+sql).Scan(&text); err != nil {
 		t.Fatal(fmt.Errorf("%s: %w", sql, err))
 	}
-	if n := pgtest.Value[int](d, scans) - before; n != 0 {
-		t.Errorf("%s makes %d sequential scans", sql, n)
-	}
+	need.Want(t, 0, "%s makes %d sequential scans", pgtest.Value[int](d, scans)-before, sql)
 	var out []struct {
 		Plan struct {
 			Hit  int `json:"Shared Hit Blocks"`
 			Read int `json:"Shared Read Blocks"`
 		}
 	}
-	if err := json.Unmarshal(text, &out); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, json.Unmarshal(text, &out))
 	return out[0].Plan.Hit + out[0].Plan.Read
 }

@@ -113,9 +113,7 @@ func TestM10SelectionRule(t *testing.T) {
 	// In one transaction, whose now() the rule is about.
 	pgtest.Exec(d, `begin`)
 	set(3, held("0"))
-	if got := d.claim("worker-1", 10); got != "4 0, 6 0, 7 0" {
-		t.Errorf("claimed %q, want 4, whose worker has crashed, 6, and 7, whose lease is over", got)
-	}
+	need.Want(t, "4 0, 6 0, 7 0", "claimed %q, want 4, whose worker has crashed, 6, and 7, whose lease is over", d.claim("worker-1", 10))
 	if got := pgtest.Value[string](d, `select string_agg(concat_ws(' ', id, claimed_by, claimed_at = now(), processed_at), ', ' order by id)
 		from m10_recovery.outbox where claimed_by = 'worker-1'`); got != "4 worker-1 t, 6 worker-1 t, 7 worker-1 t" {
 		t.Errorf("the view says %q", got)
@@ -151,18 +149,12 @@ func TestM10ClaimsDoNotWait(t *testing.T) {
 	other := newDatabase(t, d.dsn)
 	pgtest.Exec(other, `set statement_timeout = '20s'`)
 	pgtest.Exec(d, `begin`)
-	if got := d.claim("worker-1", 2); got != "1 0, 2 0" {
-		t.Errorf("claimed %q", got)
-	}
-	if got := other.claim("worker-2", 2); got != "3 0, 4 0" {
-		t.Errorf("claimed %q during a claim that is open, want nothing", got)
-	}
+	need.Want(t, "1 0, 2 0", "claimed %q", d.claim("worker-1", 2))
+	need.Want(t, "3 0, 4 0", "claimed %q during a claim that is open, want nothing", other.claim("worker-2", 2))
 	pgtest.Exec(d, `commit`)
 	pgtest.Want(d, "5", "claimed %q with the default batch", `select string_agg(id::text, ',') from m10_recovery.claim_outbox_events('worker-3')`)
 	for _, batch := range []int{0, -1} {
-		if got := d.claim("worker-4", batch); got != "" {
-			t.Errorf("a batch of %v claimed %q", batch, got)
-		}
+		need.Want(t, "", "a batch of %v claimed %q", d.claim("worker-4", batch), batch)
 	}
 	if _, err := d.Exec(t.Context(), `select m10_recovery.claim_outbox_events(null)`); err == nil || !strings.Contains(err.Error(), "processor id") {
 		t.Errorf("got %v for a claim without a worker", err)
@@ -281,9 +273,7 @@ func TestM10ViewTakesProcessAfterAndDeletion(t *testing.T) {
 		t.Error("process_after of a new event is not null")
 	}
 	pgtest.Exec(worker, `update m10_recovery.outbox set process_after = now() + interval '1 hour' where id = $1`, id)
-	if got := worker.claim("w", 10); got != fmt.Sprint(other, " 0") {
-		t.Errorf("claimed %q, want the event that is due", got)
-	}
+	need.Want(t, fmt.Sprint(other, " 0"), "claimed %q, want the event that is due", worker.claim("w", 10))
 	worker.complete(other, "w", true)
 	pgtest.Exec(worker, `update m10_recovery.outbox set process_after = null where id = $1`, id)
 	if !pgtest.Value[bool](worker, isNull, id) {
@@ -356,9 +346,7 @@ func TestM10LocksHaveOneHolder(t *testing.T) {
 		{`acquire_lock('m10:outbox_processor', 'a', 300)`, true},
 		{`release_lock('m10:outbox_processor', 'b')`, false},
 	} {
-		if got := pgtest.Value[bool](d, `select m10_recovery.`+step.call); got != step.want {
-			t.Errorf("%s is %v, want %v", step.call, got, step.want)
-		}
+		need.Want(t, step.want, "%s is %v, want %v", pgtest.Value[bool](d, `select m10_recovery.`+step.call), step.call)
 	}
 }
 
@@ -390,9 +378,7 @@ func TestM10InstallRefused(t *testing.T) {
 		pgtest.Exec(d, `insert into m10_recovery.outbox_before select $1::bigint where $1 > 0`, old)
 		pgtest.Exec(d, `select setval('outbox.outbox_events_seq_seq', 6)`)
 		pgtest.Exec(d, setval)
-		if got := pgtest.Value[int64](d, `select nextval('outbox.outbox_events_seq_seq')`); got != want {
-			t.Errorf("with their greatest id %d the next seq is %d, want %d", old, got, want)
-		}
+		need.Want(t, want, "with their greatest id %d the next seq is %d, want %d", pgtest.Value[int64](d, `select nextval('outbox.outbox_events_seq_seq')`), old)
 	}
 	d.upM10("outbox", m10, true)
 	for _, name := range []string{"", "it's", `a\b`, "$m10$", "a\nb", strings.Repeat("x", 256)} {
@@ -410,15 +396,11 @@ func TestM10ReinstallKeepsRights(t *testing.T) {
 	worker := d.as(migrations.M10Worker)
 	worker.publish("42")
 	d.upM10("outbox", migrations.M10{Namespace: `sh"op ä`, Topic: "of {topic}", Upsert: true}, true)
-	if got := worker.claim("w", 10); got != "" {
-		t.Errorf("claimed %q of another topic", got)
-	}
+	need.Want(t, "", "claimed %q of another topic", worker.claim("w", 10))
 	if first, second := worker.publish("42"), worker.publish("42"); first != second {
 		t.Errorf("an upsert gave %d and %d", first, second)
 	}
-	if got := worker.claim("w", 10); got != "2 0" {
-		t.Errorf("claimed %q", got)
-	}
+	need.Want(t, "2 0", "claimed %q", worker.claim("w", 10))
 	pgtest.Want(d, `sh"op ä / of {topic}`, "the event is of %s", `select concat_ws(' / ', namespace, topic) from outbox.outbox_events where seq = 2`)
 }
 

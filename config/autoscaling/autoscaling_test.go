@@ -34,15 +34,9 @@ func TestTheTriggerSeesDueEvents(t *testing.T) {
 	db := pgtest.Open(t, pgtest.Migrated(t))
 	due := func() int64 { return pgtest.Value[int64](db, trigger.Metadata["query"]) }
 	pgtest.Exec(db, `select outbox.enqueue('other', 'orders', '{}')`)
-	if got := due(); got != 0 {
-		t.Errorf("with an event of another namespace it has %d", got)
-	}
+	need.Want(t, 0, "with an event of another namespace it has %d", due())
 	pgtest.Exec(db, `select outbox.enqueue('shop', 'orders', '{}') from generate_series(1, 2)`)
-	if got := due(); got != 1 {
-		t.Errorf("with two events it has %d, want 1", got)
-	}
+	need.Want(t, 1, "with two events it has %d, want 1", due())
 	pgtest.Exec(db, `update outbox.outbox_events set next_attempt_at = now() + interval '1 hour'`)
-	if got := due(); got != 0 {
-		t.Errorf("with delayed events it has %d", got)
-	}
+	need.Want(t, 0, "with delayed events it has %d", due())
 }

@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/yaml"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 type tool struct {
@@ -55,9 +57,7 @@ func TestConclusionsAreThoseOfTheCases(t *testing.T) {
 			if err != nil || result.Status.String() != c.Kstatus {
 				t.Errorf("kstatus concludes %v (%v), want %s", result, err, c.Kstatus)
 			}
-			if got := flux(t, kustomization.Spec.HealthCheckExprs[0], c.object()); got != c.Flux {
-				t.Errorf("Flux concludes %s, want %s", got, c.Flux)
-			}
+			need.Want(t, c.Flux, "Flux concludes %s, want %s", flux(t, kustomization.Spec.HealthCheckExprs[0], c.object()))
 		})
 	}
 }
@@ -66,18 +66,14 @@ func TestConclusionsAreThoseOfTheCases(t *testing.T) {
 func flux(t *testing.T, expressions map[string]string, object map[string]any) string {
 	t.Helper()
 	env, err := cel.NewEnv(cel.Variable("metadata", cel.DynType), cel.Variable("status", cel.DynType))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	for _, conclusion := range []string{"inProgress", "failed", "current"} {
 		ast, issues := env.Compile(expressions[conclusion])
 		if issues.Err() != nil {
 			t.Fatal(issues.Err())
 		}
 		program, err := env.Program(ast)
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		switch value, _, err := program.Eval(object); {
 		case err != nil:
 			return "inProgress"

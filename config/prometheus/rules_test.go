@@ -26,12 +26,10 @@ func rules(t *testing.T) (all []rule, file []byte) {
 	var object struct {
 		Spec map[string]any
 	}
-	if err := yaml.UnmarshalStrict(read(t, "rules.yaml"), &struct {
+	need.OK(t, yaml.UnmarshalStrict(read(t, "rules.yaml"), &struct {
 		APIVersion, Kind, Metadata any
 		Spec                       *map[string]any
-	}{Spec: &object.Spec}); err != nil {
-		t.Fatal(err)
-	}
+	}{Spec: &object.Spec}))
 	file, err := yaml.Marshal(object.Spec)
 	need.OK(t, err)
 	var groups struct {

@@ -63,9 +63,7 @@ func TestWrongConsumersAreNamedByTheirCause(t *testing.T) {
 			t.Errorf("it breaks %q, want %s", rules, wrong.rule)
 		}
 		for check, cause := range report.Follow {
-			if cause != wrong.check {
-				t.Errorf("%s follows from %s, want %s", check, cause, wrong.check)
-			}
+			need.Want(t, wrong.check, "%s follows from %s, want %s", cause, check)
 		}
 	})
 }
@@ -245,9 +243,7 @@ func newService(t *testing.T) *service {
 		both: make(chan struct{}), counted: make(chan struct{}, 1),
 	}
 	s.handler = consumer.New(consumer.Options{ID: "billing", Logger: slog.New(slog.DiscardHandler)})
-	if err := s.exec(t.Context(), consumer.SQL("")+"create table effects (tracking_id uuid); create table keys (tracking_id uuid primary key)"); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, s.exec(t.Context(), consumer.SQL("")+"create table effects (tracking_id uuid); create table keys (tracking_id uuid primary key)"))
 	return s
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 const event, tenant = "0190a5c8-5d1e-7000-8000-000000000001", "7f3a9c21-0000-4000-8000-00000000000a"
@@ -23,9 +24,7 @@ var whole = Filter{
 // People write a filter in a resource and over HTTP: its names are fixed.
 func TestFilterJSON(t *testing.T) {
 	text, err := json.Marshal(whole)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	want := `{"ids":["` + event + `","42"],"topic":"orders","type":"OrderPlaced","aggregate":"order/17","tenant":"` + tenant +
 		`","reason":"permanent_failure","group":"7f3a9c21","operation":"5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11","errorContains":"refused","since":"2026-03-01T12:00:00Z","until":"2026-03-01T13:00:00Z","resolved":true}`
 	if string(text) != want {
@@ -52,9 +51,7 @@ func TestEveryMemberCounts(t *testing.T) {
 		if condition, _ := f.Where("n", nil); condition == nothing {
 			t.Errorf("%s does not change the condition", name)
 		}
-		if f.Empty() != (name == "Resolved") {
-			t.Errorf("%s: empty %v", name, f.Empty())
-		}
+		need.Want(t, name == "Resolved", "%s: empty %v", f.Empty(), name)
 	}
 	condition, args := whole.Where("default", []string{"orders", "bills"}, "before")
 	if len(args) != 15 || args[0] != "before" || args[1] != "default" || strings.Contains(condition, "$1:") || !strings.Contains(condition, "$15::timestamptz") {

@@ -18,6 +18,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/metrics"
 	"github.com/outbox-operator/outbox-operator/dispatcher/outbox"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -81,9 +82,7 @@ func TestEmbeddedDispatcherIsWhole(t *testing.T) {
 	})
 
 	page, err := os.ReadFile("../internal/metrics/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	exported := get(t, "http://"+addresses[0]+"/metrics")
 	names := regexp.MustCompile("(?m)^\\| `(outbox_\\w+)` \\|").FindAllStringSubmatch(string(page), -1)
 	if len(names) < 30 {
@@ -106,30 +105,20 @@ func start(t *testing.T, dsn string) (address string) {
 	cmd.Env = append(os.Environ(), embedded+"="+dsn)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
+	need.OK(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	if _, err := fmt.Fscanln(out, &address); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(fmt.Fscanln(out, &address)))
 	return address
 }
 
 func get(t *testing.T, url string) string {
 	t.Helper()
 	response, err := http.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return string(text)
 }
 

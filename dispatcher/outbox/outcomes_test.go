@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // Why all topics are paused is what the destination responded last, not the newest failure of some delivery.
@@ -68,9 +69,7 @@ func TestTallyCountsInWindows(t *testing.T) {
 func TestTallyCountsPerSecond(t *testing.T) {
 	counts := &tally{Observer: &countingObserver{}}
 	counts.tick()
-	if got := counts.perSecond(); got != 0 {
-		t.Errorf("before a second is over it is %v", got)
-	}
+	need.Want(t, 0, "before a second is over it is %v", counts.perSecond())
 	second := func(events int) {
 		for range events {
 			counts.Acked(nil, 0)
@@ -79,9 +78,7 @@ func TestTallyCountsPerSecond(t *testing.T) {
 	}
 	second(4)
 	second(8)
-	if got := counts.perSecond(); got != 6 {
-		t.Errorf("after two seconds it is %v, want 6", got)
-	}
+	need.Want(t, 6, "after two seconds it is %v, want 6", counts.perSecond())
 	for range 40 {
 		second(30)
 	}
@@ -91,7 +88,5 @@ func TestTallyCountsPerSecond(t *testing.T) {
 	for range 5 {
 		second(0)
 	}
-	if got := counts.perSecond(); got != 20 {
-		t.Errorf("five idle seconds later it is %v, want 20", got)
-	}
+	need.Want(t, 20, "five idle seconds later it is %v, want 20", counts.perSecond())
 }

@@ -29,9 +29,7 @@ func newServer(t *testing.T) (planned, *postgres.Server) {
 	srv := pgtest.Server(t)
 	conn, err := pgx.Connect(t.Context(), srv.DSN("postgres"))
 	need.OK(t, err)
-	if _, err := migrations.Up(t.Context(), conn, pgtest.Schema); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(migrations.Up(t.Context(), conn, pgtest.Schema)))
 	need.OK(t, conn.Close(t.Context()))
 	return newPlanned(t, srv.DSN("postgres")), srv
 }
@@ -150,9 +148,7 @@ func TestBacklogBehindSnapshot(t *testing.T) {
 	tx, err := snapshot.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	need.OK(t, err)
 	t.Cleanup(func() { _ = tx.Rollback(t.Context()) })
-	if _, err := tx.Exec(t.Context(), `select count(*) from outbox.outbox_events`); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(tx.Exec(t.Context(), `select count(*) from outbox.outbox_events`)))
 
 	store := p.Store("shop", uuid.New())
 	began := time.Now()

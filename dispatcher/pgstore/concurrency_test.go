@@ -89,9 +89,7 @@ func TestWorkersClaimEachRowOnce(t *testing.T) {
 	}
 	need.OK(t, group.Wait())
 	for id, n := range seen {
-		if n != 1 {
-			t.Errorf("row %s was claimed %d times", id, n)
-		}
+		need.Want(t, 1, "row %s was claimed %d times", n, id)
 	}
 	if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_events where status = 'delivered' and attempts = 1`); n != rows || len(seen) != rows {
 		t.Errorf("%d rows were claimed and %d delivered at the first attempt, want %d", len(seen), n, rows)
@@ -208,9 +206,7 @@ func TestStoreWorksInEachQueryMode(t *testing.T) {
 		if len(all) != 7 || !slices.Equal(ids, []int{1}) {
 			t.Errorf("Past: %v, and %v of the last hour; want 7 rows, and row 1", all, ids)
 		}
-		if after := pgtest.Value[string](one, settings); after != before {
-			t.Errorf("the session's settings changed from\n%s\nto\n%s", before, after)
-		}
+		need.Want(t, before, "the session's settings changed from\n%s\nto\n%s", pgtest.Value[string](one, settings), before)
 	})
 }
 
@@ -305,9 +301,7 @@ func TestHeartbeatWritesOneRowPerWorker(t *testing.T) {
 	pgtest.Exec(o, `update outbox.outbox_workers set seen_at = now() - interval '2 days' where worker = $1`, one) // it was frozen
 	beat(one, pgstore.WorkerInfo{Dispatcher: "orders"})
 	check(t, "Leave", o.Store("shop", one).(*pgstore.Store).Leave(t.Context()))
-	if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_workers where worker = $1`, one); n != 0 {
-		t.Error("the row is there after Leave")
-	}
+	pgtest.Want[int](o, 0, "the row is there after Leave", `select count(*) from outbox.outbox_workers where worker = $1`, one)
 	pgtest.Want(o, 2, "Leave left %d rows, want 2", `select count(*) from outbox.outbox_workers`)
 }
 
@@ -416,9 +410,7 @@ func TestHeartbeatsTakeAPartOnce(t *testing.T) {
 		return len(part) > 0 || pgtest.Value[int](o, `select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`) > 0
 	})
 	check(t, "commit", tx.Commit(t.Context()))
-	if got := <-part; got != 0.25 {
-		t.Errorf("the part is %v, want what is left, 0.25", got)
-	}
+	need.Want(t, 0.25, "the part is %v, want what is left, 0.25", <-part)
 }
 
 // A worker uses its part until it has the response of a heartbeat, which may be lost after the commit: no other gets that part

@@ -136,9 +136,7 @@ func TestOutcomesAddUpRunningProcesses(t *testing.T) {
 		{Window: 5 * time.Minute, Delivered: 30, Failed: 10, Dead: dispatcher.Count{N: 2}},
 		{Window: time.Hour, Delivered: 100, Failed: 20, Dead: dispatcher.Count{N: 5}},
 	}
-	if got := o.data("orders").Windows; !slices.Equal(got, want) {
-		t.Errorf("the outcomes are %+v, want %+v", got, want)
-	}
+	need.WantAll(t, want, "the outcomes are %+v, want %+v", o.data("orders").Windows)
 	if got := o.data().Windows[1].Dead; got.N != 12 {
 		t.Errorf("%d events of all topics became dead in the last hour, want 12", got.N)
 	}
@@ -328,15 +326,9 @@ func TestTopicsThatAreGoneAreForgotten(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := pgstore.Remembered(store); n != 60 {
-		t.Errorf("%d topics are remembered, want 60", n)
-	}
-	if _, err := store.Topics(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if n := pgstore.Remembered(store); n != 0 {
-		t.Errorf("%d topics are remembered that have no rows", n)
-	}
+	need.Want(t, 60, "%d topics are remembered, want 60", pgstore.Remembered(store))
+	need.OK(t, need.Err(store.Topics(t.Context())))
+	need.Want(t, 0, "%d topics are remembered that have no rows", pgstore.Remembered(store))
 }
 
 // pastRow adds a row with an id and a payload, as old as its id says.
@@ -496,9 +488,7 @@ func TestPastOnlyReads(t *testing.T) {
 	stop, calls := errors.New("stop"), 0
 	_, err := store.Past(t.Context(), pgstore.Past{Last: 300}, func([]pgstore.PastRow) error {
 		calls++
-		if held := o.Stat().AcquiredConns(); held != 0 {
-			t.Errorf("%d connections are held", held)
-		}
+		need.Want(t, 0, "%d connections are held", o.Stat().AcquiredConns())
 		return stop
 	})
 	if !errors.Is(err, stop) || calls != 1 {

@@ -101,9 +101,7 @@ func TestClaimsGoAround(t *testing.T) {
 			seen[tenant] += n
 		}
 	}
-	if len(seen) != 50 {
-		t.Errorf("after 50 rows %d tenants had a turn, want 50", len(seen))
-	}
+	need.Want(t, 50, "after 50 rows %d tenants had a turn, want 50", len(seen))
 	for range 10 {
 		o.claimFair(store, 10)
 	}
@@ -224,23 +222,15 @@ func TestClaimCountsForATenant(t *testing.T) {
 		}
 		return len(c.Events)
 	}
-	if n := claim(4, 1, time.Hour, true); n != 0 {
-		t.Errorf("a tenant that is new has %d events at once, want none before it is counted", n)
-	}
+	need.Want(t, 0, "a tenant that is new has %d events at once, want none before it is counted", claim(4, 1, time.Hour, true))
 	tx, err := o.Begin(t.Context())
 	check(t, "begin", err)
 	_, err = tx.Exec(t.Context(), `select from outbox.outbox_rates for update`)
 	check(t, "lock", err)
-	if n := claim(4, 1, time.Hour, true); n != 0 {
-		t.Errorf("a tenant for which another claim counts has %d events", n)
-	}
+	need.Want(t, 0, "a tenant for which another claim counts has %d events", claim(4, 1, time.Hour, true))
 	check(t, "roll back", tx.Rollback(t.Context()))
-	if n := claim(4, 1, time.Hour, false); n != 1 {
-		t.Errorf("with one event an hour a claim of 4 has %d events", n)
-	}
-	if n := claim(4, 1, time.Hour, true); n != 0 {
-		t.Errorf("the next has %d", n)
-	}
+	need.Want(t, 1, "with one event an hour a claim of 4 has %d events", claim(4, 1, time.Hour, false))
+	need.Want(t, 0, "the next has %d", claim(4, 1, time.Hour, true))
 	pgtest.Exec(o, `update outbox.outbox_rates set used_until = now() - interval '1 hour'`)
 	if n := claim(16, 40, time.Second, false); n != 10 { // 8 of its turn, and 2 of the 8 that the other leaves
 		t.Errorf("with 10 events in a quarter of a second a claim of 16 has %d", n)
@@ -248,9 +238,7 @@ func TestClaimCountsForATenant(t *testing.T) {
 	// As of one event a day, before the rate was raised, or of a clock that was ahead.
 	for range 2 {
 		pgtest.Exec(o, `update outbox.outbox_rates set used_until = now() + interval '1 day'`)
-		if n := claim(4, 40, time.Second, false); n != 4 {
-			t.Errorf("after a lower rate a claim of 4 has %d", n)
-		}
+		need.Want(t, 4, "after a lower rate a claim of 4 has %d", claim(4, 40, time.Second, false))
 	}
 }
 

@@ -58,9 +58,7 @@ func (f *fenced) claim(o outbox, n int) (last int64) {
 			f.Fatalf("the claim has number %d, and %d was given before", last, f.highest)
 		}
 		f.highest = last
-		if _, err := store.Release(f.Context(), returnsOf(claimed.Events)); err != nil {
-			f.Fatal(err)
-		}
+		need.OK(f, need.Err(store.Release(f.Context(), returnsOf(claimed.Events))))
 	}
 	return last
 }
@@ -68,9 +66,7 @@ func (f *fenced) claim(o outbox, n int) (last int64) {
 // restarted waits for the server and connects again.
 func (f *fenced) restarted(err error) {
 	f.Helper()
-	if err != nil {
-		f.Fatal(err)
-	}
+	need.OK(f, err)
 	f.Reset()
 	pgtest.Eventually(f, "the server accepts connections", func() bool { return f.Ping(f.Context()) == nil })
 }
@@ -80,9 +76,7 @@ func (f *fenced) restarted(err error) {
 func TestLeasesRiseAfterTheServerForgets(t *testing.T) {
 	t.Parallel()
 	f := newFenced(t)
-	if first := f.claim(f.outbox, 1); first != 1 {
-		t.Errorf("the first claim of an outbox has number %d, want 1", first)
-	}
+	need.Want(t, 1, "the first claim of an outbox has number %d, want 1", f.claim(f.outbox, 1))
 	for _, test := range []struct {
 		name   string
 		forget func()
@@ -122,9 +116,7 @@ func TestLeasesRiseAfterTheServerForgets(t *testing.T) {
 		if !forgot {
 			t.Errorf("%s: the server knows all that it gave: this proves nothing", test.name)
 		}
-		if up := pgtest.Value[int](f, `select count(*) from outbox.outbox_fence`); up != 1 {
-			t.Errorf("%s: the fence has %d rows, want 1", test.name, up)
-		}
+		need.Want(t, 1, "%s: the fence has %d rows, want 1", pgtest.Value[int](f, `select count(*) from outbox.outbox_fence`), test.name)
 	}
 	if f.highest >= 1<<53 {
 		t.Errorf("%d is not exact in JavaScript", f.highest)
@@ -253,9 +245,7 @@ func TestFrozenReaderGivesItsRowsUp(t *testing.T) {
 				})
 				need.OK(t, err)
 				for _, e := range claimed.Events {
-					if e.Attempt != 1 {
-						t.Errorf("event %s is at attempt %d, want 1: the frozen claim was rolled back", e.ID, e.Attempt)
-					}
+					need.Want(t, 1, "event %s is at attempt %d, want 1: the frozen claim was rolled back", e.Attempt, e.ID)
 				}
 				lost, err := other.Ack(t.Context(), leasesOf(claimed.Events))
 				if err != nil || len(lost) > 0 {
@@ -444,9 +434,7 @@ func TestMoveByLogicalReplication(t *testing.T) {
 			t.Fatalf("claimed %d, %v", len(claimed.Events), err)
 		}
 		highest = claimed.Events[0].LeaseNumber
-		if _, err := old.Release(t.Context(), returnsOf(claimed.Events)); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, need.Err(old.Release(t.Context(), returnsOf(claimed.Events))))
 	}
 	kill := func(o outbox) error {
 		store := o.Store("shop", uuid.New())

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 func newFloors() *floors { return &floors{byTopic: map[string]floor{}} }
@@ -90,9 +91,7 @@ func TestFullPassesComeNowAndThen(t *testing.T) {
 				passes++
 			}
 		}
-		if passes != 10 {
-			t.Errorf("%d of 100 claims started at the front, want each tenth", passes)
-		}
+		need.Want(t, 10, "%d of 100 claims started at the front, want each tenth", passes)
 		if !f.lift(shares) || !claim() || claim() {
 			t.Error("a lifted floor makes one claim start at the front")
 		}
@@ -262,9 +261,7 @@ func TestTopicsForgottenDuringAClaim(t *testing.T) {
 	l.keyRanges, l.keys, l.perKey = []int64{1}, []int64{6}, []int{1}
 	forget(&k.mu, k.byTopic, nil)
 	var report scanReport
-	if err := json.Unmarshal([]byte(`{"reached": [{"range": 1}], "passed": [{"range": 1, "key_hash": 7}], "recalled": [{"range": 1, "key_hash": 8}]}`), &report); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, json.Unmarshal([]byte(`{"reached": [{"range": 1}], "passed": [{"range": 1, "key_hash": 7}], "recalled": [{"range": 1, "key_hash": 8}]}`), &report))
 	k.update(l, report, found{at: now}, now)
 	if !k.keysWaiting([]dispatcher.Share{{Topic: "day-1"}}) {
 		t.Error("the key that waits is not remembered")

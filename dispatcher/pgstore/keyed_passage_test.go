@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 func newKeyed() *keyed { return &keyed{byTopic: map[string]*passage{}} }
@@ -167,9 +168,7 @@ func TestClaimsAreDenseAfterAFullOne(t *testing.T) {
 			of = append(slices.Clone(shares), dispatcher.Share{Topic: "others", Limit: 1})
 		}
 		l := k.next(of, 100, search{}, now)
-		if l.dense != test.want {
-			t.Errorf("%s: dense is %v", name, l.dense)
-		}
+		need.Want(t, test.want, "%s: dense is %v", l.dense, name)
 		want := []string{"keyed"}
 		switch {
 		case test.want && test.turn:
@@ -182,9 +181,7 @@ func TestClaimsAreDenseAfterAFullOne(t *testing.T) {
 		for _, st := range store.statements(newClaiming(dispatcher.ClaimRequest{Keys: &dispatcher.KeyOrder{}}, true), l, known{}) {
 			got = append(got, st.sql)
 		}
-		if !slices.Equal(got, want) {
-			t.Errorf("%s: the statements are %v, want %v", name, got, want)
-		}
+		need.WantAll(t, want, "%s: the statements are %v, want %v", got, name)
 	}
 }
 
@@ -281,9 +278,7 @@ func TestScanReportsOfTwoStatementsAreMerged(t *testing.T) {
 		`{"reached": [{"range": 1, "looked": 10}], "passed": [{"range": 1, "key_hash": 2}]}`,
 	} {
 		var next scanReport
-		if err := json.Unmarshal([]byte(text), &next); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, json.Unmarshal([]byte(text), &next))
 		all.add(next)
 	}
 	if len(all.Reached) != 1 || all.Reached[0].Scanned != 10 || !all.Followed ||

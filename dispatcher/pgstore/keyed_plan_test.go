@@ -342,9 +342,7 @@ func (o outbox) dense(test denseCase) {
 	tx, err := o.Begin(o.Context())
 	need.OK(o, err)
 	defer func() { _ = tx.Rollback(o.Context()) }()
-	if _, err := tx.Exec(o.Context(), `select from outbox.outbox_events where seq = $1 for update`, test.locked); err != nil {
-		o.Fatal(err)
-	}
+	need.OK(o, need.Err(tx.Exec(o.Context(), `select from outbox.outbox_events where seq = $1 for update`, test.locked)))
 	const comment = "where nearly each is the first live one"
 	if o.prepared(comment) {
 		o.Error("claim_dense.sql was run before")
@@ -372,9 +370,7 @@ func (o outbox) dense(test denseCase) {
 		ack(leases)
 		done += len(got) + len(dead)
 	}
-	if done != 60-test.blocked {
-		o.Errorf("%d rows came in all, want %d", done, 60-test.blocked)
-	}
+	need.Want(o, 60-test.blocked, "%d rows came in all, want %d", done)
 	pgtest.Want[int](o, test.blocked, "%d rows are left, want %d", `select count(*) from outbox.outbox_events where live`)
 }
 
@@ -390,13 +386,9 @@ func TestDenseClaimReportsItsScan(t *testing.T) {
 	tx, err := o.Begin(t.Context())
 	need.OK(t, err)
 	defer func() { _ = tx.Rollback(t.Context()) }()
-	if _, err := tx.Exec(t.Context(), `prepare dense as `+pgstore.ClaimDenseSQL()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), fmt.Sprintf(`execute dense ('shop', '{orders,none,others}', '{5,5,5}', '{0001-01-01,0001-01-01,0001-01-01}',
-			array_fill('00000000-0000-0000-0000-000000000000'::uuid, '{3}'), 10, 1000, '%s', '1 minute', true, 1000000, true, '{}', '{}', '')`, worker)); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(tx.Exec(t.Context(), `prepare dense as `+pgstore.ClaimDenseSQL())))
+	need.OK(t, need.Err(tx.Exec(t.Context(), fmt.Sprintf(`execute dense ('shop', '{orders,none,others}', '{5,5,5}', '{0001-01-01,0001-01-01,0001-01-01}',
+			array_fill('00000000-0000-0000-0000-000000000000'::uuid, '{3}'), 10, 1000, '%s', '1 minute', true, 1000000, true, '{}', '{}', '')`, worker))))
 	var same bool
 	err = tx.QueryRow(t.Context(), `select current_setting('outbox.report')::jsonb = (select jsonb_build_object(
 			'reached', jsonb_build_array(

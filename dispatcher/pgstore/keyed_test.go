@@ -40,9 +40,7 @@ func TestKeysEndAtLocks(t *testing.T) {
 	} {
 		tx, err := o.Begin(t.Context())
 		need.OK(t, err)
-		if _, err := tx.Exec(t.Context(), `select from outbox.outbox_events where seq = any ($1) for update`, test.lock); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, need.Err(tx.Exec(t.Context(), `select from outbox.outbox_events where seq = any ($1) for update`, test.lock)))
 		store := o.Store("shop", uuid.New())
 		claimed := claimInOrder(t, store, 8, 8)
 		var got []int
@@ -50,13 +48,9 @@ func TestKeysEndAtLocks(t *testing.T) {
 			got = append(got, int(e.Seq))
 		}
 		slices.Sort(got)
-		if !slices.Equal(got, test.want) {
-			t.Errorf("%s is locked: claimed %v, want %v", name, got, test.want)
-		}
+		need.WantAll(t, test.want, "%s is locked: claimed %v, want %v", got, name)
 		need.OK(t, tx.Rollback(t.Context()))
-		if _, err := store.Release(t.Context(), returnsOf(claimed.Events)); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, need.Err(store.Release(t.Context(), returnsOf(claimed.Events))))
 	}
 }
 
@@ -69,9 +63,7 @@ func TestStepsLeaveOutNothing(t *testing.T) {
 	tx, err := o.Begin(t.Context())
 	need.OK(t, err)
 	defer func() { _ = tx.Rollback(t.Context()) }()
-	if _, err := tx.Exec(t.Context(), `select pg_advisory_xact_lock(hashtextextended('orders', hashtextextended('shop', 1)))`); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(tx.Exec(t.Context(), `select pg_advisory_xact_lock(hashtextextended('orders', hashtextextended('shop', 1)))`)))
 	claimed, err := o.Store("shop", uuid.New()).Claim(t.Context(), dispatcher.ClaimRequest{ // the first of a store is a step
 		Shares: []dispatcher.Share{{Topic: "orders", Limit: 10}}, Lease: time.Minute, MaxAttempts: 10, Keys: &dispatcher.KeyOrder{PerKey: 1},
 	})
@@ -94,12 +86,8 @@ func TestRetriesComeAlone(t *testing.T) {
 		if err != nil || len(claimed.Events) != want || claimed.Events[0].Seq != 1 {
 			t.Fatalf("try %d: claimed %d rows, %v, want %d", try, len(claimed.Events), err, want)
 		}
-		if _, err := store.Release(t.Context(), returnsOf(claimed.Events[1:])); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := store.Nack(t.Context(), []dispatcher.Failure{{Lease: claimed.Events[0].Lease()}}); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, need.Err(store.Release(t.Context(), returnsOf(claimed.Events[1:]))))
+		need.OK(t, need.Err(store.Nack(t.Context(), []dispatcher.Failure{{Lease: claimed.Events[0].Lease()}})))
 	}
 }
 
@@ -225,9 +213,7 @@ func TestRowsThatBecomeLiveLate(t *testing.T) {
 			if name == "replayed" {
 				pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload) values ($1, 'shop', 'orders', 'key 1', '{}')`, dead)
 				e := o.claimKeys(store, 1)
-				if _, err := store.Nack(t.Context(), []dispatcher.Failure{{Lease: e[0].Lease(), Reason: dispatcher.ReasonPoisonMessage}}); err != nil {
-					t.Fatal(err)
-				}
+				need.OK(t, need.Err(store.Nack(t.Context(), []dispatcher.Failure{{Lease: e[0].Lease(), Reason: dispatcher.ReasonPoisonMessage}})))
 			}
 			connect := func() *pgx.Conn {
 				conn, err := pgx.Connect(t.Context(), o.Config().ConnString())
@@ -241,16 +227,10 @@ func TestRowsThatBecomeLiveLate(t *testing.T) {
 			}()
 			run := func(sql string) {
 				t.Helper()
-				if _, err := conn.PgConn().Exec(t.Context(), sql).ReadAll(); err != nil {
-					t.Fatal(err)
-				}
+				need.OK(t, need.Err(conn.PgConn().Exec(t.Context(), sql).ReadAll()))
 			}
-			if _, err := other.Exec(t.Context(), `begin`); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := other.Exec(t.Context(), `select nextval('outbox.outbox_events_seq_seq')`); err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, need.Err(other.Exec(t.Context(), `begin`)))
+			need.OK(t, need.Err(other.Exec(t.Context(), `select nextval('outbox.outbox_events_seq_seq')`)))
 			o.deliverKeys(store)
 			if test.before != "" {
 				run("begin; " + test.before)
@@ -309,9 +289,7 @@ func TestUnfinishedSearchIsContinued(t *testing.T) {
 			continue
 		}
 		got += claimed.Leased()
-		if _, err := store.Ack(o.Context(), leasesOf(claimed.Events)); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, need.Err(store.Ack(o.Context(), leasesOf(claimed.Events))))
 	}
 	if got != 150 || gaveUp == 0 {
 		t.Errorf("%d of 150 rows were found, and %d searches were given up", got, gaveUp)

@@ -27,9 +27,7 @@ func newM10(t *testing.T) m10 {
 	conn, err := o.Acquire(t.Context())
 	need.OK(t, err)
 	defer conn.Release()
-	if _, err := migrations.UpM10(t.Context(), conn.Conn(), pgtest.Schema, migrations.M10{Namespace: "shop", Topic: "m10"}); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(migrations.UpM10(t.Context(), conn.Conn(), pgtest.Schema, migrations.M10{Namespace: "shop", Topic: "m10"})))
 	return m10{o, o.Store("shop", uuid.New())}
 }
 
@@ -113,9 +111,7 @@ func TestM10EventsAreNotMarkedDead(t *testing.T) {
 			t.Fatalf("the dispatcher claimed %d events, want 2", len(events))
 		}
 		for _, e := range events {
-			if e.MaxAttempts != 32767 {
-				t.Errorf("the event has %d attempts", e.MaxAttempts)
-			}
+			need.Want(t, 32767, "the event has %d attempts", e.MaxAttempts)
 			if e.AggregateID == "42" && (e.Backoff == nil || e.Backoff.Delay(1, nil) != time.Second || e.Backoff.Delay(11, nil) != 1024*time.Second) {
 				t.Errorf("the backoff of the event is %v", e.Backoff)
 			}

@@ -49,9 +49,7 @@ func followTable(t *testing.T, deleted bool) {
 			if deleted && changed && want.Status == "delivered" {
 				want = model.Row{} // none
 			}
-			if got := numbered(o.states(workers)[id], row, want); got != want {
-				t.Errorf("%+v, %+v: the row is %+v, want %+v", row, call, got, want)
-			}
+			need.Want(t, want, "%+v, %+v: the row is %+v, want %+v", numbered(o.states(workers)[id], row, want), row, call)
 			if !changed && after != before {
 				t.Errorf("%+v, %+v: nothing may change, and %+v became %+v", row, call, before, after)
 			}

@@ -275,9 +275,7 @@ func TestClaimCountsHeaders(t *testing.T) {
 				t.Errorf("a claim had room for %d rows of %d bytes of headers in %d bytes, want 5", n, size, 5*size+5000)
 			}
 			for range 3 { // dense is what a claim is when the one before it was full
-				if n := claim(&dispatcher.KeyOrder{PerKey: 3}); n != 5 {
-					t.Errorf("a claim in order had room for %d rows, want 5", n)
-				}
+				need.Want(t, 5, "a claim in order had room for %d rows, want 5", claim(&dispatcher.KeyOrder{PerKey: 3}))
 			}
 		})
 	}
@@ -318,16 +316,12 @@ func TestGroupsPlanReadsTheIndexAlone(t *testing.T) {
 		}
 		plan := groups()
 		t.Logf("statistics %s: %d groups, %d buffers in %.1f ms", statistics, plan.Rows, plan.buffers(), plan.millis)
-		if plan.Rows != 20 {
-			t.Errorf("statistics %s: %d groups, want 20", statistics, plan.Rows)
-		}
+		need.Want(t, 20, "statistics %s: %d groups, want 20", plan.Rows, statistics)
 		if plan.has("Seq Scan") || plan.has("Bitmap Heap Scan") {
 			t.Errorf("statistics %s: the table is read: %+v", statistics, plan)
 		}
 		for name := range plan.indexes() {
-			if name != "outbox_dead_letters_open" {
-				t.Errorf("statistics %s: the index %s is used", statistics, name)
-			}
+			need.Want(t, "outbox_dead_letters_open", "statistics %s: the index %s is used", name, statistics)
 		}
 		if n := plan.sorted(); n > 40 {
 			t.Errorf("statistics %s: %d rows are sorted, want at most the steps to 30 groups", statistics, n)

@@ -45,9 +45,7 @@ func newHolders(t *testing.T) holders {
 	conn, err := pgx.Connect(t.Context(), srv.DSN("postgres"))
 	need.OK(t, err)
 	defer conn.Close(t.Context())
-	if _, err := migrations.Up(t.Context(), conn, pgtest.Schema); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(migrations.Up(t.Context(), conn, pgtest.Schema)))
 	h := holders{outbox: newOutbox(t, srv.DSN("postgres")), srv: srv, own: new([]*pgx.Conn)}
 	h.store = h.as(h.login(migrations.Dispatcher))
 	seeing := h.login(migrations.Dispatcher)

@@ -27,6 +27,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/draft"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // kinds are a sink of each kind at an address, where the messages of an event of topic orders go, and a setting that
@@ -57,17 +58,11 @@ func section(kind, address string) string {
 func drafts(t *testing.T, sections string) *sink.Drafts {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "config.yaml")
-	if err := os.WriteFile(path, []byte("name: n\nnamespace: shop\ndatabase: {dsn: 'postgres://u@h/d'}\n"+sections), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, os.WriteFile(path, []byte("name: n\nnamespace: shop\ndatabase: {dsn: 'postgres://u@h/d'}\n"+sections), 0o600))
 	cfg, err := spec.Load(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	d, err := sink.NewDrafts(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	t.Cleanup(func() {
 		if err := d.Close(context.WithoutCancel(t.Context())); err != nil {
 			t.Errorf("Close: %v", err)
@@ -82,9 +77,7 @@ func draftOf(t *testing.T, d *sink.Drafts, payload string) draft.Message {
 		ID: uuid.MustParse("01900000-0000-7000-8000-000000000001"), Namespace: "shop", Topic: "orders", EventType: "Order", AggregateID: "a1",
 		CreatedAt: time.Unix(1e9, 0), Headers: map[string]string{"tenant": "x"}, Payload: json.RawMessage(payload), Attempt: 1, LeaseNumber: 7,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return m
 }
 
@@ -92,9 +85,7 @@ func draftOf(t *testing.T, d *sink.Drafts, payload string) draft.Message {
 // another payload, destination, content mode and transformation.
 func TestDraftsConnectToNothing(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	var connections atomic.Int64
 	go func() {
 		for {
@@ -140,9 +131,7 @@ func TestDraftsConnectToNothing(t *testing.T) {
 		})
 	}
 	last, err := net.Dial("tcp", address) // accepted after all others
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer last.Close()
 	if _, err := last.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Fatal(err)
@@ -165,21 +154,15 @@ func TestDraftIsWhatIsDelivered(t *testing.T) {
 	cfg := spec.Config{Sink: spec.Sink{HTTP: &spec.HTTPSink{URL: server.URL + "/in", Headers: map[string]string{"X-Team": "shop"}}}}
 	cfg.Sink.Routes = []spec.Route{{To: `"/of/" + event.topic`}}
 	s, err := sink.New(cfg, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	d, err := sink.NewDrafts(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	e := &dispatcher.Event{ID: uuid.New(), Namespace: "shop", Topic: "orders", Payload: json.RawMessage(`{"total": 1}`), Headers: map[string]string{"tenant": "x"}, Attempt: 1}
 	m, err := d.Draft(t.Context(), e)
 	if err != nil || body != nil {
 		t.Fatalf("error %v, sent %q", err, body)
 	}
-	if err := s.Deliver(t.Context(), []*dispatcher.Event{e})[0]; err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, s.Deliver(t.Context(), []*dispatcher.Event{e})[0])
 	if string(m.Body) != string(body) || m.To != path {
 		t.Errorf("drafted %q to %s; sent %q to %s", m.Body, m.To, body, path)
 	}
@@ -190,9 +173,7 @@ func TestDraftIsWhatIsDelivered(t *testing.T) {
 		t.Errorf("drafted %v; sent %v", m.Headers, header)
 	}
 	for name := range header {
-		if header.Get(name) != m.Headers[name] {
-			t.Errorf("header %s: drafted %q, sent %q", name, m.Headers[name], header.Get(name))
-		}
+		need.Want(t, m.Headers[name], "header %s: drafted %q, sent %q", header.Get(name), name, m.Headers[name])
 	}
 }
 
@@ -205,9 +186,7 @@ var messageBlock = regexp.MustCompile("(?s)(<!-- message (\\w+) ?(\\w*) -->\n```
 // The consumers' page shows each sink's message in each of its modes, as the sink makes it.
 func TestConsumersPageShowsTheMessages(t *testing.T) {
 	text, err := os.ReadFile(consumersPage)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	shown := map[string]bool{}
 	want := messageBlock.ReplaceAllStringFunc(string(text), func(block string) string {
 		part := messageBlock.FindStringSubmatch(block)
@@ -226,9 +205,7 @@ func TestConsumersPageShowsTheMessages(t *testing.T) {
 	default:
 		t.Errorf("%s does not show the messages as they are; run the test with -update", consumersPage)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 }
 
 // message is an event as a sink sends it.
@@ -243,9 +220,7 @@ func message(t *testing.T, kind, mode string) string {
 		AggregateType: "order", AggregateID: "o-42", DedupeKey: "placed-o-42", CreatedAt: time.Date(2026, 11, 20, 9, 30, 0, 123456000, time.UTC),
 		Headers: map[string]string{"correlation_id": "c-1"}, Payload: []byte(`{"cents": 4200, "currency": "EUR"}`), Attempt: 1, LeaseNumber: 88,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	var out strings.Builder
 	if kind == "http" {
 		fmt.Fprintf(&out, "POST /events HTTP/1.1\n")

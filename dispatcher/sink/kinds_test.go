@@ -37,9 +37,7 @@ import (
 // CONTRACT: C-100
 func TestEveryKindIsMadeAndDocumented(t *testing.T) {
 	page, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	packages := packagesOfKinds(t)
 	for _, field := range spec.SinkKinds() {
 		kind, section := named(field), field.Type.Elem()
@@ -59,9 +57,7 @@ func TestEveryKindIsMadeAndDocumented(t *testing.T) {
 			t.Errorf("%s: nothing in %s reads the timeout", kind, packages[kind])
 		}
 		own, err := os.ReadFile(kind + ".md")
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		text := string(own)
 		if place := "<!-- fields of OutboxDispatcher.spec.sink." + kind + " -->"; !strings.Contains(text, place) {
 			t.Errorf("%s.md has no %s", kind, place)
@@ -80,9 +76,7 @@ func TestEveryKindIsMadeAndDocumented(t *testing.T) {
 // What is next to the kind of a sink is read by package files, and is on README.md.
 func TestAccessIsRead(t *testing.T) {
 	page, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	used := map[string]bool{}
 	selected(t, sinks+"files", used)
 	for section, typ := range map[string]reflect.Type{"auth": reflect.TypeFor[spec.Auth](), "tls": reflect.TypeFor[spec.TLS]()} {
@@ -114,9 +108,7 @@ func packagesOfKinds(t *testing.T) map[string]string {
 			return true
 		}
 		name, err := strconv.Unquote(kind.Value)
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		ast.Inspect(c, func(n ast.Node) bool {
 			if call, ok := n.(*ast.CallExpr); ok && packages[name] == "" {
 				packages[name] = sinks + fmt.Sprint(call.Fun.(*ast.SelectorExpr).X)
@@ -154,9 +146,7 @@ func selected(t *testing.T, dir string, names map[string]bool) {
 func parse(t *testing.T, file string) *ast.File {
 	t.Helper()
 	f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return f
 }
 
@@ -210,9 +200,7 @@ func TestNewMakesTheSinkThatIsSet(t *testing.T) {
 	}
 	var out strings.Builder
 	s, err = sink.New(spec.Config{Sink: spec.Sink{Log: &spec.LogSink{}}}, &out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	e := &dispatcher.Event{ID: uuid.New(), Topic: "orders"}
 	if err := s.Deliver(t.Context(), []*dispatcher.Event{e})[0]; err != nil || !strings.Contains(out.String(), e.ID.String()) {
 		t.Errorf("the log sink wrote %q, %v", out.String(), err)
@@ -284,23 +272,17 @@ func TestRealRegistryServesValidation(t *testing.T) {
 	})
 	defer stop()
 	admin, err := sr.NewClient(sr.URLs(server.URL()), sr.HTTPClient(&http.Client{Timeout: need.Wait}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	register := func(subject, text string, references ...sr.SchemaReference) {
 		t.Helper()
-		if _, err := admin.CreateSchema(t.Context(), subject, sr.Schema{Type: sr.TypeJSON, Schema: text, References: references}); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, need.Err(admin.CreateSchema(t.Context(), subject, sr.Schema{Type: sr.TypeJSON, Schema: text, References: references})))
 	}
 	register("address", `{"$schema": "http://json-schema.org/draft-07/schema#", "required": ["zip"]}`)
 	register("orders", `{"$schema": "http://json-schema.org/draft-07/schema#", "properties": {"to": {"$ref": "address.json"}}}`,
 		sr.SchemaReference{Name: "address.json", Subject: "address", Version: 1})
 	register("orders", `{"$schema": "http://json-schema.org/draft-07/schema#", "required": ["total"]}`)
 	register("number", `{"$schema": "http://json-schema.org/draft-07/schema#", "type": "number"}`)
-	if _, err := admin.CreateSchema(t.Context(), "avro", sr.Schema{Schema: `"string"`}); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(admin.CreateSchema(t.Context(), "avro", sr.Schema{Schema: `"string"`})))
 
 	of := func(kind, subject string, version int) spec.Validation {
 		return spec.Validation{Types: []string{kind}, Schema: &spec.PayloadSchema{Registry: &spec.RegistrySchema{Subject: subject, Version: version}}}
@@ -309,9 +291,7 @@ func TestRealRegistryServesValidation(t *testing.T) {
 		Sink: spec.Sink{Log: &spec.LogSink{}}, Message: spec.Message{SchemaRegistry: &spec.SchemaRegistry{URL: server.URL()},
 			Validation: []spec.Validation{of("Latest", "orders", 0), of("First", "orders", 1), of("Late", "number", 0), of("Missing", "missing", 0), of("Avro", "avro", 0)}},
 	}, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	// deliver wants no error, or a dead event by the schema, or a failed attempt, or that the registry is unreachable, by
 	// parts of texts.
 	deliver := func(kind, payload, wantDead, fails, unreachable string) {
@@ -382,9 +362,7 @@ func TestMessageOfEveryKindHasTheHeaders(t *testing.T) {
 			name := "x-type"
 			for _, format := range []string{"CloudEvents", "Plain"} {
 				m, err := drafts(t, section+"message: {format: "+format+", headers: {"+name+": 'event.type + \"-\" + string(event.sequence)'}}\n").Draft(t.Context(), draftedEvent())
-				if err != nil {
-					t.Fatal(err)
-				}
+				need.OK(t, err)
 				if got := m.Headers[headerPlace(kind, name)]; got != "OrderPlaced-9007199254740993" {
 					t.Errorf("%s: the header is %q among %q", format, got, m.Headers)
 				}

@@ -162,9 +162,7 @@ func TestEveryObjectHasTheReleaseLabels(t *testing.T) {
 				"app.kubernetes.io/name": "outbox-operator", "app.kubernetes.io/instance": "outbox-operator",
 				"app.kubernetes.io/managed-by": "Helm", "app.kubernetes.io/version": "dev", "helm.sh/chart": "outbox-operator-0.0.0",
 			} {
-				if got := o.GetLabels()[label]; got != want {
-					t.Errorf("%s: %s has the label %s %q, want %q", values, name, label, got, want)
-				}
+				need.Want(t, want, "%s: %s has the label %s %q, want %q", o.GetLabels()[label], values, name, label)
 			}
 		}
 	}
@@ -221,13 +219,9 @@ func TestDefinitionsAreKeptAsConfigured(t *testing.T) {
 				continue
 			}
 			found++
-			if got := o.GetAnnotations()["helm.sh/resource-policy"]; got != keep {
-				t.Errorf("%v: %s has the policy %q, want %q", args, o.GetName(), got, keep)
-			}
+			need.Want(t, keep, "%v: %s has the policy %q, want %q", o.GetAnnotations()["helm.sh/resource-policy"], args, o.GetName())
 		}
-		if found != want {
-			t.Errorf("%v: %d definitions, want %d", args, found, want)
-		}
+		need.Want(t, want, "%v: %d definitions, want %d", found, args)
 	}
 	files, err := filepath.Glob(chart + "/files/crds/outbox.dev_*.yaml")
 	if err != nil || len(files) == 0 {
@@ -256,9 +250,7 @@ func TestAdmissionPoliciesAreKept(t *testing.T) {
 			}
 		}
 		slices.Sort(kept)
-		if got := strings.Join(kept, ","); got != want {
-			t.Errorf("%v: %q, want %q", args, got, want)
-		}
+		need.Want(t, want, "%v: %q, want %q", strings.Join(kept, ","), args)
 	}
 }
 
@@ -273,12 +265,8 @@ func TestMonitorsAndAlertsFollowTheValues(t *testing.T) {
 		"prometheus.enabled=false":                         {false, false},
 	} {
 		text := render(t, "--set", "prometheus.podmonitor.enabled=true,prometheus.prometheusrule.enabled=true", "--set", set)
-		if got := strings.Contains(text, dropped); got != want.dropped {
-			t.Errorf("%s: pods of ignored namespaces are left out: %t, want %t", set, got, want.dropped)
-		}
-		if got := strings.Contains(text, alert); got != want.alert {
-			t.Errorf("%s: there is the alert about managers: %t, want %t", set, got, want.alert)
-		}
+		need.Want(t, want.dropped, "%s: pods of ignored namespaces are left out: %t, want %t", strings.Contains(text, dropped), set)
+		need.Want(t, want.alert, "%s: there is the alert about managers: %t, want %t", strings.Contains(text, alert), set)
 		if !strings.Contains(text, "alert: OutboxPodsAbsent") {
 			t.Errorf("%s: the alerts about dispatchers are missing", set)
 		}

@@ -112,9 +112,7 @@ func (w *world) apply(manifests string) {
 
 func (w *world) must(err error) {
 	w.Helper()
-	if err != nil {
-		w.Fatal(err)
-	}
+	need.OK(w, err)
 }
 
 // expect waits for a condition and logs it.
@@ -205,9 +203,7 @@ func (c *consumer) url() string {
 func (c *consumer) open() {
 	c.t.Helper()
 	listener, err := net.Listen("tcp", c.address)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	need.OK(c.t, err)
 	c.address = listener.Addr().String()
 	server := &http.Server{Handler: c.Consumer, ReadHeaderTimeout: 10 * time.Second}
 	c.server.Store(server)
@@ -330,9 +326,7 @@ func (w *world) merge(into, from *scenario.Produced) {
 func tlsConsumer(t testing.TB, handler http.Handler) (url, rightCA, wrongCA string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", net.JoinHostPort(cluster.HostListen, "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	right := sinktest.NewAuthority(t, "right")
 	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}}
 	server.TLS = &tls.Config{Certificates: []tls.Certificate{right.Sign(t, "consumer", time.Now().Add(time.Hour), cluster.HostIP).TLS}}

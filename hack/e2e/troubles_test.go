@@ -147,9 +147,7 @@ var _ = It("spends no attempt on a CA that did not sign the consumer's certifica
 	produced := w.produce(50)
 	w.expect("SinkReachable", "False", "CertificateInvalid")
 	w.noCrashes()
-	if n := w.number("select max(attempts) from outbox.outbox_events"); n != 0 {
-		w.Errorf("the wrong CA spent %d attempts of a row", n)
-	}
+	need.Want(w, 0, "the wrong CA spent %d attempts of a row", w.number("select max(attempts) from outbox.outbox_events"))
 	w.apply(secret(rightCA))
 	w.expect("Ready", "True", "Delivering") // the kubelet takes up to 90 seconds to renew a file
 	w.drained()
@@ -178,9 +176,7 @@ func downtime(t testing.TB) time.Duration {
 	if os.Getenv("OUTBOX_E2E_DOWNTIME") == "" {
 		return 2 * time.Minute
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return d
 }
 

@@ -51,9 +51,7 @@ func startJava(t *testing.T, args ...string) *readers.Reader {
 func deliver(t *testing.T, cfg spec.Sink) map[string]sinktest.Awkward {
 	t.Helper()
 	s, err := sink.New(spec.Config{Sink: cfg}, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	sent := map[string]sinktest.Awkward{}
 	for _, a := range sinktest.AwkwardEvents() {
 		if err := s.Deliver(t.Context(), []*dispatcher.Event{a.Event})[0]; err != nil {
@@ -110,9 +108,7 @@ func TestSDKReadsAwkwardEventsOverHTTP(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			r := start(t, "http", count())
 			port, err := r.Line()
-			if err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, err)
 			compare(t, r, deliver(t, spec.Sink{HTTP: &spec.HTTPSink{URL: "http://127.0.0.1:" + port}, ContentMode: mode}))
 		})
 	}
@@ -129,16 +125,12 @@ func TestSDKsReadAwkwardEventsFromKafka(t *testing.T) {
 	t.Cleanup(func() { _ = broker.Stop(context.WithoutCancel(t.Context())) })
 	address := broker.Address(kafka.Plain)
 	client, err := kgo.NewClient(kgo.SeedBrokers(address))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer client.Close()
 	for _, mode := range modes {
 		t.Run(string(mode), func(t *testing.T) {
 			topic := "awkward-" + uuid.NewString()
-			if _, err := kadm.NewClient(client).CreateTopic(ctx, 1, 1, nil, topic); err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, need.Err(kadm.NewClient(client).CreateTopic(ctx, 1, 1, nil, topic)))
 			sent := deliver(t, spec.Sink{Kafka: &spec.KafkaSink{Brokers: []string{address}, Topic: topic}, ContentMode: mode})
 			for language, r := range map[string]*readers.Reader{"Python": start(t, "kafka", address, topic, count()), "Java": startJava(t, address, topic, count())} {
 				t.Run(language, func(t *testing.T) { compare(t, r, maps.Clone(sent)) })
@@ -158,18 +150,12 @@ func TestClientsReadAwkwardEventsFromRabbitMQ(t *testing.T) {
 	need.Server(t, err, rabbitmq.ErrMissing)
 	t.Cleanup(func() { _ = broker.Stop(context.WithoutCancel(t.Context())) })
 	conn, err := amqp.Dial(broker.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer func() { _ = conn.Close() }()
 	channel, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	password := filepath.Join(t.TempDir(), "password")
-	if err := os.WriteFile(password, []byte(rabbitmq.Admin), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, os.WriteFile(password, []byte(rabbitmq.Admin), 0o600))
 	for name, s := range map[string]spec.Sink{
 		"Binary":                  {RabbitMQ: &spec.RabbitMQSink{AttributePrefix: spec.PrefixRabbitMQ}, ContentMode: spec.Binary},
 		"Structured":              {RabbitMQ: &spec.RabbitMQSink{AttributePrefix: spec.PrefixRabbitMQ}, ContentMode: spec.Structured},
@@ -190,9 +176,7 @@ func TestClientsReadAwkwardEventsFromRabbitMQ(t *testing.T) {
 			}
 			t.Run(name+", "+client, func(t *testing.T) {
 				queue := "awkward-" + uuid.NewString()
-				if _, err := channel.QueueDeclare(queue, true, false, false, false, nil); err != nil {
-					t.Fatal(err)
-				}
+				need.OK(t, need.Err(channel.QueueDeclare(queue, true, false, false, false, nil)))
 				s.RabbitMQ.Addresses, s.RabbitMQ.RoutingKey = []string{broker.Address(rabbitmq.Plain)}, queue
 				s.Auth = &spec.Auth{Type: spec.AuthPlain, Username: rabbitmq.Admin, SecretFile: password}
 				sent := deliver(t, s)

@@ -31,6 +31,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/hack/testing/envtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // What a user with the role edit in a namespace of his own may make, with the operator's label: the sum of it takes
@@ -113,9 +114,7 @@ type operator struct {
 func startOperator(t *testing.T, cfg *rest.Config, namespace string) *operator {
 	t.Helper()
 	root, err := envtest.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	dir := t.TempDir()
 	binary, kubeconfig := filepath.Join(dir, "manager"), filepath.Join(dir, "kubeconfig")
 	build := exec.Command("go", "build", "-o", binary, "./controllers/cmd/manager")
@@ -123,22 +122,18 @@ func startOperator(t *testing.T, cfg *rest.Config, namespace string) *operator {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the manager: %v\n%s", err, out)
 	}
-	if err := clientcmd.WriteToFile(clientcmdapi.Config{
+	need.OK(t, clientcmd.WriteToFile(clientcmdapi.Config{
 		Clusters:       map[string]*clientcmdapi.Cluster{"test": {Server: cfg.Host, CertificateAuthorityData: cfg.CAData}},
 		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"admin": {ClientCertificateData: cfg.CertData, ClientKeyData: cfg.KeyData}},
 		Contexts:       map[string]*clientcmdapi.Context{"test": {Cluster: "test", AuthInfo: "admin"}},
 		CurrentContext: "test",
-	}, kubeconfig); err != nil {
-		t.Fatal(err)
-	}
+	}, kubeconfig))
 	var log bytes.Buffer
 	cmd := exec.Command(binary, "--kubeconfig="+kubeconfig, "--dispatcher-image=outbox-operator:test", "--watch-namespaces="+namespace,
 		"--metrics-bind-address=0", "--health-probe-bind-address=0")
 	cmd.Env = append(os.Environ(), "POD_NAMESPACE=outbox-system")
 	cmd.Stdout, cmd.Stderr = &log, &log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, cmd.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	stop := sync.OnceFunc(func() {
@@ -156,9 +151,7 @@ func startOperator(t *testing.T, cfg *rest.Config, namespace string) *operator {
 func (o *operator) memory() float64 {
 	o.t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", o.cmd.Process.Pid))
-	if err != nil {
-		o.t.Fatal(err)
-	}
+	need.OK(o.t, err)
 	found := regexp.MustCompile(`VmHWM:\s+(\d+) kB`).FindSubmatch(text)
 	if found == nil {
 		o.t.Fatalf("/proc/%d/status has no VmHWM", o.cmd.Process.Pid)
@@ -199,19 +192,13 @@ var written = regexp.MustCompile(`resource="(outboxdispatchers|deployments|repli
 func writes(t *testing.T, cfg *rest.Config) (total int) {
 	t.Helper()
 	c, err := kubernetes.NewForConfig(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	text, err := c.RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	for line := range strings.Lines(string(text)) {
 		if strings.HasPrefix(line, "apiserver_request_total{") && written.MatchString(line) && regexp.MustCompile(`verb="(APPLY|DELETE|DELETECOLLECTION|PATCH|POST|PUT)"`).MatchString(line) {
 			n, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' '):]), 64)
-			if err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, err)
 			total += int(n)
 		}
 	}
@@ -232,17 +219,13 @@ func startNodes(t *testing.T, ctx context.Context, c client.Client, watched cach
 	t.Helper()
 	n := &nodes{t: t, ctx: ctx, client: c, address: address, work: make(chan *appsv1.Deployment, 100_000)}
 	informer, err := watched.GetInformer(ctx, &appsv1.Deployment{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	push := func(o any) {
 		if d := o.(*appsv1.Deployment); d.Status.ObservedGeneration != d.Generation {
 			n.work <- d
 		}
 	}
-	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: push, UpdateFunc: func(_, o any) { push(o) }}); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: push, UpdateFunc: func(_, o any) { push(o) }})))
 	var group sync.WaitGroup
 	for range 8 {
 		group.Go(func() {

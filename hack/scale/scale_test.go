@@ -33,6 +33,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/hack/testing/envtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 var (
@@ -69,20 +70,14 @@ func newWorld(t *testing.T, namespace string, size int, how func(int) behaviour)
 	cfg := envtest.Start(t)
 	cfg.QPS = -1
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)))
 	admin, err := client.New(cfg, client.Options{Scheme: scheme})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	w := &world{t: t, cfg: cfg, admin: admin, namespace: namespace}
 	w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
 	w.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "db", Namespace: namespace}, StringData: map[string]string{"dsn": "postgres://db/shop"}})
 	watched, err := cache.New(cfg, cache.Options{Scheme: scheme, DefaultNamespaces: map[string]cache.Config{namespace: {}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	go func() { _ = watched.Start(ctx) }()
@@ -109,9 +104,7 @@ func number(deployment string) int {
 
 func (w *world) create(o client.Object) {
 	w.t.Helper()
-	if err := w.admin.Create(w.t.Context(), o); err != nil {
-		w.t.Fatal(err)
-	}
+	need.OK(w.t, w.admin.Create(w.t.Context(), o))
 }
 
 // dispatchers creates the OutboxDispatchers.
@@ -186,14 +179,10 @@ func (w *world) edit(i int) time.Duration {
 	}
 	before := template()
 	obd := &v1alpha1.OutboxDispatcher{}
-	if err := w.admin.Get(ctx, key, obd); err != nil {
-		w.t.Fatal(err)
-	}
+	need.OK(w.t, w.admin.Get(ctx, key, obd))
 	old := obd.DeepCopy()
 	obd.Spec.Delivery.BatchSize++
-	if err := w.admin.Patch(ctx, obd, client.MergeFrom(old)); err != nil {
-		w.t.Fatal(err)
-	}
+	need.OK(w.t, w.admin.Patch(ctx, obd, client.MergeFrom(old)))
 	return w.until("an edit of "+name(i), time.Minute, func() (bool, string) { return template() != before, "the template is the old one" })
 }
 
@@ -235,9 +224,7 @@ func TestManyDispatchersMeetTheTargets(t *testing.T) {
 	var results []result
 	for text := range strings.SplitSeq(*sizes, ",") {
 		size, err := strconv.Atoi(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		t.Run(text, func(t *testing.T) {
 			results = append(results, measure(t, size))
 		})
@@ -246,9 +233,7 @@ func TestManyDispatchersMeetTheTargets(t *testing.T) {
 	if *out == "" || t.Failed() {
 		return
 	}
-	if err := os.WriteFile(*out, []byte(plot(results)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, os.WriteFile(*out, []byte(plot(results)), 0o600))
 }
 
 func measure(t *testing.T, size int) (r result) {
@@ -276,9 +261,7 @@ func measure(t *testing.T, size int) (r result) {
 	if r.memory > maxMemory {
 		t.Errorf("the manager took %.0f MiB, want %d at most", r.memory, maxMemory)
 	}
-	if r.idle != 0 {
-		t.Errorf("%d writes while nothing changed", r.idle)
-	}
+	need.Want(t, 0, "%d writes while nothing changed", r.idle)
 	if slowest := r.edits[len(r.edits)-1]; *strict && (r.all > allWithin || slowest > editWithin) {
 		t.Errorf("all after %s, want %s; the slowest edit after %s, want %s", r.all, allWithin, slowest, editWithin)
 	}
@@ -327,9 +310,7 @@ func addressOf(number int) string { return fmt.Sprintf("127.9.%d.%d", number/250
 func startPod(t *testing.T, number int, name string, how behaviour) {
 	t.Helper()
 	listener, err := net.Listen("tcp", net.JoinHostPort(addressOf(number), "8080"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	if how == silent { // the kernel accepts connections, and the test reads none
 		t.Cleanup(func() { _ = listener.Close() })
 		return

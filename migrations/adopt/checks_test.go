@@ -58,9 +58,7 @@ func TestRowThatWasTriedIsSent(t *testing.T) {
 	r.exec(`update outbox.outbox_events set payload = jsonb_build_object('n', attempts)`)
 	defer r.dispatch(l)()
 	r.deliverAll()
-	if len(l.ours) != 3 {
-		t.Errorf("%d of 3 events were sent", len(l.ours))
-	}
+	need.Want(t, 3, "%d of 3 events were sent", len(l.ours))
 }
 
 // Where few rows of a large table are open, an index on their status finds them, whatever its type.
@@ -323,9 +321,7 @@ func TestStepNamesWhoHoldsTheirTable(t *testing.T) {
 		said = sentence
 		_ = producer.Rollback(t.Context())
 	})
-	if _, err := adopt.Apply(ctx, conn.Conn(), pgtest.Schema, adopt.ToShadow, r.old.spec, adopt.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(adopt.Apply(ctx, conn.Conn(), pgtest.Schema, adopt.ToShadow, r.old.spec, adopt.Options{})))
 	if want := fmt.Sprintf(`waiting for a lock on table "public"."keyed", which the process %d of user `, producer.Conn().PgConn().PID()); !strings.HasPrefix(said, want) {
 		t.Errorf("it reports %q, want %q", said, want)
 	}
@@ -374,9 +370,7 @@ func TestNumbersOfTheirTable(t *testing.T) {
 
 	// The first number of an aggregate, by two at once.
 	first := begin(pgx.ReadCommitted)
-	if _, err := first.Exec(t.Context(), numbering("1")); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(first.Exec(t.Context(), numbering("1"))))
 	second := make(chan error, 1)
 	go func() {
 		_, err := r.Exec(t.Context(), numbering("1"))
@@ -460,9 +454,7 @@ func TestNumbersOfTwoTables(t *testing.T) {
 			where waiting.relation = 'storage_outbox'::regclass and not waiting.granted`)
 		return counters != ""
 	})
-	if counters != "false" {
-		t.Errorf("the shadow waits with the counters locked: %s", counters)
-	}
+	need.Want(t, "false", "the shadow waits with the counters locked: %s", counters)
 	need.OK(t, producer.Commit(t.Context()))
 	need.OK(t, <-shadow)
 	other.step(adopt.ToShadow, adopt.Shadow, true)

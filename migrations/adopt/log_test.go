@@ -114,9 +114,7 @@ func TestDebeziumTransactionAcrossTheConfirmedPosition(t *testing.T) {
 	late, err := r.Begin(t.Context())
 	need.OK(t, err)
 	defer func() { _ = late.Rollback(context.WithoutCancel(t.Context())) }()
-	if _, err := late.Exec(t.Context(), `set local synchronous_commit = off`); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(late.Exec(t.Context(), `set local synchronous_commit = off`)))
 	need.OK(t, r.old.produce(t.Context(), late, 2))
 	inserted := pgtest.Value[string](r, `select pg_current_wal_insert_lsn()::text`)
 	r.produce(t.Context(), 1)
@@ -177,9 +175,7 @@ func TestDebeziumRowsGoBack(t *testing.T) {
 	held := pgtest.Value[string](r, `select string_agg(row::text, ' ' order by row ->> 'id')
 		from outbox.outbox_adopt_log($1, 'dbz_publication', 'outboxevent') as row`, r.old.spec.Slot)
 	for _, id := range []string{"shadow", "open", "live", "none"} {
-		if n := strings.Count(held, pgtest.Value[string](r, `select md5($1)::uuid::text`, id)); n != 1 {
-			t.Errorf("the slot has row %s %d times", id, n)
-		}
+		need.Want(t, 1, "the slot has row %s %d times", strings.Count(held, pgtest.Value[string](r, `select md5($1)::uuid::text`, id)), id)
 	}
 	for _, text := range []string{`"big": 9007199254740993`, `"payload":null`, `"Spuren\"id":"\"a\"\\\nü"`, `"raw":"\\x00ff"`} {
 		if !strings.Contains(held, text) {
@@ -415,9 +411,7 @@ func TestDebeziumReusedIDBecomesNewEvent(t *testing.T) {
 		t.Errorf("moved %d", result.Moved)
 	}
 	again(3)
-	if got := r.numbers(); got != "1 2 3" {
-		t.Errorf("events %s, want 1 2 3", got)
-	}
+	need.Want(t, "1 2 3", "events %s, want 1 2 3", r.numbers())
 	if result := r.step(adopt.Back, adopt.None, true); result.Returned != 3 || r.held() != "1 2 3" {
 		t.Errorf("returned %d, and the slot has %s; want 1 2 3", result.Returned, r.held())
 	}
@@ -458,17 +452,13 @@ func TestDebeziumStepsInEveryQueryMode(t *testing.T) {
 			r, _ := newLogRig(t)
 			conn := r.connectIn(mode)
 			for n, step := range []adopt.Step{adopt.ToShadow, adopt.Cutover, adopt.Cutover, adopt.Back} {
-				if _, err := adopt.Apply(t.Context(), conn, pgtest.Schema, step, r.old.spec, adopt.Options{}); err != nil {
-					t.Fatal(err)
-				}
+				need.OK(t, need.Err(adopt.Apply(t.Context(), conn, pgtest.Schema, step, r.old.spec, adopt.Options{})))
 				r.produce(t.Context(), n)
 				if _, err := adopt.Read(t.Context(), conn, pgtest.Schema, ""); err != nil {
 					t.Error(err)
 				}
 			}
-			if held := r.held(); held != "0 1 2 3" {
-				t.Errorf("the slot has %s", held)
-			}
+			need.Want(t, "0 1 2 3", "the slot has %s", r.held())
 		})
 	}
 }

@@ -57,9 +57,7 @@ func TestTransactionsAcrossTheCutover(t *testing.T) {
 	need.OK(t, <-done)
 	produce(old, 2)
 	commit(old)
-	if got := r.numbers(); got != "1 2" {
-		t.Errorf("events %q, want 1 and 2", got)
-	}
+	need.Want(t, "1 2", "events %q, want 1 and 2", r.numbers())
 	if s := r.status(); !s.OK() || s.OpenRows != 0 || s.OpenEvents != 2 {
 		t.Errorf("status %+v", s)
 	}
@@ -81,9 +79,7 @@ func TestStepsWaitForReadersWithoutDeadlock(t *testing.T) {
 	r.step(adopt.Cutover, adopt.Live, false)
 	need.OK(t, r.old.produce(t.Context(), reader, 1))
 	need.OK(t, reader.Commit(t.Context()))
-	if got := r.numbers(); got != "1" {
-		t.Errorf("events %q, want 1", got)
-	}
+	need.Want(t, "1", "events %q, want 1", r.numbers())
 }
 
 // A row keeps its due time, its attempts and its place, in both directions. One in a worker's hands waits for the end of
@@ -101,9 +97,7 @@ func TestMovedRowsKeepTimeAttemptsAndPlace(t *testing.T) {
 	if result := r.step(adopt.Cutover, adopt.Live, true); result.Moved != 3 || result.Refused != 0 {
 		t.Errorf("moved %d, returned %d, refused %d", result.Moved, result.Returned, result.Refused)
 	}
-	if got := r.numbers(); got != "1 2 0" {
-		t.Errorf("events %q, want those that are open, in the order of their creation", got)
-	}
+	need.Want(t, "1 2 0", "events %q, want those that are open, in the order of their creation", r.numbers())
 	want := "0 0 f, 1 30 t, 2 0 t"
 	if got := pgtest.Value[string](r, `select string_agg(concat_ws(' ', payload ->> 'n', attempts, next_attempt_at in ('2100-01-01Z', '2099-01-01 00:05Z')), ', ' order by payload ->> 'n')
 		from outbox.outbox_events where status = 'pending' and max_attempts = 32767 and retry = '{"strategy": "PowerOfTwo"}'`); got != want {
@@ -152,9 +146,7 @@ func TestRefusedRowsAreLeftToTheWorker(t *testing.T) {
 	r.exec(`update outbox.events set topic = 'T' where topic = ''`)
 	check(2, 2)
 	r.exec(`update outbox.events set status = 'processed' where status = 'pending'`)
-	if got := r.numbers(); got != "1 8" {
-		t.Errorf("events %q", got)
-	}
+	need.Want(t, "1 8", "events %q", r.numbers())
 }
 
 // Rows that their clean-up removes are in neither count; a row that a producer opens again is a new event, and one
@@ -172,9 +164,7 @@ func TestReopenedRowBecomesNewEvent(t *testing.T) {
 	r.step(adopt.Cutover, adopt.Live, true)
 	late := `update outbox.events set status = 'pending', attempt_count = 1 where payload ->> 'n' = '1'`
 	r.exec(late)
-	if got := r.numbers(); got != "1 2 3" {
-		t.Errorf("events %q after a late failure", got)
-	}
+	need.Want(t, "1 2 3", "events %q after a late failure", r.numbers())
 	r.exec(`update outbox.events set status = 'pending', payload = jsonb_build_object('n', 2, 'text', repeat('x', 1100000)) where payload ->> 'n' = '2'`)
 	if s := r.status(); s.Refused != 1 || s.OpenRows != 1 {
 		t.Errorf("status %+v, want the row to be refused that is too large now", s)
@@ -182,9 +172,7 @@ func TestReopenedRowBecomesNewEvent(t *testing.T) {
 	r.exec(`update outbox.events set status = 'pending', payload = '{"n": 12}' where payload ->> 'n' = '2'`) // fixed
 	r.exec(`update outbox.outbox_events set status = 'delivered' where payload ->> 'n' = '3'`)
 	r.exec(`update outbox.events set status = 'pending' where payload ->> 'n' = '3'`)
-	if got := r.numbers(); got != "1 2 3 12 3" {
-		t.Errorf("events %q after two rows were opened again", got)
-	}
+	need.Want(t, "1 2 3 12 3", "events %q after two rows were opened again", r.numbers())
 	pgtest.Want(r, 5, "%d dedupe keys", `select count(distinct dedupe_key) from outbox.outbox_events`)
 	pgtest.Want(r, 3, "%d events have the id of their row, want 3", `select count(*) from outbox.outbox_events where id in (select id from outbox.events)`)
 	if s := r.status(); !s.OK() || s.Rows != 3 || s.Notes != 3 || s.OpenRows != 0 || s.OpenEvents != 4 {
@@ -234,9 +222,7 @@ func TestDryRunPrintsTheStep(t *testing.T) {
 		if err != nil || result.State != states[step] || !result.Changed || len(result.SQL) == 0 {
 			t.Fatalf("%s: %+v, %v", step, result, err)
 		}
-		if after := sum(); after != before {
-			t.Errorf("%s --dry-run changed\n%s to\n%s", step, before, after)
-		}
+		need.Want(t, before, "%s --dry-run changed\n%s to\n%s", sum(), step, before)
 		r.exec(`begin; set local search_path = outbox; ` + strings.Join(result.SQL, ";\n") + `; commit`)
 		if step != adopt.Back {
 			if s := r.status(); s.State != states[step] || !s.OK() {
@@ -311,13 +297,9 @@ func TestRefusedStepsNameTheRemedy(t *testing.T) {
 	}
 	r.exec(`create role adopt_app; grant usage on schema m10_recovery, outbox to adopt_app`)
 	t.Cleanup(func() { _, _ = r.Exec(context.Background(), `drop owned by adopt_app; drop role adopt_app`) })
-	if _, err := conn.Exec(t.Context(), `set role adopt_app`); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(conn.Exec(t.Context(), `set role adopt_app`)))
 	shadow(func(*adopt.Spec) {}, "the login adopt_app is not the owner of table m10_recovery.outbox")
-	if _, err := conn.Exec(t.Context(), `reset role`); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(conn.Exec(t.Context(), `reset role`)))
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	shadow(func(s *adopt.Spec) { s.Name = "other" }, "is adopted as m10")
 	r.produce(t.Context(), 1)
@@ -354,9 +336,7 @@ func TestStepsInEveryQueryMode(t *testing.T) {
 				if step == adopt.ToShadow {
 					spec = r.old.spec
 				}
-				if _, err := adopt.Apply(t.Context(), conn, "outbox", step, spec, adopt.Options{}); err != nil {
-					t.Fatal(err)
-				}
+				need.OK(t, need.Err(adopt.Apply(t.Context(), conn, "outbox", step, spec, adopt.Options{})))
 				r.produce(t.Context(), 2)
 				if all, err := adopt.Read(t.Context(), conn, "outbox", "orders"); err != nil || len(all) == 1 && !all[0].OK() {
 					t.Errorf("after %s: %+v, %v", step, all, err)

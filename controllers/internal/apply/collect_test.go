@@ -16,15 +16,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // A pod of a Job or of a ReplicaSet that has not started yet reads the files that its template names. CONTRACT: C-101
 func TestFilesThatAPodMayReadStay(t *testing.T) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, add(scheme))
 	}
 	labels := map[string]string{"outbox.dev/dispatcher": "orders"}
 	meta := func(name string, owner types.UID) metav1.ObjectMeta {
@@ -47,13 +46,9 @@ func TestFilesThatAPodMayReadStay(t *testing.T) {
 		&corev1.ConfigMap{ObjectMeta: meta("of-another", "another")},
 		&corev1.ConfigMap{ObjectMeta: meta("old", "orders")},
 	).Build()
-	if err := New(c, c, "Ready").Collect(t.Context(), owner, labels, "current"); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, New(c, c, "Ready").Collect(t.Context(), owner, labels, "current"))
 	var left corev1.ConfigMapList
-	if err := c.List(t.Context(), &left, client.InNamespace("shop")); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, c.List(t.Context(), &left, client.InNamespace("shop")))
 	var names []string
 	for _, m := range left.Items {
 		names = append(names, m.Name)
@@ -69,8 +64,6 @@ func TestLongAnnotationsAreCompared(t *testing.T) {
 	have := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Annotations: Short(map[string]string{"a": long, "b": "short"})}}
 	for text, want := range map[string]bool{long: true, long + "x": false, long[1:]: false} {
 		wanted := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"a": text, "b": "short"}}}
-		if got := sameMetadata(wanted, have); got != want {
-			t.Errorf("%d bytes: %v, want %v", len(text), got, want)
-		}
+		need.Want(t, want, "%d bytes: %v, want %v", sameMetadata(wanted, have), len(text))
 	}
 }

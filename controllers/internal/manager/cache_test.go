@@ -24,6 +24,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // hostileMeta is metadata as large as the API server takes.
@@ -156,17 +157,11 @@ func transform(t *testing.T, o runtime.Object) any {
 			continue
 		}
 		once, err := options.Transform(o.DeepCopyObject())
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		text := encode(t, once)
 		twice, err := options.Transform(once)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := encode(t, twice); got != text {
-			t.Errorf("%T: transformed twice it is another:\n%.500s\n%.500s", o, text, got)
-		}
+		need.OK(t, err)
+		need.Want(t, text, "%T: transformed twice it is another:\n%.500s\n%.500s", encode(t, twice), o, text)
 		return twice
 	}
 	t.Fatalf("%T is not transformed", o)
@@ -176,9 +171,7 @@ func transform(t *testing.T, o runtime.Object) any {
 func encode(t *testing.T, o any) string {
 	t.Helper()
 	b, err := json.Marshal(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return string(b)
 }
 

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/outbox-operator/outbox-operator/api/status"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 func running(name string) corev1.Pod {
@@ -67,16 +68,12 @@ func TestRunningPodHasAnAddressAndStays(t *testing.T) {
 	homeless.Status.PodIP = ""
 	unready.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse}}
 	for _, p := range []corev1.Pod{pending, leaving, homeless, unready} {
-		if got := Running(&p); got != (p.Name == "unready") {
-			t.Errorf("%s: %v", p.Name, got)
-		}
+		need.Want(t, p.Name == "unready", "%s: %v", Running(&p), p.Name)
 	}
 }
 
 func TestPodURL(t *testing.T) {
 	p := running("six")
 	p.Status.PodIP = "fd00::1"
-	if got := PodURL(&p); got != "http://[fd00::1]:8080/status?brief" {
-		t.Errorf("URL %s", got)
-	}
+	need.Want(t, "http://[fd00::1]:8080/status?brief", "URL %s", PodURL(&p))
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/outbox-operator/outbox-operator/api/status"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 var orders = types.NamespacedName{Namespace: "shop", Name: "orders"}
@@ -209,9 +210,7 @@ func TestStatusIsCachedForThreeIntervals(t *testing.T) {
 			t.Errorf("before three intervals: %+v", got)
 		}
 		time.Sleep(4 * time.Second) // the last request has 2 s
-		if s.triggered() != 1 {
-			t.Error("no pass was triggered for the silent pod")
-		}
+		need.Want(t, 1, "no pass was triggered for the silent pod", s.triggered())
 		if got := s.look(pods("a")); len(got.Statuses) != 0 || got.Silent != 1 {
 			t.Errorf("after three intervals: %+v", got)
 		}
@@ -220,9 +219,7 @@ func TestStatusIsCachedForThreeIntervals(t *testing.T) {
 		if again := len(s.timesPolled("a")) - polled; again < 5 || again > 9 {
 			t.Errorf("a silent pod was polled %d times in 10 minutes, want about every 2 minutes at the end", again)
 		}
-		if s.triggered() != 0 {
-			t.Error("silence triggers more than one pass")
-		}
+		need.Want(t, 0, "silence triggers more than one pass", s.triggered())
 		s.set("a", well(nil))
 		changed := pods("a")
 		changed[0].ResourceVersion = "2"
@@ -246,9 +243,7 @@ func TestSilentPodIsPolledLessOften(t *testing.T) {
 				t.Fatalf("polled at %v, want at %v s", got, want)
 			}
 		}
-		if s.triggered() != 2 {
-			t.Error("want one pass for the first failure, and one for the silence")
-		}
+		need.Want(t, 2, "want one pass for the first failure, and one for the silence", s.triggered())
 	})
 }
 
@@ -276,12 +271,8 @@ func TestConcurrentRequestsAreBounded(t *testing.T) {
 		}
 		s.cancel()
 		time.Sleep(time.Second) // for the requests under way
-		if s.most != inFlight {
-			t.Errorf("%d pods were polled at once, want %d", s.most, inFlight)
-		}
-		if s.worst != retries {
-			t.Errorf("%d silent pods were polled again at once, want %d", s.worst, retries)
-		}
+		need.Want(t, inFlight, "%d pods were polled at once, want %d", s.most)
+		need.Want(t, retries, "%d silent pods were polled again at once, want %d", s.worst)
 		for i := range 1000 {
 			s.Forget(types.NamespacedName{Name: fmt.Sprintf("pod-%d", i)})
 		}
@@ -314,9 +305,7 @@ func TestManyPodsArePolledInTurn(t *testing.T) {
 				t.Fatalf("%d pods were polled in an interval, want about %d", after-before, perInterval)
 			}
 		}
-		if got := len(s.look(pods(names...)).Statuses); got != mostPods {
-			t.Errorf("%d pods have a status, want %d", got, mostPods)
-		}
+		need.Want(t, mostPods, "%d pods have a status, want %d", len(s.look(pods(names...)).Statuses))
 	})
 }
 
@@ -347,13 +336,9 @@ func TestRemovedPodsAreForgotten(t *testing.T) {
 		s.look(pods("b")) // while d is polled
 		s.triggered()
 		time.Sleep(5 * time.Second)
-		if s.triggered() != 0 {
-			t.Error("the response of a pod that was removed meanwhile triggers a pass")
-		}
+		need.Want(t, 0, "the response of a pod that was removed meanwhile triggers a pass", s.triggered())
 		time.Sleep(time.Hour)
-		if got := len(s.timesPolled("d")); got != 1 {
-			t.Errorf("a pod that was removed while it was polled was polled %d times, want 1", got)
-		}
+		need.Want(t, 1, "a pod that was removed while it was polled was polled %d times, want 1", len(s.timesPolled("d")))
 		s.Forget(orders)
 		polled = len(s.timesPolled("b"))
 		s.triggered()

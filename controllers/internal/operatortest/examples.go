@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 var updateExamples = flag.Bool("update-examples", false, "write the messages of examples in the pages of the kinds")
@@ -21,9 +23,7 @@ func CheckExamples(t testing.TB, page string, conditions ...metav1.Condition) {
 	t.Helper()
 	path := filepath.Join("..", "..", "api", "v1alpha1", page)
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	before, about, _ := strings.Cut(string(text), "\n## Conditions\n")
 	examples := map[string][]string{}
 	for _, c := range conditions {
@@ -35,9 +35,7 @@ func CheckExamples(t testing.TB, page string, conditions ...metav1.Condition) {
 		}
 	}
 	if *updateExamples {
-		if err := os.WriteFile(path, []byte(before+"\n## Conditions\n"+about), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, os.WriteFile(path, []byte(before+"\n## Conditions\n"+about), 0o644))
 	}
 	sections := map[string]bool{}
 	for _, section := range strings.Split(about, "\n### ")[1:] {

@@ -24,6 +24,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/hack/testing/envtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // Account is the operator's user name, with the rights of config/rbac.
@@ -33,13 +34,9 @@ const Account = "system:serviceaccount:outbox-system:outbox-operator"
 func Admin(t testing.TB) client.Client {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)))
 	c, err := client.New(envtest.Start(t), client.Options{Scheme: scheme})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return c
 }
 
@@ -103,19 +100,13 @@ func Granted(t testing.TB) []string {
 func read(t testing.TB) []client.Object {
 	t.Helper()
 	root, err := envtest.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	files, err := filepath.Glob(filepath.Join(root, "config", "rbac", "*.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	var objects []client.Object
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		for decoder := utilyaml.NewYAMLOrJSONDecoder(strings.NewReader(string(text)), 4096); ; {
 			var raw runtime.RawExtension
 			if decoder.Decode(&raw) != nil {

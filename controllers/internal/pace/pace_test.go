@@ -16,6 +16,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // world is a pacer of two turns, with the objects that it counts and a clock.
@@ -29,9 +30,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, appsv1.AddToScheme, batchv1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, add(scheme))
 	}
 	w := &world{t: t, c: fake.NewClientBuilder().WithScheme(scheme).Build(), at: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 	w.pacer = New(w.c, 2)
@@ -67,16 +66,12 @@ func rolls(o desired.Owner, replicas int32) *appsv1.Deployment {
 
 func (w *world) create(o client.Object) {
 	w.t.Helper()
-	if err := w.c.Create(w.t.Context(), o); err != nil {
-		w.t.Fatal(err)
-	}
+	need.OK(w.t, w.c.Create(w.t.Context(), o))
 }
 
 func (w *world) update(o client.Object) {
 	w.t.Helper()
-	if err := w.c.Status().Update(w.t.Context(), o); err != nil {
-		w.t.Fatal(err)
-	}
+	need.OK(w.t, w.c.Status().Update(w.t.Context(), o))
 }
 
 // later lets the time pass, so that the pacer counts again.

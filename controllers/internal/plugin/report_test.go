@@ -18,6 +18,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 	"github.com/outbox-operator/outbox-operator/hack/testing/golden"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 var noon = metav1.NewTime(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
@@ -110,13 +111,9 @@ func TestReportInEveryFormat(t *testing.T) {
 	for name, report := range map[string]Report{"full": full, "lone": lone, "blind": blind, "unseen": unseen} {
 		for _, format := range []string{"table", "json", "yaml"} {
 			write, err := writer(format)
-			if err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, err)
 			got, err := write(report)
-			if err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, err)
 			if format == "json" { // the same document as YAML
 				if got, err = yaml.JSONToYAML(got); err != nil {
 					t.Fatal(err)

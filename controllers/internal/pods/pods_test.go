@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 func TestWhatPodsLeaveBehind(t *testing.T) {
@@ -42,9 +44,7 @@ func TestWhatPodsLeaveBehind(t *testing.T) {
 		"correct the password":              LastWords(ended(1, "log line\ncorrect the password\n")),
 		"it ended with exit code 2 (Error)": LastWords(ended(2, "")),
 	} {
-		if got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		need.Want(t, want, "got %q, want %q", got)
 	}
 	if got := trouble(waiting("ContainerCreating", "")) + LastWords(ended(0, "done")) + trouble(nil) + LastWords(nil); strings.TrimSpace(got) != "" {
 		t.Errorf("got %q, want nothing: no pod is in trouble", got)
@@ -64,9 +64,7 @@ func TestMountFailureEndsWhenMounted(t *testing.T) {
 	}{
 		"nothing yet": {corev1.PodStatus{}, true}, "creating": {waits("ContainerCreating"), true}, "pulling": {ready, false}, "not pulled": {waits("ImagePullBackOff"), false},
 	} {
-		if got := mounting(&corev1.Pod{Status: c.status}); got != c.want {
-			t.Errorf("%s: %v", name, got)
-		}
+		need.Want(t, c.want, "%s: %v", mounting(&corev1.Pod{Status: c.status}), name)
 	}
 }
 
@@ -80,9 +78,7 @@ func TestRefusedIsAVerdictOfTheAPIServer(t *testing.T) {
 		`Its pod cannot be created: Error creating: Operation cannot be fulfilled on resourcequotas "pods": the object has been modified; please apply your changes`: false,
 		"": false,
 	} {
-		if got := Refused(words); got != want {
-			t.Errorf("%q: %v", words, got)
-		}
+		need.Want(t, want, "%q: %v", Refused(words), words)
 	}
 }
 
@@ -94,9 +90,7 @@ func TestEventsOfANamespaceAreBounded(t *testing.T) {
 	}
 	said := func(namespace, uid string) string {
 		e, err := m.FailedMount(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, UID: types.UID(uid)}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		return e.Message
 	}
 	m.keep(event("shop", "1", "first", now), true, now)
@@ -115,7 +109,5 @@ func TestEventsOfANamespaceAreBounded(t *testing.T) {
 		t.Errorf("%d Events of a namespace are kept", kept)
 	}
 	m.keep(event("other", "3", "", now), true, now.Add(2*eventsLast))
-	if len(m.failed) != 1 {
-		t.Errorf("%d namespaces are kept after the time of their Events", len(m.failed))
-	}
+	need.Want(t, 1, "%d namespaces are kept after the time of their Events", len(m.failed))
 }

@@ -174,9 +174,7 @@ func TestEverySinksMessage(t *testing.T) {
 				t.Errorf("got  %+v\nwant %+v\npayload %s\nwant    %s", *got, want, got.Payload, want.Payload)
 			}
 			for name, value := range event.Headers {
-				if got.Header(name) != value {
-					t.Errorf("header %s is %q, want %q", name, got.Header(name), value)
-				}
+				need.Want(t, value, "header %s is %q, want %q", got.Header(name), name)
 			}
 			// An event with nothing but what a row must have.
 			bare := &dispatcher.Event{ID: event.ID, Namespace: "n", Topic: "orders", CreatedAt: event.CreatedAt, Payload: []byte(`null`), Attempt: 1, LeaseNumber: 1}

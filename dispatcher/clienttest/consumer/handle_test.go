@@ -265,9 +265,7 @@ func TestKeysForOutsideCalls(t *testing.T) {
 		t.Errorf("at the next delivery: %s, %s", again.IdempotencyKey(), again.FencedKey())
 	}
 	again.FencingToken = 0
-	if again.FencedKey() != again.IdempotencyKey() {
-		t.Errorf("without a token: %s", again.FencedKey())
-	}
+	need.Want(t, again.IdempotencyKey(), "without a token: %s", again.FencedKey())
 }
 
 // The table, its key and its index; in a schema with an odd name; by several processes at once.
@@ -344,9 +342,7 @@ func TestCancelledDeliveryChangesNothing(t *testing.T) {
 		if got != consumer.Failed || err == nil {
 			t.Errorf("%v, %v", got, err)
 		}
-		if n := pgtest.Value[int](pool, "select count(*) from effects") + pgtest.Value[int](pool, "select count(*) from processed_events"); n != 0 {
-			t.Errorf("%d rows", n)
-		}
+		need.Want(t, 0, "%d rows", pgtest.Value[int](pool, "select count(*) from effects")+pgtest.Value[int](pool, "select count(*) from processed_events"))
 	})
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/client/consumer"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -142,9 +143,7 @@ func TestBatchRespondsWithTheGravestOutcome(t *testing.T) {
 	a, b, c := newEvent(), newEvent(), newEvent()
 	failures[a.ID.String()] = errors.New("bug")
 	b.EventType = "panics"
-	if status := send(a, b, c); status != 500 {
-		t.Errorf("got %d", status)
-	}
+	need.Want(t, 500, "got %d", send(a, b, c))
 	failures[a.ID.String()] = consumer.Refuse(errors.New("content"))
 	if status := send(a, c); status != 422 || calls != 4 {
 		t.Errorf("got %d after %d calls, want 422 after 4: the third event was handled before", status, calls)
@@ -219,9 +218,7 @@ outbox_consumer_retry_count_count{consumer_id="billing"} 5
 		check(t, err)
 		for _, family := range all {
 			if family.GetName() == "outbox_consumer_processing_latency_seconds" {
-				if n := family.GetMetric()[0].GetHistogram().GetSampleCount(); n != 3 {
-					t.Errorf("%d latencies of 3 deliveries that were processed", n)
-				}
+				need.Want(t, 3, "%d latencies of 3 deliveries that were processed", family.GetMetric()[0].GetHistogram().GetSampleCount())
 				return
 			}
 		}

@@ -18,6 +18,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/client/producer"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -67,9 +68,7 @@ var drivers = map[string]func(t *testing.T, dsn string) transaction{
 
 func check(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 }
 
 func event(change func(*producer.Event)) producer.Event {
@@ -148,9 +147,7 @@ func TestEachFieldLandsInItsColumn(t *testing.T) {
 		var got, want string
 		check(t, pool.QueryRow(ctx, row, receipt.ID).Scan(&got))
 		check(t, pool.QueryRow(ctx, "select $1::jsonb::text", c.want).Scan(&want))
-		if got != want {
-			t.Errorf("%s:\n got %s\nwant %s", name, got, want)
-		}
+		need.Want(t, want, "%s:\n got %s\nwant %s", got, name)
 	}
 }
 
@@ -176,9 +173,7 @@ func TestBatchKeepsOrderInOneStatement(t *testing.T) {
 	outbox := producer.New(producer.Options{})
 	receipts, err := outbox.EnqueueBatch(ctx, db, events)
 	check(t, err)
-	if db.statements != 1 {
-		t.Errorf("%d statements, want 1", db.statements)
-	}
+	need.Want(t, 1, "%d statements, want 1", db.statements)
 	rows, err := db.PGX.Query(ctx, "select id, aggregate_id from outbox.outbox_events order by seq")
 	check(t, err)
 	i := 0
@@ -192,9 +187,7 @@ func TestBatchKeepsOrderInOneStatement(t *testing.T) {
 		return nil
 	})
 	check(t, err)
-	if i != len(events) {
-		t.Errorf("%d rows, want %d", i, len(events))
-	}
+	need.Want(t, len(events), "%d rows, want %d", i)
 	if none, err := outbox.EnqueueBatch(ctx, db, nil); none != nil || err != nil || db.statements != 1 {
 		t.Errorf("an empty batch gave %v, %v and a statement; want nothing at all", none, err)
 	}
@@ -274,9 +267,7 @@ func TestRowSettingsReachTheirColumns(t *testing.T) {
 			}), event(func(e *producer.Event) { e.Retry = &producer.Retry{} }))
 			check(t, err)
 			check(t, tx.commit())
-			if receipts[1].ID != id {
-				t.Errorf("the id is %s, want the one that was given, %s", receipts[1].ID, id)
-			}
+			need.Want(t, id, "the id is %s, want the one that was given, %s", receipts[1].ID)
 			rows, err := pgtest.Pool(t, dsn).Query(t.Context(), `select concat_ws(' ', max_attempts, aggregate_id, next_attempt_at - created_at, retry) from outbox.outbox_events order by seq`)
 			check(t, err)
 			got, err := pgx.CollectRows(rows, pgx.RowTo[string])
@@ -429,19 +420,13 @@ func TestDefaultNamespaceIsTheProducers(t *testing.T) {
 	outbox := producer.New(producer.Options{Namespace: "shop"})
 	events := []producer.Event{{Topic: "orders", Payload: 1}, {Namespace: "other", Topic: "orders", Payload: 2}}
 	tx := begin(t, pool)
-	if _, err := outbox.EnqueueBatch(t.Context(), tx, events); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := outbox.Enqueue(t.Context(), tx, events[0]); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(outbox.EnqueueBatch(t.Context(), tx, events)))
+	need.OK(t, need.Err(outbox.Enqueue(t.Context(), tx, events[0])))
 	var got string
 	if err := tx.QueryRow(t.Context(), `select string_agg(namespace, ',' order by seq) from outbox.outbox_events`).Scan(&got); err != nil || got != "shop,other,shop" {
 		t.Errorf("namespaces %q, %v, want shop,other,shop", got, err)
 	}
-	if events[0].Namespace != "" {
-		t.Errorf("the caller's event has the namespace %q now", events[0].Namespace)
-	}
+	need.Want(t, "", "the caller's event has the namespace %q now", events[0].Namespace)
 }
 
 // With ObjectsOnly a payload is a mapping, and what is not one is refused before anything is sent.

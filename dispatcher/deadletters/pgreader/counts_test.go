@@ -108,9 +108,7 @@ func TestCountByPutsTheLargestFirst(t *testing.T) {
 		deadletters.ByType:      {"Type 13 2", "Type 13 2"},
 		deadletters.ByAggregate: {"orde 9 2", "orde 9 2", "orde 8 1"},
 	} {
-		if got := counts(deadletters.Filter{}, by); !slices.Equal(got, want) {
-			t.Errorf("by %s: %v, want %v", by, got, want)
-		}
+		need.WantAll(t, want, "by %s: %v, want %v", counts(deadletters.Filter{}, by), by)
 	}
 	if got, want := counts(deadletters.Filter{Topic: "bills"}, deadletters.ByType), []string{"Type 1 1", "Type 1 1"}; !slices.Equal(got, want) {
 		t.Errorf("of a topic: %v, want %v", got, want)

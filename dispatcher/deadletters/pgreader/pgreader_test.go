@@ -119,9 +119,7 @@ func TestFilterMembersChooseDeadLetters(t *testing.T) {
 		"a topic and id": {deadletters.Filter{Topic: "bills", IDs: []string{eventID(1)}}, ""},
 	} {
 		page, err := r.List(t.Context(), deadletters.ListRequest{Filter: c.filter})
-		if got := numbers(t, page, err); got != c.want {
-			t.Errorf("%s: events %q, want %q", name, got, c.want)
-		}
+		need.Want(t, c.want, "%s: events %q, want %q", numbers(t, page, err), name)
 		if c.filter.Resolved {
 			continue
 		}
@@ -150,9 +148,7 @@ func TestReaderSeesOnlyItsTopics(t *testing.T) {
 	pool, r := outbox(t, "bills")
 	story(t, pool)
 	page, err := r.List(t.Context(), deadletters.ListRequest{})
-	if got := numbers(t, page, err); got != "3" {
-		t.Errorf("events %q, want 3", got)
-	}
+	need.Want(t, "3", "events %q, want 3", numbers(t, page, err))
 	groups, err := r.Groups(t.Context(), deadletters.Filter{})
 	if err != nil || len(groups.Groups) != 1 || groups.Groups[0].Topic != "bills" {
 		t.Errorf("%+v, %v", groups, err)
@@ -186,9 +182,7 @@ func TestPagesHaveEachDeadLetterOnce(t *testing.T) {
 			break
 		}
 	}
-	if got := strings.Join(pages, ", "); got != "4 3 2, 1" {
-		t.Errorf("pages %s", got)
-	}
+	need.Want(t, "4 3 2, 1", "pages %s", strings.Join(pages, ", "))
 }
 
 // Show and Event return everything, and a payload on request only. CONTRACT: C-41

@@ -47,9 +47,7 @@ func TestSilentAgentIsGivenUp(t *testing.T) {
 	for {
 		c, err := cfg.Credentials.Retrieve(ctx)
 		if err == nil {
-			if c.AccessKeyID != "key" {
-				t.Errorf("the key is %q", c.AccessKeyID)
-			}
+			need.Want(t, "key", "the key is %q", c.AccessKeyID)
 			return
 		}
 		if ctx.Err() != nil {

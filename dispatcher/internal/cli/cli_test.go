@@ -22,6 +22,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
 	"github.com/outbox-operator/outbox-operator/hack/testing/commands"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 func TestCommandsAndFlagsAreOnAPage(t *testing.T) {
@@ -158,9 +159,7 @@ func TestStateFileIsReadAgain(t *testing.T) {
 		{text: "Paused", pauses: 1, lines: 3},
 		{text: " Running ", pauses: 1, resumes: 1, lines: 4},
 	} {
-		if err := os.WriteFile(f.path, []byte(step.text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, os.WriteFile(f.path, []byte(step.text), 0o600))
 		for range 3 {
 			f.refresh()
 		}
@@ -208,9 +207,7 @@ func TestVerifiedTypesFileIsReadAgain(t *testing.T) {
 	} {
 		_ = os.Remove(f.path)
 		if step.text != "-" {
-			if err := os.WriteFile(f.path, []byte(step.text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, os.WriteFile(f.path, []byte(step.text), 0o600))
 		}
 		for range 3 {
 			f.refresh()
@@ -246,15 +243,11 @@ func TestSinkIsWrappedOnlyWithTracing(t *testing.T) {
 	cfg := spec.Config{Name: "orders", Namespace: "shop", Sink: spec.Sink{Log: &spec.LogSink{}}, Database: spec.Database{DSN: "host=127.0.0.1"}}
 	cfg.ApplyDefaults()
 	bare, err := sink.New(cfg, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	for endpoint, traced := range map[string]bool{"": false, "http://127.0.0.1:1": true} {
 		t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
 		e, err := newProcess(t.Context(), "v1", cfg, nil, io.Discard, io.Discard)
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		if same := fmt.Sprintf("%T", e.sink) == fmt.Sprintf("%T", bare); same == traced || (e.spans != nil) != traced {
 			t.Errorf("endpoint %q: the sink is a %s, the exporter is %v", endpoint, fmt.Sprintf("%T", e.sink), e.spans)
 		}
@@ -265,14 +258,10 @@ func TestSinkIsWrappedOnlyWithTracing(t *testing.T) {
 // A container that may take little memory has a lower limit; without one, or outside, it is the default.
 func TestSoftLimitFollowsTheContainer(t *testing.T) {
 	dir := t.TempDir()
-	if got := softLimit(filepath.Join(dir, "none")); got != memoryLimit {
-		t.Errorf("%d without the file, want %d", got, memoryLimit)
-	}
+	need.Want(t, memoryLimit, "%d without the file, want %d", softLimit(filepath.Join(dir, "none")))
 	file := filepath.Join(dir, "memory.max")
 	for text, want := range map[string]int64{"max\n": memoryLimit, "134217728\n": 96 << 20, "8589934592\n": memoryLimit} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, os.WriteFile(file, []byte(text), 0o600))
 		if got := softLimit(file); got != want {
 			t.Errorf("%d of %q, want %d", got, text, want)
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/outbox"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // elsewhere are the fields of the file that say nothing to the engine and its store, and what they are for.
@@ -132,16 +133,12 @@ func TestSinkGetsTheFile(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	e, err := newProcess(t.Context(), "v1", whole(t, server.URL), nil, io.Discard, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	t.Cleanup(func() { e.close(context.WithoutCancel(t.Context())) })
 	event := func(payload string) []*dispatcher.Event {
 		return []*dispatcher.Event{{ID: uuid.New(), Namespace: "shop", Topic: "order.placed", Payload: json.RawMessage(payload), Attempt: 1}}
 	}
-	if err := e.sink.Deliver(t.Context(), event(`{"id":1}`))[0]; err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, e.sink.Deliver(t.Context(), event(`{"id":1}`))[0])
 	if path != "/routed/order.placed" || !strings.Contains(body, `"seen":true`) {
 		t.Errorf("%s got %s; want the route's path, and what the transformation makes", path, body)
 	}
@@ -180,9 +177,7 @@ func TestLogLevelIsThatOfTheFile(t *testing.T) {
 func whole(t *testing.T, server string) spec.Config {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "whole.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	c := loaded(t, strings.ReplaceAll(string(text), "SERVER", server))
 	c.StateFile, c.VerifiedTypesFile, c.Server.Address, c.Journal = "/none/state", "/none/types", "127.0.0.1:1", &spec.Journal{Mode: spec.JournalEnabled}
 	return c
@@ -202,9 +197,7 @@ func loaded(t *testing.T, text string) spec.Config {
 	t.Helper()
 	dir := t.TempDir()
 	file, secret := filepath.Join(dir, "orders.yaml"), filepath.Join(dir, "secrets", "db")
-	if err := errors.Join(os.MkdirAll(secret, 0o700), os.WriteFile(filepath.Join(secret, "dsn"), []byte("host=127.0.0.1"), 0o600), os.WriteFile(file, []byte(text), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, errors.Join(os.MkdirAll(secret, 0o700), os.WriteFile(filepath.Join(secret, "dsn"), []byte("host=127.0.0.1"), 0o600), os.WriteFile(file, []byte(text), 0o600)))
 	c, err := load(source{file: file}, spec.Config.Validate)
 	if err != nil {
 		t.Fatal(fmt.Errorf("%w in\n%s", err, text))

@@ -24,6 +24,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -31,9 +32,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 
 func check(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 }
 
 func file(t *testing.T, text string) string {
@@ -424,9 +423,7 @@ func preparedStatements(t *testing.T, c interface {
 func TestPreparedStatementsEndBehindAPooler(t *testing.T) {
 	t.Parallel()
 	srv := pgtest.Server(t)
-	if n := preparedStatements(t, newPool(t, srv.DSN("postgres"))); n != 1 {
-		t.Errorf("%d prepared statements, want one", n)
-	}
+	need.Want(t, 1, "%d prepared statements, want one", preparedStatements(t, newPool(t, srv.DSN("postgres"))))
 	bouncer := pgtest.Bouncer(t, srv)
 	for range 2 { // two processes
 		pool := newPool(t, bouncer.DSN("postgres"))
@@ -436,9 +433,7 @@ func TestPreparedStatementsEndBehindAPooler(t *testing.T) {
 		for _, c := range []interface {
 			Query(context.Context, string, ...any) (pgx.Rows, error)
 		}{held, pool, held, pool} {
-			if n := preparedStatements(t, c); n != 0 {
-				t.Errorf("%d prepared statements behind PgBouncer", n)
-			}
+			need.Want(t, 0, "%d prepared statements behind PgBouncer", preparedStatements(t, c))
 		}
 		check(t, held.Rollback(t.Context()))
 	}
@@ -524,9 +519,7 @@ func TestTransactionsAreReadCommitted(t *testing.T) {
 	defer conn.Close(context.Background())
 	var level string
 	check(t, conn.QueryRow(t.Context(), `show transaction_isolation`).Scan(&level))
-	if level != "read committed" {
-		t.Errorf("a command's transaction runs at %s", level)
-	}
+	need.Want(t, "read committed", "a command's transaction runs at %s", level)
 }
 
 // Behind a pooler the level is not set, for the session is shared, and the remedy is reported.
@@ -561,7 +554,5 @@ func wantLevel(t *testing.T, pool *pgxpool.Pool, want string) {
 	t.Helper()
 	var level string
 	check(t, pool.QueryRow(t.Context(), `show transaction_isolation`).Scan(&level))
-	if level != want {
-		t.Errorf("a transaction runs at %s, want %s", level, want)
-	}
+	need.Want(t, want, "a transaction runs at %s, want %s", level)
 }

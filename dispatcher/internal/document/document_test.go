@@ -12,18 +12,15 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // write makes a file of a folder.
 func write(t *testing.T, dir, name, text string) string {
 	t.Helper()
 	path := filepath.Join(dir, name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	need.OK(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -56,9 +53,7 @@ func TestLoadMakesTheSettingsOfBothObjects(t *testing.T) {
 		dsn := write(t, dir, "secrets/orders-db/dsn", "postgres://orders@db/shop")
 		t.Setenv("WEBHOOK_PASSWORD", "secret")
 		c, err := Load(path, Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		if c.Name != "shop/orders" || c.Namespace != "shop" || c.Database.DSNFile != dsn || c.Retention.Scope != spec.ScopeOutbox || c.Retention.Delivered.D() != time.Hour {
 			t.Errorf("name %s, namespace %s, database %+v, retention %+v", c.Name, c.Namespace, c.Database, c.Retention)
 		}
@@ -81,9 +76,7 @@ func TestLoadMakesTheSettingsOfBothObjects(t *testing.T) {
 // CONTRACT: C-28, C-101
 func TestLoadRefusesWithTheAPIServersWords(t *testing.T) {
 	text, err := os.ReadFile("../../../api/v1alpha1/testdata/refused/outboxdispatcher.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	var parts []struct {
 		Base    any
 		Refused []struct {
@@ -91,15 +84,11 @@ func TestLoadRefusesWithTheAPIServersWords(t *testing.T) {
 			Patch      any
 		}
 	}
-	if err := yaml.Unmarshal(text, &parts); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, yaml.Unmarshal(text, &parts))
 	dir := t.TempDir()
 	for _, part := range parts {
 		base, err := yaml.Marshal(part.Base)
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		if base, err = yaml.YAMLToJSON(base); err != nil {
 			t.Fatal(err)
 		}
@@ -111,13 +100,9 @@ func TestLoadRefusesWithTheAPIServersWords(t *testing.T) {
 			if err == nil {
 				patch, err = jsonpatch.MergePatch(base, patch)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, err)
 			object, err := yaml.JSONToYAML(patch)
-			if err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, err)
 			_, err = Load(write(t, dir, "orders.yaml", string(object)), Options{})
 			for _, words := range strings.Split(r.Says, "\n") {
 				_, own, _ := strings.Cut(words, "strict decoding error: ") // the API server's own form

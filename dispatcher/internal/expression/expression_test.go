@@ -381,9 +381,7 @@ func BenchmarkString(b *testing.B) {
 		b.Run(text, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := x.String(e); err != nil {
-					b.Fatal(err)
-				}
+				need.OK(b, need.Err(x.String(e)))
 			}
 		})
 	}

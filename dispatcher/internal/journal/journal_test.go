@@ -147,9 +147,7 @@ func TestEveryTransitionIsRecorded(t *testing.T) {
 		"insert, claim, dead permanent_failure, resolve discarded, delete",
 		"insert, claim, release, claim, claim, ack",
 	} {
-		if got := pgtest.Value[string](o, story, all[i].ID); got != want {
-			t.Errorf("event %d: %s, want %s", i, got, want)
-		}
+		need.Want(t, want, "event %d: %s, want %s", pgtest.Value[string](o, story, all[i].ID), i)
 	}
 	pgtest.Want(o, 0, "%d claims do not say who, with which lease, and in which transaction", `select count(*) from outbox.outbox_journal where operation = 'claim' and (worker is null or login <> $1 or lease <= lease_before or xid is null)`, o.role)
 	if n := pgtest.Value[int](o, `select count(*) from information_schema.columns where table_schema = 'outbox' and table_name = 'outbox_journal' and data_type like 'json%'`); n != 0 {
@@ -324,9 +322,7 @@ func watchAll(o outbox, records int64) {
 				o.Errorf("after a whole pass: %+v, want %d", state, want)
 			}
 		}
-		if seen != records {
-			o.Errorf("a pass read %d records, want %d: each once", seen, records)
-		}
+		need.Want(o, records, "a pass read %d records, want %d: each once", seen)
 		return looks
 	}
 	if looks := pass(1); looks < 4 {

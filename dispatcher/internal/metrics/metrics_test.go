@@ -445,9 +445,7 @@ func TestReadme(t *testing.T) {
 			t.Errorf("%s misses this row; put it where it belongs (-update writes the rows of metrics that have one):\n%s", page, want[name])
 		}
 	}
-	if n := len(regexp.MustCompile("(?m)^\\| `outbox_").FindAllString(string(text), -1)); n != len(want) {
-		t.Errorf("%s has %d rows of metrics, want %d", page, n, len(want))
-	}
+	need.Want(t, len(want), "%s has %d rows of metrics, want %d", len(regexp.MustCompile("(?m)^\\| `outbox_").FindAllString(string(text), -1)), page)
 	for _, name := range fixed {
 		if want[name] == "" {
 			t.Errorf("%s is not there, and its name is fixed", name)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // depths is a store that counts how often it is queried.
@@ -61,9 +62,7 @@ func watch(t *testing.T, store *depths) (*Latest[dispatcher.Depth], *strings.Bui
 func TestBacklogIsCountedWhenRead(t *testing.T) {
 	store := &depths{err: errors.New("unreachable")}
 	b, log := watch(t, store)
-	if store.queries.Load() != 0 {
-		t.Error("counted before anybody looked")
-	}
+	need.Want(t, 0, "counted before anybody looked", store.queries.Load())
 	for range 2 {
 		if b.Get() != nil {
 			t.Error("a count, and the database is unreachable")
@@ -87,9 +86,7 @@ func TestBacklogIsCountedWhenRead(t *testing.T) {
 	store.fails(nil)
 	b.every = time.Hour
 	b.Get()
-	if n := store.queries.Load(); n != 4 {
-		t.Errorf("queried %d times, want 4: the fifth look came too soon", n)
-	}
+	need.Want(t, 4, "queried %d times, want 4: the fifth look came too soon", store.queries.Load())
 }
 
 // A key continues after a dead event, unless OnDead is Block.
@@ -115,9 +112,7 @@ func TestStatusDoesNotWaitForAHangingDatabase(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if n := store.queries.Load(); n != 1 {
-		t.Errorf("queried %d times, want once", n)
-	}
+	need.Want(t, 1, "queried %d times, want once", store.queries.Load())
 	done := b.refresh()
 	close(store.proceed)
 	<-done

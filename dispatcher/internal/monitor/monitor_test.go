@@ -22,6 +22,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/journal"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 var (
@@ -180,9 +181,7 @@ func TestStatusSumsTopicsAndDatabase(t *testing.T) {
 		s.Sink, s.Breaker = down(reason.With(reason.CertificateInvalid, fmt.Errorf("unknown authority"))), dispatcher.BreakerUnreachable
 	}), depth)
 	var got status.Status
-	if err := json.Unmarshal([]byte(body), &got); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, json.Unmarshal([]byte(body), &got))
 	if got.Name != "orders" || got.Namespace != "shop" || len(got.Topics) != 2 || got.Version != "v1" || got.Worker != "w" || got.State != "Running" || !got.StartedAt.Equal(started) {
 		t.Errorf("identity: %s", body)
 	}
@@ -192,9 +191,7 @@ func TestStatusSumsTopicsAndDatabase(t *testing.T) {
 	if got.Schema != (status.Schema{State: "Ready", Version: 1, Required: 1}) || got.InFlight != (status.InFlight{Rows: 7, Bytes: 700}) {
 		t.Errorf("schema and flight: %s", body)
 	}
-	if !slices.Equal(got.Sharing, []string{"eu/orders"}) {
-		t.Errorf("sharing %v", got.Sharing)
-	}
+	need.WantAll(t, []string{"eu/orders"}, "sharing %v", got.Sharing)
 	if tx := got.OldestTransaction; tx == nil || *tx != (status.OldestTransaction{Kind: status.Standby, Name: "b", Since: started, Seconds: 9}) {
 		t.Errorf("oldest transaction: %s", body)
 	}
@@ -295,9 +292,7 @@ func TestBriefStatusFitsItsBound(t *testing.T) {
 
 	_, body := get(t, status.BriefPath, s, depth)
 	var got status.Status
-	if err := json.Unmarshal([]byte(body), &got); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, json.Unmarshal([]byte(body), &got))
 	if got.Name != "orders" || got.Sink.State != status.Reachable || got.Source.Reason != status.OutcomesRefused || got.Schema.Version != 1 || got.StuckCalls != 1 {
 		t.Errorf("what it is, links and schema: %+v", got)
 	}
@@ -337,9 +332,7 @@ func TestAllTopicsPausedOnlyWithoutAnotherWaiting(t *testing.T) {
 		"all gated":                 {nil, []status.GatedTopic{{Topic: "a"}}, waits("a"), true},
 		"some paused, others gated": {paused, []status.GatedTopic{{Topic: "c"}}, waits("a", "c"), true},
 	} {
-		if got := allTopicsPaused(c.paused, c.gated, c.topics); got != c.want {
-			t.Errorf("%s: %v, want %v", name, got, c.want)
-		}
+		need.Want(t, c.want, "%s: %v, want %v", allTopicsPaused(c.paused, c.gated, c.topics), name)
 	}
 }
 
@@ -416,9 +409,7 @@ func TestDeadLettersAreShownInThePodAlone(t *testing.T) {
 			t.Errorf("%s: the source was queried for a caller who may not", path)
 		}
 	}
-	if source.payloads != 0 {
-		t.Errorf("%d payloads were shown without a request", source.payloads)
-	}
+	need.Want(t, 0, "%d payloads were shown without a request", source.payloads)
 	for path, want := range map[string]int{
 		"/dead/42?payload=true": http.StatusOK, "/events/42?payload=true": http.StatusOK, "/dead/42?payload=yes": http.StatusBadRequest,
 		"/dead/99": http.StatusNotFound, "/dead?topik=orders": http.StatusBadRequest, "/dead?limit=501": http.StatusBadRequest,
@@ -428,9 +419,7 @@ func TestDeadLettersAreShownInThePodAlone(t *testing.T) {
 			t.Errorf("%s: %d %s", path, code, body)
 		}
 	}
-	if source.payloads != 2 {
-		t.Errorf("%d payloads were shown, want 2", source.payloads)
-	}
+	need.Want(t, 2, "%d payloads were shown, want 2", source.payloads)
 	for name, want := range map[string]int{
 		"localhost": http.StatusOK, "127.0.0.1:40001": http.StatusOK, "[::1]:8080": http.StatusOK, "::1": http.StatusOK,
 		"evil.example:8080": http.StatusForbidden, "localhost.evil.example": http.StatusForbidden, "10.0.0.7:8080": http.StatusForbidden, "": http.StatusForbidden,

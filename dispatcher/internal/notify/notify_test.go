@@ -144,9 +144,7 @@ func TestNotificationsAreSentWhenTheAddressRecovers(t *testing.T) {
 	if !strings.Contains(n.Problem(), "responded 503") {
 		t.Errorf("the problem is %q", n.Problem())
 	}
-	if n := o.notified(); n != 0 {
-		t.Errorf("%d notifications are accepted, want none", n)
-	}
+	need.Want(t, 0, "%d notifications are accepted, want none", o.notified())
 	first := o.to.all()
 	o.to.respond(nil)
 	o.await("all notifications are accepted", func() bool {
@@ -329,9 +327,7 @@ func (o outbox) explain(sql, args string) string {
 	need.OK(o, err)
 	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	need.OK(o, err)
-	if _, err := tx.Exec(o.Context(), `deallocate checked`); err != nil {
-		o.Fatal(err)
-	}
+	need.OK(o, need.Err(tx.Exec(o.Context(), `deallocate checked`)))
 	return strings.Join(lines, "\n")
 }
 
@@ -365,17 +361,11 @@ func TestOlderAttemptPutsNothingBack(t *testing.T) {
 		need.OK(t, err)
 		return pgtest.Value[string](o, `select concat_ws(' ', notify_at > now() + interval '10 minutes', notify_attempts) from outbox.outbox_dead_letters`)
 	}
-	if got := back(1); got != "f 2" {
-		t.Errorf("an older attempt puts back what another has taken: %s", got)
-	}
-	if got := back(2); got != "t 1" {
-		t.Errorf("the newest attempt puts nothing back: %s", got)
-	}
+	need.Want(t, "f 2", "an older attempt puts back what another has taken: %s", back(1))
+	need.Want(t, "t 1", "the newest attempt puts nothing back: %s", back(2))
 	pgtest.Exec(o, `update outbox.outbox_dead_letters set notify_at = null, notified_at = now()`)
 	back(1)
-	if o.waiting() != 0 {
-		t.Error("one that was sent is to be sent again")
-	}
+	need.Want(t, 0, "one that was sent is to be sent again", o.waiting())
 }
 
 func TestMain(m *testing.M) { pgtest.Main(m) }

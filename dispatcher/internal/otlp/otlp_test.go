@@ -112,9 +112,7 @@ func TestSpansReachTheCollector(t *testing.T) {
 				"service.name": "shop-outbox", "deployment.environment": "test", "service.version": "v1", "service.instance.id": "w",
 				"outbox.dispatcher": "orders", "telemetry.sdk.language": "go",
 			} {
-				if span.resource[key] != want {
-					t.Errorf("the resource has %s = %q, want %q", key, span.resource[key], want)
-				}
+				need.Want(t, want, "the resource has %s = %q, want %q", span.resource[key], key)
 			}
 		})
 	}

@@ -4,6 +4,8 @@ import (
 	"regexp/syntax"
 	"strings"
 	"testing"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // The size is about that of the program, before it is made.
@@ -19,13 +21,9 @@ func TestSizeOfAPatternIsKnownBeforeItIsMade(t *testing.T) {
 			t.Fatalf("%.20s: %v", text, err)
 		}
 		parsed, err := syntax.Parse(text, syntax.Perl)
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		program, err := syntax.Compile(parsed.Simplify())
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		if states := len(program.Inst); got < states/3 || got > 3*states+200 {
 			t.Errorf("%.20s: %d, and the program has %d", text, got, states)
 		}

@@ -41,9 +41,7 @@ import (
 func sent(t *testing.T, p *pipeline.Pipeline, e *dispatcher.Event) *dispatcher.Event {
 	t.Helper()
 	inner := &sinktest.Recording{}
-	if err := p.Wrap(inner).Deliver(t.Context(), []*dispatcher.Event{e})[0]; err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, p.Wrap(inner).Deliver(t.Context(), []*dispatcher.Event{e})[0])
 	return inner.Events()[0]
 }
 
@@ -293,9 +291,7 @@ func TestOutboxDeliversWhatIsValidAndRouted(t *testing.T) {
 		{"/orders/eu", valid, `{"currency":"EUR","email":"***************.com","total":9.50}`},
 		{"/refunds", refund, `{"email":"***************.com","id":9007199254740993}`},
 	}
-	if got := target.arrived(); !slices.Equal(got, want) {
-		t.Errorf("arrived\n%v\nwant\n%v", got, want)
-	}
+	need.WantAll(t, want, "arrived\n%v\nwant\n%v", target.arrived())
 	var kept bool
 	if err := pool.QueryRow(t.Context(), `select payload->>'card' = '4111-PLANTED' from outbox.outbox_events where id = $1`, valid).Scan(&kept); err != nil || !kept {
 		t.Errorf("the row was changed (%v)", err)
@@ -316,9 +312,7 @@ func collect(t *testing.T, pool *pgxpool.Pool, sql string) map[string]row {
 	all := map[string]row{}
 	var id string
 	var r row
-	if _, err := pgx.ForEachRow(found, []any{&id, &r.state, &r.says}, func() error { all[id] = r; return nil }); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(pgx.ForEachRow(found, []any{&id, &r.state, &r.says}, func() error { all[id] = r; return nil })))
 	return all
 }
 
@@ -556,7 +550,5 @@ func TestFailedTransformationIsRetried(t *testing.T) {
 			t.Errorf("the error quotes the payload: %v", err)
 		}
 	}
-	if n := len(inner.Events()); n != 0 {
-		t.Errorf("%d events arrived as they were", n)
-	}
+	need.Want(t, 0, "%d events arrived as they were", len(inner.Events()))
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/pipeline"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 const secret = "card-4111-1111"
@@ -27,9 +28,7 @@ func compile(t testing.TB, cfg spec.Config, o pipeline.Options) *pipeline.Pipeli
 	t.Helper()
 	cfg.Sink.Kafka = &spec.KafkaSink{}
 	p, err := pipeline.New(cfg, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return p
 }
 
@@ -156,9 +155,7 @@ func TestInvalidEventIsDeadAndTheRestIsDelivered(t *testing.T) {
 	if len(arrived) != 2 || arrived[0].ID != batch[0].ID || arrived[1].ID != batch[5].ID {
 		t.Fatalf("%d events arrived: %v", len(arrived), arrived)
 	}
-	if got := string(arrived[0].Payload); got != `{"by":"orders","members":1,"total":5}` {
-		t.Errorf("it arrived as %s", got)
-	}
+	need.Want(t, `{"by":"orders","members":1,"total":5}`, "it arrived as %s", string(arrived[0].Payload))
 	if arrived[0].EventType != "Placed" || arrived[0].Headers["region"] != "eu" || arrived[0].Attempt != 1 {
 		t.Errorf("it arrived without its attributes: %+v", arrived[0])
 	}
@@ -178,9 +175,7 @@ func TestFiveViolationsAreReported(t *testing.T) {
 		if strings.Count(err.Error(), "#/items/type") != 5 || !strings.Contains(err.Error(), "; and more; correct") {
 			t.Errorf("error %v", err)
 		}
-		if got := len(pipeline.Findings(err)); got != findings {
-			t.Errorf("%d findings, want %d", got, findings)
-		}
+		need.Want(t, findings, "%d findings, want %d", len(pipeline.Findings(err)))
 	}
 }
 
@@ -229,18 +224,14 @@ func TestRegistrySchemaFollowsTheRegistry(t *testing.T) {
 		if c.says == "" {
 			want = 2
 		}
-		if got := len(inner.Events()) - before; got != want {
-			t.Errorf("%s: %d events arrived, want %d", name, got, want)
-		}
+		need.Want(t, want, "%s: %d events arrived, want %d", len(inner.Events())-before, name)
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err, _ := deliver(ended); !errors.Is(err, context.Canceled) || dispatcher.IsUnavailable(err) {
 		t.Errorf("after the end of ctx: %v", err)
 	}
-	if calls != 6 {
-		t.Errorf("the registry got %d calls, want 6", calls)
-	}
+	need.Want(t, 6, "the registry got %d calls, want 6", calls)
 }
 
 // What breaks the schema in memory is final when the registry has no newer one.
@@ -306,24 +297,18 @@ func TestCheckReportsEachStep(t *testing.T) {
 		"message.validation[1]: every type: version 3 of orders-value, message.validation[1].schema.registry: unreachable",
 		`message.transform[0]: every type: without(payload, ["card"]), <nil>`,
 	}
-	if got := strings.Join(reported, "\n"); got != strings.Join(want, "\n") {
-		t.Errorf("got\n%s", got)
-	}
+	need.Want(t, strings.Join(want, "\n"), "got\n%s", strings.Join(reported, "\n"))
 }
 
 // A pipeline of nothing costs nothing: the sink itself is called. CONTRACT: C-72
 // REQUIREMENT: STORAGE-56
 func TestEmptyPipelineIsTheSink(t *testing.T) {
 	inner := &sinktest.Recording{}
-	if compile(t, spec.Config{}, pipeline.Options{}).Wrap(inner) != dispatcher.Sink(inner) {
-		t.Error("the sink is wrapped for nothing")
-	}
+	need.Want(t, dispatcher.Sink(inner), "the sink is wrapped for nothing", compile(t, spec.Config{}, pipeline.Options{}).Wrap(inner))
 	p := compile(t, spec.Config{Message: spec.Message{Transform: []spec.Transformation{{Types: []string{"Placed"}, Payload: "payload"}}}}, pipeline.Options{})
 	silent := &sinktest.Func{RespondAll: func(context.Context, []*dispatcher.Event) []error { return nil }}
 	s, batch := p.Wrap(silent), []*dispatcher.Event{event("Other", `{}`)}
-	if n := testing.AllocsPerRun(100, func() { s.Deliver(context.Background(), batch) }); n != 0 {
-		t.Errorf("an event that nothing is configured for costs %v allocations", n)
-	}
+	need.Want(t, 0, "an event that nothing is configured for costs %v allocations", testing.AllocsPerRun(100, func() { s.Deliver(context.Background(), batch) }))
 }
 
 const order = `{"id": 12345678, "currency": "EUR", "total": 99.50, "card": "4111111111111111",
@@ -404,9 +389,7 @@ func TestTypePrefixesSelectTheirTypes(t *testing.T) {
 		"STORAGE_TRANSACTION_BEGAN": "message.validation[0].rules[0] message.validation[1].rules[0] message.validation[2].rules[0]",
 		"STORAGE":                   "", "other": "message.validation[1].rules[0]", "other2": "", "übrig": "message.validation[2].rules[0]", "all": "message.validation[4].rules[0]", "": "",
 	} {
-		if got := broken(t, p, event(kind, `{}`)); got != want {
-			t.Errorf("type %q breaks %q, want %q", kind, got, want)
-		}
+		need.Want(t, want, "type %q breaks %q, want %q", broken(t, p, event(kind, `{}`)), kind)
 	}
 	for kind, want := range map[string]string{"changed.name": `{"changed":true}`, "changed": `{}`} {
 		if got := sent(t, p, event(kind, `{}`)); string(got.Payload) != want {
@@ -440,9 +423,7 @@ func TestSchemaByVersion(t *testing.T) {
 	} {
 		e := event(test.kind, `{}`)
 		e.Headers[test.header] = test.version
-		if got := broken(t, p, e); got != test.want {
-			t.Errorf("%s with %s %q breaks %q, want %q", test.kind, test.header, test.version, got, test.want)
-		}
+		need.Want(t, test.want, "%s with %s %q breaks %q, want %q", broken(t, p, e), test.kind, test.header, test.version)
 	}
 
 	e := event("Placed", `{}`)

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 
@@ -81,9 +80,7 @@ func TestViolationsNameThePlaceAndNoValue(t *testing.T) {
 		for _, v := range violations(t, s, c.payload) {
 			got = append(got, v.text)
 		}
-		if !slices.Equal(got, c.want) {
-			t.Errorf("%s for %s:\ngot  %q\nwant %q", c.schema, c.payload, got, c.want)
-		}
+		need.WantAll(t, c.want, "%s for %s:\ngot  %q\nwant %q", got, c.schema, c.payload)
 	}
 }
 

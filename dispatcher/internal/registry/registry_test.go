@@ -185,9 +185,7 @@ func TestFixedVersionsFetchedOnceAndLatestAfterRefresh(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := f.requests.Load(); n != 4 {
-		t.Errorf("%d requests for 4 lookups, want 4", n)
-	}
+	need.Want(t, 4, "%d requests for 4 lookups, want 4", f.requests.Load())
 	// Only the latest is fetched again.
 	newest := register(t, f, "orders", sr.Schema{Schema: `{"type":"array"}`, Type: sr.TypeJSON})
 	if got, _ := c.Schema(t.Context(), "orders", 0); got.ID != id {
@@ -212,9 +210,7 @@ func TestNewerFetchesOnceForAllThatWait(t *testing.T) {
 	register(t, f, "orders", sr.Schema{Schema: text, Type: sr.TypeJSON})
 	c := open(t, spec.SchemaRegistry{URL: f.URL()})
 	c.StaleWait = time.Minute
-	if _, err := c.Schema(t.Context(), "orders", 0); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(c.Schema(t.Context(), "orders", 0)))
 	newest := register(t, f, "orders", sr.Schema{Schema: `{"type":"array"}`, Type: sr.TypeJSON})
 	since := time.Now()
 	var wg sync.WaitGroup
@@ -228,9 +224,7 @@ func TestNewerFetchesOnceForAllThatWait(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := f.requests.Load(); n != 2 {
-		t.Errorf("%d requests, want 2", n)
-	}
+	need.Want(t, 2, "%d requests, want 2", f.requests.Load())
 	began := time.Now()
 	for range 4 { // of deliveries one after another
 		if _, unsure, err := c.Newer(t.Context(), "orders", time.Now()); unsure != nil || err != nil {
@@ -262,9 +256,7 @@ func TestNewerWaitsForASlowRegistry(t *testing.T) {
 	register(t, f, "orders", sr.Schema{Schema: text, Type: sr.TypeJSON})
 	c := open(t, spec.SchemaRegistry{URL: f.URL()})
 	c.StaleWait = 0
-	if _, err := c.Schema(t.Context(), "orders", 0); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(c.Schema(t.Context(), "orders", 0)))
 	newest := register(t, f, "orders", sr.Schema{Schema: `{"type":"array"}`, Type: sr.TypeJSON})
 	c.entries[lookup{subject: "orders"}].took *= 10_000 // seconds
 	if got, unsure, err := c.Newer(t.Context(), "orders", time.Now()); got.ID != newest || unsure != nil || err != nil {
@@ -278,9 +270,7 @@ func TestKnownSchemaUsedWhileRegistryUnreachable(t *testing.T) {
 	id := register(t, f, "orders", sr.Schema{Schema: text, Type: sr.TypeJSON})
 	c := open(t, spec.SchemaRegistry{URL: f.URL()})
 	c.pause, c.refresh = 0, 0
-	if _, err := c.Schema(t.Context(), "orders", 0); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(c.Schema(t.Context(), "orders", 0)))
 	f.broken(status(http.StatusServiceUnavailable))
 	if got, err := c.Schema(t.Context(), "orders", 0); err != nil || got.ID != id {
 		t.Errorf("got %+v, %v while the registry is unreachable, want the known schema %d", got, err, id)
@@ -316,9 +306,7 @@ func TestSilentRegistryDoesNotBlockCallers(t *testing.T) {
 	id := register(t, f, "orders", sr.Schema{Schema: text, Type: sr.TypeJSON})
 	c := open(t, spec.SchemaRegistry{URL: f.URL()})
 	c.refresh = 0
-	if _, err := c.Schema(t.Context(), "orders", 0); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(c.Schema(t.Context(), "orders", 0)))
 	waiting, release := make(chan struct{}, 9), make(chan struct{})
 	defer close(release)
 	f.broken(func(http.ResponseWriter, *http.Request) { waiting <- struct{}{}; <-release })

@@ -167,9 +167,7 @@ func (l *ledger) finish() {
 			if p := l.observe(o); p.FinishedAt.IsZero() {
 				open = p.String()
 			}
-			if _, err := l.replays.Step(l.Context(), o.ID, 50); err != nil {
-				l.Fatal(err)
-			}
+			need.OK(l, need.Err(l.replays.Step(l.Context(), o.ID, 50)))
 			l.deliverSome(1000)
 		}
 		switch {
@@ -259,9 +257,7 @@ func TestOverlappingOperationsClaimEachDeadLetterOnce(t *testing.T) {
 		p := r.observe(o)
 		deadAgain, discarded = deadAgain+p.DeadAgain, discarded+p.Discarded
 		for _, s := range p.Skipped {
-			if s.Reason != status.SkippedClaimed {
-				t.Errorf("%d were skipped: %s", s.Count, s.Reason)
-			}
+			need.Want(t, status.SkippedClaimed, "%d were skipped: %s", s.Reason, s.Count)
 			claimed += s.Count
 		}
 		if p.Waiting+p.Pending > 0 {
@@ -289,9 +285,7 @@ func TestKilledBatchRolledBack(t *testing.T) {
 	hold, err := r.Begin(t.Context())
 	need.OK(t, err)
 	defer hold.Rollback(context.Background())
-	if _, err := hold.Exec(t.Context(), `select from outbox.outbox_events where seq = 8 for update`); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(hold.Exec(t.Context(), `select from outbox.outbox_events where seq = 8 for update`)))
 	failed := make(chan error, 1)
 	go func() { _, err := r.replays.Step(context.Background(), o.ID, 5); failed <- err }()
 	const waits = `from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database() and query like '%outbox_replay_step%'`
@@ -372,9 +366,7 @@ func TestStepLeavesWhatAnotherClaimsMeanwhile(t *testing.T) {
 	hold, err := r.Begin(t.Context())
 	need.OK(t, err)
 	defer hold.Rollback(context.Background())
-	if _, err := hold.Exec(t.Context(), `update outbox.outbox_dead_letters set replay_id = $1 where id = 1`, next.ID); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(hold.Exec(t.Context(), `update outbox.outbox_dead_letters set replay_id = $1 where id = 1`, next.ID)))
 	done := make(chan error, 1)
 	go func() { _, err := r.replays.Step(context.Background(), left.ID, 3); done <- err }()
 	eventually(t, "the step waits for the dead letter", func() bool {
@@ -404,9 +396,7 @@ func TestStepReadsItsBatchAlone(t *testing.T) {
 			other, o := request(), request()
 			other.Limit = 2000 // it waits at the front, and no process runs it
 			for _, o := range []spec.ReplayRequest{other, o} {
-				if _, err := replays.Begin(t.Context(), o); err != nil {
-					t.Fatal(err)
-				}
+				need.OK(t, need.Err(replays.Begin(t.Context(), o)))
 			}
 			pgtest.Exec(r, `update outbox.outbox_replays set seen_at = now() - interval '2 minutes' where id = $1`, other.ID)
 			step := func(what string) {
@@ -431,9 +421,7 @@ func TestStepReadsItsBatchAlone(t *testing.T) {
 			r.makeDead("seq % 4 = 0")
 			pgtest.HandIn(t, r.Pool) // what that read
 			rows0, _ := r.reads(one)
-			if _, err := replays.Observe(t.Context(), o.ID); err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, need.Err(replays.Observe(t.Context(), o.ID)))
 			if rows, _ := r.reads(one); rows-rows0 > 5*2000 {
 				t.Errorf("a look at 2000 events, of which 500 have an outcome, read %d rows", rows-rows0)
 			}

@@ -26,14 +26,10 @@ func TestReplayPutsTheRowBack(t *testing.T) {
 	before := pgtest.Value[string](r, kept)
 	o := request()
 	r.checkProgress(r.begin(o), "0 of 1 done")
-	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_events where status = 'dead'`); n != 1 {
-		t.Error("to begin moved the row")
-	}
+	pgtest.Want[int](r, 1, "to begin moved the row", `select count(*) from outbox.outbox_events where status = 'dead'`)
 	r.step(o, 10, 1)
 	r.step(o, 10, 0)
-	if after := pgtest.Value[string](r, kept); after != before {
-		t.Errorf("the row was %s and is %s", before, after)
-	}
+	need.Want(t, before, "the row was %s and is %s", pgtest.Value[string](r, kept), before)
 	pgtest.Want(r, "(pending,0,,,,,t)", "the row is %s", `select (status, attempts, dead_reason, last_error, failures, locked_by, next_attempt_at <= now())::text from outbox.outbox_events`)
 	deadLetter := pgtest.Value[string](r, `select (resolution, resolved_by, resolution_reason, replay_id, resolved_at <= now(), error, failures, attempts)::text from outbox.outbox_dead_letters`)
 	if want := `(replayed,alice,CHG-812,` + o.ID.String() + `,t,422,"[{""attempt"": 20}]",20)`; deadLetter != want {
@@ -227,9 +223,7 @@ func TestReplaysAtOnceKeepTheOrderOfKeys(t *testing.T) {
 	r.step(last, 1, 1)
 	r.step(first, 1, 1)
 	r.step(last, 1, 0)
-	if _, err := r.replays.Stop(t.Context(), first.ID, "enough"); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(r.replays.Stop(t.Context(), first.ID, "enough")))
 	r.step(last, 1, 1)
 }
 

@@ -332,9 +332,7 @@ func TestProgressReportsCausesOfWaiting(t *testing.T) {
 			for _, wait := range p.WaitingFor {
 				got += strings.TrimSpace(pgtest.Value[string](r, `select concat_ws(' ', $1::text, $2::bigint, seq, $4::text) from outbox.outbox_events where id = $3`, wait.Reason, wait.Count, wait.Event, wait.Detail))
 			}
-			if got != test.want {
-				t.Errorf("it waits for %q, want %q", got, test.want)
-			}
+			need.Want(t, test.want, "it waits for %q, want %q", got)
 			if again, err := r.replays.Progress(t.Context(), o.ID); err != nil || len(again.WaitingFor) != len(p.WaitingFor) {
 				t.Errorf("the progress is %+v, %v", again, err)
 			}

@@ -119,9 +119,7 @@ func TestNextRunIsDueAfterAShareOfTheShortestAge(t *testing.T) {
 		time.Hour:        {Delivered: 7 * day, DeadResolved: 30 * day, DeadUnresolved: day},
 		90 * time.Minute: {Delivered: 0, DeadResolved: 36 * time.Hour},
 	} {
-		if every := retention.New(nil, opts).Every(); every != want {
-			t.Errorf("%+v: every %s, want %s", opts, every, want)
-		}
+		need.Want(t, want, "%+v: every %s, want %s", retention.New(nil, opts).Every(), opts)
 	}
 
 	o.add("delivered", 8, "")
@@ -201,9 +199,7 @@ func TestRunLogsAFailureOnce(t *testing.T) {
 	for range 5 {
 		<-checked
 	}
-	if p := s.Problem(); p != "" {
-		t.Errorf("before the outbox is ready it says %q", p)
-	}
+	need.Want(t, "", "before the outbox is ready it says %q", s.Problem())
 	ready.Store(true)
 	wait(t, "the failure", func() bool {
 		return strings.Contains(s.Problem(), `have the owner run what "dispatcher migrate grants" prints`)
@@ -304,15 +300,9 @@ func TestALostLeaseWritesNoPosition(t *testing.T) {
 		{"another's", "1 minute", mine, 40}, {"mine, and over", "-1 second", other, 40}, {"mine", "1 minute", other, 7},
 	} {
 		pgtest.Exec(o, `update outbox.outbox_sweeps set held_until = now() + $1::text::interval, delivered = 0`, c.held)
-		if _, err := o.sweeps.Exec(t.Context(), retention.Statement("progress"), "retention", c.worker, int64(7), int64(3), int64(0), int64(0), int64(0)); err != nil {
-			t.Fatal(err)
-		}
-		if got := pgtest.Value[int64](o, `select position from outbox.outbox_sweeps`); got != c.position {
-			t.Errorf("%s: the position is %d, want %d", c.name, got, c.position)
-		}
-		if got := pgtest.Value[int64](o, `select delivered from outbox.outbox_sweeps`); got != 3 {
-			t.Errorf("%s: %d removed rows are counted, want 3", c.name, got)
-		}
+		need.OK(t, need.Err(o.sweeps.Exec(t.Context(), retention.Statement("progress"), "retention", c.worker, int64(7), int64(3), int64(0), int64(0), int64(0))))
+		need.Want(t, c.position, "%s: the position is %d, want %d", pgtest.Value[int64](o, `select position from outbox.outbox_sweeps`), c.name)
+		need.Want(t, 3, "%s: %d removed rows are counted, want 3", pgtest.Value[int64](o, `select delivered from outbox.outbox_sweeps`), c.name)
 	}
 }
 
@@ -333,9 +323,7 @@ func TestPagesAreReadUntilTheyAreEmpty(t *testing.T) {
 	tx, err := o.Begin(t.Context())
 	need.OK(t, err)
 	defer tx.Rollback(t.Context())
-	if _, err := tx.Exec(t.Context(), `lock table outbox.outbox_events in access exclusive mode`); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(tx.Exec(t.Context(), `lock table outbox.outbox_events in access exclusive mode`)))
 	pgtest.Exec(o, `update outbox.outbox_sweeps set next_run = now()`)
 	_, err = o.sweeper(nil).Sweep(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "55P03") {

@@ -52,9 +52,7 @@ func TestOutcomesAreReadBeforeRowsAreRemoved(t *testing.T) {
 	// The process of a run that is under way: the outcomes are not read yet.
 	hold, err := o.Begin(t.Context())
 	need.OK(t, err)
-	if _, err := hold.Exec(t.Context(), `select from outbox.outbox_replays for update`); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(hold.Exec(t.Context(), `select from outbox.outbox_replays for update`)))
 	o.sweep(o.sweeper(nil))
 	need.OK(t, hold.Rollback(t.Context()))
 	if got, want := o.state(replay), "waiting 0 pending 3 delivered 0 dead 0 gone 0 stopped 0"; got != want {
@@ -119,9 +117,7 @@ func TestUnreadOutcomesKeepNoOthers(t *testing.T) {
 	hold, err := o.Begin(t.Context())
 	need.OK(t, err)
 	defer hold.Rollback(context.WithoutCancel(t.Context()))
-	if _, err := hold.Exec(t.Context(), `select from outbox.outbox_dead_letters where replay_id = $1 for update`, replay); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(hold.Exec(t.Context(), `select from outbox.outbox_dead_letters where replay_id = $1 for update`, replay)))
 	if ran, err := o.sweeper(nil).Sweep(t.Context()); !ran || err == nil || !strings.Contains(err.Error(), "run `dispatcher dead operations --operation ID` for each replay that is open") {
 		t.Errorf("a run that cannot read an outcome: %v, %v", ran, err)
 	}
@@ -229,9 +225,7 @@ func TestOldOperationsGo(t *testing.T) {
 		id    uuid.UUID
 		there int
 	}{{"one that runs", running, 1}, {"one that was left", left, 1}, {"an old one", old, 0}, {"a recent one", recent, 1}, {"one of another namespace", others, 1}} {
-		if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_replays where id = $1`, test.id); n != test.there {
-			t.Errorf("%s: %d rows, want %d", test.what, n, test.there)
-		}
+		need.Want(t, test.there, "%s: %d rows, want %d", pgtest.Value[int](o, `select count(*) from outbox.outbox_replays where id = $1`, test.id), test.what)
 	}
 	if got := o.state(running); got != "waiting 1 pending 0 delivered 0 dead 0 gone 0 stopped 0" || o.deadLetters(claimed) != "open" {
 		t.Errorf("one that runs is %s, its dead letter %s", got, o.deadLetters(claimed))

@@ -252,9 +252,7 @@ func TestSweepSkipsLockedRows(t *testing.T) {
 	tx, err := o.Begin(t.Context())
 	need.OK(t, err)
 	defer tx.Rollback(t.Context())
-	if _, err := tx.Exec(t.Context(), `select from outbox.outbox_events where id = any ($1) for update`, []uuid.UUID{held, dead}); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(tx.Exec(t.Context(), `select from outbox.outbox_events where id = any ($1) for update`, []uuid.UUID{held, dead})))
 	s := o.sweeper(nil)
 	o.sweep(s)
 	if !o.row(held) || !o.row(dead) || o.row(free) || o.deadLetters(dead) != "discarded" {
@@ -496,9 +494,7 @@ func TestSweepWorksInEveryModeOfTheDriver(t *testing.T) {
 		if o.row(delivered) || o.row(resolved) || o.row(unresolved) || o.deadLetters(unresolved) != "expired" {
 			t.Errorf("rows stay: %v %v %v; the dead letter is %s", o.row(delivered), o.row(resolved), o.row(unresolved), o.deadLetters(unresolved))
 		}
-		if got := o.state(replay); got != "waiting 1 pending 0 delivered 0 dead 0 gone 0 stopped 0" {
-			t.Errorf("a replay that has begun is %s", got)
-		}
+		need.Want(t, "waiting 1 pending 0 delivered 0 dead 0 gone 0 stopped 0", "a replay that has begun is %s", o.state(replay))
 		if state, err := s.State(t.Context()); err != nil || state.Removed != (retention.Counts{Delivered: 1, Dead: 2, DeadLetters: 1, Expired: 1}) || state.Next.Before(time.Now()) {
 			t.Errorf("state %+v, %v", state, err)
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/tracing"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 const (
@@ -102,9 +103,7 @@ func TestSpanHangsBelowTheProducers(t *testing.T) {
 		if sent := d.got[0]; !maps.Equal(sent.Headers, want) || sent.ID != e.ID || sent.Attempt != e.Attempt || string(sent.Payload) != string(e.Payload) {
 			t.Errorf("sent %+v", sent)
 		}
-		if trace.SpanFromContext(d.ctx).SpanContext().SpanID() != span.SpanContext().SpanID() {
-			t.Error("the handler's context does not hold the span")
-		}
+		need.Want(t, span.SpanContext().SpanID(), "the handler's context does not hold the span", trace.SpanFromContext(d.ctx).SpanContext().SpanID())
 	}
 	if !maps.Equal(headers, before) {
 		t.Errorf("the event was changed: %v", headers)
@@ -185,9 +184,7 @@ func TestSpanEndsAfterAPanic(t *testing.T) {
 	s, recorder := traced(&destination{respond: func(int) error { panic("stop") }})
 	func() {
 		defer func() {
-			if recover() != "stop" {
-				t.Error("the panic was kept from the engine")
-			}
+			need.Want(t, "stop", "the panic was kept from the engine", recover())
 		}()
 		s.Deliver(t.Context(), []*dispatcher.Event{event(nil)})
 	}()
@@ -210,23 +207,17 @@ func TestUnsampledEventsStaySo(t *testing.T) {
 // Every kind has a name; those that the conventions know have theirs.
 func TestEveryKindHasItsSystem(t *testing.T) {
 	for kind, want := range map[string]string{"kafka": "kafka", "sns": "aws.sns", "sqs": "aws_sqs", "pubSub": "gcp_pubsub", "serviceBus": "servicebus", "postgres": "postgresql", "http": "http"} {
-		if got := tracing.System(kind); got != want {
-			t.Errorf("%s is %q, want %q", kind, got, want)
-		}
+		need.Want(t, want, "%s is %q, want %q", tracing.System(kind), kind)
 	}
 	page, err := os.ReadFile("doc.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	for _, kind := range spec.SinkKinds() {
 		name, _, _ := strings.Cut(kind.Tag.Get("json"), ",")
 		if !regexp.MustCompile(`messaging\.system .*\b` + regexp.QuoteMeta(tracing.System(name)) + `\b`).Match(page) {
 			t.Errorf("doc.go does not have %s, the messaging.system of %s", tracing.System(name), name)
 		}
 	}
-	if tracing.Sink(&destination{}, sdk.NewTracerProvider(), "kafka").BatchSize() != 1 {
-		t.Error("the batch size is not the sink's")
-	}
+	need.Want(t, 1, "the batch size is not the sink's", tracing.Sink(&destination{}, sdk.NewTracerProvider(), "kafka").BatchSize())
 }
 
 // BenchmarkDeliver shows what tracing costs a delivery of one event; "off" is what runs when nothing

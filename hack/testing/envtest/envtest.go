@@ -101,9 +101,7 @@ func Kubeconfig(tb testing.TB) string {
 	tb.Helper()
 	Start(tb)
 	file := filepath.Join(tb.TempDir(), "kubeconfig")
-	if err := os.WriteFile(file, server.env.KubeConfig, 0o600); err != nil {
-		tb.Fatal(err)
-	}
+	need.OK(tb, os.WriteFile(file, server.env.KubeConfig, 0o600))
 	return file
 }
 
@@ -111,9 +109,7 @@ func Kubeconfig(tb testing.TB) string {
 func FreeAddress(tb testing.TB) string {
 	tb.Helper()
 	port, err := daemon.FreePort()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	need.OK(tb, err)
 	return fmt.Sprintf("127.0.0.1:%d", port)
 }
 

@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -29,6 +31,29 @@ func OK(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Err is the error among the results of a call: the last one.
+func Err(results ...any) error {
+	err, _ := results[len(results)-1].(error)
+	return err
+}
+
+// Want marks the test as failed, and lets it continue, unless it got what is wanted. The verbs of the text are for also, for what
+// the test got, and for what is wanted, which a text may leave out.
+func Want[T comparable](t testing.TB, want T, text string, got T, also ...any) {
+	t.Helper()
+	if got != want {
+		t.Errorf(text, append(also, got, want)[:strings.Count(text, "%")]...)
+	}
+}
+
+// WantAll is Want for slices. One without members is as good as none.
+func WantAll[S ~[]E, E comparable](t testing.TB, want S, text string, got S, also ...any) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf(text, append(also, got, want)[:strings.Count(text, "%")]...)
 	}
 }
 

@@ -95,3 +95,28 @@ func isText(e ast.Expr) bool {
 	literal, ok := e.(*ast.BasicLit)
 	return ok && literal.Kind == token.STRING
 }
+
+// said is a test that keeps what it is told.
+type said struct {
+	testing.TB
+	all []string
+}
+
+func (*said) Helper()                          {}
+func (s *said) Fatal(args ...any)              { s.all = append(s.all, fmt.Sprint(args...)) }
+func (s *said) Errorf(format string, a ...any) { s.all = append(s.all, fmt.Sprintf(format, a...)) }
+
+func TestWrongValuesAndErrorsAreReported(t *testing.T) {
+	t.Parallel()
+	s := &said{}
+	need.OK(s, need.Err(fmt.Sscan("7", new(int))))
+	need.Want(s, 2, "%d events, want %d", 2)
+	need.WantAll(s, []int{}, "%v", nil)
+	need.WantAll(t, nil, "%q, want none", s.all)
+
+	need.OK(s, need.Err(fmt.Sscan("", new(int))))
+	need.Want(s, 2, "%s: %d events, want %d", 3, "orders")
+	need.Want(s, 2, "%d events", 3)
+	need.WantAll(s, []int{1}, "got %v, want %v", []int{1, 2})
+	need.WantAll(t, []string{"EOF", "orders: 3 events, want 2", "3 events", "got [1 2], want [1]"}, "%q, want %q", s.all)
+}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
 
@@ -57,9 +58,7 @@ func Want[T comparable](db interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }, want T, text, sql string, args ...any) {
 	db.Helper()
-	if got := Value[T](db, sql, args...); got != want {
-		db.Errorf(text, []any{got, want}[:strings.Count(text, "%")]...)
-	}
+	need.Want(db, want, text, Value[T](db, sql, args...))
 }
 
 // Login makes a role with the grants of a kind and no other right, dropped at cleanup, and returns the connection string of

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -63,10 +64,6 @@ func TestProcessesShareAServer(t *testing.T) {
 	_ = group.Wait() // the goroutines report themselves
 	var databases []string
 	pool := pgtest.Pool(t, dsn)
-	if err := pool.QueryRow(t.Context(), `select array_agg(datname order by datname) from pg_database`).Scan(&databases); err != nil {
-		t.Fatal(err)
-	}
-	if got := strings.Join(databases, " "); got != "postgres template0 template1" {
-		t.Errorf("the server has the databases %s", got)
-	}
+	need.OK(t, pool.QueryRow(t.Context(), `select array_agg(datname order by datname) from pg_database`).Scan(&databases))
+	need.Want(t, "postgres template0 template1", "the server has the databases %s", strings.Join(databases, " "))
 }

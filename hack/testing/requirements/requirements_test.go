@@ -7,17 +7,15 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 func TestPageHasEachRequirementWithItsTests(t *testing.T) {
 	page, err := render(filepath.Join("..", "..", ".."))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	documents, err := load(".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	for i, least := range []int{14, 23, 19, 19, 72} {
 		n := 0
 		eachRequirement(documents[i:i+1], func(r requirement) {

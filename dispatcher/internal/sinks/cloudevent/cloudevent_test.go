@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 func base() *dispatcher.Event {
@@ -35,18 +36,14 @@ func TestPartitionKeyIsTheEventsKey(t *testing.T) {
 		case "explicit":
 			e.PartitionKey = want
 		}
-		if got := New(e).Extensions()["partitionkey"]; got != want {
-			t.Errorf("partitionkey is %v, want %s", got, want)
-		}
+		need.Want[any](t, want, "partitionkey is %v, want %s", New(e).Extensions()["partitionkey"])
 	}
 }
 
 // CONTRACT: C-70
 func TestIntegersAreNumbers(t *testing.T) {
 	line, err := New(base()).MarshalJSON()
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	var got struct {
 		Attempt                json.Number
 		FencingToken, Sequence string
@@ -68,9 +65,7 @@ func TestSourceEscapesNamespaceAndTopic(t *testing.T) {
 	} {
 		e := base()
 		e.Namespace, e.Topic = test.namespace, test.topic
-		if got := New(e).Source(); got != test.want {
-			t.Errorf("source of %q, %q is %q, want %q", test.namespace, test.topic, got, test.want)
-		}
+		need.Want(t, test.want, "source of %q, %q is %q, want %q", New(e).Source(), test.namespace, test.topic)
 	}
 }
 
@@ -118,9 +113,7 @@ func TestHeadersBecomeAttributeNames(t *testing.T) {
 			e.Headers = test.headers
 			got := New(e).Extensions()
 			for name, value := range own {
-				if got[name] != value {
-					t.Errorf("a header changed the attribute %s from %v to %v", name, value, got[name])
-				}
+				need.Want(t, value, "a header changed the attribute %s from %v to %v", got[name], name, value)
 				delete(got, name)
 			}
 			want := map[string]any{}
@@ -147,9 +140,7 @@ func TestAlwaysValid(t *testing.T) {
 			t.Errorf("%q: %v", s, err)
 		}
 		line, err := ce.MarshalJSON()
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		var back event.Event
 		if err := json.Unmarshal(line, &back); err != nil {
 			t.Errorf("%q: %v", s, err)
@@ -176,7 +167,5 @@ func TestTakenIsComplete(t *testing.T) {
 			t.Errorf("%s is missing from taken", name)
 		}
 	}
-	if n := len(slices.Collect(maps.Keys(taken))); n != len(New(e).Extensions())+9 {
-		t.Errorf("taken has %d names; nine of CloudEvents and those of the dispatcher are %d", n, len(New(e).Extensions())+9)
-	}
+	need.Want(t, len(New(e).Extensions())+9, "taken has %d names; nine of CloudEvents and those of the dispatcher are %d", len(slices.Collect(maps.Keys(taken))))
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/base"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // odd is a service with a destination that is silent, and one at which it panics.
@@ -89,9 +90,7 @@ func TestSilentDestinationGetsNoMoreOfABatch(t *testing.T) {
 			for _, others := range []int{0, 100} {
 				func() {
 					defer func() {
-						if v := recover(); v != "odd" {
-							t.Errorf("%s, %d others: Deliver panicked with %v, want the service's value", name, others, v)
-						}
+						need.Want(t, "odd", "%s, %d others: Deliver panicked with %v, want the service's value", recover(), name, others)
 					}()
 					s.Deliver(t.Context(), append(batch(100, "panics", key), batch(others, "others", key)...))
 				}()
@@ -113,9 +112,7 @@ func TestPubSubMessagesHaveRoom(t *testing.T) {
 		for i := range test.headers {
 			e.Headers[fmt.Sprintf("x-a-%d", i)] = "x"
 		}
-		if err := p.sink.Deliver(t.Context(), []*dispatcher.Event{e})[0]; err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, p.sink.Deliver(t.Context(), []*dispatcher.Event{e})[0])
 		all := server.Messages()
 		attributes := all[len(all)-1].Attributes
 		counted := map[string]int{}
@@ -152,18 +149,14 @@ func TestRouteReplacesTheConfiguredName(t *testing.T) {
 					TopicArn: topic.TopicArn, Protocol: aws.String("sqs"), Endpoint: aws.String("arn:aws:sqs:eu-west-1:" + account + ":" + to),
 				})
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, err)
 			s, err := NewSNS(spec.SNSSink{TopicARN: strings.TrimSuffix(*topic.TopicArn, to) + configured, Endpoint: "http://" + awsServer.Get(t).Address}, route)
 			return opened(t, s, err), func() int { return len(drain(t, queue, queueURL)) }
 		},
 		"PubSub": func(t *testing.T, to string, route func(*dispatcher.Event) (string, error)) (*sink, func() int) {
 			server := pstest.NewServer()
 			t.Cleanup(func() { _ = server.Close() })
-			if _, err := server.GServer.CreateTopic(t.Context(), &pubsubpb.Topic{Name: "projects/shop-test/topics/" + to}); err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, need.Err(server.GServer.CreateTopic(t.Context(), &pubsubpb.Topic{Name: "projects/shop-test/topics/" + to})))
 			s, err := NewPubSub(spec.PubSubSink{Project: "shop-test", Topic: configured, Endpoint: "http://" + server.Addr}, route)
 			return opened(t, s, err), func() int { return len(server.Messages()) }
 		},
@@ -199,9 +192,7 @@ func TestSQSRegionIsThatOfTheURL(t *testing.T) {
 		"vpce-1a2b.sqs.eu-west-1.vpce.aws": "",
 	} {
 		s, err := NewSQS(spec.SQSSink{QueueURL: "https://" + host + "/" + account + "/orders"}, nil)
-		if got := opened(t, s, err).service.(*awsService[*sqs.Client]).region; got != want {
-			t.Errorf("the region of %s is %q, want %q", host, got, want)
-		}
+		need.Want(t, want, "the region of %s is %q, want %q", opened(t, s, err).service.(*awsService[*sqs.Client]).region, host)
 	}
 }
 
@@ -246,9 +237,7 @@ func TestServiceBusRefusalsKeepTheConnection(t *testing.T) {
 	} {
 		s := newServiceBusSink(t, address, queue+newName(""), "", "good")
 		service := s.service.(*serviceBusService)
-		if err := s.Probe(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, s.Probe(t.Context()))
 		client := service.client // the deliveries use the connection of the probe
 		sinktest.Outcome(t, queue, sinktest.Send(t, s), want.is, want.word, want.text)
 		if err := sinktest.Send(t, s); (err == nil) != want.again {
@@ -282,14 +271,10 @@ func TestPubSubReadsRefusedCredentialsAgain(t *testing.T) {
 	refused := refusing(2)
 	p, server := newPubSub(t, spec.Binary, pstest.ServerReactorOption{FuncName: "Publish", Reactor: &refused})
 	service := p.sink.service.(*pubsubService)
-	if err := p.sink.Probe(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, p.sink.Probe(t.Context()))
 	client := service.client
 	sinktest.Outcome(t, "refused", sinktest.Send(t, p.sink), sinktest.Unavailable, reason.AuthenticationFailed, "check the credentials")
-	if service.client != client {
-		t.Error("a client is replaced at once: each refusal would read the environment again")
-	}
+	need.Want(t, client, "a client is replaced at once: each refusal would read the environment again", service.client)
 	client.made = time.Now().Add(-2 * reloadAfter)
 	sinktest.Outcome(t, "refused, later", sinktest.Send(t, p.sink), sinktest.Unavailable, reason.AuthenticationFailed, "check the credentials")
 	if err := sinktest.Send(t, p.sink); err != nil || len(server.Messages()) != 1 {

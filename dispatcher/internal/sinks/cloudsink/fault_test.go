@@ -22,6 +22,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // What every service does alike: a missing destination, a message that is too large, and silence.
@@ -233,9 +234,7 @@ func TestPubSubResponsesNameTheRemedy(t *testing.T) {
 				t.Errorf("%s: its attempt is given back, or nothing was taken: %v", code, err)
 			}
 		}
-		if n := len(server.Messages()); n != 0 {
-			t.Errorf("%s: %d messages were taken", code, n)
-		}
+		need.Want(t, 0, "%s: %d messages were taken", len(server.Messages()), code)
 	}
 	silent, _ := newPubSub(t, spec.Binary, pstest.WithErrorInjection("GetTopic", codes.Unavailable, sinktest.PayloadSecret))
 	sinktest.Outcome(t, "Unavailable, Probe", silent.sink.Probe(t.Context()), sinktest.Unavailable, reason.ConnectionFailed, "gave no valid response")
@@ -306,15 +305,11 @@ func TestResponseOutlivesTheBody(t *testing.T) {
 	}))
 	defer server.Close()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	body := &sdkBody{Reader: strings.NewReader("event"), closed: make(chan struct{})}
 	request.Body, request.ContentLength = body, 5
 	response, err := traced{transport(time.Minute)}.RoundTrip(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer response.Body.Close()
 	_ = body.Close()
 	if _, err := io.ReadAll(response.Body); err != nil {

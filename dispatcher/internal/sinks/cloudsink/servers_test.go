@@ -104,9 +104,7 @@ func keyed(group, key string) bool {
 // opened is New's sink.
 func opened(t *testing.T, s dispatcher.Sink, err error) *sink {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return s.(*sink)
 }
 
@@ -116,9 +114,7 @@ const account = "123456789012"
 
 func awsTestConfig(t *testing.T) aws.Config {
 	cfg, err := awsconfig.LoadDefaultConfig(t.Context(), awsconfig.WithBaseEndpoint("http://"+awsServer.Get(t).Address))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	cfg.HTTPClient = &http.Client{Transport: traced{transport(time.Minute)}}
 	return cfg
 }
@@ -133,9 +129,7 @@ func fifoAttributes(name string) map[string]string {
 func newQueue(t *testing.T, name string) (client *sqs.Client, queueURL string) {
 	client = sqs.NewFromConfig(awsTestConfig(t))
 	out, err := client.CreateQueue(t.Context(), &sqs.CreateQueueInput{QueueName: &name, Attributes: fifoAttributes(name)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return client, *out.QueueUrl
 }
 
@@ -218,15 +212,11 @@ func newSNS(t *testing.T, suffix string) place {
 		attributes = map[string]string{"FifoTopic": "true"}
 	}
 	topic, err := client.CreateTopic(t.Context(), &sns.CreateTopicInput{Name: &name, Attributes: attributes})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := client.Subscribe(t.Context(), &sns.SubscribeInput{
+	need.OK(t, err)
+	need.OK(t, need.Err(client.Subscribe(t.Context(), &sns.SubscribeInput{
 		TopicArn: topic.TopicArn, Protocol: aws.String("sqs"), Attributes: map[string]string{"RawMessageDelivery": "true"},
 		Endpoint: aws.String("arn:aws:sqs:eu-west-1:" + account + ":" + name),
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})))
 	s, err := NewSNS(spec.SNSSink{TopicARN: *topic.TopicArn, Endpoint: "http://" + g.address}, nil)
 	var all []sinktest.Message
 	return place{gate: g, sink: opened(t, s, err), missing: "missing" + suffix, refused: dispatcher.Cause{Class: "sns", Code: "NotFound"}, arrived: func() []sinktest.Message {
@@ -254,9 +244,7 @@ func newPubSub(t *testing.T, mode spec.ContentMode, options ...pstest.ServerReac
 	server := pstest.NewServer(append(options, pstest.ServerReactorOption{FuncName: "Publish", Reactor: oneKey{}})...)
 	t.Cleanup(func() { _ = server.Close() })
 	topic := newName("")
-	if _, err := server.GServer.CreateTopic(t.Context(), &pubsubpb.Topic{Name: "projects/shop-test/topics/" + topic}); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(server.GServer.CreateTopic(t.Context(), &pubsubpb.Topic{Name: "projects/shop-test/topics/" + topic})))
 	g := newGate(t, server.Addr)
 	s, err := NewPubSub(spec.PubSubSink{Project: "shop-test", Topic: topic, Access: spec.Access{ContentMode: mode}, Endpoint: "http://" + g.address}, nil)
 	return place{gate: g, sink: opened(t, s, err), missing: "missing", refused: dispatcher.Cause{Class: "pubsub", Code: "NotFound"}, arrived: func() (all []sinktest.Message) {
@@ -294,9 +282,7 @@ func (k token) GetToken(context.Context, policy.TokenRequestOptions) (azcore.Acc
 
 func newServiceBusSink(t *testing.T, address, queue string, mode spec.ContentMode, k token) *sink {
 	s, service, err := newServiceBus(spec.ServiceBusSink{Namespace: "shop.servicebus.example", Queue: queue, Access: spec.Access{ContentMode: mode}}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	service.credential = func() (azcore.TokenCredential, error) { return k, nil }
 	// The stand-in speaks no TLS. Where the SDK puts a web socket goes a plain connection.
 	service.options.NewWebSocketConn = func(ctx context.Context, _ azservicebus.NewWebSocketConnArgs) (net.Conn, error) {
@@ -319,32 +305,22 @@ func newServiceBusPlace(t *testing.T, mode spec.ContentMode) place {
 func readQueue(t *testing.T, address, queue string) (all []sinktest.Message) {
 	ctx := t.Context()
 	conn, err := amqp.Dial(ctx, "amqp://"+address, &amqp.ConnOptions{SASLType: amqp.SASLTypeAnonymous()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer func() { _ = conn.Close() }()
 	session, err := conn.NewSession(ctx, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	// What this client sends itself, it receives after everything else.
 	mark := uuid.NewString()
 	sender, err := session.NewSender(ctx, queue, nil)
 	if err == nil {
 		err = sender.Send(ctx, &amqp.Message{Value: mark}, nil)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	receiver, err := session.NewReceiver(ctx, queue, &amqp.ReceiverOptions{Credit: 1000})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	for {
 		m, err := receiver.Receive(ctx, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		_ = receiver.AcceptMessage(ctx, m)
 		switch m.Value {
 		case mark:

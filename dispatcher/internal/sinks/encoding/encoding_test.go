@@ -62,9 +62,7 @@ message Other { string a = 1; }
 func codecOf(t *testing.T, encoding spec.KafkaEncoding, text string) codec {
 	t.Helper()
 	c, err := kinds[encoding].codec(registry.Schema{Text: text})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return c
 }
 
@@ -217,9 +215,7 @@ func newEncoder(t *testing.T, encoding spec.KafkaEncoding) (*srfake.Registry, *E
 	f := srfake.New()
 	t.Cleanup(f.Close)
 	e, err := New(encoding, spec.SchemaRegistry{URL: f.URL()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return f, e
 }
 
@@ -270,9 +266,7 @@ func TestMisfitIsFinalByTheNewestSchemaAlone(t *testing.T) {
 		value, err := e.Encode(t.Context(), time.Now(), "orders", []byte(payload))
 		return hex.EncodeToString(value), err
 	}
-	if _, err := encode(`{"b":5}`); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(encode(`{"b":5}`)))
 	f.SeedSchema("orders", 2, 2, sr.Schema{Schema: `{"type":"record","name":"a","fields":[{"name":"b","type":"long"},{"name":"c","type":"long","default":0}]}`})
 	if got, err := encode(`{"b":5,"c":6}`); got != "00000000020a0c" || err != nil {
 		t.Errorf("an event with a new field: %s, %v", got, err)
@@ -306,9 +300,7 @@ func TestUnreachableRegistryIsUnavailable(t *testing.T) {
 		_, err := e.Encode(ctx, time.Now(), subject, []byte(`"a"`))
 		return err
 	}
-	if err := encode(t.Context(), "known"); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, encode(t.Context(), "known"))
 	if err := e.Probe(t.Context()); err != nil {
 		t.Errorf("a probe: %v", err)
 	}
@@ -351,24 +343,18 @@ func TestRealRegistryServesTheSchemas(t *testing.T) {
 		}
 	})
 	admin, err := sr.NewClient(sr.URLs(server.URL()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	register := func(t *testing.T, subject string, s sr.Schema) sr.SubjectSchema {
 		t.Helper()
 		made, err := admin.CreateSchema(ctx, subject, s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		return made
 	}
 	cfg := spec.SchemaRegistry{URL: server.URL()}
 
 	t.Run("client", func(t *testing.T) {
 		c, err := registry.New(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		first := register(t, "shop.Line", sr.Schema{Schema: `{"type":"record","name":"Line","namespace":"shop","fields":[{"name":"sku","type":"string"}]}`})
 		second := register(t, "shop.Line", sr.Schema{Schema: `{"type":"record","name":"Line","namespace":"shop","fields":[{"name":"sku","type":"string"},{"name":"n","type":"int","default":1}]}`})
 		for version, want := range map[int]sr.SubjectSchema{0: second, 1: first, 2: second} {
@@ -400,9 +386,7 @@ func TestRealRegistryServesTheSchemas(t *testing.T) {
 	encode := func(t *testing.T, encoding spec.KafkaEncoding, subject, payload string) (id int, data []byte) {
 		t.Helper()
 		e, err := New(encoding, cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		value, err := e.Encode(ctx, time.Now(), subject, []byte(payload))
 		if err != nil || len(value) < 5 || value[0] != 0 {
 			t.Fatalf("%x, %v", value, err)
@@ -419,17 +403,13 @@ func TestRealRegistryServesTheSchemas(t *testing.T) {
 			t.Fatalf("id %d, want %d: %v", id, made.ID, err)
 		}
 		reader, err := goavro.NewCodecForStandardJSONFull(read.Schema)
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		native, rest, err := reader.NativeFromBinary(data)
 		if err != nil || len(rest) != 0 {
 			t.Fatalf("%v, %d bytes too many", err, len(rest))
 		}
 		back, err := reader.TextualFromNative(nil, native)
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		for _, part := range []string{`"id":42`, `"count":7`, `"note":"gr\u00F6\u00DFe"`, `"mixed":2.5`, `"at":1767323045678`, `"raw":"a\u00FF"`, `"kind":"OLD"`,
 			`"lines":[{"sku":"x"},{"sku":"y"}]`, `"tags":{"k":"v"}`, `"to":{"zip":"10115"}`, `"price":"\u00FB."`} {
 			if !strings.Contains(string(back), part) {

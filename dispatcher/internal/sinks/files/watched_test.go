@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/files"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // Files are looked at now and then, not for each event.
@@ -19,9 +20,7 @@ func TestFilesAreNotReadForEachEvent(t *testing.T) {
 		content, err := files.Read("field", path)
 		return string(content), err
 	}, path)
-	if w.Every != time.Second {
-		t.Errorf("files are looked at each %s, want each second", w.Every)
-	}
+	need.Want(t, time.Second, "files are looked at each %s, want each second", w.Every)
 	w.Every = time.Hour
 	for range 3 {
 		if got, err := w.Get(); got != "one" || err != nil {
@@ -35,9 +34,7 @@ func TestFilesAreNotReadForEachEvent(t *testing.T) {
 			t.Errorf("got %q, %v after a change", got, err)
 		}
 	}
-	if made != 2 {
-		t.Errorf("the file was read %d times for two contents", made)
-	}
+	need.Want(t, 2, "the file was read %d times for two contents", made)
 }
 
 // What is wrong with a file may heal without a trace on the file, as its permissions do.
@@ -58,7 +55,5 @@ func TestFailuresAreTriedAgain(t *testing.T) {
 
 func write(t *testing.T, path, content string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, os.WriteFile(path, []byte(content), 0o600))
 }

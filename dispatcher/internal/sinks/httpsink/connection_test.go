@@ -23,15 +23,14 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // listen hands each connection to handle, with its number from 1.
 func listen(t *testing.T, handle func(n int, conn net.Conn)) (address string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for n := 1; ; n++ {
@@ -51,9 +50,7 @@ func listen(t *testing.T, handle func(n int, conn net.Conn)) (address string) {
 func closedPort(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer listener.Close()
 	return listener.Addr().String()
 }
@@ -179,13 +176,9 @@ func TestNoRequestIsSentTwice(t *testing.T) {
 			cfg := plant(t, "http", address)
 			cfg.Headers["Idempotency-Key"] = "k"
 			s := open(t, cfg)
-			if err := sinktest.Send(t, s); err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, sinktest.Send(t, s))
 			sinktest.Want(t, "Deliver", sinktest.Send(t, s), false, reason.ConnectionFailed, "closed the connection")
-			if n := requests.Load(); n != 2 {
-				t.Errorf("the server got %d requests for 2 events", n)
-			}
+			need.Want(t, 2, "the server got %d requests for 2 events", requests.Load())
 		})
 	}
 }
@@ -204,9 +197,7 @@ func TestNoStreamIsSentTwice(t *testing.T) {
 			cfg := plant(t, "https", address)
 			cfg.TLS = &spec.TLS{CAFile: sinktest.File(t, "ca.crt", ca.PEM)}
 			sinktest.Want(t, "Deliver", sinktest.Send(t, open(t, cfg)), false, reason.ConnectionFailed, "")
-			if n := requests.Load(); n != 1 {
-				t.Errorf("the server got %d requests for 1 event", n)
-			}
+			need.Want(t, 1, "the server got %d requests for 1 event", requests.Load())
 		})
 	}
 }
@@ -424,7 +415,5 @@ func TestProbeSendsNothing(t *testing.T) {
 	if err := open(t, cfg).Probe(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if n := <-got; n != 0 {
-		t.Errorf("the probe sent %d bytes", n)
-	}
+	need.Want(t, 0, "the probe sent %d bytes", <-got)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/outboxtest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -82,9 +83,7 @@ func TestResponseStatusDecidesTheOutcome(t *testing.T) {
 				_ = r.Write(w) // the response echoes the request
 			}))
 			err := sinktest.Send(t, open(t, plant(t, "http", address)))
-			if requests != 1 {
-				t.Errorf("%d requests for one event", requests)
-			}
+			need.Want(t, 1, "%d requests for one event", requests)
 			if test.delivered {
 				if err != nil {
 					t.Errorf("not delivered: %v", err)
@@ -103,12 +102,8 @@ func TestResponseStatusDecidesTheOutcome(t *testing.T) {
 			if _, permanent := dispatcher.PermanentReason(err); permanent {
 				t.Errorf("a response is never final: %v", err)
 			}
-			if got := dispatcher.RetryAfterDelay(err); got != test.pause {
-				t.Errorf("the pause is %s, want %s", got, test.pause)
-			}
-			if got := reason.Of(err); got != test.word {
-				t.Errorf("the reason is %s, want %s", got, test.word)
-			}
+			need.Want(t, test.pause, "the pause is %s, want %s", dispatcher.RetryAfterDelay(err))
+			need.Want(t, test.word, "the reason is %s, want %s", reason.Of(err))
 			if want := fmt.Sprintf("http://%s/events responded %d ", address, test.status); !strings.Contains(err.Error(), want) {
 				t.Errorf("the error does not say %q: %v", want, err)
 			}
@@ -139,9 +134,7 @@ func TestRetryAfterIsAPause(t *testing.T) {
 		h := http.Header{}
 		h.Set("Retry-After", test.retryAfter)
 		h.Set("Date", test.date)
-		if got := retryAfter(h); got != test.want {
-			t.Errorf("%s: %s, want %s", test.name, got, test.want)
-		}
+		need.Want(t, test.want, "%s: %s, want %s", retryAfter(h), test.name)
 	}
 }
 
@@ -165,9 +158,7 @@ func TestBatchIsSplitWhereOneEventMayBeToBlame(t *testing.T) {
 	cfg := plant(t, "http", address)
 	cfg.ContentMode, cfg.BatchSize = spec.Batch, 3
 	s := open(t, cfg)
-	if s.BatchSize() != 3 {
-		t.Errorf("BatchSize is %d, want 3", s.BatchSize())
-	}
+	need.Want(t, 3, "BatchSize is %d, want 3", s.BatchSize())
 	batch := sinktest.NewEvents(3)
 	for _, test := range []struct {
 		status, requests int
@@ -307,9 +298,7 @@ func TestCaptureResponseKeepsOneKiB(t *testing.T) {
 		if got := dispatcher.ResponseOf(err); got != want {
 			t.Errorf("captureResponse %q: %d bytes are kept, want %d", capture, len(got), len(want))
 		}
-		if got := dispatcher.CauseOf(err); got != (dispatcher.Cause{Class: "http", Code: "422"}) {
-			t.Errorf("captureResponse %q: the cause is %+v", capture, got)
-		}
+		need.Want(t, (dispatcher.Cause{Class: "http", Code: "422"}), "captureResponse %q: the cause is %+v", dispatcher.CauseOf(err), capture)
 		_ = sinktest.Verify(t, err)
 	}
 }
@@ -340,9 +329,7 @@ func TestUsedLimitIsAPause(t *testing.T) {
 				maps.Copy(w.Header(), test.header)
 				w.WriteHeader(test.status)
 			}))
-			if got := dispatcher.RetryAfterDelay(sinktest.Send(t, open(t, plant(t, "http", address)))); got != test.want {
-				t.Errorf("the pause is %s, want %s", got, test.want)
-			}
+			need.Want(t, test.want, "the pause is %s, want %s", dispatcher.RetryAfterDelay(sinktest.Send(t, open(t, plant(t, "http", address)))))
 		})
 	}
 }
@@ -387,9 +374,7 @@ func TestRequestHasTheDocumentedForm(t *testing.T) {
 	} {
 		cfg := plant(t, "http", address)
 		cfg.ContentMode = test.mode
-		if err := open(t, cfg).Deliver(t.Context(), []*dispatcher.Event{e})[0]; err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, open(t, cfg).Deliver(t.Context(), []*dispatcher.Event{e})[0])
 		r, dump := <-requests, <-dumps
 		want := map[string]string{
 			"Content-Type": test.contentType, "X-Key": sinktest.WrongSecret, "Authorization": "Bearer " + sinktest.PasswordSecret,
@@ -399,16 +384,12 @@ func TestRequestHasTheDocumentedForm(t *testing.T) {
 			want["Ce-Type"] = "a%20%22b%22%20100%25%20%C3%A9%EF%BF%BD"
 		}
 		for name, value := range want {
-			if got := r.Header.Get(name); got != value {
-				t.Errorf("mode %s: header %s is %q, want %q", test.mode, name, got, value)
-			}
+			need.Want(t, value, "mode %s: header %s is %q, want %q", r.Header.Get(name), test.mode, name)
 		}
 		if agent := r.Header.Get("User-Agent"); agent != "outbox-dispatcher" && !strings.HasPrefix(agent, "outbox-dispatcher/") {
 			t.Errorf("the User-Agent is %q", agent)
 		}
-		if r.URL.RawQuery != "key="+sinktest.WrongSecret {
-			t.Errorf("the query is %q; it must be that of the configuration", r.URL.RawQuery)
-		}
+		need.Want(t, "key="+sinktest.WrongSecret, "the query is %q; it must be that of the configuration", r.URL.RawQuery)
 		if _, body, _ := strings.Cut(dump, "\r\n\r\n"); !strings.HasPrefix(body, test.body) || r.ContentLength != int64(len(body)) {
 			t.Errorf("mode %s: the body is %q, want it to start with %q, and its length in a header", test.mode, body, test.body)
 		}
@@ -479,17 +460,13 @@ func BenchmarkDeliver(b *testing.B) {
 		w.WriteHeader(http.StatusNoContent)
 	})}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
+	need.OK(b, err)
 	go func() { _ = server.Serve(listener) }()
 	b.Cleanup(func() { _ = server.Close() })
 	for _, mode := range []spec.ContentMode{spec.Binary, spec.Structured, spec.Batch} {
 		b.Run(string(mode), func(b *testing.B) {
 			s, err := New(spec.HTTPSink{URL: "http://" + listener.Addr().String(), Access: spec.Access{ContentMode: mode}}, nil)
-			if err != nil {
-				b.Fatal(err)
-			}
+			need.OK(b, err)
 			batch := sinktest.BenchBatch(s)
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
@@ -506,14 +483,10 @@ func BenchmarkDeliver(b *testing.B) {
 
 func BenchmarkEncode(b *testing.B) {
 	s, err := build(spec.HTTPSink{URL: "http://127.0.0.1"}, nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	need.OK(b, err)
 	batch := sinktest.BenchBatch(s)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, _, err := s.request(b.Context(), s.base, batch, credentials{}); err != nil {
-			b.Fatal(err)
-		}
+		need.OK(b, need.Err(s.request(b.Context(), s.base, batch, credentials{})))
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // secret returns a secret of n bytes.
@@ -61,9 +62,7 @@ func TestSignaturesVerifyWithEitherSecret(t *testing.T) {
 		}
 		var ids []string
 		for _, batch := range batches {
-			if err := s.Deliver(t.Context(), batch)[0]; err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, s.Deliver(t.Context(), batch)[0])
 			w := <-got
 			ids = append(ids, w.header.Get("webhook-id"))
 			for _, key := range []string{older, newer} {
@@ -90,9 +89,7 @@ func TestSignaturesVerifyWithEitherSecret(t *testing.T) {
 func verifier(t *testing.T, key string) *standardwebhooks.Webhook {
 	t.Helper()
 	v, err := standardwebhooks.NewWebhook(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return v
 }
 
@@ -104,21 +101,15 @@ func TestSignatureHasTheTimeOfItsSending(t *testing.T) {
 	for _, at := range []time.Time{time.Unix(1_770_000_000, 999_000_000), time.Unix(1_770_086_400, 0)} {
 		h := http.Header{}
 		keys.sign(h, []*dispatcher.Event{e}, e.Payload, at)
-		if h.Get("webhook-timestamp") != strconv.FormatInt(at.Unix(), 10) {
-			t.Errorf("the timestamp of %s is %s", at, h.Get("webhook-timestamp"))
-		}
+		need.Want(t, strconv.FormatInt(at.Unix(), 10), "the timestamp of %s is %s", h.Get("webhook-timestamp"), at)
 		seen[h.Get("webhook-signature")] = true
 	}
-	if len(seen) != 2 {
-		t.Errorf("%d signatures at two times, want 2", len(seen))
-	}
+	need.Want(t, 2, "%d signatures at two times, want 2", len(seen))
 }
 
 func TestUnsignedRequestHasNoSignature(t *testing.T) {
 	address, got := webhooks(t)
-	if err := sinktest.Send(t, open(t, plant(t, "http", address))); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, sinktest.Send(t, open(t, plant(t, "http", address))))
 	for name := range (<-got).header {
 		if strings.HasPrefix(name, "Webhook-") {
 			t.Errorf("the header %s was sent without signing", name)
@@ -148,13 +139,9 @@ func TestUnusableSecretSendsNothing(t *testing.T) {
 		sinktest.Want(t, "Deliver", sinktest.Send(t, s), true, reason.AuthenticationFailed, text)
 		sinktest.Want(t, "Probe", s.Probe(t.Context()), true, reason.AuthenticationFailed, text)
 	}
-	if len(got) != 0 {
-		t.Error("an event was sent without a signature")
-	}
+	need.Want(t, 0, "an event was sent without a signature", len(got))
 	sinktest.Write(t, path, secret('d', 32))
-	if err := sinktest.Send(t, s); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, sinktest.Send(t, s))
 	if w := <-got; verifier(t, secret('d', 32)).Verify(w.body, w.header) != nil {
 		t.Error("the new secret was not used")
 	}
@@ -171,9 +158,7 @@ func TestTraceHeadersHaveTheirPlainNames(t *testing.T) {
 	for _, mode := range []spec.ContentMode{spec.Binary, spec.Structured, spec.Batch} {
 		cfg := plant(t, "http", address)
 		cfg.ContentMode = mode
-		if err := open(t, cfg).Deliver(t.Context(), []*dispatcher.Event{e})[0]; err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, open(t, cfg).Deliver(t.Context(), []*dispatcher.Event{e})[0])
 		if h := <-got; h.Get("traceparent") != e.Headers["traceparent"] || h.Get("tracestate") != "a=b" {
 			t.Errorf("%s: the request has traceparent %q and tracestate %q", mode, h.Get("traceparent"), h.Get("tracestate"))
 		}
@@ -214,9 +199,7 @@ func TestRefusedCredentialsAreReadAtOnce(t *testing.T) {
 		sinktest.Write(t, token, "the other one was not refused") // so this one is not read
 	}
 	for _, wanted := range []string{"Bearer one", "Bearer another", "Bearer another"} {
-		if g := <-got; g != wanted {
-			t.Errorf("the request had %q, want %q", g, wanted)
-		}
+		need.Want(t, wanted, "the request had %q, want %q", <-got)
 	}
 }
 
@@ -231,22 +214,12 @@ func TestCredentialsAreReadAgain(t *testing.T) {
 		next := filepath.Join(t.TempDir(), "next")
 		sinktest.Write(t, next, test.content)
 		at := time.Unix(1_770_000_000, 0)
-		if err := os.Chtimes(next, at, at); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(next, token); err != nil {
-			t.Fatal(err)
-		}
-		if err := sinktest.Send(t, s); err != nil {
-			t.Fatal(err)
-		}
-		if g := <-got; g != test.want {
-			t.Errorf("the request had %q, want %q", g, test.want)
-		}
+		need.OK(t, os.Chtimes(next, at, at))
+		need.OK(t, os.Rename(next, token))
+		need.OK(t, sinktest.Send(t, s))
+		need.Want(t, test.want, "the request had %q, want %q", <-got)
 	}
-	if err := os.Remove(token); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, os.Remove(token))
 	sinktest.Want(t, "a removed file", sinktest.Send(t, s), true, reason.AuthenticationFailed, token)
 	sinktest.Want(t, "a removed file, Probe", s.Probe(t.Context()), true, reason.AuthenticationFailed, token)
 	sinktest.Write(t, token, "new")
@@ -261,17 +234,13 @@ func TestBasicCredentialsAreReadForEachRequest(t *testing.T) {
 	cfg := plant(t, "http", address)
 	cfg.Auth = &spec.Auth{Type: spec.AuthBasic, UsernameFile: user, SecretFile: password}
 	s := open(t, cfg)
-	if err := sinktest.Send(t, s); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, sinktest.Send(t, s))
 	r := http.Request{Header: http.Header{"Authorization": {<-got}}}
 	if u, p, ok := r.BasicAuth(); !ok || u != "bob" || p != "p:w é" {
 		t.Errorf("the request had user %q and password %q", u, p)
 	}
 	sinktest.Write(t, password, sinktest.PasswordSecret+"-changed")
-	if err := sinktest.Send(t, s); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, sinktest.Send(t, s))
 	r.Header.Set("Authorization", <-got)
 	if _, p, _ := r.BasicAuth(); p != sinktest.PasswordSecret+"-changed" {
 		t.Errorf("the request had the password %q after a change", p)

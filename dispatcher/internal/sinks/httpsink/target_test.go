@@ -22,6 +22,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 func TestResolveStaysOnTheConfiguredHost(t *testing.T) {
@@ -49,9 +50,7 @@ func TestResolveStaysOnTheConfiguredHost(t *testing.T) {
 		"%zz":                        noPath,
 	} {
 		base, err := url.Parse("https://h:8443/a/b?key=1")
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		switch u, err := resolve(base, route); {
 		case strings.HasPrefix(want, "https:") && (err != nil || u.String() != want):
 			t.Errorf("%q leads to %v, %v; want %s", route, u, err, want)
@@ -155,9 +154,7 @@ func TestMaxConnectionsBoundsRequests(t *testing.T) {
 			<-arrived
 		}
 		// All slots are taken: one more waits, and goes when its context does.
-		if len(s.slots) != bound {
-			t.Errorf("%d requests are under way, want %d", len(s.slots), bound)
-		}
+		need.Want(t, bound, "%d requests are under way, want %d", len(s.slots))
 		select {
 		case <-arrived:
 			t.Errorf("a request came above maxConnections")
@@ -192,9 +189,7 @@ func TestInterruptedWaitForASlotSendsNothing(t *testing.T) {
 	if err := sinktest.Send(t, s); err != nil {
 		t.Error(err)
 	}
-	if len(c.arrived) != 1 {
-		t.Errorf("%d events arrived, want 1", len(c.arrived))
-	}
+	need.Want(t, 1, "%d events arrived, want 1", len(c.arrived))
 }
 
 // plant returns a configuration for address with every secret in its place.
@@ -217,9 +212,7 @@ func open(t *testing.T, cfg spec.HTTPSink) *sink {
 func openRouted(t *testing.T, cfg spec.HTTPSink, route func(*dispatcher.Event) (string, error)) *sink {
 	t.Helper()
 	s, err := build(cfg, route)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	// Each use looks at the files.
 	s.authorization.Every, s.signing.Every, s.client.Every = 0, 0, 0
 	t.Cleanup(func() { _ = s.Close(t.Context()) })
@@ -238,9 +231,7 @@ func serveWith(t *testing.T, address string, tlsConfig *tls.Config, handler http
 		address = "127.0.0.1:0"
 	}
 	listener, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	at = listener.Addr().String()
 	server := &http.Server{Handler: handler, TLSConfig: tlsConfig, ErrorLog: quiet, ConnState: watch}
 	var wg sync.WaitGroup

@@ -72,13 +72,9 @@ func destination(t *testing.T, cfg spec.KafkaSink) sinktest.Destination {
 		Idle:   closeAll,
 		Remedy: "; create it, as with kafka-topics.sh --create --topic " + topic,
 		Missing: func() func() {
-			if _, err := admin.DeleteTopics(t.Context(), topic); err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, need.Err(admin.DeleteTopics(t.Context(), topic)))
 			return func() {
-				if _, err := admin.CreateTopic(t.Context(), 3, 1, nil, topic); err != nil {
-					t.Fatal(err)
-				}
+				need.OK(t, need.Err(admin.CreateTopic(t.Context(), 3, 1, nil, topic)))
 				ends(t, topic)
 			}
 		},
@@ -196,9 +192,7 @@ func consume(t testing.TB, topic string) (records []*kgo.Record) {
 	left := int64(0)
 	ends(t, topic).Each(func(o kadm.ListedOffset) { left += o.Offset })
 	reader, err := kgo.NewClient(kgo.SeedBrokers(theBroker.Server.Address(kafka.Plain)), kgo.ConsumeTopics(topic))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer reader.Close()
 	for int64(len(records)) < left {
 		fetches := reader.PollFetches(ctx)
@@ -228,9 +222,7 @@ func TestNothingIsLost(t *testing.T) {
 	events := outboxtest.Events(t, 100_000)
 	topic := newTopic(t, 6)
 	s, err := New(plainConfig(t, topic), nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	outboxtest.Deliver(t, outboxtest.Run{
 		Sink: s, Events: events, Keys: 1000, Server: theBroker.Server,
 		Arrived: func() []sinktest.Message { return arrived(t, topic) },
@@ -265,9 +257,7 @@ func arrived(t *testing.T, topic string) []sinktest.Message {
 		}
 		messages[i] = m
 	}
-	if n := len(slices.Compact(slices.Sorted(maps.Values(partition)))); n != 6 {
-		t.Errorf("the keys are in %d partitions, want all 6", n)
-	}
+	need.Want(t, 6, "the keys are in %d partitions, want all 6", len(slices.Compact(slices.Sorted(maps.Values(partition)))))
 	return messages
 }
 
@@ -275,9 +265,7 @@ func arrived(t *testing.T, topic string) []sinktest.Message {
 func console(t *testing.T, topic string) (lines []string) {
 	t.Helper()
 	ends, err := admin.ListEndOffsets(t.Context(), topic)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	n := int64(0)
 	for _, p := range ends[topic] {
 		n += p.Offset
@@ -312,9 +300,7 @@ func TestPartitionIsThatOfTheJavaClient(t *testing.T) {
 		fmt.Fprintf(&typed, "%s\t{}\n", batch[i].PartitionKey)
 	}
 	for _, err := range s.Deliver(t.Context(), batch) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -358,15 +344,11 @@ func TestOutageEndsWithASoonDelivery(t *testing.T) {
 	}
 	topic := newTopic(t, 1)
 	s, err := New(plainConfig(t, ""), nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	pool := pgtest.Pool(t, pgtest.Migrated(t))
 	store := pgstore.New(pool, pgstore.Options{Namespace: "shop"})
 	d, err := engine.New(store, s, dispatcher.Config{Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
 	group.Go(func() { _ = d.Run(ctx) })
@@ -374,16 +356,12 @@ func TestOutageEndsWithASoonDelivery(t *testing.T) {
 
 	enqueue := func() {
 		t.Helper()
-		if _, err := pool.Exec(t.Context(), `insert into outbox.outbox_events (id, namespace, topic, payload)
-			values ($1, 'shop', $2, '{}')`, uuid.New(), topic); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, need.Err(pool.Exec(t.Context(), `insert into outbox.outbox_events (id, namespace, topic, payload)
+			values ($1, 'shop', $2, '{}')`, uuid.New(), topic)))
 	}
 	delivered := func() (n int) {
 		t.Helper()
-		if err := pool.QueryRow(t.Context(), `select count(*) from outbox.outbox_events where status = 'delivered'`).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, pool.QueryRow(t.Context(), `select count(*) from outbox.outbox_events where status = 'delivered'`).Scan(&n))
 		return n
 	}
 	// until waits, and returns when it holds.

@@ -39,9 +39,7 @@ const (
 func fake(t *testing.T, timeout time.Duration) (*kfake.Cluster, *sink) {
 	t.Helper()
 	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	t.Cleanup(c.Close)
 	return c, open(t, spec.KafkaSink{Brokers: c.ListenAddrs(), Access: spec.Access{Timeout: spec.Duration(timeout)}})
 }
@@ -72,14 +70,10 @@ func refuse(c *kfake.Cluster, code *kerr.Error, n int) {
 func count(t *testing.T, c *kfake.Cluster) int64 {
 	t.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer client.Close()
 	ends, err := kadm.NewClient(client).ListEndOffsets(t.Context(), "orders")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	end, _ := ends.Lookup("orders", 0)
 	return end.Offset
 }
@@ -173,9 +167,7 @@ func TestNothingIsSentWithoutALeader(t *testing.T) {
 func TestInterruptionEndsTheSessionsOtherDelivery(t *testing.T) {
 	c, s := fake(t, time.Minute)
 	sent := sinktest.Watch((*sinktest.Dial)(&s.dial), isProduce)
-	if err := sinktest.Send(t, s); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, sinktest.Send(t, s))
 	<-sent
 	hold := make(chan struct{})
 	c.ControlKey(apiProduce, func(kmsg.Request) (kmsg.Response, error, bool) {
@@ -202,9 +194,7 @@ func TestInterruptionEndsTheSessionsOtherDelivery(t *testing.T) {
 // A port that takes connections and says nothing must not delay a sink that is closed.
 func TestInterruptionEndsAConnectionBeingMade(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer listener.Close()
 	cfg := spec.KafkaSink{Brokers: []string{listener.Addr().String()}}
 	for what, call := range map[string]func(context.Context, *sink) error{
@@ -218,9 +208,7 @@ func TestInterruptionEndsAConnectionBeingMade(t *testing.T) {
 		result := make(chan error, 1)
 		go func() { result <- call(ctx, s) }()
 		conn, err := listener.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		cancel()
 		select {
 		case err := <-result:
@@ -240,18 +228,12 @@ func TestInterruptionEndsAConnectionBeingMade(t *testing.T) {
 func TestRetiredSendsNothing(t *testing.T) {
 	c, s := fake(t, time.Second)
 	ses, err := s.newSession()
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer ses.client.Close()
-	if err := ses.ready(t.Context(), time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, ses.ready(t.Context(), time.Minute))
 	ses.retired.Store(true)
 	r, err := s.record(t.Context(), time.Now(), sinktest.NewEvent())
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), need.Wait)
 	defer cancel()
 	go func() {
@@ -308,9 +290,7 @@ func TestBrokerErrorsNameTheRemedy(t *testing.T) {
 	topic := newTopic(t, 1)
 	trust := &spec.TLS{CAFile: sinktest.File(t, "ca.crt", certs.CA.PEM)}
 	connect := func(t *testing.T, s *sink) {
-		if err := sinktest.Send(t, s); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, sinktest.Send(t, s))
 	}
 	pause := func() { theBroker.Server.Pause(); t.Cleanup(theBroker.Server.Resume) }
 	for _, test := range []struct {
@@ -398,9 +378,7 @@ func compare(t *testing.T, err error, class sinktest.Class, word, text string) {
 // CONTRACT: C-32
 func TestFullDiskLosesNothingConfirmed(t *testing.T) {
 	disk := filepath.Join(t.TempDir(), "disk")
-	if err := os.Mkdir(disk, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, os.Mkdir(disk, 0o700))
 	mount(t, "-t", "tmpfs", "-o", "size=32m", "tmpfs", disk)
 	t.Cleanup(func() {
 		if out, err := exec.Command("umount", disk).CombinedOutput(); err != nil {
@@ -408,23 +386,17 @@ func TestFullDiskLosesNothingConfirmed(t *testing.T) {
 		}
 	})
 	b, err := kafka.Start(t.Context(), kafka.Options{ShortLived: true, Settings: map[string]string{"log.dirs": filepath.Join(disk, "data")}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	t.Cleanup(func() {
 		if err := b.Stop(context.Background()); err != nil {
 			t.Error(err)
 		}
 	})
 	client, err := kgo.NewClient(kgo.SeedBrokers(b.Address(kafka.Plain)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer client.Close()
 	admin := kadm.NewClient(client)
-	if _, err := admin.CreateTopic(t.Context(), 1, 1, nil, "orders"); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(admin.CreateTopic(t.Context(), 1, 1, nil, "orders")))
 	s := open(t, spec.KafkaSink{Brokers: []string{b.Address(kafka.Plain)}, Topic: "orders", Compression: spec.CompressionNone, Access: spec.Access{Timeout: spec.Duration(3 * time.Second)}})
 	deliver := func() error {
 		return sinktest.Verify(t, s.Deliver(t.Context(), []*dispatcher.Event{sinktest.Sized(900_000)})[0])
@@ -437,16 +409,12 @@ func TestFullDiskLosesNothingConfirmed(t *testing.T) {
 	sinktest.Want(t, "the next", deliver(), true, reason.ConnectionFailed, "connection refused; check that it runs")
 
 	mount(t, "-o", "remount,size=256m", disk)
-	if err := b.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, b.Restart(t.Context()))
 	if err := deliver(); err != nil {
 		t.Errorf("there is room again: %v", err)
 	}
 	ends, err := admin.ListEndOffsets(t.Context(), "orders")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	if end, _ := ends.Lookup("orders", 0); end.Offset < confirmed+1 {
 		t.Errorf("%d records are there, and %d were confirmed", end.Offset, confirmed+1)
 	}

@@ -22,9 +22,7 @@ import (
 // CONTRACT: C-29, C-32
 func TestMissingTopicIsItsOwnEventsFault(t *testing.T) {
 	topic := newTopic(t, 1)
-	if _, err := admin.DeleteTopics(t.Context(), topic); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(admin.DeleteTopics(t.Context(), topic)))
 	// Probe does not check the topics of events: one that is missing does not pause the others.
 	several := open(t, plainConfig(t, ""))
 	missing := sinktest.NewEvent()
@@ -34,9 +32,7 @@ func TestMissingTopicIsItsOwnEventsFault(t *testing.T) {
 	if err := several.Probe(t.Context()); err != nil {
 		t.Errorf("Probe checks the brokers alone: %v", err)
 	}
-	if _, err := admin.CreateTopic(t.Context(), 1, 1, nil, topic); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(admin.CreateTopic(t.Context(), 1, 1, nil, topic)))
 	ends(t, topic)
 	several = open(t, plainConfig(t, ""))
 	e := sinktest.NewEvent()
@@ -85,9 +81,7 @@ func TestOnlyTheTooLargeEventIsDead(t *testing.T) {
 				}
 				sinktest.Dead(t, "the large event", err, "; raise maxMessageBytes and the topic's max.message.bytes")
 			}
-			if n := len(consume(t, topic)); n != 49 {
-				t.Errorf("%d records arrived, want 49", n)
-			}
+			need.Want(t, 49, "%d records arrived, want 49", len(consume(t, topic)))
 		})
 	}
 }
@@ -129,9 +123,7 @@ func TestRestartWithinTheTimeoutConfirmsOnce(t *testing.T) {
 	cfg := plainConfig(t, topic)
 	cfg.Timeout = spec.Duration(2 * time.Minute)
 	s := open(t, cfg)
-	if err := sinktest.Send(t, s); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, sinktest.Send(t, s))
 	restart := sinktest.Kill(t, theBroker.Server)
 	result := make(chan error)
 	go func() { result <- s.Deliver(t.Context(), sinktest.NewEvents(1))[0] }()
@@ -174,9 +166,7 @@ func TestOtherPartitionsDeliverWithoutThatLeader(t *testing.T) {
 		}
 		return last
 	}
-	if err := deliver(s, 0, 1); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, deliver(s, 0, 1))
 	<-produced
 	first := s.shared.current
 
@@ -204,18 +194,14 @@ func TestOtherPartitionsDeliverWithoutThatLeader(t *testing.T) {
 	}
 	sinktest.Want(t, "a session that never knew the leader", deliver(open(t, cfg), 0, 1), true, reason.ConnectionFailed, refused)
 
-	if err := second.Restart(ctx); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, second.Restart(ctx))
 	for err := deliver(s, 0, 1); err != nil; err = deliver(s, 0, 1) {
 		sinktest.Want(t, "until the leader has recovered", err, true, reason.ConnectionFailed, refused)
 	}
 	if err := deliver(s, 0, 1); err != nil {
 		t.Errorf("the leader has recovered: %v", err)
 	}
-	if s.shared.current != first {
-		t.Error("the session was retired for one partition's sake")
-	}
+	need.Want(t, first, "the session was retired for one partition's sake", s.shared.current)
 	ends, err := admin.ListEndOffsets(ctx, topic)
 	if err != nil || ends.Error() != nil {
 		t.Fatal(err, ends.Error())
@@ -231,9 +217,7 @@ func TestOtherPartitionsDeliverWithoutThatLeader(t *testing.T) {
 func secondBroker(t *testing.T) *kafka.Broker {
 	t.Helper()
 	b, err := kafka.Start(t.Context(), kafka.Options{ShortLived: true, Join: broker(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	t.Cleanup(func() {
 		if err := b.Stop(context.Background()); err != nil {
 			t.Error(err)
@@ -258,9 +242,7 @@ func split(t *testing.T, nodes ...int32) string {
 	if err == nil {
 		err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return topic.Topic
 }
 

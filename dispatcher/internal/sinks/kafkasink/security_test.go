@@ -22,6 +22,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/servers/kafka"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // token is what the broker takes for OAUTHBEARER: a token without a signature.
@@ -124,9 +125,7 @@ func withoutAWS(t *testing.T) {
 func awsMechanism(t *testing.T) sasl.Mechanism {
 	t.Helper()
 	client, err := kgo.NewClient(login(&spec.Auth{Type: spec.AuthAWSMSKIAM})...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	t.Cleanup(client.Close)
 	return client.OptValue(kgo.SASL).([]sasl.Mechanism)[0]
 }
@@ -135,13 +134,9 @@ func awsMechanism(t *testing.T) sasl.Mechanism {
 func logIn(t *testing.T, m sasl.Mechanism) string {
 	t.Helper()
 	_, first, err := m.Authenticate(t.Context(), "b-1.orders.abc123.c2.kafka.eu-central-1.amazonaws.com:9098")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	var said map[string]string
-	if err := json.Unmarshal(first, &said); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, json.Unmarshal(first, &said))
 	scope := strings.Split(said["x-amz-credential"], "/")
 	return strings.Join([]string{scope[0], said["x-amz-security-token"], scope[2]}, " ")
 }
@@ -167,13 +162,9 @@ func TestAWSIdentityIsRequestedBeforeItExpires(t *testing.T) {
 	t.Setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", podToken)
 
 	m := awsMechanism(t)
-	if n := lookups.Load(); n != 0 {
-		t.Errorf("%d lookups before a login", n)
-	}
+	need.Want(t, 0, "%d lookups before a login", lookups.Load())
 	for _, want := range []string{"key-1 first-1 eu-central-1", "key-2 second-2 eu-central-1", "key-2 second-2 eu-central-1"} {
-		if got := logIn(t, m); got != want {
-			t.Errorf("logs in with %s, want %s", got, want)
-		}
+		need.Want(t, want, "logs in with %s, want %s", logIn(t, m))
 		sinktest.Write(t, podToken, "second")
 	}
 }
@@ -189,9 +180,7 @@ func TestAWSLoginTakesTheEnvironment(t *testing.T) {
 	t.Setenv("AWS_ACCESS_KEY_ID", "key")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", sinktest.PasswordSecret)
 	t.Setenv("AWS_SESSION_TOKEN", "session")
-	if got := logIn(t, awsMechanism(t)); got != "key session eu-central-1" {
-		t.Errorf("with credentials: logs in with %s", got)
-	}
+	need.Want(t, "key session eu-central-1", "with credentials: logs in with %s", logIn(t, awsMechanism(t)))
 }
 
 // Package encoding has the tests of what is encoded how. These are of what becomes of it on the real
@@ -213,9 +202,7 @@ func TestEncodedRecordsReachTheBroker(t *testing.T) {
 	cfg := plainConfig(t, "")
 	cfg.Encoding = spec.KafkaAvro
 	s, err := build(cfg, &spec.SchemaRegistry{URL: schemas.URL()}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	t.Cleanup(func() { _ = s.Close(t.Context()) })
 	event := func(topic, payload string) *dispatcher.Event {
 		e := sinktest.NewEvent()
@@ -259,9 +246,7 @@ func TestEncodedRecordsReachTheBroker(t *testing.T) {
 		t.Errorf("key %s, headers %v", records[0].Key, headers)
 	}
 	reader, err := goavro.NewCodec(schema)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	value := records[0].Value
 	if len(value) < 5 || string(value[:5]) != "\x00\x00\x00\x00\x4d" {
 		t.Fatalf("the value is %x", value)
@@ -285,9 +270,7 @@ func TestEncoderTakesTheSubjectThatIsSet(t *testing.T) {
 	t.Cleanup(schemas.Close)
 	schemas.SeedSchema("cards", 1, 5, sr.Schema{Type: sr.TypeProtobuf, Schema: `syntax = "proto3"; message Card { string secret = 1; }`})
 	s, err := build(spec.KafkaSink{Brokers: []string{"127.0.0.1:1"}, Encoding: spec.KafkaProtobuf, Subject: "cards"}, &spec.SchemaRegistry{URL: schemas.URL()}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	r, err := s.record(t.Context(), time.Now(), sinktest.NewEvent())
 	if err != nil || headersOf(r)["content-type"] != "application/protobuf" || string(r.Value) != "\x00\x00\x00\x00\x05\x00\x0a\x0c"+sinktest.PayloadSecret {
 		t.Errorf("%x, %v, %v", r.Value, headersOf(r), err)

@@ -17,6 +17,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/logsink"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // writes keeps what each Write was given. It has no lock of its own: the sink must not need one.
@@ -67,9 +68,7 @@ func TestPayloadIsOmittedByDefault(t *testing.T) {
 	e := &dispatcher.Event{ID: uuid.New(), Topic: "orders", Payload: []byte("{\"secret\":\n \"4111\"}")}
 	for payload, want := range map[spec.LogPayload]bool{"": false, spec.LogPayloadOmit: false, spec.LogPayloadInclude: true} {
 		var out strings.Builder
-		if err := logsink.New(spec.LogSink{Payload: payload}, &out).Deliver(t.Context(), []*dispatcher.Event{e})[0]; err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, logsink.New(spec.LogSink{Payload: payload}, &out).Deliver(t.Context(), []*dispatcher.Event{e})[0])
 		if got := strings.Contains(out.String(), `"data":{"secret":"4111"}`); got != want {
 			t.Errorf("payload %v: the payload is in the line: %v\n%s", payload, got, out.String())
 		}
@@ -92,9 +91,7 @@ func TestFailedWriteIsUnavailableIfNothingWasWritten(t *testing.T) {
 			t.Errorf("want the writer's error without the payload, got %v", err)
 		}
 		want := w == io.Writer(failing{0})
-		if got := dispatcher.IsUnavailable(err); got != want {
-			t.Errorf("%+v: unavailable %v, want %v: nothing was written", w, got, want)
-		}
+		need.Want(t, want, "%+v: unavailable %v, want %v: nothing was written", dispatcher.IsUnavailable(err), w)
 	}
 	e.Payload = []byte(`{"4111"`)
 	err := logsink.New(spec.LogSink{Payload: spec.LogPayloadInclude}, io.Discard).Deliver(t.Context(), []*dispatcher.Event{e})[0]
@@ -116,7 +113,5 @@ func TestOneWriteForEachEvent(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if got := len(parse(t, w.lines)); got != 320 {
-		t.Errorf("%d writes for 320 events", got)
-	}
+	need.Want(t, 320, "%d writes for 320 events", len(parse(t, w.lines)))
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/servers/nats"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // CONTRACT: C-32, C-70, C-73
@@ -54,14 +55,10 @@ func destination(t *testing.T, cfg spec.NATSSink) sinktest.Destination {
 		},
 		Remedy: "; create one that captures it, as with nats stream add --subjects " + stream,
 		Missing: func() func() {
-			if err := admin(t, srv).DeleteStream(t.Context(), stream); err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, admin(t, srv).DeleteStream(t.Context(), stream))
 			return func() {
 				_, err := admin(t, srv).CreateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{stream + ".>"}})
-				if err != nil {
-					t.Fatal(err)
-				}
+				need.OK(t, err)
 			}
 		},
 		Hang: func() <-chan struct{} {
@@ -85,9 +82,7 @@ func message(t *testing.T, m jetstream.Msg) sinktest.Message {
 		}
 	}
 	got := sinktest.MessageOf(t, cehttp.NewMessage(h, io.NopCloser(bytes.NewReader(m.Data()))))
-	if id := m.Headers().Get(messageID); id != got.Attributes["id"] {
-		t.Errorf("the message's id is %q, want the event's %s", id, got.Attributes["id"])
-	}
+	need.Want(t, got.Attributes["id"], "the message's id is %q, want the event's %s", m.Headers().Get(messageID))
 	return got
 }
 
@@ -103,9 +98,7 @@ func TestHeadersFollowTheProtocolBinding(t *testing.T) {
 		s := open(t, cfg)
 		e := sinktest.NewEvent()
 		e.EventType = "a \"b\" 100% é\nc"
-		if err := s.Deliver(t.Context(), []*dispatcher.Event{e})[0]; err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, s.Deliver(t.Context(), []*dispatcher.Event{e})[0])
 		want := map[string]string{messageID: e.ID.String(), expectedStream: stream, contentType: "application/cloudevents+json", dataType: "", "ce-type": ""}
 		if mode == spec.Binary {
 			want[contentType], want[dataType] = "application/json", "application/json"
@@ -113,9 +106,7 @@ func TestHeadersFollowTheProtocolBinding(t *testing.T) {
 		}
 		m := consume(t, srv, stream)[0]
 		for name, value := range want {
-			if got := m.Headers().Get(name); got != value {
-				t.Errorf("mode %s: header %s is %q, want %q", mode, name, got, value)
-			}
+			need.Want(t, value, "mode %s: header %s is %q, want %q", m.Headers().Get(name), mode, name)
 		}
 		if mode == spec.Binary && string(m.Data()) != string(e.Payload) {
 			t.Errorf("the data is %s, want the payload", m.Data())
@@ -140,9 +131,7 @@ func TestNothingIsLost(t *testing.T) {
 			cfg := plainConfig(srv, stream)
 			cfg.Subject, cfg.Stream = "", stream
 			s, err := New(cfg, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, err)
 			outboxtest.Deliver(t, outboxtest.Run{
 				Sink: s, Events: events, Keys: 1000, Server: srv,
 				Arrived: func() (got []sinktest.Message) {
@@ -187,9 +176,7 @@ func TestLeavingServerGetsNothingNew(t *testing.T) {
 	cluster := newCluster(t)
 	cfg := cluster.config()
 	s := open(t, cfg)
-	if err := sinktest.Send(t, s); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, sinktest.Send(t, s))
 	s.mu.Lock()
 	old := s.current
 	s.mu.Unlock()
@@ -213,9 +200,7 @@ func TestStreamWithoutAQuorumConfirmsNothing(t *testing.T) {
 	cluster := newCluster(t)
 	cfg := cluster.config()
 	s := open(t, cfg)
-	if err := sinktest.Send(t, s); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, sinktest.Send(t, s))
 	s.timeout = 500 * time.Millisecond
 	restart1, restart2 := sinktest.Kill(t, cluster[1]), sinktest.Kill(t, cluster[2])
 	confirmed := 1
@@ -255,9 +240,7 @@ type cluster []*nats.Server
 
 func newCluster(t *testing.T) cluster {
 	c, err := nats.StartCluster(t.Context(), 3, nats.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	t.Cleanup(func() {
 		for _, s := range c {
 			s.Kill() // one that leaves takes its time

@@ -15,6 +15,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 	"github.com/outbox-operator/outbox-operator/hack/servers/nats"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // A stream that appears while the message is tried again.
@@ -27,9 +28,7 @@ func TestNewStreamTakesTheNextTry(t *testing.T) {
 	result := make(chan error)
 	go func() { result <- sinktest.Send(t, s) }()
 	<-sent
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{stream + ".>"}}); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{stream + ".>"}})))
 	if err := <-result; err != nil {
 		t.Errorf("the stream was there at the second try, and Deliver fails: %v", err)
 	}
@@ -69,18 +68,14 @@ func TestResponseWithoutAStreamFails(t *testing.T) {
 		if err == nil {
 			err = conn.Flush()
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		word := reason.Refusing
 		if response == "" {
 			word = reason.ConnectionFailed
 		}
 		// A subject that no stream takes is the configuration's; who is silent may have taken it.
 		sinktest.Want(t, "a response "+response, sinktest.Send(t, s), strings.Contains(text, "not a confirmation of a stream"), word, text)
-		if err := errors.Join(sub.Unsubscribe(), conn.Flush()); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, errors.Join(sub.Unsubscribe(), conn.Flush()))
 	}
 }
 
@@ -127,9 +122,7 @@ func TestStreamRefusalsNameTheRemedy(t *testing.T) {
 			s := open(t, plainConfig(srv, stream))
 			if test.text == "; let another stream capture the subject" {
 				js := admin(t, srv)
-				if _, err := js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{stream + ".>"}, Sealed: true}); err != nil {
-					t.Fatal(err)
-				}
+				need.OK(t, need.Err(js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{stream + ".>"}, Sealed: true})))
 			} else if err := sinktest.Send(t, s); err != nil {
 				t.Fatal(err)
 			}
@@ -195,9 +188,7 @@ func TestBrokenConnectionGivesBackWhatWasNotSent(t *testing.T) {
 	stream := newStream(t, srv, nil)
 	s := open(t, plainConfig(srv, stream))
 	gate := s.gate()
-	if err := sinktest.Send(t, s); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, sinktest.Send(t, s))
 	blocked := gate.shut()
 	result := make(chan []error)
 	go func() { result <- s.Deliver(t.Context(), large(10)) }()
@@ -213,9 +204,7 @@ func TestBrokenConnectionGivesBackWhatWasNotSent(t *testing.T) {
 
 	s = open(t, plainConfig(srv, stream))
 	sent := sinktest.Watch((*sinktest.Dial)(&s.dial), isPublish)
-	if err := sinktest.Send(t, s); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, sinktest.Send(t, s))
 	<-sent
 	srv.Pause()
 	one := make(chan error)
@@ -263,20 +252,14 @@ func TestDuplicateIsStoredOnce(t *testing.T) {
 	// The stream knows it also when it is gone.
 	e = sinktest.NewEvent()
 	deliver := func() {
-		if err := s.Deliver(t.Context(), []*dispatcher.Event{e})[0]; err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, s.Deliver(t.Context(), []*dispatcher.Event{e})[0])
 	}
 	deliver()
 	all, err := admin(t, srv).Stream(t.Context(), stream)
 	if err == nil {
 		err = all.DeleteMsg(t.Context(), all.CachedInfo().State.LastSeq)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	deliver()
-	if n := len(consume(t, srv, stream)); n != 1 {
-		t.Errorf("%d messages are stored, want one: the other was removed", n)
-	}
+	need.Want(t, 1, "%d messages are stored, want one: the other was removed", len(consume(t, srv, stream)))
 }

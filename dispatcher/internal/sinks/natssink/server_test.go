@@ -38,9 +38,7 @@ func server(t testing.TB) *nats.Server { return theServer.Get(t) }
 func start(t testing.TB, opts nats.Options) *nats.Server {
 	t.Helper()
 	s, err := nats.Start(t.Context(), opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	t.Cleanup(func() {
 		if err := s.Stop(context.Background()); err != nil {
 			t.Error(err)
@@ -53,14 +51,10 @@ func start(t testing.TB, opts nats.Options) *nats.Server {
 func admin(t testing.TB, s *nats.Server, opts ...client.Option) jetstream.JetStream {
 	t.Helper()
 	conn, err := client.Connect(s.URL(), opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	t.Cleanup(conn.Close)
 	js, err := jetstream.New(conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return js
 }
 
@@ -72,9 +66,7 @@ func newStream(t testing.TB, s *nats.Server, change func(*jetstream.StreamConfig
 	if change != nil {
 		change(&cfg)
 	}
-	if _, err := admin(t, s, opts...).CreateStream(t.Context(), cfg); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(admin(t, s, opts...).CreateStream(t.Context(), cfg)))
 	return name
 }
 
@@ -110,9 +102,7 @@ func consume(t testing.TB, s *nats.Server, stream string, opts ...client.Option)
 		return nil
 	}
 	all, err := reader.Messages()
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer all.Stop()
 	for uint64(len(msgs)) < left {
 		m, err := all.Next(jetstream.NextContext(ctx))
@@ -218,9 +208,7 @@ func (c *gatedConn) Close() error {
 func hello(t testing.TB, word string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	go func() {
 		for {
@@ -370,9 +358,7 @@ func TestForbiddenMessageFailsAlone(t *testing.T) {
 	if err := s.Probe(t.Context()); err != nil {
 		t.Errorf("Probe needs no more than that: %v", err)
 	}
-	if n := len(consume(t, srv, stream, client.UserInfo("alice", sinktest.PasswordSecret))); n != batchSize-10 {
-		t.Errorf("%d messages arrived, want %d", n, batchSize-10)
-	}
+	need.Want(t, batchSize-10, "%d messages arrived, want %d", len(consume(t, srv, stream, client.UserInfo("alice", sinktest.PasswordSecret))))
 }
 
 // CONTRACT: C-32
@@ -446,16 +432,12 @@ func TestFilesAreReadForEachConnection(t *testing.T) {
 	cfg := plainConfig(srv, stream)
 	cfg.Auth = sinktest.Login(t, spec.AuthBasic, "alice", sinktest.WrongSecret)
 	s := open(t, cfg)
-	if err := sinktest.Send(t, s); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, sinktest.Send(t, s))
 	// The server's password changes while it runs: it disconnects clients with the old one.
 	s.mu.Lock()
 	old := s.current
 	s.mu.Unlock()
-	if err := srv.Configure(nats.Options{Settings: fmt.Sprintf("authorization: {user: alice, password: %q}", sinktest.PasswordSecret)}); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, srv.Configure(nats.Options{Settings: fmt.Sprintf("authorization: {user: alice, password: %q}", sinktest.PasswordSecret)}))
 	<-old.gone
 	sinktest.Want(t, "the old password", sinktest.Send(t, s), true, reason.AuthenticationFailed, "; add auth, or check what its files hold")
 	sinktest.Write(t, cfg.Auth.SecretFile, sinktest.PasswordSecret+"\n")
@@ -482,17 +464,11 @@ type key struct {
 func newKey(t *testing.T, create func() (nkeys.KeyPair, error)) key {
 	t.Helper()
 	pair, err := create()
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	public, err := pair.PublicKey()
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	seed, err := pair.Seed()
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return key{pair, public, string(seed)}
 }
 
@@ -535,13 +511,9 @@ func signed(t *testing.T, by key, subject string, until time.Time, about map[str
 		claims["exp"] = until.Unix()
 	}
 	body, err := json.Marshal(claims)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	text := base64.RawURLEncoding.EncodeToString([]byte(`{"typ":"JWT","alg":"ed25519-nkey"}`)) + "." + base64.RawURLEncoding.EncodeToString(body)
 	sig, err := by.pair.Sign([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return text + "." + base64.RawURLEncoding.EncodeToString(sig)
 }

@@ -136,9 +136,7 @@ func compare(t *testing.T, pool *pgxpool.Pool, run Run) {
 	}
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByName[committed])
 	need.OK(t, err)
-	if len(all) != run.Events {
-		t.Errorf("%d rows are marked delivered, want %d", len(all), run.Events)
-	}
+	need.Want(t, run.Events, "%d rows are marked delivered, want %d", len(all))
 	byID := make(map[string]committed, len(all))
 	for _, c := range all {
 		byID[c.ID] = c
@@ -161,9 +159,7 @@ func compare(t *testing.T, pool *pgxpool.Pool, run Run) {
 		}
 		seen[c.ID], last[c.Key] = true, c.Seq
 	}
-	if len(seen) != run.Events {
-		t.Errorf("%d of %d events arrived", len(seen), run.Events)
-	}
+	need.Want(t, run.Events, "%d of %d events arrived", len(seen))
 	if twice > 0 && run.Halfway == nil {
 		t.Errorf("%d events arrived twice, and nothing failed", twice)
 	}
@@ -181,9 +177,7 @@ func number(payload string) int {
 
 func exec(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) {
 	t.Helper()
-	if _, err := pool.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(pool.Exec(t.Context(), sql, args...)))
 }
 
 // progress signals when half of the events, and all, are marked delivered.

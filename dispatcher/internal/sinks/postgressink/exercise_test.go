@@ -20,6 +20,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/outboxtest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/servers/postgres"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -54,9 +55,7 @@ type process struct {
 }
 
 func (p process) Pause() {
-	if err := p.Freeze(); err != nil {
-		p.t.Fatal(err)
-	}
+	need.OK(p.t, p.Freeze())
 }
 
 func (p process) Resume() { p.Thaw() }
@@ -95,17 +94,13 @@ func destination(t *testing.T, srv *postgres.Server, cfg spec.PostgresSink) sink
 func locked(t *testing.T, dsn string) <-chan struct{} {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	tx, err := conn.Begin(t.Context())
 	if err == nil {
 		_, err = tx.Exec(t.Context(), `lock table inbox_events in access exclusive mode`)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	waiting := make(chan struct{}, 1)
 	go func() {
 		for n := 0; n == 0; {
@@ -137,14 +132,10 @@ func TestNothingIsLostOrDoubled(t *testing.T) {
 		Arrived: func() []sinktest.Message { return rows(t, dsn) },
 	})
 	conn, err := pgx.Connect(t.Context(), dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer conn.Close(t.Context())
 	var all, distinct int
-	if err := conn.QueryRow(t.Context(), `select count(*), count(distinct id) from arrivals`).Scan(&all, &distinct); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, conn.QueryRow(t.Context(), `select count(*), count(distinct id) from arrivals`).Scan(&all, &distinct))
 	if all != events || distinct != events {
 		t.Errorf("%d inserts of %d events, want %d of each", all, distinct, events)
 	}
@@ -168,9 +159,7 @@ func TestSecondDeliveryChangesNothing(t *testing.T) {
 		}
 	}
 	all := rows(t, dsn)
-	if len(all) != 10 {
-		t.Errorf("%d rows are there, want 10", len(all))
-	}
+	need.Want(t, 10, "%d rows are there, want 10", len(all))
 	for _, m := range all {
 		if m.Attributes["fencingtoken"] != "0000000000000000001" {
 			t.Errorf("a second delivery changed the row: %v", m.Attributes)
@@ -188,9 +177,7 @@ func TestRoutesDoNotApply(t *testing.T) {
 // What the page says about the table is what the tests make.
 func TestTableIsDocumented(t *testing.T) {
 	doc, err := os.ReadFile("../../../sink/postgres.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	for line := range strings.Lines(Table) {
 		if !strings.Contains(string(doc), "    "+line) {
 			t.Errorf("postgres.md does not have the line %q of inbox.sql", line)
@@ -211,9 +198,7 @@ func TestEveryModeOfTheDriverDelivers(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if got := len(rows(t, dsn)); got != n {
-			t.Errorf("%d rows, want %d", got, n)
-		}
+		need.Want(t, n, "%d rows, want %d", len(rows(t, dsn)))
 	})
 }
 
@@ -239,9 +224,7 @@ func server(t testing.TB) (*postgres.Server, string) {
 func exec(t testing.TB, dsn, sql string) {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer pool.Close()
 	if _, err := pool.Exec(t.Context(), sql); err != nil {
 		t.Fatalf("%s: %v", sql, err)
@@ -262,26 +245,18 @@ func open(t testing.TB, cfg spec.PostgresSink) *sink {
 func rows(t testing.TB, dsn string) (got []sinktest.Message) {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer pool.Close()
 	all, err := pool.Query(t.Context(), `select id, namespace, topic, coalesce(event_type, ''), coalesce(aggregate_type, ''),
 		coalesce(aggregate_id, ''), partition_key, tenant_id, coalesce(dedupe_key, ''), sequence, coalesce(aggregate_sequence, 0), fencing_token, headers::text,
 		payload::text, created_at from public.inbox_events order by received_at, sequence`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	for all.Next() {
 		var e dispatcher.Event
 		var headers, payload, key string
-		if err := all.Scan(&e.ID, &e.Namespace, &e.Topic, &e.EventType, &e.AggregateType, &e.AggregateID, &key, &e.TenantID,
-			&e.DedupeKey, &e.Seq, &e.AggregateSequence, &e.LeaseNumber, &headers, &payload, &e.CreatedAt); err != nil {
-			t.Fatal(err)
-		}
-		if err := json.Unmarshal([]byte(headers), &e.Headers); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, all.Scan(&e.ID, &e.Namespace, &e.Topic, &e.EventType, &e.AggregateType, &e.AggregateID, &key, &e.TenantID,
+			&e.DedupeKey, &e.Seq, &e.AggregateSequence, &e.LeaseNumber, &headers, &payload, &e.CreatedAt))
+		need.OK(t, json.Unmarshal([]byte(headers), &e.Headers))
 		e.Payload = []byte(strings.NewReplacer(": ", ":", ", ", ",").Replace(payload)) // as it was sent: jsonb adds spaces
 		if e.Attempt = 1; e.LeaseNumber > 1 {                                          // the inbox does not keep it
 			e.Attempt = 3
@@ -290,9 +265,7 @@ func rows(t testing.TB, dsn string) (got []sinktest.Message) {
 		ce := cloudevent.New(&e)
 		got = append(got, sinktest.MessageOf(t.(*testing.T), binding.ToMessage(&ce)))
 	}
-	if err := all.Err(); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, all.Err())
 	return got
 }
 
@@ -308,8 +281,6 @@ func newEvents(n int) []*dispatcher.Event {
 func copyFile(t testing.TB, from, to string) {
 	t.Helper()
 	content, err := os.ReadFile(from)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	sinktest.Write(t, to, string(content))
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -63,13 +64,9 @@ func TestDeliveriesWaitForConnections(t *testing.T) {
 	cfg.Timeout = spec.Duration(5 * time.Second)
 	s := open(t, cfg)
 	conn, err := pgx.Connect(t.Context(), dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer conn.Close(context.Background())
-	if _, err := conn.Exec(t.Context(), "begin; lock table public.inbox_events"); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(conn.Exec(t.Context(), "begin; lock table public.inbox_events")))
 	errs := make(chan error, 2*connections)
 	for range cap(errs) {
 		go func() { errs <- s.Deliver(t.Context(), newEvents(1))[0] }()
@@ -135,9 +132,7 @@ func TestRefusedEventFailsAlone(t *testing.T) {
 					t.Errorf("dead is %v, want %v: %v", dead, test.dead, err)
 				}
 			}
-			if n := len(rows(t, dsn)); n != 99 {
-				t.Errorf("%d rows are there, want 99", n)
-			}
+			need.Want(t, 99, "%d rows are there, want 99", len(rows(t, dsn)))
 		})
 	}
 }
@@ -149,9 +144,7 @@ func TestLoginFailuresNameTheRemedy(t *testing.T) {
 		grant insert, select (id) on public.inbox_events to outbox; create role mallory login password '`+sinktest.PasswordSecret+`'`)
 	as := func(user, password, db string) spec.PostgresSink {
 		u, err := url.Parse(dsn)
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		u.User, u.Path = url.UserPassword(user, password), "/"+db
 		return spec.PostgresSink{DSNFile: sinktest.File(t, "dsn", u.String())}
 	}
@@ -241,13 +234,9 @@ func TestStandbyIsPassedOver(t *testing.T) {
 	standby := pgtest.Standby(t, srv)
 	sinktest.Want(t, "a standby alone", sinktest.Send(t, open(t, settings(standby.DSN("postgres")))), true, reason.ConnectionFailed, "connect to the primary")
 	u, err := url.Parse(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	first, err := url.Parse(standby.DSN("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	u.Host = first.Host + "," + u.Host
 	if err := sinktest.Send(t, open(t, settings(u.String()))); err != nil {
 		t.Errorf("a standby and its primary: %v", err)
@@ -258,9 +247,7 @@ func TestStandbyIsPassedOver(t *testing.T) {
 func served(t *testing.T, dsn string) (pemText string) {
 	t.Helper()
 	cfg, err := pgconn.ParseConfig(strings.Replace(dsn, "sslmode=disable", "sslmode=require", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	cfg.TLSConfig.VerifyConnection = func(state tls.ConnectionState) error {
 		pemText = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: state.PeerCertificates[0].Raw}))
 		return nil

@@ -62,15 +62,11 @@ func destination(t *testing.T, cfg spec.RabbitMQSink) sinktest.Destination {
 		},
 		Remedy: `exchange "` + exchange + `" at ` + s.At + " does not exist; declare it, or correct exchange",
 		Missing: func() func() {
-			if err := admin(t).ExchangeDelete(exchange, false, false); err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, admin(t).ExchangeDelete(exchange, false, false))
 			return func() {
 				channel := admin(t)
-				if err := errors.Join(channel.ExchangeDeclare(exchange, amqp.ExchangeTopic, true, false, false, false, nil),
-					channel.QueueBind(queue, "shop.#", exchange, false, nil)); err != nil {
-					t.Fatal(err)
-				}
+				need.OK(t, errors.Join(channel.ExchangeDeclare(exchange, amqp.ExchangeTopic, true, false, false, false, nil),
+					channel.QueueBind(queue, "shop.#", exchange, false, nil)))
 			}
 		},
 		Hang: func() <-chan struct{} {
@@ -95,18 +91,14 @@ func TestHeadersFollowTheProtocolBinding(t *testing.T) {
 	e := sinktest.NewEvent()
 	e.EventType, e.AggregateID, e.DedupeKey = "OrderPlaced", "order-7", "key-1"
 	e.Headers = map[string]string{"correlation_id": "c-42", "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
-	if err := s.Deliver(t.Context(), []*dispatcher.Event{e})[0]; err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, s.Deliver(t.Context(), []*dispatcher.Event{e})[0])
 	d := consume(t, queue)[0]
 	want := []string{
 		"ce-aggregateid", "ce-attempt", "ce-correlationid", "ce-dedupekey", "ce-fencingtoken", "ce-id", "ce-outboxnamespace",
 		"ce-partitionkey", "ce-sequence", "ce-source", "ce-specversion", "ce-subject", "ce-time", "ce-topic", "ce-traceparent",
 		"ce-trackingid", "ce-type", "correlation_id", "traceparent",
 	}
-	if got := slices.Sorted(maps.Keys(d.Headers)); !slices.Equal(got, want) {
-		t.Errorf("the headers are\n\t%q\nwant\n\t%q", got, want)
-	}
+	need.WantAll(t, want, "the headers are\n\t%q\nwant\n\t%q", slices.Sorted(maps.Keys(d.Headers)))
 	if d.Headers["ce-type"] != "OrderPlaced" || d.ContentType != "application/json" {
 		t.Errorf("ce-type is %v, and the content type %s", d.Headers["ce-type"], d.ContentType)
 	}
@@ -117,9 +109,7 @@ func TestHeadersFollowTheProtocolBinding(t *testing.T) {
 		cfg := plainConfig(t, queue)
 		cfg.AttributePrefix = prefix
 		e.Message = dispatcher.Message{Bare: bare, Headers: []dispatcher.Header{{Name: "event_type", Value: "Größe"}}}
-		if err := open(t, cfg).Deliver(t.Context(), []*dispatcher.Event{e})[0]; err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, open(t, cfg).Deliver(t.Context(), []*dispatcher.Event{e})[0])
 		d := consume(t, queue)[0]
 		if bare {
 			if len(d.Headers) != 2 || d.Headers["event_type"] != "Größe" || d.ContentType != "application/json" || d.MessageId != e.ID.String() {
@@ -228,23 +218,17 @@ func flush(t testing.TB) {
 
 func control(t testing.TB, args ...string) {
 	t.Helper()
-	if _, err := broker(t).Control(context.Background(), args...); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(broker(t).Control(context.Background(), args...)))
 }
 
 // admin returns a channel of a user who may do everything.
 func admin(t testing.TB) *amqp.Channel {
 	t.Helper()
 	conn, err := amqp.Dial(broker(t).URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	t.Cleanup(func() { _ = conn.Close() }) // broken, if the test killed the broker
 	channel, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return channel
 }
 
@@ -252,9 +236,7 @@ func admin(t testing.TB) *amqp.Channel {
 func newQueue(t testing.TB, args amqp.Table) string {
 	t.Helper()
 	queue, err := admin(t).QueueDeclare("queue-"+uuid.NewString(), true, false, false, false, args)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return queue.Name
 }
 
@@ -263,13 +245,9 @@ func newExchange(t testing.TB, kind string, keys ...string) (exchange, queue str
 	t.Helper()
 	exchange, queue = "exchange-"+uuid.NewString(), newQueue(t, nil)
 	channel := admin(t)
-	if err := channel.ExchangeDeclare(exchange, kind, true, false, false, false, nil); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, channel.ExchangeDeclare(exchange, kind, true, false, false, false, nil))
 	for _, key := range keys {
-		if err := channel.QueueBind(queue, key, exchange, false, nil); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, channel.QueueBind(queue, key, exchange, false, nil))
 	}
 	return exchange, queue
 }
@@ -279,13 +257,9 @@ func consume(t testing.TB, queue string) (all []amqp.Delivery) {
 	t.Helper()
 	channel := admin(t)
 	state, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	deliveries, err := channel.Consume(queue, "", true, false, false, false, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	for len(all) < state.Messages {
 		select {
 		case d, ok := <-deliveries:

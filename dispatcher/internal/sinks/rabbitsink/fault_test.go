@@ -14,6 +14,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/servers/rabbitmq"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // CONTRACT: C-29, C-32
@@ -32,15 +33,11 @@ func TestMissingExchangeHoldsTheWholeBatch(t *testing.T) {
 	channel := admin(t)
 	err := errors.Join(channel.ExchangeDeclare(cfg.Exchange, amqp.ExchangeDirect, true, false, false, false, nil),
 		channel.QueueBind(queue, "shop.orders", cfg.Exchange, false, nil))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	if err := errors.Join(sinktest.Send(t, s), s.Probe(t.Context())); err != nil {
 		t.Errorf("the exchange was declared: %v", err)
 	}
-	if err := channel.ExchangeDelete(cfg.Exchange, false, false); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, channel.ExchangeDelete(cfg.Exchange, false, false))
 	for _, err := range s.Deliver(t.Context(), sinktest.NewEvents(50)) {
 		sinktest.Want(t, "the exchange was deleted", err, true, reason.Refusing, "does not exist; declare it, or correct exchange")
 	}
@@ -75,9 +72,7 @@ func TestUnroutableMessageFailsAlone(t *testing.T) {
 					t.Errorf("an event next to one without a queue: %v", err)
 				}
 			}
-			if n := len(consume(t, queue)); n != batchSize-(batchSize+2)/3 {
-				t.Errorf("%d messages arrived", n)
-			}
+			need.Want(t, batchSize-(batchSize+2)/3, "%d messages arrived", len(consume(t, queue)))
 		})
 	}
 }
@@ -89,9 +84,7 @@ func TestMissingQueueIsUnavailable(t *testing.T) {
 	queue := "missing-" + sinktest.NewEvent().ID.String()
 	s := open(t, plainConfig(t, queue))
 	sinktest.Reaches(t, s, reason.Refusing, `queue "`+queue+`" at`)
-	if _, err := admin(t).QueueDeclare(queue, true, false, false, false, nil); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(admin(t).QueueDeclare(queue, true, false, false, false, nil)))
 	if err := errors.Join(sinktest.Send(t, s), s.Probe(t.Context())); err != nil {
 		t.Errorf("the queue was declared: %v", err)
 	}
@@ -126,9 +119,7 @@ func TestOnlyTheTooLargeEventIsDead(t *testing.T) {
 	for _, d := range all {
 		distinct[d.MessageId] = true
 	}
-	if len(distinct) != 47 {
-		t.Errorf("%d events arrived, want 47", len(distinct))
-	}
+	need.Want(t, 47, "%d events arrived, want 47", len(distinct))
 	t.Logf("%d messages for 47 events", len(all))
 }
 
@@ -140,9 +131,7 @@ func TestForbiddenExchangeIsUnavailable(t *testing.T) {
 	cfg.Auth.UsernameFile = sinktest.File(t, "username", mallory)
 	s := open(t, cfg)
 	ses, err := s.session(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	ses.using.Add(1) // by another delivery
 	for _, err := range s.Deliver(t.Context(), sinktest.NewEvents(3)) {
 		sinktest.Want(t, "an exchange", err, true, reason.AuthenticationFailed, "ACCESS_REFUSED: the dispatcher's user may not write to the exchange")
@@ -188,9 +177,7 @@ func TestFullQueueIsAFault(t *testing.T) {
 	var full error
 	eventually(t, "the queue is full", func() bool { full = sinktest.Send(t, s); return full != nil })
 	sinktest.Outcome(t, "a full queue", full, sinktest.Fault, reason.Refusing, "(basic.nack); a queue is full or has failed: make room in it")
-	if _, err := admin(t).QueuePurge(queue, false); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(admin(t).QueuePurge(queue, false)))
 	if err := sinktest.Send(t, s); err != nil {
 		t.Errorf("there is room: %v", err)
 	}
@@ -209,9 +196,7 @@ func TestBlockedBrokerGetsNothingNew(t *testing.T) {
 			cfg := plainConfig(t, queue)
 			cfg.Timeout = spec.Duration(2 * time.Second)
 			used, fresh := open(t, cfg), open(t, cfg)
-			if err := sinktest.Send(t, used); err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, sinktest.Send(t, used))
 			control(t, alarm.on...)
 			t.Cleanup(func() { control(t, alarm.off...) })
 			for what, s := range map[string]*sink{"used": used, "fresh": fresh} {
@@ -262,9 +247,7 @@ func TestFirstMessageGoesAlone(t *testing.T) {
 	if err == nil {
 		err = p.ready(t.Context(), s)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	s.returnPublisher(p)
 	theBroker.Server.Pause()
 	t.Cleanup(theBroker.Server.Resume)
@@ -296,19 +279,13 @@ func TestRabbitSinkSurvivesServerFaults(t *testing.T) {
 func TestClosedConnectionIsOpenedAgain(t *testing.T) {
 	queue := newQueue(t, nil)
 	unused, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	cfg := plainConfig(t, queue)
 	cfg.Addresses = []string{unused.Addr().String(), broker(t).Address(rabbitmq.Plain)}
-	if err := unused.Close(); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, unused.Close())
 	s := open(t, cfg)
 	for range 2 {
-		if err := sinktest.Send(t, s); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, sinktest.Send(t, s))
 		control(t, "close_all_connections", "--vhost", "/", "test")
 		eventually(t, "the sink knows", func() bool { return s.live() == nil })
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // What real connections return is tested by the sinks.
@@ -35,9 +36,7 @@ func TestOfNamesTheCause(t *testing.T) {
 		{fmt.Errorf("batch: %w", reason.With(reason.AuthenticationFailed, io.EOF)), reason.AuthenticationFailed},
 		{dispatcher.Unavailable(reason.With(reason.AuthenticationFailed, io.EOF)), reason.AuthenticationFailed},
 	} {
-		if got := reason.Of(test.err); got != test.want {
-			t.Errorf("the reason of %v is %q, want %q", test.err, got, test.want)
-		}
+		need.Want(t, test.want, "the reason of %v is %q, want %q", reason.Of(test.err), test.err)
 	}
 	if err := reason.With(reason.Refusing, io.EOF); !errors.Is(err, io.EOF) || err.Error() != "EOF" {
 		t.Errorf("With changed the error to %v", err)
@@ -57,9 +56,7 @@ func TestIsTimeoutFindsWrappedTimeouts(t *testing.T) {
 		{&net.OpError{Op: "read", Err: io.EOF}, false},
 		{dispatcher.Unavailable(reason.TimedOut("the broker did not respond")), true},
 	} {
-		if got := reason.IsTimeout(test.err); got != test.want {
-			t.Errorf("that %v is a timeout: %t, want %t", test.err, got, test.want)
-		}
+		need.Want(t, test.want, "that %v is a timeout: %t, want %t", reason.IsTimeout(test.err), test.err)
 	}
 }
 

@@ -75,13 +75,9 @@ func killClients(t *testing.T, srv *redis.Server) {
 	t.Helper()
 	c := client(t, srv)
 	for left := 2; left > 1; {
-		if err := c.ClientKillByFilter(t.Context(), "TYPE", "normal", "SKIPME", "yes").Err(); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, c.ClientKillByFilter(t.Context(), "TYPE", "normal", "SKIPME", "yes").Err())
 		list, err := c.ClientList(t.Context()).Result()
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		left = strings.Count(list, "\n")
 	}
 }
@@ -91,9 +87,7 @@ func message(t *testing.T, m goredis.XMessage) sinktest.Message {
 	t.Helper()
 	if text, ok := m.Values["event"]; ok {
 		var e event.Event
-		if err := e.UnmarshalJSON([]byte(text.(string))); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, e.UnmarshalJSON([]byte(text.(string))))
 		return sinktest.MessageOf(t, binding.ToMessage(&e))
 	}
 	got := sinktest.Message{Attributes: map[string]string{}}
@@ -115,9 +109,7 @@ func TestMaxLenRemovesTheOldest(t *testing.T) {
 	s := open(t, cfg)
 	for range 4 {
 		for _, err := range s.Deliver(t.Context(), sinktest.NewEvents(500)) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, err)
 		}
 	}
 	if n, err := client(t, srv).XLen(t.Context(), "orders").Result(); err != nil || n < 200 || n > 500 {
@@ -131,16 +123,10 @@ func TestStreamDefaultsToTheTopic(t *testing.T) {
 	cfg := settings(srv)
 	cfg.Stream = ""
 	s := open(t, cfg)
-	if err := sinktest.Send(t, s); err != nil {
-		t.Fatal(err)
-	}
-	if n := len(entries(t, client(t, srv), "orders")); n != 1 {
-		t.Errorf("%d entries are in the stream of the topic's name, want one", n)
-	}
+	need.OK(t, sinktest.Send(t, s))
+	need.Want(t, 1, "%d entries are in the stream of the topic's name, want one", len(entries(t, client(t, srv), "orders")))
 	routed, err := New(cfg, func(e *dispatcher.Event) (string, error) { return strings.TrimPrefix(e.PartitionKey, "none"), nil })
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	t.Cleanup(func() { _ = routed.Close(context.Background()) })
 	batch := sinktest.NewEvents(2)
 	batch[0].PartitionKey, batch[1].PartitionKey = "elsewhere", "none"
@@ -170,9 +156,7 @@ func readBack(t *testing.T, srv *redis.Server) (got []sinktest.Message) {
 	from := "-"
 	for {
 		out, err := srv.Tool(t.Context(), "redis-cli", "--json", "xrange", "orders", from, "+", "count", "5000").Output()
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		var page []json.RawMessage
 		if err := json.Unmarshal(out, &page); err != nil {
 			t.Fatalf("%v: %.200s", err, out)
@@ -183,9 +167,7 @@ func readBack(t *testing.T, srv *redis.Server) (got []sinktest.Message) {
 		for _, raw := range page {
 			var id string
 			var fields []string
-			if err := json.Unmarshal(raw, &[]any{&id, &fields}); err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, json.Unmarshal(raw, &[]any{&id, &fields}))
 			m := sinktest.Message{Attributes: map[string]string{}}
 			for i := 0; i+1 < len(fields); i += 2 {
 				if fields[i] == "data" {
@@ -237,9 +219,7 @@ func TestClusterTakesBatchesWhileSlotsMove(t *testing.T) {
 	sinktest.Want(t, "without cluster", err, false, reason.Refusing, "; the server is a node of a cluster: set topology to Cluster")
 
 	s := open(t, spec.RedisSink{Addresses: []string{nodes[0].Address}, Topology: spec.RedisCluster})
-	if err := s.Probe(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, s.Probe(t.Context()))
 	round := func(what string) {
 		t.Helper()
 		batch := inStreams(30)
@@ -255,9 +235,7 @@ func TestClusterTakesBatchesWhileSlotsMove(t *testing.T) {
 	// The slot of one stream moves: first both nodes have it, then it has moved.
 	const stream = "stream-7"
 	from, err := reader.MasterForKey(t.Context(), stream)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	slot := reader.ClusterKeySlot(t.Context(), stream).Val()
 	var to *redis.Server
 	for _, node := range nodes {

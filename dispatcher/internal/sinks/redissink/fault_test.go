@@ -72,9 +72,7 @@ func TestIdleConnectionsAreDropped(t *testing.T) {
 	for _, l := range old {
 		s.give(l)
 	}
-	if got := s.take(srv.Address); got != old[2] {
-		t.Error("the connection that was used last is not taken again")
-	}
+	need.Want(t, old[2], "the connection that was used last is not taken again", s.take(srv.Address))
 	old[0].used, old[1].used = time.Now().Add(-2*idleTimeout), time.Now().Add(-idleTimeout-time.Second)
 	if l := s.take(srv.Address); slices.Contains(old, l) || len(s.idle[srv.Address]) != 0 {
 		t.Error("a connection is kept that was idle for longer than idleTimeout")
@@ -83,9 +81,7 @@ func TestIdleConnectionsAreDropped(t *testing.T) {
 	gone := s.take("gone.example:6379")
 	s.give(gone)
 	s.give(s.take(srv.Address))
-	if len(s.idle[gone.address]) != 1 {
-		t.Error("a connection is given up that was idle for less than idleTimeout")
-	}
+	need.Want(t, 1, "a connection is given up that was idle for less than idleTimeout", len(s.idle[gone.address]))
 	gone.used = time.Now().Add(-2 * idleTimeout)
 	s.give(s.take(srv.Address))
 	if _, kept := s.idle[gone.address]; kept {
@@ -357,9 +353,7 @@ func do(t testing.TB, s *redis.Server, args ...any) {
 func entries(t testing.TB, c goredis.Cmdable, stream string) []goredis.XMessage {
 	t.Helper()
 	all, err := c.XRange(t.Context(), stream, "-", "+").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return all
 }
 
