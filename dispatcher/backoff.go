@@ -27,20 +27,20 @@ func DefaultBackoff() Backoff {
 func NewBackoff(b spec.Backoff) (Backoff, error) {
 	base, limit := b.Base.D(), b.Max.D()
 	switch b.Strategy {
-	case "", spec.Exponential:
+	case "", spec.BackoffExponential:
 		return ExponentialBackoff(base, limit), nil
-	case spec.Linear:
+	case spec.BackoffLinear:
 		return LinearBackoff(base, limit), nil
-	case spec.PowerOfTwo:
+	case spec.BackoffPowerOfTwo:
 		return PowerOfTwoBackoff(), nil
-	case spec.Multiplier:
+	case spec.BackoffMultiplier:
 		factor, err := strconv.ParseFloat(b.Multiplier, 64)
 		if err != nil {
 			return nil, fmt.Errorf("multiplier %.20q is not a number; write a decimal from \"1\" to \"10\" in quotes", b.Multiplier)
 		}
 		jitter := 25
 		if b.JitterPercent != nil {
-			jitter = *b.JitterPercent
+			jitter = int(*b.JitterPercent)
 		}
 		return MultiplierBackoff(base, limit, factor, float64(jitter)/100), nil
 	default:

@@ -84,15 +84,15 @@ func TestDelaysKeepToTheirBounds(t *testing.T) {
 func TestNewBackoffRefusesWhatIsMisspelt(t *testing.T) {
 	t.Parallel()
 	seconds := func(n int) spec.Duration { return spec.Duration(time.Duration(n) * time.Second) }
-	none := 0
+	none := int32(0)
 	for text, b := range map[string]spec.Backoff{
 		"2s": {Base: seconds(4), Max: seconds(60)}, // exponential, and the least of its spread
-		"8s": {Strategy: spec.Linear, Base: seconds(4), Max: seconds(60)},
-		"3s": {Strategy: spec.Multiplier, Multiplier: "1", Base: seconds(4), Max: seconds(60)},
-		"4s": {Strategy: spec.Multiplier, Multiplier: "1", JitterPercent: &none, Base: seconds(4), Max: seconds(60)},
+		"8s": {Strategy: spec.BackoffLinear, Base: seconds(4), Max: seconds(60)},
+		"3s": {Strategy: spec.BackoffMultiplier, Multiplier: "1", Base: seconds(4), Max: seconds(60)},
+		"4s": {Strategy: spec.BackoffMultiplier, Multiplier: "1", JitterPercent: &none, Base: seconds(4), Max: seconds(60)},
 	} {
 		attempts := 1
-		if b.Strategy == spec.Linear {
+		if b.Strategy == spec.BackoffLinear {
 			attempts = 2
 		}
 		policy, err := NewBackoff(b)
@@ -100,7 +100,7 @@ func TestNewBackoffRefusesWhatIsMisspelt(t *testing.T) {
 			t.Errorf("%+v: %v, %v; want %s", b, policy, err, text)
 		}
 	}
-	for _, b := range []spec.Backoff{{Strategy: "Linaer"}, {Strategy: spec.Multiplier, Multiplier: "two"}} {
+	for _, b := range []spec.Backoff{{Strategy: "Linaer"}, {Strategy: spec.BackoffMultiplier, Multiplier: "two"}} {
 		if policy, err := NewBackoff(b); err == nil {
 			t.Errorf("%+v made %v", b, policy)
 		}

@@ -58,7 +58,7 @@ func TestLoadFillsInDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	percent := 25
+	percent := int32(25)
 	if want := (Backoff{"Multiplier", seconds(1), seconds(3600), "2", &percent}); !reflect.DeepEqual(c.Delivery.Backoff, want) {
 		t.Errorf("backoff %+v, want %+v", c.Delivery.Backoff, want)
 	}
@@ -151,7 +151,7 @@ func TestValidateReportsEveryProblem(t *testing.T) {
 	iam := func(i IAM, mode string) func(*Config) {
 		return func(c *Config) { c.Database.IAM, c.Database.SSLMode = &i, mode }
 	}
-	percent := 101
+	percent := int32(101)
 	for name, d := range map[string]Database{
 		"parts and an IAM login":      {Connection: &Connection{Host: "a", Port: 5432, Database: "b", User: "c"}, SSLMode: "Require", IAM: &IAM{Provider: IAMAWS, Region: "eu-west-1"}},
 		"parts, IAM and an authority": {Connection: &Connection{Host: "a", Database: "b", User: "c"}, CAFile: "d", IAM: &IAM{Provider: IAMAWS}},
@@ -228,12 +228,12 @@ func TestValidateReportsEveryProblem(t *testing.T) {
 		"database.caFile is missing, and sslMode VerifyFull needs it; name":                     func(c *Config) { c.Database.SSLMode = "VerifyFull" },
 		"database.sslMode is Require, which does not verify with caFile; set":                   func(c *Config) { c.Database.SSLMode, c.Database.CAFile = "Require", "ca" },
 		`delivery.backoff.strategy is "Random"; choose one of Exponential`:                      func(c *Config) { c.Delivery.Backoff.Strategy = "Random" },
-		"delivery.backoff.strategy PowerOfTwo has fixed delays; remove base and max":            func(c *Config) { c.Delivery.Backoff.Strategy, c.Delivery.Backoff.Base = PowerOfTwo, 1 },
+		"delivery.backoff.strategy PowerOfTwo has fixed delays; remove base and max":            func(c *Config) { c.Delivery.Backoff.Strategy, c.Delivery.Backoff.Base = BackoffPowerOfTwo, 1 },
 		"delivery.backoff.base is 25h; set it from 1ms to 24h":                                  func(c *Config) { c.Delivery.Backoff.Base = Duration(25 * time.Hour) },
 		"delivery.backoff.max is 1ns; set it from 1ms to 24h":                                   func(c *Config) { c.Delivery.Backoff.Max = 1 },
 		"delivery.backoff.base is 2h, more than max (1h); lower base or raise max":              func(c *Config) { c.Delivery.Backoff.Base = Duration(2 * time.Hour) },
-		`delivery.backoff.multiplier is "0.5"; write a decimal from "1" to "10" in quotes`:      func(c *Config) { c.Delivery.Backoff = Backoff{Strategy: Multiplier, Multiplier: "0.5"} },
-		"delivery.backoff.jitterPercent is 101; set it from 0 to 100":                           func(c *Config) { c.Delivery.Backoff = Backoff{Strategy: Multiplier, JitterPercent: &percent} },
+		`delivery.backoff.multiplier is "0.5"; write a decimal from "1" to "10" in quotes`:      func(c *Config) { c.Delivery.Backoff = Backoff{Strategy: BackoffMultiplier, Multiplier: "0.5"} },
+		"delivery.backoff.jitterPercent is 101; set it from 0 to 100":                           func(c *Config) { c.Delivery.Backoff = Backoff{Strategy: BackoffMultiplier, JitterPercent: &percent} },
 		"delivery.backoff.strategy is Exponential; multiplier and jitterPercent belong":         func(c *Config) { c.Delivery.Backoff.Multiplier = "2" },
 		"sink is missing; set exactly one of its members http, kafka, log":                      func(c *Config) { c.Sink = Sink{} },
 		"sink has http and log; keep exactly one of them":                                       func(c *Config) { c.Sink.HTTP = &HTTPSink{URL: "http://a"} },

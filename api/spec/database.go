@@ -161,3 +161,69 @@ func (f *files) secure(field string, d *outbox, c *Database) {
 	}
 	c.IAM = d.IAM
 }
+
+// ConnectionKeys are keys of a Secret.
+//
+// +kubebuilder:validation:XValidation:rule="[self.host, self.port, self.database, self.user, self.password].all(key, key.matches('^[A-Za-z0-9._-]+$'))",message="keys must be keys of a Secret: alphanumeric characters, dashes, dots and underscores"
+type ConnectionKeys struct {
+	// host is the key of the host name, or of several separated by commas. Of several
+	// the one that accepts writes is used, also after a failover. Defaults to host.
+	// +optional
+	// +kubebuilder:default=host
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Host string `json:"host,omitempty"`
+
+	// port is the key of the port: one for all hosts, or one for each, separated by
+	// commas. Defaults to port.
+	// +optional
+	// +kubebuilder:default=port
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Port string `json:"port,omitempty"`
+
+	// database is the key of the database's name. Defaults to dbname.
+	// +optional
+	// +kubebuilder:default=dbname
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Database string `json:"database,omitempty"`
+
+	// user is the key of the user name. Defaults to username.
+	// +optional
+	// +kubebuilder:default=username
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	User string `json:"user,omitempty"`
+
+	// password is the key of the password. Defaults to password.
+	// +optional
+	// +kubebuilder:default=password
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Password string `json:"password,omitempty"`
+}
+
+// DatabaseServer is the address of a database.
+type DatabaseServer struct {
+	// host is the host name, or several separated by commas. Of several the one that
+	// accepts writes is used, also after a failover.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._:-]+(,[A-Za-z0-9._:-]+)*$')",message="host must be a host name, or several with commas between them and no spaces, such as orders-db-rw.shop"
+	Host string `json:"host,omitempty"`
+
+	// port is the port of each host. From 1 to 65535. Defaults to 5432.
+	// +optional
+	// +kubebuilder:default=5432
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Port int32 `json:"port,omitempty"`
+
+	// database is the name of the database.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Database string `json:"database,omitempty"`
+}

@@ -141,7 +141,7 @@ func (e *explainer) decodeValue(path string, node *yaml3.Node, v reflect.Value) 
 	}
 	alone := reflect.New(typ)
 	if yaml.Unmarshal(text, alone.Interface()) == nil { // which takes a number as a text
-		if zero := alone.Elem().IsZero() && (typ.Kind() == reflect.Int || typ.Kind() == reflect.Int64); zero && !v.IsZero() {
+		if zero := alone.Elem().IsZero() && (typ.Kind() == reflect.Int || typ.Kind() == reflect.Int32 || typ.Kind() == reflect.Int64); zero && !v.IsZero() {
 			e.report(node, path, "is %s; write one that is larger, or leave it out for the default, %v", node.Value, v)
 		}
 		return

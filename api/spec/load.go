@@ -109,19 +109,19 @@ func (c *Connection) applyDefaults() {
 
 // ApplyDefaults fills in what is not set, by the strategy.
 func (b *Backoff) ApplyDefaults() {
-	setDefault(&b.Strategy, Exponential)
+	setDefault(&b.Strategy, BackoffExponential)
 	switch b.Strategy {
-	case Linear:
+	case BackoffLinear:
 		setDefault(&b.Base, Duration(time.Minute))
 		setDefault(&b.Max, Duration(time.Hour))
-	case Multiplier:
+	case BackoffMultiplier:
 		setDefault(&b.Multiplier, "2")
 		if b.JitterPercent == nil {
-			percent := 25
+			percent := int32(25)
 			b.JitterPercent = &percent
 		}
 		fallthrough
-	case Exponential:
+	case BackoffExponential:
 		setDefault(&b.Base, Duration(DefaultBackoffBase))
 		setDefault(&b.Max, Duration(DefaultBackoffMax))
 	}

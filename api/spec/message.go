@@ -7,28 +7,25 @@ import (
 	"strings"
 )
 
-// MessageFormat says what messages look like.
+// MessageFormat is the format of messages.
+// +kubebuilder:validation:Enum=CloudEvents;Plain;Debezium;Storage
 type MessageFormat string
 
-// Values of [MessageFormat].
 const (
-	// FormatCloudEvents is CloudEvents 1.0, as the sink's contentMode says.
+	// FormatCloudEvents is CloudEvents 1.0.
 	FormatCloudEvents MessageFormat = "CloudEvents"
-	// FormatPlain is the payload without the attributes of CloudEvents: with the headers of [Message.Headers], the event's
-	// trace context (traceparent, tracestate; not in redis, sqs and sns), and what the protocol itself needs, such as
-	// Content-Type.
+	// FormatPlain is the payload, with headers of your own.
 	FormatPlain MessageFormat = "Plain"
-	// FormatDebezium is Plain as Debezium's outbox event router writes it: a header id with the event id, and topics
-	// outbox.event.<aggregate type> where neither routes nor topic says otherwise. For kafka.
+	// FormatDebezium is what Debezium's outbox event router writes.
 	FormatDebezium MessageFormat = "Debezium"
-	// FormatStorage is Plain with headers event_type, aggregate_id and correlation_id, and with the row's headers,
-	// outbox_id and sequence_number as the payload's member metadata. sequence_number is the event's number in its
-	// aggregate where its producer requested one, else its place in the outbox.
+	// FormatStorage has metadata in the payload.
 	FormatStorage MessageFormat = "Storage"
 )
 
 // Message says what an event becomes on its way to the sink. Format and headers are for sinks whose messages have
 // headers: all but log and postgres.
+//
+// +kubebuilder:object:generate=false
 type Message struct {
 	// Format is CloudEvents, Plain, Debezium or Storage. All but CloudEvents are for contentMode Binary.
 	// Defaults to CloudEvents.
@@ -140,4 +137,23 @@ func HeaderTaken(kind string, bare bool, name string) bool {
 		return begins("aws.", "amazon.")
 	}
 	return false
+}
+
+// MessageHeader is a header, an attribute or a field of a message.
+type MessageHeader struct {
+	// name is the name of the header. Case is kept where the protocol has case.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+)*$')",message="name must be a name of alphanumeric characters, dashes, underscores and single dots, such as event_type; correct it"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^(?i)(ce-|ce_|cloudevents)') && !(self.lowerAscii() in ['content-type', 'traceparent', 'tracestate'])",message="name must be none that messages have already (ce-*, ce_*, cloudEvents*, content-type, traceparent, tracestate); choose another"
+	Name string `json:"name,omitempty"`
+
+	// expression is a CEL expression over event and payload that returns a string, a
+	// number, a bool or a timestamp, or an optional one, such as event.type or
+	// 'event.headers.?correlation_id'. A header without a value is left out.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	Expression string `json:"expression,omitempty"`
 }

@@ -9,6 +9,8 @@ import (
 )
 
 // Objects are the specs that say what a process does, as YAML or JSON has them. They must be valid.
+//
+// +kubebuilder:object:generate=false
 type Objects struct {
 	// Name is what the process calls itself, such as the namespace and the name of the OutboxDispatcher. Required.
 	Name string
@@ -21,6 +23,8 @@ type Objects struct {
 }
 
 // Ref is one key of a Secret or ConfigMap that a spec names.
+//
+// +kubebuilder:object:generate=false
 type Ref struct {
 	// Secret or ConfigMap is the name of the one that has the key; the other is empty.
 	Secret, ConfigMap string

@@ -6,21 +6,40 @@ import (
 	"time"
 )
 
-// RateLimit is a number of events in a period. They are spread evenly over it.
+// RateLimit is a number of events in a period, over which they are spread evenly.
 type RateLimit struct {
-	// Events is how many, 1 to 1000000. Required.
-	Events int `json:"events"`
-	// Period is the time, 1s to 24h. Defaults to 1s.
-	Period Duration `json:"period,omitempty"`
+	// events is how many. From 1 to 1000000.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000
+	Events int32 `json:"events,omitempty"`
+
+	// period is the time. From 1s to 24h. Defaults to 1s.
+	// +optional
+	// +kubebuilder:default="1s"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="period must be a duration from 1s to 24h, such as 1m"
+	Period Duration `json:"period,omitzero"`
 }
 
 // TopicRateLimit is the limit of one topic.
 type TopicRateLimit struct {
-	// Topic is its name, 1 to 255 characters. Required.
-	Topic string `json:"topic"`
-	// Events and Period are as in [RateLimit].
-	Events int      `json:"events"`
-	Period Duration `json:"period,omitempty"`
+	// topic is its name.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	Topic string `json:"topic,omitempty"`
+
+	// events is how many. From 1 to 1000000.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000
+	Events int32 `json:"events,omitempty"`
+
+	// period is the time. From 1s to 24h. Defaults to 1s.
+	// +optional
+	// +kubebuilder:default="1s"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="period must be a duration from 1s to 24h, such as 1m"
+	Period Duration `json:"period,omitzero"`
 }
 
 // RateLimited reports whether processes of the dispatcher share a limit.
@@ -55,6 +74,6 @@ func (d Delivery) validateRates(p *problems) {
 }
 
 func (r RateLimit) validate(p *problems, field string) {
-	p.number(field+".events", r.Events, 1, 1_000_000)
+	p.number(field+".events", int(r.Events), 1, 1_000_000)
 	p.duration(field+".period", r.Period, time.Second, 24*time.Hour)
 }

@@ -36,6 +36,8 @@ const (
 )
 
 // ReplayRequest is a request to replay, discard or reopen dead letters.
+//
+// +kubebuilder:object:generate=false
 type ReplayRequest struct {
 	// ID names the replay. A second request with the same ID continues the first. Defaults to a random one.
 	ID uuid.UUID `json:"id,omitzero"`
@@ -68,6 +70,8 @@ type ReplayRequest struct {
 
 // DeadLetterFilter chooses dead letters. A dead letter matches when it matches every member that is set. The zero filter
 // matches every open one: each that was not replayed, discarded or expired.
+//
+// +kubebuilder:object:generate=false
 type DeadLetterFilter struct {
 	// IDs are ids of events (UUIDs) or of dead letters (numbers), at most 1000. A dead letter matches one of them.
 	IDs []string `json:"ids,omitempty"`

@@ -4,6 +4,8 @@ import "time"
 
 // Retention says how long rows are kept (CONTRACT C-60). A row is removed by a sweep that runs every 24th of the
 // shortest of the times, from once a minute to once in 6 hours, by one process at a time.
+//
+// +kubebuilder:object:generate=false
 type Retention struct {
 	// Delivered is how long a delivered row is kept, and its dedupe key remembered, 0s to 87600h (10 years).
 	// With 0s a row is deleted when it is delivered. Defaults to 168h.
@@ -61,22 +63,30 @@ func (r Retention) validate(p *problems) {
 	p.oneOf("retention.scope", string(r.Scope), string(ScopeDispatcher), string(ScopeOutbox))
 }
 
-// Journal says whether each change of an event's row is recorded (CONTRACT C-61). `dispatcher migrate up` applies it to
-// the database; dispatchers need not know.
+// Journal says whether changes of events are recorded. A record has the status before and after, the attempt, the
+// lease, the worker and the login, the transaction and the position in the database's WAL; never a payload.
 type Journal struct {
-	// Mode is Enabled or Disabled. What was recorded is kept for its retention also when it is Disabled. Required.
-	Mode JournalMode `json:"mode"`
-	// Retention is how long a record is kept at least, 24h to 87600h (10 years). Whole days are removed. Defaults to
-	// 168h.
-	Retention Duration `json:"retention,omitempty"`
+	// mode is Enabled or Disabled. Enabled, an event writes about twice as much WAL.
+	// Disabled, existing records are kept for retention.
+	// +required
+	Mode JournalMode `json:"mode,omitempty"`
+
+	// retention is the least time that a record is kept; records are removed by the
+	// day. From 24h to 87600h. Defaults to 168h.
+	// +optional
+	// +kubebuilder:default="168h"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('24h') && duration(self) <= duration('87600h')",message="retention must be a duration from 24h to 87600h, such as 168h for 7 days"
+	Retention Duration `json:"retention,omitzero"`
 }
 
 // JournalMode says whether changes are recorded.
+// +kubebuilder:validation:Enum=Enabled;Disabled
 type JournalMode string
 
-// Values of [JournalMode].
 const (
-	JournalEnabled  JournalMode = "Enabled"
+	// JournalEnabled records each change.
+	JournalEnabled JournalMode = "Enabled"
+	// JournalDisabled records none.
 	JournalDisabled JournalMode = "Disabled"
 )
 

@@ -5,23 +5,50 @@ import (
 	"slices"
 )
 
-// Route says where the events of some topics go. The first route that takes an event's topic holds; a
-// topic that none takes fails (CONTRACT C-29).
+// Route chooses the destination in the sink for the events of some topics.
 type Route struct {
-	// Topics are those that the route takes, at most 256. None means all that no route before it takes.
+	// topics are the topics of the route. Empty means all that no earlier route has;
+	// such a route must be the last.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=255
 	Topics []string `json:"topics,omitempty"`
-	// To is a CEL expression over event that makes a string: a Kafka topic, a NATS subject, a RabbitMQ
-	// routing key, a Redis stream, an HTTP path, or the name of a cloud's queue or topic. Required.
-	To string `json:"to"`
+
+	// to is a CEL expression that returns a string: a Kafka topic, a NATS subject, a
+	// RabbitMQ routing key, a Redis stream, an HTTP path, or the name of a queue or
+	// topic of the same account and region (sqs, sns), project (pubSub) or namespace
+	// (serviceBus). Its variables are event.namespace, event.topic, event.type,
+	// event.tenant, event.aggregateType, event.aggregateId, event.partitionKey,
+	// event.headers, event.id, event.dedupeKey, event.key, event.sequence,
+	// event.createdAt, event.attempt, event.token and event.aggregateSequence, such as
+	// '"shop." + event.headers.?region.orValue("eu")'.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	To string `json:"to,omitempty"`
 }
 
-// Transformation changes the payload of some events before it leaves. The row stays as it is.
+// Transformation changes the payload of some events before delivery. The row is not changed.
 type Transformation struct {
-	// Types are the event types that it is for, at most 256. One that ends with * is for all types that begin
-	// so, such as order.*. None means all.
+	// types are the event types that the entry applies to. One that ends with * stands
+	// for all types that begin with the text before it, such as order.*. Empty means
+	// all.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=255
 	Types []string `json:"types,omitempty"`
-	// Payload is a CEL expression over event and payload that makes the new payload, a map. Required.
-	Payload string `json:"payload"`
+
+	// payload is a CEL expression over event and payload that returns the new payload,
+	// a map, such as 'without(payload, ["card", "customer.email"])'. It has the
+	// functions without, mask and with, in addition to those of CEL.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	Payload string `json:"payload,omitempty"`
 }
 
 // unrouted are the kinds of sinks that take no routes, because they have one destination.

@@ -8,10 +8,10 @@ import (
 
 // What several sinks have.
 
-// ContentMode is how an event is put into what a destination takes, as the bindings of CloudEvents name it.
+// ContentMode is how a message holds an event, as the bindings of CloudEvents name it.
+// +kubebuilder:validation:Enum=Binary;Structured;Batch
 type ContentMode string
 
-// The content modes. Not every sink has all of them.
 const (
 	// Binary puts the attributes into headers, properties or fields, and the payload into the body.
 	Binary ContentMode = "Binary"
@@ -34,14 +34,14 @@ type Auth struct {
 	SecretFile string `json:"secretFile,omitempty"`
 }
 
-// AuthType is how to log in.
+// AuthType is how to log in. Each destination lists the types that it supports.
+// +kubebuilder:validation:Enum=Basic;Token;Plain;ScramSHA256;ScramSHA512;OAuthBearer;AWSMSKIAM;External;NKey;Credentials;Password
 type AuthType string
 
-// The types of [Auth].
 const (
-	// AuthBasic is a user and a password: of HTTP, of NATS, or of Redis's ACL.
+	// AuthBasic is a user and a password.
 	AuthBasic AuthType = "Basic"
-	// AuthToken is a token: sent as Bearer over HTTP, or of NATS.
+	// AuthToken is a token.
 	AuthToken AuthType = "Token"
 	// AuthPlain is a user and a password, by SASL's mechanism PLAIN.
 	AuthPlain AuthType = "Plain"
@@ -49,11 +49,12 @@ const (
 	AuthScramSHA256 AuthType = "ScramSHA256"
 	// AuthScramSHA512 is a user and a password, by SASL's mechanism SCRAM-SHA-512.
 	AuthScramSHA512 AuthType = "ScramSHA512"
-	// AuthOAuthBearer is a token, by SASL's mechanism OAUTHBEARER. Something else keeps a valid one in the file.
+	// AuthOAuthBearer is a token, by SASL's mechanism OAUTHBEARER. The dispatcher does not renew it.
 	AuthOAuthBearer AuthType = "OAuthBearer"
-	// AuthAWSMSKIAM is the identity of the process in AWS, by the mechanism AWS_MSK_IAM of Amazon MSK.
+	// AuthAWSMSKIAM is the pod's identity in AWS (IAM Roles for Service Accounts, EKS Pod Identity, or AWS_ACCESS_KEY_ID
+	// and AWS_SECRET_ACCESS_KEY of its environment: see spec.pods.template).
 	AuthAWSMSKIAM AuthType = "AWSMSKIAM"
-	// AuthExternal is the client's certificate, by SASL's mechanism EXTERNAL.
+	// AuthExternal is the client certificate of tls, whose name is the user's.
 	AuthExternal AuthType = "External"
 	// AuthNKey is the seed of a user's NKey.
 	AuthNKey AuthType = "NKey"
@@ -114,6 +115,8 @@ func (t *TLS) validateHTTPS(p *problems, field string, https bool) {
 
 // Notify is an address that is notified of each dead letter, by a CloudEvent over HTTP. Its members are those of
 // [HTTPSink].
+//
+// +kubebuilder:object:generate=false
 type Notify struct {
 	// URL is http or https, without user and password. Required.
 	URL string `json:"url"`
@@ -173,4 +176,50 @@ func (r *SchemaRegistry) Validate() error {
 	var p problems
 	r.validate(&p)
 	return p.join()
+}
+
+// SecretName names a Secret in the same namespace.
+type SecretName struct {
+	// name is the Secret's name.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="name must be the name of a Secret: lower-case alphanumeric characters, dashes and dots, such as orders-db"
+	Name string `json:"name,omitempty"`
+}
+
+// SecretRef names a Secret in the same namespace, and a key in it.
+//
+// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self.name).hasValue() && (!has(self.key) || self.key.matches('^[A-Za-z0-9._-]+$'))",message="name must be the name of a Secret, such as orders-db, and key a key in it, such as password; correct them"
+type SecretRef struct {
+	// name is the name of the Secret.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name,omitempty"`
+
+	// key is the key in it. When not set: the one that the field with the reference
+	// names.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Key string `json:"key,omitempty"`
+}
+
+// ConfigMapRef names a ConfigMap in the same namespace, and a key in it.
+//
+// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self.name).hasValue() && (!has(self.key) || self.key.matches('^[A-Za-z0-9._-]+$'))",message="name must be the name of a ConfigMap, such as kafka-ca, and key a key in it, such as ca.crt; correct them"
+type ConfigMapRef struct {
+	// name is the name of the ConfigMap.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name,omitempty"`
+
+	// key is the key in it. When not set: the one that the field with the reference
+	// names.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Key string `json:"key,omitempty"`
 }

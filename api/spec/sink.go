@@ -9,6 +9,8 @@ import (
 )
 
 // Sink is where events go: exactly one kind, and how to reach it.
+//
+// +kubebuilder:object:generate=false
 type Sink struct {
 	HTTP       *HTTPSink       `json:"http,omitempty"`
 	Kafka      *KafkaSink      `json:"kafka,omitempty"`
@@ -72,20 +74,26 @@ func (s Sink) Clone() Sink {
 	return s
 }
 
-// LogSink writes one JSON line per event to standard output, for trying things out.
+// LogSink writes one JSON line per event to the pod's log.
 type LogSink struct {
-	// Payload is Omit or Include, which writes the payload into the line. Defaults to Omit.
+	// payload is Omit or Include, which writes the event's payload into the line.
+	// Defaults to Omit.
+	// +optional
+	// +kubebuilder:default=Omit
 	Payload LogPayload `json:"payload,omitempty"`
-	// Access is not used by it.
+
+	// Access is what the object has next to the kind: auth, tls, content mode and timeout of the sink.
 	Access `json:"-"`
 }
 
 // LogPayload says whether payloads are logged.
+// +kubebuilder:validation:Enum=Omit;Include
 type LogPayload string
 
-// Values of [LogPayload].
 const (
-	LogPayloadOmit    LogPayload = "Omit"
+	// LogPayloadOmit leaves payloads out.
+	LogPayloadOmit LogPayload = "Omit"
+	// LogPayloadInclude writes them.
 	LogPayloadInclude LogPayload = "Include"
 )
 

@@ -11,6 +11,8 @@ import (
 )
 
 // HTTPSink posts CloudEvents 1.0 to a URL.
+//
+// +kubebuilder:object:generate=false
 type HTTPSink struct {
 	// URL is http or https, without user and password. Required.
 	URL string `json:"url"`
@@ -33,11 +35,13 @@ type HTTPSink struct {
 }
 
 // ResponseCapture is what is kept of a response.
+// +kubebuilder:validation:Enum=None;Body
 type ResponseCapture string
 
-// Values of [ResponseCapture].
 const (
+	// CaptureNone keeps nothing.
 	CaptureNone ResponseCapture = "None"
+	// CaptureBody keeps the beginning of its body.
 	CaptureBody ResponseCapture = "Body"
 )
 
@@ -90,3 +94,21 @@ func (h *HTTPSink) validateAs(p *problems, in, access string) {
 
 // Validate is what [Config.Validate] says of this section. It fails as that does.
 func (h *HTTPSink) Validate() error { return validated(h) }
+
+// HTTPHeader is one header of a request.
+type HTTPHeader struct {
+	// name is the header's name: alphanumeric characters and dashes. The dispatcher
+	// itself sets those that start with ce-, and a few more.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9-]+$') && !self.lowerAscii().startsWith('ce-') && !(self.lowerAscii() in ['authorization', 'connection', 'content-length', 'content-type', 'host', 'transfer-encoding', 'webhook-id', 'webhook-signature', 'webhook-timestamp'])",message="name must be a header of alphanumeric characters and dashes and none that the dispatcher sets itself (ce-*, authorization, connection, content-length, content-type, host, transfer-encoding, webhook-id, webhook-signature, webhook-timestamp); choose another, or auth for credentials"
+	Name string `json:"name,omitempty"`
+
+	// value is the header's value.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[[:print:]]+$')",message="value must be printable ASCII characters on one line; remove or encode the others"
+	Value string `json:"value,omitempty"`
+}

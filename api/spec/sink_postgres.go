@@ -4,6 +4,8 @@ import "time"
 
 // PostgresSink inserts events into a table of a PostgreSQL database, effectively once: the event's id is
 // the table's primary key. Routes do not apply to it: there is one table.
+//
+// +kubebuilder:object:generate=false
 type PostgresSink struct {
 	// DSN is a connection string, for trying things out. Keep passwords out of it: use DSNFile. Exactly one of DSN and
 	// DSNFile must be set.

@@ -7,31 +7,75 @@ import (
 	"time"
 )
 
-// RabbitMQSink publishes CloudEvents 1.0 to an exchange of RabbitMQ by AMQP 0-9-1: persistent, mandatory,
-// and each message confirmed by the broker.
+// RabbitMQSink publishes CloudEvents 1.0 to an exchange of RabbitMQ by AMQP 0-9-1. Messages are
+// persistent and mandatory, and an event is delivered when the broker has confirmed it.
+//
+// +kubebuilder:validation:XValidation:rule="[self.vhost, has(self.exchange) ? self.exchange : self.vhost, has(self.routingKey) ? self.routingKey : self.vhost, self.connectionName].all(name, bytes(name).size() <= 255)",message="vhost, exchange, routingKey and connectionName must each have at most 255 bytes, as AMQP wants; shorten the one that has more"
 type RabbitMQSink struct {
-	// Addresses are host:port of nodes, 1 to 32. The first that lets the dispatcher in is used. Required.
-	Addresses []string `json:"addresses"`
-	// VHost is the virtual host. Defaults to /.
+	// addresses are host:port of nodes, in the order in which they are tried: the
+	// first that accepts the connection is used.
+	// +required
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=261
+	// +kubebuilder:validation:XValidation:rule="self.all(address, address.matches('^([A-Za-z0-9._-]+|\\\\[[0-9A-Fa-f:.]+\\\\]):[1-9][0-9]{0,4}$') && int(address.substring(address.lastIndexOf(':') + 1)) <= 65535)",message="addresses must each be host:port, such as rabbitmq.shop:5672"
+	Addresses []string `json:"addresses,omitempty"`
+
+	// vhost is the virtual host. Defaults to /.
+	// +optional
+	// +kubebuilder:default=/
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
 	VHost string `json:"vhost,omitempty"`
-	// Exchange is where every event goes, at most 255 bytes. Defaults to the default exchange, whose
-	// routing keys are the names of queues.
+
+	// exchange receives every event. It is never declared. When not set: the default
+	// exchange, whose routing keys are the names of queues.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
 	Exchange string `json:"exchange,omitempty"`
-	// RoutingKey is the routing key of every event, at most 255 bytes. Defaults to the name of the event's own topic.
+
+	// routingKey is the routing key of every event, unless a route says otherwise.
+	// When not set: the name of the event's topic.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
 	RoutingKey string `json:"routingKey,omitempty"`
-	// AttributePrefix begins the names of the headers of contentMode Binary: ce- (the RabbitMQ binding of
-	// CloudEvents), or cloudEvents: or cloudEvents_ (its AMQP 1.0 binding, for consumers that speak AMQP 1.0 with
-	// RabbitMQ). Defaults to ce-.
+
+	// attributePrefix is the prefix of headers in contentMode Binary: ce- (the
+	// RabbitMQ binding of CloudEvents), or cloudEvents: or cloudEvents_ (its AMQP 1.0
+	// binding, for consumers that use AMQP 1.0 with RabbitMQ). Defaults to ce-.
+	// +optional
+	// +kubebuilder:default=ce-
+	// +kubebuilder:validation:Enum=ce-;"cloudEvents:";cloudEvents_
 	AttributePrefix string `json:"attributePrefix,omitempty"`
-	// Channels is how many deliveries publish side by side, 1 to 64, on one connection. Defaults to 4.
-	Channels int `json:"channels,omitempty"`
-	// ConnectionName is what RabbitMQ lists the connection by, at most 255 bytes. Defaults to
+
+	// channels is the number of channels on the connection, and so of deliveries that
+	// publish concurrently. From 1 to 64. Defaults to 4.
+	// +optional
+	// +kubebuilder:default=4
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=64
+	Channels int32 `json:"channels,omitempty"`
+
+	// connectionName is the name of the connection in RabbitMQ. Defaults to
 	// outbox-dispatcher.
+	// +optional
+	// +kubebuilder:default=outbox-dispatcher
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
 	ConnectionName string `json:"connectionName,omitempty"`
-	// Heartbeat finds a connection dead after three times of it, 1s to 5m, in whole seconds. The
-	// broker may request a shorter one. Defaults to 10s.
-	Heartbeat Duration `json:"heartbeat,omitempty"`
-	// Access is what the file has next to the kind: auth, tls and timeout of the sink.
+
+	// heartbeat is the interval of heartbeats; after three without a reply the
+	// connection is closed. The broker may set a shorter one. Whole seconds from 1s to
+	// 5m. Defaults to 10s.
+	// +optional
+	// +kubebuilder:default="10s"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(s|m))+$') && duration(self) >= duration('1s') && duration(self) <= duration('5m')",message="heartbeat must be a duration of whole seconds from 1s to 5m, such as 10s"
+	Heartbeat Duration `json:"heartbeat,omitzero"`
+
+	// Access is what the object has next to the kind: auth, tls, content mode and timeout of the sink.
 	Access `json:"-"`
 }
 
@@ -67,7 +111,7 @@ func (s *RabbitMQSink) validate(p *problems) {
 	}
 	s.contentModes(p, "rabbitmq", Binary, Structured)
 	p.oneOf("sink.rabbitmq.attributePrefix", s.AttributePrefix, PrefixRabbitMQ, PrefixAMQP, PrefixAMQPUnderscore)
-	p.number("sink.rabbitmq.channels", s.Channels, 1, 64)
+	p.number("sink.rabbitmq.channels", int(s.Channels), 1, 64)
 	p.duration("sink.rabbitmq.heartbeat", s.Heartbeat, time.Second, 5*time.Minute)
 	p.when(s.Heartbeat.D()%time.Second != 0, "sink.rabbitmq.heartbeat", "is %s; set it to whole seconds", s.Heartbeat.D())
 	s.Access.validate(p, AuthPlain, AuthExternal)

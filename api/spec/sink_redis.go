@@ -7,34 +7,69 @@ import (
 	"time"
 )
 
-// RedisSink adds CloudEvents 1.0 to streams of Redis, of Valkey, or of what speaks their protocol.
+// RedisSink adds CloudEvents 1.0 to streams of Redis, of Valkey, or of a server with the same protocol. An event is
+// delivered when the server has responded; how durable that is depends on its persistence (appendonly, appendfsync).
+//
+// +kubebuilder:validation:XValidation:rule="self.topology == 'Cluster' ? !has(self.database) || self.database == 0 : self.addresses.size() == 1",message="redis must have one entry in addresses unless topology is Cluster, which has only the database 0; set topology to Cluster, keep one address, or remove database"
+// +kubebuilder:validation:XValidation:rule="!has(self.stream) || bytes(self.stream).size() <= 256",fieldPath=".stream",message="stream must have at most 256 bytes, of which some characters have several; shorten it"
 type RedisSink struct {
-	// Addresses are host:port: of the server, or of some nodes of a cluster, at most 32; the others are
-	// found through them. Required.
-	Addresses []string `json:"addresses"`
-	// Topology is Standalone (one server) or Cluster. Defaults to Standalone.
+	// addresses are host:port of the server, or of some nodes of a cluster; these
+	// report the others.
+	// +required
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=261
+	// +kubebuilder:validation:XValidation:rule="self.all(address, address.matches('^([A-Za-z0-9._-]+|\\\\[[0-9A-Fa-f:.]+\\\\]):[1-9][0-9]{0,4}$') && int(address.substring(address.lastIndexOf(':') + 1)) <= 65535)",message="addresses must each be host:port, such as redis:6379"
+	Addresses []string `json:"addresses,omitempty"`
+
+	// topology is Standalone (one server) or Cluster. Defaults to Standalone.
+	// +optional
+	// +kubebuilder:default=Standalone
 	Topology RedisTopology `json:"topology,omitempty"`
-	// Stream is the key that every event is added to, at most 256 bytes. Defaults to the event's topic.
+
+	// stream is the key that every event is added to, unless a route says otherwise.
+	// When not set: the stream with the name of the event's topic.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
 	Stream string `json:"stream,omitempty"`
-	// MaxLen is about how many entries a stream keeps (MAXLEN ~): the oldest are removed, read or
-	// not. At most 1000000000000. Defaults to 0, which keeps all.
+
+	// maxLen is the approximate number of entries that a stream keeps (MAXLEN ~); the
+	// oldest are removed, read or not. From 1 to 1000000000000. When not set: all are
+	// kept.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000000000
 	MaxLen int64 `json:"maxLen,omitempty"`
-	// Replicas is how many replicas must have an event before it counts as delivered (WAIT), at most
-	// 100. Defaults to 0.
-	Replicas int `json:"replicas,omitempty"`
-	// Database is the number of the database; a cluster has only 0. Defaults to 0.
-	Database int `json:"database,omitempty"`
-	// Access is what the file has next to the kind: auth, tls and timeout of the sink.
+
+	// replicas is the number of replicas that must have an event before it counts as
+	// delivered (WAIT). From 0 to 100. Defaults to 0.
+	// +optional
+	// +kubebuilder:default=0
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	Replicas int32 `json:"replicas,omitempty"`
+
+	// database is the number of the database. From 0 to 65535. When not set: 0.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=65535
+	Database int32 `json:"database,omitempty"`
+
+	// Access is what the object has next to the kind: auth, tls, content mode and timeout of the sink.
 	Access `json:"-"`
 }
 
-// RedisTopology says what servers there are.
+// RedisTopology is how the servers are arranged.
+// +kubebuilder:validation:Enum=Standalone;Cluster
 type RedisTopology string
 
-// Values of [RedisTopology].
 const (
+	// RedisStandalone is one server.
 	RedisStandalone RedisTopology = "Standalone"
-	RedisCluster    RedisTopology = "Cluster"
+	// RedisCluster are the nodes of a cluster.
+	RedisCluster RedisTopology = "Cluster"
 )
 
 // ApplyDefaults sets the fields that are not set to the defaults in their comments.
@@ -58,8 +93,8 @@ func (r *RedisSink) validate(p *problems) {
 	p.when(len(r.Stream) > 256, "sink.redis.stream", "has more than 256 bytes; shorten it")
 	p.when(r.MaxLen < 0 || r.MaxLen > 1_000_000_000_000, "sink.redis.maxLen", "is %d; set it from 1 to 1000000000000, or remove it to keep all entries", r.MaxLen)
 	r.contentModes(p, "redis", Binary, Structured)
-	p.number("sink.redis.replicas", r.Replicas, 0, 100)
-	p.number("sink.redis.database", r.Database, 0, 65_535)
+	p.number("sink.redis.replicas", int(r.Replicas), 0, 100)
+	p.number("sink.redis.database", int(r.Database), 0, 65_535)
 	p.when(r.Topology == RedisCluster && r.Database != 0, "sink.redis.database", "is %d, and a cluster has only 0; remove it", r.Database)
 	r.Access.validate(p, AuthBasic, AuthPassword)
 }

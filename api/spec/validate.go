@@ -32,7 +32,7 @@ func (c Config) Validate() error {
 	c.Delivery.validate(&p)
 	p.when(c.Delivery.Timeout < c.Sink.Timeout, "delivery.timeout", "is %[1]s, shorter than sink.timeout (%[2]s), which then never ends a delivery; raise delivery.timeout to %[2]s, or lower sink.timeout", c.Delivery.Timeout, c.Sink.Timeout)
 	p.oneOf("state", string(c.State), string(Running), string(Paused))
-	p.oneOf("log.level", c.Log.Level, "Debug", "Info", "Warn", "Error")
+	p.oneOf("log.level", string(c.Log.Level), "Debug", "Info", "Warn", "Error")
 	_, port, err := net.SplitHostPort(c.Server.Address)
 	if err == nil {
 		_, err = strconv.ParseUint(port, 10, 16)
@@ -57,11 +57,11 @@ func (d Delivery) validate(p *problems) {
 	p.duration("delivery.lease", d.Lease, 3*time.Second, time.Hour)
 	p.duration("delivery.pollInterval", d.PollInterval, 10*time.Millisecond, 20*time.Minute)
 	p.when(3*d.PollInterval > d.Lease, "delivery.pollInterval", "must be at most a third of lease (%s), so that a lost lease is noticed in time; lower it to %s or raise lease to %s", d.Lease, d.Lease/3, 3*d.PollInterval)
-	p.number("delivery.batchSize", d.BatchSize, 1, 10_000)
+	p.number("delivery.batchSize", int(d.BatchSize), 1, 10_000)
 	p.when(d.Concurrency != Auto && (d.Concurrency < 1 || d.Concurrency > 1000), "delivery.concurrency", "is %d; set it to a number from 1 to 1000, or to Auto", int(d.Concurrency))
-	p.number("delivery.maxConcurrency", d.MaxConcurrency, 1, 1000)
+	p.number("delivery.maxConcurrency", int(d.MaxConcurrency), 1, 1000)
 	p.when(d.MaxInFlightBytes < minInFlightBytes || d.MaxInFlightBytes > maxInFlightBytes, "delivery.maxInFlightBytes", "is %d; set it from %d (1 MiB) to %d (16 GiB)", d.MaxInFlightBytes, minInFlightBytes, int64(maxInFlightBytes))
-	p.number("delivery.maxAttempts", d.MaxAttempts, 1, 1000)
+	p.number("delivery.maxAttempts", int(d.MaxAttempts), 1, 1000)
 	p.oneOf("delivery.ordering", string(d.Ordering), string(OrderingNone), string(OrderingKey))
 	p.oneOf("delivery.fairness", string(d.Fairness), string(FairnessNone), string(FairnessTenant))
 	p.when(d.Fairness == FairnessTenant && d.Ordering == OrderingKey, "delivery.fairness", "Tenant does not work with ordering Key, which decides itself what comes next; set one of them to None")
@@ -147,18 +147,18 @@ func (c *Connection) validate(p *problems) {
 const multiplier = pattern(`^([1-9](\.[0-9]+)?|10(\.0+)?)$`)
 
 func (b Backoff) validate(p *problems) {
-	p.oneOf("delivery.backoff.strategy", b.Strategy, Exponential, Multiplier, PowerOfTwo, Linear)
-	if b.Strategy == PowerOfTwo {
+	p.oneOf("delivery.backoff.strategy", string(b.Strategy), string(BackoffExponential), string(BackoffMultiplier), string(BackoffPowerOfTwo), string(BackoffLinear))
+	if b.Strategy == BackoffPowerOfTwo {
 		p.when(b.Base != 0 || b.Max != 0, "delivery.backoff.strategy", "PowerOfTwo has fixed delays; remove base and max, or choose Exponential")
 	} else {
 		p.duration("delivery.backoff.base", b.Base, time.Millisecond, 24*time.Hour)
 		p.duration("delivery.backoff.max", b.Max, time.Millisecond, 24*time.Hour)
 		p.when(b.Base > b.Max, "delivery.backoff.base", "is %s, more than max (%s); lower base or raise max", b.Base, b.Max)
 	}
-	if b.Strategy == Multiplier {
+	if b.Strategy == BackoffMultiplier {
 		p.when(!multiplier.matches(b.Multiplier), "delivery.backoff.multiplier", "is %q; write a decimal from \"1\" to \"10\" in quotes, such as \"1.5\"", b.Multiplier)
 		if b.JitterPercent != nil {
-			p.number("delivery.backoff.jitterPercent", *b.JitterPercent, 0, 100)
+			p.number("delivery.backoff.jitterPercent", int(*b.JitterPercent), 0, 100)
 		}
 	} else {
 		p.when(b.Multiplier != "" || b.JitterPercent != nil, "delivery.backoff.strategy", "is %s; multiplier and jitterPercent belong to strategy Multiplier: set it, or remove them", b.Strategy)

@@ -5,6 +5,8 @@ import "fmt"
 // Validation is what the payload of some events must be like. An event that breaks it is dead at once,
 // with schema_validation_failed, and nothing of it is sent (CONTRACT C-72). Every entry that is for an
 // event's type holds.
+//
+// +kubebuilder:object:generate=false
 type Validation struct {
 	// Types are the event types that it is for, at most 256. One that ends with * is for all types that begin
 	// so, such as order.*. None means all.
@@ -21,6 +23,8 @@ type Validation struct {
 
 // PayloadSchema says where a JSON Schema is, of draft 7 or 2020-12, as its $schema says (2020-12 when it
 // says nothing). Exactly one member must be set.
+//
+// +kubebuilder:object:generate=false
 type PayloadSchema struct {
 	// Inline is the schema itself, as JSON. All schemas of a dispatcher have at most 256 KiB together.
 	Inline string `json:"inline,omitempty"`
@@ -31,20 +35,36 @@ type PayloadSchema struct {
 	Registry *RegistrySchema `json:"registry,omitempty"`
 }
 
-// RegistrySchema is a version of a subject of the schema registry.
+// RegistrySchema is a version of a subject in the schema registry.
 type RegistrySchema struct {
-	// Subject is its name, at most 255 characters. Required.
-	Subject string `json:"subject"`
-	// Version is one of its versions. Defaults to 0: the latest, as [SchemaRegistry] refreshes it.
-	Version int `json:"version,omitempty"`
+	// subject is the name of the subject.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	Subject string `json:"subject,omitempty"`
+
+	// version is a version of the subject. When not set: the latest, refreshed as
+	// spec.message.schemaRegistry says.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=2147483647
+	Version int32 `json:"version,omitempty"`
 }
 
 // Rule is a condition that payloads must meet.
 type Rule struct {
-	// Rule is a CEL expression over event and payload that makes a bool. Required.
-	Rule string `json:"rule"`
-	// Message is the error when the rule is false, at most 1024 characters. Required.
-	Message string `json:"message"`
+	// rule is a CEL expression over event and payload that returns a bool, such as
+	// 'payload.total > 0 || has(payload.voucher)'.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	Rule string `json:"rule,omitempty"`
+
+	// message is the error when the rule is false.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
 }
 
 const (

@@ -1,5 +1,7 @@
 package v1alpha1
 
+import "github.com/outbox-operator/outbox-operator/api/spec"
+
 // Notify is an address that is notified of each dead letter. A response of 2xx accepts the notification; after any
 // other it is retried for a day.
 //
@@ -24,7 +26,7 @@ type Notify struct {
 	// from one to the next. Its key, when not set: secret. When not set: requests are
 	// not signed.
 	// +optional
-	SigningSecretRef *SecretRef `json:"signingSecretRef,omitempty"`
+	SigningSecretRef *spec.SecretRef `json:"signingSecretRef,omitempty"`
 
 	// tls configures the certificates of an https url.
 	// +optional

@@ -69,7 +69,7 @@ type DeadLetterReplaySpec struct {
 
 	// outboxRef names the Outbox whose dead letters these are.
 	// +optional
-	OutboxRef *OutboxRef `json:"outboxRef,omitempty"`
+	OutboxRef *spec.OutboxRef `json:"outboxRef,omitempty"`
 
 	// namespace is the outbox namespace of the events, with outboxRef: the namespace
 	// column of outbox_events, not a Kubernetes namespace.

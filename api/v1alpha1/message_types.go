@@ -17,7 +17,7 @@ type Message struct {
 	// Binary. Defaults to CloudEvents.
 	// +optional
 	// +kubebuilder:default=CloudEvents
-	Format MessageFormat `json:"format,omitempty"`
+	Format spec.MessageFormat `json:"format,omitempty"`
 
 	// headers are computed for each event. They are added to those of the format, and
 	// replace those of the same name. Not for contentMode Batch, whose requests have
@@ -28,7 +28,7 @@ type Message struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, a.name.lowerAscii() == b.name.lowerAscii()))",message="headers must not name a header twice, in whatever case; remove one of the two"
-	Headers []MessageHeader `json:"headers,omitempty"`
+	Headers []spec.MessageHeader `json:"headers,omitempty"`
 
 	// validation checks payloads by event type, with JSON Schemas and CEL rules. Every
 	// entry for the type of an event applies. An invalid event is dead at once.
@@ -43,46 +43,12 @@ type Message struct {
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
-	Transform []Transformation `json:"transform,omitempty"`
+	Transform []spec.Transformation `json:"transform,omitempty"`
 
 	// schemaRegistry is the registry of the schemas that encoding and validation name.
 	// When not set: none.
 	// +optional
 	SchemaRegistry *SchemaRegistry `json:"schemaRegistry,omitempty"`
-}
-
-// MessageFormat is the format of messages.
-// +kubebuilder:validation:Enum=CloudEvents;Plain;Debezium;Storage
-type MessageFormat string
-
-const (
-	// FormatCloudEvents is CloudEvents 1.0.
-	FormatCloudEvents MessageFormat = "CloudEvents"
-	// FormatPlain is the payload, with headers of your own.
-	FormatPlain MessageFormat = "Plain"
-	// FormatDebezium is what Debezium's outbox event router writes.
-	FormatDebezium MessageFormat = "Debezium"
-	// FormatStorage has metadata in the payload.
-	FormatStorage MessageFormat = "Storage"
-)
-
-// MessageHeader is a header, an attribute or a field of a message.
-type MessageHeader struct {
-	// name is the name of the header. Case is kept where the protocol has case.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=128
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+)*$')",message="name must be a name of alphanumeric characters, dashes, underscores and single dots, such as event_type; correct it"
-	// +kubebuilder:validation:XValidation:rule="!self.matches('^(?i)(ce-|ce_|cloudevents)') && !(self.lowerAscii() in ['content-type', 'traceparent', 'tracestate'])",message="name must be none that messages have already (ce-*, ce_*, cloudEvents*, content-type, traceparent, tracestate); choose another"
-	Name string `json:"name,omitempty"`
-
-	// expression is a CEL expression over event and payload that returns a string, a
-	// number, a bool or a timestamp, or an optional one, such as event.type or
-	// 'event.headers.?correlation_id'. A header without a value is left out.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=4096
-	Expression string `json:"expression,omitempty"`
 }
 
 // SchemaRegistry is a schema registry: Confluent's Schema Registry, or one with the same API. Dispatchers register
@@ -113,50 +79,4 @@ type SchemaRegistry struct {
 	// +kubebuilder:default="5m"
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="refresh must be a duration from 1s to 24h, such as 5m"
 	Refresh spec.Duration `json:"refresh,omitzero"`
-}
-
-// Route chooses the destination in the sink for the events of some topics.
-type Route struct {
-	// topics are the topics of the route. Empty means all that no earlier route has;
-	// such a route must be the last.
-	// +optional
-	// +listType=set
-	// +kubebuilder:validation:MaxItems=256
-	// +kubebuilder:validation:items:MinLength=1
-	// +kubebuilder:validation:items:MaxLength=255
-	Topics []string `json:"topics,omitempty"`
-
-	// to is a CEL expression that returns a string: a Kafka topic, a NATS subject, a
-	// RabbitMQ routing key, a Redis stream, an HTTP path, or the name of a queue or
-	// topic of the same account and region (sqs, sns), project (pubSub) or namespace
-	// (serviceBus). Its variables are event.namespace, event.topic, event.type,
-	// event.tenant, event.aggregateType, event.aggregateId, event.partitionKey,
-	// event.headers, event.id, event.dedupeKey, event.key, event.sequence,
-	// event.createdAt, event.attempt, event.token and event.aggregateSequence, such as
-	// '"shop." + event.headers.?region.orValue("eu")'.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=4096
-	To string `json:"to,omitempty"`
-}
-
-// Transformation changes the payload of some events before delivery. The row is not changed.
-type Transformation struct {
-	// types are the event types that the entry applies to. One that ends with * stands
-	// for all types that begin with the text before it, such as order.*. Empty means
-	// all.
-	// +optional
-	// +listType=set
-	// +kubebuilder:validation:MaxItems=256
-	// +kubebuilder:validation:items:MinLength=1
-	// +kubebuilder:validation:items:MaxLength=255
-	Types []string `json:"types,omitempty"`
-
-	// payload is a CEL expression over event and payload that returns the new payload,
-	// a map, such as 'without(payload, ["card", "customer.email"])'. It has the
-	// functions without, mask and with, in addition to those of CEL.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=4096
-	Payload string `json:"payload,omitempty"`
 }

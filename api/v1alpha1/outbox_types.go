@@ -65,7 +65,7 @@ type OutboxSpec struct {
 	// hosts the one that accepts writes is used, also after a failover. When not set:
 	// server and user are used, without a password.
 	// +optional
-	SecretRef SecretRef `json:"secretRef,omitzero"`
+	SecretRef spec.SecretRef `json:"secretRef,omitzero"`
 
 	// secretKeys names the keys of that Secret when it holds the parts of the
 	// connection, as database operators make them. `secretKeys: {}` fits those of
@@ -73,12 +73,12 @@ type OutboxSpec struct {
 	// username and password. When not set: {} with a server or a user, else the
 	// Secret holds a connection string.
 	// +optional
-	SecretKeys *ConnectionKeys `json:"secretKeys,omitempty"`
+	SecretKeys *spec.ConnectionKeys `json:"secretKeys,omitempty"`
 
 	// server is the address of the database, for a Secret that does not hold it. When
 	// not set: the one in the Secret.
 	// +optional
-	Server *DatabaseServer `json:"server,omitempty"`
+	Server *spec.DatabaseServer `json:"server,omitempty"`
 
 	// user is the login of the dispatchers. When not set: the one in the Secret.
 	// +optional
@@ -90,7 +90,7 @@ type OutboxSpec struct {
 	// see spec.pods.serviceAccount of an OutboxDispatcher. When not set: the password is
 	// the one in the Secret.
 	// +optional
-	IAM *DatabaseIAM `json:"iam,omitempty"`
+	IAM *spec.IAM `json:"iam,omitempty"`
 
 	// schema is the PostgreSQL schema of the outbox tables. Defaults to outbox.
 	// +optional
@@ -124,7 +124,7 @@ type OutboxSpec struct {
 	// migration Job turns it on and off. When not set: it is left as it is, which is
 	// off in a new schema.
 	// +optional
-	Journal *Journal `json:"journal,omitempty"`
+	Journal *spec.Journal `json:"journal,omitempty"`
 
 	// notify is an address that is notified of each dead letter of the outbox's
 	// dispatchers, by a CloudEvent over HTTP. When not set: none.
@@ -157,16 +157,6 @@ type Retention struct {
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1h') && duration(self) <= duration('87600h')",message="deadUnresolved must be a duration from 1h to 87600h, such as 2160h for 90 days; leave it out to keep unresolved rows for ever"
 	DeadUnresolved spec.Duration `json:"deadUnresolved,omitzero"`
-}
-
-// OutboxRef names an Outbox in the same Kubernetes namespace.
-type OutboxRef struct {
-	// name is the Outbox's name.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=48
-	// +kubebuilder:validation:XValidation:rule="!format.dns1123Label().validate(self).hasValue()",message="name must be the name of an Outbox: lower-case alphanumeric characters and dashes, such as orders"
-	Name string `json:"name,omitempty"`
 }
 
 // OutboxStatus is the observed state of an Outbox. The operator does not connect to the database: it reads the results

@@ -2,6 +2,8 @@ package v1alpha1
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/outbox-operator/outbox-operator/api/spec"
 )
 
 // OutboxDispatcher delivers the events of one namespace of a transactional outbox to one sink. The operator runs a
@@ -88,7 +90,7 @@ type OutboxDispatcherSpec struct {
 
 	// outboxRef names the Outbox with the events, unless database does.
 	// +optional
-	OutboxRef *OutboxRef `json:"outboxRef,omitempty"`
+	OutboxRef *spec.OutboxRef `json:"outboxRef,omitempty"`
 
 	// database is the dispatcher's own database. Not set with outboxRef.
 	// +optional
@@ -106,7 +108,7 @@ type OutboxDispatcherSpec struct {
 	// delivery says how events are claimed, delivered and retried.
 	// +optional
 	// +kubebuilder:default={lease: "30s"}
-	Delivery Delivery `json:"delivery,omitzero"`
+	Delivery spec.Delivery `json:"delivery,omitzero"`
 
 	// replicas is the number of pods. From 0 to 100. Defaults to 1.
 	// +optional
@@ -118,79 +120,10 @@ type OutboxDispatcherSpec struct {
 	// state is Running or Paused, which claims nothing. Defaults to Running.
 	// +optional
 	// +kubebuilder:default=Running
-	State DispatcherState `json:"state,omitempty"`
+	State spec.State `json:"state,omitempty"`
 
 	// pods says what the pods are: log, scaling, account, pull secrets, template.
 	// +optional
 	// +kubebuilder:default={log: {level: Info}}
 	Pods Pods `json:"pods,omitzero"`
 }
-
-// DispatcherState says whether a dispatcher claims rows. A rule takes a row less of `kubectl explain` than an enum, and
-// the field's own words name the values.
-//
-// +kubebuilder:validation:MaxLength=16
-// +kubebuilder:validation:XValidation:rule="self in ['Running', 'Paused']",message="state must be Running or Paused"
-type DispatcherState string
-
-const (
-	// StateRunning dispatchers claim and deliver.
-	StateRunning DispatcherState = "Running"
-	// StatePaused dispatchers claim nothing.
-	StatePaused DispatcherState = "Paused"
-)
-
-// ConsumerPolicy says which consumers an event needs to be delivered.
-// +kubebuilder:validation:Enum=Any;Verified
-type ConsumerPolicy string
-
-const (
-	// ConsumersAny delivers every event.
-	ConsumersAny ConsumerPolicy = "Any"
-	// ConsumersVerified delivers events of types that a verified consumer registers.
-	ConsumersVerified ConsumerPolicy = "Verified"
-)
-
-// Ordering says in which order events are delivered.
-// +kubebuilder:validation:Enum=None;Key
-type Ordering string
-
-const (
-	// OrderingNone lets events overtake each other.
-	OrderingNone Ordering = "None"
-	// OrderingKey delivers the events of a key one after the other.
-	OrderingKey Ordering = "Key"
-)
-
-// OnDead says whether a dead event blocks the later ones of its key.
-// +kubebuilder:validation:Enum=Continue;Block
-type OnDead string
-
-const (
-	// OnDeadContinue delivers the key's next event.
-	OnDeadContinue OnDead = "Continue"
-	// OnDeadBlock waits until a person replays or discards the dead event.
-	OnDeadBlock OnDead = "Block"
-)
-
-// Fairness says whose events wait for whose.
-// +kubebuilder:validation:Enum=None;Tenant
-type Fairness string
-
-const (
-	// FairnessNone delivers a topic's events about in the order in which they became due.
-	FairnessNone Fairness = "None"
-	// FairnessTenant delivers the tenants of a topic in turn.
-	FairnessTenant Fairness = "Tenant"
-)
-
-// WakeUp says whether pods listen for producers.
-// +kubebuilder:validation:Enum=None;Listen
-type WakeUp string
-
-const (
-	// WakeUpNone polls every pollInterval.
-	WakeUpNone WakeUp = "None"
-	// WakeUpListen also listens for producers' notifications.
-	WakeUpListen WakeUp = "Listen"
-)

@@ -194,8 +194,8 @@ func createWithStatus(ctx context.Context, c client.Client, name string, topics 
 		Spec: v1alpha1.OutboxDispatcherSpec{
 			Namespace: "orders",
 			Topics:    topics,
-			Database:  &v1alpha1.DispatcherDatabase{SecretRef: v1alpha1.SecretRef{Name: "orders-db"}},
-			Sink:      v1alpha1.Sink{Log: &v1alpha1.LogSink{}},
+			Database:  &v1alpha1.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "orders-db"}},
+			Sink:      v1alpha1.Sink{Log: &spec.LogSink{}},
 		},
 	}
 	Expect(c.Create(ctx, obd)).To(Succeed())

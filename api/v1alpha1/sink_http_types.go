@@ -1,5 +1,7 @@
 package v1alpha1
 
+import "github.com/outbox-operator/outbox-operator/api/spec"
+
 // HTTPSink posts CloudEvents 1.0 to a URL. A response of 2xx means delivered.
 type HTTPSink struct {
 	// url is the http or https URL that events are posted to, without user or
@@ -24,7 +26,7 @@ type HTTPSink struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, a.name.lowerAscii() == b.name.lowerAscii()))",message="headers must not name a header twice, in whatever case; remove one of the two"
-	Headers []HTTPHeader `json:"headers,omitempty"`
+	Headers []spec.HTTPHeader `json:"headers,omitempty"`
 
 	// signingSecretRef is the Secret that every request is signed with, as the
 	// Standard Webhooks specification says: one secret per line, whsec_ and 24 to 64
@@ -32,7 +34,7 @@ type HTTPSink struct {
 	// from one to the next. Its key, when not set: secret. When not set: requests are
 	// not signed.
 	// +optional
-	SigningSecretRef *SecretRef `json:"signingSecretRef,omitempty"`
+	SigningSecretRef *spec.SecretRef `json:"signingSecretRef,omitempty"`
 
 	// maxConnections is the maximum number of connections of each pod, and so of
 	// concurrent requests. From 1 to 1000. When not set: as many as concurrency
@@ -47,34 +49,5 @@ type HTTPSink struct {
 	// else. The response may repeat parts of the event. Defaults to None.
 	// +optional
 	// +kubebuilder:default=None
-	CaptureResponse ResponseCapture `json:"captureResponse,omitempty"`
-}
-
-// ResponseCapture is what is kept of a response.
-// +kubebuilder:validation:Enum=None;Body
-type ResponseCapture string
-
-const (
-	// CaptureNone keeps nothing.
-	CaptureNone ResponseCapture = "None"
-	// CaptureBody keeps the beginning of its body.
-	CaptureBody ResponseCapture = "Body"
-)
-
-// HTTPHeader is one header of a request.
-type HTTPHeader struct {
-	// name is the header's name: alphanumeric characters and dashes. The dispatcher
-	// itself sets those that start with ce-, and a few more.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=256
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9-]+$') && !self.lowerAscii().startsWith('ce-') && !(self.lowerAscii() in ['authorization', 'connection', 'content-length', 'content-type', 'host', 'transfer-encoding', 'webhook-id', 'webhook-signature', 'webhook-timestamp'])",message="name must be a header of alphanumeric characters and dashes and none that the dispatcher sets itself (ce-*, authorization, connection, content-length, content-type, host, transfer-encoding, webhook-id, webhook-signature, webhook-timestamp); choose another, or auth for credentials"
-	Name string `json:"name,omitempty"`
-
-	// value is the header's value.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=4096
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[[:print:]]+$')",message="value must be printable ASCII characters on one line; remove or encode the others"
-	Value string `json:"value,omitempty"`
+	CaptureResponse spec.ResponseCapture `json:"captureResponse,omitempty"`
 }

@@ -1,5 +1,7 @@
 package v1alpha1
 
+import "github.com/outbox-operator/outbox-operator/api/spec"
+
 // PostgresSink inserts events into a table of another database, effectively once: the event's id is the primary key of
 // the table, and an existing one counts as delivered.
 type PostgresSink struct {
@@ -10,13 +12,13 @@ type PostgresSink struct {
 	// sslmode=verify-full, unless the string has sslmode=verify-ca. Its key, when not
 	// set: dsn.
 	// +required
-	SecretRef SecretRef `json:"secretRef,omitzero"`
+	SecretRef spec.SecretRef `json:"secretRef,omitzero"`
 
 	// iam makes the password of each connection from the pod's identity in a cloud:
 	// see spec.pods.serviceAccount. Host, database and user are those of the connection
 	// string. When not set: the password is the one in the connection string.
 	// +optional
-	IAM *DatabaseIAM `json:"iam,omitempty"`
+	IAM *spec.IAM `json:"iam,omitempty"`
 
 	// table is the table's name, with its schema. It is never created: the
 	// documentation has the statement. Defaults to public.inbox_events.

@@ -25,15 +25,15 @@ type Sink struct {
 
 	// kafka produces to topics of Apache Kafka, or of a server with the same protocol.
 	// +optional
-	Kafka *KafkaSink `json:"kafka,omitempty"`
+	Kafka *spec.KafkaSink `json:"kafka,omitempty"`
 
 	// log writes one JSON line per event to the pod's log, for trying things out.
 	// +optional
-	Log *LogSink `json:"log,omitempty"`
+	Log *spec.LogSink `json:"log,omitempty"`
 
 	// nats publishes to JetStream.
 	// +optional
-	NATS *NATSSink `json:"nats,omitempty"`
+	NATS *spec.NATSSink `json:"nats,omitempty"`
 
 	// postgres inserts into the inbox table of another database, effectively once.
 	// +optional
@@ -41,27 +41,27 @@ type Sink struct {
 
 	// pubSub publishes to a topic of Google Cloud Pub/Sub.
 	// +optional
-	PubSub *PubSubSink `json:"pubSub,omitempty"`
+	PubSub *spec.PubSubSink `json:"pubSub,omitempty"`
 
 	// rabbitmq publishes to exchanges of RabbitMQ with confirms.
 	// +optional
-	RabbitMQ *RabbitMQSink `json:"rabbitmq,omitempty"`
+	RabbitMQ *spec.RabbitMQSink `json:"rabbitmq,omitempty"`
 
 	// redis adds to streams of Redis or Valkey.
 	// +optional
-	Redis *RedisSink `json:"redis,omitempty"`
+	Redis *spec.RedisSink `json:"redis,omitempty"`
 
 	// serviceBus sends to a queue or topic of Azure Service Bus.
 	// +optional
-	ServiceBus *ServiceBusSink `json:"serviceBus,omitempty"`
+	ServiceBus *spec.ServiceBusSink `json:"serviceBus,omitempty"`
 
 	// sns publishes to a topic of Amazon SNS.
 	// +optional
-	SNS *SNSSink `json:"sns,omitempty"`
+	SNS *spec.SNSSink `json:"sns,omitempty"`
 
 	// sqs sends to a queue of Amazon SQS.
 	// +optional
-	SQS *SQSSink `json:"sqs,omitempty"`
+	SQS *spec.SQSSink `json:"sqs,omitempty"`
 
 	// auth is the login, for http, kafka (SASL), nats, rabbitmq, which needs it, and
 	// redis. When not set: connections have none.
@@ -79,7 +79,7 @@ type Sink struct {
 	// payload as body), Structured (one JSON object) or, for http, Batch (a JSON array
 	// of several events). Not for log, postgres, sns and sqs. When not set: Binary.
 	// +optional
-	ContentMode ContentMode `json:"contentMode,omitempty"`
+	ContentMode spec.ContentMode `json:"contentMode,omitempty"`
 
 	// routes choose the destination in the sink by topic; the first route that has the
 	// topic is used. Not for log and postgres, which have one destination. With
@@ -89,7 +89,7 @@ type Sink struct {
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
-	Routes []Route `json:"routes,omitempty"`
+	Routes []spec.Route `json:"routes,omitempty"`
 
 	// timeout bounds a delivery: for http one request; for kafka all its retries, as
 	// delivery.timeout.ms does; for nats also the set-up of a connection. From 100ms
@@ -98,23 +98,3 @@ type Sink struct {
 	// +optional
 	Timeout spec.Duration `json:"timeout,omitzero"`
 }
-
-// LogSink writes one JSON line per event to the pod's log.
-type LogSink struct {
-	// payload is Omit or Include, which writes the event's payload into the line.
-	// Defaults to Omit.
-	// +optional
-	// +kubebuilder:default=Omit
-	Payload LogPayload `json:"payload,omitempty"`
-}
-
-// LogPayload says whether payloads are logged.
-// +kubebuilder:validation:Enum=Omit;Include
-type LogPayload string
-
-const (
-	// LogPayloadOmit leaves payloads out.
-	LogPayloadOmit LogPayload = "Omit"
-	// LogPayloadInclude writes them.
-	LogPayloadInclude LogPayload = "Include"
-)

@@ -1,5 +1,7 @@
 package v1alpha1
 
+import "github.com/outbox-operator/outbox-operator/api/spec"
+
 // Validation is what the payload of some events must be like. An event that does not meet it is dead at once, with the
 // reason schema_validation_failed: it is neither sent nor retried.
 //
@@ -35,7 +37,7 @@ type Validation struct {
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
-	Rules []Rule `json:"rules,omitempty"`
+	Rules []spec.Rule `json:"rules,omitempty"`
 }
 
 // PayloadSchema names a JSON Schema: exactly one of its members. Its $schema is draft 7 or 2020-12, which is the
@@ -53,41 +55,9 @@ type PayloadSchema struct {
 	// when it changes; a schema that does not compile is not used. Its key, when not
 	// set: schema.json.
 	// +optional
-	ConfigMapRef *ConfigMapRef `json:"configMapRef,omitempty"`
+	ConfigMapRef *spec.ConfigMapRef `json:"configMapRef,omitempty"`
 
 	// registry is the schema in the schema registry; see spec.message.schemaRegistry.
 	// +optional
-	Registry *RegistrySchema `json:"registry,omitempty"`
-}
-
-// RegistrySchema is a version of a subject in the schema registry.
-type RegistrySchema struct {
-	// subject is the name of the subject.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=255
-	Subject string `json:"subject,omitempty"`
-
-	// version is a version of the subject. When not set: the latest, refreshed as
-	// spec.message.schemaRegistry says.
-	// +optional
-	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=2147483647
-	Version *int32 `json:"version,omitempty"`
-}
-
-// Rule is a condition that payloads must meet.
-type Rule struct {
-	// rule is a CEL expression over event and payload that returns a bool, such as
-	// 'payload.total > 0 || has(payload.voucher)'.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=4096
-	Rule string `json:"rule,omitempty"`
-
-	// message is the error when the rule is false.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=1024
-	Message string `json:"message,omitempty"`
+	Registry *spec.RegistrySchema `json:"registry,omitempty"`
 }

@@ -16,6 +16,7 @@ import (
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
@@ -69,14 +70,14 @@ func (c *cluster) wrote() []string {
 // outbox is an Outbox with a login for replays.
 func (c *cluster) outbox() *api.Outbox {
 	return &api.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "orders", Namespace: c.namespace}, Spec: api.OutboxSpec{
-		SecretRef: api.SecretRef{Name: "orders-db"}, ReplayLogin: &api.ReplayLogin{SecretRef: &api.SecretRef{Name: "orders-replay"}},
+		SecretRef: spec.SecretRef{Name: "orders-db"}, ReplayLogin: &api.ReplayLogin{SecretRef: &spec.SecretRef{Name: "orders-replay"}},
 	}}
 }
 
 // replay is a plain DeadLetterReplay.
 func (c *cluster) replay() *api.DeadLetterReplay {
 	return &api.DeadLetterReplay{ObjectMeta: metav1.ObjectMeta{Name: "chg-812", Namespace: c.namespace}, Spec: api.DeadLetterReplaySpec{
-		OutboxRef: &api.OutboxRef{Name: "orders"}, Namespace: "shop", Action: api.ActionReplay, Reason: "CHG-812", RequestedBy: "ada",
+		OutboxRef: &spec.OutboxRef{Name: "orders"}, Namespace: "shop", Action: api.ActionReplay, Reason: "CHG-812", RequestedBy: "ada",
 		Selector: api.DeadLetterSelector{Group: "7f3a9c21"},
 	}}
 }

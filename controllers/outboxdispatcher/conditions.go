@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
@@ -281,7 +282,7 @@ func deadLetters(o observed) metav1.Condition {
 }
 
 // blocks reports whether a key waits behind its dead event.
-func blocks(obd *api.OutboxDispatcher) bool { return obd.Spec.Delivery.OnDead == api.OnDeadBlock }
+func blocks(obd *api.OutboxDispatcher) bool { return obd.Spec.Delivery.OnDead == spec.OnDeadBlock }
 
 // vacuumHeldBack speaks of the oldest transaction that a pod has seen.
 func vacuumHeldBack(o observed) metav1.Condition {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
@@ -103,11 +104,11 @@ func TestConditionsFollowWhatPodsReport(t *testing.T) {
 			[]string{"ReferencesResolved=True/Resolved", "SchemaReady=True/UpToDate", "WorkloadAvailable=True/Available", "DeadLettersPresent=False/NoDeadLetters", "VacuumHeldBack=False/NotHeldBack", "DataHealthy=True/Healthy"},
 			[]string{"Reconciling", "Stalled"}},
 		"a pod has not heard of the pause": {func(o *observed) {
-			o.obd.Spec.State, o.statuses[1].State = api.StatePaused, "Running"
+			o.obd.Spec.State, o.statuses[1].State = spec.Paused, "Running"
 		}, yes, api.ReasonPausing, []string{"Reconciling=True/Progressing"}, nil},
-		"paused": {func(o *observed) { o.obd.Spec.State = api.StatePaused }, yes, api.ReasonPaused, nil, nil},
+		"paused": {func(o *observed) { o.obd.Spec.State = spec.Paused }, yes, api.ReasonPaused, nil, nil},
 		"paused and the database down": {func(o *observed) {
-			o.obd.Spec.State = api.StatePaused
+			o.obd.Spec.State = spec.Paused
 			o.statuses[0].Source, o.statuses[1].Source = down, down
 		},
 			no, api.ReasonConnectionFailed, nil, []string{"Reconciling", "Stalled"}},
@@ -220,7 +221,7 @@ func TestConditionsFollowWhatPodsReport(t *testing.T) {
 			o.deployment.Status.Conditions = append(o.deployment.Status.Conditions, appsv1.DeploymentCondition{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Message: "exceeded quota"})
 		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"WorkloadAvailable=False/Unavailable", "Reconciling=True/Progressing"}, nil},
 		"paused, and the destination is down": {func(o *observed) {
-			o.obd.Spec.State, o.statuses[0].Sink = api.StatePaused, down
+			o.obd.Spec.State, o.statuses[0].Sink = spec.Paused, down
 		}, yes, api.ReasonPaused, []string{"SinkReachable=False/ConnectionFailed"}, nil},
 		"one pod pauses a topic, the other sees the sink down": {func(o *observed) {
 			o.statuses[0].Sink, o.statuses[1].PausedTopics = down, []status.PausedTopic{{Topic: "a"}}
@@ -352,7 +353,7 @@ func TestMessagesNameWhatAPersonMustKnow(t *testing.T) {
 	if got := message(o, api.DeadLettersPresentCondition); got != plain {
 		t.Errorf("keys that do not block: %s", got)
 	}
-	o.obd.Spec.Delivery.OnDead = api.OnDeadBlock
+	o.obd.Spec.Delivery.OnDead = spec.OnDeadBlock
 	if got := message(o, api.DeadLettersPresentCondition); !strings.HasPrefix(got, plain) || !strings.Contains(got, "wait behind them") || strings.Contains(plain, "behind") {
 		t.Errorf("blocked keys: %s\nwithout: %s", got, plain)
 	}
@@ -440,7 +441,7 @@ func TestTransitionsAreRecordedAsEvents(t *testing.T) {
 		"another dead event":   {current(fine, ptr.To[int64](1)), current(fine, ptr.To[int64](2)), "Warning/DeadLetters"},
 		"dead when first seen": {current(fine, nil), current(fine, ptr.To[int64](2)), "Warning/DeadLetters"},
 		"replayed":             {current(fine, ptr.To[int64](2)), current(fine, ptr.To[int64](1)), ""},
-		"paused":               {current(fine, nil), current(func(o *observed) { o.obd.Spec.State = api.StatePaused }, nil), "Normal/Paused"},
+		"paused":               {current(fine, nil), current(func(o *observed) { o.obd.Spec.State = spec.Paused }, nil), "Normal/Paused"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
@@ -479,7 +480,7 @@ func TestExamplesOnThePage(t *testing.T) {
 	pod.OldestTransaction = &status.OldestTransaction{Kind: status.ReplicationSlot, Name: "debezium", Seconds: 1000}
 	delivers.obd.Spec.Namespace, delivers.peers[0].Spec.Namespace = "shop", "shop"
 	pod.Data = &status.Data{ObservedAt: time.Unix(2, 0), Unserved: 1, OrphanTopics: []status.OrphanTopic{{Namespace: "shop", Topic: "invoices", Unserved: 1}}}
-	delivers.obd.Spec.Pods.Scaling = &api.Scaling{Max: 3}
+	delivers.obd.Spec.Pods.Scaling = &spec.Scaling{Max: 3}
 	delivers.obd.Status.Scaling = &api.ScalingStatus{Recommended: 2, Reason: api.ReasonLimitedByDestination}
 
 	fails := well()

@@ -15,6 +15,7 @@ import (
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
@@ -150,7 +151,7 @@ var _ = Describe("an object with the annotation outbox.dev/reconcile: Disabled",
 
 		edit(c, c.deployment(), func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(5)) })
 		edit(c, obd, func(o *api.OutboxDispatcher) {
-			o.Spec.State, o.Spec.Delivery.BatchSize, o.Spec.Replicas = api.StatePaused, 7, new(int32(0))
+			o.Spec.State, o.Spec.Delivery.BatchSize, o.Spec.Replicas = spec.Paused, 7, new(int32(0))
 		})
 		down := c.healthy()
 		down.Source = status.Link{State: status.Unreachable, Reason: "ConnectionRefused", Message: "nothing listens; start the server"}
@@ -177,9 +178,9 @@ var _ = Describe("an object with the annotation outbox.dev/reconcile: Disabled",
 	It("makes nothing, of any kind", func() {
 		c := start(tick)
 		outbox := c.outbox()
-		outbox.Spec.ReplayLogin = &api.ReplayLogin{SecretRef: &api.SecretRef{Name: "replay"}}
+		outbox.Spec.ReplayLogin = &api.ReplayLogin{SecretRef: &spec.SecretRef{Name: "replay"}}
 		replay := &api.DeadLetterReplay{ObjectMeta: metav1.ObjectMeta{Name: "chg-812", Namespace: c.namespace}, Spec: api.DeadLetterReplaySpec{
-			OutboxRef: &api.OutboxRef{Name: "shop"}, Namespace: "shop", Action: api.ActionReplay, Reason: "CHG-812", RequestedBy: "ada",
+			OutboxRef: &spec.OutboxRef{Name: "shop"}, Namespace: "shop", Action: api.ActionReplay, Reason: "CHG-812", RequestedBy: "ada",
 			Selector: api.DeadLetterSelector{Group: "7f3a9c21"}}}
 		all := []client.Object{disabled(c.migrated()), disabled(outbox), disabled(replay), disabled(consumer(c, "billing"))}
 		c.create(all...)

@@ -16,6 +16,7 @@ import (
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
@@ -187,8 +188,8 @@ func (c *cluster) outbox() *api.Outbox {
 	return &api.Outbox{
 		ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: c.namespace},
 		Spec: api.OutboxSpec{
-			SecretRef: api.SecretRef{Name: "orders-db"},
-			Migration: &api.Migration{SecretRef: &api.SecretRef{Name: "orders-owner"}},
+			SecretRef: spec.SecretRef{Name: "orders-db"},
+			Migration: &api.Migration{SecretRef: &spec.SecretRef{Name: "orders-owner"}},
 		},
 	}
 }
@@ -197,7 +198,7 @@ func (c *cluster) outbox() *api.Outbox {
 func (c *cluster) referring(name string, topics ...string) *api.OutboxDispatcher {
 	obd := c.dispatcher()
 	obd.Name, obd.Spec.Topics = name, topics
-	obd.Spec.Database, obd.Spec.OutboxRef = nil, &api.OutboxRef{Name: "shop"}
+	obd.Spec.Database, obd.Spec.OutboxRef = nil, &spec.OutboxRef{Name: "shop"}
 	return obd
 }
 
@@ -311,8 +312,8 @@ var _ = Describe("a missing reference", Label("references"), func() {
 	It("is reported in the words of the kubelet, until it exists", func() {
 		c := start(tick)
 		obd, outbox := c.referring("orders"), c.outbox()
-		obd.Spec.Message.Validation = []api.Validation{{Schema: &api.PayloadSchema{ConfigMapRef: &api.ConfigMapRef{Name: "schemas", Key: "order.json"}}}}
-		outbox.Spec.Migration, outbox.Spec.TLS = nil, &api.DatabaseTLS{CAConfigMapRef: &api.ConfigMapRef{Name: "roots"}}
+		obd.Spec.Message.Validation = []api.Validation{{Schema: &api.PayloadSchema{ConfigMapRef: &spec.ConfigMapRef{Name: "schemas", Key: "order.json"}}}}
+		outbox.Spec.Migration, outbox.Spec.TLS = nil, &api.DatabaseTLS{CAConfigMapRef: &spec.ConfigMapRef{Name: "roots"}}
 		c.create(obd, outbox)
 		pod := c.pod("pod-a", corev1.PodStatus{Phase: corev1.PodPending})
 		c.deployed(1, 0)
@@ -404,7 +405,7 @@ var _ = Describe("dispatchers of one database", Label("sharing"), func() {
 		edit(c, b, func(o *api.OutboxDispatcher) { o.Spec.Topics = nil })
 		shared := want{api.TopicsSharedCondition, metav1.ConditionTrue, api.ReasonTopicsShared, ""}
 		c.expectOf(a, kstatus.InProgressStatus, shared)
-		edit(c, b, func(o *api.OutboxDispatcher) { o.Spec.State = api.StatePaused }) // a standby claims nothing
+		edit(c, b, func(o *api.OutboxDispatcher) { o.Spec.State = spec.Paused }) // a standby claims nothing
 		c.expectOf(a, kstatus.InProgressStatus, alone)
 		c.expectOf(b, kstatus.InProgressStatus, alone)
 		edit(c, b, func(o *api.OutboxDispatcher) { o.Spec.State, o.Spec.Replicas = "", ptr.To(int32(0)) })

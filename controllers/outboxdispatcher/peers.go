@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/utils/ptr"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/claimants"
@@ -47,7 +48,7 @@ func sharing(obd *v1alpha1.OutboxDispatcher, peers []v1alpha1.OutboxDispatcher, 
 
 // claims reports whether the spec lets its pods claim.
 func claims(obd *v1alpha1.OutboxDispatcher) bool {
-	return obd.Spec.State != v1alpha1.StatePaused && ptr.Deref(obd.Spec.Replicas, 1) > 0
+	return obd.Spec.State != spec.Paused && ptr.Deref(obd.Spec.Replicas, 1) > 0
 }
 
 // intersect compares sets of topics, of which an empty one has all.

@@ -18,6 +18,7 @@ import (
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/apply"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
@@ -58,7 +59,7 @@ func (r *Reconciler) named(obd *v1alpha1.OutboxDispatcher) []apply.Wanted {
 	if r.OperatorNamespace != "" {
 		all = append(all, apply.Wanted{Want: desired.NetworkPolicy(obd, r.OperatorNamespace), Current: &networkingv1.NetworkPolicy{}})
 	}
-	if obd.Spec.Delivery.ConsumerPolicy == v1alpha1.ConsumersVerified {
+	if obd.Spec.Delivery.ConsumerPolicy == spec.ConsumersVerified {
 		all = append(all, apply.Wanted{Want: desired.ConsumersConfigMap(obd, nil), Current: &corev1.ConfigMap{}})
 	}
 	return all

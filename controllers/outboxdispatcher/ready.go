@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
@@ -40,7 +41,7 @@ func causes(o observed, references, source, schema, sink, topics, workload metav
 	for _, c := range []metav1.Condition{source, schema} {
 		all = append(all, cause{c, stops})
 	}
-	if o.obd.Spec.State != api.StatePaused {
+	if o.obd.Spec.State != spec.Paused {
 		all = append(all, cause{sink, !flowing})
 		if allTopicsPaused(o.statuses) {
 			topics.Status = metav1.ConditionFalse // as Ready counts
@@ -138,7 +139,7 @@ func ready(o observed, causes []cause) metav1.Condition {
 	switch {
 	case pausing(o):
 		return condition(kind, metav1.ConditionTrue, api.ReasonPausing, pausingNote)
-	case o.obd.Spec.State == api.StatePaused:
+	case o.obd.Spec.State == spec.Paused:
 		return condition(kind, metav1.ConditionTrue, api.ReasonPaused, "Nothing is claimed until spec.state is Running.")
 	}
 	for _, c := range causes {
@@ -151,8 +152,8 @@ func ready(o observed, causes []cause) metav1.Condition {
 
 // pausing reports whether a pod has not heard yet that it is to claim no more.
 func pausing(o observed) bool {
-	return o.obd.Spec.State == api.StatePaused &&
-		slices.ContainsFunc(o.statuses, func(a status.Status) bool { return a.State == string(api.StateRunning) })
+	return o.obd.Spec.State == spec.Paused &&
+		slices.ContainsFunc(o.statuses, func(a status.Status) bool { return a.State == string(spec.Running) })
 }
 
 const resumingNote = "The pods claim again when all of them run the newest spec, and after two minutes in any case."
@@ -174,7 +175,7 @@ func hanging(o observed) trouble {
 	}
 	fresh := o.newest()
 	seen := []metav1.Condition{sourceReachable(fresh), schemaReady(fresh)}
-	if o.obd.Spec.State != api.StatePaused { // a paused pod is ready without it
+	if o.obd.Spec.State != spec.Paused { // a paused pod is ready without it
 		seen = append(seen, sinkReachable(fresh))
 	}
 	for _, c := range seen {

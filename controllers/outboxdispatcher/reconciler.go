@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/apply"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
@@ -258,7 +259,7 @@ func (r *Reconciler) phases(ctx context.Context, obd *v1alpha1.OutboxDispatcher,
 		return err
 	}
 	files = append(files, *desired.StateConfigMap(obd).Name)
-	if obd.Spec.Delivery.ConsumerPolicy == v1alpha1.ConsumersVerified || !complete(o.deployment, obd) { // pods of the earlier template may read it
+	if obd.Spec.Delivery.ConsumerPolicy == spec.ConsumersVerified || !complete(o.deployment, obd) { // pods of the earlier template may read it
 		files = append(files, desired.ConsumersName(obd))
 	}
 	return r.applied.Collect(ctx, obd, map[string]string{desired.LabelDispatcher: obd.Name}, append(files, desired.ConfigNames(&o.deployment.Spec.Template.Spec)...)...)

@@ -97,7 +97,7 @@ var _ = Describe("the workload", Label("workload"), func() {
 			o.Labels, o.Annotations = map[string]string{"team": "a"}, map[string]string{"note": "b"}
 		})
 		edit(c, obd, replicas(2))
-		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = api.StatePaused })
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = spec.Paused })
 		Eventually(c.state).Should(Equal("Paused"))
 		c.passes(3)
 		Expect(template()).To(Equal(before), "labels, replicas and state roll no pod")
@@ -114,7 +114,7 @@ var _ = Describe("the workload", Label("workload"), func() {
 		c.expect(kstatus.CurrentStatus)
 
 		edit(c, obd, func(o *api.OutboxDispatcher) {
-			o.Spec.Pods.ServiceAccount = &api.ServiceAccount{Annotations: []api.Annotation{{Name: "cloud/role", Value: "orders"}}}
+			o.Spec.Pods.ServiceAccount = &spec.ServiceAccount{Annotations: []spec.Annotation{{Name: "cloud/role", Value: "orders"}}}
 			o.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(`{"spec":{"nodeSelector":{"disk":"fast"}}}`)}
 		})
 		c.expectEvent(corev1.EventTypeNormal, api.ReasonRolledOut, "its pod template.")
@@ -346,7 +346,7 @@ func dispatchersIn(text string) (all []*api.OutboxDispatcher) {
 
 // rendered is the file of the pods, with a plain Outbox where one is named.
 func rendered(obd *api.OutboxDispatcher) string {
-	return desired.ConfigMap(obd, &api.Outbox{Spec: api.OutboxSpec{SecretRef: api.SecretRef{Name: "a"}}}).Data["config.yaml"]
+	return desired.ConfigMap(obd, &api.Outbox{Spec: api.OutboxSpec{SecretRef: spec.SecretRef{Name: "a"}}}).Data["config.yaml"]
 }
 
 var _ = Describe("labels of an object", Label("workload"), func() {

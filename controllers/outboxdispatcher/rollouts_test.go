@@ -19,6 +19,7 @@ import (
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
@@ -186,7 +187,7 @@ var _ = Describe("an upgrade of the operator with a new API", Label("upgrade"), 
 		c := start(tick)
 		for _, name := range []string{"x", "y", "z"} {
 			c.create(&api.Outbox{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: c.namespace}, Spec: api.OutboxSpec{
-				SecretRef: api.SecretRef{Name: name}, Migration: &api.Migration{SecretRef: &api.SecretRef{Name: name + "-owner"}}}})
+				SecretRef: spec.SecretRef{Name: name}, Migration: &api.Migration{SecretRef: &spec.SecretRef{Name: name + "-owner"}}}})
 		}
 		var names []string
 		for _, name := range []string{"x-0", "x-1", "y-0", "z-0", "own-0", "own-1", "own-2", "x-standby"} {
@@ -194,7 +195,7 @@ var _ = Describe("an upgrade of the operator with a new API", Label("upgrade"), 
 			obd.Name, obd.Spec.Topics = name, []string{name}
 			obd.Spec.Database.SecretRef.Name, obd.Spec.Database.MigrationSecretRef.Name = name, name+"-owner"
 			if outbox, _, _ := strings.Cut(name, "-"); outbox != "own" {
-				obd.Spec.Database, obd.Spec.OutboxRef = nil, &api.OutboxRef{Name: outbox}
+				obd.Spec.Database, obd.Spec.OutboxRef = nil, &spec.OutboxRef{Name: outbox}
 			}
 			if name == "x-standby" {
 				replicas(0)(obd)
@@ -222,7 +223,7 @@ var _ = Describe("an upgrade of the operator with a new API", Label("upgrade"), 
 			poll++
 			if last := len(u.waiting) - 1; paused == "" && last >= 0 && len(u.moving) == rolling && c.specsRead()[u.waiting[last]] != readBefore[u.waiting[last]] {
 				paused = u.waiting[last]
-				edit(c, &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: paused, Namespace: c.namespace}}, func(o *api.OutboxDispatcher) { o.Spec.State = api.StatePaused })
+				edit(c, &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: paused, Namespace: c.namespace}}, func(o *api.OutboxDispatcher) { o.Spec.State = spec.Paused })
 				Eventually(func() string { return fetch(c, &corev1.ConfigMap{}, paused+"-dispatcher-state").Data["state"] }).Should(Equal("Paused"))
 				poll = 0
 			}

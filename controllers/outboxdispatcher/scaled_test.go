@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
@@ -19,8 +20,8 @@ import (
 // running is two pods that deliver.
 func running() observed {
 	o := well()
-	o.obd.Spec.State, o.deployment.Spec.Replicas = api.StateRunning, ptr.To[int32](2)
-	o.obd.Spec.Pods.Scaling = &api.Scaling{Mode: api.ScalingApply, Min: 1, Max: 5}
+	o.obd.Spec.State, o.deployment.Spec.Replicas = spec.Running, ptr.To[int32](2)
+	o.obd.Spec.Pods.Scaling = &spec.Scaling{Mode: spec.ScalingApply, Min: 1, Max: 5}
 	o.obd.Status.Scaling = &api.ScalingStatus{Recommended: 2}
 	for i := range o.statuses {
 		s := &o.statuses[i]
@@ -40,7 +41,7 @@ func TestSampleAddsUpThePods(t *testing.T) {
 		want   func(*scaling.Sample)
 	}{
 		"two pods":              {func(*observed) {}, func(*scaling.Sample) {}},
-		"paused":                {func(o *observed) { o.obd.Spec.State = api.StatePaused }, func(x *scaling.Sample) { x.Held = true }},
+		"paused":                {func(o *observed) { o.obd.Spec.State = spec.Paused }, func(x *scaling.Sample) { x.Held = true }},
 		"a pod has not resumed": {func(o *observed) { o.statuses[1].State = "Paused" }, func(x *scaling.Sample) { x.Held = true }},
 		"a rollout":             {func(o *observed) { o.deployment.Status.Replicas = 3 }, func(x *scaling.Sample) { x.Held, x.Settled = true, false }},
 		"a pod is not ready":    {func(o *observed) { o.deployment.Status.AvailableReplicas = 1 }, func(x *scaling.Sample) { x.Settled = false }},

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
@@ -105,10 +106,10 @@ func (r *Reconciler) follow(ctx context.Context, obd *api.OutboxDispatcher, o *o
 	}
 	x := sample(*o, r.Now())
 	rates, known, step := r.scalers.observe(obd, x)
-	if known && x.Replicas > 0 && obd.Spec.State != api.StatePaused {
+	if known && x.Replicas > 0 && obd.Spec.State != spec.Paused {
 		o.eta = rates.ETA()
 	}
-	if spec := obd.Spec.Pods.Scaling; step != nil && spec.Mode == api.ScalingApply && !kstatus.Disabled(obd) {
+	if step != nil && obd.Spec.Pods.Scaling.Mode == spec.ScalingApply && !kstatus.Disabled(obd) {
 		r.Record(ctx, obd, o.deployment, kstatus.Event{Kind: corev1.EventTypeNormal, Reason: api.ReasonScaled, Action: "Scale",
 			Note: fmt.Sprintf("The number of pods changes from %d to %d. Due now are %d events, %.3g more become due in a second, and %.3g are delivered.", step.From, step.To, rates.Pending, rates.Arrival, rates.Delivered)})
 	}
@@ -117,14 +118,14 @@ func (r *Reconciler) follow(ctx context.Context, obd *api.OutboxDispatcher, o *o
 // sample is what the pods say now.
 func sample(o observed, now time.Time) scaling.Sample {
 	x := scaling.Sample{At: now, Replicas: *o.deployment.Spec.Replicas}
-	x.Held = o.obd.Spec.State == api.StatePaused || x.Replicas == 0 || o.deployment.Status.UpdatedReplicas != o.deployment.Status.Replicas
+	x.Held = o.obd.Spec.State == spec.Paused || x.Replicas == 0 || o.deployment.Status.UpdatedReplicas != o.deployment.Status.Replicas
 	x.Settled = complete(o.deployment, o.obd) && o.deployment.Status.AvailableReplicas >= x.Replicas && 10*len(o.statuses) >= 9*int(x.Replicas)
 	if b := o.backlog(); b != nil && 2*len(o.statuses) >= int(x.Replicas) {
 		x.Counted, x.Pending, x.Live = b.ObservedAt, b.Pending, b.Pending+b.Processing+b.Retrying
 	}
 	for _, s := range o.statuses {
 		x.Delivered += s.DeliveredPerSecond
-		x.Held = x.Held || s.State != string(api.StateRunning)
+		x.Held = x.Held || s.State != string(spec.Running)
 		x.Limits = append(x.Limits, limitOf(s))
 	}
 	return x
@@ -195,7 +196,7 @@ const stepTime = 2 * time.Minute
 // stepping reports whether pods may be starting for no other reason than that the operator has decided to have more.
 func stepping(o observed) bool {
 	now, d := o.obd.Status.Scaling, o.deployment
-	return o.obd.Spec.Pods.Scaling != nil && o.obd.Spec.Pods.Scaling.Mode == api.ScalingApply && now != nil && now.LastStep != nil &&
+	return o.obd.Spec.Pods.Scaling != nil && o.obd.Spec.Pods.Scaling.Mode == spec.ScalingApply && now != nil && now.LastStep != nil &&
 		o.now.Sub(now.LastStep.Time.Time) < stepTime && d.Status.UpdatedReplicas == d.Status.Replicas &&
 		deploymentCondition(d, appsv1.DeploymentProgressing).Reason == newReplicaSetAvailable
 }
@@ -221,7 +222,7 @@ func scalingLimited(o observed) metav1.Condition {
 	if remedy := limitRemedies[now.Reason]; scaling.Reason(now.Reason).Limiting() {
 		return condition(kind, metav1.ConditionTrue, now.Reason, "The pods cannot deliver the backlog within spec.pods.scaling.catchUp, and "+cmp.Or(remedy, "more pods would deliver no more"))
 	}
-	if by := o.obd.Annotations[desired.AnnotationScaledBy]; by != "" && o.obd.Spec.Pods.Scaling.Mode == api.ScalingApply {
+	if by := o.obd.Annotations[desired.AnnotationScaledBy]; by != "" && o.obd.Spec.Pods.Scaling.Mode == spec.ScalingApply {
 		return condition(kind, metav1.ConditionTrue, api.ReasonReplicasNotUsed, fmt.Sprintf(
 			"%s sets spec.replicas by the scale subresource, which is not used while spec.pods.scaling.mode is Apply, unless it is 0. Remove the autoscaler, or set mode to Recommend; when it is gone already, set spec.replicas to another number once, as with kubectl patch.", problem.Clip(strconv.Quote(by), nameBytes)))
 	}

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/outboxdispatcher"
 )
@@ -22,10 +23,10 @@ import (
 var _ = Describe("the number of pods", Label("scaling"), func() {
 	var c *cluster
 	var at time.Time
-	scaled := func(mode api.ScalingMode) *api.OutboxDispatcher {
+	scaled := func(mode spec.ScalingMode) *api.OutboxDispatcher {
 		c, at = start(tick), time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 		obd := c.dispatcher()
-		obd.Spec.Pods.Scaling = &api.Scaling{Mode: mode, Max: 8}
+		obd.Spec.Pods.Scaling = &spec.Scaling{Mode: mode, Max: 8}
 		c.create(obd)
 		c.rollOut(c.healthy())
 		c.expect(kstatus.CurrentStatus, want{api.ScalingLimitedCondition, metav1.ConditionUnknown, api.ReasonNotObserved, ""})
@@ -51,7 +52,7 @@ var _ = Describe("the number of pods", Label("scaling"), func() {
 
 	// CONTRACT: C-107
 	It("follows the backlog with mode Apply, and spec.replicas stays", func() {
-		obd := scaled(api.ScalingApply)
+		obd := scaled(spec.ScalingApply)
 		generation := c.get().Generation
 		load(4, 1, 3000, 4000, 100, "Concurrency")
 		Eventually(replicasOf).Should(BeEquivalentTo(5))
@@ -114,7 +115,7 @@ var _ = Describe("the number of pods", Label("scaling"), func() {
 
 	// CONTRACT: C-107
 	It("stays while something else limits the pods", func() {
-		obd := scaled(api.ScalingApply)
+		obd := scaled(spec.ScalingApply)
 		load(4, 1, 3000, 4000, 100, "Destination")
 		Expect(c.get().Status.ETA).To(Equal("never"))
 		c.expect(kstatus.CurrentStatus, want{api.ScalingLimitedCondition, metav1.ConditionTrue, api.ReasonLimitedByDestination, "more pods would deliver no more"},
@@ -127,7 +128,7 @@ var _ = Describe("the number of pods", Label("scaling"), func() {
 
 	// CONTRACT: C-107
 	It("is recommended alone with mode Recommend, for whoever sets spec.replicas", func() {
-		obd := scaled(api.ScalingRecommend)
+		obd := scaled(spec.ScalingRecommend)
 		c.settle()
 		writes := len(c.Requests.Writes(""))
 		load(4, 1, 3000, 4000, 100, "Concurrency")
@@ -143,7 +144,7 @@ var _ = Describe("the number of pods", Label("scaling"), func() {
 		Eventually(replicasOf).Should(BeEquivalentTo(5))
 		Consistently(func() string { return c.get().Status.Conditions[0].Reason }, "200ms").ShouldNot(Equal(api.ReasonReplicasNotUsed))
 
-		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Pods.Scaling.Mode = api.ScalingApply })
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Pods.Scaling.Mode = spec.ScalingApply })
 		Eventually(func() string {
 			return meta.FindStatusCondition(c.get().Status.Conditions, api.ScalingLimitedCondition).Message
 		}).Should(ContainSubstring(`"kube-controller-manager" sets spec.replicas`))

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/apply"
@@ -184,12 +185,12 @@ func TestAStepIsNotTakenBackBeforeTheStatusIsWritten(t *testing.T) {
 		}
 	}
 	obd := &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders", UID: "orders"}}
-	obd.Spec.State, obd.Spec.Pods.Scaling = api.StateRunning, &api.Scaling{Mode: api.ScalingApply, Min: 1, Max: 8}
+	obd.Spec.State, obd.Spec.Pods.Scaling = spec.Running, &spec.Scaling{Mode: spec.ScalingApply, Min: 1, Max: 8}
 	obd.Status = api.OutboxDispatcherStatus{Operator: "outbox-system", Scaling: &api.ScalingStatus{Recommended: 1}}
 	meta := metav1.ObjectMeta{Namespace: "shop", Name: desired.Name(obd), OwnerReferences: []metav1.OwnerReference{
 		*metav1.NewControllerRef(obd, api.GroupVersion.WithKind("OutboxDispatcher"))}}
 	deployment := &appsv1.Deployment{ObjectMeta: meta, Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](5)}}
-	state := &corev1.ConfigMap{ObjectMeta: meta, Data: desired.StateData(api.StateRunning)}
+	state := &corev1.ConfigMap{ObjectMeta: meta, Data: desired.StateData(spec.Running)}
 	state.Name = *desired.StateConfigMap(obd).Name
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(obd, deployment, state).Build()
 	r := &Reconciler{Reporter: &kstatus.Reporter{Client: c, Operator: "outbox-system"}, applied: apply.New(c, c, api.WorkloadAvailableCondition)}
@@ -306,7 +307,7 @@ func TestPodsOfTheNewestTemplateRefuse(t *testing.T) {
 // While pods may still claim, Ready does not say that nothing is claimed.
 func TestPausingIsNotPausedWhilePodsClaim(t *testing.T) {
 	o := well()
-	o.obd.Spec.State = api.StatePaused
+	o.obd.Spec.State = spec.Paused
 	o.statuses[0].State, o.statuses[1].State = "Paused", "Paused"
 	if c := ready(o, nil); !strings.HasPrefix(c.Message, "Nothing is claimed") {
 		t.Errorf("paused: %q", c.Message)
@@ -429,12 +430,12 @@ func TestEditsWakePeersThatTheyConcern(t *testing.T) {
 	}{
 		"replicas":    {func(o *api.OutboxDispatcher) { o.Spec.Replicas = ptr.To[int32](7) }, false},
 		"no replicas": {func(o *api.OutboxDispatcher) { o.Spec.Replicas = ptr.To[int32](0) }, true},
-		"a pause":     {func(o *api.OutboxDispatcher) { o.Spec.State = api.StatePaused }, true},
+		"a pause":     {func(o *api.OutboxDispatcher) { o.Spec.State = spec.Paused }, true},
 		"batchSize":   {func(o *api.OutboxDispatcher) { o.Spec.Delivery.BatchSize = 7 }, false},
 		"the status":  {func(o *api.OutboxDispatcher) { o.Status.Pods = "1/1" }, false},
 		"topics":      {func(o *api.OutboxDispatcher) { o.Spec.Topics = []string{"orders"} }, true},
 		"namespace":   {func(o *api.OutboxDispatcher) { o.Spec.Namespace = "shop" }, true},
-		"outboxRef":   {func(o *api.OutboxDispatcher) { o.Spec.OutboxRef, o.Spec.Database = &api.OutboxRef{Name: "shop"}, nil }, true},
+		"outboxRef":   {func(o *api.OutboxDispatcher) { o.Spec.OutboxRef, o.Spec.Database = &spec.OutboxRef{Name: "shop"}, nil }, true},
 		"schema":      {func(o *api.OutboxDispatcher) { o.Spec.Database.Schema = "other" }, true},
 		"its removal": {func(o *api.OutboxDispatcher) { o.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }, true},
 	} {
@@ -446,7 +447,7 @@ func TestEditsWakePeersThatTheyConcern(t *testing.T) {
 		}
 	}
 	one, other := &api.OutboxDispatcher{}, &api.OutboxDispatcher{}
-	one.Spec.OutboxRef, other.Spec.OutboxRef = &api.OutboxRef{Name: "one"}, &api.OutboxRef{Name: "other"}
+	one.Spec.OutboxRef, other.Spec.OutboxRef = &spec.OutboxRef{Name: "one"}, &spec.OutboxRef{Name: "other"}
 	if !concernsPeers(event.UpdateEvent{ObjectOld: one, ObjectNew: other}) {
 		t.Error("another outboxRef: false")
 	}

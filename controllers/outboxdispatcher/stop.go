@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 )
@@ -44,7 +45,7 @@ func (r *Reconciler) stop(ctx context.Context, obd *v1alpha1.OutboxDispatcher, c
 // waits reports whether pods that were paused wait for their rollout to claim again.
 func (r *Reconciler) waits(obd *v1alpha1.OutboxDispatcher, deployment *appsv1.Deployment, applied *corev1.ConfigMap) bool {
 	key := client.ObjectKeyFromObject(obd)
-	if deployment == nil || desired.State(applied) != v1alpha1.StatePaused || obd.Spec.State == v1alpha1.StatePaused {
+	if deployment == nil || desired.State(applied) != spec.Paused || obd.Spec.State == spec.Paused {
 		r.resuming.Delete(key)
 		return false
 	}
@@ -85,7 +86,7 @@ func (r *Reconciler) applyState(ctx context.Context, obd *v1alpha1.OutboxDispatc
 	if err := r.applied.Apply(ctx, obd, desired.StateConfigMap(obd), &corev1.ConfigMap{}); err != nil {
 		return state, err
 	}
-	if err := r.annotate(ctx, pods, desired.AnnotationState, string(obd.Spec.State), string(v1alpha1.StateRunning)); err != nil {
+	if err := r.annotate(ctx, pods, desired.AnnotationState, string(obd.Spec.State), string(spec.Running)); err != nil {
 		state.late = "The pods read the state within 90 seconds, and not at once: they could not be annotated"
 		if reason := apierrors.ReasonForError(err); reason != "" {
 			state.late += fmt.Sprintf(", because the API server says %s", reason)

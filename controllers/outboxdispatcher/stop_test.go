@@ -21,6 +21,7 @@ import (
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
@@ -55,7 +56,7 @@ var _ = Describe("a stop", Label("stop"), func() {
 		Eventually(func() []metav1.Condition { return c.get().Status.Conditions }).Should(ContainElement(And(
 			HaveField("Type", reported.Type), HaveField("Status", reported.Status), HaveField("Reason", reported.Reason))))
 
-		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = api.StatePaused })
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = spec.Paused })
 		Eventually(c.state).Should(Equal("Paused"))
 		for _, pod := range []string{"pod-0", "pod-1"} {
 			Eventually(func() map[string]string { return fetch(c, &corev1.Pod{}, pod).Annotations }).Should(HaveKeyWithValue("outbox.dev/state", "Paused"))
@@ -78,7 +79,7 @@ var _ = Describe("a stop", Label("stop"), func() {
 		Entry("the migration hangs", true, func(o *api.OutboxDispatcher) { o.Spec.Database.Schema = "other" },
 			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrating, ""}),
 		Entry("the configuration is bad", false, func(o *api.OutboxDispatcher) {
-			o.Spec.Message.Transform = []api.Transformation{{Payload: "without(paylaod)"}}
+			o.Spec.Message.Transform = []spec.Transformation{{Payload: "without(paylaod)"}}
 		}, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidPipeline, ""}),
 		Entry("a policy refuses to scale its Deployment", false, func(o *api.OutboxDispatcher) {
 			refuseMore(o.Namespace)
@@ -100,7 +101,7 @@ var _ = Describe("a stop", Label("stop"), func() {
 		}
 		Eventually(c.Requests.HeldBack).Should(Equal(workers))
 
-		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = api.StatePaused })
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = spec.Paused })
 		Eventually(c.state).Should(Equal("Paused"))
 		Eventually(func() map[string]string { return fetch(c, &corev1.Pod{}, "pod-0").Annotations }).Should(HaveKeyWithValue("outbox.dev/state", "Paused"))
 		edit(c, obd, replicas(0))
@@ -131,11 +132,20 @@ var _ = Describe("a stop", Label("stop"), func() {
 	// A mistake because of which delivery was paused does not continue after its correction; and what was stopped starts
 	// with what the spec says then.
 	It("ends when the rollout has ended", func() {
+<<<<<<< HEAD
 		c, obd := delivering(tick)
 		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = api.StatePaused })
+=======
+		c := start(tick)
+		obd := c.dispatcher()
+		c.create(obd)
+		c.rollOut(c.healthy())
+		c.expect(kstatus.CurrentStatus)
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = spec.Paused })
+>>>>>>> 23e888fe (api: move shared fields into package spec again)
 		Eventually(c.state).Should(Equal("Paused"))
 
-		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State, o.Spec.Delivery.BatchSize = api.StateRunning, 7 })
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State, o.Spec.Delivery.BatchSize = spec.Running, 7 })
 		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonResuming, "when all of them run the newest spec"})
 		Expect(c.state()).To(Equal("Paused"), "the pods are of the template from before")
 		c.deployed(1, 1)
@@ -156,12 +166,24 @@ var _ = Describe("a stop", Label("stop"), func() {
 	// What does not work replaces nothing that does: pods that were paused claim again, by the spec from before.
 	// CONTRACT: C-105
 	DescribeTable("ends within a bound, while", func(spoil func(*api.OutboxDispatcher), reason string) {
+<<<<<<< HEAD
 		c := start(tick, func(c *cluster) { c.resume = time.Second })
 		obd := c.deliver()
 		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = api.StatePaused })
+=======
+		c := start(tick)
+		c.stop()
+		c.resume = time.Second
+		c.stop = c.run(tick)
+		obd := c.dispatcher()
+		c.create(obd)
+		c.rollOut(c.healthy())
+		c.expect(kstatus.CurrentStatus)
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = spec.Paused })
+>>>>>>> 23e888fe (api: move shared fields into package spec again)
 		Eventually(c.state).Should(Equal("Paused"))
 		edit(c, obd, func(o *api.OutboxDispatcher) {
-			o.Spec.State = api.StateRunning
+			o.Spec.State = spec.Running
 			spoil(o)
 		})
 		Eventually(c.state).Should(Equal("Running"))
@@ -171,14 +193,14 @@ var _ = Describe("a stop", Label("stop"), func() {
 	},
 		Entry("a rollout hangs", func(o *api.OutboxDispatcher) { o.Spec.Delivery.BatchSize = 7 }, api.ReasonDelivering),
 		Entry("its Outbox is missing", func(o *api.OutboxDispatcher) {
-			o.Spec.Database, o.Spec.OutboxRef = nil, &api.OutboxRef{Name: "missing"}
+			o.Spec.Database, o.Spec.OutboxRef = nil, &spec.OutboxRef{Name: "missing"}
 		}, api.ReasonDeliveringDespiteTrouble),
 	)
 
 	It("is reported while pods still deliver, and when none does", Label("status"), func() {
 		c := start(tick)
 		obd := c.dispatcher()
-		obd.Spec.State = api.StatePaused
+		obd.Spec.State = spec.Paused
 		c.create(obd)
 		podStatus := c.healthy()
 		c.rollOut(podStatus)

@@ -19,6 +19,7 @@ import (
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
@@ -129,8 +130,8 @@ func (c *cluster) dispatcher() *v1alpha1.OutboxDispatcher {
 		ObjectMeta: metav1.ObjectMeta{Name: "orders", Namespace: c.namespace},
 		Spec: v1alpha1.OutboxDispatcherSpec{
 			Namespace: "shop",
-			Database:  &v1alpha1.DispatcherDatabase{SecretRef: v1alpha1.SecretRef{Name: "orders-db"}},
-			Sink:      v1alpha1.Sink{Log: &v1alpha1.LogSink{}},
+			Database:  &v1alpha1.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "orders-db"}},
+			Sink:      v1alpha1.Sink{Log: &spec.LogSink{}},
 		},
 	}
 }
@@ -138,7 +139,11 @@ func (c *cluster) dispatcher() *v1alpha1.OutboxDispatcher {
 // migrated is dispatcher with a migration Job.
 func (c *cluster) migrated() *v1alpha1.OutboxDispatcher {
 	obd := c.dispatcher()
+<<<<<<< HEAD
 	migrating(obd)
+=======
+	obd.Spec.Database.MigrationSecretRef = &spec.SecretRef{Name: "orders-owner"}
+>>>>>>> 23e888fe (api: move shared fields into package spec again)
 	return obd
 }
 

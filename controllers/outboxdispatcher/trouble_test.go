@@ -17,6 +17,7 @@ import (
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
@@ -166,8 +167,8 @@ var _ = Describe("what the spec says of pods", Label("workload"), func() {
 		before := c.deployment().Generation
 
 		edit(c, obd, func(o *api.OutboxDispatcher) {
-			o.Spec.Message.Transform = []api.Transformation{{Payload: `without(paylaod, ["card"])`}}
-			o.Spec.Message.Validation = []api.Validation{{Schema: &api.PayloadSchema{ConfigMapRef: &api.ConfigMapRef{Name: "schemas", Key: "order.json"}}}}
+			o.Spec.Message.Transform = []spec.Transformation{{Payload: `without(paylaod, ["card"])`}}
+			o.Spec.Message.Validation = []api.Validation{{Schema: &api.PayloadSchema{ConfigMapRef: &spec.ConfigMapRef{Name: "schemas", Key: "order.json"}}}}
 		})
 		Eventually(func() int64 { return c.deployment().Generation }).Should(BeNumerically(">", before))
 		Expect(c.configFile()).To(ContainSubstring("key: order.json"))
@@ -262,7 +263,7 @@ var _ = Describe("a dispatcher that requires verified consumers", Label("consume
 		types := func() string { return fetch(c, &corev1.ConfigMap{}, name).Data["types"] }
 		annotation := func() string { return fetch(c, &corev1.Pod{}, "pod-0").Annotations["outbox.dev/consumers"] }
 		obd := c.dispatcher()
-		obd.Spec.Delivery.ConsumerPolicy = api.ConsumersVerified
+		obd.Spec.Delivery.ConsumerPolicy = spec.ConsumersVerified
 		billing := &api.OutboxConsumer{ObjectMeta: metav1.ObjectMeta{Name: "billing", Namespace: c.namespace}, Spec: api.OutboxConsumerSpec{
 			EventTypes: []string{"payment.*", "order.placed"}, OwnerTeam: "team-billing", IdempotencyMechanism: api.IdempotencyUniqueKey}}
 		c.create(obd, billing)
@@ -314,7 +315,7 @@ var _ = Describe("a dispatcher that requires verified consumers", Label("consume
 		Eventually(types).Should(BeEmpty(), "the evidence gets too old by itself")
 		Expect(c.deployment().Spec.Template.String()).To(Equal(template), "no pod rolls")
 
-		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Delivery.ConsumerPolicy = api.ConsumersAny })
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Delivery.ConsumerPolicy = spec.ConsumersAny })
 		Eventually(func() string { return c.deployment().Spec.Template.String() }).ShouldNot(Equal(template))
 		c.settle()
 		fetch(c, &corev1.ConfigMap{}, name) // which the pods of before read
@@ -330,7 +331,7 @@ var _ = Describe("the status", Label("status"), func() {
 	It("counts blocked keys when the dead block", func() {
 		c := start(tick)
 		obd := c.dispatcher()
-		obd.Spec.Delivery.Ordering = api.OrderingKey
+		obd.Spec.Delivery.Ordering = spec.OrderingKey
 		c.create(obd)
 		podStatus := c.healthy()
 		podStatus.Backlog.Dead, podStatus.Backlog.BlockedKeys = 1, 3
@@ -338,7 +339,7 @@ var _ = Describe("the status", Label("status"), func() {
 		c.expect(kstatus.CurrentStatus)
 		Expect(c.get().Status.BlockedKeys).To(BeNil(), "onDead is Continue")
 
-		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Delivery.OnDead = api.OnDeadBlock })
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Delivery.OnDead = spec.OnDeadBlock })
 		Eventually(func() string { return c.configFile() }).Should(ContainSubstring("onDead: Block"))
 		c.rollOut(podStatus)
 		c.expect(kstatus.CurrentStatus,

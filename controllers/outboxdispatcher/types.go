@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
@@ -46,7 +47,7 @@ func concernsDispatchers(e event.UpdateEvent) bool {
 // admit applies the list of event types with a verified consumer for the pods, when the spec requires one (CONTRACT C-82).
 // A pod that cannot be annotated reads it within 90 seconds.
 func (r *Reconciler) admit(ctx context.Context, obd *api.OutboxDispatcher, consumers []*api.OutboxConsumer, pods []corev1.Pod) error {
-	if obd.Spec.Delivery.ConsumerPolicy != api.ConsumersVerified {
+	if obd.Spec.Delivery.ConsumerPolicy != spec.ConsumersVerified {
 		return nil
 	}
 	types := registration.VerifiedTypes(consumers, obd.Name, time.Now())

@@ -17,6 +17,7 @@ import (
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
@@ -209,13 +210,13 @@ var _ = Describe("security", Label("security"), func() {
 		const planted = "s3cr3t"
 		c := start(tick)
 		obd := c.dispatcher()
-		others := &api.SecretRef{Name: "others"}
+		others := &spec.SecretRef{Name: "others"}
 		obd.Spec.Sink = api.Sink{
-			HTTP: &api.HTTPSink{URL: "https://warehouse.example.com/events", SigningSecretRef: &api.SecretRef{Name: "others", Key: "signing"}},
-			Auth: &api.Auth{Type: api.AuthToken, SecretRef: &api.SecretRef{Name: "warehouse"}},
-			TLS:  &api.TLS{CASecretRef: &api.SecretRef{Name: "others", Key: "ca"}, ClientCertSecretRef: others},
+			HTTP: &api.HTTPSink{URL: "https://warehouse.example.com/events", SigningSecretRef: &spec.SecretRef{Name: "others", Key: "signing"}},
+			Auth: &api.Auth{Type: spec.AuthToken, SecretRef: &spec.SecretRef{Name: "warehouse"}},
+			TLS:  &api.TLS{CASecretRef: &spec.SecretRef{Name: "others", Key: "ca"}, ClientCertSecretRef: others},
 		}
-		obd.Spec.Message.SchemaRegistry = &api.SchemaRegistry{URL: "https://registry.example.com", Auth: &api.Auth{Type: api.AuthBasic, SecretRef: others}}
+		obd.Spec.Message.SchemaRegistry = &api.SchemaRegistry{URL: "https://registry.example.com", Auth: &api.Auth{Type: spec.AuthBasic, SecretRef: others}}
 		for _, name := range []string{"orders-db", "warehouse", "others"} {
 			data := map[string]string{}
 			for _, key := range []string{"dsn", "token", "signing", "ca", "tls.crt", "tls.key", "username", "password"} {

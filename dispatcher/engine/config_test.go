@@ -68,7 +68,7 @@ func TestDefaultsAreTheSameEverywhere(t *testing.T) {
 	if got := engine.FieldByName("Backoff").Interface(); got != hour {
 		t.Errorf("Config.Backoff is %v, want %v", got, hour)
 	}
-	want := spec.Backoff{Strategy: spec.Exponential, Base: spec.Duration(time.Second), Max: spec.Duration(time.Hour)}
+	want := spec.Backoff{Strategy: spec.BackoffExponential, Base: spec.Duration(time.Second), Max: spec.Duration(time.Hour)}
 	if loaded.Delivery.Backoff != want {
 		t.Errorf("backoff of the file is %+v, want %+v", loaded.Delivery.Backoff, want)
 	}

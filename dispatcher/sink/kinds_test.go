@@ -284,7 +284,7 @@ func TestRealRegistryServesValidation(t *testing.T) {
 	register("number", `{"$schema": "http://json-schema.org/draft-07/schema#", "type": "number"}`)
 	need.OK(t, need.Err(admin.CreateSchema(t.Context(), "avro", sr.Schema{Schema: `"string"`})))
 
-	of := func(kind, subject string, version int) spec.Validation {
+	of := func(kind, subject string, version int32) spec.Validation {
 		return spec.Validation{Types: []string{kind}, Schema: &spec.PayloadSchema{Registry: &spec.RegistrySchema{Subject: subject, Version: version}}}
 	}
 	s, err := sink.New(spec.Config{

@@ -107,7 +107,7 @@ func (w *world) config() spec.Config {
 	}
 	if w.paced {
 		c.Delivery.Concurrency, c.Delivery.MaxConcurrency = spec.Auto, 64
-		c.Delivery.RateLimit = &spec.RateLimit{Events: w.limit()}
+		c.Delivery.RateLimit = &spec.RateLimit{Events: int32(w.limit())}
 		if !w.ordered {
 			c.Delivery.Fairness = spec.FairnessTenant
 		}

@@ -24,6 +24,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
@@ -193,7 +194,7 @@ func (m member) isReference() bool {
 	if kind.Kind() == reflect.Pointer {
 		kind = kind.Elem()
 	}
-	return kind == reflect.TypeFor[v1alpha1.SecretRef]() || kind == reflect.TypeFor[v1alpha1.ConfigMapRef]()
+	return kind == reflect.TypeFor[spec.SecretRef]() || kind == reflect.TypeFor[spec.ConfigMapRef]()
 }
 
 // byDefault is the cell of the default, with a space before it.

@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/hack/testing/envtest"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
@@ -68,7 +69,7 @@ func TestHostileObjectsLeaveMemoryAndOthersAlone(t *testing.T) {
 	}
 	w.many(templates, func(i int) client.Object {
 		return &v1alpha1.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("eve-%d", i), Namespace: w.namespace}, Spec: v1alpha1.OutboxDispatcherSpec{
-			Namespace: "shop", Topics: []string{name(i)}, Sink: v1alpha1.Sink{Log: &v1alpha1.LogSink{}}, Database: &v1alpha1.DispatcherDatabase{SecretRef: v1alpha1.SecretRef{Name: "db"}},
+			Namespace: "shop", Topics: []string{name(i)}, Sink: v1alpha1.Sink{Log: &spec.LogSink{}}, Database: &v1alpha1.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "db"}},
 			Pods: v1alpha1.Pods{Template: &runtime.RawExtension{Raw: []byte(`{"spec":{"volumes":[` + volumes.String()[1:] + `]}}`)}},
 		}}
 	})

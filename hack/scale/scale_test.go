@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/hack/testing/envtest"
@@ -112,8 +113,8 @@ func (w *world) dispatchers(size int, change func(int, *v1alpha1.OutboxDispatche
 	w.t.Helper()
 	w.many(size, func(i int) client.Object {
 		obd := &v1alpha1.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: name(i), Namespace: w.namespace},
-			Spec: v1alpha1.OutboxDispatcherSpec{Namespace: "shop", Topics: []string{name(i)}, Sink: v1alpha1.Sink{Log: &v1alpha1.LogSink{}},
-				Database: &v1alpha1.DispatcherDatabase{SecretRef: v1alpha1.SecretRef{Name: "db"}}}}
+			Spec: v1alpha1.OutboxDispatcherSpec{Namespace: "shop", Topics: []string{name(i)}, Sink: v1alpha1.Sink{Log: &spec.LogSink{}},
+				Database: &v1alpha1.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "db"}}}}
 		if change != nil {
 			change(i, obd)
 		}

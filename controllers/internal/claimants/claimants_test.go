@@ -3,16 +3,17 @@ package claimants
 import (
 	"testing"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
 // Specs that name the same Outbox, or the same Secret and schema, claim from the same tables. CONTRACT: C-104
 func TestSpecsOfOneTableAreClaimants(t *testing.T) {
 	of := func(secret, key, schema string) api.OutboxDispatcherSpec {
-		return api.OutboxDispatcherSpec{Database: &api.DispatcherDatabase{SecretRef: api.SecretRef{Name: secret, Key: key}, Schema: schema}}
+		return api.OutboxDispatcherSpec{Database: &api.DispatcherDatabase{SecretRef: spec.SecretRef{Name: secret, Key: key}, Schema: schema}}
 	}
 	outbox := func(name string) api.OutboxDispatcherSpec {
-		return api.OutboxDispatcherSpec{OutboxRef: &api.OutboxRef{Name: name}}
+		return api.OutboxDispatcherSpec{OutboxRef: &spec.OutboxRef{Name: name}}
 	}
 	for name, c := range map[string]struct {
 		a, b api.OutboxDispatcherSpec

@@ -110,7 +110,7 @@ func outboxRefs(o *v1alpha1.Outbox, field string, login spec.Login) []spec.Ref {
 	return refs(spec.Objects{Outbox: members(s), OutboxField: field}, login)
 }
 
-func migrates(m *v1alpha1.Migration) bool { return m != nil && m.Policy != v1alpha1.MigrationNone }
+func migrates(m *v1alpha1.Migration) bool { return m != nil && m.Policy != spec.MigrationNone }
 
 // members are what the JSON of a struct has.
 func members(of any) (all map[string]any) {

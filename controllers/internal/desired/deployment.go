@@ -12,6 +12,7 @@ import (
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
@@ -33,7 +34,7 @@ func Deployment(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox, files s
 	base.Spec.WithTerminationGracePeriodSeconds(int64((grace + time.Second - 1) / time.Second)).
 		WithVolumes(corev1ac.Volume().WithName("state").WithConfigMap(corev1ac.ConfigMapVolumeSource().WithName(stateName(obd))))
 	container(base).WithVolumeMounts(mount("state", stateDir))
-	if obd.Spec.Delivery.ConsumerPolicy == v1alpha1.ConsumersVerified {
+	if obd.Spec.Delivery.ConsumerPolicy == spec.ConsumersVerified {
 		base.Spec.WithVolumes(corev1ac.Volume().WithName("consumers").WithConfigMap(corev1ac.ConfigMapVolumeSource().WithName(ConsumersName(obd))))
 		container(base).WithVolumeMounts(mount("consumers", consumersDir)).WithCommand("--verified-types-file", consumersDir+"/"+keyTypes)
 	}

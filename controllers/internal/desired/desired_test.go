@@ -27,26 +27,26 @@ func minimal() *v1alpha1.OutboxDispatcher {
 		ObjectMeta: metav1.ObjectMeta{Name: "orders", Namespace: "shop", UID: "0a1b"},
 		Spec: v1alpha1.OutboxDispatcherSpec{
 			Namespace: "shop",
-			Database:  &v1alpha1.DispatcherDatabase{SecretRef: v1alpha1.SecretRef{Name: "orders-db"}, Schema: "outbox"},
-			Sink:      v1alpha1.Sink{Log: &v1alpha1.LogSink{}},
-			Delivery: v1alpha1.Delivery{
+			Database:  &v1alpha1.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "orders-db"}, Schema: "outbox"},
+			Sink:      v1alpha1.Sink{Log: &spec.LogSink{}},
+			Delivery: spec.Delivery{
 				Lease:            spec.Duration(30 * time.Second),
 				PollInterval:     spec.Duration(time.Second),
 				BatchSize:        100,
 				Concurrency:      16,
 				MaxInFlightBytes: 32 << 20,
 				MaxAttempts:      20,
-				Backoff:          v1alpha1.Backoff{Strategy: v1alpha1.BackoffExponential},
-				Ordering:         v1alpha1.OrderingNone,
-				OnDead:           v1alpha1.OnDeadContinue,
-				WakeUp:           v1alpha1.WakeUpNone,
+				Backoff:          spec.Backoff{Strategy: spec.BackoffExponential},
+				Ordering:         spec.OrderingNone,
+				OnDead:           spec.OnDeadContinue,
+				WakeUp:           spec.WakeUpNone,
 				Timeout:          spec.Duration(5 * time.Minute),
 				GracePeriod:      spec.Duration(30 * time.Second),
 			},
 			Replicas: ptr.To[int32](1),
-			State:    v1alpha1.StateRunning,
-			Message:  v1alpha1.Message{Format: v1alpha1.FormatCloudEvents},
-			Pods:     v1alpha1.Pods{Log: v1alpha1.Log{Level: v1alpha1.LogInfo}},
+			State:    spec.Running,
+			Message:  v1alpha1.Message{Format: spec.FormatCloudEvents},
+			Pods:     v1alpha1.Pods{Log: spec.Log{Level: spec.LogInfo}},
 		},
 	}
 }
@@ -56,11 +56,11 @@ func whatever() *v1alpha1.Outbox {
 	return &v1alpha1.Outbox{
 		ObjectMeta: metav1.ObjectMeta{Name: "main", Namespace: "shop", UID: "2c3d"},
 		Spec: v1alpha1.OutboxSpec{
-			SecretRef:  v1alpha1.SecretRef{Name: "orders-db-app"},
-			SecretKeys: &v1alpha1.ConnectionKeys{Host: "host", Port: "port", Database: "dbname", User: "username", Password: "password"},
+			SecretRef:  spec.SecretRef{Name: "orders-db-app"},
+			SecretKeys: &spec.ConnectionKeys{Host: "host", Port: "port", Database: "dbname", User: "username", Password: "password"},
 			Schema:     "orders_outbox",
-			TLS:        &v1alpha1.DatabaseTLS{Mode: "VerifyCA", CASecretRef: &v1alpha1.SecretRef{Name: "orders-db-ca", Key: "root.pem"}},
-			Migration:  &v1alpha1.Migration{Policy: v1alpha1.MigrationJob, SecretRef: &v1alpha1.SecretRef{Name: "orders-db-owner", Key: "uri"}},
+			TLS:        &v1alpha1.DatabaseTLS{Mode: "VerifyCA", CASecretRef: &spec.SecretRef{Name: "orders-db-ca", Key: "root.pem"}},
+			Migration:  &v1alpha1.Migration{Policy: spec.MigrationJob, SecretRef: &spec.SecretRef{Name: "orders-db-owner", Key: "uri"}},
 			Retention: v1alpha1.Retention{
 				Delivered: new(spec.Duration), DeadResolved: spec.Duration(48 * time.Hour), DeadUnresolved: spec.Duration(2160 * time.Hour),
 			},
@@ -73,38 +73,38 @@ func full() *v1alpha1.OutboxDispatcher {
 	obd := minimal()
 	s := &obd.Spec
 	s.Topics = []string{"orders", "invoices"}
-	s.Database, s.OutboxRef = nil, &v1alpha1.OutboxRef{Name: "main"}
+	s.Database, s.OutboxRef = nil, &spec.OutboxRef{Name: "main"}
 	s.Sink = v1alpha1.Sink{
 		HTTP: &v1alpha1.HTTPSink{
 			URL:       "https://orders.example.com/events",
 			BatchSize: ptr.To[int32](50),
-			Headers:   []v1alpha1.HTTPHeader{{Name: "X-Team", Value: "orders"}},
+			Headers:   []spec.HTTPHeader{{Name: "X-Team", Value: "orders"}},
 		},
-		ContentMode: v1alpha1.ContentBatch,
-		Auth:        &v1alpha1.Auth{Type: v1alpha1.AuthBasic, SecretRef: &v1alpha1.SecretRef{Name: "orders-consumer"}},
+		ContentMode: spec.Batch,
+		Auth:        &v1alpha1.Auth{Type: spec.AuthBasic, SecretRef: &spec.SecretRef{Name: "orders-consumer"}},
 		TLS: &v1alpha1.TLS{
-			CAConfigMapRef:      &v1alpha1.ConfigMapRef{Name: "consumer-ca"},
-			ClientCertSecretRef: &v1alpha1.SecretRef{Name: "orders-client"},
+			CAConfigMapRef:      &spec.ConfigMapRef{Name: "consumer-ca"},
+			ClientCertSecretRef: &spec.SecretRef{Name: "orders-client"},
 			ServerName:          "orders.internal",
 		},
 		Timeout: spec.Duration(5 * time.Second),
 	}
-	s.Delivery.Backoff = v1alpha1.Backoff{
-		Strategy:      v1alpha1.BackoffMultiplier,
+	s.Delivery.Backoff = spec.Backoff{
+		Strategy:      spec.BackoffMultiplier,
 		Base:          spec.Duration(2 * time.Second),
 		Max:           spec.Duration(time.Minute),
 		Multiplier:    "1.5",
 		JitterPercent: ptr.To[int32](0),
 	}
-	s.Delivery.Ordering, s.Delivery.OnDead, s.Delivery.WakeUp = v1alpha1.OrderingKey, v1alpha1.OnDeadBlock, v1alpha1.WakeUpListen
-	s.Delivery.MaxInFlightBytes, s.Pods.Log.Level = 64<<20, v1alpha1.LogDebug
+	s.Delivery.Ordering, s.Delivery.OnDead, s.Delivery.WakeUp = spec.OrderingKey, spec.OnDeadBlock, spec.WakeUpListen
+	s.Delivery.MaxInFlightBytes, s.Pods.Log.Level = 64<<20, spec.LogDebug
 	s.Delivery.Timeout = spec.Duration(10 * time.Minute)
 	s.Delivery.GracePeriod = spec.Duration(1500 * time.Millisecond)
 	s.Replicas = ptr.To[int32](3)
-	s.State = v1alpha1.StatePaused
-	s.Delivery.ConsumerPolicy = v1alpha1.ConsumersVerified
-	s.Pods.ServiceAccount = &v1alpha1.ServiceAccount{Annotations: []v1alpha1.Annotation{{Name: "eks.amazonaws.com/role-arn", Value: "arn:aws:iam::1:role/orders"}}}
-	s.Pods.ImagePullSecrets = []v1alpha1.SecretName{{Name: "registry"}, {Name: "team-registry"}}
+	s.State = spec.Paused
+	s.Delivery.ConsumerPolicy = spec.ConsumersVerified
+	s.Pods.ServiceAccount = &spec.ServiceAccount{Annotations: []spec.Annotation{{Name: "eks.amazonaws.com/role-arn", Value: "arn:aws:iam::1:role/orders"}}}
+	s.Pods.ImagePullSecrets = []spec.SecretName{{Name: "registry"}, {Name: "team-registry"}}
 	s.Pods.Template = &runtime.RawExtension{Raw: []byte(`{
 		"metadata": {"labels": {"team": "orders"}, "annotations": {"example.com/scrape": "true"}},
 		"spec": {
@@ -130,7 +130,7 @@ func TestObjectsMatchTheGoldenFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		objects := []any{StateConfigMap(obd), ServiceAccount(obd), ConfigMap(obd, c.outbox), deployment, PodDisruptionBudget(obd)}
-		if obd.Spec.Delivery.ConsumerPolicy == v1alpha1.ConsumersVerified {
+		if obd.Spec.Delivery.ConsumerPolicy == spec.ConsumersVerified {
 			objects = append(objects, ConsumersConfigMap(obd, []string{"order.placed", "payment.*"}))
 		}
 		if c.outbox != nil {
@@ -162,14 +162,14 @@ func TestObjectsMatchTheGoldenFiles(t *testing.T) {
 // migrated is minimal with a migration Job of its own.
 func migrated() *v1alpha1.OutboxDispatcher {
 	obd := minimal()
-	obd.Spec.Database.MigrationSecretRef = &v1alpha1.SecretRef{Name: "orders-db-owner"}
+	obd.Spec.Database.MigrationSecretRef = &spec.SecretRef{Name: "orders-db-owner"}
 	return obd
 }
 
 // An account of the user's is named, and none is made.
 func TestServiceAccount(t *testing.T) {
 	obd := migrated()
-	obd.Spec.Pods.ServiceAccount = &v1alpha1.ServiceAccount{Name: "mine"}
+	obd.Spec.Pods.ServiceAccount = &spec.ServiceAccount{Name: "mine"}
 	d, err := deployment(obd, nil, flags)
 	if err != nil {
 		t.Fatal(err)
@@ -276,19 +276,19 @@ func TestPodsRollAndMigrationsRunOnlyOnWhatTheyRead(t *testing.T) {
 		"a label":                     {change: func(b both) { b.OutboxDispatcher.Labels = map[string]string{"a": "b"} }},
 		"the batch size":              {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Delivery.BatchSize = 7 }), rolls: true},
 		"the batch size, of its own":  {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Delivery.BatchSize = 7 }), own: true, rolls: true},
-		"the log":                     {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Pods.Log.Level = v1alpha1.LogWarn }), rolls: true},
-		"the gate":                    {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Delivery.ConsumerPolicy = v1alpha1.ConsumersAny }), rolls: true},
+		"the log":                     {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Pods.Log.Level = spec.LogWarn }), rolls: true},
+		"the gate":                    {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Delivery.ConsumerPolicy = spec.ConsumersAny }), rolls: true},
 		"the template":                {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Pods.Template = nil }), rolls: true},
-		"the state":                   {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.State = v1alpha1.StateRunning })},
+		"the state":                   {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.State = spec.Running })},
 		"the replicas":                {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Replicas = ptr.To[int32](9) })},
-		"the scaling":                 {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Pods.Scaling = &v1alpha1.Scaling{Min: 1, Max: 2} })},
+		"the scaling":                 {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Pods.Scaling = &spec.Scaling{Min: 1, Max: 2} })},
 		"the order of topics":         {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Topics = []string{"invoices", "orders"} })},
 		"the login":                   {change: o(func(s *v1alpha1.OutboxSpec) { s.SecretRef.Name = "other" }), rolls: true, migrates: true},
 		"the schema":                  {change: o(func(s *v1alpha1.OutboxSpec) { s.Schema = "other" }), rolls: true, migrates: true},
 		"the migration's login":       {change: o(func(s *v1alpha1.OutboxSpec) { s.Migration.SecretRef.Name = "other" }), migrates: true},
 		"its login, of its own":       {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Database.MigrationSecretRef.Name = "other" }), own: true, migrates: true},
 		"its schema, of its own":      {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Database.Schema = "other" }), own: true, rolls: true, migrates: true},
-		"the journal":                 {change: o(func(s *v1alpha1.OutboxSpec) { s.Journal = &v1alpha1.Journal{Mode: v1alpha1.JournalEnabled} }), migrates: true},
+		"the journal":                 {change: o(func(s *v1alpha1.OutboxSpec) { s.Journal = &spec.Journal{Mode: spec.JournalEnabled} }), migrates: true},
 		"the index of tenants":        {change: o(func(s *v1alpha1.OutboxSpec) { s.Migration.Tenants = "Indexed" }), migrates: true},
 		"no migration":                {change: o(func(s *v1alpha1.OutboxSpec) { s.Migration = nil }), migrates: true},
 		"the retention":               {change: o(func(s *v1alpha1.OutboxSpec) { s.Retention.DeadUnresolved = 0 }), rolls: true},
@@ -329,7 +329,7 @@ func TestDeadlineOfMigrations(t *testing.T) {
 func TestStateAndReplicasDoNotEdit(t *testing.T) {
 	obd := full()
 	before := specHash(obd)
-	obd.Spec.State, obd.Spec.Replicas = v1alpha1.StateRunning, new(int32(7))
+	obd.Spec.State, obd.Spec.Replicas = spec.Running, new(int32(7))
 	if specHash(obd) != before {
 		t.Error("the state or the number of replicas counts as an edit")
 	}
@@ -397,26 +397,26 @@ func TestRecommendedLabelsAreDefaults(t *testing.T) {
 //
 // CONTRACT: C-107
 func TestScaling(t *testing.T) {
-	scaling := func(mode v1alpha1.ScalingMode) *v1alpha1.Scaling {
-		return &v1alpha1.Scaling{Mode: mode, Min: 2, Max: 6}
+	scaling := func(mode spec.ScalingMode) *spec.Scaling {
+		return &spec.Scaling{Mode: mode, Min: 2, Max: 6}
 	}
 	for name, c := range map[string]struct {
 		replicas    *int32
-		scaling     *v1alpha1.Scaling
+		scaling     *spec.Scaling
 		recommended int32
 		want        int32
 	}{
 		"without":                  {nil, nil, 5, 1},
 		"without, in the spec":     {ptr.To[int32](3), nil, 5, 3},
-		"recommended alone":        {ptr.To[int32](3), scaling(v1alpha1.ScalingRecommend), 5, 3},
-		"applied":                  {ptr.To[int32](3), scaling(v1alpha1.ScalingApply), 5, 5},
-		"the first":                {ptr.To[int32](3), scaling(v1alpha1.ScalingApply), 0, 3},
-		"the first, below min":     {nil, scaling(v1alpha1.ScalingApply), 0, 2},
-		"the first, above max":     {ptr.To[int32](9), scaling(v1alpha1.ScalingApply), 0, 6},
-		"recommended before max":   {ptr.To[int32](3), scaling(v1alpha1.ScalingApply), 9, 6},
-		"recommended before min":   {ptr.To[int32](3), scaling(v1alpha1.ScalingApply), 1, 2},
-		"stopped":                  {ptr.To[int32](0), scaling(v1alpha1.ScalingApply), 5, 0},
-		"stopped, recommend alone": {ptr.To[int32](0), scaling(v1alpha1.ScalingRecommend), 5, 0},
+		"recommended alone":        {ptr.To[int32](3), scaling(spec.ScalingRecommend), 5, 3},
+		"applied":                  {ptr.To[int32](3), scaling(spec.ScalingApply), 5, 5},
+		"the first":                {ptr.To[int32](3), scaling(spec.ScalingApply), 0, 3},
+		"the first, below min":     {nil, scaling(spec.ScalingApply), 0, 2},
+		"the first, above max":     {ptr.To[int32](9), scaling(spec.ScalingApply), 0, 6},
+		"recommended before max":   {ptr.To[int32](3), scaling(spec.ScalingApply), 9, 6},
+		"recommended before min":   {ptr.To[int32](3), scaling(spec.ScalingApply), 1, 2},
+		"stopped":                  {ptr.To[int32](0), scaling(spec.ScalingApply), 5, 0},
+		"stopped, recommend alone": {ptr.To[int32](0), scaling(spec.ScalingRecommend), 5, 0},
 	} {
 		obd := minimal()
 		obd.Spec.Replicas, obd.Spec.Pods.Scaling = c.replicas, c.scaling

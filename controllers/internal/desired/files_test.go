@@ -271,11 +271,11 @@ spec:
 // CONTRACT: C-101
 func TestKeysAreMountedOnce(t *testing.T) {
 	obd := full()
-	obd.Spec.Sink.TLS = &v1alpha1.TLS{CASecretRef: &v1alpha1.SecretRef{Name: "orders-db-ca", Key: "root.pem"}}
+	obd.Spec.Sink.TLS = &v1alpha1.TLS{CASecretRef: &spec.SecretRef{Name: "orders-db-ca", Key: "root.pem"}}
 	if _, err := deployment(obd, whatever(), flags); err != nil {
 		t.Error(err)
 	}
-	obd.Spec.Sink.TLS = &v1alpha1.TLS{CAConfigMapRef: &v1alpha1.ConfigMapRef{Name: "orders-db-ca", Key: "root.pem"}}
+	obd.Spec.Sink.TLS = &v1alpha1.TLS{CAConfigMapRef: &spec.ConfigMapRef{Name: "orders-db-ca", Key: "root.pem"}}
 	const want = `spec.sink.tls.caConfigMapRef cannot be used: Outbox main: spec.tls.caSecretRef names a Secret, and this a ConfigMap, of the same name "orders-db-ca" with the same key "root.pem"`
 	if _, err := deployment(obd, whatever(), flags); err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("%v\nwant %s", err, want)

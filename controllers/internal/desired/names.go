@@ -11,6 +11,7 @@ import (
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
@@ -127,7 +128,7 @@ func labelOwner(o Owner) string {
 func Replicas(obd *v1alpha1.OutboxDispatcher) int32 {
 	n := ptr.Deref(obd.Spec.Replicas, 1)
 	scaling := obd.Spec.Pods.Scaling
-	if n == 0 || scaling == nil || scaling.Mode != v1alpha1.ScalingApply {
+	if n == 0 || scaling == nil || scaling.Mode != spec.ScalingApply {
 		return n
 	}
 	if now := obd.Status.Scaling; now != nil && now.Recommended > 0 {

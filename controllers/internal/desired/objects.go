@@ -10,6 +10,7 @@ import (
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
 	policyv1ac "k8s.io/client-go/applyconfigurations/policy/v1"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
@@ -104,13 +105,13 @@ func StateConfigMap(obd *v1alpha1.OutboxDispatcher) *corev1ac.ConfigMapApplyConf
 }
 
 // StateData is the data of the ConfigMap of [StateConfigMap].
-func StateData(state v1alpha1.DispatcherState) map[string]string {
+func StateData(state spec.State) map[string]string {
 	return map[string]string{keyState: string(state)}
 }
 
 // State is the state in the ConfigMap of [StateConfigMap].
-func State(made *corev1.ConfigMap) v1alpha1.DispatcherState {
-	return v1alpha1.DispatcherState(made.Data[keyState])
+func State(made *corev1.ConfigMap) spec.State {
+	return spec.State(made.Data[keyState])
 }
 
 // consumersDir is where the event types with a verified consumer are mounted.

@@ -52,7 +52,7 @@ func (r Replay) ConfigMap() *corev1ac.ConfigMapApplyConfiguration {
 	s, o := r.Spec, r.Outbox.Spec
 	s.TTLAfterFinished = nil
 	if d := r.Dispatcher; d != nil {
-		s.DispatcherRef, s.OutboxRef, s.Namespace = nil, &v1alpha1.OutboxRef{Name: r.Outbox.Name}, d.Spec.Namespace
+		s.DispatcherRef, s.OutboxRef, s.Namespace = nil, &spec.OutboxRef{Name: r.Outbox.Name}, d.Spec.Namespace
 		if len(s.Selector.Topics) == 0 && len(d.Spec.Topics) > 0 {
 			s.Selector.Topics, s.Selector.All = d.Spec.Topics, false
 		}

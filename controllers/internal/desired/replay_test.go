@@ -23,7 +23,7 @@ func replayed() Replay {
 		DeadLetterReplay: &v1alpha1.DeadLetterReplay{
 			ObjectMeta: metav1.ObjectMeta{Name: "chg-812", Namespace: "shop", UID: replayUID},
 			Spec: v1alpha1.DeadLetterReplaySpec{
-				OutboxRef: &v1alpha1.OutboxRef{Name: "orders"}, Namespace: "shop-events", Action: v1alpha1.ActionReplay, Reason: "CHG-812", RequestedBy: "ada",
+				OutboxRef: &spec.OutboxRef{Name: "orders"}, Namespace: "shop-events", Action: v1alpha1.ActionReplay, Reason: "CHG-812", RequestedBy: "ada",
 				Selector: v1alpha1.DeadLetterSelector{
 					Group: "7f3a9c21", Reason: "PermanentFailure", Topics: []string{"a", "b"}, Type: "OrderPlaced", Aggregate: "order/7", Tenant: replayUID, IDs: []string{replayUID, "7"}, ErrorContains: "422",
 					Since: &metav1.Time{Time: time.Unix(1000, 0)}, Until: &metav1.Time{Time: time.Unix(2000, 0)},
@@ -32,8 +32,8 @@ func replayed() Replay {
 			},
 		},
 		Outbox: &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "orders"}, Spec: v1alpha1.OutboxSpec{
-			SecretRef: v1alpha1.SecretRef{Name: "orders-db"}, Schema: "outbox",
-			ReplayLogin: &v1alpha1.ReplayLogin{SecretRef: &v1alpha1.SecretRef{Name: "orders-replay"}},
+			SecretRef: spec.SecretRef{Name: "orders-db"}, Schema: "outbox",
+			ReplayLogin: &v1alpha1.ReplayLogin{SecretRef: &spec.SecretRef{Name: "orders-replay"}},
 		}},
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
@@ -136,7 +137,7 @@ func TestTemplatesThatAreTooLargeAreNotKept(t *testing.T) {
 
 // A spec that is too large takes no memory, and keeps what a stop needs.
 func TestSpecsThatAreTooLargeAreNotKept(t *testing.T) {
-	obd := &v1alpha1.OutboxDispatcher{Spec: v1alpha1.OutboxDispatcherSpec{Replicas: ptr.To[int32](0), State: v1alpha1.StatePaused, Topics: []string{"orders"}}}
+	obd := &v1alpha1.OutboxDispatcher{Spec: v1alpha1.OutboxDispatcherSpec{Replicas: ptr.To[int32](0), State: spec.Paused, Topics: []string{"orders"}}}
 	for range 5 {
 		obd.Spec.Message.Validation = append(obd.Spec.Message.Validation, v1alpha1.Validation{Schema: &v1alpha1.PayloadSchema{Inline: strings.Repeat("x", 64<<10)}})
 	}
@@ -144,7 +145,7 @@ func TestSpecsThatAreTooLargeAreNotKept(t *testing.T) {
 	if bytes := len(encode(t, kept)); bytes > 4<<10 {
 		t.Errorf("%d bytes are kept", bytes)
 	}
-	if !strings.Contains(desired.SpecTooLarge(kept), " have 32") || *kept.Spec.Replicas != 0 || kept.Spec.State != v1alpha1.StatePaused || len(kept.Spec.Topics) != 1 {
+	if !strings.Contains(desired.SpecTooLarge(kept), " have 32") || *kept.Spec.Replicas != 0 || kept.Spec.State != spec.Paused || len(kept.Spec.Topics) != 1 {
 		t.Errorf("got %+v, %q", kept.Spec, desired.SpecTooLarge(kept))
 	}
 }

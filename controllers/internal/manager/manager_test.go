@@ -76,11 +76,11 @@ func exercise(ctx context.Context, admin client.Client) {
 		ObjectMeta: metav1.ObjectMeta{Name: "orders"},
 		Spec: v1alpha1.OutboxDispatcherSpec{
 			Namespace: "shop",
-			Database:  &v1alpha1.DispatcherDatabase{SecretRef: v1alpha1.SecretRef{Name: "db"}, MigrationSecretRef: &v1alpha1.SecretRef{Name: "owner"}},
-			Sink:      v1alpha1.Sink{Log: &v1alpha1.LogSink{}},
+			Database:  &v1alpha1.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "db"}, MigrationSecretRef: &spec.SecretRef{Name: "owner"}},
+			Sink:      v1alpha1.Sink{Log: &spec.LogSink{}},
 		},
 	}
-	outbox := &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "shop"}, Spec: v1alpha1.OutboxSpec{SecretRef: v1alpha1.SecretRef{Name: "db"}}}
+	outbox := &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "shop"}, Spec: v1alpha1.OutboxSpec{SecretRef: spec.SecretRef{Name: "db"}}}
 	Expect(admin.Create(ctx, outbox)).To(Succeed())
 	Eventually(func(g Gomega) {
 		g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(outbox), outbox)).To(Succeed())
@@ -114,7 +114,7 @@ func exercise(ctx context.Context, admin client.Client) {
 		Expect(admin.Delete(ctx, words)).To(Succeed())
 		reason(ctx, admin, obd, v1alpha1.ReasonNotObserved)
 	}
-	change(ctx, admin, obd, func() { obd.Spec.State = v1alpha1.StatePaused })
+	change(ctx, admin, obd, func() { obd.Spec.State = spec.Paused })
 	Eventually(func(g Gomega) {
 		g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(pod), pod)).To(Succeed())
 		g.Expect(pod.Annotations).To(HaveKeyWithValue(desired.AnnotationState, "Paused"))
@@ -133,9 +133,9 @@ func exercise(ctx context.Context, admin client.Client) {
 // exerciseReplay takes a DeadLetterReplay from its beginning to its deletion, when its time is over.
 func exerciseReplay(ctx context.Context, admin client.Client) {
 	outbox := &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "replays"}, Spec: v1alpha1.OutboxSpec{
-		SecretRef: v1alpha1.SecretRef{Name: "db"}, ReplayLogin: &v1alpha1.ReplayLogin{SecretRef: &v1alpha1.SecretRef{Name: "replay"}}}}
+		SecretRef: spec.SecretRef{Name: "db"}, ReplayLogin: &v1alpha1.ReplayLogin{SecretRef: &spec.SecretRef{Name: "replay"}}}}
 	replay := &v1alpha1.DeadLetterReplay{ObjectMeta: metav1.ObjectMeta{Name: "replay"}, Spec: v1alpha1.DeadLetterReplaySpec{
-		OutboxRef: &v1alpha1.OutboxRef{Name: "replays"}, Namespace: "shop", Action: v1alpha1.ActionReplay, Reason: "CHG-812", RequestedBy: "admin",
+		OutboxRef: &spec.OutboxRef{Name: "replays"}, Namespace: "shop", Action: v1alpha1.ActionReplay, Reason: "CHG-812", RequestedBy: "admin",
 		Selector: v1alpha1.DeadLetterSelector{All: true}, TTLAfterFinished: new(spec.Duration),
 	}}
 	Expect(admin.Create(ctx, outbox)).To(Succeed())

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/manager"
@@ -68,19 +69,19 @@ var _ = Describe("every object that is restored from its YAML", Label("restore")
 
 // everyKind is an object of each kind, and a dispatcher of a database of its own.
 func everyKind() []client.Object {
-	secret := func(name string) *api.SecretRef { return &api.SecretRef{Name: name} }
+	secret := func(name string) *spec.SecretRef { return &spec.SecretRef{Name: name} }
 	outbox := &api.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}
 	outbox.Spec = api.OutboxSpec{SecretRef: *secret("db"), Migration: &api.Migration{SecretRef: secret("owner")}, ReplayLogin: &api.ReplayLogin{SecretRef: secret("replay")}}
 	orders := &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: "orders"}}
-	orders.Spec = api.OutboxDispatcherSpec{Namespace: "shop", Topics: []string{"orders"}, Sink: api.Sink{Log: &api.LogSink{}}, OutboxRef: &api.OutboxRef{Name: "shop"},
-		Delivery: api.Delivery{ConsumerPolicy: api.ConsumersVerified}}
+	orders.Spec = api.OutboxDispatcherSpec{Namespace: "shop", Topics: []string{"orders"}, Sink: api.Sink{Log: &spec.LogSink{}}, OutboxRef: &spec.OutboxRef{Name: "shop"},
+		Delivery: spec.Delivery{ConsumerPolicy: spec.ConsumersVerified}}
 	own := &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: "own"}}
-	own.Spec = api.OutboxDispatcherSpec{Namespace: "shop", Sink: api.Sink{Log: &api.LogSink{}}, Database: &api.DispatcherDatabase{SecretRef: *secret("db"), MigrationSecretRef: secret("owner")}}
+	own.Spec = api.OutboxDispatcherSpec{Namespace: "shop", Sink: api.Sink{Log: &spec.LogSink{}}, Database: &api.DispatcherDatabase{SecretRef: *secret("db"), MigrationSecretRef: secret("owner")}}
 	consumer := &api.OutboxConsumer{ObjectMeta: metav1.ObjectMeta{Name: "billing"}}
 	consumer.Spec = api.OutboxConsumerSpec{EventTypes: []string{"order.placed"}, OwnerTeam: "team-billing", IdempotencyMechanism: api.IdempotencyUniqueKey,
 		Evidence: &api.ConsumerEvidence{VerifiedAt: metav1.Now(), EventType: "order.placed", Checks: 19, Passed: 19}}
 	replay := &api.DeadLetterReplay{ObjectMeta: metav1.ObjectMeta{Name: "replay"}}
-	replay.Spec = api.DeadLetterReplaySpec{OutboxRef: &api.OutboxRef{Name: "shop"}, Namespace: "shop", Action: api.ActionReplay, Reason: "CHG-812", RequestedBy: "admin",
+	replay.Spec = api.DeadLetterReplaySpec{OutboxRef: &spec.OutboxRef{Name: "shop"}, Namespace: "shop", Action: api.ActionReplay, Reason: "CHG-812", RequestedBy: "admin",
 		Selector: api.DeadLetterSelector{All: true}}
 	return []client.Object{outbox, orders, own, consumer, replay}
 }

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/manager"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/operatortest"
@@ -162,8 +163,8 @@ func orders(namespace string) []client.Object {
 			ObjectMeta: metav1.ObjectMeta{Name: "orders", Namespace: namespace},
 			Spec: v1alpha1.OutboxDispatcherSpec{
 				Namespace: "shop",
-				Database:  &v1alpha1.DispatcherDatabase{SecretRef: v1alpha1.SecretRef{Name: "db"}},
-				Sink:      v1alpha1.Sink{Log: &v1alpha1.LogSink{}},
+				Database:  &v1alpha1.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "db"}},
+				Sink:      v1alpha1.Sink{Log: &spec.LogSink{}},
 			},
 		},
 	}

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
@@ -77,7 +78,7 @@ discard is a DeadLetterReplay, an object, and who may create one may do it.`,
 	}
 	dead := reading.Dead()
 	dead.AddCommand(p.beginCommand(v1alpha1.ActionReplay), p.beginCommand(v1alpha1.ActionDiscard), p.beginCommand(v1alpha1.ActionReopen), p.operationsCommand(), p.stopCommand())
-	root.AddCommand(p.statusCommand(), dead, reading.Events(), p.stateCommand(v1alpha1.StatePaused), p.stateCommand(v1alpha1.StateRunning))
+	root.AddCommand(p.statusCommand(), dead, reading.Events(), p.stateCommand(spec.Paused), p.stateCommand(spec.Running))
 	deadcmd.RefuseUnknown(root)
 	return root
 }

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
@@ -79,7 +80,7 @@ var _ = Describe("kubectl outbox", func() {
 	// CONTRACT: C-105
 	It("pauses and resumes, and says who else has the field", Label("state"), func(ctx SpecContext) {
 		obd := w.dispatcher(ctx)
-		state := func() v1alpha1.DispatcherState {
+		state := func() spec.State {
 			Expect(w.Get(ctx, client.ObjectKeyFromObject(obd), obd)).To(Succeed())
 			return obd.Spec.State
 		}
@@ -87,10 +88,10 @@ var _ = Describe("kubectl outbox", func() {
 		Expect(r.err).NotTo(HaveOccurred())
 		Expect(r.out).To(Equal("outboxdispatcher " + w.namespace + "/orders: spec.state set to Paused\n"))
 		Expect(r.errOut).To(BeEmpty())
-		Expect(state()).To(Equal(v1alpha1.StatePaused))
+		Expect(state()).To(Equal(spec.Paused))
 		Expect(w.run(ctx, "pause", "orders").out).To(ContainSubstring("is already Paused"))
 		Expect(w.run(ctx, "resume", "orders").err).NotTo(HaveOccurred())
-		Expect(state()).To(Equal(v1alpha1.StateRunning))
+		Expect(state()).To(Equal(spec.Running))
 
 		manifest := `{"apiVersion": "outbox.dev/v1alpha1", "kind": "OutboxDispatcher", "metadata": {"name": "orders"},
 			"spec": {"namespace": "shop", "outboxRef": {"name": "main"}, "sink": {"log": {}}, "state": "Running"}}`
@@ -99,7 +100,7 @@ var _ = Describe("kubectl outbox", func() {
 		r = w.run(ctx, "pause", "orders")
 		Expect(r.err).NotTo(HaveOccurred())
 		Expect(r.errOut).To(Equal("warning: spec.state is also set by kustomize-controller, which may set it back; change it there too\n"))
-		Expect(state()).To(Equal(v1alpha1.StatePaused))
+		Expect(state()).To(Equal(spec.Paused))
 	})
 
 	It("lets who may see see, and do nothing more", Label("rights"), func(ctx SpecContext) {
@@ -112,7 +113,7 @@ var _ = Describe("kubectl outbox", func() {
 		Expect(w.run(ctx, "dead", "list", "orders").err).To(MatchError(ContainSubstring("request the right to create pods/portforward")))
 		Expect(w.run(ctx, "pause", "orders").err).To(MatchError(ContainSubstring("forbidden")))
 		Expect(w.Get(ctx, client.ObjectKeyFromObject(obd), obd)).To(Succeed())
-		Expect(obd.Spec.State).To(Equal(v1alpha1.StateRunning))
+		Expect(obd.Spec.State).To(Equal(spec.Running))
 	})
 
 	It("says when a pod cannot be reached", Label("rights"), func(ctx SpecContext) {
@@ -393,8 +394,8 @@ func (w *world) runBoth(ctx context.Context, out, errOut io.Writer, args ...stri
 func (w *world) dispatcher(ctx context.Context) *v1alpha1.OutboxDispatcher {
 	obd := &v1alpha1.OutboxDispatcher{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "orders"},
-		Spec: v1alpha1.OutboxDispatcherSpec{Namespace: "shop", Topics: []string{"orders"}, OutboxRef: &v1alpha1.OutboxRef{Name: "main"},
-			Sink: v1alpha1.Sink{Log: &v1alpha1.LogSink{}}},
+		Spec: v1alpha1.OutboxDispatcherSpec{Namespace: "shop", Topics: []string{"orders"}, OutboxRef: &spec.OutboxRef{Name: "main"},
+			Sink: v1alpha1.Sink{Log: &spec.LogSink{}}},
 	}
 	Expect(w.Create(ctx, obd)).To(Succeed())
 	at := metav1.NewTime(noon)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
@@ -33,9 +34,9 @@ func troubled() *v1alpha1.OutboxDispatcher {
 	obd := &v1alpha1.OutboxDispatcher{}
 	obd.Namespace, obd.Name = "shop", "orders"
 	obd.Spec = v1alpha1.OutboxDispatcherSpec{
-		Namespace: "shop", Topics: []string{"orders", "refunds"}, OutboxRef: &v1alpha1.OutboxRef{Name: "main"}, Replicas: ptr.To(int32(2)), State: v1alpha1.StateRunning,
+		Namespace: "shop", Topics: []string{"orders", "refunds"}, OutboxRef: &spec.OutboxRef{Name: "main"}, Replicas: ptr.To(int32(2)), State: spec.Running,
 	}
-	obd.Spec.Pods.Scaling = &v1alpha1.Scaling{Mode: v1alpha1.ScalingApply, Min: 1, Max: 5}
+	obd.Spec.Pods.Scaling = &spec.Scaling{Mode: spec.ScalingApply, Min: 1, Max: 5}
 	obd.Status = v1alpha1.OutboxDispatcherStatus{
 		Scaling: &v1alpha1.ScalingStatus{Recommended: 2, Reason: "LimitedByDestination", PerPod: "410", LastStep: &v1alpha1.ScalingStep{Time: ago(9 * time.Minute)}},
 		Sink:    "http", Counts: &status.Counts{Pending: 28200, Scheduled: 3, Dead: 1501, Estimated: true, OldestPending: status.At(ago(12 * time.Minute).Time)}, BlockedKeys: ptr.To(int64(2)),
@@ -95,7 +96,7 @@ func TestReportInEveryFormat(t *testing.T) {
 		{Group: "7f3a9c21", Topic: "orders", Reason: "PermanentFailure", Class: "http", Code: "422", Place: "/items/*", Count: 1500, Estimated: true, Since: status.At(ago(time.Hour).Time), Last: status.At(noon.Time)},
 	}))
 
-	fresh := &v1alpha1.OutboxDispatcher{Spec: v1alpha1.OutboxDispatcherSpec{Namespace: "shop", State: v1alpha1.StatePaused}}
+	fresh := &v1alpha1.OutboxDispatcher{Spec: v1alpha1.OutboxDispatcherSpec{Namespace: "shop", State: spec.Paused}}
 	fresh.Namespace, fresh.Name = "shop", "new"
 	unseen := newReport(fresh, here, noon.Time)
 	unseen.pods(nil)

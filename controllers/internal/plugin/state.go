@@ -10,15 +10,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
 // manager is the field manager of what the plugin changes.
 const manager = "kubectl-outbox"
 
-func (p *plugin) stateCommand(state v1alpha1.DispatcherState) *cobra.Command {
+func (p *plugin) stateCommand(state spec.State) *cobra.Command {
 	use, short, what := "pause", "Stop claiming events", "Set spec.state to Paused. The pods finish what is in flight, claim nothing more, and still count the backlog."
-	if state == v1alpha1.StateRunning {
+	if state == spec.Running {
 		use, short, what = "resume", "Claim and deliver events again", "Set spec.state to Running. The pods claim and deliver events again."
 	}
 	return &cobra.Command{

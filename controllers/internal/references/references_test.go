@@ -8,13 +8,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
 // CONTRACT: C-103
 func TestMissingReferencesAreNamed(t *testing.T) {
 	obd := &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: "orders", Namespace: "shop"}, Spec: api.OutboxDispatcherSpec{
-		Database: &api.DispatcherDatabase{SecretRef: api.SecretRef{Name: "orders-db"}, MigrationSecretRef: &api.SecretRef{Name: "orders-owner"}},
+		Database: &api.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "orders-db"}, MigrationSecretRef: &spec.SecretRef{Name: "orders-owner"}},
 	}}
 	for words, want := range map[string]string{
 		"":                               "",

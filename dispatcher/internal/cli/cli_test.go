@@ -271,7 +271,7 @@ func TestSoftLimitFollowsTheContainer(t *testing.T) {
 // The policy that the file names is the one that the engine gets. CONTRACT: C-25
 func TestBackoffIsThatOfTheFile(t *testing.T) {
 	second := spec.Duration(time.Second)
-	percent, none := 50, 0
+	percent, none := int32(50), int32(0)
 	for name, c := range map[string]struct {
 		b                 spec.Backoff
 		attempts          int
@@ -279,10 +279,10 @@ func TestBackoffIsThatOfTheFile(t *testing.T) {
 	}{
 		"default":            {spec.Backoff{}, 3, 2 * time.Second, 4 * time.Second},
 		"exponential":        {spec.Backoff{Base: second, Max: 8 * second}, 9, 4 * time.Second, 8 * time.Second},
-		"multiplier":         {spec.Backoff{Strategy: spec.Multiplier, Base: second, Max: 100 * second, Multiplier: "3", JitterPercent: &percent}, 3, 4500 * time.Millisecond, 13500 * time.Millisecond},
-		"without jitter":     {spec.Backoff{Strategy: spec.Multiplier, JitterPercent: &none}, 3, 4 * time.Second, 4 * time.Second},
-		"power of two":       {spec.Backoff{Strategy: spec.PowerOfTwo}, 30, 1024 * time.Second, 1024 * time.Second},
-		"linear, overview's": {spec.Backoff{Strategy: spec.Linear}, 2, 2 * time.Minute, 2 * time.Minute},
+		"multiplier":         {spec.Backoff{Strategy: spec.BackoffMultiplier, Base: second, Max: 100 * second, Multiplier: "3", JitterPercent: &percent}, 3, 4500 * time.Millisecond, 13500 * time.Millisecond},
+		"without jitter":     {spec.Backoff{Strategy: spec.BackoffMultiplier, JitterPercent: &none}, 3, 4 * time.Second, 4 * time.Second},
+		"power of two":       {spec.Backoff{Strategy: spec.BackoffPowerOfTwo}, 30, 1024 * time.Second, 1024 * time.Second},
+		"linear, overview's": {spec.Backoff{Strategy: spec.BackoffLinear}, 2, 2 * time.Minute, 2 * time.Minute},
 	} {
 		cfg := spec.Config{Delivery: spec.Delivery{Backoff: c.b}}
 		cfg.ApplyDefaults()

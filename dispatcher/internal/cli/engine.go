@@ -91,8 +91,8 @@ func newProcess(ctx context.Context, version string, cfg spec.Config, registry p
 // settings are the engine's settings of the file: all of its Config but Logger and Observer.
 func settings(cfg spec.Config) dispatcher.Config {
 	return dispatcher.Config{
-		Topics: cfg.Topics, Lease: cfg.Delivery.Lease.D(), PollInterval: cfg.Delivery.PollInterval.D(), BatchSize: cfg.Delivery.BatchSize,
-		Concurrency: concurrency(cfg.Delivery.Concurrency), MaxConcurrency: cfg.Delivery.MaxConcurrency, MaxBytes: cfg.Delivery.MaxInFlightBytes, MaxAttempts: cfg.Delivery.MaxAttempts, Backoff: backoff(cfg.Delivery.Backoff),
+		Topics: cfg.Topics, Lease: cfg.Delivery.Lease.D(), PollInterval: cfg.Delivery.PollInterval.D(), BatchSize: int(cfg.Delivery.BatchSize),
+		Concurrency: concurrency(cfg.Delivery.Concurrency), MaxConcurrency: int(cfg.Delivery.MaxConcurrency), MaxBytes: cfg.Delivery.MaxInFlightBytes, MaxAttempts: int(cfg.Delivery.MaxAttempts), Backoff: backoff(cfg.Delivery.Backoff),
 		Ordering: dispatcher.Ordering(cfg.Delivery.Ordering), Fairness: dispatcher.Fairness(cfg.Delivery.Fairness), OnDead: dispatcher.OnDead(cfg.Delivery.OnDead),
 		TenantRateLimit: rate(cfg.Delivery.TenantRateLimit),
 		RateLimit:       rate(cfg.Delivery.RateLimit), TopicRateLimits: topicRates(cfg.Delivery.TopicRateLimits),
@@ -163,7 +163,7 @@ func rate(r *spec.RateLimit) dispatcher.Rate {
 	if r == nil {
 		return dispatcher.Rate{}
 	}
-	return dispatcher.Rate{Events: r.Events, Period: r.Period.D()}
+	return dispatcher.Rate{Events: int(r.Events), Period: r.Period.D()}
 }
 
 func topicRates(limits []spec.TopicRateLimit) map[string]dispatcher.Rate {
@@ -172,7 +172,7 @@ func topicRates(limits []spec.TopicRateLimit) map[string]dispatcher.Rate {
 	}
 	rates := map[string]dispatcher.Rate{}
 	for _, l := range limits {
-		rates[l.Topic] = dispatcher.Rate{Events: l.Events, Period: l.Period.D()}
+		rates[l.Topic] = dispatcher.Rate{Events: int(l.Events), Period: l.Period.D()}
 	}
 	return rates
 }

@@ -162,7 +162,7 @@ func TestEveryKindOfSinkIsMade(t *testing.T) {
 func TestLogLevelIsThatOfTheFile(t *testing.T) {
 	for level, lines := range map[string]int{"Debug": 4, "Info": 3, "Warn": 2, "Error": 1} {
 		var out strings.Builder
-		log := newLogger(spec.Config{Log: spec.Log{Level: level}}, &out)
+		log := newLogger(spec.Config{Log: spec.Log{Level: spec.LogLevel(level)}}, &out)
 		log.Debug("")
 		log.Info("")
 		log.Warn("")

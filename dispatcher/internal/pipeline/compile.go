@@ -51,7 +51,7 @@ type schema interface {
 
 func (c *compiler) schema(field string, s *spec.PayloadSchema) schema {
 	if s.Registry != nil {
-		return &registered{field: field + ".registry", subject: s.Registry.Subject, version: s.Registry.Version, lookup: c.Registry, renew: c.Newer, budget: c.budget}
+		return &registered{field: field + ".registry", subject: s.Registry.Subject, version: int(s.Registry.Version), lookup: c.Registry, renew: c.Newer, budget: c.budget}
 	}
 	if s.File != "" {
 		f := newFiled(field+".file", s.File, c.ReadFile, c.budget)

@@ -241,7 +241,7 @@ func TestNewerSchemaOfTheRegistryDecides(t *testing.T) {
 	made := func(id int, text string) pipeline.Schema { return pipeline.Schema{ID: id, Type: "JSON", Text: text} }
 	old := made(1, `{"required": ["sku"]}`)
 	for name, c := range map[string]struct {
-		version     int
+		version     int32
 		newer       pipeline.Schema
 		unsure      error
 		failure     error

@@ -142,7 +142,7 @@ func TestAWSResponsesNameTheRemedy(t *testing.T) {
 		topic := awsResponse(t, 400, fmt.Sprintf(`<ErrorResponse><Error><Type>Sender</Type><Code>%s</Code><Message>%s</Message></Error></ErrorResponse>`, code, said))
 		s, err := NewSQS(spec.SQSSink{QueueURL: queue.URL + "/" + account + "/orders"}, nil)
 		sinktest.Outcome(t, "SQS "+code, sinktest.Send(t, opened(t, s, err)), want.is, want.word, want.text)
-		n, err := NewSNS(spec.SNSSink{TopicARN: "arn:aws:sns:eu-west-1:" + account + ":orders", Endpoint: topic.URL}, nil)
+		n, err := NewSNS(spec.SNSSink{TopicARN: "arn:aws:sns:eu-west-1:" + account + ":orders", Endpoint: spec.CloudEndpoint(topic.URL)}, nil)
 		sinktest.Outcome(t, "SNS "+code, sinktest.Send(t, opened(t, n, err)), want.is, want.word, want.text)
 		// An identity that may only send may not read, and the service is there.
 		if err := s.Probe(t.Context()); (err == nil) != (code == "AccessDeniedException") {
@@ -159,7 +159,7 @@ func TestAWSResponsesNameTheRemedy(t *testing.T) {
 		gateway := awsResponse(t, 503, body)
 		s, err := NewSQS(spec.SQSSink{QueueURL: gateway.URL + "/" + account + "/orders"}, nil)
 		sinktest.Outcome(t, "SQS 503 "+body, sinktest.Send(t, opened(t, s, err)), sinktest.Fault, want[0], "the service has trouble")
-		n, err := NewSNS(spec.SNSSink{TopicARN: "arn:aws:sns:eu-west-1:" + account + ":orders", Endpoint: gateway.URL}, nil)
+		n, err := NewSNS(spec.SNSSink{TopicARN: "arn:aws:sns:eu-west-1:" + account + ":orders", Endpoint: spec.CloudEndpoint(gateway.URL)}, nil)
 		sinktest.Outcome(t, "SNS 503 "+body, sinktest.Send(t, opened(t, n, err)), sinktest.Fault, want[1], "the service has trouble")
 	}
 	broken := awsResponse(t, 200, sinktest.PayloadSecret)
@@ -167,7 +167,7 @@ func TestAWSResponsesNameTheRemedy(t *testing.T) {
 	sinktest.Outcome(t, "no JSON", sinktest.Send(t, opened(t, s, err)), sinktest.Failed, reason.ConnectionFailed, "gave no valid response, and the HTTP status 200; ")
 	sinktest.Outcome(t, "no JSON, Probe", s.Probe(t.Context()), sinktest.Unavailable, reason.ConnectionFailed, "gave no valid response, and the HTTP status 200")
 	broken = awsResponse(t, 200, "<a>&"+sinktest.PayloadSecret)
-	s, err = NewSNS(spec.SNSSink{TopicARN: "arn:aws:sns:eu-west-1:" + account + ":orders", Endpoint: broken.URL}, nil)
+	s, err = NewSNS(spec.SNSSink{TopicARN: "arn:aws:sns:eu-west-1:" + account + ":orders", Endpoint: spec.CloudEndpoint(broken.URL)}, nil)
 	sinktest.Outcome(t, "no XML, Probe", opened(t, s, err).Probe(t.Context()), sinktest.Unavailable, reason.ConnectionFailed, "gave no valid response")
 }
 

@@ -74,7 +74,7 @@ func pubsubOptions(cfg spec.PubSubSink) []option.ClientOption {
 		}),
 	}
 	options := []option.ClientOption{option.WithTelemetryDisabled()}
-	if u, err := url.Parse(cfg.Endpoint); err == nil && cfg.Endpoint != "" {
+	if u, err := url.Parse(string(cfg.Endpoint)); err == nil && cfg.Endpoint != "" {
 		host := u.Host
 		if u.Scheme == "http" {
 			options = append(options, option.WithoutAuthentication())

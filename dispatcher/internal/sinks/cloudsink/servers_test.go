@@ -216,8 +216,15 @@ func newSNS(t *testing.T, suffix string) place {
 	need.OK(t, need.Err(client.Subscribe(t.Context(), &sns.SubscribeInput{
 		TopicArn: topic.TopicArn, Protocol: aws.String("sqs"), Attributes: map[string]string{"RawMessageDelivery": "true"},
 		Endpoint: aws.String("arn:aws:sqs:eu-west-1:" + account + ":" + name),
+<<<<<<< HEAD
 	})))
 	s, err := NewSNS(spec.SNSSink{TopicARN: *topic.TopicArn, Endpoint: "http://" + g.address}, nil)
+=======
+	}); err != nil {
+		t.Fatal(err)
+	}
+	s, err := NewSNS(spec.SNSSink{TopicARN: *topic.TopicArn, Endpoint: spec.CloudEndpoint("http://" + g.address)}, nil)
+>>>>>>> 23e888fe (api: move shared fields into package spec again)
 	var all []sinktest.Message
 	return place{gate: g, sink: opened(t, s, err), missing: "missing" + suffix, refused: dispatcher.Cause{Class: "sns", Code: "NotFound"}, arrived: func() []sinktest.Message {
 		for _, r := range drain(t, queue, queueURL) {
@@ -246,7 +253,7 @@ func newPubSub(t *testing.T, mode spec.ContentMode, options ...pstest.ServerReac
 	topic := newName("")
 	need.OK(t, need.Err(server.GServer.CreateTopic(t.Context(), &pubsubpb.Topic{Name: "projects/shop-test/topics/" + topic})))
 	g := newGate(t, server.Addr)
-	s, err := NewPubSub(spec.PubSubSink{Project: "shop-test", Topic: topic, Access: spec.Access{ContentMode: mode}, Endpoint: "http://" + g.address}, nil)
+	s, err := NewPubSub(spec.PubSubSink{Project: "shop-test", Topic: topic, Access: spec.Access{ContentMode: mode}, Endpoint: spec.CloudEndpoint("http://" + g.address)}, nil)
 	return place{gate: g, sink: opened(t, s, err), missing: "missing", refused: dispatcher.Cause{Class: "pubsub", Code: "NotFound"}, arrived: func() (all []sinktest.Message) {
 		for _, m := range server.Messages() {
 			got := httpMessage(t, m.Attributes["content-type"], "ce-", m.Attributes, m.Data)

@@ -28,7 +28,7 @@ func NewSNS(cfg spec.SNSSink, route func(*dispatcher.Event) (string, error)) (di
 			return sns.NewFromConfig(c, func(o *sns.Options) {
 				o.HTTPClient = http
 				if cfg.Endpoint != "" {
-					o.BaseEndpoint = &cfg.Endpoint
+					o.BaseEndpoint = new(string(cfg.Endpoint))
 				}
 			})
 		},

@@ -39,7 +39,7 @@ func NewSQS(cfg spec.SQSSink, route func(*dispatcher.Event) (string, error)) (di
 	if found := sqsRegion.FindStringSubmatch(u.Hostname()); s.region == "" && found != nil {
 		s.region = found[1]
 	}
-	endpoint := cmp.Or(cfg.Endpoint, u.Scheme+"://"+u.Host)
+	endpoint := cmp.Or(string(cfg.Endpoint), u.Scheme+"://"+u.Host)
 	s.make = func(c aws.Config, http aws.HTTPClient) *sqs.Client {
 		return sqs.NewFromConfig(c, func(o *sqs.Options) { o.HTTPClient, o.BaseEndpoint = http, &endpoint })
 	}

@@ -56,7 +56,7 @@ func TestMissingTopicIsItsOwnEventsFault(t *testing.T) {
 func TestOnlyTheTooLargeEventIsDead(t *testing.T) {
 	for name, test := range map[string]struct {
 		topicLimit string
-		ours       int
+		ours       int32
 	}{
 		"for the sink's limit":         {"1048588", 20_000},
 		"for the topic's limit":        {"20000", 1_000_000},

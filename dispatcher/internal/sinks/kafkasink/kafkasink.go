@@ -66,7 +66,7 @@ func build(cfg spec.KafkaSink, schemas *spec.SchemaRegistry, route func(*dispatc
 		return nil, err
 	}
 	s := &sink{
-		mode: cfg.ContentMode, timeout: cfg.Timeout.D(), maxBytes: cfg.MaxMessageBytes,
+		mode: cfg.ContentMode, timeout: cfg.Timeout.D(), maxBytes: int(cfg.MaxMessageBytes),
 		Server: base.Server{
 			Peer: peer, Kind: "Kafka", At: strings.Join(cfg.Brokers, ", "), Doing: "producing to",
 			Limit: min(cfg.Timeout.D(), connectTimeout), Explain: explainLogin,

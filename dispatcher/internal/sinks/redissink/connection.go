@@ -73,7 +73,7 @@ func (s *sink) give(l *connection) {
 func (s *sink) newConnection(address string) *connection {
 	l := &connection{address: address}
 	opt := &redis.Options{
-		Addr: address, DB: s.cfg.Database,
+		Addr: address, DB: int(s.cfg.Database),
 		CredentialsProviderContext: s.credentials,
 		// One connection, for pipelines too.
 		PoolSize: 1, PipelinePoolSize: -1,
