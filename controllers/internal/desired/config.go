@@ -19,7 +19,8 @@ func dispatcherFile(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) str
 	s := obd.Spec
 	s.Replicas, s.State, s.Pods = nil, "", v1alpha1.Pods{Log: s.Pods.Log} // the state has a file of its own, which pods read again
 	if s.Database != nil {
-		s.Database = &v1alpha1.DispatcherDatabase{SecretRef: s.Database.SecretRef, Schema: s.Database.Schema, CASecretRef: s.Database.CASecretRef}
+		own := *s.Database
+		own.MigrationSecretRef, s.Database = nil, &own
 	}
 	all := []string{document(kindOutboxDispatcher, obd, s)}
 	if outbox != nil && s.OutboxRef != nil {
