@@ -132,17 +132,8 @@ var _ = Describe("a stop", Label("stop"), func() {
 	// A mistake because of which delivery was paused does not continue after its correction; and what was stopped starts
 	// with what the spec says then.
 	It("ends when the rollout has ended", func() {
-<<<<<<< HEAD
 		c, obd := delivering(tick)
-		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = api.StatePaused })
-=======
-		c := start(tick)
-		obd := c.dispatcher()
-		c.create(obd)
-		c.rollOut(c.healthy())
-		c.expect(kstatus.CurrentStatus)
 		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = spec.Paused })
->>>>>>> 23e888fe (api: move shared fields into package spec again)
 		Eventually(c.state).Should(Equal("Paused"))
 
 		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State, o.Spec.Delivery.BatchSize = spec.Running, 7 })
@@ -166,21 +157,9 @@ var _ = Describe("a stop", Label("stop"), func() {
 	// What does not work replaces nothing that does: pods that were paused claim again, by the spec from before.
 	// CONTRACT: C-105
 	DescribeTable("ends within a bound, while", func(spoil func(*api.OutboxDispatcher), reason string) {
-<<<<<<< HEAD
 		c := start(tick, func(c *cluster) { c.resume = time.Second })
 		obd := c.deliver()
-		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = api.StatePaused })
-=======
-		c := start(tick)
-		c.stop()
-		c.resume = time.Second
-		c.stop = c.run(tick)
-		obd := c.dispatcher()
-		c.create(obd)
-		c.rollOut(c.healthy())
-		c.expect(kstatus.CurrentStatus)
 		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = spec.Paused })
->>>>>>> 23e888fe (api: move shared fields into package spec again)
 		Eventually(c.state).Should(Equal("Paused"))
 		edit(c, obd, func(o *api.OutboxDispatcher) {
 			o.Spec.State = spec.Running

@@ -139,16 +139,12 @@ func (c *cluster) dispatcher() *v1alpha1.OutboxDispatcher {
 // migrated is dispatcher with a migration Job.
 func (c *cluster) migrated() *v1alpha1.OutboxDispatcher {
 	obd := c.dispatcher()
-<<<<<<< HEAD
 	migrating(obd)
-=======
-	obd.Spec.Database.MigrationSecretRef = &spec.SecretRef{Name: "orders-owner"}
->>>>>>> 23e888fe (api: move shared fields into package spec again)
 	return obd
 }
 
 func migrating(obd *v1alpha1.OutboxDispatcher) {
-	obd.Spec.Database.MigrationSecretRef = &v1alpha1.SecretRef{Name: "orders-owner"}
+	obd.Spec.Database.MigrationSecretRef = &spec.SecretRef{Name: "orders-owner"}
 }
 
 func (c *cluster) create(objects ...client.Object) {

@@ -149,29 +149,15 @@ func TestRouteReplacesTheConfiguredName(t *testing.T) {
 					TopicArn: topic.TopicArn, Protocol: aws.String("sqs"), Endpoint: aws.String("arn:aws:sqs:eu-west-1:" + account + ":" + to),
 				})
 			}
-<<<<<<< HEAD
 			need.OK(t, err)
-			s, err := NewSNS(spec.SNSSink{TopicARN: strings.TrimSuffix(*topic.TopicArn, to) + configured, Endpoint: "http://" + awsServer.Get(t).Address}, route)
-=======
-			if err != nil {
-				t.Fatal(err)
-			}
 			s, err := NewSNS(spec.SNSSink{TopicARN: strings.TrimSuffix(*topic.TopicArn, to) + configured, Endpoint: spec.CloudEndpoint("http://" + awsServer.Get(t).Address)}, route)
->>>>>>> 23e888fe (api: move shared fields into package spec again)
 			return opened(t, s, err), func() int { return len(drain(t, queue, queueURL)) }
 		},
 		"PubSub": func(t *testing.T, to string, route func(*dispatcher.Event) (string, error)) (*sink, func() int) {
 			server := pstest.NewServer()
 			t.Cleanup(func() { _ = server.Close() })
-<<<<<<< HEAD
 			need.OK(t, need.Err(server.GServer.CreateTopic(t.Context(), &pubsubpb.Topic{Name: "projects/shop-test/topics/" + to})))
-			s, err := NewPubSub(spec.PubSubSink{Project: "shop-test", Topic: configured, Endpoint: "http://" + server.Addr}, route)
-=======
-			if _, err := server.GServer.CreateTopic(t.Context(), &pubsubpb.Topic{Name: "projects/shop-test/topics/" + to}); err != nil {
-				t.Fatal(err)
-			}
 			s, err := NewPubSub(spec.PubSubSink{Project: "shop-test", Topic: configured, Endpoint: spec.CloudEndpoint("http://" + server.Addr)}, route)
->>>>>>> 23e888fe (api: move shared fields into package spec again)
 			return opened(t, s, err), func() int { return len(server.Messages()) }
 		},
 		"ServiceBus": func(t *testing.T, to string, route func(*dispatcher.Event) (string, error)) (*sink, func() int) {

@@ -216,15 +216,8 @@ func newSNS(t *testing.T, suffix string) place {
 	need.OK(t, need.Err(client.Subscribe(t.Context(), &sns.SubscribeInput{
 		TopicArn: topic.TopicArn, Protocol: aws.String("sqs"), Attributes: map[string]string{"RawMessageDelivery": "true"},
 		Endpoint: aws.String("arn:aws:sqs:eu-west-1:" + account + ":" + name),
-<<<<<<< HEAD
 	})))
-	s, err := NewSNS(spec.SNSSink{TopicARN: *topic.TopicArn, Endpoint: "http://" + g.address}, nil)
-=======
-	}); err != nil {
-		t.Fatal(err)
-	}
 	s, err := NewSNS(spec.SNSSink{TopicARN: *topic.TopicArn, Endpoint: spec.CloudEndpoint("http://" + g.address)}, nil)
->>>>>>> 23e888fe (api: move shared fields into package spec again)
 	var all []sinktest.Message
 	return place{gate: g, sink: opened(t, s, err), missing: "missing" + suffix, refused: dispatcher.Cause{Class: "sns", Code: "NotFound"}, arrived: func() []sinktest.Message {
 		for _, r := range drain(t, queue, queueURL) {
