@@ -27,7 +27,9 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/draft"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
+	"github.com/outbox-operator/outbox-operator/hack/testing/objects"
 )
 
 // kinds are a sink of each kind at an address, where the messages of an event of topic orders go, and a setting that
@@ -37,7 +39,7 @@ var kinds = map[string]struct{ section, to, at, other string }{
 	"kafka":      {"brokers: [ADDRESS]", "topic orders", "ADDRESS", "  contentMode: Structured"},
 	"log":        {"payload: Include", "the log", "", ""},
 	"nats":       {"servers: ['nats://ADDRESS']", "subject orders", "nats://ADDRESS", "    stream: S"},
-	"postgres":   {"dsn: 'postgres://u@ADDRESS/shop'", "table public.inbox_events", "database shop of 127.0.0.1", ""},
+	"postgres":   {"secretRef: {name: inbox}", "table public.inbox_events", "the database of env:INBOX_DSN", ""},
 	"pubSub":     {"project: shop-eu\n    endpoint: 'http://ADDRESS'", "topic projects/shop-eu/topics/orders", "", "  contentMode: Structured"},
 	"rabbitmq":   {"addresses: [ADDRESS]\n    exchange: events", "exchange events of vhost /, routing key orders", "ADDRESS", "  contentMode: Structured"},
 	"redis":      {"addresses: [ADDRESS]", "stream orders", "ADDRESS", "  contentMode: Structured"},
@@ -50,18 +52,18 @@ var kinds = map[string]struct{ section, to, at, other string }{
 func section(kind, address string) string {
 	auth := ""
 	if kind == "rabbitmq" { // which needs a login
-		auth = "  auth: {type: Plain, usernameFile: /none, secretFile: /none}\n"
+		auth = "  auth: {type: Plain, secretRef: {name: none}}\n"
 	}
 	return "sink:\n" + auth + "  " + kind + ":\n    " + strings.ReplaceAll(kinds[kind].section, "ADDRESS", address) + "\n"
 }
 
 func drafts(t *testing.T, sections string) *sink.Drafts {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "config.yaml")
-	need.OK(t, os.WriteFile(path, []byte("name: n\nnamespace: shop\ndatabase: {dsn: 'postgres://u@h/d'}\n"+sections), 0o600))
-	cfg, err := spec.Load(path)
-	need.OK(t, err)
-	d, err := sink.NewDrafts(cfg)
+	dir := t.TempDir()
+	if os.Getenv("INBOX_DSN") == "" {
+		need.OK(t, objects.Secret(dir, "inbox", "dsn", "postgres://u@127.0.0.1/shop"))
+	}
+	d, err := sink.NewDrafts(sinktest.Settings(t, filepath.Join(dir, "secrets"), sections))
 	need.OK(t, err)
 	t.Cleanup(func() {
 		if err := d.Close(context.WithoutCancel(t.Context())); err != nil {
@@ -99,6 +101,7 @@ func TestDraftsConnectToNothing(t *testing.T) {
 	}()
 	t.Cleanup(func() { _ = listener.Close() })
 	address := listener.Addr().String()
+	t.Setenv("INBOX_DSN", "postgres://u@"+address+"/shop")
 	there := func(text string) string { return strings.ReplaceAll(text, "ADDRESS", address) }
 
 	for _, field := range spec.SinkKinds() {

@@ -361,7 +361,7 @@ func TestMessageOfEveryKindHasTheHeaders(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			name := "x-type"
 			for _, format := range []string{"CloudEvents", "Plain"} {
-				m, err := drafts(t, section+"message: {format: "+format+", headers: {"+name+": 'event.type + \"-\" + string(event.sequence)'}}\n").Draft(t.Context(), draftedEvent())
+				m, err := drafts(t, section+"message: {format: "+format+", headers: [{name: "+name+", expression: 'event.type + \"-\" + string(event.sequence)'}]}\n").Draft(t.Context(), draftedEvent())
 				need.OK(t, err)
 				if got := m.Headers[headerPlace(kind, name)]; got != "OrderPlaced-9007199254740993" {
 					t.Errorf("%s: the header is %q among %q", format, got, m.Headers)

@@ -32,7 +32,7 @@ func TestRecordsAreThoseOfDebezium(t *testing.T) {
 		ours := k.dispatcherRelay("ours", "", map[string]any{"message": map[string]any{"format": "Debezium"}, "sink": map[string]any{
 			"kafka":  map[string]any{"brokers": []string{k.broker.Address(kafka.Plain)}},
 			"routes": []map[string]any{{"to": "event.aggregateType"}}, // as the router's route.topic.replacement here
-		}})
+		}}, nil)
 		ours.insert = events + ` insert into outbox.outbox_events (id, namespace, topic, aggregate_type, aggregate_id, event_type, payload)
 			select id, '` + namespace + `', $1, $1, 'order-' || type, type, payload from e where $2::text[] is not null`
 		want, err := k.three(t.Context(), theirs)

@@ -80,13 +80,12 @@ func (b *bench) withKafka(ctx context.Context, do func(k *kafkaCell) error) (err
 
 // relays are those that are compared.
 func (k *kafkaCell) relays() []relay {
-	own := k.dispatcherRelay("ours, default", "the dispatcher's binary, all default, polling", nil)
+	own := k.dispatcherRelay("ours, default", "the dispatcher's binary, all default, polling", nil, nil)
 	tuned := k.dispatcherRelay("ours, tuned", "batchSize 2000, retention.delivered 0s, records as Debezium's (message.format Plain, the header id), "+
 		"wakeUp Listen and producer.Waker; the rest default", map[string]any{
-		"delivery":  map[string]any{"batchSize": 2000, "wakeUp": "Listen"},
-		"retention": map[string]any{"delivered": "0s"},
-		"message":   map[string]any{"format": "Plain", "headers": map[string]any{"id": "event.id"}},
-	})
+		"delivery": map[string]any{"batchSize": 2000, "wakeUp": "Listen"},
+		"message":  map[string]any{"format": "Plain", "headers": []map[string]any{{"name": "id", "expression": "event.id"}}},
+	}, map[string]any{"retention": map[string]any{"delivered": "0s"}})
 	tuned.wake = true
 	return []relay{own, debeziumRelay("Debezium, default", nil), tuned, debeziumRelay("Debezium, tuned", tuning)}
 }

@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"os/exec"
 	"time"
 
@@ -16,6 +14,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/client/producer"
 	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
 	"github.com/outbox-operator/outbox-operator/hack/servers/kafka"
+	"github.com/outbox-operator/outbox-operator/hack/testing/objects"
 )
 
 // relay is a program that carries an outbox to Kafka: the dispatcher, or Debezium.
@@ -33,8 +32,8 @@ type relay struct {
 	ready, settled string
 }
 
-// dispatcherRelay is the dispatcher's binary, with its file and what is added.
-func (k *kafkaCell) dispatcherRelay(name, text string, added map[string]any) relay {
+// dispatcherRelay is the dispatcher's binary, with what is added to the specs of its OutboxDispatcher and its Outbox.
+func (k *kafkaCell) dispatcherRelay(name, text string, added, toOutbox map[string]any) relay {
 	return relay{
 		name: name, settings: text,
 		insert: `insert into outbox.outbox_events (id, namespace, topic, payload)
@@ -42,17 +41,15 @@ func (k *kafkaCell) dispatcherRelay(name, text string, added map[string]any) rel
 		ready: `select true`, settled: `select not exists (select from outbox.outbox_events where live)`,
 		schema: outboxSetup,
 		command: func(r *relayRun) ([]string, error) {
-			config := map[string]any{
-				"name": "bench", "namespace": namespace, "database": map[string]any{"dsn": r.dsn()},
-				"sink":   map[string]any{"kafka": map[string]any{"brokers": []string{k.broker.Address(kafka.Plain)}}},
-				"server": map[string]any{"address": "127.0.0.1:0"},
+			dispatcher := map[string]any{
+				"namespace": namespace, "sink": map[string]any{"kafka": map[string]any{"brokers": []string{k.broker.Address(kafka.Plain)}}},
 			}
-			maps.Copy(config, added)
-			file, err := json.Marshal(config) // JSON is YAML
-			if err != nil {
-				return nil, err
-			}
-			return []string{k.binary, "run", "-f", r.Path("dispatcher.yaml")}, os.WriteFile(r.Path("dispatcher.yaml"), file, 0o600)
+			maps.Copy(dispatcher, added)
+			outbox := map[string]any{"secretRef": map[string]any{"name": "bench"}}
+			maps.Copy(outbox, toOutbox)
+			file := r.Path("dispatcher.yaml")
+			return []string{k.binary, "run", "-f", file, "--listen", "127.0.0.1:0"}, errors.Join(
+				objects.Secret(r.Dir, "bench", "dsn", r.dsn()), objects.Write(file, "bench", dispatcher, outbox))
 		},
 	}
 }

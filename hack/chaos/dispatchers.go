@@ -13,9 +13,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
+	"github.com/outbox-operator/outbox-operator/hack/testing/objects"
 )
 
 const (
@@ -42,19 +42,19 @@ type dispatching struct {
 // startDispatcher starts one and waits until it reports its worker id. It may be called while the
 // database and the consumer are unreachable. clockError is for the binary with the wrong clock.
 func (w *world) startDispatcher(ctx context.Context, binary, clockError string) (*dispatching, error) {
-	return w.startDispatcherWith(ctx, binary, clockError, func(*spec.Config) {})
+	return w.startDispatcherWith(ctx, binary, clockError, func(map[string]any) {})
 }
 
-// startDispatcherWith starts one whose configuration is changed.
-func (w *world) startDispatcherWith(ctx context.Context, binary, clockError string, change func(*spec.Config)) (*dispatching, error) {
+// startDispatcherWith starts one whose spec.delivery is changed.
+func (w *world) startDispatcherWith(ctx context.Context, binary, clockError string, change func(delivery map[string]any)) (*dispatching, error) {
 	name := w.next("d")
 	file, logFile := filepath.Join(w.dir, name+".yaml"), filepath.Join(w.dir, name+".log")
-	c := w.config()
-	change(&c)
-	if err := write(file, c); err != nil {
+	dispatcher, outbox := w.objects()
+	change(dispatcher["delivery"].(map[string]any))
+	if err := objects.Write(file, "chaos", dispatcher, outbox); err != nil {
 		return nil, err
 	}
-	p, err := start(logFile, []string{clockVariable + "=" + clockError}, filepath.Join(w.binaries, binary), "run", "-f", file)
+	p, err := start(logFile, []string{clockVariable + "=" + clockError}, filepath.Join(w.binaries, binary), "run", "-f", file, "--listen", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
@@ -83,42 +83,41 @@ func (w *world) watch(d *dispatching) {
 	}
 }
 
-func (w *world) config() spec.Config {
+// objects are the specs of the next dispatcher, and of its outbox.
+func (w *world) objects() (dispatcher, outbox map[string]any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	route := w.started % len(w.dsnFiles)
-	c := spec.Config{
-		Name: "chaos", Namespace: scenario.Namespace,
-		Database: spec.Database{DSNFile: w.dsnFiles[route]},
-		Sink:     spec.Sink{HTTP: &spec.HTTPSink{URL: "http://" + w.address}, Timeout: spec.Duration(sinkTimeout)},
-		Delivery: spec.Delivery{
-			Lease:        spec.Duration(w.lease),
-			PollInterval: spec.Duration(w.poll),
-			BatchSize:    50,
-			Concurrency:  16,
-			MaxAttempts:  maxAttempts,
-			Backoff:      spec.Backoff{Base: spec.Duration(100 * time.Millisecond), Max: spec.Duration(500 * time.Millisecond)},
-			GracePeriod:  spec.Duration(gracePeriod),
-		},
-		Server: spec.Server{Address: "127.0.0.1:0"},
+	route := w.started % len(w.routes)
+	delivery := map[string]any{
+		"lease": w.lease.String(), "pollInterval": w.poll.String(), "batchSize": 50, "concurrency": 16, "maxAttempts": maxAttempts,
+		"backoff": map[string]any{"base": "100ms", "max": "500ms"}, "gracePeriod": gracePeriod.String(),
 	}
 	if w.ordered {
-		c.Delivery.Ordering = spec.OrderingKey
+		delivery["ordering"] = "Key"
 	}
 	if w.paced {
-		c.Delivery.Concurrency, c.Delivery.MaxConcurrency = spec.Auto, 64
-		c.Delivery.RateLimit = &spec.RateLimit{Events: int32(w.limit())}
+		delivery["concurrency"], delivery["maxConcurrency"] = "Auto", 64
+		delivery["rateLimit"] = map[string]any{"events": w.limit()}
 		if !w.ordered {
-			c.Delivery.Fairness = spec.FairnessTenant
+			delivery["fairness"] = "Tenant"
 		}
 	}
 	if route == 0 { // the direct one: PgBouncer keeps notifications back
-		c.Delivery.WakeUp = spec.WakeUpListen
+		delivery["wakeUp"] = "Listen"
 	}
+	outbox = login(w.routes[route])
 	if w.deleted {
-		c.Retention.Delivered = new(spec.Duration)
+		outbox["retention"] = map[string]any{"delivered": "0s"}
 	}
-	return c
+	return map[string]any{
+		"namespace": scenario.Namespace, "delivery": delivery,
+		"sink": map[string]any{"http": map[string]any{"url": "http://" + w.address}, "timeout": sinkTimeout.String()},
+	}, outbox
+}
+
+// login is the spec of an Outbox with the login in a Secret.
+func login(secret string) map[string]any {
+	return map[string]any{"secretRef": map[string]any{"name": secret}}
 }
 
 // workerOf queries the dispatcher that writes this log, at the address in its first line.

@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-
-	"github.com/outbox-operator/outbox-operator/api/spec"
 )
 
 // stuckType is the event type of rows to whose requests the consumer does not respond, and stuckBytes their size.
@@ -24,8 +22,10 @@ const defaultLease = 30 * time.Second
 // with the last of its leases.
 func (w *world) loopCrashes(ctx context.Context, f fault) error {
 	for range 5 + f.pick%4 {
-		d, err := w.startDispatcherWith(ctx, "dispatcher", "", func(c *spec.Config) {
-			c.Delivery.Lease, c.Delivery.PollInterval, c.Delivery.BatchSize, c.Delivery.Concurrency, c.Delivery.MaxAttempts, c.Delivery.GracePeriod = 0, 0, 0, 0, 0, 0
+		d, err := w.startDispatcherWith(ctx, "dispatcher", "", func(delivery map[string]any) {
+			for _, name := range []string{"lease", "pollInterval", "batchSize", "concurrency", "maxAttempts", "gracePeriod"} {
+				delete(delivery, name)
+			}
 		})
 		if err != nil {
 			return err

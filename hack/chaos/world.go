@@ -14,13 +14,12 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"sigs.k8s.io/yaml"
 
-	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
 	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
 	"github.com/outbox-operator/outbox-operator/hack/servers/pgbouncer"
 	"github.com/outbox-operator/outbox-operator/hack/servers/postgres"
+	"github.com/outbox-operator/outbox-operator/hack/testing/objects"
 )
 
 //go:embed audit.sql
@@ -40,7 +39,7 @@ type world struct {
 	bouncer  *pgbouncer.Bouncer // nil when this machine can have none
 	admin    *pgxpool.Pool
 	hand     *shop    // inserts rows that no producer makes, past enqueue
-	dsnFiles []string // ways to the database, for dispatchers in turn
+	routes   []string // Secrets with ways to the database, for dispatchers in turn
 	address  string   // the consumer's
 	consumer *process
 	slots    []*slot
@@ -101,31 +100,27 @@ func (w *world) openDatabase(ctx context.Context, binary string) (err error) {
 		return err
 	}
 	w.hand = &shop{pool: w.admin, journal: journal}
-	if err := w.addRoute("dsn", w.port); err != nil {
+	if err := w.addRoute("direct", w.port); err != nil {
 		return err
 	}
-	owner := spec.Config{
-		Database: spec.Database{DSN: w.shop.DSN(w.shop.Owner, "127.0.0.1", w.port)},
-		Journal:  &spec.Journal{Mode: spec.JournalDisabled},
-	}
+	owner, mode := login("owner"), "Disabled"
+	migration := map[string]any{"policy": "Job", "secretRef": owner["secretRef"]}
+	owner["migration"] = migration
 	if w.paced {
-		owner.Database.Tenants = spec.TenantsIndexed
+		migration["tenants"] = "Indexed"
 	}
 	if w.journal {
-		owner.Journal.Mode = spec.JournalEnabled
+		mode = "Enabled"
 	}
-	if err := write(w.ownerFile(), owner); err != nil {
+	owner["journal"] = map[string]any{"mode": mode}
+	granted := filepath.Join(w.dir, "login.yaml")
+	err = errors.Join(objects.Secret(w.dir, "owner", "dsn", w.shop.DSN(w.shop.Owner, "127.0.0.1", w.port)),
+		objects.Write(w.ownerFile(), "chaos", nil, owner), objects.Write(granted, "chaos", nil, login(w.routes[0])),
+		objects.Write(w.replayFile(), "chaos", map[string]any{"namespace": scenario.Namespace, "sink": map[string]any{"log": map[string]any{}}}, login("owner")))
+	if err != nil {
 		return err
 	}
-	owner.Namespace, owner.Journal = scenario.Namespace, nil
-	if err := write(w.replayFile(), owner); err != nil {
-		return err
-	}
-	login := filepath.Join(w.dir, "login.yaml")
-	if err := write(login, spec.Config{Database: spec.Database{DSNFile: w.dsnFiles[0]}}); err != nil {
-		return err
-	}
-	out, err := exec.CommandContext(ctx, binary, "migrate", "up", "-f", w.ownerFile(), "--grant-to-login-of", login).CombinedOutput()
+	out, err := exec.CommandContext(ctx, binary, "migrate", "up", "-f", w.ownerFile(), "--grant-to-login-of", granted).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("migrate: %w: %s", err, out)
 	}
@@ -151,14 +146,13 @@ func (w *world) openBouncer(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	return w.addRoute("dsn-pgbouncer", w.bouncer.Port)
+	return w.addRoute("pgbouncer", w.bouncer.Port)
 }
 
 // addRoute is a way to the database for dispatchers.
-func (w *world) addRoute(name string, port int) error {
-	file := filepath.Join(w.dir, name)
-	w.dsnFiles = append(w.dsnFiles, file)
-	return os.WriteFile(file, []byte(w.shop.DSN(w.shop.Dispatcher, "127.0.0.1", port)), 0o600)
+func (w *world) addRoute(secret string, port int) error {
+	w.routes = append(w.routes, secret)
+	return objects.Secret(w.dir, secret, "dsn", w.shop.DSN(w.shop.Dispatcher, "127.0.0.1", port))
 }
 
 // startConsumer starts one and waits until it responds.
@@ -246,8 +240,3 @@ func (w *world) ownerFile() string { return filepath.Join(w.dir, "owner.yaml") }
 func (w *world) replayFile() string { return filepath.Join(w.dir, "replay.yaml") }
 
 func (w *world) deliveriesFile() string { return filepath.Join(w.dir, "deliveries") }
-
-func write(path string, c spec.Config) error {
-	text, err := yaml.Marshal(c)
-	return errors.Join(err, os.WriteFile(path, text, 0o600))
-}

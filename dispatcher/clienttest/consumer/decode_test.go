@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/http"
 	"os"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -20,6 +19,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/client/consumer"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/draft"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
@@ -150,9 +150,9 @@ func TestEverySinksMessage(t *testing.T) {
 		{"kafka: {brokers: ['h:1']}, contentMode: Structured", fromKafka},
 		{"nats: {servers: ['nats://h:1']}, contentMode: Binary", fromNATS},
 		{"nats: {servers: ['nats://h:1']}, contentMode: Structured", fromNATS},
-		{"rabbitmq: {addresses: ['h:1'], exchange: e}, contentMode: Binary, auth: {type: Plain, usernameFile: /n, secretFile: /n}", fromRabbitMQ},
-		{"rabbitmq: {addresses: ['h:1'], exchange: e}, contentMode: Structured, auth: {type: Plain, usernameFile: /n, secretFile: /n}", fromRabbitMQ},
-		{"rabbitmq: {addresses: ['h:1'], exchange: e}, contentMode: Binary, auth: {type: Plain, usernameFile: /n, secretFile: /n}", fromAMQP1},
+		{"rabbitmq: {addresses: ['h:1'], exchange: e}, contentMode: Binary, auth: {type: Plain, secretRef: {name: rabbitmq}}", fromRabbitMQ},
+		{"rabbitmq: {addresses: ['h:1'], exchange: e}, contentMode: Structured, auth: {type: Plain, secretRef: {name: rabbitmq}}", fromRabbitMQ},
+		{"rabbitmq: {addresses: ['h:1'], exchange: e}, contentMode: Binary, auth: {type: Plain, secretRef: {name: rabbitmq}}", fromAMQP1},
 		{"redis: {addresses: ['h:1']}, contentMode: Binary", fromRedis("data")},
 		{"redis: {addresses: ['h:1']}, contentMode: Structured", fromRedis("event")},
 		{"pubSub: {project: shop-eu, endpoint: 'http://h'}, contentMode: Binary", fromPubSub},
@@ -198,11 +198,7 @@ func TestEverySinksMessage(t *testing.T) {
 
 func draftOf(t *testing.T, section string, e *dispatcher.Event) draft.Message {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "config.yaml")
-	check(t, os.WriteFile(path, []byte("name: n\nnamespace: shop\ndatabase: {dsn: 'postgres://u@h/d'}\nsink: {"+section+"}\n"), 0o600))
-	cfg, err := spec.Load(path)
-	check(t, err)
-	d, err := sink.NewDrafts(cfg)
+	d, err := sink.NewDrafts(sinktest.Settings(t, "", "sink: {"+section+"}\n"))
 	check(t, err)
 	defer func() { check(t, d.Close(context.WithoutCancel(t.Context()))) }()
 	m, err := d.Draft(t.Context(), e)

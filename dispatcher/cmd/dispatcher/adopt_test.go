@@ -83,7 +83,7 @@ func TestAdoptDebeziumShowsTheSlot(t *testing.T) {
 	t.Parallel()
 	o := installed(t)
 	o.exec(t, debeziumTable+"; alter table public.outboxevent owner to "+o.owner+"; create publication orders for table public.outboxevent; alter role "+o.owner+" replication")
-	file, slot := o.file(t, o.owner, "namespace: shop\n"), o.slot(t)
+	file, slot := o.file(t, o.owner, shop), o.slot(t)
 	shadow := []string{"adopt", "shadow", "-f", file, "--layout", "debezium", "--slot", slot}
 	run(t, "", shadow...).ended(t, 1, "publication dbz_publication does not publish what is inserted into table public.outboxevent; give the publication.name of the connector (--publication)")
 	shadow = append(shadow, "--publication", "orders")
@@ -103,7 +103,7 @@ func TestAdoptDebeziumNeedsLogicalDecoding(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Server(t).DSN("postgres")).migrated(t)
 	o.exec(t, debeziumTable+"; alter table public.outboxevent owner to "+o.owner)
-	run(t, "", "adopt", "shadow", "-f", o.file(t, o.owner, "namespace: shop\n"), "--layout", "debezium").ended(t, 1,
+	run(t, "", "adopt", "shadow", "-f", o.file(t, o.owner, shop), "--layout", "debezium").ended(t, 1,
 		"there is no replication slot debezium, and with wal_level replica the server cannot have one; log in to the server that the connector reads")
 }
 
@@ -356,10 +356,9 @@ func (o *outbox) runsJob(t *testing.T, sample, want string) {
 	for name, file := range config.Data {
 		check(t, os.WriteFile(filepath.Join(dir, name), []byte(file), 0o600))
 	}
-	dsn, err := os.ReadFile(filepath.Join(o.dir, o.owner))
-	check(t, err)
+	dsn := o.dsnOf(t, o.owner)
 	cmd := command(t, strings.Split(strings.ReplaceAll(strings.Join(container.Args, "\n"), container.VolumeMounts[0].MountPath, dir), "\n")...)
-	cmd.Env = append(cmd.Env, container.Env[0].Name+"="+string(dsn))
+	cmd.Env = append(cmd.Env, container.Env[0].Name+"="+dsn)
 	finish(t, cmd, "").ok(t, want)
 }
 
@@ -525,7 +524,7 @@ func (o *outbox) sendAsRouter(t *testing.T, story string) {
 	t.Cleanup(client.Close)
 	_, err = kadm.NewClient(client).CreateTopic(t.Context(), 1, 1, nil, "outbox.event.Order")
 	check(t, err)
-	file := o.file(t, o.dispatcher, "name: orders\nnamespace: shop\nserver: {address: '127.0.0.1:0'}\n"+strings.ReplaceAll(settings[1], "kafka:9092", b.Address(hackkafka.Plain)))
+	file := o.file(t, o.dispatcher, "namespace: shop\n"+strings.ReplaceAll(settings[1], "kafka:9092", b.Address(hackkafka.Plain)))
 	run(t, "", "once", "-f", file, "-n", "2").ok(t, "delivered 2, failed 0")
 	var got []string
 	for len(got) < 2 {

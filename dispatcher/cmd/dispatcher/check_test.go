@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,6 +24,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/servers/rabbitmq"
 	hackredis "github.com/outbox-operator/outbox-operator/hack/servers/redis"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
+	"github.com/outbox-operator/outbox-operator/hack/testing/objects"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -40,7 +39,7 @@ func TestCheckReportsTheIsolationLevel(t *testing.T) {
 	run(t, "", "check", "-f", file).ok(t, "ok   isolation: read committed, set by the dispatcher: the default of "+o.dispatcher+" is serializable\n")
 
 	o.exec(t, "alter database postgres set default_transaction_isolation = 'serializable'")
-	check(t, os.WriteFile(filepath.Join(o.dir, o.dispatcher), []byte(pgtest.Bouncer(t, srv).DSN("postgres")), 0o600))
+	check(t, objects.Secret(o.dir, secretOf(o.dispatcher), "dsn", pgtest.Bouncer(t, srv).DSN("postgres")))
 	run(t, "", "check", "-f", file).ok(t, "WARN isolation: transactions of ", " run at serializable behind the connection pooler", "run: alter role ")
 }
 
@@ -121,9 +120,7 @@ func rabbitPlace(t *testing.T, o *outbox) place {
 		Users: map[string]string{"outbox": secret}, Permissions: map[string][3]string{"outbox": {".*", ".*", ".*"}},
 	})
 	started(t, b, err, rabbitmq.ErrMissing)
-	for name, text := range map[string]string{"user": "outbox", "password": secret} {
-		check(t, os.WriteFile(filepath.Join(o.dir, name), []byte(text), 0o600))
-	}
+	check(t, objects.Secret(o.dir, "login", "password", secret))
 	conn, err := amqp.Dial(fmt.Sprintf("amqp://outbox:%s@%s", secret, b.Address(rabbitmq.Plain)))
 	check(t, err)
 	defer func() { check(t, conn.Close()) }()
@@ -132,7 +129,7 @@ func rabbitPlace(t *testing.T, o *outbox) place {
 	_, err = channel.QueueDeclare("orders", true, false, false, false, nil)
 	check(t, err)
 	return place{
-		sink:   fmt.Sprintf("{rabbitmq: {addresses: ['%[1]s']}, auth: {type: Plain, usernameFile: %[2]s/user, secretFile: %[2]s/password}}", b.Address(rabbitmq.Plain), o.dir),
+		sink:   fmt.Sprintf("{rabbitmq: {addresses: ['%s']}, auth: {type: Plain, username: outbox, secretRef: {name: login}}}", b.Address(rabbitmq.Plain)),
 		remedy: []string{`"payments"`, "does not exist; declare it"},
 	}
 }
@@ -378,11 +375,11 @@ func TestVerifiedTypesFileGatesEvents(t *testing.T) {
 	defer consumer.Close()
 	m := mounted(t.TempDir())
 	say := func(types string) { m.set(t, map[string]string{"types": types}) }
-	yaml := dispatching("{http: {url: '"+consumer.URL+"'}}") + "verifiedTypesFile: " + m.file("types") + "\n"
-	file := o.file(t, o.dispatcher, yaml)
+	args := []string{"-f", o.file(t, o.dispatcher, dispatching("{http: {url: '"+consumer.URL+"'}}")), "--verified-types-file", m.file("types")}
+	checked := func() output { return run(t, "", append([]string{"check"}, args...)...) }
 	o.enqueue(t, 20)
-	run(t, "", "check", "-f", file).ended(t, 1, "FAIL verified types: verifiedTypesFile: ")
-	p := start(t, file)
+	checked().ended(t, 1, "FAIL verified types: verifiedTypesFile: ")
+	p := launch(t, command(t, append([]string{"run", "--listen", "127.0.0.1:0"}, args...)...))
 	p.ready(t)
 	gated := func() bool {
 		s := p.status(t)
@@ -391,7 +388,7 @@ func TestVerifiedTypesFileGatesEvents(t *testing.T) {
 	await(t, "without a file nothing is delivered", func() bool { return gated() && len(p.status(t).FileProblems) == 1 })
 	say("other.type\n")
 	await(t, "nor with one that lists other types", func() bool { return gated() && p.status(t).FileProblems == nil })
-	run(t, "", "check", "-f", file).ended(t, 0, "ok   verified types: 1 are listed")
+	checked().ended(t, 0, "ok   verified types: 1 are listed")
 	if n := o.count(t, "status = 'pending' and attempts = 0"); n < 19 { // one may be looked at
 		t.Errorf("%d of 20 wait without an attempt", n)
 	}
@@ -430,7 +427,7 @@ message: {validation: [{schema: {inline: '{"type": "objekt"}'}, rules: [{rule: p
 		"FAIL config: message.validation[0].rules[0].rule: line 1, column 16: Syntax error")
 	run(t, "", "once", "-f", bad).ended(t, 78, "message.validation[0].schema.inline: it is not a JSON Schema: ")
 	run(t, "", "run", "-f", bad).ended(t, 78, "message.validation[0].rules[0].rule: line 1, column 16: Syntax error")
-	run(t, "", "check", "-f", o.file(t, o.dispatcher, dispatching("{log: {}, routes: [{to: event.topic}]}"))).ended(t, 78, "FAIL config: sink.routes are for sinks that have several destinations")
+	run(t, "", "check", "-f", o.file(t, o.dispatcher, dispatching("{log: {}, routes: [{to: event.topic}]}"))).ended(t, 78, "FAIL config: ")
 }
 
 // Events of a name that no dispatcher serves are listed, moved or discarded, with a dry run and a reason. Dispatchers of other
@@ -506,7 +503,7 @@ func TestMigrateSetsTheJournal(t *testing.T) {
 		t.Errorf("the journal is %s", is)
 	}
 	up("journal: {mode: Disabled}\n").ok(t, "the journal of schema outbox is off; records are kept for 168h")
-	up("journal: {retention: 1h}\n").ended(t, 78, `journal.mode is ""; choose one of Enabled, Disabled`, "journal.retention")
+	up("journal: {retention: 1h}\n").ended(t, 78, "spec.journal.mode: Required value")
 	run(t, "", "migrate", "up", "-f", o.file(t, o.dispatcher, "journal: {mode: Enabled}\n")).ended(t, 1, "log in as the owner")
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/outbox-operator/outbox-operator/hack/testing/objects"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -19,7 +20,7 @@ import (
 func TestCommandsMigrateEnqueueAndDeliver(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t))
-	owner, produces := o.file(t, o.owner, ""), o.file(t, o.producer, "namespace: shop\n")
+	owner, produces := o.file(t, o.owner, ""), o.file(t, o.producer, shop)
 	yaml := dispatching("{log: {}}")
 	delivers := o.file(t, o.dispatcher, yaml)
 
@@ -84,7 +85,7 @@ func TestCommandsMigrateEnqueueAndDeliver(t *testing.T) {
 func TestEnqueueReadsLines(t *testing.T) {
 	t.Parallel()
 	o := installed(t)
-	file := o.file(t, o.producer, "namespace: shop\n")
+	file := o.file(t, o.producer, shop)
 	one := `{"topic": "orders", "payload": 1}`
 	run(t, one, "enqueue", "-f", file, "--delay", "1h").ended(t, 1, "--delay is for the event of --topic, which is missing; write it into the lines")
 	run(t, one, "enqueue", "-f", file, "--namespace", "billing").ok(t, " enqueued\n")
@@ -102,7 +103,7 @@ func TestEnqueueReadsLines(t *testing.T) {
 func TestEnqueueSaysWhatTheCommitDid(t *testing.T) {
 	t.Parallel()
 	o := installed(t)
-	file := o.file(t, o.producer, "namespace: shop\n")
+	file := o.file(t, o.producer, shop)
 	for does, want := range map[string]string{
 		"perform pg_terminate_backend(pg_backend_pid())": "the connection was lost during the commit, so whether anything was enqueued is unknown: look for the first of the 1 events, ",
 		"raise 'no room'": "no room (SQLSTATE P0001); nothing was enqueued",
@@ -183,8 +184,8 @@ func TestBadCommandLinesAndFiles(t *testing.T) {
 	bad := o.file(t, o.dispatcher, yaml+"delivery: {lease: 10s, pollInterval: 5s, batchSize: 0.5}\n")
 	slow := o.file(t, o.dispatcher, yaml+"delivery: {lease: 10s, pollInterval: 5s, concurrency: -1}\n")
 	only := o.file(t, o.dispatcher, "")
-	unreadable := filepath.Join(t.TempDir(), "bad-dsn.yaml")
-	check(t, os.WriteFile(unreadable, []byte(yaml+"database: {dsn: 'postgres://user:"+secret+"@host:port%zz/db'}"), 0o600))
+	check(t, objects.Secret(o.dir, "unreadable", "dsn", "postgres://user:"+secret+"@host:port%zz/db"))
+	unreadable := o.file(t, "unreadable", yaml)
 	for _, c := range []struct {
 		args []string
 		code int
@@ -195,10 +196,10 @@ func TestBadCommandLinesAndFiles(t *testing.T) {
 		{[]string{"run", "-f", only, "extra"}, 1, []string{"extra"}},
 		{[]string{"run", "--bogus"}, 1, []string{"unknown flag: --bogus"}},
 		{[]string{"bogus"}, 1, []string{`dispatcher has no command "bogus"; name one of these: adopt, `}},
-		{[]string{"run", "-f", bad}, 78, []string{"line 6, column 53: delivery.batchSize is number 0.5; write a whole number"}},
-		{[]string{"run", "-f", slow}, 78, []string{"delivery.pollInterval must be at most a third of lease (10s)", "delivery.concurrency is -1; set it to a number from 1 to 1000, or to Auto"}},
-		{[]string{"run", "-f", unreadable}, 78, []string{"database.dsn does not make a valid connection string"}},
-		{[]string{"check", "-f", slow}, 78, []string{"FAIL config: delivery.pollInterval must be", "FAIL config: delivery.concurrency is -1", "ok   database: "}},
+		{[]string{"run", "-f", bad}, 78, []string{"line 16, column 5: spec.delivery.batchSize: Invalid value: \"number\": spec.delivery.batchSize in body must be of type integer"}},
+		{[]string{"run", "-f", slow}, 78, []string{"spec.delivery.pollInterval: Invalid value: pollInterval must be at most a third of lease", "spec.delivery.concurrency: Invalid value: -1"}},
+		{[]string{"run", "-f", unreadable}, 78, []string{"does not make a valid connection string"}},
+		{[]string{"check", "-f", slow}, 78, []string{"FAIL config: line "}},
 		{[]string{"once", "-f", only}, 78, []string{"name is missing; set it", "sink is missing"}},
 		{[]string{"once", "-f", o.file(t, o.dispatcher, yaml), "-n", "0"}, 1, []string{"-n is 0"}},
 		{[]string{"migrate", "grants", "--role", "a", "--for", "everything"}, 1, []string{`--for is "everything"; choose dispatcher, producer, replay, m10 or overview`}},
@@ -256,9 +257,7 @@ func TestFirstFiveMinutesOfThePagesWork(t *testing.T) {
 	check(t, os.WriteFile(file, []byte(sink.ReplaceAllString(part(t, page, "orders.yaml"), "  sink: {log: {}}")), 0o600))
 	for secretName, role := range map[string]string{"orders-db": name["outbox_dispatcher"], "orders-db-owner": name["outbox_owner"]} {
 		o.login(t, role, secret)
-		dir := filepath.Join(o.dir, "secrets", secretName)
-		check(t, os.MkdirAll(dir, 0o700))
-		check(t, os.Rename(filepath.Join(o.dir, role), filepath.Join(dir, "dsn")))
+		o.mount(t, secretName, secretOf(role))
 	}
 	for _, line := range strings.Split(part(t, page, "five minutes"), "\n") {
 		if command, _, _ := strings.Cut(line, "#"); strings.TrimSpace(command) != "" && !strings.HasPrefix(line, "dispatcher run") {
@@ -270,10 +269,9 @@ func TestFirstFiveMinutesOfThePagesWork(t *testing.T) {
 	o.exec(t, "set role "+name["outbox_owner"]+"; "+grants+"; reset role")
 	o.exec(t, "set role "+name["app"]+`; select outbox.enqueue('shop', 'orders', '{}'); select outbox.enqueue_batch('{shop}', '{orders}', array['{}'::jsonb]); reset role`)
 
-	dsn, err := os.ReadFile(filepath.Join(o.dir, "secrets", "orders-db", "dsn"))
-	check(t, err)
+	dsn := o.dsnOf(t, "orders-db")
 	cmd := command(t, "once", "-f", file, "-n", "2", "--secrets", t.TempDir())
-	cmd.Env = append(cmd.Env, "DATABASE_URL="+string(dsn))
+	cmd.Env = append(cmd.Env, "DATABASE_URL="+dsn)
 	finish(t, cmd, "").ok(t)
 	if n := o.count(t, "status = 'delivered'"); n != 2 {
 		t.Errorf("%d events are delivered, want 2", n)

@@ -15,6 +15,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+	"github.com/outbox-operator/outbox-operator/hack/testing/objects"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -77,7 +78,7 @@ func asJSON(t *testing.T, o output, into any) {
 func TestReadingIsRefused(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t))
-	file := o.file(t, o.dispatcher, "namespace: shop\n")
+	file := o.file(t, o.dispatcher, shop)
 	run(t, "", "dead", "list", "-f", o.file(t, o.dispatcher, "")).ended(t, 78, "namespace is missing; set it to the outbox namespace")
 	run(t, "", "dead", "groups").ended(t, 1, "name its file with -f")
 	run(t, "", "dead", "list", "-f", file).ended(t, 1, "run `dispatcher migrate up`")
@@ -130,9 +131,8 @@ func TestNotificationIsSentAgainAfterAKill(t *testing.T) {
 		}
 	}))
 	t.Cleanup(address.Close)
-	token := filepath.Join(t.TempDir(), "token")
-	check(t, os.WriteFile(token, []byte("token-"+secret), 0o600))
-	yaml := dispatching("{http: {url: '"+consumer.URL+"'}}") + "delivery: {maxAttempts: 1}\nnotify: {url: '" + address.URL + "/dead-letters', auth: {type: Token, secretFile: " + token + "}}\n"
+	check(t, objects.Secret(o.dir, "webhook", "token", "token-"+secret))
+	yaml := dispatching("{http: {url: '"+consumer.URL+"'}}") + "delivery: {maxAttempts: 1}\nnotify: {url: '" + address.URL + "/dead-letters', auth: {type: Token, secretRef: {name: webhook}}}\n"
 	file := o.file(t, o.dispatcher, yaml)
 	run(t, "", "check", "-f", file).ok(t, "ok   notify: the address of notify can be reached", "ok   grants:")
 
@@ -222,17 +222,14 @@ func operatingOn(t testing.TB, superuser string) (o *outbox, file string) {
 	o.login(t, login, secret)
 	pgtest.DropRole(t, o.admin.Pool, login)
 	run(t, "", "migrate", "grants", "--role", login, "--for", "replay", "--apply", "-f", o.file(t, o.owner, "")).ok(t, "granted a replay login's rights on schema outbox to "+login)
-	return o, o.file(t, login, "namespace: shop\n")
+	return o, o.file(t, login, shop)
 }
 
 // replays is a file for requests, next to which is the login that operates.
 func (o *outbox) replays(t testing.TB) (file string) {
 	t.Helper()
 	dir := t.TempDir()
-	dsn, err := os.ReadFile(filepath.Join(o.dir, strings.TrimSuffix(o.owner, "owner")+"replay"))
-	check(t, err)
-	check(t, os.MkdirAll(filepath.Join(dir, "secrets", "replay"), 0o700))
-	check(t, os.WriteFile(filepath.Join(dir, "secrets", "replay", "dsn"), dsn, 0o600))
+	check(t, objects.Secret(dir, "replay", "dsn", o.dsnOf(t, strings.TrimSuffix(o.owner, "owner")+"replay")))
 	return filepath.Join(dir, "replay.yaml")
 }
 
@@ -282,12 +279,12 @@ func TestDeadReplayAndDiscard(t *testing.T) {
 	run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-812").ended(t, 1, "no filter; choose dead letters", "or add --all")
 	run(t, "", "dead", "replay", "-f", file, "--reason", " ", "--all").ended(t, 1, "reason: it is missing; say why")
 	run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-812", "--all", "--rate", "-1").ended(t, 1, "rate: -1 is not from 1 to")
-	run(t, "", "dead", "replay", "-f", o.file(t, o.producer, "namespace: shop\n"), "--reason", "CHG-812", "--all").ended(t, 1, "permission denied", "migrate grants --for replay")
+	run(t, "", "dead", "replay", "-f", o.file(t, o.producer, shop), "--reason", "CHG-812", "--all").ended(t, 1, "permission denied", "migrate grants --for replay")
 	run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-812", "--dead-reason", "poison_message", "--dry-run").ok(t, "would replay 0 of 0\n")
 	run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-812", "--id", "1,2,3", "--dry-run").ok(t, "would replay 3 of 3\n")
 	run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-812", "--all", "--dry-run").ok(t, "would replay 10 of 10\n")
 	others := strings.TrimSuffix(o.owner, "owner") + "replay"
-	run(t, "", "dead", "replay", "-f", o.file(t, others, "namespace: shop\ntopics: [bills]\n"), "--reason", "CHG-812", "--all", "--dry-run").ok(t, "would replay 0 of 0\n")
+	run(t, "", "dead", "replay", "-f", o.file(t, others, shop+"topics: [bills]\n"), "--reason", "CHG-812", "--all", "--dry-run").ok(t, "would replay 0 of 0\n")
 	if n := o.count(t, "status = 'dead'"); n != 10 {
 		t.Fatalf("%d dead after refusals and dry runs, want 10", n)
 	}
@@ -380,7 +377,7 @@ func TestReplayRunContinuesAfterAnInterruption(t *testing.T) {
 	run(t, "", "dead", "operations", "-f", file, "--operation", id).ok(t, "replay "+id+": 3 of 20 done, 3 not delivered yet\n  3 wait for a dispatcher that serves their topic, such as ")
 	timedOut := run(t, "", "dead", "replay", "-f", file, "--operation", id, "--wait", "--timeout", "1ms")
 	timedOut.ended(t, 1, "nothing has happened for 1ms: 3 of 20 done", "3 wait for a dispatcher", "`dispatcher dead replay -f "+file+" --operation "+id+" --wait` continues it")
-	others := o.file(t, strings.TrimSuffix(o.owner, "owner")+"replay", "namespace: bills\n")
+	others := o.file(t, strings.TrimSuffix(o.owner, "owner")+"replay", "namespace: bills\nsink: {log: {}}\n")
 	run(t, "", "dead", "operations", "-f", others, "--operation", id).ended(t, 1, `of "shop", and not of "bills"; name the file of a dispatcher of "shop"`)
 	run(t, "", "dead", "replay", "-f", others, "--operation", id).ended(t, 1, `of "shop", and not of "bills"`)
 	run(t, "", "dead", "stop", "-f", others, "--operation", id, "--reason", "x").ended(t, 1, `of "shop", and not of "bills"`)

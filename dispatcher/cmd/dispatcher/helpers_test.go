@@ -18,8 +18,11 @@ import (
 	"testing"
 	"time"
 
+	"sigs.k8s.io/yaml"
+
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
+	"github.com/outbox-operator/outbox-operator/hack/testing/objects"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -134,12 +137,12 @@ func newOutbox(t testing.TB, superuser string) *outbox {
 	return o
 }
 
-// login writes the file with the role's connection string.
+// login writes the Secret with the role's connection string.
 func (o *outbox) login(t testing.TB, role, password string) {
 	t.Helper()
 	u := *o.dsn
 	u.User = url.UserPassword(role, password)
-	check(t, os.WriteFile(filepath.Join(o.dir, role), []byte(u.String()), 0o600))
+	check(t, objects.Secret(o.dir, secretOf(role), "dsn", u.String()))
 }
 
 func (o *outbox) exec(t testing.TB, sql string) {
@@ -195,18 +198,60 @@ func (o *outbox) migrated(t testing.TB) *outbox {
 	return o
 }
 
-// file writes a configuration for a role; more is further YAML. Without more it has the database alone.
+// file writes the objects of a role; more is the YAML of the OutboxDispatcher's spec, with its name, and with what belongs to
+// the Outbox. Without a sink it has the Outbox alone.
 func (o *outbox) file(t testing.TB, role, more string) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "config.yaml")
-	check(t, os.WriteFile(path, []byte("database: {dsnFile: "+filepath.Join(o.dir, role)+"}\n"+more), 0o600))
+	login := map[string]any{"name": secretOf(role)}
+	outbox := map[string]any{"secretRef": login}
+	var dispatcher map[string]any
+	check(t, yaml.Unmarshal([]byte(more), &dispatcher))
+	for _, section := range []string{"journal", "migration", "notify", "retention"} {
+		if dispatcher[section] != nil {
+			outbox[section] = dispatcher[section]
+			delete(dispatcher, section)
+		}
+	}
+	if outbox["journal"] != nil {
+		outbox["migration"] = map[string]any{"policy": "Job", "secretRef": login}
+	}
+	name, named := dispatcher["name"].(string)
+	if !named {
+		name = "orders"
+	}
+	delete(dispatcher, "name")
+	if dispatcher["sink"] == nil {
+		dispatcher = nil
+	}
+	dir := t.TempDir()
+	check(t, os.Symlink(filepath.Join(o.dir, "secrets"), filepath.Join(dir, "secrets")))
+	path := filepath.Join(dir, "orders.yaml")
+	check(t, objects.Write(path, name, dispatcher, outbox))
 	return path
 }
 
-// dispatching is the YAML of a dispatcher to a sink, at a free port.
-func dispatching(sink string) string {
-	return "name: orders\nnamespace: shop\nserver: {address: '127.0.0.1:0'}\nsink: " + sink + "\n"
+// secretOf is the name of the Secret with a role's login.
+func secretOf(role string) string { return strings.ReplaceAll(role, "_", "-") }
+
+// dsnOf is the connection string of a role.
+func (o *outbox) dsnOf(t testing.TB, role string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(o.dir, "secrets", secretOf(role), "dsn"))
+	check(t, err)
+	return string(text)
 }
+
+// mount has a folder as the Secret or ConfigMap of a name.
+func (o *outbox) mount(t testing.TB, name, dir string) {
+	t.Helper()
+	check(t, os.Symlink(dir, filepath.Join(o.dir, "secrets", name)))
+}
+
+// shop is the YAML of an OutboxDispatcher for commands that need its namespace alone.
+const shop = "namespace: shop\nsink: {log: {}}\n"
+
+// dispatching is the YAML of an OutboxDispatcher with a sink.
+func dispatching(sink string) string { return "namespace: shop\nsink: " + sink + "\n" }
 
 // enqueue adds events whose payloads hold the secret.
 func (o *outbox) enqueue(t testing.TB, n int) {
@@ -259,7 +304,13 @@ func (l *log) address(t testing.TB) (address string) {
 
 func start(t testing.TB, file string, env ...string) *process {
 	t.Helper()
-	p := &process{cmd: command(t, "run", "-f", file), log: &log{}, done: make(chan struct{})}
+	return launch(t, command(t, "run", "-f", file, "--listen", "127.0.0.1:0"), env...)
+}
+
+// launch starts a command that is a run.
+func launch(t testing.TB, cmd *exec.Cmd, env ...string) *process {
+	t.Helper()
+	p := &process{cmd: cmd, log: &log{}, done: make(chan struct{})}
 	p.cmd.Env = append(p.cmd.Env, env...)
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	check(t, p.cmd.Start())

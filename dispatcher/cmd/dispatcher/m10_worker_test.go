@@ -8,9 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -125,7 +123,7 @@ func TestM10WorkerAndDispatchersShareATable(t *testing.T) {
 	})
 	begin := map[string]func() (kill func()){"python": func() func() { return o.startM10(t, strings.TrimPrefix(to["python"].URL, "http://")) }}
 	for _, name := range []string{"a", "b"} {
-		file := o.file(t, o.dispatcher, "name: "+name+"\nnamespace: shop\ntopics: [m10]\ndelivery: {concurrency: 2, batchSize: 20}\nserver: {address: '127.0.0.1:0'}\nsink: {http: {url: '"+to[name].URL+"'}}\n")
+		file := o.file(t, o.dispatcher, "name: "+name+"\nnamespace: shop\ntopics: [m10]\ndelivery: {concurrency: 2, batchSize: 20}\nsink: {http: {url: '"+to[name].URL+"'}}\n")
 		begin[name] = func() func() {
 			p := start(t, file)
 			return func() { check(t, p.cmd.Process.Kill()); <-p.done }
@@ -173,10 +171,9 @@ func TestM10WorkerAndDispatchersShareATable(t *testing.T) {
 // startM10 starts the worker, and returns a function that kills it.
 func (o *outbox) startM10(t *testing.T, destination string) (kill func()) {
 	t.Helper()
-	dsn, err := os.ReadFile(filepath.Join(o.dir, o.producer))
-	check(t, err)
+	dsn := o.dsnOf(t, o.producer)
 	name := fmt.Sprintf("python:%d", time.Now().UnixNano()) // another for each process, as deployed workers have
-	cmd, err := python.Command(t.Context(), []string{"psycopg[binary]==3.2.10"}, "testdata/m10_worker.py", string(dsn), name, destination)
+	cmd, err := python.Command(t.Context(), []string{"psycopg[binary]==3.2.10"}, "testdata/m10_worker.py", dsn, name, destination)
 	need.Server(t, err, python.ErrMissing)
 	out := &log{}
 	cmd.Stdout, cmd.Stderr = out, out
@@ -202,14 +199,12 @@ func TestMigrateInstallsM10(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t))
 	file := func(m10 string) string {
-		path := filepath.Join(t.TempDir(), "config.yaml")
-		check(t, os.WriteFile(path, []byte("database: {dsnFile: "+filepath.Join(o.dir, o.owner)+", m10: "+m10+"}\n"), 0o600))
-		return path
+		return o.file(t, o.owner, "migration: {policy: Job, secretRef: {name: "+secretOf(o.owner)+"}, m10: "+m10+"}")
 	}
 	run(t, "", "migrate", "up", "-f", file("{namespace: shop}")).ok(t, "m10 installed: schema outbox, namespace shop, topic m10, publish Insert\n")
 	run(t, "", "migrate", "up", "-f", file("{namespace: shop}")).ok(t, "m10 is as wanted: schema outbox, namespace shop, topic m10, publish Insert\n")
 	run(t, "", "migrate", "up", "-f", file("{namespace: shop}"), "--m10", "shop/recovery/2", "--m10-publish", "Upsert").ok(t, "m10 installed: schema outbox, namespace shop, topic recovery/2, publish Upsert\n")
-	run(t, "", "migrate", "up", "-f", file("{topic: m10}")).ended(t, 78, "database.m10.namespace")
+	run(t, "", "migrate", "up", "-f", file("{topic: m10}")).ended(t, 78, "spec.migration.m10.namespace: Required value")
 	run(t, "", "migrate", "up", "-f", o.file(t, o.owner, ""), "--m10", "shop", "--m10-publish", "Replace").ended(t, 1, `--m10-publish is "Replace"; choose Insert or Upsert`)
 	run(t, "", "migrate", "grants", "--role", "worker", "--for", "m10").ok(t, `grant execute on function m10_recovery.claim_outbox_events to "worker";`, `grant select, update (process_after), delete on table m10_recovery.outbox to "worker";`)
 }

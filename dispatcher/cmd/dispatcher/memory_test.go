@@ -36,7 +36,7 @@ func TestMemoryIsBoundedUnderABacklog(t *testing.T) {
 			o := installed(t)
 			o.exec(t, fmt.Sprintf(`insert into outbox.outbox_events (id, namespace, topic, payload)
 				select gen_random_uuid(), 'shop', 'orders', to_jsonb(repeat('x', %d)) from generate_series(1, %d)`, test.size-2, test.events))
-			cmd := command(t, "run", "-f", o.file(t, o.dispatcher, test.config))
+			cmd := command(t, "run", "-f", o.file(t, o.dispatcher, test.config), "--listen", "127.0.0.1:0")
 			var errs strings.Builder
 			cmd.Stderr = &errs
 			check(t, cmd.Start())

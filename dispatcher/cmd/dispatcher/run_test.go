@@ -324,8 +324,7 @@ func TestPausedAndPortInUse(t *testing.T) {
 	if s := p.status(t); s.State != "Paused" || s.InFlight.Rows != 0 || o.count(t, "status = 'pending'") != 3 {
 		t.Errorf("paused, and yet: %+v", s)
 	}
-	same := o.file(t, o.dispatcher, strings.Replace(yaml, "127.0.0.1:0", p.address, 1))
-	run(t, "", "run", "-f", same).ended(t, 1, "server.address: ", "address already in use", "choose a free port")
+	run(t, "", "run", "-f", o.file(t, o.dispatcher, yaml), "--listen", p.address).ended(t, 1, "server.address: ", "address already in use", "choose a free port")
 	if code := p.stop(t); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
 	}
@@ -344,7 +343,7 @@ func TestARateLimitNeedsTheHeartbeat(t *testing.T) {
 	o := installed(t)
 	o.exec(t, fmt.Sprintf("revoke insert on outbox.outbox_workers from %s", o.dispatcher))
 	o.enqueue(t, 20)
-	p := start(t, o.file(t, o.dispatcher, dispatching("{log: {}}")+"log: {level: Debug}\ndelivery: {rateLimit: {events: 1000}}\n"))
+	p := start(t, o.file(t, o.dispatcher, dispatching("{log: {}}")+"pods: {log: {level: Debug}}\ndelivery: {rateLimit: {events: 1000}}\n"))
 	await(t, "the limit is named", func() bool { return p.status(t).LimitedBy == string(dispatcher.LimitedByDatabase) })
 	await(t, "the cause is logged", func() bool { return strings.Contains(p.log.String(), "delivers nothing") })
 	await(t, "it was tried again", func() bool { return strings.Count(p.log.String(), "was not renewed") >= 3 })

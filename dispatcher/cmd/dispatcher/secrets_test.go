@@ -47,31 +47,33 @@ type leak struct {
 	more       string // of the configuration
 }
 
-// leaks are the cases by name. The log sink is none: what it writes is what it delivers. dir holds the
-// files user, password, wrong, bearer and signing, each with the secret in it; unavailable kinds go to a closed
+// bearer is a login with a token.
+const bearer = "type: Token, secretRef: {name: planted, key: bearer}"
+
+// leaks are the cases by name. The log sink is none: what it writes is what it delivers. dir is the
+// Secret planted with the keys user, password, wrong, bearer and signing, each with the secret in it; unavailable kinds go to a closed
 // port, or to a server that refuses them.
 func leaks(t *testing.T, dir string) map[string]leak {
 	closed := closedPort(t)
-	login := fmt.Sprintf("usernameFile: %[1]s/user, secretFile: %[1]s/password", dir)
-	wrong := strings.Replace(login, "/password", "/wrong", 1)
+	const login, wrong = "usernameKey: user, secretRef: {name: planted}", "usernameKey: user, secretRef: {name: planted, key: wrong}"
 	all := map[string]leak{
-		"http": {sink: fmt.Sprintf("{http: {url: '%s', headers: {x-tenant: plain}, signingSecretFile: %[2]s/signing}, auth: {type: Token, secretFile: %[2]s/bearer}}",
-			consumer(t, http.StatusOK), dir), want: delivered},
+		"http": {sink: fmt.Sprintf("{http: {url: '%s', headers: [{name: x-tenant, value: plain}], signingSecretRef: {name: planted, key: signing}}, auth: {%s}}",
+			consumer(t, http.StatusOK), bearer), want: delivered},
 		"http that repeats what it gets": {sink: fmt.Sprintf("{http: {url: '%s'}, auth: {type: Basic, %s}}", consumer(t, http.StatusBadRequest), login), want: dead},
-		"http that refuses the token":    {sink: fmt.Sprintf("{http: {url: '%s'}, auth: {type: Token, secretFile: %s/bearer}}", consumer(t, http.StatusUnauthorized), dir), want: unavailable},
-		"http closed":                    {sink: fmt.Sprintf("{http: {url: 'http://%s/%s'}, auth: {type: Token, secretFile: %s/bearer}}", closed, "events", dir), want: unavailable},
-		"http without its file":          {sink: fmt.Sprintf("{http: {url: 'http://%s'}, auth: {type: Token, secretFile: %s/none}}", closed, dir), want: unavailable},
+		"http that refuses the token":    {sink: fmt.Sprintf("{http: {url: '%s'}, auth: {%s}}", consumer(t, http.StatusUnauthorized), bearer), want: unavailable},
+		"http closed":                    {sink: fmt.Sprintf("{http: {url: 'http://%s/%s'}, auth: {%s}}", closed, "events", bearer), want: unavailable},
+		"http without its file":          {sink: fmt.Sprintf("{http: {url: 'http://%s'}, auth: {type: Token, secretRef: {name: planted, key: none}}}", closed), want: unavailable},
 	}
 	brokers := kafka(t)
 	for name, sink := range map[string]string{
 		"kafka":                fmt.Sprintf("{kafka: {brokers: ['%s']}, auth: {type: Plain, %s}}", brokers, login),
 		"kafka wrong password": fmt.Sprintf("{kafka: {brokers: ['%s']}, auth: {type: Plain, %s}}", brokers, wrong),
 		"kafka SCRAM refused":  fmt.Sprintf("{kafka: {brokers: ['%s']}, auth: {type: ScramSHA256, %s}}", brokers, wrong),
-		"kafka OAUTHBEARER":    fmt.Sprintf("{kafka: {brokers: ['%s']}, timeout: 2s, auth: {type: OAuthBearer, secretFile: %s/bearer}}", brokers, dir),
+		"kafka OAUTHBEARER":    fmt.Sprintf("{kafka: {brokers: ['%s']}, timeout: 2s, auth: {type: OAuthBearer, secretRef: {name: planted, key: bearer}}}", brokers),
 		"kafka closed":         fmt.Sprintf("{kafka: {brokers: ['%s']}, auth: {type: Plain, %s}}", closed, login),
 		"nats closed":          fmt.Sprintf("{nats: {servers: ['nats://%s']}, auth: {type: Basic, %s}}", closed, login),
-		"nats token closed":    fmt.Sprintf("{nats: {servers: ['nats://%s']}, auth: {type: Token, secretFile: %s/bearer}}", closed, dir),
-		"nats nkey of no use":  fmt.Sprintf("{nats: {servers: ['nats://%s']}, auth: {type: NKey, secretFile: %s/bearer}}", closed, dir),
+		"nats token closed":    fmt.Sprintf("{nats: {servers: ['nats://%s']}, auth: {%s}}", closed, bearer),
+		"nats nkey of no use":  fmt.Sprintf("{nats: {servers: ['nats://%s']}, auth: {type: NKey, secretRef: {name: planted, key: bearer}}}", closed),
 		"redis closed":         fmt.Sprintf("{redis: {addresses: ['%s']}, auth: {type: Basic, %s}}", closed, login),
 		"rabbitmq closed":      fmt.Sprintf("{rabbitmq: {addresses: ['%s']}, auth: {type: Plain, %s}}", closed, login),
 	} {
@@ -85,7 +87,7 @@ func leaks(t *testing.T, dir string) map[string]leak {
 	maps.Copy(all, inboxes(t, dir, closed))
 	maps.Copy(all, pipelines(fmt.Sprintf("{http: {url: '%s'}}", consumer(t, http.StatusOK)), brokers, login))
 	maps.Copy(all, useless(t, dir, closed))
-	maps.Copy(all, registries(t, dir, closed, brokers, login, wrong))
+	maps.Copy(all, registries(t, closed, brokers, login, wrong))
 	// A collector that repeats what it gets, for all of them.
 	tracing := []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + consumer(t, http.StatusUnauthorized), "OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20" + secret}
 	for name, c := range all {
@@ -194,9 +196,9 @@ func inboxes(t *testing.T, dir, closed string) map[string]leak {
 		case "postgres closed":
 			to.Host = closed
 		}
-		file := filepath.Join(dir, strings.ReplaceAll(name, " ", "-"))
-		check(t, os.WriteFile(file, []byte(to.String()), 0o600))
-		all[name] = leak{sink: fmt.Sprintf("{postgres: {dsnFile: %s}}", file), want: want}
+		key := strings.ReplaceAll(name, " ", "-")
+		check(t, os.WriteFile(filepath.Join(dir, key), []byte(to.String()), 0o600))
+		all[name] = leak{sink: fmt.Sprintf("{postgres: {secretRef: {name: planted, key: %s}}}", key), want: want}
 	}
 	return all
 }
@@ -224,14 +226,15 @@ func TestPlantedSecretsAreShownNowhere(t *testing.T) {
 		for name, c := range all {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				plant(t, c)
+				plant(t, dir, c)
 			})
 		}
 	})
 }
 
-func plant(t *testing.T, c leak) {
+func plant(t *testing.T, dir string, c leak) {
 	o := installed(t)
+	o.mount(t, "planted", dir)
 	const n = 3
 	event := fmt.Sprintf(`{"namespace": "shop", "topic": "orders", "event_type": "OrderPlaced", "payload": {"card": %q}, "headers": {"authorization": %[1]q}, "dedupe_key": `, secret)
 	var lines strings.Builder
@@ -239,7 +242,7 @@ func plant(t *testing.T, c leak) {
 		fmt.Fprintf(&lines, "%s\"%s-%d\"}\n", event, secret, i)
 	}
 	run(t, lines.String(), "enqueue", "-f", o.file(t, o.producer, "")).ok(t)
-	file := o.file(t, o.dispatcher, dispatching(c.sink)+"log: {level: Debug}\ndelivery: {maxAttempts: 2, backoff: {base: 1ms, max: 1ms}}\n"+c.more)
+	file := o.file(t, o.dispatcher, dispatching(c.sink)+"pods: {log: {level: Debug}}\ndelivery: {maxAttempts: 2, backoff: {base: 1ms, max: 1ms}}\n"+c.more)
 	tested := command(t, "check", "-f", file)
 	tested.Env = append(tested.Env, c.env...)
 	finish(t, tested, "") // what it prints is looked at there
@@ -313,7 +316,7 @@ type rotation struct {
 const older, newer = "older-" + secret, "newer-" + secret
 
 // rotations are the destinations whose logins are in the mounted files. Package httpsink has its own.
-var rotations = map[string]func(t *testing.T, m mounted, o *outbox) rotation{
+var rotations = map[string]func(t *testing.T) rotation{
 	"nats":     rotateNATS,
 	"postgres": rotatePostgres,
 	"rabbitmq": rotateRabbitMQ,
@@ -331,7 +334,8 @@ func TestRotatedLoginLosesNoEvent(t *testing.T) {
 			t.Parallel()
 			o := installed(t)
 			m := mounted(t.TempDir())
-			r := of(t, m, o)
+			o.mount(t, "rotated", string(m))
+			r := of(t)
 			m.set(t, r.before)
 			p := start(t, o.file(t, o.dispatcher, dispatching(r.sink)+"delivery: {backoff: {base: 100ms, max: 1s}}\n"))
 			o.enqueue(t, 5)
@@ -370,7 +374,7 @@ func TestDatabasePasswordIsRotated(t *testing.T) {
 	p.ready(t)
 }
 
-func rotateNATS(t *testing.T, m mounted, _ *outbox) rotation {
+func rotateNATS(t *testing.T) rotation {
 	with := func(password string) nats.Options {
 		return nats.Options{Settings: fmt.Sprintf("authorization: {user: outbox, password: %q}", password)}
 	}
@@ -385,14 +389,13 @@ func rotateNATS(t *testing.T, m mounted, _ *outbox) rotation {
 	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders"}})
 	check(t, err)
 	return rotation{
-		sink: fmt.Sprintf("{nats: {servers: ['%s']}, auth: {type: Basic, usernameFile: %s, secretFile: %s}}",
-			server.URL(), m.file("username"), m.file("password")),
+		sink:   fmt.Sprintf("{nats: {servers: ['%s']}, auth: {type: Basic, secretRef: {name: rotated}}}", server.URL()),
 		before: map[string]string{"username": "outbox", "password": older}, after: map[string]string{"username": "outbox", "password": newer},
 		rotate: func(t *testing.T) { check(t, server.Configure(with(newer))) },
 	}
 }
 
-func rotatePostgres(t *testing.T, m mounted, _ *outbox) rotation {
+func rotatePostgres(t *testing.T) rotation {
 	u, err := url.Parse(pgtest.Empty(t))
 	check(t, err)
 	pool, role := pgtest.Open(t, u.String()), "inbox_"+filepath.Base(u.Path)
@@ -406,7 +409,7 @@ func rotatePostgres(t *testing.T, m mounted, _ *outbox) rotation {
 		return map[string]string{"dsn": to.String()}
 	}
 	return rotation{
-		sink:   fmt.Sprintf("{postgres: {dsnFile: %s}}", m.file("dsn")),
+		sink:   "{postgres: {secretRef: {name: rotated}}}",
 		before: dsn(older), after: dsn(newer),
 		rotate: func(*testing.T) {
 			pgtest.Exec(pool, fmt.Sprintf("alter role %s password '%s'", role, newer))
@@ -415,7 +418,7 @@ func rotatePostgres(t *testing.T, m mounted, _ *outbox) rotation {
 	}
 }
 
-func rotateRabbitMQ(t *testing.T, m mounted, _ *outbox) rotation {
+func rotateRabbitMQ(t *testing.T) rotation {
 	broker, err := rabbitmq.Start(t.Context(), rabbitmq.Options{
 		Users: map[string]string{"outbox": older}, Permissions: map[string][3]string{"outbox": {".*", ".*", ".*"}},
 	})
@@ -430,8 +433,7 @@ func rotateRabbitMQ(t *testing.T, m mounted, _ *outbox) rotation {
 	_, err = channel.QueueDeclare("orders", true, false, false, false, nil)
 	check(t, err)
 	return rotation{
-		sink: fmt.Sprintf("{rabbitmq: {addresses: ['%s']}, auth: {type: Plain, usernameFile: %s, secretFile: %s}}",
-			address, m.file("username"), m.file("password")),
+		sink:   fmt.Sprintf("{rabbitmq: {addresses: ['%s']}, auth: {type: Plain, secretRef: {name: rotated}}}", address),
 		before: map[string]string{"username": "outbox", "password": older}, after: map[string]string{"username": "outbox", "password": newer},
 		rotate: func(t *testing.T) {
 			for _, args := range [][]string{{"change_password", "outbox", newer}, {"close_all_user_connections", "outbox", "rotated"}} {
@@ -442,7 +444,7 @@ func rotateRabbitMQ(t *testing.T, m mounted, _ *outbox) rotation {
 	}
 }
 
-func rotateRedis(t *testing.T, m mounted, _ *outbox) rotation {
+func rotateRedis(t *testing.T) rotation {
 	server, err := redis.Start(t.Context(), redis.Options{})
 	need.Server(t, err, redis.ErrMissing)
 	t.Cleanup(func() { check(t, server.Stop(context.Background())) })
@@ -453,8 +455,7 @@ func rotateRedis(t *testing.T, m mounted, _ *outbox) rotation {
 	}
 	allow(t, older)
 	return rotation{
-		sink: fmt.Sprintf("{redis: {addresses: ['%s']}, auth: {type: Basic, usernameFile: %s, secretFile: %s}}",
-			server.Address, m.file("username"), m.file("password")),
+		sink:   fmt.Sprintf("{redis: {addresses: ['%s']}, auth: {type: Basic, secretRef: {name: rotated}}}", server.Address),
 		before: map[string]string{"username": "outbox", "password": older}, after: map[string]string{"username": "outbox", "password": newer},
 		rotate: func(t *testing.T) {
 			allow(t, newer)

@@ -57,14 +57,15 @@ func TestStateFilePausesARunningProcess(t *testing.T) {
 	defer close(release)
 	m := mounted(t.TempDir())
 	say := func(state string) { m.set(t, map[string]string{"state": state}) }
-	yaml := dispatching("{http: {url: '"+consumer.URL+"'}}") + "delivery: {concurrency: 2}\nstateFile: " + m.file("state") + "\n"
+	args := []string{"-f", o.file(t, o.dispatcher, dispatching("{http: {url: '"+consumer.URL+"'}}")+"delivery: {concurrency: 2}\n"), "--state-file", m.file("state")}
+	says := func(command string) output { return run(t, "", append([]string{command}, args...)...) }
 
 	// At the start.
 	say("Paused\n")
 	o.enqueue(t, 20)
-	run(t, "", "once", "-f", o.file(t, o.dispatcher, yaml)).ended(t, 1, "the dispatcher is paused")
-	run(t, "", "check", "-f", o.file(t, o.dispatcher, yaml)).ended(t, 0, "ok   state: Paused")
-	p := start(t, o.file(t, o.dispatcher, yaml))
+	says("once").ended(t, 1, "the dispatcher is paused")
+	says("check").ended(t, 0, "ok   state: Paused")
+	p := launch(t, command(t, append([]string{"run", "--listen", "127.0.0.1:0"}, args...)...))
 	p.ready(t)
 	await(t, "the backlog is counted", func() bool { b := p.status(t).Backlog; return b != nil && b.Pending == 20 })
 	shows := func(state string, unusable, paused string) bool {
@@ -110,7 +111,7 @@ func TestStateFilePausesARunningProcess(t *testing.T) {
 	if !shows("Paused", "1", "1") || len(arrived) != 0 {
 		t.Errorf("%d deliveries while its file is missing: %+v", len(arrived), p.status(t))
 	}
-	run(t, "", "check", "-f", o.file(t, o.dispatcher, yaml)).ended(t, 1, "FAIL state: stateFile: ")
+	says("check").ended(t, 1, "FAIL state: stateFile: ")
 
 	say("Running")
 	for range 18 {
@@ -132,7 +133,8 @@ func TestSchemaFileAppliesWithoutARestart(t *testing.T) {
 	o := installed(t)
 	m := mounted(t.TempDir())
 	m.set(t, map[string]string{"order.json": `{"properties": {"card": {"type": "string"}}}`})
-	yaml := dispatching("{log: {}}") + "message: {validation: [{schema: {file: " + m.file("order.json") + "}}]}\n"
+	o.mount(t, "schemas", string(m))
+	yaml := dispatching("{log: {}}") + "message: {validation: [{schema: {configMapRef: {name: schemas, key: order.json}}}]}\n"
 	p := start(t, o.file(t, o.dispatcher, yaml))
 	o.enqueue(t, 1)
 	await(t, "the event is delivered", func() bool { return o.count(t, "status = 'delivered'") == 1 })
@@ -155,8 +157,8 @@ func TestSchemaFileAppliesWithoutARestart(t *testing.T) {
 
 // useless are credentials' files that hold something else, and clouds that repeat what they get.
 func useless(t *testing.T, dir, closed string) map[string]leak {
-	lines, google := filepath.Join(dir, "lines"), filepath.Join(dir, "google")
-	check(t, os.WriteFile(lines, []byte("two-"+secret+"\nlines-"+secret), 0o600))
+	google := filepath.Join(dir, "google")
+	check(t, os.WriteFile(filepath.Join(dir, "lines"), []byte("two-"+secret+"\nlines-"+secret), 0o600))
 	account, err := json.Marshal(map[string]string{
 		"type": "service_account", "client_email": "a@b.example", "private_key_id": secret, "private_key": secret, "token_uri": "http://" + closed,
 	})
@@ -165,10 +167,10 @@ func useless(t *testing.T, dir, closed string) map[string]leak {
 	aws := []string{"AWS_ACCESS_KEY_ID=" + secret, "AWS_SECRET_ACCESS_KEY=" + secret, "AWS_SESSION_TOKEN=" + secret, "AWS_REGION=eu-central-1"}
 	echo := consumer(t, http.StatusBadRequest)
 	return map[string]leak{
-		"http with a token of no use":      {fmt.Sprintf("{http: {url: 'http://%s'}, auth: {type: Token, secretFile: %s}}", closed, lines), unavailable, nil, ""},
-		"http with a signature of no use":  {fmt.Sprintf("{http: {url: 'http://%s', signingSecretFile: %s}}", closed, lines), unavailable, nil, ""},
-		"http with a client key of no use": {fmt.Sprintf("{http: {url: 'https://%s'}, tls: {clientCertFile: %s, clientKeyFile: %[2]s}}", closed, lines), unavailable, nil, ""},
-		"nats with credentials of no use":  {fmt.Sprintf("{nats: {servers: ['nats://%s']}, auth: {type: Credentials, secretFile: %s}}", closed, lines), unavailable, nil, ""},
+		"http with a token of no use":      {fmt.Sprintf("{http: {url: 'http://%s'}, auth: {type: Token, secretRef: {name: planted, key: lines}}}", closed), unavailable, nil, ""},
+		"http with a signature of no use":  {fmt.Sprintf("{http: {url: 'http://%s', signingSecretRef: {name: planted, key: lines}}}", closed), unavailable, nil, ""},
+		"http with a client key of no use": {fmt.Sprintf("{http: {url: 'https://%s'}, tls: {clientCertSecretRef: {name: planted, key: lines}, clientKeySecretRef: {name: planted, key: lines}}}", closed), unavailable, nil, ""},
+		"nats with credentials of no use":  {fmt.Sprintf("{nats: {servers: ['nats://%s']}, auth: {type: Credentials, secretRef: {name: planted, key: lines}}}", closed), unavailable, nil, ""},
 		"sqs that repeats what it gets":    {fmt.Sprintf("{sqs: {queueURL: '%s/1/orders'}}", echo), unavailable, aws, ""},
 		"sns that repeats what it gets":    {fmt.Sprintf("{sns: {topicARN: 'arn:aws:sns:eu-central-1:123456789012:orders', endpoint: '%s'}}", echo), unavailable, aws, ""},
 		"pubSub with a key of no use":      {"{pubSub: {project: orders-1}, timeout: 1s}", unavailable, []string{"GOOGLE_APPLICATION_CREDENTIALS=" + google}, ""},
@@ -177,7 +179,7 @@ func useless(t *testing.T, dir, closed string) map[string]leak {
 
 // registries are schema registries that know the login, refuse it, and repeat it, and payloads that do
 // not fit their schemas.
-func registries(t *testing.T, dir, closed, brokers, login, wrong string) map[string]leak {
+func registries(t *testing.T, closed, brokers, login, wrong string) map[string]leak {
 	f := srfake.New(srfake.WithAuth("Basic " + basic))
 	t.Cleanup(f.Close)
 	f.SeedSchema("orders-value", 1, 1, sr.Schema{Schema: `{"type": "record", "name": "a", "fields": [{"name": "card", "type": "long"}]}`})
@@ -195,10 +197,10 @@ func registries(t *testing.T, dir, closed, brokers, login, wrong string) map[str
 		"registry's Protobuf":                {kafka("Protobuf, subject: proto"), dead, nil, known},
 		"registry's JSON Schema":             {fmt.Sprintf("{http: {url: '%s'}}", consumer(t, http.StatusOK)), dead, nil, strings.TrimSuffix(known, "}\n") + ", validation: [{schema: {registry: {subject: json}}}]}\n"},
 		"registry wrong password":            {kafka("Avro"), unavailable, nil, at(f.URL(), "type: Basic, "+wrong)},
-		"registry that repeats what it gets": {kafka("Avro"), unavailable, nil, at(consumer(t, http.StatusUnauthorized), "type: Token, secretFile: "+dir+"/bearer")},
-		"registry that is another server":    {kafka("Avro"), unavailable, nil, at(consumer(t, http.StatusOK), "type: Token, secretFile: "+dir+"/bearer")},
-		"registry with a token of no use":    {kafka("Avro"), unavailable, nil, at(f.URL(), "type: Token, secretFile: "+dir+"/lines")},
-		"registry closed":                    {kafka("Avro"), unavailable, nil, at("http://"+closed, "type: Token, secretFile: "+dir+"/bearer")},
+		"registry that repeats what it gets": {kafka("Avro"), unavailable, nil, at(consumer(t, http.StatusUnauthorized), bearer)},
+		"registry that is another server":    {kafka("Avro"), unavailable, nil, at(consumer(t, http.StatusOK), bearer)},
+		"registry with a token of no use":    {kafka("Avro"), unavailable, nil, at(f.URL(), strings.Replace(bearer, "key: bearer", "key: lines", 1))},
+		"registry closed":                    {kafka("Avro"), unavailable, nil, at("http://"+closed, bearer)},
 	}
 }
 

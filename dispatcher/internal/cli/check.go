@@ -23,6 +23,7 @@ const checkTimeout = 15 * time.Second
 
 func checkCommand() *cobra.Command {
 	var file source
+	var own ownSettings
 	var output string
 	var data bool
 	cmd := &cobra.Command{
@@ -47,7 +48,7 @@ one fails, 78 when the configuration is refused, 1 for any other failure.`,
 				return errors.New("--output is for --data; add it, or leave out --output")
 			}
 			c := &checks{out: cmd.OutOrStdout()}
-			c.all(cmd.Context(), file)
+			c.all(cmd.Context(), file, own)
 			if c.failed == 0 {
 				return nil
 			}
@@ -59,6 +60,7 @@ one fails, 78 when the configuration is refused, 1 for any other failure.`,
 		}),
 	}
 	fileFlag(cmd, &file)
+	own.flags(cmd)
 	cmd.Flags().BoolVar(&data, "data", false, "look at the outbox's rows, not at what run needs")
 	cmd.Flags().StringVarP(&output, "output", "o", "table", "with --data: table, json or yaml")
 	return cmd
@@ -83,7 +85,7 @@ func (c *checks) report(name, detail string, err error) bool {
 	return true
 }
 
-func (c *checks) all(ctx context.Context, file source) {
+func (c *checks) all(ctx context.Context, file source, own ownSettings) {
 	cfg, err := file.read()
 	if err != nil {
 		for _, problem := range splitErrors(err) {
@@ -91,6 +93,7 @@ func (c *checks) all(ctx context.Context, file source) {
 		}
 		return
 	}
+	own.set(&cfg)
 	invalid := cfg.Validate()
 	if invalid == nil {
 		_, invalid = sink.Pipeline(cfg)

@@ -20,6 +20,7 @@ import (
 func runCommand(version string) *cobra.Command {
 	var file source
 	var own ownSettings
+	var listen string
 	cmd := &cobra.Command{
 		Use: "run -f FILE", Short: "Deliver events until SIGTERM or SIGINT", Args: cobra.NoArgs,
 		Long: `Deliver events until SIGTERM or SIGINT, then finish what is in flight within gracePeriod.
@@ -35,30 +36,27 @@ It starts and continues while the database or the destination is unreachable, an
 			if cfg.NeedsVerifiedTypes && cfg.VerifiedTypesFile == "" {
 				return refused{errors.New("spec.delivery.consumerPolicy: Verified needs the event types with a verified consumer, which the operator knows; name a file that lists them with --verified-types-file")}
 			}
+			cfg.Server.Address = cmp.Or(listen, cfg.Server.Address)
 			return run(cmd, version, cfg)
 		}),
 	}
 	fileFlag(cmd, &file)
 	own.flags(cmd)
+	cmd.Flags().StringVar(&listen, "listen", "", "the address of health, metrics and status (default 127.0.0.1:8080)")
 	return cmd
 }
 
-// ownSettings are what one process has for itself, in addition to the objects.
-type ownSettings struct{ listen, stateFile, verifiedTypesFile string }
+// ownSettings are the files that one process has for itself, in addition to the objects.
+type ownSettings struct{ stateFile, verifiedTypesFile string }
 
 func (o *ownSettings) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&o.listen, "listen", "", "the address of health, metrics and status (default 127.0.0.1:8080)")
 	cmd.Flags().StringVar(&o.stateFile, "state-file", "", "a file that holds Running or Paused, and overrides spec.state; it is read again each second")
 	cmd.Flags().StringVar(&o.verifiedTypesFile, "verified-types-file", "", "a file that lists the event types which are delivered, one a line, or their beginnings with *; it is read again each second")
 }
 
 func (o ownSettings) set(cfg *spec.Config) {
-	for _, s := range []struct {
-		to   *string
-		flag string
-	}{{&cfg.Server.Address, o.listen}, {&cfg.StateFile, o.stateFile}, {&cfg.VerifiedTypesFile, o.verifiedTypesFile}} {
-		*s.to = cmp.Or(s.flag, *s.to)
-	}
+	cfg.StateFile = cmp.Or(o.stateFile, cfg.StateFile)
+	cfg.VerifiedTypesFile = cmp.Or(o.verifiedTypesFile, cfg.VerifiedTypesFile)
 }
 
 // run serves first and then delivers, so that the server responds from start to end.
@@ -105,6 +103,7 @@ func run(cmd *cobra.Command, version string, cfg spec.Config) error {
 
 func onceCommand(version string) *cobra.Command {
 	var file source
+	var own ownSettings
 	var n int
 	cmd := &cobra.Command{
 		Use: "once -f FILE [-n N]", Short: "Deliver up to N events that are due, then end", Args: cobra.NoArgs,
@@ -118,10 +117,12 @@ destination that is unreachable. The exit code is 1 unless every delivery succee
 			if n < 1 {
 				return fmt.Errorf("-n is %d; set it to 1 or more", n)
 			}
+			own.set(&cfg)
 			return once(cmd, version, cfg, n)
 		}),
 	}
 	fileFlag(cmd, &file)
+	own.flags(cmd)
 	cmd.Flags().IntVarP(&n, "number", "n", 1, "how many events to claim at most")
 	return cmd
 }

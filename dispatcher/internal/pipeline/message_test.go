@@ -177,9 +177,6 @@ func TestFormatStorageHasItsMembers(t *testing.T) {
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 const outboxConfig = `
-name: shop
-namespace: shop
-database: {dsnFile: /nowhere}
 sink:
   http: {url: %s}
   contentMode: Structured
@@ -191,7 +188,7 @@ sink:
 message:
   validation:
   - types: [Placed]
-    schema: {file: %s}
+    schema: {configMapRef: {name: schemas, key: order.json}}
     rules:
     - rule: payload.total > 0
       message: an order has a total
@@ -208,14 +205,10 @@ message:
 func TestOutboxDeliversWhatIsValidAndRouted(t *testing.T) {
 	target := newTarget(t)
 	dir := t.TempDir()
-	schemaFile, configFile := filepath.Join(dir, "order.json"), filepath.Join(dir, "config.yaml")
-	write(t, schemaFile, `{"required": ["total"], "properties": {"total": {"type": "number"}, "currency": {"enum": ["EUR"]}}, "additionalProperties": {"type": "string"}}`)
-	write(t, configFile, fmt.Sprintf(outboxConfig, target.URL, schemaFile))
-	cfg, err := spec.Load(configFile)
-	need.OK(t, err)
-	need.OK(t, cfg.Validate())
+	need.OK(t, os.Mkdir(filepath.Join(dir, "schemas"), 0o700))
+	write(t, filepath.Join(dir, "schemas", "order.json"), `{"required": ["total"], "properties": {"total": {"type": "number"}, "currency": {"enum": ["EUR"]}}, "additionalProperties": {"type": "string"}}`)
 	var log bytes.Buffer
-	s, err := sink.New(cfg, io.Discard)
+	s, err := sink.New(sinktest.Settings(t, dir, fmt.Sprintf(outboxConfig, target.URL)), io.Discard)
 	need.OK(t, err)
 	defer func() {
 		if err := s.Close(context.WithoutCancel(t.Context())); err != nil {
