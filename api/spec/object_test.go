@@ -6,15 +6,15 @@ import (
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // made are the settings of objects, whose keys are at their paths, and lines of the keys: NAME/KEY by FIELD, sorted.
 func made(t *testing.T, from Objects, login Login) (Config, []string) {
 	t.Helper()
 	c, refs, err := from.Config(login, Ref.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	var lines []string
 	for _, r := range refs {
 		line := r.Path() + " by " + r.Field
@@ -29,9 +29,7 @@ func made(t *testing.T, from Objects, login Login) (Config, []string) {
 
 func read[T any](t *testing.T, text string) (v T) {
 	t.Helper()
-	if err := yaml.UnmarshalStrict([]byte(text), &v); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, yaml.UnmarshalStrict([]byte(text), &v))
 	return v
 }
 

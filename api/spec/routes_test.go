@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 func TestPipelineValidate(t *testing.T) {
@@ -59,9 +61,7 @@ func TestPipelineValidate(t *testing.T) {
 		},
 	} {
 		c, err := load(t, strings.Replace(minimal, "{log: {}}", "{kafka: {brokers: ['kafka.example:9092']}}", 1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		c.Message.SchemaRegistry = &SchemaRegistry{URL: "http://registry.example"}
 		c.Message.SchemaRegistry.ApplyDefaults()
 		change(&c)
@@ -84,9 +84,7 @@ func TestRoutesOfClouds(t *testing.T) {
 		"serviceBus: {namespace: shop.servicebus.windows.net}",
 	} {
 		c, err := load(t, strings.Replace(minimal, "{log: {}}", "{"+sink+"}", 1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		c.Sink.Routes = []Route{{nil, "event.topic"}}
 		if err := c.Validate(); err != nil {
 			t.Errorf("%s: %v", sink, err)
@@ -96,9 +94,7 @@ func TestRoutesOfClouds(t *testing.T) {
 
 func TestRateLimitsAreValidated(t *testing.T) {
 	c, err := load(t, minimal+"\ndelivery: {rateLimit: {events: 500}, topicRateLimits: [{topic: orders, events: 5, period: 1m}, {topic: returns, events: 5}]}\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	if err := c.Validate(); err != nil {
 		t.Errorf("valid limits are refused: %v", err)
 	}

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // What a file says next to the kind of its sink reaches the kind, with its default.
@@ -12,9 +14,7 @@ func TestSinksAreHandedTheirAccess(t *testing.T) {
 		"http": 10, "kafka": 30, "log": 0, "nats": 10, "postgres": 30, "pubSub": 10, "rabbitmq": 30, "redis": 10, "serviceBus": 10, "sns": 10, "sqs": 10,
 	} {
 		c, err := load(t, strings.Replace(minimal, "{log: {}}", "{"+kind+": {}, auth: {type: Basic, username: a}, tls: {caFile: b}}", 1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		a := c.Sink.members()[kind].access()
 		if a.Auth.Username != "a" || a.TLS.CAFile != "b" || a.Timeout != Duration(timeout*time.Second) || c.Sink.Timeout != a.Timeout {
 			t.Errorf("%s: got %+v, want auth, tls and a timeout of %ds; the sink has %s", kind, a, timeout, c.Sink.Timeout)
@@ -128,9 +128,7 @@ func TestSinkAccessValidate(t *testing.T) {
 // The address is checked as that of sink http, and an error names its own field.
 func TestNotifyRefusesInvalidAddresses(t *testing.T) {
 	c, err := load(t, minimal+"\nnotify: {url: 'https://oncall.example.com/dead-letters', auth: {type: Token, secretFile: a}, signingSecretFile: b, tls: {serverName: c}}\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	if err := c.Validate(); err != nil {
 		t.Errorf("a whole one is refused: %v", err)
 	}
@@ -154,9 +152,7 @@ func TestNotifyRefusesInvalidAddresses(t *testing.T) {
 
 func TestRegistryDefaults(t *testing.T) {
 	c, err := load(t, minimal+"\nmessage: {schemaRegistry: {url: 'https://registry.example.com'}}\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	if want := (SchemaRegistry{URL: "https://registry.example.com", Refresh: Duration(5 * time.Minute)}); *c.Message.SchemaRegistry != want {
 		t.Errorf("got  %+v\nwant %+v", *c.Message.SchemaRegistry, want)
 	}

@@ -5,13 +5,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 func TestPostgresDefaults(t *testing.T) {
 	c, err := load(t, strings.Replace(minimal, "{log: {}}", "{postgres: {dsnFile: dsn}, tls: {caFile: ca}}", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	want := PostgresSink{
 		DSNFile: "dsn", Table: "public.inbox_events", Access: Access{TLS: &TLS{CAFile: "ca"}, Timeout: Duration(30 * time.Second)},
 	}
@@ -53,7 +53,5 @@ func TestPostgresDatabase(t *testing.T) {
 	iam := &IAM{Provider: IAMAWS}
 	s := PostgresSink{DSN: "a", DSNFile: "b", IAM: iam, Access: Access{TLS: &TLS{CAFile: "c", ClientCertFile: "d", ClientKeyFile: "e"}}}
 	want := Database{DSN: "a", DSNFile: "b", Schema: "outbox", CAFile: "c", ClientCertFile: "d", ClientKeyFile: "e", IAM: iam}
-	if got := s.Database(); got != want {
-		t.Errorf("got  %+v\nwant %+v", got, want)
-	}
+	need.Want(t, want, "got  %+v\nwant %+v", s.Database())
 }

@@ -11,6 +11,8 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 const chartCRDs = "../../charts/outbox-operator/files/crds"
@@ -27,9 +29,7 @@ var crds = map[string]string{
 func TestCRDFitsIntoAnAnnotation(t *testing.T) {
 	for _, file := range crds {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		object, err := yaml.YAMLToJSON(text)
 		if err != nil {
 			t.Fatalf("%s: %v", file, err)
@@ -129,18 +129,14 @@ func checkDefault(t *testing.T, s *apiextensionsv1.JSONSchemaProps) {
 	}
 	if s.Default != nil && s.Type != "object" {
 		var v any
-		if err := json.Unmarshal(s.Default.Raw, &v); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, json.Unmarshal(s.Default.Raw, &v))
 		if text, ok := v.(string); ok {
 			actual = text
 		} else {
 			actual = string(s.Default.Raw)
 		}
 	}
-	if documented != actual {
-		t.Errorf("the description says that the default is %q, the schema %q", documented, actual)
-	}
+	need.Want(t, actual, "the description says that the default is %q, the schema %q", documented)
 }
 
 // The rule for the union, and what it says, list all kinds of sinks.
@@ -186,13 +182,9 @@ func root(t *testing.T, kind string) *apiextensionsv1.JSONSchemaProps {
 func crd(t *testing.T, kind string) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	data, err := os.ReadFile(crds[kind])
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	object := &apiextensionsv1.CustomResourceDefinition{}
-	if err := yaml.UnmarshalStrict(data, object); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, yaml.UnmarshalStrict(data, object))
 	return object
 }
 
@@ -228,8 +220,6 @@ func TestPagesNameEveryReason(t *testing.T) {
 func read(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return string(text)
 }

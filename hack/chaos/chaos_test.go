@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // TestMain lets the runs start this test program as their producers and consumers. It builds the dispatchers
@@ -82,9 +84,7 @@ func TestShortRunsKeepTheLedger(t *testing.T) {
 			o := shortRuns
 			o.seed, o.ordered, o.deleted, o.paced = test.seed, test.ordered, test.deleted, test.paced
 			r, err := run(t.Context(), o, t.Output())
-			if err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, err)
 			r.print(t.Output())
 			if r.failed() {
 				t.Error("see above")
@@ -105,9 +105,7 @@ func draw(seed uint64, total time.Duration, kinds []kind) []fault {
 // A seed can be replayed, and a long run has every fault.
 func TestScheduleIsReproducible(t *testing.T) {
 	all := defaults().kinds
-	if !slices.Equal(draw(7, time.Minute, all), draw(7, time.Minute, all)) {
-		t.Error("one seed gave two schedules")
-	}
+	need.WantAll(t, draw(7, time.Minute, all), "one seed gave two schedules", draw(7, time.Minute, all))
 	if slices.Equal(draw(7, time.Minute, all), draw(8, time.Minute, all)) {
 		t.Error("two seeds gave one schedule")
 	}

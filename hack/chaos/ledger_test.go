@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 var (
@@ -210,9 +211,7 @@ func TestLedgerFindsViolations(t *testing.T) {
 			}
 			slices.Sort(got)
 			slices.Sort(test.want)
-			if !slices.Equal(got, test.want) {
-				t.Errorf("found %q, want %q", got, test.want)
-			}
+			need.WantAll(t, test.want, "found %q, want %q", got)
 		})
 	}
 	h := story(false, nil)
@@ -290,9 +289,7 @@ func TestRecoveryExcludesTimeWithoutDispatchers(t *testing.T) {
 		"the consumer was unreachable": {[]injected{{kind: restart, start: at(0), end: at(4000)}}, time.Second},
 	} {
 		h := story(true, slices.Concat(both, test.more))
-		if got := h.unattended(at(0), at(3000)); got != test.want {
-			t.Errorf("%s: no dispatcher ran for %v, want %v", name, got, test.want)
-		}
+		need.Want(t, test.want, "%s: no dispatcher ran for %v, want %v", h.unattended(at(0), at(3000)), name)
 	}
 	h := story(true, both)
 	late := []recovery{{fault: both[0], rows: 3 * time.Second}}

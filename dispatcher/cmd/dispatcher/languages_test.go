@@ -237,9 +237,7 @@ func TestConsumersOfThePageKeepTheRules(t *testing.T) {
 			check(t, free.Close())
 			schema, err := os.ReadFile("../../client/consumer/sql/schema.sql")
 			check(t, err)
-			if string(schema) != consume.SQL("") {
-				t.Error("consumer.SQL is not the file")
-			}
+			need.Want(t, consume.SQL(""), "consumer.SQL is not the file", string(schema))
 			_, err = f.Exec(t.Context(), string(schema)+"create table invoices (tracking_id uuid, cents int not null, currency text not null)")
 			check(t, err)
 			dsn := f.Config().ConnString()

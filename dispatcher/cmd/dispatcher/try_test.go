@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/outbox-operator/outbox-operator/hack/testing/golden"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -74,9 +75,7 @@ func (s *silent) wantSilence(t *testing.T) {
 	resp, err := http.Get(s.URL) // accepted after all others
 	check(t, err)
 	check(t, resp.Body.Close())
-	if n := s.heard.Load(); n != 1 {
-		t.Errorf("the destination had %d connections, want only the test's own", n)
-	}
+	need.Want(t, 1, "the destination had %d connections, want only the test's own", s.heard.Load())
 }
 
 // versions is every row of the outbox, where it is and who wrote it, and the sequences: a write changes it.
@@ -162,9 +161,7 @@ func TestTryNamesExactlyThePlantedDifferences(t *testing.T) {
 		"paused    5      odd      message.transform[1].payload cannot be computed: line 1, column 28: it reads a key that is not there; ",
 		"moved     11     refunds  "+destination.URL+"/refunds → "+destination.URL+"/v2/refunds\n")
 
-	if after := o.versions(t); after != before {
-		t.Errorf("the database changed:\n%s\nwas\n%s", after, before)
-	}
+	need.Want(t, before, "the database changed:\n%s\nwas\n%s", o.versions(t))
 	destination.wantSilence(t)
 }
 
