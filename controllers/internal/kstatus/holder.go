@@ -1,3 +1,5 @@
+// Package kstatus writes conditions as kstatus reads them, once if anything changed, and records the changes as
+// Events.
 package kstatus
 
 import (
@@ -9,26 +11,28 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
-	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 )
 
 // holder is the field of the status with the operator that holds the object.
 func holder(o client.Object) *string {
 	switch o := o.(type) {
-	case *api.Outbox:
+	case *v1alpha1.Outbox:
 		return &o.Status.Operator
-	case *api.DeadLetterReplay:
+	case *v1alpha1.DeadLetterReplay:
 		return &o.Status.Operator
-	case *api.OutboxConsumer:
+	case *v1alpha1.OutboxConsumer:
 		return &o.Status.Operator
 	}
-	return &o.(*api.OutboxDispatcher).Status.Operator
+	return &o.(*v1alpha1.OutboxDispatcher).Status.Operator
 }
 
 // An object that another operator holds is looked at again after this time, and one whose claim met another
@@ -57,7 +61,7 @@ func (r *Reporter) Claim(ctx context.Context, o client.Object) (held bool, again
 		return err == nil, 0, client.IgnoreNotFound(err)
 	default:
 		if r.saysHeld(o.GetUID(), time.Now()) {
-			r.Record(ctx, o, nil, Event{corev1.EventTypeWarning, api.ReasonManagedByAnotherOperator, actionReconcile, fmt.Sprintf(
+			r.Record(ctx, o, nil, Event{corev1.EventTypeWarning, v1alpha1.ReasonManagedByAnotherOperator, actionReconcile, fmt.Sprintf(
 				"The operator of namespace %q manages this object (status.operator), so that of namespace %q leaves it alone. Let one of them ignore this namespace (ignoreNamespaces). "+
 					"When the first is gone, set status.operator to null: `kubectl patch ... --subresource=status --type=merge -p '{\"status\":{\"operator\":null}}'`.", *now, r.Operator)})
 		}
@@ -82,14 +86,14 @@ func (r *Reporter) saysHeld(uid types.UID, now time.Time) bool {
 
 // Disabled reports whether a person wants the operator to leave the object alone.
 func Disabled(o client.Object) bool {
-	return strings.EqualFold(o.GetAnnotations()[api.AnnotationReconcile], api.ReconcileDisabled)
+	return strings.EqualFold(o.GetAnnotations()[v1alpha1.AnnotationReconcile], v1alpha1.ReconcileDisabled)
 }
 
 // HandsOff is the condition of an object that is Disabled.
 func HandsOff() metav1.Condition {
-	return Condition(api.ReconcilingCondition, metav1.ConditionFalse, api.ReasonReconcileDisabled, fmt.Sprintf(
+	return Condition(v1alpha1.ReconcilingCondition, metav1.ConditionFalse, v1alpha1.ReasonReconcileDisabled, fmt.Sprintf(
 		"The annotation %s is %s: the operator changes nothing that it has made, and applies no edit, not even of replicas or state. Remove the annotation, and it continues.",
-		api.AnnotationReconcile, api.ReconcileDisabled))
+		v1alpha1.AnnotationReconcile, v1alpha1.ReconcileDisabled))
 }
 
 // Observed is the generation that a status is about: that of an object that is Disabled stays the one that was applied
@@ -111,7 +115,7 @@ func (r *Reporter) Disable(ctx context.Context, o client.Object, conditions *[]m
 }
 
 // WatchReconciling records that an object is Disabled, and that it is not any more.
-var WatchReconciling = Watch{Condition: api.ReconcilingCondition, Action: actionReconcile}
+var WatchReconciling = Watch{Condition: v1alpha1.ReconcilingCondition, Action: actionReconcile}
 
 // Edited lets pass what a person changes of an object: its spec, its labels and annotations, and its holder.
 func Edited() predicate.Predicate {
@@ -121,4 +125,36 @@ func Edited() predicate.Predicate {
 		predicate.AnnotationChangedPredicate{},
 		predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return *holder(e.ObjectOld) != *holder(e.ObjectNew) }},
 	)
+}
+
+// Condition is one whose message is a sentence.
+func Condition(kind string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
+	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: problem.Sentence(message)}
+}
+
+// SetConditions replaces the conditions; one that stays as it was keeps its time of transition.
+// Reconciling and Stalled go when now does not have them.
+func SetConditions(conditions *[]metav1.Condition, generation int64, now []metav1.Condition) {
+	for _, kstatus := range []string{v1alpha1.ReconcilingCondition, v1alpha1.StalledCondition} {
+		if meta.FindStatusCondition(now, kstatus) == nil {
+			meta.RemoveStatusCondition(conditions, kstatus)
+		}
+	}
+	for _, c := range now {
+		c.ObservedGeneration = max(generation, 0)
+		meta.SetStatusCondition(conditions, c)
+	}
+}
+
+// SetFailure says that a pass could not be finished, which is the operator's trouble and not the
+// object's: what is known of the object stays. The main condition is always there: Ready, or Complete of what ends.
+func SetFailure(conditions *[]metav1.Condition, generation int64, main string, failure error) {
+	meta.RemoveStatusCondition(conditions, v1alpha1.StalledCondition)
+	message := problem.Sentence("the operator could not finish, and tries again: " + failure.Error())
+	if meta.FindStatusCondition(*conditions, main) == nil {
+		meta.SetStatusCondition(conditions, metav1.Condition{Type: main, Status: metav1.ConditionUnknown,
+			Reason: v1alpha1.ReasonProgressing, Message: message, ObservedGeneration: generation})
+	}
+	meta.SetStatusCondition(conditions, metav1.Condition{Type: v1alpha1.ReconcilingCondition, Status: metav1.ConditionTrue,
+		Reason: v1alpha1.ReasonProgressing, Message: message, ObservedGeneration: generation})
 }

@@ -2,8 +2,10 @@
 package migrate
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -148,4 +150,23 @@ func failure(job *batchv1.Job) string {
 		}
 	}
 	return ""
+}
+
+// Sentence says where a migration that has not succeeded stands, what keeps it, and what to do.
+func (m Migration) Sentence() string {
+	of := ""
+	if m.Of != "" {
+		of = " of " + m.Of
+	}
+	if m.Unmade {
+		return fmt.Sprintf("The migration Job%s is not made yet; the conditions%s say why.", of, of)
+	}
+	if m.State != Failed {
+		return strings.TrimSpace(fmt.Sprintf("The migration Job%s runs. %s", of, m.Detail))
+	}
+	text := "The migration" + of + " failed"
+	if m.Detail != "" {
+		text += ": " + strings.TrimSuffix(m.Detail, ".")
+	}
+	return text + ". It is tried again by itself, and at once when the spec changes; see `kubectl logs -l " + m.Selector + "`."
 }

@@ -13,11 +13,13 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/pgreader"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/replay"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/httpsink"
 )
 
 // withOperations adds to the command that reads dead letters those that change them.
@@ -253,4 +255,38 @@ func reader(cfg spec.Config, timeout time.Duration) *pgreader.Reader {
 	return pgreader.New(func(ctx context.Context) (*pgx.Conn, error) { return connect(ctx, cfg) }, pgreader.Options{
 		Schema: cfg.Database.Schema, Namespace: cfg.Namespace, Topics: cfg.Topics, Timeout: timeout,
 	})
+}
+
+// address makes the sink of notifications; nil when the file has no notify.
+func address(cfg spec.Config) (dispatcher.Sink, error) {
+	if cfg.Notify == nil {
+		return nil, nil
+	}
+	s, err := httpsink.New(cfg.Notify.Sink(), nil)
+	if err != nil {
+		return nil, fmt.Errorf("notify: %w", err)
+	}
+	return named{s}, nil
+}
+
+// named is a sink whose errors say that it is not the events'.
+type named struct{ dispatcher.Sink }
+
+// Deliver implements [dispatcher.Sink].
+func (n named) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
+	errs := n.Sink.Deliver(ctx, batch)
+	for i, err := range errs {
+		errs[i] = notifyError(err)
+	}
+	return errs
+}
+
+// Probe implements [dispatcher.Sink].
+func (n named) Probe(ctx context.Context) error { return notifyError(n.Sink.Probe(ctx)) }
+
+func notifyError(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("notify: %w", err)
 }
