@@ -96,7 +96,7 @@ func isText(e ast.Expr) bool {
 	return ok && literal.Kind == token.STRING
 }
 
-// said is a test that keeps what it is told.
+// said is a test that keeps what is reported to it.
 type said struct {
 	testing.TB
 	all []string
