@@ -25,6 +25,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/client/producer"
 	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -56,9 +57,7 @@ func benchmarkDrain(b *testing.B, drain func(*pgxpool.Pool)) {
 		b.StopTimer()
 		dsn := pgtest.Migrated(b)
 		admin := pgtest.Pool(b, dsn)
-		if err := fillTopic(b.Context(), admin, drained, 200); err != nil {
-			b.Fatal(err)
-		}
+		need.OK(b, fillTopic(b.Context(), admin, drained, 200))
 		pool := pgtest.Pool(b, dsn)
 		before, serverBefore := cpuTime(b), serverTime(b, admin)
 		b.StartTimer()
@@ -93,9 +92,7 @@ func drain(b testing.TB, pool *pgxpool.Pool, deletes bool, batch int) {
 	d, err := engine.New(pgstore.New(pool, pgstore.Options{Namespace: "shop", DeleteDelivered: deletes}),
 		dispatcher.Handlers{"orders": func(context.Context, *dispatcher.Event) error { return nil }},
 		dispatcher.Config{BatchSize: batch, Observer: acked, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		b.Fatal(err)
-	}
+	need.OK(b, err)
 	ctx, cancel := context.WithCancel(b.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = d.Run(ctx) }()
@@ -153,9 +150,7 @@ func drainRaw(b testing.TB, pool *pgxpool.Pool, deletes bool, batch int) {
 			return nil
 		})
 	})
-	if err := group.Wait(); err != nil {
-		b.Fatal(err)
-	}
+	need.OK(b, group.Wait())
 }
 
 // relaxed calls do with a connection whose commits do not wait for the disk.
@@ -170,9 +165,7 @@ func relaxed(ctx context.Context, pool *pgxpool.Pool, do func(*pgx.Conn) error) 
 
 func cpuTime(b testing.TB) time.Duration {
 	var usage syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		b.Fatal(err)
-	}
+	need.OK(b, syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
@@ -180,13 +173,9 @@ func cpuTime(b testing.TB) time.Duration {
 // machine.
 func serverTime(b testing.TB, pool *pgxpool.Pool) (sum time.Duration) {
 	rows, err := pool.Query(b.Context(), `select pid from pg_stat_activity where datname = current_database() and backend_type = 'client backend'`)
-	if err != nil {
-		b.Fatal(err)
-	}
+	need.OK(b, err)
 	pids, err := pgx.CollectRows(rows, pgx.RowTo[int])
-	if err != nil {
-		b.Fatal(err)
-	}
+	need.OK(b, err)
 	for _, pid := range pids {
 		var ran time.Duration
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid))
@@ -247,9 +236,7 @@ func BenchmarkOrder(b *testing.B) {
 					d, err := engine.New(store,
 						dispatcher.Handlers{"orders": func(context.Context, *dispatcher.Event) error { return nil }},
 						dispatcher.Config{Ordering: test.ordering, Observer: acked, Logger: slog.New(slog.DiscardHandler), Topics: []string{"orders"}})
-					if err != nil {
-						b.Fatal(err)
-					}
+					need.OK(b, err)
 					go func() { _ = d.Run(ctx); ended <- struct{}{} }()
 				}
 				<-acked.done
@@ -331,9 +318,7 @@ func newLatency(b *testing.B, wakeUp bool) *latency {
 	l.arrived.L = &l.mu
 	l.store = newCounting(pgstore.New(pgtest.Pool(b, dsn), pgstore.Options{Namespace: "shop"}))
 	d, err := engine.New(l.store, dispatcher.Handlers{"orders": l.handle}, dispatcher.Config{Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		b.Fatal(err)
-	}
+	need.OK(b, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
 	group.Go(func() { _ = d.Run(ctx) })

@@ -7,9 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -132,7 +130,7 @@ func TestBreakerFollowsCallsAndProbes(t *testing.T) {
 }
 
 // CONTRACT: C-32
-func TestBreakerHalfOpenProbes(t *testing.T) {
+func TestHalfOpenProbesGrowAndWaitLonger(t *testing.T) {
 	start := time.Unix(0, 0)
 	for _, test := range []struct {
 		state       dispatcher.BreakerState
@@ -176,7 +174,7 @@ func TestBreakerHalfOpenProbes(t *testing.T) {
 // Half of the hosts of a topic are unreachable: its breaker stays closed, in any order of the calls.
 //
 // CONTRACT: C-32
-func TestBreakerWithHalfOfTheHosts(t *testing.T) {
+func TestBreakerStaysClosedWithHalfOfTheHosts(t *testing.T) {
 	for seed := range uint64(20) {
 		b, now := newBreaker(), time.Unix(0, 0)
 		coin := rand.New(rand.NewPCG(seed, 0))
@@ -241,7 +239,7 @@ func (o *outage) names() (names []string) {
 // The destination is unreachable when a probe fails, or when every topic is paused; else single topics are paused.
 //
 // CONTRACT: C-32
-func TestDestinationAsAWhole(t *testing.T) {
+func TestDestinationIsUnreachableWhenAllTopicsAre(t *testing.T) {
 	o := newOutage()
 	expect := func(when string, state dispatcher.BreakerState, held ...string) {
 		t.Helper()
@@ -337,40 +335,6 @@ func skipLong(t *testing.T) {
 	t.Parallel()
 }
 
-// A weekend of 503 makes no event dead, however old it was when the outage began. A topic whose every event makes the
-// destination report a fault ends once others are delivered.
-// CONTRACT: C-32
-func TestLongOutageOfFaultsKillsNoEvent(t *testing.T) {
-	skipLong(t)
-	synctest.Test(t, func(t *testing.T) {
-		const events, poison = 40, 20
-		store := storetest.NewMemory()
-		for _, age := range []time.Duration{0, 25 * time.Hour} {
-			store.AddLike(dispatcher.Event{Topic: "orders", CreatedAt: time.Now().Add(-age)}, events/2)
-			store.AddLike(dispatcher.Event{Topic: "poison", CreatedAt: time.Now().Add(-age)}, poison/2)
-		}
-		var back atomic.Bool
-		sink := &sinktest.Func{Max: 100, Respond: func(_ context.Context, e *dispatcher.Event) error {
-			if back.Load() && e.Topic == "orders" {
-				return nil
-			}
-			return errFault
-		}}
-		_, stop := begin(t, store, sink, dispatcher.Config{PollInterval: 10 * time.Second})
-		<-time.After(72 * time.Hour)
-		if n := store.Count("orders", "dead") + store.Count("poison", "dead"); n > 0 {
-			t.Errorf("72 hours of 503 killed %d events", n)
-		}
-		back.Store(true)
-		took := passes(t, 15*time.Minute, "all events are delivered after the outage", func() bool {
-			return store.Count("orders", "delivered") == events
-		})
-		t.Logf("all were delivered %v after the outage", took)
-		passes(t, 9*time.Hour, "the poison is dead", func() bool { return store.Count("poison", "dead") == poison })
-		stop()
-	})
-}
-
 // While others are delivered, a topic of faults keeps its attempts for a day from its first fault; while nothing is
 // delivered, for a week.
 // CONTRACT: C-32
@@ -380,30 +344,28 @@ func TestLongFaultsAloneEnd(t *testing.T) {
 		others bool
 		bound  time.Duration
 	}{"others are delivered": {true, faultFor}, "nothing is delivered": {false, outageFor}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				store := storetest.NewMemory()
-				store.AddLike(dispatcher.Event{Topic: "faulty", CreatedAt: time.Now().Add(-test.bound)}, 20) // the age alone says nothing
-				sink := &sinktest.Func{Respond: func(_ context.Context, e *dispatcher.Event) error {
-					if e.Topic == "others" {
-						return nil
-					}
-					return errFault
-				}}
-				began := time.Now()
-				_, stop := begin(t, store, sink, dispatcher.Config{PollInterval: 10 * time.Second})
-				for time.Since(began) < test.bound-time.Minute {
-					if test.others {
-						store.Add("others", 1)
-					}
-					<-time.After(time.Hour - time.Second)
+		virtual(t, name, func(t *testing.T) {
+			store := storetest.NewMemory()
+			store.AddLike(dispatcher.Event{Topic: "faulty", CreatedAt: time.Now().Add(-test.bound)}, 20) // the age alone says nothing
+			sink := &sinktest.Func{Respond: func(_ context.Context, e *dispatcher.Event) error {
+				if e.Topic == "others" {
+					return nil
 				}
-				if n := store.Count("faulty", "dead"); n > 0 {
-					t.Errorf("%d events are dead within %v", n, test.bound)
+				return errFault
+			}}
+			began := time.Now()
+			_, stop := begin(t, store, sink, dispatcher.Config{PollInterval: 10 * time.Second})
+			for time.Since(began) < test.bound-time.Minute {
+				if test.others {
+					store.Add("others", 1)
 				}
-				passes(t, 10*time.Hour, "all are dead", func() bool { return store.Count("faulty", "dead") == 20 })
-				stop()
-			})
+				<-time.After(time.Hour - time.Second)
+			}
+			if n := store.Count("faulty", "dead"); n > 0 {
+				t.Errorf("%d events are dead within %v", n, test.bound)
+			}
+			passes(t, 10*time.Hour, "all are dead", func() bool { return store.Count("faulty", "dead") == 20 })
+			stop()
 		})
 	}
 }

@@ -46,37 +46,35 @@ func live(t *testing.T, store dispatcher.Store, cfg dispatcher.Config, limit tim
 // One event that ends the process which delivers it, wherever it stands among others, is found: the others are
 // delivered, at their first attempt.
 // CONTRACT: C-21, C-22, C-33
-func TestEventThatEndsTheProcess(t *testing.T) {
+func TestEventThatEndsTheProcessIsFound(t *testing.T) {
 	const events = 1000
 	for _, culprit := range []int64{1, 51, 500, 1000} {
-		t.Run(fmt.Sprint(culprit), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				store := storetest.NewMemory()
-				store.Add("orders", events)
-				began, crashes := time.Now(), 0
-				done := func() bool {
-					return store.Count("orders", "delivered") == events-1 && store.Count("orders", "dead") == 1
-				}
-				for !done() {
-					if live(t, store, dispatcher.Config{}, 10*time.Minute, done, func(m mortal, e *dispatcher.Event) error {
-						if e.Seq == culprit {
-							m.kill()
-						}
-						<-time.After(20 * time.Millisecond)
-						return m.ends.Err()
-					}) {
-						crashes++
+		virtual(t, fmt.Sprint(culprit), func(t *testing.T) {
+			store := storetest.NewMemory()
+			store.Add("orders", events)
+			began, crashes := time.Now(), 0
+			done := func() bool {
+				return store.Count("orders", "delivered") == events-1 && store.Count("orders", "dead") == 1
+			}
+			for !done() {
+				if live(t, store, dispatcher.Config{}, 10*time.Minute, done, func(m mortal, e *dispatcher.Event) error {
+					if e.Seq == culprit {
+						m.kill()
 					}
+					<-time.After(20 * time.Millisecond)
+					return m.ends.Err()
+				}) {
+					crashes++
 				}
-				took := time.Since(began)
-				t.Logf("%d crashes in %v", crashes, took)
-				if crashes != 5 || took > 10*time.Minute {
-					t.Errorf("%d crashes in %v, want 5 within 10 minutes", crashes, took)
-				}
-				if n := store.Attempts("orders"); n != events {
-					t.Errorf("%d attempts were spent on %d events; a crash charges none", n, events)
-				}
-			})
+			}
+			took := time.Since(began)
+			t.Logf("%d crashes in %v", crashes, took)
+			if crashes != 5 || took > 10*time.Minute {
+				t.Errorf("%d crashes in %v, want 5 within 10 minutes", crashes, took)
+			}
+			if n := store.Attempts("orders"); n != events {
+				t.Errorf("%d attempts were spent on %d events; a crash charges none", n, events)
+			}
 		})
 	}
 }
@@ -162,9 +160,8 @@ func TestSuspectsAreDeliveredFewAtOnce(t *testing.T) {
 			suspected(t, store, "a", 20, 1)
 			suspected(t, store, "b", 20, 3)
 			store.Add("c", 100)
-			sink := few(t, batch)
-			begin(t, store, sink, dispatcher.Config{})
-			if took := passes(t, time.Minute, "all others are delivered", func() bool { return store.Count("c", "delivered") == 100 }); took > time.Second {
+			begin(t, store, few(t, batch), dispatcher.Config{})
+			if took := delivered(t, time.Minute, store, "c", 100); took > time.Second {
 				t.Errorf("the others took %v, want no more than a second", took)
 			}
 			passes(t, time.Minute, "all are delivered", func() bool { return store.Count("a", "delivered")+store.Count("b", "delivered") == 340 })
@@ -181,7 +178,7 @@ func TestSuspectsAreDeliveredFewAtOnce(t *testing.T) {
 			}
 			return nil
 		}}, dispatcher.Config{})
-		passes(t, time.Minute, "the other suspect is delivered", func() bool { return store.Count("well", "delivered") == 1 })
+		delivered(t, time.Minute, store, "well", 1)
 		if took := time.Since(began); took < 10*time.Second || took > 16*time.Second {
 			t.Errorf("it took %v, want a third of the lease", took)
 		}
@@ -210,22 +207,20 @@ func (s *noBegin) Begin(_ context.Context, leases []dispatcher.Lease) (lost []di
 // CONTRACT: C-21, C-23, C-32
 func TestSuspectThatIsNotCountedIsReleased(t *testing.T) {
 	for name, store := range map[string]*noBegin{"refused": {err: errors.New("refused")}, "lost": {lost: true}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				store.Memory = storetest.NewMemory()
-				suspected(t, store.Memory, "orders", 1, 1)
-				d, stop := begin(t, store, &sinktest.Func{Respond: func(_ context.Context, e *dispatcher.Event) error {
-					if e.Suspicion > 0 {
-						t.Error("a delivery began that was not counted")
-					}
-					return nil
-				}}, dispatcher.Config{})
-				passes(t, time.Minute, "it is delivered after its release", func() bool { return store.Count("orders", "delivered") == 1 })
-				if n := store.Attempts("orders"); n != 1 || store.calls != 1 || d.Snapshot().Breaker != dispatcher.BreakerClosed {
-					t.Errorf("%d attempts after %d calls, breaker %s; want one, one, and a closed one", n, store.calls, d.Snapshot().Breaker)
+		virtual(t, name, func(t *testing.T) {
+			store.Memory = storetest.NewMemory()
+			suspected(t, store.Memory, "orders", 1, 1)
+			d, stop := begin(t, store, &sinktest.Func{Respond: func(_ context.Context, e *dispatcher.Event) error {
+				if e.Suspicion > 0 {
+					t.Error("a delivery began that was not counted")
 				}
-				stop()
-			})
+				return nil
+			}}, dispatcher.Config{})
+			delivered(t, time.Minute, store.Memory, "orders", 1)
+			if n := store.Attempts("orders"); n != 1 || store.calls != 1 || d.Snapshot().Breaker != dispatcher.BreakerClosed {
+				t.Errorf("%d attempts after %d calls, breaker %s; want one, one, and a closed one", n, store.calls, d.Snapshot().Breaker)
+			}
+			stop()
 		})
 	}
 }
@@ -249,9 +244,7 @@ func TestOutcomesOutliveAFreeze(t *testing.T) {
 			store.Add("returns", 40)
 			sink := confirms(1, func(*dispatcher.Event) error { <-time.After(500 * time.Millisecond); return nil })
 			d, stop := begin(t, server{takes: takes}.with(store), sink, dispatcher.Config{Lease: 30 * time.Second})
-			passes(t, frozen+2*time.Minute, "all are delivered", func() bool {
-				return store.Count("orders", "delivered")+store.Count("returns", "delivered") == 80
-			})
+			passes(t, frozen+2*time.Minute, "all are delivered", func() bool { return store.Count("orders", "delivered")+store.Count("returns", "delivered") == 80 })
 			if n := again(sink, "orders") + again(sink, "returns"); n > 0 {
 				t.Errorf("after %v without a response %d events were delivered again; the snapshot says %+v", frozen, n, d.Snapshot().Outcomes)
 			}
@@ -261,7 +254,7 @@ func TestOutcomesOutliveAFreeze(t *testing.T) {
 }
 
 // No more of a topic is claimed while outcomes of it are written apart.
-func TestSuspectsLimitClaims(t *testing.T) {
+func TestOutcomesWrittenApartLimitClaims(t *testing.T) {
 	c := newCompleter(&Dispatcher{}, nil)
 	var results []result
 	for _, topic := range []string{"bad", "bad", "well"} {

@@ -20,6 +20,8 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -74,7 +76,7 @@ func TestTwoDispatchersDeliverEachEventOnce(t *testing.T) {
 //
 // CONTRACT: C-24 C-26 C-27 C-40 C-41
 // REQUIREMENT: OVERVIEW-10, STORAGE-34, cpt-cf-mini-chat-algo-usage-outbox-retry
-func TestRetriesThenDead(t *testing.T) {
+func TestRetriedEventIsDeadAfterMaxAttempts(t *testing.T) {
 	r := newRig(t)
 	r.enqueue("orders", 50)
 	bad := pgtest.Value[uuid.UUID](r, `update outbox.outbox_events set event_type = 'Bad'
@@ -254,7 +256,8 @@ func TestTopicWithoutHandlerIsRetried(t *testing.T) {
 func TestSinkWithWrongNumberOfResultsFailsAll(t *testing.T) {
 	r := newRig(t)
 	r.enqueue("orders", 3)
-	got, err := r.once(forgetful{&book{batch: 10}}, dispatcher.Config{Backoff: dispatcher.PowerOfTwoBackoff()}, 10)
+	sink := &sinktest.Func{Max: 10, RespondAll: func(context.Context, []*dispatcher.Event) []error { return []error{nil} }}
+	got, err := r.once(sink, dispatcher.Config{Backoff: dispatcher.PowerOfTwoBackoff()}, 10)
 	if got.Failed != 3 || err != nil {
 		t.Errorf("RunOnce returned %+v, %v; want 3 failed deliveries", got, err)
 	}
@@ -262,10 +265,6 @@ func TestSinkWithWrongNumberOfResultsFailsAll(t *testing.T) {
 		t.Errorf("%d of 3 rows say what the sink did", n)
 	}
 }
-
-type forgetful struct{ *book }
-
-func (forgetful) Deliver(context.Context, []*dispatcher.Event) []error { return []error{nil} }
 
 // CONTRACT: C-22
 // REQUIREMENT: cpt-cf-mini-chat-algo-usage-outbox-claim
@@ -291,7 +290,7 @@ func TestSuspectThatWasBegunTooOftenBecomesDead(t *testing.T) {
 // longer and longer, spends no attempt, delays no other, and arrives once the destination recovers.
 //
 // CONTRACT: C-27, C-32
-func TestOutageOfOneEvent(t *testing.T) {
+func TestOutageOfOneEventDelaysNoOther(t *testing.T) {
 	const waves = 40
 	r := newRig(t)
 	bad := uuid.New()
@@ -344,7 +343,7 @@ func waited(since time.Time) int { return int(time.Since(since) / (15 * time.Sec
 const sessionsOfDispatcher = `from pg_stat_activity where application_name = 'outbox-dispatcher/orders'`
 
 // Sessions that an administrator ends are opened again, as often as it takes. Nothing is lost.
-func TestTerminatedSessions(t *testing.T) {
+func TestTerminatedSessionsLoseNoEvent(t *testing.T) {
 	const events, times = 1000, 5
 	r := newRig(t)
 	r.enqueue("orders", events)
@@ -374,7 +373,7 @@ func TestTerminatedSessions(t *testing.T) {
 
 // What the database refuses for a while is waited for, and the message says what to do.
 // CONTRACT: C-101
-func TestDatabaseTroubles(t *testing.T) {
+func TestDatabaseTroubleIsWaitedForAndNamed(t *testing.T) {
 	r, srv := ownServer(t)
 	pgtest.Exec(r, `create role modest login password 'test' connection limit 1`)
 	for _, sql := range migrations.Grants(pgtest.Schema, "modest", migrations.Dispatcher) {
@@ -386,9 +385,7 @@ func TestDatabaseTroubles(t *testing.T) {
 		if err == nil {
 			_, err = tx.Exec(t.Context(), `lock table outbox.outbox_events`)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		return func() { _ = tx.Rollback(context.Background()) }
 	}
 	modest := change(dsn, "modest", "test")
@@ -401,9 +398,7 @@ func TestDatabaseTroubles(t *testing.T) {
 		{"lock timeout", dsn + "&lock_timeout=100", locked, "canceling statement due to lock timeout; let the transaction end that locks the outbox's tables"},
 		{"too many connections", modest, func() func() {
 			conn, err := pgx.Connect(t.Context(), modest)
-			if err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, err)
 			return func() { _ = conn.Close(context.Background()) }
 		}, `too many connections for role "modest"; raise the server's max_connections or the login's connection limit`},
 		{"no login for a while", modest, func() func() {
@@ -435,7 +430,7 @@ func change(dsn, user, password string) string {
 }
 
 // A server that shuts down, or starts up, refuses connections with a message of its own.
-func TestDatabaseShutsDown(t *testing.T) {
+func TestServerThatShutsDownIsWaitedFor(t *testing.T) {
 	r, srv := ownServer(t)
 	r.enqueue("orders", 10)
 	own := rig{t, dispatcherPool(t, srv.DSN("postgres"))}
@@ -450,9 +445,7 @@ func TestDatabaseShutsDown(t *testing.T) {
 	})
 	own.awaitUnreachable(d, "the database system is shutting down; wait until the server is ready")
 	r.Reset()
-	if err := srv.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, srv.Restart(t.Context()))
 	r.eventually("the engine notices that the database is there", func() bool { return d.Snapshot().Source.OK })
 	r.enqueue("orders", 10)
 	r.eventually("the new rows are delivered", func() bool { return r.delivered() == 20 })
@@ -462,13 +455,9 @@ func TestDatabaseShutsDown(t *testing.T) {
 func (r rig) postmaster() int {
 	r.Helper()
 	text, err := os.ReadFile(filepath.Join(pgtest.Value[string](r, `show data_directory`), "postmaster.pid"))
-	if err != nil {
-		r.Fatal(err)
-	}
+	need.OK(r, err)
 	line, _, _ := strings.Cut(string(text), "\n")
 	pid, err := strconv.Atoi(line)
-	if err != nil {
-		r.Fatal(err)
-	}
+	need.OK(r, err)
 	return pid
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -50,9 +51,7 @@ func TestUnreachableDestinationSpendsNoAttempt(t *testing.T) {
 	}
 	gate.Down.Store(false)
 	r.eventually("every row is delivered", func() bool { return r.count("status = 'delivered' and attempts = 1") == events })
-	if n, times := sink.delivered(); n != events || times != events {
-		t.Errorf("%d events were delivered %d times, want %d once each", n, times, events)
-	}
+	sink.wantOnce(t, events)
 	r.eventually("the snapshot says that all is well", func() bool {
 		s := d.Snapshot()
 		return s.Sink.OK && s.Breaker == dispatcher.BreakerClosed && s.InFlightRows == 0
@@ -102,30 +101,9 @@ func TestRefusingDestinationIsTriedWithAFew(t *testing.T) {
 	})
 }
 
-// One event that the destination refuses is its own failure, and holds up no other.
-//
-// CONTRACT: C-32
-func TestRefusedEventIsItsOwnFailure(t *testing.T) {
-	r := newRig(t)
-	r.enqueue("bad", 3)
-	sink := &sinktest.Refusing{Sink: &book{}, Refuse: func(e *dispatcher.Event) error {
-		if e.Topic == "bad" {
-			return errRefused
-		}
-		return nil
-	}}
-	d := r.start(r.store(), sink, dispatcher.Config{MaxAttempts: 30})
-	r.eventually("the three are dead", func() bool { return r.count("status = 'dead' and attempts = 30") == 3 })
-	if s := d.Snapshot(); s.Breaker != dispatcher.BreakerClosed || !s.Sink.OK {
-		t.Errorf("90 failures of three events opened the breaker: %+v", s)
-	}
-	r.enqueue("orders", 100)
-	r.eventually("the others are delivered", func() bool { return r.count("status = 'delivered' and attempts = 1") == 100 })
-}
-
 // A login whose statement_timeout is shorter than what a trigger makes of a full statement delivers everything, once.
 // CONTRACT: C-35
-func TestStatementTimeoutOfTheLogin(t *testing.T) {
+func TestStatementTimeoutOfTheLoginDeliversAll(t *testing.T) {
 	const events = 1000
 	r := newRig(t)
 	pgtest.Exec(r, `create function outbox.take_time() returns trigger language plpgsql as $$ begin perform pg_sleep(0.004); return new; end $$;
@@ -135,15 +113,13 @@ func TestStatementTimeoutOfTheLogin(t *testing.T) {
 	sink := &book{batch: 500}
 	own.start(own.store(), sink, dispatcher.Config{Lease: 2 * time.Minute})
 	r.eventually("every row is delivered", func() bool { return r.delivered() == events })
-	if n, times := sink.delivered(); n != events || times != events {
-		t.Errorf("%d events were confirmed %d times, want %d once each", n, times, events)
-	}
+	sink.wantOnce(t, events)
 }
 
 // A trigger that refuses every outcome of a topic harms no others in the same flush: they are written, once each, and the
 // log stays short.
 // CONTRACT: C-33
-func TestManyRefusedOutcomes(t *testing.T) {
+func TestManyRefusedOutcomesHarmNoOther(t *testing.T) {
 	const events, lease = 1000, 2 * time.Minute
 	r := newRig(t)
 	pgtest.Exec(r, `create function outbox.refuse() returns trigger language plpgsql as $$ begin raise exception 'not in this table'; end $$;
@@ -171,7 +147,7 @@ func TestManyRefusedOutcomes(t *testing.T) {
 
 // Several dispatchers drain an outbox behind a PgBouncer in transaction mode that is restarted half-way,
 // and so is the server behind it. Each event is delivered once.
-func TestPgBouncer(t *testing.T) {
+func TestRestartsBehindPgBouncerDeliverNothingTwice(t *testing.T) {
 	const events = 2000
 	r, srv := ownServer(t)
 	bouncer := pgtest.Bouncer(t, srv)
@@ -190,28 +166,20 @@ func TestPgBouncer(t *testing.T) {
 	bouncer.Kill()
 	running[0].Wake()
 	r.eventually("a dispatcher notices", func() bool { return !running[0].Snapshot().Source.OK })
-	if err := bouncer.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, bouncer.Restart(t.Context()))
 	r.eventually("it notices that PgBouncer has recovered", func() bool { return running[0].Snapshot().Source.OK })
 
-	if err := srv.Shutdown(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, srv.Shutdown(t.Context()))
 	r.awaitUnreachable(running[0], "; check the connection pooler, its limits, and that the server behind it runs")
-	if err := srv.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, srv.Restart(t.Context()))
 	close(sink.open)
 	r.eventually("every row is delivered", func() bool { return r.delivered() == events })
-	if n, times := sink.delivered(); n != events || times != events {
-		t.Errorf("%d events were delivered %d times, want %d once each", n, times, events)
-	}
+	sink.wantOnce(t, events)
 }
 
 // An idle dispatcher runs one query in each poll interval: it claims, or, when it has to
 // find its topics and there are none, it lists them. In addition it compares the schema twice a minute.
-func TestIdleStatements(t *testing.T) {
+func TestIdleDispatcherRunsOneQueryAPoll(t *testing.T) {
 	const polls, interval = 40, 20 * time.Millisecond
 	for name, test := range map[string]struct {
 		topics       []string

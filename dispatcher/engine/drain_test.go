@@ -15,8 +15,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 	"github.com/outbox-operator/outbox-operator/hack/servers/postgres"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -24,7 +26,7 @@ import (
 // A clean stop lets deliveries end, gives back what was queued with its attempt, and leaves no lease.
 //
 // CONTRACT: C-30
-func TestCleanStop(t *testing.T) {
+func TestCleanStopLeavesNoLease(t *testing.T) {
 	const events, running = 60, 4
 	r := newRig(t)
 	r.enqueue("orders", events)
@@ -65,7 +67,7 @@ func TestCleanStop(t *testing.T) {
 // A stop in the middle of the work loses no row and repeats none.
 //
 // CONTRACT: C-30
-func TestStopUnderLoad(t *testing.T) {
+func TestStopUnderLoadLosesAndRepeatsNothing(t *testing.T) {
 	const events = 3000
 	r := newRig(t)
 	r.enqueue("orders", events)
@@ -76,15 +78,13 @@ func TestStopUnderLoad(t *testing.T) {
 		}
 		d := r.start(r.store(), sink, dispatcher.Config{Lease: time.Hour, BatchSize: 50})
 		already, _ := sink.delivered()
-		eventually(t, "the run delivers something", func() bool { n, _ := sink.delivered(); return n > already || n == events })
+		r.eventually("the run delivers something", func() bool { n, _ := sink.delivered(); return n > already || n == events })
 		d.stop()
 		if n := r.count("status = 'processing'"); n != 0 {
 			t.Fatalf("%d rows are leased after stop %d", n, stops)
 		}
 	}
-	if n, times := sink.delivered(); n != events || times != events {
-		t.Errorf("%d events were delivered %d times, want %d once each", n, times, events)
-	}
+	sink.wantOnce(t, events)
 	if n := r.count("attempts <> 1"); n != 0 {
 		t.Errorf("%d rows spent an attempt on a stop", n)
 	}
@@ -166,55 +166,11 @@ func TestStopEndsWhileTheDatabaseIsUnreachable(t *testing.T) {
 	r.eventually("another worker delivers them again", func() bool { return r.count("status = 'delivered' and attempts = 1 and suspicion > 1") == 3 })
 }
 
-// deaf is a store whose first release is done, and says that it failed.
-type deaf struct {
-	dispatcher.Store
-	claimed chan struct{} // gets a word for each claim that brought rows
-	done    chan struct{} // closed when the first is done
-
-	mu   sync.Mutex
-	lost []int // of each, how many leases the store refused
-}
-
-func (s *deaf) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatcher.Claimed, error) {
-	claimed, err := s.Store.Claim(ctx, req)
-	if len(claimed.Events) > 0 {
-		s.claimed <- struct{}{}
-	}
-	return claimed, err
-}
-
-func (s *deaf) Release(ctx context.Context, returns []dispatcher.Return) ([]dispatcher.Lease, error) {
-	lost, err := s.Store.Release(ctx, returns)
-	s.mu.Lock()
-	s.lost = append(s.lost, len(lost))
-	first := len(s.lost) == 1
-	s.mu.Unlock()
-	if !first || err != nil {
-		return lost, err
-	}
-	for len(s.claimed) > 0 {
-		<-s.claimed // from before
-	}
-	close(s.done)
-	select {
-	case <-s.claimed: // the row, again
-	case <-time.After(time.Second):
-	}
-	return nil, errors.New("the response was lost")
-}
-
-func (s *deaf) refused() []int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.lost)
-}
-
 // An attempt is given back, the response is lost, and that is tried again. The same worker may have claimed
 // the row meanwhile, as the same attempt: the second try must not hit that lease. A row whose destination is unreachable
 // waits while others of its topic are delivered.
 // CONTRACT: C-23, C-27
-func TestReleaseTriedAgain(t *testing.T) {
+func TestReleaseTriedAgainTakesNoNewLease(t *testing.T) {
 	for _, delivered := range []bool{true, false} {
 		t.Run(fmt.Sprintf("others delivered %t", delivered), func(t *testing.T) {
 			r := newRig(t)
@@ -224,29 +180,42 @@ func TestReleaseTriedAgain(t *testing.T) {
 				pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, payload) values ($1, 'shop', 'orders', '{}')`, good)
 			}
 			events := r.count("live")
-			store := &deaf{Store: r.store(), claimed: make(chan struct{}, 1000), done: make(chan struct{})}
-			begun, finish := make(chan struct{}, 10), make(chan struct{})
+			done, begun, finish := make(chan struct{}), make(chan struct{}), make(chan struct{})
+			begin := sync.OnceFunc(func() { close(begun) })
+			var releases atomic.Int64
+			store := &storetest.Hooked{Store: r.store(), After: func(_ context.Context, c storetest.Call) error {
+				if c.Verb != "release" || releases.Add(1) > 1 {
+					return nil
+				}
+				close(done)
+				select {
+				case <-begun: // the row is claimed again
+				case <-time.After(time.Second):
+				}
+				return errors.New("the response was lost")
+			}}
 			sink := &book{respond: func(_ context.Context, e *dispatcher.Event) error {
 				if e.ID == good {
 					return nil
 				}
 				select {
-				case <-store.done:
+				case <-done:
 				default:
 					return errUnreachable
 				}
-				begun <- struct{}{}
+				begin()
 				<-finish
 				return nil
 			}}
 			r.start(store, sink, dispatcher.Config{})
 			receive(t, "the next delivery begins", begun)
-			r.eventually("it is tried again", func() bool { return len(store.refused()) == 2 })
-			if got := store.refused(); got[1] != 1 {
+			r.eventually("it is tried again", func() bool { return releases.Load() == 2 })
+			if r.count("status = 'processing' and attempts = 1") != 1 {
 				t.Error("the second try took the row from the delivery that runs")
 			}
 			close(finish)
 			r.eventually("delivered", func() bool { return r.count("status = 'delivered' and attempts = 1") == events })
+			sink.wantOnce(t, events)
 		})
 	}
 }
@@ -263,13 +232,10 @@ func ownServer(t *testing.T) (rig, *postgres.Server) {
 func migrate(t *testing.T, dsn string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	defer conn.Close(t.Context())
-	if _, err := migrations.Up(t.Context(), conn, pgtest.Schema); err != nil {
-		t.Fatal(err)
-	}
+	_, err = migrations.Up(t.Context(), conn, pgtest.Schema)
+	need.OK(t, err)
 }
 
 // A database that is shut down and started in the middle of the work is waited for. What was
@@ -277,64 +243,39 @@ func migrate(t *testing.T, dsn string) {
 // delivered twice.
 //
 // CONTRACT: C-23 C-30
-func TestDatabaseRestart(t *testing.T) {
+func TestDatabaseRestartDeliversNothingTwice(t *testing.T) {
 	const events = 600
 	r, srv := ownServer(t)
 	r.enqueue("orders", events)
-	held, release := make(chan struct{}, 1), make(chan struct{})
-	sink, log := &book{}, &logBook{}
-	sink.respond = func(context.Context, *dispatcher.Event) error {
-		if n, _ := sink.delivered(); n >= events/3 {
-			select {
-			case held <- struct{}{}:
-			default:
-			}
-			<-release
-		}
-		return nil
-	}
+	sink, log := newGate(events/3), &logBook{}
 	d := r.start(r.store(), sink, dispatcher.Config{Lease: 3 * time.Second, BatchSize: 50, Concurrency: 8, Logger: log.logger()})
-	receive(t, "a third is delivered", held)
+	receive(t, "a third is delivered", sink.reached)
 	restarted := make(chan error, 1)
 	go func() { restarted <- srv.Restart(t.Context()) }()
 	r.eventually("the database is unreachable", func() bool { return r.Ping(t.Context()) != nil })
-	close(release)
-	if err := receive(t, "the database has recovered", restarted); err != nil {
-		t.Fatal(err)
-	}
+	close(sink.open)
+	need.OK(t, receive(t, "the database has recovered", restarted))
 	r.eventually("every row is delivered", func() bool { return r.delivered() == events })
 	r.eventually("the engine notices that the database has recovered", func() bool { return d.Snapshot().Source.OK })
-	if n, times := sink.delivered(); n != events || times != events {
-		t.Errorf("%d events were delivered %d times, want %d once each", n, times, events)
-	}
+	sink.wantOnce(t, events)
 	if down := len(log.lines("the database is unreachable")); down > 2 {
 		t.Errorf("the log says %d times that the database is unreachable, want once", down)
 	}
 }
 
 // A database that crashes may forget its last commits. Everything is delivered nevertheless.
-func TestDatabaseCrash(t *testing.T) {
+func TestDatabaseCrashLosesNoEvent(t *testing.T) {
 	const events = 600
 	r, srv := ownServer(t)
 	r.enqueue("orders", events)
 	pgtest.Exec(r, "checkpoint")
-	sink, third := &book{}, make(chan struct{}, 1)
-	sink.respond = func(context.Context, *dispatcher.Event) error {
-		if n, _ := sink.delivered(); n == events/3 {
-			select {
-			case third <- struct{}{}:
-			default:
-			}
-		}
-		return nil
-	}
+	sink := newGate(events / 3)
 	d := r.start(r.store(), sink, dispatcher.Config{Lease: time.Second, BatchSize: 20, Concurrency: 1})
-	receive(t, "a third is delivered", third)
+	receive(t, "a third is delivered", sink.reached)
 	srv.Kill()
+	close(sink.open)
 	r.eventually("the engine notices that the database is unreachable", func() bool { return !d.Snapshot().Source.OK })
-	if err := srv.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, srv.Restart(t.Context()))
 	r.eventually("every row is delivered", func() bool { return r.delivered() == events })
 	if n, _ := sink.delivered(); n != events {
 		t.Errorf("%d of %d events were delivered", n, events)

@@ -19,6 +19,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
 	"github.com/outbox-operator/outbox-operator/hack/servers/postgres"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -56,9 +57,7 @@ func hosts(servers ...*postgres.Server) string {
 func dispatcherPool(t *testing.T, dsn string) *pgxpool.Pool {
 	t.Helper()
 	pool, err := database.Pool(t.Context(), spec.Database{DSN: dsn}, "orders")
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	t.Cleanup(pool.Close)
 	return pool
 }
@@ -119,29 +118,67 @@ func newGate(after int) gate {
 	return g
 }
 
-// The primary crashes and its standby is promoted: the engine continues there. The standby was behind, and
-// so has never heard of the claims and the acks: those events are delivered again. None is lost.
+// The primary ends, the engine says what is missing, the standby is promoted, and the engine continues there: no event is
+// lost. A standby that was behind has never heard of the claims and the acks, and those events are delivered again.
 func TestFailoverLosesNoEvent(t *testing.T) {
+	t.Parallel()
 	const events = 300
-	c := newCluster(t)
-	c.enqueue("orders", events)
-	c.replicated()
-	c.cutStream()
-	sink := newGate(events / 3)
-	d := c.start(c.store(), sink, dispatcher.Config{Lease: 2 * time.Second, BatchSize: 20, Concurrency: 4})
-	receive(t, "a third is delivered", sink.reached)
-	c.eventually("some of it is written", func() bool { return c.delivered() > 0 })
-
-	c.primary.Kill()
-	close(sink.open)
-	c.awaitUnreachable(d, strconv.Itoa(c.primary.Port)+": connection refused", strconv.Itoa(c.standby.Port)+": this server only reads", "promote one")
-	if err := c.standby.Promote(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	c.eventually("every row is delivered", func() bool { return c.delivered() == events })
-	c.eventually("the engine notices that there is a database", func() bool { return d.Snapshot().Source.OK })
-	if n, times := sink.delivered(); n != events || times == events {
-		t.Errorf("%d events were delivered %d times, want all %d, and some of them again", n, times, events)
+	const sessions = `select count(*) from pg_stat_activity where application_name = 'outbox-dispatcher/orders'`
+	for name, test := range map[string]struct {
+		lags, once bool // the standby is behind; it has it all
+		lease      time.Duration
+		ends       func(cluster)
+		says       []string
+		after      func(cluster)
+	}{
+		"it crashes": {lags: true, lease: 2 * time.Second, says: []string{"PRIMARY: connection refused", "STANDBY: this server only reads", "promote one"}, ends: func(c cluster) {
+			c.eventually("some of it is written", func() bool { return c.delivered() > 0 })
+			c.primary.Kill()
+		}},
+		"it freezes: it sends nothing and breaks no connection": {lease: 3 * time.Second, ends: func(c cluster) {
+			if runtime.GOOS != "linux" {
+				c.Skip("only Linux lists the children of a process")
+			}
+			c.replicated()
+			need.OK(c, c.primary.Freeze())
+			c.Cleanup(c.primary.Thaw)
+		}},
+		"it is made read-only, and keeps its connections": {once: true, says: []string{"PRIMARY, ", "this server only reads", "if none does, promote one"}, ends: func(c cluster) {
+			admin := rig{c.T, pgtest.Pool(c.T, c.primary.DSN("postgres"))}
+			pgtest.Exec(admin, `alter system set default_transaction_read_only = on`)
+			pgtest.Exec(admin, `select pg_reload_conf()`)
+		}, after: func(c cluster) {
+			admin := rig{c.T, pgtest.Pool(c.T, c.primary.DSN("postgres"))}
+			c.eventually("the connections to the old primary are closed", func() bool { return pgtest.Value[int](admin, sessions) == 0 })
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			c.enqueue("orders", events)
+			if test.lags {
+				c.replicated()
+				c.cutStream()
+			}
+			sink := newGate(events / 3)
+			d := c.start(c.store(), sink, dispatcher.Config{Lease: test.lease, BatchSize: 20, Concurrency: 4})
+			receive(t, "a third is delivered", sink.reached)
+			test.ends(c)
+			close(sink.open)
+			ports := strings.NewReplacer("PRIMARY", strconv.Itoa(c.primary.Port), "STANDBY", strconv.Itoa(c.standby.Port))
+			c.awaitUnreachable(d, strings.Split(ports.Replace(strings.Join(test.says, "|")), "|")...)
+			if test.once {
+				c.replicated()
+			}
+			need.OK(t, c.standby.Promote(t.Context()))
+			c.eventually("every row is delivered", func() bool { return c.delivered() == events })
+			c.eventually("the engine notices that there is a database", func() bool { return d.Snapshot().Source.OK })
+			if n, times := sink.delivered(); n != events || test.once && times != events || test.lags && times == events {
+				t.Errorf("%d of %d events were confirmed, %d times", n, events, times)
+			}
+			if test.after != nil {
+				test.after(c)
+			}
+		})
 	}
 }
 
@@ -172,9 +209,7 @@ func TestSwitchoverDeliversNothingTwice(t *testing.T) {
 	c.eventually("there is a database", func() bool { return c.Ping(t.Context()) == nil })
 	c.enqueue("orders", events)
 	c.eventually("the new rows are delivered too", func() bool { return c.delivered() == 2*events })
-	if n, times := sink.delivered(); n != 2*events || times != 2*events {
-		t.Errorf("%d events were delivered %d times, want %d once each", n, times, 2*events)
-	}
+	sink.wantOnce(t, 2*events)
 	c.eventually("the engine notices that there is a database", func() bool { return d.Snapshot().Source.OK })
 	if down := len(log.lines("the database is unreachable")); down > 4 {
 		t.Errorf("the log says %d times that the database is unreachable, want twice", down)
@@ -197,77 +232,19 @@ func (c *cluster) changePlaces() {
 	if err == nil {
 		err = c.primary.Follow(c.Context(), c.standby)
 	}
-	if err != nil {
-		c.Fatal(err)
-	}
+	need.OK(c, err)
 	c.primary, c.standby = c.standby, c.primary
 }
 
-// A primary that is made read-only keeps its connections. They are dropped, and the engine says what
-// is missing until there is a writer.
-func TestDemotedPrimaryIsReportedUntilAWriterExists(t *testing.T) {
-	const events = 300
-	c := newCluster(t)
-	c.enqueue("orders", events)
-	sink := newGate(events / 3)
-	d := c.start(c.store(), sink, dispatcher.Config{BatchSize: 20, Concurrency: 4})
-	receive(t, "a third is delivered", sink.reached)
-	admin := rig{t, pgtest.Pool(t, c.primary.DSN("postgres"))}
-	pgtest.Exec(admin, `alter system set default_transaction_read_only = on`)
-	pgtest.Exec(admin, `select pg_reload_conf()`)
-	close(sink.open)
-	c.awaitUnreachable(d, strconv.Itoa(c.primary.Port)+", ", "this server only reads", "if none does, promote one")
-	c.replicated()
-	if err := c.standby.Promote(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	c.eventually("every row is delivered", func() bool { return c.delivered() == events })
-	if n, times := sink.delivered(); n != events || times != events {
-		t.Errorf("%d events were delivered %d times, want %d once each", n, times, events)
-	}
-	c.eventually("the connections to the old primary are closed", func() bool {
-		return pgtest.Value[int](admin, `select count(*) from pg_stat_activity where application_name = 'outbox-dispatcher/orders'`) == 0
-	})
-}
-
-// A primary that freezes sends nothing and breaks no connection.
-func TestFrozenPrimary(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("only Linux lists the children of a process")
-	}
-	const events = 300
-	c := newCluster(t)
-	c.enqueue("orders", events)
-	sink := newGate(events / 3)
-	d := c.start(c.store(), sink, dispatcher.Config{Lease: 3 * time.Second, BatchSize: 20, Concurrency: 4})
-	receive(t, "a third is delivered", sink.reached)
-	c.replicated()
-	if err := c.primary.Freeze(); err != nil {
-		t.Fatal(err)
-	}
-	defer c.primary.Thaw()
-	close(sink.open)
-	c.awaitUnreachable(d)
-	if err := c.standby.Promote(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	c.eventually("every row is delivered", func() bool { return c.delivered() == events })
-	if n, _ := sink.delivered(); n != events {
-		t.Errorf("%d of %d events were delivered", n, events)
-	}
-}
-
 // A dispatcher that is given a standby alone says so, and begins once that is promoted.
-func TestStandbyAlone(t *testing.T) {
+func TestStandbyAloneIsWaitedFor(t *testing.T) {
 	c := newCluster(t)
 	c.enqueue("orders", 10)
 	c.replicated()
 	c.Pool = dispatcherPool(t, hosts(c.standby))
 	d := c.start(c.store(), &book{}, dispatcher.Config{})
 	c.awaitUnreachable(d, "this server only reads; connect to the primary: name it, or all servers with commas")
-	if err := c.standby.Promote(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, c.standby.Promote(t.Context()))
 	c.eventually("every row is delivered", func() bool { return c.delivered() == 10 })
 }
 
@@ -318,7 +295,7 @@ func (r rig) makeDue() {
 // attempt while it is unreachable, and few while it refuses. It recovers by itself.
 //
 // CONTRACT: C-32
-func TestOutageOfOneTopic(t *testing.T) {
+func TestOutageOfOneTopicPausesItAlone(t *testing.T) {
 	const events = 500
 	for name, test := range map[string]struct {
 		err    error
@@ -386,33 +363,11 @@ func refusals(held time.Duration) (attempts int) {
 	return attempts
 }
 
-// One of fifty topics is dead. The others are delivered with one attempt each, and nothing is claimed
-// for the failed one but half-open probes.
-//
-// CONTRACT: C-32
-func TestOutageOfOneAmongMany(t *testing.T) {
-	const topics, each = 50, 20
-	r := newRig(t)
-	sink := newSites(map[string]error{"topic-7": errUnreachable})
-	for i := range topics {
-		r.enqueue(fmt.Sprint("topic-", i), each)
-	}
-	r.enqueue("topic-7", 2000)
-	d := r.start(r.store(), sink, dispatcher.Config{})
-	r.eventually("the others are delivered", func() bool { return r.count("status = 'delivered' and attempts = 1") == (topics-1)*each })
-	r.eventually("the dead one is held", func() bool { h := d.Snapshot().PausedTopics; return len(h) == 1 && h[0].Topic == "topic-7" })
-	r.eventually("its rows are left alone", func() bool {
-		return r.count("topic = 'topic-7' and status = 'pending' and attempts = 0") == 2000+each
-	})
-	sink.set("topic-7", nil)
-	r.eventually("it recovers", func() bool { return r.count("status = 'delivered'") == topics*each+2000 })
-}
-
 // All topics fail: then the destination as a whole is unreachable or refuses, and no topic is reported as paused
 // while others are delivered. A probe that fails stops everything at once.
 //
 // CONTRACT: C-32
-func TestOutageOfAllTopics(t *testing.T) {
+func TestOutageOfAllTopicsIsTheDestinations(t *testing.T) {
 	const each = 200
 	for name, err := range map[string]error{"unreachable": errUnreachable, "refusing": errRefused} {
 		t.Run(name, func(t *testing.T) {
@@ -452,7 +407,7 @@ func TestOutageOfAllTopics(t *testing.T) {
 // with the attempts that they had.
 //
 // CONTRACT: C-32
-func TestOutageThatFlaps(t *testing.T) {
+func TestOutageThatFlapsDisturbsNoOther(t *testing.T) {
 	const events = 2000
 	r := newRig(t)
 	sink := newSites(map[string]error{})
@@ -472,36 +427,11 @@ func TestOutageThatFlaps(t *testing.T) {
 	})
 }
 
-// Half of the hosts behind a topic are unreachable, and refuse connections at once. The events find
-// the other half, and the topic is never held.
-//
-// CONTRACT: C-32
-func TestOutageOfSomeHosts(t *testing.T) {
-	const events = 500
-	r, log := newRig(t), &logBook{}
-	r.enqueue("orders", events)
-	var calls atomic.Int64
-	sink := &book{respond: func(context.Context, *dispatcher.Event) error {
-		if calls.Add(1)*2654435761>>7%2 == 0 { // a host by chance, the same in every run
-			return errUnreachable
-		}
-		return nil
-	}}
-	d := r.start(r.store(), sink, dispatcher.Config{BatchSize: 50, Concurrency: 8, Logger: log.logger()})
-	r.eventually("every row is delivered without a lost attempt", func() bool { return r.count("status = 'delivered' and attempts = 1") == events })
-	if lines := log.lines("the topic is paused"); len(lines) != 0 {
-		t.Errorf("the topic was paused: %v", lines)
-	}
-	if s := d.Snapshot(); s.Breaker != dispatcher.BreakerClosed || len(s.PausedTopics) != 0 {
-		t.Errorf("the snapshot says %s, %v", s.Breaker, s.PausedTopics)
-	}
-}
-
 // Another worker may deliver the rest while this one waits: with nothing left to try, nothing keeps
 // the topic paused, and the process is ready again.
 //
 // CONTRACT: C-32
-func TestOutageEndsWithoutRows(t *testing.T) {
+func TestOutageEndsWhenNoRowIsLeft(t *testing.T) {
 	r := newRig(t)
 	r.enqueue("orders", 100)
 	sink := newSites(map[string]error{"orders": errUnreachable})

@@ -90,7 +90,7 @@ func TestRowsWithDoubtfulLeaseAreNotBegun(t *testing.T) {
 // Leases are extended after a third of their time, and deliveries are cut in the last sixth.
 //
 // CONTRACT: C-31
-func TestLeaseTimes(t *testing.T) {
+func TestLeasesAreExtendedAfterAThird(t *testing.T) {
 	f := testFlight(dispatcher.Config{Lease: 6 * time.Second, PollInterval: time.Second}, nil)
 	sentAt := time.Now()
 	f.intake().add(claimOf("a", 1, 1), sentAt, 0)
@@ -135,7 +135,7 @@ func TestBatchIsCutWhenNothingOfItIsOurs(t *testing.T) {
 	}
 }
 
-func TestFlightBounds(t *testing.T) {
+func TestFlightIsBoundedByQueueRowsAndBytes(t *testing.T) {
 	woken := 0
 	f := testFlight(dispatcher.Config{Topics: []string{"a"}, BatchSize: 10, Concurrency: 2, MaxBytes: 100 * rowBytes}, func() { woken++ })
 	room := func() bool { _, _, ok := f.intake().room(); return ok }
@@ -214,7 +214,7 @@ func TestClaimsFollowDeliveries(t *testing.T) {
 }
 
 // Topics are served in turn, a delivery has one topic, and a closed flight takes and gives nothing.
-func TestFlightTurns(t *testing.T) {
+func TestFlightServesTopicsInTurn(t *testing.T) {
 	f := testFlight(dispatcher.Config{}, nil)
 	f.intake().add(claimOf("a", 5, 1), time.Now(), 0)
 	f.intake().add(claimOf("b", 2, 1), time.Now(), 0)
@@ -244,7 +244,7 @@ func TestFlightTurns(t *testing.T) {
 // A statement that fails for its rows is halved. A full one doubles the next if it took less than a quarter of what was too
 // long last.
 // CONTRACT: C-35
-func TestSizeLearns(t *testing.T) {
+func TestSizeShrinksAndGrowsWithItsStatements(t *testing.T) {
 	s := size{chunkRows, storeTimeout}
 	for i, step := range []struct {
 		rows int
@@ -273,7 +273,7 @@ func TestSizeLearns(t *testing.T) {
 
 // An outcome that takes too long alone delays those of its own topic for a few statements.
 // CONTRACT: C-33
-func TestOneOutcomeThatTakesTooLong(t *testing.T) {
+func TestOneOutcomeThatTakesTooLongDelaysFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const events = 100
 		store := storetest.NewMemory()
@@ -287,7 +287,7 @@ func TestOneOutcomeThatTakesTooLong(t *testing.T) {
 			return nil
 		}}
 		_, stop := begin(t, cut, confirms(1, succeeds), dispatcher.Config{Lease: time.Minute})
-		took := passes(t, 30*time.Second, "all others are delivered", func() bool { return store.Count("orders", "delivered") == events-1 })
+		took := delivered(t, 30*time.Second, store, "orders", events-1)
 		t.Logf("delivered in %v", took)
 		stop()
 	})
@@ -297,7 +297,7 @@ func TestOneOutcomeThatTakesTooLong(t *testing.T) {
 // write-backs and changes of the types that are admitted: each row is in one place, of each key only the first row is to
 // be delivered, and none whose type is not admitted.
 // CONTRACT: C-35, C-50, C-82
-func TestLongFlightInvariants(t *testing.T) {
+func TestLongFlightKeepsItsAccount(t *testing.T) {
 	skipLong(t)
 	for seed := range uint64(200) {
 		for _, ordering := range []dispatcher.Ordering{dispatcher.OrderingNone, dispatcher.OrderingKey} {

@@ -45,27 +45,22 @@ func TestGatePausesATopic(t *testing.T) {
 			var claimed atomic.Int64
 			typed(store, "orders", slices.Concat(pad("placed", 10), pad("shipped", 1), pad("placed", 1000))...)
 			typed(store, "refunds", pad("", 3)...)
-			var mu sync.Mutex
-			var sent []string
-			sink := &sinktest.Func{Respond: func(_ context.Context, e *dispatcher.Event) error {
-				mu.Lock()
-				defer mu.Unlock()
-				sent = append(sent, e.EventType)
-				return nil
-			}}
+			sink := &sinktest.Recording{}
 			d := newDispatcher(t, store, sink, dispatcher.Config{MaxAttempts: 2, Ordering: ordering, Concurrency: 1, Observer: claimCounter{Observer: noObserver{}, n: &claimed}})
 			d.Admit(types("placed", "paid"))
 			stop := running(t, d)
-			passes(t, time.Minute, "what is before it is delivered", func() bool { return store.Count("orders", "delivered") == 10 })
+			delivered(t, time.Minute, store, "orders", 10)
 			typed(store, "payments", pad("paid", 100)...)
-			passes(t, time.Minute, "another topic flows", func() bool { return store.Count("payments", "delivered") == 100 })
+			delivered(t, time.Minute, store, "payments", 100)
 			before := claimed.Load()
 			<-time.After(time.Hour)
 			if n := claimed.Load() - before; n < 2*110 || n > 2*250 {
 				t.Errorf("%s: %d rows were claimed of two paused topics in an hour, want one of each about every 15 to 30 seconds", ordering, n)
 			}
-			if store.Count("orders", "delivered") != 10 || store.Count("refunds", "delivered") != 0 || store.Attempts("orders") != 10 || store.Attempts("refunds") != 0 {
-				t.Errorf("%s: %d and %d are delivered, %d and %d attempts spent", ordering, store.Count("orders", "delivered"), store.Count("refunds", "delivered"), store.Attempts("orders"), store.Attempts("refunds"))
+			for topic, want := range map[string]int{"orders": 10, "refunds": 0} {
+				if n, attempts := store.Count(topic, "delivered"), store.Attempts(topic); n != want || attempts != want {
+					t.Errorf("%s: %d %s are delivered with %d attempts, want %d", ordering, n, topic, attempts, want)
+				}
 			}
 			s := d.Snapshot()
 			if len(s.Gated) != 2 || s.Gated[0].Topic != "orders" || s.Gated[0].EventType != "shipped" || s.Gated[1].EventType != "" || time.Since(s.Gated[0].Since) < time.Hour {
@@ -76,11 +71,11 @@ func TestGatePausesATopic(t *testing.T) {
 			}
 
 			d.Admit(types("placed", "shipped", ""))
-			passes(t, time.Second, "all is delivered", func() bool {
-				return store.Count("orders", "delivered") == 1011 && store.Count("refunds", "delivered") == 3
-			})
+			delivered(t, time.Second, store, "orders", 1011)
+			delivered(t, time.Second, store, "refunds", 3)
 			passes(t, 10*time.Second, "nothing is held", func() bool { return len(d.Snapshot().Gated) == 0 })
-			if at := slices.Index(slices.DeleteFunc(sent, func(eventType string) bool { return eventType == "" || eventType == "paid" }), "shipped"); at != 10 {
+			orders := slices.DeleteFunc(sink.Events(), func(e *dispatcher.Event) bool { return e.Topic != "orders" })
+			if at := slices.IndexFunc(orders, func(e *dispatcher.Event) bool { return e.EventType == "shipped" }); at != 10 {
 				t.Errorf("%s: shipped was sent after %d others, want its turn after 10", ordering, at)
 			}
 			if n := store.Attempts("orders"); n != 1011 {
@@ -102,7 +97,7 @@ func (c claimCounter) Claimed(_ string, n int) { c.n.Add(int64(n)) }
 // When Admit returns, no delivery begins of what is not admitted any more, be it claimed already. Nothing is lost.
 //
 // CONTRACT: C-82
-func TestGateCloses(t *testing.T) {
+func TestClosedGateBeginsNoDelivery(t *testing.T) {
 	for _, ordering := range []dispatcher.Ordering{dispatcher.OrderingNone, dispatcher.OrderingKey} {
 		synctest.Test(t, func(t *testing.T) {
 			store := storetest.NewMemory()
@@ -122,13 +117,13 @@ func TestGateCloses(t *testing.T) {
 				t.Errorf("%s: %d deliveries began, %d rows wait, %d attempts are spent", ordering, begun.Load(), store.Count("orders", "pending"), store.Attempts("orders"))
 			}
 			d.Admit(nil)
-			passes(t, time.Second, "all is delivered", func() bool { return store.Count("orders", "delivered") == 60 })
+			delivered(t, time.Second, store, "orders", 60)
 		})
 	}
 }
 
 // A topic whose rows are gone is not said to be held for long.
-func TestGateForgets(t *testing.T) {
+func TestGateForgetsATopicWithoutRows(t *testing.T) {
 	for name, topics := range map[string][]string{"all topics": nil, "named ones": {"orders"}} {
 		synctest.Test(t, func(t *testing.T) {
 			store := storetest.NewMemory()
@@ -146,7 +141,7 @@ func TestGateForgets(t *testing.T) {
 }
 
 // RunOnce does not wait for a person.
-func TestGateAndRunOnce(t *testing.T) {
+func TestRunOnceDoesNotWaitForTheGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := storetest.NewMemory()
 		typed(store, "orders", "placed", "shipped", "placed")
@@ -256,7 +251,7 @@ func always(d time.Duration) func(int) time.Duration { return func(int) time.Dur
 // stream enqueues n events at a rate, after a first one that ends the idleness.
 func stream(t *testing.T, store *storetest.Memory, n int, every time.Duration) {
 	store.Add("orders", 1)
-	passes(t, 2*time.Second, "the first one is delivered", func() bool { return store.Count("orders", "delivered") == 1 })
+	delivered(t, 2*time.Second, store, "orders", 1)
 	for range n {
 		<-time.After(every)
 		store.Add("orders", 1)
@@ -272,22 +267,20 @@ func TestStreamComesInBatches(t *testing.T) {
 		"short calls": {took: 3 * time.Millisecond, calls: 126, median: 10 * time.Millisecond, longest: 20 * time.Millisecond},
 		"long calls":  {took: 20 * time.Millisecond, calls: 51, median: 40 * time.Millisecond, longest: 60 * time.Millisecond},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const events, seconds = 5000, 10
-				store := storetest.NewMemory()
-				sink := newBatches(always(test.took))
-				_, stop := begin(t, onClaim(store, slowly(time.Millisecond)), sink, dispatcher.Config{Topics: []string{"orders"}})
-				stream(t, store, events, seconds*time.Second/events)
-				passes(t, time.Second, "all are delivered", func() bool { return store.Count("orders", "delivered") == 1+events })
-				stop()
-				slices.Sort(sink.waits)
-				median, longest := sink.waits[events/2], sink.waits[events-1] // one more is the first
-				if n := sink.calls / seconds; n > test.calls || median > test.median || longest > test.longest {
-					t.Errorf("%d calls a second, waits of %v, up to %v; want at most %d, %v and %v",
-						n, median, longest, test.calls, test.median, test.longest)
-				}
-			})
+		virtual(t, name, func(t *testing.T) {
+			const events, seconds = 5000, 10
+			store := storetest.NewMemory()
+			sink := newBatches(always(test.took))
+			_, stop := begin(t, onClaim(store, slowly(time.Millisecond)), sink, dispatcher.Config{Topics: []string{"orders"}})
+			stream(t, store, events, seconds*time.Second/events)
+			delivered(t, time.Second, store, "orders", 1+events)
+			stop()
+			slices.Sort(sink.waits)
+			median, longest := sink.waits[events/2], sink.waits[events-1] // one more is the first
+			if n := sink.calls / seconds; n > test.calls || median > test.median || longest > test.longest {
+				t.Errorf("%d calls a second, waits of %v, up to %v; want at most %d, %v and %v",
+					n, median, longest, test.calls, test.median, test.longest)
+			}
 		})
 	}
 }
@@ -307,7 +300,7 @@ func TestTrickleDoesNotGather(t *testing.T) {
 		})
 		_, stop := begin(t, noted, sink, dispatcher.Config{Topics: []string{"orders"}})
 		stream(t, store, events, every)
-		passes(t, 2*time.Second, "all are delivered", func() bool { return store.Count("orders", "delivered") == 1+events })
+		delivered(t, 2*time.Second, store, "orders", 1+events)
 		stop()
 		if sink.alone < events {
 			t.Errorf("%d of %d events had a call of their own", sink.alone, events)
@@ -319,7 +312,7 @@ func TestTrickleDoesNotGather(t *testing.T) {
 }
 
 // Rows gather behind a slow call for no longer than gatherFor after it began.
-func TestGatheringEnds(t *testing.T) {
+func TestGatheringEndsSoonBehindASlowCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := storetest.NewMemory()
 		sink := newBatches(func(call int) time.Duration {
@@ -338,7 +331,7 @@ func TestGatheringEnds(t *testing.T) {
 			}
 			<-time.After(time.Duration(rand.IntN(60)) * time.Millisecond)
 		}
-		passes(t, 2*time.Minute, "all are delivered", func() bool { return store.Count("orders", "delivered") == 40 })
+		delivered(t, 2*time.Minute, store, "orders", 40)
 		stop()
 	})
 }
@@ -347,29 +340,27 @@ func TestGatheringEnds(t *testing.T) {
 // dispatcher found something, and while claims take their time.
 func TestFirstEventOfNewTopicWaitsNoLonger(t *testing.T) {
 	for name, busy := range map[string]bool{"idle": false, "becoming idle": true} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const poll, claim = time.Second, 40
-				store := storetest.NewMemory()
-				slow := onClaim(store, func() { <-time.After(time.Duration(rand.IntN(claim)) * time.Millisecond) })
-				sink := newBatches(always(0))
-				_, stop := begin(t, slow, sink, dispatcher.Config{PollInterval: poll})
-				for i := range 500 {
-					if busy {
-						before := sink.count()
-						store.Add("known", 1)
-						passes(t, 2*time.Second, "the known topic has a call", func() bool { return sink.count() > before })
-					}
-					<-time.After(time.Duration(rand.IntN(1500)) * time.Millisecond)
+		virtual(t, name, func(t *testing.T) {
+			const poll, claim = time.Second, 40
+			store := storetest.NewMemory()
+			slow := onClaim(store, func() { <-time.After(time.Duration(rand.IntN(claim)) * time.Millisecond) })
+			sink := newBatches(always(0))
+			_, stop := begin(t, slow, sink, dispatcher.Config{PollInterval: poll})
+			for i := range 500 {
+				if busy {
 					before := sink.count()
-					store.Add(fmt.Sprint("topic-", i), 1)
-					took := passes(t, 5*time.Second, "the event has a call", func() bool { return sink.count() > before })
-					if most := poll + 50*time.Millisecond; took > most {
-						t.Errorf("topic %d: %v, want at most %v", i, took, most)
-					}
+					store.Add("known", 1)
+					passes(t, 2*time.Second, "the known topic has a call", func() bool { return sink.count() > before })
 				}
-				stop()
-			})
+				<-time.After(time.Duration(rand.IntN(1500)) * time.Millisecond)
+				before := sink.count()
+				store.Add(fmt.Sprint("topic-", i), 1)
+				took := passes(t, 5*time.Second, "the event has a call", func() bool { return sink.count() > before })
+				if most := poll + 50*time.Millisecond; took > most {
+					t.Errorf("topic %d: %v, want at most %v", i, took, most)
+				}
+			}
+			stop()
 		})
 	}
 }

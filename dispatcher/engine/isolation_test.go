@@ -17,6 +17,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -27,7 +28,7 @@ var orderings = []dispatcher.Ordering{dispatcher.OrderingNone, dispatcher.Orderi
 // A row that cannot be decoded is dead as a poison message. The rows that are claimed with it are delivered,
 // each at its first attempt.
 // CONTRACT: C-33, C-40
-func TestUndecodableRow(t *testing.T) {
+func TestUndecodableRowIsDeadAlone(t *testing.T) {
 	for _, ordering := range orderings {
 		t.Run(string(ordering), func(t *testing.T) {
 			r := newRig(t)
@@ -42,9 +43,7 @@ func TestUndecodableRow(t *testing.T) {
 			r.eventually("the row is dead", func() bool {
 				return r.count("status = 'dead' and dead_reason = 'poison_message' and attempts = 1") == 1
 			})
-			if n, times := sink.delivered(); n != 499 || times != 499 {
-				t.Errorf("%d events were delivered %d times, want 499 once each", n, times)
-			}
+			sink.wantOnce(t, 499)
 			pgtest.Want(r, 1, "%d dead letters say that the headers cannot be read, want 1", `select count(*) from outbox.outbox_dead_letters where reason = 'poison_message' and error like '%headers%'`)
 			if lines := log.lines("the database is unreachable"); len(lines) > 0 {
 				t.Errorf("the log says that the database is unreachable: %v", lines)
@@ -56,7 +55,7 @@ func TestUndecodableRow(t *testing.T) {
 // One outcome that the database refuses is found, named and left to its lease's end. All others are written,
 // and the database is not reported as unreachable.
 // CONTRACT: C-33
-func TestRefusedOutcome(t *testing.T) {
+func TestRefusedOutcomeIsNamedAndLeft(t *testing.T) {
 	for _, ordering := range orderings {
 		t.Run(string(ordering), func(t *testing.T) {
 			r := newRig(t)
@@ -214,7 +213,7 @@ func (h *hang) hang(topics ...string) {
 //
 // CONTRACT: C-32
 // REQUIREMENT: RULE-010-022, STORAGE-48
-func TestHangOfOneTopic(t *testing.T) {
+func TestHangOfOneTopicStopsNoOther(t *testing.T) {
 	const events = 1000
 	for name, test := range map[string]struct {
 		hung   []string
@@ -265,7 +264,7 @@ func TestHangOfOneTopic(t *testing.T) {
 // that is alone leaves nothing.
 //
 // CONTRACT: C-32
-func TestHangOfABusyTopic(t *testing.T) {
+func TestHangOfABusyTopicLeavesCallsToOthers(t *testing.T) {
 	const events = 1000
 	for name, others := range map[string]int{"among others": 1, "alone": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -317,14 +316,10 @@ func TestThousandTenantsHaveTheirRates(t *testing.T) {
 	}
 	r := newRig(t)
 	conn, err := r.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	_, err = migrations.UpTenants(t.Context(), conn.Conn(), pgtest.Schema)
 	conn.Release()
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	const tenants, each = 1000, 5
 	pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, tenant_id, payload)
 		select gen_random_uuid(), 'shop', 'orders', ('00000000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid, '{}'
@@ -367,7 +362,7 @@ func TestThousandTenantsHaveTheirRates(t *testing.T) {
 // what waits, and keep the order of each key, before and after it is admitted. Another topic flows.
 //
 // CONTRACT: C-82, C-50
-func TestGateOnTheTable(t *testing.T) {
+func TestGateKeepsTheOrderOfKeys(t *testing.T) {
 	const events, keys = 600, 13
 	for _, batch := range []int{1, 7} {
 		t.Run(fmt.Sprint("batch ", batch), func(t *testing.T) {

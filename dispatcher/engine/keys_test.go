@@ -55,7 +55,7 @@ func TestKeysLetOneRowOfAKeyGo(t *testing.T) {
 
 // A row that does not succeed takes those behind it with it, and those before it stay.
 // CONTRACT: C-50
-func TestKeysStop(t *testing.T) {
+func TestKeysStopTakesThoseBehind(t *testing.T) {
 	k := newKeys(dispatcher.OrderingKey)
 	rows := make([]*row, 5)
 	for i := range rows {
@@ -76,7 +76,7 @@ func TestKeysStop(t *testing.T) {
 	}
 }
 
-func TestKeysDisband(t *testing.T) {
+func TestKeysDisbandReturnsWhatWaits(t *testing.T) {
 	k := newKeys(dispatcher.OrderingKey)
 	running, waiting := rowOf("t", "a", ""), rowOf("t", "a", "")
 	queued, behind, other := rowOf("t", "b", ""), rowOf("t", "b", ""), rowOf("u", "b", "")
@@ -172,7 +172,7 @@ func TestStuckBytesCountInTheTopicsShare(t *testing.T) {
 // An event takes its payload, its headers, and what the engine keeps of it.
 //
 // CONTRACT: C-35
-func TestSizeOfAnEvent(t *testing.T) {
+func TestSizeOfAnEventCountsPayloadAndHeaders(t *testing.T) {
 	e := &dispatcher.Event{Payload: make([]byte, 1000), Headers: map[string]string{"abc": "defgh"}}
 	if got, want := sizeOf(e), int64(rowBytes+1000+3+5); got != want {
 		t.Errorf("the event takes %d bytes, want %d", got, want)
@@ -287,7 +287,7 @@ func TestStuckCallsWithLargePayloadsStopNoOtherTopic(t *testing.T) {
 		d, stop := begin(t, store, sink, dispatcher.Config{})
 		for round := range 5 {
 			store.Add("well", 50)
-			passes(t, time.Minute, "the other topic is delivered", func() bool { return store.Count("well", "delivered") == 50*(round+1) })
+			delivered(t, time.Minute, store, "well", 50*(round+1))
 			<-time.After(6 * time.Minute)
 		}
 		if s := d.Snapshot(); s.StuckCalls < 8 {
@@ -339,7 +339,7 @@ func TestLastCallsAreForOthers(t *testing.T) {
 // crowd out one whose calls are short.
 //
 // CONTRACT: C-32
-func TestFewestRunningFirst(t *testing.T) {
+func TestFreeCallGoesToTheTopicWithTheFewest(t *testing.T) {
 	f, running := testFlight(dispatcher.Config{Concurrency: 16}, func() {}), map[string][]*delivery{}
 	f.intake().add(claimOf("slow", 200, 1), time.Now(), 0)
 	beginAll(f, running)
@@ -408,7 +408,7 @@ func TestSlowTopicCountsLittle(t *testing.T) {
 
 // When all topics are slow, they together have no more rows than one would, or one of each: another worker may be idle.
 // One without a row gets some.
-func TestSlowTopicsKeepFew(t *testing.T) {
+func TestSlowTopicsKeepFewRows(t *testing.T) {
 	f := testFlight(dispatcher.Config{Concurrency: 2}, func() {})
 	low, slow := f.claims.lowWater(), time.Now().Add(-2*longSupply)
 	f.intake().add(claimOf("topic-0", 2*low, 1), slow, 0)
@@ -431,7 +431,7 @@ func TestSlowTopicsKeepFew(t *testing.T) {
 // whatever it is.
 //
 // CONTRACT: C-32
-func TestTopicLeavesRoom(t *testing.T) {
+func TestTopicLeavesRoomForOthers(t *testing.T) {
 	f := testFlight(dispatcher.Config{Concurrency: 2, BatchSize: 10, MaxBytes: 10 * 101 * rowBytes}, func() {}) // 32 rows
 	if _, bytes, _ := f.intake().room(); bytes != 5*101*rowBytes {
 		t.Errorf("a claim may take %d bytes, want half of them", bytes)

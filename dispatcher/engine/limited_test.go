@@ -19,7 +19,7 @@ import (
 // What limits a dispatcher and its topics is named in each situation, within ten seconds.
 //
 // CONTRACT: C-97
-func TestLimitedBy(t *testing.T) {
+func TestLimitIsNamedInEachSituation(t *testing.T) {
 	takes := func(d time.Duration) *sinktest.Func {
 		return &sinktest.Func{Respond: func(context.Context, *dispatcher.Event) error { <-time.After(d); return nil }}
 	}
@@ -35,62 +35,56 @@ func TestLimitedBy(t *testing.T) {
 		key    string        // of all events
 		every  time.Duration // between two events; 0 for a backlog
 		want   dispatcher.LimitedBy
-		topics []dispatcher.TopicLimit
+		calls  int // of the topic, when it is listed
 	}{
 		"no events":                       {sink: takes(0), cfg: dispatcher.Config{Topics: orders}, every: time.Hour, want: dispatcher.LimitedByIdle},
 		"no events, topics are not named": {sink: takes(0), every: time.Hour, want: dispatcher.LimitedByIdle},
 		"a stream that is kept up with":   {sink: takes(5 * time.Millisecond), every: 5 * time.Millisecond, cfg: dispatcher.Config{Topics: orders}, want: dispatcher.LimitedByIdle},
-		"slow calls": {sink: takes(100 * time.Millisecond), cfg: dispatcher.Config{Concurrency: 4}, want: dispatcher.LimitedByConcurrency,
-			topics: []dispatcher.TopicLimit{{Topic: "orders", LimitedBy: dispatcher.LimitedByConcurrency, Concurrency: 4}}},
-		"slow claims": {sink: takes(time.Millisecond), store: func(m *storetest.Memory) dispatcher.Store { return onClaim(m, slowly(500*time.Millisecond)) }, cfg: dispatcher.Config{Topics: orders, BatchSize: 50}, want: dispatcher.LimitedByDatabase,
-			topics: []dispatcher.TopicLimit{{Topic: "orders", LimitedBy: dispatcher.LimitedByDatabase, Concurrency: 16}}},
+		"slow calls":                      {sink: takes(100 * time.Millisecond), cfg: dispatcher.Config{Concurrency: 4}, want: dispatcher.LimitedByConcurrency, calls: 4},
+		"slow claims":                     {sink: takes(time.Millisecond), store: func(m *storetest.Memory) dispatcher.Store { return onClaim(m, slowly(500*time.Millisecond)) }, cfg: dispatcher.Config{Topics: orders, BatchSize: 50}, want: dispatcher.LimitedByDatabase, calls: 16},
 		"claims fail": {sink: takes(0), store: func(m *storetest.Memory) dispatcher.Store {
 			return &storetest.Hooked{Store: m, Before: func(_ context.Context, c storetest.Call) error {
 				return map[string]error{"claim": errors.New("connection refused")}[c.Verb]
 			}}
 		}, want: dispatcher.LimitedByDatabase},
-		"unreachable": {sink: &sinktest.Func{Check: func(context.Context) error { return errors.New("no route to host") }}, want: dispatcher.LimitedByDestination},
-		"refusing": {sink: fails(errFault), want: dispatcher.LimitedByDestination,
-			topics: []dispatcher.TopicLimit{{Topic: "orders", LimitedBy: dispatcher.LimitedByDestination, Concurrency: 16}}},
-		"no verified consumer": {sink: takes(0), admits: types("paid"), want: dispatcher.LimitedByConsumer,
-			topics: []dispatcher.TopicLimit{{Topic: "orders", LimitedBy: dispatcher.LimitedByConsumer, Concurrency: 16}}},
-		"a rate": {sink: takes(0), cfg: dispatcher.Config{Topics: orders, RateLimit: dispatcher.Rate{Events: 10, Period: time.Second}}, want: dispatcher.LimitedByRate,
-			topics: []dispatcher.TopicLimit{{Topic: "orders", LimitedBy: dispatcher.LimitedByRate, Concurrency: 16}}},
-		"rates of tenants": {sink: takes(0), store: func(m *storetest.Memory) dispatcher.Store { m.OverRate = orders; return m }, cfg: dispatcher.Config{Topics: orders, Fairness: dispatcher.FairnessTenant}, want: dispatcher.LimitedByRate,
-			topics: []dispatcher.TopicLimit{{Topic: "orders", LimitedBy: dispatcher.LimitedByRate, Concurrency: 16}}},
-		"one key": {sink: takes(100 * time.Millisecond), key: "17", cfg: dispatcher.Config{Topics: orders, Ordering: dispatcher.OrderingKey}, want: dispatcher.LimitedByOrder,
-			topics: []dispatcher.TopicLimit{{Topic: "orders", LimitedBy: dispatcher.LimitedByOrder, Concurrency: 16}}},
-		"a requested pause": {sink: fails(dispatcher.DestinationFault(dispatcher.RetryAfter(time.Hour, errFault))), cfg: dispatcher.Config{Topics: orders}, want: dispatcher.LimitedByDestination,
-			topics: []dispatcher.TopicLimit{{Topic: "orders", LimitedBy: dispatcher.LimitedByDestination, Concurrency: 16}}},
-		"paused": {sink: takes(0), cfg: dispatcher.Config{Paused: true}, want: ""},
+		"unreachable":          {sink: &sinktest.Func{Check: func(context.Context) error { return errors.New("no route to host") }}, want: dispatcher.LimitedByDestination},
+		"refusing":             {sink: fails(errFault), want: dispatcher.LimitedByDestination, calls: 16},
+		"no verified consumer": {sink: takes(0), admits: types("paid"), want: dispatcher.LimitedByConsumer, calls: 16},
+		"a rate":               {sink: takes(0), cfg: dispatcher.Config{Topics: orders, RateLimit: dispatcher.Rate{Events: 10, Period: time.Second}}, want: dispatcher.LimitedByRate, calls: 16},
+		"rates of tenants":     {sink: takes(0), store: func(m *storetest.Memory) dispatcher.Store { m.OverRate = orders; return m }, cfg: dispatcher.Config{Topics: orders, Fairness: dispatcher.FairnessTenant}, want: dispatcher.LimitedByRate, calls: 16},
+		"one key":              {sink: takes(100 * time.Millisecond), key: "17", cfg: dispatcher.Config{Topics: orders, Ordering: dispatcher.OrderingKey}, want: dispatcher.LimitedByOrder, calls: 16},
+		"a requested pause":    {sink: fails(dispatcher.DestinationFault(dispatcher.RetryAfter(time.Hour, errFault))), cfg: dispatcher.Config{Topics: orders}, want: dispatcher.LimitedByDestination, calls: 16},
+		"paused":               {sink: takes(0), cfg: dispatcher.Config{Paused: true}, want: ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				rows := storetest.NewMemory()
-				if test.every == 0 {
-					rows.AddLike(dispatcher.Event{Topic: "orders", PartitionKey: test.key}, 2000)
+		virtual(t, name, func(t *testing.T) {
+			rows := storetest.NewMemory()
+			if test.every == 0 {
+				rows.AddLike(dispatcher.Event{Topic: "orders", PartitionKey: test.key}, 2000)
+			}
+			var store dispatcher.Store = rows
+			if test.store != nil {
+				store = test.store(rows)
+			}
+			d := newDispatcher(t, store, test.sink, test.cfg)
+			if test.admits != nil {
+				d.Admit(test.admits)
+			}
+			stop := running(t, d)
+			for began := time.Now(); time.Since(began) < 10*time.Second; {
+				<-time.After(max(test.every, time.Millisecond))
+				if test.every > 0 {
+					rows.Add("orders", 1)
 				}
-				var store dispatcher.Store = rows
-				if test.store != nil {
-					store = test.store(rows)
-				}
-				d := newDispatcher(t, store, test.sink, test.cfg)
-				if test.admits != nil {
-					d.Admit(test.admits)
-				}
-				stop := running(t, d)
-				for began := time.Now(); time.Since(began) < 10*time.Second; {
-					<-time.After(max(test.every, time.Millisecond))
-					if test.every > 0 {
-						rows.Add("orders", 1)
-					}
-				}
-				s := d.Snapshot()
-				stop()
-				if s.LimitedBy != test.want || !slices.Equal(s.TopicLimits, test.topics) {
-					t.Errorf("it is limited by %q, its topics by %v; want %q and %v", s.LimitedBy, s.TopicLimits, test.want, test.topics)
-				}
-			})
+			}
+			s := d.Snapshot()
+			stop()
+			var topics []dispatcher.TopicLimit
+			if test.calls > 0 {
+				topics = []dispatcher.TopicLimit{{Topic: "orders", LimitedBy: test.want, Concurrency: test.calls}}
+			}
+			if s.LimitedBy != test.want || !slices.Equal(s.TopicLimits, topics) {
+				t.Errorf("it is limited by %q, its topics by %v; want %q and %v", s.LimitedBy, s.TopicLimits, test.want, topics)
+			}
 		})
 	}
 }
@@ -99,7 +93,7 @@ func TestLimitedBy(t *testing.T) {
 // of their reasons.
 //
 // CONTRACT: C-97
-func TestLimitedByOfSeveralTopics(t *testing.T) {
+func TestTopicThatCallsHelpNamesTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := storetest.NewMemory()
 		for _, topic := range []string{"a", "b", "c"} {
@@ -126,7 +120,7 @@ func TestLimitedByOfSeveralTopics(t *testing.T) {
 // What held for most of the last seconds is the reason: one observation of another changes nothing.
 //
 // CONTRACT: C-97
-func TestHeld(t *testing.T) {
+func TestHeldIsWhatLimitedLongest(t *testing.T) {
 	var h held
 	now := time.Now()
 	if by := h.longest(); by != "" {
@@ -177,7 +171,7 @@ func TestRatePartIsShown(t *testing.T) {
 // What a claim found names the limit of its topic.
 //
 // CONTRACT: C-97
-func TestFound(t *testing.T) {
+func TestFoundNamesTheLimit(t *testing.T) {
 	now := time.Now()
 	for name, test := range map[string]struct {
 		topic          topic
@@ -207,7 +201,7 @@ func TestFound(t *testing.T) {
 // lasts. Probes and the comparison of the schema continue. When it ends, the next claim comes at once.
 //
 // CONTRACT: C-105
-func TestPauseWhileRunning(t *testing.T) {
+func TestPauseGivesBackWhatHasNotBegun(t *testing.T) {
 	const events, calls = 60, 4
 	synctest.Test(t, func(t *testing.T) {
 		store := storetest.NewMemory()
@@ -233,7 +227,7 @@ func TestPauseWhileRunning(t *testing.T) {
 			t.Errorf("%d attempts are spent, want those of the %d in flight", n, calls)
 		}
 		close(end)
-		passes(t, time.Second, "what was in flight is written back", func() bool { return store.Count("orders", "delivered") == calls })
+		delivered(t, time.Second, store, "orders", calls)
 		before := claims.Load()
 		store.Add("refunds", 1)
 		d.Wake()
@@ -250,7 +244,7 @@ func TestPauseWhileRunning(t *testing.T) {
 		if claims.Load() == before {
 			t.Error("it did not claim at once after the pause")
 		}
-		passes(t, time.Minute, "all is delivered", func() bool { return store.Count("orders", "delivered") == events })
+		delivered(t, time.Minute, store, "orders", events)
 		if d.Snapshot().Paused {
 			t.Error("the snapshot says paused after Resume")
 		}
@@ -268,7 +262,7 @@ func TestPauseWhileRunning(t *testing.T) {
 // Rows of a claim that was under way when the pause began are given back before a delivery begins.
 //
 // CONTRACT: C-105
-func TestPauseDuringAClaim(t *testing.T) {
+func TestPauseDuringAClaimGivesItsRowsBack(t *testing.T) {
 	for _, ordering := range []dispatcher.Ordering{dispatcher.OrderingNone, dispatcher.OrderingKey} {
 		synctest.Test(t, func(t *testing.T) {
 			store := storetest.NewMemory()
@@ -286,13 +280,13 @@ func TestPauseDuringAClaim(t *testing.T) {
 				t.Errorf("%s: %d of 10 rows wait, %d deliveries began, %d attempts are spent", ordering, n, begun.Load(), store.Attempts("orders"))
 			}
 			d.Resume()
-			passes(t, time.Minute, "all is delivered", func() bool { return store.Count("orders", "delivered") == 10 })
+			delivered(t, time.Minute, store, "orders", 10)
 		})
 	}
 }
 
 // A dispatcher may be paused before it runs, and while RunOnce runs.
-func TestPauseAndRunOnce(t *testing.T) {
+func TestPauseEndsRunOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := storetest.NewMemory()
 		store.Add("orders", 10)
@@ -317,7 +311,7 @@ func TestPauseAndRunOnce(t *testing.T) {
 // What is queued is delivered as soon as the pause is over, also when nothing else happens.
 //
 // CONTRACT: C-39
-func TestRequestedPauseEnds(t *testing.T) {
+func TestDeliveryContinuesWhenARequestedPauseEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var refusedAt, next time.Time
 		var mu sync.Mutex
@@ -347,7 +341,7 @@ func TestRequestedPauseEnds(t *testing.T) {
 // Other topics flow.
 //
 // CONTRACT: C-39
-func TestRequestedPause(t *testing.T) {
+func TestRequestedPauseDelaysItsTopicAlone(t *testing.T) {
 	for name, test := range map[string]struct {
 		pause, least time.Duration
 		concurrency  int
@@ -356,48 +350,46 @@ func TestRequestedPause(t *testing.T) {
 		"auto":           {pause: 30 * time.Second, least: 30 * time.Second, concurrency: dispatcher.Auto},
 		"a minute, most": {pause: time.Hour, least: mostRequestedWait},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var mu sync.Mutex
-				var last time.Time
-				others, pauses := 0, 0
-				sink := &sinktest.Func{Respond: func(_ context.Context, e *dispatcher.Event) error {
-					if e.Topic == "others" {
-						<-time.After(100 * time.Millisecond)
-						mu.Lock()
-						defer mu.Unlock()
-						others++
-						return nil
-					}
-					<-time.After(10 * time.Millisecond)
+		virtual(t, name, func(t *testing.T) {
+			var mu sync.Mutex
+			var last time.Time
+			others, pauses := 0, 0
+			sink := &sinktest.Func{Respond: func(_ context.Context, e *dispatcher.Event) error {
+				if e.Topic == "others" {
+					<-time.After(100 * time.Millisecond)
 					mu.Lock()
 					defer mu.Unlock()
-					now := time.Now()
-					if since := now.Sub(last); !last.IsZero() && since > time.Second {
-						if pauses++; since < test.least {
-							t.Errorf("a call began %v after the destination requested a pause of %v", since, test.pause)
-						}
-					}
-					last = now
-					return dispatcher.DestinationFault(dispatcher.RetryAfter(test.pause, errFault))
-				}}
-				d, stop := begin(t, &endless{}, sink, dispatcher.Config{Topics: []string{"orders", "others"}, Concurrency: test.concurrency, MaxConcurrency: 4})
-				<-time.After(10 * time.Second)
-				s := d.Snapshot()
+					others++
+					return nil
+				}
+				<-time.After(10 * time.Millisecond)
 				mu.Lock()
-				if others < 200 {
-					t.Errorf("%d events of the other topic in 10 s", others)
+				defer mu.Unlock()
+				now := time.Now()
+				if since := now.Sub(last); !last.IsZero() && since > time.Second {
+					if pauses++; since < test.least {
+						t.Errorf("a call began %v after the destination requested a pause of %v", since, test.pause)
+					}
 				}
-				mu.Unlock()
-				if at := s.TopicLimits; len(at) == 0 || at[len(at)-1].Topic != "orders" || at[len(at)-1].LimitedBy != dispatcher.LimitedByDestination {
-					t.Errorf("limited are %v", at)
-				}
-				<-time.After(2 * time.Minute)
-				stop()
-				if pauses == 0 {
-					t.Error("no call began after the pause")
-				}
-			})
+				last = now
+				return dispatcher.DestinationFault(dispatcher.RetryAfter(test.pause, errFault))
+			}}
+			d, stop := begin(t, &endless{}, sink, dispatcher.Config{Topics: []string{"orders", "others"}, Concurrency: test.concurrency, MaxConcurrency: 4})
+			<-time.After(10 * time.Second)
+			s := d.Snapshot()
+			mu.Lock()
+			if others < 200 {
+				t.Errorf("%d events of the other topic in 10 s", others)
+			}
+			mu.Unlock()
+			if at := s.TopicLimits; len(at) == 0 || at[len(at)-1].Topic != "orders" || at[len(at)-1].LimitedBy != dispatcher.LimitedByDestination {
+				t.Errorf("limited are %v", at)
+			}
+			<-time.After(2 * time.Minute)
+			stop()
+			if pauses == 0 {
+				t.Error("no call began after the pause")
+			}
 		})
 	}
 }
@@ -405,7 +397,7 @@ func TestRequestedPause(t *testing.T) {
 // While others of the topic are delivered, one that is refused with a pause waits alone.
 //
 // CONTRACT: C-39
-func TestRequestedPauseOfOneEvent(t *testing.T) {
+func TestRequestedPauseOfOneEventDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n, delivered atomic.Int64
 		sink := &sinktest.Func{Respond: func(context.Context, *dispatcher.Event) error {
@@ -426,7 +418,7 @@ func TestRequestedPauseOfOneEvent(t *testing.T) {
 }
 
 // CONTRACT: C-82
-func TestSeenTypes(t *testing.T) {
+func TestSeenTypesAreBounded(t *testing.T) {
 	var s seenTypes
 	if got := s.list(); got != nil {
 		t.Errorf("before the first event: %v", got)

@@ -54,7 +54,7 @@ func (w worker) tries(topic string, age time.Duration, err, cut error) outcome {
 // An event whose destination is unreachable is an exception while its topic is not paused, and something of it was delivered
 // in the last minute.
 // CONTRACT: C-32
-func TestPartOfATopicIsUnreachable(t *testing.T) {
+func TestPartOfATopicIsUnreachableWhileOthersAreDelivered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorker(t)
 		called := func(topic string, err error) flow {
@@ -123,17 +123,15 @@ func TestPostponedEventWaitsAQuarterOfItsAge(t *testing.T) {
 		{"a fault with a Retry-After", "payments", time.Second, dispatcher.RetryAfter(time.Minute, errFault), nil, release, time.Minute},
 		{"a fault of a call that was cut", "payments", time.Hour, errFault, context.Canceled, nack, 30 * time.Minute},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorker(t)
-				w.tries("orders", 0, nil, nil)
-				got := w.tries(test.topic, test.age, test.err, test.cut)
-				if f := got.failure; got.verb != test.verb || f.Delay < test.delay || f.Delay > 2*test.delay || f.Reason != "" {
-					t.Errorf("got %+v, want %+v", got, test)
-				} else if (got.verb == nack || f.Delay > 0) && test.cut == nil && f.Error != test.err.Error() {
-					t.Errorf("last_error is %q", f.Error)
-				}
-			})
+		virtual(t, test.name, func(t *testing.T) {
+			w := newWorker(t)
+			w.tries("orders", 0, nil, nil)
+			got := w.tries(test.topic, test.age, test.err, test.cut)
+			if f := got.failure; got.verb != test.verb || f.Delay < test.delay || f.Delay > 2*test.delay || f.Reason != "" {
+				t.Errorf("got %+v, want %+v", got, test)
+			} else if (got.verb == nack || f.Delay > 0) && test.cut == nil && f.Error != test.err.Error() {
+				t.Errorf("last_error is %q", f.Error)
+			}
 		})
 	}
 }
@@ -186,7 +184,7 @@ func TestWakeEndsThePollWait(t *testing.T) {
 // While events flow the waits are short; after that each is as long as the quiet before it, up to the
 // poll interval. A dispatcher that has found nothing yet is idle.
 // REQUIREMENT: STORAGE-47
-func TestIdleWaits(t *testing.T) {
+func TestIdleWaitsGrowToThePollInterval(t *testing.T) {
 	const ms = time.Millisecond
 	for batch, want := range map[int][]time.Duration{
 		1:   {2 * ms, 2 * ms, 2 * ms, 2 * ms, 8 * ms, 16 * ms, 32 * ms, 64 * ms, 128 * ms, 256 * ms, 300 * ms, 300 * ms},

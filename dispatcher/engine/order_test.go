@@ -16,6 +16,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -42,15 +43,10 @@ type queue struct {
 }
 
 func (q *queue) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
-	errs := make([]error, len(batch))
 	for _, e := range batch {
 		q.begin(e)
 	}
-	for i, e := range batch {
-		if q.respond != nil {
-			errs[i] = q.respond(ctx, e)
-		}
-	}
+	errs := (&sinktest.Func{Respond: q.respond}).Deliver(ctx, batch)
 	for i, e := range batch {
 		q.end(e, errs[i])
 	}
@@ -106,7 +102,7 @@ func (q *queue) check(t *testing.T) {
 // Three dispatchers deliver keys side by side and each key in order, whatever fails, and are stopped and
 // started meanwhile.
 // CONTRACT: C-50, C-30
-func TestOrderPerKey(t *testing.T) {
+func TestOrderPerKeySurvivesFailuresAndStops(t *testing.T) {
 	for _, batch := range []int{1, 7} {
 		t.Run(fmt.Sprint("batch ", batch), func(t *testing.T) {
 			const events, keys = 900, 13
@@ -220,7 +216,7 @@ func TestLostLeaseDelaysItsKey(t *testing.T) {
 // A dead event ends the wait of its key with Continue. With Block the key waits until a person has
 // handled it, and the depth names it.
 // CONTRACT: C-50
-func TestOnDead(t *testing.T) {
+func TestOnDeadContinuesOrBlocksItsKey(t *testing.T) {
 	for _, onDead := range []dispatcher.OnDead{dispatcher.OnDeadContinue, dispatcher.OnDeadBlock} {
 		t.Run(string(onDead), func(t *testing.T) {
 			r := newRig(t)
@@ -287,7 +283,7 @@ func TestRunOnceContinuesASearch(t *testing.T) {
 
 // RunOnce delivers the rows of a key one after the other, as many as requested.
 // CONTRACT: C-50
-func TestRunOnceInOrder(t *testing.T) {
+func TestRunOnceKeepsTheOrderOfAKey(t *testing.T) {
 	r := newRig(t)
 	r.enqueueKeys(150, 1)
 	sink := &queue{keys: 1}

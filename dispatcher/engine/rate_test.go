@@ -121,7 +121,7 @@ func TestLongRateIsSharedByTheProcesses(t *testing.T) {
 // A topic's rate holds for it alone, and few of its rows are claimed ahead. Rate is what limits it.
 //
 // CONTRACT: C-36, C-97
-func TestTopicRate(t *testing.T) {
+func TestTopicRateHoldsForItAlone(t *testing.T) {
 	for _, limit := range []dispatcher.Rate{{Events: 10, Period: time.Second}, {Events: 30, Period: time.Minute}} {
 		synctest.Test(t, func(t *testing.T) {
 			store := storetest.NewMemory()
@@ -135,12 +135,8 @@ func TestTopicRate(t *testing.T) {
 				return nil
 			}}
 			d, _ := begin(t, store, sink, dispatcher.Config{TopicRateLimits: map[string]dispatcher.Rate{"orders": limit}})
-			passes(t, 5*time.Second, "the other topic is delivered", func() bool { return store.Count("returns", "delivered") == 1000 })
-			held := 0
-			for range 600 {
-				<-time.After(100 * time.Millisecond)
-				held = max(held, store.Count("orders", "processing"))
-			}
+			delivered(t, 5*time.Second, store, "returns", 1000)
+			held := mostLeased(store, "orders", 600)
 			perSecond := float64(limit.Events) / limit.Period.Seconds()
 			if got, want := len(orders.at), int(perSecond*time.Since(orders.at[0]).Seconds()); got < want*95/100 || got > want+2 {
 				t.Errorf("%v: %d events in a minute, want %d", limit, got, want)
@@ -153,6 +149,15 @@ func TestTopicRate(t *testing.T) {
 			}
 		})
 	}
+}
+
+// mostLeased lets so many tenths of a second pass, and returns the most rows of a topic that had a lease.
+func mostLeased(store *storetest.Memory, topic string, tenths int) (most int) {
+	for range tenths {
+		<-time.After(100 * time.Millisecond)
+		most = max(most, store.Count(topic, "processing"))
+	}
+	return most
 }
 
 // Rows that wait for a call, or for others of their key, leave the rate to those that can use it. What limits each is
@@ -172,32 +177,26 @@ func TestRateIsUsedWhileRowsWaitForOtherThings(t *testing.T) {
 		"a hot key": {"d", dispatcher.Config{Ordering: dispatcher.OrderingKey}, 100 * time.Millisecond, 200, []dispatcher.TopicLimit{
 			{Topic: "d", LimitedBy: dispatcher.LimitedByRate, Concurrency: 16}}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				store := storetest.NewMemory()
-				store.AddLike(dispatcher.Event{Topic: test.slow, PartitionKey: "17"}, 2000)
-				store.Add("d", 10_000)
-				var began times
-				sink := &sinktest.Func{Respond: func(_ context.Context, e *dispatcher.Event) error {
-					if began.note(); e.PartitionKey != "" {
-						<-time.After(test.takes)
-					}
-					return nil
-				}}
-				test.cfg.RateLimit = dispatcher.Rate{Events: 100, Period: time.Second}
-				d, _ := begin(t, onClaim(store, slowly(10*time.Millisecond)), sink, test.cfg)
-				held := 0
-				for range 600 {
-					<-time.After(100 * time.Millisecond)
-					held = max(held, store.Count(test.slow, "processing"))
+		virtual(t, name, func(t *testing.T) {
+			store := storetest.NewMemory()
+			store.AddLike(dispatcher.Event{Topic: test.slow, PartitionKey: "17"}, 2000)
+			store.Add("d", 10_000)
+			var began times
+			sink := &sinktest.Func{Respond: func(_ context.Context, e *dispatcher.Event) error {
+				if began.note(); e.PartitionKey != "" {
+					<-time.After(test.takes)
 				}
-				if n := began.most(time.Hour); n < 95*60 || held > test.most {
-					t.Errorf("%d events began in a minute, and %d rows were held; want at least 0.95 of 6000, and at most %d", n, held, test.most)
-				}
-				if s := d.Snapshot(); !slices.Equal(s.TopicLimits, test.want) {
-					t.Errorf("the topics are limited by %v, want %v", s.TopicLimits, test.want)
-				}
-			})
+				return nil
+			}}
+			test.cfg.RateLimit = dispatcher.Rate{Events: 100, Period: time.Second}
+			d, _ := begin(t, onClaim(store, slowly(10*time.Millisecond)), sink, test.cfg)
+			held := mostLeased(store, test.slow, 600)
+			if n := began.most(time.Hour); n < 95*60 || held > test.most {
+				t.Errorf("%d events began in a minute, and %d rows were held; want at least 0.95 of 6000, and at most %d", n, held, test.most)
+			}
+			if s := d.Snapshot(); !slices.Equal(s.TopicLimits, test.want) {
+				t.Errorf("the topics are limited by %v, want %v", s.TopicLimits, test.want)
+			}
 		})
 	}
 }
@@ -206,7 +205,7 @@ func TestRateIsUsedWhileRowsWaitForOtherThings(t *testing.T) {
 // too long for the rate, by those, and few of its rows are held.
 //
 // CONTRACT: C-36, C-97
-func TestRateOfATopicAlone(t *testing.T) {
+func TestRateOfATopicAloneHoldsFewRows(t *testing.T) {
 	for name, test := range map[string]struct {
 		rate, batch, calls int
 		takes              time.Duration
@@ -225,11 +224,7 @@ func TestRateOfATopicAlone(t *testing.T) {
 					store.Add("orders", 35*test.rate)
 					limit.Concurrency = test.calls
 					d, _ := begin(t, store, &sinktest.Slow{Sink: &sinktest.Func{Max: test.batch}, Delay: test.takes}, limit)
-					held := 0
-					for range 300 {
-						<-time.After(100 * time.Millisecond)
-						held = max(held, store.Count("orders", "processing"))
-					}
+					held := mostLeased(store, "orders", 300)
 					if s := d.Snapshot(); s.LimitedBy != test.want || held > test.most {
 						t.Errorf("limited by %s with %d rows held, want %s and at most %d", s.LimitedBy, held, test.want, test.most)
 					}
@@ -242,7 +237,7 @@ func TestRateOfATopicAlone(t *testing.T) {
 // Each topic has its own next token: one whose next is far off, since this process's part became small, delays no other.
 //
 // CONTRACT: C-32, C-36
-func TestRatesOfTwoTopics(t *testing.T) {
+func TestRateOfOneTopicDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := storetest.NewMemory()
 		store.Add("a", 100)
@@ -253,7 +248,7 @@ func TestRatesOfTwoTopics(t *testing.T) {
 		d.SetRateShare(0.001, time.Time{})
 		<-time.After(time.Second)
 		store.Add("b", 5)
-		passes(t, time.Second, "those of the other are delivered", func() bool { return store.Count("b", "delivered") == 5 })
+		delivered(t, time.Second, store, "b", 5)
 		if n := store.Count("a", "processing"); n == 0 {
 			t.Error("no row of the first waits for a token")
 		}
@@ -263,7 +258,7 @@ func TestRatesOfTwoTopics(t *testing.T) {
 // A quiet time is not made up for, and slow calls in parallel use a high rate.
 //
 // CONTRACT: C-36
-func TestRateAfterQuietAndWithSlowCalls(t *testing.T) {
+func TestQuietTimeIsNotMadeUpFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := storetest.NewMemory()
 		var began times
@@ -276,7 +271,7 @@ func TestRateAfterQuietAndWithSlowCalls(t *testing.T) {
 		<-time.After(10 * time.Second)
 		store.Add("orders", 5000)
 		start := time.Now()
-		passes(t, 10*time.Second, "all are delivered", func() bool { return store.Count("orders", "delivered") == 5000 })
+		delivered(t, 10*time.Second, store, "orders", 5000)
 		if took := time.Since(start); began.most(time.Second) > 2000+161 || took > 2900*time.Millisecond {
 			t.Errorf("at most %d events in a second, 5000 in %v; want at most 2161, and 2.7s", began.most(time.Second), took)
 		}
@@ -322,19 +317,17 @@ func TestRunOnceWithARateEnds(t *testing.T) {
 		"a topic's":                 {TopicRateLimits: map[string]dispatcher.Rate{"orders": second}, Topics: []string{"orders"}},
 		"of topics that are listed": {RateLimit: second, PollInterval: 100 * time.Millisecond},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				store := storetest.NewMemory()
-				store.Add("orders", 5)
-				d := newDispatcher(t, store, &sinktest.Func{}, cfg)
-				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-				defer cancel()
-				began := time.Now()
-				done, err := d.RunOnce(ctx, 10)
-				if took := time.Since(began); err != nil || done.Delivered != 5 || took > 4*time.Second {
-					t.Errorf("RunOnce: %+v in %v, %v; want 5 in 2s", done, took, err)
-				}
-			})
+		virtual(t, name, func(t *testing.T) {
+			store := storetest.NewMemory()
+			store.Add("orders", 5)
+			d := newDispatcher(t, store, &sinktest.Func{}, cfg)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			began := time.Now()
+			done, err := d.RunOnce(ctx, 10)
+			if took := time.Since(began); err != nil || done.Delivered != 5 || took > 4*time.Second {
+				t.Errorf("RunOnce: %+v in %v, %v; want 5 in 2s", done, took, err)
+			}
 		})
 	}
 }
@@ -384,7 +377,7 @@ func others(t *testing.T, cfg dispatcher.Config, flood int) (p99 time.Duration) 
 // The flood of one tenant does not hold up the others of its topic.
 //
 // CONTRACT: C-37
-func TestLongFloodOfOneTenant(t *testing.T) {
+func TestLongFloodOfOneTenantDelaysNoOther(t *testing.T) {
 	skipLong(t)
 	fair := dispatcher.Config{Fairness: dispatcher.FairnessTenant}
 	alone, flooded, unfair := others(t, fair, 0), others(t, fair, 9000), others(t, dispatcher.Config{}, 9000)
@@ -429,7 +422,7 @@ func TestQueueIsInTurns(t *testing.T) {
 // While the calls of one tenant hang, the last calls are for the others.
 //
 // CONTRACT: C-37
-func TestTenantWhoseCallsHang(t *testing.T) {
+func TestTenantWhoseCallsHangDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := storetest.NewMemory()
 		others := 0

@@ -60,12 +60,7 @@ func (r rig) count(where string) (n int) {
 // eventually waits until the condition holds.
 func (r rig) eventually(what string, holds func() bool) {
 	r.Helper()
-	eventually(r.T, what, holds)
-}
-
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	pgtest.Eventually(t, what, holds)
+	pgtest.Eventually(r.T, what, holds)
 }
 
 // receive waits for a value.
@@ -97,9 +92,7 @@ func (r rig) start(store dispatcher.Store, sink dispatcher.Sink, cfg dispatcher.
 func (r rig) engine(store dispatcher.Store, sink dispatcher.Sink, cfg dispatcher.Config) *engine.Dispatcher {
 	r.Helper()
 	d, err := engine.New(store, sink, quick(cfg))
-	if err != nil {
-		r.Fatal(err)
-	}
+	need.OK(r, err)
 	return d
 }
 
@@ -180,6 +173,14 @@ func (b *book) delivered() (events, times int) {
 		ids[e.ID] = true
 	}
 	return len(ids), len(all)
+}
+
+// wantOnce fails the test unless so many events were confirmed, each once.
+func (b *book) wantOnce(t *testing.T, want int) {
+	t.Helper()
+	if n, times := b.delivered(); n != want || times != want {
+		t.Errorf("%d events were confirmed %d times, want %d once each", n, times, want)
+	}
 }
 
 // topic returns the number of confirmations of a topic.

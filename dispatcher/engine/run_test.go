@@ -19,10 +19,11 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-func TestRunOnce(t *testing.T) {
+func TestRunOnceDeliversAsManyAsRequested(t *testing.T) {
 	r := newRig(t)
 	for range 6 {
 		r.enqueue("orders", 3)
@@ -37,17 +38,6 @@ func TestRunOnce(t *testing.T) {
 	}
 	if n := r.count("status = 'delivered' and attempts = 1"); n != 36 {
 		t.Errorf("%d of 36 rows are delivered", n)
-	}
-}
-
-// Every topic gets its turn, also with more topics than rows in a claim.
-func TestRunOnceFindsEveryTopic(t *testing.T) {
-	r := newRig(t)
-	pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, payload)
-		select gen_random_uuid(), 'shop', 'topic-' || n % 30, '{}' from generate_series(1, 60) as n`)
-	got, err := r.once(&book{}, dispatcher.Config{BatchSize: 7}, 1000)
-	if got.Delivered != 60 || err != nil {
-		t.Errorf("RunOnce returned %+v, %v; want 60 delivered", got, err)
 	}
 }
 
@@ -163,38 +153,6 @@ func TestPausedDispatcherClaimsNothing(t *testing.T) {
 	}
 }
 
-// A topic with many rows does not keep another's event waiting for longer than a round.
-func TestTopicsShare(t *testing.T) {
-	const many = 5000
-	r := newRig(t)
-	r.enqueue("busy", many)
-	sink, before := &book{}, make(chan int, 1)
-	halfway := make(chan struct{})
-	sink.respond = func(_ context.Context, e *dispatcher.Event) error {
-		n := sink.topic("busy")
-		switch {
-		case e.Topic == "rare":
-			before <- n
-		case n == 1000:
-			select {
-			case <-halfway: // notified already
-			default:
-				close(halfway)
-			}
-		}
-		return nil
-	}
-	const batch = 50
-	r.start(r.store(), sink, dispatcher.Config{BatchSize: batch, Concurrency: 1, Topics: []string{"busy", "rare"}})
-	receive(t, "a part is delivered", halfway)
-	r.enqueue("rare", 1)
-	at := sink.topic("busy")
-	// The rows claimed before it: two batches queued, and a claim that was under way.
-	if n := receive(t, "the rare event is delivered", before); n-at > 5*batch {
-		t.Errorf("%d events of the busy topic were delivered before the rare one", n-at)
-	}
-}
-
 // What a process holds is bounded, by rows and by bytes, however slow the destination is.
 // REQUIREMENT: STORAGE-47, STORAGE-48
 func TestInFlightIsBounded(t *testing.T) {
@@ -254,14 +212,14 @@ func TestClaimedTypesAreReported(t *testing.T) {
 	})
 }
 
-// backlogVariable names the environment variable with the rows that TestStartOnBacklog starts on.
+// backlogVariable names the environment variable with the rows that TestStartOnBacklogReadsFewRows starts on.
 const backlogVariable = "OUTBOX_TEST_BACKLOG"
 
 // A dispatcher that starts on a million rows, of which the server knows no statistics, reads no more of
 // them before its first deliveries, or for any of its queries, than one that starts on two thousand;
 // and it keeps a few of them in memory.
 // CONTRACT: C-2 C-96
-func TestStartOnBacklog(t *testing.T) {
+func TestStartOnBacklogReadsFewRows(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it counts what statements cost, and shows no race")
 	}
@@ -273,28 +231,25 @@ func TestStartOnBacklog(t *testing.T) {
 	pgtest.Exec(r, `alter table outbox.outbox_events set (autovacuum_enabled = off)`)
 	once := func(c rig) {
 		sink := &book{}
-		if _, err := c.once(sink, dispatcher.Config{}, 500); err != nil {
-			t.Fatal(err)
-		}
-		if n, _ := sink.delivered(); n != 500 {
-			t.Errorf("%d events were delivered, want 500", n)
-		}
+		_, err := c.once(sink, dispatcher.Config{}, 500)
+		need.OK(t, err)
+		sink.wantOnce(t, 500)
 	}
 	r.enqueue("big", 2000)
 	few := r.buffers(once)
 	r.enqueue("big", backlog)
 	r.enqueue("small", 10)
 	queries := map[string]func(rig){
-		"schema":             func(c rig) { _, err := c.store().Schema(t.Context()); must(t, err) },
-		"topics":             func(c rig) { _, err := c.store().Topics(t.Context()); must(t, err) },
-		"oldest transaction": func(c rig) { _, err := c.store().OldestTransaction(t.Context()); must(t, err) },
+		"schema":             func(c rig) { _, err := c.store().Schema(t.Context()); need.OK(t, err) },
+		"topics":             func(c rig) { _, err := c.store().Topics(t.Context()); need.OK(t, err) },
+		"oldest transaction": func(c rig) { _, err := c.store().OldestTransaction(t.Context()); need.OK(t, err) },
 	}
 	for name, query := range queries {
 		if n := r.buffers(query); n > 1000 {
 			t.Errorf("%s: read %d buffers", name, n)
 		}
 	}
-	depth := r.buffers(func(c rig) { _, err := c.store().Depth(t.Context(), nil); must(t, err) })
+	depth := r.buffers(func(c rig) { _, err := c.store().Depth(t.Context(), nil); need.OK(t, err) })
 	many := r.buffers(once)
 	t.Logf("500 deliveries read %d buffers with 2,000 rows and %d with %d; the depth %d", few, many, backlog, depth)
 	if many > 2*few {
@@ -322,21 +277,12 @@ func TestStartOnBacklog(t *testing.T) {
 	close(sink.open)
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Error(err)
-	}
-}
-
 // buffers counts how many buffers of the events and their indexes are read with a pool of a dispatcher
 // that has just started. A session hands in its count at its end.
 func (r rig) buffers(with func(rig)) int {
 	r.Helper()
 	pool, err := pgxpool.NewWithConfig(r.Context(), r.Config())
-	if err != nil {
-		r.Fatal(err)
-	}
+	need.OK(r, err)
 	pgtest.HandIn(r, r.Pool)
 	const count = `select (heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit)::integer
 		from pg_statio_user_tables where relid = 'outbox.outbox_events'::regclass`
@@ -385,14 +331,14 @@ func asleep(topics ...string) dispatcher.Config {
 	return dispatcher.Config{Topics: topics, Lease: time.Hour, PollInterval: 20 * time.Minute}
 }
 
-// listen makes a dispatcher hear the producers of the namespace, until the test ends.
-func (r rig) listen(dsn, namespace string, wake func(), log *logBook) {
+// listen makes a dispatcher hear the producers of its namespace, until the test ends.
+func (r rig) listen(wake func(), log *logBook) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		pgstore.Listen(ctx, func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, dsn) },
-			pgtest.Schema, namespace, wake, log.logger())
+		pgstore.Listen(ctx, func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, r.Pool.Config().ConnString()) },
+			pgtest.Schema, "shop", wake, log.logger())
 	}()
 	r.Cleanup(func() {
 		cancel()
@@ -405,11 +351,9 @@ func (r rig) listen(dsn, namespace string, wake func(), log *logBook) {
 func TestProducerWakesDispatcher(t *testing.T) {
 	for name, topics := range map[string][]string{"of its topics": {"orders"}, "of all topics": nil} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			dsn := pgtest.Migrated(t)
-			r, log := rig{t, pgtest.Pool(t, dsn)}, &logBook{}
+			r, log := newRig(t), &logBook{}
 			d := r.start(r.store(), &book{}, asleep(topics...))
-			r.listen(dsn, "shop", d.Wake, log)
+			r.listen(d.Wake, log)
 			r.eventually("it listens", func() bool { return len(log.lines("are received")) == 1 })
 			waker := producer.NewWaker(r.Pool, producer.WakerOptions{})
 			for round := range 3 {
@@ -427,10 +371,8 @@ func TestProducerWakesDispatcher(t *testing.T) {
 
 // Wake-ups that are not for the namespace wake no dispatcher.
 func TestListenHearsItsNamespace(t *testing.T) {
-	t.Parallel()
-	dsn := pgtest.Migrated(t)
-	r, log, woken := rig{t, pgtest.Pool(t, dsn)}, &logBook{}, make(chan struct{}, 100)
-	r.listen(dsn, "shop", func() { woken <- struct{}{} }, log)
+	r, log, woken := newRig(t), &logBook{}, make(chan struct{}, 100)
+	r.listen(func() { woken <- struct{}{} }, log)
 	receive(t, "it wakes for what was missed before it listened", woken)
 	pgtest.Exec(r, "select pg_notify('outbox', 'store'), pg_notify('another', 'shop'), pg_notify('outbox', '')")
 	pgtest.Exec(r, "select pg_notify('outbox', 'shop')")
@@ -442,11 +384,9 @@ func TestListenHearsItsNamespace(t *testing.T) {
 
 // A listener whose connection ends makes a new one, and wakes for what it may have missed.
 func TestListenConnectsAgain(t *testing.T) {
-	t.Parallel()
-	dsn := pgtest.Migrated(t)
-	r, log := rig{t, pgtest.Pool(t, dsn)}, &logBook{}
+	r, log := newRig(t), &logBook{}
 	d := r.start(r.store(), &book{}, asleep("orders"))
-	r.listen(dsn, "shop", d.Wake, log)
+	r.listen(d.Wake, log)
 	waker := producer.NewWaker(r.Pool, producer.WakerOptions{})
 	const listeners = `from pg_stat_activity where datname = current_database() and query ilike 'listen%' or query = 'select pg_backend_pid()'`
 	r.eventually("it listens", func() bool { return len(log.lines("are received")) == 1 })

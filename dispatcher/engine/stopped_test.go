@@ -15,17 +15,18 @@ import (
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// childDSN makes TestStoppedProcess the process that is stopped: a dispatcher on this database.
+// childDSN makes TestStoppedProcessBeginsNothing the process that is stopped: a dispatcher on this database.
 const childDSN = "OUTBOX_TEST_STOPPED_PROCESS"
 
 // A process that is stopped for longer than its lease, and then continues, begins nothing of what it
 // had claimed: another worker has it.
 //
 // CONTRACT: C-23 C-31
-func TestStoppedProcess(t *testing.T) {
+func TestStoppedProcessBeginsNothing(t *testing.T) {
 	if dsn := os.Getenv(childDSN); dsn != "" {
 		stoppedProcess(t, dsn)
 		return
@@ -36,20 +37,14 @@ func TestStoppedProcess(t *testing.T) {
 	r := rig{t, pgtest.Pool(t, dsn)}
 	r.enqueue("orders", events)
 
-	child := exec.Command(os.Args[0], "-test.run=^TestStoppedProcess$")
+	child := exec.Command(os.Args[0], "-test.run=^TestStoppedProcessBeginsNothing$")
 	child.Env = append(os.Environ(), childDSN+"="+dsn)
 	child.Stderr = os.Stderr
 	stdin, err := child.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	stdout, err := child.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
+	need.OK(t, child.Start())
 	t.Cleanup(func() { _ = child.Process.Kill() })
 	lines := bufio.NewScanner(stdout)
 	next := func() string {
@@ -64,22 +59,14 @@ func TestStoppedProcess(t *testing.T) {
 	if line := next(); line != "begun 1" {
 		t.Fatalf("the child said %q, want the begin of the first delivery", line)
 	}
-	signal := func(s syscall.Signal) {
-		t.Helper()
-		if err := child.Process.Signal(s); err != nil {
-			t.Fatal(err)
-		}
-	}
-	signal(syscall.SIGSTOP)
+	need.OK(t, child.Process.Signal(syscall.SIGSTOP))
 	r.eventually("the leases expire", func() bool { return r.count("status = 'processing' and locked_until < now()") == events })
-	second := &book{}
-	r.start(r.store(), second, dispatcher.Config{})
+	r.start(r.store(), &book{}, dispatcher.Config{})
 	r.eventually("another worker delivers everything", func() bool { return r.count("status = 'delivered' and attempts = 1 and suspicion > 1") == events })
 
-	if _, err := io.WriteString(stdin, "continue\n"); err != nil {
-		t.Fatal(err)
-	}
-	signal(syscall.SIGCONT)
+	_, err = io.WriteString(stdin, "continue\n")
+	need.OK(t, err)
+	need.OK(t, child.Process.Signal(syscall.SIGCONT))
 	for lost := 0; lost < events; {
 		var n int
 		if line := next(); !strings.HasPrefix(line, "lost ") {

@@ -91,25 +91,23 @@ func succeeds(*dispatcher.Event) error { return nil }
 // CONTRACT: C-35
 func TestStatementsThatTheServerCutsOffShrink(t *testing.T) {
 	for name, code := range map[string]sqlState{"statement_timeout": "57014", "transaction_timeout": "25P04", "lock_timeout": "55P03"} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const events, perRow = 2000, 4 * time.Millisecond
-				store, takes := storetest.NewMemory(), func(_ string, topics []string) (time.Duration, error) {
-					return time.Duration(len(topics)) * perRow, nil
-				}
-				store.Add("orders", events)
-				sink := confirms(500, succeeds)
-				d, stop := begin(t, server{takes, 600 * time.Millisecond, code}.with(store), sink, dispatcher.Config{})
-				took := passes(t, 2*time.Minute, "all are delivered", func() bool { return store.Count("orders", "delivered") == events })
-				t.Logf("delivered in %v", took)
-				if n := again(sink, "orders"); n > 0 {
-					t.Errorf("%d events were delivered again", n)
-				}
-				if s := d.Snapshot(); !s.Source.OK {
-					t.Errorf("the snapshot says that the database is unreachable: %v", s.Source.Err)
-				}
-				stop()
-			})
+		virtual(t, name, func(t *testing.T) {
+			const events, perRow = 2000, 4 * time.Millisecond
+			store, takes := storetest.NewMemory(), func(_ string, topics []string) (time.Duration, error) {
+				return time.Duration(len(topics)) * perRow, nil
+			}
+			store.Add("orders", events)
+			sink := confirms(500, succeeds)
+			d, stop := begin(t, server{takes, 600 * time.Millisecond, code}.with(store), sink, dispatcher.Config{})
+			took := delivered(t, 2*time.Minute, store, "orders", events)
+			t.Logf("delivered in %v", took)
+			if n := again(sink, "orders"); n > 0 {
+				t.Errorf("%d events were delivered again", n)
+			}
+			if s := d.Snapshot(); !s.Source.OK {
+				t.Errorf("the snapshot says that the database is unreachable: %v", s.Source.Err)
+			}
+			stop()
 		})
 	}
 }
@@ -120,41 +118,37 @@ func TestOutcomesThatHangHarmTheirTopicAlone(t *testing.T) {
 	for verb, result := range map[string]error{
 		"ack": nil, "nack": dispatcher.RetryAfter(time.Hour, errContent), "release": dispatcher.DestinationFault(errContent),
 	} {
-		t.Run(verb, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const rounds, events, lease = 20, 50, 30 * time.Second
-				store, takes := storetest.NewMemory(), func(v string, topics []string) (time.Duration, error) {
-					if v == verb && slices.Contains(topics, "hangs") {
-						return time.Hour, nil
-					}
-					return time.Millisecond, nil
+		virtual(t, verb, func(t *testing.T) {
+			const rounds, events, lease = 20, 50, 30 * time.Second
+			store, takes := storetest.NewMemory(), func(v string, topics []string) (time.Duration, error) {
+				if v == verb && slices.Contains(topics, "hangs") {
+					return time.Hour, nil
 				}
-				sink := confirms(1, func(e *dispatcher.Event) error {
-					if e.Topic == "hangs" {
-						return result
-					}
-					return nil
-				})
-				store.Add("hangs", 3000)
-				d, stop := begin(t, server{takes: takes}.with(store), sink, dispatcher.Config{Lease: lease})
-				longest := time.Duration(0)
-				for i := range rounds {
-					store.Add("well", events)
-					took := passes(t, lease+2*storeTimeout, "the other topic is delivered", func() bool {
-						return store.Count("well", "delivered") == events*(i+1)
-					})
-					longest = max(longest, took)
-					<-time.After(5 * time.Second)
+				return time.Millisecond, nil
+			}
+			sink := confirms(1, func(e *dispatcher.Event) error {
+				if e.Topic == "hangs" {
+					return result
 				}
-				t.Logf("the other topic waited %v at most", longest)
-				if n := again(sink, "well"); n > 0 {
-					t.Errorf("%d events of the other topic were delivered again", n)
-				}
-				if s := d.Snapshot(); !s.Source.OK || s.Outcomes.OK {
-					t.Errorf("the snapshot says %+v of the database, and %+v of outcomes", s.Source, s.Outcomes)
-				}
-				stop()
+				return nil
 			})
+			store.Add("hangs", 3000)
+			d, stop := begin(t, server{takes: takes}.with(store), sink, dispatcher.Config{Lease: lease})
+			longest := time.Duration(0)
+			for i := range rounds {
+				store.Add("well", events)
+				took := delivered(t, lease+2*storeTimeout, store, "well", events*(i+1))
+				longest = max(longest, took)
+				<-time.After(5 * time.Second)
+			}
+			t.Logf("the other topic waited %v at most", longest)
+			if n := again(sink, "well"); n > 0 {
+				t.Errorf("%d events of the other topic were delivered again", n)
+			}
+			if s := d.Snapshot(); !s.Source.OK || s.Outcomes.OK {
+				t.Errorf("the snapshot says %+v of the database, and %+v of outcomes", s.Source, s.Outcomes)
+			}
+			stop()
 		})
 	}
 }
@@ -166,36 +160,34 @@ func TestClaimsThatFailHarmTheirTopicAlone(t *testing.T) {
 		refusal error
 		limit   time.Duration
 	}{"hang": {}, "are cut off": {limit: 600 * time.Millisecond}, "are refused": {refusal: errContent}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const rounds, events = 50, 50
-				store, takes := storetest.NewMemory(), func(v string, topics []string) (time.Duration, error) {
-					if v == "claim" && slices.Contains(topics, "bad") {
-						return time.Hour, test.refusal
-					}
-					return time.Millisecond, nil
+		virtual(t, name, func(t *testing.T) {
+			const rounds, events = 50, 50
+			store, takes := storetest.NewMemory(), func(v string, topics []string) (time.Duration, error) {
+				if v == "claim" && slices.Contains(topics, "bad") {
+					return time.Hour, test.refusal
 				}
-				store.Add("bad", 100)
-				var log bytes.Buffer
-				var all time.Duration
-				_, stop := begin(t, server{takes, test.limit, "57014"}.with(store), confirms(1, succeeds), dispatcher.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-				if name == "hang" {
-					<-time.After(time.Second) // the first claim is of the bad topic alone
-				}
-				for i := range rounds {
-					store.Add("well", events)
-					all += passes(t, 3*storeTimeout, "the other topic is delivered", func() bool { return store.Count("well", "delivered") == events*(i+1) })
-					<-time.After(10 * time.Second)
-				}
-				t.Logf("the other topic waited %v in all", all)
-				if all > rounds*10*time.Second/4 {
-					t.Errorf("the other topic waited %v in %d rounds", all, rounds)
-				}
-				stop()
-				if name != "hang" && strings.Contains(log.String(), "the database is unreachable") {
-					t.Errorf("the log says that the database is unreachable: %s", &log)
-				}
-			})
+				return time.Millisecond, nil
+			}
+			store.Add("bad", 100)
+			var log bytes.Buffer
+			var all time.Duration
+			_, stop := begin(t, server{takes, test.limit, "57014"}.with(store), confirms(1, succeeds), dispatcher.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			if name == "hang" {
+				<-time.After(time.Second) // the first claim is of the bad topic alone
+			}
+			for i := range rounds {
+				store.Add("well", events)
+				all += delivered(t, 3*storeTimeout, store, "well", events*(i+1))
+				<-time.After(10 * time.Second)
+			}
+			t.Logf("the other topic waited %v in all", all)
+			if all > rounds*10*time.Second/4 {
+				t.Errorf("the other topic waited %v in %d rounds", all, rounds)
+			}
+			stop()
+			if name != "hang" && strings.Contains(log.String(), "the database is unreachable") {
+				t.Errorf("the log says that the database is unreachable: %s", &log)
+			}
 		})
 	}
 }
@@ -221,33 +213,31 @@ func TestStopReportsOutcomesWrittenApart(t *testing.T) {
 // CONTRACT: C-31, C-33
 func TestExtensionThatHangsHarmsItsTopicAlone(t *testing.T) {
 	for name, refusal := range map[string]error{"hangs": nil, "refused": errContent} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				store, takes := storetest.NewMemory(), func(v string, topics []string) (time.Duration, error) {
-					if v == "extend" && slices.Contains(topics, "bad") {
-						return time.Hour, refusal
-					}
-					return time.Millisecond, nil
+		virtual(t, name, func(t *testing.T) {
+			store, takes := storetest.NewMemory(), func(v string, topics []string) (time.Duration, error) {
+				if v == "extend" && slices.Contains(topics, "bad") {
+					return time.Hour, refusal
 				}
-				store.Add("bad", 5)
-				store.Add("well", 5)
-				sink := confirms(1, succeeds)
-				deliver := sink.Respond
-				sink.Respond = func(ctx context.Context, e *dispatcher.Event) error {
-					select {
-					case <-time.After(4 * time.Minute):
-						return deliver(ctx, e)
-					case <-ctx.Done():
-						return ctx.Err()
-					}
+				return time.Millisecond, nil
+			}
+			store.Add("bad", 5)
+			store.Add("well", 5)
+			sink := confirms(1, succeeds)
+			deliver := sink.Respond
+			sink.Respond = func(ctx context.Context, e *dispatcher.Event) error {
+				select {
+				case <-time.After(4 * time.Minute):
+					return deliver(ctx, e)
+				case <-ctx.Done():
+					return ctx.Err()
 				}
-				_, stop := begin(t, server{takes: takes}.with(store), sink, dispatcher.Config{Lease: 30 * time.Second})
-				passes(t, 5*time.Minute, "the other topic is delivered", func() bool { return store.Count("well", "delivered") == 5 })
-				if n := store.Attempts("well"); n != 5 {
-					t.Errorf("its 5 events took %d attempts", n)
-				}
-				stop()
-			})
+			}
+			_, stop := begin(t, server{takes: takes}.with(store), sink, dispatcher.Config{Lease: 30 * time.Second})
+			delivered(t, 5*time.Minute, store, "well", 5)
+			if n := store.Attempts("well"); n != 5 {
+				t.Errorf("its 5 events took %d attempts", n)
+			}
+			stop()
 		})
 	}
 }
@@ -358,7 +348,7 @@ func TestFirstFaultsSpendNothing(t *testing.T) {
 			return nil
 		}}
 		_, stop := begin(t, store, sink, dispatcher.Config{})
-		passes(t, time.Minute, "the first are delivered", func() bool { return store.Count("orders", "delivered") == 100 })
+		delivered(t, time.Minute, store, "orders", 100)
 		down.Store(true)
 		store.Add("orders", refusingEvents-1)
 		<-time.After(10 * time.Minute)
@@ -371,7 +361,7 @@ func TestFirstFaultsSpendNothing(t *testing.T) {
 
 // An event that makes the destination fail does spend its attempts, also where others of its topic are few.
 // CONTRACT: C-32
-func TestFaultAmongFewOthers(t *testing.T) {
+func TestFaultAmongFewOthersBecomesDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := storetest.NewMemory()
 		store.Add("orders", 1)
@@ -399,7 +389,7 @@ func TestFaultAmongFewOthers(t *testing.T) {
 // Where the destination gives one result for a batch, an event that makes it fail costs itself alone: its
 // neighbours come again in smaller batches, and spend no attempt. An outage spends none either.
 // CONTRACT: C-32, C-33
-func TestFaultOfABatch(t *testing.T) {
+func TestFaultOfABatchCostsItsEventAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const events = 1000
 		store := storetest.NewMemory()
@@ -415,7 +405,7 @@ func TestFaultOfABatch(t *testing.T) {
 			return make([]error, len(batch))
 		}}
 		_, stop := begin(t, store, sink, dispatcher.Config{Concurrency: 1})
-		took := passes(t, time.Minute, "all others are delivered", func() bool { return store.Count("orders", "delivered") == events-1 })
+		took := delivered(t, time.Minute, store, "orders", events-1)
 		t.Logf("delivered in %v and %d calls", took, calls.Load())
 		for _, id := range store.IDs() {
 			if n := store.Row(id).Attempts; id != poison && n != 1 {

@@ -108,32 +108,7 @@ func TestSharesLookAtEveryTopic(t *testing.T) {
 	}
 }
 
-// A topic with a million rows leaves others their share, and gets what they do not use.
-func TestSharesAreFair(t *testing.T) {
-	rows := map[string]int{"huge": 1_000_000, "small": 40, "rare": 1}
-	ts := testTopics("huge", "rare", "small")
-	claims, done := 0, map[string]int{}
-	for more := true; more && claims < 50; claims++ {
-		shares := ts.shares(100, free)
-		byTopic := map[string]int{}
-		for _, s := range shares {
-			byTopic[s.Topic] = min(s.Limit, rows[s.Topic])
-			rows[s.Topic] -= byTopic[s.Topic]
-			if byTopic[s.Topic] > 0 && rows[s.Topic] == 0 {
-				done[s.Topic] = claims + 1
-			}
-		}
-		more = ts.claimed(shares, byTopic, nil, time.Now())
-	}
-	if done["rare"] != 1 || done["small"] > 2 {
-		t.Errorf("the small topics were done after claims %v, want 1 and at most 2", done)
-	}
-	if got := 1_000_000 - rows["huge"]; got < 80*claims {
-		t.Errorf("the huge topic got %d rows in %d claims of 100; the others left more", got, claims)
-	}
-}
-
-func TestTopicsMoreAtOnce(t *testing.T) {
+func TestFilledShareMakesTheNextClaimComeAtOnce(t *testing.T) {
 	ts := testTopics("a", "b", "c")
 	shares := ts.shares(2, free)
 	if !ts.claimed(shares, nil, nil, time.Now()) {
@@ -181,7 +156,7 @@ func TestTopicsAreRemembered(t *testing.T) {
 // A topic that is held gets nothing, and one that is tried no more than it may; the others get the rest.
 //
 // CONTRACT: C-32
-func TestSharesOfPausedTopics(t *testing.T) {
+func TestPausedTopicsGetNoShare(t *testing.T) {
 	ts := testTopics("a", "b", "c")
 	now := time.Now()
 	l := load{now: now, alone: true, successes: 1}
@@ -282,7 +257,7 @@ func TestTopicsWaitAlike(t *testing.T) {
 // event and its share allow.
 //
 // CONTRACT: C-32, C-33
-func TestAllot(t *testing.T) {
+func TestAllotTakesTheLeastOfWhatLimits(t *testing.T) {
 	now := time.Now()
 	later, full := now.Add(time.Second), math.MaxInt
 	paused := func(state dispatcher.BreakerState, next time.Time, failures int) func(*topic) {

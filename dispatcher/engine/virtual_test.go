@@ -6,13 +6,21 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
+
+// virtual runs a subtest in virtual time.
+func virtual(t *testing.T, name string, test func(*testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
+}
 
 // newDispatcher makes one that logs nothing, unless cfg has a logger.
 func newDispatcher(t *testing.T, store dispatcher.Store, sink dispatcher.Sink, cfg dispatcher.Config) *Dispatcher {
@@ -21,9 +29,7 @@ func newDispatcher(t *testing.T, store dispatcher.Store, sink dispatcher.Sink, c
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	d, err := New(store, sink, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	return d
 }
 

@@ -41,7 +41,7 @@ func (f figures) check(t *testing.T, what string, deviation, low, high float64) 
 // the best fixed number's rate are delivered, and the slow tail is at most half longer.
 //
 // CONTRACT: C-38
-func TestLongPacerAtAKnee(t *testing.T) {
+func TestLongPacerStaysAtAKnee(t *testing.T) {
 	skipLong(t)
 	for _, deviation := range deviations {
 		set := func(w *world) { w.knee = constant(40); w.service = w.around(100*time.Millisecond, deviation) }
@@ -108,7 +108,7 @@ func TestLongPacerFollowsTheKnee(t *testing.T) {
 // It takes 500 calls a second, and refuses others with 429.
 //
 // CONTRACT: C-38
-func TestLongPacerWithRefusals(t *testing.T) {
+func TestLongPacerStaysBelowRefusals(t *testing.T) {
 	skipLong(t)
 	for _, burst := range []float64{50, 500} {
 		for _, deviation := range deviations {
@@ -161,7 +161,7 @@ func TestLongPacerFollowsTheRate(t *testing.T) {
 // It works on any number of calls: the bound of 200 is reached within 12 s.
 //
 // CONTRACT: C-38
-func TestLongPacerWithoutAKnee(t *testing.T) {
+func TestLongPacerTakesAllWithoutAKnee(t *testing.T) {
 	skipLong(t)
 	for _, deviation := range deviations {
 		var reached figures
@@ -191,7 +191,7 @@ func (w *world) heavy() time.Duration {
 // Calls of two kinds, and calls with a heavy tail: 0.85 of the best fixed number's rate, and no drift in ten minutes.
 //
 // CONTRACT: C-38
-func TestLongPacerWithTails(t *testing.T) {
+func TestLongPacerFindsTheKneeOfLongTails(t *testing.T) {
 	skipLong(t)
 	for name, service := range map[string]func(*world) func() time.Duration{
 		"two humps":  func(w *world) func() time.Duration { return w.humps },
@@ -216,7 +216,7 @@ func TestLongPacerWithTails(t *testing.T) {
 // Three pods share a destination that works on 60 calls, and each finds its own number. One is killed, and another one comes.
 //
 // CONTRACT: C-38
-func TestLongPacersOfThreePods(t *testing.T) {
+func TestLongPacersOfThreePodsShareAKnee(t *testing.T) {
 	skipLong(t)
 	for _, deviation := range deviations {
 		var reached, sum, fair, killed, came figures
@@ -251,7 +251,7 @@ func TestLongPacersOfThreePods(t *testing.T) {
 // Three topics of one process share a destination that works on 60 calls: none of them knows the others' limits.
 //
 // CONTRACT: C-38
-func TestLongPacersOfThreeTopics(t *testing.T) {
+func TestLongPacersOfThreeTopicsShareAKnee(t *testing.T) {
 	skipLong(t)
 	var sum, fair figures
 	for seed := range uint64(*seeds) {
@@ -272,7 +272,7 @@ func TestLongPacersOfThreeTopics(t *testing.T) {
 // A refusal of an experiment with more calls goes back to what was good, and no further.
 //
 // CONTRACT: C-38
-func TestPacerRefusedWhileItRises(t *testing.T) {
+func TestPacerGoesBackWhenRefused(t *testing.T) {
 	p := New(100, 1)
 	p.limit, p.experiment.from, p.phase = 22, 20, rising
 	for range 10 {
@@ -286,7 +286,7 @@ func TestPacerRefusedWhileItRises(t *testing.T) {
 // An hour with less load than the limit allows raises nothing.
 //
 // CONTRACT: C-38
-func TestPacerWithLittleLoad(t *testing.T) {
+func TestPacerKeepsItsLimitWithLittleLoad(t *testing.T) {
 	w := newWorld(1)
 	p := w.pod(256)
 	p.want = constant(FirstLimit - 1)
@@ -299,7 +299,7 @@ func TestPacerWithLittleLoad(t *testing.T) {
 // Five seconds after an outage half of the rate is delivered.
 //
 // CONTRACT: C-38
-func TestPacerAfterAnOutage(t *testing.T) {
+func TestPacerRecoversAfterAnOutage(t *testing.T) {
 	var rates figures
 	for seed := range uint64(*seeds) {
 		w := newWorld(seed)
@@ -317,7 +317,7 @@ func TestPacerAfterAnOutage(t *testing.T) {
 // Events that are refused for their own fault say nothing of the destination.
 //
 // CONTRACT: C-38
-func TestPacerWithBadEvents(t *testing.T) {
+func TestPacerIgnoresBadEvents(t *testing.T) {
 	var mean figures
 	for seed := range uint64(*seeds) {
 		w := newWorld(seed)
