@@ -20,6 +20,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/operatortest"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // well is what a pass sees when all is well, with two replicas.
@@ -293,9 +294,7 @@ func TestMessagesNameWhatAPersonMustKnow(t *testing.T) {
 		t.Errorf("seven paused topics: %s", got)
 	}
 	o.statuses[0].PausedTopics = paused("b", "e", "d", "f")
-	if again := message(o, api.TopicsPausedCondition); again != got {
-		t.Errorf("another number of paused topics: %s\nwant %s", again, got)
-	}
+	need.Want(t, got, "another number of paused topics: %s\nwant %s", message(o, api.TopicsPausedCondition))
 	long := strings.Repeat("é", 255)
 	o.statuses[0].PausedTopics = paused(long+"1", long+"2", long+"3", long+"4", long+"5", long+"6")
 	o.statuses[1].PausedTopics = nil
@@ -330,9 +329,7 @@ func TestMessagesNameWhatAPersonMustKnow(t *testing.T) {
 		t.Errorf("unserved topics: %s\nwant %s", unserved, want)
 	}
 	orphans(9, status.OrphanTopic{Namespace: "Shop", Topic: "a", Unserved: 7}, status.OrphanTopic{Namespace: "Shop", Topic: "b", Unserved: 2})
-	if again := message(o, api.DataHealthyCondition); again != unserved {
-		t.Errorf("other numbers: %s\nwant %s", again, unserved)
-	}
+	need.Want(t, unserved, "other numbers: %s\nwant %s", message(o, api.DataHealthyCondition))
 	orphans(0, status.OrphanTopic{Namespace: "Shop", Topic: "c", Abandoned: 1})
 	if got := message(o, api.DataHealthyCondition); !strings.Contains(got, `no worker takes them over: topic "c" of outbox namespace "Shop". See whether`) {
 		t.Errorf("abandoned leases: %s", got)
@@ -350,9 +347,7 @@ func TestMessagesNameWhatAPersonMustKnow(t *testing.T) {
 	}
 	o.statuses[0].Backlog.DeadGroups = nil
 	o.statuses[0].Backlog.BlockedKeys = 3
-	if got := message(o, api.DeadLettersPresentCondition); got != plain {
-		t.Errorf("keys that do not block: %s", got)
-	}
+	need.Want(t, plain, "keys that do not block: %s", message(o, api.DeadLettersPresentCondition))
 	o.obd.Spec.Delivery.OnDead = spec.OnDeadBlock
 	if got := message(o, api.DeadLettersPresentCondition); !strings.HasPrefix(got, plain) || !strings.Contains(got, "wait behind them") || strings.Contains(plain, "behind") {
 		t.Errorf("blocked keys: %s\nwithout: %s", got, plain)
@@ -395,14 +390,10 @@ func TestDeadLettersHaveOneEventInTenMinutes(t *testing.T) {
 		after time.Duration
 		want  int
 	}{{a, 0, 2}, {a, time.Second, 1}, {b, time.Second, 2}, {a, 10*time.Minute - 1, 1}, {a, 10 * time.Minute, 2}, {a, 11 * time.Minute, 1}} {
-		if got := events(step.obd, step.after); got != step.want {
-			t.Errorf("step %d: %d events, want %d", i, got, step.want)
-		}
+		need.Want(t, step.want, "step %d: %d events, want %d", events(step.obd, step.after), i)
 	}
 	w.forget(a)
-	if got := events(a, 11*time.Minute); got != 2 {
-		t.Errorf("made again: %d events, want 2", got)
-	}
+	need.Want(t, 2, "made again: %d events, want 2", events(a, 11*time.Minute))
 }
 
 // CONTRACT: C-43

@@ -15,6 +15,7 @@ import (
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/scaling"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // running is two pods that deliver.
@@ -60,9 +61,7 @@ func TestSampleAddsUpThePods(t *testing.T) {
 		c.change(&o)
 		c.want(&want)
 		got := sample(o, now)
-		if !slices.Equal(got.Limits, want.Limits) {
-			t.Errorf("%s: limits %v, want %v", name, got.Limits, want.Limits)
-		}
+		need.WantAll(t, want.Limits, "%s: limits %v, want %v", got.Limits, name)
 		got.Limits, want.Limits = nil, nil
 		if g, w := [...]any{got.Counted, got.Pending, got.Live, got.Delivered, got.Replicas, got.Settled, got.Held}, [...]any{want.Counted, want.Pending, want.Live, want.Delivered, want.Replicas, want.Settled, want.Held}; g != w {
 			t.Errorf("%s: got %v, want %v", name, g, w)
@@ -147,9 +146,7 @@ func TestPodsOfAStepStart(t *testing.T) {
 
 func TestRatesHaveTwoDigits(t *testing.T) {
 	for n, want := range map[float64]string{0.0123: "0.012", 0.5: "0.50", 1: "1.0", 9.94: "9.9", 12.4: "12", 99.6: "100", 1234: "1200", 142000: "140000"} {
-		if got := twoDigits(n); got != want {
-			t.Errorf("%v: %q, want %q", n, got, want)
-		}
+		need.Want(t, want, "%v: %q, want %q", twoDigits(n), n)
 	}
 }
 
@@ -161,8 +158,6 @@ func TestLimitedByNamesTheLimitOfMostPods(t *testing.T) {
 		return all
 	}
 	for want, words := range map[string][]string{"": {"", ""}, "Rate": {"", "Rate", "Rate", "Idle"}, "Concurrency": {"Idle", "Concurrency"}} {
-		if got := limitedBy(of(words...)); got != want {
-			t.Errorf("%v: %q, want %q", words, got, want)
-		}
+		need.Want(t, want, "%v: %q, want %q", limitedBy(of(words...)), words)
 	}
 }

@@ -33,6 +33,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/pace"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/scaling"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // The newest run that ended is reported, and one that removed nothing only after some minutes.
@@ -180,9 +181,7 @@ func TestFailureLeavesReadyAsItWas(t *testing.T) {
 func TestAStepIsNotTakenBackBeforeTheStatusIsWritten(t *testing.T) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, api.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, add(scheme))
 	}
 	obd := &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders", UID: "orders"}}
 	obd.Spec.State, obd.Spec.Pods.Scaling = spec.Running, &spec.Scaling{Mode: spec.ScalingApply, Min: 1, Max: 8}
@@ -197,9 +196,7 @@ func TestAStepIsNotTakenBackBeforeTheStatusIsWritten(t *testing.T) {
 	key := client.ObjectKeyFromObject(obd)
 	r.scalers.all = map[types.NamespacedName]*scaling.Scaler{key: {Decision: scaling.Decision{Replicas: 5}}}
 
-	if _, err := r.reconcileState(t.Context(), ctrl.Request{NamespacedName: key}); err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, need.Err(r.reconcileState(t.Context(), ctrl.Request{NamespacedName: key})))
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(deployment), deployment); err != nil || *deployment.Spec.Replicas != 5 {
 		t.Errorf("%d replicas, want 5 (%v)", *deployment.Spec.Replicas, err)
 	}
@@ -324,9 +321,7 @@ func TestRefusedPodsAreReportedWithoutTheirNames(t *testing.T) {
 	o.deployment.Status.Conditions = append(o.deployment.Status.Conditions, appsv1.DeploymentCondition{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue,
 		Message: `pods "orders-dispatcher-6d4cf56db6-x7k2p" is forbidden: exceeded quota: team`})
 	const want = "Pods cannot be created: a pod is forbidden: exceeded quota: team."
-	if got := podsRefused(o.deployment); got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	need.Want(t, want, "got %q, want %q", podsRefused(o.deployment))
 }
 
 // Topics that wait for a verified consumer are reported with their types, whichever pod holds them, and change neither what
@@ -442,9 +437,7 @@ func TestEditsWakePeersThatTheyConcern(t *testing.T) {
 		before := &api.OutboxDispatcher{Spec: api.OutboxDispatcherSpec{Database: &api.DispatcherDatabase{}}}
 		after := before.DeepCopy()
 		c.change(after)
-		if got := concernsPeers(event.UpdateEvent{ObjectOld: before, ObjectNew: after}); got != c.want {
-			t.Errorf("%s: %v", name, got)
-		}
+		need.Want(t, c.want, "%s: %v", concernsPeers(event.UpdateEvent{ObjectOld: before, ObjectNew: after}), name)
 	}
 	one, other := &api.OutboxDispatcher{}, &api.OutboxDispatcher{}
 	one.Spec.OutboxRef, other.Spec.OutboxRef = &spec.OutboxRef{Name: "one"}, &spec.OutboxRef{Name: "other"}

@@ -16,6 +16,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/hack/testing/golden"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // flags of the operator.
@@ -126,33 +127,25 @@ func TestObjectsMatchTheGoldenFiles(t *testing.T) {
 	}{"minimal": {minimal(), nil}, "full": {full(), whatever()}, "migrated": {migrated(), nil}} {
 		obd := c.obd
 		deployment, err := deployment(obd, c.outbox, flags)
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		objects := []any{StateConfigMap(obd), ServiceAccount(obd), ConfigMap(obd, c.outbox), deployment, PodDisruptionBudget(obd)}
 		if obd.Spec.Delivery.ConsumerPolicy == spec.ConsumersVerified {
 			objects = append(objects, ConsumersConfigMap(obd, []string{"order.placed", "payment.*"}))
 		}
 		if c.outbox != nil {
 			migration, err := NewOutboxMigration(c.outbox, flags)
-			if err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, err)
 			objects = append(objects, OutboxConfigMap(c.outbox), migration.Job(1))
 		} else if name == "migrated" {
 			obd.Spec.Pods.Template = full().Spec.Pods.Template
 			migration, err := NewMigration(obd, flags)
-			if err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, err)
 			objects = []any{MigrationConfigMap(obd), migration.Job(1)}
 		}
 		var documents []string
 		for _, o := range objects {
 			b, err := yaml.Marshal(o)
-			if err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, err)
 			documents = append(documents, withoutOwner(t, string(b)))
 		}
 		golden.Check(t, "objects.golden", name+".yaml", strings.Join(documents, "---\n"))
@@ -171,17 +164,11 @@ func TestServiceAccount(t *testing.T) {
 	obd := migrated()
 	obd.Spec.Pods.ServiceAccount = &spec.ServiceAccount{Name: "mine"}
 	d, err := deployment(obd, nil, flags)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	m, err := NewMigration(obd, flags)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	for _, name := range []string{*d.Spec.Template.Spec.ServiceAccountName, *m.Job(1).Spec.Template.Spec.ServiceAccountName} {
-		if name != "mine" {
-			t.Errorf("the pods are %s, want mine", name)
-		}
+		need.Want(t, "mine", "the pods are %s, want mine", name)
 	}
 	if made := ServiceAccount(obd); made != nil {
 		t.Errorf("makes %+v", made)
@@ -210,9 +197,7 @@ var owned = regexp.MustCompile(`  ownerReferences:
 
 func TestNetworkPolicyGolden(t *testing.T) {
 	b, err := yaml.Marshal(NetworkPolicy(minimal(), "outbox-system"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	golden.Check(t, "objects.golden", "networkpolicy.yaml", string(b))
 }
 
@@ -225,9 +210,7 @@ func BenchmarkDesired(b *testing.B) {
 	obd, outbox := full(), whatever()
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := deployment(obd, outbox, flags); err != nil {
-			b.Fatal(err)
-		}
+		need.OK(b, need.Err(deployment(obd, outbox, flags)))
 	}
 }
 
@@ -247,16 +230,12 @@ func TestPodsRollAndMigrationsRunOnlyOnWhatTheyRead(t *testing.T) {
 		}
 		change(b)
 		d, err := deployment(b.OutboxDispatcher, b.Outbox, p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		m, err := NewMigration(b.OutboxDispatcher, p)
 		if !own {
 			m, err = NewOutboxMigration(b.Outbox, p)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		if m != nil {
 			migration = m.Hash
 		}
@@ -315,12 +294,8 @@ func TestDeadlineOfMigrations(t *testing.T) {
 		o := whatever()
 		o.Spec.Migration.Tenants = tenants
 		m, err := NewOutboxMigration(o, flags)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := time.Duration(*m.Job(1).Spec.ActiveDeadlineSeconds) * time.Second; got != want {
-			t.Errorf("with tenants %q the Job has %s, want %s", tenants, got, want)
-		}
+		need.OK(t, err)
+		need.Want(t, want, "with tenants %q the Job has %s, want %s", time.Duration(*m.Job(1).Spec.ActiveDeadlineSeconds)*time.Second, tenants)
 	}
 }
 
@@ -330,9 +305,7 @@ func TestStateAndReplicasDoNotEdit(t *testing.T) {
 	obd := full()
 	before := specHash(obd)
 	obd.Spec.State, obd.Spec.Replicas = spec.Running, new(int32(7))
-	if specHash(obd) != before {
-		t.Error("the state or the number of replicas counts as an edit")
-	}
+	need.Want(t, before, "the state or the number of replicas counts as an edit", specHash(obd))
 	if obd.Spec.Delivery.BatchSize++; specHash(obd) == before {
 		t.Error("another batch size does not count as an edit")
 	}
@@ -376,15 +349,11 @@ func TestRecommendedLabelsAreDefaults(t *testing.T) {
 	obd.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(`{"metadata":{"labels":{
 		"app.kubernetes.io/name":"shop","app.kubernetes.io/instance":"prod","app.kubernetes.io/managed-by":"Helm","helm.sh/chart":"shop-1.2.3"}}}`)}
 	d, err := deployment(obd, nil, flags)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	labels := d.Spec.Template.Labels
 	for key, want := range map[string]string{"app.kubernetes.io/name": "shop", "app.kubernetes.io/managed-by": "Helm", "helm.sh/chart": "shop-1.2.3",
 		LabelDispatcher: "orders", LabelComponent: ComponentDispatcher, LabelManagedBy: Manager} {
-		if labels[key] != want {
-			t.Errorf("label %s is %q, want %q", key, labels[key], want)
-		}
+		need.Want(t, want, "label %s is %q, want %q", labels[key], key)
 	}
 	for key := range d.Spec.Selector.MatchLabels {
 		if !strings.HasPrefix(key, "outbox.dev/") {
@@ -421,9 +390,7 @@ func TestScaling(t *testing.T) {
 		obd := minimal()
 		obd.Spec.Replicas, obd.Spec.Pods.Scaling = c.replicas, c.scaling
 		obd.Status.Scaling = &v1alpha1.ScalingStatus{Recommended: c.recommended}
-		if got := Replicas(obd); got != c.want {
-			t.Errorf("%s: %d pods, want %d", name, got, c.want)
-		}
+		need.Want(t, c.want, "%s: %d pods, want %d", Replicas(obd), name)
 		other := minimal()
 		other.Spec.Replicas = c.replicas
 		if specHash(obd) != specHash(other) {

@@ -17,6 +17,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/spec/rules"
 	"github.com/outbox-operator/outbox-operator/api/spec/schema"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // object is one of a file, with the defaults.
@@ -32,9 +33,7 @@ func objectsOf(t *testing.T, text string) (all []object) {
 	for document := range strings.SplitSeq("\n"+text, "\n---\n") {
 		var o object
 		made, err := schema.Decode([]byte(document))
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		if members, ok := made.(map[string]any); !ok || members["apiVersion"] != v1alpha1.GroupVersion.String() {
 			continue
 		}
@@ -54,9 +53,7 @@ func convert(t *testing.T, from, to any) {
 	if err == nil {
 		err = json.Unmarshal(text, to)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 }
 
 // settings returns what a process makes of the objects, and the files that it reads, as package document of the dispatcher does.
@@ -72,9 +69,7 @@ func settings(t *testing.T, all []object, login spec.Login) (spec.Config, []stri
 		}
 	}
 	c, refs, err := from.Config(login, func(r spec.Ref) string { return secretsDir + "/" + r.Path() })
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	var paths []string
 	for _, r := range refs {
 		paths = append(paths, r.Path())
@@ -113,9 +108,7 @@ func samples(t *testing.T) map[string]string {
 	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		all[filepath.Base(file)] = string(text)
 	}
 	return all
@@ -138,9 +131,7 @@ func TestPodsReadWhatTheObjectsSay(t *testing.T) {
 			convert(t, o, outbox)
 			outbox.Name, outbox.Namespace = o.Metadata.Name, "shop"
 			m, err := NewOutboxMigration(outbox, flags)
-			if err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, err)
 			if m == nil {
 				continue
 			}
@@ -173,9 +164,7 @@ func TestPodsReadWhatTheObjectsSay(t *testing.T) {
 			}
 			pods++
 			d, err := deployment(obd, outbox, flags)
-			if err != nil {
-				t.Fatal(err)
-			}
+			need.OK(t, err)
 			is, paths := settings(t, objectsOf(t, ConfigMap(obd, outbox).Data[keyConfig]), spec.DispatcherLogin)
 			want, _ := settings(t, whole, spec.DispatcherLogin)
 			is.Name = want.Name
@@ -185,9 +174,7 @@ func TestPodsReadWhatTheObjectsSay(t *testing.T) {
 			if kind := SinkKind(obd.Spec.Sink); o.Spec["sink"].(map[string]any)[kind] == nil {
 				t.Errorf("%s: the kind of the sink is %q", name, kind)
 			}
-			if there := mounted(d.Spec.Template); !slices.Equal(there, paths) {
-				t.Errorf("%s: mounted are %v, and the file names %v", name, there, paths)
-			}
+			need.WantAll(t, paths, "%s: mounted are %v, and the file names %v", mounted(d.Spec.Template), name)
 		}
 	}
 	if pods < 20 || jobs < 3 {
@@ -261,9 +248,7 @@ spec:
   sink:
     log: {}
 `
-	if got := dispatcherFile(obd, nil); got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
+	need.Want(t, want, "got\n%s\nwant\n%s", dispatcherFile(obd, nil))
 }
 
 // Two keys that would be one file are refused, and a key that several fields name is mounted once.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 const replayUID = "5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11"
@@ -46,9 +47,7 @@ func (r Replay) read(t *testing.T) (s v1alpha1.DeadLetterReplaySpec) {
 		t.Fatalf("the file has %+v", all)
 	}
 	job, err := r.Job(flags)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	if _, paths := settings(t, all[1:], spec.ReplayLogin); !slices.Equal(mounted(job.Spec.Template), paths) {
 		t.Errorf("mounted are %v, and the file names %v", mounted(job.Spec.Template), paths)
 	}
@@ -89,9 +88,7 @@ func TestReplayOfADispatcher(t *testing.T) {
 		t.Errorf("the file has %+v", s)
 	}
 	job, err := r.Job(flags)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	if pod := job.Spec.Template; pod.Labels["team"] != "shop" || *pod.Spec.ServiceAccountName != "orders-dispatcher" {
 		t.Errorf("the pod has the labels %v and runs as %s", pod.Labels, *pod.Spec.ServiceAccountName)
 	}

@@ -176,9 +176,7 @@ func TestAdoptedStorageMessages(t *testing.T) {
 		}
 	}
 	check(t, json.Unmarshal([]byte((<-requests).body), &enqueued))
-	if enqueued.Metadata.Number != 44 {
-		t.Errorf("enqueue gives the number %d, want 44, after their 43, which is refused", enqueued.Metadata.Number)
-	}
+	need.Want(t, 44, "enqueue gives the number %d, want 44, after their 43, which is refused", enqueued.Metadata.Number)
 	o.exec(t, `delete from public.storage_outbox where outbox_id = 'outbox_43'`)
 	run(t, "", "adopt", "back", "-f", file).ok(t, "warning: enqueue has given numbers beyond their table's to 1 aggregates")
 }
@@ -227,9 +225,7 @@ func TestAdoptedModKitMessages(t *testing.T) {
 				t.Errorf("%s is %v, want %v", name, got.header[name], values)
 			}
 		}
-		if got.body != want.body {
-			t.Errorf("the body is %s, want %s", got.body, want.body)
-		}
+		need.Want(t, want.body, "the body is %s, want %s", got.body)
 	}
 	run(t, "", "adopt", "back", "-f", file).ok(t)
 	if got := o.text(t, `select string_agg(status, ' ' order by id) from public.modkit_outbox_events`); got != "delivered pending dead delivered pending" {
@@ -238,9 +234,7 @@ func TestAdoptedModKitMessages(t *testing.T) {
 
 	run(t, "", "adopt", "shadow", "-f", file, "--layout", "modkit").ok(t, `status "pending": 2 rows, to be sent`)
 	run(t, "", "adopt", "cutover", "-f", file).ok(t, "2 rows moved")
-	if n := o.count(t, "namespace = 'billing' and live"); n != 2 {
-		t.Errorf("%d events of billing, want 2", n)
-	}
+	need.Want(t, 2, "%d events of billing, want 2", o.count(t, "namespace = 'billing' and live"))
 }
 
 // Rows that an adoption moves and gives back are not differences between the journal and the rows; the same by hand are.
@@ -269,9 +263,7 @@ func TestVerifyKnowsAnAdoption(t *testing.T) {
 			t.Errorf("%s: %d differences, want %d:\n%s", when, report.Found, want, result.out)
 		}
 		for _, d := range report.Differences {
-			if d.Kind != "Illegal" {
-				t.Errorf("%s: a difference is %s, want Illegal", when, d.Kind)
-			}
+			need.Want(t, "Illegal", "%s: a difference is %s, want Illegal", d.Kind, when)
 		}
 	}
 	adopted := func(steps ...string) {
@@ -296,9 +288,7 @@ func TestVerifyKnowsAnAdoption(t *testing.T) {
 	produce(3)
 	illegal("after the cut-over", 0)
 	marks := pgtest.Value[int](a.admin, `select count(*) from outbox.outbox_journal where operation = 'adopt'`)
-	if marks != 2 {
-		t.Errorf("%d events are marked as moved, want those 2 with attempts", marks)
-	}
+	need.Want(t, 2, "%d events are marked as moved, want those 2 with attempts", marks)
 
 	a.exec(t, `delete from outbox.outbox_events where payload ->> 'n' = '1'`) // one that the adoption marked, by hand
 	illegal("after a deletion by hand", 1)
@@ -385,9 +375,7 @@ func TestAdoptionPageOfDebezium(t *testing.T) {
 		t.Errorf("the page has %d commands, want all of the story", n)
 	}
 	held := `select string_agg(substring(encode(data, 'escape') from '0190b6c4-[-0-9a-f]{27}'), ' ') from pg_logical_slot_peek_binary_changes('` + slot + `', null, null, 'proto_version', '1', 'publication_names', 'dbz_publication') where get_byte(data, 0) = ascii('I')`
-	if got := o.text(t, held); got != "0190b6c4-1f2e-7abc-8def-001122334453" {
-		t.Errorf("after the way back the slot holds %q, want the event that was not delivered", got)
-	}
+	need.Want(t, "0190b6c4-1f2e-7abc-8def-001122334453", "after the way back the slot holds %q, want the event that was not delivered", o.text(t, held))
 }
 
 // adoptionPage is the page, and its part about Debezium's table.

@@ -68,9 +68,7 @@ func TestCheckFailsWithoutAPlace(t *testing.T) {
 				file := o.file(t, o.dispatcher, dispatching(strings.Replace(p.sink, "}", p.typo+"}", 1)))
 				run(t, "", "check", "-f", file).ended(t, 1, "FAIL sink: ", p.missing, "dispatcher: 1 of 5 checks failed")
 				run(t, "", "once", "-f", file).ended(t, 1, p.missing)
-				if n := o.count(t, "status = 'pending' and attempts = 0"); n != 1 {
-					t.Error("the event spent an attempt")
-				}
+				need.Want(t, 1, "the event spent an attempt", o.count(t, "status = 'pending' and attempts = 0"))
 			}
 			if p.remedy != nil {
 				want := append(p.remedy, "FAIL sink: ", "ok   sink: the destination responds", "ok   sink: 1 of 2 destinations of the file are there: orders\n", "dispatcher: 1 of 7 checks failed")
@@ -396,9 +394,7 @@ func TestVerifiedTypesFileGatesEvents(t *testing.T) {
 	say("other.type\n*")
 	await(t, "all is delivered", func() bool { return o.count(t, "status = 'delivered' and attempts = 1") == 20 })
 	await(t, "no topic is paused", func() bool { return p.status(t).Gated == nil })
-	if code := p.stop(t); code != 0 {
-		t.Errorf("it ended with %d", code)
-	}
+	need.Want(t, 0, "it ended with %d", p.stop(t))
 }
 
 // check and the start compile routes, validations and transformations, and report an error with line and column.
@@ -462,9 +458,7 @@ func TestUnservedEventsAreMovedOrDiscarded(t *testing.T) {
 	check.ok(t, "ok  unserved   due in topics that no dispatcher serves: 5")
 
 	unserved("move", "--to-namespace", "shop", "--dry-run").ok(t, `2 events of topic "orders" of namespace "shpo" would be moved; nothing was changed`, "1 have a dedupe key that is there already")
-	if n := o.count(t, "namespace = 'shpo'"); n != 3 {
-		t.Errorf("%d of 3 events are there after a dry run", n)
-	}
+	need.Want(t, 3, "%d of 3 events are there after a dry run", o.count(t, "namespace = 'shpo'"))
 	unserved("move", "--to-namespace", "shop").ok(t, `2 events of topic "orders" of namespace "shpo" moved`, "1 have a dedupe key")
 	if got := o.text(t, `select string_agg(concat_ws(' ', payload ->> 'n', seq, key_hash = outbox.outbox_key_hash('shop', 'orders', null, 'a'), last_error like 'moved from topic orders of namespace shpo by %: misspelt'), ', ' order by seq)
 		from outbox.outbox_events where namespace = 'shop' and aggregate_id is not null`); got != "1 6 t t, 2 7 t t" {
@@ -499,9 +493,7 @@ func TestMigrateSetsTheJournal(t *testing.T) {
 		t.Errorf("without journal in the file:\n%s", again.out)
 	}
 	is := pgtest.Value[string](o.admin, `select enabled || ' ' || retention from outbox.outbox_journal_settings`)
-	if is != "true 720:00:00" {
-		t.Errorf("the journal is %s", is)
-	}
+	need.Want(t, "true 720:00:00", "the journal is %s", is)
 	up("journal: {mode: Disabled}\n").ok(t, "the journal of schema outbox is off; records are kept for 168h")
 	up("journal: {retention: 1h}\n").ended(t, 78, "spec.journal.mode: Required value")
 	run(t, "", "migrate", "up", "-f", o.file(t, o.dispatcher, "journal: {mode: Enabled}\n")).ended(t, 1, "log in as the owner")

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/objects"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
@@ -57,9 +58,7 @@ func TestCommandsMigrateEnqueueAndDeliver(t *testing.T) {
 	run(t, `{"topic": "orders"}`, "enqueue", "-f", produces).ended(t, 1, "Payload is not JSON")
 	run(t, "", "enqueue", "-f", produces, "--topic", "orders", "--payload", "{}", "--lock-key").ended(t, 1, "LockKey is set without a key")
 	run(t, `{"topic": "orders", "payload": 1, "lock_key": true}`, "enqueue", "-f", produces).ended(t, 1, "LockKey is set without a key")
-	if n := o.count(t, "true"); n != 3 {
-		t.Errorf("%d rows after refusals, want 3", n)
-	}
+	need.Want(t, 3, "%d rows after refusals, want 3", o.count(t, "true"))
 
 	first := run(t, "", "once", "-f", delivers)
 	first.ok(t, "delivered 1, failed 0")
@@ -76,9 +75,7 @@ func TestCommandsMigrateEnqueueAndDeliver(t *testing.T) {
 	if !topics["orders"] || !topics["refunds"] || len(topics) != 2 {
 		t.Errorf("delivered topics %v, want orders and refunds", topics)
 	}
-	if n := o.count(t, "status = 'delivered'"); n != 2 {
-		t.Errorf("%d delivered, want 2", n)
-	}
+	need.Want(t, 2, "%d delivered, want 2", o.count(t, "status = 'delivered'"))
 }
 
 // Flags of one event are refused where lines are read, and --namespace is theirs too. Errors have the numbers of the lines.
@@ -89,9 +86,7 @@ func TestEnqueueReadsLines(t *testing.T) {
 	one := `{"topic": "orders", "payload": 1}`
 	run(t, one, "enqueue", "-f", file, "--delay", "1h").ended(t, 1, "--delay is for the event of --topic, which is missing; write it into the lines")
 	run(t, one, "enqueue", "-f", file, "--namespace", "billing").ok(t, " enqueued\n")
-	if n := o.count(t, "namespace = 'billing'"); n != 1 {
-		t.Errorf("%d events have the namespace of the flag, want 1", n)
-	}
+	need.Want(t, 1, "%d events have the namespace of the flag, want 1", o.count(t, "namespace = 'billing'"))
 	run(t, strings.Repeat(one, 502)+`{"topic": "", "payload": 1}`, "enqueue", "-f", file).ended(t, 1, "events 501 to 503: event 3 of 3: ", "nothing was enqueued")
 	large := fmt.Sprintf(`{"topic": "orders", "payload": "%s"}`, strings.Repeat("x", 1<<20-2))
 	if got := run(t, strings.Repeat(large, 40), "enqueue", "-f", file); strings.Count(got.out, " enqueued\n") != 40 {
@@ -171,9 +166,7 @@ func TestCheckTriesTheDestination(t *testing.T) {
 	run(t, "", "once", "-f", file).ended(t, 1, "password authentication failed")
 	o.login(t, o.dispatcher, secret)
 	run(t, "", "once", "-f", file).ended(t, 1, "connection refused")
-	if n := o.count(t, "status = 'pending' and attempts = 0"); n != 1 {
-		t.Error("the outage spent the event's attempt")
-	}
+	need.Want(t, 1, "the outage spent the event's attempt", o.count(t, "status = 'pending' and attempts = 0"))
 }
 
 // CONTRACT: C-28, C-73
@@ -273,9 +266,7 @@ func TestFirstFiveMinutesOfThePagesWork(t *testing.T) {
 	cmd := command(t, "once", "-f", file, "-n", "2", "--secrets", t.TempDir())
 	cmd.Env = append(cmd.Env, "DATABASE_URL="+dsn)
 	finish(t, cmd, "").ok(t)
-	if n := o.count(t, "status = 'delivered'"); n != 2 {
-		t.Errorf("%d events are delivered, want 2", n)
-	}
+	need.Want(t, 2, "%d events are delivered, want 2", o.count(t, "status = 'delivered'"))
 }
 
 // check reports what the rows of the last hour will take until their retention ends.

@@ -15,6 +15,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/objects"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
@@ -63,9 +64,7 @@ func TestDeadLettersAreFound(t *testing.T) {
 	if deadLetter, err = pod.Show(t.Context(), id, true); err != nil || string(deadLetter.Payload) != `{"price":-1}` {
 		t.Errorf("the pod returned the payload %s, %v", deadLetter.Payload, err)
 	}
-	if n := o.count(t, "status = 'dead'"); n != 3 {
-		t.Errorf("%d are dead after looking at them, want 3", n)
-	}
+	need.Want(t, 3, "%d are dead after looking at them, want 3", o.count(t, "status = 'dead'"))
 }
 
 func asJSON(t *testing.T, o output, into any) {
@@ -115,9 +114,7 @@ func TestNotificationIsSentAgainAfterAKill(t *testing.T) {
 		var body strings.Builder
 		_ = r.Write(&body)
 		noSecret(t, strings.ReplaceAll(body.String(), "Bearer token-"+secret, ""))
-		if r.Header.Get("Authorization") != "Bearer token-"+secret {
-			t.Error("the request lacks the token of the file")
-		}
+		need.Want(t, "Bearer token-"+secret, "the request lacks the token of the file", r.Header.Get("Authorization"))
 		mu.Lock()
 		ids = append(ids, r.Header.Get("Ce-Id"))
 		first := len(ids) == 1
@@ -160,9 +157,7 @@ func TestNotificationIsSentAgainAfterAKill(t *testing.T) {
 	})
 	o.enqueue(t, 3)
 	await(t, "events are delivered meanwhile", func() bool { return o.count(t, "status = 'delivered'") == 3 })
-	if n := deadLetters("notified_at is not null"); n != 0 {
-		t.Errorf("%d are notified while the address is unavailable, want 0", n)
-	}
+	need.Want(t, 0, "%d are notified while the address is unavailable, want 0", deadLetters("notified_at is not null"))
 	unavailable.Store(false)
 	await(t, "it is notified", func() bool {
 		o.exec(t, soon)
@@ -178,9 +173,7 @@ func TestNotificationIsSentAgainAfterAKill(t *testing.T) {
 		n := p.status(t).Notifications
 		return n != nil && n.Sent == 1 && n.GivenUp == 0 && n.Message == ""
 	})
-	if code := p.stop(t); code != 0 {
-		t.Errorf("exit code %d, want 0", code)
-	}
+	need.Want(t, 0, "exit code %d, want 0", p.stop(t))
 	mu.Lock()
 	defer mu.Unlock()
 	for _, id := range ids {
@@ -311,9 +304,7 @@ func TestDeadReplayAndDiscard(t *testing.T) {
 	}
 	first, _, _ := strings.Cut(keyed(), " ")
 	o.exec(t, `update outbox.outbox_events set status = 'dead', dead_reason = 'permanent_failure' where topic = 'bills'`)
-	if again := keyed(); again != first+" already enqueued\n" {
-		t.Errorf("the key of the dead event %s again: %q", first, again)
-	}
+	need.Want(t, first+" already enqueued\n", "the key of the dead event %s again: %q", keyed(), first)
 
 	// It waits for the outcome of a dispatcher, and says what was delivered.
 	p := start(t, o.file(t, o.dispatcher, dispatching("{log: {}}")))
@@ -325,9 +316,7 @@ func TestDeadReplayAndDiscard(t *testing.T) {
 	if last := progress(t, waited.out); last.Delivered != 7 || last.FinishedAt.IsZero() || last.Matched != 7 {
 		t.Errorf("it ended with %+v", last)
 	}
-	if code := p.stop(t); code != 0 {
-		t.Errorf("exit code %d, want 0", code)
-	}
+	need.Want(t, 0, "exit code %d, want 0", p.stop(t))
 
 	// The replay stops when its canary is dead again, which is a failure.
 	o.enqueue(t, 5)

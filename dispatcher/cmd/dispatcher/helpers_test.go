@@ -46,9 +46,7 @@ var basic = base64.StdEncoding.EncodeToString([]byte("user-" + secret + ":passwo
 
 func check(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 }
 
 func command(t testing.TB, args ...string) *exec.Cmd {
@@ -102,9 +100,7 @@ func (o output) ended(t testing.TB, code int, want ...string) {
 			t.Errorf("it did not print %q", w)
 		}
 	}
-	if o.code != code {
-		t.Errorf("exit code %d, want %d", o.code, code)
-	}
+	need.Want(t, code, "exit code %d, want %d", o.code)
 	if t.Failed() {
 		t.Fatalf("standard output:\n%s\nstandard error:\n%s", o.out, o.err)
 	}

@@ -158,9 +158,7 @@ func TestM10WorkerAndDispatchersShareATable(t *testing.T) {
 	if len(all.overlap) > 0 {
 		t.Errorf("handled by two at a time:\n%s", strings.Join(all.overlap, "\n"))
 	}
-	if len(all.refused) != events/100 {
-		t.Errorf("%d events were refused once, want %d", len(all.refused), events/100)
-	}
+	need.Want(t, events/100, "%d events were refused once, want %d", len(all.refused))
 	// A killed worker had at most a batch of 20, or in Python one event, that it had sent and not recorded.
 	if again > 2*20+2 {
 		t.Errorf("of %d events %d were handled again, after four kills", events, again)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -42,15 +43,9 @@ func TestSIGTERMDrainsDeliveries(t *testing.T) {
 	})
 	p.unready(t, "stopping")
 	close(release)
-	if code := <-stopped; code != 0 {
-		t.Errorf("exit code %d, want 0", code)
-	}
-	if n := o.count(t, "status = 'delivered' and attempts = 1"); n != 2 {
-		t.Errorf("%d delivered, want the 2 in flight", n)
-	}
-	if len(arrived) != 0 {
-		t.Errorf("%d more deliveries began after SIGTERM", len(arrived))
-	}
+	need.Want(t, 0, "exit code %d, want 0", <-stopped)
+	need.Want(t, 2, "%d delivered, want the 2 in flight", o.count(t, "status = 'delivered' and attempts = 1"))
+	need.Want(t, 0, "%d more deliveries began after SIGTERM", len(arrived))
 }
 
 // A worker has a row in outbox_workers until it has stopped.
@@ -64,13 +59,9 @@ func TestWorkerHasARowWhileItRuns(t *testing.T) {
 		return n
 	}
 	await(t, "the worker is noted", func() bool { return noted() == 1 })
-	if code := p.stop(t); code != 0 {
-		t.Errorf("exit code %d, want 0", code)
-	}
+	need.Want(t, 0, "exit code %d, want 0", p.stop(t))
 	left := pgtest.Value[int](o.admin, "select count(*) from outbox.outbox_workers")
-	if left != 0 {
-		t.Errorf("%d rows are left after the stop", left)
-	}
+	need.Want(t, 0, "%d rows are left after the stop", left)
 }
 
 // The truth on /readyz and /status while the database comes and goes, in one process.
@@ -117,9 +108,7 @@ func TestDatabaseComesAndGoes(t *testing.T) {
 			t.Errorf("/metrics does not say %s", want)
 		}
 	}
-	if code := p.stop(t); code != 0 {
-		t.Errorf("exit code %d, want 0", code)
-	}
+	need.Want(t, 0, "exit code %d, want 0", p.stop(t))
 }
 
 // A refused login, a missing schema and a schema of another version are waited for, without an exit
@@ -308,9 +297,7 @@ func TestBlockedKeysAreShown(t *testing.T) {
 	if _, metrics := p.get(t, "/metrics"); !strings.Contains(metrics, `outbox_blocked_keys{dispatcher="orders",outbox_namespace="shop",sink="http"} 1`) {
 		t.Error("/metrics lacks the blocked key")
 	}
-	if n := o.count(t, "status = 'pending' and attempts = 0"); n != 1 {
-		t.Errorf("%d rows wait behind the dead one, want 1", n)
-	}
+	need.Want(t, 1, "%d rows wait behind the dead one, want 1", o.count(t, "status = 'pending' and attempts = 0"))
 }
 
 func TestPausedAndPortInUse(t *testing.T) {
@@ -325,9 +312,7 @@ func TestPausedAndPortInUse(t *testing.T) {
 		t.Errorf("paused, and yet: %+v", s)
 	}
 	run(t, "", "run", "-f", o.file(t, o.dispatcher, yaml), "--listen", p.address).ended(t, 1, "server.address: ", "address already in use", "choose a free port")
-	if code := p.stop(t); code != 0 {
-		t.Errorf("exit code %d, want 0", code)
-	}
+	need.Want(t, 0, "exit code %d, want 0", p.stop(t))
 	for line := range strings.Lines(p.log.String()) {
 		if !strings.HasPrefix(line, `{"time":`) || !strings.Contains(line, fmt.Sprintf(`"dispatcher":%q`, "orders")) {
 			t.Errorf("a log line without its JSON or its dispatcher: %s", line)
@@ -347,14 +332,10 @@ func TestARateLimitNeedsTheHeartbeat(t *testing.T) {
 	await(t, "the limit is named", func() bool { return p.status(t).LimitedBy == string(dispatcher.LimitedByDatabase) })
 	await(t, "the cause is logged", func() bool { return strings.Contains(p.log.String(), "delivers nothing") })
 	await(t, "it was tried again", func() bool { return strings.Count(p.log.String(), "was not renewed") >= 3 })
-	if n := o.count(t, "status <> 'pending'"); n != 0 {
-		t.Errorf("%d events were claimed without a part of the rate", n)
-	}
+	need.Want(t, 0, "%d events were claimed without a part of the rate", o.count(t, "status <> 'pending'"))
 	o.exec(t, fmt.Sprintf("grant insert on outbox.outbox_workers to %s", o.dispatcher))
 	await(t, "all are delivered", func() bool { return o.count(t, "status = 'delivered'") == 20 })
-	if n := strings.Count(p.log.String(), "delivers nothing"); n != 1 {
-		t.Errorf("it was logged %d times, want once", n)
-	}
+	need.Want(t, 1, "it was logged %d times, want once", strings.Count(p.log.String(), "delivers nothing"))
 }
 
 // A process keeps the part of the rate that it still uses in its row until its next heartbeat: the response to this one may be lost.
@@ -448,12 +429,8 @@ func TestKilledDispatcherMakesNothingDeadUnsent(t *testing.T) {
 	hangs.Store(false)
 	p := start(t, file)
 	await(t, "all are delivered or dead", func() bool { return o.count(t, "live") == 0 })
-	if code := p.stop(t); code != 0 {
-		t.Errorf("exit code %d, want 0", code)
-	}
-	if n := o.count(t, "attempts > 1"); n != 0 {
-		t.Errorf("%d events have spent an attempt on a crash", n)
-	}
+	need.Want(t, 0, "exit code %d, want 0", p.stop(t))
+	need.Want(t, 0, "%d events have spent an attempt on a crash", o.count(t, "attempts > 1"))
 	dead := strings.Fields(o.text(t, "select string_agg(id::text, ' ') from outbox.outbox_events where status = 'dead'"))
 	mu.Lock()
 	defer mu.Unlock()

@@ -347,9 +347,7 @@ func TestRotatedLoginLosesNoEvent(t *testing.T) {
 			m.set(t, r.after)
 			await(t, "all is delivered", func() bool { return o.count(t, "status = 'delivered'") == 10 })
 			p.ready(t)
-			if n := o.count(t, "status <> 'delivered'"); n != 0 {
-				t.Errorf("%d events are not delivered", n)
-			}
+			need.Want(t, 0, "%d events are not delivered", o.count(t, "status <> 'delivered'"))
 		})
 	}
 }
