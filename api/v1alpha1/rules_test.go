@@ -65,7 +65,7 @@ func TestSamplesAreAccepted(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, document := range strings.Split(string(text), "\n---\n") {
-			if object, err := schema.Decode([]byte(document)); err == nil && strings.Contains(document, "outbox.dev/v1alpha1") && object != nil {
+			if object, err := schema.Decode([]byte(document)); err == nil && strings.Contains("\n"+document, "\napiVersion: outbox.dev/v1alpha1") && object != nil {
 				if said := checked(t, []byte(document)); said != nil {
 					t.Errorf("%s: %s", file, lines(said))
 				}
