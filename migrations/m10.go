@@ -62,102 +62,11 @@ func UpM10(ctx context.Context, conn *pgx.Conn, schema string, m M10) (installed
 	if err := errors.Join(checkSchemaName(schema), m.check()); err != nil {
 		return false, fmt.Errorf("install M10: %w", err)
 	}
-	err = patient.retry(ctx, conn, M10Schema, func() error {
-		return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) (err error) {
-			installed, err = installM10(ctx, tx, schema, m)
-			return err
-		})
-	})
-	if err != nil {
-		return false, fmt.Errorf("install M10 over schema %q: %w", schema, err)
-	}
-	return installed, nil
-}
-
-func installM10(ctx context.Context, tx pgx.Tx, schema string, m M10) (bool, error) {
-	if err := lockMigrators(ctx, tx, "pg_try_advisory_xact_lock", M10Schema); err != nil {
-		return false, err
-	}
-	there, err := findM10(ctx, tx)
-	if err != nil {
-		return false, err
-	}
-	text := m.sql(schema)
-	sum := sha256.Sum256([]byte(text))
-	mark := fmt.Sprintf("The M10 outbox over schema %s. Installed by dispatcher migrate up, checksum %s.", schema, hex.EncodeToString(sum[:]))
-	switch {
-	case there.outbox == "r" || there.outbox == "p":
-		return false, errors.New("m10_recovery.outbox is a table, M10's own; rename it (alter table m10_recovery.outbox rename to outbox_before), and migrate again: its rows stay there")
-	case there.outbox != "" && !strings.HasPrefix(there.mark, "The M10 outbox over schema "):
-		return false, errors.New("m10_recovery.outbox exists, and dispatcher migrate up did not make it; drop or rename it, and migrate again")
-	case there.outbox != "" && !strings.HasPrefix(there.mark, "The M10 outbox over schema "+schema+"."):
-		return false, fmt.Errorf("it serves another schema of this database (%.90s); leave M10 to that, or drop view m10_recovery.outbox first", there.mark)
-	case there.mark == mark && there.signatures == len(m10Functions):
-		return false, nil
-	}
-	if !there.schemaExists {
-		if _, err := tx.Exec(ctx, "create schema "+M10Schema); err != nil {
-			return false, fmt.Errorf("%w; create the schema as the database's owner, owned by this role", err)
-		}
-	}
-	return true, replaceM10(ctx, tx, text, mark)
-}
-
-// m10State is what a database has of M10.
-type m10State struct {
-	schemaExists bool
-	// outbox is the kind of m10_recovery.outbox as in pg_class, v for ours, and mark its comment. "" for none.
-	outbox, mark string
-	// signatures is how many functions have the names, of any signature.
-	signatures int
-}
-
-func findM10(ctx context.Context, tx pgx.Tx) (s m10State, err error) {
-	const look = `select count(distinct n.oid) > 0, coalesce(min(c.relkind::text), ''), coalesce(min(obj_description(c.oid, 'pg_class')), ''),
-			(select count(*) from pg_proc as p join pg_namespace as s on s.oid = p.pronamespace where s.nspname = $1 and p.proname = any ($2::text[]))
-		from pg_namespace as n
-		left join pg_class as c on c.relnamespace = n.oid and c.relname = 'outbox'
-		where n.nspname = $1`
-	err = tx.QueryRow(ctx, look, M10Schema, m10Functions).Scan(&s.schemaExists, &s.outbox, &s.mark, &s.signatures)
-	return s, err
-}
-
-// replaceM10 drops the functions, with every signature that they have, and makes them again: one each.
-func replaceM10(ctx context.Context, tx pgx.Tx, text, mark string) error {
-	const settings = `set local client_min_messages = warning; set local check_function_bodies = on`
-	if _, err := tx.Exec(ctx, fmt.Sprintf(`%s; set local lock_timeout = %d`, settings, lockTimeout.Milliseconds())); err != nil {
-		return err
-	}
-	before, err := functionRights(ctx, tx, M10Schema)
-	if err != nil {
-		return err
-	}
-	const drops = `select 'drop function ' || p.oid::regprocedure from pg_proc as p
-		where p.pronamespace = $1::text::regnamespace and p.proname = any ($2::text[])`
-	rows, err := tx.Query(ctx, drops, M10Schema, m10Functions)
-	if err != nil {
-		return err
-	}
-	statements, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return err
-	}
-	for _, sql := range append(statements, text, "comment on view m10_recovery.outbox is '"+mark+"'") {
-		if _, err := tx.Exec(ctx, sql); err != nil {
-			return err
-		}
-	}
-	if err := restoreRights(ctx, tx, M10Schema, before); err != nil {
-		return fmt.Errorf("keep the rights on functions: %w", err)
-	}
-	return nil
+	return m10View.up(ctx, conn, schema, m.sql(schema))
 }
 
 // OverviewSchema is where the view of Overview's producers is: its contract says so. A database has one.
 const OverviewSchema = "outbox"
-
-// overviewView is that view, and what its migrators lock: the schema may be an outbox's too.
-const overviewView = OverviewSchema + ".events"
 
 //go:embed overview/overview.sql
 var overviewSQL string
@@ -177,58 +86,107 @@ func UpOverview(ctx context.Context, conn *pgx.Conn, schema string, o Overview) 
 	if err := errors.Join(checkSchemaName(schema), checkLiteral("namespace", o.Namespace)); err != nil {
 		return false, fmt.Errorf("install Overview's view: %w", err)
 	}
-	err = patient.retry(ctx, conn, overviewView, func() error {
-		return OnTable(overviewView, true, pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) (err error) {
-			installed, err = installOverview(ctx, tx, schema, o)
+	text := strings.NewReplacer("{schema}", pgx.Identifier{schema}.Sanitize(), "{namespace}", o.Namespace).Replace(overviewSQL)
+	return overviewView.up(ctx, conn, schema, text)
+}
+
+// view is a view over an outbox that an owner has installed, and the functions that come with it.
+type view struct {
+	// what is installed, for whom, and the beginning of its comment.
+	what, owner, begins string
+	schema, name        string
+	// lock is what its migrators lock: the schema of Overview's view may be an outbox's too.
+	lock string
+	// functions have one signature each.
+	functions []string
+}
+
+var (
+	m10View      = view{"M10", "M10", "The M10 outbox over schema ", M10Schema, "outbox", M10Schema, m10Functions}
+	overviewView = view{"Overview's view", "Overview", "Overview's outbox over schema ", OverviewSchema, "events", OverviewSchema + ".events", nil}
+)
+
+// up makes it of the text, or replaces it, and reports whether it did.
+func (v view) up(ctx context.Context, conn *pgx.Conn, schema, text string) (installed bool, err error) {
+	err = patient.retry(ctx, conn, v.lock, func() error {
+		err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) (err error) {
+			installed, err = v.install(ctx, tx, schema, text)
 			return err
-		}))
+		})
+		if v.functions == nil { // else it waits for tables of theirs too
+			err = OnTable(v.lock, true, err)
+		}
+		return err
 	})
 	if err != nil {
-		return false, fmt.Errorf("install Overview's view over schema %q: %w", schema, err)
+		return false, fmt.Errorf("install %s over schema %q: %w", v.what, schema, err)
 	}
 	return installed, nil
 }
 
-func installOverview(ctx context.Context, tx pgx.Tx, schema string, o Overview) (bool, error) {
-	if err := lockMigrators(ctx, tx, "pg_try_advisory_xact_lock", overviewView); err != nil {
+func (v view) install(ctx context.Context, tx pgx.Tx, schema, text string) (bool, error) {
+	if err := lockMigrators(ctx, tx, "pg_try_advisory_xact_lock", v.lock); err != nil {
 		return false, err
 	}
-	var kind, mark string
-	const look = `select coalesce(min(c.relkind::text), ''), coalesce(min(obj_description(c.oid, 'pg_class')), '')
-		from pg_class as c join pg_namespace as n on n.oid = c.relnamespace where n.nspname = $1 and c.relname = 'events'`
-	if err := tx.QueryRow(ctx, look, OverviewSchema).Scan(&kind, &mark); err != nil {
+	var schemaExists bool // "if not exists" would need the right to create one
+	var kind, mark string // kind as in pg_class, mark its comment; empty for none
+	var signatures int    // of functions with the names
+	const look = `select count(distinct n.oid) > 0, coalesce(min(c.relkind::text), ''), coalesce(min(obj_description(c.oid, 'pg_class')), ''),
+			(select count(*) from pg_proc as p join pg_namespace as s on s.oid = p.pronamespace where s.nspname = $1 and p.proname = any ($3::text[]))
+		from pg_namespace as n
+		left join pg_class as c on c.relnamespace = n.oid and c.relname = $2
+		where n.nspname = $1`
+	if err := tx.QueryRow(ctx, look, v.schema, v.name, v.functions).Scan(&schemaExists, &kind, &mark, &signatures); err != nil {
 		return false, err
 	}
-	const begins = "Overview's outbox over schema "
-	text := strings.NewReplacer("{schema}", pgx.Identifier{schema}.Sanitize(), "{namespace}", o.Namespace).Replace(overviewSQL)
-	sum := sha256.Sum256([]byte(text))
-	wanted := fmt.Sprintf("%s%s. Installed by dispatcher migrate up, checksum %s.", begins, schema, hex.EncodeToString(sum[:]))
+	name, sum := v.schema+"."+v.name, sha256.Sum256([]byte(text))
+	wanted := fmt.Sprintf("%s%s. Installed by dispatcher migrate up, checksum %s.", v.begins, schema, hex.EncodeToString(sum[:]))
 	switch {
-	case mark == wanted:
-		return false, nil
 	case kind == "r" || kind == "p":
-		return false, errors.New("outbox.events is a table, Overview's own; rename it (alter table outbox.events rename to events_before), and migrate again: its rows stay there")
-	case kind != "" && !strings.HasPrefix(mark, begins):
-		return false, errors.New("outbox.events exists, and dispatcher migrate up did not make it; drop or rename it, and migrate again")
-	case kind != "" && !strings.HasPrefix(mark, begins+schema+"."):
-		return false, fmt.Errorf("it serves another schema of this database (%.90s); leave it to that, or drop view outbox.events first", mark)
+		return false, fmt.Errorf("%s is a table, %s's own; rename it (alter table %[1]s rename to %[3]s_before), and migrate again: its rows stay there", name, v.owner, v.name)
+	case kind != "" && !strings.HasPrefix(mark, v.begins):
+		return false, fmt.Errorf("%s exists, and dispatcher migrate up did not make it; drop or rename it, and migrate again", name)
+	case kind != "" && !strings.HasPrefix(mark, v.begins+schema+"."):
+		return false, fmt.Errorf("it serves another schema of this database (%.90s); leave it to that, or drop view %s first", mark, name)
+	case mark == wanted && signatures == len(v.functions):
+		return false, nil
 	}
-	var exists bool // "if not exists" would need the right to create one
-	if err := tx.QueryRow(ctx, `select exists (select from pg_namespace where nspname = $1)`, OverviewSchema).Scan(&exists); err != nil {
-		return false, err
-	}
-	if !exists {
-		if _, err := tx.Exec(ctx, "create schema "+OverviewSchema); err != nil {
+	if !schemaExists {
+		if _, err := tx.Exec(ctx, "create schema "+v.schema); err != nil {
 			return false, fmt.Errorf("%w; create the schema as the database's owner, owned by this role", err)
 		}
 	}
-	for _, sql := range []string{
-		"set local client_min_messages = warning", fmt.Sprintf("set local lock_timeout = %d", lockTimeout.Milliseconds()), text,
-		"comment on view outbox.events is '" + strings.ReplaceAll(wanted, "'", "''") + "'",
-	} {
+	comment := "comment on view " + name + " is '" + strings.ReplaceAll(wanted, "'", "''") + "'"
+	return true, v.replace(ctx, tx, text, comment)
+}
+
+// replace drops the functions, with every signature that they have, and makes all again: one each.
+func (v view) replace(ctx context.Context, tx pgx.Tx, statements ...string) error {
+	const settings = `set local client_min_messages = warning; set local check_function_bodies = on`
+	if _, err := tx.Exec(ctx, fmt.Sprintf(`%s; set local lock_timeout = %d`, settings, lockTimeout.Milliseconds())); err != nil {
+		return err
+	}
+	before, err := functionRights(ctx, tx, v.schema)
+	if err != nil {
+		return err
+	}
+	const drops = `select 'drop function ' || p.oid::regprocedure from pg_proc as p
+		where p.pronamespace = $1::text::regnamespace and p.proname = any ($2::text[])`
+	rows, err := tx.Query(ctx, drops, v.schema, v.functions)
+	if err != nil {
+		return err
+	}
+	dropped, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	for _, sql := range append(dropped, statements...) {
 		if _, err := tx.Exec(ctx, sql); err != nil {
-			return false, err
+			return err
 		}
 	}
-	return true, nil
+	if err := restoreRights(ctx, tx, v.schema, before); err != nil {
+		return fmt.Errorf("keep the rights on functions: %w", err)
+	}
+	return nil
 }
