@@ -447,18 +447,16 @@ func TestDebeziumRefusedRowIsSentOnceFixed(t *testing.T) {
 
 // The steps work in every mode of the driver.
 func TestDebeziumStepsInEveryQueryMode(t *testing.T) {
-	for _, mode := range modes {
-		t.Run(mode.String(), func(t *testing.T) {
-			r, _ := newLogRig(t)
-			conn := r.connectIn(mode)
-			for n, step := range []adopt.Step{adopt.ToShadow, adopt.Cutover, adopt.Cutover, adopt.Back} {
-				need.OK(t, need.Err(adopt.Apply(t.Context(), conn, pgtest.Schema, step, r.old.spec, adopt.Options{})))
-				r.produce(t.Context(), n)
-				if _, err := adopt.Read(t.Context(), conn, pgtest.Schema, ""); err != nil {
-					t.Error(err)
-				}
+	pgtest.EachMode(t, func(t *testing.T, mode pgtest.Mode) {
+		r, _ := newLogRig(t)
+		conn := r.connectIn(mode)
+		for n, step := range []adopt.Step{adopt.ToShadow, adopt.Cutover, adopt.Cutover, adopt.Back} {
+			need.OK(t, need.Err(adopt.Apply(t.Context(), conn, pgtest.Schema, step, r.old.spec, adopt.Options{})))
+			r.produce(t.Context(), n)
+			if _, err := adopt.Read(t.Context(), conn, pgtest.Schema, ""); err != nil {
+				t.Error(err)
 			}
-			need.Want(t, "0 1 2 3", "the slot has %s", r.held())
-		})
-	}
+		}
+		need.Want(t, "0 1 2 3", "the slot has %s", r.held())
+	})
 }

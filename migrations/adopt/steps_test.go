@@ -309,15 +309,10 @@ func TestRefusedStepsNameTheRemedy(t *testing.T) {
 	shadow(func(*adopt.Spec) {}, "is Live; go back first")
 }
 
-// modes of the driver.
-var modes = []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol}
-
 // connectIn makes a connection in a mode.
-func (r rig) connectIn(mode pgx.QueryExecMode) *pgx.Conn {
+func (r rig) connectIn(mode pgtest.Mode) *pgx.Conn {
 	r.Helper()
-	config := r.Pool.Config().ConnConfig
-	config.DefaultQueryExecMode = mode
-	conn, err := pgx.ConnectConfig(r.Context(), config)
+	conn, err := pgx.Connect(r.Context(), mode.In(r.Pool.Config().ConnString()))
 	need.OK(r, err)
 	r.Cleanup(func() { _ = conn.Close(context.WithoutCancel(r.Context())) })
 	return conn
@@ -325,25 +320,23 @@ func (r rig) connectIn(mode pgx.QueryExecMode) *pgx.Conn {
 
 // Names in a table of their own that need quotes, and types that are not ours, work in every mode of the driver.
 func TestStepsInEveryQueryMode(t *testing.T) {
-	for _, mode := range modes {
-		t.Run(mode.String(), func(t *testing.T) {
-			r := newRig(t, columnsService())
-			conn := r.connectIn(mode)
-			r.produce(t.Context(), 1)
-			r.old.spec.Table = "Order events" // in public
-			for _, step := range []adopt.Step{adopt.ToShadow, adopt.Cutover, adopt.Back} {
-				spec := adopt.Spec{}
-				if step == adopt.ToShadow {
-					spec = r.old.spec
-				}
-				need.OK(t, need.Err(adopt.Apply(t.Context(), conn, "outbox", step, spec, adopt.Options{})))
-				r.produce(t.Context(), 2)
-				if all, err := adopt.Read(t.Context(), conn, "outbox", "orders"); err != nil || len(all) == 1 && !all[0].OK() {
-					t.Errorf("after %s: %+v, %v", step, all, err)
-				}
+	pgtest.EachMode(t, func(t *testing.T, mode pgtest.Mode) {
+		r := newRig(t, columnsService())
+		conn := r.connectIn(mode)
+		r.produce(t.Context(), 1)
+		r.old.spec.Table = "Order events" // in public
+		for _, step := range []adopt.Step{adopt.ToShadow, adopt.Cutover, adopt.Back} {
+			spec := adopt.Spec{}
+			if step == adopt.ToShadow {
+				spec = r.old.spec
 			}
-		})
-	}
+			need.OK(t, need.Err(adopt.Apply(t.Context(), conn, "outbox", step, spec, adopt.Options{})))
+			r.produce(t.Context(), 2)
+			if all, err := adopt.Read(t.Context(), conn, "outbox", "orders"); err != nil || len(all) == 1 && !all[0].OK() {
+				t.Errorf("after %s: %+v, %v", step, all, err)
+			}
+		}
+	})
 }
 
 // A producer may add many rows in one transaction, each of which runs the trigger's block in a subtransaction. It logs what a

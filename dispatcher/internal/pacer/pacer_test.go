@@ -15,26 +15,37 @@ var deviations = []float64{0.2, 0.5}
 
 func constant(n int) func(time.Duration) int { return func(time.Duration) int { return n } }
 
-// figures are one figure of each run.
-type figures []float64
+// have notes a figure of a run, and from what to what it is to be.
+type have func(what string, x, low, high float64)
 
-func (f *figures) add(x float64) { *f = append(*f, x) }
-
-// check fails the test unless nine of ten runs have a figure from low to high, and prints what they had.
-func (f figures) check(t *testing.T, what string, deviation, low, high float64) {
+// simulate runs a world with each deviation and seed. It fails the test unless nine of ten runs with a deviation have each of
+// their figures within its bounds, and prints what they had.
+func simulate(t *testing.T, run func(w *world, have have), deviations ...float64) {
 	t.Helper()
-	in := 0
-	for _, x := range f {
-		if x >= low && x <= high {
-			in++
+	for _, deviation := range deviations {
+		figures, bounds := map[string][]float64{}, map[string][2]float64{}
+		for seed := range uint64(*seeds) {
+			w := newWorld(seed)
+			w.service = w.around(100*time.Millisecond, deviation)
+			run(w, func(what string, x, low, high float64) {
+				figures[what], bounds[what] = append(figures[what], x), [2]float64{low, high}
+			})
+		}
+		for what, all := range figures {
+			in, low, high := 0, bounds[what][0], bounds[what][1]
+			for _, x := range all {
+				if x >= low && x <= high {
+					in++
+				}
+			}
+			report := t.Logf
+			if in < len(all)*9/10 {
+				report = t.Errorf
+			}
+			report("deviation %v: %s: median %.3f, from %.3f to %.3f; %d of %d runs within %v to %v",
+				deviation, what, percentile(all, 0.5), percentile(all, 0), percentile(all, 1), in, len(all), low, high)
 		}
 	}
-	report := t.Logf
-	if in < len(f)*9/10 {
-		report = t.Errorf
-	}
-	report("deviation %v: %s: median %.3f, from %.3f to %.3f; %d of %d runs within %v to %v",
-		deviation, what, percentile(f, 0.5), percentile(f, 0), percentile(f, 1), in, len(f), low, high)
 }
 
 // A destination that works on 40 calls at once: the limit comes to 32 to 48 within 15 s and stays there, nine tenths of
@@ -44,28 +55,19 @@ func (f figures) check(t *testing.T, what string, deviation, low, high float64) 
 func TestLongPacerStaysAtAKnee(t *testing.T) {
 	skipLong(t)
 	for _, deviation := range deviations {
-		set := func(w *world) { w.knee = constant(40); w.service = w.around(100*time.Millisecond, deviation) }
-		rate, p90 := best(1, set, 32, 36, 40, 44, 48)
-		var reached, mean, part, rates, tail, varies figures
-		for seed := range uint64(*seeds) {
-			w := newWorld(seed)
-			set(w)
+		rate, p90 := best(1, func(w *world) { w.knee = constant(40); w.service = w.around(100*time.Millisecond, deviation) }, 32, 36, 40, 44, 48)
+		simulate(t, func(w *world, have have) {
+			w.knee = constant(40)
 			w.pod(256)
 			w.run(120 * time.Second)
 			s := w.between(15, 120, 32, 48)
-			reached.add(float64(w.reached(0, 120, 32, 48)))
-			mean.add(s.mean)
-			part.add(s.inBand)
-			rates.add(s.rate / rate)
-			tail.add(float64(s.p90) / float64(p90))
-			varies.add(s.varies)
-		}
-		reached.check(t, "in the band after s", deviation, 0, 15)
-		mean.check(t, "the mean limit", deviation, 32, 48)
-		part.check(t, "the part of the time in the band", deviation, 0.95, 1)
-		rates.check(t, "the rate, of the best fixed number's", deviation, 0.9, 2)
-		tail.check(t, "p90, of the best fixed number's", deviation, 0, 1.5)
-		varies.check(t, "the limit's coefficient of variation", deviation, 0, 0.25)
+			have("in the band after s", float64(w.reached(0, 120, 32, 48)), 0, 15)
+			have("the mean limit", s.mean, 32, 48)
+			have("the part of the time in the band", s.inBand, 0.95, 1)
+			have("the rate, of the best fixed number's", s.rate/rate, 0.9, 2)
+			have("p90, of the best fixed number's", float64(s.p90)/float64(p90), 0, 1.5)
+			have("the limit's coefficient of variation", s.varies, 0, 0.25)
+		}, deviation)
 	}
 }
 
@@ -74,35 +76,27 @@ func TestLongPacerStaysAtAKnee(t *testing.T) {
 // CONTRACT: C-38
 func TestLongPacerFollowsTheKnee(t *testing.T) {
 	skipLong(t)
-	for _, deviation := range deviations {
-		var cut, down, up figures
-		for seed := range uint64(*seeds) {
-			w := newWorld(seed)
-			falls, rises := 60*time.Second+time.Duration(seed%10)*100*time.Millisecond, 120*time.Second
-			w.knee = func(t time.Duration) int {
-				switch {
-				case t < falls:
-					return 40
-				case t < rises:
-					return 10
-				}
-				return 80
+	simulate(t, func(w *world, have have) {
+		falls, rises := 60*time.Second+time.Duration(w.rnd.IntN(10))*100*time.Millisecond, 120*time.Second
+		w.knee = func(t time.Duration) int {
+			switch {
+			case t < falls:
+				return 40
+			case t < rises:
+				return 10
 			}
-			w.service = w.around(100*time.Millisecond, deviation)
-			p := w.pod(256)
-			w.run(falls)
-			for before := p.pacer.limit; p.pacer.limit >= before && w.now < rises; {
-				w.run(w.now + 50*time.Millisecond)
-			}
-			cut.add((w.now - falls).Seconds())
-			w.run(240 * time.Second)
-			down.add(float64(w.reached(61, 120, 8, 12) - 60))
-			up.add(float64(w.reached(120, 240, 64, 96) - 120))
+			return 80
 		}
-		cut.check(t, "the first cut after s", deviation, 0, 2)
-		down.check(t, "in the band of 10 after s", deviation, 0, 20)
-		up.check(t, "in the band of 80 after s", deviation, 0, 60)
-	}
+		p := w.pod(256)
+		w.run(falls)
+		for before := p.pacer.limit; p.pacer.limit >= before && w.now < rises; {
+			w.run(w.now + 50*time.Millisecond)
+		}
+		have("the first cut after s", (w.now - falls).Seconds(), 0, 2)
+		w.run(240 * time.Second)
+		have("in the band of 10 after s", float64(w.reached(61, 120, 8, 12)-60), 0, 20)
+		have("in the band of 80 after s", float64(w.reached(120, 240, 64, 96)-120), 0, 60)
+	}, deviations...)
 }
 
 // It takes 500 calls a second, and refuses others with 429.
@@ -110,23 +104,15 @@ func TestLongPacerFollowsTheKnee(t *testing.T) {
 // CONTRACT: C-38
 func TestLongPacerStaysBelowRefusals(t *testing.T) {
 	skipLong(t)
-	for _, burst := range []float64{50, 500} {
-		for _, deviation := range deviations {
-			var rate, refused figures
-			for seed := range uint64(*seeds) {
-				w := newWorld(seed)
-				w.rate, w.burst = 500, burst
-				w.service = w.around(100*time.Millisecond, deviation)
-				w.pod(256)
-				w.run(150 * time.Second)
-				s := w.between(30, 150, 0, 0)
-				rate.add(s.rate)
-				refused.add(s.refused)
-			}
-			least := map[float64]float64{50: 460, 500: 480}[burst] // a bucket of a tenth of a second refuses below its rate too
-			rate.check(t, "the rate", deviation, least, 505)       // with what the burst of its bucket allows
-			refused.check(t, "the refused part", deviation, 0, 0.02)
-		}
+	for burst, least := range map[float64]float64{50: 460, 500: 480} { // a bucket of a tenth of a second refuses below its rate too
+		simulate(t, func(w *world, have have) {
+			w.rate, w.burst = 500, burst
+			w.pod(256)
+			w.run(150 * time.Second)
+			s := w.between(30, 150, 0, 0)
+			have("the rate", s.rate, least, 505) // with what the burst of its bucket allows
+			have("the refused part", s.refused, 0, 0.02)
+		}, deviations...)
 	}
 }
 
@@ -135,27 +121,19 @@ func TestLongPacerStaysBelowRefusals(t *testing.T) {
 // CONTRACT: C-38
 func TestLongPacerFollowsTheRate(t *testing.T) {
 	skipLong(t)
-	for _, deviation := range deviations {
-		var down, refused, up figures
-		for seed := range uint64(*seeds) {
-			w := newWorld(seed)
-			w.rate, w.burst = 500, 50
-			w.service = w.around(100*time.Millisecond, deviation)
-			w.pod(256)
-			w.run(60 * time.Second)
-			w.rate = 250
-			w.run(150 * time.Second)
-			w.rate = 500
-			w.run(300 * time.Second)
-			s := w.between(80, 150, 0, 0)
-			down.add(s.rate)
-			refused.add(s.refused)
-			up.add(w.between(240, 300, 0, 0).rate)
-		}
-		down.check(t, "the rate of 250", deviation, 225, 253)
-		refused.check(t, "the refused part of it", deviation, 0, 0.02)
-		up.check(t, "the rate of 500 again", deviation, 450, 505)
-	}
+	simulate(t, func(w *world, have have) {
+		w.rate, w.burst = 500, 50
+		w.pod(256)
+		w.run(60 * time.Second)
+		w.rate = 250
+		w.run(150 * time.Second)
+		w.rate = 500
+		w.run(300 * time.Second)
+		s := w.between(80, 150, 0, 0)
+		have("the rate of 250", s.rate, 225, 253)
+		have("the refused part of it", s.refused, 0, 0.02)
+		have("the rate of 500 again", w.between(240, 300, 0, 0).rate, 450, 505)
+	}, deviations...)
 }
 
 // It works on any number of calls: the bound of 200 is reached within 12 s.
@@ -163,17 +141,11 @@ func TestLongPacerFollowsTheRate(t *testing.T) {
 // CONTRACT: C-38
 func TestLongPacerTakesAllWithoutAKnee(t *testing.T) {
 	skipLong(t)
-	for _, deviation := range deviations {
-		var reached figures
-		for seed := range uint64(*seeds) {
-			w := newWorld(seed)
-			w.service = w.around(100*time.Millisecond, deviation)
-			w.pod(200)
-			w.run(60 * time.Second)
-			reached.add(float64(w.reached(0, 60, 180, 200)))
-		}
-		reached.check(t, "at the bound after s", deviation, 0, 12)
-	}
+	simulate(t, func(w *world, have have) {
+		w.pod(200)
+		w.run(60 * time.Second)
+		have("at the bound after s", float64(w.reached(0, 60, 180, 200)), 0, 12)
+	}, deviations...)
 }
 
 // humps is the time of one call of two kinds, and heavy one of a heavy tail.
@@ -199,17 +171,13 @@ func TestLongPacerFindsTheKneeOfLongTails(t *testing.T) {
 	} {
 		set := func(w *world) { w.knee = constant(40); w.service = service(w) }
 		rate, _ := best(1, set, 36, 40, 44)
-		var rates, drift figures
-		for seed := range uint64(*seeds) {
-			w := newWorld(seed)
+		simulate(t, func(w *world, have have) {
 			set(w)
 			w.pod(256)
 			w.run(600 * time.Second)
-			rates.add(w.between(30, 600, 0, 0).rate / rate)
-			drift.add(w.between(480, 600, 0, 0).mean / w.between(30, 150, 0, 0).mean)
-		}
-		rates.check(t, name+": the rate, of the best fixed number's", 0, 0.83, 2)
-		drift.check(t, name+": the mean limit after ten minutes, of that at first", 0, 0.8, 1.25)
+			have(name+": the rate, of the best fixed number's", w.between(30, 600, 0, 0).rate/rate, 0.83, 2)
+			have(name+": the mean limit after ten minutes, of that at first", w.between(480, 600, 0, 0).mean/w.between(30, 150, 0, 0).mean, 0.8, 1.25)
+		}, 0)
 	}
 }
 
@@ -218,34 +186,24 @@ func TestLongPacerFindsTheKneeOfLongTails(t *testing.T) {
 // CONTRACT: C-38
 func TestLongPacersOfThreePodsShareAKnee(t *testing.T) {
 	skipLong(t)
-	for _, deviation := range deviations {
-		var reached, sum, fair, killed, came figures
-		for seed := range uint64(*seeds) {
-			w := newWorld(seed)
-			w.knee, w.most = constant(60), 256
-			w.service = w.around(100*time.Millisecond, deviation)
-			for range 3 {
-				w.pod(256)
-			}
-			w.together()
-			w.run(180 * time.Second)
-			reached.add(float64(w.reached(0, 180, 48, 72)))
-			s := w.between(60, 180, 48, 72)
-			sum.add(s.mean)
-			fair.add(s.fair)
-			w.pods[0].dead = true
-			w.run(300 * time.Second)
-			killed.add(float64(w.reached(180, 300, 48, 72) - 180))
-			w.pod(256).beats = w.now
-			w.run(420 * time.Second)
-			came.add(float64(w.reached(300, 420, 48, 72) - 300))
+	simulate(t, func(w *world, have have) {
+		w.knee, w.most = constant(60), 256
+		for range 3 {
+			w.pod(256)
 		}
-		reached.check(t, "the sum of the limits is in the band of 48 to 72 after s", deviation, 0, 60)
-		sum.check(t, "the sum", deviation, 44, 90)
-		fair.check(t, "fairness (Jain)", deviation, 0.6, 1.001)
-		killed.check(t, "in the band after one was killed, after s", deviation, 0, 60)
-		came.check(t, "in the band after another one came, after s", deviation, 0, 60)
-	}
+		w.together()
+		w.run(180 * time.Second)
+		have("the sum of the limits is in the band of 48 to 72 after s", float64(w.reached(0, 180, 48, 72)), 0, 60)
+		s := w.between(60, 180, 48, 72)
+		have("the sum", s.mean, 44, 90)
+		have("fairness (Jain)", s.fair, 0.6, 1.001)
+		w.pods[0].dead = true
+		w.run(300 * time.Second)
+		have("in the band after one was killed, after s", float64(w.reached(180, 300, 48, 72)-180), 0, 60)
+		w.pod(256).beats = w.now
+		w.run(420 * time.Second)
+		have("in the band after another one came, after s", float64(w.reached(300, 420, 48, 72)-300), 0, 60)
+	}, deviations...)
 }
 
 // Three topics of one process share a destination that works on 60 calls: none of them knows the others' limits.
@@ -253,20 +211,16 @@ func TestLongPacersOfThreePodsShareAKnee(t *testing.T) {
 // CONTRACT: C-38
 func TestLongPacersOfThreeTopicsShareAKnee(t *testing.T) {
 	skipLong(t)
-	var sum, fair figures
-	for seed := range uint64(*seeds) {
-		w := newWorld(seed)
+	simulate(t, func(w *world, have have) {
 		w.knee = constant(60)
 		for range 3 {
 			w.pod(256).pacer.sharers = 3
 		}
 		w.run(180 * time.Second)
 		s := w.between(60, 180, 48, 72)
-		sum.add(s.mean)
-		fair.add(s.fair)
-	}
-	sum.check(t, "the sum of the limits", 0.2, 44, 80)
-	fair.check(t, "fairness (Jain)", 0.2, 0.6, 1.001)
+		have("the sum of the limits", s.mean, 44, 80)
+		have("fairness (Jain)", s.fair, 0.6, 1.001)
+	}, 0.2)
 }
 
 // A refusal of an experiment with more calls goes back to what was good, and no further.
@@ -300,33 +254,27 @@ func TestPacerKeepsItsLimitWithLittleLoad(t *testing.T) {
 //
 // CONTRACT: C-38
 func TestPacerRecoversAfterAnOutage(t *testing.T) {
-	var rates figures
-	for seed := range uint64(*seeds) {
-		w := newWorld(seed)
+	simulate(t, func(w *world, have have) {
 		w.knee = constant(40)
 		w.down = func(t time.Duration) bool { return t > 60*time.Second && t < 70*time.Second }
 		w.pod(256)
 		w.run(70 * time.Second)
 		w.pods[0].pacer.Resume(epoch.Add(w.now))
 		w.run(80 * time.Second)
-		rates.add(w.between(74, 76, 0, 0).rate / w.between(50, 60, 0, 0).rate)
-	}
-	rates.check(t, "the rate 5 s after, of that before", 0.2, 0.5, 1.5)
+		have("the rate 5 s after, of that before", w.between(74, 76, 0, 0).rate/w.between(50, 60, 0, 0).rate, 0.5, 1.5)
+	}, 0.2)
 }
 
 // Events that are refused for their own fault say nothing of the destination.
 //
 // CONTRACT: C-38
 func TestPacerIgnoresBadEvents(t *testing.T) {
-	var mean figures
-	for seed := range uint64(*seeds) {
-		w := newWorld(seed)
+	simulate(t, func(w *world, have have) {
 		w.knee, w.bad = constant(40), 0.3
 		w.pod(256)
 		w.run(120 * time.Second)
-		mean.add(w.between(15, 120, 32, 48).mean)
-	}
-	mean.check(t, "the mean limit with 422 for a third of the events", 0.2, 32, 48)
+		have("the mean limit with 422 for a third of the events", w.between(15, 120, 32, 48).mean, 32, 48)
+	}, 0.2)
 }
 
 // skipLong leaves out with -short what the race detector takes a minute over and finds nothing in: simulations without
