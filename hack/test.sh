@@ -141,7 +141,7 @@ data_plane() {
 
 # races runs the packages that have most goroutines.
 races() {
-  changed migrations dispatcher/pgstore || set -- -skip 'M10|^TestKeysUnderFire|^TestLeasesRiseAfter|^TestMoveByLogicalReplication'
+  changed migrations dispatcher/pgstore || set -- -skip 'M10|^TestKeysUnderFireKeepTheirOrder|^TestLeasesRiseAfter|^TestMoveByLogicalReplicationKeepsOrderAndTokens'
   race tests $parallel -short "$@" "${racing[@]}"
 }
 

@@ -133,7 +133,7 @@ func (p planned) wal(work func()) int64 {
 
 // Claims of a backlog stay as cheap as the first, even when a long transaction keeps the entries of
 // delivered rows in the index.
-func TestBacklogBehindSnapshot(t *testing.T) {
+func TestBacklogBehindASnapshotStaysCheap(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it counts what statements cost, and shows no race")
 	}

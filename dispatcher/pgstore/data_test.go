@@ -275,7 +275,7 @@ func TestOddTimesHarmTheirRowsAlone(t *testing.T) {
 // A lease that was given by a clock which was an hour ahead is over, and named until then. One of a worker with a longer
 // lease than this one's is not, nor one that was given by hand for ever, which is named.
 // CONTRACT: C-3, C-20
-func TestLeaseOfAClockAhead(t *testing.T) {
+func TestLeaseOfAClockAheadIsOver(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
 	pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, payload) select gen_random_uuid(), 'shop', 'orders', '{}' from generate_series(1, 4)`)
@@ -422,7 +422,7 @@ func TestPastRowsAreWhole(t *testing.T) {
 }
 
 // Pages are bounded in rows and bytes, and the search in rows. CONTRACT: C-35
-func TestPastIsBounded(t *testing.T) {
+func TestPastIsBoundedInRowsAndBytes(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
 	now := o.Now()

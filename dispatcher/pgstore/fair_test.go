@@ -90,7 +90,7 @@ func TestClaimGivesEachTenantItsTurn(t *testing.T) {
 // second row. Tenants without due rows do not end the search.
 //
 // CONTRACT: C-37
-func TestClaimsGoAround(t *testing.T) {
+func TestClaimsBeginAfterTheLastTenant(t *testing.T) {
 	t.Parallel()
 	o := newTenants(t)
 	store := o.Store("shop", uuid.New())
@@ -202,7 +202,7 @@ func TestTenantsHaveTheirRates(t *testing.T) {
 // for.
 //
 // CONTRACT: C-51
-func TestClaimCountsForATenant(t *testing.T) {
+func TestClaimGivesATenantNoMoreThanItsRate(t *testing.T) {
 	t.Parallel()
 	o := newTenants(t)
 	store := pgstore.New(o.stores, pgstore.Options{Schema: pgtest.Schema, Namespace: "shop", Dispatcher: "orders"})
@@ -245,7 +245,7 @@ func TestClaimCountsForATenant(t *testing.T) {
 // Where bytes bind, tenants have their turns over claims, and no rate is charged for rows that bytes have no room for.
 //
 // CONTRACT: C-37, C-51
-func TestFairClaimsWithinBytes(t *testing.T) {
+func TestFairClaimsWithinBytesTakeTurns(t *testing.T) {
 	t.Parallel()
 	o := newTenants(t)
 	store := pgstore.New(o.stores, pgstore.Options{Schema: pgtest.Schema, Namespace: "shop", Dispatcher: "orders"})

@@ -324,7 +324,7 @@ func (p *proxy) pass(client net.Conn, address string) {
 // delivered again. The server is made to put off the writing that no transaction waits
 // for, so that a crash does undo it.
 // CONTRACT: C-22, C-41
-func TestDeadLetterSurvivesCrash(t *testing.T) {
+func TestDeadLetterSurvivesACrash(t *testing.T) {
 	t.Parallel()
 	p, srv := newServer(t)
 	pgtest.Exec(p, `alter system set wal_writer_delay = '10s'`)
@@ -415,7 +415,7 @@ func logical(t *testing.T) outbox {
 // An outbox moves to another server by logical replication, as migrations/README.md says. Until outbox_moved has run the
 // schema is not ready and says so; then producers add events, rows become dead, tokens rise and keys keep their order.
 // CONTRACT: C-27
-func TestMoveByLogicalReplication(t *testing.T) {
+func TestMoveByLogicalReplicationKeepsOrderAndTokens(t *testing.T) {
 	t.Parallel()
 	from, to := logical(t), logical(t)
 	enqueue := func(o outbox) error {

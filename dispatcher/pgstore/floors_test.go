@@ -137,7 +137,7 @@ func TestFullPassesHaveABudget(t *testing.T) {
 
 // A pass that took long among others that did not, since the machine was busy, puts the next one off no
 // longer than they do.
-func TestOneSlowPass(t *testing.T) {
+func TestOneSlowPassDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFloors()
@@ -162,7 +162,7 @@ func TestOneSlowPass(t *testing.T) {
 
 // On a server that is slow with every claim, passes are as frequent: what waits for one would wait longer
 // the busier the server is.
-func TestFullPassesOnASlowServer(t *testing.T) {
+func TestFullPassesOnASlowServerAreAsFrequent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFloors()
@@ -182,7 +182,7 @@ func TestFullPassesOnASlowServer(t *testing.T) {
 }
 
 // The shares of several topics are kept apart.
-func TestFloorsByTopic(t *testing.T) {
+func TestFloorsOfTopicsAreKeptApart(t *testing.T) {
 	t.Parallel()
 	now := time.Now().Truncate(time.Microsecond)
 	f := newFloors()
@@ -199,7 +199,7 @@ func TestFloorsByTopic(t *testing.T) {
 }
 
 // An older schema differs from none. There is no older one yet to make in a database.
-func TestCompareSchemaTooOld(t *testing.T) {
+func TestOlderSchemaDiffersFromNone(t *testing.T) {
 	t.Parallel()
 	got := compareSchema("outbox", 3, 1, 4)
 	if got.State != dispatcher.SchemaTooOld || got.Version != 3 || got.Required != 4 || !strings.Contains(got.Message, "dispatcher migrate up") {
@@ -253,7 +253,7 @@ func TestPayloadsAreApartInTheirSlabs(t *testing.T) {
 }
 
 // Topics that are forgotten while their claim is under way begin again.
-func TestTopicsForgottenDuringAClaim(t *testing.T) {
+func TestTopicsForgottenDuringAClaimBeginAgain(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	k := keyed{byTopic: map[string]*passage{}}

@@ -184,7 +184,7 @@ func TestKeyedBudgetOfWALIsKept(t *testing.T) {
 // then takes each index of live rows for one page, however many it has, and all of them for equally
 // good. Plans that are made then are kept, and must do for the next backlog.
 // CONTRACT: C-2, C-50
-func TestPlansOfDrained(t *testing.T) {
+func TestPlansOfADrainedTableServeTheNextBacklog(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it counts what statements cost, and shows no race")
 	}

@@ -124,7 +124,7 @@ func (o outbox) claimAround(read keyedRead, meanwhile func()) (seqs []int64, err
 // PostgreSQL looks at the ctid of a changed row again only from 14.20, 15.15, 16.11 and 17.7 on. Before, a row that
 // is far or read again is as the other worker left it, and is dropped by "row = locked" alone.
 // CONTRACT: C-50, C-20
-func TestKeysWhoseFirstRowChanged(t *testing.T) {
+func TestKeysWhoseFirstRowChangedAreLeft(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Migrated(t))
 	changes := map[string]func(dispatcher.Store, dispatcher.Lease) (lost []dispatcher.Lease, err error){
@@ -379,7 +379,7 @@ func (l *ledger) replay(ctx context.Context) error {
 // also with producers that commit late, with replays, with workers that are killed, and while a snapshot holds vacuum
 // back. Every row is done in the end.
 // CONTRACT: C-50, C-20, C-22
-func TestKeysUnderFire(t *testing.T) {
+func TestKeysUnderFireKeepTheirOrder(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
 	o.hold()
@@ -496,7 +496,7 @@ func (o outbox) keyedCost(keys, delivered int) (many, one float64) {
 // While a snapshot keeps vacuum from removing what was delivered, a claim reads at most half as much again as on a fresh
 // table: what a worker has seen of a key once, it does not read again.
 // CONTRACT: C-50
-func TestKeyedClaimsUnderAHeldSnapshot(t *testing.T) {
+func TestKeyedClaimsUnderAHeldSnapshotReadLittle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it counts what statements cost, and shows no race")
 	}

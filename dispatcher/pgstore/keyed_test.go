@@ -28,7 +28,7 @@ func (o outbox) fillKeys(n, keys int, topic string) {
 
 // A row that another session is about to change ends its key, and is not waited for.
 // CONTRACT: C-50
-func TestKeysEndAtLocks(t *testing.T) {
+func TestLockedRowEndsItsKey(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
 	o.fillKeys(8, 2, "orders") // "key 1" has the rows 1, 3, 5, 7
@@ -179,7 +179,7 @@ func acked(t testing.TB, store dispatcher.Store, events []*dispatcher.Event) {
 // A row that becomes live behind the back of a worker that remembers its key, with a seq below what it has delivered, holds
 // up the later rows of the key all the same. It is not due, so that no range has it.
 // CONTRACT: C-50
-func TestRowsThatBecomeLiveLate(t *testing.T) {
+func TestRowsThatBecomeLiveLateHoldUpTheirKey(t *testing.T) {
 	t.Parallel()
 	const late = `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload, next_attempt_at)
 		overriding system value select gen_random_uuid(), 'shop', 'orders', 'key 1', '{}', now() + interval '1 hour'`
@@ -336,7 +336,7 @@ func (o *outbox) count() *trips {
 // steps from the front. How these take turns depends on the time they take, so the statements of ten claims count.
 // (The rows are in no order of seq, so the first of a key may be anywhere.)
 // CONTRACT: C-50
-func TestClaimsThatWait(t *testing.T) {
+func TestClaimsThatWaitTakeFewStatements(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		rows []int // of each topic
@@ -385,7 +385,7 @@ func TestClaimsThatWait(t *testing.T) {
 // Where ranges are dense, a claim that reads keys again does it in the same transaction, with a statement of
 // their own: it gets the next rows of each, and as many others as there is room for.
 // CONTRACT: C-50
-func TestKeysNextToDenseRanges(t *testing.T) {
+func TestKeysNextToDenseRangesShareATransaction(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
 	o.fillKeys(8000, 8000, "orders")

@@ -176,7 +176,7 @@ func TestMovedEventsKeepTheirOrder(t *testing.T) {
 
 // Claims read no more during a sweep that removes what was delivered a moment ago than without one.
 // CONTRACT: C-60
-func TestClaimsDuringASweep(t *testing.T) {
+func TestClaimsDuringASweepReadNoMore(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it counts what statements cost, and shows no race")
 	}

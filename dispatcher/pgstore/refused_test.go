@@ -104,7 +104,7 @@ func TestUnreachableServerDoesNotRefuse(t *testing.T) {
 }
 
 // A deadline of the client is of the statement, too.
-func TestDeadlineIsTooSlow(t *testing.T) {
+func TestDeadlineOfTheClientIsTooSlow(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -245,7 +245,7 @@ func heap() int64 {
 
 // The bytes of a claim are those of payloads and headers, whether the server has compressed these or not.
 // CONTRACT: C-35
-func TestClaimCountsHeaders(t *testing.T) {
+func TestClaimCountsHeadersAsTheyWereWritten(t *testing.T) {
 	t.Parallel()
 	const events, size = 20, 50_000
 	for name, value := range map[string]string{

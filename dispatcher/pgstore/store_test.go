@@ -50,7 +50,7 @@ func TestStoreDeletesDeliveredRows(t *testing.T) {
 }
 
 // A store that keeps the order per key does all else as one that does not.
-func TestStoreInOrder(t *testing.T) {
+func TestStoreInOrderDoesAllElse(t *testing.T) {
 	t.Parallel()
 	storetest.Exercise(t, func(t *testing.T) storetest.Outbox {
 		return ordered{newOutbox(t, pgtest.Migrated(t))}
@@ -291,7 +291,7 @@ func TestListenNoticesThatItIsDeaf(t *testing.T) {
 }
 
 // Every verb works behind a PgBouncer in transaction mode, and no statement fails first.
-func TestStoreBehindPgBouncer(t *testing.T) {
+func TestStoreWorksBehindPgBouncer(t *testing.T) {
 	t.Parallel()
 	srv := pgtest.Server(t)
 	bouncer := pgtest.Bouncer(t, srv)

@@ -119,7 +119,7 @@ func (h holders) wants(store *pgstore.Store, kind dispatcher.HolderKind, name st
 
 // What a session holds is reported, to a member of pg_read_all_stats since it began, and by others since
 // they first saw it. Nothing else is reported.
-func TestOldestTransactionOfSessions(t *testing.T) {
+func TestOldestTransactionOfSessionsIsReported(t *testing.T) {
 	h := newHolders(t)
 	pgtest.Exec(h, `create database elsewhere`)
 	elsewhere, err := pgx.Connect(t.Context(), h.srv.DSN("elsewhere"))
@@ -162,7 +162,7 @@ func TestOldestTransactionOfSessions(t *testing.T) {
 
 // A transaction of the dispatcher itself is reported when it is longer than any that ends by itself: its process
 // is frozen.
-func TestOldestTransactionOfFrozenDispatcher(t *testing.T) {
+func TestOldestTransactionOfAFrozenDispatcherIsReported(t *testing.T) {
 	h := newHolders(t)
 	frozen := (*h.own)[0]
 	name := fmt.Sprintf("pid %d (outbox-dispatcher/orders)", frozen.PgConn().PID())
@@ -177,7 +177,7 @@ func TestOldestTransactionOfFrozenDispatcher(t *testing.T) {
 }
 
 // Prepared transactions, slots and standbys are reported to every login.
-func TestOldestTransactionElsewhere(t *testing.T) {
+func TestOldestTransactionElsewhereIsReported(t *testing.T) {
 	h := newHolders(t)
 	preparer := h.session("preparer")
 	h.run(preparer, `begin; create table later (); prepare transaction 'two-phase'`)
@@ -262,7 +262,7 @@ func TestOldestTransactionIgnoresVacuum(t *testing.T) {
 // serialization errors again and again, and each event is claimed once. It is the situation behind a
 // connection pooler; where there is none, package database sets the level.
 // CONTRACT: C-20
-func TestRepeatableReadLogin(t *testing.T) {
+func TestRepeatableReadLoginMeetsNoError(t *testing.T) {
 	t.Parallel()
 	for name, keys := range map[string]*dispatcher.KeyOrder{"None": nil, "Key": {PerKey: 5}} {
 		t.Run(name, func(t *testing.T) {
