@@ -34,6 +34,13 @@ func share(topic string, limit int) dispatcher.ClaimRequest {
 	return dispatcher.ClaimRequest{Shares: []dispatcher.Share{{Topic: topic, Limit: limit}}, Lease: time.Minute, MaxAttempts: 10}
 }
 
+// inOrder is share in order per key.
+func inOrder(topic string, limit, perKey int) dispatcher.ClaimRequest {
+	req := share(topic, limit)
+	req.Keys = &dispatcher.KeyOrder{PerKey: perKey}
+	return req
+}
+
 func leasesOf(events []*dispatcher.Event) []dispatcher.Lease {
 	leases := make([]dispatcher.Lease, len(events))
 	for i, e := range events {

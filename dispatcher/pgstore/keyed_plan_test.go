@@ -159,9 +159,7 @@ func TestKeyedBudgetOfWALIsKept(t *testing.T) {
 	done := 0
 	claimed := p.wal(func() {
 		for claims := 0; done < events; claims++ {
-			c, err := store.Claim(t.Context(), dispatcher.ClaimRequest{
-				Shares: []dispatcher.Share{{Topic: "keyed", Limit: batch}}, Lease: time.Minute, MaxAttempts: 10, Keys: &dispatcher.KeyOrder{PerKey: 10},
-			})
+			c, err := store.Claim(t.Context(), inOrder("keyed", batch, 10))
 			if err != nil || claims == events { // on a slow machine a claim may end before it finds any
 				t.Fatalf("%d claims took %d events, %v", claims, done, err)
 			}
@@ -415,9 +413,7 @@ func TestHotKeyHoldsUpNoOther(t *testing.T) {
 	store := o.Store("shop", uuid.New())
 	full, hot, last, claims := 0, 0, int64(0), 0
 	for done, others := 0, 0; done < 2000; claims++ {
-		claimed, err := store.Claim(t.Context(), dispatcher.ClaimRequest{
-			Shares: []dispatcher.Share{{Topic: "orders", Limit: 100}}, Lease: time.Minute, MaxAttempts: 10, Keys: &dispatcher.KeyOrder{PerKey: 20},
-		})
+		claimed, err := store.Claim(t.Context(), inOrder("orders", 100, 20))
 		if err != nil || claims > 1000 {
 			t.Fatalf("%d claims, %d rows: %v", claims, done, err)
 		}

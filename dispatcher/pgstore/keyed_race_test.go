@@ -161,9 +161,7 @@ func TestKeysWhoseFirstRowChangedAreLeft(t *testing.T) {
 					}
 					want = changed
 					store := o.Store("shop", uuid.New())
-					other, err := store.Claim(t.Context(), dispatcher.ClaimRequest{
-						Shares: []dispatcher.Share{{Topic: "orders", Limit: 1}}, Lease: time.Minute, MaxAttempts: 10, Keys: &dispatcher.KeyOrder{PerKey: 1},
-					})
+					other, err := store.Claim(t.Context(), inOrder("orders", 1, 1))
 					if err != nil || len(other.Events) != 1 || other.Events[0].Seq != 1 {
 						t.Fatalf("the other worker claimed %+v, %v, want row 1", other.Events, err)
 					}
@@ -469,9 +467,7 @@ func (o outbox) keyedCost(keys, delivered int) (many, one float64) {
 	pgtest.Exec(o, `update outbox.outbox_events set status = 'delivered' where seq <= $1`, keys*delivered)
 	store := o.Store("shop", uuid.New())
 	round := func(limit int) (buffers float64) {
-		req := dispatcher.ClaimRequest{
-			Shares: []dispatcher.Share{{Topic: "orders", Limit: limit}}, Lease: time.Minute, MaxAttempts: 10, Keys: &dispatcher.KeyOrder{PerKey: 1},
-		}
+		req := inOrder("orders", limit, 1)
 		before := o.fetched()
 		claimed, err := store.Claim(o.Context(), req)
 		if err != nil || len(claimed.Events) != limit {

@@ -64,9 +64,7 @@ func TestStepsLeaveOutNothing(t *testing.T) {
 	need.OK(t, err)
 	defer func() { _ = tx.Rollback(t.Context()) }()
 	need.OK(t, need.Err(tx.Exec(t.Context(), `select pg_advisory_xact_lock(hashtextextended('orders', hashtextextended('shop', 1)))`)))
-	claimed, err := o.Store("shop", uuid.New()).Claim(t.Context(), dispatcher.ClaimRequest{ // the first of a store is a step
-		Shares: []dispatcher.Share{{Topic: "orders", Limit: 10}}, Lease: time.Minute, MaxAttempts: 10, Keys: &dispatcher.KeyOrder{PerKey: 1},
-	})
+	claimed, err := o.Store("shop", uuid.New()).Claim(t.Context(), inOrder("orders", 10, 1)) // the first of a store is a step
 	if err != nil || len(claimed.Events) != 10 || claimed.Events[0].Seq != 1 {
 		t.Fatalf("the first place is taken: claimed %+v, %v, want the first ten rows", claimed.Events, err)
 	}
@@ -80,9 +78,7 @@ func TestRetriesComeAlone(t *testing.T) {
 	o.fillKeys(5, 1, "orders")
 	store := o.Store("shop", uuid.New())
 	for try, want := range []int{5, 5, 1, 1} {
-		claimed, err := store.Claim(t.Context(), dispatcher.ClaimRequest{
-			Shares: []dispatcher.Share{{Topic: "orders", Limit: 10}}, Lease: time.Minute, MaxAttempts: 10, Keys: &dispatcher.KeyOrder{PerKey: 10},
-		})
+		claimed, err := store.Claim(t.Context(), inOrder("orders", 10, 10))
 		if err != nil || len(claimed.Events) != want || claimed.Events[0].Seq != 1 {
 			t.Fatalf("try %d: claimed %d rows, %v, want %d", try, len(claimed.Events), err, want)
 		}
@@ -161,9 +157,7 @@ func (o outbox) claimKeys(store dispatcher.Store, limit int) []*dispatcher.Event
 // claimInOrder claims rows of the topic orders in order per key.
 func claimInOrder(t testing.TB, store dispatcher.Store, limit, perKey int) dispatcher.Claimed {
 	t.Helper()
-	claimed, err := store.Claim(t.Context(), dispatcher.ClaimRequest{
-		Shares: []dispatcher.Share{{Topic: "orders", Limit: limit}}, Lease: time.Minute, MaxAttempts: 10, Keys: &dispatcher.KeyOrder{PerKey: perKey},
-	})
+	claimed, err := store.Claim(t.Context(), inOrder("orders", limit, perKey))
 	need.OK(t, err)
 	return claimed
 }

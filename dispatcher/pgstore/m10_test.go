@@ -143,9 +143,7 @@ func TestMovedEventsKeepTheirOrder(t *testing.T) {
 	deliver := func(n int) (numbers []int64) {
 		t.Helper()
 		pgtest.Eventually(t, "all are delivered", func() bool { // a claim that is slow may end before it finds one
-			claimed, err := store.Claim(t.Context(), dispatcher.ClaimRequest{
-				Shares: []dispatcher.Share{{Topic: "orders", Limit: 10}}, Lease: time.Minute, MaxAttempts: 10, Keys: &dispatcher.KeyOrder{PerKey: 1},
-			})
+			claimed, err := store.Claim(t.Context(), inOrder("orders", 10, 1))
 			if err != nil || len(claimed.Events) > 1 {
 				t.Fatalf("claimed %d events of one key, %v", len(claimed.Events), err)
 			}
