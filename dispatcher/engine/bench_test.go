@@ -218,11 +218,9 @@ func BenchmarkOrder(b *testing.B) {
 				if test.hot {
 					key = `case when n % 2 = 0 then 'hot' else (n / 2 % 10000)::text end`
 				}
-				if _, err := pool.Exec(b.Context(), `insert into outbox.outbox_events (id, namespace, topic, payload, aggregate_id)
+				need.OK(b, need.Err(pool.Exec(b.Context(), `insert into outbox.outbox_events (id, namespace, topic, payload, aggregate_id)
 					select ('01900000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'shop', 'orders', jsonb_build_object('text', repeat('x', 190)), `+key+`
-					from generate_series(1, $1::integer) as n`, events); err != nil {
-					b.Fatal(err)
-				}
+					from generate_series(1, $1::integer) as n`, events)))
 				acked := &drainWatch{done: make(chan struct{}), others: make(chan time.Time, 1)}
 				acked.left.Store(events)
 				acked.cold.Store(events / 2)
@@ -342,10 +340,8 @@ func (l *latency) produce(rate, n int) {
 		next = next.Add(time.Duration(rand.ExpFloat64() / float64(rate) * float64(time.Second)))
 		<-time.After(time.Until(next))
 		id := uuid.New()
-		if _, err := l.pool.Exec(l.Context(), `insert into outbox.outbox_events (id, namespace, topic, payload)
-			values ($1, 'shop', 'orders', '{}')`, id); err != nil {
-			l.Fatal(err)
-		}
+		need.OK(l, need.Err(l.pool.Exec(l.Context(), `insert into outbox.outbox_events (id, namespace, topic, payload)
+			values ($1, 'shop', 'orders', '{}')`, id)))
 		l.note(id, l.committed, l.delivered)
 		l.wake()
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // Each step is an input, and what the breaker must be after it.
@@ -148,13 +149,9 @@ func TestHalfOpenProbesGrowAndWaitLonger(t *testing.T) {
 			if wait := b.next.Sub(now); wait < whole/2 || wait > whole {
 				t.Errorf("%s: wait %d is %v, want %v to %v", test.state, i+1, wait, whole/2, whole)
 			}
-			if n := b.halfOpenLimit(b.next.Add(-1)); n != 0 {
-				t.Errorf("%s: %d rows are tried before the time", test.state, n)
-			}
+			need.Want(t, 0, "%s: %d rows are tried before the time", b.halfOpenLimit(b.next.Add(-1)), test.state)
 			now = b.next
-			if n := b.halfOpenLimit(now); n != rows {
-				t.Errorf("%s: probe %d has %d rows, want %d", test.state, i+1, n, rows)
-			}
+			need.Want(t, rows, "%s: probe %d has %d rows, want %d", b.halfOpenLimit(now), test.state, i+1)
 			b.halfOpenBegan(now)
 		}
 		if !b.since.Equal(start) {
@@ -391,9 +388,7 @@ func TestFaultsAreSparedSinceTheTopicDelivered(t *testing.T) {
 		"its topic was, and then nothing for two days": {3 * day, flow{topic: ago(2 * day), any: ago(2 * day)}, true},
 	} {
 		r := &row{event: &dispatcher.Event{FaultSince: ago(test.firstFault)}, claimedAt: now, faulty: test.firstFault}
-		if got := test.flow.spares(r, now); got != test.spared {
-			t.Errorf("%s: the attempt is given back: %t, want %t", name, got, test.spared)
-		}
+		need.Want(t, test.spared, "%s: the attempt is given back: %t, want %t", test.flow.spares(r, now), name)
 	}
 	fresh := &row{event: &dispatcher.Event{}, claimedAt: now, age: outageFor}
 	if !(flow{any: now}).spares(fresh, now) {

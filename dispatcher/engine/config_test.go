@@ -58,18 +58,12 @@ func TestDefaultsAreTheSameEverywhere(t *testing.T) {
 		if fmt.Sprint(got) != want.value {
 			t.Errorf("Config.%s is %v, want %s", field, got, want.value)
 		}
-		if got := strings.Trim(string(resource[want.name].Default), `"`); got != want.value {
-			t.Errorf("%s of the resource is %s, want %s", want.name, got, want.value)
-		}
+		need.Want(t, want.value, "%s of the resource is %s, want %s", strings.Trim(string(resource[want.name].Default), `"`), want.name)
 	}
 
 	hour := dispatcher.ExponentialBackoff(time.Second, time.Hour)
-	if got := engine.FieldByName("Backoff").Interface(); got != hour {
-		t.Errorf("Config.Backoff is %v, want %v", got, hour)
-	}
-	if got := string(resource["backoff"].Default); got != `{"strategy":"Exponential"}` {
-		t.Errorf("backoff of the resource is %s, want Exponential", got)
-	}
+	need.Want[any](t, hour, "Config.Backoff is %v, want %v", engine.FieldByName("Backoff").Interface())
+	need.Want(t, `{"strategy":"Exponential"}`, "backoff of the resource is %s, want Exponential", string(resource["backoff"].Default))
 	for name, words := range map[string]string{"base": "When not set: 1s; for Linear, 60s.", "max": "When not set: 1h."} {
 		if said := strings.Join(strings.Fields(resource["backoff"].Properties[name].Description), " "); !strings.Contains(said, words) {
 			t.Errorf("backoff.%s of the resource does not say %q: %s", name, words, said)

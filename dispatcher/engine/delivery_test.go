@@ -92,9 +92,7 @@ func TestRetriedEventIsDeadAfterMaxAttempts(t *testing.T) {
 	r.start(r.store(), sink, dispatcher.Config{MaxAttempts: 4, Observer: seen, Logger: log.logger()})
 	r.eventually("one row is dead", func() bool { return r.count("status = 'dead'") == 1 })
 	r.eventually("the others are delivered", func() bool { return r.count("status = 'delivered'") == 49 })
-	if got := sink.begun()[bad]; !slices.Equal(got, []int{1, 2, 3, 4}) {
-		t.Errorf("the tokens of the attempts are %v, want 1 to 4", got)
-	}
+	need.WantAll(t, []int{1, 2, 3, 4}, "the tokens of the attempts are %v, want 1 to 4", sink.begun()[bad])
 	if n := r.count(`status = 'dead' and attempts = 4 and dead_reason = 'max_retries_exceeded'
 		and last_error = 'the consumer returned 500' and locked_by is null`); n != 1 {
 		t.Error("the dead row does not say attempts 4, max_retries_exceeded and the last error")
@@ -261,9 +259,7 @@ func TestSinkWithWrongNumberOfResultsFailsAll(t *testing.T) {
 	if got.Failed != 3 || err != nil {
 		t.Errorf("RunOnce returned %+v, %v; want 3 failed deliveries", got, err)
 	}
-	if n := r.count(`last_error like 'the sink returned 1 results for 3 events%'`); n != 3 {
-		t.Errorf("%d of 3 rows say what the sink did", n)
-	}
+	need.Want(t, 3, "%d of 3 rows say what the sink did", r.count(`last_error like 'the sink returned 1 results for 3 events%'`))
 }
 
 // CONTRACT: C-22
@@ -278,9 +274,7 @@ func TestSuspectThatWasBegunTooOftenBecomesDead(t *testing.T) {
 	if want := (engine.Outcome{Dead: 3}); got != want || err != nil {
 		t.Errorf("RunOnce returned %+v, %v; want %+v", got, err, want)
 	}
-	if n := r.count(`status = 'dead' and dead_reason = 'processing_timeout' and attempts = 5`); n != 3 {
-		t.Errorf("%d of 3 rows are dead for processing_timeout", n)
-	}
+	need.Want(t, 3, "%d of 3 rows are dead for processing_timeout", r.count(`status = 'dead' and dead_reason = 'processing_timeout' and attempts = 5`))
 	if len(sink.begun()) != 0 || len(seen.deadEvents) != 3 || seen.deadEvents[0].Reason != dispatcher.ReasonProcessingTimeout {
 		t.Errorf("delivered %v, deadEvents %v; want no delivery and 3 deadEvents", sink.begun(), seen.deadEvents)
 	}

@@ -34,9 +34,7 @@ func TestUnreachableDestinationSpendsNoAttempt(t *testing.T) {
 	d := r.start(r.store(), gate, dispatcher.Config{BatchSize: 50, Concurrency: concurrency, Logger: log.logger()})
 	unreachable := func() bool { return d.Snapshot().Breaker == dispatcher.BreakerUnreachable }
 	r.eventually("the breaker notices at the start", unreachable)
-	if n := r.count("status = 'pending' and attempts = 0"); n != events {
-		t.Errorf("%d of %d rows were left alone", n, events)
-	}
+	need.Want(t, events, "%d of %d rows were left alone", r.count("status = 'pending' and attempts = 0"))
 	if s := d.Snapshot().Sink; s.OK || !s.Known || !dispatcher.IsUnavailable(s.Err) {
 		t.Errorf("the snapshot says of the sink %+v", s)
 	}

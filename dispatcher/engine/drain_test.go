@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -52,12 +51,8 @@ func TestCleanStopLeavesNoLease(t *testing.T) {
 	}
 	close(end)
 	d.stop()
-	if n := r.count("status = 'delivered' and attempts = 1"); n != running {
-		t.Errorf("%d of the %d deliveries that were under way are written back", n, running)
-	}
-	if n := r.count("status = 'processing'"); n != 0 {
-		t.Errorf("%d rows wait for their lease to expire after a clean stop", n)
-	}
+	need.Want(t, running, "%d of the %d deliveries that were under way are written back", r.count("status = 'delivered' and attempts = 1"))
+	need.Want(t, 0, "%d rows wait for their lease to expire after a clean stop", r.count("status = 'processing'"))
 	// The next worker begins at once, at the first attempt.
 	next := &book{}
 	r.start(r.store(), next, dispatcher.Config{Lease: time.Hour})
@@ -85,9 +80,7 @@ func TestStopUnderLoadLosesAndRepeatsNothing(t *testing.T) {
 		}
 	}
 	sink.wantOnce(t, events)
-	if n := r.count("attempts <> 1"); n != 0 {
-		t.Errorf("%d rows spent an attempt on a stop", n)
-	}
+	need.Want(t, 0, "%d rows spent an attempt on a stop", r.count("attempts <> 1"))
 }
 
 // A delivery that outlasts the grace period is cut. It may have arrived, so its attempt is spent:
@@ -121,17 +114,13 @@ func TestGracePeriodCutsDeliveries(t *testing.T) {
 			if n := r.count(`status = 'pending' and attempts = 1 and next_attempt_at > now() and last_error like '%grace period%'`); n != 2 {
 				t.Errorf("%d of the 2 rows that were cut wait for their second attempt, and say why", n)
 			}
-			if n := r.count("status = 'pending' and attempts = 0"); n != 8 {
-				t.Errorf("%d of the 8 rows that were not begun are given back", n)
-			}
+			need.Want(t, 8, "%d of the 8 rows that were not begun are given back", r.count("status = 'pending' and attempts = 0"))
 			pgtest.Exec(r, "update outbox.outbox_events set next_attempt_at = now()")
 			next := &book{}
 			r.start(r.store(), next, dispatcher.Config{})
 			r.eventually("the next worker delivers all", func() bool { return r.count("status = 'delivered'") == 10 })
 			for id := range sink.begun() {
-				if tokens := next.begun()[id]; !slices.Equal(tokens, []int{2}) {
-					t.Errorf("event %s was published under 1 and then under %v, want 2", id, tokens)
-				}
+				need.WantAll(t, []int{2}, "event %s was published under 1 and then under %v, want 2", next.begun()[id], id)
 			}
 			if lines := log.lines(`"level":"ERROR"`); len(lines) > 1 || len(lines) == 1 && !strings.Contains(lines[0], "leaving them behind") {
 				t.Errorf("the log has errors: %v", lines)
@@ -210,9 +199,7 @@ func TestReleaseTriedAgainTakesNoNewLease(t *testing.T) {
 			r.start(store, sink, dispatcher.Config{})
 			receive(t, "the next delivery begins", begun)
 			r.eventually("it is tried again", func() bool { return releases.Load() == 2 })
-			if r.count("status = 'processing' and attempts = 1") != 1 {
-				t.Error("the second try took the row from the delivery that runs")
-			}
+			need.Want(t, 1, "the second try took the row from the delivery that runs", r.count("status = 'processing' and attempts = 1"))
 			close(finish)
 			r.eventually("delivered", func() bool { return r.count("status = 'delivered' and attempts = 1") == events })
 			sink.wantOnce(t, events)

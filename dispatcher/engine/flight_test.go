@@ -15,6 +15,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 func testFlight(cfg dispatcher.Config, woken func()) *flight {
@@ -72,9 +73,7 @@ func TestRowsWithDoubtfulLeaseAreNotBegun(t *testing.T) {
 		t.Fatalf("%d leases are due, want the 3 old ones", len(rows))
 	}
 	gone, _ := f.leases().extended(rows, []dispatcher.Lease{rows[1].event.Lease()}, time.Now())
-	if gone != 1 {
-		t.Errorf("%d rows are lost, want 1", gone)
-	}
+	need.Want(t, 1, "%d rows are lost, want 1", gone)
 	seen := map[*row]bool{}
 	for d := begun(f, 1, time.Now()); d != nil; d = begun(f, 1, time.Now()) {
 		seen[d.rows[0]] = true
@@ -82,9 +81,7 @@ func TestRowsWithDoubtfulLeaseAreNotBegun(t *testing.T) {
 	if len(seen) != 2 || seen[rows[1]] {
 		t.Errorf("%d rows were begun, want the 2 that are still ours", len(seen))
 	}
-	if n := f.account.rows; n != 3 {
-		t.Errorf("%d rows are in flight, want 3: the lost one is not", n)
-	}
+	need.Want(t, 3, "%d rows are in flight, want 3: the lost one is not", f.account.rows)
 }
 
 // Leases are extended after a third of their time, and deliveries are cut in the last sixth.
@@ -226,13 +223,9 @@ func TestFlightServesTopicsInTurn(t *testing.T) {
 		}
 		order += " "
 	}
-	if order != "aa bb aa a " {
-		t.Errorf("the deliveries had %q, want aa bb aa a", order)
-	}
+	need.Want(t, "aa bb aa a ", "the deliveries had %q, want aa bb aa a", order)
 	f.intake().add(claimOf("a", 2, 1), time.Now(), 0)
-	if n := len(f.close()); n != 2 {
-		t.Errorf("closing returned %d rows, want the 2 queued ones", n)
-	}
+	need.Want(t, 2, "closing returned %d rows, want the 2 queued ones", len(f.close()))
 	if refused, _, _ := f.intake().add(claimOf("a", 3, 1), time.Now(), 0); len(refused) != 3 {
 		t.Errorf("a closed flight refused %d rows of a claim, want all 3", len(refused))
 	}

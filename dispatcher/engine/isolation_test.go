@@ -83,18 +83,14 @@ func TestRefusedOutcomeIsNamedAndLeft(t *testing.T) {
 			})
 			r.enqueue("good", 100)
 			r.eventually("the other topic continues", func() bool { return r.count("topic = 'good' and status = 'delivered'") == 200 })
-			if n := r.count("status = 'processing'"); n != 1 {
-				t.Errorf("%d rows are left to their leases, want the refused one", n)
-			}
+			need.Want(t, 1, "%d rows are left to their leases, want the refused one", r.count("status = 'processing'"))
 			if lines := log.lines("refuses an outcome"); len(lines) != 1 || !strings.Contains(lines[0], refused.String()) {
 				t.Errorf("the log names the refused outcome %d times, want once with its event: %v", len(lines), lines)
 			}
 			if lines := log.lines("the database is unreachable"); len(lines) > 0 {
 				t.Errorf("the log says that the database is unreachable: %v", lines)
 			}
-			if seen.refused != 1 {
-				t.Errorf("%d refused outcomes were counted, want 1", seen.refused)
-			}
+			need.Want(t, 1, "%d refused outcomes were counted, want 1", seen.refused)
 		})
 	}
 }
@@ -117,9 +113,7 @@ func TestClaimContinuesWhenMarkingDeadIsRefused(t *testing.T) {
 				t.Errorf("the snapshot says %+v of outcomes, and %+v of the database", s.Outcomes, s.Source)
 			}
 			pgtest.Exec(r, `drop trigger refuse on outbox.outbox_dead_letters`)
-			if n := r.count("status = 'processing'"); n != 1 {
-				t.Errorf("%d rows are left as they were, want 1", n)
-			}
+			need.Want(t, 1, "%d rows are left as they were, want 1", r.count("status = 'processing'"))
 		})
 	}
 }
@@ -249,9 +243,7 @@ func TestHangOfOneTopicStopsNoOther(t *testing.T) {
 			if n := sink.most.Load(); n == 0 || n > test.atMost {
 				t.Errorf("%d calls were waiting for a response, want at most %d", n, test.atMost)
 			}
-			if sink.topic("a") != 0 {
-				t.Error("the topic has responded")
-			}
+			need.Want(t, 0, "the topic has responded", sink.topic("a"))
 			close(sink.letGo)
 			r.eventually("every row is delivered at its first attempt", func() bool {
 				return r.count("status = 'delivered' and attempts = 1") == (2+len(test.hung))*events
@@ -279,9 +271,7 @@ func TestHangOfABusyTopicLeavesCallsToOthers(t *testing.T) {
 			r.eventually("the topic takes what it may", func() bool { return sink.waiting.Load() == atOnce })
 			r.enqueue("b", others*events)
 			r.eventually("the other topic is delivered", func() bool { return sink.topic("b") == others*(1+events) })
-			if n := sink.most.Load(); n != atOnce {
-				t.Errorf("%d calls were waiting, want %d", n, atOnce)
-			}
+			need.Want(t, atOnce, "%d calls were waiting, want %d", sink.most.Load())
 			close(sink.letGo)
 			r.eventually("all is delivered", func() bool { return r.count("status = 'delivered' and attempts = 1") == 2*events+others*(1+events) })
 		})

@@ -13,6 +13,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 func rowOf(topic, aggregate, partition string) *row {
@@ -31,19 +32,13 @@ func TestKeysLetOneRowOfAKeyGo(t *testing.T) {
 		{rowOf("t", "b", ""), true}, {rowOf("u", "a", ""), true}, {rowOf("t", "a", "b2"), true},
 		{rowOf("t", "", ""), true}, {rowOf("t", "", ""), true},
 	} {
-		if got := k.join(test.row); got != test.want {
-			t.Errorf("%+v may be delivered: %v, want %v", test.row.event, got, test.want)
-		}
+		need.Want(t, test.want, "%+v may be delivered: %v, want %v", k.join(test.row), test.row.event)
 	}
-	if got := k.next(a1); got != a2 {
-		t.Errorf("after the first comes %v, want the second", got)
-	}
+	need.Want(t, a2, "after the first comes %v, want the second", k.next(a1))
 	if k.next(a3) != nil || k.next(a1) != nil {
 		t.Error("a row that is not the first let another one go")
 	}
-	if got := k.next(a2); got != a3 {
-		t.Errorf("after the second comes %v, want the third", got)
-	}
+	need.Want(t, a3, "after the second comes %v, want the third", k.next(a2))
 	if got := k.next(a3); got != nil || k.join(rowOf("t", "a", "")) != true {
 		t.Error("a key whose rows are delivered holds back another row")
 	}
@@ -450,7 +445,5 @@ func TestTopicLeavesRoomForOthers(t *testing.T) {
 		t.Errorf("the one with most of the rows gets %+v", many)
 	}
 	f.takeBack(nil)
-	if len(f.topics.byName) != 0 {
-		t.Errorf("%d topics are remembered without a row", len(f.topics.byName))
-	}
+	need.Want(t, 0, "%d topics are remembered without a row", len(f.topics.byName))
 }

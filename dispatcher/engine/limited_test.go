@@ -14,6 +14,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // What limits a dispatcher and its topics is named in each situation, within ten seconds.
@@ -123,17 +124,13 @@ func TestTopicThatCallsHelpNamesTheLimit(t *testing.T) {
 func TestHeldIsWhatLimitedLongest(t *testing.T) {
 	var h held
 	now := time.Now()
-	if by := h.longest(); by != "" {
-		t.Errorf("before an observation it is %q", by)
-	}
+	need.Want(t, "", "before an observation it is %q", h.longest())
 	for range 100 {
 		now = now.Add(100 * time.Millisecond)
 		h.note(dispatcher.LimitedByConcurrency, now)
 	}
 	h.note(dispatcher.LimitedByIdle, now.Add(time.Hour))
-	if by := h.longest(); by != dispatcher.LimitedByConcurrency {
-		t.Errorf("after one other observation it is %q", by)
-	}
+	need.Want(t, dispatcher.LimitedByConcurrency, "after one other observation it is %q", h.longest())
 	for n := 1; ; n++ {
 		now = now.Add(100 * time.Millisecond)
 		h.note(dispatcher.LimitedByDatabase, now)
@@ -161,9 +158,7 @@ func TestRatePartIsShown(t *testing.T) {
 		if part := d.Snapshot().RatePart; part == nil || *part != 0 {
 			t.Errorf("when its time is over the part is %v, want 0", part)
 		}
-		if by := d.Snapshot().LimitedBy; by != dispatcher.LimitedByDatabase {
-			t.Errorf("without a part it is limited by %q", by)
-		}
+		need.Want(t, dispatcher.LimitedByDatabase, "without a part it is limited by %q", d.Snapshot().LimitedBy)
 		stop()
 	})
 }
@@ -191,9 +186,7 @@ func TestFoundNamesTheLimit(t *testing.T) {
 		"keys that wait for rows in here":         {topic: topic{rows: topicRows{all: 2, inDelivery: 2}}, keysWait: true, want: dispatcher.LimitedByOrder},
 	} {
 		test.topic.found(dispatcher.Share{Limit: 10}, test.rows, test.keysWait, test.over, dispatcher.LimitedByConcurrency, now)
-		if by := test.topic.limits.held.longest(); by != test.want {
-			t.Errorf("%s: limited by %s, want %s", name, by, test.want)
-		}
+		need.Want(t, test.want, "%s: limited by %s, want %s", test.topic.limits.held.longest(), name)
 	}
 }
 
@@ -223,9 +216,7 @@ func TestPauseGivesBackWhatHasNotBegun(t *testing.T) {
 		d.Pause()
 		d.Pause() // as often as one likes
 		passes(t, time.Second, "what has not begun is given back", func() bool { return store.Count("orders", "pending") == events-calls })
-		if n := store.Attempts("orders"); n != calls {
-			t.Errorf("%d attempts are spent, want those of the %d in flight", n, calls)
-		}
+		need.Want(t, calls, "%d attempts are spent, want those of the %d in flight", store.Attempts("orders"))
 		close(end)
 		delivered(t, time.Second, store, "orders", calls)
 		before := claims.Load()
@@ -248,14 +239,10 @@ func TestPauseGivesBackWhatHasNotBegun(t *testing.T) {
 		if d.Snapshot().Paused {
 			t.Error("the snapshot says paused after Resume")
 		}
-		if n := store.Attempts("orders"); n != events {
-			t.Errorf("%d attempts for %d events", n, events)
-		}
+		need.Want(t, events, "%d attempts for %d events", store.Attempts("orders"))
 		d.Pause()
 		stop() // also while it is paused
-		if n := store.Count("orders", "processing") + store.Count("refunds", "processing"); n != 0 {
-			t.Errorf("%d rows are left with a lease", n)
-		}
+		need.Want(t, 0, "%d rows are left with a lease", store.Count("orders", "processing")+store.Count("refunds", "processing"))
 	})
 }
 
@@ -434,9 +421,7 @@ func TestSeenTypesAreBounded(t *testing.T) {
 	s.note(typed("order.placed", "order.placed", "", "order.paid", "order.placed"), noon)
 	s.note(typed("order.paid"), noon.Add(25*time.Hour))
 	want := []dispatcher.SeenEventType{{Type: "order.paid", LastSeen: day.Add(24 * time.Hour)}, {Type: "order.placed", LastSeen: day}}
-	if got := s.list(); !slices.Equal(got, want) {
-		t.Errorf("seen %v, want %v", got, want)
-	}
+	need.WantAll(t, want, "seen %v, want %v", s.list())
 	for i := range 2 * dispatcher.EventTypesListed {
 		s.note(typed(fmt.Sprintf("type.%03d", i)), noon)
 	}

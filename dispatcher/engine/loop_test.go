@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,6 +14,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // worker is a run whose deliveries are only judged. It needs neither a database nor a destination.
@@ -197,19 +197,13 @@ func TestIdleWaitsGrowToThePollInterval(t *testing.T) {
 			waits = append(waits, wait)
 			quiet += wait
 		}
-		if !slices.Equal(waits, want) {
-			t.Errorf("before a sink of %d the waits are %v, want %v", batch, waits, want)
-		}
-		if got := p.idle(0, ms); got != ms {
-			t.Errorf("the wait is %v, longer than the poll interval", got)
-		}
+		need.WantAll(t, want, "before a sink of %d the waits are %v, want %v", waits, batch)
+		need.Want(t, ms, "the wait is %v, longer than the poll interval", p.idle(0, ms))
 	}
 	r := newRun(t.Context(), newDispatcher(t, storetest.NewMemory(), &sinktest.Func{}, dispatcher.Config{Topics: []string{"a"}, Lease: time.Minute, PollInterval: 10 * time.Second}))
 	r.tryClaim(t.Context())
 	r.life.probing.Wait() // the first claim probes the destination
-	if got := r.tryClaim(t.Context()); got != 10*time.Second {
-		t.Errorf("the first wait of an idle dispatcher is %v, want the poll interval", got)
-	}
+	need.Want(t, 10*time.Second, "the first wait of an idle dispatcher is %v, want the poll interval", r.tryClaim(t.Context()))
 }
 
 // While outcomes wait for the database nothing is claimed: it could be the very rows that were

@@ -15,6 +15,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 var errContent = errors.New("422: the payload is not what we expect")
@@ -155,9 +156,7 @@ func TestGoexitFailsItsEventAlone(t *testing.T) {
 		}}
 		d, stop := begin(t, store, sink, dispatcher.Config{Concurrency: 1})
 		delivered(t, time.Minute, store, "orders", 10)
-		if n := store.Attempts("orders"); n != 11 {
-			t.Errorf("%d attempts were spent on 10 events, want 11", n)
-		}
+		need.Want(t, 11, "%d attempts were spent on 10 events, want 11", store.Attempts("orders"))
 		stop()
 		if s := d.Snapshot(); s.StuckCalls != 0 {
 			t.Errorf("%d calls are stuck", s.StuckCalls)
@@ -204,9 +203,7 @@ func TestFailedProbeStopsNoOtherTopic(t *testing.T) {
 				passes(t, 2*time.Second, "an event of the quiet topic is delivered", left)
 				<-time.After(7 * time.Second)
 			}
-			if n := store.Attempts("down"); n != 0 {
-				t.Errorf("the outage spent %d attempts", n)
-			}
+			need.Want(t, 0, "the outage spent %d attempts", store.Attempts("down"))
 			stop()
 		})
 	}
@@ -344,9 +341,7 @@ func TestStopWritesOutcomesWhenTheDatabaseRecovers(t *testing.T) {
 			<-time.After(25 * time.Second)
 			time.AfterFunc(time.Second, func() { down.Store(false) })
 			stop()
-			if n := store.Count("orders", "processing"); n != 0 {
-				t.Errorf("%d outcomes were lost", n)
-			}
+			need.Want(t, 0, "%d outcomes were lost", store.Count("orders", "processing"))
 		})
 	}
 }
@@ -362,7 +357,5 @@ func TestWriteBackDuringAClaimWakesTheLoop(t *testing.T) {
 	f.finish(d, make([]error, 1))
 	f.written(d.rows)
 	f.intake().add(dispatcher.Claimed{KeysWaiting: true}, time.Now(), before)
-	if woken != 1 {
-		t.Errorf("the claim loop was woken %d times, want once", woken)
-	}
+	need.Want(t, 1, "the claim loop was woken %d times, want once", woken)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -169,15 +170,9 @@ func holdsItsKeyAlone(t *testing.T, result error, unspent int) {
 	r.start(r.store(), sink, dispatcher.Config{Ordering: dispatcher.OrderingKey, BatchSize: 30, Concurrency: 4})
 	r.eventually("all that can be is delivered", func() bool { return r.count("status = 'delivered'") == 41 })
 	r.eventually("the rest is given back", func() bool { return r.count("status = 'pending'") == 19 })
-	if n := r.count("status = 'pending' and attempts = 0"); n != unspent {
-		t.Errorf("%d events have their attempts, want %d", n, unspent)
-	}
-	if n := r.count("seq = 4 and next_attempt_at > now() + interval '5 seconds'"); n != 1 {
-		t.Error("the failed event does not wait")
-	}
-	if got := sink.order("0"); !slices.Equal(got, []int64{1, 4}) {
-		t.Errorf("of the key %v were begun, want the first two", got)
-	}
+	need.Want(t, unspent, "%d events have their attempts, want %d", r.count("status = 'pending' and attempts = 0"))
+	need.Want(t, 1, "the failed event does not wait", r.count("seq = 4 and next_attempt_at > now() + interval '5 seconds'"))
+	need.WantAll(t, []int64{1, 4}, "of the key %v were begun, want the first two", sink.order("0"))
 	close(refuse)
 	pgtest.Exec(r, `update outbox.outbox_events set next_attempt_at = now() where seq = 4`)
 	r.eventually("the key continues", func() bool { return r.count("status = 'delivered'") == events })
@@ -208,9 +203,7 @@ func TestLostLeaseDelaysItsKey(t *testing.T) {
 		return r.count("status = 'pending' and attempts = 0") == 5 && d.Snapshot().InFlightRows == 0
 	})
 	d.stop()
-	if got := sink.order("0"); !slices.Equal(got, []int64{1}) {
-		t.Errorf("%v were begun, want only the first", got)
-	}
+	need.WantAll(t, []int64{1}, "%v were begun, want only the first", sink.order("0"))
 }
 
 // A dead event ends the wait of its key with Continue. With Block the key waits until a person has
@@ -236,22 +229,16 @@ func TestOnDeadContinuesOrBlocksItsKey(t *testing.T) {
 				pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload)
 					values (gen_random_uuid(), 'shop', 'orders', '1', '{}')`)
 				r.eventually("a later event is delivered", func() bool { return r.count("status = 'delivered'") == 12 })
-				if n := r.count("status = 'pending' and attempts = 0"); n != 8 {
-					t.Errorf("%d events of the key wait after another claim, want 8", n)
-				}
+				need.Want(t, 8, "%d events of the key wait after another claim, want 8", r.count("status = 'pending' and attempts = 0"))
 				depth, err := store.Depth(t.Context(), nil)
 				if err != nil || depth.BlockedKeys.N != 1 || depth.Blocked[0].Key != "0" {
 					t.Errorf("depth is %+v, %v, want key 0 blocked", depth, err)
 				}
-				if got := sink.order("0"); !slices.Equal(got, []int64{1, 3}) {
-					t.Errorf("of the key %v were begun, want the first two", got)
-				}
+				need.WantAll(t, []int64{1, 3}, "of the key %v were begun, want the first two", sink.order("0"))
 				pgtest.Exec(r, `update outbox.outbox_dead_letters set resolution = 'discarded', resolved_at = now(), resolved_by = 'test'`)
 			}
 			r.eventually("the key continues", func() bool { return r.count("live") == 0 })
-			if n := r.count("status = 'dead'"); n != 1 {
-				t.Errorf("%d events are dead, want 1", n)
-			}
+			need.Want(t, 1, "%d events are dead, want 1", r.count("status = 'dead'"))
 			sink.check(t)
 		})
 	}
@@ -317,9 +304,7 @@ func TestSlowDeliveryKeepsItsLease(t *testing.T) {
 	})
 	close(end)
 	r.eventually("the row is delivered", func() bool { return r.count("status = 'delivered' and attempts = 1") == 1 })
-	if n := len(sinks[0].begun()) + len(sinks[1].begun()); n != 1 {
-		t.Errorf("the event was delivered by %d workers, want 1", n)
-	}
+	need.Want(t, 1, "the event was delivered by %d workers, want 1", len(sinks[0].begun())+len(sinks[1].begun()))
 }
 
 // steal lets another worker take over every leased row, as after an expired lease.
@@ -357,12 +342,8 @@ func TestLostLeaseCutsTheDelivery(t *testing.T) {
 	r.eventually("all five are lost", func() bool { return seen.losses() == 5 })
 	r.eventually("nothing is in flight", func() bool { return d.Snapshot().InFlightRows == 0 })
 	d.stop()
-	if n := r.count(untouched); n != 5 {
-		t.Errorf("%d of 5 stolen rows are as the thief left them", n)
-	}
-	if n := len(sink.begun()); n != 2 {
-		t.Errorf("%d events were begun, want the 2 of before the theft", n)
-	}
+	need.Want(t, 5, "%d of 5 stolen rows are as the thief left them", r.count(untouched))
+	need.Want(t, 2, "%d events were begun, want the 2 of before the theft", len(sink.begun()))
 	if seen.failed != 0 || seen.acked != 0 {
 		t.Errorf("lost leases count as %d failures and %d acks", seen.failed, seen.acked)
 	}
@@ -390,9 +371,7 @@ func TestLostLeaseIsNotWrittenBack(t *testing.T) {
 			if want := (engine.Outcome{Lost: 1}); got != want || err != nil {
 				t.Errorf("RunOnce returned %+v, %v; want %+v", got, err, want)
 			}
-			if r.count(untouched) != 1 {
-				t.Error("the stolen row is not as the thief left it")
-			}
+			need.Want(t, 1, "the stolen row is not as the thief left it", r.count(untouched))
 			if seen.lost != 1 || len(seen.deadEvents) != 0 || len(log.lines("leases were lost")) != 1 {
 				t.Errorf("lost %d, deadEvents %v, log %v; want one loss, reported once", seen.lost, seen.deadEvents, log.lines("lost"))
 			}
@@ -446,7 +425,5 @@ func TestCrashedWorkersRowsAreDelivered(t *testing.T) {
 	if again == 0 {
 		t.Error("no event was delivered twice; the crash lost no write-back, and the test shows nothing")
 	}
-	if len(token) != events {
-		t.Errorf("%d of %d events were delivered", len(token), events)
-	}
+	need.Want(t, events, "%d of %d events were delivered", len(token))
 }

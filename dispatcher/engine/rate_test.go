@@ -14,6 +14,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // workers is what the heartbeats of pgstore do, in virtual time.
@@ -410,13 +411,9 @@ func TestQueueIsInTurns(t *testing.T) {
 		return tenants
 	}
 	add(1, 1, 1, 1, 2, 3, 2)
-	if got := next(4); !slices.Equal(got, []int{1, 2, 3, 1}) {
-		t.Errorf("the first rows are of %v", got)
-	}
+	need.WantAll(t, []int{1, 2, 3, 1}, "the first rows are of %v", next(4))
 	add(4, 3)
-	if got := next(5); !slices.Equal(got, []int{2, 4, 3, 1, 1}) {
-		t.Errorf("the last rows are of %v", got)
-	}
+	need.WantAll(t, []int{2, 4, 3, 1, 1}, "the last rows are of %v", next(5))
 }
 
 // While the calls of one tenant hang, the last calls are for the others.
@@ -443,8 +440,6 @@ func TestTenantWhoseCallsHangDelaysNoOther(t *testing.T) {
 			<-time.After(100 * time.Millisecond)
 		}
 		<-time.After(2 * time.Second)
-		if others != 21 {
-			t.Errorf("%d events of the others were delivered while calls hang, want 21", others)
-		}
+		need.Want(t, 21, "%d events of the others were delivered while calls hang, want 21", others)
 	})
 }

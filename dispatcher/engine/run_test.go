@@ -36,9 +36,7 @@ func TestRunOnceDeliversAsManyAsRequested(t *testing.T) {
 			t.Errorf("RunOnce(%d) returned %+v, %v; want %+v", step.n, got, err, want)
 		}
 	}
-	if n := r.count("status = 'delivered' and attempts = 1"); n != 36 {
-		t.Errorf("%d of 36 rows are delivered", n)
-	}
+	need.Want(t, 36, "%d of 36 rows are delivered", r.count("status = 'delivered' and attempts = 1"))
 }
 
 func TestRunOnceReportsWhatIsUnreachable(t *testing.T) {
@@ -52,9 +50,7 @@ func TestRunOnceReportsWhatIsUnreachable(t *testing.T) {
 	if got, err := r.once(&book{}, dispatcher.Config{Paused: true}, 1); got != (engine.Outcome{}) || err == nil {
 		t.Errorf("a paused dispatcher returned %+v, %v; want an error", got, err)
 	}
-	if r.count("status = 'pending' and attempts = 0") != 1 {
-		t.Error("the row was touched")
-	}
+	need.Want(t, 1, "the row was touched", r.count("status = 'pending' and attempts = 0"))
 }
 
 // A probe may succeed, and every event finds its destination unreachable all the same. That is an error, unless others are
@@ -105,9 +101,7 @@ func TestRunOnceFailsWhenEveryEventIsUnreachable(t *testing.T) {
 			if (err == nil) != (test.err == nil) || err != nil && !strings.Contains(err.Error(), test.err.Error()) {
 				t.Errorf("RunOnce returned %v; want it to say %v", err, test.err)
 			}
-			if n := r.count("status = 'pending' and attempts = 0 and last_error <> ''"); n != test.waits {
-				t.Errorf("%d events wait, want %d", n, test.waits)
-			}
+			need.Want(t, test.waits, "%d events wait, want %d", r.count("status = 'pending' and attempts = 0 and last_error <> ''"))
 		})
 	}
 }
@@ -148,9 +142,7 @@ func TestPausedDispatcherClaimsNothing(t *testing.T) {
 		return s.Source.OK && s.Schema.State == dispatcher.SchemaReady && s.Sink.OK
 	})
 	d.stop()
-	if n := r.count("status = 'pending' and attempts = 0"); n != 5 {
-		t.Errorf("%d of 5 rows were left alone", n)
-	}
+	need.Want(t, 5, "%d of 5 rows were left alone", r.count("status = 'pending' and attempts = 0"))
 }
 
 // What a process holds is bounded, by rows and by bytes, however slow the destination is.
@@ -377,9 +369,7 @@ func TestListenHearsItsNamespace(t *testing.T) {
 	pgtest.Exec(r, "select pg_notify('outbox', 'store'), pg_notify('another', 'shop'), pg_notify('outbox', '')")
 	pgtest.Exec(r, "select pg_notify('outbox', 'shop')")
 	receive(t, "it wakes", woken)
-	if n := len(woken); n != 0 {
-		t.Errorf("it woke %d times more", n)
-	}
+	need.Want(t, 0, "it woke %d times more", len(woken))
 }
 
 // A listener whose connection ends makes a new one, and wakes for what it may have missed.
@@ -400,9 +390,7 @@ func TestListenConnectsAgain(t *testing.T) {
 		}
 		r.eventually("it is delivered when the listener has recovered", func() bool { return r.count("status = 'delivered'") == 2*round+2 })
 		r.eventually("it has recovered", func() bool { return len(log.lines("are received")) == round+2 })
-		if n := len(log.lines("not received")); n != round+1 {
-			t.Errorf("the log says %d times that wake-ups are not received, want once for each of %d losses", n, round+1)
-		}
+		need.Want(t, round+1, "the log says %d times that wake-ups are not received, want once for each of %d losses", len(log.lines("not received")))
 	}
 }
 

@@ -77,15 +77,11 @@ func TestStoppedProcessBeginsNothing(t *testing.T) {
 		lost += n
 	}
 	stdin.Close()
-	if line := next(); line != "the end" {
-		t.Errorf("the child said %q at the end", line)
-	}
+	need.Want(t, "the end", "the child said %q at the end", next())
 	if err := child.Wait(); err != nil {
 		t.Errorf("the child ended with %v", err)
 	}
-	if n := r.count("status = 'delivered' and attempts = 1 and suspicion > 1 and last_error is null"); n != events {
-		t.Errorf("%d of %d rows are as the other worker left them", n, events)
-	}
+	need.Want(t, events, "%d of %d rows are as the other worker left them", r.count("status = 'delivered' and attempts = 1 and suspicion > 1 and last_error is null"))
 }
 
 // stoppedProcess runs a dispatcher until standard input ends. Its first delivery lasts until the

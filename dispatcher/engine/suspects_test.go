@@ -17,6 +17,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // server is a database whose statements take a time for each row, and may be refused.
@@ -234,9 +235,7 @@ func TestExtensionThatHangsHarmsItsTopicAlone(t *testing.T) {
 			}
 			_, stop := begin(t, server{takes: takes}.with(store), sink, dispatcher.Config{Lease: 30 * time.Second})
 			delivered(t, 5*time.Minute, store, "well", 5)
-			if n := store.Attempts("well"); n != 5 {
-				t.Errorf("its 5 events took %d attempts", n)
-			}
+			need.Want(t, 5, "its 5 events took %d attempts", store.Attempts("well"))
 			stop()
 		})
 	}
@@ -325,9 +324,7 @@ func TestFaultIsTheEventsOwnWhenOthersAreDelivered(t *testing.T) {
 			{"others are delivered", func() verb { return deliver(nil, claim()) }, ack},
 			{"a fault that another event of the call may have met", func() verb { return deliver(errFault, again(), claim()) }, release},
 		} {
-			if got := step.do(); got != step.want {
-				t.Errorf("%s: got %s, want %s", step.what, got, step.want)
-			}
+			need.Want(t, step.want, "%s: got %s, want %s", step.do(), step.what)
 		}
 	})
 }
@@ -380,9 +377,7 @@ func TestFaultAmongFewOthersBecomesDead(t *testing.T) {
 			<-time.After(time.Minute)
 		}
 		stop()
-		if store.Count("orders", "dead") != 1 {
-			t.Error("the event is not dead after 9 hours, with others that are delivered once a minute")
-		}
+		need.Want(t, 1, "the event is not dead after 9 hours, with others that are delivered once a minute", store.Count("orders", "dead"))
 	})
 }
 
