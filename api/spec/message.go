@@ -1,8 +1,6 @@
 package spec
 
 import (
-	"fmt"
-	"maps"
 	"slices"
 	"strings"
 )
@@ -43,69 +41,26 @@ type Message struct {
 	SchemaRegistry *SchemaRegistry `json:"schemaRegistry,omitempty"`
 }
 
-// StorageHeaders are those that [FormatStorage] makes, sorted.
-var StorageHeaders = []string{"aggregate_id", "correlation_id", "event_type"}
-
 // Bare is true for the formats without the attributes of CloudEvents.
 func (m Message) Bare() bool { return m.Format != FormatCloudEvents && m.Format != "" }
 
-// headerless are the kinds of sinks whose messages have no headers.
-var headerless = []string{"log", "postgres"}
+// MessageHeader is a header, an attribute or a field of a message.
+type MessageHeader struct {
+	// name is the name of the header. Case is kept where the protocol has case.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+)*$')",message="name must be a name of alphanumeric characters, dashes, underscores and single dots, such as event_type; correct it"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^(?i)(ce-|ce_|cloudevents)') && !(self.lowerAscii() in ['content-type', 'traceparent', 'tracestate'])",message="name must be none that messages have already (ce-*, ce_*, cloudEvents*, content-type, traceparent, tracestate); choose another"
+	Name string `json:"name,omitempty"`
 
-const (
-	maxHeaders           = 32
-	maxMessageHeader     = 128
-	messageHeader        = pattern(`^[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+)*$`)
-	maxAttributesAWS     = 10
-	attributesOfEventAWS = 8 // see package cloudsink
-)
-
-func (c Config) validateMessage(p *problems) {
-	m, kind, mode := c.Message, c.Sink.Kind(), c.Sink.ContentMode
-	p.oneOf("message.format", string(m.Format), string(FormatCloudEvents), string(FormatPlain), string(FormatDebezium), string(FormatStorage))
-	if slices.Contains(headerless, kind) {
-		p.when(m.Bare(), "message.format", "is for sinks whose messages have headers, and those of %s have none; remove it", kind)
-		p.when(len(m.Headers) > 0, "message.headers", "are for sinks whose messages have headers, and those of %s have none; remove them", kind)
-		return
-	}
-	p.when(m.Format == FormatDebezium && kind != "kafka" && kind != "", "message.format", "Debezium is what its outbox event router writes to Kafka, and the sink is %s; choose Plain with headers of your own, or the sink kafka", kind)
-	p.when(m.Bare() && mode != "" && mode != Binary, "message.format", "%s has the payload as the whole body, and contentMode is %s; set contentMode to Binary, or format to CloudEvents", m.Format, mode)
-	p.when(len(m.Headers) > 0 && mode == Batch, "message.headers", "are of one event, and contentMode Batch has several in a request; choose another contentMode, or remove headers")
-	p.when(len(m.Headers) > maxHeaders, "message.headers", "has %d entries; keep at most %d", len(m.Headers), maxHeaders)
-	if most := maxAttributesAWS - attributesOfEventAWS; kind == "sqs" || kind == "sns" {
-		if m.Bare() {
-			most = maxAttributesAWS
-		}
-		if m.Format == FormatStorage {
-			for _, name := range StorageHeaders {
-				if _, replaced := m.Headers[name]; !replaced {
-					most--
-				}
-			}
-		}
-		p.when(len(m.Headers) > most, "message.headers", "has %d entries, and a message of %s has room for %d in addition to its own; remove some", len(m.Headers), kind, most)
-	}
-	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
-		field := fmt.Sprintf("message.headers[%q]", name)
-		p.when(!messageHeader.matches(name) || len(name) > maxMessageHeader, field, "is not the name of a header; use at most %d alphanumeric characters, dashes, underscores and single dots", maxMessageHeader)
-		p.when(c.headerTaken(name), field, "is a name that messages of %s have already, or keep for themselves; choose another", kind)
-		for other := range m.Headers {
-			p.when(other < name && strings.EqualFold(other, name), field, "is there as %q too; remove one", other)
-		}
-		p.length(field, m.Headers[name], maxExpression)
-	}
-}
-
-// headerTaken reports whether messages have a header of this name already.
-func (c Config) headerTaken(name string) bool {
-	if c.Sink.HTTP != nil {
-		for own := range c.Sink.HTTP.Headers {
-			if strings.EqualFold(own, name) {
-				return true
-			}
-		}
-	}
-	return HeaderTaken(c.Sink.Kind(), c.Message.Bare(), name)
+	// expression is a CEL expression over event and payload that returns a string, a
+	// number, a bool or a timestamp, or an optional one, such as event.type or
+	// 'event.headers.?correlation_id'. A header without a value is left out.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	Expression string `json:"expression,omitempty"`
 }
 
 // HeaderTaken reports whether a kind of sink, its library or what reads its messages has a header, attribute or
@@ -137,23 +92,4 @@ func HeaderTaken(kind string, bare bool, name string) bool {
 		return begins("aws.", "amazon.")
 	}
 	return false
-}
-
-// MessageHeader is a header, an attribute or a field of a message.
-type MessageHeader struct {
-	// name is the name of the header. Case is kept where the protocol has case.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=128
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+)*$')",message="name must be a name of alphanumeric characters, dashes, underscores and single dots, such as event_type; correct it"
-	// +kubebuilder:validation:XValidation:rule="!self.matches('^(?i)(ce-|ce_|cloudevents)') && !(self.lowerAscii() in ['content-type', 'traceparent', 'tracestate'])",message="name must be none that messages have already (ce-*, ce_*, cloudEvents*, content-type, traceparent, tracestate); choose another"
-	Name string `json:"name,omitempty"`
-
-	// expression is a CEL expression over event and payload that returns a string, a
-	// number, a bool or a timestamp, or an optional one, such as event.type or
-	// 'event.headers.?correlation_id'. A header without a value is left out.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=4096
-	Expression string `json:"expression,omitempty"`
 }

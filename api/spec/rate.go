@@ -1,10 +1,6 @@
 package spec
 
-import (
-	"fmt"
-	"slices"
-	"time"
-)
+import "time"
 
 // RateLimit is a number of events in a period, over which they are spread evenly.
 type RateLimit struct {
@@ -54,26 +50,4 @@ func (d *Delivery) defaultRates() {
 	for i := range d.TopicRateLimits {
 		setDefault(&d.TopicRateLimits[i].Period, Duration(time.Second))
 	}
-}
-
-func (d Delivery) validateRates(p *problems) {
-	if t := d.TenantRateLimit; t != nil {
-		t.validate(p, "delivery.tenantRateLimit")
-		p.when(d.Fairness != FairnessTenant, "delivery.tenantRateLimit", "needs fairness Tenant; set it, or remove tenantRateLimit")
-	}
-	if d.RateLimit != nil {
-		d.RateLimit.validate(p, "delivery.rateLimit")
-	}
-	p.when(len(d.TopicRateLimits) > 256, "delivery.topicRateLimits", "has %d entries; list at most 256", len(d.TopicRateLimits))
-	for i, t := range d.TopicRateLimits {
-		field := fmt.Sprintf("delivery.topicRateLimits[%d]", i)
-		p.length(field+".topic", t.Topic, 255)
-		p.when(slices.ContainsFunc(d.TopicRateLimits[:i], func(o TopicRateLimit) bool { return o.Topic == t.Topic }), field+".topic", "is %q a second time; remove one", t.Topic)
-		RateLimit{t.Events, t.Period}.validate(p, field)
-	}
-}
-
-func (r RateLimit) validate(p *problems, field string) {
-	p.number(field+".events", int(r.Events), 1, 1_000_000)
-	p.duration(field+".period", r.Period, time.Second, 24*time.Hour)
 }

@@ -1,6 +1,8 @@
 package spec
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -140,3 +142,14 @@ func CheckReason(reason string) error {
 func (p *problems) text(field, text string) {
 	p.when(len(text) > maxReasonBytes || !utf8.ValidString(text) || strings.ContainsRune(text, 0), field, "it has more than %d bytes, or is not text; shorten it", maxReasonBytes)
 }
+
+// problems collects what is wrong.
+type problems struct{ errs []error }
+
+func (p *problems) when(wrong bool, field, format string, args ...any) {
+	if wrong {
+		p.errs = append(p.errs, fmt.Errorf("%s %s", field, fmt.Sprintf(format, args...)))
+	}
+}
+
+func (p *problems) join() error { return errors.Join(p.errs...) }

@@ -50,19 +50,6 @@ func (r *Retention) applyDefaults() {
 	setDefault(&r.Scope, ScopeDispatcher)
 }
 
-const longestRetention = 87_600 * time.Hour
-
-func (r Retention) validate(p *problems) {
-	if r.Delivered != nil {
-		p.duration("retention.delivered", *r.Delivered, 0, longestRetention)
-	}
-	p.duration("retention.deadResolved", r.DeadResolved, time.Hour, longestRetention)
-	if r.DeadUnresolved != 0 {
-		p.duration("retention.deadUnresolved", r.DeadUnresolved, time.Hour, longestRetention)
-	}
-	p.oneOf("retention.scope", string(r.Scope), string(ScopeDispatcher), string(ScopeOutbox))
-}
-
 // Journal says whether changes of events are recorded. A record has the status before and after, the attempt, the
 // lease, the worker and the login, the transaction and the position in the database's WAL; never a payload.
 type Journal struct {
@@ -97,12 +84,4 @@ func (j *Journal) applyDefaults() {
 	if j != nil {
 		setDefault(&j.Retention, Duration(DefaultJournalRetention))
 	}
-}
-
-func (j *Journal) validate(p *problems) {
-	if j == nil {
-		return
-	}
-	p.oneOf("journal.mode", string(j.Mode), string(JournalEnabled), string(JournalDisabled))
-	p.duration("journal.retention", j.Retention, 24*time.Hour, longestRetention)
 }

@@ -1,10 +1,6 @@
 package spec
 
-import (
-	"net/url"
-	"slices"
-	"time"
-)
+import "time"
 
 // What several sinks have.
 
@@ -64,30 +60,6 @@ const (
 	AuthPassword AuthType = "Password"
 )
 
-func (a *Auth) validate(p *problems, field string, types ...AuthType) {
-	if a == nil {
-		return
-	}
-	words := make([]string, len(types))
-	for i, t := range types {
-		words[i] = string(t)
-	}
-	if p.oneOf(field+".type", string(a.Type), words...); !slices.Contains(types, a.Type) {
-		return
-	}
-	switch a.Type {
-	case AuthBasic, AuthPlain, AuthScramSHA256, AuthScramSHA512:
-		p.valueOrFile(field+".username", a.Username, a.UsernameFile)
-	default:
-		p.when(a.Username+a.UsernameFile != "", field+".username", "is not used by type %s; remove it", a.Type)
-	}
-	if a.Type == AuthAWSMSKIAM || a.Type == AuthExternal {
-		p.when(a.SecretFile != "", field+".secretFile", "is not used by type %s; remove it", a.Type)
-	} else {
-		p.required(field+".secretFile", a.SecretFile)
-	}
-}
-
 // TLS says whom to trust and how to identify oneself.
 type TLS struct {
 	// CAFile holds PEM certificates that replace the system's roots.
@@ -97,20 +69,6 @@ type TLS struct {
 	ClientKeyFile  string `json:"clientKeyFile,omitempty"`
 	// ServerName is checked against the server's certificate instead of the URL's host.
 	ServerName string `json:"serverName,omitempty"`
-}
-
-func (t *TLS) validate(p *problems, field string) {
-	p.when(t != nil && (t.ClientCertFile == "") != (t.ClientKeyFile == ""), field, "has only one of clientCertFile and clientKeyFile; set both or neither")
-}
-
-// validateHTTPS is validate for what has a URL, whose scheme says whether there is TLS.
-func (t *TLS) validateHTTPS(p *problems, field string, https bool) {
-	if t == nil {
-		return
-	}
-	t.validate(p, field)
-	p.when(*t == TLS{}, field, "is empty; set caFile, clientCertFile and clientKeyFile, or serverName, or remove it")
-	p.when(!https, field, "needs an https:// url; change url, or remove tls")
 }
 
 // Notify is an address that is notified of each dead letter, by a CloudEvent over HTTP. Its members are those of
@@ -135,13 +93,6 @@ func (n *Notify) Sink() HTTPSink {
 	return s
 }
 
-func (n *Notify) validate(p *problems) {
-	if n != nil {
-		sink := n.Sink()
-		sink.validateAs(p, "notify", "notify")
-	}
-}
-
 // SchemaRegistry is where schemas are read from: Confluent's Schema Registry, or what speaks its API.
 // Nothing is ever registered there.
 type SchemaRegistry struct {
@@ -159,23 +110,6 @@ type SchemaRegistry struct {
 // ApplyDefaults sets the fields that are not set to the defaults in their comments.
 func (r *SchemaRegistry) ApplyDefaults() {
 	setDefault(&r.Refresh, Duration(5*time.Minute))
-}
-
-func (r *SchemaRegistry) validate(p *problems) {
-	u, err := url.Parse(r.URL)
-	good := err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.RawQuery == "" && u.Fragment == "" && len(r.URL) <= 2048
-	p.when(!good, "message.schemaRegistry.url", "must be an http:// or https:// URL with a host and without a query, such as https://registry.example.com")
-	p.when(good && u.User != nil, "message.schemaRegistry.url", "must not hold a user or a password; put them into files and name those in auth")
-	p.duration("message.schemaRegistry.refresh", r.Refresh, time.Second, 24*time.Hour)
-	r.Auth.validate(p, "message.schemaRegistry.auth", AuthBasic, AuthToken)
-	r.TLS.validateHTTPS(p, "message.schemaRegistry.tls", !good || u.Scheme == "https")
-}
-
-// Validate is what [Config.Validate] says of this section. It fails as that does.
-func (r *SchemaRegistry) Validate() error {
-	var p problems
-	r.validate(&p)
-	return p.join()
 }
 
 // SecretName names a Secret in the same namespace.

@@ -5,7 +5,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"time"
 )
 
 // Sink is where events go: exactly one kind, and how to reach it.
@@ -100,47 +99,9 @@ const (
 // ApplyDefaults sets the fields that are not set to the defaults in their comments.
 func (l *LogSink) ApplyDefaults() { setDefault(&l.Payload, LogPayloadOmit) }
 
-func (l *LogSink) validate(p *problems) {
-	p.when(l.Timeout != 0, "sink.timeout", "is not used by log; remove it")
-	l.unused(p, "log")
-	l.contentModes(p, "log")
-	p.oneOf("sink.log.payload", string(l.Payload), string(LogPayloadOmit), string(LogPayloadInclude))
-}
-
-// validate wants a login of one of the types, if there is one.
-func (a Access) validate(p *problems, types ...AuthType) {
-	a.validateTimeout(p)
-	a.Auth.validate(p, "sink.auth", types...)
-	a.TLS.validate(p, "sink.tls")
-}
-
-func (a Access) validateTimeout(p *problems) {
-	p.duration("sink.timeout", a.Timeout, 100*time.Millisecond, 10*time.Minute)
-}
-
-// unused wants no login and no certificates, for a kind that has no use for them.
-func (a Access) unused(p *problems, kind string) {
-	p.when(a.Auth != nil, "sink.auth", "is not used by %s; remove it", kind)
-	p.when(a.TLS != nil, "sink.tls", "is not used by %s; remove it", kind)
-}
-
-// contentModes wants one of the modes, or none where a kind has none.
-func (a Access) contentModes(p *problems, kind string, modes ...ContentMode) {
-	if len(modes) == 0 {
-		p.when(a.ContentMode != "", "sink.contentMode", "is not used by %s; remove it", kind)
-		return
-	}
-	words := make([]string, len(modes))
-	for i, mode := range modes {
-		words[i] = string(mode)
-	}
-	p.oneOf("sink.contentMode", string(a.ContentMode), words...)
-}
-
 // member is one kind of sink.
 type member interface {
 	ApplyDefaults()
-	validate(p *problems)
 	access() *Access
 }
 
@@ -172,22 +133,4 @@ func (s Sink) Kind() string {
 		return name
 	}
 	return ""
-}
-
-func (s Sink) validate(p *problems) {
-	set := map[string]bool{}
-	for _, kind := range SinkKinds() {
-		name, _, _ := strings.Cut(kind.Tag.Get("json"), ",")
-		set[name] = !reflect.ValueOf(s).FieldByIndex(kind.Index).IsNil()
-	}
-	p.exactlyOne("sink", set)
-	for _, m := range s.members() {
-		m.validate(p)
-	}
-}
-
-func validated(m member) error {
-	var p problems
-	m.validate(&p)
-	return p.join()
 }

@@ -1,11 +1,6 @@
 package spec
 
-import (
-	"net/url"
-	"strconv"
-	"strings"
-	"time"
-)
+import "time"
 
 // SQSSink sends CloudEvents 1.0 to a queue of Amazon SQS, each as one JSON object. Credentials come from
 // the pods' environment: see spec.pods.serviceAccount.
@@ -142,90 +137,7 @@ func (s *ServiceBusSink) ApplyDefaults() {
 	setDefault(&s.Timeout, cloudTimeout)
 }
 
-const (
-	awsRegion         = pattern(`^[a-z]{2,4}(-[a-z]+)+-[0-9]+$`)
-	sqsQueueURL       = pattern(`^https?://[A-Za-z0-9.-]+(:[1-9][0-9]{0,4})?(/[A-Za-z0-9._-]+)+$`)
-	snsTopicARN       = pattern(`^arn:aws[a-z-]*:sns:[a-z0-9-]+:[0-9]{12}:([A-Za-z0-9_-]{1,256}|[A-Za-z0-9_-]{1,251}\.fifo)$`)
-	cloudEndpoint     = pattern(`^https?://[A-Za-z0-9.-]+(:[1-9][0-9]{0,4})?/?$`)
-	googleProject     = pattern(`^([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]$`)
-	pubsubTopic       = pattern(`^[A-Za-z][A-Za-z0-9._~+%-]{2,254}$`)
-	serviceBusHost    = pattern(`^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`)
-	serviceBusEntity  = pattern(`^[A-Za-z0-9_]([A-Za-z0-9._/~-]{0,258}[A-Za-z0-9_])?$`)
-	serviceBusAddress = pattern(`^[A-Za-z0-9.-]+(:[1-9][0-9]{0,4})?$`)
-)
-
-func (s *SQSSink) validate(p *problems) {
-	s.validateTimeout(p)
-	s.unused(p, "sqs")
-	s.contentModes(p, "sqs")
-	good := sqsQueueURL.matches(s.QueueURL) && len(s.QueueURL) <= 2048
-	p.when(!good, "sink.sqs.queueURL", "must be the URL of a queue, such as https://sqs.eu-west-1.amazonaws.com/123456789012/orders")
-	p.port("sink.sqs.queueURL", s.QueueURL)
-	p.when(s.Region != "" && !awsRegion.matches(s.Region), "sink.sqs.region", "is %q; write a region such as eu-west-1", s.Region)
-	p.endpoint("sink.sqs.endpoint", s.Endpoint)
-}
-
-func (s *SNSSink) validate(p *problems) {
-	s.validateTimeout(p)
-	s.unused(p, "sns")
-	s.contentModes(p, "sns")
-	p.when(!snsTopicARN.matches(s.TopicARN), "sink.sns.topicARN", "must be the ARN of a topic, such as arn:aws:sns:eu-west-1:123456789012:orders")
-	p.endpoint("sink.sns.endpoint", s.Endpoint)
-}
-
-func (s *PubSubSink) validate(p *problems) {
-	s.validateTimeout(p)
-	s.unused(p, "pubSub")
-	p.when(!googleProject.matches(s.Project), "sink.pubSub.project", "must be the id of a project, such as shop-production")
-	p.when(s.Topic != "" && !pubsubTopic.matches(s.Topic), "sink.pubSub.topic", "is %q, which Pub/Sub does not take; use 3 to 255 alphanumeric characters and -._~+%%, the first one not a digit", s.Topic)
-	s.contentModes(p, "pubSub", Binary, Structured)
-	p.endpoint("sink.pubSub.endpoint", s.Endpoint)
-}
-
-func (s *ServiceBusSink) validate(p *problems) {
-	s.validateTimeout(p)
-	s.unused(p, "serviceBus")
-	p.when(len(s.Namespace) > 253 || !serviceBusHost.matches(s.Namespace), "sink.serviceBus.namespace", "must be a host name, such as orders.servicebus.windows.net")
-	p.when(s.Queue != "" && s.Topic != "", "sink.serviceBus", "has queue and topic; keep one of them")
-	p.when(s.Queue != "" && !serviceBusEntity.matches(s.Queue), "sink.serviceBus.queue", "is %q, which Service Bus does not take; use at most 260 alphanumeric characters and ._-/", s.Queue)
-	p.when(s.Topic != "" && !serviceBusEntity.matches(s.Topic), "sink.serviceBus.topic", "is %q, which Service Bus does not take; use at most 260 alphanumeric characters and ._-/", s.Topic)
-	s.contentModes(p, "serviceBus", Binary, Structured)
-	_, port, ported := strings.Cut(s.Endpoint, ":")
-	_, err := strconv.ParseUint(port, 10, 16)
-	p.when(s.Endpoint != "" && (!serviceBusAddress.matches(s.Endpoint) || ported && err != nil), "sink.serviceBus.endpoint", "is %q; write it as host or host:port, with a port up to 65535", s.Endpoint)
-}
-
-// endpoint is a URL without a path.
-func (p *problems) endpoint(field string, at CloudEndpoint) {
-	text := string(at)
-	if text == "" {
-		return
-	}
-	p.when(!cloudEndpoint.matches(text) || len(text) > 512, field, "must be an http:// or https:// URL of a host, such as https://vpce-1a2b.sqs.eu-west-1.vpce.amazonaws.com")
-	p.port(field, text)
-}
-
-// port returns the port of a URL, if it has one.
-func (p *problems) port(field, text string) {
-	u, err := url.Parse(text)
-	if err != nil || u.Port() == "" {
-		return
-	}
-	_, err = strconv.ParseUint(u.Port(), 10, 16)
-	p.when(err != nil, field, "must have a port up to 65535; correct it, or leave it out")
-}
-
-// Validate is what [Config.Validate] says of this section. It fails as that does.
-func (s *SQSSink) Validate() error { return validated(s) }
-
-// Validate is what [Config.Validate] says of this section. It fails as that does.
-func (s *SNSSink) Validate() error { return validated(s) }
-
-// Validate is what [Config.Validate] says of this section. It fails as that does.
-func (s *PubSubSink) Validate() error { return validated(s) }
-
-// Validate is what [Config.Validate] says of this section. It fails as that does.
-func (s *ServiceBusSink) Validate() error { return validated(s) }
+const ()
 
 // CloudEndpoint is the URL of a host where a cloud's service is called.
 // +kubebuilder:validation:MinLength=1

@@ -1,14 +1,6 @@
 package spec
 
-import (
-	"fmt"
-	"maps"
-	"net/url"
-	"slices"
-	"strings"
-	"time"
-	"unicode"
-)
+import "time"
 
 // HTTPSink posts CloudEvents 1.0 to a URL.
 //
@@ -55,46 +47,6 @@ func (h *HTTPSink) ApplyDefaults() {
 	}
 }
 
-const headerName = pattern(`^[A-Za-z0-9-]+$`)
-
-// ReservedHeaders are the names, in lower case, that [HTTPSink.Headers] cannot have, in addition to those that begin
-// with ce-: the sink or its library sets them.
-var ReservedHeaders = []string{
-	"authorization", "connection", "content-length", "content-type", "host", "transfer-encoding",
-	"webhook-id", "webhook-signature", "webhook-timestamp",
-}
-
-func (h *HTTPSink) validate(p *problems) { h.validateAs(p, "sink.http", "sink") }
-
-// validateAs is validate for what stands in other fields of the file: in, and access for its auth, tls and timeout.
-func (h *HTTPSink) validateAs(p *problems, in, access string) {
-	u, err := url.Parse(h.URL)
-	good := err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && len(h.URL) <= 2048
-	p.when(!good, in+".url", "must be an http:// or https:// URL with a host, such as https://orders.example.com/events")
-	p.when(good && u.User != nil, in+".url", "must not hold a user or a password; put them into files and name those in auth")
-	h.contentModes(p, "http", Binary, Structured, Batch)
-	if h.ContentMode == Batch {
-		p.number(in+".batchSize", h.BatchSize, 1, 1000)
-	} else {
-		p.when(h.BatchSize != 0, in+".batchSize", "belongs to contentMode Batch; set contentMode to Batch, or remove batchSize")
-	}
-	p.duration(access+".timeout", h.Timeout, 10*time.Millisecond, 10*time.Minute)
-	p.when(len(h.Headers) > 32, in+".headers", "has %d entries; keep at most 32", len(h.Headers))
-	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
-		field, lower := fmt.Sprintf("%s.headers[%q]", in, name), strings.ToLower(name)
-		p.when(!headerName.matches(name), field, "is not a name of alphanumeric characters and dashes; correct it")
-		p.when(strings.HasPrefix(lower, "ce-") || slices.Contains(ReservedHeaders, lower), field, "is set by the dispatcher itself; choose another name, or auth for credentials")
-		p.when(strings.ContainsFunc(h.Headers[name], unicode.IsControl), field, "has a line break or another control character; write the value on one line")
-	}
-	h.Auth.validate(p, access+".auth", AuthBasic, AuthToken)
-	p.oneOf(in+".captureResponse", string(h.CaptureResponse), string(CaptureNone), string(CaptureBody))
-	p.number(in+".maxConnections", h.MaxConnections, 0, 1000)
-	h.TLS.validateHTTPS(p, access+".tls", !good || u.Scheme == "https")
-}
-
-// Validate is what [Config.Validate] says of this section. It fails as that does.
-func (h *HTTPSink) Validate() error { return validated(h) }
-
 // HTTPHeader is one header of a request.
 type HTTPHeader struct {
 	// name is the header's name: alphanumeric characters and dashes. The dispatcher
@@ -111,4 +63,11 @@ type HTTPHeader struct {
 	// +kubebuilder:validation:MaxLength=4096
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[[:print:]]+$')",message="value must be printable ASCII characters on one line; remove or encode the others"
 	Value string `json:"value,omitempty"`
+}
+
+// ReservedHeaders are the names, in lower case, that [HTTPSink.Headers] cannot have, in addition to those that begin
+// with ce-: the sink or its library sets them.
+var ReservedHeaders = []string{
+	"authorization", "connection", "content-length", "content-type", "host", "transfer-encoding",
+	"webhook-id", "webhook-signature", "webhook-timestamp",
 }

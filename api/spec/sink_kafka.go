@@ -1,12 +1,6 @@
 package spec
 
-import (
-	"fmt"
-	"strconv"
-	"strings"
-	"time"
-	"unicode/utf8"
-)
+import "time"
 
 // KafkaEncoding is the encoding of the payload.
 // +kubebuilder:validation:Enum=JSON;Avro;Protobuf
@@ -107,30 +101,4 @@ func (k *KafkaSink) ApplyDefaults() {
 	setDefault(&k.Timeout, Duration(30*time.Second))
 }
 
-const (
-	kafkaBroker = pattern(`^([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[1-9][0-9]{0,4}$`)
-	kafkaTopic  = pattern(`^[A-Za-z0-9._-]{1,249}$`)
-)
-
-func (k *KafkaSink) validate(p *problems) {
-	p.when(len(k.Brokers) < 1 || len(k.Brokers) > 32, "sink.kafka.brokers", "has %d entries; list 1 to 32 brokers, each as host:port", len(k.Brokers))
-	for i, broker := range k.Brokers {
-		_, err := strconv.ParseUint(broker[strings.LastIndexByte(broker, ':')+1:], 10, 16)
-		p.when(err != nil || !kafkaBroker.matches(broker) || len(broker) > 261, fmt.Sprintf("sink.kafka.brokers[%d]", i), "is %q; write it as host:port, such as kafka-0.kafka:9092", broker)
-	}
-	bad := k.Topic == "." || k.Topic == ".." || !kafkaTopic.matches(k.Topic)
-	p.when(k.Topic != "" && bad, "sink.kafka.topic", "is %q, which Kafka does not take; use at most 249 alphanumeric characters, dots, dashes and underscores", k.Topic)
-	k.contentModes(p, "kafka", Binary, Structured)
-	p.oneOf("sink.kafka.encoding", string(k.Encoding), string(KafkaJSON), string(KafkaAvro), string(KafkaProtobuf))
-	p.when(k.Encoding != KafkaJSON && k.ContentMode != Binary, "sink.kafka.encoding", "is %s, which belongs to contentMode Binary, because the payload must be the record's value; set contentMode to Binary, or encoding to JSON", k.Encoding)
-	p.when(k.Encoding == KafkaJSON && k.Subject != "", "sink.kafka.subject", "belongs to encoding Avro and Protobuf; choose one of them, or remove subject")
-	p.when(utf8.RuneCountInString(k.Subject) > 255, "sink.kafka.subject", "has more than 255 characters; shorten it")
-	p.when(utf8.RuneCountInString(k.ClientID) > 255, "sink.kafka.clientID", "has more than 255 characters; shorten it")
-	p.oneOf("sink.kafka.compression", string(k.Compression), string(CompressionNone), string(CompressionGzip), string(CompressionSnappy), string(CompressionLZ4), string(CompressionZstd))
-	p.number("sink.kafka.maxMessageBytes", int(k.MaxMessageBytes), 1024, 100<<20)
-	k.Access.validate(p, AuthPlain, AuthScramSHA256, AuthScramSHA512, AuthOAuthBearer, AuthAWSMSKIAM)
-	p.when(k.Auth != nil && k.Auth.Type == AuthAWSMSKIAM && k.TLS == nil, "sink.tls", "is missing, and sink.auth of type AWSMSKIAM needs it; add it, empty for the system's authorities")
-}
-
-// Validate is what [Config.Validate] says of this section. It fails as that does.
-func (k *KafkaSink) Validate() error { return validated(k) }
+const ()

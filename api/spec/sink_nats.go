@@ -1,9 +1,6 @@
 package spec
 
 import (
-	"fmt"
-	"net/url"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -49,8 +46,6 @@ func (n *NATSSink) ApplyDefaults() {
 	setDefault(&n.Timeout, Duration(10*time.Second))
 }
 
-const natsStream = pattern(`^[^[:space:][:cntrl:].*>/\\]{1,255}$`)
-
 // ValidNATSSubject reports whether events may go to the subject: at most 255 characters, no wildcards, and
 // none of the servers' own.
 func ValidNATSSubject(subject string) bool {
@@ -59,27 +54,3 @@ func ValidNATSSubject(subject string) bool {
 		!strings.HasPrefix(subject, "$") && !strings.HasPrefix(subject, "_INBOX.") &&
 		!strings.ContainsFunc(subject, func(r rune) bool { return r <= ' ' || r == 0x7F || r == '*' || r == '>' })
 }
-
-func (n *NATSSink) validate(p *problems) {
-	p.when(len(n.Servers) < 1 || len(n.Servers) > 32, "sink.nats.servers", "has %d entries; list 1 to 32 servers, each as nats://host:port or tls://host:port", len(n.Servers))
-	for i, server := range n.Servers {
-		// The value is not quoted: it may hold a password.
-		p.when(!validNATSServer(server), fmt.Sprintf("sink.nats.servers[%d]", i), "is not nats://host:port or tls://host:port; write it so, such as nats://nats.example:4222, and put a user and password into files that auth names")
-	}
-	p.when(n.Subject != "" && !ValidNATSSubject(n.Subject), "sink.nats.subject", "is %q, to which events cannot go; use at most 255 characters without spaces and wildcards, and none that starts with $ or _INBOX", n.Subject)
-	p.when(n.Stream != "" && !natsStream.matches(n.Stream), "sink.nats.stream", "is %q, which no stream can be named; use at most 255 characters without spaces, dots, wildcards and slashes", n.Stream)
-	n.contentModes(p, "nats", Binary, Structured)
-	n.Access.validate(p, AuthBasic, AuthToken, AuthNKey, AuthCredentials)
-}
-
-func validNATSServer(server string) bool {
-	u, err := url.Parse(server)
-	if err != nil || u.Scheme != "nats" && u.Scheme != "tls" || u.Hostname() == "" || len(server) > 270 {
-		return false
-	}
-	_, err = strconv.ParseUint(u.Port(), 10, 16)
-	return err == nil && server == u.Scheme+"://"+u.Host // no user, path, query or fragment
-}
-
-// Validate is what [Config.Validate] says of this section. It fails as that does.
-func (n *NATSSink) Validate() error { return validated(n) }

@@ -36,20 +36,3 @@ func (s *PostgresSink) ApplyDefaults() {
 	setDefault(&s.Table, "public.inbox_events")
 	setDefault(&s.Timeout, Duration(30*time.Second))
 }
-
-const tableName = pattern(`^[a-z_][a-z0-9_]{0,62}\.[a-z_][a-z0-9_]{0,62}$`)
-
-func (s *PostgresSink) validate(p *problems) {
-	p.exactlyOne("sink.postgres", map[string]bool{"dsn": s.DSN != "", "dsnFile": s.DSNFile != ""})
-	s.IAM.validate(p, "sink.postgres.iam")
-	p.when(!tableName.matches(s.Table), "sink.postgres.table", "is %q; write it as schema.table of lower-case alphanumeric characters and underscores, such as public.inbox_events", s.Table)
-	s.validateTimeout(p)
-	s.contentModes(p, "postgres")
-	p.when(s.Auth != nil, "sink.auth", "is not used by postgres; put the login into the connection string, or set iam")
-	s.TLS.validate(p, "sink.tls")
-	p.when(s.TLS != nil && s.TLS.CAFile == "" && s.TLS.ClientCertFile == "", "sink.tls", "has neither caFile nor clientCertFile; set one of them, or remove it: the connection string says sslmode")
-	p.when(s.TLS != nil && s.TLS.ServerName != "", "sink.tls.serverName", "is not used by postgres; name the server by its host in the connection string")
-}
-
-// Validate reports all that is wrong with this section, each with the field and the remedy, as [Config.Validate] does.
-func (s *PostgresSink) Validate() error { return validated(s) }

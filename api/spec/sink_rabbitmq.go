@@ -1,11 +1,6 @@
 package spec
 
-import (
-	"fmt"
-	"net"
-	"strconv"
-	"time"
-)
+import "time"
 
 // RabbitMQSink publishes CloudEvents 1.0 to an exchange of RabbitMQ by AMQP 0-9-1. Messages are
 // persistent and mandatory, and an event is delivered when the broker has confirmed it.
@@ -96,28 +91,3 @@ func (s *RabbitMQSink) ApplyDefaults() {
 	setDefault(&s.Heartbeat, Duration(10*time.Second))
 	setDefault(&s.Timeout, Duration(30*time.Second))
 }
-
-func (s *RabbitMQSink) validate(p *problems) {
-	p.when(len(s.Addresses) < 1 || len(s.Addresses) > 32, "sink.rabbitmq.addresses", "has %d entries; list 1 to 32 nodes, each as host:port", len(s.Addresses))
-	for i, address := range s.Addresses {
-		host, port, err := net.SplitHostPort(address)
-		if err == nil {
-			_, err = strconv.ParseUint(port, 10, 16)
-		}
-		p.when(err != nil || host == "" || len(address) > 261, fmt.Sprintf("sink.rabbitmq.addresses[%d]", i), "is %q; write it as host:port, such as rabbitmq.example:5672", address)
-	}
-	for field, value := range map[string]string{"vhost": s.VHost, "exchange": s.Exchange, "routingKey": s.RoutingKey, "connectionName": s.ConnectionName} {
-		p.when(len(value) > 255, "sink.rabbitmq."+field, "has %d bytes, and RabbitMQ takes 255; shorten it", len(value))
-	}
-	s.contentModes(p, "rabbitmq", Binary, Structured)
-	p.oneOf("sink.rabbitmq.attributePrefix", s.AttributePrefix, PrefixRabbitMQ, PrefixAMQP, PrefixAMQPUnderscore)
-	p.number("sink.rabbitmq.channels", int(s.Channels), 1, 64)
-	p.duration("sink.rabbitmq.heartbeat", s.Heartbeat, time.Second, 5*time.Minute)
-	p.when(s.Heartbeat.D()%time.Second != 0, "sink.rabbitmq.heartbeat", "is %s; set it to whole seconds", s.Heartbeat.D())
-	s.Access.validate(p, AuthPlain, AuthExternal)
-	p.when(s.Auth == nil, "sink.auth", "is missing, and rabbitmq needs it; add it, with type Plain or External")
-	p.when(s.Auth != nil && s.Auth.Type == AuthExternal && (s.TLS == nil || s.TLS.ClientCertFile == ""), "sink.tls.clientCertFile", "is missing, and sink.auth of type External needs it; set clientCertFile and clientKeyFile")
-}
-
-// Validate is what [Config.Validate] says of this section. It fails as that does.
-func (s *RabbitMQSink) Validate() error { return validated(s) }

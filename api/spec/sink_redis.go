@@ -1,11 +1,6 @@
 package spec
 
-import (
-	"fmt"
-	"net"
-	"strconv"
-	"time"
-)
+import "time"
 
 // RedisSink adds CloudEvents 1.0 to streams of Redis, of Valkey, or of a server with the same protocol. An event is
 // delivered when the server has responded; how durable that is depends on its persistence (appendonly, appendfsync).
@@ -78,26 +73,3 @@ func (r *RedisSink) ApplyDefaults() {
 	setDefault(&r.ContentMode, Binary)
 	setDefault(&r.Timeout, Duration(10*time.Second))
 }
-
-func (r *RedisSink) validate(p *problems) {
-	p.when(len(r.Addresses) < 1 || len(r.Addresses) > 32, "sink.redis.addresses", "has %d entries; list 1 to 32 addresses, each as host:port", len(r.Addresses))
-	p.oneOf("sink.redis.topology", string(r.Topology), string(RedisStandalone), string(RedisCluster))
-	p.when(len(r.Addresses) > 1 && r.Topology != RedisCluster, "sink.redis.addresses", "has %d entries, which only a cluster has; set topology to Cluster, or keep one", len(r.Addresses))
-	for i, address := range r.Addresses {
-		host, port, err := net.SplitHostPort(address)
-		if err == nil {
-			_, err = strconv.ParseUint(port, 10, 16)
-		}
-		p.when(err != nil || host == "" || len(address) > 261, fmt.Sprintf("sink.redis.addresses[%d]", i), "is %q; write it as host:port, such as redis:6379", address)
-	}
-	p.when(len(r.Stream) > 256, "sink.redis.stream", "has more than 256 bytes; shorten it")
-	p.when(r.MaxLen < 0 || r.MaxLen > 1_000_000_000_000, "sink.redis.maxLen", "is %d; set it from 1 to 1000000000000, or remove it to keep all entries", r.MaxLen)
-	r.contentModes(p, "redis", Binary, Structured)
-	p.number("sink.redis.replicas", int(r.Replicas), 0, 100)
-	p.number("sink.redis.database", int(r.Database), 0, 65_535)
-	p.when(r.Topology == RedisCluster && r.Database != 0, "sink.redis.database", "is %d, and a cluster has only 0; remove it", r.Database)
-	r.Access.validate(p, AuthBasic, AuthPassword)
-}
-
-// Validate is what [Config.Validate] says of this section. It fails as that does.
-func (r *RedisSink) Validate() error { return validated(r) }

@@ -1,7 +1,5 @@
 package spec
 
-import "fmt"
-
 // Validation is what the payload of some events must be like. An event that breaks it is dead at once,
 // with schema_validation_failed, and nothing of it is sent (CONTRACT C-72). Every entry that is for an
 // event's type holds.
@@ -65,52 +63,4 @@ type Rule struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
-}
-
-const (
-	maxExpression = 4096
-	maxInline     = 256 << 10
-)
-
-func (c Config) validateValidation(p *problems) {
-	p.when(len(c.Message.Validation) > maxSteps, "message.validation", "has %d entries; keep at most %d", len(c.Message.Validation), maxSteps)
-	for i, v := range c.Message.Validation {
-		field := fmt.Sprintf("message.validation[%d]", i)
-		p.types(field, v.Types)
-		p.when(len(v.Versions) > 64, field+".versions", "has %d entries; list at most 64, or none for all", len(v.Versions))
-		for j, version := range v.Versions {
-			p.length(fmt.Sprintf("%s.versions[%d]", field, j), version, 64)
-		}
-		p.when(v.Schema == nil && len(v.Rules) == 0, field, "checks nothing; set schema or rules, or remove it")
-		if v.Schema != nil {
-			v.Schema.validate(p, field+".schema", c.Message.SchemaRegistry != nil)
-		}
-		p.when(len(v.Rules) > 32, field+".rules", "has %d entries; keep at most 32", len(v.Rules))
-		for j, r := range v.Rules {
-			at := fmt.Sprintf("%s.rules[%d]", field, j)
-			p.length(at+".rule", r.Rule, maxExpression)
-			p.length(at+".message", r.Message, 1024)
-		}
-	}
-}
-
-func (s *PayloadSchema) validate(p *problems, field string, registry bool) {
-	p.exactlyOne(field, map[string]bool{"inline": s.Inline != "", "file": s.File != "", "registry": s.Registry != nil})
-	p.when(len(s.Inline) > maxInline, field+".inline", "has more than %d bytes; shorten it", maxInline)
-	if r := s.Registry; r != nil {
-		p.length(field+".registry.subject", r.Subject, 255)
-		p.when(r.Version < 0, field+".registry.version", "is %d; set it to 1 or more, or leave it out for the latest", r.Version)
-		p.when(!registry, "message.schemaRegistry", "is missing, and %s.registry needs it; add it, or set inline or file", field)
-	}
-}
-
-// ValidatePipeline is [Config.Validate] for sink.routes and message. It fails as Validate does.
-func (c Config) ValidatePipeline() error {
-	var p problems
-	c.Sink.validateRoutes(&p)
-	c.validateValidation(&p)
-	c.validateTransform(&p)
-	setDefault(&c.Message.Format, FormatCloudEvents)
-	c.validateMessage(&p)
-	return p.join()
 }

@@ -5,7 +5,6 @@ package sink
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/document"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/pipeline"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/registry"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/draft"
@@ -25,9 +25,10 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/redissink"
 )
 
-// New returns the sink that is set in cfg, which must be valid, behind cfg's validation and
+// New returns the sink that is set in cfg, behind cfg's validation and
 // transformations, and with its routes. The log sink writes to log.
-// It fails when the pipeline does not compile, or the sink's settings or files cannot be used.
+// Fields that are not set have their defaults. It fails when the settings would be refused in an OutboxDispatcher, with the same
+// words, when the pipeline does not compile, and when files cannot be used.
 func New(cfg spec.Config, log io.Writer) (dispatcher.Sink, error) {
 	p, err := Pipeline(cfg)
 	if err != nil {
@@ -52,7 +53,7 @@ type Drafts struct {
 	sink     draft.Sink
 }
 
-// NewDrafts returns the drafts of cfg, which must be valid. It connects to nothing. It fails as [New] does.
+// NewDrafts returns the drafts of cfg. It connects to nothing. It fails as [New] does.
 func NewDrafts(cfg spec.Config) (*Drafts, error) {
 	p, err := Pipeline(cfg)
 	if err != nil {
@@ -121,8 +122,11 @@ func Limit(ctx context.Context, cfg spec.Config) (bytes int, setting string) {
 
 // bare is the sink alone. route says where in it an event goes; nil leaves that to the sink's settings.
 func bare(cfg spec.Config, route func(*dispatcher.Event) (string, error), log io.Writer) (dispatcher.Sink, error) {
-	s := cfg.Sink.Clone() // other sinks may be made of the same settings
-	s.ApplyDefaults()
+	cfg, err := document.Complete(cfg)
+	if err != nil {
+		return nil, err
+	}
+	s := cfg.Sink
 	switch s.Kind() {
 	case "http":
 		return httpsink.New(*s.HTTP, route)
@@ -138,16 +142,18 @@ func bare(cfg spec.Config, route func(*dispatcher.Event) (string, error), log io
 		return rabbitsink.New(*s.RabbitMQ, route)
 	case "redis":
 		return redissink.New(*s.Redis, route)
-	case "pubSub", "serviceBus", "sns", "sqs":
-		return cloud(s, route)
 	default:
-		return nil, errors.New("sink: nothing is set; set one of its members, such as http")
+		return cloud(s, route)
 	}
 }
 
 // Pipeline compiles cfg's routes, validation and transformations. It fails with all that is wrong with them.
 func Pipeline(cfg spec.Config) (*pipeline.Pipeline, error) {
 	var o pipeline.Options
+	cfg, err := document.Complete(cfg)
+	if err != nil {
+		return nil, err
+	}
 	if cfg.Message.SchemaRegistry != nil {
 		client, err := registry.New(*cfg.Message.SchemaRegistry)
 		if err != nil {

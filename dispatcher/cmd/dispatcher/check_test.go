@@ -244,7 +244,7 @@ func TestCheckDataFindsEachProblem(t *testing.T) {
 	run(t, "", "check", "-f", file, "--data").ended(t, 3, "FAIL  unserved   due in topics", "                 Run a dispatcher for", "ok    retries    waiting", "dispatcher: 7 of 9 checks of the data failed")
 	run(t, "", "check", "-f", file, "--output", "json").ended(t, 1, "--output is for --data")
 	run(t, "", "check", "-f", file, "--data", "--output", "xml").ended(t, 1, `--output is "xml"; set it to table, json or yaml`)
-	run(t, "", "check", "-f", o.file(t, o.dispatcher, ""), "--data").ended(t, 78, "namespace is missing")
+	run(t, "", "check", "-f", o.file(t, o.dispatcher, ""), "--data").ended(t, 78, "has no OutboxDispatcher")
 }
 
 // A process stores the outcomes of its deliveries with its heartbeat; /status and /metrics show them, and rows of topics

@@ -185,15 +185,15 @@ func TestBadCommandLinesAndFiles(t *testing.T) {
 		want []string
 	}{
 		{[]string{"run"}, 1, []string{"name its file with -f"}},
-		{[]string{"run", "-f", "/does/not/exist"}, 78, []string{"/does/not/exist", "name the file with -f"}},
+		{[]string{"run", "-f", "/does/not/exist"}, 78, []string{"/does/not/exist", "name it with -f"}},
 		{[]string{"run", "-f", only, "extra"}, 1, []string{"extra"}},
 		{[]string{"run", "--bogus"}, 1, []string{"unknown flag: --bogus"}},
 		{[]string{"bogus"}, 1, []string{`dispatcher has no command "bogus"; name one of these: adopt, `}},
 		{[]string{"run", "-f", bad}, 78, []string{"line 16, column 5: spec.delivery.batchSize: Invalid value: \"number\": spec.delivery.batchSize in body must be of type integer"}},
 		{[]string{"run", "-f", slow}, 78, []string{"spec.delivery.pollInterval: Invalid value: pollInterval must be at most a third of lease", "spec.delivery.concurrency: Invalid value: -1"}},
-		{[]string{"run", "-f", unreadable}, 78, []string{"does not make a valid connection string"}},
+		{[]string{"run", "-f", unreadable, "--listen", "127.0.0.1:0"}, 78, []string{"does not make a valid connection string"}},
 		{[]string{"check", "-f", slow}, 78, []string{"FAIL config: line "}},
-		{[]string{"once", "-f", only}, 78, []string{"name is missing; set it", "sink is missing"}},
+		{[]string{"once", "-f", only}, 78, []string{"has no OutboxDispatcher, whose spec.namespace says whose events these are"}},
 		{[]string{"once", "-f", o.file(t, o.dispatcher, yaml), "-n", "0"}, 1, []string{"-n is 0"}},
 		{[]string{"migrate", "grants", "--role", "a", "--for", "everything"}, 1, []string{`--for is "everything"; choose dispatcher, producer, replay, m10 or overview`}},
 		{[]string{"migrate", "grants", "--role", "a", "--apply"}, 1, []string{"name the owner's file with -f"}},
@@ -215,7 +215,7 @@ func TestBadCommandLinesAndFiles(t *testing.T) {
 	finish(t, cmd, "").ended(t, 78)
 	text, err := os.ReadFile(message)
 	check(t, err)
-	if got := string(text); !strings.HasPrefix(got, "read the configuration: ") || strings.Contains(got, "before") {
+	if got := string(text); !strings.HasPrefix(got, "read the file: ") || strings.Contains(got, "before") {
 		t.Errorf("the termination message is %q", got)
 	}
 }

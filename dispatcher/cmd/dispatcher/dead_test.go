@@ -78,7 +78,7 @@ func TestReadingIsRefused(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Empty(t))
 	file := o.file(t, o.dispatcher, shop)
-	run(t, "", "dead", "list", "-f", o.file(t, o.dispatcher, "")).ended(t, 78, "namespace is missing; set it to the outbox namespace")
+	run(t, "", "dead", "list", "-f", o.file(t, o.dispatcher, "")).ended(t, 78, "has no OutboxDispatcher")
 	run(t, "", "dead", "groups").ended(t, 1, "name its file with -f")
 	run(t, "", "dead", "list", "-f", file).ended(t, 1, "run `dispatcher migrate up`")
 	o.migrated(t)

@@ -86,7 +86,7 @@ func (c *checks) report(name, detail string, err error) bool {
 }
 
 func (c *checks) all(ctx context.Context, file source, own ownSettings) {
-	cfg, err := file.read()
+	cfg, err := load(file, true)
 	if err != nil {
 		for _, problem := range splitErrors(err) {
 			c.report("config", "", problem)
@@ -94,10 +94,7 @@ func (c *checks) all(ctx context.Context, file source, own ownSettings) {
 		return
 	}
 	own.set(&cfg)
-	invalid := cfg.Validate()
-	if invalid == nil {
-		_, invalid = sink.Pipeline(cfg)
-	}
+	_, invalid := sink.Pipeline(cfg)
 	for _, problem := range splitErrors(invalid) {
 		c.report("config", "", problem)
 	}
@@ -112,9 +109,7 @@ func (c *checks) all(ctx context.Context, file source, own ownSettings) {
 		types, err := readTypes(cfg.VerifiedTypesFile)
 		c.report("verified types", fmt.Sprintf("%d are listed", len(types)), err)
 	}
-	if cfg.ValidateDatabase() == nil {
-		c.database(ctx, cfg)
-	}
+	c.database(ctx, cfg)
 	if invalid == nil {
 		c.pipeline(ctx, cfg)
 		if c.sink(ctx, cfg) {

@@ -152,27 +152,19 @@ func (s *source) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&s.Secrets, "secrets", "", "the folder with the keys of Secrets and ConfigMaps, each as NAME/KEY; by default secrets in the file's folder")
 }
 
-// load reads the file and checks the part of it that validate looks at.
-func load(s source, validate func(spec.Config) error) (spec.Config, error) {
+// load reads the file. Commands that are about events need the OutboxDispatcher that says which.
+func load(s source, events bool) (spec.Config, error) {
 	if s.file == "" {
 		return spec.Config{}, errors.New("no configuration; name its file with -f")
 	}
-	cfg, err := s.read()
+	cfg, err := document.Load(s.file, s.Options)
+	if err == nil && events && cfg.Namespace == "" {
+		err = fmt.Errorf("%s has no OutboxDispatcher, whose spec.namespace says whose events these are; write one there", s.file)
+	}
 	if err != nil {
 		return cfg, refused{err}
 	}
-	if err := validate(cfg); err != nil {
-		return cfg, refused{fmt.Errorf("configuration %s: %w", s.file, err)}
-	}
 	return cfg, nil
-}
-
-// read reads objects, or the settings that the operator has made of them.
-func (s source) read() (spec.Config, error) {
-	if document.Is(s.file) {
-		return document.Load(s.file, s.Options)
-	}
-	return spec.Load(s.file)
 }
 
 // connect opens the one connection of a command.

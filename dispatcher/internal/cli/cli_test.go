@@ -99,7 +99,7 @@ func TestMessagesNameTheFlags(t *testing.T) {
 		{args: "completion bash", want: "bash completion V2 for dispatcher"},
 		{args: "enqueue -f FILE --topic orders", want: "--payload is missing; give the event's payload as JSON"},
 		{args: "enqueue -f FILE --payload {}", want: "--topic is missing; name the topic of the event"},
-		{args: "verify-consumer --url 127.0.0.1:8091/events", want: "the flags do not fit: --url must be an http:// or https:// URL"},
+		{args: "verify-consumer --url 127.0.0.1:8091/events", want: "the flags do not fit: --url: url must be an http:// or https:// URL"},
 		{args: "enqueue --help", want: "--header stringToString"},
 	} {
 		var out strings.Builder

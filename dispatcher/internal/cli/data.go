@@ -53,7 +53,7 @@ func checkData(cmd *cobra.Command, file source, output string) error {
 	if err != nil {
 		return err
 	}
-	cfg, err := load(file, validateReading)
+	cfg, err := load(file, true)
 	if err != nil {
 		return err
 	}

@@ -68,7 +68,7 @@ Overview contract. With --tenants, or database.tenants Indexed, it also makes th
 				if err := upOverview(ctx, conn, schema, overview, cmd.OutOrStdout()); err != nil || grantTo == "" {
 					return err
 				}
-				other, err := load(source{grantTo, document.Options{Secrets: file.Secrets}}, spec.Config.ValidateDatabase)
+				other, err := load(source{grantTo, document.Options{Secrets: file.Secrets}}, false)
 				if err != nil {
 					return err
 				}
@@ -140,7 +140,7 @@ for the owner to run. With --apply the login of FILE, which must be the owner's,
 				})
 			}
 			if file.file != "" {
-				cfg, err := load(file, spec.Config.ValidateDatabase)
+				cfg, err := load(file, false)
 				if err != nil {
 					return err
 				}
@@ -168,7 +168,7 @@ for the owner to run. With --apply the login of FILE, which must be the owner's,
 // withDatabase connects to the database of a file, of which it needs no more.
 func withDatabase(cmd *cobra.Command, file source, do func(context.Context, *pgx.Conn, spec.Config) error) error {
 	ctx := migrations.ReportWaits(cmd.Context(), func(sentence string) { fmt.Fprintln(cmd.ErrOrStderr(), sentence) })
-	cfg, err := load(file, spec.Config.ValidateDatabase)
+	cfg, err := load(file, false)
 	if err != nil {
 		return err
 	}

@@ -232,22 +232,13 @@ func reading() deadcmd.Commands {
 		Program: "dispatcher", Whose: "-f FILE", Example: "-f orders.yaml",
 		Flags: func(cmd *cobra.Command) { fileFlag(cmd, &file) },
 		Open: func(*cobra.Command, string) (deadletters.Source, func(), error) {
-			cfg, err := load(file, validateReading)
+			cfg, err := load(file, true)
 			if err != nil {
 				return nil, nil, err
 			}
 			return reader(cfg, 0), func() {}, nil
 		},
 	}
-}
-
-// validateReading checks the part of a file that readers need.
-func validateReading(cfg spec.Config) error {
-	err := cfg.ValidateDatabase()
-	if cfg.Namespace == "" {
-		err = errors.Join(err, errors.New("namespace is missing; set it to the outbox namespace whose events are read"))
-	}
-	return err
 }
 
 // reader reads the dispatcher's own events, each query over a connection of its own. Timeout 0 is the reader's default.

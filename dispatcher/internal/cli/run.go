@@ -28,7 +28,7 @@ func runCommand(version string) *cobra.Command {
 It starts and continues while the database or the destination is unreachable, and while the schema is missing:
 /readyz and /status say so. Standard output is for the log sink; logs go to standard error.`,
 		RunE: work(func(cmd *cobra.Command) error {
-			cfg, err := load(file, spec.Config.Validate)
+			cfg, err := load(file, true)
 			if err != nil {
 				return err
 			}
@@ -110,7 +110,7 @@ func onceCommand(version string) *cobra.Command {
 		Long: `Deliver up to N events that are due, and end when no more are. It does not wait for a database or a
 destination that is unreachable. The exit code is 1 unless every delivery succeeded.`,
 		RunE: work(func(cmd *cobra.Command) error {
-			cfg, err := load(file, spec.Config.Validate)
+			cfg, err := load(file, true)
 			if err != nil {
 				return err
 			}

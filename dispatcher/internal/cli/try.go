@@ -11,7 +11,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
-	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/document"
@@ -102,13 +101,13 @@ func tryOut(cmd *cobra.Command, f tryFlags) error {
 // tryRun does the work over one connection.
 func tryRun(cmd *cobra.Command, f tryFlags) (*try.Report, error) {
 	ctx := cmd.Context()
-	cfg, err := load(f.file, spec.Config.Validate)
+	cfg, err := load(f.file, true)
 	if err != nil {
 		return nil, err
 	}
 	request := try.Request{New: cfg, Past: f.past, OldName: f.against}
 	if f.against != "" {
-		old, err := load(source{f.against, document.Options{Secrets: f.file.Secrets}}, spec.Config.Validate)
+		old, err := load(source{f.against, document.Options{Secrets: f.file.Secrets}}, true)
 		if err != nil {
 			return nil, err
 		}

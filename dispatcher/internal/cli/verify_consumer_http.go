@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -22,6 +23,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/client/consumer"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/consumercheck"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/document"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/pipeline"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/files"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/httpsink"
@@ -57,6 +59,9 @@ func newHTTPConsumer(f verifyConsumerFlags, stderr io.Writer) (h *httpConsumer, 
 		return nil, err
 	}
 	if h.cfg, err = f.sink(); err != nil {
+		return nil, err
+	}
+	if err := fits(h.cfg, spec.Message{}, flagNames); err != nil {
 		return nil, err
 	}
 	if h.sink, err = httpsink.New(h.cfg, nil); err != nil {
@@ -166,6 +171,20 @@ func (f verifyConsumerFlags) sink() (spec.HTTPSink, error) {
 	return cfg, nil
 }
 
+// fits checks what flags make, whose names replaces those of fields.
+func fits(cfg spec.HTTPSink, message spec.Message, names *strings.Replacer) error {
+	_, err := document.Complete(spec.Config{
+		Sink: spec.Sink{HTTP: &cfg, Auth: cfg.Auth, TLS: cfg.TLS, ContentMode: cfg.ContentMode, Timeout: cfg.Timeout}, Message: message,
+	})
+	if err != nil {
+		return fmt.Errorf("the flags do not fit: %s", names.Replace(invalid.ReplaceAllString(err.Error(), "$1: ")))
+	}
+	return nil
+}
+
+// invalid is what the API server writes before the cause.
+var invalid = regexp.MustCompile(`spec\.([^ ]+): Invalid value: `)
+
 // asMessages returns a sink that sends messages of the format.
 func (f verifyConsumerFlags) asMessages(sink dispatcher.Sink, cfg spec.HTTPSink) (dispatcher.Sink, error) {
 	message := spec.Message{Format: spec.MessageFormat(f.format), Headers: map[string]string{}}
@@ -175,6 +194,9 @@ func (f verifyConsumerFlags) asMessages(sink dispatcher.Sink, cfg spec.HTTPSink)
 			return nil, errors.New("--message-header is not NAME=EXPRESSION, such as id=event.id; correct it")
 		}
 		message.Headers[name] = expression
+	}
+	if err := fits(cfg, message, messageFlags); err != nil {
+		return nil, err
 	}
 	p, err := pipeline.New(spec.Config{Sink: spec.Sink{HTTP: &cfg}, Message: message}, pipeline.Options{})
 	if err != nil {

@@ -198,7 +198,7 @@ func loaded(t *testing.T, text string) spec.Config {
 	dir := t.TempDir()
 	file, secret := filepath.Join(dir, "orders.yaml"), filepath.Join(dir, "secrets", "db")
 	need.OK(t, errors.Join(os.MkdirAll(secret, 0o700), os.WriteFile(filepath.Join(secret, "dsn"), []byte("host=127.0.0.1"), 0o600), os.WriteFile(file, []byte(text), 0o600)))
-	c, err := load(source{file: file}, spec.Config.Validate)
+	c, err := load(source{file: file}, true)
 	if err != nil {
 		t.Fatal(fmt.Errorf("%w in\n%s", err, text))
 	}

@@ -86,15 +86,6 @@ func load(path string, o Options, kinds ...string) (c spec.Config, main object, 
 	return c, main, nil
 }
 
-// Is reports whether a file has an object.
-func Is(path string) bool {
-	text, err := os.ReadFile(path)
-	return err == nil && begins.Match(text)
-}
-
-// begins is the first field of an object.
-var begins = regexp.MustCompile(`(?m)^(apiVersion|kind):`)
-
 // separator is between the documents of a file.
 var separator = regexp.MustCompile(`(?m)^---([ \t].*)?$`)
 

@@ -61,9 +61,6 @@ func TestLoadMakesTheSettingsOfBothObjects(t *testing.T) {
 		if got := c.Sink.HTTP.Auth; !reflect.DeepEqual(got, want) {
 			t.Errorf("auth %+v, want %+v", got, want)
 		}
-		if err := c.Validate(); err != nil {
-			t.Error(err)
-		}
 		t.Setenv("DATABASE_URL", "postgres://owner@db/shop")
 		if c, err = Load(path, Options{Login: spec.MigrationLogin, Secrets: "/keys"}); err != nil || c.Database.DSNFile != "/keys/owner/uri" && c.Database.DSNFile != "env:DATABASE_URL" {
 			t.Errorf("the login of migrations: %+v, %v", c.Database, err)

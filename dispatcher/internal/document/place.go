@@ -10,7 +10,6 @@ import (
 
 	yaml3 "go.yaml.in/yaml/v3"
 
-	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/spec/schema"
 )
 
@@ -73,5 +72,39 @@ func suggestion(s *schema.Schema, p schema.Problem) string {
 			return ""
 		}
 	}
-	return "; " + spec.Correction(names[len(names)-1], slices.Sorted(maps.Keys(s.Properties)))
+	return "; " + correction(names[len(names)-1], slices.Sorted(maps.Keys(s.Properties)))
+}
+
+// correction is what to do about a name that no field has.
+func correction(name string, known []string) string {
+	nearest, least := "", 3
+	for _, other := range known {
+		if d := distance(strings.ToLower(name), strings.ToLower(other)); d < least {
+			nearest, least = other, d
+		}
+	}
+	if nearest == "" {
+		return "correct its name, or remove it"
+	}
+	return "did you mean " + nearest + "?"
+}
+
+// distance is how many characters differ between two names: those to add, to remove and to replace.
+func distance(a, b string) int {
+	before := make([]int, len(b)+1)
+	for j := range before {
+		before[j] = j
+	}
+	for i := range len(a) {
+		now := []int{i + 1}
+		for j := range len(b) {
+			replaced := before[j]
+			if a[i] != b[j] {
+				replaced++
+			}
+			now = append(now, min(replaced, before[j+1]+1, now[j]+1))
+		}
+		before = now
+	}
+	return before[len(b)]
 }

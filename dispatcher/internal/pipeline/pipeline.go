@@ -81,11 +81,8 @@ type transform struct {
 }
 
 // New compiles cfg's routes, validation, transform and message. It fails with all that is wrong with them, each
-// with the field's path.
+// with the field's path. cfg is valid, as package document has made it.
 func New(cfg spec.Config, o Options) (*Pipeline, error) {
-	if err := cfg.ValidatePipeline(); err != nil {
-		return nil, err
-	}
 	if o.ReadFile == nil {
 		o.ReadFile = os.ReadFile
 	}

@@ -121,9 +121,6 @@ type entry struct {
 // first read for the first schema.
 func New(cfg spec.SchemaRegistry) (*Client, error) {
 	cfg.ApplyDefaults()
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
 	cfg.URL = strings.TrimRight(cfg.URL, "/")
 	return &Client{cfg: cfg, refresh: cfg.Refresh.D(), pause: pause, StaleWait: staleWait, entries: map[lookup]*entry{}}, nil
 }

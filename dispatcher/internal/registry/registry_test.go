@@ -432,9 +432,3 @@ func TestTLSAndConnectionFailures(t *testing.T) {
 		})
 	}
 }
-
-func TestNewRefusesInvalidConfiguration(t *testing.T) {
-	if c, err := New(spec.SchemaRegistry{}); c != nil || err == nil || !strings.HasPrefix(err.Error(), "message.schemaRegistry.url must be") {
-		t.Errorf("no url: %v, %v", c, err)
-	}
-}

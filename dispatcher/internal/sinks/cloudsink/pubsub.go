@@ -53,9 +53,6 @@ type pubsubClient struct {
 // It fails as [base.Made] says.
 func NewPubSub(cfg spec.PubSubSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
 	cfg.ApplyDefaults()
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
 	s := &pubsubService{project: cfg.Project, topic: cfg.Topic, options: pubsubOptions(cfg)}
 	return &sink{
 		service: s, limits: limits{pubsubBatch, pubsubBytes}, class: "pubsub", batchSize: pubsubBatch, timeout: cfg.Timeout.D(),

@@ -71,9 +71,6 @@ func NewServiceBus(cfg spec.ServiceBusSink, route func(*dispatcher.Event) (strin
 
 func newServiceBus(cfg spec.ServiceBusSink, route func(*dispatcher.Event) (string, error)) (*sink, *serviceBusService, error) {
 	cfg.ApplyDefaults()
-	if err := cfg.Validate(); err != nil {
-		return nil, nil, err
-	}
 	entity := cfg.Queue + cfg.Topic // at most one is set
 	s := &serviceBusService{
 		namespace: cfg.Namespace, entity: entity, idle: 30 * time.Second, senders: map[string]*serviceBusLink{},

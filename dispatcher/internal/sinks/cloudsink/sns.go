@@ -19,9 +19,6 @@ const snsBytes = 256 << 10
 // It fails as [base.Made] says.
 func NewSNS(cfg spec.SNSSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
 	cfg.ApplyDefaults()
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
 	s := &awsService[*sns.Client]{
 		what: "topic", longest: 256, publish: publishSNS, find: probeSNS, region: strings.Split(cfg.TopicARN, ":")[3],
 		make: func(c aws.Config, http aws.HTTPClient) *sns.Client {

@@ -24,9 +24,6 @@ var sqsRegion = regexp.MustCompile(`^sqs\.([a-z0-9-]+)\.amazonaws\.(com|eu)`)
 // It fails as [base.Made] says.
 func NewSQS(cfg spec.SQSSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
 	cfg.ApplyDefaults()
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
 	s := &awsService[*sqs.Client]{what: "queue", longest: 80, publish: publishSQS, find: probeSQS, region: cfg.Region}
 	s.base, s.own = split(cfg.QueueURL, '/')
 	u, err := url.Parse(cfg.QueueURL)

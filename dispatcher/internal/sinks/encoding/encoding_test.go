@@ -319,12 +319,9 @@ func TestUnreachableRegistryIsUnavailable(t *testing.T) {
 	}
 }
 
-func TestNewRefusesJSONAndNoURL(t *testing.T) {
+func TestNewRefusesJSON(t *testing.T) {
 	if _, err := New(spec.KafkaJSON, spec.SchemaRegistry{URL: "http://a"}); err == nil || !strings.HasSuffix(err.Error(), "; choose Avro or Protobuf") {
 		t.Errorf("JSON: %v", err)
-	}
-	if _, err := New(spec.KafkaAvro, spec.SchemaRegistry{}); err == nil {
-		t.Error("a registry without a url is taken")
 	}
 }
 

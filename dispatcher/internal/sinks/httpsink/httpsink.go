@@ -55,9 +55,6 @@ func New(cfg spec.HTTPSink, route func(*dispatcher.Event) (string, error)) (disp
 
 func build(cfg spec.HTTPSink, route func(*dispatcher.Event) (string, error)) (*sink, error) {
 	cfg.ApplyDefaults()
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
 	u, err := url.Parse(cfg.URL)
 	if err != nil {
 		return nil, errors.New("sink.http.url cannot be read; correct it") // not err, which quotes it

@@ -62,9 +62,6 @@ func New(cfg spec.KafkaSink, schemas *spec.SchemaRegistry, route func(*dispatche
 
 func build(cfg spec.KafkaSink, schemas *spec.SchemaRegistry, route func(*dispatcher.Event) (string, error)) (*sink, error) {
 	cfg.ApplyDefaults()
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
 	s := &sink{
 		mode: cfg.ContentMode, timeout: cfg.Timeout.D(), maxBytes: int(cfg.MaxMessageBytes),
 		Server: base.Server{

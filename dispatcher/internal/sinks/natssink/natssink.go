@@ -59,9 +59,6 @@ func New(cfg spec.NATSSink, route func(*dispatcher.Event) (string, error)) (disp
 
 func build(cfg spec.NATSSink, route func(*dispatcher.Event) (string, error)) (*sink, error) {
 	cfg.ApplyDefaults()
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
 	return &sink{
 		Server: base.Server{
 			Peer: peer, Kind: "NATS", At: strings.Join(cfg.Servers, ", "), Doing: "publishing to",

@@ -66,9 +66,6 @@ func New(cfg spec.PostgresSink, route func(*dispatcher.Event) (string, error)) (
 
 func build(cfg spec.PostgresSink) (*sink, error) {
 	cfg.ApplyDefaults()
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
 	schema, table, _ := strings.Cut(cfg.Table, ".")
 	s := &sink{cfg: cfg, turn: make(chan struct{}, connections), insert: fmt.Sprintf(insertSQL, pgx.Identifier{schema, table}.Sanitize())}
 	var err error

@@ -56,9 +56,6 @@ func New(cfg spec.RabbitMQSink, route func(*dispatcher.Event) (string, error)) (
 
 func build(cfg spec.RabbitMQSink, route func(*dispatcher.Event) (string, error)) (*sink, error) {
 	cfg.ApplyDefaults()
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
 	s := &sink{
 		Server: base.Server{
 			Peer: peer, Kind: "RabbitMQ", At: strings.Join(cfg.Addresses, ", "), Doing: "publishing to",

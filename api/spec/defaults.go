@@ -2,39 +2,13 @@ package spec
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
 	"regexp"
-	"strings"
 	"time"
 	"unicode/utf8"
 
 	"sigs.k8s.io/yaml"
 )
-
-// Load reads a file and fills in the defaults. A field that does not exist is an error that names
-// it, and every error of the file says where in it. The outcome is not validated: some commands need less than all of it.
-func Load(path string) (Config, error) {
-	if path == "" {
-		return Config{}, errors.New("no configuration; name its file with -f")
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return Config{}, fmt.Errorf("read the configuration: %w; name the file with -f", err)
-	}
-	var c Config
-	err = yaml.UnmarshalStrict(text, &c)
-	c.ApplyDefaults()
-	// Also when it could be read: the decoder ignores case, and takes a 0 for a field that is not set.
-	if explained := explain(text, c); explained != nil {
-		return Config{}, fmt.Errorf("configuration %s: %w", path, explained)
-	}
-	if err != nil {
-		return Config{}, fmt.Errorf("configuration %s: %s; correct it there", path, plain(err))
-	}
-	return c, nil
-}
 
 // YAML writes a value as YAML, with the names of its JSON, so that whoever reads it gets the same texts. A number of more
 // than 17 digits loses the others. It fails as [json.Marshal] does.
@@ -55,11 +29,6 @@ func Escaped(text []byte) []byte {
 		r, _ := utf8.DecodeRune(char)
 		return fmt.Appendf(nil, `\u%04x`, r)
 	})
-}
-
-// plain takes the names of the parsers out of an error's text.
-func plain(err error) string {
-	return strings.NewReplacer("error unmarshaling JSON: ", "", "error converting YAML to JSON: ", "", "while decoding JSON: ", "", "json: ", "", "yaml: ", "", "Go struct field Config.", "field ").Replace(err.Error())
 }
 
 // ApplyDefaults sets the fields that are not set to the defaults in their comments.
