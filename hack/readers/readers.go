@@ -15,8 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"github.com/outbox-operator/outbox-operator/hack/testing/java"
-	"github.com/outbox-operator/outbox-operator/hack/testing/python"
+	"github.com/outbox-operator/outbox-operator/hack/testing/languages"
 )
 
 // ErrMissing is returned when this machine has no reader in Python and cannot get it.
@@ -59,7 +58,7 @@ type Reader struct {
 // Start starts a reader in Python with the arguments that readers.py describes. It ends with ctx at the latest.
 // It returns [ErrMissing] when it cannot be installed.
 func Start(ctx context.Context, args ...string) (*Reader, error) {
-	bin, err := python.Environment(ctx, "readers", requirements)
+	bin, err := languages.PythonEnvironment(ctx, "readers", requirements)
 	if err != nil {
 		return nil, fmt.Errorf("%w (%w)", ErrMissing, err)
 	}
@@ -67,9 +66,9 @@ func Start(ctx context.Context, args ...string) (*Reader, error) {
 }
 
 // StartJava starts the reader in Java with the arguments that Reader.java describes: the CloudEvents SDK for Java and Kafka's
-// own client. Its source is in dir. It ends with ctx at the latest. It returns [java.ErrMissing] when it cannot be installed.
+// own client. Its source is in dir. It ends with ctx at the latest. It returns [languages.ErrMissing] when it cannot be installed.
 func StartJava(ctx context.Context, dir string, args ...string) (*Reader, error) {
-	cmd, err := java.Command(ctx, jars, dir, "Reader", reader, args...)
+	cmd, err := languages.Java(ctx, jars, dir, "Reader", reader, args...)
 	if err != nil {
 		return nil, err
 	}

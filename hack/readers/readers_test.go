@@ -22,7 +22,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/readers"
 	"github.com/outbox-operator/outbox-operator/hack/servers/kafka"
 	"github.com/outbox-operator/outbox-operator/hack/servers/rabbitmq"
-	"github.com/outbox-operator/outbox-operator/hack/testing/java"
+	"github.com/outbox-operator/outbox-operator/hack/testing/languages"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
@@ -43,7 +43,7 @@ func startJava(t *testing.T, args ...string) *readers.Reader {
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	t.Cleanup(cancel)
 	r, err := readers.StartJava(ctx, t.TempDir(), args...)
-	need.Server(t, err, java.ErrMissing)
+	need.Server(t, err, languages.ErrMissing)
 	return r
 }
 

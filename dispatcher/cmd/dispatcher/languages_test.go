@@ -22,11 +22,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	consume "github.com/outbox-operator/outbox-operator/dispatcher/client/consumer"
-	"github.com/outbox-operator/outbox-operator/hack/testing/java"
+	"github.com/outbox-operator/outbox-operator/hack/testing/languages"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
-	"github.com/outbox-operator/outbox-operator/hack/testing/node"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
-	"github.com/outbox-operator/outbox-operator/hack/testing/python"
 )
 
 // frames put an example of the producers' page into a program that places the order o-1, which commits, and o-2, which rolls back.
@@ -121,7 +119,7 @@ func TestProducersOfThePageCommitWithTheirData(t *testing.T) {
 	for _, frame := range frames {
 		t.Run(strings.TrimPrefix(frame.heading, "### "), func(t *testing.T) {
 			t.Parallel()
-			language := languages[frame.language]
+			language := inLanguages[frame.language]
 			cmd, err := language.command(t.Context(), t, frame.before+block(t, "../../client/producer/README.md", frame.heading, frame.language)+"\n"+frame.after)
 			need.Server(t, err, language.missing)
 			db := pgtest.Open(t, pgtest.Migrated(t))
@@ -139,21 +137,21 @@ func TestProducersOfThePageCommitWithTheirData(t *testing.T) {
 	}
 }
 
-// languages run the program of a page.
-var languages = map[string]struct {
+// inLanguages run the program of a page.
+var inLanguages = map[string]struct {
 	heading string
 	command func(ctx context.Context, t *testing.T, program string) (*exec.Cmd, error)
 	missing error
 }{
 	"python": {"## Python", func(ctx context.Context, _ *testing.T, program string) (*exec.Cmd, error) {
-		return python.Command(ctx, []string{"psycopg[binary]==3.2.10", "SQLAlchemy==2.0.43"}, "-c", program)
-	}, python.ErrMissing},
+		return languages.Python(ctx, []string{"psycopg[binary]==3.2.10", "SQLAlchemy==2.0.43"}, "-c", program)
+	}, languages.ErrMissing},
 	"typescript": {"## TypeScript", func(ctx context.Context, _ *testing.T, program string) (*exec.Cmd, error) {
-		return node.TypeScript(ctx, []string{"pg@8.16.3", "@types/pg@8.15.5"}, program)
-	}, node.ErrMissing},
+		return languages.TypeScript(ctx, []string{"pg@8.16.3", "@types/pg@8.15.5"}, program)
+	}, languages.ErrMissing},
 	"java": {"## Java", func(ctx context.Context, t *testing.T, program string) (*exec.Cmd, error) {
-		return java.Command(ctx, java.Postgres, t.TempDir(), "Billing", program)
-	}, java.ErrMissing},
+		return languages.Java(ctx, languages.PostgresJars, t.TempDir(), "Billing", program)
+	}, languages.ErrMissing},
 }
 
 // block is the first block of a language below a heading of a page, as it stands there.
@@ -226,7 +224,7 @@ func (f *foreign) run(t *testing.T) {
 // CONTRACT: C-81
 func TestConsumersOfThePageKeepTheRules(t *testing.T) {
 	t.Parallel()
-	for name, language := range languages {
+	for name, language := range inLanguages {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			program, err := language.command(t.Context(), t, block(t, "../../client/consumer/languages.md", language.heading, name))
@@ -296,12 +294,12 @@ func inPython(t *testing.T, dir, kind string) (port string) {
 	check(t, free.Close())
 	ctx, cancel := context.WithCancel(context.Background())
 	listening, ended := make(chan bool), make(chan struct{})
-	_, err = python.Command(ctx, flask)
-	need.Server(t, err, python.ErrMissing)
+	_, err = languages.Python(ctx, flask)
+	need.Server(t, err, languages.ErrMissing)
 	go func() {
 		defer close(ended)
 		for first := true; ctx.Err() == nil; {
-			cmd, err := python.Command(ctx, flask, "testdata/consumer.py", port, dir, kind)
+			cmd, err := languages.Python(ctx, flask, "testdata/consumer.py", port, dir, kind)
 			if err != nil {
 				return
 			}

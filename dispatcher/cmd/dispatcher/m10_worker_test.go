@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outbox-operator/outbox-operator/hack/testing/languages"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
-	"github.com/outbox-operator/outbox-operator/hack/testing/python"
 )
 
 // receivers are the destinations of three workers, each with a server of its own.
@@ -171,8 +171,8 @@ func (o *outbox) startM10(t *testing.T, destination string) (kill func()) {
 	t.Helper()
 	dsn := o.dsnOf(t, o.producer)
 	name := fmt.Sprintf("python:%d", time.Now().UnixNano()) // another for each process, as deployed workers have
-	cmd, err := python.Command(t.Context(), []string{"psycopg[binary]==3.2.10"}, "testdata/m10_worker.py", dsn, name, destination)
-	need.Server(t, err, python.ErrMissing)
+	cmd, err := languages.Python(t.Context(), []string{"psycopg[binary]==3.2.10"}, "testdata/m10_worker.py", dsn, name, destination)
+	need.Server(t, err, languages.ErrMissing)
 	out := &log{}
 	cmd.Stdout, cmd.Stderr = out, out
 	check(t, cmd.Start())

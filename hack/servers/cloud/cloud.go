@@ -14,7 +14,7 @@ import (
 	"strconv"
 
 	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
-	"github.com/outbox-operator/outbox-operator/hack/testing/python"
+	"github.com/outbox-operator/outbox-operator/hack/testing/languages"
 )
 
 // ErrMissing is returned when this machine has no stand-ins and cannot get them.
@@ -52,7 +52,7 @@ func ServiceBus(ctx context.Context) (*Server, error) {
 }
 
 func start(ctx context.Context, command func(bin, port string) *exec.Cmd) (*Server, error) {
-	bin, err := python.Environment(ctx, "cloud", requirements)
+	bin, err := languages.PythonEnvironment(ctx, "cloud", requirements)
 	if err != nil {
 		return nil, fmt.Errorf("%w (%w)", ErrMissing, err)
 	}
