@@ -26,8 +26,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/draft"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/outboxtest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/objects"
 )
@@ -63,7 +63,7 @@ func drafts(t *testing.T, sections string) *sink.Drafts {
 	if os.Getenv("INBOX_DSN") == "" {
 		need.OK(t, objects.Secret(dir, "inbox", "dsn", "postgres://u@127.0.0.1/shop"))
 	}
-	d, err := sink.NewDrafts(sinktest.Settings(t, filepath.Join(dir, "secrets"), sections))
+	d, err := sink.NewDrafts(outboxtest.Settings(t, filepath.Join(dir, "secrets"), sections))
 	need.OK(t, err)
 	t.Cleanup(func() {
 		if err := d.Close(context.WithoutCancel(t.Context())); err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/client/consumer"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/draft"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/outboxtest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
@@ -198,7 +198,7 @@ func TestEverySinksMessage(t *testing.T) {
 
 func draftOf(t *testing.T, section string, e *dispatcher.Event) draft.Message {
 	t.Helper()
-	d, err := sink.NewDrafts(sinktest.Settings(t, "", "sink: {"+section+"}\n"))
+	d, err := sink.NewDrafts(outboxtest.Settings(t, "", "sink: {"+section+"}\n"))
 	check(t, err)
 	defer func() { check(t, d.Close(context.WithoutCancel(t.Context()))) }()
 	m, err := d.Draft(t.Context(), e)

@@ -30,6 +30,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/pipeline"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/outboxtest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
@@ -205,7 +206,7 @@ func TestOutboxDeliversWhatIsValidAndRouted(t *testing.T) {
 	need.OK(t, os.Mkdir(filepath.Join(dir, "schemas"), 0o700))
 	write(t, filepath.Join(dir, "schemas", "order.json"), `{"required": ["total"], "properties": {"total": {"type": "number"}, "currency": {"enum": ["EUR"]}}, "additionalProperties": {"type": "string"}}`)
 	var log bytes.Buffer
-	s, err := sink.New(sinktest.Settings(t, dir, fmt.Sprintf(outboxConfig, target.URL)), io.Discard)
+	s, err := sink.New(outboxtest.Settings(t, dir, fmt.Sprintf(outboxConfig, target.URL)), io.Discard)
 	need.OK(t, err)
 	defer func() {
 		if err := s.Close(context.WithoutCancel(t.Context())); err != nil {

@@ -1,4 +1,4 @@
-package sinktest
+package outboxtest
 
 import (
 	"path/filepath"
