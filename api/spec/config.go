@@ -1,67 +1,39 @@
-// Package spec is the word between the two planes: the file that the controller renders and
-// that `dispatcher run -f FILE` loads. A user without Kubernetes writes it by hand.
+// Package spec is what an OutboxDispatcher, an Outbox and what they refer to say, as plain data: the fields of the objects, with
+// the rules, bounds and defaults that the API server holds them to. A process reads the same objects from a file.
 //
-// It is plain data. Secrets are never in it: it names the files that hold them. Its names, units,
-// bounds and defaults are the OutboxDispatcher resource's. [Load] reads it and fills in the
-// defaults; [Config.Validate] checks it.
-//
-//	name: orders
-//	namespace: shop
-//	database:
-//	  dsnFile: /etc/outbox/dsn
-//	sink:
-//	  http:
-//	    url: https://orders.example.com/events
+// Secrets are never in it: it names the keys that hold them. A process finds these as files, whose paths [Objects.Config] sets.
 //
 // +kubebuilder:object:generate=true
 package spec
 
 import "time"
 
-// Config is one dispatcher.
+// Config is what a process runs with: the objects, and what is only the process's.
 //
 // +kubebuilder:object:generate=false
 type Config struct {
 	// Name identifies the dispatcher in logs and metrics. Required.
-	Name string `json:"name"`
-	// Namespace is the outbox namespace whose events are delivered, 1 to 255 characters. Required.
-	Namespace string `json:"namespace"`
-	// Topics to deliver, at most 256. None means all of the namespace.
-	Topics []string `json:"topics,omitempty"`
-	// Database holds the outbox. Required.
-	Database Database `json:"database"`
-	// Delivery says how events are claimed, delivered and retried.
-	Delivery Delivery `json:"delivery,omitzero"`
-	// Notify is the address that is notified of each dead letter. Defaults to none.
-	Notify *Notify `json:"notify,omitempty"`
-	// Retention says how long rows are kept.
-	Retention Retention `json:"retention,omitzero"`
-	// Journal says whether changes of rows are recorded. Defaults to what the database has, which is off in a new one.
-	Journal *Journal `json:"journal,omitempty"`
-	// State is Running or Paused; a paused dispatcher claims nothing and still reports.
-	// Defaults to Running.
-	State State `json:"state,omitempty"`
+	Name string
+	// Dispatcher is the spec of the OutboxDispatcher.
+	Dispatcher
+	// Database is how to reach the outbox. Required.
+	Database Database
+	// Notify, Retention and Journal are the Outbox's.
+	Notify    *Notify
+	Retention Retention
+	Journal   *Journal
 	// StateFile is the file that holds Running or Paused. It is read again each second, so that a pause needs
 	// no restart. It overrides state, which holds until the file has said one of them. Defaults to none.
-	StateFile string `json:"stateFile,omitempty"`
+	StateFile string
 	// VerifiedTypesFile is the file that lists the event types which are delivered, one a line, each as it is or the
 	// beginning of some with * at its end: those with a verified consumer (CONTRACT C-82). It is read again each
 	// second. An event of another type pauses its topic until the file lists the type. Nothing is delivered before the
 	// file could be read once; what it said last holds when it cannot be read later. Defaults to none: all types are
 	// delivered.
-	VerifiedTypesFile string `json:"verifiedTypesFile,omitempty"`
-	// NeedsVerifiedTypes is true when the consumerPolicy of an OutboxDispatcher is Verified, which VerifiedTypesFile serves.
-	NeedsVerifiedTypes bool `json:"-"`
-	// Sink is where events go. Exactly one member must be set.
-	Sink Sink `json:"sink"`
-	// Message says what an event becomes on its way to the sink.
-	Message Message `json:"message,omitzero"`
-	// Server is the port for health, metrics and status.
-	Server Server `json:"server,omitzero"`
-	// Log says what to log.
-	Log Log `json:"log,omitzero"`
+	VerifiedTypesFile string
 }
 
+// Delivery says how events are claimed, delivered and retried.
 // Delivery says how events are claimed, delivered and retried.
 type Delivery struct {
 	// lease is how long a claim of a row is valid. When a pod is killed, another one
@@ -269,41 +241,42 @@ const (
 // +kubebuilder:object:generate=false
 type Database struct {
 	// DSN is a connection string, for trying things out. Keep passwords out of it: use DSNFile.
-	DSN string `json:"dsn,omitempty"`
+	DSN string
 	// DSNFile holds a connection string (URL or key=value).
-	DSNFile string `json:"dsnFile,omitempty"`
+	DSNFile string
 	// DSNEnv names an environment variable that holds one, such as DATABASE_URL.
-	DSNEnv string `json:"dsnEnv,omitempty"`
+	DSNEnv string
 	// Connection names one file for each part.
-	Connection *Connection `json:"connection,omitempty"`
+	Connection *Connection
 	// Schema is the PostgreSQL schema of the outbox tables: lower-case alphanumeric
 	// characters and underscores. Defaults to outbox.
-	Schema string `json:"schema,omitempty"`
+	Schema string
 	// SSLMode is Disable, Prefer, Require, VerifyCA or VerifyFull: libpq's sslmode. It overrides the DSN's.
 	// Defaults to VerifyFull when caFile is set, else to what the DSN says.
-	SSLMode string `json:"sslMode,omitempty"`
+	SSLMode string
 	// CAFile holds the PEM certificates that the server's certificate is checked against, in the
 	// modes VerifyCA and VerifyFull, which need it.
-	CAFile string `json:"caFile,omitempty"`
+	CAFile string
 	// ClientCertFile and ClientKeyFile are the certificate that the login shows, and its key, both or
 	// neither. They are read for each connection.
-	ClientCertFile string `json:"clientCertFile,omitempty"`
-	ClientKeyFile  string `json:"clientKeyFile,omitempty"`
+	ClientCertFile string
+	ClientKeyFile  string
 	// IAM makes the password of each connection from the identity that the process has in a cloud.
 	// Defaults to none.
-	IAM *IAM `json:"iam,omitempty"`
+	IAM *IAM
 	// M10 makes `dispatcher migrate up` install what workers of the M10 outbox contract call. Dispatchers
 	// ignore it. Defaults to none.
-	M10 *M10 `json:"m10,omitempty"`
+	M10 *M10
 	// Overview makes `dispatcher migrate up` make the view outbox.events, on which producers of the Overview outbox
 	// contract insert. Dispatchers ignore it. Defaults to none.
-	Overview *Overview `json:"overview,omitempty"`
+	Overview *Overview
 	// Tenants is Indexed to make `dispatcher migrate up` make the index that delivery.fairness needs. It stays when this is
 	// removed. Dispatchers ignore it. Defaults to none.
-	Tenants Tenants `json:"tenants,omitempty"`
+	Tenants Tenants
 }
 
 // Tenants says what the database has for fairness.
+// +kubebuilder:validation:Enum=Indexed
 type Tenants string
 
 // TenantsIndexed is an index of the events that wait, by tenant.
@@ -363,15 +336,15 @@ const (
 //
 // +kubebuilder:object:generate=false
 type Connection struct {
-	Host         string `json:"host,omitempty"`
-	HostFile     string `json:"hostFile,omitempty"`
-	Port         int    `json:"port,omitempty"`
-	PortFile     string `json:"portFile,omitempty"`
-	Database     string `json:"database,omitempty"`
-	DatabaseFile string `json:"databaseFile,omitempty"`
-	User         string `json:"user,omitempty"`
-	UserFile     string `json:"userFile,omitempty"`
-	PasswordFile string `json:"passwordFile,omitempty"`
+	Host         string
+	HostFile     string
+	Port         int
+	PortFile     string
+	Database     string
+	DatabaseFile string
+	User         string
+	UserFile     string
+	PasswordFile string
 }
 
 // IAM is a login with the pod's identity in a cloud.
@@ -438,14 +411,6 @@ type Backoff struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	JitterPercent *int32 `json:"jitterPercent,omitempty"`
-}
-
-// Server is the port for health, metrics and status.
-//
-// +kubebuilder:object:generate=false
-type Server struct {
-	// Address is host:port. Defaults to 127.0.0.1:8080; the operator sets :8080.
-	Address string `json:"address,omitempty"`
 }
 
 // Log says what the pods log. No level logs a payload or a secret.

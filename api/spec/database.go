@@ -5,161 +5,132 @@ import (
 	"strings"
 )
 
-// outbox is what the spec of an Outbox says of its database, its rows and their dead letters.
-type outbox struct {
-	databaseLogin
-	Server      *server        `json:"server"`
-	IAM         *IAM           `json:"iam"`
-	Schema      string         `json:"schema"`
-	TLS         *certificates  `json:"tls"`
-	Migration   *migration     `json:"migration"`
-	ReplayLogin *databaseLogin `json:"replayLogin"`
-	Retention   Retention      `json:"retention"`
-	Journal     *Journal       `json:"journal"`
-}
-
-// databaseLogin is a user, or the Secret with the login.
-type databaseLogin struct {
-	SecretRef  reference       `json:"secretRef"`
-	SecretKeys *connectionKeys `json:"secretKeys"`
-	User       string          `json:"user"`
-	// The rest is for logins in addition to the dispatchers'.
-	ClientCertSecretRef *reference `json:"clientCertSecretRef"`
-	ClientKeySecretRef  *reference `json:"clientKeySecretRef"`
-}
-
-type connectionKeys struct{ Host, Port, Database, User, Password string }
-
-type server struct {
-	Host     string
-	Port     int
-	Database string
-}
-
-type migration struct {
-	databaseLogin
-	M10      *M10      `json:"m10"`
-	Overview *Overview `json:"overview"`
-	Tenants  Tenants   `json:"tenants"`
-}
-
 // ownDatabase is the field of a dispatcher's own database.
 const ownDatabase = "spec.database"
 
 // database is where the events are, and the field of a spec that says it: in the Outbox that the dispatcher refers to,
 // else in one like its own database. It is nil when the Outbox that it refers to is not there.
-func (o Objects) database() (field string, spec map[string]any, db *outbox, err error) {
-	if own, ok := o.Dispatcher["database"].(map[string]any); ok {
-		spec = map[string]any{"secretRef": own["secretRef"], "schema": own["schema"]}
-		if own["caSecretRef"] != nil {
-			spec["tls"] = map[string]any{"caSecretRef": own["caSecretRef"]}
-		}
-		if own["migrationSecretRef"] != nil {
-			spec["migration"] = map[string]any{"secretRef": own["migrationSecretRef"]}
-		}
-		field = ownDatabase
-	} else if o.Outbox != nil {
-		field, spec = o.OutboxField, o.Outbox
+func (o Objects) database() (field string, db *Outbox) {
+	if o.Dispatcher == nil || o.Dispatcher.Database == nil {
+		return o.OutboxField, o.Outbox
 	}
-	if spec == nil {
-		return "", nil, nil, nil
+	own := o.Dispatcher.Database
+	delivered := Duration(DefaultDelivered)
+	db = &Outbox{SecretRef: own.SecretRef, Schema: own.Schema, Retention: Retention{Delivered: &delivered, DeadResolved: Duration(DefaultDeadResolved)}}
+	if own.CASecretRef != nil {
+		db.TLS = &DatabaseTLS{CASecretRef: own.CASecretRef}
 	}
-	db = &outbox{}
-	return field, spec, db, loosely(spec, db)
+	if own.MigrationSecretRef != nil {
+		db.Migration = &Migration{SecretRef: own.MigrationSecretRef}
+	}
+	return ownDatabase, db
 }
 
 // ownNames are the names that fields of an Outbox have in a dispatcher's own database.
 var ownNames = strings.NewReplacer(ownDatabase+".tls.", ownDatabase+".", ownDatabase+".migration.secretRef", ownDatabase+".migrationSecretRef")
 
-// renamed are the refs with the names that their fields have in a dispatcher's own database.
-func renamed(refs []Ref) []Ref {
-	for i := range refs {
-		refs[i].Field = ownNames.Replace(refs[i].Field)
-	}
-	return refs
+// login is a user, or the Secret with the login, which field names.
+type login struct {
+	field  string
+	secret *SecretRef
+	keys   *ConnectionKeys
+	user   string
+	// The rest is for logins in addition to the dispatchers'.
+	cert, key *SecretRef
 }
 
 // database is how the dispatchers reach the outbox. field is the field of the spec that says it.
-func (f *files) database(field string, d *outbox) Database {
+func (f *files) database(field string, d *Outbox) Database {
 	c := Database{Schema: d.Schema}
-	c.DSNFile, c.Connection = f.connection(field, d, d.databaseLogin)
-	f.secure(field, d, &c)
+	own := login{field: field, keys: d.SecretKeys, user: d.User}
+	if d.SecretRef.Name != "" {
+		own.secret = &d.SecretRef
+	}
+	f.connection(&c, d, own)
+	f.secure(&c, field, d)
 	return c
 }
 
 // migration is how migrations reach the outbox: as the dispatchers do, but for a login of their own.
-func (f *files) migration(field string, d *outbox) Database {
-	c := f.database(field, d)
-	own := d.Migration
-	if own == nil {
+func (f *files) migration(field string, d *Outbox) Database {
+	c, m := f.database(field, d), d.Migration
+	if m == nil {
 		return c
 	}
-	if own.SecretRef != (reference{}) || own.User != "" {
-		c.DSNFile, c.Connection = f.connection(field+".migration", d, own.databaseLogin)
+	own := login{field + ".migration", m.SecretRef, m.SecretKeys, m.User, m.ClientCertSecretRef, m.ClientKeySecretRef}
+	if own.secret != nil || own.user != "" {
+		f.connection(&c, d, own)
 	}
-	f.present(field+".migration", own.databaseLogin, &c)
-	c.M10, c.Overview, c.Tenants = own.M10, own.Overview, own.Tenants
+	f.present(&c, own)
+	c.M10, c.Overview, c.Tenants = m.M10, m.Overview, m.Tenants
 	return c
 }
 
 // replay is how replays reach the outbox: as the dispatchers do, but with a login of their own and with nothing of theirs.
-func (f *files) replay(field string, d *outbox) Database {
-	own, c := d.ReplayLogin, Database{Schema: d.Schema}
-	c.DSNFile, c.Connection = f.connection(field+".replayLogin", d, *own)
-	bare := *d
-	if own.ClientCertSecretRef != nil && d.TLS != nil {
-		tls := *d.TLS
-		tls.ClientCertSecretRef = nil
-		bare.TLS = &tls
+func (f *files) replay(field string, d *Outbox) Database {
+	r, c := d.ReplayLogin, Database{Schema: d.Schema}
+	own := login{field + ".replayLogin", r.SecretRef, r.SecretKeys, r.User, r.ClientCertSecretRef, r.ClientKeySecretRef}
+	f.connection(&c, d, own)
+	if own.cert != nil && d.TLS != nil {
+		d.TLS.ClientCertSecretRef = nil // d is a copy
 	}
-	f.secure(field, &bare, &c)
-	f.present(field+".replayLogin", *own, &c)
+	f.secure(&c, field, d)
+	f.present(&c, own)
 	return c
 }
 
 // present is the client's certificate of a login of its own.
-func (f *files) present(field string, l databaseLogin, c *Database) {
-	if l.ClientCertSecretRef == nil {
-		return
+func (f *files) present(c *Database, l login) {
+	if l.cert != nil {
+		c.ClientCertFile, c.ClientKeyFile = f.certificate(l.field, l.cert, l.key)
 	}
-	tls := f.tls(field, certificates{ClientCertSecretRef: l.ClientCertSecretRef, ClientKeySecretRef: l.ClientKeySecretRef})
-	c.ClientCertFile, c.ClientKeyFile = tls.ClientCertFile, tls.ClientKeyFile
 }
 
 // connection is a connection string's file, or the parts of a connection: of the spec, or in the Secret.
-func (f *files) connection(field string, d *outbox, l databaseLogin) (dsnFile string, c *Connection) {
-	secret, keys := l.SecretRef, connectionKeys{}
-	if secret.Key != "" || d.Server == nil && l.SecretKeys == nil && l.User == "" {
-		return f.add(Ref{Secret: secret.Name, Key: cmp.Or(secret.Key, "dsn"), DSN: true, Field: field + ".secretRef"}), nil
+func (f *files) connection(c *Database, d *Outbox, l login) {
+	secret, keys := SecretRef{}, ConnectionKeys{}
+	if l.secret != nil {
+		secret = *l.secret
 	}
-	if l.SecretKeys != nil {
-		keys = *l.SecretKeys
+	c.DSNFile, c.Connection = "", nil
+	if field := l.field + ".secretRef"; secret.Key != "" || d.Server == nil && l.keys == nil && l.user == "" {
+		c.DSNFile = f.add(Ref{Secret: secret.Name, Key: cmp.Or(secret.Key, "dsn"), DSN: true, Field: ownNames.Replace(field)})
+		return
+	}
+	if l.keys != nil {
+		keys = *l.keys
 	}
 	part := func(key, byDefault string) string {
-		return f.secret(field+".secretRef", reference{Name: secret.Name, Key: key}, byDefault)
+		return f.secret(l.field+".secretRef", &SecretRef{Name: secret.Name, Key: key}, byDefault)
 	}
-	c = &Connection{User: l.User}
+	to := &Connection{User: l.user}
 	if s := d.Server; s != nil {
-		c.Host, c.Port, c.Database = s.Host, s.Port, s.Database
+		to.Host, to.Port, to.Database = s.Host, int(s.Port), s.Database
 	} else {
-		c.HostFile, c.PortFile, c.DatabaseFile = part(keys.Host, "host"), part(keys.Port, "port"), part(keys.Database, "dbname")
+		to.HostFile, to.PortFile, to.DatabaseFile = part(keys.Host, "host"), part(keys.Port, "port"), part(keys.Database, "dbname")
 	}
-	if l.User == "" {
-		c.UserFile = part(keys.User, "username")
+	if l.user == "" {
+		to.UserFile = part(keys.User, "username")
 	}
 	if d.IAM == nil && secret.Name != "" {
-		c.PasswordFile = part(keys.Password, "password")
+		to.PasswordFile = part(keys.Password, "password")
 	}
-	return "", c
+	c.Connection = to
 }
 
 // secure is what the database's tls and iam say.
-func (f *files) secure(field string, d *outbox, c *Database) {
-	if t := d.TLS; t != nil {
-		tls := f.tls(field+".tls", *t)
-		c.SSLMode, c.CAFile, c.ClientCertFile, c.ClientKeyFile = t.Mode, tls.CAFile, tls.ClientCertFile, tls.ClientKeyFile
-	}
+func (f *files) secure(c *Database, field string, d *Outbox) {
 	c.IAM = d.IAM
+	t := d.TLS
+	if t == nil {
+		return
+	}
+	field += ".tls"
+	c.CAFile = cmp.Or(f.secret(ownNames.Replace(field+".caSecretRef"), t.CASecretRef, "ca.crt"), f.configMap(field+".caConfigMapRef", t.CAConfigMapRef, "ca.crt"))
+	c.ClientCertFile, c.ClientKeyFile = f.certificate(field, t.ClientCertSecretRef, t.ClientKeySecretRef)
+	if c.SSLMode = t.Mode; c.CAFile != "" {
+		c.SSLMode = cmp.Or(c.SSLMode, "VerifyFull")
+	}
 }
 
 // ConnectionKeys are keys of a Secret.
@@ -226,4 +197,70 @@ type DatabaseServer struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Database string `json:"database,omitempty"`
+}
+
+// DatabaseTLS configures TLS for the connections.
+//
+// +kubebuilder:validation:XValidation:rule="!(has(self.caSecretRef) && has(self.caConfigMapRef))",message="caSecretRef and caConfigMapRef exclude each other; keep the one that holds the certificates"
+// +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode.startsWith('Verify') == (has(self.caSecretRef) || has(self.caConfigMapRef))",fieldPath=".mode",message="the modes VerifyCA and VerifyFull verify with the certificates of caSecretRef or caConfigMapRef, and the others with none; set one of both, or another mode"
+// +kubebuilder:validation:XValidation:rule="!has(self.clientKeySecretRef) || has(self.clientCertSecretRef)",fieldPath=".clientKeySecretRef",message="clientKeySecretRef is the key of a certificate; set clientCertSecretRef, or remove clientKeySecretRef"
+type DatabaseTLS struct {
+	// mode is Disable, Prefer, Require, VerifyCA or VerifyFull, as sslmode in libpq.
+	// It overrides the mode in the connection string. When not set: VerifyFull with
+	// caSecretRef or caConfigMapRef, else the mode in the connection string.
+	// +optional
+	// +kubebuilder:validation:Enum=Disable;Prefer;Require;VerifyCA;VerifyFull
+	Mode string `json:"mode,omitempty"`
+
+	// caSecretRef is the Secret with the PEM certificates that the server is verified
+	// with. When its key is not set: ca.crt.
+	// +optional
+	CASecretRef *SecretRef `json:"caSecretRef,omitempty"`
+
+	// caConfigMapRef is the same in a ConfigMap. When its key is not set: ca.crt.
+	// +optional
+	CAConfigMapRef *ConfigMapRef `json:"caConfigMapRef,omitempty"`
+
+	// clientCertSecretRef is the Secret with the certificate of the login, in PEM, for
+	// a server that requires one (clientcert=verify-full, or the method cert). When
+	// its key is not set: tls.crt. When not set: none.
+	// +optional
+	ClientCertSecretRef *SecretRef `json:"clientCertSecretRef,omitempty"`
+
+	// clientKeySecretRef is the Secret with the key of that certificate, in PEM. When
+	// its key is not set: tls.key. When not set: that key of the same Secret.
+	// +optional
+	ClientKeySecretRef *SecretRef `json:"clientKeySecretRef,omitempty"`
+}
+
+// DispatcherDatabase is the outbox of a dispatcher that shares it with no Outbox. Its rows are kept as long as those of an
+// Outbox by default. Whatever is not here needs an Outbox.
+type DispatcherDatabase struct {
+	// secretRef is the Secret with the login of the pods: a connection string, as a
+	// URL or as key=value words. Of several hosts the one that accepts writes is used,
+	// also after a failover. When its key is not set: dsn. The Secrets of
+	// CloudNativePG have the key uri.
+	// +required
+	SecretRef SecretRef `json:"secretRef,omitzero"`
+
+	// schema is the PostgreSQL schema of the outbox tables. Defaults to outbox.
+	// +optional
+	// +kubebuilder:default=outbox
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z_][a-z0-9_]*$') && !self.startsWith('pg_')",message="schema must be a name of lower-case alphanumeric characters and underscores, that does not start with a digit or pg_, such as outbox"
+	Schema string `json:"schema,omitempty"`
+
+	// caSecretRef is the Secret with the PEM certificates that the server is verified
+	// with, and the host's name too. When its key is not set: ca.crt. When not set:
+	// the mode in the connection string.
+	// +optional
+	CASecretRef *SecretRef `json:"caSecretRef,omitempty"`
+
+	// migrationSecretRef is the Secret with the login of a Job that creates and
+	// upgrades the schema, and grants the login of the pods what it needs: a
+	// connection string of the schema's owner. When its key is not set: dsn. When not
+	// set: the operator does not migrate; run `dispatcher migrate up` yourself.
+	// +optional
+	MigrationSecretRef *SecretRef `json:"migrationSecretRef,omitempty"`
 }

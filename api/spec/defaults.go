@@ -31,51 +31,6 @@ func Escaped(text []byte) []byte {
 	})
 }
 
-// ApplyDefaults sets the fields that are not set to the defaults in their comments.
-func (c *Config) ApplyDefaults() {
-	setDefault(&c.Database.Schema, "outbox")
-	if c.Database.CAFile != "" {
-		setDefault(&c.Database.SSLMode, "VerifyFull")
-	}
-	c.Database.Connection.applyDefaults()
-	if m := c.Database.M10; m != nil {
-		setDefault(&m.Topic, "m10")
-		setDefault(&m.Publish, M10Insert)
-	}
-	d := &c.Delivery
-	setDefault(&d.Lease, Duration(DefaultLease))
-	setDefault(&d.PollInterval, Duration(DefaultPollInterval))
-	setDefault(&d.BatchSize, DefaultBatchSize)
-	setDefault(&d.Concurrency, DefaultConcurrency)
-	setDefault(&d.MaxConcurrency, DefaultMaxConcurrency)
-	setDefault(&d.MaxInFlightBytes, DefaultMaxBytes)
-	setDefault(&d.MaxAttempts, DefaultMaxAttempts)
-	setDefault(&d.Ordering, OrderingNone)
-	setDefault(&d.Fairness, FairnessNone)
-	setDefault(&d.OnDead, OnDeadContinue)
-	setDefault(&d.WakeUp, WakeUpNone)
-	setDefault(&d.Timeout, Duration(DefaultDeliveryTimeout))
-	setDefault(&d.GracePeriod, Duration(DefaultGracePeriod))
-	d.defaultRates()
-	setDefault(&c.State, Running)
-	setDefault(&c.Server.Address, "127.0.0.1:8080")
-	setDefault(&c.Log.Level, "Info")
-	setDefault(&c.Message.Format, FormatCloudEvents)
-	d.Backoff.ApplyDefaults()
-	c.Retention.applyDefaults()
-	c.Journal.applyDefaults()
-	if c.Message.SchemaRegistry != nil {
-		c.Message.SchemaRegistry.ApplyDefaults()
-	}
-	c.Sink.ApplyDefaults()
-}
-
-func (c *Connection) applyDefaults() {
-	if c != nil && c.PortFile == "" {
-		setDefault(&c.Port, 5432)
-	}
-}
-
 // ApplyDefaults fills in what is not set, by the strategy.
 func (b *Backoff) ApplyDefaults() {
 	setDefault(&b.Strategy, BackoffExponential)

@@ -20,24 +20,50 @@ const (
 	FormatStorage MessageFormat = "Storage"
 )
 
-// Message says what an event becomes on its way to the sink. Format and headers are for sinks whose messages have
-// headers: all but log and postgres.
-//
-// +kubebuilder:object:generate=false
+// Message is what an event becomes on its way to the sink. Format and headers are not for log and postgres, whose
+// messages have no headers.
 type Message struct {
-	// Format is CloudEvents, Plain, Debezium or Storage. All but CloudEvents are for contentMode Binary.
-	// Defaults to CloudEvents.
+	// format is CloudEvents (1.0, as the sink's contentMode says), Plain (the payload,
+	// with the event's trace context and those of headers), Debezium (Plain, as its outbox
+	// event router writes it to Kafka: a header id with the event id, and topics
+	// outbox.event.<aggregate type> where neither routes nor the sink's topic says
+	// otherwise) or Storage (Plain, with headers event_type, aggregate_id and
+	// correlation_id, and a member metadata of the payload with the row's headers,
+	// outbox_id and sequence_number). All but CloudEvents are for contentMode
+	// Binary. Defaults to CloudEvents.
+	// +optional
+	// +kubebuilder:default=CloudEvents
 	Format MessageFormat `json:"format,omitempty"`
-	// Headers are CEL expressions over event and payload, by the names of the headers that they make, at most 32.
-	// They are added to those of the format, and replace those of the same name. A header whose value is empty is left out. Not
-	// for contentMode Batch. Defaults to none.
-	Headers map[string]string `json:"headers,omitempty"`
-	// Validation is what payloads must be like, by event type, at most 64 entries. Defaults to none.
+
+	// headers are computed for each event. They are added to those of the format, and
+	// replace those of the same name. Not for contentMode Batch, whose requests have
+	// several events. At most two for sqs and sns with format CloudEvents, and ten
+	// with another, among them those of format Storage.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, a.name.lowerAscii() == b.name.lowerAscii()))",message="headers must not name a header twice, in whatever case; remove one of the two"
+	Headers []MessageHeader `json:"headers,omitempty"`
+
+	// validation checks payloads by event type, with JSON Schemas and CEL rules. Every
+	// entry for the type of an event applies. An invalid event is dead at once.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
 	Validation []Validation `json:"validation,omitempty"`
-	// Transform changes payloads after their validation, by event type, at most 64 entries; all that are
-	// for an event's type, in this order. Defaults to none.
+
+	// transform changes payloads after their validation, by event type: for data that
+	// must not leave the database. Every entry for the type of an event applies, in
+	// this order.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
 	Transform []Transformation `json:"transform,omitempty"`
-	// SchemaRegistry is where schemas are read from. Defaults to none.
+
+	// schemaRegistry is the registry of the schemas that encoding and validation name.
+	// When not set: none.
+	// +optional
 	SchemaRegistry *SchemaRegistry `json:"schemaRegistry,omitempty"`
 }
 

@@ -1,8 +1,10 @@
 package spec
 
 import (
+	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"sigs.k8s.io/yaml"
@@ -13,8 +15,7 @@ import (
 // made are the settings of objects, whose keys are at their paths, and lines of the keys: NAME/KEY by FIELD, sorted.
 func made(t *testing.T, from Objects, login Login) (Config, []string) {
 	t.Helper()
-	c, refs, err := from.Config(login, Ref.Path)
-	need.OK(t, err)
+	c, refs := from.Config(login, Ref.Path)
 	var lines []string
 	for _, r := range refs {
 		line := r.Path() + " by " + r.Field
@@ -25,6 +26,37 @@ func made(t *testing.T, from Objects, login Login) (Config, []string) {
 	}
 	slices.Sort(lines)
 	return c, lines
+}
+
+// paths are the files of settings: FIELD PATH, sorted, fields in lower case.
+func paths(c Config) (all []string) {
+	var walk func(field string, v reflect.Value)
+	walk = func(field string, v reflect.Value) {
+		switch v.Kind() {
+		case reflect.Pointer:
+			if !v.IsNil() {
+				walk(field, v.Elem())
+			}
+		case reflect.Slice:
+			for i := range v.Len() {
+				walk(fmt.Sprintf("%s[%d]", field, i), v.Index(i))
+			}
+		case reflect.Struct:
+			for f, value := range v.Fields() {
+				name := strings.ToLower(f.Name)
+				if value.Kind() == reflect.String && strings.HasSuffix(f.Name, "File") && value.String() != "" {
+					all = append(all, strings.TrimPrefix(field+"."+name, ".")+" "+value.String())
+				} else if f.Name == "Dispatcher" || f.Anonymous {
+					walk(field, value)
+				} else {
+					walk(field+"."+name, value)
+				}
+			}
+		}
+	}
+	walk("", reflect.ValueOf(c))
+	slices.Sort(all)
+	return all
 }
 
 func read[T any](t *testing.T, text string) (v T) {
@@ -45,128 +77,128 @@ func same(t *testing.T, what string, got, want any) {
 // CONTRACT: C-100
 func TestKeysOfASpec(t *testing.T) {
 	for name, test := range map[string]struct {
-		spec, file string
-		keys       []string
+		spec        string
+		files, keys []string
 	}{
 		"a user and a password": {
 			"sink: {kafka: {brokers: [a:9092]}, auth: {type: Plain, secretRef: {name: user}}}",
-			"sink: {kafka: {brokers: [a:9092]}, auth: {type: Plain, usernameFile: user/username, secretFile: user/password}}",
+			[]string{"sink.auth.secretfile user/password", "sink.auth.usernamefile user/username"},
 			[]string{"user/username by spec.sink.auth.secretRef", "user/password by spec.sink.auth.secretRef"},
 		},
 		"Strimzi's user, password and authority": {
 			"sink: {kafka: {brokers: [a:9093]}, auth: {type: ScramSHA512, username: orders, secretRef: {name: orders}}, tls: {caSecretRef: {name: cluster-ca}}}",
-			"sink: {kafka: {brokers: [a:9093]}, auth: {type: ScramSHA512, username: orders, secretFile: orders/password}, tls: {caFile: cluster-ca/ca.crt}}",
+			[]string{"sink.auth.secretfile orders/password", "sink.tls.cafile cluster-ca/ca.crt"},
 			[]string{"cluster-ca/ca.crt by spec.sink.tls.caSecretRef", "orders/password by spec.sink.auth.secretRef"},
 		},
 		"Strimzi's user with a certificate": {
 			"sink: {kafka: {brokers: [a:9093]}, tls: {clientCertSecretRef: {name: orders, key: user.crt}, clientKeySecretRef: {name: orders, key: user.key}}}",
-			"sink: {kafka: {brokers: [a:9093]}, tls: {clientCertFile: orders/user.crt, clientKeyFile: orders/user.key}}",
+			[]string{"sink.tls.clientcertfile orders/user.crt", "sink.tls.clientkeyfile orders/user.key"},
 			[]string{"orders/user.crt by spec.sink.tls.clientCertSecretRef", "orders/user.key by spec.sink.tls.clientKeySecretRef"},
 		},
 		"a certificate and its key in Secrets of their own": {
 			"sink: {kafka: {brokers: [a:9093]}, tls: {clientCertSecretRef: {name: cert}, clientKeySecretRef: {name: other}}}",
-			"sink: {kafka: {brokers: [a:9093]}, tls: {clientCertFile: cert/tls.crt, clientKeyFile: other/tls.key}}",
+			[]string{"sink.tls.clientcertfile cert/tls.crt", "sink.tls.clientkeyfile other/tls.key"},
 			[]string{"cert/tls.crt by spec.sink.tls.clientCertSecretRef", "other/tls.key by spec.sink.tls.clientKeySecretRef"},
 		},
 		"a certificate with another key, and its private key by default": {
 			"sink: {kafka: {brokers: [a:9093]}, tls: {clientCertSecretRef: {name: cert, key: chain.pem}}}",
-			"sink: {kafka: {brokers: [a:9093]}, tls: {clientCertFile: cert/chain.pem, clientKeyFile: cert/tls.key}}",
+			[]string{"sink.tls.clientcertfile cert/chain.pem", "sink.tls.clientkeyfile cert/tls.key"},
 			[]string{"cert/chain.pem by spec.sink.tls.clientCertSecretRef", "cert/tls.key by spec.sink.tls.clientCertSecretRef"},
 		},
 		"a certificate of cert-manager": {
 			"sink: {rabbitmq: {addresses: [a:5671]}, auth: {type: External}, tls: {clientCertSecretRef: {name: orders}}}",
-			"sink: {rabbitmq: {addresses: [a:5671]}, auth: {type: External}, tls: {clientCertFile: orders/tls.crt, clientKeyFile: orders/tls.key}}",
+			[]string{"sink.tls.clientcertfile orders/tls.crt", "sink.tls.clientkeyfile orders/tls.key"},
 			[]string{"orders/tls.crt by spec.sink.tls.clientCertSecretRef", "orders/tls.key by spec.sink.tls.clientCertSecretRef"},
 		},
 		"a token, and TLS with the system's roots": {
 			"sink: {kafka: {brokers: [b:9092, a:9092]}, auth: {type: OAuthBearer, secretRef: {name: t, key: jwt}}, tls: {}}",
-			"sink: {kafka: {brokers: [a:9092, b:9092]}, auth: {type: OAuthBearer, secretFile: t/jwt}, tls: {}}",
+			[]string{"sink.auth.secretfile t/jwt"},
 			[]string{"t/jwt by spec.sink.auth.secretRef"},
 		},
 		"other keys, and an authority in a ConfigMap": {
 			"sink: {rabbitmq: {addresses: [a:5671]}, auth: {type: Plain, usernameKey: user, secretRef: {name: r, key: pass}}, tls: {caConfigMapRef: {name: roots, key: bundle.pem}, serverName: r}}",
-			"sink: {rabbitmq: {addresses: [a:5671]}, auth: {type: Plain, usernameFile: r/user, secretFile: r/pass}, tls: {caFile: roots/bundle.pem, serverName: r}}",
+			[]string{"sink.auth.secretfile r/pass", "sink.auth.usernamefile r/user", "sink.tls.cafile roots/bundle.pem"},
 			[]string{"r/user by spec.sink.auth.secretRef", "r/pass by spec.sink.auth.secretRef", "ConfigMap roots/bundle.pem by spec.sink.tls.caConfigMapRef"},
 		},
 		"an authority in a ConfigMap": {
 			"sink: {redis: {addresses: [a:6379]}, tls: {caConfigMapRef: {name: roots}}}",
-			"sink: {redis: {addresses: [a:6379]}, tls: {caFile: roots/ca.crt}}",
+			[]string{"sink.tls.cafile roots/ca.crt"},
 			[]string{"ConfigMap roots/ca.crt by spec.sink.tls.caConfigMapRef"},
 		},
 		"the identity of the pod": {
 			"sink: {kafka: {brokers: [a:9098]}, auth: {type: AWSMSKIAM}, tls: {}}",
-			"sink: {kafka: {brokers: [a:9098]}, auth: {type: AWSMSKIAM}, tls: {}}",
+			nil,
 			nil,
 		},
 		"NATS credentials": {
 			"sink: {nats: {servers: ['nats://a:4222']}, auth: {type: Credentials, secretRef: {name: creds, key: user.creds}}}",
-			"sink: {nats: {servers: ['nats://a:4222']}, auth: {type: Credentials, secretFile: creds/user.creds}}",
+			[]string{"sink.auth.secretfile creds/user.creds"},
 			[]string{"creds/user.creds by spec.sink.auth.secretRef"},
 		},
 		"NATS credentials by default": {
 			"sink: {nats: {servers: ['nats://a:4222']}, auth: {type: Credentials, secretRef: {name: creds}}}",
-			"sink: {nats: {servers: ['nats://a:4222']}, auth: {type: Credentials, secretFile: creds/credentials}}",
+			[]string{"sink.auth.secretfile creds/credentials"},
 			[]string{"creds/credentials by spec.sink.auth.secretRef"},
 		},
 		"an NKey": {
 			"sink: {nats: {servers: ['nats://a:4222']}, auth: {type: NKey, secretRef: {name: creds}}}",
-			"sink: {nats: {servers: ['nats://a:4222']}, auth: {type: NKey, secretFile: creds/nkey}}",
+			[]string{"sink.auth.secretfile creds/nkey"},
 			[]string{"creds/nkey by spec.sink.auth.secretRef"},
 		},
 		"a NATS token": {
 			"sink: {nats: {servers: ['nats://a:4222']}, auth: {type: Token, secretRef: {name: creds}}}",
-			"sink: {nats: {servers: ['nats://a:4222']}, auth: {type: Token, secretFile: creds/token}}",
+			[]string{"sink.auth.secretfile creds/token"},
 			[]string{"creds/token by spec.sink.auth.secretRef"},
 		},
 		"a password": {
 			"sink: {redis: {addresses: [a:6379]}, auth: {type: Password, secretRef: {name: r, key: redis-password}}}",
-			"sink: {redis: {addresses: [a:6379]}, auth: {type: Password, secretFile: r/redis-password}}",
+			[]string{"sink.auth.secretfile r/redis-password"},
 			[]string{"r/redis-password by spec.sink.auth.secretRef"},
 		},
 		"a bearer token, and signing": {
 			"sink: {http: {url: 'https://a', signingSecretRef: {name: s, key: k}}, auth: {type: Token, secretRef: {name: h, key: t}}}",
-			"sink: {http: {url: 'https://a', signingSecretFile: s/k}, auth: {type: Token, secretFile: h/t}}",
+			[]string{"sink.auth.secretfile h/t", "sink.http.signingsecretfile s/k"},
 			[]string{"h/t by spec.sink.auth.secretRef", "s/k by spec.sink.http.signingSecretRef"},
 		},
 		"signing by default": {
 			"sink: {http: {url: 'https://a', signingSecretRef: {name: s}}}",
-			"sink: {http: {url: 'https://a', signingSecretFile: s/secret}}",
+			[]string{"sink.http.signingsecretfile s/secret"},
 			[]string{"s/secret by spec.sink.http.signingSecretRef"},
 		},
 		"the registry's, in addition to the sink's": {
 			"{sink: {http: {url: 'https://a'}, auth: {type: Token, secretRef: {name: h}}}, message: {schemaRegistry: {url: 'https://r', auth: {type: Token, secretRef: {name: r}}, tls: {caSecretRef: {name: ca}}}}}",
-			"{sink: {http: {url: 'https://a'}, auth: {type: Token, secretFile: h/token}}, message: {schemaRegistry: {url: 'https://r', auth: {type: Token, secretFile: r/token}, tls: {caFile: ca/ca.crt}}}}",
+			[]string{"message.schemaregistry.auth.secretfile r/token", "message.schemaregistry.tls.cafile ca/ca.crt", "sink.auth.secretfile h/token"},
 			[]string{"h/token by spec.sink.auth.secretRef", "r/token by spec.message.schemaRegistry.auth.secretRef", "ca/ca.crt by spec.message.schemaRegistry.tls.caSecretRef"},
 		},
 		"an inbox": {
 			"sink: {postgres: {secretRef: {name: db}}, tls: {caSecretRef: {name: ca}}, timeout: 5s}",
-			"sink: {postgres: {dsnFile: db/dsn}, tls: {caFile: ca/ca.crt}, timeout: 5s}",
+			[]string{"sink.postgres.dsnfile db/dsn", "sink.tls.cafile ca/ca.crt"},
 			[]string{"db/dsn by spec.sink.postgres.secretRef", "ca/ca.crt by spec.sink.tls.caSecretRef"},
 		},
 		"an inbox with an IAM login": {
 			"sink: {postgres: {secretRef: {name: db, key: uri}, iam: {provider: Google}}}",
-			"sink: {postgres: {dsnFile: db/uri, iam: {provider: Google}}}",
+			[]string{"sink.postgres.dsnfile db/uri"},
 			[]string{"db/uri by spec.sink.postgres.secretRef"},
 		},
 		"schemas and headers": {
 			"{sink: {http: {url: 'https://a', headers: [{name: X, value: v}]}}, message: {headers: [{name: T, expression: event.type}], validation: [{types: [B, A], schema: {configMapRef: {name: schemas, key: order.json}}}, {schema: {configMapRef: {name: schemas}}}]}}",
-			"{sink: {http: {url: 'https://a', headers: {X: v}}}, message: {headers: {T: event.type}, validation: [{types: [A, B], schema: {file: schemas/order.json}}, {schema: {file: schemas/schema.json}}]}}",
+			[]string{"message.validation[0].schema.file schemas/order.json", "message.validation[1].schema.file schemas/schema.json"},
 			[]string{"ConfigMap schemas/order.json by spec.message.validation[0].schema.configMapRef", "ConfigMap schemas/schema.json by spec.message.validation[1].schema.configMapRef"},
 		},
 		"a database of its own": {
 			"database: {secretRef: {name: app, key: uri}, schema: shop, caSecretRef: {name: ca, key: root.pem}, migrationSecretRef: {name: owner}}",
-			"database: {dsnFile: app/uri, schema: shop, caFile: ca/root.pem}",
+			[]string{"database.cafile ca/root.pem", "database.dsnfile app/uri"},
 			[]string{"app/uri by spec.database.secretRef", "ca/root.pem by spec.database.caSecretRef"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, keys := made(t, Objects{Dispatcher: read[map[string]any](t, test.spec)}, DispatcherLogin)
-			same(t, "the settings", c, read[Config](t, test.file))
+			c, keys := made(t, Objects{Dispatcher: read[*Dispatcher](t, test.spec)}, LoginDispatcher)
+			same(t, "the files", paths(c), test.files)
 			same(t, "the keys", keys, slices.Sorted(slices.Values(test.keys)))
 		})
 	}
-	own := Objects{Dispatcher: read[map[string]any](t, "database: {secretRef: {name: app}, migrationSecretRef: {name: owner}}")}
-	c, keys := made(t, own, MigrationLogin)
+	own := Objects{Dispatcher: read[*Dispatcher](t, "database: {secretRef: {name: app}, migrationSecretRef: {name: owner}}")}
+	c, keys := made(t, own, LoginMigration)
 	same(t, "its migration", c.Database.DSNFile, "owner/dsn")
 	same(t, "the keys of its migration", keys, []string{"app/dsn by spec.database.secretRef", "owner/dsn by spec.database.migrationSecretRef"})
 }
@@ -182,8 +214,8 @@ func TestDatabaseSecretsAreUsedAsTheyAre(t *testing.T) {
 		"CloudNativePG": {
 			spec: "{secretRef: {name: app}, secretKeys: {}, tls: {caSecretRef: {name: db-ca}}, migration: {secretRef: {name: owner, key: uri}}}",
 			file: "{connection: {hostFile: app/host, portFile: app/port, databaseFile: app/dbname, " +
-				"userFile: app/username, passwordFile: app/password}, caFile: db-ca/ca.crt}",
-			migration: "{dsnFile: owner/uri, caFile: db-ca/ca.crt}",
+				"userFile: app/username, passwordFile: app/password}, sslMode: VerifyFull, caFile: db-ca/ca.crt}",
+			migration: "{dsnFile: owner/uri, sslMode: VerifyFull, caFile: db-ca/ca.crt}",
 			mounts: []string{"app/host by spec.secretRef", "app/port by spec.secretRef", "app/dbname by spec.secretRef",
 				"app/username by spec.secretRef", "app/password by spec.secretRef", "db-ca/ca.crt by spec.tls.caSecretRef"},
 			migrates: []string{"owner/uri by spec.migration.secretRef"},
@@ -232,12 +264,12 @@ func TestDatabaseSecretsAreUsedAsTheyAre(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			from := Objects{Outbox: read[map[string]any](t, test.spec), OutboxField: "spec"}
-			c, keys := made(t, from, DispatcherLogin)
+			from := Objects{Outbox: read[*Outbox](t, test.spec), OutboxField: "spec"}
+			c, keys := made(t, from, LoginDispatcher)
 			same(t, "the dispatchers' settings", c.Database, read[Database](t, test.file))
 			same(t, "the dispatchers' keys", keys, slices.Sorted(slices.Values(test.mounts)))
 			if test.migration != "" {
-				c, keys = made(t, from, MigrationLogin)
+				c, keys = made(t, from, LoginMigration)
 				same(t, "the migration's settings", c.Database, read[Database](t, test.migration))
 				same(t, "the migration's keys", keys, slices.Sorted(slices.Values(append(test.mounts, test.migrates...))))
 			}
@@ -254,7 +286,7 @@ func TestLoginOfReplays(t *testing.T) {
 			"replay-cert/tls.crt by spec.replayLogin.clientCertSecretRef", "replay-cert/tls.key by spec.replayLogin.clientCertSecretRef"},
 		"{secretRef: {name: app}, replayLogin: {secretRef: {name: replay}}}": {"replay/dsn by spec.replayLogin.secretRef"},
 	} {
-		c, keys := made(t, Objects{Outbox: read[map[string]any](t, spec), OutboxField: "spec"}, ReplayLogin)
+		c, keys := made(t, Objects{Outbox: read[*Outbox](t, spec), OutboxField: "spec"}, LoginReplay)
 		same(t, "the keys of "+spec, keys, want)
 		if u := c.Database.Connection; u != nil && (u.User != "replay" || c.Database.ClientCertFile != "replay-cert/tls.crt") {
 			t.Errorf("%s: %+v, %+v", spec, c.Database, u)
@@ -266,9 +298,9 @@ func TestLoginOfReplays(t *testing.T) {
 //
 // CONTRACT: C-60, C-100
 func TestNotificationsAndRetentionOfTheOutbox(t *testing.T) {
-	outbox := read[map[string]any](t, "{secretRef: {name: db}, retention: {delivered: 1h}, notify: {url: 'https://n', auth: {type: Token, secretRef: {name: oncall}}, signingSecretRef: {name: s}, tls: {caSecretRef: {name: ca}}}}")
-	c, keys := made(t, Objects{Dispatcher: map[string]any{"outboxRef": map[string]any{"name": "main"}}, Outbox: outbox, OutboxField: "Outbox main: spec"}, DispatcherLogin)
-	same(t, "notify", *c.Notify, read[Notify](t, "{url: 'https://n', auth: {type: Token, secretFile: oncall/token}, signingSecretFile: s/secret, tls: {caFile: ca/ca.crt}}"))
+	outbox := read[*Outbox](t, "{secretRef: {name: db}, retention: {delivered: 1h}, notify: {url: 'https://n', auth: {type: Token, secretRef: {name: oncall}}, signingSecretRef: {name: s}, tls: {caSecretRef: {name: ca}}}}")
+	c, keys := made(t, Objects{Dispatcher: &Dispatcher{OutboxRef: &OutboxRef{Name: "main"}}, Outbox: outbox, OutboxField: "Outbox main: spec"}, LoginDispatcher)
+	same(t, "the files", paths(c), []string{"database.dsnfile db/dsn", "notify.auth.secretfile oncall/token", "notify.signingsecretfile s/secret", "notify.tls.cafile ca/ca.crt"})
 	same(t, "the keys", keys, []string{"ca/ca.crt by Outbox main: spec.notify.tls.caSecretRef", "db/dsn by Outbox main: spec.secretRef",
 		"oncall/token by Outbox main: spec.notify.auth.secretRef", "s/secret by Outbox main: spec.notify.signingSecretRef"})
 	if c.Retention.Scope != ScopeOutbox {

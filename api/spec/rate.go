@@ -1,7 +1,5 @@
 package spec
 
-import "time"
-
 // RateLimit is a number of events in a period, over which they are spread evenly.
 type RateLimit struct {
 	// events is how many. From 1 to 1000000.
@@ -40,14 +38,3 @@ type TopicRateLimit struct {
 
 // RateLimited reports whether processes of the dispatcher share a limit.
 func (d Delivery) RateLimited() bool { return d.RateLimit != nil || len(d.TopicRateLimits) > 0 }
-
-func (d *Delivery) defaultRates() {
-	for _, limit := range []*RateLimit{d.RateLimit, d.TenantRateLimit} {
-		if limit != nil {
-			setDefault(&limit.Period, Duration(time.Second))
-		}
-	}
-	for i := range d.TopicRateLimits {
-		setDefault(&d.TopicRateLimits[i].Period, Duration(time.Second))
-	}
-}

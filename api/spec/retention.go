@@ -2,25 +2,34 @@ package spec
 
 import "time"
 
-// Retention says how long rows are kept (CONTRACT C-60). A row is removed by a sweep that runs every 24th of the
-// shortest of the times, from once a minute to once in 6 hours, by one process at a time.
-//
-// +kubebuilder:object:generate=false
+// Retention says how long rows are kept. The dispatchers remove them, one pod at a time. The interval between runs is a
+// 24th of the shortest retention, from one minute to 6 hours.
 type Retention struct {
-	// Delivered is how long a delivered row is kept, and its dedupe key remembered, 0s to 87600h (10 years).
-	// With 0s a row is deleted when it is delivered. Defaults to 168h.
+	// delivered is how long a delivered row is kept, and its dedupe key is remembered.
+	// With 0s a row is deleted when it is delivered. From 0s to 87600h (10 years).
+	// Defaults to 168h.
+	// +optional
+	// +kubebuilder:default="168h"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) <= duration('87600h')",message="delivered must be a duration from 0s, which deletes a row as soon as it is delivered, to 87600h, such as 168h for 7 days"
 	Delivered *Duration `json:"delivered,omitempty"`
-	// DeadResolved is how long a dead row is kept after a person resolved the last of its dead letters,
-	// with all of these, 1h to 87600h. Defaults to 720h.
-	DeadResolved Duration `json:"deadResolved,omitempty"`
-	// DeadUnresolved is how long an unresolved dead row is kept, 1h to 87600h. After that its dead letter is resolved
-	// as expired, and kept for DeadResolved. With OnDead Block a row that has a key is kept anyway, because only
-	// a person unblocks a key. Defaults to for ever.
-	DeadUnresolved Duration `json:"deadUnresolved,omitempty"`
-	// Scope is Dispatcher or Outbox: whose rows are removed. Dispatcher is those of the namespace and the topics;
-	// dispatchers that share topics then all remove them, so the shorter time holds. Outbox is all of the
-	// tables, for dispatchers that all say the same, as those of one Outbox do. Defaults to Dispatcher.
-	Scope RetentionScope `json:"scope,omitempty"`
+
+	// deadResolved is how long a dead row and its dead letters are kept after a person
+	// has resolved the last of these. From 1h to 87600h. Defaults to 720h.
+	// +optional
+	// +kubebuilder:default="720h"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1h') && duration(self) <= duration('87600h')",message="deadResolved must be a duration from 1h to 87600h, such as 720h for 30 days"
+	DeadResolved Duration `json:"deadResolved,omitzero"`
+
+	// deadUnresolved is how long an unresolved dead row is kept. After that its
+	// dead letter is resolved as expired, and kept for deadResolved. With onDead Block
+	// a row that has a key is kept anyway, because only a person unblocks a key. From
+	// 1h to 87600h. When not set: for ever.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1h') && duration(self) <= duration('87600h')",message="deadUnresolved must be a duration from 1h to 87600h, such as 2160h for 90 days; leave it out to keep unresolved rows for ever"
+	DeadUnresolved Duration `json:"deadUnresolved,omitzero"`
+
+	// Scope says whose rows are removed: those of a dispatcher that has a database of its own, else the Outbox's.
+	Scope RetentionScope `json:"-"`
 }
 
 // RetentionScope says whose rows a retention is about.
@@ -40,15 +49,6 @@ const (
 
 // DeletesAtAck reports whether rows are deleted as soon as they are delivered.
 func (r Retention) DeletesAtAck() bool { return r.Delivered != nil && *r.Delivered == 0 }
-
-func (r *Retention) applyDefaults() {
-	if r.Delivered == nil {
-		delivered := Duration(DefaultDelivered)
-		r.Delivered = &delivered
-	}
-	setDefault(&r.DeadResolved, Duration(DefaultDeadResolved))
-	setDefault(&r.Scope, ScopeDispatcher)
-}
 
 // Journal says whether changes of events are recorded. A record has the status before and after, the attempt, the
 // lease, the worker and the login, the transaction and the position in the database's WAL; never a payload.
@@ -76,12 +76,3 @@ const (
 	// JournalDisabled records none.
 	JournalDisabled JournalMode = "Disabled"
 )
-
-// DefaultJournalRetention is the default of [Journal.Retention].
-const DefaultJournalRetention = 7 * 24 * time.Hour
-
-func (j *Journal) applyDefaults() {
-	if j != nil {
-		setDefault(&j.Retention, Duration(DefaultJournalRetention))
-	}
-}

@@ -2,23 +2,38 @@ package spec
 
 import "time"
 
-// PostgresSink inserts events into a table of a PostgreSQL database, effectively once: the event's id is
-// the table's primary key. Routes do not apply to it: there is one table.
-//
-// +kubebuilder:object:generate=false
+// PostgresSink inserts events into a table of another database, effectively once: the event's id is the primary key of
+// the table, and an existing one counts as delivered.
 type PostgresSink struct {
-	// DSN is a connection string, for trying things out. Keep passwords out of it: use DSNFile. Exactly one of DSN and
-	// DSNFile must be set.
-	DSN string `json:"dsn,omitempty"`
-	// DSNFile holds a connection string (URL or key=value). With a caFile in tls the server is verified as with
-	// sslmode=verify-full, unless the string has sslmode=verify-ca.
-	DSNFile string `json:"dsnFile,omitempty"`
-	// IAM makes the password of each connection from the identity that the process has in a cloud.
-	// Defaults to none.
+	// secretRef is the Secret with a connection string, as a URL or as key=value
+	// words. With several hosts the one that accepts writes is used, also after a
+	// failover. Its login needs only the rights to insert into the table, and to
+	// select its id. With an authority in sink.tls the server is verified as with
+	// sslmode=verify-full, unless the string has sslmode=verify-ca. Its key, when not
+	// set: dsn.
+	// +required
+	SecretRef SecretRef `json:"secretRef,omitzero"`
+
+	// iam makes the password of each connection from the pod's identity in a cloud:
+	// see spec.pods.serviceAccount. Host, database and user are those of the connection
+	// string. When not set: the password is the one in the connection string.
+	// +optional
 	IAM *IAM `json:"iam,omitempty"`
-	// Table is the table's name, with its schema. It is never created. Defaults to public.inbox_events.
+
+	// table is the table's name, with its schema. It is never created: the
+	// documentation has the statement. Defaults to public.inbox_events.
+	// +optional
+	// +kubebuilder:default="public.inbox_events"
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=127
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z_][a-z0-9_]{0,62}[.][a-z_][a-z0-9_]{0,62}$')",message="table must be schema.table of lower-case alphanumeric characters and underscores, such as public.inbox_events"
 	Table string `json:"table,omitempty"`
-	// Access is what the file has next to the kind: auth, tls and timeout of the sink.
+
+	// DSNFile has what secretRef names, where a process reads it. DSN is a connection string in its place.
+	DSNFile string `json:"-"`
+	DSN     string `json:"-"`
+
+	// Access is what the object has next to the kind: auth, tls, content mode and timeout of the sink.
 	Access `json:"-"`
 }
 

@@ -1,36 +1,66 @@
 package spec
 
-// Validation is what the payload of some events must be like. An event that breaks it is dead at once,
-// with schema_validation_failed, and nothing of it is sent (CONTRACT C-72). Every entry that is for an
-// event's type holds.
+// Validation is what the payload of some events must be like. An event that does not meet it is dead at once, with the
+// reason schema_validation_failed: it is neither sent nor retried.
 //
-// +kubebuilder:object:generate=false
+// +kubebuilder:validation:XValidation:rule="has(self.schema) || has(self.rules) && self.rules.size() > 0",message="validation must check something; add schema or rules, or remove the entry"
 type Validation struct {
-	// Types are the event types that it is for, at most 256. One that ends with * is for all types that begin
-	// so, such as order.*. None means all.
+	// types are the event types that the entry applies to. One that ends with * stands
+	// for all types that begin with the text before it, such as order.*. Empty means
+	// all.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=255
 	Types []string `json:"types,omitempty"`
-	// Versions are the versions of events that it is for, at most 64: the header event_version, else schema_version,
-	// else 1.0.0. One that ends with * is for all that begin so. When an entry of the type has Schema and Versions, an event
-	// whose version no such entry names is refused, also where another entry has a schema for all versions. None means all.
+
+	// versions are the event versions that the entry applies to: the header
+	// event_version, else schema_version, else 1.0.0. One that ends with * stands for
+	// all that begin with the text before it. Where entries of a type name versions
+	// with a schema, an event of another version is refused. An entry for all versions
+	// does not admit it. Empty means all.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=64
 	Versions []string `json:"versions,omitempty"`
-	// Schema is a JSON Schema that payloads must fit. Defaults to none.
+
+	// schema is the JSON Schema that payloads must fit. When not set: none.
+	// +optional
 	Schema *PayloadSchema `json:"schema,omitempty"`
-	// Rules must all hold, at most 32. There must be a schema or a rule.
+
+	// rules must all be true.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
 	Rules []Rule `json:"rules,omitempty"`
 }
 
-// PayloadSchema says where a JSON Schema is, of draft 7 or 2020-12, as its $schema says (2020-12 when it
-// says nothing). Exactly one member must be set.
+// PayloadSchema names a JSON Schema: exactly one of its members. Its $schema is draft 7 or 2020-12, which is the
+// default.
 //
-// +kubebuilder:object:generate=false
+// +kubebuilder:validation:XValidation:rule="[has(self.inline), has(self.configMapRef), has(self.registry)].filter(set, set).size() == 1",message="schema must have exactly one of inline, configMapRef and registry; add the one that has the JSON Schema, or remove the others"
 type PayloadSchema struct {
-	// Inline is the schema itself, as JSON. All schemas of a dispatcher have at most 256 KiB together.
+	// inline is the schema itself, as JSON.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=65536
 	Inline string `json:"inline,omitempty"`
-	// File holds the schema, as JSON. It is read again when it changes: a schema that compiles is used from the
-	// next event on, and one that does not leaves the one before it.
-	File string `json:"file,omitempty"`
-	// Registry names it in the schema registry, which message.schemaRegistry must say how to reach.
+
+	// configMapRef is the ConfigMap that holds the schema, as JSON. Pods read it again
+	// when it changes; a schema that does not compile is not used. Its key, when not
+	// set: schema.json.
+	// +optional
+	ConfigMapRef *ConfigMapRef `json:"configMapRef,omitempty"`
+
+	// registry is the schema in the schema registry; see spec.message.schemaRegistry.
+	// +optional
 	Registry *RegistrySchema `json:"registry,omitempty"`
+
+	// File has what configMapRef names, where a process reads it.
+	File string `json:"-"`
 }
 
 // RegistrySchema is a version of a subject in the schema registry.

@@ -31,7 +31,7 @@ type Outbox struct {
 
 	// spec is the desired state.
 	// +required
-	Spec OutboxSpec `json:"spec,omitzero"`
+	Spec spec.Outbox `json:"spec,omitzero"`
 
 	// status is the observed state.
 	// +optional
@@ -47,116 +47,6 @@ type OutboxList struct {
 	// +optional
 	metav1.ListMeta `json:"metadata,omitzero"`
 	Items           []Outbox `json:"items"`
-}
-
-// OutboxSpec says how to connect to the outbox's PostgreSQL, who migrates it, and how long rows are kept.
-//
-// +kubebuilder:validation:XValidation:rule="has(self.secretRef) || has(self.server) && has(self.user) && (has(self.iam) || has(self.tls) && has(self.tls.clientCertSecretRef))",message="a database needs a secretRef, or server and user with iam or tls.clientCertSecretRef, which need no password; add what is missing"
-// +kubebuilder:validation:XValidation:rule="has(self.secretRef) ? !has(self.secretRef.key) || !(has(self.server) || has(self.user) || has(self.secretKeys)) : !has(self.secretKeys)",message="secretKeys, server and user are for a Secret that holds the parts of a connection, and secretRef.key is that of a connection string; remove secretRef.key, or the others"
-// +kubebuilder:validation:XValidation:rule="!has(self.iam) || !has(self.tls) || !has(self.tls.mode) || !(self.tls.mode in ['Disable', 'Prefer'])",fieldPath=".tls",message="tls must not have the mode Disable or Prefer with iam, whose token is for connections with TLS; set mode to Require or VerifyFull, or leave it out with certificates"
-// +kubebuilder:validation:XValidation:rule="!has(self.iam) || has(self.tls) && (has(self.tls.mode) || has(self.tls.caSecretRef) || has(self.tls.caConfigMapRef)) || !(has(self.server) || has(self.user) || has(self.secretKeys) || has(self.migration) && (has(self.migration.user) || has(self.migration.secretKeys)) || has(self.replayLogin) && (has(self.replayLogin.user) || has(self.replayLogin.secretKeys)))",fieldPath=".tls",message="tls must have the mode Require, caSecretRef or caConfigMapRef with iam and without a connection string, because a token is never sent without TLS; set one of them"
-// +kubebuilder:validation:XValidation:rule="!has(self.migration) || !has(self.migration.user) || (has(self.migration.secretRef) ? !has(self.migration.secretRef.key) : has(self.server) && (has(self.iam) || has(self.migration.clientCertSecretRef) || has(self.tls) && has(self.tls.clientCertSecretRef)))",fieldPath=".migration",message="migration.user must have a secretRef without key, or server and iam or a clientCertSecretRef to log in with; add what is missing, or remove user"
-// +kubebuilder:validation:XValidation:rule="!has(self.journal) || has(self.migration) && self.migration.policy == 'Job'",fieldPath=".journal",message="journal is set by the migration Job; add migration with policy Job, or remove journal and run dispatcher migrate up with journal in its file"
-// +kubebuilder:validation:XValidation:rule="!has(self.replayLogin) || !has(self.replayLogin.user) || (has(self.replayLogin.secretRef) ? !has(self.replayLogin.secretRef.key) : has(self.server) && (has(self.iam) || has(self.replayLogin.clientCertSecretRef) || has(self.tls) && has(self.tls.clientCertSecretRef)))",fieldPath=".replayLogin",message="replayLogin.user must have a secretRef without key, or server and iam or a clientCertSecretRef to log in with; add what is missing, or remove user"
-type OutboxSpec struct {
-	// secretRef is the Secret with the login of the dispatchers. It needs only the
-	// rights that `dispatcher migrate grants` prints. Its key holds a connection
-	// string, as a URL or as key=value words; when the key is not set: dsn. Of several
-	// hosts the one that accepts writes is used, also after a failover. When not set:
-	// server and user are used, without a password.
-	// +optional
-	SecretRef spec.SecretRef `json:"secretRef,omitzero"`
-
-	// secretKeys names the keys of that Secret when it holds the parts of the
-	// connection, as database operators make them. `secretKeys: {}` fits those of
-	// CloudNativePG; with server also those of Zalando's operator, which hold only
-	// username and password. When not set: {} with a server or a user, else the
-	// Secret holds a connection string.
-	// +optional
-	SecretKeys *spec.ConnectionKeys `json:"secretKeys,omitempty"`
-
-	// server is the address of the database, for a Secret that does not hold it. When
-	// not set: the one in the Secret.
-	// +optional
-	Server *spec.DatabaseServer `json:"server,omitempty"`
-
-	// user is the login of the dispatchers. When not set: the one in the Secret.
-	// +optional
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=63
-	User string `json:"user,omitempty"`
-
-	// iam makes the password of each connection from the pod's identity in a cloud:
-	// see spec.pods.serviceAccount of an OutboxDispatcher. When not set: the password is
-	// the one in the Secret.
-	// +optional
-	IAM *spec.IAM `json:"iam,omitempty"`
-
-	// schema is the PostgreSQL schema of the outbox tables. Defaults to outbox.
-	// +optional
-	// +kubebuilder:default=outbox
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z_][a-z0-9_]*$') && !self.startsWith('pg_')",message="schema must be a name of lower-case alphanumeric characters and underscores, that does not start with a digit or pg_, such as outbox"
-	Schema string `json:"schema,omitempty"`
-
-	// tls configures TLS for the connections.
-	// +optional
-	TLS *DatabaseTLS `json:"tls,omitempty"`
-
-	// migration says who creates and upgrades the schema. When not set: the operator
-	// does not; run `dispatcher migrate up` yourself.
-	// +optional
-	Migration *Migration `json:"migration,omitempty"`
-
-	// replayLogin is the login of DeadLetterReplays. Its rights are those of
-	// `dispatcher migrate grants --for replay`. When not set: no DeadLetterReplay can
-	// run.
-	// +optional
-	ReplayLogin *ReplayLogin `json:"replayLogin,omitempty"`
-
-	// retention says how long rows of the outbox's tables are kept.
-	// +optional
-	// +kubebuilder:default={delivered: "168h"}
-	Retention Retention `json:"retention,omitzero"`
-
-	// journal records each change of an event's row in the database, for audits. The
-	// migration Job turns it on and off. When not set: it is left as it is, which is
-	// off in a new schema.
-	// +optional
-	Journal *spec.Journal `json:"journal,omitempty"`
-
-	// notify is an address that is notified of each dead letter of the outbox's
-	// dispatchers, by a CloudEvent over HTTP. When not set: none.
-	// +optional
-	Notify *Notify `json:"notify,omitempty"`
-}
-
-// Retention says how long rows are kept. The dispatchers remove them, one pod at a time. The interval between runs is a
-// 24th of the shortest retention, from one minute to 6 hours.
-type Retention struct {
-	// delivered is how long a delivered row is kept, and its dedupe key is remembered.
-	// With 0s a row is deleted when it is delivered. From 0s to 87600h (10 years).
-	// Defaults to 168h.
-	// +optional
-	// +kubebuilder:default="168h"
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) <= duration('87600h')",message="delivered must be a duration from 0s, which deletes a row as soon as it is delivered, to 87600h, such as 168h for 7 days"
-	Delivered *spec.Duration `json:"delivered,omitempty"`
-
-	// deadResolved is how long a dead row and its dead letters are kept after a person
-	// has resolved the last of these. From 1h to 87600h. Defaults to 720h.
-	// +optional
-	// +kubebuilder:default="720h"
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1h') && duration(self) <= duration('87600h')",message="deadResolved must be a duration from 1h to 87600h, such as 720h for 30 days"
-	DeadResolved spec.Duration `json:"deadResolved,omitzero"`
-
-	// deadUnresolved is how long an unresolved dead row is kept. After that its
-	// dead letter is resolved as expired, and kept for deadResolved. With onDead Block
-	// a row that has a key is kept anyway, because only a person unblocks a key. From
-	// 1h to 87600h. When not set: for ever.
-	// +optional
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1h') && duration(self) <= duration('87600h')",message="deadUnresolved must be a duration from 1h to 87600h, such as 2160h for 90 days; leave it out to keep unresolved rows for ever"
-	DeadUnresolved spec.Duration `json:"deadUnresolved,omitzero"`
 }
 
 // OutboxStatus is the observed state of an Outbox. The operator does not connect to the database: it reads the results

@@ -191,11 +191,11 @@ func createWithStatus(ctx context.Context, c client.Client, name string, topics 
 	GinkgoHelper()
 	obd := &v1alpha1.OutboxDispatcher{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "columns", Name: name},
-		Spec: v1alpha1.OutboxDispatcherSpec{
+		Spec: spec.Dispatcher{
 			Namespace: "orders",
 			Topics:    topics,
-			Database:  &v1alpha1.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "orders-db"}},
-			Sink:      v1alpha1.Sink{Log: &spec.LogSink{}},
+			Database:  &spec.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "orders-db"}},
+			Sink:      spec.Sink{Log: &spec.LogSink{}},
 		},
 	}
 	Expect(c.Create(ctx, obd)).To(Succeed())

@@ -222,7 +222,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		c.expect(kstatus.InProgressStatus, want{api.CompleteCondition, no, api.ReasonDispatcherNotFound, "warehouse"}, want{api.ReferencesResolvedCondition, no, api.ReasonDispatcherNotFound, ""})
 		c.expectEvent(corev1.EventTypeWarning, api.ReasonDispatcherNotFound, "create it")
 		dispatcher := &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: "warehouse", Namespace: c.namespace},
-			Spec: api.OutboxDispatcherSpec{Namespace: "shop", Topics: []string{"bills"}, OutboxRef: &spec.OutboxRef{Name: "orders"}, Sink: api.Sink{Log: &spec.LogSink{}}}}
+			Spec: spec.Dispatcher{Namespace: "shop", Topics: []string{"bills"}, OutboxRef: &spec.OutboxRef{Name: "orders"}, Sink: spec.Sink{Log: &spec.LogSink{}}}}
 		c.Create(dispatcher)
 		o = c.expect(kstatus.FailedStatus, want{api.CompleteCondition, no, api.ReasonTopicNotDelivered, `"orders"`})
 		Expect(meta.FindStatusCondition(o.Status.Conditions, api.FailedCondition)).To(BeNil(), "it has not ended")

@@ -69,8 +69,8 @@ func (c *cluster) wrote() []string {
 
 // outbox is an Outbox with a login for replays.
 func (c *cluster) outbox() *api.Outbox {
-	return &api.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "orders", Namespace: c.namespace}, Spec: api.OutboxSpec{
-		SecretRef: spec.SecretRef{Name: "orders-db"}, ReplayLogin: &api.ReplayLogin{SecretRef: &spec.SecretRef{Name: "orders-replay"}},
+	return &api.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "orders", Namespace: c.namespace}, Spec: spec.Outbox{
+		SecretRef: spec.SecretRef{Name: "orders-db"}, ReplayLogin: &spec.ReplayLogin{SecretRef: &spec.SecretRef{Name: "orders-replay"}},
 	}}
 }
 

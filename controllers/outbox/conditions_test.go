@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
@@ -18,7 +19,7 @@ import (
 
 // dispatcher has conditions of the types and reasons.
 func dispatcher(name string, conditions ...metav1.Condition) api.OutboxDispatcher {
-	return api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: api.OutboxDispatcherSpec{Namespace: "shop"},
+	return api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec.Dispatcher{Namespace: "shop"},
 		Status: api.OutboxDispatcherStatus{Conditions: conditions}}
 }
 
@@ -71,7 +72,7 @@ func TestConditionsSumUpTheDispatchers(t *testing.T) {
 			dispatcher("a", is(api.TopicsSharedCondition, yes, api.ReasonTopicsShared))}}, "True/UpToDate", []string{"TopicsShared=True/TopicsShared"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c.o.outbox = &api.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: "n"}, Spec: api.OutboxSpec{Migration: &api.Migration{}}}
+			c.o.outbox = &api.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: "n"}, Spec: spec.Outbox{Migration: &spec.Migration{}}}
 			operatortest.CheckConditions(t, conditions(c.o), append([]string{api.ReadyCondition + "=" + c.ready}, c.also...), c.absent)
 		})
 	}

@@ -355,13 +355,13 @@ func updateStatus[T client.Object](ctx context.Context, o T) error {
 
 // outbox is a plain Outbox.
 func outbox() *api.Outbox {
-	return &api.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "shop"}, Spec: api.OutboxSpec{SecretRef: spec.SecretRef{Name: "db"}}}
+	return &api.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "shop"}, Spec: spec.Outbox{SecretRef: spec.SecretRef{Name: "db"}}}
 }
 
 // dispatcher is a plain OutboxDispatcher of that Outbox.
 func dispatcher(name string) *api.OutboxDispatcher {
-	return &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: api.OutboxDispatcherSpec{
-		Namespace: "shop", Topics: []string{name}, OutboxRef: &spec.OutboxRef{Name: "shop"}, Sink: api.Sink{Log: &spec.LogSink{}}}}
+	return &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec.Dispatcher{
+		Namespace: "shop", Topics: []string{name}, OutboxRef: &spec.OutboxRef{Name: "shop"}, Sink: spec.Sink{Log: &spec.LogSink{}}}}
 }
 
 // consumer is a plain OutboxConsumer of all dispatchers.

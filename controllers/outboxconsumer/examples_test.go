@@ -22,7 +22,7 @@ func TestExamplesOnThePage(t *testing.T) {
 	fed := observed{consumer: consumer, feeds: []feed{{
 		dispatcher: &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: "orders"},
 			Status: api.OutboxDispatcherStatus{EventTypes: []status.EventType{{Type: "order.placed"}}}},
-		retention: &api.Retention{}}}}
+		retention: &spec.Retention{}}}}
 	alone := observed{consumer: consumer, missing: problem.Waiting(api.ReferencesResolvedCondition, api.ReasonDispatcherNotFound,
 		`OutboxDispatcher "orders", which spec.dispatcherRefs names, does not exist in namespace "shop"; create it, or correct the name.`)}
 	operatortest.CheckExamples(t, "outboxconsumer.md", slices.Concat(conditions(fed), conditions(alone))...)

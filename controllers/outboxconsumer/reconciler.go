@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
@@ -101,7 +102,7 @@ func byAge(a, b *v1alpha1.OutboxConsumer) int {
 // cache's own, and only read.
 type feed struct {
 	dispatcher *v1alpha1.OutboxDispatcher
-	retention  *v1alpha1.Retention
+	retention  *spec.Retention
 }
 
 // feeds are the dispatchers that feed the consumer, by name, as far as they are there. The error is a problem when one,
@@ -116,7 +117,7 @@ func (r *Reconciler) feeds(ctx context.Context, o *v1alpha1.OutboxConsumer) (fou
 		if !d.DeletionTimestamp.IsZero() || !registration.FedBy(o, d.Name) {
 			continue
 		}
-		next := feed{d, &v1alpha1.Retention{}}
+		next := feed{d, &spec.Retention{}}
 		if ref := d.Spec.OutboxRef; ref != nil {
 			outbox := &v1alpha1.Outbox{}
 			next.retention = nil

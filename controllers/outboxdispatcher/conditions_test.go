@@ -28,7 +28,7 @@ func well() observed {
 	return observed{
 		obd: &api.OutboxDispatcher{
 			ObjectMeta: metav1.ObjectMeta{Name: "orders", Namespace: "shop", Generation: 3},
-			Spec:       api.OutboxDispatcherSpec{Replicas: ptr.To[int32](2)},
+			Spec:       spec.Dispatcher{Replicas: ptr.To[int32](2)},
 		},
 		migration: migrate.Migration{State: migrate.Succeeded},
 		deployment: &appsv1.Deployment{

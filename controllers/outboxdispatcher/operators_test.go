@@ -178,7 +178,7 @@ var _ = Describe("an object with the annotation outbox.dev/reconcile: Disabled",
 	It("makes nothing, of any kind", func() {
 		c := start(tick)
 		outbox := c.outbox()
-		outbox.Spec.ReplayLogin = &api.ReplayLogin{SecretRef: &spec.SecretRef{Name: "replay"}}
+		outbox.Spec.ReplayLogin = &spec.ReplayLogin{SecretRef: &spec.SecretRef{Name: "replay"}}
 		replay := &api.DeadLetterReplay{ObjectMeta: metav1.ObjectMeta{Name: "chg-812", Namespace: c.namespace}, Spec: api.DeadLetterReplaySpec{
 			OutboxRef: &spec.OutboxRef{Name: "shop"}, Namespace: "shop", Action: api.ActionReplay, Reason: "CHG-812", RequestedBy: "ada",
 			Selector: api.DeadLetterSelector{Group: "7f3a9c21"}}}

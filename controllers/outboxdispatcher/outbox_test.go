@@ -1,6 +1,7 @@
 package outboxdispatcher_test
 
 import (
+	"encoding/json"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -116,7 +117,7 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 		Expect(c.Requests.All()[before:]).To(BeEmpty(), "neither reads nor writes")
 
 		edit(c, outbox, func(o *api.Outbox) {
-			o.Spec.Migration.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"spec":{"afinity":{}}}`)}
+			o.Spec.Migration.PodTemplate = json.RawMessage(`{"spec":{"afinity":{}}}`)
 		})
 		c.expectOf(outbox, kstatus.FailedStatus,
 			want{api.StalledCondition, metav1.ConditionTrue, api.ReasonInvalidPodTemplate, "spec.migration.podTemplate cannot be used: "})
@@ -187,9 +188,9 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 func (c *cluster) outbox() *api.Outbox {
 	return &api.Outbox{
 		ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: c.namespace},
-		Spec: api.OutboxSpec{
+		Spec: spec.Outbox{
 			SecretRef: spec.SecretRef{Name: "orders-db"},
-			Migration: &api.Migration{SecretRef: &spec.SecretRef{Name: "orders-owner"}},
+			Migration: &spec.Migration{SecretRef: &spec.SecretRef{Name: "orders-owner"}},
 		},
 	}
 }
@@ -312,8 +313,8 @@ var _ = Describe("a missing reference", Label("references"), func() {
 	It("is reported in the words of the kubelet, until it exists", func() {
 		c := start(tick)
 		obd, outbox := c.referring("orders"), c.outbox()
-		obd.Spec.Message.Validation = []api.Validation{{Schema: &api.PayloadSchema{ConfigMapRef: &spec.ConfigMapRef{Name: "schemas", Key: "order.json"}}}}
-		outbox.Spec.Migration, outbox.Spec.TLS = nil, &api.DatabaseTLS{CAConfigMapRef: &spec.ConfigMapRef{Name: "roots"}}
+		obd.Spec.Message.Validation = []spec.Validation{{Schema: &spec.PayloadSchema{ConfigMapRef: &spec.ConfigMapRef{Name: "schemas", Key: "order.json"}}}}
+		outbox.Spec.Migration, outbox.Spec.TLS = nil, &spec.DatabaseTLS{CAConfigMapRef: &spec.ConfigMapRef{Name: "roots"}}
 		c.create(obd, outbox)
 		pod := c.pod("pod-a", corev1.PodStatus{Phase: corev1.PodPending})
 		c.deployed(1, 0)

@@ -2,6 +2,7 @@ package outboxdispatcher_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"os"
@@ -17,7 +18,6 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -115,7 +115,7 @@ var _ = Describe("the workload", Label("workload"), func() {
 
 		edit(c, obd, func(o *api.OutboxDispatcher) {
 			o.Spec.Pods.ServiceAccount = &spec.ServiceAccount{Annotations: []spec.Annotation{{Name: "cloud/role", Value: "orders"}}}
-			o.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(`{"spec":{"nodeSelector":{"disk":"fast"}}}`)}
+			o.Spec.Pods.Template = json.RawMessage(`{"spec":{"nodeSelector":{"disk":"fast"}}}`)
 		})
 		c.expectEvent(corev1.EventTypeNormal, api.ReasonRolledOut, "its pod template.")
 		Expect(fetch(c, &corev1.ServiceAccount{}, "orders-dispatcher").Annotations).To(HaveKeyWithValue("cloud/role", "orders"))
@@ -346,7 +346,7 @@ func dispatchersIn(text string) (all []*api.OutboxDispatcher) {
 
 // rendered is the file of the pods, with a plain Outbox where one is named.
 func rendered(obd *api.OutboxDispatcher) string {
-	return desired.ConfigMap(obd, &api.Outbox{Spec: api.OutboxSpec{SecretRef: spec.SecretRef{Name: "a"}}}).Data["config.yaml"]
+	return desired.ConfigMap(obd, &api.Outbox{Spec: spec.Outbox{SecretRef: spec.SecretRef{Name: "a"}}}).Data["config.yaml"]
 }
 
 var _ = Describe("labels of an object", Label("workload"), func() {
@@ -354,7 +354,7 @@ var _ = Describe("labels of an object", Label("workload"), func() {
 		c := start(tick, func(c *cluster) { c.inherited = []string{"team", "cost-center", "app.kubernetes.io/name"} })
 		obd := c.migrated()
 		obd.Labels = map[string]string{"team": "shop", "cost-center": "4711", "app.kubernetes.io/name": "orders", "other": "x"}
-		obd.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(`{"metadata":{"labels":{"cost-center":"42"}}}`)}
+		obd.Spec.Pods.Template = json.RawMessage(`{"metadata":{"labels":{"cost-center":"42"}}}`)
 		c.create(obd)
 		job := c.job()
 		Expect(job.Labels).To(HaveKeyWithValue("team", "shop"))

@@ -186,8 +186,8 @@ var _ = Describe("an upgrade of the operator with a new API", Label("upgrade"), 
 		withDefault := withoutDefault("maxInFlightBytes", "33554432")
 		c := start(tick)
 		for _, name := range []string{"x", "y", "z"} {
-			c.create(&api.Outbox{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: c.namespace}, Spec: api.OutboxSpec{
-				SecretRef: spec.SecretRef{Name: name}, Migration: &api.Migration{SecretRef: &spec.SecretRef{Name: name + "-owner"}}}})
+			c.create(&api.Outbox{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: c.namespace}, Spec: spec.Outbox{
+				SecretRef: spec.SecretRef{Name: name}, Migration: &spec.Migration{SecretRef: &spec.SecretRef{Name: name + "-owner"}}}})
 		}
 		var names []string
 		for _, name := range []string{"x-0", "x-1", "y-0", "z-0", "own-0", "own-1", "own-2", "x-standby"} {

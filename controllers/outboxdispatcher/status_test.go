@@ -434,7 +434,7 @@ func TestEditsWakePeersThatTheyConcern(t *testing.T) {
 		"schema":      {func(o *api.OutboxDispatcher) { o.Spec.Database.Schema = "other" }, true},
 		"its removal": {func(o *api.OutboxDispatcher) { o.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }, true},
 	} {
-		before := &api.OutboxDispatcher{Spec: api.OutboxDispatcherSpec{Database: &api.DispatcherDatabase{}}}
+		before := &api.OutboxDispatcher{Spec: spec.Dispatcher{Database: &spec.DispatcherDatabase{}}}
 		after := before.DeepCopy()
 		c.change(after)
 		need.Want(t, c.want, "%s: %v", concernsPeers(event.UpdateEvent{ObjectOld: before, ObjectNew: after}), name)
@@ -455,7 +455,7 @@ func TestATurnIsForPodsThatRoll(t *testing.T) {
 		migrates, starts := false, false
 		expect := func(why, name, template string, replicas int32, want bool) {
 			t.Helper()
-			obd := &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Spec: api.OutboxDispatcherSpec{Replicas: &replicas}}
+			obd := &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Spec: spec.Dispatcher{Replicas: &replicas}}
 			if starts {
 				obd.Spec.Replicas = new(int32(1))
 			}

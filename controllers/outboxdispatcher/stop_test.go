@@ -2,6 +2,7 @@ package outboxdispatcher_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -16,7 +17,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -67,14 +67,14 @@ var _ = Describe("a stop", Label("stop"), func() {
 		Entry("a reference is missing", false, func(o *api.OutboxDispatcher) { o.Spec.Database.SecretRef.Name = "missing" },
 			want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, ""}),
 		Entry("the template is invalid", false, func(o *api.OutboxDispatcher) {
-			o.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(`{"spec":{"afinity":{}}}`)}
+			o.Spec.Pods.Template = json.RawMessage(`{"spec":{"afinity":{}}}`)
 		},
 			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidPodTemplate, ""}),
 		Entry("the template is refused", false, func(o *api.OutboxDispatcher) {
-			o.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(`{"spec":{"containers":[{"name":"sidecar"}]}}`)}
+			o.Spec.Pods.Template = json.RawMessage(`{"spec":{"containers":[{"name":"sidecar"}]}}`)
 		}, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonApplyRefused, ""}),
 		Entry("the template has a name twice", false, func(o *api.OutboxDispatcher) {
-			o.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(`{"spec":{"containers":[{"name":"dispatcher","env":[{"name":"A","value":"1"},{"name":"A","value":"2"}]}]}}`)}
+			o.Spec.Pods.Template = json.RawMessage(`{"spec":{"containers":[{"name":"dispatcher","env":[{"name":"A","value":"1"},{"name":"A","value":"2"}]}]}}`)
 		}, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonApplyRefused, ""}),
 		Entry("the migration hangs", true, func(o *api.OutboxDispatcher) { o.Spec.Database.Schema = "other" },
 			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrating, ""}),
@@ -148,7 +148,7 @@ var _ = Describe("a stop", Label("stop"), func() {
 		Eventually(func() int32 { return *c.deployment().Spec.Replicas }).Should(BeEquivalentTo(0))
 		edit(c, obd, func(o *api.OutboxDispatcher) {
 			replicas(3)(o)
-			o.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(`{"spec":{"afinity":{}}}`)}
+			o.Spec.Pods.Template = json.RawMessage(`{"spec":{"afinity":{}}}`)
 		})
 		Eventually(func() []metav1.Condition { return c.get().Status.Conditions }).Should(ContainElement(HaveField("Reason", api.ReasonInvalidPodTemplate)))
 		Expect(*c.deployment().Spec.Replicas).To(BeEquivalentTo(0), "nothing starts with the template from before")

@@ -128,10 +128,10 @@ func (c *cluster) settle() (requests int) {
 func (c *cluster) dispatcher() *v1alpha1.OutboxDispatcher {
 	return &v1alpha1.OutboxDispatcher{
 		ObjectMeta: metav1.ObjectMeta{Name: "orders", Namespace: c.namespace},
-		Spec: v1alpha1.OutboxDispatcherSpec{
+		Spec: spec.Dispatcher{
 			Namespace: "shop",
-			Database:  &v1alpha1.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "orders-db"}},
-			Sink:      v1alpha1.Sink{Log: &spec.LogSink{}},
+			Database:  &spec.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "orders-db"}},
+			Sink:      spec.Sink{Log: &spec.LogSink{}},
 		},
 	}
 }

@@ -1,6 +1,7 @@
 package outboxdispatcher_test
 
 import (
+	"encoding/json"
 	"strings"
 	"time"
 
@@ -12,7 +13,6 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -98,7 +98,7 @@ var _ = Describe("a workload in trouble", Label("workload", "status"), func() {
 		before := c.deployment().Generation
 
 		template := func(raw string) {
-			edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(raw)} })
+			edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Pods.Template = json.RawMessage(raw) })
 		}
 		template(`{"spec":{"afinity":{}}}`)
 		c.expect(kstatus.FailedStatus,
@@ -168,7 +168,7 @@ var _ = Describe("what the spec says of pods", Label("workload"), func() {
 
 		edit(c, obd, func(o *api.OutboxDispatcher) {
 			o.Spec.Message.Transform = []spec.Transformation{{Payload: `without(paylaod, ["card"])`}}
-			o.Spec.Message.Validation = []api.Validation{{Schema: &api.PayloadSchema{ConfigMapRef: &spec.ConfigMapRef{Name: "schemas", Key: "order.json"}}}}
+			o.Spec.Message.Validation = []spec.Validation{{Schema: &spec.PayloadSchema{ConfigMapRef: &spec.ConfigMapRef{Name: "schemas", Key: "order.json"}}}}
 		})
 		Eventually(func() int64 { return c.deployment().Generation }).Should(BeNumerically(">", before))
 		Expect(c.configFile()).To(ContainSubstring("key: order.json"))
@@ -209,7 +209,7 @@ var _ = Describe("what the spec says of pods", Label("workload"), func() {
 		template := c.deployment().Spec.Template.String()
 		edit(c, obd, func(o *api.OutboxDispatcher) {
 			for range 5 {
-				o.Spec.Message.Validation = append(o.Spec.Message.Validation, api.Validation{Schema: &api.PayloadSchema{Inline: `{"title":"` + strings.Repeat("x", 60<<10) + `"}`}})
+				o.Spec.Message.Validation = append(o.Spec.Message.Validation, spec.Validation{Schema: &spec.PayloadSchema{Inline: `{"title":"` + strings.Repeat("x", 60<<10) + `"}`}})
 			}
 		})
 		c.expect(kstatus.FailedStatus, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidConfiguration, "and 262144 are the most; put schemas into ConfigMaps"},
@@ -224,8 +224,8 @@ var _ = Describe("what the spec says of pods", Label("workload"), func() {
 	// The labels of a chart are welcome, and cost no write. CONTRACT: C-100
 	It("may have the labels of a chart", func() {
 		c, obd := delivering(tick, func(o *api.OutboxDispatcher) {
-			o.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(`{"metadata":{"labels":{
-				"app.kubernetes.io/name":"shop","app.kubernetes.io/instance":"prod","app.kubernetes.io/managed-by":"Helm"}}}`)}
+			o.Spec.Pods.Template = json.RawMessage(`{"metadata":{"labels":{
+				"app.kubernetes.io/name":"shop","app.kubernetes.io/instance":"prod","app.kubernetes.io/managed-by":"Helm"}}}`)
 		})
 		Expect(c.deployment().Spec.Template.Labels).To(HaveKeyWithValue("app.kubernetes.io/managed-by", "Helm"))
 		before := c.settle()
@@ -233,7 +233,7 @@ var _ = Describe("what the spec says of pods", Label("workload"), func() {
 		Expect(c.Requests.All()[before:]).To(BeEmpty())
 
 		edit(c, obd, func(o *api.OutboxDispatcher) {
-			o.Spec.Pods.Template.Raw = []byte(`{"metadata":{"labels":{"outbox.dev/managed-by":"Helm","outbox.dev/component":"x","outbox.dev/dispatcher":"y"}}}`)
+			o.Spec.Pods.Template = json.RawMessage(`{"metadata":{"labels":{"outbox.dev/managed-by":"Helm","outbox.dev/component":"x","outbox.dev/dispatcher":"y"}}}`)
 		})
 		c.expect(kstatus.FailedStatus, want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidPodTemplate,
 			"(outbox.dev/component, outbox.dev/dispatcher, outbox.dev/managed-by); leave them out of it"})

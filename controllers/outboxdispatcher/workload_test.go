@@ -211,12 +211,12 @@ var _ = Describe("security", Label("security"), func() {
 		c := start(tick)
 		obd := c.dispatcher()
 		others := &spec.SecretRef{Name: "others"}
-		obd.Spec.Sink = api.Sink{
-			HTTP: &api.HTTPSink{URL: "https://warehouse.example.com/events", SigningSecretRef: &spec.SecretRef{Name: "others", Key: "signing"}},
-			Auth: &api.Auth{Type: spec.AuthToken, SecretRef: &spec.SecretRef{Name: "warehouse"}},
-			TLS:  &api.TLS{CASecretRef: &spec.SecretRef{Name: "others", Key: "ca"}, ClientCertSecretRef: others},
+		obd.Spec.Sink = spec.Sink{
+			HTTP: &spec.HTTPSink{URL: "https://warehouse.example.com/events", SigningSecretRef: &spec.SecretRef{Name: "others", Key: "signing"}},
+			Auth: &spec.Auth{Type: spec.AuthToken, SecretRef: &spec.SecretRef{Name: "warehouse"}},
+			TLS:  &spec.TLS{CASecretRef: &spec.SecretRef{Name: "others", Key: "ca"}, ClientCertSecretRef: others},
 		}
-		obd.Spec.Message.SchemaRegistry = &api.SchemaRegistry{URL: "https://registry.example.com", Auth: &api.Auth{Type: spec.AuthBasic, SecretRef: others}}
+		obd.Spec.Message.SchemaRegistry = &spec.SchemaRegistry{URL: "https://registry.example.com", Auth: &spec.Auth{Type: spec.AuthBasic, SecretRef: others}}
 		for _, name := range []string{"orders-db", "warehouse", "others"} {
 			data := map[string]string{}
 			for _, key := range []string{"dsn", "token", "signing", "ca", "tls.crt", "tls.key", "username", "password"} {

@@ -19,7 +19,6 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/httpsink"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
-	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // bearing is a Sink whose destination works on so many calls at once.
@@ -268,11 +267,10 @@ func TestAutoFindsTheKneeOfAnHTTPServer(t *testing.T) {
 		w.WriteHeader(http.StatusNoContent)
 	}))
 	t.Cleanup(server.Close)
-	cfg := spec.HTTPSink{URL: server.URL}
-	whole := spec.Config{Sink: spec.Sink{HTTP: &cfg}}
-	whole.ApplyDefaults()
-	sink, err := httpsink.New(*whole.Sink.HTTP, nil)
-	need.OK(t, err)
+	sink, err := httpsink.New(spec.HTTPSink{URL: server.URL}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	d, stop := begin(t, &endless{}, sink, auto)
 	found := func() bool {
 		s := d.Snapshot()

@@ -154,7 +154,7 @@ func TestDraftIsWhatIsDelivered(t *testing.T) {
 		header, path = r.Header, "http://"+r.Host+r.URL.Path
 	}))
 	t.Cleanup(server.Close)
-	cfg := spec.Config{Sink: spec.Sink{HTTP: &spec.HTTPSink{URL: server.URL + "/in", Headers: map[string]string{"X-Team": "shop"}}}}
+	cfg := spec.Config{Dispatcher: spec.Dispatcher{Sink: spec.Sink{HTTP: &spec.HTTPSink{URL: server.URL + "/in", Headers: []spec.HTTPHeader{{Name: "X-Team", Value: "shop"}}}}}}
 	cfg.Sink.Routes = []spec.Route{{To: `"/of/" + event.topic`}}
 	s, err := sink.New(cfg, io.Discard)
 	need.OK(t, err)

@@ -186,20 +186,20 @@ func TestNewMakesTheSinkThatIsSet(t *testing.T) {
 		"none":    {spec.Sink{}, "spec.sink: Invalid value: sink must have exactly one of http"},
 		"invalid": {spec.Sink{HTTP: &spec.HTTPSink{}}, "spec.sink.http.url: Invalid value: "},
 	} {
-		if got, err := sink.New(spec.Config{Sink: test.cfg}, nil); err == nil || !strings.HasPrefix(err.Error(), test.want) || got != nil {
+		if got, err := sink.New(spec.Config{Dispatcher: spec.Dispatcher{Sink: test.cfg}}, nil); err == nil || !strings.HasPrefix(err.Error(), test.want) || got != nil {
 			t.Errorf("%s: got %v, %v; want the error %q", name, got, err, test.want)
 		}
 	}
-	s, err := sink.New(spec.Config{Sink: spec.Sink{HTTP: http, ContentMode: spec.Batch}}, nil)
+	s, err := sink.New(spec.Config{Dispatcher: spec.Dispatcher{Sink: spec.Sink{HTTP: http, ContentMode: spec.Batch}}}, nil)
 	if err != nil || s.BatchSize() != 7 {
 		t.Errorf("the http sink: %v, %v", s, err)
 	}
-	s, err = sink.New(spec.Config{Sink: spec.Sink{Kafka: &spec.KafkaSink{Brokers: []string{"kafka.example:9092"}}}}, nil)
+	s, err = sink.New(spec.Config{Dispatcher: spec.Dispatcher{Sink: spec.Sink{Kafka: &spec.KafkaSink{Brokers: []string{"kafka.example:9092"}}}}}, nil)
 	if err != nil || s.BatchSize() != 500 {
 		t.Errorf("the kafka sink: %v, %v", s, err)
 	}
 	var out strings.Builder
-	s, err = sink.New(spec.Config{Sink: spec.Sink{Log: &spec.LogSink{}}}, &out)
+	s, err = sink.New(spec.Config{Dispatcher: spec.Dispatcher{Sink: spec.Sink{Log: &spec.LogSink{}}}}, &out)
 	need.OK(t, err)
 	e := &dispatcher.Event{ID: uuid.New(), Topic: "orders"}
 	if err := s.Deliver(t.Context(), []*dispatcher.Event{e})[0]; err != nil || !strings.Contains(out.String(), e.ID.String()) {
@@ -233,7 +233,7 @@ func TestPlacesAreWhatTheFileNames(t *testing.T) {
 		"no route": {sink: kafka, file: `{topics: [orders, typo], sink: {routes: [{topics: [orders], to: '"o"'}]}}`, want: []string{"o"},
 			err: `topic "typo": no handler for the topic: no route takes it; add one to sink.routes, or one without topics, or leave the topic out of this dispatcher`},
 	} {
-		cfg := spec.Config{Namespace: "shop"}
+		cfg := spec.Config{Dispatcher: spec.Dispatcher{Namespace: "shop"}}
 		for _, part := range []string{"sink: " + test.sink, test.file} {
 			if err := yaml.UnmarshalStrict([]byte(part), &cfg); err != nil {
 				t.Fatalf("%s: %v", name, err)
@@ -288,8 +288,10 @@ func TestRealRegistryServesValidation(t *testing.T) {
 		return spec.Validation{Types: []string{kind}, Schema: &spec.PayloadSchema{Registry: &spec.RegistrySchema{Subject: subject, Version: version}}}
 	}
 	s, err := sink.New(spec.Config{
-		Sink: spec.Sink{Log: &spec.LogSink{}}, Message: spec.Message{SchemaRegistry: &spec.SchemaRegistry{URL: server.URL()},
-			Validation: []spec.Validation{of("Latest", "orders", 0), of("First", "orders", 1), of("Late", "number", 0), of("Missing", "missing", 0), of("Avro", "avro", 0)}},
+		Dispatcher: spec.Dispatcher{
+			Sink: spec.Sink{Log: &spec.LogSink{}}, Message: spec.Message{SchemaRegistry: &spec.SchemaRegistry{URL: server.URL()},
+				Validation: []spec.Validation{of("Latest", "orders", 0), of("First", "orders", 1), of("Late", "number", 0), of("Missing", "missing", 0), of("Avro", "avro", 0)}},
+		},
 	}, io.Discard)
 	need.OK(t, err)
 	// deliver wants no error, or a dead event by the schema, or a failed attempt, or that the registry is unreachable, by

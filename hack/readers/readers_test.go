@@ -50,7 +50,7 @@ func startJava(t *testing.T, args ...string) *readers.Reader {
 // deliver sends the awkward events with the sink.
 func deliver(t *testing.T, cfg spec.Sink) map[string]sinktest.Awkward {
 	t.Helper()
-	s, err := sink.New(spec.Config{Sink: cfg}, io.Discard)
+	s, err := sink.New(spec.Config{Dispatcher: spec.Dispatcher{Sink: cfg}}, io.Discard)
 	need.OK(t, err)
 	sent := map[string]sinktest.Awkward{}
 	for _, a := range sinktest.AwkwardEvents() {

@@ -3,6 +3,7 @@ package scale
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -19,7 +20,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -68,9 +68,9 @@ func TestHostileObjectsLeaveMemoryAndOthersAlone(t *testing.T) {
 		fmt.Fprintf(&volumes, `,{"name":"v%d"}`, i)
 	}
 	w.many(templates, func(i int) client.Object {
-		return &v1alpha1.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("eve-%d", i), Namespace: w.namespace}, Spec: v1alpha1.OutboxDispatcherSpec{
-			Namespace: "shop", Topics: []string{name(i)}, Sink: v1alpha1.Sink{Log: &spec.LogSink{}}, Database: &v1alpha1.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "db"}},
-			Pods: v1alpha1.Pods{Template: &runtime.RawExtension{Raw: []byte(`{"spec":{"volumes":[` + volumes.String()[1:] + `]}}`)}},
+		return &v1alpha1.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("eve-%d", i), Namespace: w.namespace}, Spec: spec.Dispatcher{
+			Namespace: "shop", Topics: []string{name(i)}, Sink: spec.Sink{Log: &spec.LogSink{}}, Database: &spec.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "db"}},
+			Pods: spec.Pods{Template: json.RawMessage(`{"spec":{"volumes":[` + volumes.String()[1:] + `]}}`)},
 		}}
 	})
 	edit := w.edit(0)

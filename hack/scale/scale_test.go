@@ -113,8 +113,8 @@ func (w *world) dispatchers(size int, change func(int, *v1alpha1.OutboxDispatche
 	w.t.Helper()
 	w.many(size, func(i int) client.Object {
 		obd := &v1alpha1.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: name(i), Namespace: w.namespace},
-			Spec: v1alpha1.OutboxDispatcherSpec{Namespace: "shop", Topics: []string{name(i)}, Sink: v1alpha1.Sink{Log: &spec.LogSink{}},
-				Database: &v1alpha1.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "db"}}}}
+			Spec: spec.Dispatcher{Namespace: "shop", Topics: []string{name(i)}, Sink: spec.Sink{Log: &spec.LogSink{}},
+				Database: &spec.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "db"}}}}
 		if change != nil {
 			change(i, obd)
 		}
@@ -280,7 +280,7 @@ func TestHostilePodsLeaveMemoryAndOthersAlone(t *testing.T) {
 		if i%8 == 5 { // the pod is well behaved, the spec is not: such a pattern takes 500 MiB for each 7 KiB when it is compiled
 			pattern := strings.Repeat("("+strings.Repeat("a", 300)+"){1000}", 200)
 			for range 3 { // below the bound of a spec
-				obd.Spec.Message.Validation = append(obd.Spec.Message.Validation, v1alpha1.Validation{Schema: &v1alpha1.PayloadSchema{Inline: fmt.Sprintf(`{"type":"string","pattern":%q}`, pattern)}})
+				obd.Spec.Message.Validation = append(obd.Spec.Message.Validation, spec.Validation{Schema: &spec.PayloadSchema{Inline: fmt.Sprintf(`{"type":"string","pattern":%q}`, pattern)}})
 			}
 		}
 	})

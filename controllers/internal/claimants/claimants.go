@@ -11,6 +11,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
@@ -29,7 +30,7 @@ func Index(ctx context.Context, indexer client.FieldIndexer) error {
 }
 
 // where is the same for all specs that name the same Outbox, or the same Secret and schema.
-func where(spec *v1alpha1.OutboxDispatcherSpec) string {
+func where(spec *spec.Dispatcher) string {
 	if spec.OutboxRef != nil {
 		return ofOutbox(spec.OutboxRef.Name)
 	}

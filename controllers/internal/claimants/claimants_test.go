@@ -4,19 +4,18 @@ import (
 	"testing"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
-	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
 // Specs that name the same Outbox, or the same Secret and schema, claim from the same tables. CONTRACT: C-104
 func TestSpecsOfOneTableAreClaimants(t *testing.T) {
-	of := func(secret, key, schema string) api.OutboxDispatcherSpec {
-		return api.OutboxDispatcherSpec{Database: &api.DispatcherDatabase{SecretRef: spec.SecretRef{Name: secret, Key: key}, Schema: schema}}
+	of := func(secret, key, schema string) spec.Dispatcher {
+		return spec.Dispatcher{Database: &spec.DispatcherDatabase{SecretRef: spec.SecretRef{Name: secret, Key: key}, Schema: schema}}
 	}
-	outbox := func(name string) api.OutboxDispatcherSpec {
-		return api.OutboxDispatcherSpec{OutboxRef: &spec.OutboxRef{Name: name}}
+	outbox := func(name string) spec.Dispatcher {
+		return spec.Dispatcher{OutboxRef: &spec.OutboxRef{Name: name}}
 	}
 	for name, c := range map[string]struct {
-		a, b api.OutboxDispatcherSpec
+		a, b spec.Dispatcher
 		same bool
 	}{
 		"an Outbox":              {outbox("db"), outbox("db"), true},
@@ -26,7 +25,7 @@ func TestSpecsOfOneTableAreClaimants(t *testing.T) {
 		"two keys of one Secret": {of("db", "", "outbox"), of("db", "uri", "outbox"), false},
 		"two schemas":            {of("db", "", "outbox"), of("db", "", "other"), false},
 		"the key by default":     {of("db", "", "outbox"), of("db", "dsn", "outbox"), true},
-		"neither":                {api.OutboxDispatcherSpec{}, outbox("db"), false},
+		"neither":                {spec.Dispatcher{}, outbox("db"), false},
 		"an Outbox and a Secret": {outbox("db"), of("db", "", "outbox"), false},
 	} {
 		if got := where(&c.a) == where(&c.b); got != c.same {

@@ -7,6 +7,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
@@ -18,15 +19,15 @@ const AnnotationBytes = "outbox.dev/spec-bytes"
 
 // BoundSpec leaves out what is large of a spec that is too large, so that it takes no memory. What a stop needs stays.
 func BoundSpec(obd *v1alpha1.OutboxDispatcher) {
-	spec := &obd.Spec
-	text, err := json.Marshal([]any{spec.Sink.Routes, spec.Message})
+	of := &obd.Spec
+	text, err := json.Marshal([]any{of.Sink.Routes, of.Message})
 	if err != nil {
 		panic(fmt.Sprintf("size of a spec: %v", err)) // plain data only
 	}
 	if len(text) <= maxSpec {
 		return
 	}
-	spec.Sink.Routes, spec.Message = nil, v1alpha1.Message{}
+	of.Sink.Routes, of.Message = nil, spec.Message{}
 	metav1.SetMetaDataAnnotation(&obd.ObjectMeta, AnnotationBytes, strconv.Itoa(len(text)))
 }
 

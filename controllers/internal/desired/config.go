@@ -17,7 +17,7 @@ func DispatcherName(obd *v1alpha1.OutboxDispatcher) string { return obd.Namespac
 // dispatcher refers to, nil for none.
 func dispatcherFile(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) string {
 	s := obd.Spec
-	s.Replicas, s.State, s.Pods = nil, "", v1alpha1.Pods{Log: s.Pods.Log} // the state has a file of its own, which pods read again
+	s.Replicas, s.State, s.Pods = nil, "", spec.Pods{Log: s.Pods.Log} // the state has a file of its own, which pods read again
 	if s.Database != nil {
 		own := *s.Database
 		own.MigrationSecretRef, s.Database = nil, &own
@@ -34,17 +34,17 @@ func dispatcherFile(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) str
 // migrationFile has the Outbox that a migration Job loads, twice: with the login that migrates, and with the dispatchers', whose
 // rights it grants. A dispatcher's own database is written as the Outbox that says the same.
 func migrationFile(o Owner) string {
-	var s v1alpha1.OutboxSpec
+	var s spec.Outbox
 	switch o := o.(type) {
 	case *v1alpha1.Outbox:
 		s = o.Spec
-		s.ReplayLogin, s.Retention, s.Notify = nil, v1alpha1.Retention{}, nil
+		s.ReplayLogin, s.Retention, s.Notify = nil, spec.Retention{}, nil
 		migration := *s.Migration
 		migration.PodTemplate, s.Migration = nil, &migration
 	case *v1alpha1.OutboxDispatcher:
-		s = v1alpha1.OutboxSpec{SecretRef: o.Spec.Database.SecretRef, Schema: o.Spec.Database.Schema, Migration: ownMigration(o)}
+		s = spec.Outbox{SecretRef: o.Spec.Database.SecretRef, Schema: o.Spec.Database.Schema, Migration: ownMigration(o)}
 		if ca := o.Spec.Database.CASecretRef; ca != nil {
-			s.TLS = &v1alpha1.DatabaseTLS{CASecretRef: ca}
+			s.TLS = &spec.DatabaseTLS{CASecretRef: ca}
 		}
 	}
 	return document(kindOutbox, o, s)
@@ -70,21 +70,18 @@ func document(kind string, o Owner, s any) string {
 
 // refs are the keys of Secrets and ConfigMaps that the specs name, for a login.
 func refs(from spec.Objects, login spec.Login) []spec.Ref {
-	_, named, err := from.Config(login, spec.Ref.Path)
-	if err != nil {
-		panic(fmt.Sprintf("settings of %s: %v", from.Name, err)) // the tests of this package find a field that only one side has
-	}
+	_, named := from.Config(login, spec.Ref.Path)
 	return named
 }
 
 // DispatcherRefs are what the dispatchers read. A running pod reads what changed again (CONTRACT C-102).
 // outbox is the one that it refers to, nil for none.
 func DispatcherRefs(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) []spec.Ref {
-	from := spec.Objects{Name: DispatcherName(obd), Dispatcher: members(obd.Spec)}
+	from := spec.Objects{Name: DispatcherName(obd), Dispatcher: &obd.Spec}
 	if outbox != nil && obd.Spec.OutboxRef != nil {
-		from.Outbox, from.OutboxField = members(outbox.Spec), "Outbox "+outbox.Name+": spec"
+		from.Outbox, from.OutboxField = &outbox.Spec, "Outbox "+outbox.Name+": spec"
 	}
-	return refs(from, spec.DispatcherLogin)
+	return refs(from, spec.LoginDispatcher)
 }
 
 // MigrationRefs are what the migration Job of the dispatcher's own database reads: its own login, and the dispatchers'. None
@@ -93,7 +90,7 @@ func MigrationRefs(obd *v1alpha1.OutboxDispatcher) []spec.Ref {
 	if obd.Spec.OutboxRef != nil || !migrates(ownMigration(obd)) {
 		return nil
 	}
-	return refs(spec.Objects{Dispatcher: map[string]any{"database": members(obd.Spec.Database)}}, spec.MigrationLogin)
+	return refs(spec.Objects{Dispatcher: &spec.Dispatcher{Database: obd.Spec.Database}}, spec.LoginMigration)
 }
 
 // OutboxRefs are what an Outbox's migration Job reads.
@@ -101,17 +98,17 @@ func OutboxRefs(o *v1alpha1.Outbox) []spec.Ref {
 	if !migrates(o.Spec.Migration) {
 		return nil
 	}
-	return outboxRefs(o, "spec", spec.MigrationLogin)
+	return outboxRefs(o, "spec", spec.LoginMigration)
 }
 
 // outboxRefs are the keys for a login of an Outbox, whose fields begin with field.
 func outboxRefs(o *v1alpha1.Outbox, field string, login spec.Login) []spec.Ref {
 	s := o.Spec
 	s.Notify = nil
-	return refs(spec.Objects{Outbox: members(s), OutboxField: field}, login)
+	return refs(spec.Objects{Outbox: &s, OutboxField: field}, login)
 }
 
-func migrates(m *v1alpha1.Migration) bool { return m != nil && m.Policy != spec.MigrationNone }
+func migrates(m *spec.Migration) bool { return m != nil && m.Policy != spec.MigrationNone }
 
 // members are what the JSON of a struct has.
 func members(of any) (all map[string]any) {

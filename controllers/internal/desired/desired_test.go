@@ -1,6 +1,7 @@
 package desired
 
 import (
+	"encoding/json"
 	"errors"
 	"regexp"
 	"strings"
@@ -8,7 +9,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	appsv1ac "k8s.io/client-go/applyconfigurations/apps/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
@@ -26,10 +26,10 @@ var flags = Platform{Image: "outbox-operator:v1", ImagePullSecrets: []string{"re
 func minimal() *v1alpha1.OutboxDispatcher {
 	return &v1alpha1.OutboxDispatcher{
 		ObjectMeta: metav1.ObjectMeta{Name: "orders", Namespace: "shop", UID: "0a1b"},
-		Spec: v1alpha1.OutboxDispatcherSpec{
+		Spec: spec.Dispatcher{
 			Namespace: "shop",
-			Database:  &v1alpha1.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "orders-db"}, Schema: "outbox"},
-			Sink:      v1alpha1.Sink{Log: &spec.LogSink{}},
+			Database:  &spec.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "orders-db"}, Schema: "outbox"},
+			Sink:      spec.Sink{Log: &spec.LogSink{}},
 			Delivery: spec.Delivery{
 				Lease:            spec.Duration(30 * time.Second),
 				PollInterval:     spec.Duration(time.Second),
@@ -46,8 +46,8 @@ func minimal() *v1alpha1.OutboxDispatcher {
 			},
 			Replicas: ptr.To[int32](1),
 			State:    spec.Running,
-			Message:  v1alpha1.Message{Format: spec.FormatCloudEvents},
-			Pods:     v1alpha1.Pods{Log: spec.Log{Level: spec.LogInfo}},
+			Message:  spec.Message{Format: spec.FormatCloudEvents},
+			Pods:     spec.Pods{Log: spec.Log{Level: spec.LogInfo}},
 		},
 	}
 }
@@ -56,13 +56,13 @@ func minimal() *v1alpha1.OutboxDispatcher {
 func whatever() *v1alpha1.Outbox {
 	return &v1alpha1.Outbox{
 		ObjectMeta: metav1.ObjectMeta{Name: "main", Namespace: "shop", UID: "2c3d"},
-		Spec: v1alpha1.OutboxSpec{
+		Spec: spec.Outbox{
 			SecretRef:  spec.SecretRef{Name: "orders-db-app"},
 			SecretKeys: &spec.ConnectionKeys{Host: "host", Port: "port", Database: "dbname", User: "username", Password: "password"},
 			Schema:     "orders_outbox",
-			TLS:        &v1alpha1.DatabaseTLS{Mode: "VerifyCA", CASecretRef: &spec.SecretRef{Name: "orders-db-ca", Key: "root.pem"}},
-			Migration:  &v1alpha1.Migration{Policy: spec.MigrationJob, SecretRef: &spec.SecretRef{Name: "orders-db-owner", Key: "uri"}},
-			Retention: v1alpha1.Retention{
+			TLS:        &spec.DatabaseTLS{Mode: "VerifyCA", CASecretRef: &spec.SecretRef{Name: "orders-db-ca", Key: "root.pem"}},
+			Migration:  &spec.Migration{Policy: spec.MigrationJob, SecretRef: &spec.SecretRef{Name: "orders-db-owner", Key: "uri"}},
+			Retention: spec.Retention{
 				Delivered: new(spec.Duration), DeadResolved: spec.Duration(48 * time.Hour), DeadUnresolved: spec.Duration(2160 * time.Hour),
 			},
 		},
@@ -75,15 +75,15 @@ func full() *v1alpha1.OutboxDispatcher {
 	s := &obd.Spec
 	s.Topics = []string{"orders", "invoices"}
 	s.Database, s.OutboxRef = nil, &spec.OutboxRef{Name: "main"}
-	s.Sink = v1alpha1.Sink{
-		HTTP: &v1alpha1.HTTPSink{
+	s.Sink = spec.Sink{
+		HTTP: &spec.HTTPSink{
 			URL:       "https://orders.example.com/events",
-			BatchSize: ptr.To[int32](50),
+			BatchSize: 50,
 			Headers:   []spec.HTTPHeader{{Name: "X-Team", Value: "orders"}},
 		},
 		ContentMode: spec.Batch,
-		Auth:        &v1alpha1.Auth{Type: spec.AuthBasic, SecretRef: &spec.SecretRef{Name: "orders-consumer"}},
-		TLS: &v1alpha1.TLS{
+		Auth:        &spec.Auth{Type: spec.AuthBasic, SecretRef: &spec.SecretRef{Name: "orders-consumer"}},
+		TLS: &spec.TLS{
 			CAConfigMapRef:      &spec.ConfigMapRef{Name: "consumer-ca"},
 			ClientCertSecretRef: &spec.SecretRef{Name: "orders-client"},
 			ServerName:          "orders.internal",
@@ -106,7 +106,7 @@ func full() *v1alpha1.OutboxDispatcher {
 	s.Delivery.ConsumerPolicy = spec.ConsumersVerified
 	s.Pods.ServiceAccount = &spec.ServiceAccount{Annotations: []spec.Annotation{{Name: "eks.amazonaws.com/role-arn", Value: "arn:aws:iam::1:role/orders"}}}
 	s.Pods.ImagePullSecrets = []spec.SecretName{{Name: "registry"}, {Name: "team-registry"}}
-	s.Pods.Template = &runtime.RawExtension{Raw: []byte(`{
+	s.Pods.Template = json.RawMessage(`{
 		"metadata": {"labels": {"team": "orders"}, "annotations": {"example.com/scrape": "true"}},
 		"spec": {
 			"tolerations": [{"key": "spot", "operator": "Exists"}],
@@ -116,7 +116,7 @@ func full() *v1alpha1.OutboxDispatcher {
 				{"name": "logs", "image": "logs:1"}
 			]
 		}
-	}`)}
+	}`)
 	return obd
 }
 
@@ -241,10 +241,10 @@ func TestPodsRollAndMigrationsRunOnlyOnWhatTheyRead(t *testing.T) {
 		}
 		return Hash(d.Spec.Template), migration
 	}
-	d := func(change func(*v1alpha1.OutboxDispatcherSpec)) func(both) {
+	d := func(change func(*spec.Dispatcher)) func(both) {
 		return func(b both) { change(&b.OutboxDispatcher.Spec) }
 	}
-	o := func(change func(*v1alpha1.OutboxSpec)) func(both) { return func(b both) { change(&b.Outbox.Spec) } }
+	o := func(change func(*spec.Outbox)) func(both) { return func(b both) { change(&b.Outbox.Spec) } }
 	for name, c := range map[string]struct {
 		change          func(both)
 		own             bool
@@ -253,27 +253,27 @@ func TestPodsRollAndMigrationsRunOnlyOnWhatTheyRead(t *testing.T) {
 		"nothing":                     {change: func(both) {}},
 		"nothing, of its own":         {change: func(both) {}, own: true},
 		"a label":                     {change: func(b both) { b.OutboxDispatcher.Labels = map[string]string{"a": "b"} }},
-		"the batch size":              {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Delivery.BatchSize = 7 }), rolls: true},
-		"the batch size, of its own":  {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Delivery.BatchSize = 7 }), own: true, rolls: true},
-		"the log":                     {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Pods.Log.Level = spec.LogWarn }), rolls: true},
-		"the gate":                    {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Delivery.ConsumerPolicy = spec.ConsumersAny }), rolls: true},
-		"the template":                {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Pods.Template = nil }), rolls: true},
-		"the state":                   {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.State = spec.Running })},
-		"the replicas":                {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Replicas = ptr.To[int32](9) })},
-		"the scaling":                 {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Pods.Scaling = &spec.Scaling{Min: 1, Max: 2} })},
-		"the order of topics":         {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Topics = []string{"invoices", "orders"} })},
-		"the login":                   {change: o(func(s *v1alpha1.OutboxSpec) { s.SecretRef.Name = "other" }), rolls: true, migrates: true},
-		"the schema":                  {change: o(func(s *v1alpha1.OutboxSpec) { s.Schema = "other" }), rolls: true, migrates: true},
-		"the migration's login":       {change: o(func(s *v1alpha1.OutboxSpec) { s.Migration.SecretRef.Name = "other" }), migrates: true},
-		"its login, of its own":       {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Database.MigrationSecretRef.Name = "other" }), own: true, migrates: true},
-		"its schema, of its own":      {change: d(func(s *v1alpha1.OutboxDispatcherSpec) { s.Database.Schema = "other" }), own: true, rolls: true, migrates: true},
-		"the journal":                 {change: o(func(s *v1alpha1.OutboxSpec) { s.Journal = &spec.Journal{Mode: spec.JournalEnabled} }), migrates: true},
-		"the index of tenants":        {change: o(func(s *v1alpha1.OutboxSpec) { s.Migration.Tenants = "Indexed" }), migrates: true},
-		"no migration":                {change: o(func(s *v1alpha1.OutboxSpec) { s.Migration = nil }), migrates: true},
-		"the retention":               {change: o(func(s *v1alpha1.OutboxSpec) { s.Retention.DeadUnresolved = 0 }), rolls: true},
-		"the notifications":           {change: o(func(s *v1alpha1.OutboxSpec) { s.Notify = &v1alpha1.Notify{URL: "https://n"} }), rolls: true},
-		"the login of replays":        {change: o(func(s *v1alpha1.OutboxSpec) { s.ReplayLogin = &v1alpha1.ReplayLogin{User: "replay"} })},
-		"the template of a migration": {change: o(func(s *v1alpha1.OutboxSpec) { s.Migration.PodTemplate = full().Spec.Pods.Template }), migrates: true},
+		"the batch size":              {change: d(func(s *spec.Dispatcher) { s.Delivery.BatchSize = 7 }), rolls: true},
+		"the batch size, of its own":  {change: d(func(s *spec.Dispatcher) { s.Delivery.BatchSize = 7 }), own: true, rolls: true},
+		"the log":                     {change: d(func(s *spec.Dispatcher) { s.Pods.Log.Level = spec.LogWarn }), rolls: true},
+		"the gate":                    {change: d(func(s *spec.Dispatcher) { s.Delivery.ConsumerPolicy = spec.ConsumersAny }), rolls: true},
+		"the template":                {change: d(func(s *spec.Dispatcher) { s.Pods.Template = nil }), rolls: true},
+		"the state":                   {change: d(func(s *spec.Dispatcher) { s.State = spec.Running })},
+		"the replicas":                {change: d(func(s *spec.Dispatcher) { s.Replicas = ptr.To[int32](9) })},
+		"the scaling":                 {change: d(func(s *spec.Dispatcher) { s.Pods.Scaling = &spec.Scaling{Min: 1, Max: 2} })},
+		"the order of topics":         {change: d(func(s *spec.Dispatcher) { s.Topics = []string{"invoices", "orders"} })},
+		"the login":                   {change: o(func(s *spec.Outbox) { s.SecretRef.Name = "other" }), rolls: true, migrates: true},
+		"the schema":                  {change: o(func(s *spec.Outbox) { s.Schema = "other" }), rolls: true, migrates: true},
+		"the migration's login":       {change: o(func(s *spec.Outbox) { s.Migration.SecretRef.Name = "other" }), migrates: true},
+		"its login, of its own":       {change: d(func(s *spec.Dispatcher) { s.Database.MigrationSecretRef.Name = "other" }), own: true, migrates: true},
+		"its schema, of its own":      {change: d(func(s *spec.Dispatcher) { s.Database.Schema = "other" }), own: true, rolls: true, migrates: true},
+		"the journal":                 {change: o(func(s *spec.Outbox) { s.Journal = &spec.Journal{Mode: spec.JournalEnabled} }), migrates: true},
+		"the index of tenants":        {change: o(func(s *spec.Outbox) { s.Migration.Tenants = "Indexed" }), migrates: true},
+		"no migration":                {change: o(func(s *spec.Outbox) { s.Migration = nil }), migrates: true},
+		"the retention":               {change: o(func(s *spec.Outbox) { s.Retention.DeadUnresolved = 0 }), rolls: true},
+		"the notifications":           {change: o(func(s *spec.Outbox) { s.Notify = &spec.Notify{URL: "https://n"} }), rolls: true},
+		"the login of replays":        {change: o(func(s *spec.Outbox) { s.ReplayLogin = &spec.ReplayLogin{User: "replay"} })},
+		"the template of a migration": {change: o(func(s *spec.Outbox) { s.Migration.PodTemplate = full().Spec.Pods.Template }), migrates: true},
 	} {
 		podsBefore, migrationBefore := made(c.own, func(both) {}, flags)
 		pods, migration := made(c.own, c.change, flags)
@@ -290,7 +290,7 @@ func TestPodsRollAndMigrationsRunOnlyOnWhatTheyRead(t *testing.T) {
 //
 // CONTRACT: C-37
 func TestDeadlineOfMigrations(t *testing.T) {
-	for tenants, want := range map[string]time.Duration{"": 30 * time.Minute, "Indexed": 24 * time.Hour} {
+	for tenants, want := range map[spec.Tenants]time.Duration{"": 30 * time.Minute, "Indexed": 24 * time.Hour} {
 		o := whatever()
 		o.Spec.Migration.Tenants = tenants
 		m, err := NewOutboxMigration(o, flags)
@@ -334,7 +334,7 @@ func TestPodTemplateErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			obd := minimal()
-			obd.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(c.template)}
+			obd.Spec.Pods.Template = json.RawMessage(c.template)
 			_, err := deployment(obd, nil, flags)
 			if err == nil || !strings.Contains(err.Error(), c.want) || !errors.Is(err, ErrPodTemplate) || !strings.HasPrefix(err.Error(), "spec.pods.template cannot be used: ") {
 				t.Errorf("error %v, want one about spec.pods.template with %q", err, c.want)
@@ -346,8 +346,8 @@ func TestPodTemplateErrors(t *testing.T) {
 // The recommended labels are a chart's, or whose you like. CONTRACT: C-100
 func TestRecommendedLabelsAreDefaults(t *testing.T) {
 	obd := minimal()
-	obd.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(`{"metadata":{"labels":{
-		"app.kubernetes.io/name":"shop","app.kubernetes.io/instance":"prod","app.kubernetes.io/managed-by":"Helm","helm.sh/chart":"shop-1.2.3"}}}`)}
+	obd.Spec.Pods.Template = json.RawMessage(`{"metadata":{"labels":{
+		"app.kubernetes.io/name":"shop","app.kubernetes.io/instance":"prod","app.kubernetes.io/managed-by":"Helm","helm.sh/chart":"shop-1.2.3"}}}`)
 	d, err := deployment(obd, nil, flags)
 	need.OK(t, err)
 	labels := d.Spec.Template.Labels

@@ -62,21 +62,23 @@ func settings(t *testing.T, all []object, login spec.Login) (spec.Config, []stri
 	var from spec.Objects
 	for _, o := range all {
 		from.Name = o.Metadata.Namespace + "/" + o.Metadata.Name
+		made := schema.Of(o.Kind).Compact(map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": o.Kind, "metadata": map[string]any{"name": "a"}, "spec": o.Spec}).(map[string]any)
+		rules.Check(schema.Of(o.Kind), made) // sets the defaults
 		if o.Kind == kindOutbox {
-			from.Outbox = o.Spec
+			from.Outbox = &spec.Outbox{}
+			convert(t, made["spec"], from.Outbox)
 		} else {
-			from.Dispatcher = o.Spec
+			from.Dispatcher = &spec.Dispatcher{}
+			convert(t, made["spec"], from.Dispatcher)
 		}
 	}
-	c, refs, err := from.Config(login, func(r spec.Ref) string { return secretsDir + "/" + r.Path() })
-	need.OK(t, err)
+	c, refs := from.Config(login, func(r spec.Ref) string { return secretsDir + "/" + r.Path() })
 	var paths []string
 	for _, r := range refs {
 		paths = append(paths, r.Path())
 	}
 	slices.Sort(paths)
-	c.ApplyDefaults()
-	c.State = spec.Running // it has a file of its own
+	c.Dispatcher.Database, c.Replicas, c.State, c.Pods = nil, nil, "", spec.Pods{Log: c.Pods.Log} // the operator's; the state has a file of its own
 	return c, slices.Compact(paths)
 }
 
@@ -137,13 +139,13 @@ func TestPodsReadWhatTheObjectsSay(t *testing.T) {
 			}
 			jobs++
 			file := objectsOf(t, OutboxConfigMap(outbox).Data[keyConfig])
-			for _, login := range []spec.Login{spec.MigrationLogin, spec.DispatcherLogin} {
+			for _, login := range []spec.Login{spec.LoginMigration, spec.LoginDispatcher} {
 				is, paths := settings(t, file, login)
 				want, _ := settings(t, []object{o}, login)
 				if !reflect.DeepEqual(is.Database, want.Database) || !reflect.DeepEqual(is.Journal, want.Journal) || is.Notify != nil || is.Name != "shop/"+outbox.Name {
 					t.Errorf("%s: a migration with login %d reads\n%+v\nwant\n%+v", name, login, is, want)
 				}
-				if there := mounted(m.template); login == spec.MigrationLogin && !slices.Equal(there, paths) {
+				if there := mounted(m.template); login == spec.LoginMigration && !slices.Equal(there, paths) {
 					t.Errorf("%s: mounted for the migration are %v, want %v", name, there, paths)
 				}
 			}
@@ -165,8 +167,8 @@ func TestPodsReadWhatTheObjectsSay(t *testing.T) {
 			pods++
 			d, err := deployment(obd, outbox, flags)
 			need.OK(t, err)
-			is, paths := settings(t, objectsOf(t, ConfigMap(obd, outbox).Data[keyConfig]), spec.DispatcherLogin)
-			want, _ := settings(t, whole, spec.DispatcherLogin)
+			is, paths := settings(t, objectsOf(t, ConfigMap(obd, outbox).Data[keyConfig]), spec.LoginDispatcher)
+			want, _ := settings(t, whole, spec.LoginDispatcher)
 			is.Name = want.Name
 			if !reflect.DeepEqual(is, want) {
 				t.Errorf("%s: the pods of %s read\n%+v\nwant\n%+v", name, obd.Name, is, want)
@@ -256,11 +258,11 @@ spec:
 // CONTRACT: C-101
 func TestKeysAreMountedOnce(t *testing.T) {
 	obd := full()
-	obd.Spec.Sink.TLS = &v1alpha1.TLS{CASecretRef: &spec.SecretRef{Name: "orders-db-ca", Key: "root.pem"}}
+	obd.Spec.Sink.TLS = &spec.TLS{CASecretRef: &spec.SecretRef{Name: "orders-db-ca", Key: "root.pem"}}
 	if _, err := deployment(obd, whatever(), flags); err != nil {
 		t.Error(err)
 	}
-	obd.Spec.Sink.TLS = &v1alpha1.TLS{CAConfigMapRef: &spec.ConfigMapRef{Name: "orders-db-ca", Key: "root.pem"}}
+	obd.Spec.Sink.TLS = &spec.TLS{CAConfigMapRef: &spec.ConfigMapRef{Name: "orders-db-ca", Key: "root.pem"}}
 	const want = `spec.sink.tls.caConfigMapRef cannot be used: Outbox main: spec.tls.caSecretRef names a Secret, and this a ConfigMap, of the same name "orders-db-ca" with the same key "root.pem"`
 	if _, err := deployment(obd, whatever(), flags); err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("%v\nwant %s", err, want)
@@ -277,7 +279,7 @@ func TestFilesOfAnyCharacters(t *testing.T) {
 	}
 	obd := minimal()
 	obd.Spec.Topics = []string{odd}
-	if c, _ := settings(t, objectsOf(t, dispatcherFile(obd, nil)), spec.DispatcherLogin); !slices.Equal(c.Topics, []string{odd}) {
+	if c, _ := settings(t, objectsOf(t, dispatcherFile(obd, nil)), spec.LoginDispatcher); !slices.Equal(c.Topics, []string{odd}) {
 		t.Errorf("a dispatcher reads %q", c.Topics)
 	}
 }

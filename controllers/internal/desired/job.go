@@ -2,10 +2,10 @@ package desired
 
 import (
 	"cmp"
+	"encoding/json"
 	"strconv"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime"
 	batchv1ac "k8s.io/client-go/applyconfigurations/batch/v1"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 
@@ -41,11 +41,11 @@ func NewMigration(obd *v1alpha1.OutboxDispatcher, p Platform) (*Migration, error
 }
 
 // ownMigration is the migration of the dispatcher's own database, nil for none.
-func ownMigration(obd *v1alpha1.OutboxDispatcher) *v1alpha1.Migration {
+func ownMigration(obd *v1alpha1.OutboxDispatcher) *spec.Migration {
 	if obd.Spec.Database.MigrationSecretRef == nil {
 		return nil
 	}
-	return &v1alpha1.Migration{SecretRef: obd.Spec.Database.MigrationSecretRef}
+	return &spec.Migration{SecretRef: obd.Spec.Database.MigrationSecretRef}
 }
 
 // NewOutboxMigration is the migration that the Outbox needs, or nil when the operator does not migrate.
@@ -56,7 +56,7 @@ func NewOutboxMigration(o *v1alpha1.Outbox, p Platform) (*Migration, error) {
 
 // newMigration makes a pod that takes over the migration's pod template, else the one that is given (users,
 // of the field): see jobTemplate.
-func newMigration(o Owner, by *v1alpha1.Migration, named []spec.Ref, field string, users *runtime.RawExtension, p Platform) (*Migration, error) {
+func newMigration(o Owner, by *spec.Migration, named []spec.Ref, field string, users json.RawMessage, p Platform) (*Migration, error) {
 	if !migrates(by) {
 		return nil, nil
 	}

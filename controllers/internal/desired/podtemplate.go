@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/utils/ptr"
@@ -218,14 +217,14 @@ func StripConfig(spec *corev1.PodSpec) {
 
 // merge lays the user's template, which the field holds, over the base. Errors name the field and wrap
 // [ErrPodTemplate].
-func merge(base *corev1ac.PodTemplateSpecApplyConfiguration, field string, users *runtime.RawExtension) (*corev1ac.PodTemplateSpecApplyConfiguration, error) {
-	if users == nil || len(users.Raw) == 0 {
+func merge(base *corev1ac.PodTemplateSpecApplyConfiguration, field string, users json.RawMessage) (*corev1ac.PodTemplateSpecApplyConfiguration, error) {
+	if len(users) == 0 {
 		return base, nil
 	}
 	var template *corev1ac.PodTemplateSpecApplyConfiguration
-	err := withinBounds(users.Raw)
+	err := withinBounds(users)
 	if err == nil {
-		template, err = layOver(base, users.Raw)
+		template, err = layOver(base, users)
 	}
 	if err == nil {
 		err = keepsOurs(base, template, field)
@@ -249,15 +248,15 @@ type tooLarge struct {
 
 // BoundTemplate replaces a template of a user's that is too large, so that it takes no memory: whoever merges it gets an
 // error that says its size.
-func BoundTemplate(users *runtime.RawExtension) {
-	if users == nil || len(users.Raw) <= maxTemplate {
+func BoundTemplate(users *json.RawMessage) {
+	if len(*users) <= maxTemplate {
 		return
 	}
-	raw, err := json.Marshal(tooLarge{len(users.Raw)})
+	raw, err := json.Marshal(tooLarge{len(*users)})
 	if err != nil {
 		panic(err) // a number
 	}
-	users.Raw = raw
+	*users = raw
 }
 
 // withinBounds checks the size of a user's template, and the lengths of its lists.

@@ -1,12 +1,12 @@
 package desired
 
 import (
+	"encoding/json"
 	"fmt"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	batchv1ac "k8s.io/client-go/applyconfigurations/batch/v1"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	networkingv1ac "k8s.io/client-go/applyconfigurations/networking/v1"
@@ -43,7 +43,7 @@ func ProcessName(o *v1alpha1.DeadLetterReplay) string { return o.Namespace + "/"
 
 // Refs are what the Job reads.
 func (r Replay) Refs() []spec.Ref {
-	return outboxRefs(r.Outbox, "Outbox "+r.Outbox.Name+": spec", spec.ReplayLogin)
+	return outboxRefs(r.Outbox, "Outbox "+r.Outbox.Name+": spec", spec.LoginReplay)
 }
 
 // ConfigMap holds the file that the Job loads: the object, with the namespace and the topics of its dispatcher, and the Outbox's
@@ -59,7 +59,7 @@ func (r Replay) ConfigMap() *corev1ac.ConfigMapApplyConfiguration {
 	}
 	login := *o.ReplayLogin
 	login.PodTemplate, o.ReplayLogin = nil, &login
-	o.Migration, o.Journal, o.Retention, o.Notify = nil, nil, v1alpha1.Retention{}, nil
+	o.Migration, o.Journal, o.Retention, o.Notify = nil, nil, spec.Retention{}, nil
 	return files(r.DeadLetterReplay, ComponentReplay, ReplayName(r.DeadLetterReplay),
 		document(kindDeadLetterReplay, r.DeadLetterReplay, s)+separator+document(kindOutbox, r.Outbox, o))
 }
@@ -116,7 +116,7 @@ func (r Replay) template(p Platform, command ...string) (*corev1ac.PodTemplateSp
 
 // jobTemplate lays the user's template over the base, without sidecars, which would keep the Job from ending (a
 // sidecar among the initContainers stays), and without probes.
-func jobTemplate(base *corev1ac.PodTemplateSpecApplyConfiguration, field string, users *runtime.RawExtension, command ...string) (*corev1ac.PodTemplateSpecApplyConfiguration, error) {
+func jobTemplate(base *corev1ac.PodTemplateSpecApplyConfiguration, field string, users json.RawMessage, command ...string) (*corev1ac.PodTemplateSpecApplyConfiguration, error) {
 	template, err := merge(base, field, users)
 	if err != nil {
 		return nil, err

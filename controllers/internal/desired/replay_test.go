@@ -1,6 +1,7 @@
 package desired
 
 import (
+	"encoding/json"
 	"errors"
 	"reflect"
 	"slices"
@@ -9,7 +10,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
@@ -32,9 +32,9 @@ func replayed() Replay {
 				Rate: 500, Canary: 10, AbortAt: 20, Limit: 7, DryRun: true,
 			},
 		},
-		Outbox: &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "orders"}, Spec: v1alpha1.OutboxSpec{
+		Outbox: &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "orders"}, Spec: spec.Outbox{
 			SecretRef: spec.SecretRef{Name: "orders-db"}, Schema: "outbox",
-			ReplayLogin: &v1alpha1.ReplayLogin{SecretRef: &spec.SecretRef{Name: "orders-replay"}},
+			ReplayLogin: &spec.ReplayLogin{SecretRef: &spec.SecretRef{Name: "orders-replay"}},
 		}},
 	}
 }
@@ -48,7 +48,7 @@ func (r Replay) read(t *testing.T) (s v1alpha1.DeadLetterReplaySpec) {
 	}
 	job, err := r.Job(flags)
 	need.OK(t, err)
-	if _, paths := settings(t, all[1:], spec.ReplayLogin); !slices.Equal(mounted(job.Spec.Template), paths) {
+	if _, paths := settings(t, all[1:], spec.LoginReplay); !slices.Equal(mounted(job.Spec.Template), paths) {
 		t.Errorf("mounted are %v, and the file names %v", mounted(job.Spec.Template), paths)
 	}
 	convert(t, all[0].Spec, &s)
@@ -83,7 +83,7 @@ func TestReplayOfADispatcher(t *testing.T) {
 		t.Errorf("without topics the file has %+v", s)
 	}
 	r.Dispatcher.Spec.Topics = []string{"orders", "bills"}
-	r.Dispatcher.Spec.Pods.Template = &runtime.RawExtension{Raw: []byte(`{"metadata": {"labels": {"team": "shop"}}}`)}
+	r.Dispatcher.Spec.Pods.Template = json.RawMessage(`{"metadata": {"labels": {"team": "shop"}}}`)
 	if s := r.read(t); !slices.Equal(s.Selector.Topics, []string{"bills", "orders"}) || s.Selector.All {
 		t.Errorf("the file has %+v", s)
 	}
@@ -92,7 +92,7 @@ func TestReplayOfADispatcher(t *testing.T) {
 	if pod := job.Spec.Template; pod.Labels["team"] != "shop" || *pod.Spec.ServiceAccountName != "orders-dispatcher" {
 		t.Errorf("the pod has the labels %v and runs as %s", pod.Labels, *pod.Spec.ServiceAccountName)
 	}
-	r.Outbox.Spec.ReplayLogin.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"spec": {"containers": []}, "metadata": {"labels": {"outbox.dev/replay": "x"}}}`)}
+	r.Outbox.Spec.ReplayLogin.PodTemplate = json.RawMessage(`{"spec": {"containers": []}, "metadata": {"labels": {"outbox.dev/replay": "x"}}}`)
 	if _, err := r.Job(flags); !errors.Is(err, ErrPodTemplate) || !strings.Contains(err.Error(), "Outbox orders: spec.replayLogin.podTemplate") {
 		t.Errorf("a template that takes our labels: %v", err)
 	}

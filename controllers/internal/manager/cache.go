@@ -99,7 +99,7 @@ func slimUsers(m *metav1.ObjectMeta) {
 func slimDispatcher(o *v1alpha1.OutboxDispatcher) {
 	scaledBy(&o.ObjectMeta)
 	slimUsers(&o.ObjectMeta)
-	desired.BoundTemplate(o.Spec.Pods.Template)
+	desired.BoundTemplate(&o.Spec.Pods.Template)
 	desired.BoundSpec(o)
 }
 
@@ -115,10 +115,10 @@ func scaledBy(m *metav1.ObjectMeta) {
 func slimOutbox(o *v1alpha1.Outbox) {
 	slimUsers(&o.ObjectMeta)
 	if m := o.Spec.Migration; m != nil {
-		desired.BoundTemplate(m.PodTemplate)
+		desired.BoundTemplate(&m.PodTemplate)
 	}
 	if l := o.Spec.ReplayLogin; l != nil {
-		desired.BoundTemplate(l.PodTemplate)
+		desired.BoundTemplate(&l.PodTemplate)
 	}
 }
 

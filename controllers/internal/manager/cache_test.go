@@ -121,12 +121,12 @@ func TestUsualObjectsCostLittleInTheCache(t *testing.T) {
 
 // A pod template of a user's that is too large takes no memory.
 func TestTemplatesThatAreTooLargeAreNotKept(t *testing.T) {
-	large := func() *runtime.RawExtension {
-		return &runtime.RawExtension{Raw: []byte(`{"spec":{"nodeName":"` + strings.Repeat("x", 1<<20) + `"}}`)}
+	large := func() json.RawMessage {
+		return json.RawMessage(`{"spec":{"nodeName":"` + strings.Repeat("x", 1<<20) + `"}}`)
 	}
-	db := v1alpha1.OutboxSpec{Migration: &v1alpha1.Migration{PodTemplate: large()}, ReplayLogin: &v1alpha1.ReplayLogin{PodTemplate: large()}}
+	db := spec.Outbox{Migration: &spec.Migration{PodTemplate: large()}, ReplayLogin: &spec.ReplayLogin{PodTemplate: large()}}
 	for _, o := range []runtime.Object{
-		&v1alpha1.OutboxDispatcher{Spec: v1alpha1.OutboxDispatcherSpec{Pods: v1alpha1.Pods{Template: large()}}},
+		&v1alpha1.OutboxDispatcher{Spec: spec.Dispatcher{Pods: spec.Pods{Template: large()}}},
 		&v1alpha1.Outbox{Spec: db},
 	} {
 		if bytes := len(encode(t, transform(t, o))); bytes > 4<<10 {
@@ -137,9 +137,9 @@ func TestTemplatesThatAreTooLargeAreNotKept(t *testing.T) {
 
 // A spec that is too large takes no memory, and keeps what a stop needs.
 func TestSpecsThatAreTooLargeAreNotKept(t *testing.T) {
-	obd := &v1alpha1.OutboxDispatcher{Spec: v1alpha1.OutboxDispatcherSpec{Replicas: ptr.To[int32](0), State: spec.Paused, Topics: []string{"orders"}}}
+	obd := &v1alpha1.OutboxDispatcher{Spec: spec.Dispatcher{Replicas: ptr.To[int32](0), State: spec.Paused, Topics: []string{"orders"}}}
 	for range 5 {
-		obd.Spec.Message.Validation = append(obd.Spec.Message.Validation, v1alpha1.Validation{Schema: &v1alpha1.PayloadSchema{Inline: strings.Repeat("x", 64<<10)}})
+		obd.Spec.Message.Validation = append(obd.Spec.Message.Validation, spec.Validation{Schema: &spec.PayloadSchema{Inline: strings.Repeat("x", 64<<10)}})
 	}
 	kept := transform(t, obd).(*v1alpha1.OutboxDispatcher)
 	if bytes := len(encode(t, kept)); bytes > 4<<10 {

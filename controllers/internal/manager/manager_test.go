@@ -74,13 +74,13 @@ var _ = Describe("the rights of config/rbac", Label("rights", "security"), func(
 func exercise(ctx context.Context, admin client.Client) {
 	obd := &v1alpha1.OutboxDispatcher{
 		ObjectMeta: metav1.ObjectMeta{Name: "orders"},
-		Spec: v1alpha1.OutboxDispatcherSpec{
+		Spec: spec.Dispatcher{
 			Namespace: "shop",
-			Database:  &v1alpha1.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "db"}, MigrationSecretRef: &spec.SecretRef{Name: "owner"}},
-			Sink:      v1alpha1.Sink{Log: &spec.LogSink{}},
+			Database:  &spec.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "db"}, MigrationSecretRef: &spec.SecretRef{Name: "owner"}},
+			Sink:      spec.Sink{Log: &spec.LogSink{}},
 		},
 	}
-	outbox := &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "shop"}, Spec: v1alpha1.OutboxSpec{SecretRef: spec.SecretRef{Name: "db"}}}
+	outbox := &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "shop"}, Spec: spec.Outbox{SecretRef: spec.SecretRef{Name: "db"}}}
 	Expect(admin.Create(ctx, outbox)).To(Succeed())
 	Eventually(func(g Gomega) {
 		g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(outbox), outbox)).To(Succeed())
@@ -132,8 +132,8 @@ func exercise(ctx context.Context, admin client.Client) {
 
 // exerciseReplay takes a DeadLetterReplay from its beginning to its deletion, when its time is over.
 func exerciseReplay(ctx context.Context, admin client.Client) {
-	outbox := &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "replays"}, Spec: v1alpha1.OutboxSpec{
-		SecretRef: spec.SecretRef{Name: "db"}, ReplayLogin: &v1alpha1.ReplayLogin{SecretRef: &spec.SecretRef{Name: "replay"}}}}
+	outbox := &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "replays"}, Spec: spec.Outbox{
+		SecretRef: spec.SecretRef{Name: "db"}, ReplayLogin: &spec.ReplayLogin{SecretRef: &spec.SecretRef{Name: "replay"}}}}
 	replay := &v1alpha1.DeadLetterReplay{ObjectMeta: metav1.ObjectMeta{Name: "replay"}, Spec: v1alpha1.DeadLetterReplaySpec{
 		OutboxRef: &spec.OutboxRef{Name: "replays"}, Namespace: "shop", Action: v1alpha1.ActionReplay, Reason: "CHG-812", RequestedBy: "admin",
 		Selector: v1alpha1.DeadLetterSelector{All: true}, TTLAfterFinished: new(spec.Duration),

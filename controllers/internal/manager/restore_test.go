@@ -71,12 +71,12 @@ var _ = Describe("every object that is restored from its YAML", Label("restore")
 func everyKind() []client.Object {
 	secret := func(name string) *spec.SecretRef { return &spec.SecretRef{Name: name} }
 	outbox := &api.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}
-	outbox.Spec = api.OutboxSpec{SecretRef: *secret("db"), Migration: &api.Migration{SecretRef: secret("owner")}, ReplayLogin: &api.ReplayLogin{SecretRef: secret("replay")}}
+	outbox.Spec = spec.Outbox{SecretRef: *secret("db"), Migration: &spec.Migration{SecretRef: secret("owner")}, ReplayLogin: &spec.ReplayLogin{SecretRef: secret("replay")}}
 	orders := &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: "orders"}}
-	orders.Spec = api.OutboxDispatcherSpec{Namespace: "shop", Topics: []string{"orders"}, Sink: api.Sink{Log: &spec.LogSink{}}, OutboxRef: &spec.OutboxRef{Name: "shop"},
+	orders.Spec = spec.Dispatcher{Namespace: "shop", Topics: []string{"orders"}, Sink: spec.Sink{Log: &spec.LogSink{}}, OutboxRef: &spec.OutboxRef{Name: "shop"},
 		Delivery: spec.Delivery{ConsumerPolicy: spec.ConsumersVerified}}
 	own := &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: "own"}}
-	own.Spec = api.OutboxDispatcherSpec{Namespace: "shop", Sink: api.Sink{Log: &spec.LogSink{}}, Database: &api.DispatcherDatabase{SecretRef: *secret("db"), MigrationSecretRef: secret("owner")}}
+	own.Spec = spec.Dispatcher{Namespace: "shop", Sink: spec.Sink{Log: &spec.LogSink{}}, Database: &spec.DispatcherDatabase{SecretRef: *secret("db"), MigrationSecretRef: secret("owner")}}
 	consumer := &api.OutboxConsumer{ObjectMeta: metav1.ObjectMeta{Name: "billing"}}
 	consumer.Spec = api.OutboxConsumerSpec{EventTypes: []string{"order.placed"}, OwnerTeam: "team-billing", IdempotencyMechanism: api.IdempotencyUniqueKey,
 		Evidence: &api.ConsumerEvidence{VerifiedAt: metav1.Now(), EventType: "order.placed", Checks: 19, Passed: 19}}

@@ -161,10 +161,10 @@ func orders(namespace string) []client.Object {
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "db", Namespace: namespace}, StringData: map[string]string{"dsn": "postgres://db"}},
 		&v1alpha1.OutboxDispatcher{
 			ObjectMeta: metav1.ObjectMeta{Name: "orders", Namespace: namespace},
-			Spec: v1alpha1.OutboxDispatcherSpec{
+			Spec: spec.Dispatcher{
 				Namespace: "shop",
-				Database:  &v1alpha1.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "db"}},
-				Sink:      v1alpha1.Sink{Log: &spec.LogSink{}},
+				Database:  &spec.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "db"}},
+				Sink:      spec.Sink{Log: &spec.LogSink{}},
 			},
 		},
 	}

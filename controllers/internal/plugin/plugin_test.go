@@ -394,8 +394,8 @@ func (w *world) runBoth(ctx context.Context, out, errOut io.Writer, args ...stri
 func (w *world) dispatcher(ctx context.Context) *v1alpha1.OutboxDispatcher {
 	obd := &v1alpha1.OutboxDispatcher{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "orders"},
-		Spec: v1alpha1.OutboxDispatcherSpec{Namespace: "shop", Topics: []string{"orders"}, OutboxRef: &spec.OutboxRef{Name: "main"},
-			Sink: v1alpha1.Sink{Log: &spec.LogSink{}}},
+		Spec: spec.Dispatcher{Namespace: "shop", Topics: []string{"orders"}, OutboxRef: &spec.OutboxRef{Name: "main"},
+			Sink: spec.Sink{Log: &spec.LogSink{}}},
 	}
 	Expect(w.Create(ctx, obd)).To(Succeed())
 	at := metav1.NewTime(noon)

@@ -214,7 +214,7 @@ spec:
 
 	It("works when no pod responds, and makes a name of what fits", func(ctx SpecContext) {
 		long := &v1alpha1.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: strings.Repeat("o", 31) + "-orders"},
-			Spec: v1alpha1.OutboxDispatcherSpec{Namespace: "shop", OutboxRef: &spec.OutboxRef{Name: "main"}, Sink: v1alpha1.Sink{Log: &spec.LogSink{}}}}
+			Spec: spec.Dispatcher{Namespace: "shop", OutboxRef: &spec.OutboxRef{Name: "main"}, Sink: spec.Sink{Log: &spec.LogSink{}}}}
 		Expect(w.Create(ctx, long)).To(Succeed())
 		Expect(w.run(ctx, "dead", "replay", long.Name, "--all", "--reason", "CHG-812", "--print").out).To(ContainSubstring("\n  name: " + strings.Repeat("o", 31) + "-20260301-130000\n"))
 		w.unreachable = errors.New("no route to the pod")
@@ -241,12 +241,12 @@ spec:
 		}
 		Expect(w.run(ctx, "dead", "replay", "orders", "--all").err).To(MatchError(ContainSubstring(`"reason" not set`)))
 		Expect(w.Create(ctx, &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "main"},
-			Spec: v1alpha1.OutboxSpec{SecretRef: spec.SecretRef{Name: "db"}}})).To(Succeed())
+			Spec: spec.Outbox{SecretRef: spec.SecretRef{Name: "db"}}})).To(Succeed())
 		Expect(w.run(ctx, "dead", "replay", "orders", "--all", "--reason", "CHG-812").err).To(MatchError("the Outbox main names no login for replays; " +
 			"set its spec.replayLogin to a login that has what `dispatcher migrate grants --for replay` prints"))
 		Expect(w.Create(ctx, &v1alpha1.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "bills"},
-			Spec: v1alpha1.OutboxDispatcherSpec{Namespace: "shop", Database: &v1alpha1.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "db"}},
-				Sink: v1alpha1.Sink{Log: &spec.LogSink{}}}})).To(Succeed())
+			Spec: spec.Dispatcher{Namespace: "shop", Database: &spec.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "db"}},
+				Sink: spec.Sink{Log: &spec.LogSink{}}}})).To(Succeed())
 		Expect(w.run(ctx, "dead", "replay", "bills", "--all", "--reason", "CHG-812").err).To(MatchError(ContainSubstring("the OutboxDispatcher bills has a database of its own, without a login for replays; create an Outbox")))
 		var list v1alpha1.DeadLetterReplayList
 		Expect(w.List(ctx, &list, client.InNamespace(w.namespace))).To(Succeed())

@@ -33,7 +33,7 @@ func troubled() *v1alpha1.OutboxDispatcher {
 	}
 	obd := &v1alpha1.OutboxDispatcher{}
 	obd.Namespace, obd.Name = "shop", "orders"
-	obd.Spec = v1alpha1.OutboxDispatcherSpec{
+	obd.Spec = spec.Dispatcher{
 		Namespace: "shop", Topics: []string{"orders", "refunds"}, OutboxRef: &spec.OutboxRef{Name: "main"}, Replicas: ptr.To(int32(2)), State: spec.Running,
 	}
 	obd.Spec.Pods.Scaling = &spec.Scaling{Mode: spec.ScalingApply, Min: 1, Max: 5}
@@ -96,7 +96,7 @@ func TestReportInEveryFormat(t *testing.T) {
 		{Group: "7f3a9c21", Topic: "orders", Reason: "PermanentFailure", Class: "http", Code: "422", Place: "/items/*", Count: 1500, Estimated: true, Since: status.At(ago(time.Hour).Time), Last: status.At(noon.Time)},
 	}))
 
-	fresh := &v1alpha1.OutboxDispatcher{Spec: v1alpha1.OutboxDispatcherSpec{Namespace: "shop", State: spec.Paused}}
+	fresh := &v1alpha1.OutboxDispatcher{Spec: spec.Dispatcher{Namespace: "shop", State: spec.Paused}}
 	fresh.Namespace, fresh.Name = "shop", "new"
 	unseen := newReport(fresh, here, noon.Time)
 	unseen.pods(nil)

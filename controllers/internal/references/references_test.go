@@ -14,8 +14,8 @@ import (
 
 // CONTRACT: C-103
 func TestMissingReferencesAreNamed(t *testing.T) {
-	obd := &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: "orders", Namespace: "shop"}, Spec: api.OutboxDispatcherSpec{
-		Database: &api.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "orders-db"}, MigrationSecretRef: &spec.SecretRef{Name: "orders-owner"}},
+	obd := &api.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: "orders", Namespace: "shop"}, Spec: spec.Dispatcher{
+		Database: &spec.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "orders-db"}, MigrationSecretRef: &spec.SecretRef{Name: "orders-owner"}},
 	}}
 	for words, want := range map[string]string{
 		"":                               "",

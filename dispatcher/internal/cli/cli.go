@@ -143,7 +143,7 @@ func fileFlag(cmd *cobra.Command, s *source) {
 
 // owners is the source with the login that owns the schema, where there is one.
 func (s source) owners() source {
-	s.Login = spec.MigrationLogin
+	s.Login = spec.LoginMigration
 	return s
 }
 

@@ -240,8 +240,7 @@ func TestSinkIsWrappedOnlyWithTracing(t *testing.T) {
 			t.Setenv(name, "")
 		}
 	}
-	cfg := spec.Config{Name: "orders", Namespace: "shop", Sink: spec.Sink{Log: &spec.LogSink{}}, Database: spec.Database{DSN: "host=127.0.0.1"}}
-	cfg.ApplyDefaults()
+	cfg := smallest(t)
 	bare, err := sink.New(cfg, io.Discard)
 	need.OK(t, err)
 	for endpoint, traced := range map[string]bool{"": false, "http://127.0.0.1:1": true} {
@@ -284,9 +283,7 @@ func TestBackoffIsThatOfTheFile(t *testing.T) {
 		"power of two":       {spec.Backoff{Strategy: spec.BackoffPowerOfTwo}, 30, 1024 * time.Second, 1024 * time.Second},
 		"linear, overview's": {spec.Backoff{Strategy: spec.BackoffLinear}, 2, 2 * time.Minute, 2 * time.Minute},
 	} {
-		cfg := spec.Config{Delivery: spec.Delivery{Backoff: c.b}}
-		cfg.ApplyDefaults()
-		policy := backoff(cfg.Delivery.Backoff)
+		policy := backoff(c.b)
 		shortest := policy.Delay(c.attempts, func() float64 { return 0 })
 		longest := policy.Delay(c.attempts, func() float64 { return 1 - 1e-12 })
 		if shortest.Round(time.Millisecond) != c.shortest || longest.Round(time.Millisecond) != c.longest {

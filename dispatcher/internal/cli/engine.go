@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -152,7 +153,7 @@ func (e *process) close(ctx context.Context) {
 
 func newLogger(cfg spec.Config, w io.Writer) *slog.Logger {
 	var level slog.Level
-	if err := level.UnmarshalText([]byte(cfg.Log.Level)); err != nil {
+	if err := level.UnmarshalText([]byte(cmp.Or(cfg.Pods.Log.Level, spec.LogInfo))); err != nil {
 		level = slog.LevelInfo // validated before
 	}
 	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
@@ -179,6 +180,7 @@ func topicRates(limits []spec.TopicRateLimit) map[string]dispatcher.Rate {
 
 // backoff is the policy that a validated configuration names.
 func backoff(b spec.Backoff) dispatcher.Backoff {
+	b.ApplyDefaults()
 	policy, _ := dispatcher.NewBackoff(b)
 	return policy
 }

@@ -96,7 +96,7 @@ the grants that "migrate grants --for replay" prints.`,
 
 // withReplays connects to the operations of a file's outbox.
 func withReplays(cmd *cobra.Command, file source, out *progressWriter, do func(context.Context, *replay.Replays, spec.Config) error) error {
-	file.Login = spec.ReplayLogin
+	file.Login = spec.LoginReplay
 	cfg, err := load(file, true)
 	if err != nil {
 		return err

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,16 +32,15 @@ It starts and continues while the database or the destination is unreachable, an
 				return err
 			}
 			own.set(&cfg)
-			if cfg.NeedsVerifiedTypes && cfg.VerifiedTypesFile == "" {
+			if cfg.Delivery.ConsumerPolicy == spec.ConsumersVerified && cfg.VerifiedTypesFile == "" {
 				return refused{errors.New("spec.delivery.consumerPolicy: Verified needs the event types with a verified consumer, which the operator knows; name a file that lists them with --verified-types-file")}
 			}
-			cfg.Server.Address = cmp.Or(listen, cfg.Server.Address)
-			return run(cmd, version, cfg)
+			return run(cmd, version, cfg, listen)
 		}),
 	}
 	fileFlag(cmd, &file)
 	own.flags(cmd)
-	cmd.Flags().StringVar(&listen, "listen", "", "the address of health, metrics and status (default 127.0.0.1:8080)")
+	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:8080", "the address of health, metrics and status")
 	return cmd
 }
 
@@ -55,12 +53,11 @@ func (o *ownSettings) flags(cmd *cobra.Command) {
 }
 
 func (o ownSettings) set(cfg *spec.Config) {
-	cfg.StateFile = cmp.Or(o.stateFile, cfg.StateFile)
-	cfg.VerifiedTypesFile = cmp.Or(o.verifiedTypesFile, cfg.VerifiedTypesFile)
+	cfg.StateFile, cfg.VerifiedTypesFile = o.stateFile, o.verifiedTypesFile
 }
 
 // run serves first and then delivers, so that the server responds from start to end.
-func run(cmd *cobra.Command, version string, cfg spec.Config) error {
+func run(cmd *cobra.Command, version string, cfg spec.Config, listen string) error {
 	tuneMemory()
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
@@ -71,9 +68,9 @@ func run(cmd *cobra.Command, version string, cfg spec.Config) error {
 		return err
 	}
 	defer e.close(context.WithoutCancel(ctx))
-	listener, err := net.Listen("tcp", cfg.Server.Address)
+	listener, err := net.Listen("tcp", listen)
 	if err != nil {
-		return fmt.Errorf("server.address: %w; choose a free port", err)
+		return fmt.Errorf("--listen: %w; choose a free port", err)
 	}
 	server := &http.Server{
 		Handler:           e.Handler(registry),

@@ -134,7 +134,7 @@ func (f verifyConsumerFlags) checkTimeout() time.Duration { return f.timeout / 1
 
 // sink is the configuration of the http sink that the flags make.
 func (f verifyConsumerFlags) sink() (spec.HTTPSink, error) {
-	cfg := spec.HTTPSink{URL: f.url, Headers: map[string]string{}}
+	cfg := spec.HTTPSink{URL: f.url}
 	cfg.ContentMode = spec.ContentMode(f.contentMode)
 	cfg.Timeout = spec.Duration(min(f.checkTimeout(), 10*time.Minute)) // the checks end a request sooner
 	for _, header := range f.headers {
@@ -152,7 +152,7 @@ func (f verifyConsumerFlags) sink() (spec.HTTPSink, error) {
 		case strings.EqualFold(name, "Authorization"):
 			return cfg, errors.New("--header Authorization: set --token-file, or --user with --password-file, in its place")
 		}
-		cfg.Headers[name] = value
+		cfg.Headers = append(cfg.Headers, spec.HTTPHeader{Name: name, Value: value})
 	}
 	switch {
 	case f.tokenFile != "" && f.user+f.passwordFile != "":
@@ -174,7 +174,9 @@ func (f verifyConsumerFlags) sink() (spec.HTTPSink, error) {
 // fits checks what flags make, whose names replaces those of fields.
 func fits(cfg spec.HTTPSink, message spec.Message, names *strings.Replacer) error {
 	_, err := document.Complete(spec.Config{
-		Sink: spec.Sink{HTTP: &cfg, Auth: cfg.Auth, TLS: cfg.TLS, ContentMode: cfg.ContentMode, Timeout: cfg.Timeout}, Message: message,
+		Dispatcher: spec.Dispatcher{
+			Sink: spec.Sink{HTTP: &cfg, Auth: cfg.Auth, TLS: cfg.TLS, ContentMode: cfg.ContentMode, Timeout: cfg.Timeout}, Message: message,
+		},
 	})
 	if err != nil {
 		return fmt.Errorf("the flags do not fit: %s", names.Replace(invalid.ReplaceAllString(err.Error(), "$1: ")))
@@ -187,18 +189,18 @@ var invalid = regexp.MustCompile(`spec\.([^ ]+): Invalid value: `)
 
 // asMessages returns a sink that sends messages of the format.
 func (f verifyConsumerFlags) asMessages(sink dispatcher.Sink, cfg spec.HTTPSink) (dispatcher.Sink, error) {
-	message := spec.Message{Format: spec.MessageFormat(f.format), Headers: map[string]string{}}
+	message := spec.Message{Format: spec.MessageFormat(f.format)}
 	for _, header := range f.messageHeaders {
 		name, expression, ok := strings.Cut(header, "=")
 		if !ok {
 			return nil, errors.New("--message-header is not NAME=EXPRESSION, such as id=event.id; correct it")
 		}
-		message.Headers[name] = expression
+		message.Headers = append(message.Headers, spec.MessageHeader{Name: name, Expression: expression})
 	}
 	if err := fits(cfg, message, messageFlags); err != nil {
 		return nil, err
 	}
-	p, err := pipeline.New(spec.Config{Sink: spec.Sink{HTTP: &cfg}, Message: message}, pipeline.Options{})
+	p, err := pipeline.New(spec.Config{Dispatcher: spec.Dispatcher{Sink: spec.Sink{HTTP: &cfg}, Message: message}}, pipeline.Options{})
 	if err != nil {
 		return nil, fmt.Errorf("the flags do not fit: %s", messageFlags.Replace(err.Error()))
 	}
@@ -325,8 +327,8 @@ func (h *httpConsumer) probe(ctx context.Context, id uuid.UUID) ([]byte, error) 
 		return nil, errors.New("it is not a URL; correct it")
 	}
 	if own, err := url.Parse(h.f.url); err == nil && own.Scheme == req.URL.Scheme && own.Host == req.URL.Host {
-		for name, value := range h.cfg.Headers {
-			req.Header.Set(name, value)
+		for _, h := range h.cfg.Headers {
+			req.Header.Set(h.Name, h.Value)
 		}
 		if h.cfg.Auth != nil {
 			value, err := files.Authorization("--token-file or --user", h.cfg.Auth)

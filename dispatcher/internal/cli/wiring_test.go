@@ -37,8 +37,9 @@ var elsewhere = map[string]string{
 	"Transform":         "the sink: TestSinkGetsTheFile",
 	"Message":           "the sink: TestMessageOfEveryKindHasTheHeaders",
 	"SchemaRegistry":    "the sink: TestSinkGetsTheFile",
-	"Server":            "what run listens on: every test of the binary",
-	"Log":               "the logger: TestLogLevelIsThatOfTheFile",
+	"Pods":              "the logger: TestLogLevelIsThatOfTheFile; the rest is the operator's",
+	"OutboxRef":         "where the database is: package document",
+	"Replicas":          "the operator's",
 }
 
 // The engine and its store get the file's settings, field by field.
@@ -49,7 +50,7 @@ func TestEngineGetsTheFile(t *testing.T) {
 
 	engine := settings(whole)
 	if want := (dispatcher.Config{
-		Topics: []string{"order.cancelled", "order.placed"}, Lease: time.Minute, PollInterval: 3 * time.Second,
+		Topics: []string{"order.placed", "order.cancelled"}, Lease: time.Minute, PollInterval: 3 * time.Second,
 		BatchSize: 7, Concurrency: dispatcher.Auto, MaxConcurrency: 77, MaxBytes: 2 << 20, MaxAttempts: 9,
 		RateLimit: dispatcher.Rate{Events: 100, Period: 2 * time.Second}, TopicRateLimits: map[string]dispatcher.Rate{"order.placed": {Events: 5, Period: time.Minute}},
 		Backoff:  dispatcher.MultiplierBackoff(2*time.Second, 3*time.Minute, 1.5, 0.1),
@@ -74,13 +75,12 @@ func TestEngineGetsTheFile(t *testing.T) {
 	}
 
 	// Each field of the file is not its default here, and changes what the engine or its store gets.
-	from := reflect.ValueOf(whole)
-	for i := range from.NumField() {
-		if from.Type().Field(i).Tag.Get("json") == "-" { // not in the file
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[spec.Config]()) {
+		if field.Anonymous {
 			continue
 		}
-		name, changed := from.Type().Field(i).Name, smallest
-		reflect.ValueOf(&changed).Elem().Field(i).Set(from.Field(i))
+		name, changed := field.Name, smallest
+		reflect.ValueOf(&changed).Elem().FieldByIndex(field.Index).Set(reflect.ValueOf(whole).FieldByIndex(field.Index))
 		if reflect.DeepEqual(changed, smallest) {
 			t.Errorf("testdata/whole.yaml has no %s, or its default; set it there", name)
 		}
@@ -162,7 +162,7 @@ func TestEveryKindOfSinkIsMade(t *testing.T) {
 func TestLogLevelIsThatOfTheFile(t *testing.T) {
 	for level, lines := range map[string]int{"Debug": 4, "Info": 3, "Warn": 2, "Error": 1} {
 		var out strings.Builder
-		log := newLogger(spec.Config{Log: spec.Log{Level: spec.LogLevel(level)}}, &out)
+		log := newLogger(spec.Config{Dispatcher: spec.Dispatcher{Pods: spec.Pods{Log: spec.Log{Level: spec.LogLevel(level)}}}}, &out)
 		log.Debug("")
 		log.Info("")
 		log.Warn("")
@@ -179,7 +179,7 @@ func whole(t *testing.T, server string) spec.Config {
 	text, err := os.ReadFile(filepath.Join("testdata", "whole.yaml"))
 	need.OK(t, err)
 	c := loaded(t, strings.ReplaceAll(string(text), "SERVER", server))
-	c.StateFile, c.VerifiedTypesFile, c.Server.Address, c.Journal = "/none/state", "/none/types", "127.0.0.1:1", &spec.Journal{Mode: spec.JournalEnabled}
+	c.StateFile, c.VerifiedTypesFile, c.Journal = "/none/state", "/none/types", &spec.Journal{Mode: spec.JournalEnabled}
 	return c
 }
 

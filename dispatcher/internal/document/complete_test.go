@@ -1,7 +1,7 @@
 package document
 
 import (
-	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,28 +17,30 @@ func TestCompleteIsWhatAnObjectWouldBe(t *testing.T) {
 	auth := &spec.Auth{Type: spec.AuthPlain, UsernameFile: "/a/user", SecretFile: "/a/password"}
 	tls := &spec.TLS{CAFile: "/b/ca", ClientCertFile: "/c/cert", ClientKeyFile: "/d/key"}
 	c := spec.Config{
-		Sink: spec.Sink{Kafka: &spec.KafkaSink{Brokers: []string{"kafka:9092"}}, Auth: auth, TLS: tls},
-		Message: spec.Message{Headers: map[string]string{"x-id": "event.id"}, Validation: []spec.Validation{
-			{Schema: &spec.PayloadSchema{File: "/e/order.json"}}, {Rules: []spec.Rule{{Rule: "true", Message: "m"}}},
-		}},
+		Dispatcher: spec.Dispatcher{
+			Sink: spec.Sink{Kafka: &spec.KafkaSink{Brokers: []string{"kafka:9092"}}, Auth: auth, TLS: tls},
+			Message: spec.Message{Headers: []spec.MessageHeader{{Name: "x-id", Expression: "event.id"}}, Validation: []spec.Validation{
+				{Schema: &spec.PayloadSchema{File: "/e/order.json"}}, {Rules: []spec.Rule{{Rule: "true", Message: "m"}}},
+			}},
+		},
 	}
 	made, err := Complete(c)
 	need.OK(t, err)
 	k := made.Sink.Kafka
-	if k.ClientID != "outbox-dispatcher" || k.ContentMode != spec.Binary || k.Timeout != spec.Duration(30*time.Second) || !reflect.DeepEqual(k.Auth, auth) || !reflect.DeepEqual(k.TLS, tls) {
+	if k.ClientID != "outbox-dispatcher" || k.ContentMode != spec.Binary || k.Timeout != spec.Duration(30*time.Second) || k.Auth.UsernameFile != auth.UsernameFile || k.Auth.SecretFile != auth.SecretFile || k.TLS.CAFile+k.TLS.ClientCertFile+k.TLS.ClientKeyFile != "/b/ca/c/cert/d/key" {
 		t.Errorf("the sink is %+v, with %+v and %+v", k, k.Auth, k.TLS)
 	}
-	if m := made.Message; m.Format != spec.FormatCloudEvents || m.Headers["x-id"] != "event.id" || m.Validation[0].Schema.File != "/e/order.json" {
+	if m := made.Message; m.Format != spec.FormatCloudEvents || !slices.Equal(m.Headers, c.Message.Headers) || m.Validation[0].Schema.File != "/e/order.json" {
 		t.Errorf("the message is %+v", m)
 	}
-	inbox, err := Complete(spec.Config{Sink: spec.Sink{Postgres: &spec.PostgresSink{DSN: "host=db"}}})
+	inbox, err := Complete(spec.Config{Dispatcher: spec.Dispatcher{Sink: spec.Sink{Postgres: &spec.PostgresSink{DSN: "host=db"}}}})
 	need.OK(t, err)
 	if p := inbox.Sink.Postgres; p.DSN != "host=db" || p.DSNFile != "" || p.Table != "public.inbox_events" {
 		t.Errorf("the sink is %+v", p)
 	}
-	hook, err := Complete(spec.Config{Sink: spec.Sink{HTTP: &spec.HTTPSink{URL: "https://a.example", Headers: map[string]string{"x-team": "shop"}, SigningSecretFile: "/f"}}})
+	hook, err := Complete(spec.Config{Dispatcher: spec.Dispatcher{Sink: spec.Sink{HTTP: &spec.HTTPSink{URL: "https://a.example", Headers: []spec.HTTPHeader{{Name: "x-team", Value: "shop"}}, SigningSecretFile: "/f"}}}})
 	need.OK(t, err)
-	if h := hook.Sink.HTTP; h.Headers["x-team"] != "shop" || h.SigningSecretFile != "/f" {
+	if h := hook.Sink.HTTP; h.Headers[0].Value != "shop" || h.SigningSecretFile != "/f" {
 		t.Errorf("the sink is %+v", h)
 	}
 
@@ -51,14 +53,14 @@ func TestCompleteIsWhatAnObjectWouldBe(t *testing.T) {
 		}
 	}
 	for _, h := range []spec.HTTPSink{
-		{URL: "http://u:hunter2@consumer.example"}, {URL: "http://u:hunter2@host:port/"}, {URL: "http://a", Headers: map[string]string{"authorization": "hunter2"}},
-		{URL: "http://a", Headers: map[string]string{"x-a": "hunter2\n"}},
+		{URL: "http://u:hunter2@consumer.example"}, {URL: "http://u:hunter2@host:port/"}, {URL: "http://a", Headers: []spec.HTTPHeader{{Name: "authorization", Value: "hunter2"}}},
+		{URL: "http://a", Headers: []spec.HTTPHeader{{Name: "x-a", Value: "hunter2\n"}}},
 	} {
-		if _, err := Complete(spec.Config{Sink: spec.Sink{HTTP: &h}}); err == nil || strings.Contains(err.Error(), "hunter2") {
+		if _, err := Complete(spec.Config{Dispatcher: spec.Dispatcher{Sink: spec.Sink{HTTP: &h}}}); err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%+v: %v", h, err)
 		}
 	}
-	if _, err := Complete(spec.Config{}); err == nil || !strings.HasPrefix(err.Error(), "spec.sink: Invalid value: ") {
+	if _, err := Complete(spec.Config{}); err == nil || !strings.HasPrefix(err.Error(), "spec.sink: Required value") {
 		t.Errorf("without a sink: %v", err)
 	}
 }

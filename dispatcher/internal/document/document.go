@@ -3,6 +3,7 @@
 package document
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -41,7 +42,7 @@ type object struct {
 // It fails with all that is wrong with the file, each with its place, the API server's words and the remedy.
 func Load(path string, o Options) (spec.Config, error) {
 	kinds := []string{"OutboxDispatcher", "Outbox"}
-	if o.Login == spec.ReplayLogin {
+	if o.Login == spec.LoginReplay {
 		kinds = []string{"OutboxDispatcher", "DeadLetterReplay", "Outbox"}
 	}
 	c, _, err := load(path, o, kinds...)
@@ -60,9 +61,9 @@ func load(path string, o Options, kinds ...string) (c spec.Config, main object, 
 	from := spec.Objects{Name: strings.TrimPrefix(main.namespace+"/"+main.name, "/")}
 	switch main.kind {
 	case "Outbox":
-		from.Outbox, from.OutboxField = main.spec, "spec"
+		from.Outbox, from.OutboxField = decode[spec.Outbox](main), "spec"
 	case "OutboxDispatcher":
-		from.Dispatcher = main.spec
+		from.Dispatcher = decode[spec.Dispatcher](main)
 	}
 	if main.spec["outboxRef"] != nil {
 		name, _ := main.spec["outboxRef"].(map[string]any)["name"].(string)
@@ -70,20 +71,31 @@ func load(path string, o Options, kinds ...string) (c spec.Config, main object, 
 		if err != nil {
 			return c, main, err
 		}
-		from.Outbox, from.OutboxField = outbox.spec, "Outbox "+name+": spec"
+		from.Outbox, from.OutboxField = decode[spec.Outbox](outbox), "Outbox "+name+": spec"
 	}
 	l := locator{dir: o.Secrets}
 	if l.dir == "" {
 		l.dir = filepath.Join(filepath.Dir(path), "secrets")
 	}
-	if c, _, err = from.Config(o.Login, l.file); err != nil {
-		return c, main, fmt.Errorf("%s: %w", path, err)
-	}
+	c, _ = from.Config(o.Login, l.file)
 	if main.kind == "DeadLetterReplay" {
 		replays(&c, main)
 	}
-	c.ApplyDefaults()
+	c.Sink.ApplyDefaults()
 	return c, main, nil
+}
+
+// decode is the spec of a valid object.
+func decode[T any](o object) *T {
+	to := new(T)
+	text, err := json.Marshal(o.spec)
+	if err == nil {
+		err = json.Unmarshal(text, to)
+	}
+	if err != nil {
+		panic(fmt.Sprintf("%s %s: %v", o.kind, o.name, err)) // its definition is made of the type
+	}
+	return to
 }
 
 // separator is between the documents of a file.

@@ -57,12 +57,12 @@ func TestLoadMakesTheSettingsOfBothObjects(t *testing.T) {
 		if c.Name != "shop/orders" || c.Namespace != "shop" || c.Database.DSNFile != dsn || c.Retention.Scope != spec.ScopeOutbox || c.Retention.Delivered.D() != time.Hour {
 			t.Errorf("name %s, namespace %s, database %+v, retention %+v", c.Name, c.Namespace, c.Database, c.Retention)
 		}
-		want := &spec.Auth{Type: spec.AuthBasic, UsernameFile: filepath.Join(dir, "secrets/webhook/username"), SecretFile: "env:WEBHOOK_PASSWORD"}
+		want := &spec.Auth{Type: spec.AuthBasic, SecretRef: &spec.SecretRef{Name: "webhook"}, UsernameFile: filepath.Join(dir, "secrets/webhook/username"), SecretFile: "env:WEBHOOK_PASSWORD"}
 		if got := c.Sink.HTTP.Auth; !reflect.DeepEqual(got, want) {
 			t.Errorf("auth %+v, want %+v", got, want)
 		}
 		t.Setenv("DATABASE_URL", "postgres://owner@db/shop")
-		if c, err = Load(path, Options{Login: spec.MigrationLogin, Secrets: "/keys"}); err != nil || c.Database.DSNFile != "/keys/owner/uri" && c.Database.DSNFile != "env:DATABASE_URL" {
+		if c, err = Load(path, Options{Login: spec.LoginMigration, Secrets: "/keys"}); err != nil || c.Database.DSNFile != "/keys/owner/uri" && c.Database.DSNFile != "env:DATABASE_URL" {
 			t.Errorf("the login of migrations: %+v, %v", c.Database, err)
 		}
 	}

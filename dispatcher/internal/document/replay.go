@@ -1,7 +1,6 @@
 package document
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -24,7 +23,7 @@ type replay struct {
 // LoadReplay returns the settings of the process that a DeadLetterReplay of a file has, and what it requests. The Outbox that
 // it refers to is found as [Load] finds it. It fails as Load does.
 func LoadReplay(path string, o Options) (spec.Config, spec.ReplayRequest, error) {
-	o.Login = spec.ReplayLogin
+	o.Login = spec.LoginReplay
 	c, main, err := load(path, o, "DeadLetterReplay")
 	if err != nil {
 		return c, spec.ReplayRequest{}, err
@@ -32,7 +31,7 @@ func LoadReplay(path string, o Options) (spec.Config, spec.ReplayRequest, error)
 	if main.spec["outboxRef"] == nil {
 		return c, spec.ReplayRequest{}, fmt.Errorf("%s: spec.dispatcherRef: only the operator knows what that delivers; write outboxRef and namespace instead, and its topics into selector.topics", path)
 	}
-	r := decoded(main)
+	r := decode[replay](main)
 	id, err := uuid.Parse(main.uid)
 	if err != nil && !r.DryRun {
 		return c, spec.ReplayRequest{}, fmt.Errorf("%s: metadata.uid is missing; give a UUID, by which the next run continues the replay", path)
@@ -47,18 +46,6 @@ func LoadReplay(path string, o Options) (spec.Config, spec.ReplayRequest, error)
 
 // replays sets what a DeadLetterReplay says of its process.
 func replays(c *spec.Config, o object) {
-	r := decoded(o)
+	r := decode[replay](o)
 	c.Name, c.Namespace, c.Topics = c.Name+"-replay", r.Namespace, r.Selector.Topics
-}
-
-// decoded is the spec of a DeadLetterReplay.
-func decoded(o object) (r replay) {
-	text, err := json.Marshal(o.spec)
-	if err == nil {
-		err = json.Unmarshal(text, &r)
-	}
-	if err != nil {
-		panic(fmt.Sprintf("DeadLetterReplay %s: %v", o.name, err)) // its schema has these types
-	}
-	return r
 }

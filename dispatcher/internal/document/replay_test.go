@@ -54,7 +54,7 @@ func TestLoadReplay(t *testing.T) {
 	if !reflect.DeepEqual(r, want) {
 		t.Errorf("the request is\n%+v\nwant\n%+v", r, want)
 	}
-	again, err := Load(file, Options{Login: spec.ReplayLogin})
+	again, err := Load(file, Options{Login: spec.LoginReplay})
 	if err != nil || !reflect.DeepEqual(again, c) {
 		t.Errorf("for the commands about replays the settings are %+v, %v", again, err)
 	}

@@ -70,7 +70,9 @@ func (c *compiler) envelope(p *Pipeline, cfg spec.Config) *envelope {
 	if headers == nil {
 		headers = map[string]string{}
 	}
-	maps.Copy(headers, cfg.Message.Headers)
+	for _, h := range cfg.Message.Headers {
+		headers[h.Name] = h.Expression
+	}
 	if len(headers) == 0 && !cfg.Message.Bare() {
 		return nil
 	}

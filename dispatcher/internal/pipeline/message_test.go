@@ -61,9 +61,9 @@ func placed(payload string) *dispatcher.Event {
 // CONTRACT: C-70
 func TestHeadersAreComputedForEachEvent(t *testing.T) {
 	p := compile(t, spec.Config{
-		Message: spec.Message{Headers: map[string]string{
-			"z_type": `event.type`, "a_total": `payload.total`, "m_none": `event.headers.?zone`, "n_card": `payload.?card`, "token": `event.token`,
-		}, Transform: []spec.Transformation{{Payload: `without(payload, ["card"])`}}},
+		Dispatcher: spec.Dispatcher{
+			Message: spec.Message{Headers: []spec.MessageHeader{{Name: "z_type", Expression: `event.type`}, {Name: "a_total", Expression: `payload.total`}, {Name: "m_none", Expression: `event.headers.?zone`}, {Name: "n_card", Expression: `payload.?card`}, {Name: "token", Expression: `event.token`}}, Transform: []spec.Transformation{{Payload: `without(payload, ["card"])`}}},
+		},
 	}, pipeline.Options{})
 	e := placed(`{"total": 9007199254740993, "card": "` + secret + `"}`)
 	got := sent(t, p, e)
@@ -75,7 +75,7 @@ func TestHeadersAreComputedForEachEvent(t *testing.T) {
 		t.Errorf("the event was changed: %+v", e)
 	}
 
-	p = compile(t, spec.Config{Message: spec.Message{Headers: map[string]string{"a_id": "event.id"}}}, pipeline.Options{})
+	p = compile(t, spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Headers: []spec.MessageHeader{{Name: "a_id", Expression: "event.id"}}}}}, pipeline.Options{})
 	if got := sent(t, p, event("", "no JSON at all")); got.Message.Headers[0].Value != got.ID.String() {
 		t.Errorf("%+v", got.Message) // a payload that no header mentions is not read
 	}
@@ -83,7 +83,7 @@ func TestHeadersAreComputedForEachEvent(t *testing.T) {
 
 // CONTRACT: C-33, C-73
 func TestHeaderCannotBeComputed(t *testing.T) {
-	p := compile(t, spec.Config{Message: spec.Message{Headers: map[string]string{"a_total": `payload.total.size()`}}}, pipeline.Options{})
+	p := compile(t, spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Headers: []spec.MessageHeader{{Name: "a_total", Expression: `payload.total.size()`}}}}}, pipeline.Options{})
 	inner := &sinktest.Recording{}
 	bad, good := placed(`{"total": `+"1"+`, "card": "`+secret+`"}`), placed(`{"total": "12"}`)
 	errs := p.Wrap(inner).Deliver(t.Context(), []*dispatcher.Event{bad, good})
@@ -100,7 +100,7 @@ func TestHeaderCannotBeComputed(t *testing.T) {
 	if found := pipeline.Findings(errs[0]); len(found) != 1 || found[0].Field != `message.headers["a_total"]` {
 		t.Errorf("%+v", found)
 	}
-	_, err := pipeline.New(spec.Config{Sink: spec.Sink{Kafka: &spec.KafkaSink{}}, Message: spec.Message{Headers: map[string]string{"a_b": "paylaod.x"}}}, pipeline.Options{})
+	_, err := pipeline.New(spec.Config{Dispatcher: spec.Dispatcher{Sink: spec.Sink{Kafka: &spec.KafkaSink{}}, Message: spec.Message{Headers: []spec.MessageHeader{{Name: "a_b", Expression: "paylaod.x"}}}}}, pipeline.Options{})
 	if err == nil || !strings.HasPrefix(err.Error(), `message.headers["a_b"]: line 1, column 1: undeclared reference`) {
 		t.Error(err)
 	}
@@ -108,7 +108,7 @@ func TestHeaderCannotBeComputed(t *testing.T) {
 
 // CONTRACT: C-70, C-71
 func TestFormatDebeziumHasItsRecords(t *testing.T) {
-	cfg := spec.Config{Message: spec.Message{Format: spec.FormatDebezium, Headers: map[string]string{"eventType": "event.type"}}}
+	cfg := spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Format: spec.FormatDebezium, Headers: []spec.MessageHeader{{Name: "eventType", Expression: "event.type"}}}}}
 	p := compile(t, cfg, pipeline.Options{})
 	e := placed(`{"total":10.10,"id":9007199254740993}`)
 	if to, err := p.Route()(e); err != nil || to != "outbox.event.order" {
@@ -139,7 +139,9 @@ func TestFormatDebeziumHasItsRecords(t *testing.T) {
 // REQUIREMENT: STORAGE-32, STORAGE-33
 func TestFormatStorageHasItsMembers(t *testing.T) {
 	p := compile(t, spec.Config{
-		Message: spec.Message{Format: spec.FormatStorage, Transform: []spec.Transformation{{Payload: `with(payload, {"first": true})`}}},
+		Dispatcher: spec.Dispatcher{
+			Message: spec.Message{Format: spec.FormatStorage, Transform: []spec.Transformation{{Payload: `with(payload, {"first": true})`}}},
+		},
 	}, pipeline.Options{})
 	e := placed(`{"id": 9007199254740993, "price": 0.1234567890123456789012345, "long": 123456789012345678901234567890, "metadata": "gone"}`)
 	got := sent(t, p, e)
@@ -165,7 +167,7 @@ func TestFormatStorageHasItsMembers(t *testing.T) {
 	if got := sent(t, p, e).Message.Headers; len(got) != 1 || got[0].Name != "event_type" {
 		t.Errorf("what the event does not have: %+v", got)
 	}
-	p = compile(t, spec.Config{Message: spec.Message{Format: spec.FormatStorage}}, pipeline.Options{})
+	p = compile(t, spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Format: spec.FormatStorage}}}, pipeline.Options{})
 	err := p.Wrap(&sinktest.Recording{}).Deliver(t.Context(), []*dispatcher.Event{placed(`[1]`)})[0]
 	if !dispatcher.IsDestinationFault(err) || !strings.Contains(err.Error(), "message.format cannot be computed") {
 		t.Errorf("a payload that is not an object: %v", err)
@@ -367,7 +369,7 @@ func TestRuleCannotBeComputed(t *testing.T) {
 		{`payload.items.all(i, payload.items.all(j, i.q == j.q))`, items, "", "it costs more than a payload of 1020012 bytes may"},
 		{"payload.a.size() > 0 &&\n  payload.a.replace('x', payload.b).size() > 0", grown, "", "line 2, column 20: it makes more than a payload of 80018 bytes may (12 MiB)"},
 	} {
-		p := compile(t, spec.Config{Message: spec.Message{Validation: []spec.Validation{{Rules: []spec.Rule{{Rule: c.rule, Message: "m"}}}}}}, pipeline.Options{})
+		p := compile(t, spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Validation: []spec.Validation{{Rules: []spec.Rule{{Rule: c.rule, Message: "m"}}}}}}}, pipeline.Options{})
 		inner := &sinktest.Recording{}
 		e := event("", c.payload)
 		err := p.Wrap(inner).Deliver(t.Context(), []*dispatcher.Event{e})[0]
@@ -398,8 +400,8 @@ func TestRuleCannotBeComputed(t *testing.T) {
 
 // What the payload breaks is final also where another rule cannot be computed.
 func TestBrokenAndNotComputed(t *testing.T) {
-	p := compile(t, spec.Config{Message: spec.Message{Validation: []spec.Validation{{Rules: []spec.Rule{
-		{Rule: `payload.a > 1`, Message: "first"}, {Rule: `payload.b > 1`, Message: "second"}}}}}}, pipeline.Options{})
+	p := compile(t, spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Validation: []spec.Validation{{Rules: []spec.Rule{
+		{Rule: `payload.a > 1`, Message: "first"}, {Rule: `payload.b > 1`, Message: "second"}}}}}}}, pipeline.Options{})
 	err := p.Wrap(&sinktest.Recording{}).Deliver(t.Context(), []*dispatcher.Event{event("", `{"a": "x", "b": 1}`)})[0]
 	if reason, _ := dispatcher.PermanentReason(err); reason != dispatcher.ReasonSchemaValidationFailed || !strings.Contains(err.Error(), "second (payload.b > 1)") {
 		t.Errorf("error %v", err)
@@ -433,7 +435,7 @@ func TestSchemaTakesTooMuchWork(t *testing.T) {
 		{`{"allOf": [{}` + strings.Repeat(`, {"pattern": "a$"}`, 200) + `]}`, `"` + strings.Repeat("a", 64<<10) + `"`, true},
 		{`{"items": {"oneOf": [{"type": "string"}, {"minimum": 0}]}}`, `[1` + strings.Repeat(",1", 500_000) + `]`, false},
 	} {
-		s := compile(t, spec.Config{Message: spec.Message{Validation: []spec.Validation{{Schema: schema(c.schema)}}}}, pipeline.Options{}).Wrap(&sinktest.Recording{})
+		s := compile(t, spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Validation: []spec.Validation{{Schema: schema(c.schema)}}}}}, pipeline.Options{}).Wrap(&sinktest.Recording{})
 		e := event("", c.payload)
 		err := s.Deliver(t.Context(), []*dispatcher.Event{e})[0]
 		_, dead := dispatcher.PermanentReason(err)
@@ -454,7 +456,9 @@ func TestSchemaTakesTooMuchWork(t *testing.T) {
 // A rule that takes long ends with the delivery, and says nothing of the rule.
 func TestSlowRuleEndsWithItsDelivery(t *testing.T) {
 	p := compile(t, spec.Config{
-		Message: spec.Message{Validation: []spec.Validation{{Rules: []spec.Rule{{Rule: `payload.all(x, payload.exists(y, y > x))`, Message: "m"}}}}},
+		Dispatcher: spec.Dispatcher{
+			Message: spec.Message{Validation: []spec.Validation{{Rules: []spec.Rule{{Rule: `payload.all(x, payload.exists(y, y > x))`, Message: "m"}}}}},
+		},
 	}, pipeline.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	payload := `[1` + strings.Repeat(",1", 400_000) + `]`
@@ -469,7 +473,7 @@ func TestSlowRuleEndsWithItsDelivery(t *testing.T) {
 // CONTRACT: C-35
 func TestLargePayloadsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := compile(t, spec.Config{Message: spec.Message{Validation: []spec.Validation{{Rules: []spec.Rule{{Rule: `payload.all(x, x > 0)`, Message: "m"}}}}}}, pipeline.Options{})
+		p := compile(t, spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Validation: []spec.Validation{{Rules: []spec.Rule{{Rule: `payload.all(x, x > 0)`, Message: "m"}}}}}}}, pipeline.Options{})
 		s := p.Wrap(&sinktest.Recording{})
 		cpus := runtime.GOMAXPROCS(0)
 		var inside atomic.Int32
@@ -529,7 +533,7 @@ func (c *lateContext) Err() error {
 
 // A transformation that cannot be computed kills nothing: someone may correct it.
 func TestFailedTransformationIsRetried(t *testing.T) {
-	p := compile(t, spec.Config{Message: spec.Message{Transform: []spec.Transformation{{Payload: `with(payload, {"x": payload.missing})`}}}}, pipeline.Options{})
+	p := compile(t, spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Transform: []spec.Transformation{{Payload: `with(payload, {"x": payload.missing})`}}}}}, pipeline.Options{})
 	inner := &sinktest.Recording{}
 	errs := p.Wrap(inner).Deliver(t.Context(), []*dispatcher.Event{event("", `{"a": "`+secret+`"}`), event("", `["`+secret+`"]`)})
 	for _, err := range errs {

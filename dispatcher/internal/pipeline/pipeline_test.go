@@ -37,11 +37,11 @@ func schema(text string) *spec.PayloadSchema { return &spec.PayloadSchema{Inline
 // CONTRACT: C-29
 // REQUIREMENT: OVERVIEW-2, STORAGE-9
 func TestRouteComputesTheDestination(t *testing.T) {
-	p := compile(t, spec.Config{Sink: spec.Sink{Routes: []spec.Route{
+	p := compile(t, spec.Config{Dispatcher: spec.Dispatcher{Sink: spec.Sink{Routes: []spec.Route{
 		{Topics: []string{"orders", "returns"}, To: `"shop." + event.type + "." + event.headers.region`},
 		{Topics: []string{"refunds"}, To: `event.aggregateId`},
 		{Topics: []string{"invoices"}, To: `event.headers["zone"]`},
-	}}}, pipeline.Options{})
+	}}}}, pipeline.Options{})
 	route := p.Route()
 	e := event("Placed", `{}`)
 	if to, err := route(e); err != nil || to != "shop.Placed.eu" {
@@ -64,7 +64,7 @@ func TestRouteComputesTheDestination(t *testing.T) {
 		t.Errorf("%v is not retried like any other failure", err)
 	}
 
-	rest := compile(t, spec.Config{Sink: spec.Sink{Routes: []spec.Route{{Topics: []string{"refunds"}, To: `'a'`}, {To: `event.topic`}}}}, pipeline.Options{})
+	rest := compile(t, spec.Config{Dispatcher: spec.Dispatcher{Sink: spec.Sink{Routes: []spec.Route{{Topics: []string{"refunds"}, To: `'a'`}, {To: `event.topic`}}}}}, pipeline.Options{})
 	if to, err := rest.Route()(e); err != nil || to != "unheard-of" {
 		t.Errorf("the rest goes to %q, %v", to, err)
 	}
@@ -75,11 +75,13 @@ func TestRouteComputesTheDestination(t *testing.T) {
 
 func TestNewReportsAllProblemsAtOnce(t *testing.T) {
 	cfg := spec.Config{
-		Sink: spec.Sink{Kafka: &spec.KafkaSink{}, Routes: []spec.Route{{To: `event.topc`}}},
-		Message: spec.Message{Validation: []spec.Validation{{
-			Schema: schema(`{"type": "objekt"}`),
-			Rules:  []spec.Rule{{Rule: `payload.total >`, Message: "a"}},
-		}, {Schema: &spec.PayloadSchema{File: "/nowhere/order.json"}}}, Transform: []spec.Transformation{{Payload: `payload.card.size()`}}},
+		Dispatcher: spec.Dispatcher{
+			Sink: spec.Sink{Kafka: &spec.KafkaSink{}, Routes: []spec.Route{{To: `event.topc`}}},
+			Message: spec.Message{Validation: []spec.Validation{{
+				Schema: schema(`{"type": "objekt"}`),
+				Rules:  []spec.Rule{{Rule: `payload.total >`, Message: "a"}},
+			}, {Schema: &spec.PayloadSchema{File: "/nowhere/order.json"}}}, Transform: []spec.Transformation{{Payload: `payload.card.size()`}}},
+		},
 	}
 	_, err := pipeline.New(cfg, pipeline.Options{})
 	if err == nil {
@@ -104,14 +106,16 @@ func TestNewReportsAllProblemsAtOnce(t *testing.T) {
 // REQUIREMENT: STORAGE-39, STORAGE-56
 func TestInvalidEventIsDeadAndTheRestIsDelivered(t *testing.T) {
 	p := compile(t, spec.Config{
-		Message: spec.Message{Validation: []spec.Validation{
-			{Types: []string{"Placed"}, Schema: schema(`{"properties": {"total": {"type": "number"}}}`),
-				Rules: []spec.Rule{{Rule: `payload.total > 0`, Message: "an order has a total"}}},
-			{Rules: []spec.Rule{{Rule: `!has(payload.forbidden)`, Message: "nothing forbidden"}}},
-		}, Transform: []spec.Transformation{
-			{Payload: `without(payload, ["card"])`},
-			{Types: []string{"Placed"}, Payload: `with(payload, {"by": event.topic, "members": size(payload)})`},
-		}},
+		Dispatcher: spec.Dispatcher{
+			Message: spec.Message{Validation: []spec.Validation{
+				{Types: []string{"Placed"}, Schema: schema(`{"properties": {"total": {"type": "number"}}}`),
+					Rules: []spec.Rule{{Rule: `payload.total > 0`, Message: "an order has a total"}}},
+				{Rules: []spec.Rule{{Rule: `!has(payload.forbidden)`, Message: "nothing forbidden"}}},
+			}, Transform: []spec.Transformation{
+				{Payload: `without(payload, ["card"])`},
+				{Types: []string{"Placed"}, Payload: `with(payload, {"by": event.topic, "members": size(payload)})`},
+			}},
+		},
 	}, pipeline.Options{})
 	inner := &sinktest.Recording{Max: 10}
 	refused := errors.New("refused")
@@ -166,7 +170,7 @@ func TestInvalidEventIsDeadAndTheRestIsDelivered(t *testing.T) {
 
 // Up to five violations are reported, and few are kept of however many there are. CONTRACT: C-35
 func TestFiveViolationsAreReported(t *testing.T) {
-	p := compile(t, spec.Config{Message: spec.Message{Validation: []spec.Validation{{Schema: schema(`{"items": {"type": "number"}}`)}}}}, pipeline.Options{})
+	p := compile(t, spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Validation: []spec.Validation{{Schema: schema(`{"items": {"type": "number"}}`)}}}}}, pipeline.Options{})
 	for payload, findings := range map[string]int{`["a","b","c","d","e","f","g"]`: 7, `["a"` + strings.Repeat(`,"a"`, 100_000) + `]`: 100} {
 		err := p.Wrap(&sinktest.Recording{}).Deliver(t.Context(), []*dispatcher.Event{event("", payload)})[0]
 		if strings.Count(err.Error(), "#/items/type") != 5 || !strings.Contains(err.Error(), "; and more; correct") {
@@ -182,7 +186,9 @@ func TestRegistrySchemaFollowsTheRegistry(t *testing.T) {
 	var failure error
 	calls := 0
 	p := compile(t, spec.Config{
-		Message: spec.Message{SchemaRegistry: &spec.SchemaRegistry{}, Validation: []spec.Validation{{Types: []string{"Placed"}, Schema: &spec.PayloadSchema{Registry: &spec.RegistrySchema{Subject: "orders-value"}}}}},
+		Dispatcher: spec.Dispatcher{
+			Message: spec.Message{SchemaRegistry: &spec.SchemaRegistry{}, Validation: []spec.Validation{{Types: []string{"Placed"}, Schema: &spec.PayloadSchema{Registry: &spec.RegistrySchema{Subject: "orders-value"}}}}},
+		},
 	}, pipeline.Options{Registry: func(_ context.Context, subject string, version int) (pipeline.Schema, error) {
 		if calls++; subject != "orders-value" || version != 0 {
 			t.Errorf("got version %d of %s, want the latest of orders-value", version, subject)
@@ -251,10 +257,10 @@ func TestNewerSchemaOfTheRegistryDecides(t *testing.T) {
 		"a failure":                        {failure: errors.New("not registered"), fails: true},
 		"a fixed version":                  {version: 1, newer: made(2, `{}`), fails: true, dead: true},
 	} {
-		p := compile(t, spec.Config{Message: spec.Message{
+		p := compile(t, spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{
 			SchemaRegistry: &spec.SchemaRegistry{},
 			Validation:     []spec.Validation{{Schema: &spec.PayloadSchema{Registry: &spec.RegistrySchema{Subject: "a", Version: c.version}}}},
-		}}, pipeline.Options{
+		}}}, pipeline.Options{
 			Registry: func(context.Context, string, int) (pipeline.Schema, error) { return old, nil },
 			Newer: func(_ context.Context, _ string, since time.Time) (pipeline.Schema, error, error) {
 				if since.After(time.Now()) || time.Since(since) > time.Minute {
@@ -275,11 +281,13 @@ func TestNewerSchemaOfTheRegistryDecides(t *testing.T) {
 
 func TestCheckReportsEachStep(t *testing.T) {
 	p := compile(t, spec.Config{
-		Sink: spec.Sink{Routes: []spec.Route{{Topics: []string{"orders", "refunds"}, To: "'a' +\n  'b'"}, {To: `event.topic`}}},
-		Message: spec.Message{Validation: []spec.Validation{
-			{Types: []string{"Placed"}, Schema: schema(`{}`), Rules: []spec.Rule{{Rule: "payload.total > 0", Message: "m"}}},
-			{Schema: &spec.PayloadSchema{Registry: &spec.RegistrySchema{Subject: "orders-value", Version: 3}}},
-		}, Transform: []spec.Transformation{{Payload: `without(payload, ["card"])`}}, SchemaRegistry: &spec.SchemaRegistry{}},
+		Dispatcher: spec.Dispatcher{
+			Sink: spec.Sink{Routes: []spec.Route{{Topics: []string{"orders", "refunds"}, To: "'a' +\n  'b'"}, {To: `event.topic`}}},
+			Message: spec.Message{Validation: []spec.Validation{
+				{Types: []string{"Placed"}, Schema: schema(`{}`), Rules: []spec.Rule{{Rule: "payload.total > 0", Message: "m"}}},
+				{Schema: &spec.PayloadSchema{Registry: &spec.RegistrySchema{Subject: "orders-value", Version: 3}}},
+			}, Transform: []spec.Transformation{{Payload: `without(payload, ["card"])`}}, SchemaRegistry: &spec.SchemaRegistry{}},
+		},
 	}, pipeline.Options{Registry: func(context.Context, string, int) (pipeline.Schema, error) {
 		return pipeline.Schema{}, errors.New("unreachable")
 	}})
@@ -302,7 +310,7 @@ func TestCheckReportsEachStep(t *testing.T) {
 func TestEmptyPipelineIsTheSink(t *testing.T) {
 	inner := &sinktest.Recording{}
 	need.Want(t, dispatcher.Sink(inner), "the sink is wrapped for nothing", compile(t, spec.Config{}, pipeline.Options{}).Wrap(inner))
-	p := compile(t, spec.Config{Message: spec.Message{Transform: []spec.Transformation{{Types: []string{"Placed"}, Payload: "payload"}}}}, pipeline.Options{})
+	p := compile(t, spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Transform: []spec.Transformation{{Types: []string{"Placed"}, Payload: "payload"}}}}}, pipeline.Options{})
 	silent := &sinktest.Func{RespondAll: func(context.Context, []*dispatcher.Event) []error { return nil }}
 	s, batch := p.Wrap(silent), []*dispatcher.Event{event("Other", `{}`)}
 	need.Want(t, 0, "an event that nothing is configured for costs %v allocations", testing.AllocsPerRun(100, func() { s.Deliver(context.Background(), batch) }))
@@ -324,13 +332,15 @@ func BenchmarkDeliver(b *testing.B) {
 		cfg  spec.Config
 	}{
 		{"nothing", spec.Config{}},
-		{"other types only", spec.Config{Message: spec.Message{Transform: []spec.Transformation{{Types: []string{"Other"}, Payload: "payload"}}}}},
-		{"schema", spec.Config{Message: spec.Message{Validation: []spec.Validation{{Schema: schema(orderSchema)}}}}},
-		{"rule", spec.Config{Message: spec.Message{Validation: []spec.Validation{{Rules: []spec.Rule{{Rule: "payload.total > 0", Message: "m"}}}}}}},
-		{"rule with a loop", spec.Config{Message: spec.Message{Validation: []spec.Validation{{Rules: []spec.Rule{{Rule: "payload.items.all(i, i.quantity > 0)", Message: "m"}}}}}}},
-		{"transformation", spec.Config{Message: spec.Message{Transform: []spec.Transformation{{Payload: `mask(without(payload, ["card"]), ["customer.email"])`}}}}},
+		{"other types only", spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Transform: []spec.Transformation{{Types: []string{"Other"}, Payload: "payload"}}}}}},
+		{"schema", spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Validation: []spec.Validation{{Schema: schema(orderSchema)}}}}}},
+		{"rule", spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Validation: []spec.Validation{{Rules: []spec.Rule{{Rule: "payload.total > 0", Message: "m"}}}}}}}},
+		{"rule with a loop", spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Validation: []spec.Validation{{Rules: []spec.Rule{{Rule: "payload.items.all(i, i.quantity > 0)", Message: "m"}}}}}}}},
+		{"transformation", spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Transform: []spec.Transformation{{Payload: `mask(without(payload, ["card"]), ["customer.email"])`}}}}}},
 		{"schema, rule and transformation", spec.Config{
-			Message: spec.Message{Validation: []spec.Validation{{Schema: schema(orderSchema), Rules: []spec.Rule{{Rule: "payload.total > 0", Message: "m"}}}}, Transform: []spec.Transformation{{Payload: `mask(without(payload, ["card"]), ["customer.email"])`}}},
+			Dispatcher: spec.Dispatcher{
+				Message: spec.Message{Validation: []spec.Validation{{Schema: schema(orderSchema), Rules: []spec.Rule{{Rule: "payload.total > 0", Message: "m"}}}}, Transform: []spec.Transformation{{Payload: `mask(without(payload, ["card"]), ["customer.email"])`}}},
+			},
 		}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
@@ -372,13 +382,15 @@ func broken(t *testing.T, p *pipeline.Pipeline, e *dispatcher.Event) string {
 // REQUIREMENT: STORAGE-40
 func TestTypePrefixesSelectTheirTypes(t *testing.T) {
 	p := compile(t, spec.Config{
-		Message: spec.Message{Validation: []spec.Validation{
-			{Types: []string{"STORAGE_*"}, Rules: []spec.Rule{{Rule: "false", Message: "storage"}}},
-			{Types: []string{"STORAGE_TRANSACTION_*", "other"}, Rules: []spec.Rule{{Rule: "false", Message: "transaction"}}},
-			{Types: []string{"STORAGE_TRANSACTION_BEGAN", "ü*"}, Rules: []spec.Rule{{Rule: "false", Message: "began"}}},
-			{Types: []string{"STORAGE_"}, Rules: []spec.Rule{{Rule: "false", Message: "the type itself"}}},
-			{Rules: []spec.Rule{{Rule: "event.type != 'all'", Message: "all"}}},
-		}, Transform: []spec.Transformation{{Types: []string{"changed.*"}, Payload: `with(payload, {"changed": true})`}}},
+		Dispatcher: spec.Dispatcher{
+			Message: spec.Message{Validation: []spec.Validation{
+				{Types: []string{"STORAGE_*"}, Rules: []spec.Rule{{Rule: "false", Message: "storage"}}},
+				{Types: []string{"STORAGE_TRANSACTION_*", "other"}, Rules: []spec.Rule{{Rule: "false", Message: "transaction"}}},
+				{Types: []string{"STORAGE_TRANSACTION_BEGAN", "ü*"}, Rules: []spec.Rule{{Rule: "false", Message: "began"}}},
+				{Types: []string{"STORAGE_"}, Rules: []spec.Rule{{Rule: "false", Message: "the type itself"}}},
+				{Rules: []spec.Rule{{Rule: "event.type != 'all'", Message: "all"}}},
+			}, Transform: []spec.Transformation{{Types: []string{"changed.*"}, Payload: `with(payload, {"changed": true})`}}},
+		},
 	}, pipeline.Options{})
 	for kind, want := range map[string]string{
 		"STORAGE_": "message.validation[0].rules[0] message.validation[3].rules[0]", "STORAGE_X": "message.validation[0].rules[0]",
@@ -401,12 +413,12 @@ func TestTypePrefixesSelectTheirTypes(t *testing.T) {
 // CONTRACT: C-72
 // REQUIREMENT: STORAGE-37
 func TestSchemaByVersion(t *testing.T) {
-	p := compile(t, spec.Config{Message: spec.Message{Validation: []spec.Validation{
+	p := compile(t, spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Validation: []spec.Validation{
 		{Types: []string{"Placed"}, Versions: []string{"1.*"}, Schema: needs("one")},
 		{Types: []string{"Placed"}, Versions: []string{"2.0.0", "2.1.0"}, Schema: needs("two")},
 		{Types: []string{"Plac*"}, Schema: needs("every")},
 		{Types: []string{"Ruled"}, Versions: []string{"2"}, Rules: []spec.Rule{{Rule: "false", Message: "two"}}},
-	}}}, pipeline.Options{})
+	}}}}, pipeline.Options{})
 	for _, test := range []struct{ kind, header, version, want string }{
 		{"Placed", "", "", "message.validation[0].schema message.validation[2].schema"},
 		{"Placed", "event_version", "1.7.0", "message.validation[0].schema message.validation[2].schema"},
@@ -443,10 +455,12 @@ func TestSchemaOfAnotherVersionIsNotFetched(t *testing.T) {
 		return &spec.PayloadSchema{Registry: &spec.RegistrySchema{Subject: subject}}
 	}
 	p := compile(t, spec.Config{
-		Message: spec.Message{SchemaRegistry: &spec.SchemaRegistry{URL: "http://localhost"}, Validation: []spec.Validation{
-			{Versions: []string{"1"}, Schema: registered("one")},
-			{Versions: []string{"2"}, Schema: registered("two")},
-		}},
+		Dispatcher: spec.Dispatcher{
+			Message: spec.Message{SchemaRegistry: &spec.SchemaRegistry{URL: "http://localhost"}, Validation: []spec.Validation{
+				{Versions: []string{"1"}, Schema: registered("one")},
+				{Versions: []string{"2"}, Schema: registered("two")},
+			}},
+		},
 	}, o)
 	e := event("Placed", `{}`)
 	e.Headers["event_version"] = "2"

@@ -244,7 +244,7 @@ func schemaFile(t *testing.T, text string) (p *Pipeline, path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "schema.json")
 	write(t, path, text)
-	p, err := New(spec.Config{Message: spec.Message{Validation: []spec.Validation{{Schema: &spec.PayloadSchema{File: path}}}}}, Options{})
+	p, err := New(spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Validation: []spec.Validation{{Schema: &spec.PayloadSchema{File: path}}}}}}, Options{})
 	need.OK(t, err)
 	p.checks[0].schema.(*filed).watched.Every = 0
 	return p, path
@@ -331,7 +331,7 @@ func TestPatternsAreBounded(t *testing.T) {
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		_, err := New(spec.Config{Message: spec.Message{Validation: c.all}}, Options{})
+		_, err := New(spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Validation: c.all}}}, Options{})
 		runtime.ReadMemStats(&after)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
@@ -341,7 +341,7 @@ func TestPatternsAreBounded(t *testing.T) {
 		}
 	}
 	good := []spec.Validation{{Schema: &spec.PayloadSchema{Inline: `{"pattern": "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", "patternProperties": {"^\\p{L}{1,100}$": {}}}`}}}
-	if _, err := New(spec.Config{Message: spec.Message{Validation: good}}, Options{}); err != nil {
+	if _, err := New(spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Validation: good}}}, Options{}); err != nil {
 		t.Errorf("ordinary patterns: %v", err)
 	}
 }
@@ -351,10 +351,10 @@ func TestPatternsAreBounded(t *testing.T) {
 // CONTRACT: C-35
 func TestRegistrySchemaIsBounded(t *testing.T) {
 	schema := Schema{ID: 1, Type: "JSON", Text: `{"pattern": "(` + strings.Repeat("a", 300) + `){1000}"}`}
-	p, err := New(spec.Config{Message: spec.Message{
+	p, err := New(spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{
 		SchemaRegistry: &spec.SchemaRegistry{},
 		Validation:     []spec.Validation{{Schema: &spec.PayloadSchema{Registry: &spec.RegistrySchema{Subject: "a"}}}},
-	}}, Options{Registry: func(context.Context, string, int) (Schema, error) { return schema, nil }})
+	}}}, Options{Registry: func(context.Context, string, int) (Schema, error) { return schema, nil }})
 	need.OK(t, err)
 	if _, err := p.checks[0].schema.get(t.Context()); err == nil || !strings.Contains(err.Error(), "states with it") {
 		t.Errorf("error %v, want that it takes too much", err)
@@ -372,14 +372,16 @@ func TestRegistrySchemaIsBounded(t *testing.T) {
 // Each step that stops an event names itself. CONTRACT: C-72
 func TestFindingNamesTheStepThatStoppedTheEvent(t *testing.T) {
 	p, err := New(spec.Config{
-		Sink: spec.Sink{HTTP: &spec.HTTPSink{}, Routes: []spec.Route{{Topics: []string{"odd"}, To: "event.headers.region"}, {To: `"all"`}}},
-		Message: spec.Message{Validation: []spec.Validation{
-			{Schema: &spec.PayloadSchema{Inline: `{"properties": {"a": {"type": "number"}, "lines": {"items": {"required": ["price"], "properties": {"price": {"type": "number"}}}}}}`}},
-			{Rules: []spec.Rule{{Rule: "payload.b > 0", Message: "m"}}},
-			{Types: []string{"Unreachable"}, Schema: &spec.PayloadSchema{Registry: &spec.RegistrySchema{Subject: "s"}}},
+		Dispatcher: spec.Dispatcher{
+			Sink: spec.Sink{HTTP: &spec.HTTPSink{}, Routes: []spec.Route{{Topics: []string{"odd"}, To: "event.headers.region"}, {To: `"all"`}}},
+			Message: spec.Message{Validation: []spec.Validation{
+				{Schema: &spec.PayloadSchema{Inline: `{"properties": {"a": {"type": "number"}, "lines": {"items": {"required": ["price"], "properties": {"price": {"type": "number"}}}}}}`}},
+				{Rules: []spec.Rule{{Rule: "payload.b > 0", Message: "m"}}},
+				{Types: []string{"Unreachable"}, Schema: &spec.PayloadSchema{Registry: &spec.RegistrySchema{Subject: "s"}}},
+			},
+				Transform:      []spec.Transformation{{Types: []string{"T"}, Payload: `{"c": payload.c}`}},
+				SchemaRegistry: &spec.SchemaRegistry{}},
 		},
-			Transform:      []spec.Transformation{{Types: []string{"T"}, Payload: `{"c": payload.c}`}},
-			SchemaRegistry: &spec.SchemaRegistry{}},
 	}, Options{Registry: func(context.Context, string, int) (Schema, error) {
 		return Schema{}, dispatcher.Unavailable(errors.New("unreachable"))
 	}})

@@ -174,7 +174,7 @@ func TestNoRequestIsSentTwice(t *testing.T) {
 				}
 			})
 			cfg := plant(t, "http", address)
-			cfg.Headers["Idempotency-Key"] = "k"
+			cfg.Headers = append(cfg.Headers, spec.HTTPHeader{Name: "Idempotency-Key", Value: "k"})
 			s := open(t, cfg)
 			need.OK(t, sinktest.Send(t, s))
 			sinktest.Want(t, "Deliver", sinktest.Send(t, s), false, reason.ConnectionFailed, "closed the connection")

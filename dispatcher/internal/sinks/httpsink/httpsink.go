@@ -61,9 +61,9 @@ func build(cfg spec.HTTPSink, route func(*dispatcher.Event) (string, error)) (*s
 	}
 	u.Fragment, u.RawFragment = "", ""
 	s := &sink{
-		mode: cfg.ContentMode, batchSize: max(1, cfg.BatchSize), timeout: cfg.Timeout.D(), capture: cfg.CaptureResponse == spec.CaptureBody, base: newTarget(u), route: route,
+		mode: cfg.ContentMode, batchSize: max(1, int(cfg.BatchSize)), timeout: cfg.Timeout.D(), capture: cfg.CaptureResponse == spec.CaptureBody, base: newTarget(u), route: route,
 		header: headers(cfg.Headers), authorization: newAuthorization(cfg.Auth), signing: newSigning(cfg.SigningSecretFile),
-		client: newClient(cfg.TLS, cfg.Timeout.D(), cfg.MaxConnections),
+		client: newClient(cfg.TLS, cfg.Timeout.D(), int(cfg.MaxConnections)),
 	}
 	if cfg.MaxConnections > 0 {
 		s.slots = make(chan struct{}, cfg.MaxConnections)

@@ -28,14 +28,14 @@ import (
 )
 
 // headers returns what every request carries.
-func headers(configured map[string]string) http.Header {
+func headers(configured []spec.HTTPHeader) http.Header {
 	agent := "outbox-dispatcher"
 	if v := base.Version(); v != "" {
 		agent += "/" + v
 	}
 	h := http.Header{"User-Agent": {agent}}
-	for name, value := range configured {
-		h.Set(name, value)
+	for _, c := range configured {
+		h.Set(c.Name, c.Value)
 	}
 	return h
 }

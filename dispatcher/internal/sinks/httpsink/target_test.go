@@ -196,7 +196,7 @@ func TestInterruptedWaitForASlotSendsNothing(t *testing.T) {
 func plant(t *testing.T, scheme, address string) spec.HTTPSink {
 	return spec.HTTPSink{
 		URL:     scheme + "://" + address + "/events?key=" + sinktest.WrongSecret,
-		Headers: map[string]string{"X-Key": sinktest.WrongSecret},
+		Headers: []spec.HTTPHeader{{Name: "X-Key", Value: sinktest.WrongSecret}},
 		Access: spec.Access{
 			Auth:    &spec.Auth{Type: spec.AuthToken, SecretFile: sinktest.File(t, "token", sinktest.PasswordSecret+"\n")},
 			Timeout: spec.Duration(20 * time.Second),
