@@ -1,12 +1,12 @@
 package dispatcher
 
 import (
+	"cmp"
+	"encoding/json"
 	"fmt"
 	"math"
 	"strconv"
 	"time"
-
-	"github.com/outbox-operator/outbox-operator/api/spec"
 )
 
 // Backoff says how long a row waits after a failed delivery (CONTRACT C-25). Use one of the four
@@ -18,34 +18,51 @@ type Backoff interface {
 }
 
 // DefaultBackoff is ExponentialBackoff(1s, 1h).
-func DefaultBackoff() Backoff {
-	return ExponentialBackoff(spec.DefaultBackoffBase, spec.DefaultBackoffMax)
-}
+func DefaultBackoff() Backoff { return ExponentialBackoff(time.Second, time.Hour) }
 
-// NewBackoff returns the policy that a configuration with all of its values names. The error is about the strategy or
-// the multiplier, and says what to write.
-func NewBackoff(b spec.Backoff) (Backoff, error) {
-	base, limit := b.Base.D(), b.Max.D()
+// ParseBackoff returns the policy that JSON names, as spec.delivery.backoff of an OutboxDispatcher and the column retry of
+// a row have it: strategy, base, max, multiplier and jitterPercent. Defaults to DefaultBackoff(); base defaults to 60s for
+// Linear, multiplier to "2" and jitterPercent to 25. The error says what to write.
+func ParseBackoff(text []byte) (Backoff, error) {
+	b := struct {
+		Strategy, Base, Max, Multiplier string
+		JitterPercent                   float64
+	}{Strategy: "Exponential", Max: "1h", Multiplier: "2", JitterPercent: 25}
+	if err := json.Unmarshal(text, &b); err != nil {
+		return nil, err
+	}
+	if b.Base == "" {
+		b.Base = map[bool]string{true: "60s", false: "1s"}[b.Strategy == "Linear"]
+	}
+	base, err := duration(b.Base)
+	limit, e := duration(b.Max)
+	if err = cmp.Or(err, e); err != nil {
+		return nil, err
+	}
 	switch b.Strategy {
-	case "", spec.BackoffExponential:
+	case "Exponential":
 		return ExponentialBackoff(base, limit), nil
-	case spec.BackoffLinear:
+	case "Linear":
 		return LinearBackoff(base, limit), nil
-	case spec.BackoffPowerOfTwo:
+	case "PowerOfTwo":
 		return PowerOfTwoBackoff(), nil
-	case spec.BackoffMultiplier:
+	case "Multiplier":
 		factor, err := strconv.ParseFloat(b.Multiplier, 64)
 		if err != nil {
 			return nil, fmt.Errorf("multiplier %.20q is not a number; write a decimal from \"1\" to \"10\" in quotes", b.Multiplier)
 		}
-		jitter := 25
-		if b.JitterPercent != nil {
-			jitter = int(*b.JitterPercent)
-		}
-		return MultiplierBackoff(base, limit, factor, float64(jitter)/100), nil
+		return MultiplierBackoff(base, limit, factor, b.JitterPercent/100), nil
 	default:
 		return nil, fmt.Errorf("strategy %.20q is unknown; use Exponential, Multiplier, PowerOfTwo or Linear", b.Strategy)
 	}
+}
+
+func duration(text string) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return 0, fmt.Errorf("%.40q is not a duration; write it with its unit, as \"30s\", \"500ms\" or \"1m30s\"", text)
+	}
+	return d, nil
 }
 
 // ExponentialBackoff waits d = min(base * 2^(attempts-1), maxDelay), and then a time picked uniformly

@@ -3,10 +3,9 @@ package dispatcher
 import (
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
-
-	"github.com/outbox-operator/outbox-operator/api/spec"
 )
 
 // CONTRACT: C-25
@@ -79,30 +78,36 @@ func TestDelaysKeepToTheirBounds(t *testing.T) {
 	}
 }
 
-// A configuration names one of the policies. What it spells wrongly is said.
+// JSON names one of the policies. What it spells wrongly is said.
 // CONTRACT: C-25
-func TestNewBackoffRefusesWhatIsMisspelt(t *testing.T) {
+func TestParseBackoffRefusesWhatIsMisspelt(t *testing.T) {
 	t.Parallel()
-	seconds := func(n int) spec.Duration { return spec.Duration(time.Duration(n) * time.Second) }
-	none := int32(0)
-	for text, b := range map[string]spec.Backoff{
-		"2s": {Base: seconds(4), Max: seconds(60)}, // exponential, and the least of its spread
-		"8s": {Strategy: spec.BackoffLinear, Base: seconds(4), Max: seconds(60)},
-		"3s": {Strategy: spec.BackoffMultiplier, Multiplier: "1", Base: seconds(4), Max: seconds(60)},
-		"4s": {Strategy: spec.BackoffMultiplier, Multiplier: "1", JitterPercent: &none, Base: seconds(4), Max: seconds(60)},
+	for _, test := range []struct {
+		text     string
+		attempts int
+		least    string
+	}{
+		{`{}`, 1, "500ms"}, // exponential, and the least of its spread
+		{`{"base": "4s", "max": "60s"}`, 1, "2s"},
+		{`{"strategy": "Linear", "base": "4s", "max": "60s"}`, 2, "8s"},
+		{`{"strategy": "Linear"}`, 1, "1m0s"},
+		{`{"strategy": "Multiplier", "multiplier": "1", "base": "4s"}`, 1, "3s"},
+		{`{"strategy": "Multiplier", "multiplier": "1", "jitterPercent": 0, "base": "4s"}`, 1, "4s"},
+		{`{"strategy": "Multiplier", "base": "4s"}`, 2, "6s"},
 	} {
-		attempts := 1
-		if b.Strategy == spec.BackoffLinear {
-			attempts = 2
-		}
-		policy, err := NewBackoff(b)
-		if err != nil || policy.Delay(attempts, func() float64 { return 0 }).String() != text {
-			t.Errorf("%+v: %v, %v; want %s", b, policy, err, text)
+		policy, err := ParseBackoff([]byte(test.text))
+		if err != nil || policy.Delay(test.attempts, func() float64 { return 0 }).String() != test.least {
+			t.Errorf("%s: %v, %v; want %s", test.text, policy, err, test.least)
 		}
 	}
-	for _, b := range []spec.Backoff{{Strategy: "Linaer"}, {Strategy: spec.BackoffMultiplier, Multiplier: "two"}} {
-		if policy, err := NewBackoff(b); err == nil {
-			t.Errorf("%+v made %v", b, policy)
+	for text, want := range map[string]string{
+		`{"strategy": "Linaer"}`:                          `strategy "Linaer" is unknown; use Exponential,`,
+		`{"strategy": "Multiplier", "multiplier": "two"}`: `multiplier "two" is not a number; write a decimal`,
+		`{"base": "4"}`:                                   `"4" is not a duration; write it with its unit`,
+		`{"max": "an hour"}`:                              `"an hour" is not a duration; write it with its unit`,
+	} {
+		if policy, err := ParseBackoff([]byte(text)); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s made %v, %v; want %s", text, policy, err, want)
 		}
 	}
 }

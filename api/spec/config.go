@@ -6,8 +6,6 @@
 // +kubebuilder:object:generate=true
 package spec
 
-import "time"
-
 // Config is what a process runs with: the objects, and what is only the process's.
 //
 // +kubebuilder:object:generate=false
@@ -422,21 +420,3 @@ type Log struct {
 	// +kubebuilder:default=Info
 	Level LogLevel `json:"level,omitempty"`
 }
-
-// The defaults of a dispatcher's settings: of the file, of the OutboxDispatcher resource (a test compares them), and of
-// the engine's Config.
-const (
-	DefaultLease          = 30 * time.Second
-	DefaultPollInterval   = time.Second
-	DefaultBatchSize      = 500
-	DefaultConcurrency    = 16
-	DefaultMaxConcurrency = 256
-	// DefaultMaxAttempts and the default backoff together try a row for 4 to 8 hours, by chance, before it is
-	// dead: longer than most incidents of a destination last (CONTRACT C-32).
-	DefaultMaxAttempts     = 20
-	DefaultBackoffBase     = time.Second
-	DefaultBackoffMax      = time.Hour
-	DefaultDeliveryTimeout = 5 * time.Minute
-	DefaultGracePeriod     = 30 * time.Second
-	DefaultMaxBytes        = 32 << 20
-)

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
-	"time"
 	"unicode/utf8"
 
 	"sigs.k8s.io/yaml"
@@ -29,26 +28,6 @@ func Escaped(text []byte) []byte {
 		r, _ := utf8.DecodeRune(char)
 		return fmt.Appendf(nil, `\u%04x`, r)
 	})
-}
-
-// ApplyDefaults fills in what is not set, by the strategy.
-func (b *Backoff) ApplyDefaults() {
-	setDefault(&b.Strategy, BackoffExponential)
-	switch b.Strategy {
-	case BackoffLinear:
-		setDefault(&b.Base, Duration(time.Minute))
-		setDefault(&b.Max, Duration(time.Hour))
-	case BackoffMultiplier:
-		setDefault(&b.Multiplier, "2")
-		if b.JitterPercent == nil {
-			percent := int32(25)
-			b.JitterPercent = &percent
-		}
-		fallthrough
-	case BackoffExponential:
-		setDefault(&b.Base, Duration(DefaultBackoffBase))
-		setDefault(&b.Max, Duration(DefaultBackoffMax))
-	}
 }
 
 func setDefault[T comparable](field *T, value T) {

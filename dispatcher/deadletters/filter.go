@@ -12,7 +12,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
@@ -24,8 +23,34 @@ const (
 	maxText = 8192
 )
 
-// Filter chooses dead letters: see [spec.DeadLetterFilter]. The zero Filter matches every open one.
-type Filter spec.DeadLetterFilter
+// Filter chooses dead letters. A dead letter matches when it matches every member that is set. The zero filter
+// matches every open one: each that was not replayed, discarded or expired.
+type Filter struct {
+	// IDs are ids of events (UUIDs) or of dead letters (numbers), at most 1000. A dead letter matches one of them.
+	IDs []string `json:"ids,omitempty"`
+	// Topic is the event's topic.
+	Topic string `json:"topic,omitempty"`
+	// Type is the event's type.
+	Type string `json:"type,omitempty"`
+	// Aggregate is the id of the thing that the event is about, or its type and id as TYPE/ID.
+	Aggregate string `json:"aggregate,omitempty"`
+	// Tenant is the event's tenant, a UUID.
+	Tenant string `json:"tenant,omitempty"`
+	// Reason is why the event is dead: max_retries_exceeded, poison_message, schema_validation_failed,
+	// processing_timeout or permanent_failure.
+	Reason string `json:"reason,omitempty"`
+	// Group is the fingerprint of a group: 8 hex digits.
+	Group string `json:"group,omitempty"`
+	// Operation is the id of the last replay, discard or reopen that claimed the dead letter.
+	Operation string `json:"operation,omitempty"`
+	// ErrorContains is a part of the last error, compared without regard to case.
+	ErrorContains string `json:"errorContains,omitempty"`
+	// Since is the earliest time at which the event became dead, and Until the time before which it did.
+	Since time.Time `json:"since,omitzero"`
+	Until time.Time `json:"until,omitzero"`
+	// Resolved chooses the dead letters that were resolved, instead of the open ones.
+	Resolved bool `json:"resolved,omitempty"`
+}
 
 // Reasons are the reasons for which an event becomes dead (CONTRACT C-40).
 var Reasons = []dispatcher.DeadReason{

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
@@ -18,15 +17,15 @@ const minLease = 100 * time.Millisecond
 // withDefaults is a Config with a value in each field.
 func withDefaults(c dispatcher.Config) dispatcher.Config {
 	c.Topics = slices.Clone(c.Topics)
-	c.Lease = cmp.Or(c.Lease, spec.DefaultLease)
-	c.PollInterval = cmp.Or(c.PollInterval, spec.DefaultPollInterval)
-	c.BatchSize = cmp.Or(c.BatchSize, spec.DefaultBatchSize)
-	c.Concurrency = cmp.Or(c.Concurrency, spec.DefaultConcurrency)
-	c.MaxConcurrency = cmp.Or(c.MaxConcurrency, spec.DefaultMaxConcurrency)
-	c.MaxAttempts = cmp.Or(c.MaxAttempts, spec.DefaultMaxAttempts)
-	c.DeliveryTimeout = cmp.Or(c.DeliveryTimeout, spec.DefaultDeliveryTimeout)
-	c.GracePeriod = cmp.Or(c.GracePeriod, spec.DefaultGracePeriod)
-	c.MaxBytes = cmp.Or(c.MaxBytes, spec.DefaultMaxBytes)
+	c.Lease = cmp.Or(c.Lease, 30*time.Second)
+	c.PollInterval = cmp.Or(c.PollInterval, time.Second)
+	c.BatchSize = cmp.Or(c.BatchSize, 500)
+	c.Concurrency = cmp.Or(c.Concurrency, 16)
+	c.MaxConcurrency = cmp.Or(c.MaxConcurrency, 256)
+	c.MaxAttempts = cmp.Or(c.MaxAttempts, 20)
+	c.DeliveryTimeout = cmp.Or(c.DeliveryTimeout, 5*time.Minute)
+	c.GracePeriod = cmp.Or(c.GracePeriod, 30*time.Second)
+	c.MaxBytes = cmp.Or(c.MaxBytes, 32<<20)
 	c.Ordering = cmp.Or(c.Ordering, dispatcher.OrderingNone)
 	c.Fairness = cmp.Or(c.Fairness, dispatcher.FairnessNone)
 	c.OnDead = cmp.Or(c.OnDead, dispatcher.OnDeadContinue)

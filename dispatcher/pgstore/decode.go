@@ -14,7 +14,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
@@ -126,12 +125,7 @@ func decodeRetry(data []byte) (dispatcher.Backoff, error) {
 	if len(data) == 0 {
 		return nil, nil
 	}
-	var policy spec.Backoff
-	if err := json.Unmarshal(data, &policy); err != nil {
-		return nil, err
-	}
-	policy.ApplyDefaults()
-	return dispatcher.NewBackoff(policy)
+	return dispatcher.ParseBackoff(data)
 }
 
 // unreadable is the failure to read a column of a row, by its name and by what it is.

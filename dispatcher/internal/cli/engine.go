@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -180,8 +181,11 @@ func topicRates(limits []spec.TopicRateLimit) map[string]dispatcher.Rate {
 
 // backoff is the policy that a validated configuration names.
 func backoff(b spec.Backoff) dispatcher.Backoff {
-	b.ApplyDefaults()
-	policy, _ := dispatcher.NewBackoff(b)
+	text, err := json.Marshal(b)
+	if err != nil {
+		panic(err) // plain data
+	}
+	policy, _ := dispatcher.ParseBackoff(text)
 	return policy
 }
 

@@ -25,11 +25,11 @@ import (
 // withOperations adds to the command that reads dead letters those that change them.
 func withOperations(dead *cobra.Command, version string) *cobra.Command {
 	dead.AddCommand(replayCommand(version),
-		atOnceCommand(spec.ActionDiscard, "Mark dead letters as handled; their events stay dead",
+		atOnceCommand(replay.ActionDiscard, "Mark dead letters as handled; their events stay dead",
 			`Mark the dead letters of the filter as handled. Their events stay dead, and no longer block their keys. "dead reopen"
 undoes it, while the events are there.`,
 			`  dispatcher dead discard -f orders.yaml --type test.event --reason "left by the load test" --dry-run`),
-		atOnceCommand(spec.ActionReopen, "Open discarded dead letters again",
+		atOnceCommand(replay.ActionReopen, "Open discarded dead letters again",
 			`Open the discarded dead letters of the filter again, of which the event is still dead: they are listed, block their keys
 and can be replayed as before.`,
 			`  dispatcher dead reopen -f orders.yaml --operation 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11 --reason "wrong group"`),
@@ -42,7 +42,7 @@ type operation struct {
 	file        source
 	undo        string // of a reopen, the operation whose dead letters these are
 	all, dryRun bool
-	request     spec.ReplayRequest
+	request     replay.Request
 	filter      func(time.Time) (deadletters.Filter, error)
 	out         progressWriter
 }
@@ -69,7 +69,7 @@ func (o *operation) begin(ctx context.Context, replays *replay.Replays, cfg spec
 	if chosen.Empty() && !o.all {
 		return p, errors.New("no filter; choose dead letters, such as with --group, or add --all for every one of the file's topics")
 	}
-	o.request.Filter, o.request.Namespace, o.request.Topics = spec.DeadLetterFilter(chosen), cfg.Namespace, cfg.Topics
+	o.request.Filter, o.request.Namespace, o.request.Topics = deadletters.Filter(chosen), cfg.Namespace, cfg.Topics
 	if o.request.RequestedBy == "" {
 		if o.request.RequestedBy, err = database.Login(cfg.Database); err != nil {
 			return p, err
@@ -88,8 +88,8 @@ func (o *operation) begin(ctx context.Context, replays *replay.Replays, cfg spec
 }
 
 // atOnceCommand makes a command for an operation that is done when it has begun.
-func atOnceCommand(action spec.ReplayAction, short, long, example string) *cobra.Command {
-	o := operation{request: spec.ReplayRequest{Action: action}}
+func atOnceCommand(action replay.Action, short, long, example string) *cobra.Command {
+	o := operation{request: replay.Request{Action: action}}
 	cmd := &cobra.Command{
 		Use: string(action) + " -f FILE --reason TEXT", Short: short, Long: long, Example: example, Args: cobra.NoArgs,
 		RunE: work(func(cmd *cobra.Command) error {
@@ -100,7 +100,7 @@ func atOnceCommand(action spec.ReplayAction, short, long, example string) *cobra
 		}),
 	}
 	o.flags(cmd)
-	if action == spec.ActionReopen {
+	if action == replay.ActionReopen {
 		cmd.Flags().StringVar(&o.undo, "operation", "", "only those of this discard, by its id")
 	}
 	if err := cmd.MarkFlagRequired("reason"); err != nil {

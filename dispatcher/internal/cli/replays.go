@@ -23,7 +23,7 @@ import (
 // replayCommand puts dead events back: by its flags, or by a file, as the Job of a DeadLetterReplay does.
 func replayCommand(version string) *cobra.Command {
 	var id, requestFile, listen string
-	o := operation{request: spec.ReplayRequest{Action: spec.ActionReplay}}
+	o := operation{request: replay.Request{Action: replay.ActionReplay}}
 	running := replay.RunOptions{}
 	cmd := &cobra.Command{
 		Use: "replay -f FILE (--reason TEXT | --operation ID)", Short: "Put dead events back, at a rate", Args: cobra.NoArgs,
@@ -76,9 +76,9 @@ the grants that "migrate grants --for replay" prints.`,
 	}
 	o.flags(cmd)
 	flags := cmd.Flags()
-	flags.IntVar(&o.request.Rate, "rate", spec.DefaultReplayRate, "the most events a second")
+	flags.IntVar(&o.request.Rate, "rate", replay.DefaultRate, "the most events a second")
 	flags.IntVar(&o.request.Canary, "canary", 0, "how many go first, and alone, until their outcome is known")
-	flags.IntVar(&o.request.AbortAt, "abort-at", spec.DefaultAbortAt, "stop when this percentage of the newest 100 outcomes are failures")
+	flags.IntVar(&o.request.AbortAt, "abort-at", replay.DefaultAbortAt, "stop when this percentage of the newest 100 outcomes are failures")
 	flags.BoolVar(&running.Wait, "wait", false, "wait until each event is delivered, or dead again")
 	flags.DurationVar(&running.Timeout, "timeout", replay.DefaultTimeout, "fail when nothing has happened for so long: no event was put back, delivered or dead again; 0 waits for ever")
 	flags.StringVar(&id, "operation", "", "continue the replay of this id")
@@ -204,7 +204,7 @@ func (t *progressWriter) stopped(p status.Replay) error {
 
 // requested runs the operation of a DeadLetterReplay until each outcome is known, from where it stands. Its progress is served
 // at an address, and at the end in the termination message. A stop by itself is not a failure.
-func (t *progressWriter) requested(ctx context.Context, replays *replay.Replays, cfg spec.Config, request spec.ReplayRequest, listen, version string, running replay.RunOptions) error {
+func (t *progressWriter) requested(ctx context.Context, replays *replay.Replays, cfg spec.Config, request replay.Request, listen, version string, running replay.RunOptions) error {
 	p, err := served(ctx, listen, version, cfg, func(report func(status.Replay)) (status.Replay, error) {
 		if request.DryRun {
 			p, err := replays.DryRun(ctx, request)
@@ -243,12 +243,12 @@ func finalText(p status.Replay) (string, error) {
 }
 
 // requestOf reads the DeadLetterReplay of a file.
-func requestOf(file string, o document.Options) (spec.Config, spec.ReplayRequest, error) {
+func requestOf(file string, o document.Options) (spec.Config, replay.Request, error) {
 	cfg, request, err := document.LoadReplay(file, o)
 	if err != nil {
 		return cfg, request, refused{err}
 	}
-	if err := replay.Validate(request); err != nil {
+	if err := request.Validate(); err != nil {
 		return cfg, request, refused{fmt.Errorf("request %s: %w", file, err)}
 	}
 	return cfg, request, nil

@@ -12,6 +12,8 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/replay"
 )
 
 const replayed = `apiVersion: outbox.dev/v1alpha1
@@ -45,9 +47,9 @@ func TestLoadReplay(t *testing.T) {
 	if want := filepath.Join(dir, "secrets/replay/dsn"); c.Name != "shop/chg-812-replay" || c.Namespace != "orders" || c.Database.DSNFile != want || !slices.Equal(c.Topics, []string{"a", "b"}) {
 		t.Errorf("the settings are %+v", c)
 	}
-	want := spec.ReplayRequest{
-		ID: uuid.MustParse("5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11"), Namespace: "orders", Topics: []string{"a", "b"}, Action: spec.ActionReplay, Reason: "CHG-812", RequestedBy: "ada",
-		Filter: spec.DeadLetterFilter{Group: "7f3a9c21", Reason: "permanent_failure", Type: "T", Aggregate: "order/7", Tenant: "5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a12", IDs: []string{"7"},
+	want := replay.Request{
+		ID: uuid.MustParse("5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11"), Namespace: "orders", Topics: []string{"a", "b"}, Action: replay.ActionReplay, Reason: "CHG-812", RequestedBy: "ada",
+		Filter: deadletters.Filter{Group: "7f3a9c21", Reason: "permanent_failure", Type: "T", Aggregate: "order/7", Tenant: "5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a12", IDs: []string{"7"},
 			ErrorContains: "422", Since: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), Until: time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)},
 		Rate: 500, Limit: 7, Canary: 10, AbortAt: 20, DryRun: true,
 	}

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
@@ -52,12 +51,15 @@ type Sources struct {
 	DeadLetters deadletters.Source
 }
 
+// paused is the state of a dispatcher that claims nothing.
+const paused = "Paused"
+
 // statusOf is the part of /status that needs no database.
 func statusOf(p Process, s dispatcher.Snapshot) status.Status {
 	out := status.Status{
 		Name: p.Name, Namespace: p.Namespace, Topics: p.Topics,
 		Version: p.Version, Worker: p.Worker, StartedAt: p.StartedAt,
-		State:  string(spec.Running),
+		State:  "Running",
 		Source: source(s.Source, s.Outcomes), Schema: schema(s.Schema), Sink: sinkLink(s),
 		PausedTopics: pausedTopics(s.PausedTopics), PausedTopicCount: len(s.PausedTopics), GatedTopics: len(s.Gated), StuckCalls: s.StuckCalls, Stuck: stuckCalls(s.Stuck),
 		InFlight: status.InFlight{Rows: s.InFlightRows, Bytes: s.InFlightBytes},
@@ -76,7 +78,7 @@ func statusOf(p Process, s dispatcher.Snapshot) status.Status {
 	case s.Draining:
 		out.State = "Draining"
 	case s.Paused:
-		out.State = string(spec.Paused)
+		out.State = paused
 	}
 	if s.LastError != "" {
 		out.LastError = &status.Error{At: s.LastErrorAt, Message: line(s.LastError)}
@@ -285,7 +287,7 @@ func unready(s status.Status) (causes []string) {
 		causes = append(causes, "stopping: no more rows are claimed")
 	}
 	links := map[string]status.Link{"database": s.Source, "sink": s.Sink}
-	if s.State == string(spec.Paused) {
+	if s.State == paused {
 		delete(links, "sink") // else a pause could not roll out while the destination is unreachable
 	}
 	for name, link := range links {

@@ -13,7 +13,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/replay"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
@@ -46,7 +45,7 @@ type ledger struct {
 	rand       *rand.Rand
 	replays    *replay.Replays // its calls may be cut off
 	sweeper    *retention.Sweeper
-	operations []spec.ReplayRequest
+	operations []replay.Request
 }
 
 func newLedger(t *testing.T, seed uint64) *ledger {
@@ -91,7 +90,7 @@ func (l *ledger) act() {
 		l.sweep()
 	case draw < 19:
 		o := request()
-		o.Action, o.Rate, o.Limit = spec.ActionDiscard, 0, 3
+		o.Action, o.Rate, o.Limit = replay.ActionDiscard, 0, 3
 		l.mayBeCut(func(ctx context.Context) error { return second(l.replays.Begin(ctx, o)) })
 	default:
 		o := l.one()
@@ -99,7 +98,7 @@ func (l *ledger) act() {
 	}
 }
 
-func (l *ledger) one() spec.ReplayRequest { return l.operations[l.rand.IntN(len(l.operations))] }
+func (l *ledger) one() replay.Request { return l.operations[l.rand.IntN(len(l.operations))] }
 
 // mayBeCut does something that is cut off in one case of three, and reports whether it ended.
 func (l *ledger) mayBeCut(do func(context.Context) error) bool {
@@ -204,7 +203,7 @@ func TestOverlappingOperationsClaimEachDeadLetterOnce(t *testing.T) {
 	r := newRig(t)
 	const rows = 400
 	r.dead(rows, 0)
-	requests := []spec.ReplayRequest{request(), request(), request(), request()}
+	requests := []replay.Request{request(), request(), request(), request()}
 	for n := range rows {
 		for i := range requests[1:] {
 			if n/100 == i || n/100 == i+1 {
@@ -226,9 +225,9 @@ func TestOverlappingOperationsClaimEachDeadLetterOnce(t *testing.T) {
 	})
 	for i := range requests {
 		o := &requests[i]
-		o.AbortAt, o.Rate = 100, spec.MaxReplayRate
+		o.AbortAt, o.Rate = 100, replay.MaxRate
 		if i == 3 {
-			o.Action = spec.ActionDiscard
+			o.Action = replay.ActionDiscard
 		}
 		work.Go(func() {
 			if _, err := r.replays.Begin(context.Background(), *o); err != nil {
@@ -395,7 +394,7 @@ func TestStepReadsItsBatchAlone(t *testing.T) {
 			replays := replay.New(one, replay.Options{})
 			other, o := request(), request()
 			other.Limit = 2000 // it waits at the front, and no process runs it
-			for _, o := range []spec.ReplayRequest{other, o} {
+			for _, o := range []replay.Request{other, o} {
 				need.OK(t, need.Err(replays.Begin(t.Context(), o)))
 			}
 			pgtest.Exec(r, `update outbox.outbox_replays set seen_at = now() - interval '2 minutes' where id = $1`, other.ID)

@@ -47,7 +47,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sqlfile"
@@ -88,7 +87,7 @@ func New(db DB, opts Options) *Replays {
 
 // DryRun counts what [Replays.Begin] would choose, and changes nothing. Waiting is what would be done.
 // It fails for a request that is not valid, and when the database does.
-func (r *Replays) DryRun(ctx context.Context, request spec.ReplayRequest) (p status.Replay, err error) {
+func (r *Replays) DryRun(ctx context.Context, request Request) (p status.Replay, err error) {
 	if request, err = complete(request); err != nil {
 		return p, err
 	}
@@ -120,14 +119,14 @@ func limit(n int) *int {
 }
 
 // matched is a statement about the dead letters of a request, and its arguments, which come after args.
-func (r *Replays) matched(statement string, request spec.ReplayRequest, args ...any) (string, []any) {
+func (r *Replays) matched(statement string, request Request, args ...any) (string, []any) {
 	filter := deadletters.Filter(request.Filter)
-	filter.Resolved = request.Action == spec.ActionReopen
+	filter.Resolved = request.Action == ActionReopen
 	condition, args := filter.Where(request.Namespace, request.Topics, args...)
 	switch request.Action {
-	case spec.ActionReplay:
+	case ActionReplay:
 		condition += "\n    and " + r.sql("last")
-	case spec.ActionReopen:
+	case ActionReopen:
 		condition += " and l.resolution = 'discarded'\n    and " + r.sql("last")
 	}
 	if request.Limit > 0 {
@@ -139,13 +138,13 @@ func (r *Replays) matched(statement string, request spec.ReplayRequest, args ...
 // Begin begins an operation, in one transaction: a replay claims its dead letters, and puts none back yet; a discard or a reopen
 // is done. When an operation of its id exists, Begin returns the progress of that one, and changes nothing.
 // It fails for a request that is not valid, and when the database does.
-func (r *Replays) Begin(ctx context.Context, request spec.ReplayRequest) (p status.Replay, err error) {
+func (r *Replays) Begin(ctx context.Context, request Request) (p status.Replay, err error) {
 	if request, err = complete(request); err != nil {
 		return p, err
 	}
 	filter, err := json.Marshal(struct {
 		Topics []string `json:"topics,omitempty"`
-		spec.DeadLetterFilter
+		deadletters.Filter
 	}{request.Topics, request.Filter})
 	if err != nil {
 		return p, fmt.Errorf("write down the filter: %w", err)
@@ -208,7 +207,7 @@ func (r *Replays) Observe(ctx context.Context, id uuid.UUID) (p status.Replay, e
 // that is finished, or was stopped before, stays as it is.
 // It fails for a reason of more than 1024 bytes, with [ErrNotFound] for an unknown id, and when the database does.
 func (r *Replays) Stop(ctx context.Context, id uuid.UUID, reason string) (p status.Replay, err error) {
-	if err := spec.CheckReason(reason); err != nil {
+	if err := checkText("reason", reason); err != nil {
 		return p, fmt.Errorf("stop replay %s: %w", id, err)
 	}
 	err = r.transaction(ctx, fmt.Sprintf("stop replay %s", id), pgx.ReadWrite, func(tx pgx.Tx) error {
@@ -234,25 +233,6 @@ func (r *Replays) Progress(ctx context.Context, id uuid.UUID) (p status.Replay, 
 		return err
 	})
 	return p, err
-}
-
-// Validate reports everything that is wrong with a request and its filter, each with its remedy.
-// The error is nil when nothing is wrong.
-func Validate(o spec.ReplayRequest) error {
-	err := deadletters.Filter(o.Filter).Validate()
-	if err != nil {
-		err = fmt.Errorf("filter: %w", err)
-	}
-	return errors.Join(o.Validate(), err)
-}
-
-// complete is the request with its defaults, if nothing is wrong with it.
-func complete(o spec.ReplayRequest) (spec.ReplayRequest, error) {
-	if o.ID == uuid.Nil {
-		o.ID = uuid.New()
-	}
-	o.ApplyDefaults()
-	return o, Validate(o)
 }
 
 // ErrNotFound is the error for an id that no operation has.

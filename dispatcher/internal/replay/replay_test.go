@@ -7,8 +7,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/replay"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
@@ -51,7 +51,7 @@ func TestDiscardLeavesTheRowDead(t *testing.T) {
 	r.dead(3, 0)
 	pgtest.Exec(r, `delete from outbox.outbox_events where seq = 2`)
 	o := request()
-	o.Action = spec.ActionDiscard
+	o.Action = replay.ActionDiscard
 	p := r.begin(o)
 	r.checkProgress(p, "3 of 3 done, 3 discarded")
 	r.step(o, 10, 0)
@@ -79,16 +79,16 @@ func TestDryRunCountsWhatBeginFixes(t *testing.T) {
 	r.makeDead("seq = 7")
 	for _, test := range []struct {
 		what             string
-		change           func(*spec.ReplayRequest)
+		change           func(*replay.Request)
 		would, begun, at string // its end
 	}{
-		{"all", func(*spec.ReplayRequest) {}, "2 of 8 done, 1 skipped: gone, 1 skipped: not_dead", "0 of 8 done", "8 of 8 done, 8 skipped: stopped; stopped: enough"},
-		{"some topics", func(o *spec.ReplayRequest) { o.Topics = []string{"bills", "other"} }, "0 of 1 done", "0 of 1 done", "1 of 1 done, 1 skipped: stopped; stopped: enough"},
-		{"a filter", func(o *spec.ReplayRequest) { o.Filter = spec.DeadLetterFilter{ErrorContains: "Customer"} }, "0 of 1 done", "0 of 1 done", "1 of 1 done, 1 skipped: stopped; stopped: enough"},
-		{"the first three", func(o *spec.ReplayRequest) { o.Limit = 3 }, "1 of 3 done, 1 skipped: gone", "0 of 3 done", "3 of 3 done, 3 skipped: stopped; stopped: enough"},
-		{"none", func(o *spec.ReplayRequest) { o.Filter = spec.DeadLetterFilter{Group: "00000000"} }, "0 of 0 done", "0 of 0 done", "0 of 0 done"},
-		{"a reopen", func(o *spec.ReplayRequest) { o.Action = spec.ActionReopen }, "0 of 1 done", "1 of 1 done, 1 reopened", "1 of 1 done, 1 reopened"},
-		{"a discard, also of what was passed by", func(o *spec.ReplayRequest) { o.Action = spec.ActionDiscard }, "0 of 10 done", "10 of 10 done, 10 discarded", "10 of 10 done, 10 discarded"},
+		{"all", func(*replay.Request) {}, "2 of 8 done, 1 skipped: gone, 1 skipped: not_dead", "0 of 8 done", "8 of 8 done, 8 skipped: stopped; stopped: enough"},
+		{"some topics", func(o *replay.Request) { o.Topics = []string{"bills", "other"} }, "0 of 1 done", "0 of 1 done", "1 of 1 done, 1 skipped: stopped; stopped: enough"},
+		{"a filter", func(o *replay.Request) { o.Filter = deadletters.Filter{ErrorContains: "Customer"} }, "0 of 1 done", "0 of 1 done", "1 of 1 done, 1 skipped: stopped; stopped: enough"},
+		{"the first three", func(o *replay.Request) { o.Limit = 3 }, "1 of 3 done, 1 skipped: gone", "0 of 3 done", "3 of 3 done, 3 skipped: stopped; stopped: enough"},
+		{"none", func(o *replay.Request) { o.Filter = deadletters.Filter{Group: "00000000"} }, "0 of 0 done", "0 of 0 done", "0 of 0 done"},
+		{"a reopen", func(o *replay.Request) { o.Action = replay.ActionReopen }, "0 of 1 done", "1 of 1 done, 1 reopened", "1 of 1 done, 1 reopened"},
+		{"a discard, also of what was passed by", func(o *replay.Request) { o.Action = replay.ActionDiscard }, "0 of 10 done", "10 of 10 done, 10 discarded", "10 of 10 done, 10 discarded"},
 	} {
 		o := request()
 		test.change(&o)
@@ -101,7 +101,7 @@ func TestDryRunCountsWhatBeginFixes(t *testing.T) {
 		}
 		r.checkProgress(would, test.would)
 		r.checkProgress(r.begin(o), test.begun)
-		if finished := !r.begin(o).FinishedAt.IsZero(); finished != (test.would == "0 of 0 done" || o.Action != spec.ActionReplay) {
+		if finished := !r.begin(o).FinishedAt.IsZero(); finished != (test.would == "0 of 0 done" || o.Action != replay.ActionReplay) {
 			t.Errorf("%s: finished is %v at the beginning", test.what, finished)
 		}
 		p, err := r.replays.Stop(t.Context(), o.ID, "enough")
@@ -190,7 +190,7 @@ func TestReplaysAtOnceKeepTheOrderOfKeys(t *testing.T) {
 		select id, namespace, 'bills', seq, 42, 'poison_message', 1 from outbox.outbox_events where seq = 8`)
 	pgtest.Exec(r, `delete from outbox.outbox_dead_letters where id = 8`)
 	bills.Filter.Topic = "bills"
-	for _, o := range []spec.ReplayRequest{even, odd, bills} {
+	for _, o := range []replay.Request{even, odd, bills} {
 		r.begin(o)
 	}
 	pending := func(want string) {
@@ -233,7 +233,7 @@ func TestReopenUndoesADiscard(t *testing.T) {
 	r := newRig(t)
 	r.dead(4, 0)
 	discard, reopen := request(), request()
-	discard.Action, reopen.Action = spec.ActionDiscard, spec.ActionReopen
+	discard.Action, reopen.Action = replay.ActionDiscard, replay.ActionReopen
 	r.checkProgress(r.begin(discard), "4 of 4 done, 4 discarded")
 	pgtest.Exec(r, `delete from outbox.outbox_events where seq = 2`)
 	pgtest.Exec(r, `update outbox.outbox_events set status = 'pending', dead_reason = null where seq = 3`)
@@ -254,9 +254,9 @@ func TestReopenUndoesADiscard(t *testing.T) {
 // A request is refused with everything that is wrong with it, before the database is queried.
 func TestInvalidRequestRefused(t *testing.T) {
 	t.Parallel()
-	bad := spec.ReplayRequest{
+	bad := replay.Request{
 		Action: "edit", Reason: " ", RequestedBy: strings.Repeat("x", 1025), Rate: -1, Canary: -1, AbortAt: 101,
-		Filter: spec.DeadLetterFilter{Resolved: true, Group: "x"},
+		Filter: deadletters.Filter{Resolved: true, Group: "x"},
 	}
 	_, err := replay.New(nil, replay.Options{}).Begin(t.Context(), bad)
 	if err == nil {
@@ -268,8 +268,8 @@ func TestInvalidRequestRefused(t *testing.T) {
 		}
 	}
 	discard := request()
-	discard.Action, discard.Canary = spec.ActionDiscard, 1
-	if err := replay.Validate(discard); err == nil || !strings.Contains(err.Error(), "a discard has no outcome") {
+	discard.Action, discard.Canary = replay.ActionDiscard, 1
+	if err := discard.Validate(); err == nil || !strings.Contains(err.Error(), "a discard has no outcome") {
 		t.Errorf("a discard with a canary: %v", err)
 	}
 }
@@ -328,11 +328,11 @@ func (r rig) deliver(where string) {
 }
 
 // request returns a valid request that chooses all.
-func request() spec.ReplayRequest {
-	return spec.ReplayRequest{ID: uuid.New(), Namespace: "shop", Action: spec.ActionReplay, Reason: "CHG-812", RequestedBy: "alice", Rate: spec.MaxReplayRate}
+func request() replay.Request {
+	return replay.Request{ID: uuid.New(), Namespace: "shop", Action: replay.ActionReplay, Reason: "CHG-812", RequestedBy: "alice", Rate: replay.MaxRate}
 }
 
-func (r rig) begin(o spec.ReplayRequest) status.Replay {
+func (r rig) begin(o replay.Request) status.Replay {
 	r.Helper()
 	p, err := r.replays.Begin(r.Context(), o)
 	need.OK(r, err)
@@ -340,14 +340,14 @@ func (r rig) begin(o spec.ReplayRequest) status.Replay {
 }
 
 // step checks how many had their turn.
-func (r rig) step(o spec.ReplayRequest, limit, want int) {
+func (r rig) step(o replay.Request, limit, want int) {
 	r.Helper()
 	if done, err := r.replays.Step(r.Context(), o.ID, limit); err != nil || done != want {
 		r.Fatalf("a step of %d did %d, %v; want %d", limit, done, err, want)
 	}
 }
 
-func (r rig) observe(o spec.ReplayRequest) status.Replay {
+func (r rig) observe(o replay.Request) status.Replay {
 	r.Helper()
 	p, err := r.replays.Observe(r.Context(), o.ID)
 	need.OK(r, err)
@@ -382,7 +382,7 @@ func TestEveryModeOfTheDriver(t *testing.T) {
 		replays := replay.New(pgtest.Pool(t, mode.In(r.Pool.Config().ConnString())), replay.Options{})
 		o := request()
 		o.Canary, o.Topics = 2, []string{"orders"}
-		o.Filter = spec.DeadLetterFilter{IDs: []string{"1", "2", "3", "5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11"}}
+		o.Filter = deadletters.Filter{IDs: []string{"1", "2", "3", "5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11"}}
 		if p, err := replays.DryRun(t.Context(), o); err != nil || p.Matched != 3 {
 			t.Fatalf("dry run: %v, %v", p, err)
 		}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
@@ -247,13 +246,8 @@ func decode(to *dispatcher.Event, e Event) error {
 	if e.Retry == "" {
 		return nil
 	}
-	var policy spec.Backoff
-	if err := json.Unmarshal([]byte(e.Retry), &policy); err != nil {
-		return err
-	}
-	policy.ApplyDefaults()
 	var err error
-	to.Backoff, err = dispatcher.NewBackoff(policy)
+	to.Backoff, err = dispatcher.ParseBackoff([]byte(e.Retry))
 	return err
 }
 
