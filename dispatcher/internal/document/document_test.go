@@ -1,6 +1,7 @@
 package document
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -72,48 +73,72 @@ func TestLoadMakesTheSettingsOfBothObjects(t *testing.T) {
 //
 // CONTRACT: C-28, C-101
 func TestLoadRefusesWithTheAPIServersWords(t *testing.T) {
-	text, err := os.ReadFile("../../../api/v1alpha1/testdata/refused/outboxdispatcher.yaml")
+	files, err := filepath.Glob("../../../api/v1alpha1/testdata/refused/*.yaml")
 	need.OK(t, err)
-	var parts []struct {
-		Base    any
-		Refused []struct {
-			Name, Says string
-			Patch      any
+	dir, tried := t.TempDir(), 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		need.OK(t, err)
+		var parts []struct {
+			Base    json.RawMessage
+			Refused []struct {
+				Name, Says string
+				Patch      json.RawMessage
+			}
+		}
+		need.OK(t, yaml.Unmarshal(text, &parts))
+		for _, part := range parts {
+			for _, r := range part.Refused {
+				tried++
+				object, err := jsonpatch.MergePatch(part.Base, r.Patch)
+				need.OK(t, err)
+				object, err = yaml.JSONToYAML(object)
+				need.OK(t, err)
+				_, err = Load(write(t, dir, "orders.yaml", string(object)), Options{})
+				for _, words := range strings.Split(r.Says, "\n") {
+					_, own, _ := strings.Cut(words, "strict decoding error: ") // the API server's own form
+					if own == "" {
+						own = words
+					}
+					if strings.HasPrefix(own, ".spec.replicas") { // of the scale, which says it again
+						continue
+					}
+					if err == nil || !strings.Contains(err.Error(), own) || !strings.HasPrefix(err.Error(), "line ") {
+						t.Errorf("%s: %v, want a line with %q", r.Name, err, own)
+					}
+				}
+			}
 		}
 	}
-	need.OK(t, yaml.Unmarshal(text, &parts))
-	dir := t.TempDir()
-	for _, part := range parts {
-		base, err := yaml.Marshal(part.Base)
-		need.OK(t, err)
-		if base, err = yaml.YAMLToJSON(base); err != nil {
-			t.Fatal(err)
+	if tried < 300 {
+		t.Errorf("only %d objects were tried", tried)
+	}
+}
+
+// What kubectl apply takes is what a process takes: each OutboxDispatcher of config/samples.
+//
+// CONTRACT: C-100
+func TestLoadTakesEverySample(t *testing.T) {
+	files, err := filepath.Glob("../../../config/samples/*.yaml")
+	need.OK(t, err)
+	tried := 0
+	for _, file := range files {
+		objects, err := read(file)
+		if err != nil {
+			t.Errorf("%s: %v", file, err)
 		}
-		for _, r := range part.Refused {
-			patch, err := yaml.Marshal(r.Patch)
-			if err == nil {
-				patch, err = yaml.YAMLToJSON(patch)
+		for _, o := range objects {
+			if o.kind != "OutboxDispatcher" {
+				continue
 			}
-			if err == nil {
-				patch, err = jsonpatch.MergePatch(base, patch)
-			}
-			need.OK(t, err)
-			object, err := yaml.JSONToYAML(patch)
-			need.OK(t, err)
-			_, err = Load(write(t, dir, "orders.yaml", string(object)), Options{})
-			for _, words := range strings.Split(r.Says, "\n") {
-				_, own, _ := strings.Cut(words, "strict decoding error: ") // the API server's own form
-				if own == "" {
-					own = words
-				}
-				if strings.HasPrefix(own, ".spec.replicas") { // of the scale, which says it again
-					continue
-				}
-				if err == nil || !strings.Contains(err.Error(), own) || !strings.HasPrefix(err.Error(), "line ") {
-					t.Errorf("%s: %v, want a line with %q", r.Name, err, own)
-				}
+			tried++
+			if c, err := Load(file, Options{Name: o.name}); err != nil || c.Sink.Kind() == "" || c.Delivery.Lease == 0 {
+				t.Errorf("%s: %s: %v, want settings with a sink and the defaults", file, o.name, err)
 			}
 		}
+	}
+	if tried < 20 {
+		t.Errorf("only %d samples were tried", tried)
 	}
 }
 
