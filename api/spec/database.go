@@ -264,3 +264,21 @@ type DispatcherDatabase struct {
 	// +optional
 	MigrationSecretRef *SecretRef `json:"migrationSecretRef,omitempty"`
 }
+
+// IAM is a login with the pod's identity in a cloud.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.region) || self.provider == 'AWS'",fieldPath=".region",message="region belongs to provider AWS; remove it"
+type IAM struct {
+	// provider is AWS, Google or Azure.
+	// +required
+	// +kubebuilder:validation:Enum=AWS;Google;Azure
+	Provider string `json:"provider,omitempty"`
+
+	// region is the region of the database, for AWS. When not set: AWS_REGION in the
+	// environment of the pods.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z]{2,4}(-[a-z]+)+-[0-9]+$')",message="region must be the name of a region, such as eu-west-1"
+	Region string `json:"region,omitempty"`
+}

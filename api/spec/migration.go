@@ -124,3 +124,57 @@ type ReplayLogin struct {
 	// +kubebuilder:validation:Type=object
 	PodTemplate json.RawMessage `json:"podTemplate,omitempty"`
 }
+
+// M10 configures the functions of the M10 outbox contract.
+type M10 struct {
+	// namespace is the outbox namespace of the events that M10 workers claim and
+	// publish.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[^\\\\x27\\\\x5c$[:cntrl:]]*$')",message="namespace must not have quotes, backslashes, dollar signs or control characters, because it stands in the text of SQL functions; choose another name"
+	Namespace string `json:"namespace,omitempty"`
+
+	// topic is the topic of these events. Defaults to m10.
+	// +optional
+	// +kubebuilder:default=m10
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[^\\\\x27\\\\x5c$[:cntrl:]]*$')",message="topic must not have quotes, backslashes, dollar signs or control characters, because it stands in the text of SQL functions; choose another name"
+	Topic string `json:"topic,omitempty"`
+
+	// publish is Insert (publish_outbox adds an event) or Upsert (it replaces the
+	// payload of an event of the same aggregate and type that no worker has claimed
+	// yet, else it adds one).
+	// Defaults to Insert.
+	// +optional
+	// +kubebuilder:default=Insert
+	Publish M10Publish `json:"publish,omitempty"`
+}
+
+// M10Publish says what publish_outbox does.
+// +kubebuilder:validation:Enum=Insert;Upsert
+type M10Publish string
+
+// Values of [M10Publish].
+const (
+	M10Insert M10Publish = "Insert"
+	M10Upsert M10Publish = "Upsert"
+)
+
+// Overview configures the view outbox.events.
+type Overview struct {
+	// namespace is the outbox namespace of the events.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[^\\\\x27\\\\x5c$[:cntrl:]]*$')",message="namespace must not have quotes, backslashes, dollar signs or control characters, because it stands in the text of SQL functions; choose another name"
+	Namespace string `json:"namespace,omitempty"`
+}
+
+// Tenants says what the database has for fairness.
+// +kubebuilder:validation:Enum=Indexed
+type Tenants string
+
+// TenantsIndexed is an index of the events that wait, by tenant.
+const TenantsIndexed Tenants = "Indexed"

@@ -2,8 +2,11 @@ package spec
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"os"
 	"slices"
+	"strings"
 )
 
 // files sets the paths of files in specs, and collects the keys of Secrets and ConfigMaps that they name.
@@ -127,4 +130,21 @@ func (d *Dispatcher) Refer() {
 		ref(&r.TLS.CASecretRef, r.TLS.CAFile)
 		ref(&r.TLS.ClientCertSecretRef, r.TLS.ClientCertFile)
 	}
+}
+
+// Variable begins the path of what is in an environment variable, not in a file.
+const Variable = "env:"
+
+// ReadFile returns what the file of a path has, or the environment variable whose name follows [Variable]. It fails as
+// [os.ReadFile] does, and for a variable that is not set.
+func ReadFile(path string) ([]byte, error) {
+	name, is := strings.CutPrefix(path, Variable)
+	if !is {
+		return os.ReadFile(path)
+	}
+	text, set := os.LookupEnv(name)
+	if !set {
+		return nil, errors.New("the environment variable " + name + " is not set")
+	}
+	return []byte(text), nil
 }

@@ -1,7 +1,5 @@
 package spec
 
-import "time"
-
 // What several sinks have.
 
 // ContentMode is how a message holds an event, as the bindings of CloudEvents name it.
@@ -125,82 +123,6 @@ type TLS struct {
 	CAFile         string `json:"-"`
 	ClientCertFile string `json:"-"`
 	ClientKeyFile  string `json:"-"`
-}
-
-// Notify is an address that is notified of each dead letter. A response of 2xx accepts the notification; after any
-// other it is retried for a day.
-//
-// +kubebuilder:validation:XValidation:rule="!has(self.tls) || self.url.startsWith('https://') && [has(self.tls.caSecretRef), has(self.tls.caConfigMapRef), has(self.tls.clientCertSecretRef), has(self.tls.serverName)].exists(set, set)",fieldPath=".tls",message="tls is for an https:// url, and must have caSecretRef, caConfigMapRef, clientCertSecretRef or serverName; change url, add what the server needs, or remove tls"
-// +kubebuilder:validation:XValidation:rule="!has(self.auth) || self.auth.type in ['Basic', 'Token']",fieldPath=".auth.type",message="type must be Basic or Token, as HTTP has them; choose one of these"
-type Notify struct {
-	// url is the http or https URL that notifications are posted to, without user or
-	// password.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=2048
-	// +kubebuilder:validation:XValidation:rule="isURL(self) && self.matches('^https?://[^/?#:@][^/?#@]*([/?#].*)?$')",message="url must be an http:// or https:// URL with a host, such as https://oncall.example.com/dead-letters, and hold no user or password, because everybody may read it; put credentials into a Secret and name it in auth"
-	URL string `json:"url,omitempty"`
-
-	// auth is the login of every request, of type Basic or Token. When not set: none.
-	// +optional
-	Auth *Auth `json:"auth,omitempty"`
-
-	// signingSecretRef is the Secret that every request is signed with, as the
-	// Standard Webhooks specification says: one secret per line, whsec_ and 24 to 64
-	// random bytes in base64. Each makes a signature, so that consumers can change
-	// from one to the next. Its key, when not set: secret. When not set: requests are
-	// not signed.
-	// +optional
-	SigningSecretRef *SecretRef `json:"signingSecretRef,omitempty"`
-
-	// tls configures the certificates of an https url.
-	// +optional
-	TLS *TLS `json:"tls,omitempty"`
-
-	// SigningSecretFile has what signingSecretRef names, where a process reads it.
-	SigningSecretFile string `json:"-"`
-}
-
-// Sink is the sink that sends the notifications.
-func (n *Notify) Sink() HTTPSink {
-	s := HTTPSink{URL: n.URL, SigningSecretFile: n.SigningSecretFile, Access: Access{Auth: n.Auth, TLS: n.TLS}}
-	s.ApplyDefaults()
-	return s
-}
-
-// SchemaRegistry is a schema registry: Confluent's Schema Registry, or one with the same API. Dispatchers register
-// nothing in it.
-//
-// +kubebuilder:validation:XValidation:rule="!has(self.tls) || self.url.startsWith('https://') && [has(self.tls.caSecretRef), has(self.tls.caConfigMapRef), has(self.tls.clientCertSecretRef), has(self.tls.serverName)].exists(set, set)",fieldPath=".tls",message="tls is for an https:// url, and must have caSecretRef, caConfigMapRef, clientCertSecretRef or serverName; change url, add what the server needs, or remove tls"
-// +kubebuilder:validation:XValidation:rule="!has(self.auth) || self.auth.type in ['Basic', 'Token']",fieldPath=".auth.type",message="type must be Basic or Token, as HTTP has them; choose one of these"
-type SchemaRegistry struct {
-	// url is an http or https URL, without user and password.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=2048
-	// +kubebuilder:validation:XValidation:rule="isURL(self) && self.matches('^https?://[^/?#:@][^?#@]*$')",message="url must be an http:// or https:// URL with a host and without a query, such as https://registry.example.com, and hold no user or password, because everybody may read it; put credentials into a Secret and name it in auth"
-	URL string `json:"url,omitempty"`
-
-	// auth is the login of every request, of type Basic or Token. When not set: none.
-	// +optional
-	Auth *Auth `json:"auth,omitempty"`
-
-	// tls configures the certificates of an https url.
-	// +optional
-	TLS *TLS `json:"tls,omitempty"`
-
-	// refresh is how long the latest version of a subject is cached. It is read again at once for an
-	// event that does not fit. While the registry is unreachable the last known version is used. From
-	// 1s to 24h. Defaults to 5m.
-	// +optional
-	// +kubebuilder:default="5m"
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="refresh must be a duration from 1s to 24h, such as 5m"
-	Refresh Duration `json:"refresh,omitzero"`
-}
-
-// ApplyDefaults sets the fields that are not set to the defaults in their comments.
-func (r *SchemaRegistry) ApplyDefaults() {
-	setDefault(&r.Refresh, Duration(5*time.Minute))
 }
 
 // SecretName names a Secret in the same namespace.

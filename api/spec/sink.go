@@ -122,18 +122,6 @@ func (s *Sink) ApplyDefaults() {
 	}
 }
 
-// Clone returns a copy of s whose kind is a copy too.
-func (s Sink) Clone() Sink {
-	for _, kind := range SinkKinds() {
-		if set := reflect.ValueOf(&s).Elem().FieldByIndex(kind.Index); !set.IsNil() {
-			own := reflect.New(set.Type().Elem())
-			own.Elem().Set(set.Elem())
-			set.Set(own)
-		}
-	}
-	return s
-}
-
 // LogSink writes one JSON line per event to the pod's log.
 type LogSink struct {
 	// payload is Omit or Include, which writes the event's payload into the line.
@@ -194,4 +182,36 @@ func (s Sink) Kind() string {
 		return name
 	}
 	return ""
+}
+
+// Route chooses the destination in the sink for the events of some topics.
+type Route struct {
+	// topics are the topics of the route. Empty means all that no earlier route has;
+	// such a route must be the last.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=255
+	Topics []string `json:"topics,omitempty"`
+
+	// to is a CEL expression that returns a string: a Kafka topic, a NATS subject, a
+	// RabbitMQ routing key, a Redis stream, an HTTP path, or the name of a queue or
+	// topic of the same account and region (sqs, sns), project (pubSub) or namespace
+	// (serviceBus). Its variables are event.namespace, event.topic, event.type,
+	// event.tenant, event.aggregateType, event.aggregateId, event.partitionKey,
+	// event.headers, event.id, event.dedupeKey, event.key, event.sequence,
+	// event.createdAt, event.attempt, event.token and event.aggregateSequence, such as
+	// '"shop." + event.headers.?region.orValue("eu")'.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	To string `json:"to,omitempty"`
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
 }

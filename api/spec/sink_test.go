@@ -1,9 +1,14 @@
 package spec
 
 import (
+	"os"
 	"reflect"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // What a sink has next to its kind reaches the kind, with the default of the kind.
@@ -30,16 +35,6 @@ func TestSinksAreHandedTheirAccess(t *testing.T) {
 	}
 }
 
-// A clone shares no kind with what it was made of.
-func TestClonesShareNothing(t *testing.T) {
-	s := Sink{HTTP: &HTTPSink{URL: "https://a"}, Timeout: Duration(time.Second)}
-	own := s.Clone()
-	own.ApplyDefaults()
-	if s.HTTP.Timeout != 0 || own.HTTP.Timeout != s.Timeout || own.HTTP.URL != s.HTTP.URL {
-		t.Errorf("the clone of %+v is %+v", *s.HTTP, *own.HTTP)
-	}
-}
-
 // All that a sink says of its database is in what is connected to.
 func TestPostgresDatabase(t *testing.T) {
 	iam := &IAM{Provider: IAMAWS}
@@ -47,5 +42,20 @@ func TestPostgresDatabase(t *testing.T) {
 	want := Database{DSN: "a", DSNFile: "b", Schema: "outbox", CAFile: "c", ClientCertFile: "d", ClientKeyFile: "e", IAM: iam}
 	if got := s.Database(); got != want {
 		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+// The resource refuses the headers that the file refuses, and names them.
+func TestReservedHeadersAreThoseOfTheResource(t *testing.T) {
+	crd, err := os.ReadFile("../../charts/outbox-operator/files/crds/outbox.dev_outboxdispatchers.yaml")
+	need.OK(t, err)
+	text := strings.Join(strings.Fields(string(crd)), " ")
+	rule := regexp.MustCompile(`self\.lowerAscii\(\) in \[('authorization'[^]]*)\]`).FindStringSubmatch(text)
+	named := regexp.MustCompile(`none that the dispatcher sets itself \(ce-\*, ([^)]*)\)`).FindStringSubmatch(text)
+	if rule == nil || named == nil {
+		t.Fatal("the resource has no rule for the names of headers")
+	}
+	for what, list := range map[string]string{"the rule": strings.ReplaceAll(rule[1], "'", ""), "the message": named[1]} {
+		need.WantAll(t, ReservedHeaders, "%s has %q, and ReservedHeaders %q", strings.Split(list, ", "), what)
 	}
 }

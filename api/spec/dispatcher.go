@@ -1,16 +1,5 @@
 package spec
 
-// ConsumerPolicy says which consumers an event needs to be delivered.
-// +kubebuilder:validation:Enum=Any;Verified
-type ConsumerPolicy string
-
-const (
-	// ConsumersAny delivers every event.
-	ConsumersAny ConsumerPolicy = "Any"
-	// ConsumersVerified delivers events of types that a verified consumer registers.
-	ConsumersVerified ConsumerPolicy = "Verified"
-)
-
 // Dispatcher says which events are delivered, where and how.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.outboxRef) != has(self.database)",message="exactly one of outboxRef and database says where the outbox is; set outboxRef to the name of an Outbox, or database to the connection of this dispatcher alone"
@@ -81,3 +70,16 @@ type Dispatcher struct {
 	// +kubebuilder:default={log: {level: Info}}
 	Pods Pods `json:"pods,omitzero"`
 }
+
+// State says whether a dispatcher claims rows. A rule takes a row less of `kubectl explain` than an enum, and
+// the field's own words name the values.
+//
+// +kubebuilder:validation:MaxLength=16
+// +kubebuilder:validation:XValidation:rule="self in ['Running', 'Paused']",message="state must be Running or Paused"
+type State string
+
+// Values of [State].
+const (
+	Running State = "Running"
+	Paused  State = "Paused"
+)
