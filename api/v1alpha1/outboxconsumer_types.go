@@ -106,7 +106,7 @@ type OutboxConsumerSpec struct {
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=16
-	DispatcherRefs []DispatcherRef `json:"dispatcherRefs,omitempty"`
+	DispatcherRefs []spec.DispatcherRef `json:"dispatcherRefs,omitempty"`
 
 	// documentation is the URL of the page that describes the mechanism.
 	// +optional

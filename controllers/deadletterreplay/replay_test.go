@@ -216,7 +216,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 	It("says what it waits for, with the remedy, and continues by itself", func() {
 		c := start()
 		o := c.replay()
-		o.Spec.OutboxRef, o.Spec.Namespace, o.Spec.DispatcherRef = nil, "", &api.DispatcherRef{Name: "warehouse"}
+		o.Spec.OutboxRef, o.Spec.Namespace, o.Spec.DispatcherRef = nil, "", &spec.DispatcherRef{Name: "warehouse"}
 		o.Spec.Selector.Topics = []string{"orders"}
 		c.Create(o)
 		c.expect(kstatus.InProgressStatus, want{api.CompleteCondition, no, api.ReasonDispatcherNotFound, "warehouse"}, want{api.ReferencesResolvedCondition, no, api.ReasonDispatcherNotFound, ""})

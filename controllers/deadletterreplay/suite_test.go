@@ -76,9 +76,9 @@ func (c *cluster) outbox() *api.Outbox {
 
 // replay is a plain DeadLetterReplay.
 func (c *cluster) replay() *api.DeadLetterReplay {
-	return &api.DeadLetterReplay{ObjectMeta: metav1.ObjectMeta{Name: "chg-812", Namespace: c.namespace}, Spec: api.DeadLetterReplaySpec{
-		OutboxRef: &spec.OutboxRef{Name: "orders"}, Namespace: "shop", Action: api.ActionReplay, Reason: "CHG-812", RequestedBy: "ada",
-		Selector: api.DeadLetterSelector{Group: "7f3a9c21"},
+	return &api.DeadLetterReplay{ObjectMeta: metav1.ObjectMeta{Name: "chg-812", Namespace: c.namespace}, Spec: spec.Replay{
+		OutboxRef: &spec.OutboxRef{Name: "orders"}, Namespace: "shop", Action: spec.ActionReplay, Reason: "CHG-812", RequestedBy: "ada",
+		Selector: spec.DeadLetterSelector{Group: "7f3a9c21"},
 	}}
 }
 

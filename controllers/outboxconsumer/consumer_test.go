@@ -41,7 +41,7 @@ var _ = Describe("an OutboxConsumer", Label("consumer"), func() {
 	It("waits for the dispatchers that it names, and for some dispatcher when it names none", func() {
 		c := start()
 		named := consumer("named")
-		named.Spec.DispatcherRefs = []api.DispatcherRef{{Name: "orders"}, {Name: "payments"}}
+		named.Spec.DispatcherRefs = []spec.DispatcherRef{{Name: "orders"}, {Name: "payments"}}
 		c.create(outbox(), named, consumer("any"))
 		notFound := want{api.ReferencesResolvedCondition, no, api.ReasonDispatcherNotFound, ""}
 		expect(c, named, kstatus.InProgressStatus, notFound, want{api.ReconcilingCondition, yes, api.ReasonDispatcherNotFound, `OutboxDispatcher "orders"`})
@@ -78,7 +78,7 @@ var _ = Describe("an OutboxConsumer", Label("consumer"), func() {
 		expect(c, o, kstatus.CurrentStatus, want{api.EventTypesSentCondition, no, api.ReasonTypesNotSent, `"payment.*"`})
 		c.sent(payments, "payment.settled")
 		expect(c, o, kstatus.CurrentStatus, want{api.EventTypesSentCondition, yes, api.ReasonTypesSent, ""})
-		change(c, o, updateSpec, func() { o.Spec.DispatcherRefs = []api.DispatcherRef{{Name: "orders"}} })
+		change(c, o, updateSpec, func() { o.Spec.DispatcherRefs = []spec.DispatcherRef{{Name: "orders"}} })
 		expect(c, o, kstatus.CurrentStatus, want{api.EventTypesSentCondition, no, api.ReasonTypesNotSent, `"payment.*"`})
 	})
 
@@ -174,7 +174,7 @@ var _ = Describe("an OutboxDispatcher", Label("consumer"), func() {
 		change(c, o, updateSpec, func() { o.Spec.OwnerTeam = "team-money" }) // the status of a dispatcher is not watched
 		is(yes, api.ReasonTypesUnregistered, `no OutboxConsumer registers: "order.shipped". Register`)
 		shipping := consumer("shipping")
-		shipping.Spec.EventTypes, shipping.Spec.DispatcherRefs = []string{"order.ship*"}, []api.DispatcherRef{{Name: "others"}}
+		shipping.Spec.EventTypes, shipping.Spec.DispatcherRefs = []string{"order.ship*"}, []spec.DispatcherRef{{Name: "others"}}
 		c.create(shipping)
 		change(c, shipping, updateSpec, func() { shipping.Spec.DispatcherRefs[0].Name = "orders" })
 		is(no, api.ReasonTypesRegistered, "")

@@ -179,9 +179,9 @@ var _ = Describe("an object with the annotation outbox.dev/reconcile: Disabled",
 		c := start(tick)
 		outbox := c.outbox()
 		outbox.Spec.ReplayLogin = &spec.ReplayLogin{SecretRef: &spec.SecretRef{Name: "replay"}}
-		replay := &api.DeadLetterReplay{ObjectMeta: metav1.ObjectMeta{Name: "chg-812", Namespace: c.namespace}, Spec: api.DeadLetterReplaySpec{
-			OutboxRef: &spec.OutboxRef{Name: "shop"}, Namespace: "shop", Action: api.ActionReplay, Reason: "CHG-812", RequestedBy: "ada",
-			Selector: api.DeadLetterSelector{Group: "7f3a9c21"}}}
+		replay := &api.DeadLetterReplay{ObjectMeta: metav1.ObjectMeta{Name: "chg-812", Namespace: c.namespace}, Spec: spec.Replay{
+			OutboxRef: &spec.OutboxRef{Name: "shop"}, Namespace: "shop", Action: spec.ActionReplay, Reason: "CHG-812", RequestedBy: "ada",
+			Selector: spec.DeadLetterSelector{Group: "7f3a9c21"}}}
 		all := []client.Object{disabled(c.migrated()), disabled(outbox), disabled(replay), disabled(consumer(c, "billing"))}
 		c.create(all...)
 		for _, o := range all {

@@ -305,7 +305,7 @@ var _ = Describe("a dispatcher that requires verified consumers", Label("consume
 		c.expect(kstatus.CurrentStatus, want{api.TopicsPausedCondition, metav1.ConditionFalse, api.ReasonNoTopicsPaused, ""})
 		c.settle()
 
-		edit(c, billing, func(o *api.OutboxConsumer) { o.Spec.DispatcherRefs = []api.DispatcherRef{{Name: "others"}} })
+		edit(c, billing, func(o *api.OutboxConsumer) { o.Spec.DispatcherRefs = []spec.DispatcherRef{{Name: "others"}} })
 		Eventually(types).Should(BeEmpty(), "it is not fed by this dispatcher")
 		Eventually(annotation).Should(Equal(before))
 		edit(c, billing, func(o *api.OutboxConsumer) { o.Spec.DispatcherRefs[0].Name = "orders" })

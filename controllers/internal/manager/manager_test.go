@@ -134,9 +134,9 @@ func exercise(ctx context.Context, admin client.Client) {
 func exerciseReplay(ctx context.Context, admin client.Client) {
 	outbox := &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "replays"}, Spec: spec.Outbox{
 		SecretRef: spec.SecretRef{Name: "db"}, ReplayLogin: &spec.ReplayLogin{SecretRef: &spec.SecretRef{Name: "replay"}}}}
-	replay := &v1alpha1.DeadLetterReplay{ObjectMeta: metav1.ObjectMeta{Name: "replay"}, Spec: v1alpha1.DeadLetterReplaySpec{
-		OutboxRef: &spec.OutboxRef{Name: "replays"}, Namespace: "shop", Action: v1alpha1.ActionReplay, Reason: "CHG-812", RequestedBy: "admin",
-		Selector: v1alpha1.DeadLetterSelector{All: true}, TTLAfterFinished: new(spec.Duration),
+	replay := &v1alpha1.DeadLetterReplay{ObjectMeta: metav1.ObjectMeta{Name: "replay"}, Spec: spec.Replay{
+		OutboxRef: &spec.OutboxRef{Name: "replays"}, Namespace: "shop", Action: spec.ActionReplay, Reason: "CHG-812", RequestedBy: "admin",
+		Selector: spec.DeadLetterSelector{All: true}, TTLAfterFinished: new(spec.Duration),
 	}}
 	Expect(admin.Create(ctx, outbox)).To(Succeed())
 	Expect(admin.Create(ctx, replay)).To(Succeed())

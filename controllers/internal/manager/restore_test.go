@@ -81,8 +81,8 @@ func everyKind() []client.Object {
 	consumer.Spec = api.OutboxConsumerSpec{EventTypes: []string{"order.placed"}, OwnerTeam: "team-billing", IdempotencyMechanism: api.IdempotencyUniqueKey,
 		Evidence: &api.ConsumerEvidence{VerifiedAt: metav1.Now(), EventType: "order.placed", Checks: 19, Passed: 19}}
 	replay := &api.DeadLetterReplay{ObjectMeta: metav1.ObjectMeta{Name: "replay"}}
-	replay.Spec = api.DeadLetterReplaySpec{OutboxRef: &spec.OutboxRef{Name: "shop"}, Namespace: "shop", Action: api.ActionReplay, Reason: "CHG-812", RequestedBy: "admin",
-		Selector: api.DeadLetterSelector{All: true}}
+	replay.Spec = spec.Replay{OutboxRef: &spec.OutboxRef{Name: "shop"}, Namespace: "shop", Action: spec.ActionReplay, Reason: "CHG-812", RequestedBy: "admin",
+		Selector: spec.DeadLetterSelector{All: true}}
 	return []client.Object{outbox, orders, own, consumer, replay}
 }
 

@@ -77,7 +77,7 @@ discard is a DeadLetterReplay, an object, and who may create one may do it.`,
 		Program: "kubectl outbox", Whose: "NAME", Example: "orders", Named: true, Now: o.Now, Complete: p.complete, Open: p.open,
 	}
 	dead := reading.Dead()
-	dead.AddCommand(p.beginCommand(v1alpha1.ActionReplay), p.beginCommand(v1alpha1.ActionDiscard), p.beginCommand(v1alpha1.ActionReopen), p.operationsCommand(), p.stopCommand())
+	dead.AddCommand(p.beginCommand(spec.ActionReplay), p.beginCommand(spec.ActionDiscard), p.beginCommand(spec.ActionReopen), p.operationsCommand(), p.stopCommand())
 	root.AddCommand(p.statusCommand(), dead, reading.Events(), p.stateCommand(spec.Paused), p.stateCommand(spec.Running))
 	deadcmd.RefuseUnknown(root)
 	return root

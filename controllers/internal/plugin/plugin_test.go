@@ -271,9 +271,9 @@ func (w *world) replay(name, by string) *v1alpha1.DeadLetterReplay {
 	return &v1alpha1.DeadLetterReplay{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "DeadLetterReplay"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name},
-		Spec: v1alpha1.DeadLetterReplaySpec{
-			DispatcherRef: &v1alpha1.DispatcherRef{Name: "orders"}, Action: v1alpha1.ActionReplay, Reason: "CHG-812", RequestedBy: by,
-			Selector: v1alpha1.DeadLetterSelector{Group: "7f3a9c21"},
+		Spec: spec.Replay{
+			DispatcherRef: &spec.DispatcherRef{Name: "orders"}, Action: spec.ActionReplay, Reason: "CHG-812", RequestedBy: by,
+			Selector: spec.DeadLetterSelector{Group: "7f3a9c21"},
 		},
 	}
 }

@@ -12,10 +12,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
@@ -32,7 +32,7 @@ const keep = 7 * 24 * time.Hour
 
 // request is what the flags of replay, discard and reopen say.
 type request struct {
-	action                       v1alpha1.ReplayAction
+	action                       spec.ReplayAction
 	name, reason, by, format     string
 	rate, canary, abortAt, limit int32
 	all, dryRun, wait, show      bool
@@ -41,7 +41,7 @@ type request struct {
 }
 
 // beginCommand makes the command of an action.
-func (p *plugin) beginCommand(action v1alpha1.ReplayAction) *cobra.Command {
+func (p *plugin) beginCommand(action spec.ReplayAction) *cobra.Command {
 	o := &request{action: action}
 	use, short := "replay", "Put dead events back, at a rate"
 	long := `Put the dead events of the filter back to pending, at a rate. Each keeps its id, its dedupe key and its place in
@@ -51,11 +51,11 @@ are failures, the rest stays as it is: an event whose first attempt failed has f
   kubectl outbox dead replay orders --group 7f3a9c21 --reason CHG-812 --canary 10 --rate 500 --wait
   kubectl outbox dead replay orders --topic refunds --since 2h --reason CHG-812 --print --name chg-812 > chg-812.yaml`
 	switch action {
-	case v1alpha1.ActionDiscard:
+	case spec.ActionDiscard:
 		use, short = "discard", "Mark dead letters as handled; their events stay dead"
 		long = "Mark the dead letters of the filter as handled. Their events stay dead, and block their keys no more."
 		example = `  kubectl outbox dead discard orders --type test.event --reason "left by the load test" --dry-run`
-	case v1alpha1.ActionReopen:
+	case spec.ActionReopen:
 		use, short = "reopen", "Open discarded dead letters again"
 		long = "Open the discarded dead letters of the filter again, of which the event is still dead."
 		example = `  kubectl outbox dead reopen orders --group 7f3a9c21 --since 2h --reason "it was the wrong group"`
@@ -97,7 +97,7 @@ func (o *request) flags(cmd *cobra.Command) {
 	flags.BoolVar(&o.show, "print", false, "write the object for a pull request, and create nothing")
 	flags.StringVar(&o.by, "requested-by", "", "with --print: the user that will apply it (default: you)")
 	flags.StringVarP(&o.format, "output", "o", "text", "text, or the object as json or yaml; then progress goes to standard error")
-	if o.action == v1alpha1.ActionReplay {
+	if o.action == spec.ActionReplay {
 		flags.Int32Var(&o.rate, "rate", 100, "the most events a second")
 		flags.Int32Var(&o.canary, "canary", 0, "how many go first, and alone, until their outcome is known")
 		flags.Int32Var(&o.abortAt, "abort-at", 0, "stop when this percentage of the newest 100 outcomes are failures (default 50)")
@@ -178,8 +178,8 @@ func (o *request) object(obd *v1alpha1.OutboxDispatcher, now time.Time) (*v1alph
 	dlr := &v1alpha1.DeadLetterReplay{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "DeadLetterReplay"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: obd.Namespace, Name: o.name},
-		Spec: v1alpha1.DeadLetterReplaySpec{
-			DispatcherRef: &v1alpha1.DispatcherRef{Name: obd.Name}, Action: o.action, Reason: o.reason, RequestedBy: o.by,
+		Spec: spec.Replay{
+			DispatcherRef: &spec.DispatcherRef{Name: obd.Name}, Action: o.action, Reason: o.reason, RequestedBy: o.by,
 			Selector: selector(filter), Rate: o.rate, Canary: o.canary, AbortAt: o.abortAt, Limit: o.limit, DryRun: o.dryRun,
 		},
 	}
@@ -190,18 +190,12 @@ func (o *request) object(obd *v1alpha1.OutboxDispatcher, now time.Time) (*v1alph
 }
 
 // selector says in the resource what the filter says.
-func selector(f deadletters.Filter) v1alpha1.DeadLetterSelector {
-	s := v1alpha1.DeadLetterSelector{
-		All: f.Empty(), Group: f.Group, Reason: spec.DeadReason(f.Reason), Type: f.Type, Aggregate: f.Aggregate, Tenant: f.Tenant, IDs: f.IDs, ErrorContains: f.ErrorContains,
+func selector(f deadletters.Filter) spec.DeadLetterSelector {
+	s := spec.DeadLetterSelector{
+		All: f.Empty(), Group: f.Group, Reason: spec.DeadReason(f.Reason), Type: f.Type, Aggregate: f.Aggregate, Tenant: f.Tenant, IDs: f.IDs, ErrorContains: f.ErrorContains, Since: status.At(f.Since), Until: status.At(f.Until),
 	}
 	if f.Topic != "" {
 		s.Topics = []string{f.Topic}
-	}
-	if !f.Since.IsZero() {
-		s.Since = ptr.To(metav1.NewTime(f.Since.UTC()))
-	}
-	if !f.Until.IsZero() {
-		s.Until = ptr.To(metav1.NewTime(f.Until.UTC()))
 	}
 	return s
 }

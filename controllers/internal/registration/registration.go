@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
@@ -33,7 +34,7 @@ func Covers(registered, eventType string) bool {
 // FedBy reports whether a dispatcher of the same Kubernetes namespace feeds the consumer.
 func FedBy(o *api.OutboxConsumer, dispatcher string) bool {
 	return len(o.Spec.DispatcherRefs) == 0 ||
-		slices.ContainsFunc(o.Spec.DispatcherRefs, func(ref api.DispatcherRef) bool { return ref.Name == dispatcher })
+		slices.ContainsFunc(o.Spec.DispatcherRefs, func(ref spec.DispatcherRef) bool { return ref.Name == dispatcher })
 }
 
 // Verified reports whether the consumer's evidence counts, as its condition says.

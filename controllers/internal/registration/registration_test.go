@@ -34,7 +34,7 @@ func TestVerifiedTypesNeedConditionAndEvidence(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o := &api.OutboxConsumer{
 				Spec: api.OutboxConsumerSpec{EventTypes: []string{"b", "a", "two\nlines"}, Evidence: c.evidence, EvidenceMaxAge: spec.Duration(time.Hour),
-					DispatcherRefs: []api.DispatcherRef{{Name: c.feeds}}},
+					DispatcherRefs: []spec.DispatcherRef{{Name: c.feeds}}},
 				Status: api.OutboxConsumerStatus{Conditions: []metav1.Condition{{Type: api.VerifiedCondition, Status: c.condition}}},
 			}
 			var want []string

@@ -11,17 +11,6 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/replay"
 )
 
-// replaySpec is the spec of a DeadLetterReplay.
-type replaySpec struct {
-	Namespace, Action, Reason, RequestedBy string
-	Selector                               struct {
-		deadletters.Filter
-		Topics []string
-	}
-	Rate, Limit, Canary, AbortAt int
-	DryRun                       bool
-}
-
 // LoadReplay returns the settings of the process that a DeadLetterReplay of a file has, and what it requests. The Outbox that
 // it refers to is found as [Load] finds it. It fails as Load does.
 func LoadReplay(path string, o Options) (spec.Config, replay.Request, error) {
@@ -33,21 +22,24 @@ func LoadReplay(path string, o Options) (spec.Config, replay.Request, error) {
 	if main.spec["outboxRef"] == nil {
 		return c, replay.Request{}, fmt.Errorf("%s: spec.dispatcherRef: only the operator knows what that delivers; write outboxRef and namespace instead, and its topics into selector.topics", path)
 	}
-	r := decode[replaySpec](main)
+	r := decode[spec.Replay](main)
 	id, err := uuid.Parse(main.uid)
 	if err != nil && !r.DryRun {
 		return c, replay.Request{}, fmt.Errorf("%s: metadata.uid is missing; give a UUID, by which the next run continues the replay", path)
 	}
-	request := replay.Request{
-		ID: id, Namespace: c.Namespace, Topics: c.Topics, Filter: r.Selector.Filter, Limit: r.Limit, Action: replay.Action(strings.ToLower(r.Action)),
-		Reason: r.Reason, RequestedBy: r.RequestedBy, Rate: r.Rate, Canary: r.Canary, AbortAt: r.AbortAt, DryRun: r.DryRun,
-	}
-	request.Filter.Reason = spec.ContractReason(request.Filter.Reason)
-	return c, request, nil
+	f := r.Selector
+	return c, replay.Request{
+		ID: id, Namespace: c.Namespace, Topics: c.Topics, Limit: int(r.Limit), Action: replay.Action(strings.ToLower(string(r.Action))),
+		Reason: r.Reason, RequestedBy: r.RequestedBy, Rate: int(r.Rate), Canary: int(r.Canary), AbortAt: int(r.AbortAt), DryRun: r.DryRun,
+		Filter: deadletters.Filter{
+			IDs: f.IDs, Type: f.Type, Aggregate: f.Aggregate, Tenant: f.Tenant, Reason: spec.ContractReason(f.Reason), Group: f.Group,
+			ErrorContains: f.ErrorContains, Since: f.Since.Time(), Until: f.Until.Time(),
+		},
+	}, nil
 }
 
 // replays sets what a DeadLetterReplay says of its process.
 func replays(c *spec.Config, o object) {
-	r := decode[replaySpec](o)
+	r := decode[spec.Replay](o)
 	c.Name, c.Namespace, c.Topics = c.Name+"-replay", r.Namespace, r.Selector.Topics
 }
