@@ -41,10 +41,6 @@ func generate(root string) error {
 	if err != nil {
 		return err
 	}
-	text, err := loadComments(filepath.Join(root, "api", "spec"))
-	if err != nil {
-		return err
-	}
 	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -59,9 +55,6 @@ func generate(root string) error {
 			return err
 		}
 		page, err := kinds.write(before)
-		if err == nil {
-			page, err = kinds.writeFile(page, text)
-		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
