@@ -19,8 +19,7 @@ type Policy struct {
 	Retention time.Duration
 	// Minimum is the minimum for your kind of data: [Standard] or [Financial]. Defaults to [Standard].
 	Minimum time.Duration
-	// Outbox is the retention of delivered rows: spec.retention.delivered of the Outbox, retention.delivered of a
-	// dispatcher's file. Defaults to 7 days, as there.
+	// Outbox is the retention of delivered rows: spec.retention.delivered of the Outbox. Defaults to 7 days, as there.
 	Outbox time.Duration
 	// Replay is how long after its first delivery an event may still be sent again: the age of the oldest dead row that
 	// people replay (deadUnresolved bounds it), or of the oldest message that the broker keeps, whichever is longer. Required.
