@@ -40,8 +40,6 @@ type Database struct {
 	DSN string
 	// DSNFile holds a connection string (URL or key=value).
 	DSNFile string
-	// DSNEnv names an environment variable that holds one, such as DATABASE_URL.
-	DSNEnv string
 	// Connection names one file for each part.
 	Connection *Connection
 	// Schema is the PostgreSQL schema of the outbox tables: lower-case alphanumeric

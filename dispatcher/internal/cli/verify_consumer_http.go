@@ -51,7 +51,7 @@ type httpConsumer struct {
 
 // flagNames has the flags of the fields that errors of the http sink name.
 var flagNames = strings.NewReplacer("sink.http.url", "--url", "sink.http.headers", "--header",
-	"sink.http.signing", "--signing-secret-file", "sink.auth", "--token-file or --user", "sink.tls.caFile", "--ca-file")
+	"sink.http.signing", "--signing-secret-file", "sink.auth", "--token-file or --user", "sink.tls.caSecretRef or caConfigMapRef", "--ca-file")
 
 func newHTTPConsumer(f verifyConsumerFlags, stderr io.Writer) (h *httpConsumer, err error) {
 	h = &httpConsumer{f: f, stderr: stderr, sample: "verify-" + uuid.NewString()[:8], payload: []byte("{}")}

@@ -228,7 +228,7 @@ func TestIAM(t *testing.T) {
 			check(t, conn.Close(t.Context()))
 
 			d.SSLMode, d.CAFile = "Prefer", ""
-			if _, err := Connect(t.Context(), d, "orders"); err == nil || !strings.Contains(err.Error(), "set the database's tls.mode (in a dispatcher's file: sslMode) to VerifyFull with an authority") {
+			if _, err := Connect(t.Context(), d, "orders"); err == nil || !strings.Contains(err.Error(), "set the database's tls.mode to VerifyFull with an authority") {
 				t.Errorf("with TLS or without: %v, want that it must be with TLS", err)
 			}
 		})

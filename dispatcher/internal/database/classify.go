@@ -61,12 +61,12 @@ func classify(err error) verdict {
 		return verdict{reason, pg.Message, remedy}
 	case isCertificate(err):
 		return verdict{CertificateInvalid, innermost(err).Error(),
-			"set the database's tls.caSecretRef or tls.caConfigMapRef (in a dispatcher's file: caFile) to the certificate of the server's authority, and connect by a name that the server's certificate has"}
+			"set the database's tls.caSecretRef or tls.caConfigMapRef to the certificate of the server's authority, and connect by a name that the server's certificate has"}
 	case isRefusedCertificate(err):
 		return verdict{CertificateInvalid, innermost(err).Error(),
-			"the server does not accept the client's certificate: set the database's clientCertFile and clientKeyFile to one of an authority that it trusts"}
+			"the server does not accept the client's certificate: set the database's tls.clientCertSecretRef to one of an authority that it trusts"}
 	case strings.Contains(err.Error(), "server refused TLS connection"): // pgx has no type for it
-		return verdict{ConnectionFailed, "the server does not offer TLS", "turn it on there, or set the database's tls.mode (in a dispatcher's file: sslMode) to Disable"}
+		return verdict{ConnectionFailed, "the server does not offer TLS", "turn it on there, or set the database's tls.mode to Disable"}
 	case errors.Is(err, context.DeadlineExceeded):
 		return verdict{ConnectionFailed, "no response in time", "check host, port and network policies, and the server's load"}
 	}

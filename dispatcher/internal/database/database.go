@@ -36,7 +36,7 @@ const (
 
 // Pool returns a pool of 4 connections for the dispatcher of that name. It does not connect yet. The files that d
 // names are read at each new connection, so a rotated password needs no restart.
-// It fails when a DSN, or that of DSNEnv, is not valid, when a file that goes with it cannot be read, and when the PG*
+// It fails when a DSN is not valid, when a file that goes with it cannot be read, and when the PG*
 // environment variables are not usable. What is wrong with DSNFile or Connection is the error of a connection.
 func Pool(ctx context.Context, d spec.Database, name string) (*pgxpool.Pool, error) {
 	return PoolOf(ctx, d, name, poolSize)
@@ -44,7 +44,7 @@ func Pool(ctx context.Context, d spec.Database, name string) (*pgxpool.Pool, err
 
 // PoolOf is Pool with another number of connections.
 func PoolOf(ctx context.Context, d spec.Database, name string, connections int) (*pgxpool.Pool, error) {
-	if d.DSN != "" || d.DSNEnv != "" { // it cannot change any more: say now what is wrong with it
+	if d.DSN != "" { // it cannot change any more: say now what is wrong with it
 		if _, err := connConfig(d, name); err != nil {
 			return nil, err
 		}
@@ -148,30 +148,25 @@ func connectionString(d spec.Database) (string, error) {
 	case d.DSN != "":
 		return d.DSN, nil
 	case d.DSNFile != "":
-		return readFile("database.dsnFile", d.DSNFile)
-	case d.DSNEnv != "":
-		if dsn := strings.TrimSpace(os.Getenv(d.DSNEnv)); dsn != "" {
-			return dsn, nil
-		}
-		return "", &problem{AuthenticationFailed, fmt.Sprintf("the environment variable %s of database.dsnEnv is empty; set it to a connection string", d.DSNEnv), nil}
+		return readFile("the database's secretRef", d.DSNFile)
 	case d.Connection == nil:
-		return "", &problem{ConnectionFailed, "the configuration names no database; set database.dsnFile", nil}
+		return "", &problem{ConnectionFailed, "no database is named; set the database's secretRef", nil}
 	}
 	c, port := d.Connection, ""
 	if c.Port != 0 {
 		port = strconv.Itoa(c.Port)
 	}
 	var dsn strings.Builder
-	for _, part := range []struct{ key, value, field, path string }{
-		{"host", c.Host, "hostFile", c.HostFile},
-		{"port", port, "portFile", c.PortFile},
-		{"dbname", c.Database, "databaseFile", c.DatabaseFile},
-		{"user", c.User, "userFile", c.UserFile},
-		{"password", "", "passwordFile", c.PasswordFile},
+	for _, part := range []struct{ key, value, path string }{
+		{"host", c.Host, c.HostFile},
+		{"port", port, c.PortFile},
+		{"dbname", c.Database, c.DatabaseFile},
+		{"user", c.User, c.UserFile},
+		{"password", "", c.PasswordFile},
 	} {
 		if part.path != "" {
 			var err error
-			if part.value, err = readFile("database.connection."+part.field, part.path); err != nil {
+			if part.value, err = readFile("the database's secretRef", part.path); err != nil {
 				return "", err
 			}
 		}
@@ -212,10 +207,10 @@ func secure(dsn string, d spec.Database) (string, error) {
 	if d.CAFile != "" {
 		pem, err := os.ReadFile(d.CAFile)
 		if err != nil {
-			return "", &problem{CertificateInvalid, "database.caFile cannot be read; create the file, or correct the path", err}
+			return "", &problem{CertificateInvalid, "the database's tls.caSecretRef or caConfigMapRef cannot be read; create the file, or correct the path", err}
 		}
 		if !x509.NewCertPool().AppendCertsFromPEM(pem) {
-			return "", &problem{CertificateInvalid, fmt.Sprintf("database.caFile (%s) holds no PEM certificate; put the certificate of the server's authority there", d.CAFile), nil}
+			return "", &problem{CertificateInvalid, fmt.Sprintf("the database's tls.caSecretRef or caConfigMapRef (%s) holds no PEM certificate; put the certificate of the server's authority there", d.CAFile), nil}
 		}
 		settings["sslrootcert"] = d.CAFile
 		if d.SSLMode == "" && !strings.Contains(dsn, "sslmode=verify-ca") {
@@ -263,14 +258,12 @@ func splitsPassword(dsn string) bool {
 }
 
 func badString(d spec.Database) error {
-	where := "database.dsn"
+	where := "the DSN"
 	switch {
 	case d.DSNFile != "":
-		where = "database.dsnFile (" + d.DSNFile + ")"
-	case d.DSNEnv != "":
-		where = "database.dsnEnv (" + d.DSNEnv + ")"
+		where = "the database's secretRef (" + d.DSNFile + ")"
 	case d.Connection != nil:
-		where = "database.connection"
+		where = "the database's secretRef"
 	}
 	return &problem{ConnectionFailed, where + " does not make a valid connection string; write it as postgres://USER:PASSWORD@HOST:5432/DATABASE, with special characters of the password percent-encoded, or as key=value words", nil}
 }

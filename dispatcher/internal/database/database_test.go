@@ -111,7 +111,7 @@ func TestFailuresHaveAWordAndARemedy(t *testing.T) {
 		},
 		"certificate of another authority": {
 			database: spec.Database{DSN: change(t, good, secretly), SSLMode: "VerifyCA", CAFile: file(t, newAuthority(t).pem)},
-			reason:   CertificateInvalid, want: []string{"signed by unknown authority", "; set the database's tls.caSecretRef or tls.caConfigMapRef (in a dispatcher's file: caFile)"},
+			reason:   CertificateInvalid, want: []string{"signed by unknown authority", "; set the database's tls.caSecretRef or tls.caConfigMapRef"},
 		},
 		"certificate for another name": {
 			database: spec.Database{DSN: change(t, good, secretly), SSLMode: "VerifyFull", CAFile: file(t, ca)},
@@ -123,7 +123,7 @@ func TestFailuresHaveAWordAndARemedy(t *testing.T) {
 		},
 		"no CA file": {
 			database: spec.Database{DSN: change(t, good, secretly), SSLMode: "VerifyFull", CAFile: "/does/not/exist"},
-			reason:   CertificateInvalid, want: []string{"database.caFile cannot be read", "/does/not/exist"},
+			reason:   CertificateInvalid, want: []string{"the database's tls.caSecretRef or caConfigMapRef cannot be read", "/does/not/exist"},
 		},
 		"empty CA file": {
 			database: spec.Database{DSN: change(t, good, secretly), SSLMode: "VerifyFull", CAFile: file(t, "x")},
@@ -131,23 +131,23 @@ func TestFailuresHaveAWordAndARemedy(t *testing.T) {
 		},
 		"no connection string": {
 			database: spec.Database{DSN: "postgres://visitor:" + secret + "@host:port%zz/db"},
-			reason:   ConnectionFailed, want: []string{"database.dsn does not make a valid connection string; write it as"},
+			reason:   ConnectionFailed, want: []string{"the DSN does not make a valid connection string; write it as"},
 		},
 		"no connection string, with TLS": {
 			database: spec.Database{DSN: "postgres://visitor:" + secret + "@host:port%zz/db", SSLMode: "Require"},
-			reason:   ConnectionFailed, want: []string{"database.dsn does not make a valid connection string; write it as"},
+			reason:   ConnectionFailed, want: []string{"the DSN does not make a valid connection string; write it as"},
 		},
 		"no connection string in a file": {
 			database: spec.Database{DSNFile: file(t, "password="+secret+" and more")},
-			reason:   ConnectionFailed, want: []string{"database.dsnFile (", ") does not make a valid connection string"},
+			reason:   ConnectionFailed, want: []string{"the database's secretRef (", ") does not make a valid connection string"},
 		},
 		"no file": {
 			database: spec.Database{DSNFile: "/does/not/exist"},
-			reason:   AuthenticationFailed, want: []string{"database.dsnFile cannot be read; create the file", "/does/not/exist"},
+			reason:   AuthenticationFailed, want: []string{"the database's secretRef cannot be read; create the file", "/does/not/exist"},
 		},
 		"empty file": {
 			database: spec.Database{Connection: &spec.Connection{HostFile: file(t, "\n")}},
-			reason:   AuthenticationFailed, want: []string{"database.connection.hostFile (", ") is empty; fill it"},
+			reason:   AuthenticationFailed, want: []string{"the database's secretRef (", ") is empty; fill it"},
 		},
 	} {
 		err := c.err
@@ -321,17 +321,18 @@ func TestPoolRefusesABadStringAtOnce(t *testing.T) {
 
 // A connection string may stand in the environment, where it is as secret as elsewhere.
 func TestConnectionStringOfTheEnvironment(t *testing.T) {
-	d := spec.Database{DSNEnv: "OUTBOX_TEST_DSN"}
+	const name = "OUTBOX_TEST_DSN"
+	d := spec.Database{DSNFile: spec.Variable + name}
 	for value, want := range map[string]string{
-		"":                       "the environment variable OUTBOX_TEST_DSN of database.dsnEnv is empty; set it to a connection string",
-		"postgres://u:s3cr3t@:x": "database.dsnEnv (OUTBOX_TEST_DSN) does not make a valid connection string",
+		"":                       "the database's secretRef (env:OUTBOX_TEST_DSN) is empty; fill it",
+		"postgres://u:s3cr3t@:x": "the database's secretRef (env:OUTBOX_TEST_DSN) does not make a valid connection string",
 	} {
-		t.Setenv(d.DSNEnv, value)
-		if _, err := Pool(t.Context(), d, "orders"); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cr3t") {
+		t.Setenv(name, value)
+		if _, err := Connect(t.Context(), d, "orders"); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cr3t") {
 			t.Errorf("with %q: got %v, want %q", value, err, want)
 		}
 	}
-	t.Setenv(d.DSNEnv, "postgres://reader:s3cr3t@db.example/shop\n")
+	t.Setenv(name, "postgres://reader:s3cr3t@db.example/shop\n")
 	if login, err := Login(d); err != nil || login != "reader" {
 		t.Errorf("got %q, %v, want reader", login, err)
 	}

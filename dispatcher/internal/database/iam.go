@@ -44,7 +44,7 @@ func logIn(ctx context.Context, t token, c *pgx.ConnConfig) error {
 		plain = plain || f.TLSConfig == nil
 	}
 	if plain {
-		return &problem{ConnectionFailed, "database.iam needs TLS, and the connection may go without; set the database's tls.mode (in a dispatcher's file: sslMode) to VerifyFull with an authority, or to Require, and name the server by a host", nil}
+		return &problem{ConnectionFailed, "database.iam needs TLS, and the connection may go without; set the database's tls.mode to VerifyFull with an authority, or to Require, and name the server by a host", nil}
 	}
 	ctx, cancel := context.WithTimeout(ctx, tokenTimeout)
 	defer cancel()
@@ -72,15 +72,15 @@ func present(c *pgx.ConnConfig, d spec.Database) error {
 	if d.ClientCertFile == "" {
 		return nil
 	}
-	if _, err := readFile("database.clientCertFile", d.ClientCertFile); err != nil {
+	if _, err := readFile("the database's tls.clientCertSecretRef", d.ClientCertFile); err != nil {
 		return err
 	}
-	if _, err := readFile("database.clientKeyFile", d.ClientKeyFile); err != nil {
+	if _, err := readFile("its tls.clientKeySecretRef", d.ClientKeyFile); err != nil {
 		return err
 	}
 	pair, err := tls.LoadX509KeyPair(d.ClientCertFile, d.ClientKeyFile)
 	if err != nil {
-		return &problem{AuthenticationFailed, fmt.Sprintf("database.clientCertFile (%s) and database.clientKeyFile (%s) are not a certificate with its key; write both in PEM", d.ClientCertFile, d.ClientKeyFile), err}
+		return &problem{AuthenticationFailed, fmt.Sprintf("the database's tls.clientCertSecretRef (%s) and its tls.clientKeySecretRef (%s) are not a certificate with its key; write both in PEM", d.ClientCertFile, d.ClientKeyFile), err}
 	}
 	all := []*tls.Config{c.TLSConfig}
 	for _, f := range c.Fallbacks {

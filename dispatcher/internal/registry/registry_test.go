@@ -409,7 +409,7 @@ func TestTLSAndConnectionFailures(t *testing.T) {
 		word, text string // "" means no error
 	}{
 		"TLS":                  {good, trust(ca), "", ""},
-		"other authority":      {good, trust(other), reason.CertificateInvalid, "; set message.schemaRegistry.tls.caSecretRef or caConfigMapRef (in a dispatcher's file: message.schemaRegistry.tls.caFile)"},
+		"other authority":      {good, trust(other), reason.CertificateInvalid, "; set message.schemaRegistry.tls.caSecretRef or caConfigMapRef"},
 		"the system's roots":   {good, nil, reason.CertificateInvalid, "; set message.schemaRegistry.tls.ca"},
 		"expired":              {expired, trust(ca), reason.CertificateInvalid, "expired"},
 		"mutual":               {mutual, show, "", ""},

@@ -162,7 +162,7 @@ type TLS struct {
 func (c TLS) Run(t *testing.T) {
 	named := c.Trust(t, c.CA.PEM)
 	named.ServerName = c.host
-	const authority, refused = "; set tls.caSecretRef or caConfigMapRef (in a dispatcher's file: tls.caFile)", "does not accept the client certificate"
+	const authority, refused = "; set tls.caSecretRef or caConfigMapRef", "does not accept the client certificate"
 	wanted := c.WantedReason
 	if wanted == "" {
 		wanted = reason.ConnectionFailed

@@ -231,7 +231,7 @@ func Rotated(t *testing.T, certs *Certificates, openLogin func(t *testing.T, pas
 	s := openTLS(t, cfg)
 	Want(t, "no key", Send(t, s), true, reason.CertificateInvalid, "tls.key is empty; write the value into it")
 	Write(t, cfg.ClientKeyFile, certs.Client.KeyPEM)
-	Want(t, "another authority", Send(t, s), true, reason.CertificateInvalid, "tls.caFile")
+	Want(t, "another authority", Send(t, s), true, reason.CertificateInvalid, "tls.caSecretRef or caConfigMapRef")
 	Write(t, cfg.CAFile, certs.CA.PEM)
 	if err := Send(t, s); err != nil {
 		t.Errorf("the right authority: %v", err)

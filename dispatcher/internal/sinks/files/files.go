@@ -48,11 +48,11 @@ func Authorization(field string, auth *spec.Auth) (string, error) {
 	}
 	switch {
 	case auth.Type == spec.AuthToken && strings.ContainsFunc(secret, func(r rune) bool { return r <= ' ' || r > '~' }):
-		return "", unusable("secretFile", auth.SecretFile, "spaces, line breaks or other characters that no token has; write the token")
+		return "", unusable("secretRef", auth.SecretFile, "spaces, line breaks or other characters that no token has; write the token")
 	case auth.Type == spec.AuthToken:
 		return "Bearer " + secret, nil
 	case strings.Contains(user, ":") && auth.UsernameFile != "":
-		return "", unusable("usernameFile", auth.UsernameFile, "a colon, which a user name cannot have; write the name")
+		return "", unusable("usernameKey", auth.UsernameFile, "a colon, which a user name cannot have; write the name")
 	case strings.Contains(user, ":"):
 		return "", reason.With(reason.AuthenticationFailed, fmt.Errorf("%s.username has a colon, which a user name cannot have; write the name alone", field))
 	}
@@ -72,11 +72,11 @@ func AuthorizationPaths(auth *spec.Auth) []string {
 func Login(field string, auth *spec.Auth) (user, secret string, err error) {
 	user = auth.Username
 	if auth.UsernameFile != "" {
-		if user, err = Credential(field+".usernameFile", auth.UsernameFile); err != nil {
+		if user, err = Credential(field+".usernameKey", auth.UsernameFile); err != nil {
 			return "", "", err
 		}
 	}
-	if secret, err = Credential(field+".secretFile", auth.SecretFile); err != nil {
+	if secret, err = Credential(field+".secretRef", auth.SecretFile); err != nil {
 		return "", "", err
 	}
 	return user, secret, nil

@@ -18,13 +18,13 @@ import (
 func TLS(cfg *spec.TLS) (*tls.Config, error) {
 	c := &tls.Config{ServerName: cfg.ServerName, MinVersion: tls.VersionTLS12}
 	if cfg.CAFile != "" {
-		pem, err := Read("tls.caFile", cfg.CAFile)
+		pem, err := Read("tls.caSecretRef or caConfigMapRef", cfg.CAFile)
 		if err != nil {
 			return nil, err
 		}
 		c.RootCAs = x509.NewCertPool()
 		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("tls.caFile: %s holds no certificate in PEM; write the authority's certificate into it", cfg.CAFile)
+			return nil, fmt.Errorf("tls.caSecretRef or caConfigMapRef: %s holds no certificate in PEM; write the authority's certificate into it", cfg.CAFile)
 		}
 	}
 	if cfg.ClientCertFile != "" {
@@ -50,17 +50,17 @@ func TLSPaths(cfg *spec.TLS) (paths []string) {
 }
 
 func keyPair(clientCertFile, clientKeyFile string) (*tls.Certificate, error) {
-	certPEM, err := Read("tls.clientCertFile", clientCertFile)
+	certPEM, err := Read("tls.clientCertSecretRef", clientCertFile)
 	if err != nil {
 		return nil, err
 	}
-	keyPEM, err := Read("tls.clientKeyFile", clientKeyFile)
+	keyPEM, err := Read("tls.clientKeySecretRef", clientKeyFile)
 	if err != nil {
 		return nil, err
 	}
 	cert, err := tls.X509KeyPair(certPEM, keyPEM)
 	if err != nil {
-		return nil, fmt.Errorf("tls.clientCertFile %s and tls.clientKeyFile %s: %w; write a certificate and its key in PEM into them", clientCertFile, clientKeyFile, err)
+		return nil, fmt.Errorf("tls.clientCertSecretRef %s and tls.clientKeySecretRef %s: %w; write a certificate and its key in PEM into them", clientCertFile, clientKeyFile, err)
 	}
 	return &cert, nil
 }

@@ -321,8 +321,8 @@ func TestRejectedCertificateIsTheDestinationsFault(t *testing.T) {
 	}{
 		{name: "good", server: serverWith(good), ca: ca.PEM},
 		{name: "two authorities", server: serverWith(good), ca: other.PEM + ca.PEM},
-		{name: "other authority", server: serverWith(good), ca: other.PEM, word: reason.CertificateInvalid, text: "; set tls.caSecretRef or caConfigMapRef (in a dispatcher's file: tls.caFile)"},
-		{name: "system's roots", server: serverWith(good), word: reason.CertificateInvalid, text: "; set tls.caSecretRef or caConfigMapRef (in a dispatcher's file: tls.caFile)"},
+		{name: "other authority", server: serverWith(good), ca: other.PEM, word: reason.CertificateInvalid, text: "; set tls.caSecretRef or caConfigMapRef"},
+		{name: "system's roots", server: serverWith(good), word: reason.CertificateInvalid, text: "; set tls.caSecretRef or caConfigMapRef"},
 		{name: "expired", server: serverWith(ca.Sign(t, "server", time.Now().Add(-time.Minute))), ca: ca.PEM, word: reason.CertificateInvalid, text: "; renew the destination's certificate"},
 		{name: "other host", server: serverWith(ca.Sign(t, "server", sinktest.InAnHour(), "a.example")), ca: ca.PEM, word: reason.CertificateInvalid, text: "; use hosts in url that the certificate names"},
 		{name: "server name", server: serverWith(ca.Sign(t, "server", sinktest.InAnHour(), "a.example")), ca: ca.PEM, serverName: "a.example"},
@@ -392,7 +392,7 @@ func TestWithSystemRoots(t *testing.T) {
 		t.Errorf("an authority of the system: %v", err)
 	}
 	cfg.TLS = &spec.TLS{CAFile: sinktest.File(t, "ca.crt", sinktest.NewAuthority(t, "other").PEM)}
-	sinktest.Want(t, "another authority", sinktest.Send(t, open(t, cfg)), true, reason.CertificateInvalid, "tls.caFile")
+	sinktest.Want(t, "another authority", sinktest.Send(t, open(t, cfg)), true, reason.CertificateInvalid, "tls.caSecretRef or caConfigMapRef")
 }
 
 func TestServerWithoutTLSIsUnavailable(t *testing.T) {

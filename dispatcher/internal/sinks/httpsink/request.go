@@ -187,7 +187,7 @@ func newSigning(path string) *files.Watched[secrets] {
 
 // readSecrets reads one secret from each line, or from between spaces.
 func readSecrets(path string) (keys secrets, err error) {
-	content, err := files.Read("signingSecretFile", path)
+	content, err := files.Read("signingSecretRef", path)
 	if err != nil {
 		return nil, err
 	}
@@ -195,13 +195,13 @@ func readSecrets(path string) (keys secrets, err error) {
 		text, prefixed := strings.CutPrefix(string(word), secretPrefix)
 		key, err := base64.StdEncoding.DecodeString(text)
 		if !prefixed || err != nil || len(key) < minSecret || len(key) > maxSecret {
-			return nil, fmt.Errorf("signingSecretFile: secret %d in %s is none of Standard Webhooks; write %s and %d to %d random bytes in base64",
+			return nil, fmt.Errorf("signingSecretRef: secret %d in %s is none of Standard Webhooks; write %s and %d to %d random bytes in base64",
 				n+1, path, secretPrefix, minSecret, maxSecret)
 		}
 		keys = append(keys, key)
 	}
 	if len(keys) == 0 {
-		return nil, fmt.Errorf("signingSecretFile: %s is empty; write the secret into it", path)
+		return nil, fmt.Errorf("signingSecretRef: %s is empty; write the secret into it", path)
 	}
 	return keys, nil
 }

@@ -262,19 +262,19 @@ func TestUnusableFilesAreNamed(t *testing.T) {
 		tls        *spec.TLS
 		texts      []string
 	}{
-		{"no token", reason.AuthenticationFailed, &spec.Auth{Type: spec.AuthToken, SecretFile: missing}, nil, []string{"auth.secretFile", missing}},
-		{"empty token", reason.AuthenticationFailed, &spec.Auth{Type: spec.AuthToken, SecretFile: empty}, nil, []string{"auth.secretFile", empty, "is empty"}},
-		{"broken token", reason.AuthenticationFailed, &spec.Auth{Type: spec.AuthToken, SecretFile: broken}, nil, []string{"auth.secretFile", broken}},
-		{"no user", reason.AuthenticationFailed, &spec.Auth{Type: spec.AuthBasic, UsernameFile: missing, SecretFile: good}, nil, []string{"auth.usernameFile", missing}},
-		{"colon in user", reason.AuthenticationFailed, &spec.Auth{Type: spec.AuthBasic, UsernameFile: sinktest.File(t, "u", "a:"+sinktest.PasswordSecret), SecretFile: good}, nil, []string{"auth.usernameFile", "colon"}},
+		{"no token", reason.AuthenticationFailed, &spec.Auth{Type: spec.AuthToken, SecretFile: missing}, nil, []string{"auth.secretRef", missing}},
+		{"empty token", reason.AuthenticationFailed, &spec.Auth{Type: spec.AuthToken, SecretFile: empty}, nil, []string{"auth.secretRef", empty, "is empty"}},
+		{"broken token", reason.AuthenticationFailed, &spec.Auth{Type: spec.AuthToken, SecretFile: broken}, nil, []string{"auth.secretRef", broken}},
+		{"no user", reason.AuthenticationFailed, &spec.Auth{Type: spec.AuthBasic, UsernameFile: missing, SecretFile: good}, nil, []string{"auth.usernameKey", missing}},
+		{"colon in user", reason.AuthenticationFailed, &spec.Auth{Type: spec.AuthBasic, UsernameFile: sinktest.File(t, "u", "a:"+sinktest.PasswordSecret), SecretFile: good}, nil, []string{"auth.usernameKey", "colon"}},
 		{"colon in a user as it is", reason.AuthenticationFailed, &spec.Auth{Type: spec.AuthBasic, Username: "a:" + sinktest.PasswordSecret, SecretFile: good}, nil, []string{"auth.username has a colon"}},
-		{"no password", reason.AuthenticationFailed, &spec.Auth{Type: spec.AuthBasic, UsernameFile: good, SecretFile: missing}, nil, []string{"auth.secretFile", missing}},
-		{"no authority", reason.CertificateInvalid, nil, &spec.TLS{CAFile: missing}, []string{"tls.caFile", missing}},
-		{"empty authority", reason.CertificateInvalid, nil, &spec.TLS{CAFile: empty}, []string{"tls.caFile", empty}},
-		{"broken authority", reason.CertificateInvalid, nil, &spec.TLS{CAFile: broken}, []string{"tls.caFile", broken, "PEM"}},
-		{"no certificate", reason.CertificateInvalid, nil, &spec.TLS{ClientCertFile: missing, ClientKeyFile: clientKeyFile}, []string{"tls.clientCertFile", missing}},
-		{"no key", reason.CertificateInvalid, nil, &spec.TLS{ClientCertFile: clientCertFile, ClientKeyFile: missing}, []string{"tls.clientKeyFile", missing}},
-		{"broken key", reason.CertificateInvalid, nil, &spec.TLS{ClientCertFile: clientCertFile, ClientKeyFile: broken}, []string{"tls.clientKeyFile", broken}},
+		{"no password", reason.AuthenticationFailed, &spec.Auth{Type: spec.AuthBasic, UsernameFile: good, SecretFile: missing}, nil, []string{"auth.secretRef", missing}},
+		{"no authority", reason.CertificateInvalid, nil, &spec.TLS{CAFile: missing}, []string{"tls.caSecretRef or caConfigMapRef", missing}},
+		{"empty authority", reason.CertificateInvalid, nil, &spec.TLS{CAFile: empty}, []string{"tls.caSecretRef or caConfigMapRef", empty}},
+		{"broken authority", reason.CertificateInvalid, nil, &spec.TLS{CAFile: broken}, []string{"tls.caSecretRef or caConfigMapRef", broken, "PEM"}},
+		{"no certificate", reason.CertificateInvalid, nil, &spec.TLS{ClientCertFile: missing, ClientKeyFile: clientKeyFile}, []string{"tls.clientCertSecretRef", missing}},
+		{"no key", reason.CertificateInvalid, nil, &spec.TLS{ClientCertFile: clientCertFile, ClientKeyFile: missing}, []string{"tls.clientKeySecretRef", missing}},
+		{"broken key", reason.CertificateInvalid, nil, &spec.TLS{ClientCertFile: clientCertFile, ClientKeyFile: broken}, []string{"tls.clientKeySecretRef", broken}},
 		{"another certificate's key", reason.CertificateInvalid, nil, &spec.TLS{ClientCertFile: clientCertFile, ClientKeyFile: clientKeyFile}, []string{clientCertFile, clientKeyFile, "does not match"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -42,7 +42,7 @@ func login(cfg *spec.Auth) []kgo.Opt {
 		}
 	case spec.AuthOAuthBearer:
 		m = oauth.Oauth(func(context.Context) (auth oauth.Auth, err error) {
-			auth.Token, err = files.Credential("auth.secretFile", cfg.SecretFile)
+			auth.Token, err = files.Credential("auth.secretRef", cfg.SecretFile)
 			return auth, err
 		})
 	case spec.AuthAWSMSKIAM:

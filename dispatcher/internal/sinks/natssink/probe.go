@@ -171,7 +171,7 @@ func perServer(cfg spec.NATSSink) time.Duration {
 }
 
 func login(o *nats.Options, auth *spec.Auth) error {
-	const field = "auth.secretFile"
+	const field = "auth.secretRef"
 	user, secret, err := files.Login("auth", auth)
 	if err != nil {
 		return err

@@ -374,7 +374,7 @@ func TestTLSFailuresNameTheRemedy(t *testing.T) {
 	openTLS := func(t *testing.T, scheme, address string, cfg *spec.TLS) dispatcher.Sink {
 		return open(t, spec.NATSSink{Servers: []string{scheme + "://" + address}, Subject: streams[address] + ".events", Access: spec.Access{TLS: cfg}})
 	}
-	const authority, noTLS = "; set tls.caSecretRef or caConfigMapRef (in a dispatcher's file: tls.caFile)", "; no TLS is spoken there"
+	const authority, noTLS = "; set tls.caSecretRef or caConfigMapRef", "; no TLS is spoken there"
 	sinktest.TLS{
 		Certificates: certs, Plain: plain.Address(), Good: good.Address(), Mutual: mutual.Address(), ElsewhereAt: elsewhere.Address(),
 		ExpiredAt: expired.Address(),

@@ -156,7 +156,7 @@ func TestLoginFailuresNameTheRemedy(t *testing.T) {
 		{"wrong password", as("outbox", sinktest.WrongSecret, "postgres"), reason.AuthenticationFailed, "; correct the user and the password"},
 		{"unknown user", as("unknown", sinktest.PasswordSecret, "postgres"), reason.AuthenticationFailed, "; correct the user and the password"},
 		{"no such database", as("outbox", sinktest.PasswordSecret, "none"), reason.Refusing, "; create the database"},
-		{"no file", spec.PostgresSink{DSNFile: "/nowhere/dsn"}, reason.AuthenticationFailed, "postgres sink: sink.postgres.dsnFile cannot be read; create the file"},
+		{"no file", spec.PostgresSink{DSNFile: "/nowhere/dsn"}, reason.AuthenticationFailed, "postgres sink: sink.postgres.secretRef cannot be read; create the file"},
 		{"no right", as("mallory", sinktest.PasswordSecret, "postgres"), reason.AuthenticationFailed, "grant insert, select (id) on public.inbox_events to"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -189,9 +189,9 @@ func TestTLSFailuresNameTheRemedy(t *testing.T) {
 	}{
 		{"no TLS there", sinktest.Leaf{}, ca.PEM, reason.ConnectionFailed, "; turn it on there, or remove sink.tls and set sslmode=disable"},
 		{"trusted", ca.Sign(t, "db", sinktest.InAnHour()), ca.PEM, "", ""},
-		{"other authority", ca.Sign(t, "db", sinktest.InAnHour()), other.PEM, reason.CertificateInvalid, "; set sink.tls.caSecretRef or sink.tls.caConfigMapRef (in a dispatcher's file: sink.tls.caFile)"},
+		{"other authority", ca.Sign(t, "db", sinktest.InAnHour()), other.PEM, reason.CertificateInvalid, "; set sink.tls.caSecretRef or sink.tls.caConfigMapRef"},
 		{"expired", ca.Sign(t, "db", time.Now().Add(-time.Minute)), ca.PEM, reason.CertificateInvalid, "expired"},
-		{"other host", ca.Sign(t, "db", sinktest.InAnHour(), "db.example"), ca.PEM, reason.CertificateInvalid, "; set sink.tls.caSecretRef or sink.tls.caConfigMapRef (in a dispatcher's file: sink.tls.caFile)"},
+		{"other host", ca.Sign(t, "db", sinktest.InAnHour(), "db.example"), ca.PEM, reason.CertificateInvalid, "; set sink.tls.caSecretRef or sink.tls.caConfigMapRef"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if test.leaf.CertPEM != "" {

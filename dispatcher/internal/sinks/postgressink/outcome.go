@@ -77,10 +77,10 @@ func (s *sink) outcome(ctx context.Context, err error) error {
 // fields are the sink's where package database names those of the outbox's database.
 var fields = strings.NewReplacer(
 	"database.dsn", "sink.postgres.dsn", "database.iam", "sink.postgres.iam",
-	"database.caFile", "sink.tls.caFile", "database.client", "sink.tls.client", "the database's clientCertFile and clientKeyFile", "sink.tls.clientCertFile and clientKeyFile",
-	"the database's tls.caSecretRef or tls.caConfigMapRef (in a dispatcher's file: caFile)", "sink.tls.caSecretRef or sink.tls.caConfigMapRef (in a dispatcher's file: sink.tls.caFile)",
-	"or set the database's tls.mode (in a dispatcher's file: sslMode) to Disable", "or remove sink.tls and set sslmode=disable in the connection string",
-	"set the database's tls.mode (in a dispatcher's file: sslMode) to VerifyFull with an authority, or to Require", "set sslmode=verify-full in the connection string",
+	"the database's tls.caSecretRef or caConfigMapRef", "sink.tls.caSecretRef or caConfigMapRef", "database.client", "sink.tls.client", "the database's tls.clientCertSecretRef", "sink.tls.clientCertSecretRef",
+	"the database's tls.caSecretRef or tls.caConfigMapRef", "sink.tls.caSecretRef or sink.tls.caConfigMapRef",
+	"or set the database's tls.mode to Disable", "or remove sink.tls and set sslmode=disable in the connection string",
+	"set the database's tls.mode to VerifyFull with an authority, or to Require", "set sslmode=verify-full in the connection string",
 )
 
 // classify is [database.Classify] with the names of the sink's fields.

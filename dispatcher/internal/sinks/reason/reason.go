@@ -194,14 +194,14 @@ func (p Peer) remedy(err error) string {
 	var authority x509.UnknownAuthorityError
 	var invalid x509.CertificateInvalidError
 	var host x509.HostnameError
-	client := fmt.Sprintf("%[1]s.clientCertSecretRef (in a dispatcher's file: %[1]s.clientCertFile and %[1]s.clientKeyFile)", p.TLS)
+	client := fmt.Sprintf("%[1]s.clientCertSecretRef", p.TLS)
 	switch {
 	case errors.As(err, &dns):
 		return "check the hosts in " + p.Hosts + ", and the dispatcher's DNS"
 	case errors.As(err, &notTLS):
 		return "no TLS is spoken there: " + p.Plain + ", or use the port that speaks TLS"
 	case errors.As(err, &authority):
-		return fmt.Sprintf("set %[1]s.caSecretRef or caConfigMapRef (in a dispatcher's file: %[1]s.caFile) to the certificate of its authority", p.TLS)
+		return fmt.Sprintf("set %[1]s.caSecretRef or caConfigMapRef to the certificate of its authority", p.TLS)
 	case errors.As(err, &host):
 		return fmt.Sprintf("use hosts in %s that the certificate names, or set %s.serverName to one", p.Hosts, p.TLS)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:

@@ -67,7 +67,7 @@ func TestUnreachableNamesCauseAndRemedy(t *testing.T) {
 	broker := reason.Peer{Name: "the broker", Hosts: "brokers", TLS: "tls", Plain: "remove tls"}
 	alert := func(text string) error { return &net.OpError{Op: "remote error", Err: errors.New("tls: " + text)} }
 	const failed, certificate = reason.ConnectionFailed, reason.CertificateInvalid
-	const client = "tls.clientCertSecretRef (in a dispatcher's file: tls.clientCertFile and tls.clientKeyFile)"
+	const client = "tls.clientCertSecretRef"
 	const other = "; check that it runs, that the network lets the dispatcher reach it, and whether the port wants TLS"
 	for _, test := range []struct {
 		err        error
@@ -83,7 +83,7 @@ func TestUnreachableNamesCauseAndRemedy(t *testing.T) {
 		{tls.RecordHeaderError{Msg: "no TLS"}, failed, "tls: no TLS; no TLS is spoken there: remove tls, or use the port that speaks TLS"},
 		{alert("handshake failure"), failed, "remote error: tls: handshake failure; the broker refuses the TLS handshake: it may want a client certificate, in " + client + ", and its log says more"},
 		{alert("bad certificate"), certificate, "remote error: tls: bad certificate; the broker does not accept the client certificate: set " + client + " to one that it trusts"},
-		{x509.UnknownAuthorityError{}, certificate, "x509: certificate signed by unknown authority; set tls.caSecretRef or caConfigMapRef (in a dispatcher's file: tls.caFile) to the certificate of its authority"},
+		{x509.UnknownAuthorityError{}, certificate, "x509: certificate signed by unknown authority; set tls.caSecretRef or caConfigMapRef to the certificate of its authority"},
 		{x509.HostnameError{Certificate: &x509.Certificate{DNSNames: []string{"b"}}, Host: "a"}, certificate,
 			"x509: certificate is valid for b, not a; use hosts in brokers that the certificate names, or set tls.serverName to one"},
 		{x509.CertificateInvalidError{Reason: x509.Expired, Detail: "now"}, certificate,

@@ -168,9 +168,9 @@ func loginFailure(reply redis.Error) (word, remedy string) {
 	case strings.HasPrefix(text, "NOPERM"):
 		return reason.AuthenticationFailed, "allow it, as with ACL SETUSER <user> +xadd +ping +wait +select +cluster|slots"
 	case redis.IsAuthError(reply):
-		return reason.AuthenticationFailed, "check the user and the password in the Secret of auth (in a dispatcher's file: usernameFile and secretFile)"
+		return reason.AuthenticationFailed, "check the user and the password in the Secret of auth"
 	case strings.HasPrefix(text, "DENIED"):
-		return reason.AuthenticationFailed, "give the server a password, and name it in auth (in a dispatcher's file: auth.secretFile), or turn its protected-mode off"
+		return reason.AuthenticationFailed, "give the server a password, and name it in auth, or turn its protected-mode off"
 	case redis.IsMaxClientsError(reply):
 		return reason.ConnectionFailed, "raise the server's maxclients"
 	case strings.Contains(text, "DB index"):
@@ -188,7 +188,7 @@ func loginFailure(reply redis.Error) (word, remedy string) {
 	}
 }
 
-const noLogin = "a login is wanted there: name the Secret that holds it in auth (in a dispatcher's file: usernameFile and secretFile)"
+const noLogin = "a login is wanted there: name the Secret that holds it in auth"
 
 // cause is why a reply is missing, without the words for who ended the connection.
 func cause(err error, limit time.Duration) error {
