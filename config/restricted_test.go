@@ -142,17 +142,12 @@ func TestRestrictedPolicyKnowsEverySecretReference(t *testing.T) {
 		named[strings.ReplaceAll(found[1], "?", "")] = true
 	}
 	for path := range has {
-		if !named[path] {
-			t.Errorf("the policy does not look at %s", path)
-		}
-		if part := strings.Replace(strings.Join(strings.SplitN(path, ".", 3)[:2], "."), "spec.", "spec.?", 1); !strings.Contains(string(policy), "object."+part+" != oldObject."+part) {
-			t.Errorf("the policy does not look when %s changes", path)
-		}
+		need.That(t, named[path], "the policy does not look at %s", path)
+		part := strings.Replace(strings.Join(strings.SplitN(path, ".", 3)[:2], "."), "spec.", "spec.?", 1)
+		need.That(t, strings.Contains(string(policy), "object."+part+" != oldObject."+part), "the policy does not look when %s changes", path)
 	}
 	for path := range named {
-		if !has[path] {
-			t.Errorf("the kind has no %s", path)
-		}
+		need.That(t, has[path], "the kind has no %s", path)
 	}
 }
 

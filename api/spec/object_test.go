@@ -67,9 +67,7 @@ func read[T any](t *testing.T, text string) (v T) {
 
 func same(t *testing.T, what string, got, want any) {
 	t.Helper()
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("%s:\n%+v\nwant\n%+v", what, got, want)
-	}
+	need.That(t, reflect.DeepEqual(got, want), "%s:\n%+v\nwant\n%+v", what, got, want)
 }
 
 // What a part of a spec names, the settings have as files, each by the field that names it.
@@ -288,9 +286,8 @@ func TestLoginOfReplays(t *testing.T) {
 	} {
 		c, keys := made(t, Objects{Outbox: read[*Outbox](t, spec), OutboxField: "spec"}, LoginReplay)
 		same(t, "the keys of "+spec, keys, want)
-		if u := c.Database.Connection; u != nil && (u.User != "replay" || c.Database.ClientCertFile != "replay-cert/tls.crt") {
-			t.Errorf("%s: %+v, %+v", spec, c.Database, u)
-		}
+		u := c.Database.Connection
+		need.That(t, u == nil || (u.User == "replay" && c.Database.ClientCertFile == "replay-cert/tls.crt"), "%s: %+v, %+v", spec, c.Database, u)
 	}
 }
 
@@ -303,7 +300,5 @@ func TestNotificationsAndRetentionOfTheOutbox(t *testing.T) {
 	same(t, "the files", paths(c), []string{"database.dsnfile db/dsn", "notify.auth.secretfile oncall/token", "notify.signingsecretfile s/secret", "notify.tls.cafile ca/ca.crt"})
 	same(t, "the keys", keys, []string{"ca/ca.crt by Outbox main: spec.notify.tls.caSecretRef", "db/dsn by Outbox main: spec.secretRef",
 		"oncall/token by Outbox main: spec.notify.auth.secretRef", "s/secret by Outbox main: spec.notify.signingSecretRef"})
-	if c.Retention.Scope != ScopeOutbox {
-		t.Errorf("the retention is %+v", c.Retention)
-	}
+	need.That(t, c.Retention.Scope == ScopeOutbox, "the retention is %+v", c.Retention)
 }

@@ -21,18 +21,14 @@ func TestSinksAreHandedTheirAccess(t *testing.T) {
 		reflect.ValueOf(&s).Elem().FieldByIndex(kind.Index).Set(reflect.New(kind.Type.Elem()))
 		s.ApplyDefaults()
 		a, timeout := s.members()[s.Kind()].access(), Duration(timeouts[s.Kind()]*time.Second)
-		if a.Auth != s.Auth || a.TLS != s.TLS || a.Timeout != timeout || s.Timeout != timeout {
-			t.Errorf("%s: got %+v, want auth, tls and a timeout of %s; the sink has %s", s.Kind(), a, timeout, s.Timeout)
-		}
+		need.That(t, a.Auth == s.Auth && a.TLS == s.TLS && a.Timeout == timeout && s.Timeout == timeout,
+			"%s: got %+v, want auth, tls and a timeout of %s; the sink has %s", s.Kind(), a, timeout, s.Timeout)
 		s.Timeout = Duration(time.Minute)
-		if s.ApplyDefaults(); a.Timeout != Duration(time.Minute) {
-			t.Errorf("%s: the timeout is %s, want 1m", s.Kind(), a.Timeout)
-		}
+		s.ApplyDefaults()
+		need.Want(t, Duration(time.Minute), "%s: the timeout is %s, want 1m", a.Timeout, s.Kind())
 		delete(timeouts, s.Kind())
 	}
-	if len(timeouts) > 0 {
-		t.Errorf("there are no sinks %v", timeouts)
-	}
+	need.That(t, len(timeouts) == 0, "there are no sinks %v", timeouts)
 }
 
 // All that a sink says of its database is in what is connected to.
@@ -40,9 +36,7 @@ func TestPostgresDatabase(t *testing.T) {
 	iam := &IAM{Provider: IAMAWS}
 	s := PostgresSink{DSN: "a", DSNFile: "b", IAM: iam, Access: Access{TLS: &TLS{CAFile: "c", ClientCertFile: "d", ClientKeyFile: "e"}}}
 	want := Database{DSN: "a", DSNFile: "b", Schema: "outbox", CAFile: "c", ClientCertFile: "d", ClientKeyFile: "e", IAM: iam}
-	if got := s.Database(); got != want {
-		t.Errorf("got  %+v\nwant %+v", got, want)
-	}
+	need.Want(t, want, "got  %+v\nwant %+v", s.Database())
 }
 
 // The resource refuses the headers that the file refuses, and names them.

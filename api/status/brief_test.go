@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // fill sets everything in a value, texts to what JSON writes longest.
@@ -47,18 +49,15 @@ func TestBriefHasEverythingButDetails(t *testing.T) {
 			s.EventTypes[i].Type = text[:EventTypeBytes/3*3]
 		}
 		brief := s.Brief()
-		if kept := len(brief.EventTypes) == EventTypesListed; kept != (name == "quotes" || name == "separators") {
-			t.Errorf("%s: %d event types are kept", name, len(brief.EventTypes))
-		}
+		kept := len(brief.EventTypes) == EventTypesListed
+		need.That(t, kept == (name == "quotes" || name == "separators"), "%s: %d event types are kept", name, len(brief.EventTypes))
 		var out strings.Builder
 		encoder := json.NewEncoder(&out)
 		encoder.SetEscapeHTML(false)
 		if err := encoder.Encode(brief); err != nil {
 			t.Fatal(err)
 		}
-		if out.Len() > MaxBrief {
-			t.Errorf("%s: %d bytes, want %d at most", name, out.Len(), MaxBrief)
-		}
+		need.That(t, out.Len() <= MaxBrief, "%s: %d bytes, want %d at most", name, out.Len(), MaxBrief)
 		t.Logf("%s: %d bytes", name, out.Len())
 	}
 	var s Status
@@ -73,7 +72,6 @@ func TestBriefHasEverythingButDetails(t *testing.T) {
 		}
 	}
 	slices.Sort(left)
-	if want := []string{"Backlog.Blocked", "Backlog.Topics", "LastError", "Notifications", "Retention.Message", "Retention.Pages", "Retention.Position", "Retention.Running", "Retention.Seconds", "Stuck", "Topics"}; !slices.Equal(left, want) {
-		t.Errorf("a brief status lacks %v, want it to lack %v", left, want)
-	}
+	want := []string{"Backlog.Blocked", "Backlog.Topics", "LastError", "Notifications", "Retention.Message", "Retention.Pages", "Retention.Position", "Retention.Running", "Retention.Seconds", "Stuck", "Topics"}
+	need.WantAll(t, want, "a brief status lacks %v, want it to lack %v", left)
 }

@@ -34,9 +34,7 @@ func TestCRDFitsIntoAnAnnotation(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
-		if len(object) >= 240<<10 {
-			t.Errorf("%s has %d bytes as JSON; kubectl apply needs less than 262144, with other annotations", file, len(object))
-		}
+		need.That(t, len(object) < 240<<10, "%s has %d bytes as JSON; kubectl apply needs less than 262144, with other annotations", file, len(object))
 		t.Logf("%s has %d bytes as JSON", file, len(object))
 	}
 }
@@ -50,9 +48,7 @@ func TestNoKindHasTheNameOfACategory(t *testing.T) {
 	for kind := range crds {
 		names := crd(t, kind).Spec.Names
 		for _, name := range append(names.ShortNames, names.Singular, names.Plural, strings.ToLower(kind)) {
-			if slices.Contains(categories, name) {
-				t.Errorf("%s of the kind %s is a category too: `kubectl get %s NAME` fails", name, kind, name)
-			}
+			need.That(t, !slices.Contains(categories, name), "%s of the kind %s is a category too: `kubectl get %s NAME` fails", name, kind, name)
 		}
 	}
 }
@@ -70,37 +66,23 @@ func TestEveryFieldIsBoundedAndDescribed(t *testing.T) {
 			})
 		})
 	}
-	if visited < 80 {
-		t.Errorf("only %d fields were visited", visited)
-	}
+	need.That(t, visited >= 80, "only %d fields were visited", visited)
 }
 
 func checkBounds(t *testing.T, path string, s *apiextensionsv1.JSONSchemaProps) {
 	t.Helper()
 	switch s.Type {
 	case "string":
-		if s.MaxLength == nil && len(s.Enum) == 0 && s.Format == "" {
-			t.Error("a string without maxLength, enum or format")
-		}
+		need.That(t, s.MaxLength != nil || len(s.Enum) != 0 || s.Format != "", "a string without maxLength, enum or format")
 	case "array":
-		if s.MaxItems == nil {
-			t.Error("a list without maxItems")
-		}
-		if s.XListType == nil {
-			t.Error("a list without a list type")
-		}
+		need.That(t, s.MaxItems != nil, "a list without maxItems")
+		need.That(t, s.XListType != nil, "a list without a list type")
 	case "integer":
-		if s.Minimum == nil || s.Maximum == nil && strings.HasPrefix(path, "spec.") {
-			t.Error("an integer without bounds")
-		}
+		need.That(t, s.Minimum != nil && (s.Maximum != nil || !strings.HasPrefix(path, "spec.")), "an integer without bounds")
 	case "object":
-		if s.AdditionalProperties != nil {
-			t.Error("a map; use a list with a key, which can be bounded and merged")
-		}
+		need.That(t, s.AdditionalProperties == nil, "a map; use a list with a key, which can be bounded and merged")
 	}
-	if s.XPreserveUnknownFields != nil && !strings.HasSuffix(path, ".podTemplate") && path != "spec.pods.template" {
-		t.Error("unknown fields are kept; only podTemplate may")
-	}
+	need.That(t, s.XPreserveUnknownFields == nil || strings.HasSuffix(path, ".podTemplate") || path == "spec.pods.template", "unknown fields are kept; only podTemplate may")
 }
 
 func checkDescription(t *testing.T, path string, s *apiextensionsv1.JSONSchemaProps) {
@@ -109,12 +91,8 @@ func checkDescription(t *testing.T, path string, s *apiextensionsv1.JSONSchemaPr
 	if strings.HasSuffix(name, "[]") { // what an item is, the list's description says
 		return
 	}
-	if !strings.HasPrefix(s.Description, name+" ") {
-		t.Errorf("the description must start with %q: %s", name, s.Description)
-	}
-	if !strings.HasSuffix(s.Description, ".") {
-		t.Errorf("the description must end with a full stop: %s", s.Description)
-	}
+	need.That(t, strings.HasPrefix(s.Description, name+" "), "the description must start with %q: %s", name, s.Description)
+	need.That(t, strings.HasSuffix(s.Description, "."), "the description must end with a full stop: %s", s.Description)
 }
 
 var defaultsTo = regexp.MustCompile(`Defaults\s+to\s+(\S+)\.(\s|$)`)
@@ -147,9 +125,8 @@ func TestRulesKnowEverySink(t *testing.T) {
 		if slices.Contains([]string{"auth", "tls", "contentMode", "routes", "timeout"}, kind) { // of all kinds
 			continue
 		}
-		if !strings.Contains(union.Rule, "has(self."+kind+")") || !regexp.MustCompile(`\b`+kind+`\b`).MatchString(union.Message) {
-			t.Errorf("sink: the rule and its message must both have %s: %s: %s", kind, union.Rule, union.Message)
-		}
+		need.That(t, strings.Contains(union.Rule, "has(self."+kind+")") && regexp.MustCompile(`\b`+kind+`\b`).MatchString(union.Message),
+			"sink: the rule and its message must both have %s: %s: %s", kind, union.Rule, union.Message)
 	}
 }
 
@@ -193,9 +170,7 @@ func crd(t *testing.T, kind string) *apiextensionsv1.CustomResourceDefinition {
 func TestPageNamesEverySink(t *testing.T) {
 	page := read(t, "outboxdispatcher.md")
 	for sink := range root(t, "OutboxDispatcher").Properties["spec"].Properties["sink"].Properties {
-		if !strings.Contains(page, "`"+sink+"`") {
-			t.Errorf("outboxdispatcher.md does not name the sink %s", sink)
-		}
+		need.That(t, strings.Contains(page, "`"+sink+"`"), "outboxdispatcher.md does not name the sink %s", sink)
 	}
 }
 

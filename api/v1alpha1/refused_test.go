@@ -17,6 +17,8 @@ import (
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // refusals is a part of a file of testdata/refused: a valid object, and what makes it invalid.
@@ -91,18 +93,14 @@ func TestEveryRuleHasARefusedObject(t *testing.T) {
 			if rules++; strings.Contains(rule.Rule, "oldSelf") {
 				continue // no refused object is an update; a spec has one
 			}
-			if rule.Message == "" || !strings.Contains(says.String(), rule.Message) {
-				t.Errorf("%s: no entry of testdata/refused says %q (rule %s)", path, rule.Message, rule.Rule)
-			}
+			need.That(t, rule.Message != "" && strings.Contains(says.String(), rule.Message), "%s: no entry of testdata/refused says %q (rule %s)", path, rule.Message, rule.Rule)
 		}
 	}
 	for kind := range crds {
 		check("", root(t, kind))
 		walk(t, kind, check)
 	}
-	if rules < 20 {
-		t.Errorf("only %d rules were found", rules)
-	}
+	need.That(t, rules >= 20, "only %d rules were found", rules)
 }
 
 // refused returns the parts of all files of testdata/refused.

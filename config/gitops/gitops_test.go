@@ -54,9 +54,7 @@ func TestConclusionsAreThoseOfTheCases(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.Name, func(t *testing.T) {
 			result, err := kstatus.Compute(&unstructured.Unstructured{Object: c.object()})
-			if err != nil || result.Status.String() != c.Kstatus {
-				t.Errorf("kstatus concludes %v (%v), want %s", result, err, c.Kstatus)
-			}
+			need.That(t, err == nil && result.Status.String() == c.Kstatus, "kstatus concludes %v (%v), want %s", result, err, c.Kstatus)
 			need.Want(t, c.Flux, "Flux concludes %s, want %s", flux(t, kustomization.Spec.HealthCheckExprs[0], c.object()))
 		})
 	}

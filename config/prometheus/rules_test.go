@@ -62,9 +62,7 @@ func TestRulesFireWhenTheyShould(t *testing.T) {
 		need.Server(t, promtool.Run(t.Context(), dir, args...), promtool.ErrMissing)
 	}
 	for _, r := range all {
-		if !strings.Contains(string(cases), `ALERTS{alertname="`+r.Alert+`"`) {
-			t.Errorf("no case of testdata/alerts.yaml lets %s fire", r.Alert)
-		}
+		need.That(t, strings.Contains(string(cases), `ALERTS{alertname="`+r.Alert+`"`), "no case of testdata/alerts.yaml lets %s fire", r.Alert)
 	}
 }
 
@@ -81,21 +79,14 @@ func TestRunbooksMatchAlertsAndMetrics(t *testing.T) {
 		if !strings.HasSuffix(r.Annotations["runbook_url"], "/config/prometheus/"+page) {
 			t.Errorf("%s: runbook_url is %q, want the URL of %s", r.Alert, r.Annotations["runbook_url"], page)
 		}
-		if !slices.Contains([]string{"critical", "warning", "info"}, r.Labels["severity"]) || r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
-			t.Errorf("%s misses its severity, summary or description", r.Alert)
-		}
-		if !strings.Contains(readme, "| ["+r.Alert+"]("+page+") |") {
-			t.Errorf("README.md has no row for %s", r.Alert)
-		}
+		need.That(t, slices.Contains([]string{"critical", "warning", "info"}, r.Labels["severity"]) && r.Annotations["summary"] != "" && r.Annotations["description"] != "",
+			"%s misses its severity, summary or description", r.Alert)
+		need.That(t, strings.Contains(readme, "| ["+r.Alert+"]("+page+") |"), "README.md has no row for %s", r.Alert)
 		for _, metric := range regexp.MustCompile(`\boutbox_[a-z_]+\b`).FindAllString(r.Expr, -1) {
-			if metric != "outbox_namespace" && !strings.Contains(metrics, "| `"+metric+"` |") {
-				t.Errorf("%s uses %s, which is not a metric", r.Alert, metric)
-			}
+			need.That(t, metric == "outbox_namespace" || strings.Contains(metrics, "| `"+metric+"` |"), "%s uses %s, which is not a metric", r.Alert, metric)
 		}
 		text := string(read(t, page))
-		if flag := regexp.MustCompile(`kubectl (-\S+ \S+ )+outbox `).FindString(text); flag != "" {
-			t.Errorf("%s: %q has a flag before the plugin's name, which kubectl refuses", page, flag)
-		}
+		need.Want(t, "", "%s: %q has a flag before the plugin's name, which kubectl refuses", regexp.MustCompile(`kubectl (-\S+ \S+ )+outbox `).FindString(text), page)
 		for _, heading := range []string{"# " + r.Alert + "\n", "\n## What it means\n", "\n## Look here\n", "\n## Do this\n"} {
 			if !strings.Contains(text, heading) {
 				t.Errorf("%s misses the heading %q", page, strings.TrimSpace(heading))
@@ -103,12 +94,8 @@ func TestRunbooksMatchAlertsAndMetrics(t *testing.T) {
 		}
 	}
 	pages, err := filepath.Glob("runbooks/*.md")
-	if err != nil || len(pages) < len(alerts) {
-		t.Errorf("%d pages for %d alerts: %v", len(pages), len(alerts), err)
-	}
+	need.That(t, err == nil && len(pages) >= len(alerts), "%d pages for %d alerts: %v", len(pages), len(alerts), err)
 	for _, page := range pages {
-		if !slices.Contains(alerts, strings.TrimSuffix(filepath.Base(page), ".md")) {
-			t.Errorf("%s speaks of an alert that is not there", page)
-		}
+		need.That(t, slices.Contains(alerts, strings.TrimSuffix(filepath.Base(page), ".md")), "%s speaks of an alert that is not there", page)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/operatortest"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // dispatcher has conditions of the types and reasons.
@@ -103,9 +104,7 @@ func TestStatusIsBounded(t *testing.T) {
 		t.Errorf("pending %d, dead %d, by namespace %+v", *s.Pending, *s.Dead, s.Backlog[0])
 	}
 	setStatus(&s, observed{outbox: &api.Outbox{}})
-	if s.DispatcherCount == nil || *s.DispatcherCount != 0 || s.Pending != nil || s.Backlog != nil || s.Dispatchers != nil {
-		t.Errorf("status %+v without a dispatcher", s)
-	}
+	need.That(t, s.DispatcherCount != nil && *s.DispatcherCount == 0 && s.Pending == nil && s.Backlog == nil && s.Dispatchers == nil, "status %+v without a dispatcher", s)
 }
 
 // The last run is that of the dispatchers whose pods respond: another one may have seen a clock that was ahead. CONTRACT: C-3
@@ -120,9 +119,8 @@ func TestRetentionIsThatOfDispatchersThatRespond(t *testing.T) {
 		dispatchers []api.OutboxDispatcher
 		want        status.Time
 	}{{[]api.OutboxDispatcher{seen(1, 900), seen(2, 100)}, 900}, {[]api.OutboxDispatcher{seen(0, 900), seen(2, 100), seen(1, 200)}, 200}, {[]api.OutboxDispatcher{seen(0, 900)}, 200}, {nil, 200}} {
-		if setRetention(&s, test.dispatchers); s.Retention.LastRun != test.want {
-			t.Errorf("the last run was at %d, want %d", s.Retention.LastRun, test.want)
-		}
+		setRetention(&s, test.dispatchers)
+		need.Want(t, test.want, "the last run was at %d, want %d", s.Retention.LastRun)
 	}
 }
 
@@ -135,9 +133,8 @@ func TestEventsOfReady(t *testing.T) {
 		before, after metav1.Condition
 		events        int
 	}{{fits, despite, 0}, {bad, despite, 1}, {despite, fits, 1}} {
-		if got := kstatus.Transitions(watched, []metav1.Condition{c.before}, []metav1.Condition{c.after}); len(got) != c.events {
-			t.Errorf("from %s to %s: %+v, want %d Events", c.before.Reason, c.after.Reason, got, c.events)
-		}
+		got := kstatus.Transitions(watched, []metav1.Condition{c.before}, []metav1.Condition{c.after})
+		need.That(t, len(got) == c.events, "from %s to %s: %+v, want %d Events", c.before.Reason, c.after.Reason, got, c.events)
 	}
 }
 

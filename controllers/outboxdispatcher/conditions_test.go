@@ -268,9 +268,8 @@ func TestMessagesDoNotDependOnTheOrder(t *testing.T) {
 	o.statuses[0].Schema, o.statuses[1].Schema = status.Schema{State: "TooOld", Message: "d"}, status.Schema{State: "TooOld", Message: "c"}
 	before := conditions(o)
 	slices.Reverse(o.statuses)
-	if after := conditions(o); !slices.Equal(before, after) {
-		t.Errorf("%v, and in the other order %v", before, after)
-	}
+	after := conditions(o)
+	need.WantAll(t, after, "%v, and in the other order %v", before)
 }
 
 // What a person must know is in the message, whatever the names, and nothing that changes by itself.
@@ -290,9 +289,7 @@ func TestMessagesNameWhatAPersonMustKnow(t *testing.T) {
 	}
 	o.statuses[0].PausedTopics = paused("b", "e", "d", "f", "g")
 	got := message(o, api.TopicsPausedCondition)
-	if !strings.Contains(got, `: "a", "b", "c", "d", "e" and others. For "a": `) {
-		t.Errorf("seven paused topics: %s", got)
-	}
+	need.That(t, strings.Contains(got, `: "a", "b", "c", "d", "e" and others. For "a": `), "seven paused topics: %s", got)
 	o.statuses[0].PausedTopics = paused("b", "e", "d", "f")
 	need.Want(t, got, "another number of paused topics: %s\nwant %s", message(o, api.TopicsPausedCondition))
 	long := strings.Repeat("é", 255)
@@ -313,9 +310,8 @@ func TestMessagesNameWhatAPersonMustKnow(t *testing.T) {
 			if kind == status.Session {
 				o.statuses[0].OldestTransaction.Name = "pid 4711 (it's)"
 			}
-			if got := message(o, api.VacuumHeldBackCondition); !strings.HasSuffix(got, want) || !strings.Contains(got, "4711") {
-				t.Errorf("%s: %s\nwant %s", kind, got, want)
-			}
+			got := message(o, api.VacuumHeldBackCondition)
+			need.That(t, strings.HasSuffix(got, want) && strings.Contains(got, "4711"), "%s: %s\nwant %s", kind, got, want)
 		}
 	}
 
@@ -371,9 +367,8 @@ func TestRefusalIsOver(t *testing.T) {
 		LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: exitConfig, Message: "lease is 1s; raise it (and 3 more)"}}}}}}
 	for ran, want := range map[time.Duration]bool{time.Second: true, time.Minute: false} {
 		pod.Status.ContainerStatuses[0].State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(now.Add(-ran))}
-		if got := refusal(&appsv1.Deployment{}, []corev1.Pod{pod}, now); (got != nil) != want {
-			t.Errorf("runs for %s: %v", ran, got)
-		}
+		got := refusal(&appsv1.Deployment{}, []corev1.Pod{pod}, now)
+		need.That(t, (got != nil) == want, "runs for %s: %v", ran, got)
 	}
 }
 
@@ -439,17 +434,11 @@ func TestTransitionsAreRecordedAsEvents(t *testing.T) {
 			seen := map[string]bool{}
 			for _, e := range transitions(c.before, c.after) {
 				got = append(got, e.Kind+"/"+e.Reason)
-				if e.Action == "" || e.Note == "" || len(e.Note) > 1024 {
-					t.Errorf("event %+v lacks an action or a note, or is too long for the API", e)
-				}
-				if seen[e.Action] {
-					t.Errorf("two events of one pass have the action %s", e.Action)
-				}
+				need.That(t, e.Action != "" && e.Note != "" && len(e.Note) <= 1024, "event %+v lacks an action or a note, or is too long for the API", e)
+				need.That(t, !seen[e.Action], "two events of one pass have the action %s", e.Action)
 				seen[e.Action] = true
 			}
-			if strings.Join(got, " ") != c.want {
-				t.Errorf("events %v, want %s", got, c.want)
-			}
+			need.That(t, strings.Join(got, " ") == c.want, "events %v, want %s", got, c.want)
 		})
 	}
 }

@@ -63,9 +63,8 @@ func TestSampleAddsUpThePods(t *testing.T) {
 		got := sample(o, now)
 		need.WantAll(t, want.Limits, "%s: limits %v, want %v", got.Limits, name)
 		got.Limits, want.Limits = nil, nil
-		if g, w := [...]any{got.Counted, got.Pending, got.Live, got.Delivered, got.Replicas, got.Settled, got.Held}, [...]any{want.Counted, want.Pending, want.Live, want.Delivered, want.Replicas, want.Settled, want.Held}; g != w {
-			t.Errorf("%s: got %v, want %v", name, g, w)
-		}
+		g, w := [...]any{got.Counted, got.Pending, got.Live, got.Delivered, got.Replicas, got.Settled, got.Held}, [...]any{want.Counted, want.Pending, want.Live, want.Delivered, want.Replicas, want.Settled, want.Held}
+		need.Want(t, w, "%s: got %v, want %v", g, name)
 	}
 }
 
@@ -96,14 +95,10 @@ func TestScalingLimitedNamesTheBound(t *testing.T) {
 			o.obd.Annotations = map[string]string{desired.AnnotationScaledBy: c.by}
 		}
 		got := scalingLimited(o)
-		if got.Status != c.status || got.Reason != c.want || !strings.Contains(got.Message, c.words) {
-			t.Errorf("%s: got %s %s: %s", c.reason, got.Status, got.Reason, got.Message)
-		}
+		need.That(t, got.Status == c.status && got.Reason == c.want && strings.Contains(got.Message, c.words), "%s: got %s %s: %s", c.reason, got.Status, got.Reason, got.Message)
 		o.obd.Spec.Pods.Scaling = nil
 		for _, other := range conditions(o) {
-			if other.Type == api.ScalingLimitedCondition {
-				t.Errorf("%s: without scaling there is %s", c.reason, other.Type)
-			}
+			need.That(t, other.Type != api.ScalingLimitedCondition, "%s: without scaling there is %s", c.reason, other.Type)
 		}
 	}
 }
@@ -119,9 +114,8 @@ func TestScalingLimitedStaysWithoutADeployment(t *testing.T) {
 		s.Conditions[i].LastTransitionTime = metav1.Unix(1, 0)
 	}
 	before := *s.DeepCopy()
-	if setStatus(&s, o); !equal(before, s) {
-		t.Errorf("the status was %+v, and is %+v", before, s)
-	}
+	setStatus(&s, o)
+	need.That(t, equal(before, s), "the status was %+v, and is %+v", before, s)
 }
 
 // The pods of a step may start for two minutes, unless something keeps them from it.

@@ -44,30 +44,23 @@ func TestStatusHasTheNewestRetentionRun(t *testing.T) {
 		return status.Status{Retention: &status.Retention{RetentionTotals: status.RetentionTotals{LastRun: status.At(time.Unix(1000, 7).Add(at)), NextRun: status.At(time.Unix(2000, 7).Add(at)), Delivered: delivered}}}
 	}
 	setRetention(&s, []status.Status{{}, {Retention: &status.Retention{Running: true}}})
-	if s.Retention != nil {
-		t.Errorf("before the first run it says %+v", s.Retention)
-	}
+	need.That(t, s.Retention == nil, "before the first run it says %+v", s.Retention)
 	setRetention(&s, []status.Status{run(0, 5), run(time.Minute, 7), run(-time.Minute, 3)})
-	if s.Retention == nil || s.Retention.Delivered != 7 || s.Retention.LastRun != 1060 || s.Retention.NextRun != 2060 {
-		t.Errorf("it says %+v, want the newest run", s.Retention)
-	}
+	need.That(t, s.Retention != nil && s.Retention.Delivered == 7 && s.Retention.LastRun == 1060 && s.Retention.NextRun == 2060, "it says %+v, want the newest run", s.Retention)
 	for after, want := range map[time.Duration]status.Time{-time.Hour: 1060, staleAfter - time.Second: 1060, staleAfter: 1060 + status.Time(staleAfter.Seconds())} {
 		idle := *s.DeepCopy()
-		if setRetention(&idle, []status.Status{run(time.Minute+after, 7)}); idle.Retention.LastRun != want {
-			t.Errorf("an idle run %s later: it says %+v", after, idle.Retention)
-		}
+		setRetention(&idle, []status.Status{run(time.Minute+after, 7)})
+		need.That(t, idle.Retention.LastRun == want, "an idle run %s later: it says %+v", after, idle.Retention)
 	}
 	setRetention(&s, nil)
-	if setRetention(&s, []status.Status{run(2*time.Minute, 8)}); s.Retention.Delivered != 8 {
-		t.Errorf("after a run that removed something it says %+v", s.Retention)
-	}
+	setRetention(&s, []status.Status{run(2*time.Minute, 8)})
+	need.That(t, s.Retention.Delivered == 8, "after a run that removed something it says %+v", s.Retention)
 	later := run(3*time.Minute, 8)
 	for ahead, want := range map[time.Duration]status.Time{time.Minute: 1240, time.Hour: 1180} {
 		s.Retention.LastRun = status.At(time.Unix(1180, 0).Add(ahead))
 		later.Backlog = &status.Backlog{ObservedAt: time.Unix(1180, 0)}
-		if setRetention(&s, []status.Status{later}); s.Retention.LastRun != want {
-			t.Errorf("a run that ended with the clock ahead by %s: it says %+v", ahead, s.Retention)
-		}
+		setRetention(&s, []status.Status{later})
+		need.That(t, s.Retention.LastRun == want, "a run that ended with the clock ahead by %s: it says %+v", ahead, s.Retention)
 	}
 }
 
@@ -94,42 +87,32 @@ func TestStatusHasTheCountsOfThePods(t *testing.T) {
 	a.Backlog = &status.Backlog{ObservedAt: time.Unix(10, 0), Counts: status.Counts{Pending: 1, Dead: 2}}
 	b.Backlog = &status.Backlog{ObservedAt: time.Unix(20, 5), Counts: status.Counts{Pending: 3, Estimated: true, OldestPending: status.At(time.Unix(7, 9))}}
 	setCounts(&s, observe.NewestBacklog([]status.Status{b, a}), false)
-	if s.Pending != 3 || s.Dead != 0 || !s.Estimated || s.OldestPending != 7 || s.ObservedTime.Unix() != 20 {
-		t.Errorf("counts %+v, want those of the newest", s)
-	}
+	need.That(t, s.Pending == 3 && s.Dead == 0 && s.Estimated && s.OldestPending == 7 && s.ObservedTime.Unix() == 20, "counts %+v, want those of the newest", s)
 	before := *s.DeepCopy()
 	b.Backlog.ObservedAt = time.Unix(30, 0)
 	setCounts(&s, b.Backlog, false)
 	setCounts(&s, nil, false)
-	if !equal(before, s) {
-		t.Errorf("counts %+v, want them unchanged: %+v", s, before)
-	}
+	need.That(t, equal(before, s), "counts %+v, want them unchanged: %+v", s, before)
 	for after, want := range map[time.Duration]time.Duration{staleAfter - time.Second: 0, staleAfter: staleAfter} {
 		late := s
 		b.Backlog.ObservedAt = time.Unix(20, 0).Add(after)
-		if setCounts(&late, b.Backlog, false); late.ObservedTime.Sub(s.ObservedTime.Time) != want {
-			t.Errorf("%s later: observed at %s, was %s", after, late.ObservedTime, s.ObservedTime)
-		}
+		setCounts(&late, b.Backlog, false)
+		need.That(t, late.ObservedTime.Sub(s.ObservedTime.Time) == want, "%s later: observed at %s, was %s", after, late.ObservedTime, s.ObservedTime)
 	}
 	b.Backlog.ObservedAt = time.Unix(30, 0)
 	b.Backlog.OldestPending = 0
 	setCounts(&s, b.Backlog, false)
-	if s.OldestPending != 0 || s.ObservedTime.Unix() != 30 {
-		t.Errorf("counts %+v, want no oldest, as of the newest time", s)
-	}
+	need.That(t, s.OldestPending == 0 && s.ObservedTime.Unix() == 30, "counts %+v, want no oldest, as of the newest time", s)
 	b.Backlog.BlockedKeys = 4
 	if setCounts(&s, b.Backlog, false); s.BlockedKeys != nil {
 		t.Errorf("blocked keys %d of a dispatcher that blocks none", *s.BlockedKeys)
 	}
-	if setCounts(&s, b.Backlog, true); s.BlockedKeys == nil || *s.BlockedKeys != 4 {
-		t.Errorf("blocked keys %v, want 4", s.BlockedKeys)
-	}
-	if setCounts(&s, nil, true); s.BlockedKeys == nil {
-		t.Error("the count was removed when no pod responded")
-	}
-	if setCounts(&s, nil, false); s.BlockedKeys != nil {
-		t.Error("the count stayed when keys block no more")
-	}
+	setCounts(&s, b.Backlog, true)
+	need.That(t, s.BlockedKeys != nil && *s.BlockedKeys == 4, "blocked keys %v, want 4", s.BlockedKeys)
+	setCounts(&s, nil, true)
+	need.That(t, s.BlockedKeys != nil, "the count was removed when no pod responded")
+	setCounts(&s, nil, false)
+	need.That(t, s.BlockedKeys == nil, "the count stayed when keys block no more")
 }
 
 // The pods of two revisions may count other rows: those of the newest are believed, whichever counted last, once they have.
@@ -145,9 +128,8 @@ func TestCountsOfTheNewestRevision(t *testing.T) {
 		var s api.OutboxDispatcherStatus
 		setStatus(&s, o)
 		present, healthy := meta.IsStatusConditionTrue(s.Conditions, api.DeadLettersPresentCondition), meta.IsStatusConditionTrue(s.Conditions, api.DataHealthyCondition)
-		if s.Pending != pending || s.Dead != dead || present != (dead > 0) || healthy != (dead == 0) || sample(o, time.Now()).Pending != pending {
-			t.Errorf("%s: %d pending, %d dead, DeadLettersPresent %v, DataHealthy %v", when, s.Pending, s.Dead, present, healthy)
-		}
+		need.That(t, s.Pending == pending && s.Dead == dead && present == (dead > 0) && healthy == (dead == 0) && sample(o, time.Now()).Pending == pending,
+			"%s: %d pending, %d dead, DeadLettersPresent %v, DataHealthy %v", when, s.Pending, s.Dead, present, healthy)
 	}
 	check("the newest revision has counted", 5, 7)
 	o.statuses[2].Backlog, o.statuses[2].Data = nil, nil
@@ -344,17 +326,14 @@ func TestTopicsThatWaitForAConsumer(t *testing.T) {
 		return metav1.Condition{}
 	}
 	c := find(api.TopicsPausedCondition)
-	if want := `: "orders" (no type, so for a consumer of *), "refunds" (type "order.refunded"). Make its evidence`; c.Status != metav1.ConditionTrue || c.Reason != api.ReasonConsumersNotVerified || !strings.Contains(c.Message, want) {
-		t.Errorf("%+v, want %s", c, want)
-	}
+	want := `: "orders" (no type, so for a consumer of *), "refunds" (type "order.refunded"). Make its evidence`
+	need.That(t, c.Status == metav1.ConditionTrue && c.Reason == api.ReasonConsumersNotVerified && strings.Contains(c.Message, want), "%+v, want %s", c, want)
 	for _, kind := range []string{api.ReadyCondition, api.SinkReachableCondition} {
-		if c := find(kind); c.Status != metav1.ConditionTrue {
-			t.Errorf("%s is %s, %s", kind, c.Status, c.Message)
-		}
+		c := find(kind)
+		need.That(t, c.Status == metav1.ConditionTrue, "%s is %s, %s", kind, c.Status, c.Message)
 	}
-	if len(c.Message) > 1000 || !strings.Contains(c.Message, "`kubectl patch outboxconsumer NAME --type merge --patch-file FILE`") {
-		t.Errorf("%d bytes: %s", len(c.Message), c.Message)
-	}
+	need.That(t, len(c.Message) <= 1000 && strings.Contains(c.Message, "`kubectl patch outboxconsumer NAME --type merge --patch-file FILE`"),
+		"%d bytes: %s", len(c.Message), c.Message)
 	o.statuses[1].GatedTopics = 5
 	if c := find(api.TopicsPausedCondition); !strings.Contains(c.Message, `"order.refunded") and others.`) {
 		t.Errorf("%s: want that there are more", c.Message)
@@ -406,13 +385,9 @@ func TestTypesReachTheStatus(t *testing.T) {
 	o.consumers = []*api.OutboxConsumer{{ObjectMeta: metav1.ObjectMeta{Name: "audit"}, Spec: api.OutboxConsumerSpec{EventTypes: []string{"payment.*"}}}}
 	var s api.OutboxDispatcherStatus
 	setStatus(&s, o)
-	if len(s.EventTypes) != 1 || s.EventTypes[0].Type != "order.placed" {
-		t.Errorf("event types %v", s.EventTypes)
-	}
+	need.That(t, len(s.EventTypes) == 1 && s.EventTypes[0].Type == "order.placed", "event types %v", s.EventTypes)
 	for _, c := range s.Conditions {
-		if c.Type == api.TypesUnregisteredCondition && c.Reason != api.ReasonTypesUnregistered {
-			t.Errorf("%+v", c)
-		}
+		need.That(t, c.Type != api.TypesUnregisteredCondition || c.Reason == api.ReasonTypesUnregistered, "%+v", c)
 	}
 }
 
@@ -441,9 +416,7 @@ func TestEditsWakePeersThatTheyConcern(t *testing.T) {
 	}
 	one, other := &api.OutboxDispatcher{}, &api.OutboxDispatcher{}
 	one.Spec.OutboxRef, other.Spec.OutboxRef = &spec.OutboxRef{Name: "one"}, &spec.OutboxRef{Name: "other"}
-	if !concernsPeers(event.UpdateEvent{ObjectOld: one, ObjectNew: other}) {
-		t.Error("another outboxRef: false")
-	}
+	need.That(t, concernsPeers(event.UpdateEvent{ObjectOld: one, ObjectNew: other}), "another outboxRef: false")
 }
 
 // A turn is for pods that roll and for migrations: a standby needs none, a user who starts one does not wait, and pods of the
@@ -460,9 +433,8 @@ func TestATurnIsForPodsThatRoll(t *testing.T) {
 				obd.Spec.Replicas = new(int32(1))
 			}
 			current := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{desired.AnnotationTemplate: template}}, Spec: appsv1.DeploymentSpec{Replicas: &replicas}}
-			if waits, err := r.queue(t.Context(), obd, current, wanted, migrates); err != nil || waits != want {
-				t.Errorf("%s: waits %v, want %v (%v)", why, waits, want, err)
-			}
+			waits, err := r.queue(t.Context(), obd, current, wanted, migrates)
+			need.That(t, err == nil && waits == want, "%s: waits %v, want %v (%v)", why, waits, want, err)
 		}
 		expect("the first", "a", "v1", 1, false)
 		expect("the second", "b", "v1", 1, true)

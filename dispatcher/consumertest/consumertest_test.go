@@ -59,9 +59,8 @@ func TestWrongConsumersAreNamedByTheirCause(t *testing.T) {
 		if len(report.Broken) != 1 || report.Broken[0].Check != wrong.check || !strings.Contains(report.Broken[0].Evidence, wrong.says) {
 			t.Fatalf("it breaks %v, want %q, which says %q", report.Broken, wrong.check, wrong.says)
 		}
-		if rules := readEvidence(t, c.EvidenceFile).BrokenRules; len(rules) != 1 || rules[0] != wrong.rule {
-			t.Errorf("it breaks %q, want %s", rules, wrong.rule)
-		}
+		rules := readEvidence(t, c.EvidenceFile).BrokenRules
+		need.That(t, len(rules) == 1 && rules[0] == wrong.rule, "it breaks %q, want %s", rules, wrong.rule)
 		for check, cause := range report.Follow {
 			need.Want(t, wrong.check, "%s follows from %s, want %s", cause, check)
 		}
@@ -79,12 +78,9 @@ func TestRightConsumersPass(t *testing.T) {
 		}
 		c.EvidenceFile = filepath.Join(t.TempDir(), "evidence.json")
 		report, err := consumertest.Check(t.Context(), c)
-		if err != nil || len(report.Broken) != 0 || len(report.Skipped) != 0 || len(report.Passed) != allChecks-one.leftOut {
-			t.Errorf("%+v, %v", report, err)
-		}
-		if r := readEvidence(t, c.EvidenceFile); len(r.NotTried) != 0 {
-			t.Errorf("not tried: %v", r.NotTried)
-		}
+		need.That(t, err == nil && len(report.Broken) == 0 && len(report.Skipped) == 0 && len(report.Passed) == allChecks-one.leftOut, "%+v, %v", report, err)
+		r := readEvidence(t, c.EvidenceFile)
+		need.That(t, len(r.NotTried) == 0, "not tried: %v", r.NotTried)
 	})
 }
 
@@ -92,9 +88,7 @@ func TestRightConsumersPass(t *testing.T) {
 //
 // CONTRACT: C-81
 func TestMissingHookIsReportedAsNotChecked(t *testing.T) {
-	if _, err := consumertest.Check(t.Context(), consumertest.Consumer{}); err == nil {
-		t.Error("a consumer without hooks was checked")
-	}
+	need.That(t, need.Err(consumertest.Check(t.Context(), consumertest.Consumer{})) != nil, "a consumer without hooks was checked")
 	s := map[uuid.UUID]int{}
 	var mu sync.Mutex
 	c := consumertest.Consumer{
@@ -113,9 +107,8 @@ func TestMissingHookIsReportedAsNotChecked(t *testing.T) {
 		},
 	}
 	report, err := consumertest.Check(t.Context(), c)
-	if err != nil || len(report.Broken) != 0 || len(report.Passed) != 11 || report.Skipped["crash between effect and record"] != "Crash" || len(report.Skipped) != 7 {
-		t.Errorf("%+v, %v", report, err)
-	}
+	need.That(t, err == nil && len(report.Broken) == 0 && len(report.Passed) == 11 && report.Skipped["crash between effect and record"] == "Crash" && len(report.Skipped) == 7,
+		"%+v, %v", report, err)
 	consumertest.Verify(t, c)
 	idle := c
 	idle.Deliver = func(context.Context, *consumer.Event) error { return nil }
@@ -148,9 +141,8 @@ func checkThatIsCutOff(t *testing.T) {
 		CheckTimeout: 1500 * time.Millisecond,
 	}
 	report, err := consumertest.Check(t.Context(), c)
-	if err == nil || len(report.Broken) != 0 || !slices.Equal(report.Passed, []string{"responds in time"}) || !strings.Contains(err.Error(), "handles an event: the check was not done within 1.5s") {
-		t.Errorf("%+v, %v", report, err)
-	}
+	need.That(t, err != nil && len(report.Broken) == 0 && slices.Equal(report.Passed, []string{"responds in time"}) && strings.Contains(err.Error(), "handles an event: the check was not done within 1.5s"),
+		"%+v, %v", report, err)
 }
 
 // The evidence says what the checks found. There is none of checks that could not be finished.
@@ -180,21 +172,16 @@ func TestEvidenceSaysWhatTheChecksFound(t *testing.T) {
 	found, err := consumertest.Check(t.Context(), c)
 	need.OK(t, err)
 	e := readEvidence(t, c.EvidenceFile)
-	if e.EventType != "OrderPlaced" || e.VerifiedAt.IsZero() || len(e.BrokenRules) == 0 || e.Checks != allChecks || e.Passed != len(found.Passed) || len(e.LeftOut) == 0 {
-		t.Errorf("it says %+v, want %+v", e, found)
-	}
+	need.That(t, e.EventType == "OrderPlaced" && !e.VerifiedAt.IsZero() && len(e.BrokenRules) != 0 && e.Checks == allChecks && e.Passed == len(found.Passed) && len(e.LeftOut) != 0,
+		"it says %+v, want %+v", e, found)
 	c.Effects = func(context.Context, uuid.UUID) (int, error) { return 0, errCrash }
 	c.EvidenceFile = filepath.Join(t.TempDir(), "evidence.json")
-	if _, err := consumertest.Check(t.Context(), c); err == nil {
-		t.Error("the checks were finished, although effects cannot be counted")
-	}
+	need.That(t, need.Err(consumertest.Check(t.Context(), c)) != nil, "the checks were finished, although effects cannot be counted")
 	if _, err := os.Stat(c.EvidenceFile); !os.IsNotExist(err) {
 		t.Errorf("checks that were not finished wrote evidence: %v", err)
 	}
 	c.Effects, c.EvidenceFile = count, t.TempDir()
-	if _, err := consumertest.Check(t.Context(), c); err == nil {
-		t.Error("got no error for evidence that cannot be written")
-	}
+	need.That(t, need.Err(consumertest.Check(t.Context(), c)) != nil, "got no error for evidence that cannot be written")
 }
 
 func readEvidence(t *testing.T, path string) status.ConsumerEvidence {

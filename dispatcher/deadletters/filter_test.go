@@ -27,18 +27,12 @@ func TestFilterJSON(t *testing.T) {
 	need.OK(t, err)
 	want := `{"ids":["` + event + `","42"],"topic":"orders","type":"OrderPlaced","aggregate":"order/17","tenant":"` + tenant +
 		`","reason":"permanent_failure","group":"7f3a9c21","operation":"5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11","errorContains":"refused","since":"2026-03-01T12:00:00Z","until":"2026-03-01T13:00:00Z","resolved":true}`
-	if string(text) != want {
-		t.Errorf("%s\nwant\n%s", text, want)
-	}
+	need.That(t, string(text) == want, "%s\nwant\n%s", text, want)
 	if text, _ := json.Marshal(Filter{}); string(text) != "{}" {
 		t.Errorf("nothing is %s", text)
 	}
-	if !(Filter{Resolved: true}).Empty() || whole.Empty() {
-		t.Error("Empty is wrong")
-	}
-	if err := whole.Validate(); err != nil {
-		t.Errorf("refused: %v", err)
-	}
+	need.That(t, (Filter{Resolved: true}).Empty() && !whole.Empty(), "Empty is wrong")
+	need.Want(t, nil, "refused: %v", whole.Validate())
 }
 
 // Each member alone makes a filter that chooses something, and a term of the condition.
@@ -48,15 +42,13 @@ func TestEveryMemberCounts(t *testing.T) {
 		var f Filter
 		reflect.ValueOf(&f).Elem().Field(i).Set(reflect.ValueOf(whole).Field(i))
 		name := reflect.TypeFor[Filter]().Field(i).Name
-		if condition, _ := f.Where("n", nil); condition == nothing {
-			t.Errorf("%s does not change the condition", name)
-		}
+		condition, _ := f.Where("n", nil)
+		need.That(t, condition != nothing, "%s does not change the condition", name)
 		need.Want(t, name == "Resolved", "%s: empty %v", f.Empty(), name)
 	}
 	condition, args := whole.Where("default", []string{"orders", "bills"}, "before")
-	if len(args) != 15 || args[0] != "before" || args[1] != "default" || strings.Contains(condition, "$1:") || !strings.Contains(condition, "$15::timestamptz") {
-		t.Errorf("%s\n%v", condition, args)
-	}
+	need.That(t, len(args) == 15 && args[0] == "before" && args[1] == "default" && !strings.Contains(condition, "$1:") && strings.Contains(condition, "$15::timestamptz"),
+		"%s\n%v", condition, args)
 }
 
 func TestFilterIsRefused(t *testing.T) {
@@ -75,8 +67,7 @@ func TestFilterIsRefused(t *testing.T) {
 		"no time":           {Filter{Since: noon, Until: noon}, "exchange them"},
 		"two":               {Filter{Group: "2", Tenant: "acme"}, "group: \"2\""},
 	} {
-		if err := c.filter.Validate(); err == nil || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 400 {
-			t.Errorf("%s: %v", name, err)
-		}
+		err := c.filter.Validate()
+		need.That(t, err != nil && strings.Contains(err.Error(), c.want) && len(err.Error()) <= 400, "%s: %v", name, err)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // slow is a source that takes an hour.
@@ -46,12 +48,10 @@ func TestHandlerRunsOneRequestAtATime(t *testing.T) {
 		for range 8 {
 			count[<-codes]++
 		}
-		if source.most != 1 || count[http.StatusInternalServerError] != 1 || count[http.StatusServiceUnavailable] != 7 {
-			t.Errorf("%d requests at once with the codes %v, want 1 at once, a 500 and seven 503", source.most, count)
-		}
-		if took := time.Since(began); took > 25*time.Second {
-			t.Errorf("the last response came after %s, want 25s at most", took)
-		}
+		need.That(t, source.most == 1 && count[http.StatusInternalServerError] == 1 && count[http.StatusServiceUnavailable] == 7,
+			"%d requests at once with the codes %v, want 1 at once, a 500 and seven 503", source.most, count)
+		took := time.Since(began)
+		need.That(t, took <= 25*time.Second, "the last response came after %s, want 25s at most", took)
 	})
 }
 
@@ -74,9 +74,8 @@ func TestClientErrorsHaveARemedy(t *testing.T) {
 		server := httptest.NewServer(c.handler)
 		_, err := Client{URL: server.URL}.Show(t.Context(), "1", true)
 		server.Close()
-		if err == nil || !strings.Contains(err.Error(), c.want) || c.is != nil && !errors.Is(err, c.is) || c.is == nil && (errors.Is(err, ErrNotFound) || errors.Is(err, ErrInvalidRequest)) {
-			t.Errorf("%s: %v, want %q, and to be %v", name, err, c.want, c.is)
-		}
+		need.That(t, err != nil && strings.Contains(err.Error(), c.want) && (c.is == nil || errors.Is(err, c.is)) && (c.is != nil || (!errors.Is(err, ErrNotFound) && !errors.Is(err, ErrInvalidRequest))),
+			"%s: %v, want %q, and to be %v", name, err, c.want, c.is)
 	}
 }
 

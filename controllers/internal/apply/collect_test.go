@@ -1,7 +1,6 @@
 package apply
 
 import (
-	"slices"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -53,9 +52,8 @@ func TestFilesThatAPodMayReadStay(t *testing.T) {
 	for _, m := range left.Items {
 		names = append(names, m.Name)
 	}
-	if want := []string{"current", "of-a-job", "of-a-replica-set", "of-another", "unlabelled"}; !slices.Equal(names, want) {
-		t.Errorf("%q are left, want %q", names, want)
-	}
+	want := []string{"current", "of-a-job", "of-a-replica-set", "of-another", "unlabelled"}
+	need.WantAll(t, want, "%q are left, want %q", names)
 }
 
 // The cache keeps a hash in the place of a long annotation, which is the same for the same text and for no other.

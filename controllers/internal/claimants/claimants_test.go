@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // Specs that name the same Outbox, or the same Secret and schema, claim from the same tables. CONTRACT: C-104
@@ -28,8 +29,6 @@ func TestSpecsOfOneTableAreClaimants(t *testing.T) {
 		"neither":                {spec.Dispatcher{}, outbox("db"), false},
 		"an Outbox and a Secret": {outbox("db"), of("db", "", "outbox"), false},
 	} {
-		if got := where(&c.a) == where(&c.b); got != c.same {
-			t.Errorf("%s: the same = %v", name, got)
-		}
+		need.Want(t, c.same, "%s: the same = %v", where(&c.a) == where(&c.b), name)
 	}
 }

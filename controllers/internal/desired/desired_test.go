@@ -170,18 +170,15 @@ func TestServiceAccount(t *testing.T) {
 	for _, name := range []string{*d.Spec.Template.Spec.ServiceAccountName, *m.Job(1).Spec.Template.Spec.ServiceAccountName} {
 		need.Want(t, "mine", "the pods are %s, want mine", name)
 	}
-	if made := ServiceAccount(obd); made != nil {
-		t.Errorf("makes %+v", made)
-	}
+	made := ServiceAccount(obd)
+	need.That(t, made == nil, "makes %+v", made)
 }
 
 // withoutOwner removes what each object has: the dispatcher or the Outbox as its owner.
 func withoutOwner(t *testing.T, object string) string {
 	t.Helper()
 	rest := owned.ReplaceAllString(object, "")
-	if rest == object {
-		t.Errorf("an object is not owned by the dispatcher or the Outbox:\n%s", object)
-	}
+	need.That(t, rest != object, "an object is not owned by the dispatcher or the Outbox:\n%s", object)
 	return rest
 }
 
@@ -280,9 +277,8 @@ func TestPodsRollAndMigrationsRunOnlyOnWhatTheyRead(t *testing.T) {
 		if rolls, migrates := pods != podsBefore, migration != migrationBefore; rolls != c.rolls || migrates != c.migrates {
 			t.Errorf("%s changed: pods roll = %v and the schema is migrated = %v, want %v and %v", name, rolls, migrates, c.rolls, c.migrates)
 		}
-		if pods, migration = made(c.own, func(both) {}, Platform{Image: "other:1"}); pods == podsBefore || migration == migrationBefore {
-			t.Error("the image changed: nothing new runs")
-		}
+		pods, migration = made(c.own, func(both) {}, Platform{Image: "other:1"})
+		need.That(t, pods != podsBefore && migration != migrationBefore, "the image changed: nothing new runs")
 	}
 }
 
@@ -306,9 +302,8 @@ func TestStateAndReplicasDoNotEdit(t *testing.T) {
 	before := specHash(obd)
 	obd.Spec.State, obd.Spec.Replicas = spec.Running, new(int32(7))
 	need.Want(t, before, "the state or the number of replicas counts as an edit", specHash(obd))
-	if obd.Spec.Delivery.BatchSize++; specHash(obd) == before {
-		t.Error("another batch size does not count as an edit")
-	}
+	obd.Spec.Delivery.BatchSize++
+	need.That(t, specHash(obd) != before, "another batch size does not count as an edit")
 }
 
 func TestPodTemplateErrors(t *testing.T) {
@@ -336,9 +331,8 @@ func TestPodTemplateErrors(t *testing.T) {
 			obd := minimal()
 			obd.Spec.Pods.Template = json.RawMessage(c.template)
 			_, err := deployment(obd, nil, flags)
-			if err == nil || !strings.Contains(err.Error(), c.want) || !errors.Is(err, ErrPodTemplate) || !strings.HasPrefix(err.Error(), "spec.pods.template cannot be used: ") {
-				t.Errorf("error %v, want one about spec.pods.template with %q", err, c.want)
-			}
+			need.That(t, err != nil && strings.Contains(err.Error(), c.want) && errors.Is(err, ErrPodTemplate) && strings.HasPrefix(err.Error(), "spec.pods.template cannot be used: "),
+				"error %v, want one about spec.pods.template with %q", err, c.want)
 		})
 	}
 }
@@ -356,9 +350,7 @@ func TestRecommendedLabelsAreDefaults(t *testing.T) {
 		need.Want(t, want, "label %s is %q, want %q", labels[key], key)
 	}
 	for key := range d.Spec.Selector.MatchLabels {
-		if !strings.HasPrefix(key, "outbox.dev/") {
-			t.Errorf("the selector has %s, which a template may change", key)
-		}
+		need.That(t, strings.HasPrefix(key, "outbox.dev/"), "the selector has %s, which a template may change", key)
 	}
 }
 
@@ -393,8 +385,6 @@ func TestScaling(t *testing.T) {
 		need.Want(t, c.want, "%s: %d pods, want %d", Replicas(obd), name)
 		other := minimal()
 		other.Spec.Replicas = c.replicas
-		if specHash(obd) != specHash(other) {
-			t.Errorf("%s: it rolls pods", name)
-		}
+		need.That(t, specHash(obd) == specHash(other), "%s: it rolls pods", name)
 	}
 }

@@ -142,12 +142,10 @@ func TestPodsReadWhatTheObjectsSay(t *testing.T) {
 			for _, login := range []spec.Login{spec.LoginMigration, spec.LoginDispatcher} {
 				is, paths := settings(t, file, login)
 				want, _ := settings(t, []object{o}, login)
-				if !reflect.DeepEqual(is.Database, want.Database) || !reflect.DeepEqual(is.Journal, want.Journal) || is.Notify != nil || is.Name != "shop/"+outbox.Name {
-					t.Errorf("%s: a migration with login %d reads\n%+v\nwant\n%+v", name, login, is, want)
-				}
-				if there := mounted(m.template); login == spec.LoginMigration && !slices.Equal(there, paths) {
-					t.Errorf("%s: mounted for the migration are %v, want %v", name, there, paths)
-				}
+				need.That(t, reflect.DeepEqual(is.Database, want.Database) && reflect.DeepEqual(is.Journal, want.Journal) && is.Notify == nil && is.Name == "shop/"+outbox.Name,
+					"%s: a migration with login %d reads\n%+v\nwant\n%+v", name, login, is, want)
+				there := mounted(m.template)
+				need.That(t, login != spec.LoginMigration || slices.Equal(there, paths), "%s: mounted for the migration are %v, want %v", name, there, paths)
 			}
 		}
 		for _, o := range objects {
@@ -170,18 +168,13 @@ func TestPodsReadWhatTheObjectsSay(t *testing.T) {
 			is, paths := settings(t, objectsOf(t, ConfigMap(obd, outbox).Data[keyConfig]), spec.LoginDispatcher)
 			want, _ := settings(t, whole, spec.LoginDispatcher)
 			is.Name = want.Name
-			if !reflect.DeepEqual(is, want) {
-				t.Errorf("%s: the pods of %s read\n%+v\nwant\n%+v", name, obd.Name, is, want)
-			}
-			if kind := SinkKind(obd.Spec.Sink); o.Spec["sink"].(map[string]any)[kind] == nil {
-				t.Errorf("%s: the kind of the sink is %q", name, kind)
-			}
+			need.That(t, reflect.DeepEqual(is, want), "%s: the pods of %s read\n%+v\nwant\n%+v", name, obd.Name, is, want)
+			kind := SinkKind(obd.Spec.Sink)
+			need.That(t, o.Spec["sink"].(map[string]any)[kind] != nil, "%s: the kind of the sink is %q", name, kind)
 			need.WantAll(t, paths, "%s: mounted are %v, and the file names %v", mounted(d.Spec.Template), name)
 		}
 	}
-	if pods < 20 || jobs < 3 {
-		t.Errorf("tried %d dispatchers and %d migrations", pods, jobs)
-	}
+	need.That(t, pods >= 20 && jobs >= 3, "tried %d dispatchers and %d migrations", pods, jobs)
 }
 
 // alternatives are fields that need no sample: another one stands for them, or they are of another sink than http.
@@ -259,9 +252,7 @@ spec:
 func TestKeysAreMountedOnce(t *testing.T) {
 	obd := full()
 	obd.Spec.Sink.TLS = &spec.TLS{CASecretRef: &spec.SecretRef{Name: "orders-db-ca", Key: "root.pem"}}
-	if _, err := deployment(obd, whatever(), flags); err != nil {
-		t.Error(err)
-	}
+	need.Want(t, nil, "%v", need.Err(deployment(obd, whatever(), flags)))
 	obd.Spec.Sink.TLS = &spec.TLS{CAConfigMapRef: &spec.ConfigMapRef{Name: "orders-db-ca", Key: "root.pem"}}
 	const want = `spec.sink.tls.caConfigMapRef cannot be used: Outbox main: spec.tls.caSecretRef names a Secret, and this a ConfigMap, of the same name "orders-db-ca" with the same key "root.pem"`
 	if _, err := deployment(obd, whatever(), flags); err == nil || !strings.HasPrefix(err.Error(), want) {
@@ -274,12 +265,10 @@ func TestFilesOfAnyCharacters(t *testing.T) {
 	const odd = "CHG-812 \u0096 fix\u0085 \u007f\ufeff\ufffe\uffff\u2028 <end>\n---\nend"
 	r := replayed()
 	r.Spec.Reason, r.Spec.Selector.Topics = odd, []string{odd}
-	if o := r.read(t); o.Reason != odd || !slices.Equal(o.Selector.Topics, []string{odd}) {
-		t.Errorf("the Job of a replay reads %q of %q", o.Reason, o.Selector.Topics)
-	}
+	o := r.read(t)
+	need.That(t, o.Reason == odd && slices.Equal(o.Selector.Topics, []string{odd}), "the Job of a replay reads %q of %q", o.Reason, o.Selector.Topics)
 	obd := minimal()
 	obd.Spec.Topics = []string{odd}
-	if c, _ := settings(t, objectsOf(t, dispatcherFile(obd, nil)), spec.LoginDispatcher); !slices.Equal(c.Topics, []string{odd}) {
-		t.Errorf("a dispatcher reads %q", c.Topics)
-	}
+	c, _ := settings(t, objectsOf(t, dispatcherFile(obd, nil)), spec.LoginDispatcher)
+	need.That(t, slices.Equal(c.Topics, []string{odd}), "a dispatcher reads %q", c.Topics)
 }

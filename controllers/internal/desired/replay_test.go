@@ -60,13 +60,9 @@ func (r Replay) read(t *testing.T) (s spec.Replay) {
 func TestReplayFile(t *testing.T) {
 	r := replayed()
 	s := r.read(t)
-	if !reflect.DeepEqual(s, r.Spec) {
-		t.Errorf("the file has %+v, want %+v", s, r.Spec)
-	}
+	need.That(t, reflect.DeepEqual(s, r.Spec), "the file has %+v, want %+v", s, r.Spec)
 	for _, ref := range r.Refs() {
-		if ref.Secret != "orders-replay" || ref.Field != "Outbox orders: spec.replayLogin.secretRef" {
-			t.Errorf("the Job reads %+v, and it needs no login but its own", ref)
-		}
+		need.That(t, ref.Secret == "orders-replay" && ref.Field == "Outbox orders: spec.replayLogin.secretRef", "the Job reads %+v, and it needs no login but its own", ref)
 	}
 }
 

@@ -77,26 +77,20 @@ func TestHostileObjectsAreSmallInTheCache(t *testing.T) {
 	} {
 		kept := transform(t, o)
 		name := fmt.Sprintf("%T", o)
-		if bytes := len(encode(t, kept)); bytes > 40<<10 {
-			t.Errorf("%s: %d bytes are kept", name, bytes)
-		}
+		bytes := len(encode(t, kept))
+		need.That(t, bytes <= 40<<10, "%s: %d bytes are kept", name, bytes)
 		m := kept.(metav1.Object)
 		if m.GetName() != "orders" || m.GetNamespace() != "shop" || m.GetLabels()[desired.LabelDispatcher] != "orders" || metav1.GetControllerOf(m) == nil {
 			t.Errorf("%s: what finds it is lost: %.300s", name, encode(t, m))
 		}
 		switch kept := kept.(type) { // what stops for a while takes no turn of an upgrade
 		case *appsv1.Deployment:
-			if !kept.Spec.Paused {
-				t.Error("the Deployment is not paused in the cache")
-			}
+			need.That(t, kept.Spec.Paused, "the Deployment is not paused in the cache")
 		case *batchv1.Job:
-			if !ptr.Deref(kept.Spec.Suspend, false) {
-				t.Error("the Job is not suspended in the cache")
-			}
+			need.That(t, ptr.Deref(kept.Spec.Suspend, false), "the Job is not suspended in the cache")
 		}
-		if p, ok := kept.(*corev1.Pod); ok && p.Status.ContainerStatuses[len(p.Status.ContainerStatuses)-1].Name != desired.Container {
-			t.Error("the status of the dispatcher's container is lost")
-		}
+		p, ok := kept.(*corev1.Pod)
+		need.That(t, !ok || p.Status.ContainerStatuses[len(p.Status.ContainerStatuses)-1].Name == desired.Container, "the status of the dispatcher's container is lost")
 	}
 }
 
@@ -113,9 +107,8 @@ func TestUsualObjectsCostLittleInTheCache(t *testing.T) {
 		&batchv1.Job{ObjectMeta: m(), Spec: batchv1.JobSpec{Template: template}},
 		&corev1.Pod{ObjectMeta: m(), Spec: template.Spec},
 	} {
-		if bytes := len(encode(t, transform(t, o))); bytes > 1<<10 {
-			t.Errorf("%T: %d bytes are kept", o, bytes)
-		}
+		bytes := len(encode(t, transform(t, o)))
+		need.That(t, bytes <= 1<<10, "%T: %d bytes are kept", o, bytes)
 	}
 }
 
@@ -129,9 +122,8 @@ func TestTemplatesThatAreTooLargeAreNotKept(t *testing.T) {
 		&v1alpha1.OutboxDispatcher{Spec: spec.Dispatcher{Pods: spec.Pods{Template: large()}}},
 		&v1alpha1.Outbox{Spec: db},
 	} {
-		if bytes := len(encode(t, transform(t, o))); bytes > 4<<10 {
-			t.Errorf("%T: %d bytes are kept", o, bytes)
-		}
+		bytes := len(encode(t, transform(t, o)))
+		need.That(t, bytes <= 4<<10, "%T: %d bytes are kept", o, bytes)
 	}
 }
 
@@ -142,9 +134,8 @@ func TestSpecsThatAreTooLargeAreNotKept(t *testing.T) {
 		obd.Spec.Message.Validation = append(obd.Spec.Message.Validation, spec.Validation{Schema: &spec.PayloadSchema{Inline: strings.Repeat("x", 64<<10)}})
 	}
 	kept := transform(t, obd).(*v1alpha1.OutboxDispatcher)
-	if bytes := len(encode(t, kept)); bytes > 4<<10 {
-		t.Errorf("%d bytes are kept", bytes)
-	}
+	bytes := len(encode(t, kept))
+	need.That(t, bytes <= 4<<10, "%d bytes are kept", bytes)
 	if !strings.Contains(desired.SpecTooLarge(kept), " have 32") || *kept.Spec.Replicas != 0 || kept.Spec.State != spec.Paused || len(kept.Spec.Topics) != 1 {
 		t.Errorf("got %+v, %q", kept.Spec, desired.SpecTooLarge(kept))
 	}
@@ -208,8 +199,6 @@ func TestReadyWhileTheManagerWorks(t *testing.T) {
 		if err := h.check(httptest.NewRequest(http.MethodGet, "/readyz", nil)); err != nil {
 			got = err.Error()
 		}
-		if !strings.Contains(got, c.want) || (c.want == "") != (got == "") {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
-		}
+		need.That(t, strings.Contains(got, c.want) && (c.want == "") == (got == ""), "%s: %q, want %q", name, got, c.want)
 	}
 }

@@ -33,6 +33,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/manager"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/operatortest"
 	"github.com/outbox-operator/outbox-operator/hack/testing/envtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 var _ = Describe("the rights of config/rbac", Label("rights", "security"), func() {
@@ -246,9 +247,8 @@ func TestOptionsThatCannotWork(t *testing.T) {
 		"--inherited-labels":  {DispatcherImage: "image", ObserveInterval: time.Second, InheritedLabels: []string{"team", "outbox.dev/dispatcher"}},
 		"--ignore-namespaces": {DispatcherImage: "image", ObserveInterval: time.Second, WatchNamespaces: []string{"team-a"}, IgnoreNamespaces: []string{"team-b"}},
 	} {
-		if _, err := manager.New(t.Context(), &rest.Config{}, o); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("New(%+v): %v, want an error that names %s", o, err, want)
-		}
+		_, err := manager.New(t.Context(), &rest.Config{}, o)
+		need.That(t, err != nil && strings.Contains(err.Error(), want), "New(%+v): %v, want an error that names %s", o, err, want)
 	}
 }
 

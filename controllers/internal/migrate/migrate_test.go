@@ -16,6 +16,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 func TestMigrationRunsWhenItsPlanSays(t *testing.T) {
@@ -65,18 +66,15 @@ func TestMigrationRunsWhenItsPlanSays(t *testing.T) {
 			if plan.explains != nil {
 				explains = plan.explains.Name
 			}
-			if plan.State != c.state || plan.attempt != c.attempt || strings.Join(removed, " ") != c.remove || explains != c.explains || plan.Retry != c.retry {
-				t.Errorf("plan %+v, removes %v; want %+v", plan, removed, c)
-			}
+			need.That(t, plan.State == c.state && plan.attempt == c.attempt && strings.Join(removed, " ") == c.remove && explains == c.explains && plan.Retry == c.retry,
+				"plan %+v, removes %v; want %+v", plan, removed, c)
 		})
 	}
 }
 
 func TestRetriesWaitLongerEachTime(t *testing.T) {
 	for attempt, want := range map[int]time.Duration{1: 10 * time.Second, 2: 20 * time.Second, 5: 160 * time.Second, 6: 5 * time.Minute, 1000: 5 * time.Minute} {
-		if got := RetryDelay(attempt); got != want {
-			t.Errorf("after attempt %d: %s, want %s", attempt, got, want)
-		}
+		need.Want(t, want, "after attempt %d: %s, want %s", RetryDelay(attempt), attempt)
 	}
 }
 
@@ -111,9 +109,7 @@ func TestAStrangersJobMigratesNothing(t *testing.T) {
 	} {
 		r := &Runner{Client: fake.NewClientBuilder().WithObjects(c.jobs...).Build()}
 		due, err := r.Due(t.Context(), owner, wanted)
-		if err != nil || due != c.due {
-			t.Errorf("%s: due %v, %v; want %v", name, due, err, c.due)
-		}
+		need.That(t, err == nil && due == c.due, "%s: due %v, %v; want %v", name, due, err, c.due)
 		if p, err := r.plan(t.Context(), owner, wanted); err != nil || len(p.remove) != c.removes || (p.State == Succeeded) != c.done {
 			t.Errorf("%s: %d are removed, state %s, %v", name, len(p.remove), p.State, err)
 		}

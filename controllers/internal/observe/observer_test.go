@@ -222,17 +222,14 @@ func TestStatusIsCachedForThreeIntervals(t *testing.T) {
 		}
 		polled := len(s.timesPolled("a"))
 		time.Sleep(10 * time.Minute)
-		if again := len(s.timesPolled("a")) - polled; again < 5 || again > 9 {
-			t.Errorf("a silent pod was polled %d times in 10 minutes, want about every 2 minutes at the end", again)
-		}
+		again := len(s.timesPolled("a")) - polled
+		need.That(t, again >= 5 && again <= 9, "a silent pod was polled %d times in 10 minutes, want about every 2 minutes at the end", again)
 		need.Want(t, 0, "silence triggers more than one pass", s.triggered())
 		s.set("a", well(nil))
 		changed := pods("a")
 		changed[0].ResourceVersion = "2"
 		s.look(changed)
-		if s.triggered() != 1 || len(s.look(changed).Statuses) != 1 {
-			t.Error("a changed pod was not polled at once")
-		}
+		need.That(t, s.triggered() == 1 && len(s.look(changed).Statuses) == 1, "a changed pod was not polled at once")
 	})
 }
 
@@ -325,9 +322,8 @@ func TestRemovedPodsAreForgotten(t *testing.T) {
 		s.set("c", well(func(s *status.Status) { s.Name = "shop/invoices" })) // its address was reassigned
 		s.look(pods("a", "b", "c"))
 		synctest.Wait()
-		if got := s.look(pods("b")); len(got.Statuses) != 1 {
-			t.Errorf("got %+v, want the status of b", got)
-		}
+		got := s.look(pods("b"))
+		need.That(t, len(got.Statuses) == 1, "got %+v, want the status of b", got)
 		polled := len(s.timesPolled("a"))
 		time.Sleep(time.Hour)
 		if again := len(s.timesPolled("a")); again != polled {
@@ -362,9 +358,8 @@ func TestStatusOfAnotherDispatcherDoesNotCount(t *testing.T) {
 		s.set("a", well(func(s *status.Status) { s.Name = "shop/invoices" }))
 		s.look(pods("a"))
 		time.Sleep(time.Minute)
-		if got := s.look(pods("a")); len(got.Statuses) != 0 || got.Silent != 1 {
-			t.Errorf("got %+v, want no status: the pod's address was reassigned", got)
-		}
+		got := s.look(pods("a"))
+		need.That(t, len(got.Statuses) == 0 && got.Silent == 1, "got %+v, want no status: the pod's address was reassigned", got)
 	})
 }
 

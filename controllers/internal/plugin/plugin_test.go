@@ -142,9 +142,7 @@ func TestMisspeltCommandFails(t *testing.T) {
 	for _, args := range [][]string{{"dead", "lst", "x"}, {"dead"}, {"statsu", "orders"}, {"events", "shwo", "--output=json"}} {
 		cmd := plugin.New("dev", genericiooptions.IOStreams{}, plugin.Options{})
 		cmd.SetArgs(args)
-		if err := cmd.Execute(); err == nil {
-			t.Errorf("%v succeeded", args)
-		}
+		need.That(t, cmd.Execute() != nil, "%v succeeded", args)
 	}
 }
 

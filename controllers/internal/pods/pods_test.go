@@ -102,12 +102,10 @@ func TestEventsOfANamespaceAreBounded(t *testing.T) {
 	for i := range 40_000 {
 		m.keep(event("eve", fmt.Sprint(i, long[:1<<10]), long, now), true, now)
 	}
-	if got := []string{said("shop", "1"), said("shop", "2"), said("eve", "1")}; got[0] != "last" || got[1] != "" || got[2] != "" {
-		t.Errorf("%q", got)
-	}
-	if kept := m.failed["eve"].byPod.Len(); kept > maxPodsOfNamespace {
-		t.Errorf("%d Events of a namespace are kept", kept)
-	}
+	got := []string{said("shop", "1"), said("shop", "2"), said("eve", "1")}
+	need.That(t, got[0] == "last" && got[1] == "" && got[2] == "", "%q", got)
+	kept := m.failed["eve"].byPod.Len()
+	need.That(t, kept <= maxPodsOfNamespace, "%d Events of a namespace are kept", kept)
 	m.keep(event("other", "3", "", now), true, now.Add(2*eventsLast))
 	need.Want(t, 1, "%d namespaces are kept after the time of their Events", len(m.failed))
 }

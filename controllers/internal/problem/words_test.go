@@ -3,6 +3,8 @@ package problem
 import (
 	"strings"
 	"testing"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 func TestSentenceIsCapitalizedEndedAndCut(t *testing.T) {
@@ -14,8 +16,6 @@ func TestSentenceIsCapitalizedEndedAndCut(t *testing.T) {
 		"Done. ":                        "Done.",
 		strings.Repeat("é", 1000):       "É" + strings.Repeat("é", 499) + "…",
 	} {
-		if got := Sentence(text); got != want {
-			t.Errorf("Sentence(%q) = %q, want %q", text, got, want)
-		}
+		need.Want(t, want, "Sentence(%q) = %q, want %q", Sentence(text), text)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // CONTRACT: C-103
@@ -32,9 +33,7 @@ func TestMissingReferencesAreNamed(t *testing.T) {
 		if p := missing(Of(obd, nil), "shop", words); p != nil {
 			got = p.Error()
 		}
-		if !strings.HasPrefix(got, want) || (want == "") != (got == "") {
-			t.Errorf("%s: %s\nwant %s", words, got, want)
-		}
+		need.That(t, strings.HasPrefix(got, want) && (want == "") == (got == ""), "%s: %s\nwant %s", words, got, want)
 	}
 }
 
@@ -52,8 +51,6 @@ func TestPodsThatGoMissNothing(t *testing.T) {
 	goes.DeletionTimestamp = &metav1.Time{}
 	for want, pods := range map[bool][]corev1.Pod{true: {goes, waits}, false: {goes}} {
 		p, err := Missing(t.Context(), said(`secret "db" not found`), nil, pods)
-		if err != nil || (p != nil) != want {
-			t.Errorf("%d pods: %v, %v", len(pods), p, err)
-		}
+		need.That(t, err == nil && (p != nil) == want, "%d pods: %v, %v", len(pods), p, err)
 	}
 }

@@ -1,7 +1,6 @@
 package registration
 
 import (
-	"slices"
 	"testing"
 	"time"
 
@@ -9,6 +8,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // A consumer counts that its condition and its evidence say to be verified. The condition stays as it was while the object is
@@ -41,9 +41,7 @@ func TestVerifiedTypesNeedConditionAndEvidence(t *testing.T) {
 			if c.want {
 				want = []string{"a", "b"}
 			}
-			if got := VerifiedTypes([]*api.OutboxConsumer{o, o}, "orders", now); !slices.Equal(got, want) {
-				t.Errorf("types %q, want %q", got, want)
-			}
+			need.WantAll(t, want, "types %q, want %q", VerifiedTypes([]*api.OutboxConsumer{o, o}, "orders", now))
 		})
 	}
 }
@@ -60,8 +58,7 @@ func TestEvidenceBeginsAndExpires(t *testing.T) {
 		{at.Add(-7 * time.Minute), api.ReasonEvidenceMissing}, {at.Add(-5*time.Minute - 1), api.ReasonEvidenceMissing}, {at.Add(-5 * time.Minute), api.ReasonVerified},
 		{at.Add(time.Hour - 1), api.ReasonVerified}, {at.Add(time.Hour), api.ReasonEvidenceTooOld},
 	} {
-		if got, message := Evidence(o, c.now); got != c.want {
-			t.Errorf("%s after it was made: %s, want %s: %s", c.now.Sub(at), got, c.want, message)
-		}
+		got, message := Evidence(o, c.now)
+		need.That(t, got == c.want, "%s after it was made: %s, want %s: %s", c.now.Sub(at), got, c.want, message)
 	}
 }

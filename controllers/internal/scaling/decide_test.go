@@ -3,6 +3,8 @@ package scaling
 import (
 	"testing"
 	"time"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // play feeds a scaler with a sample each ten seconds.
@@ -33,9 +35,7 @@ func (p *play) for10s(times int, delivered float64, pending, more int64) Decisio
 
 func (p *play) want(t *testing.T, what string, n int32, reason Reason) {
 	t.Helper()
-	if p.last.Replicas != n || p.last.Reason != reason {
-		t.Errorf("%s: %d pods, %s; want %d, %s", what, p.last.Replicas, p.last.Reason, n, reason)
-	}
+	need.That(t, p.last.Replicas == n && p.last.Reason == reason, "%s: %d pods, %s; want %d, %s", what, p.last.Replicas, p.last.Reason, n, reason)
 }
 
 // CONTRACT: C-107
@@ -45,9 +45,7 @@ func TestDecisionsFollowTheSamples(t *testing.T) {
 	p.want(t, "one count", 1, NotObserved)
 	p.for10s(3, 100, 3000, 1000)
 	p.want(t, "what a pod delivers is known", 4, Waiting) // (200 + 6000/300) / 70
-	if p.last.PerPod != 100 || *p.last.Step != (Step{At: began.Add(40 * time.Second), From: 1, To: 4}) {
-		t.Errorf("a pod delivers %v, the step is %+v", p.last.PerPod, p.last.Step)
-	}
+	need.That(t, p.last.PerPod == 100 && *p.last.Step == (Step{At: began.Add(40 * time.Second), From: 1, To: 4}), "a pod delivers %v, the step is %+v", p.last.PerPod, p.last.Step)
 	p.x.Replicas, p.x.Settled = 4, false
 	p.for10s(30, 100, 6000, 4000)
 	p.want(t, "its pods are not ready", 4, Waiting)
@@ -199,19 +197,14 @@ func TestWhatAPodDelivers(t *testing.T) {
 	p := known(4)
 	p.x.Limits = []Limit{"Rate"}
 	p.for10s(20, 200, 5000, 1000)
-	if p.last.PerPod != 100 {
-		t.Errorf("limited by a rate, a pod can deliver %v", p.last.PerPod)
-	}
+	need.Want(t, 100, "limited by a rate, a pod can deliver %v", p.last.PerPod)
 	p.x.Limits = nil
 	p.for10s(20, 200, 5000, 1000)
-	if got := p.last.PerPod; got < 50 || got > 51 {
-		t.Errorf("without a rest a pod can deliver %v", got)
-	}
+	got := p.last.PerPod
+	need.That(t, got >= 50 && got <= 51, "without a rest a pod can deliver %v", got)
 	p = known(2)
 	p.for10s(6, 300, 0, 0)
-	if p.last.PerPod != 150 {
-		t.Errorf("a pod that delivers more has %v", p.last.PerPod)
-	}
+	need.Want(t, 150, "a pod that delivers more has %v", p.last.PerPod)
 	p = known(3)
 	p.x.Limits = []Limit{"Destination"}
 	p.for10s(6, 150, 5000, 500)
@@ -240,27 +233,17 @@ func TestHistoryTakesNewCountsAlone(t *testing.T) {
 	add := func(at, count time.Duration) bool {
 		return h.Add(Sample{At: began.Add(at), Counted: began.Add(count), Pending: 100, Live: 100})
 	}
-	if h.Add(Sample{At: began}) || !h.Old(began) {
-		t.Error("no count is one")
-	}
-	if !add(0, 0) || add(time.Second, 0) || add(4*time.Second, 4*time.Second) || !add(5*time.Second, 5*time.Second) {
-		t.Error("counts are new when they are five seconds apart")
-	}
-	if h.Old(began.Add(65*time.Second)) || !h.Old(began.Add(66*time.Second)) {
-		t.Error("a count is old after a minute")
-	}
+	need.That(t, !h.Add(Sample{At: began}) && h.Old(began), "no count is one")
+	need.That(t, add(0, 0) && !add(time.Second, 0) && !add(4*time.Second, 4*time.Second) && add(5*time.Second, 5*time.Second), "counts are new when they are five seconds apart")
+	need.That(t, !h.Old(began.Add(65*time.Second)) && h.Old(began.Add(66*time.Second)), "a count is old after a minute")
 	for i := range time.Duration(100) {
 		add(10*i*time.Second, 10*i*time.Second)
 	}
-	if n := len(h.samples); n != 3 {
-		t.Errorf("%d samples are kept, want those of the last 15 seconds and the one before", n)
-	}
+	need.Want(t, 3, "%d samples are kept, want those of the last 15 seconds and the one before", len(h.samples))
 	if _, known := h.Rates(); !known {
 		t.Error("the rates of three samples are not known")
 	}
-	if !add(1000*time.Second, 0) {
-		t.Error("another server's clock is refused")
-	}
+	need.That(t, add(1000*time.Second, 0), "another server's clock is refused")
 	if _, known := h.Rates(); known {
 		t.Error("the counts of two clocks make a rate")
 	}
@@ -300,8 +283,7 @@ func TestRatesAndETA(t *testing.T) {
 		later := began.Add(20 * time.Second)
 		h.Add(Sample{At: later, Counted: later, Pending: c.to, Live: c.to + c.processing, Delivered: c.delivered})
 		r, known := h.Rates()
-		if got := r.ETA(); !known || r.Arrival != c.arrival || got != c.eta || r.Busy == c.rests {
-			t.Errorf("%+v: arrival %v, ETA %q, busy %v", c, r.Arrival, got, r.Busy)
-		}
+		got := r.ETA()
+		need.That(t, known && r.Arrival == c.arrival && got == c.eta && r.Busy != c.rests, "%+v: arrival %v, ETA %q, busy %v", c, r.Arrival, got, r.Busy)
 	}
 }

@@ -102,10 +102,10 @@ type Scaler struct {
 	since    time.Time // when it was judged so
 	limited  time.Time // when the reason was last seen
 	down     time.Time // the last step down
-	needs    []need    // of the last minutes, the oldest first
+	needs    []demand  // of the last minutes, the oldest first
 }
 
-type need struct {
+type demand struct {
 	at time.Time
 	n  int32
 }
@@ -235,7 +235,7 @@ func (s *Scaler) fall(x Sample) {
 	if x.At.Sub(s.needs[0].at) < calm || x.At.Sub(s.down) < pause {
 		return
 	}
-	enough := slices.MaxFunc(s.needs, func(a, b need) int { return int(a.n - b.n) }).n
+	enough := slices.MaxFunc(s.needs, func(a, b demand) int { return int(a.n - b.n) }).n
 	if next := max(enough, s.Replicas-max(1, s.Replicas/10)); next < s.Replicas {
 		s.step(x, next)
 		s.down = x.At
@@ -251,7 +251,7 @@ func (s *Scaler) limit(x Sample, reason Reason) { s.Reason, s.limited = reason, 
 
 // need remembers how many pods were enough.
 func (s *Scaler) need(at time.Time, n int32) {
-	s.needs = append(s.needs, need{at, n})
+	s.needs = append(s.needs, demand{at, n})
 	for len(s.needs) > 1 && at.Sub(s.needs[1].at) >= calm {
 		s.needs = s.needs[1:]
 	}

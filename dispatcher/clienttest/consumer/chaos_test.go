@@ -29,6 +29,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/httpsink"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -75,9 +76,8 @@ func TestEffectsEqualTheCommittedEvents(t *testing.T) {
 	committed := pgtest.Value[int](pool, "select count(*) from outbox.outbox_events where status = 'delivered'")
 	effects := pgtest.Value[int](pool, "select count(*) from effects")
 	distinct := pgtest.Value[int](pool, "select count(*) from effects e join outbox.outbox_events o on o.id = e.tracking_id where exists (select from processed_events p where p.tracking_id = o.id)")
-	if committed != events || effects != events || distinct != events {
-		t.Errorf("%d events are delivered, with %d effects, %d of them of committed events; want %d of each", committed, effects, distinct, events)
-	}
+	need.That(t, committed == events && effects == events && distinct == events,
+		"%d events are delivered, with %d effects, %d of them of committed events; want %d of each", committed, effects, distinct, events)
 	calls, keys := 0, make([]string, 0, events)
 	for key, n := range payments.charged {
 		calls += n
@@ -86,14 +86,10 @@ func TestEffectsEqualTheCommittedEvents(t *testing.T) {
 	// In one statement: a hundred thousand would take longer than all else.
 	const charged = `select count(*) from (select tracking_id from effects group by tracking_id having count(*) = 1) as e where tracking_id::text = any ($1)`
 	pgtest.Want[int](pool, len(keys), "%d of %d charges are of an event with one effect", charged, keys)
-	if len(payments.charged) != events {
-		t.Errorf("%d charges for %d events", len(payments.charged), events)
-	}
+	need.Want(t, events, "%d charges for %d events", len(payments.charged))
 	t.Logf("%d events: %d requests, %d of them sent twice, %d replayed; %d kills; %d calls for %d charges",
 		events, between.requests, between.doubled, replayed, payments.kills, calls, len(payments.charged))
-	if payments.kills < 7 || calls <= events || between.doubled < events/5 || replayed < events/10 {
-		t.Error("that is less trouble than there was to be")
-	}
+	need.That(t, payments.kills >= 7 && calls > events && between.doubled >= events/5 && replayed >= events/10, "that is less trouble than there was to be")
 }
 
 // provider takes charges: one for each Idempotency-Key, however often it is called. Each so many calls it has the
@@ -200,9 +196,7 @@ func runDispatcher(t *testing.T, pool pgtest.DB, url string, events int) {
 	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute+time.Duration(events)*20*time.Millisecond)
 	var running sync.WaitGroup
 	running.Go(func() {
-		if err := d.Run(ctx); err != nil {
-			t.Errorf("the dispatcher: %v", err)
-		}
+		need.Want(t, nil, "the dispatcher: %v", d.Run(ctx))
 	})
 	defer running.Wait()
 	defer stop()

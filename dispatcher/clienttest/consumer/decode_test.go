@@ -190,9 +190,7 @@ func TestEverySinksMessage(t *testing.T) {
 	}
 	for _, field := range spec.SinkKinds() {
 		kind, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-		if !tested[kind] {
-			t.Errorf("no message of the sink %q was read", kind)
-		}
+		need.That(t, tested[kind], "no message of the sink %q was read", kind)
 	}
 }
 
@@ -236,9 +234,7 @@ func TestEventsThatLookLikeNotifications(t *testing.T) {
 		event, _ := sent()
 		event.EventType, event.Headers = "Notification", map[string]string{"message": "{}"}
 		got, err := read(draftOf(t, "sqs: {queueURL: 'http://h/1/all', region: eu-west-1}", event))
-		if err != nil || got.ID != event.ID || got.Header("message") != "{}" {
-			t.Errorf("%+v, %v", got, err)
-		}
+		need.That(t, err == nil && got.ID == event.ID && got.Header("message") == "{}", "%+v, %v", got, err)
 	}
 }
 
@@ -265,9 +261,8 @@ func TestFromInboxReadsTheSinksRow(t *testing.T) {
 	}
 	pgtest.Exec(pool, "update inbox_events set event_type = null, tenant_id = null, headers = '{}'")
 	check(t, pool.QueryRow(t.Context(), "select to_jsonb(e) from inbox_events e").Scan(&row))
-	if got, err = consumer.FromInbox(row); err != nil || got.EventType != "" || got.TenantID.Valid || len(got.Headers) != 0 {
-		t.Errorf("%+v, %v", got, err)
-	}
+	got, err = consumer.FromInbox(row)
+	need.That(t, err == nil && got.EventType == "" && !got.TenantID.Valid && len(got.Headers) == 0, "%+v, %v", got, err)
 }
 
 // A batch keeps its order, and one that cannot be read is named by its place.
@@ -276,9 +271,7 @@ func TestBatchKeepsOrderAndNamesTheUnreadable(t *testing.T) {
 	two := `{"specversion":"1.0","id":"0197a1e0-0000-7000-8000-000000000002","data":2}`
 	header := http.Header{"Content-Type": {"application/cloudevents-batch+json; charset=utf-8"}}
 	events, err := consumer.FromHTTP(header, []byte("["+one+","+two+"]"))
-	if err != nil || len(events) != 2 || string(events[0].Payload) != "1" || string(events[1].Payload) != "2" {
-		t.Errorf("%v, %v", events, err)
-	}
+	need.That(t, err == nil && len(events) == 2 && string(events[0].Payload) == "1" && string(events[1].Payload) == "2", "%v, %v", events, err)
 	if _, err := consumer.FromHTTP(header, []byte("["+one+",{}]")); err == nil || !strings.Contains(err.Error(), "event 2 of 2") {
 		t.Errorf("%v", err)
 	}
@@ -300,14 +293,11 @@ func TestUndecodableMessageIsRefusedWithoutQuotingIt(t *testing.T) {
 	} {
 		_, err := consumer.FromKafka(headers, []byte("s3cret"))
 		var refused *consumer.Refused
-		if !errors.As(err, &refused) || strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("%s: %v", name, err)
-		}
+		need.That(t, errors.As(err, &refused) && !strings.Contains(err.Error(), "s3cret"), "%s: %v", name, err)
 	}
 	for _, body := range []string{"", "null", "[]", `{"id": "` + id + `", "data_base64": "§"}`, `{"id": "` + id + `", "data_base64": 7}`} {
-		if e, err := consumer.FromJSON([]byte(body)); err == nil {
-			t.Errorf("%q is read as %+v", body, e)
-		}
+		e, err := consumer.FromJSON([]byte(body))
+		need.That(t, err != nil, "%q is read as %+v", body, e)
 	}
 }
 
@@ -316,13 +306,9 @@ func TestUndecodableMessageIsRefusedWithoutQuotingIt(t *testing.T) {
 // REQUIREMENT: RULE-010-021
 func TestUnknownAndMissingAttributes(t *testing.T) {
 	e, err := consumer.FromKafka(map[string]string{"ce_id": "0197a1e0-0000-7000-8000-000000000001", "ce_later": "x", "other": "y"}, nil)
-	if err != nil || !maps.Equal(e.Headers, map[string]string{"later": "x"}) || e.FencingToken != 0 {
-		t.Errorf("%+v, %v", e, err)
-	}
+	need.That(t, err == nil && maps.Equal(e.Headers, map[string]string{"later": "x"}) && e.FencingToken == 0, "%+v, %v", e, err)
 	debezium, err := consumer.FromKafka(map[string]string{"id": "0197a1e0-0000-7000-8000-000000000001"}, []byte("{}"))
-	if err != nil || debezium.IdempotencyKey() != e.IdempotencyKey() {
-		t.Errorf("%+v, %v", debezium, err)
-	}
+	need.That(t, err == nil && debezium.IdempotencyKey() == e.IdempotencyKey(), "%+v, %v", debezium, err)
 	storage, err := consumer.FromKafka(map[string]string{"event_type": "OrderPlaced", "aggregate_id": "7"},
 		[]byte(`{"total": 1, "metadata": {"outbox_id": "outbox_1", "sequence_number": 9007199254740993, "correlation_id": "c", "n": 1.50, "tags": ["a"]}}`))
 	if err != nil || storage.EventType != "OrderPlaced" || storage.AggregateID != "7" || storage.AggregateSequence != 9007199254740993 ||
@@ -330,13 +316,9 @@ func TestUnknownAndMissingAttributes(t *testing.T) {
 		t.Errorf("%+v, %v", storage, err)
 	}
 	again, err := consumer.FromHTTP(http.Header{"Event_type": {"OrderPlaced"}}, []byte(`{"metadata": {"outbox_id": "0197a1e0-0000-7000-8000-000000000001"}}`))
-	if err != nil || again[0].IdempotencyKey() != e.IdempotencyKey() {
-		t.Errorf("%+v, %v", again, err)
-	}
+	need.That(t, err == nil && again[0].IdempotencyKey() == e.IdempotencyKey(), "%+v, %v", again, err)
 	base64, err := consumer.FromJSON([]byte(`{"id": "0197a1e0-0000-7000-8000-000000000001", "subject": null, "data_base64": "AAEC"}`))
-	if err != nil || string(base64.Payload) != "\x00\x01\x02" || base64.AggregateID != "" {
-		t.Errorf("%+v, %v", base64, err)
-	}
+	need.That(t, err == nil && string(base64.Payload) == "\x00\x01\x02" && base64.AggregateID == "", "%+v, %v", base64, err)
 }
 
 var upcasters = consumer.Upcasters{"OrderPlaced": {
@@ -401,9 +383,8 @@ func TestUpcastersThatAreMissingOrFail(t *testing.T) {
 		if name == "no object" {
 			test.want = "is a string"
 		}
-		if !errors.As(err, &refused) || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "s3cret") || string(e.Payload) != test.payload {
-			t.Errorf("%s: %v", name, err)
-		}
+		need.That(t, errors.As(err, &refused) && strings.Contains(err.Error(), test.want) && !strings.Contains(err.Error(), "s3cret") && string(e.Payload) == test.payload,
+			"%s: %v", name, err)
 	}
 }
 
@@ -418,12 +399,9 @@ func TestDecodeKeepsDigitsAndDefaults(t *testing.T) {
 		Extra    any
 	}{Currency: "EUR"}
 	check(t, e.Decode(&order))
-	if order.Order != 42 || order.Currency != "EUR" {
-		t.Errorf("%+v", order)
-	}
-	if number, ok := order.Extra.(interface{ String() string }); !ok || number.String() != "9007199254740993" {
-		t.Errorf("%v lost digits", order.Extra)
-	}
+	need.That(t, order.Order == 42 && order.Currency == "EUR", "%+v", order)
+	number, ok := order.Extra.(interface{ String() string })
+	need.That(t, ok && number.String() == "9007199254740993", "%v lost digits", order.Extra)
 	for payload, want := range map[string]string{
 		`{"order": "s3cret"}`:  `field "order" is a string`,
 		`{"order": 1234567.5}`: `field "order" is a number, want int`,
@@ -433,9 +411,8 @@ func TestDecodeKeepsDigitsAndDefaults(t *testing.T) {
 		e.Payload = []byte(payload)
 		err := e.Decode(&order)
 		var refused *consumer.Refused
-		if !errors.As(err, &refused) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") || strings.Contains(err.Error(), "1234567") {
-			t.Errorf("%s: %v", payload, err)
-		}
+		need.That(t, errors.As(err, &refused) && strings.Contains(err.Error(), want) && !strings.Contains(err.Error(), "s3cret") && !strings.Contains(err.Error(), "1234567"),
+			"%s: %v", payload, err)
 	}
 	e.ContentType = "application/avro"
 	if err := e.Decode(&order); err == nil || !strings.Contains(err.Error(), "application/avro") {

@@ -62,9 +62,7 @@ func TestFailureChangesNothing(t *testing.T) {
 		expect(t, got, err, consumer.Failed, errEffect)
 		func() {
 			defer func() {
-				if recover() == nil {
-					t.Error("the panic was swallowed")
-				}
+				need.That(t, recover() != nil, "the panic was swallowed")
 			}()
 			_, _ = c.handle(t.Context(), e, func(run execer) error {
 				check(t, effect(e)(run))
@@ -73,28 +71,17 @@ func TestFailureChangesNothing(t *testing.T) {
 		}()
 		// An effect that swallows an error of the database has none: the commit fails.
 		got, err = c.handle(t.Context(), e, func(run execer) error {
-			if run("insert into missing values (1)") == nil {
-				t.Error("there is a table missing")
-			}
+			need.That(t, run("insert into missing values (1)") != nil, "there is a table missing")
 			return nil
 		})
-		if got != consumer.Failed || err == nil {
-			t.Errorf("a transaction that PostgreSQL had aborted is %v, %v", got, err)
-		}
-		if n := pgtest.Value[int](pool, "select count(*) from effects") + pgtest.Value[int](pool, "select count(*) from processed_events"); n != 0 {
-			t.Errorf("%d rows were left behind", n)
-		}
-		if lines := strings.Count(log.String(), "\n"); lines != 3 {
-			t.Errorf("%d lines for 3 failures: %s", lines, &log)
-		}
+		need.That(t, got == consumer.Failed && err != nil, "a transaction that PostgreSQL had aborted is %v, %v", got, err)
+		need.Want(t, 0, "%d rows were left behind", pgtest.Value[int](pool, "select count(*) from effects")+pgtest.Value[int](pool, "select count(*) from processed_events"))
+		lines := strings.Count(log.String(), "\n")
+		need.That(t, lines == 3, "%d lines for 3 failures: %s", lines, &log)
 		for _, want := range []string{e.ID.String(), `"consumer_id":"billing"`, `"correlation_id":"c-7"`, `"attempt":1`, `"fencing_token":7`, `"topic":"orders"`, "the effect failed"} {
-			if !strings.Contains(log.String(), want) {
-				t.Errorf("the log has no %s: %s", want, &log)
-			}
+			need.That(t, strings.Contains(log.String(), want), "the log has no %s: %s", want, &log)
 		}
-		if strings.Contains(log.String(), "42}") {
-			t.Errorf("the log has the payload: %s", &log)
-		}
+		need.That(t, !strings.Contains(log.String(), "42}"), "the log has the payload: %s", &log)
 		got, err = c.handle(t.Context(), e, effect(e))
 		expect(t, got, err, consumer.Handled, nil)
 	})
@@ -107,21 +94,16 @@ func TestNoEffectWithoutTheRecord(t *testing.T) {
 		pgtest.Exec(pool, "drop table processed_events")
 		e := newEvent()
 		got, err := newSide(consumer.Options{}).handle(t.Context(), e, func(execer) error { t.Error("the effect ran"); return nil })
-		if got != consumer.Failed || err == nil || !strings.Contains(err.Error(), "run Migrate") {
-			t.Errorf("%v, %v; want a failure with a remedy", got, err)
-		}
+		need.That(t, got == consumer.Failed && err != nil && strings.Contains(err.Error(), "run Migrate"), "%v, %v; want a failure with a remedy", got, err)
 		_, err = newSide(consumer.Options{}).handle(t.Context(), &consumer.Event{}, effect(e))
-		if !errors.Is(err, consumer.ErrInvalid) {
-			t.Errorf("an event without an id: %v", err)
-		}
+		need.That(t, errors.Is(err, consumer.ErrInvalid), "an event without an id: %v", err)
 	})
 }
 
 func TestConsumerNeedsAnID(t *testing.T) {
 	c := consumer.New(consumer.Options{})
-	if _, err := c.Handle(t.Context(), nil, newEvent(), nil); !errors.Is(err, consumer.ErrInvalid) || !strings.Contains(err.Error(), "Options.ID") {
-		t.Errorf("%v", err)
-	}
+	_, err := c.Handle(t.Context(), nil, newEvent(), nil)
+	need.That(t, errors.Is(err, consumer.ErrInvalid) && strings.Contains(err.Error(), "Options.ID"), "%v", err)
 }
 
 // Consumers with one database do not wait for each other, and each handles the event once.
@@ -180,9 +162,7 @@ func TestConcurrentDeliveriesTakeTurns(t *testing.T) {
 				}
 				return test.first
 			})
-			if !errors.Is(err, test.first) {
-				t.Errorf("the first: %v, want %v", err, test.first)
-			}
+			need.That(t, errors.Is(err, test.first), "the first: %v, want %v", err, test.first)
 			second.Wait()
 			expect(t, got, gotErr, test.want, test.wantErr)
 			pgtest.Want(pool, 1, "%d effects, want 1", "select count(*) from effects")
@@ -283,9 +263,7 @@ func TestMigrateIsSafeForConcurrentProcesses(t *testing.T) {
 			var all sync.WaitGroup
 			for range 4 {
 				all.Go(func() {
-					if err := c.migrate(t.Context()); err != nil {
-						t.Error(err)
-					}
+					need.Want(t, nil, "%v", c.migrate(t.Context()))
 				})
 			}
 			all.Wait()
@@ -339,9 +317,7 @@ func TestCancelledDeliveryChangesNothing(t *testing.T) {
 			cancel()
 			return nil
 		})
-		if got != consumer.Failed || err == nil {
-			t.Errorf("%v, %v", got, err)
-		}
+		need.That(t, got == consumer.Failed && err != nil, "%v, %v", got, err)
 		need.Want(t, 0, "%d rows", pgtest.Value[int](pool, "select count(*) from effects")+pgtest.Value[int](pool, "select count(*) from processed_events"))
 	})
 }

@@ -74,16 +74,13 @@ func TestHTTPStatusOfEachFailure(t *testing.T) {
 			t.Errorf("%s: got %d, Retry-After %q, %s; want %d, %q", test.name, w.Code, w.Header().Get("Retry-After"), w.Body, test.status, test.retryAfter)
 		}
 		failed := test.status != 204
-		if failed != strings.Contains(log.String(), e.ID.String()) || failed != strings.Contains(w.Body.String(), e.ID.String()) {
-			t.Errorf("%s: logged %q and responded %q", test.name, &log, w.Body)
-		}
-		if n := pgtest.Value[int](pool, "select count(*) from processed_events where tracking_id = $1", e.ID); failed == (n == 1) {
-			t.Errorf("%s: %d records", test.name, n)
-		}
+		need.That(t, failed == strings.Contains(log.String(), e.ID.String()) && failed == strings.Contains(w.Body.String(), e.ID.String()),
+			"%s: logged %q and responded %q", test.name, &log, w.Body)
+		n := pgtest.Value[int](pool, "select count(*) from processed_events where tracking_id = $1", e.ID)
+		need.That(t, failed != (n == 1), "%s: %d records", test.name, n)
 		if !failed {
-			if w := serve(h, request(e)); w.Code != 204 {
-				t.Errorf("got %d for a duplicate, want 204", w.Code)
-			}
+			w := serve(h, request(e))
+			need.Want(t, 204, "got %d for a duplicate, want 204", w.Code)
 		}
 	}
 }
@@ -104,9 +101,8 @@ func TestHTTPRefusesOtherRequests(t *testing.T) {
 		{httptest.NewRequest(http.MethodPost, "/events", strings.NewReader("{}")), 400},
 		{request(large), 413},
 	} {
-		if w := serve(h, test.r); w.Code != test.status {
-			t.Errorf("got %d, want %d", w.Code, test.status)
-		}
+		w := serve(h, test.r)
+		need.Want(t, test.status, "got %d, want %d", w.Code)
 	}
 }
 
@@ -248,9 +244,8 @@ func TestPolicyIsChecked(t *testing.T) {
 		{"replays not said", consumer.Policy{Retention: 8 * day}, "set Policy.Replay"},
 	} {
 		err := test.policy.Check()
-		if test.want == "" && err != nil || test.want != "" && (!errors.Is(err, consumer.ErrInvalid) || !strings.Contains(err.Error(), test.want)) {
-			t.Errorf("%s: %v", test.name, err)
-		}
+		need.That(t, (test.want != "" || err == nil) && (test.want == "" || (errors.Is(err, consumer.ErrInvalid) && strings.Contains(err.Error(), test.want))),
+			"%s: %v", test.name, err)
 	}
 }
 
@@ -280,9 +275,8 @@ func TestSweepRemovesOnlyTheConsumersOldRecords(t *testing.T) {
 			create trigger due after delete on processed_events for each statement execute function due()`)
 		removed, err := c.sweep(consumer.Policy{Retention: 30 * day, Minimum: consumer.Financial, Replay: 30 * day})
 		check(t, err)
-		if left := pgtest.Value[int](pool, "select count(*) from processed_events"); removed != 4102 || left != 9 {
-			t.Errorf("%d removed and %d left, want 4102 and 9", removed, left)
-		}
+		left := pgtest.Value[int](pool, "select count(*) from processed_events")
+		need.That(t, removed == 4102 && left == 9, "%d removed and %d left, want 4102 and 9", removed, left)
 		pgtest.Want(pool, 0, "%d old tokens are left", "select count(*) from event_tokens")
 	})
 }
@@ -298,9 +292,7 @@ func TestLegalHoldKeepsRecords(t *testing.T) {
 			t.Helper()
 			pgtest.Exec(pool, "insert into processed_events select gen_random_uuid(), id, now() - interval '90 days' from unnest(array['billing', 'mail']) as id")
 			removed, err := c.sweep(consumer.Policy{Replay: day})
-			if err != nil || removed != want {
-				t.Errorf("%d removed, %v; want %d", removed, err, want)
-			}
+			need.That(t, err == nil && removed == want, "%d removed, %v; want %d", removed, err, want)
 		}
 		check(t, billing.hold("case 12", "audit", false))
 		check(t, billing.hold("case 12", "audit of 2026", false))
@@ -308,9 +300,7 @@ func TestLegalHoldKeepsRecords(t *testing.T) {
 		for name, err := range map[string]error{
 			"another consumer's": mail.hold("case 12", "mine", false), "one's as everyone's": billing.hold("case 12", "all", true),
 		} {
-			if !errors.Is(err, consumer.ErrInvalid) {
-				t.Errorf("the name of a hold that is %s: %v", name, err)
-			}
+			need.That(t, errors.Is(err, consumer.ErrInvalid), "the name of a hold that is %s: %v", name, err)
 		}
 		sweep(billing, 0)
 		sweep(mail, 0)
@@ -322,9 +312,7 @@ func TestLegalHoldKeepsRecords(t *testing.T) {
 		for name, err := range map[string]error{
 			"released twice": billing.release("case 12"), "a name that was used": billing.hold("case 12", "again", false), "unknown": mail.release("case 13"),
 		} {
-			if !errors.Is(err, consumer.ErrInvalid) {
-				t.Errorf("%s: %v", name, err)
-			}
+			need.That(t, errors.Is(err, consumer.ErrInvalid), "%s: %v", name, err)
 		}
 		pgtest.Want(pool, 2, "%d of 2 holds are kept with what they were", "select count(*) from processed_event_holds where released_at is not null and reason <> 'audit'")
 	})

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/client/producer"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -30,9 +31,7 @@ func TestDedupeKeyEnqueuesOnce(t *testing.T) {
 			tx := begin(t, dsn)
 			first, err := tx.enqueue(keyed("a"), keyed("b"), keyed("a"), event(nil), event(nil))
 			check(t, err)
-			if !first[0].Enqueued || !first[1].Enqueued || !first[3].Enqueued || !first[4].Enqueued {
-				t.Errorf("got %+v for new events, want Inserted", first)
-			}
+			need.That(t, first[0].Enqueued && first[1].Enqueued && first[3].Enqueued && first[4].Enqueued, "got %+v for new events, want Inserted", first)
 			if first[2].Enqueued || first[2].ID != first[0].ID {
 				t.Errorf("the same key twice in a batch: %+v, want the id %s and not enqueued", first[2], first[0].ID)
 			}
@@ -46,9 +45,7 @@ func TestDedupeKeyEnqueuesOnce(t *testing.T) {
 			if again[0].Enqueued || again[0].ID != first[1].ID {
 				t.Errorf("the key of a committed event: %+v, want the id %s and not enqueued", again[0], first[1].ID)
 			}
-			if !again[1].Enqueued {
-				t.Error("a key was taken for that of another topic")
-			}
+			need.That(t, again[1].Enqueued, "a key was taken for that of another topic")
 			check(t, tx.commit())
 			pgtest.Want(pgtest.Open(t, dsn), 5, "%d rows, want 5", "select count(*) from outbox.outbox_events")
 		})
@@ -86,12 +83,8 @@ func TestSecondOfTwoDedupeKeysWaits(t *testing.T) {
 			second := <-done
 			check(t, second.error)
 			check(t, two.Commit(ctx))
-			if first == "commits" && (second.Enqueued || second.ID != winner.ID) {
-				t.Errorf("the second got %+v, want the id %s and not enqueued", second.Receipt, winner.ID)
-			}
-			if first == "rolls back" && (!second.Enqueued || second.ID == winner.ID) {
-				t.Errorf("the second got %+v, want a row of its own", second.Receipt)
-			}
+			need.That(t, first != "commits" || (!second.Enqueued && second.ID == winner.ID), "the second got %+v, want the id %s and not enqueued", second.Receipt, winner.ID)
+			need.That(t, first != "rolls back" || (second.Enqueued && second.ID != winner.ID), "the second got %+v, want a row of its own", second.Receipt)
 			pgtest.Want(pool, 1, "%d rows, want 1", "select count(*) from outbox.outbox_events")
 		})
 	}
@@ -175,20 +168,13 @@ func TestInvalidEventsAreRefusedBeforeTheyAreSent(t *testing.T) {
 			p = outbox
 		}
 		_, err := p.Enqueue(t.Context(), tx, event(c.change))
-		if !errors.Is(err, producer.ErrInvalid) || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: error %q, want ErrInvalid with %q", name, err, c.want)
-		}
-		if err != nil && strings.Contains(err.Error(), "secret") {
-			t.Errorf("%s: the error shows the payload: %v", name, err)
-		}
+		need.That(t, errors.Is(err, producer.ErrInvalid) && strings.Contains(err.Error(), c.want), "%s: error %q, want ErrInvalid with %q", name, err, c.want)
+		need.That(t, err == nil || !strings.Contains(err.Error(), "secret"), "%s: the error shows the payload: %v", name, err)
 		_, err = p.EnqueueBatch(t.Context(), tx, []producer.Event{event(nil), event(c.change)})
-		if !errors.Is(err, producer.ErrInvalid) || !strings.Contains(err.Error(), "event 2 of 2: ") {
-			t.Errorf("%s: in a batch: error %v, want ErrInvalid that names event 2 of 2", name, err)
-		}
+		need.That(t, errors.Is(err, producer.ErrInvalid) && strings.Contains(err.Error(), "event 2 of 2: "),
+			"%s: in a batch: error %v, want ErrInvalid that names event 2 of 2", name, err)
 	}
-	if _, err := outbox.Enqueue(t.Context(), tx, event(payload(strings.Repeat("x", 99)))); err != nil {
-		t.Errorf("a payload of exactly the limit, and a transaction still usable: %v", err)
-	}
+	need.Want(t, nil, "a payload of exactly the limit, and a transaction still usable: %v", need.Err(outbox.Enqueue(t.Context(), tx, event(payload(strings.Repeat("x", 99))))))
 	check(t, tx.Commit(t.Context()))
 	pgtest.Want(pool, 1, "%d rows, want only the valid one", "select count(*) from outbox.outbox_events")
 }
@@ -202,14 +188,10 @@ func TestTenantsHaveAnyForm(t *testing.T) {
 	bare := strings.ReplaceAll(tenant.String(), "-", "")
 	for _, key := range []string{"", tenant.String() + "/", strings.ToUpper(tenant.String()) + "/1", bare + "/1/2", strings.ToUpper(bare) + "/1"} {
 		e := event(func(e *producer.Event) { e.TenantID, e.DedupeKey = tenant, key })
-		if _, err := producer.New(producer.Options{}).Enqueue(t.Context(), pool, e); err != nil {
-			t.Errorf("key %q: %v", key, err)
-		}
+		need.Want(t, nil, "key %q: %v", need.Err(producer.New(producer.Options{}).Enqueue(t.Context(), pool, e)), key)
 	}
 	untenanted := event(func(e *producer.Event) { e.DedupeKey = "anything" })
-	if _, err := producer.New(producer.Options{}).Enqueue(t.Context(), pool, untenanted); err != nil {
-		t.Errorf("a key without a tenant: %v", err)
-	}
+	need.Want(t, nil, "a key without a tenant: %v", need.Err(producer.New(producer.Options{}).Enqueue(t.Context(), pool, untenanted)))
 }
 
 // unsent is a transaction in which no statement runs.
@@ -258,9 +240,7 @@ func TestPayloadCheckAgreesWithPostgreSQL(t *testing.T) {
 		}
 	}
 	check(t, rows.Err())
-	if accepted < 1000 {
-		t.Errorf("only %d of the texts are JSON: the test tests too little", accepted)
-	}
+	need.That(t, accepted >= 1000, "only %d of the texts are JSON: the test tests too little", accepted)
 }
 
 func ofKey(key string, lock bool) producer.Event {
@@ -310,9 +290,7 @@ func TestLockKeyOrdersTransactions(t *testing.T) {
 			check(t, err)
 			types, err := pgx.CollectRows(rows, pgx.RowTo[string])
 			check(t, err)
-			if want := []string{"", "last of the first", ""}; !slices.Equal(types, want) {
-				t.Errorf("the events are in the order %q, want the second transaction's behind both of the first", types)
-			}
+			need.That(t, slices.Equal(types, []string{"", "last of the first", ""}), "the events are in the order %q, want the second transaction's behind both of the first", types)
 		})
 	}
 }
@@ -359,17 +337,13 @@ func TestLockKeyBatches(t *testing.T) {
 	check(t, group.Wait())
 	wrong := pgtest.Value[int](pool, `select count(*) from outbox.outbox_events a join outbox.outbox_events b using (key_hash)
 		where a.xmin = b.xmin and a.seq < b.seq and a.event_type > b.event_type`)
-	if wrong > 0 {
-		t.Errorf("%d pairs of events of one key and batch changed places", wrong)
-	}
+	need.That(t, wrong <= 0, "%d pairs of events of one key and batch changed places", wrong)
 }
 
 func TestLockKeyNeedsAKey(t *testing.T) {
 	t.Parallel()
 	_, err := producer.New(producer.Options{}).Enqueue(t.Context(), nil, ofKey("", true))
-	if !errors.Is(err, producer.ErrInvalid) {
-		t.Errorf("LockKey without a key gave %v, want ErrInvalid", err)
-	}
+	need.That(t, errors.Is(err, producer.ErrInvalid), "LockKey without a key gave %v, want ErrInvalid", err)
 }
 
 func numberedIn(aggregate, dedupe string) producer.Event {
@@ -467,9 +441,7 @@ func TestAggregateSequenceIsDense(t *testing.T) {
 	if n := pgtest.Value[int](pool, wrong); n > 0 {
 		t.Errorf("%d events have another number than their place in their aggregate", n)
 	}
-	if n := pgtest.Value[int](pool, `select count(*)::int from outbox.outbox_events where aggregate_sequence > 10`); n == 0 {
-		t.Error("no aggregate has more than 10 events")
-	}
+	need.That(t, pgtest.Value[int](pool, `select count(*)::int from outbox.outbox_events where aggregate_sequence > 10`) != 0, "no aggregate has more than 10 events")
 }
 
 func TestAggregateSequenceNeedsAnAggregate(t *testing.T) {
@@ -477,8 +449,7 @@ func TestAggregateSequenceNeedsAnAggregate(t *testing.T) {
 	for _, e := range []producer.Event{numberedIn("", ""), event(func(e *producer.Event) {
 		e.AggregateSequence, e.AggregateType, e.AggregateID = true, strings.Repeat("鍵", 500), strings.Repeat("鍵", 500)
 	})} {
-		if _, err := producer.New(producer.Options{}).Enqueue(t.Context(), nil, e); !errors.Is(err, producer.ErrInvalid) {
-			t.Errorf("%.20s: %v, want ErrInvalid", e.AggregateID, err)
-		}
+		_, err := producer.New(producer.Options{}).Enqueue(t.Context(), nil, e)
+		need.That(t, errors.Is(err, producer.ErrInvalid), "%.20s: %v, want ErrInvalid", e.AggregateID, err)
 	}
 }

@@ -104,9 +104,7 @@ func TestCommitsAndRollsBackWithTheWork(t *testing.T) {
 					check(t, tx.rollback())
 				}
 				work, events := pgtest.Value[int](pool, "select count(*) from work"), pgtest.Value[int](pool, "select count(*) from outbox.outbox_events")
-				if work != want || events != want {
-					t.Errorf("after the %s: %d rows of work and %d events, want %d of each", end, work, events, want)
-				}
+				need.That(t, work == want && events == want, "after the %s: %d rows of work and %d events, want %d of each", end, work, events, want)
 			}
 		})
 	}
@@ -214,13 +212,9 @@ func TestTraceContextTravelsInHeaders(t *testing.T) {
 		given := maps.Clone(c.headers)
 		receipt, err := producer.New(producer.Options{}).Enqueue(c.ctx, pool, event(func(e *producer.Event) { e.Headers = c.headers }))
 		check(t, err)
-		if !maps.Equal(given, c.headers) {
-			t.Errorf("%s: the caller's map was changed to %v", name, c.headers)
-		}
+		need.That(t, maps.Equal(given, c.headers), "%s: the caller's map was changed to %v", name, c.headers)
 		got := pgtest.Value[map[string]string](pool, "select headers from outbox.outbox_events where id = $1", receipt.ID)
-		if !maps.Equal(got, c.want) {
-			t.Errorf("%s: headers %v, want %v", name, got, c.want)
-		}
+		need.That(t, maps.Equal(got, c.want), "%s: headers %v, want %v", name, got, c.want)
 	}
 }
 
@@ -229,9 +223,8 @@ func TestDatabaseErrorsNameTheRemedy(t *testing.T) {
 	ctx := t.Context()
 	pool := pgtest.Open(t, pgtest.Migrated(t))
 	_, err := producer.New(producer.Options{Schema: "elsewhere"}).Enqueue(ctx, pool, event(nil))
-	if err == nil || !strings.Contains(err.Error(), "schema elsewhere") || !strings.Contains(err.Error(), "migrate up") || errors.Is(err, producer.ErrInvalid) {
-		t.Errorf("with the schema missing: %v", err)
-	}
+	need.That(t, err != nil && strings.Contains(err.Error(), "schema elsewhere") && strings.Contains(err.Error(), "migrate up") && !errors.Is(err, producer.ErrInvalid),
+		"with the schema missing: %v", err)
 
 	conn, err := pool.Acquire(ctx)
 	check(t, err)
@@ -240,9 +233,7 @@ func TestDatabaseErrorsNameTheRemedy(t *testing.T) {
 	_, err = conn.Exec(ctx, "create role "+role+"; grant usage on schema outbox to "+role+"; set role "+role)
 	check(t, err)
 	_, err = producer.New(producer.Options{}).Enqueue(ctx, conn, event(nil))
-	if err == nil || !strings.Contains(err.Error(), "migrate grants --for producer") {
-		t.Errorf("without the right: %v", err)
-	}
+	need.That(t, err != nil && strings.Contains(err.Error(), "migrate grants --for producer"), "without the right: %v", err)
 	_, err = conn.Exec(ctx, "reset role; drop owned by "+role+"; drop role "+role)
 	check(t, err)
 }
@@ -273,14 +264,11 @@ func TestRowSettingsReachTheirColumns(t *testing.T) {
 			got, err := pgx.CollectRows(rows, pgx.RowTo[string])
 			check(t, err)
 			want := []string{`00:00:00`, `1000 "quoted\",{} 00:00:01 {"max": "1h30m0s", "base": "1.5s", "strategy": "Multiplier", "multiplier": "1.5", "jitterPercent": 0}`, `00:00:00 {}`}
-			if fmt.Sprint(got) != fmt.Sprint(want) {
-				t.Errorf("the rows are\n%q\nwant\n%q", got, want)
-			}
+			need.That(t, fmt.Sprint(got) == fmt.Sprint(want), "the rows are\n%q\nwant\n%q", got, want)
 			var back producer.Retry
 			check(t, json.Unmarshal([]byte(want[1][strings.Index(want[1], `{"max`):]), &back))
-			if back.JitterPercent == nil || *back.JitterPercent != 0 || back.Base != retry.Base || back.Max != retry.Max || back.Multiplier != "1.5" || back.Strategy != retry.Strategy {
-				t.Errorf("read back: %+v, want %+v", back, retry)
-			}
+			need.That(t, back.JitterPercent != nil && *back.JitterPercent == 0 && back.Base == retry.Base && back.Max == retry.Max && back.Multiplier == "1.5" && back.Strategy == retry.Strategy,
+				"read back: %+v, want %+v", back, retry)
 		})
 	}
 }
@@ -316,19 +304,13 @@ func TestRetryChecksAgree(t *testing.T) {
 		var retry producer.Retry
 		check(t, json.Unmarshal([]byte(text), &retry))
 		_, err := outbox.Enqueue(t.Context(), pool, event(func(e *producer.Event) { e.Retry = &retry }))
-		if (err == nil) != ok || err != nil && !errors.Is(err, producer.ErrInvalid) {
-			t.Errorf("Go about %s: %v, want it taken: %t", text, err, ok)
-		}
+		need.That(t, (err == nil) == ok && (err == nil || errors.Is(err, producer.ErrInvalid)), "Go about %s: %v, want it taken: %t", text, err, ok)
 		_, err = pool.Exec(t.Context(), `select outbox.enqueue('shop', 'orders', '{}', p_options => jsonb_build_object('retry', $1::jsonb))`, text)
-		if (err == nil) != ok {
-			t.Errorf("SQL about %s: %v, want it taken: %t", text, err, ok)
-		}
+		need.That(t, (err == nil) == ok, "SQL about %s: %v, want it taken: %t", text, err, ok)
 	}
 	for _, text := range []string{`[]`, `null`, `{"bases": "1s"}`, `{"base": 1}`, `{"base": "1 second"}`, `{"base": "-1s"}`, `{"strategy": null}`,
 		`{"strategy": "Multiplier", "multiplier": 2}`, `{"strategy": "Multiplier", "jitterPercent": "5"}`, `{"strategy": "Multiplier", "jitterPercent": 1.5}`} {
-		if _, err := pool.Exec(t.Context(), `select outbox.enqueue('shop', 'orders', '{}', p_options => jsonb_build_object('retry', $1::jsonb))`, text); err == nil {
-			t.Errorf("SQL took the backoff %s", text)
-		}
+		need.That(t, need.Err(pool.Exec(t.Context(), `select outbox.enqueue('shop', 'orders', '{}', p_options => jsonb_build_object('retry', $1::jsonb))`, text)) != nil, "SQL took the backoff %s", text)
 	}
 }
 
@@ -351,9 +333,7 @@ func TestProducerWorksInEachQueryMode(t *testing.T) {
 		check(t, err)
 		receipts, err := outbox.EnqueueBatch(t.Context(), conn, []producer.Event{event(nil), full})
 		check(t, err)
-		if !receipts[0].Enqueued || receipts[1].Enqueued {
-			t.Errorf("%+v, want the first enqueued", receipts)
-		}
+		need.That(t, receipts[0].Enqueued && !receipts[1].Enqueued, "%+v, want the first enqueued", receipts)
 	})
 }
 
@@ -370,9 +350,7 @@ func TestDefaultLimitsOfSizeAreKept(t *testing.T) {
 	if _, err := outbox.Enqueue(t.Context(), tx, sized(limit+1)); !errors.Is(err, producer.ErrInvalid) || !strings.Contains(err.Error(), "more than the limit of 1048576") {
 		t.Errorf("1 MiB and a byte: %v, want ErrInvalid with the limit", err)
 	}
-	if _, err := outbox.Enqueue(t.Context(), tx, sized(limit)); err != nil {
-		t.Errorf("1 MiB: %v", err)
-	}
+	need.Want(t, nil, "1 MiB: %v", need.Err(outbox.Enqueue(t.Context(), tx, sized(limit))))
 	if _, err := outbox.EnqueueBatch(t.Context(), tx, slices.Repeat([]producer.Event{sized(limit)}, 32)); !errors.Is(err, producer.ErrInvalid) || !strings.Contains(err.Error(), "enqueue it in parts") {
 		t.Errorf("32 payloads of 1 MiB, and what is around them: %v, want ErrInvalid with the remedy", err)
 	}
@@ -423,9 +401,8 @@ func TestDefaultNamespaceIsTheProducers(t *testing.T) {
 	need.OK(t, need.Err(outbox.EnqueueBatch(t.Context(), tx, events)))
 	need.OK(t, need.Err(outbox.Enqueue(t.Context(), tx, events[0])))
 	var got string
-	if err := tx.QueryRow(t.Context(), `select string_agg(namespace, ',' order by seq) from outbox.outbox_events`).Scan(&got); err != nil || got != "shop,other,shop" {
-		t.Errorf("namespaces %q, %v, want shop,other,shop", got, err)
-	}
+	err := tx.QueryRow(t.Context(), `select string_agg(namespace, ',' order by seq) from outbox.outbox_events`).Scan(&got)
+	need.That(t, err == nil && got == "shop,other,shop", "namespaces %q, %v, want shop,other,shop", got, err)
 	need.Want(t, "", "the caller's event has the namespace %q now", events[0].Namespace)
 }
 
@@ -437,18 +414,12 @@ func TestObjectsOnlyRefusesOtherPayloads(t *testing.T) {
 	pool := pgtest.Open(t, pgtest.Migrated(t))
 	outbox, tx := producer.New(producer.Options{Namespace: "shop", ObjectsOnly: true}), begin(t, pool)
 	for _, payload := range []any{json.RawMessage(" \n\t\r{}"), map[string]int{"a": 1}, struct{ A []int }{}} {
-		if _, err := outbox.Enqueue(t.Context(), tx, producer.Event{Topic: "orders", Payload: payload}); err != nil {
-			t.Errorf("%v: %v", payload, err)
-		}
+		need.Want(t, nil, "%v: %v", need.Err(outbox.Enqueue(t.Context(), tx, producer.Event{Topic: "orders", Payload: payload})), payload)
 	}
 	for _, payload := range []any{[]int{1, 2}, "text", 42, json.RawMessage(" null"), map[string]int(nil)} {
 		_, err := outbox.Enqueue(t.Context(), tx, producer.Event{Topic: "orders", Payload: payload})
-		if !errors.Is(err, producer.ErrInvalid) || !strings.Contains(err.Error(), "Payload is not a JSON object") {
-			t.Errorf("%v: %v, want ErrInvalid", payload, err)
-		}
+		need.That(t, errors.Is(err, producer.ErrInvalid) && strings.Contains(err.Error(), "Payload is not a JSON object"), "%v: %v, want ErrInvalid", payload, err)
 		_, err = outbox.EnqueueBatch(t.Context(), tx, []producer.Event{{Topic: "orders", Payload: payload}})
-		if !errors.Is(err, producer.ErrInvalid) {
-			t.Errorf("%v in a batch: %v, want ErrInvalid", payload, err)
-		}
+		need.That(t, errors.Is(err, producer.ErrInvalid), "%v in a batch: %v, want ErrInvalid", payload, err)
 	}
 }

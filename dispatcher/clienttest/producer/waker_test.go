@@ -67,9 +67,8 @@ func TestWakerNotifiesTheSchemasChannel(t *testing.T) {
 			waker := build(options)
 			for _, namespace := range []string{"shop", `it's "quoted"`, "shop"} {
 				waker.Wake(namespace)
-				if got := next(t, heard); got != namespace {
-					t.Errorf("%s: heard %q on %q, want %q", name, got, channel, namespace)
-				}
+				got := next(t, heard)
+				need.That(t, got == namespace, "%s: heard %q on %q, want %q", name, got, channel, namespace)
 			}
 		}
 	}
@@ -97,9 +96,8 @@ func TestWakerIsRateLimited(t *testing.T) {
 	}
 	// A rest begins before its notification is sent, so that it may be one more than there are rests;
 	// the first two come at once, and the last may come after the calls.
-	if most := int(took/time.Millisecond) + 4; n < 1 || n > most {
-		t.Errorf("%d calls in %v made %d notifications, want 1 to %d", calls, took, n, most)
-	}
+	most := int(took/time.Millisecond) + 4
+	need.That(t, n >= 1 && n <= most, "%d calls in %v made %d notifications, want 1 to %d", calls, took, n, most)
 }
 
 // An unreachable database does not fail the caller: Wake returns, the errors are reported, and the next
@@ -122,9 +120,8 @@ func TestWakerWithoutDatabase(t *testing.T) {
 	for range 100_000 {
 		waker.Wake("shop")
 	}
-	if n, most := len(failures), int(time.Since(began)/time.Second)+1; n > most {
-		t.Errorf("%d more failures were reported, want at most %d: one a second", n, most)
-	}
+	n, most := len(failures), int(time.Since(began)/time.Second)+1
+	need.That(t, n <= most, "%d more failures were reported, want at most %d: one a second", n, most)
 	check(t, srv.Restart(t.Context()))
 	heard := listener(t, srv.DSN("postgres"), "outbox")
 	for notified := false; !notified; {

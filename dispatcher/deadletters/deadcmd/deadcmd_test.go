@@ -18,6 +18,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 	"github.com/outbox-operator/outbox-operator/hack/testing/golden"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 var (
@@ -143,15 +144,11 @@ func TestOutputMatchesGoldenFiles(t *testing.T) {
 	} {
 		printed := func(format string) string {
 			r := run(t, false, append(slices.Clone(args), "--output", format)...)
-			if r.err != nil || strings.ContainsAny(r.out, "\x1b\u0092\u009b\ufffe") {
-				t.Errorf("%s as %s: %v, or it has a control sequence:\n%s", name, format, r.err, r.out)
-			}
+			need.That(t, r.err == nil && !strings.ContainsAny(r.out, "\x1b\u0092\u009b\ufffe"), "%s as %s: %v, or it has a control sequence:\n%s", name, format, r.err, r.out)
 			if r.stderr == "" {
 				return r.out
 			}
-			if format != "table" {
-				t.Errorf("%s as %s writes to standard error: %s", name, format, r.stderr)
-			}
+			need.That(t, format == "table", "%s as %s writes to standard error: %s", name, format, r.stderr)
 			return r.out + "--- standard error\n" + r.stderr
 		}
 		golden.Check(t, "printed.golden", name+".table", printed("table"))
@@ -166,9 +163,8 @@ func TestOutputMatchesGoldenFiles(t *testing.T) {
 			golden.Check(t, "printed.golden", "payload.yaml", asYAML)
 		}
 		var fromJSON, fromYAML any
-		if err := errors.Join(json.Unmarshal([]byte(asJSON), &fromJSON), yaml.Unmarshal([]byte(asYAML), &fromYAML)); err != nil || !reflect.DeepEqual(fromJSON, fromYAML) {
-			t.Errorf("%s: YAML differs from JSON, %v:\n%s\nwant\n%s", name, err, asYAML, asJSON)
-		}
+		err := errors.Join(json.Unmarshal([]byte(asJSON), &fromJSON), yaml.Unmarshal([]byte(asYAML), &fromYAML))
+		need.That(t, err == nil && reflect.DeepEqual(fromJSON, fromYAML), "%s: YAML differs from JSON, %v:\n%s\nwant\n%s", name, err, asYAML, asJSON)
 	}
 }
 
@@ -199,8 +195,7 @@ func TestWrongCommandLinesAreRefused(t *testing.T) {
 		"no dead letter 7: not found":                                        {"dead", "show", "7"},
 		"unknown flag: --resolved":                                           {"dead", "groups", "--resolved"},
 	} {
-		if r := run(t, false, args...); r.err == nil || !strings.Contains(r.err.Error(), want) || r.out != "" {
-			t.Errorf("%v: %v\nwant %s", args, r.err, want)
-		}
+		r := run(t, false, args...)
+		need.That(t, r.err != nil && strings.Contains(r.err.Error(), want) && r.out == "", "%v: %v\nwant %s", args, r.err, want)
 	}
 }

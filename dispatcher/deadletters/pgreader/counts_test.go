@@ -73,9 +73,8 @@ func TestGroupsThatMatchAreFoundAmongMore(t *testing.T) {
 		select gen_random_uuid(), 'shop', 'a', 'permanent_failure', 'http', n::text, 20 from generate_series(1, $1::integer) as n`, deadletters.MaxGroups+30)
 	addDead(t, pool, "z", 3)
 	for _, f := range []deadletters.Filter{{Topic: "z"}, {Type: "Type1"}} {
-		if got, err := r.Groups(t.Context(), f); err != nil || len(got.Groups) != 1 || got.Groups[0].Topic != "z" || got.More {
-			t.Errorf("%+v: %d groups, more %t, %v", f, len(got.Groups), got.More, err)
-		}
+		got, err := r.Groups(t.Context(), f)
+		need.That(t, err == nil && len(got.Groups) == 1 && got.Groups[0].Topic == "z" && !got.More, "%+v: %d groups, more %t, %v", f, len(got.Groups), got.More, err)
 	}
 	if got, err := r.Groups(t.Context(), deadletters.Filter{}); err != nil || len(got.Groups) != deadletters.MaxGroups || !got.More {
 		t.Errorf("without a filter: %d groups, more %t, %v", len(got.Groups), got.More, err)
@@ -97,9 +96,7 @@ func TestCountByPutsTheLargestFirst(t *testing.T) {
 		}
 		for _, c := range got.Counts {
 			all = append(all, fmt.Sprintf("%.4s %d %d", c.Value, c.Count, c.Groups))
-			if c.Since.IsZero() || c.Last.Before(c.Since) {
-				t.Errorf("%+v has no times", c)
-			}
+			need.That(t, !c.Since.IsZero() && !c.Last.Before(c.Since), "%+v has no times", c)
 		}
 		return all
 	}
@@ -158,9 +155,7 @@ func TestForwardedPortChangesNoRow(t *testing.T) {
 			}
 		}
 	}
-	if succeeded < 2*12 {
-		t.Errorf("%d requests succeeded, want 24: is it a pod's server?", succeeded)
-	}
+	need.That(t, succeeded >= 2*12, "%d requests succeeded, want 24: is it a pod's server?", succeeded)
 }
 
 // rows returns the versions of all rows of the schema. A row that is written again, even unchanged, has another version.
@@ -201,9 +196,7 @@ func TestHistoryHasTheJournal(t *testing.T) {
 		need.OK(t, err)
 		for _, record := range history.Journal {
 			all = append(all, record.Operation)
-			if record.LSN == "" || record.Transaction == "" || record.Login == "" || record.At.IsZero() || record.Topic != "orders" {
-				t.Errorf("a record is %+v", record)
-			}
+			need.That(t, record.LSN != "" && record.Transaction != "" && record.Login != "" && !record.At.IsZero() && record.Topic == "orders", "a record is %+v", record)
 		}
 		return all
 	}
@@ -216,9 +209,8 @@ func TestHistoryHasTheJournal(t *testing.T) {
 		t.Errorf("of a row that is gone the records are %v", got)
 	}
 	for _, n := range []int{3, 5} { // of another topic, and of another namespace
-		if history, err := r.Event(t.Context(), eventID(n), false); err == nil {
-			t.Errorf("event %d: %+v", n, history)
-		}
+		history, err := r.Event(t.Context(), eventID(n), false)
+		need.That(t, err != nil, "event %d: %+v", n, history)
 	}
 	for range deadletters.MaxRecords {
 		pgtest.Exec(pool, `update outbox.outbox_events set attempts = attempts + 1 where id = $1`, eventID(1))
@@ -340,9 +332,8 @@ func TestStatementsReadABoundedNumberOfRows(t *testing.T) {
 			if p.looked() > c.rows || p.Hit+p.Read > c.pages {
 				t.Errorf("%s, statistics %s: it read %.0f rows and %d pages, want %.0f and %d at most:\n%s", name, statistics, p.looked(), p.Hit+p.Read, c.rows, c.pages, text)
 			}
-			if strings.Contains(name, "groups") && p.has(func(p plan) bool { return strings.Contains(p.Node, "Seq Scan") && p.Table != "" }) {
-				t.Errorf("%s, statistics %s: it reads the table from end to end:\n%s", name, statistics, text)
-			}
+			need.That(t, !strings.Contains(name, "groups") || !p.has(func(p plan) bool { return strings.Contains(p.Node, "Seq Scan") && p.Table != "" }),
+				"%s, statistics %s: it reads the table from end to end:\n%s", name, statistics, text)
 		}
 	}
 }

@@ -129,14 +129,10 @@ func TestFilterMembersChooseDeadLetters(t *testing.T) {
 		for _, g := range groups.Groups {
 			n += int(g.Count)
 		}
-		if n != len(strings.Fields(c.want)) {
-			t.Errorf("%s: %d in groups, want %q: %+v", name, n, c.want, groups)
-		}
+		need.That(t, n == len(strings.Fields(c.want)), "%s: %d in groups, want %q: %+v", name, n, c.want, groups)
 	}
 	_, err := r.List(t.Context(), deadletters.ListRequest{Filter: deadletters.Filter{Group: "2"}})
-	if !errors.Is(err, deadletters.ErrInvalidRequest) {
-		t.Errorf("a wrong filter: %v", err)
-	}
+	need.That(t, errors.Is(err, deadletters.ErrInvalidRequest), "a wrong filter: %v", err)
 	if _, err := r.Groups(t.Context(), deadletters.Filter{Resolved: true}); !errors.Is(err, deadletters.ErrInvalidRequest) {
 		t.Errorf("groups of resolved dead letters: %v", err)
 	}
@@ -150,17 +146,13 @@ func TestReaderSeesOnlyItsTopics(t *testing.T) {
 	page, err := r.List(t.Context(), deadletters.ListRequest{})
 	need.Want(t, "3", "events %q, want 3", numbers(t, page, err))
 	groups, err := r.Groups(t.Context(), deadletters.Filter{})
-	if err != nil || len(groups.Groups) != 1 || groups.Groups[0].Topic != "bills" {
-		t.Errorf("%+v, %v", groups, err)
-	}
+	need.That(t, err == nil && len(groups.Groups) == 1 && groups.Groups[0].Topic == "bills", "%+v, %v", groups, err)
 	for _, id := range []string{eventID(1), "2", "key-1"} {
 		_, err := r.Show(t.Context(), id, true)
 		if id == "key-1" {
 			_, err = r.Event(t.Context(), id, true)
 		}
-		if !errors.Is(err, deadletters.ErrNotFound) {
-			t.Errorf("%s of another topic: %v", id, err)
-		}
+		need.That(t, errors.Is(err, deadletters.ErrNotFound), "%s of another topic: %v", id, err)
 	}
 	if _, err := r.Event(t.Context(), eventID(1), false); !errors.Is(err, deadletters.ErrNotFound) || !strings.Contains(err.Error(), `the namespace shop and the topics ["bills"]`) {
 		t.Errorf("an event of another topic: %v", err)
@@ -197,9 +189,7 @@ func TestShowReturnsEverything(t *testing.T) {
 			content = deadletters.Content{Headers: json.RawMessage(`{"trace": "s3cr3t"}`), Payload: json.RawMessage(`{"card": "s3cr3t"}`)}
 		}
 		deadLetter, err := r.Show(t.Context(), eventID(2), payload)
-		if !reflect.DeepEqual(deadLetter.Content, content) {
-			t.Errorf("payload %v: show has the content %+v, want %+v", payload, deadLetter.Content, content)
-		}
+		need.That(t, reflect.DeepEqual(deadLetter.Content, content), "payload %v: show has the content %+v, want %+v", payload, deadLetter.Content, content)
 		deadLetter.Content = deadletters.Content{}
 		compare(t, "show", deadLetter, err)
 		history, err := r.Event(t.Context(), eventID(4), payload)
@@ -210,9 +200,8 @@ func TestShowReturnsEverything(t *testing.T) {
 		compare(t, "event", history, err)
 	}
 	for id, want := range map[string]int64{"1": 1, eventID(4): 5} {
-		if deadLetter, err := r.Show(t.Context(), id, false); err != nil || deadLetter.ID != want {
-			t.Errorf("%s is dead letter %d, want %d: %v", id, deadLetter.ID, want, err)
-		}
+		deadLetter, err := r.Show(t.Context(), id, false)
+		need.That(t, err == nil && deadLetter.ID == want, "%s is dead letter %d, want %d: %v", id, deadLetter.ID, want, err)
 	}
 	groups, err := r.Groups(t.Context(), deadletters.Filter{})
 	compare(t, "groups", groups, err)
@@ -231,13 +220,10 @@ func TestShowReturnsEverything(t *testing.T) {
 		for _, lease := range []string{`status = 'pending', locked_by = null, locked_until = null`, `status = 'processing', locked_by = id, locked_until = created_at`} {
 			pgtest.Exec(pool, `update outbox.outbox_events set `+lease+` where id = $1`, eventID(6))
 			history, err := r.Event(t.Context(), eventID(6), false)
-			if _, unwritable := json.Marshal(history); err != nil || unwritable != nil {
-				t.Errorf("an event with times of %s: %v, %v", at, err, unwritable)
-			}
+			_, unwritable := json.Marshal(history)
+			need.That(t, err == nil && unwritable == nil, "an event with times of %s: %v, %v", at, err, unwritable)
 		}
-		if _, err := r.Show(t.Context(), eventID(1), false); err != nil {
-			t.Errorf("a dead letter of an event with times of %s: %v", at, err)
-		}
+		need.Want(t, nil, "a dead letter of an event with times of %s: %v", need.Err(r.Show(t.Context(), eventID(1), false)), at)
 	}
 	pgtest.Exec(pool, `update outbox.outbox_events set payload = to_jsonb(repeat('x', $1)), size_bytes = $1 where id = $2`, deadletters.MaxPayload+1, eventID(1))
 	if deadLetter, err := r.Show(t.Context(), eventID(1), true); err != nil || deadLetter.Payload != nil || !strings.Contains(deadLetter.PayloadOmitted, "read it in the database") {
@@ -260,9 +246,8 @@ func TestEventIsFoundByItsDedupeKey(t *testing.T) {
 	pgtest.Exec(pool, `update outbox.outbox_events set dedupe_key = $1 where id = $2`, eventID(77), eventID(1))
 	pgtest.Exec(pool, `update outbox.outbox_events set dedupe_key = 'key-2' where id = $1`, eventID(3))
 	for key, want := range map[string]string{"key-6": eventID(6), eventID(77): eventID(1), eventID(6): eventID(6)} {
-		if history, err := r.Event(t.Context(), key, false); err != nil || history.Event == nil || history.Event.ID != want {
-			t.Errorf("%s: %+v, %v", key, history.Event, err)
-		}
+		history, err := r.Event(t.Context(), key, false)
+		need.That(t, err == nil && history.Event != nil && history.Event.ID == want, "%s: %+v, %v", key, history.Event, err)
 	}
 	if _, err := r.Event(t.Context(), "key-5", false); !errors.Is(err, deadletters.ErrNotFound) {
 		t.Errorf("a key of another namespace: %v", err)
@@ -313,9 +298,8 @@ func TestClientReturnsWhatTheReaderReturns(t *testing.T) {
 		}
 	}
 	pgtest.Exec(pool, `update outbox.outbox_events set dedupe_key = 'a/b?c' where id = $1`, eventID(1))
-	if h, err := c.Event(t.Context(), "a/b?c", false); err != nil || h.Event == nil || h.Event.ID != eventID(1) {
-		t.Errorf("a key with a slash: %+v, %v", h, err)
-	}
+	h, err := c.Event(t.Context(), "a/b?c", false)
+	need.That(t, err == nil && h.Event != nil && h.Event.ID == eventID(1), "a key with a slash: %+v, %v", h, err)
 }
 
 // same compares two results and their errors.
@@ -325,9 +309,7 @@ func same(t *testing.T, name string) func(any, error) func(any, error) {
 			t.Helper()
 			a, _ := json.Marshal(want)
 			b, _ := json.Marshal(got)
-			if wantErr == nil && (err != nil || string(a) != string(b)) {
-				t.Errorf("%s: %s, %v\nwant %s", name, b, err, a)
-			}
+			need.That(t, wantErr != nil || (err == nil && string(a) == string(b)), "%s: %s, %v\nwant %s", name, b, err, a)
 			if wantErr != nil && (err == nil || err.Error() != wantErr.Error() || errors.Is(err, deadletters.ErrNotFound) != errors.Is(wantErr, deadletters.ErrNotFound) ||
 				errors.Is(err, deadletters.ErrInvalidRequest) != errors.Is(wantErr, deadletters.ErrInvalidRequest)) {
 				t.Errorf("%s: %v\nwant %v", name, err, wantErr)
@@ -350,24 +332,15 @@ func TestReaderWorksInEveryModeOfTheDriver(t *testing.T) {
 				ErrorContains: "422", Since: noon, Until: noon.AddDate(1, 0, 0),
 			}
 			groups, err := r.Groups(t.Context(), f)
-			if err != nil || len(groups.Groups) != 1 {
-				t.Errorf("%s: groups: %+v, %v", name, groups, err)
-			}
+			need.That(t, err == nil && len(groups.Groups) == 1, "%s: groups: %+v, %v", name, groups, err)
 			page, err := r.List(t.Context(), deadletters.ListRequest{Filter: f})
-			if err != nil || len(page.DeadLetters) != 1 {
-				t.Errorf("%s: list: %+v, %v", name, page, err)
-			}
+			need.That(t, err == nil && len(page.DeadLetters) == 1, "%s: list: %+v, %v", name, page, err)
 			deadLetter, err := r.Show(t.Context(), eventID(1), true)
-			if err != nil || string(deadLetter.Payload) != `{"card": "s3cr3t"}` || len(deadLetter.Failures) != 1 {
-				t.Errorf("%s: show: %+v, %v", name, deadLetter, err)
-			}
-			if deadLetter, err = r.Show(t.Context(), "2", false); err != nil || deadLetter.ID != 2 {
-				t.Errorf("%s: show a number: %+v, %v", name, deadLetter, err)
-			}
+			need.That(t, err == nil && string(deadLetter.Payload) == `{"card": "s3cr3t"}` && len(deadLetter.Failures) == 1, "%s: show: %+v, %v", name, deadLetter, err)
+			deadLetter, err = r.Show(t.Context(), "2", false)
+			need.That(t, err == nil && deadLetter.ID == 2, "%s: show a number: %+v, %v", name, deadLetter, err)
 			history, err := r.Event(t.Context(), "key-4", false)
-			if err != nil || history.Event == nil || len(history.DeadLetters) == 0 {
-				t.Errorf("%s: event: %+v, %v", name, history, err)
-			}
+			need.That(t, err == nil && history.Event != nil && len(history.DeadLetters) != 0, "%s: event: %+v, %v", name, history, err)
 		}
 	})
 }
@@ -380,17 +353,13 @@ func TestReaderCannotWrite(t *testing.T) {
 		_, err := tx.Exec(t.Context(), "update outbox.outbox_dead_letters set resolution = null")
 		return err
 	})
-	if err == nil || !strings.Contains(err.Error(), "25006") {
-		t.Errorf("a write: %v", err)
-	}
+	need.That(t, err != nil && strings.Contains(err.Error(), "25006"), "a write: %v", err)
 	r.timeout = time.Millisecond
 	err = r.read(t.Context(), "try", func(tx pgx.Tx) error {
 		_, err := tx.Exec(t.Context(), "select pg_sleep(600)")
 		return err
 	})
-	if err == nil || !strings.Contains(err.Error(), "a request may take 1ms: narrow it by topic, group or time") {
-		t.Errorf("a long statement: %v", err)
-	}
+	need.That(t, err != nil && strings.Contains(err.Error(), "a request may take 1ms: narrow it by topic, group or time"), "a long statement: %v", err)
 	empty := pgtest.Empty(t)
 	r = New(func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, empty) }, Options{})
 	if _, err := r.List(t.Context(), deadletters.ListRequest{}); err == nil || !strings.Contains(err.Error(), "run `dispatcher migrate up`") {
@@ -410,14 +379,12 @@ func TestReplayLoginReadsDeadLettersButNotEvents(t *testing.T) {
 		t.Errorf("show: %+v, %v", deadLetter, err)
 	}
 	pgtest.Exec(pool, `delete from outbox.outbox_events where id = $1`, eventID(1))
-	if deadLetter, err = r.Show(t.Context(), eventID(1), false); err != nil || deadLetter.Status != "" || deadLetter.PayloadOmitted != "" {
-		t.Errorf("show, of an event whose row is gone: %+v, %v", deadLetter, err)
-	}
+	deadLetter, err = r.Show(t.Context(), eventID(1), false)
+	need.That(t, err == nil && deadLetter.Status == "" && deadLetter.PayloadOmitted == "", "show, of an event whose row is gone: %+v, %v", deadLetter, err)
 	for _, id := range []string{eventID(2), "key-2"} {
-		if _, err := r.Event(t.Context(), id, false); err == nil || !strings.Contains(err.Error(), "this login may not read the row of an event") ||
-			!strings.Contains(err.Error(), "use a login that may select on outbox_events, such as the dispatcher's") {
-			t.Errorf("event %s: %v", id, err)
-		}
+		_, err := r.Event(t.Context(), id, false)
+		need.That(t, err != nil && strings.Contains(err.Error(), "this login may not read the row of an event") && strings.Contains(err.Error(), "use a login that may select on outbox_events, such as the dispatcher's"),
+			"event %s: %v", id, err)
 	}
 	if page, err := r.List(t.Context(), deadletters.ListRequest{}); err != nil || len(page.DeadLetters) == 0 {
 		t.Errorf("list: %+v, %v", page, err)

@@ -40,6 +40,14 @@ func Err(results ...any) error {
 	return err
 }
 
+// That marks the test as failed, with the text, and lets it continue, unless what it says holds.
+func That(t testing.TB, holds bool, text string, args ...any) {
+	t.Helper()
+	if !holds {
+		t.Errorf(text, args...)
+	}
+}
+
 // Want marks the test as failed, and lets it continue, unless it got what is wanted. The verbs of the text are for also, for what
 // the test got, and for what is wanted, which a text may leave out.
 func Want[T comparable](t testing.TB, want T, text string, got T, also ...any) {

@@ -111,12 +111,14 @@ func TestWrongValuesAndErrorsAreReported(t *testing.T) {
 	s := &said{}
 	need.OK(s, need.Err(fmt.Sscan("7", new(int))))
 	need.Want(s, 2, "%d events, want %d", 2)
+	need.That(s, true, "no event")
 	need.WantAll(s, []int{}, "%v", nil)
 	need.WantAll(t, nil, "%q, want none", s.all)
 
 	need.OK(s, need.Err(fmt.Sscan("", new(int))))
 	need.Want(s, 2, "%s: %d events, want %d", 3, "orders")
 	need.Want(s, 2, "%d events", 3)
+	need.That(s, false, "%d lost", 4)
 	need.WantAll(s, []int{1}, "got %v, want %v", []int{1, 2})
-	need.WantAll(t, []string{"EOF", "orders: 3 events, want 2", "3 events", "got [1 2], want [1]"}, "%q, want %q", s.all)
+	need.WantAll(t, []string{"EOF", "orders: 3 events, want 2", "3 events", "4 lost", "got [1 2], want [1]"}, "%q, want %q", s.all)
 }
