@@ -36,7 +36,7 @@ func live(t *testing.T, store dispatcher.Store, cfg dispatcher.Config, limit tim
 		}
 		return deliver(m, e)
 	}}
-	mortal := &storetest.Hooked{Store: store, Before: func(_ context.Context, c storetest.Call) error { return m.ends.Err() }}
+	mortal := &storetest.Hooked{Store: store, Before: func(context.Context, storetest.Call) error { return m.ends.Err() }}
 	_, stop := begin(t, mortal, sink, cfg)
 	defer stop()
 	passes(t, limit, "the process ends, or all is done", func() bool { return m.ends.Err() != nil || done() })

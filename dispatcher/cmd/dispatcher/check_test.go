@@ -376,7 +376,7 @@ func TestVerifiedTypesFileGatesEvents(t *testing.T) {
 	args := []string{"-f", o.file(t, o.dispatcher, dispatching("{http: {url: '"+consumer.URL+"'}}")), "--verified-types-file", m.file("types")}
 	checked := func() output { return run(t, "", append([]string{"check"}, args...)...) }
 	o.enqueue(t, 20)
-	checked().ended(t, 1, "FAIL verified types: verifiedTypesFile: ")
+	checked().ended(t, 1, "FAIL verified types: --verified-types-file: ")
 	p := launch(t, command(t, append([]string{"run", "--listen", "127.0.0.1:0"}, args...)...))
 	p.ready(t)
 	gated := func() bool {

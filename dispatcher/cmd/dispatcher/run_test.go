@@ -311,7 +311,7 @@ func TestPausedAndPortInUse(t *testing.T) {
 	if s := p.status(t); s.State != "Paused" || s.InFlight.Rows != 0 || o.count(t, "status = 'pending'") != 3 {
 		t.Errorf("paused, and yet: %+v", s)
 	}
-	run(t, "", "run", "-f", o.file(t, o.dispatcher, yaml), "--listen", p.address).ended(t, 1, "server.address: ", "address already in use", "choose a free port")
+	run(t, "", "run", "-f", o.file(t, o.dispatcher, yaml), "--listen", p.address).ended(t, 1, "--listen: ", "address already in use", "choose a free port")
 	need.Want(t, 0, "exit code %d, want 0", p.stop(t))
 	for line := range strings.Lines(p.log.String()) {
 		if !strings.HasPrefix(line, `{"time":`) || !strings.Contains(line, fmt.Sprintf(`"dispatcher":%q`, "orders")) {

@@ -102,7 +102,7 @@ func TestStateFilePausesARunningProcess(t *testing.T) {
 	problem := func(text string) func() bool {
 		return func() bool {
 			files := p.status(t).FileProblems
-			return len(files) == 1 && files[0].Field == "stateFile" && strings.Contains(files[0].Message, text)
+			return len(files) == 1 && files[0].Field == "--state-file" && strings.Contains(files[0].Message, text)
 		}
 	}
 	await(t, "the unknown word is reported", problem("says neither Running nor Paused; write one of them into it"))
@@ -111,7 +111,7 @@ func TestStateFilePausesARunningProcess(t *testing.T) {
 	if !shows("Paused", "1", "1") || len(arrived) != 0 {
 		t.Errorf("%d deliveries while its file is missing: %+v", len(arrived), p.status(t))
 	}
-	says("check").ended(t, 1, "FAIL state: stateFile: ")
+	says("check").ended(t, 1, "FAIL state: --state-file: ")
 
 	say("Running")
 	for range 18 {

@@ -146,7 +146,7 @@ func (s *switches) Resume() { s.resumes++ }
 func TestStateFileIsReadAgain(t *testing.T) {
 	var log bytes.Buffer
 	engine := &switches{}
-	f := &stateFile{watchedFile: watchedFile{field: "stateFile", path: filepath.Join(t.TempDir(), "state"), log: slog.New(slog.NewTextHandler(&log, nil))}, engine: engine, last: spec.Running}
+	f := &stateFile{watchedFile: watchedFile{field: "--state-file", path: filepath.Join(t.TempDir(), "state"), log: slog.New(slog.NewTextHandler(&log, nil))}, engine: engine, last: spec.Running}
 	for _, step := range []struct {
 		text            string
 		pauses, resumes int
@@ -190,7 +190,7 @@ func (g *gate) Admit(admits func(string) bool) { g.admits, g.calls = admits, g.c
 func TestVerifiedTypesFileIsReadAgain(t *testing.T) {
 	var log bytes.Buffer
 	engine := &gate{}
-	f := &typesFile{watchedFile: watchedFile{field: "verifiedTypesFile", path: filepath.Join(t.TempDir(), "types"), log: slog.New(slog.NewTextHandler(&log, nil))}, engine: engine}
+	f := &typesFile{watchedFile: watchedFile{field: "--verified-types-file", path: filepath.Join(t.TempDir(), "types"), log: slog.New(slog.NewTextHandler(&log, nil))}, engine: engine}
 	for _, step := range []struct {
 		text            string // "-" for no file
 		calls, lines    int
@@ -216,7 +216,7 @@ func TestVerifiedTypesFileIsReadAgain(t *testing.T) {
 		if n := strings.Count(log.String(), "\n"); engine.calls != step.calls || n != step.lines {
 			t.Errorf("%q: %d calls and %d log lines, want %d with %d:\n%s", name, engine.calls, n, step.calls, step.lines, log.String())
 		}
-		if p := f.problems(); (len(p) == 1) != (step.problem != "") || len(p) == 1 && (p[0].Field != "verifiedTypesFile" || !strings.Contains(p[0].Message, step.problem)) {
+		if p := f.problems(); (len(p) == 1) != (step.problem != "") || len(p) == 1 && (p[0].Field != "--verified-types-file" || !strings.Contains(p[0].Message, step.problem)) {
 			t.Errorf("%q: problems %+v, want %q", name, p, step.problem)
 		}
 		for _, eventType := range strings.Fields(step.admits) {

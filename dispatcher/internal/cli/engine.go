@@ -79,12 +79,12 @@ func newProcess(ctx context.Context, version string, cfg spec.Config, registry p
 		return nil, refused{err}
 	}
 	if cfg.StateFile != "" {
-		e.state = &stateFile{watchedFile: watchedFile{field: "stateFile", path: cfg.StateFile, log: e.log}, engine: e, last: cfg.State}
+		e.state = &stateFile{watchedFile: watchedFile{field: "--state-file", path: cfg.StateFile, log: e.log}, engine: e, last: cfg.State}
 		e.state.refresh()
 	}
 	if cfg.VerifiedTypesFile != "" {
 		e.Admit(func(string) bool { return false }) // until the file was read
-		e.verified = &typesFile{watchedFile: watchedFile{field: "verifiedTypesFile", path: cfg.VerifiedTypesFile, log: e.log}, engine: e}
+		e.verified = &typesFile{watchedFile: watchedFile{field: "--verified-types-file", path: cfg.VerifiedTypesFile, log: e.log}, engine: e}
 		e.verified.refresh()
 	}
 	return e, nil

@@ -145,7 +145,7 @@ func (f *stateFile) refresh() {
 
 // readState returns what the file says.
 func readState(path string) (spec.State, error) {
-	text, err := readFile("stateFile", path, "write Running or Paused into it", 64)
+	text, err := readFile("--state-file", path, "write Running or Paused into it", 64)
 	if err != nil {
 		return "", err
 	}
@@ -153,7 +153,7 @@ func readState(path string) (spec.State, error) {
 	case spec.Running, spec.Paused:
 		return state, nil
 	default:
-		return "", fmt.Errorf("stateFile: %s says neither Running nor Paused; write one of them into it", path)
+		return "", fmt.Errorf("--state-file: %s says neither Running nor Paused; write one of them into it", path)
 	}
 }
 
@@ -182,12 +182,12 @@ const maxTypes = 1 << 20
 
 // readTypes returns the event types and beginnings of some that the file lists. It is not nil.
 func readTypes(path string) (types []string, err error) {
-	text, err := readFile("verifiedTypesFile", path, "write the event types with a verified consumer into it, one a line", maxTypes+1)
+	text, err := readFile("--verified-types-file", path, "write the event types with a verified consumer into it, one a line", maxTypes+1)
 	if err != nil {
 		return nil, err
 	}
 	if len(text) > maxTypes {
-		return nil, fmt.Errorf("verifiedTypesFile: %s has more than %d bytes; list fewer event types, or the beginnings of some with *", path, maxTypes)
+		return nil, fmt.Errorf("--verified-types-file: %s has more than %d bytes; list fewer event types, or the beginnings of some with *", path, maxTypes)
 	}
 	types = []string{}
 	for line := range strings.Lines(text) {

@@ -103,7 +103,7 @@ func options(cfg spec.KafkaSink) []kgo.Opt {
 		// The records of a partition that lost its leader are given up even if one may have been written.
 		kgo.AllowIdempotentProduceCancellation(),
 		kgo.ProducerBatchCompression(compression),
-		kgo.ProducerBatchMaxBytes(int32(cfg.MaxMessageBytes)),
+		kgo.ProducerBatchMaxBytes(cfg.MaxMessageBytes),
 		kgo.ProducerLinger(linger),
 		kgo.ProduceRequestTimeout(min(cfg.Timeout.D(), 10*time.Second)),
 		// The engine bounds what is in flight; Produce must never wait for room.
