@@ -160,24 +160,29 @@ type Wait struct {
 // Done is how many dead letters had their turn.
 func (r Replay) Done() int64 { return r.Matched - r.Waiting }
 
-// String is the progress in one line.
-func (r Replay) String() string {
-	parts := []string{fmt.Sprintf("%d of %d done", r.Done(), r.Matched)}
-	count := func(n int64, what string) {
+// Outcomes are the counts in words, without those that are 0. verb is written before each outcome, and skipped is the format of a
+// reason.
+func (p Progress) Outcomes(verb, skipped string) (all []string) {
+	count := func(n int64, outcome string) {
 		if n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", n, what))
+			all = append(all, fmt.Sprintf("%d %s%s", n, verb, outcome))
 		}
 	}
-	count(r.Delivered, "delivered")
-	count(r.DeadAgain, "dead again")
-	count(r.Discarded, "discarded")
-	count(r.Reopened, "reopened")
-	count(r.Failing, "failing")
-	count(r.Pending, "not delivered yet")
-	for _, s := range r.Skipped {
-		count(s.Count, "skipped: "+s.Reason)
+	count(p.Delivered, "delivered")
+	count(p.DeadAgain, "dead again")
+	count(p.Discarded, "discarded")
+	count(p.Reopened, "reopened")
+	count(p.Failing, "failing")
+	count(p.Pending, "not delivered yet")
+	for _, s := range p.Skipped {
+		count(s.Count, fmt.Sprintf(skipped, s.Reason))
 	}
-	text := strings.Join(parts, ", ")
+	return all
+}
+
+// String is the progress in one line.
+func (r Replay) String() string {
+	text := strings.Join(append([]string{fmt.Sprintf("%d of %d done", r.Done(), r.Matched)}, r.Outcomes("", "skipped: %s")...), ", ")
 	if r.Stopped != "" {
 		text += "; stopped: " + r.Stopped
 	}

@@ -175,25 +175,7 @@ func schemaReady(seen observed) metav1.Condition {
 
 // counts are the outcomes in words, without those that are none.
 func counts(p status.Replay) string {
-	var parts []string
-	count := func(n int64, what string) {
-		if n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", n, what))
-		}
-	}
-	count(p.Delivered, "are delivered")
-	count(p.DeadAgain, "are dead again")
-	count(p.Discarded, "are discarded")
-	count(p.Reopened, "are reopened")
-	count(p.Failing, "are failing")
-	count(p.Pending, "are not delivered yet")
-	for _, s := range p.Skipped {
-		count(s.Count, "are skipped ("+s.Reason+")")
-	}
-	if len(parts) == 0 {
-		return "none had its turn"
-	}
-	return strings.Join(parts, ", ")
+	return cmp.Or(strings.Join(p.Outcomes("are ", "skipped (%s)"), ", "), "none had its turn")
 }
 
 // watched are the conditions whose changes are recorded as Events.

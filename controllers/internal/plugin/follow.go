@@ -115,28 +115,15 @@ func progress(dlr *v1alpha1.DeadLetterReplay) string {
 		}
 		return "waits for the operator"
 	}
-	skipped := int64(0)
-	var parts []string
-	count := func(n int64, what string) {
-		if n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", n, what))
-		}
-	}
-	count(s.Delivered, "delivered")
-	count(s.DeadAgain, "dead again")
-	count(s.Discarded, "discarded")
-	count(s.Reopened, "reopened")
-	count(s.Failing, "failing")
-	count(s.Pending, "not delivered yet")
-	for _, one := range s.Skipped {
-		skipped += one.Count
-		count(one.Count, "skipped: "+one.Reason)
-	}
 	head := fmt.Sprintf("%d of %d done", ptr.Deref(s.Done, 0), s.Matched)
 	if dlr.Spec.DryRun {
+		skipped := int64(0)
+		for _, one := range s.Skipped {
+			skipped += one.Count
+		}
 		head = fmt.Sprintf("would %s %d of %d", strings.ToLower(string(dlr.Spec.Action)), s.Matched-skipped, s.Matched)
 	}
-	text := strings.Join(append([]string{head}, parts...), ", ")
+	text := strings.Join(append([]string{head}, s.Outcomes("", "skipped: %s")...), ", ")
 	if s.Stopped != "" {
 		return text + "; stopped: " + s.Stopped
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
@@ -72,21 +73,32 @@ func checkData(cmd *cobra.Command, file source, output string) error {
 	return nil
 }
 
-// readData reads the database and makes the checks.
-func readData(ctx context.Context, cfg spec.Config) (*dataReport, error) {
+// readyStore opens the store of a schema that this version can use. The caller closes the pool.
+func readyStore(ctx context.Context, cfg spec.Config) (*pgxpool.Pool, *pgstore.Store, error) {
 	pool, err := database.Pool(ctx, cfg.Database, cfg.Name)
 	if err != nil {
-		return nil, refused{err}
+		return nil, nil, refused{err}
 	}
-	defer pool.Close()
 	store := pgstore.New(pool, storeOptions(cfg, uuid.Nil))
 	schema, err := store.Schema(ctx)
-	switch {
-	case err != nil:
-		return nil, sentence(err)
-	case schema.State != dispatcher.SchemaReady:
-		return nil, errors.New(schema.Message)
+	if err != nil {
+		err = sentence(err)
+	} else if schema.State != dispatcher.SchemaReady {
+		err = errors.New(schema.Message)
 	}
+	if err != nil {
+		pool.Close()
+	}
+	return pool, store, err
+}
+
+// readData reads the database and makes the checks.
+func readData(ctx context.Context, cfg spec.Config) (*dataReport, error) {
+	pool, store, err := readyStore(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer pool.Close()
 	depth, err := store.Depth(ctx, cfg.Topics)
 	if err != nil {
 		return nil, sentence(err)

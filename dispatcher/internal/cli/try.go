@@ -8,11 +8,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
-	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/document"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/try"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
@@ -114,19 +111,11 @@ func tryRun(cmd *cobra.Command, f tryFlags) (*try.Report, error) {
 		request.Old = &old
 	}
 	tuneMemory()
-	pool, err := database.Pool(ctx, cfg.Database, cfg.Name)
+	pool, store, err := readyStore(ctx, cfg)
 	if err != nil {
-		return nil, refused{err}
+		return nil, err
 	}
 	defer pool.Close()
-	store := pgstore.New(pool, storeOptions(cfg, uuid.Nil))
-	schema, err := store.Schema(ctx)
-	switch {
-	case err != nil:
-		return nil, sentence(err)
-	case schema.State != dispatcher.SchemaReady:
-		return nil, errors.New(schema.Message)
-	}
 	report, err := try.Run(ctx, store, request)
 	var wrong *try.ConfigError
 	if errors.As(err, &wrong) {
