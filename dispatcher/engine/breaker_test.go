@@ -154,17 +154,13 @@ func TestHalfOpenProbesGrowAndWaitLonger(t *testing.T) {
 			need.Want(t, rows, "%s: probe %d has %d rows, want %d", b.halfOpenLimit(now), test.state, i+1)
 			b.halfOpenBegan(now)
 		}
-		if !b.since.Equal(start) {
-			t.Errorf("%s: it says that it opened at %v", test.state, b.since)
-		}
+		need.That(t, b.since.Equal(start), "%s: it says that it opened at %v", test.state, b.since)
 		b.foundNone(now) // does not make the waits short
-		if b.open(test.state, now); b.next.Sub(now) < test.most/2 {
-			t.Errorf("%s: open again without a delivery, the wait is %v", test.state, b.next.Sub(now))
-		}
+		b.open(test.state, now)
+		need.That(t, b.next.Sub(now) >= test.most/2, "%s: open again without a delivery, the wait is %v", test.state, b.next.Sub(now))
 		b.delivered(now)
-		if b.open(test.state, now); b.next.Sub(now) > test.first {
-			t.Errorf("%s: open again after a delivery, the wait is %v", test.state, b.next.Sub(now))
-		}
+		b.open(test.state, now)
+		need.That(t, b.next.Sub(now) <= test.first, "%s: open again after a delivery, the wait is %v", test.state, b.next.Sub(now))
 	}
 }
 
@@ -313,14 +309,12 @@ func TestTopicsAreForgotten(t *testing.T) {
 	o.get("a").calls.running = 1
 	o.now = o.now.Add(rememberFor + time.Second)
 	o.listed([]string{"b"}, o.now)
-	if len(o.byName) != 2 || len(o.round.topics) != 1 || len(o.dest.paused) != 1 {
-		t.Errorf("%d topics are known, %d in turn and %d paused; want b, and a, which is in flight", len(o.byName), len(o.round.topics), len(o.dest.paused))
-	}
+	need.That(t, len(o.byName) == 2 && len(o.round.topics) == 1 && len(o.dest.paused) == 1,
+		"%d topics are known, %d in turn and %d paused; want b, and a, which is in flight", len(o.byName), len(o.round.topics), len(o.dest.paused))
 	o.get("a").calls.running = 0
 	o.listed([]string{"b"}, o.now)
-	if len(o.byName) != 1 || len(o.dest.paused) != 0 || o.dest.state != dispatcher.BreakerClosed {
-		t.Errorf("%d topics are known and %d paused, want 1 and none", len(o.byName), len(o.dest.paused))
-	}
+	need.That(t, len(o.byName) == 1 && len(o.dest.paused) == 0 && o.dest.state == dispatcher.BreakerClosed,
+		"%d topics are known and %d paused, want 1 and none", len(o.byName), len(o.dest.paused))
 }
 
 // skipLong leaves out with -short what the race detector takes a minute over and finds nothing in: a long virtual time, and
@@ -358,9 +352,8 @@ func TestLongFaultsAloneEnd(t *testing.T) {
 				}
 				<-time.After(time.Hour - time.Second)
 			}
-			if n := store.Count("faulty", "dead"); n > 0 {
-				t.Errorf("%d events are dead within %v", n, test.bound)
-			}
+			n := store.Count("faulty", "dead")
+			need.That(t, n <= 0, "%d events are dead within %v", n, test.bound)
 			passes(t, 10*time.Hour, "all are dead", func() bool { return store.Count("faulty", "dead") == 20 })
 			stop()
 		})
@@ -391,7 +384,5 @@ func TestFaultsAreSparedSinceTheTopicDelivered(t *testing.T) {
 		need.Want(t, test.spared, "%s: the attempt is given back: %t, want %t", test.flow.spares(r, now), name)
 	}
 	fresh := &row{event: &dispatcher.Event{}, claimedAt: now, age: outageFor}
-	if !(flow{any: now}).spares(fresh, now) {
-		t.Error("the first fault of an old event spends its attempt")
-	}
+	need.That(t, (flow{any: now}).spares(fresh, now), "the first fault of an old event spends its attempt")
 }

@@ -46,18 +46,14 @@ func TestDefaultsAreTheSameEverywhere(t *testing.T) {
 		field := engine.Type().Field(i).Name
 		want, ok := defaults[field]
 		if !ok {
-			if !slices.Contains(notDefaults, field) {
-				t.Errorf("Config.%s has no line in this test", field)
-			}
+			need.That(t, slices.Contains(notDefaults, field), "Config.%s has no line in this test", field)
 			continue
 		}
 		got := engine.Field(i).Interface()
 		if d, ok := got.(time.Duration); ok {
 			got = spec.Duration(d)
 		}
-		if fmt.Sprint(got) != want.value {
-			t.Errorf("Config.%s is %v, want %s", field, got, want.value)
-		}
+		need.That(t, fmt.Sprint(got) == want.value, "Config.%s is %v, want %s", field, got, want.value)
 		need.Want(t, want.value, "%s of the resource is %s, want %s", strings.Trim(string(resource[want.name].Default), `"`), want.name)
 	}
 
@@ -65,9 +61,8 @@ func TestDefaultsAreTheSameEverywhere(t *testing.T) {
 	need.Want[any](t, hour, "Config.Backoff is %v, want %v", engine.FieldByName("Backoff").Interface())
 	need.Want(t, `{"strategy":"Exponential"}`, "backoff of the resource is %s, want Exponential", string(resource["backoff"].Default))
 	for name, words := range map[string]string{"base": "When not set: 1s; for Linear, 60s.", "max": "When not set: 1h."} {
-		if said := strings.Join(strings.Fields(resource["backoff"].Properties[name].Description), " "); !strings.Contains(said, words) {
-			t.Errorf("backoff.%s of the resource does not say %q: %s", name, words, said)
-		}
+		said := strings.Join(strings.Fields(resource["backoff"].Properties[name].Description), " ")
+		need.That(t, strings.Contains(said, words), "backoff.%s of the resource does not say %q: %s", name, words, said)
 	}
 }
 
@@ -107,16 +102,12 @@ func TestPollIntervalAboveAThirdOfTheLeaseIsRefused(t *testing.T) {
 		{15 * time.Second, 0, true},
 	} {
 		_, err := New(struct{ dispatcher.Store }{}, dispatcher.Handlers{}, dispatcher.Config{Lease: test.lease, PollInterval: test.poll})
-		if refused := err != nil; refused != test.refused {
-			t.Errorf("pollInterval %v, lease %v: error %v, want refused %v", test.poll, test.lease, err, test.refused)
-		}
+		need.That(t, err != nil == test.refused, "pollInterval %v, lease %v: error %v, want refused %v", test.poll, test.lease, err, test.refused)
 		if err == nil {
 			continue
 		}
 		for _, word := range []string{"pollInterval (", "lease (", "a third", "lower", "raise"} {
-			if !strings.Contains(err.Error(), word) {
-				t.Errorf("the error does not say %q: %v", word, err)
-			}
+			need.That(t, strings.Contains(err.Error(), word), "the error does not say %q: %v", word, err)
 		}
 	}
 }
@@ -142,16 +133,10 @@ func TestNewRefuses(t *testing.T) {
 		"concurrency is -2; set it":                      {BatchSize: -1, Concurrency: -2}, // all mistakes are reported at once
 	} {
 		_, err := New(struct{ dispatcher.Store }{}, dispatcher.Handlers{}, cfg)
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("want an error with %q, got: %v", want, err)
-		}
+		need.That(t, err != nil && strings.Contains(err.Error(), want), "want an error with %q, got: %v", want, err)
 	}
-	if _, err := New(nil, dispatcher.Handlers{}, dispatcher.Config{}); err == nil {
-		t.Error("New took no store")
-	}
-	if _, err := New(struct{ dispatcher.Store }{}, sinkOfNone{}, dispatcher.Config{}); err == nil {
-		t.Error("New took a sink with BatchSize 0")
-	}
+	need.That(t, need.Err(New(nil, dispatcher.Handlers{}, dispatcher.Config{})) != nil, "New took no store")
+	need.That(t, need.Err(New(struct{ dispatcher.Store }{}, sinkOfNone{}, dispatcher.Config{})) != nil, "New took a sink with BatchSize 0")
 }
 
 type sinkOfNone struct{ dispatcher.Handlers }

@@ -47,9 +47,7 @@ func TestTwoDispatchersDeliverEachEventOnce(t *testing.T) {
 				defer seen.mu.Unlock()
 				return seen.acked == events
 			})
-			if n := r.count("status = 'delivered' and attempts = 1 and locked_by is null and locked_until is null"); n != events {
-				t.Errorf("%d of %d rows are delivered, at the first attempt and without a lease", n, events)
-			}
+			need.Want(t, events, "%d of %d rows are delivered, at the first attempt and without a lease", r.count("status = 'delivered' and attempts = 1 and locked_by is null and locked_until is null"))
 			n, times := sinks[0].delivered()
 			m, more := sinks[1].delivered()
 			if n+m != events || times+more != events {
@@ -57,16 +55,10 @@ func TestTwoDispatchersDeliverEachEventOnce(t *testing.T) {
 			}
 			seen.mu.Lock()
 			defer seen.mu.Unlock()
-			if seen.claimed != events || seen.delivered != events || seen.failed+seen.lost > 0 {
-				t.Errorf("the observer was notified of %d claimed, %d delivered, %d failed, %d lost; want %d of the first two",
-					seen.claimed, seen.delivered, seen.failed, seen.lost, events)
-			}
-			if seen.latest <= 0 || seen.latest > waitTimeout {
-				t.Errorf("the longest latency is %v; it is measured from the event's creation", seen.latest)
-			}
-			if seen.waited <= 0 || seen.waited > seen.latest {
-				t.Errorf("the longest wait for a delivery is %v of a latency of %v", seen.waited, seen.latest)
-			}
+			need.That(t, seen.claimed == events && seen.delivered == events && seen.failed+seen.lost <= 0,
+				"the observer was notified of %d claimed, %d delivered, %d failed, %d lost; want %d of the first two", seen.claimed, seen.delivered, seen.failed, seen.lost, events)
+			need.That(t, seen.latest > 0 && seen.latest <= waitTimeout, "the longest latency is %v; it is measured from the event's creation", seen.latest)
+			need.That(t, seen.waited > 0 && seen.waited <= seen.latest, "the longest wait for a delivery is %v of a latency of %v", seen.waited, seen.latest)
 		})
 	}
 }
@@ -93,10 +85,8 @@ func TestRetriedEventIsDeadAfterMaxAttempts(t *testing.T) {
 	r.eventually("one row is dead", func() bool { return r.count("status = 'dead'") == 1 })
 	r.eventually("the others are delivered", func() bool { return r.count("status = 'delivered'") == 49 })
 	need.WantAll(t, []int{1, 2, 3, 4}, "the tokens of the attempts are %v, want 1 to 4", sink.begun()[bad])
-	if n := r.count(`status = 'dead' and attempts = 4 and dead_reason = 'max_retries_exceeded'
-		and last_error = 'the consumer returned 500' and locked_by is null`); n != 1 {
-		t.Error("the dead row does not say attempts 4, max_retries_exceeded and the last error")
-	}
+	need.That(t, r.count(`status = 'dead' and attempts = 4 and dead_reason = 'max_retries_exceeded'
+		and last_error = 'the consumer returned 500' and locked_by is null`) == 1, "the dead row does not say attempts 4, max_retries_exceeded and the last error")
 	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_dead_letters where event_id = $1 and attempts = 4 and class = 'http' and code = '500'
 		and jsonb_array_length(failures) = 4 and response = 'out of stock: 4111-1111'`, bad); n != 1 {
 		t.Errorf("there are %d dead letters with cause, failures and response, want 1", n)
@@ -106,9 +96,8 @@ func TestRetriedEventIsDeadAfterMaxAttempts(t *testing.T) {
 	defer seen.mu.Unlock()
 	want := dispatcher.DeadEvent{ID: bad, Topic: "orders", Attempts: 4, Reason: dispatcher.ReasonMaxRetriesExceeded, Cause: cause,
 		Fingerprint: dispatcher.Fingerprint("orders", dispatcher.ReasonMaxRetriesExceeded, cause)}
-	if !slices.Equal(seen.deadEvents, []dispatcher.DeadEvent{want}) || seen.failed != 4 {
-		t.Errorf("the observer was notified of %d failures and the deadEvents %v, want 4 and %v", seen.failed, seen.deadEvents, want)
-	}
+	need.That(t, slices.Equal(seen.deadEvents, []dispatcher.DeadEvent{want}) && seen.failed == 4,
+		"the observer was notified of %d failures and the deadEvents %v, want 4 and %v", seen.failed, seen.deadEvents, want)
 	if lines := log.lines("4111-1111"); len(lines) != 0 {
 		t.Errorf("the log has the response of the destination: %v", lines)
 	}
@@ -141,20 +130,14 @@ func TestPanicIsPoisonAndLogsNoPayload(t *testing.T) {
 	pgtest.Want(r, "poison_message", "the row is dead for %s, want poison_message", `select dead_reason from outbox.outbox_events where id = $1`, bad)
 	lastError := pgtest.Value[string](r, `select last_error from outbox.outbox_events where id = $1`, bad)
 	for _, word := range []string{"panic in the sink at delivery_test.go:", "index out of range"} {
-		if !strings.Contains(lastError, word) {
-			t.Errorf("last_error is %q; it does not say %q", lastError, word)
-		}
+		need.That(t, strings.Contains(lastError, word), "last_error is %q; it does not say %q", lastError, word)
 	}
-	if len(log.lines("a value of type string")) == 0 {
-		t.Error("the log lacks the first panic")
-	}
+	need.That(t, len(log.lines("a value of type string")) != 0, "the log lacks the first panic")
 	for _, line := range log.lines("4111-1111") {
 		t.Errorf("the log has a payload: %s", line)
 	}
 	for _, line := range log.lines("") {
-		if !json.Valid([]byte(line)) {
-			t.Errorf("the log's line is not JSON: %s", line)
-		}
+		need.That(t, json.Valid([]byte(line)), "the log's line is not JSON: %s", line)
 	}
 }
 
@@ -193,9 +176,8 @@ func TestOutcomeFollowsTheErrorOfDelivery(t *testing.T) {
 			sink := &book{respond: func(context.Context, *dispatcher.Event) error { return test.result }}
 			cfg := dispatcher.Config{Backoff: dispatcher.ExponentialBackoff(time.Hour, time.Hour)}
 			// Nothing was taken: that is an error.
-			if got, err := r.once(sink, cfg, 1); got != test.want || (err != nil) != (got.Released > 0) {
-				t.Errorf("RunOnce returned %+v, %v; want %+v", got, err, test.want)
-			}
+			got, err := r.once(sink, cfg, 1)
+			need.That(t, got == test.want && (err != nil) == (got.Released > 0), "RunOnce returned %+v, %v; want %+v", got, err, test.want)
 			if r.count(test.row) != 1 {
 				t.Errorf("the row is %s; want %s", pgtest.Value[string](r, `select row_to_json(e)::text from outbox.outbox_events e`), test.row)
 			}
@@ -227,12 +209,9 @@ func TestEachTopicHasItsHandler(t *testing.T) {
 		return func(_ context.Context, e *dispatcher.Event) error { got[name+" "+e.Topic]++; return nil }
 	}
 	handlers := dispatcher.Handlers{"orders": handler("ship"), "refunds": handler("repay"), "others": handler("wonder")}
-	if _, err := r.once(handlers, dispatcher.Config{Concurrency: 1}, 10); err != nil {
-		t.Error(err)
-	}
-	if want := map[string]int{"ship orders": 3, "repay refunds": 2}; !maps.Equal(got, want) {
-		t.Errorf("the handlers had %v, want %v", got, want)
-	}
+	need.Want(t, nil, "%v", need.Err(r.once(handlers, dispatcher.Config{Concurrency: 1}, 10)))
+	want := map[string]int{"ship orders": 3, "repay refunds": 2}
+	need.That(t, maps.Equal(got, want), "the handlers had %v, want %v", got, want)
 }
 
 // CONTRACT: C-29
@@ -240,12 +219,10 @@ func TestEachTopicHasItsHandler(t *testing.T) {
 func TestTopicWithoutHandlerIsRetried(t *testing.T) {
 	r := newRig(t)
 	r.enqueue("orders", 1)
-	if got, err := r.once(dispatcher.Handlers{}, dispatcher.Config{}, 1); got.Failed != 1 || err != nil {
-		t.Errorf("RunOnce returned %+v, %v; want one failed delivery", got, err)
-	}
-	if r.count(`status = 'pending' and attempts = 1 and last_error like '%no handler%'`) != 1 {
-		t.Error("the row does not wait for its retry with the error that says what is missing")
-	}
+	got, err := r.once(dispatcher.Handlers{}, dispatcher.Config{}, 1)
+	need.That(t, got.Failed == 1 && err == nil, "RunOnce returned %+v, %v; want one failed delivery", got, err)
+	need.That(t, r.count(`status = 'pending' and attempts = 1 and last_error like '%no handler%'`) == 1,
+		"the row does not wait for its retry with the error that says what is missing")
 	r.start(r.store(), dispatcher.Handlers{"orders": func(context.Context, *dispatcher.Event) error { return nil }}, dispatcher.Config{})
 	r.eventually("a dispatcher with a handler delivers it", func() bool { return r.count("status = 'delivered'") == 1 })
 }
@@ -256,9 +233,7 @@ func TestSinkWithWrongNumberOfResultsFailsAll(t *testing.T) {
 	r.enqueue("orders", 3)
 	sink := &sinktest.Func{Max: 10, RespondAll: func(context.Context, []*dispatcher.Event) []error { return []error{nil} }}
 	got, err := r.once(sink, dispatcher.Config{Backoff: dispatcher.PowerOfTwoBackoff()}, 10)
-	if got.Failed != 3 || err != nil {
-		t.Errorf("RunOnce returned %+v, %v; want 3 failed deliveries", got, err)
-	}
+	need.That(t, got.Failed == 3 && err == nil, "RunOnce returned %+v, %v; want 3 failed deliveries", got, err)
 	need.Want(t, 3, "%d of 3 rows say what the sink did", r.count(`last_error like 'the sink returned 1 results for 3 events%'`))
 }
 
@@ -271,9 +246,8 @@ func TestSuspectThatWasBegunTooOftenBecomesDead(t *testing.T) {
 		locked_until = now() - interval '1 second'`)
 	sink, seen := &book{}, &watcher{}
 	got, err := r.once(sink, dispatcher.Config{MaxAttempts: 5, Observer: seen}, 10)
-	if want := (engine.Outcome{Dead: 3}); got != want || err != nil {
-		t.Errorf("RunOnce returned %+v, %v; want %+v", got, err, want)
-	}
+	want := (engine.Outcome{Dead: 3})
+	need.That(t, got == want && err == nil, "RunOnce returned %+v, %v; want %+v", got, err, want)
 	need.Want(t, 3, "%d of 3 rows are dead for processing_timeout", r.count(`status = 'dead' and dead_reason = 'processing_timeout' and attempts = 5`))
 	if len(sink.begun()) != 0 || len(seen.deadEvents) != 3 || seen.deadEvents[0].Reason != dispatcher.ReasonProcessingTimeout {
 		t.Errorf("delivered %v, deadEvents %v; want no delivery and 3 deadEvents", sink.begun(), seen.deadEvents)
@@ -314,18 +288,15 @@ func TestOutageOfOneEventDelaysNoOther(t *testing.T) {
 		return r.count("status = 'pending' and attempts = 0 and next_attempt_at > now() + interval '10 seconds' and last_error <> ''") == 1
 	})
 	tries := len(sink.begun()[bad])
-	if most := 60 + waited(began); tries > most {
-		t.Errorf("it was tried %d times, want at most %d", tries, most)
-	}
-	if held := d.Snapshot().PausedTopics; len(held) != 0 {
-		t.Errorf("held: %v", held)
-	}
+	most := 60 + waited(began)
+	need.That(t, tries <= most, "it was tried %d times, want at most %d", tries, most)
+	held := d.Snapshot().PausedTopics
+	need.That(t, len(held) == 0, "held: %v", held)
 	began = time.Now()
 	r.enqueue("orders", 1000)
 	r.eventually("the others are delivered", func() bool { return r.count("status = 'delivered' and attempts = 1") == 10*waves+1000 })
-	if more := len(sink.begun()[bad]) - tries; more > 1+waited(began) {
-		t.Errorf("while 1000 others were delivered it was tried %d times more", more)
-	}
+	more := len(sink.begun()[bad]) - tries
+	need.That(t, more <= 1+waited(began), "while 1000 others were delivered it was tried %d times more", more)
 	close(back)
 	r.makeDue()
 	r.eventually("it arrives with its first attempt", func() bool { return r.count("status = 'delivered' and attempts = 1") == 10*waves+1001 })

@@ -86,12 +86,10 @@ func TestRefusingDestinationIsTriedWithAFew(t *testing.T) {
 	r.eventually("the queue is given back, and a half-open probe was made", func() bool {
 		return r.count("status = 'processing'") == 0 && r.count("attempts > 0") > 30+concurrency
 	})
-	if n := r.count("attempts > 0"); n > 30+concurrency+5+10+20+40 {
-		t.Errorf("%d of %d rows spent an attempt on the outage", n, events)
-	}
-	if s := d.Snapshot(); s.Sink.OK || s.LastError != errRefused.Error() || s.LastErrorAt.IsZero() {
-		t.Errorf("the snapshot says of the sink %+v, and %q at %v", s.Sink, s.LastError, s.LastErrorAt)
-	}
+	n := r.count("attempts > 0")
+	need.That(t, n <= 30+concurrency+5+10+20+40, "%d of %d rows spent an attempt on the outage", n, events)
+	s := d.Snapshot()
+	need.That(t, !s.Sink.OK && s.LastError == errRefused.Error() && !s.LastErrorAt.IsZero(), "the snapshot says of the sink %+v, and %q at %v", s.Sink, s.LastError, s.LastErrorAt)
 	healthy.Store(true)
 	r.eventually("every row is delivered", func() bool {
 		pgtest.Exec(r, "update outbox.outbox_events set next_attempt_at = now() where status = 'pending' and next_attempt_at > now()")
@@ -135,9 +133,7 @@ func TestManyRefusedOutcomesHarmNoOther(t *testing.T) {
 		return seen.refused >= events
 	})
 	d.stop()
-	if n := sink.topic("good"); n != events {
-		t.Errorf("the %d others were confirmed %d times", events, n)
-	}
+	need.Want(t, events, "the %d others were confirmed %d times", sink.topic("good"), events)
 	if lines := log.lines("refuses an outcome"); len(lines) == 0 || len(lines) > 1+int(time.Since(began)/time.Minute) {
 		t.Errorf("the log has %d lines of refused outcomes after %v, want one a minute", len(lines), time.Since(began))
 	}

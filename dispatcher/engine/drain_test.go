@@ -46,9 +46,7 @@ func TestCleanStopLeavesNoLease(t *testing.T) {
 	r.eventually("the queued rows are given back while deliveries still run", func() bool {
 		return r.count("status = 'pending' and attempts = 0 and locked_by is null and next_attempt_at <= now()") == events-running
 	})
-	if !d.Snapshot().Draining {
-		t.Error("the snapshot does not say that the dispatcher drains")
-	}
+	need.That(t, d.Snapshot().Draining, "the snapshot does not say that the dispatcher drains")
 	close(end)
 	d.stop()
 	need.Want(t, running, "%d of the %d deliveries that were under way are written back", r.count("status = 'delivered' and attempts = 1"))
@@ -111,9 +109,7 @@ func TestGracePeriodCutsDeliveries(t *testing.T) {
 			receive(t, "the first delivery begins", begun)
 			receive(t, "the second delivery begins", begun)
 			d.stop()
-			if n := r.count(`status = 'pending' and attempts = 1 and next_attempt_at > now() and last_error like '%grace period%'`); n != 2 {
-				t.Errorf("%d of the 2 rows that were cut wait for their second attempt, and say why", n)
-			}
+			need.Want(t, 2, "%d of the 2 rows that were cut wait for their second attempt, and say why", r.count(`status = 'pending' and attempts = 1 and next_attempt_at > now() and last_error like '%grace period%'`))
 			need.Want(t, 8, "%d of the 8 rows that were not begun are given back", r.count("status = 'pending' and attempts = 0"))
 			pgtest.Exec(r, "update outbox.outbox_events set next_attempt_at = now()")
 			next := &book{}
@@ -122,9 +118,8 @@ func TestGracePeriodCutsDeliveries(t *testing.T) {
 			for id := range sink.begun() {
 				need.WantAll(t, []int{2}, "event %s was published under 1 and then under %v, want 2", next.begun()[id], id)
 			}
-			if lines := log.lines(`"level":"ERROR"`); len(lines) > 1 || len(lines) == 1 && !strings.Contains(lines[0], "leaving them behind") {
-				t.Errorf("the log has errors: %v", lines)
-			}
+			lines := log.lines(`"level":"ERROR"`)
+			need.That(t, len(lines) <= 1 && (len(lines) != 1 || strings.Contains(lines[0], "leaving them behind")), "the log has errors: %v", lines)
 		})
 	}
 }
@@ -148,9 +143,8 @@ func TestStopEndsWhileTheDatabaseIsUnreachable(t *testing.T) {
 		receive(t, "the deliveries end", done)
 	}
 	d.stop()
-	if lines := log.lines("stopped before every outcome"); len(lines) != 1 || !strings.Contains(lines[0], "3 outcomes are not written back: the process is gone") {
-		t.Errorf("the log reports the lost outcomes: %v", lines)
-	}
+	lines := log.lines("stopped before every outcome")
+	need.That(t, len(lines) == 1 && strings.Contains(lines[0], "3 outcomes are not written back: the process is gone"), "the log reports the lost outcomes: %v", lines)
 	r.start(r.store(), &book{}, dispatcher.Config{})
 	r.eventually("another worker delivers them again", func() bool { return r.count("status = 'delivered' and attempts = 1 and suspicion > 1") == 3 })
 }
@@ -245,9 +239,8 @@ func TestDatabaseRestartDeliversNothingTwice(t *testing.T) {
 	r.eventually("every row is delivered", func() bool { return r.delivered() == events })
 	r.eventually("the engine notices that the database has recovered", func() bool { return d.Snapshot().Source.OK })
 	sink.wantOnce(t, events)
-	if down := len(log.lines("the database is unreachable")); down > 2 {
-		t.Errorf("the log says %d times that the database is unreachable, want once", down)
-	}
+	down := len(log.lines("the database is unreachable"))
+	need.That(t, down <= 2, "the log says %d times that the database is unreachable, want once", down)
 }
 
 // A database that crashes may forget its last commits. Everything is delivered nevertheless.
@@ -264,9 +257,8 @@ func TestDatabaseCrashLosesNoEvent(t *testing.T) {
 	r.eventually("the engine notices that the database is unreachable", func() bool { return !d.Snapshot().Source.OK })
 	need.OK(t, srv.Restart(t.Context()))
 	r.eventually("every row is delivered", func() bool { return r.delivered() == events })
-	if n, _ := sink.delivered(); n != events {
-		t.Errorf("%d of %d events were delivered", n, events)
-	}
+	n, _ := sink.delivered()
+	need.Want(t, events, "%d of %d events were delivered", n)
 }
 
 // delivered counts the delivered rows, or returns -1 while the database is unreachable.
@@ -287,9 +279,7 @@ func TestSchemaIsWaitedFor(t *testing.T) {
 		s := d.Snapshot()
 		return s.Schema.State == dispatcher.SchemaMissing && s.Schema.Message != "" && s.Source.OK
 	})
-	if _, err := r.once(&book{}, dispatcher.Config{}, 1); err == nil {
-		t.Error("RunOnce says nothing of the missing schema")
-	}
+	need.That(t, need.Err(r.once(&book{}, dispatcher.Config{}, 1)) != nil, "RunOnce says nothing of the missing schema")
 	migrate(t, dsn)
 	r.enqueue("orders", 10)
 	r.eventually("the events are delivered", func() bool { return r.count("status = 'delivered'") == 10 })
@@ -306,8 +296,6 @@ func TestDatabaseMayComeLater(t *testing.T) {
 	store := pgstore.New(pool, pgstore.Options{Namespace: "shop", Worker: uuid.New()})
 	d := r.start(store, &book{}, dispatcher.Config{GracePeriod: time.Second})
 	r.eventually("the engine notices that the database is unreachable", func() bool { s := d.Snapshot().Source; return s.Known && !s.OK })
-	if _, err := r.once(&book{}, dispatcher.Config{}, 1); err == nil {
-		t.Error("RunOnce says nothing of the missing database")
-	}
+	need.That(t, need.Err(r.once(&book{}, dispatcher.Config{}, 1)) != nil, "RunOnce says nothing of the missing database")
 	d.stop()
 }

@@ -172,9 +172,8 @@ func TestFailoverLosesNoEvent(t *testing.T) {
 			need.OK(t, c.standby.Promote(t.Context()))
 			c.eventually("every row is delivered", func() bool { return c.delivered() == events })
 			c.eventually("the engine notices that there is a database", func() bool { return d.Snapshot().Source.OK })
-			if n, times := sink.delivered(); n != events || test.once && times != events || test.lags && times == events {
-				t.Errorf("%d of %d events were confirmed, %d times", n, events, times)
-			}
+			n, times := sink.delivered()
+			need.That(t, n == events && (!test.once || times == events) && (!test.lags || times != events), "%d of %d events were confirmed, %d times", n, events, times)
 			if test.after != nil {
 				test.after(c)
 			}
@@ -211,9 +210,8 @@ func TestSwitchoverDeliversNothingTwice(t *testing.T) {
 	c.eventually("the new rows are delivered too", func() bool { return c.delivered() == 2*events })
 	sink.wantOnce(t, 2*events)
 	c.eventually("the engine notices that there is a database", func() bool { return d.Snapshot().Source.OK })
-	if down := len(log.lines("the database is unreachable")); down > 4 {
-		t.Errorf("the log says %d times that the database is unreachable, want twice", down)
-	}
+	down := len(log.lines("the database is unreachable"))
+	need.That(t, down <= 4, "the log says %d times that the database is unreachable, want twice", down)
 }
 
 // changePlaces makes the standby the primary, and the primary its standby. A primary that shuts down
@@ -319,20 +317,15 @@ func TestOutageOfOneTopicPausesItAlone(t *testing.T) {
 			}
 			r.eventually("the topic is paused", func() bool { return len(d.Snapshot().PausedTopics) == 1 })
 			s := d.Snapshot()
-			if h := s.PausedTopics[0]; h.Topic != "b" || h.Breaker != test.state || h.Err == nil || h.Since.IsZero() {
-				t.Errorf("held is %+v", h)
-			}
-			if s.Breaker != dispatcher.BreakerClosed || !s.Sink.OK {
-				t.Errorf("the snapshot says of the destination as a whole %s, %+v", s.Breaker, s.Sink)
-			}
+			h := s.PausedTopics[0]
+			need.That(t, h.Topic == "b" && h.Breaker == test.state && h.Err != nil && !h.Since.IsZero(), "held is %+v", h)
+			need.That(t, s.Breaker == dispatcher.BreakerClosed && s.Sink.OK, "the snapshot says of the destination as a whole %s, %+v", s.Breaker, s.Sink)
 			r.eventually("what is not being tried waits", func() bool { return r.count("status = 'processing'") == 0 })
 			spent := r.count("topic = 'b' and status = 'pending' and attempts > 0") // without a half-open probe under way
-			if most := test.spent(time.Since(s.PausedTopics[0].Since)); spent > most {
-				t.Errorf("%d events spent attempts on the outage, want at most %d", spent, most)
-			}
-			if n := sink.probes.Load(); n > 1+int64(len(log.lines("its destination cannot be reached"))) {
-				t.Errorf("the destination was probed %d times, while other topics were delivered", n)
-			}
+			most := test.spent(time.Since(s.PausedTopics[0].Since))
+			need.That(t, spent <= most, "%d events spent attempts on the outage, want at most %d", spent, most)
+			n := sink.probes.Load()
+			need.That(t, n <= 1+int64(len(log.lines("its destination cannot be reached"))), "the destination was probed %d times, while other topics were delivered", n)
 			sink.set("b", nil)
 			r.eventually("the topic recovers", func() bool {
 				r.makeDue() // again: a half-open probe may have failed just now
@@ -342,9 +335,8 @@ func TestOutageOfOneTopicPausesItAlone(t *testing.T) {
 				t.Errorf("still held: %+v", s.PausedTopics)
 			}
 			for _, remark := range []string{test.remark, "the topic is resumed"} {
-				if lines := log.lines(remark); len(lines) != 1 || !strings.Contains(lines[0], `"topic":"b"`) {
-					t.Errorf("the log says %q %d times, want once, of topic b: %v", remark, len(lines), lines)
-				}
+				lines := log.lines(remark)
+				need.That(t, len(lines) == 1 && strings.Contains(lines[0], `"topic":"b"`), "the log says %q %d times, want once, of topic b: %v", remark, len(lines), lines)
 			}
 		})
 	}

@@ -78,9 +78,7 @@ func TestRowsWithDoubtfulLeaseAreNotBegun(t *testing.T) {
 	for d := begun(f, 1, time.Now()); d != nil; d = begun(f, 1, time.Now()) {
 		seen[d.rows[0]] = true
 	}
-	if len(seen) != 2 || seen[rows[1]] {
-		t.Errorf("%d rows were begun, want the 2 that are still ours", len(seen))
-	}
+	need.That(t, len(seen) == 2 && !seen[rows[1]], "%d rows were begun, want the 2 that are still ours", len(seen))
 	need.Want(t, 3, "%d rows are in flight, want 3: the lost one is not", f.account.rows)
 }
 
@@ -102,13 +100,9 @@ func TestLeasesAreExtendedAfterAThird(t *testing.T) {
 		{5 * time.Second, true, true},
 	} {
 		now := sentAt.Add(test.after)
-		if due := len(f.leases().due(now)) == 1; due != test.due {
-			t.Errorf("after %v the lease is due for extension: %v, want %v", test.after, due, test.due)
-		}
+		need.Want(t, test.due, "after %v the lease is due for extension: %v, want %v", len(f.leases().due(now)) == 1, test.after)
 		f.leases().cutUnsafe(now)
-		if cut := d.ctx.Err() != nil; cut != test.cut {
-			t.Errorf("after %v the delivery is cut: %v, want %v", test.after, cut, test.cut)
-		}
+		need.Want(t, test.cut, "after %v the delivery is cut: %v, want %v", d.ctx.Err() != nil, test.after)
 	}
 }
 
@@ -120,16 +114,13 @@ func TestBatchIsCutWhenNothingOfItIsOurs(t *testing.T) {
 	f.intake().add(claimOf("a", 2, 1), time.Now(), 0)
 	d := begun(f, 2, time.Now())
 	f.leases().extended(d.rows, []dispatcher.Lease{d.rows[0].event.Lease()}, time.Now())
-	if d.ctx.Err() != nil {
-		t.Error("the delivery was cut while one of its rows is ours")
-	}
+	need.That(t, d.ctx.Err() == nil, "the delivery was cut while one of its rows is ours")
 	f.leases().extended(d.rows, []dispatcher.Lease{d.rows[1].event.Lease()}, time.Now())
 	if !errors.Is(context.Cause(d.ctx), errLeaseLost) {
 		t.Errorf("the delivery without a row of ours continues, or was cut for %v", context.Cause(d.ctx))
 	}
-	if f.finish(d, make([]error, 2)); d.writable[0] || d.writable[1] {
-		t.Errorf("rows that are not ours are written back: %v", d.writable)
-	}
+	f.finish(d, make([]error, 2))
+	need.That(t, !d.writable[0] && !d.writable[1], "rows that are not ours are written back: %v", d.writable)
 }
 
 func TestFlightIsBoundedByQueueRowsAndBytes(t *testing.T) {
@@ -141,9 +132,7 @@ func TestFlightIsBoundedByQueueRowsAndBytes(t *testing.T) {
 	}
 	// By the queue: a batch may wait.
 	f.intake().add(claimOf("a", 11, 1), time.Now(), 0)
-	if room() {
-		t.Error("there is room for a claim while more than a batch waits")
-	}
+	need.That(t, !room(), "there is room for a claim while more than a batch waits")
 	var running []*delivery
 	running = append(running, taken(f, 1))
 	if woken != 1 || !room() {
@@ -157,9 +146,8 @@ func TestFlightIsBoundedByQueueRowsAndBytes(t *testing.T) {
 	for _, d := range running {
 		f.finish(d, make([]error, 1))
 	}
-	if woken = 0; room() {
-		t.Error("there is room for a claim while the write-backs pile up")
-	}
+	woken = 0
+	need.That(t, !room(), "there is room for a claim while the write-backs pile up")
 	for _, d := range running[:11] {
 		f.written(d.rows)
 	}
@@ -169,9 +157,8 @@ func TestFlightIsBoundedByQueueRowsAndBytes(t *testing.T) {
 	// By bytes.
 	f.written(f.takeBack(nil))
 	f.intake().add(claimOf("b", 1, 200*rowBytes), time.Now(), 0)
-	if woken = 0; room() {
-		t.Error("there is room for a claim with all bytes taken")
-	}
+	woken = 0
+	need.That(t, !room(), "there is room for a claim with all bytes taken")
 	f.written(f.takeBack(nil))
 	if _, bytes, ok := f.intake().room(); woken != 1 || !ok || bytes < 60*rowBytes {
 		t.Errorf("after the large row has gone: woken %d times, room %v for %d bytes", woken, ok, bytes)
@@ -190,9 +177,8 @@ func TestClaimsFollowDeliveries(t *testing.T) {
 		if !f.claims.filledAt.IsZero() {
 			f.claims.filledAt = f.claims.filledAt.Add(-after)
 		}
-		if got, _, ok := f.intake().room(); !ok || got != rows {
-			t.Errorf("after %d rows lasted for %v the next claim takes %d, want %d", claimed, after, got, rows)
-		}
+		got, _, ok := f.intake().room()
+		need.That(t, ok && got == rows, "after %d rows lasted for %v the next claim takes %d, want %d", claimed, after, got, rows)
 	}
 	want(0, 0, firstClaim)
 	want(time.Millisecond, 100, 200)
@@ -226,12 +212,9 @@ func TestFlightServesTopicsInTurn(t *testing.T) {
 	need.Want(t, "aa bb aa a ", "the deliveries had %q, want aa bb aa a", order)
 	f.intake().add(claimOf("a", 2, 1), time.Now(), 0)
 	need.Want(t, 2, "closing returned %d rows, want the 2 queued ones", len(f.close()))
-	if refused, _, _ := f.intake().add(claimOf("a", 3, 1), time.Now(), 0); len(refused) != 3 {
-		t.Errorf("a closed flight refused %d rows of a claim, want all 3", len(refused))
-	}
-	if taken(f, 1) != nil {
-		t.Error("a closed flight began a delivery")
-	}
+	refused, _, _ := f.intake().add(claimOf("a", 3, 1), time.Now(), 0)
+	need.Want(t, 3, "a closed flight refused %d rows of a claim, want all 3", len(refused))
+	need.That(t, taken(f, 1) == nil, "a closed flight began a delivery")
 }
 
 // A statement that fails for its rows is halved. A full one doubles the next if it took less than a quarter of what was too

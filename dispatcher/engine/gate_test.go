@@ -16,6 +16,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // typed adds an event of a topic for each of the types.
@@ -58,29 +59,22 @@ func TestGatePausesATopic(t *testing.T) {
 				t.Errorf("%s: %d rows were claimed of two paused topics in an hour, want one of each about every 15 to 30 seconds", ordering, n)
 			}
 			for topic, want := range map[string]int{"orders": 10, "refunds": 0} {
-				if n, attempts := store.Count(topic, "delivered"), store.Attempts(topic); n != want || attempts != want {
-					t.Errorf("%s: %d %s are delivered with %d attempts, want %d", ordering, n, topic, attempts, want)
-				}
+				n, attempts := store.Count(topic, "delivered"), store.Attempts(topic)
+				need.That(t, n == want && attempts == want, "%s: %d %s are delivered with %d attempts, want %d", ordering, n, topic, attempts, want)
 			}
 			s := d.Snapshot()
-			if len(s.Gated) != 2 || s.Gated[0].Topic != "orders" || s.Gated[0].EventType != "shipped" || s.Gated[1].EventType != "" || time.Since(s.Gated[0].Since) < time.Hour {
-				t.Errorf("%s: gated %+v", ordering, s.Gated)
-			}
-			if s.Breaker != dispatcher.BreakerClosed || !s.Sink.OK || len(s.PausedTopics) != 0 || s.LastError != "" {
-				t.Errorf("%s: the destination is said to be %s, %+v, %v", ordering, s.Breaker, s.Sink, s.PausedTopics)
-			}
+			need.That(t, len(s.Gated) == 2 && s.Gated[0].Topic == "orders" && s.Gated[0].EventType == "shipped" && s.Gated[1].EventType == "" && time.Since(s.Gated[0].Since) >= time.Hour,
+				"%s: gated %+v", ordering, s.Gated)
+			need.That(t, s.Breaker == dispatcher.BreakerClosed && s.Sink.OK && len(s.PausedTopics) == 0 && s.LastError == "",
+				"%s: the destination is said to be %s, %+v, %v", ordering, s.Breaker, s.Sink, s.PausedTopics)
 
 			d.Admit(types("placed", "shipped", ""))
 			delivered(t, time.Second, store, "orders", 1011)
 			delivered(t, time.Second, store, "refunds", 3)
 			passes(t, 10*time.Second, "nothing is held", func() bool { return len(d.Snapshot().Gated) == 0 })
 			orders := slices.DeleteFunc(sink.Events(), func(e *dispatcher.Event) bool { return e.Topic != "orders" })
-			if at := slices.IndexFunc(orders, func(e *dispatcher.Event) bool { return e.EventType == "shipped" }); at != 10 {
-				t.Errorf("%s: shipped was sent after %d others, want its turn after 10", ordering, at)
-			}
-			if n := store.Attempts("orders"); n != 1011 {
-				t.Errorf("%s: %d attempts for 1011 events", ordering, n)
-			}
+			need.Want(t, 10, "%s: shipped was sent after %d others, want its turn after 10", slices.IndexFunc(orders, func(e *dispatcher.Event) bool { return e.EventType == "shipped" }), ordering)
+			need.Want(t, 1011, "%s: %d attempts for 1011 events", store.Attempts("orders"), ordering)
 			stop()
 		})
 	}
@@ -148,9 +142,8 @@ func TestRunOnceDoesNotWaitForTheGate(t *testing.T) {
 		d := newDispatcher(t, store, &sinktest.Func{}, dispatcher.Config{})
 		d.Admit(types("placed"))
 		done, err := d.RunOnce(t.Context(), 10)
-		if done.Delivered != 1 || err == nil || !strings.Contains(err.Error(), `topic "orders" is paused: the type of its next event, "shipped", is not admitted`) {
-			t.Errorf("%+v, %v", done, err)
-		}
+		need.That(t, done.Delivered == 1 && err != nil && strings.Contains(err.Error(), `topic "orders" is paused: the type of its next event, "shipped", is not admitted`),
+			"%+v, %v", done, err)
 		d.Admit(nil)
 		if done, err := d.RunOnce(t.Context(), 10); err != nil || done != (Outcome{Delivered: 2}) {
 			t.Errorf("then %+v, %v", done, err)
@@ -195,15 +188,12 @@ func TestGateStaysClosedUntilTwoChecksAreEmpty(t *testing.T) {
 				orders.breaker.state = dispatcher.BreakerClosed
 			} else {
 				holds.WriteByte('n')
-				if a := allotted(0); a.by != unlimited || !ts.again(load{now: now}).IsZero() {
-					t.Errorf("%s: nothing is held, and a claim may take %+v", name, a)
-				}
+				a := allotted(0)
+				need.That(t, a.by == unlimited && ts.again(load{now: now}).IsZero(), "%s: nothing is held, and a claim may take %+v", name, a)
 			}
 			now = now.Add(time.Second)
 		}
-		if holds.String() != test.holds {
-			t.Errorf("%s: held %s, want %s", name, holds.String(), test.holds)
-		}
+		need.Want(t, test.holds, "%s: held %s, want %s", holds.String(), name)
 	}
 }
 
@@ -277,10 +267,9 @@ func TestStreamComesInBatches(t *testing.T) {
 			stop()
 			slices.Sort(sink.waits)
 			median, longest := sink.waits[events/2], sink.waits[events-1] // one more is the first
-			if n := sink.calls / seconds; n > test.calls || median > test.median || longest > test.longest {
-				t.Errorf("%d calls a second, waits of %v, up to %v; want at most %d, %v and %v",
-					n, median, longest, test.calls, test.median, test.longest)
-			}
+			n := sink.calls / seconds
+			need.That(t, n <= test.calls && median <= test.median && longest <= test.longest,
+				"%d calls a second, waits of %v, up to %v; want at most %d, %v and %v", n, median, longest, test.calls, test.median, test.longest)
 		})
 	}
 }
@@ -293,21 +282,17 @@ func TestTrickleDoesNotGather(t *testing.T) {
 		var claimed atomic.Value // when the newest claim was made
 		noted := onClaim(store, func() { claimed.Store(time.Now()) })
 		sink := newBatches(func(int) time.Duration {
-			if late := time.Since(claimed.Load().(time.Time)); late > 0 {
-				t.Errorf("a call began %v after its claim", late)
-			}
+			late := time.Since(claimed.Load().(time.Time))
+			need.That(t, late <= 0, "a call began %v after its claim", late)
 			return 5 * time.Millisecond
 		})
 		_, stop := begin(t, noted, sink, dispatcher.Config{Topics: []string{"orders"}})
 		stream(t, store, events, every)
 		delivered(t, 2*time.Second, store, "orders", 1+events)
 		stop()
-		if sink.alone < events {
-			t.Errorf("%d of %d events had a call of their own", sink.alone, events)
-		}
-		if longest := slices.Max(sink.waits[1:]); longest > every+5*time.Millisecond {
-			t.Errorf("an event waited for %v, longer than the one before it was ago", longest)
-		}
+		need.That(t, sink.alone >= events, "%d of %d events had a call of their own", sink.alone, events)
+		longest := slices.Max(sink.waits[1:])
+		need.That(t, longest <= every+5*time.Millisecond, "an event waited for %v, longer than the one before it was ago", longest)
 	})
 }
 
@@ -326,9 +311,8 @@ func TestGatheringEndsSoonBehindASlowCall(t *testing.T) {
 			before := sink.count()
 			store.Add("orders", 1)
 			took := passes(t, time.Second, fmt.Sprintf("event %d has a call", i), func() bool { return sink.count() > before })
-			if most := gatherFor + 10*time.Millisecond; took > most {
-				t.Errorf("event %d waited for %v behind a slow call, want at most %v", i, took, most)
-			}
+			most := gatherFor + 10*time.Millisecond
+			need.That(t, took <= most, "event %d waited for %v behind a slow call, want at most %v", i, took, most)
 			<-time.After(time.Duration(rand.IntN(60)) * time.Millisecond)
 		}
 		delivered(t, 2*time.Minute, store, "orders", 40)
@@ -356,9 +340,8 @@ func TestFirstEventOfNewTopicWaitsNoLonger(t *testing.T) {
 				before := sink.count()
 				store.Add(fmt.Sprint("topic-", i), 1)
 				took := passes(t, 5*time.Second, "the event has a call", func() bool { return sink.count() > before })
-				if most := poll + 50*time.Millisecond; took > most {
-					t.Errorf("topic %d: %v, want at most %v", i, took, most)
-				}
+				most := poll + 50*time.Millisecond
+				need.That(t, took <= most, "topic %d: %v, want at most %v", i, took, most)
 			}
 			stop()
 		})

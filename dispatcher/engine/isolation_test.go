@@ -45,9 +45,8 @@ func TestUndecodableRowIsDeadAlone(t *testing.T) {
 			})
 			sink.wantOnce(t, 499)
 			pgtest.Want(r, 1, "%d dead letters say that the headers cannot be read, want 1", `select count(*) from outbox.outbox_dead_letters where reason = 'poison_message' and error like '%headers%'`)
-			if lines := log.lines("the database is unreachable"); len(lines) > 0 {
-				t.Errorf("the log says that the database is unreachable: %v", lines)
-			}
+			lines := log.lines("the database is unreachable")
+			need.That(t, len(lines) == 0, "the log says that the database is unreachable: %v", lines)
 		})
 	}
 }
@@ -109,9 +108,8 @@ func TestClaimContinuesWhenMarkingDeadIsRefused(t *testing.T) {
 			r.enqueue("good", 100)
 			d := r.start(r.store(), &book{}, dispatcher.Config{Ordering: ordering})
 			r.eventually("the others are delivered", func() bool { return r.count("status = 'delivered'") == 100 })
-			if s := d.Snapshot(); !s.Outcomes.Known || s.Outcomes.OK || !s.Source.OK {
-				t.Errorf("the snapshot says %+v of outcomes, and %+v of the database", s.Outcomes, s.Source)
-			}
+			s := d.Snapshot()
+			need.That(t, s.Outcomes.Known && !s.Outcomes.OK && s.Source.OK, "the snapshot says %+v of outcomes, and %+v of the database", s.Outcomes, s.Source)
 			pgtest.Exec(r, `drop trigger refuse on outbox.outbox_dead_letters`)
 			need.Want(t, 1, "%d rows are left as they were, want 1", r.count("status = 'processing'"))
 		})
@@ -240,9 +238,8 @@ func TestHangOfOneTopicStopsNoOther(t *testing.T) {
 			r.eventually("the other topic is delivered", func() bool { return sink.topic("b") == events })
 			r.enqueue("b", events)
 			r.eventually("also what comes later", func() bool { return sink.topic("b") == 2*events })
-			if n := sink.most.Load(); n == 0 || n > test.atMost {
-				t.Errorf("%d calls were waiting for a response, want at most %d", n, test.atMost)
-			}
+			n := sink.most.Load()
+			need.That(t, n != 0 && n <= test.atMost, "%d calls were waiting for a response, want at most %d", n, test.atMost)
 			need.Want(t, 0, "the topic has responded", sink.topic("a"))
 			close(sink.letGo)
 			r.eventually("every row is delivered at its first attempt", func() bool {
@@ -292,9 +289,8 @@ func TestOnceWaitsForASlowTopic(t *testing.T) {
 		}
 		return nil
 	})
-	if got, err := r.onceOn(store, sink, dispatcher.Config{Topics: []string{"a", "b"}, Concurrency: 2, BatchSize: 10}, events); got.Delivered != events || err != nil {
-		t.Errorf("RunOnce returned %+v, %v; want %d delivered", got, err, events)
-	}
+	got, err := r.onceOn(store, sink, dispatcher.Config{Topics: []string{"a", "b"}, Concurrency: 2, BatchSize: 10}, events)
+	need.That(t, got.Delivered == events && err == nil, "RunOnce returned %+v, %v; want %d delivered", got, err, events)
 }
 
 // Two workers deliver 1,000 tenants at one event a second each: none has more than the rate.
@@ -341,9 +337,7 @@ func TestThousandTenantsHaveTheirRates(t *testing.T) {
 	passed := time.Since(began).Seconds()
 	most := int(passed) + 2
 	for tenant, n := range delivered {
-		if n > most {
-			t.Errorf("tenant %s has %d events in %.1fs, want at most %d", tenant, n, passed, most)
-		}
+		need.That(t, n <= most, "tenant %s has %d events in %.1fs, want at most %d", tenant, n, passed, most)
 	}
 	t.Logf("%d events in %.1fs: %.3f of the rates was used", all, passed, float64(all)/(passed*tenants))
 }

@@ -35,17 +35,12 @@ func TestKeysLetOneRowOfAKeyGo(t *testing.T) {
 		need.Want(t, test.want, "%+v may be delivered: %v, want %v", k.join(test.row), test.row.event)
 	}
 	need.Want(t, a2, "after the first comes %v, want the second", k.next(a1))
-	if k.next(a3) != nil || k.next(a1) != nil {
-		t.Error("a row that is not the first let another one go")
-	}
+	need.That(t, k.next(a3) == nil && k.next(a1) == nil, "a row that is not the first let another one go")
 	need.Want(t, a3, "after the second comes %v, want the third", k.next(a2))
-	if got := k.next(a3); got != nil || k.join(rowOf("t", "a", "")) != true {
-		t.Error("a key whose rows are delivered holds back another row")
-	}
+	got := k.next(a3)
+	need.That(t, got == nil && k.join(rowOf("t", "a", "")) == true, "a key whose rows are delivered holds back another row")
 	none := newKeys(dispatcher.OrderingNone)
-	if !none.join(a1) || !none.join(a2) {
-		t.Error("rows wait without an order")
-	}
+	need.That(t, none.join(a1) && none.join(a2), "rows wait without an order")
 }
 
 // A row that does not succeed takes those behind it with it, and those before it stay.
@@ -66,9 +61,8 @@ func TestKeysStopTakesThoseBehind(t *testing.T) {
 	if got := k.stop(rows[0]); !slices.Equal(got, rows[1:3]) {
 		t.Errorf("behind the first were %d rows, want the two that are left", len(got))
 	}
-	if again := rowOf("t", "a", ""); k.join(again) || k.next(rows[0]) != again {
-		t.Error("a new row did not wait for the one that is in delivery")
-	}
+	again := rowOf("t", "a", "")
+	need.That(t, !k.join(again) && k.next(rows[0]) == again, "a new row did not wait for the one that is in delivery")
 }
 
 func TestKeysDisbandReturnsWhatWaits(t *testing.T) {
@@ -80,12 +74,8 @@ func TestKeysDisbandReturnsWhatWaits(t *testing.T) {
 		k.join(r)
 	}
 	got := k.disband("t")
-	if len(got) != 2 || !slices.Contains(got, waiting) || !slices.Contains(got, behind) {
-		t.Errorf("%d rows had waited, want 2", len(got))
-	}
-	if k.next(running) != nil || len(k) != 1 || len(k.disband("")) != 1 || len(k) != 0 {
-		t.Errorf("lines are left: %v", k)
-	}
+	need.That(t, len(got) == 2 && slices.Contains(got, waiting) && slices.Contains(got, behind), "%d rows had waited, want 2", len(got))
+	need.That(t, k.next(running) == nil && len(k) == 1 && len(k.disband("")) == 1 && len(k) == 0, "lines are left: %v", k)
 }
 
 // An event behind an unreadable one of its key waits, and comes again behind it.
@@ -100,9 +90,7 @@ func TestEventBehindAnUnreadableOneWaits(t *testing.T) {
 		Unreadable: []dispatcher.Unreadable{{Event: event(2, "a"), Err: errContent}},
 		Events:     []*dispatcher.Event{event(1, "a"), event(3, "a"), event(4, "b")},
 	}, time.Now(), 0)
-	if len(unreadable) != 1 || len(refused) != 1 || refused[0].event.Seq != 3 {
-		t.Errorf("%d rows are refused, want the one behind the unreadable one", len(refused))
-	}
+	need.That(t, len(unreadable) == 1 && len(refused) == 1 && refused[0].event.Seq == 3, "%d rows are refused, want the one behind the unreadable one", len(refused))
 }
 
 // A lease is measured from before the claim was sent: it begins in the database while the claim is under way.
@@ -118,9 +106,8 @@ func TestLeaseBeginsBeforeTheClaimResponds(t *testing.T) {
 		if n, _, err := r.claim(1, 1<<20); n != 1 || err != nil {
 			t.Fatalf("claimed %d, %v", n, err)
 		}
-		if got, want := r.flight.account.inFlight[0].safeUntil, safeUntil(sentAt, r.flight.lease); !got.Equal(want) {
-			t.Errorf("the lease is relied on for %v from when the claim was sent, want %v", got.Sub(sentAt), want.Sub(sentAt))
-		}
+		got, want := r.flight.account.inFlight[0].safeUntil, safeUntil(sentAt, r.flight.lease)
+		need.That(t, got.Equal(want), "the lease is relied on for %v from when the claim was sent, want %v", got.Sub(sentAt), want.Sub(sentAt))
 	})
 }
 
@@ -131,9 +118,8 @@ func TestBatchEndsBeforeALeaseInDoubt(t *testing.T) {
 	f := testFlight(dispatcher.Config{}, func() {})
 	f.intake().add(claimOf("orders", 3, 1), time.Now(), 0)
 	f.topics.get("orders").queue.rows[2].safeUntil = time.Now()
-	if d := begun(f, 3, time.Now()); len(d.rows) != 2 {
-		t.Errorf("the batch has %d rows, want the 2 before the one whose lease is in doubt", len(d.rows))
-	}
+	d := begun(f, 3, time.Now())
+	need.Want(t, 2, "the batch has %d rows, want the 2 before the one whose lease is in doubt", len(d.rows))
 }
 
 // What a stuck call keeps counts in its topic's share.
@@ -155,13 +141,11 @@ func TestStuckBytesCountInTheTopicsShare(t *testing.T) {
 		t.Errorf("with %d stuck calls that keep most of the bytes their topic gets %+v", len(stuck), a)
 	}
 	var s dispatcher.Snapshot
-	if f.controls().snapshot(&s); s.NoRoom || s.StuckCalls != 3 {
-		t.Errorf("%d calls are stuck, and they leave no room: %t", s.StuckCalls, s.NoRoom)
-	}
+	f.controls().snapshot(&s)
+	need.That(t, !s.NoRoom && s.StuckCalls == 3, "%d calls are stuck, and they leave no room: %t", s.StuckCalls, s.NoRoom)
 	f.account.maxBytes = 6 * 101 * rowBytes
-	if f.controls().snapshot(&s); !s.NoRoom {
-		t.Error("stuck calls keep all bytes, and there is said to be room")
-	}
+	f.controls().snapshot(&s)
+	need.That(t, s.NoRoom, "stuck calls keep all bytes, and there is said to be room")
 }
 
 // An event takes its payload, its headers, and what the engine keeps of it.
@@ -169,9 +153,8 @@ func TestStuckBytesCountInTheTopicsShare(t *testing.T) {
 // CONTRACT: C-35
 func TestSizeOfAnEventCountsPayloadAndHeaders(t *testing.T) {
 	e := &dispatcher.Event{Payload: make([]byte, 1000), Headers: map[string]string{"abc": "defgh"}}
-	if got, want := sizeOf(e), int64(rowBytes+1000+3+5); got != want {
-		t.Errorf("the event takes %d bytes, want %d", got, want)
-	}
+	got, want := sizeOf(e), int64(rowBytes+1000+3+5)
+	need.Want(t, want, "the event takes %d bytes, want %d", got)
 }
 
 // A claim that took too long is tried with half of its rows and bytes.
@@ -201,9 +184,7 @@ func TestCallThatWasCutPausesNothing(t *testing.T) {
 			w.tries("orders", 0, errContent, context.Canceled)
 			<-time.After(time.Second)
 		}
-		if w.paused("orders") {
-			t.Error("calls that were cancelled have paused the topic")
-		}
+		need.That(t, !w.paused("orders"), "calls that were cancelled have paused the topic")
 	})
 }
 
@@ -215,9 +196,8 @@ func TestSuccessClearsAFault(t *testing.T) {
 	if n := f.maxBatch(id); n != 3 {
 		t.Fatalf("after a failure the event comes with at most %d others, want 3", n)
 	}
-	if f.note(id, nil, fault{}); len(f.events) != 0 {
-		t.Errorf("after its success %d events are remembered", len(f.events))
-	}
+	f.note(id, nil, fault{})
+	need.Want(t, 0, "after its success %d events are remembered", len(f.events))
 }
 
 // Rows of a topic that was paused while the claim was under way are given back.
@@ -248,21 +228,17 @@ func TestTopicIsPausedDuringItsHalfOpenProbe(t *testing.T) {
 		orders := w.topic("orders")
 		orders.turn.halfOpen = true
 		_, flow := w.flight.called(call{orders, time.Now(), 0, nil}, nil, nil, nil)
-		if !w.paused("orders") || !flow.paused || flow.delivering() {
-			t.Errorf("the topic is said to deliver during its half-open probe: %+v", flow)
-		}
-		if err := w.flight.intake().claimFailed([]dispatcher.Share{{Topic: "orders", Limit: 5}}, errUnreachable); err == nil || orders.turn.halfOpen {
-			t.Errorf("a claim that failed leaves the topic in its half-open probe, %v", err)
-		}
+		need.That(t, w.paused("orders") && flow.paused && !flow.delivering(), "the topic is said to deliver during its half-open probe: %+v", flow)
+		err := w.flight.intake().claimFailed([]dispatcher.Share{{Topic: "orders", Limit: 5}}, errUnreachable)
+		need.That(t, err != nil && !orders.turn.halfOpen, "a claim that failed leaves the topic in its half-open probe, %v", err)
 	})
 }
 
 // The claim loop waits for nothing in flight while no topic has its share.
 func TestNothingIsAwaitedWithoutAFullTopic(t *testing.T) {
 	f := testFlight(dispatcher.Config{Topics: []string{"a", "b"}}, func() {})
-	if f.intake().shares(10, nil); f.signals.awaited != nil {
-		t.Error("each delivery looks whether a topic may have more, and none is full")
-	}
+	f.intake().shares(10, nil)
+	need.That(t, f.signals.awaited == nil, "each delivery looks whether a topic may have more, and none is full")
 }
 
 // Calls that never return, with payloads of 3 MiB, take their own topic's share: the other topic is delivered.
@@ -285,9 +261,8 @@ func TestStuckCallsWithLargePayloadsStopNoOtherTopic(t *testing.T) {
 			delivered(t, time.Minute, store, "well", 50*(round+1))
 			<-time.After(6 * time.Minute)
 		}
-		if s := d.Snapshot(); s.StuckCalls < 8 {
-			t.Errorf("%d calls are stuck, want most of what the memory allows", s.StuckCalls)
-		}
+		s := d.Snapshot()
+		need.That(t, s.StuckCalls >= 8, "%d calls are stuck, want most of what the memory allows", s.StuckCalls)
 		close(release)
 		stop()
 	})
@@ -381,9 +356,8 @@ func TestSlowTopicCountsLittle(t *testing.T) {
 	if a := allotted(f, "a"); a.rows != 0 || a.by != bySlowness || allotted(f, "b").by != unlimited {
 		t.Errorf("a gets %+v, and b %+v", a, allotted(f, "b"))
 	}
-	if shares := limits(f.intake().shares(100, nil)); len(shares) != 1 || shares["b"] == 0 {
-		t.Errorf("the shares are %v, want only b's", shares)
-	}
+	shares := limits(f.intake().shares(100, nil))
+	need.That(t, len(shares) == 1 && shares["b"] != 0, "the shares are %v, want only b's", shares)
 	for len(f.topics.get("a").queue.rows) >= f.intake().lowShare() {
 		if woken != 0 {
 			t.Fatal("the loop was woken before the queue ran low")
@@ -396,9 +370,7 @@ func TestSlowTopicCountsLittle(t *testing.T) {
 	}
 	f.intake().add(claimOf("a", 150, 1), time.Now(), 0)
 	f.topics.round.topics = f.topics.round.topics[:1]
-	if room() || allotted(f, "a").by != unlimited {
-		t.Error("a topic that is alone is held, or claimed from without end")
-	}
+	need.That(t, !room() && allotted(f, "a").by == unlimited, "a topic that is alone is held, or claimed from without end")
 }
 
 // When all topics are slow, they together have no more rows than one would, or one of each: another worker may be idle.
@@ -428,13 +400,11 @@ func TestSlowTopicsKeepFewRows(t *testing.T) {
 // CONTRACT: C-32
 func TestTopicLeavesRoomForOthers(t *testing.T) {
 	f := testFlight(dispatcher.Config{Concurrency: 2, BatchSize: 10, MaxBytes: 10 * 101 * rowBytes}, func() {}) // 32 rows
-	if _, bytes, _ := f.intake().room(); bytes != 5*101*rowBytes {
-		t.Errorf("a claim may take %d bytes, want half of them", bytes)
-	}
+	_, bytes, _ := f.intake().room()
+	need.Want(t, 5*101*rowBytes, "a claim may take %d bytes, want half of them", bytes)
 	f.intake().add(claimOf("large", 5, 100*rowBytes), time.Now(), 0)
-	if a := allotted(f, "large"); a.by != unlimited {
-		t.Errorf("with half of the bytes it gets %+v", a)
-	}
+	a := allotted(f, "large")
+	need.That(t, a.by == unlimited, "with half of the bytes it gets %+v", a)
 	f.intake().add(claimOf("large", 1, 100*rowBytes), time.Now(), 0)
 	f.intake().add(claimOf("many", 13, 1), time.Now(), 0)
 	if large, many := allotted(f, "large"), allotted(f, "many"); large.by != byBytes || many.by != unlimited {

@@ -83,9 +83,8 @@ func TestLimitIsNamedInEachSituation(t *testing.T) {
 			if test.calls > 0 {
 				topics = []dispatcher.TopicLimit{{Topic: "orders", LimitedBy: test.want, Concurrency: test.calls}}
 			}
-			if s.LimitedBy != test.want || !slices.Equal(s.TopicLimits, topics) {
-				t.Errorf("it is limited by %q, its topics by %v; want %q and %v", s.LimitedBy, s.TopicLimits, test.want, topics)
-			}
+			need.That(t, s.LimitedBy == test.want && slices.Equal(s.TopicLimits, topics),
+				"it is limited by %q, its topics by %v; want %q and %v", s.LimitedBy, s.TopicLimits, test.want, topics)
 		})
 	}
 }
@@ -112,9 +111,8 @@ func TestTopicThatCallsHelpNamesTheLimit(t *testing.T) {
 		s := d.Snapshot()
 		stop()
 		want := []dispatcher.TopicLimit{{Topic: "b", LimitedBy: dispatcher.LimitedByConcurrency, Concurrency: 2}, {Topic: "c", LimitedBy: dispatcher.LimitedByConcurrency, Concurrency: 2}, {Topic: "a", LimitedBy: dispatcher.LimitedByDestination, Concurrency: 2}}
-		if s.LimitedBy != dispatcher.LimitedByConcurrency || !slices.Equal(s.TopicLimits, want) {
-			t.Errorf("it is limited by %q, its topics by %v, want %v", s.LimitedBy, s.TopicLimits, want)
-		}
+		need.That(t, s.LimitedBy == dispatcher.LimitedByConcurrency && slices.Equal(s.TopicLimits, want),
+			"it is limited by %q, its topics by %v, want %v", s.LimitedBy, s.TopicLimits, want)
 	})
 }
 
@@ -135,9 +133,7 @@ func TestHeldIsWhatLimitedLongest(t *testing.T) {
 		now = now.Add(100 * time.Millisecond)
 		h.note(dispatcher.LimitedByDatabase, now)
 		if h.longest() == dispatcher.LimitedByDatabase {
-			if n < 10 || n > 60 {
-				t.Errorf("it changed after %d observations of a tenth of a second", n)
-			}
+			need.That(t, n >= 10 && n <= 60, "it changed after %d observations of a tenth of a second", n)
 			return
 		}
 	}
@@ -209,9 +205,7 @@ func TestPauseGivesBackWhatHasNotBegun(t *testing.T) {
 		if n := begun.Load(); n != calls || store.Count("orders", "processing") <= calls {
 			t.Fatalf("%d deliveries began, and %d rows are claimed", n, store.Count("orders", "processing"))
 		}
-		if d.Snapshot().Paused {
-			t.Error("the snapshot says paused, before it is")
-		}
+		need.That(t, !d.Snapshot().Paused, "the snapshot says paused, before it is")
 
 		d.Pause()
 		d.Pause() // as often as one likes
@@ -226,19 +220,14 @@ func TestPauseGivesBackWhatHasNotBegun(t *testing.T) {
 		if n := claims.Load() - before; n != 0 || begun.Load() != calls {
 			t.Errorf("%d claims and %d deliveries while paused, want none", n, begun.Load()-calls)
 		}
-		if s := d.Snapshot(); !s.Paused || !s.Source.OK || time.Since(s.LookedAt) > checkEvery {
-			t.Errorf("while paused: %+v", s)
-		}
+		s := d.Snapshot()
+		need.That(t, s.Paused && s.Source.OK && time.Since(s.LookedAt) <= checkEvery, "while paused: %+v", s)
 
 		d.Resume()
 		synctest.Wait()
-		if claims.Load() == before {
-			t.Error("it did not claim at once after the pause")
-		}
+		need.That(t, claims.Load() != before, "it did not claim at once after the pause")
 		delivered(t, time.Minute, store, "orders", events)
-		if d.Snapshot().Paused {
-			t.Error("the snapshot says paused after Resume")
-		}
+		need.That(t, !d.Snapshot().Paused, "the snapshot says paused after Resume")
 		need.Want(t, events, "%d attempts for %d events", store.Attempts("orders"))
 		d.Pause()
 		stop() // also while it is paused
@@ -286,9 +275,7 @@ func TestPauseEndsRunOnce(t *testing.T) {
 		}
 		d.Resume()
 		got, err := d.RunOnce(t.Context(), 10)
-		if err == nil || got.Delivered != 1 {
-			t.Errorf("paused by the first delivery: %+v, %v; want one delivered, and an error", got, err)
-		}
+		need.That(t, err != nil && got.Delivered == 1, "paused by the first delivery: %+v, %v; want one delivered, and an error", got, err)
 		if n := store.Count("orders", "pending"); n != 9 || store.Attempts("orders") != 1 {
 			t.Errorf("%d rows wait, %d attempts are spent", n, store.Attempts("orders"))
 		}
@@ -318,9 +305,8 @@ func TestDeliveryContinuesWhenARequestedPauseEnds(t *testing.T) {
 		_, stop := begin(t, &endless{}, sink, dispatcher.Config{Topics: []string{"orders"}, Concurrency: 1})
 		<-time.After(time.Minute)
 		stop()
-		if wait := next.Sub(refusedAt); wait < 30*time.Second || wait > 30*time.Second+10*time.Millisecond {
-			t.Errorf("the next call began %v after a pause of 30 s was requested", wait)
-		}
+		wait := next.Sub(refusedAt)
+		need.That(t, wait >= 30*time.Second && wait <= 30*time.Second+10*time.Millisecond, "the next call began %v after a pause of 30 s was requested", wait)
 	})
 }
 
@@ -354,9 +340,8 @@ func TestRequestedPauseDelaysItsTopicAlone(t *testing.T) {
 				defer mu.Unlock()
 				now := time.Now()
 				if since := now.Sub(last); !last.IsZero() && since > time.Second {
-					if pauses++; since < test.least {
-						t.Errorf("a call began %v after the destination requested a pause of %v", since, test.pause)
-					}
+					pauses++
+					need.That(t, since >= test.least, "a call began %v after the destination requested a pause of %v", since, test.pause)
 				}
 				last = now
 				return dispatcher.DestinationFault(dispatcher.RetryAfter(test.pause, errFault))
@@ -365,18 +350,13 @@ func TestRequestedPauseDelaysItsTopicAlone(t *testing.T) {
 			<-time.After(10 * time.Second)
 			s := d.Snapshot()
 			mu.Lock()
-			if others < 200 {
-				t.Errorf("%d events of the other topic in 10 s", others)
-			}
+			need.That(t, others >= 200, "%d events of the other topic in 10 s", others)
 			mu.Unlock()
-			if at := s.TopicLimits; len(at) == 0 || at[len(at)-1].Topic != "orders" || at[len(at)-1].LimitedBy != dispatcher.LimitedByDestination {
-				t.Errorf("limited are %v", at)
-			}
+			at := s.TopicLimits
+			need.That(t, len(at) != 0 && at[len(at)-1].Topic == "orders" && at[len(at)-1].LimitedBy == dispatcher.LimitedByDestination, "limited are %v", at)
 			<-time.After(2 * time.Minute)
 			stop()
-			if pauses == 0 {
-				t.Error("no call began after the pause")
-			}
+			need.That(t, pauses != 0, "no call began after the pause")
 		})
 	}
 }
@@ -427,7 +407,6 @@ func TestSeenTypesAreBounded(t *testing.T) {
 	}
 	s.note(typed("order.placed"), noon.Add(48*time.Hour))
 	got := s.list()
-	if len(got) != dispatcher.EventTypesListed || !slices.Contains(got, dispatcher.SeenEventType{Type: "order.placed", LastSeen: day.Add(48 * time.Hour)}) {
-		t.Errorf("%d types are kept: %v, want %d with those from before", len(got), got, dispatcher.EventTypesListed)
-	}
+	need.That(t, len(got) == dispatcher.EventTypesListed && slices.Contains(got, dispatcher.SeenEventType{Type: "order.placed", LastSeen: day.Add(48 * time.Hour)}),
+		"%d types are kept: %v, want %d with those from before", len(got), got, dispatcher.EventTypesListed)
 }

@@ -88,12 +88,9 @@ func TestPartOfATopicIsUnreachableWhileOthersAreDelivered(t *testing.T) {
 			{"delivered by a half-open probe", func() { called("orders", nil) }, true},
 			{"a probe failed", func() { w.flight.probed(errUnreachable) }, true},
 		} {
-			if step.do(); delivering("orders") != step.want {
-				t.Errorf("%s: delivering is %t", step.what, !step.want)
-			}
-			if delivering("payments") {
-				t.Errorf("%s: of another topic nothing was delivered", step.what)
-			}
+			step.do()
+			need.That(t, delivering("orders") == step.want, "%s: delivering is %t", step.what, !step.want)
+			need.That(t, !delivering("payments"), "%s: of another topic nothing was delivered", step.what)
 		}
 	})
 }
@@ -159,9 +156,8 @@ func TestUnreachableTopicIsPausedByEveryWorker(t *testing.T) {
 			}
 			<-time.After(max(out.failure.Delay, each))
 		}
-		if took := time.Since(down); took > 90*time.Second {
-			t.Errorf("the last of %d workers paused the topic after %s", len(workers), took)
-		}
+		took := time.Since(down)
+		need.That(t, took <= 90*time.Second, "the last of %d workers paused the topic after %s", len(workers), took)
 		t.Logf("paused by all after %s and %d tries", time.Since(down), tries)
 	})
 }

@@ -158,9 +158,8 @@ func TestGoexitFailsItsEventAlone(t *testing.T) {
 		delivered(t, time.Minute, store, "orders", 10)
 		need.Want(t, 11, "%d attempts were spent on 10 events, want 11", store.Attempts("orders"))
 		stop()
-		if s := d.Snapshot(); s.StuckCalls != 0 {
-			t.Errorf("%d calls are stuck", s.StuckCalls)
-		}
+		s := d.Snapshot()
+		need.Want(t, 0, "%d calls are stuck", s.StuckCalls)
 	})
 }
 
@@ -225,9 +224,8 @@ func TestOneFailedBatchPausesNothing(t *testing.T) {
 		d, stop := begin(t, store, sink, dispatcher.Config{})
 		passes(t, 10*time.Second, "the call fails", func() bool { return failed.Load() >= 100 })
 		synctest.Wait()
-		if s := d.Snapshot(); s.Breaker != dispatcher.BreakerClosed || len(s.PausedTopics) != 0 {
-			t.Errorf("after one failed call the breaker is %s and held are %v", s.Breaker, s.PausedTopics)
-		}
+		s := d.Snapshot()
+		need.That(t, s.Breaker == dispatcher.BreakerClosed && len(s.PausedTopics) == 0, "after one failed call the breaker is %s and held are %v", s.Breaker, s.PausedTopics)
 		delivered(t, 10*time.Second, store, "orders", 100)
 		stop()
 	})
@@ -254,9 +252,8 @@ func TestQueueIsReleasedWhenATopicIsPaused(t *testing.T) {
 		store.Add("orders", 450)
 		before := 8000
 		<-time.After(900 * time.Millisecond) // before the second half-open probe
-		if spent, most := store.Attempts("orders")-before, refusingRun+concurrency+halfOpenRows; spent > most {
-			t.Errorf("%d attempts were spent, want at most %d", spent, most)
-		}
+		spent, most := store.Attempts("orders")-before, refusingRun+concurrency+halfOpenRows
+		need.That(t, spent <= most, "%d attempts were spent, want at most %d", spent, most)
 		stop()
 	})
 }

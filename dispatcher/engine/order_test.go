@@ -176,9 +176,8 @@ func holdsItsKeyAlone(t *testing.T, result error, unspent int) {
 	close(refuse)
 	pgtest.Exec(r, `update outbox.outbox_events set next_attempt_at = now() where seq = 4`)
 	r.eventually("the key continues", func() bool { return r.count("status = 'delivered'") == events })
-	if got := sink.order("0"); len(got) != 21 || !slices.IsSorted(got) {
-		t.Errorf("the key was delivered as %v, want each once, in order, and the failed one twice", got)
-	}
+	got := sink.order("0")
+	need.That(t, len(got) == 21 && slices.IsSorted(got), "the key was delivered as %v, want each once, in order, and the failed one twice", got)
 	sink.check(t)
 }
 
@@ -231,9 +230,7 @@ func TestOnDeadContinuesOrBlocksItsKey(t *testing.T) {
 				r.eventually("a later event is delivered", func() bool { return r.count("status = 'delivered'") == 12 })
 				need.Want(t, 8, "%d events of the key wait after another claim, want 8", r.count("status = 'pending' and attempts = 0"))
 				depth, err := store.Depth(t.Context(), nil)
-				if err != nil || depth.BlockedKeys.N != 1 || depth.Blocked[0].Key != "0" {
-					t.Errorf("depth is %+v, %v, want key 0 blocked", depth, err)
-				}
+				need.That(t, err == nil && depth.BlockedKeys.N == 1 && depth.Blocked[0].Key == "0", "depth is %+v, %v, want key 0 blocked", depth, err)
 				need.WantAll(t, []int64{1, 3}, "of the key %v were begun, want the first two", sink.order("0"))
 				pgtest.Exec(r, `update outbox.outbox_dead_letters set resolution = 'discarded', resolved_at = now(), resolved_by = 'test'`)
 			}
@@ -263,9 +260,7 @@ func TestRunOnceContinuesASearch(t *testing.T) {
 	r := newRig(t)
 	r.enqueueKeys(20, 1)
 	got, err := r.onceOn(&breathless{Store: r.store()}, &queue{keys: 1}, dispatcher.Config{Ordering: dispatcher.OrderingKey}, 100)
-	if err != nil || got != (engine.Outcome{Delivered: 20}) {
-		t.Errorf("it did %+v, %v, want 20 delivered", got, err)
-	}
+	need.That(t, err == nil && got == (engine.Outcome{Delivered: 20}), "it did %+v, %v, want 20 delivered", got, err)
 }
 
 // RunOnce delivers the rows of a key one after the other, as many as requested.
@@ -277,9 +272,8 @@ func TestRunOnceKeepsTheOrderOfAKey(t *testing.T) {
 	cfg := dispatcher.Config{Ordering: dispatcher.OrderingKey, BatchSize: 10, Concurrency: 8}
 	for _, test := range []struct{ n, want int }{{100, 100}, {100, 50}} {
 		got, err := r.once(sink, cfg, test.n)
-		if want := (engine.Outcome{Delivered: test.want}); err != nil || got != want {
-			t.Errorf("RunOnce(%d) did %+v, %v, want %+v", test.n, got, err, want)
-		}
+		want := (engine.Outcome{Delivered: test.want})
+		need.That(t, err == nil && got == want, "RunOnce(%d) did %+v, %v, want %+v", test.n, got, err, want)
 	}
 	sink.check(t)
 }
@@ -335,21 +329,17 @@ func TestLostLeaseCutsTheDelivery(t *testing.T) {
 	receive(t, "the second delivery begins", begun)
 	pgtest.Exec(r, steal)
 	for range 2 {
-		if cause := receive(t, "the delivery is cut", cut); cause == nil || errors.Is(cause, context.Canceled) {
-			t.Errorf("the delivery was cut for %v, want a reason", cause)
-		}
+		cause := receive(t, "the delivery is cut", cut)
+		need.That(t, cause != nil && !errors.Is(cause, context.Canceled), "the delivery was cut for %v, want a reason", cause)
 	}
 	r.eventually("all five are lost", func() bool { return seen.losses() == 5 })
 	r.eventually("nothing is in flight", func() bool { return d.Snapshot().InFlightRows == 0 })
 	d.stop()
 	need.Want(t, 5, "%d of 5 stolen rows are as the thief left them", r.count(untouched))
 	need.Want(t, 2, "%d events were begun, want the 2 of before the theft", len(sink.begun()))
-	if seen.failed != 0 || seen.acked != 0 {
-		t.Errorf("lost leases count as %d failures and %d acks", seen.failed, seen.acked)
-	}
-	if n := len(log.lines("leases were lost")); n == 0 || n > 2 {
-		t.Errorf("the log has %d lines for 5 lost leases; want few for many", n)
-	}
+	need.That(t, seen.failed == 0 && seen.acked == 0, "lost leases count as %d failures and %d acks", seen.failed, seen.acked)
+	n := len(log.lines("leases were lost"))
+	need.That(t, n != 0 && n <= 2, "the log has %d lines for 5 lost leases; want few for many", n)
 }
 
 // The guard of the write-back decides, when the loss was not noticed before: neither a success nor
@@ -368,9 +358,8 @@ func TestLostLeaseIsNotWrittenBack(t *testing.T) {
 			sink := &book{respond: func(context.Context, *dispatcher.Event) error { pgtest.Exec(r, steal); return outcome }}
 			seen, log := &watcher{}, &logBook{}
 			got, err := r.once(sink, dispatcher.Config{Observer: seen, Logger: log.logger()}, 1)
-			if want := (engine.Outcome{Lost: 1}); got != want || err != nil {
-				t.Errorf("RunOnce returned %+v, %v; want %+v", got, err, want)
-			}
+			want := (engine.Outcome{Lost: 1})
+			need.That(t, got == want && err == nil, "RunOnce returned %+v, %v; want %+v", got, err, want)
 			need.Want(t, 1, "the stolen row is not as the thief left it", r.count(untouched))
 			if seen.lost != 1 || len(seen.deadEvents) != 0 || len(log.lines("leases were lost")) != 1 {
 				t.Errorf("lost %d, deadEvents %v, log %v; want one loss, reported once", seen.lost, seen.deadEvents, log.lines("lost"))
@@ -422,8 +411,6 @@ func TestCrashedWorkersRowsAreDelivered(t *testing.T) {
 		}
 		token[e.ID] = e.LeaseNumber
 	}
-	if again == 0 {
-		t.Error("no event was delivered twice; the crash lost no write-back, and the test shows nothing")
-	}
+	need.That(t, again != 0, "no event was delivered twice; the crash lost no write-back, and the test shows nothing")
 	need.Want(t, events, "%d of %d events were delivered", len(token))
 }

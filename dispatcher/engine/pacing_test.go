@@ -19,6 +19,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/httpsink"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // bearing is a Sink whose destination works on so many calls at once.
@@ -73,9 +74,8 @@ func TestAutoFindsTheKnee(t *testing.T) {
 		rate := float64(sink.in(20*time.Second)) / 20
 		s := d.Snapshot()
 		t.Logf("found after %v; %v/s; %v", took, rate, s.TopicLimits)
-		if rate < 360 || s.LimitedBy != dispatcher.LimitedByDestination || s.TopicLimits[0].Concurrency < 32 || s.TopicLimits[0].Concurrency > 48 {
-			t.Errorf("%v events a second, limited by %s, %v; want at least 360, the destination and about 40 calls", rate, s.LimitedBy, s.TopicLimits)
-		}
+		need.That(t, rate >= 360 && s.LimitedBy == dispatcher.LimitedByDestination && s.TopicLimits[0].Concurrency >= 32 && s.TopicLimits[0].Concurrency <= 48,
+			"%v events a second, limited by %s, %v; want at least 360, the destination and about 40 calls", rate, s.LimitedBy, s.TopicLimits)
 		d.SetPeers(16)
 		if n := limitOf(d); n > 3 {
 			t.Errorf("with 16 live workers the limit is %d at once, want a sixteenth of what was found", n)
@@ -84,9 +84,8 @@ func TestAutoFindsTheKnee(t *testing.T) {
 		t.Logf("as many as it may have after %v", took)
 		<-time.After(5 * time.Second)
 		s = d.Snapshot()
-		if s.Concurrency != 16 || s.LimitedBy != dispatcher.LimitedByConcurrency {
-			t.Errorf("with 16 live workers it is limited by %s, at most %d calls; want the concurrency and 16", s.LimitedBy, s.Concurrency)
-		}
+		need.That(t, s.Concurrency == 16 && s.LimitedBy == dispatcher.LimitedByConcurrency,
+			"with 16 live workers it is limited by %s, at most %d calls; want the concurrency and 16", s.LimitedBy, s.Concurrency)
 		stop()
 	})
 }
@@ -105,9 +104,8 @@ func TestAutoTakesTheMost(t *testing.T) {
 		s := d.Snapshot()
 		stop()
 		t.Logf("found after %v", took)
-		if s.LimitedBy != dispatcher.LimitedByConcurrency || sink.most.Load() > 200 {
-			t.Errorf("limited by %s, %d calls at once; want the concurrency and 200", s.LimitedBy, sink.most.Load())
-		}
+		need.That(t, s.LimitedBy == dispatcher.LimitedByConcurrency && sink.most.Load() <= 200,
+			"limited by %s, %d calls at once; want the concurrency and 200", s.LimitedBy, sink.most.Load())
 	})
 }
 
@@ -177,9 +175,7 @@ func TestAutoBeginsWithHalfAfterAnOutage(t *testing.T) {
 		d, stop := begin(t, &endless{}, sink, auto)
 		<-time.After(30 * time.Second)
 		good := limitOf(d)
-		if good < 32 || good > 48 {
-			t.Errorf("with 422 for a third of the events the limit is %d, want about 40", good)
-		}
+		need.That(t, good >= 32 && good <= 48, "with 422 for a third of the events the limit is %d, want about 40", good)
 		down.Store(true)
 		<-time.After(5 * time.Minute)
 		if n := limitOf(d); n > good/2 {
@@ -218,9 +214,8 @@ func TestAutoIgnoresWhatIsNotSent(t *testing.T) {
 			<-time.After(30 * time.Second)
 			rate, limit := sink.in(20*time.Second)/20, limitOf(d)
 			stop()
-			if rate < 340 || limit < 32 || limit > 56 {
-				t.Errorf("%s for a fourth of the events: %d events a second, a limit of %d; want at least 340, and about 40", name, rate, limit)
-			}
+			need.That(t, rate >= 340 && limit >= 32 && limit <= 56,
+				"%s for a fourth of the events: %d events a second, a limit of %d; want at least 340, and about 40", name, rate, limit)
 		})
 	}
 }

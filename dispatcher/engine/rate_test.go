@@ -139,15 +139,13 @@ func TestTopicRateHoldsForItAlone(t *testing.T) {
 			delivered(t, 5*time.Second, store, "returns", 1000)
 			held := mostLeased(store, "orders", 600)
 			perSecond := float64(limit.Events) / limit.Period.Seconds()
-			if got, want := len(orders.at), int(perSecond*time.Since(orders.at[0]).Seconds()); got < want*95/100 || got > want+2 {
-				t.Errorf("%v: %d events in a minute, want %d", limit, got, want)
-			}
+			got, want := len(orders.at), int(perSecond*time.Since(orders.at[0]).Seconds())
+			need.That(t, got >= want*95/100 && got <= want+2, "%v: %d events in a minute, want %d", limit, got, want)
 			if most := int(perSecond) + 2; orders.most(time.Second) > most || held > most {
 				t.Errorf("%v: %d events in a second and %d held, want at most %d", limit, orders.most(time.Second), held, most)
 			}
-			if s := d.Snapshot(); limit.Period == time.Second && s.LimitedBy != dispatcher.LimitedByRate {
-				t.Errorf("%v: limited by %q", limit, s.LimitedBy)
-			}
+			s := d.Snapshot()
+			need.That(t, limit.Period != time.Second || s.LimitedBy == dispatcher.LimitedByRate, "%v: limited by %q", limit, s.LimitedBy)
 		})
 	}
 }
@@ -192,12 +190,10 @@ func TestRateIsUsedWhileRowsWaitForOtherThings(t *testing.T) {
 			test.cfg.RateLimit = dispatcher.Rate{Events: 100, Period: time.Second}
 			d, _ := begin(t, onClaim(store, slowly(10*time.Millisecond)), sink, test.cfg)
 			held := mostLeased(store, test.slow, 600)
-			if n := began.most(time.Hour); n < 95*60 || held > test.most {
-				t.Errorf("%d events began in a minute, and %d rows were held; want at least 0.95 of 6000, and at most %d", n, held, test.most)
-			}
-			if s := d.Snapshot(); !slices.Equal(s.TopicLimits, test.want) {
-				t.Errorf("the topics are limited by %v, want %v", s.TopicLimits, test.want)
-			}
+			n := began.most(time.Hour)
+			need.That(t, n >= 95*60 && held <= test.most, "%d events began in a minute, and %d rows were held; want at least 0.95 of 6000, and at most %d", n, held, test.most)
+			s := d.Snapshot()
+			need.WantAll(t, test.want, "the topics are limited by %v, want %v", s.TopicLimits)
 		})
 	}
 }
@@ -226,9 +222,8 @@ func TestRateOfATopicAloneHoldsFewRows(t *testing.T) {
 					limit.Concurrency = test.calls
 					d, _ := begin(t, store, &sinktest.Slow{Sink: &sinktest.Func{Max: test.batch}, Delay: test.takes}, limit)
 					held := mostLeased(store, "orders", 300)
-					if s := d.Snapshot(); s.LimitedBy != test.want || held > test.most {
-						t.Errorf("limited by %s with %d rows held, want %s and at most %d", s.LimitedBy, held, test.want, test.most)
-					}
+					s := d.Snapshot()
+					need.That(t, s.LimitedBy == test.want && held <= test.most, "limited by %s with %d rows held, want %s and at most %d", s.LimitedBy, held, test.want, test.most)
 				})
 			}
 		})
@@ -250,9 +245,7 @@ func TestRateOfOneTopicDelaysNoOther(t *testing.T) {
 		<-time.After(time.Second)
 		store.Add("b", 5)
 		delivered(t, time.Second, store, "b", 5)
-		if n := store.Count("a", "processing"); n == 0 {
-			t.Error("no row of the first waits for a token")
-		}
+		need.That(t, store.Count("a", "processing") != 0, "no row of the first waits for a token")
 	})
 }
 
@@ -302,9 +295,8 @@ func TestRateShareLapses(t *testing.T) {
 		d = newDispatcher(t, store, &sinktest.Func{}, cfg)
 		began := time.Now()
 		done, err := d.RunOnce(t.Context(), 300)
-		if took := time.Since(began); err != nil || done.Delivered != 300 || took < 2900*time.Millisecond || took > 4*time.Second {
-			t.Errorf("RunOnce: %+v in %v, %v; want 300 in 3s", done, took, err)
-		}
+		took := time.Since(began)
+		need.That(t, err == nil && done.Delivered == 300 && took >= 2900*time.Millisecond && took <= 4*time.Second, "RunOnce: %+v in %v, %v; want 300 in 3s", done, took, err)
 	})
 }
 
@@ -326,9 +318,8 @@ func TestRunOnceWithARateEnds(t *testing.T) {
 			defer cancel()
 			began := time.Now()
 			done, err := d.RunOnce(ctx, 10)
-			if took := time.Since(began); err != nil || done.Delivered != 5 || took > 4*time.Second {
-				t.Errorf("RunOnce: %+v in %v, %v; want 5 in 2s", done, took, err)
-			}
+			took := time.Since(began)
+			need.That(t, err == nil && done.Delivered == 5 && took <= 4*time.Second, "RunOnce: %+v in %v, %v; want 5 in 2s", done, took, err)
 		})
 	}
 }
@@ -365,9 +356,7 @@ func others(t *testing.T, cfg dispatcher.Config, flood int) (p99 time.Duration) 
 		mu.Lock()
 		defer mu.Unlock()
 		slices.Sort(waits)
-		if flood > 0 && (served == 0 || served >= flood) {
-			t.Errorf("%d of the flood of %d were delivered; it must continue, and last", served, flood)
-		}
+		need.That(t, flood <= 0 || (served != 0 && served < flood), "%d of the flood of %d were delivered; it must continue, and last", served, flood)
 		if p99 = time.Hour; len(waits) == 2000 { // otherwise some wait for the whole flood
 			p99 = waits[len(waits)*99/100]
 		}
@@ -383,12 +372,8 @@ func TestLongFloodOfOneTenantDelaysNoOther(t *testing.T) {
 	fair := dispatcher.Config{Fairness: dispatcher.FairnessTenant}
 	alone, flooded, unfair := others(t, fair, 0), others(t, fair, 9000), others(t, dispatcher.Config{}, 9000)
 	t.Logf("99 %% of the others within %v alone, %v with the flood, %v without fairness", alone, flooded, unfair)
-	if flooded > alone*6/5 {
-		t.Errorf("99 %% of the others within %v, and with the flood within %v; want at most 1.2 times as much", alone, flooded)
-	}
-	if unfair < 2*flooded {
-		t.Errorf("without fairness %v, too little to prove anything", unfair)
-	}
+	need.That(t, flooded <= alone*6/5, "99 %% of the others within %v, and with the flood within %v; want at most 1.2 times as much", alone, flooded)
+	need.That(t, unfair >= 2*flooded, "without fairness %v, too little to prove anything", unfair)
 }
 
 // The queue is in the order of turns: a tenant's row waits for one row of each other tenant, and not for the second one.

@@ -178,9 +178,8 @@ func (b *book) delivered() (events, times int) {
 // wantOnce fails the test unless so many events were confirmed, each once.
 func (b *book) wantOnce(t *testing.T, want int) {
 	t.Helper()
-	if n, times := b.delivered(); n != want || times != want {
-		t.Errorf("%d events were confirmed %d times, want %d once each", n, times, want)
-	}
+	n, times := b.delivered()
+	need.That(t, n == want && times == want, "%d events were confirmed %d times, want %d once each", n, times, want)
 }
 
 // topic returns the number of confirmations of a topic.

@@ -32,9 +32,8 @@ func TestRunOnceDeliversAsManyAsRequested(t *testing.T) {
 	sink := &book{}
 	for _, step := range []struct{ n, delivered int }{{1, 1}, {10, 10}, {0, 0}, {1000, 25}, {1000, 0}} {
 		got, err := r.once(sink, dispatcher.Config{BatchSize: 4}, step.n)
-		if want := (engine.Outcome{Delivered: step.delivered}); got != want || err != nil {
-			t.Errorf("RunOnce(%d) returned %+v, %v; want %+v", step.n, got, err, want)
-		}
+		want := (engine.Outcome{Delivered: step.delivered})
+		need.That(t, got == want && err == nil, "RunOnce(%d) returned %+v, %v; want %+v", step.n, got, err, want)
 	}
 	need.Want(t, 36, "%d of 36 rows are delivered", r.count("status = 'delivered' and attempts = 1"))
 }
@@ -95,12 +94,10 @@ func TestRunOnceFailsWhenEveryEventIsUnreachable(t *testing.T) {
 				return nil
 			})
 			got, err := r.engine(store, sink, dispatcher.Config{Concurrency: 1}).RunOnce(ctx, test.n)
-			if got != test.want || dispatcher.IsUnavailable(err) != dispatcher.IsUnavailable(test.err) {
-				t.Errorf("RunOnce returned %+v, %v; want %+v, %v", got, err, test.want, test.err)
-			}
-			if (err == nil) != (test.err == nil) || err != nil && !strings.Contains(err.Error(), test.err.Error()) {
-				t.Errorf("RunOnce returned %v; want it to say %v", err, test.err)
-			}
+			need.That(t, got == test.want && dispatcher.IsUnavailable(err) == dispatcher.IsUnavailable(test.err),
+				"RunOnce returned %+v, %v; want %+v, %v", got, err, test.want, test.err)
+			need.That(t, (err == nil) == (test.err == nil) && (err == nil || strings.Contains(err.Error(), test.err.Error())),
+				"RunOnce returned %v; want it to say %v", err, test.err)
 			need.Want(t, test.waits, "%d events wait, want %d", r.count("status = 'pending' and attempts = 0 and last_error <> ''"))
 		})
 	}
@@ -118,12 +115,8 @@ func TestRunTwiceIsRefused(t *testing.T) {
 	}}, dispatcher.Config{})
 	r.enqueue("orders", 1)
 	receive(t, "the delivery begins", begun)
-	if err := d.Run(t.Context()); err == nil {
-		t.Error("a second Run was started")
-	}
-	if _, err := d.RunOnce(t.Context(), 1); err == nil {
-		t.Error("RunOnce was started during Run")
-	}
+	need.That(t, d.Run(t.Context()) != nil, "a second Run was started")
+	need.That(t, need.Err(d.RunOnce(t.Context(), 1)) != nil, "RunOnce was started during Run")
 	close(end)
 	d.stop()
 	r.enqueue("orders", 1)
@@ -166,12 +159,9 @@ func TestInFlightIsBounded(t *testing.T) {
 		}
 	}
 	r.eventually("every row is delivered", func() bool { return r.count("status = 'delivered'") == 1100 })
-	if mostBytes > maxBytes+size || mostBytes < maxBytes/2 {
-		t.Errorf("up to %d bytes were in flight, want about %d", mostBytes, maxBytes)
-	}
-	if limit := 5 + 5*40; most > limit {
-		t.Errorf("up to %d rows were in flight, want at most %d", most, limit)
-	}
+	need.That(t, mostBytes <= maxBytes+size && mostBytes >= maxBytes/2, "up to %d bytes were in flight, want about %d", mostBytes, maxBytes)
+	limit := 5 + 5*40
+	need.That(t, most <= limit, "up to %d rows were in flight, want at most %d", most, limit)
 	r.eventually("nothing is in flight", func() bool { s := d.Snapshot(); return s.InFlightRows == 0 && s.InFlightBytes == 0 })
 }
 
@@ -185,9 +175,8 @@ func TestLargeEventIsNotStuck(t *testing.T) {
 	}{{100_002, engine.Outcome{Delivered: 1}}, {100_001, engine.Outcome{Dead: 1}}} {
 		pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, payload)
 			values (gen_random_uuid(), 'shop', 'large', to_jsonb(repeat('x', 100000)))`)
-		if got, err := r.once(&book{}, dispatcher.Config{MaxBytes: test.maxBytes}, 5); got != test.want || err != nil {
-			t.Errorf("at most %d bytes: RunOnce returned %+v, %v; want %+v", test.maxBytes, got, err, test.want)
-		}
+		got, err := r.once(&book{}, dispatcher.Config{MaxBytes: test.maxBytes}, 5)
+		need.That(t, got == test.want && err == nil, "at most %d bytes: RunOnce returned %+v, %v; want %+v", test.maxBytes, got, err, test.want)
 	}
 }
 
@@ -237,19 +226,14 @@ func TestStartOnBacklogReadsFewRows(t *testing.T) {
 		"oldest transaction": func(c rig) { _, err := c.store().OldestTransaction(t.Context()); need.OK(t, err) },
 	}
 	for name, query := range queries {
-		if n := r.buffers(query); n > 1000 {
-			t.Errorf("%s: read %d buffers", name, n)
-		}
+		n := r.buffers(query)
+		need.That(t, n <= 1000, "%s: read %d buffers", name, n)
 	}
 	depth := r.buffers(func(c rig) { _, err := c.store().Depth(t.Context(), nil); need.OK(t, err) })
 	many := r.buffers(once)
 	t.Logf("500 deliveries read %d buffers with 2,000 rows and %d with %d; the depth %d", few, many, backlog, depth)
-	if many > 2*few {
-		t.Errorf("500 deliveries read %d buffers with 2,000 rows and %d with %d", few, many, backlog)
-	}
-	if depth > 3*dispatcher.DepthCap {
-		t.Errorf("the depth read %d buffers", depth)
-	}
+	need.That(t, many <= 2*few, "500 deliveries read %d buffers with 2,000 rows and %d with %d", few, many, backlog)
+	need.That(t, depth <= 3*dispatcher.DepthCap, "the depth read %d buffers", depth)
 
 	before := heap()
 	sink := newGate(0)
@@ -263,9 +247,7 @@ func TestStartOnBacklogReadsFewRows(t *testing.T) {
 	})
 	grown := heap() - before
 	t.Logf("it holds %d rows and %d KiB", rows, grown>>10)
-	if rows == 0 || rows > backlog/100 || grown > 32<<20 {
-		t.Errorf("it holds %d rows and %d bytes of a backlog of %d", rows, grown, backlog)
-	}
+	need.That(t, rows != 0 && rows <= backlog/100 && grown <= 32<<20, "it holds %d rows and %d bytes of a backlog of %d", rows, grown, backlog)
 	close(sink.open)
 }
 
@@ -313,9 +295,8 @@ func TestSlowListingIsRare(t *testing.T) {
 	}), &book{}, dispatcher.Config{})
 	receive(t, "the first listing begins", listings)
 	first, second := receive(t, "the first listing ends", listings), receive(t, "the second listing begins", listings)
-	if pause := second.Sub(first); pause < 15*takes {
-		t.Errorf("%v after a listing that took %v there was another one", pause, takes)
-	}
+	pause := second.Sub(first)
+	need.That(t, pause >= 15*takes, "%v after a listing that took %v there was another one", pause, takes)
 }
 
 // asleep is a dispatcher that looks by itself at its start, and then after twenty minutes.

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"strings"
 	"testing"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // A type of the engine or of the pacer has at most 15 fields and 25 methods. Those of a type that it embeds, or is defined by,
@@ -16,10 +18,9 @@ func TestTypesStaySmall(t *testing.T) {
 	for _, dir := range []string{".", "../internal/pacer"} {
 		p := declared(t, dir)
 		for name := range p.structs {
-			if fields, methods := p.fields(name), p.methods(name); fields > mostFields || methods > mostMethods {
-				t.Errorf("%s: type %s has %d fields and %d methods, want at most %d and %d: give a part of them to a type of their own",
-					dir, name, fields, methods, mostFields, mostMethods)
-			}
+			fields, methods := p.fields(name), p.methods(name)
+			need.That(t, fields <= mostFields && methods <= mostMethods,
+				"%s: type %s has %d fields and %d methods, want at most %d and %d: give a part of them to a type of their own", dir, name, fields, methods, mostFields, mostMethods)
 		}
 	}
 }

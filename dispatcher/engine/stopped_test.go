@@ -78,9 +78,7 @@ func TestStoppedProcessBeginsNothing(t *testing.T) {
 	}
 	stdin.Close()
 	need.Want(t, "the end", "the child said %q at the end", next())
-	if err := child.Wait(); err != nil {
-		t.Errorf("the child ended with %v", err)
-	}
+	need.Want(t, nil, "the child ended with %v", child.Wait())
 	need.Want(t, events, "%d of %d rows are as the other worker left them", r.count("status = 'delivered' and attempts = 1 and suspicion > 1 and last_error is null"))
 }
 

@@ -102,12 +102,10 @@ func TestStatementsThatTheServerCutsOffShrink(t *testing.T) {
 			d, stop := begin(t, server{takes, 600 * time.Millisecond, code}.with(store), sink, dispatcher.Config{})
 			took := delivered(t, 2*time.Minute, store, "orders", events)
 			t.Logf("delivered in %v", took)
-			if n := again(sink, "orders"); n > 0 {
-				t.Errorf("%d events were delivered again", n)
-			}
-			if s := d.Snapshot(); !s.Source.OK {
-				t.Errorf("the snapshot says that the database is unreachable: %v", s.Source.Err)
-			}
+			n := again(sink, "orders")
+			need.That(t, n <= 0, "%d events were delivered again", n)
+			s := d.Snapshot()
+			need.That(t, s.Source.OK, "the snapshot says that the database is unreachable: %v", s.Source.Err)
 			stop()
 		})
 	}
@@ -143,12 +141,10 @@ func TestOutcomesThatHangHarmTheirTopicAlone(t *testing.T) {
 				<-time.After(5 * time.Second)
 			}
 			t.Logf("the other topic waited %v at most", longest)
-			if n := again(sink, "well"); n > 0 {
-				t.Errorf("%d events of the other topic were delivered again", n)
-			}
-			if s := d.Snapshot(); !s.Source.OK || s.Outcomes.OK {
-				t.Errorf("the snapshot says %+v of the database, and %+v of outcomes", s.Source, s.Outcomes)
-			}
+			n := again(sink, "well")
+			need.That(t, n <= 0, "%d events of the other topic were delivered again", n)
+			s := d.Snapshot()
+			need.That(t, s.Source.OK && !s.Outcomes.OK, "the snapshot says %+v of the database, and %+v of outcomes", s.Source, s.Outcomes)
 			stop()
 		})
 	}
@@ -182,13 +178,9 @@ func TestClaimsThatFailHarmTheirTopicAlone(t *testing.T) {
 				<-time.After(10 * time.Second)
 			}
 			t.Logf("the other topic waited %v in all", all)
-			if all > rounds*10*time.Second/4 {
-				t.Errorf("the other topic waited %v in %d rounds", all, rounds)
-			}
+			need.That(t, all <= rounds*10*time.Second/4, "the other topic waited %v in %d rounds", all, rounds)
 			stop()
-			if name != "hang" && strings.Contains(log.String(), "the database is unreachable") {
-				t.Errorf("the log says that the database is unreachable: %s", &log)
-			}
+			need.That(t, name == "hang" || !strings.Contains(log.String(), "the database is unreachable"), "the log says that the database is unreachable: %s", &log)
 		})
 	}
 }
@@ -204,9 +196,7 @@ func TestStopReportsOutcomesWrittenApart(t *testing.T) {
 		_, stop := begin(t, server{takes: takes}.with(store), confirms(1, succeeds), dispatcher.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		<-time.After(storeTimeout + time.Second)
 		stop()
-		if !strings.Contains(log.String(), "3 outcomes are not written back") {
-			t.Errorf("the log says: %s", &log)
-		}
+		need.That(t, strings.Contains(log.String(), "3 outcomes are not written back"), "the log says: %s", &log)
 	})
 }
 
@@ -262,9 +252,7 @@ func TestDeadRowIsReportedWhenTheResponseWasLost(t *testing.T) {
 		passes(t, time.Minute, "they are dead", func() bool { return memory.Count("orders", "dead") == 3 })
 		<-time.After(time.Minute)
 		stop()
-		if seen.dead != 3 || seen.lost != 0 {
-			t.Errorf("reported are %d dead rows and %d lost leases, want 3 and 0", seen.dead, seen.lost)
-		}
+		need.That(t, seen.dead == 3 && seen.lost == 0, "reported are %d dead rows and %d lost leases, want 3 and 0", seen.dead, seen.lost)
 	})
 }
 
@@ -285,9 +273,8 @@ func TestLastErrorNamesTheDeliveryTimeout(t *testing.T) {
 		sink := &sinktest.Func{Respond: func(ctx context.Context, _ *dispatcher.Event) error { <-ctx.Done(); return ctx.Err() }}
 		d, stop := begin(t, store, sink, dispatcher.Config{DeliveryTimeout: time.Minute})
 		passes(t, 2*time.Minute, "the call has failed", func() bool { return d.Snapshot().LastError != "" })
-		if last := d.Snapshot().LastError; !strings.Contains(last, errOverdue.Error()) {
-			t.Errorf("the last error is %q", last)
-		}
+		last := d.Snapshot().LastError
+		need.That(t, strings.Contains(last, errOverdue.Error()), "the last error is %q", last)
 		stop()
 	})
 }
@@ -403,9 +390,8 @@ func TestFaultOfABatchCostsItsEventAlone(t *testing.T) {
 		took := delivered(t, time.Minute, store, "orders", events-1)
 		t.Logf("delivered in %v and %d calls", took, calls.Load())
 		for _, id := range store.IDs() {
-			if n := store.Row(id).Attempts; id != poison && n != 1 {
-				t.Errorf("event %s spent %d attempts", id, n)
-			}
+			n := store.Row(id).Attempts
+			need.That(t, id == poison || n == 1, "event %s spent %d attempts", id, n)
 		}
 		if n := calls.Load(); n > events/100+20+50 {
 			t.Errorf("%d calls were made for %d events", n, events)
@@ -416,8 +402,7 @@ func TestFaultOfABatchCostsItsEventAlone(t *testing.T) {
 			<-time.After(time.Minute)
 		}
 		stop()
-		if dead := store.Count("orders", "dead"); dead != 1 || store.Row(poison).Status != "dead" {
-			t.Errorf("%d events are dead, want the one that makes the destination fail", dead)
-		}
+		dead := store.Count("orders", "dead")
+		need.That(t, dead == 1 && store.Row(poison).Status == "dead", "%d events are dead, want the one that makes the destination fail", dead)
 	})
 }

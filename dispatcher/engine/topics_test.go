@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 func limits(shares []dispatcher.Share) map[string]int {
@@ -64,9 +65,7 @@ func TestSharesFavorBusyTopics(t *testing.T) {
 			ts.get(topic).turn.expected = 1000
 		}
 		got := limits(ts.shares(test.n, free))
-		if fmt.Sprint(got) != test.want {
-			t.Errorf("%s: shares are %v, want %s", test.name, got, test.want)
-		}
+		need.That(t, fmt.Sprint(got) == test.want, "%s: shares are %v, want %s", test.name, got, test.want)
 	}
 }
 
@@ -111,21 +110,13 @@ func TestSharesLookAtEveryTopic(t *testing.T) {
 func TestFilledShareMakesTheNextClaimComeAtOnce(t *testing.T) {
 	ts := testTopics("a", "b", "c")
 	shares := ts.shares(2, free)
-	if !ts.claimed(shares, nil, nil, time.Now()) {
-		t.Error("the round has not looked at every topic, and the loop may rest")
-	}
+	need.That(t, ts.claimed(shares, nil, nil, time.Now()), "the round has not looked at every topic, and the loop may rest")
 	shares = ts.shares(2, free)
-	if ts.claimed(shares, nil, nil, time.Now()) {
-		t.Error("a round without rows does not let the loop rest")
-	}
+	need.That(t, !ts.claimed(shares, nil, nil, time.Now()), "a round without rows does not let the loop rest")
 	shares = ts.shares(100, free)
-	if !ts.claimed(shares, limits(shares), nil, time.Now()) {
-		t.Error("a filled share does not make the loop claim at once")
-	}
+	need.That(t, ts.claimed(shares, limits(shares), nil, time.Now()), "a filled share does not make the loop claim at once")
 	shares = ts.shares(100, free)
-	if ts.claimed(shares, map[string]int{"a": 1}, nil, time.Now()) {
-		t.Error("a claim that nothing filled does not let the loop rest")
-	}
+	need.That(t, !ts.claimed(shares, map[string]int{"a": 1}, nil, time.Now()), "a claim that nothing filled does not let the loop rest")
 }
 
 // A listed topic is remembered for a while after its last row: its next one does not wait for a listing.
@@ -176,9 +167,7 @@ func TestPausedTopicsGetNoShare(t *testing.T) {
 	pause("b", now)
 	pause("c", now.Add(time.Second))
 	shares := ts.shares(100, l)
-	if got := fmt.Sprint(limits(shares)); got != "map[a:50 b:5]" {
-		t.Errorf("shares with a half-open probe are %s", got)
-	}
+	need.Want(t, "map[a:50 b:5]", "shares with a half-open probe are %s", fmt.Sprint(limits(shares)))
 	pause("a", now.Add(time.Second))
 	pause("b", now.Add(time.Second))
 	if shares := ts.shares(100, l); len(shares) != 0 || ts.round.left != 0 {
@@ -244,12 +233,8 @@ func TestTopicsWaitAlike(t *testing.T) {
 		median, worst := p99s[topics/2], p99s[topics-1]
 		t.Logf("%s: the median topic's events wait for %d claims, the worst topic's for %d; the flood gets %.0f%%",
 			test.name, median, worst, float64(flood)*100/float64(claims*test.n))
-		if worst > 2*median {
-			t.Errorf("%s: the worst topic's events wait for %d claims, the median topic's for %d", test.name, worst, median)
-		}
-		if flood < claims*test.n*test.rest/100 {
-			t.Errorf("%s: the flood got %d rows in %d claims of %d", test.name, flood, claims, test.n)
-		}
+		need.That(t, worst <= 2*median, "%s: the worst topic's events wait for %d claims, the median topic's for %d", test.name, worst, median)
+		need.That(t, flood >= claims*test.n*test.rest/100, "%s: the flood got %d rows in %d claims of %d", test.name, flood, claims, test.n)
 	}
 }
 
@@ -307,9 +292,8 @@ func TestAllotTakesTheLeastOfWhatLimits(t *testing.T) {
 			set(topic)
 		}
 		l := load{now: now, alone: test.alone, rows: 100, bytes: 1000, lowShare: 10, successes: 7, unwritten: map[string]bool{"unwritten": true}}
-		if a := topic.allot(l); a != (allotment{test.rows, test.by, test.next}) {
-			t.Errorf("%s: a claim may take %+v, want %d rows by %q, more at %v", test.name, a, test.rows, test.by, test.next)
-		}
+		a := topic.allot(l)
+		need.That(t, a == (allotment{test.rows, test.by, test.next}), "%s: a claim may take %+v, want %d rows by %q, more at %v", test.name, a, test.rows, test.by, test.next)
 	}
 	alone := &topic{breaker: newBreaker()}
 	if a := alone.allot(load{now: now, alone: true, bytes: 99, spare: 100}); a.rows != 0 || a.by != byBytes {

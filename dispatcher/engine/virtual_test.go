@@ -48,9 +48,7 @@ func running(t *testing.T, d *Dispatcher) (stop func()) {
 	go func() { ended <- d.Run(ctx) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		need.Want(t, nil, "%v", <-ended)
 	})
 	t.Cleanup(stop)
 	return stop

@@ -55,17 +55,14 @@ func TestLoadMakesTheSettingsOfBothObjects(t *testing.T) {
 		t.Setenv("WEBHOOK_PASSWORD", "secret")
 		c, err := Load(path, Options{})
 		need.OK(t, err)
-		if c.Name != "shop/orders" || c.Namespace != "shop" || c.Database.DSNFile != dsn || c.Retention.Scope != spec.ScopeOutbox || c.Retention.Delivered.D() != time.Hour {
-			t.Errorf("name %s, namespace %s, database %+v, retention %+v", c.Name, c.Namespace, c.Database, c.Retention)
-		}
+		need.That(t, c.Name == "shop/orders" && c.Namespace == "shop" && c.Database.DSNFile == dsn && c.Retention.Scope == spec.ScopeOutbox && c.Retention.Delivered.D() == time.Hour,
+			"name %s, namespace %s, database %+v, retention %+v", c.Name, c.Namespace, c.Database, c.Retention)
 		want := &spec.Auth{Type: spec.AuthBasic, SecretRef: &spec.SecretRef{Name: "webhook"}, UsernameFile: filepath.Join(dir, "secrets/webhook/username"), SecretFile: "env:WEBHOOK_PASSWORD"}
-		if got := c.Sink.HTTP.Auth; !reflect.DeepEqual(got, want) {
-			t.Errorf("auth %+v, want %+v", got, want)
-		}
+		got := c.Sink.HTTP.Auth
+		need.That(t, reflect.DeepEqual(got, want), "auth %+v, want %+v", got, want)
 		t.Setenv("DATABASE_URL", "postgres://owner@db/shop")
-		if c, err = Load(path, Options{Login: spec.LoginMigration, Secrets: "/keys"}); err != nil || c.Database.DSNFile != "/keys/owner/uri" && c.Database.DSNFile != "env:DATABASE_URL" {
-			t.Errorf("the login of migrations: %+v, %v", c.Database, err)
-		}
+		c, err = Load(path, Options{Login: spec.LoginMigration, Secrets: "/keys"})
+		need.That(t, err == nil && (c.Database.DSNFile == "/keys/owner/uri" || c.Database.DSNFile == "env:DATABASE_URL"), "the login of migrations: %+v, %v", c.Database, err)
 	}
 }
 
@@ -103,16 +100,12 @@ func TestLoadRefusesWithTheAPIServersWords(t *testing.T) {
 					if strings.HasPrefix(own, ".spec.replicas") { // of the scale, which says it again
 						continue
 					}
-					if err == nil || !strings.Contains(err.Error(), own) || !strings.HasPrefix(err.Error(), "line ") {
-						t.Errorf("%s: %v, want a line with %q", r.Name, err, own)
-					}
+					need.That(t, err != nil && strings.Contains(err.Error(), own) && strings.HasPrefix(err.Error(), "line "), "%s: %v, want a line with %q", r.Name, err, own)
 				}
 			}
 		}
 	}
-	if tried < 300 {
-		t.Errorf("only %d objects were tried", tried)
-	}
+	need.That(t, tried >= 300, "only %d objects were tried", tried)
 }
 
 // What kubectl apply takes is what a process takes: each OutboxDispatcher of config/samples.
@@ -124,22 +117,17 @@ func TestLoadTakesEverySample(t *testing.T) {
 	tried := 0
 	for _, file := range files {
 		objects, err := read(file)
-		if err != nil {
-			t.Errorf("%s: %v", file, err)
-		}
+		need.Want(t, nil, "%s: %v", err, file)
 		for _, o := range objects {
 			if o.kind != "OutboxDispatcher" {
 				continue
 			}
 			tried++
-			if c, err := Load(file, Options{Name: o.name}); err != nil || c.Sink.Kind() == "" || c.Delivery.Lease == 0 {
-				t.Errorf("%s: %s: %v, want settings with a sink and the defaults", file, o.name, err)
-			}
+			c, err := Load(file, Options{Name: o.name})
+			need.That(t, err == nil && c.Sink.Kind() != "" && c.Delivery.Lease != 0, "%s: %s: %v, want settings with a sink and the defaults", file, o.name, err)
 		}
 	}
-	if tried < 20 {
-		t.Errorf("only %d samples were tried", tried)
-	}
+	need.That(t, tried >= 20, "only %d samples were tried", tried)
 }
 
 func TestLoadSaysWhereAndWhatIsMeant(t *testing.T) {
@@ -153,8 +141,7 @@ func TestLoadSaysWhereAndWhatIsMeant(t *testing.T) {
 		`line 1: it is not an object; write apiVersion: outbox.dev/v1alpha1, kind: OutboxDispatcher, metadata and`: "namespace: shop\n",
 		`has no OutboxDispatcher and no Outbox; write one of them there`:                                           "apiVersion: v1\nkind: Secret\n",
 	} {
-		if _, err := Load(write(t, dir, "orders.yaml", text), Options{}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v\nwant %s", err, want)
-		}
+		_, err := Load(write(t, dir, "orders.yaml", text), Options{})
+		need.That(t, err != nil && strings.Contains(err.Error(), want), "%v\nwant %s", err, want)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/replay"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 const replayed = `apiVersion: outbox.dev/v1alpha1
@@ -53,13 +54,9 @@ func TestLoadReplay(t *testing.T) {
 			ErrorContains: "422", Since: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), Until: time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)},
 		Rate: 500, Limit: 7, Canary: 10, AbortAt: 20, DryRun: true,
 	}
-	if !reflect.DeepEqual(r, want) {
-		t.Errorf("the request is\n%+v\nwant\n%+v", r, want)
-	}
+	need.That(t, reflect.DeepEqual(r, want), "the request is\n%+v\nwant\n%+v", r, want)
 	again, err := Load(file, Options{Login: spec.LoginReplay})
-	if err != nil || !reflect.DeepEqual(again, c) {
-		t.Errorf("for the commands about replays the settings are %+v, %v", again, err)
-	}
+	need.That(t, err == nil && reflect.DeepEqual(again, c), "for the commands about replays the settings are %+v, %v", again, err)
 	for want, text := range map[string]string{
 		`spec.outboxRef.name: no Outbox named main is in `:                                   replayed,
 		`metadata.uid is missing; give a UUID, by which the next run continues the replay`:   strings.NewReplacer("uid", "labels: {}, x", "dryRun: true", "dryRun: false").Replace(replayed) + "---\n" + main,
@@ -67,9 +64,8 @@ func TestLoadReplay(t *testing.T) {
 		`: spec.namespace: Invalid value: namespace, the outbox namespace of the events, be`: strings.Replace(replayed, "  namespace: orders\n", "", 1),
 		`has no DeadLetterReplay; write one of them there`:                                   main,
 	} {
-		if _, _, err := LoadReplay(write(t, t.TempDir(), "replay.yaml", text), Options{}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v\nwant %s", err, want)
-		}
+		_, _, err := LoadReplay(write(t, t.TempDir(), "replay.yaml", text), Options{})
+		need.That(t, err != nil && strings.Contains(err.Error(), want), "%v\nwant %s", err, want)
 	}
 }
 

@@ -57,9 +57,7 @@ func TestStringsAreComputed(t *testing.T) {
 // The image has no time zones. A machine that runs tests has them, so that it would not miss those of the program.
 func TestTimeZonesAreInTheProgram(t *testing.T) {
 	pkg, err := build.ImportDir(".", 0)
-	if err != nil || !slices.Contains(pkg.Imports, "time/tzdata") {
-		t.Errorf("the package does not import time/tzdata: %v", err)
-	}
+	need.That(t, err == nil && slices.Contains(pkg.Imports, "time/tzdata"), "the package does not import time/tzdata: %v", err)
 }
 
 func TestCompileErrorsNameThePlace(t *testing.T) {
@@ -175,12 +173,9 @@ func TestJSONIsComputed(t *testing.T) {
 			continue
 		}
 		got, err := expression.Encode(made)
-		if err != nil || string(got) != want {
-			t.Errorf("%s:\ngot  %s, %v\nwant %s", text, got, err, want)
-		}
-		if after, _ := expression.Encode(payload); string(after) != string(before) {
-			t.Errorf("%s changed the payload itself: %s", text, after)
-		}
+		need.That(t, err == nil && string(got) == want, "%s:\ngot  %s, %v\nwant %s", text, got, err, want)
+		after, _ := expression.Encode(payload)
+		need.That(t, string(after) == string(before), "%s changed the payload itself: %s", text, after)
 	}
 }
 
@@ -216,12 +211,8 @@ func TestFailuresNamePlaceAndCause(t *testing.T) {
 			continue
 		}
 		_, err = x.Bool(t.Context(), event(), payload)
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: error %v\nwant %s", text, err, want)
-		}
-		if err != nil && strings.Contains(err.Error(), "4111") {
-			t.Errorf("%s: the error quotes the payload: %v", text, err)
-		}
+		need.That(t, err != nil && strings.Contains(err.Error(), want), "%s: error %v\nwant %s", text, err, want)
+		need.That(t, err == nil || !strings.Contains(err.Error(), "4111"), "%s: the error quotes the payload: %v", text, err)
 	}
 }
 
@@ -257,16 +248,13 @@ func TestErrorsQuoteNothing(t *testing.T) {
 			}
 		}
 	}
-	if failed < 1000 {
-		t.Errorf("only %d failed", failed)
-	}
+	need.That(t, failed >= 1000, "only %d failed", failed)
 }
 
 func TestDecodeRefusesOtherThanJSON(t *testing.T) {
 	for _, bad := range []string{``, `{`, `{"a": secret}`, `1 2`, `{} x`} {
-		if _, err := expression.Decode([]byte(bad)); err == nil || err.Error() != "the payload is not JSON; correct the row" {
-			t.Errorf("%s: %v", bad, err)
-		}
+		_, err := expression.Decode([]byte(bad))
+		need.That(t, err != nil && err.Error() == "the payload is not JSON; correct the row", "%s: %v", bad, err)
 	}
 }
 
@@ -343,9 +331,8 @@ func TestHeaderValuesOfEachType(t *testing.T) {
 		`[event.id]`:  "it makes a list(string)",
 		`event.id + `: "line 1, column 12: Syntax error",
 	} {
-		if _, err := expression.Header(text); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", text, err, want)
-		}
+		_, err := expression.Header(text)
+		need.That(t, err != nil && strings.Contains(err.Error(), want), "%s: %v, want %q", text, err, want)
 	}
 }
 

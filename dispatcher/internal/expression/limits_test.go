@@ -63,9 +63,7 @@ func TestWorkIsLimitedByThePayload(t *testing.T) {
 		`payload.items.filter(i, has(i.q) && i.p / 2 < 100.0).size() > 0`,
 		`payload.items.exists(i, string(i.q).matches('^[a-z]+$')) || payload == payload`,
 	} {
-		if err := outcome(t.Context(), t, `{"r": `+text+`}`, orders(60_000)); err != nil {
-			t.Errorf("%.60s: %v", text, err)
-		}
+		need.Want(t, nil, "%.60s: %v", outcome(t.Context(), t, `{"r": `+text+`}`, orders(60_000)), text)
 	}
 	wide := `{"l": [1` + strings.Repeat(",1", 4999) + `], "k": 1`
 	for i := range 2000 {
@@ -95,14 +93,10 @@ func TestWorkIsLimitedByThePayload(t *testing.T) {
 	} {
 		err := outcome(t.Context(), t, `{"r": `+text+`}`, payload)
 		if strings.HasPrefix(text, `[[]]`) && strings.Contains(text, "x + x") {
-			if err != nil {
-				t.Errorf("%.60s: %v", text, err)
-			}
+			need.Want(t, nil, "%.60s: %v", err, text)
 			continue
 		}
-		if err == nil || !strings.HasPrefix(err.Error(), "line 1, column ") || !strings.Contains(err.Error(), "; write ") {
-			t.Errorf("%.60s: %v", text, err)
-		}
+		need.That(t, err != nil && strings.HasPrefix(err.Error(), "line 1, column ") && strings.Contains(err.Error(), "; write "), "%.60s: %v", text, err)
 	}
 }
 
@@ -110,18 +104,13 @@ func TestWorkIsLimitedByThePayload(t *testing.T) {
 // own time limit, so that an evaluation without one fails it at once.
 func TestCostLimitEndsNestedLoops(t *testing.T) {
 	x, err := expression.Bool(`payload.a.all(x, payload.a.all(y, payload.a.exists(z, x + y > 0.0)))`)
-	if err == nil || !strings.Contains(err.Error(), "fewer loops inside loops") {
-		t.Errorf("three loops: %v, %v", x, err)
-	}
+	need.That(t, err != nil && strings.Contains(err.Error(), "fewer loops inside loops"), "three loops: %v, %v", x, err)
 	ctx, cancel := context.WithTimeout(t.Context(), need.Wait)
 	defer cancel()
 	err = outcome(ctx, t, `{"r": payload.a.all(x, payload.a.all(y, x + y > 0.0))}`, `{"a": [1`+strings.Repeat(",1", 19_999)+`]}`)
-	if err == nil || !strings.Contains(err.Error(), "it costs more than a payload of 40008 bytes may (1160032 units of work)") {
-		t.Errorf("20,000 elements for each of 20,000: %v", err)
-	}
-	if err := outcome(ctx, t, `{"r": payload.a.all(x, payload.a.all(y, x + y > 0.0))}`, `{"a": [1`+strings.Repeat(",1", 99)+`]}`); err != nil {
-		t.Errorf("100 elements for each of 100: %v", err)
-	}
+	need.That(t, err != nil && strings.Contains(err.Error(), "it costs more than a payload of 40008 bytes may (1160032 units of work)"),
+		"20,000 elements for each of 20,000: %v", err)
+	need.Want(t, nil, "100 elements for each of 100: %v", outcome(ctx, t, `{"r": payload.a.all(x, payload.a.all(y, x + y > 0.0))}`, `{"a": [1`+strings.Repeat(",1", 99)+`]}`))
 }
 
 // 80 KB that an expression would grow without bound are refused before they are made: all that is ever
@@ -167,19 +156,12 @@ func TestMemoryIsLimitedBeforeAllocation(t *testing.T) {
 		runtime.ReadMemStats(&before)
 		_, err = x.JSON(t.Context(), e, decoded)
 		runtime.ReadMemStats(&after)
-		if err == nil || !strings.Contains(err.Error(), " than ") || !strings.HasPrefix(err.Error(), "line 1, column ") {
-			t.Errorf("%.60s: %v", text, err)
-		}
-		if made := (after.TotalAlloc - before.TotalAlloc) >> 20; made > 64 {
-			t.Errorf("%.60s: %d MiB were allocated", text, made)
-		}
+		need.That(t, err != nil && strings.Contains(err.Error(), " than ") && strings.HasPrefix(err.Error(), "line 1, column "), "%.60s: %v", text, err)
+		made := (after.TotalAlloc - before.TotalAlloc) >> 20
+		need.That(t, made <= 64, "%.60s: %d MiB were allocated", text, made)
 	}
-	if err := outcome(t.Context(), t, `with(payload, {"c": payload.a.replace("x", "yy"), "d": payload.b + payload.b})`, payload); err != nil {
-		t.Errorf("what grows within the limits: %v", err)
-	}
-	if err := outcome(t.Context(), t, `with(payload, {"c": payload.c + payload.c})`, `{"c": "`+strings.Repeat("größer ", 100_000)+`"}`); err != nil {
-		t.Errorf("a text that is doubled: %v", err)
-	}
+	need.Want(t, nil, "what grows within the limits: %v", outcome(t.Context(), t, `with(payload, {"c": payload.a.replace("x", "yy"), "d": payload.b + payload.b})`, payload))
+	need.Want(t, nil, "a text that is doubled: %v", outcome(t.Context(), t, `with(payload, {"c": payload.c + payload.c})`, `{"c": "`+strings.Repeat("größer ", 100_000)+`"}`))
 }
 
 // An evaluation ends with its context.
@@ -187,9 +169,7 @@ func TestEvaluationEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	err := outcome(ctx, t, `{"r": payload.items.all(x, x.q > 0)}`, orders(1000))
-	if err == nil || !strings.HasSuffix(err.Error(), ": it was interrupted: context canceled") {
-		t.Errorf("error %v", err)
-	}
+	need.That(t, err != nil && strings.HasSuffix(err.Error(), ": it was interrupted: context canceled"), "error %v", err)
 }
 
 // The longest that an evaluation can take with a payload of a MiB, by what it does.
@@ -240,9 +220,7 @@ func TestEveryNumberInEveryOperator(t *testing.T) {
 					if err != nil {
 						t.Fatalf("%s: %v", text, err)
 					}
-					if _, err := x.Bool(t.Context(), event(), payload); err != nil {
-						t.Errorf("%s of %s: %v", text, n, err)
-					}
+					need.Want(t, nil, "%s of %s: %v", need.Err(x.Bool(t.Context(), event(), payload)), text, n)
 				}
 			}
 		}

@@ -135,9 +135,8 @@ func TestEveryTransitionIsRecorded(t *testing.T) {
 		t.Fatalf("swept %v, %v", ran, err)
 	}
 	report := o.want()
-	if report.Events != 7 || report.Records != pgtest.Value[int64](o, `select count(*) from outbox.outbox_journal where event_id is not null`) {
-		t.Errorf("checked %d events and %d records", report.Events, report.Records)
-	}
+	need.That(t, report.Events == 7 && report.Records == pgtest.Value[int64](o, `select count(*) from outbox.outbox_journal where event_id is not null`),
+		"checked %d events and %d records", report.Events, report.Records)
 	const story = `select string_agg(operation || coalesce(' ' || reason, ''), ', ' order by lsn) from outbox.outbox_journal where event_id = $1`
 	for i, want := range []string{
 		"claim, ack, delete", // it was inserted before the journal was on
@@ -150,9 +149,7 @@ func TestEveryTransitionIsRecorded(t *testing.T) {
 		need.Want(t, want, "event %d: %s, want %s", pgtest.Value[string](o, story, all[i].ID), i)
 	}
 	pgtest.Want(o, 0, "%d claims do not say who, with which lease, and in which transaction", `select count(*) from outbox.outbox_journal where operation = 'claim' and (worker is null or login <> $1 or lease <= lease_before or xid is null)`, o.role)
-	if n := pgtest.Value[int](o, `select count(*) from information_schema.columns where table_schema = 'outbox' and table_name = 'outbox_journal' and data_type like 'json%'`); n != 0 {
-		t.Error("the journal has a payload")
-	}
+	need.That(t, pgtest.Value[int](o, `select count(*) from information_schema.columns where table_schema = 'outbox' and table_name = 'outbox_journal' and data_type like 'json%'`) == 0, "the journal has a payload")
 }
 
 // Each kind of change by hand is found.
@@ -188,9 +185,8 @@ func TestChangesByHandAreFound(t *testing.T) {
 			pgtest.Exec(o, "begin; "+strings.ReplaceAll(c.change, "$1", id)+"; commit")
 			report := o.want(c.want...)
 			for _, d := range report.Differences {
-				if d.What == "" || d.Kind == journal.Illegal && (d.Event != id || d.Login == "" || d.Transaction == "" || d.At.IsZero()) {
-					t.Errorf("the difference does not say what, or of which event, and by whom: %+v", d)
-				}
+				need.That(t, d.What != "" && (d.Kind != journal.Illegal || (d.Event == id && d.Login != "" && d.Transaction != "" && !d.At.IsZero())),
+					"the difference does not say what, or of which event, and by whom: %+v", d)
 			}
 			if got := o.check(journal.Options{Namespace: "another"}); got.Found > 0 && !slices.Contains([]journal.Kind{journal.Truncated, journal.TriggerMissing}, got.Differences[0].Kind) {
 				t.Errorf("of another namespace: %+v", got.Differences)
@@ -205,20 +201,15 @@ func TestReportedDifferencesAreBounded(t *testing.T) {
 	o.enqueue(20)
 	pgtest.Exec(o, `update outbox.outbox_events set payload = '1'`)
 	report := o.check(journal.Options{Limit: 5})
-	if report.Found != 21 || len(report.Differences) != 5 {
-		t.Errorf("reported %d of %d differences, want 5 of 21", len(report.Differences), report.Found)
-	}
-	if got := o.check(journal.Options{Since: time.Nanosecond}); got.Found != 0 || got.Events != 0 {
-		t.Errorf("of the last moment: %+v", got)
-	}
+	need.That(t, report.Found == 21 && len(report.Differences) == 5, "reported %d of %d differences, want 5 of 21", len(report.Differences), report.Found)
+	got := o.check(journal.Options{Since: time.Nanosecond})
+	need.That(t, got.Found == 0 && got.Events == 0, "of the last moment: %+v", got)
 	pgtest.Exec(o, `select outbox.outbox_journal_set(false)`)
 	if _, err := journal.Check(t.Context(), o.reads, journal.Options{}); !errors.Is(err, journal.ErrOff) || !strings.Contains(err.Error(), "migrate up") {
 		t.Errorf("off: %v", err)
 	}
 	_, err := journal.Check(t.Context(), o.reads, journal.Options{Schema: "none"})
-	if err == nil || !strings.Contains(err.Error(), "run `dispatcher migrate up`") {
-		t.Errorf("no schema: %v", err)
-	}
+	need.That(t, err != nil && strings.Contains(err.Error(), "run `dispatcher migrate up`"), "no schema: %v", err)
 }
 
 // Check works in every mode of the driver, also in the one for PgBouncer, and on a connection as well as on a pool.
@@ -230,12 +221,8 @@ func TestCheckWorksInEveryModeOfTheDriver(t *testing.T) {
 		conn, err := pgx.Connect(t.Context(), mode.In(o.reads.Config().ConnString()))
 		need.OK(t, err)
 		report, err := journal.Check(t.Context(), conn, journal.Options{Namespace: "shop", Topics: []string{"orders"}})
-		if err != nil || report.Found != 1 || report.Records != 5 || report.Differences[0].Kind != journal.Illegal {
-			t.Errorf("%+v, %v", report, err)
-		}
-		if err := conn.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
+		need.That(t, err == nil && report.Found == 1 && report.Records == 5 && report.Differences[0].Kind == journal.Illegal, "%+v, %v", report, err)
+		need.Want(t, nil, "%v", conn.Close(t.Context()))
 	})
 }
 
@@ -248,9 +235,8 @@ func TestABoundedCheckEndsInTime(t *testing.T) {
 		report := o.check(opts)
 		opts.From, more, parts = report.Next, report.Partial, append(parts, report.Records)
 	}
-	if want := []int64{500, 500, 200}; !slices.Equal(parts, want) {
-		t.Errorf("checks of no time read %v records, want %v", parts, want)
-	}
+	want := []int64{500, 500, 200}
+	need.WantAll(t, want, "checks of no time read %v records, want %v", parts)
 }
 
 // 100,000 events with 300,000 records are compared in pages, and one changed row is found among them. No statement reads
@@ -268,12 +254,9 @@ func TestCheckOfManyRowsReadsPages(t *testing.T) {
 	began := time.Now()
 	report := o.want(journal.StateDiffers)
 	t.Logf("%d records of %d events in %s", report.Records, report.Events, time.Since(began).Round(time.Millisecond))
-	if report.Events != n+1 || report.Records != 3*n+2 || report.Partial {
-		t.Errorf("checked %d events and %d records", report.Events, report.Records)
-	}
-	if want := fmt.Sprint(uuid.UUID(pgtest.Value[[16]byte](o, `select md5('77')::uuid`))); report.Differences[0].Event != want {
-		t.Errorf("found %+v, want event %s", report.Differences, want)
-	}
+	need.That(t, report.Events == n+1 && report.Records == 3*n+2 && !report.Partial, "checked %d events and %d records", report.Events, report.Records)
+	want := fmt.Sprint(uuid.UUID(pgtest.Value[[16]byte](o, `select md5('77')::uuid`)))
+	need.That(t, report.Differences[0].Event == want, "found %+v, want event %s", report.Differences, want)
 	watchAll(o, 3*n+2)
 	watchQuiet(o)
 }
@@ -430,8 +413,6 @@ func TestABatchOfNumberedEventsDoesNotDiffer(t *testing.T) {
 			array_fill('{}'::jsonb, array[cardinality($1::text[])]), p_aggregate_ids => array_fill('a'::text, array[cardinality($1::text[])]),
 			p_dedupe_keys => $1::text[], p_options => '{"aggregateSequence": true}')`, "{"+keys+"}")
 	}
-	if edits := pgtest.Value[int](o, `select count(*) from outbox.outbox_journal where operation = 'edit'`); edits == 0 {
-		t.Error("no number was changed, so this shows nothing")
-	}
+	need.That(t, pgtest.Value[int](o, `select count(*) from outbox.outbox_journal where operation = 'edit'`) != 0, "no number was changed, so this shows nothing")
 	o.want()
 }

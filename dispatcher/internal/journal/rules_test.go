@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/model"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // The legal changes are those of the table in the documentation of package dispatcher, and those of producers,
@@ -31,13 +32,9 @@ func TestRulesAreTheTable(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s: %s -> %s %s %s", r.operation, r.before, r.after, r.attempts, r.lease))
 	}
 	for _, r := range got {
-		if !want[r] {
-			t.Errorf("%s is not in the table", r)
-		}
+		need.That(t, want[r], "%s is not in the table", r)
 	}
 	for r := range want {
-		if !slices.Contains(got, r) {
-			t.Errorf("%s of the table is missing", r)
-		}
+		need.That(t, slices.Contains(got, r), "%s of the table is missing", r)
 	}
 }

@@ -139,9 +139,7 @@ func TestNamesAndValues(t *testing.T) {
 		"outbox_schema_ready{" + labels + "} 1",
 		"outbox_sink_up{" + labels + "} 0",
 	} {
-		if !strings.Contains(text, want+"\n") {
-			t.Errorf("missing: %s", want)
-		}
+		need.That(t, strings.Contains(text, want+"\n"), "missing: %s", want)
 	}
 	problems, err := promlint.New(strings.NewReader(text)).Lint()
 	need.OK(t, err)
@@ -186,9 +184,7 @@ func TestCountersStartAtZero(t *testing.T) {
 	topic("found")
 	text := scrape(t, registry)
 	for _, line := range want {
-		if !strings.Contains(text, line+"\n") {
-			t.Errorf("missing: %s", line)
-		}
+		need.That(t, strings.Contains(text, line+"\n"), "missing: %s", line)
 	}
 }
 
@@ -243,21 +239,15 @@ func TestTopicsAreBounded(t *testing.T) {
 		if got := len(family.GetMetric()); want[name] > 0 && got != want[name] {
 			t.Errorf("%s has %d sets of labels, want %d", name, got, want[name])
 		}
-		if _, counts := want[name]; counts && name != "outbox_topic_breaker_state" && sum != topics {
-			t.Errorf("%s has the sum %v, want that of all topics, %d", name, sum, topics)
-		}
+		_, counts := want[name]
+		need.That(t, !counts || name == "outbox_topic_breaker_state" || sum == topics, "%s has the sum %v, want that of all topics, %d", name, sum, topics)
 		delete(want, name)
 	}
-	if len(want) > 0 {
-		t.Errorf("not seen: %v", want)
-	}
-	if n > metrics.MaxSeries || n < metrics.MaxSeries*9/10 {
-		t.Errorf("%d series, want at most %d and not much less", n, metrics.MaxSeries)
-	}
+	need.That(t, len(want) == 0, "not seen: %v", want)
+	need.That(t, n <= metrics.MaxSeries && n >= metrics.MaxSeries*9/10, "%d series, want at most %d and not much less", n, metrics.MaxSeries)
 	text, err := os.ReadFile(page)
-	if said := fmt.Sprintf("at most %d,000 series", metrics.MaxSeries/1000); err != nil || !strings.Contains(string(text), said) {
-		t.Errorf("%s does not say %q: %v", page, said, err)
-	}
+	said := fmt.Sprintf("at most %d,000 series", metrics.MaxSeries/1000)
+	need.That(t, err == nil && strings.Contains(string(text), said), "%s does not say %q: %v", page, said, err)
 	more := 0
 	if n := testing.AllocsPerRun(100, func() { more++; m.Claimed(fmt.Sprint("more", more), 1) }); n > 2 {
 		t.Errorf("a topic beyond the bound takes %v allocations, so it is kept", n)
@@ -324,13 +314,10 @@ func TestExemplarsLeadToSampledTraces(t *testing.T) {
 		`outbox_delivery_duration_seconds_bucket{dispatcher="orders",outbox_namespace="shop",outcome="failed",sink="kafka",topic="orders",le="60.0"} 1 # {trace_id="` + traceID + `"} 60.0 `,
 		`outbox_end_to_end_latency_seconds_bucket{dispatcher="orders",outbox_namespace="shop",sink="kafka",topic="orders",le="5.0"} 1 # {trace_id="` + traceID + `"} 3.0 `,
 	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("missing: %s", want)
-		}
+		need.That(t, strings.Contains(text, want), "missing: %s", want)
 	}
-	if n := strings.Count(text, "trace_id"); n != 4 || t.Failed() {
-		t.Errorf("%d exemplars, want 4:\n%s", n, text)
-	}
+	n := strings.Count(text, "trace_id")
+	need.That(t, n == 4 && !t.Failed(), "%d exemplars, want 4:\n%s", n, text)
 }
 
 // No exemplar without a trace that was sampled, and nothing that a producer wrote is shown.
@@ -344,9 +331,8 @@ func TestUnsampledTracesHaveNoExemplar(t *testing.T) {
 	} {
 		m.Delivered(&dispatcher.Event{Topic: "orders", Attempt: 1, Headers: map[string]string{"traceparent": parent}}, time.Second, time.Second)
 	}
-	if text := openMetrics(t, registry); strings.Contains(text, "trace_id") || strings.Contains(text, "s3cr3t") {
-		t.Error(text)
-	}
+	text := openMetrics(t, registry)
+	need.That(t, !strings.Contains(text, "trace_id") && !strings.Contains(text, "s3cr3t"), "%v", text)
 }
 
 // BenchmarkObserve shows what an event costs here, and an exemplar on top.
@@ -447,15 +433,11 @@ func TestReadme(t *testing.T) {
 	}
 	need.Want(t, len(want), "%s has %d rows of metrics, want %d", len(regexp.MustCompile("(?m)^\\| `outbox_").FindAllString(string(text), -1)), page)
 	for _, name := range fixed {
-		if want[name] == "" {
-			t.Errorf("%s is not there, and its name is fixed", name)
-		}
+		need.That(t, want[name] != "", "%s is not there, and its name is fixed", name)
 	}
 	others := []string{"outbox_events", "outbox_dead_letters", "outbox_workers", "outbox_namespace"} // tables, and a label
 	for _, name := range regexp.MustCompile(`\boutbox_[a-z_]+`).FindAllString(string(text), -1) {
 		base := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, "")
-		if want[name] == "" && want[base] == "" && !slices.Contains(others, name) {
-			t.Errorf("%s names %s, which is not a metric", page, name)
-		}
+		need.That(t, want[name] != "" || want[base] != "" || slices.Contains(others, name), "%s names %s, which is not a metric", page, name)
 	}
 }

@@ -64,9 +64,7 @@ func TestBacklogIsCountedWhenRead(t *testing.T) {
 	b, log := watch(t, store)
 	need.Want(t, 0, "counted before anybody looked", store.queries.Load())
 	for range 2 {
-		if b.Get() != nil {
-			t.Error("a count, and the database is unreachable")
-		}
+		need.That(t, b.Get() == nil, "a count, and the database is unreachable")
 	}
 	if n := strings.Count(log.String(), "level=WARN"); n != 1 {
 		t.Errorf("%d warnings of one outage, want 1:\n%s", n, log)
@@ -93,9 +91,8 @@ func TestBacklogIsCountedWhenRead(t *testing.T) {
 func TestKeysBlockOnlyWhereTheyMay(t *testing.T) {
 	b := NewBacklog(t.Context(), &depths{}, []string{"a"}, false, slog.New(slog.DiscardHandler))
 	b.waitTimeout = time.Minute
-	if d := b.Get(); d == nil || d.BlockedKeys.N != 0 {
-		t.Errorf("depth %+v, want no blocked keys", d)
-	}
+	d := b.Get()
+	need.That(t, d != nil && d.BlockedKeys.N == 0, "depth %+v, want no blocked keys", d)
 }
 
 // Many readers at once are one query, and none of them waits for a database that hangs.
@@ -106,9 +103,7 @@ func TestStatusDoesNotWaitForAHangingDatabase(t *testing.T) {
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			if b.Get() != nil {
-				t.Error("a result before there was one")
-			}
+			need.That(t, b.Get() == nil, "a result before there was one")
 		})
 	}
 	all.Wait()
@@ -117,9 +112,8 @@ func TestStatusDoesNotWaitForAHangingDatabase(t *testing.T) {
 	close(store.proceed)
 	<-done
 	b.every, b.waitTimeout = time.Hour, time.Minute
-	if d := b.Get(); d == nil || d.BlockedKeys.N != 1 {
-		t.Errorf("count %+v, want the late one", d)
-	}
+	d := b.Get()
+	need.That(t, d != nil && d.BlockedKeys.N == 1, "count %+v, want the late one", d)
 }
 
 // A query that finds no transaction has a result, which is kept.
@@ -161,9 +155,7 @@ func TestLongQueriesAreRare(t *testing.T) {
 					l.Get()
 				}
 				synctest.Wait()
-				if queries < want*9/10 || queries > want*11/10 {
-					t.Errorf("queried %d times in 20 minutes, want about %d", queries, want)
-				}
+				need.That(t, queries >= want*9/10 && queries <= want*11/10, "queried %d times in 20 minutes, want about %d", queries, want)
 			})
 		})
 	}

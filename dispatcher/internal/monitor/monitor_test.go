@@ -120,9 +120,8 @@ func TestReadyzNamesTheCause(t *testing.T) {
 		if c.want == "ok" {
 			wantCode = http.StatusOK
 		}
-		if code, body := get(t, "/readyz", healthy(c.change), nil); code != wantCode || strings.TrimSpace(body) != c.want {
-			t.Errorf("%s: %d %s\nwant %d %s", name, code, body, wantCode, c.want)
-		}
+		code, body := get(t, "/readyz", healthy(c.change), nil)
+		need.That(t, code == wantCode && strings.TrimSpace(body) == c.want, "%s: %d %s\nwant %d %s", name, code, body, wantCode, c.want)
 	}
 }
 
@@ -152,9 +151,8 @@ func TestHealthzIsAboutTheProcessAlone(t *testing.T) {
 		"never a look":           {dispatcher.Snapshot{}, true},
 		"a long drain":           {dispatcher.Snapshot{LookedAt: started, Draining: true}, false},
 	} {
-		if causes := stuck(c.s, started, now); (len(causes) > 0) != c.stuck {
-			t.Errorf("%s: %v", name, causes)
-		}
+		causes := stuck(c.s, started, now)
+		need.That(t, (len(causes) > 0) == c.stuck, "%s: %v", name, causes)
 	}
 	if causes := stuck(dispatcher.Snapshot{}, started, started.Add(time.Second)); causes != nil {
 		t.Errorf("a process that has just started: %v", causes)
@@ -182,36 +180,25 @@ func TestStatusSumsTopicsAndDatabase(t *testing.T) {
 	}), depth)
 	var got status.Status
 	need.OK(t, json.Unmarshal([]byte(body), &got))
-	if got.Name != "orders" || got.Namespace != "shop" || len(got.Topics) != 2 || got.Version != "v1" || got.Worker != "w" || got.State != "Running" || !got.StartedAt.Equal(started) {
-		t.Errorf("identity: %s", body)
-	}
-	if got.Source.State != status.Reachable || got.Sink.State != status.Unreachable || got.Sink.Reason != "CertificateInvalid" || got.Sink.Message != "unknown authority" || !got.Sink.Since.Equal(started) {
-		t.Errorf("links: %s", body)
-	}
-	if got.Schema != (status.Schema{State: "Ready", Version: 1, Required: 1}) || got.InFlight != (status.InFlight{Rows: 7, Bytes: 700}) {
-		t.Errorf("schema and flight: %s", body)
-	}
+	need.That(t, got.Name == "orders" && got.Namespace == "shop" && len(got.Topics) == 2 && got.Version == "v1" && got.Worker == "w" && got.State == "Running" && got.StartedAt.Equal(started),
+		"identity: %s", body)
+	need.That(t, got.Source.State == status.Reachable && got.Sink.State == status.Unreachable && got.Sink.Reason == "CertificateInvalid" && got.Sink.Message == "unknown authority" && got.Sink.Since.Equal(started),
+		"links: %s", body)
+	need.That(t, got.Schema == (status.Schema{State: "Ready", Version: 1, Required: 1}) && got.InFlight == (status.InFlight{Rows: 7, Bytes: 700}), "schema and flight: %s", body)
 	need.WantAll(t, []string{"eu/orders"}, "sharing %v", got.Sharing)
-	if tx := got.OldestTransaction; tx == nil || *tx != (status.OldestTransaction{Kind: status.Standby, Name: "b", Since: started, Seconds: 9}) {
-		t.Errorf("oldest transaction: %s", body)
-	}
+	tx := got.OldestTransaction
+	need.That(t, tx != nil && *tx == (status.OldestTransaction{Kind: status.Standby, Name: "b", Since: started, Seconds: 9}), "oldest transaction: %s", body)
 	wantData := &status.Data{ObservedAt: started, Unserved: 6, Abandoned: 7, OrphansAtLeast: true,
 		Windows:      []status.Window{{Window: "5m"}, {Window: "1h", Delivered: 3, Failed: 1, SuccessRate: new(0.75), Dead: 5, DeadAtLeast: true}},
 		OrphanTopics: []status.OrphanTopic{{Namespace: "shop", Topic: "x", Unserved: 6, Abandoned: 7}}}
-	if !reflect.DeepEqual(got.Data, wantData) {
-		t.Errorf("data: %s", body)
-	}
-	if want := (&status.Journal{ObservedAt: started, Records: 9, Differences: 6, Examples: []string{"Gap of event customer-17: a change"}}); !reflect.DeepEqual(got.Journal, want) {
-		t.Errorf("journal: %s", body)
-	}
+	need.That(t, reflect.DeepEqual(got.Data, wantData), "data: %s", body)
+	need.That(t, reflect.DeepEqual(got.Journal, (&status.Journal{ObservedAt: started, Records: 9, Differences: 6, Examples: []string{"Gap of event customer-17: a change"}})), "journal: %s", body)
 	off := sources(healthy(nil), nil)
 	off.Journal = func() *journal.State { return &journal.State{} }
 	if s := off.status(process); s.Journal != nil {
 		t.Errorf("the journal is off: %+v", s.Journal)
 	}
-	if got.LastError == nil || len(got.LastError.Message) > 510 {
-		t.Errorf("last error: %s", body)
-	}
+	need.That(t, got.LastError != nil && len(got.LastError.Message) <= 510, "last error: %s", body)
 	b := got.Backlog
 	if b == nil || b.Pending != 1_000_001 || b.Scheduled != 2 || b.Retrying != 1 || b.Topics[0].Retrying != 1 || b.Processing != 3 || b.Dead != 4 || !b.Estimated || b.OldestPending != status.At(early) || !b.ObservedAt.Equal(started) {
 		t.Fatalf("backlog: %s", body)
@@ -219,9 +206,7 @@ func TestStatusSumsTopicsAndDatabase(t *testing.T) {
 	if want := (status.BlockedKey{Topic: "a", Key: "k", EventID: uuid.Max.String(), DeadAt: late}); b.BlockedKeys != 21 || len(b.Blocked) != 1 || b.Blocked[0] != want {
 		t.Errorf("blocked keys: %s", body)
 	}
-	if len(b.Topics) != 3 || b.Topics[0].Estimated || !b.Topics[1].Estimated || b.Topics[2].OldestPending != 0 {
-		t.Errorf("topics: %s", body)
-	}
+	need.That(t, len(b.Topics) == 3 && !b.Topics[0].Estimated && b.Topics[1].Estimated && b.Topics[2].OldestPending == 0, "topics: %s", body)
 
 	if s := sources(dispatcher.Snapshot{}, nil).status(process); s.Backlog != nil || s.Schema.State != "Unknown" || s.Source.State != status.Unknown || s.Sink.State != status.Unknown || s.LastError != nil {
 		t.Errorf("before anything is known: %+v", s)
@@ -239,9 +224,7 @@ func TestStatusSumsTopicsAndDatabase(t *testing.T) {
 		{Topic: "a", Link: status.Link{State: status.Refusing, Reason: "Refusing", Message: "a returned 500", Since: started}},
 		{Topic: "b", Link: status.Link{State: status.Unreachable, Reason: "ConnectionFailed", Message: "refused", Since: started}},
 	}
-	if !slices.Equal(s.PausedTopics, want) || s.Sink.State != status.Reachable {
-		t.Errorf("paused topics: %+v of a sink %+v", s.PausedTopics, s.Sink)
-	}
+	need.That(t, slices.Equal(s.PausedTopics, want) && s.Sink.State == status.Reachable, "paused topics: %+v of a sink %+v", s.PausedTopics, s.Sink)
 	if s := statusOf(process, healthy(func(s *dispatcher.Snapshot) { s.Paused = true })); s.State != "Paused" || unready(s) != nil {
 		t.Errorf("paused, as configured: %+v, %v", s, unready(s))
 	}
@@ -282,32 +265,24 @@ func TestBriefStatusFitsItsBound(t *testing.T) {
 		"unknown caller":         {"", "localhost", status.Path, true},
 	} {
 		_, body := getFrom(t, c.caller, c.host, c.path, s, depth)
-		if secret := strings.Contains(body, "customer-17") || strings.Contains(body, uuid.Max.String()) || strings.Contains(body, "lastError"); secret == c.brief {
-			t.Errorf("%s: keys, ids and errors of single deliveries are shown: %v", name, secret)
-		}
-		if c.brief && len(body) > status.MaxBrief {
-			t.Errorf("%s: %d bytes, want %d at most", name, len(body), status.MaxBrief)
-		}
+		secret := strings.Contains(body, "customer-17") || strings.Contains(body, uuid.Max.String()) || strings.Contains(body, "lastError")
+		need.That(t, secret != c.brief, "%s: keys, ids and errors of single deliveries are shown: %v", name, secret)
+		need.That(t, !c.brief || len(body) <= status.MaxBrief, "%s: %d bytes, want %d at most", name, len(body), status.MaxBrief)
 	}
 
 	_, body := get(t, status.BriefPath, s, depth)
 	var got status.Status
 	need.OK(t, json.Unmarshal([]byte(body), &got))
-	if got.Name != "orders" || got.Sink.State != status.Reachable || got.Source.Reason != status.OutcomesRefused || got.Schema.Version != 1 || got.StuckCalls != 1 {
-		t.Errorf("what it is, links and schema: %+v", got)
-	}
-	if got.PausedTopicCount != 100 || !got.AllTopicsPaused || len(got.PausedTopics) != 8 || !strings.HasPrefix(got.PausedTopics[7].Topic, "topic-007") || !strings.HasSuffix(got.PausedTopics[7].Message, "…") {
-		t.Errorf("paused topics: %d, all: %v, %+v", got.PausedTopicCount, got.AllTopicsPaused, got.PausedTopics)
-	}
-	if b := got.Backlog; b == nil || b.Pending != 100 || b.BlockedKeys != 21 || b.Topics != nil || b.Blocked != nil || !b.ObservedAt.Equal(started) {
-		t.Errorf("totals: %+v", b)
-	}
-	if tx := got.OldestTransaction; tx == nil || tx.Kind != status.Standby || tx.Seconds != 9 {
-		t.Errorf("oldest transaction: %+v", tx)
-	}
-	if before := (status.Status{}).Brief(); before.Backlog != nil || before.OldestTransaction != nil || before.PausedTopics != nil {
-		t.Errorf("before anything is known: %+v", before)
-	}
+	need.That(t, got.Name == "orders" && got.Sink.State == status.Reachable && got.Source.Reason == status.OutcomesRefused && got.Schema.Version == 1 && got.StuckCalls == 1,
+		"what it is, links and schema: %+v", got)
+	need.That(t, got.PausedTopicCount == 100 && got.AllTopicsPaused && len(got.PausedTopics) == 8 && strings.HasPrefix(got.PausedTopics[7].Topic, "topic-007") && strings.HasSuffix(got.PausedTopics[7].Message, "…"),
+		"paused topics: %d, all: %v, %+v", got.PausedTopicCount, got.AllTopicsPaused, got.PausedTopics)
+	b := got.Backlog
+	need.That(t, b != nil && b.Pending == 100 && b.BlockedKeys == 21 && b.Topics == nil && b.Blocked == nil && b.ObservedAt.Equal(started), "totals: %+v", b)
+	tx := got.OldestTransaction
+	need.That(t, tx != nil && tx.Kind == status.Standby && tx.Seconds == 9, "oldest transaction: %+v", tx)
+	before := (status.Status{}).Brief()
+	need.That(t, before.Backlog == nil && before.OldestTransaction == nil && before.PausedTopics == nil, "before anything is known: %+v", before)
 }
 
 func TestAllTopicsPausedOnlyWithoutAnotherWaiting(t *testing.T) {
@@ -390,24 +365,19 @@ func TestDeadLettersAreShownInThePodAlone(t *testing.T) {
 		"/events/a%2Fb": `"id":"a/b"`, "/dead/42?payload=false": `"event":"42"`,
 	} {
 		for _, caller := range []string{here, "[::1]:4711"} {
-			if code, body := request(http.MethodGet, caller, path); code != http.StatusOK || !strings.Contains(body, want) {
-				t.Errorf("%s from %s: %d %s", path, caller, code, body)
-			}
+			code, body := request(http.MethodGet, caller, path)
+			need.That(t, code == http.StatusOK && strings.Contains(body, want), "%s from %s: %d %s", path, caller, code, body)
 		}
 		before := source.requests
 		for _, caller := range []string{"10.0.0.7:4711", "127.0.0.6:4711", "[fd00::7]:4711", ""} {
-			if code, body := request(http.MethodGet, caller, path); code != http.StatusForbidden || !strings.Contains(body, "use kubectl outbox") {
-				t.Errorf("%s from %q: %d %s", path, caller, code, body)
-			}
+			code, body := request(http.MethodGet, caller, path)
+			need.That(t, code == http.StatusForbidden && strings.Contains(body, "use kubectl outbox"), "%s from %q: %d %s", path, caller, code, body)
 		}
 		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
-			if code, body := request(method, here, path); code != http.StatusMethodNotAllowed {
-				t.Errorf("%s %s: %d %s", method, path, code, body)
-			}
+			code, body := request(method, here, path)
+			need.That(t, code == http.StatusMethodNotAllowed, "%s %s: %d %s", method, path, code, body)
 		}
-		if source.requests != before {
-			t.Errorf("%s: the source was queried for a caller who may not", path)
-		}
+		need.That(t, source.requests == before, "%s: the source was queried for a caller who may not", path)
 	}
 	need.Want(t, 0, "%d payloads were shown without a request", source.payloads)
 	for path, want := range map[string]int{
@@ -415,9 +385,8 @@ func TestDeadLettersAreShownInThePodAlone(t *testing.T) {
 		"/dead/99": http.StatusNotFound, "/dead?topik=orders": http.StatusBadRequest, "/dead?limit=501": http.StatusBadRequest,
 		"/dead?since=yesterday": http.StatusBadRequest, "/dead/groups?group=2": http.StatusBadRequest,
 	} {
-		if code, body := request(http.MethodGet, here, path); code != want {
-			t.Errorf("%s: %d %s", path, code, body)
-		}
+		code, body := request(http.MethodGet, here, path)
+		need.That(t, code == want, "%s: %d %s", path, code, body)
 	}
 	need.Want(t, 2, "%d payloads were shown, want 2", source.payloads)
 	for name, want := range map[string]int{
@@ -425,9 +394,8 @@ func TestDeadLettersAreShownInThePodAlone(t *testing.T) {
 		"evil.example:8080": http.StatusForbidden, "localhost.evil.example": http.StatusForbidden, "10.0.0.7:8080": http.StatusForbidden, "": http.StatusForbidden,
 	} {
 		host = name
-		if code, _ := request(http.MethodGet, here, "/dead"); code != want {
-			t.Errorf("requested as %q: %d, want %d", name, code, want)
-		}
+		code, _ := request(http.MethodGet, here, "/dead")
+		need.Want(t, want, "requested as %q: %d, want %d", code, name)
 	}
 	if code, _ := getFrom(t, here, "localhost", "/dead", dispatcher.Snapshot{}, nil); code != http.StatusNotFound {
 		t.Errorf("without dead letters: %d", code)

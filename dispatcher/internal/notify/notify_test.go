@@ -58,12 +58,9 @@ func TestEachDeadLetterIsNotifiedOnce(t *testing.T) {
 		t.Errorf("%d counted, and %d requests, want 3", sent, len(o.to.all()))
 	}
 	for _, m := range o.to.all() {
-		if m.typ != notify.EventType || m.source != "/outbox/shop/"+m.Topic || m.subject != "42" || m.attempt != "1" {
-			t.Errorf("%s: type %q, source %q, subject %q, attempt %q", m.Topic, m.typ, m.source, m.subject, m.attempt)
-		}
-		if strings.Contains(m.raw, secret) {
-			t.Errorf("%s: it has content of the event: %s", m.Topic, m.raw)
-		}
+		need.That(t, m.typ == notify.EventType && m.source == "/outbox/shop/"+m.Topic && m.subject == "42" && m.attempt == "1",
+			"%s: type %q, source %q, subject %q, attempt %q", m.Topic, m.typ, m.source, m.subject, m.attempt)
+		need.That(t, !strings.Contains(m.raw, secret), "%s: it has content of the event: %s", m.Topic, m.raw)
 		if m.Event != dead[m.Topic].String() || m.Dispatcher != "team/orders" || m.Namespace != "shop" || m.Type != "OrderPlaced" || m.AggregateType != "order" ||
 			m.AggregateID != "42" || !strings.HasPrefix(m.Tenant, "7f3a9c21-") || m.Attempts != 1 || m.DeadAt.IsZero() || m.Advice == "" ||
 			m.ID != pgtest.Value[int64](o, `select id from outbox.outbox_dead_letters where event_id = $1`, m.Event) ||
@@ -74,9 +71,8 @@ func TestEachDeadLetterIsNotifiedOnce(t *testing.T) {
 		if m.Topic == "nack" {
 			reason, cause = dispatcher.ReasonPermanentFailure, dispatcher.Cause{Class: "http", Code: "422", Place: "/items/*/price"}
 		}
-		if m.Reason != reason || m.Cause != cause || (m.Error == "the consumer responded 422") != (m.Topic == "nack") {
-			t.Errorf("%s: dead of %s, %+v, %q", m.Topic, m.Reason, m.Cause, m.Error)
-		}
+		need.That(t, m.Reason == reason && m.Cause == cause && (m.Error == "the consumer responded 422") == (m.Topic == "nack"),
+			"%s: dead of %s, %+v, %q", m.Topic, m.Reason, m.Cause, m.Error)
 	}
 }
 
@@ -96,9 +92,8 @@ func TestOnlyItsTopicsAreNotified(t *testing.T) {
 	stop := o.run(n)
 	o.await("one notification is accepted", func() bool { return o.notified() == 1 })
 	stop()
-	if all := o.to.all(); len(all) != 1 || all[0].Topic != "orders" {
-		t.Errorf("the requests are %+v, want one of orders", all)
-	}
+	all := o.to.all()
+	need.That(t, len(all) == 1 && all[0].Topic == "orders", "the requests are %+v, want one of orders", all)
 	if w, err := n.Waiting(t.Context()); err != nil || w != (notify.Waiting{}) {
 		t.Errorf("waiting is %+v, %v, want none", w, err)
 	}
@@ -157,9 +152,8 @@ func TestNotificationsAreSentWhenTheAddressRecovers(t *testing.T) {
 	}
 	ids, attempts := map[int64]string{}, map[string]int{}
 	for _, m := range o.to.all() {
-		if id := ids[m.ID]; id != "" && id != m.id {
-			t.Errorf("dead letter %d has the ids %s and %s", m.ID, id, m.id)
-		}
+		id := ids[m.ID]
+		need.That(t, id == "" || id == m.id, "dead letter %d has the ids %s and %s", m.ID, id, m.id)
 		ids[m.ID] = m.id
 		attempts[m.id]++
 		if m.attempt != fmt.Sprint(attempts[m.id]) {
@@ -189,9 +183,8 @@ func TestRefusedNotificationDoesNotDelayOthers(t *testing.T) {
 	o.await("the refusal is written", func() bool {
 		return n.Counts().Failed == 1 && pgtest.Value[bool](o, `select bool_and(notify_at is null or topic = 'refused') from outbox.outbox_dead_letters`)
 	})
-	if wait := pgtest.Value[float64](o, `select extract(epoch from notify_at - now()) from outbox.outbox_dead_letters where topic = 'refused'`); wait < 60 || wait > 300 {
-		t.Errorf("it waits %.0f s, want 300", wait)
-	}
+	wait := pgtest.Value[float64](o, `select extract(epoch from notify_at - now()) from outbox.outbox_dead_letters where topic = 'refused'`)
+	need.That(t, wait >= 60 && wait <= 300, "it waits %.0f s, want 300", wait)
 }
 
 // An event that is dead again after a replay has another notification. CONTRACT: C-41
@@ -205,9 +198,8 @@ func TestDeadAgainIsAnotherNotification(t *testing.T) {
 	pgtest.Exec(o, `update outbox.outbox_events set status = 'pending', attempts = 0, dead_reason = null, next_attempt_at = now() where id = $1`, id)
 	o.nack(o.store(true), "orders")
 	o.await("the second is accepted", func() bool { return o.notified() == 2 })
-	if all := o.to.all(); len(all) != 2 || all[0].id == all[1].id || all[0].Event != all[1].Event || all[0].ID == all[1].ID {
-		t.Errorf("the requests are %+v", all)
-	}
+	all := o.to.all()
+	need.That(t, len(all) == 2 && all[0].id != all[1].id && all[0].Event == all[1].Event && all[0].ID != all[1].ID, "the requests are %+v", all)
 }
 
 // A notification that was not accepted within a day is given up, and counted.
@@ -219,9 +211,8 @@ func TestNotificationIsGivenUpAfterADay(t *testing.T) {
 	n := o.notifier(nil)
 	o.run(n)
 	o.await("one is accepted and one given up", func() bool { return n.Counts() == (notify.Counts{Sent: 1, GivenUp: 1}) && o.waiting() == 0 })
-	if all := o.to.all(); len(all) != 1 || all[0].attempt != "8" {
-		t.Errorf("the requests are %+v", all)
-	}
+	all := o.to.all()
+	need.That(t, len(all) == 1 && all[0].attempt == "8", "the requests are %+v", all)
 	pgtest.Want(o, "7 false, 8 true", "the dead letters say %s", `select string_agg(notify_attempts || ' ' || (notified_at is not null), ', ' order by dead_at) from outbox.outbox_dead_letters`)
 }
 
@@ -241,9 +232,7 @@ func TestStopInterruptsRequests(t *testing.T) {
 	stop := o.run(n)
 	<-requested
 	stop()
-	if !pgtest.Value[bool](o, `select notify_at <= now() and notified_at is null from outbox.outbox_dead_letters`) {
-		t.Error("it is not due")
-	}
+	need.That(t, pgtest.Value[bool](o, `select notify_at <= now() and notified_at is null from outbox.outbox_dead_letters`), "it is not due")
 	if n.Counts() != (notify.Counts{}) || n.Problem() != "" {
 		t.Errorf("a stop counts as %+v, %q", n.Counts(), n.Problem())
 	}
@@ -281,9 +270,8 @@ func TestNotifierWorksInEveryModeOfTheDriver(t *testing.T) {
 		stop := o.run(n)
 		o.await("one is accepted and one put back", func() bool { return o.notified() == 1 && n.Counts().Failed == 1 })
 		stop()
-		if w, err := n.Waiting(t.Context()); err != nil || w.DeadLetters != 1 {
-			t.Errorf("waiting is %+v, %v", w, err)
-		}
+		w, err := n.Waiting(t.Context())
+		need.That(t, err == nil && w.DeadLetters == 1, "waiting is %+v, %v", w, err)
 	})
 }
 
@@ -305,9 +293,8 @@ func TestStatementsUseIndexes(t *testing.T) {
 			"again":   {`'{1,2}', '{1,1}', '{1s,1s}', '{0,1}'`, "outbox_dead_letters_pkey"},
 		} {
 			plan := o.explain(notify.Statements()[name], want.args)
-			if !strings.Contains(plan, want.uses) || strings.Contains(plan, "Seq Scan on outbox_dead_letters") || strings.Contains(plan, "Sort") {
-				t.Errorf("%s, analyzed %v:\n%s", name, analyze, plan)
-			}
+			need.That(t, strings.Contains(plan, want.uses) && !strings.Contains(plan, "Seq Scan on outbox_dead_letters") && !strings.Contains(plan, "Sort"),
+				"%s, analyzed %v:\n%s", name, analyze, plan)
 		}
 	}
 }
@@ -341,12 +328,10 @@ func TestRefusingAddressGetsFewRequests(t *testing.T) {
 	n := o.notifier(func(opts *notify.Options) { opts.PollEvery = time.Hour })
 	o.run(n)
 	o.await("the first look is over", func() bool { return n.Problem() != "" })
-	if got := len(o.to.all()); got == 0 || got > 16 {
-		t.Errorf("a refusing address got %d requests of 100, want 16 at most", got)
-	}
-	if begun := pgtest.Value[int](o, `select count(*) from outbox.outbox_dead_letters where notify_attempts > 0`); begun > 16 {
-		t.Errorf("%d attempts are counted", begun)
-	}
+	got := len(o.to.all())
+	need.That(t, got != 0 && got <= 16, "a refusing address got %d requests of 100, want 16 at most", got)
+	begun := pgtest.Value[int](o, `select count(*) from outbox.outbox_dead_letters where notify_attempts > 0`)
+	need.That(t, begun <= 16, "%d attempts are counted", begun)
 }
 
 // What an older attempt puts back is not what another process has taken or sent since.
@@ -502,9 +487,8 @@ func listen(t *testing.T) *address {
 			id: r.Header.Get("Ce-Id"), typ: r.Header.Get("Ce-Type"), source: r.Header.Get("Ce-Source"), subject: r.Header.Get("Ce-Subject"),
 			attempt: r.Header.Get("Ce-Attempt"), raw: string(raw) + string(body),
 		}
-		if err := json.Unmarshal(body, &one.Notification); err != nil || r.Method != http.MethodPost {
-			t.Errorf("%s with the body %q: %v", r.Method, body, err)
-		}
+		err := json.Unmarshal(body, &one.Notification)
+		need.That(t, err == nil && r.Method == http.MethodPost, "%s with the body %q: %v", r.Method, body, err)
 		a.mu.Lock()
 		a.requests = append(a.requests, one)
 		respond := a.status

@@ -65,15 +65,9 @@ func deliver(t *testing.T, log *bytes.Buffer) {
 		ID: uuid.New(), Topic: "orders", Attempt: 1, Payload: []byte(`"` + secret + `"`),
 		Headers: map[string]string{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"},
 	}})
-	if errs[0] != nil {
-		t.Error(errs)
-	}
-	if err := spans.Shutdown(t.Context()); err != nil {
-		t.Error(err)
-	}
-	if strings.Contains(log.String(), secret) {
-		t.Errorf("the log shows a secret: %s", log)
-	}
+	need.That(t, errs[0] == nil, "%v", errs)
+	need.Want(t, nil, "%v", spans.Shutdown(t.Context()))
+	need.That(t, !strings.Contains(log.String(), secret), "the log shows a secret: %s", log)
 }
 
 // Spans reach a collector as the standard variables say, and nothing else is needed.
@@ -124,19 +118,16 @@ func TestRefusingCollectorDelaysNothing(t *testing.T) {
 	r.refuse = "who is"
 	environment(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": r.overHTTP(t, nil), "OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20" + secret + ",broken " + secret})
 	deliver(t, log)
-	if text := log.String(); !strings.Contains(text, `"spans":1`) || !strings.Contains(text, "401") || !strings.Contains(text, "who is: ***") ||
-		!strings.Contains(text, "parse headers") || strings.Count(text, "\n") != 2 {
-		t.Errorf("the log: %s", text)
-	}
+	text := log.String()
+	need.That(t, strings.Contains(text, `"spans":1`) && strings.Contains(text, "401") && strings.Contains(text, "who is: ***") && strings.Contains(text, "parse headers") && strings.Count(text, "\n") == 2,
+		"the log: %s", text)
 }
 
 func TestSamplerFollowsTheVariable(t *testing.T) {
 	r, log := newReceiver(), &bytes.Buffer{}
 	environment(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": r.overHTTP(t, nil), "OTEL_TRACES_SAMPLER": "always_off"})
 	deliver(t, log)
-	if len(r.spans) != 0 || log.Len() > 0 {
-		t.Errorf("%d spans; the log: %s", len(r.spans), log)
-	}
+	need.That(t, len(r.spans) == 0 && log.Len() <= 0, "%d spans; the log: %s", len(r.spans), log)
 }
 
 // Nothing configured, or turned off: nothing runs.
@@ -149,9 +140,8 @@ func TestNothingRunsWhenTracingIsOff(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			environment(t, variables)
-			if spans, err := provider(t, &bytes.Buffer{}); err != nil || spans != nil {
-				t.Errorf("a provider: %v, %v", spans, err)
-			}
+			spans, err := provider(t, &bytes.Buffer{})
+			need.That(t, err == nil && spans == nil, "a provider: %v, %v", spans, err)
 		})
 	}
 }
@@ -167,9 +157,8 @@ func TestWrongVariablesAreRefused(t *testing.T) {
 	} {
 		t.Run(variable, func(t *testing.T) {
 			environment(t, variables)
-			if _, err := provider(t, &bytes.Buffer{}); err == nil || !strings.HasPrefix(err.Error(), variable+" ") || strings.Contains(err.Error(), secret) {
-				t.Errorf("the error is %v", err)
-			}
+			_, err := provider(t, &bytes.Buffer{})
+			need.That(t, err != nil && strings.HasPrefix(err.Error(), variable+" ") && !strings.Contains(err.Error(), secret), "the error is %v", err)
 		})
 	}
 }

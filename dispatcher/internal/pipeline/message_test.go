@@ -68,12 +68,8 @@ func TestHeadersAreComputedForEachEvent(t *testing.T) {
 	e := placed(`{"total": 9007199254740993, "card": "` + secret + `"}`)
 	got := sent(t, p, e)
 	want := dispatcher.Message{Headers: []dispatcher.Header{{Name: "a_total", Value: "9007199254740993"}, {Name: "token", Value: "7"}, {Name: "z_type", Value: "OrderPlaced"}}}
-	if !reflect.DeepEqual(got.Message, want) {
-		t.Errorf("%+v, want %+v", got.Message, want)
-	}
-	if len(e.Message.Headers) != 0 || !strings.Contains(string(e.Payload), secret) {
-		t.Errorf("the event was changed: %+v", e)
-	}
+	need.That(t, reflect.DeepEqual(got.Message, want), "%+v, want %+v", got.Message, want)
+	need.That(t, len(e.Message.Headers) == 0 && strings.Contains(string(e.Payload), secret), "the event was changed: %+v", e)
 
 	p = compile(t, spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Headers: []spec.MessageHeader{{Name: "a_id", Expression: "event.id"}}}}}, pipeline.Options{})
 	if got := sent(t, p, event("", "no JSON at all")); got.Message.Headers[0].Value != got.ID.String() {
@@ -94,16 +90,12 @@ func TestHeaderCannotBeComputed(t *testing.T) {
 	if err := errs[0]; !dispatcher.IsDestinationFault(err) || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), secret) {
 		t.Errorf("%v\nwant %s", err, want)
 	}
-	if cause := dispatcher.CauseOf(errs[0]); cause.Class != dispatcher.ClassMessage || cause.Code != `message.headers["a_total"]` {
-		t.Errorf("%+v", cause)
-	}
-	if found := pipeline.Findings(errs[0]); len(found) != 1 || found[0].Field != `message.headers["a_total"]` {
-		t.Errorf("%+v", found)
-	}
+	cause := dispatcher.CauseOf(errs[0])
+	need.That(t, cause.Class == dispatcher.ClassMessage && cause.Code == `message.headers["a_total"]`, "%+v", cause)
+	found := pipeline.Findings(errs[0])
+	need.That(t, len(found) == 1 && found[0].Field == `message.headers["a_total"]`, "%+v", found)
 	_, err := pipeline.New(spec.Config{Dispatcher: spec.Dispatcher{Sink: spec.Sink{Kafka: &spec.KafkaSink{}}, Message: spec.Message{Headers: []spec.MessageHeader{{Name: "a_b", Expression: "paylaod.x"}}}}}, pipeline.Options{})
-	if err == nil || !strings.HasPrefix(err.Error(), `message.headers["a_b"]: line 1, column 1: undeclared reference`) {
-		t.Error(err)
-	}
+	need.That(t, err != nil && strings.HasPrefix(err.Error(), `message.headers["a_b"]: line 1, column 1: undeclared reference`), "%v", err)
 }
 
 // CONTRACT: C-70, C-71
@@ -116,9 +108,7 @@ func TestFormatDebeziumHasItsRecords(t *testing.T) {
 	}
 	got := sent(t, p, e)
 	want := dispatcher.Message{Bare: true, Headers: []dispatcher.Header{{Name: "eventType", Value: "OrderPlaced"}, {Name: "id", Value: e.ID.String()}}}
-	if !reflect.DeepEqual(got.Message, want) || string(got.Payload) != string(e.Payload) {
-		t.Errorf("%+v %s, want %+v", got.Message, got.Payload, want)
-	}
+	need.That(t, reflect.DeepEqual(got.Message, want) && string(got.Payload) == string(e.Payload), "%+v %s, want %+v", got.Message, got.Payload, want)
 	e.AggregateType = ""
 	if to, err := p.Route()(e); err != nil || to != "outbox.event.orders" {
 		t.Errorf("without an aggregate type: %q, %v", to, err)
@@ -130,9 +120,7 @@ func TestFormatDebeziumHasItsRecords(t *testing.T) {
 	}
 	cfg.Sink.Routes, cfg.Sink = nil, spec.Sink{Kafka: &spec.KafkaSink{Topic: "fixed"}}
 	fixed, err := pipeline.New(cfg, pipeline.Options{})
-	if err != nil || fixed.Route() != nil {
-		t.Errorf("with a topic, there is a route: %v", err)
-	}
+	need.That(t, err == nil && fixed.Route() == nil, "with a topic, there is a route: %v", err)
 }
 
 // CONTRACT: C-70
@@ -147,13 +135,9 @@ func TestFormatStorageHasItsMembers(t *testing.T) {
 	got := sent(t, p, e)
 	payload := `{"first":true,"id":9007199254740993,"long":123456789012345678901234567890,"metadata":{"correlation_id":"c-42","outbox_id":"` + e.ID.String() +
 		`","region":"eu","sequence_number":9007199254740993},"price":0.1234567890123456789012345}`
-	if string(got.Payload) != payload {
-		t.Errorf("%s\nwant %s", got.Payload, payload)
-	}
+	need.That(t, string(got.Payload) == payload, "%s\nwant %s", got.Payload, payload)
 	want := dispatcher.Message{Bare: true, Headers: []dispatcher.Header{{Name: "aggregate_id", Value: "order-7"}, {Name: "correlation_id", Value: "c-42"}, {Name: "event_type", Value: "OrderPlaced"}}}
-	if !reflect.DeepEqual(got.Message, want) {
-		t.Errorf("%+v, want %+v", got.Message, want)
-	}
+	need.That(t, reflect.DeepEqual(got.Message, want), "%+v, want %+v", got.Message, want)
 	e.AggregateSequence = 3
 	if got := sent(t, p, e); !strings.Contains(string(got.Payload), `"sequence_number":3}`) {
 		t.Errorf("%s, want the number in the aggregate", got.Payload)
@@ -169,9 +153,7 @@ func TestFormatStorageHasItsMembers(t *testing.T) {
 	}
 	p = compile(t, spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Format: spec.FormatStorage}}}, pipeline.Options{})
 	err := p.Wrap(&sinktest.Recording{}).Deliver(t.Context(), []*dispatcher.Event{placed(`[1]`)})[0]
-	if !dispatcher.IsDestinationFault(err) || !strings.Contains(err.Error(), "message.format cannot be computed") {
-		t.Errorf("a payload that is not an object: %v", err)
-	}
+	need.That(t, dispatcher.IsDestinationFault(err) && strings.Contains(err.Error(), "message.format cannot be computed"), "a payload that is not an object: %v", err)
 }
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -211,9 +193,7 @@ func TestOutboxDeliversWhatIsValidAndRouted(t *testing.T) {
 	s, err := sink.New(outboxtest.Settings(t, dir, fmt.Sprintf(outboxConfig, target.URL)), io.Discard)
 	need.OK(t, err)
 	defer func() {
-		if err := s.Close(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
+		need.Want(t, nil, "%v", s.Close(context.WithoutCancel(t.Context())))
 	}()
 
 	pool := pgtest.Pool(t, pgtest.Migrated(t))
@@ -265,17 +245,12 @@ func TestOutboxDeliversWhatIsValidAndRouted(t *testing.T) {
 			t.Errorf("%s is %s, want %s: %s", id, row.state, want[0], row.says)
 		}
 		for _, part := range want[1:] {
-			if !strings.Contains(row.says, part) {
-				t.Errorf("%s says %s\nwithout %s", id, row.says, part)
-			}
+			need.That(t, strings.Contains(row.says, part), "%s says %s\nwithout %s", id, row.says, part)
 		}
-		if strings.Contains(row.says, "PLANTED") {
-			t.Errorf("the payload is in what is recorded: %s", row.says)
-		}
+		need.That(t, !strings.Contains(row.says, "PLANTED"), "the payload is in what is recorded: %s", row.says)
 	}
-	if strings.Contains(log.String(), "PLANTED") || !strings.Contains(log.String(), "schema_validation_failed") {
-		t.Errorf("the payload is in the log, or nothing is: %s", log.String())
-	}
+	need.That(t, !strings.Contains(log.String(), "PLANTED") && strings.Contains(log.String(), "schema_validation_failed"),
+		"the payload is in the log, or nothing is: %s", log.String())
 	if strings.Contains(d.Snapshot().LastError, "PLANTED") {
 		t.Errorf("the payload is in the status: %s", d.Snapshot().LastError)
 	}
@@ -326,9 +301,7 @@ func newTarget(t *testing.T) *target {
 			ID   string
 			Data json.RawMessage
 		}
-		if err := json.NewDecoder(r.Body).Decode(&event); err != nil {
-			t.Error(err)
-		}
+		need.Want(t, nil, "%v", json.NewDecoder(r.Body).Decode(&event))
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.all = append(d.all, arrival{r.URL.Path, event.ID, string(event.Data)})
@@ -376,25 +349,18 @@ func TestRuleCannotBeComputed(t *testing.T) {
 		reason, dead := dispatcher.PermanentReason(err)
 		switch {
 		case c.dead == "" && c.held == "":
-			if err != nil || len(inner.Events()) != 1 {
-				t.Errorf("%s of %.40s: %v", c.rule, c.payload, err)
-			}
+			need.That(t, err == nil && len(inner.Events()) == 1, "%s of %.40s: %v", c.rule, c.payload, err)
 		case c.dead != "":
-			if reason != dispatcher.ReasonSchemaValidationFailed || !strings.Contains(err.Error(), c.dead) {
-				t.Errorf("%s of %.40s: %v", c.rule, c.payload, err)
-			}
+			need.That(t, reason == dispatcher.ReasonSchemaValidationFailed && strings.Contains(err.Error(), c.dead), "%s of %.40s: %v", c.rule, c.payload, err)
 		case dead || !dispatcher.IsDestinationFault(err):
 			t.Errorf("%s of %.40s does not hold the event: %v", c.rule, c.payload, err)
 		default:
 			for _, part := range []string{"event " + e.ID.String() + ": message.validation[0].rules[0] (m) cannot be computed: ", c.held, "; correct the expression ("} {
-				if !strings.Contains(err.Error(), part) {
-					t.Errorf("%s of %.40s: %v\nwithout %s", c.rule, c.payload, err, part)
-				}
+				need.That(t, strings.Contains(err.Error(), part), "%s of %.40s: %v\nwithout %s", c.rule, c.payload, err, part)
 			}
 		}
-		if c.dead+c.held != "" && (len(inner.Events()) != 0 || strings.Contains(fmt.Sprint(err), "4111")) {
-			t.Errorf("%s of %.40s: it arrived, or is quoted: %v", c.rule, c.payload, err)
-		}
+		need.That(t, c.dead+c.held == "" || (len(inner.Events()) == 0 && !strings.Contains(fmt.Sprint(err), "4111")),
+			"%s of %.40s: it arrived, or is quoted: %v", c.rule, c.payload, err)
 	}
 }
 
@@ -403,9 +369,8 @@ func TestBrokenAndNotComputed(t *testing.T) {
 	p := compile(t, spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Validation: []spec.Validation{{Rules: []spec.Rule{
 		{Rule: `payload.a > 1`, Message: "first"}, {Rule: `payload.b > 1`, Message: "second"}}}}}}}, pipeline.Options{})
 	err := p.Wrap(&sinktest.Recording{}).Deliver(t.Context(), []*dispatcher.Event{event("", `{"a": "x", "b": 1}`)})[0]
-	if reason, _ := dispatcher.PermanentReason(err); reason != dispatcher.ReasonSchemaValidationFailed || !strings.Contains(err.Error(), "second (payload.b > 1)") {
-		t.Errorf("error %v", err)
-	}
+	reason, _ := dispatcher.PermanentReason(err)
+	need.That(t, reason == dispatcher.ReasonSchemaValidationFailed && strings.Contains(err.Error(), "second (payload.b > 1)"), "error %v", err)
 }
 
 // A schema that refers to itself in two places takes 2 to the power of the payload's depth. It ends, and holds the event
@@ -485,17 +450,14 @@ func TestLargePayloadsTakeTurns(t *testing.T) {
 		for range cpus + 3 {
 			deliver(40_000)
 		}
-		if synctest.Wait(); int(inside.Load()) != cpus {
-			t.Errorf("%d large payloads at once with %d CPUs", inside.Load(), cpus)
-		}
+		synctest.Wait()
+		need.That(t, int(inside.Load()) == cpus, "%d large payloads at once with %d CPUs", inside.Load(), cpus)
 		deliver(10_000)
-		if synctest.Wait(); int(inside.Load()) != cpus+1 {
-			t.Error("a small payload waits for large ones")
-		}
+		synctest.Wait()
+		need.That(t, int(inside.Load()) == cpus+1, "a small payload waits for large ones")
 		close(release)
-		if synctest.Wait(); int(inside.Load()) != cpus+4 {
-			t.Errorf("%d payloads were decoded in the end", inside.Load())
-		}
+		synctest.Wait()
+		need.That(t, int(inside.Load()) == cpus+4, "%d payloads were decoded in the end", inside.Load())
 	})
 }
 
@@ -538,12 +500,9 @@ func TestFailedTransformationIsRetried(t *testing.T) {
 	errs := p.Wrap(inner).Deliver(t.Context(), []*dispatcher.Event{event("", `{"a": "`+secret+`"}`), event("", `["`+secret+`"]`)})
 	for _, err := range errs {
 		_, permanent := dispatcher.PermanentReason(err)
-		if err == nil || permanent || !dispatcher.IsDestinationFault(err) || !strings.Contains(err.Error(), ": message.transform[0].payload cannot be computed: line 1, column ") {
-			t.Errorf("error %v", err)
-		}
-		if strings.Contains(fmt.Sprint(err), "4111") {
-			t.Errorf("the error quotes the payload: %v", err)
-		}
+		need.That(t, err != nil && !permanent && dispatcher.IsDestinationFault(err) && strings.Contains(err.Error(), ": message.transform[0].payload cannot be computed: line 1, column "),
+			"error %v", err)
+		need.That(t, !strings.Contains(fmt.Sprint(err), "4111"), "the error quotes the payload: %v", err)
 	}
 	need.Want(t, 0, "%d events arrived as they were", len(inner.Events()))
 }

@@ -57,20 +57,16 @@ func TestRouteComputesTheDestination(t *testing.T) {
 	}
 	e.Topic = "unheard-of"
 	to, err := route(e)
-	if to != "" || !errors.Is(err, dispatcher.ErrNoHandler) || !strings.Contains(err.Error(), `topic "unheard-of": `) || !strings.Contains(err.Error(), "add one to sink.routes") {
-		t.Errorf("%q, %v", to, err)
-	}
-	if _, permanent := dispatcher.PermanentReason(err); permanent || dispatcher.IsUnavailable(err) {
-		t.Errorf("%v is not retried like any other failure", err)
-	}
+	need.That(t, to == "" && errors.Is(err, dispatcher.ErrNoHandler) && strings.Contains(err.Error(), `topic "unheard-of": `) && strings.Contains(err.Error(), "add one to sink.routes"),
+		"%q, %v", to, err)
+	_, permanent := dispatcher.PermanentReason(err)
+	need.That(t, !permanent && !dispatcher.IsUnavailable(err), "%v is not retried like any other failure", err)
 
 	rest := compile(t, spec.Config{Dispatcher: spec.Dispatcher{Sink: spec.Sink{Routes: []spec.Route{{Topics: []string{"refunds"}, To: `'a'`}, {To: `event.topic`}}}}}, pipeline.Options{})
 	if to, err := rest.Route()(e); err != nil || to != "unheard-of" {
 		t.Errorf("the rest goes to %q, %v", to, err)
 	}
-	if compile(t, spec.Config{}, pipeline.Options{}).Route() != nil {
-		t.Error("there is a route without routes")
-	}
+	need.That(t, compile(t, spec.Config{}, pipeline.Options{}).Route() == nil, "there is a route without routes")
 }
 
 func TestNewReportsAllProblemsAtOnce(t *testing.T) {
@@ -94,9 +90,8 @@ func TestNewReportsAllProblemsAtOnce(t *testing.T) {
 		"message.validation[1].schema.file: open /nowhere/order.json: no such file or directory; name a file that can be read",
 		"message.transform[0].payload: line 1, column 1: it makes a int; write one that makes a map",
 	} {
-		if lines := strings.Split(err.Error(), "\n"); len(lines) <= i || !strings.HasPrefix(lines[i], want) {
-			t.Errorf("error %v\nwant %s", err, want)
-		}
+		lines := strings.Split(err.Error(), "\n")
+		need.That(t, len(lines) > i && strings.HasPrefix(lines[i], want), "error %v\nwant %s", err, want)
 	}
 }
 
@@ -145,9 +140,8 @@ func TestInvalidEventIsDeadAndTheRestIsDelivered(t *testing.T) {
 		"",
 		"schema_validation_failed: message.validation[0].rules[0]: an order has a total (payload.total > 0 cannot be computed: line 1, column 8: it reads a key that is not there; test it with has()); correct the producer or the validation, and replay the event",
 	} {
-		if got := fmt.Sprint(errs[i]); got != want && (want != "" || errs[i] != nil) {
-			t.Errorf("event %d: %s\nwant %s", i, got, want)
-		}
+		got := fmt.Sprint(errs[i])
+		need.That(t, got == want || (want == "" && errs[i] == nil), "event %d: %s\nwant %s", i, got, want)
 		if reason, permanent := dispatcher.PermanentReason(errs[i]); strings.HasPrefix(want, "schema_") != (permanent && reason == dispatcher.ReasonSchemaValidationFailed) {
 			t.Errorf("event %d: %v is of reason %q", i, errs[i], reason)
 		}
@@ -160,12 +154,8 @@ func TestInvalidEventIsDeadAndTheRestIsDelivered(t *testing.T) {
 	if arrived[0].EventType != "Placed" || arrived[0].Headers["region"] != "eu" || arrived[0].Attempt != 1 {
 		t.Errorf("it arrived without its attributes: %+v", arrived[0])
 	}
-	if string(batch[0].Payload) != string(original.Payload) || arrived[0] == batch[0] {
-		t.Error("the engine's own event was changed")
-	}
-	if s.BatchSize() != 10 || s.Probe(t.Context()) != nil || s.Close(t.Context()) != nil {
-		t.Error("the sink behind is hidden")
-	}
+	need.That(t, string(batch[0].Payload) == string(original.Payload) && arrived[0] != batch[0], "the engine's own event was changed")
+	need.That(t, s.BatchSize() == 10 && s.Probe(t.Context()) == nil && s.Close(t.Context()) == nil, "the sink behind is hidden")
 }
 
 // Up to five violations are reported, and few are kept of however many there are. CONTRACT: C-35
@@ -173,9 +163,7 @@ func TestFiveViolationsAreReported(t *testing.T) {
 	p := compile(t, spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Validation: []spec.Validation{{Schema: schema(`{"items": {"type": "number"}}`)}}}}}, pipeline.Options{})
 	for payload, findings := range map[string]int{`["a","b","c","d","e","f","g"]`: 7, `["a"` + strings.Repeat(`,"a"`, 100_000) + `]`: 100} {
 		err := p.Wrap(&sinktest.Recording{}).Deliver(t.Context(), []*dispatcher.Event{event("", payload)})[0]
-		if strings.Count(err.Error(), "#/items/type") != 5 || !strings.Contains(err.Error(), "; and more; correct") {
-			t.Errorf("error %v", err)
-		}
+		need.That(t, strings.Count(err.Error(), "#/items/type") == 5 && strings.Contains(err.Error(), "; and more; correct"), "error %v", err)
 		need.Want(t, findings, "%d findings, want %d", len(pipeline.Findings(err)))
 	}
 }
@@ -190,9 +178,8 @@ func TestRegistrySchemaFollowsTheRegistry(t *testing.T) {
 			Message: spec.Message{SchemaRegistry: &spec.SchemaRegistry{}, Validation: []spec.Validation{{Types: []string{"Placed"}, Schema: &spec.PayloadSchema{Registry: &spec.RegistrySchema{Subject: "orders-value"}}}}},
 		},
 	}, pipeline.Options{Registry: func(_ context.Context, subject string, version int) (pipeline.Schema, error) {
-		if calls++; subject != "orders-value" || version != 0 {
-			t.Errorf("got version %d of %s, want the latest of orders-value", version, subject)
-		}
+		calls++
+		need.That(t, subject == "orders-value" && version == 0, "got version %d of %s, want the latest of orders-value", version, subject)
 		return schema, failure
 	}})
 	inner := &sinktest.Recording{Max: 2}
@@ -217,12 +204,9 @@ func TestRegistrySchemaFollowsTheRegistry(t *testing.T) {
 		schema, failure = c.schema, c.failure
 		before := len(inner.Events())
 		err, other := deliver(t.Context())
-		if other != nil {
-			t.Errorf("%s: an event of another type: %v", name, other)
-		}
-		if c.says == "" && err != nil || c.says != "" && !strings.Contains(fmt.Sprint(err), c.says) || dispatcher.IsUnavailable(err) != c.unavailable {
-			t.Errorf("%s: %v", name, err)
-		}
+		need.That(t, other == nil, "%s: an event of another type: %v", name, other)
+		need.That(t, (c.says != "" || err == nil) && (c.says == "" || strings.Contains(fmt.Sprint(err), c.says)) && dispatcher.IsUnavailable(err) == c.unavailable,
+			"%s: %v", name, err)
 		want := 1
 		if c.says == "" {
 			want = 2
@@ -263,19 +247,15 @@ func TestNewerSchemaOfTheRegistryDecides(t *testing.T) {
 		}}}, pipeline.Options{
 			Registry: func(context.Context, string, int) (pipeline.Schema, error) { return old, nil },
 			Newer: func(_ context.Context, _ string, since time.Time) (pipeline.Schema, error, error) {
-				if since.After(time.Now()) || time.Since(since) > time.Minute {
-					t.Errorf("%s: since %s", name, since)
-				}
+				need.That(t, !since.After(time.Now()) && time.Since(since) <= time.Minute, "%s: since %s", name, since)
 				return c.newer, c.unsure, c.failure
 			},
 		})
 		err := p.Wrap(&sinktest.Recording{}).Deliver(t.Context(), []*dispatcher.Event{event("", `{}`)})[0]
-		if _, dead := dispatcher.PermanentReason(err); (err != nil) != c.fails || dead != c.dead {
-			t.Errorf("%s: %v, dead %v; want an error %v, dead %v", name, err, dead, c.fails, c.dead)
-		}
-		if c.unsure != nil && (dispatcher.IsUnavailable(err) || !strings.HasSuffix(err.Error(), "could not be read, so it is tried again: status 503") || strings.Contains(err.Error(), "replay")) {
-			t.Errorf("%s: %v; want the event's failure, with the registry's, and that it is tried again", name, err)
-		}
+		_, dead := dispatcher.PermanentReason(err)
+		need.That(t, (err != nil) == c.fails && dead == c.dead, "%s: %v, dead %v; want an error %v, dead %v", name, err, dead, c.fails, c.dead)
+		need.That(t, c.unsure == nil || (!dispatcher.IsUnavailable(err) && strings.HasSuffix(err.Error(), "could not be read, so it is tried again: status 503") && !strings.Contains(err.Error(), "replay")),
+			"%s: %v; want the event's failure, with the registry's, and that it is tried again", name, err)
 	}
 }
 
@@ -370,9 +350,8 @@ func broken(t *testing.T, p *pipeline.Pipeline, e *dispatcher.Event) string {
 	for _, f := range pipeline.Findings(err) {
 		fields = append(fields, f.Field)
 	}
-	if reason, _ := dispatcher.PermanentReason(err); err != nil && reason != dispatcher.ReasonSchemaValidationFailed {
-		t.Errorf("%s: %v, want schema_validation_failed", e.EventType, err)
-	}
+	reason, _ := dispatcher.PermanentReason(err)
+	need.That(t, err == nil || reason == dispatcher.ReasonSchemaValidationFailed, "%s: %v, want schema_validation_failed", e.EventType, err)
 	return strings.Join(fields, " ")
 }
 
@@ -401,9 +380,8 @@ func TestTypePrefixesSelectTheirTypes(t *testing.T) {
 		need.Want(t, want, "type %q breaks %q, want %q", broken(t, p, event(kind, `{}`)), kind)
 	}
 	for kind, want := range map[string]string{"changed.name": `{"changed":true}`, "changed": `{}`} {
-		if got := sent(t, p, event(kind, `{}`)); string(got.Payload) != want {
-			t.Errorf("type %q became %s, want %s", kind, got.Payload, want)
-		}
+		got := sent(t, p, event(kind, `{}`))
+		need.That(t, string(got.Payload) == want, "type %q became %s, want %s", kind, got.Payload, want)
 	}
 }
 
@@ -439,9 +417,7 @@ func TestSchemaByVersion(t *testing.T) {
 	e.Headers["event_version"], e.Headers["schema_version"] = secret, "1.0.0"
 	err := p.Wrap(&sinktest.Recording{}).Deliver(t.Context(), []*dispatcher.Event{e})[0]
 	want := "message.validation[0].versions: the event's version is none that has a schema (1.*, 2.0.0, 2.1.0); add an entry for its header event_version"
-	if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), secret) {
-		t.Errorf("%v\nwant %s", err, want)
-	}
+	need.That(t, err != nil && strings.Contains(err.Error(), want) && !strings.Contains(err.Error(), secret), "%v\nwant %s", err, want)
 }
 
 // The schema of another version is not fetched.
@@ -464,7 +440,6 @@ func TestSchemaOfAnotherVersionIsNotFetched(t *testing.T) {
 	}, o)
 	e := event("Placed", `{}`)
 	e.Headers["event_version"] = "2"
-	if err := p.Wrap(&sinktest.Recording{}).Deliver(t.Context(), []*dispatcher.Event{e})[0]; err == nil || strings.Join(lookups, " ") != "two" {
-		t.Errorf("got %v and lookups of %q, want two alone", err, lookups)
-	}
+	err := p.Wrap(&sinktest.Recording{}).Deliver(t.Context(), []*dispatcher.Event{e})[0]
+	need.That(t, err != nil && strings.Join(lookups, " ") == "two", "got %v and lookups of %q, want two alone", err, lookups)
 }

@@ -51,16 +51,13 @@ func TestPipelineSamplesDoWhatTheySay(t *testing.T) {
 		for _, e := range events {
 			event := &dispatcher.Event{Topic: e.topic, EventType: e.kind, Payload: []byte(e.payload)}
 			if e.to != "" {
-				if to, err := p.Route()(event); err != nil || to != e.to {
-					t.Errorf("%s: topic %s goes to %q, %v", name, e.topic, to, err)
-				}
+				to, err := p.Route()(event)
+				need.That(t, err == nil && to == e.to, "%s: topic %s goes to %q, %v", name, e.topic, to, err)
 				continue
 			}
 			arrived = ""
 			err := sink.Deliver(t.Context(), []*dispatcher.Event{event})[0]
-			if (err == nil) != (e.arrives != "") || arrived != e.arrives {
-				t.Errorf("%s: %s: %v, arrived %s", name, e.payload, err, arrived)
-			}
+			need.That(t, (err == nil) == (e.arrives != "") && arrived == e.arrives, "%s: %s: %v, arrived %s", name, e.payload, err, arrived)
 		}
 	}
 }
@@ -89,9 +86,7 @@ func sample(t *testing.T, name string) spec.Config {
 	c := dispatcher.Spec
 	for i, v := range schemas.Spec.Message.Validation {
 		if key := v.Schema.ConfigMapRef.Key; key != "" {
-			if configMap.Data[key] == "" {
-				t.Errorf("%s: the ConfigMap has no key %s", name, key)
-			}
+			need.That(t, configMap.Data[key] != "", "%s: the ConfigMap has no key %s", name, key)
 			c.Message.Validation[i].Schema = &spec.PayloadSchema{Inline: configMap.Data[key]}
 		}
 	}

@@ -96,9 +96,8 @@ func TestWrongSchemasAreRefused(t *testing.T) {
 		`{"$ref": "#/$defs/missing"}`:            "it is not a JSON Schema: ",
 		`{"$schema": "http://127.0.0.1:1/meta"}`: "it is not among the schema's references",
 	} {
-		if _, err := compileSchema([]byte(text), nil); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: error %v\nwant %s", text, err, want)
-		}
+		_, err := compileSchema([]byte(text), nil)
+		need.That(t, err != nil && strings.Contains(err.Error(), want), "%s: error %v\nwant %s", text, err, want)
 	}
 	if _, err := compileSchema([]byte(`{}`), []Reference{{"a.json", "{"}}); err == nil || !strings.HasPrefix(err.Error(), "its reference a.json is not JSON") {
 		t.Errorf("a reference: %v", err)
@@ -119,9 +118,8 @@ func TestReferencesResolveByName(t *testing.T) {
 			continue
 		}
 		got := fmt.Sprint(violations(t, s, `{"customer": {"address": {}}, "total": "SECRET"}`))
-		if !strings.Contains(got, "at /customer/address: ") || !strings.Contains(got, "address.json#/required (city)") || !strings.Contains(got, "at /total: ") {
-			t.Errorf("%s: %s", id, got)
-		}
+		need.That(t, strings.Contains(got, "at /customer/address: ") && strings.Contains(got, "address.json#/required (city)") && strings.Contains(got, "at /total: "),
+			"%s: %s", id, got)
 	}
 }
 
@@ -152,9 +150,7 @@ func TestViolationsHaveNoTextOfThePayload(t *testing.T) {
 			}
 		}
 	}
-	if invalid < 1000 {
-		t.Errorf("only %d payloads were invalid", invalid)
-	}
+	need.That(t, invalid >= 1000, "only %d payloads were invalid", invalid)
 }
 
 func randomSchema(r *rand.Rand, depth int) any {
@@ -264,9 +260,7 @@ func TestSchemaFileIsReadAgain(t *testing.T) {
 		t.Helper()
 		s, err := p.checks[0].schema.get(context.Background())
 		need.OK(t, err)
-		if len(violations(t, s, `{"`+name+`": 1}`)) != 0 || len(violations(t, s, `{}`)) == 0 {
-			t.Errorf("the schema that requires %s is not used", name)
-		}
+		need.That(t, len(violations(t, s, `{"`+name+`": 1}`)) == 0 && len(violations(t, s, `{}`)) != 0, "the schema that requires %s is not used", name)
 	}
 	problem := func(want string) {
 		t.Helper()
@@ -333,17 +327,13 @@ func TestPatternsAreBounded(t *testing.T) {
 		runtime.ReadMemStats(&before)
 		_, err := New(spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Validation: c.all}}}, Options{})
 		runtime.ReadMemStats(&after)
-		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %q", name, err, c.want)
-		}
+		need.That(t, err != nil && strings.Contains(err.Error(), c.want), "%s: %v, want %q", name, err, c.want)
 		if took := after.TotalAlloc - before.TotalAlloc; took > 64<<20 {
 			t.Errorf("%s: it took %d MiB to refuse", name, took>>20)
 		}
 	}
 	good := []spec.Validation{{Schema: &spec.PayloadSchema{Inline: `{"pattern": "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", "patternProperties": {"^\\p{L}{1,100}$": {}}}`}}}
-	if _, err := New(spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Validation: good}}}, Options{}); err != nil {
-		t.Errorf("ordinary patterns: %v", err)
-	}
+	need.Want(t, nil, "ordinary patterns: %v", need.Err(New(spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Validation: good}}}, Options{})))
 }
 
 // A schema of the registry that takes too much holds back its own events, and leaves the budget to others.
@@ -364,9 +354,7 @@ func TestRegistrySchemaIsBounded(t *testing.T) {
 		t.Errorf("error %v, want that it is too large with its reference", err)
 	}
 	schema = Schema{ID: 3, Type: "JSON", Text: `{"pattern": "a{100}"}`}
-	if _, err := p.checks[0].schema.get(t.Context()); err != nil {
-		t.Error(err)
-	}
+	need.Want(t, nil, "%v", need.Err(p.checks[0].schema.get(t.Context())))
 }
 
 // Each step that stops an event names itself. CONTRACT: C-72
@@ -408,11 +396,8 @@ func TestFindingNamesTheStepThatStoppedTheEvent(t *testing.T) {
 		"no such JSON": {dispatcher.Event{Payload: []byte(`{"b": `)}, []Finding{{Field: "payload"}}},
 	} {
 		err := p.Wrap(routing).Deliver(t.Context(), []*dispatcher.Event{&c.event})[0]
-		if got := Findings(err); !reflect.DeepEqual(got, c.want) {
-			t.Errorf("%s: got %+v of %v, want %+v", name, got, err, c.want)
-		}
-		if name == "a registry" && !dispatcher.IsUnavailable(err) {
-			t.Errorf("%s: %v is not Unavailable any more", name, err)
-		}
+		got := Findings(err)
+		need.That(t, reflect.DeepEqual(got, c.want), "%s: got %+v of %v, want %+v", name, got, err, c.want)
+		need.That(t, name != "a registry" || dispatcher.IsUnavailable(err), "%s: %v is not Unavailable any more", name, err)
 	}
 }

@@ -100,14 +100,11 @@ func TestSpanHangsBelowTheProducers(t *testing.T) {
 		}
 		want := maps.Clone(before)
 		want["traceparent"] = traceparent(span)
-		if sent := d.got[0]; !maps.Equal(sent.Headers, want) || sent.ID != e.ID || sent.Attempt != e.Attempt || string(sent.Payload) != string(e.Payload) {
-			t.Errorf("sent %+v", sent)
-		}
+		sent := d.got[0]
+		need.That(t, maps.Equal(sent.Headers, want) && sent.ID == e.ID && sent.Attempt == e.Attempt && string(sent.Payload) == string(e.Payload), "sent %+v", sent)
 		need.Want(t, span.SpanContext().SpanID(), "the handler's context does not hold the span", trace.SpanFromContext(d.ctx).SpanContext().SpanID())
 	}
-	if !maps.Equal(headers, before) {
-		t.Errorf("the event was changed: %v", headers)
-	}
+	need.That(t, maps.Equal(headers, before), "the event was changed: %v", headers)
 }
 
 // Each event of a batch has its own span below its own producer.
@@ -137,13 +134,9 @@ func TestEachEventOfABatchHasItsSpan(t *testing.T) {
 			t.Errorf("event %d: trace %s, parent %s", i, span.SpanContext().TraceID(), span.Parent().SpanID())
 		}
 		a := attributes(span)
-		if a["messaging.batch.message_count"] != int64(3) || (a["outbox.outcome"] == "failed") != (i == 1) {
-			t.Errorf("event %d: %v", i, a)
-		}
+		need.That(t, a["messaging.batch.message_count"] == int64(3) && (a["outbox.outcome"] == "failed") == (i == 1), "event %d: %v", i, a)
 	}
-	if !trace.SpanFromContext(d.ctx).SpanContext().Equal(stop.SpanContext()) {
-		t.Error("what the sink does for the batch is below one of its events")
-	}
+	need.That(t, trace.SpanFromContext(d.ctx).SpanContext().Equal(stop.SpanContext()), "what the sink does for the batch is below one of its events")
 }
 
 // A failure is identified by its class and its word, and by nothing else. CONTRACT: C-73
@@ -172,9 +165,8 @@ func TestOutcomesAreIdentifiedByClassAndWord(t *testing.T) {
 			if a["outbox.outcome"] != c.outcome || a["error.type"] != c.errorType || span.Status() != (sdk.Status{Code: codes.Error, Description: c.errorType}) {
 				t.Errorf("the span says %v, %v", a, span.Status())
 			}
-			if text := fmt.Sprint(tracetest.SpanStubFromReadOnlySpan(span)); strings.Contains(text, secret) {
-				t.Errorf("the span shows a secret: %s", text)
-			}
+			text := fmt.Sprint(tracetest.SpanStubFromReadOnlySpan(span))
+			need.That(t, !strings.Contains(text, secret), "the span shows a secret: %s", text)
 		})
 	}
 }
@@ -188,9 +180,8 @@ func TestSpanEndsAfterAPanic(t *testing.T) {
 		}()
 		s.Deliver(t.Context(), []*dispatcher.Event{event(nil)})
 	}()
-	if spans := recorder.Ended(); len(spans) != 1 || attributes(spans[0])["error.type"] != "panic" {
-		t.Errorf("the spans are %v", spans)
-	}
+	spans := recorder.Ended()
+	need.That(t, len(spans) == 1 && attributes(spans[0])["error.type"] == "panic", "the spans are %v", spans)
 }
 
 // What the producer chose not to sample stays so, here and behind.
