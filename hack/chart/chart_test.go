@@ -98,9 +98,7 @@ func valueSets(t *testing.T) []string {
 func TestChartPassesLint(t *testing.T) {
 	opened(t)
 	for _, values := range valueSets(t) {
-		if _, err := helm(t, "lint", "--strict", chart, "--values", values); err != nil {
-			t.Error(err)
-		}
+		need.Want(t, nil, "%v", need.Err(helm(t, "lint", "--strict", chart, "--values", values)))
 	}
 }
 
@@ -184,17 +182,15 @@ func TestNamespacedHasNoClusterRole(t *testing.T) {
 			switch {
 			case o.GetNamespace() == "":
 				cluster[crds]++
-				if o.GetKind() != "CustomResourceDefinition" && !strings.HasPrefix(o.GetKind(), "ValidatingAdmissionPolicy") {
-					t.Errorf("%s: %s belongs to no namespace", crds, name)
-				}
+				need.That(t, o.GetKind() == "CustomResourceDefinition" || strings.HasPrefix(o.GetKind(), "ValidatingAdmissionPolicy"),
+					"%s: %s belongs to no namespace", crds, name)
 			case !slices.Contains([]string{"outbox-system", "team-a", "team-b"}, o.GetNamespace()):
 				t.Errorf("%s: %s is in another namespace", crds, name)
 			}
 		}
 	}
-	if cluster["crds.enabled=true"] == 0 || cluster["crds.enabled=false"] != 0 {
-		t.Errorf("objects of the whole cluster: %v, want none with crds.enabled=false, and some else", cluster)
-	}
+	need.That(t, cluster["crds.enabled=true"] != 0 && cluster["crds.enabled=false"] == 0,
+		"objects of the whole cluster: %v, want none with crds.enabled=false, and some else", cluster)
 }
 
 // OpenShift's restricted-v2 gives a pod its user, and refuses one that names another.
@@ -204,9 +200,8 @@ func TestPodsNameNoUser(t *testing.T) {
 		texts[name] = golden.Text(t, root+"/controllers/internal/desired/testdata/objects.golden", name)
 	}
 	for name, text := range texts {
-		if !strings.Contains(text, "runAsNonRoot: true") || regexp.MustCompile(`runAsUser|runAsGroup|fsGroup:|supplementalGroups`).MatchString(text) {
-			t.Errorf("%s: pods do not leave their user to the cluster", name)
-		}
+		need.That(t, strings.Contains(text, "runAsNonRoot: true") && !regexp.MustCompile(`runAsUser|runAsGroup|fsGroup:|supplementalGroups`).MatchString(text),
+			"%s: pods do not leave their user to the cluster", name)
 	}
 }
 
@@ -267,9 +262,7 @@ func TestMonitorsAndAlertsFollowTheValues(t *testing.T) {
 		text := render(t, "--set", "prometheus.podmonitor.enabled=true,prometheus.prometheusrule.enabled=true", "--set", set)
 		need.Want(t, want.dropped, "%s: pods of ignored namespaces are left out: %t, want %t", strings.Contains(text, dropped), set)
 		need.Want(t, want.alert, "%s: there is the alert about managers: %t, want %t", strings.Contains(text, alert), set)
-		if !strings.Contains(text, "alert: OutboxPodsAbsent") {
-			t.Errorf("%s: the alerts about dispatchers are missing", set)
-		}
+		need.That(t, strings.Contains(text, "alert: OutboxPodsAbsent"), "%s: the alerts about dispatchers are missing", set)
 	}
 }
 
@@ -293,9 +286,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"serviceAccount.annotation=x":           "annotation",
 	} {
 		_, err := helm(t, "template", chart, "--set", set)
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("--set %s: %v, want an error that names %s", set, err, want)
-		}
+		need.That(t, err != nil && strings.Contains(err.Error(), want), "--set %s: %v, want an error that names %s", set, err, want)
 	}
 }
 
@@ -308,9 +299,8 @@ func TestAPartIsTurnedOffByACondition(t *testing.T) {
 	need.OK(t, os.WriteFile(filepath.Join(parent, "Chart.yaml"), []byte(meta), 0o600))
 	for enabled, want := range map[string]bool{"true": true, "false": false} {
 		text, err := helm(t, "template", parent, "--set", "outbox-operator.enabled="+enabled)
-		if got := strings.Contains(text, "\nkind: Deployment\n"); err != nil || got != want {
-			t.Errorf("outbox-operator.enabled=%s: a Deployment is %t, want %t: %v", enabled, got, want, err)
-		}
+		got := strings.Contains(text, "\nkind: Deployment\n")
+		need.That(t, err == nil && got == want, "outbox-operator.enabled=%s: a Deployment is %t, want %t: %v", enabled, got, want, err)
 	}
 }
 
@@ -339,9 +329,8 @@ func TestGeneratedFilesAreUpToDate(t *testing.T) {
 	}
 	need.OK(t, generate(dir))
 	for _, part := range []string{"config", "charts"} {
-		if out, err := exec.CommandContext(t.Context(), "diff", "-r", filepath.Join(root, part), filepath.Join(dir, part)).CombinedOutput(); err != nil {
-			t.Errorf("%s is not what its generator makes; run `make generate`:\n%s", part, out)
-		}
+		out, err := exec.CommandContext(t.Context(), "diff", "-r", filepath.Join(root, part), filepath.Join(dir, part)).CombinedOutput()
+		need.That(t, err == nil, "%s is not what its generator makes; run `make generate`:\n%s", part, out)
 	}
 }
 
@@ -361,9 +350,7 @@ func TestGitOpsExamplesAreOfTheChart(t *testing.T) {
 			t.Fatalf("%s has no %s", file, example.object)
 		}
 		if path, has, _ := unstructured.NestedString(o.Object, "spec", "source", "path"); has {
-			if _, err := os.Stat(filepath.Join(root, path, "Chart.yaml")); err != nil {
-				t.Errorf("%s: %v", file, err)
-			}
+			need.Want(t, nil, "%s: %v", need.Err(os.Stat(filepath.Join(root, path, "Chart.yaml"))), file)
 		}
 		values, found, err := unstructured.NestedMap(o.Object, example.values...)
 		if err != nil || !found {
@@ -373,9 +360,8 @@ func TestGitOpsExamplesAreOfTheChart(t *testing.T) {
 		need.OK(t, err)
 		given := filepath.Join(t.TempDir(), "values.yaml")
 		need.OK(t, os.WriteFile(given, out, 0o600))
-		if rendered := render(t, "--values", given); strings.Count(rendered, "registry.example.com/outbox-operator:") != 1 {
-			t.Errorf("%s: the chart does not render one image", file)
-		}
+		rendered := render(t, "--values", given)
+		need.That(t, strings.Count(rendered, "registry.example.com/outbox-operator:") == 1, "%s: the chart does not render one image", file)
 	}
 }
 
@@ -409,9 +395,7 @@ func TestKubeVersionIsTheFirstThatTakesTheRules(t *testing.T) {
 	if found := refused(first); len(found) > 0 {
 		t.Errorf("%d expressions are not for %s; the first: %s", len(found), first, found[0])
 	}
-	if len(refused(first.SubtractMinor(1))) == 0 {
-		t.Errorf("Kubernetes before %s takes all of them; correct kubeVersion", first)
-	}
+	need.That(t, len(refused(first.SubtractMinor(1))) != 0, "Kubernetes before %s takes all of them; correct kubeVersion", first)
 }
 
 // expressions are all CEL of the chart's files.

@@ -102,13 +102,10 @@ func TestKubernetesIsDownloadedOrElseBuilt(t *testing.T) {
 			dir, stderr := provide(t, c.what, c.downloads, c.env)
 			for program, want := range c.want {
 				out, err := exec.CommandContext(t.Context(), filepath.Join(dir, program)).CombinedOutput()
-				if got := strings.TrimSpace(string(out)); err != nil || got != want {
-					t.Errorf("%s printed %q, %v; want %q", program, got, err, want)
-				}
+				got := strings.TrimSpace(string(out))
+				need.That(t, err == nil && got == want, "%s printed %q, %v; want %q", program, got, err, want)
 			}
-			if !strings.Contains(stderr, c.stderr) || c.stderr == "" && stderr != "" {
-				t.Errorf("it reported %q, want %q", stderr, c.stderr)
-			}
+			need.That(t, strings.Contains(stderr, c.stderr) && (c.stderr != "" || stderr == ""), "it reported %q, want %q", stderr, c.stderr)
 		})
 	}
 }

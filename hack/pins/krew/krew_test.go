@@ -59,13 +59,10 @@ func TestArchiveMatchesTheManifest(t *testing.T) {
 	if sum := sha256.Sum256(archive); p.SHA256 != hex.EncodeToString(sum[:]) || p.Selector.MatchLabels["os"] != runtime.GOOS || p.Selector.MatchLabels["arch"] != runtime.GOARCH {
 		t.Errorf("the platform is %+v", p)
 	}
-	if names := unpack(t, string(archive), dir); !slices.Equal(names, []string{"kubectl-outbox", "LICENSE"}) {
-		t.Errorf("the archive has %q", names)
-	}
+	names := unpack(t, string(archive), dir)
+	need.That(t, slices.Equal(names, []string{"kubectl-outbox", "LICENSE"}), "the archive has %q", names)
 	out, err := exec.Command(filepath.Join(dir, p.Bin), "--version").CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "v0.1.0") {
-		t.Errorf("--version: %v: %s", err, out)
-	}
+	need.That(t, err == nil && strings.Contains(string(out), "v0.1.0"), "--version: %v: %s", err, out)
 }
 
 func unpack(t *testing.T, archive, dir string) (names []string) {
@@ -86,7 +83,6 @@ func unpack(t *testing.T, archive, dir string) (names []string) {
 }
 
 func TestVersionNeedsThreeNumbers(t *testing.T) {
-	if out, err := exec.Command("./build.sh", "1.2", t.TempDir()).CombinedOutput(); err == nil || !strings.Contains(string(out), "give one such as v1.2.3") {
-		t.Errorf("%v: %s", err, out)
-	}
+	out, err := exec.Command("./build.sh", "1.2", t.TempDir()).CombinedOutput()
+	need.That(t, err != nil && strings.Contains(string(out), "give one such as v1.2.3"), "%v: %s", err, out)
 }
