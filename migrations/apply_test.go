@@ -34,9 +34,8 @@ func TestUpBehindAReader(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), need.Wait) // for a hang
 	defer cancel()
 	_, err := migrations.UpFilesOnce(ctx, d.Conn, add)
-	if err == nil || !strings.Contains(err.Error(), "_second: ") || !strings.Contains(err.Error(), "pg_stat_activity") {
-		t.Errorf("the migration behind a reader: %v, want that it gave up, and why", err)
-	}
+	need.That(t, err != nil && strings.Contains(err.Error(), "_second: ") && strings.Contains(err.Error(), "pg_stat_activity"),
+		"the migration behind a reader: %v, want that it gave up, and why", err)
 
 	type result struct {
 		applied []migrations.Applied
@@ -60,9 +59,8 @@ func TestUpBehindAReader(t *testing.T) {
 		producer.mustEnqueue(`'shop', 'orders', '{}'`)
 	}
 	pgtest.Exec(reader, `commit`)
-	if r := <-done; r.err != nil || len(r.applied) != 1 {
-		t.Errorf("after the reader: %+v", r)
-	}
+	r := <-done
+	need.That(t, r.err == nil && len(r.applied) == 1, "after the reader: %+v", r)
 	pgtest.Want(d, 0, "the column has %d values", `select count(later) from outbox.outbox_events`)
 }
 
@@ -86,9 +84,7 @@ func TestUpKeepsRights(t *testing.T) {
 			returns table (id uuid, inserted boolean) language sql as $$ select gen_random_uuid(), true $$;
 		revoke all on function enqueue from public;`
 	applied, err := migrations.UpFiles(t.Context(), d.Conn, replace)
-	if err != nil || len(applied) != 1 {
-		t.Fatalf("%+v, %v", applied, err)
-	}
+	need.Must(t, err == nil && len(applied) == 1, "%+v, %v", applied, err)
 	producer.mustEnqueue(`'shop', 'orders', '{}'`)
 	stranger.wantRefused(`select outbox.enqueue('shop', 'orders', '{}')`)
 }
@@ -106,17 +102,11 @@ func TestUpOutsideATransaction(t *testing.T) {
 		t.Fatalf("a unique index over equal values: %+v, %v", applied, err)
 	}
 	const valid = `select indisvalid from pg_index where indexrelid = 'outbox.outbox_events_more'::regclass`
-	if pgtest.Value[bool](d, valid) {
-		t.Fatal("the broken try left no invalid index: the test tests nothing")
-	}
+	need.Must(t, !pgtest.Value[bool](d, valid), "the broken try left no invalid index: the test tests nothing")
 	pgtest.Exec(d, `delete from outbox.outbox_events`)
 	applied, err := migrations.UpFiles(t.Context(), d.Conn, index, header+`create table third ();`)
-	if err != nil || len(applied) != 2 || !strings.HasSuffix(applied[0].Name, "_second") {
-		t.Fatalf("the second try: %+v, %v", applied, err)
-	}
-	if !pgtest.Value[bool](d, valid) {
-		t.Error("the index is still invalid")
-	}
+	need.Must(t, err == nil && len(applied) == 2 && strings.HasSuffix(applied[0].Name, "_second"), "the second try: %+v, %v", applied, err)
+	need.That(t, pgtest.Value[bool](d, valid), "the index is still invalid")
 	pgtest.Want(d, 0, "%d locks are left", `select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()`)
 	pgtest.Want(d, `"$user", public`, "search_path stayed %s", `show search_path`)
 	if again, err := migrations.UpFiles(t.Context(), d.Conn, index, header+`create table third ();`); err != nil || len(again) != 0 {
@@ -139,18 +129,14 @@ func TestUpConcurrentlyOutside(t *testing.T) {
 	for _, conn := range []database{d, second} {
 		go func() {
 			applied, err := migrations.UpFiles(ctx, conn.Conn, index)
-			if err != nil {
-				t.Error(err)
-			}
+			need.Want(t, nil, "%v", err)
 			counts <- len(applied)
 		}()
 	}
 	pgtest.Exec(producer, `set statement_timeout = '1min'`) // for a hang
 	for !pgtest.Value[bool](producer, `select exists (select from pg_stat_activity where query like '%index concurrently%' and wait_event_type = 'Lock')`) {
 		producer.mustEnqueue(`'shop', 'orders', '{}'`)
-		if len(counts) > 0 {
-			t.Fatal("the index did not wait for the old transaction: the test tests nothing")
-		}
+		need.Must(t, len(counts) == 0, "the index did not wait for the old transaction: the test tests nothing")
 	}
 	producer.mustEnqueue(`'shop', 'orders', '{}'`)
 	pgtest.Exec(old, `commit`)
@@ -185,25 +171,18 @@ func TestUpMakesTheSchema(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Empty(t))
 	before, err := migrations.Status(t.Context(), d.Conn, "outbox")
-	if err != nil || before.Version != 0 || len(before.Applied) != 0 || len(before.Pending) != migrations.Version {
-		t.Fatalf("status of an empty database is %+v, %v", before, err)
-	}
+	need.Must(t, err == nil && before.Version == 0 && len(before.Applied) == 0 && len(before.Pending) == migrations.Version, "status of an empty database is %+v, %v", before, err)
 	applied := d.up("outbox")
-	if len(applied) != migrations.Version {
-		t.Fatalf("applied %+v, want %d migrations", applied, migrations.Version)
-	}
+	need.Must(t, len(applied) == migrations.Version, "applied %+v, want %d migrations", applied, migrations.Version)
 	for i, a := range applied {
-		if a.Version != i+1 || !strings.HasPrefix(a.Name, "000") || len(a.Checksum) != 64 || a.OldestReader < 1 || time.Since(a.AppliedAt) > time.Hour {
-			t.Errorf("applied %+v as number %d", a, i+1)
-		}
+		need.That(t, a.Version == i+1 && strings.HasPrefix(a.Name, "000") && len(a.Checksum) == 64 && a.OldestReader >= 1 && time.Since(a.AppliedAt) <= time.Hour,
+			"applied %+v as number %d", a, i+1)
 	}
 	after, err := migrations.Status(t.Context(), d.Conn, "outbox")
-	if err != nil || after.Version != migrations.Version || len(after.Pending) != 0 || !slices.EqualFunc(after.Applied, applied, same) {
-		t.Errorf("status is %+v, %v, want %+v", after, err, applied)
-	}
-	if again := d.up("outbox"); len(again) != 0 {
-		t.Errorf("a second Up applied %+v", again)
-	}
+	need.That(t, err == nil && after.Version == migrations.Version && len(after.Pending) == 0 && slices.EqualFunc(after.Applied, applied, same),
+		"status is %+v, %v, want %+v", after, err, applied)
+	again := d.up("outbox")
+	need.That(t, len(again) == 0, "a second Up applied %+v", again)
 }
 
 func same(a, b migrations.Applied) bool {
@@ -229,9 +208,7 @@ func TestConcurrentMigratorsApplyOnce(t *testing.T) {
 	for _, n := range counts {
 		sum += n
 	}
-	if sum != migrations.Version {
-		t.Errorf("eight migrators applied %v, want %d in all", counts, migrations.Version)
-	}
+	need.That(t, sum == migrations.Version, "eight migrators applied %v, want %d in all", counts, migrations.Version)
 }
 
 // The schema is the user's choice; two in one database do not touch each other.
@@ -249,12 +226,8 @@ func TestUpLeavesOtherSchemasAlone(t *testing.T) {
 	pgtest.Want(d, 0, "%d tables came to be in public", `select count(*) from pg_tables where schemaname = 'public'`)
 	pgtest.Want(d, `"$user", public`, "search_path stayed %s", `show search_path`)
 	for _, schema := range []string{"", longest + "s", "pg_outbox", "Outbox", "a-b", `a"b`, "o'brien", "9a"} {
-		if _, err := migrations.Up(t.Context(), d.Conn, schema); err == nil || !strings.Contains(err.Error(), "outbox") {
-			t.Errorf("schema %q: error is %v, want one that names a good name", schema, err)
-		}
-		if _, err := migrations.Status(t.Context(), d.Conn, schema); err == nil {
-			t.Errorf("status of schema %q has no error", schema)
-		}
+		need.Fails(t, "outbox", "schema %q: error is %v, want one that names a good name", need.Err(migrations.Up(t.Context(), d.Conn, schema)), schema)
+		need.That(t, need.Err(migrations.Status(t.Context(), d.Conn, schema)) != nil, "status of schema %q has no error", schema)
 	}
 }
 
@@ -266,13 +239,10 @@ func TestUpRefusesEditedMigration(t *testing.T) {
 	_, upErr := migrations.Up(t.Context(), d.Conn, "outbox")
 	state, statusErr := migrations.Status(t.Context(), d.Conn, "outbox")
 	for _, err := range []error{upErr, statusErr} {
-		if err == nil || !strings.Contains(err.Error(), "0001_outbox") || !strings.Contains(err.Error(), "restore") {
-			t.Errorf("error is %v, want one that names the migration and the remedy", err)
-		}
+		need.That(t, err != nil && strings.Contains(err.Error(), "0001_outbox") && strings.Contains(err.Error(), "restore"),
+			"error is %v, want one that names the migration and the remedy", err)
 	}
-	if state.Version != migrations.Version {
-		t.Errorf("status is %+v, want it with the error", state)
-	}
+	need.That(t, state.Version == migrations.Version, "status is %+v, want it with the error", state)
 }
 
 // A database that a newer binary has migrated is left as it is.
@@ -281,13 +251,10 @@ func TestUpRefusesNewerSchema(t *testing.T) {
 	d := newDatabase(t, pgtest.Migrated(t))
 	next := migrations.Version + 1
 	pgtest.Exec(d, `insert into outbox.outbox_migrations (version, name, checksum, oldest_reader) values ($1, 'future', 'x', $1)`, next)
-	if applied := d.up("outbox"); len(applied) != 0 {
-		t.Errorf("applied %+v to a newer schema", applied)
-	}
+	applied := d.up("outbox")
+	need.That(t, len(applied) == 0, "applied %+v to a newer schema", applied)
 	state, err := migrations.Status(t.Context(), d.Conn, "outbox")
-	if err != nil || state.Version != next || len(state.Pending) != 0 {
-		t.Errorf("status is %+v, %v, want version %d", state, err, next)
-	}
+	need.That(t, err == nil && state.Version == next && len(state.Pending) == 0, "status is %+v, %v, want version %d", state, err, next)
 }
 
 // A migration that fails leaves nothing of itself behind.
@@ -296,9 +263,7 @@ func TestUpRollsFailedMigrationBack(t *testing.T) {
 	d := newDatabase(t, pgtest.Empty(t))
 	pgtest.Exec(d, `create schema outbox; create table outbox.outbox_dead_letters (mine integer)`)
 	applied, err := migrations.Up(t.Context(), d.Conn, "outbox")
-	if err == nil || !strings.Contains(err.Error(), "0001_outbox") || len(applied) != 0 {
-		t.Fatalf("Up over a foreign table: %+v, %v", applied, err)
-	}
+	need.Must(t, err != nil && strings.Contains(err.Error(), "0001_outbox") && len(applied) == 0, "Up over a foreign table: %+v, %v", applied, err)
 	pgtest.Want(d, 1, "the schema has %d tables, want the foreign one alone", `select count(*) from pg_tables where schemaname = 'outbox'`)
 }
 
@@ -321,9 +286,8 @@ func TestTablesRefuseInvalidStates(t *testing.T) {
 		deadLetter + `'max_retries' from outbox.outbox_events`:                 "outbox_dead_letters_reason",
 	} {
 		_, err := d.Exec(t.Context(), sql)
-		if pg := (*pgconn.PgError)(nil); !errors.As(err, &pg) || pg.ConstraintName != constraint {
-			t.Errorf("%s: %v, want a violation of %s", sql, err, constraint)
-		}
+		pg := (*pgconn.PgError)(nil)
+		need.That(t, errors.As(err, &pg) && pg.ConstraintName == constraint, "%s: %v, want a violation of %s", sql, err, constraint)
 	}
 	for _, reason := range []string{"max_retries_exceeded", "poison_message", "schema_validation_failed", "processing_timeout", "permanent_failure"} {
 		pgtest.Exec(d, deadLetter+`'`+reason+`' from outbox.outbox_events`)
@@ -374,18 +338,13 @@ func TestWaitsAreReported(t *testing.T) {
 			said = append(said, sentence)
 			end()
 		})
-		if err := migrations.TransactSoon(ctx, d.Conn, time.Hour, test.lock); err != nil {
-			t.Errorf("%s: %v", what, err)
-		}
-		if len(said) == 0 || !strings.HasPrefix(said[0], test.want) || !strings.Contains(said[0], " since 2") {
-			t.Errorf("%s: it reports %q, want %q and since when", what, said, test.want)
-		}
+		need.Want(t, nil, "%s: %v", migrations.TransactSoon(ctx, d.Conn, time.Hour, test.lock), what)
+		need.That(t, len(said) != 0 && strings.HasPrefix(said[0], test.want) && strings.Contains(said[0], " since 2"),
+			"%s: it reports %q, want %q and since when", what, said, test.want)
 		done()
 	}
 	defer begin(holder.Conn, "select pg_advisory_xact_lock("+migrations.Migrators+")", "outbox")()
-	if err := migrations.TransactSoon(t.Context(), d.Conn, 50*time.Millisecond, lock); err == nil || !strings.Contains(err.Error(), process) {
-		t.Errorf("got %v, want an error that names%s", err, process)
-	}
+	need.Fails(t, process, "got %v, want an error that names%s", migrations.TransactSoon(t.Context(), d.Conn, 50*time.Millisecond, lock))
 }
 
 // The producers' page makes the schema for tests by psql. Producers can use it, and a migration of it says what to do.
@@ -394,9 +353,7 @@ func TestSchemaForTests(t *testing.T) {
 	page, err := os.ReadFile("../dispatcher/client/producer/README.md")
 	need.OK(t, err)
 	command := regexp.MustCompile("(?s)<!-- schema for tests -->\n```sh\n(.*?)\n```").FindSubmatch(page)
-	if command == nil {
-		t.Fatal("the page has no commands for the schema")
-	}
+	need.Must(t, command != nil, "the page has no commands for the schema")
 	file := t.TempDir() + "/outbox.sql"
 	sh := exec.Command("sh", "-euc", strings.ReplaceAll(string(command[1]), "> outbox.sql", "> "+file))
 	sh.Dir = ".."
@@ -409,13 +366,9 @@ func TestSchemaForTests(t *testing.T) {
 	made := newDatabase(t, dsn)
 	need.OK(t, need.Err(made.PgConn().Exec(t.Context(), string(text)).ReadAll()))
 	d := newDatabase(t, dsn)
-	if _, err := d.Exec(t.Context(), `select outbox.enqueue('shop', 'orders', '{}')`); err != nil {
-		t.Error(err)
-	}
+	need.Want(t, nil, "%v", need.Err(d.Exec(t.Context(), `select outbox.enqueue('shop', 'orders', '{}')`)))
 	const want = "the schema was made without a record of its migrations, as by psql; drop it (drop schema \"outbox\" cascade)"
-	if _, err := migrations.Up(t.Context(), d.Conn, "outbox"); err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("got %v, want an error with %q", err, want)
-	}
+	need.Fails(t, want, "got %v, want an error with %q", need.Err(migrations.Up(t.Context(), d.Conn, "outbox")))
 }
 
 // The signatures that the producer's page prints are those of the functions.
@@ -450,9 +403,7 @@ func TestReadmeHasTheCodes(t *testing.T) {
 		if _, err := d.Exec(t.Context(), `select outbox.enqueue('shop', 'orders', $1::text::jsonb)`, payload); !errors.As(err, &pg) || pg.Code != code {
 			t.Errorf("%s: got %v, want the code %s", payload, err, code)
 		}
-		if !strings.Contains(string(page), " "+code) {
-			t.Errorf("the page does not name %s", code)
-		}
+		need.That(t, strings.Contains(string(page), " "+code), "the page does not name %s", code)
 	}
 }
 
@@ -466,8 +417,6 @@ func TestReadmeNamesEachObject(t *testing.T) {
 		select relname from pg_class where relnamespace = 'outbox'::regnamespace and relkind in ('r', 'v', 'S')
 			and not exists (select from pg_depend where objid = pg_class.oid and deptype = 'i')
 		union all select proname from pg_proc where pronamespace = 'outbox'::regnamespace) as o (name)`) {
-		if !strings.Contains(string(page), "`"+name+"`") {
-			t.Errorf("the page does not name %s", name)
-		}
+		need.That(t, strings.Contains(string(page), "`"+name+"`"), "the page does not name %s", name)
 	}
 }

@@ -23,9 +23,7 @@ func (d database) batch(args string) []enqueued {
 		err = row.Scan(&e.id, &e.inserted)
 		return e, err
 	})
-	if err != nil {
-		d.Fatalf("enqueue_batch(%s): %v", args, err)
-	}
+	need.Must(d, err == nil, "enqueue_batch(%s): %v", args, err)
 	return all
 }
 
@@ -72,9 +70,8 @@ func TestBatchAddsRowsLikeEnqueue(t *testing.T) {
 				for i := range one {
 					need.Want(t, want(i), "round %d, event %d: inserted is %t", many[i].inserted, round, i+1)
 				}
-				if name == "with keys" && (many[4].id != many[3].id || many[3].id != one[3].id) {
-					t.Errorf("round %d: the ids are %+v, want that of the row with the key for both", round, many)
-				}
+				need.That(t, name != "with keys" || (many[4].id == many[3].id && many[3].id == one[3].id),
+					"round %d: the ids are %+v, want that of the row with the key for both", round, many)
 				if round == 0 {
 					for i := 1; i < len(many); i++ {
 						if a, b := many[i-1], many[i]; a.inserted && b.inserted && i != 3 && i != 4 && a.id.String() >= b.id.String() {
@@ -125,9 +122,8 @@ func TestBatchNamesInvalidEvent(t *testing.T) {
 		}
 	}
 	need.Want(t, 0, "%d rows, want none", d.events())
-	if none := d.batch(`'{}', '{}', '{}'`); len(none) != 0 {
-		t.Errorf("an empty batch gave %+v", none)
-	}
+	none := d.batch(`'{}', '{}', '{}'`)
+	need.That(t, len(none) == 0, "an empty batch gave %+v", none)
 }
 
 // A key takes one of 1,024 locks, so no transaction can fill the server's lock table: with 20,000 keys others
@@ -145,9 +141,8 @@ func TestLockKeysShareBoundedSlots(t *testing.T) {
 	other := newDatabase(t, d.dsn)
 	other.mustEnqueue(`'shop', 'orders', '{}', p_aggregate_id => '1'`)
 	const held = `select count(*) from pg_locks where locktype = 'advisory' and granted and pid = $1 and classid = 1869968482`
-	if n := pgtest.Value[int](other, held, d.PgConn().PID()); n < 1000 || n > 1024 {
-		t.Errorf("22,000 keys hold %d locks, want at most 1,024 of nearly as many slots", n)
-	}
+	n := pgtest.Value[int](other, held, d.PgConn().PID())
+	need.That(t, n >= 1000 && n <= 1024, "22,000 keys hold %d locks, want at most 1,024 of nearly as many slots", n)
 	pgtest.Exec(d, `commit`)
 }
 
@@ -176,9 +171,7 @@ func (d database) waiting(n int) {
 
 func (d database) ended(done chan error) {
 	d.Helper()
-	if err := <-done; err != nil {
-		d.Error(err)
-	}
+	need.Want(d, nil, "%v", <-done)
 }
 
 // Batches with the same dedupe keys in any order take turns. Here each has a key that the other wants, were they inserted in
@@ -221,10 +214,8 @@ func TestBatchLocksItsSlotsInOrder(t *testing.T) {
 		array_fill('{}'::jsonb, array[100]), p_partition_keys => (select array_agg('k' || n order by n) from generate_series(1, 100) as n),
 		p_lock_keys => array_fill(true, array[100]))`)
 	d.waiting(1)
-	if n := pgtest.Value[int](d, `select count(*) from pg_locks where locktype = 'advisory' and granted and pid <> pg_backend_pid()
-			and database = (select oid from pg_database where datname = current_database())`); n != 0 {
-		t.Errorf("a batch that waits for its lowest slot has %d others", n)
-	}
+	pgtest.Want(d, 0, "a batch that waits for its lowest slot has %d others", `select count(*) from pg_locks where locktype = 'advisory' and granted and pid <> pg_backend_pid()
+			and database = (select oid from pg_database where datname = current_database())`)
 	pgtest.Exec(d, `rollback`)
 	d.ended(done)
 }
@@ -237,9 +228,8 @@ func TestBatchWithOneIDTwice(t *testing.T) {
 	const id = "01900000-0000-7000-8000-000000000001"
 	stands := d.mustEnqueue(`'shop', 'orders', '{}', p_dedupe_key => 'k'`)
 	got := d.batch(`'{shop,shop,shop}', '{orders,orders,orders}', '{1,2,3}', p_dedupe_keys => '{k,other,""}', p_ids => '{` + id + `,` + id + `,` + id + `}'`)
-	if len(got) != 3 || got[0].id != stands.id || got[0].inserted || got[1].id.String() != id || !got[1].inserted || got[2].id.String() != id || got[2].inserted {
-		t.Errorf("got %+v, want the first to stand as %s, the second added and the third not", got, stands.id)
-	}
+	need.That(t, len(got) == 3 && got[0].id == stands.id && !got[0].inserted && got[1].id.String() == id && got[1].inserted && got[2].id.String() == id && !got[2].inserted,
+		"got %+v, want the first to stand as %s, the second added and the third not", got, stands.id)
 	pgtest.Want(d, "2", "the event that was added is %s, want 2", `select payload::text from outbox.outbox_events where id = $1`, id)
 }
 

@@ -31,9 +31,7 @@ func (d database) enqueue(args string) (e enqueued, err error) {
 func (d database) mustEnqueue(args string) enqueued {
 	d.Helper()
 	e, err := d.enqueue(args)
-	if err != nil {
-		d.Fatalf("enqueue(%s): %v", args, err)
-	}
+	need.Must(d, err == nil, "enqueue(%s): %v", args, err)
 	return e
 }
 
@@ -59,9 +57,7 @@ func TestEnqueueFillsEveryColumn(t *testing.T) {
 		full := d.mustEnqueue(`p_namespace => 'shop', p_topic => 'orders', p_payload => '{"n": 1}', p_event_type => 'OrderPlaced',
 			p_aggregate_type => 'order', p_aggregate_id => '42', p_partition_key => 'p', p_tenant_id => '` + tenant + `',
 			p_dedupe_key => '` + key + `', p_headers => '{"a": "b"}', p_delay => '1 hour', p_id => '` + id + `', p_max_bytes => 8`)
-		if full.id.String() != id || !full.inserted {
-			t.Errorf("enqueue returned %+v, want %s inserted", full, id)
-		}
+		need.That(t, full.id.String() == id && full.inserted, "enqueue returned %+v, want %s inserted", full, id)
 		want := `shop|orders|{"n": 1}|OrderPlaced|order|42|p|` + tenant + `|` + key + `|{"a": "b"}|01:00:00|16|pending|0|t|t|t`
 		want = strings.Replace(want, "||", "|", 1) // no key
 		pgtest.Want[string](d, want, "row is  %s\nwant    %s", asText, full.id)
@@ -100,27 +96,21 @@ func TestEnqueueDedupeKeyAddsOneRow(t *testing.T) {
 	d := newDatabase(t, pgtest.Migrated(t))
 	first := d.mustEnqueue(`'shop', 'orders', '{}', p_dedupe_key => 'k'`)
 	again := d.mustEnqueue(`'shop', 'orders', '{"other": true}', p_dedupe_key => 'k'`)
-	if !first.inserted || again.inserted || again.id != first.id {
-		t.Errorf("first %+v, again %+v: want the first inserted, and its id again", first, again)
-	}
+	need.That(t, first.inserted && !again.inserted && again.id == first.id, "first %+v, again %+v: want the first inserted, and its id again", first, again)
 	pgtest.Exec(d, `update outbox.outbox_events set status = 'delivered'`)
-	if late := d.mustEnqueue(`'shop', 'orders', '{}', p_dedupe_key => 'k'`); late.inserted || late.id != first.id {
-		t.Errorf("after delivery: %+v, want the row that stands", late)
-	}
+	late := d.mustEnqueue(`'shop', 'orders', '{}', p_dedupe_key => 'k'`)
+	need.That(t, !late.inserted && late.id == first.id, "after delivery: %+v, want the row that stands", late)
 	for _, args := range []string{
 		`'shop', 'refunds', '{}', p_dedupe_key => 'k'`, `'bank', 'orders', '{}', p_dedupe_key => 'k'`,
 		`'shop', 'orders', '{}'`, `'shop', 'orders', '{}'`, `'shop', 'orders', '{}', p_dedupe_key => ''`,
 	} {
-		if !d.mustEnqueue(args).inserted {
-			t.Errorf("enqueue(%s) was taken for a duplicate", args)
-		}
+		need.That(t, d.mustEnqueue(args).inserted, "enqueue(%s) was taken for a duplicate", args)
 	}
 	need.Want(t, 6, "%d rows, want 6", d.events())
 	_, err := d.Exec(t.Context(), `insert into outbox.outbox_events (id, namespace, topic, dedupe_key, payload)
 		values (gen_random_uuid(), 'shop', 'orders', 'k', '{}')`)
-	if pg := (*pgconn.PgError)(nil); !errors.As(err, &pg) || pg.ConstraintName != "outbox_events_dedupe" {
-		t.Errorf("a second row by plain SQL: error is %v, want one of outbox_events_dedupe", err)
-	}
+	pg := (*pgconn.PgError)(nil)
+	need.That(t, errors.As(err, &pg) && pg.ConstraintName == "outbox_events_dedupe", "a second row by plain SQL: error is %v, want one of outbox_events_dedupe", err)
 }
 
 // Of two transactions with one key, the second waits for the first: it enqueues when that rolls
@@ -182,12 +172,8 @@ func TestEnqueueTenantPrefixesDedupeKey(t *testing.T) {
 	} {
 		before := d.events()
 		e, err := d.enqueue(`'shop', 'orders', '{}', p_tenant_id => '` + tenant + `', p_dedupe_key => '` + key + `'`)
-		if ok != (err == nil) || ok != e.inserted || (d.events() > before) != ok {
-			t.Errorf("key %q: %+v, %v, want it taken: %t", key, e, err, ok)
-		}
-		if err != nil && !strings.Contains(err.Error(), "tenant") {
-			t.Errorf("key %q: error is %v, want one about the tenant", key, err)
-		}
+		need.That(t, ok == (err == nil) && ok == e.inserted && (d.events() > before) == ok, "key %q: %+v, %v, want it taken: %t", key, e, err, ok)
+		need.That(t, err == nil || strings.Contains(err.Error(), "tenant"), "key %q: error is %v, want one about the tenant", key, err)
 	}
 	d.mustEnqueue(`'shop', 'orders', '{}', p_dedupe_key => 'no tenant, no rule'`)
 	d.mustEnqueue(`'shop', 'orders', '{}', p_tenant_id => '` + tenant + `'`)
@@ -238,9 +224,7 @@ func TestEnqueueRefusesInvalidEvents(t *testing.T) {
 			t.Errorf("enqueue(%s): the error shows the payload: %s", args, all)
 		}
 	}
-	if _, err := d.enqueue(`'shop', 'orders', '{not json}'`); err == nil {
-		t.Error("a payload that is not JSON was taken")
-	}
+	need.That(t, need.Err(d.enqueue(`'shop', 'orders', '{not json}'`)) != nil, "a payload that is not JSON was taken")
 	need.Want(t, 0, "%d rows, want none", d.events())
 	d.mustEnqueue(`'shop', 'orders', to_jsonb(repeat('s', 1048574))`) // exactly the limit
 }
@@ -259,9 +243,7 @@ func TestEnqueueHeadersAreBounded(t *testing.T) {
 		one := d.mustEnqueue(`'shop', 'orders', '{}', p_headers => ` + given).id
 		two := pgtest.Value[uuid.UUID](d, `select id from outbox.enqueue_batch('{shop}', '{orders}', '{"{}"}', p_headers => array[`+given+`]::jsonb[])`)
 		for _, id := range []uuid.UUID{one, two} {
-			if got := pgtest.Value[string](d, `select headers::text from outbox.outbox_events where id = $1`, id); got != want {
-				t.Errorf("headers %.80s became %.80s, want %.80s", given, got, want)
-			}
+			need.Want(t, want, "headers %.80s became %.80s, want %.80s", pgtest.Value[string](d, `select headers::text from outbox.outbox_events where id = $1`, id), given)
 		}
 	}
 }
@@ -274,18 +256,12 @@ func TestEnqueueExistingIDAddsNoRow(t *testing.T) {
 	const id = `'01900000-0000-7000-8000-000000000001'`
 	first := d.mustEnqueue(`'shop', 'orders', '{}', p_id => ` + id)
 	again := d.mustEnqueue(`'shop', 'orders', '{}', p_dedupe_key => 'new', p_id => ` + id)
-	if !first.inserted || again.inserted || again.id != first.id {
-		t.Errorf("first %+v, again %+v: want the first inserted, and its id again", first, again)
-	}
+	need.That(t, first.inserted && !again.inserted && again.id == first.id, "first %+v, again %+v: want the first inserted, and its id again", first, again)
 	batch := d.batch(`'{shop,shop,shop}', '{orders,orders,orders}', '{"{}","{}","{}"}', p_ids => array[` + id +
 		`, '01900000-0000-7000-8000-000000000002', '01900000-0000-7000-8000-000000000002']::uuid[]`)
-	if batch[0] != again || !batch[1].inserted || batch[2].inserted || batch[2].id != batch[1].id {
-		t.Errorf("the batch gave %+v, want the second alone inserted", batch)
-	}
+	need.That(t, batch[0] == again && batch[1].inserted && !batch[2].inserted && batch[2].id == batch[1].id, "the batch gave %+v, want the second alone inserted", batch)
 	from0 := d.batch(`'{shop,shop}', '{orders,orders}', '{"{}","{}"}', p_ids => '[0:1]={01900000-0000-7000-8000-000000000001,01900000-0000-7000-8000-000000000002}'`)
-	if from0[0] != again || from0[1].inserted || from0[1].id != batch[1].id {
-		t.Errorf("ids in an array from 0 on gave %+v, want those of the batch before", from0)
-	}
+	need.That(t, from0[0] == again && !from0[1].inserted && from0[1].id == batch[1].id, "ids in an array from 0 on gave %+v, want those of the batch before", from0)
 	var pg *pgconn.PgError
 	for _, call := range []string{
 		`enqueue('shop', 'refunds', '{}', p_id => ` + id + `)`,
@@ -293,10 +269,8 @@ func TestEnqueueExistingIDAddsNoRow(t *testing.T) {
 		`enqueue_batch('{shop,shop}', '{orders,refunds}', '{"{}","{}"}', p_ids => array[null, ` + id + `]::uuid[])`,
 	} {
 		_, err := d.Exec(t.Context(), `select * from outbox.`+call)
-		if !errors.As(err, &pg) || pg.Code != "23505" || !strings.Contains(pg.Message, "of another namespace or topic") ||
-			strings.Contains(call, "batch") != strings.Contains(pg.Message, "event 2: ") {
-			t.Errorf("%s: error is %v, want that the id is another event's", call, err)
-		}
+		need.That(t, errors.As(err, &pg) && pg.Code == "23505" && strings.Contains(pg.Message, "of another namespace or topic") && strings.Contains(call, "batch") == strings.Contains(pg.Message, "event 2: "),
+			"%s: error is %v, want that the id is another event's", call, err)
 	}
 	need.Want(t, 2, "%d rows, want 2", d.events())
 }
@@ -322,9 +296,7 @@ func TestEnqueueFunctionsExistOnce(t *testing.T) {
 	} {
 		got := pgtest.Value[[]string](d, `select array_agg(pg_get_function_arguments(oid)) from pg_proc
 			where proname = $1 and pronamespace = 'outbox'::regnamespace`, name)
-		if len(got) != 1 || got[0] != signature {
-			t.Errorf("signatures of %s are %q, want one, %q", name, got, signature)
-		}
+		need.That(t, len(got) == 1 && got[0] == signature, "signatures of %s are %q, want one, %q", name, got, signature)
 	}
 }
 
@@ -366,9 +338,7 @@ func execute(t *testing.T, db interface {
 		rows.Close()
 		err = rows.Err()
 	}
-	if err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
+	need.Must(t, err == nil, "%s: %v", sql, err)
 }
 
 // sequences are the events' aggregates and numbers in the order of insertion, and then the counters.
@@ -389,9 +359,8 @@ func TestAggregateSequenceHasNoGaps(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Migrated(t))
 	execute(t, pool, `select outbox.enqueue('shop', 'orders', '1', p_aggregate_id => 'a', p_options => '{"aggregateSequence": false}')`)
-	if got := sequences(t, pool); got != "a | " {
-		t.Fatalf("without the option there is %q", got)
-	}
+	got := sequences(t, pool)
+	need.Must(t, got == "a | ", "without the option there is %q", got)
 	for _, end := range []string{"rollback", "commit"} {
 		tx, err := pool.Begin(t.Context())
 		need.OK(t, err)
@@ -408,9 +377,8 @@ func TestAggregateSequenceHasNoGaps(t *testing.T) {
 	execute(t, pool, numbered("a", `, p_id => '6ba7b810-9dad-11d1-80b4-00c04fd430c8'`))
 	execute(t, pool, numbered("a", `, p_id => '6ba7b810-9dad-11d1-80b4-00c04fd430c8'`))
 	execute(t, pool, numbered("a", ""))
-	if got, want := sequences(t, pool), "a a:1 b:1 b:2 a:2 a:3 | shop:order:a:3 shop:order:b:2"; got != want {
-		t.Errorf("the numbers are\n%s\nwant\n%s", got, want)
-	}
+	got, want := sequences(t, pool), "a a:1 b:1 b:2 a:2 a:3 | shop:order:a:3 shop:order:b:2"
+	need.Want(t, want, "the numbers are\n%s\nwant\n%s", got)
 }
 
 // A batch numbers its events in their order, and those that were there before take no number. Aggregates of other
@@ -446,10 +414,7 @@ func TestAggregateSequenceRefusesInvalidOptions(t *testing.T) {
 		`enqueue_batch('{shop,shop}', '{o,o}', '{1,1}', p_aggregate_ids => '{a,null}', p_options => '{"aggregateSequence": true}')`: "event 2: there is no aggregate",
 		`enqueue_batch('{shop,shop}', '{o,o}', '{1,1}', p_options => '{"aggregateSequence": true}')`:                                "event 1: there is no aggregate",
 	} {
-		_, err := pool.Exec(t.Context(), "select outbox."+call)
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%.120s: %v, want %q", call, err, want)
-		}
+		need.Fails(t, want, "%.120s: %v, want %q", need.Err(pool.Exec(t.Context(), "select outbox."+call)), call)
 	}
 	need.Want(t, " | ", "there is %q now", sequences(t, pool))
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // testFiles makes a directory of migrations: the real ones, and then a second and a third with these texts.
@@ -58,15 +60,11 @@ func TestRetryOnLockErrorsAlone(t *testing.T) {
 	for code, want := range map[string]int{"55P03": 4, "40P01": 4, "42501": 1} {
 		tries := 0
 		err := p.retry(t.Context(), nil, "outbox", func() error { tries++; return &pgconn.PgError{Code: code} })
-		if tries != want || err == nil || (want > 1) != strings.Contains(err.Error(), "pg_stat_activity") {
-			t.Errorf("code %s: %d tries, %v, want %d", code, tries, err, want)
-		}
+		need.That(t, tries == want && err != nil && (want > 1) == strings.Contains(err.Error(), "pg_stat_activity"), "code %s: %d tries, %v, want %d", code, tries, err, want)
 	}
 	tries := 0
 	err := lockWait{timeout: 1, retries: 1_000_000}.retry(t.Context(), nil, "outbox", func() error { tries++; return &pgconn.PgError{Code: "55P03"} })
-	if tries > 900_000 || err == nil {
-		t.Errorf("%d tries in a millisecond, %v", tries, err)
-	}
+	need.That(t, tries <= 900_000 && err != nil, "%d tries in a millisecond, %v", tries, err)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stop := errors.New("stop")
 	cancel(stop)

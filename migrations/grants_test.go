@@ -25,9 +25,7 @@ func (d database) as(kinds ...migrations.Kind) database {
 	pgtest.Exec(d, `create role `+quoted+` login password 'test'`)
 	d.Cleanup(func() {
 		for _, sql := range []string{`drop owned by ` + quoted, `drop role ` + quoted} {
-			if _, err := d.Exec(context.Background(), sql); err != nil {
-				d.Errorf("%s: %v", sql, err)
-			}
+			need.Want(d, nil, "%s: %v", need.Err(d.Exec(context.Background(), sql)), sql)
 		}
 	})
 	for _, kind := range kinds {
@@ -51,9 +49,8 @@ func (d database) wantRefused(statements ...string) {
 	d.Helper()
 	for _, sql := range statements {
 		_, err := d.Exec(d.Context(), sql)
-		if pg := (*pgconn.PgError)(nil); !errors.As(err, &pg) || pg.Code != "42501" {
-			d.Errorf("%s: error is %v, want insufficient privilege", sql, err)
-		}
+		pg := (*pgconn.PgError)(nil)
+		need.That(d, errors.As(err, &pg) && pg.Code == "42501", "%s: error is %v, want insufficient privilege", sql, err)
 	}
 }
 
@@ -63,12 +60,10 @@ func TestProducerMayEnqueueAlone(t *testing.T) {
 	owner := newDatabase(t, pgtest.Migrated(t))
 	producer := owner.as(migrations.Producer)
 	first := producer.mustEnqueue(`'shop', 'orders', '{}', p_dedupe_key => 'k'`)
-	if again := producer.mustEnqueue(`'shop', 'orders', '{}', p_dedupe_key => 'k'`); again.inserted || again.id != first.id {
-		t.Errorf("a duplicate gave %+v", again)
-	}
-	if both := producer.batch(`'{shop,shop}', '{orders,orders}', '{"{}","{}"}', p_dedupe_keys => '{k,l}'`); both[0] != (enqueued{first.id, false}) || !both[1].inserted {
-		t.Errorf("a batch gave %+v", both)
-	}
+	again := producer.mustEnqueue(`'shop', 'orders', '{}', p_dedupe_key => 'k'`)
+	need.That(t, !again.inserted && again.id == first.id, "a duplicate gave %+v", again)
+	both := producer.batch(`'{shop,shop}', '{orders,orders}', '{"{}","{}"}', p_dedupe_keys => '{k,l}'`)
+	need.That(t, both[0] == (enqueued{first.id, false}) && both[1].inserted, "a batch gave %+v", both)
 	// What a producer puts in the way of the function's names is not used with the owner's rights.
 	pgtest.Exec(producer, `create temporary table outbox_events (id uuid, like_the_real_one text)`)
 	producer.mustEnqueue(`'shop', 'orders', '{}'`)
@@ -96,9 +91,7 @@ func TestDispatcherMayDoNoMore(t *testing.T) {
 	owner.mustEnqueue(`'shop', 'orders', '{}'`)
 	dispatcher := owner.as(migrations.Dispatcher)
 	state, err := migrations.Status(t.Context(), dispatcher.Conn, "outbox")
-	if err != nil || state.Version != migrations.Version {
-		t.Errorf("status with a dispatcher's rights is %+v, %v", state, err)
-	}
+	need.That(t, err == nil && state.Version == migrations.Version, "status with a dispatcher's rights is %+v, %v", state, err)
 	pgtest.Exec(dispatcher, `select nextval('outbox.outbox_leases')`)
 	pgtest.Exec(dispatcher, `insert into outbox.outbox_workers (worker, dispatcher, namespace) values (gen_random_uuid(), 'shop', 'shop')
 		on conflict (worker) do update set seen_at = now()`)
@@ -127,9 +120,7 @@ func TestDispatcherMayDoNoMore(t *testing.T) {
 		`select outbox.outbox_replay_begin(gen_random_uuid(), 'shop', 'discard', 'CHG', 'ada', '{}', 1, 0, 50, '{1}')`,
 		`create table outbox.mine ()`,
 	)
-	if _, err := migrations.Up(t.Context(), owner.as().Conn, "outbox"); err == nil {
-		t.Error("a role without rights migrated")
-	}
+	need.That(t, need.Err(migrations.Up(t.Context(), owner.as().Conn, "outbox")) != nil, "a role without rights migrated")
 }
 
 // A replay login replays and discards with its grants in package replay. Here is what it may not do: of events and
@@ -145,9 +136,7 @@ func TestGrantsReplayLogin(t *testing.T) {
 		select id, namespace, topic, 'poison_message', 1, case n when 2 then 'discarded' end, case n when 2 then now() end, case n when 2 then 'bob' end
 		from outbox.outbox_events cross join generate_series(1, 2) as n`)
 	login := owner.as(migrations.ReplayLogin)
-	if _, err := migrations.Status(t.Context(), login.Conn, "outbox"); err != nil {
-		t.Errorf("status with the rights of a replay login: %v", err)
-	}
+	need.Want(t, nil, "status with the rights of a replay login: %v", need.Err(migrations.Status(t.Context(), login.Conn, "outbox")))
 	pgtest.Exec(login, `select * from outbox.outbox_dead_letters`)
 	login.wantRefused(
 		`select payload from outbox.outbox_events`,
@@ -182,10 +171,8 @@ func TestGrantsReplayLogin(t *testing.T) {
 	}
 	state := func(want string) {
 		t.Helper()
-		if got := look(`select string_agg(concat_ws(' ', l.id, coalesce(resolved_by, 'open'), e.status), ', ' order by l.id)
-			from outbox.outbox_dead_letters as l join outbox.outbox_events as e on e.id = l.event_id`); got != want {
-			t.Errorf("the dead letters are %s, want %s", got, want)
-		}
+		need.Want(t, want, "the dead letters are %s, want %s", look(`select string_agg(concat_ws(' ', l.id, coalesce(resolved_by, 'open'), e.status), ', ' order by l.id)
+			from outbox.outbox_dead_letters as l join outbox.outbox_events as e on e.id = l.event_id`))
 	}
 	begin := func(n int, namespace, action string) {
 		t.Helper()
@@ -249,33 +236,22 @@ func TestJournalHasEachChange(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Migrated(t))
 	d.mustEnqueue(`'shop', 'orders', '{}'`)
-	if d.triggers() != 0 || d.days() != 1 || d.setJournal(false, week) || d.triggers() != 0 {
-		t.Errorf("off: %d triggers, %d partitions", d.triggers(), d.days())
-	}
-	if !d.setJournal(true, week) || d.setJournal(true, 2*week) || d.triggers() != 6 || d.days() != 9 {
-		t.Errorf("on: %d triggers, %d partitions", d.triggers(), d.days())
-	}
+	need.That(t, d.triggers() == 0 && d.days() == 1 && !d.setJournal(false, week) && d.triggers() == 0, "off: %d triggers, %d partitions", d.triggers(), d.days())
+	need.That(t, d.setJournal(true, week) && !d.setJournal(true, 2*week) && d.triggers() == 6 && d.days() == 9, "on: %d triggers, %d partitions", d.triggers(), d.days())
 	pgtest.Want(d, "true 336:00:00", "the settings are %s", `select enabled || ' ' || retention from outbox.outbox_journal_settings`)
 	d.mustEnqueue(`'shop', 'orders', '{}'`)
 	pgtest.Exec(d, `update outbox.outbox_events set status = 'delivered'; delete from outbox.outbox_events; truncate outbox.outbox_events`)
 	const all = `select string_agg(concat_ws(' ', operation, seq, before, after), ', ' order by lsn, seq) from outbox.outbox_journal`
-	if got, want := pgtest.Value[string](d, all), "checkpoint, insert 2 pending, change 1 pending delivered, change 2 pending delivered, "+
-		"change 1 delivered, change 2 delivered, truncate"; got != want {
-		t.Errorf("the journal has\n%s\nwant\n%s", got, want)
-	}
+	got, want := pgtest.Value[string](d, all), "checkpoint, insert 2 pending, change 1 pending delivered, change 2 pending delivered, "+
+		"change 1 delivered, change 2 delivered, truncate"
+	need.Want(t, want, "the journal has\n%s\nwant\n%s", got)
 	pgtest.Exec(d, `alter table outbox.outbox_events disable trigger outbox_journal_changed`)
 	before := pgtest.Value[time.Time](d, `select since from outbox.outbox_journal_settings`)
-	if !d.setJournal(true, week) || !pgtest.Value[time.Time](d, `select since from outbox.outbox_journal_settings`).After(before) {
-		t.Error("want a disabled trigger reported and the journal started again")
-	}
-	if !d.setJournal(false, week) || d.triggers() != 0 {
-		t.Errorf("off again: %d triggers", d.triggers())
-	}
+	need.That(t, d.setJournal(true, week) && pgtest.Value[time.Time](d, `select since from outbox.outbox_journal_settings`).After(before),
+		"want a disabled trigger reported and the journal started again")
+	need.That(t, d.setJournal(false, week) && d.triggers() == 0, "off again: %d triggers", d.triggers())
 	pgtest.Want[int64](d, 8, "%d records are kept, want 8", `select count(*) from outbox.outbox_journal`)
-	_, err := migrations.SetJournal(t.Context(), d.Conn, "outbox", migrations.Journal{Enabled: true, Retention: time.Hour})
-	if err == nil || !strings.Contains(err.Error(), "outbox_journal_settings_retention_check") {
-		t.Errorf("a retention of an hour: %v", err)
-	}
+	need.Fails(t, "outbox_journal_settings_retention_check", "a retention of an hour: %v", need.Err(migrations.SetJournal(t.Context(), d.Conn, "outbox", migrations.Journal{Enabled: true, Retention: time.Hour})))
 }
 
 // To turn the journal on waits for who has written events and has not committed: the journal has every change from
@@ -287,16 +263,11 @@ func TestJournalWaitsForWriters(t *testing.T) {
 	tx, err := writer.Begin(t.Context())
 	need.OK(t, err)
 	need.OK(t, need.Err(tx.Exec(t.Context(), `select outbox.enqueue('shop', 'orders', '{}')`)))
-	if err := migrations.SetJournalOnce(t.Context(), d.Conn); err == nil || !strings.Contains(err.Error(), "pg_stat_activity shows it") {
-		t.Errorf("next to a writer: %v", err)
-	}
+	need.Fails(t, "pg_stat_activity shows it", "next to a writer: %v", migrations.SetJournalOnce(t.Context(), d.Conn))
 	need.OK(t, tx.Commit(t.Context()))
-	if err := migrations.SetJournalOnce(t.Context(), d.Conn); err != nil {
-		t.Error(err)
-	}
-	if !pgtest.Value[bool](d, `select enabled and since > (select created_at from outbox.outbox_events) from outbox.outbox_journal_settings`) {
-		t.Error("it does not begin after the writer")
-	}
+	need.Want(t, nil, "%v", migrations.SetJournalOnce(t.Context(), d.Conn))
+	need.That(t, pgtest.Value[bool](d, `select enabled and since > (select created_at from outbox.outbox_events) from outbox.outbox_journal_settings`),
+		"it does not begin after the writer")
 }
 
 // The days of the journal go by a login with a dispatcher's few rights, as the owner has set it, and not those that are
@@ -331,9 +302,8 @@ func TestJournalKeepsYoungDays(t *testing.T) {
 		t.Errorf("in use: %d days removed, %d partitions", n, owner.days())
 	}
 	need.OK(t, user.Commit(t.Context()))
-	if n := keep(); n != 1 || owner.days() != 9 {
-		t.Errorf("then: %d days removed, %d partitions", n, owner.days())
-	}
+	n := keep()
+	need.That(t, n == 1 && owner.days() == 9, "then: %d days removed, %d partitions", n, owner.days())
 	pgtest.Want[int64](owner, 1, "%d records of 6 days ago, want 1", `select count(*) from outbox.outbox_journal where at < now() - interval '1 day'`)
 
 	// No day was made: records go to the default partition, and from there when they are old.
@@ -367,16 +337,13 @@ func TestJournalKeepsYoungDays(t *testing.T) {
 		}
 	}
 	since := pgtest.Value[time.Duration](owner, `select now() - since from outbox.outbox_journal_settings`)
-	if since > week+time.Minute {
-		t.Errorf("the journal says that it has every change for %s", since)
-	}
+	need.That(t, since <= week+time.Minute, "the journal says that it has every change for %s", since)
 	// What config/prometheus/runbooks/OutboxRetentionFails.md says.
 	pgtest.Exec(owner, `select outbox.outbox_journal_set(false, retention) from outbox.outbox_journal_settings`)
 	pgtest.Exec(owner, `truncate outbox.outbox_journal_default`)
 	pgtest.Exec(owner, `select outbox.outbox_journal_set(true, retention) from outbox.outbox_journal_settings`)
-	if owner.days() != 9 || !pgtest.Value[bool](owner, `select retention = '7 days' and now() - since < interval '1 minute' from outbox.outbox_journal_settings`) {
-		t.Errorf("emptied by the owner: %d partitions, want a week's, and a journal that begins now", owner.days())
-	}
+	need.That(t, owner.days() == 9 && pgtest.Value[bool](owner, `select retention = '7 days' and now() - since < interval '1 minute' from outbox.outbox_journal_settings`),
+		"emptied by the owner: %d partitions, want a week's, and a journal that begins now", owner.days())
 	owner.setJournal(false, week)
 	dispatcher.wantRefused(
 		`insert into outbox.outbox_journal (at, lsn, xid, operation, login) values (now(), '0/0', pg_current_xact_id(), 'insert', 'me')`,

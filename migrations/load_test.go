@@ -2,7 +2,6 @@ package migrations
 
 import (
 	"regexp"
-	"strings"
 	"testing"
 
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
@@ -17,9 +16,8 @@ func TestMigrationFilesAreNumbered(t *testing.T) {
 	need.Want(t, Version, "%d migrations, but Version is %d", len(all))
 	qualified := regexp.MustCompile(`outbox\.(outbox_|enqueue)`)
 	for i, m := range all {
-		if m.version != i+1 || m.oldestReader < 1 || m.oldestReader > m.version {
-			t.Errorf("%s is number %d, version %d with oldest reader %d", m.name, i+1, m.version, m.oldestReader)
-		}
+		need.That(t, m.version == i+1 && m.oldestReader >= 1 && m.oldestReader <= m.version,
+			"%s is number %d, version %d with oldest reader %d", m.name, i+1, m.version, m.oldestReader)
 		need.Want(t, "", "%s names a schema: %s", qualified.FindString(m.sql), m.name)
 	}
 }
@@ -27,12 +25,8 @@ func TestMigrationFilesAreNumbered(t *testing.T) {
 func TestParseReadsVersionAndOldestReader(t *testing.T) {
 	t.Parallel()
 	m, err := parse("0012_more.up.sql", "-- oldest-reader: 9\nselect 1;")
-	if err != nil || m.version != 12 || m.name != "0012_more" || m.oldestReader != 9 {
-		t.Errorf("parsed %+v, %v", m, err)
-	}
+	need.That(t, err == nil && m.version == 12 && m.name == "0012_more" && m.oldestReader == 9, "parsed %+v, %v", m, err)
 	for name, sql := range map[string]string{"more.up.sql": "-- oldest-reader: 1\n", "0001_more.up.sql": "select 1;"} {
-		if _, err := parse(name, sql); err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("%s: error is %v, want one that names the file", name, err)
-		}
+		need.Fails(t, name, "%s: error is %v, want one that names the file", need.Err(parse(name, sql)), name)
 	}
 }

@@ -21,9 +21,7 @@ func TestM10PublishAddsACheckedEvent(t *testing.T) {
 	d.publish("rolled back")
 	pgtest.Exec(d, `rollback`)
 	id := d.publish("42")
-	if again := d.publish("42"); again == id {
-		t.Error("a second event of the aggregate has the id of the first")
-	}
+	need.That(t, d.publish("42") != id, "a second event of the aggregate has the id of the first")
 	const row = `select concat_ws('|', seq, namespace, topic, aggregate_type, aggregate_id, event_type, payload, max_attempts, retry, headers, status, substring(id::text from 15 for 1), next_attempt_at = created_at)
 		from outbox.outbox_events where seq = $1`
 	if got, want := pgtest.Value[string](d, row, id), fmt.Sprint(id)+`|shop|m10|order|42|http:call|{"url": "https://example.com"}|32767|{"strategy": "PowerOfTwo"}|{}|pending|7|t`; got != want {
@@ -34,9 +32,7 @@ func TestM10PublishAddsACheckedEvent(t *testing.T) {
 		`'order', repeat('x', 1025), 'x', '{}'`:             "too long",
 		`'order', '1', 'x', to_jsonb(repeat('x', 1048576))`: "1048578 bytes",
 	} {
-		if _, err := d.Exec(t.Context(), `select m10_recovery.publish_outbox(`+call+`)`); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("publish_outbox(%s): %v, want %q", call, err, want)
-		}
+		need.Fails(t, want, "publish_outbox(%s): %v, want %q", need.Err(d.Exec(t.Context(), `select m10_recovery.publish_outbox(`+call+`)`)), call)
 	}
 	need.Want(t, 2, "%d events, want 2", d.events())
 }
@@ -58,19 +54,14 @@ func TestM10PublishUpsert(t *testing.T) {
 	}
 	d.claim("w", 1)
 	third := publish("42", "paid", "newer")
-	if third == first {
-		t.Error("the payload of an event that is being delivered was replaced")
-	}
+	need.That(t, third != first, "the payload of an event that is being delivered was replaced")
 	d.claim("w", 10)
 	d.complete(third, "w", false) // the consumer may have handled it all the same
 	fourth := publish("42", "paid", "newest")
-	if fourth == third || fourth == first || publish("42", "paid", "last") != fourth {
-		t.Errorf("published %d after %d and %d, want an event of its own, whose payload is replaced", fourth, first, third)
-	}
+	need.That(t, fourth != third && fourth != first && publish("42", "paid", "last") == fourth,
+		"published %d after %d and %d, want an event of its own, whose payload is replaced", fourth, first, third)
 	pgtest.Want(d, "new,newer,last", "payloads %s, want new,newer,last", `select string_agg(payload #>> '{}', ',' order by seq) from outbox.outbox_events where aggregate_id = '42' and event_type = 'paid' and topic = 'm10'`)
-	if _, err := d.Exec(t.Context(), `select m10_recovery.publish_outbox('order', '', 'paid', '{}')`); err == nil {
-		t.Error("an upsert without an aggregate was taken")
-	}
+	need.That(t, need.Err(d.Exec(t.Context(), `select m10_recovery.publish_outbox('order', '', 'paid', '{}')`)) != nil, "an upsert without an aggregate was taken")
 
 	// A second publisher waits for the first to commit.
 	other := newDatabase(t, d.dsn)
@@ -135,9 +126,7 @@ func TestM10PlansReadIndexesAlone(t *testing.T) {
 			for _, s := range statements {
 				buffers := d.costs(t, s.sql)
 				t.Logf("%s: %d buffers", s.sql, buffers)
-				if buffers > s.buffers {
-					t.Errorf("%s reads %d buffers, want at most %d", s.sql, buffers, s.buffers)
-				}
+				need.That(t, buffers <= s.buffers, "%s reads %d buffers, want at most %d", s.sql, buffers, s.buffers)
 			}
 		})
 	}

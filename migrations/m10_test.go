@@ -27,9 +27,8 @@ func withM10(t *testing.T, m migrations.M10) database {
 
 func (d database) upM10(schema string, m migrations.M10, want bool) {
 	d.Helper()
-	if installed, err := migrations.UpM10(d.Context(), d.Conn, schema, m); err != nil || installed != want {
-		d.Fatalf("installed is %v, %v, want %v", installed, err, want)
-	}
+	installed, err := migrations.UpM10(d.Context(), d.Conn, schema, m)
+	need.Must(d, err == nil && installed == want, "installed is %v, %v, want %v", installed, err, want)
 }
 
 // publish adds an event by M10's function, of the type and payload that deployed workers have.
@@ -71,10 +70,8 @@ func TestM10SignaturesAreTheContracts(t *testing.T) {
 				t.Errorf("%s has %d signatures, want 1", name, n)
 				continue
 			}
-			if got := pgtest.Value[string](d, `select pg_get_function_arguments(oid) || ' -> ' || pg_get_function_result(oid) from pg_proc
-				where pronamespace = 'm10_recovery'::regnamespace and proname = $1`, name); got != signature {
-				t.Errorf("%s is\n%s, want\n%s", name, got, signature)
-			}
+			need.Want(t, signature, "%s is\n%s, want\n%s", pgtest.Value[string](d, `select pg_get_function_arguments(oid) || ' -> ' || pg_get_function_result(oid) from pg_proc
+				where pronamespace = 'm10_recovery'::regnamespace and proname = $1`, name), name)
 		}
 		pgtest.Want[int](d, len(want), "%d functions, want %d", `select count(*) from pg_proc where pronamespace = 'm10_recovery'::regnamespace`)
 	}
@@ -114,10 +111,8 @@ func TestM10SelectionRule(t *testing.T) {
 	pgtest.Exec(d, `begin`)
 	set(3, held("0"))
 	need.Want(t, "4 0, 6 0, 7 0", "claimed %q, want 4, whose worker has crashed, 6, and 7, whose lease is over", d.claim("worker-1", 10))
-	if got := pgtest.Value[string](d, `select string_agg(concat_ws(' ', id, claimed_by, claimed_at = now(), processed_at), ', ' order by id)
-		from m10_recovery.outbox where claimed_by = 'worker-1'`); got != "4 worker-1 t, 6 worker-1 t, 7 worker-1 t" {
-		t.Errorf("the view says %q", got)
-	}
+	need.Want(t, "4 worker-1 t, 6 worker-1 t, 7 worker-1 t", "the view says %q", pgtest.Value[string](d, `select string_agg(concat_ws(' ', id, claimed_by, claimed_at = now(), processed_at), ', ' order by id)
+		from m10_recovery.outbox where claimed_by = 'worker-1'`))
 	pgtest.Want(d, 3, "%d leases of five minutes with the number of the claim, want 3", `select count(*) from outbox.outbox_events where locked_until = now() + interval '5 minutes' and lease = (select last_value from outbox.outbox_leases)`)
 	pgtest.Exec(d, `commit`)
 }
@@ -133,9 +128,7 @@ func TestM10RaisesTheFence(t *testing.T) {
 	pgtest.Exec(d, `truncate outbox.outbox_fence`) // as recovery does
 	pgtest.Exec(d, `select setval('outbox.outbox_leases', 1, false)`)
 	d.claim("worker-1", 1)
-	if rising := pgtest.Value[bool](d, `select (select lease from outbox.outbox_events where seq = 2) > 32768 and exists (select from outbox.outbox_fence)`); !rising {
-		t.Error("a claim after a crash does not raise the leases")
-	}
+	need.That(t, pgtest.Value[bool](d, `select (select lease from outbox.outbox_events where seq = 2) > 32768 and exists (select from outbox.outbox_fence)`), "a claim after a crash does not raise the leases")
 }
 
 // Concurrent claims exclude each other and do not wait.
@@ -156,9 +149,7 @@ func TestM10ClaimsDoNotWait(t *testing.T) {
 	for _, batch := range []int{0, -1} {
 		need.Want(t, "", "a batch of %v claimed %q", d.claim("worker-4", batch), batch)
 	}
-	if _, err := d.Exec(t.Context(), `select m10_recovery.claim_outbox_events(null)`); err == nil || !strings.Contains(err.Error(), "processor id") {
-		t.Errorf("got %v for a claim without a worker", err)
-	}
+	need.Fails(t, "processor id", "got %v for a claim without a worker", need.Err(d.Exec(t.Context(), `select m10_recovery.claim_outbox_events(null)`)))
 }
 
 // An event that succeeded is processed for good. One that failed waits 1, 2, 4 … 1024 seconds, and only process_after
@@ -173,13 +164,11 @@ func TestM10CompletionDecidesTheNextTry(t *testing.T) {
 	for n, wait := range []int{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1024, 1024} {
 		pgtest.Exec(d, `update outbox.outbox_events set next_attempt_at = now()`)
 		pgtest.Exec(d, `begin`)
-		if got, want := d.claim("w", 1), fmt.Sprint(id, " ", n); got != want {
-			t.Fatalf("claimed %q, want %q", got, want)
-		}
+		got, want := d.claim("w", 1), fmt.Sprint(id, " ", n)
+		need.Must(t, got == want, "claimed %q, want %q", got, want)
 		d.complete(id, "w", false)
-		if got, want := pgtest.Value[string](d, row, id), fmt.Sprint(n+1, " ", wait); got != want {
-			t.Errorf("after a failure it is %q, want %q", got, want)
-		}
+		got, want = pgtest.Value[string](d, row, id), fmt.Sprint(n+1, " ", wait)
+		need.Want(t, want, "after a failure it is %q, want %q", got)
 		pgtest.Exec(d, `commit`)
 	}
 	pgtest.Want(d, "pending refused 5 refused 13", "of the failures the row has %q", `select concat_ws(' ', status, last_error, jsonb_array_length(failures), failures -> -1 ->> 'error', failures -> -1 ->> 'attempt') from outbox.outbox_events`)
@@ -190,9 +179,8 @@ func TestM10CompletionDecidesTheNextTry(t *testing.T) {
 	pgtest.Want(d, "t 13", "after a success it is %q", `select concat_ws(' ', processed_at = now(), retry_count, claimed_by) from m10_recovery.outbox where id = $1`, id)
 	pgtest.Exec(d, `commit`)
 	d.complete(id, "w", false)
-	if got := pgtest.Value[string](d, `select status from outbox.outbox_events`); got != "delivered" || d.claim("w", 10) != "" {
-		t.Errorf("a processed event is %s, and may be claimed again", got)
-	}
+	got := pgtest.Value[string](d, `select status from outbox.outbox_events`)
+	need.That(t, got == "delivered" && d.claim("w", 10) == "", "a processed event is %s, and may be claimed again", got)
 }
 
 // Only who holds an event completes it. Whoever has lost it is warned, and changes nothing.
@@ -224,9 +212,8 @@ func TestM10CompletionIsGuarded(t *testing.T) {
 	d.claim("worker-2", 1)
 	d.complete(id, "worker-1", true) // it has lost it
 	state("processing worker-2")
-	if got := strings.Join(warnings, "\n"); len(warnings) != 3 || !strings.Contains(got, "WARNING m10: event 1 is not claimed by worker-1; nothing was changed") {
-		t.Errorf("warnings:\n%s", got)
-	}
+	got := strings.Join(warnings, "\n")
+	need.That(t, len(warnings) == 3 && strings.Contains(got, "WARNING m10: event 1 is not claimed by worker-1; nothing was changed"), "warnings:\n%s", got)
 	const dispatcher = "01900000-0000-7000-8000-000000000001"
 	pgtest.Exec(d, `update outbox.outbox_events set locked_by = $1`, dispatcher)
 	for _, name := range []string{"worker-2", dispatcher} {
@@ -246,11 +233,10 @@ func TestM10ViewHasTheContractsColumns(t *testing.T) {
 	t.Parallel()
 	d := withM10(t, m10)
 	const columns = `select string_agg(column_name || ' ' || data_type, ', ' order by ordinal_position) from information_schema.columns where table_schema = 'm10_recovery' and table_name = 'outbox'`
-	if got, want := pgtest.Value[string](d, columns), "id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, "+
+	got, want := pgtest.Value[string](d, columns), "id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, "+
 		"created_at timestamp with time zone, processed_at timestamp with time zone, retry_count integer, process_after timestamp with time zone, "+
-		"claimed_at timestamp with time zone, claimed_by text"; got != want {
-		t.Errorf("the view has\n%s, want\n%s", got, want)
-	}
+		"claimed_at timestamp with time zone, claimed_by text"
+	need.Want(t, want, "the view has\n%s, want\n%s", got)
 	d.publish("42")
 	pgtest.Exec(d, `update outbox.outbox_events set status = 'dead', dead_reason = 'permanent_failure'`)
 	d.mustEnqueue(`'shop', 'm10', '{"n": 1}'`)
@@ -269,16 +255,12 @@ func TestM10ViewTakesProcessAfterAndDeletion(t *testing.T) {
 	worker := d.as(migrations.M10Worker)
 	id, other := worker.publish("42"), worker.publish("43")
 	const isNull = `select process_after is null from m10_recovery.outbox where id = $1`
-	if !pgtest.Value[bool](worker, isNull, id) {
-		t.Error("process_after of a new event is not null")
-	}
+	need.That(t, pgtest.Value[bool](worker, isNull, id), "process_after of a new event is not null")
 	pgtest.Exec(worker, `update m10_recovery.outbox set process_after = now() + interval '1 hour' where id = $1`, id)
 	need.Want(t, fmt.Sprint(other, " 0"), "claimed %q, want the event that is due", worker.claim("w", 10))
 	worker.complete(other, "w", true)
 	pgtest.Exec(worker, `update m10_recovery.outbox set process_after = null where id = $1`, id)
-	if !pgtest.Value[bool](worker, isNull, id) {
-		t.Error("process_after is not null again")
-	}
+	need.That(t, pgtest.Value[bool](worker, isNull, id), "process_after is not null again")
 	pgtest.Exec(worker, `delete from m10_recovery.outbox`)
 	pgtest.Want[string](d, fmt.Sprint(id), "left are %s, want what is not processed", `select string_agg(seq::text, ' ') from outbox.outbox_events`)
 	worker.wantRefused(`update m10_recovery.outbox set retry_count = 0`, `update m10_recovery.outbox set processed_at = now()`)
@@ -292,9 +274,8 @@ func TestM10CrashCountsNoFailure(t *testing.T) {
 	d := withM10(t, m10)
 	id := d.publish("42")
 	for range 3 {
-		if got := d.claim("w", 1); got != fmt.Sprint(id, " 0") {
-			t.Fatalf("claimed %q, want no retry", got)
-		}
+		got := d.claim("w", 1)
+		need.Must(t, got == fmt.Sprint(id, " 0"), "claimed %q, want no retry", got)
 		pgtest.Exec(d, `update outbox.outbox_events set locked_until = now() - interval '1 second'`)
 	}
 	d.claim("w", 1)
@@ -397,9 +378,8 @@ func TestM10ReinstallKeepsRights(t *testing.T) {
 	worker.publish("42")
 	d.upM10("outbox", migrations.M10{Namespace: `sh"op ä`, Topic: "of {topic}", Upsert: true}, true)
 	need.Want(t, "", "claimed %q of another topic", worker.claim("w", 10))
-	if first, second := worker.publish("42"), worker.publish("42"); first != second {
-		t.Errorf("an upsert gave %d and %d", first, second)
-	}
+	first, second := worker.publish("42"), worker.publish("42")
+	need.Want(t, second, "an upsert gave %d and %d", first)
 	need.Want(t, "2 0", "claimed %q", worker.claim("w", 10))
 	pgtest.Want(d, `sh"op ä / of {topic}`, "the event is of %s", `select concat_ws(' / ', namespace, topic) from outbox.outbox_events where seq = 2`)
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations"
 )
@@ -19,9 +20,8 @@ func withOverview(t *testing.T) database {
 
 func (d database) upOverview(schema, namespace string, want bool) {
 	d.Helper()
-	if installed, err := migrations.UpOverview(d.Context(), d.Conn, schema, migrations.Overview{Namespace: namespace}); err != nil || installed != want {
-		d.Fatalf("installed is %v, %v, want %v", installed, err, want)
-	}
+	installed, err := migrations.UpOverview(d.Context(), d.Conn, schema, migrations.Overview{Namespace: namespace})
+	need.Must(d, err == nil && installed == want, "installed is %v, %v, want %v", installed, err, want)
 }
 
 // A producer of Overview's table inserts as before: it needs no right but that on the view, and a payload that is not an
@@ -46,10 +46,8 @@ func TestOverviewTakesInserts(t *testing.T) {
 		t.Errorf("the rows are\n%s\nwant\n%s", got, want)
 	}
 	pgtest.Exec(producer, `set timezone = 'Europe/Berlin'`) // within 4,800 hours the clocks change, once
-	if !pgtest.Value[bool](producer, `insert into outbox.events (topic, payload, next_attempt_at) values ('later', '{}', now() + interval '4800 hours')
-			returning next_attempt_at = now() + interval '4800 hours'`) {
-		t.Error("next_attempt_at is not the one that was given, where the clocks change before it")
-	}
+	need.That(t, pgtest.Value[bool](producer, `insert into outbox.events (topic, payload, next_attempt_at) values ('later', '{}', now() + interval '4800 hours')
+			returning next_attempt_at = now() + interval '4800 hours'`), "next_attempt_at is not the one that was given, where the clocks change before it")
 	for sql, want := range map[string]string{
 		insert: "is there already",
 		`insert into outbox.events (topic, payload) values ('orders', '[1]')`:                     "not a mapping",
@@ -60,14 +58,10 @@ func TestOverviewTakesInserts(t *testing.T) {
 		`select * from outbox.outbox_events`:                                                      "permission denied",
 		`select outbox.enqueue('shop', 'orders', '{}')`:                                           "permission denied",
 	} {
-		if _, err := producer.Exec(t.Context(), sql); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", sql, err, want)
-		}
+		need.Fails(t, want, "%s: %v, want %q", need.Err(producer.Exec(t.Context(), sql)), sql)
 	}
 	for _, sql := range []string{`update outbox.events set next_attempt_at = now()`, `delete from outbox.events`} {
-		if _, err := d.Exec(t.Context(), sql); err == nil || !strings.Contains(err.Error(), "takes INSERT alone") {
-			t.Errorf("%s as the owner: %v", sql, err)
-		}
+		need.Fails(t, "takes INSERT alone", "%s as the owner: %v", need.Err(d.Exec(t.Context(), sql)), sql)
 	}
 }
 
@@ -83,9 +77,8 @@ func TestOverviewHasItsStatuses(t *testing.T) {
 	}
 	pgtest.Exec(d, `insert into outbox.outbox_events (id, namespace, topic, payload) values (gen_random_uuid(), 'other', 'orders', '{}')`)
 	got := pgtest.Value[string](d, `select string_agg(o.status || ' ' || attempt_count, ', ' order by seq) from outbox.events as o join outbox.outbox_events using (id)`)
-	if want := "pending 0, pending 2, processing 2, processed 0, failed 10"; got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
+	want := "pending 0, pending 2, processing 2, processed 0, failed 10"
+	need.Want(t, want, "%s, want %s", got)
 	pgtest.Want(d, 7, "%d columns, want 7", `select count(*) from information_schema.columns where table_schema = 'outbox' and table_name = 'events'`)
 }
 
@@ -101,9 +94,7 @@ func TestOverviewIsInstalledTwice(t *testing.T) {
 	pgtest.Want(d, `sh"op {schema}`, "the namespace is %s", `select namespace from outbox.outbox_events`)
 	refused := func(d database, schema, namespace, want string) {
 		t.Helper()
-		if _, err := migrations.UpOverview(t.Context(), d.Conn, schema, migrations.Overview{Namespace: namespace}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want %q", err, want)
-		}
+		need.Fails(t, want, "%v, want %q", need.Err(migrations.UpOverview(t.Context(), d.Conn, schema, migrations.Overview{Namespace: namespace})))
 	}
 	refused(d, "outbox", "it's", "namespace")
 	d.up("second")
@@ -150,9 +141,8 @@ func TestReplacedViewsNameWhoReadsThem(t *testing.T) {
 				said = sentence
 				end()
 			})
-			if installed, err := test.up(ctx, d); err != nil || !installed {
-				t.Fatalf("installed is %v, %v", installed, err)
-			}
+			installed, err := test.up(ctx, d)
+			need.Must(t, err == nil && installed, "installed is %v, %v", installed, err)
 			if want := fmt.Sprintf("%s, which the process %d of user ", test.want, reader); !strings.HasPrefix(said, want) {
 				t.Errorf("it reports %q, want %q", said, want)
 			}

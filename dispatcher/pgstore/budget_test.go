@@ -82,9 +82,8 @@ func (p planned) wantBudget(written, each int64, fair bool) {
 			pgtest.Exec(p, `select outbox.enqueue('shop', 'orders', jsonb_build_object('k', repeat('x', 191))) from generate_series(1, $1::integer)`, batch)
 		}
 	})
-	if size := pgtest.Value[int](p.outbox, `select max(size_bytes) from outbox.outbox_events`); size != 200 {
-		p.Fatalf("the payload and empty headers have %d bytes, want 200", size)
-	}
+	size := pgtest.Value[int](p.outbox, `select max(size_bytes) from outbox.outbox_events`)
+	need.Must(p, size == 200, "the payload and empty headers have %d bytes, want 200", size)
 
 	store := p.Store("shop", uuid.New())
 	var held [][]dispatcher.Lease
@@ -93,9 +92,7 @@ func (p planned) wantBudget(written, each int64, fair bool) {
 			req := share("orders", batch)
 			req.Fair = fair
 			c, err := store.Claim(p.Context(), req)
-			if err != nil || len(c.Events) != batch {
-				p.Fatalf("claimed %d events, %v", len(c.Events), err)
-			}
+			need.Must(p, err == nil && len(c.Events) == batch, "claimed %d events, %v", len(c.Events), err)
 			held = append(held, leasesOf(c.Events))
 		}
 	})
@@ -111,15 +108,11 @@ func (p planned) wantBudget(written, each int64, fair bool) {
 		}
 	})
 	p.Logf("WAL bytes per event: %d to insert, %d to claim, %d to ack; %d of %d claims HOT", inserted/events, claimed/events, acked/events, hot, updated)
-	if updated != events || hot < events*95/100 {
-		p.Errorf("%d of %d claims were HOT, want 95%% of %d", hot, updated, events)
-	}
-	if perEvent := (claimed + acked) / events; perEvent > written {
-		p.Errorf("claim and ack write %d bytes of WAL for an event, want at most %d", perEvent, written)
-	}
-	if perEvent := (inserted + claimed + acked) / events; perEvent > each {
-		p.Errorf("insert, claim and ack write %d bytes of WAL for an event, want at most %d", perEvent, each)
-	}
+	need.That(p, updated == events && hot >= events*95/100, "%d of %d claims were HOT, want 95%% of %d", hot, updated, events)
+	perEvent := (claimed + acked) / events
+	need.That(p, perEvent <= written, "claim and ack write %d bytes of WAL for an event, want at most %d", perEvent, written)
+	perEvent = (inserted + claimed + acked) / events
+	need.That(p, perEvent <= each, "insert, claim and ack write %d bytes of WAL for an event, want at most %d", perEvent, each)
 }
 
 // wal is how many bytes of WAL the server writes meanwhile.
@@ -156,9 +149,7 @@ func TestBacklogBehindASnapshotStaysCheap(t *testing.T) {
 	for range cap(reads) {
 		before := p.blocks()
 		claimed, err := store.Claim(t.Context(), share("orders", 500))
-		if err != nil || len(claimed.Events) != 500 {
-			t.Fatalf("claimed %d events, %v", len(claimed.Events), err)
-		}
+		need.Must(t, err == nil && len(claimed.Events) == 500, "claimed %d events, %v", len(claimed.Events), err)
 		reads = append(reads, p.blocks()-before)
 		acked(t, store, claimed.Events)
 	}
@@ -170,9 +161,8 @@ func TestBacklogBehindASnapshotStaysCheap(t *testing.T) {
 	}
 	t.Logf("buffers that a claim of 500 read: %v", reads)
 	// Now and then a claim starts at the front. On a slow machine that is a few of the forty.
-	if allowed := int(time.Since(began)/pgstore.FullPass) + 1; costly > allowed {
-		t.Errorf("%d claims read half as much again as the first, want at most %d", costly, allowed)
-	}
+	allowed := int(time.Since(began)/pgstore.FullPass) + 1
+	need.That(t, costly <= allowed, "%d claims read half as much again as the first, want at most %d", costly, allowed)
 }
 
 // planned is an outbox that is looked at through one connection, without autovacuum: what the
@@ -298,9 +288,7 @@ func (p planned) explain(sql string) plan {
 	if err == nil {
 		err = tx.Commit(ctx)
 	}
-	if err != nil {
-		p.Fatalf("explain %s: %v", sql, err)
-	}
+	need.Must(p, err == nil, "explain %s: %v", sql, err)
 	var out []struct {
 		Plan   plan    `json:"Plan"`
 		Millis float64 `json:"Execution Time"`
@@ -345,9 +333,7 @@ func (o outbox) wantCounts(off int64, estimated bool) {
 	} {
 		want := pgtest.Value[int64](o, `select (select count(*) from outbox.outbox_events where topic = $1)
 			+ (select count(*) from outbox.outbox_dead_letters where topic = $1 and resolution is null)`, topic)
-		if count.Estimated != estimated || max(count.N-want, want-count.N) > off {
-			o.Errorf("%s is %+v, want %d, estimated: %t", topic, count, want, estimated)
-		}
+		need.That(o, count.Estimated == estimated && max(count.N-want, want-count.N) <= off, "%s is %+v, want %d, estimated: %t", topic, count, want, estimated)
 	}
 }
 
@@ -363,12 +349,8 @@ func TestSizesGrowWithTheTable(t *testing.T) {
 	empty := sizes()
 	o.fill(1000, "orders")
 	filled := sizes()
-	if len(empty) != 2 || empty["outbox_dead_letters"] == 0 || filled["outbox_dead_letters"] != empty["outbox_dead_letters"] {
-		t.Errorf("empty: %v, filled: %v", empty, filled)
-	}
-	if filled["outbox_events"] < empty["outbox_events"]+1000*100 {
-		t.Errorf("1000 rows took the table from %d to %d bytes", empty["outbox_events"], filled["outbox_events"])
-	}
+	need.That(t, len(empty) == 2 && empty["outbox_dead_letters"] != 0 && filled["outbox_dead_letters"] == empty["outbox_dead_letters"], "empty: %v, filled: %v", empty, filled)
+	need.That(t, filled["outbox_events"] >= empty["outbox_events"]+1000*100, "1000 rows took the table from %d to %d bytes", empty["outbox_events"], filled["outbox_events"])
 }
 
 // RowsVariable names the environment variable with the number of rows of TestStatementsKeepTheirPlansAmongAMillionRows. Set it to 10000000
@@ -386,9 +368,8 @@ func TestStatementsKeepTheirPlansAmongAMillionRows(t *testing.T) {
 	million := 1_000_000
 	if text := os.Getenv(RowsVariable); text != "" {
 		var err error
-		if million, err = strconv.Atoi(text); err != nil {
-			t.Fatalf("%s: %v", RowsVariable, err)
-		}
+		million, err = strconv.Atoi(text)
+		need.Must(t, err == nil, "%s: %v", RowsVariable, err)
 	}
 	p := newPlanned(t, pgtest.Migrated(t))
 	p.fill(5, "first")
@@ -403,17 +384,15 @@ func TestStatementsKeepTheirPlansAmongAMillionRows(t *testing.T) {
 	neighbour := p.claim("after", 100)
 	t.Logf("claim of 100: %d buffers alone, %d (%.1f ms) next to a million rows of another topic", alone.buffers(), neighbour.buffers(), neighbour.millis)
 	// The live index is higher by now: its descent reads a few pages more.
-	if neighbour.buffers() > alone.buffers()+3 {
-		t.Errorf("a claim reads %d buffers next to a million rows of another topic, and %d without them", neighbour.buffers(), alone.buffers())
-	}
+	need.That(t, neighbour.buffers() <= alone.buffers()+3,
+		"a claim reads %d buffers next to a million rows of another topic, and %d without them", neighbour.buffers(), alone.buffers())
 	p.wantExpiredCheap()
 	p.wantDepth("big")
 	p.markDead("after", million)
 	dead := p.claim("after", 100)
 	t.Logf("claim of 100: %d buffers (%.1f ms) among %d rows of its topic that are not due, and as many delivered", dead.buffers(), dead.millis, million)
-	if dead.Rows != 100 || dead.buffers() > alone.buffers()*3/2 {
-		t.Errorf("a claim reads %d buffers among rows that are not due or delivered, and %d without them", dead.buffers(), alone.buffers())
-	}
+	need.That(t, dead.Rows == 100 && dead.buffers() <= alone.buffers()*3/2,
+		"a claim reads %d buffers among rows that are not due or delivered, and %d without them", dead.buffers(), alone.buffers())
 
 	pgtest.Exec(p, `delete from pg_statistic where starelid = 'outbox.outbox_events'::regclass`)
 	pgtest.Exec(p, `update pg_class set reltuples = -1, relpages = 0 where oid in (
@@ -448,20 +427,14 @@ func (p planned) wantIndexPlans(when string) {
 		verb, index string
 		plan        plan
 	}{{"claim", "outbox_events_live", claim}, {"ack", "outbox_events_pkey", ack}} {
-		if n := test.plan.written(); n != 100 {
-			p.Errorf("%s: %s wrote %d rows, want 100", when, test.verb, n)
-		}
+		need.Want(p, 100, "%s: %s wrote %d rows, want 100", test.plan.written(), when, test.verb)
 		for _, bad := range []string{"Seq Scan", "Sort", "Incremental Sort", "Bitmap Heap Scan"} {
-			if test.plan.has(bad) {
-				p.Errorf("%s: %s has a %s: %+v", when, test.verb, bad, test.plan)
-			}
+			need.That(p, !test.plan.has(bad), "%s: %s has a %s: %+v", when, test.verb, bad, test.plan)
 		}
-		if n := test.plan.buffers(); n > 1500 {
-			p.Errorf("%s: %s of 100 rows read %d buffers", when, test.verb, n)
-		}
-		if got := slices.Collect(maps.Keys(test.plan.indexes())); !slices.Equal(got, []string{test.index}) {
-			p.Errorf("%s: %s uses the indexes %v, want %s", when, test.verb, got, test.index)
-		}
+		n := test.plan.buffers()
+		need.That(p, n <= 1500, "%s: %s of 100 rows read %d buffers", when, test.verb, n)
+		got := slices.Collect(maps.Keys(test.plan.indexes()))
+		need.That(p, slices.Equal(got, []string{test.index}), "%s: %s uses the indexes %v, want %s", when, test.verb, got, test.index)
 	}
 }
 
@@ -474,9 +447,7 @@ func (p planned) wantExpiredCheap() {
 	expired := p.claim("big", 100)
 	p.Logf("claim of 100 expired of a million: %d buffers, %.1f ms", expired.buffers(), expired.millis)
 	pgtest.Want(p.outbox, 100, "%d rows were claimed again, want 100", `select count(*) from outbox.outbox_events where topic = 'big' and suspicion = 1`)
-	if expired.buffers() > 2*fresh.buffers() {
-		p.Errorf("a claim of expired rows reads %d buffers, one of pending rows %d", expired.buffers(), fresh.buffers())
-	}
+	need.That(p, expired.buffers() <= 2*fresh.buffers(), "a claim of expired rows reads %d buffers, one of pending rows %d", expired.buffers(), fresh.buffers())
 	p.ack("big")
 }
 
@@ -492,12 +463,9 @@ func (p planned) wantDepth(topic string) {
 	blocks := p.blocks() - before
 	got := depth.Topics[0].Pending
 	p.Logf("depth of %d pending: %d, estimated %t, with %d buffers", exact, got.N, got.Estimated, blocks)
-	if off := max(got.N-exact, exact-got.N); !got.Estimated || off > exact/10 {
-		p.Errorf("depth says %+v pending of %d", got, exact)
-	}
-	if blocks > 3*dispatcher.DepthCap {
-		p.Errorf("depth read %d buffers", blocks)
-	}
+	off := max(got.N-exact, exact-got.N)
+	need.That(p, got.Estimated && off <= exact/10, "depth says %+v pending of %d", got, exact)
+	need.That(p, blocks <= 3*dispatcher.DepthCap, "depth read %d buffers", blocks)
 }
 
 // blocks is how many buffers of the events and their indexes this connection has read.

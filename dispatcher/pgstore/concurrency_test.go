@@ -139,15 +139,12 @@ func TestWrongClockOfAWorkerChangesNothing(t *testing.T) {
 	from := o.Now()
 	var events []*dispatcher.Event
 	synctest.Test(t, func(t *testing.T) {
-		if year := time.Now().Year(); year != 2000 {
-			t.Fatalf("the clock says %d", year)
-		}
+		year := time.Now().Year()
+		need.Must(t, year == 2000, "the clock says %d", year)
 		pool := pgtest.Pool(t, o.Config().ConnString())
 		store := pgstore.New(pool, pgstore.Options{Schema: pgtest.Schema, Namespace: "shop"})
 		claimed, err := store.Claim(t.Context(), share("a", 10))
-		if err != nil || len(claimed.Events) != 4 {
-			t.Fatalf("claimed %d events, %v, want 4", len(claimed.Events), err)
-		}
+		need.Must(t, err == nil && len(claimed.Events) == 4, "claimed %d events, %v, want 4", len(claimed.Events), err)
 		events = claimed.Events
 		leases := leasesOf(events)
 		for verb, write := range map[string]func() ([]dispatcher.Lease, error){
@@ -165,15 +162,12 @@ func TestWrongClockOfAWorkerChangesNothing(t *testing.T) {
 			}
 		}
 		depth, err := store.Depth(t.Context(), nil)
-		if err != nil || len(depth.Topics) != 1 || depth.Topics[0].Pending.N != 1 || depth.Topics[0].Scheduled.N != 1 {
-			t.Errorf("depth is %+v, %v, want 1 pending and 1 scheduled", depth, err)
-		}
+		need.That(t, err == nil && len(depth.Topics) == 1 && depth.Topics[0].Pending.N == 1 && depth.Topics[0].Scheduled.N == 1,
+			"depth is %+v, %v, want 1 pending and 1 scheduled", depth, err)
 	})
 	to := o.Now()
 	between := func(what string, at time.Time, delay time.Duration) {
-		if at.Before(from.Add(delay)) || at.After(to.Add(delay)) {
-			t.Errorf("%s is %v, want %v after a time between %v and %v", what, at, delay, from, to)
-		}
+		need.That(t, !at.Before(from.Add(delay)) && !at.After(to.Add(delay)), "%s is %v, want %v after a time between %v and %v", what, at, delay, from, to)
 	}
 	extended, nacked := o.Row(events[1].ID), o.Row(events[3].ID)
 	between("locked_until of the extended", extended.LockedUntil, time.Hour)
@@ -182,9 +176,8 @@ func TestWrongClockOfAWorkerChangesNothing(t *testing.T) {
 		between("updated_at", o.Row(e.ID).UpdatedAt, 0)
 	}
 	for _, column := range []string{"created_at", "updated_at", "next_attempt_at", "locked_until"} {
-		if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_events where `+column+` < $1`, from.Add(-time.Hour)); n != 0 {
-			t.Errorf("%d rows have a %s of the wrong clock", n, column)
-		}
+		n := pgtest.Value[int](o, `select count(*) from outbox.outbox_events where `+column+` < $1`, from.Add(-time.Hour))
+		need.That(t, n == 0, "%d rows have a %s of the wrong clock", n, column)
 	}
 }
 
@@ -210,9 +203,7 @@ func TestStoreWorksInEachQueryMode(t *testing.T) {
 		one.pastRow(idOf(one.Now(), 1), "shop", "a", 0, 1)
 		all, _, _ := one.past(pgstore.Past{Last: 10})
 		ids, _, _ := one.past(pgstore.Past{Topics: []string{"a"}, Since: time.Hour, Last: 10})
-		if len(all) != 7 || !slices.Equal(ids, []int{1}) {
-			t.Errorf("Past: %v, and %v of the last hour; want 7 rows, and row 1", all, ids)
-		}
+		need.That(t, len(all) == 7 && slices.Equal(ids, []int{1}), "Past: %v, and %v of the last hour; want 7 rows, and row 1", all, ids)
 		need.Want(t, before, "the session's settings changed from\n%s\nto\n%s", pgtest.Value[string](one, settings), before)
 	})
 }
@@ -223,9 +214,7 @@ func useAll(t *testing.T, store dispatcher.Store) {
 	req := share("a", 6)
 	req.MaxBytes = 1 << 20
 	claimed, err := store.Claim(ctx, req)
-	if err != nil || len(claimed.Events) != 6 {
-		t.Fatalf("Claim: %d events, %v", len(claimed.Events), err)
-	}
+	need.Must(t, err == nil && len(claimed.Events) == 6, "Claim: %d events, %v", len(claimed.Events), err)
 	leases := leasesOf(claimed.Events)
 	_, err = store.Ack(ctx, leases[:1])
 	check(t, "Ack", err)
@@ -240,9 +229,7 @@ func useAll(t *testing.T, store dispatcher.Store) {
 		{Lease: dispatcher.Lease{ID: uuid.New(), Number: 1}},
 	})
 	check(t, "Nack", err)
-	if len(lost) != 1 {
-		t.Errorf("Nack lost %v, want the row that there is not", lost)
-	}
+	need.That(t, len(lost) == 1, "Nack lost %v, want the row that there is not", lost)
 	topics, err := store.Topics(ctx)
 	check(t, "Topics", err)
 	schema, err := store.Schema(ctx)
@@ -251,23 +238,17 @@ func useAll(t *testing.T, store dispatcher.Store) {
 	check(t, "Depth", err)
 	one := dispatcher.Count{N: 1}
 	d := depth.Topics[0]
-	if !slices.Equal(topics, []string{"a"}) || schema.State != dispatcher.SchemaReady ||
-		d.Pending != one || d.Scheduled != one || d.Processing.N != 2 || d.Dead != one {
-		t.Errorf("topics %v, schema %+v, depth %+v", topics, schema, d)
-	}
+	need.That(t, slices.Equal(topics, []string{"a"}) && schema.State == dispatcher.SchemaReady && d.Pending == one && d.Scheduled == one && d.Processing.N == 2 && d.Dead == one,
+		"topics %v, schema %+v, depth %+v", topics, schema, d)
 	req.Keys = &dispatcher.KeyOrder{PerKey: 2, BlockOnDead: true}
 	claimed, err = store.Claim(ctx, req)
 	check(t, "Claim in order per key", err)
-	if len(claimed.Events) != 1 || claimed.Events[0].ID != leases[2].ID {
-		t.Errorf("claimed %d events in order per key, want the one that was released", len(claimed.Events))
-	}
+	need.That(t, len(claimed.Events) == 1 && claimed.Events[0].ID == leases[2].ID, "claimed %d events in order per key, want the one that was released", len(claimed.Events))
 }
 
 func check(t *testing.T, verb string, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatalf("%s: %v", verb, err)
-	}
+	need.Must(t, err == nil, "%s: %v", verb, err)
 }
 
 // beat is one heartbeat of a store's worker.
@@ -301,9 +282,8 @@ func TestHeartbeatWritesOneRowPerWorker(t *testing.T) {
 	if !pgtest.Value[bool](o, `select started_at between $2 and $3 and seen_at > $3 and topics = '{}' and ordered and blocks from outbox.outbox_workers where worker = $1`, one, from, first) {
 		t.Errorf("after the second time the row is %s", pgtest.Value[string](o, `select w::text from outbox.outbox_workers as w where worker = $1`, one))
 	}
-	if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_workers where worker = any ($1)`, []uuid.UUID{one, other, lost}); n != 3 || pgtest.Value[int](o, `select count(*) from outbox.outbox_workers`) != 3 {
-		t.Errorf("%d of the 3 rows that must stay are there", n)
-	}
+	n := pgtest.Value[int](o, `select count(*) from outbox.outbox_workers where worker = any ($1)`, []uuid.UUID{one, other, lost})
+	need.That(t, n == 3 && pgtest.Value[int](o, `select count(*) from outbox.outbox_workers`) == 3, "%d of the 3 rows that must stay are there", n)
 
 	pgtest.Exec(o, `update outbox.outbox_workers set seen_at = now() - interval '2 days' where worker = $1`, one) // it was frozen
 	beat(one, pgstore.WorkerInfo{Dispatcher: "orders"})
@@ -342,9 +322,7 @@ func TestSharingNamesRunningDispatchersOfTheTopics(t *testing.T) {
 		{"eu/stock", []string{"stock"}, []string{"us/all"}},
 	} {
 		got, err := o.Store("shop", uuid.New()).(*pgstore.Store).Sharing(t.Context(), pgstore.WorkerInfo{Dispatcher: c.name, Topics: c.topics})
-		if err != nil || !slices.Equal(got, c.want) {
-			t.Errorf("%s shares %v with %v, %v; want %v", c.name, c.topics, got, err, c.want)
-		}
+		need.That(t, err == nil && slices.Equal(got, c.want), "%s shares %v with %v, %v; want %v", c.name, c.topics, got, err, c.want)
 	}
 }
 
@@ -361,12 +339,10 @@ func TestHeartbeatsDivideTheRate(t *testing.T) {
 	orders := pgstore.WorkerInfo{Dispatcher: "orders", Live: time.Hour}
 	step := func(what string, store dispatcher.Store, live int, part float64) {
 		t.Helper()
-		if got := beat(t, store, orders); got.Live != live || math.Abs(got.Part-part) > 1e-9 {
-			t.Errorf("%s: %+v, want part %v of %d", what, got, part, live)
-		}
-		if sum := pgtest.Value[float64](o, `select sum(part) from outbox.outbox_workers where dispatcher = 'orders' and live_until > now()`); sum > 1+1e-9 {
-			t.Errorf("%s: the parts have the sum %v", what, sum)
-		}
+		got := beat(t, store, orders)
+		need.That(t, got.Live == live && math.Abs(got.Part-part) <= 1e-9, "%s: %+v, want part %v of %d", what, got, part, live)
+		sum := pgtest.Value[float64](o, `select sum(part) from outbox.outbox_workers where dispatcher = 'orders' and live_until > now()`)
+		need.That(t, sum <= 1+1e-9, "%s: the parts have the sum %v", what, sum)
 	}
 	beat(t, o.Store("shop", uuid.New()), pgstore.WorkerInfo{Dispatcher: "others"})
 	beat(t, o.Store("other", uuid.New()), orders)
@@ -455,8 +431,6 @@ func TestHeartbeatsWhoseResponsesAreLost(t *testing.T) {
 		if !step.lost {
 			uses[step.worker] = got.Part
 		}
-		if uses[step.worker] != step.uses || uses[0]+uses[1] > 1 {
-			t.Errorf("%s: the two use %v, want %v of it", step.what, uses, step.uses)
-		}
+		need.That(t, uses[step.worker] == step.uses && uses[0]+uses[1] <= 1, "%s: the two use %v, want %v of it", step.what, uses, step.uses)
 	}
 }

@@ -91,12 +91,8 @@ func TestOrphansAreDueRowsThatNoWorkerServes(t *testing.T) {
 	}}
 	from := o.Now()
 	got := o.data()
-	if fmt.Sprint(got.Orphans) != fmt.Sprint(want) {
-		t.Errorf("it finds %+v, want %+v", got.Orphans, want)
-	}
-	if got.ObservedAt.Before(from) || got.ObservedAt.After(o.Now()) {
-		t.Errorf("it looked at %s", got.ObservedAt)
-	}
+	need.That(t, fmt.Sprint(got.Orphans) == fmt.Sprint(want), "it finds %+v, want %+v", got.Orphans, want)
+	need.That(t, !got.ObservedAt.Before(from) && !got.ObservedAt.After(o.Now()), "it looked at %s", got.ObservedAt)
 }
 
 // What a dispatcher's processes that run say is added up, and the dead events of its topics are counted by their times. An
@@ -137,15 +133,13 @@ func TestOutcomesAddUpRunningProcesses(t *testing.T) {
 		{Window: time.Hour, Delivered: 100, Failed: 20, Dead: dispatcher.Count{N: 5}},
 	}
 	need.WantAll(t, want, "the outcomes are %+v, want %+v", o.data("orders").Windows)
-	if got := o.data().Windows[1].Dead; got.N != 12 {
-		t.Errorf("%d events of all topics became dead in the last hour, want 12", got.N)
-	}
+	got := o.data().Windows[1].Dead
+	need.Want(t, 12, "%d events of all topics became dead in the last hour, want 12", got.N)
 	if rate, known := want[0].SuccessRate(); !known || rate != 0.75 || want[0].Name() != "5m" || want[1].Name() != "1h" {
 		t.Errorf("the rate of %s is %v, %t", want[0].Name(), rate, known)
 	}
-	if _, known := (dispatcher.Outcomes{}).SuccessRate(); known {
-		t.Error("there is a rate without attempts")
-	}
+	_, known := (dispatcher.Outcomes{}).SuccessRate()
+	need.That(t, !known, "there is a rate without attempts")
 }
 
 // Both queries read a bounded number of rows by indexes, whatever waits and whatever is dead, with statistics of an empty
@@ -186,25 +180,19 @@ func TestDataPlansAreBounded(t *testing.T) {
 		} {
 			got := p.explain(c.sql)
 			t.Logf("%s with %s statistics: %d buffers", name, statistics, got.buffers())
-			if got.buffers() > c.buffers {
-				t.Errorf("%s with %s statistics: %d buffers, want %d at most", name, statistics, got.buffers(), c.buffers)
-			}
-			if !got.indexes()[c.index] || got.has("Sort") && name == "outcomes" {
-				t.Errorf("%s with %s statistics uses %v", name, statistics, got.indexes())
-			}
+			need.That(t, got.buffers() <= c.buffers, "%s with %s statistics: %d buffers, want %d at most", name, statistics, got.buffers(), c.buffers)
+			need.That(t, got.indexes()[c.index] && (!got.has("Sort") || name != "outcomes"), "%s with %s statistics uses %v", name, statistics, got.indexes())
 		}
 	}
 	got := p.data("topic-1")
 	if o := got.Orphans; o.Unserved.N < 20_000 || o.Unserved.N > 60_000 || !o.Unserved.Estimated || len(o.Topics) != dispatcher.OrphanTopicsListed {
 		t.Errorf("%d orphans, estimated %t, in %d topics that are listed", o.Unserved.N, o.Unserved.Estimated, len(o.Topics))
 	}
-	if d := got.Windows[1].Dead; d.Estimated || d.N < 11 || d.N > 13 {
-		t.Errorf("%+v became dead, want the 12 of 3,600", d)
-	}
+	d := got.Windows[1].Dead
+	need.That(t, !d.Estimated && d.N >= 11 && d.N <= 13, "%+v became dead, want the 12 of 3,600", d)
 	pgtest.Exec(p, `update outbox.outbox_dead_letters set dead_at = now() where id <= 20000`)
-	if d := p.data().Windows[0].Dead; !d.Estimated || d.N != dispatcher.DepthCap+1 {
-		t.Errorf("%+v of 20,000 dead letters", d)
-	}
+	d = p.data().Windows[0].Dead
+	need.That(t, d.Estimated && d.N == dispatcher.DepthCap+1, "%+v of 20,000 dead letters", d)
 }
 
 // Rows with times that an adoption may bring harm themselves alone: those that are due are claimed, in whatever way
@@ -232,9 +220,7 @@ func TestOddTimesHarmTheirRowsAlone(t *testing.T) {
 	store := o.Store("shop", uuid.New()).(*pgstore.Store)
 
 	odd, n, err := store.OddTimes(t.Context(), nil)
-	if err != nil || n != 9 || len(odd) != 5 {
-		t.Errorf("%d odd times, %v, %v; want 9, and 5 of them named", n, odd, err)
-	}
+	need.That(t, err == nil && n == 9 && len(odd) == 5, "%d odd times, %v, %v; want 9, and 5 of them named", n, odd, err)
 	for i, want := range []string{"due since before 1970", "due since before 1970", "created before 1970", "created in the future", "created in the future"} {
 		if len(odd) > i && (odd[i].ID[15] != byte(i+1) || !strings.Contains(odd[i].What, want)) {
 			t.Errorf("row %d is %+v, want %q", i+1, odd[i], want)
@@ -245,9 +231,8 @@ func TestOddTimesHarmTheirRowsAlone(t *testing.T) {
 	}
 	depth, err := store.Depth(t.Context(), nil)
 	need.OK(t, err)
-	if d := depth.Topics[0]; d.Pending.N != 7 || d.Scheduled.N != 4 || !d.DueSince.Equal(time.Unix(0, 0)) {
-		t.Errorf("depth is %+v, want 7 due, since 1970 at most, and 4 later", d)
-	}
+	d := depth.Topics[0]
+	need.That(t, d.Pending.N == 7 && d.Scheduled.N == 4 && d.DueSince.Equal(time.Unix(0, 0)), "depth is %+v, want 7 due, since 1970 at most, and 4 later", d)
 	for _, keys := range []*dispatcher.KeyOrder{nil, {PerKey: 1}} {
 		var seqs []int
 		for range 9 {
@@ -262,14 +247,11 @@ func TestOddTimesHarmTheirRowsAlone(t *testing.T) {
 				}
 			}
 		}
-		if slices.Sort(seqs); !slices.Equal(seqs, []int{1, 2, 3, 4, 5, 6, 0x11}) {
-			t.Errorf("with order %+v: claimed %v, want all seven that are due", keys, seqs)
-		}
+		slices.Sort(seqs)
+		need.That(t, slices.Equal(seqs, []int{1, 2, 3, 4, 5, 6, 0x11}), "with order %+v: claimed %v, want all seven that are due", keys, seqs)
 		pgtest.Exec(o, `update outbox.outbox_events set locked_until = '-infinity' where status = 'processing'`)
 	}
-	if _, err := store.Depth(t.Context(), nil); err != nil {
-		t.Error(err)
-	}
+	need.Want(t, nil, "%v", need.Err(store.Depth(t.Context(), nil)))
 }
 
 // A lease that was given by a clock which was an hour ahead is over, and named until then. One of a worker with a longer
@@ -301,9 +283,8 @@ func TestLeaseOfAClockAheadIsOver(t *testing.T) {
 		for _, e := range c.Events {
 			seqs = append(seqs, e.Seq)
 		}
-		if slices.Sort(seqs); !slices.Equal(seqs, []int64{2, 4}) {
-			t.Errorf("claimed %v, want rows 2 and 4", seqs)
-		}
+		slices.Sort(seqs)
+		need.That(t, slices.Equal(seqs, []int64{2, 4}), "claimed %v, want rows 2 and 4", seqs)
 		pgtest.Exec(o, `update outbox.outbox_events set updated_at = now() + interval '1 hour', locked_until = now() + interval '61 minutes' where seq in (2, 4)`)
 	}
 }
@@ -388,9 +369,8 @@ func TestPastRowsComeNewestFirst(t *testing.T) {
 		"none":       {pgstore.Past{Last: 100, Topics: []string{"c"}}, nil, 12},
 	} {
 		got, _, looked := o.past(c.past)
-		if !slices.Equal(got, c.want) || looked != (pgstore.PastRead{Rows: c.looked, All: true}) {
-			t.Errorf("%s: got %v, looked at %+v; want %v, %d", name, got, looked, c.want, c.looked)
-		}
+		need.That(t, slices.Equal(got, c.want) && looked == (pgstore.PastRead{Rows: c.looked, All: true}),
+			"%s: got %v, looked at %+v; want %v, %d", name, got, looked, c.want, c.looked)
 	}
 }
 
@@ -408,17 +388,11 @@ func TestPastRowsAreWhole(t *testing.T) {
 		rows = append(rows, page...)
 		return nil
 	})
-	if err != nil || len(rows) != 2 {
-		t.Fatalf("%d rows, error %v", len(rows), err)
-	}
-	if rows[0].Unreadable == nil || rows[0].Status != "delivered" || rows[1].Unreadable != nil {
-		t.Errorf("the first is %+v; want one that cannot be read", rows[0])
-	}
+	need.Must(t, err == nil && len(rows) == 2, "%d rows, error %v", len(rows), err)
+	need.That(t, rows[0].Unreadable != nil && rows[0].Status == "delivered" && rows[1].Unreadable == nil, "the first is %+v; want one that cannot be read", rows[0])
 	e := rows[1].Event
-	if got := fmt.Sprintln(e.ID, e.Namespace, e.Topic, e.EventType, e.AggregateID, e.Headers, string(e.Payload), e.Attempt, e.LeaseNumber, rows[1].Status, rows[1].Reason); got !=
-		id.String()+" shop orders Placed a map[a:1] \"xxx\" 3 9 dead permanent_failure\n" {
-		t.Error(got)
-	}
+	got := fmt.Sprintln(e.ID, e.Namespace, e.Topic, e.EventType, e.AggregateID, e.Headers, string(e.Payload), e.Attempt, e.LeaseNumber, rows[1].Status, rows[1].Reason)
+	need.Want(t, id.String()+" shop orders Placed a map[a:1] \"xxx\" 3 9 dead permanent_failure\n", "%v", got)
 }
 
 // Pages are bounded in rows and bytes, and the search in rows. CONTRACT: C-35
@@ -429,20 +403,17 @@ func TestPastIsBoundedInRowsAndBytes(t *testing.T) {
 	for n, bytes := range []int{3 << 20, 1 << 10, 5 << 20, 1 << 10, 3 << 20, 3 << 20} {
 		o.pastRow(idOf(now.Add(-time.Duration(n)*time.Minute), byte(n)), "shop", "large", 0, bytes)
 	}
-	if ids, pages, _ := o.past(pgstore.Past{Last: 100}); !slices.Equal(pages, []int{2, 1, 2, 1}) || len(ids) != 6 {
-		t.Errorf("pages of %v rows, of %v", pages, ids)
-	}
+	ids, pages, _ := o.past(pgstore.Past{Last: 100})
+	need.That(t, slices.Equal(pages, []int{2, 1, 2, 1}) && len(ids) == 6, "pages of %v rows, of %v", pages, ids)
 	pgtest.Exec(o, `delete from outbox.outbox_events`)
 	o.fill(2500, "orders")
-	if ids, pages, looked := o.past(pgstore.Past{Last: 2100}); len(ids) != 2100 || slices.Max(pages) != 100 || !looked.All {
-		t.Errorf("%d rows in pages of %v, looked at %+v", len(ids), pages, looked)
-	}
+	ids, pages, looked := o.past(pgstore.Past{Last: 2100})
+	need.That(t, len(ids) == 2100 && slices.Max(pages) == 100 && looked.All, "%d rows in pages of %v, looked at %+v", len(ids), pages, looked)
 	pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, payload)
 		select ('00000000-0000-7000-8000-' || lpad(to_hex(n + 5000), 12, '0'))::uuid, 'bank', 'orders', '{}' from generate_series(1, 110000) as n`)
 	pgtest.Exec(o, `update outbox.outbox_events set namespace = 'bank' where namespace = 'shop'`)
-	if ids, _, looked := o.past(pgstore.Past{Last: 10}); len(ids) != 0 || looked != (pgstore.PastRead{Rows: 100_100}) {
-		t.Errorf("%d rows, looked at %+v; want it to end after 100100", len(ids), looked)
-	}
+	ids, _, looked = o.past(pgstore.Past{Last: 10})
+	need.That(t, len(ids) == 0 && looked == (pgstore.PastRead{Rows: 100_100}), "%d rows, looked at %+v; want it to end after 100100", len(ids), looked)
 }
 
 // Whatever the statistics say, a look is a part of the primary key: no table is read, and nothing is sorted that
@@ -459,9 +430,8 @@ func TestPastReadsThePrimaryKey(t *testing.T) {
 		pgtest.Exec(p, `prepare past as `+pgstore.PastSQL())
 		pgtest.Exec(p, `prepare past_rows as `+pgstore.PastRowsSQL())
 		look := p.explain(`execute past ('shop', null, null, 'ffffffff-ffff-ffff-ffff-ffffffffffff', '00000000-0000-0000-0000-000000000000', 100)`)
-		if !look.indexes()["outbox_events_pkey"] || look.has("Seq Scan") || look.has("Sort") || look.buffers() > 400 {
-			t.Errorf("statistics %s: a look of 100 rows reads %d buffers: %+v", statistics, look.buffers(), look)
-		}
+		need.That(t, look.indexes()["outbox_events_pkey"] && !look.has("Seq Scan") && !look.has("Sort") && look.buffers() <= 400,
+			"statistics %s: a look of 100 rows reads %d buffers: %+v", statistics, look.buffers(), look)
 		ids := pgtest.Value[string](p.outbox, `select array_agg(id)::text from (select id from outbox.outbox_events limit 100) as e`)
 		if rows := p.explain(`execute past_rows ('` + ids + `')`); rows.has("Seq Scan") || rows.Rows != 100 || rows.buffers() > 1000 {
 			t.Errorf("statistics %s: a page of %d rows reads %d buffers: %+v", statistics, rows.Rows, rows.buffers(), rows)
@@ -481,9 +451,7 @@ func TestPastOnlyReads(t *testing.T) {
 		create view outbox.outbox_events as select * from outbox.real where outbox.touch()`)
 	store := o.Store("shop", uuid.New()).(*pgstore.Store)
 	nothing := func([]pgstore.PastRow) error { return nil }
-	if _, err := store.Past(t.Context(), pgstore.Past{Last: 9}, nothing); err == nil || !strings.Contains(err.Error(), "read-only transaction") {
-		t.Errorf("error %v; want that of a transaction that only reads", err)
-	}
+	need.Fails(t, "read-only transaction", "error %v; want that of a transaction that only reads", need.Err(store.Past(t.Context(), pgstore.Past{Last: 9}, nothing)))
 	pgtest.Exec(o, `drop view outbox.outbox_events; alter table outbox.real rename to outbox_events`)
 	stop, calls := errors.New("stop"), 0
 	_, err := store.Past(t.Context(), pgstore.Past{Last: 300}, func([]pgstore.PastRow) error {
@@ -491,9 +459,7 @@ func TestPastOnlyReads(t *testing.T) {
 		need.Want(t, 0, "%d connections are held", o.Stat().AcquiredConns())
 		return stop
 	})
-	if !errors.Is(err, stop) || calls != 1 {
-		t.Errorf("after %d calls: %v", calls, err)
-	}
+	need.That(t, errors.Is(err, stop) && calls == 1, "after %d calls: %v", calls, err)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := store.Past(ended, pgstore.Past{Last: 9}, nothing); !errors.Is(err, context.Canceled) {

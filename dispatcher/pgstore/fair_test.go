@@ -72,12 +72,10 @@ func TestClaimGivesEachTenantItsTurn(t *testing.T) {
 	pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, payload) select gen_random_uuid(), 'shop', 'orders', '{}' from generate_series(1, 3)`)
 	o.addTenants(6, 7, 5, time.Hour)
 	got := o.claimFair(store, 64)
-	if got[tenant(2)] != 2 || got[tenant(3)] != 2 || got[tenant(4)] != 2 || got[uuid.Nil] != 3 || got[tenant(6)] != 0 {
-		t.Errorf("tenants with few rows have %v, want all of theirs", got)
-	}
-	if got[tenant(1)]+got[tenant(5)] != 55 || got[tenant(1)]-got[tenant(5)] > 1 || got[tenant(5)]-got[tenant(1)] > 1 {
-		t.Errorf("tenants with many rows have %v, want 27 and 28", got)
-	}
+	need.That(t, got[tenant(2)] == 2 && got[tenant(3)] == 2 && got[tenant(4)] == 2 && got[uuid.Nil] == 3 && got[tenant(6)] == 0,
+		"tenants with few rows have %v, want all of theirs", got)
+	need.That(t, got[tenant(1)]+got[tenant(5)] == 55 && got[tenant(1)]-got[tenant(5)] <= 1 && got[tenant(5)]-got[tenant(1)] <= 1,
+		"tenants with many rows have %v, want 27 and 28", got)
 	if got := o.claimFair(store, 20, tenant(1)); got[tenant(1)] != 0 || got[tenant(5)] != 12 && got[tenant(5)] != 13 {
 		t.Errorf("without the first tenant the claim has %v, want what is left of the other", got)
 	}
@@ -107,12 +105,10 @@ func TestClaimsBeginAfterTheLastTenant(t *testing.T) {
 	}
 	o.addTenants(100, 180, 2, time.Hour)
 	o.addTenants(181, 181, 1, 0)
-	if got := o.claimFair(store, 10); got[tenant(181)] != 1 {
-		t.Errorf("behind 130 tenants without due rows the claim has %v", got)
-	}
-	if got := o.claimFair(store, 10); len(got) != 0 {
-		t.Errorf("with nothing due the claim has %v", got)
-	}
+	got := o.claimFair(store, 10)
+	need.That(t, got[tenant(181)] == 1, "behind 130 tenants without due rows the claim has %v", got)
+	got = o.claimFair(store, 10)
+	need.That(t, len(got) == 0, "with nothing due the claim has %v", got)
 }
 
 // A store that is to be fair says that the index is missing, with the remedy, and others do not look for it.
@@ -191,9 +187,8 @@ func TestTenantsHaveTheirRates(t *testing.T) {
 	most, all := int(50*seconds)+12+1, 0
 	for n := 1; n <= tenants; n++ {
 		all += got[tenant(n)]
-		if events := got[tenant(n)]; events > most {
-			t.Errorf("tenant %d has %d events in %.1fs, want at most %d", n, events, seconds, most)
-		}
+		events := got[tenant(n)]
+		need.That(t, events <= most, "tenant %d has %d events in %.1fs, want at most %d", n, events, seconds, most)
 	}
 	t.Logf("%.3f of the rate was used", float64(all)/(50*seconds*tenants))
 }
@@ -217,9 +212,8 @@ func TestClaimGivesATenantNoMoreThanItsRate(t *testing.T) {
 			TenantRate: dispatcher.Rate{Events: events, Period: period},
 		})
 		check(t, "claim", err)
-		if got := len(c.OverRate) == 1 && c.OverRate[0] == "orders"; got != over {
-			t.Errorf("a claim of %d events: topics with a tenant that has used its rate are %v, want orders among them: %t", len(c.Events), c.OverRate, over)
-		}
+		got := len(c.OverRate) == 1 && c.OverRate[0] == "orders"
+		need.That(t, got == over, "a claim of %d events: topics with a tenant that has used its rate are %v, want orders among them: %t", len(c.Events), c.OverRate, over)
 		return len(c.Events)
 	}
 	need.Want(t, 0, "a tenant that is new has %d events at once, want none before it is counted", claim(4, 1, time.Hour, true))
@@ -266,9 +260,8 @@ func TestFairClaimsWithinBytesTakeTurns(t *testing.T) {
 	}
 	add(3, 20)
 	for n := range 7 {
-		if got, _ := claim(dispatcher.Rate{}); len(got) != 1 || got[0] != tenant(n%3+1) {
-			t.Errorf("claim %d has %v, want tenant %d", n+1, got, n%3+1)
-		}
+		got, _ := claim(dispatcher.Rate{})
+		need.That(t, len(got) == 1 && got[0] == tenant(n%3+1), "claim %d has %v, want tenant %d", n+1, got, n%3+1)
 	}
 	pgtest.Exec(o, `delete from outbox.outbox_events`)
 	add(3, 1)
@@ -303,9 +296,8 @@ func TestFairClaimsKeepTheirPlans(t *testing.T) {
 					got := p.explain(fmt.Sprintf(`execute claim_fair ('shop', '{orders}', '{100}', '{-infinity}',
 						'{00000000-0000-7000-8000-000000000050}', 10, 33554432, '%s', '1 minute', true, 33554432, '{}', '{}', '', null, 1)`, worker))
 					t.Logf("%d tenants, %s: %d buffers, %.1f ms for %d rows", tenants, when, got.buffers(), got.millis, got.written())
-					if got.written() != 100 || got.buffers() > mostBuffers || got.has("Seq Scan") {
-						t.Errorf("%s: %d buffers for %d rows, indexes %v; want at most %d for 100", when, got.buffers(), got.written(), got.indexes(), mostBuffers)
-					}
+					need.That(t, got.written() == 100 && got.buffers() <= mostBuffers && !got.has("Seq Scan"),
+						"%s: %d buffers for %d rows, indexes %v; want at most %d for 100", when, got.buffers(), got.written(), got.indexes(), mostBuffers)
 				}
 			}
 			p.addTenants(1, tenants, 40_000/tenants, 0)

@@ -113,14 +113,10 @@ func TestLeasesRiseAfterTheServerForgets(t *testing.T) {
 			forgot = pgtest.Value[int64](f, `select last_value from outbox.outbox_leases`) < given
 			f.claim(f.outbox, 1)
 		}
-		if !forgot {
-			t.Errorf("%s: the server knows all that it gave: this proves nothing", test.name)
-		}
+		need.That(t, forgot, "%s: the server knows all that it gave: this proves nothing", test.name)
 		need.Want(t, 1, "%s: the fence has %d rows, want 1", pgtest.Value[int](f, `select count(*) from outbox.outbox_fence`), test.name)
 	}
-	if f.highest >= 1<<53 {
-		t.Errorf("%d is not exact in JavaScript", f.highest)
-	}
+	need.That(t, f.highest < 1<<53, "%d is not exact in JavaScript", f.highest)
 }
 
 // A standby that lagged takes over while the old primary lives on. The old one's numbers stay below the new one's, also
@@ -141,18 +137,16 @@ func TestLeasesRiseAfterAFailover(t *testing.T) {
 	f.claim(f.outbox, 500)
 
 	need.OK(t, standby.Promote(t.Context()))
-	if known := pgtest.Value[int64](behind, `select last_value from outbox.outbox_leases`); known >= f.highest {
-		t.Errorf("the standby knows %d of %d: this proves nothing", known, f.highest)
-	}
+	known := pgtest.Value[int64](behind, `select last_value from outbox.outbox_leases`)
+	need.That(t, known < f.highest, "the standby knows %d of %d: this proves nothing", known, f.highest)
 	first := f.claim(behind, 1)
 
 	old := &fenced{outbox: f.outbox, srv: f.srv}
 	old.claim(old.outbox, 200)
 	old.srv.Kill()
 	old.restarted(old.srv.Restart(t.Context()))
-	if last := old.claim(old.outbox, 200); last >= first {
-		t.Errorf("the old primary gives %d after it was started again, and the new one began at %d", last, first)
-	}
+	last := old.claim(old.outbox, 200)
+	need.That(t, last < first, "the old primary gives %d after it was started again, and the new one began at %d", last, first)
 	f.claim(behind, 200)
 }
 
@@ -177,13 +171,9 @@ func TestFenceIsRaisedOnce(t *testing.T) {
 			}()
 		}
 		for range cap(errs) {
-			if err := <-errs; err != nil {
-				t.Errorf("%s: %v", level, err)
-			}
+			need.Want(t, nil, "%s: %v", <-errs, level)
 		}
-		if got := pgtest.Value[string](o, `select string_agg(synchronous, ' ') from raised`); got != "local" {
-			t.Errorf("%s: the fence was raised with synchronous_commit %s, want once, with local", level, got)
-		}
+		need.Want(t, "local", "%s: the fence was raised with synchronous_commit %s, want once, with local", pgtest.Value[string](o, `select string_agg(synchronous, ' ') from raised`), level)
 	}
 }
 
@@ -200,9 +190,7 @@ func TestFenceIsRaisedWithoutTheEvents(t *testing.T) {
 	read := p.explain(`select outbox.outbox_fence_raise()`).buffers()
 	pgtest.Want(p.outbox, 1, "the fence has %d rows, want 1", `select count(*) from outbox.outbox_fence`)
 	t.Logf("%d buffers, with a table of %d pages", read, pages)
-	if read > pages/2 {
-		t.Errorf("raising the fence read %d buffers, with a table of %d pages", read, pages)
-	}
+	need.That(t, read <= pages/2, "raising the fence read %d buffers, with a table of %d pages", read, pages)
 }
 
 // A worker that stops reading in the middle of a claim gives all its rows up when the lease would have
@@ -248,16 +236,13 @@ func TestFrozenReaderGivesItsRowsUp(t *testing.T) {
 					need.Want(t, 1, "event %s is at attempt %d, want 1: the frozen claim was rolled back", e.Attempt, e.ID)
 				}
 				lost, err := other.Ack(t.Context(), leasesOf(claimed.Events))
-				if err != nil || len(lost) > 0 {
-					t.Errorf("lost %v, %v", lost, err)
-				}
+				need.That(t, err == nil && len(lost) == 0, "lost %v, %v", lost, err)
 				got += len(claimed.Events)
 				return got >= rows
 			})
 			cancel()
-			if n := <-ended; got != rows || n != 0 {
-				t.Errorf("the other worker had %d rows, and the frozen one %d, want %d and 0", got, n, rows)
-			}
+			n := <-ended
+			need.That(t, got == rows && n == 0, "the other worker had %d rows, and the frozen one %d, want %d and 0", got, n, rows)
 		})
 	}
 }
@@ -338,9 +323,7 @@ func TestDeadLetterSurvivesACrash(t *testing.T) {
 		lost, err := crash.store.Ack(t.Context(), held)
 		undone = undone || crash.after(lost, err, id).Status == "processing"
 	}
-	if !undone {
-		t.Error("no crash undid an ack: this test proves nothing")
-	}
+	need.That(t, undone, "no crash undid an ack: this test proves nothing")
 
 	id, held := crash.hold()
 	lost, err := crash.store.Nack(t.Context(), []dispatcher.Failure{{Lease: held[0], Reason: dispatcher.ReasonPoisonMessage}})
@@ -353,9 +336,7 @@ func TestDeadLetterSurvivesACrash(t *testing.T) {
 	claimed, err := crash.store.Claim(t.Context(), dispatcher.ClaimRequest{
 		Shares: []dispatcher.Share{{Topic: "orders", Limit: 1}}, Lease: time.Hour, MaxAttempts: 1,
 	})
-	if len(claimed.Dead) != 1 {
-		t.Errorf("dead are %v, want one", claimed.Dead)
-	}
+	need.That(t, len(claimed.Dead) == 1, "dead are %v, want one", claimed.Dead)
 	if row := crash.after(nil, err, id); row.Status != "dead" || len(p.DeadLetters(id)) != 1 {
 		t.Errorf("after a dead letter at a claim and a crash the row is %+v with %d dead letters, want it dead", row, len(p.DeadLetters(id)))
 	}
@@ -398,9 +379,7 @@ func logical(t *testing.T) outbox {
 	srv, err := postgres.Start(t.Context(), postgres.Options{Settings: map[string]string{"wal_level": "logical"}})
 	need.OK(t, err)
 	t.Cleanup(func() {
-		if err := srv.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
+		need.Want(t, nil, "%v", srv.Stop(context.Background()))
 	})
 	o := newOutbox(t, srv.DSN("postgres"))
 	conn, err := pgx.Connect(t.Context(), srv.DSN("postgres"))
@@ -430,9 +409,7 @@ func TestMoveByLogicalReplicationKeepsOrderAndTokens(t *testing.T) {
 	var highest int64
 	for range 300 {
 		claimed, err := old.Claim(t.Context(), share("orders", 5))
-		if err != nil || len(claimed.Events) != 5 {
-			t.Fatalf("claimed %d, %v", len(claimed.Events), err)
-		}
+		need.Must(t, err == nil && len(claimed.Events) == 5, "claimed %d, %v", len(claimed.Events), err)
 		highest = claimed.Events[0].LeaseNumber
 		need.OK(t, need.Err(old.Release(t.Context(), returnsOf(claimed.Events))))
 	}
@@ -442,9 +419,8 @@ func TestMoveByLogicalReplicationKeepsOrderAndTokens(t *testing.T) {
 		if err != nil || len(claimed.Events) != 1 {
 			return fmt.Errorf("claimed %d, %w", len(claimed.Events), err)
 		}
-		if n := claimed.Events[0].LeaseNumber; n <= highest {
-			t.Errorf("a claim after the move has number %d, and %d was given before", n, highest)
-		}
+		n := claimed.Events[0].LeaseNumber
+		need.That(t, n > highest, "a claim after the move has number %d, and %d was given before", n, highest)
 		highest = claimed.Events[0].LeaseNumber
 		lost, err := store.Nack(t.Context(), []dispatcher.Failure{{Lease: claimed.Events[0].Lease(), Reason: dispatcher.ReasonPoisonMessage}})
 		if err == nil && len(lost) > 0 {
@@ -465,30 +441,20 @@ func TestMoveByLogicalReplicationKeepsOrderAndTokens(t *testing.T) {
 	pgtest.Exec(to, `drop subscription outbox`)
 
 	schema, err := to.Store("shop", uuid.New()).Schema(t.Context())
-	if err != nil || schema.State != dispatcher.SchemaSequencesBehind || !strings.Contains(schema.Message, `select "outbox".outbox_moved()`) {
-		t.Errorf("before outbox_moved the schema is %+v, %v, want it to name the function", schema, err)
-	}
+	need.That(t, err == nil && schema.State == dispatcher.SchemaSequencesBehind && strings.Contains(schema.Message, `select "outbox".outbox_moved()`),
+		"before outbox_moved the schema is %+v, %v, want it to name the function", schema, err)
 	err = errors.Join(enqueue(to), enqueue(to)) // the first has the number of the dead row
-	if err == nil || !strings.Contains(err.Error(), "23505") {
-		t.Errorf("before outbox_moved enqueue says %v: this proves nothing", err)
-	}
+	need.That(t, err != nil && strings.Contains(err.Error(), "23505"), "before outbox_moved enqueue says %v: this proves nothing", err)
 	pgtest.Exec(to, `update outbox.outbox_events set key_hash = 1`) // as by the hash of another major version
 	pgtest.Exec(to, `update outbox.outbox_dead_letters set key_hash = 1`)
 	pgtest.Exec(to, `select outbox.outbox_moved()`)
-	if schema, err = to.Store("shop", uuid.New()).Schema(t.Context()); err != nil || schema.State != dispatcher.SchemaReady {
-		t.Errorf("after outbox_moved the schema is %+v, %v, want it ready", schema, err)
-	}
-	if err := enqueue(to); err != nil {
-		t.Error(err)
-	}
+	schema, err = to.Store("shop", uuid.New()).Schema(t.Context())
+	need.That(t, err == nil && schema.State == dispatcher.SchemaReady, "after outbox_moved the schema is %+v, %v, want it ready", schema, err)
+	need.Want(t, nil, "%v", enqueue(to))
 	for range 7 {
-		if err := kill(to); err != nil {
-			t.Error(err)
-		}
+		need.Want(t, nil, "%v", kill(to))
 	}
 	const hashes = `select string_agg(distinct key_hash::text, ' ') = outbox.outbox_key_hash('shop', 'orders', 'k', null)::text
 		from (select key_hash from outbox.outbox_events union all select key_hash from outbox.outbox_dead_letters) as all_of_them`
-	if !pgtest.Value[bool](to, hashes) {
-		t.Error("not all rows of the key have the hash that new ones get")
-	}
+	need.That(t, pgtest.Value[bool](to, hashes), "not all rows of the key have the hash that new ones get")
 }

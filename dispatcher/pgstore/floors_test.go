@@ -60,12 +60,9 @@ func TestNextClaimStartsBehindTheLast(t *testing.T) {
 		test.got.at = now
 		f.update(f.next([]string{"a"}), []dispatcher.Share{{Topic: "a", Limit: 3}}, test.got)
 		s := f.next([]string{"a", "never seen"})
-		if !s.times[0].Equal(test.want.at) || s.ids[0].Bytes != test.want.id || !s.floored || !s.pass {
-			t.Errorf("%s: starts at %v %v, floored %t, pass %t, want %+v", name, s.times[0], s.ids[0], s.floored, s.pass, test.want)
-		}
-		if !s.times[1].IsZero() || s.ids[1].Bytes != uuid.Nil || !s.ids[1].Valid {
-			t.Errorf("a topic that was never seen starts at %v %v", s.times[1], s.ids[1])
-		}
+		need.That(t, s.times[0].Equal(test.want.at) && s.ids[0].Bytes == test.want.id && s.floored && s.pass,
+			"%s: starts at %v %v, floored %t, pass %t, want %+v", name, s.times[0], s.ids[0], s.floored, s.pass, test.want)
+		need.That(t, s.times[1].IsZero() && s.ids[1].Bytes == uuid.Nil && s.ids[1].Valid, "a topic that was never seen starts at %v %v", s.times[1], s.ids[1])
 	}
 }
 
@@ -81,9 +78,7 @@ func TestFullPassesComeNowAndThen(t *testing.T) {
 			f.update(s, shares, found{at: time.Now(), rows: []row{rowAt(position{at: time.Now()})}})
 			return s.pass
 		}
-		if !claim() || claim() {
-			t.Error("the first claim starts at the front, and the second behind it")
-		}
+		need.That(t, claim() && !claim(), "the first claim starts at the front, and the second behind it")
 		passes := 0
 		for range 100 {
 			time.Sleep(fullPass / 10)
@@ -92,9 +87,7 @@ func TestFullPassesComeNowAndThen(t *testing.T) {
 			}
 		}
 		need.Want(t, 10, "%d of 100 claims started at the front, want each tenth", passes)
-		if !f.lift(shares) || !claim() || claim() {
-			t.Error("a lifted floor makes one claim start at the front")
-		}
+		need.That(t, f.lift(shares) && claim() && !claim(), "a lifted floor makes one claim start at the front")
 	})
 }
 
@@ -118,9 +111,8 @@ func TestFullPassesHaveABudget(t *testing.T) {
 			time.Sleep(2 * time.Millisecond)
 			f.lift(shares) // as after a claim that found nothing
 		}
-		if share := spent.Seconds() / time.Since(began).Seconds(); share < 0.04 || share > 0.06 {
-			t.Errorf("full passes took %.0f%% of the time, want 5%%", 100*share)
-		}
+		share := spent.Seconds() / time.Since(began).Seconds()
+		need.That(t, share >= 0.04 && share <= 0.06, "full passes took %.0f%% of the time, want 5%%", 100*share)
 
 		time.Sleep(time.Minute)
 		f.lift(shares)
@@ -129,9 +121,8 @@ func TestFullPassesHaveABudget(t *testing.T) {
 		for !f.lift(shares) {
 			time.Sleep(10 * time.Millisecond)
 		}
-		if took := time.Since(waited); took > 6*time.Second {
-			t.Errorf("after a pass that took an hour the next one came after %v, want a few seconds", took)
-		}
+		took := time.Since(waited)
+		need.That(t, took <= 6*time.Second, "after a pass that took an hour the next one came after %v, want a few seconds", took)
 	})
 }
 
@@ -175,9 +166,7 @@ func TestFullPassesOnASlowServerAreAsFrequent(t *testing.T) {
 			time.Sleep(100 * time.Millisecond) // each claim, pass or not
 			f.update(s, []dispatcher.Share{{Topic: "a", Limit: 1}}, found{at: time.Now()})
 		}
-		if passes < 180 {
-			t.Errorf("%d passes in 100 s, want one each 500 ms or so", passes)
-		}
+		need.That(t, passes >= 180, "%d passes in 100 s, want one each 500 ms or so", passes)
 	})
 }
 
@@ -193,18 +182,14 @@ func TestFloorsOfTopicsAreKeptApart(t *testing.T) {
 	f.update(f.next(topics), []dispatcher.Share{{Topic: "a", Limit: 2}, {Topic: "b", Limit: 5}, {Topic: "c", Limit: 1}, {Topic: "d"}},
 		found{at: now, rows: []row{rowAt(position{at: now.Add(-time.Hour)}), rowAt(last), third}})
 	times := f.next(topics).times
-	if !times[0].Equal(last.at) || !times[1].Equal(now.Add(-slack)) || !times[2].Equal(last.at) || !times[3].IsZero() {
-		t.Errorf("floors are %v", times)
-	}
+	need.That(t, times[0].Equal(last.at) && times[1].Equal(now.Add(-slack)) && times[2].Equal(last.at) && times[3].IsZero(), "floors are %v", times)
 }
 
 // An older schema differs from none. There is no older one yet to make in a database.
 func TestOlderSchemaDiffersFromNone(t *testing.T) {
 	t.Parallel()
 	got := compareSchema("outbox", 3, 1, 4)
-	if got.State != dispatcher.SchemaTooOld || got.Version != 3 || got.Required != 4 || !strings.Contains(got.Message, "dispatcher migrate up") {
-		t.Errorf("got %+v", got)
-	}
+	need.That(t, got.State == dispatcher.SchemaTooOld && got.Version == 3 && got.Required == 4 && strings.Contains(got.Message, "dispatcher migrate up"), "got %+v", got)
 }
 
 // Every statement names the tables of its schema alone.
@@ -215,9 +200,7 @@ func TestStatementsNameTheSchemaAlone(t *testing.T) {
 		case "claim_parts", "oldest_transaction": // no statement; of no table
 			continue
 		}
-		if strings.Contains(sql, "outbox.outbox_") || !strings.Contains(sql, `"mine".outbox_`) {
-			t.Errorf("%s is not of schema mine: %s", name, sql)
-		}
+		need.That(t, !strings.Contains(sql, "outbox.outbox_") && strings.Contains(sql, `"mine".outbox_`), "%s is not of schema mine: %s", name, sql)
 	}
 }
 
@@ -247,9 +230,8 @@ func TestPayloadsAreApartInTheirSlabs(t *testing.T) {
 		}
 	}
 	before := unsafe.SliceData(d.bytes)
-	if large := d.copy(make([]byte, slabBytes)); len(large) != slabBytes || unsafe.SliceData(d.bytes) != before {
-		t.Errorf("a large payload was cut from a slab")
-	}
+	large := d.copy(make([]byte, slabBytes))
+	need.That(t, len(large) == slabBytes && unsafe.SliceData(d.bytes) == before, "a large payload was cut from a slab")
 }
 
 // Topics that are forgotten while their claim is under way begin again.
@@ -263,9 +245,7 @@ func TestTopicsForgottenDuringAClaimBeginAgain(t *testing.T) {
 	var report scanReport
 	need.OK(t, json.Unmarshal([]byte(`{"reached": [{"range": 1}], "passed": [{"range": 1, "key_hash": 7}], "recalled": [{"range": 1, "key_hash": 8}]}`), &report))
 	k.update(l, report, found{at: now}, now)
-	if !k.keysWaiting([]dispatcher.Share{{Topic: "day-1"}}) {
-		t.Error("the key that waits is not remembered")
-	}
+	need.That(t, k.keysWaiting([]dispatcher.Share{{Topic: "day-1"}}), "the key that waits is not remembered")
 }
 
 // Topics with live rows are not forgotten, in whatever order the database has them: this one is that of en_US.UTF-8.
@@ -275,7 +255,6 @@ func TestLiveTopicsAreNotForgotten(t *testing.T) {
 	var f floors
 	f.byTopic = map[string]floor{"audit": {}, "Payments": {}, "gone": {}}
 	forget(&f.mu, f.byTopic, []string{"audit", "orders", "Payments"})
-	if _, gone := f.byTopic["gone"]; gone || len(f.byTopic) != 2 {
-		t.Errorf("%v is remembered, want audit and Payments", f.byTopic)
-	}
+	_, gone := f.byTopic["gone"]
+	need.That(t, !gone && len(f.byTopic) == 2, "%v is remembered, want audit and Payments", f.byTopic)
 }

@@ -56,12 +56,8 @@ func TestPassesEndHoweverManyRowsWait(t *testing.T) {
 		k.update(l, reach(reached), f, now)
 	}
 	t.Logf("at most %v between two looks at the front; %v of 10 s in steps", longest, inSteps)
-	if longest > 5*time.Second {
-		t.Errorf("the front was not looked at for %v, want at most 5 s", longest)
-	}
-	if inSteps > 10*time.Second/passShare {
-		t.Errorf("steps took %v of 10 s, want at most one part in %d", inSteps, passShare)
-	}
+	need.That(t, longest <= 5*time.Second, "the front was not looked at for %v, want at most 5 s", longest)
+	need.That(t, inSteps <= 10*time.Second/passShare, "steps took %v of 10 s, want at most one part in %d", inSteps, passShare)
 }
 
 // A step that is slow once, because the machine or the server is, does not put off the next one: rows of a
@@ -85,9 +81,8 @@ func TestSlowStepDelaysNoOther(t *testing.T) {
 			k.update(l, reach(front.Add(time.Hour)), found{at: now, rows: make([]row, l.limits[0])}, now)
 			now = now.Add(time.Millisecond)
 		}
-		if waited := now.Sub(began); waited > step.before {
-			t.Errorf("step %d came after %v, want at most %v", i, waited, step.before)
-		}
+		waited := now.Sub(began)
+		need.That(t, waited <= step.before, "step %d came after %v, want at most %v", i, waited, step.before)
 		now = now.Add(step.took)
 		k.update(l, reach(front.Add(time.Duration(i)*time.Minute)), found{at: now}, now) // there is always more
 	}
@@ -206,9 +201,7 @@ func TestRecallsGetASmallShare(t *testing.T) {
 		k := newKeyed()
 		shares := []dispatcher.Share{{Topic: "orders", Limit: test.limit}}
 		k.next(shares, 100, search{}, now)
-		if !k.turn.IsZero() {
-			t.Errorf("%+v: no key is read again, and the turn is over", test)
-		}
+		need.That(t, k.turn.IsZero(), "%+v: no key is read again, and the turn is over", test)
 		p := k.byTopic["orders"]
 		p.others, k.turn = test.others, now
 		for key := range test.keys {
@@ -229,9 +222,7 @@ func TestRecallsGetASmallShare(t *testing.T) {
 			t.Errorf("%+v: %d keys are read again after their turn", test, len(l.keys))
 		}
 		for _, n := range l.keyRows {
-			if int(n) != test.each {
-				t.Errorf("%+v: a key gets %d rows", test, n)
-			}
+			need.That(t, int(n) == test.each, "%+v: a key gets %d rows", test, n)
 		}
 	}
 }
@@ -281,8 +272,6 @@ func TestScanReportsOfTwoStatementsAreMerged(t *testing.T) {
 		need.OK(t, json.Unmarshal([]byte(text), &next))
 		all.add(next)
 	}
-	if len(all.Reached) != 1 || all.Reached[0].Scanned != 10 || !all.Followed ||
-		!slices.Equal(all.Passed, []reportedKey{{1, 1}, {1, 2}}) || !slices.Equal(all.Recalled, []reportedKey{{1, 1}}) {
-		t.Errorf("put together: %+v", all)
-	}
+	need.That(t, len(all.Reached) == 1 && all.Reached[0].Scanned == 10 && all.Followed && slices.Equal(all.Passed, []reportedKey{{1, 1}, {1, 2}}) && slices.Equal(all.Recalled, []reportedKey{{1, 1}}),
+		"put together: %+v", all)
 }

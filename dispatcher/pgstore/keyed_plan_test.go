@@ -88,17 +88,13 @@ func TestKeyedPlansReadIndexesAlone(t *testing.T) {
 				behind := p.claimKeyed("behind", 100, look, read)
 				t.Logf("%s, read %s: %d rows with %d buffers in %.1f ms; next to a hot key, looking at %d: %d rows with %d buffers in %.1f ms",
 					when, read, alone.Rows, alone.buffers(), alone.millis, look, behind.Rows, behind.buffers(), behind.millis)
-				if most := alone.buffers() + 10*look; behind.buffers() > most {
-					t.Errorf("%s, read %s: a claim at 100,000 rows of one key reads %d buffers, want at most %d", when, read, behind.buffers(), most)
-				}
+				most := alone.buffers() + 10*look
+				need.That(t, behind.buffers() <= most, "%s, read %s: a claim at 100,000 rows of one key reads %d buffers, want at most %d", when, read, behind.buffers(), most)
 				for _, bad := range []string{"Seq Scan", "Bitmap Heap Scan"} {
-					if behind.has(bad) {
-						t.Errorf("%s, read %s: the claim has a %s", when, read, bad)
-					}
+					need.That(t, !behind.has(bad), "%s, read %s: the claim has a %s", when, read, bad)
 				}
-				if n := behind.largest("Sort"); n > look {
-					t.Errorf("%s, read %s: the claim sorts %d rows", when, read, n)
-				}
+				n := behind.largest("Sort")
+				need.That(t, n <= look, "%s, read %s: the claim sorts %d rows", when, read, n)
 			}
 		}
 	}
@@ -109,9 +105,8 @@ func TestKeyedPlansReadIndexesAlone(t *testing.T) {
 	for read, want := range map[string]int{far: 500, dense: 100} { // the dense one takes the first of each key
 		several := p.claimKeyed(fmt.Sprintf("%q", read), 500, 550, read)
 		t.Logf("read %s, a claim of %d rows of 100 keys goes over %d rows of CTEs", read, several.Rows, several.passes())
-		if several.Rows != want || several.passes() > 30*500 {
-			t.Errorf("read %s, a claim of %d rows goes over %d rows of CTEs, want %d, and at most 15,000", read, several.Rows, several.passes(), want)
-		}
+		need.That(t, several.Rows == want && several.passes() <= 30*500,
+			"read %s, a claim of %d rows goes over %d rows of CTEs, want %d, and at most 15,000", read, several.Rows, several.passes(), want)
 	}
 	p.prepareKeyed()
 	check("stale statistics")
@@ -149,12 +144,10 @@ func TestKeyedBudgetOfWALIsKept(t *testing.T) {
 		return pgtest.Value[int64](p.outbox, `select pg_relation_size($1::regclass)`, index)
 	}
 	t.Logf("WAL bytes of an insert: %d without a key, %d with one; the index of keys has %d bytes", inserted[0]/events, inserted[1]/events, size("outbox.outbox_events_key"))
-	if more := (inserted[1] - inserted[0]) / events; more > 110 {
-		t.Errorf("a key costs %d bytes of WAL at insert, want at most 110", more)
-	}
-	if rows := size("outbox.outbox_events_key") / 8192; rows > events/100 {
-		t.Errorf("the index of keys has %d pages for %d events with a key", rows, events)
-	}
+	more := (inserted[1] - inserted[0]) / events
+	need.That(t, more <= 110, "a key costs %d bytes of WAL at insert, want at most 110", more)
+	rows := size("outbox.outbox_events_key") / 8192
+	need.That(t, rows <= events/100, "the index of keys has %d pages for %d events with a key", rows, events)
 	store := p.Store("shop", uuid.New())
 	done := 0
 	claimed := p.wal(func() {
@@ -170,12 +163,9 @@ func TestKeyedBudgetOfWALIsKept(t *testing.T) {
 	pgtest.HandIn(p, p.Pool)
 	hot := pgtest.Value[int](p.outbox, `select n_tup_hot_upd from pg_stat_user_tables where relid = 'outbox.outbox_events'::regclass`)
 	t.Logf("%d events: %d WAL bytes to claim and ack; %d HOT updates", done, claimed/int64(done), hot)
-	if hot < done*95/100 {
-		t.Errorf("%d of %d claims were HOT", hot, done)
-	}
-	if perEvent := inserted[1]/events + claimed/int64(done); perEvent > 1150 {
-		t.Errorf("insert, claim and ack write %d bytes of WAL for an event with a key, want at most 1,150", perEvent)
-	}
+	need.That(t, hot >= done*95/100, "%d of %d claims were HOT", hot, done)
+	perEvent := inserted[1]/events + claimed/int64(done)
+	need.That(t, perEvent <= 1150, "insert, claim and ack write %d bytes of WAL for an event with a key, want at most 1,150", perEvent)
 }
 
 // Most outboxes are empty most of the time, and that is when vacuum and analyze find them. The planner
@@ -223,9 +213,7 @@ func (o outbox) prepared(text string) (is bool) {
 	o.Helper()
 	for _, conn := range o.stores.AcquireAllIdle(o.Context()) {
 		var n int
-		if err := conn.QueryRow(o.Context(), `select count(*) from pg_prepared_statements where strpos(statement, $1) > 0`, text).Scan(&n); err != nil {
-			o.Error(err)
-		}
+		need.Want(o, nil, "%v", conn.QueryRow(o.Context(), `select count(*) from pg_prepared_statements where strpos(statement, $1) > 0`, text).Scan(&n))
 		is = is || n > 0
 		conn.Release()
 	}
@@ -337,25 +325,16 @@ func (o outbox) dense(test denseCase) {
 	if test.change != "" {
 		pgtest.Exec(o, test.change)
 	}
-	tx, err := o.Begin(o.Context())
-	need.OK(o, err)
-	defer func() { _ = tx.Rollback(o.Context()) }()
-	need.OK(o, need.Err(tx.Exec(o.Context(), `select from outbox.outbox_events where seq = $1 for update`, test.locked)))
+	tx := pgtest.Begin(o, `select from outbox.outbox_events where seq = $1 for update`, test.locked)
 	const comment = "where nearly each is the first live one"
-	if o.prepared(comment) {
-		o.Error("claim_dense.sql was run before")
-	}
+	need.That(o, !o.prepared(comment), "claim_dense.sql was run before")
 	for i := range shares {
 		shares[i].Limit = 5
 	}
 	req.MaxBytes = test.bytes
 	got, dead, leases := claim()
-	if !slices.Equal(got, test.want) || !slices.Equal(dead, test.dead) {
-		o.Errorf("claimed %v, and %v became dead, want %v and %v", got, dead, test.want, test.dead)
-	}
-	if !o.prepared(comment) {
-		o.Error("the claim was not made by claim_dense.sql")
-	}
+	need.That(o, slices.Equal(got, test.want) && slices.Equal(dead, test.dead), "claimed %v, and %v became dead, want %v and %v", got, dead, test.want, test.dead)
+	need.That(o, o.prepared(comment), "the claim was not made by claim_dense.sql")
 	_ = tx.Rollback(o.Context())
 
 	pgtest.Want[int](o, len(test.dead), "%d dead letters, want %d", `select count(*) from outbox.outbox_dead_letters where reason <> 'poison_message'`)
@@ -381,14 +360,11 @@ func TestDenseClaimReportsItsScan(t *testing.T) {
 	o.fillKeys(10, 100, "orders")
 	pgtest.Exec(o, `update outbox.outbox_events set aggregate_id = 'key 1', key_hash = outbox.outbox_key_hash(namespace, topic, null, 'key 1') where seq = 3`)
 	pgtest.Exec(o, `update outbox.outbox_events set topic = 'others' where seq > 8`)
-	tx, err := o.Begin(t.Context())
-	need.OK(t, err)
-	defer func() { _ = tx.Rollback(t.Context()) }()
-	need.OK(t, need.Err(tx.Exec(t.Context(), `prepare dense as `+pgstore.ClaimDenseSQL())))
+	tx := pgtest.Begin(o, `prepare dense as `+pgstore.ClaimDenseSQL())
 	need.OK(t, need.Err(tx.Exec(t.Context(), fmt.Sprintf(`execute dense ('shop', '{orders,none,others}', '{5,5,5}', '{0001-01-01,0001-01-01,0001-01-01}',
 			array_fill('00000000-0000-0000-0000-000000000000'::uuid, '{3}'), 10, 1000, '%s', '1 minute', true, 1000000, true, '{}', '{}', '')`, worker))))
 	var same bool
-	err = tx.QueryRow(t.Context(), `select current_setting('outbox.report')::jsonb = (select jsonb_build_object(
+	err := tx.QueryRow(t.Context(), `select current_setting('outbox.report')::jsonb = (select jsonb_build_object(
 			'reached', jsonb_build_array(
 				jsonb_build_object('range', 1, 'looked', 5, 'at', (select (extract(epoch from next_attempt_at - '2000-01-01Z') * 1000000)::bigint from outbox.outbox_events where seq = 5), 'id', (select id from outbox.outbox_events where seq = 5)),
 				jsonb_build_object('range', 2, 'looked', 0, 'at', null, 'id', null),
@@ -414,9 +390,7 @@ func TestHotKeyHoldsUpNoOther(t *testing.T) {
 	full, hot, last, claims := 0, 0, int64(0), 0
 	for done, others := 0, 0; done < 2000; claims++ {
 		claimed, err := store.Claim(t.Context(), inOrder("orders", 100, 20))
-		if err != nil || claims > 1000 {
-			t.Fatalf("%d claims, %d rows: %v", claims, done, err)
-		}
+		need.Must(t, err == nil && claims <= 1000, "%d claims, %d rows: %v", claims, done, err)
 		if len(claimed.Events) == 100 {
 			full++
 		}
@@ -437,7 +411,5 @@ func TestHotKeyHoldsUpNoOther(t *testing.T) {
 		done += len(claimed.Events)
 	}
 	t.Logf("%d claims, of which %d were full; the hot key got %d rows, with the others", claims, full, hot)
-	if full < 8 || hot > 250 {
-		t.Errorf("%d claims were full, and the hot key got %d rows, with the others, want at least 8, and at most 250", full, hot)
-	}
+	need.That(t, full >= 8 && hot <= 250, "%d claims were full, and the hot key got %d rows, with the others, want at least 8, and at most 250", full, hot)
 }

@@ -27,9 +27,8 @@ import (
 func gated(t *testing.T, sql string, lists ...string) string {
 	t.Helper()
 	for _, list := range lists {
-		if from := "unnest(" + list + ","; !strings.Contains(sql, from) {
-			t.Fatalf("the claim has no %q any more: find another place for the gate", from)
-		}
+		from := "unnest(" + list + ","
+		need.Must(t, strings.Contains(sql, from), "the claim has no %q any more: find another place for the gate", from)
 		sql = strings.ReplaceAll(sql, "unnest("+list+",", "unnest((select "+list+" from gate),")
 	}
 	at := strings.Index(sql, "\nwith ") + len("\nwith ")
@@ -162,16 +161,12 @@ func TestKeysWhoseFirstRowChangedAreLeft(t *testing.T) {
 					want = changed
 					store := o.Store("shop", uuid.New())
 					other, err := store.Claim(t.Context(), inOrder("orders", 1, 1))
-					if err != nil || len(other.Events) != 1 || other.Events[0].Seq != 1 {
-						t.Fatalf("the other worker claimed %+v, %v, want row 1", other.Events, err)
-					}
+					need.Must(t, err == nil && len(other.Events) == 1 && other.Events[0].Seq == 1, "the other worker claimed %+v, %v, want row 1", other.Events, err)
 					if lost, err := change(store, other.Events[0].Lease()); err != nil || len(lost) > 0 {
 						t.Fatalf("lost %v, %v", lost, err)
 					}
 				})
-				if err != nil || !slices.Equal(got, want) {
-					t.Errorf("the claim returned the rows %v, %v, want %v", got, err, want)
-				}
+				need.That(t, err == nil && slices.Equal(got, want), "the claim returned the rows %v, %v, want %v", got, err, want)
 			})
 		}
 	}
@@ -427,9 +422,7 @@ func TestKeysUnderFireKeepTheirOrder(t *testing.T) {
 	}
 	need.OK(t, group.Wait())
 	rows := pgtest.Value[int](o, `select count(*) from outbox.outbox_events`)
-	if len(book.byID) != rows || book.twice == 0 {
-		t.Errorf("%d of %d rows are known, %d were done more than once; want all, and some", len(book.byID), rows, book.twice)
-	}
+	need.That(t, len(book.byID) == rows && book.twice != 0, "%d of %d rows are known, %d were done more than once; want all, and some", len(book.byID), rows, book.twice)
 	t.Logf("%d rows done, %d again", rows, book.twice)
 }
 
@@ -470,9 +463,7 @@ func (o outbox) keyedCost(keys, delivered int) (many, one float64) {
 		req := inOrder("orders", limit, 1)
 		before := o.fetched()
 		claimed, err := store.Claim(o.Context(), req)
-		if err != nil || len(claimed.Events) != limit {
-			o.Fatalf("%d rows were claimed, %v, want %d", len(claimed.Events), err, limit)
-		}
+		need.Must(o, err == nil && len(claimed.Events) == limit, "%d rows were claimed, %v, want %d", len(claimed.Events), err, limit)
 		buffers = float64(o.fetched() - before)
 		pgstore.NoPass(store)
 		acked(o, store, claimed.Events)
@@ -511,10 +502,8 @@ func TestKeyedClaimsUnderAHeldSnapshotReadLittle(t *testing.T) {
 			held, heldOne := cost(100_000 / keys)
 			t.Logf("a claim of %d rows reads %.0f buffers on a fresh table, and %.0f after 100,000 deliveries; one of a row %.0f and %.0f",
 				keys, fresh, held, freshOne, heldOne)
-			if held > 1.5*fresh || heldOne > 1.5*freshOne {
-				t.Errorf("after 100,000 deliveries a claim reads %.0f buffers instead of %.0f, and one of a row %.0f instead of %.0f",
-					held, fresh, heldOne, freshOne)
-			}
+			need.That(t, held <= 1.5*fresh && heldOne <= 1.5*freshOne,
+				"after 100,000 deliveries a claim reads %.0f buffers instead of %.0f, and one of a row %.0f instead of %.0f", held, fresh, heldOne, freshOne)
 		})
 	}
 }

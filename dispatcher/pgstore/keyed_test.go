@@ -60,14 +60,9 @@ func TestStepsLeaveOutNothing(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
 	o.fillKeys(300, 300, "orders")
-	tx, err := o.Begin(t.Context())
-	need.OK(t, err)
-	defer func() { _ = tx.Rollback(t.Context()) }()
-	need.OK(t, need.Err(tx.Exec(t.Context(), `select pg_advisory_xact_lock(hashtextextended('orders', hashtextextended('shop', 1)))`)))
+	pgtest.Begin(o, `select pg_advisory_xact_lock(hashtextextended('orders', hashtextextended('shop', 1)))`)
 	claimed, err := o.Store("shop", uuid.New()).Claim(t.Context(), inOrder("orders", 10, 1)) // the first of a store is a step
-	if err != nil || len(claimed.Events) != 10 || claimed.Events[0].Seq != 1 {
-		t.Fatalf("the first place is taken: claimed %+v, %v, want the first ten rows", claimed.Events, err)
-	}
+	need.Must(t, err == nil && len(claimed.Events) == 10 && claimed.Events[0].Seq == 1, "the first place is taken: claimed %+v, %v, want the first ten rows", claimed.Events, err)
 }
 
 // When a row was tried twice, those behind it are not claimed with it: each failure would release them.
@@ -79,9 +74,7 @@ func TestRetriesComeAlone(t *testing.T) {
 	store := o.Store("shop", uuid.New())
 	for try, want := range []int{5, 5, 1, 1} {
 		claimed, err := store.Claim(t.Context(), inOrder("orders", 10, 10))
-		if err != nil || len(claimed.Events) != want || claimed.Events[0].Seq != 1 {
-			t.Fatalf("try %d: claimed %d rows, %v, want %d", try, len(claimed.Events), err, want)
-		}
+		need.Must(t, err == nil && len(claimed.Events) == want && claimed.Events[0].Seq == 1, "try %d: claimed %d rows, %v, want %d", try, len(claimed.Events), err, want)
 		need.OK(t, need.Err(store.Release(t.Context(), returnsOf(claimed.Events[1:]))))
 		need.OK(t, need.Err(store.Nack(t.Context(), []dispatcher.Failure{{Lease: claimed.Events[0].Lease()}})))
 	}
@@ -119,9 +112,8 @@ func TestDeadLettersBlockInEachRead(t *testing.T) {
 				if read.dense {
 					want = test.dense
 				}
-				if got, err := o.claimGated(read); err != nil || !slices.Equal(got, want) {
-					t.Errorf("the claim returned the rows %v, %v, want %v", got, err, want)
-				}
+				got, err := o.claimGated(read)
+				need.That(t, err == nil && slices.Equal(got, want), "the claim returned the rows %v, %v, want %v", got, err, want)
 			})
 		}
 	}
@@ -135,9 +127,7 @@ func (o outbox) deliverKeys(store dispatcher.Store) {
 	for range 3 {
 		o.fillMore(keys)
 		claimed := o.claimKeys(store, keys)
-		if len(claimed) != keys {
-			o.Fatalf("%d rows were claimed, want %d", len(claimed), keys)
-		}
+		need.Must(o, len(claimed) == keys, "%d rows were claimed, want %d", len(claimed), keys)
 		acked(o, store, claimed)
 	}
 }
@@ -165,9 +155,8 @@ func claimInOrder(t testing.TB, store dispatcher.Store, limit, perKey int) dispa
 // acked marks rows delivered, all of whose leases the worker holds.
 func acked(t testing.TB, store dispatcher.Store, events []*dispatcher.Event) {
 	t.Helper()
-	if lost, err := store.Ack(t.Context(), leasesOf(events)); err != nil || len(lost) > 0 {
-		t.Fatalf("lost %v, %v", lost, err)
-	}
+	lost, err := store.Ack(t.Context(), leasesOf(events))
+	need.Must(t, err == nil && len(lost) == 0, "lost %v, %v", lost, err)
 }
 
 // A row that becomes live behind the back of a worker that remembers its key, with a seq below what it has delivered, holds
@@ -285,9 +274,7 @@ func TestUnfinishedSearchIsContinued(t *testing.T) {
 		got += claimed.Leased()
 		need.OK(t, need.Err(store.Ack(o.Context(), leasesOf(claimed.Events))))
 	}
-	if got != 150 || gaveUp == 0 {
-		t.Errorf("%d of 150 rows were found, and %d searches were given up", got, gaveUp)
-	}
+	need.That(t, got == 150 && gaveUp != 0, "%d of 150 rows were found, and %d searches were given up", got, gaveUp)
 }
 
 // trips counts round trips: each is a batch. It counts the claims in them that were made by claim_dense.sql,
@@ -357,9 +344,8 @@ func TestClaimsThatWaitTakeFewStatements(t *testing.T) {
 			holder := o.Store("shop", uuid.New())
 			for held, claims := 0, 0; held < 5*len(test.rows); claims++ {
 				claimed, err := holder.Claim(t.Context(), req)
-				if held += len(claimed.Events); err != nil || claims > 100 {
-					t.Fatalf("%d rows are held after %d claims, %v, want the first of each key", held, claims, err)
-				}
+				held += len(claimed.Events)
+				need.Must(t, err == nil && claims <= 100, "%d rows are held after %d claims, %v, want the first of each key", held, claims, err)
 			}
 			store := o.Store("shop", uuid.New())
 			const claims = 10
@@ -369,9 +355,8 @@ func TestClaimsThatWaitTakeFewStatements(t *testing.T) {
 					t.Errorf("a claim found %d rows, %v, want none", len(claimed.Events), err)
 				}
 			}
-			if n := made.n.Load() - before; n > claims*test.most {
-				t.Errorf("%d claims took %d statements, want at most %d each", claims, n, test.most)
-			}
+			n := made.n.Load() - before
+			need.That(t, n <= claims*test.most, "%d claims took %d statements, want at most %d each", claims, n, test.most)
 		})
 	}
 }
@@ -400,32 +385,25 @@ func TestKeysNextToDenseRangesShareATransaction(t *testing.T) {
 		held = append(held, leasesOf(claimed.Events)...)
 		hot, others, reached := map[string]int{}, map[string]int{}, "orders"
 		for _, e := range claimed.Events {
-			if e.Topic < reached {
-				t.Errorf("a row of %s comes behind those of %s", e.Topic, reached)
-			}
+			need.That(t, e.Topic >= reached, "a row of %s comes behind those of %s", e.Topic, reached)
 			reached = e.Topic
 			if e.AggregateID != "hot" {
 				others[e.Topic]++
 				continue
 			}
-			if want := last[e.Topic] + 4; last[e.Topic] > 0 && e.Seq != want {
-				t.Errorf("row %d of the hot key in %s came, want %d", e.Seq, e.Topic, want)
-			}
+			want := last[e.Topic] + 4
+			need.That(t, last[e.Topic] == 0 || e.Seq == want, "row %d of the hot key in %s came, want %d", e.Seq, e.Topic, want)
 			hot[e.Topic]++
 			last[e.Topic] = e.Seq
 		}
 		if wantOthers == "" {
 			return
 		}
-		if fmt.Sprint(hot) != wantHot || fmt.Sprint(others) != wantOthers {
-			t.Errorf("of the hot key came %v, and others %v, want %s and %s", hot, others, wantHot, wantOthers)
-		}
-		if dense, keyed = made.dense.Load()-dense, made.keyed.Load()-keyed; dense != 1 || keyed != 1 {
-			t.Errorf("%d statements for ranges, and %d for keys, want one of each", dense, keyed)
-		}
-		if all = made.n.Load() - all; all != 1 {
-			t.Errorf("%d round trips, want 1", all)
-		}
+		need.That(t, fmt.Sprint(hot) == wantHot && fmt.Sprint(others) == wantOthers, "of the hot key came %v, and others %v, want %s and %s", hot, others, wantHot, wantOthers)
+		dense, keyed = made.dense.Load()-dense, made.keyed.Load()-keyed
+		need.That(t, dense == 1 && keyed == 1, "%d statements for ranges, and %d for keys, want one of each", dense, keyed)
+		all = made.n.Load() - all
+		need.Want(t, 1, "%d round trips, want 1", all)
 	}
 	ack := func() {
 		t.Helper()

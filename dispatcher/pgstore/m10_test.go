@@ -35,9 +35,7 @@ func newM10(t *testing.T) m10 {
 func (m m10) take() []*dispatcher.Event {
 	m.Helper()
 	claimed, err := m.Claim(m.Context(), dispatcher.ClaimRequest{Shares: []dispatcher.Share{{Topic: "m10", Limit: 10}}, Lease: time.Minute, MaxAttempts: 1})
-	if err != nil || len(claimed.Dead) > 0 {
-		m.Fatalf("claimed, and marked %v dead: %v", claimed.Dead, err)
-	}
+	need.Must(m, err == nil && len(claimed.Dead) == 0, "claimed, and marked %v dead: %v", claimed.Dead, err)
 	return claimed.Events
 }
 
@@ -70,25 +68,18 @@ func TestM10AndDispatcherShareATable(t *testing.T) {
 		}
 		m.again(over)
 		events := m.take()
-		if len(events) != 1 {
-			t.Fatalf("a dispatcher claimed %d events whose lease was over, want 1", len(events))
-		}
+		need.Must(t, len(events) == 1, "a dispatcher claimed %d events whose lease was over, want 1", len(events))
 		tokens = append(tokens, events[0].LeaseNumber)
-		if n := len(m.work()); n > 0 {
-			t.Fatalf("a worker claimed %d events, which a dispatcher has", n)
-		}
+		n := len(m.work())
+		need.Must(t, n == 0, "a worker claimed %d events, which a dispatcher has", n)
 		pgtest.Exec(m, `select m10_recovery.complete_outbox_event(1, 'w', true)`) // it has lost it
 		m.again(over)
 		tokens = append(tokens, m.work()...)
 		lost, err := m.Ack(t.Context(), []dispatcher.Lease{events[0].Lease()})
-		if err != nil || len(lost) != 1 {
-			t.Errorf("an ack of an event that a worker has: lost %v, %v", lost, err)
-		}
+		need.That(t, err == nil && len(lost) == 1, "an ack of an event that a worker has: lost %v, %v", lost, err)
 		m.again(over)
 	}
-	if len(tokens) != 9 || !slices.IsSorted(tokens) || len(slices.Compact(tokens)) != 9 {
-		t.Errorf("tokens %v, want nine that rise", tokens)
-	}
+	need.That(t, len(tokens) == 9 && slices.IsSorted(tokens) && len(slices.Compact(tokens)) == 9, "tokens %v, want nine that rise", tokens)
 	pgtest.Want(m.outbox, "processing", "it is %s; those who had lost it changed it", `select status from outbox.outbox_events`)
 }
 
@@ -101,26 +92,21 @@ func TestM10EventsAreNotMarkedDead(t *testing.T) {
 	pgtest.Exec(m, `select m10_recovery.publish_outbox('order', '42', 'http:call', '{}')`)
 	pgtest.Exec(m, `select * from outbox.enqueue('shop', 'm10', '{}', p_options => '{"maxAttempts": 2}')`)
 	for range 5 {
-		if n := len(m.work()); n != 2 {
-			t.Fatalf("the worker claimed %d events, want 2", n)
-		}
+		n := len(m.work())
+		need.Must(t, n == 2, "the worker claimed %d events, want 2", n)
 		pgtest.Exec(m, `select m10_recovery.complete_outbox_event(seq, 'w', false, 'refused') from outbox.outbox_events`)
 		m.again("")
 		events := m.take()
-		if len(events) != 2 {
-			t.Fatalf("the dispatcher claimed %d events, want 2", len(events))
-		}
+		need.Must(t, len(events) == 2, "the dispatcher claimed %d events, want 2", len(events))
 		for _, e := range events {
 			need.Want(t, 32767, "the event has %d attempts", e.MaxAttempts)
-			if e.AggregateID == "42" && (e.Backoff == nil || e.Backoff.Delay(1, nil) != time.Second || e.Backoff.Delay(11, nil) != 1024*time.Second) {
-				t.Errorf("the backoff of the event is %v", e.Backoff)
-			}
+			need.That(t, e.AggregateID != "42" || (e.Backoff != nil && e.Backoff.Delay(1, nil) == time.Second && e.Backoff.Delay(11, nil) == 1024*time.Second),
+				"the backoff of the event is %v", e.Backoff)
 		}
 		m.again(`, locked_until = now() - interval '1 second'`)
 	}
-	if n := pgtest.Value[int](m.outbox, `select count(*) from outbox.outbox_dead_letters`); n > 0 {
-		t.Errorf("%d events are dead, want 0", n)
-	}
+	n := pgtest.Value[int](m.outbox, `select count(*) from outbox.outbox_dead_letters`)
+	need.That(t, n == 0, "%d events are dead, want 0", n)
 }
 
 // Events that are moved to a name that a dispatcher serves in order per key come behind what that has passed, in their order.
@@ -144,9 +130,7 @@ func TestMovedEventsKeepTheirOrder(t *testing.T) {
 		t.Helper()
 		pgtest.Eventually(t, "all are delivered", func() bool { // a claim that is slow may end before it finds one
 			claimed, err := store.Claim(t.Context(), inOrder("orders", 10, 1))
-			if err != nil || len(claimed.Events) > 1 {
-				t.Fatalf("claimed %d events of one key, %v", len(claimed.Events), err)
-			}
+			need.Must(t, err == nil && len(claimed.Events) <= 1, "claimed %d events of one key, %v", len(claimed.Events), err)
 			for _, e := range claimed.Events {
 				numbers = append(numbers, e.AggregateSequence)
 			}
@@ -155,9 +139,8 @@ func TestMovedEventsKeepTheirOrder(t *testing.T) {
 		})
 		return numbers
 	}
-	if got := deliver(served); got[0] != moved+1 {
-		t.Fatalf("before the move the events %v were delivered", got)
-	}
+	got := deliver(served)
+	need.Must(t, got[0] == moved+1, "before the move the events %v were delivered", got)
 	conn, err := o.Acquire(t.Context())
 	need.OK(t, err)
 	defer conn.Release()
@@ -167,9 +150,8 @@ func TestMovedEventsKeepTheirOrder(t *testing.T) {
 			t.Fatalf("%d events of %s were moved, %v", n.Changed, from, err)
 		}
 	}
-	if got, want := deliver(2*moved), []int64{1, 2, 3, 204, 205, 206}; !slices.Equal(got, want) {
-		t.Errorf("the moved events were delivered as %v, want %v", got, want)
-	}
+	got, want := deliver(2*moved), []int64{1, 2, 3, 204, 205, 206}
+	need.WantAll(t, want, "the moved events were delivered as %v, want %v", got)
 }
 
 // Claims read no more during a sweep that removes what was delivered a moment ago than without one.
@@ -189,25 +171,20 @@ func TestClaimsDuringASweepReadNoMore(t *testing.T) {
 		s := retention.New(pgtest.Pool(t, dsn), retention.Options{DeadResolved: 1})
 		for range rounds {
 			claimed := p.claim("orders", batch)
-			if n := claimed.written(); n != batch {
-				t.Fatalf("claimed %d rows", n)
-			}
+			n := claimed.written()
+			need.Must(t, n == batch, "claimed %d rows", n)
 			read[sweeps] += claimed.buffers()
 			p.ack("orders")
 			if !sweeps {
 				continue
 			}
 			pgtest.Exec(p, `update outbox.outbox_sweeps set next_run = now()`)
-			if ran, err := s.Sweep(t.Context()); err != nil || !ran {
-				t.Fatalf("the sweep ran: %v, %v", ran, err)
-			}
-			if n := pgtest.Value[int](p.outbox, `select count(*) from outbox.outbox_events where status = 'delivered'`); n != 0 {
-				t.Fatalf("%d delivered rows are there after a sweep", n)
-			}
+			ran, err := s.Sweep(t.Context())
+			need.Must(t, err == nil && ran, "the sweep ran: %v, %v", ran, err)
+			n = pgtest.Value[int](p.outbox, `select count(*) from outbox.outbox_events where status = 'delivered'`)
+			need.Must(t, n == 0, "%d delivered rows are there after a sweep", n)
 		}
 	}
 	t.Logf("buffers of a claim of %d: %d without a sweep, %d during one", batch, read[false]/rounds, read[true]/rounds)
-	if read[true] > read[false]*11/10 {
-		t.Errorf("claims read %d buffers during a sweep, and %d without one", read[true], read[false])
-	}
+	need.That(t, read[true] <= read[false]*11/10, "claims read %d buffers during a sweep, and %d without one", read[true], read[false])
 }

@@ -50,13 +50,9 @@ func followTable(t *testing.T, deleted bool) {
 				want = model.Row{} // none
 			}
 			need.Want(t, want, "%+v, %+v: the row is %+v, want %+v", numbered(o.states(workers)[id], row, want), row, call)
-			if !changed && after != before {
-				t.Errorf("%+v, %+v: nothing may change, and %+v became %+v", row, call, before, after)
-			}
+			need.That(t, changed || after == before, "%+v, %+v: nothing may change, and %+v became %+v", row, call, before, after)
 			again := row.Status == "dead" && call.Verb == "nack" && call.Final && call.Lease == row.Lease // by a try whose response did not arrive
-			if call.Verb != "claim" && !again && lost == changed {
-				t.Errorf("%+v, %+v: changed is %t, and the lease was reported lost: %t", row, call, changed, lost)
-			}
+			need.That(t, call.Verb == "claim" || again || lost != changed, "%+v, %+v: changed is %t, and the lease was reported lost: %t", row, call, changed, lost)
 			if !changed {
 				refusals++
 				continue
@@ -186,9 +182,7 @@ func perform(t *testing.T, store dispatcher.Store, c model.Call, topic string, i
 		}
 		lost, err = store.Nack(t.Context(), []dispatcher.Failure{failure})
 	}
-	if err != nil {
-		t.Fatalf("%s: %v", c.Verb, err)
-	}
+	need.Must(t, err == nil, "%s: %v", c.Verb, err)
 	return len(lost) > 0
 }
 
@@ -262,8 +256,6 @@ func TestKeyedClaimFollowsTheModel(t *testing.T) {
 		of := i - i%3
 		t.Errorf("of %+v row %d is not %+v", rows[of:of+3], i-of, want[i])
 	}
-	if claimed == 0 {
-		t.Error("nothing was claimed")
-	}
+	need.That(t, claimed != 0, "nothing was claimed")
 	t.Logf("%d keys, %d rows claimed", len(rows)/3, claimed)
 }

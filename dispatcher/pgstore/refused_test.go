@@ -65,9 +65,7 @@ func TestServerErrorSeparatesRefusedRowsFromRetryable(t *testing.T) {
 			worker := uuid.New()
 			o.stores = pgtest.Pool(t, dsn)
 			claimed, err := o.Store("shop", worker).Claim(t.Context(), share("orders", 1))
-			if err != nil || len(claimed.Events) != 1 {
-				t.Fatalf("claimed %d events, %v", len(claimed.Events), err)
-			}
+			need.Must(t, err == nil && len(claimed.Events) == 1, "claimed %d events, %v", len(claimed.Events), err)
 			breaker, err := o.Acquire(t.Context()) // keeps its transaction, if it has one
 			check(t, "Acquire", err)
 			defer func() {
@@ -80,15 +78,10 @@ func TestServerErrorSeparatesRefusedRowsFromRetryable(t *testing.T) {
 			o.stores = pgtest.Pool(t, dsn+test.setting)
 			_, err = o.Store("shop", worker).Nack(t.Context(), []dispatcher.Failure{{Lease: claimed.Events[0].Lease(), Reason: dispatcher.ReasonPoisonMessage, Delay: time.Second}})
 			var pg *pgconn.PgError
-			if !errors.As(err, &pg) || pg.Code != test.code {
-				t.Fatalf("the error is %v, want SQLSTATE %s", err, test.code)
-			}
-			if dispatcher.IsRefused(err) != test.refused {
-				t.Errorf("refused is %v for: %v", !test.refused, err)
-			}
-			if slow := strings.HasSuffix(name, " timeout"); dispatcher.IsTooSlow(err) != slow {
-				t.Errorf("too slow is %v for: %v", !slow, err)
-			}
+			need.Must(t, errors.As(err, &pg) && pg.Code == test.code, "the error is %v, want SQLSTATE %s", err, test.code)
+			need.That(t, dispatcher.IsRefused(err) == test.refused, "refused is %v for: %v", !test.refused, err)
+			slow := strings.HasSuffix(name, " timeout")
+			need.That(t, dispatcher.IsTooSlow(err) == slow, "too slow is %v for: %v", !slow, err)
 		})
 	}
 }
@@ -98,9 +91,8 @@ func TestUnreachableServerDoesNotRefuse(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, "postgres://missing@127.0.0.1:1/none?sslmode=disable")
 	store := pgstore.New(pool, pgstore.Options{Namespace: "shop"})
-	if _, err := store.Ack(t.Context(), []dispatcher.Lease{{ID: uuid.New(), Number: 1}}); err == nil || dispatcher.IsRefused(err) {
-		t.Errorf("the error is %v", err)
-	}
+	_, err := store.Ack(t.Context(), []dispatcher.Lease{{ID: uuid.New(), Number: 1}})
+	need.That(t, err != nil && !dispatcher.IsRefused(err), "the error is %v", err)
 }
 
 // A deadline of the client is of the statement, too.
@@ -115,9 +107,7 @@ func TestDeadlineOfTheClientIsTooSlow(t *testing.T) {
 	_, err = tx.Exec(t.Context(), `lock table outbox.outbox_events`)
 	check(t, "lock", err)
 	_, err = o.Store("shop", uuid.New()).Ack(ctx, []dispatcher.Lease{{ID: uuid.New(), Number: 1}})
-	if !dispatcher.IsTooSlow(err) || dispatcher.IsRefused(err) {
-		t.Errorf("the error is %v", err)
-	}
+	need.That(t, dispatcher.IsTooSlow(err) && !dispatcher.IsRefused(err), "the error is %v", err)
 }
 
 // A nack that is tried again, since its response did not arrive, does not say that the rows that it made dead are lost.
@@ -134,19 +124,15 @@ func TestDeadRowIsNotLost(t *testing.T) {
 		failures = append(failures, dispatcher.Failure{Lease: claimed.Events[i].Lease(), Error: "no", Reason: reason, Delay: time.Hour})
 	}
 	lost, err := store.Nack(t.Context(), failures)
-	if err != nil || len(lost) > 0 {
-		t.Fatalf("lost %v, %v", lost, err)
-	}
+	need.Must(t, err == nil && len(lost) == 0, "lost %v, %v", lost, err)
 	failures = append(failures, dispatcher.Failure{Lease: dispatcher.Lease{ID: claimed.Events[3].ID, Number: 1 << 40}, Error: "no", Reason: dispatcher.ReasonPermanentFailure})
 	lost, err = store.Nack(t.Context(), failures)
 	want := []dispatcher.Lease{failures[1].Lease, failures[3].Lease}
-	if err != nil || len(lost) != 2 || !slices.Contains(lost, want[0]) || !slices.Contains(lost, want[1]) {
-		t.Errorf("lost are %v, %v; want %v: a retry, and a lease of another", lost, err, want)
-	}
+	need.That(t, err == nil && len(lost) == 2 && slices.Contains(lost, want[0]) && slices.Contains(lost, want[1]),
+		"lost are %v, %v; want %v: a retry, and a lease of another", lost, err, want)
 	failures[0].Reason = dispatcher.ReasonPoisonMessage // as of a claim that made it dead meanwhile
-	if lost, err = store.Nack(t.Context(), failures[:1]); err != nil || len(lost) != 1 {
-		t.Errorf("lost are %v, %v; want the one that is dead for another reason", lost, err)
-	}
+	lost, err = store.Nack(t.Context(), failures[:1])
+	need.That(t, err == nil && len(lost) == 1, "lost are %v, %v; want the one that is dead for another reason", lost, err)
 	pgtest.Want(o, 2, "%d dead letters, want 2", `select count(*) from outbox.outbox_dead_letters`)
 }
 
@@ -176,27 +162,20 @@ func TestRefusedMarkingDeadStopsNoClaim(t *testing.T) {
 				return claimed
 			}
 			first := claim()
-			if len(first.Events) == 0 || !dispatcher.IsRefused(first.DeadRefused) {
-				t.Errorf("the first claim took %d rows, and says %v", len(first.Events), first.DeadRefused)
-			}
+			need.That(t, len(first.Events) != 0 && dispatcher.IsRefused(first.DeadRefused), "the first claim took %d rows, and says %v", len(first.Events), first.DeadRefused)
 			got := len(first.Events)
 			o.eventually("all others are claimed", func() bool {
 				more := claim()
-				if more.DeadRefused != nil {
-					t.Errorf("a claim tried again at once to mark it dead: %v", more.DeadRefused)
-				}
+				need.That(t, more.DeadRefused == nil, "a claim tried again at once to mark it dead: %v", more.DeadRefused)
 				got += len(more.Events)
 				return got >= others
 			})
-			if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_events where status = 'pending' and attempts = 3 and locked_by is null`); n != 1 || got != others {
-				t.Errorf("%d rows were claimed and %d stayed as they were, want %d and 1", got, n, others)
-			}
+			n := pgtest.Value[int](o, `select count(*) from outbox.outbox_events where status = 'pending' and attempts = 3 and locked_by is null`)
+			need.That(t, n == 1 && got == others, "%d rows were claimed and %d stayed as they were, want %d and 1", got, n, others)
 			pgstore.MarkDeadAgain(store)
 			o.eventually("a later claim says that it is refused", func() bool { // one that takes long may not come to the row
 				again := claim()
-				if len(again.Events) > 0 {
-					t.Errorf("a later claim took %d rows", len(again.Events))
-				}
+				need.That(t, len(again.Events) == 0, "a later claim took %d rows", len(again.Events))
 				return dispatcher.IsRefused(again.DeadRefused)
 			})
 
@@ -218,18 +197,14 @@ func TestSlowEventKeepsItsOwnMemory(t *testing.T) {
 		from generate_series(1, $1::integer)`, events, size)
 	before := heap()
 	claimed, err := o.Store("shop", uuid.New()).Claim(t.Context(), share("orders", events))
-	if err != nil || len(claimed.Events) != events {
-		t.Fatalf("claimed %d events, %v", len(claimed.Events), err)
-	}
+	need.Must(t, err == nil && len(claimed.Events) == events, "claimed %d events, %v", len(claimed.Events), err)
 	slow := claimed.Events[events/2]
 	all := heap() - before
 	runtime.KeepAlive(claimed)
 	claimed = dispatcher.Claimed{}
 	one := heap() - before
 	t.Logf("%d events keep %d KiB, one of them keeps %d KiB", events, all>>10, one>>10)
-	if all < events*size || one > 4*size {
-		t.Errorf("%d events keep %d bytes, and one of them %d, want at most 4 MiB", events, all, one)
-	}
+	need.That(t, all >= events*size && one <= 4*size, "%d events keep %d bytes, and one of them %d, want at most 4 MiB", events, all, one)
 	runtime.KeepAlive(slow)
 }
 
@@ -271,9 +246,8 @@ func TestClaimCountsHeadersAsTheyWereWritten(t *testing.T) {
 				}
 				return len(claimed.Events)
 			}
-			if n := claim(nil); n != 5 {
-				t.Errorf("a claim had room for %d rows of %d bytes of headers in %d bytes, want 5", n, size, 5*size+5000)
-			}
+			n := claim(nil)
+			need.That(t, n == 5, "a claim had room for %d rows of %d bytes of headers in %d bytes, want 5", n, size, 5*size+5000)
 			for range 3 { // dense is what a claim is when the one before it was full
 				need.Want(t, 5, "a claim in order had room for %d rows, want 5", claim(&dispatcher.KeyOrder{PerKey: 3}))
 			}
@@ -317,19 +291,15 @@ func TestGroupsPlanReadsTheIndexAlone(t *testing.T) {
 		plan := groups()
 		t.Logf("statistics %s: %d groups, %d buffers in %.1f ms", statistics, plan.Rows, plan.buffers(), plan.millis)
 		need.Want(t, 20, "statistics %s: %d groups, want 20", plan.Rows, statistics)
-		if plan.has("Seq Scan") || plan.has("Bitmap Heap Scan") {
-			t.Errorf("statistics %s: the table is read: %+v", statistics, plan)
-		}
+		need.That(t, !plan.has("Seq Scan") && !plan.has("Bitmap Heap Scan"), "statistics %s: the table is read: %+v", statistics, plan)
 		for name := range plan.indexes() {
 			need.Want(t, "outbox_dead_letters_open", "statistics %s: the index %s is used", name, statistics)
 		}
-		if n := plan.sorted(); n > 40 {
-			t.Errorf("statistics %s: %d rows are sorted, want at most the steps to 30 groups", statistics, n)
-		}
+		n := plan.sorted()
+		need.That(t, n <= 40, "statistics %s: %d rows are sorted, want at most the steps to 30 groups", statistics, n)
 		// 666 of each of 30 groups are counted, each with its page of the table while nothing was vacuumed.
-		if n := plan.buffers(); n > 30_000 {
-			t.Errorf("statistics %s: %d buffers", statistics, n)
-		}
+		n = plan.buffers()
+		need.That(t, n <= 30_000, "statistics %s: %d buffers", statistics, n)
 	}
 }
 
@@ -356,21 +326,16 @@ func TestLargeGroupsAreEstimated(t *testing.T) {
 	o.manyDeadLetters("small", 25*10, 25)
 	depth, err := o.Store("shop", uuid.New()).Depth(t.Context(), nil)
 	need.OK(t, err)
-	if len(depth.Groups) != dispatcher.GroupsListed {
-		t.Fatalf("%d groups, want %d", len(depth.Groups), dispatcher.GroupsListed)
-	}
+	need.Must(t, len(depth.Groups) == dispatcher.GroupsListed, "%d groups, want %d", len(depth.Groups), dispatcher.GroupsListed)
 	for i, g := range depth.Groups {
-		if i > 0 && (g.Topic != "small" || g.Count != dispatcher.Count{N: 10}) {
-			t.Errorf("group %d is %+v, want ten of topic small", i, g)
-		}
+		need.That(t, i == 0 || (g.Topic == "small" && g.Count == dispatcher.Count{N: 10}), "group %d is %+v, want ten of topic small", i, g)
 	}
 	if g := depth.Groups[0]; g.Topic != "orders" || !g.Count.Estimated || g.Count.N < 20_000 || g.Count.N > 30_000 || g.Count.N%1000 != 0 {
 		t.Errorf("the first group is %+v, want about 25,000 of topic orders, in thousands", g)
 	}
 	for _, d := range depth.Topics {
-		if want := (dispatcher.Count{N: 250}); d.Topic == "small" && d.Dead != want {
-			t.Errorf("the topic with small groups has %+v, want %+v", d.Dead, want)
-		}
+		want := (dispatcher.Count{N: 250})
+		need.That(t, d.Topic != "small" || d.Dead == want, "the topic with small groups has %+v, want %+v", d.Dead, want)
 	}
 }
 
@@ -386,9 +351,7 @@ func TestNackBudgetIsPrinted(t *testing.T) {
 	store := p.Store("shop", uuid.New())
 	for attempt := 1; attempt <= 7; attempt++ {
 		claimed, err := store.Claim(t.Context(), share("orders", events))
-		if err != nil || len(claimed.Events) != events {
-			t.Fatalf("claimed %d events, %v", len(claimed.Events), err)
-		}
+		need.Must(t, err == nil && len(claimed.Events) == events, "claimed %d events, %v", len(claimed.Events), err)
 		failures := make([]dispatcher.Failure, events)
 		for i, e := range claimed.Events {
 			failures[i] = dispatcher.Failure{Lease: e.Lease(), Cause: dispatcher.Cause{Class: "http", Code: "503"},
@@ -400,8 +363,6 @@ func TestNackBudgetIsPrinted(t *testing.T) {
 			}
 		}) / events
 		t.Logf("WAL bytes per event: %d for nack %d", written, attempt)
-		if written > 4000 {
-			t.Errorf("nack %d writes %d bytes of WAL for an event, want at most 4000", attempt, written)
-		}
+		need.That(t, written <= 4000, "nack %d writes %d bytes of WAL for an event, want at most 4000", attempt, written)
 	}
 }

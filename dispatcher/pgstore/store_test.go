@@ -114,9 +114,8 @@ func (o outbox) Enqueue(events ...storetest.Event) {
 			e.ID, e.Namespace, e.Topic, e.TenantID, e.DedupeKey, e.PartitionKey,
 			e.EventType, e.AggregateType, e.AggregateID, headers, e.Payload, e.Delay, e.MaxAttempts, e.Retry, e.AggregateSequence)
 	}
-	if err := o.SendBatch(o.Context(), &batch).Close(); err != nil {
-		o.Fatalf("enqueue: %v", err)
-	}
+	err := o.SendBatch(o.Context(), &batch).Close()
+	need.Must(o, err == nil, "enqueue: %v", err)
 }
 
 func (o outbox) Row(id uuid.UUID) (row storetest.Row) {
@@ -126,9 +125,7 @@ func (o outbox) Row(id uuid.UUID) (row storetest.Row) {
 			coalesce(last_error, ''), coalesce(dead_reason, ''), updated_at
 		from outbox.outbox_events where id = $1`, id).Scan(&row.Status, &row.Attempts, &row.Lease, &row.NextAttemptAt, &row.LockedBy,
 		&until, &row.LastError, &row.DeadReason, &row.UpdatedAt)
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		o.Fatalf("read row %s: %v", id, err)
-	}
+	need.Must(o, err == nil || errors.Is(err, pgx.ErrNoRows), "read row %s: %v", id, err)
 	if until != nil {
 		row.LockedUntil = *until
 	}
@@ -145,13 +142,9 @@ func (o outbox) DeadLetters(id uuid.UUID) []storetest.DeadLetter {
 	rows, err := o.Query(o.Context(), `select namespace, topic, reason, class, code, place, fingerprint, attempts,
 			coalesce(worker, '00000000-0000-0000-0000-000000000000'), coalesce(error, ''), failures, coalesce(response, ''), dead_at, resolution is not null
 		from outbox.outbox_dead_letters where event_id = $1 order by id`, id)
-	if err != nil {
-		o.Fatalf("read dead letters of %s: %v", id, err)
-	}
+	need.Must(o, err == nil, "read dead letters of %s: %v", id, err)
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[storetest.DeadLetter])
-	if err != nil {
-		o.Fatalf("read dead letters of %s: %v", id, err)
-	}
+	need.Must(o, err == nil, "read dead letters of %s: %v", id, err)
 	return all
 }
 
@@ -205,17 +198,12 @@ func TestSchemaStateNamesTheRemedy(t *testing.T) {
 			pgtest.Exec(o, test.sql)
 		}
 		got, err := o.Store("shop", uuid.New()).Schema(t.Context())
-		if err != nil || got.State != test.state || got.Version != test.version || got.Required != migrations.Version {
-			t.Errorf("%s: %+v, %v, want %s at version %d", test.name, got, err, test.state, test.version)
-		}
-		if (test.remedy == "") != (got.Message == "") || !strings.Contains(got.Message, test.remedy) {
-			t.Errorf("%s: the message is %q, want one with %q", test.name, got.Message, test.remedy)
-		}
+		need.That(t, err == nil && got.State == test.state && got.Version == test.version && got.Required == migrations.Version,
+			"%s: %+v, %v, want %s at version %d", test.name, got, err, test.state, test.version)
+		need.That(t, (test.remedy == "") == (got.Message == "") && strings.Contains(got.Message, test.remedy),
+			"%s: the message is %q, want one with %q", test.name, got.Message, test.remedy)
 	}
-	_, err := o.Store("shop", uuid.New()).Topics(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "dispatcher migrate up") {
-		t.Errorf("a verb without a schema: error is %v, want one with the remedy", err)
-	}
+	need.Fails(t, "dispatcher migrate up", "a verb without a schema: error is %v, want one with the remedy", need.Err(o.Store("shop", uuid.New()).Topics(t.Context())))
 }
 
 // Without its grants a dispatcher learns which ones to get.
@@ -227,9 +215,7 @@ func TestMissingGrantsAreNamed(t *testing.T) {
 	_, schemaErr := store.Schema(t.Context())
 	_, claimErr := store.Claim(t.Context(), share("orders", 1))
 	for _, err := range []error{schemaErr, claimErr} {
-		if err == nil || !strings.Contains(err.Error(), "dispatcher migrate grants") {
-			t.Errorf("error is %v, want one with the remedy", err)
-		}
+		need.Fails(t, "dispatcher migrate grants", "error is %v, want one with the remedy", err)
 	}
 }
 
@@ -241,22 +227,16 @@ func TestTryListenFindsAPooler(t *testing.T) {
 	connect := func(dsn string) func(context.Context) (*pgx.Conn, error) {
 		return func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, dsn) }
 	}
-	if err := pgstore.TryListen(t.Context(), connect(srv.DSN("postgres")), pgtest.Schema); err != nil {
-		t.Errorf("at the server itself: %v", err)
-	}
+	need.Want(t, nil, "at the server itself: %v", pgstore.TryListen(t.Context(), connect(srv.DSN("postgres")), pgtest.Schema))
 	for mode, remedy := range map[string]string{"session": "", "transaction": "set wakeUp to None"} {
 		t.Run(mode, func(t *testing.T) {
 			b, err := pgbouncer.Start(t.Context(), pgbouncer.Options{Server: srv, Settings: map[string]string{"pool_mode": mode}})
 			need.Server(t, err, pgbouncer.ErrMissing)
 			t.Cleanup(func() {
-				if err := b.Stop(context.Background()); err != nil {
-					t.Error(err)
-				}
+				need.Want(t, nil, "%v", b.Stop(context.Background()))
 			})
 			err = pgstore.TryListen(t.Context(), connect(b.DSN("postgres")), pgtest.Schema)
-			if (err == nil) != (remedy == "") || err != nil && !strings.Contains(err.Error(), remedy) {
-				t.Errorf("in %s mode: %v", mode, err)
-			}
+			need.That(t, (err == nil) == (remedy == "") && (err == nil || strings.Contains(err.Error(), remedy)), "in %s mode: %v", mode, err)
 		})
 	}
 }
@@ -278,9 +258,7 @@ func TestListenNoticesThatItIsDeaf(t *testing.T) {
 		defer close(done)
 		pgstore.ListenOften(ctx, connect, pgtest.Schema, "shop", func() {
 			if wakes.Add(1) == 1 {
-				if _, err := conn.Exec(ctx, "unlisten *"); err != nil {
-					t.Error(err)
-				}
+				need.Want(t, nil, "%v", need.Err(conn.Exec(ctx, "unlisten *")))
 			}
 		}, slog.New(slog.DiscardHandler))
 	}()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -38,9 +37,7 @@ func newHolders(t *testing.T) holders {
 	srv, err := postgres.Start(t.Context(), postgres.Options{Settings: map[string]string{"max_prepared_transactions": "5", "autovacuum": "off"}})
 	need.OK(t, err)
 	t.Cleanup(func() {
-		if err := srv.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
+		need.Want(t, nil, "%v", srv.Stop(context.Background()))
 	})
 	conn, err := pgx.Connect(t.Context(), srv.DSN("postgres"))
 	need.OK(t, err)
@@ -143,21 +140,18 @@ func TestOldestTransactionOfSessionsIsReported(t *testing.T) {
 	began := pgtest.Value[time.Time](h.outbox, `select xact_start from pg_stat_activity where application_name = 'analyst'`)
 	first := h.wants(h.store, dispatcher.HeldBySession, name)
 	h.run(late, `begin; create table late ()`)
-	if got := h.wants(h.seeing, dispatcher.HeldBySession, name); !got.Since.Equal(began) || got.Age <= 0 {
-		t.Errorf("it began at %v, and was reported as %+v", began, got)
-	}
-	if got := h.wants(h.store, dispatcher.HeldBySession, name); !got.Since.Equal(first.Since) || got.Since.Before(began) || got.Age <= first.Age {
-		t.Errorf("first reported as %+v, then as %+v", first, got)
-	}
+	got := h.wants(h.seeing, dispatcher.HeldBySession, name)
+	need.That(t, got.Since.Equal(began) && got.Age > 0, "it began at %v, and was reported as %+v", began, got)
+	got = h.wants(h.store, dispatcher.HeldBySession, name)
+	need.That(t, got.Since.Equal(first.Since) && !got.Since.Before(began) && got.Age > first.Age, "first reported as %+v, then as %+v", first, got)
 	h.run(analyst, `commit`)
 	for _, store := range []*pgstore.Store{h.store, h.seeing} {
 		h.wants(store, dispatcher.HeldBySession, fmt.Sprintf("pid %d", late.PgConn().PID())) // has no name, and a transaction id
 	}
 	h.run(late, `commit`)
 	h.run(analyst, `begin isolation level repeatable read; select 1`) // the same session, another transaction
-	if got := h.wants(h.store, dispatcher.HeldBySession, name); !got.Since.After(first.Since) {
-		t.Errorf("another transaction is reported since %v, the first one since %v", got.Since, first.Since)
-	}
+	got = h.wants(h.store, dispatcher.HeldBySession, name)
+	need.That(t, got.Since.After(first.Since), "another transaction is reported since %v, the first one since %v", got.Since, first.Since)
 }
 
 // A transaction of the dispatcher itself is reported when it is longer than any that ends by itself: its process
@@ -170,9 +164,8 @@ func TestOldestTransactionOfAFrozenDispatcherIsReported(t *testing.T) {
 	*h.own = nil
 	h.eventually("the frozen session is reported", func() bool { return h.reports(h.seeing, dispatcher.HeldBySession, name) })
 	for _, store := range []*pgstore.Store{h.store, h.seeing} { // of its own role everybody sees it
-		if got, err := store.OldestTransaction(t.Context()); err != nil || got == nil || got.Name != name || got.Age < 10*time.Second {
-			t.Errorf("reported %+v, %v, want %s of at least 10 s", got, err, name)
-		}
+		got, err := store.OldestTransaction(t.Context())
+		need.That(t, err == nil && got != nil && got.Name == name && got.Age >= 10*time.Second, "reported %+v, %v, want %s of at least 10 s", got, err, name)
 	}
 }
 
@@ -196,9 +189,8 @@ func TestOldestTransactionElsewhereIsReported(t *testing.T) {
 	}
 	slotted.Kill()
 	first := h.wants(h.store, dispatcher.HeldBySlot, "kept") // also when no client uses it
-	if got := h.wants(h.store, dispatcher.HeldBySlot, "kept"); !got.Since.Equal(first.Since) || got.Age <= first.Age {
-		t.Errorf("first reported as %+v, then as %+v", first, got)
-	}
+	got := h.wants(h.store, dispatcher.HeldBySlot, "kept")
+	need.That(t, got.Since.Equal(first.Since) && got.Age > first.Age, "first reported as %+v, then as %+v", first, got)
 	h.eventually("the slot is given up", func() bool {
 		_, err := h.Exec(h.Context(), `select pg_drop_replication_slot('kept')`)
 		return err == nil
@@ -253,9 +245,7 @@ func TestOldestTransactionIgnoresVacuum(t *testing.T) {
 	h.wants(h.seeing, "", "")
 	h.wants(h.store, "", "")
 	cancel()
-	if err := <-done; err == nil || !strings.Contains(err.Error(), "canceled") {
-		t.Errorf("the vacuum ended before it was looked at: %v", err)
-	}
+	need.Fails(t, "canceled", "the vacuum ended before it was looked at: %v", <-done)
 }
 
 // Workers whose login runs at REPEATABLE READ by default meet no error, though their transactions fail with
@@ -315,9 +305,8 @@ func drain(t *testing.T, o outbox, keys *dispatcher.KeyOrder) {
 		})
 	}
 	need.OK(t, group.Wait())
-	if n := delivered.Load(); n != rows {
-		t.Fatalf("%d events were delivered, want %d", n, rows)
-	}
+	n := delivered.Load()
+	need.Must(t, n == rows, "%d events were delivered, want %d", n, rows)
 }
 
 // serializationErrors counts the statements of batches that fail with one.
@@ -346,7 +335,6 @@ func TestLostTransactionIsTriedThreeTimes(t *testing.T) {
 		begin perform nextval('fires'); raise exception 'lost to another transaction' using errcode = '40P01'; end $$`)
 	pgtest.Exec(o, `create trigger lose before update on outbox.outbox_events for each row execute function lose()`)
 	_, err = store.Ack(t.Context(), leasesOf(claimed.Events))
-	if n := pgtest.Value[int](o, `select last_value from fires`); n != 3 || err == nil || dispatcher.IsRefused(err) {
-		t.Errorf("it was tried %d times, and then: %v", n, err)
-	}
+	n := pgtest.Value[int](o, `select last_value from fires`)
+	need.That(t, n == 3 && err != nil && !dispatcher.IsRefused(err), "it was tried %d times, and then: %v", n, err)
 }

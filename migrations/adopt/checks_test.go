@@ -1,7 +1,6 @@
 package adopt_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"regexp"
@@ -23,25 +22,20 @@ func TestCutoverRefusesUnknownStatus(t *testing.T) {
 	r := newRig(t, keyedService("integer", `, primary key (id)); alter table keyed alter column state drop not null`))
 	r.exec(`insert into keyed (id, state) values (1, 'NEW'), (2, 'SENT'), (3, 'SENT')`)
 	values := func(all []adopt.Value) string { return fmt.Sprint(all) }
-	if got := r.step(adopt.ToShadow, adopt.Shadow, true); values(got.Values) != `["NEW": 1 row, to be sent "SENT": 2 rows, not to be sent]` {
-		t.Errorf("the shadow has %v", got.Values)
-	}
+	got := r.step(adopt.ToShadow, adopt.Shadow, true)
+	need.That(t, values(got.Values) == `["NEW": 1 row, to be sent "SENT": 2 rows, not to be sent]`, "the shadow has %v", got.Values)
 	for state, want := range map[string]string{`'RETRY'`: `1 rows of table public.keyed have "RETRY" in column state`, `null`: `have null in column state`} {
 		r.exec(`insert into keyed (id, state) values (4, ` + state + `)`)
-		if s := r.status(); s.OK() || s.Unknown() != 1 || s.Values[0].Means != adopt.MeansUnknown {
-			t.Errorf("status %+v, want a row whose status is not known", s)
-		}
-		if _, err := r.try(adopt.Cutover, adopt.Options{}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %q", err, want)
-		}
+		s := r.status()
+		need.That(t, !s.OK() && s.Unknown() == 1 && s.Values[0].Means == adopt.MeansUnknown, "status %+v, want a row whose status is not known", s)
+		need.Fails(t, want, "got %v, want %q", need.Err(r.try(adopt.Cutover, adopt.Options{})))
 		r.exec(`delete from keyed where id = 4`)
 	}
 	r.exec(`insert into keyed (id, state) values (4, 'FAILED')`)
 	r.old.spec.Columns["status"] = "state:NEW:SENT,FAILED"
 	r.step(adopt.ToShadow, adopt.Shadow, true)
-	if moved := r.step(adopt.Cutover, adopt.Live, true); moved.Moved != 1 {
-		t.Errorf("%d rows moved, want the one that is NEW", moved.Moved)
-	}
+	moved := r.step(adopt.Cutover, adopt.Live, true)
+	need.Want(t, 1, "%d rows moved, want the one that is NEW", moved.Moved)
 }
 
 // A worker that knows no limit has tried a row more often than a dispatcher would.
@@ -49,9 +43,8 @@ func TestRowThatWasTriedIsSent(t *testing.T) {
 	r := newRig(t, keyedService("integer", `, tries integer not null default 0, primary key (id))`))
 	r.old.spec.Columns["attempts"] = "tries"
 	r.exec(`insert into keyed (id, tries) values (1, 0), (2, 25), (3, 32000)`)
-	if got := r.step(adopt.ToShadow, adopt.Shadow, true).Warnings; len(got) != 1 || !strings.HasPrefix(got[0], "2 open rows have no attempt left: each has 20 more") {
-		t.Errorf("warnings %q, want the rows that have no attempt left", got)
-	}
+	got := r.step(adopt.ToShadow, adopt.Shadow, true).Warnings
+	need.That(t, len(got) == 1 && strings.HasPrefix(got[0], "2 open rows have no attempt left: each has 20 more"), "warnings %q, want the rows that have no attempt left", got)
 	r.step(adopt.Cutover, adopt.Live, true)
 	pgtest.Want(r, "0 of -, 25 of 45, 980 of 1000", "attempts %s", `select string_agg(attempts || ' of ' || coalesce(max_attempts::text, '-'), ', ' order by seq) from outbox.outbox_events`)
 	l := newLedger()
@@ -77,21 +70,17 @@ func TestIndexFindsOpenRows(t *testing.T) {
 			r.step(adopt.ToShadow, adopt.Shadow, true)
 			dry, err := r.try(adopt.Cutover, adopt.Options{DryRun: true})
 			where := condition.FindStringSubmatch(strings.Join(dry.SQL, "\n"))
-			if err != nil || where == nil {
-				t.Fatalf("%v; %q", err, dry.SQL)
-			}
+			need.Must(t, err == nil && where != nil, "%v; %q", err, dry.SQL)
 			if plan := pgtest.Value[string](r, `explain (format json, costs off) select from keyed as t where `+where[1]); !strings.Contains(plan, "keyed_state_idx") {
 				t.Errorf("where %s, the rows are found by %s", where[1], plan)
 			}
 			r.exec(`insert into keyed (id) values (5001)`)
 			moved := r.step(adopt.Cutover, adopt.Live, true)
 			r.exec(`insert into keyed (id) values (5002)`)
-			if s := r.status(); !s.OK() || moved.Moved != 4 || s.OpenRows != 0 || s.OpenEvents != 5 {
-				t.Errorf("%d rows moved, status %+v", moved.Moved, s)
-			}
-			if back := r.step(adopt.Back, adopt.None, true); back.Returned != 5 {
-				t.Errorf("returned %d", back.Returned)
-			}
+			s := r.status()
+			need.That(t, s.OK() && moved.Moved == 4 && s.OpenRows == 0 && s.OpenEvents == 5, "%d rows moved, status %+v", moved.Moved, s)
+			back := r.step(adopt.Back, adopt.None, true)
+			need.Want(t, 5, "returned %d", back.Returned)
 		})
 	}
 }
@@ -111,25 +100,20 @@ func TestWorkerThatDeletesWhatItHasSent(t *testing.T) {
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	insert(4, 6)
 	r.exec(`delete from queue where data ->> 'n' in ('1', '4')`) // their worker
-	if s := r.status(); !s.OK() || s.Rows != 2 || s.OpenRows != 4 {
-		t.Errorf("in the shadow: %+v", s)
-	}
-	if moved := r.step(adopt.Cutover, adopt.Live, true); moved.Moved != 4 {
-		t.Errorf("%d rows moved, want 4", moved.Moved)
-	}
+	s := r.status()
+	need.That(t, s.OK() && s.Rows == 2 && s.OpenRows == 4, "in the shadow: %+v", s)
+	moved := r.step(adopt.Cutover, adopt.Live, true)
+	need.Want(t, 4, "%d rows moved, want 4", moved.Moved)
 	insert(7, 8)
 	r.exec(`insert into queue (data) values (jsonb_build_object('n', 9, 'large', repeat('x', 1100000)))`)
-	if s := r.status(); s.OK() || s.Refused != 1 || s.OpenRows != 1 || s.OpenEvents != 6 || s.Extra != 0 {
-		t.Errorf("after the cut-over: %+v", s)
-	}
+	s = r.status()
+	need.That(t, !s.OK() && s.Refused == 1 && s.OpenRows == 1 && s.OpenEvents == 6 && s.Extra == 0, "after the cut-over: %+v", s)
 	r.exec(`update queue set data = '{"n": 9}'`)
-	if s := r.status(); !s.OK() || s.OpenRows != 0 || s.OpenEvents != 7 {
-		t.Errorf("after a row was corrected: %+v", s)
-	}
+	s = r.status()
+	need.That(t, s.OK() && s.OpenRows == 0 && s.OpenEvents == 7, "after a row was corrected: %+v", s)
 	r.exec(`update outbox.outbox_events set status = 'delivered' where payload ->> 'n' in ('2', '7')`)
-	if back := r.step(adopt.Back, adopt.None, true); back.Returned != 5 {
-		t.Errorf("%d events returned, want 5", back.Returned)
-	}
+	back := r.step(adopt.Back, adopt.None, true)
+	need.Want(t, 5, "%d events returned, want 5", back.Returned)
 	pgtest.Want(r, "3:3x3 5:5x5 6:6x6 8:8x8 9:9", "their table has %s", `select string_agg(id || ':' || (data ->> 'n') || coalesce(extra, ''), ' ' order by id) from queue`)
 }
 
@@ -145,9 +129,8 @@ func TestRowsOfOneDedupeKeyAreCounted(t *testing.T) {
 			r.old.spec.Columns[name], r.old.spec.Columns["dedupeKey"] = column, "kind"
 			counted := func(when string, waiting int64) {
 				t.Helper()
-				if s := r.status(); !s.OK() || s.OpenEvents != waiting {
-					t.Errorf("%s: %+v, want %d events that wait", when, s, waiting)
-				}
+				s := r.status()
+				need.That(t, s.OK() && s.OpenEvents == waiting, "%s: %+v, want %d events that wait", when, s, waiting)
 			}
 			r.step(adopt.ToShadow, adopt.Shadow, true)
 			r.exec(`insert into keyed (id) values (1), (2)`)
@@ -160,9 +143,8 @@ func TestRowsOfOneDedupeKeyAreCounted(t *testing.T) {
 				r.exec(`update keyed set state = 'NEW', data = '{"n": 3}' where id = 3`)
 				counted("opened again", 4)
 			}
-			if got := pgtest.Value[int](r, `select count(distinct dedupe_key) from outbox.outbox_events where dedupe_key like 'a%'`); int64(got) != r.status().OpenEvents {
-				t.Errorf("%d dedupe keys", got)
-			}
+			got := pgtest.Value[int](r, `select count(distinct dedupe_key) from outbox.outbox_events where dedupe_key like 'a%'`)
+			need.That(t, int64(got) == r.status().OpenEvents, "%d dedupe keys", got)
 		})
 	}
 }
@@ -180,16 +162,13 @@ func TestShadowReportsTriggersWithoutPath(t *testing.T) {
 	if got := r.step(adopt.ToShadow, adopt.Shadow, true).Warnings; len(got) != 1 || !strings.HasPrefix(got[0], "trigger changed calls public.note(), which has no search_path of its own") || !strings.HasSuffix(got[0], remedy) {
 		t.Errorf("warnings %q, want the trigger of updates", got)
 	}
-	if moved := r.step(adopt.Cutover, adopt.Live, true); moved.Moved != 0 || moved.Refused != 1 {
-		t.Errorf("%+v, want the row refused", moved)
-	}
+	moved := r.step(adopt.Cutover, adopt.Live, true)
+	need.That(t, moved.Moved == 0 && moved.Refused == 1, "%+v, want the row refused", moved)
 	r.exec(remedy)
-	if moved := r.step(adopt.Cutover, adopt.Live, true); moved.Moved != 1 || moved.Refused != 0 {
-		t.Errorf("%+v, want the row moved", moved)
-	}
-	if s := r.status(); !s.OK() || len(s.Warnings) != 0 {
-		t.Errorf("status %+v", s)
-	}
+	moved = r.step(adopt.Cutover, adopt.Live, true)
+	need.That(t, moved.Moved == 1 && moved.Refused == 0, "%+v, want the row moved", moved)
+	s := r.status()
+	need.That(t, s.OK() && len(s.Warnings) == 0, "status %+v", s)
 }
 
 // The status says what the trigger costs producers at SERIALIZABLE.
@@ -221,9 +200,8 @@ func TestDryRunOfCutoverSaysHowLongItWaits(t *testing.T) {
 	r := newRig(t, keyedService("integer", `, primary key (id))`))
 	r.exec(`insert into keyed (id) select n from generate_series(1, 400) as n`)
 	r.step(adopt.ToShadow, adopt.Shadow, true)
-	if got, err := r.try(adopt.Cutover, adopt.Options{DryRun: true}); err != nil || got.Moved != 400 || got.Wait <= 0 {
-		t.Errorf("%d rows, %v, %v", got.Moved, got.Wait, err)
-	}
+	got, err := r.try(adopt.Cutover, adopt.Options{DryRun: true})
+	need.That(t, err == nil && got.Moved == 400 && got.Wait > 0, "%d rows, %v, %v", got.Moved, got.Wait, err)
 }
 
 // What refuses a cut-over is found before producers wait: a transaction that holds the table does not hold it up.
@@ -231,28 +209,17 @@ func TestCutoverReadsTheTableBeforeItLocks(t *testing.T) {
 	r := newRig(t, keyedService("integer", `, primary key (id))`))
 	r.exec(`insert into keyed (id) values (1), (2)`)
 	r.step(adopt.ToShadow, adopt.Shadow, true)
-	producer, err := r.Begin(t.Context())
-	if err == nil {
-		_, err = producer.Exec(t.Context(), `insert into keyed (id) values (3)`)
-	}
-	need.OK(t, err)
+	producer := pgtest.Begin(r, `insert into keyed (id) values (3)`)
 	conn, err := r.Acquire(t.Context())
 	need.OK(t, err)
 	defer conn.Release()
 	for _, want := range []string{"more than 1 rows", `have "RETRY" in column state`} {
-		if _, err := adopt.Apply(t.Context(), conn.Conn(), pgtest.Schema, adopt.Cutover, adopt.Spec{}, adopt.Options{MaxRows: 1}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %q", err, want)
-		}
+		need.Fails(t, want, "got %v, want %q", need.Err(adopt.Apply(t.Context(), conn.Conn(), pgtest.Schema, adopt.Cutover, adopt.Spec{}, adopt.Options{MaxRows: 1})))
 		r.exec(`insert into keyed (id, state) values (4, 'RETRY') on conflict do nothing`)
 	}
 	need.OK(t, producer.Commit(t.Context()))
 	// No producer has waited for the first count, when that is ended.
-	holder, err := r.Begin(t.Context())
-	if err == nil {
-		_, err = holder.Exec(t.Context(), `lock table keyed in access exclusive mode`)
-	}
-	need.OK(t, err)
-	defer func() { _ = holder.Rollback(context.Background()) }()
+	pgtest.Begin(r, `lock table keyed in access exclusive mode`)
 	done := make(chan error, 1)
 	go func() {
 		_, err := r.try(adopt.Cutover, adopt.Options{})
@@ -262,9 +229,7 @@ func TestCutoverReadsTheTableBeforeItLocks(t *testing.T) {
 		return len(done) > 0 || pgtest.Value[int](r, `select count(pg_cancel_backend(pid)) from pg_locks where relation = 'keyed'::regclass and not granted`) > 0
 	})
 	const want = "57014); no producer has waited: to count the values of column state took longer than 30m0s"
-	if err := <-done; err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("got %v, want %q", err, want)
-	}
+	need.Fails(t, want, "got %v, want %q", <-done)
 }
 
 // A statement for which producers wait has a limit, which grows with the rows that it moves.
@@ -291,9 +256,8 @@ func TestRowsOfTenantsGetKeysOfTheirs(t *testing.T) {
 			r.old.spec.Columns["tenantId"] = "tenant"
 			r.step(adopt.ToShadow, adopt.Shadow, true)
 			r.exec(`insert into keyed (id, tenant) values (1, '` + tenant + `'), (2, null)`)
-			if moved := r.step(adopt.Cutover, adopt.Live, true); moved.Moved != 2 || moved.Refused != 0 {
-				t.Errorf("moved %d, refused %d", moved.Moved, moved.Refused)
-			}
+			moved := r.step(adopt.Cutover, adopt.Live, true)
+			need.That(t, moved.Moved == 2 && moved.Refused == 0, "moved %d, refused %d", moved.Moved, moved.Refused)
 			pgtest.Want[string](r, want, "dedupe keys %q, want %q", `select string_agg(dedupe_key, ', ' order by tenant_id nulls first) from outbox.outbox_events`)
 		})
 	}
@@ -302,17 +266,8 @@ func TestRowsOfTenantsGetKeysOfTheirs(t *testing.T) {
 // A step that waits for their table names who holds that, and no dispatcher.
 func TestStepNamesWhoHoldsTheirTable(t *testing.T) {
 	r := newRig(t, keyedService("integer", `, primary key (id))`))
-	begin := func(sql string) pgx.Tx {
-		tx, err := r.Begin(t.Context())
-		if err == nil {
-			_, err = tx.Exec(t.Context(), sql)
-		}
-		need.OK(t, err)
-		return tx
-	}
-	dispatcher := begin(`lock table outbox.outbox_events in row exclusive mode`)
-	defer func() { _ = dispatcher.Rollback(context.Background()) }()
-	producer := begin(`insert into keyed (id) values (1)`)
+	pgtest.Begin(r, `lock table outbox.outbox_events in row exclusive mode`) // a dispatcher
+	producer := pgtest.Begin(r, `insert into keyed (id) values (1)`)
 	conn, err := r.Acquire(t.Context())
 	need.OK(t, err)
 	defer conn.Release()
@@ -322,9 +277,8 @@ func TestStepNamesWhoHoldsTheirTable(t *testing.T) {
 		_ = producer.Rollback(t.Context())
 	})
 	need.OK(t, need.Err(adopt.Apply(ctx, conn.Conn(), pgtest.Schema, adopt.ToShadow, r.old.spec, adopt.Options{})))
-	if want := fmt.Sprintf(`waiting for a lock on table "public"."keyed", which the process %d of user `, producer.Conn().PgConn().PID()); !strings.HasPrefix(said, want) {
-		t.Errorf("it reports %q, want %q", said, want)
-	}
+	want := fmt.Sprintf(`waiting for a lock on table "public"."keyed", which the process %d of user `, producer.Conn().PgConn().PID())
+	need.That(t, strings.HasPrefix(said, want), "it reports %q, want %q", said, want)
 }
 
 // numbering is an enqueue that numbers an event of an aggregate.
@@ -364,9 +318,8 @@ func TestNumbersOfTheirTable(t *testing.T) {
 	r.produce(t.Context(), 401)
 	need.OK(t, r.old.produce(t.Context(), old, 601))
 	need.OK(t, old.Commit(t.Context()))
-	if s := r.status(); !s.OK() || s.Rows != 6 || s.OpenRows != 0 || s.OpenEvents != 7 {
-		t.Errorf("status %+v, want each row to be an event", s)
-	}
+	s := r.status()
+	need.That(t, s.OK() && s.Rows == 6 && s.OpenRows == 0 && s.OpenEvents == 7, "status %+v, want each row to be an event", s)
 
 	// The first number of an aggregate, by two at once.
 	first := begin(pgx.ReadCommitted)
@@ -401,11 +354,7 @@ func TestBackWhileEnqueueNumbers(t *testing.T) {
 	r.produce(t.Context(), 5)
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	r.step(adopt.Cutover, adopt.Live, true)
-	hold, err := r.Begin(t.Context())
-	if err == nil {
-		_, err = hold.Exec(t.Context(), `select from outbox.outbox_adoptions for update`) // back stops there, with their table locked
-	}
-	need.OK(t, err)
+	hold := pgtest.Begin(r, `select from outbox.outbox_adoptions for update`) // back stops there, with their table locked
 	back, enqueued := make(chan error, 1), make(chan error, 1)
 	go func() {
 		_, err := r.try(adopt.Back, adopt.Options{})
@@ -475,7 +424,6 @@ func TestNumbersOfTwoTables(t *testing.T) {
 	apply(adopt.Back, "storage")
 	pgtest.Want[string](r, before, "the way back writes %s, where there was %s", `select string_agg(ctid || aggregate_id || xmax, ' ') from outbox.outbox_aggregate_sequences`)
 	r.exec(`drop table other_outbox`)
-	if got := apply(adopt.Back, "other").Warnings; len(got) != 1 {
-		t.Errorf("warnings %q, want one of the numbers", got)
-	}
+	got := apply(adopt.Back, "other").Warnings
+	need.That(t, len(got) == 1, "warnings %q, want one of the numbers", got)
 }

@@ -30,30 +30,23 @@ func TestBackOfDroppedTableRemovesAdoption(t *testing.T) {
 	r.exec(`update outbox.outbox_events set status = 'delivered' where payload ->> 'n' = '0'`)
 
 	r.exec(`alter table m10_recovery.outbox rename to old`)
-	if _, err := r.try(adopt.Back, adopt.Options{}); err == nil || !strings.Contains(err.Error(), "the table was renamed, with the trigger: name it back") {
-		t.Errorf("of a table that was renamed: %v", err)
-	}
+	need.Fails(t, "the table was renamed, with the trigger: name it back", "of a table that was renamed: %v", need.Err(r.try(adopt.Back, adopt.Options{})))
 	conn, err := r.Acquire(t.Context())
 	need.OK(t, err)
 	_, err = adopt.Read(t.Context(), conn.Conn(), pgtest.Schema, "")
 	conn.Release()
-	if err == nil || !strings.Contains(err.Error(), "end the adoption if it was dropped: dispatcher adopt back --name m10") {
-		t.Errorf("the status: %v", err)
-	}
+	need.Fails(t, "end the adoption if it was dropped: dispatcher adopt back --name m10", "the status: %v", err)
 
 	r.exec(`drop table m10_recovery.old`)
 	dry, err := r.try(adopt.Back, adopt.Options{DryRun: true})
-	if err != nil || !dry.Changed || len(dry.SQL) != 3 {
-		t.Errorf("a dry run %+v: %v", dry, err)
-	}
+	need.That(t, err == nil && dry.Changed && len(dry.SQL) == 3, "a dry run %+v: %v", dry, err)
 	result := r.step(adopt.Back, adopt.None, true)
 	if want := "Table m10_recovery.outbox was dropped, and what was kept of its adoption is removed. 1 events of it are not delivered yet: they stay in the outbox, and a dispatcher of namespace " + r.old.spec.Namespace + " delivers them."; result.Next != want {
 		t.Errorf("says %q", result.Next)
 	}
 	kept := pgtest.Value[int](r, `select (select count(*) from outbox.outbox_adoptions) + (select count(*) from outbox.outbox_adopted) + (select count(*) from pg_proc where proname like 'outbox_adopt\_m10%')`)
-	if waiting := pgtest.Value[int](r, `select count(*) from outbox.outbox_events where status = 'pending'`); kept != 0 || waiting != 1 {
-		t.Errorf("%d rows and functions are kept, %d events wait", kept, waiting)
-	}
+	waiting := pgtest.Value[int](r, `select count(*) from outbox.outbox_events where status = 'pending'`)
+	need.That(t, kept == 0 && waiting == 1, "%d rows and functions are kept, %d events wait", kept, waiting)
 	r.step(adopt.Back, adopt.None, false)
 }
 
@@ -71,20 +64,17 @@ func TestEventsOfDeletedRowsStay(t *testing.T) {
 	r.exec(`update outbox.outbox_events set status = 'delivered' where payload ->> 'n' = '0'`)
 	id := pgtest.Value[string](r, `select id::text from outbox.events where payload ->> 'n' = '1'`)
 	r.exec(`delete from outbox.events where payload ->> 'n' in ('0', '1')`)
-	if s := r.status(); !s.OK() || s.Rows != 2 || s.OpenEvents != 3 {
-		t.Errorf("after the clean-up: %+v", s)
-	}
+	s := r.status()
+	need.That(t, s.OK() && s.Rows == 2 && s.OpenEvents == 3, "after the clean-up: %+v", s)
 	r.exec(`insert into outbox.events (id, topic, payload) values ('` + id + `', 'T', '{"n": 5}')`)
 	if s := r.status(); !s.OK() || s.Rows != 3 || s.OpenEvents != 4 || r.numbers() != "0 1 2 3 5" {
 		t.Errorf("after a row of the same id: %+v, events %s", s, r.numbers())
 	}
 	result := r.step(adopt.Back, adopt.None, true)
-	if want := "1 events stay in the outbox, because their rows were deleted: let a dispatcher run until they are delivered."; result.Returned != 3 || !strings.HasSuffix(result.Next, want) {
-		t.Errorf("returned %d, and says %q", result.Returned, result.Next)
-	}
-	if got := pgtest.Value[string](r, `select string_agg(payload ->> 'n', ' ' order by payload ->> 'n') from outbox.events where status = 'pending'`); got != "2 3 5" || r.numbers() != "0 1" {
-		t.Errorf("open rows %s, and events %s", got, r.numbers())
-	}
+	want := "1 events stay in the outbox, because their rows were deleted: let a dispatcher run until they are delivered."
+	need.That(t, result.Returned == 3 && strings.HasSuffix(result.Next, want), "returned %d, and says %q", result.Returned, result.Next)
+	got := pgtest.Value[string](r, `select string_agg(payload ->> 'n', ' ' order by payload ->> 'n') from outbox.events where status = 'pending'`)
+	need.That(t, got == "2 3 5" && r.numbers() == "0 1", "open rows %s, and events %s", got, r.numbers())
 }
 
 // The note of a deleted row goes when its event is delivered.
@@ -96,9 +86,8 @@ func TestNotesOfDeletedRowsArePruned(t *testing.T) {
 		r.exec(`update outbox.outbox_events set status = 'delivered'`)
 		r.exec(`insert into outbox.events (id, topic, payload) select gen_random_uuid(), 'T', jsonb_build_object('n', n) from generate_series(1, 40) as n`)
 		r.exec(`delete from outbox.events`)
-		if s := r.status(); !s.OK() || s.Rows != 0 || s.OpenEvents != 40 {
-			t.Errorf("status %+v", s)
-		}
+		s := r.status()
+		need.That(t, s.OK() && s.Rows == 0 && s.OpenEvents == 40, "status %+v", s)
 		pgtest.Want(r, 40, "%d notes, want those of the 40 events that wait", `select count(*) from outbox.outbox_adopted`)
 	}
 }
@@ -115,14 +104,12 @@ func TestBackReturnsTheNewestOfAnAggregate(t *testing.T) {
 		r.produce(t.Context(), n)
 	}
 	r.exec(`update outbox.outbox_events set status = 'processing', attempts = 1, locked_by = gen_random_uuid(), locked_until = now() + interval '1 hour' where payload ->> 'n' in ('201', '202')`)
-	if result, err := r.try(adopt.Back, adopt.Options{Wait: time.Millisecond}); err == nil || result.State != adopt.Returning || result.Returned != 1 {
-		t.Errorf("state %q, returned %d: %v", result.State, result.Returned, err)
-	}
+	result, err := r.try(adopt.Back, adopt.Options{Wait: time.Millisecond})
+	need.That(t, err != nil && result.State == adopt.Returning && result.Returned == 1, "state %q, returned %d: %v", result.State, result.Returned, err)
 	r.produce(t.Context(), 402) // theirs again
 	r.exec(`update outbox.outbox_events set status = 'pending', locked_by = null, locked_until = null where status = 'processing'`)
-	if result := r.step(adopt.Back, adopt.None, true); result.Returned != 1 {
-		t.Errorf("returned %d", result.Returned)
-	}
+	result = r.step(adopt.Back, adopt.None, true)
+	need.Want(t, 1, "returned %d", result.Returned)
 	pgtest.Want(r, "201, 3, 402", "open rows %q, want the newest of each aggregate", `select string_agg(payload ->> 'n', ', ' order by id) from m10_recovery.outbox where processed_at is null`)
 }
 
@@ -146,16 +133,12 @@ func TestBackRefusesRowsThatATriggerKeepsClosed(t *testing.T) {
 			r.step(adopt.Cutover, adopt.Live, true)
 			r.exec(`insert into keyed (id) values (1)`)
 			r.exec(`create trigger kept ` + test.body)
-			if _, err := r.try(adopt.Back, adopt.Options{}); err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("got %v, want %q", err, test.want)
-			}
-			if s := r.status(); s.State != adopt.Live || s.OpenEvents != 1 {
-				t.Errorf("status %+v, want the event", s)
-			}
+			need.Fails(t, test.want, "got %v, want %q", need.Err(r.try(adopt.Back, adopt.Options{})))
+			s := r.status()
+			need.That(t, s.State == adopt.Live && s.OpenEvents == 1, "status %+v, want the event", s)
 			r.exec(`drop trigger kept on keyed`)
-			if back := r.step(adopt.Back, adopt.None, true); back.Returned != 1 || pgtest.Value[int](r, `select count(*) from keyed where state = 'NEW'`) != 1 {
-				t.Errorf("returned %d", back.Returned)
-			}
+			back := r.step(adopt.Back, adopt.None, true)
+			need.That(t, back.Returned == 1 && pgtest.Value[int](r, `select count(*) from keyed where state = 'NEW'`) == 1, "returned %d", back.Returned)
 		})
 	}
 }
@@ -178,9 +161,8 @@ func TestBackReturnsTheNewestOfAnID(t *testing.T) {
 		r.exec(`insert into keyed (id, kind, data) values ` + row)
 	}
 	r.exec(`update outbox.outbox_events set status = 'processing', attempts = 1, locked_by = gen_random_uuid(), locked_until = now() + interval '1 hour' where payload ->> 'n' in ('0', '1', '4')`)
-	if result, err := r.try(adopt.Back, adopt.Options{Wait: time.Millisecond}); err == nil || result.State != adopt.Returning || result.Returned != 2 {
-		t.Errorf("state %q, returned %d: %v", result.State, result.Returned, err)
-	}
+	result, err := r.try(adopt.Back, adopt.Options{Wait: time.Millisecond})
+	need.That(t, err != nil && result.State == adopt.Returning && result.Returned == 2, "state %q, returned %d: %v", result.State, result.Returned, err)
 	r.exec(`insert into keyed (id, data) values ('a', '{"n": 6}')`) // theirs again
 	r.exec(`update outbox.outbox_events set status = 'pending', locked_by = null, locked_until = null where status = 'processing'`)
 	r.step(adopt.Back, adopt.None, true)
@@ -196,11 +178,7 @@ func TestBackThatEndedHalfWay(t *testing.T) {
 		create function note() returns trigger language plpgsql as 'begin insert into public.limits values (current_setting(''statement_timeout'')); return null; end'`))
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	r.exec(`insert into keyed (id) values (1); create trigger noted before delete on outbox.outbox_adopted for each statement execute function note()`)
-	holder, err := r.Begin(t.Context())
-	if err == nil {
-		_, err = holder.Exec(t.Context(), `lock table outbox.outbox_adopted in share mode`)
-	}
-	need.OK(t, err)
+	holder := pgtest.Begin(r, `lock table outbox.outbox_adopted in share mode`)
 	back := func(ctx context.Context) error {
 		conn, err := r.Acquire(ctx)
 		if err != nil {
@@ -221,22 +199,14 @@ func TestBackThatEndedHalfWay(t *testing.T) {
 		return len(done) > 0 || pgtest.Value[bool](r, `select exists (select from pg_locks where not granted and relation = 'outbox.outbox_adopted'::regclass)`)
 	})
 	crash()
-	if err := <-done; err == nil || !strings.Contains(err.Error(), "table public.keyed has gone back, and what is kept of adoption keyed was not removed") {
-		t.Errorf("got %v", err)
-	}
+	need.Fails(t, "table public.keyed has gone back, and what is kept of adoption keyed was not removed", "got %v", <-done)
 	need.OK(t, holder.Rollback(t.Context()))
 	r.exec(`insert into keyed (id) values (2)`)
-	if _, err := r.try(adopt.Cutover, adopt.Options{}); err == nil || !strings.Contains(err.Error(), "is on its way back; finish that first") {
-		t.Errorf("a cut-over without the shadow's trigger: %v", err)
-	}
-	if err := back(t.Context()); err != nil {
-		t.Error(err)
-	}
+	need.Fails(t, "is on its way back; finish that first", "a cut-over without the shadow's trigger: %v", need.Err(r.try(adopt.Cutover, adopt.Options{})))
+	need.Want(t, nil, "%v", back(t.Context()))
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	r.exec(`drop table keyed`)
-	if err := back(t.Context()); err != nil {
-		t.Error(err)
-	}
+	need.Want(t, nil, "%v", back(t.Context()))
 	r.step(adopt.Back, adopt.None, false)
 	pgtest.Want(r, "0 10min 0", "the notes are removed with the limits %s; want none but that of the shadow", `select string_agg(step, ' ') from limits`)
 }
@@ -251,12 +221,10 @@ func TestBackHoldsOneRowAtATime(t *testing.T) {
 	r.step(adopt.Cutover, adopt.Live, true)
 	r.exec(`insert into keyed (id, data) select n, jsonb_build_object('text', (select string_agg(md5(n || ' ' || i), '') from generate_series(1, 16000) as i)) from generate_series(1, 12) as n`)
 	r.exec(`create trigger noted after insert on keyed for each row execute function note()`)
-	if back := r.step(adopt.Back, adopt.None, true); back.Returned != 12 {
-		t.Errorf("returned %d", back.Returned)
-	}
-	if most := pgtest.Value[int64](r, `select max(bytes) from memory`); most > 15_000_000 {
-		t.Errorf("it had %d bytes in memory for 12 rows of 512,000", most)
-	}
+	back := r.step(adopt.Back, adopt.None, true)
+	need.Want(t, 12, "returned %d", back.Returned)
+	most := pgtest.Value[int64](r, `select max(bytes) from memory`)
+	need.That(t, most <= 15_000_000, "it had %d bytes in memory for 12 rows of 512,000", most)
 }
 
 // debeziumService has the table of Debezium's outbox event router, by its documentation, with columns that a service may add. Each second
@@ -303,9 +271,7 @@ func newLogRig(t *testing.T) (rig, string) {
 	r.exec(`select pg_create_logical_replication_slot($1, 'pgoutput')`, r.old.spec.Slot)
 	t.Cleanup(func() { // which a database cannot be dropped with
 		_, err := r.Exec(context.WithoutCancel(t.Context()), `select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = $1`, r.old.spec.Slot)
-		if err != nil {
-			t.Error(err)
-		}
+		need.Want(t, nil, "%v", err)
 	})
 	return r, dsn
 }

@@ -30,22 +30,17 @@ func TestDebeziumEachEventSentByOneSide(t *testing.T) {
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	r.step(adopt.ToShadow, adopt.Shadow, false)
 	p.reach(800)
-	if s := r.status(); !s.OK() || s.Rows+s.Notes != 0 || s.Slot == nil || !s.Slot.Active || s.Slot.Missing {
-		t.Errorf("in the shadow: %+v", s)
-	}
+	s := r.status()
+	need.That(t, s.OK() && s.Rows+s.Notes == 0 && s.Slot != nil && s.Slot.Active && !s.Slot.Missing, "in the shadow: %+v", s)
 	r.eventually("the connector is behind at a moment", func() bool { return r.status().Slot.Behind > 0 })
-	if _, err := r.try(adopt.Cutover, adopt.Options{}); err == nil || !strings.Contains(err.Error(), "stop the connector") {
-		t.Errorf("a cut-over with the connector at work: %v", err)
-	}
+	need.Fails(t, "stop the connector", "a cut-over with the connector at work: %v", need.Err(r.try(adopt.Cutover, adopt.Options{})))
 	r.eventually("the connector has sent some", func() bool {
 		n := 0
 		l.do(func() { n = len(l.theirs) })
 		return n > 700
 	})
 	unconfirmed := connector.crash(l)
-	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_events`) + pgtest.Value[int](r, `select count(*) from outbox.outbox_adopted`); n != 0 {
-		t.Errorf("%d events and notes in the shadow", n)
-	}
+	need.Want(t, 0, "%d events and notes in the shadow", pgtest.Value[int](r, `select count(*) from outbox.outbox_events`)+pgtest.Value[int](r, `select count(*) from outbox.outbox_adopted`))
 	moved := r.step(adopt.Cutover, adopt.Live, true)
 	stopDispatcher := r.dispatch(l)
 	p.reach(1400)
@@ -60,9 +55,7 @@ func TestDebeziumEachEventSentByOneSide(t *testing.T) {
 			both[n] = true
 		}
 	}
-	if !maps.Equal(both, unconfirmed) {
-		t.Errorf("both sent %v, want %v, which the connector has sent and not confirmed", both, unconfirmed)
-	}
+	need.That(t, maps.Equal(both, unconfirmed), "both sent %v, want %v, which the connector has sent and not confirmed", both, unconfirmed)
 	theirs, ours := len(l.theirs), len(l.ours)
 
 	// No connector sends until the way back; the connector sends the rest.
@@ -85,21 +78,15 @@ func TestDebeziumEachEventSentByOneSide(t *testing.T) {
 	connector.close()
 	r.check(l)
 	for n := range l.ours {
-		if l.theirs[n] > 0 && !unconfirmed[n] {
-			t.Errorf("the connector has sent event %d again", n)
-		}
+		need.That(t, l.theirs[n] == 0 || unconfirmed[n], "the connector has sent event %d again", n)
 	}
-	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_events where live`) + pgtest.Value[int](r, `select count(*) from outbox.outbox_adopted`) +
-		pgtest.Value[int](r, `select count(*) from pg_trigger where tgname like 'outbox\_adopt%'`); n != 0 {
-		t.Errorf("%d things are left after the way back", n)
-	}
+	need.Want(t, 0, "%d things are left after the way back", pgtest.Value[int](r, `select count(*) from outbox.outbox_events where live`)+pgtest.Value[int](r, `select count(*) from outbox.outbox_adopted`)+
+		pgtest.Value[int](r, `select count(*) from pg_trigger where tgname like 'outbox\_adopt%'`))
 	// A row whose producer has deleted it is deleted again.
 	pgtest.Want(r, 0, "%d rows are there again", `select count(*) from outboxevent where (payload ->> 'n')::integer % 2 = 0`)
 	t.Logf("committed %d, rolled back %d; moved %d, returned %d, both %d; delivered by theirs %d, ours %d at the end of the cut-over, %d and %d in all",
 		len(l.committed), len(l.rolledBack), moved.Moved, returned.Returned, len(both), theirs, ours, len(l.theirs), len(l.ours))
-	if moved.Moved == 0 || returned.Returned == 0 || len(both) == 0 {
-		t.Error("one side had nothing to do")
-	}
+	need.That(t, moved.Moved != 0 && returned.Returned != 0 && len(both) != 0, "one side had nothing to do")
 }
 
 // A transaction has inserted before the position that the connector has confirmed, and commits after it; without
@@ -123,17 +110,13 @@ func TestDebeziumTransactionAcrossTheConfirmedPosition(t *testing.T) {
 	})
 	connector.close()
 	need.OK(t, late.Commit(t.Context()))
-	if result := r.step(adopt.Cutover, adopt.Live, true); result.Moved != 1 || result.Refused != 0 {
-		t.Errorf("moved %d, refused %d, want 1", result.Moved, result.Refused)
-	}
-	if got := r.numbers(); got != "2" || l.theirs[1] != 1 || l.theirs[2] != 0 {
-		t.Errorf("events %q, and the connector has sent %v; want 2, and 1", got, l.theirs)
-	}
+	result := r.step(adopt.Cutover, adopt.Live, true)
+	need.That(t, result.Moved == 1 && result.Refused == 0, "moved %d, refused %d, want 1", result.Moved, result.Refused)
+	got := r.numbers()
+	need.That(t, got == "2" && l.theirs[1] == 1 && l.theirs[2] == 0, "events %q, and the connector has sent %v; want 2, and 1", got, l.theirs)
 	const as = `select (id, namespace, topic, event_type, aggregate_type, aggregate_id, dedupe_key)
 		= (md5('2')::uuid, 'shop', 'Order', 'OrderCreated', 'Order', '2', md5('2')::uuid::text) from outbox.outbox_events`
-	if !pgtest.Value[bool](r, as) {
-		t.Error("the event is not that of the row")
-	}
+	need.That(t, pgtest.Value[bool](r, as), "the event is not that of the row")
 }
 
 // Rows go back as they were, also those that the outbox has refused, and the slot holds nothing else.
@@ -146,29 +129,25 @@ func TestDebeziumRowsGoBack(t *testing.T) {
 	}
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	insert("shadow", "", `'{"n": 1}'`)
-	if s := r.status(); s.OK() || s.Refused != 1 || s.Rows != 0 || s.Notes != 0 || s.OpenRows != 0 {
-		t.Errorf("status %+v", s)
-	}
+	s := r.status()
+	need.That(t, !s.OK() && s.Refused == 1 && s.Rows == 0 && s.Notes == 0 && s.OpenRows == 0, "status %+v", s)
 	insert("open", "Order", `'{"n": 2}'`)
-	if result := r.step(adopt.Cutover, adopt.Live, true); result.Moved != 1 || result.Refused != 1 {
-		t.Errorf("moved %d, refused %d, want 1 and 1", result.Moved, result.Refused)
-	}
+	result := r.step(adopt.Cutover, adopt.Live, true)
+	need.That(t, result.Moved == 1 && result.Refused == 1, "moved %d, refused %d, want 1 and 1", result.Moved, result.Refused)
 	insert("live", "Order", `'{"n": 3, "text": "\u00fc", "big": 9007199254740993}'`)
 	insert("none", "Order", `null`)
 	r.exec(`delete from outboxevent where type = 'T' and payload ->> 'n' = '3'`)
 	insert("delivered", "Order", `'{"n": 4}'`)
-	if s := r.status(); s.Refused != 2 || s.OpenEvents != 3 {
-		t.Errorf("status %+v", s)
-	}
+	s = r.status()
+	need.That(t, s.Refused == 2 && s.OpenEvents == 3, "status %+v", s)
 	r.exec(`update outbox.outbox_events set status = 'delivered' where payload ->> 'n' = '4'`)
 	const rows = `select coalesce(string_agg(to_jsonb(o)::text, ' ' order by id), '') from outboxevent as o`
 	before := pgtest.Value[string](r, rows)
 	r.exec(`create table limits (step text); create function note() returns trigger language plpgsql as
 			'begin insert into public.limits values (current_setting(''statement_timeout'')); return new; end';
 		create trigger noted before insert on outboxevent for each row execute function note()`)
-	if result := r.step(adopt.Back, adopt.None, true); result.Returned != 4 {
-		t.Errorf("returned %d, want 4", result.Returned)
-	}
+	result = r.step(adopt.Back, adopt.None, true)
+	need.Want(t, 4, "returned %d, want 4", result.Returned)
 	pgtest.Want[string](r, before, "their table has\n%s\nwant\n%s", rows)
 	// 5 ms for each note that has a row: of these, and of the one that is delivered.
 	pgtest.Want(r, "600025ms", "the limit was %s", `select string_agg(distinct step, ', ') from limits`)
@@ -178,13 +157,10 @@ func TestDebeziumRowsGoBack(t *testing.T) {
 		need.Want(t, 1, "the slot has row %s %d times", strings.Count(held, pgtest.Value[string](r, `select md5($1)::uuid::text`, id)), id)
 	}
 	for _, text := range []string{`"big": 9007199254740993`, `"payload":null`, `"Spuren\"id":"\"a\"\\\nü"`, `"raw":"\\x00ff"`} {
-		if !strings.Contains(held, text) {
-			t.Errorf("the slot has %s, and not %s", held, text)
-		}
+		need.That(t, strings.Contains(held, text), "the slot has %s, and not %s", held, text)
 	}
-	if n := strings.Count(held, `"raw"`); n != 4 {
-		t.Errorf("the slot has %d rows: %s", n, held)
-	}
+	n := strings.Count(held, `"raw"`)
+	need.That(t, n == 4, "the slot has %d rows: %s", n, held)
 }
 
 // The side table keeps a row until its event is delivered. Those of dead events stay, and keep no other from being removed.
@@ -204,9 +180,8 @@ func TestDebeziumNotesArePruned(t *testing.T) {
 	produce(300, 380)
 	got := pgtest.Value[string](r, `select string_agg(status || ' ' || n, ', ' order by status) from (
 		select e.status, count(*) as n from outbox.outbox_adopted as a join outbox.outbox_events as e on e.id = a.event_id group by e.status) as s`)
-	if want := "dead 150, pending 100"; got != want {
-		t.Errorf("notes of %s, want %s", got, want)
-	}
+	want := "dead 150, pending 100"
+	need.Want(t, want, "notes of %s, want %s", got)
 }
 
 // What cannot be done says why, and what to do.
@@ -230,9 +205,7 @@ func TestDebeziumErrorsNameTheRemedy(t *testing.T) {
 				c.spec.Layout = adopt.Debezium
 			}
 			r.old.spec = c.spec
-			if _, err := r.try(adopt.ToShadow, adopt.Options{}); err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("got %v, want %s", err, c.want)
-			}
+			need.Fails(t, c.want, "got %v, want %s", need.Err(r.try(adopt.ToShadow, adopt.Options{})))
 		})
 	}
 	other := r
@@ -253,9 +226,7 @@ func TestDebeziumErrorsNameTheRemedy(t *testing.T) {
 	r.exec(`create publication deletes for table outboxevent with (publish = 'delete')`)
 	other = r
 	other.old.spec.Publication = "deletes"
-	if _, err := other.try(adopt.ToShadow, adopt.Options{}); err == nil || !strings.Contains(err.Error(), "publication deletes does not publish what is inserted") {
-		t.Errorf("a publication of deletes: %v", err)
-	}
+	need.Fails(t, "publication deletes does not publish what is inserted", "a publication of deletes: %v", need.Err(other.try(adopt.ToShadow, adopt.Options{})))
 	login := r.old.spec.Slot
 	r.exec(`create role ` + login + ` login password 'plain'; grant ` + login + ` to current_user; alter schema outbox owner to ` + login + `; alter table outboxevent owner to ` + login)
 	t.Cleanup(func() {
@@ -272,26 +243,19 @@ func TestDebeziumErrorsNameTheRemedy(t *testing.T) {
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	r.produce(t.Context(), 1)
 	r.produce(t.Context(), 2)
-	if _, err := r.try(adopt.Cutover, adopt.Options{MaxRows: 1}); err == nil || !strings.Contains(err.Error(), "slot "+r.old.spec.Slot+" holds more than 1 rows") {
-		t.Errorf("more rows than wanted: %v", err)
-	}
+	need.Fails(t, "slot "+r.old.spec.Slot+" holds more than 1 rows", "more rows than wanted: %v", need.Err(r.try(adopt.Cutover, adopt.Options{MaxRows: 1})))
 	if result, err := r.try(adopt.Cutover, adopt.Options{DryRun: true}); err != nil || result.Moved != 2 || !strings.Contains(strings.Join(result.SQL, "\n"), "outbox_adopt_log('"+r.old.spec.Slot+"'") {
 		t.Errorf("a dry run: %+v, %v", result, err)
 	}
-	if result := r.step(adopt.Cutover, adopt.Live, true); result.Moved != 2 {
-		t.Errorf("moved %d", result.Moved)
-	}
+	result := r.step(adopt.Cutover, adopt.Live, true)
+	need.Want(t, 2, "moved %d", result.Moved)
 	r.exec(`select pg_drop_replication_slot($1)`, r.old.spec.Slot)
-	if s := r.status(); s.Slot == nil || !s.Slot.Missing || s.Slot.Active || !strings.Contains(s.Next, "nothing can go back to the connector") {
-		t.Errorf("without a slot: %+v", s)
-	}
-	if _, err := r.try(adopt.Back, adopt.Options{}); err == nil || !strings.Contains(err.Error(), "select pg_create_logical_replication_slot('"+r.old.spec.Slot+"', 'pgoutput')") {
-		t.Errorf("back without a slot: %v", err)
-	}
+	s := r.status()
+	need.That(t, s.Slot != nil && s.Slot.Missing && !s.Slot.Active && strings.Contains(s.Next, "nothing can go back to the connector"), "without a slot: %+v", s)
+	need.Fails(t, "select pg_create_logical_replication_slot('"+r.old.spec.Slot+"', 'pgoutput')", "back without a slot: %v", need.Err(r.try(adopt.Back, adopt.Options{})))
 	r.exec(`select pg_create_logical_replication_slot($1, 'pgoutput')`, r.old.spec.Slot)
-	if result := r.step(adopt.Back, adopt.None, true); result.Returned != 2 {
-		t.Errorf("returned %d", result.Returned)
-	}
+	result = r.step(adopt.Back, adopt.None, true)
+	need.Want(t, 2, "returned %d", result.Returned)
 }
 
 // uncommitted inserts an event in a transaction that does not wait for the disk when it commits.
@@ -319,9 +283,7 @@ func (r rig) stepDuring(step adopt.Step, tx pgx.Tx) (result adopt.Result) {
 	r.eventually("the step waits", func() bool {
 		return len(done) > 0 || pgtest.Value[bool](r, `select exists (select from pg_locks where relation = 'outboxevent'::regclass and not granted)`)
 	})
-	if err := tx.Commit(r.Context()); err != nil {
-		r.Error(err)
-	}
+	need.Want(r, nil, "%v", tx.Commit(r.Context()))
 	need.OK(r, <-done)
 	return result
 }
@@ -340,9 +302,8 @@ func TestDebeziumStepsWaitForProducers(t *testing.T) {
 	r, _ := newLogRig(t)
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	r.produce(t.Context(), 1)
-	if result := r.stepDuring(adopt.Cutover, r.uncommitted(2)); result.Moved != 2 || r.numbers() != "1 2" {
-		t.Errorf("moved %d, events %s; want both", result.Moved, r.numbers())
-	}
+	result := r.stepDuring(adopt.Cutover, r.uncommitted(2))
+	need.That(t, result.Moved == 2 && r.numbers() == "1 2", "moved %d, events %s; want both", result.Moved, r.numbers())
 	r.exec(`update outbox.outbox_events set status = 'delivered' where payload ->> 'n' = '1'`)
 	if result := r.stepDuring(adopt.Back, r.uncommitted(3)); result.Returned != 2 || r.held() != "2 3" {
 		t.Errorf("returned %d, and the slot has %s; want 2 3", result.Returned, r.held())
@@ -360,9 +321,8 @@ func TestDebeziumFailedBackLosesNothing(t *testing.T) {
 	r.produce(t.Context(), 2)
 	r.exec(`create function fail() returns trigger language plpgsql as $$ begin raise 'no more rows'; end $$;
 		create trigger fail before insert on outboxevent for each row execute function fail()`)
-	if _, err := r.try(adopt.Back, adopt.Options{}); err == nil || !strings.Contains(err.Error(), "no more rows") {
-		t.Fatalf("back: %v", err)
-	}
+	_, err := r.try(adopt.Back, adopt.Options{})
+	need.Must(t, err != nil && strings.Contains(err.Error(), "no more rows"), "back: %v", err)
 	r.exec(`drop trigger fail on outboxevent`)
 	if s := r.status(); s.State != adopt.Live || s.OpenEvents != 2 || r.held() != "" {
 		t.Errorf("%+v, and the slot has %s", s, r.held())
@@ -385,9 +345,8 @@ func TestDebeziumBackWaitsForLeases(t *testing.T) {
 	r.produce(t.Context(), 2)
 	r.exec(`insert into outboxevent (id, aggregatetype, aggregateid, type, payload) values (gen_random_uuid(), '', '1', 'refused', '{"n": 9}')`)
 	r.exec(`update outbox.outbox_events set status = 'processing', locked_by = gen_random_uuid(), locked_until = now() + interval '1 hour' where payload ->> 'n' = '1'`)
-	if result, err := r.try(adopt.Back, adopt.Options{Wait: 1}); err == nil || result.State != adopt.Returning || result.Returned != 2 {
-		t.Fatalf("back: %+v, %v", result, err)
-	}
+	result, err := r.try(adopt.Back, adopt.Options{Wait: 1})
+	need.Must(t, err != nil && result.State == adopt.Returning && result.Returned == 2, "back: %+v, %v", result, err)
 	r.produce(t.Context(), 3)
 	// A clock that was ahead gave this lease, so it is over (CONTRACT C-3).
 	r.exec(`update outbox.outbox_events set updated_at = now() + interval '1 hour' where payload ->> 'n' = '1'`)
@@ -407,9 +366,8 @@ func TestDebeziumReusedIDBecomesNewEvent(t *testing.T) {
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	again(1)
 	again(2)
-	if result := r.step(adopt.Cutover, adopt.Live, true); result.Moved != 2 {
-		t.Errorf("moved %d", result.Moved)
-	}
+	result := r.step(adopt.Cutover, adopt.Live, true)
+	need.Want(t, 2, "moved %d", result.Moved)
 	again(3)
 	need.Want(t, "1 2 3", "events %s, want 1 2 3", r.numbers())
 	if result := r.step(adopt.Back, adopt.None, true); result.Returned != 3 || r.held() != "1 2 3" {
@@ -430,9 +388,8 @@ func TestDebeziumRefusedRowIsSentOnceFixed(t *testing.T) {
 	for n := 1; n <= 4; n++ {
 		r.exec(fmt.Sprintf(insert, n, 1-n%2))
 		if n == 2 {
-			if result := r.step(adopt.Cutover, adopt.Live, true); result.Moved != 1 || result.Refused != 1 {
-				t.Errorf("moved %d, refused %d", result.Moved, result.Refused)
-			}
+			result := r.step(adopt.Cutover, adopt.Live, true)
+			need.That(t, result.Moved == 1 && result.Refused == 1, "moved %d, refused %d", result.Moved, result.Refused)
 		}
 	}
 	r.exec(`update outboxevent set aggregatetype = 'fixed' where aggregatetype = ''; delete from outboxevent where payload ->> 'n' = '3'`)
@@ -453,9 +410,7 @@ func TestDebeziumStepsInEveryQueryMode(t *testing.T) {
 		for n, step := range []adopt.Step{adopt.ToShadow, adopt.Cutover, adopt.Cutover, adopt.Back} {
 			need.OK(t, need.Err(adopt.Apply(t.Context(), conn, pgtest.Schema, step, r.old.spec, adopt.Options{})))
 			r.produce(t.Context(), n)
-			if _, err := adopt.Read(t.Context(), conn, pgtest.Schema, ""); err != nil {
-				t.Error(err)
-			}
+			need.Want(t, nil, "%v", need.Err(adopt.Read(t.Context(), conn, pgtest.Schema, "")))
 		}
 		need.Want(t, "0 1 2 3", "the slot has %s", r.held())
 	})

@@ -45,9 +45,7 @@ func TestRandomTablesAreAdoptedAndGivenBack(t *testing.T) {
 		}
 	})
 	t.Logf("%d tables were adopted, and %d refused in the first step", accepted.Load(), refused.Load())
-	if accepted.Load() == 0 || *tables >= 30 && refused.Load() == 0 {
-		t.Error("all went one way")
-	}
+	need.That(t, accepted.Load() != 0 && (*tables < 30 || refused.Load() != 0), "all went one way")
 }
 
 // randomLedger is what became of the numbers that were committed.
@@ -71,9 +69,7 @@ func (r *randomTable) play(t *testing.T) (adopted bool) {
 	stop := l.writers(table)
 	_, err := l.try(adopt.ToShadow, adopt.Options{})
 	stop()
-	if (err == nil) != r.keyed {
-		t.Fatalf("seed %+v: the shadow ends with %v; is its id fit? %v", l.ddl, err, r.keyed)
-	}
+	need.Must(t, (err == nil) == r.keyed, "seed %+v: the shadow ends with %v; is its id fit? %v", l.ddl, err, r.keyed)
 	if err != nil {
 		return false
 	}
@@ -85,9 +81,8 @@ func (r *randomTable) play(t *testing.T) (adopted bool) {
 	need.OK(t, old.Commit(t.Context()))
 	l.some(table)
 	l.deliver(r.IntN(10))
-	if s := l.status(); !s.OK() || s.OpenRows != 0 {
-		t.Errorf("after the cut-over: %+v", s)
-	}
+	s := l.status()
+	need.That(t, s.OK() && s.OpenRows == 0, "after the cut-over: %+v", s)
 	stop = l.writers(table)
 	l.step(adopt.Back, adopt.None, true)
 	stop()
@@ -110,9 +105,7 @@ func (l *randomLedger) cutover(table string) {
 		column, _, _ := strings.Cut(l.spec.Columns["status"], ":")
 		l.produce(table, 1, pgx.ReadCommitted)
 		l.exec(fmt.Sprintf(`update %[1]s set %[2]s = %[3]s where %[4]s`, table, quoted(column), l.unknown, l.numbered(l.next-1)))
-		if _, err := l.try(adopt.Cutover, adopt.Options{}); err == nil || !strings.Contains(err.Error(), "not known whether they are to be sent") {
-			l.Errorf("a row has the status %s, and the cut-over ends with %v", l.unknown, err)
-		}
+		need.Fails(l, "not known whether they are to be sent", "a row has the status %s, and the cut-over ends with %v", need.Err(l.try(adopt.Cutover, adopt.Options{})), l.unknown)
 		l.exec(fmt.Sprintf(`update %[1]s set %[2]s where %[3]s`, table, l.done, l.numbered(l.next-1)))
 		l.theirs[fmt.Sprint(l.next-1)]++
 	}
@@ -193,16 +186,13 @@ func (l *randomLedger) produce(table string, n int, level pgx.TxIsoLevel) {
 			delete(l.committed, fmt.Sprint(first))
 		}
 	}
-	if err != nil {
-		l.Fatalf("a producer got %v", err)
-	}
+	need.Must(l, err == nil, "a producer got %v", err)
 }
 
 func (l *randomLedger) write(tx pgx.Tx, table string) {
 	l.Helper()
-	if _, err := tx.Exec(context.WithoutCancel(l.Context()), l.insert(table, l.next)); err != nil {
-		l.Fatalf("a producer got %v", err)
-	}
+	_, err := tx.Exec(context.WithoutCancel(l.Context()), l.insert(table, l.next))
+	need.Must(l, err == nil, "a producer got %v", err)
 	l.committed[fmt.Sprint(l.next)] = true
 	l.next++
 }
@@ -267,9 +257,8 @@ func (l *randomLedger) finishHeld(table string) {
 // deliver delivers due events, up to the given number.
 func (l *randomLedger) deliver(most int) {
 	l.Helper()
-	if late := l.list(`select payload ->> 'n' from outbox.outbox_events where live and next_attempt_at > now()`); len(late) > 0 {
-		l.Errorf("events %v are not due", late)
-	}
+	late := l.list(`select payload ->> 'n' from outbox.outbox_events where live and next_attempt_at > now()`)
+	need.That(l, len(late) == 0, "events %v are not due", late)
 	for _, n := range l.list(fmt.Sprintf(`update outbox.outbox_events set status = 'delivered' where id in (
 		select id from outbox.outbox_events where live order by next_attempt_at limit %d) returning payload ->> 'n'`, most)) {
 		l.ours[n]++
@@ -299,14 +288,10 @@ func (l *randomLedger) settle() {
 		}
 	}
 	for n := range l.theirs {
-		if !l.committed[n] {
-			l.Errorf("row %s was rolled back, and sent by theirs", n)
-		}
+		need.That(l, l.committed[n], "row %s was rolled back, and sent by theirs", n)
 	}
 	for n := range l.ours {
-		if !l.committed[n] {
-			l.Errorf("row %s was rolled back, and sent by ours", n)
-		}
+		need.That(l, l.committed[n], "row %s was rolled back, and sent by ours", n)
 	}
 	if l.Failed() {
 		l.Logf("the table is %v, mapped by %v, zone %s", l.ddl, l.spec.Columns, l.zone)

@@ -45,9 +45,8 @@ func newRig(t *testing.T, old oldService) rig {
 func (r rig) exec(sql string, args ...any) {
 	r.Helper()
 	args = append([]any{pgx.QueryExecModeSimpleProtocol}, args...)
-	if _, err := r.Exec(r.Context(), sql, args...); err != nil {
-		r.Fatalf("%.200s: %v", sql, err)
-	}
+	_, err := r.Exec(r.Context(), sql, args...)
+	need.Must(r, err == nil, "%.200s: %v", sql, err)
 }
 
 // try does a step on a connection of its own.
@@ -66,9 +65,8 @@ func (r rig) try(step adopt.Step, o adopt.Options) (result adopt.Result, err err
 func (r rig) step(step adopt.Step, state adopt.State, changed bool) adopt.Result {
 	r.Helper()
 	result, err := r.try(step, adopt.Options{})
-	if err != nil || result.State != state || result.Changed != changed {
-		r.Fatalf("%s: state %q, changed %v, %v; want %q, %v", step, result.State, result.Changed, err, state, changed)
-	}
+	need.Must(r, err == nil && result.State == state && result.Changed == changed,
+		"%s: state %q, changed %v, %v; want %q, %v", step, result.State, result.Changed, err, state, changed)
 	return result
 }
 
@@ -79,9 +77,7 @@ func (r rig) status() adopt.Status {
 	need.OK(r, err)
 	defer conn.Release()
 	all, err := adopt.Read(r.Context(), conn.Conn(), pgtest.Schema, "")
-	if err != nil || len(all) != 1 {
-		r.Fatalf("%d adoptions: %v", len(all), err)
-	}
+	need.Must(r, err == nil && len(all) == 1, "%d adoptions: %v", len(all), err)
 	return all[0]
 }
 
@@ -89,9 +85,7 @@ func (r rig) status() adopt.Status {
 func (r rig) produce(ctx context.Context, n int) {
 	r.Helper()
 	err := pgx.BeginFunc(ctx, r.Pool, func(tx pgx.Tx) error { return r.old.produce(ctx, tx, n) })
-	if err != nil {
-		r.Fatalf("a producer got %v", err)
-	}
+	need.Must(r, err == nil, "a producer got %v", err)
 }
 
 func (r rig) eventually(what string, holds func() bool) {
@@ -150,9 +144,7 @@ func (r rig) dispatch(l *ledger) (stop func()) {
 	go func() { done <- d.Run(ctx) }()
 	return func() {
 		cancel()
-		if err := <-done; err != nil {
-			r.Errorf("the dispatcher: %v", err)
-		}
+		need.Want(r, nil, "the dispatcher: %v", <-done)
 	}
 }
 
@@ -177,8 +169,6 @@ func (r rig) work(l *ledger, passes int) (stop func()) {
 	}()
 	return func() {
 		cancel()
-		if err := <-done; err != nil {
-			r.Errorf("their worker: %v", err)
-		}
+		need.Want(r, nil, "their worker: %v", <-done)
 	}
 }

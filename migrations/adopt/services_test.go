@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations/adopt"
 )
@@ -327,9 +328,8 @@ func (r rig) playLedger() {
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	r.step(adopt.ToShadow, adopt.Shadow, false)
 	p.reach(800)
-	if s := r.status(); !s.OK() || s.Rows == 0 || s.Rows != s.Notes || s.Refused != 0 || s.State != adopt.Shadow {
-		r.Errorf("in the shadow: %+v", s)
-	}
+	s := r.status()
+	need.That(r, s.OK() && s.Rows != 0 && s.Rows == s.Notes && s.Refused == 0 && s.State == adopt.Shadow, "in the shadow: %+v", s)
 	pgtest.Want(r, 0, "%d events in the shadow", `select count(*) from outbox.outbox_events`)
 	moved := r.step(adopt.Cutover, adopt.Live, true)
 	stopDispatcher := r.dispatch(l)
@@ -338,9 +338,8 @@ func (r rig) playLedger() {
 	r.step(adopt.Cutover, adopt.Live, false)
 	wait()
 	r.deliverAll()
-	if s := r.status(); !s.OK() || s.Rows != s.Notes || s.Refused != 0 || s.State != adopt.Live || s.OpenEvents != 0 {
-		r.Errorf("after the cut-over: %+v", s)
-	}
+	s = r.status()
+	need.That(r, s.OK() && s.Rows == s.Notes && s.Refused == 0 && s.State == adopt.Live && s.OpenEvents == 0, "after the cut-over: %+v", s)
 	r.check(l)
 	stopDispatcher()
 	theirs, ours := len(l.theirs), len(l.ours)
@@ -358,15 +357,11 @@ func (r rig) playLedger() {
 	stopWorker()
 	r.check(l)
 	r.step(adopt.Back, adopt.None, false)
-	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_events where live`) + pgtest.Value[int](r, `select count(*) from outbox.outbox_adopted`) +
-		pgtest.Value[int](r, `select count(*) from pg_trigger where tgname like 'outbox\_adopt%'`) + pgtest.Value[int](r, `select count(*) from pg_proc where proname like 'outbox\_adopt\_'||$1`, r.old.spec.Layout); n != 0 {
-		r.Errorf("%d things are left after the way back", n)
-	}
+	need.Want(r, 0, "%d things are left after the way back", pgtest.Value[int](r, `select count(*) from outbox.outbox_events where live`)+pgtest.Value[int](r, `select count(*) from outbox.outbox_adopted`)+
+		pgtest.Value[int](r, `select count(*) from pg_trigger where tgname like 'outbox\_adopt%'`)+pgtest.Value[int](r, `select count(*) from pg_proc where proname like 'outbox\_adopt\_'||$1`, r.old.spec.Layout))
 	r.Logf("committed %d, rolled back %d; moved %d, returned %d; delivered by theirs %d, ours %d at the end of the cut-over, %d and %d in all",
 		len(l.committed), len(l.rolledBack), moved.Moved, returned.Returned, theirs, ours, len(l.theirs), len(l.ours))
-	if moved.Moved < 5 || returned.Returned == 0 || ours == 0 || theirs == 0 {
-		r.Errorf("one side had nothing to do")
-	}
+	need.That(r, moved.Moved >= 5 && returned.Returned != 0 && ours != 0 && theirs != 0, "one side had nothing to do")
 }
 
 // deliverAll waits until the dispatcher has delivered all, of which some is due later.
@@ -396,25 +391,18 @@ func (r rig) check(l *ledger) {
 	}
 	both := 0
 	for _, n := range last {
-		if l.theirs[n]+l.ours[n] == 0 {
-			r.Errorf("event %d is lost", n)
-		}
+		need.That(r, l.theirs[n]+l.ours[n] != 0, "event %d is lost", n)
 	}
 	for n := range l.committed {
-		if l.ours[n] > 1 || l.theirs[n] > 1 {
-			r.Errorf("event %d was delivered %d times by theirs and %d by ours", n, l.theirs[n], l.ours[n])
-		}
+		need.That(r, l.ours[n] <= 1 && l.theirs[n] <= 1, "event %d was delivered %d times by theirs and %d by ours", n, l.theirs[n], l.ours[n])
 		if l.ours[n] > 0 && l.theirs[n] > 0 {
 			both++
 		}
 	}
-	if most := map[bool]int{false: 25, true: 0}[r.old.together]; both > most {
-		r.Errorf("%d events were delivered by both, want at most %d, which their worker had in its hands", both, most)
-	}
+	most := map[bool]int{false: 25, true: 0}[r.old.together]
+	need.That(r, both <= most, "%d events were delivered by both, want at most %d, which their worker had in its hands", both, most)
 	for n := range l.rolledBack {
-		if l.theirs[n]+l.ours[n] > 0 {
-			r.Errorf("event %d was rolled back, and delivered", n)
-		}
+		need.That(r, l.theirs[n]+l.ours[n] == 0, "event %d was rolled back, and delivered", n)
 	}
 	pgtest.Want(r, 0, "%d events were added twice", `select count(*) from (select from outbox.outbox_events group by payload having count(*) > 1) as twice`)
 }
@@ -477,7 +465,5 @@ func (p *producers) one(n int) {
 			p.commits.Add(1)
 		}
 	}
-	if err != nil {
-		p.Errorf("a producer got %v", err)
-	}
+	need.Want(p, nil, "a producer got %v", err)
 }

@@ -109,9 +109,7 @@ func (l *ledger) mayBeCut(do func(context.Context) error) bool {
 	}
 	defer cancel()
 	err := do(ctx)
-	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
-		l.Fatal(err)
-	}
+	need.Must(l, err == nil || errors.Is(err, context.DeadlineExceeded), "%v", err)
 	return err == nil
 }
 
@@ -152,9 +150,8 @@ func (l *ledger) sweep() {
 		)
 		update outbox.outbox_dead_letters set resolved_at = now() - interval '8 days' where event_id in (select id from old)`)
 	pgtest.Exec(l.rig, `update outbox.outbox_sweeps set next_run = now()`)
-	if ran, err := l.sweeper.Sweep(l.Context()); !ran || err != nil {
-		l.Fatalf("swept %t, %v", ran, err)
-	}
+	ran, err := l.sweeper.Sweep(l.Context())
+	need.Must(l, ran && err == nil, "swept %t, %v", ran, err)
 }
 
 // finish delivers what is put back until all operations are over. One may wait for another's earlier events of a key.
@@ -186,14 +183,11 @@ func (l *ledger) check() {
 		noted := func(what string) int64 {
 			return pgtest.Value[int64](l.rig, `select count(*) from public.became where replay_id = $1 and what = $2`, o.ID, what)
 		}
-		if delivered, again := noted("delivered"), noted("dead again"); p.Delivered != delivered || p.DeadAgain != again {
-			l.Errorf("%s, and of what it put back %d were delivered and %d dead again", p, delivered, again)
-		}
+		delivered, again := noted("delivered"), noted("dead again")
+		need.That(l, p.Delivered == delivered && p.DeadAgain == again, "%s, and of what it put back %d were delivered and %d dead again", p, delivered, again)
 		all += p.Delivered
 	}
-	if all == 0 {
-		l.Error("no event was delivered: this proves nothing")
-	}
+	need.That(l, all != 0, "no event was delivered: this proves nothing")
 }
 
 // Operations that begin at once on the same dead letters claim each one once, and two processes of a replay put back each row
@@ -230,17 +224,14 @@ func TestOverlappingOperationsClaimEachDeadLetterOnce(t *testing.T) {
 			o.Action = replay.ActionDiscard
 		}
 		work.Go(func() {
-			if _, err := r.replays.Begin(context.Background(), *o); err != nil {
-				t.Error(err)
-			}
+			need.Want(t, nil, "%v", need.Err(r.replays.Begin(context.Background(), *o)))
 			var both sync.WaitGroup
 			for range 2 {
 				both.Go(func() {
 					for done := 1; done > 0; {
 						var err error
-						if done, err = r.replays.Step(context.Background(), o.ID, 7); err != nil {
-							t.Error(err)
-						}
+						done, err = r.replays.Step(context.Background(), o.ID, 7)
+						need.Want(t, nil, "%v", err)
 					}
 				})
 			}
@@ -259,19 +250,14 @@ func TestOverlappingOperationsClaimEachDeadLetterOnce(t *testing.T) {
 			need.Want(t, status.SkippedClaimed, "%d were skipped: %s", s.Reason, s.Count)
 			claimed += s.Count
 		}
-		if p.Waiting+p.Pending > 0 {
-			t.Errorf("it ended with %v", p)
-		}
+		need.That(t, p.Waiting+p.Pending == 0, "it ended with %v", p)
 	}
 	// Those that were dead again during the work may have been claimed and put back once more.
 	pgtest.Want[int64](r, deadAgain, "%d dead letters are replayed, and %d events dead again", `select count(*) from outbox.outbox_dead_letters where resolution = 'replayed'`)
 	pgtest.Want[int64](r, discarded, "%d dead letters are discarded, and %d are counted", `select count(*) from outbox.outbox_dead_letters where resolution = 'discarded'`)
-	if times, _ := r.requeued(); int64(times) != deadAgain {
-		t.Errorf("rows went back %d times, want %d", times, deadAgain)
-	}
-	if deadAgain+discarded < rows {
-		t.Errorf("%d dead again, %d discarded and %d claimed, want each of %d at least", deadAgain, discarded, claimed, rows)
-	}
+	times, _ := r.requeued()
+	need.That(t, int64(times) == deadAgain, "rows went back %d times, want %d", times, deadAgain)
+	need.That(t, deadAgain+discarded >= rows, "%d dead again, %d discarded and %d claimed, want each of %d at least", deadAgain, discarded, claimed, rows)
 }
 
 // A batch is rolled back when its process is killed, and the next process continues.
@@ -281,27 +267,21 @@ func TestKilledBatchRolledBack(t *testing.T) {
 	o := request()
 	r.begin(o)
 	r.step(o, 5, 5)
-	hold, err := r.Begin(t.Context())
-	need.OK(t, err)
-	defer hold.Rollback(context.Background())
-	need.OK(t, need.Err(hold.Exec(t.Context(), `select from outbox.outbox_events where seq = 8 for update`)))
+	hold := pgtest.Begin(r, `select from outbox.outbox_events where seq = 8 for update`)
 	failed := make(chan error, 1)
 	go func() { _, err := r.replays.Step(context.Background(), o.ID, 5); failed <- err }()
 	const waits = `from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database() and query like '%outbox_replay_step%'`
 	eventually(t, "the batch waits for the row", func() bool { return pgtest.Value[int](r, `select count(*) `+waits) == 1 })
 	pgtest.Exec(r, `select pg_terminate_backend(pid) `+waits)
-	if err := <-failed; err == nil {
-		t.Fatal("the batch was done")
-	}
+	need.Must(t, <-failed != nil, "the batch was done")
 	need.OK(t, hold.Rollback(t.Context()))
 	r.checkProgress(r.observe(o), "5 of 20 done, 5 not delivered yet")
 	pgtest.Want(r, 15, "%d open dead letters, want 15", `select count(*) from outbox.outbox_dead_letters where resolution is null`)
 	if p, err := r.replays.Run(t.Context(), o.ID, replay.RunOptions{}); err != nil || p.Pending != 20 {
 		t.Errorf("the next one: %v, %v", p, err)
 	}
-	if times, rows := r.requeued(); times != 20 || rows != 20 {
-		t.Errorf("%d rows went back %d times, want 20", rows, times)
-	}
+	times, rows := r.requeued()
+	need.That(t, times == 20 && rows == 20, "%d rows went back %d times, want 20", rows, times)
 }
 
 // A replay that no process has run for a minute loses what still waits to the next operation that chooses it, and says so when it
@@ -327,9 +307,7 @@ func TestUnrunReplayLosesItsClaims(t *testing.T) {
 	begun := make(chan status.Replay, 1)
 	go func() {
 		p, err := r.replays.Begin(context.Background(), next)
-		if err != nil {
-			t.Error(err)
-		}
+		need.Want(t, nil, "%v", err)
 		begun <- p
 	}()
 	eventually(t, "the other one waits", func() bool {
@@ -348,9 +326,8 @@ func TestUnrunReplayLosesItsClaims(t *testing.T) {
 	if p := r.observe(left); p.Delivered != 4 || p.FinishedAt.IsZero() {
 		t.Errorf("at the end %+v", p)
 	}
-	if times, rows := r.requeued(); times != 10 || rows != 10 {
-		t.Errorf("%d rows went back %d times, want 10", rows, times)
-	}
+	times, rows := r.requeued()
+	need.That(t, times == 10 && rows == 10, "%d rows went back %d times, want 10", rows, times)
 }
 
 // A dead letter that another operation claims while a step waits for it is left to that operation.
@@ -362,10 +339,7 @@ func TestStepLeavesWhatAnotherClaimsMeanwhile(t *testing.T) {
 	r.begin(left)
 	next.Filter.IDs = []string{"1"}
 	r.begin(next) // claims nothing, since the first has all
-	hold, err := r.Begin(t.Context())
-	need.OK(t, err)
-	defer hold.Rollback(context.Background())
-	need.OK(t, need.Err(hold.Exec(t.Context(), `update outbox.outbox_dead_letters set replay_id = $1 where id = 1`, next.ID)))
+	hold := pgtest.Begin(r, `update outbox.outbox_dead_letters set replay_id = $1 where id = 1`, next.ID)
 	done := make(chan error, 1)
 	go func() { _, err := r.replays.Step(context.Background(), left.ID, 3); done <- err }()
 	eventually(t, "the step waits for the dead letter", func() bool {
@@ -373,9 +347,8 @@ func TestStepLeavesWhatAnotherClaimsMeanwhile(t *testing.T) {
 	})
 	need.OK(t, hold.Commit(t.Context()))
 	need.OK(t, <-done)
-	if times, rows := r.requeued(); times != 2 || rows != 2 {
-		t.Errorf("%d rows went back %d times, want the 2 that are not claimed", rows, times)
-	}
+	times, rows := r.requeued()
+	need.That(t, times == 2 && rows == 2, "%d rows went back %d times, want the 2 that are not claimed", rows, times)
 	if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_dead_letters where id = 1 and resolution is null and replay_state = 'waiting'`); n != 1 {
 		t.Error("the dead letter of the other operation does not wait for it")
 	}
@@ -402,15 +375,12 @@ func TestStepReadsItsBatchAlone(t *testing.T) {
 				t.Helper()
 				pgtest.HandIn(t, r.Pool) // what it read until now
 				rows0, pages0 := r.reads(one)
-				if done, err := replays.Step(t.Context(), o.ID, 500); err != nil || done != 500 {
-					t.Fatalf("a step of 500 did %d, %v", done, err)
-				}
+				done, err := replays.Step(t.Context(), o.ID, 500)
+				need.Must(t, err == nil && done == 500, "a step of 500 did %d, %v", done, err)
 				rows, pages := r.reads(one)
 				rows, pages = (rows-rows0)/500, (pages-pages0)/500
 				t.Logf("%s, %d keys: %d rows and %d pages for each dead letter", what, keys, rows, pages)
-				if rows > 12 || pages > 60 {
-					t.Errorf("%s: a step read %d rows and %d pages for each dead letter, want 12 and 60 at most", what, rows, pages)
-				}
+				need.That(t, rows <= 12 && pages <= 60, "%s: a step read %d rows and %d pages for each dead letter, want 12 and 60 at most", what, rows, pages)
 			}
 			step("never analyzed")
 			step("never analyzed")
@@ -463,9 +433,8 @@ func TestBeginReadsEachDeadLetterOnce(t *testing.T) {
 		need.OK(t, test.do())
 		rows, pages := r.reads(one)
 		t.Logf("%s: %.1f rows and %.1f pages for each dead letter", test.what, float64(rows-rows0)/n, float64(pages-pages0)/n)
-		if rows-rows0 > test.rows*n || pages-pages0 > test.pages*n {
-			t.Errorf("%s reads %d rows and %d pages, want at most %d and %d for each of %d dead letters", test.what, rows-rows0, pages-pages0, test.rows, test.pages, n)
-		}
+		need.That(t, rows-rows0 <= test.rows*n && pages-pages0 <= test.pages*n,
+			"%s reads %d rows and %d pages, want at most %d and %d for each of %d dead letters", test.what, rows-rows0, pages-pages0, test.rows, test.pages, n)
 	}
 }
 

@@ -32,16 +32,13 @@ func TestReplayPutsTheRowBack(t *testing.T) {
 	need.Want(t, before, "the row was %s and is %s", pgtest.Value[string](r, kept), before)
 	pgtest.Want(r, "(pending,0,,,,,t)", "the row is %s", `select (status, attempts, dead_reason, last_error, failures, locked_by, next_attempt_at <= now())::text from outbox.outbox_events`)
 	deadLetter := pgtest.Value[string](r, `select (resolution, resolved_by, resolution_reason, replay_id, resolved_at <= now(), error, failures, attempts)::text from outbox.outbox_dead_letters`)
-	if want := `(replayed,alice,CHG-812,` + o.ID.String() + `,t,422,"[{""attempt"": 20}]",20)`; deadLetter != want {
-		t.Errorf("the dead letter is %s, want %s", deadLetter, want)
-	}
+	want := `(replayed,alice,CHG-812,` + o.ID.String() + `,t,422,"[{""attempt"": 20}]",20)`
+	need.Want(t, want, "the dead letter is %s, want %s", deadLetter)
 	r.checkProgress(r.observe(o), "1 of 1 done, 1 not delivered yet")
 	r.deliver("true")
 	p := r.observe(o)
 	r.checkProgress(p, "1 of 1 done, 1 delivered")
-	if p.FinishedAt.IsZero() || p.FinishedAt < p.StartedAt {
-		t.Errorf("it began at %v and finished at %v", p.StartedAt.Time(), p.FinishedAt.Time())
-	}
+	need.That(t, !p.FinishedAt.IsZero() && p.FinishedAt >= p.StartedAt, "it began at %v and finished at %v", p.StartedAt.Time(), p.FinishedAt.Time())
 }
 
 // A discard resolves the dead letter and leaves the row dead, also when there is no row any more.
@@ -55,9 +52,7 @@ func TestDiscardLeavesTheRowDead(t *testing.T) {
 	p := r.begin(o)
 	r.checkProgress(p, "3 of 3 done, 3 discarded")
 	r.step(o, 10, 0)
-	if p.FinishedAt.IsZero() {
-		t.Error("it is not finished")
-	}
+	need.That(t, !p.FinishedAt.IsZero(), "it is not finished")
 	pgtest.Want(r, 2, "%d dead rows, want 2", `select count(*) from outbox.outbox_events where status = 'dead' and dead_reason is not null`)
 	pgtest.Want(r, 3, "%d dead letters are discarded, want 3", `select count(*) from outbox.outbox_dead_letters where resolution = 'discarded' and resolved_by = 'alice' and resolution_reason = 'CHG-812'`)
 }
@@ -93,17 +88,12 @@ func TestDryRunCountsWhatBeginFixes(t *testing.T) {
 		o := request()
 		test.change(&o)
 		would, err := r.replays.DryRun(t.Context(), o)
-		if err != nil {
-			t.Fatalf("%s: %v", test.what, err)
-		}
-		if n := pgtest.Value[int](r, `select count(*) from outbox.outbox_replays where id = $1`, o.ID); n != 0 {
-			t.Errorf("%s: the dry run added a replay", test.what)
-		}
+		need.Must(t, err == nil, "%s: %v", test.what, err)
+		need.That(t, pgtest.Value[int](r, `select count(*) from outbox.outbox_replays where id = $1`, o.ID) == 0, "%s: the dry run added a replay", test.what)
 		r.checkProgress(would, test.would)
 		r.checkProgress(r.begin(o), test.begun)
-		if finished := !r.begin(o).FinishedAt.IsZero(); finished != (test.would == "0 of 0 done" || o.Action != replay.ActionReplay) {
-			t.Errorf("%s: finished is %v at the beginning", test.what, finished)
-		}
+		finished := !r.begin(o).FinishedAt.IsZero()
+		need.Want(t, test.would == "0 of 0 done" || o.Action != replay.ActionReplay, "%s: finished is %v at the beginning", finished, test.what)
 		p, err := r.replays.Stop(t.Context(), o.ID, "enough")
 		need.OK(t, err)
 		r.checkProgress(p, test.at)
@@ -162,9 +152,7 @@ func TestOutcomesReadFromRows(t *testing.T) {
 	pgtest.Exec(r, `delete from outbox.outbox_events where seq = 6`)
 	p := r.observe(o)
 	r.checkProgress(p, "6 of 6 done, 2 delivered, 2 dead again, 2 skipped: gone")
-	if p.FinishedAt.IsZero() {
-		t.Error("each has its outcome, and it is not finished")
-	}
+	need.That(t, !p.FinishedAt.IsZero(), "each has its outcome, and it is not finished")
 
 	late := request() // it looks when the second replay has delivered what is dead again
 	r.dead(1, 0)
@@ -198,9 +186,8 @@ func TestReplaysAtOnceKeepTheOrderOfKeys(t *testing.T) {
 		pgtest.Want[string](r, want, "the rows %s are pending, want %s", `select coalesce(string_agg(seq::text, ' ' order by seq), '') from outbox.outbox_events where status = 'pending'`)
 	}
 	r.step(even, 100, 0)
-	if p, err := r.replays.Progress(t.Context(), even.ID); err != nil || len(p.WaitingFor) != 1 || p.WaitingFor[0].Event != odd.ID.String() {
-		t.Errorf("it waits for %+v, %v, want the other replay", p.WaitingFor, err)
-	}
+	p, err := r.replays.Progress(t.Context(), even.ID)
+	need.That(t, err == nil && len(p.WaitingFor) == 1 && p.WaitingFor[0].Event == odd.ID.String(), "it waits for %+v, %v, want the other replay", p.WaitingFor, err)
 	r.step(bills, 100, 1) // keys of another topic
 	pending("8")
 	r.step(odd, 1, 1)
@@ -259,19 +246,13 @@ func TestInvalidRequestRefused(t *testing.T) {
 		Filter: deadletters.Filter{Resolved: true, Group: "x"},
 	}
 	_, err := replay.New(nil, replay.Options{}).Begin(t.Context(), bad)
-	if err == nil {
-		t.Fatal("the request was accepted, want an error")
-	}
+	need.Must(t, err != nil, "the request was accepted, want an error")
 	for _, want := range []string{"namespace: ", "action: ", "reason: ", "requestedBy: ", "rate: ", "canary: ", "abortAt: ", "filter: resolved", "filter: group: "} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%q is not in %q", want, err)
-		}
+		need.That(t, strings.Contains(err.Error(), want), "%q is not in %q", want, err)
 	}
 	discard := request()
 	discard.Action, discard.Canary = replay.ActionDiscard, 1
-	if err := discard.Validate(); err == nil || !strings.Contains(err.Error(), "a discard has no outcome") {
-		t.Errorf("a discard with a canary: %v", err)
-	}
+	need.Fails(t, "a discard has no outcome", "a discard with a canary: %v", discard.Validate())
 }
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -342,9 +323,8 @@ func (r rig) begin(o replay.Request) status.Replay {
 // step checks how many had their turn.
 func (r rig) step(o replay.Request, limit, want int) {
 	r.Helper()
-	if done, err := r.replays.Step(r.Context(), o.ID, limit); err != nil || done != want {
-		r.Fatalf("a step of %d did %d, %v; want %d", limit, done, err, want)
-	}
+	done, err := r.replays.Step(r.Context(), o.ID, limit)
+	need.Must(r, err == nil && done == want, "a step of %d did %d, %v; want %d", limit, done, err, want)
 }
 
 func (r rig) observe(o replay.Request) status.Replay {
@@ -357,9 +337,7 @@ func (r rig) observe(o replay.Request) status.Replay {
 // checkProgress checks the progress in its one line.
 func (r rig) checkProgress(p status.Replay, want string) {
 	r.Helper()
-	if p.String() != want {
-		r.Errorf("the progress is %q, want %q", p, want)
-	}
+	need.That(r, p.String() == want, "the progress is %q, want %q", p, want)
 }
 
 // requeued is how often rows went back, and how many rows.
@@ -383,24 +361,18 @@ func TestEveryModeOfTheDriver(t *testing.T) {
 		o := request()
 		o.Canary, o.Topics = 2, []string{"orders"}
 		o.Filter = deadletters.Filter{IDs: []string{"1", "2", "3", "5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11"}}
-		if p, err := replays.DryRun(t.Context(), o); err != nil || p.Matched != 3 {
-			t.Fatalf("dry run: %v, %v", p, err)
-		}
-		if p, err := replays.Begin(t.Context(), o); err != nil || p.Matched != 3 {
-			t.Fatalf("begin: %v, %v", p, err)
-		}
-		if done, err := replays.Step(t.Context(), o.ID, 10); err != nil || done == 0 {
-			t.Fatalf("step: %d, %v", done, err)
-		}
+		p, err := replays.DryRun(t.Context(), o)
+		need.Must(t, err == nil && p.Matched == 3, "dry run: %v, %v", p, err)
+		p, err = replays.Begin(t.Context(), o)
+		need.Must(t, err == nil && p.Matched == 3, "begin: %v, %v", p, err)
+		done, err := replays.Step(t.Context(), o.ID, 10)
+		need.Must(t, err == nil && done != 0, "step: %d, %v", done, err)
 		r.makeDead("true")
-		if p, err := replays.Observe(t.Context(), o.ID); err != nil || p.DeadAgain == 0 {
-			t.Fatalf("observe: %v, %v", p, err)
-		}
-		if p, err := replays.Stop(t.Context(), o.ID, "enough"); err != nil || p.Waiting != 0 {
-			t.Fatalf("stop: %v, %v", p, err)
-		}
-		if p, err := replays.Progress(t.Context(), o.ID); err != nil || p.FinishedAt.IsZero() {
-			t.Fatalf("progress: %v, %v", p, err)
-		}
+		p, err = replays.Observe(t.Context(), o.ID)
+		need.Must(t, err == nil && p.DeadAgain != 0, "observe: %v, %v", p, err)
+		p, err = replays.Stop(t.Context(), o.ID, "enough")
+		need.Must(t, err == nil && p.Waiting == 0, "stop: %v, %v", p, err)
+		p, err = replays.Progress(t.Context(), o.ID)
+		need.Must(t, err == nil && !p.FinishedAt.IsZero(), "progress: %v, %v", p, err)
 	})
 }

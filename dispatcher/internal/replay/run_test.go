@@ -30,9 +30,7 @@ func TestStopSkipsWaitingItems(t *testing.T) {
 	o := request()
 	r.begin(o)
 	r.step(o, 10, 10)
-	if _, err := r.replays.Stop(t.Context(), o.ID, strings.Repeat("x", 1025)); err == nil || !strings.Contains(err.Error(), "reason: it has more than 1024 bytes, or is not text; shorten it") {
-		t.Errorf("a long reason: %v", err)
-	}
+	need.Fails(t, "reason: it has more than 1024 bytes, or is not text; shorten it", "a long reason: %v", need.Err(r.replays.Stop(t.Context(), o.ID, strings.Repeat("x", 1025))))
 	p, err := r.replays.Stop(t.Context(), o.ID, "alice deleted it")
 	need.OK(t, err)
 	r.checkProgress(p, "30 of 30 done, 10 not delivered yet, 20 skipped: stopped; stopped: alice deleted it")
@@ -42,15 +40,12 @@ func TestStopSkipsWaitingItems(t *testing.T) {
 	if p := r.observe(o); p.Delivered != 10 || p.FinishedAt.IsZero() {
 		t.Errorf("at the end %+v", p)
 	}
-	if p, err = r.replays.Stop(t.Context(), o.ID, "bob too"); err != nil || p.Stopped != "alice deleted it" {
-		t.Errorf("stopped again: %+v, %v", p, err)
-	}
+	p, err = r.replays.Stop(t.Context(), o.ID, "bob too")
+	need.That(t, err == nil && p.Stopped == "alice deleted it", "stopped again: %+v, %v", p, err)
 	for _, err := range []error{
 		second(r.replays.Stop(t.Context(), uuid.New(), "")), second(r.replays.Observe(t.Context(), uuid.New())), second(r.replays.Progress(t.Context(), uuid.New())),
 	} {
-		if !errors.Is(err, replay.ErrNotFound) {
-			t.Errorf("of a replay that is not there: %v", err)
-		}
+		need.That(t, errors.Is(err, replay.ErrNotFound), "of a replay that is not there: %v", err)
 	}
 }
 
@@ -69,13 +64,11 @@ func TestLostTransactionIsTriedThreeTimes(t *testing.T) {
 		end $$;
 		create trigger lose before update on outbox.outbox_events for each row execute function public.lose()`)
 	r.step(o, 1, 1)
-	if done, err := r.replays.Step(t.Context(), o.ID, 1); err == nil || !strings.Contains(err.Error(), "lost to another transaction") {
-		t.Errorf("a step that loses three times did %d, %v", done, err)
-	}
+	done, err := r.replays.Step(t.Context(), o.ID, 1)
+	need.Fails(t, "lost to another transaction", "a step that loses three times did %d, %v", err, done)
 	pgtest.Want(r, 6, "two steps were tried %d times, want 6", `select last_value from public.fires`)
-	if times, rows := r.requeued(); times != 1 || rows != 1 {
-		t.Errorf("%d rows were put back %d times, want 1 once", rows, times)
-	}
+	times, rows := r.requeued()
+	need.That(t, times == 1 && rows == 1, "%d rows were put back %d times, want 1 once", rows, times)
 }
 
 // Run keeps the rate, continues after a process that was killed, and with Wait waits for outcomes.
@@ -95,19 +88,14 @@ func TestRunKeepsRateAndContinues(t *testing.T) {
 		}
 		return nil
 	}))
-	if !errors.Is(err, killed) || waited != time.Second {
-		t.Errorf("4 steps at 40 a second: %v, paused for %v, %v", p, waited, err)
-	}
-	if times, rows := r.requeued(); times != 40 || rows != 40 {
-		t.Errorf("%d rows went back %d times, want 40", rows, times)
-	}
+	need.That(t, errors.Is(err, killed) && waited == time.Second, "4 steps at 40 a second: %v, paused for %v, %v", p, waited, err)
+	times, rows := r.requeued()
+	need.That(t, times == 40 && rows == 40, "%d rows went back %d times, want 40", rows, times)
 	quick := replay.RunOptions{}.WithPause(func(context.Context, time.Duration) error { return nil })
-	if p, err = r.replays.Run(t.Context(), o.ID, quick); err != nil || p.Waiting != 0 || p.Pending != 100 {
-		t.Errorf("the second run: %v, %v", p, err)
-	}
-	if times, rows := r.requeued(); times != 100 || rows != 100 {
-		t.Errorf("%d rows went back %d times, want 100", rows, times)
-	}
+	p, err = r.replays.Run(t.Context(), o.ID, quick)
+	need.That(t, err == nil && p.Waiting == 0 && p.Pending == 100, "the second run: %v, %v", p, err)
+	times, rows = r.requeued()
+	need.That(t, times == 100 && rows == 100, "%d rows went back %d times, want 100", rows, times)
 
 	// With Wait it ends when the last outcome is known.
 	var seen atomic.Int64
@@ -129,9 +117,7 @@ func TestRunKeepsRateAndContinues(t *testing.T) {
 	r.deliver("true")
 	select {
 	case err := <-ended:
-		if err != nil {
-			t.Error(err)
-		}
+		need.Want(t, nil, "%v", err)
 	case <-time.After(waitTimeout):
 		t.Fatal("Run did not end after the last outcome")
 	}
@@ -198,9 +184,7 @@ func (r rig) engine(sink dispatcher.Sink, onDead dispatcher.OnDead) {
 	go func() { ended <- d.Run(ctx) }()
 	r.Cleanup(func() {
 		cancel()
-		if err := <-ended; err != nil {
-			r.Errorf("Run returned %v", err)
-		}
+		need.Want(r, nil, "Run returned %v", <-ended)
 	})
 }
 
@@ -241,9 +225,7 @@ func TestReplayWithConcurrentDispatchers(t *testing.T) {
 			enqueue()
 			p, err := r.replays.Run(t.Context(), o.ID, replay.RunOptions{Wait: true, Poll: 50 * time.Millisecond})
 			need.OK(t, err)
-			if p.Delivered != int64(dead)-1 || p.DeadAgain != 1 || p.Matched != int64(dead) {
-				t.Errorf("it ended with %v; want all but one delivered", p)
-			}
+			need.That(t, p.Delivered == int64(dead)-1 && p.DeadAgain == 1 && p.Matched == int64(dead), "it ended with %v; want all but one delivered", p)
 			blocked := 0
 			if onDead == dispatcher.OnDeadBlock {
 				blocked = 2*events/keys - 1
@@ -270,14 +252,10 @@ func (r rig) checkOrder(sink *fenced, onDead dispatcher.OnDead, dead int64) {
 			if onDead == dispatcher.OnDeadContinue && seq > dead {
 				continue // those that were not blocked, and new ones
 			}
-			if seq <= last {
-				r.Errorf("of key %s seq %d is delivered after %d", key, seq, last)
-			}
+			need.That(r, seq > last, "of key %s seq %d is delivered after %d", key, seq, last)
 			last = seq
 		}
-		if key == "3" && last != 0 && onDead == dispatcher.OnDeadBlock {
-			r.Errorf("seq %d of key 3 is delivered after an event that is dead again, want none", last)
-		}
+		need.That(r, key != "3" || last == 0 || onDead != dispatcher.OnDeadBlock, "seq %d of key 3 is delivered after an event that is dead again, want none", last)
 	}
 }
 
@@ -336,17 +314,12 @@ func TestProgressReportsCausesOfWaiting(t *testing.T) {
 			if again, err := r.replays.Progress(t.Context(), o.ID); err != nil || len(again.WaitingFor) != len(p.WaitingFor) {
 				t.Errorf("the progress is %+v, %v", again, err)
 			}
-			if known := !p.EndsAt.IsZero(); known != (test.want == "" || strings.HasPrefix(test.want, "delivering")) {
-				t.Errorf("its end is known: %v", p.EndsAt)
-			}
+			known := !p.EndsAt.IsZero()
+			need.That(t, known == (test.want == "" || strings.HasPrefix(test.want, "delivering")), "its end is known: %v", p.EndsAt)
 
 			left, err := r.replays.Run(t.Context(), o.ID, replay.RunOptions{Wait: true, Timeout: time.Nanosecond, Poll: time.Millisecond})
-			if !errors.Is(err, replay.ErrTimeout) || len(p.WaitingFor) > 0 && !strings.Contains(err.Error(), p.WaitingFor[0].String()) {
-				t.Errorf("it ended with %v", err)
-			}
-			if !left.FinishedAt.IsZero() || left.Stopped != "" || left.Pending != 5 {
-				t.Errorf("the wait has changed the replay: %v", left)
-			}
+			need.That(t, errors.Is(err, replay.ErrTimeout) && (len(p.WaitingFor) == 0 || strings.Contains(err.Error(), p.WaitingFor[0].String())), "it ended with %v", err)
+			need.That(t, left.FinishedAt.IsZero() && left.Stopped == "" && left.Pending == 5, "the wait has changed the replay: %v", left)
 		})
 	}
 }
@@ -369,9 +342,8 @@ func TestReplayOfAnotherNamespace(t *testing.T) {
 		"stop":     second(bills.Stop(t.Context(), o.ID, "enough")),
 		"begin":    second(r.replays.Begin(t.Context(), taken)),
 	} {
-		if !errors.Is(err, replay.ErrNamespace) || !strings.Contains(err.Error(), `of "shop", and not of "bills"; name the file of a dispatcher of "shop"`) {
-			t.Errorf("%s: %v", what, err)
-		}
+		need.That(t, errors.Is(err, replay.ErrNamespace) && strings.Contains(err.Error(), `of "shop", and not of "bills"; name the file of a dispatcher of "shop"`),
+			"%s: %v", what, err)
 	}
 	shop := replay.New(r.Pool, replay.Options{Namespace: "shop"})
 	p, err := shop.Progress(t.Context(), o.ID)
@@ -430,9 +402,7 @@ func TestCanaryStopsReplay(t *testing.T) {
 			r.step(o, 15, 15)
 			r.makeDead("true")
 			later := r.observe(o)
-			if later.Stopped == "" {
-				t.Errorf("after 15 more are dead again: %v", later)
-			}
+			need.That(t, later.Stopped != "", "after 15 more are dead again: %v", later)
 		})
 	}
 }
@@ -466,17 +436,14 @@ func TestFirstFailedAttemptsStopTheCanary(t *testing.T) {
 			r.fail("seq = 10", attempts)
 			p = r.observe(o)
 			r.checkProgress(p, "100 of 100 done, 6 delivered, 4 failing, 90 skipped: stopped; stopped: 5 of the newest 10 outcomes are failures, which is 50 % or more")
-			if why := p.Why(); len(why) != 1 || why[0] != "the newest failure: 422 no such customer" {
-				t.Errorf("it says why: %q", why)
-			}
+			why := p.Why()
+			need.That(t, len(why) == 1 && why[0] == "the newest failure: 422 no such customer", "it says why: %q", why)
 			// What fails is tried again, and its outcome is counted.
 			r.deliver("seq = 10")
 			r.makeDead("true")
 			p = r.observe(o)
 			r.checkProgress(p, "100 of 100 done, 7 delivered, 3 dead again, 90 skipped: stopped; stopped: 5 of the newest 10 outcomes are failures, which is 50 % or more")
-			if p.FinishedAt.IsZero() || p.LastError != "again" {
-				t.Errorf("at the end %+v", p)
-			}
+			need.That(t, !p.FinishedAt.IsZero() && p.LastError == "again", "at the end %+v", p)
 		})
 	}
 }

@@ -43,9 +43,7 @@ func TestOneProcessSweepsAtATime(t *testing.T) {
 	ended := make(chan bool, 1)
 	go func() {
 		ran, err := one.Sweep(ctx)
-		if err != nil {
-			t.Errorf("the first one: %v", err)
-		}
+		need.Want(t, nil, "the first one: %v", err)
 		ended <- ran
 	}()
 	<-frozen
@@ -58,12 +56,10 @@ func TestOneProcessSweepsAtATime(t *testing.T) {
 			t.Errorf("%s ran at the same time: %v, %v", name, ran, err)
 		}
 	}
-	if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_events`); n != left || n == 300 || n == 0 {
-		t.Errorf("%d rows are left, and %d when the first one had read five pages", n, left)
-	}
-	if !pgtest.Value[bool](o, `select holder = $1 and held_until > now() + interval '30 seconds' from outbox.outbox_sweeps where name = 'retention'`, first) {
-		t.Error("the lease is not the first one's")
-	}
+	n := pgtest.Value[int](o, `select count(*) from outbox.outbox_events`)
+	need.That(t, n == left && n != 300 && n != 0, "%d rows are left, and %d when the first one had read five pages", n, left)
+	need.That(t, pgtest.Value[bool](o, `select holder = $1 and held_until > now() + interval '30 seconds' from outbox.outbox_sweeps where name = 'retention'`, first),
+		"the lease is not the first one's")
 	position := pgtest.Value[int64](o, `select position from outbox.outbox_sweeps where name = 'retention'`)
 	if position != 4 { // the fifth is not noted yet
 		t.Errorf("it is noted that page %d is next, want 4", position)
@@ -87,15 +83,11 @@ func TestOneProcessSweepsAtATime(t *testing.T) {
 
 	pgtest.Exec(o, `update outbox.outbox_sweeps set holder = gen_random_uuid(), held_until = now() + interval '1 minute'`) // a third one's
 	close(unfreeze)
-	if <-ended {
-		t.Error("the first one continues without the lease")
-	}
+	need.That(t, !<-ended, "the first one continues without the lease")
 	if state, err := second.State(t.Context()); err != nil || state.Removed.Delivered != 300 {
 		t.Errorf("in all %+v were removed, %v; want 300", state.Removed, err)
 	}
-	if pgtest.Value[bool](o, `select holder is null from outbox.outbox_sweeps where name = 'retention'`) {
-		t.Error("the first one has given back the lease of another")
-	}
+	need.That(t, !pgtest.Value[bool](o, `select holder is null from outbox.outbox_sweeps where name = 'retention'`), "the first one has given back the lease of another")
 }
 
 // A run that ended is due again after a 24th of the shortest age; a worker that stops gives the lease back, and the
@@ -105,9 +97,8 @@ func TestNextRunIsDueAfterAShareOfTheShortestAge(t *testing.T) {
 	o := newOutbox(t)
 	s := o.sweeper(nil)
 	for i, want := range []bool{true, false} {
-		if ran, err := s.Sweep(t.Context()); ran != want || err != nil {
-			t.Errorf("run %d: %v, %v", i, ran, err)
-		}
+		ran, err := s.Sweep(t.Context())
+		need.That(t, ran == want && err == nil, "run %d: %v, %v", i, ran, err)
 	}
 	if !pgtest.Value[bool](o, `select next_run - ended_at = interval '6 hours' and holder is null from outbox.outbox_sweeps`) {
 		t.Errorf("the row is %s", pgtest.Value[string](o, `select s::text from outbox.outbox_sweeps as s`))
@@ -126,21 +117,18 @@ func TestNextRunIsDueAfterAShareOfTheShortestAge(t *testing.T) {
 	pgtest.Exec(o, `update outbox.outbox_sweeps set next_run = now()`)
 	stopping, stop := context.WithCancel(t.Context())
 	s.Pause(func(context.Context, time.Duration) { stop() })
-	if ran, err := s.Sweep(stopping); ran || err == nil {
-		t.Errorf("a run that is stopped: %v, %v", ran, err)
-	}
+	ran, err := s.Sweep(stopping)
+	need.That(t, !ran && err != nil, "a run that is stopped: %v, %v", ran, err)
 	if !pgtest.Value[bool](o, `select holder is null and began_at is not null and delivered = 1 from outbox.outbox_sweeps`) {
 		t.Errorf("after a stop the row is %s", pgtest.Value[string](o, `select s::text from outbox.outbox_sweeps as s`))
 	}
-	if ran, err := o.sweeper(nil).Sweep(t.Context()); !ran || err != nil {
-		t.Errorf("the next one: %v, %v", ran, err)
-	}
+	ran, err = o.sweeper(nil).Sweep(t.Context())
+	need.That(t, ran && err == nil, "the next one: %v, %v", ran, err)
 
 	pgtest.Exec(o, `update outbox.outbox_sweeps set holder = gen_random_uuid(), held_until = now() + interval '1 day', ended_at = now() + interval '1 day',
 		next_run = now() + interval '30 hours'`) // by a clock that was ahead
-	if ran, err := o.sweeper(nil).Sweep(t.Context()); !ran || err != nil {
-		t.Errorf("after a clock that was ahead: %v, %v", ran, err)
-	}
+	ran, err = o.sweeper(nil).Sweep(t.Context())
+	need.That(t, ran && err == nil, "after a clock that was ahead: %v, %v", ran, err)
 }
 
 // While delivery is saturated, a run takes a fiftieth of the time, else a fifth. It checks that before each statement.
@@ -151,9 +139,8 @@ func TestSweepYieldsToDelivery(t *testing.T) {
 		time.Second:           {4 * time.Second, 10 * time.Second},
 		time.Minute:           {10 * time.Second, 10 * time.Second},
 	} {
-		if free, busy := retention.PauseAfter(took, false), retention.PauseAfter(took, true); free != want[0] || busy != want[1] {
-			t.Errorf("after %s it pauses for %s, and for %s when busy; want %v", took, free, busy, want)
-		}
+		free, busy := retention.PauseAfter(took, false), retention.PauseAfter(took, true)
+		need.That(t, free == want[0] && busy == want[1], "after %s it pauses for %s, and for %s when busy; want %v", took, free, busy, want)
 	}
 	o := newOutbox(t)
 	pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, payload, status)
@@ -162,9 +149,8 @@ func TestSweepYieldsToDelivery(t *testing.T) {
 	s := o.sweeper(func(opts *retention.Options) { opts.Busy = func() bool { checks++; return true } })
 	s.Page()
 	s.Pause(func(_ context.Context, d time.Duration) {
-		if pauses++; d <= 0 {
-			t.Errorf("it pauses for %s", d)
-		}
+		pauses++
+		need.That(t, d > 0, "it pauses for %s", d)
 	})
 	o.sweep(s)
 	if pages := pgtest.Value[int](o, `select pg_relation_size('outbox.outbox_events') / 8192`); checks != pages+2 || pauses != pages+2 { // and the dead letters, and the journal
@@ -210,9 +196,8 @@ func TestRunLogsAFailureOnce(t *testing.T) {
 	pgtest.Exec(o, `grant select, insert, update on outbox.outbox_sweeps to `+role)
 	wait(t, "the run", func() bool { return s.Problem() == "" && !o.row(row) })
 	wait(t, "the log", func() bool { return strings.Contains(log.String(), "retention works again") })
-	if n := strings.Count(log.String(), "level=WARN"); n != 1 {
-		t.Errorf("the failure is logged %d times, want once:\n%s", n, log.String())
-	}
+	n := strings.Count(log.String(), "level=WARN")
+	need.That(t, n == 1, "the failure is logged %d times, want once:\n%s", n, log.String())
 }
 
 // A run's failure counts until a run is known to have ended, and not only until another process has the lease. A check's
@@ -237,9 +222,7 @@ func TestAFailureStaysWhileAnotherProcessSweeps(t *testing.T) {
 	pgtest.Exec(o, `grant delete on outbox.outbox_events to `+role)
 	before := polls.Load()
 	wait(t, "some checks", func() bool { return polls.Load() > before+5 })
-	if s.Problem() == "" {
-		t.Error("the failure is forgotten while another process has the lease")
-	}
+	need.That(t, s.Problem() != "", "the failure is forgotten while another process has the lease")
 	pgtest.Exec(o, `update outbox.outbox_sweeps set holder = null, held_until = null`)
 	wait(t, "the run", func() bool { return s.Problem() == "" })
 
@@ -248,9 +231,7 @@ func TestAFailureStaysWhileAnotherProcessSweeps(t *testing.T) {
 	wait(t, "the check's failure", func() bool { return s.Problem() != "" })
 	pgtest.Exec(o, `grant select, insert, update on outbox.outbox_sweeps to `+role)
 	wait(t, "a check", func() bool { return s.Problem() == "" })
-	if pgtest.Value[bool](o, `select next_run > now() from outbox.outbox_sweeps`) {
-		t.Error("the failure of a check counts until a run has ended")
-	}
+	need.That(t, !pgtest.Value[bool](o, `select next_run > now() from outbox.outbox_sweeps`), "the failure of a check counts until a run has ended")
 }
 
 // wait waits until something is so.
@@ -271,18 +252,15 @@ func TestSweepBehindPgBouncer(t *testing.T) {
 	}
 	need.OK(t, err)
 	o := outbox{T: t, Pool: pgtest.Pool(t, srv.DSN("postgres")), namespace: "shop"}
-	if o.sweeps, err = database.Pool(t.Context(), spec.Database{DSN: pgtest.Bouncer(t, srv).DSN("postgres")}, "orders"); err != nil {
-		t.Fatal(err)
-	}
+	o.sweeps, err = database.Pool(t.Context(), spec.Database{DSN: pgtest.Bouncer(t, srv).DSN("postgres")}, "orders")
+	need.OK(t, err)
 	t.Cleanup(o.sweeps.Close)
 	row, dead := o.add("delivered", 8, ""), o.add("dead", 90, "")
 	o.deadLetter(dead, 90, 80)
 	for range 20 {
 		o.sweep(o.sweeper(nil))
 	}
-	if o.row(row) || o.row(dead) {
-		t.Error("the rows are there")
-	}
+	need.That(t, !o.row(row) && !o.row(dead), "the rows are there")
 }
 
 // A run whose lease another worker has taken adds what it removed, and leaves the position to the other.
@@ -316,19 +294,12 @@ func TestPagesAreReadUntilTheyAreEmpty(t *testing.T) {
 	s := o.sweeper(nil)
 	s.Pause(func(context.Context, time.Duration) { steps++ })
 	o.sweep(s)
-	if left := pgtest.Value[int](o, `select count(*) from outbox.outbox_events`); left > 0 || steps > 20 {
-		t.Errorf("%d rows are left after %d steps", left, steps)
-	}
+	left := pgtest.Value[int](o, `select count(*) from outbox.outbox_events`)
+	need.That(t, left == 0 && steps <= 20, "%d rows are left after %d steps", left, steps)
 
-	tx, err := o.Begin(t.Context())
-	need.OK(t, err)
-	defer tx.Rollback(t.Context())
-	need.OK(t, need.Err(tx.Exec(t.Context(), `lock table outbox.outbox_events in access exclusive mode`)))
+	pgtest.Begin(o, `lock table outbox.outbox_events in access exclusive mode`)
 	pgtest.Exec(o, `update outbox.outbox_sweeps set next_run = now()`)
-	_, err = o.sweeper(nil).Sweep(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "55P03") {
-		t.Errorf("behind a lock of the table: %v, want the lock's timeout", err)
-	}
+	need.Fails(t, "55P03", "behind a lock of the table: %v, want the lock's timeout", need.Err(o.sweeper(nil).Sweep(t.Context())))
 }
 
 // Pages that one statement does not manage are read in smaller parts; one page that stays too slow fails the run, and the next
@@ -349,19 +320,14 @@ func TestSlowPagesAreReadInSmallerParts(t *testing.T) {
 		}
 	})
 	pgtest.Exec(o, `insert into outbox.outbox_sweeps (name) values ('retention')`)
-	if _, err := s.Sweep(t.Context()); err == nil || !strings.Contains(err.Error(), "57014") {
-		t.Fatalf("a page that is too slow: %v", err)
-	}
-	if left := pgtest.Value[int](o, `select count(*) from outbox.outbox_events`); left == 300 || left == 0 {
-		t.Errorf("%d rows are left, want those of the slow page and of those after it", left)
-	}
+	_, err := s.Sweep(t.Context())
+	need.Must(t, err != nil && strings.Contains(err.Error(), "57014"), "a page that is too slow: %v", err)
+	left := pgtest.Value[int](o, `select count(*) from outbox.outbox_events`)
+	need.That(t, left != 300 && left != 0, "%d rows are left, want those of the slow page and of those after it", left)
 	pgtest.Exec(o, `drop trigger slow on outbox.outbox_events`)
 	position := pgtest.Value[int64](o, `select position from outbox.outbox_sweeps`)
-	if position == 0 {
-		t.Error("the next run begins at the first page")
-	}
+	need.That(t, position != 0, "the next run begins at the first page")
 	o.sweep(o.sweeper(nil))
-	if left := pgtest.Value[int](o, `select count(*) from outbox.outbox_events`); left > 0 {
-		t.Errorf("%d rows are left after the next run", left)
-	}
+	left = pgtest.Value[int](o, `select count(*) from outbox.outbox_events`)
+	need.That(t, left == 0, "%d rows are left after the next run", left)
 }

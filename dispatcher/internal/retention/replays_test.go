@@ -18,9 +18,8 @@ import (
 func (o outbox) replay(deadLetters ...int64) (id uuid.UUID) {
 	o.Helper()
 	id = uuid.New()
-	if !pgtest.Value[bool](o, `select outbox.outbox_replay_begin($1, $2, 'replay', 'CHG-812', 'ada', '{}', 100, 0, 50, $3)`, id, o.namespace, deadLetters) {
-		o.Fatal("the replay was there")
-	}
+	need.Must(o, pgtest.Value[bool](o, `select outbox.outbox_replay_begin($1, $2, 'replay', 'CHG-812', 'ada', '{}', 100, 0, 50, $3)`, id, o.namespace, deadLetters),
+		"the replay was there")
 	return id
 }
 
@@ -50,24 +49,16 @@ func TestOutcomesAreReadBeforeRowsAreRemoved(t *testing.T) {
 	o.deadLetter(ids[1], 80, 70) // again, and discarded by another
 	pgtest.Exec(o, `update outbox.outbox_dead_letters set resolved_at = now() - interval '75 days' where replay_id = $1`, replay)
 	// The process of a run that is under way: the outcomes are not read yet.
-	hold, err := o.Begin(t.Context())
-	need.OK(t, err)
-	need.OK(t, need.Err(hold.Exec(t.Context(), `select from outbox.outbox_replays for update`)))
+	hold := pgtest.Begin(o, `select from outbox.outbox_replays for update`)
 	o.sweep(o.sweeper(nil))
 	need.OK(t, hold.Rollback(t.Context()))
-	if got, want := o.state(replay), "waiting 0 pending 3 delivered 0 dead 0 gone 0 stopped 0"; got != want {
-		t.Errorf("while another runs it: %s, want %s", got, want)
-	}
-	if got := o.deadLetters(ids[1]); got != "replayed discarded" || !o.row(ids[1]) {
-		t.Errorf("of an event whose outcome was not read %q stay, and its row: %v", got, o.row(ids[1]))
-	}
+	need.Want(t, "waiting 0 pending 3 delivered 0 dead 0 gone 0 stopped 0", "while another runs it: %s, want %s", o.state(replay))
+	got := o.deadLetters(ids[1])
+	need.That(t, got == "replayed discarded" && o.row(ids[1]), "of an event whose outcome was not read %q stay, and its row: %v", got, o.row(ids[1]))
 	o.sweep(o.sweeper(nil))
-	if got, want := o.state(replay), "waiting 0 pending 1 delivered 1 dead 1 gone 0 stopped 0"; got != want {
-		t.Errorf("after a sweep: %s, want %s", got, want)
-	}
-	if got := o.deadLetters(ids[1]); got != "" || o.row(ids[1]) {
-		t.Errorf("of an event whose outcome is known %q stay, and its row: %v", got, o.row(ids[1]))
-	}
+	need.Want(t, "waiting 0 pending 1 delivered 1 dead 1 gone 0 stopped 0", "after a sweep: %s, want %s", o.state(replay))
+	got = o.deadLetters(ids[1])
+	need.That(t, got == "" && !o.row(ids[1]), "of an event whose outcome is known %q stay, and its row: %v", got, o.row(ids[1]))
 }
 
 // A run reads the outcomes of a replay in portions, so that it ends before its statement's time does: until all are read, the others
@@ -90,9 +81,7 @@ func TestOutcomesAreReadInParts(t *testing.T) {
 			return null; end $$`)
 	pgtest.Exec(o, `create trigger portion after update on outbox.outbox_replays for each row execute function portion()`)
 	o.sweep(o.sweeper(nil))
-	if got, want := o.state(replay), "waiting 0 pending 3003 delivered 2000 dead 0 gone 0 stopped 0"; got != want {
-		t.Errorf("after a run whose time is over: %s, want %s", got, want)
-	}
+	need.Want(t, "waiting 0 pending 3003 delivered 2000 dead 0 gone 0 stopped 0", "after a run whose time is over: %s, want %s", o.state(replay))
 	wait(t, "all is read", func() bool { // by one run, unless a portion takes about a second
 		o.sweep(o.sweeper(nil))
 		return o.state(replay) == "waiting 0 pending 0 delivered 5003 dead 0 gone 0 stopped 0 finished"
@@ -114,22 +103,15 @@ func TestUnreadOutcomesKeepNoOthers(t *testing.T) {
 	delivered, dead := o.add("delivered", 8, ""), o.add("dead", 90, "")
 	o.deadLetter(dead, 90, 80)
 	// What it would write is locked for longer than a statement waits.
-	hold, err := o.Begin(t.Context())
-	need.OK(t, err)
-	defer hold.Rollback(context.WithoutCancel(t.Context()))
-	need.OK(t, need.Err(hold.Exec(t.Context(), `select from outbox.outbox_dead_letters where replay_id = $1 for update`, replay)))
+	hold := pgtest.Begin(o, `select from outbox.outbox_dead_letters where replay_id = $1 for update`, replay)
 	if ran, err := o.sweeper(nil).Sweep(t.Context()); !ran || err == nil || !strings.Contains(err.Error(), "run `dispatcher dead operations --operation ID` for each replay that is open") {
 		t.Errorf("a run that cannot read an outcome: %v, %v", ran, err)
 	}
-	if o.row(delivered) || o.row(dead) || !o.row(event) || o.deadLetters(event) != "replayed" {
-		t.Errorf("of a delivered, a resolved and the replay's row %v, %v, %v are there, and of the last one the dead letters %q; want the last one alone",
-			o.row(delivered), o.row(dead), o.row(event), o.deadLetters(event))
-	}
+	need.That(t, !o.row(delivered) && !o.row(dead) && o.row(event) && o.deadLetters(event) == "replayed",
+		"of a delivered, a resolved and the replay's row %v, %v, %v are there, and of the last one the dead letters %q; want the last one alone", o.row(delivered), o.row(dead), o.row(event), o.deadLetters(event))
 	need.OK(t, hold.Rollback(t.Context()))
 	o.sweep(o.sweeper(nil))
-	if got, want := o.state(replay), "waiting 0 pending 0 delivered 0 dead 1 gone 0 stopped 0 finished"; got != want {
-		t.Errorf("after the next run: %s, want %s", got, want)
-	}
+	need.Want(t, "waiting 0 pending 0 delivered 0 dead 1 gone 0 stopped 0 finished", "after the next run: %s, want %s", o.state(replay))
 }
 
 // Days of the journal that are not removed in time end no run, and the next one removes them all.
@@ -145,14 +127,12 @@ func TestASlowJournalEndsNoRun(t *testing.T) {
 	if ran, err := s.Sweep(t.Context()); !ran || err == nil || !strings.Contains(err.Error(), "days of the journal were not made or not removed: ") {
 		t.Errorf("a run that cannot remove days of the journal: %v, %v", ran, err)
 	}
-	if ran, err := s.Sweep(t.Context()); ran || err != nil {
-		t.Errorf("a run before the next one is due: %v, %v", ran, err)
-	}
+	ran, err := s.Sweep(t.Context())
+	need.That(t, !ran && err == nil, "a run before the next one is due: %v, %v", ran, err)
 	pgtest.Exec(o, `drop trigger slow on outbox.outbox_journal_default`)
 	o.sweep(s)
-	if left := pgtest.Value[int](o, `select count(*) from outbox.outbox_journal_default`); left > 0 {
-		t.Errorf("%d old records are left after the next run", left)
-	}
+	left := pgtest.Value[int](o, `select count(*) from outbox.outbox_journal_default`)
+	need.That(t, left == 0, "%d old records are left after the next run", left)
 }
 
 // Dead rows that one statement does not manage are removed one by one, and one that stays too slow keeps no others. When
@@ -173,12 +153,9 @@ func TestSlowDeadRowsKeepNoOthers(t *testing.T) {
 	pgtest.Exec(o, fmt.Sprintf(slow, dead[1]))
 	pgtest.Exec(o, `create trigger slow after delete on outbox.outbox_events referencing old table as gone for each statement execute function outbox.slow()`)
 	s := o.sweeper(nil)
-	if ran, err := s.Sweep(t.Context()); !ran || err == nil || !strings.Contains(err.Error(), "57014") {
-		t.Errorf("a run with one row that is too slow: %v, %v", ran, err)
-	}
-	if o.row(dead[0]) || !o.row(dead[1]) || o.row(dead[2]) || o.row(dead[3]) {
-		t.Error("want all dead rows removed but the slow one")
-	}
+	ran, err := s.Sweep(t.Context())
+	need.That(t, ran && err != nil && strings.Contains(err.Error(), "57014"), "a run with one row that is too slow: %v, %v", ran, err)
+	need.That(t, !o.row(dead[0]) && o.row(dead[1]) && !o.row(dead[2]) && !o.row(dead[3]), "want all dead rows removed but the slow one")
 
 	for range 3 {
 		o.deadLetter(o.add("dead", 90, ""), 90, 80)
@@ -186,12 +163,9 @@ func TestSlowDeadRowsKeepNoOthers(t *testing.T) {
 	pgtest.Exec(o, fmt.Sprintf(slow, "%"))
 	pgtest.Exec(o, `insert into outbox.outbox_journal (at, lsn, xid, operation, login) values (now() - interval '8 days', '0/0', pg_current_xact_id(), 'insert', 'me')`)
 	pgtest.Exec(o, `update outbox.outbox_sweeps set next_run = now()`)
-	if ran, err := s.Sweep(t.Context()); ran || err == nil || !strings.Contains(err.Error(), "57014") {
-		t.Errorf("a run whose rows are all too slow: %v, %v", ran, err)
-	}
-	if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_journal where operation = 'insert'`); n > 0 {
-		t.Error("a run whose rows are too slow does not look at the journal")
-	}
+	ran, err = s.Sweep(t.Context())
+	need.That(t, !ran && err != nil && strings.Contains(err.Error(), "57014"), "a run whose rows are all too slow: %v, %v", ran, err)
+	need.That(t, pgtest.Value[int](o, `select count(*) from outbox.outbox_journal where operation = 'insert'`) == 0, "a run whose rows are too slow does not look at the journal")
 }
 
 // A replay that no process runs is given up after the retention of dead letters, and does not keep its dead letters from
@@ -250,9 +224,7 @@ func TestOperationsStayAsLongAsTheJournal(t *testing.T) {
 	for _, test := range []struct{ since, there int }{{300, 1}, {100, 0}} {
 		pgtest.Exec(o, `update outbox.outbox_journal_settings set since = now() - make_interval(days => $1)`, test.since)
 		o.sweep(o.sweeper(nil))
-		if n := pgtest.Value[int](o, `select count(*) from outbox.outbox_replays where id = $1`, id); n != test.there {
-			t.Errorf("with a journal of %d days %d operations of 200 days are there, want %d", test.since, n, test.there)
-		}
+		need.Want(t, test.there, "with a journal of %d days %d operations of 200 days are there, want %d", pgtest.Value[int](o, `select count(*) from outbox.outbox_replays where id = $1`, id), test.since)
 	}
 }
 
@@ -287,9 +259,7 @@ func TestShorterRetentionIsNotedAtOnce(t *testing.T) {
 		}
 		stop()
 		<-ended
-		if got := pgtest.Value[string](o, `select delivered_after::text from outbox.outbox_sweeps where name = 'retention'`); got != want {
-			t.Errorf("with a retention of %s, %s is noted, want %s", delivered, got, want)
-		}
+		need.Want(t, want, "with a retention of %s, %s is noted, want %s", pgtest.Value[string](o, `select delivered_after::text from outbox.outbox_sweeps where name = 'retention'`), delivered)
 	}
 	run(8*day, "168:00:00")
 	run(0, "00:00:00")

@@ -52,9 +52,8 @@ func (o outbox) sweeper(change func(*retention.Options)) *retention.Sweeper {
 func (o outbox) sweep(s *retention.Sweeper) {
 	o.Helper()
 	pgtest.Exec(o, `update outbox.outbox_sweeps set next_run = now()`)
-	if ran, err := s.Sweep(o.Context()); err != nil || !ran {
-		o.Fatalf("a run that is due ran: %v, %v", ran, err)
-	}
+	ran, err := s.Sweep(o.Context())
+	need.Must(o, err == nil && ran, "a run that is due ran: %v, %v", ran, err)
 }
 
 // add inserts an event that was changed some days ago.
@@ -160,23 +159,15 @@ func TestRowsGoAfterTheirRetention(t *testing.T) {
 				opts.Removed = func(c retention.Counts) { removed = c }
 			})
 			o.sweep(s)
-			if o.row(id) != test.stays {
-				t.Errorf("the row stays: %v, want %v", !test.stays, test.stays)
-			}
-			if left := o.deadLetters(id); left != test.left {
-				t.Errorf("the dead letters are %q, want %q", left, test.left)
-			}
+			need.That(t, o.row(id) == test.stays, "the row stays: %v, want %v", !test.stays, test.stays)
+			need.Want(t, test.left, "the dead letters are %q, want %q", o.deadLetters(id))
 			state, err := s.State(t.Context())
-			if err != nil || state.Removed != removed || state.Ended == nil || state.Running {
-				t.Errorf("the table says %+v, %v; Removed got %+v", state, err, removed)
-			}
+			need.That(t, err == nil && state.Removed == removed && state.Ended != nil && !state.Running, "the table says %+v, %v; Removed got %+v", state, err, removed)
 			rows := removed.Delivered + removed.Dead
-			if gone := test.status != "" && !test.stays; gone != (rows == 1) || rows > 1 {
-				t.Errorf("counted %+v", removed)
-			}
-			if expired := strings.Count(test.left, "expired"); removed.Expired != int64(expired) {
-				t.Errorf("%d dead letters are counted as expired, want %d", removed.Expired, expired)
-			}
+			gone := test.status != "" && !test.stays
+			need.That(t, gone == (rows == 1) && rows <= 1, "counted %+v", removed)
+			expired := strings.Count(test.left, "expired")
+			need.That(t, removed.Expired == int64(expired), "%d dead letters are counted as expired, want %d", removed.Expired, expired)
 		})
 	}
 }
@@ -208,19 +199,14 @@ func TestLiveRowsAreNeverTouched(t *testing.T) {
 		before := pgtest.Value[string](o, live)
 		pgtest.Exec(o, `create table public.gone as `+mustGo)
 		pgtest.Exec(o, `create table public.kept as select id from outbox.outbox_events where id not in (select id from public.gone)`)
-		if n := pgtest.Value[int](o, `select count(*) from public.gone`); n < 100 {
-			t.Fatalf("%d rows are to go: the test shows nothing", n)
-		}
+		n := pgtest.Value[int](o, `select count(*) from public.gone`)
+		need.Must(t, n >= 100, "%d rows are to go: the test shows nothing", n)
 		o.sweep(o.sweeper(func(opts *retention.Options) { opts.Name, opts.Namespace = "mine", "ns1" }))
-		if after := pgtest.Value[string](o, live); after != before {
-			t.Errorf("round %d, seed %d: live rows were touched", round, seed)
-		}
-		if n := pgtest.Value[int](o, `select count(*) from public.gone join outbox.outbox_events using (id)`); n > 0 {
-			t.Errorf("round %d, seed %d: %d rows that must go are there", round, seed, n)
-		}
-		if n := pgtest.Value[int](o, `select count(*) from public.kept left join outbox.outbox_events as e using (id) where e.id is null`); n > 0 {
-			t.Errorf("round %d, seed %d: %d rows that must stay are gone", round, seed, n)
-		}
+		need.That(t, pgtest.Value[string](o, live) == before, "round %d, seed %d: live rows were touched", round, seed)
+		n = pgtest.Value[int](o, `select count(*) from public.gone join outbox.outbox_events using (id)`)
+		need.That(t, n == 0, "round %d, seed %d: %d rows that must go are there", round, seed, n)
+		n = pgtest.Value[int](o, `select count(*) from public.kept left join outbox.outbox_events as e using (id) where e.id is null`)
+		need.That(t, n == 0, "round %d, seed %d: %d rows that must stay are gone", round, seed, n)
 	}
 }
 
@@ -237,9 +223,7 @@ func TestSweepOfTopicsKeepsOthers(t *testing.T) {
 				opts.Topics = []string{topics}
 			}
 		}))
-		if o.row(row) != stays || o.row(dead) != stays {
-			t.Errorf("topics %q: the rows stay: %v, want %v", topics, o.row(row), stays)
-		}
+		need.That(t, o.row(row) == stays && o.row(dead) == stays, "topics %q: the rows stay: %v, want %v", topics, o.row(row), stays)
 	}
 }
 
@@ -249,20 +233,14 @@ func TestSweepSkipsLockedRows(t *testing.T) {
 	o := newOutbox(t)
 	held, free, dead := o.add("delivered", 8, ""), o.add("delivered", 8, ""), o.add("dead", 90, "")
 	o.deadLetter(dead, 90, 80)
-	tx, err := o.Begin(t.Context())
-	need.OK(t, err)
-	defer tx.Rollback(t.Context())
-	need.OK(t, need.Err(tx.Exec(t.Context(), `select from outbox.outbox_events where id = any ($1) for update`, []uuid.UUID{held, dead})))
+	tx := pgtest.Begin(o, `select from outbox.outbox_events where id = any ($1) for update`, []uuid.UUID{held, dead})
 	s := o.sweeper(nil)
 	o.sweep(s)
-	if !o.row(held) || !o.row(dead) || o.row(free) || o.deadLetters(dead) != "discarded" {
-		t.Errorf("locked ones stay: %v %v; the free one stays: %v; dead letters %q", o.row(held), o.row(dead), o.row(free), o.deadLetters(dead))
-	}
+	need.That(t, o.row(held) && o.row(dead) && !o.row(free) && o.deadLetters(dead) == "discarded",
+		"locked ones stay: %v %v; the free one stays: %v; dead letters %q", o.row(held), o.row(dead), o.row(free), o.deadLetters(dead))
 	need.OK(t, tx.Rollback(t.Context()))
 	o.sweep(s)
-	if o.row(held) || o.row(dead) {
-		t.Error("the rows stay after the lock is released")
-	}
+	need.That(t, !o.row(held) && !o.row(dead), "the rows stay after the lock is released")
 }
 
 // An event that is replayed while a sweep runs stays: it is live, or dead again with an open dead letter.
@@ -296,16 +274,14 @@ func TestSweepKeepsEventsReplayedMeanwhile(t *testing.T) {
 		o.sweep(s)
 		select {
 		case err := <-replayed:
-			if done = true; err != nil {
-				t.Fatal(err)
-			}
+			done = true
+			need.OK(t, err)
 		default:
 		}
 	}
 	const lost = `select count(*) from outbox.outbox_dead_letters as l where resolution is null and not exists (select from outbox.outbox_events where id = l.event_id)`
-	if n := pgtest.Value[int](o, lost); n > 0 {
-		t.Errorf("%d events that are dead again are gone although they are unresolved", n)
-	}
+	n := pgtest.Value[int](o, lost)
+	need.That(t, n == 0, "%d events that are dead again are gone although they are unresolved", n)
 	t.Logf("%d of 200 rows were swept, the others replayed", 200-pgtest.Value[int](o, `select count(*) from outbox.outbox_events`))
 }
 
@@ -331,33 +307,24 @@ func TestRefusedRowsKeepNoOthers(t *testing.T) {
 	pgtest.Exec(o, `insert into outbox.outbox_sweeps (name) values ('retention')`)
 	s := o.sweeper(nil)
 	s.Pause(func(context.Context, time.Duration) {})
-	if ran, err := s.Sweep(t.Context()); !ran || err == nil || !strings.Contains(err.Error(), "refers_id_fkey") {
-		t.Fatalf("a run with rows that are referred to: %v, %v", ran, err)
-	}
-	if o.row(dead[0]) || !o.row(dead[1]) || o.row(dead[2]) || o.deadLetters(dead[1]) != "discarded" {
-		t.Errorf("of the dead rows %v, %v, %v are there, want the second", o.row(dead[0]), o.row(dead[1]), o.row(dead[2]))
-	}
-	if left := pgtest.Value[int](o, `select count(*) from outbox.outbox_events`); left != stay+1 {
-		t.Errorf("%d rows are left, want the page of the one that is referred to, which has %d, and the dead one", left, stay)
-	}
-	if state, err := s.State(t.Context()); err != nil || state.Running || state.Removed.Delivered != int64(300-stay) || state.Removed.Dead != 2 {
-		t.Errorf("the state is %+v, %v", state, err)
-	}
+	ran, err := s.Sweep(t.Context())
+	need.Must(t, ran && err != nil && strings.Contains(err.Error(), "refers_id_fkey"), "a run with rows that are referred to: %v, %v", ran, err)
+	need.That(t, !o.row(dead[0]) && o.row(dead[1]) && !o.row(dead[2]) && o.deadLetters(dead[1]) == "discarded",
+		"of the dead rows %v, %v, %v are there, want the second", o.row(dead[0]), o.row(dead[1]), o.row(dead[2]))
+	left := pgtest.Value[int](o, `select count(*) from outbox.outbox_events`)
+	need.That(t, left == stay+1, "%d rows are left, want the page of the one that is referred to, which has %d, and the dead one", left, stay)
+	state, err := s.State(t.Context())
+	need.That(t, err == nil && !state.Running && state.Removed.Delivered == int64(300-stay) && state.Removed.Dead == 2, "the state is %+v, %v", state, err)
 	pgtest.Exec(o, `drop table refers`)
 	refused := func() error {
 		t.Helper()
-		if ran, err := s.Sweep(t.Context()); ran || err != nil {
-			t.Fatalf("a run before the next one is due: %v, %v", ran, err)
-		}
+		ran, err := s.Sweep(t.Context())
+		need.Must(t, !ran && err == nil, "a run before the next one is due: %v, %v", ran, err)
 		return s.Refused()
 	}
-	if refused() == nil {
-		t.Error("the refusal is forgotten before another run")
-	}
+	need.That(t, refused() != nil, "the refusal is forgotten before another run")
 	pgtest.Exec(o, `update outbox.outbox_sweeps set ended_at = ended_at + interval '1 second'`) // by another process
-	if err := refused(); err != nil {
-		t.Errorf("after a run of another process there is still %v", err)
-	}
+	need.Want(t, nil, "after a run of another process there is still %v", refused())
 	o.sweep(s)
 	pgtest.Want(o, 0, "%d rows are left when none is referred to", `select count(*) from outbox.outbox_events`)
 }
@@ -412,13 +379,9 @@ func TestStatementsUseIndexes(t *testing.T) {
 			"expired":      {retention.Statement("expired"), ids + `, '7 days'`, "outbox_dead_letters_event"},
 		} {
 			text := o.explain(query.sql, query.args)
-			if !strings.Contains(text, query.uses) {
-				t.Errorf("%s, %s: the plan has no %s:\n%s", name, analyzed, query.uses, text)
-			}
+			need.That(t, strings.Contains(text, query.uses), "%s, %s: the plan has no %s:\n%s", name, analyzed, query.uses, text)
 			for _, table := range []string{"outbox_events", "outbox_dead_letters"} {
-				if seqScans(t, text, table) {
-					t.Errorf("%s, %s: %s is read from end to end:\n%s", name, analyzed, table, text)
-				}
+				need.That(t, !seqScans(t, text, table), "%s, %s: %s is read from end to end:\n%s", name, analyzed, table, text)
 			}
 		}
 	}
@@ -442,9 +405,7 @@ func (o outbox) explain(sql, args string) (text string) {
 	if err == nil {
 		_, err = tx.Exec(o.Context(), `deallocate checked`)
 	}
-	if err != nil {
-		o.Fatalf("explain: %v", err)
-	}
+	need.Must(o, err == nil, "explain: %v", err)
 	var compact []any
 	need.OK(o, json.Unmarshal([]byte(text), &compact))
 	out, _ := json.Marshal(compact)
@@ -491,9 +452,8 @@ func TestSweepWorksInEveryModeOfTheDriver(t *testing.T) {
 			Delivered: 7 * day, DeadResolved: 30 * day, DeadUnresolved: 60 * day,
 		})
 		o.sweep(s)
-		if o.row(delivered) || o.row(resolved) || o.row(unresolved) || o.deadLetters(unresolved) != "expired" {
-			t.Errorf("rows stay: %v %v %v; the dead letter is %s", o.row(delivered), o.row(resolved), o.row(unresolved), o.deadLetters(unresolved))
-		}
+		need.That(t, !o.row(delivered) && !o.row(resolved) && !o.row(unresolved) && o.deadLetters(unresolved) == "expired",
+			"rows stay: %v %v %v; the dead letter is %s", o.row(delivered), o.row(resolved), o.row(unresolved), o.deadLetters(unresolved))
 		need.Want(t, "waiting 1 pending 0 delivered 0 dead 0 gone 0 stopped 0", "a replay that has begun is %s", o.state(replay))
 		if state, err := s.State(t.Context()); err != nil || state.Removed != (retention.Counts{Delivered: 1, Dead: 2, DeadLetters: 1, Expired: 1}) || state.Next.Before(time.Now()) {
 			t.Errorf("state %+v, %v", state, err)

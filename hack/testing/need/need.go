@@ -48,12 +48,29 @@ func That(t testing.TB, holds bool, text string, args ...any) {
 	}
 }
 
+// Must ends the test, with the text, unless what it says holds.
+func Must(t testing.TB, holds bool, text string, args ...any) {
+	t.Helper()
+	if !holds {
+		t.Fatalf(text, args...)
+	}
+}
+
 // Want marks the test as failed, and lets it continue, unless it got what is wanted. The verbs of the text are for also, for what
 // the test got, and for what is wanted, which a text may leave out.
 func Want[T comparable](t testing.TB, want T, text string, got T, also ...any) {
 	t.Helper()
 	if got != want {
 		t.Errorf(text, append(also, got, want)[:strings.Count(text, "%")]...)
+	}
+}
+
+// Fails marks the test as failed, and lets it continue, unless the error's text has what is wanted. The verbs of the text are
+// for also, for the error, and for what is wanted, which a text may leave out.
+func Fails(t testing.TB, want, text string, err error, also ...any) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf(text, append(also, err, want)[:strings.Count(text, "%")]...)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -104,6 +105,7 @@ type said struct {
 
 func (*said) Helper()                          {}
 func (s *said) Fatal(args ...any)              { s.all = append(s.all, fmt.Sprint(args...)) }
+func (s *said) Fatalf(format string, a ...any) { s.all = append(s.all, fmt.Sprintf(format, a...)) }
 func (s *said) Errorf(format string, a ...any) { s.all = append(s.all, fmt.Sprintf(format, a...)) }
 
 func TestWrongValuesAndErrorsAreReported(t *testing.T) {
@@ -112,6 +114,8 @@ func TestWrongValuesAndErrorsAreReported(t *testing.T) {
 	need.OK(s, need.Err(fmt.Sscan("7", new(int))))
 	need.Want(s, 2, "%d events, want %d", 2)
 	need.That(s, true, "no event")
+	need.Must(s, true, "no event")
+	need.Fails(s, "EO", "%v", io.EOF)
 	need.WantAll(s, []int{}, "%v", nil)
 	need.WantAll(t, nil, "%q, want none", s.all)
 
@@ -119,6 +123,9 @@ func TestWrongValuesAndErrorsAreReported(t *testing.T) {
 	need.Want(s, 2, "%s: %d events, want %d", 3, "orders")
 	need.Want(s, 2, "%d events", 3)
 	need.That(s, false, "%d lost", 4)
+	need.Must(s, false, "%d left", 5)
+	need.Fails(s, "EO", "%s: %v, want %q", nil, "orders")
+	need.Fails(s, "full", "%v, want %s", io.EOF)
 	need.WantAll(s, []int{1}, "got %v, want %v", []int{1, 2})
-	need.WantAll(t, []string{"EOF", "orders: 3 events, want 2", "3 events", "4 lost", "got [1 2], want [1]"}, "%q, want %q", s.all)
+	need.WantAll(t, []string{"EOF", "orders: 3 events, want 2", "3 events", "4 lost", "5 left", `orders: <nil>, want "EO"`, "EOF, want full", "got [1 2], want [1]"}, "%q, want %q", s.all)
 }

@@ -39,6 +39,19 @@ func Exec(db interface {
 	}
 }
 
+// Begin begins a transaction with a statement, and rolls it back when the test ends.
+func Begin(db interface {
+	testing.TB
+	Begin(ctx context.Context) (pgx.Tx, error)
+}, sql string, args ...any) pgx.Tx {
+	db.Helper()
+	tx, err := db.Begin(db.Context())
+	need.OK(db, err)
+	db.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	need.OK(db, need.Err(tx.Exec(db.Context(), sql, args...)))
+	return tx
+}
+
 // Value returns the one value that a query selects.
 func Value[T any](db interface {
 	testing.TB

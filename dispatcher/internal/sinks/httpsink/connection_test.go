@@ -135,9 +135,7 @@ func TestBrokenConnectionSpendsTheAttempt(t *testing.T) {
 			}
 			s := open(t, cfg)
 			sinktest.Want(t, "Deliver", sinktest.Send(t, s), false, word, test.text)
-			if err := s.Probe(t.Context()); err != nil {
-				t.Errorf("Probe of a host that takes connections: %v", err)
-			}
+			need.Want(t, nil, "Probe of a host that takes connections: %v", s.Probe(t.Context()))
 		})
 	}
 }
@@ -245,9 +243,7 @@ func TestProxyIsReadFromTheEnvironment(t *testing.T) {
 	requests := make(chan string, 10)
 	address, stop := serve(t, "", nil, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { requests <- r.URL.Host }))
 	child(t, "TestThroughProxy", "HTTPSINK_PROXY=up", "NO_PROXY=", "HTTP_PROXY=http://u:"+sinktest.PasswordSecret+"@"+address)
-	if len(requests) != 1 || <-requests != "consumer.invalid" {
-		t.Error("the proxy must get the event for consumer.invalid, and nothing of the probe")
-	}
+	need.That(t, len(requests) == 1 && <-requests == "consumer.invalid", "the proxy must get the event for consumer.invalid, and nothing of the probe")
 	stop()
 	child(t, "TestThroughProxy", "HTTPSINK_PROXY=down", "NO_PROXY=", "HTTP_PROXY=http://u:"+sinktest.PasswordSecret+"@"+address)
 }
@@ -272,9 +268,7 @@ func TestThroughProxy(t *testing.T) {
 	delivered, probed := sinktest.Send(t, s), s.Probe(t.Context())
 	switch state {
 	case "up":
-		if delivered != nil || probed != nil {
-			t.Errorf("Deliver: %v, Probe: %v; want no errors", delivered, probed)
-		}
+		need.That(t, delivered == nil && probed == nil, "Deliver: %v, Probe: %v; want no errors", delivered, probed)
 	case "down":
 		sinktest.Want(t, "Deliver", delivered, true, reason.ConnectionFailed, "connection refused")
 		sinktest.Want(t, "Probe", probed, true, reason.ConnectionFailed, "connection refused")
@@ -354,9 +348,7 @@ func TestRejectedCertificateIsTheDestinationsFault(t *testing.T) {
 			wg.Go(func() { probed = s.Probe(t.Context()) })
 			wg.Wait()
 			if test.text == "" {
-				if delivered != nil || probed != nil {
-					t.Errorf("Deliver: %v, Probe: %v; want no errors", delivered, probed)
-				}
+				need.That(t, delivered == nil && probed == nil, "Deliver: %v, Probe: %v; want no errors", delivered, probed)
 				return
 			}
 			sinktest.Want(t, "Probe", probed, true, test.word, test.text)
@@ -388,9 +380,7 @@ func TestWithSystemRoots(t *testing.T) {
 		t.Skip("TestSystemRootsAreTrustedWithoutCAFile runs this")
 	}
 	cfg := plant(t, "https", address)
-	if err := sinktest.Send(t, open(t, cfg)); err != nil {
-		t.Errorf("an authority of the system: %v", err)
-	}
+	need.Want(t, nil, "an authority of the system: %v", sinktest.Send(t, open(t, cfg)))
 	cfg.TLS = &spec.TLS{CAFile: sinktest.File(t, "ca.crt", sinktest.NewAuthority(t, "other").PEM)}
 	sinktest.Want(t, "another authority", sinktest.Send(t, open(t, cfg)), true, reason.CertificateInvalid, "tls.caSecretRef or caConfigMapRef")
 }
@@ -412,8 +402,6 @@ func TestProbeSendsNothing(t *testing.T) {
 	})
 	cfg := plant(t, "https", address)
 	cfg.TLS = &spec.TLS{CAFile: sinktest.File(t, "ca.crt", ca.PEM)}
-	if err := open(t, cfg).Probe(t.Context()); err != nil {
-		t.Error(err)
-	}
+	need.Want(t, nil, "%v", open(t, cfg).Probe(t.Context()))
 	need.Want(t, 0, "the probe sent %d bytes", <-got)
 }

@@ -85,28 +85,20 @@ func TestResponseStatusDecidesTheOutcome(t *testing.T) {
 			err := sinktest.Send(t, open(t, plant(t, "http", address)))
 			need.Want(t, 1, "%d requests for one event", requests)
 			if test.delivered {
-				if err != nil {
-					t.Errorf("not delivered: %v", err)
-				}
+				need.Want(t, nil, "not delivered: %v", err)
 				return
 			}
-			if err == nil {
-				t.Fatal("delivered")
-			}
-			if got := dispatcher.IsUnavailable(err); got != test.unavailable {
-				t.Errorf("that the response spends no attempt: %t, want %t: %v", got, test.unavailable, err)
-			}
-			if got := dispatcher.IsDestinationFault(err); got != test.fault {
-				t.Errorf("that the response is about the destination: %t, want %t: %v", got, test.fault, err)
-			}
-			if _, permanent := dispatcher.PermanentReason(err); permanent {
-				t.Errorf("a response is never final: %v", err)
-			}
+			need.Must(t, err != nil, "delivered")
+			got := dispatcher.IsUnavailable(err)
+			need.That(t, got == test.unavailable, "that the response spends no attempt: %t, want %t: %v", got, test.unavailable, err)
+			got = dispatcher.IsDestinationFault(err)
+			need.That(t, got == test.fault, "that the response is about the destination: %t, want %t: %v", got, test.fault, err)
+			_, permanent := dispatcher.PermanentReason(err)
+			need.That(t, !permanent, "a response is never final: %v", err)
 			need.Want(t, test.pause, "the pause is %s, want %s", dispatcher.RetryAfterDelay(err))
 			need.Want(t, test.word, "the reason is %s, want %s", reason.Of(err))
-			if want := fmt.Sprintf("http://%s/events responded %d ", address, test.status); !strings.Contains(err.Error(), want) {
-				t.Errorf("the error does not say %q: %v", want, err)
-			}
+			want := fmt.Sprintf("http://%s/events responded %d ", address, test.status)
+			need.That(t, strings.Contains(err.Error(), want), "the error does not say %q: %v", want, err)
 		})
 	}
 }
@@ -148,9 +140,7 @@ func TestBatchIsSplitWhereOneEventMayBeToBlame(t *testing.T) {
 	address, _ := serve(t, "", nil, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		requests++
 		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			t.Error(err)
-		}
+		need.Want(t, nil, "%v", err)
 		if strings.Contains(string(body), poison) {
 			w.WriteHeader(status)
 		}
@@ -175,13 +165,9 @@ func TestBatchIsSplitWhereOneEventMayBeToBlame(t *testing.T) {
 	} {
 		poison, status, requests = batch[1].ID.String(), test.status, 0
 		errs := s.Deliver(t.Context(), batch)
-		if len(errs) != 3 || requests != test.requests {
-			t.Fatalf("status %d: %d results after %d requests, want 3 after %d", status, len(errs), requests, test.requests)
-		}
+		need.Must(t, len(errs) == 3 && requests == test.requests, "status %d: %d results after %d requests, want 3 after %d", status, len(errs), requests, test.requests)
 		for i, err := range errs {
-			if (sinktest.Verify(t, err) != nil) != test.failed[i] {
-				t.Errorf("status %d: event %d got %v", status, i, err)
-			}
+			need.That(t, (sinktest.Verify(t, err) != nil) == test.failed[i], "status %d: event %d got %v", status, i, err)
 		}
 	}
 }
@@ -199,15 +185,9 @@ func TestExpiredTokenKeepsWhatWasTaken(t *testing.T) {
 	cfg := plant(t, "http", address)
 	cfg.ContentMode = spec.Batch
 	errs := open(t, cfg).Deliver(t.Context(), sinktest.NewEvents(3))
-	if sinktest.Verify(t, errs[0]) != nil {
-		t.Errorf("an event that was taken: %v", errs[0])
-	}
-	if !dispatcher.IsUnavailable(sinktest.Verify(t, errs[1])) {
-		t.Errorf("a response of 401 spends an attempt: %v", errs[1])
-	}
-	if sinktest.Verify(t, errs[2]) == nil || dispatcher.IsUnavailable(errs[2]) {
-		t.Errorf("a response of 403 spends no attempt: %v", errs[2])
-	}
+	need.That(t, sinktest.Verify(t, errs[0]) == nil, "an event that was taken: %v", errs[0])
+	need.That(t, dispatcher.IsUnavailable(sinktest.Verify(t, errs[1])), "a response of 401 spends an attempt: %v", errs[1])
+	need.That(t, sinktest.Verify(t, errs[2]) != nil && !dispatcher.IsUnavailable(errs[2]), "a response of 403 spends no attempt: %v", errs[2])
 }
 
 // The status is the response: a body that never ends does not take it back.
@@ -218,9 +198,7 @@ func TestEndlessBodyChangesNothing(t *testing.T) {
 	}))
 	cfg := plant(t, "http", address)
 	cfg.Timeout = spec.Duration(2 * time.Second)
-	if err := sinktest.Send(t, open(t, cfg)); err != nil {
-		t.Errorf("a response of 200 was taken back: %v", err)
-	}
+	need.Want(t, nil, "a response of 200 was taken back: %v", sinktest.Send(t, open(t, cfg)))
 }
 
 func TestSwitchingProtocolsIsAFailure(t *testing.T) {
@@ -264,9 +242,7 @@ func TestEndOfTheContextDiffersFromATimeout(t *testing.T) {
 			}
 		}()
 		err := sinktest.Verify(t, open(t, cfg).Deliver(ctx, []*dispatcher.Event{sinktest.NewEvent()})[0])
-		if !errors.Is(err, test.wraps) || dispatcher.IsUnavailable(err) {
-			t.Errorf("%s: got %v, want an error that wraps %v", test.name, err, test.wraps)
-		}
+		need.That(t, errors.Is(err, test.wraps) && !dispatcher.IsUnavailable(err), "%s: got %v, want an error that wraps %v", test.name, err, test.wraps)
 		cancel()
 		if err := sinktest.Verify(t, open(t, cfg).Probe(ctx)); !errors.Is(err, test.wraps) {
 			t.Errorf("%s: Probe returned %v, want an error that wraps %v", test.name, err, test.wraps)
@@ -295,9 +271,8 @@ func TestCaptureResponseKeepsOneKiB(t *testing.T) {
 		if capture == spec.CaptureBody {
 			want = response[:1024]
 		}
-		if got := dispatcher.ResponseOf(err); got != want {
-			t.Errorf("captureResponse %q: %d bytes are kept, want %d", capture, len(got), len(want))
-		}
+		got := dispatcher.ResponseOf(err)
+		need.That(t, got == want, "captureResponse %q: %d bytes are kept, want %d", capture, len(got), len(want))
 		need.Want(t, (dispatcher.Cause{Class: "http", Code: "422"}), "captureResponse %q: the cause is %+v", dispatcher.CauseOf(err), capture)
 		_ = sinktest.Verify(t, err)
 	}
@@ -386,9 +361,8 @@ func TestRequestHasTheDocumentedForm(t *testing.T) {
 		for name, value := range want {
 			need.Want(t, value, "mode %s: header %s is %q, want %q", r.Header.Get(name), test.mode, name)
 		}
-		if agent := r.Header.Get("User-Agent"); agent != "outbox-dispatcher" && !strings.HasPrefix(agent, "outbox-dispatcher/") {
-			t.Errorf("the User-Agent is %q", agent)
-		}
+		agent := r.Header.Get("User-Agent")
+		need.That(t, agent == "outbox-dispatcher" || strings.HasPrefix(agent, "outbox-dispatcher/"), "the User-Agent is %q", agent)
 		need.Want(t, "key="+sinktest.WrongSecret, "the query is %q; it must be that of the configuration", r.URL.RawQuery)
 		if _, body, _ := strings.Cut(dump, "\r\n\r\n"); !strings.HasPrefix(body, test.body) || r.ContentLength != int64(len(body)) {
 			t.Errorf("mode %s: the body is %q, want it to start with %q, and its length in a header", test.mode, body, test.body)
@@ -415,9 +389,7 @@ func TestConnectionsAreKept(t *testing.T) {
 		var wg sync.WaitGroup
 		for range workers {
 			wg.Go(func() {
-				if err := sinktest.Send(t, s); err != nil {
-					t.Error(err)
-				}
+				need.Want(t, nil, "%v", sinktest.Send(t, s))
 			})
 		}
 		for range workers { // all at once, so that each has a connection of its own
@@ -428,9 +400,7 @@ func TestConnectionsAreKept(t *testing.T) {
 		}
 		wg.Wait()
 	}
-	if len(connections) != workers {
-		t.Errorf("%d connections for %d workers and %d events", len(connections), workers, workers*rounds)
-	}
+	need.That(t, len(connections) == workers, "%d connections for %d workers and %d events", len(connections), workers, workers*rounds)
 }
 
 func TestMain(m *testing.M) { pgtest.Main(m) }

@@ -37,9 +37,7 @@ func webhooks(t *testing.T) (address string, got chan webhook) {
 	got = make(chan webhook, 10)
 	address, _ = serve(t, "", nil, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			t.Error(err)
-		}
+		need.Want(t, nil, "%v", err)
 		got <- webhook{r.Header, body}
 	}))
 	return address, got
@@ -66,23 +64,14 @@ func TestSignaturesVerifyWithEitherSecret(t *testing.T) {
 			w := <-got
 			ids = append(ids, w.header.Get("webhook-id"))
 			for _, key := range []string{older, newer} {
-				if err := verifier(t, key).Verify(w.body, w.header); err != nil {
-					t.Errorf("mode %s: %v", mode, err)
-				}
-				if verifier(t, key).Verify(append(w.body, ' '), w.header) == nil {
-					t.Errorf("mode %s: another body has the same signature", mode)
-				}
+				need.Want(t, nil, "mode %s: %v", verifier(t, key).Verify(w.body, w.header), mode)
+				need.That(t, verifier(t, key).Verify(append(w.body, ' '), w.header) != nil, "mode %s: another body has the same signature", mode)
 			}
-			if verifier(t, secret('c', 24)).Verify(w.body, w.header) == nil {
-				t.Errorf("mode %s: the signature is good for another secret", mode)
-			}
+			need.That(t, verifier(t, secret('c', 24)).Verify(w.body, w.header) != nil, "mode %s: the signature is good for another secret", mode)
 		}
-		if ids[0] != one.ID.String() || ids[1] != ids[0] {
-			t.Errorf("mode %s: the webhook-id of one event is %q and %q, want the event's id", mode, ids[0], ids[1])
-		}
-		if mode == spec.Batch && (ids[2] != ids[3] || ids[2] == ids[0] || ids[2] == ids[4] || uuid.Validate(ids[2]) != nil) {
-			t.Errorf("the webhook-ids are %q; want those of equal batches to be equal, and only those", ids)
-		}
+		need.That(t, ids[0] == one.ID.String() && ids[1] == ids[0], "mode %s: the webhook-id of one event is %q and %q, want the event's id", mode, ids[0], ids[1])
+		need.That(t, mode != spec.Batch || (ids[2] == ids[3] && ids[2] != ids[0] && ids[2] != ids[4] && uuid.Validate(ids[2]) == nil),
+			"the webhook-ids are %q; want those of equal batches to be equal, and only those", ids)
 	}
 }
 
@@ -111,9 +100,7 @@ func TestUnsignedRequestHasNoSignature(t *testing.T) {
 	address, got := webhooks(t)
 	need.OK(t, sinktest.Send(t, open(t, plant(t, "http", address))))
 	for name := range (<-got).header {
-		if strings.HasPrefix(name, "Webhook-") {
-			t.Errorf("the header %s was sent without signing", name)
-		}
+		need.That(t, !strings.HasPrefix(name, "Webhook-"), "the header %s was sent without signing", name)
 	}
 }
 
@@ -142,9 +129,8 @@ func TestUnusableSecretSendsNothing(t *testing.T) {
 	need.Want(t, 0, "an event was sent without a signature", len(got))
 	sinktest.Write(t, path, secret('d', 32))
 	need.OK(t, sinktest.Send(t, s))
-	if w := <-got; verifier(t, secret('d', 32)).Verify(w.body, w.header) != nil {
-		t.Error("the new secret was not used")
-	}
+	w := <-got
+	need.That(t, verifier(t, secret('d', 32)).Verify(w.body, w.header) == nil, "the new secret was not used")
 }
 
 // What instruments consumers reads the plain header.
@@ -193,9 +179,7 @@ func TestRefusedCredentialsAreReadAtOnce(t *testing.T) {
 	sinktest.Want(t, "the old token", sinktest.Send(t, s), true, reason.AuthenticationFailed, "401")
 	sinktest.Write(t, token, "another")
 	for range 2 {
-		if err := sinktest.Send(t, s); err != nil {
-			t.Errorf("the new token: %v", err)
-		}
+		need.Want(t, nil, "the new token: %v", sinktest.Send(t, s))
 		sinktest.Write(t, token, "the other one was not refused") // so this one is not read
 	}
 	for _, wanted := range []string{"Bearer one", "Bearer another", "Bearer another"} {
@@ -223,9 +207,7 @@ func TestCredentialsAreReadAgain(t *testing.T) {
 	sinktest.Want(t, "a removed file", sinktest.Send(t, s), true, reason.AuthenticationFailed, token)
 	sinktest.Want(t, "a removed file, Probe", s.Probe(t.Context()), true, reason.AuthenticationFailed, token)
 	sinktest.Write(t, token, "new")
-	if err := sinktest.Send(t, s); err != nil {
-		t.Errorf("after the file exists again: %v", err)
-	}
+	need.Want(t, nil, "after the file exists again: %v", sinktest.Send(t, s))
 }
 
 func TestBasicCredentialsAreReadForEachRequest(t *testing.T) {
@@ -236,15 +218,13 @@ func TestBasicCredentialsAreReadForEachRequest(t *testing.T) {
 	s := open(t, cfg)
 	need.OK(t, sinktest.Send(t, s))
 	r := http.Request{Header: http.Header{"Authorization": {<-got}}}
-	if u, p, ok := r.BasicAuth(); !ok || u != "bob" || p != "p:w é" {
-		t.Errorf("the request had user %q and password %q", u, p)
-	}
+	u, p, ok := r.BasicAuth()
+	need.That(t, ok && u == "bob" && p == "p:w é", "the request had user %q and password %q", u, p)
 	sinktest.Write(t, password, sinktest.PasswordSecret+"-changed")
 	need.OK(t, sinktest.Send(t, s))
 	r.Header.Set("Authorization", <-got)
-	if _, p, _ := r.BasicAuth(); p != sinktest.PasswordSecret+"-changed" {
-		t.Errorf("the request had the password %q after a change", p)
-	}
+	_, p, _ = r.BasicAuth()
+	need.Want(t, sinktest.PasswordSecret+"-changed", "the request had the password %q after a change", p)
 }
 
 // CONTRACT: C-73
@@ -310,11 +290,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 func TestNewFillsInDefaults(t *testing.T) {
 	const url = "https://consumer.example/events"
 	s, err := New(spec.HTTPSink{URL: url}, nil)
-	if err != nil || s.BatchSize() != 1 || s.(*sink).timeout != 10*time.Second || s.(*sink).mode != spec.Binary {
-		t.Errorf("the defaults are %+v, %v", s, err)
-	}
+	need.That(t, err == nil && s.BatchSize() == 1 && s.(*sink).timeout == 10*time.Second && s.(*sink).mode == spec.Binary, "the defaults are %+v, %v", s, err)
 	s, err = New(spec.HTTPSink{URL: url, Access: spec.Access{ContentMode: spec.Batch}}, nil)
-	if err != nil || s.BatchSize() != 100 {
-		t.Errorf("the default of batchSize is %+v, %v; want 100", s, err)
-	}
+	need.That(t, err == nil && s.BatchSize() == 100, "the default of batchSize is %+v, %v; want 100", s, err)
 }

@@ -71,9 +71,7 @@ func TestRoutedEventsShareABatch(t *testing.T) {
 		at := *r.URL
 		r.URL = &url.URL{Path: "/events"}
 		messages, err := readEvents(t, r)
-		if err != nil {
-			t.Error(err)
-		}
+		need.Want(t, nil, "%v", err)
 		_, _ = io.Copy(io.Discard, r.Body)
 		mu.Lock()
 		defer mu.Unlock()
@@ -109,17 +107,12 @@ func TestRoutedEventsShareABatch(t *testing.T) {
 			if failed := i == 3 || i == 5 || i == 6; (err != nil) != failed || dispatcher.IsUnavailable(err) {
 				t.Errorf("mode %s: event %d, route %q: %v", mode, i, routes[i], err)
 			}
-			if want := "/" + routes[i] + "?key=" + sinktest.WrongSecret; err == nil && arrived[e.ID.String()] != want {
-				t.Errorf("mode %s: event %d arrived at %q, want %q", mode, i, arrived[e.ID.String()], want)
-			}
+			want := "/" + routes[i] + "?key=" + sinktest.WrongSecret
+			need.That(t, err != nil || arrived[e.ID.String()] == want, "mode %s: event %d arrived at %q, want %q", mode, i, arrived[e.ID.String()], want)
 		}
-		if len(requests) != calls {
-			t.Errorf("mode %s: %d requests, want %d: %q", mode, len(requests), calls, requests)
-		}
+		need.That(t, len(requests) == calls, "mode %s: %d requests, want %d: %q", mode, len(requests), calls, requests)
 		for i, text := range map[int]string{3: "leads to another host than http://" + address + ";", 5: "http://" + address + "/c responded 503", 6: "no route for topic orders"} {
-			if !strings.Contains(errs[i].Error(), text) {
-				t.Errorf("mode %s: the error of event %d does not say %q: %v", mode, i, text, errs[i])
-			}
+			need.That(t, strings.Contains(errs[i].Error(), text), "mode %s: the error of event %d does not say %q: %v", mode, i, text, errs[i])
 		}
 	}
 }
@@ -144,9 +137,7 @@ func TestMaxConnectionsBoundsRequests(t *testing.T) {
 	var wg sync.WaitGroup
 	for range events {
 		wg.Go(func() {
-			if err := sinktest.Send(t, s); err != nil {
-				t.Error(err)
-			}
+			need.Want(t, nil, "%v", sinktest.Send(t, s))
 		})
 	}
 	for range events / bound {
@@ -165,9 +156,7 @@ func TestMaxConnectionsBoundsRequests(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	if len(connections) > bound {
-		t.Errorf("%d connections, want at most %d", len(connections), bound)
-	}
+	need.That(t, len(connections) <= bound, "%d connections, want at most %d", len(connections), bound)
 }
 
 // A request that waits for a slot is interrupted, and never sent.
@@ -182,13 +171,10 @@ func TestInterruptedWaitForASlotSendsNothing(t *testing.T) {
 	result := make(chan error, 1)
 	go func() { result <- s.Deliver(ctx, []*dispatcher.Event{sinktest.NewEvent()})[0] }()
 	cancel()
-	if err := sinktest.Verify(t, <-result); !errors.Is(err, ctx.Err()) || dispatcher.IsUnavailable(err) {
-		t.Errorf("got %v", err)
-	}
+	err := sinktest.Verify(t, <-result)
+	need.That(t, errors.Is(err, ctx.Err()) && !dispatcher.IsUnavailable(err), "got %v", err)
 	<-s.slots
-	if err := sinktest.Send(t, s); err != nil {
-		t.Error(err)
-	}
+	need.Want(t, nil, "%v", sinktest.Send(t, s))
 	need.Want(t, 1, "%d events arrived, want 1", len(c.arrived))
 }
 

@@ -156,9 +156,7 @@ func newTopic(t testing.TB, partitions int32, settings ...string) string {
 	// A broker that has just started may not count itself yet.
 	pgtest.Eventually(t, "the topic is made", func() bool {
 		_, err := admin.CreateTopic(t.Context(), partitions, 1, configs, topic)
-		if err != nil && !errors.Is(err, kerr.InvalidReplicationFactor) {
-			t.Fatal(err)
-		}
+		need.Must(t, err == nil || errors.Is(err, kerr.InvalidReplicationFactor), "%v", err)
 		return err == nil
 	})
 	ends(t, topic) // the broker may respond before it has the partitions
@@ -178,9 +176,7 @@ func ends(t testing.TB, topic string) kadm.ListedOffsets {
 		if err == nil {
 			return found
 		}
-		if !kerr.IsRetriable(err) || ctx.Err() != nil {
-			t.Fatal(err)
-		}
+		need.Must(t, kerr.IsRetriable(err) && ctx.Err() == nil, "%v", err)
 	}
 }
 
@@ -237,24 +233,18 @@ func arrived(t *testing.T, topic string) []sinktest.Message {
 	for i, line := range lines {
 		// Partition:0 <tab> ce_id:...,ce_... <tab> key <tab> value
 		part := strings.Split(line, "\t")
-		if len(part) != 4 {
-			t.Fatalf("the consumer wrote %q", line)
-		}
+		need.Must(t, len(part) == 4, "the consumer wrote %q", line)
 		m := sinktest.Message{Attributes: map[string]string{}, Payload: part[3]}
 		for h := range strings.SplitSeq(part[1], ",") {
 			name, value, _ := strings.Cut(strings.TrimPrefix(h, "ce_"), ":")
 			m.Attributes[name] = value
 		}
 		key := part[2]
-		if m.Attributes["partitionkey"] != key {
-			t.Fatalf("the record's key is %s: %s", key, line)
-		}
+		need.Must(t, m.Attributes["partitionkey"] == key, "the record's key is %s: %s", key, line)
 		if partition[key] == "" {
 			partition[key] = part[0]
 		}
-		if partition[key] != part[0] {
-			t.Fatalf("key %s is in %s and in %s", key, partition[key], part[0])
-		}
+		need.Must(t, partition[key] == part[0], "key %s is in %s and in %s", key, partition[key], part[0])
 		messages[i] = m
 	}
 	need.Want(t, 6, "the keys are in %d partitions, want all 6", len(slices.Compact(slices.Sorted(maps.Values(partition)))))
@@ -277,9 +267,7 @@ func console(t *testing.T, topic string) (lines []string) {
 	var complaints bytes.Buffer
 	cmd.Stderr = &complaints
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("Kafka's console consumer: %v: %s", err, complaints.String())
-	}
+	need.Must(t, err == nil, "Kafka's console consumer: %v: %s", err, complaints.String())
 	for scan := bufio.NewScanner(bytes.NewReader(out)); scan.Scan(); {
 		lines = append(lines, scan.Text())
 	}
@@ -319,9 +307,7 @@ func TestPartitionIsThatOfTheJavaClient(t *testing.T) {
 			theirs[string(r.Key)] = r.Partition
 		}
 	}
-	if len(ours) != len(batch) || !maps.Equal(ours, theirs) {
-		t.Errorf("ours  %v\ntheirs %v", ours, theirs)
-	}
+	need.That(t, len(ours) == len(batch) && maps.Equal(ours, theirs), "ours  %v\ntheirs %v", ours, theirs)
 }
 
 // BenchmarkDeliver delivers batches of 500 events with 200 bytes of payload to one real broker:

@@ -115,9 +115,8 @@ func TestBrokerResponsesDecideTheOutcome(t *testing.T) {
 			}
 			sinktest.Want(t, "Deliver", err, false, test.word, test.text)
 			sinktest.IsFault(t, "Deliver", err, test.fault)
-			if _, permanent := dispatcher.PermanentReason(err); permanent {
-				t.Errorf("only an event that is too large is dead at once: %v", err)
-			}
+			_, permanent := dispatcher.PermanentReason(err)
+			need.That(t, !permanent, "only an event that is too large is dead at once: %v", err)
 		})
 	}
 }
@@ -133,9 +132,7 @@ func TestRefusedProducerRequestsAnIDAgain(t *testing.T) {
 		return resp, nil, true
 	})
 	sinktest.Want(t, "Deliver", sinktest.Send(t, s), true, reason.AuthenticationFailed, "; allow the dispatcher's user to Write a topic, and before Kafka 2.8 also IdempotentWrite")
-	if err := sinktest.Send(t, s); err != nil {
-		t.Errorf("the right was granted: %v", err)
-	}
+	need.Want(t, nil, "the right was granted: %v", sinktest.Send(t, s))
 }
 
 // Brokers that respond, and no partition with a leader: nothing was sent.
@@ -181,14 +178,11 @@ func TestInterruptionEndsTheSessionsOtherDelivery(t *testing.T) {
 	go func() { other <- sinktest.Send(t, s) }()
 	<-sent
 	cancel()
-	if err := <-interrupted; !errors.Is(err, context.Canceled) || dispatcher.IsUnavailable(err) {
-		t.Errorf("the interrupted delivery: %v", err)
-	}
+	err := <-interrupted
+	need.That(t, errors.Is(err, context.Canceled) && !dispatcher.IsUnavailable(err), "the interrupted delivery: %v", err)
 	sinktest.Want(t, "the other delivery", <-other, false, reason.ConnectionFailed, "given up with that of another delivery; ")
 	close(hold)
-	if err := sinktest.Send(t, s); err != nil {
-		t.Errorf("after that: %v", err)
-	}
+	need.Want(t, nil, "after that: %v", sinktest.Send(t, s))
 }
 
 // A port that takes connections and says nothing must not delay a sink that is closed.
@@ -212,9 +206,7 @@ func TestInterruptionEndsAConnectionBeingMade(t *testing.T) {
 		cancel()
 		select {
 		case err := <-result:
-			if !errors.Is(err, context.Canceled) || dispatcher.IsUnavailable(err) {
-				t.Errorf("%s: %v", what, err)
-			}
+			need.That(t, errors.Is(err, context.Canceled) && !dispatcher.IsUnavailable(err), "%s: %v", what, err)
 		case <-time.After(need.Wait): // kgo's own limit gives another error
 			t.Errorf("%s does not return", what)
 		}
@@ -247,9 +239,8 @@ func TestRetiredSendsNothing(t *testing.T) {
 	if err := ses.produce(ctx, []*kgo.Record{r})[0]; !errors.Is(err, base.ErrPending) {
 		t.Errorf("the record got %v", err)
 	}
-	if n := count(t, c); n != 0 || ses.sent.Load() == 0 {
-		t.Errorf("%d records arrived, after %d tries to send", n, ses.sent.Load())
-	}
+	n := count(t, c)
+	need.That(t, n == 0 && ses.sent.Load() != 0, "%d records arrived, after %d tries to send", n, ses.sent.Load())
 }
 
 // The end of a session cuts connections short. That is not why its records failed.
@@ -258,18 +249,16 @@ func TestEndOfASessionIsNotItsTrouble(t *testing.T) {
 		s := &session{}
 		s.retired.Store(retired)
 		s.OnBrokerConnect(kgo.BrokerMetadata{}, 0, nil, context.Canceled)
-		if trouble := s.trouble.Load() != nil; trouble == retired {
-			t.Errorf("retired is %v, and a connection that failed is its trouble = %v", retired, trouble)
-		}
+		trouble := s.trouble.Load() != nil
+		need.That(t, trouble != retired, "retired is %v, and a connection that failed is its trouble = %v", retired, trouble)
 	}
 }
 
 // A call that has ended has its own result, also when no goroutine waited for it at that moment.
 func TestBoundedCallHasItsOwnResult(t *testing.T) {
 	for n := range 20_000 {
-		if err := bounded(t.Context(), time.Minute, func(context.Context) error { return nil }); err != nil {
-			t.Fatalf("call %d succeeded, and the result is %v", n, err)
-		}
+		err := bounded(t.Context(), time.Minute, func(context.Context) error { return nil })
+		need.Must(t, err == nil, "call %d succeeded, and the result is %v", n, err)
 	}
 }
 
@@ -278,9 +267,8 @@ func TestCanceledConnectionKeepsTheTrouble(t *testing.T) {
 	s, refused := &session{}, errors.New("connection refused")
 	s.OnBrokerConnect(kgo.BrokerMetadata{}, 0, nil, refused)
 	s.OnBrokerConnect(kgo.BrokerMetadata{}, 0, nil, context.Canceled)
-	if trouble := s.trouble.Load(); trouble == nil || !errors.Is(*trouble, refused) {
-		t.Errorf("the trouble is %v, want that of the first connection", trouble)
-	}
+	trouble := s.trouble.Load()
+	need.That(t, trouble != nil && errors.Is(*trouble, refused), "the trouble is %v, want that of the first connection", trouble)
 }
 
 // What an operator reads when something is wrong with the real broker, word for word.
@@ -367,9 +355,8 @@ func compare(t *testing.T, err error, class sinktest.Class, word, text string) {
 	t.Helper()
 	sinktest.Outcome(t, "Deliver", err, class, word, "")
 	front, back, _ := strings.Cut(text, "{time}")
-	if got := err.Error(); !strings.HasPrefix(got, front) || !strings.HasSuffix(got, back) {
-		t.Errorf("the error says\n\t%s\nwant\n\t%s", got, text)
-	}
+	got := err.Error()
+	need.That(t, strings.HasPrefix(got, front) && strings.HasSuffix(got, back), "the error says\n\t%s\nwant\n\t%s", got, text)
 }
 
 // A broker whose only disk is full ends. Nothing that it confirmed is lost, and when there is room again
@@ -388,9 +375,7 @@ func TestFullDiskLosesNothingConfirmed(t *testing.T) {
 	b, err := kafka.Start(t.Context(), kafka.Options{ShortLived: true, Settings: map[string]string{"log.dirs": filepath.Join(disk, "data")}})
 	need.OK(t, err)
 	t.Cleanup(func() {
-		if err := b.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
+		need.Want(t, nil, "%v", b.Stop(context.Background()))
 	})
 	client, err := kgo.NewClient(kgo.SeedBrokers(b.Address(kafka.Plain)))
 	need.OK(t, err)
@@ -410,14 +395,11 @@ func TestFullDiskLosesNothingConfirmed(t *testing.T) {
 
 	mount(t, "-o", "remount,size=256m", disk)
 	need.OK(t, b.Restart(t.Context()))
-	if err := deliver(); err != nil {
-		t.Errorf("there is room again: %v", err)
-	}
+	need.Want(t, nil, "there is room again: %v", deliver())
 	ends, err := admin.ListEndOffsets(t.Context(), "orders")
 	need.OK(t, err)
-	if end, _ := ends.Lookup("orders", 0); end.Offset < confirmed+1 {
-		t.Errorf("%d records are there, and %d were confirmed", end.Offset, confirmed+1)
-	}
+	end, _ := ends.Lookup("orders", 0)
+	need.That(t, end.Offset >= confirmed+1, "%d records are there, and %d were confirmed", end.Offset, confirmed+1)
 }
 
 func mount(t *testing.T, args ...string) {

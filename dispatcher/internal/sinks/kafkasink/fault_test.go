@@ -29,9 +29,7 @@ func TestMissingTopicIsItsOwnEventsFault(t *testing.T) {
 	missing.Topic = topic
 	err := several.Deliver(t.Context(), []*dispatcher.Event{missing})[0]
 	sinktest.Outcome(t, "Deliver to the event's own topic", err, sinktest.Fault, reason.Refusing, "; create it")
-	if err := several.Probe(t.Context()); err != nil {
-		t.Errorf("Probe checks the brokers alone: %v", err)
-	}
+	need.Want(t, nil, "Probe checks the brokers alone: %v", several.Probe(t.Context()))
 	need.OK(t, need.Err(admin.CreateTopic(t.Context(), 1, 1, nil, topic)))
 	ends(t, topic)
 	several = open(t, plainConfig(t, ""))
@@ -74,9 +72,7 @@ func TestOnlyTheTooLargeEventIsDead(t *testing.T) {
 			batch[20] = sinktest.Sized(50_000)
 			for i, err := range s.Deliver(t.Context(), batch) {
 				if i != 20 {
-					if err != nil {
-						t.Errorf("event %d, of 100 bytes: %v", i, err)
-					}
+					need.Want(t, nil, "event %d, of 100 bytes: %v", err, i)
 					continue
 				}
 				sinktest.Dead(t, "the large event", err, "; raise maxMessageBytes and the topic's max.message.bytes")
@@ -101,9 +97,7 @@ func TestForbiddenTopicIsUnavailable(t *testing.T) {
 	s := open(t, cfg)
 	sinktest.Reaches(t, s, reason.AuthenticationFailed, "; allow the dispatcher's user to Describe and Write it, as with kafka-acls.sh")
 	sinktest.Write(t, cfg.Auth.UsernameFile, alice)
-	if err := sinktest.Send(t, s); err != nil {
-		t.Errorf("another user is in the file, who may: %v", err)
-	}
+	need.Want(t, nil, "another user is in the file, who may: %v", sinktest.Send(t, s))
 }
 
 // CONTRACT: C-27, C-31, C-32
@@ -198,18 +192,15 @@ func TestOtherPartitionsDeliverWithoutThatLeader(t *testing.T) {
 	for err := deliver(s, 0, 1); err != nil; err = deliver(s, 0, 1) {
 		sinktest.Want(t, "until the leader has recovered", err, true, reason.ConnectionFailed, refused)
 	}
-	if err := deliver(s, 0, 1); err != nil {
-		t.Errorf("the leader has recovered: %v", err)
-	}
+	need.Want(t, nil, "the leader has recovered: %v", deliver(s, 0, 1))
 	need.Want(t, first, "the session was retired for one partition's sake", s.shared.current)
 	ends, err := admin.ListEndOffsets(ctx, topic)
 	if err != nil || ends.Error() != nil {
 		t.Fatal(err, ends.Error())
 	}
 	for p, want := range confirmed {
-		if end, _ := ends.Lookup(topic, int32(p)); end.Offset != want {
-			t.Errorf("partition %d has %d records, and %d were confirmed", p, end.Offset, want)
-		}
+		end, _ := ends.Lookup(topic, int32(p))
+		need.Want(t, want, "partition %d has %d records, and %d were confirmed", end.Offset, p)
 	}
 }
 
@@ -219,9 +210,7 @@ func secondBroker(t *testing.T) *kafka.Broker {
 	b, err := kafka.Start(t.Context(), kafka.Options{ShortLived: true, Join: broker(t)})
 	need.OK(t, err)
 	t.Cleanup(func() {
-		if err := b.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
+		need.Want(t, nil, "%v", b.Stop(context.Background()))
 	})
 	return b
 }

@@ -174,9 +174,8 @@ func TestAWSLoginTakesTheEnvironment(t *testing.T) {
 	withoutAWS(t)
 	m := awsMechanism(t)
 	_, _, err := m.Authenticate(t.Context(), "b-1.example:9098")
-	if reason.Of(err) != reason.AuthenticationFailed || !strings.HasPrefix(err.Error(), "no credentials: ") || !strings.Contains(err.Error(), "; give the pods an identity, as by spec.pods.serviceAccount") {
-		t.Errorf("without credentials: %v", err)
-	}
+	need.That(t, reason.Of(err) == reason.AuthenticationFailed && strings.HasPrefix(err.Error(), "no credentials: ") && strings.Contains(err.Error(), "; give the pods an identity, as by spec.pods.serviceAccount"),
+		"without credentials: %v", err)
 	t.Setenv("AWS_ACCESS_KEY_ID", "key")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", sinktest.PasswordSecret)
 	t.Setenv("AWS_SESSION_TOKEN", "session")
@@ -218,9 +217,7 @@ func TestEncodedRecordsReachTheBroker(t *testing.T) {
 	schemas.SeedSchema(topic+"-value", 1, 77, sr.Schema{Schema: schema})
 	// The registry is queried again after a pause.
 	for err := s.Probe(t.Context()); err != nil; err = s.Probe(t.Context()) {
-		if !dispatcher.IsUnavailable(err) {
-			t.Fatal(err)
-		}
+		need.Must(t, dispatcher.IsUnavailable(err), "%v", err)
 	}
 
 	bad, missing := event(topic, `{"secret":4111, "more":"`+sinktest.PayloadSecret+`"}`), event("no-schema", `{}`)
@@ -229,28 +226,21 @@ func TestEncodedRecordsReachTheBroker(t *testing.T) {
 	if why, _ := dispatcher.PermanentReason(errs[0]); why != dispatcher.ReasonSchemaValidationFailed {
 		t.Errorf("a payload that does not fit is to be retried: %v", errs[0])
 	}
-	if errs[1] != nil {
-		t.Errorf("an event next to it: %v", errs[1])
-	}
+	need.That(t, errs[1] == nil, "an event next to it: %v", errs[1])
 	sinktest.Want(t, "a subject that is missing", errs[2], false, reason.Refusing, "subject no-schema-value: it is not registered; register it there")
 	if _, dead := dispatcher.PermanentReason(errs[2]); dead {
 		t.Errorf("a subject can be registered yet: %v", errs[2])
 	}
 
 	records := consume(t, topic)
-	if len(records) != 1 {
-		t.Fatalf("%d records arrived, want 1", len(records))
-	}
+	need.Must(t, len(records) == 1, "%d records arrived, want 1", len(records))
 	headers := headersOf(records[0])
-	if headers["content-type"] != "application/avro" || headers["ce_id"] != good.ID.String() || string(records[0].Key) != good.Key() {
-		t.Errorf("key %s, headers %v", records[0].Key, headers)
-	}
+	need.That(t, headers["content-type"] == "application/avro" && headers["ce_id"] == good.ID.String() && string(records[0].Key) == good.Key(),
+		"key %s, headers %v", records[0].Key, headers)
 	reader, err := goavro.NewCodec(schema)
 	need.OK(t, err)
 	value := records[0].Value
-	if len(value) < 5 || string(value[:5]) != "\x00\x00\x00\x00\x4d" {
-		t.Fatalf("the value is %x", value)
-	}
+	need.Must(t, len(value) >= 5 && string(value[:5]) == "\x00\x00\x00\x00\x4d", "the value is %x", value)
 	if got, _, err := reader.NativeFromBinary(value[5:]); err != nil || got.(map[string]any)["secret"] != sinktest.PayloadSecret {
 		t.Errorf("%x is read as %v, %v", value, got, err)
 	}
@@ -275,7 +265,5 @@ func TestEncoderTakesTheSubjectThatIsSet(t *testing.T) {
 	if err != nil || headersOf(r)["content-type"] != "application/protobuf" || string(r.Value) != "\x00\x00\x00\x00\x05\x00\x0a\x0c"+sinktest.PayloadSecret {
 		t.Errorf("%x, %v, %v", r.Value, headersOf(r), err)
 	}
-	if _, err := build(spec.KafkaSink{Brokers: []string{"127.0.0.1:1"}, Encoding: spec.KafkaProtobuf}, nil, nil); err == nil {
-		t.Error("an encoder without a registry is made")
-	}
+	need.That(t, need.Err(build(spec.KafkaSink{Brokers: []string{"127.0.0.1:1"}, Encoding: spec.KafkaProtobuf}, nil, nil)) != nil, "an encoder without a registry is made")
 }

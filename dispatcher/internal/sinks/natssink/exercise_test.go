@@ -184,13 +184,10 @@ func TestLeavingServerGetsNothingNew(t *testing.T) {
 	cluster.leave(old.conn.ConnectedAddr())
 	deadline := time.Now().Add(time.Minute)
 	for !old.over() && time.Now().Before(deadline) {
-		if err := sinktest.Send(t, s); err != nil && !strings.Contains(err.Error(), "no stream takes it") {
-			t.Fatalf("while a server leaves: %v", err)
-		}
+		err := sinktest.Send(t, s)
+		need.Must(t, err == nil || strings.Contains(err.Error(), "no stream takes it"), "while a server leaves: %v", err)
 	}
-	if !old.over() {
-		t.Error("the connection to the server that leaves is still in use")
-	}
+	need.That(t, old.over(), "the connection to the server that leaves is still in use")
 }
 
 // Without a majority of its servers a stream confirms nothing, and what it confirmed before is there.
@@ -207,14 +204,10 @@ func TestStreamWithoutAQuorumConfirmsNothing(t *testing.T) {
 	for range 3 {
 		// While the leader has not noticed, it is waited for; then there is none.
 		err := sinktest.Send(t, s)
-		if err == nil {
-			t.Fatal("a message was confirmed by one server of three")
-		}
+		need.Must(t, err != nil, "a message was confirmed by one server of three")
 		taken := !strings.Contains(err.Error(), "cannot connect") && !strings.Contains(err.Error(), "before the message was sent") &&
 			!strings.Contains(err.Error(), "no stream takes it")
-		if dispatcher.IsUnavailable(err) == taken {
-			t.Errorf("a message that may have been taken counts as an attempt, and only that: %v", err)
-		}
+		need.That(t, dispatcher.IsUnavailable(err) != taken, "a message that may have been taken counts as an attempt, and only that: %v", err)
 	}
 	// The server that is left may not have noticed yet that it cannot say who takes the subject.
 	s.timeout = time.Second
@@ -230,9 +223,8 @@ func TestStreamWithoutAQuorumConfirmsNothing(t *testing.T) {
 		}
 	}
 	confirmed++
-	if n := len(consume(t, cluster[0], "orders")); n < confirmed {
-		t.Errorf("%d messages are there, and %d were confirmed", n, confirmed)
-	}
+	n := len(consume(t, cluster[0], "orders"))
+	need.That(t, n >= confirmed, "%d messages are there, and %d were confirmed", n, confirmed)
 }
 
 // cluster is three servers, and a stream on all of them.
@@ -244,9 +236,7 @@ func newCluster(t *testing.T) cluster {
 	t.Cleanup(func() {
 		for _, s := range c {
 			s.Kill() // one that leaves takes its time
-			if err := s.Stop(context.Background()); err != nil {
-				t.Error(err)
-			}
+			need.Want(t, nil, "%v", s.Stop(context.Background()))
 		}
 	})
 	js := admin(t, c[0])
@@ -255,9 +245,7 @@ func newCluster(t *testing.T) cluster {
 		if err == nil {
 			return c
 		}
-		if t.Context().Err() != nil {
-			t.Fatal(err)
-		}
+		need.Must(t, t.Context().Err() == nil, "%v", err)
 	}
 }
 

@@ -29,9 +29,7 @@ func TestNewStreamTakesTheNextTry(t *testing.T) {
 	go func() { result <- sinktest.Send(t, s) }()
 	<-sent
 	need.OK(t, need.Err(js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{stream + ".>"}})))
-	if err := <-result; err != nil {
-		t.Errorf("the stream was there at the second try, and Deliver fails: %v", err)
-	}
+	need.Want(t, nil, "the stream was there at the second try, and Deliver fails: %v", <-result)
 }
 
 func TestServerWithoutJetStreamIsUnavailable(t *testing.T) {
@@ -91,9 +89,7 @@ func TestBadSubjectFailsItsEventAlone(t *testing.T) {
 		bad.Topic, good.Topic = topic, stream+".a"
 		errs := s.Deliver(t.Context(), []*dispatcher.Event{bad, good})
 		sinktest.Want(t, topic, errs[0], false, reason.Refusing, "; set subject to one without spaces and wildcards")
-		if errs[1] != nil {
-			t.Errorf("an event next to %s: %v", topic, errs[1])
-		}
+		need.That(t, errs[1] == nil, "an event next to %s: %v", topic, errs[1])
 	}
 }
 
@@ -134,9 +130,8 @@ func TestStreamRefusalsNameTheRemedy(t *testing.T) {
 				sinktest.Dead(t, "Deliver", errs[0], test.text)
 			}
 			// Probe sees that another stream has the subject.
-			if err := s.Probe(t.Context()); dispatcher.IsUnavailable(err) != (test.stream != "") {
-				t.Errorf("Probe: %v", err)
-			}
+			err := s.Probe(t.Context())
+			need.That(t, dispatcher.IsUnavailable(err) == (test.stream != ""), "Probe: %v", err)
 		})
 	}
 }
@@ -150,9 +145,8 @@ func TestOnlyTheEventOfLongHeadersIsDead(t *testing.T) {
 	batch[1].Headers = map[string]string{"long": strings.Repeat("7", 70_000)}
 	errs := s.Deliver(t.Context(), batch)
 	sinktest.Want(t, "long headers", errs[1], false, reason.Refusing, "; use contentMode Structured, or fewer and shorter headers")
-	if dead, _ := dispatcher.PermanentReason(errs[1]); dead != dispatcher.ReasonPermanentFailure || errs[0] != nil || errs[2] != nil {
-		t.Errorf("got %v", errs)
-	}
+	dead, _ := dispatcher.PermanentReason(errs[1])
+	need.That(t, dead == dispatcher.ReasonPermanentFailure && errs[0] == nil && errs[2] == nil, "got %v", errs)
 }
 
 // The account may store no more.
@@ -198,9 +192,7 @@ func TestBrokenConnectionGivesBackWhatWasNotSent(t *testing.T) {
 	sinktest.Want(t, "a message that may have been sent", errs[0], false, reason.ConnectionFailed, "the connection was lost before the confirmation; check that the servers run")
 	sinktest.Want(t, "a message that was not", errs[9], true, reason.ConnectionFailed, "the connection was lost before the message was sent; check that the servers run")
 	gate.open()
-	if err := sinktest.Send(t, s); err != nil {
-		t.Errorf("the next: %v", err)
-	}
+	need.Want(t, nil, "the next: %v", sinktest.Send(t, s))
 
 	s = open(t, plainConfig(srv, stream))
 	sent := sinktest.Watch((*sinktest.Dial)(&s.dial), isPublish)
@@ -234,9 +226,7 @@ func TestDuplicateIsStoredOnce(t *testing.T) {
 	e := sinktest.NewEvent()
 	for attempt := range 3 { // at last a replay by a person
 		e.LeaseNumber = int64(attempt + 1)
-		if err := sinktest.Verify(t, s.Deliver(t.Context(), []*dispatcher.Event{e})[0]); err != nil {
-			t.Errorf("attempt %d: %v", attempt, err)
-		}
+		need.Want(t, nil, "attempt %d: %v", sinktest.Verify(t, s.Deliver(t.Context(), []*dispatcher.Event{e})[0]), attempt)
 	}
 	sinktest.Kill(t, srv)()
 	for { // the connection that was killed
@@ -245,9 +235,7 @@ func TestDuplicateIsStoredOnce(t *testing.T) {
 		}
 	}
 	got := consume(t, srv, stream)
-	if len(got) != 1 || got[0].Headers().Get("ce-fencingtoken") != "0000000000000000001" {
-		t.Errorf("%d messages are stored, want the first attempt's", len(got))
-	}
+	need.That(t, len(got) == 1 && got[0].Headers().Get("ce-fencingtoken") == "0000000000000000001", "%d messages are stored, want the first attempt's", len(got))
 
 	// The stream knows it also when it is gone.
 	e = sinktest.NewEvent()

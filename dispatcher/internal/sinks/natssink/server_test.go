@@ -40,9 +40,7 @@ func start(t testing.TB, opts nats.Options) *nats.Server {
 	s, err := nats.Start(t.Context(), opts)
 	need.OK(t, err)
 	t.Cleanup(func() {
-		if err := s.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
+		need.Want(t, nil, "%v", s.Stop(context.Background()))
 	})
 	return s
 }
@@ -94,9 +92,7 @@ func consume(t testing.TB, s *nats.Server, stream string, opts ...client.Option)
 		if err == nil {
 			break
 		}
-		if ctx.Err() != nil {
-			t.Fatal(err)
-		}
+		need.Must(t, ctx.Err() == nil, "%v", err)
 	}
 	if left == 0 {
 		return nil
@@ -106,9 +102,7 @@ func consume(t testing.TB, s *nats.Server, stream string, opts ...client.Option)
 	defer all.Stop()
 	for uint64(len(msgs)) < left {
 		m, err := all.Next(jetstream.NextContext(ctx))
-		if err != nil {
-			t.Fatalf("%d of %d messages were read: %v", len(msgs), left, err)
-		}
+		need.Must(t, err == nil, "%d of %d messages were read: %v", len(msgs), left, err)
 		msgs = append(msgs, m)
 	}
 	return msgs
@@ -320,9 +314,7 @@ func TestCoversFollowsSubjectWildcards(t *testing.T) {
 		"a.b.c": true, "a.*.c": true, "a.>": true, ">": true, "*.*.*": true,
 		"a.b": false, "a.b.c.d": false, "a.b.c.>": false, "*": false, "a.*.d": false,
 	} {
-		if covers(pattern, "a.b.c") != want {
-			t.Errorf("%s covers a.b.c: %v, want %v", pattern, !want, want)
-		}
+		need.That(t, covers(pattern, "a.b.c") == want, "%s covers a.b.c: %v, want %v", pattern, !want, want)
 	}
 }
 
@@ -348,16 +340,12 @@ func TestForbiddenMessageFailsAlone(t *testing.T) {
 	}
 	for i, err := range s.Deliver(t.Context(), batch) {
 		if i >= 10 {
-			if err != nil {
-				t.Errorf("a message that the user may publish: %v", err)
-			}
+			need.Want(t, nil, "a message that the user may publish: %v", err)
 		} else {
 			sinktest.Outcome(t, "a message that the user may not publish", err, sinktest.Fault, reason.AuthenticationFailed, "; allow it in the permissions of the dispatcher's user, under publish")
 		}
 	}
-	if err := s.Probe(t.Context()); err != nil {
-		t.Errorf("Probe needs no more than that: %v", err)
-	}
+	need.Want(t, nil, "Probe needs no more than that: %v", s.Probe(t.Context()))
 	need.Want(t, batchSize-10, "%d messages arrived, want %d", len(consume(t, srv, stream, client.UserInfo("alice", sinktest.PasswordSecret))))
 }
 
@@ -441,9 +429,7 @@ func TestFilesAreReadForEachConnection(t *testing.T) {
 	<-old.gone
 	sinktest.Want(t, "the old password", sinktest.Send(t, s), true, reason.AuthenticationFailed, "; add auth, or check what its files hold")
 	sinktest.Write(t, cfg.Auth.SecretFile, sinktest.PasswordSecret+"\n")
-	if err := sinktest.Send(t, s); err != nil {
-		t.Errorf("the new password: %v", err)
-	}
+	need.Want(t, nil, "the new password: %v", sinktest.Send(t, s))
 
 	certs := sinktest.NewCertificates(t, "client", "")
 	srv = startMutual(t, certs)

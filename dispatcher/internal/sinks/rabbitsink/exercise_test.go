@@ -99,9 +99,7 @@ func TestHeadersFollowTheProtocolBinding(t *testing.T) {
 		"ce-trackingid", "ce-type", "correlation_id", "traceparent",
 	}
 	need.WantAll(t, want, "the headers are\n\t%q\nwant\n\t%q", slices.Sorted(maps.Keys(d.Headers)))
-	if d.Headers["ce-type"] != "OrderPlaced" || d.ContentType != "application/json" {
-		t.Errorf("ce-type is %v, and the content type %s", d.Headers["ce-type"], d.ContentType)
-	}
+	need.That(t, d.Headers["ce-type"] == "OrderPlaced" && d.ContentType == "application/json", "ce-type is %v, and the content type %s", d.Headers["ce-type"], d.ContentType)
 
 	// As the AMQP 1.0 binding has them, and without CloudEvents.
 	for prefix, bare := range map[string]bool{spec.PrefixAMQP: false, spec.PrefixAMQPUnderscore: false, spec.PrefixRabbitMQ: true} {
@@ -112,9 +110,8 @@ func TestHeadersFollowTheProtocolBinding(t *testing.T) {
 		need.OK(t, open(t, cfg).Deliver(t.Context(), []*dispatcher.Event{e})[0])
 		d := consume(t, queue)[0]
 		if bare {
-			if len(d.Headers) != 2 || d.Headers["event_type"] != "Größe" || d.ContentType != "application/json" || d.MessageId != e.ID.String() {
-				t.Errorf("bare: %q, %+v", d.Headers, d)
-			}
+			need.That(t, len(d.Headers) == 2 && d.Headers["event_type"] == "Größe" && d.ContentType == "application/json" && d.MessageId == e.ID.String(),
+				"bare: %q, %+v", d.Headers, d)
 		} else if d.Headers[prefix+"type"] != "OrderPlaced" || d.Headers["event_type"] != "Größe" || len(d.Headers) != len(want)+1 {
 			t.Errorf("%s: %q", prefix, d.Headers)
 		}
@@ -263,9 +260,7 @@ func consume(t testing.TB, queue string) (all []amqp.Delivery) {
 	for len(all) < state.Messages {
 		select {
 		case d, ok := <-deliveries:
-			if !ok {
-				t.Fatalf("%d of %d messages were read", len(all), state.Messages)
-			}
+			need.Must(t, ok, "%d of %d messages were read", len(all), state.Messages)
 			all = append(all, d)
 		case <-time.After(need.Wait):
 			t.Fatalf("%d of %d messages were read", len(all), state.Messages)
@@ -289,9 +284,8 @@ func received(t *testing.T, d amqp.Delivery) sinktest.Message {
 	if len(kind) > 255 {
 		kind = "" // it does not fit into the property
 	}
-	if d.MessageId != m.Attributes["id"] || d.Type != kind || d.DeliveryMode != amqp.Persistent {
-		t.Errorf("message-id %q, type %q, delivery-mode %d: want the event's, and 2", d.MessageId, d.Type, d.DeliveryMode)
-	}
+	need.That(t, d.MessageId == m.Attributes["id"] && d.Type == kind && d.DeliveryMode == amqp.Persistent,
+		"message-id %q, type %q, delivery-mode %d: want the event's, and 2", d.MessageId, d.Type, d.DeliveryMode)
 	if at, err := time.Parse(time.RFC3339Nano, m.Attributes["time"]); err != nil || d.Timestamp.Unix() != at.Unix() {
 		t.Errorf("timestamp %s, want the event's time %s", d.Timestamp, m.Attributes["time"])
 	}

@@ -34,9 +34,7 @@ func TestMissingExchangeHoldsTheWholeBatch(t *testing.T) {
 	err := errors.Join(channel.ExchangeDeclare(cfg.Exchange, amqp.ExchangeDirect, true, false, false, false, nil),
 		channel.QueueBind(queue, "shop.orders", cfg.Exchange, false, nil))
 	need.OK(t, err)
-	if err := errors.Join(sinktest.Send(t, s), s.Probe(t.Context())); err != nil {
-		t.Errorf("the exchange was declared: %v", err)
-	}
+	need.Want(t, nil, "the exchange was declared: %v", errors.Join(sinktest.Send(t, s), s.Probe(t.Context())))
 	need.OK(t, channel.ExchangeDelete(cfg.Exchange, false, false))
 	for _, err := range s.Deliver(t.Context(), sinktest.NewEvents(50)) {
 		sinktest.Want(t, "the exchange was deleted", err, true, reason.Refusing, "does not exist; declare it, or correct exchange")
@@ -85,9 +83,7 @@ func TestMissingQueueIsUnavailable(t *testing.T) {
 	s := open(t, plainConfig(t, queue))
 	sinktest.Reaches(t, s, reason.Refusing, `queue "`+queue+`" at`)
 	need.OK(t, need.Err(admin(t).QueueDeclare(queue, true, false, false, false, nil)))
-	if err := errors.Join(sinktest.Send(t, s), s.Probe(t.Context())); err != nil {
-		t.Errorf("the queue was declared: %v", err)
-	}
+	need.Want(t, nil, "the queue was declared: %v", errors.Join(sinktest.Send(t, s), s.Probe(t.Context())))
 }
 
 // An event that is too large is dead. Those that were sent with it are not.
@@ -109,9 +105,7 @@ func TestOnlyTheTooLargeEventIsDead(t *testing.T) {
 		case 31:
 			sinktest.Dead(t, "a long name", err, "a header's name has 256 bytes, and RabbitMQ takes 255")
 		default:
-			if err != nil {
-				t.Errorf("event %d, of few bytes: %v", i, err)
-			}
+			need.Want(t, nil, "event %d, of few bytes: %v", err, i)
 		}
 	}
 	distinct := map[string]bool{}
@@ -136,16 +130,10 @@ func TestForbiddenExchangeIsUnavailable(t *testing.T) {
 	for _, err := range s.Deliver(t.Context(), sinktest.NewEvents(3)) {
 		sinktest.Want(t, "an exchange", err, true, reason.AuthenticationFailed, "ACCESS_REFUSED: the dispatcher's user may not write to the exchange")
 	}
-	if err := s.Probe(t.Context()); err != nil {
-		t.Errorf("Probe checks more than a login: %v", err)
-	}
+	need.Want(t, nil, "Probe checks more than a login: %v", s.Probe(t.Context()))
 	sinktest.Write(t, cfg.Auth.UsernameFile, alice)
-	if err := sinktest.Send(t, s); err != nil {
-		t.Errorf("another user is in the file, who may write: %v", err)
-	}
-	if ses.ended.Load() || ses.IsClosed() {
-		t.Error("the session ended while another delivery waited for its responses")
-	}
+	need.Want(t, nil, "another user is in the file, who may write: %v", sinktest.Send(t, s))
+	need.That(t, !ses.ended.Load() && !ses.IsClosed(), "the session ended while another delivery waited for its responses")
 	ses.done()
 	eventually(t, "the session of the user who may not write has ended", ses.IsClosed)
 	control(t, "set_topic_permissions", alice, exchange, "^shop[.]", "^$")
@@ -165,9 +153,8 @@ func TestForbiddenExchangeIsUnavailable(t *testing.T) {
 			t.Errorf("an event next to one with a forbidden key: %v", err)
 		}
 	}
-	if n := len(consume(t, queue)); n < 20 {
-		t.Errorf("%d messages arrived, want 20", n)
-	}
+	n := len(consume(t, queue))
+	need.That(t, n >= 20, "%d messages arrived, want 20", n)
 }
 
 // A queue that is full takes no more, until there is room.
@@ -178,9 +165,7 @@ func TestFullQueueIsAFault(t *testing.T) {
 	eventually(t, "the queue is full", func() bool { full = sinktest.Send(t, s); return full != nil })
 	sinktest.Outcome(t, "a full queue", full, sinktest.Fault, reason.Refusing, "(basic.nack); a queue is full or has failed: make room in it")
 	need.OK(t, need.Err(admin(t).QueuePurge(queue, false)))
-	if err := sinktest.Send(t, s); err != nil {
-		t.Errorf("there is room: %v", err)
-	}
+	need.Want(t, nil, "there is room: %v", sinktest.Send(t, s))
 }
 
 // While the broker has an alarm nothing new is sent, and no event becomes dead.
@@ -216,9 +201,7 @@ func TestBlockedBrokerGetsNothingNew(t *testing.T) {
 					}
 					return s.live() != nil && s.blocked() != nil
 				})
-				if s == fresh && sent > 1 {
-					t.Errorf("a new connection sent %d messages, want 1", sent)
-				}
+				need.That(t, s != fresh || sent <= 1, "a new connection sent %d messages, want 1", sent)
 				for _, err := range s.Deliver(t.Context(), sinktest.NewEvents(100)) {
 					sinktest.Want(t, what, err, true, reason.Refusing, "has blocked publishers: "+name+"; free some")
 				}
@@ -227,9 +210,7 @@ func TestBlockedBrokerGetsNothingNew(t *testing.T) {
 			control(t, alarm.off...)
 			for _, s := range []*sink{used, fresh} {
 				eventually(t, "the alarm is over", func() bool { return s.Probe(t.Context()) == nil })
-				if err := sinktest.Send(t, s); err != nil {
-					t.Errorf("the alarm is over: %v", err)
-				}
+				need.Want(t, nil, "the alarm is over: %v", sinktest.Send(t, s))
 			}
 		})
 	}
@@ -289,9 +270,7 @@ func TestClosedConnectionIsOpenedAgain(t *testing.T) {
 		control(t, "close_all_connections", "--vhost", "/", "test")
 		eventually(t, "the sink knows", func() bool { return s.live() == nil })
 	}
-	if err := sinktest.Send(t, s); err != nil {
-		t.Errorf("after the connection was closed: %v", err)
-	}
+	need.Want(t, nil, "after the connection was closed: %v", sinktest.Send(t, s))
 }
 
 // Each way to be secure, on the real broker, as it should be and as it should not.
@@ -341,17 +320,13 @@ func TestFullNodeLeadsToAnotherNode(t *testing.T) {
 	s := open(t, spec.RabbitMQSink{Addresses: []string{"rabbitmq.example:5672"}, Access: spec.Access{Auth: password(t, alice, sinktest.PasswordSecret)}})
 	err := s.Unreachable(t.Context(), full)
 	sinktest.Want(t, "a full node", err, true, reason.Refusing, "NOT_ALLOWED: the node has as many connections as it takes; raise its connection_max, or list more nodes in addresses")
-	if isLogin(full) {
-		t.Error("a full node ends the search for a node that takes the connection")
-	}
+	need.That(t, !isLogin(full), "a full node ends the search for a node that takes the connection")
 	for _, text := range []string{
 		"NOT_ALLOWED - access to vhost 'node connection limit' refused for user 'alice'",
 		"NOT_ALLOWED - access to vhost '/' refused for user 'alice': connection limit (100) is reached",
 		"NOT_ALLOWED - connection refused for user 'alice': user connection limit (100) is reached",
 	} {
-		if !isLogin(&amqp.Error{Code: amqp.NotAllowed, Reason: text, Server: true}) {
-			t.Errorf("another node is tried after %s", text)
-		}
+		need.That(t, isLogin(&amqp.Error{Code: amqp.NotAllowed, Reason: text, Server: true}), "another node is tried after %s", text)
 	}
 }
 
