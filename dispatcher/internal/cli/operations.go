@@ -69,7 +69,7 @@ func (o *operation) begin(ctx context.Context, replays *replay.Replays, cfg spec
 	if chosen.Empty() && !o.all {
 		return p, errors.New("no filter; choose dead letters, such as with --group, or add --all for every one of the file's topics")
 	}
-	o.request.Filter, o.request.Namespace, o.request.Topics = deadletters.Filter(chosen), cfg.Namespace, cfg.Topics
+	o.request.Filter, o.request.Namespace, o.request.Topics = chosen, cfg.Namespace, cfg.Topics
 	if o.request.RequestedBy == "" {
 		if o.request.RequestedBy, err = database.Login(cfg.Database); err != nil {
 			return p, err

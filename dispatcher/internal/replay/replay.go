@@ -120,7 +120,7 @@ func limit(n int) *int {
 
 // matched is a statement about the dead letters of a request, and its arguments, which come after args.
 func (r *Replays) matched(statement string, request Request, args ...any) (string, []any) {
-	filter := deadletters.Filter(request.Filter)
+	filter := request.Filter
 	filter.Resolved = request.Action == ActionReopen
 	condition, args := filter.Where(request.Namespace, request.Topics, args...)
 	switch request.Action {

@@ -63,13 +63,13 @@ type serviceBusLink struct {
 }
 
 // NewServiceBus returns a sink for cfg. route says which queue or topic of the namespace an event goes to, see [base.PlaceOf].
-// It fails as [base.Made] says.
+// It never fails.
 func NewServiceBus(cfg spec.ServiceBusSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
-	s, _, err := newServiceBus(cfg, route)
-	return base.Made(s, err)
+	s, _ := newServiceBus(cfg, route)
+	return s, nil
 }
 
-func newServiceBus(cfg spec.ServiceBusSink, route func(*dispatcher.Event) (string, error)) (*sink, *serviceBusService, error) {
+func newServiceBus(cfg spec.ServiceBusSink, route func(*dispatcher.Event) (string, error)) (*sink, *serviceBusService) {
 	cfg.ApplyDefaults()
 	entity := cfg.Queue + cfg.Topic // at most one is set
 	s := &serviceBusService{
@@ -85,7 +85,7 @@ func newServiceBus(cfg spec.ServiceBusSink, route func(*dispatcher.Event) (strin
 	return &sink{
 		service: s, limits: limits{serviceBusBatch, serviceBusBytes}, class: "servicebus", batchSize: serviceBusBatch, timeout: cfg.Timeout.D(),
 		encode: encoder("serviceBus", cfg.ContentMode, serviceBusPrefix), place: base.PlaceOf(route, entity),
-	}, s, nil
+	}, s
 }
 
 var serviceBusEntity = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9._/~-]*[A-Za-z0-9_])?$`)

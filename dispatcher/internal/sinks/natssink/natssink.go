@@ -52,12 +52,12 @@ type sink struct {
 
 var _ dispatcher.Sink = (*sink)(nil)
 
-// New returns a sink for cfg. route says a subject of an event, see [base.PlaceOf]. It fails as [base.Made] says.
+// New returns a sink for cfg. route says a subject of an event, see [base.PlaceOf]. It never fails.
 func New(cfg spec.NATSSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
-	return base.Made(build(cfg, route))
+	return build(cfg, route), nil
 }
 
-func build(cfg spec.NATSSink, route func(*dispatcher.Event) (string, error)) (*sink, error) {
+func build(cfg spec.NATSSink, route func(*dispatcher.Event) (string, error)) *sink {
 	cfg.ApplyDefaults()
 	return &sink{
 		Server: base.Server{
@@ -68,7 +68,7 @@ func build(cfg spec.NATSSink, route func(*dispatcher.Event) (string, error)) (*s
 		mode:    cfg.ContentMode, stream: cfg.Stream, timeout: cfg.Timeout.D(),
 		options: func() (nats.Options, error) { return options(cfg) },
 		dial:    dial,
-	}, nil
+	}
 }
 
 // BatchSize is 500.

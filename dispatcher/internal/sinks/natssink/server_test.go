@@ -115,8 +115,7 @@ func plainConfig(s *nats.Server, stream string) spec.NATSSink {
 
 func open(t testing.TB, cfg spec.NATSSink) *sink {
 	t.Helper()
-	s, err := build(cfg, nil)
-	return sinktest.Opened(t, s, err)
+	return sinktest.Opened(t, build(cfg, nil), nil)
 }
 
 // isPublish reports whether a write of the client's has a message in it.

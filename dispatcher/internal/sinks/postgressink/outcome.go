@@ -76,7 +76,7 @@ func (s *sink) outcome(ctx context.Context, err error) error {
 
 // fields are the sink's where package database names those of the outbox's database.
 var fields = strings.NewReplacer(
-	"database.dsn", "sink.postgres.dsn", "database.iam", "sink.postgres.iam",
+	"the DSN", "sink.postgres.secretRef", "the database's secretRef", "sink.postgres.secretRef", "database.iam", "sink.postgres.iam",
 	"the database's tls.caSecretRef or caConfigMapRef", "sink.tls.caSecretRef or caConfigMapRef", "database.client", "sink.tls.client", "the database's tls.clientCertSecretRef", "sink.tls.clientCertSecretRef",
 	"the database's tls.caSecretRef or tls.caConfigMapRef", "sink.tls.caSecretRef or sink.tls.caConfigMapRef",
 	"or set the database's tls.mode to Disable", "or remove sink.tls and set sslmode=disable in the connection string",

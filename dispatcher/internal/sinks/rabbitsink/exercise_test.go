@@ -303,8 +303,7 @@ func password(t testing.TB, user, password string) *spec.Auth {
 
 func open(t testing.TB, cfg spec.RabbitMQSink) *sink {
 	t.Helper()
-	s, err := build(cfg, nil)
-	return sinktest.Opened(t, s, err)
+	return sinktest.Opened(t, build(cfg, nil), nil)
 }
 
 // eventually repeats try until it succeeds.

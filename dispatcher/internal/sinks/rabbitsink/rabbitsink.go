@@ -49,12 +49,12 @@ type sink struct {
 
 var _ dispatcher.Sink = (*sink)(nil)
 
-// New returns a sink for cfg. route says a routing key of an event, see [base.PlaceOf]. It fails as [base.Made] says.
+// New returns a sink for cfg. route says a routing key of an event, see [base.PlaceOf]. It never fails.
 func New(cfg spec.RabbitMQSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
-	return base.Made(build(cfg, route))
+	return build(cfg, route), nil
 }
 
-func build(cfg spec.RabbitMQSink, route func(*dispatcher.Event) (string, error)) (*sink, error) {
+func build(cfg spec.RabbitMQSink, route func(*dispatcher.Event) (string, error)) *sink {
 	cfg.ApplyDefaults()
 	s := &sink{
 		Server: base.Server{
@@ -69,7 +69,7 @@ func build(cfg spec.RabbitMQSink, route func(*dispatcher.Event) (string, error))
 	for range cfg.Channels {
 		s.idle = append(s.idle, &publisher{})
 	}
-	return s, nil
+	return s
 }
 
 // BatchSize is 500.

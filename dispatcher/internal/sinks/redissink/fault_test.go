@@ -363,6 +363,5 @@ func settings(s *redis.Server) spec.RedisSink {
 
 func open(t testing.TB, cfg spec.RedisSink) *sink {
 	t.Helper()
-	s, err := build(cfg, nil)
-	return sinktest.Opened(t, s, err)
+	return sinktest.Opened(t, build(cfg, nil), nil)
 }

@@ -49,12 +49,12 @@ type sink struct {
 
 var _ dispatcher.Sink = (*sink)(nil)
 
-// New returns a sink for cfg. route says a stream of an event, see [base.PlaceOf]. It fails as [base.Made] says.
+// New returns a sink for cfg. route says a stream of an event, see [base.PlaceOf]. It never fails.
 func New(cfg spec.RedisSink, route func(*dispatcher.Event) (string, error)) (dispatcher.Sink, error) {
-	return base.Made(build(cfg, route))
+	return build(cfg, route), nil
 }
 
-func build(cfg spec.RedisSink, route func(*dispatcher.Event) (string, error)) (*sink, error) {
+func build(cfg spec.RedisSink, route func(*dispatcher.Event) (string, error)) *sink {
 	cfg.ApplyDefaults()
 	logging.Disable() // what it writes is not JSON, and the sink's errors say all of it
 	s := &sink{
@@ -68,7 +68,7 @@ func build(cfg spec.RedisSink, route func(*dispatcher.Event) (string, error)) (*
 	if cfg.Topology == spec.RedisCluster {
 		s.cluster = s.newCluster()
 	}
-	return s, nil
+	return s
 }
 
 // BatchSize is 500.
