@@ -191,7 +191,7 @@ func TestBadCommandLinesAndFiles(t *testing.T) {
 		{[]string{"bogus"}, 1, []string{`dispatcher has no command "bogus"; name one of these: adopt, `}},
 		{[]string{"run", "-f", bad}, 78, []string{"line 16, column 5: spec.delivery.batchSize: Invalid value: \"number\": spec.delivery.batchSize in body must be of type integer"}},
 		{[]string{"run", "-f", slow}, 78, []string{"spec.delivery.pollInterval: Invalid value: pollInterval must be at most a third of lease", "spec.delivery.concurrency: Invalid value: -1"}},
-		{[]string{"check", "-f", unreadable}, 3, []string{"does not make a valid connection string"}},
+		{[]string{"check", "-f", unreadable}, 1, []string{"does not make a valid connection string"}},
 		{[]string{"check", "-f", slow}, 78, []string{"FAIL config: line "}},
 		{[]string{"once", "-f", only}, 78, []string{"has no OutboxDispatcher, whose spec.namespace says whose events these are"}},
 		{[]string{"once", "-f", o.file(t, o.dispatcher, yaml), "-n", "0"}, 1, []string{"-n is 0"}},
