@@ -246,24 +246,24 @@ func TestDeliveredRowsAreDeletedAtAck(t *testing.T) {
 	}
 }
 
-// Delivered rows of the own namespace of a dispatcher without an Outbox are removed after a week, which status and metrics show. The
+// Delivered rows of an Outbox, whatever their namespace, are removed after its retention, which status and metrics show. The
 // worker's row says whether it blocks keys. CONTRACT: C-60
-func TestRetentionRemovesDeliveredRowsOfTheNamespace(t *testing.T) {
+func TestRetentionRemovesDeliveredRowsOfTheOutbox(t *testing.T) {
 	t.Parallel()
 	o := installed(t)
 	pgtest.Exec(o.admin, `insert into outbox.outbox_events (id, namespace, topic, payload, status, updated_at)
 		select gen_random_uuid(), case when n = 1 then 'other' else 'shop' end, 'orders', '{}', 'delivered', now() - make_interval(days => n) from generate_series(1, 10) as n`)
 	pgtest.Exec(o.admin, `update outbox.outbox_events set updated_at = now() - interval '1 year' where namespace = 'other'`)
-	p := start(t, o.file(t, o.dispatcher, dispatching("{log: {}}")+"delivery: {ordering: Key, onDead: Block}\n"))
+	p := start(t, o.file(t, o.dispatcher, dispatching("{log: {}}")+"delivery: {ordering: Key, onDead: Block}\nretention: {delivered: 108h}\n"))
 	await(t, "the run is shown", func() bool {
 		r := p.status(t).Retention
-		return r != nil && r.LastRun != 0 && r.NextRun.Time().Sub(r.LastRun.Time()) == 6*time.Hour && r.Delivered == 4 && !r.Running && r.Message == ""
+		return r != nil && r.LastRun != 0 && r.NextRun.Time().Sub(r.LastRun.Time()) == 108*time.Hour/24 && r.Delivered == 7 && !r.Running && r.Message == ""
 	})
-	if n, others := o.count(t, "namespace = 'shop'"), o.count(t, "namespace = 'other'"); n != 5 || others != 1 {
-		t.Errorf("%d rows and %d of another namespace are left, want 5 and 1", n, others)
+	if n, others := o.count(t, "namespace = 'shop'"), o.count(t, "namespace = 'other'"); n != 3 || others != 0 {
+		t.Errorf("%d rows and %d of another namespace are left, want 3 and 0", n, others)
 	}
 	_, metrics := p.get(t, "/metrics")
-	for _, want := range []string{`outbox_retention_removed_total{dispatcher="orders",kind="delivered",outbox_namespace="shop",sink="log"} 4`, `outbox_retention_failed{dispatcher="orders",outbox_namespace="shop",sink="log"} 0`} {
+	for _, want := range []string{`outbox_retention_removed_total{dispatcher="orders",kind="delivered",outbox_namespace="shop",sink="log"} 7`, `outbox_retention_failed{dispatcher="orders",outbox_namespace="shop",sink="log"} 0`} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("/metrics does not say %s", want)
 		}
