@@ -137,8 +137,6 @@ func (s *ServiceBusSink) ApplyDefaults() {
 	setDefault(&s.Timeout, cloudTimeout)
 }
 
-const ()
-
 // CloudEndpoint is the URL of a host where a cloud's service is called.
 // +kubebuilder:validation:MinLength=1
 // +kubebuilder:validation:MaxLength=512

@@ -100,5 +100,3 @@ func (k *KafkaSink) ApplyDefaults() {
 	setDefault(&k.MaxMessageBytes, 1_000_000)
 	setDefault(&k.Timeout, Duration(30*time.Second))
 }
-
-const ()

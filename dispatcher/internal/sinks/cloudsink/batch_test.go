@@ -162,7 +162,7 @@ func TestRouteReplacesTheConfiguredName(t *testing.T) {
 		},
 		"ServiceBus": func(t *testing.T, to string, route func(*dispatcher.Event) (string, error)) (*sink, func() int) {
 			address := busServer.Get(t).Address
-			s := newServiceBusSink(t, address, configured, "", "good")
+			s := newServiceBusSink(address, configured, "", "good")
 			s.place = base.PlaceOf(route, configured)
 			return s, func() int { return len(readQueue(t, address, to)) }
 		},
@@ -200,17 +200,17 @@ func TestSQSRegionIsThatOfTheURL(t *testing.T) {
 func TestServiceBusResponsesNameTheRemedy(t *testing.T) {
 	address := busServer.Get(t).Address
 	for _, k := range []token{"wrong-" + sinktest.PasswordSecret, "expired-" + sinktest.PasswordSecret} {
-		s := newServiceBusSink(t, address, newName(""), "", k)
+		s := newServiceBusSink(address, newName(""), "", k)
 		sinktest.Outcome(t, string(k), sinktest.Send(t, s), sinktest.Unavailable, reason.AuthenticationFailed, "Azure Service Bus Data Sender")
 		sinktest.Outcome(t, string(k), s.Probe(t.Context()), sinktest.Unavailable, reason.AuthenticationFailed, "Azure Service Bus Data Sender")
 	}
-	full := newServiceBusSink(t, address, "full-"+newName(""), "", "good")
+	full := newServiceBusSink(address, "full-"+newName(""), "", "good")
 	sinktest.Outcome(t, "full", sinktest.Send(t, full), sinktest.Fault, reason.Refusing, "responded amqp:resource-limit-exceeded; it is full")
-	missing := newServiceBusSink(t, address, "missing-"+newName(""), "", "good")
+	missing := newServiceBusSink(address, "missing-"+newName(""), "", "good")
 	sinktest.Outcome(t, "missing, Probe", missing.Probe(t.Context()), sinktest.Unavailable, reason.Refusing, "create it")
 	// An identity that may send to its queues only is refused everywhere else, and events go to the queues of their topics.
 	for _, k := range []token{"good", "own-queues"} {
-		s := newServiceBusSink(t, address, "", "", k)
+		s := newServiceBusSink(address, "", "", k)
 		if err := s.Probe(t.Context()); err != nil {
 			t.Errorf("%s, Probe without a queue or topic: %v", k, err)
 		}
@@ -235,7 +235,7 @@ func TestServiceBusRefusalsKeepTheConnection(t *testing.T) {
 		"invalid-": {sinktest.Failed, reason.Refusing, "responded com.microsoft:argument-error; ", false},
 		"revoked-": {sinktest.Unavailable, reason.AuthenticationFailed, "responded amqp:unauthorized-access; give the dispatcher's identity the role", true},
 	} {
-		s := newServiceBusSink(t, address, queue+newName(""), "", "good")
+		s := newServiceBusSink(address, queue+newName(""), "", "good")
 		service := s.service.(*serviceBusService)
 		need.OK(t, s.Probe(t.Context()))
 		client := service.client // the deliveries use the connection of the probe
@@ -250,7 +250,7 @@ func TestServiceBusRefusalsKeepTheConnection(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	lost := newServiceBusSink(t, address, "lost-"+newName(""), "", "good")
+	lost := newServiceBusSink(address, "lost-"+newName(""), "", "good")
 	sinktest.Outcome(t, "the connection ends", sinktest.Send(t, lost), sinktest.Failed, reason.ConnectionFailed, "broke off, or gave no valid response")
 }
 

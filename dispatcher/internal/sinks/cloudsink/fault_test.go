@@ -202,7 +202,7 @@ func TestMissingCredentialsAreUnavailable(t *testing.T) {
 			return NewPubSub(spec.PubSubSink{Project: "shop-test"}, nil)
 		},
 		"ServiceBus": func() (dispatcher.Sink, error) {
-			return newServiceBusSink(t, busServer.Get(t).Address, "orders", "", ""), nil
+			return newServiceBusSink(busServer.Get(t).Address, "orders", "", ""), nil
 		},
 	} {
 		s, err := open()

@@ -280,7 +280,7 @@ func (k token) GetToken(context.Context, policy.TokenRequestOptions) (azcore.Acc
 	return azcore.AccessToken{Token: string(k), ExpiresOn: time.Now().Add(time.Hour)}, nil
 }
 
-func newServiceBusSink(t *testing.T, address, queue string, mode spec.ContentMode, k token) *sink {
+func newServiceBusSink(address, queue string, mode spec.ContentMode, k token) *sink {
 	s, service := newServiceBus(spec.ServiceBusSink{Namespace: "shop.servicebus.example", Queue: queue, Access: spec.Access{ContentMode: mode}}, nil)
 	service.credential = func() (azcore.TokenCredential, error) { return k, nil }
 	// The stand-in speaks no TLS. Where the SDK puts a web socket goes a plain connection.
@@ -294,7 +294,7 @@ func newServiceBusPlace(t *testing.T, mode spec.ContentMode) place {
 	backend := busServer.Get(t).Address
 	g := newGate(t, backend)
 	queue := newName("")
-	s := newServiceBusSink(t, g.address, queue, mode, "good")
+	s := newServiceBusSink(g.address, queue, mode, "good")
 	return place{gate: g, sink: s, small: true, missing: "missing-" + queue, refused: dispatcher.Cause{Class: "servicebus", Code: "amqp:not-found"}, arrived: func() []sinktest.Message {
 		return readQueue(t, backend, queue)
 	}}
