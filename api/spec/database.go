@@ -3,6 +3,7 @@ package spec
 import (
 	"cmp"
 	"strings"
+	"time"
 )
 
 // ownDatabase is the field of a dispatcher's own database.
@@ -14,16 +15,21 @@ func (o Objects) database() (field string, db *Outbox) {
 	if o.Dispatcher == nil || o.Dispatcher.Database == nil {
 		return o.OutboxField, o.Outbox
 	}
-	own := o.Dispatcher.Database
-	delivered := Duration(DefaultDelivered)
-	db = &Outbox{SecretRef: own.SecretRef, Schema: own.Schema, Retention: Retention{Delivered: &delivered, DeadResolved: Duration(DefaultDeadResolved)}}
-	if own.CASecretRef != nil {
-		db.TLS = &DatabaseTLS{CASecretRef: own.CASecretRef}
+	own := o.Dispatcher.Database.Outbox()
+	return ownDatabase, &own
+}
+
+// Outbox is the spec of an Outbox that says the same, with the retention that an Outbox has by default.
+func (d *DispatcherDatabase) Outbox() Outbox {
+	delivered := Duration(7 * 24 * time.Hour)
+	o := Outbox{SecretRef: d.SecretRef, Schema: d.Schema, Retention: Retention{Delivered: &delivered, DeadResolved: Duration(30 * 24 * time.Hour)}}
+	if d.CASecretRef != nil {
+		o.TLS = &DatabaseTLS{CASecretRef: d.CASecretRef}
 	}
-	if own.MigrationSecretRef != nil {
-		db.Migration = &Migration{SecretRef: own.MigrationSecretRef}
+	if d.MigrationSecretRef != nil {
+		o.Migration = &Migration{SecretRef: d.MigrationSecretRef}
 	}
-	return ownDatabase, db
+	return o
 }
 
 // ownNames are the names that fields of an Outbox have in a dispatcher's own database.

@@ -1,7 +1,5 @@
 package spec
 
-import "time"
-
 // OutboxRef names an Outbox in the same Kubernetes namespace.
 type OutboxRef struct {
 	// name is the Outbox's name.
@@ -204,9 +202,3 @@ func (n *Notify) Sink() HTTPSink {
 	s.ApplyDefaults()
 	return s
 }
-
-// The defaults of a [Retention].
-const (
-	DefaultDelivered    = 7 * 24 * time.Hour
-	DefaultDeadResolved = 30 * 24 * time.Hour
-)

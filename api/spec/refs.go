@@ -99,23 +99,23 @@ func (f *files) certificate(field string, cert, key *SecretRef) (certFile, keyFi
 // Refer sets the references that are not set, where the paths of files are: settings that were made in Go then have what
 // the rules of an object demand.
 func (d *Dispatcher) Refer() {
-	s := &d.Sink
-	ref := func(to **SecretRef, file string) {
-		if *to == nil && file != "" {
-			*to = &SecretRef{Name: "file"}
+	access := func(a *Auth, t *TLS) {
+		if a != nil {
+			refer(&a.SecretRef, a.SecretFile)
+		}
+		if t != nil {
+			refer(&t.CASecretRef, t.CAFile)
+			refer(&t.ClientCertSecretRef, t.ClientCertFile)
 		}
 	}
-	if a := s.Auth; a != nil {
-		ref(&a.SecretRef, a.SecretFile)
+	access(d.Sink.Auth, d.Sink.TLS)
+	if r := d.Message.SchemaRegistry; r != nil {
+		access(r.Auth, r.TLS)
 	}
-	if t := s.TLS; t != nil {
-		ref(&t.CASecretRef, t.CAFile)
-		ref(&t.ClientCertSecretRef, t.ClientCertFile)
+	if h := d.Sink.HTTP; h != nil {
+		refer(&h.SigningSecretRef, h.SigningSecretFile)
 	}
-	if h := s.HTTP; h != nil {
-		ref(&h.SigningSecretRef, h.SigningSecretFile)
-	}
-	if p := s.Postgres; p != nil && p.SecretRef.Name == "" && p.DSN+p.DSNFile != "" {
+	if p := d.Sink.Postgres; p != nil && p.SecretRef.Name == "" && p.DSN+p.DSNFile != "" {
 		p.SecretRef.Name = "file"
 	}
 	for _, v := range d.Message.Validation {
@@ -123,12 +123,11 @@ func (d *Dispatcher) Refer() {
 			v.Schema.ConfigMapRef = &ConfigMapRef{Name: "file"}
 		}
 	}
-	if r := d.Message.SchemaRegistry; r != nil && r.Auth != nil {
-		ref(&r.Auth.SecretRef, r.Auth.SecretFile)
-	}
-	if r := d.Message.SchemaRegistry; r != nil && r.TLS != nil {
-		ref(&r.TLS.CASecretRef, r.TLS.CAFile)
-		ref(&r.TLS.ClientCertSecretRef, r.TLS.ClientCertFile)
+}
+
+func refer(to **SecretRef, file string) {
+	if *to == nil && file != "" {
+		*to = &SecretRef{Name: "file"}
 	}
 }
 

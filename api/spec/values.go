@@ -74,7 +74,7 @@ func (c *Concurrency) UnmarshalJSON(b []byte) error {
 		*c = Auto
 		return nil
 	}
-	var n int // Validate says whether it is within the bounds, with all else that is wrong
+	var n int // the rules of the object say whether it is within the bounds
 	if err := json.Unmarshal(b, &n); err != nil {
 		return fmt.Errorf("concurrency is %s; set it to a number from 1 to 1000, or to Auto", b)
 	}

@@ -60,7 +60,7 @@ type observed struct {
 // setStatus fills the status from what was observed. The counts stay when no pod reports them.
 func setStatus(current *v1alpha1.OutboxDispatcherStatus, o observed) {
 	current.ObservedGeneration = kstatus.Observed(o.obd, current.ObservedGeneration)
-	current.Sink = desired.SinkKind(o.obd.Spec.Sink)
+	current.Sink = o.obd.Spec.Sink.Kind()
 	current.Selector = labels.SelectorFromSet(desired.Selector(o.obd, desired.ComponentDispatcher)).String()
 	current.Replicas, current.ReadyReplicas = 0, 0
 	if o.deployment != nil {

@@ -37,16 +37,11 @@ func migrationFile(o Owner) string {
 	var s spec.Outbox
 	switch o := o.(type) {
 	case *v1alpha1.Outbox:
-		s = o.Spec
-		s.ReplayLogin, s.Retention, s.Notify = nil, spec.Retention{}, nil
-		migration := *s.Migration
-		migration.PodTemplate, s.Migration = nil, &migration
+		s = *o.Spec.DeepCopy()
 	case *v1alpha1.OutboxDispatcher:
-		s = spec.Outbox{SecretRef: o.Spec.Database.SecretRef, Schema: o.Spec.Database.Schema, Migration: ownMigration(o)}
-		if ca := o.Spec.Database.CASecretRef; ca != nil {
-			s.TLS = &spec.DatabaseTLS{CASecretRef: ca}
-		}
+		s = o.Spec.Database.Outbox()
 	}
+	s.ReplayLogin, s.Retention, s.Notify, s.Migration.PodTemplate = nil, spec.Retention{}, nil, nil
 	return document(kindOutbox, o, s)
 }
 
@@ -87,7 +82,7 @@ func DispatcherRefs(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) []s
 // MigrationRefs are what the migration Job of the dispatcher's own database reads: its own login, and the dispatchers'. None
 // when the operator does not migrate.
 func MigrationRefs(obd *v1alpha1.OutboxDispatcher) []spec.Ref {
-	if obd.Spec.OutboxRef != nil || !migrates(ownMigration(obd)) {
+	if obd.Spec.OutboxRef != nil || obd.Spec.Database.MigrationSecretRef == nil {
 		return nil
 	}
 	return refs(spec.Objects{Dispatcher: &spec.Dispatcher{Database: obd.Spec.Database}}, spec.LoginMigration)

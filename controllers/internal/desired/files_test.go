@@ -169,7 +169,7 @@ func TestPodsReadWhatTheObjectsSay(t *testing.T) {
 			want, _ := settings(t, whole, spec.LoginDispatcher)
 			is.Name = want.Name
 			need.That(t, reflect.DeepEqual(is, want), "%s: the pods of %s read\n%+v\nwant\n%+v", name, obd.Name, is, want)
-			kind := SinkKind(obd.Spec.Sink)
+			kind := obd.Spec.Sink.Kind()
 			need.That(t, o.Spec["sink"].(map[string]any)[kind] != nil, "%s: the kind of the sink is %q", name, kind)
 			need.WantAll(t, paths, "%s: mounted are %v, and the file names %v", mounted(d.Spec.Template), name)
 		}

@@ -37,15 +37,7 @@ func NewMigration(obd *v1alpha1.OutboxDispatcher, p Platform) (*Migration, error
 	if obd.Spec.OutboxRef != nil {
 		return nil, nil // the Outbox has it
 	}
-	return newMigration(obd, ownMigration(obd), MigrationRefs(obd), "spec.pods.template", obd.Spec.Pods.Template, p)
-}
-
-// ownMigration is the migration of the dispatcher's own database, nil for none.
-func ownMigration(obd *v1alpha1.OutboxDispatcher) *spec.Migration {
-	if obd.Spec.Database.MigrationSecretRef == nil {
-		return nil
-	}
-	return &spec.Migration{SecretRef: obd.Spec.Database.MigrationSecretRef}
+	return newMigration(obd, obd.Spec.Database.Outbox().Migration, MigrationRefs(obd), "spec.pods.template", obd.Spec.Pods.Template, p)
 }
 
 // NewOutboxMigration is the migration that the Outbox needs, or nil when the operator does not migrate.

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -246,32 +247,46 @@ func TestDeliveredRowsAreDeletedAtAck(t *testing.T) {
 	}
 }
 
-// Delivered rows of an Outbox, whatever their namespace, are removed after its retention, which status and metrics show. The
-// worker's row says whether it blocks keys. CONTRACT: C-60
-func TestRetentionRemovesDeliveredRowsOfTheOutbox(t *testing.T) {
+// Delivered rows are removed after the retention, which status and metrics show: those of an Outbox whatever their namespace, and
+// of a dispatcher with a database of its own those of its namespace alone. The worker's row says whether it blocks keys.
+// CONTRACT: C-60
+func TestRetentionRemovesDeliveredRows(t *testing.T) {
 	t.Parallel()
-	o := installed(t)
-	pgtest.Exec(o.admin, `insert into outbox.outbox_events (id, namespace, topic, payload, status, updated_at)
-		select gen_random_uuid(), case when n = 1 then 'other' else 'shop' end, 'orders', '{}', 'delivered', now() - make_interval(days => n) from generate_series(1, 10) as n`)
-	pgtest.Exec(o.admin, `update outbox.outbox_events set updated_at = now() - interval '1 year' where namespace = 'other'`)
-	p := start(t, o.file(t, o.dispatcher, dispatching("{log: {}}")+"delivery: {ordering: Key, onDead: Block}\nretention: {delivered: 108h}\n"))
-	await(t, "the run is shown", func() bool {
-		r := p.status(t).Retention
-		return r != nil && r.LastRun != 0 && r.NextRun.Time().Sub(r.LastRun.Time()) == 108*time.Hour/24 && r.Delivered == 7 && !r.Running && r.Message == ""
-	})
-	if n, others := o.count(t, "namespace = 'shop'"), o.count(t, "namespace = 'other'"); n != 3 || others != 0 {
-		t.Errorf("%d rows and %d of another namespace are left, want 3 and 0", n, others)
+	const order = "delivery: {ordering: Key, onDead: Block}\n"
+	for name, test := range map[string]struct {
+		own                   bool
+		every                 time.Duration
+		removed, left, others int64
+	}{
+		"of an Outbox":         {false, 108 * time.Hour / 24, 7, 3, 0},
+		"of the own namespace": {true, 6 * time.Hour, 4, 5, 1}, // after 168h
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := installed(t)
+			pgtest.Exec(o.admin, `insert into outbox.outbox_events (id, namespace, topic, payload, status, updated_at)
+				select gen_random_uuid(), case when n = 1 then 'other' else 'shop' end, 'orders', '{}', 'delivered', now() - make_interval(days => n) from generate_series(1, 10) as n`)
+			pgtest.Exec(o.admin, `update outbox.outbox_events set updated_at = now() - interval '1 year' where namespace = 'other'`)
+			file := o.file(t, o.dispatcher, dispatching("{log: {}}")+order+"retention: {delivered: 108h}\n")
+			if test.own {
+				check(t, os.WriteFile(file, fmt.Appendf(nil, "apiVersion: outbox.dev/v1alpha1\nkind: OutboxDispatcher\nmetadata: {name: orders}\nspec:\n  namespace: shop\n  database: {secretRef: {name: %s}}\n  sink: {log: {}}\n  %s", secretOf(o.dispatcher), order), 0o600))
+			}
+			p := start(t, file)
+			await(t, "the run is shown", func() bool {
+				r := p.status(t).Retention
+				return r != nil && r.LastRun != 0 && r.NextRun.Time().Sub(r.LastRun.Time()) == test.every && r.Delivered == test.removed && !r.Running && r.Message == ""
+			})
+			need.Want(t, test.left, "%d rows are left, want %d", int64(o.count(t, "namespace = 'shop'")))
+			need.Want(t, test.others, "%d rows of another namespace are left, want %d", int64(o.count(t, "namespace = 'other'")))
+			_, metrics := p.get(t, "/metrics")
+			for _, want := range []string{fmt.Sprintf(`outbox_retention_removed_total{dispatcher="orders",kind="delivered",outbox_namespace="shop",sink="log"} %d`, test.removed), `outbox_retention_failed{dispatcher="orders",outbox_namespace="shop",sink="log"} 0`} {
+				need.That(t, strings.Contains(metrics, want), "/metrics does not say %s", want)
+			}
+			await(t, "the worker says that it keeps order, and blocks", func() bool {
+				return pgtest.Value[bool](o.admin, `select coalesce(bool_and(ordered and blocks), false) from outbox.outbox_workers`)
+			})
+		})
 	}
-	_, metrics := p.get(t, "/metrics")
-	for _, want := range []string{`outbox_retention_removed_total{dispatcher="orders",kind="delivered",outbox_namespace="shop",sink="log"} 7`, `outbox_retention_failed{dispatcher="orders",outbox_namespace="shop",sink="log"} 0`} {
-		if !strings.Contains(metrics, want) {
-			t.Errorf("/metrics does not say %s", want)
-		}
-	}
-	await(t, "the worker says that it keeps order, and blocks", func() bool {
-		blocks := pgtest.Value[bool](o.admin, `select coalesce(bool_and(ordered and blocks), false) from outbox.outbox_workers`)
-		return blocks
-	})
 }
 
 // The keys that wait behind a dead event are shown, and no others. CONTRACT: C-50

@@ -11,7 +11,6 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -23,8 +22,6 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/client/consumer"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/consumercheck"
-	"github.com/outbox-operator/outbox-operator/dispatcher/internal/document"
-	"github.com/outbox-operator/outbox-operator/dispatcher/internal/pipeline"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/files"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/httpsink"
 )
@@ -128,87 +125,6 @@ func (h *httpConsumer) validate() error {
 	}
 	return nil
 }
-
-// checkTimeout bounds a check.
-func (f verifyConsumerFlags) checkTimeout() time.Duration { return f.timeout / 10 }
-
-// sink is the configuration of the http sink that the flags make.
-func (f verifyConsumerFlags) sink() (spec.HTTPSink, error) {
-	cfg := spec.HTTPSink{URL: f.url}
-	cfg.ContentMode = spec.ContentMode(f.contentMode)
-	cfg.Timeout = spec.Duration(min(f.checkTimeout(), 10*time.Minute)) // the checks end a request sooner
-	for _, header := range f.headers {
-		name, value, ok := strings.Cut(header, "=")
-		if path, isFile := strings.CutPrefix(value, "@"); isFile {
-			content, err := files.Read("--header "+name, path)
-			if err != nil {
-				return cfg, err
-			}
-			value = string(content)
-		}
-		switch {
-		case !ok:
-			return cfg, errors.New("--header is not NAME=VALUE or NAME=@FILE; correct it")
-		case strings.EqualFold(name, "Authorization"):
-			return cfg, errors.New("--header Authorization: set --token-file, or --user with --password-file, in its place")
-		}
-		cfg.Headers = append(cfg.Headers, spec.HTTPHeader{Name: name, Value: value})
-	}
-	switch {
-	case f.tokenFile != "" && f.user+f.passwordFile != "":
-		return cfg, errors.New("--token-file and --user are two logins; set one of them")
-	case (f.user == "") != (f.passwordFile == ""):
-		return cfg, errors.New("--user and --password-file belong together; set both")
-	case f.tokenFile != "":
-		cfg.Auth = &spec.Auth{Type: spec.AuthToken, SecretFile: f.tokenFile}
-	case f.user != "":
-		cfg.Auth = &spec.Auth{Type: spec.AuthBasic, Username: f.user, SecretFile: f.passwordFile}
-	}
-	cfg.SigningSecretFile = f.signingFile
-	if f.caFile != "" {
-		cfg.TLS = &spec.TLS{CAFile: f.caFile}
-	}
-	return cfg, nil
-}
-
-// fits checks what flags make, whose names replaces those of fields.
-func fits(cfg spec.HTTPSink, message spec.Message, names *strings.Replacer) error {
-	_, err := document.Complete(spec.Config{
-		Dispatcher: spec.Dispatcher{
-			Sink: spec.Sink{HTTP: &cfg, Auth: cfg.Auth, TLS: cfg.TLS, ContentMode: cfg.ContentMode, Timeout: cfg.Timeout}, Message: message,
-		},
-	})
-	if err != nil {
-		return fmt.Errorf("the flags do not fit: %s", names.Replace(invalid.ReplaceAllString(err.Error(), "$1: ")))
-	}
-	return nil
-}
-
-// invalid is what the API server writes before the cause.
-var invalid = regexp.MustCompile(`spec\.([^ ]+): Invalid value: `)
-
-// asMessages returns a sink that sends messages of the format.
-func (f verifyConsumerFlags) asMessages(sink dispatcher.Sink, cfg spec.HTTPSink) (dispatcher.Sink, error) {
-	message := spec.Message{Format: spec.MessageFormat(f.format)}
-	for _, header := range f.messageHeaders {
-		name, expression, ok := strings.Cut(header, "=")
-		if !ok {
-			return nil, errors.New("--message-header is not NAME=EXPRESSION, such as id=event.id; correct it")
-		}
-		message.Headers = append(message.Headers, spec.MessageHeader{Name: name, Expression: expression})
-	}
-	if err := fits(cfg, message, messageFlags); err != nil {
-		return nil, err
-	}
-	p, err := pipeline.New(spec.Config{Dispatcher: spec.Dispatcher{Sink: spec.Sink{HTTP: &cfg}, Message: message}}, pipeline.Options{})
-	if err != nil {
-		return nil, fmt.Errorf("the flags do not fit: %s", messageFlags.Replace(err.Error()))
-	}
-	return p.Wrap(sink), nil
-}
-
-// messageFlags has the flags of the fields of messages.
-var messageFlags = strings.NewReplacer("message.format", "--format", "message.headers", "--message-header")
 
 // consumer is what the checks are made with: a hook is there when its flag is.
 func (h *httpConsumer) consumer() consumercheck.Consumer {
