@@ -82,6 +82,8 @@ type ClaimRequest struct {
 	// its size, so that a large one is never stuck; with Keys, so may be the first of those that waited
 	// for others. 0 means no bound.
 	MaxBytes int64
+	// Fit holds the first row to MaxBytes too: one that is larger, and what comes after it, is left.
+	Fit bool
 	// MaxRowBytes is the most bytes that payload and headers of a row may have as text. A larger one becomes dead as
 	// poison_message, and its payload is not read (CONTRACT C-35). 0 means no limit.
 	MaxRowBytes int64

@@ -61,7 +61,7 @@ type Delivery struct {
 
 	// maxInFlightBytes bounds the bytes of the claimed events in each pod. At the
 	// bound no rows are claimed; an event that is larger is dead, and is not read. Raise the
-	// pod's memory limit with it. From 1048576 (1 MiB) to 17179869184 (16 GiB). The
+	// pod's memory limit with it, by four bytes for each. From 1048576 (1 MiB) to 17179869184 (16 GiB). The
 	// default is 32 MiB. Defaults to 33554432.
 	// +optional
 	// +kubebuilder:default=33554432

@@ -39,7 +39,7 @@ func (a *account) pin(t *topic, bytes int64) {
 // hasRoom reports whether more rows may be claimed.
 func (a *account) hasRoom() bool { return a.rows <= a.maxRows && a.bytes < a.maxBytes }
 
-// spare is the bytes that a topic which is alone leaves for one that may come.
+// spare is the bytes that topics with rows in flight leave for others.
 func (a *account) spare() int64 { return a.maxBytes / 8 }
 
 // enter adds a row to a topic's and to all rows in flight.

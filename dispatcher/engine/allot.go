@@ -13,7 +13,8 @@ import (
 //
 // A topic whose destination does not respond must not delay the others (CONTRACT C-32), and whether it will
 // respond is known too late. So while there are other topics, each leaves them a part of what all share: of the
-// calls, and of the rows and bytes in flight. A topic that is alone may take everything but an eighth of the bytes.
+// calls, and of the rows and bytes in flight. An eighth of the bytes is for topics that have nothing in flight. A topic that is
+// alone may take everything else.
 
 // limit is what keeps a topic from having more.
 type limit string
@@ -46,10 +47,32 @@ type load struct {
 	rows      int             // that may still come into flight
 	bytes     int64           // likewise
 	rate      allotment       // by the dispatcher's rate limit
-	spare     int64           // bytes that a topic which is alone leaves
+	spare     int64           // bytes that topics with rows in flight leave
 	lowShare  int             // queued rows of a slow topic
 	successes int             // of the destination
 	unwritten map[string]bool // topics whose outcomes the database refuses, or takes too long over
+}
+
+// isShort reports whether the bytes that are free are those for topics with nothing in flight.
+func (l load) isShort() bool { return !l.alone && l.bytes <= l.spare }
+
+// largeAfter is how long a topic whose calls are not known to be short waits for bytes that its first row fits in. Then it is claimed
+// whatever its size: calls that are stuck may keep the others for ever.
+const largeAfter = 15 * time.Second
+
+// mayBeLarge reports whether the topic's first row may be larger than the bytes that are free.
+func (t *topic) mayBeLarge(now time.Time) bool {
+	quick := t.calls.time.typical > 0 && t.calls.time.typical < shortCall
+	return quick || !t.turn.noRoomSince.IsZero() && now.Sub(t.turn.noRoomSince) >= largeAfter
+}
+
+// noteRoom notes whether a claim for which bytes were short brought nothing.
+func (t *topic) noteRoom(none bool, now time.Time) {
+	if !none {
+		t.turn.noRoomSince = time.Time{}
+	} else if t.turn.noRoomSince.IsZero() {
+		t.turn.noRoomSince = now
+	}
 }
 
 // allot says how much of a topic may be claimed now.
@@ -103,7 +126,7 @@ func (t *topic) allot(l load) allotment {
 	if t.rows.all > l.rows {
 		least(0, byRows, time.Time{})
 	}
-	if t.rows.bytes > l.bytes {
+	if t.rows.bytes > 0 && t.rows.bytes > l.bytes-l.spare || l.isShort() && t.breaker.state != dispatcher.BreakerClosed {
 		least(0, byBytes, time.Time{})
 	}
 	return a
@@ -133,6 +156,11 @@ func (ts *topics) shares(n int, l load) []dispatcher.Share {
 	if ts.round.left == 0 {
 		ts.round.left, ts.round.full = len(ts.round.topics), nil
 	}
+	if l.isShort() { // what is claimed must fit: a row that is too large keeps no other topic waiting
+		parts := ts.round.takeTurns(1, false, l)
+		divide(parts, n)
+		return sharesOf(parts)
+	}
 	forQuiet := n
 	var busy []part
 	if n > 1 && slices.ContainsFunc(ts.round.topics, (*topic).busy) {
@@ -148,12 +176,16 @@ func (ts *topics) shares(n int, l load) []dispatcher.Share {
 	}
 	divide(busy, n-forQuiet)
 	divide(quiet, forQuiet)
-	parts := append(busy, quiet...)
+	parts := append(quiet, busy...)
 	doubtful := slices.IndexFunc(parts, func(p part) bool { return p.topic.doubt != nil })
 	if ts.round.passedOver = doubtful >= 0 && len(parts) > 1; ts.round.passedOver {
 		parts = parts[doubtful : doubtful+1]
 	}
-	var shares []dispatcher.Share
+	return sharesOf(parts)
+}
+
+// sharesOf is a claim of these parts.
+func sharesOf(parts []part) (shares []dispatcher.Share) {
 	for _, p := range parts {
 		p.topic.turn.halfOpen = p.topic.breaker.state != dispatcher.BreakerClosed
 		if p.topic.limits.queuedBefore = false; p.max > p.rows {

@@ -13,8 +13,9 @@ import (
 
 // How many calls of the sink a topic may have: decided here and nowhere else, as rows are in allot.go.
 //
-// Slow topics share the calls with the fast ones instead of slowing them down: the next call is for the topic with the fewest
-// running, and of these for the one that was served the longest ago. The last calls are for topics that have none.
+// What is scarce is the time of calls, not their number: a topic whose calls take a second uses as much with one of them as
+// another with two hundred of 5 ms. So the next call is for the topic that had the least time of calls of late. The last calls are
+// for topics that have none and whose calls are short: with any number of slow topics there is one for a fast topic.
 
 // calls are the calls of the sink that run, and how many may. They belong to a flight, whose lock guards them.
 type calls struct {
@@ -32,11 +33,66 @@ type calls struct {
 // topicCalls are the calls of one topic.
 type topicCalls struct {
 	running     int
-	stuck       int          // of running
-	began       time.Time    // the last of them
+	stuck       int       // of running
+	began       time.Time // the last of them
+	time        callTime
 	waking      bool         // a timer will wake a delivery for rows that gather
 	pacer       *pacer.Pacer // nil without dispatcher.Auto, and before the first call
 	pausedUntil time.Time    // no call begins before: the destination requested it
+}
+
+// callTime is the time of calls that a topic uses.
+type callTime struct {
+	average float64       // calls at once of late
+	at      time.Time     // of average
+	typical time.Duration // how long a call takes: the newer ones weigh more; 0 before the first has ended
+}
+
+const (
+	// averageOver is in how long the past of callTime.average fades to a third.
+	averageOver = 10 * time.Second
+	// shortCall is the longest typical call of a topic that may have one of the last calls.
+	shortCall = longSupply
+)
+
+// pass counts the time until now, in which so many calls ran.
+func (c *callTime) pass(running int, now time.Time) {
+	fade := math.Exp(-now.Sub(c.at).Seconds() / averageOver.Seconds())
+	c.average, c.at = c.average*fade+float64(running)*(1-fade), now
+}
+
+// ended notes how long a call took.
+func (c *callTime) ended(took time.Duration) {
+	if c.typical > 0 {
+		took = (3*c.typical + took) / 4
+	}
+	c.typical = took
+}
+
+// use is what the topic has of the calls: those of late, and what those that run will add.
+func (c *topicCalls) use(now time.Time) float64 {
+	c.time.pass(c.running, now)
+	return c.time.average + float64(c.running)*min(1, cmp.Or(c.time.typical, shortCall).Seconds()/averageOver.Seconds())
+}
+
+// isQuick reports whether the topic's next call is likely to be short. A topic whose calls are not known is tried, unless its first row
+// has waited for long or more others are tried than there are such calls: of many new topics those that turn out to be slow would have all calls.
+func (t *topic) isQuick(l callLoad) bool {
+	if t.calls.time.typical > 0 {
+		return t.calls.time.typical < shortCall
+	}
+	return len(t.queue.rows) == 0 || l.now.Sub(t.queue.rows[0].claimedAt) < shortCall && l.unproven(l.now) <= l.forQuick
+}
+
+// unproven is how many topics whose calls are not known have one that may still turn out to be short.
+func (c *calls) unproven(now time.Time) int {
+	seen := map[*topic]bool{}
+	for d := range c.active {
+		if d.topic.calls.time.typical == 0 && now.Sub(d.began) < shortCall {
+			seen[d.topic] = true
+		}
+	}
+	return len(seen)
 }
 
 // delivery is a running call of Sink.Deliver. Its memory is used again for the next one.
@@ -61,7 +117,7 @@ type callLimit string
 const (
 	byCalls     callLimit = "calls"     // as many run as may
 	byPace      callLimit = "pace"      // it has as many as its pacer has found
-	byOthers    callLimit = "others"    // the last calls are for topics that have none
+	byOthers    callLimit = "others"    // the last calls are for topics that have none, and whose calls are short
 	byTokens    callLimit = "tokens"    // its rate limit or the dispatcher's is used
 	byPause     callLimit = "pause"     // its destination requested a pause
 	bySuspects  callLimit = "suspects"  // rows that may end the process are delivered few at once
@@ -89,9 +145,11 @@ type callLoad struct {
 	alone    bool
 	free     int
 	places   int // free ones, and at least that of the delivery that looks for a call
-	reserved int // of free
+	reserved int // of free, for topics without a call
+	forQuick int // of reserved, for those of them whose calls are short
 	batch    int
 	suspects int // the weight of suspects that may begin
+	unproven   func(now time.Time) int
 }
 
 // allotCalls says how many calls more the topic may have now.
@@ -110,8 +168,16 @@ func (t *topic) allotCalls(l callLoad) callAllotment {
 	if p := t.calls.pacer; p != nil { // stuck calls do not count: they would hold a low limit for ever
 		least(p.Limit()-(t.calls.running-t.calls.stuck), byPace, time.Time{})
 	}
-	if !l.alone && t.calls.running > 0 {
+	switch {
+	case l.alone:
+	case t.calls.running > 0:
 		least(l.free-l.reserved, byOthers, time.Time{})
+	case l.free <= l.forQuick && !t.isQuick(l):
+		again := time.Time{}
+		if t.calls.time.typical == 0 { // it may be tried when the others are known
+			again = l.now.Add(shortCall / 4)
+		}
+		least(0, byOthers, again)
 	}
 	if tokens == 0 {
 		least(0, byTokens, time.Time{})
@@ -132,11 +198,10 @@ func (t *topic) allotCalls(l callLoad) callAllotment {
 	if t.calls.running == 0 {
 		return a
 	}
-	if l.free <= l.reserved {
-		place, ok := t.queue.nextTenant(l.now)
-		if a.first = place; !ok {
-			least(0, byTenants, time.Time{})
-		}
+	last := l.free <= l.reserved
+	place, ok := t.queue.nextTenant(l.batch*(t.calls.running+l.free), last, l.now)
+	if a.first = place; !ok && last {
+		least(0, byTenants, time.Time{})
 	}
 	if gathered := t.calls.began.Add(gatherFor); l.now.Before(gathered) && min(len(t.queue.rows), tokens) < min(l.batch, t.queue.rows[a.first].batchLimit()) {
 		least(0, byGathering, gathered)
@@ -166,7 +231,8 @@ func (t *topic) rowsOfCall(n, room int, now time.Time) int {
 // batchLimit is how many rows a call with this one may have.
 func (r *row) batchLimit() int { return cmp.Or(r.maxBatch, math.MaxInt) }
 
-// reserved is how many of the calls are left to topics without one: an eighth, and none of a single call.
+// reserved is how many of the calls are left to topics without one: an eighth, and none of a single call. Of fewer than eight none
+// is left to quick topics alone.
 func reserved(concurrency int) int {
 	if concurrency == 1 {
 		return 0
@@ -177,7 +243,7 @@ func reserved(concurrency int) int {
 // load is what the topics share now.
 func (c *calls) load(now time.Time, alone bool) callLoad {
 	free := c.bound - c.running
-	return callLoad{now: now, alone: alone, free: free, places: free, reserved: reserved(c.bound), batch: c.batch, suspects: mostSuspects - c.suspicion}
+	return callLoad{now: now, alone: alone, free: free, places: free, reserved: reserved(c.bound), forQuick: c.bound / 8, batch: c.batch, suspects: mostSuspects - c.suspicion, unproven: c.unproven}
 }
 
 // of is how many calls a topic may have at once.
@@ -199,6 +265,7 @@ func (c *calls) begin(d *delivery, busyTopics int) {
 		r.delivery, r.suspicion = d, r.weight()
 		c.suspicion += r.suspicion
 	}
+	t.calls.time.pass(t.calls.running, d.began)
 	t.calls.began = d.began
 	t.calls.running++
 	c.running++
@@ -213,6 +280,8 @@ func (c *calls) begin(d *delivery, busyTopics int) {
 func (c *calls) end(d *delivery, now time.Time) {
 	t := d.topic
 	d.cut(nil)
+	t.calls.time.pass(t.calls.running, now)
+	t.calls.time.ended(max(1, now.Sub(d.began)))
 	t.calls.running--
 	c.running--
 	if d.stuck {

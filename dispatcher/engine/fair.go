@@ -75,21 +75,24 @@ func (q *topicQueue) endTurn(rows []*row) {
 	}
 }
 
-// nextTenant is the place of the first row in the next turn whose tenant has no call. ok is false when the last calls are left
-// to such tenants, and none of them has a row in the next turn.
-func (q *topicQueue) nextTenant(now time.Time) (place int, ok bool) {
+// nextTenant is the place of the first row whose tenant has less than its part of so many rows in delivery, or none of the last
+// calls: a tenant whose calls hang has only as many as another. ok is false when no queued row is of such a tenant.
+func (q *topicQueue) nextTenant(rows int, last bool, now time.Time) (place int, ok bool) {
 	if !q.fair || now.Sub(q.turns.mixed) > rememberFor {
 		return 0, true
 	}
-	for i, r := range q.rows {
-		if r.turn > q.rows[0].turn {
-			break
-		}
-		if q.ofTenant[r.event.TenantID.UUID] == 0 {
-			return i, true
+	tenants := len(q.turns.last)
+	for tenant := range q.ofTenant {
+		if q.turns.last[tenant] == 0 {
+			tenants++
 		}
 	}
-	return 0, false
+	part := max(1, rows/max(1, tenants))
+	if last {
+		part = 1
+	}
+	place = slices.IndexFunc(q.rows, func(r *row) bool { return q.ofTenant[r.event.TenantID.UUID] < part })
+	return max(0, place), place >= 0
 }
 
 // moveFirst makes the row at a place the first one.

@@ -192,6 +192,7 @@ func (f *flight) nextCall(now time.Time) *topic {
 		return nil
 	}
 	var best *topic
+	var least float64
 	first, l := 0, f.calls.load(now, f.topics.alone())
 	l.places = max(1, l.places)
 	for _, t := range f.queue.waiting {
@@ -199,13 +200,12 @@ func (f *flight) nextCall(now time.Time) *topic {
 		switch {
 		case a.calls == 0 && a.by == byLease:
 			notify(f.signals.inDoubt)
-		case a.calls == 0 && a.by == byGathering:
+		case a.calls == 0 && (a.by == byGathering || a.by == byOthers && !a.next.IsZero()):
 			f.wakeFor(t, a.next.Sub(now))
-		case a.calls == 0:
-		case t.calls.running == 0:
-			return t
-		case best == nil || t.calls.running < best.calls.running:
-			best, first = t, a.first
+		case a.calls > 0:
+			if use := t.calls.use(now); best == nil || use < least {
+				best, first, least = t, a.first, use
+			}
 		}
 	}
 	if first > 0 {
@@ -214,7 +214,7 @@ func (f *flight) nextCall(now time.Time) *topic {
 	return best
 }
 
-// wakeFor wakes a delivery when the rows of a topic have gathered for long enough.
+// wakeFor wakes a delivery when a topic may have a call: its rows have gathered for long enough, or it may be tried.
 func (f *flight) wakeFor(t *topic, wait time.Duration) {
 	if !t.calls.waking {
 		t.calls.waking = true

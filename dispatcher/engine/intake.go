@@ -67,7 +67,8 @@ func (c *claims) shrink(free int64) {
 // room reports whether a claim may be made, and for how many rows and bytes: the queue runs low, so that
 // deliveries never wait for a claim, and neither write-backs nor bytes have piled up. When there is
 // no room, changed is called as soon as there is; call room again after longSupply, since topics may be slow by
-// then. One claim of several topics takes half of the bytes at most: they may all be of one.
+// then. One claim of several topics takes half of the bytes at most: they may all be of one. When they are short they are for one topic
+// with nothing in flight.
 func (in *intake) room() (rows int, bytes int64, ok bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -82,10 +83,11 @@ func (in *intake) room() (rows int, bytes int64, ok bool) {
 		ok = true
 	}
 	bytes = in.account.maxBytes - in.account.bytes
-	if in.topics.alone() {
+	switch {
+	case in.topics.alone():
 		bytes -= in.account.spare()
-	} else {
-		bytes /= 2
+	case bytes > in.account.spare():
+		bytes = min(bytes/2, bytes-in.account.spare())
 	}
 	return in.claims.rows, max(1, min(bytes, in.claims.bytes)), ok
 }
@@ -127,8 +129,8 @@ func (in *intake) load(now time.Time) load {
 }
 
 // shares divides a claim of n rows among the topics: see topics.shares and load.unwritten. When topics are passed over
-// because they are full, changed is called as soon as one may have more.
-func (in *intake) shares(n int, unwritten map[string]bool) []dispatcher.Share {
+// because they are full, changed is called as soon as one may have more. fit says that no row may be larger than the bytes.
+func (in *intake) shares(n int, unwritten map[string]bool) (shares []dispatcher.Share, fit bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	l := in.load(time.Now())
@@ -140,7 +142,7 @@ func (in *intake) shares(n int, unwritten map[string]bool) []dispatcher.Share {
 		a := t.allot(l)
 		return a.by == byRate && a.rows == 0
 	})
-	shares := in.topics.shares(n, l)
+	shares = in.topics.shares(n, l)
 	if in.signals.awaited = nil; in.claims.forFewRows {
 		for i := range shares { // the flood of a tenant is left out
 			shares[i].Except = in.topics.get(shares[i].Topic).queue.withTheirShare(in.lowShare())
@@ -152,7 +154,7 @@ func (in *intake) shares(n int, unwritten map[string]bool) []dispatcher.Share {
 			return slices.ContainsFunc(in.topics.round.full, func(t *topic) bool { return !t.allot(l).hasItsShare() })
 		})
 	}
-	return shares
+	return shares, l.isShort() && len(shares) == 1 && !in.topics.get(shares[0].Topic).mayBeLarge(l.now)
 }
 
 // permit is topics.permit now. It begins a probe that is due, which wakes the loop when it ends.
@@ -256,6 +258,9 @@ func (in *intake) claimed(shares []dispatcher.Share, byTopic map[string]int, sto
 	l := in.calls.load(now, in.topics.alone())
 	for _, share := range shares {
 		t := in.topics.get(share.Topic)
+		if t.noteRoom(byTopic[share.Topic] == 0 && in.load(now).isShort(), now); !t.turn.noRoomSince.IsZero() {
+			continue // it is not known to be idle
+		}
 		t.found(share, byTopic[share.Topic], in.claims.keysWait, slices.Contains(overRate, share.Topic), t.waitsFor(l), now)
 	}
 	return in.topics.claimed(shares, byTopic, stops, now)

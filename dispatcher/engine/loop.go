@@ -155,11 +155,13 @@ func (r *run) claim(n int, bytes int64) (claimed int, more bool, err error) {
 	if idle, err := r.listTopics(); err != nil || idle {
 		return 0, false, err
 	}
+	shares, fit := r.flight.intake().shares(n, r.completer.unwrittenTopics())
 	req := dispatcher.ClaimRequest{
-		Shares:      r.flight.intake().shares(n, r.completer.unwrittenTopics()),
+		Shares:      shares,
 		Lease:       r.d.cfg.Lease,
 		MaxAttempts: r.d.cfg.MaxAttempts,
 		MaxBytes:    bytes,
+		Fit:         fit,
 		MaxRowBytes: r.d.cfg.MaxBytes,
 		Fair:        r.d.cfg.Fairness == dispatcher.FairnessTenant,
 		TenantRate:  r.d.cfg.TenantRateLimit,

@@ -57,6 +57,8 @@ type topicTurn struct {
 	seenAt   time.Time // when it was listed last or had rows
 	expected int       // rows that the next claim may find: twice what the last one brought; 0 for a quiet topic
 	halfOpen bool      // the claim under way is a half-open probe
+	// Since when claims for which bytes were short bring nothing; zero when the last one was none of these.
+	noRoomSince time.Time
 }
 
 // topics are those that this process claims from or has rows of. They belong to a flight, whose lock guards them.

@@ -69,6 +69,9 @@ type claiming struct {
 func newClaiming(req dispatcher.ClaimRequest, markDead bool) claiming {
 	c := claiming{req, make([]string, len(req.Shares)), make([]int32, len(req.Shares)), markDead}
 	c.MaxBytes, c.MaxRowBytes = byteLimit(req.MaxBytes), byteLimit(req.MaxRowBytes)
+	if req.Fit {
+		c.MaxBytes = -c.MaxBytes
+	}
 	for i, share := range req.Shares {
 		c.topics[i], c.limits[i] = share.Topic, int32(share.Limit)
 	}
@@ -198,7 +201,7 @@ func (s *Store) fetch(ctx context.Context, c claiming, d *decoder, statements []
 		for _, st := range statements {
 			batch.Queue(st.sql, st.args...).Query(func(rows pgx.Rows) error {
 				more, cut, err := d.decode(rows)
-				f.rows, f.cut = append(more, f.rows...), cut // the ranges are the last
+				f.rows, f.cut = append(more, f.rows...), cut || c.Fit // the ranges are the last
 				return err
 			})
 			if report == nil {

@@ -3,6 +3,7 @@ package storetest
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"strings"
 	"time"
@@ -183,7 +184,7 @@ func sized(sizes ...int) (events []Event, ids []uuid.UUID) {
 	return events, ids
 }
 
-// Bytes bound a claim, and never keep its first row back.
+// Bytes bound a claim, and never keep its first row back, unless it must fit. Then what is behind it waits too.
 func claimBytes(r rig) {
 	events, ids := sized(1000, 1000, 1000, 10_000, 1000, 1000)
 	r.Enqueue(events...)
@@ -193,6 +194,17 @@ func claimBytes(r rig) {
 			Shares: []dispatcher.Share{{Topic: topic, Limit: 10}}, Lease: lease, MaxAttempts: maxAttempts, MaxBytes: 2100,
 		})
 		r.wantIDs("claim "+string(rune('1'+i)), claimed.Events, want...)
+	}
+	large, last := sized(3000, 1000)
+	r.Enqueue(large...)
+	for _, c := range []struct {
+		fit  bool
+		want []uuid.UUID
+	}{{true, nil}, {false, last[:1]}, {true, last[1:]}} {
+		claimed := r.request(r.store, dispatcher.ClaimRequest{
+			Shares: []dispatcher.Share{{Topic: topic, Limit: 10}}, Lease: lease, MaxAttempts: maxAttempts, MaxBytes: 2100, Fit: c.fit,
+		})
+		r.wantIDs(fmt.Sprintf("a claim with fit %v", c.fit), claimed.Events, c.want...)
 	}
 }
 

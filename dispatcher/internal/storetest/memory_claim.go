@@ -33,7 +33,7 @@ func (m *Memory) Claim(_ context.Context, req dispatcher.ClaimRequest) (out disp
 			if n == share.Limit || size < 0 {
 				continue // rows behind it may be dead
 			}
-			if size += r.size + int64(m.PayloadBytes); out.Leased() > 0 && req.MaxBytes > 0 && size > req.MaxBytes {
+			if size += r.size + int64(m.PayloadBytes); (out.Leased() > 0 || req.Fit) && req.MaxBytes > 0 && size > req.MaxBytes {
 				size = -1 // the claim is full
 				continue
 			}

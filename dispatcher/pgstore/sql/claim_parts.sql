@@ -1,6 +1,6 @@
 -- name: claim_parts
 -- What the claims have in common: {NAME} in one of them, or in a part, stands for the part "-- NAME" of this file (store.go).
--- $1 namespace; $2..$5 topics, their limits and floors (time, id); $6 max attempts; $7 max bytes; $8 worker; $9 lease;
+-- $1 namespace; $2..$5 topics, their limits and floors (time, id); $6 max attempts; $7 max bytes, negative where they hold for the first row too; $8 worker; $9 lease;
 -- $10 whether rows with no attempt left are marked dead, or left alone; $11 most bytes of a row: a larger one has no attempt
 -- left, and its payload is not read (CONTRACT C-35). A row's own max_attempts comes before the dispatcher's.
 -- In order per key: $12 whether a dead row blocks its key; $13..$15 the frontier: hashes of
@@ -25,7 +25,7 @@ case when used_until > now() + $16::integer * $15::interval + interval '1 minute
 
 -- fitting
 -- The sum runs in the order of the rows. It has no ORDER BY, which would sort for nothing: in another order it would still
--- bound the bytes. The first row is taken whatever its size.
+-- bound the bytes.
 fitting as (
     select row
     from (
@@ -37,7 +37,7 @@ fitting as (
             where ctid = found.at
         ) as e
     ) as summed
-    where exhausted or total <= $7::bigint or total = bytes
+    where exhausted or total <= abs($7::bigint) or total = bytes and $7::bigint > 0
 ),
 
 -- lease
