@@ -133,4 +133,6 @@ type Observer interface {
 	// Refused: the database refused the outcomes of n rows, or took too long over them until their leases were over. They are
 	// delivered again when their leases end.
 	Refused(n int)
+	// ClaimRefused: the database refused to lease a row, which is left alone for a while.
+	ClaimRefused()
 }

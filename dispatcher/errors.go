@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // DeadReason says why a row is dead. The values are those of the dead_reason column and of the
@@ -53,6 +55,22 @@ func IsRefused(err error) bool {
 	var r *refusedError
 	return errors.As(err, &r)
 }
+
+// RefusedRow is the error of a claim of one row, which the database refuses to lease. [IsRefused] is true of it.
+type RefusedRow struct {
+	ID    uuid.UUID
+	Topic string
+	// Err is the database's, made by [Refused].
+	Err error
+}
+
+// Error names the event, its topic and the cause.
+func (r *RefusedRow) Error() string {
+	return fmt.Sprintf("event %s of topic %q: %v", r.ID, r.Topic, r.Err)
+}
+
+// Unwrap returns the database's error.
+func (r *RefusedRow) Unwrap() error { return r.Err }
 
 // IsTooSlow reports whether err, or one it wraps, says that a statement took too long: the client's deadline, or
 // PostgreSQL's statement_timeout, transaction_timeout or lock_timeout, which an administrator may set for a login. It

@@ -23,6 +23,10 @@ type Snapshot struct {
 	Source LinkState
 	// Outcomes is not OK while the database responds, and refuses what is written back of some rows.
 	Outcomes LinkState
+	// Claims is not OK while the database responds, and refuses to lease some rows: until a while after the last refusal, which
+	// Claims.Err has. ClaimsStopped is true while it refuses each topic that is claimed from, so that nothing is delivered.
+	Claims        LinkState
+	ClaimsStopped bool
 	// Stuck are the calls of the sink that do not return although their time is over, the longest first, at
 	// most StuckListed; StuckCalls is their number.
 	Stuck      []StuckCall

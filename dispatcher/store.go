@@ -26,7 +26,8 @@ type Store interface {
 	// moment, those that it might claim.
 	//
 	// An error means that no row is leased, or that the outcome is not known because the connection
-	// failed. A row that cannot be decoded is not an error: it comes in Claimed.Unreadable (CONTRACT C-33).
+	// failed. One that the database makes for the rows is Refused; for a single row it is a [RefusedRow], where the store finds
+	// it. A row that cannot be decoded is not an error: it comes in Claimed.Unreadable (CONTRACT C-33).
 	Claim(ctx context.Context, req ClaimRequest) (Claimed, error)
 
 	// Begin counts in Event.Suspicion that the delivery of suspects begins. A row whose lease ends after its fourth one
@@ -95,6 +96,8 @@ type ClaimRequest struct {
 	TenantRate Rate
 	// Keys requests order per key (CONTRACT C-50). nil means none.
 	Keys *KeyOrder
+	// Skip are rows that are left alone. They stay live: with Keys their keys wait for them.
+	Skip []uuid.UUID
 }
 
 // KeyOrder is order per key: a row is claimed only together with every earlier live row of its key

@@ -101,7 +101,7 @@ type EventType struct {
 type LinkState string
 
 // The states. Refusing is for a sink that responds, and refused all of the last deliveries; and for a database that
-// responds, and refuses outcomes.
+// responds, and refuses to lease some events, or their outcomes.
 const (
 	Unknown     LinkState = "Unknown"
 	Reachable   LinkState = "Reachable"
@@ -113,6 +113,8 @@ const (
 const (
 	// OutcomesRefused: the database responds, and refuses the outcomes of some events.
 	OutcomesRefused = "OutcomesRefused"
+	// ClaimsRefused: the database responds, and refuses to lease some events. With Link.Stopped it lets none be leased.
+	ClaimsRefused = "ClaimsRefused"
 	// CallsStuck: every call of the sink is stuck, or their events leave no room for others.
 	CallsStuck = "CallsStuck"
 )
@@ -126,6 +128,10 @@ type Link struct {
 	// Message is a sentence with the cause and the remedy. Empty when reachable.
 	Message string    `json:"message,omitempty" brief:"400"`
 	Since   time.Time `json:"since,omitzero"`
+	// Stopped is true of a database that refuses to lease any event: nothing is delivered.
+	Stopped bool `json:"stopped,omitempty"`
+	// EventID is the event that the database refused to lease last.
+	EventID string `json:"eventID,omitempty" brief:"-"`
 }
 
 // StuckCall is a call of the sink that does not return.

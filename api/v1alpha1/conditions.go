@@ -66,7 +66,7 @@ const (
 	// True: Connected.
 	// False: AuthenticationFailed, PermissionDenied, CertificateInvalid, DatabaseNotFound, ConnectionFailed;
 	// OutcomesRefused (the database responds, and refuses the outcomes of some events by a trigger, a check or a
-	// missing right; the others are delivered).
+	// missing right; the others are delivered); ClaimsRefused (likewise, and refuses to lease some events, or any).
 	// Unknown: NotObserved.
 	SourceReachableCondition = "SourceReachable"
 
@@ -256,6 +256,7 @@ const (
 	ReasonNoTopicsPaused           = "NoTopicsPaused"
 	ReasonConsumersNotVerified     = "ConsumersNotVerified"
 	ReasonOutcomesRefused          = "OutcomesRefused"
+	ReasonClaimsRefused            = "ClaimsRefused"
 	ReasonCallsStuck               = "CallsStuck"
 	ReasonAvailable                = "Available"
 	ReasonPartlyAvailable          = "PartlyAvailable"

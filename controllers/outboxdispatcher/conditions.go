@@ -141,7 +141,9 @@ func linkReachable(o observed, kind, connected string, link func(status.Status) 
 		return condition(kind, metav1.ConditionUnknown, api.ReasonNotTried, "No dispatcher has tried the destination yet.")
 	case at.State == status.Unknown:
 		return condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, "No dispatcher has tried the database yet.")
-	case at.State == status.Refusing && at.Reason == status.OutcomesRefused:
+	case at.State == status.Refusing && kind == api.SourceReachableCondition && at.Reason == status.ClaimsRefused:
+		return condition(kind, metav1.ConditionFalse, api.ReasonClaimsRefused, at.Message)
+	case at.State == status.Refusing && kind == api.SourceReachableCondition:
 		return condition(kind, metav1.ConditionFalse, api.ReasonOutcomesRefused, at.Message)
 	case at.State == status.Refusing:
 		return condition(kind, metav1.ConditionFalse, api.ReasonRefusing, at.Message)

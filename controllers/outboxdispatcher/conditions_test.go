@@ -136,6 +136,14 @@ func TestConditionsFollowWhatPodsReport(t *testing.T) {
 			schemas(o, "TooOld")
 			o.deployment.Status.AvailableReplicas = 0
 		}, no, api.ReasonConnectionFailed, []string{"WorkloadAvailable=False/Unavailable"}, nil},
+		"some claims are refused": {func(o *observed) {
+			o.statuses[0].Source = status.Link{State: status.Refusing, Reason: status.ClaimsRefused, Message: "some"}
+			o.statuses[1].Source = o.statuses[0].Source
+		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"SourceReachable=False/ClaimsRefused"}, nil},
+		"all claims are refused": {func(o *observed) {
+			o.statuses[0].Source = status.Link{State: status.Refusing, Reason: status.ClaimsRefused, Message: "any", Stopped: true}
+			o.statuses[1].Source = o.statuses[0].Source
+		}, no, api.ReasonClaimsRefused, []string{"SourceReachable=False/ClaimsRefused"}, nil},
 		"one pod has not tried yet": {func(o *observed) {
 			o.statuses[0].Source.State, o.statuses[0].Sink.State = status.Unknown, status.Unknown
 		},

@@ -57,10 +57,13 @@ func causes(o observed, references, source, schema, sink, topics, workload metav
 	return append(all, cause{workload, stops})
 }
 
-// works reports whether a pod reaches the database, and fits its schema.
+// works reports whether a pod reaches the database, which lets events be claimed, and fits its schema.
 func works(s status.Status) bool {
-	return s.Source.State == status.Reachable && s.Schema.State == "Ready"
+	return (s.Source.State == status.Reachable || s.Source.State == status.Refusing && !s.Source.Stopped) && s.Schema.State == "Ready"
 }
+
+// stopped reports whether the database lets a pod claim nothing.
+func stopped(s status.Status) bool { return s.Source.Stopped }
 
 // flowing reports whether events flow from the database to the destination by the pods of some revision. Of the
 // pods of one revision the one that sees the destination in the most trouble is believed: they have the same
@@ -179,7 +182,8 @@ func hanging(o observed) trouble {
 		seen = append(seen, sinkReachable(fresh))
 	}
 	for _, c := range seen {
-		if c.Status == metav1.ConditionFalse && c.Reason != api.ReasonOutcomesRefused {
+		some := c.Reason == api.ReasonOutcomesRefused || c.Reason == api.ReasonClaimsRefused && !slices.ContainsFunc(fresh.statuses, stopped) // others flow
+		if c.Status == metav1.ConditionFalse && !some {
 			return trouble{c.Reason, what + c.Message}
 		}
 	}

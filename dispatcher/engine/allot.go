@@ -159,7 +159,7 @@ func (ts *topics) shares(n int, l load) []dispatcher.Share {
 	if l.isShort() { // what is claimed must fit: a row that is too large keeps no other topic waiting
 		parts := ts.round.takeTurns(1, false, l)
 		divide(parts, n)
-		return sharesOf(parts)
+		return sharesOf(ts.round.apart(parts, l.now))
 	}
 	forQuiet := n
 	var busy []part
@@ -176,12 +176,7 @@ func (ts *topics) shares(n int, l load) []dispatcher.Share {
 	}
 	divide(busy, n-forQuiet)
 	divide(quiet, forQuiet)
-	parts := append(quiet, busy...)
-	doubtful := slices.IndexFunc(parts, func(p part) bool { return p.topic.doubt != nil })
-	if ts.round.passedOver = doubtful >= 0 && len(parts) > 1; ts.round.passedOver {
-		parts = parts[doubtful : doubtful+1]
-	}
-	return sharesOf(parts)
+	return sharesOf(ts.round.apart(append(quiet, busy...), l.now))
 }
 
 // sharesOf is a claim of these parts.

@@ -212,8 +212,8 @@ func (ts *topics) again(l load) (next time.Time) {
 			soonest(t)
 		}
 	}
-	if ts.rates.limited() {
-		for _, t := range ts.round.topics {
+	for _, t := range ts.round.topics {
+		if t.doubt != nil || ts.rates.limited() {
 			soonest(t)
 		}
 	}

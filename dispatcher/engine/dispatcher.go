@@ -107,8 +107,8 @@ type Outcome struct {
 
 // RunOnce claims up to n rows that are due, delivers them, writes the outcomes back and returns what
 // became of them. It ends early when nothing more is due or when ctx ends; then it stops as Run does.
-// Unlike Run it does not wait: when the database or the destination is unreachable, the schema is not ready or
-// a topic is paused by [Dispatcher.Admit], it returns an error with the counts so far.
+// Unlike Run it does not wait: when the database or the destination is unreachable, the schema is not ready,
+// an event is refused by the database at a claim or a topic is paused by [Dispatcher.Admit], it returns an error with the counts so far.
 func (d *Dispatcher) RunOnce(ctx context.Context, n int) (Outcome, error) {
 	r, err := d.begin(ctx)
 	if err != nil {
@@ -123,6 +123,9 @@ func (d *Dispatcher) RunOnce(ctx context.Context, n int) (Outcome, error) {
 	done := r.completer.outcome()
 	if err == nil && ctx.Err() == nil {
 		err = gatedErr(d.Snapshot().Gated)
+	}
+	if s := d.Snapshot(); err == nil && ctx.Err() == nil && s.Claims.Known && !s.Claims.OK {
+		err = fmt.Errorf("the database refuses to lease events: %w", s.Claims.Err)
 	}
 	if err == nil && ctx.Err() == nil && done.Released > 0 && done == (Outcome{Released: done.Released}) {
 		// They were too few calls to open a breaker.

@@ -18,19 +18,25 @@ type health struct {
 	source    dispatcher.LinkState
 	outcomes  dispatcher.LinkState // whether the database takes them
 	refusedAt time.Time            // when it refused one last
+	claims    dispatcher.LinkState // whether it lets rows be leased
+	claimedAt time.Time            // when it refused that last
 	schema    dispatcher.Schema
 
 	types seenTypes // with a lock of its own
 }
 
-// refusedFor is how long after a refused outcome the database is said to refuse outcomes.
+// refusedFor is how long after a refused outcome the database is said to refuse outcomes. For a claim it is somewhat longer than
+// the row is left alone.
 const refusedFor = 5 * time.Minute
 
 // snapshot sets what is known of the database.
 func (h *health) snapshot(s *dispatcher.Snapshot) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s.LookedAt, s.Source, s.Outcomes, s.Schema = h.lookedAt, h.source, h.outcomes, h.schema
+	if h.claims.Known && time.Since(h.claimedAt) > skipFor+30*time.Second {
+		setLink(&h.claims, nil)
+	}
+	s.LookedAt, s.Source, s.Outcomes, s.Claims, s.Schema = h.lookedAt, h.source, h.outcomes, h.claims, h.schema
 	s.EventTypes = h.types.list()
 }
 
@@ -98,4 +104,12 @@ func (h *health) outcomesRefused(err error) {
 	defer h.mu.Unlock()
 	h.refusedAt = time.Now()
 	setLink(&h.outcomes, err)
+}
+
+// claimsRefused notes that the database responds, and refuses to lease a row.
+func (h *health) claimsRefused(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.claimedAt = time.Now()
+	setLink(&h.claims, err)
 }

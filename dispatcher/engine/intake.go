@@ -4,6 +4,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
@@ -168,6 +170,13 @@ func (in *intake) permit(probe func()) (wait time.Duration) {
 	return wait
 }
 
+// toSkip is refusals.ids now.
+func (in *intake) toSkip() []uuid.UUID {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.topics.refused.ids(time.Now())
+}
+
 // passedOver reports whether this round passed over topics or tenants because they have their share, or for a rate limit.
 func (in *intake) passedOver() bool {
 	in.mu.Lock()
@@ -267,7 +276,7 @@ func (in *intake) claimed(shares []dispatcher.Share, byTopic map[string]int, sto
 }
 
 // claimFailed notes that a claim failed: see topics.claimFailed. After one that took too long the next one is smaller.
-func (in *intake) claimFailed(shares []dispatcher.Share, err error) error {
+func (in *intake) claimFailed(shares []dispatcher.Share, err error) (refused, failed error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if dispatcher.IsTooSlow(err) {

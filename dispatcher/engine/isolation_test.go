@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -91,6 +92,40 @@ func TestRefusedOutcomeIsNamedAndLeft(t *testing.T) {
 			}
 			need.Want(t, 1, "%d refused outcomes were counted, want 1", seen.refused)
 		})
+	}
+}
+
+// One row that the database refuses to lease is found, named and left alone. All others of its topic are delivered, also where
+// there is no other topic.
+// CONTRACT: C-33
+func TestRowRefusedAtAClaimIsNamedAndLeft(t *testing.T) {
+	for _, ordering := range orderings {
+		for _, topics := range [][]string{{"bad"}, {"bad", "good"}} {
+			t.Run(fmt.Sprint(ordering, topics), func(t *testing.T) {
+				r := newRig(t)
+				for _, topic := range topics {
+					r.enqueue(topic, 100)
+				}
+				odd := pgtest.Value[uuid.UUID](r, `select id from outbox.outbox_events where topic = 'bad' order by seq offset 50 limit 1`)
+				pgtest.Exec(r, fmt.Sprintf(`create function outbox.refuse() returns trigger language plpgsql as $$ begin raise exception 'not this one'; end $$;
+					create trigger refuse before update on outbox.outbox_events for each row when (new.id = '%s') execute function outbox.refuse()`, odd))
+				log, seen := &logBook{}, &watcher{}
+				d := r.start(r.store(), &book{}, dispatcher.Config{Topics: topics, Ordering: ordering, Logger: log.logger(), Observer: seen})
+				r.eventually("it is refused", func() bool { return d.Snapshot().Claims.Known })
+				r.enqueue("bad", 20)
+				others := "id <> '" + odd.String() + "'" // in order per key its key waits for it
+				if ordering == dispatcher.OrderingKey {
+					others = "key_hash is distinct from (select key_hash from outbox.outbox_events where " + strings.Replace(others, "<>", "=", 1) + ")"
+				}
+				r.eventually("all others are delivered", func() bool { return r.count("status <> 'delivered' and "+others) == 0 })
+				s, row := d.Snapshot(), (*dispatcher.RefusedRow)(nil)
+				need.That(t, s.Source.OK && s.Claims.Known && errors.As(s.Claims.Err, &row) && row.ID == odd && !s.ClaimsStopped && s.LimitedBy != dispatcher.LimitedByDatabase, "the snapshot says %+v of claims, %+v of the database, and limited by %s", s.Claims, s.Source, s.LimitedBy)
+				if lines := log.lines("the database refuses"); len(lines) != 1 || !strings.Contains(lines[0], odd.String()) || len(log.lines("unreachable")) > 0 {
+					t.Errorf("the log names the row %d times, want once: %v", len(lines), lines)
+				}
+				seen.note(func() { need.Want(t, 1, "%d refused claims were counted, want %d", seen.claimsRefused) })
+			})
+		}
 	}
 }
 

@@ -229,7 +229,7 @@ func TestTopicIsPausedDuringItsHalfOpenProbe(t *testing.T) {
 		orders.turn.halfOpen = true
 		_, flow := w.flight.called(call{orders, time.Now(), 0, nil}, nil, nil, nil)
 		need.That(t, w.paused("orders") && flow.paused && !flow.delivering(), "the topic is said to deliver during its half-open probe: %+v", flow)
-		err := w.flight.intake().claimFailed([]dispatcher.Share{{Topic: "orders", Limit: 5}}, errUnreachable)
+		_, err := w.flight.intake().claimFailed([]dispatcher.Share{{Topic: "orders", Limit: 5}}, errUnreachable)
 		need.That(t, err != nil && !orders.turn.halfOpen, "a claim that failed leaves the topic in its half-open probe, %v", err)
 	})
 }

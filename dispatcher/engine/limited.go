@@ -132,7 +132,7 @@ func (ts *topics) limitedBy(t *topic) dispatcher.LimitedBy {
 		return dispatcher.LimitedByDestination
 	case t.gate != nil && !t.gate.open:
 		return dispatcher.LimitedByConsumer
-	case t.doubt != nil:
+	case t.doubt != nil && t.doubt.stops:
 		return dispatcher.LimitedByDatabase
 	}
 	return t.limits.held.longest()
@@ -181,6 +181,7 @@ func (c *controls) snapshot(s *dispatcher.Snapshot) {
 	s.InFlightRows, s.InFlightBytes = c.account.rows, c.account.bytes
 	s.Sink, s.Breaker, s.PausedTopics, s.Gated = c.topics.dest.link, c.topics.dest.state, c.topics.pausedTopics(), c.topics.gatedTopics()
 	s.LastError, s.LastErrorAt = c.topics.dest.lastError, c.topics.dest.lastErrorAt
+	s.ClaimsStopped = c.topics.refused.stop(c.topics.round.topics...)
 	s.Concurrency, s.Decisions = c.calls.bound, c.calls.decisionCounts()
 	if c.topics.rates.lapse(time.Now()); c.topics.rates.limited() {
 		part := c.topics.rates.part

@@ -166,6 +166,7 @@ func (r *run) claim(n int, bytes int64) (claimed int, more bool, err error) {
 		Fair:        r.d.cfg.Fairness == dispatcher.FairnessTenant,
 		TenantRate:  r.d.cfg.TenantRateLimit,
 		Keys:        r.flight.intake().keyOrder(),
+		Skip:        r.flight.intake().toSkip(),
 	}
 	if len(req.Shares) == 0 {
 		return 0, false, nil
@@ -181,7 +182,12 @@ func (r *run) claim(n int, bytes int64) (claimed int, more bool, err error) {
 		r.d.health.outcomesRefused(out.DeadRefused)
 	}
 	if err != nil {
-		return 0, true, r.flight.intake().claimFailed(req.Shares, err)
+		refused, err := r.flight.intake().claimFailed(req.Shares, err)
+		if refused != nil {
+			r.d.health.claimsRefused(refused)
+			r.d.cfg.Observer.ClaimRefused()
+		}
+		return 0, true, err
 	}
 	r.searching = out.Unfinished
 	r.d.health.types.note(out.Events, sentAt)

@@ -253,7 +253,7 @@ func (l *logBook) lines(word string) (lines []string) {
 type watcher struct {
 	mu                                      sync.Mutex
 	claimed, delivered, acked, failed, lost int
-	refused                                 int
+	refused, claimsRefused                  int
 	deadEvents                              []dispatcher.DeadEvent
 	waited, latest                          time.Duration
 }
@@ -279,6 +279,7 @@ func (w *watcher) DeadLettered(d dispatcher.DeadEvent) {
 }
 func (w *watcher) LeaseLost(n int) { w.note(func() { w.lost += n }) }
 func (w *watcher) Refused(n int)   { w.note(func() { w.refused += n }) }
+func (w *watcher) ClaimRefused()   { w.note(func() { w.claimsRefused++ }) }
 
 func (w *watcher) losses() int {
 	w.mu.Lock()

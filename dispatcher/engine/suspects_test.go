@@ -185,6 +185,67 @@ func TestClaimsThatFailHarmTheirTopicAlone(t *testing.T) {
 	}
 }
 
+// However many of a topic's first rows the database refuses to lease, others of the topic are delivered when these are tried, at no
+// less than seven a second, and other topics are delivered at once. Where it refuses all, the topic is said to be refused, tried as
+// often, and delivered as soon as that is over.
+// CONTRACT: C-33, C-97
+func TestRowsRefusedAtClaimsHarmThemselvesAlone(t *testing.T) {
+	const all, events = 1 << 30, 100
+	for name, test := range map[string]struct {
+		odd   int
+		alone bool
+	}{"one": {1, false}, "one, alone": {1, true}, "300": {300, false}, "300, alone": {300, true}, "all": {all, false}, "all, alone": {all, true}} {
+		virtual(t, name, func(t *testing.T) {
+			store, odd, claims := storetest.NewMemory(), atomic.Int64{}, 0
+			odd.Store(int64(test.odd))
+			hooked := &storetest.Hooked{Store: store, Before: func(_ context.Context, c storetest.Call) error {
+				if c.Verb != "claim" || len(c.Claim.Skip) >= int(odd.Load()) || !slices.ContainsFunc(c.Claim.Shares, func(s dispatcher.Share) bool { return s.Topic == "bad" }) {
+					return nil
+				}
+				claims++
+				<-time.After(time.Millisecond)
+				if err := dispatcher.Refused(errContent); c.Rows() > 1 {
+					return err
+				} else {
+					return &dispatcher.RefusedRow{ID: uuid.New(), Topic: "bad", Err: err}
+				}
+			}}
+			topics := []string{"bad", "well"}
+			if test.alone {
+				topics = topics[:1]
+			}
+			var log bytes.Buffer
+			store.Add("bad", events)
+			d, stop := begin(t, hooked, confirms(1, succeeds), dispatcher.Config{Topics: topics, PollInterval: 20 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			for i := range 30 {
+				<-time.After(2 * time.Second)
+				if store.Add("well", events); !test.alone {
+					took := delivered(t, time.Minute, store, "well", events*(i+1))
+					need.That(t, took < 100*time.Millisecond, "the other topic waited %v", took)
+				}
+				if store.Count("bad", "delivered") == 0 && i == test.odd/14 {
+					t.Errorf("nothing of its topic is delivered after %d seconds, behind %d rows that are refused", 2*(i+1), test.odd)
+				}
+			}
+			s := d.Snapshot()
+			need.That(t, s.Source.OK && s.Claims.Known && !s.Claims.OK && s.ClaimsStopped == (name == "all, alone"), "the snapshot says %+v of the database, %+v of claims, stopped: %t", s.Source, s.Claims, s.ClaimsStopped)
+			database := slices.ContainsFunc(s.TopicLimits, func(l dispatcher.TopicLimit) bool {
+				return l.Topic == "bad" && l.LimitedBy == dispatcher.LimitedByDatabase
+			})
+			need.That(t, database == (test.odd == all), "the topic is limited by the database: %t", database)
+			need.That(t, claims <= min(test.odd, 60*8)+40, "%d claims were refused in a minute", claims)
+			odd.Store(0)
+			delivered(t, time.Second, store, "bad", events)
+			need.That(t, !d.Snapshot().ClaimsStopped, "it is still said to refuse all")
+			<-time.After(6 * time.Minute)
+			need.That(t, d.Snapshot().Claims.OK, "it is still said to refuse some")
+			stop()
+			lines := strings.Count(log.String(), "level=ERROR")
+			need.That(t, lines >= 1 && lines <= 2 && !strings.Contains(log.String(), "unreachable"), "the log says: %s", &log)
+		})
+	}
+}
+
 // A stop says which outcomes it has not written.
 func TestStopReportsOutcomesWrittenApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"context"
-	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -35,10 +33,12 @@ type topic struct {
 	rate      *bucket   // its own limit, nil for none
 	rates     []*bucket // this, and the dispatcher's
 	breaker   breaker
-	successes int    // of the destination, when the wait for the next half-open probe began
-	err       error  // the newest failure of the destination
-	gate      *gate  // nil while the type of the next event is admitted
-	doubt     *doubt // nil while the database takes its claims
+	successes int       // of the destination, when the wait for the next half-open probe began
+	err       error     // the newest failure of the destination
+	gate      *gate     // nil while the type of the next event is admitted
+	doubt     *doubt    // nil while the database takes its claims
+	tookAt    time.Time // when a claim had rows last
+	saidAt    time.Time // when the log named a row of it that the database refuses to lease
 
 	limits topicLimits
 	turn   topicTurn
@@ -63,11 +63,12 @@ type topicTurn struct {
 
 // topics are those that this process claims from or has rows of. They belong to a flight, whose lock guards them.
 type topics struct {
-	dest   destination
-	rates  rates
-	fair   bool // the tenants of each topic have their turns
-	byName map[string]*topic
-	round  round
+	dest    destination
+	refused refusals
+	rates   rates
+	fair    bool // the tenants of each topic have their turns
+	byName  map[string]*topic
+	round   round
 }
 
 // round is the turn of the topics that are claimed from.
@@ -80,7 +81,8 @@ type round struct {
 	next        int           // index of the topic that this round looks at next
 	left        int           // topics that this round has not looked at yet
 	full        []*topic      // those that this round passed over because they have their share in flight
-	passedOver  bool          // the last claim passed over others for a doubtful topic
+	passedOver  bool          // the last claim passed over topics: those in doubt are claimed alone
+	doubted     bool          // the last claim was of one in doubt
 }
 
 func newTopics(log *slog.Logger, configured []string) topics {
@@ -157,7 +159,12 @@ func (ts *topics) claimed(shares []dispatcher.Share, byTopic map[string]int, sto
 		if n > 0 && !ts.round.fixed {
 			t.turn.seenAt = now
 		}
-		t.turn.expected, t.doubt = 2*n, nil
+		if t.turn.expected = 2 * n; n > 0 {
+			t.tookAt = now
+		}
+		if t.doubt != nil && ts.refused.over(t, n, share.Limit, now) {
+			t.doubt = nil
+		}
 		more = more || n >= share.Limit
 		if t.turn.halfOpen {
 			t.turn.halfOpen = false
@@ -167,37 +174,6 @@ func (ts *topics) claimed(shares []dispatcher.Share, byTopic map[string]int, sto
 		ts.checked(t, n, eventType, stopped, now)
 	}
 	return more
-}
-
-// doubt is of a topic whose claims the database refuses or takes too long over. It is claimed alone until that succeeds, and
-// while there are others less and less often after a failure, so that it delays them for one statement in a minute at most
-// (CONTRACT C-33).
-type doubt struct {
-	next time.Time // when it is claimed alone
-	wait ramp
-}
-
-// claimFailed notes that a claim failed. It returns an error that says something of the database: a refusal and the
-// server's own timeout are of the rows.
-func (ts *topics) claimFailed(shares []dispatcher.Share, err error, now time.Time) error {
-	for _, share := range shares {
-		ts.get(share.Topic).turn.halfOpen = false
-	}
-	if !isOdd(err) {
-		return err
-	}
-	for _, share := range shares {
-		switch t := ts.get(share.Topic); {
-		case t.doubt == nil:
-			t.doubt = &doubt{wait: ramp{time.Second, time.Minute, 0}}
-		case len(shares) == 1 && !ts.alone():
-			t.doubt.next = now.Add(t.doubt.wait.next(func() float64 { return 1 }))
-		}
-	}
-	if ts.alone() || errors.Is(err, context.DeadlineExceeded) {
-		return err
-	}
-	return nil
 }
 
 // byName returns the topics of a map, by name.

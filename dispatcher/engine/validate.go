@@ -90,3 +90,4 @@ func (noObserver) Failed(*dispatcher.Event, error, time.Duration, time.Duration)
 func (noObserver) DeadLettered(dispatcher.DeadEvent)                             {}
 func (noObserver) LeaseLost(int)                                                 {}
 func (noObserver) Refused(int)                                                   {}
+func (noObserver) ClaimRefused()                                                 {}

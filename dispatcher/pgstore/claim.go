@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -27,10 +28,12 @@ func (s *Store) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatc
 	if !markDead || !dispatcher.IsRefused(err) {
 		return out, err
 	}
-	s.markDeadAgain.Store(time.Now().Add(markDeadPause).UnixNano())
 	dead, refusal := out.Dead, err
-	out, err = s.claimDue(ctx, req, false)
-	out.Dead, out.DeadRefused = append(dead, out.Dead...), refusal
+	if out, err = s.claimDue(ctx, req, false); err == nil { // so it was marking dead that was refused
+		s.markDeadAgain.Store(time.Now().Add(markDeadPause).UnixNano())
+		out.DeadRefused = refusal
+	}
+	out.Dead = append(dead, out.Dead...)
 	return out, err
 }
 
@@ -63,11 +66,16 @@ type claiming struct {
 	dispatcher.ClaimRequest
 	topics   []string
 	limits   []int32
-	markDead bool // whether rows with no attempt left are marked dead, or left alone
+	markDead bool   // whether rows with no attempt left are marked dead, or left alone
+	skip     string // the ids of ClaimRequest.Skip, as claimSettings takes them
 }
 
 func newClaiming(req dispatcher.ClaimRequest, markDead bool) claiming {
-	c := claiming{req, make([]string, len(req.Shares)), make([]int32, len(req.Shares)), markDead}
+	ids := make([]string, len(req.Skip))
+	for i, id := range req.Skip {
+		ids[i] = id.String()
+	}
+	c := claiming{req, make([]string, len(req.Shares)), make([]int32, len(req.Shares)), markDead, strings.Join(ids, ",")}
 	c.MaxBytes, c.MaxRowBytes = byteLimit(req.MaxBytes), byteLimit(req.MaxRowBytes)
 	if req.Fit {
 		c.MaxBytes = -c.MaxBytes
@@ -80,13 +88,13 @@ func newClaiming(req dispatcher.ClaimRequest, markDead bool) claiming {
 
 // statement is one that claims.
 type statement struct {
-	sql  string
-	args []any
+	sql, look string // look locks the rows that sql would lease, and returns their ids and times
+	args      []any
 }
 
 // statement makes one from the file with the name, and from arguments behind those that all have (claim_parts.sql).
 func (s *Store) statement(name string, c claiming, times []time.Time, ids []pgtype.UUID, more ...any) statement {
-	return statement{s.sql[name], append([]any{s.namespace, c.topics, c.limits, pgTimes(times), ids, int32(c.MaxAttempts), c.MaxBytes,
+	return statement{s.sql[name], s.sql[name+"_look"], append([]any{s.namespace, c.topics, c.limits, pgTimes(times), ids, int32(c.MaxAttempts), c.MaxBytes,
 		pgUUID(s.worker), c.Lease, c.markDead, c.MaxRowBytes}, more...)}
 }
 
@@ -185,7 +193,7 @@ func (s *Store) claim(ctx context.Context, c claiming) (found, error) {
 func (s *Store) fetch(ctx context.Context, c claiming, d *decoder, statements []statement, begin func(*pgx.Batch), report func([]byte) error) (f found, err error) {
 	err = s.send(ctx, func(batch *pgx.Batch) {
 		f = found{}
-		batch.Queue(s.claims, frozenAfter(c.Lease)).Query(func(rows pgx.Rows) (err error) {
+		batch.Queue(s.claims, frozenAfter(c.Lease), c.skip).Query(func(rows pgx.Rows) (err error) {
 			f.at, err = pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (time.Time, error) {
 				values, err := row.Values()
 				if err != nil {
@@ -216,7 +224,12 @@ func (s *Store) fetch(ctx context.Context, c claiming, d *decoder, statements []
 			})
 		}
 	})
-	return f, s.wrap("claim", err)
+	if err = s.wrap("claim", err); dispatcher.IsRefused(err) && !c.markDead && len(c.limits) == 1 && c.limits[0] == 1 {
+		if row, _ := s.refusedRow(ctx, c, statements...); row != nil {
+			err = row
+		}
+	}
+	return f, err
 }
 
 // position is where a row stands in its topic's range of the live index.

@@ -186,6 +186,86 @@ func TestRefusedMarkingDeadStopsNoClaim(t *testing.T) {
 	}
 }
 
+// A row that the database refuses to lease is found by a claim of one row, and named. What claims are to skip they leave alone: they
+// take what is before and behind it, and in order per key its key waits for it. A row that another one has locked is not
+// blamed, and neither is the next.
+// CONTRACT: C-33
+func TestRowThatIsRefusedAtAClaimIsNamed(t *testing.T) {
+	t.Parallel()
+	const rows = 12
+	on := func(event, body string) string {
+		return `create function refuse() returns trigger language plpgsql as $$ begin ` + body + `; return new; end $$;
+			create trigger refuse before ` + event + ` on outbox.outbox_events for each row execute function refuse()`
+	}
+	orders := map[string]func(*dispatcher.ClaimRequest){
+		"None":   func(*dispatcher.ClaimRequest) {},
+		"Key":    func(r *dispatcher.ClaimRequest) { r.Keys = &dispatcher.KeyOrder{PerKey: 5} },
+		"Tenant": func(r *dispatcher.ClaimRequest) { r.Fair = true },
+	}
+	for name, test := range map[string]struct{ breaks, code string }{ // ID stands for the id of the row
+		"check not valid": {`alter table outbox.outbox_events add check (id <> 'ID') not valid`, "23514"},
+		"trigger":         {on("update", `if new.id = 'ID' then raise exception 'not this one'; end if`), "P0001"},
+		"cast":            {on("update of status", `perform case when new.id = 'ID' then (new.payload ->> 'n')::integer end`), "22P02"},
+		"damaged value": {`set allow_system_table_mods = on; update outbox.outbox_events set payload = (select to_jsonb(string_agg(md5(n::text), '')) from generate_series(1, 1000) as n) where id = 'ID';
+			update pg_class set relkind = 'r' where oid = (select reltoastrelid from pg_class where oid = 'outbox.outbox_events'::regclass);
+			do $$ begin execute (select format('truncate %s', reltoastrelid::regclass) from pg_class where oid = 'outbox.outbox_events'::regclass); end $$;
+			update pg_class set relkind = 't' where oid = (select reltoastrelid from pg_class where oid = 'outbox.outbox_events'::regclass)`, "XX001"},
+	} {
+		for order, in := range orders {
+			t.Run(name+" "+order, func(t *testing.T) {
+				t.Parallel()
+				o := newTenants(t)
+				ids := pgtest.Value[[]uuid.UUID](o, `with made as (insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload, next_attempt_at)
+					select gen_random_uuid(), 'shop', 'orders', (n / 3)::text, '{"n": "none"}', now() - interval '1 hour' + n * interval '1 second' from generate_series(1, $1::integer) as n returning id, next_attempt_at)
+					select array_agg(id order by next_attempt_at) from made`, rows)
+				odd := ids[6]
+				pgtest.Exec(o, strings.ReplaceAll(test.breaks, "ID", odd.String()))
+				store := o.Store("shop", uuid.New()).(*pgstore.Store)
+				got := map[uuid.UUID]bool{}
+				claim := func(limit int, skip ...uuid.UUID) error {
+					t.Helper()
+					req := dispatcher.ClaimRequest{Shares: []dispatcher.Share{{Topic: "orders", Limit: limit}}, Lease: time.Minute, MaxAttempts: 3, Skip: skip}
+					in(&req)
+					claimed, err := store.Claim(t.Context(), req)
+					for _, e := range claimed.Events {
+						got[e.ID] = true
+					}
+					if _, failed := store.Ack(t.Context(), leasesOf(claimed.Events)); failed != nil || claimed.DeadRefused != nil {
+						t.Errorf("ack: %v; marking dead is refused: %v", failed, claimed.DeadRefused)
+					}
+					return err
+				}
+				err := claim(rows)
+				var row *dispatcher.RefusedRow
+				need.Must(t, dispatcher.IsRefused(err) && !errors.As(err, &row), "a claim of all rows: %v", err)
+				for tries := 0; !errors.As(err, &row); err = claim(1) {
+					tries++
+					need.Must(t, tries <= rows, "no claim named the row; the last: %v", err)
+				}
+				var pg *pgconn.PgError
+				need.That(t, row.ID == odd && row.Topic == "orders" && dispatcher.IsRefused(err) && errors.As(err, &pg) && pg.Code == test.code, "it names %v, want %s", row, odd)
+				named, err := store.RefusedRows(t.Context(), nil)
+				need.That(t, err == nil && len(named) == 1 && named[0].ID == odd, "the first rows of topics that are refused are %v, %v", named, err)
+
+				other := pgtest.Begin(o, `select from outbox.outbox_events where id = $1 for update`, odd)
+				named, err = store.RefusedRows(t.Context(), []string{"orders"})
+				need.That(t, err == nil && len(named) == 0, "while another one has it locked they are %v, %v", named, err)
+				check(t, "Rollback", other.Rollback(t.Context()))
+
+				want := rows - 1
+				if order == "Key" {
+					want-- // the row behind it
+				}
+				o.eventually("all others are claimed", func() bool {
+					need.OK(t, claim(rows, odd, uuid.New()))
+					return len(got) >= want
+				})
+				need.That(t, len(got) == want && !got[odd], "%d rows were claimed, want %d", len(got), want)
+			})
+		}
+	}
+}
+
 // An event that is delivered slowly keeps its own megabyte in memory, and not those of the events that were
 // claimed with it. (Not parallel: it measures the heap.)
 // CONTRACT: C-35

@@ -106,10 +106,11 @@ const (
 	relaxed = durable + `, set_config('synchronous_commit', 'off', true)`
 )
 
-// claimSettings are set for a claim; the argument is frozenAfter. The server sends the rows of a claim
+// claimSettings are set for a claim; the arguments are frozenAfter and the ids of the rows to leave alone, with commas. A setting
+// adds no argument to the statements, of which only the longest would know its number. The server sends the rows of a claim
 // before it commits. A client that does not read them, since its process is frozen or its node is gone, would
 // keep the rows locked and unleased for as long as TCP waits: for ever, if the client's kernel acknowledges.
-const claimSettings = relaxed + `, set_config('tcp_user_timeout', $1::text, true)`
+const claimSettings = relaxed + `, set_config('tcp_user_timeout', $1::text, true), set_config('outbox.skip', $2::text, true)`
 
 // notifySetting marks the dead letters of its transaction: the default of their column notify_at reads it. So no
 // statement has an argument for it, and a dispatcher without an address writes nothing more.
@@ -191,7 +192,8 @@ var files embed.FS
 // queries are the statements for one schema, by their names.
 type queries map[string]string
 
-// load reads the files, and puts the parts of claim_parts.sql into those of the claims.
+// load reads the files, and puts the parts of claim_parts.sql into those of the claims. Of each claim there is one more, with
+// "_look" behind its name, that leases nothing.
 func load(schema string) queries {
 	all := queries(sqlfile.All(files, schema))
 	_, text, _ := strings.Cut(all["claim_parts"], "\n\n-- ")
@@ -204,6 +206,9 @@ func load(schema string) queries {
 	for name, sql := range all {
 		if strings.HasPrefix(name, "claim") {
 			all[name] = expand(expand(expand(sql))) // parts have parts
+			if before, _, leases := strings.Cut(sql, "{lease}"); leases {
+				all[name+"_look"] = expand(expand(expand(before + "{look}")))
+			}
 		}
 	}
 	return all

@@ -194,7 +194,7 @@ func TestCheckDataFindsEachProblem(t *testing.T) {
 	}
 
 	well := read(0)
-	if !well.OK || well.Dispatcher != "orders" || well.Namespace != "shop" || len(well.Checks) != 9 {
+	if !well.OK || well.Dispatcher != "orders" || well.Namespace != "shop" || len(well.Checks) != 10 {
 		t.Errorf("an empty outbox is %+v", well)
 	}
 	for _, c := range well.Checks {
@@ -213,6 +213,9 @@ func TestCheckDataFindsEachProblem(t *testing.T) {
 	o.exec(t, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts) values (gen_random_uuid(), 'shop', 'orders', 'poison_message', 1)`)
 	o.exec(t, `insert into outbox.outbox_workers (worker, dispatcher, namespace, topics, delivered_5m, failed_5m) values (gen_random_uuid(), 'orders', 'shop', '{refunds}', 80, 20)`)
 
+	o.exec(t, `create function outbox.veto() returns trigger language plpgsql as $$ begin raise 'not this one'; end $$; create trigger veto before update on outbox.outbox_events for each row when (new.seq = 5) execute function outbox.veto()`)
+	odd := pgtest.Value[string](o.admin, "select id::text from outbox.outbox_events where seq = 5")
+
 	got := read(3)
 	want := map[string]struct {
 		value  float64
@@ -228,6 +231,7 @@ func TestCheckDataFindsEachProblem(t *testing.T) {
 		"size":      {pgtest.Value[float64](o.admin, "select pg_total_relation_size('outbox.outbox_events')::float8"), true, "the table of events and its indexes take 0.00 GB", ""},
 		"journal":   {13, false, "of events that changed in the last 24h: 13", "dispatcher verify"},
 		"abandoned": {2, false, `leased to workers that have ended, and not taken over: 2, of topic "refunds" of namespace "shop"`, "Start or resume"},
+		"claims":    {1, false, "refuses to lease: 1; event " + odd + ` of topic "orders": `, "ClaimsRefused"},
 		"times":     {1, false, `of topic "orders" is created in the future, and due then: `, "set next_attempt_at = now()"},
 	}
 	for _, c := range got.Checks {
@@ -241,7 +245,7 @@ func TestCheckDataFindsEachProblem(t *testing.T) {
 	if got.OK || len(want) > 0 {
 		t.Errorf("ok is %t, want false; missing checks %v", got.OK, want)
 	}
-	run(t, "", "check", "-f", file, "--data").ended(t, 3, "FAIL  unserved   due in topics", "                 Run a dispatcher for", "ok    retries    waiting", "dispatcher: 7 of 9 checks of the data failed")
+	run(t, "", "check", "-f", file, "--data").ended(t, 3, "FAIL  unserved   due in topics", "                 Run a dispatcher for", "ok    retries    waiting", "dispatcher: 8 of 10 checks of the data failed")
 	run(t, "", "check", "-f", file, "--output", "json").ended(t, 1, "--output is for --data")
 	run(t, "", "check", "-f", file, "--data", "--output", "xml").ended(t, 1, `--output is "xml"; set it to table, json or yaml`)
 	run(t, "", "check", "-f", o.file(t, o.dispatcher, ""), "--data").ended(t, 78, "has no OutboxDispatcher")

@@ -118,6 +118,11 @@ func TestOnceSaysWhatTheDatabaseRefused(t *testing.T) {
 	o.exec(t, `create function outbox.veto() returns trigger language plpgsql as $$ begin raise 'not this one'; end $$`)
 	o.exec(t, `create trigger veto before update on outbox.outbox_events for each row when (new.status = 'delivered') execute function outbox.veto()`)
 	run(t, "", "once", "-f", o.file(t, o.dispatcher, dispatching("{log: {}}"))).ended(t, 1, "lost 0, refused 1\n", "the database refused the outcomes of 1 events, which are delivered again")
+
+	o.enqueue(t, 1)
+	o.exec(t, `create or replace function outbox.veto() returns trigger language plpgsql as $$ begin if new.seq = 2 then raise 'not this one'; end if; return new; end $$`)
+	o.exec(t, `drop trigger veto on outbox.outbox_events; create trigger veto before update on outbox.outbox_events for each row execute function outbox.veto()`)
+	run(t, "", "once", "-f", o.file(t, o.dispatcher, dispatching("{log: {}}"))).ended(t, 1, "the database refuses to lease events: event ", "not this one")
 }
 
 // A right that is missing is named, whichever it is; those of `migrate grants` are all that is needed.

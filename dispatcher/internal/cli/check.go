@@ -34,10 +34,11 @@ also the address that is notified of dead letters. Nothing is changed, and no ev
 that starts with "ok" or "FAIL"; "WARN" does not fail the command.
 
 With --data, check the outbox's rows instead: for how long an event has been due, how many wait for a retry, how
-deliveries ended in the last 5 minutes, what became dead in the last hour, rows that no worker delivers, rows
-that differ from the journal, and what the table takes on disk, with what retention will keep at the rate of the
-last hour. It reads by indexes alone, so it is cheap at any backlog. Exit codes: 0 when all checks succeed, 3 when
-one fails, 78 when the configuration is refused, 1 for any other failure.`,
+deliveries ended in the last 5 minutes, what became dead in the last hour, rows that no worker delivers, rows that the
+database refuses to lease (it leases the first one of each topic, and takes that back), rows that differ from the
+journal, and what the table takes on disk, with what retention will keep at the rate of the last hour. It reads by
+indexes alone, so it is cheap at any backlog. Exit codes: 0 when all checks succeed, 3 when one fails, 78 when the
+configuration is refused, 1 for any other failure.`,
 		Example: `  dispatcher check -f dispatcher.yaml
   dispatcher check -f dispatcher.yaml --data --output json`,
 		RunE: work(func(cmd *cobra.Command) error {

@@ -120,7 +120,23 @@ func readData(ctx context.Context, cfg spec.Config) (*dataReport, error) {
 	if err != nil {
 		return nil, sentence(err)
 	}
-	return judge(cfg, depth, data, kept(cfg, bytes, rows, data.Windows[1]), oddTimes(odd, n), recorded(state)), nil
+	refused, err := store.RefusedRows(ctx, cfg.Topics)
+	return judge(cfg, depth, data, kept(cfg, bytes, rows, data.Windows[1]), oddTimes(odd, n), recorded(state), claims(refused, err)), nil
+}
+
+// claims is about the first event of each topic that is due, which a claim would take next. A login that may not lease them, as
+// that of a person or a standby, says nothing of the dispatcher's.
+func claims(refused []*dispatcher.RefusedRow, err error) dataCheck {
+	c := dataCheck{Name: "claims", OK: err == nil && len(refused) == 0, Value: new(float64(len(refused))), Message: fmt.Sprintf("topics whose first due event the database refuses to lease: %d", len(refused)),
+		Remedy: "Fix what refuses it: a trigger, a check or a damaged value. The dispatcher tries it again within five minutes (ClaimsRefused)."}
+	if err != nil {
+		c.Value, c.Message, c.Remedy = nil, "the first events that are due could not be tried: "+sentence(err).Error(), "Run it with the dispatcher's login, on the primary."
+	}
+	const named = 5
+	for _, row := range refused[:min(len(refused), named)] {
+		c.Message += "; " + row.Error()
+	}
+	return c
 }
 
 // judge makes the checks, and adds others.

@@ -53,10 +53,10 @@ const (
 
 // Metrics is a [dispatcher.Observer]. Make one with [New].
 type Metrics struct {
-	vectors            vectors
-	leaseLost, refused prometheus.Counter
-	removed            *prometheus.CounterVec
-	registry           prometheus.Registerer
+	vectors                           vectors
+	leaseLost, refused, claimsRefused prometheus.Counter
+	removed                           *prometheus.CounterVec
+	registry                          prometheus.Registerer
 
 	topics sync.Map   // topic -> *series
 	adding sync.Mutex // of those to come
@@ -130,7 +130,10 @@ func New(registry prometheus.Registerer, name, namespace, sink string, topics ..
 	m.removed = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "outbox_retention_removed_total", Help: "What this process removed after its retention, by kind: delivered rows, dead rows, dead letters; expired are dead letters that retention resolved.",
 	}, []string{"kind"})
-	registry.MustRegister(m.leaseLost, m.refused, m.removed)
+	m.claimsRefused = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "outbox_claims_refused_total", Help: "Events that the database refused to lease to this process. Each is left alone for five minutes, and tried again then.",
+	})
+	registry.MustRegister(m.leaseLost, m.refused, m.claimsRefused, m.removed)
 	m.Removed(0, 0, 0, 0)
 	for _, topic := range topics {
 		m.of(topic)
@@ -239,6 +242,9 @@ func (m *Metrics) LeaseLost(n int) { m.leaseLost.Add(float64(n)) }
 
 // Refused implements [dispatcher.Observer].
 func (m *Metrics) Refused(n int) { m.refused.Add(float64(n)) }
+
+// ClaimRefused implements [dispatcher.Observer].
+func (m *Metrics) ClaimRefused() { m.claimsRefused.Inc() }
 
 // exemplar names the trace of an event whose producer sampled it, else nil. The delivery's span is in
 // the same trace. A header that is anything else than a W3C traceparent is never shown.

@@ -158,7 +158,7 @@ func TestCountersStartAtZero(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m := metrics.New(registry, "orders", "shop", "kafka", "orders", "refunds")
 	const labels = `dispatcher="orders",outbox_namespace="shop"`
-	want := []string{"outbox_lease_lost_total{" + labels + `,sink="kafka"} 0`, "outbox_outcomes_refused_total{" + labels + `,sink="kafka"} 0`}
+	want := []string{"outbox_lease_lost_total{" + labels + `,sink="kafka"} 0`, "outbox_claims_refused_total{" + labels + `,sink="kafka"} 0`, "outbox_outcomes_refused_total{" + labels + `,sink="kafka"} 0`}
 	topic := func(name string) {
 		rest := `sink="kafka",topic="` + name + `"} 0`
 		for _, counter := range []string{"claimed", "published", "delivered", "failed"} {

@@ -84,6 +84,7 @@ func getFrom(t *testing.T, caller, host, path string, s dispatcher.Snapshot, dep
 // CONTRACT: C-95, C-101
 func TestReadyzNamesTheCause(t *testing.T) {
 	refused := dispatcher.Unavailable(reason.With(reason.ConnectionFailed, errors.New("cannot connect to http://a; check that it runs")))
+	odd := &dispatcher.RefusedRow{ID: uuid.Max, Topic: "a", Err: errors.New("not this one")}
 	for name, c := range map[string]struct {
 		change func(*dispatcher.Snapshot)
 		want   string // "ok", or the causes
@@ -107,7 +108,10 @@ func TestReadyzNamesTheCause(t *testing.T) {
 			s.PausedTopics = []dispatcher.PausedTopic{{Topic: "a", Breaker: dispatcher.BreakerRefusing, Err: errors.New("x")}}
 		}, "ok"},
 		"some outcomes refused": {func(s *dispatcher.Snapshot) { s.Outcomes = down(errors.New("not in this table")) }, "ok"},
-		"one call stuck":        {func(s *dispatcher.Snapshot) { s.StuckCalls, s.Stuck = 1, make([]dispatcher.StuckCall, 1) }, "ok"},
+		"some claims refused":   {func(s *dispatcher.Snapshot) { s.Claims = down(odd) }, "ok"},
+		"all claims refused": {func(s *dispatcher.Snapshot) { s.Claims, s.ClaimsStopped = down(fmt.Errorf("no event: %w", odd)), true },
+			`database: ClaimsRefused: The database refuses to lease the events, and nothing is delivered. Fix what refuses them; single ones are tried meanwhile. Topic "a": not this one`},
+		"one call stuck": {func(s *dispatcher.Snapshot) { s.StuckCalls, s.Stuck = 1, make([]dispatcher.StuckCall, 1) }, "ok"},
 		"every call stuck": {func(s *dispatcher.Snapshot) { s.StuckCalls, s.Stuck = 16, make([]dispatcher.StuckCall, 16) },
 			"sink: CallsStuck: All 16 calls of the sink are stuck: they did not return when delivery.timeout was over. Fix what they wait for, and restart the dispatcher."},
 		"stuck calls leave no room": {func(s *dispatcher.Snapshot) {
@@ -225,6 +229,10 @@ func TestStatusSumsTopicsAndDatabase(t *testing.T) {
 		{Topic: "b", Link: status.Link{State: status.Unreachable, Reason: "ConnectionFailed", Message: "refused", Since: started}},
 	}
 	need.That(t, slices.Equal(s.PausedTopics, want) && s.Sink.State == status.Reachable, "paused topics: %+v of a sink %+v", s.PausedTopics, s.Sink)
+	s = statusOf(process, healthy(func(s *dispatcher.Snapshot) {
+		s.Claims = down(&dispatcher.RefusedRow{ID: uuid.Max, Err: errors.New("no")})
+	}))
+	need.That(t, s.Source.State == status.Refusing && s.Source.Reason == status.ClaimsRefused && !s.Source.Stopped && s.Source.EventID == uuid.Max.String() && s.Brief().Source.EventID == "", "a claim is refused: %+v", s.Source)
 	if s := statusOf(process, healthy(func(s *dispatcher.Snapshot) { s.Paused = true })); s.State != "Paused" || unready(s) != nil {
 		t.Errorf("paused, as configured: %+v, %v", s, unready(s))
 	}

@@ -3,6 +3,7 @@
 package monitor
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -60,7 +61,7 @@ func statusOf(p Process, s dispatcher.Snapshot) status.Status {
 		Name: p.Name, Namespace: p.Namespace, Topics: p.Topics,
 		Version: p.Version, Worker: p.Worker, StartedAt: p.StartedAt,
 		State:  "Running",
-		Source: source(s.Source, s.Outcomes), Schema: schema(s.Schema), Sink: sinkLink(s),
+		Source: source(s), Schema: schema(s.Schema), Sink: sinkLink(s),
 		PausedTopics: pausedTopics(s.PausedTopics), PausedTopicCount: len(s.PausedTopics), GatedTopics: len(s.Gated), StuckCalls: s.StuckCalls, Stuck: stuckCalls(s.Stuck),
 		InFlight: status.InFlight{Rows: s.InFlightRows, Bytes: s.InFlightBytes},
 	}
@@ -145,15 +146,32 @@ func removal(s *retention.State) *status.Retention {
 	return r
 }
 
-// source is the database. It is Refusing when it responds, and refuses the outcomes of some events.
-func source(l, outcomes dispatcher.LinkState) status.Link {
-	link := status.Link{State: state(l), Since: l.Since}
+// source is the database. It is Refusing when it responds, and refuses to lease some events, or the outcomes of some.
+func source(s dispatcher.Snapshot) status.Link {
+	link := status.Link{State: state(s.Source), Since: s.Source.Since}
 	switch {
 	case link.State == status.Unreachable:
-		link.Reason, link.Message = database.Classify(l.Err)
-	case link.State == status.Reachable && state(outcomes) == status.Unreachable:
-		return status.Link{State: status.Refusing, Reason: status.OutcomesRefused, Since: outcomes.Since,
-			Message: line("The database refuses outcomes: what is written back of some events. They are delivered again until that is fixed; see the dispatcher's log for their ids. " + outcomes.Err.Error())}
+		link.Reason, link.Message = database.Classify(s.Source.Err)
+	case link.State == status.Reachable && state(s.Claims) == status.Unreachable:
+		return refusedClaims(s)
+	case link.State == status.Reachable && state(s.Outcomes) == status.Unreachable:
+		return status.Link{State: status.Refusing, Reason: status.OutcomesRefused, Since: s.Outcomes.Since,
+			Message: line("The database refuses outcomes: what is written back of some events. They are delivered again until that is fixed; see the dispatcher's log for their ids. " + s.Outcomes.Err.Error())}
+	}
+	return link
+}
+
+// refusedClaims is a database that refuses to lease some events, or any.
+func refusedClaims(s dispatcher.Snapshot) status.Link {
+	link := status.Link{State: status.Refusing, Reason: status.ClaimsRefused, Since: s.Claims.Since, Stopped: s.ClaimsStopped}
+	text := "The database refuses to lease some events. Each is left alone for five minutes at a time, and the others are delivered. Fix what refuses them; the dispatcher's log has their ids. "
+	if s.ClaimsStopped {
+		text = "The database refuses to lease the events, and nothing is delivered. Fix what refuses them; single ones are tried meanwhile. "
+	}
+	if row := (*dispatcher.RefusedRow)(nil); errors.As(s.Claims.Err, &row) {
+		link.EventID, link.Message = row.ID.String(), line(fmt.Sprintf("%sTopic %q: %v", text, row.Topic, row.Err))
+	} else {
+		link.Message = line(text + s.Claims.Err.Error())
 	}
 	return link
 }
@@ -292,7 +310,7 @@ func unready(s status.Status) (causes []string) {
 	}
 	for name, link := range links {
 		switch {
-		case link.State == status.Reachable, link.Reason == status.OutcomesRefused: // other events flow
+		case link.State == status.Reachable, name == "database" && link.State == status.Refusing && !link.Stopped: // other events flow
 		case link.State == status.Unknown:
 			causes = append(causes, name+": not tried yet")
 		default:

@@ -115,7 +115,7 @@ func (m *Memory) candidates(out *dispatcher.Claimed, req dispatcher.ClaimRequest
 		blocked = m.blocked(share.Topic)
 	}
 	for _, r := range unfinished {
-		due := (r.status == "pending" || r.locked.Before(out.At)) && !r.due.After(out.At)
+		due := (r.status == "pending" || r.locked.Before(out.At)) && !r.due.After(out.At) && !slices.Contains(req.Skip, r.event.ID)
 		r.asDue, r.asID = r.due, r.event.ID
 		if req.Keys != nil && r.key() != "" {
 			key := r.key()

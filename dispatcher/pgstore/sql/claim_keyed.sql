@@ -113,7 +113,7 @@ following as materialized (
     from head
     cross join lateral (
         select ctid as row, next_attempt_at, id, seq, key_hash, size_bytes,
-               ({exhausted}) is not true and {due}
+               ({exhausted}) is not true and {claimable}
                    and row_number() over (order by seq) < head.rows and {unblocked} as wanted
         from outbox.outbox_events as event
         where live and key_hash = head.key_hash and seq > head.seq

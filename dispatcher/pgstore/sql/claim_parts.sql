@@ -21,7 +21,14 @@ next_attempt_at <= now() and (status = 'pending' or locked_until < now() or upda
 case when used_until > now() + $16::integer * $15::interval + interval '1 minute' then now() else used_until end
 
 -- claimable
+-- The setting has the ids of the rows to leave alone (claimSettings in store.go); it is read once.
 {due} and ($10::boolean or ({exhausted}) is not true)
+    and id <> all ((select coalesce(string_to_array(current_setting('outbox.skip', true), ','), '{}')::uuid[])::uuid[])
+
+-- look
+-- Instead of the lease: what it would be of, which is locked. Each argument is named, since a statement has a type for each.
+named as (select $8::uuid, $9::interval)
+select id, next_attempt_at from outbox.outbox_events where ctid = any ((select rows from given)::tid[])
 
 -- fitting
 -- The sum runs in the order of the rows. It has no ORDER BY, which would sort for nothing: in another order it would still

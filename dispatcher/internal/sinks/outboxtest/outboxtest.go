@@ -202,3 +202,4 @@ func (*progress) Failed(*dispatcher.Event, error, time.Duration, time.Duration) 
 func (*progress) DeadLettered(dispatcher.DeadEvent)                             {}
 func (*progress) LeaseLost(int)                                                 {}
 func (*progress) Refused(int)                                                   {}
+func (*progress) ClaimRefused()                                                 {}
