@@ -3,6 +3,7 @@ package dispatcher
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -36,6 +37,44 @@ type Sink interface {
 	// Close releases connections. No other call follows it.
 	// It fails when they cannot be released; they are not used again either way.
 	Close(ctx context.Context) error
+}
+
+// Ordered is a [Sink] that may keep the order of a key in a call. With order per key a call of one that does may have several
+// events of a key, in their order; a call of another Sink has one.
+type Ordered interface {
+	Sink
+	// KeepsOrder reports whether Deliver never delivers an event that is [Event.Behind] others of its call when one of
+	// those was not delivered, whatever fails. It never changes. [InOrder] keeps it for what is delivered one by one; a
+	// request that the destination takes as a whole, or not at all, keeps it by itself.
+	KeepsOrder() bool
+}
+
+// KeepsOrder reports whether a sink is [Ordered], and keeps the order of a key in a call.
+func KeepsOrder(s Sink) bool {
+	o, ok := s.(Ordered)
+	return ok && o.KeepsOrder()
+}
+
+// ErrBehind is the error of an event that was not delivered because an earlier one of its key in the same call was not. The
+// engine gives its attempt back.
+var ErrBehind = errors.New("not delivered, since an earlier event of its key in the same call was not")
+
+// InOrder calls deliver for each event of a batch with its place, one after the other, and returns the errors. An event that is
+// [Event.Behind] one that failed fails with [ErrBehind] instead.
+func InOrder(batch []*Event, deliver func(i int, e *Event) error) []error {
+	errs := make([]error, len(batch))
+	var failed map[string]bool
+	for i, e := range batch {
+		if e.Behind && failed[e.Key()] {
+			errs[i] = ErrBehind
+		} else if errs[i] = deliver(i, e); errs[i] != nil {
+			if failed == nil {
+				failed = map[string]bool{}
+			}
+			failed[e.Key()] = true
+		}
+	}
+	return errs
 }
 
 // Handlers is a Sink in the same process: one function per topic, called for one event at a time.
@@ -108,6 +147,9 @@ type Event struct {
 	// FaultSince is the database's time of the first delivery that failed and gave its attempt back: the destination
 	// reported a fault of its own, or could not be reached while others were delivered. Zero for none.
 	FaultSince time.Time
+	// Behind is true for an event that comes after others of its key in the same call, with order per key: it must not be
+	// delivered if one of those is not. The engine sets it, for a Sink that is [Ordered].
+	Behind bool
 	// MaxAttempts is the row's own retry budget. 0 means the dispatcher's.
 	MaxAttempts int
 	// Backoff is the row's own policy of retries. nil means the dispatcher's.

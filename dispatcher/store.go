@@ -130,9 +130,9 @@ type Claimed struct {
 	// DeadRefused is why rows with no attempt left could not become dead: the database refuses it. They stay as
 	// they are, and are left alone for a moment. They harm no other row of the claim (CONTRACT C-33).
 	DeadRefused error
-	// KeysWaiting says that rows which are due wait for earlier ones of their keys, with ClaimRequest.Keys:
+	// KeysWaiting are topics with due rows that wait for earlier ones of their keys, with ClaimRequest.Keys:
 	// claim again when rows that this worker holds have been written back.
-	KeysWaiting bool
+	KeysWaiting []string
 	// Unfinished says that nothing was found when the search for due rows was given up, so that some may be there, with
 	// ClaimRequest.Keys: the next claim continues it.
 	Unfinished bool

@@ -203,7 +203,7 @@ func (t *topic) allotCalls(l callLoad) callAllotment {
 	if a.first = place; !ok && last {
 		least(0, byTenants, time.Time{})
 	}
-	if gathered := t.calls.began.Add(gatherFor); l.now.Before(gathered) && min(len(t.queue.rows), tokens) < min(l.batch, t.queue.rows[a.first].batchLimit()) {
+	if gathered := t.calls.began.Add(gatherFor); l.now.Before(gathered) && min(t.queue.ready(l.batch), tokens) < min(l.batch, t.queue.rows[a.first].batchLimit()) {
 		least(0, byGathering, gathered)
 	}
 	return a
@@ -214,16 +214,30 @@ func (t *topic) allotCalls(l callLoad) callAllotment {
 // one for each event.
 const gatherFor = 50 * time.Millisecond
 
-// rowsOfCall is how many of a topic's queued rows the next call has, n at most: none behind a row whose lease is in doubt
+// rowsOfCall are the first queued rows of a topic, as many as the next call has, n at most: none behind a row whose lease is in doubt
 // (CONTRACT C-31), no more than each of them may share a call with, and suspects of no more weight than there is room for.
-func (t *topic) rowsOfCall(n, room int, now time.Time) int {
-	queued, rows := t.queue.rows, 1
-	room -= queued[0].weight()
-	n = min(n, len(queued), queued[0].batchLimit())
-	for rows < n && now.Before(queued[rows].safeUntil) && rows < queued[rows].batchLimit() && queued[rows].weight() <= room {
-		n = min(n, queued[rows].batchLimit())
-		room -= queued[rows].weight()
-		rows++
+// Where a call may have several rows of a key, it has as many as there are, so that few keys take several calls at once. It
+// uses the memory.
+func (t *topic) rowsOfCall(n, room int, now time.Time, memory []*row) []*row {
+	rows := memory[:0]
+	add := func(r *row) bool {
+		if len(rows) > 0 && (len(rows) >= min(n, r.batchLimit()) || !now.Before(r.safeUntil) || r.weight() > room) {
+			return false
+		}
+		n = min(n, r.batchLimit())
+		room -= r.weight()
+		rows = append(rows, r)
+		return true
+	}
+	for _, first := range t.queue.rows {
+		if !add(first) {
+			return rows
+		}
+		for _, r := range t.queue.behind(first) {
+			if !add(r) {
+				return rows
+			}
+		}
 	}
 	return rows
 }

@@ -60,7 +60,7 @@ func New(store dispatcher.Store, sink dispatcher.Sink, cfg dispatcher.Config) (*
 		processes: 1,
 		ratePart:  1,
 	}
-	d.flight = newFlight(context.Background(), cfg, sink.BatchSize(), d.changed)
+	d.flight = newFlight(context.Background(), cfg, sink.BatchSize(), dispatcher.KeepsOrder(sink), d.changed)
 	d.flight.entry.paused = cfg.Paused
 	return d, nil
 }

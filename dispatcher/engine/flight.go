@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -84,11 +85,12 @@ func (r *row) firstFault(now time.Time) time.Time {
 	return r.claimedAt.Add(-r.faulty)
 }
 
-func newFlight(base context.Context, cfg dispatcher.Config, sinkBatch int, changed func()) *flight {
+// newFlight makes one for a sink that takes so many rows at once, and keeps the order of a key among them or not.
+func newFlight(base context.Context, cfg dispatcher.Config, sinkBatch int, keepsOrder bool, changed func()) *flight {
 	f := &flight{
 		lease: cfg.Lease, onDead: cfg.OnDead,
 		topics:  newTopics(cfg.Logger, cfg.Topics),
-		queue:   queue{keys: newKeys(cfg.Ordering)},
+		queue:   queue{keys: newKeys(cfg.Ordering, keepsOrder)},
 		account: account{maxBytes: cfg.MaxBytes},
 		calls: calls{
 			bound: deliverLoops(cfg), processes: 1, batch: sinkBatch, base: base,
@@ -105,16 +107,20 @@ func newFlight(base context.Context, cfg dispatcher.Config, sinkBatch int, chang
 		atFirst = min(pacer.FirstLimit, f.calls.ofAll)
 	}
 	f.fit(atFirst)
-	f.claims.rows = min(f.claims.maxRows, max(f.claims.callRows, firstClaim))
+	f.claims.rows, f.claims.ofKey = min(f.claims.maxRows, max(f.claims.callRows, firstClaim)), firstOfKey
 	f.topics.limitRates(cfg)
 	f.topics.takeTurnsOfTenants(cfg.Fairness)
 	return f
 }
 
-// fit fits what may be in flight to the calls that may run.
+// fit fits what may be in flight to the calls that may run. A key may always have as many rows as leave one to deliver for
+// every call when the flight is full, or as fit one call.
 func (f *flight) fit(calls int) {
 	f.claims.callRows = calls * f.calls.batch
 	f.account.maxRows = f.claims.callRows + 3*f.claims.maxRows
+	if f.claims.leastOfKey = max(1, f.account.maxRows/f.claims.callRows); f.queue.keys.together {
+		f.claims.leastOfKey = max(f.claims.leastOfKey, min(firstOfKey, f.calls.batch))
+	}
 }
 
 // await reports whether cond is true; if not, it notes that the claim loop waits for it.
@@ -174,10 +180,11 @@ func (f *flight) begin(d *delivery, n int, now time.Time) bool {
 		f.topics.rates.awaitToken(f.queue.waiting, now, f.wakeDelivery)
 		return false
 	}
-	n = t.rowsOfCall(min(n, t.permits(now)), mostSuspects-f.calls.suspicion, now)
-	t.use(n)
-	f.account.begin(t, n)
-	*d = delivery{topic: t, began: now, writable: d.writable, results: d.results, rows: f.queue.take(t, n, d.rows)}
+	rows := t.rowsOfCall(min(n, t.permits(now)), mostSuspects-f.calls.suspicion, now, d.rows)
+	t.use(len(rows))
+	f.account.begin(t, len(rows))
+	f.queue.take(t, rows, now)
+	*d = delivery{topic: t, began: now, writable: d.writable, results: d.results, rows: rows}
 	if f.calls.ofAll > 0 && t.calls.pacer == nil {
 		t.calls.pacer = pacer.New(f.calls.bound, f.calls.processes)
 		f.resize()
@@ -248,23 +255,42 @@ func (f *flight) end(d *delivery) {
 // finish ends a delivery with these results, and sets which of its rows may be written back: none
 // of an abandoned delivery, and not those that were lost (CONTRACT C-23). The others stay in flight until
 // written. A row that succeeded lets the next one of its key begin. returned must not go
-// before one that did not: they must be released (CONTRACT C-50).
+// before one that did not: they must be released (CONTRACT C-50). So must those rows of the call that it did not
+// deliver, since one before them failed.
 func (f *flight) finish(d *delivery, errs []error) (returned []*row) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.end(d)
+	now := time.Now()
 	d.writable = d.writable[:0]
 	for i, r := range d.rows {
-		writable := !d.abandoned && !r.lost
+		writable, behind := !d.abandoned && !r.lost, r.behindFailed()
+		switch {
+		case !behind || !writable:
+		case errs[i] != nil:
+			returned, writable = append(returned, r), false
+		default:
+			f.topics.dest.log.Error("the sink delivered an event although an earlier one of its key in the same call failed; it must not say that it keeps the order", "event", r.event.ID, "topic", d.topic.name)
+		}
 		d.writable = append(d.writable, writable)
 		if writable {
 			f.account.leave(r)
 		}
 		if !writable || errs[i] != nil {
+			if r.line != nil {
+				r.line.failed = r.line.failed || errs[i] != nil
+			}
 			returned = append(returned, f.queue.keys.leave(r)...)
-		} else if next := f.queue.keys.next(r); next != nil {
+			continue
+		}
+		next := f.queue.keys.next(r)
+		waits := next != nil && next.delivery != d
+		if waits {
 			f.queue.add(next)
 			f.signals.work.Signal()
+		}
+		if r.line != nil && (next == nil || waits) {
+			f.claims.adaptKey(r.line, next != nil, now)
 		}
 	}
 	f.account.leave(returned...)
@@ -283,7 +309,7 @@ func (f *flight) forget(rows []*row) {
 	if f.calls.survived(rows) {
 		f.signals.work.Broadcast()
 	}
-	if f.claims.keysWait && len(rows) > 0 {
+	if f.claims.keysWait && slices.ContainsFunc(rows, (*row).endsLine) {
 		f.claims.keysWait = false
 		f.signals.changed()
 	}

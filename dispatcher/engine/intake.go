@@ -14,8 +14,9 @@ const (
 	// in no more than longSupply, so that no worker holds what another one could deliver.
 	shortSupply = 100 * time.Millisecond
 	longSupply  = 400 * time.Millisecond
-	// firstClaim is the most rows of a claim before that is known.
+	// firstClaim is the most rows of a claim before that is known, and firstOfKey those of a key in it.
 	firstClaim = 100
+	firstOfKey = 16
 )
 
 // intake is the door of the claim loop to a flight.
@@ -28,6 +29,8 @@ func (f *flight) intake() *intake { return (*intake)(f) }
 type claims struct {
 	maxRows    int       // of a claim
 	callRows   int       // the most rows of all calls
+	ofKey      int       // rows of a key in the next claim
+	leastOfKey int       // which are never fewer
 	rows       int       // of the next claim
 	bytes      int64     // likewise
 	forFewRows bool      // the next claim is for tenants with few queued rows alone
@@ -58,6 +61,17 @@ func (c *claims) adapt(now time.Time) {
 		c.rows = max(c.rows/2, min(c.callRows, c.maxRows))
 	}
 	c.filledAt = time.Time{}
+}
+
+// adaptKey fits a key's part of a claim to what keys deliver, so that rows which wait in line keep no other key out: it doubles
+// after a whole part that was delivered within shortSupply, and halves for rows that are left of one after longSupply.
+func (c *claims) adaptKey(l *line, left bool, now time.Time) {
+	switch lasted := now.Sub(l.began); {
+	case !left && lasted < shortSupply && l.joined >= c.ofKey:
+		c.ofKey = min(2*c.ofKey, c.maxRows)
+	case left && lasted > longSupply:
+		c.ofKey = max(c.ofKey/2, c.leastOfKey)
+	}
 }
 
 // shrink halves the rows and bytes of the next claim, of which so many bytes are free: the last one took too long (CONTRACT
@@ -102,9 +116,9 @@ func (in *intake) runsLow() bool {
 	left, share := in.claims.lowWater(), in.lowShare()
 	for _, t := range in.queue.waiting {
 		if t.queue.slow {
-			left -= min(len(t.queue.rows), share)
+			left -= t.queue.ready(share)
 		} else {
-			left -= len(t.queue.rows)
+			left -= t.queue.ready(left + 1)
 		}
 		if left < 0 {
 			return false
@@ -252,7 +266,7 @@ func (in *intake) add(claimed dispatcher.Claimed, started time.Time, writes int)
 			in.signals.work.Signal()
 		}
 	}
-	if in.claims.keysWait = claimed.KeysWaiting; in.claims.keysWait && in.account.writes != writes {
+	if in.claims.keysWait = len(claimed.KeysWaiting) > 0; in.claims.keysWait && in.account.writes != writes {
 		in.claims.keysWait = false // what they wait for was written while the claim was under way
 		in.signals.changed()
 	}
@@ -260,7 +274,7 @@ func (in *intake) add(claimed dispatcher.Claimed, started time.Time, writes int)
 }
 
 // claimed notes what a claim brought: see topics.claimed.
-func (in *intake) claimed(shares []dispatcher.Share, byTopic map[string]int, stops map[string]string, overRate []string) (more bool) {
+func (in *intake) claimed(shares []dispatcher.Share, byTopic map[string]int, stops map[string]string, out *dispatcher.Claimed) (more bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	now := time.Now()
@@ -270,7 +284,7 @@ func (in *intake) claimed(shares []dispatcher.Share, byTopic map[string]int, sto
 		if t.noteRoom(byTopic[share.Topic] == 0 && in.load(now).isShort(), now); !t.turn.noRoomSince.IsZero() {
 			continue // it is not known to be idle
 		}
-		t.found(share, byTopic[share.Topic], in.claims.keysWait, slices.Contains(overRate, share.Topic), t.waitsFor(l), now)
+		t.found(share, byTopic[share.Topic], slices.Contains(out.KeysWaiting, share.Topic), slices.Contains(out.OverRate, share.Topic), t.waitsFor(l), now)
 	}
 	return in.topics.claimed(shares, byTopic, stops, now)
 }
@@ -301,19 +315,21 @@ func (in *intake) idle(p *pace, pollInterval time.Duration) time.Duration {
 			wait = min(wait, listSoon)
 		}
 	}
+	if in.claims.keysWait && in.account.rows > 0 { // a write-back wakes the loop: until then mostly nothing is to be had
+		wait = max(wait, flowing*p.least)
+	}
 	if again := in.topics.again(in.load(now)); !again.IsZero() {
 		wait = min(wait, again.Sub(now))
 	}
 	return wait
 }
 
-// keyOrder is the order of keys in a claim request. A key gets no more rows than leave one to deliver for every
-// call of the sink when the flight is full, so that rows which wait keep no other key out.
+// keyOrder is the order of keys in a claim request.
 func (in *intake) keyOrder() *dispatcher.KeyOrder {
-	if in.queue.keys == nil {
+	if in.queue.keys.lines == nil {
 		return nil
 	}
-	return &dispatcher.KeyOrder{PerKey: max(1, in.account.maxRows/in.claims.callRows), BlockOnDead: in.onDead == dispatcher.OnDeadBlock}
+	return &dispatcher.KeyOrder{PerKey: max(in.claims.ofKey, in.claims.leastOfKey), BlockOnDead: in.onDead == dispatcher.OnDeadBlock}
 }
 
 // heldByRate notes that nothing is claimed because enough rows wait for the dispatcher's rate limit.

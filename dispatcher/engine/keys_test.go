@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,7 +23,7 @@ func rowOf(topic, aggregate, partition string) *row {
 
 // CONTRACT: C-50
 func TestKeysLetOneRowOfAKeyGo(t *testing.T) {
-	k := newKeys(dispatcher.OrderingKey)
+	k := newKeys(dispatcher.OrderingKey, false)
 	a1, a2, a3 := rowOf("t", "a", ""), rowOf("t", "x", "a"), rowOf("t", "a", "")
 	for _, test := range []struct {
 		row  *row
@@ -39,14 +40,14 @@ func TestKeysLetOneRowOfAKeyGo(t *testing.T) {
 	need.Want(t, a3, "after the second comes %v, want the third", k.next(a2))
 	got := k.next(a3)
 	need.That(t, got == nil && k.join(rowOf("t", "a", "")) == true, "a key whose rows are delivered holds back another row")
-	none := newKeys(dispatcher.OrderingNone)
+	none := newKeys(dispatcher.OrderingNone, false)
 	need.That(t, none.join(a1) && none.join(a2), "rows wait without an order")
 }
 
 // A row that does not succeed takes those behind it with it, and those before it stay.
 // CONTRACT: C-50
 func TestKeysStopTakesThoseBehind(t *testing.T) {
-	k := newKeys(dispatcher.OrderingKey)
+	k := newKeys(dispatcher.OrderingKey, false)
 	rows := make([]*row, 5)
 	for i := range rows {
 		rows[i] = rowOf("t", "a", "")
@@ -66,7 +67,7 @@ func TestKeysStopTakesThoseBehind(t *testing.T) {
 }
 
 func TestKeysDisbandReturnsWhatWaits(t *testing.T) {
-	k := newKeys(dispatcher.OrderingKey)
+	k := newKeys(dispatcher.OrderingKey, false)
 	running, waiting := rowOf("t", "a", ""), rowOf("t", "a", "")
 	queued, behind, other := rowOf("t", "b", ""), rowOf("t", "b", ""), rowOf("u", "b", "")
 	running.delivery = &delivery{}
@@ -75,7 +76,7 @@ func TestKeysDisbandReturnsWhatWaits(t *testing.T) {
 	}
 	got := k.disband("t")
 	need.That(t, len(got) == 2 && slices.Contains(got, waiting) && slices.Contains(got, behind), "%d rows had waited, want 2", len(got))
-	need.That(t, k.next(running) == nil && len(k) == 1 && len(k.disband("")) == 1 && len(k) == 0, "lines are left: %v", k)
+	need.That(t, k.next(running) == nil && len(k.lines) == 1 && len(k.disband("")) == 1 && len(k.lines) == 0, "lines are left: %v", k)
 }
 
 // An event behind an unreadable one of its key waits, and comes again behind it.
@@ -91,6 +92,132 @@ func TestEventBehindAnUnreadableOneWaits(t *testing.T) {
 		Events:     []*dispatcher.Event{event(1, "a"), event(3, "a"), event(4, "b")},
 	}, time.Now(), 0)
 	need.That(t, len(unreadable) == 1 && len(refused) == 1 && refused[0].event.Seq == 3, "%d rows are refused, want the one behind the unreadable one", len(refused))
+}
+
+// What a call did not deliver, since one before it failed, is released with its attempt, and so is what waits behind it. What was
+// delivered all the same is not delivered again.
+//
+// CONTRACT: C-50
+func TestRowsBehindAFailedOneOfTheirCallAreReleased(t *testing.T) {
+	for name, test := range map[string]struct {
+		fails    []int // of the call's rows
+		writable string
+		returned []int64 // seqs
+	}{
+		"none":                             {nil, "11111", nil},
+		"the last of the key":              {[]int{2}, "11111", []int64{3}},
+		"the first, and so those behind":   {[]int{0, 1, 2}, "10011", []int64{1, 2, 3}},
+		"the first, and one is delivered":  {[]int{0, 2}, "11011", []int64{2, 3}},
+		"one of another key, and its next": {[]int{3, 4}, "11110", []int64{11}},
+	} {
+		f := testFlight(dispatcher.Config{Ordering: dispatcher.OrderingKey}, func() {})
+		f.queue.keys.together = true
+		claimed := dispatcher.Claimed{}
+		for _, seq := range []int64{0, 1, 2, 3, 10, 11} {
+			claimed.Events = append(claimed.Events, &dispatcher.Event{ID: uuid.New(), Topic: "orders", Seq: seq, AggregateID: fmt.Sprint("key-", seq/10)})
+		}
+		f.intake().add(claimed, time.Now(), 0)
+		d := begun(f, 3, time.Now())
+		other := begun(f, 9, time.Now())
+		need.That(t, len(d.rows) == 3 && len(other.rows) == 2 && other.rows[1].event.Behind && !other.rows[0].event.Behind, "%s: calls of %d and %d rows", name, len(d.rows), len(other.rows))
+		var seqs []int64
+		got := ""
+		for _, part := range []struct {
+			d    *delivery
+			from int
+		}{{d, 0}, {other, 3}} {
+			errs := make([]error, len(part.d.rows))
+			for _, i := range test.fails {
+				if i -= part.from; i >= 0 && i < len(errs) {
+					errs[i] = errContent
+				}
+			}
+			for _, r := range f.finish(part.d, errs) {
+				seqs = append(seqs, r.event.Seq)
+			}
+			for _, w := range part.d.writable {
+				got += map[bool]string{true: "1", false: "0"}[w]
+			}
+		}
+		slices.Sort(seqs)
+		need.That(t, got == test.writable && slices.Equal(seqs, test.returned), "%s: writable are %s, and %v are released; want %s and %v", name, got, seqs, test.writable, test.returned)
+		next := begun(f, 9, time.Now())
+		need.That(t, (next != nil) == (name == "none" || len(test.fails) > 0 && test.fails[0] == 3), "%s: the rest of the key is delivered next: %v", name, next)
+	}
+}
+
+// Few keys take few claims and few calls where the sink takes batches: a claim has several rows of each, and so has a call, if the
+// sink keeps their order.
+//
+// CONTRACT: C-50
+func TestFewKeysTakeFewClaimsAndCalls(t *testing.T) {
+	const keys, each = 20, 500
+	for name, test := range map[string]struct {
+		ordered       bool
+		claims, calls int
+		by            dispatcher.LimitedBy
+	}{
+		"a sink that keeps the order": {true, 60, 160, dispatcher.LimitedByOrder},
+		"one that does not":           {false, 60, 2 * each, dispatcher.LimitedByOrder},
+	} {
+		virtual(t, name, func(t *testing.T) {
+			store := storetest.NewMemory()
+			for i := range keys * each {
+				store.AddLike(dispatcher.Event{Topic: "orders", PartitionKey: fmt.Sprint(i % keys)}, 1)
+			}
+			var claims, calls atomic.Int64
+			sink := &ordered{Func: sinktest.Func{Max: 100, Respond: func(context.Context, *dispatcher.Event) error { return nil }}, keeps: test.ordered, calls: &calls}
+			d, stop := begin(t, onClaim(store, func() { claims.Add(1); <-time.After(time.Millisecond) }), sink, dispatcher.Config{Topics: []string{"orders"}, Ordering: dispatcher.OrderingKey})
+			<-time.After(200 * time.Millisecond)
+			by := d.Snapshot().LimitedBy
+			delivered(t, time.Minute, store, "orders", keys*each)
+			n, m := claims.Load(), calls.Load()
+			stop()
+			need.That(t, n <= int64(test.claims) && m <= int64(test.calls) && by == test.by, "%d events of %d keys took %d claims and %d calls, limited by %s; want %d, %d and %s", keys*each, keys, n, m, by, test.claims, test.calls, test.by)
+		})
+	}
+}
+
+// ordered is a sink whose calls take a millisecond.
+type ordered struct {
+	sinktest.Func
+	keeps bool
+	calls *atomic.Int64
+}
+
+func (s *ordered) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
+	s.calls.Add(1)
+	<-time.After(time.Millisecond)
+	return s.Func.Deliver(ctx, batch)
+}
+
+func (s *ordered) KeepsOrder() bool { return s.keeps }
+
+// A key's part of a claim follows what keys deliver, and is never less than the least.
+//
+// CONTRACT: C-50
+func TestPartOfAKeyFollowsItsDeliveries(t *testing.T) {
+	now := time.Now()
+	for name, test := range map[string]struct {
+		joined int
+		left   bool
+		lasted time.Duration
+		want   int
+	}{
+		"a whole part, soon":      {16, false, shortSupply / 2, 32},
+		"less than one, soon":     {15, false, shortSupply / 2, 16},
+		"a whole part, in time":   {16, false, longSupply / 2, 16},
+		"some are left, soon":     {16, true, longSupply / 2, 16},
+		"some are left for long":  {16, true, 2 * longSupply, 8},
+		"a whole part, very late": {16, false, 2 * longSupply, 16},
+	} {
+		c := claims{maxRows: 100, ofKey: 16, leastOfKey: 4}
+		c.adaptKey(&line{joined: test.joined, began: now.Add(-test.lasted)}, test.left, now)
+		need.Want(t, test.want, "%s: the part is %d, want %d", c.ofKey, name)
+		c.ofKey = 5
+		c.adaptKey(&line{joined: test.joined, began: now.Add(-2 * longSupply)}, true, now)
+		need.Want(t, 4, "%s: the part is %d, want the least", c.ofKey, name)
+	}
 }
 
 // A lease is measured from before the claim was sent: it begins in the database while the claim is under way.

@@ -86,8 +86,8 @@ func (h *held) longest() (by dispatcher.LimitedBy) {
 }
 
 // found notes what a claim of a share says of a topic's limit; rows is what it brought. When rows were queued
-// as it came, calls are what the topic waits for, and callLimit is the limit of these. overRate says that a tenant
-// with due rows has used its rate.
+// as it came, calls are what the topic waits for, and callLimit is the limit of these. keysWait says that due rows were passed
+// by for earlier ones of their keys, and overRate that a tenant with due rows has used its rate.
 func (t *topic) found(share dispatcher.Share, rows int, keysWait, overRate bool, callLimit dispatcher.LimitedBy, now time.Time) {
 	full := rows >= share.Limit
 	by := dispatcher.LimitedByIdle
@@ -98,12 +98,10 @@ func (t *topic) found(share dispatcher.Share, rows int, keysWait, overRate bool,
 		by = callLimit
 	case overRate:
 		by = dispatcher.LimitedByRate
-	case t.inLine():
+	case t.inLine(), keysWait && !full: // all that is due was looked at
 		by = dispatcher.LimitedByOrder
 	case t.limits.filled:
 		by = dispatcher.LimitedByDatabase // more were due when this claim was sent, and calls were free
-	case keysWait && t.rows.all > 0:
-		by = dispatcher.LimitedByOrder
 	}
 	t.limits.filled = full
 	t.limits.held.note(by, now)
@@ -122,7 +120,7 @@ func (t *topic) waitsFor(l callLoad) dispatcher.LimitedBy {
 
 // inLine reports whether more rows wait for others of their keys than are in delivery.
 func (t *topic) inLine() bool {
-	return t.rows.all-len(t.queue.rows)-t.rows.inDelivery > t.rows.inDelivery
+	return t.rows.all-t.queue.ready(t.rows.all)-t.rows.inDelivery > t.rows.inDelivery
 }
 
 // limitedBy is what limits a topic now.

@@ -180,6 +180,9 @@ func TestFoundNamesTheLimit(t *testing.T) {
 		"as many":                                 {topic: topic{rows: topicRows{all: 4, inDelivery: 2}}, want: dispatcher.LimitedByIdle},
 		"more were due before":                    {topic: topic{limits: topicLimits{filled: true}}, want: dispatcher.LimitedByDatabase},
 		"keys that wait for rows in here":         {topic: topic{rows: topicRows{all: 2, inDelivery: 2}}, keysWait: true, want: dispatcher.LimitedByOrder},
+		"keys that wait for rows elsewhere":       {keysWait: true, want: dispatcher.LimitedByOrder},
+		"such keys, after a full claim":           {topic: topic{limits: topicLimits{filled: true}}, rows: 3, keysWait: true, want: dispatcher.LimitedByOrder},
+		"such keys, between full claims":          {topic: topic{limits: topicLimits{filled: true}}, rows: 10, keysWait: true, want: dispatcher.LimitedByDatabase},
 	} {
 		test.topic.found(dispatcher.Share{Limit: 10}, test.rows, test.keysWait, test.over, dispatcher.LimitedByConcurrency, now)
 		need.Want(t, test.want, "%s: limited by %s, want %s", test.topic.limits.held.longest(), name)

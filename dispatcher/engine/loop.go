@@ -198,7 +198,7 @@ func (r *run) claim(n int, bytes int64) (claimed int, more bool, err error) {
 	for topic, n := range byTopic {
 		r.d.cfg.Observer.Claimed(topic, n)
 	}
-	return out.Leased(), r.flight.intake().claimed(req.Shares, byTopic, stops, out.OverRate), nil
+	return out.Leased(), r.flight.intake().claimed(req.Shares, byTopic, stops, &out), nil
 }
 
 // failUnreadable writes back rows that cannot be read: no later attempt could read them.

@@ -353,6 +353,6 @@ func TestWriteBackDuringAClaimWakesTheLoop(t *testing.T) {
 	d := begun(f, 1, time.Now())
 	f.finish(d, make([]error, 1))
 	f.written(d.rows)
-	f.intake().add(dispatcher.Claimed{KeysWaiting: true}, time.Now(), before)
+	f.intake().add(dispatcher.Claimed{KeysWaiting: []string{"orders"}}, time.Now(), before)
 	need.Want(t, 1, "the claim loop was woken %d times, want once", woken)
 }

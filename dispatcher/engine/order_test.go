@@ -34,7 +34,8 @@ func (r rig) enqueueKeys(n, keys int) {
 type queue struct {
 	respond func(context.Context, *dispatcher.Event) error // defaults to a success
 	batch   int
-	keys    int // seqs of a key are so far apart
+	ordered bool // it keeps the order of a key in a call
+	keys    int  // seqs of a key are so far apart
 
 	mu      sync.Mutex
 	running map[string]uuid.UUID
@@ -44,6 +45,14 @@ type queue struct {
 }
 
 func (q *queue) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
+	if q.ordered {
+		return dispatcher.InOrder(batch, func(_ int, e *dispatcher.Event) error {
+			q.begin(e)
+			err := (&sinktest.Func{Respond: q.respond}).Deliver(ctx, []*dispatcher.Event{e})[0]
+			q.end(e, err)
+			return err
+		})
+	}
 	for _, e := range batch {
 		q.begin(e)
 	}
@@ -82,6 +91,7 @@ func (q *queue) end(e *dispatcher.Event, err error) {
 
 func (*queue) Probe(context.Context) error { return nil }
 func (q *queue) BatchSize() int            { return max(q.batch, 1) }
+func (q *queue) KeepsOrder() bool          { return q.ordered }
 func (*queue) Close(context.Context) error { return nil }
 
 // order is the seqs of a key's deliveries.
@@ -104,12 +114,12 @@ func (q *queue) check(t *testing.T) {
 // started meanwhile.
 // CONTRACT: C-50, C-30
 func TestOrderPerKeySurvivesFailuresAndStops(t *testing.T) {
-	for _, batch := range []int{1, 7} {
+	for batch, ordered := range map[int]bool{1: false, 7: false, 30: true} {
 		t.Run(fmt.Sprint("batch ", batch), func(t *testing.T) {
 			const events, keys = 900, 13
 			r := newRig(t)
 			r.enqueueKeys(events, keys)
-			sink := &queue{batch: batch, keys: keys, respond: func(context.Context, *dispatcher.Event) error {
+			sink := &queue{batch: batch, ordered: ordered, keys: keys, respond: func(context.Context, *dispatcher.Event) error {
 				switch rand.IntN(25) {
 				case 0:
 					return errRefused

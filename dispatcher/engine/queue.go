@@ -21,6 +21,7 @@ type topicQueue struct {
 	turns    turns
 	ofTenant map[uuid.UUID]int // with turns: the rows of each tenant in delivery
 	slow     bool              // the first row has waited for longer than longSupply
+	together bool              // a call may have rows behind the first of their keys
 }
 
 // add queues a row that may be delivered now.
@@ -29,12 +30,40 @@ func (q *queue) add(r *row) {
 	if len(t.queue.rows) == 0 {
 		q.waiting = append(q.waiting, t)
 	}
+	t.queue.together = q.keys.together
 	t.queue.insert(r)
 }
 
-// take moves the first n rows of a topic into a delivery, whose memory it uses. The topic goes to the end of the turn.
-func (q *queue) take(t *topic, n int, memory []*row) []*row {
-	taken := append(memory[:0], t.queue.rows[:n]...)
+// behind are the rows that a call may have with a queued one: those behind it in the line of its key.
+func (q *topicQueue) behind(r *row) []*row {
+	if !q.together || r.line == nil {
+		return nil
+	}
+	return r.line.rows[1:]
+}
+
+// ready is how many rows calls may take now, or most if there are more.
+func (q *topicQueue) ready(most int) int {
+	n := len(q.rows)
+	for i := 0; q.together && i < len(q.rows) && n < most; i++ {
+		n += len(q.behind(q.rows[i]))
+	}
+	return min(n, most)
+}
+
+// take takes the rows of a call out of a topic's queue, of which they have the first ones. The topic goes to the end of the turn.
+func (q *queue) take(t *topic, taken []*row, now time.Time) {
+	n := 0
+	for _, r := range taken {
+		if r.first() {
+			n++
+		} else {
+			r.event.Behind = true
+		}
+		if r.line != nil && r.line.began.IsZero() {
+			r.line.began = now
+		}
+	}
 	clear(t.queue.rows[:n]) // the queue's memory must not keep events that are served
 	t.queue.rows = t.queue.rows[n:]
 	t.queue.beginTurn(taken)
@@ -45,7 +74,6 @@ func (q *queue) take(t *topic, n int, memory []*row) []*row {
 	} else {
 		t.queue.rows = nil // or its memory would keep the events
 	}
-	return taken
 }
 
 // clear takes out the rows of a topic, or of all for nil.

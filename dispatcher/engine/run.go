@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
 const (
@@ -70,7 +72,7 @@ func newRun(base context.Context, d *Dispatcher) *run {
 	}
 	r.life.calls, r.life.cancelCalls = context.WithCancel(base)
 	r.life.writes, r.life.stopWrites = context.WithCancel(base)
-	r.flight = newFlight(base, d.cfg, r.sinkBatch, d.changed)
+	r.flight = newFlight(base, d.cfg, r.sinkBatch, dispatcher.KeepsOrder(d.sink), d.changed)
 	if r.sinkBatch > 1 {
 		r.flight.maxBatchOf = r.faults.maxBatch
 	}

@@ -122,6 +122,7 @@ type row struct {
 	dead  dispatcher.DeadReason // set when it had no attempt left and became dead; then the payload is its last failure
 	// unreadable is why the event could not be decoded, nil when it was.
 	unreadable error
+	key        int64 // key_hash, in order per key; 0 for none
 }
 
 func (r row) position() position { return position{timeOf(r.due), r.event.ID} }

@@ -79,13 +79,14 @@ func (d *decoder) decode(rows pgx.Rows) (out []row, cut bool, err error) {
 		}
 		e, unreadable := d.event(&rec)
 		cut = rec.cut
+		key := int64(0)
 		if d.first != nil {
-			d.first.see(rows, rec.seq)
+			key = d.first.see(rows, rec.seq)
 		}
 		if len(out) == slabRows {
 			out = slices.Grow(out, max(0, d.limit-slabRows)) // a large claim: likely a full one
 		}
-		out = append(out, row{e, d.share, rec.due, dispatcher.DeadReason(rec.reason), unreadable})
+		out = append(out, row{e, d.share, rec.due, dispatcher.DeadReason(rec.reason), unreadable, key})
 	}
 	return out, cut, rows.Err()
 }

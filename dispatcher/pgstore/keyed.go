@@ -151,7 +151,6 @@ type scan struct {
 	keyRanges []int64 // the topics of keys, from 1
 	keys      []int64
 	keyRows   []int32
-	perKey    []int // rows of a key, by topic
 }
 
 // then is the claim after a statement that found nothing.

@@ -93,13 +93,12 @@ func (f *frontier) readWriters() func(pgx.Row) error {
 // firstOfKeys is the first seq of each key that a claim returned, by key_hash.
 type firstOfKeys map[int64]int64
 
-// see adds a row, which has its key_hash behind the columns of claim.sql.
-func (f firstOfKeys) see(rows pgx.Rows, seq int64) {
+// see adds a row, which has its key_hash behind the columns of claim.sql, and returns that; 0 for none.
+func (f firstOfKeys) see(rows pgx.Rows, seq int64) (key int64) {
 	v := rows.RawValues()[columns]
 	if v == nil {
-		return
+		return 0
 	}
-	var key int64
 	if len(v) == 8 && rows.FieldDescriptions()[columns].Format == pgx.BinaryFormatCode {
 		key = int64(binary.BigEndian.Uint64(v))
 	} else {
@@ -108,6 +107,7 @@ func (f firstOfKeys) see(rows pgx.Rows, seq int64) {
 	if first, ok := f[key]; !ok || seq < first {
 		f[key] = seq
 	}
+	return key
 }
 
 // add remembers what a claim has shown, which relied on k.

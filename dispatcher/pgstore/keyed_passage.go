@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
@@ -14,8 +16,9 @@ import (
 //
 //   - A claim scans a range of the topic's rows that are due, from its floor: the position where the last claim
 //     stopped. It takes the rows that are first of their keys, and remembers the keys of the blocked ones (recall).
-//   - A remembered key is read directly a moment later, by the index of keys. While its first row is still not free,
-//     the pause doubles; after a second the key is forgotten.
+//   - A remembered key is read directly, by the index of keys: as soon as this worker has written back what it holds of the key,
+//     or a moment later if another worker may hold it. While its first row is still not free, the pause doubles; after a
+//     second the key is forgotten. A key that had more rows than its part has twice as many the next time.
 //   - A pass scans from the front of the topic to the floor, and so finds what became free, or due, below the floor: rows
 //     of forgotten keys, retries, rows of lost leases. It is made in steps of bounded size, and all passes of a store share a budget
 //     of time (floors.go), so that they cost the claims little.
@@ -23,7 +26,8 @@ import (
 //     scan and the statement: rows are locked as they are scanned where nearly all can be had (dense), and after the look
 //     at what comes before them otherwise.
 //
-// A claim that finds nothing scans more, and then from the front, before it says that nothing is due. Which rows are
+// A claim that finds nothing scans more, and then from the front, before it says that nothing is due, unless rows wait for others
+// that this worker holds. Which rows are
 // safe to take is decided by the SQL alone: what is remembered here decides only where it looks.
 const (
 	// A scan covers scanMargin times as many rows as the limit takes by the last claim's spread, and at most
@@ -49,6 +53,9 @@ const (
 	// recallPart of the claim: a key with very many rows gets no more.
 	recallEvery = 150 * time.Millisecond
 	recallPart  = 8
+	// recallRows is what a key may have when there are too many for the claim: one that has rows should not have to be
+	// read for each.
+	recallRows = 32
 	// recallAfter is the pause before a blocked key is read for the first time. It doubles up to recallUntil; then
 	// the key is left to the next pass.
 	recallAfter = 2 * time.Millisecond
@@ -61,6 +68,7 @@ type keyed struct {
 	byTopic map[string]*passage
 	budget  budget
 	turn    time.Time // when remembered keys were last read
+	rows    map[uuid.UUID]heldRow
 }
 
 // passage is the state of one topic: the floor of its scans, its pass and its remembered keys. A pass ends where
@@ -75,17 +83,21 @@ type passage struct {
 	nextStep time.Time
 	lastStep time.Duration // the duration of the last step
 	nextPass time.Time
-	seen     time.Time        // when all rows that were due had been scanned
-	spread   float64          // rows scanned for each row claimed
-	full     bool             // the last scan had as many rows as it covers
-	others   bool             // the last claim found enough rows of keys that were not remembered
-	keys     map[int64]recall // by key_hash
+	seen     time.Time         // when all rows that were due had been scanned
+	spread   float64           // rows scanned for each row claimed
+	full     bool              // the last scan had as many rows as it covers
+	others   bool              // the last claim found enough rows of keys that were not remembered
+	scarce   bool              // it found next to none
+	keys     map[int64]recall  // by key_hash
+	held     map[int64]heldKey // likewise
+	freed    time.Time         // when the last of these was written back
 }
 
 // recall is a remembered key: a scan met a row of it that was blocked.
 type recall struct {
 	at   time.Time     // when it is read next
 	wait time.Duration // the pause before that
+	rows int           // that it may have
 }
 
 // search is one claim, which may take several statements.
@@ -98,7 +110,7 @@ type search struct {
 func (k *keyed) of(topic string) *passage {
 	p, ok := k.byTopic[topic]
 	if !ok {
-		p = &passage{spread: 1, keys: map[int64]recall{}}
+		p = &passage{spread: 1, keys: map[int64]recall{}, held: map[int64]heldKey{}}
 		k.byTopic[topic] = p
 	}
 	return p
@@ -108,7 +120,7 @@ func (k *keyed) of(topic string) *passage {
 func (k *keyed) next(shares []dispatcher.Share, perKey int, c search, now time.Time) scan {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	l := scan{search: c, at: now, perKey: make([]int, len(shares)), dense: true}
+	l := scan{search: c, at: now, dense: true}
 	affordable := k.budget.affordable(now)
 	turn := now.Sub(k.turn) >= recallEvery
 	for i, share := range shares {
@@ -141,30 +153,34 @@ func (k *keyed) next(shares []dispatcher.Share, perKey int, c search, now time.T
 	return l
 }
 
-// recall adds the topic's remembered keys that are to be read now, for up to half of its rows, or for a small part while
-// there are enough others. It returns how many rows they may take.
+// recall adds the topic's remembered keys that are to be read now, for up to half of its rows, for a small part while
+// there are enough others, or for all but that while there are next to none. It returns how many rows they may take.
 func (l *scan) recall(p *passage, share, limit, perKey int) (rows int) {
 	most := limit / 2
-	if p.others {
+	switch {
+	case p.others:
 		most = min(most, max(1, limit/recallPart))
+	case p.scarce:
+		most = max(most, limit-limit/recallPart)
 	}
 	var due []int64
 	for hash, r := range p.keys {
-		if len(due) < most && !r.at.After(l.at) {
+		if !r.at.After(l.at) {
 			due = append(due, hash)
 		}
 	}
-	if len(due) == 0 {
-		return 0
-	}
-	each := min(perKey, most/len(due))
-	l.perKey[share] = each
+	each := most / max(1, len(due))
 	for _, hash := range due {
+		n := min(perKey, max(1, each, min(p.keys[hash].rows, recallRows)), most-rows)
+		if n == 0 {
+			break
+		}
+		rows += n
 		l.keyRanges = append(l.keyRanges, int64(share+1))
 		l.keys = append(l.keys, hash)
-		l.keyRows = append(l.keyRows, int32(each))
+		l.keyRows = append(l.keyRows, int32(n))
 	}
-	return each * len(due)
+	return rows
 }
 
 // from is where the topic's next scan begins, and whether it is a step of a pass.
@@ -181,19 +197,27 @@ func (p *passage) from(affordable bool, now time.Time) (from position, step bool
 	return p.floor, false
 }
 
-// update records the result of a statement, and reports whether its claim has scanned all rows that are due.
+// update records the result of a statement, and reports whether its claim has scanned all rows that are due, or need not do so
+// because of waitsForOwn.
 func (k *keyed) update(l scan, report scanReport, f found, now time.Time) (all bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.budget.spent(now.Sub(l.at), slices.Contains(l.steps, true))
 	affordable := k.budget.affordable(now)
-	claimed, others := make([]int, len(l.topics)), make([]int, len(l.topics))
+	claimed, others, brought := make([]int, len(l.topics)), make([]int, len(l.topics)), map[int64]int{}
+	for _, key := range report.Recalled {
+		brought[key.Hash] = 0
+	}
 	for _, r := range f.rows {
 		claimed[r.share]++
-		others[r.share]++
-	}
-	for _, key := range report.Recalled {
-		others[key.Range-1] -= l.perKey[key.Range-1]
+		if n, ok := brought[r.key]; ok {
+			brought[r.key] = n + 1
+		} else {
+			others[r.share]++
+		}
+		if r.key != 0 && r.dead == "" {
+			k.hold(k.of(l.topics[r.share]), r)
+		}
 	}
 	for _, r := range report.Reached {
 		i := r.Range - 1
@@ -209,11 +233,11 @@ func (k *keyed) update(l scan, report scanReport, f found, now time.Time) (all b
 			part.end = position{timeOf(*r.At), r.ID}
 		}
 		if !part.step {
-			p.full, p.others = !part.last, others[i] > int(l.limits[i])/2
+			p.full, p.others, p.scarce = !part.last, others[i] > int(l.limits[i])/2, others[i] <= int(l.limits[i])/recallPart
 			if p.full {
 				p.spread = min(max(1, float64(r.Scanned)/float64(max(1, others[i]))), maxScanAhead)
 			}
-		} else if in := float64(claimed[i]) / float64(l.limits[i]); in < 1 {
+		} else if in := float64(others[i]) / float64(l.limits[i]); in < 1 {
 			took := now.Sub(l.at)
 			inVain := time.Duration((1 - in) * float64(min(took, p.lastStep, passDebt)))
 			p.nextStep = now.Add(max(stepEvery, passShare*inVain))
@@ -222,15 +246,18 @@ func (k *keyed) update(l scan, report scanReport, f found, now time.Time) (all b
 		p.reached(part, affordable, l.began, now)
 	}
 	for i, hash := range l.keys {
-		k.of(l.topics[l.keyRanges[i]-1]).missed(hash, now)
+		k.of(l.topics[l.keyRanges[i]-1]).missed(hash, l.at, now)
 	}
 	for _, key := range report.Recalled {
 		delete(k.of(l.topics[key.Range-1]).keys, key.Hash) // one that has more was passed
 	}
 	for _, key := range report.Passed {
-		k.of(l.topics[key.Range-1]).remember(key.Hash, now)
+		k.of(l.topics[key.Range-1]).remember(key.Hash, 2*brought[key.Hash], l.at, now)
 	}
-	return !slices.ContainsFunc(l.topics, func(topic string) bool { return k.of(topic).seen.Before(l.began) })
+	return !slices.ContainsFunc(l.topics, func(topic string) bool {
+		p := k.of(topic)
+		return p.seen.Before(l.began) && !p.waitsForOwn()
+	})
 }
 
 // stretch is the part of a topic that one scan covered.
@@ -258,6 +285,10 @@ func (p *passage) reached(s stretch, affordable bool, began, now time.Time) {
 	if !s.last || s.found {
 		return
 	}
+	if p.waitsForOwn() {
+		p.seen = now
+		return
+	}
 	p.nextPass = now // in this claim, or the next
 	if affordable && p.passedAt.Before(began) {
 		p.nextStep = now
@@ -266,8 +297,8 @@ func (p *passage) reached(s stretch, affordable bool, began, now time.Time) {
 	}
 }
 
-// missed records that the first row of a remembered key was not free.
-func (p *passage) missed(hash int64, now time.Time) {
+// missed records that the first row of a remembered key was not free at a time.
+func (p *passage) missed(hash int64, at, now time.Time) {
 	r, ok := p.keys[hash]
 	if !ok { // another claim got it
 		return
@@ -275,27 +306,28 @@ func (p *passage) missed(hash int64, now time.Time) {
 	r.wait *= 2
 	if r.wait > recallUntil {
 		delete(p.keys, hash)
+		delete(p.held, hash) // the outcome of one may never be written
 		return
 	}
-	r.at = now.Add(r.wait)
+	r.at = p.again(hash, r.wait, at, now)
 	p.keys[hash] = r
 }
 
-// remember records that a scan met a blocked row of a key.
-func (p *passage) remember(hash int64, now time.Time) {
+// remember records that a scan met a blocked row of a key at a time. It may have so many rows.
+func (p *passage) remember(hash int64, rows int, at, now time.Time) {
 	if _, ok := p.keys[hash]; !ok && len(p.keys) < recallKeys {
-		p.keys[hash] = recall{now.Add(recallAfter), recallAfter}
+		p.keys[hash] = recall{p.again(hash, recallAfter, at, now), recallAfter, rows}
 	}
 }
 
-// behind reports whether rows of the topics are known to wait for others.
-func (k *keyed) keysWaiting(shares []dispatcher.Share) bool {
+// keysWaiting are the topics of which rows are known to wait for others.
+func (k *keyed) keysWaiting(shares []dispatcher.Share) (topics []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, share := range shares {
 		if p, ok := k.byTopic[share.Topic]; ok && len(p.keys) > 0 {
-			return true
+			topics = append(topics, share.Topic)
 		}
 	}
-	return false
+	return topics
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
-func newKeyed() *keyed { return &keyed{byTopic: map[string]*passage{}} }
+func newKeyed() *keyed { return &keyed{byTopic: map[string]*passage{}, rows: map[uuid.UUID]heldRow{}} }
 
 // reach is what a statement reports of its first range.
 func reach(at time.Time) (t scanReport) {
@@ -150,7 +150,7 @@ func TestClaimsAreDenseAfterAFullOne(t *testing.T) {
 			k.update(l, report, found{at: now, rows: make([]row, test.rows)}, now)
 		}
 		if test.passed {
-			k.byTopic["orders"].remember(1, now.Add(-time.Minute))
+			k.byTopic["orders"].remember(1, 0, now.Add(-time.Minute), now.Add(-time.Minute))
 		}
 		if k.turn = now; test.turn {
 			k.turn = now.Add(-recallEvery)
@@ -205,9 +205,9 @@ func TestRecallsGetASmallShare(t *testing.T) {
 		p := k.byTopic["orders"]
 		p.others, k.turn = test.others, now
 		for key := range test.keys {
-			p.remember(int64(key), now.Add(-time.Minute))
+			p.remember(int64(key), 0, now, now.Add(-time.Minute))
 		}
-		p.remember(-1, now) // not due
+		p.remember(-1, 0, now, now) // not due
 		if test.others {
 			if l := k.next(shares, 100, search{}, now); len(l.keys) > 0 {
 				t.Errorf("%+v: %d keys are read again before their turn", test, len(l.keys))
@@ -247,8 +247,8 @@ func TestAllIsSeenFromTheFront(t *testing.T) {
 	p := k.byTopic["orders"]
 	p.floor, p.passing, p.nextPass = position{at: now.Add(-time.Minute)}, false, now.Add(time.Hour)
 	p.full = true
-	p.remember(hot, now)
-	p.remember(hot, now)
+	p.remember(hot, 0, now, now)
+	p.remember(hot, 0, now, now)
 	first := search{began: now}
 	look(first, nil, false, false)
 	front := microsOf(now.Add(-time.Hour))
@@ -274,4 +274,33 @@ func TestScanReportsOfTwoStatementsAreMerged(t *testing.T) {
 	}
 	need.That(t, len(all.Reached) == 1 && all.Reached[0].Scanned == 10 && all.Followed && slices.Equal(all.Passed, []reportedKey{{1, 1}, {1, 2}}) && slices.Equal(all.Recalled, []reportedKey{{1, 1}}),
 		"put together: %+v", all)
+}
+
+// A key that waits for rows which this worker holds is read as soon as the last of them is written back, and not before. One whose
+// outcome is never written is forgotten.
+//
+// CONTRACT: C-50
+func TestKeyIsReadWhenItsRowsAreWrittenBack(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	k := newKeyed()
+	shares := []dispatcher.Share{{Topic: "orders", Limit: 500}}
+	read := func(after time.Duration) int { return len(k.next(shares, 100, search{}, now.Add(after)).keys) }
+	held := []row{{key: 7, event: &dispatcher.Event{ID: uuid.New(), LeaseNumber: 3}}, {key: 7, event: &dispatcher.Event{ID: uuid.New(), LeaseNumber: 3}}}
+	pass := func(rows ...row) {
+		var report scanReport
+		need.OK(t, json.Unmarshal([]byte(`{"reached": [{"range": 1}], "passed": [{"range": 1, "key_hash": 7}]}`), &report))
+		need.That(t, k.update(k.next(shares, 100, search{began: now}, now), report, found{at: now, rows: rows}, now), "a claim would search on although rows wait for its own")
+	}
+	pass(held...)
+	need.That(t, read(recallUntil/2) == 0, "a key is read while this worker holds rows of it")
+	k.written([]dispatcher.Lease{held[0].event.Lease(), {ID: held[1].event.ID, Number: 2}})
+	need.That(t, read(recallUntil/2) == 0, "it is read before the last one is written, or for a lease of before")
+	k.written([]dispatcher.Lease{held[1].event.Lease()})
+	need.That(t, read(time.Since(now)) == 1, "it is not read at once when all are written")
+	pass(held...)
+	for n := range 20 {
+		k.byTopic["orders"].missed(7, now, now.Add(time.Duration(n)*recallUntil))
+	}
+	need.That(t, len(k.byTopic["orders"].keys) == 0 && !k.byTopic["orders"].waitsForOwn(), "a key whose row has no outcome is remembered for ever")
 }

@@ -19,12 +19,18 @@ import (
 
 // Ack implements [dispatcher.Store]. The error is the database's.
 func (s *Store) Ack(ctx context.Context, leases []dispatcher.Lease) ([]dispatcher.Lease, error) {
-	return s.write(ctx, "ack", s.sql["ack"], leases)
+	lost, err := s.write(ctx, "ack", s.sql["ack"], leases)
+	if err == nil {
+		s.keyed.written(leases)
+	}
+	return lost, err
 }
 
 // Extend implements [dispatcher.Store]. The error is the database's.
 func (s *Store) Extend(ctx context.Context, leases []dispatcher.Lease, lease time.Duration) ([]dispatcher.Lease, error) {
-	return s.write(ctx, "extend", s.sql["extend"], leases, lease)
+	lost, err := s.write(ctx, "extend", s.sql["extend"], leases, lease)
+	s.keyed.written(lost)
+	return lost, err
 }
 
 // Begin implements [dispatcher.Store]. The error is the database's.
@@ -45,7 +51,11 @@ func (s *Store) Release(ctx context.Context, returns []dispatcher.Return) (lost 
 		held.set(i, r.Lease)
 		texts[i], delays[i] = storable(r.Error, maxError), r.Delay
 	}
-	return s.writeEach(ctx, "release", relaxed, s.sql["release"], []any{held.ids, held.numbers, pgUUID(s.worker), delays, texts})
+	lost, err = s.writeEach(ctx, "release", relaxed, s.sql["release"], []any{held.ids, held.numbers, pgUUID(s.worker), delays, texts})
+	if err == nil {
+		s.keyed.written(held.leases)
+	}
+	return lost, err
 }
 
 // write runs a statement on leases, all in one transaction, and returns those that it did not find
@@ -103,6 +113,9 @@ func (s *Store) Nack(ctx context.Context, failures []dispatcher.Failure) (lost [
 		}
 	}
 	lost, err = s.writeEach(ctx, "nack", settings, s.sql["nack"], []any{held.ids, held.numbers, pgUUID(s.worker), texts, delays, reasons, causes, responses})
+	if err == nil {
+		s.keyed.written(held.leases)
+	}
 	if len(lost) > 0 && settings != relaxed {
 		return s.reallyLost(ctx, lost, failures), nil
 	}
@@ -126,15 +139,20 @@ func (s *Store) reallyLost(ctx context.Context, lost []dispatcher.Lease, failure
 	return still
 }
 
-// held are leases as two arrays of a statement.
+// held are leases, and the same as two arrays of a statement.
 type held struct {
+	leases  []dispatcher.Lease
 	ids     []pgtype.UUID
 	numbers []int64
 }
 
-func newHeld(n int) held { return held{make([]pgtype.UUID, n), make([]int64, n)} }
+func newHeld(n int) held {
+	return held{make([]dispatcher.Lease, n), make([]pgtype.UUID, n), make([]int64, n)}
+}
 
-func (h held) set(i int, l dispatcher.Lease) { h.ids[i], h.numbers[i] = pgUUID(l.ID), l.Number }
+func (h held) set(i int, l dispatcher.Lease) {
+	h.leases[i], h.ids[i], h.numbers[i] = l, pgUUID(l.ID), l.Number
+}
 
 // writeEach runs a statement that takes something else for each lease, and returns the leases that it did
 // not find held.

@@ -89,7 +89,7 @@ func New(pool *pgxpool.Pool, opts Options) *Store {
 		sql:       sql,
 		fair:      opts.Fair, dispatcher: opts.Dispatcher,
 		floors: floors{byTopic: map[string]floor{}},
-		keyed:  keyed{byTopic: map[string]*passage{}},
+		keyed:  keyed{byTopic: map[string]*passage{}, rows: map[uuid.UUID]heldRow{}},
 		turns:  turns{after: map[string]uuid.UUID{}},
 	}
 }

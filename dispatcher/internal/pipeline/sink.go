@@ -33,16 +33,14 @@ func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
 		return s.Sink.Deliver(ctx, batch)
 	}
 	since := time.Now()
-	errs := make([]error, len(batch))
 	ready, at := make([]*dispatcher.Event, 0, len(batch)), make([]int, 0, len(batch))
-	for i, e := range batch {
+	errs := dispatcher.InOrder(batch, func(i int, e *dispatcher.Event) error {
 		passed, err := s.pass(ctx, since, e)
-		if err != nil {
-			errs[i] = err
-			continue
+		if err == nil {
+			ready, at = append(ready, passed), append(at, i)
 		}
-		ready, at = append(ready, passed), append(at, i)
-	}
+		return err
+	})
 	if len(ready) == 0 {
 		return errs
 	}
@@ -56,6 +54,9 @@ func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) []error {
 	}
 	return errs
 }
+
+// KeepsOrder implements [dispatcher.Ordered]: an event that is behind one which does not pass is not handed on.
+func (s *sink) KeepsOrder() bool { return dispatcher.KeepsOrder(s.Sink) }
 
 func (s *sink) concerns(batch []*dispatcher.Event) bool {
 	if s.pipeline.message != nil {

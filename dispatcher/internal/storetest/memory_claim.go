@@ -129,7 +129,9 @@ func (m *Memory) candidates(out *dispatcher.Claimed, req dispatcher.ClaimRequest
 			}
 			dead := due && r.spent(req) != ""
 			if k.ended || !due || k.n == req.Keys.PerKey || dead && k.n > 0 {
-				out.KeysWaiting = out.KeysWaiting || due
+				if due && !slices.Contains(out.KeysWaiting, share.Topic) {
+					out.KeysWaiting = append(out.KeysWaiting, share.Topic)
+				}
 				k.ended = true
 				continue
 			}

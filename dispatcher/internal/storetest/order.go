@@ -59,7 +59,7 @@ func orderHeads(r rig) {
 	rest := r.keyed("b", "", "")
 	first := r.ordered(r.store, 10, dispatcher.KeyOrder{PerKey: 2}, lease)
 	r.wantIDs("first claim", first.Events, a[0], a[1], rest[0], rest[1], rest[2])
-	if !first.KeysWaiting {
+	if len(first.KeysWaiting) == 0 {
 		r.Error("the claim does not report that rows of a wait")
 	}
 	for _, store := range []dispatcher.Store{r.store, r.other} {

@@ -35,6 +35,9 @@ type sink struct {
 	fixed  trace.SpanStartEventOption // the attributes that every span has
 }
 
+// KeepsOrder implements [dispatcher.Ordered]: events are handed on as they come.
+func (s *sink) KeepsOrder() bool { return dispatcher.KeepsOrder(s.Sink) }
+
 // w3c reads and writes the headers traceparent and tracestate.
 var w3c propagation.TraceContext
 

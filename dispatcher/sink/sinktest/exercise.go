@@ -132,9 +132,12 @@ func exerciseRefused(t *testing.T, d Destination) {
 		return
 	}
 	batch := events(3)
+	if dispatcher.KeepsOrder(d.Sink) && d.Sink.BatchSize() >= len(batch) {
+		batch[2].PartitionKey, batch[2].Behind = batch[1].Key(), true
+	}
 	d.Refuse(batch[1].ID)
 	var arrived []*dispatcher.Event
-	for chunk := range slices.Chunk(batch, min(d.Sink.BatchSize(), 3)) {
+	for chunk := range slices.Chunk(batch, min(d.Sink.BatchSize(), len(batch))) {
 		errs := deliver(t, t.Context(), d, chunk)
 		for i, e := range chunk {
 			refused := e == batch[1]
@@ -143,6 +146,9 @@ func exerciseRefused(t *testing.T, d Destination) {
 				t.Errorf("a refused event got nil")
 			case refused && dispatcher.IsUnavailable(errs[i]):
 				t.Errorf("a refused event is its own failure, but the error is Unavailable: %v", errs[i])
+			case e.Behind && errs[i] == nil:
+				t.Errorf("an event behind a refused one of its key got nil, and the sink says that it keeps the order")
+			case e.Behind:
 			case !refused && errs[i] != nil:
 				t.Errorf("an event next to a refused one failed: %v", errs[i])
 			case !refused:

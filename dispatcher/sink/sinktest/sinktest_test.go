@@ -45,6 +45,7 @@ func TestExerciseNotices(t *testing.T) {
 		"forgets an attribute":  "TestExerciseBroken/Attributes",
 		"adds an attribute":     "TestExerciseBroken/Attributes",
 		"results reversed":      "TestExerciseBroken/Refused",
+		"forgets the order":     "TestExerciseBroken/Refused",
 		"refusal unavailable":   "TestExerciseBroken/Refused",
 		"quotes the payload":    "TestExerciseBroken/Refused",
 		"ignores ctx":           "TestExerciseBroken/Cancelled",
@@ -221,6 +222,8 @@ func (b *breakable) Deliver(ctx context.Context, batch []*dispatcher.Event) (err
 }
 
 var errMissing = errors.New("the place is missing; create it")
+
+func (b *breakable) KeepsOrder() bool { return b.broken == "forgets the order" }
 
 func (b *breakable) Probe(ctx context.Context) error {
 	switch b.broken {

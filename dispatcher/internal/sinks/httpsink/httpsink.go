@@ -96,12 +96,11 @@ func (s *sink) deliver(ctx context.Context, to target, events []*dispatcher.Even
 			return slices.Repeat([]error{err}, len(events))
 		}
 	}
-	errs := make([]error, len(events))
-	for i := range events {
-		errs[i] = s.post(ctx, to, events[i:i+1])
-	}
-	return errs
+	return dispatcher.InOrder(events, func(i int, _ *dispatcher.Event) error { return s.post(ctx, to, events[i:i+1]) })
 }
+
+// KeepsOrder implements [dispatcher.Ordered]: one request has all events of a batch, in their order, but with routes.
+func (s *sink) KeepsOrder() bool { return s.route == nil }
 
 // credentials are what the files say of who we are.
 type credentials struct {

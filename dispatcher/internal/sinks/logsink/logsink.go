@@ -37,16 +37,16 @@ type sink struct {
 // Deliver writes a line for each event.
 func (s *sink) Deliver(ctx context.Context, batch []*dispatcher.Event) (errs []error) {
 	defer reason.Classify("log", &errs)
-	errs = make([]error, len(batch))
-	for i, e := range batch {
+	return dispatcher.InOrder(batch, func(_ int, e *dispatcher.Event) error {
 		if err := ctx.Err(); err != nil {
-			errs[i] = fmt.Errorf("the delivery was interrupted: %w", err)
-			continue
+			return fmt.Errorf("the delivery was interrupted: %w", err)
 		}
-		errs[i] = s.deliver(e)
-	}
-	return errs
+		return s.deliver(e)
+	})
 }
+
+// KeepsOrder implements [dispatcher.Ordered]: lines are written one by one.
+func (*sink) KeepsOrder() bool { return true }
 
 func (s *sink) deliver(e *dispatcher.Event) error {
 	line, err := s.line(e)
