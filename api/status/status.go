@@ -128,7 +128,7 @@ type Link struct {
 	// Message is a sentence with the cause and the remedy. Empty when reachable.
 	Message string    `json:"message,omitempty" brief:"400"`
 	Since   time.Time `json:"since,omitzero"`
-	// Stopped is true of a database that refuses to lease any event: nothing is delivered.
+	// Stopped is true of a database that responds, and refuses to lease any event, or connections: nothing is delivered.
 	Stopped bool `json:"stopped,omitempty"`
 	// EventID is the event that the database refused to lease last.
 	EventID string `json:"eventID,omitempty" brief:"-"`

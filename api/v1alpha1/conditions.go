@@ -66,7 +66,7 @@ const (
 	// True: Connected.
 	// False: AuthenticationFailed, PermissionDenied, CertificateInvalid, DatabaseNotFound, ConnectionFailed;
 	// OutcomesRefused (the database responds, and refuses the outcomes of some events by a trigger, a check or a
-	// missing right; the others are delivered); ClaimsRefused (likewise, and refuses to lease some events, or any).
+	// missing right; the others are delivered); ClaimsRefused (likewise, and refuses to lease some events, or any); TooFewConnections.
 	// Unknown: NotObserved.
 	SourceReachableCondition = "SourceReachable"
 
@@ -257,6 +257,7 @@ const (
 	ReasonConsumersNotVerified     = "ConsumersNotVerified"
 	ReasonOutcomesRefused          = "OutcomesRefused"
 	ReasonClaimsRefused            = "ClaimsRefused"
+	ReasonTooFewConnections        = "TooFewConnections"
 	ReasonCallsStuck               = "CallsStuck"
 	ReasonAvailable                = "Available"
 	ReasonPartlyAvailable          = "PartlyAvailable"

@@ -152,7 +152,7 @@ func sourceReachable(seen observed) metav1.Condition {
 	switch {
 	case seen.left != nil, seen.podStatus != nil && seen.podStatus.Source.State == status.Reachable:
 		return kstatus.Condition(kind, metav1.ConditionTrue, api.ReasonConnected, "The database is reached.")
-	case seen.podStatus != nil && seen.podStatus.Source.State == status.Unreachable:
+	case seen.podStatus != nil && seen.podStatus.Source.State != status.Unknown:
 		return kstatus.Condition(kind, metav1.ConditionFalse, cmp.Or(seen.podStatus.Source.Reason, api.ReasonConnectionFailed), seen.podStatus.Source.Message)
 	}
 	return kstatus.Condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, "The Job's pod has not reported it yet.")

@@ -110,8 +110,9 @@ func worstSchema(statuses []status.Status) (reason, message string) {
 // linkReasons are the reasons that a pod may give for each condition; another one is replaced by
 // ConnectionFailed.
 var linkReasons = map[string][]string{
-	api.SourceReachableCondition: {api.ReasonAuthenticationFailed, api.ReasonPermissionDenied, api.ReasonCertificateInvalid, api.ReasonDatabaseNotFound},
-	api.SinkReachableCondition:   {api.ReasonAuthenticationFailed, api.ReasonCertificateInvalid, api.ReasonCallsStuck},
+	api.SourceReachableCondition: {api.ReasonAuthenticationFailed, api.ReasonPermissionDenied, api.ReasonCertificateInvalid, api.ReasonDatabaseNotFound,
+		api.ReasonOutcomesRefused, api.ReasonClaimsRefused, api.ReasonTooFewConnections},
+	api.SinkReachableCondition: {api.ReasonAuthenticationFailed, api.ReasonCertificateInvalid, api.ReasonCallsStuck},
 }
 
 func sourceReachable(o observed) metav1.Condition {
@@ -141,11 +142,7 @@ func linkReachable(o observed, kind, connected string, link func(status.Status) 
 		return condition(kind, metav1.ConditionUnknown, api.ReasonNotTried, "No dispatcher has tried the destination yet.")
 	case at.State == status.Unknown:
 		return condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, "No dispatcher has tried the database yet.")
-	case at.State == status.Refusing && kind == api.SourceReachableCondition && at.Reason == status.ClaimsRefused:
-		return condition(kind, metav1.ConditionFalse, api.ReasonClaimsRefused, at.Message)
-	case at.State == status.Refusing && kind == api.SourceReachableCondition:
-		return condition(kind, metav1.ConditionFalse, api.ReasonOutcomesRefused, at.Message)
-	case at.State == status.Refusing:
+	case at.State == status.Refusing && kind == api.SinkReachableCondition:
 		return condition(kind, metav1.ConditionFalse, api.ReasonRefusing, at.Message)
 	case slices.Contains(linkReasons[kind], at.Reason):
 		return condition(kind, metav1.ConditionFalse, at.Reason, at.Message)

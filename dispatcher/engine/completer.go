@@ -280,13 +280,13 @@ func (c *completer) deadLettered(d dispatcher.DeadEvent, why string) {
 		"attempts", d.Attempts, "reason", d.Reason, "group", d.Fingerprint, "error", why)
 }
 
-// leasesLost reports rows that another worker has taken over. It is not a failure (CONTRACT C-23).
+// leasesLost reports rows that another worker has taken over, or that were deleted. It is not a failure (CONTRACT C-23).
 func (c *completer) leasesLost(n int, refused string) {
 	c.mu.Lock()
 	c.done.Lost += n
 	c.mu.Unlock()
 	c.obs.LeaseLost(n)
-	c.log.Warn("leases were lost; other workers have the rows, or an earlier try was written after all",
+	c.log.Warn("leases were lost; other workers have the rows, the rows were deleted, or an earlier try was written after all",
 		"rows", n, "refused", refused)
 }
 

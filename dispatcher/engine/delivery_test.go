@@ -365,7 +365,7 @@ func TestDatabaseTroubleIsWaitedForAndNamed(t *testing.T) {
 			conn, err := pgx.Connect(t.Context(), modest)
 			need.OK(t, err)
 			return func() { _ = conn.Close(context.Background()) }
-		}, `too many connections for role "modest"; raise the server's max_connections or the login's connection limit`},
+		}, `too many connections for role "modest"; raise the login's connection limit to 4`},
 		{"no login for a while", modest, func() func() {
 			pgtest.Exec(r, `alter role modest nologin`)
 			return func() { pgtest.Exec(r, `alter role modest login`) }

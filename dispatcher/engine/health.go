@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -52,7 +53,11 @@ func (h *health) sourceFailed(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if setLink(&h.source, err) {
-		h.log.Warn("the database is unreachable; waiting for it", "error", err)
+		what := "the database is unreachable; waiting for it"
+		if server := (interface{ SQLState() string })(nil); errors.As(err, &server) && server.SQLState() == "53300" {
+			what = "the database allows this login too few connections; waiting for one"
+		}
+		h.log.Warn(what, "error", err)
 	}
 }
 

@@ -148,6 +148,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	d.SetRateShare(0, time.Time{}) // until the second heartbeat
 	running, ended := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() { d.heartbeat(running, d.info()) })
+	group.Go(func() { d.setRight(running) })
 	err := d.Dispatcher.Run(ctx)
 	ended()
 	cancel()

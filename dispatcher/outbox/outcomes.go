@@ -176,3 +176,19 @@ func (d *Dispatcher) heartbeat(ctx context.Context, w pgstore.WorkerInfo) {
 		d.log.Debug("this worker's row in outbox_workers was not removed", "error", err)
 	}
 }
+
+// setRight has events due that a clock which was ahead made late, now and then until ctx ends (CONTRACT C-3).
+func (d *Dispatcher) setRight(ctx context.Context) {
+	look := time.NewTicker(heartbeatEvery)
+	defer look.Stop()
+	for {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return
+		}
+		if err := d.store.SetRight(ctx, d.cfg.Topics); err != nil {
+			d.log.Debug("events that a clock which was ahead made late were not looked for", "error", err)
+		}
+	}
+}

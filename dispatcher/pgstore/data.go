@@ -19,6 +19,8 @@ const (
 	// oddRows is how many rows of a topic are looked at from each end for odd times, and oddNamed how many are named.
 	oddRows  = 1000
 	oddNamed = 5
+	// aheadRows is how many rows of all topics are looked at from each end for those that a clock which was ahead made late.
+	aheadRows = 5000
 )
 
 // Data looks at the data of the outbox: how the deliveries of a dispatcher end, and rows that no worker serves. Of
@@ -102,4 +104,16 @@ func (s *Store) OddTimes(ctx context.Context, topics []string) (odd []OddTime, n
 		return err
 	})
 	return odd, n, err
+}
+
+// SetRight has rows of the topics, none for all, due now that were enqueued without a delay by a clock which was ahead (CONTRACT
+// C-3). It looks at a bounded number of rows that are due later: those that are due first and last. The error is the database's.
+func (s *Store) SetRight(ctx context.Context, topics []string) (err error) {
+	if len(topics) == 0 {
+		if topics, err = s.Topics(ctx); err != nil {
+			return err
+		}
+	}
+	none := func(pgx.Rows) error { return nil }
+	return s.run(ctx, "set right what a clock made late", relaxed, s.sql["set_right"], []any{s.namespace, topics, aheadRows / max(1, min(len(topics), 100))}, none)
 }

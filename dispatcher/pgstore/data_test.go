@@ -254,6 +254,34 @@ func TestOddTimesHarmTheirRowsAlone(t *testing.T) {
 	need.Want(t, nil, "%v", need.Err(store.Depth(t.Context(), nil)))
 }
 
+// What a clock that was ahead made late is due, if its producer did not delay it; also where it was leased then, and behind many
+// rows that wait rightly.
+// CONTRACT: C-3
+func TestRowOfAClockAheadIsDue(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Migrated(t))
+	pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, payload, created_at, next_attempt_at, status, locked_by, locked_until, updated_at, aggregate_id)
+		select gen_random_uuid(), 'shop', 'orders', '{}', created, due, status, worker, worker_until, case when worker is null then now() else worker_until end, what
+		from (values ('ahead', now() + interval '1 hour', now() + interval '1 hour', 'pending', null::uuid, null::timestamptz),
+			('ahead and leased', now() + interval '1 hour', now() + interval '1 hour', 'processing', gen_random_uuid(), now() + interval '61 minutes'),
+			('ahead and delayed', now() + interval '1 hour', now() + interval '2 hours', 'pending', null, null),
+			('delayed', now(), now() + interval '1 hour', 'pending', null, null),
+			('a moment ahead', now() + interval '50 seconds', now() + interval '50 seconds', 'pending', null, null)) as made (what, created, due, status, worker, worker_until)`)
+	pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, payload, next_attempt_at) select gen_random_uuid(), 'shop', 'orders', '{}', now() + n * interval '0.5 seconds' + interval '2 minutes' from generate_series(1, 6000) as n`)
+	store := o.Store("shop", uuid.New()).(*pgstore.Store)
+	need.OK(t, store.SetRight(t.Context(), []string{"others"}))
+	claimed, err := store.Claim(t.Context(), share("orders", 10))
+	need.That(t, err == nil && len(claimed.Events) == 0, "claimed %d, %v before anything was set right", len(claimed.Events), err)
+	need.OK(t, store.SetRight(t.Context(), nil))
+	var got []string
+	claimed, err = store.Claim(t.Context(), share("orders", 10))
+	for _, e := range claimed.Events {
+		got = append(got, e.AggregateID)
+	}
+	slices.Sort(got)
+	need.That(t, err == nil && slices.Equal(got, []string{"ahead", "ahead and leased"}), "claimed %q, %v", got, err)
+}
+
 // A lease that was given by a clock which was an hour ahead is over, and named until then. One of a worker with a longer
 // lease than this one's is not, nor one that was given by hand for ever, which is named.
 // CONTRACT: C-3, C-20

@@ -25,6 +25,8 @@ const (
 	DatabaseNotFound = "DatabaseNotFound"
 	// CertificateInvalid: the server's certificate is not trusted, or caFile is not usable.
 	CertificateInvalid = "CertificateInvalid"
+	// TooFewConnections: the server responds, and allows the login, or all, no more connections.
+	TooFewConnections = "TooFewConnections"
 	// ConnectionFailed: everything else, such as no server, no response, or one that shuts down.
 	ConnectionFailed = "ConnectionFailed"
 )
@@ -156,7 +158,7 @@ func classifyCode(code string) (reason, remedy string) {
 	case readOnly:
 		return ConnectionFailed, readOnlyRemedy
 	case "53300":
-		return ConnectionFailed, "raise the server's max_connections or the login's connection limit, or use a connection pooler"
+		return TooFewConnections, "raise the login's connection limit to 4 at least for each process (alter role), or the server's max_connections, or use a connection pooler"
 	case "53100":
 		return ConnectionFailed, "free space on the server's disk, or enlarge it"
 	case "57014":

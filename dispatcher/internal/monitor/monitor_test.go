@@ -96,6 +96,9 @@ func TestReadyzNamesTheCause(t *testing.T) {
 		"wrong password": {func(s *dispatcher.Snapshot) {
 			s.Source = down(&pgconn.PgError{Code: "28P01", Message: "password authentication failed"})
 		}, "database: AuthenticationFailed: the database: password authentication failed; correct the user and the password, or the server's pg_hba.conf"},
+		"too few connections": {func(s *dispatcher.Snapshot) {
+			s.Source = down(&pgconn.PgError{Code: "53300", Message: "too many connections for role"})
+		}, "database: TooFewConnections: the database: too many connections for role; raise the login's connection limit to 4 at least for each process (alter role), or the server's max_connections, or use a connection pooler"},
 		"no schema": {func(s *dispatcher.Snapshot) {
 			s.Schema = dispatcher.Schema{State: dispatcher.SchemaMissing, Required: 1, Message: "run migrate up"}
 		}, "schema: Missing: run migrate up"},

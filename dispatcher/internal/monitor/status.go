@@ -151,7 +151,9 @@ func source(s dispatcher.Snapshot) status.Link {
 	link := status.Link{State: state(s.Source), Since: s.Source.Since}
 	switch {
 	case link.State == status.Unreachable:
-		link.Reason, link.Message = database.Classify(s.Source.Err)
+		if link.Reason, link.Message = database.Classify(s.Source.Err); link.Reason == database.TooFewConnections { // it responds
+			link.State, link.Stopped = status.Refusing, true
+		}
 	case link.State == status.Reachable && state(s.Claims) == status.Unreachable:
 		return refusedClaims(s)
 	case link.State == status.Reachable && state(s.Outcomes) == status.Unreachable:

@@ -32,6 +32,35 @@ where what is not null
 order by topic, id
 limit $4::integer
 
+-- name: set_right
+-- Has rows due now that a clock which was ahead created, and that their producers did not delay: they are due at their
+-- creation, or before. A row that another transaction has locked is for the next look.
+-- $1 namespace; $2 topics; $3 most rows of each to look at from each end of what is due later.
+with ahead as materialized (
+    select event.id
+    from unnest($2::text[]) as live (topic)
+    cross join lateral (
+        (
+            select id, next_attempt_at, created_at from outbox.outbox_events
+            where live and namespace = $1::text and topic = live.topic and next_attempt_at > now() + interval '1 minute'
+            order by next_attempt_at, id
+            limit $3::integer
+        )
+        union
+        (
+            select id, next_attempt_at, created_at from outbox.outbox_events
+            where live and namespace = $1::text and topic = live.topic and next_attempt_at > now() + interval '1 minute'
+            order by next_attempt_at desc, id desc
+            limit $3::integer
+        )
+    ) as event
+    where event.created_at > now() + interval '1 minute' and event.next_attempt_at <= event.created_at
+),
+locked as materialized (
+    select id from outbox.outbox_events where id = any (array(select id from ahead)) for update skip locked
+)
+update outbox.outbox_events set next_attempt_at = now() where id = any (array(select id from locked))
+
 -- name: oldest_transaction
 -- Lists what keeps vacuum from removing rows of this database that are gone: whatever may still look
 -- at them. since is null where the server does not show it; then mark stays the same for as long as
