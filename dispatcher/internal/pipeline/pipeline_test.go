@@ -155,6 +155,10 @@ func TestInvalidEventIsDeadAndTheRestIsDelivered(t *testing.T) {
 		t.Errorf("it arrived without its attributes: %+v", arrived[0])
 	}
 	need.That(t, string(batch[0].Payload) == string(original.Payload) && arrived[0] != batch[0], "the engine's own event was changed")
+	behind := []*dispatcher.Event{event("Placed", `{"total": -1}`), event("", `{}`), event("", `{}`)}
+	behind[0].PartitionKey, behind[2].PartitionKey, behind[2].Behind = "key", "key", true
+	errs = s.Deliver(t.Context(), behind)
+	need.That(t, errors.Is(errs[2], dispatcher.ErrBehind) && errs[1] == nil && len(inner.Events()) == 3, "an event behind an invalid one of its key: %v; %d arrived", errs[2], len(inner.Events()))
 	need.That(t, s.BatchSize() == 10 && s.Probe(t.Context()) == nil && s.Close(t.Context()) == nil, "the sink behind is hidden")
 }
 
