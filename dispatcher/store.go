@@ -58,9 +58,9 @@ type Store interface {
 	// It fails when the store cannot be reached.
 	Topics(ctx context.Context) ([]string, error)
 
-	// Depth counts the backlog of the topics; none means all. It is cheap at any backlog: exact
-	// up to DepthCap per count (pending and processing together), an estimate marked as such above
-	// it (CONTRACT C-96). It fails when the store cannot be reached.
+	// Depth counts the backlog of the topics; none means all. It is cheap at any backlog and any number of topics: a count is
+	// exact up to DepthCap, where many are large up to an equal part of 20,000 rows for all, and an estimate marked as such
+	// above it (CONTRACT C-96). It fails when the store cannot be reached.
 	Depth(ctx context.Context, topics []string) (Depth, error)
 
 	// Schema compares the schema's version with the one this store needs.
@@ -68,7 +68,7 @@ type Store interface {
 	Schema(ctx context.Context) (Schema, error)
 }
 
-// DepthCap is the count up to which [Store.Depth] is exact.
+// DepthCap is the count up to which [Store.Depth] is exact, unless too many are as large.
 const DepthCap = 10_000
 
 // ClaimRequest says what to claim.
@@ -216,7 +216,7 @@ type DeadGroup struct {
 	Topic       string
 	Reason      DeadReason
 	Cause       Cause
-	// Count is exact up to DepthCap; with more than two groups, up to 20,000 divided by their number. An estimate has two digits that count.
+	// Count is exact up to DepthCap; with several groups, up to an equal part of what a look still reads. An estimate has two digits that count.
 	Count Count
 	// Since is when the first of them became dead, and Last the last one.
 	Since, Last time.Time
@@ -240,16 +240,14 @@ type BlockedKey struct {
 // TopicDepth is the backlog of one topic.
 type TopicDepth struct {
 	Topic string
-	// Pending are due now; Scheduled are due later; Processing are leased; Dead are those with
-	// an open dead letter.
+	// Pending wait: they are due now, or wait for a retry. Scheduled were delayed by their producers, and were never due.
+	// Processing are leased; Dead are those with an open dead letter.
 	Pending, Scheduled, Processing, Dead Count
-	// Retrying counts the rows of Scheduled that wait for a retry after a failure. The others were delayed by their
-	// producers.
+	// Retrying counts the rows of Pending that are not due now.
 	Retrying Count
-	// OldestPending is the creation time of the pending row that is due first. Zero for none.
+	// OldestPending is when the row that has waited for longest was due first, of those that are pending or leased: at its
+	// creation, after its producer's delay, or at its replay. Zero for none.
 	OldestPending time.Time
-	// DueSince is when that row became due: later than its creation where it was delayed, or failed. Zero for none.
-	DueSince time.Time
 }
 
 // Count is a number of rows, exact unless it says otherwise.

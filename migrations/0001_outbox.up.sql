@@ -34,7 +34,9 @@ create table outbox_events (
     headers         jsonb       not null default '{}',
     payload         jsonb       not null,
 
-    -- From here on, what transitions change. Fixed-width columns first, so that nothing is padded.
+    -- From here on, what transitions change. Fixed-width columns first, so that nothing is padded. What the others never
+    -- change, and a replay does, is the first of them: it adds nothing to their WAL.
+    first_due_at    timestamptz,
     next_attempt_at timestamptz not null default now(),
     updated_at      timestamptz not null default now(),
     locked_until    timestamptz,
@@ -75,6 +77,7 @@ comment on column outbox_events.seq is 'Order of insertion. It has gaps that fil
 comment on column outbox_events.key_hash is 'Hash of the ordering key: partition_key, else aggregate_id, of its namespace and topic. Null for none.';
 comment on column outbox_events.aggregate_sequence is 'The number of the event in its aggregate, from 1 without gaps, when its producer requested one. Null: it did not.';
 comment on column outbox_events.size_bytes is 'Size of payload and headers as text, these without their braces: what the event takes in a dispatcher''s memory.';
+comment on column outbox_events.first_due_at is 'When the row was due first: its producer delayed it until then, or a person replayed it then. Null: at created_at.';
 comment on column outbox_events.next_attempt_at is 'When the row may be claimed. The one field that schedules a retry.';
 comment on column outbox_events.attempts is 'The part of the retry budget that is used up: rises at a claim, falls when a claim is given back, is 0 again after a replay.';
 comment on column outbox_events.lease is 'The number of the last claim of this row: it guards every write-back, and is published as the fencing token.';

@@ -206,7 +206,7 @@ begin
     back as (
         update outbox_events as event
         set status = 'pending', dead_reason = null, last_error = null, failures = null, fault_since = null, attempts = 0,
-            next_attempt_at = now(), updated_at = now()
+            first_due_at = now(), next_attempt_at = now(), updated_at = now()
         from dead_letters where event.id = dead_letters.event_id and event.status = 'dead'
         returning dead_letters.id
     ),

@@ -11,21 +11,26 @@ as $$
         hashtextextended(p_topic, hashtextextended(p_namespace, 0)))
 $$;
 
--- outbox_values fills key_hash and size_bytes in a row that comes without them.
+-- outbox_values fills key_hash and size_bytes in a row that comes without them, and first_due_at in one that is new and delayed.
 create function outbox_values() returns trigger
 language plpgsql
 security definer
 set search_path from current
 as $$
 begin
-    new.key_hash   := outbox_key_hash(new.namespace, new.topic, new.partition_key, new.aggregate_id);
-    new.size_bytes := octet_length(new.payload::text) + octet_length(new.headers::text) - 2;
+    if new.size_bytes is null then
+        new.key_hash   := outbox_key_hash(new.namespace, new.topic, new.partition_key, new.aggregate_id);
+        new.size_bytes := octet_length(new.payload::text) + octet_length(new.headers::text) - 2;
+    end if;
+    if new.next_attempt_at > new.created_at and new.attempts = 0 and new.lease = 0 then
+        new.first_due_at := coalesce(new.first_due_at, new.next_attempt_at);
+    end if;
     return new;
 end
 $$;
 
 create trigger outbox_values before insert on outbox_events
-    for each row when (new.size_bytes is null) execute function outbox_values();
+    for each row when (new.size_bytes is null or new.next_attempt_at > new.created_at) execute function outbox_values();
 
 -- enqueue_retry_problem says what is wrong with a row's backoff, or null. The rules are those of a
 -- dispatcher's backoff.

@@ -79,7 +79,7 @@ func TestBatchAddsRowsLikeEnqueue(t *testing.T) {
 						}
 					}
 					const rows = `select string_agg(concat_ws('|', namespace, topic, payload, event_type, aggregate_type, aggregate_id, partition_key,
-						tenant_id, dedupe_key, headers, next_attempt_at - created_at, size_bytes, max_attempts, retry, key_hash, status), e'\n' order by seq)
+						tenant_id, dedupe_key, headers, next_attempt_at - created_at, first_due_at - created_at, size_bytes, max_attempts, retry, key_hash, status), e'\n' order by seq)
 						from outbox.outbox_events`
 					if got, want := pgtest.Value[string](together, rows), pgtest.Value[string](single, rows); got != want {
 						t.Errorf("the batch made the rows\n%s\nwant\n%s", got, want)

@@ -48,7 +48,7 @@ func TestEnqueueFillsEveryColumn(t *testing.T) {
 	d := newDatabase(t, pgtest.Migrated(t))
 	const tenant = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
 	const asText = `select concat_ws('|', namespace, topic, payload, event_type, aggregate_type, aggregate_id, partition_key,
-			tenant_id, dedupe_key, headers, next_attempt_at - created_at, size_bytes, status, attempts, live,
+			tenant_id, dedupe_key, headers, next_attempt_at - created_at, first_due_at - created_at, size_bytes, status, attempts, live,
 			locked_by, locked_until, last_error, dead_reason, updated_at = created_at, seq > 0)
 		from outbox.outbox_events where id = $1`
 	for id, key := range map[string]string{
@@ -58,7 +58,7 @@ func TestEnqueueFillsEveryColumn(t *testing.T) {
 			p_aggregate_type => 'order', p_aggregate_id => '42', p_partition_key => 'p', p_tenant_id => '` + tenant + `',
 			p_dedupe_key => '` + key + `', p_headers => '{"a": "b"}', p_delay => '1 hour', p_id => '` + id + `', p_max_bytes => 8`)
 		need.That(t, full.id.String() == id && full.inserted, "enqueue returned %+v, want %s inserted", full, id)
-		want := `shop|orders|{"n": 1}|OrderPlaced|order|42|p|` + tenant + `|` + key + `|{"a": "b"}|01:00:00|16|pending|0|t|t|t`
+		want := `shop|orders|{"n": 1}|OrderPlaced|order|42|p|` + tenant + `|` + key + `|{"a": "b"}|01:00:00|01:00:00|16|pending|0|t|t|t`
 		want = strings.Replace(want, "||", "|", 1) // no key
 		pgtest.Want[string](d, want, "row is  %s\nwant    %s", asText, full.id)
 	}

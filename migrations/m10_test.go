@@ -257,6 +257,7 @@ func TestM10ViewTakesProcessAfterAndDeletion(t *testing.T) {
 	const isNull = `select process_after is null from m10_recovery.outbox where id = $1`
 	need.That(t, pgtest.Value[bool](worker, isNull, id), "process_after of a new event is not null")
 	pgtest.Exec(worker, `update m10_recovery.outbox set process_after = now() + interval '1 hour' where id = $1`, id)
+	pgtest.Want(d, true, "first_due_at says %v", `select first_due_at = next_attempt_at from outbox.outbox_events where seq = $1`, id)
 	need.Want(t, fmt.Sprint(other, " 0"), "claimed %q, want the event that is due", worker.claim("w", 10))
 	worker.complete(other, "w", true)
 	pgtest.Exec(worker, `update m10_recovery.outbox set process_after = null where id = $1`, id)

@@ -304,19 +304,17 @@ type BlockedKey struct {
 
 // Counts are numbers of rows (CONTRACT C-96).
 type Counts struct {
-	// pending is the number of rows that are due now. Above 10000 it is an estimate.
+	// pending is the number of rows that wait: due now, or for a retry. Above 10000 it is an estimate.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Pending int64 `json:"pending"`
 
-	// scheduled is the number of rows that are due later: delayed by their producer,
-	// or waiting for a retry.
+	// scheduled is the number of rows that their producers delayed, and that were never due.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Scheduled int64 `json:"scheduled"`
 
-	// retrying is the number of scheduled rows that wait for a retry after a failure.
-	// The others were delayed by their producers.
+	// retrying is the number of pending rows that wait for a retry.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Retrying int64 `json:"retrying"`
@@ -335,7 +333,7 @@ type Counts struct {
 	// +optional
 	Estimated bool `json:"estimated,omitempty"`
 
-	// oldestPending is the creation time of the pending row that is due first.
+	// oldestPending is when the row that has waited for longest was due first: pending, waiting for a retry or leased.
 	// +optional
 	OldestPending Time `json:"oldestPending,omitzero"`
 }

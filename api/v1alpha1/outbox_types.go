@@ -148,7 +148,7 @@ type NamespaceBacklog struct {
 	// +kubebuilder:validation:MaxLength=255
 	Namespace string `json:"namespace,omitempty"`
 
-	// pending is the number of rows that are due now.
+	// pending is the number of rows that wait: due now, or for a retry.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Pending int64 `json:"pending"`
@@ -158,7 +158,7 @@ type NamespaceBacklog struct {
 	// +kubebuilder:validation:Minimum=0
 	Dead int64 `json:"dead"`
 
-	// oldestPending is the creation time of the pending row that is due first.
+	// oldestPending is when the row that has waited for longest was due first.
 	// +optional
 	OldestPending status.Time `json:"oldestPending,omitzero"`
 }

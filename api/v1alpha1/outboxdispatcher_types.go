@@ -15,9 +15,9 @@ import (
 // +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.selector
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
-// +kubebuilder:printcolumn:name="Pending",type=integer,JSONPath=`.status.pending`,description="Rows due now; an estimate above 10,000"
+// +kubebuilder:printcolumn:name="Pending",type=integer,JSONPath=`.status.pending`,description="Rows that wait: due now, or for a retry; an estimate above 10,000"
 // +kubebuilder:printcolumn:name="Dead",type=integer,JSONPath=`.status.dead`,description="Unresolved dead rows"
-// +kubebuilder:printcolumn:name="Oldest",type=date,JSONPath=`.status.oldestPending`,description="Age of the pending row that is due first"
+// +kubebuilder:printcolumn:name="Oldest",type=date,JSONPath=`.status.oldestPending`,description="How long the row that has waited for longest has waited since it was due first"
 // +kubebuilder:printcolumn:name="ETA",type=string,JSONPath=`.status.eta`,description="When the pending rows are delivered at this pace; empty when none waits for long, or it is not known"
 // +kubebuilder:printcolumn:name="Estimated",type=boolean,JSONPath=`.status.estimated`,description="Whether a count is an estimate, as one above 10,000 is"
 // +kubebuilder:printcolumn:name="Pods",type=string,JSONPath=`.status.pods`,description="Dispatcher pods that are ready, of those that are wanted"
@@ -25,7 +25,7 @@ import (
 // +kubebuilder:printcolumn:name="Sink",type=string,JSONPath=`.status.sink`,priority=1
 // +kubebuilder:printcolumn:name="Outbox",type=string,JSONPath=`.spec.namespace`,priority=1,description="The outbox namespace, not the Kubernetes one"
 // +kubebuilder:printcolumn:name="Topics",type=string,JSONPath=`.spec.topics`,priority=1,description="Empty means all"
-// +kubebuilder:printcolumn:name="Scheduled",type=integer,JSONPath=`.status.scheduled`,priority=1,description="Rows due later; an estimate above 10,000"
+// +kubebuilder:printcolumn:name="Scheduled",type=integer,JSONPath=`.status.scheduled`,priority=1,description="Rows that their producers delayed, and that were never due; an estimate above 10,000"
 // +kubebuilder:printcolumn:name="Processing",type=integer,JSONPath=`.status.processing`,priority=1,description="Rows that dispatchers have claimed"
 // +kubebuilder:printcolumn:name="Blocked",type=integer,JSONPath=`.status.blockedKeys`,priority=1,description="Keys that wait behind a dead row, with onDead Block"
 // +kubebuilder:printcolumn:name="Limited By",type=string,JSONPath=`.status.limitedBy`,priority=1,description="What keeps the pods from delivering more"

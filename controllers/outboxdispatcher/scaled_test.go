@@ -27,7 +27,7 @@ func running() observed {
 	for i := range o.statuses {
 		s := &o.statuses[i]
 		s.State, s.DeliveredPerSecond, s.LimitedBy = "Running", 40, "Concurrency"
-		s.Backlog.Counts = status.Counts{Pending: 300, Processing: 20, Retrying: 7, Scheduled: 50}
+		s.Backlog.Counts = status.Counts{Pending: 300, Processing: 27, Retrying: 7, Scheduled: 50}
 	}
 	return o
 }

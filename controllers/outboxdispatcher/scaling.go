@@ -121,7 +121,7 @@ func sample(o observed, now time.Time) scaling.Sample {
 	x.Held = o.obd.Spec.State == spec.Paused || x.Replicas == 0 || o.deployment.Status.UpdatedReplicas != o.deployment.Status.Replicas
 	x.Settled = complete(o.deployment, o.obd) && o.deployment.Status.AvailableReplicas >= x.Replicas && 10*len(o.statuses) >= 9*int(x.Replicas)
 	if b := o.backlog(); b != nil && 2*len(o.statuses) >= int(x.Replicas) {
-		x.Counted, x.Pending, x.Live = b.ObservedAt, b.Pending, b.Pending+b.Processing+b.Retrying
+		x.Counted, x.Pending, x.Live = b.ObservedAt, b.Pending, b.Pending+b.Processing
 	}
 	for _, s := range o.statuses {
 		x.Delivered += s.DeliveredPerSecond

@@ -298,45 +298,6 @@ func (p planned) explain(sql string) plan {
 	return out[0].Plan
 }
 
-// Every count is exact up to the cap, and an estimate that says so from there on.
-// CONTRACT: C-96
-func TestDepthIsExactUpToItsCap(t *testing.T) {
-	t.Parallel()
-	o := newOutbox(t, pgtest.Migrated(t))
-	const n = dispatcher.DepthCap
-	o.fill(n, "pending", "scheduled")
-	pgtest.Exec(o, `update outbox.outbox_events set next_attempt_at = now() + interval '1 hour' where topic = 'scheduled'`)
-	pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts)
-		select gen_random_uuid(), 'shop', 'dead', 'poison_message', 1 from generate_series(1, $1::integer)`, n)
-	pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts, resolution, resolved_at, resolved_by)
-		select gen_random_uuid(), 'shop', 'dead', 'poison_message', 1, 'replayed', now(), 'me' from generate_series(1, 1000)`)
-	o.wantCounts(0, false)
-
-	o.fill(2*n, "pending", "scheduled")
-	pgtest.Exec(o, `update outbox.outbox_events set next_attempt_at = now() + interval '1 hour' where topic = 'scheduled'`)
-	pgtest.Exec(o, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts)
-		select gen_random_uuid(), 'shop', 'dead', 'poison_message', 1 from generate_series(1, $1::integer)`, 2*n)
-	o.wantCounts(2*n/10, true)
-}
-
-// wantCounts checks each count against SQL. It may be off by so much.
-func (o outbox) wantCounts(off int64, estimated bool) {
-	o.Helper()
-	depth, err := o.Store("shop", uuid.New()).Depth(o.Context(), nil)
-	need.OK(o, err)
-	got := map[string]dispatcher.TopicDepth{}
-	for _, d := range depth.Topics {
-		got[d.Topic] = d
-	}
-	for topic, count := range map[string]dispatcher.Count{
-		"pending": got["pending"].Pending, "scheduled": got["scheduled"].Scheduled, "dead": got["dead"].Dead,
-	} {
-		want := pgtest.Value[int64](o, `select (select count(*) from outbox.outbox_events where topic = $1)
-			+ (select count(*) from outbox.outbox_dead_letters where topic = $1 and resolution is null)`, topic)
-		need.That(o, count.Estimated == estimated && max(count.N-want, want-count.N) <= off, "%s is %+v, want %d, estimated: %t", topic, count, want, estimated)
-	}
-}
-
 // A dispatcher's rights are enough, and the size grows with the table. CONTRACT: C-95
 func TestSizesGrowWithTheTable(t *testing.T) {
 	t.Parallel()
@@ -387,7 +348,6 @@ func TestStatementsKeepTheirPlansAmongAMillionRows(t *testing.T) {
 	need.That(t, neighbour.buffers() <= alone.buffers()+3,
 		"a claim reads %d buffers next to a million rows of another topic, and %d without them", neighbour.buffers(), alone.buffers())
 	p.wantExpiredCheap()
-	p.wantDepth("big")
 	p.markDead("after", million)
 	dead := p.claim("after", 100)
 	t.Logf("claim of 100: %d buffers (%.1f ms) among %d rows of its topic that are not due, and as many delivered", dead.buffers(), dead.millis, million)
@@ -451,27 +411,10 @@ func (p planned) wantExpiredCheap() {
 	p.ack("big")
 }
 
-// wantDepth: a count of any backlog reads a bounded number of pages, and is about right.
-// CONTRACT: C-96
-func (p planned) wantDepth(topic string) {
-	p.Helper()
-	store := p.Store("shop", uuid.New())
-	exact := pgtest.Value[int64](p.outbox, `select count(*) from outbox.outbox_events where topic = $1 and status = 'pending'`, topic)
-	before := p.blocks()
-	depth, err := store.Depth(p.Context(), []string{topic})
-	need.OK(p, err)
-	blocks := p.blocks() - before
-	got := depth.Topics[0].Pending
-	p.Logf("depth of %d pending: %d, estimated %t, with %d buffers", exact, got.N, got.Estimated, blocks)
-	off := max(got.N-exact, exact-got.N)
-	need.That(p, got.Estimated && off <= exact/10, "depth says %+v pending of %d", got, exact)
-	need.That(p, blocks <= 3*dispatcher.DepthCap, "depth read %d buffers", blocks)
-}
-
-// blocks is how many buffers of the events and their indexes this connection has read.
+// blocks is how many buffers of the events, the dead letters and their indexes this connection has read.
 func (p planned) blocks() int64 {
 	p.Helper()
 	pgtest.HandIn(p, p.Pool)
-	return pgtest.Value[int64](p.outbox, `select heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit
-		from pg_statio_user_tables where relid = 'outbox.outbox_events'::regclass`)
+	return pgtest.Value[int64](p.outbox, `select sum(heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit)::bigint
+		from pg_statio_user_tables where relid in ('outbox.outbox_events'::regclass, 'outbox.outbox_dead_letters'::regclass)`)
 }

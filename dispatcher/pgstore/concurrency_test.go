@@ -162,8 +162,8 @@ func TestWrongClockOfAWorkerChangesNothing(t *testing.T) {
 			}
 		}
 		depth, err := store.Depth(t.Context(), nil)
-		need.That(t, err == nil && len(depth.Topics) == 1 && depth.Topics[0].Pending.N == 1 && depth.Topics[0].Scheduled.N == 1,
-			"depth is %+v, %v, want 1 pending and 1 scheduled", depth, err)
+		need.That(t, err == nil && len(depth.Topics) == 1 && depth.Topics[0].Pending.N == 2 && depth.Topics[0].Retrying.N == 1,
+			"depth is %+v, %v, want 2 pending, of which 1 waits for a retry", depth, err)
 	})
 	to := o.Now()
 	between := func(what string, at time.Time, delay time.Duration) {
@@ -238,7 +238,7 @@ func useAll(t *testing.T, store dispatcher.Store) {
 	check(t, "Depth", err)
 	one := dispatcher.Count{N: 1}
 	d := depth.Topics[0]
-	need.That(t, slices.Equal(topics, []string{"a"}) && schema.State == dispatcher.SchemaReady && d.Pending == one && d.Scheduled == one && d.Processing.N == 2 && d.Dead == one,
+	need.That(t, slices.Equal(topics, []string{"a"}) && schema.State == dispatcher.SchemaReady && d.Pending.N == 2 && d.Retrying == one && d.Processing.N == 2 && d.Dead == one,
 		"topics %v, schema %+v, depth %+v", topics, schema, d)
 	req.Keys = &dispatcher.KeyOrder{PerKey: 2, BlockOnDead: true}
 	claimed, err = store.Claim(ctx, req)

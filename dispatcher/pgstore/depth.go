@@ -9,12 +9,21 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// samplePages is how many pages of a table an estimate reads.
-const samplePages = 500
+const (
+	// mostPages is about how many pages one look at the backlog reads, whatever the number of topics (CONTRACT C-96): each row
+	// that is counted is one, and topicPages lead to the rows of a topic. An estimate reads samplePages of a table. Where a
+	// statement takes longer than in lookSettings, a look reads fewer, leastPages at least.
+	mostPages    = 20_000
+	leastPages   = mostPages / 16
+	topicPages   = 16
+	samplePages  = mostPages / 40
+	lookSettings = durable + `, set_config('statement_timeout', '3000', true)`
+)
 
 // Topics implements [dispatcher.Store]. The error is the database's.
 func (s *Store) Topics(ctx context.Context) ([]string, error) {
@@ -46,78 +55,103 @@ func (s *Store) Depth(ctx context.Context, topics []string) (depth dispatcher.De
 		err = s.wrap("count the backlog", s.pool.QueryRow(ctx, "select now()").Scan(&depth.ObservedAt))
 		return depth, err
 	}
-	for _, add := range []func(context.Context, *dispatcher.Depth) error{
-		func(ctx context.Context, depth *dispatcher.Depth) error { return s.count(ctx, topics, depth) },
-		s.groups, s.estimate, s.blocked,
-	} {
-		if err := add(ctx, &depth); err != nil {
-			return dispatcher.Depth{}, err
+	for pages := cmp.Or(s.pages.Load(), mostPages); ; pages /= 4 {
+		if depth, err = s.depthWithin(ctx, topics, int(pages)); err == nil {
+			s.pages.Store(min(mostPages, pages+pages/8))
 		}
+		if !dispatcher.IsTooSlow(err) || ctx.Err() != nil || pages/4 < leastPages {
+			return depth, err
+		}
+		s.pages.Store(pages / 4)
 	}
-	return depth, nil
 }
 
-// count counts each topic up to the cap and one.
-func (s *Store) count(ctx context.Context, topics []string, depth *dispatcher.Depth) error {
-	args := []any{s.namespace, topics, dispatcher.DepthCap}
-	return s.run(ctx, "count the backlog", durable, s.sql["depth"], args, func(rows pgx.Rows) error {
-		depth.Topics = nil
-		var t dispatcher.TopicDepth
-		var oldest, dueSince *time.Time
-		_, err := pgx.ForEachRow(rows, []any{&t.Topic, &t.Pending.N, &t.Processing.N, &t.Scheduled.N, &t.Retrying.N, &t.Dead.N, &oldest, &dueSince, &depth.ObservedAt}, func() error {
-			t.OldestPending, t.DueSince = time.Time{}, time.Time{}
-			if oldest != nil {
-				t.OldestPending, t.DueSince = *oldest, *dueSince
-			}
-			depth.Topics = append(depth.Topics, t)
-			return nil
+// depthWithin is a Depth that reads so many pages.
+func (s *Store) depthWithin(ctx context.Context, topics []string, pages int) (depth dispatcher.Depth, err error) {
+	left, err := s.count(ctx, topics, pages, &depth)
+	if err == nil {
+		err = s.groups(ctx, max(left, pages/10), &depth)
+	}
+	if err == nil {
+		err = s.estimate(ctx, pages*samplePages/mostPages, &depth)
+	}
+	if err == nil {
+		err = s.blocked(ctx, pages/10, &depth)
+	}
+	return depth, err
+}
+
+// count counts some rows of each topic, and then those that have more: each count has an equal part of the pages that are left,
+// up to the cap. It returns how many are left in the end.
+func (s *Store) count(ctx context.Context, topics []string, pages int, depth *dispatcher.Depth) (left int, err error) {
+	left = pages - 2*topicPages*len(topics)
+	depth.Topics = make([]dispatcher.TopicDepth, len(topics))
+	more, part, most := topics, max(1, left/(16*len(topics))), int64(0)
+	for err == nil && len(more) > 0 && min(part, dispatcher.DepthCap) > int(most) {
+		most = min(int64(part), dispatcher.DepthCap)
+		cuts, again := 0, 0
+		err = s.run(ctx, "count the backlog", lookSettings, s.sql["depth"], []any{s.namespace, more, most}, func(rows pgx.Rows) error {
+			more, cuts, again = nil, 0, 0
+			var t dispatcher.TopicDepth
+			var due, later, dead int64
+			var first pgtype.Timestamptz
+			_, err := pgx.ForEachRow(rows, []any{&t.Topic, &due, &later, &dead, &t.Processing.N, &t.Scheduled.N, &first, &depth.ObservedAt}, func() error {
+				t.Retrying.N, t.Dead.N, t.OldestPending = later-t.Scheduled.N, dead, first.Time
+				t.Pending.N = due - t.Processing.N + t.Retrying.N
+				t.Processing.Estimated, t.Retrying.Estimated, t.Dead.Estimated = due > most, later > most, dead > most
+				t.Scheduled.Estimated, t.Pending.Estimated = later > most, due > most || later > most
+				depth.Topics[slices.Index(topics, t.Topic)] = t
+				left -= int(due + later + dead)
+				if max(due, later, dead) > most {
+					more, again = append(more, t.Topic), again+int(due+later+dead)
+				}
+				cuts += int(due/(most+1) + later/(most+1) + dead/(most+1))
+				return nil
+			})
+			return err
 		})
-		return err
-	})
+		part = (left - again) / max(1, cuts)
+	}
+	return left, err
 }
 
-// estimate replaces the counts that ran into the cap. What was counted is their lower bound.
-func (s *Store) estimate(ctx context.Context, depth *dispatcher.Depth) error {
+// estimate replaces the counts that were cut. What was counted is their lower bound.
+func (s *Store) estimate(ctx context.Context, pages int, depth *dispatcher.Depth) error {
 	events, dead := map[string]*dispatcher.TopicDepth{}, map[string]*dispatcher.TopicDepth{}
 	for i := range depth.Topics {
 		d := &depth.Topics[i]
-		if d.Pending.N+d.Processing.N > dispatcher.DepthCap {
-			d.Pending.Estimated, d.Processing.Estimated = true, true
+		if d.Pending.Estimated {
 			events[d.Topic] = d
 		}
-		if d.Scheduled.N > dispatcher.DepthCap {
-			d.Scheduled.Estimated, d.Retrying.Estimated = true, true
-			events[d.Topic] = d
-		}
-		if d.Dead.N > dispatcher.DepthCap {
-			d.Dead.Estimated = true
-			dead[d.Topic] = d
-		}
-		if slices.ContainsFunc(depth.Groups, func(g dispatcher.DeadGroup) bool { return g.Topic == d.Topic && g.Count.Estimated }) {
+		if d.Dead.Estimated || slices.ContainsFunc(depth.Groups, func(g dispatcher.DeadGroup) bool { return g.Topic == d.Topic && g.Count.Estimated }) {
 			dead[d.Topic] = d
 		}
 	}
 	var topic string
-	var n, scheduled, retrying int64
-	err := s.sample(ctx, s.sql["sample_events"], events, []any{&topic, &n, &scheduled, &retrying}, func() {
+	var waiting, scheduled, retrying int64
+	var first pgtype.Timestamptz
+	err := s.sample(ctx, s.sql["sample_events"], pages, events, []any{&topic, &waiting, &scheduled, &retrying, &first}, func() {
 		d := events[topic]
-		raise(&d.Pending, n-d.Processing.N)
+		raise(&d.Pending, waiting-d.Processing.N)
 		raise(&d.Scheduled, scheduled)
 		raise(&d.Retrying, retrying)
+		if first.Valid && (d.OldestPending.IsZero() || first.Time.Before(d.OldestPending)) {
+			d.OldestPending = first.Time
+		}
 	})
 	if err != nil {
 		return err
 	}
-	return s.estimateDead(ctx, depth, dead)
+	return s.estimateDead(ctx, pages, depth, dead)
 }
 
 // estimateDead does so for dead letters: those of topics, and of their groups.
-func (s *Store) estimateDead(ctx context.Context, depth *dispatcher.Depth, dead map[string]*dispatcher.TopicDepth) error {
+func (s *Store) estimateDead(ctx context.Context, pages int, depth *dispatcher.Depth, dead map[string]*dispatcher.TopicDepth) error {
 	type group struct{ topic, fingerprint string }
 	var one group
 	var n int64
 	topics, groups := map[string]int64{}, map[group]int64{}
-	err := s.sample(ctx, s.sql["sample_dead"], dead, []any{&one.topic, &one.fingerprint, &n}, func() {
+	err := s.sample(ctx, s.sql["sample_dead"], pages, dead, []any{&one.topic, &one.fingerprint, &n}, func() {
 		topics[one.topic] += n
 		groups[one] = n
 	})
@@ -136,12 +170,12 @@ func (s *Store) estimateDead(ctx context.Context, depth *dispatcher.Depth, dead 
 }
 
 // sample runs a sampling statement for the topics, if there are any.
-func (s *Store) sample(ctx context.Context, sql string, depths map[string]*dispatcher.TopicDepth, targets []any, each func()) error {
+func (s *Store) sample(ctx context.Context, sql string, pages int, depths map[string]*dispatcher.TopicDepth, targets []any, each func()) error {
 	if len(depths) == 0 {
 		return nil
 	}
 	topics := slices.Collect(maps.Keys(depths))
-	return s.run(ctx, "estimate the backlog", durable, sql, []any{s.namespace, topics, samplePages}, func(rows pgx.Rows) error {
+	return s.run(ctx, "estimate the backlog", lookSettings, sql, []any{s.namespace, topics, pages}, func(rows pgx.Rows) error {
 		_, err := pgx.ForEachRow(rows, targets, func() error {
 			each()
 			return nil
@@ -173,16 +207,14 @@ func (s *Store) Sizes(ctx context.Context) (map[string]int64, error) {
 }
 
 const (
-	// mostGroups is how many groups of dead letters are looked at, and groupRecords about how many of their
-	// records are counted: the count is repeated every few seconds.
-	mostGroups   = 1000
-	groupRecords = 2 * dispatcher.DepthCap
+	// mostGroups is how many groups of dead letters are looked at.
+	mostGroups = 1000
 	// maxSample is the length in bytes to which the error of a group's sample is cut.
 	maxSample = 200
 )
 
-// groups finds the groups of the topics that have dead letters, if there are any.
-func (s *Store) groups(ctx context.Context, depth *dispatcher.Depth) error {
+// groups finds the groups of the topics that have dead letters, if there are any, and counts about so many records.
+func (s *Store) groups(ctx context.Context, records int, depth *dispatcher.Depth) error {
 	var topics []string
 	for _, t := range depth.Topics {
 		if t.Dead.N > 0 {
@@ -192,8 +224,8 @@ func (s *Store) groups(ctx context.Context, depth *dispatcher.Depth) error {
 	if len(topics) == 0 {
 		return nil
 	}
-	args := []any{s.namespace, topics, mostGroups, dispatcher.DepthCap, groupRecords, dispatcher.GroupsListed}
-	return s.run(ctx, "find the groups of dead letters", durable, s.sql["groups"], args, func(rows pgx.Rows) error {
+	args := []any{s.namespace, topics, mostGroups, dispatcher.DepthCap, records, dispatcher.GroupsListed}
+	return s.run(ctx, "find the groups of dead letters", lookSettings, s.sql["groups"], args, func(rows pgx.Rows) error {
 		depth.Groups = nil
 		var g dispatcher.DeadGroup
 		_, err := pgx.ForEachRow(rows, []any{&g.Topic, &g.Fingerprint, &g.Count.N, &g.Count.Estimated, &g.Since, &g.Last, (*string)(&g.Reason),

@@ -161,12 +161,9 @@ func (l scan) then() search {
 	return l.search
 }
 
-// blockedDeadLetters is how many open dead letters of a topic are read for the keys that they block.
-const blockedDeadLetters = 1000
-
-// blocked adds the keys that have rows behind a dead letter to a depth. It runs no query when there is no
-// dead letter, which is most of the time.
-func (s *Store) blocked(ctx context.Context, depth *dispatcher.Depth) error {
+// blocked adds the keys that have rows behind a dead letter to a depth, and reads about so many dead letters, up to 1,000 of a
+// topic. It runs no query when there is no dead letter, which is most of the time.
+func (s *Store) blocked(ctx context.Context, records int, depth *dispatcher.Depth) error {
 	var topics []string
 	for _, d := range depth.Topics {
 		if d.Dead.N > 0 {
@@ -176,8 +173,8 @@ func (s *Store) blocked(ctx context.Context, depth *dispatcher.Depth) error {
 	if len(topics) == 0 {
 		return nil
 	}
-	args := []any{s.namespace, topics, blockedDeadLetters, dispatcher.BlockedListed}
-	return s.run(ctx, "find the blocked keys", durable, s.sql["blocked"], args, func(rows pgx.Rows) error {
+	args := []any{s.namespace, topics, max(1, min(1000, records/len(topics))), dispatcher.BlockedListed}
+	return s.run(ctx, "find the blocked keys", lookSettings, s.sql["blocked"], args, func(rows pgx.Rows) error {
 		depth.Blocked = nil
 		var k dispatcher.BlockedKey
 		count := &depth.BlockedKeys

@@ -57,6 +57,7 @@ type Store struct {
 	searchFor     time.Duration // of a claim in order per key
 	frontier      frontier
 	holders       holders
+	pages         atomic.Int64 // how many the next look at the backlog reads; 0 for mostPages
 	markDeadAgain atomic.Int64 // when claims may mark rows dead again, in nanoseconds
 }
 

@@ -42,7 +42,8 @@ where e.namespace = '{namespace}' and e.topic = '{topic}' and e.status <> 'dead'
 -- process_after may be set, while the event is not processed, and processed events may be deleted. A rule makes one statement of
 -- it, however many rows there are. Other columns and other rows stay as they are.
 create or replace rule process_after as on update to m10_recovery.outbox do instead
-    update {schema}.outbox_events set next_attempt_at = coalesce(new.process_after, created_at), updated_at = now()
+    update {schema}.outbox_events set next_attempt_at = coalesce(new.process_after, created_at), updated_at = now(),
+        first_due_at = case attempts when 0 then new.process_after else first_due_at end
     where coalesce(live, false) and seq = old.id and namespace = '{namespace}' and topic = '{topic}';
 
 create or replace rule delete_processed as on delete to m10_recovery.outbox do instead

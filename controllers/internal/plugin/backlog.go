@@ -103,9 +103,9 @@ func (r Report) backlogText(out io.Writer) {
 	})
 }
 
-// number is a count, marked where it may be an estimate: one that is above the cap of exact counts.
+// number is a count, marked where it is so large that it may be an estimate.
 func (b Backlog) number(n int64) string {
-	if b.Estimated && n > dispatcher.DepthCap {
+	if b.Estimated && n > dispatcher.DepthCap/2 {
 		return fmt.Sprintf("~%d", n)
 	}
 	return fmt.Sprint(n)

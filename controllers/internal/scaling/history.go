@@ -23,8 +23,8 @@ type Sample struct {
 	At time.Time
 	// Counted is when the rows were counted, on the database's clock. Zero when no pod has reported a count.
 	Counted time.Time
-	// Pending are the rows that are due. Live are those, the leased ones, and those that wait for a retry: a delivery
-	// makes them one less, a failure does not.
+	// Pending are the rows that wait, now or for a retry. Live are those and the leased ones: a delivery makes them one less, a
+	// failure does not.
 	Pending, Live int64
 	// Delivered is what all pods deliver in a second.
 	Delivered float64
@@ -37,7 +37,7 @@ type Sample struct {
 	Limits []Limit
 }
 
-// waits reports whether more rows are due than the pods deliver in a second: they have no rest.
+// waits reports whether more rows wait than the pods deliver in a second: they have no rest.
 func (x Sample) waits() bool { return x.Pending > 0 && float64(x.Pending) >= x.Delivered }
 
 // History is the last samples of one dispatcher. The zero value is ready.
@@ -75,7 +75,7 @@ func (h *History) Old(now time.Time) bool { return len(h.samples) == 0 || now.Su
 type Rates struct {
 	// Arrival is how many rows become due in a second, and Delivered how many are delivered.
 	Arrival, Delivered float64
-	// Pending are the rows that are due.
+	// Pending are the rows that wait.
 	Pending int64
 	// Busy means that the pods have had no rest.
 	Busy bool
@@ -97,7 +97,7 @@ func (h *History) Rates() (r Rates, known bool) {
 	return r, true
 }
 
-// ETA is the time until the due rows are delivered at this pace, such as 4m, 3h or >1d; "never" when they do not become
+// ETA is the time until the pending rows are delivered at this pace, such as 4m, 3h or >1d; "never" when they do not become
 // fewer, and empty when they are delivered within 10 seconds. It is coarse, so that it seldom changes.
 func (r Rates) ETA() string {
 	const soon = 10 // seconds

@@ -33,7 +33,7 @@ the destination: each topic, stream, queue or table that the sink, topics or rou
 also the address that is notified of dead letters. Nothing is changed, and no event is sent. Each check is a line
 that starts with "ok" or "FAIL"; "WARN" does not fail the command.
 
-With --data, check the outbox's rows instead: for how long an event has been due, how many wait for a retry, how
+With --data, check the outbox's rows instead: for how long an event has waited, how many wait for a retry, how
 deliveries ended in the last 5 minutes, what became dead in the last hour, rows that no worker delivers, rows that the
 database refuses to lease (it leases the first one of each topic, and takes that back), rows that differ from the
 journal, and what the table takes on disk, with what retention will keep at the rate of the last hour. It reads by

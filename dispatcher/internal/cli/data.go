@@ -162,32 +162,32 @@ func (r *dataReport) failed() (n int) {
 	return n
 }
 
-// lag counts from when an event became due: one that its producer delayed has not waited before.
+// lag counts from when an event was due first: one that its producer delayed has not waited before.
 func lag(depth dispatcher.Depth) dataCheck {
 	var first dispatcher.TopicDepth
 	for _, t := range depth.Topics {
-		if !t.DueSince.IsZero() && (first.DueSince.IsZero() || t.DueSince.Before(first.DueSince)) {
+		if !t.OldestPending.IsZero() && (first.OldestPending.IsZero() || t.OldestPending.Before(first.OldestPending)) {
 			first = t
 		}
 	}
-	if first.DueSince.IsZero() {
-		return dataCheck{Name: "lag", OK: true, Value: new(0.0), Message: "no event is due"}
+	if first.OldestPending.IsZero() {
+		return dataCheck{Name: "lag", OK: true, Value: new(0.0), Message: "no event waits"}
 	}
-	wait := depth.ObservedAt.Sub(first.DueSince)
+	wait := depth.ObservedAt.Sub(first.OldestPending)
 	return dataCheck{Name: "lag", OK: wait <= maxLag, Value: new(wait.Seconds()),
-		Message: fmt.Sprintf("an event of topic %q has been due for %s", first.Topic, wait.Round(time.Second)),
+		Message: fmt.Sprintf("an event of topic %q has waited for %s", first.Topic, wait.Round(time.Second)),
 		Remedy:  "See whether a dispatcher runs, is not paused, and reaches its destination: its /status, or kubectl outbox status."}
 }
 
 // retrying has no limit: how many retries are too many depends on the destination.
 func retrying(depth dispatcher.Depth) dataCheck {
-	var retrying, scheduled dispatcher.Count
+	var retrying, pending dispatcher.Count
 	for _, t := range depth.Topics {
-		retrying.N, scheduled.N = retrying.N+t.Retrying.N, scheduled.N+t.Scheduled.N
+		retrying.N, pending.N = retrying.N+t.Retrying.N, pending.N+t.Pending.N
 		retrying.Estimated = retrying.Estimated || t.Retrying.Estimated
 	}
 	return dataCheck{Name: "retries", OK: true, Value: new(float64(retrying.N)),
-		Message: fmt.Sprintf("waiting for a retry after a failure: %s, of %d that are due later", number(retrying, "about "), scheduled.N)}
+		Message: fmt.Sprintf("waiting for a retry after a failure: %s, of %d that wait", number(retrying, "about "), pending.N)}
 }
 
 func success(of dispatcher.Outcomes) dataCheck {

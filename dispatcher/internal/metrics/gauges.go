@@ -21,12 +21,12 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	pending     = describe("outbox_pending_events_count", "Rows due now. An estimate above 10,000.", "topic")
-	scheduled   = describe("outbox_scheduled_events", "Rows due later. An estimate above 10,000.", "topic")
-	retrying    = describe("outbox_retrying_events", "Rows due later that wait for a retry after a failure. The other scheduled rows were delayed by their producers. An estimate above 10,000.", "topic")
+	pending     = describe("outbox_pending_events_count", "Rows that wait: due now, or for a retry. An estimate above 10,000.", "topic")
+	scheduled   = describe("outbox_scheduled_events", "Rows that their producers delayed, and that were never due. An estimate above 10,000.", "topic")
+	retrying    = describe("outbox_retrying_events", "Pending rows that wait for a retry after a failure. An estimate above 10,000.", "topic")
 	processing  = describe("outbox_processing_events", "Rows leased by some dispatcher. An estimate above 10,000.", "topic")
 	dead        = describe("outbox_dlq_events_count", "Dead rows with an open dead letter. An estimate above 10,000.", "topic")
-	oldest      = describe("outbox_oldest_pending_age_seconds", "How long the pending row that is due first has been due, when it was counted. A delay that its producer set, and the wait after a failure, come before. 0 for none.", "topic")
+	oldest      = describe("outbox_oldest_pending_age_seconds", "For how long the event that has waited for longest has waited since it was due first, when it was counted: pending, waiting for a retry or leased. A delay that its producer set comes before. 0 for none.", "topic")
 	blockedKeys = describe("outbox_blocked_keys", "Keys whose rows wait behind an open dead letter, with onDead Block.")
 	observedAt  = describe("outbox_backlog_observed_timestamp_seconds", "When the backlog was counted, on the database's clock.")
 	inFlight    = describe("outbox_in_flight_events", "Rows that this process has claimed and not yet written back.")
@@ -153,8 +153,8 @@ func (g *gauges) byLabel(depth *dispatcher.Depth) map[string]counts {
 		c.retrying += float64(t.Retrying.N)
 		c.processing += float64(t.Processing.N)
 		c.dead += float64(t.Dead.N)
-		if !t.DueSince.IsZero() {
-			c.oldest = max(c.oldest, depth.ObservedAt.Sub(t.DueSince).Seconds())
+		if !t.OldestPending.IsZero() {
+			c.oldest = max(c.oldest, depth.ObservedAt.Sub(t.OldestPending).Seconds())
 		}
 		all[label] = c
 	}

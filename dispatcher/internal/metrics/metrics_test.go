@@ -57,7 +57,7 @@ func TestNamesAndValues(t *testing.T) {
 			now := time.UnixMilli(1_700_000_000_500)
 			return &dispatcher.Depth{ObservedAt: now, Topics: []dispatcher.TopicDepth{{
 				Topic: "orders", Pending: dispatcher.Count{N: 5}, Scheduled: dispatcher.Count{N: 6}, Retrying: dispatcher.Count{N: 4},
-				Processing: dispatcher.Count{N: 7}, Dead: dispatcher.Count{N: 8}, OldestPending: now.Add(-time.Hour), DueSince: now.Add(-90 * time.Second),
+				Processing: dispatcher.Count{N: 7}, Dead: dispatcher.Count{N: 8}, OldestPending: now.Add(-90 * time.Second),
 			}}, BlockedKeys: dispatcher.Count{N: 2}}
 		},
 		func() *dispatcher.OldestTransaction {

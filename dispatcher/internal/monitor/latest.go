@@ -95,7 +95,7 @@ func (l *Latest[T]) run(done chan struct{}) {
 var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 const (
-	// countEvery is the shortest time between two counts of the backlog. One costs a millisecond.
+	// countEvery is the shortest time between two counts of the backlog. One reads 20,000 pages at most.
 	countEvery = 2 * time.Second
 	// oldestEvery is the shortest time between two queries for the oldest transaction: those that matter take minutes.
 	oldestEvery = 30 * time.Second

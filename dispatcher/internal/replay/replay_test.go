@@ -30,7 +30,7 @@ func TestReplayPutsTheRowBack(t *testing.T) {
 	r.step(o, 10, 1)
 	r.step(o, 10, 0)
 	need.Want(t, before, "the row was %s and is %s", pgtest.Value[string](r, kept), before)
-	pgtest.Want(r, "(pending,0,,,,,t)", "the row is %s", `select (status, attempts, dead_reason, last_error, failures, locked_by, next_attempt_at <= now())::text from outbox.outbox_events`)
+	pgtest.Want(r, "(pending,0,,,,,t,t)", "the row is %s", `select (status, attempts, dead_reason, last_error, failures, locked_by, next_attempt_at <= now(), first_due_at = next_attempt_at)::text from outbox.outbox_events`)
 	deadLetter := pgtest.Value[string](r, `select (resolution, resolved_by, resolution_reason, replay_id, resolved_at <= now(), error, failures, attempts)::text from outbox.outbox_dead_letters`)
 	want := `(replayed,alice,CHG-812,` + o.ID.String() + `,t,422,"[{""attempt"": 20}]",20)`
 	need.Want(t, want, "the dead letter is %s, want %s", deadLetter)

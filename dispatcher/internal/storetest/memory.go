@@ -52,6 +52,7 @@ type memoryRow struct {
 	size                       int64
 	status, failed, deadReason string
 	due, locked, updated       time.Time
+	firstDue                   time.Time
 	asDue                      time.Time // the place in the order of a claim
 	asID                       uuid.UUID
 	holder                     uuid.UUID
@@ -132,6 +133,9 @@ func (m *Memory) Enqueue(events ...Event) {
 		r := &memoryRow{event: e.Event, status: "pending", due: now.Add(e.Delay), updated: now}
 		if r.event.Seq = m.seq; r.event.CreatedAt.IsZero() {
 			r.event.CreatedAt = now
+		}
+		if r.firstDue = r.event.CreatedAt; r.due.After(r.firstDue) {
+			r.firstDue = r.due
 		}
 		r.size = int64(len(e.Payload) + len(e.RawHeaders))
 		r.unreadable = decode(&r.event, e)

@@ -246,18 +246,19 @@ func (m *Memory) depthOf(topic string, now time.Time, groups map[string]*dispatc
 		if r.event.Topic != topic || r.event.Namespace != m.namespace {
 			continue
 		}
+		waits := r.status == "processing" || r.status == "pending" && !r.firstDue.After(now)
+		if waits && (d.OldestPending.IsZero() || r.firstDue.Before(d.OldestPending)) {
+			d.OldestPending = r.firstDue
+		}
 		switch record := r.open(); {
-		case r.status == "pending" && r.due.After(now):
-			d.Scheduled.N++
-			if r.failed != "" || r.event.Attempt > 0 {
+		case r.status == "processing":
+			d.Processing.N++
+		case waits:
+			if d.Pending.N++; r.due.After(now) {
 				d.Retrying.N++
 			}
 		case r.status == "pending":
-			if d.Pending.N++; d.DueSince.IsZero() || r.due.Before(d.DueSince) {
-				d.DueSince, d.OldestPending = r.due, r.event.CreatedAt
-			}
-		case r.status == "processing":
-			d.Processing.N++
+			d.Scheduled.N++
 		case r.status == "dead" && record != nil:
 			d.Dead.N++
 			g := groups[record.Fingerprint]

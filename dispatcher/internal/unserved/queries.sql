@@ -83,9 +83,9 @@ numbered as (
 ),
 moved as (
     insert into outbox.outbox_events (id, created_at, aggregate_sequence, max_attempts, tenant_id, namespace, topic, event_type,
-        aggregate_type, aggregate_id, partition_key, dedupe_key, retry, headers, payload, next_attempt_at, lease, attempts, failures, last_error)
+        aggregate_type, aggregate_id, partition_key, dedupe_key, retry, headers, payload, first_due_at, next_attempt_at, lease, attempts, failures, last_error)
     select id, created_at, case namespace when $5 then aggregate_sequence else sequence end, max_attempts, tenant_id, $5, $6, event_type,
-        aggregate_type, aggregate_id, partition_key, dedupe_key, retry, headers, payload, next_attempt_at, lease, attempts, failures,
+        aggregate_type, aggregate_id, partition_key, dedupe_key, retry, headers, payload, first_due_at, next_attempt_at, lease, attempts, failures,
         left(format('moved from topic %s of namespace %s by %s: %s', $2::text, $1::text, session_user, $3::text), 1024)
     from gone left join numbered using (id)
     order by seq

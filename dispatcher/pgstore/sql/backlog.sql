@@ -29,29 +29,31 @@ left join outbox.outbox_events as e on e.id = listed.event_id
 order by listed.dead_at, listed.event_id
 
 -- name: depth
--- Counts the backlog of topics, each count up to a cap and one (CONTRACT C-96).
--- $1 namespace; $2 topics; $3 cap.
-select wanted.topic, due.pending, due.processing, scheduled.n, scheduled.retrying, dead.n, oldest.created_at, oldest.next_attempt_at, now()
+-- Counts the backlog of topics, each count up to a number of rows and one (CONTRACT C-96). What is due later waits for a
+-- retry, unless its producer delayed it and it was never due.
+-- $1 namespace; $2 topics; $3 most rows of a count.
+select wanted.topic, due.n, later.n, dead.n, due.processing, later.scheduled, least(due.first, later.first), now()
 from unnest($2::text[]) as wanted (topic)
 cross join lateral (
-    select count(*) filter (where status = 'pending') as pending,
-           count(*) filter (where status = 'processing') as processing
+    select count(*) as n, count(*) filter (where status = 'processing') as processing, min(first) as first
     from (
-        select status from outbox.outbox_events
+        -- Within what every reader has a time for: an adopted row may have been created at -infinity, or in the future.
+        select status, least(greatest(coalesce(first_due_at, created_at), 'epoch'), now()) as first
+        from outbox.outbox_events
         where live and namespace = $1::text and topic = wanted.topic and next_attempt_at <= now()
         order by next_attempt_at, id
         limit $3::integer + 1
     ) as front
 ) as due
 cross join lateral (
-    -- A row that failed has an attempt or, where the attempt was given back, an error.
-    select count(*) as n, count(*) filter (where attempts > 0 or last_error is not null) as retrying
+    select count(*) as n, count(*) filter (where scheduled) as scheduled, min(first) filter (where not scheduled) as first
     from (
-        select attempts, last_error from outbox.outbox_events
+        select coalesce(first_due_at > now(), false) as scheduled, least(greatest(coalesce(first_due_at, created_at), 'epoch'), now()) as first
+        from outbox.outbox_events
         where live and namespace = $1::text and topic = wanted.topic and next_attempt_at > now()
         limit $3::integer + 1
-    ) as later
-) as scheduled
+    ) as behind
+) as later
 cross join lateral (
     select count(*) as n
     from (
@@ -60,20 +62,12 @@ cross join lateral (
         limit $3::integer + 1
     ) as open
 ) as dead
-left join lateral (
-    -- Within what every reader has a time for: an adopted row may be due since -infinity.
-    select least(greatest(created_at, 'epoch'), '9999-12-31') as created_at, greatest(next_attempt_at, 'epoch') as next_attempt_at
-    from outbox.outbox_events
-    where live and namespace = $1::text and topic = wanted.topic and next_attempt_at <= now() and status = 'pending'
-    order by outbox_events.next_attempt_at, id
-    limit 1
-) as oldest on true
 
 -- name: groups
 -- Finds the groups of open dead letters, the largest first. Each group is one look into an index, the
 -- next one after the last, and its records are counted up to a cap (CONTRACT C-96).
--- $1 namespace; $2 topics; $3 most groups to look at; $4 cap of a count; $5 most records to count in all, though a
--- hundred of each group; $6 how many groups to list.
+-- $1 namespace; $2 topics; $3 most groups to look at; $4 cap of a count; $5 most records to count in all, though
+-- ten of each group; $6 how many groups to list.
 with recursive step (topic, fingerprint) as (
     select topic, '' from unnest($2::text[]) as wanted (topic)
     union all
@@ -89,7 +83,7 @@ found as materialized (
     select topic, fingerprint from step where fingerprint <> '' limit $3::integer
 ),
 most as materialized (
-    select greatest(100, least($4::bigint, $5::bigint / count(*))) as records from found having count(*) > 0
+    select greatest(10, least($4::bigint, $5::bigint / count(*))) as records from found having count(*) > 0
 ),
 listed as materialized (
     select found.*, counted.n, counted.n > most.records as cut
@@ -141,7 +135,7 @@ where resolution is null and namespace = $1::text and topic = any ($2::text[])
 group by topic, fingerprint
 
 -- name: sample_events
--- Estimates how many live rows topics have, from some pages of the table, evenly spread.
+-- Estimates how many live rows topics have, from some pages of the table, evenly spread; and when the first of those was due first.
 -- $1 namespace; $2 topics; $3 pages to read.
 with page as materialized (
     select floor((part + random()) * step)::bigint as number, step
@@ -151,12 +145,14 @@ with page as materialized (
     cross join generate_series(0, $3::integer - 1) as part
 )
 select topic,
-       round(max(step) * count(*) filter (where next_attempt_at <= now()))::bigint as due,
-       round(max(step) * count(*) filter (where next_attempt_at > now()))::bigint as scheduled,
-       round(max(step) * count(*) filter (where next_attempt_at > now() and (attempts > 0 or last_error is not null)))::bigint as retrying
+       round(max(step) * count(*) filter (where not scheduled))::bigint as waiting,
+       round(max(step) * count(*) filter (where scheduled))::bigint as scheduled,
+       round(max(step) * count(*) filter (where later and not scheduled))::bigint as retrying,
+       min(first) filter (where not scheduled) as first
 from page
 cross join lateral (
-    select namespace, topic, live, next_attempt_at, attempts, last_error
+    select namespace, topic, live, next_attempt_at > now() as later, next_attempt_at > now() and coalesce(first_due_at > now(), false) as scheduled,
+        least(greatest(coalesce(first_due_at, created_at), 'epoch'), now()) as first
     from outbox.outbox_events
     where ctid >= format('(%s,0)', page.number)::tid and ctid < format('(%s,0)', page.number + 1)::tid
     offset 0 -- keeps the conditions below out of here: an index would be taken for them
