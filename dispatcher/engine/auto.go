@@ -12,10 +12,6 @@ import (
 // Concurrency that finds itself (CONTRACT C-38): with dispatcher.Auto each topic has a pacer. What they may have in all is
 // divided over the live processes.
 
-// mostRequestedWait bounds how long a topic waits when its destination requests it. A topic may have several
-// destinations, and one call in a minute floods none of them.
-const mostRequestedWait = time.Minute
-
 // SetPeers says how many processes of this dispatcher run, this one included: each has an equal part of
 // Config.MaxConcurrency, one call at least. It may be called at any time. Defaults to 1.
 func (d *Dispatcher) SetPeers(live int) {
@@ -63,14 +59,11 @@ func (f *flight) resize() {
 }
 
 // paced notes what a call that ended says of its destination. events are those that the destination took, or refused for
-// their own fault; refusal is its fault, or nil.
-func (f *flight) paced(c call, events int, refusal error, now time.Time) {
+// their own fault; refused says that it reported a fault of its own.
+func (f *flight) paced(c call, events int, refused bool, now time.Time) {
 	t := c.topic
-	if wait := dispatcher.RetryAfterDelay(refusal); wait > 0 && t.breaker.deliveredAt.Before(c.began) {
-		f.waitFor(t, min(wait, mostRequestedWait), now)
-	}
 	if t.calls.pacer != nil && (c.cut == nil || isOverdue(c)) {
-		f.decided(t.calls.pacer.Ended(c.began, c.took, events, refusal != nil, now))
+		f.decided(t.calls.pacer.Ended(c.began, c.took, events, refused, now))
 	}
 }
 

@@ -57,6 +57,8 @@ type breaker struct {
 	run, runCalls int
 	failed        []uuid.UUID
 	failedAt      time.Time
+	tenants       tenants
+	said          pauseSaid
 }
 
 func newBreaker() breaker {
@@ -80,18 +82,35 @@ func (b *breaker) delivered(now time.Time) {
 func (b *breaker) forget() { b.unreachableCalls, b.run, b.runCalls, b.failed = 0, 0, 0, b.failed[:0] }
 
 // refused notes that the destination accepted no event of a call, perhaps by its own fault.
-func (b *breaker) refused(events []uuid.UUID, now time.Time) {
-	b.run += len(events)
+func (b *breaker) refused(events []*dispatcher.Event, now time.Time) {
 	b.runCalls++
 	b.failedAt = now
-	for _, id := range events {
-		if len(b.failed) < refusingEvents && !slices.Contains(b.failed, id) {
-			b.failed = append(b.failed, id)
+	for _, e := range events {
+		if b.run++; b.run == 1 {
+			b.tenants.first, b.tenants.since, b.tenants.several = e.TenantID, now, false
+		}
+		b.tenants.several = b.tenants.several || b.tenants.first != e.TenantID
+		if len(b.failed) < refusingEvents && !slices.Contains(b.failed, e.ID) {
+			b.failed = append(b.failed, e.ID)
 		}
 	}
-	if b.state != dispatcher.BreakerRefusing && b.run >= refusingRun && b.runCalls >= refusingCalls && len(b.failed) >= refusingEvents {
+	if b.state != dispatcher.BreakerRefusing && !b.tenants.ofOne(now) && b.run >= refusingRun && b.runCalls >= refusingCalls && len(b.failed) >= refusingEvents {
 		b.open(dispatcher.BreakerRefusing, now)
 	}
+}
+
+// tenants are those of a run of failures: the first and when it began, whether others have another one, and that of the last
+// success.
+type tenants struct {
+	first, delivered uuid.NullUUID
+	since            time.Time
+	several          bool
+}
+
+// ofOne reports whether the run is all of one tenant, of which nothing was delivered before either. For a minute it is the
+// tenant's fault, and not the destination's: something of another one may be delivered.
+func (t tenants) ofOne(now time.Time) bool {
+	return !t.several && t.first.Valid && t.first != t.delivered && now.Sub(t.since) < time.Minute
 }
 
 // unavailable notes that a call that began then could not reach the destination.

@@ -26,9 +26,9 @@ func TestBreakerFollowsCallsAndProbes(t *testing.T) {
 		do    func(*breaker, time.Time)
 		state dispatcher.BreakerState
 	}
-	events := make([]uuid.UUID, 10)
+	events := make([]*dispatcher.Event, 10)
 	for i := range events {
-		events[i] = uuid.New()
+		events[i] = &dispatcher.Event{ID: uuid.New()}
 	}
 	delivered := func(b *breaker, now time.Time) { b.delivered(now) }
 	gone := func(calls int) func(*breaker, time.Time) {
@@ -56,8 +56,21 @@ func TestBreakerFollowsCallsAndProbes(t *testing.T) {
 	refused := func(times, of int) func(*breaker, time.Time) {
 		return func(b *breaker, now time.Time) {
 			for i := range times {
-				b.refused([]uuid.UUID{events[i%of]}, now)
+				b.refused([]*dispatcher.Event{events[i%of]}, now)
 			}
+		}
+	}
+	ofTenant := func(times int, tenant byte, ago time.Duration) func(*breaker, time.Time) {
+		return func(b *breaker, now time.Time) {
+			for i := range times {
+				b.refused([]*dispatcher.Event{{ID: events[i%10].ID, TenantID: uuid.NullUUID{UUID: uuid.UUID{tenant}, Valid: true}}}, now.Add(-ago))
+			}
+		}
+	}
+	deliveredTo := func(tenant byte) func(*breaker, time.Time) {
+		return func(b *breaker, now time.Time) {
+			b.tenants.delivered = uuid.NullUUID{UUID: uuid.UUID{tenant}, Valid: true}
+			b.delivered(now)
 		}
 	}
 	foundNone := func(b *breaker, now time.Time) { b.foundNone(now) }
@@ -108,6 +121,24 @@ func TestBreakerFollowsCallsAndProbes(t *testing.T) {
 		{"few events say nothing of the destination", []step{
 			{refused(100, refusingEvents-1), dispatcher.BreakerClosed},
 			{refused(refusingEvents, refusingEvents), dispatcher.BreakerRefusing},
+		}},
+		{"a tenant fails, and then another one", []step{
+			{ofTenant(1000, 1, 0), dispatcher.BreakerClosed},
+			{ofTenant(1, 2, 0), dispatcher.BreakerRefusing},
+		}},
+		{"a tenant fails for a minute in which nothing is delivered", []step{
+			{deliveredTo(2), dispatcher.BreakerClosed},
+			{ofTenant(refusingRun, 1, time.Minute), dispatcher.BreakerClosed},
+			{ofTenant(1, 1, 0), dispatcher.BreakerRefusing},
+		}},
+		{"a tenant fails for a minute in which something of another one is delivered", []step{
+			{ofTenant(refusingRun, 1, time.Minute), dispatcher.BreakerClosed},
+			{deliveredTo(2), dispatcher.BreakerClosed},
+			{ofTenant(refusingRun, 1, 0), dispatcher.BreakerClosed},
+		}},
+		{"a tenant fails whose events were delivered", []step{
+			{deliveredTo(1), dispatcher.BreakerClosed},
+			{ofTenant(refusingRun, 1, 0), dispatcher.BreakerRefusing},
 		}},
 		{"refusing, then gone, then refusing, by whole runs", []step{
 			{refused(refusingRun, 5), dispatcher.BreakerRefusing},

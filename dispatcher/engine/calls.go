@@ -39,6 +39,7 @@ type topicCalls struct {
 	waking      bool         // a timer will wake a delivery for rows that gather
 	pacer       *pacer.Pacer // nil without dispatcher.Auto, and before the first call
 	pausedUntil time.Time    // no call begins before: the destination requested it
+	requests    requests     // pauses of its events and tenants
 }
 
 // callTime is the time of calls that a topic uses.
@@ -149,7 +150,7 @@ type callLoad struct {
 	forQuick int // of reserved, for those of them whose calls are short
 	batch    int
 	suspects int // the weight of suspects that may begin
-	unproven   func(now time.Time) int
+	unproven func(now time.Time) int
 }
 
 // allotCalls says how many calls more the topic may have now.
@@ -243,7 +244,7 @@ func (t *topic) rowsOfCall(n, room int, now time.Time, memory []*row) []*row {
 }
 
 // batchLimit is how many rows a call with this one may have.
-func (r *row) batchLimit() int { return cmp.Or(r.maxBatch, math.MaxInt) }
+func (r *row) batchLimit() int { return cmp.Or(r.before.maxBatch, math.MaxInt) }
 
 // reserved is how many of the calls are left to topics without one: an eighth, and none of a single call. Of fewer than eight none
 // is left to quick topics alone.

@@ -105,7 +105,7 @@ func (c *completer) add(results []result) {
 // release gives back rows whose delivery has not begun.
 func (c *completer) release(rows []*row) {
 	c.add(each(rows, func(r *row) result {
-		return result{r, outcome{verb: release, failure: dispatcher.Failure{Lease: r.event.Lease()}}}
+		return result{r, outcome{verb: release, failure: dispatcher.Failure{Lease: r.event.Lease(), Delay: r.wait}}}
 	}))
 }
 

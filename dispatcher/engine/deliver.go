@@ -85,15 +85,19 @@ func (c call) failure(err error) error {
 // judge reports the results of a call's rows to the flight and the observer, and appends what to write back of those
 // that are ours.
 func (r *run) judge(c call, rows []*row, writable []bool, errs []error, out []result) []result {
+	failed := newFault(errs, c.began.Add(c.took))
+	for i, row := range rows {
+		if writable[i] {
+			row.before = r.faults.note(row.event.ID, errs[i], failed)
+		}
+	}
 	paused, flow := r.flight.called(c, rows, writable, errs)
 	r.completer.release(paused)
-	failed := newFault(errs, c.began.Add(c.took))
 	for i, row := range rows {
 		if !writable[i] {
 			continue
 		}
 		e, err := row.event, errs[i]
-		before := r.faults.note(e.ID, err, failed)
 		if err == nil {
 			r.d.cfg.Observer.Delivered(e, row.sinceCreation(c.began), c.took)
 			out = append(out, result{row, outcome{verb: ack}})
@@ -102,7 +106,7 @@ func (r *run) judge(c call, rows []*row, writable []bool, errs []error, out []re
 		err = c.failure(err)
 		o := r.weigh(row, err, evidence{
 			flow:     flow,
-			ownFault: failed.alone(len(rows)) && !flow.paused && flow.topic.After(before.since(row.claimedAt)),
+			ownFault: failed.alone(len(rows)) && flow.delivered(row.before.since(row.claimedAt)),
 			cut:      c.cut != nil,
 		})
 		out = append(out, result{row, o})
@@ -118,6 +122,11 @@ type flow struct {
 	topic, any time.Time
 	paused     bool // the topic, or the destination as a whole
 }
+
+// delivered reports that an event of the topic was delivered after a time, and the topic is not paused. Then a failure of one
+// event since is its own: another was taken. Once does not prove that for what the load causes, which may refuse any event: so only an
+// event that had failed before is left out of what a pacer counts (CONTRACT C-38).
+func (f flow) delivered(after time.Time) bool { return !f.paused && f.topic.After(after) }
 
 // delivering reports that an event of the topic was delivered in the last minute, and the topic is not paused. Then an
 // event whose destination is unreachable is an exception, and no breaker will pause the topic for it.

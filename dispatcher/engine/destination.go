@@ -100,15 +100,15 @@ func (ts *topics) delivered(t *topic, now time.Time) {
 		return
 	}
 	ts.recovered(now)
-	ts.change(t, func() { t.breaker.delivered(now) })
+	ts.change(t, now, func() { t.breaker.delivered(now) })
 	ts.review(nil)
 }
 
 // failed notes a call of which no event was delivered, perhaps by the destination's fault. events are those that
 // it refused; none means that it was unreachable. It reports whether the topic is paused from now on.
-func (ts *topics) failed(t *topic, events []uuid.UUID, err error, began, now time.Time) (pause bool) {
+func (ts *topics) failed(t *topic, events []*dispatcher.Event, err error, began, now time.Time) (pause bool) {
 	t.err = err
-	pause = ts.change(t, func() {
+	pause = ts.change(t, now, func() {
 		if len(events) == 0 {
 			t.breaker.unavailable(began, now)
 		} else {
@@ -128,33 +128,53 @@ func (ts *topics) halfOpenBegan(t *topic, n int, now time.Time) {
 	}
 	t.successes = ts.dest.successes
 	t.breaker.halfOpenBegan(now)
+	t.say(ts.dest.log, now)
 	if n == 0 {
-		ts.change(t, func() { t.breaker.foundNone(now) })
+		ts.change(t, now, func() { t.breaker.foundNone(now) })
 		ts.review(nil)
 	}
 }
 
 // change runs note on a topic's breaker, and follows the breaker's state. It reports whether the topic is
 // paused from now on.
-func (ts *topics) change(t *topic, note func()) (pause bool) {
+func (ts *topics) change(t *topic, now time.Time, note func()) (pause bool) {
 	before := t.breaker.state
 	note()
 	if t.breaker.state == before {
 		return false
 	}
-	switch t.breaker.state {
-	case dispatcher.BreakerClosed:
+	if t.breaker.state == dispatcher.BreakerClosed {
 		delete(ts.dest.paused, t.name)
-		ts.dest.log.Info("the topic is resumed", "topic", t.name)
+		if t.breaker.said.why == before {
+			ts.dest.log.Info("the topic is resumed", "topic", t.name)
+		}
+		t.breaker.said.why = ""
 		return false
-	case dispatcher.BreakerUnreachable:
-		ts.dest.log.Warn("the topic is paused: its destination cannot be reached; it is probed with a few events, and no attempts are spent", "topic", t.name, "error", t.err)
-	case dispatcher.BreakerRefusing:
-		ts.dest.log.Warn("the topic is paused: its destination refuses every event; it is probed with a few events", "topic", t.name, "error", t.err)
 	}
+	t.say(ts.dest.log, now)
 	ts.dest.paused[t.name] = t
 	t.successes = ts.dest.successes
 	return before == dispatcher.BreakerClosed
+}
+
+// pauseSaid is what the log says of a topic's breaker, and when it last said each.
+type pauseSaid struct {
+	why                   dispatcher.BreakerState // empty for nothing
+	unreachable, refusing time.Time
+}
+
+// say logs why a topic is paused, once a minute at most for each reason.
+func (t *topic) say(log *slog.Logger, now time.Time) {
+	at := &t.breaker.said.refusing
+	what := "the topic is paused: its destination refused one event after the other; it is probed with a few events"
+	if t.breaker.state == dispatcher.BreakerUnreachable {
+		at = &t.breaker.said.unreachable
+		what = "the topic is paused: its destination cannot be reached; it is probed with a few events, and no attempts are spent"
+	}
+	if t.breaker.said.why != t.breaker.state && now.Sub(*at) >= time.Minute {
+		t.breaker.said.why, *at = t.breaker.state, now
+		log.Warn(what, "topic", t.name, "error", t.err)
+	}
 }
 
 // review updates what is known of the destination as a whole: it takes events while it is delivering. err is the
@@ -239,12 +259,12 @@ func (f *flight) called(c call, rows []*row, writable []bool, errs []error) (pau
 	now := c.began.Add(c.took)
 	var (
 		delivered, unreachable bool
-		refused                []uuid.UUID
+		refused                []*dispatcher.Event
 		failure                error // of the destination, perhaps
 		responses              int   // events that were delivered, or refused for their own fault
-		refusal                error // for the destination's
+		blamed                 bool  // for the destination's
 	)
-	was := f.topics.topicPaused(c.topic)
+	before, alone := f.flowOf(c.topic), newFault(errs, now).alone(len(rows))
 	for i, row := range rows {
 		err := errs[i]
 		if !writable[i] {
@@ -253,12 +273,13 @@ func (f *flight) called(c call, rows []*row, writable []bool, errs []error) (pau
 		if err == nil {
 			delivered = true
 			responses++
+			c.topic.breaker.tenants.delivered = row.event.TenantID
 			continue
 		}
 		switch {
 		case isOfTheEvent(err):
-		case blames(err) || isOverdue(c):
-			refusal = err
+		case (blames(err) || isOverdue(c)) && !(alone && !row.before.at.IsZero() && before.delivered(row.before.at)):
+			blamed = true
 		default:
 			responses++
 		}
@@ -270,21 +291,32 @@ func (f *flight) called(c call, rows []*row, writable []bool, errs []error) (pau
 		if dispatcher.IsUnavailable(err) {
 			unreachable = true
 		} else {
-			refused = append(refused, row.event.ID)
+			refused = append(refused, row.event)
 		}
 	}
 	switch {
 	case delivered:
+		c.topic.calls.requests.first = uuid.Nil
 		f.topics.delivered(c.topic, now)
 	case len(refused) > 0, unreachable:
 		if f.topics.failed(c.topic, refused, failure, c.began, now) {
 			paused = f.takeBack(c.topic)
 		}
 	}
-	if f.paced(c, responses, refusal, now); was && !f.topics.topicPaused(c.topic) {
+	for i, err := range errs {
+		if wait := dispatcher.RetryAfterDelay(err); writable[i] && wait > 0 && blames(err) {
+			paused = append(paused, f.requested(c, rows[i], wait, now)...)
+		}
+	}
+	after := f.flowOf(c.topic)
+	if f.paced(c, responses, blamed, now); before.paused && !after.paused {
 		f.recovered(c.topic, now)
 	}
-	return paused, flow{c.topic.breaker.deliveredAt, f.topics.dest.deliveredAt, f.topics.topicPaused(c.topic)}
+	return paused, after
+}
+
+func (f *flight) flowOf(t *topic) flow {
+	return flow{t.breaker.deliveredAt, f.topics.dest.deliveredAt, f.topics.topicPaused(t)}
 }
 
 // probed notes the result of a probe. When everything is paused from now on, it returns the rows whose delivery has not

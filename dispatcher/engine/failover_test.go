@@ -302,7 +302,7 @@ func TestOutageOfOneTopicPausesItAlone(t *testing.T) {
 		remark string
 	}{
 		"unreachable": {errUnreachable, dispatcher.BreakerUnreachable, func(time.Duration) int { return 0 }, "its destination cannot be reached"},
-		"refusing":    {errRefused, dispatcher.BreakerRefusing, refusals, "refuses every event"},
+		"refusing":    {errRefused, dispatcher.BreakerRefusing, refusals, "its destination refused one event after the other"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, log := newRig(t), &logBook{}

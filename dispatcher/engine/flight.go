@@ -58,7 +58,8 @@ type row struct {
 	claimedAt time.Time
 	faulty    time.Duration // how long before the claim the first of its faults was: see dispatcher.Event.FaultSince
 	bytes     int64         // what the event takes
-	maxBatch  int           // rows of its delivery; 0 for any number
+	wait      time.Duration // until it is due again, once it was taken back
+	before    fault         // its last failure in this process, before the one that is judged
 	// The flight's lock guards these. safeUntil is when this worker must no longer rely on the lease.
 	safeUntil time.Time
 	delivery  *delivery // nil while queued
@@ -294,7 +295,7 @@ func (f *flight) finish(d *delivery, errs []error) (returned []*row) {
 		}
 	}
 	f.account.leave(returned...)
-	return returned
+	return append(returned, f.postpone(d.topic, time.Now())...)
 }
 
 // written forgets finished rows: their outcome is in the database, or another worker has them.

@@ -159,9 +159,14 @@ func (in *intake) shares(n int, unwritten map[string]bool) (shares []dispatcher.
 		return a.by == byRate && a.rows == 0
 	})
 	shares = in.topics.shares(n, l)
+	if in.topics.fair {
+		for i, share := range shares {
+			shares[i].Except = in.topics.get(share.Topic).calls.requests.waiting(l.now)
+		}
+	}
 	if in.signals.awaited = nil; in.claims.forFewRows {
 		for i := range shares { // the flood of a tenant is left out
-			shares[i].Except = in.topics.get(shares[i].Topic).queue.withTheirShare(in.lowShare())
+			shares[i].Except = append(shares[i].Except, in.topics.get(shares[i].Topic).queue.withTheirShare(in.lowShare())...)
 		}
 		in.signals.await(in.hasRoom)
 	} else if len(in.topics.round.full) > 0 {
@@ -222,7 +227,7 @@ func (in *intake) listTopics(names []string, took time.Duration) {
 func (in *intake) newRow(e *dispatcher.Event, at, started time.Time) *row {
 	r := &row{event: e, age: at.Sub(e.CreatedAt), faulty: at.Sub(e.FaultSince), claimedAt: started, safeUntil: safeUntil(started, in.lease), bytes: sizeOf(e)}
 	if in.maxBatchOf != nil {
-		r.maxBatch = in.maxBatchOf(e.ID)
+		r.before.maxBatch = in.maxBatchOf(e.ID)
 	}
 	in.account.add(r)
 	return r
@@ -250,9 +255,19 @@ func (in *intake) add(claimed dispatcher.Claimed, started time.Time, writes int)
 		unreadable = append(unreadable, in.newRow(u.Event, claimed.At, started))
 	}
 	var t *topic // of the last row: those of a topic come together
+	postpone := func() {
+		if t == nil {
+			return
+		}
+		rows := (*flight)(in).postpone(t, time.Now())
+		if refused = append(refused, rows...); len(rows) > 0 && len(t.queue.rows) == 0 {
+			(*flight)(in).waitFor(t, time.Duration(len(rows))*postponedWait, time.Now())
+		}
+	}
 	for _, e := range claimed.Events {
 		r := in.newRow(e, claimed.At, started)
 		if t == nil || t.name != e.Topic {
+			postpone()
 			t = in.topics.get(e.Topic)
 			t.limits.queuedBefore = len(t.queue.rows) > 0
 		}
@@ -266,6 +281,7 @@ func (in *intake) add(claimed dispatcher.Claimed, started time.Time, writes int)
 			in.signals.work.Signal()
 		}
 	}
+	postpone()
 	if in.claims.keysWait = len(claimed.KeysWaiting) > 0; in.claims.keysWait && in.account.writes != writes {
 		in.claims.keysWait = false // what they wait for was written while the claim was under way
 		in.signals.changed()

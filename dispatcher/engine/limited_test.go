@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
@@ -291,13 +293,15 @@ func TestPauseEndsRunOnce(t *testing.T) {
 func TestDeliveryContinuesWhenARequestedPauseEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var refusedAt, next time.Time
+		var refused int
 		var mu sync.Mutex
 		sink := &sinktest.Func{Respond: func(context.Context, *dispatcher.Event) error {
 			defer func() { <-time.After(100 * time.Millisecond) }()
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
-			case refusedAt.IsZero():
+			case refused < 2: // one says nothing of the topic
+				refused++
 				refusedAt = time.Now().Add(100 * time.Millisecond)
 				return dispatcher.DestinationFault(dispatcher.RetryAfter(30*time.Second, errFault))
 			case next.IsZero():
@@ -385,6 +389,49 @@ func TestRequestedPauseOfOneEventDelaysNoOther(t *testing.T) {
 			t.Errorf("%d events were delivered in 10 s, want all but a tenth of 1,600", n)
 		}
 	})
+}
+
+// A pause that is requested for a tenant's event is the tenant's: others are delivered at once, its queued events are not sent, and
+// keep their attempt.
+//
+// CONTRACT: C-39
+func TestRequestedPauseOfATenantDelaysNoOther(t *testing.T) {
+	for name, cfg := range map[string]dispatcher.Config{
+		"as they come":      {},
+		"order per key":     {Ordering: dispatcher.OrderingKey},
+		"fairness":          {Fairness: dispatcher.FairnessTenant},
+		"one call":          {Concurrency: 1},
+		"found by itself":   {Concurrency: dispatcher.Auto},
+		"several of a call": {BatchSize: 10},
+	} {
+		virtual(t, name, func(t *testing.T) {
+			store, over := storetest.NewMemory(), uuid.NullUUID{UUID: uuid.UUID{1}, Valid: true}
+			store.AddLike(dispatcher.Event{Topic: "orders", TenantID: over, AggregateID: "a"}, 300)
+			var mu sync.Mutex
+			calls := 0
+			sink := &sinktest.Func{Respond: func(_ context.Context, e *dispatcher.Event) error {
+				<-time.After(5 * time.Millisecond)
+				mu.Lock()
+				defer mu.Unlock()
+				if e.TenantID == over {
+					calls++
+					return dispatcher.DestinationFault(dispatcher.RetryAfter(time.Minute, errFault))
+				}
+				return nil
+			}}
+			cfg.Topics, cfg.PollInterval = []string{"orders"}, 100*time.Millisecond
+			_, stop := begin(t, store, sink, cfg)
+			for i := range 25 {
+				store.AddLike(dispatcher.Event{Topic: "orders", TenantID: uuid.NullUUID{UUID: uuid.UUID{2}, Valid: true}, AggregateID: "b"}, 1)
+				if took := delivered(t, 10*time.Second, store, "orders", i+1); took > 2*time.Second {
+					t.Errorf("an event of another tenant took %v", took)
+				}
+				<-time.After(2 * time.Second)
+			}
+			stop()
+			need.That(t, calls <= 32 && store.Attempts("orders") <= calls+25, "%d calls of the tenant in %d attempts, want one for each call that ran", calls, store.Attempts("orders"))
+		})
+	}
 }
 
 // CONTRACT: C-82

@@ -104,7 +104,7 @@ func (p *Pacer) judge(now time.Time) Decision {
 		}
 		return Gained
 	}
-	p.found, p.experiment.halved = true, !p.experiment.halved
+	p.found, p.cut, p.experiment.halved = true, false, !p.experiment.halved
 	if to := int(math.Round(float64(p.experiment.from) * math.Exp(min(1, max(0, gain))*ratio))); p.experiment.step > mostStep && to > p.experiment.from {
 		p.hold(to, now)
 		return NoGain
@@ -139,25 +139,6 @@ func (p *Pacer) fell(w yields, now time.Time) Decision {
 	return Slower
 }
 
-// refuse lowers the limit: the destination refuses calls.
-func (p *Pacer) refuse(now time.Time) Decision {
-	part := float64(p.window.faults) / float64(p.window.calls)
-	to := min(p.limit-1, int(max(cutTo, 1-2*part)*float64(p.limit)))
-	if p.phase == rising && p.experiment.from > 0 {
-		to = max(to, p.experiment.from)
-	}
-	if p.ceiling.calls == 0 { // it refuses again
-		p.ceiling.keep = min(mostKeep, 2*p.ceiling.keep)
-	}
-	if p.ceiling.calls == 0 || p.ceiling.until.Sub(now) < p.ceiling.keep-refills {
-		p.ceiling.calls, p.ceiling.until = p.limit, now.Add(p.ceiling.keep)
-	}
-	p.found = true
-	p.hold(to, now)
-	p.experiment.pause = 1
-	return Refused
-}
-
 // Resume begins again after an outage.
 func (p *Pacer) Resume(now time.Time) Decision {
 	p.ceiling.calls = 0
@@ -168,7 +149,7 @@ func (p *Pacer) Resume(now time.Time) Decision {
 // search begins at a limit as a new pacer does: the others search too.
 func (p *Pacer) search(limit int, now time.Time) {
 	p.experiment.step, p.found, p.base = 1, false, yields{}
-	p.window.width, p.experiment.from = shortWindow, 0
+	p.window.width, p.experiment.from, p.spree = shortWindow, 0, spree{}
 	p.set(limit, rising, now)
 }
 
@@ -183,7 +164,8 @@ type window struct {
 	settled     time.Time
 	calls       int
 	faults      int
-	lastCalls   int // calls of the last window
+	lastCalls   int    // calls of the last window
+	lately      sample // calls of the last windows at the limit
 	running     int
 	noted       time.Time // until when callSeconds counts
 	callSeconds float64

@@ -31,8 +31,9 @@ type Pacer struct {
 	bestYield  float64
 	window     window
 	ceiling    ceiling
-	good       int  // the limit of the last window without trouble
-	found      bool // more calls did not deliver more
+	refusals
+	good  int  // the limit of the last window without trouble
+	found bool // more calls did not deliver more
 }
 
 // experiment is the try of another limit that is under way, and what decides the next one.
@@ -86,7 +87,13 @@ const (
 	keepCeiling = 5 * time.Second
 	mostKeep    = time.Minute
 	mostSharers = 16
-	refills     = 2 * time.Second // after a refusal fewer calls are refused too, until a bucket has filled again
+	halfCut     = 3                // the cut for refusals that halves the limit, to compare
+	keepSpree   = 10 * time.Second // between two cuts of one spree
+	keepNoise   = time.Minute      // and for slow calls so many times of theirs:
+	noiseCalls  = 20               //
+	mostNoise   = 0.5              // a destination that refuses more has too much to do
+	enoughLow   = 12.0             // refusals with half of the calls that decide
+	refills     = 2 * time.Second  // after a refusal fewer calls are refused too, until a bucket has filled again
 )
 
 // New returns the pacer of a topic in one of several processes. most bounds the calls of this one.
@@ -118,6 +125,7 @@ func (p *Pacer) Bound(most, processes int, now time.Time) Decision {
 	if p.limit == limit {
 		return Unchanged
 	}
+	p.spree = spree{}
 	if !p.found {
 		p.hold(limit, now)
 		return Bounded
@@ -144,8 +152,8 @@ func (p *Pacer) Ended(began time.Time, took time.Duration, events int, fault boo
 	}
 	p.window.calls++
 	if fault {
-		if p.window.faults++; p.window.faults >= 3 && float64(p.window.faults) > refusedPart*float64(max(p.window.calls, p.window.lastCalls)) {
-			return p.refuse(now)
+		if p.window.faults++; p.noise.exceeded(&p.window, now) {
+			return p.refused(took, now)
 		}
 	}
 	if events > 0 && !began.Before(p.window.settled) && (!began.Before(p.window.at) || took > p.window.width) {
@@ -164,9 +172,16 @@ func (p *Pacer) Ended(began time.Time, took time.Duration, events int, fault boo
 // close ends a window.
 func (p *Pacer) close(now time.Time) Decision {
 	w, limited := p.window.yields, p.window.used(p.limit, now)
-	clean := p.window.faults == 0
+	clean := p.window.faults == 0 || float64(p.window.faults) <= p.noise.explains(p.window.calls, 0, now)
+	p.window.lately.merge(sample{float64(p.window.calls), float64(p.window.faults)}, 0.8)
+	p.spree.see(&p.window, 0)
 	p.window.lastCalls = p.window.calls
 	p.window.open(now)
+	if p.spree.compares() {
+		if d, known := p.compared(now); d != Unchanged || !known {
+			return d
+		}
+	}
 	if !limited {
 		if p.phase == holding || p.experiment.from == 0 {
 			return Unchanged
@@ -198,7 +213,7 @@ func (p *Pacer) close(now time.Time) Decision {
 // set changes the limit. Calls that begin before the change has shown say nothing of it.
 func (p *Pacer) set(limit int, phase phase, now time.Time) {
 	p.limit, p.phase = max(1, min(limit, p.bound)), phase
-	p.experiment.tried, p.experiment.tries = yields{}, 0
+	p.experiment.tried, p.experiment.tries, p.window.lately = yields{}, 0, sample{}
 	p.window.changed, p.window.settled = now, now.Add(p.base.typical())
 	p.window.open(p.window.settled)
 }
@@ -254,7 +269,8 @@ const (
 	Refused   Decision = "refused"   // the destination refused or timed out
 	Recovered Decision = "recovered" // after an outage
 	Bounded   Decision = "bound"     // other processes came, or went
+	Unrelated Decision = "unrelated" // half of the calls are refused as often: back
 )
 
 // Decisions are all but Unchanged.
-var Decisions = [...]Decision{Gained, NoGain, Probed, Spared, Lost, Slower, Refused, Recovered, Bounded}
+var Decisions = [...]Decision{Gained, NoGain, Probed, Spared, Lost, Slower, Refused, Recovered, Bounded, Unrelated}

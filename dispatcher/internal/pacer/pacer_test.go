@@ -277,6 +277,74 @@ func TestPacerIgnoresBadEvents(t *testing.T) {
 	}, 0.2)
 }
 
+// Refusals that do not depend on how many calls there are lower nothing for long: nine tenths of the best fixed number's rate
+// are delivered.
+//
+// CONTRACT: C-38
+func TestLongPacerIgnoresRefusalsThatAreNotOfTheLoad(t *testing.T) {
+	skipLong(t)
+	for name, of := range map[string]struct {
+		part  float64
+		takes time.Duration
+		knee  int
+	}{
+		"a hundredth of the events has a 500 of its own":       {0.01, 0, 40},
+		"one of twenty events has a 500 of its own":            {0.05, 0, 40},
+		"a fifth of the events has a 500 of its own":           {0.2, 0, 40},
+		"one of twenty, without a knee":                        {0.05, 0, 0},
+		"a tenant with a tenth of the events always gets 429":  {0.1, 5 * time.Millisecond, 40},
+		"a tenant with a tenth of the events hangs for a time": {0.1, 10 * time.Second, 0},
+	} {
+		for _, deviation := range deviations {
+			set := func(w *world) {
+				w.odd, w.oddFor, w.service = of.part, of.takes, w.around(100*time.Millisecond, deviation)
+				if of.knee > 0 {
+					w.knee = constant(of.knee)
+				}
+			}
+			least := 0.9
+			if of.takes > time.Second {
+				least = 0.8
+			}
+			rate, _ := best(1, set, 16, 32, 40, 48, 128, 256)
+			simulate(t, func(w *world, have have) {
+				set(w)
+				if of.takes > time.Second { // it is well at first
+					w.odd = 0
+					w.pod(256)
+					w.run(15 * time.Second)
+					w.odd = of.part
+				} else {
+					w.pod(256)
+				}
+				w.run(180 * time.Second)
+				s := w.between(30, 180, 0, 0)
+				have(name+": the rate, of the best fixed number's", s.rate/rate, least, 2)
+			}, deviation)
+		}
+	}
+}
+
+// One of three pods has a way of its own to the destination, which lets 20 calls a second through: the others are not slower.
+//
+// CONTRACT: C-38
+func TestLongPacersPodThatIsSlowByItselfSlowsItselfAlone(t *testing.T) {
+	skipLong(t)
+	for slow := range 3 {
+		simulate(t, func(w *world, have have) {
+			w.most = 255
+			for i := range 3 {
+				if p := w.pod(85); i == slow {
+					p.gap = 50 * time.Millisecond
+				}
+			}
+			w.together()
+			w.run(120 * time.Second)
+			have("the rate, of that of three without a fault", w.between(60, 120, 0, 0).rate/2450, 0.6, 1.1)
+		}, 0.2)
+	}
+}
+
 // skipLong leaves out with -short what the race detector takes a minute over and finds nothing in: simulations without
 // goroutines. hack/test.sh runs them without it.
 func skipLong(t *testing.T) {

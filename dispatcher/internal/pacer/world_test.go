@@ -24,6 +24,8 @@ type world struct {
 	burst   float64
 	bad     float64 // the part of the events that have a fault of their own
 	down    func(t time.Duration) bool
+	odd     float64       // the part of the events that are refused whatever else it has to do
+	oddFor  time.Duration // how long it takes over one; 0 for as long as over others
 
 	working int
 	queue   []*simCall
@@ -38,6 +40,8 @@ type pod struct {
 	want    func(t time.Duration) int // the most calls that it has events for; nil for any
 	running int
 	dead    bool
+	gap     time.Duration // between two calls that its own way to the destination lets through
+	passed  time.Duration // when the last one was
 	beats   time.Duration // when its next heartbeat is due; 0 for none
 	seen    time.Duration // when the last was
 	seconds []second
@@ -117,10 +121,8 @@ func (w *world) beat() {
 				live++
 			}
 		}
-		if live != p.pacer.processes {
-			p.pacer.Bound(Part(w.most, live), live, epoch.Add(w.now))
-			p.pacer.sharers = live
-		}
+		p.pacer.Bound(Part(w.most, live), live, epoch.Add(w.now))
+		p.pacer.sharers = live
 		p.seen = w.now
 		p.beats += time.Second
 		w.fill(p)
@@ -195,6 +197,13 @@ func (w *world) fill(p *pod) {
 		case w.down != nil && w.down(w.now), w.rate > 0 && !w.token():
 			c.fault, c.ends = true, w.now+w.around(5*time.Millisecond, 0.2)()
 			heap.Push(&w.due, c)
+		case w.odd > 0 && w.rnd.Float64() < w.odd && w.oddFor > 0:
+			c.fault, c.ends = true, w.now+w.around(w.oddFor, 0.2)()
+			heap.Push(&w.due, c)
+		case p.gap > 0:
+			p.passed = max(p.passed, w.now) + p.gap
+			c.ends = p.passed + w.service()
+			heap.Push(&w.due, c)
 		case w.free():
 			w.work(c)
 		default:
@@ -214,6 +223,7 @@ func (w *world) free() bool {
 func (w *world) work(c *simCall) {
 	w.working++
 	c.wait, c.ends = true, w.now+w.service()
+	c.fault = w.oddFor == 0 && w.odd > 0 && w.rnd.Float64() < w.odd
 	heap.Push(&w.due, c)
 }
 
