@@ -35,6 +35,10 @@ type Store interface {
 	// It fails when the store cannot be reached.
 	Begin(ctx context.Context, leases []Lease) (lost []Lease, err error)
 
+	// Outlive takes back what Begin counted of deliveries that still run: their begin ended no process. It returns the leases
+	// that this worker no longer held. It fails when the store cannot be reached.
+	Outlive(ctx context.Context, leases []Lease) (lost []Lease, err error)
+
 	// Ack marks the leases' rows delivered, or removes them, if the store does not keep them (CONTRACT
 	// C-60). It returns those that this worker no longer held; their rows are unchanged (CONTRACT C-23).
 	// It fails when the store cannot be reached.

@@ -106,7 +106,7 @@ begin
             when a.status = 'processing' and a.lease <> b.lease then 'claim'
             when a.status = 'processing' and b.status = 'processing' and a.attempts = b.attempts and a.locked_by = b.locked_by
                 and a.locked_until <> b.locked_until then 'extend'
-            when a.status = 'processing' and b.status = 'processing' and a.suspicion = b.suspicion + 1 then 'begin'
+            when a.status = 'processing' and b.status = 'processing' and a.suspicion <> b.suspicion then 'begin'
             when b.status = 'processing' and a.status = 'delivered' then 'ack'
             when b.status = 'processing' and a.status = 'pending' and a.attempts = b.attempts then 'nack'
             when b.status = 'processing' and a.status = 'pending' then 'release'

@@ -109,6 +109,7 @@ type delivery struct {
 	// longer waits for it, and its rows are written back as failed. stuck: abandoned while the process continues
 	// to run. pinned are the bytes that a stuck call keeps.
 	overdue, abandoned, stuck bool
+	outlived                  bool // it has run for so long that its suspects do not count any more
 	pinned                    int64
 }
 

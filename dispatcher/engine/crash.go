@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
@@ -10,11 +11,45 @@ import (
 // No worker knows what ended another one: the delivery of any row that it held, or nothing of the kind. So rows whose last lease
 // ended without an outcome are delivered few at once, and each such delivery is counted before it begins. If the process
 // ends again, those that were not counted are as before, and those that were are delivered alone. So the row that ends
-// the process is dead after five crashes, and no other is charged for it (CONTRACT C-21, C-22).
+// the process is dead after five crashes, and no other is charged for it (CONTRACT C-21, C-22). A delivery that has run for a
+// thirtieth of the lease is not counted any more, unless its rows are all that the process has: what ends it then is as likely
+// something else.
 
 // mostSuspects is the most rows whose last lease ended without an outcome, from the begin of their delivery until its
 // outcome is written.
 const mostSuspects = 8
+
+// outlives is how long a delivery runs until its begin is not what ends the process.
+func outlives(lease time.Duration) time.Duration { return lease / 30 }
+
+// outlived returns the suspects in delivery for so long that are not to count any more.
+func (l *leases) outlived(now time.Time) (rows []*row) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for d := range l.calls.active {
+		if !d.outlived && !d.abandoned && now.Sub(d.began) >= outlives(l.lease) && len(l.account.inFlight) > len(d.rows) {
+			d.outlived = true
+			rows = append(rows, slices.DeleteFunc(slices.Clone(d.rows), func(r *row) bool { return r.suspicion == 0 || r.lost })...)
+		}
+	}
+	return rows
+}
+
+// outlive takes back the counts of suspects, and lets others begin. Where that fails they stay counted.
+func outlive(r *run, rows []*row) {
+	if _, err := storeCall(r.life.calls, func(ctx context.Context) ([]dispatcher.Lease, error) { return r.d.store.Outlive(ctx, leasesOf(rows)) }); err == nil {
+		r.flight.leases().survived(rows)
+	}
+}
+
+// survived lets other suspects begin.
+func (l *leases) survived(rows []*row) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.calls.survived(rows) {
+		l.signals.work.Broadcast()
+	}
+}
 
 // weight is what the delivery of a row takes of mostSuspects.
 func (r *row) weight() int {

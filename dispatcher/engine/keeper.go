@@ -23,7 +23,7 @@ var (
 func (r *run) keepLeases(stop <-chan struct{}) {
 	k := keeper{apart: map[string]bool{}, busy: map[string]bool{}, places: make(chan struct{}, 2)}
 	defer k.extending.Wait()
-	tick := time.NewTicker(min(r.d.cfg.Lease/6, r.d.cfg.DeliveryTimeout/4))
+	tick := time.NewTicker(min(outlives(r.d.cfg.Lease)/3, r.d.cfg.DeliveryTimeout/4))
 	defer tick.Stop()
 	for {
 		select {
@@ -35,6 +35,9 @@ func (r *run) keepLeases(stop <-chan struct{}) {
 		now := time.Now()
 		r.flight.leases().cutUnsafe(now)
 		r.leaveStuck(now)
+		if rows := r.flight.leases().outlived(now); len(rows) > 0 {
+			k.extending.Go(func() { outlive(r, rows) })
+		}
 		for topic, rows := range k.begin(r.flight.leases().due(now)) {
 			k.extending.Go(func() { r.extendLeases(&k, topic, rows) })
 		}

@@ -115,6 +115,9 @@ func (*endless) Release(context.Context, []dispatcher.Return) ([]dispatcher.Leas
 func (*endless) Begin(context.Context, []dispatcher.Lease) ([]dispatcher.Lease, error) {
 	return nil, nil
 }
+func (*endless) Outlive(context.Context, []dispatcher.Lease) ([]dispatcher.Lease, error) {
+	return nil, nil
+}
 func (*endless) Extend(context.Context, []dispatcher.Lease, time.Duration) ([]dispatcher.Lease, error) {
 	return nil, nil
 }

@@ -35,7 +35,12 @@ func (s *Store) Extend(ctx context.Context, leases []dispatcher.Lease, lease tim
 
 // Begin implements [dispatcher.Store]. The error is the database's.
 func (s *Store) Begin(ctx context.Context, leases []dispatcher.Lease) ([]dispatcher.Lease, error) {
-	return s.write(ctx, "begin", s.sql["begin"], leases)
+	return s.write(ctx, "begin", s.sql["begin"], leases, true)
+}
+
+// Outlive implements [dispatcher.Store]. The error is the database's.
+func (s *Store) Outlive(ctx context.Context, leases []dispatcher.Lease) ([]dispatcher.Lease, error) {
+	return s.write(ctx, "outlive", s.sql["begin"], leases, false)
 }
 
 // Release implements [dispatcher.Store]. The error is the database's.

@@ -196,13 +196,16 @@ func claimBytes(r rig) {
 		r.wantIDs("claim "+string(rune('1'+i)), claimed.Events, want...)
 	}
 	large, last := sized(3000, 1000)
+	for i := range large {
+		large[i].Topic = "large" // claims of the other have passed what was due an hour ago
+	}
 	r.Enqueue(large...)
 	for _, c := range []struct {
 		fit  bool
 		want []uuid.UUID
 	}{{true, nil}, {false, last[:1]}, {true, last[1:]}} {
 		claimed := r.request(r.store, dispatcher.ClaimRequest{
-			Shares: []dispatcher.Share{{Topic: topic, Limit: 10}}, Lease: lease, MaxAttempts: maxAttempts, MaxBytes: 2100, Fit: c.fit,
+			Shares: []dispatcher.Share{{Topic: "large", Limit: 10}}, Lease: lease, MaxAttempts: maxAttempts, MaxBytes: 2100, Fit: c.fit,
 		})
 		r.wantIDs(fmt.Sprintf("a claim with fit %v", c.fit), claimed.Events, c.want...)
 	}

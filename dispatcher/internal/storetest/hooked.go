@@ -88,6 +88,11 @@ func (h *Hooked) Begin(ctx context.Context, leases []dispatcher.Lease) ([]dispat
 	return around(ctx, h, Call{Verb: "begin", Leases: leases}, func() (lost, error) { return h.Store.Begin(ctx, leases) })
 }
 
+// Outlive takes back counts of suspects. It fails when a hook or the store does.
+func (h *Hooked) Outlive(ctx context.Context, leases []dispatcher.Lease) ([]dispatcher.Lease, error) {
+	return around(ctx, h, Call{Verb: "outlive", Leases: leases}, func() (lost, error) { return h.Store.Outlive(ctx, leases) })
+}
+
 // Topics lists topics. It fails when a hook or the store does.
 func (h *Hooked) Topics(ctx context.Context) ([]string, error) {
 	return around(ctx, h, Call{Verb: "topics"}, func() ([]string, error) { return h.Store.Topics(ctx) })

@@ -372,6 +372,11 @@ func (m *Memory) Begin(_ context.Context, leases []dispatcher.Lease) ([]dispatch
 	return m.held(leases, func(_ int, r *memoryRow, _ time.Time) { r.event.Suspicion++ })
 }
 
+// Outlive takes back what Begin counted. It never fails.
+func (m *Memory) Outlive(_ context.Context, leases []dispatcher.Lease) ([]dispatcher.Lease, error) {
+	return m.held(leases, func(_ int, r *memoryRow, _ time.Time) { r.event.Suspicion = 1 })
+}
+
 // Schema is always ready. It never fails.
 func (*Memory) Schema(context.Context) (dispatcher.Schema, error) {
 	return dispatcher.Schema{State: dispatcher.SchemaReady, Version: 1, Required: 1}, nil

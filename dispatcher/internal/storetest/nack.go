@@ -237,8 +237,12 @@ func claimSuspects(r rig) {
 	one.Lease = lease
 	events := r.request(patient{r.store}, one).Events
 	r.wantIDs("the others", events, ids[1:]...)
-	lost, err := r.store.Begin(r.Context(), leases(events))
-	r.wantLost("begin", lost, err)
+	for range 4 {
+		lost, err := r.store.Begin(r.Context(), leases(events))
+		r.wantLost("begin", lost, err)
+	}
+	lost, err := r.store.Outlive(r.Context(), leases(events))
+	r.wantLost("outlive", lost, err)
 	lost, err = r.store.Release(r.Context(), returns(leases(events)...))
 	r.wantLost("release", lost, err)
 	for _, e := range r.request(r.store, one).Events {

@@ -17,12 +17,12 @@ select id from unnest($1::uuid[]) as held (id)
 where (select count(*) from acked) < cardinality($1::uuid[]) and id not in (select id from acked)
 
 -- name: begin
--- Counts that the delivery of suspects begins (CONTRACT C-21).
--- $1 ids of the rows, $2 the number of their lease; $3 worker.
+-- Counts that the delivery of suspects begins, or takes back what was counted (CONTRACT C-21).
+-- $1 ids of the rows, $2 the number of their lease; $3 worker; $4 whether it begins.
 -- The conditions are as in ack.
 with begun as (
     update outbox.outbox_events
-    set suspicion = suspicion + 1
+    set suspicion = case when $4::boolean then suspicion + 1 else 1 end
     where id = any ($1::uuid[]) and lease = $2::bigint and locked_by = $3::uuid
     returning id
 )
