@@ -208,7 +208,7 @@ everything() {
     step "PostgreSQL $major: tables, statements and order per key" on "$major" tests $parallel -short "${database[@]}"
     step "Budgets of plans and WAL, on PostgreSQL $major" on "$major" budgets
   done
-  for module in hack/{gitops,image,bench} dispatcher/client; do step "$module" in_module $module; done
+  for dir in hack/{gitops,image,bench} dispatcher/client; do step "$dir" in_module $dir; done
   step "All specs on a real cluster" cluster ''
 }
 

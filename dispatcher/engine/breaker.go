@@ -99,7 +99,7 @@ func (b *breaker) refused(events []*dispatcher.Event, now time.Time) {
 	}
 }
 
-// tenants are those of a run of failures: the first and when it began, whether others have another one, and that of the last
+// tenants are of a run of failures: the first and when it began, and whether there are others. delivered is the tenant of the last
 // success.
 type tenants struct {
 	first, delivered uuid.NullUUID

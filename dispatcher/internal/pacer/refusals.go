@@ -55,12 +55,12 @@ func (s *sample) merge(o sample, fade float64) {
 	*s = sample{s.calls*fade + o.calls, s.faults*fade + o.faults}
 }
 
-// part is what part of the calls was refused, with half a refusal more: few calls do not prove that none is.
-func (s sample) part() float64 {
+// refused is what part of the calls was refused, with half a refusal more: a few calls without one prove little.
+func (s sample) refused() float64 {
 	return (s.faults + 0.5) / (s.calls + 1)
 }
 
-func (s sample) variance() float64 { return s.part() * (1 - s.part()) / (s.calls + 1) }
+func (s sample) variance() float64 { return s.refused() * (1 - s.refused()) / (s.calls + 1) }
 
 // compares reports whether half of the calls are to show what the refusals are of.
 func (s *spree) compares() bool { return s.cuts >= halfCut }
@@ -71,9 +71,9 @@ func (s *spree) compares() bool { return s.cuts >= halfCut }
 func (s *spree) unrelated(now time.Time) (unrelated, known bool) {
 	shown := !now.Before(s.from.Add(longWindow))
 	if s.limit <= FirstLimit {
-		return s.low.part() < mostNoise, shown && (s.low.faults >= enoughLow/2 || s.low.calls >= 10*enoughLow)
+		return s.low.refused() < mostNoise, shown && (s.low.faults >= enoughLow/2 || s.low.calls >= 10*enoughLow)
 	}
-	high, low := s.high.part(), s.low.part()
+	high, low := s.high.refused(), s.low.refused()
 	apart := math.Sqrt(s.high.variance()/4 + s.low.variance())
 	by := (low - high/(2-high)) / apart
 	return by > 0 && low < min(mostNoise, high+2*apart), shown && (by < -1 || by > sure || s.low.faults >= enoughLow || s.low.calls*high >= 2*enoughLow)
@@ -87,7 +87,7 @@ func (s *spree) see(w *window, but int) {
 	case s.limit == 0 || w.at.Before(s.from):
 	case s.compares():
 		s.low.merge(seen, 1)
-	case seen.faults == 0 && seen.calls*s.high.part() > 6:
+	case seen.faults == 0 && seen.calls*s.high.refused() > 6:
 		*s = spree{}
 	default:
 		s.high.merge(seen, 1)
@@ -141,7 +141,7 @@ func (p *Pacer) compared(now time.Time) (d Decision, known bool) {
 		return Unchanged, known
 	}
 	s.high.merge(s.low, 1)
-	p.noise = noise{s.high.part() + math.Sqrt(s.high.variance()), now.Add(max(keepNoise, noiseCalls*s.took))}
+	p.noise = noise{s.high.refused() + math.Sqrt(s.high.variance()), now.Add(max(keepNoise, noiseCalls*s.took))}
 	p.ceiling, p.cut = ceiling{keep: keepCeiling / 2}, false
 	if s.found {
 		p.hold(s.back, now)
