@@ -16,7 +16,7 @@ type Config struct {
 	// more often. At most Lease / 3 (CONTRACT C-28). Defaults to 1s.
 	PollInterval time.Duration
 	// BatchSize is the most rows that one claim takes. A claim takes fewer where the deliveries are
-	// slow: about what they do in a third of a second. Defaults to 500.
+	// slow: about what they do in a third of a second. Bytes bound it too. Defaults to 2000.
 	BatchSize int
 	// Concurrency is how many Sink.Deliver calls run at once. While there are several topics, an eighth of
 	// the calls, at least one, is left to topics without a running one, so that a destination that does not

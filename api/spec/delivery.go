@@ -19,9 +19,9 @@ type Delivery struct {
 	PollInterval Duration `json:"pollInterval,omitzero"`
 
 	// batchSize is the maximum number of rows of one claim; it is lower while
-	// deliveries are slow. From 1 to 10000. Defaults to 500.
+	// deliveries are slow. From 1 to 10000. Defaults to 2000.
 	// +optional
-	// +kubebuilder:default=500
+	// +kubebuilder:default=2000
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000
 	BatchSize int32 `json:"batchSize,omitempty"`

@@ -23,7 +23,7 @@ import (
 var defaults = map[string]struct{ name, value string }{
 	"Lease":           {"lease", "30s"},
 	"PollInterval":    {"pollInterval", "1s"},
-	"BatchSize":       {"batchSize", "500"},
+	"BatchSize":       {"batchSize", "2000"},
 	"Concurrency":     {"concurrency", "16"},
 	"MaxConcurrency":  {"maxConcurrency", "256"},
 	"MaxBytes":        {"maxInFlightBytes", "33554432"},

@@ -19,7 +19,7 @@ func withDefaults(c dispatcher.Config) dispatcher.Config {
 	c.Topics = slices.Clone(c.Topics)
 	c.Lease = cmp.Or(c.Lease, 30*time.Second)
 	c.PollInterval = cmp.Or(c.PollInterval, time.Second)
-	c.BatchSize = cmp.Or(c.BatchSize, 500)
+	c.BatchSize = cmp.Or(c.BatchSize, 2000)
 	c.Concurrency = cmp.Or(c.Concurrency, 16)
 	c.MaxConcurrency = cmp.Or(c.MaxConcurrency, 256)
 	c.MaxAttempts = cmp.Or(c.MaxAttempts, 20)

@@ -41,14 +41,10 @@ var cells = []cell{
 func runDrain(ctx context.Context, b *bench) {
 	own, deleted := ours(), ours()
 	deleted.name, deleted.settings, deleted.kept, deleted.job.Delete = "ours, deleted at the ack", "retention.delivered 0s; the rest default", "", true
-	large := deleted
-	large.name, large.settings, large.job.Batch = "ours, 2000 deleted at the ack", "batchSize 2000, retention.delivered 0s; the rest default", 2000
 	loop, loopDeleted := plain(), plain()
 	loopDeleted.name, loopDeleted.settings, loopDeleted.kept, loopDeleted.job.Delete = "plain SQL, deleted", "the same, and the other connection deletes", "", true
-	loopLarge := loopDeleted
-	loopLarge.name, loopLarge.settings, loopLarge.job.Batch = "plain SQL, 2000 deleted", "the same with claims of 2000", 2000
 	for range b.runs + min(2, b.runs-1) {
-		for _, s := range []system{own, loop, deleted, loopDeleted, large, loopLarge, riverDefault(), riverTuned()} {
+		for _, s := range []system{own, loop, deleted, loopDeleted, riverDefault(), riverTuned()} {
 			l := load{events: b.events}
 			if s.slow {
 				l.events = b.slow

@@ -24,7 +24,7 @@ const (
 // ours is the dispatcher as a library, all default.
 func ours() system {
 	return system{
-		name: "ours, default", settings: "all default: batchSize 500, polling, delivered rows are kept", job: job{System: "ours"},
+		name: "ours, default", settings: "all default: batchSize 2000, polling, delivered rows are kept", job: job{System: "ours"},
 		setup: outboxSetup, insert: outboxInsert,
 		produce: func(pool *pgxpool.Pool) (produce, error) { return enqueueOne(pool), nil },
 		left:    `select exists (select from outbox.outbox_events where live)`,
@@ -140,6 +140,7 @@ func (*observer) Failed(*dispatcher.Event, error, time.Duration, time.Duration) 
 func (*observer) DeadLettered(dispatcher.DeadEvent)                             {}
 func (*observer) LeaseLost(int)                                                 {}
 func (*observer) Refused(int)                                                   {}
+func (*observer) ClaimRefused()                                                 {}
 func (o *observer) Acked(e *dispatcher.Event, _ time.Duration) {
 	others := 1
 	if e.AggregateID == hotKey {

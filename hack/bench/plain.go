@@ -14,8 +14,8 @@ import (
 // plain is a loop of plain SQL on our table, which a team could write.
 func plain() system {
 	s := ours()
-	s.name, s.settings = "plain SQL", "one loop in Go: one connection claims 500, another one acks"
-	s.job.System, s.job.Batch, s.job.Poll = "plain", 500, 2*time.Millisecond
+	s.name, s.settings = "plain SQL", "one loop in Go: one connection claims 2000, another one acks"
+	s.job.System, s.job.Batch, s.job.Poll = "plain", 2000, 2*time.Millisecond
 	return s
 }
 

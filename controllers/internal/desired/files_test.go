@@ -229,7 +229,7 @@ func fieldsOf(path string, s *schema.Schema, fields map[string]bool) {
 // A file has no value that the API sets by default, and an order without a meaning is the same one.
 func TestFilesAreCompact(t *testing.T) {
 	obd := minimal()
-	obd.Spec.Delivery.BatchSize = 500
+	obd.Spec.Delivery.BatchSize = 2000
 	const want = `apiVersion: outbox.dev/v1alpha1
 kind: OutboxDispatcher
 metadata:
