@@ -161,7 +161,7 @@ func (l *scan) recall(p *passage, share, limit, perKey int) (rows int) {
 	case p.others:
 		most = min(most, max(1, limit/recallPart))
 	case p.scarce:
-		most = max(most, limit-limit/recallPart)
+		most = max(most, limit-max(limit/recallPart, perKey)) // a key that the range has too gets what the range leaves it
 	}
 	var due []int64
 	for hash, r := range p.keys {
