@@ -26,7 +26,7 @@ type served struct {
 // simulate delivers the events of topics for so long, in virtual time and without a store.
 func simulate(t *testing.T, calls int, topics map[string]arrivals, long time.Duration) map[string]*served {
 	out := map[string]*served{}
-	synctest.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(*testing.T) {
 		f, ends, next := testFlight(dispatcher.Config{Concurrency: calls}, func() {}), map[*delivery]time.Time{}, map[string]time.Duration{}
 		for name, s := range topics {
 			out[name], next[name] = &served{}, s.from

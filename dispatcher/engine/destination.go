@@ -278,10 +278,10 @@ func (f *flight) called(c call, rows []*row, writable []bool, errs []error) (pau
 		}
 		switch {
 		case isOfTheEvent(err):
-		case (blames(err) || isOverdue(c)) && !(alone && !row.before.at.IsZero() && before.delivered(row.before.at)):
-			blamed = true
-		default:
+		case !blames(err) && !isOverdue(c), alone && !row.before.at.IsZero() && before.delivered(row.before.at):
 			responses++
+		default:
+			blamed = true
 		}
 		f.topics.dest.lastError, f.topics.dest.lastErrorAt = c.failure(err).Error(), now
 		if _, permanent := dispatcher.PermanentReason(err); permanent || c.cut != nil {

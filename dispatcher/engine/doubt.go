@@ -148,7 +148,7 @@ func (o *round) apart(parts []part, now time.Time) []part {
 	others := slices.DeleteFunc(slices.Clone(parts), func(p part) bool { return p.topic.doubt != nil })
 	doubts := len(others) < len(parts)
 	o.passedOver = doubts && len(parts) > 1
-	if o.doubted = doubts && !(o.doubted && len(others) > 0); !o.doubted {
+	if o.doubted = doubts && (!o.doubted || len(others) == 0); !o.doubted {
 		return others
 	}
 	parts = slices.DeleteFunc(parts, func(p part) bool { return p.topic.doubt == nil })

@@ -204,11 +204,11 @@ func TestRowsRefusedAtClaimsHarmThemselvesAlone(t *testing.T) {
 				}
 				claims++
 				<-time.After(time.Millisecond)
-				if err := dispatcher.Refused(errContent); c.Rows() > 1 {
+				err := dispatcher.Refused(errContent)
+				if c.Rows() > 1 {
 					return err
-				} else {
-					return &dispatcher.RefusedRow{ID: uuid.New(), Topic: "bad", Err: err}
 				}
+				return &dispatcher.RefusedRow{ID: uuid.New(), Topic: "bad", Err: err}
 			}}
 			topics := []string{"bad", "well"}
 			if test.alone {

@@ -23,7 +23,7 @@ func TestWhatWaitsIsCounted(t *testing.T) {
 	count := func(n int64) dispatcher.Count { return dispatcher.Count{N: n} }
 	due, scheduled := dispatcher.TopicDepth{Pending: count(1)}, dispatcher.TopicDepth{Scheduled: count(1)}
 	retrying, leased := dispatcher.TopicDepth{Pending: count(1), Retrying: count(1)}, dispatcher.TopicDepth{Processing: count(1)}
-	const none, now, epoch, min = -1, 0, -2, time.Minute
+	const none, now, epoch, minute = -1, 0, -2, time.Minute
 	at := o.Now()
 	cases := map[string]struct {
 		due           string // an expression; at is now
@@ -31,21 +31,21 @@ func TestWhatWaitsIsCounted(t *testing.T) {
 		want          dispatcher.TopicDepth
 		age           time.Duration // for how long it has waited; it was created 10 minutes ago
 	}{
-		"due":                       {"at - interval '10m'", "", "", due, 10 * min},
-		"in the past":               {"at - interval '1h'", "", "", due, 10 * min},
-		"due after a delay":         {"at - interval '2m'", "", "", due, 2 * min},
+		"due":                       {"at - interval '10m'", "", "", due, 10 * minute},
+		"in the past":               {"at - interval '1h'", "", "", due, 10 * minute},
+		"due after a delay":         {"at - interval '2m'", "", "", due, 2 * minute},
 		"delayed":                   {"at + interval '1h'", "", "", scheduled, none},
 		"delayed for ever":          {"'infinity'", "", "", scheduled, none},
 		"delayed, and moved to now": {"at", ", first_due_at", ", at + interval '1h'", due, now},
-		"failed":                    {"at + interval '1h'", ", lease, attempts", ", 7, 3", retrying, 10 * min},
-		"failed, and due again":     {"at - interval '1s'", ", lease, attempts", ", 7, 3", due, 10 * min},
-		"in an outage":              {"at + interval '1h'", ", lease, last_error", ", 7, '503'", retrying, 10 * min},
-		"given back, and no error":  {"at + interval '1h'", ", lease", ", 7", retrying, 10 * min},
-		"delayed, then failed":      {"at + interval '1h'", ", lease, attempts, first_due_at", ", 7, 1, at - interval '5m'", retrying, 5 * min},
-		"replayed":                  {"at - interval '3m'", ", lease, first_due_at", ", 7, at - interval '3m'", due, 3 * min},
-		"adopted after a failure":   {"at + interval '1h'", ", attempts", ", 1", retrying, 10 * min},
-		"leased":                    {"at - interval '10m'", ", status, locked_by, locked_until", ", 'processing', gen_random_uuid(), at + interval '1h'", leased, 10 * min},
-		"leased after a delay":      {"at - interval '2m'", ", status, locked_by, locked_until", ", 'processing', gen_random_uuid(), at + interval '1h'", leased, 2 * min},
+		"failed":                    {"at + interval '1h'", ", lease, attempts", ", 7, 3", retrying, 10 * minute},
+		"failed, and due again":     {"at - interval '1s'", ", lease, attempts", ", 7, 3", due, 10 * minute},
+		"in an outage":              {"at + interval '1h'", ", lease, last_error", ", 7, '503'", retrying, 10 * minute},
+		"given back, and no error":  {"at + interval '1h'", ", lease", ", 7", retrying, 10 * minute},
+		"delayed, then failed":      {"at + interval '1h'", ", lease, attempts, first_due_at", ", 7, 1, at - interval '5m'", retrying, 5 * minute},
+		"replayed":                  {"at - interval '3m'", ", lease, first_due_at", ", 7, at - interval '3m'", due, 3 * minute},
+		"adopted after a failure":   {"at + interval '1h'", ", attempts", ", 1", retrying, 10 * minute},
+		"leased":                    {"at - interval '10m'", ", status, locked_by, locked_until", ", 'processing', gen_random_uuid(), at + interval '1h'", leased, 10 * minute},
+		"leased after a delay":      {"at - interval '2m'", ", status, locked_by, locked_until", ", 'processing', gen_random_uuid(), at + interval '1h'", leased, 2 * minute},
 		"delivered":                 {"at - interval '10m'", ", status", ", 'delivered'", dispatcher.TopicDepth{}, none},
 		"dead":                      {"at - interval '10m'", ", status, dead_reason", ", 'dead', 'poison_message'", dispatcher.TopicDepth{}, none},
 		"of a clock that was ahead": {"at + interval '1h'", ", created_at", ", at + interval '1h'", retrying, now},
