@@ -56,23 +56,13 @@ type load struct {
 // isShort reports whether the bytes that are free are those for topics with nothing in flight.
 func (l load) isShort() bool { return !l.alone && l.bytes <= l.spare }
 
-// largeAfter is how long a topic whose calls are not known to be short waits for bytes that its first row fits in. Then it is claimed
-// whatever its size: calls that are stuck may keep the others for ever.
+// largeAfter is how long no claim brings a row until one is claimed whatever its size: calls that are stuck may keep the bytes for ever.
 const largeAfter = 15 * time.Second
 
-// mayBeLarge reports whether the topic's first row may be larger than the bytes that are free.
-func (t *topic) mayBeLarge(now time.Time) bool {
-	quick := t.calls.time.typical > 0 && t.calls.time.typical < shortCall
-	return quick || !t.turn.noRoomSince.IsZero() && now.Sub(t.turn.noRoomSince) >= largeAfter
-}
-
-// noteRoom notes whether a claim for which bytes were short brought nothing.
-func (t *topic) noteRoom(none bool, now time.Time) {
-	if !none {
-		t.turn.noRoomSince = time.Time{}
-	} else if t.turn.noRoomSince.IsZero() {
-		t.turn.noRoomSince = now
-	}
+// mayBeLarge reports whether a topic's first row may be larger than the bytes that are free: its calls are short, so it gives them back
+// soon, or nothing else is claimed.
+func (o *round) mayBeLarge(t *topic, now time.Time) bool {
+	return t.calls.time.typical > 0 && t.calls.time.typical < shortCall || now.Sub(o.foundAt) >= largeAfter
 }
 
 // allot says how much of a topic may be claimed now.

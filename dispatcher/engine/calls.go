@@ -76,24 +76,34 @@ func (c *topicCalls) use(now time.Time) float64 {
 	return c.time.average + float64(c.running)*min(1, cmp.Or(c.time.typical, shortCall).Seconds()/averageOver.Seconds())
 }
 
-// isQuick reports whether the topic's next call is likely to be short. A topic whose calls are not known is tried, unless its first row
-// has waited for long or more others are tried than there are such calls: of many new topics those that turn out to be slow would have all calls.
+// isQuick reports whether the topic's next call is likely to be short. A topic whose calls are not known is tried soon after its rows
+// came, unless many are: of many new topics those that turn out to be slow would have all calls.
 func (t *topic) isQuick(l callLoad) bool {
 	if t.calls.time.typical > 0 {
 		return t.calls.time.typical < shortCall
 	}
-	return len(t.queue.rows) == 0 || l.now.Sub(t.queue.rows[0].claimedAt) < shortCall && l.unproven(l.now) <= l.forQuick
+	return t.isNew(l.now) && l.all.unproven(l.waiting, l.now) <= l.forQuick+1
 }
 
-// unproven is how many topics whose calls are not known have one that may still turn out to be short.
-func (c *calls) unproven(now time.Time) int {
-	seen := map[*topic]bool{}
+// isNew reports whether the topic's calls are not known, and its first row has not waited for long.
+func (t *topic) isNew(now time.Time) bool {
+	return t.calls.time.typical == 0 && len(t.queue.rows) > 0 && now.Sub(t.queue.rows[0].claimedAt) < 4*shortCall
+}
+
+// unproven is how many topics whose calls are not known have one that may still turn out to be short, or wait for one and are new.
+func (c *calls) unproven(waiting []*topic, now time.Time) int {
+	all := map[*topic]bool{}
 	for d := range c.active {
 		if d.topic.calls.time.typical == 0 && now.Sub(d.began) < shortCall {
-			seen[d.topic] = true
+			all[d.topic] = true
 		}
 	}
-	return len(seen)
+	for _, t := range waiting {
+		if t.isNew(now) {
+			all[t] = true
+		}
+	}
+	return len(all)
 }
 
 // delivery is a running call of Sink.Deliver. Its memory is used again for the next one.
@@ -151,7 +161,8 @@ type callLoad struct {
 	forQuick int // of reserved, for those of them whose calls are short
 	batch    int
 	suspects int // the weight of suspects that may begin
-	unproven func(now time.Time) int
+	all      *calls
+	waiting  []*topic // with queued rows
 }
 
 // allotCalls says how many calls more the topic may have now.
@@ -257,9 +268,9 @@ func reserved(concurrency int) int {
 }
 
 // load is what the topics share now.
-func (c *calls) load(now time.Time, alone bool) callLoad {
+func (c *calls) load(now time.Time, alone bool, waiting []*topic) callLoad {
 	free := c.bound - c.running
-	return callLoad{now: now, alone: alone, free: free, places: free, reserved: reserved(c.bound), forQuick: c.bound / 8, batch: c.batch, suspects: mostSuspects - c.suspicion, unproven: c.unproven}
+	return callLoad{now: now, alone: alone, free: free, places: free, reserved: reserved(c.bound), forQuick: c.bound / 8, batch: c.batch, suspects: mostSuspects - c.suspicion, all: c, waiting: waiting}
 }
 
 // of is how many calls a topic may have at once.

@@ -201,7 +201,7 @@ func (f *flight) nextCall(now time.Time) *topic {
 	}
 	var best *topic
 	var least float64
-	first, l := 0, f.calls.load(now, f.topics.alone())
+	first, l := 0, f.calls.load(now, f.topics.alone(), f.queue.waiting)
 	l.places = max(1, l.places)
 	for _, t := range f.queue.waiting {
 		a := t.allotCalls(l)

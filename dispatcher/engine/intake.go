@@ -175,7 +175,7 @@ func (in *intake) shares(n int, unwritten map[string]bool) (shares []dispatcher.
 			return slices.ContainsFunc(in.topics.round.full, func(t *topic) bool { return !t.allot(l).hasItsShare() })
 		})
 	}
-	return shares, l.isShort() && len(shares) == 1 && !in.topics.get(shares[0].Topic).mayBeLarge(l.now)
+	return shares, l.isShort() && len(shares) == 1 && !in.topics.round.mayBeLarge(in.topics.get(shares[0].Topic), l.now)
 }
 
 // permit is topics.permit now. It begins a probe that is due, which wakes the loop when it ends.
@@ -294,11 +294,12 @@ func (in *intake) claimed(shares []dispatcher.Share, byTopic map[string]int, sto
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	now := time.Now()
-	l := in.calls.load(now, in.topics.alone())
+	l := in.calls.load(now, in.topics.alone(), in.queue.waiting)
+	short := in.load(now).isShort()
 	for _, share := range shares {
 		t := in.topics.get(share.Topic)
-		if t.noteRoom(byTopic[share.Topic] == 0 && in.load(now).isShort(), now); !t.turn.noRoomSince.IsZero() {
-			continue // it is not known to be idle
+		if byTopic[share.Topic] == 0 && short {
+			continue // it is not known to be idle: its row may have had no room
 		}
 		t.found(share, byTopic[share.Topic], slices.Contains(out.KeysWaiting, share.Topic), slices.Contains(out.OverRate, share.Topic), t.waitsFor(l), now)
 	}
@@ -350,7 +351,7 @@ func (in *intake) keyOrder() *dispatcher.KeyOrder {
 
 // heldByRate notes that nothing is claimed because enough rows wait for the dispatcher's rate limit.
 func (in *intake) heldByRate(now time.Time) {
-	idles, l := in.topics.rates.all.idles(now), in.calls.load(now, in.topics.alone())
+	idles, l := in.topics.rates.all.idles(now), in.calls.load(now, in.topics.alone(), in.queue.waiting)
 	for _, t := range in.queue.waiting {
 		by := dispatcher.LimitedByRate
 		if idles || !l.alone && t.allotCalls(l).runsOut() {
@@ -368,7 +369,7 @@ func (in *intake) noRoom(now time.Time) {
 		}
 		return
 	}
-	l := in.calls.load(now, in.topics.alone())
+	l := in.calls.load(now, in.topics.alone(), in.queue.waiting)
 	for _, t := range in.queue.waiting {
 		t.limits.held.note(t.waitsFor(l), now)
 	}

@@ -57,8 +57,6 @@ type topicTurn struct {
 	seenAt   time.Time // when it was listed last or had rows
 	expected int       // rows that the next claim may find: twice what the last one brought; 0 for a quiet topic
 	halfOpen bool      // the claim under way is a half-open probe
-	// Since when claims for which bytes were short bring nothing; zero when the last one was none of these.
-	noRoomSince time.Time
 }
 
 // topics are those that this process claims from or has rows of. They belong to a flight, whose lock guards them.
@@ -83,6 +81,7 @@ type round struct {
 	full        []*topic      // those that this round passed over because they have their share in flight
 	passedOver  bool          // the last claim passed over topics: those in doubt are claimed alone
 	doubted     bool          // the last claim was of one in doubt
+	foundAt     time.Time     // when a claim had rows last
 }
 
 func newTopics(log *slog.Logger, configured []string) topics {
@@ -160,7 +159,7 @@ func (ts *topics) claimed(shares []dispatcher.Share, byTopic map[string]int, sto
 			t.turn.seenAt = now
 		}
 		if t.turn.expected = 2 * n; n > 0 {
-			t.tookAt = now
+			t.tookAt, ts.round.foundAt = now, now
 		}
 		if t.doubt != nil && ts.refused.over(t, n, share.Limit, now) {
 			t.doubt = nil
