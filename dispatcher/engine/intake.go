@@ -343,6 +343,8 @@ func (in *intake) idle(p *pace, pollInterval time.Duration) time.Duration {
 
 // keyOrder is the order of keys in a claim request.
 func (in *intake) keyOrder() *dispatcher.KeyOrder {
+	in.mu.Lock()
+	defer in.mu.Unlock()
 	if in.queue.keys.lines == nil {
 		return nil
 	}

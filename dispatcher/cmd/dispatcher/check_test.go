@@ -202,7 +202,7 @@ func TestCheckDataFindsEachProblem(t *testing.T) {
 			t.Errorf("of an empty outbox it says %+v", c)
 		}
 	}
-	run(t, "", "check", "-f", file, "--data").ok(t, "ok  lag        no event is due\n", "ok  success    no process of the dispatcher that runs has tried a delivery in the last 5m\n")
+	run(t, "", "check", "-f", file, "--data").ok(t, "ok  lag        no event waits\n", "ok  success    no process of the dispatcher that runs has tried a delivery in the last 5m\n")
 
 	o.exec(t, `select outbox.outbox_journal_set(true)`)
 	o.enqueue(t, 7)
@@ -223,8 +223,8 @@ func TestCheckDataFindsEachProblem(t *testing.T) {
 		says   string
 		remedy string
 	}{
-		"lag":       {7200, false, `an event of topic "orders" has been due for 2h0m`, "kubectl outbox status"},
-		"retries":   {1, true, "waiting for a retry after a failure: 1, of 2 that are due later", ""},
+		"lag":       {18000, false, `an event of topic "orders" has waited for 5h0m`, "kubectl outbox status"},
+		"retries":   {2, true, "waiting for a retry after a failure: 2, of 5 that wait", ""},
 		"success":   {0.8, false, "80 of 100 attempts delivered their event in the last 5m", "last_error"},
 		"dead":      {1, false, "became dead in the last 1h: 1", "dispatcher dead groups"},
 		"unserved":  {3, false, `due in topics that no dispatcher serves: 3, of topic "orders" of namespace "shop"`, "Run a dispatcher"},
