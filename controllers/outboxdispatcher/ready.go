@@ -59,7 +59,8 @@ func causes(o observed, references, source, schema, sink, topics, workload metav
 
 // works reports whether a pod reaches the database, which lets events be claimed, and fits its schema.
 func works(s status.Status) bool {
-	return (s.Source.State == status.Reachable || s.Source.State == status.Refusing && !s.Source.Stopped) && s.Schema.State == "Ready"
+	claims := s.Source.State == status.Refusing && s.Source.Reason == status.ClaimsRefused && !s.Source.Stopped // of some rows
+	return (s.Source.State == status.Reachable || claims) && s.Schema.State == "Ready"
 }
 
 // stopped reports whether the database lets a pod claim nothing.
