@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,6 +10,8 @@ import (
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 )
 
 // arrivals is a topic of a simulation: how long its calls take, and how often an event comes. Without that it always has some.
@@ -149,5 +152,31 @@ func TestFreeCallGoesToTheTopicWithTheLeastTime(t *testing.T) {
 	got := simulate(t, 16, map[string]arrivals{"slow": {takes: 2 * time.Second}, "fast": {takes: 20 * time.Millisecond}}, time.Minute)
 	if slow, fast := got["slow"].time.Seconds(), got["fast"].time.Seconds(); fast < 0.35*(slow+fast) || slow+fast < 0.85*16*60 {
 		t.Errorf("of 960 s of calls the slow topic had %.0f s and the fast one %.0f s", slow, fast)
+	}
+}
+
+// Topics whose calls hang with events of 3 MB fill the bytes, and delay no topic with small events, however many they are.
+//
+// CONTRACT: C-33, C-35
+func TestLargeRowsOfHungTopicsDelayNoOther(t *testing.T) {
+	for _, topics := range []int{12, 40} {
+		synctest.Test(t, func(t *testing.T) {
+			store, large := storetest.NewMemory(), make([]byte, 3_000_000)
+			for i := range topics {
+				store.AddLike(dispatcher.Event{Topic: fmt.Sprint("hangs-", i), Payload: large}, 8)
+			}
+			begin(t, store, &sinktest.Func{Respond: func(_ context.Context, e *dispatcher.Event) error {
+				if e.Topic != "well" {
+					<-time.After(10 * time.Second)
+					return context.DeadlineExceeded
+				}
+				return nil
+			}}, dispatcher.Config{})
+			for n := range 30 {
+				store.Add("well", 1)
+				delivered(t, 2*time.Second, store, "well", n+1)
+				<-time.After(time.Second)
+			}
+		})
 	}
 }
