@@ -26,9 +26,9 @@ import (
 )
 
 // edited is a dispatcher whose pod delivers, with a change that rolls pods.
-func edited(n int32) *cluster {
+func edited() *cluster {
 	GinkgoHelper()
-	c, _ := delivering(tick, replicas(n))
+	c, _ := delivering(tick)
 	c.edits()
 	return c
 }
@@ -71,7 +71,7 @@ var _ = Describe("a rollout", Label("workload", "status"), func() {
 	// A new pod that hangs takes nothing from the events that the old ones deliver: its words are reported by the
 	// rollout, and Ready points to them. CONTRACT: C-101
 	DescribeTable("whose new pod hangs leaves Ready True: its", func(pod corev1.PodStatus, says func(*status.Status), kind, reason, words string) {
-		c := edited(1)
+		c := edited()
 		c.rollingOut(1)
 		var podStatus *status.Status
 		progressing := api.ReasonImagePullFailed
@@ -102,51 +102,14 @@ var _ = Describe("a rollout", Label("workload", "status"), func() {
 			s.Source = status.Link{State: status.Unreachable, Reason: "AuthenticationFailed", Message: "the login was refused; correct the password in the Secret"}
 			s.Schema = status.Schema{State: "Unknown"}
 		}, api.SourceReachableCondition, api.ReasonAuthenticationFailed, "correct the password"),
-		Entry("schema is too old", runs, func(s *status.Status) {
-			s.Schema = status.Schema{State: "TooOld", Message: "version 1 of 2; run migrate up"}
-		}, api.SchemaReadyCondition, api.ReasonTooOld, "run migrate up"),
-		Entry("destination is down", runs, func(s *status.Status) {
-			s.Sink = status.Link{State: status.Unreachable, Reason: "CertificateInvalid", Message: "unknown authority; name the right ca"}
-		}, api.SinkReachableCondition, api.ReasonCertificateInvalid, "name the right ca"),
 		Entry("image cannot be pulled", corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{
 			Name: "dispatcher", Image: "outbox-operator:v2", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}},
 		}}}, nil, api.WorkloadAvailableCondition, api.ReasonPartlyAvailable, "cannot be pulled"),
 	)
 
-	// Pods of one revision have one destination, so the one that sees it down is believed; pods of two may have two.
-	It("to another destination is a remedy for one that is down", func() {
-		c := edited(2)
-		c.deployed(2, 2)
-		down := c.healthy()
-		down.Sink = status.Link{State: status.Unreachable, Reason: "ConnectionFailed", Message: "nothing listens; check the url"}
-		c.Pods.Says("pod-1", down)
-		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonConnectionFailed, "check the url"})
-
-		c.edits()
-		c.rollingOut(2)
-		well := c.healthy()
-		c.newPod("fresh", runs, &well)
-		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, "check the url"})
-	})
-
-	It("whose new pod is refused leaves Ready True", func() {
-		c := edited(1)
-		editStatus(c, c.deployment(), func(d *appsv1.Deployment) {
-			d.Status.ObservedGeneration, d.Status.UpdatedReplicas = d.Generation, 0
-			d.Status.Conditions = []appsv1.DeploymentCondition{
-				{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ProgressDeadlineExceeded"},
-				{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Reason: "FailedCreate", Message: `pods "a-b" is forbidden: exceeded quota: team`},
-			}
-		})
-		c.expect(kstatus.FailedStatus,
-			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, "exceeded quota: team"},
-			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonUnavailable, "exceeded quota: team"},
-			want{api.StalledCondition, metav1.ConditionTrue, api.ReasonProgressDeadlineExceeded, "exceeded quota: team"})
-	})
-
 	// Tools that wait for a rollout hear that it has failed, as they do of the Deployment itself.
 	It("is Stalled after its deadline, until it continues", func() {
-		c := edited(1)
+		c := edited()
 		c.rollingOut(1)
 		fresh := c.newPod("fresh", corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{
 			Name: "dispatcher", Image: "outbox-operator:v2", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}},
@@ -164,16 +127,6 @@ var _ = Describe("a rollout", Label("workload", "status"), func() {
 		Expect(c.admin.Delete(c.ctx, fresh, client.GracePeriodSeconds(0))).To(Succeed())
 		c.rollOut(c.healthy())
 		c.expect(kstatus.CurrentStatus)
-	})
-
-	It("that waits for a Secret leaves Ready True", Label("references"), func() {
-		c := edited(1)
-		c.rollingOut(1)
-		c.mountFails(c.newPod("fresh", corev1.PodStatus{Phase: corev1.PodPending}, nil), `secret "orders-db" not found`, 0)
-		c.expect(kstatus.InProgressStatus,
-			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, `Secret "orders-db"`},
-			want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, "create it"},
-			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonSecretNotFound, "create it"})
 	})
 })
 

@@ -230,6 +230,10 @@ func TestReadyDespiteTrouble(t *testing.T) {
 			rolling(func(*status.Status) {})(o)
 			o.statuses[0].Source, o.statuses[1].Source = down, down
 		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"SourceReachable=False/ConnectionFailed", "WorkloadAvailable=True/Available", "Reconciling=True/Progressing"}, nil},
+		"the old pods see the destination down, and the new one does not": {func(o *observed) {
+			rolling(func(*status.Status) {})(o)
+			o.statuses[1].Sink = down // each pod of a revision has the same destination
+		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"SinkReachable=False/ConnectionFailed"}, nil},
 		"two revisions of one second": {func(o *observed) {
 			rolling(func(s *status.Status) { s.Source = down })(o)
 			for i := range o.pods {
@@ -240,6 +244,11 @@ func TestReadyDespiteTrouble(t *testing.T) {
 			o.gone = problem.Waiting(api.ReferencesResolvedCondition, api.ReasonSecretNotFound, "x")
 			o.statuses[0].Source, o.statuses[1].Source = down, down
 		}, no, api.ReasonConnectionFailed, []string{"ReferencesResolved=False/SecretNotFound"}, nil},
+		"a Secret is gone, and no pod can log in": {func(o *observed) {
+			o.gone = problem.Waiting(api.ReferencesResolvedCondition, api.ReasonSecretNotFound, "x")
+			o.statuses[0].Source = status.Link{State: status.Unreachable, Reason: "AuthenticationFailed"}
+			o.statuses[1].Source = o.statuses[0].Source
+		}, no, api.ReasonSecretNotFound, []string{"SourceReachable=False/AuthenticationFailed"}, nil},
 		"no pod works: one misses the database, the other the schema": {func(o *observed) { o.statuses[0].Source, o.statuses[1].Schema.State = down, "TooOld" },
 			no, api.ReasonConnectionFailed, nil, nil},
 	})
@@ -257,6 +266,10 @@ func TestDeadlineOfARollout(t *testing.T) {
 			late(o)
 			o.missing = problem.Waiting(api.ReferencesResolvedCondition, api.ReasonSecretNotFound, "x")
 		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"Stalled=True/SecretNotFound"}, []string{"Reconciling"}},
+		"a new pod is refused": {func(o *observed) {
+			late(o)
+			o.deployment.Status.Conditions = append(o.deployment.Status.Conditions, appsv1.DeploymentCondition{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Message: "exceeded quota"})
+		}, yes, api.ReasonDeliveringDespiteTrouble, []string{"WorkloadAvailable=False/Unavailable", "Stalled=True/ProgressDeadlineExceeded"}, nil},
 		"the spec was edited since": {func(o *observed) {
 			late(o)
 			o.deployment.Generation++

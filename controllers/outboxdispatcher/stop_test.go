@@ -22,7 +22,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
-	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 )
@@ -296,29 +295,5 @@ var _ = Describe("a reference that goes while pods run", Label("references"), fu
 		c.expect(kstatus.CurrentStatus, want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, ""})
 		c.startedAt("fresh", 0)
 		c.expect(kstatus.CurrentStatus, want{api.ReferencesResolvedCondition, metav1.ConditionTrue, api.ReasonResolved, ""})
-	})
-
-	// It is not the cause of what else goes wrong.
-	It("leaves Ready to the database that is down", func() {
-		c, _ := delivering(tick)
-		pod := c.startedAt("pod-0", time.Hour)
-		c.mountFails(pod, `secret "orders-db" not found`, time.Minute)
-		down := c.healthy()
-		down.Source = status.Link{State: status.Unreachable, Reason: "ConnectionRefused", Message: "nothing listens; start the server"}
-		c.Pods.Says("pod-0", down)
-		c.expect(kstatus.InProgressStatus,
-			want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, ""},
-			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonConnectionFailed, "start the server"})
-	})
-
-	// The pods cannot log in because of it: it is the cause.
-	It("makes Ready False when no event flows", func() {
-		c, _ := delivering(tick)
-		pod := c.startedAt("pod-0", time.Hour)
-		c.mountFails(pod, `secret "orders-db" not found`, time.Minute)
-		ill := c.healthy()
-		ill.Source.State, ill.Source.Reason = "Unreachable", "AuthenticationFailed"
-		c.Pods.Says("pod-0", ill)
-		c.expect(kstatus.InProgressStatus, want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, ""})
 	})
 })

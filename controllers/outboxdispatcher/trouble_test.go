@@ -348,29 +348,6 @@ var _ = Describe("the status", Label("status"), func() {
 		Expect(c.get().Status.BlockedKeys).To(HaveValue(BeEquivalentTo(3)))
 	})
 
-	It("reports what holds back vacuum", func() {
-		c, _ := delivering(tick)
-		podStatus := c.healthy()
-		c.expect(kstatus.CurrentStatus, want{api.VacuumHeldBackCondition, metav1.ConditionFalse, api.ReasonNotHeldBack, ""})
-
-		podStatus.OldestTransaction = &status.OldestTransaction{Kind: status.Session, Name: "pid 4711 (psql)", Seconds: 3600}
-		c.Pods.Says("pod-0", podStatus)
-		c.expect(kstatus.CurrentStatus, // events are delivered all the same
-			want{api.VacuumHeldBackCondition, metav1.ConditionTrue, api.ReasonOldTransaction, "pg_terminate_backend(4711)"},
-			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
-		c.expectEvent(corev1.EventTypeWarning, api.ReasonOldTransaction, "pg_terminate_backend(4711)")
-
-		c.settle()
-		before := c.get().ResourceVersion
-		podStatus.OldestTransaction.Seconds = 7200
-		c.Pods.Says("pod-0", podStatus)
-		c.passes(3)
-		Expect(c.get().ResourceVersion).To(Equal(before), "its age alone does not count as a change")
-		c.Pods.Says("pod-0", c.healthy())
-		c.expect(kstatus.CurrentStatus, want{api.VacuumHeldBackCondition, metav1.ConditionFalse, api.ReasonNotHeldBack, ""})
-		c.expectEvent(corev1.EventTypeNormal, api.ReasonNotHeldBack, "")
-	})
-
 	// A namespace that is being deleted takes no events any more: none is sent, and none is complained
 	// about. (There is no namespace controller here, so it stays as it is.)
 	It("sends no Event to a namespace that is being deleted", func() {

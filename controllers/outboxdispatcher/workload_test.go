@@ -88,29 +88,6 @@ var _ = Describe("what pods report", Label("status"), func() {
 		)
 	})
 
-	// Paused topics and dead events have conditions of their own: other events
-	// flow. When no topic is left, none flow.
-	It("reports paused topics next to those that are delivered", func() {
-		c := start(tick)
-		c.create(c.dispatcher())
-		podStatus := c.healthy()
-		podStatus.PausedTopics = []status.PausedTopic{{Topic: "refunds", Link: status.Link{State: status.Refusing, Reason: "Refusing", Message: "it responds 404; correct the path"}}}
-		c.rollOut(podStatus)
-		c.expect(kstatus.CurrentStatus,
-			want{api.TopicsPausedCondition, metav1.ConditionTrue, api.ReasonTopicsPaused, `"refunds". For "refunds": It responds 404; correct the path`},
-			want{api.SinkReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""},
-			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
-		c.expectEvent(corev1.EventTypeWarning, api.ReasonTopicsPaused, "refunds")
-
-		podStatus.AllTopicsPaused = true
-		c.Pods.Says("pod-0", podStatus)
-		c.expect(kstatus.InProgressStatus,
-			want{api.TopicsPausedCondition, metav1.ConditionTrue, api.ReasonAllTopicsPaused, "refunds"},
-			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonAllTopicsPaused, "refunds"})
-		c.Pods.Says("pod-0", c.healthy())
-		c.expect(kstatus.CurrentStatus, want{api.TopicsPausedCondition, metav1.ConditionFalse, api.ReasonNoTopicsPaused, ""})
-	})
-
 	// One of two pods is silent, or restarts: the other delivers.
 	It("is that of the pod that delivers, when the other does not", func() {
 		c, _ := delivering(tick, replicas(2))
