@@ -1,6 +1,7 @@
 package manager_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"net/http"
@@ -43,21 +44,10 @@ var _ = Describe("the rights of config/rbac", Label("rights", "security"), func(
 		granted := operatortest.Granted(GinkgoTB())
 		used := &usedVerbs{verbs: map[string]bool{}}
 		metrics, probes := envtest.FreeAddress(GinkgoTB()), envtest.FreeAddress(GinkgoTB())
-		running, cancel := context.WithCancel(ctx)
-		mgr, err := manager.New(running, operatortest.Operator(GinkgoTB(), used.record), manager.Options{
-			Pod:             managerPod(ctx, "outbox-system"),
-			ObserveInterval: 100 * time.Millisecond,
-			LeaderElect:     true,
-
-			OperatorNamespace: "outbox-system",
-			LeaderNamespace:   "outbox-system",
-			MetricsAddress:    metrics,
-			ProbeAddress:      probes,
+		_, stop := operate(ctx, operatortest.Operator(GinkgoTB(), used.record), manager.Options{
+			Pod: managerPod(ctx, "outbox-system"), LeaderElect: true, OperatorNamespace: "outbox-system", LeaderNamespace: "outbox-system",
+			MetricsAddress: metrics, ProbeAddress: probes,
 		})
-		Expect(err).NotTo(HaveOccurred())
-		ended := make(chan error, 1)
-		go func() { ended <- mgr.Start(running) }()
-
 		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
 		Expect(admin.Create(ctx, namespace)).To(Succeed())
 		exercise(ctx, client.NewNamespacedClient(admin, namespace.Name))
@@ -65,8 +55,7 @@ var _ = Describe("the rights of config/rbac", Label("rights", "security"), func(
 		exerciseConsumer(ctx, client.NewNamespacedClient(admin, namespace.Name))
 		exerciseServers(ctx, admin, namespace.Name, metrics, probes)
 		Eventually(func() []string { return used.missing(granted) }).Should(BeEmpty(), "granted and never used")
-		cancel()
-		Expect(<-ended).To(Succeed())
+		stop()
 		Expect(used.refusals()).To(BeEmpty(), "used and not granted")
 	})
 })
@@ -212,33 +201,60 @@ func exerciseServers(ctx context.Context, admin client.Client, namespace, metric
 		Expect(admin.SubResource("token").Create(ctx, sa, request)).To(Succeed())
 		return request.Status.Token
 	}
-	insecure := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
-	get := func(url, bearer string) int {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		Expect(err).NotTo(HaveOccurred())
-		if bearer != "" {
-			req.Header.Set("Authorization", "Bearer "+bearer)
-		}
-		resp, err := insecure.Do(req)
-		if err != nil {
-			return 0
-		}
-		_ = resp.Body.Close()
-		return resp.StatusCode
+	responds := func(url, bearer string, code int) {
+		GinkgoHelper()
+		Eventually(get).WithArguments(ctx, url, bearer).Should(Equal(code))
 	}
-	Eventually(func() int { return get("http://"+probes+"/healthz", "") }).Should(Equal(http.StatusOK))
-	Eventually(func() int { return get("http://"+probes+"/readyz", "") }).Should(Equal(http.StatusOK))
-	Eventually(func() int { return get("https://"+metrics+"/metrics", "") }).Should(Equal(http.StatusUnauthorized))
-	unprivileged := token("unprivileged")
-	Eventually(func() int { return get("https://"+metrics+"/metrics", unprivileged) }).Should(Equal(http.StatusForbidden))
+	responds("http://"+probes+"/healthz", "", http.StatusOK)
+	responds("http://"+probes+"/readyz", "", http.StatusOK)
+	responds("https://"+metrics+"/metrics", "", http.StatusUnauthorized)
+	responds("https://"+metrics+"/metrics", token("unprivileged"), http.StatusForbidden)
 	Expect(admin.Create(ctx, &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "prometheus-"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "outbox-operator-metrics-reader"},
 		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Name: "prometheus", Namespace: namespace}},
 	})).To(Succeed())
-	prometheus := token("prometheus")
-	Eventually(func() int { return get("https://"+metrics+"/metrics", prometheus) }).Should(Equal(http.StatusOK))
+	responds("https://"+metrics+"/metrics", token("prometheus"), http.StatusOK)
 }
+
+// get is the status that a URL responds with, whoever signed its certificate; 0 when it does not respond.
+func get(ctx context.Context, url, bearer string) int {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	Expect(err).NotTo(HaveOccurred())
+	if bearer != "" {
+		req.Header.Set("Authorization", "Bearer "+bearer)
+	}
+	insecure := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+	resp, err := insecure.Do(req)
+	if err != nil {
+		return 0
+	}
+	_ = resp.Body.Close()
+	return resp.StatusCode
+}
+
+// operate runs an operator until stop is called, which fails the spec when it did not end well, or until the spec ends.
+func operate(ctx context.Context, cfg *rest.Config, o manager.Options) (ended chan error, stop func()) {
+	GinkgoHelper()
+	o.ObserveInterval, o.MetricsAddress, o.ProbeAddress = 100*time.Millisecond, cmp.Or(o.MetricsAddress, "0"), cmp.Or(o.ProbeAddress, "0")
+	if o.Pod.Name == "" {
+		o.DispatcherImage = "outbox-operator:v1"
+	}
+	running, cancel := context.WithCancel(ctx)
+	mgr, err := manager.New(running, cfg, o)
+	Expect(err).NotTo(HaveOccurred())
+	ended, gone := make(chan error, 1), make(chan struct{})
+	go func() { defer close(gone); ended <- mgr.Start(running) }()
+	DeferCleanup(func() { cancel(); <-gone })
+	return ended, func() {
+		GinkgoHelper()
+		cancel()
+		Expect(<-ended).To(Succeed())
+	}
+}
+
+// unseen is for an operator whose requests a spec does not look at.
+func unseen(*http.Request, *http.Response) {}
 
 func TestOptionsThatCannotWork(t *testing.T) {
 	for want, o := range map[string]manager.Options{
@@ -390,14 +406,7 @@ var _ = Describe("a definition that is missing", Label("rights"), Serial, func()
 			Eventually(serves).Should(Succeed())
 		})
 
-		running, cancel := context.WithCancel(ctx)
-		defer cancel()
-		mgr, err := manager.New(running, operatortest.Operator(GinkgoTB(), func(*http.Request, *http.Response) {}), manager.Options{
-			DispatcherImage: "outbox-operator:v1", ObserveInterval: 100 * time.Millisecond, MetricsAddress: "0", ProbeAddress: "0",
-		})
-		Expect(err).NotTo(HaveOccurred())
-		ended := make(chan error, 1)
-		go func() { ended <- mgr.Start(running) }()
+		ended, _ := operate(ctx, operatortest.Operator(GinkgoTB(), unseen), manager.Options{})
 		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
 		Expect(admin.Create(ctx, namespace)).To(Succeed())
 		for _, o := range orders(namespace.Name) {
@@ -420,7 +429,7 @@ func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { ret
 var _ = Describe("/readyz", Label("rights"), func() {
 	It("is not ok until the caches are filled", func(ctx SpecContext) {
 		released := make(chan struct{})
-		cfg := operatortest.Operator(GinkgoTB(), func(*http.Request, *http.Response) {})
+		cfg := operatortest.Operator(GinkgoTB(), unseen)
 		cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
 			return roundTripper(func(req *http.Request) (*http.Response, error) {
 				if strings.HasSuffix(req.URL.Path, "/outboxdispatchers") {
@@ -430,27 +439,12 @@ var _ = Describe("/readyz", Label("rights"), func() {
 			})
 		})
 		probes := envtest.FreeAddress(GinkgoTB())
-		running, cancel := context.WithCancel(ctx)
-		mgr, err := manager.New(running, cfg, manager.Options{
-			DispatcherImage: "outbox-operator:v1", ObserveInterval: 100 * time.Millisecond, MetricsAddress: "0", ProbeAddress: probes,
-		})
-		Expect(err).NotTo(HaveOccurred())
-		ended := make(chan error, 1)
-		go func() { ended <- mgr.Start(running) }()
-		get := func(path string) int {
-			resp, err := http.Get("http://" + probes + path) //nolint:noctx // a moment, in a test
-			if err != nil {
-				return 0
-			}
-			_ = resp.Body.Close()
-			return resp.StatusCode
-		}
-		Eventually(get).WithArguments("/healthz").Should(Equal(http.StatusOK))
-		Expect(get("/readyz")).To(Equal(http.StatusInternalServerError))
+		_, stop := operate(ctx, cfg, manager.Options{ProbeAddress: probes})
+		Eventually(get).WithArguments(ctx, "http://"+probes+"/healthz", "").Should(Equal(http.StatusOK))
+		Expect(get(ctx, "http://"+probes+"/readyz", "")).To(Equal(http.StatusInternalServerError))
 		close(released)
-		Eventually(get).WithArguments("/readyz").Should(Equal(http.StatusOK))
-		cancel()
-		Expect(<-ended).To(Succeed())
+		Eventually(get).WithArguments(ctx, "http://"+probes+"/readyz", "").Should(Equal(http.StatusOK))
+		stop()
 	})
 })
 

@@ -2,8 +2,6 @@ package manager_test
 
 import (
 	"context"
-	"net/http"
-	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -33,7 +31,11 @@ var _ = Describe("every object that is restored from its YAML", Label("restore")
 		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
 		Expect(admin.Create(ctx, namespace)).To(Succeed())
 		c := client.NewNamespacedClient(admin, namespace.Name)
-		stop := operate(ctx, namespace.Name)
+		operator := func() (stop func()) {
+			_, stop = operate(ctx, operatortest.Operator(GinkgoTB(), unseen), manager.Options{WatchNamespaces: []string{namespace.Name}, OperatorNamespace: "outbox-system"})
+			return stop
+		}
+		stop := operator()
 		for _, o := range everyKind() {
 			Expect(c.Create(ctx, o)).To(Succeed())
 		}
@@ -45,7 +47,7 @@ var _ = Describe("every object that is restored from its YAML", Label("restore")
 		for _, o := range append(everyKind(), &appsv1.Deployment{}, &batchv1.Job{}, &corev1.ConfigMap{}, &corev1.ServiceAccount{}, &networkingv1.NetworkPolicy{}, &policyv1.PodDisruptionBudget{}) {
 			Expect(admin.DeleteAllOf(ctx, o, client.InNamespace(namespace.Name), client.PropagationPolicy(metav1.DeletePropagationBackground))).To(Succeed())
 		}
-		operate(ctx, namespace.Name)
+		operator()
 		for i := range backup.Items {
 			Expect(admin.Create(ctx, &backup.Items[i])).To(Succeed())
 		}
@@ -137,24 +139,4 @@ func withoutStatus(namespace string) (all unstructured.UnstructuredList) {
 		}
 	}
 	return all
-}
-
-// operate runs the operator for the namespace until stop is called, or the spec ends.
-func operate(ctx context.Context, namespace string) (stop func()) {
-	GinkgoHelper()
-	running, cancel := context.WithCancel(ctx)
-	mgr, err := manager.New(running, operatortest.Operator(GinkgoTB(), func(*http.Request, *http.Response) {}), manager.Options{
-		DispatcherImage: "outbox-operator:v1", ObserveInterval: 100 * time.Millisecond, WatchNamespaces: []string{namespace},
-		OperatorNamespace: "outbox-system", MetricsAddress: "0", ProbeAddress: "0",
-	})
-	Expect(err).NotTo(HaveOccurred())
-	ended := make(chan error, 1)
-	go func() { ended <- mgr.Start(running) }()
-	stop = func() {
-		cancel()
-		Expect(<-ended).To(Succeed())
-		ended <- nil
-	}
-	DeferCleanup(func() { stop() })
-	return stop
 }

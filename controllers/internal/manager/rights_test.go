@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -100,21 +99,10 @@ var _ = Describe("the operator of config/namespaced", Label("namespaced", "right
 			}
 		})
 		metrics := envtest.FreeAddress(GinkgoTB())
-		running, cancel := context.WithCancel(ctx)
-		mgr, err := manager.New(running, cfg, manager.Options{
-			Pod:             managerPod(ctx, namespacedHome),
-			ObserveInterval: 100 * time.Millisecond,
-			WatchNamespaces: []string{"team-a", "team-b"},
-			LeaderElect:     true,
-			LeaderNamespace: namespacedHome,
-			MetricsAddress:  metrics,
-			MetricsInsecure: true,
-			ProbeAddress:    "0",
+		_, stop := operate(ctx, cfg, manager.Options{
+			Pod: managerPod(ctx, namespacedHome), WatchNamespaces: []string{"team-a", "team-b"}, LeaderElect: true, LeaderNamespace: namespacedHome,
+			MetricsAddress: metrics, MetricsInsecure: true,
 		})
-		Expect(err).NotTo(HaveOccurred())
-		ended := make(chan error, 1)
-		go func() { ended <- mgr.Start(running) }()
-
 		image := ""
 		deployment := func(namespace string) error {
 			d := &appsv1.Deployment{}
@@ -134,21 +122,13 @@ var _ = Describe("the operator of config/namespaced", Label("namespaced", "right
 			Expect(image).To(Equal(managerImage), "dispatchers run the manager's own image")
 		}
 		Expect(apierrors.IsNotFound(deployment("team-c"))).To(BeTrue(), "team-c is not served")
-		Eventually(func() int {
-			resp, err := http.Get("http://" + metrics + "/metrics") //nolint:noctx // a moment, in a test
-			if err != nil {
-				return 0
-			}
-			_ = resp.Body.Close()
-			return resp.StatusCode
-		}).Should(Equal(http.StatusOK))
-		cancel()
-		Expect(<-ended).To(Succeed())
+		Eventually(get).WithArguments(ctx, "http://"+metrics+"/metrics", "").Should(Equal(http.StatusOK))
+		stop()
 		Expect(refused).To(BeEmpty(), "used and not granted")
 		Expect(outside).To(BeEmpty(), "requests outside the namespaces")
 
 		// A Role that may get namespaces may get the one that it is in.
-		operator, err := client.New(operatortest.As(GinkgoTB(), namespacedAccount, func(*http.Request, *http.Response) {}), client.Options{})
+		operator, err := client.New(operatortest.As(GinkgoTB(), namespacedAccount, unseen), client.Options{})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(operator.Get(ctx, client.ObjectKey{Name: "team-a"}, &corev1.Namespace{})).To(Succeed())
 		Expect(apierrors.IsForbidden(operator.Get(ctx, client.ObjectKey{Name: "team-c"}, &corev1.Namespace{}))).To(BeTrue())
@@ -175,20 +155,13 @@ var _ = Describe("an operator of the whole cluster", Label("namespaced"), func()
 	It("leaves out the namespaces that it is to ignore", func(ctx SpecContext) {
 		var mu sync.Mutex
 		var others []string
-		running, cancel := context.WithCancel(ctx)
-		mgr, err := manager.New(running, operatortest.Operator(GinkgoTB(), func(req *http.Request, _ *http.Response) {
+		_, stop := operate(ctx, operatortest.Operator(GinkgoTB(), func(req *http.Request, _ *http.Response) {
 			mu.Lock()
 			defer mu.Unlock()
 			if strings.Contains(req.URL.Path, "/namespaces/ignored") {
 				others = append(others, req.Method+" "+req.URL.Path)
 			}
-		}), manager.Options{
-			DispatcherImage: "outbox-operator:v1", ObserveInterval: 100 * time.Millisecond, IgnoreNamespaces: []string{"ignored", "ignored-too"},
-			MetricsAddress: "0", ProbeAddress: "0",
-		})
-		Expect(err).NotTo(HaveOccurred())
-		ended := make(chan error, 1)
-		go func() { ended <- mgr.Start(running) }()
+		}), manager.Options{IgnoreNamespaces: []string{"ignored", "ignored-too"}})
 		for _, name := range []string{"ignored", "ignored-too", "served"} { // the last one last
 			Expect(admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})).To(Succeed())
 			for _, o := range orders(name) {
@@ -199,8 +172,7 @@ var _ = Describe("an operator of the whole cluster", Label("namespaced"), func()
 			return admin.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "orders-dispatcher"}, &appsv1.Deployment{})
 		}
 		Eventually(func() error { return deployment("served") }).Should(Succeed())
-		cancel()
-		Expect(<-ended).To(Succeed())
+		stop()
 		Expect(apierrors.IsNotFound(deployment("ignored"))).To(BeTrue())
 		Expect(apierrors.IsNotFound(deployment("ignored-too"))).To(BeTrue())
 		Expect(others).To(BeEmpty())
