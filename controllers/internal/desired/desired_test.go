@@ -202,15 +202,6 @@ func deployment(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox, p Platf
 	return Deployment(obd, outbox, *ConfigMap(obd, outbox).Name, p)
 }
 
-// A pass of a reconciler renders these once each.
-func BenchmarkDesired(b *testing.B) {
-	obd, outbox := full(), whatever()
-	b.ReportAllocs()
-	for b.Loop() {
-		need.OK(b, need.Err(deployment(obd, outbox, flags)))
-	}
-}
-
 // What rolls pods, and what has the schema migrated again.
 //
 // CONTRACT: C-37, C-61, C-102

@@ -359,17 +359,3 @@ func TestEventFieldsInEveryKind(t *testing.T) {
 		t.Errorf("the route: %s, %v", to, err)
 	}
 }
-
-func BenchmarkString(b *testing.B) {
-	for _, text := range []string{`'fixed'`, `event.topic`, `'shop.' + event.type`, `event.headers.?region.orValue('eu') + '.' + event.topic`} {
-		x, err := expression.String(text)
-		need.OK(b, err)
-		e := event()
-		b.Run(text, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				need.OK(b, need.Err(x.String(e)))
-			}
-		})
-	}
-}

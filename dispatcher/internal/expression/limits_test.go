@@ -172,27 +172,6 @@ func TestEvaluationEndsWithItsContext(t *testing.T) {
 	need.That(t, err != nil && strings.HasSuffix(err.Error(), ": it was interrupted: context canceled"), "error %v", err)
 }
 
-// The longest that an evaluation can take with a payload of a MiB, by what it does.
-func BenchmarkLimit(b *testing.B) {
-	for _, text := range []string{
-		`payload.items.all(i, i.q > 0 && i.p > 0)`,
-		`payload.items.all(x, payload.items.all(y, x.q + y.q > 0.0))`,
-		`payload.items.filter(x, payload.items.filter(y, false).size() > 0).size() > 0`,
-		`payload.items.exists_one(x, payload.items.exists_one(y, has(y.z) ? y.z : false))`,
-		`payload.items.all(x, payload.items == payload.items)`,
-		`payload.items.all(x, payload.items.map(y, y.q + y.p - x.q * y.p / x.q).size() > 0)`,
-	} {
-		x, err := expression.Bool(text)
-		need.OK(b, err)
-		e, decoded := with(b, orders(60_000))
-		b.Run(text, func(b *testing.B) {
-			for b.Loop() {
-				_, _ = x.Bool(b.Context(), e, decoded)
-			}
-		})
-	}
-}
-
 // Every number that JSON has, in every operator with a literal of every type on either side.
 //
 // CONTRACT: C-72

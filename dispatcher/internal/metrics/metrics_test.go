@@ -335,21 +335,6 @@ func TestUnsampledTracesHaveNoExemplar(t *testing.T) {
 	need.That(t, !strings.Contains(text, "trace_id") && !strings.Contains(text, "s3cr3t"), "%v", text)
 }
 
-// BenchmarkObserve shows what an event costs here, and an exemplar on top.
-func BenchmarkObserve(b *testing.B) {
-	for name, parent := range map[string]string{"plain": "", "sampled": "00-" + traceID + "-00f067aa0ba902b7-01"} {
-		b.Run(name, func(b *testing.B) {
-			m := metrics.New(prometheus.NewRegistry(), "orders", "shop", "kafka")
-			e := &dispatcher.Event{Topic: "orders", Attempt: 1, Headers: map[string]string{"traceparent": parent}}
-			b.ReportAllocs()
-			for b.Loop() {
-				m.Delivered(e, time.Millisecond, time.Millisecond)
-				m.Acked(e, time.Millisecond)
-			}
-		})
-	}
-}
-
 const page = "README.md"
 
 var update = flag.Bool("update", false, "write the rows of the page")

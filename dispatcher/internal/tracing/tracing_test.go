@@ -210,23 +210,3 @@ func TestEveryKindHasItsSystem(t *testing.T) {
 	}
 	need.Want(t, 1, "the batch size is not the sink's", tracing.Sink(&destination{}, sdk.NewTracerProvider(), "kafka").BatchSize())
 }
-
-// BenchmarkDeliver shows what tracing costs a delivery of one event; "off" is what runs when nothing
-// is configured.
-func BenchmarkDeliver(b *testing.B) {
-	for name, provider := range map[string]trace.TracerProvider{
-		"off": nil, "unsampled": sdk.NewTracerProvider(sdk.WithSampler(sdk.NeverSample())), "sampled": sdk.NewTracerProvider(),
-	} {
-		b.Run(name, func(b *testing.B) {
-			var s dispatcher.Sink = dispatcher.Handlers{"orders": func(context.Context, *dispatcher.Event) error { return nil }}
-			if provider != nil {
-				s = tracing.Sink(s, provider, "kafka")
-			}
-			batch := []*dispatcher.Event{event(map[string]string{"traceparent": parent})}
-			b.ReportAllocs()
-			for b.Loop() {
-				s.Deliver(b.Context(), batch)
-			}
-		})
-	}
-}
