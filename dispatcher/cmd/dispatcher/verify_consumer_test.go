@@ -27,7 +27,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// brokenConsumers need each of the hooks. Package consumertest has one for each check.
+// brokenConsumers need the hooks. Package consumertest has one for each check.
 var brokenConsumers = map[string]struct {
 	deliver func(context.Context, *service, *consume.Event) error
 	hooks   []string
@@ -46,25 +46,6 @@ var brokenConsumers = map[string]struct {
 		s.known[e.ID] = true
 		return nil
 	}, []string{"restart", "fail", "crash"}, "RULE-010-002", []string{"duplicates after a restart"}},
-	"that looks, acts, and notes": {func(ctx context.Context, s *service, e *consume.Event) error {
-		there, err := s.recorded(ctx, e)
-		if err != nil || there {
-			return err
-		}
-		s.meet()
-		if err := s.effect(ctx, s, e); err != nil {
-			return err
-		}
-		_, err = s.record(ctx, e)
-		return err
-	}, everyHook, "RULE-010-012", []string{"duplicates at the same time"}},
-	"that acts before it looks": {func(ctx context.Context, s *service, e *consume.Event) error {
-		if err := s.effect(ctx, s, e); err != nil {
-			return err
-		}
-		_, err := s.record(ctx, e)
-		return err
-	}, everyHook, "RULE-010-002", []string{"duplicates"}},
 	"that swallows errors": {func(ctx context.Context, s *service, e *consume.Event) error {
 		if err := right(ctx, s, e); s.is("crash") {
 			return err
@@ -109,7 +90,7 @@ func (o output) consumerReport(t *testing.T) (r consumerReport) {
 // Each broken consumer is named by its rules, with evidence and a remedy, and by no other.
 //
 // CONTRACT: C-81
-// REQUIREMENT: RULE-010-001, RULE-010-002, RULE-010-012, RULE-010-031, RULE-010-032
+// REQUIREMENT: RULE-010-001, RULE-010-002, RULE-010-032
 func TestVerifyConsumerNamesTheBrokenRule(t *testing.T) {
 	t.Parallel()
 	for name, broken := range brokenConsumers {
@@ -364,7 +345,6 @@ type service struct {
 	hidden bool // processed_events is renamed
 	known  map[uuid.UUID]bool
 	seen   map[string]bool // Content-Type and login of the requests
-	both   chan struct{}
 }
 
 var errCrash = errors.New("killed")
@@ -397,26 +377,6 @@ func (s *service) effect(ctx context.Context, tx execer, e *consume.Event) error
 	return nil
 }
 
-func (s *service) recorded(ctx context.Context, e *consume.Event) (there bool, err error) {
-	err = s.QueryRow(ctx, "select exists (select from processed_events where tracking_id = $1)", e.ID).Scan(&there)
-	return there, err
-}
-
-// record reports whether the record is new.
-func (s *service) record(ctx context.Context, e *consume.Event) (bool, error) {
-	tag, err := s.Exec(ctx, "insert into processed_events values ($1, 'broken') on conflict do nothing", e.ID)
-	return tag.RowsAffected() == 1, err
-}
-
-// meet waits until two deliveries are here, or no second one comes.
-func (s *service) meet() {
-	select {
-	case s.both <- struct{}{}:
-	case <-s.both:
-	case <-time.After(time.Second):
-	}
-}
-
 // right keeps all the rules.
 func right(ctx context.Context, s *service, e *consume.Event) error {
 	_, err := s.handler.Handle(ctx, s, e, func(tx pgx.Tx) error { return s.effect(ctx, tx, e) })
@@ -445,7 +405,7 @@ func (s *service) obey(ctx context.Context) error {
 
 // newService serves a consumer: deliver is nil for the one that a service in Go has.
 func newService(t *testing.T, deliver func(context.Context, *service, *consume.Event) error) *service {
-	s := &service{Pool: pgtest.Pool(t, pgtest.Empty(t)), dir: t.TempDir(), known: map[uuid.UUID]bool{}, seen: map[string]bool{}, both: make(chan struct{})}
+	s := &service{Pool: pgtest.Pool(t, pgtest.Empty(t)), dir: t.TempDir(), known: map[uuid.UUID]bool{}, seen: map[string]bool{}}
 	s.handler = consume.New(consume.Options{ID: "billing", Logger: slog.New(slog.DiscardHandler)})
 	_, err := s.Exec(t.Context(), consume.SQL("")+"create table effects (tracking_id uuid)")
 	check(t, err)

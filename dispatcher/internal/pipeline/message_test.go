@@ -492,17 +492,3 @@ func (c *lateContext) Err() error {
 	}
 	return c.Context.Err()
 }
-
-// A transformation that cannot be computed kills nothing: someone may correct it.
-func TestFailedTransformationIsRetried(t *testing.T) {
-	p := compile(t, spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Transform: []spec.Transformation{{Payload: `with(payload, {"x": payload.missing})`}}}}}, pipeline.Options{})
-	inner := &sinktest.Recording{}
-	errs := p.Wrap(inner).Deliver(t.Context(), []*dispatcher.Event{event("", `{"a": "`+secret+`"}`), event("", `["`+secret+`"]`)})
-	for _, err := range errs {
-		_, permanent := dispatcher.PermanentReason(err)
-		need.That(t, err != nil && !permanent && dispatcher.IsDestinationFault(err) && strings.Contains(err.Error(), ": message.transform[0].payload cannot be computed: line 1, column "),
-			"error %v", err)
-		need.That(t, !strings.Contains(fmt.Sprint(err), "4111"), "the error quotes the payload: %v", err)
-	}
-	need.Want(t, 0, "%d events arrived as they were", len(inner.Events()))
-}
