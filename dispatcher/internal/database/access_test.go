@@ -2,18 +2,11 @@ package database
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -31,6 +24,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
@@ -113,13 +107,8 @@ func (i *issuer) tokens() int {
 // address and the file of its authority.
 func gateway(t *testing.T, behind string, accepts func(password string) bool) (address, ca string) {
 	t.Helper()
-	signer := newAuthority(t)
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	check(t, err)
-	leaf := &x509.Certificate{SerialNumber: big.NewInt(2), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
-	der, err := x509.CreateCertificate(rand.Reader, leaf, signer.cert, key.Public(), signer.key)
-	check(t, err)
-	secure := &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
+	signer := sinktest.NewAuthority(t, "test")
+	secure := &tls.Config{Certificates: []tls.Certificate{signer.Sign(t, "server", sinktest.InAnHour()).TLS}}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
@@ -135,7 +124,7 @@ func gateway(t *testing.T, behind string, accepts func(password string) bool) (a
 			}()
 		}
 	}()
-	return listener.Addr().String(), file(t, signer.pem)
+	return listener.Addr().String(), file(t, signer.PEM)
 }
 
 func pass(raw net.Conn, secure *tls.Config, behind string, accepts func(string) bool) error {
@@ -260,19 +249,6 @@ func TestIAMWithoutIdentity(t *testing.T) {
 	}
 }
 
-// sign returns a certificate of a login, and its key.
-func (a authority) sign(t *testing.T, login string) (cert, key string) {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	check(t, err)
-	leaf := &x509.Certificate{SerialNumber: big.NewInt(3), Subject: pkix.Name{CommonName: login}, NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
-	der, err := x509.CreateCertificate(rand.Reader, leaf, a.cert, private.Public(), a.key)
-	check(t, err)
-	keyDER, err := x509.MarshalECPrivateKey(private)
-	check(t, err)
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER}))
-}
-
 // put writes a file into the server's directory, and has the server read its files again.
 func put(t *testing.T, admin *pgx.Conn, name, text string) {
 	t.Helper()
@@ -308,16 +284,16 @@ func TestClientCertificateIsTheLogin(t *testing.T) {
 	var rules string
 	check(t, admin.QueryRow(t.Context(), "select pg_read_file(current_setting('hba_file'))").Scan(&rules))
 	put(t, admin, "pg_hba.conf", "hostssl all dispatcher all cert clientcert=verify-full\nhost all dispatcher all reject\n"+rules)
-	before, after := newAuthority(t), newAuthority(t)
-	put(t, admin, "clients.pem", before.pem)
+	before, after := sinktest.NewAuthority(t, "test"), sinktest.NewAuthority(t, "test")
+	put(t, admin, "clients.pem", before.PEM)
 	_, err = admin.Exec(t.Context(), "alter system set ssl_ca_file = 'clients.pem'")
 	check(t, err)
-	put(t, admin, "clients.pem", before.pem)
+	put(t, admin, "clients.pem", before.PEM)
 
-	cert, key := before.sign(t, "dispatcher")
+	login := before.Sign(t, "dispatcher", sinktest.InAnHour())
 	d := spec.Database{
 		DSN:     change(t, srv.DSN("postgres"), func(u *url.URL) { u.User = url.User("dispatcher"); u.RawQuery = "" }),
-		SSLMode: "VerifyCA", CAFile: file(t, ca), ClientCertFile: file(t, cert), ClientKeyFile: file(t, key),
+		SSLMode: "VerifyCA", CAFile: file(t, ca), ClientCertFile: file(t, login.CertPEM), ClientKeyFile: file(t, login.KeyPEM),
 	}
 	pool, err := Pool(t.Context(), d, "orders")
 	check(t, err)
@@ -329,7 +305,7 @@ func TestClientCertificateIsTheLogin(t *testing.T) {
 	}
 	defer lives.Release()
 
-	put(t, admin, "clients.pem", after.pem)
+	put(t, admin, "clients.pem", after.PEM)
 	// Over a new connection. The server's alert may be lost in the reset that follows it: then it is tried again.
 	reset := func(err error) bool { return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) }
 	began := time.Now()
@@ -339,13 +315,13 @@ func TestClientCertificateIsTheLogin(t *testing.T) {
 	if reason, message := Classify(err); reason != CertificateInvalid || !strings.Contains(message, "the server does not accept the client's certificate") {
 		t.Errorf("a certificate of another authority: %s, %s", reason, message)
 	}
-	cert, key = after.sign(t, "dispatcher")
-	check(t, os.WriteFile(d.ClientKeyFile, []byte(key), 0o600))
+	login = after.Sign(t, "dispatcher", sinktest.InAnHour())
+	check(t, os.WriteFile(d.ClientKeyFile, []byte(login.KeyPEM), 0o600))
 	_, err = pool.Exec(t.Context(), "select 1")
 	if reason, message := Classify(err); reason != AuthenticationFailed || !strings.Contains(message, "are not a certificate with its key; write both in PEM") {
 		t.Errorf("a key of another certificate: %s, %s", reason, message)
 	}
-	check(t, os.WriteFile(d.ClientCertFile, []byte(cert), 0o600))
+	check(t, os.WriteFile(d.ClientCertFile, []byte(login.CertPEM), 0o600))
 	if _, err = pool.Exec(t.Context(), "select 1"); err != nil {
 		t.Errorf("the new certificate is not used: %v", err)
 	}

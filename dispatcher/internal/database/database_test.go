@@ -2,28 +2,21 @@ package database
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"net"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
+	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
@@ -110,7 +103,7 @@ func TestFailuresHaveAWordAndARemedy(t *testing.T) {
 			reason: ConnectionFailed, want: []string{"no response in time; check host, port"},
 		},
 		"certificate of another authority": {
-			database: spec.Database{DSN: change(t, good, secretly), SSLMode: "VerifyCA", CAFile: file(t, newAuthority(t).pem)},
+			database: spec.Database{DSN: change(t, good, secretly), SSLMode: "VerifyCA", CAFile: file(t, sinktest.NewAuthority(t, "test").PEM)},
 			reason:   CertificateInvalid, want: []string{"signed by unknown authority", "; set the database's tls.caSecretRef or tls.caConfigMapRef"},
 		},
 		"certificate for another name": {
@@ -338,54 +331,18 @@ func TestConnectionStringOfTheEnvironment(t *testing.T) {
 	}
 }
 
-type authority struct {
-	key  *ecdsa.PrivateKey
-	cert *x509.Certificate
-	pem  string
-}
-
-func newAuthority(t *testing.T) authority {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	check(t, err)
-	cert := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, cert, cert, key.Public(), key)
-	check(t, err)
-	return authority{key, cert, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))}
-}
-
 // enableTLS gives the server a certificate for a name, and returns the authority's.
 func enableTLS(t *testing.T, dsn string) (ca, serverName string) {
 	t.Helper()
 	const name = "localhost"
-	signer := newAuthority(t)
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	check(t, err)
-	leaf := &x509.Certificate{SerialNumber: big.NewInt(2), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{name}}
-	der, err := x509.CreateCertificate(rand.Reader, leaf, signer.cert, key.Public(), signer.key)
-	check(t, err)
-	keyDER, err := x509.MarshalECPrivateKey(key)
-	check(t, err)
-
+	signer := sinktest.NewAuthority(t, "test")
+	leaf := signer.Sign(t, "server", sinktest.InAnHour(), name)
 	ctx := t.Context()
 	conn, err := pgx.Connect(ctx, dsn)
 	check(t, err)
 	defer conn.Close(ctx)
-	var dir string
-	check(t, conn.QueryRow(ctx, "show data_directory").Scan(&dir))
-	info, err := os.Stat(dir)
-	check(t, err)
-	owner := info.Sys().(*syscall.Stat_t)
-	for name, block := range map[string]*pem.Block{
-		"server.crt": {Type: "CERTIFICATE", Bytes: der}, "server.key": {Type: "EC PRIVATE KEY", Bytes: keyDER},
-	} {
-		path := filepath.Join(dir, name)
-		check(t, os.WriteFile(path, pem.EncodeToMemory(block), 0o600))
-		check(t, os.Chown(path, int(owner.Uid), int(owner.Gid)))
-	}
+	put(t, conn, "server.crt", leaf.CertPEM)
+	put(t, conn, "server.key", leaf.KeyPEM)
 	for _, sql := range []string{"alter system set ssl = on", "select pg_reload_conf()"} {
 		_, err = conn.Exec(ctx, sql)
 		check(t, err)
@@ -396,7 +353,7 @@ func enableTLS(t *testing.T, dsn string) (ca, serverName string) {
 		check(t, fresh.QueryRow(ctx, "show ssl").Scan(&on))
 		fresh.Close(ctx)
 	}
-	return signer.pem, name
+	return signer.PEM, name
 }
 
 func newPool(t *testing.T, dsn string) *pgxpool.Pool {
