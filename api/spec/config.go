@@ -2,13 +2,9 @@
 // the rules, bounds and defaults that the API server holds them to. A process reads the same objects from a file.
 //
 // Secrets are never in it: it names the keys that hold them. A process finds these as files, whose paths [Objects.Config] sets.
-//
-// +kubebuilder:object:generate=true
 package spec
 
 // Config is what a process runs with: the objects, and what is only the process's.
-//
-// +kubebuilder:object:generate=false
 type Config struct {
 	// Name identifies the dispatcher in logs and metrics. Required.
 	Name string
@@ -33,8 +29,6 @@ type Config struct {
 
 // Database says how to reach the outbox. Exactly one of DSN, DSNFile and Connection must be set. Of
 // several hosts the one that takes writes is used, also after a failover.
-//
-// +kubebuilder:object:generate=false
 type Database struct {
 	// DSN is a connection string, for trying things out. Keep passwords out of it: use DSNFile.
 	DSN string
@@ -73,8 +67,6 @@ type Database struct {
 // host, database and user is one or the other. The password is only in a file, and not needed with
 // an IAM login or a client's certificate. The port defaults to 5432. Several hosts are separated by
 // commas, with one port or as many: see [Database].
-//
-// +kubebuilder:object:generate=false
 type Connection struct {
 	Host         string
 	HostFile     string

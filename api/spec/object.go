@@ -3,8 +3,6 @@ package spec
 import "path"
 
 // Objects are the specs that say what a process does. They must be valid, with the defaults of their definitions.
-//
-// +kubebuilder:object:generate=false
 type Objects struct {
 	// Name is what the process calls itself, such as the namespace and the name of the OutboxDispatcher. Required.
 	Name string
@@ -17,8 +15,6 @@ type Objects struct {
 }
 
 // Ref is one key of a Secret or ConfigMap that a spec names.
-//
-// +kubebuilder:object:generate=false
 type Ref struct {
 	// Secret or ConfigMap is the name of the one that has the key; the other is empty.
 	Secret, ConfigMap string
@@ -50,10 +46,10 @@ const (
 func (o Objects) Config(login Login, file func(Ref) string) (c Config, refs []Ref) {
 	f := &files{file: file}
 	if o.Dispatcher != nil {
-		c.Dispatcher = *o.Dispatcher.DeepCopy()
+		c.Dispatcher = *Copy(o.Dispatcher)
 	}
 	if field, db := o.database(); db != nil {
-		db = db.DeepCopy()
+		db = Copy(db)
 		switch {
 		case login == LoginMigration:
 			c.Database, c.Journal = f.migration(field, db), db.Journal

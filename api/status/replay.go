@@ -3,7 +3,6 @@ package status
 import (
 	"fmt"
 	"reflect"
-	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -120,13 +119,6 @@ type Progress struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Stopped string `json:"stopped,omitempty" brief:"400"`
-}
-
-// DeepCopy returns a copy.
-func (p *Progress) DeepCopy() *Progress {
-	out := *p
-	out.Skipped = slices.Clone(p.Skipped)
-	return &out
 }
 
 // Skipped is a number of dead letters that were left as they were.

@@ -4,6 +4,5 @@
 // database holds them. Their specs are in package spec, without Kubernetes: what a process reads of the same objects. The field
 // docs there and here are what `kubectl explain obd` prints; conditions.go lists every condition and reason that a status can have.
 //
-// +kubebuilder:object:generate=true
 // +groupName=outbox.dev
 package v1alpha1

@@ -113,7 +113,7 @@ func TestScalingLimitedStaysWithoutADeployment(t *testing.T) {
 	for i := range s.Conditions {
 		s.Conditions[i].LastTransitionTime = metav1.Unix(1, 0)
 	}
-	before := *s.DeepCopy()
+	before := spec.Copy(s)
 	setStatus(&s, o)
 	need.That(t, equal(before, s), "the status was %+v, and is %+v", before, s)
 }

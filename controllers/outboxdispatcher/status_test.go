@@ -48,7 +48,7 @@ func TestStatusHasTheNewestRetentionRun(t *testing.T) {
 	setRetention(&s, []status.Status{run(0, 5), run(time.Minute, 7), run(-time.Minute, 3)})
 	need.That(t, s.Retention != nil && s.Retention.Delivered == 7 && s.Retention.LastRun == 1060 && s.Retention.NextRun == 2060, "it says %+v, want the newest run", s.Retention)
 	for after, want := range map[time.Duration]status.Time{-time.Hour: 1060, staleAfter - time.Second: 1060, staleAfter: 1060 + status.Time(staleAfter.Seconds())} {
-		idle := *s.DeepCopy()
+		idle := spec.Copy(s)
 		setRetention(&idle, []status.Status{run(time.Minute+after, 7)})
 		need.That(t, idle.Retention.LastRun == want, "an idle run %s later: it says %+v", after, idle.Retention)
 	}
@@ -88,7 +88,7 @@ func TestStatusHasTheCountsOfThePods(t *testing.T) {
 	b.Backlog = &status.Backlog{ObservedAt: time.Unix(20, 5), Counts: status.Counts{Pending: 3, Estimated: true, OldestPending: status.At(time.Unix(7, 9))}}
 	setCounts(&s, observe.NewestBacklog([]status.Status{b, a}), false)
 	need.That(t, s.Pending == 3 && s.Dead == 0 && s.Estimated && s.OldestPending == 7 && s.ObservedTime.Unix() == 20, "counts %+v, want those of the newest", s)
-	before := *s.DeepCopy()
+	before := spec.Copy(s)
 	b.Backlog.ObservedAt = time.Unix(30, 0)
 	setCounts(&s, b.Backlog, false)
 	setCounts(&s, nil, false)

@@ -205,7 +205,7 @@ func Places(cfg spec.Config) (places []Place, err error) {
 	}
 	for _, name := range names {
 		at := cfg
-		at.Sink = *cfg.Sink.DeepCopy()
+		at.Sink = spec.Copy(cfg.Sink)
 		at.Sink.Routes = nil
 		if setting := place(at.Sink); setting != nil && (at.Sink.RabbitMQ == nil || at.Sink.RabbitMQ.Exchange == "") {
 			*setting = name

@@ -37,7 +37,7 @@ func migrationFile(o Owner) string {
 	var s spec.Outbox
 	switch o := o.(type) {
 	case *v1alpha1.Outbox:
-		s = *o.Spec.DeepCopy()
+		s = spec.Copy(o.Spec)
 	case *v1alpha1.OutboxDispatcher:
 		s = o.Spec.Database.Outbox()
 	}

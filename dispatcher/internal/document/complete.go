@@ -16,7 +16,7 @@ import (
 // server's words, but without the values, which may be secrets.
 func Complete(c spec.Config) (spec.Config, error) {
 	d := spec.Dispatcher{Namespace: "any", OutboxRef: &spec.OutboxRef{Name: "any"}, Delivery: spec.Delivery{Timeout: spec.Duration(time.Hour)}, Sink: c.Sink, Message: c.Message}
-	made := d.DeepCopy()
+	made := spec.Copy(&d)
 	made.Refer()
 	text, err := json.Marshal(map[string]any{"apiVersion": apiVersion, "kind": "OutboxDispatcher", "metadata": map[string]any{"name": "any"}, "spec": made})
 	if err != nil {
