@@ -262,7 +262,7 @@ const worker = "01900000-0000-7000-8000-000000000001"
 func (p planned) claim(topic string, limit int) plan {
 	p.Helper()
 	return p.explain(fmt.Sprintf(`execute claim ('shop', '{%s}', '{%d}', '{0001-01-01}',
-		'{00000000-0000-0000-0000-000000000000}', 10, 33554432, '%s', '1 minute', true, 33554432)`, topic, limit, worker))
+		'{00000000-0000-0000-0000-000000000000}', 10, 33554432, '%s', '1 minute', false, 33554432)`, topic, limit, worker))
 }
 
 // ack acks all leased rows of a topic. They have the same lease number.

@@ -12,34 +12,14 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
-// markDeadPause is how long claims leave rows with no attempt left alone, after the database refused to mark them dead.
-const markDeadPause = time.Minute
-
 // Claim implements [dispatcher.Store]. When it fails after rows have become dead, it returns them in Claimed.Dead
 // with the error.
 func (s *Store) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatcher.Claimed, error) {
-	markDead := time.Now().UnixNano() >= s.markDeadAgain.Load()
-	out, err := s.claimDue(ctx, req, markDead)
-	if !markDead || !dispatcher.IsRefused(err) {
-		return out, err
-	}
-	dead, refusal := out.Dead, err
-	if out, err = s.claimDue(ctx, req, false); err == nil { // so it was marking dead that was refused
-		s.markDeadAgain.Store(time.Now().Add(markDeadPause).UnixNano())
-		out.DeadRefused = refusal
-	}
-	out.Dead = append(dead, out.Dead...)
-	return out, err
-}
-
-// claimDue is Claim that marks rows with no attempt left dead, or leaves them alone.
-func (s *Store) claimDue(ctx context.Context, req dispatcher.ClaimRequest, markDead bool) (dispatcher.Claimed, error) {
-	c := newClaiming(req, markDead)
+	c := newClaiming(req)
 	if req.Keys != nil {
 		return s.claimKeyed(ctx, c)
 	}
@@ -64,22 +44,18 @@ func (s *Store) claimDue(ctx context.Context, req dispatcher.ClaimRequest, markD
 // claiming is a request as the statements take it.
 type claiming struct {
 	dispatcher.ClaimRequest
-	topics   []string
-	limits   []int32
-	markDead bool   // whether rows with no attempt left are marked dead, or left alone
-	skip     string // the ids of ClaimRequest.Skip, as claimSettings takes them
+	topics []string
+	limits []int32
+	skip   string // the ids of ClaimRequest.Skip, as claimSettings takes them
 }
 
-func newClaiming(req dispatcher.ClaimRequest, markDead bool) claiming {
+func newClaiming(req dispatcher.ClaimRequest) claiming {
 	ids := make([]string, len(req.Skip))
 	for i, id := range req.Skip {
 		ids[i] = id.String()
 	}
-	c := claiming{req, make([]string, len(req.Shares)), make([]int32, len(req.Shares)), markDead, strings.Join(ids, ",")}
-	c.MaxBytes, c.MaxRowBytes = byteLimit(req.MaxBytes), byteLimit(req.MaxRowBytes)
-	if req.Fit {
-		c.MaxBytes = -c.MaxBytes
-	}
+	c := claiming{req, make([]string, len(req.Shares)), make([]int32, len(req.Shares)), strings.Join(ids, ",")}
+	c.MaxBytes, c.MaxRowBytes = cmp.Or(req.MaxBytes, math.MaxInt64), cmp.Or(req.MaxRowBytes, math.MaxInt64)
 	for i, share := range req.Shares {
 		c.topics[i], c.limits[i] = share.Topic, int32(share.Limit)
 	}
@@ -92,18 +68,12 @@ type statement struct {
 	args      []any
 }
 
-// statement makes one from the file with the name, and from arguments behind those that all have (claim_parts.sql).
-func (s *Store) statement(name string, c claiming, times []time.Time, ids []pgtype.UUID, more ...any) statement {
-	return statement{s.sql[name], s.sql[name+"_look"], append([]any{s.namespace, c.topics, c.limits, pgTimes(times), ids, int32(c.MaxAttempts), c.MaxBytes,
-		pgUUID(s.worker), c.Lease, c.markDead, c.MaxRowBytes}, more...)}
-}
-
-// byteLimit is a bound as the statements take it.
-func byteLimit(most int64) int64 {
-	if most == 0 {
-		return math.MaxInt64
-	}
-	return most
+// statement makes one from the file with the name, from where each topic's range begins, and from arguments behind those that all
+// have (claim_parts.sql).
+func (s *Store) statement(name string, c claiming, from []position, more ...any) statement {
+	times, ids := pgPositions(from)
+	return statement{s.sql[name], s.sql[name+"_look"], append([]any{s.opts.Namespace, c.topics, c.limits, times, ids, int32(c.MaxAttempts), c.MaxBytes,
+		pgUUID(s.opts.Worker), c.Lease, c.Fit, c.MaxRowBytes}, more...)}
 }
 
 // found is what one claim statement returned.
@@ -112,6 +82,7 @@ type found struct {
 	floored bool      // some topic's range was not read from its front
 	at      time.Time // the database's time
 	cut     bool      // rows were found that MaxBytes had no room for
+	reports [][]byte  // what each statement says in addition, with Keys and Fair
 }
 
 // row is a claimed row and where it stands in its topic's range: many are sorted, so it is small.
@@ -162,13 +133,7 @@ func (r row) deadEvent() dispatcher.DeadEvent {
 // sort puts the rows in order.
 func (f found) sort() {
 	inOrder := func(a, b row) int {
-		if a.share != b.share {
-			return cmp.Compare(a.share, b.share)
-		}
-		if a.due != b.due {
-			return cmp.Compare(a.due, b.due)
-		}
-		return bytes.Compare(a.event.ID[:], b.event.ID[:])
+		return cmp.Or(cmp.Compare(a.share, b.share), cmp.Compare(a.due, b.due), bytes.Compare(a.event.ID[:], b.event.ID[:]))
 	}
 	if !slices.IsSortedFunc(f.rows, inOrder) {
 		slices.SortStableFunc(f.rows, inOrder) // they come in runs, and it makes half the work of these
@@ -178,7 +143,7 @@ func (f found) sort() {
 // claim runs the statement once.
 func (s *Store) claim(ctx context.Context, c claiming) (found, error) {
 	start := s.floors.next(c.topics)
-	f, err := s.fetch(ctx, c, newDecoder(s.namespace, c), []statement{s.statement("claim", c, start.times, start.ids)}, nil, nil)
+	f, err := s.fetch(ctx, c, func(*pgx.Batch) {}, s.statement("claim", c, start.from))
 	if err != nil {
 		return found{}, err
 	}
@@ -189,43 +154,36 @@ func (s *Store) claim(ctx context.Context, c claiming) (found, error) {
 }
 
 // fetch runs the statements of a claim in one transaction: to the second, the rows of the first are leased. What they
-// report in addition to the rows is in a setting of it, which report reads: in the rows it would make the server keep all
-// of them once more. begin is called at the beginning of each try.
-func (s *Store) fetch(ctx context.Context, c claiming, d *decoder, statements []statement, begin func(*pgx.Batch), report func([]byte) error) (f found, err error) {
+// report in addition to the rows is in a setting of it: in the rows it would make the server keep all of them once more. first
+// adds what comes before them.
+func (s *Store) fetch(ctx context.Context, c claiming, first func(*pgx.Batch), statements ...statement) (f found, err error) {
+	d := newDecoder(s.opts.Namespace, c)
 	err = s.send(ctx, func(batch *pgx.Batch) {
 		f = found{}
-		batch.Queue(s.claims, frozenAfter(c.Lease), c.skip).Query(func(rows pgx.Rows) (err error) {
-			f.at, err = pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (time.Time, error) {
-				values, err := row.Values()
-				if err != nil {
-					return time.Time{}, err
-				}
-				return values[0].(time.Time), nil
-			})
+		batch.Queue(s.claims, frozenAfter(c.Lease), c.skip).Query(func(rows pgx.Rows) error {
+			settings, err := pgx.CollectExactlyOneRow(rows, pgx.RowToMap)
+			f.at, _ = settings["now"].(time.Time)
 			return err
 		})
-		if begin != nil {
-			begin(batch)
-		}
+		first(batch)
 		for _, st := range statements {
 			batch.Queue(st.sql, st.args...).Query(func(rows pgx.Rows) error {
 				more, cut, err := d.decode(rows)
 				f.rows, f.cut = append(more, f.rows...), cut || c.Fit // the ranges are the last
 				return err
 			})
-			if report == nil {
+			if c.Keys == nil && !c.Fair {
 				continue
 			}
 			batch.Queue(`select current_setting('outbox.report')`).QueryRow(func(row pgx.Row) error {
 				var text []byte
-				if err := row.Scan(&text); err != nil {
-					return err
-				}
-				return report(text)
+				err := row.Scan(&text)
+				f.reports = append(f.reports, text)
+				return err
 			})
 		}
 	})
-	if err = s.wrap("claim", err); dispatcher.IsRefused(err) && !c.markDead && len(c.limits) == 1 && c.limits[0] == 1 {
+	if err = s.wrap("claim", err); dispatcher.IsRefused(err) && len(c.limits) == 1 && c.limits[0] == 1 {
 		if row, _ := s.refusedRow(ctx, c, statements...); row != nil {
 			err = row
 		}
@@ -240,8 +198,5 @@ type position struct {
 }
 
 func (p position) compare(q position) int {
-	if c := p.at.Compare(q.at); c != 0 {
-		return c
-	}
-	return bytes.Compare(p.id[:], q.id[:])
+	return cmp.Or(p.at.Compare(q.at), bytes.Compare(p.id[:], q.id[:]))
 }

@@ -34,7 +34,7 @@ func (s *Store) Data(ctx context.Context, w WorkerInfo) (data dispatcher.Data, e
 }
 
 func (s *Store) outcomes(ctx context.Context, w WorkerInfo, data *dispatcher.Data) error {
-	return s.run(ctx, "count the outcomes of late", durable, s.sql["outcomes"], []any{s.namespace, w.Dispatcher, w.Topics, dispatcher.DepthCap}, func(rows pgx.Rows) error {
+	return s.run(ctx, "count the outcomes of late", durable, s.sql["outcomes"], []any{s.opts.Namespace, w.Dispatcher, w.Topics, dispatcher.DepthCap}, func(rows pgx.Rows) error {
 		var of [len(dispatcher.Windows)]dispatcher.Outcomes
 		var looked int64
 		short, long := &of[0], &of[1]
@@ -61,7 +61,7 @@ func (s *Store) orphans(ctx context.Context, orphans *dispatcher.Orphans) error 
 			return nil
 		})
 		slices.SortFunc(orphans.Topics, func(a, b dispatcher.OrphanTopic) int {
-			if own := a.Namespace == s.namespace; own != (b.Namespace == s.namespace) { // its own first, which it is judged by
+			if own := a.Namespace == s.opts.Namespace; own != (b.Namespace == s.opts.Namespace) { // its own first, which it is judged by
 				return map[bool]int{true: -1, false: 1}[own]
 			}
 			return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Topic, b.Topic))
@@ -89,31 +89,25 @@ type OddTime struct {
 // OddTimes finds live rows of the topics, none for all, whose times cannot be right. It returns the first of them, and
 // how many there are among the rows that it looked at: those that are due first and last. The error is the database's.
 func (s *Store) OddTimes(ctx context.Context, topics []string) (odd []OddTime, n int64, err error) {
-	if len(topics) == 0 {
-		if topics, err = s.topics(ctx, false); err != nil {
-			return nil, 0, err
-		}
+	if topics, err = s.topics(ctx, topics, false); err != nil {
+		return nil, 0, err
 	}
-	err = s.run(ctx, "look for odd times", durable, s.sql["odd_times"], []any{s.namespace, topics, oddRows, oddNamed}, func(rows pgx.Rows) error {
-		odd, n = nil, 0
-		var o OddTime
-		_, err := pgx.ForEachRow(rows, []any{&o.Topic, (*[16]byte)(&o.ID), &o.What, &o.Due, &n}, func() error {
-			odd = append(odd, o)
-			return nil
-		})
-		return err
-	})
+	type one struct {
+		OddTime
+		N int64
+	}
+	all, err := collect(ctx, s, "look for odd times", durable, s.sql["odd_times"], pgx.RowToStructByPos[one], s.opts.Namespace, topics, oddRows, oddNamed)
+	for _, o := range all {
+		odd, n = append(odd, o.OddTime), o.N
+	}
 	return odd, n, err
 }
 
 // SetRight has rows of the topics, none for all, due now that were enqueued without a delay by a clock which was ahead (CONTRACT
 // C-3). It looks at a bounded number of rows that are due later: those that are due first and last. The error is the database's.
 func (s *Store) SetRight(ctx context.Context, topics []string) (err error) {
-	if len(topics) == 0 {
-		if topics, err = s.Topics(ctx); err != nil {
-			return err
-		}
+	if topics, err = s.topics(ctx, topics, false); err == nil {
+		_, err = collect(ctx, s, "set right what a clock made late", relaxed, s.sql["set_right"], pgx.RowToMap, s.opts.Namespace, topics, aheadRows/max(1, min(len(topics), 100)))
 	}
-	none := func(pgx.Rows) error { return nil }
-	return s.run(ctx, "set right what a clock made late", relaxed, s.sql["set_right"], []any{s.namespace, topics, aheadRows / max(1, min(len(topics), 100))}, none)
+	return err
 }

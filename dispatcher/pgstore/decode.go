@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
@@ -37,7 +39,6 @@ type decoder struct {
 	events    []dispatcher.Event // what is free of the slab
 	held      int                // bytes that the slab's events keep
 	bytes     []byte             // what is free of the slab of payloads
-	first     firstOfKeys        // nil for a statement without the column
 }
 
 func newDecoder(namespace string, c claiming) *decoder {
@@ -79,16 +80,24 @@ func (d *decoder) decode(rows pgx.Rows) (out []row, cut bool, err error) {
 		}
 		e, unreadable := d.event(&rec)
 		cut = rec.cut
-		key := int64(0)
-		if d.first != nil {
-			key = d.first.see(rows, rec.seq)
-		}
 		if len(out) == slabRows {
 			out = slices.Grow(out, max(0, d.limit-slabRows)) // a large claim: likely a full one
 		}
-		out = append(out, row{e, d.share, rec.due, dispatcher.DeadReason(rec.reason), unreadable, key})
+		out = append(out, row{e, d.share, rec.due, dispatcher.DeadReason(rec.reason), unreadable, keyOf(rows)})
 	}
 	return out, cut, rows.Err()
+}
+
+// keyOf is the key_hash of a row, which is behind the columns of claim.sql in order per key; 0 for none.
+func keyOf(rows pgx.Rows) (key int64) {
+	switch values := rows.RawValues(); {
+	case len(values) == columns:
+	case rows.FieldDescriptions()[columns].Format != pgx.BinaryFormatCode:
+		key, _ = strconv.ParseInt(string(values[columns]), 10, 64)
+	case values[columns] != nil:
+		key = int64(binary.BigEndian.Uint64(values[columns]))
+	}
+	return key
 }
 
 // event makes an event of a record. The error says which part of the row cannot be read; it harms no other row.
@@ -221,16 +230,17 @@ func creation(micros int64) time.Time {
 	return timeOf(min(max(micros, microsOf(time.Unix(0, 0))), microsOf(time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC))))
 }
 
-// pgTimes are times of positions as an argument. What is before all finite times of PostgreSQL is -infinity, and so is the
+// pgPositions are positions as two arguments. What is before all finite times of PostgreSQL is -infinity, and so is the
 // zero value, which is the front of a range: a row may be due at the same time, of another zone.
-func pgTimes(times []time.Time) []pgtype.Timestamptz {
-	all := make([]pgtype.Timestamptz, len(times))
-	for i, t := range times {
-		if all[i] = (pgtype.Timestamptz{Time: t, Valid: true}); t.IsZero() && t.Location() == time.UTC || t.Year() < -4713 {
-			all[i] = pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
+func pgPositions(all []position) ([]pgtype.Timestamptz, []pgtype.UUID) {
+	times, ids := make([]pgtype.Timestamptz, len(all)), make([]pgtype.UUID, len(all))
+	for i, p := range all {
+		ids[i] = pgUUID(p.id)
+		if times[i] = (pgtype.Timestamptz{Time: p.at, Valid: true}); p.at.IsZero() && p.at.Location() == time.UTC || p.at.Year() < -4713 {
+			times[i].InfinityModifier = pgtype.NegativeInfinity
 		}
 	}
-	return all
+	return times, ids
 }
 
 // micros is a timestamptz as it comes in binary format.
@@ -257,24 +267,14 @@ func jsonOf(v []byte) []byte {
 
 // scan reads a row in any format.
 func (r *record) scan(rows pgx.Rows) error {
-	var (
-		cut         pgtype.Bool
-		tenant      pgtype.UUID
-		maxAttempts pgtype.Int2
-		suspicion   pgtype.Int2
-		number      pgtype.Int8
-		due, since  pgtype.Timestamptz
-		faultSince  pgtype.Timestamptz
-	)
+	var cut pgtype.Bool
+	var due, created pgtype.Timestamptz
 	targets := make([]any, len(rows.FieldDescriptions())) // nil for those behind ours
-	copy(targets, []any{&r.reason, (*[16]byte)(&r.id), &r.topic, &r.attempts, &r.lease, &due, &cut, &r.seq, &since, &tenant,
+	copy(targets, []any{&r.reason, (*[16]byte)(&r.id), &r.topic, &r.attempts, &r.lease, &due, &cut, &r.seq, &created, &r.tenant,
 		&r.dedupe, &r.partition, &r.event, &r.aggregate, &r.aggrID,
-		&maxAttempts, &r.retry, &r.headers, &r.payload, &number, &faultSince, &suspicion})
+		(*zeronull.Int8)(&r.maxAttempts), &r.retry, &r.headers, &r.payload, (*zeronull.Int8)(&r.number), (*zeronull.Timestamptz)(&r.faultSince), (*zeronull.Int8)(&r.suspicion)})
 	err := rows.Scan(targets...)
-	r.due, r.maxAttempts, r.number, r.suspicion = micros(due), int64(maxAttempts.Int16), number.Int64, int64(suspicion.Int16)
-	r.faultSince = faultSince.Time
-	r.created = creation(micros(since))
-	r.cut, r.tenant = cut.Bool, uuid.NullUUID{UUID: tenant.Bytes, Valid: tenant.Valid}
+	r.due, r.cut, r.created = micros(due), cut.Bool, creation(micros(created))
 	return err
 }
 

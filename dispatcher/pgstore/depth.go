@@ -27,7 +27,7 @@ const (
 
 // Topics implements [dispatcher.Store]. The error is the database's.
 func (s *Store) Topics(ctx context.Context) ([]string, error) {
-	topics, err := s.topics(ctx, false)
+	topics, err := s.topics(ctx, nil, false)
 	if err == nil {
 		forget(&s.floors.mu, s.floors.byTopic, topics)
 		forget(&s.keyed.mu, s.keyed.byTopic, topics)
@@ -36,20 +36,18 @@ func (s *Store) Topics(ctx context.Context) ([]string, error) {
 	return topics, err
 }
 
-func (s *Store) topics(ctx context.Context, withDead bool) (topics []string, err error) {
-	err = s.run(ctx, "list topics", durable, s.sql["topics"], []any{s.namespace, withDead}, func(rows pgx.Rows) (err error) {
-		topics, err = pgx.CollectRows(rows, pgx.RowTo[string])
-		return err
-	})
-	return topics, err
+// topics are those that are named, or where none are all that have live rows, and with open dead letters perhaps.
+func (s *Store) topics(ctx context.Context, named []string, withDead bool) ([]string, error) {
+	if len(named) > 0 {
+		return named, nil
+	}
+	return collect(ctx, s, "list topics", durable, s.sql["topics"], pgx.RowTo[string], s.opts.Namespace, withDead)
 }
 
 // Depth implements [dispatcher.Store]. The error is the database's.
 func (s *Store) Depth(ctx context.Context, topics []string) (depth dispatcher.Depth, err error) {
-	if len(topics) == 0 {
-		if topics, err = s.topics(ctx, true); err != nil {
-			return depth, err
-		}
+	if topics, err = s.topics(ctx, topics, true); err != nil {
+		return depth, err
 	}
 	if len(topics) == 0 {
 		err = s.wrap("count the backlog", s.pool.QueryRow(ctx, "select now()").Scan(&depth.ObservedAt))
@@ -69,14 +67,20 @@ func (s *Store) Depth(ctx context.Context, topics []string) (depth dispatcher.De
 // depthWithin is a Depth that reads so many pages.
 func (s *Store) depthWithin(ctx context.Context, topics []string, pages int) (depth dispatcher.Depth, err error) {
 	left, err := s.count(ctx, topics, pages, &depth)
-	if err == nil {
-		err = s.groups(ctx, max(left, pages/10), &depth)
+	var withDead []string // mostly none
+	for _, t := range depth.Topics {
+		if t.Dead.N > 0 {
+			withDead = append(withDead, t.Topic)
+		}
+	}
+	if err == nil && len(withDead) > 0 {
+		err = s.groups(ctx, withDead, max(left, pages/10), &depth)
 	}
 	if err == nil {
 		err = s.estimate(ctx, pages*samplePages/mostPages, &depth)
 	}
-	if err == nil {
-		err = s.blocked(ctx, pages/10, &depth)
+	if err == nil && len(withDead) > 0 {
+		err = s.blocked(ctx, withDead, pages/10, &depth)
 	}
 	return depth, err
 }
@@ -90,7 +94,7 @@ func (s *Store) count(ctx context.Context, topics []string, pages int, depth *di
 	for err == nil && len(more) > 0 && min(part, dispatcher.DepthCap) > int(most) {
 		most = min(int64(part), dispatcher.DepthCap)
 		cuts, again := 0, 0
-		err = s.run(ctx, "count the backlog", lookSettings, s.sql["depth"], []any{s.namespace, more, most}, func(rows pgx.Rows) error {
+		err = s.run(ctx, "count the backlog", lookSettings, s.sql["depth"], []any{s.opts.Namespace, more, most}, func(rows pgx.Rows) error {
 			more, cuts, again = nil, 0, 0
 			var t dispatcher.TopicDepth
 			var due, later, dead int64
@@ -127,18 +131,21 @@ func (s *Store) estimate(ctx context.Context, pages int, depth *dispatcher.Depth
 			dead[d.Topic] = d
 		}
 	}
-	var topic string
-	var waiting, scheduled, retrying int64
-	var first pgtype.Timestamptz
-	err := s.sample(ctx, s.sql["sample_events"], pages, events, []any{&topic, &waiting, &scheduled, &retrying, &first}, func() {
-		d := events[topic]
-		raise(&d.Pending, waiting-d.Processing.N)
-		raise(&d.Scheduled, scheduled)
-		raise(&d.Retrying, retrying)
-		if first.Valid && (d.OldestPending.IsZero() || first.Time.Before(d.OldestPending)) {
-			d.OldestPending = first.Time
+	type rows struct {
+		Topic                        string
+		Waiting, Scheduled, Retrying int64
+		First                        *time.Time
+	}
+	all, err := sample[rows](ctx, s, "sample_events", pages, events)
+	for _, r := range all {
+		d := events[r.Topic]
+		raise(&d.Pending, r.Waiting-d.Processing.N)
+		raise(&d.Scheduled, r.Scheduled)
+		raise(&d.Retrying, r.Retrying)
+		if r.First != nil && (d.OldestPending.IsZero() || r.First.Before(d.OldestPending)) {
+			d.OldestPending = *r.First
 		}
-	})
+	}
 	if err != nil {
 		return err
 	}
@@ -147,41 +154,36 @@ func (s *Store) estimate(ctx context.Context, pages int, depth *dispatcher.Depth
 
 // estimateDead does so for dead letters: those of topics, and of their groups.
 func (s *Store) estimateDead(ctx context.Context, pages int, depth *dispatcher.Depth, dead map[string]*dispatcher.TopicDepth) error {
-	type group struct{ topic, fingerprint string }
-	var one group
-	var n int64
-	topics, groups := map[string]int64{}, map[group]int64{}
-	err := s.sample(ctx, s.sql["sample_dead"], pages, dead, []any{&one.topic, &one.fingerprint, &n}, func() {
-		topics[one.topic] += n
-		groups[one] = n
-	})
+	type records struct {
+		Topic, Fingerprint string
+		N                  int64
+	}
+	all, err := sample[records](ctx, s, "sample_dead", pages, dead)
 	if err != nil {
 		return err
+	}
+	topics, groups := map[string]int64{}, map[[2]string]int64{}
+	for _, r := range all {
+		topics[r.Topic] += r.N
+		groups[[2]string{r.Topic, r.Fingerprint}] = r.N
 	}
 	for topic, n := range topics {
 		raise(&dead[topic].Dead, n)
 	}
 	for i := range depth.Groups {
 		g := &depth.Groups[i]
-		raise(&g.Count, twoDigits(groups[group{g.Topic, g.Fingerprint}]))
+		raise(&g.Count, twoDigits(groups[[2]string{g.Topic, g.Fingerprint}]))
 	}
 	slices.SortStableFunc(depth.Groups, func(a, b dispatcher.DeadGroup) int { return cmp.Compare(b.Count.N, a.Count.N) })
 	return nil
 }
 
 // sample runs a sampling statement for the topics, if there are any.
-func (s *Store) sample(ctx context.Context, sql string, pages int, depths map[string]*dispatcher.TopicDepth, targets []any, each func()) error {
+func sample[T any](ctx context.Context, s *Store, name string, pages int, depths map[string]*dispatcher.TopicDepth) ([]T, error) {
 	if len(depths) == 0 {
-		return nil
+		return nil, nil
 	}
-	topics := slices.Collect(maps.Keys(depths))
-	return s.run(ctx, "estimate the backlog", lookSettings, sql, []any{s.namespace, topics, pages}, func(rows pgx.Rows) error {
-		_, err := pgx.ForEachRow(rows, targets, func() error {
-			each()
-			return nil
-		})
-		return err
-	})
+	return collect(ctx, s, "estimate the backlog", lookSettings, s.sql[name], pgx.RowToStructByPos[T], s.opts.Namespace, slices.Collect(maps.Keys(depths)), pages)
 }
 
 // raise sets an estimated count to n, if that is more than was counted.
@@ -198,7 +200,7 @@ func (s *Store) Sizes(ctx context.Context) (map[string]int64, error) {
 		Table string
 		Bytes int64
 	}
-	all, err := collect(ctx, s, "read the tables' sizes", s.sql["sizes"], pgx.RowToStructByPos[size])
+	all, err := collect(ctx, s, "read the tables' sizes", "", s.sql["sizes"], pgx.RowToStructByPos[size])
 	sizes := map[string]int64{}
 	for _, t := range all {
 		sizes[t.Table] = t.Bytes
@@ -213,18 +215,9 @@ const (
 	maxSample = 200
 )
 
-// groups finds the groups of the topics that have dead letters, if there are any, and counts about so many records.
-func (s *Store) groups(ctx context.Context, records int, depth *dispatcher.Depth) error {
-	var topics []string
-	for _, t := range depth.Topics {
-		if t.Dead.N > 0 {
-			topics = append(topics, t.Topic)
-		}
-	}
-	if len(topics) == 0 {
-		return nil
-	}
-	args := []any{s.namespace, topics, mostGroups, dispatcher.DepthCap, records, dispatcher.GroupsListed}
+// groups finds the groups of dead letters of the topics, and counts about so many records.
+func (s *Store) groups(ctx context.Context, topics []string, records int, depth *dispatcher.Depth) error {
+	args := []any{s.opts.Namespace, topics, mostGroups, dispatcher.DepthCap, records, dispatcher.GroupsListed}
 	return s.run(ctx, "find the groups of dead letters", lookSettings, s.sql["groups"], args, func(rows pgx.Rows) error {
 		depth.Groups = nil
 		var g dispatcher.DeadGroup
@@ -254,7 +247,7 @@ func twoDigits(n int64) int64 {
 // transaction is visible only to members of pg_read_all_stats; for others it is when this process first saw it.
 // The error is the database's.
 func (s *Store) OldestTransaction(ctx context.Context) (*dispatcher.OldestTransaction, error) {
-	found, err := collect(ctx, s, "look for the oldest transaction", s.sql["oldest_transaction"], pgx.RowToStructByPos[holder])
+	found, err := collect(ctx, s, "look for the oldest transaction", "", s.sql["oldest_transaction"], pgx.RowToStructByPos[holder])
 	if err != nil {
 		return nil, err
 	}

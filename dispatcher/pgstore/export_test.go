@@ -37,9 +37,6 @@ func ClaimKeyedSQL() string { return load("outbox")["claim_keyed"] }
 // ClaimDenseSQL is its counterpart where nearly each row is the first of its key.
 func ClaimDenseSQL() string { return load("outbox")["claim_dense"] }
 
-// MarkDeadAgain has the store's next claim try to mark rows dead that the database refused to mark.
-func MarkDeadAgain(store dispatcher.Store) { store.(*Store).markDeadAgain.Store(0) }
-
 // Recall has the store's next claim read the keys again that it passed by.
 func Recall(store dispatcher.Store) {
 	k := &store.(*Store).keyed

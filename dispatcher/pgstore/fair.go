@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -19,12 +20,13 @@ type turns struct {
 	after map[string]uuid.UUID // by topic
 }
 
-func (t *turns) of(topics []string) []pgtype.UUID {
+// of returns where a claim of the topics begins: of each the id of a tenant.
+func (t *turns) of(topics []string) []position {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	all := make([]pgtype.UUID, len(topics))
+	all := make([]position, len(topics))
 	for i, topic := range topics {
-		all[i] = pgUUID(t.after[topic])
+		all[i].id = t.after[topic]
 	}
 	return all
 }
@@ -32,7 +34,7 @@ func (t *turns) of(topics []string) []pgtype.UUID {
 // move records where the next claim of each topic begins: after the last tenant that this claim visited, where it did not
 // visit all. last is by the topic's number in the claim. It reports whether a topic has tenants that no claim since began
 // has visited.
-func (t *turns) move(topics []string, last map[int]uuid.UUID, began []pgtype.UUID) (more bool) {
+func (t *turns) move(topics []string, last map[int]uuid.UUID, began []position) (more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i, topic := range topics {
@@ -40,7 +42,7 @@ func (t *turns) move(topics []string, last map[int]uuid.UUID, began []pgtype.UUI
 		if !ok {
 			continue
 		}
-		start, from := uuid.UUID(began[i].Bytes), t.after[topic]
+		start, from := began[i].id, t.after[topic]
 		t.after[topic] = end
 		more = more || !passesBy(from, start, end)
 	}
@@ -48,13 +50,13 @@ func (t *turns) move(topics []string, last map[int]uuid.UUID, began []pgtype.UUI
 }
 
 // served returns by topic the last tenant with a leased row, in the order in which the claim visited them.
-func served(rows []row, starts []pgtype.UUID) map[int]uuid.UUID {
+func served(rows []row, starts []position) map[int]uuid.UUID {
 	last := map[int]uuid.UUID{}
 	for _, r := range rows {
 		if r.dead != "" {
 			continue
 		}
-		tenant, start := r.event.TenantID.UUID, uuid.UUID(starts[r.share].Bytes)
+		tenant, start := r.event.TenantID.UUID, starts[r.share].id
 		if end, ok := last[r.share+1]; !ok || passesBy(start, end, tenant) {
 			last[r.share+1] = tenant
 		}
@@ -65,15 +67,11 @@ func served(rows []row, starts []pgtype.UUID) map[int]uuid.UUID {
 // passesBy reports whether start is among the tenants after from, up to end, in the order of their ids and around: from itself
 // is the last of a whole round.
 func passesBy(from, start, end uuid.UUID) bool {
-	toStart, toEnd := bytes.Compare(from[:], start[:]), bytes.Compare(from[:], end[:])
-	switch wraps := toEnd >= 0; {
-	case toStart == 0:
-		return wraps && bytes.Compare(end[:], start[:]) >= 0
-	case toStart < 0:
-		return wraps || bytes.Compare(start[:], end[:]) <= 0
-	default:
-		return wraps && bytes.Compare(start[:], end[:]) <= 0
+	wraps, before := bytes.Compare(from[:], end[:]) >= 0, bytes.Compare(start[:], end[:]) <= 0
+	if bytes.Compare(from[:], start[:]) < 0 {
+		return wraps || before
 	}
+	return wraps && before
 }
 
 // claimFair is a claim in which each tenant of a topic has its turn.
@@ -89,13 +87,12 @@ func (s *Store) claimFair(ctx context.Context, c claiming) (out dispatcher.Claim
 	began := s.turns.of(c.topics)
 	for {
 		starts := s.turns.of(c.topics)
-		claim := s.statement("claim_fair", c, make([]time.Time, len(c.topics)), starts, exceptTopics, except, s.dispatcher, perEvent, burst)
-		var got report
-		found, err := s.fetch(ctx, c, newDecoder(s.namespace, c), []statement{claim}, nil, func(text []byte) error {
-			got = report{}
-			return json.Unmarshal(text, &got)
-		})
+		found, err := s.fetch(ctx, c, func(*pgx.Batch) {}, s.statement("claim_fair", c, starts, exceptTopics, except, s.opts.Dispatcher, perEvent, burst))
 		if err != nil {
+			return out, err
+		}
+		var got report
+		if err := json.Unmarshal(found.reports[0], &got); err != nil {
 			return out, err
 		}
 		if found.cut { // the bytes ended the claim early: the next one begins with the tenants that it did not reach

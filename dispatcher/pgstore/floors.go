@@ -6,8 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgtype"
-
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
@@ -72,10 +70,9 @@ type floor struct {
 
 // starts are the positions at which a claim starts, one for each topic.
 type starts struct {
-	times   []time.Time // with ids; zero values for the front
-	ids     []pgtype.UUID
-	floored bool // not all start at the front
-	pass    bool // not all start at a floor
+	from    []position // zero values for the front
+	floored bool       // not all start at the front
+	pass    bool       // not all start at a floor
 	at      time.Time
 }
 
@@ -83,14 +80,14 @@ type starts struct {
 func (f *floors) next(topics []string) starts {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s := starts{times: make([]time.Time, len(topics)), ids: make([]pgtype.UUID, len(topics)), at: time.Now()}
+	s := starts{from: make([]position, len(topics)), at: time.Now()}
 	affordable := f.budget.affordable(s.at)
 	for i, topic := range topics {
 		if old, ok := f.byTopic[topic]; ok && affordable && s.at.Sub(old.since) >= fullPass {
 			delete(f.byTopic, topic)
 		}
 		floor, ok := f.byTopic[topic]
-		s.times[i], s.ids[i] = floor.at, pgUUID(floor.id)
+		s.from[i] = floor.position
 		s.floored, s.pass = s.floored || ok, s.pass || !ok
 	}
 	return s

@@ -60,9 +60,8 @@ func TestNextClaimStartsBehindTheLast(t *testing.T) {
 		test.got.at = now
 		f.update(f.next([]string{"a"}), []dispatcher.Share{{Topic: "a", Limit: 3}}, test.got)
 		s := f.next([]string{"a", "never seen"})
-		need.That(t, s.times[0].Equal(test.want.at) && s.ids[0].Bytes == test.want.id && s.floored && s.pass,
-			"%s: starts at %v %v, floored %t, pass %t, want %+v", name, s.times[0], s.ids[0], s.floored, s.pass, test.want)
-		need.That(t, s.times[1].IsZero() && s.ids[1].Bytes == uuid.Nil && s.ids[1].Valid, "a topic that was never seen starts at %v %v", s.times[1], s.ids[1])
+		need.That(t, s.from[0].compare(test.want) == 0 && s.floored && s.pass, "%s: starts at %+v, floored %t, pass %t, want %+v", name, s.from[0], s.floored, s.pass, test.want)
+		need.That(t, s.from[1] == position{}, "a topic that was never seen starts at %+v", s.from[1])
 	}
 }
 
@@ -126,31 +125,6 @@ func TestFullPassesHaveABudget(t *testing.T) {
 	})
 }
 
-// A pass that took long among others that did not, since the machine was busy, puts the next one off no
-// longer than they do.
-func TestOneSlowPassDelaysNoOther(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := newFloors()
-		for n := range 20 {
-			began := time.Now()
-			s := f.next([]string{"a"})
-			for ; !s.pass; s = f.next([]string{"a"}) {
-				time.Sleep(10 * time.Millisecond)
-			}
-			if took := time.Since(began); took > 2*fullPass {
-				t.Errorf("pass %d came after %v", n, took)
-			}
-			took := time.Millisecond
-			if n%3 == 2 {
-				took = 300 * time.Millisecond
-			}
-			time.Sleep(took)
-			f.update(s, []dispatcher.Share{{Topic: "a", Limit: 1}}, found{at: time.Now()})
-		}
-	})
-}
-
 // On a server that is slow with every claim, passes are as frequent: what waits for one would wait longer
 // the busier the server is.
 func TestFullPassesOnASlowServerAreAsFrequent(t *testing.T) {
@@ -181,8 +155,8 @@ func TestFloorsOfTopicsAreKeptApart(t *testing.T) {
 	topics := []string{"a", "b", "c", "d"}
 	f.update(f.next(topics), []dispatcher.Share{{Topic: "a", Limit: 2}, {Topic: "b", Limit: 5}, {Topic: "c", Limit: 1}, {Topic: "d"}},
 		found{at: now, rows: []row{rowAt(position{at: now.Add(-time.Hour)}), rowAt(last), third}})
-	times := f.next(topics).times
-	need.That(t, times[0].Equal(last.at) && times[1].Equal(now.Add(-slack)) && times[2].Equal(last.at) && times[3].IsZero(), "floors are %v", times)
+	from := f.next(topics).from
+	need.That(t, from[0].at.Equal(last.at) && from[1].at.Equal(now.Add(-slack)) && from[2].at.Equal(last.at) && from[3] == position{}, "floors are %v", from)
 }
 
 // An older schema differs from none. There is no older one yet to make in a database.
@@ -207,7 +181,7 @@ func TestStatementsNameTheSchemaAlone(t *testing.T) {
 // The front of a range is before all rows. A row may be due at the same time, of a zone: then its position is not the front.
 func TestFrontOfARangeIsNotARow(t *testing.T) {
 	t.Parallel()
-	got := pgTimes([]time.Time{{}, timeOf(microsOf(time.Time{})), timeOf(math.MinInt64)})
+	got, _ := pgPositions([]position{{}, {at: timeOf(microsOf(time.Time{}))}, {at: timeOf(math.MinInt64)}})
 	if finite := pgtype.Finite; got[0].InfinityModifier != pgtype.NegativeInfinity || got[1].InfinityModifier != finite || got[2].InfinityModifier != pgtype.NegativeInfinity {
 		t.Errorf("got %+v, want -infinity for the front and for the earliest time alone", got)
 	}
@@ -239,12 +213,12 @@ func TestTopicsForgottenDuringAClaimBeginAgain(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	k := newKeyed()
-	l := k.next([]dispatcher.Share{{Topic: "day-1", Limit: 1}}, 1, search{began: now}, now)
+	l := k.next([]dispatcher.Share{{Topic: "day-1", Limit: 1}}, 1, 0, now)
 	l.keyRanges, l.keys = []int64{1}, []int64{6}
 	forget(&k.mu, k.byTopic, nil)
 	var report scanReport
 	need.OK(t, json.Unmarshal([]byte(`{"reached": [{"range": 1}], "passed": [{"range": 1, "key_hash": 7}], "recalled": [{"range": 1, "key_hash": 8}]}`), &report))
-	k.update(l, report, found{at: now}, now)
+	k.update(l, report, found{at: now}, now, now)
 	need.That(t, len(k.keysWaiting([]dispatcher.Share{{Topic: "day-1"}})) == 1, "the key that waits is not remembered")
 }
 

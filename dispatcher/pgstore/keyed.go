@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
@@ -20,25 +19,36 @@ const searchFor = 50 * time.Millisecond
 // claimKeyed is Claim in order per key (CONTRACT C-50). Why the order holds is said in
 // claim_keyed.sql; nothing in this file matters for it.
 func (s *Store) claimKeyed(ctx context.Context, c claiming) (out dispatcher.Claimed, err error) {
-	for scans := (search{began: time.Now()}); ; {
-		scan := s.keyed.next(c.Shares, c.Keys.PerKey, scans, time.Now())
+	began, tries := time.Now(), 0 // tries are the scans from a floor that found nothing
+	for {
+		scan := s.keyed.next(c.Shares, c.Keys.PerKey, tries, time.Now())
 		known := s.frontier.known()
-		found, report, err := s.fetchKeyed(ctx, c, s.statements(c, scan, known))
+		found, err := s.fetch(ctx, c, func(batch *pgx.Batch) {
+			if known.due {
+				batch.Queue(s.sql["writers"]).QueryRow(func(row pgx.Row) error { return s.frontier.readWriters(known, row) })
+			}
+		}, s.statements(c, scan, known)...)
 		if err != nil {
 			return out, err
 		}
-		s.frontier.add(known, report.first, found.rows)
+		report, err := reportOf(found.reports)
+		if err != nil {
+			return out, err
+		}
+		s.frontier.add(known, found.rows)
 		found.sort()
 		if report.Followed {
 			sortKeys(found.rows)
 		}
-		all := s.keyed.update(scan, report, found, time.Now())
+		all := s.keyed.update(scan, report, found, began, time.Now())
 		found.split(&out)
-		if out.Leased() > 0 || len(found.rows) == 0 && (all || time.Since(scans.began) > s.searchFor) {
+		if out.Leased() > 0 || len(found.rows) == 0 && (all || time.Since(began) > s.searchFor) {
 			out.KeysWaiting, out.Unfinished = s.keyed.keysWaiting(c.Shares), len(found.rows) == 0 && !all
 			return out, nil
 		}
-		scans = scan.then()
+		if slices.Contains(scan.steps, false) {
+			tries++
+		}
 	}
 }
 
@@ -47,7 +57,7 @@ func (s *Store) claimKeyed(ctx context.Context, c claiming) (out dispatcher.Clai
 func (s *Store) statements(c claiming, l scan, known known) (all []statement) {
 	c.limits = l.limits
 	ordered := func(name string, more ...any) statement {
-		return s.statement(name, c, l.times, l.ids, append([]any{c.Keys.BlockOnDead, known.keys, known.floors, known.run}, more...)...)
+		return s.statement(name, c, l.from, append([]any{c.Keys.BlockOnDead, known.keys, known.floors, known.run}, more...)...)
 	}
 	keyed := func(rows []int32) statement {
 		return ordered("claim_keyed", rows, int32(c.Keys.PerKey), l.keyRanges, l.keys, l.keyRows, l.steps)
@@ -67,24 +77,17 @@ func (s *Store) statements(c claiming, l scan, known known) (all []statement) {
 // sortKeys puts the rows of each key in order of seq, in the places that they have. A row that was
 // retried comes with a later position than those behind it.
 func sortKeys(rows []row) {
-	type key struct {
-		share int
-		key   string
+	keys := map[int64][]row{}
+	for _, r := range rows {
+		keys[r.key] = append(keys[r.key], r)
 	}
-	places := make(map[key][]int, len(rows))
+	delete(keys, 0) // rows without a key
+	for _, ofKey := range keys {
+		slices.SortFunc(ofKey, func(a, b row) int { return cmp.Compare(a.event.Seq, b.event.Seq) })
+	}
 	for i, r := range rows {
-		if name := cmp.Or(r.event.PartitionKey, r.event.AggregateID); name != "" {
-			places[key{r.share, name}] = append(places[key{r.share, name}], i)
-		}
-	}
-	for _, places := range places {
-		bySeq := make([]row, len(places))
-		for n, i := range places {
-			bySeq[n] = rows[i]
-		}
-		slices.SortFunc(bySeq, func(a, b row) int { return cmp.Compare(a.event.Seq, b.event.Seq) })
-		for n, i := range places {
-			rows[i] = bySeq[n]
+		if r.key != 0 {
+			rows[i], keys[r.key] = keys[r.key][0], keys[r.key][1:]
 		}
 	}
 }
@@ -100,8 +103,6 @@ type scanReport struct {
 	Followed bool          `json:"followed"` // of some key several rows were taken
 	Passed   []reportedKey `json:"passed"`
 	Recalled []reportedKey `json:"recalled"`
-
-	first firstOfKeys
 }
 
 // reportedKey is a key of the topic whose range has the number, from 1.
@@ -110,42 +111,25 @@ type reportedKey struct {
 	Hash  int64 `json:"key_hash"`
 }
 
-// add adds the report of the next statement. The last one reads the ranges.
-func (r *scanReport) add(next scanReport) {
-	r.Reached = next.Reached
-	r.Followed = r.Followed || next.Followed
-	r.Passed = append(r.Passed, next.Passed...)
-	r.Recalled = append(r.Recalled, next.Recalled...)
-}
-
-// fetchKeyed runs the statements, and reads their rows and reports.
-func (s *Store) fetchKeyed(ctx context.Context, c claiming, statements []statement) (f found, all scanReport, err error) {
-	d := newDecoder(s.namespace, c)
-	f, err = s.fetch(ctx, c, d, statements, func(batch *pgx.Batch) {
-		all = scanReport{first: firstOfKeys{}}
-		d.first = all.first
-		if s.frontier.due() {
-			batch.Queue(s.sql["writers"]).QueryRow(s.frontier.readWriters())
-		}
-	}, func(text []byte) error {
-		var next scanReport
-		err := json.Unmarshal(text, &next)
-		all.add(next)
-		return err
-	})
-	return f, all, err
+// reportOf is what the statements of a claim report. The last one reads the ranges.
+func reportOf(texts [][]byte) (all scanReport, err error) {
+	for _, text := range texts {
+		next := scanReport{}
+		err = cmp.Or(err, json.Unmarshal(text, &next))
+		all.Reached, all.Followed = next.Reached, all.Followed || next.Followed
+		all.Passed, all.Recalled = append(all.Passed, next.Passed...), append(all.Recalled, next.Recalled...)
+	}
+	return all, err
 }
 
 // scan is what one statement reads: a range of each topic, and keys.
 type scan struct {
-	search
 	topics []string
 	limits []int32
-	times  []time.Time // where ranges begin, with ids; zero values for the front
-	ids    []pgtype.UUID
-	rows   []int32 // how many rows are looked at
-	steps  []bool  // the range is a step of a pass
-	dense  bool    // nearly all rows are to be had, and fill the claim: no other rows of the ranges are looked at
+	from   []position // where ranges begin; zero values for the front
+	rows   []int32    // how many rows are looked at
+	steps  []bool     // the range is a step of a pass
+	dense  bool       // nearly all rows are to be had, and fill the claim: no other rows of the ranges are looked at
 	at     time.Time
 
 	keyRanges []int64 // the topics of keys, from 1
@@ -153,35 +137,18 @@ type scan struct {
 	keyRows   []int32
 }
 
-// then is the claim after a statement that found nothing.
-func (l scan) then() search {
-	if slices.Contains(l.steps, false) {
-		l.tries++
+// blocked adds the keys that have rows behind a dead letter to a depth, and reads about so many dead letters of these topics, up
+// to 1,000 of each.
+func (s *Store) blocked(ctx context.Context, topics []string, records int, depth *dispatcher.Depth) error {
+	type key struct {
+		dispatcher.BlockedKey
+		N         int64 // of all
+		Estimated bool
 	}
-	return l.search
-}
-
-// blocked adds the keys that have rows behind a dead letter to a depth, and reads about so many dead letters, up to 1,000 of a
-// topic. It runs no query when there is no dead letter, which is most of the time.
-func (s *Store) blocked(ctx context.Context, records int, depth *dispatcher.Depth) error {
-	var topics []string
-	for _, d := range depth.Topics {
-		if d.Dead.N > 0 {
-			topics = append(topics, d.Topic)
-		}
+	all, err := collect(ctx, s, "find the blocked keys", lookSettings, s.sql["blocked"], pgx.RowToStructByPos[key],
+		s.opts.Namespace, topics, max(1, min(1000, records/len(topics))), dispatcher.BlockedListed)
+	for _, k := range all {
+		depth.Blocked, depth.BlockedKeys = append(depth.Blocked, k.BlockedKey), dispatcher.Count{N: k.N, Estimated: k.Estimated}
 	}
-	if len(topics) == 0 {
-		return nil
-	}
-	args := []any{s.namespace, topics, max(1, min(1000, records/len(topics))), dispatcher.BlockedListed}
-	return s.run(ctx, "find the blocked keys", lookSettings, s.sql["blocked"], args, func(rows pgx.Rows) error {
-		depth.Blocked = nil
-		var k dispatcher.BlockedKey
-		count := &depth.BlockedKeys
-		_, err := pgx.ForEachRow(rows, []any{&k.Topic, &k.Key, (*[16]byte)(&k.EventID), &k.DeadAt, &count.N, &count.Estimated}, func() error {
-			depth.Blocked = append(depth.Blocked, k)
-			return nil
-		})
-		return err
-	})
+	return err
 }

@@ -1,9 +1,7 @@
 package pgstore
 
 import (
-	"encoding/binary"
 	"slices"
-	"strconv"
 	"sync"
 
 	"github.com/jackc/pgx/v5"
@@ -45,85 +43,60 @@ type known struct {
 	keys, floors []int64
 	run          string
 	settled      int64
+	highest      int64 // what was claimed before
+	due          bool  // it is time to look at the writers
 }
 
 func (f *frontier) known() known {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return known{slices.Clone(f.keys), slices.Clone(f.floors), f.run, f.settled}
+	return known{slices.Clone(f.keys), slices.Clone(f.floors), f.run, f.settled, f.highest, f.run == "" || f.claimed >= settleRows}
 }
 
-// due reports whether it is time to look at the writers.
-func (f *frontier) due() bool {
+// readWriters reads the result of writers. It was sent when k was known.
+func (f *frontier) readWriters(k known, row pgx.Row) error {
+	var writers []string
+	var run string
+	if err := row.Scan(&writers, &run); err != nil {
+		return err
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.run == "" || f.claimed >= settleRows
-}
-
-// readWriters returns what reads the result of writers. highest is what was claimed before the statement was sent.
-func (f *frontier) readWriters() func(pgx.Row) error {
-	f.mu.Lock()
-	highest := f.highest
-	f.mu.Unlock()
-	return func(row pgx.Row) error {
-		var writers []string
-		var run string
-		if err := row.Scan(&writers, &run); err != nil {
-			return err
-		}
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.claimed = 0
-		if run != f.run { // what was claimed before does not count
-			f.run, f.keys, f.floors, f.settled, f.pending, f.highest = run, nil, nil, 0, 0, 0
-			highest = 0
-		}
-		open := func(writer string) bool { return slices.Contains(writers, writer) }
-		if slices.ContainsFunc(f.writers, open) {
-			return nil
-		}
-		f.settled, f.pending, f.writers = f.pending, highest, writers
-		if len(writers) == 0 {
-			f.settled = highest
-		}
+	f.claimed = 0
+	if run != f.run { // what was claimed before does not count
+		f.run, f.keys, f.floors, f.settled, f.pending, f.highest = run, nil, nil, 0, 0, 0
+		k.highest = 0
+	}
+	open := func(writer string) bool { return slices.Contains(writers, writer) }
+	if slices.ContainsFunc(f.writers, open) {
 		return nil
 	}
-}
-
-// firstOfKeys is the first seq of each key that a claim returned, by key_hash.
-type firstOfKeys map[int64]int64
-
-// see adds a row, which has its key_hash behind the columns of claim.sql, and returns that; 0 for none.
-func (f firstOfKeys) see(rows pgx.Rows, seq int64) (key int64) {
-	v := rows.RawValues()[columns]
-	if v == nil {
-		return 0
+	f.settled, f.pending, f.writers = f.pending, k.highest, writers
+	if len(writers) == 0 {
+		f.settled = k.highest
 	}
-	if len(v) == 8 && rows.FieldDescriptions()[columns].Format == pgx.BinaryFormatCode {
-		key = int64(binary.BigEndian.Uint64(v))
-	} else {
-		key, _ = strconv.ParseInt(string(v), 10, 64) // the text of a bigint
-	}
-	if first, ok := f[key]; !ok || seq < first {
-		f[key] = seq
-	}
-	return key
+	return nil
 }
 
 // add remembers what a claim has shown, which relied on k.
-func (f *frontier) add(k known, first firstOfKeys, rows []row) {
+func (f *frontier) add(k known, rows []row) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if k.run != f.run {
 		return
 	}
 	f.claimed += len(rows)
+	first := map[int64]int64{} // the first seq of each key
 	for _, r := range rows {
 		f.highest = max(f.highest, r.event.Seq)
+		if seq, ok := first[r.key]; !ok || r.event.Seq < seq {
+			first[r.key] = r.event.Seq
+		}
 	}
 	if k.settled == 0 {
 		return
 	}
+	delete(first, 0) // rows without a key
 	for key, seq := range first {
 		floor := min(seq, k.settled+1)
 		i, ok := slices.BinarySearch(f.keys, key)

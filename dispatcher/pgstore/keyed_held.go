@@ -57,22 +57,19 @@ func (k *keyed) written(leases []dispatcher.Lease) {
 			continue
 		}
 		delete(p.held, row.key)
-		p.freed = time.Now()
-		if r, ok := p.keys[row.key]; ok {
-			p.keys[row.key] = recall{p.freed, recallAfter, r.rows}
+		if _, ok := p.keys[row.key]; ok {
+			p.keys[row.key] = recall{time.Now(), recallAfter}
 		}
 	}
 }
 
-// again is when a key is read next that was passed by at a time: not before this worker has written back what it holds of it.
-func (p *passage) again(hash int64, wait time.Duration, at, now time.Time) time.Time {
-	switch _, held := p.held[hash]; {
-	case held:
-		return now.Add(recallUntil)
-	case p.freed.After(at): // perhaps that was the key's
-		return now
+// recall has a key that was passed by read again after a wait, and not before this worker has written back what it holds of it.
+func (p *passage) recall(hash int64, wait time.Duration, now time.Time) {
+	r := recall{now.Add(wait), wait}
+	if _, held := p.held[hash]; held {
+		r.at = now.Add(recallUntil)
 	}
-	return now.Add(wait)
+	p.keys[hash] = r
 }
 
 // waitsForOwn reports whether rows are known to wait for others that this worker holds. Then a claim that finds nothing does not

@@ -18,7 +18,7 @@ import (
 //     stopped. It takes the rows that are first of their keys, and remembers the keys of the blocked ones (recall).
 //   - A remembered key is read directly, by the index of keys: as soon as this worker has written back what it holds of the key,
 //     or a moment later if another worker may hold it. While its first row is still not free, the pause doubles; after a
-//     second the key is forgotten. A key that had more rows than its part has twice as many the next time.
+//     second the key is forgotten.
 //   - A pass scans from the front of the topic to the floor, and so finds what became free, or due, below the floor: rows
 //     of forgotten keys, retries, rows of lost leases. It is made in steps of bounded size, and all passes of a store share a budget
 //     of time (floors.go), so that they cost the claims little.
@@ -53,9 +53,6 @@ const (
 	// recallPart of the claim: a key with very many rows gets no more.
 	recallEvery = 150 * time.Millisecond
 	recallPart  = 8
-	// recallRows is what a key may have when there are too many for the claim: one that has rows should not have to be
-	// read for each.
-	recallRows = 32
 	// recallAfter is the pause before a blocked key is read for the first time. It doubles up to recallUntil; then
 	// the key is left to the next pass.
 	recallAfter = 2 * time.Millisecond
@@ -90,20 +87,12 @@ type passage struct {
 	scarce   bool              // it found next to none
 	keys     map[int64]recall  // by key_hash
 	held     map[int64]heldKey // likewise
-	freed    time.Time         // when the last of these was written back
 }
 
 // recall is a remembered key: a scan met a row of it that was blocked.
 type recall struct {
 	at   time.Time     // when it is read next
 	wait time.Duration // the pause before that
-	rows int           // that it may have
-}
-
-// search is one claim, which may take several statements.
-type search struct {
-	began time.Time
-	tries int // the claim's scans from a floor that found nothing
 }
 
 // of is the state of a topic: a new one for one that was forgotten, as one may be while its claim is under way.
@@ -116,11 +105,11 @@ func (k *keyed) of(topic string) *passage {
 	return p
 }
 
-// next says where a statement looks.
-func (k *keyed) next(shares []dispatcher.Share, perKey int, c search, now time.Time) scan {
+// next says where a statement looks, of a claim of which so many scans from a floor found nothing.
+func (k *keyed) next(shares []dispatcher.Share, perKey, tries int, now time.Time) scan {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	l := scan{search: c, at: now, dense: true}
+	l := scan{at: now, dense: true}
 	affordable := k.budget.affordable(now)
 	turn := now.Sub(k.turn) >= recallEvery
 	for i, share := range shares {
@@ -135,14 +124,13 @@ func (k *keyed) next(shares []dispatcher.Share, perKey int, c search, now time.T
 		case step && from != (position{}):
 			rows = most
 		case !step:
-			for range c.tries {
+			for range tries {
 				rows = min(most, searchMore*rows)
 			}
 		}
 		l.topics = append(l.topics, share.Topic)
 		l.limits = append(l.limits, int32(limit))
-		l.times = append(l.times, from.at)
-		l.ids = append(l.ids, pgUUID(from.id))
+		l.from = append(l.from, from)
 		l.rows = append(l.rows, int32(max(rows, minScan)))
 		l.steps = append(l.steps, step)
 		l.dense = l.dense && !step && p.full && p.spread < denseSpread
@@ -169,9 +157,9 @@ func (l *scan) recall(p *passage, share, limit, perKey int) (rows int) {
 			due = append(due, hash)
 		}
 	}
-	each := most / max(1, len(due))
+	each := max(1, most/max(1, len(due)))
 	for _, hash := range due {
-		n := min(perKey, max(1, each, min(p.keys[hash].rows, recallRows)), most-rows)
+		n := min(perKey, each, most-rows)
 		if n == 0 {
 			break
 		}
@@ -197,22 +185,19 @@ func (p *passage) from(affordable bool, now time.Time) (from position, step bool
 	return p.floor, false
 }
 
-// update records the result of a statement, and reports whether its claim has scanned all rows that are due, or need not do so
-// because of waitsForOwn.
-func (k *keyed) update(l scan, report scanReport, f found, now time.Time) (all bool) {
+// update records the result of a statement, and reports whether its claim, which began then, has scanned all rows that are due,
+// or need not do so because of waitsForOwn.
+func (k *keyed) update(l scan, report scanReport, f found, began, now time.Time) (all bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.budget.spent(now.Sub(l.at), slices.Contains(l.steps, true))
 	affordable := k.budget.affordable(now)
-	claimed, others, brought := make([]int, len(l.topics)), make([]int, len(l.topics)), map[int64]int{}
+	claimed, others, recalled := make([]int, len(l.topics)), make([]int, len(l.topics)), map[int64]bool{}
 	for _, key := range report.Recalled {
-		brought[key.Hash] = 0
+		recalled[key.Hash] = true
 	}
 	for _, r := range f.rows {
-		claimed[r.share]++
-		if n, ok := brought[r.key]; ok {
-			brought[r.key] = n + 1
-		} else {
+		if claimed[r.share]++; !recalled[r.key] {
 			others[r.share]++
 		}
 		if r.key != 0 && r.dead == "" {
@@ -243,20 +228,20 @@ func (k *keyed) update(l scan, report scanReport, f found, now time.Time) (all b
 			p.nextStep = now.Add(max(stepEvery, passShare*inVain))
 			p.lastStep = took
 		}
-		p.reached(part, affordable, l.began, now)
+		p.reached(part, affordable, began, now)
 	}
 	for i, hash := range l.keys {
-		k.of(l.topics[l.keyRanges[i]-1]).missed(hash, l.at, now)
+		k.of(l.topics[l.keyRanges[i]-1]).missed(hash, now)
 	}
 	for _, key := range report.Recalled {
 		delete(k.of(l.topics[key.Range-1]).keys, key.Hash) // one that has more was passed
 	}
 	for _, key := range report.Passed {
-		k.of(l.topics[key.Range-1]).remember(key.Hash, 2*brought[key.Hash], l.at, now)
+		k.of(l.topics[key.Range-1]).remember(key.Hash, now)
 	}
 	return !slices.ContainsFunc(l.topics, func(topic string) bool {
 		p := k.of(topic)
-		return p.seen.Before(l.began) && !p.waitsForOwn()
+		return p.seen.Before(began) && !p.waitsForOwn()
 	})
 }
 
@@ -297,26 +282,22 @@ func (p *passage) reached(s stretch, affordable bool, began, now time.Time) {
 	}
 }
 
-// missed records that the first row of a remembered key was not free at a time.
-func (p *passage) missed(hash int64, at, now time.Time) {
-	r, ok := p.keys[hash]
-	if !ok { // another claim got it
-		return
-	}
-	r.wait *= 2
-	if r.wait > recallUntil {
+// missed records that the first row of a remembered key was not free.
+func (p *passage) missed(hash int64, now time.Time) {
+	switch r, ok := p.keys[hash]; {
+	case !ok: // another claim got it
+	case 2*r.wait > recallUntil:
 		delete(p.keys, hash)
 		delete(p.held, hash) // the outcome of one may never be written
-		return
+	default:
+		p.recall(hash, 2*r.wait, now)
 	}
-	r.at = p.again(hash, r.wait, at, now)
-	p.keys[hash] = r
 }
 
-// remember records that a scan met a blocked row of a key at a time. It may have so many rows.
-func (p *passage) remember(hash int64, rows int, at, now time.Time) {
+// remember records that a scan met a blocked row of a key.
+func (p *passage) remember(hash int64, now time.Time) {
 	if _, ok := p.keys[hash]; !ok && len(p.keys) < recallKeys {
-		p.keys[hash] = recall{p.again(hash, recallAfter, at, now), recallAfter, rows}
+		p.recall(hash, recallAfter, now)
 	}
 }
 

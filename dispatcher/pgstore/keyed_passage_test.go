@@ -37,8 +37,8 @@ func TestPassesEndHoweverManyRowsWait(t *testing.T) {
 	shares := []dispatcher.Share{{Topic: "orders", Limit: 500}}
 	looked, longest, inSteps := now, time.Duration(0), time.Duration(0)
 	for now.Sub(front) < 10*time.Second {
-		l := k.next(shares, 100, search{}, now)
-		from := l.times[0]
+		l := k.next(shares, 100, 0, now)
+		from := l.from[0].at
 		if from.IsZero() {
 			looked, from = now, front
 		}
@@ -53,7 +53,7 @@ func TestPassesEndHoweverManyRowsWait(t *testing.T) {
 			f.rows = make([]row, l.limits[0])
 		}
 		now = now.Add(took)
-		k.update(l, reach(reached), f, now)
+		k.update(l, reach(reached), f, time.Time{}, now)
 	}
 	t.Logf("at most %v between two looks at the front; %v of 10 s in steps", longest, inSteps)
 	need.That(t, longest <= 5*time.Second, "the front was not looked at for %v, want at most 5 s", longest)
@@ -76,15 +76,15 @@ func TestSlowStepDelaysNoOther(t *testing.T) {
 		{2 * time.Second, passShare*passDebt + fullPass},
 	} {
 		began := now
-		l := k.next(shares, 100, search{}, now)
-		for ; !l.steps[0] || now.Equal(front); l = k.next(shares, 100, search{}, now) { // the first has nothing to go to
-			k.update(l, reach(front.Add(time.Hour)), found{at: now, rows: make([]row, l.limits[0])}, now)
+		l := k.next(shares, 100, 0, now)
+		for ; !l.steps[0] || now.Equal(front); l = k.next(shares, 100, 0, now) { // the first has nothing to go to
+			k.update(l, reach(front.Add(time.Hour)), found{at: now, rows: make([]row, l.limits[0])}, time.Time{}, now)
 			now = now.Add(time.Millisecond)
 		}
 		waited := now.Sub(began)
 		need.That(t, waited <= step.before, "step %d came after %v, want at most %v", i, waited, step.before)
 		now = now.Add(step.took)
-		k.update(l, reach(front.Add(time.Duration(i)*time.Minute)), found{at: now}, now) // there is always more
+		k.update(l, reach(front.Add(time.Duration(i)*time.Minute)), found{at: now}, time.Time{}, now) // there is always more
 	}
 }
 
@@ -104,12 +104,12 @@ func TestClaimsLookALittleAhead(t *testing.T) {
 		shares := []dispatcher.Share{{Topic: "orders", Limit: test.limit}}
 		now := time.Now()
 		for range 2 { // the first is a step
-			l := k.next(shares, 100, search{}, now)
+			l := k.next(shares, 100, 0, now)
 			report := reach(now)
 			report.Reached[0].Scanned = test.looked
-			k.update(l, report, found{at: now, rows: make([]row, test.rows)}, now)
+			k.update(l, report, found{at: now, rows: make([]row, test.rows)}, time.Time{}, now)
 		}
-		if l := k.next(shares, 100, search{}, now); int(l.rows[0]) != test.want || l.steps[0] {
+		if l := k.next(shares, 100, 0, now); int(l.rows[0]) != test.want || l.steps[0] {
 			t.Errorf("%+v: looks at %d rows, a step: %v", test, l.rows[0], l.steps[0])
 		}
 	}
@@ -139,18 +139,18 @@ func TestClaimsAreDenseAfterAFullOne(t *testing.T) {
 		"a pass is due":      {rows: 1000, nextPass: true},
 	} {
 		k, now := newKeyed(), time.Now()
-		k.update(k.next(shares, 100, search{}, now), reach(now), found{at: now}, now) // a step
+		k.update(k.next(shares, 100, 0, now), reach(now), found{at: now}, time.Time{}, now) // a step
 		report := reach(now)
 		if test.last {
 			report.Reached[0].At = nil
 		}
-		if l := k.next(shares, 100, search{}, now); l.dense {
+		if l := k.next(shares, 100, 0, now); l.dense {
 			t.Errorf("%s: dense before a claim was full", name)
 		} else {
-			k.update(l, report, found{at: now, rows: make([]row, test.rows)}, now)
+			k.update(l, report, found{at: now, rows: make([]row, test.rows)}, time.Time{}, now)
 		}
 		if test.passed {
-			k.byTopic["orders"].remember(1, 0, now.Add(-time.Minute), now.Add(-time.Minute))
+			k.byTopic["orders"].remember(1, now.Add(-time.Minute))
 		}
 		if k.turn = now; test.turn {
 			k.turn = now.Add(-recallEvery)
@@ -162,7 +162,7 @@ func TestClaimsAreDenseAfterAFullOne(t *testing.T) {
 		if test.topics {
 			of = append(slices.Clone(shares), dispatcher.Share{Topic: "others", Limit: 1})
 		}
-		l := k.next(of, 100, search{}, now)
+		l := k.next(of, 100, 0, now)
 		need.Want(t, test.want, "%s: dense is %v", l.dense, name)
 		want := []string{"keyed"}
 		switch {
@@ -173,7 +173,7 @@ func TestClaimsAreDenseAfterAFullOne(t *testing.T) {
 		}
 		store := &Store{sql: queries{"claim_keyed": "keyed", "claim_dense": "dense"}}
 		var got []string
-		for _, st := range store.statements(newClaiming(dispatcher.ClaimRequest{Keys: &dispatcher.KeyOrder{}}, true), l, known{}) {
+		for _, st := range store.statements(newClaiming(dispatcher.ClaimRequest{Keys: &dispatcher.KeyOrder{}}), l, known{}) {
 			got = append(got, st.sql)
 		}
 		need.WantAll(t, want, "%s: the statements are %v, want %v", got, name)
@@ -200,25 +200,25 @@ func TestRecallsGetASmallShare(t *testing.T) {
 	} {
 		k := newKeyed()
 		shares := []dispatcher.Share{{Topic: "orders", Limit: test.limit}}
-		k.next(shares, 100, search{}, now)
+		k.next(shares, 100, 0, now)
 		need.That(t, k.turn.IsZero(), "%+v: no key is read again, and the turn is over", test)
 		p := k.byTopic["orders"]
 		p.others, k.turn = test.others, now
 		for key := range test.keys {
-			p.remember(int64(key), 0, now, now.Add(-time.Minute))
+			p.remember(int64(key), now.Add(-time.Minute))
 		}
-		p.remember(-1, 0, now, now) // not due
+		p.remember(-1, now) // not due
 		if test.others {
-			if l := k.next(shares, 100, search{}, now); len(l.keys) > 0 {
+			if l := k.next(shares, 100, 0, now); len(l.keys) > 0 {
 				t.Errorf("%+v: %d keys are read again before their turn", test, len(l.keys))
 			}
 			k.turn = now.Add(-recallEvery)
 		}
-		l := k.next(shares, 100, search{}, now)
+		l := k.next(shares, 100, 0, now)
 		if len(l.keys) != test.want || int(l.limits[0]) != test.ofRanges {
 			t.Errorf("%+v: %d keys, and %d rows of the range", test, len(l.keys), l.limits[0])
 		}
-		if l := k.next(shares, 100, search{}, now); test.others && len(l.keys) > 0 {
+		if l := k.next(shares, 100, 0, now); test.others && len(l.keys) > 0 {
 			t.Errorf("%+v: %d keys are read again after their turn", test, len(l.keys))
 		}
 		for _, n := range l.keyRows {
@@ -235,27 +235,27 @@ func TestAllIsSeenFromTheFront(t *testing.T) {
 	shares := []dispatcher.Share{{Topic: "orders", Limit: 480}}
 	now := time.Now()
 	k := newKeyed()
-	look := func(c search, at *int64, step, all bool) {
+	look := func(began time.Time, at *int64, step, all bool) {
 		t.Helper()
-		l, report := k.next(shares, 100, c, now), reach(now)
+		l, report := k.next(shares, 100, 0, now), reach(now)
 		report.Reached[0].At = at
-		if got := k.update(l, report, found{at: now}, now); l.steps[0] != step || got != all {
-			t.Errorf("it looked from %v, a step: %v, and has seen all: %v; want %v, %v", l.times[0], l.steps[0], got, step, all)
+		if got := k.update(l, report, found{at: now}, began, now); l.steps[0] != step || got != all {
+			t.Errorf("it looked from %v, a step: %v, and has seen all: %v; want %v, %v", l.from[0].at, l.steps[0], got, step, all)
 		}
 	}
-	k.next(shares, 100, search{}, now)
+	k.next(shares, 100, 0, now)
 	p := k.byTopic["orders"]
 	p.floor, p.passing, p.nextPass = position{at: now.Add(-time.Minute)}, false, now.Add(time.Hour)
 	p.full = true
-	p.remember(hot, 0, now, now)
-	p.remember(hot, 0, now, now)
-	first := search{began: now}
+	p.remember(hot, now)
+	p.remember(hot, now)
+	first := now
 	look(first, nil, false, false)
 	front := microsOf(now.Add(-time.Hour))
 	look(first, &front, true, false) // a step, and more is there
 
 	now = now.Add(time.Minute)
-	second := search{began: now}
+	second := now
 	look(second, nil, true, false) // the rest, but the front was a minute ago
 	look(second, nil, true, true)
 }
@@ -263,15 +263,11 @@ func TestAllIsSeenFromTheFront(t *testing.T) {
 // The reports of two statements are merged: how far ranges were read is in the last.
 func TestScanReportsOfTwoStatementsAreMerged(t *testing.T) {
 	t.Parallel()
-	var all scanReport
-	for _, text := range []string{
-		`{"reached": [{"range": 1, "looked": 0}], "followed": true, "passed": [{"range": 1, "key_hash": 1}], "recalled": [{"range": 1, "key_hash": 1}]}`,
-		`{"reached": [{"range": 1, "looked": 10}], "passed": [{"range": 1, "key_hash": 2}]}`,
-	} {
-		var next scanReport
-		need.OK(t, json.Unmarshal([]byte(text), &next))
-		all.add(next)
-	}
+	all, err := reportOf([][]byte{
+		[]byte(`{"reached": [{"range": 1, "looked": 0}], "followed": true, "passed": [{"range": 1, "key_hash": 1}], "recalled": [{"range": 1, "key_hash": 1}]}`),
+		[]byte(`{"reached": [{"range": 1, "looked": 10}], "passed": [{"range": 1, "key_hash": 2}]}`),
+	})
+	need.OK(t, err)
 	need.That(t, len(all.Reached) == 1 && all.Reached[0].Scanned == 10 && all.Followed && slices.Equal(all.Passed, []reportedKey{{1, 1}, {1, 2}}) && slices.Equal(all.Recalled, []reportedKey{{1, 1}}),
 		"put together: %+v", all)
 }
@@ -285,12 +281,12 @@ func TestKeyIsReadWhenItsRowsAreWrittenBack(t *testing.T) {
 	now := time.Now()
 	k := newKeyed()
 	shares := []dispatcher.Share{{Topic: "orders", Limit: 500}}
-	read := func(after time.Duration) int { return len(k.next(shares, 100, search{}, now.Add(after)).keys) }
+	read := func(after time.Duration) int { return len(k.next(shares, 100, 0, now.Add(after)).keys) }
 	held := []row{{key: 7, event: &dispatcher.Event{ID: uuid.New(), LeaseNumber: 3}}, {key: 7, event: &dispatcher.Event{ID: uuid.New(), LeaseNumber: 3}}}
 	pass := func(rows ...row) {
 		var report scanReport
 		need.OK(t, json.Unmarshal([]byte(`{"reached": [{"range": 1}], "passed": [{"range": 1, "key_hash": 7}]}`), &report))
-		need.That(t, k.update(k.next(shares, 100, search{began: now}, now), report, found{at: now, rows: rows}, now), "a claim would search on although rows wait for its own")
+		need.That(t, k.update(k.next(shares, 100, 0, now), report, found{at: now, rows: rows}, now, now), "a claim would search on although rows wait for its own")
 	}
 	pass(held...)
 	need.That(t, read(recallUntil/2) == 0, "a key is read while this worker holds rows of it")
@@ -300,7 +296,7 @@ func TestKeyIsReadWhenItsRowsAreWrittenBack(t *testing.T) {
 	need.That(t, read(time.Since(now)) == 1 && !k.byTopic["orders"].waitsForOwn(), "it is not read at once when all are written, or said to wait for them")
 	pass(held...)
 	for n := range 20 {
-		k.byTopic["orders"].missed(7, now, now.Add(time.Duration(n)*recallUntil))
+		k.byTopic["orders"].missed(7, now.Add(time.Duration(n)*recallUntil))
 	}
 	need.That(t, len(k.byTopic["orders"].keys) == 0 && !k.byTopic["orders"].waitsForOwn(), "a key whose row has no outcome is remembered for ever")
 }

@@ -44,7 +44,7 @@ type keyedRead struct {
 // sql is the gated statement, and args are what it is called with, for PerKey 10.
 func (r keyedRead) sql(o outbox) (sql string, args []any, err error) {
 	args = []any{
-		"shop", []string{"orders"}, []int32{r.limit}, []time.Time{{}}, []pgtype.UUID{{Valid: true}}, 10, 1 << 20, uuid.NewString(), time.Minute, true, 1 << 20,
+		"shop", []string{"orders"}, []int32{r.limit}, []time.Time{{}}, []pgtype.UUID{{Valid: true}}, 10, 1 << 20, uuid.NewString(), time.Minute, false, 1 << 20,
 		true, []int64{}, []int64{}, "",
 	}
 	if r.dense {

@@ -48,15 +48,12 @@ func (s *Store) Release(ctx context.Context, returns []dispatcher.Return) (lost 
 	if len(returns) == 0 {
 		return nil, nil
 	}
-	returns = slices.Clone(returns)
-	slices.SortFunc(returns, func(a, b dispatcher.Return) int { return compare(a.Lease, b.Lease) })
+	returns, held := inOrder(returns, func(r dispatcher.Return) dispatcher.Lease { return r.Lease })
 	texts, delays := make([]string, len(returns)), make([]time.Duration, len(returns))
-	held := newHeld(len(returns))
 	for i, r := range returns {
-		held.set(i, r.Lease)
 		texts[i], delays[i] = storable(r.Error, maxError), r.Delay
 	}
-	lost, err = s.writeEach(ctx, "release", relaxed, s.sql["release"], []any{held.ids, held.numbers, pgUUID(s.worker), delays, texts})
+	lost, err = s.writeEach(ctx, "release", relaxed, s.sql["release"], []any{held.ids, held.numbers, pgUUID(s.opts.Worker), delays, texts})
 	if err == nil {
 		s.keyed.written(held.leases)
 	}
@@ -64,18 +61,12 @@ func (s *Store) Release(ctx context.Context, returns []dispatcher.Return) (lost 
 }
 
 // write runs a statement on leases, all in one transaction, and returns those that it did not find
-// held. The statement takes leases of one number, which is that of their claim. They are sorted, as
-// Nack's are: every transaction locks its rows in one order, so no two wait for each other.
+// held. The statement takes leases of one number, which is that of their claim.
 func (s *Store) write(ctx context.Context, verb, sql string, leases []dispatcher.Lease, args ...any) (lost []dispatcher.Lease, err error) {
 	if len(leases) == 0 {
 		return nil, nil
 	}
-	leases = slices.Clone(leases)
-	slices.SortFunc(leases, compare)
-	ids := make(pgtype.FlatArray[pgtype.UUID], len(leases)) // encoded without reflection
-	for i, l := range leases {
-		ids[i] = pgUUID(l.ID)
-	}
+	leases, held := inOrder(leases, func(l dispatcher.Lease) dispatcher.Lease { return l })
 	err = s.send(ctx, func(batch *pgx.Batch) {
 		lost = nil
 		batch.Queue(relaxed)
@@ -83,7 +74,7 @@ func (s *Store) write(ctx context.Context, verb, sql string, leases []dispatcher
 			for to = from; to < len(leases) && leases[to].Number == leases[from].Number; to++ {
 			}
 			group := leases[from:to]
-			batch.Queue(sql, append([]any{ids[from:to], group[0].Number, pgUUID(s.worker)}, args...)...).Query(func(rows pgx.Rows) error {
+			batch.Queue(sql, append([]any{held.ids[from:to], group[0].Number, pgUUID(s.opts.Worker)}, args...)...).Query(func(rows pgx.Rows) error {
 				l := group[0]
 				_, err := pgx.ForEachRow(rows, []any{(*[16]byte)(&l.ID)}, func() error { lost = append(lost, l); return nil })
 				return err
@@ -98,10 +89,8 @@ func (s *Store) Nack(ctx context.Context, failures []dispatcher.Failure) (lost [
 	if len(failures) == 0 {
 		return nil, nil
 	}
-	failures = slices.Clone(failures)
-	slices.SortFunc(failures, func(a, b dispatcher.Failure) int { return compare(a.Lease, b.Lease) })
+	failures, held := inOrder(failures, func(f dispatcher.Failure) dispatcher.Lease { return f.Lease })
 	var (
-		held      = newHeld(len(failures))
 		texts     = make([]string, len(failures))
 		delays    = make([]time.Duration, len(failures))
 		reasons   = make([]string, len(failures))
@@ -110,14 +99,13 @@ func (s *Store) Nack(ctx context.Context, failures []dispatcher.Failure) (lost [
 		settings  = relaxed
 	)
 	for i, f := range failures {
-		held.set(i, f.Lease)
 		texts[i], delays[i], reasons[i] = storable(f.Error, maxError), f.Delay, string(f.Reason)
 		causes[i] = failed(f)
 		if f.Reason != "" {
 			settings, responses[i] = durable+s.notify, storable(f.Response, maxResponse)
 		}
 	}
-	lost, err = s.writeEach(ctx, "nack", settings, s.sql["nack"], []any{held.ids, held.numbers, pgUUID(s.worker), texts, delays, reasons, causes, responses})
+	lost, err = s.writeEach(ctx, "nack", settings, s.sql["nack"], []any{held.ids, held.numbers, pgUUID(s.opts.Worker), texts, delays, reasons, causes, responses})
 	if err == nil {
 		s.keyed.written(held.leases)
 	}
@@ -130,10 +118,9 @@ func (s *Store) Nack(ctx context.Context, failures []dispatcher.Failure) (lost [
 // reallyLost leaves out the leases under which an earlier try made a row dead, whose response did not arrive: so such a
 // row is reported as dead. It reads after the nack, which has waited for a try that was under way.
 func (s *Store) reallyLost(ctx context.Context, lost []dispatcher.Lease, failures []dispatcher.Failure) []dispatcher.Lease {
+	lost, held := inOrder(lost, func(l dispatcher.Lease) dispatcher.Lease { return l })
 	reasons := make([]string, len(lost))
-	held := newHeld(len(lost))
 	for i, l := range lost {
-		held.set(i, l)
 		n, _ := slices.BinarySearchFunc(failures, l, func(f dispatcher.Failure, l dispatcher.Lease) int { return compare(f.Lease, l) })
 		reasons[i] = string(failures[n].Reason)
 	}
@@ -147,16 +134,19 @@ func (s *Store) reallyLost(ctx context.Context, lost []dispatcher.Lease, failure
 // held are leases, and the same as two arrays of a statement.
 type held struct {
 	leases  []dispatcher.Lease
-	ids     []pgtype.UUID
+	ids     pgtype.FlatArray[pgtype.UUID] // encoded without reflection
 	numbers []int64
 }
 
-func newHeld(n int) held {
-	return held{make([]dispatcher.Lease, n), make([]pgtype.UUID, n), make([]int64, n)}
-}
-
-func (h held) set(i int, l dispatcher.Lease) {
-	h.leases[i], h.ids[i], h.numbers[i] = l, pgUUID(l.ID), l.Number
+// inOrder sorts what has a lease each: every transaction locks its rows in one order, so no two wait for each other.
+func inOrder[T any](all []T, of func(T) dispatcher.Lease) ([]T, held) {
+	all = slices.Clone(all)
+	slices.SortFunc(all, func(a, b T) int { return compare(of(a), of(b)) })
+	h := held{make([]dispatcher.Lease, len(all)), make([]pgtype.UUID, len(all)), make([]int64, len(all))}
+	for i, one := range all {
+		h.leases[i], h.ids[i], h.numbers[i] = of(one), pgUUID(of(one).ID), of(one).Number
+	}
+	return all, h
 }
 
 // writeEach runs a statement that takes something else for each lease, and returns the leases that it did
@@ -173,10 +163,7 @@ func (s *Store) writeEach(ctx context.Context, verb, settings, sql string, args 
 
 // compare orders leases by number and id.
 func compare(a, b dispatcher.Lease) int {
-	if a.Number != b.Number {
-		return cmp.Compare(a.Number, b.Number)
-	}
-	return bytes.Compare(a.ID[:], b.ID[:])
+	return cmp.Or(cmp.Compare(a.Number, b.Number), bytes.Compare(a.ID[:], b.ID[:]))
 }
 
 // pgUUID is id as a type that pgx knows without a query for the type of the parameter.
@@ -252,7 +239,7 @@ func (s *Store) Heartbeat(ctx context.Context, w WorkerInfo) (seen Peers, err er
 	if err != nil || w.PausedTopics == nil {
 		paused = []byte("{}") // texts have their JSON
 	}
-	args := []any{pgUUID(s.worker), w.Dispatcher, s.namespace, w.Topics, w.Version, w.Blocks,
+	args := []any{pgUUID(s.opts.Worker), w.Dispatcher, s.opts.Namespace, w.Topics, w.Version, w.Blocks,
 		w.Delivered[0], w.Failed[0], w.Delivered[1], w.Failed[1], w.Paused, string(paused), cmp.Or(w.Live, 45*time.Second), w.Ordered, w.RatePart}
 	err = s.run(ctx, "note that the worker runs", relaxed, s.sql["heartbeat"], args, func(rows pgx.Rows) (err error) {
 		seen, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Peers])
@@ -273,10 +260,8 @@ type Peers struct {
 
 // Leave removes this worker's row, for a worker that stops. The error is the database's.
 func (s *Store) Leave(ctx context.Context) error {
-	return s.run(ctx, "remove the worker's row", relaxed, s.sql["leave"], []any{pgUUID(s.worker)}, func(rows pgx.Rows) error {
-		rows.Close()
-		return rows.Err()
-	})
+	_, err := collect(ctx, s, "remove the worker's row", relaxed, s.sql["leave"], pgx.RowToMap, pgUUID(s.opts.Worker))
+	return err
 }
 
 // Sharing names the other dispatchers that claim the worker's namespace too, with topics in common, in whatever
@@ -284,5 +269,5 @@ func (s *Store) Leave(ctx context.Context) error {
 // that are not paused.
 // The error is the database's.
 func (s *Store) Sharing(ctx context.Context, w WorkerInfo) ([]string, error) {
-	return collect(ctx, s, "look for dispatchers of the same topics", s.sql["sharing"], pgx.RowTo[string], s.namespace, w.Dispatcher, w.Topics)
+	return collect(ctx, s, "look for dispatchers of the same topics", "", s.sql["sharing"], pgx.RowTo[string], s.opts.Namespace, w.Dispatcher, w.Topics)
 }

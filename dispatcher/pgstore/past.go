@@ -77,7 +77,7 @@ func (s *Store) Past(ctx context.Context, p Past, do func([]PastRow) error) (loo
 	left, most := p.Last, minReads+readsEach*p.Last
 	for _, ids := range [][2]uuid.UUID{{future, oldest}, {uuid.Max, future}} { // from below the first down to the second
 		for more := true; more && left > 0; {
-			seen, err := s.pastIDs(ctx, s.namespace, topics, since, ids[0], ids[1], min(pastLook, most-looked.Rows))
+			seen, err := s.pastIDs(ctx, s.opts.Namespace, topics, since, ids[0], ids[1], min(pastLook, most-looked.Rows))
 			if err != nil {
 				return looked, err
 			}
@@ -141,7 +141,7 @@ func pages(seen []pastID, left *int) (all [][]pgtype.UUID) {
 
 // pastRows reads rows by their ids. One that is gone meanwhile is left out.
 func (s *Store) pastRows(ctx context.Context, ids []pgtype.UUID) (page []PastRow, err error) {
-	d := newDecoder(s.namespace, claiming{})
+	d := newDecoder(s.opts.Namespace, claiming{})
 	err = s.readOnly(ctx, s.sql["past_rows"], []any{ids}, func(rows pgx.Rows) error {
 		var rec record
 		for rows.Next() {

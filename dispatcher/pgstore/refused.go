@@ -7,7 +7,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -35,10 +34,9 @@ func (s *Store) refusedRow(ctx context.Context, c claiming, statements ...statem
 	if err != nil {
 		return nil, err
 	}
-	before := row.ID
-	binary.BigEndian.PutUint64(before[8:], binary.BigEndian.Uint64(before[8:])-1)
-	it := s.statement("claim", c, nil, []pgtype.UUID{pgUUID(before)})
-	it.args[3] = []pgtype.Timestamptz{at}
+	before := position{timeOf(micros(at)), row.ID}
+	binary.BigEndian.PutUint64(before.id[8:], binary.BigEndian.Uint64(before.id[8:])-1)
+	it := s.statement("claim", c, []position{before})
 	_, err = tx.Exec(ctx, it.sql, it.args...)
 	if row.Err = s.wrap("claim", err); !dispatcher.IsRefused(row.Err) {
 		return nil, row.Err
@@ -49,15 +47,13 @@ func (s *Store) refusedRow(ctx context.Context, c claiming, statements ...statem
 // RefusedRows returns of each topic the first row that is due, if the database refuses to lease it. It leases the rows, and
 // takes that back before others see it. It fails when the store cannot be reached.
 func (s *Store) RefusedRows(ctx context.Context, topics []string) (all []*dispatcher.RefusedRow, err error) {
-	if len(topics) == 0 {
-		if topics, err = s.Topics(ctx); err != nil {
-			return nil, err
-		}
+	if topics, err = s.topics(ctx, topics, false); err != nil {
+		return nil, err
 	}
 	for _, topic := range topics {
 		shares := []dispatcher.Share{{Topic: topic, Limit: 1}}
-		c := newClaiming(dispatcher.ClaimRequest{Shares: shares, Lease: time.Minute, MaxAttempts: math.MaxInt32}, false)
-		row, err := s.refusedRow(ctx, c, s.statement("claim", c, make([]time.Time, 1), []pgtype.UUID{pgUUID(uuid.Nil)}))
+		c := newClaiming(dispatcher.ClaimRequest{Shares: shares, Lease: time.Minute, MaxAttempts: math.MaxInt32})
+		row, err := s.refusedRow(ctx, c, s.statement("claim", c, make([]position, 1)))
 		if row != nil {
 			all = append(all, row)
 		} else if err != nil && !errors.Is(err, pgx.ErrNoRows) {

@@ -136,57 +136,7 @@ func TestDeadRowIsNotLost(t *testing.T) {
 	pgtest.Want(o, 2, "%d dead letters, want 2", `select count(*) from outbox.outbox_dead_letters`)
 }
 
-// A row with no attempt left that the database refuses to markDead stays as it is, and harms no other row, with and
-// without order per key. When it can be marked dead, it is.
-// CONTRACT: C-33
-func TestRefusedMarkingDeadStopsNoClaim(t *testing.T) {
-	t.Parallel()
-	for name, keys := range map[string]*dispatcher.KeyOrder{"None": nil, "Key": {PerKey: 5}} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			o := newOutbox(t, pgtest.Migrated(t))
-			const others = 30
-			pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, aggregate_id, payload, attempts, next_attempt_at)
-				select gen_random_uuid(), 'shop', 'orders', n::text, '{}', case n when 1 then 3 else 0 end, now() - case n when 1 then interval '1 minute' else '0' end
-				from generate_series(1, $1::integer) as n`, others+1)
-			pgtest.Exec(o, raising(`raise exception 'not in this table'`))
-			store := o.Store("shop", uuid.New())
-			claim := func() dispatcher.Claimed {
-				t.Helper()
-				claimed, err := store.Claim(t.Context(), dispatcher.ClaimRequest{
-					Shares: []dispatcher.Share{{Topic: "orders", Limit: 20}}, Lease: time.Minute, MaxAttempts: 3, Keys: keys,
-				})
-				need.OK(t, err)
-				_, err = store.Ack(t.Context(), leasesOf(claimed.Events))
-				check(t, "Ack", err)
-				return claimed
-			}
-			first := claim()
-			need.That(t, len(first.Events) != 0 && dispatcher.IsRefused(first.DeadRefused), "the first claim took %d rows, and says %v", len(first.Events), first.DeadRefused)
-			got := len(first.Events)
-			o.eventually("all others are claimed", func() bool {
-				more := claim()
-				need.That(t, more.DeadRefused == nil, "a claim tried again at once to mark it dead: %v", more.DeadRefused)
-				got += len(more.Events)
-				return got >= others
-			})
-			n := pgtest.Value[int](o, `select count(*) from outbox.outbox_events where status = 'pending' and attempts = 3 and locked_by is null`)
-			need.That(t, n == 1 && got == others, "%d rows were claimed and %d stayed as they were, want %d and 1", got, n, others)
-			pgstore.MarkDeadAgain(store)
-			o.eventually("a later claim says that it is refused", func() bool { // one that takes long may not come to the row
-				again := claim()
-				need.That(t, len(again.Events) == 0, "a later claim took %d rows", len(again.Events))
-				return dispatcher.IsRefused(again.DeadRefused)
-			})
-
-			pgtest.Exec(o, `drop trigger refuse on outbox.outbox_dead_letters`)
-			pgstore.MarkDeadAgain(store)
-			o.eventually("the row is marked dead", func() bool { return len(claim().Dead) == 1 })
-		})
-	}
-}
-
-// A row that the database refuses to lease is found by a claim of one row, and named. What claims are to skip they leave alone: they
+// A row that the database refuses to lease, or to mark dead, is found by a claim of one row, and named. What claims are to skip they leave alone: they
 // take what is before and behind it, and in order per key its key waits for it. A row that another one has locked is not
 // blamed, and neither is the next.
 // CONTRACT: C-33
@@ -205,6 +155,7 @@ func TestRowThatIsRefusedAtAClaimIsNamed(t *testing.T) {
 	for name, test := range map[string]struct{ breaks, code string }{ // ID stands for the id of the row
 		"check not valid": {`alter table outbox.outbox_events add check (id <> 'ID') not valid`, "23514"},
 		"trigger":         {on("update", `if new.id = 'ID' then raise exception 'not this one'; end if`), "P0001"},
+		"marking dead":    {`update outbox.outbox_events set attempts = 3 where id = 'ID'; ` + raising(`raise exception 'not in this table'`), "P0001"},
 		"cast":            {on("update of status", `perform case when new.id = 'ID' then (new.payload ->> 'n')::integer end`), "22P02"},
 		"damaged value": {`set allow_system_table_mods = on; update outbox.outbox_events set payload = (select to_jsonb(string_agg(md5(n::text), '')) from generate_series(1, 1000) as n) where id = 'ID';
 			update pg_class set relkind = 'r' where oid = (select reltoastrelid from pg_class where oid = 'outbox.outbox_events'::regclass);
@@ -230,9 +181,8 @@ func TestRowThatIsRefusedAtAClaimIsNamed(t *testing.T) {
 					for _, e := range claimed.Events {
 						got[e.ID] = true
 					}
-					if _, failed := store.Ack(t.Context(), leasesOf(claimed.Events)); failed != nil || claimed.DeadRefused != nil {
-						t.Errorf("ack: %v; marking dead is refused: %v", failed, claimed.DeadRefused)
-					}
+					_, failed := store.Ack(t.Context(), leasesOf(claimed.Events))
+					need.OK(t, failed)
 					return err
 				}
 				err := claim(rows)

@@ -32,27 +32,27 @@ const codeFenceDown = "57OBX"
 func (s *Store) Schema(ctx context.Context) (dispatcher.Schema, error) {
 	var version, oldestReader int
 	err := s.pool.QueryRow(ctx, `select coalesce(max(version), 0), coalesce(max(oldest_reader), 0) from `+
-		pgx.Identifier{s.schema, "outbox_migrations"}.Sanitize()).Scan(&version, &oldestReader)
+		pgx.Identifier{s.opts.Schema, "outbox_migrations"}.Sanitize()).Scan(&version, &oldestReader)
 	if code := sqlState(err); code == codeUndefinedTable || code == codeInvalidSchema {
 		err = nil // version 0: missing
 	}
 	if err != nil {
 		return dispatcher.Schema{}, s.wrap("read the version", err)
 	}
-	schema := compareSchema(s.schema, version, oldestReader, migrations.Version)
+	schema := compareSchema(s.opts.Schema, version, oldestReader, migrations.Version)
 	if schema.State != dispatcher.SchemaReady {
 		return schema, nil
 	}
-	if s.fair {
+	if s.opts.Fair {
 		indexed := false
 		const look = `select coalesce((select indisvalid from pg_index where indexrelid = to_regclass($1)), false)`
-		if err := s.pool.QueryRow(ctx, look, pgx.Identifier{s.schema, "outbox_events_tenant"}.Sanitize()).Scan(&indexed); err != nil {
+		if err := s.pool.QueryRow(ctx, look, pgx.Identifier{s.opts.Schema, "outbox_events_tenant"}.Sanitize()).Scan(&indexed); err != nil {
 			return dispatcher.Schema{}, s.wrap("look for the index of tenants", err)
 		}
 		if !indexed {
 			schema.State = dispatcher.SchemaTooOld
 			schema.Message = fmt.Sprintf("Schema %q has no index outbox_events_tenant, which fairness Tenant needs; run \"dispatcher migrate up --tenants\", "+
-				"set migration.tenants to Indexed in the Outbox, or set fairness to None.", s.schema)
+				"set migration.tenants to Indexed in the Outbox, or set fairness to None.", s.opts.Schema)
 			return schema, nil
 		}
 	}
@@ -63,7 +63,7 @@ func (s *Store) Schema(ctx context.Context) (dispatcher.Schema, error) {
 	if behind {
 		schema.State = dispatcher.SchemaSequencesBehind
 		schema.Message = fmt.Sprintf("The sequences of schema %q are behind its tables, as after a move by logical replication; "+
-			"run \"select %s.outbox_moved()\" as the owner.", s.schema, pgx.Identifier{s.schema}.Sanitize())
+			"run \"select %s.outbox_moved()\" as the owner.", s.opts.Schema, pgx.Identifier{s.opts.Schema}.Sanitize())
 	}
 	return schema, nil
 }
@@ -99,7 +99,7 @@ func (s *Store) wrap(action string, err error) error {
 	case !refused && (code == codeUndefinedTable || code == codeInvalidSchema):
 		remedy = `; run "dispatcher migrate up"`
 	}
-	err = fmt.Errorf("%s in schema %q: %w%s", action, s.schema, err, remedy)
+	err = fmt.Errorf("%s in schema %q: %w%s", action, s.opts.Schema, err, remedy)
 	if refused {
 		return dispatcher.Refused(err)
 	}

@@ -42,23 +42,18 @@ type Options struct {
 
 // Store implements [dispatcher.Store]. It is safe for concurrent use.
 type Store struct {
-	pool          *pgxpool.Pool
-	schema        string
-	namespace     string
-	worker        uuid.UUID
-	sql           queries
-	notify        string // what a transaction in which rows may become dead adds to its settings
-	claims        string // the settings of a claim
-	floors        floors
-	turns         turns
-	dispatcher    string
-	fair          bool // Schema looks for the index of tenants
-	keyed         keyed
-	searchFor     time.Duration // of a claim in order per key
-	frontier      frontier
-	holders       holders
-	pages         atomic.Int64 // how many the next look at the backlog reads; 0 for mostPages
-	markDeadAgain atomic.Int64 // when claims may mark rows dead again, in nanoseconds
+	pool      *pgxpool.Pool
+	opts      Options
+	sql       queries
+	notify    string // what a transaction in which rows may become dead adds to its settings
+	claims    string // the settings of a claim
+	floors    floors
+	turns     turns
+	keyed     keyed
+	searchFor time.Duration // of a claim in order per key
+	frontier  frontier
+	holders   holders
+	pages     atomic.Int64 // how many the next look at the backlog reads; 0 for mostPages
 }
 
 var _ dispatcher.Store = (*Store)(nil)
@@ -83,15 +78,12 @@ func New(pool *pgxpool.Pool, opts Options) *Store {
 		notify:    notify,
 		claims:    claimSettings + notify + "\n" + sql["fence"],
 		pool:      pool,
-		schema:    opts.Schema,
-		namespace: opts.Namespace,
+		opts:      opts,
 		searchFor: searchFor,
-		worker:    opts.Worker,
 		sql:       sql,
-		fair:      opts.Fair, dispatcher: opts.Dispatcher,
-		floors: floors{byTopic: map[string]floor{}},
-		keyed:  keyed{byTopic: map[string]*passage{}, rows: map[uuid.UUID]heldRow{}},
-		turns:  turns{after: map[string]uuid.UUID{}},
+		floors:    floors{byTopic: map[string]floor{}},
+		keyed:     keyed{byTopic: map[string]*passage{}, rows: map[uuid.UUID]heldRow{}},
+		turns:     turns{after: map[string]uuid.UUID{}},
 	}
 }
 
@@ -128,16 +120,20 @@ func frozenAfter(lease time.Duration) string {
 // each try, so it begins with empty results. The error says which action failed.
 func (s *Store) run(ctx context.Context, action, settings, sql string, args []any, read func(pgx.Rows) error) error {
 	return s.wrap(action, s.send(ctx, func(batch *pgx.Batch) {
-		batch.Queue(settings)
+		if settings != "" {
+			batch.Queue(settings)
+		}
 		batch.Queue(sql, args...).Query(read)
 	}))
 }
 
-// collect returns the rows of a statement that needs no settings.
-func collect[T any](ctx context.Context, s *Store, action, sql string, to pgx.RowToFunc[T], args ...any) ([]T, error) {
-	rows, _ := s.pool.Query(ctx, sql, args...) // its error is that of the rows
-	all, err := pgx.CollectRows(rows, to)
-	return all, s.wrap(action, err)
+// collect is run that returns the rows.
+func collect[T any](ctx context.Context, s *Store, action, settings, sql string, to pgx.RowToFunc[T], args ...any) (all []T, err error) {
+	err = s.run(ctx, action, settings, sql, args, func(rows pgx.Rows) (err error) {
+		all, err = pgx.CollectRows(rows, to)
+		return err
+	})
+	return all, err
 }
 
 // tries is how often a transaction is tried that lost to another one.

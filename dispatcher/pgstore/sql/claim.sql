@@ -7,7 +7,7 @@
 -- since a LIMIT with SKIP LOCKED that is evaluated twice locks more rows than it returns. It keeps where the
 -- rows are, and two facts that are mostly false: to keep a list of the rows costs 3 % of a claim.
 with given as materialized (
-    select array_agg(e.ctid) as rows, array_agg(e.ctid) filter (where e.exhausted) as spent, sum(e.size_bytes) > abs($7::bigint) as cut
+    select array_agg(e.ctid) as rows, array_agg(e.ctid) filter (where e.exhausted) as spent, sum(e.size_bytes) > $7::bigint as cut
     from unnest($2::text[], $3::integer[], $4::timestamptz[], $5::uuid[]) as share (topic, rows, floor_at, floor_id)
     cross join lateral (
         select ctid, {exhausted} as exhausted, size_bytes

@@ -34,7 +34,7 @@ reached as materialized (
 ),
 -- The report is for the next statement of the transaction.
 given as materialized (
-    select array_agg(row) as rows, array_agg(row) filter (where exhausted) as spent, sum(size_bytes) filter (where exhausted is not true) > abs($7::bigint) as cut,
+    select array_agg(row) as rows, array_agg(row) filter (where exhausted) as spent, sum(size_bytes) filter (where exhausted is not true) > $7::bigint as cut,
         set_config('outbox.report', json_build_object(
             'reached', (select json_agg(json_build_object('range', range, 'looked', looked, 'at', {micros}, 'id', id)) from reached),
             'passed', (select json_agg(json_build_object('range', range, 'key_hash', key_hash)) from looked where not head)

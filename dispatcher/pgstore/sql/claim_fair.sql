@@ -113,7 +113,7 @@ second as materialized (
 -- The report has the last tenant of each topic whose walk ended before it came around, and the topics with a tenant that has
 -- used its rate.
 given as materialized (
-    select array_agg(e.ctid) as rows, array_agg(e.ctid) filter (where e.exhausted) as spent, sum(e.size_bytes) > abs($7::bigint) as cut,
+    select array_agg(e.ctid) as rows, array_agg(e.ctid) filter (where e.exhausted) as spent, sum(e.size_bytes) > $7::bigint as cut,
         set_config('outbox.report', json_build_object(
             'ends', (select coalesce(json_object_agg(topic_no, tenant), '{}') from walk where n = rows),
             'overRate', (

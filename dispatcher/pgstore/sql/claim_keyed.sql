@@ -176,7 +176,7 @@ passed as materialized (
 ),
 -- The report is for the next statement of the transaction.
 given as materialized (
-    select array_agg(row) as rows, array_agg(row) filter (where exhausted) as spent, sum(bytes) > abs($7::bigint) as cut,
+    select array_agg(row) as rows, array_agg(row) filter (where exhausted) as spent, sum(bytes) > $7::bigint as cut,
         set_config('outbox.report', json_build_object(
             'reached', (select json_agg(json_build_object('range', range, 'looked', looked, 'at', {micros}, 'id', id)) from reached),
             'followed', exists (select from line),
@@ -189,6 +189,6 @@ given as materialized (
 fitting as (
     select row
     from (select row, exhausted, bytes, sum(bytes) over (order by range, seq rows unbounded preceding) as total from taken) as summed
-    where exhausted or total <= abs($7::bigint) or total = bytes and $7::bigint > 0
+    where exhausted or total <= $7::bigint or total = bytes and not $10::boolean
 ),
 {lease}, key_hash

@@ -1,7 +1,7 @@
 -- name: claim_parts
 -- What the claims have in common: {NAME} in one of them, or in a part, stands for the part "-- NAME" of this file (store.go).
--- $1 namespace; $2..$5 topics, their limits and floors (time, id); $6 max attempts; $7 max bytes, negative where they hold for the first row too; $8 worker; $9 lease;
--- $10 whether rows with no attempt left are marked dead, or left alone; $11 most bytes of a row: a larger one has no attempt
+-- $1 namespace; $2..$5 topics, their limits and floors (time, id); $6 max attempts; $7 max bytes; $8 worker; $9 lease;
+-- $10 whether the bytes hold for the first row too; $11 most bytes of a row: a larger one has no attempt
 -- left, and its payload is not read (CONTRACT C-35). A row's own max_attempts comes before the dispatcher's.
 -- In order per key: $12 whether a dead row blocks its key; $13..$15 the frontier: hashes of
 -- keys, ascending, the seq below which no row of each is live, and the run of the server that this holds for
@@ -22,7 +22,7 @@ case when used_until > now() + $16::integer * $15::interval + interval '1 minute
 
 -- claimable
 -- The setting has the ids of the rows to leave alone (claimSettings in store.go); it is read once.
-{due} and ($10::boolean or ({exhausted}) is not true)
+{due}
     and id <> all ((select coalesce(string_to_array(current_setting('outbox.skip', true), ','), '{}')::uuid[])::uuid[])
 
 -- look
@@ -44,7 +44,7 @@ fitting as (
             where ctid = found.at
         ) as e
     ) as summed
-    where exhausted or total <= abs($7::bigint) or total = bytes and $7::bigint > 0
+    where exhausted or total <= $7::bigint or total = bytes and not $10::boolean
 ),
 
 -- lease
