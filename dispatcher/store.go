@@ -131,9 +131,6 @@ type Claimed struct {
 	Unreadable []Unreadable
 	// Dead are rows that had no attempt left and became dead.
 	Dead []DeadEvent
-	// DeadRefused is why rows with no attempt left could not become dead: the database refuses it. They stay as
-	// they are, and are left alone for a moment. They harm no other row of the claim (CONTRACT C-33).
-	DeadRefused error
 	// KeysWaiting are topics with due rows that wait for earlier ones of their keys, with ClaimRequest.Keys:
 	// claim again when rows that this worker holds have been written back.
 	KeysWaiting []string

@@ -33,11 +33,18 @@ const (
 	byBytes    limit = "bytes"       // it has more bytes in flight than it leaves; those of stuck calls count
 )
 
-// allotment is how much of a topic the next claim may take.
+// allotment is how many rows of a topic the next claim may take, or how many calls more it may have.
 type allotment struct {
-	rows int
+	n    int
 	by   limit
 	next time.Time // when it may be more; zero when time alone changes nothing
+}
+
+// least lowers an allotment to what a limit allows.
+func (a *allotment) least(n int, by limit, next time.Time) {
+	if n = max(0, n); n < a.n {
+		a.n, a.by, a.next = n, by, next
+	}
 }
 
 // load is what all topics share, as far as it is free.
@@ -67,57 +74,52 @@ func (o *round) mayBeLarge(t *topic, now time.Time) bool {
 
 // allot says how much of a topic may be claimed now.
 func (t *topic) allot(l load) allotment {
-	a := allotment{rows: math.MaxInt}
-	least := func(rows int, by limit, next time.Time) {
-		if rows < a.rows {
-			a = allotment{rows, by, next}
-		}
-	}
+	a := allotment{n: math.MaxInt}
 	if t.breaker.state != dispatcher.BreakerClosed {
 		switch rows := t.breaker.halfOpenLimit(l.now); {
 		case rows == 0:
-			least(0, byBreaker, t.breaker.next)
+			a.least(0, byBreaker, t.breaker.next)
 		case t.breaker.state == dispatcher.BreakerUnreachable && t.successes == l.successes:
-			least(0, byProbe, time.Time{})
+			a.least(0, byProbe, time.Time{})
 		default:
-			least(rows, byBreaker, time.Time{})
+			a.least(rows, byBreaker, time.Time{})
 		}
 	}
 	if l.now.Before(t.calls.pausedUntil) {
-		least(0, byRequest, t.calls.pausedUntil)
+		a.least(0, byRequest, t.calls.pausedUntil)
 	}
 	if t.gate != nil && !t.gate.open {
 		if l.now.Before(t.gate.next) {
-			least(0, byGate, t.gate.next)
+			a.least(0, byGate, t.gate.next)
 		} else {
-			least(1, byGate, time.Time{})
+			a.least(1, byGate, time.Time{})
 		}
 	}
 	if t.doubt != nil && l.now.Before(t.doubt.next) {
-		least(0, byClaims, t.doubt.next)
+		a.least(0, byClaims, t.doubt.next)
 	}
 	if l.unwritten[t.name] {
-		least(0, byOutcomes, time.Time{})
+		a.least(0, byOutcomes, time.Time{})
 	}
-	for _, a := range []allotment{l.rate, t.rate.supply(t.rows.all-t.rows.inDelivery, len(t.queue.rows), l.now)} {
-		if a.by == byRate {
-			least(a.rows, byRate, a.next)
+	for _, rate := range []allotment{l.rate, t.rate.supply(t.rows.all-t.rows.inDelivery, len(t.queue.rows), l.now)} {
+		if rate.by == byRate {
+			a.least(rate.n, byRate, rate.next)
 		}
 	}
 	if l.alone {
 		if l.bytes < l.spare { // another topic may come while calls of this one are stuck
-			least(0, byBytes, time.Time{})
+			a.least(0, byBytes, time.Time{})
 		}
 		return a
 	}
 	if t.queue.slow && len(t.queue.rows) >= l.lowShare {
-		least(0, bySlowness, time.Time{})
+		a.least(0, bySlowness, time.Time{})
 	}
 	if t.rows.all > l.rows {
-		least(0, byRows, time.Time{})
+		a.least(0, byRows, time.Time{})
 	}
 	if t.rows.bytes > 0 && t.rows.bytes > l.bytes-l.spare || l.isShort() && t.breaker.state != dispatcher.BreakerClosed {
-		least(0, byBytes, time.Time{})
+		a.least(0, byBytes, time.Time{})
 	}
 	return a
 }
@@ -138,7 +140,7 @@ const quietRows = 16
 // topics leave the busy one its share.
 func (ts *topics) shares(n int, l load) []dispatcher.Share {
 	if l.rate.by == byRate {
-		n = min(n, l.rate.rows)
+		n = min(n, l.rate.n)
 	}
 	if n == 0 || len(ts.round.topics) == 0 {
 		return nil
@@ -155,7 +157,7 @@ func (ts *topics) shares(n int, l load) []dispatcher.Share {
 	var busy []part
 	if n > 1 && slices.ContainsFunc(ts.round.topics, (*topic).busy) {
 		forQuiet = max(n/8, min(n/2, quietRows))
-		busy = ts.round.takeBusy(n-forQuiet, l)
+		busy, _ = ts.round.takeFrom(&ts.round.firstBusy, len(ts.round.topics), n-forQuiet, (*topic).busy, l)
 	}
 	quiet := ts.round.takeTurns(forQuiet, n > 1, l)
 	switch {
@@ -189,31 +191,24 @@ type part struct {
 
 func (t *topic) busy() bool { return t.turn.expected > 0 }
 
-// takeBusy takes up to n of the busy topics. The first is another one each time, since it gets the odd
-// rows and, when bytes are short, the bytes.
-func (o *round) takeBusy(n int, l load) (parts []part) {
-	passed := 0
-	for ; passed < len(o.topics) && len(parts) < n; passed++ {
-		if t := o.topics[(o.firstBusy+passed)%len(o.topics)]; t.busy() {
-			parts = o.take(parts, t, l)
-		}
-	}
-	o.firstBusy = (o.firstBusy + max(1, passed%len(o.topics))) % len(o.topics)
+// takeTurns takes up to n of the topics that this round has not looked at, without the busy ones unless
+// they have no parts of their own.
+func (o *round) takeTurns(n int, exceptBusy bool, l load) []part {
+	parts, passed := o.takeFrom(&o.next, o.left, n, func(t *topic) bool { return !exceptBusy || !t.busy() }, l)
+	o.left -= passed
 	return parts
 }
 
-// takeTurns takes up to n of the topics that this round has not looked at, without the busy ones unless
-// they have no parts of their own.
-func (o *round) takeTurns(n int, exceptBusy bool, l load) (parts []part) {
-	passed := 0
-	for ; passed < o.left && len(parts) < n; passed++ {
-		if t := o.topics[(o.next+passed)%len(o.topics)]; !exceptBusy || !t.busy() {
+// takeFrom takes up to n of so many topics that follow one, and passes by those that are not wanted. The first is another one each
+// time, since it gets the odd rows and, when bytes are short, the bytes.
+func (o *round) takeFrom(first *int, of, n int, wanted func(*topic) bool, l load) (parts []part, passed int) {
+	for ; passed < of && len(parts) < n; passed++ {
+		if t := o.topics[(*first+passed)%len(o.topics)]; wanted(t) {
 			parts = o.take(parts, t, l)
 		}
 	}
-	o.left -= passed
-	o.next = (o.next + max(1, passed%len(o.topics))) % len(o.topics)
-	return parts
+	*first = (*first + max(1, passed%len(o.topics))) % len(o.topics)
+	return parts, passed
 }
 
 // take adds a topic that may have rows.
@@ -222,11 +217,11 @@ func (o *round) take(parts []part, t *topic, l load) []part {
 	if a.hasItsShare() {
 		o.full = append(o.full, t)
 	}
-	if t.limits.cutBy = a.by; a.rows == 0 {
+	if t.limits.cutBy = a.by; a.n == 0 {
 		t.limits.held.note(t.reason(a.by, l.now), l.now)
 		return parts
 	}
-	return append(parts, part{t, 0, a.rows})
+	return append(parts, part{t, 0, a.n})
 }
 
 // divide gives n rows to the parts: none gets less than an equal part while another gets more than its topic is

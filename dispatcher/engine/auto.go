@@ -87,17 +87,10 @@ func isOfTheEvent(err error) bool {
 
 // waitFor begins no call of a topic for a while, as its destination requested (CONTRACT C-39).
 func (f *flight) waitFor(t *topic, wait time.Duration, now time.Time) {
-	until := now.Add(wait)
-	if !until.After(t.calls.pausedUntil) {
-		return
+	if until := now.Add(wait); until.After(t.calls.pausedUntil) {
+		t.calls.pausedUntil = until
+		f.signals.changed() // the claim loop wakes then
 	}
-	t.calls.pausedUntil = until
-	time.AfterFunc(wait, func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.signals.work.Broadcast()
-		f.signals.changed()
-	})
 }
 
 // decided follows a decision of a topic's pacer.
@@ -105,7 +98,7 @@ func (f *flight) decided(d pacer.Decision) {
 	if d == pacer.Unchanged {
 		return
 	}
-	f.calls.decisions[d]++
+	f.calls.decisions[string(d)]++
 	f.resize()
 	f.signals.work.Broadcast()
 }

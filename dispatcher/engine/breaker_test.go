@@ -223,7 +223,7 @@ type outage struct {
 }
 
 func newOutage() *outage {
-	o := &outage{newTopics(slog.New(slog.DiscardHandler), nil), time.Unix(1000, 0)}
+	o := &outage{newTopics(dispatcher.Config{Logger: slog.New(slog.DiscardHandler), Topics: []string{"a", "b"}}), time.Unix(1000, 0)}
 	o.probed(nil, o.now)
 	return o
 }
@@ -298,11 +298,11 @@ func TestDestinationIsUnreachableWhenAllTopicsAre(t *testing.T) {
 func TestDestinationIsProbedBeforeATopic(t *testing.T) {
 	o := newOutage()
 	o.gone("a")
-	if a := o.allotted("a"); a.rows != 0 || a.by != byBreaker || !a.next.After(o.now) || !o.again(o.load()).Equal(a.next) || o.probe() {
+	if a := o.allotted("a"); a.n != 0 || a.by != byBreaker || !a.next.After(o.now) || !o.again(o.load()).Equal(a.next) || o.probe() {
 		t.Fatalf("right after it was opened: %+v", a)
 	}
 	o.now = o.again(o.load())
-	if a := o.allotted("a"); a.by != byProbe || a.rows != 0 || !o.probe() || o.probe() {
+	if a := o.allotted("a"); a.by != byProbe || a.n != 0 || !o.probe() || o.probe() {
 		t.Fatalf("it is due, and nothing was heard: %+v, and not one probe", a)
 	}
 	o.probed(errUnreachable, o.now)
@@ -314,13 +314,13 @@ func TestDestinationIsProbedBeforeATopic(t *testing.T) {
 		t.Fatal("after a minute: no probe")
 	}
 	o.probed(nil, o.now)
-	if a := o.allotted("a"); a.rows != halfOpenRows || o.probe() {
+	if a := o.allotted("a"); a.n != halfOpenRows || o.probe() {
 		t.Fatalf("the probe succeeded: %+v", a)
 	}
 	o.halfOpenBegan(o.get("a"), halfOpenRows, o.now)
 	o.now = o.again(o.load())
 	o.delivered(o.get("b"), o.now)
-	if a := o.allotted("a"); a.rows != halfOpenRows || o.probe() {
+	if a := o.allotted("a"); a.n != halfOpenRows || o.probe() {
 		t.Fatalf("another topic was delivered: %+v", a)
 	}
 }

@@ -25,8 +25,8 @@ type calls struct {
 	batch     int // the most rows of one call
 	running   int
 	active    map[*delivery]bool
-	suspicion int // of the rows in delivery, and not yet written back: see mostSuspects
-	decisions map[pacer.Decision]int
+	suspicion int             // of the rows in delivery, and not yet written back: see mostSuspects
+	decisions map[string]int  // how often the limits were changed, by reason; nil without dispatcher.Auto
 	base      context.Context // of deliveries: carries values, and never ends
 }
 
@@ -36,7 +36,6 @@ type topicCalls struct {
 	stuck       int       // of running
 	began       time.Time // the last of them
 	time        callTime
-	waking      bool         // a timer will wake a delivery for rows that gather
 	pacer       *pacer.Pacer // nil without dispatcher.Auto, and before the first call
 	pausedUntil time.Time    // no call begins before: the destination requested it
 	requests    requests     // pauses of its events and tenants
@@ -82,7 +81,7 @@ func (t *topic) isQuick(l callLoad) bool {
 	if t.calls.time.typical > 0 {
 		return t.calls.time.typical < shortCall
 	}
-	return t.isNew(l.now) && l.all.unproven(l.waiting, l.now) <= l.forQuick+1
+	return t.isNew(l.now) && l.unproven(l.waiting, l.now) <= l.forQuick()+1
 }
 
 // isNew reports whether the topic's calls are not known, and its first row has not waited for long.
@@ -123,101 +122,88 @@ type delivery struct {
 	pinned                    int64
 }
 
-// callLimit is what keeps a topic from having more calls.
-type callLimit string
-
+// What keeps a topic from having more calls.
 const (
-	byCalls     callLimit = "calls"     // as many run as may
-	byPace      callLimit = "pace"      // it has as many as its pacer has found
-	byOthers    callLimit = "others"    // the last calls are for topics that have none, and whose calls are short
-	byTokens    callLimit = "tokens"    // its rate limit or the dispatcher's is used
-	byPause     callLimit = "pause"     // its destination requested a pause
-	bySuspects  callLimit = "suspects"  // rows that may end the process are delivered few at once
-	byLease     callLimit = "lease"     // the lease of its next row is in doubt (CONTRACT C-31)
-	byTenants   callLimit = "tenants"   // the last calls are for tenants that have none
-	byGathering callLimit = "gathering" // a call is under way, and its rows would not fill another
+	byCalls     limit = "calls"     // as many run as may
+	byPace      limit = "pace"      // it has as many as its pacer has found
+	byOthers    limit = "others"    // the last calls are for topics that have none, and whose calls are short
+	byTokens    limit = "tokens"    // its rate limit or the dispatcher's is used
+	byPause     limit = "pause"     // its destination requested a pause
+	bySuspects  limit = "suspects"  // rows that may end the process are delivered few at once
+	byLease     limit = "lease"     // the lease of its next row is in doubt (CONTRACT C-31)
+	byTenants   limit = "tenants"   // the last calls are for tenants that have none
+	byGathering limit = "gathering" // a call is under way, and its rows would not fill another
 )
 
 // callAllotment is how many calls more a topic may have now.
 type callAllotment struct {
-	calls int
+	allotment
 	first int // place of the row that the next one begins with
-	by    callLimit
-	next  time.Time // when it may be more; zero when time alone changes nothing
 }
 
 // runsOut reports whether the topic has all calls that it may have, or those that it shares all run.
-func (a callAllotment) runsOut() bool {
-	return a.calls == 0 && (a.by == byCalls || a.by == byPace || a.by == byOthers)
+func (a allotment) runsOut() bool {
+	return a.n == 0 && (a.by == byCalls || a.by == byPace || a.by == byOthers)
 }
 
 // callLoad is what the calls of all topics share, as far as it is free.
 type callLoad struct {
-	now      time.Time
-	alone    bool
-	free     int
-	places   int // free ones, and at least that of the delivery that looks for a call
-	reserved int // of free, for topics without a call
-	forQuick int // of reserved, for those of them whose calls are short
-	batch    int
-	suspects int // the weight of suspects that may begin
-	all      *calls
-	waiting  []*topic // with queued rows
+	*calls
+	now     time.Time
+	alone   bool
+	free    int
+	places  int      // free ones, and at least that of the delivery that looks for a call
+	waiting []*topic // with queued rows
 }
 
 // allotCalls says how many calls more the topic may have now.
 func (t *topic) allotCalls(l callLoad) callAllotment {
-	a := callAllotment{calls: math.MaxInt}
-	least := func(calls int, by callLimit, next time.Time) {
-		if calls = max(0, calls); calls < a.calls {
-			a.calls, a.by, a.next = calls, by, next
-		}
-	}
+	a := callAllotment{allotment: allotment{n: math.MaxInt}}
 	tokens := t.permits(l.now)
 	if l.alone && tokens == 0 { // its calls wait for tokens too
-		least(0, byTokens, time.Time{})
+		a.least(0, byTokens, t.tokenAt(l.now))
 	}
-	least(l.places, byCalls, time.Time{})
+	a.least(l.places, byCalls, time.Time{})
 	if p := t.calls.pacer; p != nil { // stuck calls do not count: they would hold a low limit for ever
-		least(p.Limit()-(t.calls.running-t.calls.stuck), byPace, time.Time{})
+		a.least(p.Limit()-(t.calls.running-t.calls.stuck), byPace, time.Time{})
 	}
 	switch {
 	case l.alone:
 	case t.calls.running > 0:
-		least(l.free-l.reserved, byOthers, time.Time{})
-	case l.free <= l.forQuick && !t.isQuick(l):
+		a.least(l.free-l.reserved(), byOthers, time.Time{})
+	case l.free <= l.forQuick() && !t.isQuick(l):
 		again := time.Time{}
 		if t.calls.time.typical == 0 { // it may be tried when the others are known
 			again = l.now.Add(shortCall / 4)
 		}
-		least(0, byOthers, again)
+		a.least(0, byOthers, again)
 	}
 	if tokens == 0 {
-		least(0, byTokens, time.Time{})
+		a.least(0, byTokens, t.tokenAt(l.now))
 	}
 	if l.now.Before(t.calls.pausedUntil) {
-		least(0, byPause, t.calls.pausedUntil)
+		a.least(0, byPause, t.calls.pausedUntil)
 	}
 	if len(t.queue.rows) == 0 {
 		return a
 	}
 	next := t.queue.rows[0]
-	if next.weight() > l.suspects {
-		least(0, bySuspects, time.Time{})
+	if next.weight() > mostSuspects-l.suspicion {
+		a.least(0, bySuspects, time.Time{})
 	}
 	if !l.now.Before(next.safeUntil) {
-		least(0, byLease, time.Time{})
+		a.least(0, byLease, time.Time{})
 	}
 	if t.calls.running == 0 {
 		return a
 	}
-	last := l.free <= l.reserved
+	last := l.free <= l.reserved()
 	place, ok := t.queue.nextTenant(l.batch*(t.calls.running+l.free), last, l.now)
 	if a.first = place; !ok && last {
-		least(0, byTenants, time.Time{})
+		a.least(0, byTenants, time.Time{})
 	}
 	if gathered := t.calls.began.Add(gatherFor); l.now.Before(gathered) && min(t.queue.ready(l.batch), tokens) < min(l.batch, t.queue.rows[a.first].batchLimit()) {
-		least(0, byGathering, gathered)
+		a.least(0, byGathering, gathered)
 	}
 	return a
 }
@@ -258,19 +244,21 @@ func (t *topic) rowsOfCall(n, room int, now time.Time, memory []*row) []*row {
 // batchLimit is how many rows a call with this one may have.
 func (r *row) batchLimit() int { return cmp.Or(r.before.maxBatch, math.MaxInt) }
 
-// reserved is how many of the calls are left to topics without one: an eighth, and none of a single call. Of fewer than eight none
-// is left to quick topics alone.
-func reserved(concurrency int) int {
-	if concurrency == 1 {
+// reserved is how many of the calls are left to topics without one: an eighth, and none of a single call.
+func (c *calls) reserved() int {
+	if c.bound == 1 {
 		return 0
 	}
-	return (concurrency + 7) / 8
+	return (c.bound + 7) / 8
 }
+
+// forQuick is how many of these are left to topics whose calls are short: of fewer than eight calls none.
+func (c *calls) forQuick() int { return c.bound / 8 }
 
 // load is what the topics share now.
 func (c *calls) load(now time.Time, alone bool, waiting []*topic) callLoad {
 	free := c.bound - c.running
-	return callLoad{now: now, alone: alone, free: free, places: free, reserved: reserved(c.bound), forQuick: c.bound / 8, batch: c.batch, suspects: mostSuspects - c.suspicion, all: c, waiting: waiting}
+	return callLoad{calls: c, now: now, alone: alone, free: free, places: free, waiting: waiting}
 }
 
 // of is how many calls a topic may have at once.
@@ -320,17 +308,6 @@ func (c *calls) end(d *delivery, now time.Time) {
 	delete(c.active, d)
 }
 
-// survived lets other suspects begin, and reports whether one may: the outcomes of these rows are written, or their delivery
-// lasts for long. Before that they would be charged with the row that ends the process next.
-func (c *calls) survived(rows []*row) bool {
-	before := c.suspicion
-	for _, r := range rows {
-		c.suspicion -= r.suspicion
-		r.suspicion = 0
-	}
-	return c.suspicion < before
-}
-
 // listStuck lists the calls that are stuck, the longest first, and says how many bytes they keep.
 func (c *calls) listStuck() (all []dispatcher.StuckCall, pinned int64) {
 	for d := range c.active {
@@ -343,16 +320,4 @@ func (c *calls) listStuck() (all []dispatcher.StuckCall, pinned int64) {
 		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Topic, b.Topic))
 	})
 	return all, pinned
-}
-
-// decisionCounts is how often the limits were changed, by reason.
-func (c *calls) decisionCounts() map[string]int {
-	if c.ofAll == 0 {
-		return nil
-	}
-	counts := map[string]int{}
-	for _, d := range pacer.Decisions {
-		counts[string(d)] = c.decisions[d]
-	}
-	return counts
 }

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -48,12 +47,8 @@ type result struct {
 // then the write-back spares a duplicate, or the store refuses it and nothing changes (CONTRACT C-23). What it
 // refuses for its content, or takes too long over, harms no other: see suspect (CONTRACT C-33).
 type completer struct {
-	store   dispatcher.Store
-	health  *health
-	obs     dispatcher.Observer
-	log     *slog.Logger
+	d       *Dispatcher
 	written func([]*row) // the flight forgets these rows
-	wake    func()       // wakes the claim loop
 
 	bells bells
 	size  size // of the flush's statements
@@ -75,7 +70,7 @@ type bells struct {
 
 func newCompleter(d *Dispatcher, written func([]*row)) *completer {
 	return &completer{
-		store: d.store, health: d.health, obs: d.cfg.Observer, log: d.cfg.Logger, written: written, wake: d.changed,
+		d: d, written: written,
 		bells: bells{first: make(chan struct{}, 1), full: make(chan struct{}, 1), suspected: make(chan struct{}, 1), again: make(chan struct{}, 1)},
 		size:  size{chunkRows, storeTimeout}, waiting: map[verb][]result{}, suspects: map[kind]*suspect{},
 	}
@@ -126,7 +121,7 @@ func (c *completer) loop(ctx context.Context, stop <-chan struct{}) {
 	}
 	c.mu.Unlock()
 	if err := c.unwritten(); err != nil {
-		c.log.Error("stopped before every outcome was written back", "error", err)
+		c.d.cfg.Logger.Error("stopped before every outcome was written back", "error", err)
 	}
 }
 
@@ -193,9 +188,9 @@ func (c *completer) flush(ctx context.Context) (err error) {
 	}
 	c.mu.Unlock()
 	if err != nil {
-		c.health.sourceFailed(err)
+		c.d.health.sourceFailed(err)
 	} else if back {
-		c.wake() // the claim loop waits for this
+		c.d.changed() // the claim loop waits for this
 	}
 	return err
 }
@@ -215,13 +210,13 @@ func (c *completer) send(ctx context.Context, v verb, results []result, size *si
 func (c *completer) call(ctx context.Context, v verb, results []result) (lost []dispatcher.Lease, err error) {
 	switch v {
 	case ack:
-		return c.store.Ack(ctx, each(results, func(r result) dispatcher.Lease { return r.row.event.Lease() }))
+		return c.d.store.Ack(ctx, each(results, func(r result) dispatcher.Lease { return r.row.event.Lease() }))
 	case release:
-		return c.store.Release(ctx, each(results, func(r result) dispatcher.Return {
+		return c.d.store.Release(ctx, each(results, func(r result) dispatcher.Return {
 			return dispatcher.Return{Lease: r.failure.Lease, Delay: r.failure.Delay, Error: r.failure.Error}
 		}))
 	default:
-		return c.store.Nack(ctx, each(results, func(r result) dispatcher.Failure { return r.failure }))
+		return c.d.store.Nack(ctx, each(results, func(r result) dispatcher.Failure { return r.failure }))
 	}
 }
 
@@ -236,7 +231,7 @@ func (c *completer) settle(v verb, results []result, lost []dispatcher.Lease) {
 		case len(lost) > 0 && isLost[e.Lease()]:
 		case v == ack:
 			done.Delivered++
-			c.obs.Acked(e, r.row.sinceCreation(now))
+			c.d.cfg.Observer.Acked(e, r.row.sinceCreation(now))
 		case v == release:
 			done.Released++
 		case r.failure.Reason == "":
@@ -253,12 +248,6 @@ func (c *completer) settle(v verb, results []result, lost []dispatcher.Lease) {
 	if len(lost) > 0 {
 		c.leasesLost(len(lost), string(v))
 	}
-	c.finished(results)
-	c.health.outcomesTaken()
-}
-
-// finished takes rows out of the flight.
-func (c *completer) finished(results []result) {
 	c.written(each(results, func(r result) *row { return r.row }))
 }
 
@@ -275,8 +264,8 @@ func (c *completer) deadLettered(d dispatcher.DeadEvent, why string) {
 	c.mu.Lock()
 	c.done.Dead++
 	c.mu.Unlock()
-	c.obs.DeadLettered(d)
-	c.log.Warn("an event is dead and waits for a person", "event", d.ID, "topic", d.Topic,
+	c.d.cfg.Observer.DeadLettered(d)
+	c.d.cfg.Logger.Warn("an event is dead and waits for a person", "event", d.ID, "topic", d.Topic,
 		"attempts", d.Attempts, "reason", d.Reason, "group", d.Fingerprint, "error", why)
 }
 
@@ -285,8 +274,8 @@ func (c *completer) leasesLost(n int, refused string) {
 	c.mu.Lock()
 	c.done.Lost += n
 	c.mu.Unlock()
-	c.obs.LeaseLost(n)
-	c.log.Warn("leases were lost; other workers have the rows, the rows were deleted, or an earlier try was written after all",
+	c.d.cfg.Observer.LeaseLost(n)
+	c.d.cfg.Logger.Warn("leases were lost; other workers have the rows, the rows were deleted, or an earlier try was written after all",
 		"rows", n, "refused", refused)
 }
 

@@ -36,18 +36,23 @@ func (l *leases) outlived(now time.Time) (rows []*row) {
 }
 
 // outlive takes back the counts of suspects, and lets others begin. Where that fails they stay counted.
-func outlive(r *run, rows []*row) {
-	if _, err := storeCall(r.life.calls, func(ctx context.Context) ([]dispatcher.Lease, error) { return r.d.store.Outlive(ctx, leasesOf(rows)) }); err == nil {
-		r.flight.leases().survived(rows)
-	}
+func (k *keeper) outlive(r *run, rows []*row) {
+	_, _ = storeCall(r.life.calls, func(ctx context.Context) ([]dispatcher.Lease, error) { return r.d.store.Outlive(ctx, leasesOf(rows)) })
+	r.flight.mu.Lock()
+	defer r.flight.mu.Unlock()
+	r.flight.survived(rows)
 }
 
-// survived lets other suspects begin.
-func (l *leases) survived(rows []*row) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.calls.survived(rows) {
-		l.signals.work.Broadcast()
+// survived lets other suspects begin: the outcomes of these rows are written, or their delivery lasts for long. Before that they
+// would be charged with the row that ends the process next.
+func (f *flight) survived(rows []*row) {
+	before := f.calls.suspicion
+	for _, r := range rows {
+		f.calls.suspicion -= r.suspicion
+		r.suspicion = 0
+	}
+	if f.calls.suspicion < before {
+		f.signals.work.Broadcast()
 	}
 }
 

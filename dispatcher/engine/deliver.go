@@ -85,12 +85,7 @@ func (c call) failure(err error) error {
 // judge reports the results of a call's rows to the flight and the observer, and appends what to write back of those
 // that are ours.
 func (r *run) judge(c call, rows []*row, writable []bool, errs []error, out []result) []result {
-	failed := newFault(errs, c.began.Add(c.took))
-	for i, row := range rows {
-		if writable[i] {
-			row.before = r.faults.note(row.event.ID, errs[i], failed)
-		}
-	}
+	alone := newFault(errs, time.Time{}).alone(len(rows))
 	paused, flow := r.flight.called(c, rows, writable, errs)
 	r.completer.release(paused)
 	for i, row := range rows {
@@ -104,11 +99,8 @@ func (r *run) judge(c call, rows []*row, writable []bool, errs []error, out []re
 			continue
 		}
 		err = c.failure(err)
-		o := r.weigh(row, err, evidence{
-			flow:     flow,
-			ownFault: failed.alone(len(rows)) && flow.delivered(row.before.since(row.claimedAt)),
-			cut:      c.cut != nil,
-		})
+		ownFault := alone && flow.delivered(row.before.since(row.claimedAt))
+		o := r.weigh(row, err, flow, ownFault, c.cut != nil)
 		out = append(out, result{row, o})
 		r.d.cfg.Observer.Failed(e, err, c.took, o.failure.Delay)
 		r.log.Debug("delivery failed", "event", e.ID, "topic", e.Topic, "attempt", e.Attempt,
@@ -147,27 +139,18 @@ func (f flow) spares(row *row, now time.Time) bool {
 	return now.Sub(since) < outageFor
 }
 
-// evidence is what a worker knows of a failure in addition to the error.
-type evidence struct {
-	flow
-	// ownFault: this event causes the fault that the destination reports as its own. An event of the topic was
-	// delivered since this one was claimed, or since it failed before that, and no other event of the call can have
-	// caused the failure.
-	ownFault bool
-	// cut: the call was cancelled.
-	cut bool
-}
-
-// weigh decides what a failed delivery means for its row.
-func (r *run) weigh(row *row, err error, known evidence) outcome {
+// weigh decides what a failed delivery means for its row. ownFault: this event causes the fault that the destination reports as its
+// own. An event of the topic was delivered since this one was claimed, or since it failed before that, and no other event of
+// the call can have caused the failure. cut: the call was cancelled.
+func (r *run) weigh(row *row, err error, flow flow, ownFault, cut bool) outcome {
 	e := row.event
-	f := dispatcher.Failure{Lease: e.Lease(), Error: storable(err), Cause: dispatcher.CauseOf(err), Response: dispatcher.ResponseOf(err)}
+	f := dispatcher.Failure{Lease: e.Lease(), Error: err.Error(), Cause: dispatcher.CauseOf(err), Response: dispatcher.ResponseOf(err)}
 	reason, permanent := dispatcher.PermanentReason(err)
 	switch {
 	case permanent:
-	case dispatcher.IsUnavailable(err) && (!known.delivering() || known.cut): // due as before: the topic is paused soon, or all of them are
+	case dispatcher.IsUnavailable(err) && (!flow.delivering() || cut): // due as before: the topic is paused soon, or all of them are
 		return outcome{release, dispatcher.Failure{Lease: f.Lease}}
-	case dispatcher.IsUnavailable(err), dispatcher.IsDestinationFault(err) && !known.ownFault && !known.cut && known.spares(row, time.Now()):
+	case dispatcher.IsUnavailable(err), dispatcher.IsDestinationFault(err) && !ownFault && !cut && flow.spares(row, time.Now()):
 		f.Delay = max(postponed(row), dispatcher.RetryAfterDelay(err))
 		return outcome{release, f}
 	}
@@ -221,11 +204,6 @@ func knownReason(r dispatcher.DeadReason) dispatcher.DeadReason {
 	default:
 		return dispatcher.ReasonPermanentFailure
 	}
-}
-
-// storable is an error's text as PostgreSQL takes it.
-func storable(err error) string {
-	return strings.ReplaceAll(strings.ToValidUTF8(err.Error(), "\uFFFD"), "\x00", "\uFFFD")
 }
 
 // panicError is the failure of an event whose delivery panicked. It says where, and no more of the

@@ -157,7 +157,7 @@ func TestOutcomeFollowsTheErrorOfDelivery(t *testing.T) {
 			`status = 'pending' and attempts = 1 and last_error = 'wrong' and locked_by is null
 			 and next_attempt_at - updated_at between '30 minutes' and '1 hour'`, engine.Outcome{Failed: 1}},
 		{"text that PostgreSQL does not take", errors.New("wrong\x00\xff"),
-			`status = 'pending' and attempts = 1 and last_error = 'wrong' || U&'\FFFD\FFFD'`, engine.Outcome{Failed: 1}},
+			`status = 'pending' and attempts = 1 and last_error = 'wrong' || U&'\FFFD'`, engine.Outcome{Failed: 1}},
 		{"a short pause", dispatcher.RetryAfter(time.Second, wrong),
 			`status = 'pending' and next_attempt_at - updated_at >= '30 minutes'`, engine.Outcome{Failed: 1}},
 		{"a long pause", dispatcher.RetryAfter(3*time.Hour, wrong),
@@ -306,35 +306,6 @@ func TestOutageOfOneEventDelaysNoOther(t *testing.T) {
 func waited(since time.Time) int { return int(time.Since(since) / (15 * time.Second)) }
 
 const sessionsOfDispatcher = `from pg_stat_activity where application_name = 'outbox-dispatcher/orders'`
-
-// Sessions that an administrator ends are opened again, as often as it takes. Nothing is lost.
-func TestTerminatedSessionsLoseNoEvent(t *testing.T) {
-	const events, times = 1000, 5
-	r := newRig(t)
-	r.enqueue("orders", events)
-	dispatchers := rig{t, dispatcherPool(t, r.Pool.Config().ConnString())}
-	sink := &book{}
-	again := make(chan struct{}, times)
-	sink.respond = func(context.Context, *dispatcher.Event) error {
-		if n, _ := sink.delivered(); n%(events/times) == events/times/2 {
-			select {
-			case again <- struct{}{}:
-			default:
-			}
-		}
-		return nil
-	}
-	d := dispatchers.start(dispatchers.store(), sink, dispatcher.Config{Lease: 2 * time.Second, BatchSize: 20, Concurrency: 1})
-	for range times {
-		receive(t, "some more are delivered", again)
-		pgtest.Exec(r, `select pg_terminate_backend(pid) `+sessionsOfDispatcher+` and datname = current_database()`)
-	}
-	r.eventually("every row is delivered", func() bool { return r.delivered() == events })
-	r.eventually("the engine notices that the database is there", func() bool { return d.Snapshot().Source.OK })
-	if n, _ := sink.delivered(); n != events {
-		t.Errorf("%d of %d events were delivered", n, events)
-	}
-}
 
 // What the database refuses for a while is waited for, and the message says what to do.
 // CONTRACT: C-101

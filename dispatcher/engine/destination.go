@@ -222,20 +222,8 @@ func (ts *topics) permit(l load) (wait time.Duration, probe bool) {
 
 // again is when more may be claimed of a topic that is paused, gated, or limited by a rate; zero for none.
 func (ts *topics) again(l load) (next time.Time) {
-	soonest := func(t *topic) {
-		if a := t.allot(l); !a.next.IsZero() && (next.IsZero() || a.next.Before(next)) {
-			next = a.next
-		}
-	}
-	for _, of := range []map[string]*topic{ts.dest.paused, ts.dest.gated} {
-		for _, t := range of {
-			soonest(t)
-		}
-	}
 	for _, t := range ts.round.topics {
-		if t.doubt != nil || ts.rates.limited() {
-			soonest(t)
-		}
+		next = sooner(next, t.allot(l).next)
 	}
 	return next
 }
@@ -264,13 +252,13 @@ func (f *flight) called(c call, rows []*row, writable []bool, errs []error) (pau
 		responses              int   // events that were delivered, or refused for their own fault
 		blamed                 bool  // for the destination's
 	)
-	before, alone := f.flowOf(c.topic), newFault(errs, now).alone(len(rows))
+	before, failed := f.flowOf(c.topic), newFault(errs, now)
 	for i, row := range rows {
 		err := errs[i]
 		if !writable[i] {
 			continue
 		}
-		if err == nil {
+		if row.before = f.faults.note(row.event.ID, err, failed); err == nil {
 			delivered = true
 			responses++
 			c.topic.breaker.tenants.delivered = row.event.TenantID
@@ -278,7 +266,7 @@ func (f *flight) called(c call, rows []*row, writable []bool, errs []error) (pau
 		}
 		switch {
 		case isOfTheEvent(err):
-		case !blames(err) && !isOverdue(c), alone && !row.before.at.IsZero() && before.delivered(row.before.at):
+		case !blames(err) && !isOverdue(c), failed.alone(len(rows)) && !row.before.at.IsZero() && before.delivered(row.before.at):
 			responses++
 		default:
 			blamed = true

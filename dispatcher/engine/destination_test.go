@@ -97,21 +97,6 @@ func TestRefusingDestinationIsTriedWithAFew(t *testing.T) {
 	})
 }
 
-// A login whose statement_timeout is shorter than what a trigger makes of a full statement delivers everything, once.
-// CONTRACT: C-35
-func TestStatementTimeoutOfTheLoginDeliversAll(t *testing.T) {
-	const events = 1000
-	r := newRig(t)
-	pgtest.Exec(r, `create function outbox.take_time() returns trigger language plpgsql as $$ begin perform pg_sleep(0.004); return new; end $$;
-		create trigger take_time before update on outbox.outbox_events for each row execute function outbox.take_time()`)
-	r.enqueue("orders", events)
-	own := rig{t, dispatcherPool(t, r.Pool.Config().ConnString()+"&statement_timeout=600")}
-	sink := &book{batch: 500}
-	own.start(own.store(), sink, dispatcher.Config{Lease: 2 * time.Minute})
-	r.eventually("every row is delivered", func() bool { return r.delivered() == events })
-	sink.wantOnce(t, events)
-}
-
 // A trigger that refuses every outcome of a topic harms no others in the same flush: they are written, once each, and the
 // log stays short.
 // CONTRACT: C-33

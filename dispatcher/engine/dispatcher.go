@@ -121,15 +121,14 @@ func (d *Dispatcher) RunOnce(ctx context.Context, n int) (Outcome, error) {
 	r.drain()
 	err = errors.Join(err, r.completer.unwritten())
 	done := r.completer.outcome()
-	if err == nil && ctx.Err() == nil {
-		err = gatedErr(d.Snapshot().Gated)
-	}
-	if s := d.Snapshot(); err == nil && ctx.Err() == nil && s.Claims.Known && !s.Claims.OK {
+	switch s := d.Snapshot(); {
+	case err != nil, ctx.Err() != nil:
+	case len(s.Gated) > 0:
+		err = fmt.Errorf("topic %q is paused: the type of its next event, %q, is not admitted; register a verified consumer of it", s.Gated[0].Topic, s.Gated[0].EventType)
+	case s.Claims.Known && !s.Claims.OK:
 		err = fmt.Errorf("the database refuses to lease events: %w", s.Claims.Err)
-	}
-	if err == nil && ctx.Err() == nil && done.Released > 0 && done == (Outcome{Released: done.Released}) {
-		// They were too few calls to open a breaker.
-		err = dispatcher.Unavailable(fmt.Errorf("the destination took no event: %s", d.Snapshot().LastError))
+	case done.Released > 0 && done == (Outcome{Released: done.Released}): // too few calls to open a breaker
+		err = dispatcher.Unavailable(fmt.Errorf("the destination took no event: %s", s.LastError))
 	}
 	return done, err
 }

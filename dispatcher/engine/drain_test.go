@@ -15,7 +15,6 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
-	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 	"github.com/outbox-operator/outbox-operator/hack/servers/postgres"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
@@ -286,16 +285,4 @@ func TestSchemaIsWaitedFor(t *testing.T) {
 	if s := d.Snapshot(); s.Schema.State != dispatcher.SchemaReady {
 		t.Errorf("the snapshot says of the schema %+v", s.Schema)
 	}
-}
-
-// A database that was never there does not end Run either.
-func TestDatabaseMayComeLater(t *testing.T) {
-	t.Parallel()
-	pool := pgtest.Pool(t, "postgres://missing@127.0.0.1:1/nothing?connect_timeout=1")
-	r := rig{t, pool}
-	store := pgstore.New(pool, pgstore.Options{Namespace: "shop", Worker: uuid.New()})
-	d := r.start(store, &book{}, dispatcher.Config{GracePeriod: time.Second})
-	r.eventually("the engine notices that the database is unreachable", func() bool { s := d.Snapshot().Source; return s.Known && !s.OK })
-	need.That(t, need.Err(r.once(&book{}, dispatcher.Config{}, 1)) != nil, "RunOnce says nothing of the missing database")
-	d.stop()
 }

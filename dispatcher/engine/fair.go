@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-
-	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
 // The queue of a topic is in the order of its tenants' turns, with Config.Fairness (CONTRACT C-37): a tenant's first row is
@@ -18,14 +16,6 @@ type turns struct {
 	now   int               // the last one of which all rows began
 	last  map[uuid.UUID]int // of each tenant that has queued rows
 	mixed time.Time         // when there were several tenants
-}
-
-// takeTurnsOfTenants sets whether the tenants of each topic have their turns.
-func (ts *topics) takeTurnsOfTenants(f dispatcher.Fairness) {
-	ts.fair = f == dispatcher.FairnessTenant
-	for _, t := range ts.byName { // those that the configuration names
-		t.queue.fair = ts.fair
-	}
 }
 
 // insert queues a row.

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -11,11 +10,8 @@ import (
 
 // faults remembers the last failed delivery of events that may not be at fault themselves: the destination
 // reported a fault of its own, or gave one response for several events. It is a hint, bounded, and lost with the
-// process.
-type faults struct {
-	mu     sync.Mutex
-	events map[uuid.UUID]fault
-}
+// process. It belongs to a flight, whose lock guards it.
+type faults map[uuid.UUID]fault
 
 // fault is a failed delivery of an event.
 type fault struct {
@@ -56,25 +52,16 @@ func (f fault) since(claimed time.Time) time.Time {
 }
 
 // note records the result of an event, and returns its last failure before this one, if that is known.
-func (f *faults) note(id uuid.UUID, err error, last fault) (before fault) {
-	_, permanent := dispatcher.PermanentReason(err)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	before = f.events[id]
-	switch {
+func (f faults) note(id uuid.UUID, err error, last fault) (before fault) {
+	before = f[id]
+	switch _, permanent := dispatcher.PermanentReason(err); {
 	case err == nil, permanent, dispatcher.IsUnavailable(err):
-		delete(f.events, id)
-		return before
-	case f.events == nil || len(f.events) >= mostFaults:
-		f.events = map[uuid.UUID]fault{}
+		delete(f, id)
+	default:
+		if len(f) >= mostFaults {
+			clear(f)
+		}
+		f[id] = last
 	}
-	f.events[id] = last
 	return before
-}
-
-// maxBatch is how many events the next delivery of an event may have, 0 for any number.
-func (f *faults) maxBatch(id uuid.UUID) int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.events[id].maxBatch
 }

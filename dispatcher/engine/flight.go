@@ -6,8 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/pacer"
 )
@@ -20,9 +18,8 @@ import (
 // one user: flight itself for deliveries, [intake] for the claim loop, [leases] for the keeper, and [controls] for the methods
 // of Dispatcher.
 type flight struct {
-	lease      time.Duration
-	onDead     dispatcher.OnDead   // with order per key
-	maxBatchOf func(uuid.UUID) int // rows that the next delivery of an event may have, 0 for any number; nil for all
+	lease  time.Duration
+	onDead dispatcher.OnDead // with order per key
 
 	mu      sync.Mutex
 	entry   entry
@@ -31,6 +28,7 @@ type flight struct {
 	account account
 	calls   calls
 	claims  claims
+	faults  faults
 	signals signals
 }
 
@@ -47,6 +45,8 @@ type signals struct {
 	inDoubt chan struct{} // wakes the keeper: a row's lease must be extended
 	changed func()        // wakes the claim loop: what it waits for has happened
 	awaited func() bool   // what the claim loop waits for; nil for nothing
+	alarmAt time.Time     // when alarm wakes deliveries; zero for never
+	alarm   *time.Timer   // one for all topics
 }
 
 // row is a claimed event on its way through the engine.
@@ -89,13 +89,13 @@ func (r *row) firstFault(now time.Time) time.Time {
 // newFlight makes one for a sink that takes so many rows at once, and keeps the order of a key among them or not.
 func newFlight(base context.Context, cfg dispatcher.Config, sinkBatch int, keepsOrder bool, changed func()) *flight {
 	f := &flight{
-		lease: cfg.Lease, onDead: cfg.OnDead,
-		topics:  newTopics(cfg.Logger, cfg.Topics),
+		lease: cfg.Lease, onDead: cfg.OnDead, faults: faults{},
+		topics:  newTopics(cfg),
 		queue:   queue{keys: newKeys(cfg.Ordering, keepsOrder)},
 		account: account{maxBytes: cfg.MaxBytes},
 		calls: calls{
 			bound: deliverLoops(cfg), processes: 1, batch: sinkBatch, base: base,
-			active: map[*delivery]bool{}, decisions: map[pacer.Decision]int{},
+			active: map[*delivery]bool{},
 		},
 		claims:  claims{maxRows: cfg.BatchSize, bytes: cfg.MaxBytes},
 		signals: signals{inDoubt: make(chan struct{}, 1), changed: changed},
@@ -104,13 +104,14 @@ func newFlight(base context.Context, cfg dispatcher.Config, sinkBatch int, keeps
 	f.signals.work.L = &f.mu
 	atFirst := f.calls.bound
 	if cfg.Concurrency == dispatcher.Auto {
-		f.calls.ofAll = cfg.MaxConcurrency
+		f.calls.ofAll, f.calls.decisions = cfg.MaxConcurrency, map[string]int{}
+		for _, d := range pacer.Decisions {
+			f.calls.decisions[string(d)] = 0
+		}
 		atFirst = min(pacer.FirstLimit, f.calls.ofAll)
 	}
 	f.fit(atFirst)
 	f.claims.rows, f.claims.ofKey = min(f.claims.maxRows, max(f.claims.callRows, firstClaim)), firstOfKey
-	f.topics.limitRates(cfg)
-	f.topics.takeTurnsOfTenants(cfg.Fairness)
 	return f
 }
 
@@ -178,7 +179,6 @@ func (f *flight) begin(d *delivery, n int, now time.Time) bool {
 	f.topics.rates.lapse(now)
 	t := f.nextCall(now)
 	if t == nil {
-		f.topics.rates.awaitToken(f.queue.waiting, now, f.wakeDelivery)
 		return false
 	}
 	rows := t.rowsOfCall(min(n, t.permits(now)), mostSuspects-f.calls.suspicion, now, d.rows)
@@ -201,16 +201,17 @@ func (f *flight) nextCall(now time.Time) *topic {
 	}
 	var best *topic
 	var least float64
+	var next time.Time // when another topic may have a call
 	first, l := 0, f.calls.load(now, f.topics.alone(), f.queue.waiting)
 	l.places = max(1, l.places)
 	for _, t := range f.queue.waiting {
 		a := t.allotCalls(l)
 		switch {
-		case a.calls == 0 && a.by == byLease:
+		case a.by == byLease:
 			notify(f.signals.inDoubt)
-		case a.calls == 0 && (a.by == byGathering || a.by == byOthers && !a.next.IsZero()):
-			f.wakeFor(t, a.next.Sub(now))
-		case a.calls > 0:
+		case a.n == 0:
+			next = sooner(next, a.next)
+		default:
 			if use := t.calls.use(now); best == nil || use < least {
 				best, first, least = t, a.first, use
 			}
@@ -219,23 +220,36 @@ func (f *flight) nextCall(now time.Time) *topic {
 	if first > 0 {
 		best.queue.moveFirst(first)
 	}
+	f.wakeAt(next, now)
 	return best
 }
 
-// wakeFor wakes a delivery when a topic may have a call: its rows have gathered for long enough, or it may be tried.
-func (f *flight) wakeFor(t *topic, wait time.Duration) {
-	if !t.calls.waking {
-		t.calls.waking = true
-		time.AfterFunc(wait, func() { f.wakeDelivery(func() { t.calls.waking = false }) })
+// wakeAt wakes deliveries at a time, zero for never: topics may have calls then.
+func (f *flight) wakeAt(at, now time.Time) {
+	if at.IsZero() || !f.signals.alarmAt.IsZero() && !at.Before(f.signals.alarmAt) {
+		return
 	}
+	if f.signals.alarmAt = at; f.signals.alarm != nil {
+		f.signals.alarm.Stop()
+	}
+	f.signals.alarm = time.AfterFunc(at.Sub(now), func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.signals.alarmAt.Equal(at) {
+			f.signals.alarmAt = time.Time{}
+		}
+		for range f.queue.waiting {
+			f.signals.work.Signal()
+		}
+	})
 }
 
-// wakeDelivery notes something, and wakes a delivery.
-func (f *flight) wakeDelivery(note func()) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	note()
-	f.signals.work.Signal()
+// sooner is the earlier of two times, of which the zero one is never.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // end removes a delivery from its topic.
@@ -307,9 +321,7 @@ func (f *flight) written(rows []*row) {
 
 func (f *flight) forget(rows []*row) {
 	f.account.settle(rows)
-	if f.calls.survived(rows) {
-		f.signals.work.Broadcast()
-	}
+	f.survived(rows)
 	if f.claims.keysWait && slices.ContainsFunc(rows, (*row).endsLine) {
 		f.claims.keysWait = false
 		f.signals.changed()

@@ -318,7 +318,7 @@ func (g *flightGame) step() string {
 				claimed.Events = append(claimed.Events, e)
 			}
 		}
-		refused, unreadable, _ := g.intake().add(claimed, g.now, g.intake().writeCount())
+		refused, unreadable, _ := g.intake().add(claimed, g.now, g.account.writes)
 		g.done(refused)
 		g.done(unreadable)
 		return "claim"

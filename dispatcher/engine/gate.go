@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -105,12 +104,4 @@ func (ts *topics) gatedTopics() (all []dispatcher.GatedTopic) {
 		}
 	}
 	return all
-}
-
-// gatedErr is not nil while one of the topics is paused by its gate.
-func gatedErr(gated []dispatcher.GatedTopic) error {
-	if len(gated) == 0 {
-		return nil
-	}
-	return fmt.Errorf("topic %q is paused: the type of its next event, %q, is not admitted; register a verified consumer of it", gated[0].Topic, gated[0].EventType)
 }

@@ -116,24 +116,6 @@ func TestClosedGateBeginsNoDelivery(t *testing.T) {
 	}
 }
 
-// A topic whose rows are gone is not said to be held for long.
-func TestGateForgetsATopicWithoutRows(t *testing.T) {
-	for name, topics := range map[string][]string{"all topics": nil, "named ones": {"orders"}} {
-		synctest.Test(t, func(t *testing.T) {
-			store := storetest.NewMemory()
-			typed(store, "orders", "shipped")
-			d := newDispatcher(t, store, &sinktest.Func{}, dispatcher.Config{Topics: topics})
-			d.Admit(types())
-			stop := running(t, d)
-			passes(t, time.Minute, "it is held", func() bool { return len(d.Snapshot().Gated) == 1 })
-			<-time.After(10 * time.Minute)
-			store.Discard(store.IDs()[0])
-			passes(t, 4*time.Minute, name+": it is held no more", func() bool { return len(d.Snapshot().Gated) == 0 })
-			stop()
-		})
-	}
-}
-
 // RunOnce does not wait for a person.
 func TestRunOnceDoesNotWaitForTheGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -164,7 +146,7 @@ func TestGateStaysClosedUntilTwoChecksAreEmpty(t *testing.T) {
 		"and the next claim closes it again": {[]int{-3, 1, -10, 0, 0}, "ynyyn"},
 		"what is admitted holds nothing":     {[]int{5, 0}, "nn"},
 	} {
-		ts := newTopics(slog.New(slog.DiscardHandler), []string{"orders"})
+		ts := newTopics(dispatcher.Config{Logger: slog.New(slog.DiscardHandler), Topics: []string{"orders"}})
 		orders := ts.get("orders")
 		allotted := func(after time.Duration) allotment {
 			return orders.allot(load{now: now.Add(after), alone: true})
@@ -174,15 +156,15 @@ func TestGateStaysClosedUntilTwoChecksAreEmpty(t *testing.T) {
 			ts.checked(orders, max(n, -n), "shipped", n < 0, now)
 			if len(ts.gatedTopics()) > 0 {
 				holds.WriteByte('y')
-				if a := allotted(0); a.rows != 0 || a.by != byGate || !a.next.After(now) || !ts.again(load{now: now}).Equal(a.next) {
+				if a := allotted(0); a.n != 0 || a.by != byGate || !a.next.After(now) || !ts.again(load{now: now}).Equal(a.next) {
 					t.Errorf("%s: a claim may take %+v at once", name, a)
 				}
-				if a := allotted(30 * time.Second); a.rows != 1 || a.by != byGate {
+				if a := allotted(30 * time.Second); a.n != 1 || a.by != byGate {
 					t.Errorf("%s: a claim may take %+v after 30 seconds", name, a)
 				}
 				// The breaker's limit stays.
 				orders.breaker.state, orders.breaker.next = dispatcher.BreakerRefusing, now.Add(time.Minute)
-				if a := allotted(30 * time.Second); a.rows != 0 {
+				if a := allotted(30 * time.Second); a.n != 0 {
 					t.Errorf("%s: a claim may take %+v of a topic that the breaker holds too", name, a)
 				}
 				orders.breaker.state = dispatcher.BreakerClosed

@@ -14,30 +14,35 @@ import (
 type health struct {
 	log *slog.Logger
 
-	mu        sync.Mutex
-	lookedAt  time.Time // when the claim loop last went round
-	source    dispatcher.LinkState
-	outcomes  dispatcher.LinkState // whether the database takes them
-	refusedAt time.Time            // when it refused one last
-	claims    dispatcher.LinkState // whether it lets rows be leased
-	claimedAt time.Time            // when it refused that last
-	schema    dispatcher.Schema
+	mu       sync.Mutex
+	lookedAt time.Time // when the claim loop last went round
+	source   dispatcher.LinkState
+	outcomes rowsLink // whether the database takes them
+	claims   rowsLink // whether it lets rows be leased
+	schema   dispatcher.Schema
 
 	types seenTypes // with a lock of its own
 }
 
-// refusedFor is how long after a refused outcome the database is said to refuse outcomes. For a claim it is somewhat longer than
-// the row is left alone.
-const refusedFor = 5 * time.Minute
+// rowsLink is whether the database takes what is done with rows: it may refuse some, and take others.
+type rowsLink struct {
+	dispatcher.LinkState
+	refusedAt time.Time // the last one
+}
+
+// refusedFor is how long after a refused row the database is said to refuse rows: somewhat longer than a row is left alone.
+const refusedFor = skipFor + 30*time.Second
 
 // snapshot sets what is known of the database.
 func (h *health) snapshot(s *dispatcher.Snapshot) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.claims.Known && time.Since(h.claimedAt) > skipFor+30*time.Second {
-		setLink(&h.claims, nil)
+	for _, l := range []*rowsLink{&h.outcomes, &h.claims} {
+		if l.Known && time.Since(l.refusedAt) > refusedFor {
+			setLink(&l.LinkState, nil)
+		}
 	}
-	s.LookedAt, s.Source, s.Outcomes, s.Claims, s.Schema = h.lookedAt, h.source, h.outcomes, h.claims, h.schema
+	s.LookedAt, s.Source, s.Outcomes, s.Claims, s.Schema = h.lookedAt, h.source, h.outcomes.LinkState, h.claims.LinkState, h.schema
 	s.EventTypes = h.types.list()
 }
 
@@ -93,28 +98,10 @@ func (h *health) sourceReady() bool {
 	return h.source.OK && h.schema.State == dispatcher.SchemaReady
 }
 
-// outcomesTaken notes that the database wrote outcomes back.
-func (h *health) outcomesTaken() {
+// refused notes that the database responds, and refuses to lease a row, or what is written back of some.
+func (h *health) refused(l *rowsLink, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.outcomes.Known && !h.outcomes.OK && time.Since(h.refusedAt) < refusedFor {
-		return // it may take others than those that it refuses
-	}
-	setLink(&h.outcomes, nil)
-}
-
-// outcomesRefused notes that the database responds, and refuses what is written back of some rows.
-func (h *health) outcomesRefused(err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.refusedAt = time.Now()
-	setLink(&h.outcomes, err)
-}
-
-// claimsRefused notes that the database responds, and refuses to lease a row.
-func (h *health) claimsRefused(err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.claimedAt = time.Now()
-	setLink(&h.claims, err)
+	l.refusedAt = time.Now()
+	setLink(&l.LinkState, err)
 }

@@ -4,8 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
@@ -144,21 +142,22 @@ func (in *intake) load(now time.Time) load {
 	return load{now: now, rate: rate, alone: in.topics.alone(), rows: in.account.maxRows - len(in.account.inFlight), bytes: in.account.maxBytes - in.account.bytes, spare: in.account.spare(), lowShare: max(1, in.lowShare()), successes: in.topics.dest.successes}
 }
 
-// shares divides a claim of n rows among the topics: see topics.shares and load.unwritten. When topics are passed over
-// because they are full, changed is called as soon as one may have more. fit says that no row may be larger than the bytes.
-func (in *intake) shares(n int, unwritten map[string]bool) (shares []dispatcher.Share, fit bool) {
+// request is a claim of n rows, as far as the flight decides about it: see topics.shares and load.unwritten. When topics are passed
+// over because they are full, changed is called as soon as one may have more. writes is a number that changes when rows are
+// written back.
+func (in *intake) request(n int, unwritten map[string]bool) (req dispatcher.ClaimRequest, writes int) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	l := in.load(time.Now())
 	l.unwritten = unwritten
-	if l.rate.by == byRate && l.rate.rows == 0 {
+	if l.rate.by == byRate && l.rate.n == 0 {
 		in.heldByRate(l.now)
 	}
 	in.topics.rates.held = in.topics.rates.held && in.topics.round.left > 0 || in.topics.rates.limited() && slices.ContainsFunc(in.topics.round.topics, func(t *topic) bool {
 		a := t.allot(l)
-		return a.by == byRate && a.rows == 0
+		return a.by == byRate && a.n == 0
 	})
-	shares = in.topics.shares(n, l)
+	shares := in.topics.shares(n, l)
 	if in.topics.fair {
 		for i, share := range shares {
 			shares[i].Except = in.topics.get(share.Topic).calls.requests.waiting(l.now)
@@ -175,7 +174,14 @@ func (in *intake) shares(n int, unwritten map[string]bool) (shares []dispatcher.
 			return slices.ContainsFunc(in.topics.round.full, func(t *topic) bool { return !t.allot(l).hasItsShare() })
 		})
 	}
-	return shares, l.isShort() && len(shares) == 1 && !in.topics.round.mayBeLarge(in.topics.get(shares[0].Topic), l.now)
+	req = dispatcher.ClaimRequest{
+		Shares: shares, Skip: in.topics.refused.ids(l.now),
+		Fit: l.isShort() && len(shares) == 1 && !in.topics.round.mayBeLarge(in.topics.get(shares[0].Topic), l.now),
+	}
+	if in.queue.keys.lines != nil {
+		req.Keys = &dispatcher.KeyOrder{PerKey: max(in.claims.ofKey, in.claims.leastOfKey), BlockOnDead: in.onDead == dispatcher.OnDeadBlock}
+	}
+	return req, in.account.writes
 }
 
 // permit is topics.permit now. It begins a probe that is due, which wakes the loop when it ends.
@@ -187,13 +193,6 @@ func (in *intake) permit(probe func()) (wait time.Duration) {
 		probe()
 	}
 	return wait
-}
-
-// toSkip is refusals.ids now.
-func (in *intake) toSkip() []uuid.UUID {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	return in.topics.refused.ids(time.Now())
 }
 
 // passedOver reports whether this round passed over topics or tenants because they have their share, or for a rate limit.
@@ -226,21 +225,12 @@ func (in *intake) listTopics(names []string, took time.Duration) {
 // newRow takes a claimed event into the account.
 func (in *intake) newRow(e *dispatcher.Event, at, started time.Time) *row {
 	r := &row{event: e, age: at.Sub(e.CreatedAt), faulty: at.Sub(e.FaultSince), claimedAt: started, safeUntil: safeUntil(started, in.lease), bytes: sizeOf(e)}
-	if in.maxBatchOf != nil {
-		r.before.maxBatch = in.maxBatchOf(e.ID)
-	}
+	r.before.maxBatch = in.faults[e.ID].maxBatch
 	in.account.add(r)
 	return r
 }
 
-// writeCount is a number that changes when rows are written back.
-func (in *intake) writeCount() int {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	return in.account.writes
-}
-
-// add queues the events of a claim that was sent at started, when writeCount was writes. It returns the rows
+// add queues the events of a claim that was sent at started, for which request returned writes. It returns the rows
 // that must be released: all of them once the flight is closed or paused, those of a topic that was paused during the
 // claim, those behind an unreadable one of their key, and those of a topic from the first event on whose type is not
 // admitted. unreadable are the rows of claimed.Unreadable, and stops the types of those first events, by topic.
@@ -339,16 +329,6 @@ func (in *intake) idle(p *pace, pollInterval time.Duration) time.Duration {
 		wait = min(wait, again.Sub(now))
 	}
 	return wait
-}
-
-// keyOrder is the order of keys in a claim request.
-func (in *intake) keyOrder() *dispatcher.KeyOrder {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	if in.queue.keys.lines == nil {
-		return nil
-	}
-	return &dispatcher.KeyOrder{PerKey: max(in.claims.ofKey, in.claims.leastOfKey), BlockOnDead: in.onDead == dispatcher.OnDeadBlock}
 }
 
 // heldByRate notes that nothing is claimed because enough rows wait for the dispatcher's rate limit.

@@ -36,7 +36,7 @@ func (r *run) keepLeases(stop <-chan struct{}) {
 		r.flight.leases().cutUnsafe(now)
 		r.leaveStuck(now)
 		if rows := r.flight.leases().outlived(now); len(rows) > 0 {
-			k.extending.Go(func() { outlive(r, rows) })
+			k.extending.Go(func() { k.outlive(r, rows) })
 		}
 		for topic, rows := range k.begin(r.flight.leases().due(now)) {
 			k.extending.Go(func() { r.extendLeases(&k, topic, rows) })
@@ -50,8 +50,8 @@ func (r *run) leaveStuck(now time.Time) {
 	r.completer.release(returned)
 	for _, d := range stuck {
 		r.log.Error("a call of the sink does not return; its events are tried again, and it keeps a place of concurrency until it returns",
-			"topic", d.topic.name, "event", d.rows[0].event.ID, "events", len(d.rows), "running", now.Sub(d.began))
-		r.leave(d, errOverdue, now.Sub(d.began))
+			"topic", d.topic.name, "event", d.rows[0].event.ID, "events", len(d.rows), "running", d.took)
+		r.leave(d)
 	}
 }
 

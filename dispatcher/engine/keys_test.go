@@ -251,41 +251,6 @@ func TestBatchEndsBeforeALeaseInDoubt(t *testing.T) {
 	need.Want(t, 2, "the batch has %d rows, want the 2 before the one whose lease is in doubt", len(d.rows))
 }
 
-// What a stuck call keeps counts in its topic's share.
-//
-// CONTRACT: C-34, C-35
-func TestStuckBytesCountInTheTopicsShare(t *testing.T) {
-	f := testFlight(dispatcher.Config{Concurrency: 4, MaxBytes: 10 * 101 * rowBytes}, func() {})
-	f.intake().add(claimOf("hangs", 6, 100*rowBytes), time.Now(), 0)
-	for range 3 {
-		begun(f, 2, time.Now())
-	}
-	long := time.Now().Add(time.Hour)
-	f.leases().cutOverdue(long, time.Minute)
-	stuck, _ := f.leases().cutOverdue(long, time.Minute)
-	for _, a := range stuck {
-		f.written(a.rows)
-	}
-	if a := allotted(f, "hangs"); len(stuck) != 3 || a.by != byBytes || allotted(f, "well").by != unlimited {
-		t.Errorf("with %d stuck calls that keep most of the bytes their topic gets %+v", len(stuck), a)
-	}
-	var s dispatcher.Snapshot
-	f.controls().snapshot(&s)
-	need.That(t, !s.NoRoom && s.StuckCalls == 3, "%d calls are stuck, and they leave no room: %t", s.StuckCalls, s.NoRoom)
-	f.account.maxBytes = 6 * 101 * rowBytes
-	f.controls().snapshot(&s)
-	need.That(t, s.NoRoom, "stuck calls keep all bytes, and there is said to be room")
-}
-
-// An event takes its payload, its headers, and what the engine keeps of it.
-//
-// CONTRACT: C-35
-func TestSizeOfAnEventCountsPayloadAndHeaders(t *testing.T) {
-	e := &dispatcher.Event{Payload: make([]byte, 1000), Headers: map[string]string{"abc": "defgh"}}
-	got, want := sizeOf(e), int64(rowBytes+1000+3+5)
-	need.Want(t, want, "the event takes %d bytes, want %d", got)
-}
-
 // A claim that took too long is tried with half of its rows and bytes.
 //
 // CONTRACT: C-35
@@ -319,14 +284,14 @@ func TestCallThatWasCutPausesNothing(t *testing.T) {
 
 // A success ends what is remembered of an event's failures.
 func TestSuccessClearsAFault(t *testing.T) {
-	var f faults
+	f := faults{}
 	id := uuid.New()
 	f.note(id, errFault, fault{at: time.Now(), maxBatch: 3})
-	if n := f.maxBatch(id); n != 3 {
+	if n := f[id].maxBatch; n != 3 {
 		t.Fatalf("after a failure the event comes with at most %d others, want 3", n)
 	}
 	f.note(id, nil, fault{})
-	need.Want(t, 0, "after its success %d events are remembered", len(f.events))
+	need.Want(t, 0, "after its success %d events are remembered", len(f))
 }
 
 // Rows of a topic that was paused while the claim was under way are given back.
@@ -334,7 +299,7 @@ func TestSuccessClearsAFault(t *testing.T) {
 // CONTRACT: C-32
 func TestRowsOfATopicThatWasPausedDuringTheClaimAreRefused(t *testing.T) {
 	f := testFlight(dispatcher.Config{Topics: []string{"a", "b"}}, func() {})
-	f.intake().shares(100, nil)
+	f.intake().request(100, nil)
 	f.topics.get("a").breaker.state = dispatcher.BreakerUnreachable
 	f.topics.get("b").breaker.state, f.topics.get("b").turn.halfOpen = dispatcher.BreakerRefusing, true // the claim is its half-open probe
 	c := claimOf("a", 3, 1)
@@ -366,7 +331,7 @@ func TestTopicIsPausedDuringItsHalfOpenProbe(t *testing.T) {
 // The claim loop waits for nothing in flight while no topic has its share.
 func TestNothingIsAwaitedWithoutAFullTopic(t *testing.T) {
 	f := testFlight(dispatcher.Config{Topics: []string{"a", "b"}}, func() {})
-	f.intake().shares(10, nil)
+	f.intake().request(10, nil)
 	need.That(t, f.signals.awaited == nil, "each delivery looks whether a topic may have more, and none is full")
 }
 
@@ -453,11 +418,11 @@ func TestSlowTopicCountsLittle(t *testing.T) {
 	if !room() {
 		t.Fatal("rows that have waited for long keep the others from being claimed")
 	}
-	if a := allotted(f, "a"); a.rows != 0 || a.by != bySlowness || allotted(f, "b").by != unlimited {
+	if a := allotted(f, "a"); a.n != 0 || a.by != bySlowness || allotted(f, "b").by != unlimited {
 		t.Errorf("a gets %+v, and b %+v", a, allotted(f, "b"))
 	}
-	claim, _ := f.intake().shares(100, nil)
-	shares := limits(claim)
+	claim, _ := f.intake().request(100, nil)
+	shares := limits(claim.Shares)
 	need.That(t, len(shares) == 1 && shares["b"] != 0, "the shares are %v, want only b's", shares)
 	for len(f.topics.get("a").queue.rows) >= f.intake().lowShare() {
 		if woken != 0 {

@@ -18,14 +18,13 @@ func (f *flight) leases() *leases { return (*leases)(f) }
 
 // abandoned is a delivery that the engine no longer waits for, and those of its rows that are still ours.
 type abandoned struct {
-	topic *topic
-	rows  []*row
-	began time.Time
+	call
+	rows []*row
 }
 
 // abandon gives up on a delivery. Rows that wait behind its rows in their keys must be released.
-func (l *leases) abandon(d *delivery) (a abandoned, returned []*row) {
-	a = abandoned{topic: d.topic, began: d.began}
+func (l *leases) abandon(d *delivery, why error, now time.Time) (a abandoned, returned []*row) {
+	a.call = call{d.topic, d.began, now.Sub(d.began), why}
 	for _, r := range d.rows {
 		if r.lost || r.place == 0 {
 			continue
@@ -45,7 +44,7 @@ func (l *leases) abandonAll() (all []abandoned) {
 	defer l.mu.Unlock()
 	for d := range l.calls.active {
 		if !d.abandoned {
-			a, _ := l.abandon(d) // the keys were disbanded when the flight was closed
+			a, _ := l.abandon(d, errGraceOver, time.Now()) // the keys were disbanded when the flight was closed
 			all = append(all, a)
 		}
 	}
@@ -58,13 +57,7 @@ func (l *leases) cutOverdue(now time.Time, limit time.Duration) (stuck []abandon
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for d := range l.calls.active {
-		took := now.Sub(d.began)
-		if took > l.lease/3 {
-			if l.calls.survived(d.rows) { // or other suspects would wait for a call that hangs
-				l.signals.work.Broadcast()
-			}
-		}
-		switch {
+		switch took := now.Sub(d.began); {
 		case d.abandoned || took < limit:
 		case !d.overdue:
 			d.overdue = true
@@ -76,7 +69,7 @@ func (l *leases) cutOverdue(now time.Time, limit time.Duration) (stuck []abandon
 				d.pinned += r.bytes
 			}
 			l.account.pin(d.topic, d.pinned)
-			a, rows := l.abandon(d)
+			a, rows := l.abandon(d, errOverdue, now)
 			stuck, returned = append(stuck, a), append(returned, rows...)
 		}
 	}
@@ -131,7 +124,7 @@ func (l *leases) dropLost(lost []*row) (returned []*row) {
 			returned = append(returned, l.queue.keys.leave(r)...)
 			continue
 		}
-		r.delivery.cutUnless((*row).kept, errLeaseLost)
+		r.delivery.cutUnlessSafe(time.Now(), errLeaseLost)
 		returned = append(returned, l.queue.keys.stop(r)...)
 	}
 	l.queue.drop()
@@ -145,20 +138,15 @@ func (l *leases) dropLost(lost []*row) (returned []*row) {
 func (l *leases) cutUnsafe(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	safe := func(r *row) bool { return !r.lost && now.Before(r.safeUntil) }
-	for _, r := range l.account.inFlight {
-		if r.delivery != nil && !safe(r) {
-			r.delivery.cutUnless(safe, errLeaseOver)
-		}
+	for d := range l.calls.active {
+		d.cutUnlessSafe(now, errLeaseOver)
 	}
 }
 
-func (r *row) kept() bool { return !r.lost }
-
-// cutUnless cancels the delivery, unless one of its rows is still worth it: one lost row of a batch
-// must not make the others fail.
-func (d *delivery) cutUnless(worthIt func(*row) bool, cause error) {
-	if !slices.ContainsFunc(d.rows, worthIt) {
+// cutUnlessSafe cancels the delivery, unless the lease of one of its rows may be relied on: one lost row of a batch must not make
+// the others fail.
+func (d *delivery) cutUnlessSafe(now time.Time, cause error) {
+	if !slices.ContainsFunc(d.rows, func(r *row) bool { return !r.lost && now.Before(r.safeUntil) }) {
 		d.cut(cause)
 	}
 }
@@ -167,9 +155,7 @@ func (d *delivery) cutUnless(worthIt func(*row) bool, cause error) {
 func (l *leases) cutAll(cause error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, r := range l.account.inFlight {
-		if r.delivery != nil {
-			r.delivery.cut(cause)
-		}
+	for d := range l.calls.active {
+		d.cut(cause)
 	}
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -180,7 +181,7 @@ func (c *controls) snapshot(s *dispatcher.Snapshot) {
 	s.Sink, s.Breaker, s.PausedTopics, s.Gated = c.topics.dest.link, c.topics.dest.state, c.topics.pausedTopics(), c.topics.gatedTopics()
 	s.LastError, s.LastErrorAt = c.topics.dest.lastError, c.topics.dest.lastErrorAt
 	s.ClaimsStopped = c.topics.refused.stop(c.topics.round.topics...)
-	s.Concurrency, s.Decisions = c.calls.bound, c.calls.decisionCounts()
+	s.Concurrency, s.Decisions = c.calls.bound, maps.Clone(c.calls.decisions)
 	if c.topics.rates.lapse(time.Now()); c.topics.rates.limited() {
 		part := c.topics.rates.part
 		s.RatePart = &part

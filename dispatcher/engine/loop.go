@@ -155,36 +155,21 @@ func (r *run) claim(n int, bytes int64) (claimed int, more bool, err error) {
 	if idle, err := r.listTopics(); err != nil || idle {
 		return 0, false, err
 	}
-	shares, fit := r.flight.intake().shares(n, r.completer.unwrittenTopics())
-	req := dispatcher.ClaimRequest{
-		Shares:      shares,
-		Lease:       r.d.cfg.Lease,
-		MaxAttempts: r.d.cfg.MaxAttempts,
-		MaxBytes:    bytes,
-		Fit:         fit,
-		MaxRowBytes: r.d.cfg.MaxBytes,
-		Fair:        r.d.cfg.Fairness == dispatcher.FairnessTenant,
-		TenantRate:  r.d.cfg.TenantRateLimit,
-		Keys:        r.flight.intake().keyOrder(),
-		Skip:        r.flight.intake().toSkip(),
-	}
+	req, writes := r.flight.intake().request(n, r.completer.unwrittenTopics())
 	if len(req.Shares) == 0 {
 		return 0, false, nil
 	}
-	writes := r.flight.intake().writeCount()
+	req.Lease, req.MaxAttempts, req.MaxBytes, req.MaxRowBytes = r.d.cfg.Lease, r.d.cfg.MaxAttempts, bytes, r.d.cfg.MaxBytes
+	req.Fair, req.TenantRate = r.d.cfg.Fairness == dispatcher.FairnessTenant, r.d.cfg.TenantRateLimit
 	sentAt := time.Now() // before the claim is sent: see keeper.go
 	out, err := storeCall(r.life.calls, func(ctx context.Context) (dispatcher.Claimed, error) { return r.d.store.Claim(ctx, req) })
 	for _, d := range out.Dead {
 		r.completer.deadLettered(d, "")
 	}
-	if out.DeadRefused != nil {
-		r.log.Warn("the database refuses to let rows become dead that have no attempt left; they stay, and others are delivered", "error", out.DeadRefused)
-		r.d.health.outcomesRefused(out.DeadRefused)
-	}
 	if err != nil {
 		refused, err := r.flight.intake().claimFailed(req.Shares, err)
 		if refused != nil {
-			r.d.health.claimsRefused(refused)
+			r.d.health.refused(&r.d.health.claims, refused)
 			r.d.cfg.Observer.ClaimRefused()
 		}
 		return 0, true, err
@@ -205,7 +190,7 @@ func (r *run) claim(n int, bytes int64) (claimed int, more bool, err error) {
 func (r *run) failUnreadable(rows []*row, why []dispatcher.Unreadable) {
 	results := make([]result, len(rows))
 	for i, row := range rows {
-		f := dispatcher.Failure{Lease: row.event.Lease(), Error: storable(why[i].Err), Reason: dispatcher.ReasonPoisonMessage, Cause: dispatcher.CauseOf(why[i].Err)}
+		f := dispatcher.Failure{Lease: row.event.Lease(), Error: why[i].Err.Error(), Reason: dispatcher.ReasonPoisonMessage, Cause: dispatcher.CauseOf(why[i].Err)}
 		results[i] = result{row, outcome{nack, f}}
 	}
 	r.completer.add(results)

@@ -208,56 +208,6 @@ func TestFailedProbeStopsNoOtherTopic(t *testing.T) {
 	}
 }
 
-// One batch call that fails with all its events holds no topic.
-// CONTRACT: C-33
-func TestOneFailedBatchPausesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := storetest.NewMemory()
-		store.Add("orders", 100)
-		var failed atomic.Int64
-		sink := &sinktest.Func{Max: 100, Respond: func(context.Context, *dispatcher.Event) error {
-			if failed.Add(1) <= 100 {
-				return errContent
-			}
-			return nil
-		}}
-		d, stop := begin(t, store, sink, dispatcher.Config{})
-		passes(t, 10*time.Second, "the call fails", func() bool { return failed.Load() >= 100 })
-		synctest.Wait()
-		s := d.Snapshot()
-		need.That(t, s.Breaker == dispatcher.BreakerClosed && len(s.PausedTopics) == 0, "after one failed call the breaker is %s and held are %v", s.Breaker, s.PausedTopics)
-		delivered(t, 10*time.Second, store, "orders", 100)
-		stop()
-	})
-}
-
-// When a topic's breaker opens, what is queued of it is given back, and spends no attempt.
-// CONTRACT: C-32
-func TestQueueIsReleasedWhenATopicIsPaused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const concurrency = 16
-		store := storetest.NewMemory()
-		store.Add("orders", 8000)
-		var refuse atomic.Bool
-		sink := &sinktest.Func{Respond: func(context.Context, *dispatcher.Event) error {
-			<-time.After(time.Millisecond)
-			if refuse.Load() {
-				return errContent
-			}
-			return nil
-		}}
-		_, stop := begin(t, store, sink, dispatcher.Config{Concurrency: concurrency, Topics: []string{"orders"}, Backoff: dispatcher.ExponentialBackoff(time.Hour, time.Hour)})
-		delivered(t, time.Minute, store, "orders", 8000)
-		refuse.Store(true)
-		store.Add("orders", 450)
-		before := 8000
-		<-time.After(900 * time.Millisecond) // before the second half-open probe
-		spent, most := store.Attempts("orders")-before, refusingRun+concurrency+halfOpenRows
-		need.That(t, spent <= most, "%d attempts were spent, want at most %d", spent, most)
-		stop()
-	})
-}
-
 // A lease that cannot be extended cuts its delivery before another worker may have the row.
 // CONTRACT: C-31
 func TestKeeperCutsDeliveriesWithoutALease(t *testing.T) {
@@ -348,8 +298,8 @@ func TestStopWritesOutcomesWhenTheDatabaseRecovers(t *testing.T) {
 func TestWriteBackDuringAClaimWakesTheLoop(t *testing.T) {
 	woken := 0
 	f := testFlight(dispatcher.Config{Ordering: dispatcher.OrderingKey}, func() { woken++ })
-	f.intake().add(claimOf("a", 1, 1), time.Now(), f.intake().writeCount())
-	before := f.intake().writeCount()
+	f.intake().add(claimOf("a", 1, 1), time.Now(), f.account.writes)
+	before := f.account.writes
 	d := begun(f, 1, time.Now())
 	f.finish(d, make([]error, 1))
 	f.written(d.rows)

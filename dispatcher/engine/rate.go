@@ -82,7 +82,7 @@ func (b *bucket) supply(waiting, own int, now time.Time) allotment {
 	ahead := b.rate * rateSupply.Seconds()
 	least := max(1, int(ahead/2))
 	if rows := int(b.tokens+ahead) - waiting; rows >= least {
-		return allotment{rows: rows, by: byRate}
+		return allotment{n: rows, by: byRate}
 	}
 	next := float64(least+waiting) - ahead
 	if waiting > own {
@@ -108,22 +108,17 @@ func (t *topic) idles(now time.Time) bool {
 type rates struct {
 	all     *bucket
 	byTopic map[string]*bucket
-	part    float64     // that this process may use
-	over    time.Time   // when it has none any more; zero for never
-	held    bool        // this round left out a topic for a limit
-	waking  time.Time   // when waker wakes a delivery for the next token; zero for never
-	waker   *time.Timer // one for all topics
+	part    float64   // that this process may use
+	over    time.Time // when it has none any more; zero for never
+	held    bool      // this round left out a topic for a limit
 }
 
-// limitRates sets the limits.
-func (ts *topics) limitRates(cfg dispatcher.Config) {
-	ts.rates = rates{all: newBucket(cfg.RateLimit), byTopic: map[string]*bucket{}}
+func newRates(cfg dispatcher.Config) rates {
+	r := rates{all: newBucket(cfg.RateLimit), byTopic: map[string]*bucket{}}
 	for topic, limit := range cfg.TopicRateLimits {
-		ts.rates.byTopic[topic] = newBucket(limit)
+		r.byTopic[topic] = newBucket(limit)
 	}
-	for _, t := range ts.byName { // those that the configuration names
-		ts.rates.limit(t)
-	}
+	return r
 }
 
 // limit gives a topic its limits.
@@ -183,32 +178,12 @@ func (t *topic) use(n int) {
 	}
 }
 
-// awaitToken calls wake when the next event of these topics may begin: none begins now, perhaps for want of tokens. wake calls
-// what it gets under the flight's lock.
-func (r *rates) awaitToken(waiting []*topic, now time.Time, wake func(note func())) {
-	var next time.Time
-	for _, t := range waiting {
-		var at time.Time // when all limits of the topic have a token
-		for _, b := range t.rates {
-			if b.tokens < 1 && b.until(1, now).After(at) {
-				at = b.until(1, now)
-			}
-		}
-		if next.IsZero() || !at.IsZero() && at.Before(next) {
-			next = at
+// tokenAt is when all limits of the topic have a token; zero for never.
+func (t *topic) tokenAt(now time.Time) (at time.Time) {
+	for _, b := range t.rates {
+		if b.tokens < 1 && b.until(1, now).After(at) {
+			at = b.until(1, now)
 		}
 	}
-	if next.IsZero() || !r.waking.IsZero() && !next.Before(r.waking) {
-		return
-	}
-	if r.waking = next; r.waker != nil {
-		r.waker.Stop()
-	}
-	r.waker = time.AfterFunc(next.Sub(now), func() {
-		wake(func() {
-			if r.waking.Equal(next) {
-				r.waking = time.Time{}
-			}
-		})
-	})
+	return at
 }

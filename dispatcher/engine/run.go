@@ -42,7 +42,6 @@ type run struct {
 	pace      pace
 	flight    *flight
 	completer *completer
-	faults    faults
 	draining  atomic.Bool
 	searching bool // the last claim found nothing, and had not searched everywhere: of the goroutine that claims
 	life      life
@@ -73,9 +72,6 @@ func newRun(base context.Context, d *Dispatcher) *run {
 	r.life.calls, r.life.cancelCalls = context.WithCancel(base)
 	r.life.writes, r.life.stopWrites = context.WithCancel(base)
 	r.flight = newFlight(base, d.cfg, r.sinkBatch, dispatcher.KeepsOrder(d.sink), d.changed)
-	if r.sinkBatch > 1 {
-		r.flight.maxBatchOf = r.faults.maxBatch
-	}
 	r.completer = newCompleter(d, r.flight.written)
 	return r
 }
@@ -119,16 +115,16 @@ func (r *run) drain() {
 func (r *run) abandon() {
 	n := 0
 	for _, d := range r.flight.leases().abandonAll() {
-		r.leave(d, errGraceOver, r.d.cfg.GracePeriod+abandonAfter)
+		r.leave(d)
 		n += len(d.rows)
 	}
 	r.log.Error("deliveries did not return after they were cancelled; leaving them behind", "rows", n)
 }
 
 // leave writes the rows of an abandoned delivery back as failed.
-func (r *run) leave(d abandoned, why error, after time.Duration) {
+func (r *run) leave(d abandoned) {
 	writable, errs := slices.Repeat([]bool{true}, len(d.rows)), slices.Repeat([]error{errNoReturn}, len(d.rows))
-	r.completer.add(r.judge(call{d.topic, time.Now().Add(-after), after, why}, d.rows, writable, errs, nil))
+	r.completer.add(r.judge(d.call, d.rows, writable, errs, nil))
 }
 
 // probe probes the destination in the background: topics that are delivered are claimed meanwhile.

@@ -374,31 +374,3 @@ func TestListenConnectsAgain(t *testing.T) {
 		need.Want(t, round+1, "the log says %d times that wake-ups are not received, want once for each of %d losses", len(log.lines("not received")))
 	}
 }
-
-// A wake-up finds what is there: many rows, large ones, and those that are to be marked dead.
-func TestWakeClaimsWhatIsThere(t *testing.T) {
-	for name, test := range map[string]struct {
-		change string // of the rows
-		rows   int
-	}{
-		"one row":            {rows: 1},
-		"many rows":          {rows: 300},
-		"a large row":        {rows: 1, change: `payload = to_jsonb(repeat('x', 200000))`},
-		"a row to mark dead": {rows: 1, change: `attempts = 10`},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
-			store := newCounting(r.store())
-			config := asleep("orders")
-			config.MaxBytes = 1 << 20
-			d := r.start(store, &book{}, config)
-			r.eventually("it has looked, and sleeps", func() bool { return store.n("claim") > 0 })
-			r.enqueue("orders", test.rows)
-			if test.change != "" {
-				pgtest.Exec(r, `update outbox.outbox_events set `+test.change+` where live`)
-			}
-			d.Wake()
-			r.eventually("nothing is left", func() bool { return r.count("live") == 0 })
-		})
-	}
-}

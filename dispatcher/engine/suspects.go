@@ -117,7 +117,7 @@ func (c *completer) flushSuspects(ctx context.Context) (err error) {
 			case err == nil:
 				written = true
 			case !isOdd(err):
-				c.health.sourceFailed(err)
+				c.d.health.sourceFailed(err)
 				return err
 			}
 		}
@@ -137,7 +137,7 @@ func (c *completer) try(ctx context.Context, k kind, s *suspect) error {
 	part := s.waiting[:min(len(s.waiting), s.size.rows)]
 	c.mu.Unlock()
 	if len(part) == 0 {
-		c.wake()
+		c.d.changed()
 		return nil
 	}
 	err := c.send(ctx, k.verb, part, &s.size)
@@ -165,7 +165,7 @@ func (c *completer) try(ctx context.Context, k kind, s *suspect) error {
 		return err
 	}
 	if len(s.waiting) == 0 {
-		c.wake() // its topic may be claimed again
+		c.d.changed() // its topic may be claimed again
 	}
 	return nil
 }
@@ -187,7 +187,7 @@ func (c *completer) leaveOver(ctx context.Context, k kind, s *suspect) {
 	if len(over) == 0 {
 		return
 	}
-	if _, err := storeCall(ctx, c.store.Schema); err != nil || !s.warned {
+	if _, err := storeCall(ctx, c.d.store.Schema); err != nil || !s.warned {
 		s.warned = err == nil
 		return
 	}
@@ -202,9 +202,9 @@ func (c *completer) leave(k kind, s *suspect, results []result, err error) {
 	c.mu.Lock()
 	c.done.Refused += len(results)
 	c.mu.Unlock()
-	c.obs.Refused(len(results))
-	c.health.outcomesRefused(err)
-	c.finished(results)
+	c.d.cfg.Observer.Refused(len(results))
+	c.d.health.refused(&c.d.health.outcomes, err)
+	c.written(each(results, func(r result) *row { return r.row }))
 	c.say(k, s, results[0], err)
 }
 
@@ -212,7 +212,7 @@ func (c *completer) leave(k kind, s *suspect, results []result, err error) {
 func (c *completer) say(k kind, s *suspect, r result, err error) {
 	if time.Since(s.saidAt) >= sayEvery {
 		s.saidAt = time.Now()
-		c.log.Error("the database refuses an outcome, or takes too long over it; an event without an outcome is delivered again when its lease ends",
+		c.d.cfg.Logger.Error("the database refuses an outcome, or takes too long over it; an event without an outcome is delivered again when its lease ends",
 			"event", r.row.event.ID, "topic", k.topic, "outcome", k.verb, "error", err)
 	}
 }

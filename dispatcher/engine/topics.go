@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -84,9 +83,12 @@ type round struct {
 	foundAt     time.Time     // when a claim had rows last
 }
 
-func newTopics(log *slog.Logger, configured []string) topics {
-	ts := topics{dest: newDestination(log), byName: map[string]*topic{}, round: round{fixed: len(configured) > 0}}
-	ts.listed(configured, time.Time{})
+func newTopics(cfg dispatcher.Config) topics {
+	ts := topics{
+		dest: newDestination(cfg.Logger), rates: newRates(cfg), fair: cfg.Fairness == dispatcher.FairnessTenant,
+		byName: map[string]*topic{}, round: round{fixed: len(cfg.Topics) > 0},
+	}
+	ts.listed(cfg.Topics, time.Time{})
 	return ts
 }
 

@@ -25,7 +25,7 @@ func limits(shares []dispatcher.Share) map[string]int {
 var free = load{alone: true}
 
 func testTopics(configured ...string) *topics {
-	ts := newTopics(slog.New(slog.DiscardHandler), configured)
+	ts := newTopics(dispatcher.Config{Logger: slog.New(slog.DiscardHandler), Topics: configured})
 	return &ts
 }
 
@@ -296,7 +296,7 @@ func TestAllotTakesTheLeastOfWhatLimits(t *testing.T) {
 		need.That(t, a == (allotment{test.rows, test.by, test.next}), "%s: a claim may take %+v, want %d rows by %q, more at %v", test.name, a, test.rows, test.by, test.next)
 	}
 	alone := &topic{breaker: newBreaker()}
-	if a := alone.allot(load{now: now, alone: true, bytes: 99, spare: 100}); a.rows != 0 || a.by != byBytes {
+	if a := alone.allot(load{now: now, alone: true, bytes: 99, spare: 100}); a.n != 0 || a.by != byBytes {
 		t.Errorf("with no more than the spare bytes free a topic that is alone may take %+v", a)
 	}
 }
