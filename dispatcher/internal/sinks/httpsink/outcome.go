@@ -42,8 +42,9 @@ func (t target) explain(resp *http.Response) error {
 		if code >= 500 || code == http.StatusTooManyRequests {
 			err = dispatcher.DestinationFault(err)
 		}
-	case code == http.StatusBadRequest, code == http.StatusConflict,
-		code == http.StatusRequestEntityTooLarge, code == http.StatusUnprocessableEntity:
+	case code == http.StatusRequestEntityTooLarge:
+		return refusedContent{dispatcher.Permanent(dispatcher.ReasonPermanentFailure, err)} // of a batch only where its one event is too large
+	case code == http.StatusBadRequest, code == http.StatusConflict, code == http.StatusUnprocessableEntity:
 		return refusedContent{err}
 	}
 	return err

@@ -94,7 +94,7 @@ func TestResponseStatusDecidesTheOutcome(t *testing.T) {
 			got = dispatcher.IsDestinationFault(err)
 			need.That(t, got == test.fault, "that the response is about the destination: %t, want %t: %v", got, test.fault, err)
 			_, permanent := dispatcher.PermanentReason(err)
-			need.That(t, !permanent, "a response is never final: %v", err)
+			need.That(t, permanent == (test.status == http.StatusRequestEntityTooLarge), "that the response is final: %t: %v", permanent, err)
 			need.Want(t, test.pause, "the pause is %s, want %s", dispatcher.RetryAfterDelay(err))
 			need.Want(t, test.word, "the reason is %s, want %s", reason.Of(err))
 			want := fmt.Sprintf("http://%s/events responded %d ", address, test.status)
@@ -168,6 +168,8 @@ func TestBatchIsSplitWhereOneEventMayBeToBlame(t *testing.T) {
 		need.Must(t, len(errs) == 3 && requests == test.requests, "status %d: %d results after %d requests, want 3 after %d", status, len(errs), requests, test.requests)
 		for i, err := range errs {
 			need.That(t, (sinktest.Verify(t, err) != nil) == test.failed[i], "status %d: event %d got %v", status, i, err)
+			_, permanent := dispatcher.PermanentReason(err)
+			need.That(t, permanent == (test.failed[i] && test.status == 413), "status %d: that event %d is dead at once: %t", status, i, permanent)
 		}
 	}
 }
