@@ -146,7 +146,7 @@ func Recovery(reason DeadReason, class string) string {
 	}
 	switch class {
 	case ClassDecode:
-		return "Correct the part of the row that the error names, and replay; or correct the producer, and discard."
+		return "Raise maxInFlightBytes where the error says so, and replay; a row that cannot be read stays so: correct its producer, and discard."
 	case ClassSchema:
 		return "Correct the schema, and replay; or correct the producer, and discard."
 	case ClassRule:

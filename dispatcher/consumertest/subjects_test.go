@@ -260,13 +260,13 @@ var wrongOnes = map[string]wrongOne{
 		check: "handles an event", rule: "RULE-010-002", says: "lost"},
 	"that dedupes on aggregate and type": {deliver: func(ctx context.Context, s *service, e *consumer.Event) error {
 		return s.byKey(ctx, e, e.AggregateID+e.EventType)
-	}, check: "handles an event", rule: "RULE-010-002", says: "lost"},
+	}, check: "handles an event", rule: "RULE-010-002", says: "Dedupe on the event's whole id alone"},
 	"that dedupes on the payload": {deliver: func(ctx context.Context, s *service, e *consumer.Event) error {
 		return s.byKey(ctx, e, string(e.Payload))
-	}, check: "handles an event", rule: "RULE-010-002", says: "lost"},
+	}, check: "handles an event", rule: "RULE-010-002", says: "Dedupe on the event's whole id alone"},
 	"that dedupes on the beginning of the id": {deliver: func(ctx context.Context, s *service, e *consumer.Event) error {
 		return s.byKey(ctx, e, e.ID.String()[:6])
-	}, check: "handles an event", rule: "RULE-010-002", says: "lost"},
+	}, check: "handles an event", rule: "RULE-010-002", says: "Dedupe on the event's whole id alone"},
 	"that acts twice": {deliver: func(ctx context.Context, s *service, e *consumer.Event) error {
 		return s.inTransaction(ctx, e, func(tx pgx.Tx) error { return errors.Join(s.effect(ctx, tx, e), s.effect(ctx, tx, e)) })
 	}, check: "handles an event", rule: "RULE-010-002", says: "2 effects"},

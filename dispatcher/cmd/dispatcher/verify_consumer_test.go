@@ -227,7 +227,7 @@ func TestVerifyConsumerFenceAndDeclarations(t *testing.T) {
 		if r.Method == http.MethodGet {
 			id := r.FormValue("id")
 			n := map[bool]int{true: 1}[effects[id]]
-			fmt.Fprintf(w, `{"count": %d, "token": %s}`, n, cmp.Or(strings.TrimLeft(tokens[id], "0"), "0"))
+			fmt.Fprintf(w, `{"count": %d, "token": %q}`, n, cmp.Or(tokens[id], "0")) // the text that came
 			return
 		}
 		id := r.Header.Get("ce-id")

@@ -134,12 +134,12 @@ func (h *httpConsumer) consumer() consumercheck.Consumer {
 	}
 	if h.f.probe+h.f.probeCommand != "" {
 		c.Effects = func(ctx context.Context, id uuid.UUID) (int, error) {
-			n, err := h.settled(ctx, id, h.f.probeMember)
+			n, err := h.settled(ctx, id, "--probe-member", h.f.probeMember)
 			return int(n), err
 		}
 		if h.f.probeTokenMember != "" {
 			c.Token = func(ctx context.Context, id uuid.UUID) (int64, error) {
-				return h.settled(ctx, id, h.f.probeTokenMember)
+				return h.settled(ctx, id, "--probe-token-member", h.f.probeTokenMember)
 			}
 		}
 	}
@@ -215,8 +215,8 @@ func (h *httpConsumer) crash(ctx context.Context, e *consumer.Event) error {
 	return nil
 }
 
-// settled waits before it reads the probe's member.
-func (h *httpConsumer) settled(ctx context.Context, id uuid.UUID, member string) (int64, error) {
+// settled waits before it reads the probe's member, which a flag names.
+func (h *httpConsumer) settled(ctx context.Context, id uuid.UUID, memberFlag, member string) (int64, error) {
 	select {
 	case <-ctx.Done():
 	case <-time.After(h.f.settle):
@@ -228,7 +228,7 @@ func (h *httpConsumer) settled(ctx context.Context, id uuid.UUID, member string)
 	text, err := read(ctx, id)
 	var n int64
 	if err == nil {
-		n, err = numberOf(text, member)
+		n, err = numberOf(text, memberFlag, member)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", flag, err)
@@ -282,16 +282,16 @@ func (h *httpConsumer) printed(ctx context.Context, id uuid.UUID) ([]byte, error
 	return out.Bytes(), nil
 }
 
-// numberOf reads a number, or the one in the member of an object.
-func numberOf(response []byte, member string) (int64, error) {
+// numberOf reads a number, or the one in the member of an object, which may be a text as a token is in a message.
+func numberOf(response []byte, memberFlag, member string) (int64, error) {
 	text := bytes.TrimSpace(response)
 	var object map[string]json.RawMessage
 	if json.Unmarshal(text, &object) == nil && object != nil {
-		text = object[member]
+		text = bytes.Trim(object[member], `"`)
 	}
 	n, err := strconv.ParseInt(string(text), 10, 64)
 	if err != nil || n < 0 {
-		return 0, fmt.Errorf("it gives neither a number of 0 or more nor a JSON object that has one in %q; correct it, or set --probe-member", member)
+		return 0, fmt.Errorf("it gives neither a number of 0 or more nor a JSON object that has one in %q; correct it, or set %s", member, memberFlag)
 	}
 	return n, nil
 }

@@ -24,6 +24,8 @@ func respondsInTime(r *run) {
 		r.found("an event: %v", slow)
 	case err != nil:
 		r.usable(err) // a refusal is the next check's
+	default:
+		r.keep(e)
 	}
 }
 
@@ -37,6 +39,11 @@ func handles(r *run) {
 			remedy = acknowledgeLater
 		}
 		if !r.acknowledged(what, e) || !r.took(what, e, remedy) {
+			if r.remedy == acknowledgeLater && !r.early && len(*r.kept) > 0 { // an event of the same aggregate and type was before
+				if n, err := r.count((*r.kept)[0]); err == nil && n > 0 {
+					r.remedy = wholeID
+				}
+			}
 			return
 		}
 		r.keep(e)
