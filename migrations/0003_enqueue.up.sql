@@ -246,6 +246,20 @@ as $$
     where e.id = numbered.id and added and free > 0
 $$;
 
+-- enqueue_check_data raises where the login's setting outbox.require_data is on and the transaction has written nothing yet: so it is
+-- not the transaction of the data. Every text but these turns it on.
+create function enqueue_check_data() returns void
+language plpgsql
+as $$
+begin
+    if pg_current_xact_id_if_assigned() is null and coalesce(current_setting('outbox.require_data', true), '') <> all ('{"",off,false,no,0}') then
+        raise exception 'outbox: enqueue after the data, on the transaction''s own handle: nothing was written in this transaction before'
+            using errcode = 'no_active_sql_transaction',
+            hint = 'Write the data first (flush an ORM), and enqueue by the same connection, session, client or tx, before its commit. For an event without data: set local outbox.require_data = off.';
+    end if;
+end
+$$;
+
 -- enqueue adds an event in the caller's transaction, and returns its id and whether it is new.
 --
 -- With a dedupe key that is already there, the id is that of the row that stands. With a p_id that is
@@ -260,6 +274,8 @@ $$;
 -- p_options are maxAttempts, the retry budget of this row, retry, its backoff, and aggregateSequence, true for the
 -- next number of the event's aggregate: transactions that number events of one aggregate take turns, each until it
 -- ends. Later versions may know more names: so the arguments never change.
+--
+-- Where the login's setting outbox.require_data is on, the transaction must have written something before.
 --
 -- It runs with the owner's rights, so that a producer needs no right on the table and no row gets
 -- in unchecked.
@@ -298,7 +314,11 @@ begin
             and p_namespace is not null and p_topic is not null and p_payload is not null
             and pg_column_size(array[p_namespace, p_topic, p_event_type, p_aggregate_type, p_aggregate_id, p_partition_key]) <= 280
             and ('' = any (array[p_namespace, p_topic, p_event_type, p_aggregate_type, p_aggregate_id, p_partition_key])) is not true
+            and (pg_current_xact_id_if_assigned() is not null or coalesce(current_setting('outbox.require_data', true), '') = '')
         ) is not true then
+        if pg_current_xact_id_if_assigned() is null then
+            perform enqueue_check_data();
+        end if;
         p_options := coalesce(p_options, '{}');
         perform enqueue_check('', p_namespace, p_topic, p_payload is null, p_event_type, p_aggregate_type, p_aggregate_id,
             p_partition_key, p_tenant_id, p_dedupe_key, p_headers, p_delay, p_lock_key, p_options);
@@ -376,6 +396,7 @@ $$;
 revoke all on function outbox_key_hash, outbox_values from public;
 revoke all on function enqueue from public;
 revoke all on function enqueue_check from public;
+revoke all on function enqueue_check_data from public;
 revoke all on function enqueue_number from public;
 revoke all on function enqueue_renumber from public;
 revoke all on function enqueue_check_sizes from public;

@@ -93,6 +93,7 @@ declare
     v_other   bigint;
     v_numbers bigint[];
 begin
+    perform enqueue_check_data();
     if exists (select from unnest(array[cardinality(p_namespaces), cardinality(p_topics), cardinality(p_event_types),
             cardinality(p_aggregate_types), cardinality(p_aggregate_ids), cardinality(p_partition_keys),
             cardinality(p_tenant_ids), cardinality(p_dedupe_keys), cardinality(p_headers), cardinality(p_delays),

@@ -418,3 +418,67 @@ func TestAggregateSequenceRefusesInvalidOptions(t *testing.T) {
 	}
 	need.Want(t, " | ", "there is %q now", sequences(t, pool))
 }
+
+// Where the login's setting requires data, an event is refused in a transaction that has written nothing yet: by every way to enqueue, and by
+// no other rule. Without the setting each of these is taken.
+// CONTRACT: C-10
+func TestEnqueueRequiresData(t *testing.T) {
+	t.Parallel()
+	owner := newDatabase(t, pgtest.Migrated(t))
+	need.OK(t, need.Err(migrations.UpM10(t.Context(), owner.Conn, "outbox", m10)))
+	need.OK(t, need.Err(migrations.UpOverview(t.Context(), owner.Conn, "outbox", migrations.Overview{Namespace: "shop"})))
+	pgtest.Exec(owner, `create table public.data (n int primary key); grant select, insert, update on public.data to public; insert into public.data values (0)`)
+	producer := owner.as(migrations.Producer, migrations.M10Worker, migrations.OverviewProducer)
+	role := pgtest.Value[string](producer, `select current_user`)
+	const write = `begin; insert into public.data values (1); `
+	const one, keyed = `select outbox.enqueue('shop', 'orders', '{}')`, `select outbox.enqueue('shop', 'orders', '{}', p_dedupe_key => 'k', p_headers => '{"a": "b"}')`
+	const batch = `select count(*) from outbox.enqueue_batch('{shop,shop}', '{orders,orders}', '{"{}","{}"}')`
+	const keyedBatch = `select count(*) from outbox.enqueue_batch('{shop}', '{orders}', '{"{}"}', p_dedupe_keys => '{k}', p_options => '{"aggregateSequence": true}', p_aggregate_ids => '{a}')`
+	for _, c := range []struct {
+		sql    string
+		events int // 0: refused
+	}{
+		// The wrong handle: nothing of its transaction was written before.
+		{one, 0}, {keyed, 0}, {batch, 0}, {keyedBatch, 0},
+		{`select m10_recovery.publish_outbox('order', '42', 'Placed', '{}')`, 0},
+		{`insert into outbox.events (topic, payload) values ('orders', '{}')`, 0},
+		{`begin; ` + one, 0},
+		{`begin; savepoint s; ` + one, 0},
+		{`begin; select n from public.data; select pg_advisory_xact_lock(1); ` + one, 0},
+		{`begin; update public.data set n = 2 where n = 7; ` + one, 0},
+		{`begin; insert into public.data values (0) on conflict do nothing; ` + one, 0},
+		{`begin isolation level serializable; ` + batch, 0},
+		{`set outbox.require_data = true; ` + one, 0},
+		// The right one.
+		{write + one, 1}, {write + keyed, 1}, {write + batch, 2}, {write + keyedBatch, 1}, {write + one + `; ` + batch, 3},
+		{write + `select m10_recovery.publish_outbox('order', '42', 'Placed', '{}')`, 1},
+		{write + `insert into outbox.events (topic, payload) values ('orders', '{}')`, 1},
+		{write + `savepoint s; ` + one + `; release s`, 1},
+		{`begin; savepoint s; insert into public.data values (1); release s; ` + one, 1},
+		{`with d as (insert into public.data values (1) returning n) select outbox.enqueue('shop', 'orders', '{}') from d`, 1},
+		// What it cannot see.
+		{`begin; select n from public.data for update; ` + one, 1},
+		{`begin; savepoint s; insert into public.data values (1); rollback to s; ` + one, 1},
+		// Off, for a transaction or a session.
+		{`begin; set local outbox.require_data = off; ` + one, 1}, {`set outbox.require_data = 'no'; ` + batch, 2}, {`set outbox.require_data = ''; ` + keyed, 1},
+	} {
+		for setting, want := range map[string]int{"set outbox.require_data = on": c.events, "reset outbox.require_data": max(c.events, 1)} {
+			pgtest.Exec(owner, `truncate outbox.outbox_events, outbox.outbox_dead_letters; delete from public.data where n > 0`)
+			pgtest.Exec(owner, `alter role `+role+` `+setting)
+			login, err := pgx.ConnectConfig(t.Context(), producer.Config())
+			need.OK(t, err)
+			if _, err = login.Exec(t.Context(), c.sql); err == nil && login.PgConn().TxStatus() == 'T' {
+				_, err = login.Exec(t.Context(), `commit`)
+			}
+			pg, refused := errors.AsType[*pgconn.PgError](err)
+			if strings.HasPrefix(c.sql, "set outbox.require_data = true") {
+				want = 0
+			}
+			if n := owner.events(); want > 0 && (err != nil || setting[:3] == "set" && n != want || n == 0) || want == 0 && (n > 0 || !refused || pg.Code != "25P01" || pg.Hint == "" ||
+				!strings.HasPrefix(pg.Message, "outbox: enqueue after the data, on the transaction's own handle: ")) {
+				t.Errorf("%s; %s: %d events, want %d, and the error %v", setting, c.sql, n, want, err)
+			}
+			need.OK(t, login.Close(t.Context()))
+		}
+	}
+}

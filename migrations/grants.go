@@ -79,6 +79,13 @@ func Grants(schema, role string, kind Kind) []string {
 	return grants
 }
 
+// RequireData returns the statement that has enqueue and enqueue_batch refuse an event of a role in a transaction that has written
+// nothing before, since that is not the transaction of the data (CONTRACT C-10). It is for a role that never enqueues without data,
+// and holds from its next login on. PostgreSQL lets a superuser run it, and from 15 on whoever may "set on parameter" and alter the role.
+func RequireData(role string) string {
+	return "alter role " + pgx.Identifier{role}.Sanitize() + " set outbox.require_data = on"
+}
+
 // m10Grants are all in the schema of M10, whose functions run with the owner's rights.
 func m10Grants(to string) []string {
 	grants := []string{"grant usage on schema " + M10Schema + to}

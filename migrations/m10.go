@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // M10Schema is where the functions of M10 are: its contract says so. A database has one.
@@ -160,7 +161,7 @@ func (v view) install(ctx context.Context, tx pgx.Tx, schema, text string) (bool
 	return true, v.replace(ctx, tx, text, comment)
 }
 
-// replace drops the functions, with every signature that they have, and makes all again: one each.
+// replace drops the functions, and procedures and aggregates of their names, with every signature, and makes all again: one each.
 func (v view) replace(ctx context.Context, tx pgx.Tx, statements ...string) error {
 	const settings = `set local client_min_messages = warning; set local check_function_bodies = on`
 	if _, err := tx.Exec(ctx, fmt.Sprintf(`%s; set local lock_timeout = %d`, settings, lockTimeout.Milliseconds())); err != nil {
@@ -170,7 +171,7 @@ func (v view) replace(ctx context.Context, tx pgx.Tx, statements ...string) erro
 	if err != nil {
 		return err
 	}
-	const drops = `select 'drop function ' || p.oid::regprocedure from pg_proc as p
+	const drops = `select 'drop routine ' || p.oid::regprocedure from pg_proc as p
 		where p.pronamespace = $1::text::regnamespace and p.proname = any ($2::text[])`
 	rows, err := tx.Query(ctx, drops, v.schema, v.functions)
 	if err != nil {
@@ -182,6 +183,9 @@ func (v view) replace(ctx context.Context, tx pgx.Tx, statements ...string) erro
 	}
 	for _, sql := range append(dropped, statements...) {
 		if _, err := tx.Exec(ctx, sql); err != nil {
+			if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "2BP01" { // dependent_objects_still_exist
+				return fmt.Errorf("%w: %s; drop what depends on it, and make it again after the migration", err, strings.ReplaceAll(pg.Detail, "\n", ", "))
+			}
 			return err
 		}
 	}

@@ -73,7 +73,7 @@ func TestM10SignaturesAreTheContracts(t *testing.T) {
 			need.Want(t, signature, "%s is\n%s, want\n%s", pgtest.Value[string](d, `select pg_get_function_arguments(oid) || ' -> ' || pg_get_function_result(oid) from pg_proc
 				where pronamespace = 'm10_recovery'::regnamespace and proname = $1`, name), name)
 		}
-		pgtest.Want[int](d, len(want), "%d functions, want %d", `select count(*) from pg_proc where pronamespace = 'm10_recovery'::regnamespace`)
+		pgtest.Want[int](d, len(want), "%d functions, want %d", `select count(*) from pg_proc where pronamespace = 'm10_recovery'::regnamespace and prorettype <> 'trigger'::regtype`)
 	}
 	check()
 	// The order that the contract forbids, and a second signature of publish.
@@ -265,6 +265,10 @@ func TestM10ViewTakesProcessAfterAndDeletion(t *testing.T) {
 	pgtest.Exec(worker, `delete from m10_recovery.outbox`)
 	pgtest.Want[string](d, fmt.Sprint(id), "left are %s, want what is not processed", `select string_agg(seq::text, ' ') from outbox.outbox_events`)
 	worker.wantRefused(`update m10_recovery.outbox set retry_count = 0`, `update m10_recovery.outbox set processed_at = now()`)
+	for _, column := range []string{"retry_count = 9", "claimed_by = 'w'", `payload = '{"n": 2}'`, "claimed_at = now(), process_after = now()"} { // the owner's
+		need.Fails(t, "sets process_after alone", "the view takes "+column+": %v", need.Err(d.Exec(t.Context(), `update m10_recovery.outbox set `+column)))
+	}
+	pgtest.Want(d, "m10 2026", "an update returned %s", `with d as (update m10_recovery.outbox set process_after = '2026-01-01Z' returning extract(year from process_after)) select 'm10 ' || extract from d`)
 }
 
 // A worker that crashes has not failed: the event is claimed again without a retry that is counted.
@@ -369,6 +373,24 @@ func TestM10InstallRefused(t *testing.T) {
 	}
 	refused(d, "Outbox", m10, "schema")
 	refused(newDatabase(t, pgtest.Empty(t)), "outbox", m10, "outbox_events")
+}
+
+// Whatever has a function's name is replaced, and what depends on it is named first.
+// REQUIREMENT: M10-16
+func TestM10ReplacesRoutinesThatNothingUses(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, pgtest.Migrated(t))
+	pgtest.Exec(d, `create schema m10_recovery;
+		create procedure m10_recovery.release_lock(n int) language sql as 'select 1';
+		create aggregate m10_recovery.extend_lock(int) (sfunc = int4pl, stype = int);
+		create function m10_recovery.acquire_lock() returns int language sql as 'select 1';
+		create view public.watch as select m10_recovery.acquire_lock() as n`)
+	_, err := migrations.UpM10(t.Context(), d.Conn, "outbox", m10)
+	need.Fails(t, "view watch depends on function m10_recovery.acquire_lock(); drop what depends on it", "%v", err)
+	pgtest.Exec(d, `drop view public.watch`)
+	d.upM10("outbox", m10, true)
+	pgtest.Want(d, "acquire_lock f, extend_lock f, release_lock f", "there are %s", `select string_agg(proname || ' ' || prokind::text, ', ' order by proname) from pg_proc
+		where pronamespace = 'm10_recovery'::regnamespace and proname ~ '_lock$'`)
 }
 
 // With other settings the functions are replaced, and roles keep what they may do.

@@ -39,12 +39,30 @@ from {schema}.outbox_events as e
 left join m10_recovery.processors as p on p.worker = e.locked_by
 where e.namespace = '{namespace}' and e.topic = '{topic}' and e.status <> 'dead';
 
--- process_after may be set, while the event is not processed, and processed events may be deleted. A rule makes one statement of
--- it, however many rows there are. Other columns and other rows stay as they are.
-create or replace rule process_after as on update to m10_recovery.outbox do instead
-    update {schema}.outbox_events set next_attempt_at = coalesce(new.process_after, created_at), updated_at = now(),
+-- process_after may be set, while the event is not processed, and processed events may be deleted. Whatever else an UPDATE sets is
+-- refused. A rule makes one statement of a DELETE, however many rows there are.
+create or replace function m10_recovery.set_process_after() returns trigger
+language plpgsql
+security definer
+set search_path = {schema}, pg_temp
+as $m10$
+begin
+    if to_jsonb(new) - 'process_after' <> to_jsonb(old) - 'process_after' then
+        raise exception 'm10: an UPDATE of m10_recovery.outbox sets process_after alone' using errcode = 'feature_not_supported',
+            hint = 'complete_outbox_event says what became of an event. A claim ends by itself after five minutes.';
+    end if;
+    update outbox_events set next_attempt_at = coalesce(new.process_after, created_at), updated_at = now(),
         first_due_at = case attempts when 0 then new.process_after else first_due_at end
     where coalesce(live, false) and seq = old.id and namespace = '{namespace}' and topic = '{topic}';
+    if not found then
+        return null; -- it is processed: the row does not count as updated
+    end if;
+    return new;
+end
+$m10$;
+
+create or replace trigger set_process_after instead of update on m10_recovery.outbox
+    for each row execute function m10_recovery.set_process_after();
 
 create or replace rule delete_processed as on delete to m10_recovery.outbox do instead
     delete from {schema}.outbox_events
@@ -167,6 +185,7 @@ declare
     v_key bigint;
     v_seq bigint;
 begin
+    perform enqueue_check_data();
     perform enqueue_check('', '{namespace}', '{topic}', p_payload is null, p_event_type, p_aggregate_type, p_aggregate_id,
         null, null, null, '{}', '0', {upsert}, '{}');
     if octet_length(p_payload::text) > 1048576 then
@@ -260,4 +279,4 @@ as $m10$
 $m10$;
 
 revoke all on function m10_recovery.claim_outbox_events, m10_recovery.complete_outbox_event, m10_recovery.publish_outbox,
-    m10_recovery.acquire_lock, m10_recovery.extend_lock, m10_recovery.release_lock from public;
+    m10_recovery.acquire_lock, m10_recovery.extend_lock, m10_recovery.release_lock, m10_recovery.set_process_after from public;

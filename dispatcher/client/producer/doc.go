@@ -21,7 +21,8 @@
 //     so the transaction is not lost (CONTRACT C-12, C-13, C-16).
 //
 // Only a transaction gives the first guarantee. The types do not force one: a program that has
-// nothing but the event to write may pass a connection.
+// nothing but the event to write may pass a connection. A login with the setting outbox.require_data is refused that,
+// with SQLSTATE 25P01, and any transaction that has written nothing before the event.
 //
 // # Order
 //

@@ -23,7 +23,7 @@ type Options struct {
 }
 
 // PGX is the part of pgx that a [Producer] made by [New] uses. Pass a pgx.Tx. A connection or a
-// pool would do, but then nothing ties the event to the work that it reports.
+// pool would do, but then nothing ties the event to the work that it reports; outbox.require_data refuses it.
 type PGX interface {
 	// Query runs a statement, or returns an error.
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -108,6 +109,37 @@ func TestCommitsAndRollsBackWithTheWork(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A pool or a connection in place of the transaction is refused where the login requires data. CONTRACT: C-10
+func TestWrongHandleIsRefused(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	pool := pgtest.Open(t, pgtest.Migrated(t))
+	pgtest.Exec(pool, "create table work (n int)")
+	dsn, err := url.Parse(pool.Config().ConnString())
+	check(t, err)
+	dsn.RawQuery = strings.TrimPrefix(dsn.RawQuery+"&options=-c%20outbox.require_data%3Don", "&") // as the page says
+	guarded := pgtest.Open(t, dsn.String())
+	db, err := sql.Open("pgx", dsn.String())
+	check(t, err)
+	t.Cleanup(func() { check(t, db.Close()) })
+	for name, wrong := range map[string]func() error{
+		"pgx": func() error { return need.Err(producer.New(producer.Options{}).Enqueue(ctx, guarded, event(nil))) },
+		"batch": func() error {
+			return need.Err(producer.New(producer.Options{}).EnqueueBatch(ctx, guarded, []producer.Event{event(nil)}))
+		},
+		"database/sql": func() error { return need.Err(producer.NewSQL(producer.Options{}).Enqueue(ctx, db, event(nil))) },
+	} {
+		need.Fails(t, "enqueue after the data, on the transaction's own handle", name+": %v", wrong())
+	}
+	for name, begin := range drivers {
+		tx := begin(t, dsn.String())
+		check(t, tx.exec("insert into work values (1)"))
+		_, err := tx.enqueue(event(nil), event(nil))
+		need.That(t, err == nil && tx.commit() == nil, "%s: %v", name, err)
+	}
+	pgtest.Want(pool, 4, "%d events, want %d", "select count(*) from outbox.outbox_events")
 }
 
 // Each field lands in its column. CONTRACT: C-10, C-14, C-15

@@ -35,13 +35,16 @@ func TestCommandsMigrateEnqueueAndDeliver(t *testing.T) {
 		t.Errorf("the second migration applied something:\n%s", again.out)
 	}
 	run(t, "", "migrate", "status", "-f", delivers).ok(t, "applied 0001_outbox at 2", "schema outbox has version ")
-	run(t, "", "migrate", "grants", "--role", o.producer, "--for", "producer").ok(t, `grant execute on function "outbox"."enqueue" to "`+o.producer+`";`)
+	run(t, "", "migrate", "grants", "--role", o.producer, "--for", "producer").ok(t, `grant execute on function "outbox"."enqueue" to "`+o.producer+`";`, `alter role "`+o.producer+`" set outbox.require_data = on;`)
 	run(t, "", "migrate", "grants", "--role", "nobody", "--apply", "-f", owner).ended(t, 1, "create the role, or correct its name")
 	run(t, "", "check", "-f", delivers).ok(t, "ok   config: ", "ok   database: ", ", at "+o.dsn.Host+"\n", "ok   isolation: read committed\n", "ok   schema: outbox has version ", "ok   grants: "+o.dispatcher, "ok   sink: ")
 	run(t, "", "check", "-f", o.file(t, o.dispatcher, yaml+"delivery: {wakeUp: Listen}\n")).ok(t, "ok   wake-up: ")
 
 	run(t, "", "enqueue", "-f", produces, "--topic", "orders", "--payload", "{}").ended(t, 1, "migrate grants --for producer", "nothing was enqueued")
-	run(t, "", "migrate", "grants", "--role", o.producer, "--for", "producer", "--apply", "-f", owner).ok(t, "granted a producer's rights")
+	grants := []string{"migrate", "grants", "--role", o.producer, "--for", "producer", "--apply", "-f", owner}
+	run(t, "", grants...).ended(t, 1, "permission denied", "have a superuser run", "--require-data=false", "options=-c outbox.require_data=on")
+	run(t, "", append(grants, "--require-data=false")...).ok(t, "granted a producer's rights")
+	o.exec(t, migrations.RequireData(o.producer)) // the command line has no other data
 	enqueued := run(t, "", "enqueue", "-f", produces, "--topic", "orders", "--payload", `{"card": "`+secret+`"}`, "--event-type", "OrderPlaced",
 		"--aggregate-type", "order", "--aggregate-id", "42", "--dedupe-key", "42", "--header", "correlation_id=c-1")
 	enqueued.ok(t, " enqueued\n")

@@ -27,9 +27,10 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
-// frames put an example of the producers' page into a program that places the order o-1, which commits, and o-2, which rolls back.
+// frames put an example of the producers' page into a program that places the order o-1, which commits, o-2, which rolls back, and o-3
+// on the wrong handle, whose error it prints.
 var frames = []struct{ heading, language, before, after string }{
-	{"### JDBC", "java", "import java.sql.*;\npublic class Billing {\n", `
+	{"## JDBC", "java", "import java.sql.*;\npublic class Billing {\n", `
     public static void main(String[] args) throws Exception {
         try (var db = DriverManager.getConnection(System.getenv("JDBC_URL"))) {
             db.setAutoCommit(false);
@@ -37,10 +38,12 @@ var frames = []struct{ heading, language, before, after string }{
             db.commit();
             place(db, "o-2", "{}");
             db.rollback();
+            db.setAutoCommit(true);
+            try { place(db, "o-3", "{}"); } catch (SQLException e) { System.out.println(e.getMessage()); }
         }
     }
 }`},
-	{"### Spring, with JdbcTemplate", "java", `import org.springframework.jdbc.core.JdbcTemplate;
+	{"## Spring, with JdbcTemplate", "java", `import org.springframework.jdbc.core.JdbcTemplate;
 import org.springframework.jdbc.datasource.*;
 import org.springframework.transaction.annotation.Transactional;
 import org.springframework.transaction.support.TransactionTemplate;
@@ -54,9 +57,40 @@ public class Billing {
         var transaction = new TransactionTemplate(new DataSourceTransactionManager(source)); // what @Transactional is made of
         transaction.executeWithoutResult(status -> service.place("o-1", "{}"));
         transaction.executeWithoutResult(status -> { service.place("o-2", "{}"); status.setRollbackOnly(); });
+        try { service.place("o-3", "{}"); } catch (RuntimeException e) { System.out.println(e.getMessage()); }
     }
 }`},
-	{"### Spring, with JPA", "java", `import jakarta.persistence.*;
+	{"## Spring Modulith", "java", `import java.util.function.Consumer;
+import org.springframework.context.*;
+import org.springframework.context.support.GenericApplicationContext;
+import org.springframework.expression.spel.support.StandardEvaluationContext;
+import org.springframework.jdbc.core.JdbcTemplate;
+import org.springframework.jdbc.datasource.*;
+import org.springframework.modulith.events.*;
+import org.springframework.modulith.events.core.EventSerializer;
+import org.springframework.modulith.events.support.BrokerRouting;
+import org.springframework.transaction.support.TransactionTemplate;
+public class Billing {
+    @Externalized("orders::#{#this.orderId()}")
+    public record OrderPlaced(String orderId) {}
+`, `
+    public static void main(String[] args) {
+        var source = new DriverManagerDataSource(System.getenv("JDBC_URL"));
+        var jdbc = new JdbcTemplate(source);
+        var context = new GenericApplicationContext();
+        context.addApplicationListener(new Outbox(EventExternalizationConfiguration.externalizing().select(EventExternalizationConfiguration.annotatedAsExternalized()).build(), jdbc, new EventSerializer() {
+            public Object serialize(Object event) { return "{}"; }
+            public <T> T deserialize(Object event, Class<T> type) { return null; }
+        }));
+        context.refresh();
+        Consumer<String> place = id -> { jdbc.update("insert into orders (id) values (?)", id); context.publishEvent(new OrderPlaced(id)); };
+        var transaction = new TransactionTemplate(new DataSourceTransactionManager(source));
+        transaction.executeWithoutResult(status -> place.accept("o-1"));
+        transaction.executeWithoutResult(status -> { place.accept("o-2"); status.setRollbackOnly(); });
+        try { place.accept("o-3"); } catch (RuntimeException e) { System.out.println(e.getMessage()); }
+    }
+}`},
+	{"## Spring, with JPA", "java", `import jakarta.persistence.*;
 import java.util.logging.*;
 import org.hibernate.boot.registry.BootstrapServiceRegistryBuilder;
 import org.hibernate.cfg.Configuration;
@@ -84,21 +118,58 @@ public class Billing {
         transaction.executeWithoutResult(status -> { service.place(Order.of("o-2"), "{}"); status.setRollbackOnly(); });
     }
 }`},
-	{"### SQLAlchemy", "python", "import json, os\nfrom sqlalchemy import create_engine, text\nfrom sqlalchemy.orm import Session\n", `
+	{"## SQLAlchemy", "python", "import json, os\nfrom sqlalchemy import create_engine, text\nfrom sqlalchemy.orm import Session\n", `
 engine = create_engine(os.environ["DATABASE_URL"].replace("postgres://", "postgresql+psycopg://").replace("postgresql://", "postgresql+psycopg://"))
 with Session(engine) as session, session.begin():
     place(session, "o-1", {})
 with Session(engine) as session:
     place(session, "o-2", {})
     session.rollback()
+with Session(engine.execution_options(isolation_level="AUTOCOMMIT")) as session:
+    try: place(session, "o-3", {})
+    except Exception as e: print(e)
 `},
-	{"### psycopg, a batch", "python", "import json, os, psycopg\n", `
+	{"## SQLAlchemy, async", "python", "import asyncio, json, os\nfrom sqlalchemy import text\nfrom sqlalchemy.ext.asyncio import AsyncSession, create_async_engine\n", `
+async def main():
+    engine = create_async_engine(os.environ["DATABASE_URL"].split("?")[0].replace("postgres://", "postgresql://").replace("postgresql://", "postgresql+asyncpg://"))
+    async with AsyncSession(engine) as session, session.begin():
+        await place(session, "o-1", {})
+    async with AsyncSession(engine) as session:
+        await place(session, "o-2", {})
+        await session.rollback()
+    async with AsyncSession(engine.execution_options(isolation_level="AUTOCOMMIT")) as session:
+        try: await place(session, "o-3", {})
+        except Exception as e: print(e)
+    await engine.dispose()
+asyncio.run(main())
+`},
+	{"## Django", "python", `import json, os
+from urllib.parse import urlsplit
+import django
+from django.conf import settings
+from django.db import connection, models, transaction
+url = urlsplit(os.environ["DATABASE_URL"])
+settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.postgresql", "HOST": url.hostname, "PORT": url.port,
+    "NAME": url.path[1:], "USER": url.username, "PASSWORD": url.password}})
+django.setup()
+class Order(models.Model):
+    id = models.TextField(primary_key=True)
+    class Meta: app_label, db_table = "shop", "orders"
+`, `
+place("o-1", {})
+with transaction.atomic():
+    place("o-2", {})
+    transaction.set_rollback(True)
+try: place.__wrapped__("o-3", {})  # without atomic
+except Exception as e: print(e)
+`},
+	{"## psycopg, a batch", "python", "import json, os, psycopg\n", `
 with psycopg.connect(os.environ["DATABASE_URL"]) as connection:
     place(connection, "o-1", [{}])
     with connection.transaction(force_rollback=True):
         place(connection, "o-2", [{}, {}])
 `},
-	{"### node-postgres", "typescript", "import pg from \"pg\";\n", `
+	{"## node-postgres", "typescript", "import pg from \"pg\";\n", `
 const db = new pg.Client({ connectionString: process.env.DATABASE_URL });
 await db.connect();
 await db.query("begin");
@@ -108,27 +179,70 @@ await db.query("begin");
 await place(db, "o-2", {});
 await db.query("rollback");
 await db.end();
+const pool = new pg.Pool({ connectionString: process.env.DATABASE_URL });
+await place(pool as never, "o-3", {}).catch((e) => console.log(e.message));
+await pool.end();
+`},
+	{"## Drizzle", "typescript", `import { sql } from "drizzle-orm";
+import { drizzle, type NodePgDatabase } from "drizzle-orm/node-postgres";
+import { pgTable, text } from "drizzle-orm/pg-core";
+import pg from "pg";
+const orders = pgTable("orders", { id: text("id").primaryKey() });
+`, `
+const pool = new pg.Pool({ connectionString: process.env.DATABASE_URL });
+const db = drizzle(pool);
+await db.transaction((tx) => place(tx, "o-1", {}));
+await db.transaction(async (tx) => { await place(tx, "o-2", {}); tx.rollback(); }).catch(() => {});
+await place(db, "o-3", {}).catch((e) => console.log(String(e.cause)));
+await pool.end();
+`},
+	{"## Knex", "typescript", "import library, { type Knex } from \"knex\";\n", `
+const knex = library.knex({ client: "pg", connection: process.env.DATABASE_URL });
+await knex.transaction((trx) => place(trx, "o-1", {}));
+await knex.transaction(async (trx) => { await place(trx, "o-2", {}); throw new Error("rolled back"); }).catch(() => {});
+await place(knex, "o-3", {}).catch((e) => console.log(e.message));
+await knex.destroy();
+`},
+	{"## Prisma", "typescript", `import { execFileSync } from "node:child_process";
+import { writeFileSync } from "node:fs";
+import { PrismaPg } from "@prisma/adapter-pg";
+declare namespace Prisma { type TransactionClient = any } // generated below
+`, `
+const here = (file: string) => new URL(file, import.meta.url).pathname;
+writeFileSync(here("schema.prisma"), 'generator client {\n provider = "prisma-client-js"\n}\ndatasource db {\n provider = "postgresql"\n}\nmodel orders {\n id String @id\n}\n');
+execFileSync(here("../node_modules/.bin/prisma"), ["generate", "--schema", here("schema.prisma")], // which downloads an engine that it does not run
+  { stdio: "pipe", env: { ...process.env, PRISMA_SCHEMA_ENGINE_BINARY: process.execPath } });
+const { PrismaClient } = ((await import("@prisma/client")) as any).default;
+const prisma = new PrismaClient({ adapter: new PrismaPg({ connectionString: process.env.DATABASE_URL! }) });
+await prisma.$transaction((tx: Prisma.TransactionClient) => place(tx, "o-1", {}));
+await prisma.$transaction(async (tx: Prisma.TransactionClient) => { await place(tx, "o-2", {}); throw new Error("rolled back"); }).catch(() => {});
+await place(prisma, "o-3", {}).catch((e: Error) => console.log(e.message));
+await prisma.$disconnect();
 `},
 }
 
-// The examples of the producers' page, as they stand there, add an event to the transaction of the framework that they are for.
+// The examples of the producers' page, as they stand there, add an event to the transaction of the framework that they are for. With
+// outbox.require_data the wrong handle is refused, and the right one is not.
 //
 // CONTRACT: C-10
 func TestProducersOfThePageCommitWithTheirData(t *testing.T) {
 	t.Parallel()
 	for _, frame := range frames {
-		t.Run(strings.TrimPrefix(frame.heading, "### "), func(t *testing.T) {
+		t.Run(strings.TrimPrefix(frame.heading, "## "), func(t *testing.T) {
 			t.Parallel()
 			language := inLanguages[frame.language]
-			cmd, err := language.command(t.Context(), t, frame.before+block(t, "../../client/producer/README.md", frame.heading, frame.language)+"\n"+frame.after)
+			cmd, err := language.command(t.Context(), t, frame.before+block(t, "../../client/producer/languages.md", frame.heading, frame.language)+"\n"+frame.after)
 			need.Server(t, err, language.missing)
 			db := pgtest.Open(t, pgtest.Migrated(t))
 			pgtest.Exec(db, "create table public.orders (id text primary key)")
+			pgtest.Exec(db, `do $$ begin execute format('alter database %I set outbox.require_data = on', current_database()); end $$`)
 			cmd.Env = append(cmd.Env, "DATABASE_URL="+db.Config().ConnString(), "JDBC_URL="+jdbc(t, db.Pool))
-			if out, err := cmd.CombinedOutput(); err != nil {
-				t.Fatalf("%v: %s", err, out)
+			out, err := cmd.CombinedOutput()
+			const sentence = "outbox: enqueue after the data, on the transaction's own handle: "
+			if err != nil || strings.Contains(frame.after, "o-3") && !strings.Contains(string(out), sentence) {
+				t.Fatalf("%v, want the wrong handle refused: %s", err, out)
 			}
-			orders := pgtest.Value[string](db, "select string_agg(id, ' ') from public.orders")
+			orders := pgtest.Value[string](db, "select string_agg(id, ' ') from public.orders where id <> 'o-3'") // whatever became of its order
 			events := pgtest.Value[string](db, "select string_agg(aggregate_id, ' ') from "+pgtest.Schema+".outbox_events")
 			if orders != "o-1" || events != "o-1" {
 				t.Errorf("orders %q and events of %q, want those of o-1", orders, events)
@@ -144,10 +258,10 @@ var inLanguages = map[string]struct {
 	missing error
 }{
 	"python": {"## Python", func(ctx context.Context, _ *testing.T, program string) (*exec.Cmd, error) {
-		return languages.Python(ctx, []string{"psycopg[binary]==3.2.10", "SQLAlchemy==2.0.43"}, "-c", program)
+		return languages.Python(ctx, []string{"psycopg[binary]==3.2.10", "SQLAlchemy[asyncio]==2.0.43", "asyncpg==0.30.0", "Django==5.2.8"}, "-c", program)
 	}, languages.ErrMissing},
 	"typescript": {"## TypeScript", func(ctx context.Context, _ *testing.T, program string) (*exec.Cmd, error) {
-		return languages.TypeScript(ctx, []string{"pg@8.16.3", "@types/pg@8.15.5"}, program)
+		return languages.TypeScript(ctx, []string{"pg@8.16.3", "@types/pg@8.15.5", "drizzle-orm@0.45.1", "knex@3.1.0", "prisma@7.10.0", "@prisma/client@7.10.0", "@prisma/adapter-pg@7.10.0"}, program)
 	}, languages.ErrMissing},
 	"java": {"## Java", func(ctx context.Context, t *testing.T, program string) (*exec.Cmd, error) {
 		return languages.Java(ctx, languages.PostgresJars, t.TempDir(), "Billing", program)

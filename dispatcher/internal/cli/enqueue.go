@@ -152,6 +152,9 @@ func enqueue(cmd *cobra.Command, file source, namespace string, next func() (lin
 		outbox := producer.New(producer.Options{Schema: cfg.Database.Schema})
 		committing := false
 		err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) (err error) {
+			if _, err := tx.Exec(ctx, "set local outbox.require_data = off"); err != nil { // here the events are the data
+				return err
+			}
 			receipts, err = enqueueAll(ctx, outbox, tx, cmp.Or(namespace, cfg.Namespace), next)
 			committing = err == nil && len(receipts) > 0
 			return err

@@ -76,7 +76,7 @@ Overview contract. With --tenants, or database.tenants Indexed, it also makes th
 				if err != nil {
 					return fmt.Errorf("find the login to grant to: %w", err)
 				}
-				return grant(ctx, conn, schema, role, migrations.Dispatcher, cmd.OutOrStdout())
+				return grant(ctx, conn, schema, role, migrations.Dispatcher, false, cmd.OutOrStdout())
 			})
 		}),
 	}
@@ -119,13 +119,15 @@ func migrateStatusCommand() *cobra.Command {
 func migrateGrantsCommand() *cobra.Command {
 	var file source
 	var schema, role, kind string
-	var apply bool
+	var apply, requireData bool
 	cmd := &cobra.Command{
 		Use: "grants --role NAME [--for KIND] [--schema NAME | -f FILE] [--apply]", Args: cobra.NoArgs,
 		Short: "Print, or apply, what a login needs",
 		Long: `Print the statements that give a role the rights that a dispatcher or a producer uses, or a replay login, which
 replays and discards dead letters, or a worker that calls the M10 functions, or a producer of the Overview contract,
-for the owner to run. With --apply the login of FILE, which must be the owner's, runs them.`,
+for the owner to run. With --apply the login of FILE, which must be the owner's, runs them. A producer also gets the setting
+outbox.require_data, with which enqueue refuses an event whose transaction has written no data before it. That takes a
+superuser; --require-data=false leaves it out, also for a service that enqueues without data.`,
 		RunE: work(func(cmd *cobra.Command) error {
 			k := migrations.Kind(kind)
 			if !slices.Contains([]migrations.Kind{migrations.Dispatcher, migrations.Producer, migrations.ReplayLogin, migrations.M10Worker, migrations.OverviewProducer}, k) {
@@ -136,7 +138,7 @@ for the owner to run. With --apply the login of FILE, which must be the owner's,
 			}
 			if apply {
 				return withDatabase(cmd, file.owners(), func(ctx context.Context, conn *pgx.Conn, cfg spec.Config) error {
-					return grant(ctx, conn, cfg.Database.Schema, role, k, cmd.OutOrStdout())
+					return grant(ctx, conn, cfg.Database.Schema, role, k, requireData, cmd.OutOrStdout())
 				})
 			}
 			if file.file != "" {
@@ -146,7 +148,7 @@ for the owner to run. With --apply the login of FILE, which must be the owner's,
 				}
 				schema = cfg.Database.Schema
 			}
-			for _, statement := range migrations.Grants(schema, role, k) {
+			for _, statement := range statements(schema, role, k, requireData) {
 				fmt.Fprintln(cmd.OutOrStdout(), statement+";")
 			}
 			return nil
@@ -158,6 +160,7 @@ for the owner to run. With --apply the login of FILE, which must be the owner's,
 	cmd.Flags().StringVar(&role, "role", "", "who is to have the rights")
 	cmd.Flags().StringVar(&kind, "for", string(migrations.Dispatcher), "what the role does: dispatcher, producer, replay, m10 or overview")
 	cmd.Flags().BoolVar(&apply, "apply", false, "run the statements instead of printing them")
+	cmd.Flags().BoolVar(&requireData, "require-data", true, "set outbox.require_data for a producer")
 	cmd.MarkFlagsMutuallyExclusive("file", "schema")
 	if err := cmd.MarkFlagRequired("role"); err != nil {
 		panic(err) // the flag is there
@@ -255,10 +258,26 @@ func upOverview(ctx context.Context, conn *pgx.Conn, schema, namespace string, o
 	return nil
 }
 
+// statements give a role its rights, and at last a producer the setting that requires data.
+func statements(schema, role string, kind migrations.Kind, requireData bool) []string {
+	all := migrations.Grants(schema, role, kind)
+	if requireData && kind == migrations.Producer {
+		all = append(all, migrations.RequireData(role))
+	}
+	return all
+}
+
 // grant gives a role its rights, all or none.
-func grant(ctx context.Context, conn *pgx.Conn, schema, role string, kind migrations.Kind, out io.Writer) error {
+func grant(ctx context.Context, conn *pgx.Conn, schema, role string, kind migrations.Kind, requireData bool, out io.Writer) error {
+	hint := ownerHint
 	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		for _, statement := range migrations.Grants(schema, role, kind) {
+		for _, statement := range statements(schema, role, kind, requireData) {
+			if statement == migrations.RequireData(role) {
+				hint = func(error) string {
+					return "; have a superuser run what the command prints without --apply; or add --require-data=false," +
+						" and set it in the service's connection string: options=-c outbox.require_data=on"
+				}
+			}
 			if _, err := tx.Exec(ctx, statement); err != nil {
 				return err
 			}
@@ -266,7 +285,7 @@ func grant(ctx context.Context, conn *pgx.Conn, schema, role string, kind migrat
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("grant %s's rights on schema %s to %s: %w%s", article(kind), schema, role, err, ownerHint(err))
+		return fmt.Errorf("grant %s's rights on schema %s to %s: %w%s", article(kind), schema, role, err, hint(err))
 	}
 	fmt.Fprintf(out, "granted %s's rights on schema %s to %s\n", article(kind), schema, role)
 	return nil
