@@ -297,6 +297,10 @@ func TestRateShareLapses(t *testing.T) {
 		done, err := d.RunOnce(t.Context(), 300)
 		took := time.Since(began)
 		need.That(t, err == nil && done.Delivered == 300 && took >= 2900*time.Millisecond && took <= 4*time.Second, "RunOnce: %+v in %v, %v; want 300 in 3s", done, took, err)
+		unused := newBucket(cfg.RateLimit)
+		unused.share(1, began)
+		unused.share(0, began.Add(time.Second))
+		need.That(t, unused.tokens < 1, "%v events may begin after the part", unused.tokens)
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/pacer"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
@@ -299,4 +300,28 @@ func TestAllotTakesTheLeastOfWhatLimits(t *testing.T) {
 	if a := alone.allot(load{now: now, alone: true, bytes: 99, spare: 100}); a.n != 0 || a.by != byBytes {
 		t.Errorf("with no more than the spare bytes free a topic that is alone may take %+v", a)
 	}
+	alone.calls = topicCalls{running: 1, pacer: pacer.New(1, 1)}
+	for stuck, calls := range []int{0, 1} {
+		alone.calls.stuck = stuck
+		need.Want(t, calls, "with one call by its limit and %d stuck ones it may have %d more, want %d",
+			alone.allotCalls(callLoad{now: now, alone: true, free: 1, places: 1}).n, stuck)
+	}
+}
+
+// A topic in doubt is claimed alone, in turn with the others. It is refused while a claim finds nothing but rows that are
+// left alone.
+//
+// CONTRACT: C-33
+func TestTopicInDoubtTakesTurns(t *testing.T) {
+	now, rs := time.Now(), refusals{}
+	o, bad, well := &round{}, &topic{doubt: &doubt{size: size{rows: 5}}}, &topic{}
+	for i, want := range []*topic{bad, well, bad, well} {
+		parts := o.apart([]part{{bad, 0, 10}, {well, 0, 10}}, now)
+		need.That(t, len(parts) == 1 && parts[0].topic == want && (want == well || parts[0].max == 5), "claim %d has %+v", i, parts)
+	}
+	for range refusedRun {
+		_ = rs.add(bad, errContent, now)
+	}
+	need.That(t, !rs.over(bad, 0, 10, now) && bad.doubt.stops, "nothing but what is left alone ends the refusal: %+v", bad.doubt)
+	need.That(t, rs.over(bad, 1, 10, now) && !bad.doubt.stops, "a row does not end the refusal: %+v", bad.doubt)
 }

@@ -229,6 +229,7 @@ func TestClaimGivesATenantNoMoreThanItsRate(t *testing.T) {
 	if n := claim(16, 40, time.Second, false); n != 10 { // 8 of its turn, and 2 of the 8 that the other leaves
 		t.Errorf("with 10 events in a quarter of a second a claim of 16 has %d", n)
 	}
+	pgtest.Want(o, 1, "%d tenants have nothing saved up, want the one that rested for an hour", `select count(*) from outbox.outbox_rates where used_until > now() - interval '1 minute'`)
 	// As of one event a day, before the rate was raised, or of a clock that was ahead.
 	for range 2 {
 		pgtest.Exec(o, `update outbox.outbox_rates set used_until = now() + interval '1 day'`)

@@ -105,12 +105,17 @@ func TestLeasesRiseAfterTheServerForgets(t *testing.T) {
 			pgtest.Exec(f, `select setval('outbox.outbox_leases', last_value - 150) from outbox.outbox_leases`) // as when it was copied
 			f.restarted(f.srv.Restart(t.Context()))
 		}},
+		{"a cluster that it had left has it again", func() {
+			f.highest += 1 << 46 // on the other one
+			pgtest.Exec(f, `select setval('outbox.outbox_leases', $1)`, f.highest-1<<16)
+			pgtest.Exec(f, `truncate outbox.outbox_fence`)
+		}},
 	} {
 		forgot := false
 		for try := 0; try < 5 && !forgot; try++ { // the put-off writing may just be due
-			given := f.claim(f.outbox, 200)
+			f.claim(f.outbox, 200)
 			test.forget()
-			forgot = pgtest.Value[int64](f, `select last_value from outbox.outbox_leases`) < given
+			forgot = pgtest.Value[int64](f, `select last_value from outbox.outbox_leases`) < f.highest
 			f.claim(f.outbox, 1)
 		}
 		need.That(t, forgot, "%s: the server knows all that it gave: this proves nothing", test.name)
