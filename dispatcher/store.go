@@ -36,7 +36,7 @@ type Store interface {
 	Begin(ctx context.Context, leases []Lease) (lost []Lease, err error)
 
 	// Outlive takes back what Begin counted of deliveries that still run: their begin ended no process. It returns the leases
-	// that this worker no longer held. It fails when the store cannot be reached.
+	// that this worker no longer held, or of which nothing is counted. It fails when the store cannot be reached.
 	Outlive(ctx context.Context, leases []Lease) (lost []Lease, err error)
 
 	// Ack marks the leases' rows delivered, or removes them, if the store does not keep them (CONTRACT

@@ -19,11 +19,12 @@ where (select count(*) from acked) < cardinality($1::uuid[]) and id not in (sele
 -- name: begin
 -- Counts that the delivery of suspects begins, or takes back what was counted (CONTRACT C-21).
 -- $1 ids of the rows, $2 the number of their lease; $3 worker; $4 whether it begins.
--- The conditions are as in ack.
+-- The conditions are as in ack. Where nothing is counted nothing is taken back: the journal would have a change of a row that
+-- stays as it was.
 with begun as (
     update outbox.outbox_events
     set suspicion = case when $4::boolean then suspicion + 1 else 1 end
-    where id = any ($1::uuid[]) and lease = $2::bigint and locked_by = $3::uuid
+    where id = any ($1::uuid[]) and lease = $2::bigint and locked_by = $3::uuid and ($4::boolean or suspicion > 1)
     returning id
 )
 select id from unnest($1::uuid[]) as held (id)
