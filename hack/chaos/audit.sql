@@ -18,6 +18,7 @@ create table chaos.audit (
     topic        text,
     key          text,
     type         text,
+    tenant       uuid,
     max_attempts integer, -- of its own
     old_status   text,
     old_attempts integer,
@@ -48,9 +49,9 @@ create trigger chaos_right_time before insert on chaos.audit
 create function chaos.witness() returns trigger language plpgsql security definer set search_path from current as $$
 begin
     if tg_op = 'INSERT' then
-        insert into chaos.audit (id, op, seq, topic, key, type, max_attempts, status, attempts, lease, worker, until)
-        values (new.id, tg_op, new.seq, new.topic, coalesce(new.partition_key, new.aggregate_id), new.event_type, new.max_attempts,
-            new.status, new.attempts, new.lease, new.locked_by, new.locked_until);
+        insert into chaos.audit (id, op, seq, topic, key, type, tenant, max_attempts, status, attempts, lease, worker, until, waits)
+        values (new.id, tg_op, new.seq, new.topic, coalesce(new.partition_key, new.aggregate_id), new.event_type, new.tenant_id, new.max_attempts,
+            new.status, new.attempts, new.lease, new.locked_by, new.locked_until, new.next_attempt_at > now());
     elsif tg_op = 'DELETE' then
         insert into chaos.audit (id, op, old_status, old_attempts, old_lease, old_worker, old_until)
         values (old.id, tg_op, old.status, old.attempts, old.lease, old.locked_by, old.locked_until);
@@ -85,7 +86,12 @@ create trigger chaos_gate before update on outbox.outbox_events
 -- The faults "limited" and "reject": each change of a row takes time, or the acks of some are refused.
 create table chaos.hindered (how text not null);
 
+-- The faults "veto" and "unclaimed": marking these events dead is refused, or claiming them, with that error.
+create table chaos.vetoed (id uuid not null, error text not null);
+
 create function chaos.hinder() returns trigger language plpgsql security definer set search_path from current as $$
+declare
+    refusal text;
 begin
     if exists (select from chaos.hindered where how = 'limited') then
         perform pg_sleep(0.004);
@@ -94,15 +100,18 @@ begin
         and exists (select from chaos.hindered where how = 'reject') then
         raise exception 'chaos: not delivered here';
     end if;
+    if tg_op = 'UPDATE' and old.status = 'pending' and new.status = 'processing' then
+        select v.error into refusal from chaos.vetoed as v where v.id = old.id and v.error <> '';
+        if found then
+            raise exception 'chaos: not claimed here' using errcode = refusal;
+        end if;
+    end if;
     return coalesce(new, old);
 end
 $$;
 
 create trigger chaos_hinder before update or delete on outbox.outbox_events
     for each row execute function chaos.hinder();
-
--- The fault "veto": marking these events dead is refused.
-create table chaos.vetoed (id uuid primary key);
 
 create function chaos.veto() returns trigger language plpgsql security definer set search_path from current as $$
 begin

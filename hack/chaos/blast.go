@@ -57,7 +57,7 @@ func (e *event) budgetFrom(i int) (at time.Time) {
 // (CONTRACT C-33).
 func (l *ledger) checkOthers(h *history) {
 	for _, f := range h.faults {
-		if f.kind != unreadable && f.kind != veto {
+		if f.kind != unreadable && f.kind != veto && f.kind != unclaimed {
 			continue
 		}
 		last := f.start

@@ -68,8 +68,8 @@ var shortSeeds = []struct {
 	seed                    uint64
 	ordered, deleted, paced bool
 }{
-	{"RowsKeptPaceFound", 1, false, false, true},
-	{"KeyOrderRowsDeleted", 55, true, true, false},
+	{"RowsKeptPaceFound", 48, false, false, true},
+	{"KeyOrderRowsDeleted", 186, true, true, false},
 }
 
 // Two short runs of the whole. `go run ./hack/chaos -help` says how to have longer ones.

@@ -9,8 +9,10 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,21 +27,29 @@ type request struct {
 	At time.Time `json:"at"`
 }
 
-// consumer is the story's consumer, which POST /instruct also makes
-//   - refuse a topic or all of them: status=503&topic=orders, and status=0 for an end of it;
-//   - leave one request in so many without a response: mute=3, and mute=0 for an end of it;
-//   - leave requests of stuckType without a response: stuck=true;
-//   - take what it refuses for good: repaired=true.
+// consumer is the story's consumer, which POST /instruct also makes do something, until the same has the value 0:
+//   - refuse a topic or all of them: status.orders=503 or status.=503;
+//   - leave one request in so many without a response: mute=3;
+//   - respond with 500 to one request in so many, and have one tenant come back in three seconds: partly=10;
+//   - leave requests of stuckType without a response: stuck=1;
+//   - take what it refuses for good: repaired=1.
+//
+// Events of topics that begin with slowTopic always take long.
 type consumer struct {
 	scenario.Consumer
 	clientTimeout time.Duration // of those that send
 	mu            sync.Mutex
-	statuses      map[string]int // by topic; "" is for all
-	mute          int
-	repaired      bool
-	stuck         bool
+	settings      map[string]int
 	requests      io.Writer // each request
 }
+
+const (
+	slowTopic = "slow-"
+	slowWork  = 900 * time.Millisecond
+)
+
+// throttled is the tenant that the consumer has come back later.
+var throttled = uuid.UUID{15: 1}
 
 func (c *consumer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/instruct" {
@@ -52,13 +62,23 @@ func (c *consumer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if id, err := uuid.Parse(r.Header.Get("ce-id")); err == nil {
 		_ = json.NewEncoder(c.requests).Encode(request{ID: id, At: time.Now()}) // without it the ledger finds an event that was never sent
 	}
-	status := max(c.statuses[""], c.statuses[r.Header.Get("ce-topic")])
-	silent := c.mute > 0 && rand.IntN(c.mute) == 0
-	hangs := c.stuck && r.Header.Get("ce-type") == stuckType
-	if c.repaired && r.Header.Get("ce-type") == scenario.PoisonType {
+	topic := r.Header.Get("ce-topic")
+	status := max(c.settings["status."], c.settings["status."+topic])
+	silent := c.settings["mute"] > 0 && rand.IntN(c.settings["mute"]) == 0
+	hangs := c.settings["stuck"] > 0 && r.Header.Get("ce-type") == stuckType
+	if n := c.settings["partly"]; n > 0 && r.Header.Get("ce-tenantid") == throttled.String() {
+		w.Header().Set("Retry-After", "3")
+		status = http.StatusTooManyRequests
+	} else if n > 0 && rand.IntN(n) == 0 {
+		status = http.StatusInternalServerError
+	}
+	if c.settings["repaired"] > 0 && r.Header.Get("ce-type") == scenario.PoisonType {
 		r.Header.Set("ce-type", "OrderRepaired")
 	}
 	c.mu.Unlock()
+	if strings.HasPrefix(topic, slowTopic) {
+		sleep(r.Context(), slowWork)
+	}
 	switch {
 	case status != 0:
 		_, _ = io.Copy(io.Discard, r.Body) // whether it ends early is the sender's concern
@@ -76,25 +96,18 @@ func (c *consumer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (c *consumer) instructed(r *http.Request) (err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if text := r.FormValue("status"); text != "" {
-		c.statuses[r.FormValue("topic")], err = strconv.Atoi(text)
+	for name, text := range r.URL.Query() {
+		if c.settings[name], err = strconv.Atoi(text[0]); err != nil {
+			return err
+		}
 	}
-	if text := r.FormValue("mute"); text != "" && err == nil {
-		c.mute, err = strconv.Atoi(text)
-	}
-	if text := r.FormValue("stuck"); text != "" && err == nil {
-		c.stuck, err = strconv.ParseBool(text)
-	}
-	if text := r.FormValue("repaired"); text != "" && err == nil {
-		c.repaired, err = strconv.ParseBool(text)
-	}
-	return err
+	return nil
 }
 
 // abandon gives no response for longer than a sender waits. Half of the requests are done all the same.
 func (c *consumer) abandon(r *http.Request) {
 	if rand.IntN(2) == 0 {
-		c.Consumer.ServeHTTP(discard{}, r)
+		c.Consumer.ServeHTTP(httptest.NewRecorder(), r)
 	}
 	_, _ = io.Copy(io.Discard, r.Body) // else the server does not notice that the sender is gone
 	select {
@@ -104,13 +117,6 @@ func (c *consumer) abandon(r *http.Request) {
 	panic(http.ErrAbortHandler)
 }
 
-// discard drops the response.
-type discard struct{}
-
-func (discard) Header() http.Header         { return http.Header{} }
-func (discard) Write(b []byte) (int, error) { return len(b), nil }
-func (discard) WriteHeader(int)             {}
-
 // consume is the consumer's process.
 func consume(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("consumer", flag.ExitOnError)
@@ -118,23 +124,18 @@ func consume(ctx context.Context, args []string) error {
 	file := flags.String("journal", "", "file of deliveries")
 	work := flags.Duration("work", 0, "how long an event takes")
 	_ = flags.Parse(args) // it exits
-	journal, err := appendTo(*file)
-	if err != nil {
-		return err
+	var files [3]*os.File
+	for i, suffix := range []string{"", ".stalls", ".requests"} {
+		f, err := appendTo(*file + suffix)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		files[i] = f
 	}
-	defer journal.Close()
-	stalls, err := appendTo(*file + ".stalls")
-	if err != nil {
-		return err
-	}
-	defer stalls.Close()
-	requests, err := appendTo(*file + ".requests")
-	if err != nil {
-		return err
-	}
-	defer requests.Close()
+	journal, stalls, requests := files[0], files[1], files[2]
 	go func() { _ = noteStalls(ctx, stalls) }() // what is missing there explains nothing
-	handler := &consumer{Consumer: scenario.Consumer{Work: *work, Journal: journal}, clientTimeout: sinkTimeout, statuses: map[string]int{}, requests: requests}
+	handler := &consumer{Consumer: scenario.Consumer{Work: *work, Journal: journal}, clientTimeout: sinkTimeout, settings: map[string]int{}, requests: requests}
 	server := &http.Server{Addr: *address, Handler: handler, ReadHeaderTimeout: 10 * time.Second}
 	context.AfterFunc(ctx, func() { _ = server.Close() })
 	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
@@ -148,7 +149,7 @@ func appendTo(file string) (*os.File, error) {
 	return os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 }
 
-// instruct says how a consumer statuses; see consumer.
+// instruct says what a consumer does; see consumer.
 func instruct(ctx context.Context, url, what string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

@@ -48,6 +48,7 @@ type event struct {
 	seq         int64
 	topic, key  string
 	eventType   string
+	tenant      uuid.UUID
 	maxAttempts int // its own; 0 for the dispatchers'
 	moves       []move
 	deliveries  []delivery
@@ -136,7 +137,7 @@ func (h *history) event(id uuid.UUID) *event {
 
 func (h *history) readAudit(ctx context.Context, w *world) error {
 	rows, err := w.admin.Query(ctx, `select tx::text::bigint, began, at, by_clock, id, coalesce(seq, 0), coalesce(topic, ''), coalesce(key, ''),
-			coalesce(type, ''), coalesce(max_attempts, 0),
+			coalesce(type, ''), tenant, coalesce(max_attempts, 0),
 			coalesce(old_status, ''), coalesce(old_attempts, 0), coalesce(old_lease, 0), old_worker, old_until,
 			coalesce(status, ''), coalesce(attempts, 0), coalesce(lease, 0), worker, until, coalesce(waits, false),
 			coalesce(reason, ''), coalesce(error, '')
@@ -150,10 +151,10 @@ func (h *history) readAudit(ctx context.Context, w *world) error {
 		seq                   int64
 		topic, key, eventType string
 		maxAttempts           int
-		oldWorker, taker      uuid.NullUUID
+		oldWorker, taker, of  uuid.NullUUID
 		oldUntil, until       *time.Time
 	)
-	targets := []any{&m.tx, &m.began, &m.at, &m.byClock, &id, &seq, &topic, &key, &eventType, &maxAttempts,
+	targets := []any{&m.tx, &m.began, &m.at, &m.byClock, &id, &seq, &topic, &key, &eventType, &of, &maxAttempts,
 		&m.from.status, &m.from.attempts, &m.from.lease, &oldWorker, &oldUntil,
 		&m.to.status, &m.to.attempts, &m.to.lease, &taker, &until, &m.to.waits, &m.reason, &m.err}
 	_, err = pgx.ForEachRow(rows, targets, func() error {
@@ -162,7 +163,7 @@ func (h *history) readAudit(ctx context.Context, w *world) error {
 		m.verb = verbOf(m.from, m.to)
 		e := h.event(id)
 		if m.verb == insert {
-			e.seq, e.topic, e.key, e.eventType, e.maxAttempts = seq, topic, key, eventType, maxAttempts
+			e.seq, e.topic, e.key, e.eventType, e.tenant, e.maxAttempts = seq, topic, key, eventType, of.UUID, maxAttempts
 		}
 		e.moves = append(e.moves, m)
 		return nil

@@ -19,6 +19,7 @@ type injected struct {
 	worker uuid.UUID
 	event  uuid.UUID // of a veto
 	status int       // of the consumer's responses, of a refuse
+	topic  string    // that a refuse is of; "" for all
 	note   string
 }
 
@@ -57,30 +58,27 @@ func (w *world) inject(ctx context.Context, f fault) error {
 		w.database.Lock()
 		defer w.database.Unlock()
 		return w.breakDatabase(ctx, f)
-	case refuse, hang, restart, mute, gateway:
+	case refuse, hang, restart, mute, gateway, partly, stuck:
 		w.destination.Lock()
 		defer w.destination.Unlock()
 		return w.breakConsumer(ctx, f)
 	case loop:
 		return w.loopCrashes(ctx, f)
-	case limited, reject:
+	case limited, reject, veto, unclaimed:
 		w.control.RLock()
 		defer w.control.RUnlock()
-		return w.hinder(ctx, f)
-	case stuck:
-		w.destination.Lock()
-		defer w.destination.Unlock()
-		return w.addStuck(ctx, f)
+		if f.kind == limited || f.kind == reject {
+			return w.hinder(ctx, f)
+		}
+		return w.veto(ctx, f)
+	case slow:
+		return w.addSlow(ctx, f)
 	case late:
 		return w.commitLate(ctx, f)
 	case snapshot:
 		return w.holdSnapshot(ctx, f)
 	case unreadable:
 		return w.addUnreadable(ctx, f)
-	case veto:
-		w.control.RLock()
-		defer w.control.RUnlock()
-		return w.vetoDeadLetter(ctx, f)
 	case revive:
 		return w.reviveDead(ctx, f)
 	default:
@@ -165,8 +163,13 @@ func (w *world) breakConsumer(ctx context.Context, f fault) error {
 		if f.kind == gateway {
 			status, topic = []int{503, 500, 502, 504}[f.pick%4], ""
 		}
-		defer w.beginFault(injected{kind: f.kind, status: status}, "responds with %d to topic %q for %s", status, topic, f.lasts)()
-		return instructed(fmt.Sprintf("status=%d&topic=%s", status, topic), "status=0&topic="+topic)
+		defer w.beginFault(injected{kind: f.kind, status: status, topic: topic}, "responds with %d to topic %q for %s", status, topic, f.lasts)()
+		return instructed(fmt.Sprintf("status.%s=%d", topic, status), fmt.Sprintf("status.%s=0", topic))
+	case stuck:
+		return w.addStuck(ctx, f)
+	case partly:
+		defer w.begin(f.kind, uuid.Nil, "responds with 500 to one request in ten, and with 429 to one tenant, for %s", f.lasts)()
+		return instructed("partly=10", "partly=0")
 	case mute:
 		defer w.begin(f.kind, uuid.Nil, "leaves one request in three without a response for %s", f.lasts)()
 		return instructed("mute=3", "mute=0")

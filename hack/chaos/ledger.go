@@ -18,7 +18,9 @@ type ledger struct {
 	// explained counts the deliveries whose outcome was lost to a fault, by its kind.
 	explained map[kind]int
 	// busiest is the most requests within ten seconds.
-	busiest    int
+	busiest int
+	// waits are how long events waited that no fault hit, by topic.
+	waits      map[string][]time.Duration
 	violations []violation
 }
 
@@ -50,6 +52,7 @@ const (
 	unrecorded  = "dead letters and dead events differ"
 	stoodStill  = "others stood still"
 	tooFast     = "faster than the rate limit"
+	heldUp      = "waited, and no fault hit it"
 	broken      = "process"
 )
 
@@ -70,6 +73,7 @@ func balance(h *history) *ledger {
 	l.checkLeases(h)
 	l.checkOthers(h)
 	l.checkRate(h)
+	l.checkWaits(h)
 	if h.ordered {
 		l.checkOrder(h)
 	}

@@ -58,6 +58,9 @@ func story(ordered bool, faults []injected, stories ...string) *history {
 				e.deliveries = append(e.deliveries, delivery{ID: e.id, Token: token, At: when})
 				h.arrivals = append(h.arrivals, when)
 				continue
+			case "placed":
+				e.eventType = placedType
+				continue
 			case "once":
 				e.maxAttempts = 1
 				continue
@@ -129,6 +132,7 @@ func TestLedgerFindsViolations(t *testing.T) {
 	budget := strings.Repeat("alice nack ", maxAttempts-1)
 	failedOver := []injected{{kind: lag, start: at(25), end: at(65)}}
 	wasDead := "poison insert alice refused undone bob refused"
+	waited := "placed insert " + strings.Repeat("wait ", 6_010) + "alice confirm ack"
 	wasClaimed := "insert wait wait wait alice confirm undone wait bob confirm ack"
 	for _, test := range []struct {
 		name    string
@@ -150,6 +154,7 @@ func TestLedgerFindsViolations(t *testing.T) {
 		{"claimed again under a number that a crash took back", story(false, crashed, "insert alice confirm undone forgotten "+strings.Repeat("wait ", 110)+"bob confirm ack"), []string{tokenTwice}},
 		{"forgotten by a failover", story(true, []injected{{kind: lag, start: at(5), end: at(60)}}, "insert alice confirm undone undone forgotten"), nil},
 		{"dead before a failover, and again", story(true, failedOver, wasDead, wasClaimed), nil},
+		{"dead before a failover, and another one was given back before", story(true, failedOver, wasDead, "insert alice release wait alice confirm undone wait bob confirm ack"), nil},
 		{"dead before a failover, and delivered", story(true, failedOver, "once insert alice spent undone undone wait wait wait bob confirm ack", wasClaimed), nil},
 		{"refused once before a failover, and overtaken", story(true, failedOver, "insert alice nack undone undone wait wait wait bob confirm ack", wasClaimed), []string{inverted}},
 		{"out of order before a failover", story(true, failedOver, "insert wait wait wait wait wait wait wait bob confirm ack", wasClaimed), []string{inverted}},
@@ -200,6 +205,11 @@ func TestLedgerFindsViolations(t *testing.T) {
 		{"dead without a request", story(false, nil, "poison insert alice unsent timeout"), []string{neverSent}},
 		{"a dead letter too many", story(false, nil, "poison insert alice refused record"), []string{unrecorded}},
 		{"stood still", story(false, []injected{{kind: veto, start: at(0), end: at(1500)}}, "insert alice confirm ack"), []string{stoodStill}},
+		{"waited for nothing", story(false, nil, waited), []string{heldUp}},
+		{"waited for nothing, next to slow topics", story(false, []injected{{kind: slow, start: noon, end: at(70_000)}}, waited), []string{heldUp}},
+		{"waited, as another topic did", story(false, []injected{{kind: refuse, topic: "mail", start: noon, end: at(70_000)}}, waited), []string{heldUp}},
+		{"waited, as another tenant did", story(false, []injected{{kind: partly, start: noon, end: at(70_000)}}, waited), []string{heldUp}},
+		{"waited, as all did", story(false, []injected{{kind: refuse, start: noon, end: at(70_000)}}, waited), nil},
 		{"stood still, as all did", story(false, []injected{{kind: veto, start: at(0), end: at(1500)}, {kind: restart, start: at(100), end: at(200)}}, "insert alice confirm ack"), nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -23,7 +23,7 @@ const defaultLease = 30 * time.Second
 func (w *world) loopCrashes(ctx context.Context, f fault) error {
 	for range 5 + f.pick%4 {
 		d, err := w.startDispatcherWith(ctx, "dispatcher", "", func(delivery map[string]any) {
-			for _, name := range []string{"lease", "pollInterval", "batchSize", "concurrency", "maxAttempts", "gracePeriod"} {
+			for _, name := range []string{"lease", "pollInterval", "batchSize", "concurrency", "maxConcurrency", "maxAttempts", "gracePeriod"} {
 				delete(delivery, name)
 			}
 		})
@@ -77,18 +77,27 @@ func (w *world) try(ctx context.Context, statements []string) error {
 // addStuck commits rows of 3 MiB to whose requests the consumer does not respond for a while: more than a dispatcher has
 // calls.
 func (w *world) addStuck(ctx context.Context, f fault) error {
-	rows := make([]odd, 20)
+	rows := newOdds(20, stuckType)
 	for i := range rows {
-		rows[i] = newOdd(stuckType, fmt.Sprintf("customer-%d", i))
 		rows[i].bytes = stuckBytes
 	}
 	url := "http://" + w.address
-	if err := instruct(ctx, url, "stuck=true"); err != nil {
+	if err := instruct(ctx, url, "stuck=1"); err != nil {
 		return nil // a fault of the consumer is under way
 	}
-	defer w.begin(f.kind, uuid.Nil, "%d rows of %d MiB for %s", len(rows), stuckBytes>>20, f.lasts)()
-	err := unlessDisconnected(w.insertOdd(ctx, rows...))
-	sleep(ctx, f.lasts)
-	_ = instruct(context.WithoutCancel(ctx), url, "stuck=false") // a new consumer responds anyway
+	err := w.showOdd(ctx, f, rows, "%d rows of %d MiB for %s", len(rows), stuckBytes>>20, f.lasts)
+	_ = instruct(context.WithoutCancel(ctx), url, "stuck=0") // a new consumer responds anyway
 	return err
+}
+
+// slowTopics is more than three dispatchers have calls.
+const slowTopics = 70
+
+// addSlow commits rows of many topics that take the consumer long.
+func (w *world) addSlow(ctx context.Context, f fault) error {
+	rows := newOdds(3*slowTopics, "OrderSlow")
+	for i := range rows {
+		rows[i].topic = fmt.Sprint(slowTopic, i%slowTopics)
+	}
+	return w.showOdd(ctx, f, rows, "%d rows in %d topics take %s each, for %s", len(rows), slowTopics, slowWork, f.lasts)
 }

@@ -6,10 +6,10 @@
 //	go run ./hack/chaos -for 40s -faults veto,unreadable   some kinds of faults alone
 //
 // Faults end, stop and freeze processes, cut connections, crash the database, and have the consumer refuse,
-// hang, become unreachable, leave requests without a response, or respond with 5xx for long. A standby that lags takes over, and
-// the database's clock jumps. A dispatcher with all defaults
+// hang, become unreachable, leave requests without a response, or respond with 5xx for long, in part or to one tenant. More
+// topics than there are calls are slow. A standby that lags takes over, and the database's clock jumps. A dispatcher with all defaults
 // is killed again and again, statement_timeout is short, a trigger is slow or refuses acks, and calls of 3 MiB hang. Rows are odd, too: they cannot be
-// decoded, are larger than the buffers of a socket while their reader is frozen, or may not be marked dead; and dead ones
+// decoded, are larger than the buffers of a socket while their reader is frozen, or may not be claimed or marked dead; and dead ones
 // are replayed while all this continues. schedule.go has the list.
 //
 // The ledger knows a claim of a row by its lease number. It finds what is lost, what was delivered without a
@@ -17,7 +17,8 @@
 // claims, leases acked twice, budgets overspent, keys out of order, events that are dead of an outage or next to an
 // odd one, dead events without their record, and others that stood still next to an odd row. The product's own journal
 // is on, and `dispatcher verify` must find no difference in the end. A recovery that takes longer than is promised
-// is reported as SLOW, and fails the run too.
+// is reported as SLOW, and fails the run too. How long the events waited that no fault hit is printed, and fails it beyond
+// a minute.
 //
 // A failover forgets what was committed while the standby lagged: an event is lost by right if that takes its row too. The
 // clock of the database is a library for LD_PRELOAD; without a C compiler it does not jump.
@@ -71,7 +72,7 @@ type options struct {
 	dispatchers, rate int           // rate is in transactions a second, each of 3 events on average
 	work              time.Duration // that the consumer takes over an event
 	ordered, deleted  bool
-	paced             bool // concurrency Auto, a rate, and without order fairness between tenants
+	paced             bool // concurrency Auto everywhere, a rate, and without order fairness between tenants
 	journal           bool // the product's own, which is verified in the end
 	kinds             []kind
 	verbose           bool
@@ -98,7 +99,7 @@ func (o options) command() string {
 
 func (o options) ordering() string { return map[bool]string{false: "None", true: "Key"}[o.ordered] }
 func (o options) rows() string     { return map[bool]string{false: "kept", true: "deleted"}[o.deleted] }
-func (o options) pace() string     { return map[bool]string{false: "fixed", true: "found"}[o.paced] }
+func (o options) pace() string     { return map[bool]string{false: "mixed", true: "found"}[o.paced] }
 
 // limit is how many deliveries may begin in a second when the pace is found: more than what the producers add, so
 // that it binds after an outage.
@@ -126,12 +127,12 @@ func chaos(ctx context.Context, args []string) error {
 	seeds := flags.Int("seeds", 1, "how many runs, each with the next seed")
 	ordering := flags.String("ordering", "", "None or Key (default: drawn)")
 	rows := flags.String("rows", "", "kept or deleted at ack (default: drawn)")
-	pace := flags.String("pace", "", "fixed, or found: concurrency Auto, a rate limit, and without order tenants in turn (default: drawn)")
+	pace := flags.String("pace", "", "mixed: concurrency Auto in half of the dispatchers; or found: in all, with a rate limit, and without order tenants in turn (default: drawn)")
 	flags.BoolVar(&o.journal, "journal", o.journal, "turn the journal on, and compare it with the rows in the end")
 	faults := flags.String("faults", join(o.kinds), "the kinds of faults")
 	_ = flags.Parse(args) // it exits
 	o.kinds = nil
-	for _, name := range strings.Split(*faults, ",") {
+	for name := range strings.SplitSeq(*faults, ",") {
 		if !slices.Contains(slices.Concat(foreground, background), kind(name)) {
 			return fmt.Errorf("-faults: %q is none; choose from %s", name, join(defaults().kinds))
 		}

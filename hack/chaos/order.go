@@ -29,7 +29,7 @@ func (l *ledger) checkOrder(h *history) {
 
 func (l *ledger) checkEarlier(h *history, e *event, earlier []*event) {
 	claimed, arrived := e.claimed(), e.arrived()
-	undone := arrived.Before(claimed) // by a crash or a failover
+	undone := e.held(e.deliveries[0].Token, arrived).from.IsZero() // by a crash or a failover
 	if undone {
 		claimed = arrived.Add(-h.lease)
 	}

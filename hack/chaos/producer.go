@@ -24,6 +24,8 @@ import (
 // topics of the shop, the first the busiest.
 var topics = []string{"orders", "orders", "orders", "invoices", "mail"}
 
+const placedType = "OrderPlaced"
+
 // entry is a line of a producer's journal, about one transaction. The first is written before the
 // producer says commit or roll back, and there is no second when it never learned the outcome.
 type entry struct {
@@ -111,7 +113,7 @@ func (s *shop) write(ctx context.Context, every time.Duration) {
 func newEvent() producer.Event {
 	customer := max(0, rand.IntN(100)-2)
 	e := producer.Event{
-		Namespace: scenario.Namespace, Topic: topics[rand.IntN(len(topics))], EventType: "OrderPlaced",
+		Namespace: scenario.Namespace, Topic: topics[rand.IntN(len(topics))], EventType: placedType,
 		AggregateType: "customer", AggregateID: fmt.Sprintf("customer-%d", customer),
 		TenantID: uuid.UUID{15: byte(customer % 7)}, // none for one in seven
 		Payload:  map[string]int{"total_cents": rand.IntN(10_000)},

@@ -16,10 +16,8 @@ type recovery struct {
 	held int
 	rows time.Duration
 	last *event // that one
-	// backlog reports whether more events waited when the fault began than are committed in a second.
+	// backlog reports whether more events waited when the fault began than are delivered in a second.
 	backlog bool
-	// flow is how long it took until deliveries flowed again as fast as events were committed.
-	flow time.Duration
 }
 
 const unknown = time.Duration(math.MinInt64)
@@ -28,22 +26,18 @@ const unknown = time.Duration(math.MinInt64)
 // start of the fault.
 func recoveries(h *history, t times) []recovery {
 	var all []recovery
-	flow := newFlow(h)
 	for _, f := range h.faults {
-		if !slices.Contains(foreground, f.kind) {
+		if !slices.Contains(foreground, f.kind) || slices.Contains([]kind{refuse, hang, restart, mute, gateway, partly}, f.kind) {
 			continue
 		}
-		r := recovery{fault: f, rows: unknown, flow: unknown}
+		r := recovery{fault: f, rows: unknown}
 		if h.alone(f, t.bound()) {
 			from := f.end
 			if f.kind == kill || f.kind == stop || f.kind == freeze || f.kind == choke {
 				from = f.start
 			}
-			if !slices.Contains([]kind{refuse, hang, restart, mute, gateway}, f.kind) {
-				r.held, r.rows, r.last = h.rowsBack(f, from)
-				r.backlog = float64(h.waiting(f.start)) > flow.mean*float64(time.Second/span)
-			}
-			r.flow = flow.back(from, h.ended)
+			r.held, r.rows, r.last = h.rowsBack(f, from)
+			r.backlog = float64(h.waiting(f.start)) > float64(len(h.arrivals))/h.ended.Sub(h.began).Seconds()
 		}
 		all = append(all, r)
 	}
@@ -120,54 +114,6 @@ func (h *history) failing(began time.Time) map[string]bool {
 		}
 	}
 	return keys
-}
-
-// flow is how many events were committed on average, and delivered in each short span of time.
-type flow struct {
-	began time.Time
-	spans []int
-	mean  float64
-}
-
-const (
-	span   = 250 * time.Millisecond
-	steady = 4 // spans
-)
-
-func newFlow(h *history) *flow {
-	f := &flow{began: h.began}
-	committed := 0
-	for _, e := range h.events {
-		if e.committed {
-			committed++
-		}
-	}
-	f.mean = float64(committed) * float64(span) / float64(h.ended.Sub(h.began))
-	f.spans = make([]int, h.ended.Sub(h.began)/span+1)
-	for _, at := range h.arrivals {
-		if i := at.Sub(h.began) / span; i >= 0 && int(i) < len(f.spans) {
-			f.spans[i]++
-		}
-	}
-	return f
-}
-
-// back is the time from a moment to the first second of which every span has half the mean.
-func (f *flow) back(from, ended time.Time) time.Duration {
-	first := max(0, int(from.Sub(f.began)/span))
-	run := 0
-	for i := first; i < len(f.spans); i++ {
-		if run++; float64(f.spans[i]) < f.mean/2 {
-			run = 0
-		}
-		if run == steady {
-			return max(0, f.began.Add(time.Duration(i-steady+1)*span).Sub(from))
-		}
-	}
-	if ended.Sub(from) < 10*time.Second {
-		return unknown // the producers ended first
-	}
-	return ended.Sub(from)
 }
 
 // tardy reports the recoveries that took longer than is promised: a killed dispatcher's rows wait for

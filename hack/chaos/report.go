@@ -11,32 +11,23 @@ import (
 	"github.com/google/uuid"
 )
 
-// print writes what happened for a person: a line for each fault and for each kind of them, the ledger,
-// and what is wrong.
+// print writes what happened for a person: a line for each kind of fault, the ledger, and what is wrong.
 func (r *result) print(w io.Writer) {
-	r.printRecoveries(w)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "fault\tcount\theld rows back: median\tmax\tflow back: median\tmax\tunacked deliveries\t")
+	fmt.Fprintln(table, "fault\tcount\theld rows back: median\tmax\tunacked deliveries\t")
 	for _, k := range slices.Concat(foreground, background, []kind{nap, stall}) {
-		n := 0
-		for _, f := range r.history.faults {
-			if f.kind == k {
-				n++
-			}
-		}
+		others := func(f injected) bool { return f.kind != k }
+		n := len(slices.DeleteFunc(slices.Clone(r.history.faults), others))
 		if n == 0 {
 			continue
 		}
-		var rows, flow []time.Duration
+		var rows []time.Duration
 		for _, one := range r.recoveries {
 			if one.fault.kind == k && one.rows != unknown && one.held > 0 {
 				rows = append(rows, one.rows)
 			}
-			if one.fault.kind == k && one.flow != unknown {
-				flow = append(flow, one.flow)
-			}
 		}
-		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%d\t\n", k, n, spread(rows), spread(flow), r.ledger.explained[k])
+		fmt.Fprintf(table, "%s\t%d\t%s\t%d\t\n", k, n, spread(rows), r.ledger.explained[k])
 	}
 	_ = table.Flush() // to w, which is the caller's
 	l := r.ledger
@@ -55,6 +46,11 @@ func (r *result) print(w io.Writer) {
 		fmt.Fprintf(w, "; %d still tried, a few at a time, since the consumer refuses them", l.tried)
 	}
 	fmt.Fprintln(w)
+	for _, topic := range slices.Sorted(maps.Keys(l.waits)) {
+		all := l.waits[topic]
+		fmt.Fprintf(w, "%s: %d events that no fault hit waited for %s at the median, %s at p99 (%s are wanted), %s at most\n", topic, len(all),
+			all[len(all)/2].Round(time.Millisecond), all[len(all)*99/100].Round(time.Millisecond), wanted, all[len(all)-1].Round(time.Millisecond))
+	}
 	for _, t := range r.tardy {
 		fmt.Fprintf(w, "SLOW: after %s at %s (%s), %d held events took %s to be delivered\n", t.fault.kind, t.fault.start.Format(clockTime), t.fault.note, t.held, t.rows.Round(time.Millisecond))
 		t.last.print(w)
@@ -65,25 +61,6 @@ func (r *result) print(w io.Writer) {
 	} else {
 		fmt.Fprintf(w, "PASSED %s: nothing lost, nothing doubled without a cause. %s\n", r.options.mode(), r.options.command())
 	}
-}
-
-// printRecoveries writes how each fault was got over.
-func (r *result) printRecoveries(w io.Writer) {
-	fmt.Fprintln(w)
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "at\tfault\theld events\trows back\tflow back\t")
-	for _, one := range r.recoveries {
-		fmt.Fprintf(table, "%.1f s\t%s\t%d\t%s\t%s\t\n", one.fault.start.Sub(r.history.began).Seconds(), one.fault.kind, one.held, seconds(one.rows), seconds(one.flow))
-	}
-	fmt.Fprintln(table)
-	_ = table.Flush() // to w, which is the caller's
-}
-
-func seconds(d time.Duration) string {
-	if d == unknown {
-		return "–" // others were too near, or it has none
-	}
-	return fmt.Sprintf("%.1f s", d.Seconds())
 }
 
 // shown is how many events of each broken rule are printed with their history.

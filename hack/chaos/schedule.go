@@ -29,6 +29,8 @@ const (
 	stuck   kind = "stuck"   // calls with 3 MiB have no response until they time out
 	lag     kind = "lag"     // a standby lags, and then takes over: what was committed meanwhile is gone
 	jump    kind = "jump"    // the database's clock is seconds ahead or behind, and then right again
+	slow    kind = "slow"    // more topics than there are calls have events that take long
+	partly  kind = "partly"  // one response in ten is 500, and one tenant gets 429 with Retry-After
 )
 
 // The faults in the background last while those in the foreground happen.
@@ -39,12 +41,13 @@ const (
 	scale      kind = "scale"      // one more dispatcher, which leaves again
 	unreadable kind = "unreadable" // rows that no dispatcher can decode
 	veto       kind = "veto"       // a trigger refuses to mark one event dead
+	unclaimed  kind = "unclaimed"  // a trigger refuses the claims of some events
 	revive     kind = "revive"     // dead events are replayed, by the command
 )
 
 var (
-	foreground = []kind{kill, stop, freeze, crash, cut, bouncer, refuse, hang, restart, choke, mute, gateway, loop, limited, reject, stuck, lag, jump}
-	background = []kind{late, snapshot, clock, scale, unreadable, veto, revive}
+	foreground = []kind{kill, stop, freeze, crash, cut, bouncer, refuse, hang, restart, choke, mute, gateway, loop, limited, reject, stuck, lag, jump, slow, partly}
+	background = []kind{late, snapshot, clock, scale, unreadable, veto, unclaimed, revive}
 )
 
 // fault is one entry of a schedule.
@@ -142,13 +145,13 @@ func (k kind) lasts(rnd *rand.Rand, t times) time.Duration {
 		return defaultLease + 20*time.Second
 	case limited, reject: // past the end of a lease
 		return between(rnd, 2*t.lease, 3*t.lease)
-	case stuck:
+	case stuck, slow, partly:
 		return between(rnd, 3*t.timeout, 6*t.timeout)
 	case lag:
 		return between(rnd, time.Second, 3*time.Second)
 	case jump:
 		return between(rnd, t.lease, 2*t.lease)
-	case veto: // past the end of a lease and the next
+	case veto, unclaimed: // past the end of a lease and the next
 		return between(rnd, 2*t.lease+slack, 3*t.lease+slack)
 	case late, snapshot, clock, scale, unreadable, revive:
 		return between(rnd, 3*time.Second, 8*time.Second)

@@ -164,7 +164,7 @@ func (w *world) startConsumer(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	return scenario.Until(ctx, "the consumer responds", func() (bool, string) {
-		err := instruct(ctx, "http://"+w.address, "status=0")
+		err := instruct(ctx, "http://"+w.address, "mute=0")
 		return err == nil, fmt.Sprint(err)
 	})
 }
