@@ -300,6 +300,10 @@ func TestAllotTakesTheLeastOfWhatLimits(t *testing.T) {
 	if a := alone.allot(load{now: now, alone: true, bytes: 99, spare: 100}); a.n != 0 || a.by != byBytes {
 		t.Errorf("with no more than the spare bytes free a topic that is alone may take %+v", a)
 	}
+	large := &topic{breaker: newBreaker(), rows: topicRows{all: 1, bytes: 950}}
+	if a := large.allot(load{now: now, rows: 100, bytes: 1000, spare: 100}); a.n != 0 || a.by != byBytes {
+		t.Errorf("with more bytes than are free but for the spare ones a topic may take %+v", a)
+	}
 	alone.calls = topicCalls{running: 1, pacer: pacer.New(1, 1)}
 	for stuck, calls := range []int{0, 1} {
 		alone.calls.stuck = stuck
