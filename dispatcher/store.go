@@ -315,6 +315,16 @@ type Data struct {
 	// Windows has one entry for each of [Windows].
 	Windows []Outcomes
 	Orphans Orphans
+	// Adoptions are the rows of tables that are adopted and live, of the whole database, by adoption and state.
+	Adoptions []AdoptionRows
+}
+
+// AdoptionRows are rows of a service's own table, which is adopted, that have no event.
+type AdoptionRows struct {
+	// Adoption is its name. State is refused (by the outbox), missing (without a note) or waiting (open in their table).
+	Adoption, State string
+	// N is as counted last, some minutes ago at most where a table is small. -1: the table cannot be counted.
+	N int64
 }
 
 // Outcomes are how deliveries of a dispatcher ended over a time that has just passed.

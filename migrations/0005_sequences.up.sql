@@ -140,6 +140,41 @@ $$;
 
 revoke all on function outbox_timeline, outbox_fence_down, outbox_sequences_behind from public;
 
+-- outbox_adoption_rows counts what is wrong with the tables that are adopted and live: their rows that are refused, that have no
+-- note, and that are still open. To count may read a whole table: each is counted again when five minutes are over, and a hundred times
+-- the time that it took. -1 is a table that cannot be counted, as "dispatcher adopt status" says.
+create function outbox_adoption_rows() returns table (adoption text, state text, count bigint)
+language plpgsql
+security definer
+set search_path from current
+set lock_timeout = '1s'
+as $$
+declare
+    a       record;
+    v_rows  record;
+    v_began timestamptz;
+begin
+    if to_regclass('outbox_adoptions') is null then -- "dispatcher adopt shadow" makes it
+        return;
+    end if;
+    for a in execute 'select name, look from outbox_adoptions where state = ''Live'' and look_after < clock_timestamp()
+            and current_setting(''transaction_read_only'') = ''off'' for update skip locked' loop
+        v_began := clock_timestamp();
+        begin
+            execute a.look into v_rows;
+        exception when others then
+            select (-1)::bigint as missing, (-1)::bigint as waiting into v_rows;
+        end;
+        execute 'update outbox_adoptions set missing = $2, waiting = $3, look_after = clock_timestamp() + greatest(interval ''5 minutes'', 100 * (clock_timestamp() - $4))
+            where name = $1' using a.name, v_rows.missing, v_rows.waiting, v_began;
+    end loop;
+    return query execute 'select name, kind, rows from outbox_adoptions as a cross join lateral (values (''refused'', (select count(*) from outbox_adopted
+        where adoption = a.name and refused is not null)), (''missing'', missing), (''waiting'', waiting)) as of (kind, rows) where a.state = ''Live'' order by 1, 2';
+end
+$$;
+
+revoke all on function outbox_adoption_rows from public;
+
 -- Leases of a new outbox begin at 1.
 insert into outbox_clusters select system_identifier, -outbox_timeline() from pg_control_system();
 insert into outbox_fence values (pg_postmaster_start_time(), pg_current_xact_id()::xid);

@@ -47,6 +47,7 @@ func Grants(schema, role string, kind Kind) []string {
 			"grant execute on function "+on("outbox_fence_raise")+to,
 			"grant execute on function "+on("outbox_fence_down")+to,
 			"grant execute on function "+on("outbox_sequences_behind")+to,
+			"grant execute on function "+on("outbox_adoption_rows")+to,
 			"grant select, insert, update, delete on table "+on("outbox_workers")+to,
 			"grant select, insert, update, delete on table "+on("outbox_rates")+to,
 			"grant select, insert, update on table "+on("outbox_sweeps")+to,

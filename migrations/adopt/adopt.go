@@ -99,6 +99,9 @@ type Spec struct {
 	// row is to be sent), status ("COLUMN:OPEN:COMPLETE") or sent ("delete": the worker deletes what it has sent); topic,
 	// type, aggregateType, aggregateId, key, headers, created, due, attempts, dedupeKey, tenantId, namespace.
 	Columns map[string]string
+	// Open is the condition of rows that are to be sent, in SQL over the row r, where one column cannot say it. What it does not hold of
+	// stays with their worker. Not for Debezium. Defaults to what completed, status or sent says.
+	Open string
 	// Slot and Publication are, for the layout Debezium, slot.name and publication.name of the connector. The slot's plugin
 	// is pgoutput. Default to DefaultSlot and DefaultPublication.
 	Slot, Publication string
@@ -128,8 +131,6 @@ type Result struct {
 	// Values of the status column, and Warnings what may not be meant as it is: of ToShadow.
 	Values   []Value
 	Warnings []string
-	// Wait is, for a dry run of Cutover, about how long producers would wait.
-	Wait time.Duration
 	// Next says what to do next, in a sentence.
 	Next string
 }
@@ -180,7 +181,7 @@ func Apply(ctx context.Context, conn *pgx.Conn, schema string, step Step, spec S
 					step, last.spec.Table, last.spec.Name, err, remedy(err, ""))
 			}
 		}
-		if err != nil {
+		if err = cmp.Or(err, last.failed); err != nil {
 			return result, fmt.Errorf("adopt %s: %w%s", step, err, remedy(err, step))
 		}
 		sum += result.Returned
@@ -233,6 +234,9 @@ func (s Spec) check(step Step) error {
 		if text != "" && !word.MatchString(text) {
 			return fmt.Errorf("%.70q cannot be used as a table or a column; give 1 to 255 characters without quotes, backslashes, dollar signs, braces and control characters, or rename it", text)
 		}
+	}
+	if s.Open != "" && (l.log || strings.Contains(s.Open, "$adopt$")) {
+		return errors.New("the condition of open rows cannot be used: the layout debezium has none, and $adopt$ cannot be in it; leave it out, or write it otherwise")
 	}
 	if err := s.checkSlot(l); err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // errNoTable is the error of a table that is not there.
@@ -44,40 +45,49 @@ func (r *run) abandon() error {
 // its id.
 func (r *run) there() string {
 	if r.layout.keepsRows() {
-		return "true"
+		return "(a.their_row::text is distinct from 'null')"
 	}
-	return fmt.Sprintf("(a.their_row is null and exists (select from %s as r where r.%s = a.their_id::%s))", r.their.name(), quote(r.layout.id), r.their.types[r.layout.id])
+	return "(a.their_row is null and exists (select from {table} as r where r.{id} = a.their_id::{idType}))"
 }
 
-// reopenRow and insertRow give the row of the event e back, for return.sql. The newest of a row, or of those that a unique
-// index of theirs lets be open or there alone, is there. It has replaced the others, as it would have done in their table.
-const (
-	reopenRow = `begin
-            update {table} as r set {reopen} where {id} = e.their_id::{idType} and ({open}) is not true;
-            if found then
-                v_returned := v_returned + 1;
+// give is what gives the row of the event e back, for return.sql. The newest of a row, or of those that a unique index of theirs lets
+// be open or there alone, is there. It has replaced the others, as it would have done in their table. Debezium sends what is inserted,
+// and passes over what is deleted.
+func (r *run) give() string {
+	const insert = `insert into {table} ({columns}) overriding system value
+                select {columns} from json_populate_record(null::{table}, e.their_row);
+            if not found then
+                raise exception 'a trigger or a rule of table % keeps row % out', {regclass}, e.their_id;
             end if;
-            if exists (select from {table} as r where {id} = e.their_id::{idType} and ({open}) is not true) then
-                raise exception 'a trigger or a rule of table % keeps row % closed, so this was undone; disable it, and go back again',
-                    {regclass}, e.their_id;
+            v_returned := v_returned + 1;`
+	once := func(text string) string {
+		return "begin\n            " + text + "\n            exception when unique_violation then\n                null;\n            end;"
+	}
+	switch {
+	case r.layout.log:
+		return `delete from {table} where {id} = e.their_id::{idType};
+            v_there := found;
+            ` + insert + `
+            if not v_there then
+                delete from {table} where {id} = e.their_id::{idType};
+            end if;`
+	case r.layout.deletes:
+		return once("if not exists (select from {table} where {id} = e.their_id::{idType}) then\n            " + insert + "\n            end if;")
+	}
+	var set []string
+	for _, each := range strings.Split(r.layout.reopen, ", ") {
+		column, _, _ := strings.Cut(each, " = ")
+		if len(r.their.lacks(strings.ReplaceAll(column, `"`, ""))) == 0 {
+			set = append(set, each)
+		}
+	}
+	return once(`update {table} as r set ` + strings.Join(set, ", ") + ` where {id} = e.their_id::{idType} and ({opened}) is not true;
+            v_there := found;
+            if exists (select from {table} as r where {id} = e.their_id::{idType} and ({opened}) is not true) then
+                raise exception 'a trigger or a rule of table % keeps row % closed', {regclass}, e.their_id;
             end if;
-        exception when unique_violation then
-            null;
-        end;`
-	insertRow = `if not exists (select from {table} where {id} = e.their_id::{idType}) then
-            begin
-                insert into {table} ({columns}) overriding system value
-                    select {columns} from json_populate_record(null::{table}, e.their_row);
-                if not found then
-                    raise exception 'a trigger or a rule of table % keeps row % out, so this was undone; disable it, and go back again',
-                        {regclass}, e.their_id;
-                end if;
-                v_returned := v_returned + 1;
-            exception when unique_violation then
-                null;
-            end;
-        end if;`
-)
+            v_returned := v_returned + v_there::integer;`)
+}
 
 // numbered reports whether the rows of their table have numbers in their aggregates.
 func (r *run) numbered() bool { return r.layout.fields["sequence"] != "" }
@@ -91,8 +101,8 @@ func (r *run) numbersName() string {
 // renderNumbers fills in a file about the numbers of their table.
 func (r *run) renderNumbers(file string) string {
 	return r.render(file, map[string]string{
-		"{numbers}": r.numbersName(), "{regclass}": literal(r.their.name()), "{namespace}": literal(r.spec.Namespace), "{sequence}": r.in(r.layout.fields["sequence"], "r"),
-		"{aggregateType}": r.in(r.layout.fields["aggregateType"], "r"), "{aggregateId}": r.in(r.layout.fields["aggregateId"], "r"),
+		"{numbers}": r.numbersName(), "{namespace}": literal(r.spec.Namespace), "{sequence}": r.layout.fields["sequence"],
+		"{aggregateType}": r.layout.fields["aggregateType"], "{aggregateId}": r.layout.fields["aggregateId"],
 	})
 }
 
@@ -138,7 +148,7 @@ func (r *run) checkNumbers() error {
 	count := fmt.Sprintf(`select count(*) from (select from %s as r join outbox_aggregate_sequences as s
 		on s.namespace = %s and s.aggregate_type = coalesce(%s, '') and s.aggregate_id = %s
 		group by s.namespace, s.aggregate_type, s.aggregate_id, s.last having s.last > max(%s)) as ahead`,
-		r.their.name(), literal(r.spec.Namespace), r.in(r.layout.fields["aggregateType"], "r"), r.in(r.layout.fields["aggregateId"], "r"), r.in(r.layout.fields["sequence"], "r"))
+		r.their.name(), literal(r.spec.Namespace), r.layout.fields["aggregateType"], r.layout.fields["aggregateId"], r.layout.fields["sequence"])
 	if err := r.tx.QueryRow(r.ctx, count).Scan(&ahead); err != nil || ahead == 0 {
 		return err
 	}

@@ -8,28 +8,26 @@ import (
 	"strings"
 )
 
-// layout is how rows of a table become events, in SQL. In an expression {r} is the row.
+// layout is how rows of a table become events, in SQL. In an expression r is the row.
 type layout struct {
 	table   string   // the default
 	columns []string // that it needs
 	id      string   // the column of their primary key
 	// position is the column that grows from row to row: rows after the greatest at the start are counted.
 	position string
-	payload  string // the column that says whether a row was changed by a producer
-	// fields are expressions for the arguments of outbox_adopt, by their names in body.sql.
+	// fields are expressions for the arguments of outbox_adopt, by their names in row.sql.
 	fields map[string]string
 	// open is the condition that the row is to be sent. complete and reopen are what an update sets; reopen has e, the
-	// event.
-	open, complete, reopen string
-	order                  string
-	// status is the column of states, where there is one: opens are to be sent, and closed are not. Without open they are
-	// the condition.
-	status        string
-	opens, closed []string
+	// event, and makes the row opened.
+	open, complete, reopen, opened string
+	// mark is the column that says what was sent, where there is one. When it is a column of states, their counts are shown. known
+	// are the states of a mapping whose others do not say whether a row is to be sent.
+	mark   string
+	states bool
+	known  []string
+	order  string
 	// namespace is the column of it, where each row has its own.
 	namespace string
-	// exhausted is the condition that a row has no attempt left, and exhaustedGets what it gets.
-	exhausted, exhaustedGets string
 	// deletes is a worker that deletes what it has sent: each row is to be sent.
 	deletes bool
 	// log is a table that does not record what was sent: the connector's slot does.
@@ -55,23 +53,24 @@ func (s Spec) layout() (l layout, err error) {
 	} else if len(s.Columns) > 0 {
 		return l, fmt.Errorf("the layout %s has its own columns; leave out the mapping, or choose the layout columns", s.Layout)
 	}
-	if l.open == "" {
-		l.open = "{r}." + quote(l.status) + "::text in (" + literals(l.opens) + ")"
+	l.opened = l.open
+	if s.Open != "" {
+		l.open, l.known = "("+s.Open+")", nil
 	}
 	return l, nil
 }
 
-// chosen is the condition of the rows that are adopted, empty for all.
+// chosen is the condition of the rows that are adopted, as a continuation, empty for all.
 func (s Spec) chosen(l layout) string {
 	if l.namespace == "" || s.Namespace == "" {
 		return ""
 	}
-	return "{r}." + quote(l.namespace) + "::text = " + literal(s.Namespace)
+	return " and r." + quote(l.namespace) + "::text = " + literal(s.Namespace)
 }
 
 // mapped makes a layout of a mapping from our names to columns of theirs.
 func mapped(columns map[string]string) (layout, error) {
-	l := layout{fields: map[string]string{"maxAttempts": "null"}}
+	l := layout{fields: map[string]string{}}
 	for _, name := range slices.Sorted(maps.Keys(columns)) {
 		if err := l.mapColumn(name, columns[name]); err != nil {
 			return l, err
@@ -89,45 +88,21 @@ func mapped(columns map[string]string) (layout, error) {
 	case marks != 1:
 		return l, errors.New("the mapping needs one of completed, status and sent, which say what is to be sent; add completed=COLUMN, a time that is null until then, status=COLUMN:OPEN:COMPLETE, or sent=delete where the worker deletes what it has sent")
 	}
-	l.id, l.payload, l.position, l.namespace = columns["id"], columns["payload"], columns["id"], columns["namespace"]
-	l.fields["payload"] += "::jsonb"
-	for _, name := range []string{"topic", "type", "aggregateType", "aggregateId", "key", "dedupeKey", "namespace"} {
-		if l.fields[name] != "" {
-			l.fields[name] += "::text"
-		}
-	}
-	if tenant := l.fields["tenantId"]; tenant != "" {
-		l.fields["tenantId"] = tenant + "::text::uuid"
-	}
-	if headers := l.fields["headers"]; headers != "" {
-		l.fields["headers"] = "coalesce(" + headers + "::jsonb, '{}')"
-	}
-	orElse := func(name, otherwise string) {
-		if e := l.fields[name]; e != "" {
-			otherwise = "coalesce(" + e + ", " + otherwise + ")"
-		}
-		l.fields[name] = otherwise
-	}
+	l.id, l.position, l.namespace = columns["id"], columns["id"], columns["namespace"]
 	if columns["created"] != "" {
 		l.position = columns["created"]
 	}
-	orElse("created", "now()")
-	orElse("due", "clock_timestamp()") // in the order of the rows; when it was created may be of another zone
 	if attempts := l.fields["attempts"]; attempts != "" {
-		attempts = "coalesce(" + attempts + ", 0)"
 		l.fields["attempts"], l.fields["maxAttempts"] = triedAttempts(attempts), triedBudget(attempts)
-		l.exhausted, l.exhaustedGets = attempts+" >= 20", triedGets
 	}
-	l.order = "{r}." + quote(l.position) + ", {r}." + quote(l.id)
+	l.order = "r." + quote(l.position) + ", r." + quote(l.id)
 	return l, nil
 }
 
 // A row that was tried has as many attempts left as a dispatcher makes by default, because their worker's limit is not
 // known, and none is made dead that was not sent.
-const triedGets = "has 20 more, and so has each that was tried"
-
 func triedAttempts(attempts string) string {
-	return "least(greatest(" + attempts + ", 0), 980)::integer"
+	return "least(greatest(" + attempts + ", 0), 980)"
 }
 func triedBudget(attempts string) string {
 	return "case when " + attempts + " > 0 then " + triedAttempts(attempts) + " + 20 end"
@@ -151,22 +126,23 @@ func (l *layout) mapColumn(name, column string) error {
 		l.open, l.deletes = "true", true
 		return nil
 	case name == "completed":
-		l.open = "{r}." + quote(column) + " is null"
-		set(&l.complete, "now()")
+		l.mark, l.open = column, "r."+quote(column)+" is null"
+		set(&l.complete, "clock_timestamp()")
 		set(&l.reopen, "null")
 	case name == "status":
 		parts := strings.Split(column, ":")
-		if len(parts) != 3 || slices.Contains(parts, "") {
-			return fmt.Errorf("the mapping of status is %q; write it COLUMN:OPEN:COMPLETE, such as state:NEW:SENT, or state:NEW,SENDING:SENT,FAILED where more values are open, or are not to be sent", column)
+		if len(parts) != 3 || slices.Contains(parts, "") || strings.Contains(column, ",") {
+			return fmt.Errorf("the mapping of status is %q; write it COLUMN:OPEN:COMPLETE, such as state:NEW:SENT, and where more values are to be sent, or are not, the condition too: --open \"r.state in ('NEW', 'SENDING')\"", column)
 		}
 		column = parts[0]
-		l.status, l.opens, l.closed = column, strings.Split(parts[1], ","), strings.Split(parts[2], ",")
-		set(&l.complete, literal(l.closed[0]))
-		set(&l.reopen, literal(l.opens[0]))
+		l.mark, l.states, l.known = column, true, parts[1:]
+		l.open = "r." + quote(column) + " = " + literal(parts[1])
+		set(&l.complete, literal(parts[2]))
+		set(&l.reopen, literal(parts[1]))
 	case !slices.Contains(ours, name):
 		return fmt.Errorf("the mapping has the unknown name %q; use %s, and status, completed or sent", name, strings.Join(ours, ", "))
 	default:
-		l.fields[name] = "{r}." + quote(column)
+		l.fields[name] = "r." + quote(column)
 	}
 	switch name {
 	case "due":
@@ -189,76 +165,75 @@ var presets = map[Layout]layout{
 		table: "public.modkit_outbox_events",
 		columns: []string{"id", "namespace", "topic", "tenant_id", "dedupe_key", "payload", "status", "attempts", "next_attempt_at",
 			"locked_by", "locked_until", "created_at", "updated_at"},
-		id: "id", position: "created_at", payload: "payload", namespace: "namespace",
+		id: "id", position: "created_at", namespace: "namespace",
 		fields: map[string]string{
-			"namespace": "{r}.namespace", "topic": "{r}.topic", "tenantId": "{r}.tenant_id", "dedupeKey": "{r}.dedupe_key", "payload": "{r}.payload",
-			"created": "{r}.created_at", "attempts": triedAttempts("{r}.attempts"), "maxAttempts": triedBudget("{r}.attempts"),
-			"due": "case when {r}.status = 'processing' then greatest({r}.next_attempt_at, {r}.locked_until) else {r}.next_attempt_at end",
+			"namespace": "r.namespace", "topic": "r.topic", "tenantId": "r.tenant_id", "dedupeKey": "r.dedupe_key", "payload": "r.payload",
+			"created": "r.created_at", "attempts": triedAttempts("r.attempts"), "maxAttempts": triedBudget("r.attempts"),
+			"due": "case when r.status = 'processing' then greatest(r.next_attempt_at, r.locked_until) else r.next_attempt_at end",
 		},
-		status: "status", opens: []string{"pending", "processing"}, closed: []string{"delivered", "dead"},
-		complete: "status = 'delivered', locked_by = null, locked_until = null, updated_at = now()",
+		mark: "status", states: true, open: "r.status in ('pending', 'processing')",
+		complete: "status = 'delivered', locked_by = null, locked_until = null, updated_at = clock_timestamp()",
 		reopen:   "status = 'pending', attempts = e.attempts, next_attempt_at = e.next_attempt_at, locked_by = null, locked_until = null, updated_at = now()",
-		order:    "{r}.created_at, {r}.id", exhausted: "{r}.attempts >= 20", exhaustedGets: triedGets,
+		order:    "r.created_at, r.id",
 	},
 	M10: {
 		table:   "m10_recovery.outbox",
 		columns: []string{"id", "aggregate_type", "aggregate_id", "event_type", "payload", "created_at", "processed_at", "retry_count", "process_after", "claimed_at", "claimed_by"},
-		id:      "id", position: "id", payload: "payload",
+		id:      "id", position: "id",
 		fields: map[string]string{
-			"payload": "{r}.payload", "type": "{r}.event_type", "aggregateType": "{r}.aggregate_type", "aggregateId": "{r}.aggregate_id",
-			"created":  "coalesce({r}.created_at, now())",
-			"due":      "coalesce(greatest({r}.process_after, {r}.claimed_at + interval '5 minutes'), {r}.created_at, now())",
-			"attempts": "coalesce({r}.retry_count, 0)", "maxAttempts": noLimit, "retry": `'{"strategy": "PowerOfTwo"}'`,
+			"payload": "r.payload", "type": "r.event_type", "aggregateType": "r.aggregate_type", "aggregateId": "r.aggregate_id",
+			"created": "r.created_at", "due": "coalesce(greatest(r.process_after, r.claimed_at + interval '5 minutes'), r.created_at)",
+			"attempts": "r.retry_count", "maxAttempts": noLimit, "retry": `'{"strategy": "PowerOfTwo"}'`,
 		},
-		open: "{r}.processed_at is null", complete: "processed_at = now(), claimed_at = null, claimed_by = null",
+		mark: "processed_at", open: "r.processed_at is null", complete: "processed_at = clock_timestamp(), claimed_at = null, claimed_by = null",
 		reopen: "processed_at = null, process_after = e.next_attempt_at, retry_count = e.attempts, claimed_at = null, claimed_by = null",
-		order:  "{r}.created_at, {r}.id",
+		order:  "r.created_at, r.id",
 	},
 	Overview: {
 		table:   "outbox.events",
 		columns: []string{"id", "topic", "payload", "status", "attempt_count", "next_attempt_at", "created_at"},
-		id:      "id", position: "created_at", payload: "payload",
+		id:      "id", position: "created_at",
 		fields: map[string]string{
-			"topic": "{r}.topic", "payload": "{r}.payload", "created": "{r}.created_at",
-			"due":      "case when {r}.status = 'processing' then greatest({r}.next_attempt_at, " + inHands + ") else {r}.next_attempt_at end",
-			"attempts": "{r}.attempt_count", "maxAttempts": noLimit, "retry": `'{"strategy": "Linear", "base": "60s", "max": "24h"}'`,
+			"topic": "r.topic", "payload": "r.payload", "created": "r.created_at",
+			"due":      "case when r.status = 'processing' then greatest(r.next_attempt_at, " + inHands + ") else r.next_attempt_at end",
+			"attempts": "r.attempt_count", "maxAttempts": noLimit, "retry": `'{"strategy": "Linear", "base": "60s", "max": "24h"}'`,
 		},
-		status: "status", opens: []string{"pending", "processing"}, closed: []string{"processed", "failed"}, complete: "status = 'processed'",
+		mark: "status", states: true, open: "r.status in ('pending', 'processing')", complete: "status = 'processed'",
 		reopen: "status = 'pending', attempt_count = e.attempts, next_attempt_at = e.next_attempt_at",
-		order:  "{r}.created_at, {r}.next_attempt_at",
+		order:  "r.created_at, r.next_attempt_at",
 	},
 	Storage: {
 		table: "public.storage_outbox",
 		columns: []string{"outbox_id", "aggregate_id", "aggregate_type", "event_type", "event_payload", "event_metadata", "sequence_number", "created_at",
 			"delivery_attempts", "delivery_status", "next_retry_at", "delivered_at", "target_topic", "partition_key",
 			"max_attempts", "base_delay_ms", "max_delay_ms", "backoff_multiplier"},
-		id: "outbox_id", position: "created_at", payload: "event_payload",
+		id: "outbox_id", position: "created_at",
 		fields: map[string]string{
-			"topic": "{r}.target_topic", "payload": "{r}.event_payload", "type": "{r}.event_type", "aggregateType": "{r}.aggregate_type",
-			"aggregateId": "{r}.aggregate_id", "key": "{r}.partition_key", "created": "{r}.created_at",
+			"topic": "r.target_topic", "payload": "r.event_payload", "type": "r.event_type", "aggregateType": "r.aggregate_type",
+			"aggregateId": "r.aggregate_id", "key": "r.partition_key", "created": "r.created_at",
 			// Their id and number are what consumers know. Metadata that headers cannot have are refused.
-			"headers": `{r}.event_metadata || jsonb_build_object('outbox_id', {r}.outbox_id)`, "sequence": "{r}.sequence_number",
-			"due": "case when {r}.delivery_status = 'processing' then greatest({r}.next_retry_at, " + inHands +
-				") else coalesce({r}.next_retry_at, {r}.created_at) end",
+			"headers": `r.event_metadata || jsonb_build_object('outbox_id', r.outbox_id)`, "sequence": "r.sequence_number",
+			"due": "case when r.delivery_status = 'processing' then greatest(r.next_retry_at, " + inHands +
+				") else coalesce(r.next_retry_at, r.created_at) end",
 			// A row that is open is sent once at least.
-			"attempts": "least({r}.delivery_attempts, 999)", "maxAttempts": "least(greatest({r}.max_attempts, {r}.delivery_attempts + 1), 1000)",
-			"retry": `jsonb_build_object('strategy', 'Multiplier', 'base', least({r}.base_delay_ms, 86400000) || 'ms', 'max', least({r}.max_delay_ms, 86400000) || 'ms',
-            'multiplier', greatest({r}.backoff_multiplier, 1)::text, 'jitterPercent', 25)`,
+			"attempts": "least(r.delivery_attempts, 999)", "maxAttempts": "least(greatest(r.max_attempts, r.delivery_attempts + 1), 1000)",
+			"retry": `jsonb_build_object('strategy', 'Multiplier', 'base', least(r.base_delay_ms, 86400000) || 'ms', 'max', least(r.max_delay_ms, 86400000) || 'ms',
+            'multiplier', greatest(r.backoff_multiplier, 1)::text, 'jitterPercent', 25)`,
 		},
-		status: "delivery_status", opens: []string{"pending", "processing", "failed"}, closed: []string{"delivered", "dlq"},
-		complete: "delivery_status = 'delivered', delivered_at = now()",
+		mark: "delivery_status", states: true, open: "r.delivery_status in ('pending', 'processing', 'failed')",
+		complete: "delivery_status = 'delivered', delivered_at = clock_timestamp()",
 		reopen:   "delivery_status = case e.attempts when 0 then 'pending' else 'failed' end, delivery_attempts = e.attempts, next_retry_at = e.next_attempt_at, delivered_at = null",
-		order:    "{r}.created_at, {r}.sequence_number", exhausted: "{r}.delivery_attempts >= {r}.max_attempts", exhaustedGets: "is sent once more",
+		order:    "r.created_at, r.sequence_number",
 	},
 	Debezium: {
 		table:   "public.outboxevent",
 		columns: []string{"id", "aggregatetype", "aggregateid", "type", "payload"},
-		id:      "id", payload: "payload",
+		id:      "id",
 		fields: map[string]string{
-			"topic": "{r}.aggregatetype::text", "payload": "{r}.payload::jsonb", "type": "{r}.type::text",
-			"aggregateType": "{r}.aggregatetype::text", "aggregateId": "{r}.aggregateid::text",
+			"topic": "r.aggregatetype", "payload": "r.payload", "type": "r.type",
+			"aggregateType": "r.aggregatetype", "aggregateId": "r.aggregateid",
 		},
-		open: "false",
+		open: "true",
 		log:  true,
 	},
 }

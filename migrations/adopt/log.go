@@ -137,10 +137,7 @@ func (r *run) cutoverLog() error {
 	if r.state == Live { // what was refused is tried again, as it is in their table by now
 		kept := fmt.Sprintf("select coalesce((select row_to_json(t) from %s as t where t.%s = a.their_id::%s), a.their_row) from outbox_adopted as a where adoption = %s and not live and their_row is not null order by seq",
 			r.their.name(), quote(r.layout.id), r.their.types[r.layout.id], literal(r.spec.Name))
-		if err := r.exec(r.moveRows(kept)); err != nil || r.options.DryRun {
-			return err
-		}
-		return r.countMoved()
+		return r.refusingNoMore(func() error { return r.exec(r.moveRows(kept)) })
 	}
 	unsent := fmt.Sprintf("outbox_adopt_log(%s, %s, %s)", literal(r.spec.Slot), literal(r.spec.Publication), literal(r.their.name()))
 	if err := r.countUnsent(unsent); err != nil {
@@ -152,26 +149,25 @@ func (r *run) cutoverLog() error {
 	if err := r.flush(); err != nil {
 		return err
 	}
-	for _, sql := range []string{
-		"delete from outbox_adopted where adoption = " + literal(r.spec.Name),
-		r.moveRows("select * from " + unsent),
-		r.function(true),
-		"update outbox_adoptions set state = 'Live', cutover_at = clock_timestamp() where name = " + literal(r.spec.Name),
-	} {
-		if err := r.exec(sql); err != nil {
-			return r.withSlotRemedy(err)
+	r.result.Changed = true
+	return r.refusingNoMore(func() error {
+		for _, sql := range []string{
+			"delete from outbox_adopted where adoption = " + literal(r.spec.Name),
+			r.moveRows("select * from " + unsent),
+			r.function(true),
+			"update outbox_adoptions set state = 'Live', cutover_at = clock_timestamp() where name = " + literal(r.spec.Name),
+		} {
+			if err := r.exec(sql); err != nil {
+				return r.withSlotRemedy(err)
+			}
 		}
-	}
-	if r.options.DryRun {
-		r.result.Changed = true
 		return nil
-	}
-	return r.countMoved()
+	})
 }
 
 // moveRows makes events of rows that a query gives as JSON.
 func (r *run) moveRows(query string) string {
-	return r.render("log", map[string]string{"{rows}": query, "{body}": r.body("true", "true", keepEvent, raise)})
+	return r.move("select v ->> "+literal(r.layout.id)+", v from ("+query+") as l (v)", keepEvent)
 }
 
 // countUnsent reads the slot before producers wait: they will wait for as long once more, and while the rows are moved.

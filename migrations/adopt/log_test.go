@@ -1,6 +1,7 @@
 package adopt_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -186,60 +187,27 @@ func TestDebeziumNotesArePruned(t *testing.T) {
 
 // What cannot be done says why, and what to do.
 func TestDebeziumErrorsNameTheRemedy(t *testing.T) {
-	r, dsn := newLogRig(t)
-	for _, c := range []struct {
-		name string
-		spec adopt.Spec
-		want string
-	}{
-		{"slot", adopt.Spec{Slot: "other"}, "there is no replication slot other; give the slot.name of the connector (--slot)"},
-		{"slot name", adopt.Spec{Slot: "Other"}, `the slot "Other" cannot be used`},
-		{"publication", adopt.Spec{Slot: r.old.spec.Slot, Publication: "other"}, "publication other does not publish what is inserted into table public.outboxevent"},
-		{"layout", adopt.Spec{Layout: adopt.M10, Topic: "t", Slot: "debezium"}, "the layout m10 has no replication slot"},
+	r, _ := newLogRig(t)
+	slot := r.old.spec.Slot
+	for want, spec := range map[string]adopt.Spec{
+		"there is no replication slot other; give the slot.name of the connector (--slot)":                                         {Slot: "other"},
+		`the slot "Other" cannot be used`:                                                                                          {Slot: "Other"},
+		"publication other does not publish what is inserted into table public.outboxevent":                                        {Slot: slot, Publication: "other"},
+		"the layout m10 has no replication slot":                                                                                   {Layout: adopt.M10, Topic: "t", Slot: "debezium"},
+		"slot physical_" + slot + " is a physical one; give the slot.name":                                                         {Slot: "physical_" + slot},
+		"slot plugin_" + slot + " has the plugin test_decoding, and an adoption reads pgoutput; give the connector plugin.name pg": {Slot: "plugin_" + slot},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			r := r
-			r.T = t
-			c.spec.Namespace = "shop"
-			if c.spec.Layout == "" {
-				c.spec.Layout = adopt.Debezium
+		for prefix, create := range map[string]string{"physical_": "pg_create_physical_replication_slot($1)", "plugin_": "pg_create_logical_replication_slot($1, 'test_decoding')"} {
+			if strings.HasPrefix(spec.Slot, prefix) {
+				r.exec("select "+create, spec.Slot)
+				defer r.exec(`select pg_drop_replication_slot($1)`, spec.Slot)
 			}
-			r.old.spec = c.spec
-			need.Fails(t, c.want, "got %v, want %s", need.Err(r.try(adopt.ToShadow, adopt.Options{})))
-		})
-	}
-	other := r
-	other.old.spec.Slot += "_other"
-	for create, want := range map[string]string{
-		"pg_create_physical_replication_slot($1)":                 " is a physical one; give the slot.name",
-		"pg_create_logical_replication_slot($1, 'test_decoding')": " has the plugin test_decoding, and an adoption reads pgoutput; give the connector plugin.name pgoutput",
-	} {
-		if _, err := r.Exec(t.Context(), "select "+create, other.old.spec.Slot); err != nil {
-			t.Logf("a server without its contrib: %v", err)
-			continue
 		}
-		if _, err := other.try(adopt.ToShadow, adopt.Options{}); err == nil || !strings.Contains(err.Error(), "slot "+other.old.spec.Slot+want) {
-			t.Errorf("%s: got %v, want %s", create, err, want)
-		}
-		r.exec(`select pg_drop_replication_slot($1)`, other.old.spec.Slot)
+		other := r
+		other.old.spec = spec
+		other.old.spec.Namespace, other.old.spec.Layout = "shop", cmp.Or(spec.Layout, adopt.Debezium)
+		need.Fails(t, want, "got %v, want %s", need.Err(other.try(adopt.ToShadow, adopt.Options{})))
 	}
-	r.exec(`create publication deletes for table outboxevent with (publish = 'delete')`)
-	other = r
-	other.old.spec.Publication = "deletes"
-	need.Fails(t, "publication deletes does not publish what is inserted", "a publication of deletes: %v", need.Err(other.try(adopt.ToShadow, adopt.Options{})))
-	login := r.old.spec.Slot
-	r.exec(`create role ` + login + ` login password 'plain'; grant ` + login + ` to current_user; alter schema outbox owner to ` + login + `; alter table outboxevent owner to ` + login)
-	t.Cleanup(func() {
-		_, _ = r.Exec(context.WithoutCancel(t.Context()), `reassign owned by `+login+` to current_user; drop owned by `+login+`; drop role `+login, pgx.QueryExecModeSimpleProtocol)
-	})
-	conn, err := pgx.Connect(t.Context(), strings.Replace(dsn, pgUser(t, dsn), login+":plain", 1))
-	need.OK(t, err)
-	defer conn.Close(t.Context())
-	if _, err := adopt.Apply(t.Context(), conn, pgtest.Schema, adopt.ToShadow, r.old.spec, adopt.Options{}); err == nil ||
-		!strings.Contains(err.Error(), `alter role "`+login+`" replication`) {
-		t.Errorf("without the right to read a slot: %v", err)
-	}
-
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	r.produce(t.Context(), 1)
 	r.produce(t.Context(), 2)
@@ -258,121 +226,11 @@ func TestDebeziumErrorsNameTheRemedy(t *testing.T) {
 	need.Want(t, 2, "returned %d", result.Returned)
 }
 
-// uncommitted inserts an event in a transaction that does not wait for the disk when it commits.
-func (r rig) uncommitted(n int) pgx.Tx {
-	r.Helper()
-	tx, err := r.Begin(r.Context())
-	need.OK(r, err)
-	r.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(r.Context())) })
-	if _, err = tx.Exec(r.Context(), `set local synchronous_commit = off`); err == nil {
-		err = r.old.produce(r.Context(), tx, n)
-	}
-	need.OK(r, err)
-	return tx
-}
-
-// stepDuring begins a step while a transaction has inserted, and commits that when the step waits for it.
-func (r rig) stepDuring(step adopt.Step, tx pgx.Tx) (result adopt.Result) {
-	r.Helper()
-	done := make(chan error, 1)
-	go func() {
-		var err error
-		result, err = r.try(step, adopt.Options{})
-		done <- err
-	}()
-	r.eventually("the step waits", func() bool {
-		return len(done) > 0 || pgtest.Value[bool](r, `select exists (select from pg_locks where relation = 'outboxevent'::regclass and not granted)`)
-	})
-	need.Want(r, nil, "%v", tx.Commit(r.Context()))
-	need.OK(r, <-done)
-	return result
-}
-
 // held are the numbers of the rows that the slot has, in its order, as "4 2 4".
 func (r rig) held() string {
 	r.Helper()
 	return pgtest.Value[string](r, `select coalesce(string_agg(row -> 'payload' ->> 'n', ' ' order by at), '')
 		from outbox.outbox_adopt_log($1, 'dbz_publication', 'outboxevent') with ordinality as l (row, at)`, r.old.spec.Slot)
-}
-
-// A step waits for producers that have inserted and not committed, so that their rows are on one side and not on both.
-//
-// CONTRACT: C-91
-func TestDebeziumStepsWaitForProducers(t *testing.T) {
-	r, _ := newLogRig(t)
-	r.step(adopt.ToShadow, adopt.Shadow, true)
-	r.produce(t.Context(), 1)
-	result := r.stepDuring(adopt.Cutover, r.uncommitted(2))
-	need.That(t, result.Moved == 2 && r.numbers() == "1 2", "moved %d, events %s; want both", result.Moved, r.numbers())
-	r.exec(`update outbox.outbox_events set status = 'delivered' where payload ->> 'n' = '1'`)
-	if result := r.stepDuring(adopt.Back, r.uncommitted(3)); result.Returned != 2 || r.held() != "2 3" {
-		t.Errorf("returned %d, and the slot has %s; want 2 3", result.Returned, r.held())
-	}
-}
-
-// A way back that fails has moved the slot, and lost nothing: what the slot had was the outbox's, and still is.
-//
-// CONTRACT: C-91
-func TestDebeziumFailedBackLosesNothing(t *testing.T) {
-	r, _ := newLogRig(t)
-	r.step(adopt.ToShadow, adopt.Shadow, true)
-	r.produce(t.Context(), 1)
-	r.step(adopt.Cutover, adopt.Live, true)
-	r.produce(t.Context(), 2)
-	r.exec(`create function fail() returns trigger language plpgsql as $$ begin raise 'no more rows'; end $$;
-		create trigger fail before insert on outboxevent for each row execute function fail()`)
-	_, err := r.try(adopt.Back, adopt.Options{})
-	need.Must(t, err != nil && strings.Contains(err.Error(), "no more rows"), "back: %v", err)
-	r.exec(`drop trigger fail on outboxevent`)
-	if s := r.status(); s.State != adopt.Live || s.OpenEvents != 2 || r.held() != "" {
-		t.Errorf("%+v, and the slot has %s", s, r.held())
-	}
-	r.produce(t.Context(), 3)
-	r.exec(`update outbox.outbox_events set status = 'delivered' where payload ->> 'n' = '1'`)
-	if result := r.step(adopt.Back, adopt.None, true); result.Returned != 2 || r.held() != "2 3" {
-		t.Errorf("returned %d, and the slot has %s; want 2 3", result.Returned, r.held())
-	}
-}
-
-// Events that are in a dispatcher's hands are waited for. What producers insert meanwhile is the connector's, once.
-//
-// CONTRACT: C-91
-func TestDebeziumBackWaitsForLeases(t *testing.T) {
-	r, _ := newLogRig(t)
-	r.step(adopt.ToShadow, adopt.Shadow, true)
-	r.step(adopt.Cutover, adopt.Live, true)
-	r.produce(t.Context(), 1)
-	r.produce(t.Context(), 2)
-	r.exec(`insert into outboxevent (id, aggregatetype, aggregateid, type, payload) values (gen_random_uuid(), '', '1', 'refused', '{"n": 9}')`)
-	r.exec(`update outbox.outbox_events set status = 'processing', locked_by = gen_random_uuid(), locked_until = now() + interval '1 hour' where payload ->> 'n' = '1'`)
-	result, err := r.try(adopt.Back, adopt.Options{Wait: 1})
-	need.Must(t, err != nil && result.State == adopt.Returning && result.Returned == 2, "back: %+v, %v", result, err)
-	r.produce(t.Context(), 3)
-	// A clock that was ahead gave this lease, so it is over (CONTRACT C-3).
-	r.exec(`update outbox.outbox_events set updated_at = now() + interval '1 hour' where payload ->> 'n' = '1'`)
-	if result := r.step(adopt.Back, adopt.None, true); result.Returned != 1 || r.held() != "2 9 3 1" {
-		t.Errorf("returned %d, and the slot has %s; want 2 9 3 1", result.Returned, r.held())
-	}
-}
-
-// Each insert is an event, also one with the id of a row that was deleted: Debezium sends both.
-func TestDebeziumReusedIDBecomesNewEvent(t *testing.T) {
-	r, _ := newLogRig(t)
-	again := func(n int) {
-		t.Helper()
-		r.exec(fmt.Sprintf(`delete from outboxevent; insert into outboxevent (id, aggregatetype, aggregateid, type, payload)
-			values (md5('same')::uuid, 'Order', '1', 'T', '{"n": %d}')`, n))
-	}
-	r.step(adopt.ToShadow, adopt.Shadow, true)
-	again(1)
-	again(2)
-	result := r.step(adopt.Cutover, adopt.Live, true)
-	need.Want(t, 2, "moved %d", result.Moved)
-	again(3)
-	need.Want(t, "1 2 3", "events %s, want 1 2 3", r.numbers())
-	if result := r.step(adopt.Back, adopt.None, true); result.Returned != 3 || r.held() != "1 2 3" {
-		t.Errorf("returned %d, and the slot has %s; want 1 2 3", result.Returned, r.held())
-	}
 }
 
 // A row that the outbox has refused is tried again as it is in their table by then. The name of the adoption is that of a
@@ -403,15 +261,28 @@ func TestDebeziumRefusedRowIsSentOnceFixed(t *testing.T) {
 }
 
 // The steps work in every mode of the driver.
-func TestDebeziumStepsInEveryQueryMode(t *testing.T) {
+func TestStepsInEveryQueryMode(t *testing.T) {
 	pgtest.EachMode(t, func(t *testing.T, mode pgtest.Mode) {
-		r, _ := newLogRig(t)
-		conn := r.connectIn(mode)
-		for n, step := range []adopt.Step{adopt.ToShadow, adopt.Cutover, adopt.Cutover, adopt.Back} {
-			need.OK(t, need.Err(adopt.Apply(t.Context(), conn, pgtest.Schema, step, r.old.spec, adopt.Options{})))
-			r.produce(t.Context(), n)
-			need.Want(t, nil, "%v", need.Err(adopt.Read(t.Context(), conn, pgtest.Schema, "")))
+		steps := func(r rig, produce func(n int)) {
+			conn, err := pgx.Connect(r.Context(), mode.In(r.Pool.Config().ConnString()))
+			need.OK(r, err)
+			r.Cleanup(func() { _ = conn.Close(context.WithoutCancel(r.Context())) })
+			for n, step := range []adopt.Step{adopt.ToShadow, adopt.Cutover, adopt.Cutover, adopt.Back} {
+				need.OK(r, need.Err(adopt.Apply(r.Context(), conn, pgtest.Schema, step, r.old.spec, adopt.Options{})))
+				produce(n)
+				all, err := adopt.Read(r.Context(), conn, pgtest.Schema, "")
+				need.That(r, err == nil && (len(all) != 1 || all[0].OK()), "after %s: %+v, %v", step, all, err)
+			}
 		}
-		need.Want(t, "0 1 2 3", "the slot has %s", r.held())
+		t.Run("poller", func(t *testing.T) {
+			r := newRig(t, keyedService("integer", `, primary key (id))`))
+			r.old.spec.Table = "keyed" // in public
+			steps(r, func(n int) { r.exec(fmt.Sprintf(`insert into keyed (id) values (%d)`, n)) })
+		})
+		t.Run("debezium", func(t *testing.T) {
+			r, _ := newLogRig(t)
+			steps(r, func(n int) { r.produce(t.Context(), n) })
+			need.Want(t, "0 1 2 3", "the slot has %s", r.held())
+		})
 	})
 }

@@ -27,21 +27,20 @@ type Status struct {
 	Since      time.Time  `json:"since"`
 	CutoverAt  *time.Time `json:"cutoverAt,omitempty"`
 	ObservedAt time.Time  `json:"observedAt"`
-	// Rows are the rows that their table has of those inserted since the shadow began, and Notes the notes of such rows,
-	// refused ones aside. A row whose id or time of creation is not after the greatest one at the start is in
+	// Rows are the rows that their table has of those inserted since the shadow began, and Notes those of them that have a note,
+	// refused ones aside. A row whose id or time of creation is not after the greatest one at the start, or is null, is in
 	// neither, and one that was deleted is in neither any more.
 	Rows  int64 `json:"rows"`
 	Notes int64 `json:"notes"`
-	// Missing are their rows without a note, and Extra the notes without a row.
+	// Missing are their rows without a note.
 	Missing int64 `json:"missing"`
-	Extra   int64 `json:"extra"`
 	// Refused are the rows that the outbox does not take, and Refusals the first ten of them.
 	Refused  int64     `json:"refused"`
 	Refusals []Refusal `json:"refusals,omitempty"`
 	// OpenRows are the open rows of their table, and OpenEvents the events of the adoption that are not yet delivered.
 	OpenRows   int64 `json:"openRows"`
 	OpenEvents int64 `json:"openEvents"`
-	// Values of the status column, where there is one: at most 20, those in neither list first.
+	// Values of the status column, where there is one: at most 20, those that the mapping does not know first.
 	Values []Value `json:"values,omitempty"`
 	// Warnings are what may not be meant as it is, each a sentence.
 	Warnings []string `json:"warnings,omitempty"`
@@ -69,13 +68,12 @@ type Refusal struct {
 	Reason string `json:"reason"`
 }
 
-// OK reports whether each row of theirs has a note of its own, no other has, none is refused, and each says whether it is
-// to be sent.
+// OK reports whether each row of theirs has a note, none is refused, each says whether it is to be sent, and after the cut-over none waits.
 func (s Status) OK() bool {
-	return s.Rows == s.Notes && s.Missing == 0 && s.Extra == 0 && s.Refused == 0 && s.Unknown() == 0
+	return s.Missing == 0 && s.Refused == 0 && s.Unknown() == 0 && (s.State != Live || s.OpenRows == 0)
 }
 
-// Unknown is the number of rows whose status is in neither list.
+// Unknown is the number of rows of which the mapping does not say whether they are to be sent.
 func (s Status) Unknown() (rows int64) {
 	for _, v := range s.Values {
 		if v.Means == MeansUnknown {
@@ -129,7 +127,7 @@ func (r *run) status() (s Status, err error) {
 	if r.layout, err = r.spec.layout(); err != nil {
 		return s, err
 	}
-	if err = r.findTheir(); errors.Is(err, errNoTable) {
+	if err = r.findTheir(""); errors.Is(err, errNoTable) {
 		return s, fmt.Errorf("%w %s in this database; name it back if it was renamed, or end the adoption if it was dropped: dispatcher adopt back --name %s", errNoTable, r.spec.Table, r.spec.Name)
 	} else if err != nil {
 		return s, err
@@ -166,13 +164,8 @@ func (r *run) status() (s Status, err error) {
 	if s.Warnings, err = r.warnings(); err != nil {
 		return s, err
 	}
-	ours := "counted"
-	if r.layout.deletes { // rows that became events are gone
-		ours = "counted and not live"
-	}
 	var refusals string
-	sql := r.render("status", map[string]string{"{ourCounted}": ours, "{counted}": r.counted("r"), "{open}": r.open("r"), "{idType}": r.their.types[r.layout.id]})
-	err = r.tx.QueryRow(r.ctx, sql).Scan(&s.Rows, &s.Notes, &s.Missing, &s.Extra, &s.Refused, &s.OpenRows, &s.OpenEvents, &refusals, &s.ObservedAt)
+	err = r.tx.QueryRow(r.ctx, r.render("status", nil)).Scan(&s.Rows, &s.Notes, &s.Missing, &s.Refused, &s.OpenRows, &s.OpenEvents, &refusals, &s.ObservedAt)
 	if err != nil {
 		return s, err
 	}

@@ -34,8 +34,9 @@ type run struct {
 	adoption
 	layout layout
 	their  table
-	// dropped: their table is not there any more.
+	// dropped: their table is not there any more. failed is the error of a step whose transaction is committed all the same.
 	dropped bool
+	failed  error
 	// waits is their table until it is locked. Locks after that are on tables of the outbox's schema.
 	waits string
 	// last are the statements that Back runs in another transaction, when producers do not wait any more: there may be many notes.
@@ -86,7 +87,7 @@ func (r *run) prepare(step Step) error {
 		return err
 	}
 	r.spec.Table = cmp.Or(r.spec.Table, r.layout.table)
-	err = r.findTheir()
+	err = r.findTheir(step)
 	if r.dropped = errors.Is(err, errNoTable) && step == Back; r.dropped {
 		return nil
 	}
@@ -179,13 +180,13 @@ func (r *run) exec(sql string) error {
 }
 
 func (r *run) shadow() error {
-	table, noted := r.their.name(), "insert or delete"
+	table := r.their.name()
 	r.result.State, r.result.Next = Shadow, nextShadow
-	if err := errors.Join(r.checkState(), r.checkID()); err != nil {
+	if err := r.checkID(); err != nil {
 		return err
 	}
-	if r.layout.log { // whose producers may delete a row at once
-		noted, r.result.Next = "insert", nextShadowLog
+	if r.layout.log {
+		r.result.Next = nextShadowLog
 		if err := r.checkSlot(); err != nil {
 			return err
 		}
@@ -196,14 +197,9 @@ func (r *run) shadow() error {
 	if err := r.inspect(); err != nil {
 		return err
 	}
-	if r.state == Shadow {
-		same, err := r.isAsWanted()
-		if err != nil {
-			return err
-		}
-		if same {
-			return nil
-		}
+	there, enabled, err := r.findTrigger()
+	if err != nil || enabled && r.state == Shadow && r.isAsWanted() {
+		return err
 	}
 	if r.layout.log {
 		if err := r.tryToRead(); err != nil {
@@ -220,11 +216,11 @@ func (r *run) shadow() error {
 	if err := r.lock("share row exclusive"); err != nil {
 		return err
 	}
-	if !r.layout.log {
-		position := quote(r.layout.position)
-		if err := r.tx.QueryRow(r.ctx, `select max(`+position+`)::text from `+table).Scan(&r.start); err != nil {
-			return err
-		}
+	if err := r.findStart(); err != nil {
+		return err
+	}
+	if err := r.checkStatements(); err != nil {
+		return err
 	}
 	columns, err := json.Marshal(r.columns())
 	if err != nil {
@@ -234,42 +230,85 @@ func (r *run) shadow() error {
 	if r.start != nil {
 		start = literal(*r.start)
 	}
-	record := fmt.Sprintf(`insert into outbox_adoptions (name, layout, source_schema, source_table, namespace, topic, columns, slot, publication, start, state)
-values (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 'Shadow')`, literal(r.spec.Name), literal(string(r.spec.Layout)), literal(r.their.schema), literal(r.their.table),
-		literal(r.spec.Namespace), literal(r.spec.Topic), literal(string(columns)), literal(r.spec.Slot), literal(r.spec.Publication), start)
+	record := fmt.Sprintf(`insert into outbox_adoptions (name, layout, source_schema, source_table, namespace, topic, columns, open, slot, publication, start, look, state)
+values (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 'Shadow')`, literal(r.spec.Name), literal(string(r.spec.Layout)), literal(r.their.schema), literal(r.their.table),
+		literal(r.spec.Namespace), literal(r.spec.Topic), literal(string(columns)), literal(r.spec.Open), literal(r.spec.Slot), literal(r.spec.Publication), start, literal(r.render("status", nil)))
+	statements := append(r.forget(), record, r.function(false), "revoke all on function "+r.functionName()+"() from public")
+	if there {
+		statements = append(statements, fmt.Sprintf("alter table %s enable trigger %s", table, r.trigger()))
+	} else { // one that is replaced would need a stronger lock
+		statements = append(statements, fmt.Sprintf("create constraint trigger %s after insert or update or delete on %s deferrable initially deferred for each row execute function %s()", r.trigger(), table, r.functionName()))
+	}
+	if !r.layout.log {
+		statements = append(statements, r.move(r.openRows("r."+quote(r.layout.position)+" desc nulls last limit 1 for update of r skip locked"), undo))
+	}
 	// The counters last: enqueue waits for them, in all namespaces.
-	for _, sql := range slices.Concat(r.forget(), []string{
-		record,
-		r.function(false),
-		"revoke all on function " + r.functionName() + "() from public",
-		fmt.Sprintf("create or replace trigger %s after %s on %s for each row execute function %s()", r.trigger(), noted, table, r.functionName()),
-	}, r.watchNumbers()) {
+	for _, sql := range append(statements, r.watchNumbers()...) {
 		if err := r.exec(sql); err != nil {
 			return err
 		}
 	}
 	r.result.Changed = true
+	if r.options.DryRun {
+		return nil
+	}
+	return r.warnOfRefused("the newest open row, %s, would be refused: %s", false)
+}
+
+// warnOfRefused adds a warning for each refused row, at most ten: those without an event, or those whose event stays.
+func (r *run) warnOfRefused(text string, live bool) error {
+	rows, err := r.tx.Query(r.ctx, `select their_id, refused from outbox_adopted where adoption = $1 and refused is not null and live = $2 and (not live or their_row::text = 'null') order by seq limit 10`, r.spec.Name, live)
+	if err != nil {
+		return err
+	}
+	var id, reason string
+	_, err = pgx.ForEachRow(rows, []any{&id, &reason}, func() error {
+		r.result.Warnings = append(r.result.Warnings, fmt.Sprintf(text, id, reason))
+		return nil
+	})
+	return err
+}
+
+// findStart finds the greatest position, after which rows are counted. A time that is not that of the creation would count none.
+func (r *run) findStart() error {
+	if r.layout.log {
+		return nil
+	}
+	position := quote(r.layout.position)
+	later := "false"
+	if kind := r.their.types[r.layout.position]; strings.HasPrefix(kind, "timestamp") {
+		later = "max(" + position + ")::timestamptz > clock_timestamp() + interval '5 minutes'"
+		if r.withoutZone(r.layout.position) { // of one zone or the other
+			later += " and max(" + position + ") at time zone 'UTC' > clock_timestamp() + interval '5 minutes'"
+		}
+	}
+	var ahead bool
+	if err := r.tx.QueryRow(r.ctx, `select max(`+position+`)::text, coalesce(`+later+`, false) from `+r.their.name()).Scan(&r.start, &ahead); err != nil {
+		return err
+	}
+	if ahead {
+		return fmt.Errorf("column %s of table %s is later than now in a row (%s), so that it does not say when a row was created, and no new row would be counted; map the time of creation (--column created=COLUMN), or leave it out where the id grows from row to row", r.layout.position, r.spec.Table, *r.start)
+	}
 	return nil
 }
 
-// isAsWanted reports whether the shadow is there as the spec says.
-func (r *run) isAsWanted() (same bool, err error) {
-	if !maps.Equal(r.columns(), r.wanted.Columns) || r.spec.Slot != r.wanted.Slot || r.spec.Publication != r.wanted.Publication ||
-		r.spec.Layout != r.wanted.Layout || r.spec.Namespace != r.wanted.Namespace || r.spec.Topic != r.wanted.Topic {
-		return false, nil
-	}
-	const look = `select exists (select from pg_trigger where tgrelid = $1::text::regclass and tgname = $2 and tgenabled in ('O', 'A'))`
-	err = r.tx.QueryRow(r.ctx, look, r.their.name(), r.trigger()).Scan(&same)
-	return same, err
+// isAsWanted reports whether the adoption is as the spec says.
+func (r *run) isAsWanted() bool {
+	w := r.wanted
+	return maps.Equal(r.columns(), w.Columns) && r.spec.Slot == w.Slot && r.spec.Publication == w.Publication && r.spec.Open == w.Open &&
+		r.spec.Layout == w.Layout && r.spec.Namespace == w.Namespace && r.spec.Topic == w.Topic
 }
 
-// dropTriggers are the statements that remove the triggers. They take an access exclusive lock.
-func (r *run) dropTriggers() []string {
-	table := r.their.name()
-	return []string{
-		fmt.Sprintf("drop trigger if exists %s on %s", r.trigger(), table),
-		fmt.Sprintf("drop trigger if exists %s_again on %s", r.trigger(), table),
-	}
+// findTrigger reports whether the trigger is there.
+func (r *run) findTrigger() (there, enabled bool, err error) {
+	const look = `select count(*) > 0, coalesce(bool_or(tgenabled in ('O', 'A')), false) from pg_trigger where tgrelid = $1::text::regclass and tgname = $2`
+	err = r.tx.QueryRow(r.ctx, look, r.their.name(), r.trigger()).Scan(&there, &enabled)
+	return there, enabled, err
+}
+
+// dropTrigger is the statement that removes the trigger. It takes an access exclusive lock.
+func (r *run) dropTrigger() string {
+	return fmt.Sprintf("drop trigger if exists %s on %s", r.trigger(), r.their.name())
 }
 
 // forget are the statements that remove what is kept of the adoption.
@@ -327,7 +366,7 @@ func (r *run) back() error {
 		return nil
 	}
 	r.last = slices.Concat(r.forget(), r.leaveNumbers(), []string{"drop function if exists " + r.functionName() + "()"})
-	for _, sql := range append(r.dropTriggers(), r.keepNumbers()...) {
+	for _, sql := range append([]string{r.dropTrigger()}, r.keepNumbers()...) {
 		if err := r.exec(sql); err != nil {
 			return err
 		}
@@ -345,18 +384,13 @@ func (r *run) back() error {
 // giveBack opens rows of events that are not delivered: left says that dispatchers deliver some at this moment, and stay is how
 // many have a row that was deleted. A statement may take more than shadowTimeout, by more.
 func (r *run) giveBack(more time.Duration) (left bool, stay int64, err error) {
-	there, deletes, give := r.there(), "false", reopenRow
-	if r.layout.deletes {
-		deletes, give = "true", insertRow
-	}
-	file := "return"
+	values := map[string]string{"{there}": r.there(), "{refused}": fmt.Sprint(r.layout.log), "{newest}": fmt.Sprint(!r.layout.log), "{order}": "event.seq desc",
+		"{stays}": "update outbox_adopted set their_row = 'null', refused = left(sqlerrm, 500) where adoption = {name} and their_id = e.their_id and version = e.version;"}
 	if r.layout.log {
-		file = "return_log"
+		values["{order}"], values["{stays}"] = "a.seq", raise
 	}
-	values := map[string]string{"{there}": there, "{deletes}": deletes, "{open}": r.in(r.layout.open, "r"), "{reopen}": r.layout.reopen,
-		"{idType}": r.their.types[r.layout.id], "{idName}": literal(r.layout.id), "{regclass}": literal(r.their.name()), "{columns}": strings.Join(r.their.writable, ", ")}
-	values["{give}"] = r.fill(give, values)
-	statements := append(r.dropTriggers(), r.render(file, values))
+	values["{give}"] = r.fill(r.give(), map[string]string{"{columns}": strings.Join(r.their.writable, ", ")})
+	statements := []string{"set constraints all immediate", r.dropTrigger(), r.render("return", values)}
 	if err := r.limit(shadowTimeout + more); err != nil {
 		return false, 0, err
 	}
@@ -367,8 +401,11 @@ func (r *run) giveBack(more time.Duration) (left bool, stay int64, err error) {
 	}
 	if !r.options.DryRun {
 		look := `select coalesce(nullif(current_setting('outbox.adopt_moved', true), ''), '0')::bigint, coalesce(bool_or(there), false), count(*) filter (where not there)
-			from (select ` + there + ` as there` + waitingEvents + `) as waiting`
+			from (select ` + r.names(r.there()) + ` as there` + waitingEvents + `) as waiting`
 		if err := r.tx.QueryRow(r.ctx, look, r.spec.Name).Scan(&r.result.Returned, &left, &stay); err != nil {
+			return false, 0, err
+		}
+		if err := r.warnOfRefused("the event of row %s stays in the outbox: %s", true); err != nil {
 			return false, 0, err
 		}
 	}
@@ -384,7 +421,7 @@ const (
 	nextLive      = "Stop their worker, run a dispatcher for the namespace, and watch dispatcher adopt status; dispatcher adopt back gives to their worker what is not delivered."
 	nextReturning = "Events are being delivered; run dispatcher adopt back again."
 	nextBack      = "Their worker delivers what is open in their table."
-	nextStay      = " %d events stay in the outbox, because their rows were deleted: let a dispatcher run until they are delivered."
+	nextStay      = " %d events stay in the outbox, because their rows were deleted or cannot go back: let a dispatcher run until they are delivered."
 )
 
 // columns is the mapping, never null.

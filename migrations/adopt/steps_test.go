@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations/adopt"
@@ -17,49 +15,6 @@ import (
 func (r rig) numbers() string {
 	r.Helper()
 	return pgtest.Value[string](r, `select coalesce(string_agg(payload ->> 'n', ' ' order by seq), '') from outbox.outbox_events`)
-}
-
-// A transaction that has written before the cut-over is waited for, and its row comes along. One that has a snapshot from
-// before it and writes after it adds an event.
-//
-// CONTRACT: C-91
-func TestTransactionsAcrossTheCutover(t *testing.T) {
-	r := newRig(t, m10Service())
-	r.step(adopt.ToShadow, adopt.Shadow, true)
-	begin := func(level pgx.TxIsoLevel) pgx.Tx {
-		t.Helper()
-		tx, err := r.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
-		if err == nil {
-			_, err = tx.Exec(t.Context(), `select count(*) from pg_class`)
-		}
-		need.OK(t, err)
-		return tx
-	}
-	commit := func(tx pgx.Tx) {
-		t.Helper()
-		need.OK(t, tx.Commit(t.Context()))
-	}
-	produce := func(tx pgx.Tx, n int) {
-		t.Helper()
-		need.OK(t, r.old.produce(t.Context(), tx, n))
-	}
-	open, old := begin(pgx.ReadCommitted), begin(pgx.RepeatableRead)
-	produce(open, 1)
-	done := make(chan error, 1)
-	go func() {
-		_, err := r.try(adopt.Cutover, adopt.Options{})
-		done <- err
-	}()
-	r.eventually("the cut-over waits for the table", func() bool {
-		return pgtest.Value[bool](r, `select exists (select from pg_locks where not granted and relation = 'm10_recovery.outbox'::regclass)`)
-	})
-	commit(open)
-	need.OK(t, <-done)
-	produce(old, 2)
-	commit(old)
-	need.Want(t, "1 2", "events %q, want 1 and 2", r.numbers())
-	s := r.status()
-	need.That(t, s.OK() && s.OpenRows == 0 && s.OpenEvents == 2, "status %+v", s)
 }
 
 // A producer that has read the table and writes later waits for a step, and the step never for it: so neither is the
@@ -102,39 +57,6 @@ func TestMovedRowsKeepTimeAttemptsAndPlace(t *testing.T) {
 	want = "1 0, 2 31 2100, 3 0 2099"
 	pgtest.Want(r, want, "open rows %q, want %q", `select string_agg(concat_ws(' ', id, retry_count, nullif(extract(year from process_after at time zone 'UTC'), extract(year from now()))), ', ' order by id)
 		from m10_recovery.outbox where processed_at is null and claimed_by is null`)
-}
-
-// What the outbox refuses is noted, counted and left to their worker; the producer gets no error.
-func TestRefusedRowsAreLeftToTheWorker(t *testing.T) {
-	r := newRig(t, overviewService())
-	large := func() {
-		t.Helper()
-		r.exec(`insert into outbox.events (id, topic, payload) values (gen_random_uuid(), 'T', jsonb_build_object('n', 7, 'text', repeat('x', 1100000)))`)
-	}
-	check := func(refused, waiting int64) {
-		t.Helper()
-		s := r.status()
-		if s.OK() || s.Refused != refused || s.Missing != 0 || s.Extra != 0 || s.OpenRows != waiting || len(s.Refusals) != int(refused) ||
-			!strings.Contains(s.Refusals[0].Reason, "more than the limit of 1048576") || len(s.Refusals[0].ID) != 36 {
-			t.Errorf("status %+v", s)
-		}
-	}
-	r.step(adopt.ToShadow, adopt.Shadow, true)
-	large()
-	r.produce(t.Context(), 1)
-	check(1, 2)
-	result := r.step(adopt.Cutover, adopt.Live, true)
-	need.That(t, result.Moved == 1 && result.Refused == 1, "moved %d, returned %d, refused %d", result.Moved, result.Returned, result.Refused)
-	large()
-	r.exec(`insert into outbox.events (id, topic, payload) values (gen_random_uuid(), '', '{"n": 8}')`)
-	if s := r.status(); s.Refused != 3 || s.OpenRows != 3 || s.Notes != 1 || s.Rows != 4 {
-		t.Errorf("status %+v", s)
-	}
-	// The owner fixes one, and their worker sends the others.
-	r.exec(`update outbox.events set topic = 'T' where topic = ''`)
-	check(2, 2)
-	r.exec(`update outbox.events set status = 'processed' where status = 'pending'`)
-	need.Want(t, "1 8", "events %q", r.numbers())
 }
 
 // Rows that their clean-up removes are in neither count; a row that a producer opens again is a new event, and one
@@ -247,17 +169,26 @@ func TestRefusedStepsNameTheRemedy(t *testing.T) {
 		s.Layout, s.Columns = adopt.Columns, map[string]string{"id": "id", "payload": "payload", "since": "x"}
 	}, "unknown name \"since\"")
 	r.exec(`create table public.flagged (id bigint primary key, body jsonb, sent boolean); create domain public.a_time as timestamptz;
-		create table public.timed (id bigint primary key, body jsonb, sent public.a_time)`)
+		create table public.timed (id bigint primary key, body jsonb, sent public.a_time, at bigint, later timestamptz, made text generated always as (body ->> 'state') stored);
+		insert into public.timed values (1, '{}', now(), 1, now() + interval '1 hour');
+		create table public.kids (row bigint references public.timed deferrable initially deferred)`)
 	flagged := func(table, name, column, want string) {
 		t.Helper()
 		shadow(func(s *adopt.Spec) {
 			s.Layout, s.Table, s.Columns = adopt.Columns, table, map[string]string{"id": "id", "payload": "body", name: column}
+			if name == "created" {
+				s.Columns["completed"] = "sent"
+			}
 		}, want)
 	}
-	flagged("public.flagged", "completed", "sent", "column sent of table public.flagged is boolean, and completed is a time that is null until the row is sent; map status=sent:OPEN:COMPLETE")
-	flagged("public.flagged", "status", "sent:f:t", `the status "f" is "false" as a value of column sent of table public.flagged`)
-	flagged("public.flagged", "status", "sent:false:t", `the status "t" is "true" as a value of column sent of table public.flagged`)
-	flagged("public.flagged", "status", "sent:false:done", `the status "done" is not a value of column sent of table public.flagged`)
+	flagged("public.flagged", "completed", "sent", `the mapping does not fit table public.flagged: ERROR: column "sent" is of type boolean but expression is of type timestamp`)
+	flagged("public.flagged", "status", "sent:false:done", `invalid input syntax for type boolean: "done" (SQLSTATE 22P02); correct --column and --open`)
+	flagged("public.flagged", "status", "sent:false,null:true", `where more values are to be sent, or are not, the condition too: --open`)
+	flagged("public.flagged", "created", "sent", `which does not grow from row to row`)
+	flagged("public.timed", "created", "at", `cannot cast type bigint to timestamp with time zone`)
+	flagged("public.timed", "created", "later", `is later than now in a row`)
+	flagged("public.timed", "status", "made:a:b", `column "made" can only be updated to DEFAULT`)
+	flagged("public.timed", "sent", "delete", `constraint kids_row_fkey of table public.timed is checked at the end of a transaction`)
 	shadow(func(s *adopt.Spec) { s.Table = "public.a$adopt$" }, "cannot be used as a table or a column")
 	shadow(func(s *adopt.Spec) {
 		s.Layout, s.Columns = adopt.Columns, map[string]string{"id": "a$adopt$", "payload": "payload", "completed": "c"}
@@ -284,35 +215,6 @@ func TestRefusedStepsNameTheRemedy(t *testing.T) {
 	shadow(func(*adopt.Spec) {}, "is Live; go back first")
 }
 
-// connectIn makes a connection in a mode.
-func (r rig) connectIn(mode pgtest.Mode) *pgx.Conn {
-	r.Helper()
-	conn, err := pgx.Connect(r.Context(), mode.In(r.Pool.Config().ConnString()))
-	need.OK(r, err)
-	r.Cleanup(func() { _ = conn.Close(context.WithoutCancel(r.Context())) })
-	return conn
-}
-
-// Names in a table of their own that need quotes, and types that are not ours, work in every mode of the driver.
-func TestStepsInEveryQueryMode(t *testing.T) {
-	pgtest.EachMode(t, func(t *testing.T, mode pgtest.Mode) {
-		r := newRig(t, columnsService())
-		conn := r.connectIn(mode)
-		r.produce(t.Context(), 1)
-		r.old.spec.Table = "Order events" // in public
-		for _, step := range []adopt.Step{adopt.ToShadow, adopt.Cutover, adopt.Back} {
-			spec := adopt.Spec{}
-			if step == adopt.ToShadow {
-				spec = r.old.spec
-			}
-			need.OK(t, need.Err(adopt.Apply(t.Context(), conn, "outbox", step, spec, adopt.Options{})))
-			r.produce(t.Context(), 2)
-			all, err := adopt.Read(t.Context(), conn, "outbox", "orders")
-			need.That(t, err == nil && (len(all) != 1 || all[0].OK()), "after %s: %+v, %v", step, all, err)
-		}
-	})
-}
-
 // A producer may add many rows in one transaction, each of which runs the trigger's block in a subtransaction. It logs what a
 // row costs.
 //
@@ -329,7 +231,7 @@ func TestManyRowsInOneTransaction(t *testing.T) {
 	r.step(adopt.ToShadow, adopt.Shadow, true)
 	insert("in the shadow")
 	s := r.status()
-	need.That(t, s.Rows == rows && s.Notes == rows && s.Missing == 0 && s.Extra == 0, "in the shadow: %+v", s)
+	need.That(t, s.Rows == rows && s.Notes == rows && s.Missing == 0, "in the shadow: %+v", s)
 	began := time.Now()
 	r.step(adopt.Cutover, adopt.Live, true)
 	t.Logf("cutover: %v a row", time.Since(began)/(2*rows))
@@ -363,7 +265,7 @@ func TestShadowRefusesIDThatIsNotUnique(t *testing.T) {
 		"index that is partial":        {"integer not null", `); create unique index on keyed (id) where kind = 'a'`, notUnique},
 		"index of an expression":       {"text not null", `); create unique index on keyed (lower(id))`, notUnique},
 		"constraint that is deferred":  {"integer not null", `, unique (id) deferrable)`, notUnique},
-		"partitioned by the time":      {"bigint not null", `, primary key (id, created)) partition by range (created); create table keyed_0 partition of keyed default`, notUnique},
+		"partitioned by the time":      {"bigint not null", `, primary key (id, created)) partition by range (created); create table keyed_0 partition of keyed default`, `run: create unique index concurrently on public.keyed_0 ("id")`},
 		"an index that is not unique":  {"integer not null", `); create index on keyed (id)`, notUnique},
 		"an id that may be null":       {"integer", `, unique (id))`, mayBeNull},
 		"no index of the whole table":  {"bigint not null", `) partition by range (created); create table keyed_0 partition of keyed default; create unique index on keyed_0 (id)`, notUnique},
@@ -378,81 +280,4 @@ func TestShadowRefusesIDThatIsNotUnique(t *testing.T) {
 			need.That(t, (err == nil) == (test.want == "") && (err == nil || strings.Contains(err.Error(), test.want)), "got %v, want %q", err, test.want)
 		})
 	}
-}
-
-// What makes an id unique may go during the shadow.
-func TestCutoverRefusesIDThatIsNotUniqueAnyMore(t *testing.T) {
-	r := newRig(t, keyedService("integer not null", `); create unique index keyed_id on keyed (id)`))
-	r.step(adopt.ToShadow, adopt.Shadow, true)
-	r.exec(`drop index keyed_id; insert into keyed (id) values (1), (1), (2)`)
-	s := r.status()
-	need.That(t, !s.OK() && s.Rows == 3 && s.Notes == 2, "status %+v, want 3 of theirs and 2 of ours, which is not OK", s)
-	need.Fails(t, "is not unique by itself", "got %v", need.Err(r.try(adopt.Cutover, adopt.Options{})))
-	pgtest.Want(r, 3, "%d of 3 rows are open in their table", `select count(*) from keyed where state = 'NEW'`)
-}
-
-// An index may be broken, and two rows have one id.
-func TestCutoverUndoesItselfWhenTwoRowsBecomeOneEvent(t *testing.T) {
-	r := newRig(t, keyedService("integer not null", `); create index keyed_id on keyed (id)`))
-	r.exec(`update pg_index set indisunique = true where indexrelid = 'keyed_id'::regclass`)
-	r.step(adopt.ToShadow, adopt.Shadow, true)
-	r.exec(`insert into keyed (id) values (2)`)
-	r.exec(`update pg_index set indisunique = false where indexrelid = 'keyed_id'::regclass; insert into keyed (id, kind) values (1, 'a'), (1, 'b');
-		update pg_index set indisunique = true where indexrelid = 'keyed_id'::regclass`)
-	r.Reset()
-	need.Fails(t, "so nothing was changed", "got %v", need.Err(r.try(adopt.Cutover, adopt.Options{})))
-	s := r.status()
-	need.That(t, s.State == adopt.Shadow && s.OpenRows == 3 && s.OpenEvents == 0, "status %+v, want the shadow with 3 rows that wait", s)
-}
-
-// What a trigger or a rule of theirs keeps open would be sent by both sides.
-func TestRowThatStaysOpenIsRefused(t *testing.T) {
-	for name, ddl := range map[string]string{
-		"trigger that returns null": `create function keep() returns trigger language plpgsql as 'begin return null; end'; create trigger keep before update on keyed for each row execute function keep()`,
-		"trigger that undoes it":    `create function keep() returns trigger language plpgsql as 'begin new.state := ''NEW''; return new; end'; create trigger keep before update on keyed for each row execute function keep()`,
-		"rule":                      `create rule keep as on update to keyed do instead nothing`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := newRig(t, keyedService("integer", `, primary key (id)); `+ddl))
-			r.exec(`insert into keyed (id) values (1)`)
-			r.step(adopt.ToShadow, adopt.Shadow, true)
-			moved := r.step(adopt.Cutover, adopt.Live, true)
-			need.That(t, moved.Moved == 0 && moved.Refused == 1, "%+v, want a row that is refused", moved)
-			r.exec(`insert into keyed (id) values (2)`)
-			s := r.status()
-			need.That(t, !s.OK() && s.Refused == 2 && s.OpenRows == 2 && s.OpenEvents == 0, "status %+v, want both rows refused, and open in their table", s)
-		})
-	}
-}
-
-// A row that can be neither added nor noted stays open in their table, and is missing.
-func TestProducerGetsNoErrorOfTheTrigger(t *testing.T) {
-	r := newRig(t, keyedService("integer", `, primary key (id))`))
-	r.step(adopt.ToShadow, adopt.Shadow, true)
-	for range 2 { // in the shadow, and live
-		r.exec(`alter table outbox.outbox_adopted add constraint full_disk check (refused is null and their_id <> '7') not valid`)
-		r.exec(`insert into keyed (id) values (7)`)
-		r.exec(`alter table outbox.outbox_adopted drop constraint full_disk`)
-		s := r.status()
-		need.That(t, !s.OK() && s.Missing == 1 && s.OpenRows == 1, "status %+v, want one row that is missing and open", s)
-		r.exec(`delete from keyed`)
-		if s := r.status(); s.State == adopt.Shadow {
-			r.step(adopt.Cutover, adopt.Live, true)
-		}
-	}
-}
-
-// A time of creation in UTC, in a column without a time zone, is hours in the future for a server west of it.
-func TestRowWithoutDueTimeIsDueAtOnce(t *testing.T) {
-	r := newRig(t, keyedService("integer", `, primary key (id)); alter table keyed alter column created type timestamp`))
-	r.exec(`insert into keyed (id, created) select n, now() at time zone 'UTC' + interval '5 hours' - n * interval '1 minute' from generate_series(1, 3) as n`)
-	r.step(adopt.ToShadow, adopt.Shadow, true)
-	r.step(adopt.Cutover, adopt.Live, true)
-	r.exec(`insert into keyed (id, created) values (4, now() at time zone 'UTC' + interval '5 hours')`)
-	pgtest.Want(r, 4, "%d of 4 events are due", `select count(*) from outbox.outbox_events where next_attempt_at <= now()`)
-	if s := r.status(); len(s.Warnings) != 2 || !strings.HasPrefix(s.Warnings[0], "column created has no time zone") ||
-		!strings.HasPrefix(s.Warnings[1], "1 new rows have a time in column created that is up to 05:00:00 from the database's: it has no time zone") {
-		t.Errorf("warnings %q, want the column and the hours", s.Warnings)
-	}
-	pgtest.Want(r, "3 2 1 4", "the events are due in the order %s, want that of their creation", `select string_agg(a.their_id, ' ' order by e.next_attempt_at, e.seq) from outbox.outbox_events as e join outbox.outbox_adopted as a on a.event_id = e.id`)
 }

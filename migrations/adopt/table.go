@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -16,7 +17,6 @@ type table struct {
 	schema, table string
 	types         map[string]string // of its columns, by their names; of a domain, what it is made of
 	writable      []string          // its columns that an insert may name, quoted
-	exact         map[string]bool   // its columns whose values compare as they are as their texts do
 }
 
 func (t table) name() string { return pgx.Identifier{t.schema, t.table}.Sanitize() }
@@ -24,10 +24,10 @@ func (t table) name() string { return pgx.Identifier{t.schema, t.table}.Sanitize
 // integers are the types of ids that are not of their own in a database.
 var integers = []string{"smallint", "integer", "bigint"}
 
-// findTable reads their table, and says what does not fit the layout.
-func findTable(ctx context.Context, tx pgx.Tx, s Spec, l layout) (t table, err error) {
+// findTable reads their table, and says why it cannot be adopted.
+func findTable(ctx context.Context, tx pgx.Tx, s Spec) (t table, err error) {
 	schema, name, _ := strings.Cut(s.Table, ".")
-	t = table{schema: schema, table: name, types: map[string]string{}, exact: map[string]bool{}}
+	t = table{schema: schema, table: name, types: map[string]string{}}
 	var kind, owner, login string
 	var owns, inherited, secured bool
 	const look = `select c.relkind::text, pg_get_userbyid(c.relowner), current_user, pg_has_role(c.relowner, 'USAGE'),
@@ -48,7 +48,7 @@ func findTable(ctx context.Context, tx pgx.Tx, s Spec, l layout) (t table, err e
 	case !owns:
 		return t, fmt.Errorf("the login %s is not the owner of table %s; log in as one who is, or have it granted: grant %s to %s", login, s.Table, quote(owner), quote(login))
 	}
-	const columns = `select attname, kind, attgenerated = '', typcategory in ('B', 'E') or kind in ('smallint', 'integer', 'bigint', 'numeric', 'character')
+	const columns = `select attname, kind, attgenerated = ''
 		from pg_attribute join pg_type as t on t.oid = atttypid cross join format_type(coalesce(nullif(typbasetype, 0), atttypid), null) as kind
 		where attrelid = $1::text::regclass and attnum > 0 and not attisdropped order by attnum`
 	rows, err := tx.Query(ctx, columns, t.name())
@@ -56,11 +56,9 @@ func findTable(ctx context.Context, tx pgx.Tx, s Spec, l layout) (t table, err e
 		return t, err
 	}
 	var column, kindOf string
-	var writable, exact bool
-	var there, missing []string
-	if _, err := pgx.ForEachRow(rows, []any{&column, &kindOf, &writable, &exact}, func() error {
-		t.types[column], t.exact[column] = kindOf, exact
-		there = append(there, column)
+	var writable bool
+	if _, err := pgx.ForEachRow(rows, []any{&column, &kindOf, &writable}, func() error {
+		t.types[column] = kindOf
 		if writable {
 			t.writable = append(t.writable, quote(column))
 		}
@@ -68,35 +66,28 @@ func findTable(ctx context.Context, tx pgx.Tx, s Spec, l layout) (t table, err e
 	}); err != nil {
 		return t, err
 	}
-	for _, column := range l.columns {
-		if t.types[column] == "" {
-			missing = append(missing, column)
-		}
-	}
-	if len(missing) > 0 {
-		return t, fmt.Errorf("table %s is not of layout %s: it lacks %s; it has %s: choose another layout, or map its columns (--layout columns --column ours=theirs)",
-			s.Table, s.Layout, strings.Join(missing, ", "), strings.Join(there, ", "))
-	}
-	if kind := t.types[l.payload]; !slices.Contains([]string{"jsonb", "json", "text", "character varying"}, kind) || s.Layout != Columns && !l.log && kind != "jsonb" {
-		return t, fmt.Errorf("column %s of table %s is %s; a payload is jsonb, or for the layouts debezium and columns json or text that is JSON", l.payload, s.Table, kind)
-	}
-	if kind := t.types[l.position]; l.position != "" && !slices.Contains(integers, kind) && !strings.HasPrefix(kind, "timestamp") {
-		return t, fmt.Errorf("column %s of table %s is %s, which does not grow from row to row; map the time of creation: --column created=COLUMN", l.position, s.Table, kind)
-	}
-	if kind := t.types[l.id]; !slices.Contains(append(integers, "uuid", "text", "character varying"), kind) {
-		return t, fmt.Errorf("column %s of table %s is %s; an id is an integer, a uuid or a text; map another column, or add one: alter table %s add column adopted_id bigint generated always as identity unique", l.id, s.Table, kind, t.name())
-	}
 	return t, nil
 }
 
-// findTheir finds their table, and makes the condition of open rows one that an index on their status serves. None does as a text
-// but that of a column that is one. A preset has a text, and checkState has not looked at its values.
-func (r *run) findTheir() (err error) {
-	r.their, err = findTable(r.ctx, r.tx, r.spec, r.layout)
-	if status := r.layout.status; r.spec.Layout == Columns && r.their.exact[status] {
-		r.layout.open = "{r}." + quote(status) + " in (" + literals(r.layout.opens) + ")"
+// lacks are the columns that it does not have.
+func (t table) lacks(columns ...string) []string {
+	return slices.DeleteFunc(slices.Clone(columns), func(column string) bool { return column == "" || t.types[column] != "" })
+}
+
+// findTheir finds their table. A step needs the columns of the layout; but to look and to go back, the id and the mark are enough.
+func (r *run) findTheir(step Step) (err error) {
+	if r.their, err = findTable(r.ctx, r.tx, r.spec); err != nil {
+		return err
 	}
-	return err
+	need := []string{r.layout.id, r.layout.mark}
+	if step == ToShadow || step == Cutover {
+		need = r.layout.columns
+	}
+	if missing := r.their.lacks(need...); len(missing) > 0 {
+		return fmt.Errorf("table %s is not of layout %s: it lacks %s; it has %s: choose another layout, or map its columns (--layout columns --column ours=theirs); of a table that is adopted, give the column its name back",
+			r.spec.Table, r.spec.Layout, strings.Join(missing, ", "), strings.Join(slices.Sorted(maps.Keys(r.their.types)), ", "))
+	}
+	return nil
 }
 
 // recorded is an adoption as outbox_adoptions has it.
@@ -111,14 +102,14 @@ func readAll(ctx context.Context, tx pgx.Tx, name string) ([]recorded, error) {
 	if err := tx.QueryRow(ctx, `select to_regclass('outbox_adoptions') is not null`).Scan(&there); err != nil || !there {
 		return nil, err
 	}
-	rows, err := tx.Query(ctx, `select name, layout, source_schema || '.' || source_table, namespace, topic, columns::text, slot, publication, start, state, since, cutover_at
+	rows, err := tx.Query(ctx, `select name, layout, source_schema || '.' || source_table, namespace, topic, columns::text, open, slot, publication, start, state, since, cutover_at
 		from outbox_adoptions where $1 in ('', name) order by name`, name)
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (a recorded, err error) {
 		var columns string
-		if err = row.Scan(&a.spec.Name, &a.spec.Layout, &a.spec.Table, &a.spec.Namespace, &a.spec.Topic, &columns, &a.spec.Slot, &a.spec.Publication, &a.start, &a.state, &a.since, &a.cutAt); err == nil {
+		if err = row.Scan(&a.spec.Name, &a.spec.Layout, &a.spec.Table, &a.spec.Namespace, &a.spec.Topic, &columns, &a.spec.Open, &a.spec.Slot, &a.spec.Publication, &a.start, &a.state, &a.since, &a.cutAt); err == nil {
 			err = json.Unmarshal([]byte(columns), &a.spec.Columns)
 		}
 		a.wanted = a.spec

@@ -51,7 +51,7 @@ func TestAdoptRefusesAndReports(t *testing.T) {
 	o.exec(t, fmt.Sprintf("grant %s to %s", o.producer, o.owner))
 	insert(`'{"n": 1}'`)
 	run(t, "", append(shadow, "--column", "n")...).ended(t, 1, `--column is "n"`)
-	run(t, "", append(shadow, "--dry-run")...).ok(t, "nothing was changed", "create or replace trigger outbox_adopt_orders after insert")
+	run(t, "", append(shadow, "--dry-run")...).ok(t, "nothing was changed", "create constraint trigger outbox_adopt_orders after insert or update or delete")
 	run(t, "", shadow...).ok(t, "adoption orders: Shadow\n")
 	run(t, "", shadow...).ok(t, "adoption orders: Shadow, as it was")
 	insert(`jsonb_build_object('secret', repeat('x', 1100000))`)
@@ -418,7 +418,11 @@ func (o *outbox) play(t *testing.T, story string, files *strings.Replacer, meanw
 func (o *outbox) compare(t *testing.T, line, want string, files *strings.Replacer) {
 	t.Helper()
 	arguments, _, short := strings.Cut(line, " | head")
-	got := run(t, "", strings.Fields(files.Replace(arguments))...)
+	words := regexp.MustCompile(`"[^"]*"|\S+`).FindAllString(files.Replace(arguments), -1)
+	for i := range words {
+		words[i] = strings.Trim(words[i], `"`)
+	}
+	got := run(t, "", words...)
 	printed := got.out
 	if got.code != 0 {
 		printed += got.err

@@ -194,7 +194,7 @@ func TestCheckDataFindsEachProblem(t *testing.T) {
 	}
 
 	well := read(0)
-	if !well.OK || well.Dispatcher != "orders" || well.Namespace != "shop" || len(well.Checks) != 10 {
+	if !well.OK || well.Dispatcher != "orders" || well.Namespace != "shop" || len(well.Checks) != 11 {
 		t.Errorf("an empty outbox is %+v", well)
 	}
 	for _, c := range well.Checks {
@@ -230,6 +230,7 @@ func TestCheckDataFindsEachProblem(t *testing.T) {
 		"unserved":  {3, false, `due in topics that no dispatcher serves: 3, of topic "orders" of namespace "shop"`, "Run a dispatcher"},
 		"size":      {pgtest.Value[float64](o.admin, "select pg_total_relation_size('outbox.outbox_events')::float8"), true, "the table of events and its indexes take 0.00 GB", ""},
 		"journal":   {13, false, "of events that changed in the last 24h: 13", "dispatcher verify"},
+		"adoptions": {0, true, "rows of adopted tables without an event", ""},
 		"abandoned": {2, false, `leased to workers that have ended, and not taken over: 2, of topic "refunds" of namespace "shop"`, "Start or resume"},
 		"claims":    {1, false, "refuses to lease: 1; event " + odd + ` of topic "orders": `, "ClaimsRefused"},
 		"times":     {1, false, `of topic "orders" is created in the future, and due then: `, "set next_attempt_at = now()"},
@@ -245,7 +246,7 @@ func TestCheckDataFindsEachProblem(t *testing.T) {
 	if got.OK || len(want) > 0 {
 		t.Errorf("ok is %t, want false; missing checks %v", got.OK, want)
 	}
-	run(t, "", "check", "-f", file, "--data").ended(t, 3, "FAIL  unserved   due in topics", "                 Run a dispatcher for", "ok    retries    waiting", "dispatcher: 8 of 10 checks of the data failed")
+	run(t, "", "check", "-f", file, "--data").ended(t, 3, "FAIL  unserved   due in topics", "                 Run a dispatcher for", "ok    retries    waiting", "dispatcher: 8 of 11 checks of the data failed")
 	run(t, "", "check", "-f", file, "--output", "json").ended(t, 1, "--output is for --data")
 	run(t, "", "check", "-f", file, "--data", "--output", "xml").ended(t, 1, `--output is "xml"; set it to table, json or yaml`)
 	run(t, "", "check", "-f", o.file(t, o.dispatcher, ""), "--data").ended(t, 78, "has no OutboxDispatcher")

@@ -62,12 +62,14 @@ func adoptShadowCommand() *cobra.Command {
 	cmd := f.step(adopt.ToShadow, &cobra.Command{
 		Use:   "shadow -f FILE --layout LAYOUT [--table SCHEMA.TABLE] [--topic TOPIC] [--column OURS=THEIRS]",
 		Short: "Record what producers insert; nothing is sent",
-		Long: `Put a trigger on their table. In the producer's transaction it makes the event of each row that is inserted, checks it
-as enqueue does, and records it. Nothing is sent, and their worker continues. It locks their table for a moment.
+		Long: `Put a trigger on their table. At the end of the producer's transaction it does with each row that was inserted what it will
+do after the cut-over, undoes that, and records whether it works. Nothing is sent, and their worker continues. It locks
+their table for a moment.
 
 With layout columns their columns are named by --column: id and payload; completed, a time that is null while the
 row is to be sent, status=COLUMN:OPEN:COMPLETE, or sent=delete for a worker that deletes what it has sent; topic,
-type, aggregateType, aggregateId, key, headers, created, due, attempts, dedupeKey, tenantId, namespace.
+type, aggregateType, aggregateId, key, headers, created, due, attempts, dedupeKey, tenantId, namespace. Where one
+column cannot say which rows are to be sent, --open is the condition, in SQL over the row r.
 
 Of layout modkit, or with a column namespace, --namespace chooses the rows of that namespace. Without it each row
 becomes an event of its own namespace.
@@ -78,13 +80,14 @@ REPLICATION.`,
 		Example: `  dispatcher adopt shadow -f owner.yaml --layout m10 --namespace shop --topic orders
   dispatcher adopt shadow -f owner.yaml --layout columns --table public.outbox_event --namespace shop --topic orders \
     --column id=id --column payload=data --column aggregateId=order_id --column created=occurred_on \
-    --column status=state:NEW,SENDING:SENT --dry-run`,
+    --column status=state:NEW:SENT --open "r.state in ('NEW', 'SENDING')" --dry-run`,
 	})
 	flags := cmd.Flags()
 	flags.StringVar(&f.layout, "layout", "", "modkit, m10, overview, storage, debezium or columns (required)")
 	flags.StringVar(&f.spec.Table, "table", "", "their table (default: that of the layout: public.modkit_outbox_events, m10_recovery.outbox, outbox.events, public.storage_outbox, public.outboxevent)")
 	flags.StringVar(&f.spec.Namespace, "namespace", "", "the namespace of the events (default: that of the file, or of each row where it has one)")
 	flags.StringVar(&f.spec.Topic, "topic", "", "the topic of the events (default: that of each row; m10 has none)")
+	flags.StringVar(&f.spec.Open, "open", "", "the condition of rows that are to be sent, in SQL over r (default: what completed, status or sent says)")
 	flags.StringVar(&f.spec.Slot, "slot", "", "for layout debezium, slot.name of the connector (default \""+adopt.DefaultSlot+"\")")
 	flags.StringVar(&f.spec.Publication, "publication", "", "for layout debezium, publication.name of the connector (default \""+adopt.DefaultPublication+"\")")
 	flags.StringArrayVar(&f.columns, "column", nil, "a column of theirs by our name, OURS=THEIRS; for layout columns")
@@ -171,7 +174,7 @@ func adoptText(step adopt.Step, r adopt.Result, dry bool) string {
 	if dry {
 		fmt.Fprintf(&text, "-- adopt %s would run this in one transaction; nothing was changed.\n", step)
 		if step == adopt.Cutover {
-			fmt.Fprintf(&text, "-- %d rows are open now.%s\n", r.Moved, waitText(r.Wait))
+			fmt.Fprintf(&text, "-- %d rows are open now.\n", r.Moved)
 		}
 		text.WriteString(lookText("-- ", r.Values, r.Warnings))
 		for _, sql := range r.SQL {
@@ -213,14 +216,6 @@ func lookText(before string, values []adopt.Value, warnings []string) string {
 	return text.String()
 }
 
-// waitText says how long producers would wait.
-func waitText(wait time.Duration) string {
-	if wait == 0 {
-		return ""
-	}
-	return fmt.Sprintf(" Producers would wait about %s.", max(wait, 100*time.Millisecond).Round(100*time.Millisecond))
-}
-
 func adoptStatusCommand() *cobra.Command {
 	var file source
 	var name, output string
@@ -231,8 +226,8 @@ func adoptStatusCommand() *cobra.Command {
 Rows whose id (m10), or time of creation, is not after the greatest at the start are in neither count; nor are rows that
 were deleted. The work depends on the rows since the start.
 
-Exit codes: 0 when each row has its note, none is refused and each has a status that the mapping knows; 3 when not; 1
-for any other failure.`,
+Exit codes: 0 when each row has its note, none is refused, each has a status that the mapping knows, and none waits in
+their table after the cut-over; 3 when not; 1 for any other failure.`,
 		Example: `  dispatcher adopt status -f owner.yaml
   dispatcher adopt status -f owner.yaml --output json`,
 		RunE: work(func(cmd *cobra.Command) error { return adoptStatus(cmd, file, name, output) }),
@@ -267,7 +262,7 @@ func adoptStatus(cmd *cobra.Command, file source, name, output string) error {
 		var wrong []string
 		for _, s := range all {
 			if !s.OK() {
-				wrong = append(wrong, fmt.Sprintf("adoption %s: theirs %d, ours %d; %d rows missing, %d extra, %d refused, %d with an unknown status", s.Name, s.Rows, s.Notes, s.Missing, s.Extra, s.Refused, s.Unknown()))
+				wrong = append(wrong, fmt.Sprintf("adoption %s: theirs %d, ours %d; %d rows missing, %d refused, %d with an unknown status, %d waiting in their table", s.Name, s.Rows, s.Notes, s.Missing, s.Refused, s.Unknown(), s.OpenRows))
 			}
 		}
 		if len(wrong) > 0 {
@@ -290,8 +285,8 @@ func adoptTable(w io.Writer, all adoptions) error {
 			adoptEnd(&text, s)
 			continue
 		}
-		fmt.Fprintf(&text, "since %s: theirs %s, ours %s, missing %s, extra %s, refused %s\n", s.Since.Format(time.RFC3339),
-			thousands(s.Rows), thousands(s.Notes), thousands(s.Missing), thousands(s.Extra), thousands(s.Refused))
+		fmt.Fprintf(&text, "since %s: theirs %s, ours %s, missing %s, refused %s\n", s.Since.Format(time.RFC3339),
+			thousands(s.Rows), thousands(s.Notes), thousands(s.Missing), thousands(s.Refused))
 		fmt.Fprintf(&text, "waiting: theirs %s, ours %s\n", thousands(s.OpenRows), thousands(s.OpenEvents))
 		adoptEnd(&text, s)
 	}

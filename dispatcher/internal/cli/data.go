@@ -142,7 +142,7 @@ func claims(refused []*dispatcher.RefusedRow, err error) dataCheck {
 // judge makes the checks, and adds others.
 func judge(cfg spec.Config, depth dispatcher.Depth, data dispatcher.Data, others ...dataCheck) *dataReport {
 	r := &dataReport{Dispatcher: cfg.Name, Namespace: cfg.Namespace, Topics: cfg.Topics, ObservedAt: data.ObservedAt.UTC(), OK: true}
-	r.Checks = []dataCheck{lag(depth), retrying(depth), success(data.Windows[0]), recentlyDead(data.Windows[1]), unservedRows(cfg.Namespace, data.Orphans), abandonedRows(cfg.Namespace, data.Orphans)}
+	r.Checks = []dataCheck{lag(depth), retrying(depth), success(data.Windows[0]), recentlyDead(data.Windows[1]), unservedRows(cfg.Namespace, data.Orphans), abandonedRows(cfg.Namespace, data.Orphans), adoptedRows(data.Adoptions)}
 	r.Checks = append(r.Checks, others...)
 	for i, c := range r.Checks {
 		if c.OK {
@@ -214,6 +214,20 @@ func unservedRows(namespace string, o dispatcher.Orphans) dataCheck {
 func abandonedRows(namespace string, o dispatcher.Orphans) dataCheck {
 	return orphans("abandoned", namespace, o.Abandoned, o.Topics, "leased to workers that have ended, and not taken over", func(t dispatcher.OrphanTopic) int64 { return t.Abandoned.N },
 		"Start or resume a dispatcher of the topic, and see whether it is held back: its /status.")
+}
+
+// adoptedRows reports rows of adopted tables that no dispatcher delivers.
+func adoptedRows(all []dispatcher.AdoptionRows) dataCheck {
+	c := dataCheck{Name: "adoptions", OK: true, Message: "rows of adopted tables without an event", Remedy: "See which and why with dispatcher adopt status, and correct them; until then their worker has to run."}
+	var n int64
+	for _, rows := range all {
+		if rows.N != 0 {
+			c.OK, n = false, n+max(rows.N, 0)
+			c.Message += fmt.Sprintf("; of %s %d %s", rows.Adoption, rows.N, rows.State)
+		}
+	}
+	c.Value = new(float64(n))
+	return c
 }
 
 // orphans reports rows that no worker delivers, and names some of their topics. Those of other namespaces do not fail

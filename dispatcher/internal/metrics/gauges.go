@@ -176,6 +176,7 @@ func (m *Metrics) WatchData(data func() *dispatcher.Data) {
 var (
 	orphaned     = describe("outbox_orphaned_events", "Due rows of the whole database, whatever their namespace, that no worker has served for a minute at least, by kind: unserved ones are of topics that no dispatcher serves, abandoned ones are leased to a worker that is gone. Of each topic a bounded number of rows is counted.", "kind")
 	successRatio = describe("outbox_delivery_success_ratio", "The part of the dispatcher's attempts in a window that delivered their event, from 0 to 1, in all of its processes that run. Absent when there was none.", "window")
+	adopted      = describe("outbox_adoption_rows", "Rows of a table that is adopted and live which have no event, by state: refused by the outbox, missing a note, waiting in the table as open. All are 0 when all is well. -1: the table cannot be counted, as dispatcher adopt status says.", "adoption", "state")
 	deadLately   = describe("outbox_dlq_recent_events", "Events of the dispatcher's topics that became dead in a window. There may be more above 10,000.", "window")
 )
 
@@ -183,7 +184,7 @@ type dataGauges func() *dispatcher.Data
 
 // Describe implements [prometheus.Collector].
 func (dataGauges) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{orphaned, successRatio, deadLately} {
+	for _, d := range []*prometheus.Desc{orphaned, successRatio, deadLately, adopted} {
 		ch <- d
 	}
 }
@@ -194,8 +195,11 @@ func (data dataGauges) Collect(ch chan<- prometheus.Metric) {
 	if d == nil {
 		return
 	}
-	gauge := func(d *prometheus.Desc, value float64, label string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, label)
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	for _, rows := range d.Adoptions {
+		gauge(adopted, float64(rows.N), rows.Adoption, rows.State)
 	}
 	gauge(orphaned, float64(d.Orphans.Unserved.N), "unserved")
 	gauge(orphaned, float64(d.Orphans.Abandoned.N), "abandoned")

@@ -68,8 +68,9 @@ func TestNamesAndValues(t *testing.T) {
 	m.WatchJournal(func() *journal.State { return &journal.State{On: true, Found: 3} })
 	m.WatchData(func() *dispatcher.Data {
 		return &dispatcher.Data{
-			Orphans: dispatcher.Orphans{Unserved: dispatcher.Count{N: 11}, Abandoned: dispatcher.Count{N: 12}},
-			Windows: []dispatcher.Outcomes{{Window: 5 * time.Minute}, {Window: time.Hour, Delivered: 3, Failed: 1, Dead: dispatcher.Count{N: 13}}},
+			Orphans:   dispatcher.Orphans{Unserved: dispatcher.Count{N: 11}, Abandoned: dispatcher.Count{N: 12}},
+			Adoptions: []dispatcher.AdoptionRows{{Adoption: "orders", State: "waiting", N: 14}},
+			Windows:   []dispatcher.Outcomes{{Window: 5 * time.Minute}, {Window: time.Hour, Delivered: 3, Failed: 1, Dead: dispatcher.Count{N: 13}}},
 		}
 	})
 	e, again := &dispatcher.Event{Topic: "orders", Attempt: 1}, &dispatcher.Event{Topic: "orders", Attempt: 2}
@@ -98,6 +99,7 @@ func TestNamesAndValues(t *testing.T) {
 		"outbox_retrying_events{" + labels + topic + "} 4",
 		"outbox_orphaned_events{" + before + `kind="unserved",` + after + "} 11",
 		"outbox_journal_differences{" + labels + "} 3",
+		`outbox_adoption_rows{adoption="orders",` + labels + `,state="waiting"} 14`,
 		"outbox_orphaned_events{" + before + `kind="abandoned",` + after + "} 12",
 		"outbox_delivery_success_ratio{" + labels + `,window="1h"} 0.75`,
 		"outbox_dlq_recent_events{" + labels + `,window="5m"} 0`,
@@ -391,7 +393,7 @@ func TestReadme(t *testing.T) {
 		func() *map[string]int64 { return &map[string]int64{"outbox_events": 1} },
 		func() int { return 0 })
 	m.WatchData(func() *dispatcher.Data {
-		return &dispatcher.Data{Windows: []dispatcher.Outcomes{{Window: time.Hour, Delivered: 1}}}
+		return &dispatcher.Data{Windows: []dispatcher.Outcomes{{Window: time.Hour, Delivered: 1}}, Adoptions: make([]dispatcher.AdoptionRows, 1)}
 	})
 	m.WatchJournal(func() *journal.State { return &journal.State{On: true} })
 	m.WatchRetention(func() *metrics.Retention { return &metrics.Retention{} })

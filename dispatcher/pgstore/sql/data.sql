@@ -197,3 +197,7 @@ select dead_reason, id, topic, attempts, lease, next_attempt_at, null::boolean a
 from outbox.outbox_events
 where id = any ($1::uuid[])
 order by id desc
+
+-- name: adoptions
+-- What is wrong with adopted tables, of any namespace. It reads a few rows, but for a count that is due.
+select adoption, state, count from outbox.outbox_adoption_rows()

@@ -13,53 +13,49 @@ create table if not exists outbox_adoptions (
     start         text,
     state         text        not null check (state in ('Shadow', 'Live', 'Returning')),
     since         timestamptz not null default clock_timestamp(),
-    cutover_at    timestamptz
+    cutover_at    timestamptz,
+    open          text        not null default '',
+    look          text        not null default '',
+    missing       bigint      not null default 0,
+    waiting       bigint      not null default 0,
+    look_after    timestamptz not null default '-infinity'
 );
 
 comment on table outbox_adoptions is 'One row per outbox table of another layout that is taken over.';
 comment on column outbox_adoptions.start is 'The greatest position that the table had when the shadow began: its id, or its time of creation. Null: it was empty.';
-comment on column outbox_adoptions.slot is 'The replication slot of a table that Debezium reads.';
-comment on column outbox_adoptions.publication is 'What that slot is read with.';
-comment on column outbox_adoptions.since is 'When the shadow began.';
+comment on column outbox_adoptions.open is 'The condition of rows that are to be sent, where one column cannot say it.';
+comment on column outbox_adoptions.look is 'The statement that counts, for outbox_adoption_rows.';
 
 create table if not exists outbox_adopted (
     adoption  text    not null,
     their_id  text    not null,
     version   integer not null default 0,
-    event_id  uuid    not null,
-    counted   boolean not null,
+    event_id  uuid,
     live      boolean not null default false,
     refused   text,
     seq       bigint  not null generated always as identity,
     their_row json,
-    created_off  interval,
-    due_off      interval,
-    serializable boolean,
     primary key (adoption, their_id, version)
 );
 
 comment on table outbox_adopted is 'One row per row of theirs since the shadow began, and the event that it is.';
 comment on column outbox_adopted.version is '0, and one more where another event has its id or its key, and each time that a producer opens the row again.';
-comment on column outbox_adopted.counted is 'Whether its position is after the start, so that adopt status counts it. One note of a row is.';
 comment on column outbox_adopted.live is 'Whether the event was added to outbox_events.';
 comment on column outbox_adopted.refused is 'Why the outbox does not take the row. It stays open in their table.';
 comment on column outbox_adopted.seq is 'The order of the rows that are kept.';
 comment on column outbox_adopted.their_row is 'The row, where their table may not have it any more: Debezium reads it, or their worker deletes what it has sent. A JSON null: it was deleted before its event was delivered.';
-comment on column outbox_adopted.created_off is 'How far its time of creation was from the database''s when it was inserted. Null: less than five minutes.';
-comment on column outbox_adopted.due_off is 'The same of the time when it is due.';
-comment on column outbox_adopted.serializable is 'Whether it was inserted at the isolation level SERIALIZABLE.';
 
 create index if not exists outbox_adopted_refused on outbox_adopted (adoption) where refused is not null;
 create index if not exists outbox_adopted_kept on outbox_adopted (adoption, seq) where live and their_row is not null;
 
--- outbox_adopt notes a row of theirs, and with p_live adds its event. It returns the row's event, which may have been added
--- before. It raises what enqueue would raise.
+-- outbox_adopt adds the event of a row of theirs, notes it, and returns it; it may have been added before. It raises what enqueue
+-- would raise.
 --
--- A row that was added before is added again only when it is p_changed, or when its event is done: a worker
+-- A row that was added before is added again only when it has another payload, or when its event is done: a worker
 -- of theirs that reports a failure late opens the row too. An id that another event has gets a version, since a second
--- event is allowed and a lost one is not. A row that is neither added nor counted is checked, and not noted.
+-- event is allowed and a lost one is not.
 create or replace function outbox_adopt(
-    p_adoption text, p_id text, p_dedupe_key text, p_counted boolean, p_live boolean, p_changed boolean, p_namespace text,
+    p_adoption text, p_id text, p_dedupe_key text, p_namespace text,
     p_topic text, p_payload jsonb, p_event_type text, p_aggregate_type text, p_aggregate_id text, p_partition_key text,
     p_tenant_id uuid, p_sequence bigint, p_headers jsonb, p_created timestamptz, p_due timestamptz, p_attempts integer, p_max_attempts integer, p_retry jsonb,
     p_row json
@@ -70,50 +66,44 @@ as $$
 declare
     v_before outbox_adopted;
     v_event  uuid;
-    v_key    text;
     v_seq    bigint;
 begin
+    p_headers := coalesce(p_headers, '{}'); -- the one place where a null of theirs becomes something
+    p_created := coalesce(p_created, now());
+    p_due := coalesce(p_due, clock_timestamp()); -- in the order of the rows; when it was created may be of another zone
+    p_attempts := coalesce(p_attempts, 0);
     perform enqueue_check('', p_namespace, p_topic, p_payload is null, p_event_type, p_aggregate_type, p_aggregate_id,
         p_partition_key, p_tenant_id, p_dedupe_key, p_headers, '0', false, jsonb_strip_nulls(jsonb_build_object('retry', p_retry)));
     if octet_length(p_payload::text) > 1048576 then
         perform enqueue_check_sizes(array[p_payload], 1048576, '');
-    end if;
-    if not p_live and not p_counted then
-        return null;
     end if;
 
     select * into v_before from outbox_adopted where adoption = p_adoption and their_id = p_id order by version desc limit 1;
     if found then -- it is taken now
         update outbox_adopted set refused = null where adoption = p_adoption and their_id = p_id and refused is not null;
     end if;
-    if v_before.live and (not p_live or not p_changed and exists (
-            select from outbox_events where id = v_before.event_id and status in ('pending', 'processing'))) then
+    if v_before.live and v_before.their_row is null and exists (
+            select from outbox_events where id = v_before.event_id and status in ('pending', 'processing') and payload = p_payload) then
         return v_before.event_id;
     end if;
     for v_version in coalesce(v_before.version + v_before.live::integer, 0) .. 1000000 loop
         v_event := case when v_version = 0 and p_id ~* '^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$' then p_id
             else overlay(overlay(md5(format('%s/%s/%s', p_adoption, p_id, v_version)) placing '3' from 13) placing '8' from 17) end;
-        v_key := p_dedupe_key || case when v_version > 0 then '#' || v_version else '' end;
-        if p_live and p_attempts > 0 then -- the journal hears of it first: no producer begins with attempts
+        if p_attempts > 0 then -- the journal hears of it first: no producer begins with attempts
             insert into outbox_journal (at, lsn, xid, event_id, operation, namespace, topic, login)
             select clock_timestamp(), pg_current_wal_insert_lsn(), pg_current_xact_id(), v_event, 'adopt', p_namespace, p_topic, session_user
             from outbox_journal_settings where enabled;
         end if;
-        if p_live then
-            insert into outbox_events (id, created_at, aggregate_sequence, max_attempts, tenant_id, namespace, topic, event_type, aggregate_type,
-                aggregate_id, partition_key, dedupe_key, retry, headers, payload, next_attempt_at, attempts)
-            values (v_event, p_created, p_sequence, p_max_attempts, p_tenant_id, p_namespace, p_topic, nullif(p_event_type, ''), nullif(p_aggregate_type, ''),
-                nullif(p_aggregate_id, ''), nullif(p_partition_key, ''), v_key, p_retry, jsonb_strip_nulls(p_headers), p_payload,
-                p_due, p_attempts)
-            on conflict do nothing;
-            continue when not found;
-        end if;
-        insert into outbox_adopted (adoption, their_id, version, event_id, counted, live, their_row, created_off, due_off, serializable)
-        values (p_adoption, p_id, v_version, v_event, p_counted and (v_before.their_id is null or not exists (
-            select from outbox_adopted where adoption = p_adoption and their_id = p_id and counted)), p_live, p_row, outbox_adopt_off(p_created), outbox_adopt_off(p_due),
-            nullif(current_setting('transaction_isolation') = 'serializable', false))
-        on conflict (adoption, their_id, version) do update
-            set event_id = excluded.event_id, live = excluded.live, refused = null, their_row = excluded.their_row
+        insert into outbox_events (id, created_at, aggregate_sequence, max_attempts, tenant_id, namespace, topic, event_type, aggregate_type,
+            aggregate_id, partition_key, dedupe_key, retry, headers, payload, next_attempt_at, attempts)
+        values (v_event, p_created, p_sequence, p_max_attempts, p_tenant_id, p_namespace, p_topic, nullif(p_event_type, ''), nullif(p_aggregate_type, ''),
+            nullif(p_aggregate_id, ''), nullif(p_partition_key, ''), p_dedupe_key || case when v_version > 0 then '#' || v_version else '' end, p_retry,
+            jsonb_strip_nulls(p_headers), p_payload, p_due, p_attempts)
+        on conflict do nothing;
+        continue when not found;
+        insert into outbox_adopted (adoption, their_id, version, event_id, live, their_row)
+        values (p_adoption, p_id, v_version, v_event, true, p_row)
+        on conflict (adoption, their_id, version) do update set event_id = excluded.event_id, live = true, refused = null, their_row = excluded.their_row
         returning seq into v_seq;
         -- In other isolation levels it is an error when another has removed a note meanwhile.
         if p_row is not null and v_seq % 20 = 0 and current_setting('transaction_isolation') = 'read committed' then
@@ -125,12 +115,38 @@ begin
 end
 $$;
 
--- outbox_adopt_off is how far a time is from the database's, or null for less than five minutes.
-create or replace function outbox_adopt_off(p_at timestamptz) returns interval
+-- outbox_adopt_note notes a row that has no event, and why the outbox does not take it: a producer never gets its error. A
+-- table whose rows are kept has notes of these alone.
+create or replace function outbox_adopt_note(p_adoption text, p_id text, p_reason text, p_row json) returns void
 language sql
-stable
+set search_path from current
 as $$
-    select case when abs(extract(epoch from p_at - now())) >= 300 then p_at - now() end
+    insert into outbox_adopted (adoption, their_id, their_row, refused)
+    select p_adoption, p_id, p_row, left(p_reason, 500) where p_reason is not null or p_row is null
+    on conflict (adoption, their_id, version) do update set refused = excluded.refused
+$$;
+
+-- outbox_adopt_gone removes the notes of a row that was deleted. Their clean-up deletes what is complete, and its event may not
+-- be delivered yet: what is left waits.
+create or replace function outbox_adopt_gone(p_adoption text, p_id text, p_deletes boolean) returns void
+language plpgsql
+set search_path from current
+as $$
+declare
+    v_prune boolean;
+begin
+    delete from outbox_adopted where adoption = p_adoption and their_id = p_id and (not live or not p_deletes
+        and not exists (select from outbox_events as e where e.id = event_id and e.status in ('pending', 'processing')));
+    if not p_deletes then
+        with kept as (
+            update outbox_adopted set their_row = 'null' where adoption = p_adoption and their_id = p_id returning seq
+        )
+        select coalesce(bool_or(seq % 20 = 0), false) into v_prune from kept;
+        if v_prune and current_setting('transaction_isolation') = 'read committed' then
+            perform outbox_adopt_prune(p_adoption);
+        end if;
+    end if;
+end
 $$;
 
 -- outbox_adopt_prune looks at the oldest hundred rows that an adoption keeps, and removes those whose events are delivered.
@@ -223,35 +239,6 @@ begin
 end
 $$;
 
--- outbox_adopt_refuse notes a row that outbox_adopt does not take, and why: a producer never gets its error.
-create or replace function outbox_adopt_refuse(p_adoption text, p_id text, p_counted boolean, p_row json, p_reason text)
-returns void
-language sql
-set search_path from current
-as $$
-    insert into outbox_adopted (adoption, their_id, event_id, counted, their_row, refused)
-    values (p_adoption, p_id, '00000000-0000-0000-0000-000000000000', p_counted, p_row, left(p_reason, 500))
-    on conflict (adoption, their_id, version) do update set refused = excluded.refused
-$$;
-
--- outbox_adopt_moved ends a cut-over with the events of the rows that were not refused. When two rows have one event, it
--- raises an exception, and nothing has changed.
-create or replace function outbox_adopt_moved(p_adoption text, p_events uuid[]) returns void
-language plpgsql
-set search_path from current
-as $$
-declare
-    v_events integer := (select count(distinct id) from unnest(p_events) as id);
-begin
-    if cardinality(p_events) <> v_events then
-        raise exception '% open rows of adoption % became % events, so nothing was changed: two of them have the same id',
-            cardinality(p_events), p_adoption, v_events
-            using hint = 'Give each row an id of its own.';
-    end if;
-    perform set_config('outbox.adopt_moved', v_events::text, true);
-end
-$$;
-
 -- With their arguments: the trigger's function of an adoption may have such a name too.
-revoke all on function outbox_adopt, outbox_adopt_refuse(text, text, boolean, json, text), outbox_adopt_prune(text), outbox_adopt_off(timestamptz),
-    outbox_adopt_log(text, text, regclass), outbox_adopt_moved(text, uuid[]) from public;
+revoke all on function outbox_adopt, outbox_adopt_note(text, text, text, json), outbox_adopt_gone(text, text, boolean), outbox_adopt_prune(text),
+    outbox_adopt_log(text, text, regclass) from public;

@@ -1,12 +1,15 @@
 do $adopt$
 declare
-    r        record;
+    v_id     text;
+    v_row    json;
+    v_open   boolean;
     v_event  uuid;
     v_events uuid[] := '{}';
+    v_reason text;
 begin
-    for r in select * from {table} as t where {open} order by {order} loop
+    for v_id, v_row in {rows} loop
         {body}
     end loop;
-    perform outbox_adopt_moved({name}, v_events);
+    perform set_config('outbox.adopt_moved', (select count(distinct id) from unnest(v_events) as id)::text, true);
 end
 $adopt$
