@@ -101,6 +101,17 @@ func IsDestinationFault(err error) bool {
 	return errors.As(err, &f)
 }
 
+// Unanswered marks err as the end of a connection that was kept from an earlier event, without one byte of a response: this says
+// nothing of the event, which may have arrived. The attempt is given back, and the event is claimed again at once. That is so for the
+// first fault of an event (see [Event].FaultSince); another one is the row's own failure.
+func Unanswered(err error) error { return &unansweredError{err} }
+
+// IsUnanswered reports whether err, or one it wraps, was made by [Unanswered].
+func IsUnanswered(err error) bool {
+	var u *unansweredError
+	return errors.As(err, &u)
+}
+
 // Permanent marks err as final: the row becomes dead with the reason at once, whatever attempts
 // are left. The error wraps err, and is never nil.
 func Permanent(reason DeadReason, err error) error { return &permanentError{reason, err} }
@@ -142,6 +153,11 @@ type destinationFault struct{ err error }
 
 func (e *destinationFault) Error() string { return e.err.Error() }
 func (e *destinationFault) Unwrap() error { return e.err }
+
+type unansweredError struct{ err error }
+
+func (e *unansweredError) Error() string { return e.err.Error() }
+func (e *unansweredError) Unwrap() error { return e.err }
 
 type permanentError struct {
 	reason DeadReason

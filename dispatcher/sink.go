@@ -136,6 +136,8 @@ type Event struct {
 	Payload json.RawMessage
 	// CreatedAt is the database's time of the producer's transaction.
 	CreatedAt time.Time
+	// ClaimedAt is the database's time of the claim. The engine sets it.
+	ClaimedAt time.Time
 	// Attempt is the part of the retry budget that is used up, this delivery included: from 1. An attempt
 	// that was given back is counted again, and a replay begins at 1.
 	Attempt int

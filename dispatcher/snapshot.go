@@ -131,7 +131,7 @@ const (
 	BreakerRefusing BreakerState = "Refusing"
 )
 
-// LimitedBy says what keeps a topic, or a dispatcher, from delivering more than it does now. It is what held most of
+// LimitedBy says what keeps a topic, or a dispatcher, from delivering more than it does now: what its oldest due row waits for, most of
 // the time in the last seconds. It is empty until that is known, and while nothing is claimed because the dispatcher
 // is paused, draining or not running.
 type LimitedBy string

@@ -38,8 +38,8 @@ type Status struct {
 	// LimitedBy is what keeps the process from delivering more: Concurrency, Database, Rate, Destination, Order, Consumer,
 	// or Idle when there is nothing to do. Empty until that is known, and while State is not Running.
 	LimitedBy string `json:"limitedBy,omitempty"`
-	// TopicLimits are the topics that something limits, those with the dispatcher's own reason first: at most
-	// TopicLimitsListed.
+	// TopicLimits are the topics that something limits, those with the dispatcher's own reason first, and of those that wait for
+	// calls the one that has had none for longest: at most TopicLimitsListed.
 	TopicLimits []TopicLimit `json:"topicLimits,omitempty" brief:"8"`
 	// StuckCalls counts the calls of the sink that do not return although their time is over; Stuck lists the
 	// first 20 of them.

@@ -175,7 +175,7 @@ func (ts *topics) shares(n int, l load) []dispatcher.Share {
 func sharesOf(parts []part) (shares []dispatcher.Share) {
 	for _, p := range parts {
 		p.topic.turn.halfOpen = p.topic.breaker.state != dispatcher.BreakerClosed
-		if p.topic.limits.queuedBefore = false; p.max > p.rows {
+		if p.max > p.rows {
 			p.topic.limits.cutBy = unlimited
 		}
 		shares = append(shares, dispatcher.Share{Topic: p.topic.name, Limit: min(p.rows, p.max)})
@@ -218,7 +218,6 @@ func (o *round) take(parts []part, t *topic, l load) []part {
 		o.full = append(o.full, t)
 	}
 	if t.limits.cutBy = a.by; a.n == 0 {
-		t.limits.held.note(t.reason(a.by, l.now), l.now)
 		return parts
 	}
 	return append(parts, part{t, 0, a.n})

@@ -141,11 +141,6 @@ type callAllotment struct {
 	first int // place of the row that the next one begins with
 }
 
-// runsOut reports whether the topic has all calls that it may have, or those that it shares all run.
-func (a allotment) runsOut() bool {
-	return a.n == 0 && (a.by == byCalls || a.by == byPace || a.by == byOthers)
-}
-
 // callLoad is what the calls of all topics share, as far as it is free.
 type callLoad struct {
 	*calls

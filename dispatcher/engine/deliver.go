@@ -148,6 +148,8 @@ func (r *run) weigh(row *row, err error, flow flow, ownFault, cut bool) outcome 
 	reason, permanent := dispatcher.PermanentReason(err)
 	switch {
 	case permanent:
+	case dispatcher.IsUnanswered(err) && e.FaultSince.IsZero() && !cut: // the error makes it a fault, so it is so once
+		return outcome{release, f}
 	case dispatcher.IsUnavailable(err) && (!flow.delivering() || cut): // due as before: the topic is paused soon, or all of them are
 		return outcome{release, dispatcher.Failure{Lease: f.Lease}}
 	case dispatcher.IsUnavailable(err), dispatcher.IsDestinationFault(err) && !ownFault && !cut && flow.spares(row, time.Now()):

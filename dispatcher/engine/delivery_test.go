@@ -169,6 +169,9 @@ func TestOutcomeFollowsTheErrorOfDelivery(t *testing.T) {
 		{"unavailable", fmt.Errorf("dial: %w", dispatcher.Unavailable(wrong)),
 			`status = 'pending' and attempts = 0 and last_error is null and next_attempt_at <= now() and locked_by is null`,
 			engine.Outcome{Released: 1}},
+		{"a kept connection that ended without a response", dispatcher.Unanswered(wrong),
+			`status = 'pending' and attempts = 0 and last_error = 'wrong' and next_attempt_at <= now() and locked_by is null`,
+			engine.Outcome{Released: 1}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r := newRig(t)

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 )
 
@@ -109,6 +111,7 @@ type Outcome struct {
 // became of them. It ends early when nothing more is due or when ctx ends; then it stops as Run does.
 // Unlike Run it does not wait: when the database or the destination is unreachable, the schema is not ready,
 // an event is refused by the database at a claim or a topic is paused by [Dispatcher.Admit], it returns an error with the counts so far.
+// What is due behind events that are refused is delivered before, up to a thousand of these.
 func (d *Dispatcher) RunOnce(ctx context.Context, n int) (Outcome, error) {
 	r, err := d.begin(ctx)
 	if err != nil {
@@ -120,13 +123,13 @@ func (d *Dispatcher) RunOnce(ctx context.Context, n int) (Outcome, error) {
 	r.awaitEmpty(ctx)
 	r.drain()
 	err = errors.Join(err, r.completer.unwritten())
-	done := r.completer.outcome()
+	done, odd := r.completer.outcome(), each(r.flight.topics.refused.rows, func(r refusal) uuid.UUID { return r.id })
 	switch s := d.Snapshot(); {
 	case err != nil, ctx.Err() != nil:
 	case len(s.Gated) > 0:
 		err = fmt.Errorf("topic %q is paused: the type of its next event, %q, is not admitted; register a verified consumer of it", s.Gated[0].Topic, s.Gated[0].EventType)
 	case s.Claims.Known && !s.Claims.OK:
-		err = fmt.Errorf("the database refuses to lease events: %w", s.Claims.Err)
+		err = fmt.Errorf("the database refuses to lease events: %w; in all %d, of which the first are %v", s.Claims.Err, len(odd), odd[:min(len(odd), 8)])
 	case done.Released > 0 && done == (Outcome{Released: done.Released}): // too few calls to open a breaker
 		err = dispatcher.Unavailable(fmt.Errorf("the destination took no event: %s", s.LastError))
 	}

@@ -28,6 +28,7 @@ const (
 type doubt struct {
 	size  size
 	stops bool      // nothing of it was claimed since the database refused the topic, or took too long
+	more  bool      // a row of it was refused, and what is behind that was not claimed yet
 	next  time.Time // when it is claimed again; in the past, when it was claimed last
 	wait  ramp      // after a claim that took too long
 }
@@ -69,7 +70,7 @@ func (ts *topics) claimFailed(shares []dispatcher.Share, err error, now time.Tim
 		case len(shares) == 1:
 			d.size.learn(share.Limit, 0, err)
 			if share.Limit == 1 {
-				refused = ts.refused.add(t, err, now)
+				refused, d.more = ts.refused.add(t, err, now), true
 			}
 		}
 	}
@@ -89,7 +90,7 @@ func (rs *refusals) add(t *topic, err error, now time.Time) error {
 	_ = errors.As(err, &row)
 	rs.rows = append(rs.rows[max(0, len(rs.rows)+1-skipRows):], refusal{row.ID, t.name, now})
 	if rs.delay(t, now) {
-		return fmt.Errorf("no event of topic %q can be claimed, such as %w", t.name, err)
+		return fmt.Errorf("%d events of topic %q in a row cannot be claimed, such as %w", refusedRun, t.name, err)
 	}
 	return err
 }
@@ -130,11 +131,22 @@ func (rs *refusals) ids(now time.Time) (ids []uuid.UUID) {
 	return ids
 }
 
+// hurry has topics claimed at once that are refused, while what is behind a refused row of them may be claimed, and reports whether there
+// are any: RunOnce waits for nothing. It names no more rows than are remembered.
+func (ts *topics) hurry() (any bool) {
+	for _, t := range ts.round.topics {
+		if t.doubt != nil && t.doubt.more && len(ts.refused.rows) < skipRows {
+			t.doubt.next, any = time.Time{}, true
+		}
+	}
+	return any
+}
+
 // over notes that a claim of a topic in doubt brought so many rows, and reports whether the doubt is over: there were no more,
 // or as many as there may be.
 func (rs *refusals) over(t *topic, rows, limit int, now time.Time) bool {
 	d, was := t.doubt, t.doubt.size.rows
-	if rows == 0 && rs.delay(t, now) { // nothing but what is left alone
+	if d.more = false; rows == 0 && rs.delay(t, now) { // nothing but what is left alone
 		return false
 	}
 	d.stops = false

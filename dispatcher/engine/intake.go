@@ -91,7 +91,7 @@ func (in *intake) room() (rows int, bytes int64, ok bool) {
 	if ok = in.signals.await(in.hasRoom); ok {
 		in.claims.adapt(now)
 	} else {
-		in.noRoom(now)
+		in.observe(now)
 	}
 	if in.claims.forFewRows = in.topics.fair && !ok && in.account.hasRoom(); in.claims.forFewRows {
 		ok = true
@@ -139,7 +139,7 @@ func (in *intake) load(now time.Time) load {
 		}
 	}
 	rate := in.topics.rates.all.supply(len(in.account.inFlight)-in.account.inDelivery, own, now)
-	return load{now: now, rate: rate, alone: in.topics.alone(), rows: in.account.maxRows - len(in.account.inFlight), bytes: in.account.maxBytes - in.account.bytes, spare: in.account.spare(), lowShare: max(1, in.lowShare()), successes: in.topics.dest.successes}
+	return load{now: now, rate: rate, alone: in.topics.alone(), rows: in.account.maxRows - len(in.account.inFlight), bytes: in.account.maxBytes - in.account.bytes, spare: in.account.spare(), lowShare: max(1, in.lowShare()), successes: in.topics.dest.successes, unwritten: in.topics.round.unwritten}
 }
 
 // request is a claim of n rows, as far as the flight decides about it: see topics.shares and load.unwritten. When topics are passed
@@ -148,16 +148,16 @@ func (in *intake) load(now time.Time) load {
 func (in *intake) request(n int, unwritten map[string]bool) (req dispatcher.ClaimRequest, writes int) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
+	in.topics.round.unwritten = unwritten
 	l := in.load(time.Now())
-	l.unwritten = unwritten
-	if l.rate.by == byRate && l.rate.n == 0 {
-		in.heldByRate(l.now)
-	}
 	in.topics.rates.held = in.topics.rates.held && in.topics.round.left > 0 || in.topics.rates.limited() && slices.ContainsFunc(in.topics.round.topics, func(t *topic) bool {
 		a := t.allot(l)
 		return a.by == byRate && a.n == 0
 	})
 	shares := in.topics.shares(n, l)
+	if len(shares) == 0 {
+		in.observe(l.now)
+	}
 	if in.topics.fair {
 		for i, share := range shares {
 			shares[i].Except = in.topics.get(share.Topic).calls.requests.waiting(l.now)
@@ -195,6 +195,13 @@ func (in *intake) permit(probe func()) (wait time.Duration) {
 	return wait
 }
 
+// hurry is topics.hurry now.
+func (in *intake) hurry() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.topics.hurry()
+}
+
 // passedOver reports whether this round passed over topics or tenants because they have their share, or for a rate limit.
 func (in *intake) passedOver() bool {
 	in.mu.Lock()
@@ -224,6 +231,7 @@ func (in *intake) listTopics(names []string, took time.Duration) {
 
 // newRow takes a claimed event into the account.
 func (in *intake) newRow(e *dispatcher.Event, at, started time.Time) *row {
+	e.ClaimedAt = at
 	r := &row{event: e, age: at.Sub(e.CreatedAt), faulty: at.Sub(e.FaultSince), claimedAt: started, safeUntil: safeUntil(started, in.lease), bytes: sizeOf(e)}
 	r.before.maxBatch = in.faults[e.ID].maxBatch
 	in.account.add(r)
@@ -237,6 +245,7 @@ func (in *intake) newRow(e *dispatcher.Event, at, started time.Time) *row {
 func (in *intake) add(claimed dispatcher.Claimed, started time.Time, writes int) (refused, unreadable []*row, stops map[string]string) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
+	in.observe(time.Now())
 	in.claims.bytes = min(2*in.claims.bytes, in.account.maxBytes)
 	if claimed.Leased() >= in.claims.rows {
 		in.claims.filledAt = time.Now()
@@ -259,7 +268,6 @@ func (in *intake) add(claimed dispatcher.Claimed, started time.Time, writes int)
 		if t == nil || t.name != e.Topic {
 			postpone()
 			t = in.topics.get(e.Topic)
-			t.limits.queuedBefore = len(t.queue.rows) > 0
 		}
 		if in.entry.stops(e, &stops) || in.entry.closed || in.entry.paused || in.topics.topicPaused(t) && !t.turn.halfOpen || in.queue.keys.isAfter(e, claimed.Unreadable) {
 			refused = append(refused, r)
@@ -284,14 +292,13 @@ func (in *intake) claimed(shares []dispatcher.Share, byTopic map[string]int, sto
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	now := time.Now()
-	l := in.calls.load(now, in.topics.alone(), in.queue.waiting)
 	short := in.load(now).isShort()
 	for _, share := range shares {
 		t := in.topics.get(share.Topic)
 		if byTopic[share.Topic] == 0 && short {
 			continue // it is not known to be idle: its row may have had no room
 		}
-		t.found(share, byTopic[share.Topic], slices.Contains(out.KeysWaiting, share.Topic), slices.Contains(out.OverRate, share.Topic), t.waitsFor(l), now)
+		t.found(share, byTopic[share.Topic], slices.Contains(out.KeysWaiting, share.Topic), slices.Contains(out.OverRate, share.Topic), now)
 	}
 	return in.topics.claimed(shares, byTopic, stops, now)
 }
@@ -329,37 +336,6 @@ func (in *intake) idle(p *pace, pollInterval time.Duration) time.Duration {
 		wait = min(wait, again.Sub(now))
 	}
 	return wait
-}
-
-// heldByRate notes that nothing is claimed because enough rows wait for the dispatcher's rate limit.
-func (in *intake) heldByRate(now time.Time) {
-	idles, l := in.topics.rates.all.idles(now), in.calls.load(now, in.topics.alone(), in.queue.waiting)
-	for _, t := range in.queue.waiting {
-		by := dispatcher.LimitedByRate
-		if idles || !l.alone && t.allotCalls(l).runsOut() {
-			by = t.waitsFor(l)
-		}
-		t.limits.held.note(by, now)
-	}
-}
-
-// noRoom notes that nothing is claimed because enough rows are queued, or too many wait to be written back.
-func (in *intake) noRoom(now time.Time) {
-	if unwritten := in.account.rows - len(in.account.inFlight); in.account.rows > in.account.maxRows && unwritten > len(in.account.inFlight) {
-		for _, t := range in.topics.round.topics {
-			t.limits.held.note(dispatcher.LimitedByDatabase, now)
-		}
-		return
-	}
-	l := in.calls.load(now, in.topics.alone(), in.queue.waiting)
-	for _, t := range in.queue.waiting {
-		t.limits.held.note(t.waitsFor(l), now)
-	}
-	for _, t := range in.topics.round.topics {
-		if len(t.queue.rows) == 0 && t.inLine() {
-			t.limits.held.note(dispatcher.LimitedByOrder, now)
-		}
-	}
 }
 
 // empty reports whether every row is written back. If not, the claim loop is woken as soon as it is so.

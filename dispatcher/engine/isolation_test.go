@@ -129,6 +129,27 @@ func TestRowRefusedAtAClaimIsNamedAndLeft(t *testing.T) {
 	}
 }
 
+// RunOnce delivers what is due behind rows that the database refuses to lease, and its error names these.
+// CONTRACT: C-33
+func TestRunOnceContinuesBehindRefusedRows(t *testing.T) {
+	for _, topics := range [][]string{{"bad"}, {"bad", "worse", "good"}} {
+		t.Run(fmt.Sprint(topics), func(t *testing.T) {
+			r := newRig(t)
+			for _, topic := range topics {
+				r.enqueue(topic, 50)
+			}
+			pgtest.Exec(r, `create table outbox.odd as select id from (select id, topic, row_number() over (partition by topic order by seq) from outbox.outbox_events) e where topic <> 'good' and row_number <= 20`)
+			pgtest.Exec(r, `create function outbox.refuse() returns trigger language plpgsql security definer as $$ begin
+				if exists (select from outbox.odd where id = new.id) then raise exception 'not this one'; end if; return new; end $$;
+			create trigger refuse before update on outbox.outbox_events for each row execute function outbox.refuse()`)
+			odd := 20 * min(2, len(topics))
+			got, err := r.once(&book{}, dispatcher.Config{}, 1000)
+			want := 50*len(topics) - odd
+			need.That(t, got.Delivered == want && err != nil && strings.Contains(err.Error(), fmt.Sprintf("not this one (SQLSTATE P0001); in all %d, of which the first are [", odd)), "RunOnce returned %+v, %v; want %d delivered and the %d events that are refused", got, err, want, odd)
+		})
+	}
+}
+
 // What a dispatcher holds in memory is what MaxBytes says, whatever payloads, headers and slow calls do.
 // CONTRACT: C-35
 func TestMemoryIsBounded(t *testing.T) {

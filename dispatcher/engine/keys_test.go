@@ -170,7 +170,7 @@ func TestFewKeysTakeFewClaimsAndCalls(t *testing.T) {
 			var claims, calls atomic.Int64
 			sink := &ordered{Func: sinktest.Func{Max: 100, Respond: func(context.Context, *dispatcher.Event) error { return nil }}, keeps: test.ordered, calls: &calls}
 			d, stop := begin(t, onClaim(store, func() { claims.Add(1); <-time.After(time.Millisecond) }), sink, dispatcher.Config{Topics: []string{"orders"}, Ordering: dispatcher.OrderingKey})
-			<-time.After(200 * time.Millisecond)
+			<-time.After(50 * time.Millisecond) // it is at work
 			by := d.Snapshot().LimitedBy
 			delivered(t, time.Minute, store, "orders", keys*each)
 			n, m := claims.Load(), calls.Load()
@@ -301,7 +301,8 @@ func TestRowsOfATopicThatWasPausedDuringTheClaimAreRefused(t *testing.T) {
 	f := testFlight(dispatcher.Config{Topics: []string{"a", "b"}}, func() {})
 	f.intake().request(100, nil)
 	f.topics.get("a").breaker.state = dispatcher.BreakerUnreachable
-	f.topics.get("b").breaker.state, f.topics.get("b").turn.halfOpen = dispatcher.BreakerRefusing, true // the claim is its half-open probe
+	f.topics.get("b").breaker.open(dispatcher.BreakerRefusing, time.Now())
+	f.topics.get("b").turn.halfOpen = true // the claim is its half-open probe
 	c := claimOf("a", 3, 1)
 	c.Events = append(c.Events, claimOf("b", 2, 1).Events...)
 	if refused, _, _ := f.intake().add(c, time.Now(), 0); len(refused) != 3 || f.topics.get("b").rows.all != 2 {

@@ -20,9 +20,9 @@ var reasons = [...]dispatcher.LimitedBy{
 // reason says what a limit of a topic means to an operator.
 func (l limit) reason() dispatcher.LimitedBy {
 	switch l {
-	case byBreaker, byProbe, byRequest:
+	case byBreaker, byProbe, byRequest, byPause:
 		return dispatcher.LimitedByDestination
-	case byRate:
+	case byRate, byTokens:
 		return dispatcher.LimitedByRate
 	case byGate:
 		return dispatcher.LimitedByConsumer
@@ -43,10 +43,9 @@ func (t *topic) reason(by limit, now time.Time) dispatcher.LimitedBy {
 
 // topicLimits is what limits a topic.
 type topicLimits struct {
-	held         held
-	queuedBefore bool  // rows were queued when the last claim's came
-	filled       bool  // the last claim had as many rows as it might
-	cutBy        limit // what made its share of the claim under way smaller
+	held  held
+	cutBy limit                // what made its share of the claim under way smaller
+	left  dispatcher.LimitedBy // what the due rows wait for that its last claim left in the outbox; Idle for none
 }
 
 // held is for how long each of the reasons limited a topic. The past fades.
@@ -60,6 +59,8 @@ const (
 	heldFor = 3 * time.Second
 	// heldOnce bounds what one observation counts for: the process may have slept.
 	heldOnce = time.Second
+	// observeEvery is the least time between two observations.
+	observeEvery = 10 * time.Millisecond
 )
 
 // note counts the time since the last observation for a reason.
@@ -86,37 +87,71 @@ func (h *held) longest() (by dispatcher.LimitedBy) {
 	return by
 }
 
-// found notes what a claim of a share says of a topic's limit; rows is what it brought. When rows were queued
-// as it came, calls are what the topic waits for, and callLimit is the limit of these. keysWait says that due rows were passed
-// by for earlier ones of their keys, and overRate that a tenant with due rows has used its rate.
-func (t *topic) found(share dispatcher.Share, rows int, keysWait, overRate bool, callLimit dispatcher.LimitedBy, now time.Time) {
-	full := rows >= share.Limit
-	by := dispatcher.LimitedByIdle
-	switch {
+// found notes what the due rows wait for that a claim of a share left, which brought so many rows. keysWait says that some were
+// passed by for earlier ones of their keys, and overRate that a tenant with due rows has used its rate.
+func (t *topic) found(share dispatcher.Share, rows int, keysWait, overRate bool, now time.Time) {
+	switch full := rows >= share.Limit; {
 	case full && t.limits.cutBy != unlimited:
-		by = t.reason(t.limits.cutBy, now)
-	case t.limits.queuedBefore, rows == 0 && len(t.queue.rows) > 0:
-		by = callLimit
+		t.limits.left = t.reason(t.limits.cutBy, now)
+	case full:
+		t.limits.left = dispatcher.LimitedByDatabase // for the next claim
 	case overRate:
-		by = dispatcher.LimitedByRate
-	case t.inLine(), keysWait && !full: // all that is due was looked at
-		by = dispatcher.LimitedByOrder
-	case t.limits.filled:
-		by = dispatcher.LimitedByDatabase // more were due when this claim was sent, and calls were free
+		t.limits.left = dispatcher.LimitedByRate
+	case keysWait: // all that is due was looked at
+		t.limits.left = dispatcher.LimitedByOrder
+	default:
+		t.limits.left = dispatcher.LimitedByIdle
 	}
-	t.limits.filled = full
-	t.limits.held.note(by, now)
 }
 
-// waitsFor is what a topic is limited by while its rows wait for calls.
-func (t *topic) waitsFor(l callLoad) dispatcher.LimitedBy {
-	switch a := t.allotCalls(l); {
-	case a.by == byTokens:
-		return dispatcher.LimitedByRate
-	case l.now.Before(t.calls.pausedUntil), t.calls.pacer != nil && t.calls.pacer.AtDestination():
-		return dispatcher.LimitedByDestination
+// waitsFor is what the topic's oldest due row waits for: a call while it is queued, else its claim, else an earlier row of its key. It
+// may be read at any time, and knows nothing of what the claim loop did.
+func (t *topic) waitsFor(l load, c callLoad) dispatcher.LimitedBy {
+	if len(t.queue.rows) > 0 {
+		switch a := t.allotCalls(c); {
+		case a.n > 0, a.by == byGathering:
+		case a.by == byPace && t.calls.pacer.AtDestination():
+			return dispatcher.LimitedByDestination
+		default:
+			return a.by.reason()
+		}
 	}
-	return dispatcher.LimitedByConcurrency
+	switch a := t.allot(l); {
+	case a.n == 0 && (a.by != byRate || t.rows.all > 0): // a rate that others use says nothing of rows that were not claimed
+		return t.reason(a.by, l.now)
+	case t.inLine():
+		return dispatcher.LimitedByOrder
+	}
+	return t.limits.left
+}
+
+// starved is for how long a topic with queued rows has had no call, in whole seconds.
+func (t *topic) starved(now time.Time) time.Duration {
+	if len(t.queue.rows) == 0 || t.calls.running > 0 {
+		return 0
+	}
+	since := t.queue.rows[0].claimedAt
+	if t.calls.began.After(since) {
+		since = t.calls.began
+	}
+	return now.Sub(since).Truncate(time.Second)
+}
+
+// observe notes what each topic waits for. It is called before the rows of a claim are queued, and where no claim is made.
+func (in *intake) observe(now time.Time) {
+	if now.Sub(in.topics.round.observedAt) < observeEvery {
+		return
+	}
+	in.topics.round.observedAt = now
+	l, c := in.load(now), in.calls.load(now, in.topics.alone(), in.queue.waiting)
+	unwritten := in.account.rows - len(in.account.inFlight)
+	for _, t := range in.topics.byName {
+		by := dispatcher.LimitedByDatabase
+		if in.account.rows <= in.account.maxRows || unwritten <= len(in.account.inFlight) {
+			by = t.waitsFor(l, c)
+		}
+		t.limits.held.note(by, now)
+	}
 }
 
 // inLine reports whether more rows wait for others of their keys than are in delivery.
@@ -160,8 +195,10 @@ func (c *controls) limits(s *dispatcher.Snapshot) {
 			all = append(all, dispatcher.TopicLimit{Topic: t.name, LimitedBy: by, Concurrency: c.calls.of(t)})
 		}
 	}
-	slices.SortFunc(all, func(a, b dispatcher.TopicLimit) int {
-		return cmp.Or(cmp.Compare(slices.Index(reasons[:], a.LimitedBy), slices.Index(reasons[:], b.LimitedBy)), strings.Compare(a.Topic, b.Topic))
+	of, now := c.topics.byName, time.Now()
+	slices.SortFunc(all, func(a, b dispatcher.TopicLimit) int { // of those that wait for a call, the one first that has had none for longest
+		return cmp.Or(cmp.Compare(slices.Index(reasons[:], a.LimitedBy), slices.Index(reasons[:], b.LimitedBy)),
+			cmp.Compare(of[b.Topic].starved(now), of[a.Topic].starved(now)), strings.Compare(a.Topic, b.Topic))
 	})
 	switch {
 	case len(all) > 0:

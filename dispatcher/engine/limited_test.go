@@ -161,34 +161,88 @@ func TestRatePartIsShown(t *testing.T) {
 	})
 }
 
-// What a claim found names the limit of its topic.
+// What the oldest due row of a topic waits for names its limit: a call while it is queued, else what the last claim said of the
+// rows that it left.
 //
 // CONTRACT: C-97
-func TestFoundNamesTheLimit(t *testing.T) {
+func TestOldestDueRowNamesTheLimit(t *testing.T) {
 	now := time.Now()
-	for name, test := range map[string]struct {
-		topic          topic
-		rows           int
-		over, keysWait bool
-		want           dispatcher.LimitedBy
-	}{
-		"nothing":                                 {want: dispatcher.LimitedByIdle},
-		"all of a share that a rate made small":   {topic: topic{limits: topicLimits{cutBy: byRate}}, rows: 10, want: dispatcher.LimitedByRate},
-		"all of one that outcomes made small":     {topic: topic{limits: topicLimits{cutBy: byOutcomes}}, rows: 10, want: dispatcher.LimitedByDatabase},
-		"less than that share":                    {topic: topic{limits: topicLimits{cutBy: byRate}}, rows: 9, want: dispatcher.LimitedByIdle},
-		"tenants over their rates":                {over: true, want: dispatcher.LimitedByRate},
-		"tenants over their rates, others queued": {topic: topic{limits: topicLimits{queuedBefore: true}}, over: true, want: dispatcher.LimitedByConcurrency},
-		"more rows behind others than delivered":  {topic: topic{rows: topicRows{all: 4, inDelivery: 1}}, want: dispatcher.LimitedByOrder},
-		"as many":                                 {topic: topic{rows: topicRows{all: 4, inDelivery: 2}}, want: dispatcher.LimitedByIdle},
-		"more were due before":                    {topic: topic{limits: topicLimits{filled: true}}, want: dispatcher.LimitedByDatabase},
-		"keys that wait for rows in here":         {topic: topic{rows: topicRows{all: 2, inDelivery: 2}}, keysWait: true, want: dispatcher.LimitedByOrder},
-		"keys that wait for rows elsewhere":       {keysWait: true, want: dispatcher.LimitedByOrder},
-		"such keys, after a full claim":           {topic: topic{limits: topicLimits{filled: true}}, rows: 3, keysWait: true, want: dispatcher.LimitedByOrder},
-		"such keys, between full claims":          {topic: topic{limits: topicLimits{filled: true}}, rows: 10, keysWait: true, want: dispatcher.LimitedByDatabase},
-	} {
-		test.topic.found(dispatcher.Share{Limit: 10}, test.rows, test.keysWait, test.over, dispatcher.LimitedByConcurrency, now)
-		need.Want(t, test.want, "%s: limited by %s, want %s", test.topic.limits.held.longest(), name)
+	later := now.Add(time.Minute)
+	queues := func(topic *topic) {
+		topic.rows.all = 1
+		topic.queue.insert(&row{event: &dispatcher.Event{}, safeUntil: later})
 	}
+	runs := func(topic *topic) { topic.calls.running, topic.calls.began = 1, now }
+	claims := func(rows int, keysWait, overRate bool) func(*topic) {
+		return func(topic *topic) { topic.found(dispatcher.Share{Limit: 10}, rows, keysWait, overRate, now) }
+	}
+	cut := func(by limit) func(*topic) { return func(topic *topic) { topic.limits.cutBy = by } }
+	used := []*bucket{{}}
+	for name, test := range map[string]struct {
+		is   []func(*topic)
+		rest func(*load, *callLoad) // what all topics share
+		want dispatcher.LimitedBy
+	}{
+		"not claimed yet":                        {want: ""},
+		"nothing is due":                         {is: []func(*topic){claims(0, false, false)}, want: dispatcher.LimitedByIdle},
+		"less than a share that a rate cut":      {is: []func(*topic){cut(byRate), claims(9, false, false)}, want: dispatcher.LimitedByIdle},
+		"all of one that a rate cut":             {is: []func(*topic){cut(byRate), claims(10, false, false)}, want: dispatcher.LimitedByRate},
+		"all of one that outcomes cut":           {is: []func(*topic){cut(byOutcomes), claims(10, false, false)}, want: dispatcher.LimitedByDatabase},
+		"a full claim, and nothing is left here": {is: []func(*topic){claims(10, false, false)}, want: dispatcher.LimitedByDatabase},
+		"tenants over their rates":               {is: []func(*topic){claims(3, false, true)}, want: dispatcher.LimitedByRate},
+		"keys that wait for rows elsewhere":      {is: []func(*topic){claims(3, true, false)}, want: dispatcher.LimitedByOrder},
+		"such keys, between full claims":         {is: []func(*topic){claims(10, true, false)}, want: dispatcher.LimitedByDatabase},
+		"more rows behind others than delivered": {is: []func(*topic){claims(3, false, false), func(topic *topic) { topic.rows = topicRows{all: 4, inDelivery: 1} }}, want: dispatcher.LimitedByOrder},
+		"as many":                                {is: []func(*topic){claims(3, false, false), func(topic *topic) { topic.rows = topicRows{all: 4, inDelivery: 2} }}, want: dispatcher.LimitedByIdle},
+		"queued, all calls run":                  {is: []func(*topic){claims(0, false, true), queues}, rest: func(_ *load, c *callLoad) { c.free, c.places = 0, 0 }, want: dispatcher.LimitedByConcurrency},
+		"queued, the last call is for others": {is: []func(*topic){queues, runs}, rest: func(l *load, c *callLoad) {
+			l.alone, c.alone, c.free, c.places = false, false, 1, 1
+		}, want: dispatcher.LimitedByConcurrency},
+		"queued, and a call may begin":    {is: []func(*topic){claims(10, false, false), queues}, want: dispatcher.LimitedByDatabase},
+		"it gathers behind a call":        {is: []func(*topic){claims(1, false, false), queues, runs}, rest: func(_ *load, c *callLoad) { c.batch = 10 }, want: dispatcher.LimitedByIdle},
+		"queued, a pause was requested":   {is: []func(*topic){queues, func(topic *topic) { topic.calls.pausedUntil = later }}, want: dispatcher.LimitedByDestination},
+		"nothing queued, a pause was":     {is: []func(*topic){claims(1, false, false), func(topic *topic) { topic.calls.pausedUntil = later }}, want: dispatcher.LimitedByDestination},
+		"queued, its rate is used":        {is: []func(*topic){queues, func(topic *topic) { topic.rates = used }}, want: dispatcher.LimitedByRate},
+		"others have used the rate":       {is: []func(*topic){claims(1, false, false)}, rest: func(l *load, _ *callLoad) { l.rate.by = byRate }, want: dispatcher.LimitedByIdle},
+		"in flight, and the rate is used": {is: []func(*topic){claims(1, false, false), runs, func(topic *topic) { topic.rows.all = 1 }}, rest: func(l *load, _ *callLoad) { l.rate.by = byRate }, want: dispatcher.LimitedByRate},
+		"its share is in flight":          {is: []func(*topic){claims(1, false, false), func(topic *topic) { topic.rows.all = 9 }}, rest: func(l *load, _ *callLoad) { l.alone, l.rows = false, 8 }, want: dispatcher.LimitedByConcurrency},
+		"its outcomes are refused":        {is: []func(*topic){claims(1, false, false)}, rest: func(l *load, _ *callLoad) { l.unwritten = map[string]bool{"orders": true} }, want: dispatcher.LimitedByDatabase},
+		"its claims are refused":          {is: []func(*topic){claims(1, false, false), func(topic *topic) { topic.doubt = &doubt{next: later} }}, want: dispatcher.LimitedByDatabase},
+	} {
+		topic := newTopic("orders", false)
+		l, c := load{now: now, alone: true, rows: 100, bytes: 100}, callLoad{calls: &calls{bound: 4, batch: 1}, now: now, alone: true, free: 4, places: 4}
+		for _, is := range test.is {
+			is(topic)
+		}
+		if test.rest != nil {
+			test.rest(&l, &c)
+		}
+		need.Want(t, test.want, "%s: limited by %q, want %q", topic.waitsFor(l, c), name)
+	}
+}
+
+// Of the topics that wait for calls, the one is listed first that has had none for longest.
+//
+// CONTRACT: C-97
+func TestTopicThatStarvesIsListedFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDispatcher(t, storetest.NewMemory(), &sinktest.Func{}, dispatcher.Config{})
+		began := time.Now()
+		<-time.After(time.Minute)
+		for name, is := range map[string]struct {
+			ago     time.Duration // since it was claimed
+			last    time.Duration // since its last call began
+			running int
+		}{"busy": {50 * time.Second, time.Second / 2, 1}, "served": {50 * time.Second, time.Second / 4, 0}, "waits": {5 * time.Second, time.Minute, 0}, "starves": {20 * time.Second, time.Minute, 0}} {
+			topic := d.flight.topics.get(name)
+			topic.queue.insert(&row{event: &dispatcher.Event{}, claimedAt: time.Now().Add(-is.ago)})
+			topic.calls.began, topic.calls.running = time.Now().Add(-is.last), is.running
+			topic.limits.held.note(dispatcher.LimitedByConcurrency, began)
+		}
+		d.flight.topics.get("other").limits.held.note(dispatcher.LimitedByDatabase, began)
+		got := each(d.Snapshot().TopicLimits, func(l dispatcher.TopicLimit) string { return l.Topic })
+		need.WantAll(t, []string{"starves", "waits", "busy", "served", "other"}, "the topics are listed as %v, want %v", got)
+	})
 }
 
 // A pause gives back what has not begun, lets deliveries in flight end, and claims nothing for as long as it

@@ -256,7 +256,7 @@ func (r *run) claimOnce(ctx context.Context, n int) error {
 			return err
 		}
 		if found = found || claimed > 0; claimed == 0 && !more && !r.searching {
-			if found {
+			if found || r.flight.intake().hurry() {
 				found = false
 				continue
 			}

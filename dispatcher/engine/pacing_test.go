@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/httpsink"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
@@ -274,4 +276,77 @@ func TestAutoFindsTheKneeOfAnHTTPServer(t *testing.T) {
 	took := passes(t, time.Minute, "the limit is found", found)
 	t.Logf("%v after %v: %v", d.Snapshot().TopicLimits, took, d.Snapshot().Decisions)
 	stop()
+}
+
+// Events whose failure is their own lower nothing, and are not said to be the destination's limit.
+//
+// CONTRACT: C-38, C-97
+func TestAutoDoesNotBlameTheDestinationForOwnFaults(t *testing.T) {
+	for _, part := range []float64{0.05, 0.2} {
+		synctest.Test(t, func(t *testing.T) {
+			sink := newBearing(1000, 20*time.Millisecond)
+			deliver := sink.Respond
+			sink.Respond = func(ctx context.Context, e *dispatcher.Event) error {
+				if err := deliver(ctx, e); err != nil || rand.Float64() >= part {
+					return err
+				}
+				return errFault
+			}
+			cfg := auto
+			cfg.MaxConcurrency = 64
+			d, stop := begin(t, &endless{}, sink, cfg)
+			said := map[dispatcher.LimitedBy]int{}
+			for range 150 {
+				<-time.After(time.Second)
+				said[d.Snapshot().LimitedBy]++
+			}
+			stop()
+			need.That(t, said[dispatcher.LimitedByDestination] < 50, "with %v of the events at fault themselves it was limited by %v, in so many of 150 seconds", part, said)
+		})
+	}
+}
+
+// A connection that was kept and ends without a byte of a response, as where a worker is recycled, spends no attempt. An event that ends
+// each connection is dead all the same.
+//
+// CONTRACT: C-24, C-32
+func TestKeptConnectionThatEndsSpendsNoAttempt(t *testing.T) {
+	type served struct{}
+	var mu sync.Mutex
+	requests, ended := map[string]int{}, 0
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		id, n := r.Header.Get("Ce-Id"), r.Context().Value(served{}).(*int)
+		*n++
+		if requests[id]++; r.Header.Get("Ce-Type") == "Bad" || *n == 3 && requests[id] == 1 {
+			ended++
+			conn, _, err := http.NewResponseController(w).Hijack()
+			need.OK(t, err)
+			_ = conn.Close()
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+	})
+	server := httptest.NewUnstartedServer(handler)
+	server.Config.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
+		return context.WithValue(ctx, served{}, new(int))
+	}
+	server.Start()
+	t.Cleanup(server.Close)
+	sink, err := httpsink.New(spec.HTTPSink{URL: server.URL}, nil)
+	need.OK(t, err)
+	store := storetest.NewMemory()
+	store.Add("orders", 40)
+	_, stop := begin(t, store, sink, dispatcher.Config{Topics: []string{"orders"}, Concurrency: 1, MaxAttempts: 2, Backoff: dispatcher.ExponentialBackoff(time.Millisecond, time.Millisecond)})
+	delivered(t, time.Minute, store, "orders", 40)
+	mu.Lock()
+	need.That(t, store.Attempts("orders") == 40 && ended >= 10, "%d attempts are spent on 40 events, and %d connections ended; want 40 and ten at least", store.Attempts("orders"), ended)
+	mu.Unlock()
+	store.AddLike(dispatcher.Event{Topic: "orders", EventType: "Good"}, 2)
+	store.AddLike(dispatcher.Event{Topic: "orders", EventType: "Bad"}, 1)
+	passes(t, time.Minute, "the event that ends connections is dead", func() bool { return store.Count("orders", "dead") == 1 })
+	stop()
+	bad := store.IDs()[42].String()
+	need.That(t, requests[bad] <= 3, "it was sent %d times, want once more than its two attempts at most", requests[bad])
 }

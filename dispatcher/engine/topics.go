@@ -73,14 +73,16 @@ type round struct {
 	fixed       bool     // the configuration names them
 	topics      []*topic // by name
 	listedAt    time.Time
-	listingTook time.Duration // the last listing
-	firstBusy   int           // index of the busy topic that is first in the next claim
-	next        int           // index of the topic that this round looks at next
-	left        int           // topics that this round has not looked at yet
-	full        []*topic      // those that this round passed over because they have their share in flight
-	passedOver  bool          // the last claim passed over topics: those in doubt are claimed alone
-	doubted     bool          // the last claim was of one in doubt
-	foundAt     time.Time     // when a claim had rows last
+	listingTook time.Duration   // the last listing
+	firstBusy   int             // index of the busy topic that is first in the next claim
+	next        int             // index of the topic that this round looks at next
+	left        int             // topics that this round has not looked at yet
+	full        []*topic        // those that this round passed over because they have their share in flight
+	passedOver  bool            // the last claim passed over topics: those in doubt are claimed alone
+	doubted     bool            // the last claim was of one in doubt
+	foundAt     time.Time       // when a claim had rows last
+	observedAt  time.Time       // when what limits each topic was noted last
+	unwritten   map[string]bool // see load.unwritten
 }
 
 func newTopics(cfg dispatcher.Config) topics {

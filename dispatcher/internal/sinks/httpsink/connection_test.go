@@ -134,23 +134,29 @@ func TestBrokenConnectionSpendsTheAttempt(t *testing.T) {
 				word = reason.Refusing
 			}
 			s := open(t, cfg)
-			sinktest.Want(t, "Deliver", sinktest.Send(t, s), false, word, test.text)
+			err := sinktest.Send(t, s)
+			sinktest.Want(t, "Deliver", err, false, word, test.text)
+			need.That(t, !dispatcher.IsUnanswered(err), "a new connection is taken for one that was kept: %v", err)
 			need.Want(t, nil, "Probe of a host that takes connections: %v", s.Probe(t.Context()))
 		})
 	}
 }
 
 // net/http sends a request again when a kept connection breaks under it and a header makes the
-// request look repeatable. Not here: the second one would carry the same fencing token.
+// request look repeatable. Not here: the second one would carry the same fencing token. Where not one byte of a response came, this
+// says nothing of the event.
 //
-// CONTRACT: C-27
+// CONTRACT: C-27, C-32
 func TestNoRequestIsSentTwice(t *testing.T) {
 	for _, test := range []struct {
-		name   string
-		finish func(net.Conn)
+		name, text string
+		unanswered bool
+		finish     func(net.Conn)
 	}{
-		{"closed", func(net.Conn) {}},
-		{"reset", func(conn net.Conn) { _ = conn.(*net.TCPConn).SetLinger(0) }},
+		{"closed", "closed the connection", true, func(net.Conn) {}},
+		{"reset", "closed the connection", true, func(conn net.Conn) { _ = conn.(*net.TCPConn).SetLinger(0) }},
+		{"closed after a byte", "broke off", false, func(conn net.Conn) { _, _ = conn.Write([]byte("H")) }},
+		{"silent", "no response within 500ms", false, func(net.Conn) { <-time.After(time.Second) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var requests atomic.Int64
@@ -173,9 +179,12 @@ func TestNoRequestIsSentTwice(t *testing.T) {
 			})
 			cfg := plant(t, "http", address)
 			cfg.Headers = append(cfg.Headers, spec.HTTPHeader{Name: "Idempotency-Key", Value: "k"})
+			cfg.Timeout = spec.Duration(500 * time.Millisecond)
 			s := open(t, cfg)
 			need.OK(t, sinktest.Send(t, s))
-			sinktest.Want(t, "Deliver", sinktest.Send(t, s), false, reason.ConnectionFailed, "closed the connection")
+			err := sinktest.Send(t, s)
+			sinktest.Want(t, "Deliver", err, false, reason.ConnectionFailed, test.text)
+			need.That(t, dispatcher.IsUnanswered(err) == test.unanswered, "that nothing was said of the event: %t, want %t: %v", !test.unanswered, test.unanswered, err)
 			need.Want(t, 2, "the server got %d requests for 2 events", requests.Load())
 		})
 	}

@@ -159,7 +159,7 @@ func (s *sink) post(ctx context.Context, to target, events []*dispatcher.Event) 
 	case ctx.Err() != nil:
 		return to.interrupted(ctx)
 	case sent.maybe() && !reason.IsCertificateRefused(err):
-		return s.broken(limited, to, err)
+		return s.broken(limited, to, sent, err)
 	default:
 		if reason.IsCertificateRefused(err) {
 			s.client.LookAgain()
@@ -171,7 +171,7 @@ func (s *sink) post(ctx context.Context, to target, events []*dispatcher.Event) 
 		s.authorization.LookAgain()
 		s.signing.LookAgain()
 	}
-	err = to.explain(resp)
+	err = to.explain(resp, events[0].ClaimedAt)
 	if resp.StatusCode == http.StatusSwitchingProtocols { // whose body is the open connection
 		return err
 	}

@@ -23,7 +23,7 @@ const maxRetryAfter = time.Hour
 
 // explain maps a status. The response's body, reason phrase and headers are never quoted: they may
 // echo the request (CONTRACT C-73).
-func (t target) explain(resp *http.Response) error {
+func (t target) explain(resp *http.Response, claimedAt time.Time) error {
 	code := resp.StatusCode
 	if code >= 200 && code <= 299 {
 		return nil
@@ -36,7 +36,7 @@ func (t target) explain(resp *http.Response) error {
 	case code == http.StatusForbidden:
 		return reason.With(reason.AuthenticationFailed, err)
 	case retried(code):
-		if pause := requestedPause(resp.Header); pause > 0 {
+		if pause := requestedPause(resp.Header, claimedAt); pause > 0 {
 			err = dispatcher.RetryAfter(pause, err)
 		}
 		if code >= 500 || code == http.StatusTooManyRequests {
@@ -89,9 +89,9 @@ func remedy(code int) string {
 
 // requestedPause is the pause of Retry-After, or without it the time until a limit that is used is new, by the IETF's draft of the
 // RateLimit fields: RateLimit: "default";r=0;t=30, or RateLimit-Remaining and RateLimit-Reset of its first versions.
-func requestedPause(h http.Header) time.Duration {
+func requestedPause(h http.Header, claimedAt time.Time) time.Duration {
 	if h.Get("Retry-After") != "" {
-		return retryAfter(h)
+		return retryAfter(h, claimedAt)
 	}
 	var pause time.Duration
 	if h.Get("RateLimit-Remaining") == "0" {
@@ -123,9 +123,9 @@ func seconds(text string) (time.Duration, bool) {
 	return min(time.Duration(n)*time.Second, maxRetryAfter), err == nil
 }
 
-// retryAfter reads a pause in seconds or up to a date. The date is compared with the response's own
-// Date, so that no clock of ours matters; without one it is ignored.
-func retryAfter(h http.Header) time.Duration {
+// retryAfter reads a pause in seconds or up to a date. The date is compared with the response's own Date, without one with the
+// database's time of the claim: no clock of this process matters.
+func retryAfter(h http.Header, claimedAt time.Time) time.Duration {
 	value := h.Get("Retry-After")
 	if pause, ok := seconds(value); ok {
 		return pause
@@ -136,18 +136,23 @@ func retryAfter(h http.Header) time.Duration {
 	}
 	now, err := http.ParseTime(h.Get("Date"))
 	if err != nil {
+		now = claimedAt
+	}
+	if now.IsZero() {
 		return 0
 	}
 	return max(0, min(until.Sub(now), maxRetryAfter))
 }
 
 // broken is a request without a response that may have been received.
-func (s *sink) broken(ctx context.Context, to target, err error) error {
+func (s *sink) broken(ctx context.Context, to target, sent *sending, err error) error {
 	// Only fixed words: net/http quotes what it cannot parse, which may echo the request.
 	what := errors.New("broke off, or gave no valid HTTP response; see its log, and check that url names an HTTP server")
 	switch {
 	case ctx.Err() != nil:
 		what = reason.TimedOut(fmt.Sprintf("gave no response within %s; raise timeout, or make it respond sooner", s.timeout))
+	case sent.unanswered():
+		return dispatcher.Unanswered(reason.With(reason.ConnectionFailed, fmt.Errorf("%s closed the connection without a response; it was kept from an earlier request. It may have received the event, which is sent again", to.name)))
 	case errors.Is(err, errSent), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
 		errors.Is(err, net.ErrClosed), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		what = errors.New("closed the connection without a response; the destination's log may say why")

@@ -109,24 +109,27 @@ func TestRetryAfterIsAPause(t *testing.T) {
 	for _, test := range []struct {
 		name, retryAfter, date string
 		want                   time.Duration
+		claimedAt              time.Time
 	}{
-		{"none", "", date, 0},
-		{"seconds", "30", "", 30 * time.Second},
-		{"zero", "0", date, 0},
-		{"negative", "-5", date, 0},
-		{"fraction", "1.5", date, 0},
-		{"more than an hour", "7200", date, time.Hour},
-		{"more than any integer", "99999999999999999999", date, time.Hour},
-		{"date", now.Add(time.Minute).Format(http.TimeFormat), date, time.Minute},
-		{"date, other format", now.Add(time.Minute).Format(time.ANSIC), date, time.Minute},
-		{"date in the past", now.Add(-time.Minute).Format(http.TimeFormat), date, 0},
-		{"date far ahead", now.Add(240 * time.Hour).Format(http.TimeFormat), date, time.Hour},
-		{"date without a Date", now.Add(time.Minute).Format(http.TimeFormat), "", 0},
+		{"none", "", date, 0, time.Time{}},
+		{"seconds", "30", "", 30 * time.Second, time.Time{}},
+		{"zero", "0", date, 0, time.Time{}},
+		{"negative", "-5", date, 0, time.Time{}},
+		{"fraction", "1.5", date, 0, time.Time{}},
+		{"more than an hour", "7200", date, time.Hour, time.Time{}},
+		{"more than any integer", "99999999999999999999", date, time.Hour, time.Time{}},
+		{"date", now.Add(time.Minute).Format(http.TimeFormat), date, time.Minute, time.Time{}},
+		{"date, other format", now.Add(time.Minute).Format(time.ANSIC), date, time.Minute, time.Time{}},
+		{"date in the past", now.Add(-time.Minute).Format(http.TimeFormat), date, 0, time.Time{}},
+		{"date far ahead", now.Add(240 * time.Hour).Format(http.TimeFormat), date, time.Hour, time.Time{}},
+		{"date without a Date", now.Add(time.Minute).Format(http.TimeFormat), "", time.Minute - time.Second, now.Add(time.Second)},
+		{"date with a Date and another clock", now.Add(time.Minute).Format(http.TimeFormat), date, time.Minute, now.Add(time.Hour)},
+		{"date without a clock", now.Add(time.Minute).Format(http.TimeFormat), "", 0, time.Time{}},
 	} {
 		h := http.Header{}
 		h.Set("Retry-After", test.retryAfter)
 		h.Set("Date", test.date)
-		need.Want(t, test.want, "%s: %s, want %s", retryAfter(h), test.name)
+		need.Want(t, test.want, "%s: %s, want %s", retryAfter(h, test.claimedAt), test.name)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -103,7 +104,7 @@ func (h binaryHeader) attribute(name, value string) {
 }
 
 // sending knows whether something of a request may have left this process.
-type sending struct{ connected, wroteHeaders atomic.Bool }
+type sending struct{ connected, kept, wroteHeaders, responded atomic.Bool }
 
 var errSent = errors.New("not sent again: the destination may have received it")
 
@@ -111,11 +112,19 @@ func (s *sending) trace() *httptrace.ClientTrace {
 	return &httptrace.ClientTrace{
 		// net/http requests another connection only after one on which nothing was written, or
 		// after again allowed it.
-		GetConn:      func(string) { s.connected.Store(false) },
-		GotConn:      func(httptrace.GotConnInfo) { s.connected.Store(true) },
-		WroteHeaders: func() { s.wroteHeaders.Store(true) },
+		GetConn: func(string) { s.connected.Store(false) },
+		GotConn: func(got httptrace.GotConnInfo) {
+			s.connected.Store(true)
+			c, secure := got.Conn.(*tls.Conn) // in HTTP/2 a stream ends alone
+			s.kept.Store(got.Reused && !(secure && c.ConnectionState().NegotiatedProtocol == "h2"))
+		},
+		WroteHeaders:         func() { s.wroteHeaders.Store(true) },
+		GotFirstResponseByte: func() { s.responded.Store(true) },
 	}
 }
+
+// unanswered reports whether the connection was kept from before, and brought no byte of a response.
+func (s *sending) unanswered() bool { return s.kept.Load() && !s.responded.Load() }
 
 // maybe is true from the moment that the request has a connection: writing may have begun.
 func (s *sending) maybe() bool { return s.connected.Load() || s.wroteHeaders.Load() }
