@@ -18,6 +18,7 @@ create table outbox_replays (
     canary         integer     not null,
     abort_at       integer     not null,
     began_at       timestamptz not null default now(),
+    paced_at       timestamptz,
     seen_at        timestamptz not null default now(),
     finished_at    timestamptz,
     stopped_reason text,
@@ -50,6 +51,7 @@ comment on column outbox_replays.filter is 'What was requested: the topics, and 
 comment on column outbox_replays.rate is 'The most events a second.';
 comment on column outbox_replays.canary is 'How many events go first, and alone, until their outcome is known. 0: none.';
 comment on column outbox_replays.abort_at is 'The percentage of failures among the newest 100 outcomes, at which it stops.';
+comment on column outbox_replays.paced_at is 'When the first one went back after the canary: since then it goes at its own speed. Null: not yet.';
 comment on column outbox_replays.seen_at is 'When a process last ran it. After a minute others may claim what waits, and it holds up none.';
 comment on column outbox_replays.finished_at is 'When the last outcome was known.';
 comment on column outbox_replays.stopped_reason is 'Why what waited was given up: by whom, or that too many fail.';
@@ -228,7 +230,8 @@ begin
         select count(*) filter (where replay_state = 'gone'), count(*) filter (where replay_state = 'not_dead') into v_gone, v_changed from rest;
     end if;
     update outbox_replays
-    set waiting = waiting - cardinality(v_dead_letters), requeued = requeued + v_moved, pending = pending + v_moved,
+    set paced_at = case when v_replay.requeued >= canary then coalesce(paced_at, now()) end,
+        waiting = waiting - cardinality(v_dead_letters), requeued = requeued + v_moved, pending = pending + v_moved,
         gone = gone + v_gone, not_dead = not_dead + v_changed, claimed = claimed + cardinality(v_dead_letters) - v_moved - v_gone - v_changed,
         finished_at = case when waiting = cardinality(v_dead_letters) and pending + failing + v_moved = 0 then now() end
     where id = p_id;

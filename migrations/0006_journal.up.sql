@@ -35,12 +35,12 @@ comment on column outbox_journal.xid is 'The transaction.';
 comment on column outbox_journal.event_id is 'The event. Null for checkpoint and truncate, which are about all of them.';
 comment on column outbox_journal.lease is 'The lease number, which is the fencing token, after the change.';
 comment on column outbox_journal.worker is 'Who holds the row after it, else who held it before.';
-comment on column outbox_journal.operation is 'insert, claim, ack, nack, dead, release, extend, replay, delete (by retention); resolve and reopen, of its dead letter; edit, of what never changes, and change, for what no engine does; truncate; checkpoint, where the journal begins.';
+comment on column outbox_journal.operation is 'insert, claim, ack, nack, dead, release, extend, replay, delete (by retention); resolve, reopen and forget, of its dead letter; edit, of what never changes, and change, for what no engine does; truncate; checkpoint, where the journal begins.';
 comment on column outbox_journal.before is 'The status before. Null: there was no row.';
 comment on column outbox_journal.after is 'The status after. Null: the row is gone.';
 comment on column outbox_journal.login is 'The session''s user.';
-comment on column outbox_journal.reason is 'Why it is dead. Of resolve and reopen: the resolution. Of edit: the columns.';
-comment on column outbox_journal.replay is 'Of resolve: the operation that did it, the id in outbox_replays.';
+comment on column outbox_journal.reason is 'Why it is dead. Of resolve and reopen: the resolution, or unserved. Of forget: retention, where that removed a resolved one. Of edit: the columns.';
+comment on column outbox_journal.replay is 'Of resolve and reopen: the operation that did it, the id in outbox_replays.';
 comment on column outbox_journal.digest is 'Of insert and edit: SHA-256 over what never changes, payload and headers too.';
 
 create index outbox_journal_event on outbox_journal (event_id);
@@ -91,9 +91,10 @@ begin
 end
 $$;
 
--- A hash join, whatever the number of rows was when the plan was made.
+-- A hash join, whatever the number of rows was when the plan was made, and whatever the function that makes the change has set
+-- for its own plans: what a function sets holds for the triggers that its statements fire.
 create function outbox_journal_changed() returns trigger
-language plpgsql security definer set search_path from current set enable_nestloop = off
+language plpgsql security definer set search_path from current set enable_hashjoin = on set enable_nestloop = off
 as $$
 declare
     v_at  timestamptz := clock_timestamp();
@@ -129,8 +130,7 @@ begin
         before, after, namespace, topic, login, reason, digest)
     values (clock_timestamp(), pg_current_wal_insert_lsn(), pg_current_xact_id(), old.id, old.seq, old.lease, old.lease, old.attempts, old.attempts,
         old.locked_by, 'edit', old.status, old.status, old.namespace, old.topic, session_user,
-        (select string_agg(key, ', ' order by key) from jsonb_each(to_jsonb(old)) as o join jsonb_each(to_jsonb(new)) as n using (key)
-            where o.value <> n.value and key = any (tg_argv)),
+        (select string_agg(key, ', ' order by key) from jsonb_each(to_jsonb(old)) where value <> to_jsonb(new) -> key and key = any (tg_argv)),
         outbox_journal_digest(new));
     return null;
 end
@@ -169,11 +169,18 @@ begin
 end
 $$;
 
--- What became of a dead letter. The event's row may be gone in the same statement.
+-- What became of a dead letter. The event's row may be gone in the same statement. A hash join: see outbox_journal_changed.
 create function outbox_journal_resolved() returns trigger
-language plpgsql security definer set search_path from current
+language plpgsql security definer set search_path from current set enable_hashjoin = on set enable_nestloop = off
 as $$
 begin
+    if tg_op = 'DELETE' then
+        insert into outbox_journal (at, lsn, xid, event_id, seq, operation, namespace, topic, login, reason)
+        select clock_timestamp(), pg_current_wal_insert_lsn(), pg_current_xact_id(), event_id, seq, 'forget', namespace, topic, session_user,
+            case when resolution is not null then nullif(current_setting('outbox.removal', true), '') end
+        from rows_before;
+        return null;
+    end if;
     insert into outbox_journal (at, lsn, xid, event_id, seq, operation, namespace, topic, login, reason, replay)
     select clock_timestamp(), pg_current_wal_insert_lsn(), pg_current_xact_id(), a.event_id, a.seq,
         case when a.resolution is null then 'reopen' else 'resolve' end, a.namespace, a.topic, session_user,
@@ -283,13 +290,14 @@ begin
     update outbox_journal_settings set retention = p_retention where retention <> p_retention;
     select count(*) into v_there from pg_trigger
     where tgrelid in ('outbox_events'::regclass, 'outbox_dead_letters'::regclass) and tgname like 'outbox\_journal\_%' and tgenabled in ('O', 'A');
-    if v_there <> (case when p_enabled then 6 else 0 end) or (select enabled <> p_enabled from outbox_journal_settings) then
+    if v_there <> (case when p_enabled then 7 else 0 end) or (select enabled <> p_enabled from outbox_journal_settings) then
         v_changed := true;
         lock table outbox_events, outbox_dead_letters in access exclusive mode;
         foreach v_name in array '{added,changed,edited,removed,truncated}'::text[] loop
             execute format('drop trigger if exists %I on outbox_events', 'outbox_journal_' || v_name);
         end loop;
         drop trigger if exists outbox_journal_resolved on outbox_dead_letters;
+        drop trigger if exists outbox_journal_forgotten on outbox_dead_letters;
         update outbox_journal_settings set enabled = p_enabled;
     end if;
     if v_changed and p_enabled then
@@ -307,6 +315,8 @@ begin
             for each statement execute function outbox_journal_truncated();
         create trigger outbox_journal_resolved after update on outbox_dead_letters
             referencing old table as rows_before new table as rows_after for each statement execute function outbox_journal_resolved();
+        create trigger outbox_journal_forgotten after delete on outbox_dead_letters
+            referencing old table as rows_before for each statement execute function outbox_journal_resolved();
         update outbox_journal_settings set since = clock_timestamp();
     end if;
     for i in 1..10 loop

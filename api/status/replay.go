@@ -149,8 +149,19 @@ type Wait struct {
 	Detail string `json:"detail,omitempty" brief:"160"`
 }
 
-// Done is how many dead letters had their turn.
-func (r Replay) Done() int64 { return r.Matched - r.Waiting }
+// Done is how many dead letters were put back, discarded or reopened.
+func (p Progress) Done() int64 {
+	return p.Pending + p.Failing + p.Delivered + p.DeadAgain + p.Discarded + p.Reopened
+}
+
+// Left is how many dead letters wait for their turn.
+func (p Progress) Left() int64 {
+	left := p.Matched - p.Done()
+	for _, s := range p.Skipped {
+		left -= s.Count
+	}
+	return left
+}
 
 // Outcomes are the counts in words, without those that are 0. verb is written before each outcome, and skipped is the format of a
 // reason.
@@ -172,14 +183,28 @@ func (p Progress) Outcomes(verb, skipped string) (all []string) {
 	return all
 }
 
-// String is the progress in one line.
-func (r Replay) String() string {
-	text := strings.Join(append([]string{fmt.Sprintf("%d of %d done", r.Done(), r.Matched)}, r.Outcomes("", "skipped: %s")...), ", ")
-	if r.Stopped != "" {
-		text += "; stopped: " + r.Stopped
+// Line is the progress of an action, in lower case, in one line.
+func (p Progress) Line(action string) string {
+	text := fmt.Sprintf("%d of %d ", p.Done(), p.Matched)
+	switch p.Discarded, p.Reopened = 0, 0; { // they are in text
+	case action == "discard":
+		text += "discarded"
+	case action == "reopen":
+		text += "reopened"
+	case p.Delivered == 0:
+		text += "put back, 0 delivered"
+	default:
+		text += "put back"
+	}
+	text = strings.Join(append([]string{text}, p.Outcomes("", "skipped: %s")...), ", ")
+	if p.Stopped != "" {
+		text = "stopped: " + text + "; " + p.Stopped
 	}
 	return text
 }
+
+// String is the progress in one line.
+func (r Replay) String() string { return r.Line(r.Action) }
 
 // Why says what is in the way, a sentence for each: why events fail, and what the others wait for.
 func (r Replay) Why() (all []string) {

@@ -21,7 +21,7 @@ import (
 // +kubebuilder:printcolumn:name="Complete",type=string,JSONPath=`.status.conditions[?(@.type=="Complete")].status`,description="True when each dead letter of the set has its outcome"
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Complete")].reason`
 // +kubebuilder:printcolumn:name="Matched",type=integer,JSONPath=`.status.matched`,description="Size of the set"
-// +kubebuilder:printcolumn:name="Done",type=integer,JSONPath=`.status.done`,description="Dead letters that had their turn"
+// +kubebuilder:printcolumn:name="Done",type=integer,JSONPath=`.status.done`,description="Dead letters that were put back, discarded or reopened"
 // +kubebuilder:printcolumn:name="Delivered",type=integer,JSONPath=`.status.delivered`,description="Events that were put back, and are delivered"
 // +kubebuilder:printcolumn:name="Dead-Again",type=integer,JSONPath=`.status.deadAgain`,description="Events that were put back, and are dead again"
 // +kubebuilder:printcolumn:name="By",type=string,JSONPath=`.spec.requestedBy`
@@ -86,8 +86,8 @@ type DeadLetterReplayStatus struct {
 	// How far it is. Absent until its set is fixed.
 	*status.Progress `json:",inline"`
 
-	// done counts the dead letters that had their turn: those that are pending,
-	// failing, delivered, deadAgain, discarded, reopened or skipped.
+	// done counts the dead letters that were put back, discarded or reopened: those
+	// that are pending, failing, delivered, deadAgain, discarded or reopened.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Done *int64 `json:"done,omitempty"`

@@ -78,7 +78,7 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		c.setPod(second, ended(0, progress(status.Replay{ID: uuid.MustParse(string(o.UID)), Progress: status.Progress{Matched: 10, Delivered: 8, DeadAgain: 1, Skipped: []status.Skipped{{Reason: "claimed", Count: 1}}, StartedAt: status.At(beganAt), FinishedAt: status.At(beganAt.Add(time.Minute))}})))
 		o = c.expect(kstatus.CurrentStatus, want{api.CompleteCondition, yes, api.ReasonFinished, "of 10 8 are delivered, 1 are dead again, 1 are skipped (claimed)"},
 			want{api.SourceReachableCondition, yes, api.ReasonConnected, ""})
-		Expect([]int64{*o.Status.Done, o.Status.Delivered, o.Status.DeadAgain, o.Status.Pending}).To(Equal([]int64{10, 8, 1, 0}))
+		Expect([]int64{*o.Status.Done, o.Status.Delivered, o.Status.DeadAgain, o.Status.Pending}).To(Equal([]int64{9, 8, 1, 0}))
 		Expect(o.Status.FinishedAt.Time()).To(Equal(beganAt.Add(time.Minute).Truncate(time.Second)))
 		c.expectEvent(corev1.EventTypeNormal, api.ReasonFinished, "8 are delivered")
 	})

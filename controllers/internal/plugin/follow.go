@@ -10,7 +10,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
@@ -99,11 +98,11 @@ func stalled(dlr *v1alpha1.DeadLetterReplay) bool {
 	return meta.IsStatusConditionTrue(dlr.Status.Conditions, v1alpha1.StalledCondition)
 }
 
-// ended reports whether there is nothing more to wait for: each dead letter had its turn, or with wait its outcome.
+// ended reports whether there is nothing more to wait for: it has stopped, or each dead letter had its turn, or with wait its outcome.
 func ended(dlr *v1alpha1.DeadLetterReplay, wait bool) bool {
 	s := dlr.Status
 	return stalled(dlr) || meta.IsStatusConditionTrue(s.Conditions, v1alpha1.CompleteCondition) ||
-		!wait && s.Progress != nil && ptr.Deref(s.Done, 0) >= s.Matched
+		s.Progress != nil && (s.Stopped != "" || !wait && s.Left() <= 0)
 }
 
 // progress is how far it is, in one line.
@@ -115,17 +114,10 @@ func progress(dlr *v1alpha1.DeadLetterReplay) string {
 		}
 		return "waits for the operator"
 	}
-	head := fmt.Sprintf("%d of %d done", ptr.Deref(s.Done, 0), s.Matched)
+	action := strings.ToLower(string(dlr.Spec.Action))
+	text := s.Line(action)
 	if dlr.Spec.DryRun {
-		skipped := int64(0)
-		for _, one := range s.Skipped {
-			skipped += one.Count
-		}
-		head = fmt.Sprintf("would %s %d of %d", strings.ToLower(string(dlr.Spec.Action)), s.Matched-skipped, s.Matched)
-	}
-	text := strings.Join(append([]string{head}, s.Outcomes("", "skipped: %s")...), ", ")
-	if s.Stopped != "" {
-		return text + "; stopped: " + s.Stopped
+		text = strings.Join(append([]string{fmt.Sprintf("would %s %d of %d", action, s.Left(), s.Matched)}, s.Outcomes("", "skipped: %s")...), ", ")
 	}
 	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.CompleteCondition); c != nil && c.Reason == v1alpha1.ReasonWaiting {
 		text += "; " + c.Message

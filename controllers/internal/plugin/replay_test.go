@@ -65,7 +65,7 @@ var _ = Describe("kubectl outbox dead replay", Label("replay"), func() {
 		Expect(r.err).NotTo(HaveOccurred())
 		Expect(r.errOut).To(BeEmpty())
 		Expect(r.out).To(HavePrefix("replay orders-20260301-130000: waits for the operator\n"))
-		Expect(r.out).To(HaveSuffix("replay orders-20260301-130000: 1500 of 1500 done, 1495 delivered, 4 dead again, 1 skipped: not_dead\n"))
+		Expect(r.out).To(HaveSuffix("replay orders-20260301-130000: 1499 of 1500 put back, 1495 delivered, 4 dead again, 1 skipped: not_dead\n"))
 		made := w.created(ctx).Spec
 		Expect(made.RequestedBy).To(Equal("admin"))
 		Expect(made).To(Equal(spec.Replay{
@@ -79,12 +79,12 @@ var _ = Describe("kubectl outbox dead replay", Label("replay"), func() {
 		report := statusOf(metav1.ConditionFalse, "Running", 3, 3)
 		report.Pending = 3
 		var out strings.Builder
-		progress := &watched{until: "1 of 3 done", then: sync.OnceFunc(func() { w.operator(report) })}
+		progress := &watched{until: "0 of 3 put back, 0 delivered", then: sync.OnceFunc(func() { w.operator(report) })}
 		r := w.runBoth(ctx, &out, progress, "dead", "replay", "orders", "--all", "--reason", "CHG-812", "--output", "json")
 		Expect(r.err).NotTo(HaveOccurred())
 		Expect(out.String()).To(ContainSubstring(`"name": "orders-20260301-130000"`))
-		Expect(progress.String()).To(HaveSuffix(": 3 of 3 done, 3 not delivered yet\n"))
-		Expect(strings.Count(progress.String(), "1 of 3 done")).To(Equal(1), "a line for each change")
+		Expect(progress.String()).To(HaveSuffix(": 3 of 3 put back, 0 delivered, 3 not delivered yet\n"))
+		Expect(strings.Count(progress.String(), "0 of 3 put back, 0 delivered")).To(Equal(1), "a line for each change")
 	})
 
 	It("says what is in the way", func(ctx SpecContext) {
@@ -93,12 +93,12 @@ var _ = Describe("kubectl outbox dead replay", Label("replay"), func() {
 		w.operator(report)
 		short, cancel := context.WithCancel(ctx)
 		DeferCleanup(cancel)
-		out := &watched{until: "10 of 30 done, 1 failing; The newest failure: 503.\n", then: cancel}
+		out := &watched{until: "1 of 30 put back, 0 delivered, 1 failing; The newest failure: 503.\n", then: cancel}
 		Expect(w.runTo(short, out, "dead", "replay", "orders", "--all", "--reason", "CHG-812", "--canary", "10").err).To(MatchError(ContainSubstring("`kubectl outbox dead stop orders orders-20260301-130000 --namespace " + w.namespace + "` stops it")))
 
 		By("and stops it")
 		Expect(w.run(ctx, "dead", "stop", "orders", "chg-812").err).To(MatchError(ContainSubstring("orders has no operation chg-812; `kubectl outbox dead operations orders --namespace " + w.namespace + "`")))
-		Expect(w.run(ctx, "dead", "stop", "orders", "orders-20260301-130000").out).To(HavePrefix("orders-20260301-130000 is stopped: 10 of 30 done, 1 failing"))
+		Expect(w.run(ctx, "dead", "stop", "orders", "orders-20260301-130000").out).To(HavePrefix("orders-20260301-130000 is stopped: 1 of 30 put back, 0 delivered, 1 failing"))
 		Expect(w.run(ctx, "dead", "operations", "orders").errOut).To(ContainSubstring("nothing was replayed"))
 	})
 
@@ -174,12 +174,12 @@ var _ = Describe("kubectl outbox dead replay", Label("replay"), func() {
 
 	DescribeTable("reports that one is gone, with what was seen last", func(ctx SpecContext, ttl, want string) {
 		w.operator(statusOf(metav1.ConditionFalse, "Running", 3, 1))
-		out := &watched{until: "1 of 3 done", then: sync.OnceFunc(func() {
+		out := &watched{until: "0 of 3 put back, 0 delivered", then: sync.OnceFunc(func() {
 			dlr := w.created(ctx)
 			Expect(w.Delete(ctx, &dlr)).To(Succeed())
 		})}
 		r := w.runTo(ctx, out, "dead", "replay", "orders", "--all", "--reason", "CHG-812", "--wait", "--name", "chg-812", "--ttl-after-finished", ttl)
-		Expect(r.err).To(MatchError(And(HavePrefix("the DeadLetterReplay "+w.namespace+"/chg-812 was "+want), ContainSubstring("; seen last: 1 of 3 done; "), ContainSubstring("`kubectl outbox dead groups orders --namespace "+w.namespace+"`"))))
+		Expect(r.err).To(MatchError(And(HavePrefix("the DeadLetterReplay "+w.namespace+"/chg-812 was "+want), ContainSubstring("; seen last: 0 of 3 put back, 0 delivered; "), ContainSubstring("`kubectl outbox dead groups orders --namespace "+w.namespace+"`"))))
 	},
 		Entry("removed after its end", "1s", "removed after it ended, since its ttlAfterFinished is 1s"),
 		Entry("deleted by a person", "168h", "deleted, which stops it"),

@@ -123,10 +123,10 @@ func replaysText(all []v1alpha1.DeadLetterReplay, now time.Time) []byte {
 
 // endText says in how long a replay ends, as far as that is known.
 func endText(at status.Time, now time.Time) string {
-	if at == 0 {
+	if at.Time().Before(now) {
 		return "-"
 	}
-	return "in " + max(at.Time().Sub(now), 0).Round(time.Second).String()
+	return "in " + at.Time().Sub(now).Round(time.Second).String()
 }
 
 func (p *plugin) stopCommand() *cobra.Command {

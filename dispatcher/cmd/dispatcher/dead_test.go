@@ -288,8 +288,12 @@ func TestDeadReplayAndDiscard(t *testing.T) {
 	run(t, "", "dead", "discard", "-f", file, "--reason", "CHG-812", "--topic", "orders", "--group", "").ended(t, 1, "--group is empty; give it a value, or leave it out")
 	run(t, "", "dead", "reopen", "-f", file, "--reason", "CHG-812", "--all", "--operation", "").ended(t, 1, "--operation is empty")
 
-	run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-812", "--id", "1,2,3").ok(t, "0 of 3 done\n", "3 of 3 done, 3 not delivered yet\n")
-	run(t, "", "dead", "discard", "-f", file, "--reason", "load test", "--requested-by", "alice", "--topic", "orders").ok(t, "7 of 7 done, 7 discarded\n")
+	for _, action := range []string{"replay", "discard", "reopen"} {
+		run(t, "", "dead", action, "-f", file, "--reason", "CHG-812", "--id", "1,99").ended(t, 1, "99: nothing that a "+action+" can take")
+	}
+	run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-812", "--id", "1,2,3").ok(t, "0 of 3 put back, 0 delivered\n", "3 of 3 put back, 0 delivered, 3 not delivered yet\n")
+	run(t, "", "dead", "discard", "-f", file, "--reason", "load test", "--requested-by", "alice", "--topic", "orders").ok(t, "7 of 7 discarded\n")
+	run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-812", "--id", "1,4", "--dry-run").ended(t, 1, "--id: 1, 4: nothing that a replay can take, of the file's namespace and topics; nothing was changed")
 	who := pgtest.Value[string](o.admin, `select string_agg(distinct concat_ws(' ', resolution, resolved_by, resolution_reason), ', ' order by concat_ws(' ', resolution, resolved_by, resolution_reason)) from outbox.outbox_dead_letters`)
 	if want := "discarded alice load test, replayed " + strings.TrimSuffix(o.owner, "owner") + "replay CHG-812"; who != want {
 		t.Errorf("the dead letters say %q, want %q", who, want)
@@ -309,8 +313,8 @@ func TestDeadReplayAndDiscard(t *testing.T) {
 	// It waits for the outcome of a dispatcher, and says what was delivered.
 	p := start(t, o.file(t, o.dispatcher, dispatching("{log: {}}")))
 	await(t, "the three are delivered", func() bool { return o.count(t, "status = 'delivered'") == 3 })
-	run(t, "", "dead", "reopen", "-f", file, "--reason", "they were no test", "--all", "--limit", "4").ok(t, "4 of 4 done, 4 reopened\n")
-	run(t, "", "dead", "reopen", "-f", file, "--reason", "they were no test", "--all").ok(t, "3 of 3 done, 3 reopened\n")
+	run(t, "", "dead", "reopen", "-f", file, "--reason", "they were no test", "--all", "--limit", "4").ok(t, "4 of 4 reopened\n")
+	run(t, "", "dead", "reopen", "-f", file, "--reason", "they were no test", "--all").ok(t, "3 of 3 reopened\n")
 	waited := run(t, "", "dead", "replay", "-f", file, "--reason", "CHG-813", "--all", "--canary", "2", "--wait", "-o", "json")
 	waited.ok(t)
 	if last := progress(t, waited.out); last.Delivered != 7 || last.FinishedAt.IsZero() || last.Matched != 7 {
@@ -328,7 +332,7 @@ func TestDeadReplayAndDiscard(t *testing.T) {
 	await(t, "the canary is put back", func() bool { return o.count(t, "status = 'pending'") == 2 })
 	o.makeDead(t)
 	_ = aborted.Wait() // its exit code is looked at
-	if code := aborted.ProcessState.ExitCode(); code != 1 || !strings.Contains(text.String(), "5 of 5 done, 2 dead again, 3 skipped: stopped") ||
+	if code := aborted.ProcessState.ExitCode(); code != 1 || !strings.Contains(text.String(), "stopped: 2 of 5 put back, 0 delivered, 2 dead again, 3 skipped: stopped") ||
 		!strings.Contains(text.String(), "was stopped: 2 of the newest 2 outcomes are failures, which is 50 % or more; see the reasons") {
 		t.Errorf("exit code %d:\n%s", code, text)
 	}
@@ -363,9 +367,9 @@ func TestReplayRunContinuesAfterAnInterruption(t *testing.T) {
 	await(t, "the canary is put back", func() bool { return o.count(t, "status = 'pending'") == 3 })
 	check(t, broken.Process.Kill())
 	_ = broken.Wait() // it was killed
-	run(t, "", "dead", "operations", "-f", file, "--operation", id).ok(t, "replay "+id+": 3 of 20 done, 3 not delivered yet\n  3 wait for a dispatcher that serves their topic, such as ")
+	run(t, "", "dead", "operations", "-f", file, "--operation", id).ok(t, "replay "+id+": 3 of 20 put back, 0 delivered, 3 not delivered yet\n  3 wait for a dispatcher that serves their topic, such as ")
 	timedOut := run(t, "", "dead", "replay", "-f", file, "--operation", id, "--wait", "--timeout", "1ms")
-	timedOut.ended(t, 1, "nothing has happened for 1ms: 3 of 20 done", "3 wait for a dispatcher", "`dispatcher dead replay -f "+file+" --operation "+id+" --wait` continues it")
+	timedOut.ended(t, 1, "nothing has happened for 1ms: 3 of 20 put back, 0 delivered, 3 not delivered yet", "3 wait for a dispatcher", "`dispatcher dead replay -f "+file+" --operation "+id+" --wait` continues it")
 	others := o.file(t, strings.TrimSuffix(o.owner, "owner")+"replay", "namespace: bills\nsink: {log: {}}\n")
 	run(t, "", "dead", "operations", "-f", others, "--operation", id).ended(t, 1, `of "shop", and not of "bills"; name the file of a dispatcher of "shop"`)
 	run(t, "", "dead", "replay", "-f", others, "--operation", id).ended(t, 1, `of "shop", and not of "bills"`)
@@ -386,7 +390,7 @@ func TestReplayRunContinuesAfterAnInterruption(t *testing.T) {
 	check(t, os.WriteFile(message, nil, 0o600))
 	last := command(t, "dead", "replay", "--request", requestFile)
 	last.Env = append(last.Env, "TERMINATION_LOG="+message)
-	finish(t, last, "").ok(t, "20 of 20 done, 20 delivered\n")
+	finish(t, last, "").ok(t, "20 of 20 put back, 20 delivered\n")
 	left, err := os.ReadFile(message)
 	check(t, err)
 	if p := progress(t, string(left)); p.Delivered != 20 || p.ID.String() != id || p.FinishedAt.IsZero() {
@@ -394,7 +398,7 @@ func TestReplayRunContinuesAfterAnInterruption(t *testing.T) {
 	}
 
 	// What is listed: the operations, with the login, and the dead letters of one with their outcomes.
-	run(t, "", "dead", "operations", "-f", file).ok(t, "OPERATION", "finished", "alice", strings.TrimSuffix(o.owner, "owner")+"replay", "CHG-812", "20 of 20 done, 20 delivered")
+	run(t, "", "dead", "operations", "-f", file).ok(t, "OPERATION", "finished", "alice", strings.TrimSuffix(o.owner, "owner")+"replay", "CHG-812", "20 of 20 put back, 20 delivered")
 	if all := run(t, "", "dead", "operations", "-f", others).out; strings.Contains(all, id) {
 		t.Errorf("with the file of another namespace it is listed:\n%s", all)
 	}
@@ -402,7 +406,7 @@ func TestReplayRunContinuesAfterAnInterruption(t *testing.T) {
 	if listed.ok(t); strings.Count(listed.out, "replayed delivered") != 20 {
 		t.Errorf("the dead letters of the operation are\n%s", listed.out)
 	}
-	run(t, "", "dead", "stop", "-f", file, "--operation", id, "--reason", "late").ok(t, "20 of 20 done, 20 delivered\n")
+	run(t, "", "dead", "stop", "-f", file, "--operation", id, "--reason", "late").ok(t, "20 of 20 put back, 20 delivered\n")
 }
 
 // A replay in a pod serves its progress on /status, retries when a right is missing or the server is killed and shows that,

@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -74,6 +76,10 @@ func (o *operation) begin(ctx context.Context, replays *replay.Replays, cfg spec
 		if o.request.RequestedBy, err = database.Login(cfg.Database); err != nil {
 			return p, err
 		}
+	}
+	if missing, err := replays.Missing(ctx, o.request); err != nil || len(missing) > 0 {
+		return p, cmp.Or(err, fmt.Errorf("--id: %s: nothing that a %s can take, of the file's namespace and topics; nothing was changed: leave it out, or see what became of the event with `dispatcher events show -f %s ID`",
+			strings.Join(missing, ", "), o.request.Action, o.file.file))
 	}
 	if o.dryRun {
 		if p, err = replays.DryRun(ctx, o.request); err != nil {

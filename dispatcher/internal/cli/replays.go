@@ -51,7 +51,7 @@ the grants that "migrate grants --for replay" prints.`,
 				if err != nil {
 					return err
 				}
-				running.Wait = true
+				running.Wait, running.Linger = true, true // the object has the outcomes, and says at once that it stopped
 				return withReplaysOf(cmd, cfg, requestFile, &o.out, func(ctx context.Context, replays *replay.Replays, cfg spec.Config) error {
 					return o.out.requested(ctx, replays, cfg, request, listen, version, running)
 				})
@@ -79,7 +79,7 @@ the grants that "migrate grants --for replay" prints.`,
 	flags.IntVar(&o.request.Rate, "rate", replay.DefaultRate, "the most events a second")
 	flags.IntVar(&o.request.Canary, "canary", 0, "how many go first, and alone, until their outcome is known")
 	flags.IntVar(&o.request.AbortAt, "abort-at", replay.DefaultAbortAt, "stop when this percentage of the newest 100 outcomes are failures")
-	flags.BoolVar(&running.Wait, "wait", false, "wait until each event is delivered, or dead again")
+	flags.BoolVar(&running.Wait, "wait", false, "wait until each event is delivered, or dead again, or the replay has stopped")
 	flags.DurationVar(&running.Timeout, "timeout", replay.DefaultTimeout, "fail when nothing has happened for so long: no event was put back, delivered or dead again; 0 waits for ever")
 	flags.StringVar(&id, "operation", "", "continue the replay of this id")
 	flags.StringVar(&requestFile, "request", "", "the file with a DeadLetterReplay and its Outbox, instead of -f")
@@ -141,7 +141,7 @@ func (t *progressWriter) write(p status.Replay) error {
 	if text == t.last {
 		return nil
 	}
-	if t.last = text; p.EndsAt != 0 && p.Done() > 0 {
+	if t.last = text; p.EndsAt != 0 {
 		text += "; ends at about " + p.EndsAt.Time().Local().Format(time.TimeOnly)
 	}
 	_, err := fmt.Fprintln(t.w, text)

@@ -2,6 +2,7 @@ package journal
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -18,8 +19,9 @@ type record struct {
 	worker                   string
 	namespace, topic, login  string
 	reason                   string
-	otherContent             bool // the digest of an insert or edit is not that of the row
-	operated                 bool // the operation that a resolve names is in outbox_replays
+	otherContent             bool      // the digest of an insert or edit is not that of the row
+	operated                 bool      // the operation that a resolve or a reopen names is in outbox_replays
+	replay                   uuid.UUID // that operation
 }
 
 // row is an event's row as it is; status is empty when there is none.
@@ -27,14 +29,20 @@ type row struct {
 	status, worker  string
 	lease, attempts int64
 	young           bool // it was created while the journal was on, and its retention is not over
+	silent          bool // it is dead, and has no dead letter that says so: one that is open, or discarded
+	held            bool // its lease ends later than any that an engine gives
 }
 
 // chain follows the records of one event in their order. It keeps the last of some kinds, and no more.
 type chain struct {
 	report func(Difference)
-	event  uuid.UUID
-	row    row
-	top    int64 // the highest lease
+	// resolves counts the dead letters that an operation has resolved or reopened, and acks what was delivered that it had put back.
+	resolves, acks map[uuid.UUID]int64
+
+	event uuid.UUID
+	row   row
+	top   int64     // the highest lease
+	by    uuid.UUID // the operation that put it back last, until it is delivered
 	// last is the last record of the row.
 	last *record
 	// inserted, edited and resolved are the last record of their kind, and adopting that of an adoption about the event,
@@ -57,7 +65,7 @@ func (c *chain) add(r record, row row) {
 	case adoption:
 		c.adopting = &r // it is about the record that comes next
 		return
-	case "resolve", "reopen":
+	case "resolve", "reopen", "forget":
 		c.deadLetter(r)
 		return
 	case "edit":
@@ -91,6 +99,8 @@ func (c *chain) legal(r record) {
 	case r.operation == "change" && r.stays() && (is(c.edited, r.xid) || is(c.inserted, r.xid)): // of the same statement, or the producer's own
 	case !r.legal() && !adopted:
 		c.reportf(Illegal, r, "no engine makes this change: %s", r.change())
+	case r.before == "processing" && r.operation != "claim" && c.last != nil && c.last.operation == "claim" && c.last.xid == r.xid:
+		c.reportf(Illegal, r, "it was claimed in the same transaction, so no worker delivered it: %s", r.change())
 	case r.operation == "insert" && c.last != nil && c.last.after == "" && !adopted && !c.gaveBack:
 		c.reportf(Illegal, r, "it was removed, and is inserted again: it is delivered once more")
 	}
@@ -103,24 +113,35 @@ func (c *chain) legal(r record) {
 		c.replayed = &r
 	case r.operation == "delete" && r.before == "dead" && c.open > 0:
 		c.deleted = &r
+	case r.operation == "ack" && c.by != uuid.Nil:
+		c.acks[c.by]++
+		c.by = uuid.Nil
 	}
 	if r.after == "" {
 		c.gaveBack = adopted
 	}
 }
 
-// deadLetter notes what became of a dead letter. The row's record of the same statement comes before or after it.
+// deadLetter notes what became of a dead letter. The row's record of the same statement comes before or after it. Without an
+// operation retention resolves one, as expired, and removes it when it is resolved; and the owner's login resolves what no
+// dispatcher serves, as unserved.
 func (c *chain) deadLetter(r record) {
-	if r.operation == "reopen" {
+	switch {
+	case r.operated:
+		c.resolves[r.replay]++
+	case r.reason != "expired" && r.reason != "retention" && r.reason != "unserved":
+		c.reportf(Illegal, r, "%s of its dead letter: neither an operation nor retention did it", strings.TrimSpace(r.operation+" "+r.reason))
+	}
+	switch r.operation {
+	case "reopen":
 		c.open++
+		return
+	case "forget":
 		return
 	}
 	c.handled, c.open = &r, max(0, c.open-1)
 	if r.reason == "replayed" {
-		if !r.operated {
-			c.reportf(Illegal, r, "its dead letter is resolved as replayed, and no operation did it")
-		}
-		c.resolved, c.replayed = &r, nil
+		c.resolved, c.replayed, c.by = &r, nil, r.replay
 	}
 	if c.open == 0 {
 		c.deleted = nil
@@ -149,7 +170,7 @@ func (c *chain) settle(xid string) {
 
 // end compares the last records with the row, and forgets the event.
 func (c *chain) end() {
-	defer func() { *c = chain{report: c.report} }()
+	defer func() { *c = chain{report: c.report, resolves: c.resolves, acks: c.acks} }()
 	c.settle("")
 	content := c.inserted
 	if c.edited != nil {
@@ -168,6 +189,10 @@ func (c *chain) end() {
 		c.reportf(StateDiffers, *r, "the journal says %s, and the row is %s", says, found)
 	case is.status == "processing" && is.worker != r.worker:
 		c.reportf(StateDiffers, *r, "the journal says that worker %s holds it, and the row says worker %s", r.worker, is.worker)
+	case is.silent:
+		c.reportf(StateDiffers, *r, "it is dead, and no dead letter says so: none of its topic is open or discarded, so no list has it")
+	case is.held:
+		c.reportf(StateDiffers, *r, "it is leased for more than %s from now, and no engine gives such a lease: no worker takes it over", longestLease)
 	}
 }
 

@@ -34,10 +34,12 @@ const (
 	pageRecords, boundedRecords, pageBlocks = 5000, 500, 1000
 	// statementTimeout ends a statement.
 	statementTimeout = 30 * time.Second
+	// longestLease is longer than any lease that an engine gives: those of a configuration are an hour at most.
+	longestLease = 24 * time.Hour
 )
 
 // triggers are those that write the journal.
-var triggers = []string{"outbox_journal_added", "outbox_journal_changed", "outbox_journal_edited", "outbox_journal_removed", "outbox_journal_resolved", "outbox_journal_truncated"}
+var triggers = []string{"outbox_journal_added", "outbox_journal_changed", "outbox_journal_edited", "outbox_journal_forgotten", "outbox_journal_removed", "outbox_journal_resolved", "outbox_journal_truncated"}
 
 // ErrOff means that the journal is off, so there is nothing to compare.
 var ErrOff = errors.New("the journal is off")
@@ -48,7 +50,8 @@ type Kind string
 // The kinds of differences.
 const (
 	// StateDiffers is a row that is not as its last record says: it is gone, exists again, or has another status, attempt,
-	// lease or worker.
+	// lease or worker. So is a dead row without a dead letter, a lease that does not end, and an operation that counts more than
+	// the records have.
 	StateDiffers Kind = "StateDiffers"
 	// NotRecorded is a row whose last change has no record.
 	NotRecorded Kind = "NotRecorded"
@@ -164,13 +167,18 @@ func (c *check) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	chain, began := chain{report: c.add}, time.Now()
+	chain, began := chain{report: c.add, resolves: map[uuid.UUID]int64{}, acks: map[uuid.UUID]int64{}}, time.Now()
 	for next, more := c.o.From, true; more && !c.report.Partial; {
 		if next, more, err = c.chains(ctx, &chain, next); err != nil {
 			return err
 		}
 		c.report.Next = next
 		c.report.Partial = more && c.o.MaxRecords > 0 && (c.scanned >= c.o.MaxRecords || c.o.MaxTime > 0 && time.Since(began) >= c.o.MaxTime)
+	}
+	if c.o.MaxRecords == 0 && c.o.Since == 0 && c.o.From == uuid.Nil && len(c.o.Topics) == 0 {
+		if err := c.operations(ctx, chain); err != nil {
+			return err
+		}
 	}
 	for page := int64(0); page < pages && c.o.MaxRecords == 0; page += pageBlocks {
 		if err := c.rows(ctx, page, min(page+pageBlocks, pages)); err != nil {
@@ -244,25 +252,47 @@ func (c *check) chains(ctx context.Context, chain *chain, from uuid.UUID) (next 
 
 // records checks the records of events.
 func (c *check) records(ctx context.Context, tx pgx.Tx, chain *chain, events []string) error {
-	rows, err := tx.Query(ctx, c.sql("chains"), events)
+	rows, err := tx.Query(ctx, c.sql("chains"), events, longestLease)
 	if err != nil {
 		return err
 	}
 	var r record
 	var is row
-	var event [16]byte
+	var event, replay [16]byte
 	_, err = pgx.ForEachRow(rows, []any{
 		&event, &r.at, &r.lsn, &r.xid, &r.operation, &r.before, &r.after, &r.lease, &r.leaseBefore, &r.attempts, &r.attemptsBefore,
 		&r.worker, &r.namespace, &r.topic, &r.login, &is.status, &is.lease, &is.attempts, &is.worker, &is.young,
-		&r.reason, &r.otherContent, &r.operated,
+		&r.reason, &r.otherContent, &r.operated, &replay, &is.silent, &is.held,
 	}, func() error {
-		r.event = event
+		r.event, r.replay = event, replay
 		c.report.Records++
 		chain.add(r, is)
 		return nil
 	})
 	chain.end()
 	return err
+}
+
+// operations compares what operations count with what their records have. All records were read.
+func (c *check) operations(ctx context.Context, have chain) error {
+	return c.read(ctx, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, c.sql("operations"), c.report.Until, c.o.Namespace)
+		if err != nil {
+			return err
+		}
+		var id [16]byte
+		var resolved, delivered int64
+		d := Difference{Kind: StateDiffers}
+		_, err = pgx.ForEachRow(rows, []any{&id, &d.Namespace, &d.At, &d.Login, &resolved, &delivered}, func() error {
+			if resolved != have.resolves[id] || delivered > have.acks[id] {
+				d.At = d.At.UTC()
+				d.What = fmt.Sprintf("operation %s counts %d dead letters and %d delivered, and the journal has %d and %d", uuid.UUID(id), resolved, delivered, have.resolves[id], have.acks[id])
+				c.add(d)
+			}
+			return nil
+		})
+		return err
+	})
 }
 
 // rows finds the rows of some pages whose last change is not recorded.

@@ -96,6 +96,9 @@ func leases(events []*dispatcher.Event) (out []dispatcher.Lease) {
 	return out
 }
 
+// discard has a dead letter discarded by an operation. $1 the event.
+const discard = `select outbox.outbox_replay_begin(gen_random_uuid(), 'shop', 'discard', 'CHG', 'bob', '{}', 1, 0, 50, array(select id from outbox.outbox_dead_letters where event_id = $1))`
+
 // Each change that engines, replays and retention make has a record with its author, and none is a difference.
 //
 // CONTRACT: C-61
@@ -110,7 +113,7 @@ func TestEveryTransitionIsRecorded(t *testing.T) {
 	o.done(store.Nack(ctx, []dispatcher.Failure{{Lease: all[2].Lease(), Error: "503"}, {Lease: all[3].Lease(), Error: "422", Reason: dispatcher.ReasonPermanentFailure},
 		{Lease: all[4].Lease(), Error: "422", Reason: dispatcher.ReasonPermanentFailure}}))
 	o.done(store.Release(ctx, []dispatcher.Return{{Lease: all[5].Lease()}}))
-	pgtest.Exec(o, `update outbox.outbox_dead_letters set resolution = 'discarded', resolved_at = now(), resolved_by = 'bob' where event_id = $1`, all[4].ID)
+	pgtest.Exec(o, discard, all[4].ID)
 	id := uuid.New()
 	pgtest.Exec(o, `select outbox.outbox_replay_begin($1, 'shop', 'replay', 'CHG', 'alice', '{}', 1, 0, 50, array(select id from outbox.outbox_dead_letters where resolution is null))`, id)
 	pgtest.Exec(o, `select outbox.outbox_replay_step($1, 10)`, id)
@@ -148,8 +151,8 @@ func TestEveryTransitionIsRecorded(t *testing.T) {
 		"claim, ack, delete", // it was inserted before the journal was on
 		"insert, claim, extend, ack, delete",
 		"insert, claim, nack, claim, begin, dead processing_timeout, delete, resolve expired",
-		"insert, claim, dead permanent_failure, replay, resolve replayed, claim, claim, ack",
-		"insert, claim, dead permanent_failure, resolve discarded, delete",
+		"insert, claim, dead permanent_failure, replay, resolve replayed, claim, claim, ack, forget retention",
+		"insert, claim, dead permanent_failure, resolve discarded, delete, forget retention",
 		"insert, claim, release, claim, claim, ack",
 	} {
 		need.Want(t, want, "event %d: %s, want %s", pgtest.Value[string](o, story, all[i].ID), i)
@@ -350,7 +353,7 @@ func TestChangesThatLookLikeAnEnginesAreFound(t *testing.T) {
 		want       string // kinds, and a part of what is said
 	}{
 		"replayed":                            {true, replay + ` where id = '$dead'`, "Illegal pending again without an operation"},
-		"replayed, with its dead letter":      {true, resolve + replay + ` where id = '$dead'`, "Illegal no operation did it"},
+		"replayed, with its dead letter":      {true, resolve + replay + ` where id = '$dead'`, "Illegal resolve replayed of its dead letter"},
 		"replayed with another payload":       {true, replay + `, payload = '2' where id = '$dead'`, "Illegal its payload;Illegal pending again"},
 		"replayed with another topic":         {true, replay + `, topic = 'refunds' where id = '$dead'`, "Illegal its topic;Illegal pending again"},
 		"extended with other content":         {true, `update outbox.outbox_events set locked_until = locked_until + interval '1s', payload = '2', headers = '{"a": 1}' where id = '$leased'`, "Illegal its headers, payload"},
@@ -361,8 +364,8 @@ func TestChangesThatLookLikeAnEnginesAreFound(t *testing.T) {
 		"a leased one removed":                {true, `delete from outbox.outbox_events where id = '$leased'`, "Illegal change, from processing"},
 		"a leased one removed as retention":   {true, mark + `delete from outbox.outbox_events where id = '$leased'`, "Illegal change, from processing"},
 		"a delivered one removed":             {true, `delete from outbox.outbox_events where id = '$delivered'`, "Illegal change, from delivered"},
-		"a dead one removed":                  {true, `delete from outbox.outbox_dead_letters where event_id = '$dead'; delete from outbox.outbox_events where id = '$dead'`, "Illegal change, from dead"},
-		"a dead one removed as retention":     {true, `delete from outbox.outbox_dead_letters where event_id = '$dead'; ` + mark + `delete from outbox.outbox_events where id = '$dead'`, "Illegal its dead letter is open"},
+		"a dead one removed":                  {true, `delete from outbox.outbox_dead_letters where event_id = '$dead'; delete from outbox.outbox_events where id = '$dead'`, "Illegal forget of its dead letter;Illegal change, from dead"},
+		"a dead one removed as retention":     {true, `delete from outbox.outbox_dead_letters where event_id = '$dead'; ` + mark + `delete from outbox.outbox_events where id = '$dead'`, "Illegal forget of its dead letter;Illegal its dead letter is open"},
 		"sent twice":                          {false, copied + mark + `delete from outbox.outbox_events where id = '$delivered'; ` + again, "Illegal inserted again"},
 		"sent twice, removed past":            {false, copied + past + `delete from outbox.outbox_events where id = '$delivered'; set local session_replication_role = origin; ` + again, "Gap the previous record left it delivered"},
 		"another payload, past":               {false, past + `update outbox.outbox_events set payload = '2' where id = '$delivered'`, "StateDiffers its payload"},
@@ -372,7 +375,20 @@ func TestChangesThatLookLikeAnEnginesAreFound(t *testing.T) {
 		"delivered to pending":                {true, `update outbox.outbox_events set status = 'pending' where id = '$delivered'`, "Illegal change, from delivered"},
 		"another time of creation":            {true, `update outbox.outbox_events set created_at = now() - interval '1 day' where id = '$leased'`, "Illegal its created_at"},
 		"the same again":                      {true, `update outbox.outbox_events set payload = payload, topic = topic where id = '$delivered'`, "Illegal change, from delivered"},
-		"reopened, and removed":               {true, `update outbox.outbox_dead_letters set resolution = null, resolved_at = null, resolved_by = null where event_id = '$discarded'; ` + mark + `delete from outbox.outbox_events where id = '$discarded'`, "Illegal its dead letter is open"},
+		"reopened, and removed":               {false, `update outbox.outbox_dead_letters set resolution = null, resolution_reason = null, resolved_at = null, resolved_by = null where event_id = '$discarded'; ` + mark + `delete from outbox.outbox_events where id = '$discarded'`, "Illegal reopen discarded of its dead letter: neither an operation nor retention did it;Illegal its dead letter is open"},
+		"dead, and no dead letter":            {true, `update outbox.outbox_events set status = 'dead', dead_reason = 'permanent_failure', locked_by = null, locked_until = null where id = '$leased'`, "StateDiffers no dead letter says so"},
+		"a dead letter removed":               {true, `delete from outbox.outbox_dead_letters where event_id = '$dead'`, "Illegal forget of its dead letter;StateDiffers no dead letter says so"},
+		"one removed as retention":            {true, mark + `delete from outbox.outbox_dead_letters where event_id = '$dead'`, "Illegal forget of its dead letter;StateDiffers no dead letter says so"},
+		"a dead letter of another topic":      {false, `update outbox.outbox_dead_letters set topic = 'refunds' where event_id = '$dead'`, "StateDiffers no dead letter says so"},
+		"discarded":                           {true, `update outbox.outbox_dead_letters set resolution = 'discarded', resolved_at = now(), resolved_by = 'ada' where event_id = '$dead'`, "Illegal resolve discarded of its dead letter: neither an operation"},
+		"discarded, as of an operation":       {false, `update outbox.outbox_dead_letters set resolution = 'discarded', resolved_at = now(), resolved_by = 'ada', replay_id = (select id from outbox.outbox_replays) where event_id = '$dead'`, "StateDiffers counts 1 dead letters and 0 delivered, and the journal has 2 and 0"},
+		"replayed, as of a discard":           {true, strings.ReplaceAll(resolve, "$dead", "$discarded"), "Illegal resolve replayed of its dead letter: neither an operation;StateDiffers no dead letter says so"},
+		"expired":                             {true, `update outbox.outbox_dead_letters set resolution = 'expired', resolved_at = now(), resolved_by = 'retention' where event_id = '$dead'`, "StateDiffers no dead letter says so"},
+		"leased for ever":                     {true, `update outbox.outbox_events set locked_until = 'infinity' where id = '$leased'`, "StateDiffers leased for more than 24h"},
+		"claimed and acknowledged at once": {true, `update outbox.outbox_events set status = 'pending', attempts = attempts - 1, locked_by = null, locked_until = null where id = '$leased';
+			update outbox.outbox_events set status = 'processing', attempts = attempts + 1, lease = nextval('outbox.outbox_leases'), locked_by = id, locked_until = now() + interval '30s' where id = '$leased';
+			update outbox.outbox_events set status = 'delivered', locked_by = null, locked_until = null where id = '$leased'`, "Illegal claimed in the same transaction"},
+		"an operation's counts":               {false, `update outbox.outbox_replays set delivered = 1000000`, "StateDiffers counts 1 dead letters and 1000000 delivered, and the journal has 1 and 0"},
 		"discarded, and removed by retention": {true, mark + `delete from outbox.outbox_events where id = '$discarded'`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -387,7 +403,7 @@ func TestChangesThatLookLikeAnEnginesAreFound(t *testing.T) {
 			o.done(store.Nack(t.Context(), dead))
 			o.done(store.Ack(t.Context(), leases(events[2:3])))
 			ids := strings.NewReplacer("$dead", events[0].ID.String(), "$leased", events[1].ID.String(), "$delivered", events[2].ID.String(), "$discarded", events[3].ID.String())
-			pgtest.Exec(o, ids.Replace(`update outbox.outbox_dead_letters set resolution = 'discarded', resolved_at = now(), resolved_by = 'bob' where event_id = '$discarded'`))
+			pgtest.Exec(o, discard, events[3].ID)
 			o.want()
 
 			login := o

@@ -51,7 +51,7 @@ from ends
 -- name: chains
 -- The records of some events, in the order of the events' ids and of time, each with the event's row as it is. One
 -- statement has one snapshot: record and row belong together. The days ahead, which have no records, are not read.
--- $1 their ids.
+-- $1 their ids; $2 more than the longest lease.
 with settings as materialized (
     select since from outbox.outbox_journal_settings
 )
@@ -60,7 +60,16 @@ select r.event_id, r.at, r.lsn::text, r.xid::text, r.operation, coalesce(r.befor
        r.topic, r.login, coalesce(e.status, ''), coalesce(e.lease, 0), coalesce(e.attempts, 0), coalesce(e.locked_by::text, ''),
        coalesce(e.created_at >= (select since from settings), false), coalesce(r.reason, ''),
        coalesce(e.id is not null and r.operation in ('insert', 'edit') and r.digest <> outbox.outbox_journal_digest(e), false),
-       r.operation = 'resolve' and exists (select from outbox.outbox_replays where id = r.replay)
+       r.operation in ('resolve', 'reopen') and exists (
+           select from outbox.outbox_replays
+           where id = r.replay and action = case when r.operation = 'reopen' then 'reopen' when r.reason = 'discarded' then 'discard' when r.reason = 'replayed' then 'replay' end
+       ),
+       coalesce(r.replay, '00000000-0000-0000-0000-000000000000'),
+       coalesce(e.status = 'dead', false) and not exists (
+           select from outbox.outbox_dead_letters
+           where event_id = e.id and namespace = e.namespace and topic = e.topic and coalesce(resolution, 'discarded') = 'discarded'
+       ),
+       coalesce(e.status = 'processing' and e.locked_until > now() + $2::interval, false)
 from unnest($1::text[]::uuid[]) as page (event_id)
 cross join lateral ( -- looks up each event, whatever the planner knows of the records
     select *
@@ -70,6 +79,16 @@ cross join lateral ( -- looks up each event, whatever the planner knows of the r
 ) as r
 left join outbox.outbox_events as e on e.id = page.event_id
 order by r.event_id, r.lsn, r.at
+
+-- name: operations
+-- Operations that began while the journal was on and have ended, and what they count: dead letters that went back, were
+-- discarded or reopened, and events that were delivered.
+-- $1 by when they had ended; $2 namespace, empty for all.
+select id, namespace, began_at, login, requeued + discarded + reopened, delivered
+from outbox.outbox_replays
+where began_at >= (select since from outbox.outbox_journal_settings) and finished_at < $1::timestamptz
+  and ($2::text = '' or namespace = $2::text)
+order by began_at, id
 
 -- name: rows
 -- The rows of some pages of the table whose last change is not in the journal. A change sets updated_at to the time of

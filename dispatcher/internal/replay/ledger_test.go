@@ -6,11 +6,14 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"regexp"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-operator/outbox-operator/api/status"
@@ -275,7 +278,7 @@ func TestKilledBatchRolledBack(t *testing.T) {
 	pgtest.Exec(r, `select pg_terminate_backend(pid) `+waits)
 	need.Must(t, <-failed != nil, "the batch was done")
 	need.OK(t, hold.Rollback(t.Context()))
-	r.checkProgress(r.observe(o), "5 of 20 done, 5 not delivered yet")
+	r.checkProgress(r.observe(o), "5 of 20 put back, 0 delivered, 5 not delivered yet")
 	pgtest.Want(r, 15, "%d open dead letters, want 15", `select count(*) from outbox.outbox_dead_letters where resolution is null`)
 	if p, err := r.replays.Run(t.Context(), o.ID, replay.RunOptions{}); err != nil || p.Pending != 20 {
 		t.Errorf("the next one: %v, %v", p, err)
@@ -294,7 +297,7 @@ func TestUnrunReplayLosesItsClaims(t *testing.T) {
 	r.begin(left)
 	r.step(left, 2, 2)
 	next.Filter.IDs = []string{"3", "4", "5"}
-	r.checkProgress(r.begin(next), "3 of 3 done, 3 skipped: claimed")
+	r.checkProgress(r.begin(next), "0 of 3 put back, 0 delivered, 3 skipped: claimed")
 	pgtest.Exec(r, `update outbox.outbox_replays set seen_at = now() - interval '61 seconds' where id = $1`, left.ID)
 	next = request()
 	next.Filter.IDs = []string{"3", "4", "5"}
@@ -314,12 +317,12 @@ func TestUnrunReplayLosesItsClaims(t *testing.T) {
 		return pgtest.Value[int](r, `select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database() and query like '%outbox_replay_begin%'`) == 1
 	})
 	need.OK(t, hold.Commit(t.Context()))
-	r.checkProgress(<-begun, "2 of 3 done, 2 skipped: claimed")
+	r.checkProgress(<-begun, "0 of 3 put back, 0 delivered, 2 skipped: claimed")
 	pgtest.Exec(r, `update outbox.outbox_replays set seen_at = now() + interval '2 hours' where id = $1`, left.ID)
 	rest := request()
-	r.checkProgress(r.begin(rest), "1 of 6 done, 1 skipped: claimed")
+	r.checkProgress(r.begin(rest), "0 of 6 put back, 0 delivered, 1 skipped: claimed")
 	r.step(left, 10, 0)
-	r.checkProgress(r.observe(left), "10 of 10 done, 4 not delivered yet, 6 skipped: claimed")
+	r.checkProgress(r.observe(left), "4 of 10 put back, 0 delivered, 4 not delivered yet, 6 skipped: claimed")
 	r.step(next, 10, 1)
 	r.step(rest, 10, 5)
 	r.deliver("true")
@@ -358,12 +361,18 @@ func TestStepLeavesWhatAnotherClaimsMeanwhile(t *testing.T) {
 // what it has done before, and whatever the planner knows of the tables. In addition it costs the updates.
 // CONTRACT: C-42
 func TestStepReadsItsBatchAlone(t *testing.T) {
-	for _, keys := range []int{1, 10, 100, 10_000} {
-		t.Run(fmt.Sprint(keys, " keys"), func(t *testing.T) {
+	for name, test := range map[string]struct {
+		keys    int
+		journal bool
+	}{
+		"1 key": {1, false}, "10 keys": {10, false}, "100 keys": {100, false}, "10000 keys": {10_000, false},
+		"1 key, journal on": {1, true}, "10000 keys, journal on": {10_000, true},
+	} {
+		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
 			withoutAutovacuum(r)
-			r.dead(10_000, keys)
-			one := oneConnection(r)
+			r.dead(10_000, test.keys)
+			one, compared := oneConnection(r, test.journal)
 			replays := replay.New(one, replay.Options{})
 			other, o := request(), request()
 			other.Limit = 2000 // it waits at the front, and no process runs it
@@ -375,12 +384,14 @@ func TestStepReadsItsBatchAlone(t *testing.T) {
 				t.Helper()
 				pgtest.HandIn(t, r.Pool) // what it read until now
 				rows0, pages0 := r.reads(one)
+				compared()
 				done, err := replays.Step(t.Context(), o.ID, 500)
 				need.Must(t, err == nil && done == 500, "a step of 500 did %d, %v", done, err)
 				rows, pages := r.reads(one)
 				rows, pages = (rows-rows0)/500, (pages-pages0)/500
-				t.Logf("%s, %d keys: %d rows and %d pages for each dead letter", what, keys, rows, pages)
+				t.Logf("%s: %d rows and %d pages for each dead letter", what, rows, pages)
 				need.That(t, rows <= 12 && pages <= 60, "%s: a step read %d rows and %d pages for each dead letter, want 12 and 60 at most", what, rows, pages)
+				need.Want[int64](t, 0, "%s: a step compared rows one with another, %d times", compared(), what)
 			}
 			step("never analyzed")
 			step("never analyzed")
@@ -410,16 +421,23 @@ func (r rig) reads(one *pgxpool.Pool) (rows, pages int64) {
 // To begin and to dry run look up once each dead letter, its event and later dead letters of the event. Both hold even when
 // the tables were never analyzed. To stop reads none.
 func TestBeginReadsEachDeadLetterOnce(t *testing.T) {
-	r := newRig(t)
+	for name, journal := range map[string]bool{"journal off": false, "journal on": true} {
+		t.Run(name, func(t *testing.T) { beginReads(newRig(t), journal) })
+	}
+}
+
+func beginReads(r rig, journal bool) {
+	t := r.T
 	withoutAutovacuum(r)
 	const n = 20_000
 	r.dead(n, 2000)
 	pgtest.Exec(r, `update outbox.outbox_dead_letters set dead_at = dead_at + make_interval(secs => (seq * 7919) % 10007)`) // groups interleave
 	pgtest.Exec(r, `vacuum full outbox.outbox_dead_letters`)
-	one := oneConnection(r)
+	one, compared := oneConnection(r, journal)
 	replays := replay.New(one, replay.Options{})
 	pgtest.HandIn(t, r.Pool) // what it did until now
-	o := request()
+	o, discard, reopen := request(), request(), request()
+	discard.Action, reopen.Action = replay.ActionDiscard, replay.ActionReopen
 	for _, test := range []struct {
 		what        string
 		do          func() error
@@ -428,6 +446,8 @@ func TestBeginReadsEachDeadLetterOnce(t *testing.T) {
 		{"a dry run", func() error { return second(replays.DryRun(t.Context(), o)) }, 4, 8},
 		{"to begin", func() error { return second(replays.Begin(t.Context(), o)) }, 4, 25},
 		{"to stop", func() error { return second(replays.Stop(t.Context(), o.ID, "enough")) }, 0, 0},
+		{"a discard", func() error { return second(replays.Begin(t.Context(), discard)) }, 4, 40},
+		{"a reopen", func() error { return second(replays.Begin(t.Context(), reopen)) }, 10, 40},
 	} {
 		rows0, pages0 := r.reads(one)
 		need.OK(t, test.do())
@@ -435,17 +455,31 @@ func TestBeginReadsEachDeadLetterOnce(t *testing.T) {
 		t.Logf("%s: %.1f rows and %.1f pages for each dead letter", test.what, float64(rows-rows0)/n, float64(pages-pages0)/n)
 		need.That(t, rows-rows0 <= test.rows*n && pages-pages0 <= test.pages*n,
 			"%s reads %d rows and %d pages, want at most %d and %d for each of %d dead letters", test.what, rows-rows0, pages-pages0, test.rows, test.pages, n)
+		times := compared()
+		need.That(t, times <= n, "%s compares rows one with another, %d times", test.what, times)
 	}
 }
 
-// oneConnection returns a pool of one, whose statistics HandIn can hand in.
-func oneConnection(r rig) *pgxpool.Pool {
+// oneConnection returns a pool of one, whose statistics HandIn can hand in, and how many rows its joins, of functions and triggers
+// too, have compared and dropped since the last call. With the journal it turns that on.
+func oneConnection(r rig, journal bool) (*pgxpool.Pool, func() int64) {
+	pgtest.Exec(r, `select outbox.outbox_journal_set($1)`, journal)
 	config := r.Config()
 	config.MaxConns = 1
+	compared := int64(0)
+	config.ConnConfig.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+		for _, found := range regexp.MustCompile(`Rows Removed by Join Filter: (\d+)`).FindAllStringSubmatch(n.Message, -1) {
+			rows, _ := strconv.ParseInt(found[1], 10, 64)
+			compared += rows
+		}
+	}
 	one, err := pgxpool.NewWithConfig(r.Context(), config)
 	need.OK(r, err)
 	r.Cleanup(one.Close)
-	return one
+	for _, setting := range []string{"log_min_duration = 0", "log_nested_statements = on", "log_analyze = on", "log_timing = off", "log_level = notice"} {
+		pgtest.Exec(pgtest.DB{TB: r, Pool: one}, `load 'auto_explain'; set auto_explain.`+setting)
+	}
+	return one, func() (n int64) { n, compared = compared, 0; return n }
 }
 
 func withoutAutovacuum(r rig) {

@@ -31,6 +31,15 @@ from (
 -- The condition that no open replay has claimed a dead letter.
 not coalesce(outbox.outbox_replay_claims(l.replay_id, l.replay_state), false)
 
+-- name: missing
+-- Finds which ids are of no dead letter that an operation may choose: an array. CONDITION is that of the filter.
+-- $1 the ids, of events or of dead letters.
+with found as materialized (
+    select l.event_id::text as event, l.id::text as id from outbox.outbox_dead_letters as l
+    where CONDITION
+)
+select array(select wanted from unnest($1::text[]) as wanted where not exists (select from found where lower(wanted) in (event, id)))
+
 -- name: last
 -- The condition that a dead letter is the last of its event: an earlier one that is still open was passed by. A subquery, which
 -- is one probe for each whatever the planner believes; it makes "not exists" a join.
@@ -40,7 +49,7 @@ l.id = (select max(later.id) from outbox.outbox_dead_letters as later where late
 -- Reads operations: the one of an id, or the newest of a namespace. Running means that it is open, and a process was there
 -- in the last minute.
 -- $1 id, null for all; $2 namespace, empty for all; $3 how many.
-select id, namespace, action, rate, began_at, finished_at, coalesce(stopped_reason, ''), coalesce(last_error, ''),
+select id, namespace, action, rate, canary, began_at, paced_at, finished_at, coalesce(stopped_reason, ''), coalesce(last_error, ''),
     waiting, pending, failing, delivered, dead_again, discarded, reopened, claimed, gone, not_dead, stopped,
     reason, requested_by, login, now(), seen_at between now() - interval '1 minute' and now() + interval '1 minute'
 from outbox.outbox_replays

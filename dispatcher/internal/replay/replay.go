@@ -110,6 +110,15 @@ func (r *Replays) DryRun(ctx context.Context, request Request) (p status.Replay,
 	return p, err
 }
 
+// Missing returns the ids of a request's filter, which must be valid, that are of no dead letter which it may choose: no event
+// has them, or it was never dead, or is not any more. It fails when the database does.
+func (r *Replays) Missing(ctx context.Context, request Request) (ids []string, err error) {
+	request.Limit = 0 // what another operation has is there
+	statement, args := r.matched(r.sql("missing"), request, request.Filter.IDs)
+	err = r.transaction(ctx, "look for the ids", pgx.ReadOnly, func(tx pgx.Tx) error { return tx.QueryRow(ctx, statement, args...).Scan(&ids) })
+	return ids, err
+}
+
 // limit is null for no limit.
 func limit(n int) *int {
 	if n == 0 {

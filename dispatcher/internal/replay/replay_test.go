@@ -1,6 +1,7 @@
 package replay_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,7 +26,7 @@ func TestReplayPutsTheRowBack(t *testing.T) {
 	const kept = `select (id, seq, dedupe_key, lease)::text from outbox.outbox_events`
 	before := pgtest.Value[string](r, kept)
 	o := request()
-	r.checkProgress(r.begin(o), "0 of 1 done")
+	r.checkProgress(r.begin(o), "0 of 1 put back, 0 delivered")
 	pgtest.Want[int](r, 1, "to begin moved the row", `select count(*) from outbox.outbox_events where status = 'dead'`)
 	r.step(o, 10, 1)
 	r.step(o, 10, 0)
@@ -34,10 +35,10 @@ func TestReplayPutsTheRowBack(t *testing.T) {
 	deadLetter := pgtest.Value[string](r, `select (resolution, resolved_by, resolution_reason, replay_id, resolved_at <= now(), error, failures, attempts)::text from outbox.outbox_dead_letters`)
 	want := `(replayed,alice,CHG-812,` + o.ID.String() + `,t,422,"[{""attempt"": 20}]",20)`
 	need.Want(t, want, "the dead letter is %s, want %s", deadLetter)
-	r.checkProgress(r.observe(o), "1 of 1 done, 1 not delivered yet")
+	r.checkProgress(r.observe(o), "1 of 1 put back, 0 delivered, 1 not delivered yet")
 	r.deliver("true")
 	p := r.observe(o)
-	r.checkProgress(p, "1 of 1 done, 1 delivered")
+	r.checkProgress(p, "1 of 1 put back, 1 delivered")
 	need.That(t, !p.FinishedAt.IsZero() && p.FinishedAt >= p.StartedAt, "it began at %v and finished at %v", p.StartedAt.Time(), p.FinishedAt.Time())
 }
 
@@ -50,7 +51,7 @@ func TestDiscardLeavesTheRowDead(t *testing.T) {
 	o := request()
 	o.Action = replay.ActionDiscard
 	p := r.begin(o)
-	r.checkProgress(p, "3 of 3 done, 3 discarded")
+	r.checkProgress(p, "3 of 3 discarded")
 	r.step(o, 10, 0)
 	need.That(t, !p.FinishedAt.IsZero(), "it is not finished")
 	pgtest.Want(r, 2, "%d dead rows, want 2", `select count(*) from outbox.outbox_events where status = 'dead' and dead_reason is not null`)
@@ -77,13 +78,13 @@ func TestDryRunCountsWhatBeginFixes(t *testing.T) {
 		change           func(*replay.Request)
 		would, begun, at string // its end
 	}{
-		{"all", func(*replay.Request) {}, "2 of 8 done, 1 skipped: gone, 1 skipped: not_dead", "0 of 8 done", "8 of 8 done, 8 skipped: stopped; stopped: enough"},
-		{"some topics", func(o *replay.Request) { o.Topics = []string{"bills", "other"} }, "0 of 1 done", "0 of 1 done", "1 of 1 done, 1 skipped: stopped; stopped: enough"},
-		{"a filter", func(o *replay.Request) { o.Filter = deadletters.Filter{ErrorContains: "Customer"} }, "0 of 1 done", "0 of 1 done", "1 of 1 done, 1 skipped: stopped; stopped: enough"},
-		{"the first three", func(o *replay.Request) { o.Limit = 3 }, "1 of 3 done, 1 skipped: gone", "0 of 3 done", "3 of 3 done, 3 skipped: stopped; stopped: enough"},
-		{"none", func(o *replay.Request) { o.Filter = deadletters.Filter{Group: "00000000"} }, "0 of 0 done", "0 of 0 done", "0 of 0 done"},
-		{"a reopen", func(o *replay.Request) { o.Action = replay.ActionReopen }, "0 of 1 done", "1 of 1 done, 1 reopened", "1 of 1 done, 1 reopened"},
-		{"a discard, also of what was passed by", func(o *replay.Request) { o.Action = replay.ActionDiscard }, "0 of 10 done", "10 of 10 done, 10 discarded", "10 of 10 done, 10 discarded"},
+		{"all", func(*replay.Request) {}, "0 of 8 put back, 0 delivered, 1 skipped: gone, 1 skipped: not_dead", "0 of 8 put back, 0 delivered", "stopped: 0 of 8 put back, 0 delivered, 8 skipped: stopped; enough"},
+		{"some topics", func(o *replay.Request) { o.Topics = []string{"bills", "other"} }, "0 of 1 put back, 0 delivered", "0 of 1 put back, 0 delivered", "stopped: 0 of 1 put back, 0 delivered, 1 skipped: stopped; enough"},
+		{"a filter", func(o *replay.Request) { o.Filter = deadletters.Filter{ErrorContains: "Customer"} }, "0 of 1 put back, 0 delivered", "0 of 1 put back, 0 delivered", "stopped: 0 of 1 put back, 0 delivered, 1 skipped: stopped; enough"},
+		{"the first three", func(o *replay.Request) { o.Limit = 3 }, "0 of 3 put back, 0 delivered, 1 skipped: gone", "0 of 3 put back, 0 delivered", "stopped: 0 of 3 put back, 0 delivered, 3 skipped: stopped; enough"},
+		{"none", func(o *replay.Request) { o.Filter = deadletters.Filter{Group: "00000000"} }, "0 of 0 put back, 0 delivered", "0 of 0 put back, 0 delivered", "0 of 0 put back, 0 delivered"},
+		{"a reopen", func(o *replay.Request) { o.Action = replay.ActionReopen }, "0 of 1 reopened", "1 of 1 reopened", "1 of 1 reopened"},
+		{"a discard, also of what was passed by", func(o *replay.Request) { o.Action = replay.ActionDiscard }, "0 of 10 discarded", "10 of 10 discarded", "10 of 10 discarded"},
 	} {
 		o := request()
 		test.change(&o)
@@ -93,7 +94,7 @@ func TestDryRunCountsWhatBeginFixes(t *testing.T) {
 		r.checkProgress(would, test.would)
 		r.checkProgress(r.begin(o), test.begun)
 		finished := !r.begin(o).FinishedAt.IsZero()
-		need.Want(t, test.would == "0 of 0 done" || o.Action != replay.ActionReplay, "%s: finished is %v at the beginning", finished, test.what)
+		need.Want(t, test.would == "0 of 0 put back, 0 delivered" || o.Action != replay.ActionReplay, "%s: finished is %v at the beginning", finished, test.what)
 		p, err := r.replays.Stop(t.Context(), o.ID, "enough")
 		need.OK(t, err)
 		r.checkProgress(p, test.at)
@@ -104,7 +105,7 @@ func TestDryRunCountsWhatBeginFixes(t *testing.T) {
 	r.begin(o)
 	r.dead(5, 0)
 	r.step(o, 100, 2)
-	r.checkProgress(r.begin(o), "2 of 2 done, 2 not delivered yet")
+	r.checkProgress(r.begin(o), "2 of 2 put back, 0 delivered, 2 not delivered yet")
 }
 
 // A dead letter whose row or state a person changed after the replay began is left as it is, with the reason.
@@ -119,7 +120,7 @@ func TestSkippedDeadLettersHaveReasons(t *testing.T) {
 	pgtest.Exec(r, `update outbox.outbox_events set status = 'pending', dead_reason = null where seq = 4`)
 	r.makeDead("seq = 4")
 	r.step(o, 10, 5)
-	r.checkProgress(r.observe(o), "5 of 5 done, 1 not delivered yet, 1 skipped: gone, 3 skipped: not_dead")
+	r.checkProgress(r.observe(o), "1 of 5 put back, 0 delivered, 1 not delivered yet, 1 skipped: gone, 3 skipped: not_dead")
 	pgtest.Want(r, 4, "%d dead letters of skipped ones are open, want 4", `select count(*) from outbox.outbox_dead_letters where resolution is null and seq in (1, 2, 4)`)
 	pgtest.Want(r, "bob", "what bob resolved is now %s's", `select resolved_by from outbox.outbox_dead_letters where seq = 3`)
 }
@@ -137,21 +138,21 @@ func TestOutcomesReadFromRows(t *testing.T) {
 	r.deliver("seq = 1")
 	pgtest.Exec(r, `delete from outbox.outbox_events where seq = 2`)
 	r.makeDead("seq in (3, 4)")
-	r.checkProgress(r.observe(o), "6 of 6 done, 1 delivered, 2 dead again, 2 not delivered yet, 1 skipped: gone")
+	r.checkProgress(r.observe(o), "5 of 6 put back, 1 delivered, 2 dead again, 2 not delivered yet, 1 skipped: gone")
 	again := request()
 	r.begin(again)
 	r.step(again, 10, 2)
 	r.deliver("seq = 3")
-	r.checkProgress(r.observe(again), "2 of 2 done, 1 delivered, 1 not delivered yet")
-	r.checkProgress(r.observe(o), "6 of 6 done, 1 delivered, 2 dead again, 2 not delivered yet, 1 skipped: gone")
+	r.checkProgress(r.observe(again), "2 of 2 put back, 1 delivered, 1 not delivered yet")
+	r.checkProgress(r.observe(o), "5 of 6 put back, 1 delivered, 2 dead again, 2 not delivered yet, 1 skipped: gone")
 
 	pgtest.Exec(r, `insert into outbox.outbox_sweeps (name, namespace, delivered_after) values ('shop', 'shop', '1 hour'), ('bills', 'bills', '0')`)
 	pgtest.Exec(r, `delete from outbox.outbox_events where seq = 5`)
-	r.checkProgress(r.observe(o), "6 of 6 done, 1 delivered, 2 dead again, 1 not delivered yet, 2 skipped: gone")
+	r.checkProgress(r.observe(o), "4 of 6 put back, 1 delivered, 2 dead again, 1 not delivered yet, 2 skipped: gone")
 	pgtest.Exec(r, `update outbox.outbox_sweeps set delivered_after = '0' where name = 'shop'`)
 	pgtest.Exec(r, `delete from outbox.outbox_events where seq = 6`)
 	p := r.observe(o)
-	r.checkProgress(p, "6 of 6 done, 2 delivered, 2 dead again, 2 skipped: gone")
+	r.checkProgress(p, "4 of 6 put back, 2 delivered, 2 dead again, 2 skipped: gone")
 	need.That(t, !p.FinishedAt.IsZero(), "each has its outcome, and it is not finished")
 
 	late := request() // it looks when the second replay has delivered what is dead again
@@ -163,7 +164,7 @@ func TestOutcomesReadFromRows(t *testing.T) {
 	r.begin(again)
 	r.step(again, 10, 1)
 	r.deliver("seq = 7")
-	r.checkProgress(r.observe(late), "1 of 1 done, 1 dead again")
+	r.checkProgress(r.observe(late), "1 of 1 put back, 0 delivered, 1 dead again")
 }
 
 // Dead letters go back in the order of insertion, of all keys. Of two replays at once the one whose next one is later
@@ -221,7 +222,7 @@ func TestReopenUndoesADiscard(t *testing.T) {
 	r.dead(4, 0)
 	discard, reopen := request(), request()
 	discard.Action, reopen.Action = replay.ActionDiscard, replay.ActionReopen
-	r.checkProgress(r.begin(discard), "4 of 4 done, 4 discarded")
+	r.checkProgress(r.begin(discard), "4 of 4 discarded")
 	pgtest.Exec(r, `delete from outbox.outbox_events where seq = 2`)
 	pgtest.Exec(r, `update outbox.outbox_events set status = 'pending', dead_reason = null where seq = 3`)
 	r.makeDead("seq = 3") // its discarded dead letter is not the last one
@@ -229,8 +230,8 @@ func TestReopenUndoesADiscard(t *testing.T) {
 	reopen.Filter.IDs = []string{"1", "2", "3", "4"}
 	would, err := r.replays.DryRun(t.Context(), reopen)
 	need.OK(t, err)
-	r.checkProgress(would, "2 of 3 done, 1 skipped: gone, 1 skipped: not_dead")
-	r.checkProgress(r.begin(reopen), "3 of 3 done, 1 reopened, 2 skipped: claimed")
+	r.checkProgress(would, "0 of 3 reopened, 1 skipped: gone, 1 skipped: not_dead")
+	r.checkProgress(r.begin(reopen), "1 of 3 reopened, 2 skipped: claimed")
 	pgtest.Want(r, "(,,,,t)", "the reopened dead letter is %s", `select (resolution, resolved_at, resolved_by, resolution_reason, replay_id = $1)::text from outbox.outbox_dead_letters where id = 1`, reopen.ID)
 	o := request()
 	o.Filter.IDs = []string{"1"}
@@ -361,6 +362,8 @@ func TestEveryModeOfTheDriver(t *testing.T) {
 		o := request()
 		o.Canary, o.Topics = 2, []string{"orders"}
 		o.Filter = deadletters.Filter{IDs: []string{"1", "2", "3", "5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11"}}
+		missing, err := replays.Missing(t.Context(), o)
+		need.Must(t, err == nil && slices.Equal(missing, o.Filter.IDs[3:]), "missing: %v, %v", missing, err)
 		p, err := replays.DryRun(t.Context(), o)
 		need.Must(t, err == nil && p.Matched == 3, "dry run: %v, %v", p, err)
 		p, err = replays.Begin(t.Context(), o)

@@ -15,8 +15,11 @@ import (
 
 // RunOptions are the options of [Replays.Run].
 type RunOptions struct {
-	// Wait continues until each outcome is known. Defaults to false: until each dead letter had its turn.
+	// Wait continues until each outcome is known, or the replay has stopped. Defaults to false: until each dead letter had its turn.
 	Wait bool
+	// Linger continues also when the replay has stopped, until each outcome of what it had put back is known, which may take hours.
+	// Defaults to false.
+	Linger bool
 	// Timeout ends a Run in which nothing has happened for so long: no dead letter had its turn, and no outcome was new. The
 	// error is [ErrTimeout]; the replay stays as it is, and the next Run continues it. Defaults to 0: never.
 	Timeout time.Duration
@@ -43,7 +46,7 @@ func timeout(p status.Replay, after time.Duration) error {
 // maxBatch is the most dead letters of one step.
 const maxBatch = 500
 
-// Run moves a replay at its rate until it is done, or stopped, or ctx ends. It continues where another Run
+// Run moves a replay at its rate until it is done, or has stopped, or ctx ends. It continues where another Run
 // stopped or was killed. When ctx ends, the batch that is under way is done or rolled back, and the rest waits for
 // the next Run. It fails as [Replays.Step] does, at the end of the timeout, and with the error of ctx.
 func (r *Replays) Run(ctx context.Context, id uuid.UUID, opts RunOptions) (p status.Replay, err error) {
@@ -68,7 +71,7 @@ func (r *Replays) Run(ctx context.Context, id uuid.UUID, opts RunOptions) (p sta
 				opts.Report(p)
 			}
 		}
-		if p.FinishedAt != 0 || p.Waiting == 0 && !opts.Wait {
+		if p.FinishedAt != 0 || p.Waiting == 0 && (!opts.Wait || p.Stopped != "" && !opts.Linger) {
 			return p, nil
 		}
 		if quiet := time.Since(lastChange); opts.Timeout > 0 && quiet >= opts.Timeout {
@@ -168,10 +171,10 @@ func (r *Replays) operations(ctx context.Context, tx pgx.Tx, id *uuid.UUID) ([]O
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (o Operation, err error) {
 		var began, now time.Time
-		var finished *time.Time
-		var claimed, gone, notDead, stopped int64
+		var paced, finished *time.Time
+		var canary, claimed, gone, notDead, stopped int64
 		p := &o.Replay
-		err = row.Scan(&p.ID, &p.Namespace, &p.Action, &p.Rate, &began, &finished, &p.Stopped, &p.LastError,
+		err = row.Scan(&p.ID, &p.Namespace, &p.Action, &p.Rate, &canary, &began, &paced, &finished, &p.Stopped, &p.LastError,
 			&p.Waiting, &p.Pending, &p.Failing, &p.Delivered, &p.DeadAgain, &p.Discarded, &p.Reopened, &claimed, &gone, &notDead, &stopped,
 			&o.Reason, &o.RequestedBy, &o.Login, &now, &o.Running)
 		p.StartedAt = status.At(began)
@@ -183,7 +186,9 @@ func (r *Replays) operations(ctx context.Context, tx pgx.Tx, id *uuid.UUID) ([]O
 		countSkipped(p, status.SkippedGone, gone)
 		countSkipped(p, status.SkippedNotDead, notDead)
 		countSkipped(p, status.SkippedStopped, stopped)
-		p.EndsAt = endsAt(*p, began, now)
+		if paced != nil {
+			p.EndsAt = endsAt(*p, canary, now.Sub(*paced), now)
+		}
 		o.Running = o.Running && finished == nil
 		return o, err
 	})
@@ -196,16 +201,16 @@ func countSkipped(p *status.Replay, reason string, n int64) {
 	}
 }
 
-// endsAt estimates when the last event has an outcome: at the speed since the beginning, and at the rate at most. It is zero
-// when nothing is left.
-func endsAt(p status.Replay, began, now time.Time) status.Time {
-	left, known := float64(p.Waiting+p.Pending), float64(p.Delivered+p.DeadAgain+p.Failing)
-	if left == 0 {
+// endsAt estimates when the last event has an outcome: at the speed since the canary, and at the rate at most. It is zero when
+// nothing is left, and when the replay has stopped.
+func endsAt(p status.Replay, canary int64, since time.Duration, now time.Time) status.Time {
+	left, known := float64(p.Waiting+p.Pending), float64(p.Delivered+p.DeadAgain+p.Failing-canary)
+	if left == 0 || p.Stopped != "" {
 		return 0
 	}
 	speed := float64(p.Rate)
-	if since := now.Sub(began).Seconds(); known > 0 && since > 0 {
-		speed = min(speed, known/since)
+	if known > 0 && since > 0 {
+		speed = min(speed, known/since.Seconds())
 	}
 	return status.At(now.Add(time.Duration(left / speed * float64(time.Second))))
 }

@@ -33,7 +33,7 @@ func TestStopSkipsWaitingItems(t *testing.T) {
 	need.Fails(t, "reason: it has more than 1024 bytes, or is not text; shorten it", "a long reason: %v", need.Err(r.replays.Stop(t.Context(), o.ID, strings.Repeat("x", 1025))))
 	p, err := r.replays.Stop(t.Context(), o.ID, "alice deleted it")
 	need.OK(t, err)
-	r.checkProgress(p, "30 of 30 done, 10 not delivered yet, 20 skipped: stopped; stopped: alice deleted it")
+	r.checkProgress(p, "stopped: 10 of 30 put back, 0 delivered, 10 not delivered yet, 20 skipped: stopped; alice deleted it")
 	r.step(o, 10, 0)
 	pgtest.Want(r, 20, "%d open dead letters, want 20", `select count(*) from outbox.outbox_dead_letters where resolution is null`)
 	r.deliver("true")
@@ -348,7 +348,7 @@ func TestReplayOfAnotherNamespace(t *testing.T) {
 	shop := replay.New(r.Pool, replay.Options{Namespace: "shop"})
 	p, err := shop.Progress(t.Context(), o.ID)
 	need.OK(t, err)
-	r.checkProgress(p, "0 of 3 done")
+	r.checkProgress(p, "0 of 3 put back, 0 delivered")
 	if _, err := bills.Progress(t.Context(), uuid.New()); !errors.Is(err, replay.ErrNotFound) {
 		t.Errorf("of a replay that is not there: %v", err)
 	}
@@ -361,10 +361,10 @@ func TestCanaryStopsReplay(t *testing.T) {
 		canary, abortAt, fail int // of the first 5
 		want                  string
 	}{
-		{"half are dead again", 5, 0, 3, "40 of 40 done, 2 delivered, 3 dead again, 35 skipped: stopped; stopped: 3 of the newest 5 outcomes are failures, which is 50 % or more"},
-		{"fewer are dead again", 5, 0, 2, "5 of 40 done, 3 delivered, 2 dead again"},
-		{"one is too many", 5, 1, 1, "40 of 40 done, 4 delivered, 1 dead again, 35 skipped: stopped; stopped: 1 of the newest 5 outcomes are failures, which is 1 % or more"},
-		{"no canary, too few known", 0, 10, 5, "5 of 40 done, 5 dead again"},
+		{"half are dead again", 5, 0, 3, "stopped: 5 of 40 put back, 2 delivered, 3 dead again, 35 skipped: stopped; 3 of the newest 5 outcomes are failures, which is 50 % or more"},
+		{"fewer are dead again", 5, 0, 2, "5 of 40 put back, 3 delivered, 2 dead again"},
+		{"one is too many", 5, 1, 1, "stopped: 5 of 40 put back, 4 delivered, 1 dead again, 35 skipped: stopped; 1 of the newest 5 outcomes are failures, which is 1 % or more"},
+		{"no canary, too few known", 0, 10, 5, "5 of 40 put back, 0 delivered, 5 dead again"},
 	} {
 		t.Run(test.what, func(t *testing.T) {
 			r := newRig(t)
@@ -428,21 +428,28 @@ func TestFirstFailedAttemptsStopTheCanary(t *testing.T) {
 			r.step(o, 100, 10)
 			r.fail("seq <= 4", attempts)
 			r.deliver("seq in (5, 6)")
-			r.checkProgress(r.observe(o), "10 of 100 done, 2 delivered, 4 failing, 4 not delivered yet")
+			r.checkProgress(r.observe(o), "10 of 100 put back, 2 delivered, 4 failing, 4 not delivered yet")
 			r.step(o, 100, 0)
 			r.deliver("seq in (4, 7, 8, 9)") // 4 at its second attempt
 			p := r.observe(o)
-			r.checkProgress(p, "10 of 100 done, 6 delivered, 3 failing, 1 not delivered yet")
+			r.checkProgress(p, "10 of 100 put back, 6 delivered, 3 failing, 1 not delivered yet")
 			r.fail("seq = 10", attempts)
 			p = r.observe(o)
-			r.checkProgress(p, "100 of 100 done, 6 delivered, 4 failing, 90 skipped: stopped; stopped: 5 of the newest 10 outcomes are failures, which is 50 % or more")
+			r.checkProgress(p, "stopped: 10 of 100 put back, 6 delivered, 4 failing, 90 skipped: stopped; 5 of the newest 10 outcomes are failures, which is 50 % or more")
 			why := p.Why()
 			need.That(t, len(why) == 1 && why[0] == "the newest failure: 422 no such customer", "it says why: %q", why)
+			// Who waits has the result now, and who lingers waits for the four: with pauses that end it.
+			waits := errors.New("it waits")
+			options := replay.RunOptions{Wait: true}.WithPause(func(context.Context, time.Duration) error { return waits })
+			last, err := r.replays.Run(t.Context(), o.ID, options)
+			need.That(t, err == nil && last.Stopped != "" && last.EndsAt.IsZero(), "to wait for one that has stopped ended with %v, %+v", err, last)
+			options.Linger = true
+			need.That(t, errors.Is(second(r.replays.Run(t.Context(), o.ID, options)), waits), "to linger ended before all was known")
 			// What fails is tried again, and its outcome is counted.
 			r.deliver("seq = 10")
 			r.makeDead("true")
 			p = r.observe(o)
-			r.checkProgress(p, "100 of 100 done, 7 delivered, 3 dead again, 90 skipped: stopped; stopped: 5 of the newest 10 outcomes are failures, which is 50 % or more")
+			r.checkProgress(p, "stopped: 10 of 100 put back, 7 delivered, 3 dead again, 90 skipped: stopped; 5 of the newest 10 outcomes are failures, which is 50 % or more")
 			need.That(t, !p.FinishedAt.IsZero() && p.LastError == "again", "at the end %+v", p)
 		})
 	}
@@ -458,10 +465,16 @@ func TestReplayStopsWhenTheDestinationTurnsBad(t *testing.T) {
 	o.Canary, o.Rate = 10, 60
 	r.begin(o)
 	r.step(o, 500, 10)
+	r.worker("{}", false, false, "{}")
+	need.That(t, r.observe(o).EndsAt.IsZero(), "it has an end by the canary alone")
+	pgtest.Exec(r, `update outbox.outbox_replays set began_at = now() - interval '1 hour' where id = $1`, o.ID) // the canary took so long
 	r.deliver("true")
 	r.observe(o)
-	for range 9 {
+	for n := range 9 {
 		r.step(o, 100, 100) // the canary alone holds up the others
+		if ends := r.observe(o).EndsAt.Time().Sub(time.Now()); n == 0 && (ends < time.Minute || ends > 10*time.Minute) {
+			t.Errorf("after the canary 5990 at 60 a second end in %s", ends)
+		}
 		r.step(o, 500, 200)
 		r.step(o, 500, 0)
 		r.deliver("true")
@@ -470,7 +483,7 @@ func TestReplayStopsWhenTheDestinationTurnsBad(t *testing.T) {
 	r.step(o, 500, 300)
 	r.fail("true", 1)
 	p := r.observe(o)
-	r.checkProgress(p, "6000 of 6000 done, 2710 delivered, 300 failing, 2990 skipped: stopped; stopped: 100 of the newest 100 outcomes are failures, which is 50 % or more")
+	r.checkProgress(p, "stopped: 3010 of 6000 put back, 2710 delivered, 300 failing, 2990 skipped: stopped; 100 of the newest 100 outcomes are failures, which is 50 % or more")
 	r.step(o, 500, 0)
 
 	// Nothing comes: no more goes, and no share is known.

@@ -132,6 +132,7 @@ rows as (
 dead_letters as (
     delete from outbox.outbox_dead_letters
     where id = any (array(select id from old where event_id in (select event_id from whole)))
+      and (select set_config('outbox.removal', 'retention', true)) is not null
     returning 1
 )
 select (select count(*) from rows), (select count(*) from dead_letters)

@@ -95,7 +95,7 @@ select count(*), coalesce((select max(seq) from due), 0) from moved
 
 -- name: discard
 -- $1, $2 the name, $3 the reason, $4 how many at most: a dead letter each, which is resolved as discarded: the journal
--- hears of that here, since it is inserted so.
+-- hears of that here, since it is inserted so. No trigger writes the reason unserved, so it proves the owner's login.
 with due as materialized (
     select id from outbox.outbox_events
     where live and namespace = $1 and topic = $2 and status = 'pending'
@@ -109,7 +109,7 @@ dead as (
 ),
 noted as (
     insert into outbox.outbox_journal (at, lsn, xid, event_id, operation, namespace, topic, login, reason)
-    select clock_timestamp(), pg_current_wal_insert_lsn(), pg_current_xact_id(), due.id, 'resolve', $1, $2, session_user, 'discarded'
+    select clock_timestamp(), pg_current_wal_insert_lsn(), pg_current_xact_id(), due.id, 'resolve', $1, $2, session_user, 'unserved'
     from due, outbox.outbox_journal_settings where enabled
 ),
 dead_letters as (
