@@ -260,6 +260,7 @@ func TestFairClaimsWithinBytesTakeTurns(t *testing.T) {
 		return tenants, len(c.OverRate) > 0
 	}
 	add(3, 20)
+	pgtest.Exec(o, `update outbox.outbox_events set attempts = 5 where id = (select id from outbox.outbox_events where tenant_id = $1 order by next_attempt_at, id limit 1)`, tenant(3)) // it becomes dead: that takes no turn
 	for n := range 7 {
 		got, _ := claim(dispatcher.Rate{})
 		need.That(t, len(got) == 1 && got[0] == tenant(n%3+1), "claim %d has %v, want tenant %d", n+1, got, n%3+1)
