@@ -133,13 +133,13 @@ func (rs *refusals) ids(now time.Time) (ids []uuid.UUID) {
 
 // hurry has topics claimed at once that are refused, while what is behind a refused row of them may be claimed, and reports whether there
 // are any: RunOnce waits for nothing. It names no more rows than are remembered.
-func (ts *topics) hurry() (any bool) {
+func (ts *topics) hurry() (some bool) {
 	for _, t := range ts.round.topics {
 		if t.doubt != nil && t.doubt.more && len(ts.refused.rows) < skipRows {
-			t.doubt.next, any = time.Time{}, true
+			t.doubt.next, some = time.Time{}, true
 		}
 	}
-	return any
+	return some
 }
 
 // over notes that a claim of a topic in doubt brought so many rows, and reports whether the doubt is over: there were no more,

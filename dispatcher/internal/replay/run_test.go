@@ -472,7 +472,7 @@ func TestReplayStopsWhenTheDestinationTurnsBad(t *testing.T) {
 	r.observe(o)
 	for n := range 9 {
 		r.step(o, 100, 100) // the canary alone holds up the others
-		if ends := r.observe(o).EndsAt.Time().Sub(time.Now()); n == 0 && (ends < time.Minute || ends > 10*time.Minute) {
+		if ends := time.Until(r.observe(o).EndsAt.Time()); n == 0 && (ends < time.Minute || ends > 10*time.Minute) {
 			t.Errorf("after the canary 5990 at 60 a second end in %s", ends)
 		}
 		r.step(o, 500, 200)

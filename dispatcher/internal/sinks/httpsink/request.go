@@ -116,7 +116,7 @@ func (s *sending) trace() *httptrace.ClientTrace {
 		GotConn: func(got httptrace.GotConnInfo) {
 			s.connected.Store(true)
 			c, secure := got.Conn.(*tls.Conn) // in HTTP/2 a stream ends alone
-			s.kept.Store(got.Reused && !(secure && c.ConnectionState().NegotiatedProtocol == "h2"))
+			s.kept.Store(got.Reused && (!secure || c.ConnectionState().NegotiatedProtocol != "h2"))
 		},
 		WroteHeaders:         func() { s.wroteHeaders.Store(true) },
 		GotFirstResponseByte: func() { s.responded.Store(true) },
