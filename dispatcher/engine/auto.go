@@ -89,7 +89,7 @@ func isOfTheEvent(err error) bool {
 func (f *flight) waitFor(t *topic, wait time.Duration, now time.Time) {
 	if until := now.Add(wait); until.After(t.calls.pausedUntil) {
 		t.calls.pausedUntil = until
-		f.signals.changed() // the claim loop wakes then
+		f.signals.changed() // the claim loop learns when
 	}
 }
 

@@ -112,6 +112,7 @@ type delivery struct {
 	topic    *topic
 	rows     []*row
 	began    time.Time
+	counted  time.Time // when the begin of its suspects was counted; zero for none
 	writable []bool // which rows may be written back; set by finish
 	results  []result
 	// The flight's lock guards these. overdue: its time is over, and its context is cancelled. abandoned: the engine no

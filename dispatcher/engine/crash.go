@@ -27,7 +27,7 @@ func (l *leases) outlived(now time.Time) (rows []*row) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for d := range l.calls.active {
-		if !d.outlived && !d.abandoned && now.Sub(d.began) >= outlives(l.lease) && len(l.account.inFlight) > len(d.rows) {
+		if !d.outlived && !d.abandoned && !d.counted.IsZero() && now.Sub(d.counted) >= outlives(l.lease) && len(l.account.inFlight) > len(d.rows) {
 			d.outlived = true
 			rows = append(rows, slices.DeleteFunc(slices.Clone(d.rows), func(r *row) bool { return r.suspicion == 0 || r.lost })...)
 		}
@@ -74,5 +74,8 @@ func (r *run) countSuspects(rows []*row) error {
 	if err == nil && len(lost) > 0 {
 		err = errLeaseLost
 	}
+	r.flight.mu.Lock()
+	defer r.flight.mu.Unlock()
+	rows[0].delivery.counted = time.Now()
 	return err
 }

@@ -128,7 +128,7 @@ func (d *Dispatcher) RunOnce(ctx context.Context, n int) (Outcome, error) {
 	case err != nil, ctx.Err() != nil:
 	case len(s.Gated) > 0:
 		err = fmt.Errorf("topic %q is paused: the type of its next event, %q, is not admitted; register a verified consumer of it", s.Gated[0].Topic, s.Gated[0].EventType)
-	case s.Claims.Known && !s.Claims.OK:
+	case len(odd) > 0 && s.Claims.Known && !s.Claims.OK:
 		err = fmt.Errorf("the database refuses to lease events: %w; in all %d, of which the first are %v", s.Claims.Err, len(odd), odd[:min(len(odd), 8)])
 	case done.Released > 0 && done == (Outcome{Released: done.Released}): // too few calls to open a breaker
 		err = dispatcher.Unavailable(fmt.Errorf("the destination took no event: %s", s.LastError))

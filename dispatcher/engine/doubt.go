@@ -133,9 +133,9 @@ func (rs *refusals) ids(now time.Time) (ids []uuid.UUID) {
 
 // hurry has topics claimed at once that are refused, while what is behind a refused row of them may be claimed, and reports whether there
 // are any: RunOnce waits for nothing. It names no more rows than are remembered.
-func (ts *topics) hurry() (some bool) {
+func (ts *topics) hurry(l load) (some bool) {
 	for _, t := range ts.round.topics {
-		if t.doubt != nil && t.doubt.more && len(ts.refused.rows) < skipRows {
+		if t.doubt != nil && t.doubt.more && len(ts.refused.rows) < skipRows && t.allot(l).by == byClaims {
 			t.doubt.next, some = time.Time{}, true
 		}
 	}

@@ -238,8 +238,10 @@ func (f *flight) wakeAt(at, now time.Time) {
 		if f.signals.alarmAt.Equal(at) {
 			f.signals.alarmAt = time.Time{}
 		}
-		for range f.queue.waiting {
-			f.signals.work.Signal()
+		for _, t := range f.queue.waiting { // each call that it may have
+			for range min(f.calls.bound, 1+len(t.queue.rows)/f.calls.batch) {
+				f.signals.work.Signal()
+			}
 		}
 	})
 }

@@ -199,7 +199,7 @@ func (in *intake) permit(probe func()) (wait time.Duration) {
 func (in *intake) hurry() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	return in.topics.hurry()
+	return in.topics.hurry(in.load(time.Now()))
 }
 
 // passedOver reports whether this round passed over topics or tenants because they have their share, or for a rate limit.

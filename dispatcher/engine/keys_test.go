@@ -251,6 +251,49 @@ func TestBatchEndsBeforeALeaseInDoubt(t *testing.T) {
 	need.Want(t, 2, "the batch has %d rows, want the 2 before the one whose lease is in doubt", len(d.rows))
 }
 
+// What a stuck call keeps counts in its topic's share.
+//
+// CONTRACT: C-34, C-35
+func TestStuckBytesCountInTheTopicsShare(t *testing.T) {
+	f := testFlight(dispatcher.Config{Concurrency: 4, MaxBytes: 10 * 101 * rowBytes}, func() {})
+	f.intake().add(claimOf("hangs", 6, 100*rowBytes), time.Now(), 0)
+	for range 3 {
+		begun(f, 2, time.Now())
+	}
+	long := time.Now().Add(time.Hour)
+	f.leases().cutOverdue(long, time.Minute)
+	stuck, _ := f.leases().cutOverdue(long, time.Minute)
+	for _, a := range stuck {
+		f.written(a.rows)
+	}
+	if a := allotted(f, "hangs"); len(stuck) != 3 || a.by != byBytes || allotted(f, "well").by != unlimited {
+		t.Errorf("with %d stuck calls that keep most of the bytes their topic gets %+v", len(stuck), a)
+	}
+	var s dispatcher.Snapshot
+	f.controls().snapshot(&s)
+	need.That(t, !s.NoRoom && s.StuckCalls == 3, "%d calls are stuck, and they leave no room: %t", s.StuckCalls, s.NoRoom)
+	f.account.maxBytes = 6 * 101 * rowBytes
+	f.controls().snapshot(&s)
+	need.That(t, s.NoRoom, "stuck calls keep all bytes, and there is said to be room")
+
+	f = testFlight(dispatcher.Config{Concurrency: 4}, func() {})
+	f.intake().add(claimOf("hangs", 1, 1), time.Now(), 0)
+	d := begun(f, 1, time.Now())
+	f.leases().extended(d.rows, leasesOf(d.rows), time.Now())
+	f.leases().cutOverdue(long, time.Minute)
+	stuck, _ = f.leases().cutOverdue(long, time.Minute)
+	need.Want(t, 0, "%d calls have rows to be written back, and another worker has them", len(stuck))
+}
+
+// An event takes its payload, its headers, and what the engine keeps of it.
+//
+// CONTRACT: C-35
+func TestSizeOfAnEventCountsPayloadAndHeaders(t *testing.T) {
+	e := &dispatcher.Event{Payload: make([]byte, 1000), Headers: map[string]string{"abc": "defgh"}}
+	got, want := sizeOf(e), int64(rowBytes+1000+3+5)
+	need.Want(t, want, "the event takes %d bytes, want %d", got)
+}
+
 // A claim that took too long is tried with half of its rows and bytes.
 //
 // CONTRACT: C-35

@@ -70,7 +70,9 @@ func (l *leases) cutOverdue(now time.Time, limit time.Duration) (stuck []abandon
 			}
 			l.account.pin(d.topic, d.pinned)
 			a, rows := l.abandon(d, errOverdue, now)
-			stuck, returned = append(stuck, a), append(returned, rows...)
+			if returned = append(returned, rows...); len(a.rows) > 0 { // others may have all of them
+				stuck = append(stuck, a)
+			}
 		}
 	}
 	return stuck, returned

@@ -347,7 +347,7 @@ func TestPauseEndsRunOnce(t *testing.T) {
 func TestDeliveryContinuesWhenARequestedPauseEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var refusedAt, next time.Time
-		var refused int
+		var refused, soon int
 		var mu sync.Mutex
 		sink := &sinktest.Func{Respond: func(context.Context, *dispatcher.Event) error {
 			defer func() { <-time.After(100 * time.Millisecond) }()
@@ -358,16 +358,20 @@ func TestDeliveryContinuesWhenARequestedPauseEnds(t *testing.T) {
 				refused++
 				refusedAt = time.Now().Add(100 * time.Millisecond)
 				return dispatcher.DestinationFault(dispatcher.RetryAfter(30*time.Second, errFault))
-			case next.IsZero():
+			case next.IsZero() && time.Since(refusedAt) > time.Second: // one may begin between the two
 				next = time.Now()
+			}
+			if !next.IsZero() && time.Since(next) < 50*time.Millisecond {
+				soon++
 			}
 			return nil
 		}}
-		_, stop := begin(t, &endless{}, sink, dispatcher.Config{Topics: []string{"orders"}, Concurrency: 1})
+		_, stop := begin(t, &endless{}, sink, dispatcher.Config{Topics: []string{"orders"}, Concurrency: 2})
 		<-time.After(time.Minute)
 		stop()
 		wait := next.Sub(refusedAt)
 		need.That(t, wait >= 30*time.Second && wait <= 30*time.Second+10*time.Millisecond, "the next call began %v after a pause of 30 s was requested", wait)
+		need.Want(t, 2, "%d of 2 calls begin at the end of the pause", soon)
 	})
 }
 
