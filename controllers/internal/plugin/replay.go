@@ -91,7 +91,7 @@ func (o *request) flags(cmd *cobra.Command) {
 	flags.BoolVar(&o.all, "all", false, "every dead letter, when there is no filter")
 	flags.Int32Var(&o.limit, "limit", 0, "how many dead letters at most, the oldest first (default: all)")
 	flags.BoolVar(&o.dryRun, "dry-run", false, "count what would be done, and change nothing")
-	flags.BoolVar(&o.wait, "wait", false, "wait until each outcome is known: delivered, dead again, discarded or skipped")
+	flags.BoolVar(&o.wait, "wait", false, "wait until each outcome is known (delivered, dead again, discarded or skipped), or the replay has stopped")
 	flags.StringVar(&o.name, "name", "", "the name of the object (default: the dispatcher's and the time)")
 	flags.DurationVar(&o.ttl, "ttl-after-finished", keep, "how long the object stays after its end; 0 is until it is deleted, and so is what --print writes unless this is set")
 	flags.BoolVar(&o.show, "print", false, "write the object for a pull request, and create nothing")

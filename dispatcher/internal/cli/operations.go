@@ -185,7 +185,7 @@ func stopCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "stop -f FILE --operation ID --reason TEXT", Short: "Give up what waits of a replay", Args: cobra.NoArgs,
 		Long: `Give up the events of a replay that wait, after the batch in progress. Their dead letters stay open; events that were
-put back stay so. The run of the replay ends when their outcomes are known.`,
+put back stay so. The run of the replay ends then, with exit code 1.`,
 		Example: `  dispatcher dead stop -f orders.yaml --operation 5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11 --reason "the consumer is down"`,
 		RunE: work(func(cmd *cobra.Command) error {
 			return withReplays(cmd, file, &out, func(ctx context.Context, replays *replay.Replays, _ spec.Config) error {

@@ -30,7 +30,9 @@ type row struct {
 	lease, attempts int64
 	young           bool // it was created while the journal was on, and its retention is not over
 	silent          bool // it is dead, and has no dead letter that says so: one that is open, or discarded
+	closed          bool // it is dead, and none of its dead letters is open
 	held            bool // its lease ends later than any that an engine gives
+	late            bool // it is due later than an engine puts off any
 }
 
 // chain follows the records of one event in their order. It keeps the last of some kinds, and no more.
@@ -113,7 +115,7 @@ func (c *chain) legal(r record) {
 		c.replayed = &r
 	case r.operation == "delete" && r.before == "dead" && c.open > 0:
 		c.deleted = &r
-	case r.operation == "ack" && c.by != uuid.Nil:
+	case (r.operation == "ack" || adopted && r.after == "") && c.by != uuid.Nil: // what an adoption took back counts as delivered
 		c.acks[c.by]++
 		c.by = uuid.Nil
 	}
@@ -189,10 +191,12 @@ func (c *chain) end() {
 		c.reportf(StateDiffers, *r, "the journal says %s, and the row is %s", says, found)
 	case is.status == "processing" && is.worker != r.worker:
 		c.reportf(StateDiffers, *r, "the journal says that worker %s holds it, and the row says worker %s", r.worker, is.worker)
-	case is.silent:
-		c.reportf(StateDiffers, *r, "it is dead, and no dead letter says so: none of its topic is open or discarded, so no list has it")
+	case is.silent, is.closed && c.open > 0:
+		c.reportf(StateDiffers, *r, "it is dead, and no dead letter says so: none of its topic is open, or was discarded by an operation, so no list has it")
 	case is.held:
 		c.reportf(StateDiffers, *r, "it is leased for more than %s from now, and no engine gives such a lease: no worker takes it over", longestLease)
+	case is.late && (r.operation == "nack" || r.operation == "release"):
+		c.reportf(StateDiffers, *r, "it is put off for more than twice %s, and no engine does so: no worker delivers it before", longestLease)
 	}
 }
 

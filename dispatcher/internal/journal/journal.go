@@ -150,6 +150,8 @@ type check struct {
 	page int64
 	// scanned is how many records were read to find the events, also of other namespaces.
 	scanned int64
+	// ended are the operations that had ended when the check began.
+	ended []string
 	// reported are the events of the differences in the report.
 	reported map[string]bool
 }
@@ -193,7 +195,7 @@ func (c *check) settings(ctx context.Context) (pages int64, err error) {
 	err = c.read(ctx, func(tx pgx.Tx) error {
 		var enabled bool
 		var there []string
-		if err := tx.QueryRow(ctx, c.sql("settings")).Scan(&enabled, &c.report.From, &c.report.Until, &pages, &there); err != nil {
+		if err := tx.QueryRow(ctx, c.sql("settings")).Scan(&enabled, &c.report.From, &c.report.Until, &pages, &there, &c.ended); err != nil {
 			return err
 		}
 		if !enabled {
@@ -262,7 +264,7 @@ func (c *check) records(ctx context.Context, tx pgx.Tx, chain *chain, events []s
 	_, err = pgx.ForEachRow(rows, []any{
 		&event, &r.at, &r.lsn, &r.xid, &r.operation, &r.before, &r.after, &r.lease, &r.leaseBefore, &r.attempts, &r.attemptsBefore,
 		&r.worker, &r.namespace, &r.topic, &r.login, &is.status, &is.lease, &is.attempts, &is.worker, &is.young,
-		&r.reason, &r.otherContent, &r.operated, &replay, &is.silent, &is.held,
+		&r.reason, &r.otherContent, &r.operated, &replay, &is.silent, &is.closed, &is.held, &is.late,
 	}, func() error {
 		r.event, r.replay = event, replay
 		c.report.Records++
@@ -276,7 +278,7 @@ func (c *check) records(ctx context.Context, tx pgx.Tx, chain *chain, events []s
 // operations compares what operations count with what their records have. All records were read.
 func (c *check) operations(ctx context.Context, have chain) error {
 	return c.read(ctx, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, c.sql("operations"), c.report.Until, c.o.Namespace)
+		rows, err := tx.Query(ctx, c.sql("operations"), c.ended, c.o.Namespace)
 		if err != nil {
 			return err
 		}

@@ -1,8 +1,10 @@
 -- name: settings
--- How the journal is set, how many pages the table of events has, and which triggers write the journal.
+-- How the journal is set, how many pages the table of events has, which triggers write the journal, and which operations have ended:
+-- all their records are there.
 select enabled, since, now(), pg_relation_size('outbox.outbox_events') / current_setting('block_size')::bigint,
        array(select tgname::text from pg_trigger where tgrelid in ('outbox.outbox_events'::regclass, 'outbox.outbox_dead_letters'::regclass)
-           and tgname like 'outbox\_journal\_%' and tgenabled in ('O', 'A') order by 1)
+           and tgname like 'outbox\_journal\_%' and tgenabled in ('O', 'A') order by 1),
+       array(select id::text from outbox.outbox_replays where finished_at is not null and began_at >= since)
 from outbox.outbox_journal_settings
 
 -- name: truncates
@@ -69,7 +71,9 @@ select r.event_id, r.at, r.lsn::text, r.xid::text, r.operation, coalesce(r.befor
            select from outbox.outbox_dead_letters
            where event_id = e.id and namespace = e.namespace and topic = e.topic and coalesce(resolution, 'discarded') = 'discarded'
        ),
-       coalesce(e.status = 'processing' and e.locked_until > now() + $2::interval, false)
+       coalesce(e.status = 'dead', false) and not exists (select from outbox.outbox_dead_letters where event_id = e.id and resolution is null),
+       coalesce(e.status = 'processing' and e.locked_until > now() + $2::interval, false),
+       coalesce(e.status = 'pending' and e.next_attempt_at > now() + 2 * $2::interval, false)
 from unnest($1::text[]::uuid[]) as page (event_id)
 cross join lateral ( -- looks up each event, whatever the planner knows of the records
     select *
@@ -81,12 +85,11 @@ left join outbox.outbox_events as e on e.id = page.event_id
 order by r.event_id, r.lsn, r.at
 
 -- name: operations
--- Operations that began while the journal was on and have ended, and what they count: dead letters that went back, were
--- discarded or reopened, and events that were delivered.
--- $1 by when they had ended; $2 namespace, empty for all.
+-- What operations count: dead letters that went back, were discarded or reopened, and events that were delivered.
+-- $1 their ids; $2 namespace, empty for all.
 select id, namespace, began_at, login, requeued + discarded + reopened, delivered
 from outbox.outbox_replays
-where began_at >= (select since from outbox.outbox_journal_settings) and finished_at < $1::timestamptz
+where id = any ($1::text[]::uuid[]) and began_at >= (select since from outbox.outbox_journal_settings)
   and ($2::text = '' or namespace = $2::text)
 order by began_at, id
 

@@ -38,7 +38,7 @@ with found as materialized (
     select l.event_id::text as event, l.id::text as id from outbox.outbox_dead_letters as l
     where CONDITION
 )
-select array(select wanted from unnest($1::text[]) as wanted where not exists (select from found where lower(wanted) in (event, id)))
+select array(select wanted from unnest($1::text[]) as wanted where not exists (select from found where lower(wanted) in (event, id) or ltrim(wanted, '+0') = id))
 
 -- name: last
 -- The condition that a dead letter is the last of its event: an earlier one that is still open was passed by. A subquery, which
