@@ -35,6 +35,8 @@ func TestRowIsReadWhenItIsFinal(t *testing.T) {
 			pgtest.Want[string](r, test.want, "events %q, want %q", `select coalesce(string_agg(concat_ws(' ', event_type, payload ->> 'n'), ', ' order by seq), '') from outbox.outbox_events`)
 			s := r.status()
 			need.That(t, s.OK(), "%+v", s)
+			back := r.step(adopt.Back, adopt.None, true)
+			need.That(t, back.Returned == s.OpenEvents, "%d rows went back, of %d events that wait", back.Returned, s.OpenEvents)
 		})
 	}
 }
