@@ -148,6 +148,7 @@ language plpgsql
 security definer
 set search_path from current
 set lock_timeout = '1s'
+set enable_seqscan = on set enable_bitmapscan = on set enable_sort = on -- whatever the caller has set for its own plans
 as $$
 declare
     a       record;
@@ -157,13 +158,16 @@ begin
     if to_regclass('outbox_adoptions') is null then -- "dispatcher adopt shadow" makes it
         return;
     end if;
-    for a in execute 'select name, look from outbox_adoptions where state = ''Live'' and look_after < clock_timestamp()
-            and current_setting(''transaction_read_only'') = ''off'' for update skip locked' loop
+    for a in execute 'select name, look from outbox_adoptions where state = ''Live'' and look_after < clock_timestamp()'
+            || case current_setting('transaction_read_only') when 'off' then ' for update skip locked' else ' and false' end loop
         v_began := clock_timestamp();
         begin
             execute a.look into v_rows;
-        exception when others then
-            select (-1)::bigint as missing, (-1)::bigint as waiting into v_rows;
+        exception
+            when lock_not_available then
+                continue; -- another statement changes the table
+            when query_canceled or others then
+                select (-1)::bigint as missing, (-1)::bigint as waiting into v_rows;
         end;
         execute 'update outbox_adoptions set missing = $2, waiting = $3, look_after = clock_timestamp() + greatest(interval ''5 minutes'', 100 * (clock_timestamp() - $4))
             where name = $1' using a.name, v_rows.missing, v_rows.waiting, v_began;

@@ -113,7 +113,7 @@ type delivery struct {
 	rows     []*row
 	began    time.Time
 	counted  time.Time // when the begin of its suspects was counted; zero for none
-	writable []bool // which rows may be written back; set by finish
+	writable []bool    // which rows may be written back; set by finish
 	results  []result
 	// The flight's lock guards these. overdue: its time is over, and its context is cancelled. abandoned: the engine no
 	// longer waits for it, and its rows are written back as failed. stuck: abandoned while the process continues

@@ -95,8 +95,8 @@ func TestEmbeddedDispatcherIsWhole(t *testing.T) {
 	}
 }
 
-// others are metrics that the example's settings have no use for: Auto, the journal, notifications, and a paused topic.
-var others = regexp.MustCompile("_(concurrency|journal|dlq_notifications|topic_breaker)_")
+// others are metrics that the example has no use for: adoptions, Auto, the journal, notifications, and a paused topic.
+var others = regexp.MustCompile("_(adoption|concurrency|journal|dlq_notifications|topic_breaker)_")
 
 // start starts the example in a process of its own, and returns where it listens.
 func start(t *testing.T, dsn string) (address string) {

@@ -23,11 +23,12 @@ func (r *run) checkID() error {
 	var deferred, partition string
 	const look = `select a.attnotnull, exists (select from pg_index as i where i.indrelid = a.attrelid and i.indisunique and i.indimmediate
 			and i.indisvalid and i.indpred is null and i.indnkeyatts = 1 and i.indkey[0] = a.attnum),
-		coalesce((select min(conname) from pg_constraint where condeferred and conname <> $4
-			and $5 and (conrelid = a.attrelid and contype in ('t', 'u', 'x') or confrelid = a.attrelid and $3)), ''),
+		coalesce((select min(conname) from pg_constraint where condeferrable and conname <> $4
+			and $5 and (conrelid = a.attrelid and (contype in ('t', 'u', 'x') or contype = 'f' and exists (
+				select from pg_attribute as m where m.attrelid = conrelid and m.attnum = any (conkey) and m.attname = $6)) or confrelid = a.attrelid and $3)), ''),
 		coalesce((select min(relid::regclass::text) from pg_partition_tree(a.attrelid) where isleaf and relid <> a.attrelid), '')
 		from pg_attribute as a where a.attrelid = $1::text::regclass and a.attname = $2`
-	if err := r.tx.QueryRow(r.ctx, look, name, r.layout.id, r.layout.deletes, r.trigger(), !r.layout.log).Scan(&required, &unique, &deferred, &partition); err != nil {
+	if err := r.tx.QueryRow(r.ctx, look, name, r.layout.id, r.layout.deletes, r.trigger(), !r.layout.log, r.layout.mark).Scan(&required, &unique, &deferred, &partition); err != nil {
 		return err
 	}
 	switch {
@@ -40,7 +41,7 @@ func (r *run) checkID() error {
 		return fmt.Errorf("column %s of table %s is not unique by itself, and it is the id by which an adoption knows a row; map another column (--column id=COLUMN), or run: create unique index concurrently on %s (%s)",
 			r.layout.id, r.spec.Table, name, id)
 	case deferred != "":
-		return fmt.Errorf("constraint %s of table %s is checked at the end of a transaction, after its rows are marked, so that a producer would get its error; make it not deferred", deferred, r.spec.Table)
+		return fmt.Errorf("constraint %s of table %s may be checked at the end of a transaction, after its rows are marked, so that a producer would get its error; make it not deferrable", deferred, r.spec.Table)
 	}
 	return nil
 }
@@ -51,7 +52,7 @@ func (r *run) checkStatements() error {
 	if r.options.DryRun {
 		return nil
 	}
-	call := strings.ReplaceAll(r.call(), "v_row", "null::json")
+	call := strings.NewReplacer("p_row => v_row", "p_row => null::json", "p_new => v_new", "p_new => false").Replace(r.call())
 	all := []string{fmt.Sprintf("select coalesce(%s, false), %s from %s as r", r.open(), call, r.their.name())}
 	if r.layout.complete != "" {
 		all = append(all, fmt.Sprintf("update %s set %s", r.their.name(), r.layout.complete), fmt.Sprintf("update %s as r set %s from outbox_events as e", r.their.name(), r.layout.reopen))

@@ -121,7 +121,7 @@ func (r *run) watchNumbers() []string {
 
 // keepNumbers are the statements that write down the numbers of their table, which is there, for good.
 func (r *run) keepNumbers() []string {
-	if !r.numbered() || r.state == Shadow {
+	if !r.numbered() || r.state == Shadow || len(r.their.lacks(r.layout.columns...)) > 0 {
 		return nil
 	}
 	return []string{r.renderNumbers("keep_numbers")}
@@ -141,7 +141,7 @@ func (r *run) leaveNumbers() []string {
 // checkNumbers warns of aggregates whose events have been numbered by enqueue too: their producers, who continue where
 // their table ends, would give these numbers again.
 func (r *run) checkNumbers() error {
-	if !r.numbered() || r.state == Shadow {
+	if !r.numbered() || r.state == Shadow || len(r.their.lacks(r.layout.columns...)) > 0 {
 		return nil
 	}
 	var ahead int64

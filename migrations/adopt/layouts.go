@@ -212,7 +212,7 @@ var presets = map[Layout]layout{
 			"topic": "r.target_topic", "payload": "r.event_payload", "type": "r.event_type", "aggregateType": "r.aggregate_type",
 			"aggregateId": "r.aggregate_id", "key": "r.partition_key", "created": "r.created_at",
 			// Their id and number are what consumers know. Metadata that headers cannot have are refused.
-			"headers": `r.event_metadata || jsonb_build_object('outbox_id', r.outbox_id)`, "sequence": "r.sequence_number",
+			"headers": `coalesce(r.event_metadata, '{}') || jsonb_build_object('outbox_id', r.outbox_id)`, "sequence": "r.sequence_number",
 			"due": "case when r.delivery_status = 'processing' then greatest(r.next_retry_at, " + inHands +
 				") else coalesce(r.next_retry_at, r.created_at) end",
 			// A row that is open is sent once at least.

@@ -148,7 +148,8 @@ func (r *run) function(live bool) string {
 	if !live { // what their worker does with an open row is nothing new
 		then = undo
 		if !r.layout.log {
-			first += `if tg_op = 'UPDATE' and exists (select from (select old.*) as r where {open}) then
+			first += `if tg_op = 'UPDATE' and exists (select from (select old.*) as r where {open})
+        and not exists (select from outbox_adopted where adoption = {name} and their_id = old.{id}::text and refused is not null) then
         return null;
     end if;
     `

@@ -188,7 +188,7 @@ func TestRefusedStepsNameTheRemedy(t *testing.T) {
 	flagged("public.timed", "created", "at", `cannot cast type bigint to timestamp with time zone`)
 	flagged("public.timed", "created", "later", `is later than now in a row`)
 	flagged("public.timed", "status", "made:a:b", `column "made" can only be updated to DEFAULT`)
-	flagged("public.timed", "sent", "delete", `constraint kids_row_fkey of table public.timed is checked at the end of a transaction`)
+	flagged("public.timed", "sent", "delete", `constraint kids_row_fkey of table public.timed may be checked at the end of a transaction`)
 	shadow(func(s *adopt.Spec) { s.Table = "public.a$adopt$" }, "cannot be used as a table or a column")
 	shadow(func(s *adopt.Spec) {
 		s.Layout, s.Columns = adopt.Columns, map[string]string{"id": "a$adopt$", "payload": "payload", "completed": "c"}

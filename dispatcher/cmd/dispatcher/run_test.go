@@ -134,7 +134,7 @@ func TestWaitsForLoginAndSchema(t *testing.T) {
 	// The schema is compared twice a minute, and at once when the database has recovered.
 	o.exec(t, "alter role "+o.dispatcher+" connection limit 0")
 	o.exec(t, "select pg_terminate_backend(pid) from pg_stat_activity where usename = '"+o.dispatcher+"'")
-	p.unready(t, "database: ConnectionFailed: ")
+	p.unready(t, "database: TooFewConnections: ")
 	o.exec(t, "insert into outbox.outbox_migrations (version, name, checksum, oldest_reader) values (99, '0099_future', 'x', 99)")
 	o.exec(t, "alter role "+o.dispatcher+" connection limit -1")
 	p.unready(t, "schema: TooNew: ")

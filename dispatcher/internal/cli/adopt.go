@@ -62,9 +62,9 @@ func adoptShadowCommand() *cobra.Command {
 	cmd := f.step(adopt.ToShadow, &cobra.Command{
 		Use:   "shadow -f FILE --layout LAYOUT [--table SCHEMA.TABLE] [--topic TOPIC] [--column OURS=THEIRS]",
 		Short: "Record what producers insert; nothing is sent",
-		Long: `Put a trigger on their table. At the end of the producer's transaction it does with each row that was inserted what it will
-do after the cut-over, undoes that, and records whether it works. Nothing is sent, and their worker continues. It locks
-their table for a moment.
+		Long: `Put a trigger on their table. At the end of the producer's transaction it does with each row that was inserted what
+it will do after the cut-over, undoes that, and records whether it works. Nothing is sent, and their worker continues.
+It locks their table for a moment.
 
 With layout columns their columns are named by --column: id and payload; completed, a time that is null while the
 row is to be sent, status=COLUMN:OPEN:COMPLETE, or sent=delete for a worker that deletes what it has sent; topic,

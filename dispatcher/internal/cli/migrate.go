@@ -125,9 +125,9 @@ func migrateGrantsCommand() *cobra.Command {
 		Short: "Print, or apply, what a login needs",
 		Long: `Print the statements that give a role the rights that a dispatcher or a producer uses, or a replay login, which
 replays and discards dead letters, or a worker that calls the M10 functions, or a producer of the Overview contract,
-for the owner to run. With --apply the login of FILE, which must be the owner's, runs them. A producer also gets the setting
-outbox.require_data, with which enqueue refuses an event whose transaction has written no data before it. That takes a
-superuser; --require-data=false leaves it out, also for a service that enqueues without data.`,
+for the owner to run. With --apply the login of FILE, which must be the owner's, runs them. A producer also gets the
+setting outbox.require_data, with which enqueue refuses an event whose transaction has written no data before it. That
+takes a superuser; --require-data=false leaves it out, also for a service that enqueues without data.`,
 		RunE: work(func(cmd *cobra.Command) error {
 			k := migrations.Kind(kind)
 			if !slices.Contains([]migrations.Kind{migrations.Dispatcher, migrations.Producer, migrations.ReplayLogin, migrations.M10Worker, migrations.OverviewProducer}, k) {

@@ -29,11 +29,12 @@ func verifyCommand() *cobra.Command {
 		Use: "verify -f FILE [--since TIME]", Args: cobra.NoArgs,
 		Short: "Compare the journal with the rows, and name each difference",
 		Long: `Compare the journal with the rows of the outbox, and name each difference. Nothing is written; the login needs to
-read outbox_events, outbox_dead_letters, outbox_journal, outbox_journal_settings and outbox_replays. Events of the file's namespace and
-topics are compared, and all of them when the file has no namespace.
+read outbox_events, outbox_dead_letters, outbox_journal, outbox_journal_settings and outbox_replays. Events of the
+file's namespace and topics are compared, and all of them when the file has no namespace.
 
-  StateDiffers    the row is not as its last record says: it was changed or removed past the journal. Or it is dead without
-                  a dead letter, or leased for more than a day, or an operation counts what the records do not have
+  StateDiffers    the row is not as its last record says: it was changed or removed past the journal. Or it is dead
+                  without a dead letter, leased for more than a day or put off for two, or an operation counts what the
+                  records do not have
   NotRecorded     the row's last change has no record
   Gap             a record does not begin where the one before ended: a change, or a record, is missing
   Illegal         a change that no engine makes: it was made by hand, and the record has the login. So are a removal

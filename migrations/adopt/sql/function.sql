@@ -9,6 +9,7 @@ declare
     v_open   boolean;
     v_event  uuid;
     v_reason text;
+    v_new    boolean := tg_op = 'INSERT';
 begin
     {body}
     return null;

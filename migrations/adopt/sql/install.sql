@@ -51,14 +51,14 @@ create index if not exists outbox_adopted_kept on outbox_adopted (adoption, seq)
 -- outbox_adopt adds the event of a row of theirs, notes it, and returns it; it may have been added before. It raises what enqueue
 -- would raise.
 --
--- A row that was added before is added again only when it has another payload, or when its event is done: a worker
+-- A row that was added before is added again only when it was inserted (p_new), has other content, or its event is done: a worker
 -- of theirs that reports a failure late opens the row too. An id that another event has gets a version, since a second
 -- event is allowed and a lost one is not.
 create or replace function outbox_adopt(
     p_adoption text, p_id text, p_dedupe_key text, p_namespace text,
     p_topic text, p_payload jsonb, p_event_type text, p_aggregate_type text, p_aggregate_id text, p_partition_key text,
     p_tenant_id uuid, p_sequence bigint, p_headers jsonb, p_created timestamptz, p_due timestamptz, p_attempts integer, p_max_attempts integer, p_retry jsonb,
-    p_row json
+    p_row json, p_new boolean
 ) returns uuid
 language plpgsql
 set search_path from current
@@ -82,8 +82,11 @@ begin
     if found then -- it is taken now
         update outbox_adopted set refused = null where adoption = p_adoption and their_id = p_id and refused is not null;
     end if;
-    if v_before.live and v_before.their_row is null and exists (
-            select from outbox_events where id = v_before.event_id and status in ('pending', 'processing') and payload = p_payload) then
+    if not p_new and v_before.live and v_before.their_row is null and exists (
+            select from outbox_events where id = v_before.event_id and status in ('pending', 'processing')
+                and (payload, topic, headers) = (p_payload, p_topic, jsonb_strip_nulls(p_headers))
+                and (event_type, aggregate_type, aggregate_id, partition_key) is not distinct from
+                    (nullif(p_event_type, ''), nullif(p_aggregate_type, ''), nullif(p_aggregate_id, ''), nullif(p_partition_key, ''))) then
         return v_before.event_id;
     end if;
     for v_version in coalesce(v_before.version + v_before.live::integer, 0) .. 1000000 loop

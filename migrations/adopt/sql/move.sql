@@ -6,6 +6,7 @@ declare
     v_event  uuid;
     v_events uuid[] := '{}';
     v_reason text;
+    v_new    boolean := false;
 begin
     for v_id, v_row in {rows} loop
         {body}

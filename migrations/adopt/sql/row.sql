@@ -12,14 +12,14 @@ begin
 exception
     when transaction_rollback then
         raise; -- a serialization failure or a deadlock: only the whole transaction can be tried again
-    when others then
+    when assert_failure or others then
         v_reason := case when sqlstate <> 'OB042' then sqlerrm end;
         begin
             perform outbox_adopt_note({name}, v_id, v_reason, v_row);
         exception
             when transaction_rollback then
                 raise;
-            when others then
+            when assert_failure or others then
                 {failed}
         end;
 end;
