@@ -65,7 +65,7 @@ const (
 
 const (
 	// FirstLimit is the limit of a new pacer, unless its bound is lower.
-	FirstLimit = 4
+	FirstLimit = 16
 
 	shortWindow = 250 * time.Millisecond // while it rises from the start
 	longWindow  = time.Second

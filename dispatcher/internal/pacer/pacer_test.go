@@ -243,7 +243,7 @@ func TestPacerGoesBackWhenRefused(t *testing.T) {
 func TestPacerKeepsItsLimitWithLittleLoad(t *testing.T) {
 	w := newWorld(1)
 	p := w.pod(256)
-	p.want = constant(FirstLimit - 1)
+	p.want = constant(FirstLimit * 3 / 4)
 	w.run(time.Hour)
 	if p.pacer.limit != FirstLimit {
 		t.Errorf("the limit is %d, want %d: %v", p.pacer.limit, FirstLimit, p.reasons)
@@ -287,13 +287,15 @@ func TestLongPacerIgnoresRefusalsThatAreNotOfTheLoad(t *testing.T) {
 		part  float64
 		takes time.Duration
 		knee  int
+		well  time.Duration // so long none of them is at first
 	}{
-		"a hundredth of the events has a 500 of its own":       {0.01, 0, 40},
-		"one of twenty events has a 500 of its own":            {0.05, 0, 40},
-		"a fifth of the events has a 500 of its own":           {0.2, 0, 40},
-		"one of twenty, without a knee":                        {0.05, 0, 0},
-		"a tenant with a tenth of the events always gets 429":  {0.1, 5 * time.Millisecond, 40},
-		"a tenant with a tenth of the events hangs for a time": {0.1, 10 * time.Second, 0},
+		"a hundredth of the events has a 500 of its own":         {0.01, 0, 40, 0},
+		"one of twenty events has a 500 of its own":              {0.05, 0, 40, 0},
+		"a fifth of the events has a 500 of its own":             {0.2, 0, 40, 0},
+		"one of twenty, without a knee":                          {0.05, 0, 0, 0},
+		"a tenant with a tenth of the events always gets 429":    {0.1, 5 * time.Millisecond, 40, 0},
+		"a tenant with a tenth of the events hangs after a time": {0.1, 10 * time.Second, 0, 15 * time.Second},
+		"a tenant with a tenth of the events hangs at once":      {0.1, 10 * time.Second, 0, 0},
 	} {
 		for _, deviation := range deviations {
 			set := func(w *world) {
@@ -309,14 +311,10 @@ func TestLongPacerIgnoresRefusalsThatAreNotOfTheLoad(t *testing.T) {
 			rate, _ := best(1, set, 16, 32, 40, 48, 128, 256)
 			simulate(t, func(w *world, have have) {
 				set(w)
-				if of.takes > time.Second { // it is well at first
-					w.odd = 0
-					w.pod(256)
-					w.run(15 * time.Second)
-					w.odd = of.part
-				} else {
-					w.pod(256)
-				}
+				w.odd = 0
+				w.pod(256)
+				w.run(of.well)
+				w.odd = of.part
 				w.run(180 * time.Second)
 				s := w.between(30, 180, 0, 0)
 				have(name+": the rate, of the best fixed number's", s.rate/rate, least, 2)
