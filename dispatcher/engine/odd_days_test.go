@@ -115,30 +115,32 @@ func TestCallThatNeverReturnsIsStuckAlone(t *testing.T) {
 // A topic that was held is tried again although one of its calls from before hangs.
 // CONTRACT: C-32, C-33
 func TestHungCallDelaysNoHalfOpenProbe(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := storetest.NewMemory()
-		store.Add("orders", 1)
-		var hung, back atomic.Bool
-		release := make(chan struct{})
-		sink := &sinktest.Func{Respond: func(context.Context, *dispatcher.Event) error {
-			switch {
-			case !hung.Swap(true):
-				<-release
-			case !back.Load():
-				return errUnreachable
-			}
-			return nil
-		}}
-		_, stop := begin(t, store, sink, dispatcher.Config{DeliveryTimeout: time.Hour})
-		<-time.After(2 * time.Second)
-		store.Add("orders", 100)
-		<-time.After(5 * time.Second)
-		back.Store(true)
-		took := delivered(t, 30*time.Second, store, "orders", 100)
-		t.Logf("delivered %v after the destination came back", took)
-		close(release)
-		stop()
-	})
+	for _, concurrency := range []int{16, dispatcher.Auto} {
+		synctest.Test(t, func(t *testing.T) {
+			store := storetest.NewMemory()
+			store.Add("orders", 1)
+			var hung, back atomic.Bool
+			release := make(chan struct{})
+			sink := &sinktest.Func{Respond: func(context.Context, *dispatcher.Event) error {
+				switch {
+				case !hung.Swap(true):
+					<-release
+				case !back.Load():
+					return errUnreachable
+				}
+				return nil
+			}}
+			_, stop := begin(t, store, sink, dispatcher.Config{Concurrency: concurrency, DeliveryTimeout: time.Hour})
+			<-time.After(2 * time.Second)
+			store.Add("orders", 100)
+			<-time.After(5 * time.Second)
+			back.Store(true)
+			took := delivered(t, 30*time.Second, store, "orders", 100)
+			t.Logf("delivered %v after the destination came back, with concurrency %d", took, concurrency)
+			close(release)
+			stop()
+		})
+	}
 }
 
 // A handler that ends its goroutine fails its event, and the worker continues.

@@ -139,10 +139,10 @@ func (p *Pacer) fell(w yields, now time.Time) Decision {
 	return Slower
 }
 
-// Resume begins again after an outage.
+// Resume begins again after an outage, with two calls at least: one from before may hang.
 func (p *Pacer) Resume(now time.Time) Decision {
 	p.ceiling.calls = 0
-	p.search(p.good/2, now)
+	p.search(max(2, p.good/2), now)
 	return Recovered
 }
 
