@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"github.com/outbox-operator/outbox-operator/api/status"
 )
 
 const (
@@ -30,17 +32,17 @@ var _ Source = Client{}
 
 // Groups implements [Source]. It fails when the pod cannot be reached or refuses the request.
 func (c Client) Groups(ctx context.Context, f Filter) (out Groups, err error) {
-	return out, c.get(ctx, GroupsPath, ListRequest{Filter: f}.values(), &out)
+	return out, c.get(ctx, GroupsPath, ListRequest{Filter: f}.Values(), &out)
 }
 
 // CountBy implements [Source]. It fails as [Client.Groups] does.
 func (c Client) CountBy(ctx context.Context, f Filter, by By) (out Counts, err error) {
-	return out, c.get(ctx, CountsPath+"/"+url.PathEscape(string(by)), ListRequest{Filter: f}.values(), &out)
+	return out, c.get(ctx, CountsPath+"/"+url.PathEscape(string(by)), ListRequest{Filter: f}.Values(), &out)
 }
 
 // List implements [Source]. It fails as [Client.Groups] does.
 func (c Client) List(ctx context.Context, r ListRequest) (out Page, err error) {
-	return out, c.get(ctx, ListPath, r.values(), &out)
+	return out, c.get(ctx, ListPath, r.Values(), &out)
 }
 
 // Show implements [Source]. It fails as [Client.Groups] does, and with [ErrNotFound].
@@ -51,6 +53,11 @@ func (c Client) Show(ctx context.Context, id string, payload bool) (out DeadLett
 // Event implements [Source]. It fails as [Client.Groups] does, and with [ErrNotFound].
 func (c Client) Event(ctx context.Context, id string, payload bool) (out History, err error) {
 	return out, c.get(ctx, EventsPath+"/"+url.PathEscape(id), payloadQuery(payload), &out)
+}
+
+// Status reads what the pod reports of itself, whole. It fails as [Client.Groups] does.
+func (c Client) Status(ctx context.Context) (out status.Status, err error) {
+	return out, c.get(ctx, status.Path, nil, &out)
 }
 
 func payloadQuery(payload bool) url.Values {

@@ -210,8 +210,8 @@ func names[T ~string](values []T) (out []string) {
 	return out
 }
 
-// values writes a request as the query of a URL. The names are those of the JSON.
-func (r ListRequest) values() url.Values {
+// Values writes a request as the query of a URL. The names are those of the JSON.
+func (r ListRequest) Values() url.Values {
 	v := url.Values{}
 	for _, id := range r.IDs {
 		v.Add("ids", id)
@@ -243,8 +243,8 @@ func stamp(t time.Time) string {
 	return t.Format(time.RFC3339Nano)
 }
 
-// parseRequest reads what values wrote. Its error says everything that is wrong.
-func parseRequest(v url.Values) (r ListRequest, err error) {
+// ParseRequest reads what Values wrote. Its error says everything that is wrong.
+func ParseRequest(v url.Values) (r ListRequest, err error) {
 	var errs []error
 	parse := func(name string, do func(string) error) {
 		if text := v.Get(name); text != "" {

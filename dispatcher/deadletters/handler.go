@@ -59,7 +59,7 @@ type handler struct{ turn chan struct{} }
 
 func (h *handler) list(read func(context.Context, *http.Request, ListRequest) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		request, err := parseRequest(r.URL.Query())
+		request, err := ParseRequest(r.URL.Query())
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return

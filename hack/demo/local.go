@@ -68,8 +68,27 @@ func (d *demo) local(ctx context.Context) error {
 	d.say("What is left for a person: the poisoned event, in the table outbox_dead_letters")
 	fmt.Print(scenario.Indent(deadLetters))
 	if d.keep {
+		fmt.Println("\n  A console starts too, in which the poisoned event can be replayed: its link is below.")
+		if err := d.console(ctx, binary, filepath.Join(dir, "orders.yaml"), shop.Dispatcher.User); err != nil {
+			return err
+		}
 		fmt.Printf("\n  To look around:\n\n    curl -s %s/status\n    curl -s %s/metrics\n    psql %q\n", stage.all[1].url, stage.all[1].url, shop.Admin)
 	}
+	return nil
+}
+
+// console serves the console of the dispatchers' file, whose login may replay then, and prints its link.
+func (d *demo) console(ctx context.Context, binary, file, login string) error {
+	if err := runs(ctx, binary, "migrate", "grants", "--role", login, "--for", "replay", "--apply", "-f", file); err != nil {
+		return err
+	}
+	cmd := exec.Command(binary, "ui", "-f", file)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	console, err := daemon.Start(cmd, nil, syscall.SIGTERM)
+	if err != nil {
+		return fmt.Errorf("start the console: %w", err)
+	}
+	d.defers(func() { console.Signal(syscall.SIGTERM); <-console.Done })
 	return nil
 }
 

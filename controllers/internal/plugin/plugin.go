@@ -78,7 +78,7 @@ discard is a DeadLetterReplay, an object, and who may create one may do it.`,
 	}
 	dead := reading.Dead()
 	dead.AddCommand(p.beginCommand(spec.ActionReplay), p.beginCommand(spec.ActionDiscard), p.beginCommand(spec.ActionReopen), p.operationsCommand(), p.stopCommand())
-	root.AddCommand(p.statusCommand(), dead, reading.Events(), p.stateCommand(spec.Paused), p.stateCommand(spec.Running))
+	root.AddCommand(p.statusCommand(), dead, reading.Events(), p.stateCommand(spec.Paused), p.stateCommand(spec.Running), p.uiCommand())
 	deadcmd.RefuseUnknown(root)
 	return root
 }

@@ -323,6 +323,8 @@ type world struct {
 	namespace string
 	// forwarded are the pods that were read.
 	forwarded []string
+	// server is the last of them.
+	server *httptest.Server
 	// in is standard input.
 	in string
 	// unreachable is why no pod can be read. nil: it can.
@@ -379,8 +381,8 @@ func (w *world) runBoth(ctx context.Context, out, errOut io.Writer, args ...stri
 			}
 			Expect(port).To(Equal(desired.Port))
 			w.forwarded = append(w.forwarded, pod.Name)
-			server := httptest.NewServer(deadletters.Handler(deadLetters{}))
-			return server.URL, server.Close, nil
+			w.server = httptest.NewServer(deadletters.Handler(deadLetters{}))
+			return w.server.URL, w.server.Close, nil
 		}
 	}
 	cmd := plugin.New("v1", genericiooptions.IOStreams{In: strings.NewReader(w.in), Out: out, ErrOut: errOut}, o)

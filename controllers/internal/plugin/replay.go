@@ -131,23 +131,12 @@ func (p *plugin) begin(cmd *cobra.Command, name string, o *request) error {
 	case !set && o.dryRun:
 		o.ttl = keepDryRun
 	}
-	dlr, err := o.object(obd, p.Now())
+	dlr, err := p.create(ctx, t, obd, o)
 	if err != nil {
 		return err
 	}
-	if dlr.Spec.RequestedBy == "" {
-		if dlr.Spec.RequestedBy, err = t.user(ctx); err != nil {
-			return err
-		}
-	}
 	if o.show {
 		return write(cmd.OutOrStdout(), dlr)
-	}
-	if err := t.hasLogin(ctx, obd); err != nil {
-		return err
-	}
-	if err := t.Create(ctx, dlr, client.FieldOwner(manager)); err != nil {
-		return t.refusedCreate(dlr, err)
 	}
 	progress := cmd.OutOrStdout()
 	if o.format != "text" {
@@ -156,6 +145,29 @@ func (p *plugin) begin(cmd *cobra.Command, name string, o *request) error {
 	f := follower{plugin: p, target: t, out: progress, wait: o.wait || o.dryRun, dispatcher: name}
 	failed := f.follow(ctx, dlr)
 	return errors.Join(failed, write(cmd.OutOrStdout(), dlr))
+}
+
+// create makes the object of a request in the user's name and, unless it is to be shown, creates it.
+func (p *plugin) create(ctx context.Context, t *target, obd *v1alpha1.OutboxDispatcher, o *request) (*v1alpha1.DeadLetterReplay, error) {
+	dlr, err := o.object(obd, p.Now())
+	if err != nil {
+		return nil, err
+	}
+	if dlr.Spec.RequestedBy == "" {
+		if dlr.Spec.RequestedBy, err = t.user(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if o.show {
+		return dlr, nil
+	}
+	if err := t.hasLogin(ctx, obd); err != nil {
+		return nil, err
+	}
+	if err := t.Create(ctx, dlr, client.FieldOwner(manager)); err != nil {
+		return nil, t.refusedCreate(dlr, err)
+	}
+	return dlr, nil
 }
 
 // object is what the flags say.

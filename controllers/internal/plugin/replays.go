@@ -142,25 +142,34 @@ later another replay may take them.`,
 			if err != nil {
 				return err
 			}
-			list, err := t.replays(cmd.Context(), args[0])
+			dlr, err := t.stop(cmd.Context(), args[0], args[1])
 			if err != nil {
 				return err
-			}
-			at := slices.IndexFunc(list.Items, func(dlr v1alpha1.DeadLetterReplay) bool { return dlr.Name == args[1] })
-			if at < 0 {
-				return fmt.Errorf("%s has no operation %s; `kubectl outbox dead operations %[1]s%[3]s` lists them", args[0], args[1], t.here(t.namespace))
-			}
-			dlr := &list.Items[at]
-			switch err := t.Delete(cmd.Context(), dlr, client.Preconditions{UID: &dlr.UID}); {
-			case apierrors.IsNotFound(err):
-				return fmt.Errorf("the DeadLetterReplay %s/%s is gone already: %w; see what is dead now with `kubectl outbox dead groups %s%s`", dlr.Namespace, dlr.Name, err, args[0], t.here(dlr.Namespace))
-			case apierrors.IsForbidden(err):
-				return fmt.Errorf("delete the DeadLetterReplay %s/%s: %w; request the role deadletterreplays-replay in this namespace", dlr.Namespace, dlr.Name, err)
-			case err != nil:
-				return fmt.Errorf("delete the DeadLetterReplay %s/%s: %w; try again", dlr.Namespace, dlr.Name, err)
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s is stopped: %s\n", dlr.Name, progress(dlr))
 			return nil
 		},
 	}
+}
+
+// stop stops an operation of a dispatcher.
+func (t *target) stop(ctx context.Context, name, operation string) (*v1alpha1.DeadLetterReplay, error) {
+	list, err := t.replays(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	at := slices.IndexFunc(list.Items, func(dlr v1alpha1.DeadLetterReplay) bool { return dlr.Name == operation })
+	if at < 0 {
+		return nil, fmt.Errorf("%s has no operation %s; `kubectl outbox dead operations %[1]s%[3]s` lists them", name, operation, t.here(t.namespace))
+	}
+	dlr := &list.Items[at]
+	switch err := t.Delete(ctx, dlr, client.Preconditions{UID: &dlr.UID}); {
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("the DeadLetterReplay %s/%s is gone already: %w; see what is dead now with `kubectl outbox dead groups %s%s`", dlr.Namespace, dlr.Name, err, name, t.here(dlr.Namespace))
+	case apierrors.IsForbidden(err):
+		return nil, fmt.Errorf("delete the DeadLetterReplay %s/%s: %w; request the role deadletterreplays-replay in this namespace", dlr.Namespace, dlr.Name, err)
+	case err != nil:
+		return nil, fmt.Errorf("delete the DeadLetterReplay %s/%s: %w; try again", dlr.Namespace, dlr.Name, err)
+	}
+	return dlr, nil
 }

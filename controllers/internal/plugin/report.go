@@ -20,6 +20,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/console"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
 )
 
@@ -28,79 +29,27 @@ const shownGroups = 10
 
 // Report is the output of `kubectl outbox status`.
 type Report struct {
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
-	// State is spec.state.
-	State string `json:"state"`
-	// OutboxNamespace and Topics say whose events it delivers; no topics means all. Outbox is where they are.
-	OutboxNamespace string   `json:"outboxNamespace"`
-	Topics          []string `json:"topics,omitempty"`
-	Outbox          string   `json:"outbox,omitempty"`
-	Sink            string   `json:"sink,omitempty"`
-	// Conditions are the object's: what is wrong first.
-	Conditions []Condition `json:"conditions"`
-	// Pods are the dispatcher's. PodsUnknown says why they are not known.
-	Pods        []Pod  `json:"pods"`
-	Wanted      int32  `json:"wantedPods"`
-	PodsUnknown string `json:"podsUnknown,omitempty"`
-	// Backlog is nil before the first count.
-	Backlog *Backlog `json:"backlog,omitempty"`
-	// Scaling is nil without spec.pods.scaling.
-	Scaling *Scaling `json:"scaling,omitempty"`
-	// Groups of open dead letters, the largest first. GroupsUnknown says why no pod reported them: then they are
-	// those of the status, without an event and an error of each.
-	Groups        []deadletters.Group `json:"groups"`
-	GroupsUnknown string              `json:"groupsUnknown,omitempty"`
-	// ToDo is what a person should do, the most urgent first.
-	ToDo []ToDo `json:"toDo"`
+	console.Report
 
 	now time.Time
 	// here is what a command has at its end, so that it works in the same place.
 	here string
 }
 
-// ToDo is something to do.
-type ToDo struct {
-	What string `json:"what"`
-	// Commands are those that help: the last is the one that does it.
-	Commands []string `json:"commands,omitempty"`
-}
-
-// Condition is a condition of the object.
-type Condition struct {
-	Type    string    `json:"type"`
-	Status  string    `json:"status"`
-	Reason  string    `json:"reason"`
-	Since   time.Time `json:"since"`
-	Message string    `json:"message,omitempty"`
-	// Wrong is true when something is to be done about it.
-	Wrong bool `json:"wrong,omitempty"`
-}
-
-// Pod is a pod of the dispatcher.
-type Pod struct {
-	Name     string    `json:"name"`
-	Ready    bool      `json:"ready"`
-	Phase    string    `json:"phase"`
-	Restarts int32     `json:"restarts"`
-	Node     string    `json:"node,omitempty"`
-	Image    string    `json:"image,omitempty"`
-	Created  time.Time `json:"created"`
-}
-
 func newReport(obd *v1alpha1.OutboxDispatcher, here string, now time.Time) Report {
 	s := obd.Status
-	r := Report{
+	r := Report{now: now, here: here, Report: console.Report{
 		Namespace: obd.Namespace, Name: obd.Name, State: string(obd.Spec.State), OutboxNamespace: obd.Spec.Namespace, Topics: obd.Spec.Topics,
-		Sink: s.Sink, Wanted: desired.Replicas(obd), Conditions: []Condition{}, Pods: []Pod{}, Groups: []deadletters.Group{}, ToDo: []ToDo{}, now: now, here: here,
-	}
+		Sink: s.Sink, Wanted: desired.Replicas(obd), Conditions: []console.Condition{}, Pods: []console.Pod{}, Groups: []deadletters.Group{}, ToDo: []console.ToDo{},
+		Owners: stateOwners(obd), ReadyPods: s.Pods,
+	}}
 	if ref := obd.Spec.OutboxRef; ref != nil {
 		r.Outbox = ref.Name
 	}
 	for _, c := range s.Conditions {
-		r.Conditions = append(r.Conditions, Condition{c.Type, string(c.Status), c.Reason, c.LastTransitionTime.UTC(), c.Message, isWrong(c)})
+		r.Conditions = append(r.Conditions, console.Condition{Type: c.Type, Status: string(c.Status), Reason: c.Reason, Since: c.LastTransitionTime.UTC(), Message: c.Message, Wrong: isWrong(c)})
 	}
-	slices.SortStableFunc(r.Conditions, func(a, b Condition) int { return cmp.Compare(rank(a), rank(b)) })
+	slices.SortStableFunc(r.Conditions, func(a, b console.Condition) int { return cmp.Compare(rank(a), rank(b)) })
 	for _, c := range r.Conditions {
 		if c.Wrong && !r.reportedElsewhere(c) {
 			r.toDo(fmt.Sprintf("%s is %s (%s): %s", c.Type, c.Status, c.Reason, c.Message))
@@ -115,12 +64,12 @@ func newReport(obd *v1alpha1.OutboxDispatcher, here string, now time.Time) Repor
 
 // reportedElsewhere reports whether something else of the report says what is to be done: the groups about dead letters, and
 // about Ready the condition that is its cause, which has its reason.
-func (r *Report) reportedElsewhere(c Condition) bool {
+func (r *Report) reportedElsewhere(c console.Condition) bool {
 	switch c.Type {
 	case v1alpha1.DeadLettersPresentCondition:
 		return true
 	case v1alpha1.ReadyCondition:
-		return slices.ContainsFunc(r.Conditions, func(o Condition) bool { return o.Wrong && o.Type != c.Type && o.Reason == c.Reason })
+		return slices.ContainsFunc(r.Conditions, func(o console.Condition) bool { return o.Wrong && o.Type != c.Type && o.Reason == c.Reason })
 	}
 	return false
 }
@@ -132,7 +81,7 @@ func isWrong(c metav1.Condition) bool {
 }
 
 // rank puts Ready first, then what is wrong.
-func rank(c Condition) int {
+func rank(c console.Condition) int {
 	switch {
 	case c.Type == v1alpha1.ReadyCondition:
 		return 0
@@ -145,7 +94,7 @@ func rank(c Condition) int {
 func (r *Report) pods(all []corev1.Pod) {
 	for i := range all {
 		pod := &all[i]
-		out := Pod{Name: pod.Name, Ready: ready(pod), Phase: string(pod.Status.Phase), Node: pod.Spec.NodeName, Created: pod.CreationTimestamp.UTC()}
+		out := console.Pod{Name: pod.Name, Ready: ready(pod), Phase: string(pod.Status.Phase), Node: pod.Spec.NodeName, Created: pod.CreationTimestamp.UTC()}
 		if pod.DeletionTimestamp != nil {
 			out.Phase, out.Ready = "Terminating", false
 		}
@@ -171,14 +120,15 @@ func (r *Report) groups(groups []deadletters.Group) {
 		}
 		commands = append(commands, fmt.Sprintf("kubectl outbox dead replay %s --group %s --canary 10 --reason WHY --dry-run%s", r.Name, g.Group, r.here))
 		r.toDo(fmt.Sprintf("Group %s, %s dead: %s", g.Group, g.Number(), g.Advice), commands...)
+		r.ToDo[len(r.ToDo)-1].Group = g.Group
 	}
 	if r.Backlog != nil && r.Backlog.Dead > 0 && r.GroupsUnknown != "" {
-		r.toDo(fmt.Sprintf("%s events are dead, and no pod could be read for one of each group: %s", r.Backlog.number(r.Backlog.Dead), r.GroupsUnknown))
+		r.toDo(fmt.Sprintf("%s events are dead, and no pod could be read for one of each group: %s", r.Backlog.Number(r.Backlog.Dead), r.GroupsUnknown))
 	}
 }
 
 func (r *Report) toDo(what string, commands ...string) {
-	r.ToDo = append(r.ToDo, ToDo{what, commands})
+	r.ToDo = append(r.ToDo, console.ToDo{What: what, Commands: commands})
 }
 
 // known are the groups that the status has.

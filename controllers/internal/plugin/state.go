@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -45,9 +46,8 @@ manifest without spec.state leaves it alone. The command says so when it sees th
 				fmt.Fprintf(cmd.OutOrStdout(), "outboxdispatcher %s/%s is already %s\n", obd.Namespace, obd.Name, state)
 				return nil
 			}
-			patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"state":"`+string(state)+`"}}`))
-			if err := t.Patch(cmd.Context(), obd, patch, client.FieldOwner(manager)); err != nil {
-				return fmt.Errorf("set the state of %s/%s: %w", obd.Namespace, obd.Name, err)
+			if err := t.setState(cmd.Context(), obd, state); err != nil {
+				return err
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "outboxdispatcher %s/%s: spec.state set to %s\n", obd.Namespace, obd.Name, state)
 			if len(owners) > 0 {
@@ -56,6 +56,15 @@ manifest without spec.state leaves it alone. The command says so when it sees th
 			return nil
 		},
 	}
+}
+
+// setState sets spec.state.
+func (t *target) setState(ctx context.Context, obd *v1alpha1.OutboxDispatcher, state spec.State) error {
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"state":"`+string(state)+`"}}`))
+	if err := t.Patch(ctx, obd, patch, client.FieldOwner(manager)); err != nil {
+		return fmt.Errorf("set the state of %s/%s: %w", obd.Namespace, obd.Name, err)
+	}
+	return nil
 }
 
 // stateOwners names those that apply manifests with spec.state: server-side, or as kubectl apply remembers it.

@@ -64,6 +64,10 @@ func (p *plugin) report(ctx context.Context, name string) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
+	return p.reportOf(ctx, t, obd), nil
+}
+
+func (p *plugin) reportOf(ctx context.Context, t *target, obd *v1alpha1.OutboxDispatcher) Report {
 	report := newReport(obd, t.here(obd.Namespace), p.Now())
 	all, err := pods.List(ctx, t, obd.Namespace, desired.Selector(obd, desired.ComponentDispatcher))
 	if err != nil {
@@ -75,7 +79,7 @@ func (p *plugin) report(ctx context.Context, name string) (Report, error) {
 		groups, report.GroupsUnknown = known(obd.Status.DeadGroups), err.Error()
 	}
 	report.groups(groups)
-	return report, nil
+	return report
 }
 
 // groups reads the groups from a pod.

@@ -2,22 +2,27 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+	"github.com/outbox-operator/outbox-operator/hack/testing/browser"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/objects"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
+	"github.com/outbox-operator/outbox-operator/migrations"
 )
 
 // Refused events are found with the dispatcher's own login, by the commands and through a pod's endpoint. Payloads are
@@ -71,6 +76,55 @@ func asJSON(t *testing.T, o output, into any) {
 	t.Helper()
 	o.ok(t)
 	check(t, json.Unmarshal([]byte(o.out), into))
+}
+
+// The console of a file counts, replays and follows what the commands do, with the login for replays; another login only looks.
+// CONTRACT: C-42
+func TestConsoleReplaysAGroup(t *testing.T) {
+	t.Parallel()
+	o := installed(t)
+	var code atomic.Int32
+	consumer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(int(code.Load())) }))
+	defer consumer.Close()
+	code.Store(http.StatusUnprocessableEntity)
+	file := o.file(t, o.dispatcher, dispatching("{http: {url: '"+consumer.URL+"'}}")+"delivery: {maxAttempts: 1}\n")
+	o.enqueue(t, 3)
+	start(t, file)
+	await(t, "three dead", func() bool { return o.count(t, "status = 'dead'") == 3 })
+	o.exec(t, "update outbox.outbox_dead_letters set dead_at = dead_at - interval '1 minute'")
+	cmd := command(t, "ui", "-f", file)
+	out, err := cmd.StdoutPipe()
+	check(t, err)
+	check(t, cmd.Start())
+	t.Cleanup(func() { need.OK(t, errors.Join(cmd.Process.Signal(syscall.SIGTERM), cmd.Wait())) })
+	b, page := browser.Open(t, out)
+	group := regexp.MustCompile("/d/-/orders/dead.group=[0-9a-f]{8}").FindString(page)
+	need.That(t, group != "" && strings.Contains(page, "CheckFailed") && strings.Contains(page, "became dead in the last 1h"), "the page:\n%s", page)
+	_, page = b.Get(group)
+	need.That(t, strings.Contains(page, "migrate grants --for replay") && !strings.Contains(page, `value="replay"`), "without the grants:\n%s", page)
+	for _, sql := range migrations.Grants(pgtest.Schema, o.dispatcher, migrations.ReplayLogin) {
+		o.exec(t, sql)
+	}
+	_, page = b.Get(group)
+	_, page = b.Submit(page, "dry-replay", "reason", "CHG-812")
+	need.That(t, strings.Contains(page, "would replay 3 of 3"), "the dry run:\n%s", page)
+	_, other := b.Get(group) // in another tab
+	o.enqueue(t, 1)
+	await(t, "the group grows", func() bool { return o.count(t, "status = 'dead'") == 4 })
+	code.Store(http.StatusNoContent)
+	response, _ := b.Submit(page, "replay", "reason", "CHG-812", "canary", "1")
+	_, _ = b.Submit(page, "replay", "reason", "CHG-812", "canary", "1") // after Back
+	_, other = b.Submit(other, "discard", "reason", "CHG-813")
+	need.That(t, strings.Contains(other, "0 of ") && strings.Contains(other, "Finished") || strings.Contains(other, "finished"), "the other tab:\n%s", other)
+	await(t, "all delivered", func() bool {
+		_, page = b.Get(response.Request.URL.Path)
+		noSecret(t, page)
+		return strings.Contains(page, "3 of 3 put back, 3 delivered") && strings.Contains(page, "See what is dead now")
+	})
+	_, page = b.Get("/d/-/orders/replays")
+	need.Want(t, 3, "%d operations, want a dry run, a replay and a discard of nothing", strings.Count(page, `<td class="k" data-label="State">`))
+	_, page = b.Get("/d/-/orders/groups")
+	need.That(t, strings.Contains(page, "<h1>1 dead</h1>"), "the groups:\n%s", page)
 }
 
 // An error is one line with its remedy.

@@ -114,7 +114,7 @@ func WriteGroups(out io.Writer, groups []deadletters.Group, now time.Time) error
 	fmt.Fprintln(w, "GROUP\tCOUNT\tSINCE\tLAST\tTOPIC\tREASON\tWHAT")
 	for _, g := range groups {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", g.Group, g.Number(), Age(g.Since, now), Age(g.Last, now), truncated(g.Topic, topic), g.Reason,
-			truncated(causeOf(g.Cause), what))
+			truncated(CauseOf(g.Cause), what))
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -149,44 +149,56 @@ func writeDeadLetters(out io.Writer, deadLetters []deadletters.DeadLetter, now t
 			resolution = strings.TrimSpace(l.Resolution.What + " " + l.Resolution.Outcome)
 		}
 		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", l.ID, l.Event, Age(l.DeadAt, now), Line(l.Topic), dash(l.Type),
-			dash(aggregate(l.AggregateType, l.AggregateID)), l.Reason, l.Group, l.Attempts, resolution, truncated(l.Error, errorWidth))
+			dash(Aggregate(l.AggregateType, l.AggregateID)), l.Reason, l.Group, l.Attempts, resolution, truncated(l.Error, errorWidth))
 	}
 	return w.Flush()
 }
 
-// fields writes "name: value" lines, without those that have no value.
-type fields struct {
-	*tabwriter.Writer
-	now time.Time
+// Field is something that is known: a text, or a time.
+type Field struct {
+	Name, Text string
+	At         time.Time
 }
 
-func newFields(out io.Writer, now time.Time) fields {
-	return fields{tabwriter.NewWriter(out, 0, 0, 2, ' ', 0), now}
-}
+// fields are those that have a value.
+type fields []Field
 
-func (f fields) text(name, value string) {
+func (f *fields) text(name, value string) {
 	if value != "" {
-		fmt.Fprintf(f, "%s:\t%s\n", name, Line(value))
+		*f = append(*f, Field{Name: name, Text: Line(value)})
 	}
 }
 
-func (f fields) at(name string, at time.Time) {
+func (f *fields) at(name string, at time.Time) {
 	if !at.IsZero() {
-		f.text(name, stamp(at)+ago(at, f.now))
+		*f = append(*f, Field{Name: name, At: at})
 	}
 }
 
-func writeDeadLetter(out io.Writer, l deadletters.DeadLetter, now time.Time) error {
-	f := newFields(out, now)
+// writeFields writes "name: value" lines.
+func writeFields(out io.Writer, fields []Field, now time.Time) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, f := range fields {
+		if !f.At.IsZero() {
+			f.Text = stamp(f.At) + ago(f.At, now)
+		}
+		fmt.Fprintf(w, "%s:\t%s\n", f.Name, f.Text)
+	}
+	return w.Flush()
+}
+
+// DeadLetterFields are what is known of a dead letter but for its failures and its content.
+func DeadLetterFields(l deadletters.DeadLetter, now time.Time) []Field {
+	f := fields{}
 	f.text("Dead letter", fmt.Sprint(l.ID))
 	f.text("Event", l.Event)
 	f.text("Topic", l.Topic)
 	f.text("Type", l.Type)
-	f.text("Aggregate", aggregate(l.AggregateType, l.AggregateID))
+	f.text("Aggregate", Aggregate(l.AggregateType, l.AggregateID))
 	f.text("Tenant", l.Tenant)
 	f.at("Dead at", l.DeadAt)
 	f.text("Reason", string(l.Reason))
-	f.text("What", causeOf(l.Cause))
+	f.text("What", CauseOf(l.Cause))
 	f.text("Group", l.Group)
 	f.text("Attempts", fmt.Sprint(l.Attempts))
 	f.text("Error", l.Error)
@@ -203,25 +215,30 @@ func writeDeadLetter(out io.Writer, l deadletters.DeadLetter, now time.Time) err
 	}
 	f.text("Event is now", status)
 	f.text("What to do", l.Advice)
-	if err := f.Flush(); err != nil {
+	return f
+}
+
+func writeDeadLetter(out io.Writer, l deadletters.DeadLetter, now time.Time) error {
+	if err := writeFields(out, DeadLetterFields(l, now), now); err != nil {
 		return err
 	}
 	if len(l.Failures) > 0 {
 		fmt.Fprintln(out, "\nLast failed attempts:")
-		if err := writeSteps(out, failed(l.Failures)); err != nil {
+		if err := writeSteps(out, Failed(l.Failures)); err != nil {
 			return err
 		}
 	}
-	return writeContent(out, l.Content)
+	return WriteContent(out, l.Content)
 }
 
-func writeHistory(out io.Writer, h deadletters.History, now time.Time) error {
-	f := newFields(out, now)
+// EventFields are what is known of an event but for its steps and its content.
+func EventFields(h deadletters.History) []Field {
+	f := fields{}
 	if e := h.Event; e != nil {
 		f.text("Event", e.ID)
 		f.text("Topic", e.Topic)
 		f.text("Type", e.Type)
-		f.text("Aggregate", aggregate(e.AggregateType, e.AggregateID))
+		f.text("Aggregate", Aggregate(e.AggregateType, e.AggregateID))
 		if e.AggregateSequence > 0 {
 			f.text("Aggregate sequence", fmt.Sprint(e.AggregateSequence))
 		}
@@ -243,20 +260,25 @@ func writeHistory(out io.Writer, h deadletters.History, now time.Time) error {
 		f.text("Topic", h.Journal[n-1].Topic)
 		f.text("Status", "gone: its row was removed")
 	}
-	if err := f.Flush(); err != nil {
+	return f
+}
+
+func writeHistory(out io.Writer, h deadletters.History, now time.Time) error {
+	if err := writeFields(out, EventFields(h), now); err != nil {
 		return err
 	}
 	fmt.Fprintln(out, "\nHistory:")
-	if err := writeSteps(out, steps(h)); err != nil {
+	if err := writeSteps(out, Steps(h)); err != nil {
 		return err
 	}
 	if h.Event != nil {
-		return writeContent(out, h.Event.Content)
+		return WriteContent(out, h.Event.Content)
 	}
 	return nil
 }
 
-func writeContent(out io.Writer, c deadletters.Content) error {
+// WriteContent writes payload and headers, or why they are not there. It fails when out does.
+func WriteContent(out io.Writer, c deadletters.Content) error {
 	if c.PayloadOmitted != "" {
 		fmt.Fprintln(out, "\nThe payload is not shown: "+c.PayloadOmitted)
 	}
@@ -276,12 +298,13 @@ func writeContent(out io.Writer, c deadletters.Content) error {
 	return nil
 }
 
-// causeOf joins the parts of a cause.
-func causeOf(c dispatcher.Cause) string {
+// CauseOf joins the parts of a cause.
+func CauseOf(c dispatcher.Cause) string {
 	return dash(Line(c.Class + " " + c.Code + " " + c.Place))
 }
 
-func aggregate(kind, id string) string {
+// Aggregate is what an event is about, as TYPE/ID.
+func Aggregate(kind, id string) string {
 	if kind == "" || id == "" {
 		return kind + id
 	}

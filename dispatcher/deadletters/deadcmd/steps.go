@@ -11,38 +11,38 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 )
 
-// step is something that happened to an event.
-type step struct {
-	at         time.Time
-	what, more string
+// Step is something that happened to an event.
+type Step struct {
+	At         time.Time
+	What, More string
 }
 
-// steps returns everything that is known of an event, the oldest first.
-func steps(h deadletters.History) []step {
-	var all []step
+// Steps returns everything that is known of an event, the oldest first.
+func Steps(h deadletters.History) []Step {
+	var all []Step
 	if e := h.Event; e != nil {
-		all = append(all, step{e.CreatedAt, "enqueued", "to topic " + e.Topic})
-		all = append(all, failed(e.Failures)...)
+		all = append(all, Step{e.CreatedAt, "enqueued", "to topic " + e.Topic})
+		all = append(all, Failed(e.Failures)...)
 	}
 	for _, l := range slices.Backward(h.DeadLetters) {
-		all = append(all, failed(l.Failures)...)
-		all = append(all, step{l.DeadAt, "dead", fmt.Sprintf("dead letter %d, after %d attempts: %s, %s: %s", l.ID, l.Attempts, l.Reason, causeOf(l.Cause), l.Error)})
+		all = append(all, Failed(l.Failures)...)
+		all = append(all, Step{l.DeadAt, "dead", fmt.Sprintf("dead letter %d, after %d attempts: %s, %s: %s", l.ID, l.Attempts, l.Reason, CauseOf(l.Cause), l.Error)})
 		if r := l.Resolution; r != nil {
-			all = append(all, step{r.At, r.What, fmt.Sprintf("dead letter %d, %s", l.ID, by(*r))})
+			all = append(all, Step{r.At, r.What, fmt.Sprintf("dead letter %d, %s", l.ID, by(*r))})
 		}
 	}
 	if e := h.Event; e != nil {
 		switch e.Status {
 		case "delivered":
-			all = append(all, step{e.UpdatedAt, "delivered", fmt.Sprintf("attempt %d, fencing token %d", e.Attempts, e.Lease)})
+			all = append(all, Step{e.UpdatedAt, "delivered", fmt.Sprintf("attempt %d, fencing token %d", e.Attempts, e.Lease)})
 		case "processing":
-			all = append(all, step{e.UpdatedAt, "claimed", fmt.Sprintf("attempt %d, by worker %s", e.Attempts, e.Worker)})
+			all = append(all, Step{e.UpdatedAt, "claimed", fmt.Sprintf("attempt %d, by worker %s", e.Attempts, e.Worker)})
 		}
 	}
 	for _, r := range h.Journal {
-		all = append(all, step{r.At, "journal", recorded(r)})
+		all = append(all, Step{r.At, "journal", recorded(r)})
 	}
-	slices.SortStableFunc(all, func(a, b step) int { return a.at.Compare(b.at) })
+	slices.SortStableFunc(all, func(a, b Step) int { return a.At.Compare(b.At) })
 	return slices.Compact(all) // a failure is in the row and in its dead letter
 }
 
@@ -61,10 +61,10 @@ func recorded(r deadletters.Record) string {
 	return text + fmt.Sprintf(", login %s, transaction %s, LSN %s", r.Login, r.Transaction, r.LSN)
 }
 
-// failed returns the steps of failed attempts.
-func failed(failures []deadletters.Failure) (out []step) {
+// Failed returns the steps of failed attempts.
+func Failed(failures []deadletters.Failure) (out []Step) {
 	for _, f := range failures {
-		out = append(out, step{f.At, "failed", fmt.Sprintf("attempt %d, %s: %s", f.Attempt, causeOf(f.Cause), f.Error)})
+		out = append(out, Step{f.At, "failed", fmt.Sprintf("attempt %d, %s: %s", f.Attempt, CauseOf(f.Cause), f.Error)})
 	}
 	return out
 }
@@ -78,10 +78,10 @@ func by(r deadletters.Resolution) string {
 	return text
 }
 
-func writeSteps(out io.Writer, steps []step) error {
+func writeSteps(out io.Writer, steps []Step) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for _, s := range steps {
-		fmt.Fprintf(w, "  %s\t%s\t%s\n", stamp(s.at), s.what, Line(s.more))
+		fmt.Fprintf(w, "  %s\t%s\t%s\n", stamp(s.At), s.What, Line(s.More))
 	}
 	return w.Flush()
 }

@@ -74,7 +74,7 @@ func rootCommand(version string) *cobra.Command {
 	}
 	root.SetUsageFunc(usage)
 	root.AddCommand(runCommand(version), onceCommand(version), migrateCommand(), adoptCommand(), checkCommand(), enqueueCommand(), tryCommand(),
-		withOperations(deadCommand(), version), eventsCommand(), unservedCommand(), verifyCommand(), verifyConsumerCommand(), versionCommand(version))
+		withOperations(deadCommand(), version), eventsCommand(), unservedCommand(), uiCommand(), verifyCommand(), verifyConsumerCommand(), versionCommand(version))
 	deadcmd.RefuseUnknown(root)
 	return root
 }

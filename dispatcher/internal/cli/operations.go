@@ -161,21 +161,25 @@ func (t *progressWriter) list(all []replay.Operation) error {
 	w := tabwriter.NewWriter(t.w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "OPERATION\tACTION\tBEGAN\tSTATE\tBY\tLOGIN\tWHY\tPROGRESS")
 	for _, o := range all {
-		state := "finished"
-		switch {
-		case o.Stopped != "":
-			state = "stopped"
-		case o.Running:
-			state = "running"
-		case o.Waiting > 0:
-			state = "interrupted"
-		case o.FinishedAt == 0:
-			state = "open"
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", o.ID, o.Action, o.StartedAt.Time().Format(time.RFC3339), state,
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", o.ID, o.Action, o.StartedAt.Time().Format(time.RFC3339), stateOf(o),
 			deadcmd.Line(o.RequestedBy), o.Login, deadcmd.Line(o.Reason), deadcmd.Line(o.String()))
 	}
 	return w.Flush()
+}
+
+// stateOf is the state of an operation in a word.
+func stateOf(o replay.Operation) string {
+	switch {
+	case o.Stopped != "":
+		return "stopped"
+	case o.Running:
+		return "running"
+	case o.Waiting > 0:
+		return "interrupted"
+	case o.FinishedAt == 0:
+		return "open"
+	}
+	return "finished"
 }
 
 func stopCommand() *cobra.Command {

@@ -97,7 +97,7 @@ func (from Sources) status(p Process) status.Status {
 		out.FileProblems = fileProblems(from.FileProblems())
 	}
 	if depth := from.Backlog(); depth != nil {
-		out.Backlog = backlog(depth)
+		out.Backlog = Backlog(depth)
 		countGated(out.Gated, out.Backlog.Topics)
 		out.AllTopicsPaused = allTopicsPaused(out.PausedTopics, out.Gated, out.Backlog.Topics)
 	}
@@ -268,7 +268,8 @@ func schema(s dispatcher.Schema) status.Schema {
 	return out
 }
 
-func backlog(d *dispatcher.Depth) *status.Backlog {
+// Backlog is a count as a Status has it.
+func Backlog(d *dispatcher.Depth) *status.Backlog {
 	b := &status.Backlog{ObservedAt: d.ObservedAt, BlockedKeys: d.BlockedKeys.N, Counts: status.Counts{Estimated: d.BlockedKeys.Estimated}}
 	for _, k := range d.Blocked {
 		b.Blocked = append(b.Blocked, status.BlockedKey{Topic: k.Topic, Key: k.Key, EventID: k.EventID.String(), DeadAt: k.DeadAt})

@@ -1,0 +1,306 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/outbox-operator/outbox-operator/api/spec"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
+)
+
+// within bounds what one page reads.
+const within = 30 * time.Second
+
+// Console makes the pages.
+type Console struct {
+	Backend
+	// Where is the cluster and the user, or the file: each page has it.
+	Where string
+	// Now defaults to time.Now.
+	Now func() time.Time
+}
+
+// Handler serves the pages, without what keeps others out: see [Console.Guarded].
+func (c *Console) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /style.css", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/css; charset=utf-8")
+		_, _ = w.Write(style)
+	})
+	const at = "/d/{namespace}/{name}"
+	for pattern, show := range map[string]func(*view, context.Context) error{
+		"GET /{$}": (*view).fleet, "GET " + at: (*view).report, "GET " + at + "/groups": reading((*view).groups), "GET " + at + "/dead": reading((*view).dead),
+		"GET " + at + "/dead/{id}": reading((*view).show), "GET " + at + "/events": reading((*view).event), "GET " + at + "/replays": (*view).replays,
+		"GET " + at + "/replays/{id}": (*view).replay, "POST " + at + "/replays": (*view).begin, "POST " + at + "/replays/{id}/stop": (*view).stop,
+		"POST " + at + "/state": (*view).setState,
+	} {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { c.page(w, r, show) })
+	}
+	return mux
+}
+
+func (c *Console) page(w http.ResponseWriter, r *http.Request, show func(*view, context.Context) error) {
+	ctx, cancel := context.WithTimeout(r.Context(), within)
+	defer cancel()
+	v := &view{Console: c, r: r, now: time.Now(), name: Name{r.PathValue("namespace"), r.PathValue("name")}}
+	if c.Now != nil {
+		v.now = c.Now()
+	}
+	if v.name.Name != "" {
+		v.crumb(v.name.String(), v.path())
+	}
+	if err := show(v, ctx); err != nil {
+		v.fail(err)
+	}
+	if v.to != "" {
+		http.Redirect(w, r, v.to, http.StatusSeeOther)
+		return
+	}
+	v.send(w)
+}
+
+// fail makes the page of an error.
+func (v *view) fail(err error) {
+	v.Reset()
+	v.lead, v.refresh, v.to, v.status, v.title = "", false, "", http.StatusBadGateway, "This could not be read"
+	switch {
+	case errors.Is(err, deadletters.ErrNotFound):
+		v.status, v.title = http.StatusNotFound, "Not found"
+	case errors.Is(err, deadletters.ErrInvalidRequest):
+		v.status, v.title = http.StatusBadRequest, "This request is not valid"
+	case v.r.Method == http.MethodPost:
+		v.title = "This was not done"
+	}
+	v.add(`<p class="alert" role="alert">%s</p>`, err)
+	if v.r.Method == http.MethodGet {
+		v.add(`<p><a href="%s">Try again</a></p>`, v.r.URL.RequestURI())
+	}
+}
+
+// fleet says whether events are delivered, and where they are not.
+func (v *view) fleet(ctx context.Context) error {
+	f, err := v.Fleet(ctx, v.r.URL.Query().Get("next"))
+	if err != nil {
+		return err
+	}
+	var wrong, well [][]any
+	for _, r := range f.Reports {
+		v.name = Name{r.Namespace, r.Name}
+		b := cmp.Or(r.Backlog, &Backlog{})
+		pending, dead := number(b.Number(b.Pending)), markup("0")
+		if r.Backlog == nil {
+			pending, dead = "–", "–"
+		}
+		if b.Dead > 0 {
+			dead = write(`<a href="%s">%s</a>`, v.path("groups"), number(b.Number(b.Dead)))
+		}
+		row := []any{r.head(), write(`<a href="%s">%s</a>`, v.path(), v.name), pending, dead, v.age(b.Oldest), cmp.Or(b.LimitedBy, "–"), cmp.Or(b.ETA, "–"), cmp.Or(r.ReadyPods, "–")}
+		if b.Dead > 0 || slices.ContainsFunc(r.Conditions, func(c Condition) bool { return c.Wrong }) {
+			wrong = append(wrong, row)
+		} else {
+			well = append(well, row)
+		}
+	}
+	rows := append(wrong, well...)
+	v.name = Name{}
+	v.lead = "Is it delivering, and what waits? Pending events are due now, or wait for a retry."
+	if v.title = fmt.Sprintf("Something to do at %d of %d dispatchers", len(wrong), len(rows)); len(wrong) == 0 {
+		v.title = "Every dispatcher is well"
+	}
+	if f.Note != "" {
+		v.add(`<p class="note">%s</p>`, f.Note)
+	}
+	if len(rows) == 0 {
+		v.title, v.lead = "No dispatchers here", "An OutboxDispatcher appears here as soon as it is made."
+		return nil
+	}
+	v.table("Dispatchers", [][2]string{{"State", "k"}, {"Dispatcher", "k"}, {"Pending", "n"}, {"Dead", "n"}, {"Oldest waits", "n"}, {"Limited by", "k"}, {"Delivered in", "n"}, {"Pods", "n"}}, rows)
+	if f.Next != "" {
+		v.add(`<p>%s are on this page. <a rel="next" href="?next=%s">More</a></p>`, len(rows), url.QueryEscape(f.Next))
+	}
+	return nil
+}
+
+// head is how a dispatcher is, in a word.
+func (r Report) head() markup {
+	if len(r.Conditions) == 0 || r.Conditions[0].Type != "Ready" {
+		return tag(unknown, "NotSeen")
+	}
+	ready := r.Conditions[0]
+	word := map[string]tone{"DeliveringDespiteTrouble": trouble, "Paused": off, "Pausing": off, "ScaledToZero": off}[ready.Reason]
+	return tag(cmp.Or(map[string]tone{"False": bad, "Unknown": unknown}[ready.Status], word, good), ready.Reason)
+}
+
+// report says how a dispatcher is and what to do.
+func (v *view) report(ctx context.Context) error {
+	r, err := v.Report(ctx, v.name)
+	if err != nil {
+		return err
+	}
+	v.title, v.lead = v.name.String(), r.head()
+	if len(r.Conditions) > 0 {
+		v.lead += write(" %s", r.Conditions[0].Message)
+	}
+	v.add("<h2>What to do</h2>")
+	if len(r.ToDo) == 0 {
+		v.empty("needs a person: each check is well, and no event is dead.")
+	}
+	for _, todo := range r.ToDo {
+		if v.add(`<div class="todo"><p>%s</p>`, todo.What); todo.Group != "" {
+			v.add(`<p><a class="button" href="%s">See group %s</a></p>`, v.deadPath(deadletters.Filter{Group: todo.Group}), todo.Group)
+		}
+		for _, command := range todo.Commands {
+			v.line(command)
+		}
+		v.add("</div>\n")
+	}
+	if b := r.Backlog; b != nil {
+		counts := []any{"Pending", number(b.Number(b.Pending)), "Oldest waits", v.age(b.Oldest), "Delivered in", cmp.Or(b.ETA, "–"), "Limited by", cmp.Or(b.LimitedBy, "–"),
+			"Dead", number(b.Number(b.Dead))}
+		if b.BlockedKeys > 0 {
+			counts = append(counts, "Blocked keys", number(b.Number(b.BlockedKeys)))
+		}
+		if r.Now != nil && r.Now.Data != nil {
+			for _, w := range r.Now.Data.Windows {
+				counts = append(counts, "Delivered in "+w.Window, number(w.Delivered), "Failed in "+w.Window, number(w.Failed))
+			}
+		}
+		v.numbers(counts...)
+	}
+	v.topics(r)
+	rows := [][]any{}
+	for _, c := range r.Conditions {
+		rows = append(rows, []any{tag(cmp.Or(map[bool]tone{true: bad}[c.Wrong], map[string]tone{"Unknown": unknown}[c.Status], good), c.Type), c.Status, c.Reason, v.age(c.Since), c.Message})
+	}
+	v.table("What was checked", [][2]string{{"Check", "k"}, {"Status", "k"}, {"Reason", "k"}, {"Since", "n"}, {"In words", "w"}}, rows)
+	rows = [][]any{}
+	for _, p := range r.Pods {
+		rows = append(rows, []any{tag(map[bool]tone{true: good, false: bad}[p.Ready], p.Phase), p.Name, p.Restarts, p.Node, v.age(p.Created)})
+	}
+	if len(rows) > 0 {
+		v.table("Pods", [][2]string{{"State", "k"}, {"Pod", ""}, {"Restarts", "n"}, {"Node", ""}, {"Age", "n"}}, rows)
+	}
+	v.stateForm(ctx, r)
+	return nil
+}
+
+// topics are the counts of each topic, and what limits it.
+func (v *view) topics(r Report) {
+	if r.Now == nil || r.Now.Backlog == nil {
+		v.add(`<p class="note">The topics are not known: %s</p>`, cmp.Or(r.NowUnknown, "they were not counted yet"))
+		return
+	}
+	limits := map[string]string{}
+	for _, l := range r.Now.TopicLimits {
+		limits[l.Topic] = fmt.Sprintf("%s, %d calls at once", l.LimitedBy, l.Concurrency)
+	}
+	for _, g := range r.Now.Gated {
+		limits[g.Topic] = fmt.Sprintf("paused: no verified consumer of the type %q", g.EventType)
+	}
+	for _, p := range r.Now.PausedTopics {
+		limits[p.Topic] = fmt.Sprintf("paused: %s: %s", p.State, p.Message)
+	}
+	rows := [][]any{}
+	for _, t := range r.Now.Backlog.Topics {
+		count := Backlog{Estimated: t.Estimated}.Number
+		rows = append(rows, []any{t.Topic, number(count(t.Pending)), number(count(t.Retrying)), number(count(t.Scheduled)), number(count(t.Processing)), number(count(t.Dead)),
+			v.age(t.OldestPending.Time()), cmp.Or(limits[t.Topic], "–")})
+	}
+	if len(rows) == 0 {
+		v.empty("waits: each event was delivered, or none was enqueued.")
+		return
+	}
+	v.table("Topics, and what limits each", [][2]string{{"Topic", ""}, {"Pending", "n"}, {"For a retry", "n"}, {"Scheduled", "n"}, {"In delivery", "n"}, {"Dead", "n"}, {"Oldest waits", "n"}, {"Limited by", "w"}}, rows)
+}
+
+// stateForm pauses or resumes, where the user may.
+func (v *view) stateForm(ctx context.Context, r Report) {
+	if r.State == "" {
+		return
+	}
+	to, command, button := spec.Paused, "pause", "Pause delivery"
+	if r.State == string(spec.Paused) {
+		to, command, button = spec.Running, "resume", "Resume delivery"
+	}
+	v.add(`<h2>%s</h2>`, button)
+	for _, owner := range r.Owners {
+		v.add(`<p class="note">spec.state is also set by %s, which may set it back: change it there too.</p>`, owner)
+	}
+	if no := v.Rights(ctx, v.name).State; no != "" {
+		v.add(`<p class="note">%s</p>`, no)
+	} else {
+		v.add(`<form method="post" action="%s"><input type="hidden" name="state" value="%s"><button>%s</button></form>`, v.path("state"), string(to), button)
+	}
+	v.line(v.Line(v.name, command, ""))
+}
+
+func (v *view) setState(ctx context.Context) error {
+	v.to = v.path()
+	err := v.r.ParseForm() // FormValue reads forms of several parts too, and that code is large
+	state := spec.State(v.r.PostForm.Get("state"))
+	if err != nil || state != spec.Paused && state != spec.Running {
+		return deadletters.Invalid(fmt.Errorf("the state is %q; use the button of the page", state))
+	}
+	return v.SetState(ctx, v.name, state)
+}
+
+// reading makes a page of one that reads dead letters.
+func reading(show func(*view, context.Context, deadletters.Source) error) func(*view, context.Context) error {
+	return func(v *view, ctx context.Context) error {
+		source, end, err := v.Open(ctx, v.name)
+		if err != nil {
+			return err
+		}
+		defer end()
+		return show(v, ctx, source)
+	}
+}
+
+// show is one dead letter.
+func (v *view) show(ctx context.Context, source deadletters.Source) error {
+	l, err := source.Show(ctx, v.r.PathValue("id"), v.r.URL.Query().Get("payload") != "")
+	if err != nil {
+		return err
+	}
+	v.crumb("Group "+l.Group, v.deadPath(deadletters.Filter{Group: l.Group}))
+	v.title, v.lead = fmt.Sprintf("Dead letter %d", l.ID), write("%s", l.Error)
+	v.add(`<div class="todo"><p>%s</p><p><a class="button" href="%s">See the life of its event</a></p></div>`, cmp.Or(l.Advice, "It is resolved."), v.path("events")+"?id="+url.QueryEscape(l.Event))
+	v.fields(deadcmd.DeadLetterFields(l, v.now))
+	if len(l.Failures) > 0 {
+		v.add("<h2>The last failed attempts</h2>")
+		v.life(deadcmd.Failed(l.Failures))
+	}
+	err = v.content(l.Content)
+	v.line(v.Line(v.name, "dead show", fmt.Sprint(l.ID)))
+	return err
+}
+
+// event is the life of one event.
+func (v *view) event(ctx context.Context, source deadletters.Source) error {
+	id := v.r.URL.Query().Get("id")
+	if id == "" {
+		return deadletters.Invalid(errors.New("the id is empty; give an event's id or its dedupe key"))
+	}
+	h, err := source.Event(ctx, id, v.r.URL.Query().Get("payload") != "")
+	if err != nil {
+		return err
+	}
+	v.title, v.lead = "The life of an event", tag(off, "Its row is gone: delivered rows are removed after their retention")
+	if e := h.Event; e != nil {
+		v.lead = write("%s <code>%s</code>", tag(cmp.Or(map[string]tone{"delivered": good, "dead": bad}[e.Status], unknown), e.Status), e.ID)
+	}
+	v.life(deadcmd.Steps(h))
+	v.fields(deadcmd.EventFields(h))
+	if h.Event != nil {
+		err = v.content(h.Event.Content)
+	}
+	v.line(v.Line(v.name, "events show", quote(id)))
+	return err
+}

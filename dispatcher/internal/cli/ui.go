@@ -1,0 +1,242 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/outbox-operator/outbox-operator/api/spec"
+	"github.com/outbox-operator/outbox-operator/api/status"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/console"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/monitor"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/replay"
+	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+)
+
+func uiCommand() *cobra.Command {
+	var file source
+	var port int
+	cmd := &cobra.Command{
+		Use: "ui -f FILE", Short: "Show the dispatcher and its dead letters in a browser on this machine", Args: cobra.NoArgs,
+		Long: `Show the dispatcher of a file, its dead letters in groups, replays and the life of an event in a browser on this
+machine, until Ctrl-C. It reads the database with the login of the file. It replays and discards with its login for
+replays, where that has the grants that "migrate grants --for replay" prints. A button does the same as the command next
+to it. The console listens on 127.0.0.1 alone, and the link that it prints works once. A replay runs in this process:
+"dead replay --operation" continues one that Ctrl-C has interrupted.`,
+		Example: "  dispatcher ui -f orders.yaml",
+		RunE: work(func(cmd *cobra.Command) error {
+			b, err := newBackend(cmd.Context(), file)
+			if err != nil {
+				return err
+			}
+			defer b.pool.Close()
+			defer b.running.Wait()
+			where := fmt.Sprintf("%s · outbox namespace %s", filepath.Base(file.file), b.cfg.Namespace)
+			return console.Serve(cmd.Context(), cmd.OutOrStdout(), &console.Console{Backend: b, Where: where}, b.name().Path(), port)
+		}),
+	}
+	fileFlag(cmd, &file)
+	cmd.Flags().IntVar(&port, "port", 0, "the port on this machine (default: a free one)")
+	return cmd
+}
+
+// backend is the console's, with the logins of a file.
+type backend struct {
+	ctx     context.Context // of the command, with which the replays end
+	file    string
+	cfg     spec.Config
+	replays *replay.Replays
+	pool    *pgxpool.Pool // of the login for replays
+	running sync.WaitGroup
+
+	mu      sync.Mutex
+	runs    map[uuid.UUID]error // those that this process has begun, with what interrupted them
+	dryRuns []console.Replay    // the newest first
+}
+
+func newBackend(ctx context.Context, file source) (*backend, error) {
+	cfg, err := load(file, true)
+	if err != nil {
+		return nil, err
+	}
+	file.Login = spec.LoginReplay
+	with, err := load(file, true)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := database.Pool(ctx, with.Database, with.Name)
+	if err != nil {
+		return nil, refused{err}
+	}
+	return &backend{ctx: ctx, file: file.file, cfg: cfg, pool: pool, runs: map[uuid.UUID]error{},
+		replays: replay.New(pool, replay.Options{Schema: cfg.Database.Schema, Namespace: cfg.Namespace})}, nil
+}
+
+func (b *backend) name() console.Name { return console.Name{Namespace: "-", Name: b.cfg.Name} }
+
+func (b *backend) Fleet(ctx context.Context, _ string) (console.Fleet, error) {
+	report, err := b.Report(ctx, b.name())
+	return console.Fleet{Reports: []console.Report{report}}, err
+}
+
+func (b *backend) Report(ctx context.Context, n console.Name) (r console.Report, err error) {
+	r = console.Report{Namespace: "-", Name: b.cfg.Name, OutboxNamespace: b.cfg.Namespace, Topics: b.cfg.Topics}
+	if n != b.name() {
+		return r, fmt.Errorf("the file has no OutboxDispatcher %s: %w", n, deadletters.ErrNotFound)
+	}
+	pool, store, err := readyStore(ctx, b.cfg)
+	if err != nil {
+		return r, err
+	}
+	defer pool.Close()
+	depth, err := store.Depth(ctx, b.cfg.Topics)
+	if err != nil {
+		return r, sentence(err)
+	}
+	data, err := store.Data(ctx, pgstore.WorkerInfo{Dispatcher: b.cfg.Name, Topics: b.cfg.Topics})
+	if err != nil {
+		return r, sentence(err)
+	}
+	groups, err := reader(b.cfg, podTimeout).Groups(ctx, deadletters.Filter{})
+	if err != nil {
+		return r, err
+	}
+	r.Now = &status.Status{Backlog: monitor.Backlog(&depth), Data: monitor.Data(&data)}
+	c := r.Now.Backlog.Counts
+	r.Backlog = &console.Backlog{Pending: c.Pending, Scheduled: c.Scheduled, Processing: c.Processing, Dead: c.Dead, BlockedKeys: r.Now.Backlog.BlockedKeys, Estimated: c.Estimated,
+		Oldest: c.OldestPending.Time(), ObservedAt: depth.ObservedAt}
+	b.judge(&r, judge(b.cfg, depth, data))
+	for _, g := range groups.Groups {
+		r.ToDo = append(r.ToDo, console.ToDo{What: fmt.Sprintf("Group %s, %s dead: %s", g.Group, g.Number(), g.Advice), Group: g.Group})
+	}
+	return r, nil
+}
+
+// judge adds the checks of check --data, and says what to do.
+func (b *backend) judge(r *console.Report, data *dataReport) {
+	ready := console.Condition{Type: "Ready", Status: "True", Reason: "DataHealthy", Message: fmt.Sprintf("%d checks of the data found nothing wrong.", len(data.Checks)), Since: data.ObservedAt}
+	for _, c := range data.Checks {
+		one := console.Condition{Type: c.Name, Status: "ok", Reason: "", Message: c.Message, Since: data.ObservedAt, Wrong: !c.OK}
+		if !c.OK {
+			one.Status = "FAIL"
+			ready.Status, ready.Wrong, ready.Reason, ready.Message = "False", true, "CheckFailed", fmt.Sprintf("%d of %d checks of the data failed.", data.failed(), len(data.Checks))
+			r.ToDo = append(r.ToDo, console.ToDo{What: c.Message + ". " + c.Remedy, Commands: []string{b.Line(b.name(), "check", "--data")}})
+		}
+		r.Conditions = append(r.Conditions, one)
+	}
+	r.Conditions = append([]console.Condition{ready}, r.Conditions...)
+}
+
+func (b *backend) Open(context.Context, console.Name) (deadletters.Source, func(), error) {
+	return reader(b.cfg, podTimeout), func() {}, nil
+}
+
+func (b *backend) Rights(ctx context.Context, _ console.Name) (r console.Rights) {
+	var may *bool
+	const look = `select has_function_privilege(to_regproc(format('%I.outbox_replay_begin', $1::text)), 'execute')`
+	switch err := b.pool.QueryRow(ctx, look, b.cfg.Database.Schema).Scan(&may); {
+	case err != nil:
+		r.Replay = "The login for replays cannot look: " + sentence(err).Error()
+	case may == nil || !*may:
+		r.Replay = "You may look, and not replay or discard: have the owner run what `dispatcher migrate grants --for replay` prints."
+	}
+	return r
+}
+
+func (b *backend) Replays(ctx context.Context, _ console.Name) ([]console.Replay, error) {
+	all, err := b.replays.Operations(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := slices.Clone(b.dryRuns)
+	for _, o := range all {
+		r := shown(o.Replay, o.RequestedBy, o.Reason)
+		r.State, r.Ended, r.Failed = stateOf(o), o.FinishedAt != 0 || o.Stopped != "" && o.Pending+o.Failing == 0, o.Stopped != ""
+		if interrupted := b.runs[o.ID]; interrupted != nil || r.State == "interrupted" {
+			r.State, r.Ended, r.Why = "interrupted", true, append(r.Why, "It does not run: `"+b.Line(b.name(), "dead replay", "--operation "+r.ID+" --wait")+"` continues it.")
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+func shown(p status.Replay, by, reason string) console.Replay {
+	return console.Replay{ID: p.ID.String(), Action: p.Action, By: by, Reason: reason, Began: p.StartedAt.Time(), Line: p.String(), Why: p.Why(), Progress: &p.Progress}
+}
+
+func (b *backend) Begin(ctx context.Context, _ console.Name, r console.Request) (string, error) {
+	id := uuid.NewSHA1(uuid.NameSpaceOID, []byte(r.ID))
+	by, err := database.Login(b.cfg.Database)
+	if err != nil {
+		return "", err
+	}
+	request := replay.Request{ID: id, Namespace: b.cfg.Namespace, Topics: b.cfg.Topics, Filter: r.Filter, Action: replay.Action(strings.ToLower(string(r.Action))),
+		Reason: r.Reason, RequestedBy: by, Rate: int(r.Rate), Canary: int(r.Canary)}
+	if r.DryRun {
+		p, err := b.replays.DryRun(ctx, request)
+		if err != nil {
+			return "", err
+		}
+		p.ID = id
+		dry := shown(p, by, r.Reason)
+		dry.DryRun, dry.Ended, dry.State, dry.Filter, dry.Began = true, true, "finished", r.Filter, time.Now()
+		dry.Line = fmt.Sprintf("would %s %d of %d", p.Action, p.Waiting, p.Matched)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.dryRuns = append([]console.Replay{dry}, b.dryRuns[:min(len(b.dryRuns), replay.MaxOperations)]...)
+		return id.String(), nil
+	}
+	p, err := b.replays.Begin(ctx, request)
+	if err != nil {
+		return "", err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, runs := b.runs[id]; p.FinishedAt == 0 && !runs {
+		b.runs[id] = nil
+		b.running.Go(func() { b.run(id) })
+	}
+	return id.String(), nil
+}
+
+// run moves a replay until each outcome is known.
+func (b *backend) run(id uuid.UUID) {
+	_, err := b.replays.Run(b.ctx, id, replay.RunOptions{Wait: true, Linger: true})
+	if err == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.runs[id] = err
+	fmt.Fprintf(os.Stderr, "replay %s was interrupted: %v; `%s` continues it\n", id, err, b.Line(b.name(), "dead replay", "--operation "+id.String()+" --wait"))
+}
+
+func (b *backend) Stop(ctx context.Context, _ console.Name, id string) error {
+	_, err := byID(id, func(id uuid.UUID) (status.Replay, error) { return b.replays.Stop(ctx, id, "stopped in the console") })
+	return err
+}
+
+func (b *backend) SetState(context.Context, console.Name, spec.State) error {
+	return errors.New("the state of this dispatcher is in its file: set spec.state there")
+}
+
+func (b *backend) Line(_ console.Name, command, arguments string) string {
+	if command == "dead stop" {
+		arguments = "--operation " + arguments + " --reason WHY"
+	}
+	return strings.TrimRight("dispatcher "+command+" -f "+b.file+" "+arguments, " ")
+}

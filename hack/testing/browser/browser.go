@@ -1,0 +1,85 @@
+// Package browser opens the pages of a console as a browser does, with cookies and forms.
+package browser
+
+import (
+	"bufio"
+	"html"
+	"io"
+	"net/http"
+	"net/http/cookiejar"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
+)
+
+// Browser has the cookie of a console.
+type Browser struct {
+	testing.TB
+	client *http.Client
+	origin string
+}
+
+var (
+	link   = regexp.MustCompile(`http://127\.0\.0\.1:\d+/\S*token=\S+`)
+	forms  = regexp.MustCompile(`(?s)<form[^>]* action="([^"]*)".*?</form>`)
+	inputs = regexp.MustCompile(`<(?:input|button)[^>]* name="([^"]*)"(?:[^>]* value="([^"]*)")?`)
+)
+
+// Open opens the link that a program writes, and returns the page that it leads to.
+func Open(t testing.TB, out io.Reader) (*Browser, string) {
+	t.Helper()
+	lines := bufio.NewReader(out)
+	line, err := lines.ReadString('\n')
+	need.OK(t, err)
+	go func() { _, _ = io.Copy(io.Discard, lines) }()
+	at, err := url.Parse(link.FindString(line))
+	need.OK(t, err)
+	jar, _ := cookiejar.New(nil) // it never fails
+	b := &Browser{t, &http.Client{Jar: jar}, "http://" + at.Host}
+	b.Get(at.RequestURI())
+	_, page := b.Get(at.Path)
+	return b, page
+}
+
+// Get returns the response to a GET, and its page.
+func (b *Browser) Get(path string) (*http.Response, string) {
+	b.Helper()
+	response, err := b.client.Get(b.origin + path)
+	return b.read(response, err)
+}
+
+// Submit sends the form with a button of a page, by the button's value, with what a person writes: pairs of a name and a value.
+func (b *Browser) Submit(page, button string, values ...string) (*http.Response, string) {
+	b.Helper()
+	for _, form := range forms.FindAllStringSubmatch(page, -1) {
+		if !strings.Contains(form[0], `value="`+button+`"`) {
+			continue
+		}
+		fields := url.Values{}
+		for _, input := range inputs.FindAllStringSubmatch(form[0], -1) {
+			fields.Set(input[1], html.UnescapeString(input[2]))
+		}
+		if fields.Has("do") {
+			fields.Set("do", button)
+		}
+		for i := 0; i < len(values); i += 2 {
+			fields.Set(values[i], values[i+1])
+		}
+		response, err := b.client.PostForm(b.origin+html.UnescapeString(form[1]), fields)
+		return b.read(response, err)
+	}
+	b.Fatalf("no form has a button %s:\n%s", button, page)
+	return nil, ""
+}
+
+func (b *Browser) read(response *http.Response, err error) (*http.Response, string) {
+	b.Helper()
+	need.OK(b, err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	need.OK(b, err)
+	return response, string(body)
+}
