@@ -223,7 +223,7 @@ func TestAutoIgnoresWhatIsNotSent(t *testing.T) {
 }
 
 // A destination that refuses more than 20 calls at once gets about 20, though no yield of those that it takes falls. Where it
-// does not answer them within the time of a delivery, it gets fewer than there may be.
+// does not respond to them within the time of a delivery, it gets fewer than there may be.
 //
 // CONTRACT: C-38
 func TestAutoHoldsWhereCallsAreRefused(t *testing.T) {
