@@ -8,9 +8,11 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,19 +24,27 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/operatortest/specs"
 )
 
-// operates runs the manager of an operator in that namespace, which gives dispatchers the image.
-func (c *cluster) operates(operator, image string) *cluster {
+// operates runs the manager of an operator in that namespace, which gives dispatchers the image, after the changes.
+func (c *cluster) operates(operator, image string, changes ...func(*cluster)) *cluster {
 	GinkgoHelper()
 	own := *c.Cluster
 	own.Requests = &specs.Requests{}
 	o := &cluster{Cluster: &own, ctx: c.ctx, admin: c.admin, namespace: c.namespace, operator: operator, image: image}
+	for _, change := range changes {
+		change(o)
+	}
 	o.stop = o.run(tick)
 	return o
 }
 
-// changes are the writes so far other than Events.
+// leads gives the operator a Lease.
+func leads(c *cluster) { c.leads = true }
+
+// changes are the writes so far other than Events and the operator's Lease.
 func (c *cluster) changes() []string {
-	return slices.DeleteFunc(c.Requests.Writes(""), func(request string) bool { return strings.Contains(request, "/events") })
+	return slices.DeleteFunc(c.Requests.Writes(""), func(request string) bool {
+		return strings.Contains(request, "/events") || strings.Contains(request, "/leases")
+	})
 }
 
 func (c *cluster) image1() string { return desired.Image(&c.deployment().Spec.Template.Spec) }
@@ -112,6 +122,43 @@ var _ = Describe("two operators of a namespace", Label("operators"), func() {
 		c.succeed()
 		c.rollOut(c.healthy())
 		c.expect(kstatus.CurrentStatus, want{api.ReferencesResolvedCondition, metav1.ConditionTrue, api.ReasonResolved, ""})
+	})
+
+	// As after `helm uninstall`, and `helm install` in another namespace. CONTRACT: C-106
+	It("leave its objects to the other that is there, and take over those of one that is gone", func() {
+		c := start(tick)
+		c.stop()
+		first := c.operates(c.namespace, "outbox-operator:v1")
+		outbox := c.outbox()
+		outbox.Spec.Migration = nil
+		c.create(outbox, c.referring("orders"), consumer(c, "billing"))
+		c.rollOut(c.healthy())
+		c.expect(kstatus.CurrentStatus)
+		c.expectOf(outbox, kstatus.CurrentStatus)
+		first.stop()
+		identity, now := "manager", metav1.NowMicro()
+		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "outbox-operator.outbox.dev", Namespace: c.namespace}}
+		lease.Spec.HolderIdentity, lease.Spec.RenewTime = &identity, &now
+		c.create(lease)
+
+		second := c.operates("outbox-system", "outbox-operator:v1", leads)
+		edit(c, c.get(), func(o *api.OutboxDispatcher) { o.Spec.State = spec.Paused })
+		c.expectEvent(corev1.EventTypeWarning, api.ReasonManagedByAnotherOperator, "It takes the object over when the first is gone")
+		Expect(second.changes()).To(BeEmpty())
+		Expect(c.state()).To(Equal("Running"))
+
+		Expect(c.admin.Delete(c.ctx, lease)).To(Succeed())
+		second.stop()
+		c.operates("outbox-system", "outbox-operator:v1", leads)
+		Eventually(c.state).Should(Equal("Paused"))
+		for _, o := range []client.Object{c.get(), fetch(c, &api.Outbox{}, "shop"), fetch(c, &api.OutboxConsumer{}, "billing")} {
+			Eventually(func(g Gomega) {
+				g.Expect(c.admin.Get(c.ctx, client.ObjectKeyFromObject(o), o)).To(Succeed())
+				content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(content["status"]).To(HaveKeyWithValue("operator", "outbox-system"))
+			}).Should(Succeed())
+		}
 	})
 
 	It("that see a new object at once become one holder of it", func() {

@@ -5,15 +5,13 @@ package kstatus
 import (
 	"context"
 	"fmt"
-	"maps"
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -35,53 +33,38 @@ func holder(o client.Object) *string {
 	return &o.(*v1alpha1.OutboxDispatcher).Status.Operator
 }
 
-// An object that another operator holds is looked at again after this time, and one whose claim met another
-// change after the shorter one.
 const (
-	lookAtHeld      = 30 * time.Minute
+	// claimAgain is when an object is looked at again whose claim met another change.
 	claimAgain      = time.Second
 	actionReconcile = "Reconcile"
 )
 
-// Claim makes this operator the holder of an object that has none, and reports whether it is the holder: only the holder
-// writes to the object and to what is made for it, and of two that claim it at once one becomes it. For an object of another
-// operator it records an Event, and nothing else. When it is not the holder, again is when to look once more. It returns an
-// error when the API server does.
+// Claim makes this operator the holder of an object that has none or whose holder is gone, and reports whether it is the
+// holder: only the holder writes to the object and to what is made for it, and of two that claim it at once one becomes it.
+// For an object of another operator it records an Event, and nothing else. When it is not the holder, again is when to look
+// once more. It returns an error when the API server does.
 func (r *Reporter) Claim(ctx context.Context, o client.Object) (held bool, again time.Duration, err error) {
-	switch now := holder(o); *now {
-	case r.Operator:
+	now := holder(o)
+	if *now == r.Operator {
 		return true, 0, nil
-	case "":
-		before := o.DeepCopyObject().(client.Object)
-		*now = r.Operator
-		err := r.Client.Status().Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	}
+	if *now != "" {
+		left, err := r.left(ctx, o, *now)
+		if err != nil || left > 0 {
+			return false, left, err
+		}
+		ctrl.LoggerFrom(ctx).Info("The operator that held the object is gone, so this one takes it over", "operator", *now)
+	}
+	before := o.DeepCopyObject().(client.Object)
+	*now = r.Operator
+	if err := r.Client.Status().Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
 		if apierrors.IsConflict(err) {
 			return false, claimAgain, nil
 		}
-		return err == nil, 0, client.IgnoreNotFound(err)
-	default:
-		if r.saysHeld(o.GetUID(), time.Now()) {
-			r.Record(ctx, o, nil, Event{corev1.EventTypeWarning, v1alpha1.ReasonManagedByAnotherOperator, actionReconcile, fmt.Sprintf(
-				"The operator of namespace %q manages this object (status.operator), so that of namespace %q leaves it alone. Let one of them ignore this namespace (ignoreNamespaces). "+
-					"When the first is gone, set status.operator to null: `kubectl patch ... --subresource=status --type=merge -p '{\"status\":{\"operator\":null}}'`.", *now, r.Operator)})
-		}
-		return false, lookAtHeld, nil
+		return false, 0, client.IgnoreNotFound(err)
 	}
-}
-
-// saysHeld reports whether no Event said lately that another operator holds the object.
-func (r *Reporter) saysHeld(uid types.UID, now time.Time) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	maps.DeleteFunc(r.held, func(_ types.UID, at time.Time) bool { return now.Sub(at) >= lookAtHeld })
-	if _, said := r.held[uid]; said {
-		return false
-	}
-	if r.held == nil {
-		r.held = map[types.UID]time.Time{}
-	}
-	r.held[uid] = now
-	return true
+	r.saysHeld(o.GetUID(), false, time.Now())
+	return true, 0, nil
 }
 
 // Disabled reports whether a person wants the operator to leave the object alone.

@@ -19,7 +19,7 @@ import (
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
-// Reporter writes statuses and records Events. All fields but Operator are required.
+// Reporter writes statuses and records Events. All fields but Operator and Leads are required.
 type Reporter struct {
 	// Client reads from the cache and writes.
 	Client client.Client
@@ -29,9 +29,13 @@ type Reporter struct {
 	Events events.EventRecorder
 	// Operator is this operator, by which others know that it holds an object. Empty for one that is in no cluster.
 	Operator string
+	// Leads says that the operator keeps the Lease by which others see that it is there. Without, it takes over nothing that
+	// another holds.
+	Leads bool
 
-	mu   sync.Mutex
-	held map[types.UID]time.Time // when an Event said that another holds the object
+	mu         sync.Mutex
+	held       map[types.UID]time.Time // when an Event said that another holds the object
+	unreadable sync.Map                // operators whose Lease this one may not read, as the log has said
 }
 
 // Report writes the status of after, if it differs from that of before, by one patch, and then records the events.

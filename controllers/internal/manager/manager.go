@@ -127,7 +127,7 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 			SkipNameValidation:    ptr.To(true), // tests have several managers in a process
 		},
 		LeaderElection:                o.LeaderElect,
-		LeaderElectionID:              "outbox-operator.outbox.dev",
+		LeaderElectionID:              kstatus.LeaseName,
 		LeaderElectionNamespace:       o.LeaderNamespace,
 		LeaderElectionReleaseOnCancel: true, // main ends when the manager does
 		HealthProbeBindAddress:        o.ProbeAddress,
@@ -186,7 +186,7 @@ func addReconcilers(ctx context.Context, mgr ctrl.Manager, o Options, missing []
 	pacer := pace.New(mgr.GetClient(), o.MaxRollingUpgrades)
 	mounts := pods.NewMounts(watcher, o.WatchNamespaces...)
 	platform := desired.Platform{Image: o.DispatcherImage, ImagePullSecrets: o.ImagePullSecrets, InheritedLabels: o.InheritedLabels}
-	reporter := &kstatus.Reporter{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: mgr.GetEventRecorder(desired.Manager), Operator: o.Pod.Namespace}
+	reporter := &kstatus.Reporter{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: mgr.GetEventRecorder(desired.Manager), Operator: o.Pod.Namespace, Leads: o.LeaderElect}
 	r := &outboxdispatcher.Reconciler{
 		Reporter: reporter,
 		Mounts:   mounts,
