@@ -116,6 +116,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 	if err != nil && !errors.As(err, &o.problem) {
 		return ctrl.Result{}, err
 	}
+	if o.queues {
+		o.holders = r.Pace.Holders()
+	}
 	if o.missing, err = references.Missing(ctx, r.Mounts, references.OfOutbox(outbox), o.migration.Pods); err != nil {
 		return ctrl.Result{}, err
 	}

@@ -26,8 +26,9 @@ type observed struct {
 	// missing is a reference that leads nowhere, nil for none.
 	missing   *problem.Problem
 	migration migrate.Migration
-	// queues means that the migration waits for its turn.
-	queues bool
+	// queues means that the migration waits for its turn; holders is the sentence that names those that it waits for.
+	queues  bool
+	holders string
 	// dispatchers are those that refer to the Outbox, by name.
 	dispatchers []api.OutboxDispatcher
 }
@@ -163,7 +164,7 @@ func progress(o observed) metav1.Condition {
 	case o.problem != nil:
 		return kstatus.Condition(api.ReconcilingCondition, metav1.ConditionTrue, o.problem.Reason, o.problem.Message)
 	case o.queues:
-		return kstatus.Condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonProgressing, "The migration waits for others that the operator's upgrade brings.")
+		return kstatus.Condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonProgressing, "The migration waits for others that the operator's upgrade brings."+o.holders)
 	case o.migration.State == migrate.Failed:
 		return kstatus.Condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrationFailed, o.migration.Sentence())
 	case o.migration.State == migrate.Running:

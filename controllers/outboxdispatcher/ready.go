@@ -222,7 +222,7 @@ func progress(o observed, workload metav1.Condition, hangs trouble) metav1.Condi
 	case o.missing != nil:
 		return rolling(o.missing.Reason, o.missing.Message)
 	case o.queues:
-		return reconciling(api.ReasonProgressing, "It waits for other dispatchers to take what the operator's upgrade changes; its pods stay as they are.")
+		return reconciling(api.ReasonProgressing, "It waits for other dispatchers to take what the operator's upgrade changes; its pods stay as they are."+o.holders)
 	case !complete(o.deployment, o.obd):
 		return rolling(cmp.Or(hangs.reason, api.ReasonProgressing), cmp.Or(podsRefused(o.deployment), hangs.message, "The Deployment is rolling out."))
 	case workload.Status == metav1.ConditionFalse && workload.Reason != api.ReasonPartlyAvailable && !rolledOut(o.deployment):

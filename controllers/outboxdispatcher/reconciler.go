@@ -178,6 +178,9 @@ func (r *Reconciler) pass(ctx context.Context, obd *v1alpha1.OutboxDispatcher) (
 	if err != nil && !errors.As(err, &o.problem) && !errors.Is(err, errWait) {
 		return o, err
 	}
+	if o.queues {
+		o.holders = r.Pace.Holders()
+	}
 	refs := references.Of(obd, o.outbox)
 	if o.missing, err = references.Missing(ctx, r.Mounts, refs, slices.Concat(o.pods, o.migration.Pods)); err != nil {
 		return o, err

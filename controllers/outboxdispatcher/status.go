@@ -45,8 +45,9 @@ type observed struct {
 	silent, unpolled int
 	// sets are the ReplicaSets of the pods of the statuses; nil for one of all.
 	sets []types.UID
-	// queues means that it waits for others to take what an upgrade of the operator changes.
-	queues bool
+	// queues means that it waits for others to take what an upgrade of the operator changes; holders is the sentence that names them.
+	queues  bool
+	holders string
 	// outbox is the one that it refers to, nil for none.
 	outbox *v1alpha1.Outbox
 	// peers are the other dispatchers that claim from the same outbox, by name.

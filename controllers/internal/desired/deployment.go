@@ -16,6 +16,9 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
+// progressDeadline is Kubernetes' own, in seconds: after it a rollout that does not progress has failed.
+const progressDeadline = 600
+
 // shutdown is what a pod gets beyond its grace period, to write back and close.
 const shutdown = 10 * time.Second
 
@@ -49,7 +52,8 @@ func Deployment(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox, files s
 		WithOwnerReferences(owner(obd)).
 		WithSpec(appsv1ac.DeploymentSpec().
 			WithReplicas(Replicas(obd)).
-			WithRevisionHistoryLimit(0). // what is to run is in the OutboxDispatcher, and not in old ReplicaSets
+			WithProgressDeadlineSeconds(progressDeadline). // not what another writes there: an upgrade waits for it
+			WithRevisionHistoryLimit(0).                   // what is to run is in the OutboxDispatcher, and not in old ReplicaSets
 			WithSelector(metav1ac.LabelSelector().WithMatchLabels(Selector(obd, ComponentDispatcher))).
 			WithStrategy(appsv1ac.DeploymentStrategy().
 				WithType(appsv1.RollingUpdateDeploymentStrategyType).

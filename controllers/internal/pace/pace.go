@@ -2,10 +2,13 @@
 package pace
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,7 +25,8 @@ import (
 )
 
 // Pacer grants turns. One turn covers the migration Job of an object and the rollout after it. What rolls or migrates for
-// another reason, such as a changed spec, needs no turn, and counts.
+// another reason, such as a changed spec, needs no turn, and counts as one for each namespace. How long anything counts is
+// measured here: who may edit a Deployment decides what that says of itself.
 type Pacer struct {
 	client client.Client
 	limit  int
@@ -30,7 +34,10 @@ type Pacer struct {
 
 	mu      sync.Mutex
 	counted time.Time
-	active  map[string]bool // what rolled or migrated at the last count
+	before  time.Time         // the count before
+	shared  bool              // several namespaces have dispatchers
+	active  map[string]bool   // what rolled or migrated at the last count, and counts
+	clocks  map[string]*clock // of what rolls or migrates, or did lately
 	granted map[string]*turn
 }
 
@@ -40,7 +47,18 @@ type turn struct {
 	done  bool
 }
 
+// clock says how long something has rolled or migrated, and when it did last.
+type clock struct {
+	used time.Duration
+	last time.Time
+}
+
 const (
+	// countsFor is how long what rolls or migrates counts, in sum. It counts again when it was at rest for as long.
+	countsFor = 10 * time.Minute
+	// namedAfter is how long something rolls or migrates until [Pacer.Holders] names it, one of the first few.
+	namedAfter = 30 * time.Second
+	named      = 3
 	// countEvery is the time between two counts of all Deployments and Jobs.
 	countEvery = time.Second
 	// grantedFor is how long a turn lasts that is not taken.
@@ -51,12 +69,14 @@ const (
 
 // New returns a Pacer that lets limit objects roll or migrate at a time. It reads with c, which has a cache.
 func New(c client.Client, limit int) *Pacer {
-	return &Pacer{client: c, limit: limit, now: time.Now, granted: map[string]*turn{}}
+	return &Pacer{client: c, limit: limit, now: time.Now, clocks: map[string]*clock{}, granted: map[string]*turn{}}
 }
 
 func keyOf(o desired.Owner) string {
 	return desired.Kind(o) + "/" + o.GetNamespace() + "/" + o.GetName()
 }
+
+func namespaceOf(who string) string { return strings.Split(who, "/")[1] }
 
 // May reports whether it is the object's turn. It returns an error when the cache cannot be read.
 func (p *Pacer) May(ctx context.Context, o desired.Owner) (bool, error) {
@@ -68,7 +88,7 @@ func (p *Pacer) May(ctx context.Context, o desired.Owner) (bool, error) {
 		}
 	}
 	who := keyOf(o)
-	if p.granted[who] == nil && p.takenByOthers(who) >= p.limit {
+	if p.granted[who] == nil && !p.free(who) {
 		return false, nil
 	}
 	p.grant(who)
@@ -99,18 +119,42 @@ func (p *Pacer) Done(o desired.Owner) {
 	}
 }
 
-// takenByOthers counts the turns that others were granted, and those that are active without one. An object that is active
-// waits like the rest: each Deployment is for a moment when a new version annotates it.
-func (p *Pacer) takenByOthers(who string) int {
-	others := maps.Clone(p.active)
-	for granted := range p.granted {
-		others[granted] = true
+// free reports whether a turn is left for an object. What is active without a turn takes one for each namespace, and never the
+// last; an object that is active waits like the rest: each Deployment is for a moment when a new version annotates it. Where
+// several namespaces have dispatchers, each leaves one to the others.
+func (p *Pacer) free(who string) bool {
+	most, allButOne := p.limit, max(1, p.limit-1)
+	if p.shared {
+		most = allButOne
 	}
-	delete(others, who)
-	return len(others)
+	granted, without, taken := map[string]int{}, map[string]int{}, 0
+	for holder := range p.granted {
+		granted[namespaceOf(holder)]++
+	}
+	for holder := range p.active {
+		if p.granted[holder] == nil && holder != who {
+			without[namespaceOf(holder)] = 1
+		}
+	}
+	for _, n := range granted {
+		taken += min(n, most)
+	}
+	return taken+min(len(without), allButOne) < p.limit && granted[namespaceOf(who)]+without[namespaceOf(who)] < most
 }
 
-// count finds what is active. It ends the turns that are done: what they began is among that; and those that were not taken.
+// Holders is a sentence that names those that roll or migrate for longest and count, empty when none does for long.
+func (p *Pacer) Holders() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	long := slices.DeleteFunc(slices.Sorted(maps.Keys(p.active)), func(who string) bool { return p.clocks[who].used < namedAfter })
+	if len(long) == 0 {
+		return ""
+	}
+	slices.SortStableFunc(long, func(a, b string) int { return cmp.Compare(p.clocks[b].used, p.clocks[a].used) })
+	return " Those that roll or migrate for longest: " + strings.Join(long[:min(len(long), named)], ", ") + "."
+}
+
+// count finds what is active. It ends the turns that are done, when what they began has ended; and those that were not taken.
 func (p *Pacer) count(ctx context.Context, now time.Time) error {
 	var deployments appsv1.DeploymentList
 	var jobs batchv1.JobList
@@ -121,9 +165,12 @@ func (p *Pacer) count(ctx context.Context, now time.Time) error {
 		p.client.List(ctx, &jobs, of(desired.ComponentMigration), client.UnsafeDisableDeepCopy)); err != nil {
 		return fmt.Errorf("list what rolls and migrates: %w", err)
 	}
-	p.counted, p.active = now, map[string]bool{}
+	p.before, p.counted, p.active, p.shared = p.counted, now, map[string]bool{}, false
+	maps.DeleteFunc(p.clocks, func(_ string, c *clock) bool { return now.Sub(c.last) >= countsFor })
 	for i := range deployments.Items {
-		if d := &deployments.Items[i]; !ended(d) {
+		d := &deployments.Items[i]
+		p.shared = p.shared || d.Namespace != deployments.Items[0].Namespace
+		if !ended(d) {
 			if err := p.add(ctx, d); err != nil {
 				return err
 			}
@@ -137,8 +184,8 @@ func (p *Pacer) count(ctx context.Context, now time.Time) error {
 		}
 	}
 	for who, t := range p.granted {
-		switch {
-		case t.done:
+		switch c := p.clocks[who]; {
+		case t.done && !p.active[who], c != nil && c.used >= countsFor:
 			delete(p.granted, who)
 		case p.active[who]:
 			t.since = now
@@ -147,6 +194,21 @@ func (p *Pacer) count(ctx context.Context, now time.Time) error {
 		}
 	}
 	return nil
+}
+
+// runs counts what is active, for so long. It adds what has passed since the count before, if it was active then.
+func (p *Pacer) runs(who string) {
+	c := p.clocks[who]
+	if c == nil {
+		c = &clock{last: p.counted}
+		p.clocks[who] = c
+	}
+	if c.last.Equal(p.before) {
+		c.used += p.counted.Sub(p.before)
+	}
+	if c.last = p.counted; c.used < countsFor {
+		p.active[who] = true
+	}
 }
 
 // add counts the owner of an object. What has none counts for nothing, whatever its labels are: everybody may set them.
@@ -164,7 +226,7 @@ func (p *Pacer) add(ctx context.Context, o metav1.Object) error {
 			return fmt.Errorf("read %s %s: %w", ref.Kind, ref.Name, err)
 		}
 		if err == nil && owner.GetUID() == ref.UID {
-			p.active[keyOf(owner)] = true
+			p.runs(keyOf(owner))
 		}
 	}
 	return nil

@@ -114,7 +114,7 @@ func TestATurnThatIsNotTakenExpires(t *testing.T) {
 	w.expect(dispatcher("c"), true)
 }
 
-// One turn covers the migration and the rollout after it, however long they take.
+// One turn covers the migration and the rollout after it, as long as they count.
 func TestATurnLastsForMigrationAndRollout(t *testing.T) {
 	w := newWorld(t)
 	w.expect(dispatcher("a"), true)
@@ -123,7 +123,7 @@ func TestATurnLastsForMigrationAndRollout(t *testing.T) {
 	w.create(job)
 	w.later(grantedFor / 2)
 	w.expect(dispatcher("b"), true)
-	for range 10 {
+	for range 8 {
 		w.later(grantedFor)
 		w.expect(dispatcher("b"), true)
 		w.expect(dispatcher("c"), false)
@@ -135,7 +135,9 @@ func TestATurnLastsForMigrationAndRollout(t *testing.T) {
 	w.expect(dispatcher("c"), false) // a is about to roll
 	deployment := rolls(dispatcher("a"), 1)
 	w.create(deployment)
+	w.create(rolls(dispatcher("b"), 1))
 	w.pacer.Done(dispatcher("a"))
+	w.pacer.Done(dispatcher("b"))
 	w.later(2 * countEvery)
 	w.expect(dispatcher("c"), false) // a rolls
 	deployment.Status = appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: 1, UpdatedReplicas: 1, AvailableReplicas: 1}
@@ -199,13 +201,14 @@ func TestMigrationsCountWhileTheyRun(t *testing.T) {
 	}
 }
 
-// A new version annotates all Deployments, and each counts until the cluster has seen that: none has a turn by it.
+// A new version annotates all Deployments, and each is active until the cluster has seen that: none has a turn by it.
 func TestWhatRollsWithoutATurnWaitsForOne(t *testing.T) {
 	w := newWorld(t)
 	for _, name := range []string{"a", "b", "c"} {
 		w.create(rolls(dispatcher(name), 1))
 	}
-	w.expect(dispatcher("a"), false)
+	w.expect(dispatcher("a"), true) // the others without a turn take one, together
+	w.expect(dispatcher("b"), false)
 	seen := rolls(dispatcher("c"), 1)
 	seen.Status = appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: 1, UpdatedReplicas: 1, AvailableReplicas: 1}
 	w.update(seen)
@@ -213,4 +216,82 @@ func TestWhatRollsWithoutATurnWaitsForOne(t *testing.T) {
 	w.expect(dispatcher("a"), true)
 	w.expect(dispatcher("b"), true)
 	w.expect(dispatcher("c"), false)
+}
+
+// Whoever may edit a Deployment can let it roll for ever, or again and again: it counts for ten minutes in sum, with a turn or
+// without, and is named meanwhile.
+func TestNoRolloutCountsForLong(t *testing.T) {
+	for name, granted := range map[string]bool{"with a turn": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.pacer.limit = 1
+			d := rolls(dispatcher("a"), 1)
+			w.create(d)
+			if granted {
+				w.pacer.Let(dispatcher("a"))
+			}
+			w.expect(dispatcher("b"), false)
+			need.Want(t, "", "holders %q, want %q", w.pacer.Holders())
+			for range 4 {
+				w.later(countsFor/4 - time.Second)
+				w.expect(dispatcher("b"), false)
+				need.Want(t, " Those that roll or migrate for longest: OutboxDispatcher/shop/a.", "holders %q, want %q", w.pacer.Holders())
+				rolling := d.Status
+				d.Status = appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: 1, UpdatedReplicas: 1, AvailableReplicas: 1}
+				w.update(d) // it is at rest for a moment
+				w.later(2 * countEvery)
+				w.expect(dispatcher("a"), true)
+				d.Status = rolling
+				w.update(d)
+				w.later(2 * countEvery)
+				w.expect(dispatcher("b"), false)
+			}
+			w.pacer.Done(dispatcher("a"))
+			w.later(4 * time.Second)
+			w.expect(dispatcher("b"), true)
+			need.Want(t, "", "holders %q, want %q", w.pacer.Holders())
+			w.pacer.Done(dispatcher("b"))
+
+			w.later(countsFor) // it was at rest, as far as is known
+			w.expect(dispatcher("b"), false)
+		})
+	}
+}
+
+// Of three turns a namespace takes two, where another has dispatchers too; of those that nothing granted one.
+func TestANamespaceLeavesATurnToOthers(t *testing.T) {
+	for name, c := range map[string]struct {
+		rolling, edited []string
+		shares          bool
+		may             []bool // dispatchers a and b of this namespace, one of the other
+	}{
+		"alone":                        {may: []bool{true, true, true}},
+		"shared":                       {shares: true, may: []bool{true, true, true}},
+		"shared, one rolls":            {rolling: []string{"d"}, shares: true, may: []bool{true, false, true}},
+		"shared, two roll":             {rolling: []string{"c", "d"}, shares: true, may: []bool{true, false, true}},
+		"shared, and three are edited": {edited: []string{"c", "d", "e"}, shares: true, may: []bool{false, false, true}},
+		"alone, and three are edited":  {edited: []string{"c", "d", "e"}, may: []bool{false, false, false}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.pacer.limit = 3
+			far := dispatcher("far")
+			far.Namespace = "other"
+			w.create(far)
+			at := rolls(far, 0)
+			if w.create(rolls(dispatcher("b"), 0)); c.shares {
+				at.Namespace = "other"
+			}
+			w.create(at)
+			for _, name := range c.rolling {
+				w.create(rolls(dispatcher(name), 1))
+			}
+			for _, name := range c.edited {
+				w.pacer.Let(dispatcher(name))
+			}
+			for i, o := range []desired.Owner{dispatcher("a"), dispatcher("b"), far} {
+				w.expect(o, c.may[i])
+			}
+		})
+	}
 }
