@@ -291,6 +291,8 @@ const (
 	SchemaMissing SchemaState = "Missing"
 	SchemaTooOld  SchemaState = "TooOld"
 	SchemaTooNew  SchemaState = "TooNew"
+	// SchemaDiffers: a migration of the same number has another content than the store's.
+	SchemaDiffers SchemaState = "Differs"
 	// SchemaSequencesBehind: the tables were copied without their sequences.
 	SchemaSequencesBehind SchemaState = "SequencesBehind"
 )

@@ -239,7 +239,7 @@ func TestUpRefusesEditedMigration(t *testing.T) {
 	_, upErr := migrations.Up(t.Context(), d.Conn, "outbox")
 	state, statusErr := migrations.Status(t.Context(), d.Conn, "outbox")
 	for _, err := range []error{upErr, statusErr} {
-		need.That(t, err != nil && strings.Contains(err.Error(), "0001_outbox") && strings.Contains(err.Error(), "restore"),
+		need.That(t, err != nil && strings.Contains(err.Error(), "0001_outbox") && strings.Contains(err.Error(), "run that build"),
 			"error is %v, want one that names the migration and the remedy", err)
 	}
 	need.That(t, state.Version == migrations.Version, "status is %+v, want it with the error", state)

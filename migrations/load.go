@@ -78,7 +78,7 @@ func checkUnedited(applied []Applied, all []migration) error {
 	for i, a := range applied[:min(len(applied), len(all))] {
 		if m := all[i]; a.Version != m.version || a.Checksum != m.checksum {
 			return fmt.Errorf("migration %s differs from the %s that the database has (checksums %.12s and %.12s): "+
-				"a migration must not change after it was applied; restore the file, and put the change into a new one",
+				"another build has made the schema; run that build, or drop the schema, with its events, and migrate again",
 				m.name, a.Name, m.checksum, a.Checksum)
 		}
 	}

@@ -97,6 +97,18 @@ func Status(ctx context.Context, conn *pgx.Conn, schema string) (State, error) {
 	return state, nil
 }
 
+// Checksums are the checksums of this binary's migrations, as [Applied] has them, in order.
+func Checksums() (sums []string) {
+	all, err := load(files, "outbox")
+	if err != nil {
+		panic(err) // the files are in the binary
+	}
+	for _, m := range all {
+		sums = append(sums, m.checksum)
+	}
+	return sums
+}
+
 // querier is a connection or a transaction.
 type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)

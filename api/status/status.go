@@ -200,7 +200,7 @@ const (
 
 // Schema is the state of the outbox schema.
 type Schema struct {
-	// State is Ready, Missing, TooOld, TooNew, SequencesBehind or Unknown.
+	// State is Ready, Missing, TooOld, TooNew, Differs, SequencesBehind or Unknown.
 	State    string `json:"state"`
 	Version  int    `json:"version"`
 	Required int    `json:"required"`

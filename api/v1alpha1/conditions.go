@@ -57,7 +57,7 @@ const (
 	// SchemaReadyCondition: the outbox schema exists, in a version that the dispatchers work with.
 	//
 	// True: UpToDate.
-	// False: Missing, TooOld, TooNew, SequencesBehind, Migrating, MigrationFailed.
+	// False: Missing, TooOld, TooNew, Differs (a migration has another content than the dispatchers'), SequencesBehind, Migrating, MigrationFailed.
 	// Unknown: NotObserved.
 	SchemaReadyCondition = "SchemaReady"
 
@@ -241,6 +241,7 @@ const (
 	ReasonMissing                  = "Missing"
 	ReasonTooOld                   = "TooOld"
 	ReasonTooNew                   = "TooNew"
+	ReasonDiffers                  = "Differs"
 	ReasonSequencesBehind          = "SequencesBehind"
 	ReasonMigrating                = "Migrating"
 	ReasonMigrationFailed          = "MigrationFailed"

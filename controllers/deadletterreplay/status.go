@@ -167,7 +167,7 @@ func schemaReady(seen observed) metav1.Condition {
 	switch {
 	case seen.left != nil, state == "Ready":
 		return kstatus.Condition(kind, metav1.ConditionTrue, api.ReasonUpToDate, "The outbox schema is up to date.")
-	case state == api.ReasonMissing, state == api.ReasonTooOld, state == api.ReasonTooNew, state == api.ReasonSequencesBehind:
+	case state == api.ReasonMissing, state == api.ReasonTooOld, state == api.ReasonTooNew, state == api.ReasonDiffers, state == api.ReasonSequencesBehind:
 		return kstatus.Condition(kind, metav1.ConditionFalse, state, seen.podStatus.Schema.Message)
 	}
 	return kstatus.Condition(kind, metav1.ConditionUnknown, api.ReasonNotObserved, "The Job's pod has not reported it yet.")

@@ -60,6 +60,8 @@ func TestConditionsSumUpTheDispatchers(t *testing.T) {
 			dispatchers: []api.OutboxDispatcher{dispatcher("a", connected, fits)}}, "True/InUseDespiteTrouble", []string{"ReferencesResolved=False/SecretNotFound"}, nil},
 		"too new, whatever migrates": {observed{migration: migrate.Migration{State: migrate.Failed},
 			dispatchers: []api.OutboxDispatcher{dispatcher("a", is(api.SchemaReadyCondition, no, api.ReasonTooNew))}}, "False/TooNew", []string{"Reconciling=True/MigrationFailed"}, nil},
+		"other migrations of the same number, whatever migrates": {observed{migration: migrate.Migration{State: migrate.Failed},
+			dispatchers: []api.OutboxDispatcher{dispatcher("a", is(api.SchemaReadyCondition, no, api.ReasonDiffers))}}, "False/Differs", []string{"Reconciling=True/MigrationFailed"}, nil},
 		"a foreign object": {observed{problem: problem.Stalling(api.SchemaReadyCondition, api.ReasonForeignObject, "x")}, "False/ForeignObject",
 			[]string{"Stalled=True/ForeignObject"}, []string{"Reconciling"}},
 		"a key is missing": {observed{missing: problem.Waiting(api.ReferencesResolvedCondition, api.ReasonSecretKeyNotFound, "x"), migration: migrate.Migration{State: migrate.Running}},

@@ -181,7 +181,7 @@ func schemaReady(o observed) metav1.Condition {
 	switch {
 	case o.problem != nil:
 		return kstatus.Condition(kind, metav1.ConditionFalse, o.problem.Reason, o.problem.Message)
-	case reported.Status == metav1.ConditionTrue, reported.Reason == api.ReasonTooNew, reported.Reason == api.ReasonSequencesBehind:
+	case reported.Status == metav1.ConditionTrue, reported.Reason == api.ReasonTooNew, reported.Reason == api.ReasonDiffers, reported.Reason == api.ReasonSequencesBehind:
 		return reported
 	case o.migration.State == migrate.Failed:
 		return kstatus.Condition(kind, metav1.ConditionFalse, api.ReasonMigrationFailed, o.migration.Sentence())

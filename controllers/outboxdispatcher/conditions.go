@@ -70,7 +70,7 @@ func referencesResolved(o observed) metav1.Condition {
 func schemaReady(o observed) metav1.Condition {
 	reason, message := worstSchema(o.statuses)
 	switch {
-	case reason == api.ReasonUpToDate, reason == api.ReasonTooNew, reason == api.ReasonSequencesBehind: // which no migration changes
+	case reason == api.ReasonUpToDate, reason == api.ReasonTooNew, reason == api.ReasonDiffers, reason == api.ReasonSequencesBehind: // which no migration changes
 	case o.migration.State == migrate.Failed:
 		reason, message = api.ReasonMigrationFailed, o.migration.Sentence()
 	case o.migration.State == migrate.Running:
@@ -90,7 +90,7 @@ func schemaReady(o observed) metav1.Condition {
 // worstSchema is the reason and message of the pod that sees the most trouble; empty for none that
 // knows.
 func worstSchema(statuses []status.Status) (reason, message string) {
-	reasons := []string{api.ReasonUpToDate, api.ReasonSequencesBehind, api.ReasonTooOld, api.ReasonTooNew, api.ReasonMissing} // the worst last
+	reasons := []string{api.ReasonUpToDate, api.ReasonSequencesBehind, api.ReasonTooOld, api.ReasonTooNew, api.ReasonDiffers, api.ReasonMissing} // the worst last
 	worst := -1
 	for _, a := range statuses {
 		state := a.Schema.State

@@ -129,6 +129,8 @@ func TestConditionsFollowWhatPodsReport(t *testing.T) {
 			no, api.ReasonMigrating, []string{"SchemaReady=False/Migrating"}, nil},
 		"schema too new, whatever migrates": {func(o *observed) { o.migration.State = migrate.Failed; schemas(o, "TooNew") },
 			no, api.ReasonTooNew, []string{"SchemaReady=False/TooNew"}, nil},
+		"new pods carry other migrations of the same number": {func(o *observed) { o.migration.State = migrate.Failed; o.statuses[1].Schema.State = "Differs" },
+			yes, api.ReasonDeliveringDespiteTrouble, []string{"SchemaReady=False/Differs", "Reconciling=True/MigrationFailed"}, nil},
 		"no migration": {func(o *observed) { o.migration = migrate.Migration{}; schemas(o, "Missing") },
 			no, api.ReasonMissing, nil, []string{"Reconciling"}},
 		"database before schema and workload": {func(o *observed) {

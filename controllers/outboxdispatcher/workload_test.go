@@ -76,6 +76,7 @@ var _ = Describe("what pods report", Label("status"), func() {
 			Entry("schema missing", schema("Missing", "there is no schema; run migrate up"), api.SchemaReadyCondition, api.ReasonMissing, "run migrate up"),
 			Entry("schema too old", schema("TooOld", "version 1 of 2; run migrate up"), api.SchemaReadyCondition, api.ReasonTooOld, "run migrate up"),
 			Entry("schema too new", schema("TooNew", "version 3 of 2; upgrade the operator"), api.SchemaReadyCondition, api.ReasonTooNew, "upgrade the operator"),
+			Entry("schema of other content", schema("Differs", "another 0002_replays; run the build that made it"), api.SchemaReadyCondition, api.ReasonDiffers, "run the build"),
 			Entry("sequences behind", schema("SequencesBehind", "the sequences are behind the tables; run outbox_moved()"), api.SchemaReadyCondition, api.ReasonSequencesBehind, "run outbox_moved()"),
 			Entry("outcomes refused", func(s *status.Status) {
 				s.Source = status.Link{State: status.Refusing, Reason: status.OutcomesRefused, Message: "The database refuses outcomes; fix the trigger"}

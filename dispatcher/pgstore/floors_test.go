@@ -162,7 +162,7 @@ func TestFloorsOfTopicsAreKeptApart(t *testing.T) {
 // An older schema differs from none. There is no older one yet to make in a database.
 func TestOlderSchemaDiffersFromNone(t *testing.T) {
 	t.Parallel()
-	got := compareSchema("outbox", 3, 1, 4)
+	got := compareSchema("outbox", "", 3, 1, 4)
 	need.That(t, got.State == dispatcher.SchemaTooOld && got.Version == 3 && got.Required == 4 && strings.Contains(got.Message, "dispatcher migrate up"), "got %+v", got)
 }
 

@@ -31,15 +31,17 @@ const codeFenceDown = "57OBX"
 // Schema implements [dispatcher.Store]. The error is the database's; a missing or old schema is not one.
 func (s *Store) Schema(ctx context.Context) (dispatcher.Schema, error) {
 	var version, oldestReader int
-	err := s.pool.QueryRow(ctx, `select coalesce(max(version), 0), coalesce(max(oldest_reader), 0) from `+
-		pgx.Identifier{s.opts.Schema, "outbox_migrations"}.Sanitize()).Scan(&version, &oldestReader)
+	var differs string // a migration whose checksum is not this binary's; those that only a newer binary knows are not compared
+	err := s.pool.QueryRow(ctx, `select coalesce(max(version), 0), coalesce(max(oldest_reader), 0),
+		coalesce(min(name) filter (where checksum <> ($1::text[])[version]), '') from `+
+		pgx.Identifier{s.opts.Schema, "outbox_migrations"}.Sanitize(), migrations.Checksums()).Scan(&version, &oldestReader, &differs)
 	if code := sqlState(err); code == codeUndefinedTable || code == codeInvalidSchema {
 		err = nil // version 0: missing
 	}
 	if err != nil {
 		return dispatcher.Schema{}, s.wrap("read the version", err)
 	}
-	schema := compareSchema(s.opts.Schema, version, oldestReader, migrations.Version)
+	schema := compareSchema(s.opts.Schema, differs, version, oldestReader, migrations.Version)
 	if schema.State != dispatcher.SchemaReady {
 		return schema, nil
 	}
@@ -68,13 +70,18 @@ func (s *Store) Schema(ctx context.Context) (dispatcher.Schema, error) {
 	return schema, nil
 }
 
-// compareSchema says whether a binary made for a version works with a schema.
-func compareSchema(name string, version, oldestReader, required int) dispatcher.Schema {
+// compareSchema says whether a binary made for a version works with a schema. differs is a migration that is another one there,
+// empty for none: no migration up makes them the same.
+func compareSchema(name, differs string, version, oldestReader, required int) dispatcher.Schema {
 	schema := dispatcher.Schema{State: dispatcher.SchemaReady, Version: version, Required: required}
 	switch {
 	case version == 0:
 		schema.State = dispatcher.SchemaMissing
 		schema.Message = fmt.Sprintf("Schema %q holds no outbox; run \"dispatcher migrate up\".", name)
+	case differs != "":
+		schema.State = dispatcher.SchemaDiffers
+		schema.Message = fmt.Sprintf("Schema %q has another %s than this dispatcher: another build has made it. Run the build that made it; or create the schema again, without its events: "+
+			"drop schema %s cascade, then \"dispatcher migrate up\".", name, differs, pgx.Identifier{name}.Sanitize())
 	case version < required:
 		schema.State = dispatcher.SchemaTooOld
 		schema.Message = fmt.Sprintf("Schema %q has version %d, and this dispatcher needs %d; run \"dispatcher migrate up\" of this version.",

@@ -190,6 +190,8 @@ func TestSchemaStateNamesTheRemedy(t *testing.T) {
 		{"an addition of a newer version", next + `1001, 'x', 'x', 1)`, dispatcher.SchemaReady, 1001, ""},
 		{"a break by a newer version", next + `1002, 'x', 'x', 1002)`, dispatcher.SchemaTooNew, 1002, "upgrade the dispatcher"},
 		{"an addition after a break", next + `1003, 'x', 'x', 1)`, dispatcher.SchemaTooNew, 1003, "upgrade the dispatcher"},
+		{"another content of a migration", `update outbox.outbox_migrations set checksum = reverse(checksum) where version = 2`, dispatcher.SchemaDiffers, 1003,
+			`has another 0002_replays than this dispatcher: another build has made it. Run the build that made it; or create the schema again, without its events: drop schema "outbox" cascade`},
 		{"no migration", `delete from outbox.outbox_migrations`, dispatcher.SchemaMissing, 0, "dispatcher migrate up"},
 		{"no table", `drop table outbox.outbox_migrations`, dispatcher.SchemaMissing, 0, "dispatcher migrate up"},
 		{"no schema", `drop schema outbox cascade`, dispatcher.SchemaMissing, 0, "dispatcher migrate up"},

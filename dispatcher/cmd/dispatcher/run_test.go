@@ -144,6 +144,11 @@ func TestWaitsForLoginAndSchema(t *testing.T) {
 	o.enqueue(t, 1)
 	run(t, "", "check", "-f", o.file(t, o.dispatcher, yaml)).ended(t, 1, "FAIL schema: TooNew: ")
 	o.exec(t, "delete from outbox.outbox_migrations where version = 99")
+	// Other migrations of the same number: a pod that carries them does not become ready, so it replaces none.
+	o.exec(t, "update outbox.outbox_migrations set checksum = reverse(checksum) where version = 2")
+	p.unready(t, "schema: Differs: ")
+	run(t, "", "migrate", "up", "-f", o.file(t, o.owner, "")).ended(t, 1, "migration 0002_replays differs from", "run that build, or drop the schema")
+	o.exec(t, "update outbox.outbox_migrations set checksum = reverse(checksum) where version = 2")
 	p.ready(t)
 	await(t, "the event is delivered", func() bool { return o.count(t, "status = 'delivered'") == 1 })
 }
