@@ -317,7 +317,8 @@ type Data struct {
 	// Windows has one entry for each of [Windows].
 	Windows []Outcomes
 	Orphans Orphans
-	// Adoptions are the rows of tables that are adopted and live, of the whole database, by adoption and state.
+	// Adoptions are the rows of tables that are adopted and live, for the store's namespace or with one in each row, by adoption
+	// and state.
 	Adoptions []AdoptionRows
 }
 

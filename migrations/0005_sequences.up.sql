@@ -142,8 +142,9 @@ revoke all on function outbox_timeline, outbox_fence_down, outbox_sequences_behi
 
 -- outbox_adoption_rows counts what is wrong with the tables that are adopted and live: their rows that are refused, that have no
 -- note, and that are still open. To count may read a whole table: each is counted again when five minutes are over, and a hundred times
--- the time that it took. -1 is a table that cannot be counted, as "dispatcher adopt status" says.
-create function outbox_adoption_rows() returns table (adoption text, state text, count bigint)
+-- the time that it took. -1 is a table that cannot be counted, as "dispatcher adopt status" says. The namespace is empty where each
+-- row has its own.
+create function outbox_adoption_rows() returns table (adoption text, namespace text, state text, count bigint)
 language plpgsql
 security definer
 set search_path from current
@@ -172,8 +173,8 @@ begin
         execute 'update outbox_adoptions set missing = $2, waiting = $3, look_after = clock_timestamp() + greatest(interval ''5 minutes'', 100 * (clock_timestamp() - $4))
             where name = $1' using a.name, v_rows.missing, v_rows.waiting, v_began;
     end loop;
-    return query execute 'select name, kind, rows from outbox_adoptions as a cross join lateral (values (''refused'', (select count(*) from outbox_adopted
-        where adoption = a.name and refused is not null)), (''missing'', missing), (''waiting'', waiting)) as of (kind, rows) where a.state = ''Live'' order by 1, 2';
+    return query execute 'select name, a.namespace, kind, rows from outbox_adoptions as a cross join lateral (values (''refused'', (select count(*) from outbox_adopted
+        where adoption = a.name and refused is not null)), (''missing'', missing), (''waiting'', waiting)) as of (kind, rows) where a.state = ''Live'' order by 1, 3';
 end
 $$;
 

@@ -78,6 +78,17 @@ type Data struct {
 	OrphansAtLeast bool `json:"orphansAtLeast,omitempty"`
 	// OrphanTopics are the topics that have such rows, at most 20: those of the dispatcher's namespace first, and by name.
 	OrphanTopics []OrphanTopic `json:"orphanTopics,omitempty" brief:"5"`
+	// Adoptions are the rows of adopted tables that have no event, of the dispatcher's namespace, by adoption and state.
+	Adoptions []AdoptedRows `json:"adoptions,omitempty" brief:"4"`
+}
+
+// AdoptedRows are rows of a table that is adopted which have no event.
+type AdoptedRows struct {
+	Adoption string `json:"adoption" brief:"48"`
+	// State is refused (by the outbox), missing (without a note) or waiting (open in their table).
+	State string `json:"state" brief:"8"`
+	// Rows is -1 where they cannot be counted.
+	Rows int64 `json:"rows"`
 }
 
 // Window counts how deliveries ended in a time up to now.

@@ -121,7 +121,7 @@ const (
 	// True: Healthy.
 	// False: TopicsUnserved (rows of that namespace have been due for a minute in topics that no dispatcher serves),
 	// LeasesAbandoned (rows of it are leased to a worker that does not run any more, and no other has taken them over for a
-	// minute), JournalDiffers (rows were changed past the dispatchers; dispatcher verify names each).
+	// minute), AdoptedRowsLeft (rows of an adopted table are refused, missing or waiting), JournalDiffers (rows were changed past the dispatchers; dispatcher verify names each).
 	// Unknown: NotObserved.
 	DataHealthyCondition = "DataHealthy"
 
@@ -278,6 +278,7 @@ const (
 	ReasonHealthy                  = "Healthy"
 	ReasonTopicsUnserved           = "TopicsUnserved"
 	ReasonLeasesAbandoned          = "LeasesAbandoned"
+	ReasonAdoptedRowsLeft          = "AdoptedRowsLeft"
 	ReasonJournalDiffers           = "JournalDiffers"
 	ReasonTopicsShared             = "TopicsShared"
 	ReasonNotShared                = "NotShared"

@@ -245,6 +245,9 @@ func TestConditionsFollowWhatPodsReport(t *testing.T) {
 		"leases of workers that are gone": {func(o *observed) {
 			o.statuses[0].Data = orphan(o, status.OrphanTopic{Abandoned: 1})
 		}, yes, api.ReasonDelivering, []string{"DataHealthy=False/LeasesAbandoned"}, nil},
+		"rows of an adopted table wait there": {func(o *observed) {
+			o.statuses[1].Data = &status.Data{ObservedAt: time.Unix(2, 0), Adoptions: []status.AdoptedRows{{Adoption: "orders", State: "waiting", Rows: 3}}}
+		}, yes, api.ReasonDelivering, []string{"DataHealthy=False/AdoptedRowsLeft"}, nil},
 		"a pod has found rows that differ from the journal": {func(o *observed) {
 			o.statuses[1].Journal = &status.Journal{Differences: 2}
 		}, yes, api.ReasonDelivering, []string{"DataHealthy=False/JournalDiffers"}, nil},
@@ -339,6 +342,10 @@ func TestMessagesNameWhatAPersonMustKnow(t *testing.T) {
 	orphans(0, status.OrphanTopic{Namespace: "Shop", Topic: "c", Abandoned: 1})
 	if got := message(o, api.DataHealthyCondition); !strings.Contains(got, `no worker takes them over: topic "c" of outbox namespace "Shop". See whether`) {
 		t.Errorf("abandoned leases: %s", got)
+	}
+	o.statuses[0].Data = &status.Data{ObservedAt: time.Unix(5, 0), Adoptions: []status.AdoptedRows{{Adoption: "a", State: "refused", Rows: 7}, {Adoption: "b", State: "waiting", Rows: -1}}}
+	if got := message(o, api.DataHealthyCondition); !strings.HasPrefix(got, `Rows of adopted tables have no event: of "a" (refused), of "b" (waiting, not counted). See which`) {
+		t.Errorf("rows of adopted tables: %s", got)
 	}
 
 	o.statuses[0].Backlog.Dead = 1

@@ -31,6 +31,10 @@ func dataHealthy(o observed) metav1.Condition {
 		return condition(kind, metav1.ConditionFalse, api.ReasonLeasesAbandoned, fmt.Sprintf(
 			"Events are leased to workers that are gone, and no worker takes them over: %s. See whether a dispatcher of the topic runs, is not paused, and does not hold it back (TopicsPaused, SinkReachable).", topics))
 	}
+	if len(d.Adoptions) > 0 {
+		return condition(kind, metav1.ConditionFalse, api.ReasonAdoptedRowsLeft, fmt.Sprintf(
+			"Rows of adopted tables have no event: %s. See which and why with dispatcher adopt status, and correct them; until then their worker has to run.", adoptedRows(d)))
+	}
 	if slices.ContainsFunc(o.statuses, func(s status.Status) bool { return s.Journal != nil && s.Journal.Differences > 0 }) {
 		return condition(kind, metav1.ConditionFalse, api.ReasonJournalDiffers,
 			"The journal and the rows differ: rows were changed past the dispatchers. Run dispatcher verify, which names each.")
@@ -54,6 +58,19 @@ func orphanTopics(d *status.Data, of func(namespace string) bool, rows func(stat
 		return ""
 	}
 	return "topic " + strings.Join(names[:min(len(names), namedTopics)], ", ")
+}
+
+// adoptedRows names adoptions, each with the state of its rows.
+func adoptedRows(d *status.Data) string {
+	var names []string
+	for _, a := range d.Adoptions {
+		what := a.State
+		if a.Rows < 0 {
+			what += ", not counted"
+		}
+		names = append(names, fmt.Sprintf("of %s (%s)", problem.Clip(strconv.Quote(a.Adoption), topicBytes), what))
+	}
+	return strings.Join(names, ", ")
 }
 
 // topicsShared names the other dispatchers that deliver topics of this one.

@@ -31,7 +31,7 @@ func (s *Store) Data(ctx context.Context, w WorkerInfo) (data dispatcher.Data, e
 		err = s.orphans(ctx, &data.Orphans)
 	}
 	if err == nil {
-		data.Adoptions, err = collect(ctx, s, "count the rows of adoptions", relaxed+`, set_config('statement_timeout', '5000', true)`, s.sql["adoptions"], pgx.RowToStructByPos[dispatcher.AdoptionRows])
+		data.Adoptions, err = collect(ctx, s, "count the rows of adoptions", relaxed+`, set_config('statement_timeout', '5000', true)`, s.sql["adoptions"], pgx.RowToStructByPos[dispatcher.AdoptionRows], s.opts.Namespace)
 	}
 	return data, err
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 	"github.com/outbox-operator/outbox-operator/migrations/adopt"
@@ -76,6 +77,10 @@ func TestProducerGetsWhatItCanRepeatAlone(t *testing.T) {
 	s := r.status()
 	need.That(t, !s.OK() && s.Refused == 1 && s.OpenEvents == 0, "status %+v, want the row to be refused", s)
 	pgtest.Want(r, "orders: missing 0, orders: refused 1, orders: waiting 1", "%s", `select string_agg(format('orders: %s %s', state, count), ', ' order by state) from outbox.outbox_adoption_rows()`)
+	for namespace, want := range map[string]int{r.old.spec.Namespace: 3, "another": 0} {
+		data, err := pgstore.New(r.Pool, pgstore.Options{Schema: pgtest.Schema, Namespace: namespace}).Data(t.Context(), pgstore.WorkerInfo{})
+		need.That(t, err == nil && len(data.Adoptions) == want, "a dispatcher of namespace %s sees %+v, %v, want %d counts", namespace, data.Adoptions, err, want)
+	}
 	r.exec(`truncate keyed, kids; alter table keyed rename to old`)
 	pgtest.Want(r, 1, "%d: the counts are not of the last five minutes", `select count from outbox.outbox_adoption_rows() where state = 'waiting'`)
 	r.exec(`update outbox.outbox_adoptions set look_after = now()`)

@@ -25,6 +25,10 @@ func essence(s status.Status) string {
 	}
 	if d := s.Data; d != nil {
 		s.Data = &status.Data{Unserved: min(d.Unserved, 1), Abandoned: min(d.Abandoned, 1), OrphanTopics: orphanTopics(d)}
+		for _, a := range d.Adoptions {
+			a.Rows = min(a.Rows, 1)
+			s.Data.Adoptions = append(s.Data.Adoptions, a)
+		}
 	}
 	if j := s.Journal; j != nil {
 		s.Journal = &status.Journal{Differences: min(j.Differences, 1)}

@@ -150,6 +150,9 @@ func TestObserverTriggersAPassForWhatMatters(t *testing.T) {
 		"orphans of another topic": {func(s *status.Status) {
 			s.Data.OrphanTopics = append(s.Data.OrphanTopics, status.OrphanTopic{Topic: "y", Unserved: 1})
 		}, true, true},
+		"rows of an adopted table": {func(s *status.Status) {
+			s.Data.Adoptions = []status.AdoptedRows{{Adoption: "orders", State: "waiting"}}
+		}, true, true},
 		"the journal differs no more": {func(s *status.Status) { s.Journal.Differences = 0 }, true, true},
 		"no orphans":                  {func(s *status.Status) { s.Data = &status.Data{} }, true, true},
 		"a paused topic":              {func(s *status.Status) { s.PausedTopics = []status.PausedTopic{{Topic: "a"}} }, true, true},

@@ -184,6 +184,11 @@ func Data(d *dispatcher.Data) *status.Data {
 	for _, t := range o.Topics {
 		out.OrphanTopics = append(out.OrphanTopics, status.OrphanTopic{Namespace: t.Namespace, Topic: t.Topic, Unserved: t.Unserved.N, Abandoned: t.Abandoned.N})
 	}
+	for _, rows := range d.Adoptions {
+		if rows.N != 0 {
+			out.Adoptions = append(out.Adoptions, status.AdoptedRows{Adoption: rows.Adoption, State: rows.State, Rows: rows.N})
+		}
+	}
 	return out
 }
 

@@ -52,7 +52,8 @@ func sources(s dispatcher.Snapshot, depth *dispatcher.Depth) Sources {
 		Snapshot: func() dispatcher.Snapshot { return s }, Backlog: func() *dispatcher.Depth { return depth },
 		Data: func() *dispatcher.Data {
 			return &dispatcher.Data{ObservedAt: started,
-				Windows: []dispatcher.Outcomes{{Window: 5 * time.Minute}, {Window: time.Hour, Delivered: 3, Failed: 1, Dead: dispatcher.Count{N: 5, Estimated: true}}},
+				Windows:   []dispatcher.Outcomes{{Window: 5 * time.Minute}, {Window: time.Hour, Delivered: 3, Failed: 1, Dead: dispatcher.Count{N: 5, Estimated: true}}},
+				Adoptions: []dispatcher.AdoptionRows{{Adoption: "orders", State: "refused"}, {Adoption: "orders", State: "waiting", N: -1}},
 				Orphans: dispatcher.Orphans{Unserved: dispatcher.Count{N: 6}, Abandoned: dispatcher.Count{N: 7, Estimated: true},
 					Topics: []dispatcher.OrphanTopic{{Namespace: "shop", Topic: "x", Unserved: dispatcher.Count{N: 6}, Abandoned: dispatcher.Count{N: 7}}}}}
 		},
@@ -197,7 +198,8 @@ func TestStatusSumsTopicsAndDatabase(t *testing.T) {
 	need.That(t, tx != nil && *tx == (status.OldestTransaction{Kind: status.Standby, Name: "b", Since: started, Seconds: 9}), "oldest transaction: %s", body)
 	wantData := &status.Data{ObservedAt: started, Unserved: 6, Abandoned: 7, OrphansAtLeast: true,
 		Windows:      []status.Window{{Window: "5m"}, {Window: "1h", Delivered: 3, Failed: 1, SuccessRate: new(0.75), Dead: 5, DeadAtLeast: true}},
-		OrphanTopics: []status.OrphanTopic{{Namespace: "shop", Topic: "x", Unserved: 6, Abandoned: 7}}}
+		OrphanTopics: []status.OrphanTopic{{Namespace: "shop", Topic: "x", Unserved: 6, Abandoned: 7}},
+		Adoptions:    []status.AdoptedRows{{Adoption: "orders", State: "waiting", Rows: -1}}}
 	need.That(t, reflect.DeepEqual(got.Data, wantData), "data: %s", body)
 	need.That(t, reflect.DeepEqual(got.Journal, (&status.Journal{ObservedAt: started, Records: 9, Differences: 6, Examples: []string{"Gap of event customer-17: a change"}})), "journal: %s", body)
 	off := sources(healthy(nil), nil)

@@ -199,5 +199,7 @@ where id = any ($1::uuid[])
 order by id desc
 
 -- name: adoptions
--- What is wrong with adopted tables, of any namespace. It reads a few rows, but for a count that is due.
-select adoption, state, count from outbox.outbox_adoption_rows()
+-- What is wrong with adopted tables of the namespace, or whose rows have each their own. It reads a few rows, but for a count
+-- that is due.
+-- $1 namespace.
+select adoption, state, count from outbox.outbox_adoption_rows() where namespace in ($1, '')
