@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -43,8 +44,20 @@ func TestCommandsMigrateEnqueueAndDeliver(t *testing.T) {
 	run(t, "", "enqueue", "-f", produces, "--topic", "orders", "--payload", "{}").ended(t, 1, "migrate grants --for producer", "nothing was enqueued")
 	grants := []string{"migrate", "grants", "--role", o.producer, "--for", "producer", "--apply", "-f", owner}
 	run(t, "", grants...).ended(t, 1, "permission denied", "have a superuser run", "--require-data=false", "options=-c outbox.require_data=on")
-	run(t, "", append(grants, "--require-data=false")...).ok(t, "granted a producer's rights")
+	together := make(chan output)
+	for range 8 {
+		go func() { together <- run(t, "", append(slices.Clone(grants), "--require-data=false")...) }()
+	}
+	for range 8 {
+		(<-together).ok(t, "granted a producer's rights")
+	}
 	o.exec(t, migrations.RequireData(o.producer)) // the command line has no other data
+	group := strings.TrimSuffix(o.owner, "owner") + "group"
+	o.exec(t, "create role "+group)
+	pgtest.DropRole(t, o.admin.Pool, group)
+	check(t, objects.Secret(o.dir, "root", "dsn", o.dsn.String()))
+	run(t, "", "migrate", "grants", "--role", group, "--for", "producer", "--apply", "-f", o.file(t, "root", "")).ok(t,
+		"granted a producer's rights", group+" cannot log in, and its members do not inherit outbox.require_data", `alter role "LOGIN" set`)
 	enqueued := run(t, "", "enqueue", "-f", produces, "--topic", "orders", "--payload", `{"card": "`+secret+`"}`, "--event-type", "OrderPlaced",
 		"--aggregate-type", "order", "--aggregate-id", "42", "--dedupe-key", "42", "--header", "correlation_id=c-1")
 	enqueued.ok(t, " enqueued\n")

@@ -269,13 +269,20 @@ func statements(schema, role string, kind migrations.Kind, requireData bool) []s
 
 // grant gives a role its rights, all or none.
 func grant(ctx context.Context, conn *pgx.Conn, schema, role string, kind migrations.Kind, requireData bool, out io.Writer) error {
-	hint := ownerHint
-	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+	hint, inherits := ownerHint, ""
+	err := migrations.Transact(ctx, conn, schema, func(tx pgx.Tx) error { // two that grant at once fail: tuple concurrently updated
 		for _, statement := range statements(schema, role, kind, requireData) {
 			if statement == migrations.RequireData(role) {
 				hint = func(error) string {
 					return "; have a superuser run what the command prints without --apply; or add --require-data=false," +
 						" and set it in the service's connection string: options=-c outbox.require_data=on"
+				}
+				var login bool
+				if err := tx.QueryRow(ctx, `select coalesce((select rolcanlogin from pg_roles where rolname = $1), true)`, role).Scan(&login); err != nil {
+					return err
+				}
+				if !login {
+					inherits = fmt.Sprintf("%s cannot log in, and its members do not inherit outbox.require_data: set it on each login: %s\n", role, migrations.RequireData("LOGIN"))
 				}
 			}
 			if _, err := tx.Exec(ctx, statement); err != nil {
@@ -287,7 +294,7 @@ func grant(ctx context.Context, conn *pgx.Conn, schema, role string, kind migrat
 	if err != nil {
 		return fmt.Errorf("grant %s's rights on schema %s to %s: %w%s", article(kind), schema, role, err, hint(err))
 	}
-	fmt.Fprintf(out, "granted %s's rights on schema %s to %s\n", article(kind), schema, role)
+	fmt.Fprintf(out, "granted %s's rights on schema %s to %s\n%s", article(kind), schema, role, inherits)
 	return nil
 }
 
