@@ -61,9 +61,11 @@ func classify(err error) verdict {
 	case errors.As(err, &pg):
 		reason, remedy := classifyCode(pg.Code)
 		return verdict{reason, pg.Message, remedy}
-	case isCertificate(err):
+	case errors.As(err, new(x509.UnknownAuthorityError)):
 		return verdict{CertificateInvalid, innermost(err).Error(),
-			"set the database's tls.caSecretRef or tls.caConfigMapRef to the certificate of the server's authority, and connect by a name that the server's certificate has"}
+			"set the database's tls.caSecretRef or tls.caConfigMapRef to the certificate of the server's authority: none that is there (of the system, where neither is set) has signed the server's"}
+	case isCertificate(err):
+		return verdict{CertificateInvalid, innermost(err).Error(), "connect by a name that the server's certificate has, or give the server a valid one"}
 	case isRefusedCertificate(err):
 		return verdict{CertificateInvalid, innermost(err).Error(),
 			"the server does not accept the client's certificate: set the database's tls.clientCertSecretRef to one of an authority that it trusts"}

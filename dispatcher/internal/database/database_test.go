@@ -104,7 +104,7 @@ func TestFailuresHaveAWordAndARemedy(t *testing.T) {
 		},
 		"certificate of another authority": {
 			database: spec.Database{DSN: change(t, good, secretly), SSLMode: "VerifyCA", CAFile: file(t, sinktest.NewAuthority(t, "test").PEM)},
-			reason:   CertificateInvalid, want: []string{"signed by unknown authority", "; set the database's tls.caSecretRef or tls.caConfigMapRef"},
+			reason:   CertificateInvalid, want: []string{"signed by unknown authority", "; set the database's tls.caSecretRef or tls.caConfigMapRef", "none that is there"},
 		},
 		"certificate for another name": {
 			database: spec.Database{DSN: change(t, good, secretly), SSLMode: "VerifyFull", CAFile: file(t, ca)},

@@ -191,7 +191,7 @@ func TestTLSFailuresNameTheRemedy(t *testing.T) {
 		{"trusted", ca.Sign(t, "db", sinktest.InAnHour()), ca.PEM, "", ""},
 		{"other authority", ca.Sign(t, "db", sinktest.InAnHour()), other.PEM, reason.CertificateInvalid, "; set sink.tls.caSecretRef or sink.tls.caConfigMapRef"},
 		{"expired", ca.Sign(t, "db", time.Now().Add(-time.Minute)), ca.PEM, reason.CertificateInvalid, "expired"},
-		{"other host", ca.Sign(t, "db", sinktest.InAnHour(), "db.example"), ca.PEM, reason.CertificateInvalid, "; set sink.tls.caSecretRef or sink.tls.caConfigMapRef"},
+		{"other host", ca.Sign(t, "db", sinktest.InAnHour(), "db.example"), ca.PEM, reason.CertificateInvalid, "; connect by a name"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if test.leaf.CertPEM != "" {

@@ -201,7 +201,7 @@ func (p Peer) remedy(err error) string {
 	case errors.As(err, &notTLS):
 		return "no TLS is spoken there: " + p.Plain + ", or use the port that speaks TLS"
 	case errors.As(err, &authority):
-		return fmt.Sprintf("set %[1]s.caSecretRef or caConfigMapRef to the certificate of its authority", p.TLS)
+		return fmt.Sprintf("set %[1]s.caSecretRef or caConfigMapRef to the certificate of its authority: none that is there (of the system, where neither is set) has signed it", p.TLS)
 	case errors.As(err, &host):
 		return fmt.Sprintf("use hosts in %s that the certificate names, or set %s.serverName to one", p.Hosts, p.TLS)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:

@@ -83,7 +83,7 @@ func TestUnreachableNamesCauseAndRemedy(t *testing.T) {
 		{tls.RecordHeaderError{Msg: "no TLS"}, failed, "tls: no TLS; no TLS is spoken there: remove tls, or use the port that speaks TLS"},
 		{alert("handshake failure"), failed, "remote error: tls: handshake failure; the broker refuses the TLS handshake: it may want a client certificate, in " + client + ", and its log says more"},
 		{alert("bad certificate"), certificate, "remote error: tls: bad certificate; the broker does not accept the client certificate: set " + client + " to one that it trusts"},
-		{x509.UnknownAuthorityError{}, certificate, "x509: certificate signed by unknown authority; set tls.caSecretRef or caConfigMapRef to the certificate of its authority"},
+		{x509.UnknownAuthorityError{}, certificate, "x509: certificate signed by unknown authority; set tls.caSecretRef or caConfigMapRef to the certificate of its authority: none that is there (of the system, where neither is set) has signed it"},
 		{x509.HostnameError{Certificate: &x509.Certificate{DNSNames: []string{"b"}}, Host: "a"}, certificate,
 			"x509: certificate is valid for b, not a; use hosts in brokers that the certificate names, or set tls.serverName to one"},
 		{x509.CertificateInvalidError{Reason: x509.Expired, Detail: "now"}, certificate,
