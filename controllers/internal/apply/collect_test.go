@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -54,6 +55,20 @@ func TestFilesThatAPodMayReadStay(t *testing.T) {
 	}
 	want := []string{"current", "of-a-job", "of-a-replica-set", "of-another", "unlabelled"}
 	need.WantAll(t, want, "%q are left, want %q", names)
+}
+
+// An object of a deleted namesake waits for its finalizer, which is named.
+func TestFinalizerOfANamesakesObjectIsNamed(t *testing.T) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		need.OK(t, add(scheme))
+	}
+	owner := &v1alpha1.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders", UID: "new"}}
+	left := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "files", Finalizers: []string{"example.com/held"},
+		OwnerReferences: []metav1.OwnerReference{{Kind: "OutboxDispatcher", Name: "orders", UID: "old", Controller: ptr.To(true)}}}}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(left).Build()
+	err := New(c, c, "Ready").Apply(t.Context(), owner, corev1ac.ConfigMap("files", "shop"), &corev1.ConfigMap{})
+	need.Fails(t, "is not collected yet; it has the finalizer example.com/held: see why", "got %v, want an error with %q", err)
 }
 
 // The cache keeps a hash in the place of a long annotation, which is the same for the same text and for no other.
