@@ -10,7 +10,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -29,10 +28,11 @@ const LeaseName = "outbox-operator.outbox.dev"
 // +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,resourceNames=outbox-operator.outbox.dev,verbs=get
 
 const (
-	// claimLasts is how long a claim lasts after the holder's Lease was renewed last, and releasedLasts after it was released:
-	// with a new version of that operator another manager leads within seconds.
+	// claimLasts is how long a claim lasts while the holder's Lease stays as it is, and releasedLasts after it was released: with
+	// a new version of that operator another manager leads soon. Both count from when this operator has seen it, by its own
+	// clock: after an outage of the API server each Lease is old.
 	claimLasts    = 15 * time.Minute
-	releasedLasts = 15 * time.Second
+	releasedLasts = time.Minute
 	// lookAtHeld is the time between two Events about an object of another operator, and between two looks at it by one that
 	// does not see whether the other is there.
 	lookAtHeld = 30 * time.Minute
@@ -56,11 +56,7 @@ func (r *Reporter) left(ctx context.Context, o client.Object, operator string) (
 		case client.IgnoreNotFound(err) != nil:
 			return 0, fmt.Errorf("read the Lease %s of namespace %s, whose operator holds the object: %w", LeaseName, operator, err)
 		default:
-			lasts := claimLasts
-			if ptr.Deref(lease.Spec.HolderIdentity, "") == "" {
-				lasts = releasedLasts
-			}
-			left = min(claimLasts, max(0, time.Until(ptr.Deref(lease.Spec.RenewTime, metav1.MicroTime{}).Add(lasts))))
+			left = r.remaining(operator, lease)
 			remedy = fmt.Sprintf("It takes the object over when the first is gone: its Lease %s does not exist, was released, or was not renewed for %s.", LeaseName, claimLasts)
 		}
 	}
@@ -70,6 +66,32 @@ func (r *Reporter) left(ctx context.Context, o client.Object, operator string) (
 			operator, r.Operator, remedy)})
 	}
 	return left, nil
+}
+
+// seenLease is a Lease as it was seen first.
+type seenLease struct {
+	version string
+	at      time.Time
+}
+
+// remaining is how long the claims of an operator last by its Lease, which is empty when there is none.
+func (r *Reporter) remaining(operator string, lease *coordinationv1.Lease) time.Duration {
+	if lease.Name == "" {
+		return 0
+	}
+	lasts, now := claimLasts, time.Now()
+	if ptr.Deref(lease.Spec.HolderIdentity, "") == "" {
+		lasts = releasedLasts
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.leases == nil {
+		r.leases = map[string]seenLease{}
+	}
+	if r.leases[operator].version != lease.ResourceVersion {
+		r.leases[operator] = seenLease{lease.ResourceVersion, now}
+	}
+	return max(0, lasts-now.Sub(r.leases[operator].at))
 }
 
 // saysHeld counts an object as another operator's, or no more, and reports whether an Event should say so. It forgets what was

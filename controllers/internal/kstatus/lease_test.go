@@ -2,7 +2,9 @@ package kstatus
 
 import (
 	"context"
+	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -12,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -21,59 +22,69 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
-// An operator whose Lease is gone, released or old holds nothing, as far as another one can see. CONTRACT: C-106
+// An operator whose Lease is gone, released or the same for long holds nothing, as far as another one can see, by whose own clock
+// that is: after an outage of the API server each Lease is old. CONTRACT: C-106
 func TestAClaimLastsAsLongAsItsHolder(t *testing.T) {
-	lease := func(identity string, age time.Duration) *coordinationv1.Lease {
-		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: LeaseName},
-			Spec: coordinationv1.LeaseSpec{HolderIdentity: &identity, RenewTime: ptr.To(metav1.NewMicroTime(time.Now().Add(-age)))}}
-	}
-	const soon = time.Minute // as a test may take
 	for name, c := range map[string]struct {
-		lease            *coordinationv1.Lease
-		follows, refused bool
+		none, released   bool          // the Lease
+		renews           bool          // meanwhile
+		follows, refused bool          // this operator
+		after            time.Duration // the first look
 		takes            bool
-		again            time.Duration // about
+		again            time.Duration
 	}{
-		"gone":                                   {takes: true},
-		"never renewed":                          {lease: &coordinationv1.Lease{ObjectMeta: lease("a", 0).ObjectMeta}, takes: true},
-		"there":                                  {lease: lease("a", 0), again: claimLasts},
-		"late":                                   {lease: lease("a", claimLasts-2*soon), again: 2 * soon},
-		"silent":                                 {lease: lease("a", claimLasts), takes: true},
-		"by a clock that is ahead":               {lease: lease("a", -time.Hour), again: claimLasts},
-		"released just now":                      {lease: lease("", 0), again: releasedLasts},
-		"released":                               {lease: lease("", releasedLasts), takes: true},
-		"not to be read":                         {refused: true, again: lookAtHeld},
-		"gone, and this one has no Lease itself": {follows: true, again: lookAtHeld},
+		"gone":                                   {none: true, takes: true},
+		"old, at first":                          {again: claimLasts},
+		"late":                                   {after: claimLasts - time.Second, again: time.Second},
+		"silent":                                 {after: claimLasts, takes: true},
+		"there":                                  {after: claimLasts, renews: true, again: claimLasts},
+		"released just now":                      {released: true, after: releasedLasts - time.Second, again: time.Second},
+		"released":                               {released: true, after: releasedLasts, takes: true},
+		"not to be read":                         {refused: true, after: 24 * time.Hour, again: lookAtHeld},
+		"gone, and this one has no Lease itself": {none: true, follows: true, after: 24 * time.Hour, again: lookAtHeld},
 	} {
 		t.Run(name, func(t *testing.T) {
-			scheme := runtime.NewScheme()
-			need.OK(t, v1alpha1.AddToScheme(scheme))
-			need.OK(t, coordinationv1.AddToScheme(scheme))
-			o := &v1alpha1.OutboxConsumer{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "billing", UID: "1"}, Status: v1alpha1.OutboxConsumerStatus{Operator: "other"}}
-			objects := []client.Object{o}
-			if c.lease != nil {
-				objects = append(objects, c.lease)
-			}
-			cl := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(o).WithInterceptorFuncs(interceptor.Funcs{
-				Get: func(ctx context.Context, cl client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
-					if _, reads := o.(*coordinationv1.Lease); reads && c.refused {
-						return apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, key.Name, nil)
+			synctest.Test(t, func(t *testing.T) {
+				scheme := runtime.NewScheme()
+				need.OK(t, errors.Join(v1alpha1.AddToScheme(scheme), coordinationv1.AddToScheme(scheme)))
+				o := &v1alpha1.OutboxConsumer{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "billing", UID: "1"}, Status: v1alpha1.OutboxConsumerStatus{Operator: "other"}}
+				lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: LeaseName}}
+				if !c.released {
+					lease.Spec.HolderIdentity = new("a")
+				}
+				lease.Spec.RenewTime = new(metav1.NewMicroTime(time.Now().Add(-time.Hour)))
+				cl := fake.NewClientBuilder().WithScheme(scheme).WithObjects(o).WithStatusSubresource(o).WithInterceptorFuncs(interceptor.Funcs{
+					Get: func(ctx context.Context, cl client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+						if _, reads := o.(*coordinationv1.Lease); reads && c.refused {
+							return apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, key.Name, nil)
+						}
+						return cl.Get(ctx, key, o, options...)
+					}}).Build()
+				if !c.none {
+					need.OK(t, cl.Create(t.Context(), lease))
+				}
+				r := &Reporter{Client: cl, Live: cl, Events: events.NewFakeRecorder(9), Operator: "own", Leads: !c.follows}
+				need.OK(t, cl.Get(t.Context(), client.ObjectKeyFromObject(o), o))
+				held, again, err := r.Claim(t.Context(), o)
+				if c.after > 0 {
+					need.That(t, !held && err == nil, "at first: held %v, %v", held, err)
+					time.Sleep(c.after)
+					if c.renews {
+						lease.Spec.RenewTime = new(metav1.NowMicro())
+						need.OK(t, cl.Update(t.Context(), lease))
 					}
-					return cl.Get(ctx, key, o, options...)
-				}}).Build()
-			r := &Reporter{Client: cl, Live: cl, Events: events.NewFakeRecorder(9), Operator: "own", Leads: !c.follows}
-			need.OK(t, cl.Get(t.Context(), client.ObjectKeyFromObject(o), o))
-			held, again, err := r.Claim(t.Context(), o)
-			need.OK(t, err)
-			need.Want(t, c.takes, "takes it over: %v, want %v", held)
-			need.That(t, again > c.again-soon && again <= c.again, "looks again after %s, want %s", again, c.again)
-			want := map[bool]float64{false: 1}[held]
-			need.Want(t, want, "%v objects of others, want %v", testutil.ToFloat64(heldObjects))
+					held, again, err = r.Claim(t.Context(), o)
+				}
+				need.OK(t, err)
+				need.Want(t, c.takes, "takes it over: %v, want %v", held)
+				need.Want(t, c.again, "looks again after %s, want %s", again)
+				need.Want(t, map[bool]float64{false: 1}[held], "%v objects of others, want %v", testutil.ToFloat64(heldObjects))
 
-			o.Status.Operator = "" // handed over
-			held, _, err = r.Claim(t.Context(), o)
-			need.That(t, held && err == nil, "handed over: held %v, %v", held, err)
-			need.Want(t, 0.0, "%v objects of others, want %v", testutil.ToFloat64(heldObjects))
+				o.Status.Operator = "" // handed over
+				held, _, err = r.Claim(t.Context(), o)
+				need.That(t, held && err == nil, "handed over: held %v, %v", held, err)
+				need.Want(t, 0.0, "%v objects of others, want %v", testutil.ToFloat64(heldObjects))
+			})
 		})
 	}
 }

@@ -35,6 +35,7 @@ type Reporter struct {
 
 	mu         sync.Mutex
 	held       map[types.UID]time.Time // when an Event said that another holds the object
+	leases     map[string]seenLease    // of operators that hold objects
 	unreadable sync.Map                // operators whose Lease this one may not read, as the log has said
 }
 
