@@ -21,6 +21,8 @@ type Ref struct {
 	Key               string
 	// DSN is whether the key is a connection string of the outbox's database.
 	DSN bool
+	// Optional is whether the process runs without the key.
+	Optional bool
 	// Field is the field of the spec that names it.
 	Field string
 }

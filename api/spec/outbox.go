@@ -71,8 +71,8 @@ type Outbox struct {
 	Migration *Migration `json:"migration,omitempty"`
 
 	// replayLogin is the login of DeadLetterReplays. Its rights are those of
-	// `dispatcher migrate grants --for replay`. When not set: no DeadLetterReplay can
-	// run.
+	// `dispatcher migrate grants --for replay`, which the migration grants when there
+	// is one. When not set: no DeadLetterReplay can run.
 	// +optional
 	ReplayLogin *ReplayLogin `json:"replayLogin,omitempty"`
 

@@ -51,6 +51,7 @@ func newNight() *night {
 	n := &night{world: newWorld("night")}
 	n.manifests.SinkURL = n.serve(n.respond)
 	n.plugin()
+	n.replayLogin()
 	n.shopOutbox("  replayLogin: {secretRef: {name: orders-replay}}\n")
 	n.apply(strings.NewReplacer(
 		"maxAttempts: 3", "maxAttempts: 2",
@@ -60,7 +61,6 @@ func newNight() *night {
 		strconv.Quote(n.manifests.SinkURL)+"}", strconv.Quote(n.manifests.SinkURL)+"}\n    timeout: 5s",
 	).Replace(n.manifests.Dispatcher()))
 	n.must(n.dispatcher.WaitReady(n.ctx, need.Wait))
-	n.replayLogin()
 	return n
 }
 

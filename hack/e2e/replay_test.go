@@ -15,7 +15,6 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
-	"github.com/outbox-operator/outbox-operator/migrations"
 )
 
 // Two DeadLetterReplays have the same dead letters. The pod of one is killed and its Job is deleted, the database
@@ -102,14 +101,11 @@ func (w *world) shopOutbox(more string) {
 		w.manifests.Namespace, more))
 }
 
-// replayLogin makes the login for replays, and its Secret orders-replay.
+// replayLogin makes the login for replays, and its Secret orders-replay. The migration of the Outbox that names it grants it its rights.
 func (w *world) replayLogin() {
 	w.Helper()
 	login := scenario.Login{User: w.shop.Database + "_replay", Password: "replay"}
 	w.exec(fmt.Sprintf("create role %s login password '%s'", login.User, login.Password))
-	for _, grant := range migrations.Grants("outbox", login.User, migrations.ReplayLogin) {
-		w.exec(grant)
-	}
 	w.apply(fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: orders-replay, namespace: %s}\nstringData: {dsn: %q}\n",
 		w.manifests.Namespace, w.shop.DSN(login, cluster.HostIP, w.server.Port)))
 }

@@ -122,15 +122,12 @@ func (a *Applier) find(ctx context.Context, owner client.Object, want *metav1.Pa
 	if ref := metav1.GetControllerOf(found); ref != nil && ref.Kind == kind && ref.Name == owner.GetName() {
 		left, waits := &metav1.PartialObjectMetadata{TypeMeta: want.TypeMeta}, ""
 		if err := a.live.Get(ctx, key, left); err == nil && len(left.Finalizers) > 0 { // which the cache does not have
-			waits = problem.Clip("; it has the finalizer "+strings.Join(left.Finalizers, ", "), maxFinalizers) + ": see why who has set it does not remove it"
+			waits = problem.Clip("; it has the finalizer "+strings.Join(left.Finalizers, ", "), 200) + ": see why who has set it does not remove it"
 		}
 		return false, fmt.Errorf("%s %s belongs to a deleted %s of this name, and is not collected yet%s", want.Kind, want.Name, kind, waits)
 	}
 	return false, a.foreign(kind, fmt.Sprintf("%s %q", want.Kind, want.Name))
 }
-
-// maxFinalizers is how much of the names of finalizers an error has.
-const maxFinalizers = 200
 
 func (a *Applier) kind(owner client.Object) (string, error) {
 	gvk, err := a.client.GroupVersionKindFor(owner)

@@ -31,8 +31,8 @@ func dispatcherFile(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) str
 	return strings.Join(all, separator)
 }
 
-// migrationFile has the Outbox that a migration Job loads, twice: with the login that migrates, and with the dispatchers', whose
-// rights it grants. A dispatcher's own database is written as the Outbox that says the same.
+// migrationFile has the Outbox that a migration Job loads: with the login that migrates, and with the dispatchers' and that of
+// replays, whose rights it grants. A dispatcher's own database is written as the Outbox that says the same.
 func migrationFile(o Owner) string {
 	var s spec.Outbox
 	switch o := o.(type) {
@@ -41,7 +41,10 @@ func migrationFile(o Owner) string {
 	case *v1alpha1.OutboxDispatcher:
 		s = o.Spec.Database.Outbox()
 	}
-	s.ReplayLogin, s.Retention, s.Notify, s.Migration.PodTemplate = nil, spec.Retention{}, nil, nil
+	s.Retention, s.Notify, s.Migration.PodTemplate = spec.Retention{}, nil, nil
+	if s.ReplayLogin != nil {
+		s.ReplayLogin.PodTemplate = nil
+	}
 	return document(kindOutbox, o, s)
 }
 
@@ -88,12 +91,17 @@ func MigrationRefs(obd *v1alpha1.OutboxDispatcher) []spec.Ref {
 	return refs(spec.Objects{Dispatcher: &spec.Dispatcher{Database: obd.Spec.Database}}, spec.LoginMigration)
 }
 
-// OutboxRefs are what an Outbox's migration Job reads.
+// OutboxRefs are what an Outbox's migration Job reads: its own login, the dispatchers', and that of replays.
 func OutboxRefs(o *v1alpha1.Outbox) []spec.Ref {
 	if !migrates(o.Spec.Migration) {
 		return nil
 	}
-	return outboxRefs(o, "spec", spec.LoginMigration)
+	named := outboxRefs(o, "spec", spec.LoginMigration)
+	for _, ref := range outboxRefs(o, "spec", spec.LoginReplay) {
+		ref.Optional = true // a replay's login that is not there stops no migration
+		named = append(named, ref)
+	}
+	return named
 }
 
 // outboxRefs are the keys for a login of an Outbox, whose fields begin with field.

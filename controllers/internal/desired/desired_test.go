@@ -260,7 +260,7 @@ func TestPodsRollAndMigrationsRunOnlyOnWhatTheyRead(t *testing.T) {
 		"no migration":                {change: o(func(s *spec.Outbox) { s.Migration = nil }), migrates: true},
 		"the retention":               {change: o(func(s *spec.Outbox) { s.Retention.DeadUnresolved = 0 }), rolls: true},
 		"the notifications":           {change: o(func(s *spec.Outbox) { s.Notify = &spec.Notify{URL: "https://n"} }), rolls: true},
-		"the login of replays":        {change: o(func(s *spec.Outbox) { s.ReplayLogin = &spec.ReplayLogin{User: "replay"} })},
+		"the login of replays":        {change: o(func(s *spec.Outbox) { s.ReplayLogin = &spec.ReplayLogin{User: "replay"} }), migrates: true},
 		"the template of a migration": {change: o(func(s *spec.Outbox) { s.Migration.PodTemplate = full().Spec.Pods.Template }), migrates: true},
 	} {
 		podsBefore, migrationBefore := made(c.own, func(both) {}, flags)

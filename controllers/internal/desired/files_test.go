@@ -117,7 +117,7 @@ func samples(t *testing.T) map[string]string {
 }
 
 // Pods make the settings of their file that the whole objects say, and find each key there that it names. So do migrations,
-// for both logins.
+// for each of the logins.
 //
 // CONTRACT: C-60, C-61, C-100
 func TestPodsReadWhatTheObjectsSay(t *testing.T) {
@@ -139,14 +139,22 @@ func TestPodsReadWhatTheObjectsSay(t *testing.T) {
 			}
 			jobs++
 			file := objectsOf(t, OutboxConfigMap(outbox).Data[keyConfig])
-			for _, login := range []spec.Login{spec.LoginMigration, spec.LoginDispatcher} {
+			var read, needed []string
+			for _, login := range []spec.Login{spec.LoginMigration, spec.LoginDispatcher, spec.LoginReplay} {
 				is, paths := settings(t, file, login)
 				want, _ := settings(t, []object{o}, login)
 				need.That(t, reflect.DeepEqual(is.Database, want.Database) && reflect.DeepEqual(is.Journal, want.Journal) && is.Notify == nil && is.Name == "shop/"+outbox.Name,
 					"%s: a migration with login %d reads\n%+v\nwant\n%+v", name, login, is, want)
-				there := mounted(m.template)
-				need.That(t, login != spec.LoginMigration || slices.Equal(there, paths), "%s: mounted for the migration are %v, want %v", name, there, paths)
+				read = append(read, paths...)
+				if login != spec.LoginReplay {
+					needed = append(needed, paths...)
+				}
 			}
+			for _, source := range m.template.Spec.Volumes[1].Projected.Sources {
+				need.That(t, source.Secret == nil || slices.Contains(needed, *source.Secret.Items[0].Path) == (source.Secret.Optional == nil), "%s: a migration waits for the keys %v, and mounts %+v", name, needed, source.Secret)
+			}
+			slices.Sort(read)
+			need.WantAll(t, slices.Compact(read), "%s: mounted for the migration are %v, want %v", mounted(m.template), name)
 		}
 		for _, o := range objects {
 			if o.Kind != kindOutboxDispatcher {

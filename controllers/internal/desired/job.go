@@ -52,10 +52,7 @@ func newMigration(o Owner, by *spec.Migration, named []spec.Ref, field string, u
 	if !migrates(by) {
 		return nil, nil
 	}
-	command := []string{"/dispatcher", "migrate", "up", "-f", configFile, "--secrets", secretsDir}
-	if by.SecretRef != nil || by.User != "" { // else the dispatchers' login owns the schema
-		command = append(command, "--grant-to-login-of", configFile)
-	}
+	command := []string{"/dispatcher", "migrate", "up", "-f", configFile, "--secrets", secretsDir, "--grant-to-login-of", configFile}
 	if by.PodTemplate != nil {
 		field, users = "spec.migration.podTemplate", by.PodTemplate
 	}

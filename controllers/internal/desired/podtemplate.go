@@ -139,7 +139,11 @@ func secretsVolume(refs []spec.Ref) (*corev1ac.VolumeApplyConfiguration, error) 
 		if ref.ConfigMap != "" {
 			volume.WithSources(corev1ac.VolumeProjection().WithConfigMap(corev1ac.ConfigMapProjection().WithName(ref.ConfigMap).WithItems(item)))
 		} else {
-			volume.WithSources(corev1ac.VolumeProjection().WithSecret(corev1ac.SecretProjection().WithName(ref.Secret).WithItems(item)))
+			secret := corev1ac.SecretProjection().WithName(ref.Secret).WithItems(item)
+			if ref.Optional {
+				secret.WithOptional(true)
+			}
+			volume.WithSources(corev1ac.VolumeProjection().WithSecret(secret))
 		}
 	}
 	return corev1ac.Volume().WithName("secrets").WithProjected(volume), nil

@@ -32,6 +32,8 @@ func TestCommandsMigrateEnqueueAndDeliver(t *testing.T) {
 	run(t, "", "migrate", "up", "-f", owner).ok(t, "applied 0001_outbox\n", "schema outbox is at version ")
 	again := run(t, "", "migrate", "up", "-f", owner, "--grant-to-login-of", delivers)
 	again.ok(t, "granted a dispatcher's rights on schema outbox to "+o.dispatcher+"\n")
+	run(t, "", "migrate", "up", "-f", owner, "--grant-to-login-of", o.file(t, o.dispatcher, "replayLogin: {secretRef: {name: absent}}")).ok(t,
+		"granted a dispatcher's rights", "replayLogin gets no rights: find the login", "create the file, or correct the path")
 	if strings.Contains(again.out, "applied") {
 		t.Errorf("the second migration applied something:\n%s", again.out)
 	}

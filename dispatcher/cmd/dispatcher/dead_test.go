@@ -268,7 +268,8 @@ func operatingOn(t testing.TB, superuser string) (o *outbox, file string) {
 	o.exec(t, fmt.Sprintf("create role %s login password '%s'", login, secret))
 	o.login(t, login, secret)
 	pgtest.DropRole(t, o.admin.Pool, login)
-	run(t, "", "migrate", "grants", "--role", login, "--for", "replay", "--apply", "-f", o.file(t, o.owner, "")).ok(t, "granted a replay login's rights on schema outbox to "+login)
+	run(t, "", "migrate", "up", "-f", o.file(t, o.owner, ""), "--grant-to-login-of", o.file(t, o.dispatcher, "replayLogin: {secretRef: {name: "+secretOf(login)+"}}")).ok(t,
+		"granted a dispatcher's rights on schema outbox to "+o.dispatcher, "granted a replay login's rights on schema outbox to "+login)
 	return o, o.file(t, login, shop)
 }
 

@@ -202,7 +202,7 @@ func (o *outbox) file(t testing.TB, role, more string) string {
 	outbox := map[string]any{"secretRef": login}
 	var dispatcher map[string]any
 	check(t, yaml.Unmarshal([]byte(more), &dispatcher))
-	for _, section := range []string{"journal", "migration", "notify", "retention"} {
+	for _, section := range []string{"journal", "migration", "notify", "replayLogin", "retention"} {
 		if dispatcher[section] != nil {
 			outbox[section] = dispatcher[section]
 			delete(dispatcher, section)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -68,20 +69,12 @@ Overview contract. With --tenants, or database.tenants Indexed, it also makes th
 				if err := upOverview(ctx, conn, schema, overview, cmd.OutOrStdout()); err != nil || grantTo == "" {
 					return err
 				}
-				other, err := load(source{grantTo, document.Options{Secrets: file.Secrets}}, false)
-				if err != nil {
-					return err
-				}
-				role, err := database.Login(other.Database)
-				if err != nil {
-					return fmt.Errorf("find the login to grant to: %w", err)
-				}
-				return grant(ctx, conn, schema, role, migrations.Dispatcher, false, cmd.OutOrStdout())
+				return grantLogins(ctx, conn, schema, source{grantTo, document.Options{Secrets: file.Secrets}}, cmd.OutOrStdout())
 			})
 		}),
 	}
 	fileFlag(cmd, &file)
-	cmd.Flags().StringVar(&grantTo, "grant-to-login-of", "", "also grant what a dispatcher needs to the login of this configuration file")
+	cmd.Flags().StringVar(&grantTo, "grant-to-login-of", "", "also grant what a dispatcher needs to the login of this configuration file, and what replays need to its replayLogin")
 	cmd.Flags().StringVar(&m10, "m10", "", "install the M10 functions for the events of this namespace and topic; the topic defaults to m10")
 	cmd.Flags().StringVar(&m10Publish, "m10-publish", string(spec.M10Insert), "Insert, or Upsert to replace the payload of an event that waits; for --m10")
 	cmd.Flags().BoolVar(&tenants, "tenants", false, "make the index that delivery.fairness Tenant needs")
@@ -265,6 +258,37 @@ func statements(schema, role string, kind migrations.Kind, requireData bool) []s
 		all = append(all, migrations.RequireData(role))
 	}
 	return all
+}
+
+// grantLogins gives the logins of a file their rights: the dispatchers', and that of replays where there is one. Deliveries do not
+// need the second: what it lacks is printed, and fails nothing.
+func grantLogins(ctx context.Context, conn *pgx.Conn, schema string, file source, out io.Writer) error {
+	var dispatchers spec.Database
+	for _, kind := range []migrations.Kind{migrations.Dispatcher, migrations.ReplayLogin} {
+		if kind == migrations.ReplayLogin {
+			file.Login = spec.LoginReplay
+		}
+		cfg, err := load(file, false)
+		if err != nil {
+			return err
+		}
+		if reflect.DeepEqual(cfg.Database, dispatchers) { // it has no login for replays
+			break
+		}
+		dispatchers = cfg.Database
+		role, err := database.Login(cfg.Database)
+		if err != nil {
+			err = fmt.Errorf("find the login to grant %s's rights to: %w", article(kind), err)
+		} else {
+			err = grant(ctx, conn, schema, role, kind, false, out)
+		}
+		if err != nil && kind == migrations.ReplayLogin {
+			fmt.Fprintf(out, "replayLogin gets no rights: %s; then migrate again, or run dispatcher migrate grants --for replay\n", err)
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // grant gives a role its rights, all or none.
