@@ -324,8 +324,8 @@ type Data struct {
 
 // AdoptionRows are rows of a service's own table, which is adopted, that have no event.
 type AdoptionRows struct {
-	// Adoption is its name. State is refused (by the outbox), missing (without a note) or waiting (open in their table).
-	Adoption, State string
+	// Adoption is its name. Namespace is empty where each row has its own. State is refused (by the outbox), missing (without a note) or waiting (open in their table).
+	Adoption, Namespace, State string
 	// N is as counted last, some minutes ago at most where a table is small. -1: the table cannot be counted.
 	N int64
 }

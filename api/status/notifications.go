@@ -85,9 +85,9 @@ type Data struct {
 // AdoptedRows are rows of a table that is adopted which have no event.
 type AdoptedRows struct {
 	Adoption string `json:"adoption" brief:"48"`
-	// State is refused (by the outbox), missing (without a note) or waiting (open in their table).
-	State string `json:"state" brief:"8"`
-	// Rows is -1 where they cannot be counted.
+	// State is refused (by the outbox), missing (without a note), waiting (open in their table) or uncounted.
+	State string `json:"state" brief:"9"`
+	// Rows is -1 where they are uncounted.
 	Rows int64 `json:"rows"`
 }
 

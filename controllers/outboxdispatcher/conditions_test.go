@@ -343,8 +343,8 @@ func TestMessagesNameWhatAPersonMustKnow(t *testing.T) {
 	if got := message(o, api.DataHealthyCondition); !strings.Contains(got, `no worker takes them over: topic "c" of outbox namespace "Shop". See whether`) {
 		t.Errorf("abandoned leases: %s", got)
 	}
-	o.statuses[0].Data = &status.Data{ObservedAt: time.Unix(5, 0), Adoptions: []status.AdoptedRows{{Adoption: "a", State: "refused", Rows: 7}, {Adoption: "b", State: "waiting", Rows: -1}}}
-	if got := message(o, api.DataHealthyCondition); !strings.HasPrefix(got, `Rows of adopted tables have no event: of "a" (refused), of "b" (waiting, not counted). See which`) {
+	o.statuses[0].Data = &status.Data{ObservedAt: time.Unix(5, 0), Adoptions: []status.AdoptedRows{{Adoption: "a", State: "refused", Rows: 7}, {Adoption: "b", State: "uncounted", Rows: -1}}}
+	if got := message(o, api.DataHealthyCondition); !strings.HasPrefix(got, `Rows of adopted tables are left: of "a" (refused), of "b" (uncounted). See which`) {
 		t.Errorf("rows of adopted tables: %s", got)
 	}
 

@@ -33,7 +33,7 @@ func dataHealthy(o observed) metav1.Condition {
 	}
 	if len(d.Adoptions) > 0 {
 		return condition(kind, metav1.ConditionFalse, api.ReasonAdoptedRowsLeft, fmt.Sprintf(
-			"Rows of adopted tables have no event: %s. See which and why with dispatcher adopt status, and correct them; until then their worker has to run.", adoptedRows(d)))
+			"Rows of adopted tables are left: %s. See which and why with dispatcher adopt status, and correct them; until then their worker has to run.", adoptedRows(d)))
 	}
 	if slices.ContainsFunc(o.statuses, func(s status.Status) bool { return s.Journal != nil && s.Journal.Differences > 0 }) {
 		return condition(kind, metav1.ConditionFalse, api.ReasonJournalDiffers,
@@ -64,11 +64,7 @@ func orphanTopics(d *status.Data, of func(namespace string) bool, rows func(stat
 func adoptedRows(d *status.Data) string {
 	var names []string
 	for _, a := range d.Adoptions {
-		what := a.State
-		if a.Rows < 0 {
-			what += ", not counted"
-		}
-		names = append(names, fmt.Sprintf("of %s (%s)", problem.Clip(strconv.Quote(a.Adoption), topicBytes), what))
+		names = append(names, fmt.Sprintf("of %s (%s)", problem.Clip(strconv.Quote(a.Adoption), topicBytes), a.State))
 	}
 	return strings.Join(names, ", ")
 }

@@ -185,7 +185,10 @@ func Data(d *dispatcher.Data) *status.Data {
 		out.OrphanTopics = append(out.OrphanTopics, status.OrphanTopic{Namespace: t.Namespace, Topic: t.Topic, Unserved: t.Unserved.N, Abandoned: t.Abandoned.N})
 	}
 	for _, rows := range d.Adoptions {
-		if rows.N != 0 {
+		if rows.N < 0 {
+			rows.State = "uncounted"
+		}
+		if rows.N != 0 && rows.Namespace != "" { // else it may be another dispatcher's
 			out.Adoptions = append(out.Adoptions, status.AdoptedRows{Adoption: rows.Adoption, State: rows.State, Rows: rows.N})
 		}
 	}

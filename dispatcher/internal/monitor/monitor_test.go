@@ -53,7 +53,7 @@ func sources(s dispatcher.Snapshot, depth *dispatcher.Depth) Sources {
 		Data: func() *dispatcher.Data {
 			return &dispatcher.Data{ObservedAt: started,
 				Windows:   []dispatcher.Outcomes{{Window: 5 * time.Minute}, {Window: time.Hour, Delivered: 3, Failed: 1, Dead: dispatcher.Count{N: 5, Estimated: true}}},
-				Adoptions: []dispatcher.AdoptionRows{{Adoption: "orders", State: "refused"}, {Adoption: "orders", State: "waiting", N: -1}},
+				Adoptions: []dispatcher.AdoptionRows{{Adoption: "orders", Namespace: "shop", State: "refused"}, {Adoption: "each", State: "refused", N: 1}, {Adoption: "orders", Namespace: "shop", State: "waiting", N: -1}},
 				Orphans: dispatcher.Orphans{Unserved: dispatcher.Count{N: 6}, Abandoned: dispatcher.Count{N: 7, Estimated: true},
 					Topics: []dispatcher.OrphanTopic{{Namespace: "shop", Topic: "x", Unserved: dispatcher.Count{N: 6}, Abandoned: dispatcher.Count{N: 7}}}}}
 		},
@@ -199,7 +199,7 @@ func TestStatusSumsTopicsAndDatabase(t *testing.T) {
 	wantData := &status.Data{ObservedAt: started, Unserved: 6, Abandoned: 7, OrphansAtLeast: true,
 		Windows:      []status.Window{{Window: "5m"}, {Window: "1h", Delivered: 3, Failed: 1, SuccessRate: new(0.75), Dead: 5, DeadAtLeast: true}},
 		OrphanTopics: []status.OrphanTopic{{Namespace: "shop", Topic: "x", Unserved: 6, Abandoned: 7}},
-		Adoptions:    []status.AdoptedRows{{Adoption: "orders", State: "waiting", Rows: -1}}}
+		Adoptions:    []status.AdoptedRows{{Adoption: "orders", State: "uncounted", Rows: -1}}}
 	need.That(t, reflect.DeepEqual(got.Data, wantData), "data: %s", body)
 	need.That(t, reflect.DeepEqual(got.Journal, (&status.Journal{ObservedAt: started, Records: 9, Differences: 6, Examples: []string{"Gap of event customer-17: a change"}})), "journal: %s", body)
 	off := sources(healthy(nil), nil)

@@ -202,4 +202,4 @@ order by id desc
 -- What is wrong with adopted tables of the namespace, or whose rows have each their own. It reads a few rows, but for a count
 -- that is due.
 -- $1 namespace.
-select adoption, state, count from outbox.outbox_adoption_rows() where namespace in ($1, '')
+select adoption, namespace, state, count from outbox.outbox_adoption_rows() where namespace in ($1, '')
