@@ -64,6 +64,8 @@ type backend struct {
 	t *target
 	// scope are the namespaces of the fleet: all without one.
 	scope []string
+	// turns has a channel for each dispatcher, whose pod serves one request at a time: pages wait here for their turn.
+	turns sync.Map
 }
 
 func (p *plugin) backend(ctx context.Context, namespaces []string) (*backend, error) {
@@ -76,7 +78,7 @@ func (p *plugin) backend(ctx context.Context, namespaces []string) (*backend, er
 	}
 	shared := *p
 	shared.Forward = (&forwards{ctx: ctx, open: p.Forward, kept: map[string]*kept{}}).forward
-	return &backend{&shared, t, namespaces}, nil
+	return &backend{plugin: &shared, t: t, scope: namespaces}, nil
 }
 
 // where names the cluster and the user.
@@ -171,7 +173,19 @@ func (b *backend) Open(ctx context.Context, n console.Name) (deadletters.Source,
 	if err != nil {
 		return nil, nil, err
 	}
-	return b.source(ctx, t, obd)
+	source, end, err := b.source(ctx, t, obd)
+	if err != nil {
+		return nil, nil, err
+	}
+	made, _ := b.turns.LoadOrStore(n, make(chan struct{}, 1))
+	turn := made.(chan struct{})
+	select {
+	case turn <- struct{}{}:
+		return source, func() { <-turn; end() }, nil
+	case <-ctx.Done():
+		end()
+		return nil, nil, fmt.Errorf("other pages read %s: %w; try again", n, ctx.Err())
+	}
 }
 
 func (b *backend) Rights(ctx context.Context, n console.Name) console.Rights {
@@ -205,7 +219,7 @@ func replayOf(dlr *v1alpha1.DeadLetterReplay) console.Replay {
 	r := console.Replay{
 		ID: dlr.Name, Action: string(s.Action), By: s.RequestedBy, Reason: s.Reason, DryRun: s.DryRun, Began: dlr.CreationTimestamp.Time, Canary: int(s.Canary),
 		State: "Unseen", Line: progress(dlr), Ended: ended(dlr, true), Progress: dlr.Status.Progress, Filter: deadletters.Filter{
-			Group: s.Selector.Group, Topic: strings.Join(s.Selector.Topics, ","), Reason: spec.ContractReason(string(s.Selector.Reason)), Type: s.Selector.Type, Aggregate: s.Selector.Aggregate,
+			Group: s.Selector.Group, Topic: strings.Join(s.Selector.Topics, ","), Reason: spec.ContractReason(s.Selector.Reason), Type: s.Selector.Type, Aggregate: s.Selector.Aggregate,
 			Tenant: s.Selector.Tenant, IDs: s.Selector.IDs, ErrorContains: s.Selector.ErrorContains, Since: s.Selector.Since.Time(), Until: s.Selector.Until.Time()},
 	}
 	for _, c := range dlr.Status.Conditions {

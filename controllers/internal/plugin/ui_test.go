@@ -19,7 +19,7 @@ import (
 )
 
 // ui starts the console and opens its link. It ends with the spec.
-func (w *world) ui(args ...string) (b *browser.Browser, page string) {
+func (w *world) ui(args ...string) (b *browser.Browser, page browser.Page) {
 	ctx, cancel := context.WithCancel(context.Background())
 	read, write := io.Pipe()
 	var running sync.WaitGroup
@@ -42,21 +42,21 @@ var _ = Describe("kubectl outbox ui", Label("ui"), func() {
 
 	It("makes what the command makes, once", func(ctx SpecContext) {
 		b, page := w.ui("orders")
-		Expect(page).To(And(ContainSubstring("SinkReachable is False"), ContainSubstring("See group 7f3a9c21"), ContainSubstring("kubectl outbox pause orders --namespace "+w.namespace)))
-		_, page = b.Get(orders + "/dead?group=7f3a9c21")
+		Expect(page.Text).To(And(ContainSubstring("SinkReachable is False"), ContainSubstring("See group 7f3a9c21"), ContainSubstring("kubectl outbox pause orders --namespace "+w.namespace)))
+		page = b.Get(orders + "/dead?group=7f3a9c21")
 		Expect(w.forwarded).To(Equal([]string{"orders-b"}), "the forward to the pod stays open")
 		w.server.Close()
-		_, again := b.Get(orders + "/groups")
-		Expect(again).To(ContainSubstring("<h1>1,500 dead</h1>"))
+		again := b.Get(orders + "/groups")
+		Expect(again.Text).To(ContainSubstring("<h1>1,500 dead</h1>"))
 		Expect(w.forwarded).To(HaveLen(2), "the forward had ended, and there is another one")
 		line := "--group 7f3a9c21 --until 2026-03-01T12:00:01Z --canary 10 --rate 100 --reason WHY --dry-run --namespace " + w.namespace
-		Expect(page).To(ContainSubstring("kubectl outbox dead replay orders " + line))
+		Expect(page.Text).To(ContainSubstring("kubectl outbox dead replay orders " + line))
 
-		response, progress := b.Submit(page, "replay", "reason", "CHG-812")
-		Expect(progress).To(And(ContainSubstring("waits for the operator"), ContainSubstring("Stop it"), ContainSubstring(`http-equiv="refresh"`)))
-		_, _ = b.Submit(page, "replay", "reason", "CHG-812")
+		progress := b.Submit(page, "replay", "reason", "CHG-812")
+		Expect(progress.Text).To(And(ContainSubstring("waits for the operator"), ContainSubstring("Stop it"), ContainSubstring(`http-equiv="refresh"`)))
+		b.Submit(page, "replay", "reason", "CHG-812")
 		made := w.created(ctx)
-		Expect(response.Request.URL.Path).To(Equal(orders + "/replays/" + made.Name))
+		Expect(progress.Path).To(Equal(orders + "/replays/" + made.Name))
 		var same v1alpha1.DeadLetterReplay
 		printed := w.run(ctx, "dead", "replay", "orders", "--group", "7f3a9c21", "--until", "2026-03-01T12:00:01Z", "--canary", "10", "--rate", "100", "--reason", "CHG-812", "--print", "--ttl-after-finished", "168h")
 		Expect(yaml.Unmarshal([]byte(printed.out), &same)).To(Succeed())
@@ -65,18 +65,18 @@ var _ = Describe("kubectl outbox ui", Label("ui"), func() {
 		made.Status = statusOf(metav1.ConditionFalse, "Waiting", 1500, 10)
 		made.Status.Failing = 3
 		Expect(w.Status().Update(ctx, &made)).To(Succeed())
-		_, progress = b.Get(orders + "/replays/" + made.Name)
-		Expect(progress).To(And(ContainSubstring("</span> Waiting"), ContainSubstring("As it is.")))
-		_, page = b.Submit(progress, "stop")
-		Expect(page).To(ContainSubstring("was replayed or discarded here"))
+		progress = b.Get(orders + "/replays/" + made.Name)
+		Expect(progress.Text).To(And(ContainSubstring("</span> Waiting"), ContainSubstring("As it is.")))
+		page = b.Submit(progress, "stop")
+		Expect(page.Text).To(ContainSubstring("was replayed or discarded here"))
 	})
 
 	It("pauses, and names the cluster and the namespaces", func(ctx SpecContext) {
-		b, page := w.ui()
-		Expect(page).To(And(ContainSubstring(w.namespace+"/orders"), ContainSubstring(w.config.Host), ContainSubstring("1,500")))
-		_, page = b.Get(orders)
-		_, page = b.Submit(page, "Paused")
-		Expect(page).To(ContainSubstring("Resume delivery"))
+		b, page := w.ui("--namespace", "") // of all namespaces
+		Expect(page.Text).To(And(ContainSubstring(w.namespace+"/orders"), ContainSubstring(w.config.Host), ContainSubstring("1,500")))
+		page = b.Get(orders)
+		page = b.Submit(page, "Paused")
+		Expect(page.Text).To(ContainSubstring("Resume delivery"))
 		var obd v1alpha1.OutboxDispatcher
 		Expect(w.Get(ctx, client.ObjectKey{Namespace: w.namespace, Name: "orders"}, &obd)).To(Succeed())
 		Expect(obd.Spec.State).To(Equal(spec.Paused))
@@ -84,17 +84,17 @@ var _ = Describe("kubectl outbox ui", Label("ui"), func() {
 
 	It("lets a viewer look, and do nothing", Label("rights"), func(ctx SpecContext) {
 		admin, page := w.ui("orders")
-		_, form := admin.Get(orders + "/dead?group=7f3a9c21")
+		form := admin.Get(orders + "/dead?group=7f3a9c21")
 		w.as(ctx, "viewer-"+w.namespace)
 		w.config = rest.CopyConfig(w.config)
 		b, fleet := w.ui("--namespaces", w.namespace+",other")
-		Expect(fleet).To(And(ContainSubstring("as viewer-"+w.namespace), ContainSubstring(w.namespace+"/orders"), ContainSubstring("request the role outboxdispatchers-view there")))
-		_, own := b.Get(orders + "/dead?group=7f3a9c21")
-		Expect(own).To(And(ContainSubstring("request the role deadletterreplays-replay"), Not(ContainSubstring("<button name"))))
-		for button, page := range map[string]string{"replay": form, "Paused": page} {
-			response, refused := b.Submit(page, button, "reason", "CHG-812")
-			Expect(response.StatusCode).To(Equal(http.StatusBadGateway))
-			Expect(refused).To(And(ContainSubstring("This was not done"), ContainSubstring("forbidden")))
+		Expect(fleet.Text).To(And(ContainSubstring("as viewer-"+w.namespace), ContainSubstring(w.namespace+"/orders"), ContainSubstring("request the role outboxdispatchers-view there")))
+		own := b.Get(orders + "/dead?group=7f3a9c21")
+		Expect(own.Text).To(And(ContainSubstring("request the role deadletterreplays-replay"), Not(ContainSubstring("<button name"))))
+		for button, page := range map[string]browser.Page{"replay": form, "Paused": page} {
+			refused := b.Submit(page, button, "reason", "CHG-812")
+			Expect(refused.Code).To(Equal(http.StatusBadGateway))
+			Expect(refused.Text).To(And(ContainSubstring("This was not done"), ContainSubstring("forbidden")))
 		}
 		var list v1alpha1.DeadLetterReplayList
 		Expect(w.List(ctx, &list, client.InNamespace(w.namespace))).To(Succeed())

@@ -154,7 +154,7 @@ func (v *view) head(ctx context.Context, source deadletters.Source, f deadletter
 	if until := last.Truncate(time.Second).Add(time.Second); f.Until.IsZero() || until.Before(f.Until) {
 		f.Until = until
 	}
-	if len(groups.Groups) > 0 {
+	if len(groups.Groups) > 0 && f.Operation == "" { // by which no command chooses
 		v.forms(ctx, f, many, "")
 	}
 	return nil
@@ -218,7 +218,7 @@ func (v *view) begin(ctx context.Context) error {
 		n, e := strconv.ParseInt("0"+form.Get(name), 10, 32)
 		*into, err = int32(n), errors.Join(err, e)
 	}
-	if err != nil || r.Action == "" || r.Reason == "" || r.Filter.Until.IsZero() || form.Get("once") == "" {
+	if err != nil || r.Action == "" || r.Reason == "" || r.Filter.Until.IsZero() || r.Filter.Resolved || r.Filter.Operation != "" || form.Get("once") == "" {
 		return deadletters.Invalid(errors.New("the form is not complete: say why, and use the numbers and the buttons of the page; load it again"))
 	}
 	sum := sha256.Sum256([]byte(form.Encode())) // a form that is sent twice, such as after Back, begins one operation

@@ -200,7 +200,7 @@ func (v *view) life(steps []deadcmd.Step) {
 func (v *view) empty(text string) { v.add(`<p class="empty">%s %s</p>`, tag(good, "Nothing"), text) }
 
 // line writes a command line, which a click selects.
-func (v *view) line(command string) { v.add(`<code class="line" tabindex="0">%s</code>`, command) }
+func (v *view) line(command string) { v.add(`<code class="line">%s</code>`, command) }
 
 // invisible is what no reader sees, such as marks that turn the direction, but for the end of a line.
 var invisible = regexp.MustCompile(`[^\PC\n]`)

@@ -52,7 +52,7 @@ func (c *Console) Guarded() (h http.Handler, token string) {
 	var used atomic.Bool
 	pages := http.NewCrossOriginProtection().Handler(c.Handler())
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		for name, value := range map[string]string{"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
+		for name, value := range map[string]string{"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin",
 			"Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin", "Cache-Control": "no-store"} {
 			w.Header().Set(name, value)
 		}

@@ -25,6 +25,9 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 )
 
+// shownGroups is how many groups the page of the dispatcher has.
+const shownGroups = 10
+
 func uiCommand() *cobra.Command {
 	var file source
 	var port int
@@ -56,6 +59,7 @@ to it. The console listens on 127.0.0.1 alone, and the link that it prints works
 type backend struct {
 	ctx     context.Context // of the command, with which the replays end
 	file    string
+	by      string // the login for replays
 	cfg     spec.Config
 	replays *replay.Replays
 	pool    *pgxpool.Pool // of the login for replays
@@ -76,11 +80,12 @@ func newBackend(ctx context.Context, file source) (*backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	pool, err := database.Pool(ctx, with.Database, with.Name)
-	if err != nil {
+	pool, poolErr := database.Pool(ctx, with.Database, with.Name)
+	by, err := database.Login(with.Database)
+	if err := errors.Join(poolErr, err); err != nil {
 		return nil, refused{err}
 	}
-	return &backend{ctx: ctx, file: file.file, cfg: cfg, pool: pool, runs: map[uuid.UUID]error{},
+	return &backend{ctx: ctx, file: file.file, by: by, cfg: cfg, pool: pool, runs: map[uuid.UUID]error{},
 		replays: replay.New(pool, replay.Options{Schema: cfg.Database.Schema, Namespace: cfg.Namespace})}, nil
 }
 
@@ -118,8 +123,9 @@ func (b *backend) Report(ctx context.Context, n console.Name) (r console.Report,
 	r.Backlog = &console.Backlog{Pending: c.Pending, Scheduled: c.Scheduled, Processing: c.Processing, Dead: c.Dead, BlockedKeys: r.Now.Backlog.BlockedKeys, Estimated: c.Estimated,
 		Oldest: c.OldestPending.Time(), ObservedAt: depth.ObservedAt}
 	b.judge(&r, judge(b.cfg, depth, data))
-	for _, g := range groups.Groups {
-		r.ToDo = append(r.ToDo, console.ToDo{What: fmt.Sprintf("Group %s, %s dead: %s", g.Group, g.Number(), g.Advice), Group: g.Group})
+	for _, g := range groups.Groups[:min(len(groups.Groups), shownGroups)] {
+		line := b.Line(n, "dead replay", "--group "+g.Group+" --canary 10 --reason WHY --dry-run")
+		r.ToDo = append(r.ToDo, console.ToDo{What: fmt.Sprintf("Group %s, %s dead: %s", g.Group, g.Number(), g.Advice), Group: g.Group, Commands: []string{line}})
 	}
 	return r, nil
 }
@@ -166,7 +172,9 @@ func (b *backend) Replays(ctx context.Context, _ console.Name) ([]console.Replay
 	for _, o := range all {
 		r := shown(o.Replay, o.RequestedBy, o.Reason)
 		r.State, r.Ended, r.Failed = stateOf(o), o.FinishedAt != 0 || o.Stopped != "" && o.Pending+o.Failing == 0, o.Stopped != ""
-		if interrupted := b.runs[o.ID]; interrupted != nil || r.State == "interrupted" {
+		if failed, ours := b.runs[o.ID]; ours && failed == nil && r.State == "interrupted" {
+			r.State = "running" // it begins
+		} else if failed != nil || r.State == "interrupted" {
 			r.State, r.Ended, r.Why = "interrupted", true, append(r.Why, "It does not run: `"+b.Line(b.name(), "dead replay", "--operation "+r.ID+" --wait")+"` continues it.")
 		}
 		out = append(out, r)
@@ -180,19 +188,15 @@ func shown(p status.Replay, by, reason string) console.Replay {
 
 func (b *backend) Begin(ctx context.Context, _ console.Name, r console.Request) (string, error) {
 	id := uuid.NewSHA1(uuid.NameSpaceOID, []byte(r.ID))
-	by, err := database.Login(b.cfg.Database)
-	if err != nil {
-		return "", err
-	}
 	request := replay.Request{ID: id, Namespace: b.cfg.Namespace, Topics: b.cfg.Topics, Filter: r.Filter, Action: replay.Action(strings.ToLower(string(r.Action))),
-		Reason: r.Reason, RequestedBy: by, Rate: int(r.Rate), Canary: int(r.Canary)}
+		Reason: r.Reason, RequestedBy: b.by, Rate: int(r.Rate), Canary: int(r.Canary)}
 	if r.DryRun {
 		p, err := b.replays.DryRun(ctx, request)
 		if err != nil {
 			return "", err
 		}
 		p.ID = id
-		dry := shown(p, by, r.Reason)
+		dry := shown(p, b.by, r.Reason)
 		dry.DryRun, dry.Ended, dry.State, dry.Filter, dry.Began = true, true, "finished", r.Filter, time.Now()
 		dry.Line = fmt.Sprintf("would %s %d of %d", p.Action, p.Waiting, p.Matched)
 		b.mu.Lock()

@@ -28,8 +28,14 @@ var (
 	inputs = regexp.MustCompile(`<(?:input|button)[^>]* name="([^"]*)"(?:[^>]* value="([^"]*)")?`)
 )
 
+// Page is a page, and the path where it is after redirects.
+type Page struct {
+	Code       int
+	Path, Text string
+}
+
 // Open opens the link that a program writes, and returns the page that it leads to.
-func Open(t testing.TB, out io.Reader) (*Browser, string) {
+func Open(t testing.TB, out io.Reader) (*Browser, Page) {
 	t.Helper()
 	lines := bufio.NewReader(out)
 	line, err := lines.ReadString('\n')
@@ -40,21 +46,20 @@ func Open(t testing.TB, out io.Reader) (*Browser, string) {
 	jar, _ := cookiejar.New(nil) // it never fails
 	b := &Browser{t, &http.Client{Jar: jar}, "http://" + at.Host}
 	b.Get(at.RequestURI())
-	_, page := b.Get(at.Path)
-	return b, page
+	return b, b.Get(at.Path)
 }
 
-// Get returns the response to a GET, and its page.
-func (b *Browser) Get(path string) (*http.Response, string) {
+// Get returns a page.
+func (b *Browser) Get(path string) Page {
 	b.Helper()
 	response, err := b.client.Get(b.origin + path)
 	return b.read(response, err)
 }
 
 // Submit sends the form with a button of a page, by the button's value, with what a person writes: pairs of a name and a value.
-func (b *Browser) Submit(page, button string, values ...string) (*http.Response, string) {
+func (b *Browser) Submit(page Page, button string, values ...string) Page {
 	b.Helper()
-	for _, form := range forms.FindAllStringSubmatch(page, -1) {
+	for _, form := range forms.FindAllStringSubmatch(page.Text, -1) {
 		if !strings.Contains(form[0], `value="`+button+`"`) {
 			continue
 		}
@@ -71,15 +76,15 @@ func (b *Browser) Submit(page, button string, values ...string) (*http.Response,
 		response, err := b.client.PostForm(b.origin+html.UnescapeString(form[1]), fields)
 		return b.read(response, err)
 	}
-	b.Fatalf("no form has a button %s:\n%s", button, page)
-	return nil, ""
+	b.Fatalf("no form has a button %s:\n%s", button, page.Text)
+	return Page{}
 }
 
-func (b *Browser) read(response *http.Response, err error) (*http.Response, string) {
+func (b *Browser) read(response *http.Response, err error) Page {
 	b.Helper()
 	need.OK(b, err)
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
 	need.OK(b, err)
-	return response, string(body)
+	return Page{response.StatusCode, response.Request.URL.Path, string(body)}
 }
