@@ -232,9 +232,8 @@ type TopicRateLimit struct {
 	// +kubebuilder:validation:Maximum=1000000
 	Events int32 `json:"events,omitempty"`
 
-	// period is the time. From 1s to 24h. Defaults to 1s.
+	// period is the time. From 1s to 24h. When not set: 1s.
 	// +optional
-	// +kubebuilder:default="1s"
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="period must be a duration from 1s to 24h, such as 1m"
 	Period Duration `json:"period,omitzero"`
 }

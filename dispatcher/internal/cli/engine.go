@@ -174,7 +174,7 @@ func topicRates(limits []spec.TopicRateLimit) map[string]dispatcher.Rate {
 	}
 	rates := map[string]dispatcher.Rate{}
 	for _, l := range limits {
-		rates[l.Topic] = dispatcher.Rate{Events: int(l.Events), Period: l.Period.D()}
+		rates[l.Topic] = dispatcher.Rate{Events: int(l.Events), Period: cmp.Or(l.Period.D(), time.Second)}
 	}
 	return rates
 }

@@ -52,9 +52,10 @@ func TestEngineGetsTheFile(t *testing.T) {
 	if want := (dispatcher.Config{
 		Topics: []string{"order.placed", "order.cancelled"}, Lease: time.Minute, PollInterval: 3 * time.Second,
 		BatchSize: 7, Concurrency: dispatcher.Auto, MaxConcurrency: 77, MaxBytes: 2 << 20, MaxAttempts: 9,
-		RateLimit: dispatcher.Rate{Events: 100, Period: 2 * time.Second}, TopicRateLimits: map[string]dispatcher.Rate{"order.placed": {Events: 5, Period: time.Minute}},
-		Backoff:  dispatcher.MultiplierBackoff(2*time.Second, 3*time.Minute, 1.5, 0.1),
-		Ordering: dispatcher.OrderingKey, Fairness: dispatcher.FairnessNone, OnDead: dispatcher.OnDeadBlock,
+		RateLimit:       dispatcher.Rate{Events: 100, Period: 2 * time.Second},
+		TopicRateLimits: map[string]dispatcher.Rate{"order.placed": {Events: 5, Period: time.Minute}, "order.cancelled": {Events: 3, Period: time.Second}},
+		Backoff:         dispatcher.MultiplierBackoff(2*time.Second, 3*time.Minute, 1.5, 0.1),
+		Ordering:        dispatcher.OrderingKey, Fairness: dispatcher.FairnessNone, OnDead: dispatcher.OnDeadBlock,
 		DeliveryTimeout: 2 * time.Minute, GracePeriod: 4 * time.Second, Paused: true,
 	}); !reflect.DeepEqual(engine, want) {
 		t.Errorf("the engine gets\n%+v\nwant\n%+v", engine, want)
