@@ -57,7 +57,10 @@ const (
 	// SchemaReadyCondition: the outbox schema exists, in a version that the dispatchers work with.
 	//
 	// True: UpToDate.
-	// False: Missing, TooOld, TooNew, Differs (a migration has another content than the dispatchers'), SequencesBehind, Migrating, MigrationFailed.
+	// False: Missing, TooOld, TooNew, Differs (a migration has another content than the
+	// dispatchers'), SequencesBehind, Migrating, MigrationFailed; while the pod of the migration does not
+	// start, or has ended, what it gives: ImagePullFailed, ContainerNotStarted, Unschedulable, Unavailable (a quota or an
+	// admission policy refuses it), OOMKilled.
 	// Unknown: NotObserved.
 	SchemaReadyCondition = "SchemaReady"
 
@@ -173,13 +176,13 @@ const (
 	// False: ReconcileDisabled.
 	// True: Progressing, Running, Waiting, Migrating, MigrationFailed, SecretNotFound,
 	// SecretKeyNotFound, ConfigMapNotFound, ConfigMapKeyNotFound, OutboxNotFound, DispatcherNotFound,
-	// ReplayLoginMissing; in a rollout that hangs, the reason of new pods: one of SourceReachable, SchemaReady or
-	// SinkReachable.
+	// ReplayLoginMissing; while a migration waits, the reason of SchemaReady; in a rollout that hangs, the reason of new
+	// pods: one of SourceReachable, SchemaReady or SinkReachable.
 	ReconcilingCondition = "Reconciling"
 
 	// StalledCondition (kstatus): the operator cannot continue until a person makes a change. Absent when not. A rollout
-	// that exceeds the Deployment's progressDeadlineSeconds (600 by default) is Stalled too, with the reason that Reconciling
-	// would have; it continues by itself when the cause is gone, and Ready keeps its rule.
+	// that exceeds the Deployment's progressDeadlineSeconds (600 by default), and a migration whose pod does not start for as
+	// long, is Stalled too, with the reason that Reconciling would have; it continues by itself when the cause is gone, and Ready keeps its rule.
 	//
 	// True: InvalidPodTemplate, InvalidPipeline, InvalidConfiguration, ForeignObject, ApplyRefused; after the deadline the
 	// reason of new pods (such as ImagePullFailed, or SecretNotFound), else ProgressDeadlineExceeded; of a
@@ -222,6 +225,7 @@ const (
 	ReasonPausing                  = "Pausing"
 	ReasonImagePullFailed          = "ImagePullFailed"
 	ReasonCrashLoop                = "CrashLoop"
+	ReasonOOMKilled                = "OOMKilled"
 	ReasonContainerNotStarted      = "ContainerNotStarted"
 	ReasonUnschedulable            = "Unschedulable"
 	ReasonReconcileDisabled        = "ReconcileDisabled"

@@ -65,12 +65,10 @@ func (r *Reconciler) observePods(ctx context.Context, seen *observed, resolved d
 		return nil
 	}
 	if resolved.Outbox != nil && resolved.Outbox.Spec.ReplayLogin != nil {
-		if seen.missing, err = references.Missing(ctx, r.Mounts, references.OfReplay(resolved), all); err != nil {
-			return err
-		}
+		seen.missing = references.Missing(r.Mounts, references.OfReplay(resolved), all)
 	}
 	if _, seen.detail = pods.Trouble(all); seen.detail == "" && !running(all) {
-		seen.detail = pods.LastWords(all)
+		_, seen.detail = pods.LastWords(all)
 	}
 	if seen.detail == "" && job.Status.Ready == nil || job.Status.Ready != nil && *job.Status.Ready == 0 {
 		blocked, err := pods.Blocked(ctx, r.Live, r.Mounts, job, all)

@@ -119,9 +119,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 	if o.queues {
 		o.holders = r.Pace.Holders()
 	}
-	if o.missing, err = references.Missing(ctx, r.Mounts, references.OfOutbox(outbox), o.migration.Pods); err != nil {
-		return ctrl.Result{}, err
-	}
+	o.missing = references.Missing(r.Mounts, references.OfOutbox(outbox), o.migration.Pods)
 	if o.dispatchers, err = claimants.OfOutbox(ctx, r.Client, outbox.Namespace, outbox.Name); err != nil {
 		return ctrl.Result{}, err
 	}
@@ -132,7 +130,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 // again is the time until the next pass for what cannot be watched, 0 for none.
 func (r *Reconciler) again(o observed) time.Duration {
 	switch {
-	case o.migration.State == migrate.Running, o.migration.State == migrate.Failed:
+	case o.migration.Open():
 		return o.migration.Sooner(r.Interval)
 	case o.queues || o.problem != nil: // such as a quota, or an object that has the name: neither is watched
 		return r.Interval

@@ -165,10 +165,8 @@ func progress(o observed) metav1.Condition {
 		return kstatus.Condition(api.ReconcilingCondition, metav1.ConditionTrue, o.problem.Reason, o.problem.Message)
 	case o.queues:
 		return kstatus.Condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonProgressing, "The migration waits for others that the operator's upgrade brings."+o.holders)
-	case o.migration.State == migrate.Failed:
-		return kstatus.Condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrationFailed, o.migration.Sentence())
-	case o.migration.State == migrate.Running:
-		return kstatus.Condition(api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonMigrating, o.migration.Sentence())
+	case o.migration.Open():
+		return o.migration.Progress(o.missing)
 	}
 	return metav1.Condition{}
 }
@@ -183,10 +181,8 @@ func schemaReady(o observed) metav1.Condition {
 		return kstatus.Condition(kind, metav1.ConditionFalse, o.problem.Reason, o.problem.Message)
 	case reported.Status == metav1.ConditionTrue, reported.Reason == api.ReasonTooNew, reported.Reason == api.ReasonDiffers, reported.Reason == api.ReasonSequencesBehind:
 		return reported
-	case o.migration.State == migrate.Failed:
-		return kstatus.Condition(kind, metav1.ConditionFalse, api.ReasonMigrationFailed, o.migration.Sentence())
-	case o.migration.State == migrate.Running:
-		return kstatus.Condition(kind, metav1.ConditionFalse, api.ReasonMigrating, o.migration.Sentence())
+	case o.migration.Open():
+		return kstatus.Condition(kind, metav1.ConditionFalse, o.migration.Cause(), o.migration.Sentence())
 	case o.migration.State == migrate.Succeeded && reported.Status == metav1.ConditionUnknown:
 		return kstatus.Condition(kind, metav1.ConditionTrue, api.ReasonUpToDate, "The migration Job has brought the schema up to date.")
 	}

@@ -71,10 +71,8 @@ func schemaReady(o observed) metav1.Condition {
 	reason, message := worstSchema(o.statuses)
 	switch {
 	case reason == api.ReasonUpToDate, reason == api.ReasonTooNew, reason == api.ReasonDiffers, reason == api.ReasonSequencesBehind: // which no migration changes
-	case o.migration.State == migrate.Failed:
-		reason, message = api.ReasonMigrationFailed, o.migration.Sentence()
-	case o.migration.State == migrate.Running:
-		reason, message = api.ReasonMigrating, o.migration.Sentence()
+	case o.migration.Open():
+		reason, message = o.migration.Cause(), o.migration.Sentence()
 	case reason == "" && o.migration.State == migrate.Succeeded:
 		reason = api.ReasonUpToDate
 	}
@@ -182,6 +180,9 @@ func notObserved(o observed) string {
 		return "No dispatcher has heard it from the database yet; see SourceReachable."
 	}
 	if slices.ContainsFunc(o.pods, func(p corev1.Pod) bool { return observe.Running(&p) }) {
+		if o.silent == 0 {
+			return "No dispatcher pod has responded to the operator yet."
+		}
 		return "No dispatcher pod responds to the operator; see whether the pods are well, and whether a NetworkPolicy or a mesh lets the operator reach their port 8080."
 	}
 	if desired.Replicas(o.obd) == 0 {

@@ -84,6 +84,9 @@ type conditionsCase struct {
 
 const no, yes, unknown = metav1.ConditionFalse, metav1.ConditionTrue, metav1.ConditionUnknown
 
+// unpulled is a migration whose pod cannot start.
+var unpulled = migrate.Migration{State: migrate.Running, Reason: api.ReasonImagePullFailed, Detail: "check its name"}
+
 var down = status.Link{State: status.Unreachable, Reason: "ConnectionRefused", Message: "start it"}
 
 func checkConditions(t *testing.T, cases map[string]conditionsCase) {
@@ -125,6 +128,29 @@ func TestConditionsFollowWhatPodsReport(t *testing.T) {
 			yes, api.ReasonDelivering, []string{"SchemaReady=True/UpToDate", "Reconciling=True/Migrating"}, nil},
 		"later migration failed": {func(o *observed) { o.migration.State = migrate.Failed },
 			yes, api.ReasonDelivering, []string{"SchemaReady=True/UpToDate", "Reconciling=True/MigrationFailed"}, nil},
+		"first migration that cannot pull its image": {func(o *observed) { noDeployment(o); o.migration = unpulled },
+			no, api.ReasonImagePullFailed, []string{"SchemaReady=False/ImagePullFailed", "Reconciling=True/ImagePullFailed"}, []string{"Stalled"}},
+		"for longer than a rollout may": {func(o *observed) { noDeployment(o); o.migration, o.migration.Late = unpulled, true },
+			no, api.ReasonImagePullFailed, []string{"Stalled=True/ImagePullFailed"}, []string{"Reconciling"}},
+		"first migration that waits for files for longer than a rollout may": {func(o *observed) {
+			noDeployment(o)
+			o.migration = migrate.Migration{State: migrate.Running, Detail: "Its pod waits for files: x", Late: true}
+		}, no, api.ReasonProgressDeadlineExceeded, []string{"Stalled=True/ProgressDeadlineExceeded"}, nil},
+		"first migration that waits for a Secret": {func(o *observed) {
+			noDeployment(o)
+			o.migration.State, o.missing = migrate.Running, problem.Waiting(api.ReferencesResolvedCondition, api.ReasonSecretNotFound, "x")
+		}, no, api.ReasonSecretNotFound, []string{"Reconciling=True/SecretNotFound"}, nil},
+		"first migration that exceeds its memory limit": {func(o *observed) {
+			noDeployment(o)
+			o.migration = migrate.Migration{State: migrate.Failed, Reason: api.ReasonOOMKilled, Detail: "raise the limit"}
+		}, no, api.ReasonOOMKilled, []string{"SchemaReady=False/OOMKilled", "Reconciling=True/OOMKilled"}, nil},
+		"later migration that cannot pull its image": {func(o *observed) { o.migration = unpulled }, yes, api.ReasonDeliveringDespiteTrouble,
+			[]string{"SchemaReady=True/UpToDate", "WorkloadAvailable=False/PartlyAvailable", "Reconciling=True/ImagePullFailed"}, nil},
+		"pods have just started, and have not responded yet": {func(o *observed) { o.statuses = nil }, unknown, api.ReasonNotObserved,
+			[]string{"SourceReachable=Unknown/NotObserved", "Reconciling=True/Progressing"}, nil},
+		"the first pod works before the Deployment counts it": {func(o *observed) {
+			o.deployment.Status.AvailableReplicas, o.deployment.Status.Conditions[0].Reason = 0, "ReplicaSetUpdated"
+		}, yes, api.ReasonDelivering, []string{"WorkloadAvailable=False/Progressing"}, nil},
 		"schema too old while it migrates": {func(o *observed) { o.migration.State = migrate.Running; schemas(o, "TooOld") },
 			no, api.ReasonMigrating, []string{"SchemaReady=False/Migrating"}, nil},
 		"schema too new, whatever migrates": {func(o *observed) { o.migration.State = migrate.Failed; schemas(o, "TooNew") },
@@ -365,6 +391,8 @@ func TestMessagesNameWhatAPersonMustKnow(t *testing.T) {
 	if got := message(o, api.DeadLettersPresentCondition); !strings.HasPrefix(got, plain) || !strings.Contains(got, "wait behind them") || strings.Contains(plain, "behind") {
 		t.Errorf("blocked keys: %s\nwithout: %s", got, plain)
 	}
+	o.statuses = nil
+	need.Want(t, "No dispatcher pod has responded to the operator yet.", "pods that have just started: %s, want %s", message(o, api.SourceReachableCondition))
 	o.statuses, o.pods = []status.Status{{}}, o.pods[:1]
 	if got := message(o, api.VacuumHeldBackCondition); strings.Contains(got, "statuses the operator") {
 		t.Errorf("a pod statuses, and yet: %s", got)
@@ -429,6 +457,7 @@ func TestTransitionsAreRecordedAsEvents(t *testing.T) {
 	}{
 		"new and well":      {api.OutboxDispatcherStatus{}, current(fine, nil), "Normal/Delivering"},
 		"new and migrating": {api.OutboxDispatcherStatus{}, current(func(o *observed) { noDeployment(o); o.migration.State = migrate.Running }, nil), "Normal/Migrating Normal/Progressing"},
+		"new without image": {api.OutboxDispatcherStatus{}, current(func(o *observed) { noDeployment(o); o.migration = unpulled }, nil), "Warning/ImagePullFailed Normal/Progressing"},
 		"nothing changed":   {current(fine, ptr.To[int64](3)), current(fine, ptr.To[int64](3)), ""},
 		"database down":     {current(fine, nil), current(down("x"), nil), "Warning/ConnectionFailed"},
 		"another reason":    {current(down("x"), nil), current(down(api.ReasonAuthenticationFailed), nil), "Warning/AuthenticationFailed"},
@@ -466,7 +495,7 @@ func TestExamplesOnThePage(t *testing.T) {
 	delivers := well()
 	delivers.gone = problem.Waiting(api.ReferencesResolvedCondition, api.ReasonSecretKeyNotFound,
 		`Secret "orders-hook", which spec.sink.auth.secretRef names, has no key "token"; add the key, or name the right one.`)
-	delivers.migration = migrate.Migration{State: migrate.Running, Detail: `Its pod waits for a place: 0/3 nodes are available.`}
+	delivers.migration = migrate.Migration{State: migrate.Running, Reason: api.ReasonUnschedulable, Detail: `No node takes a pod: 0/3 nodes are available.`}
 	delivers.peers = []api.OutboxDispatcher{{ObjectMeta: metav1.ObjectMeta{Name: "orders-eu"}}}
 	delivers.types = []status.EventType{{Type: "order.placed"}}
 	delivers.consumers = []*api.OutboxConsumer{{ObjectMeta: metav1.ObjectMeta{Name: "audit"}, Spec: api.OutboxConsumerSpec{EventTypes: []string{"payment.*"}}}}

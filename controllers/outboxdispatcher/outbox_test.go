@@ -37,9 +37,9 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 		c.create(outbox)
 		job := c.job()
 		Expect(metav1.GetControllerOf(job).Kind).To(Equal("Outbox"))
-		c.expect(kstatus.InProgressStatus, want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "The migration Job of Outbox shop runs."})
+		c.expect(kstatus.InProgressStatus, want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "The migration Job of Outbox shop is under way."})
 		c.expectOf(outbox, kstatus.InProgressStatus,
-			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "The migration Job runs."},
+			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "The migration Job is under way."},
 			want{api.SourceReachableCondition, metav1.ConditionUnknown, api.ReasonNotObserved, "has a pod that reports it"},
 			want{api.ReferencesResolvedCondition, metav1.ConditionUnknown, api.ReasonNotObserved, ""})
 		Expect(c.deployments()).To(BeEmpty(), "no pods before the first migration")
@@ -141,16 +141,20 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 			Message: `Error creating: pods "shop-migrate-1-abcde" is forbidden: exceeded quota: team`,
 		})
 		c.expectOf(outbox, kstatus.InProgressStatus,
-			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, "Its pod cannot be created: a pod is forbidden: exceeded quota: team."})
+			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonUnavailable, "The migration waits: Its pod cannot be created: a pod is forbidden: exceeded quota: team."},
+			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonUnavailable, "exceeded quota"})
+		c.ExpectEvent([2]string{"Outbox", "shop"}, corev1.EventTypeWarning, api.ReasonUnavailable, "exceeded quota")
+		editStatus(c, job, func(job *batchv1.Job) { job.Status.StartTime = new(metav1.NewTime(time.Now().Add(-11 * time.Minute))) })
+		c.expectOf(outbox, kstatus.FailedStatus, // as a rollout that takes as long
+			want{api.StalledCondition, metav1.ConditionTrue, api.ReasonUnavailable, "It continues by itself when the cause is gone."})
 
-		pod := &corev1.Pod{ObjectMeta: *job.Spec.Template.ObjectMeta.DeepCopy(), Spec: *job.Spec.Template.Spec.DeepCopy()}
-		pod.Name, pod.Namespace = "migrates", c.namespace
-		c.start(pod, corev1.PodStatus{Phase: corev1.PodPending})
+		pod := c.jobPod(job, corev1.PodStatus{Phase: corev1.PodPending})
 		c.mountFails(pod, `MountVolume.SetUp failed for volume "secrets" : secret "orders-owner" not found`, 0)
-		c.expectOf(outbox, kstatus.InProgressStatus,
+		c.expectOf(outbox, kstatus.FailedStatus,
 			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, ""},
+			want{api.StalledCondition, metav1.ConditionTrue, api.ReasonSecretNotFound, ""},
 			want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound, `Secret "orders-owner", which spec.migration.secretRef names, does not exist in namespace`},
-			want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrating, `secret "orders-owner" not found`})
+			want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonProgressDeadlineExceeded, `secret "orders-owner" not found`})
 		Expect(c.admin.Delete(c.ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
 		c.finish(job, time.Now(), "")
 		c.expectOf(outbox, kstatus.CurrentStatus, // although no dispatcher refers to it
@@ -183,6 +187,10 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 		Expect(c.jobs()).To(BeEmpty())
 	})
 })
+
+// unpulled is the status of a pod whose image cannot be pulled.
+var unpulled = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{
+	Name: desired.Container, Image: "outbox-operator:v2", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}}}}
 
 // outbox is a plain Outbox with a migration Job.
 func (c *cluster) outbox() *api.Outbox {
@@ -288,6 +296,36 @@ var _ = Describe("a failed migration", Label("migration"), func() {
 		c.expect(kstatus.InProgressStatus, want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrationFailed, "wrong again"})
 	})
 
+	// What keeps its pod from starting, or has ended it, is the reason, and not where the migration stands. CONTRACT: C-101
+	DescribeTable("is named by its cause, and continues:", func(pod corev1.PodStatus, reason, words string) {
+		c := start(tick)
+		c.create(c.migrated())
+		job := c.job()
+		made := c.jobPod(job, pod)
+		if pod.Phase == corev1.PodFailed {
+			c.finish(job, time.Now().Add(time.Hour), words)
+		}
+		c.expect(kstatus.InProgressStatus,
+			want{api.ReadyCondition, metav1.ConditionFalse, reason, words},
+			want{api.SchemaReadyCondition, metav1.ConditionFalse, reason, words},
+			want{api.ReconcilingCondition, metav1.ConditionTrue, reason, words})
+		c.expectEvent(corev1.EventTypeWarning, reason, words)
+		if pod.Phase == corev1.PodFailed { // it is tried again as any
+			return
+		}
+		Expect(c.admin.Delete(c.ctx, made, client.GracePeriodSeconds(0))).To(Succeed())
+		c.finish(job, time.Now(), "")
+		c.rollOut(c.healthy())
+		c.expect(kstatus.CurrentStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
+	},
+		Entry("its image", unpulled, api.ReasonImagePullFailed, "cannot be pulled"),
+		Entry("no node", corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{
+			{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/1 nodes are available"}}},
+			api.ReasonUnschedulable, "The migration waits: No node takes a pod: 0/1 nodes are available"),
+		Entry("its memory limit", corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{{Name: desired.Container, Image: "outbox-operator:v1",
+			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}}}}}, api.ReasonOOMKilled, "raise the limit"),
+	)
+
 	// The database was down during the migration: no person has to act.
 	It("is tried again by itself", func() {
 		c := start(tick)
@@ -357,12 +395,11 @@ var _ = Describe("a missing reference", Label("references"), func() {
 		c := start(tick)
 		c.create(c.migrated())
 		job := c.job()
-		pod := &corev1.Pod{ObjectMeta: *job.Spec.Template.ObjectMeta.DeepCopy(), Spec: *job.Spec.Template.Spec.DeepCopy()}
-		pod.Name, pod.Namespace = "migrate", c.namespace
-		c.start(pod, corev1.PodStatus{Phase: corev1.PodPending})
+		pod := c.jobPod(job, corev1.PodStatus{Phase: corev1.PodPending})
 		c.mountFails(pod, `MountVolume.SetUp failed for volume "secrets" : [references non-existent secret key: dsn, secret "orders-owner" not found]`, 0)
 		c.expect(kstatus.InProgressStatus, want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound,
-			`Secret "orders-owner", which spec.database.migrationSecretRef names`})
+			`Secret "orders-owner", which spec.database.migrationSecretRef names`},
+			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonSecretNotFound, ""})
 	})
 })
 

@@ -51,7 +51,8 @@ func causes(o observed, references, source, schema, sink, topics, workload metav
 	switch some := o.deployment != nil && o.deployment.Status.AvailableReplicas > 0; {
 	case o.problem != nil && o.problem.Condition == api.WorkloadAvailableCondition:
 		return slices.Insert(all, 0, cause{workload, stops})
-	case workload.Reason == api.ReasonPartlyAvailable && complete(o.deployment, o.obd), workload.Reason == api.ReasonProgressing && some:
+	case workload.Reason == api.ReasonPartlyAvailable && complete(o.deployment, o.obd) && o.migration.Reason == "",
+		workload.Reason == api.ReasonProgressing && (some || !stops): // as at each start
 		return all
 	}
 	return append(all, cause{workload, stops})
@@ -167,9 +168,12 @@ const pausingNote = "Pods stop claiming within 90 seconds; then nothing is claim
 // trouble is why new pods do not become ready, empty for nothing.
 type trouble struct{ reason, message string }
 
-// hanging is what keeps the new pods of a rollout from becoming ready: what they see of the database and of the
-// destination, else what the kubelet says of pods.
+// hanging is what keeps the new pods of a rollout from becoming ready: the migration before it, what they see of the database
+// and of the destination, else what the kubelet says of pods.
 func hanging(o observed) trouble {
+	if m := o.migration; m.State == migrate.Running && m.Reason != "" && o.deployment != nil {
+		return trouble{m.Reason, "New pods wait for the migration, and replace none that run. " + m.Sentence()}
+	}
 	if o.deployment == nil || complete(o.deployment, o.obd) {
 		return trouble{}
 	}
@@ -215,10 +219,8 @@ func progress(o observed, workload metav1.Condition, hangs trouble) metav1.Condi
 		return condition(api.StalledCondition, metav1.ConditionTrue, o.problem.Reason, o.problem.Message)
 	case o.problem != nil:
 		return reconciling(o.problem.Reason, o.problem.Message)
-	case o.migration.State == migrate.Failed:
-		return reconciling(api.ReasonMigrationFailed, o.migration.Sentence())
-	case o.migration.State == migrate.Running:
-		return reconciling(api.ReasonMigrating, o.migration.Sentence())
+	case o.migration.Open():
+		return o.migration.Progress(o.missing)
 	case o.missing != nil:
 		return rolling(o.missing.Reason, o.missing.Message)
 	case o.queues:
@@ -227,6 +229,8 @@ func progress(o observed, workload metav1.Condition, hangs trouble) metav1.Condi
 		return rolling(cmp.Or(hangs.reason, api.ReasonProgressing), cmp.Or(podsRefused(o.deployment), hangs.message, "The Deployment is rolling out."))
 	case workload.Status == metav1.ConditionFalse && workload.Reason != api.ReasonPartlyAvailable && !rolledOut(o.deployment):
 		return rolling(workload.Reason, workload.Message)
+	case len(o.statuses) == 0 && o.silent == 0 && desired.Replicas(o.obd) > 0: // they have just started
+		return reconciling(api.ReasonProgressing, notObserved(o))
 	case o.state.resumes:
 		return reconciling(api.ReasonProgressing, resumingNote)
 	case o.state.late != "":

@@ -182,13 +182,9 @@ func (r *Reconciler) pass(ctx context.Context, obd *v1alpha1.OutboxDispatcher) (
 		o.holders = r.Pace.Holders()
 	}
 	refs := references.Of(obd, o.outbox)
-	if o.missing, err = references.Missing(ctx, r.Mounts, refs, slices.Concat(o.pods, o.migration.Pods)); err != nil {
-		return o, err
-	}
 	o.now = time.Now()
-	if o.gone, err = references.Gone(ctx, r.Mounts, refs, o.pods, o.now); err != nil {
-		return o, err
-	}
+	o.missing = references.Missing(r.Mounts, refs, slices.Concat(o.pods, o.migration.Pods))
+	o.gone = references.Gone(r.Mounts, refs, o.pods, o.now)
 	if o.problem == nil {
 		o.problem = refusal(o.deployment, o.pods, o.now)
 	}

@@ -102,18 +102,14 @@ var _ = Describe("a rollout", Label("workload", "status"), func() {
 			s.Source = status.Link{State: status.Unreachable, Reason: "AuthenticationFailed", Message: "the login was refused; correct the password in the Secret"}
 			s.Schema = status.Schema{State: "Unknown"}
 		}, api.SourceReachableCondition, api.ReasonAuthenticationFailed, "correct the password"),
-		Entry("image cannot be pulled", corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{
-			Name: "dispatcher", Image: "outbox-operator:v2", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}},
-		}}}, nil, api.WorkloadAvailableCondition, api.ReasonPartlyAvailable, "cannot be pulled"),
+		Entry("image cannot be pulled", unpulled, nil, api.WorkloadAvailableCondition, api.ReasonPartlyAvailable, "cannot be pulled"),
 	)
 
 	// Tools that wait for a rollout hear that it has failed, as they do of the Deployment itself.
 	It("is Stalled after its deadline, until it continues", func() {
 		c := edited()
 		c.rollingOut(1)
-		fresh := c.newPod("fresh", corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{
-			Name: "dispatcher", Image: "outbox-operator:v2", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}},
-		}}}, nil)
+		fresh := c.newPod("fresh", unpulled, nil)
 		c.expect(kstatus.InProgressStatus, want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonImagePullFailed, "cannot be pulled"})
 		editStatus(c, c.deployment(), func(d *appsv1.Deployment) {
 			d.Status.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ProgressDeadlineExceeded"}}

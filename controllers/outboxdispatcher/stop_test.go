@@ -155,7 +155,7 @@ var _ = Describe("a stop", Label("stop"), func() {
 
 	// What does not work replaces nothing that does: pods that were paused claim again, by the spec from before.
 	// CONTRACT: C-105
-	DescribeTable("ends within a bound, while", func(spoil func(*api.OutboxDispatcher), reason string) {
+	DescribeTable("ends within a bound, while", func(spoil func(*api.OutboxDispatcher), reason, words string) {
 		c := start(tick, func(c *cluster) { c.resume = time.Second })
 		obd := c.deliver()
 		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = spec.Paused })
@@ -166,13 +166,18 @@ var _ = Describe("a stop", Label("stop"), func() {
 		})
 		Eventually(c.state).Should(Equal("Running"))
 		Eventually(func() map[string]string { return fetch(c, &corev1.Pod{}, "pod-0").Annotations }).Should(HaveKeyWithValue("outbox.dev/state", "Running"))
+		if words != "" {
+			c.jobPod(c.job(), unpulled)
+			c.expectEvent(corev1.EventTypeWarning, api.ReasonPartlyAvailable, words)
+		}
 		c.expect(kstatus.InProgressStatus,
-			want{api.ReadyCondition, metav1.ConditionTrue, reason, ""})
+			want{api.ReadyCondition, metav1.ConditionTrue, reason, words})
 	},
-		Entry("a rollout hangs", func(o *api.OutboxDispatcher) { o.Spec.Delivery.BatchSize = 7 }, api.ReasonDelivering),
+		Entry("a rollout hangs", func(o *api.OutboxDispatcher) { o.Spec.Delivery.BatchSize = 7 }, api.ReasonDelivering, ""),
+		Entry("its migration hangs", migrating, api.ReasonDeliveringDespiteTrouble, "cannot be pulled"),
 		Entry("its Outbox is missing", func(o *api.OutboxDispatcher) {
 			o.Spec.Database, o.Spec.OutboxRef = nil, &spec.OutboxRef{Name: "missing"}
-		}, api.ReasonDeliveringDespiteTrouble),
+		}, api.ReasonDeliveringDespiteTrouble, ""),
 	)
 
 	It("is reported while pods still deliver, and when none does", Label("status"), func() {

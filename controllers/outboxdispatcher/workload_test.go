@@ -1,6 +1,7 @@
 package outboxdispatcher_test
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -304,6 +305,15 @@ func (c *cluster) start(pod *corev1.Pod, current corev1.PodStatus) {
 	editStatus(c, pod, func(pod *corev1.Pod) { pod.Status = current })
 }
 
+// jobPod makes the pod of a Job, unless it is there.
+func (c *cluster) jobPod(job *batchv1.Job, current corev1.PodStatus) *corev1.Pod {
+	GinkgoHelper()
+	pod := &corev1.Pod{ObjectMeta: *job.Spec.Template.ObjectMeta.DeepCopy(), Spec: *job.Spec.Template.Spec.DeepCopy()}
+	pod.Name, pod.Namespace = job.Name+"-0", c.namespace
+	c.start(pod, current)
+	return pod
+}
+
 // mountFails lets the kubelet have said, so long ago, that it cannot mount a pod's files.
 func (c *cluster) mountFails(pod *corev1.Pod, words string, ago time.Duration) *corev1.Event {
 	GinkgoHelper()
@@ -337,14 +347,12 @@ func (c *cluster) finish(job *batchv1.Job, at time.Time, lastWords string) {
 		return batchv1.JobCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(at)}
 	}
 	started, now := metav1.NewTime(at), metav1.NewTime(at)
-	ended := batchv1.JobStatus{StartTime: &started}
+	ended := batchv1.JobStatus{StartTime: cmp.Or(job.Status.StartTime, &started)} // it cannot be changed
 	if lastWords == "" {
 		ended.Succeeded, ended.CompletionTime = 1, &now
 		ended.Conditions = []batchv1.JobCondition{done(batchv1.JobSuccessCriteriaMet), done(batchv1.JobComplete)}
 	} else {
-		pod := &corev1.Pod{ObjectMeta: *job.Spec.Template.ObjectMeta.DeepCopy(), Spec: *job.Spec.Template.Spec.DeepCopy()}
-		pod.Name, pod.Namespace = job.Name+"-0", c.namespace
-		c.start(pod, corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{{Name: desired.Container, Image: "outbox-operator:v1",
+		c.jobPod(job, corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{{Name: desired.Container, Image: "outbox-operator:v1",
 			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", Message: lastWords}}}}})
 		ended.Failed = 1
 		ended.Conditions = []batchv1.JobCondition{done(batchv1.JobFailureTarget), done(batchv1.JobFailed)}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
@@ -94,6 +95,14 @@ func TestAStrangersJobMigratesNothing(t *testing.T) {
 	runs.UID, runs.Status.Conditions = "a", nil
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "a-1", Labels: map[string]string{batchv1.JobNameLabel: "a", batchv1.ControllerUidLabel: "a"}},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+	waits := func(pod *corev1.Pod) *corev1.Pod {
+		pod = pod.DeepCopy()
+		pod.Status = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Image: "x", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}}}}}
+		return pod
+	}
+	failed := job("before", "wanted", "orders")
+	failed.Status.Conditions[0].Type, failed.Status.Conditions[0].Reason = batchv1.JobFailed, batchv1.JobReasonDeadlineExceeded
+	runs.Annotations = map[string]string{desired.AnnotationAttempt: "2"}
 	const unmade = "The migration Job of Outbox orders is not made yet; the conditions of Outbox orders say why."
 	for name, c := range map[string]struct {
 		jobs    []client.Object
@@ -105,9 +114,13 @@ func TestAStrangersJobMigratesNothing(t *testing.T) {
 		"none":        {nil, true, 0, false, unmade},
 		"a strangers": {[]client.Object{job("a", "wanted", "stranger"), job("b", "old", "stranger")}, true, 0, false, unmade},
 		"its own":     {[]client.Object{job("a", "wanted", "orders"), job("b", "old", "orders")}, false, 1, true, ""},
-		"it runs":     {[]client.Object{runs, pod}, false, 0, false, "The migration Job of Outbox orders runs."},
+		"it runs":     {[]client.Object{runs, pod}, false, 0, false, "The migration Job of Outbox orders is under way."},
+		"it waits":    {[]client.Object{runs, waits(pod)}, false, 0, false, `The migration of Outbox orders waits: The image "x" cannot be pulled; check its name and the pull secrets.`},
+		"it hangs again": {[]client.Object{failed, runs, waits(pod)}, false, 0, false, `The migration of Outbox orders failed: The image "x" cannot be pulled; check its name and the pull secrets.` +
+			" It is tried again by itself, and at once when the spec changes; see `kubectl logs -l outbox.dev/component=migration,outbox.dev/outbox=orders`."},
 	} {
 		r := &Runner{Client: fake.NewClientBuilder().WithObjects(c.jobs...).Build()}
+		r.Live, r.Mounts = r.Client, pods.NewMounts(nil)
 		due, err := r.Due(t.Context(), owner, wanted)
 		need.That(t, err == nil && due == c.due, "%s: due %v, %v; want %v", name, due, err, c.due)
 		if p, err := r.plan(t.Context(), owner, wanted); err != nil || len(p.remove) != c.removes || (p.State == Succeeded) != c.done {

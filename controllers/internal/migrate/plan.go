@@ -10,14 +10,19 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 )
 
-// Delays before a failed migration is tried again by itself.
+// Delays before a failed migration is tried again by itself, and how long a Job may wait for its pod: as long as a rollout.
 const (
-	firstRetry = 10 * time.Second
-	lastRetry  = 5 * time.Minute
+	firstRetry   = 10 * time.Second
+	lastRetry    = 5 * time.Minute
+	startsWithin = 10 * time.Minute
 )
 
 // State is where the migration stands; empty when the operator does not migrate, or does
@@ -36,8 +41,11 @@ type Migration struct {
 	State State
 	// Unmade means that there is no Job yet, although one is wanted. The state is Running then.
 	Unmade bool
-	// Detail says why it failed, or why it does not start.
-	Detail string
+	// Reason is the cause in one word, where its pod says one: why it does not start, or how it ended. Detail says why it
+	// failed, or why it does not start.
+	Reason, Detail string
+	// Late means that its pod has not started in the time of a rollout.
+	Late bool
 	// Retry is the time until the next attempt, 0 for none.
 	Retry time.Duration
 	// Pods of the object's own Job, of the one that failed last or that runs.
@@ -100,9 +108,11 @@ func planFor(jobs []batchv1.Job, hash string, now time.Time) plan {
 		} else {
 			p.attempt = attempt(last) + 1
 		}
-	case len(earlier) > 0: // it runs again; the attempt before says why
+	case len(earlier) > 0: // it runs again; the attempt before says why, unless it hung
 		p.State = Failed
-		p.explains = &earlier[len(earlier)-1]
+		if before := &earlier[len(earlier)-1]; failure(before) != batchv1.JobReasonDeadlineExceeded {
+			p.explains = before
+		}
 		earlier = earlier[:len(earlier)-1]
 	default:
 		p.State = Running
@@ -161,12 +171,44 @@ func (m Migration) Sentence() string {
 	if m.Unmade {
 		return fmt.Sprintf("The migration Job%s is not made yet; the conditions%s say why.", of, of)
 	}
-	if m.State != Failed {
-		return strings.TrimSpace(fmt.Sprintf("The migration Job%s runs. %s", of, m.Detail))
+	switch {
+	case m.State == Failed:
+	case m.Detail != "":
+		return problem.Sentence("The migration" + of + " waits: " + m.Detail)
+	default:
+		return "The migration Job" + of + " is under way."
 	}
 	text := "The migration" + of + " failed"
 	if m.Detail != "" {
 		text += ": " + strings.TrimSuffix(m.Detail, ".")
 	}
 	return text + ". It is tried again by itself, and at once when the spec changes; see `kubectl logs -l " + m.Selector + "`."
+}
+
+// Open reports whether it is wanted, and has not succeeded.
+func (m Migration) Open() bool { return m.State == Running || m.State == Failed }
+
+// Cause is the reason of conditions that wait for it: what its pod says, else where it stands.
+func (m Migration) Cause() string {
+	switch {
+	case m.Reason != "":
+		return m.Reason
+	case m.State == Failed:
+		return v1alpha1.ReasonMigrationFailed
+	case m.Late:
+		return v1alpha1.ReasonProgressDeadlineExceeded
+	}
+	return v1alpha1.ReasonMigrating
+}
+
+// Progress is Stalled when it is late, else Reconciling. missing is a reference that its pod waits for, nil for none.
+func (m Migration) Progress(missing *problem.Problem) metav1.Condition {
+	reason, text := m.Cause(), m.Sentence()
+	if missing != nil && m.State == Running {
+		reason, text = missing.Reason, missing.Message
+	}
+	if m.Late {
+		return kstatus.Condition(v1alpha1.StalledCondition, metav1.ConditionTrue, reason, text+" It continues by itself when the cause is gone.")
+	}
+	return kstatus.Condition(v1alpha1.ReconcilingCondition, metav1.ConditionTrue, reason, text)
 }

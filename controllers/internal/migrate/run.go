@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/apply"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
@@ -99,16 +101,21 @@ func (r *Runner) explain(ctx context.Context, owner desired.Owner, p plan) (Migr
 	if err != nil || p.State == Succeeded {
 		return p.Migration, err
 	}
-	if p.State == Failed {
-		p.Detail = pods.LastWords(p.Pods)
+	_, failed := finished(*p.explains, batchv1.JobFailed)
+	if failed {
+		p.Reason, p.Detail = pods.LastWords(p.Pods)
 	} else {
-		_, p.Detail = pods.Trouble(p.Pods)
+		p.Reason, p.Detail = pods.Trouble(p.Pods)
 	}
 	if p.Detail == "" {
-		p.Detail, err = pods.Blocked(ctx, r.Live, r.Mounts, p.explains, p.Pods)
+		if p.Detail, err = pods.Blocked(ctx, r.Live, r.Mounts, p.explains, p.Pods); p.Detail != "" && len(p.Pods) == 0 {
+			p.Reason = v1alpha1.ReasonUnavailable // as of a Deployment's pods that cannot be created
+		}
 	}
 	if p.Detail == "" && failure(p.explains) == batchv1.JobReasonDeadlineExceeded {
 		p.Detail = "it did not end in time"
 	}
+	began := cmp.Or(p.explains.Status.StartTime, &p.explains.CreationTimestamp)
+	p.Late = !failed && p.Detail != "" && time.Since(began.Time) >= startsWithin
 	return p.Migration, err
 }

@@ -14,61 +14,55 @@ import (
 
 // Blocked returns what keeps a Job from having a pod that runs, by Events that are read now: why no pod is made, or
 // which files the kubelet cannot mount. Empty for nothing. It returns an error
-// when Events cannot be read, as the others here do.
+// when Events cannot be read.
 func Blocked(ctx context.Context, live client.Reader, mounts FailedMounts, job *batchv1.Job, pods []corev1.Pod) (string, error) {
 	if len(pods) == 0 {
-		return NotCreated(ctx, live, job)
+		return notCreated(ctx, live, job)
 	}
 	newest := &pods[len(pods)-1]
 	if newest.Status.Phase != corev1.PodPending {
 		return "", nil
 	}
-	words, err := MountFailure(ctx, mounts, newest)
-	if words == "" {
-		return "", err
+	if words := MountFailure(mounts, newest); words != "" {
+		return "Its pod waits for files: " + words, nil
 	}
-	return "Its pod waits for files: " + words, err
+	return "", nil
 }
 
-// NotCreated returns why no pod of the Job was made last, by an Event that is read now. Empty for nothing. It returns an error
-// when Events cannot be read.
-func NotCreated(ctx context.Context, live client.Reader, job *batchv1.Job) (string, error) {
-	last, err := event(ctx, live, job, "FailedCreate")
+// notCreated returns why no pod of the Job was made last, by an Event that is read now. Empty for nothing.
+func notCreated(ctx context.Context, live client.Reader, job *batchv1.Job) (string, error) {
+	var events corev1.EventList
+	which := client.MatchingFields{"reason": "FailedCreate", "involvedObject.uid": string(job.UID)}
+	if err := live.List(ctx, &events, client.InNamespace(job.Namespace), which, client.Limit(maxEvents)); err != nil {
+		return "", fmt.Errorf("list the Events of %s: %w", job.Name, err)
+	}
+	var last corev1.Event
+	for _, e := range events.Items {
+		if !e.LastTimestamp.Before(&last.LastTimestamp) {
+			last = e
+		}
+	}
 	if last.Message == "" {
-		return "", err
+		return "", nil
 	}
 	return "Its pod cannot be created: " + whose.ReplaceAllString(last.Message, "a pod is forbidden: "), nil
 }
-
-// Refused reports whether words of [NotCreated] say that the API server refuses the pod as it is: a quota, a policy, a
-// webhook, a ServiceAccount that is missing. Other failures, such as a webhook that does not respond, may pass.
-func Refused(words string) bool { return refusal.MatchString(words) }
 
 // FailedMount is the reason of the kubelet's Event about files that it cannot mount.
 const FailedMount = "FailedMount"
 
 // FailedMounts finds Events [FailedMount].
 type FailedMounts interface {
-	// FailedMount returns the pod's last one, the zero Event for none. It returns an error when Events cannot be read.
-	FailedMount(ctx context.Context, pod *corev1.Pod) (corev1.Event, error)
+	// FailedMount returns the pod's last one, the zero Event for none.
+	FailedMount(pod *corev1.Pod) corev1.Event
 }
 
-// Live reads Events from the API server, one list for each pod.
-type Live struct{ client.Reader }
-
-// FailedMount implements [FailedMounts].
-func (l Live) FailedMount(ctx context.Context, pod *corev1.Pod) (corev1.Event, error) {
-	return event(ctx, l.Reader, pod, FailedMount)
-}
-
-// MountFailure returns the kubelet's last message about a pod that waits for files, empty for none. It returns an error
-// when Events cannot be read.
-func MountFailure(ctx context.Context, mounts FailedMounts, pod *corev1.Pod) (string, error) {
+// MountFailure returns the kubelet's last message about a pod that waits for files, empty for none.
+func MountFailure(mounts FailedMounts, pod *corev1.Pod) string {
 	if !mounting(pod) {
-		return "", nil
+		return ""
 	}
-	last, err := mounts.FailedMount(ctx, pod)
-	return last.Message, err
+	return mounts.FailedMount(pod).Message
 }
 
 // An Event about a running pod's files counts for missedFor. The kubelet mounts them again each minute or two. When it
@@ -81,18 +75,16 @@ const (
 )
 
 // RemountFailure returns the message of the kubelet's recent Event about a running pod whose files it cannot mount again,
-// empty for none. One that is not later than since does not count. The pod keeps running with the files that it has. It
-// returns an error when Events cannot be read.
-func RemountFailure(ctx context.Context, mounts FailedMounts, pod *corev1.Pod, since, now time.Time) (string, error) {
-	last, err := mounts.FailedMount(ctx, pod)
-	counts := missedFor
+// empty for none. One that is not later than since does not count. The pod keeps running with the files that it has.
+func RemountFailure(mounts FailedMounts, pod *corev1.Pod, since, now time.Time) string {
+	last, counts := mounts.FailedMount(pod), missedFor
 	if last.Count > oftenRecorded {
 		counts = missedLong
 	}
 	if at := last.LastTimestamp.Time; !at.After(started(pod)) || !at.After(since) || now.Sub(at) > counts {
-		return "", err
+		return ""
 	}
-	return last.Message, err
+	return last.Message
 }
 
 // FilesThere is when a pod started last for the first time: the kubelet had mounted the files of its template for it. Zero
@@ -141,23 +133,5 @@ func mounting(pod *corev1.Pod) bool {
 // whose begins a refusal with the pod's name, which is another one each time.
 var whose = regexp.MustCompile(`^Error creating: pods "[^"]*" is forbidden: `)
 
-// refusal is what the API server calls a verdict on the pod itself.
-var refusal = regexp.MustCompile(` is forbidden: | denied the request|Error creating: Pod "[^"]*" is invalid: `)
-
 // maxEvents bounds a list of Events: Kubernetes repeats one instead of making another.
 const maxEvents = 100
-
-// event is the object's last event with the reason, the zero one for none.
-func event(ctx context.Context, live client.Reader, o client.Object, reason string) (last corev1.Event, err error) {
-	var events corev1.EventList
-	which := client.MatchingFields{"reason": reason, "involvedObject.uid": string(o.GetUID())}
-	if err := live.List(ctx, &events, client.InNamespace(o.GetNamespace()), which, client.Limit(maxEvents)); err != nil {
-		return last, fmt.Errorf("list the Events of %s: %w", o.GetName(), err)
-	}
-	for _, e := range events.Items {
-		if !e.LastTimestamp.Before(&last.LastTimestamp) {
-			last = e
-		}
-	}
-	return last, nil
-}

@@ -120,13 +120,13 @@ func (m *Mounts) keep(e *corev1.Event, exists bool, now time.Time) {
 }
 
 // FailedMount implements [FailedMounts].
-func (m *Mounts) FailedMount(_ context.Context, pod *corev1.Pod) (corev1.Event, error) {
+func (m *Mounts) FailedMount(pod *corev1.Pod) corev1.Event {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if of := m.failed[pod.Namespace]; of != nil {
 		if e, ok := of.byPod.Get(pod.UID); ok {
-			return *e.(*corev1.Event), nil
+			return *e.(*corev1.Event)
 		}
 	}
-	return corev1.Event{}, nil
+	return corev1.Event{}
 }

@@ -57,23 +57,25 @@ func containerTrouble(status corev1.ContainerStatus) (reason, text string) {
 	case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
 		return v1alpha1.ReasonContainerNotStarted, problem.Sentence(fmt.Sprintf("the container %q cannot be started: %s", status.Name, waiting.Message))
 	case "CrashLoopBackOff":
-		return v1alpha1.ReasonCrashLoop, problem.Sentence(crashes(status))
+		reason, text = crashes(status)
+		return reason, problem.Sentence(text)
 	}
 	return "", ""
 }
 
 // crashes says how a container that crashes again and again ended last.
-func crashes(status corev1.ContainerStatus) string {
+func crashes(status corev1.ContainerStatus) (reason, text string) {
 	ended := LastEnd(status)
-	switch text := fmt.Sprintf("The container %q ends again and again", status.Name); {
+	reason, text = v1alpha1.ReasonCrashLoop, fmt.Sprintf("The container %q ends again and again", status.Name)
+	switch {
 	case ended == nil:
-		return text + "; see `kubectl logs` with --previous"
-	case ended.Reason == "OOMKilled":
-		return fmt.Sprintf("The container %q is killed again and again, because it exceeds its memory limit (OOMKilled); raise the limit", status.Name)
+		return reason, text + "; see `kubectl logs` with --previous"
+	case ended.Reason == v1alpha1.ReasonOOMKilled:
+		return ended.Reason, fmt.Sprintf("The container %q is killed again and again, because it exceeds its memory limit (OOMKilled); raise the limit", status.Name)
 	case LastLine(ended.Message) != "":
-		return text + ": " + LastLine(ended.Message)
+		return reason, text + ": " + LastLine(ended.Message)
 	default:
-		return fmt.Sprintf("%s, with exit code %d (%s); see `kubectl logs` with --previous", text, ended.ExitCode, ended.Reason)
+		return reason, fmt.Sprintf("%s, with exit code %d (%s); see `kubectl logs` with --previous", text, ended.ExitCode, ended.Reason)
 	}
 }
 
@@ -91,17 +93,21 @@ func LastLine(words string) string {
 	return problem.Clip(strings.TrimSpace(words[strings.LastIndex(words, "\n")+1:]), problem.MaxMessage/2)
 }
 
-// LastWords is the last line that the dispatcher's container of the last pod left behind.
-func LastWords(pods []corev1.Pod) string {
+// LastWords is the last line that the dispatcher's container of the last pod left behind, with a reason of conditions where
+// that says more than that the pod failed.
+func LastWords(pods []corev1.Pod) (reason, text string) {
 	for i := len(pods) - 1; i >= 0; i-- {
 		for _, status := range pods[i].Status.ContainerStatuses {
-			if t := status.State.Terminated; t != nil && t.ExitCode != 0 {
-				if last := LastLine(t.Message); last != "" {
-					return last
-				}
-				return fmt.Sprintf("it ended with exit code %d (%s)", t.ExitCode, t.Reason)
+			switch t := status.State.Terminated; {
+			case t == nil || t.ExitCode == 0:
+			case t.Reason == v1alpha1.ReasonOOMKilled:
+				return t.Reason, "it was killed, because it exceeded its memory limit (OOMKilled); raise the limit"
+			case LastLine(t.Message) != "":
+				return "", LastLine(t.Message)
+			default:
+				return "", fmt.Sprintf("it ended with exit code %d (%s)", t.ExitCode, t.Reason)
 			}
 		}
 	}
-	return ""
+	return "", ""
 }

@@ -14,10 +14,13 @@ import (
 )
 
 func TestWhatPodsLeaveBehind(t *testing.T) {
-	trouble := func(pods []corev1.Pod) string {
-		reason, text := Trouble(pods)
-		return reason + " " + text
+	of := func(said func([]corev1.Pod) (reason, text string)) func([]corev1.Pod) string {
+		return func(pods []corev1.Pod) string {
+			reason, text := said(pods)
+			return reason + " " + text
+		}
 	}
+	trouble, lastWords := of(Trouble), of(LastWords)
 	container := func(state corev1.ContainerState) []corev1.Pod {
 		return []corev1.Pod{{Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "dispatcher", Image: "image:1", State: state}}}}}
 	}
@@ -37,16 +40,20 @@ func TestWhatPodsLeaveBehind(t *testing.T) {
 		`CrashLoop The container "dispatcher" ends again and again; see ` + "`kubectl logs` with --previous.":                               trouble(waiting("CrashLoopBackOff", "back-off 10s")),
 		`CrashLoop The container "dispatcher" ends again and again: the port is taken.`:                                                     trouble(crashing(1, "Error", "log line\nthe port is taken")),
 		`CrashLoop The container "dispatcher" ends again and again, with exit code 2 (Error); see ` + "`kubectl logs` with --previous.":     trouble(crashing(2, "Error", "")),
-		`CrashLoop The container "dispatcher" is killed again and again, because it exceeds its memory limit (OOMKilled); raise the limit.`: trouble(crashing(137, "OOMKilled", "")),
+		`OOMKilled The container "dispatcher" is killed again and again, because it exceeds its memory limit (OOMKilled); raise the limit.`: trouble(crashing(137, "OOMKilled", "")),
 		`ContainerNotStarted The container "dispatcher" cannot be started: no such key.`:                                                    trouble(waiting("CreateContainerConfigError", "no such key")),
 		"Unschedulable No node takes a pod: 0/1 nodes are available": trouble([]corev1.Pod{{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{
 			{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/1 nodes are available"}}}}}),
-		"correct the password":              LastWords(ended(1, "log line\ncorrect the password\n")),
-		"it ended with exit code 2 (Error)": LastWords(ended(2, "")),
+		" correct the password":              lastWords(ended(1, "log line\ncorrect the password\n")),
+		" it ended with exit code 2 (Error)": lastWords(ended(2, "")),
+		"OOMKilled it was killed, because it exceeded its memory limit (OOMKilled); raise the limit": lastWords(container(corev1.ContainerState{
+			Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled", Message: "log line"}})),
 	} {
 		need.Want(t, want, "got %q, want %q", got)
 	}
-	if got := trouble(waiting("ContainerCreating", "")) + LastWords(ended(0, "done")) + trouble(nil) + LastWords(nil); strings.TrimSpace(got) != "" {
+	deleted := waiting("ImagePullBackOff", "Back-off 5m0s")
+	deleted[0].DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+	if got := trouble(waiting("ContainerCreating", "")) + lastWords(ended(0, "done")) + trouble(nil) + lastWords(nil) + trouble(deleted); strings.TrimSpace(got) != "" {
 		t.Errorf("got %q, want nothing: no pod is in trouble", got)
 	}
 }
@@ -68,20 +75,6 @@ func TestMountFailureEndsWhenMounted(t *testing.T) {
 	}
 }
 
-// A verdict of the API server on the pod stays, a failure may pass.
-func TestRefusedIsAVerdictOfTheAPIServer(t *testing.T) {
-	for words, want := range map[string]bool{
-		`Its pod cannot be created: a pod is forbidden: error looking up service account shop/orders: serviceaccount "orders" not found`:                             true,
-		`Its pod cannot be created: Error creating: admission webhook "images.example.com" denied the request: no digest`:                                            true,
-		`Its pod cannot be created: Error creating: Pod "orders-try-x" is invalid: spec.containers[0].image: Required value`:                                         true,
-		`Its pod cannot be created: Error creating: Internal error occurred: failed calling webhook "images.example.com": connection refused`:                        false,
-		`Its pod cannot be created: Error creating: Operation cannot be fulfilled on resourcequotas "pods": the object has been modified; please apply your changes`: false,
-		"": false,
-	} {
-		need.Want(t, want, "%q: %v", Refused(words), words)
-	}
-}
-
 // Whoever floods a namespace with Events loses those of that namespace alone, and takes a bounded memory.
 func TestEventsOfANamespaceAreBounded(t *testing.T) {
 	m, now := NewMounts(nil), time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -89,9 +82,7 @@ func TestEventsOfANamespaceAreBounded(t *testing.T) {
 		return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: namespace}, InvolvedObject: corev1.ObjectReference{UID: types.UID(uid)}, Message: message, LastTimestamp: metav1.NewTime(at)}
 	}
 	said := func(namespace, uid string) string {
-		e, err := m.FailedMount(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, UID: types.UID(uid)}})
-		need.OK(t, err)
-		return e.Message
+		return m.FailedMount(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, UID: types.UID(uid)}}).Message
 	}
 	m.keep(event("shop", "1", "first", now), true, now)
 	m.keep(event("shop", "1", "last", now.Add(time.Second)), true, now)

@@ -3,7 +3,6 @@
 package references
 
 import (
-	"context"
 	"fmt"
 	"regexp"
 	"slices"
@@ -52,45 +51,36 @@ func named(refs []spec.Ref) (all []Reference) {
 // maxChecked is how many pods that do not start are checked at most: they have one template.
 const maxChecked = 3
 
-// Missing finds a reference to what does not exist, by the pods that do not start; nil for none. It returns an error when
-// the Events of a pod cannot be read.
-func Missing(ctx context.Context, mounts pods.FailedMounts, refs []Reference, all []corev1.Pod) (*problem.Problem, error) {
+// Missing finds a reference to what does not exist, by the pods that do not start; nil for none.
+func Missing(mounts pods.FailedMounts, refs []Reference, all []corev1.Pod) *problem.Problem {
 	waiting := slices.DeleteFunc(slices.Clone(all), func(pod corev1.Pod) bool {
 		return pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodPending || pod.Spec.NodeName == ""
 	})
 	slices.SortStableFunc(waiting, func(a, b corev1.Pod) int { return b.CreationTimestamp.Compare(a.CreationTimestamp.Time) })
 	for i := range waiting[:min(len(waiting), maxChecked)] {
-		words, err := pods.MountFailure(ctx, mounts, &waiting[i])
-		if err != nil {
-			return nil, err
-		}
 		_, text := pods.Trouble(waiting[i : i+1])
-		if p := missing(refs, waiting[i].Namespace, words+"\n"+text); p != nil {
-			return p, nil
+		if p := missing(refs, waiting[i].Namespace, pods.MountFailure(mounts, &waiting[i])+"\n"+text); p != nil {
+			return p
 		}
 	}
-	return nil, nil
+	return nil
 }
 
 // Gone finds a reference that existed when the pods started, and does not any more; nil for none. The pods keep running
-// with what they have read. It returns an error when Events cannot be read.
-func Gone(ctx context.Context, mounts pods.FailedMounts, refs []Reference, all []corev1.Pod, now time.Time) (*problem.Problem, error) {
+// with what they have read.
+func Gone(mounts pods.FailedMounts, refs []Reference, all []corev1.Pod, now time.Time) *problem.Problem {
 	since := pods.FilesThere(all)
 	for i := range all {
 		pod := &all[i]
 		if pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning {
 			continue
 		}
-		words, err := pods.RemountFailure(ctx, mounts, pod, since, now)
-		if err != nil {
-			return nil, err
-		}
-		if p := missing(refs, pod.Namespace, words); p != nil {
+		if p := missing(refs, pod.Namespace, pods.RemountFailure(mounts, pod, since, now)); p != nil {
 			p.Message += " Running pods keep what they have read, and a pod that starts would wait."
-			return p, nil
+			return p
 		}
 	}
-	return nil, nil
+	return nil
 }
 
 // What the kubelet says of an object or a key that is not there: of files first, then of variables.

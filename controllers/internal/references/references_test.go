@@ -1,7 +1,6 @@
 package references
 
 import (
-	"context"
 	"strings"
 	"testing"
 
@@ -40,9 +39,7 @@ func TestMissingReferencesAreNamed(t *testing.T) {
 // said has one Event about the files of every pod.
 type said string
 
-func (s said) FailedMount(context.Context, *corev1.Pod) (corev1.Event, error) {
-	return corev1.Event{Message: string(s)}, nil
-}
+func (s said) FailedMount(*corev1.Pod) corev1.Event { return corev1.Event{Message: string(s)} }
 
 // A pod that is about to go waits for what a new pod may not need any more.
 func TestPodsThatGoMissNothing(t *testing.T) {
@@ -50,7 +47,7 @@ func TestPodsThatGoMissNothing(t *testing.T) {
 	goes := *waits.DeepCopy()
 	goes.DeletionTimestamp = &metav1.Time{}
 	for want, pods := range map[bool][]corev1.Pod{true: {goes, waits}, false: {goes}} {
-		p, err := Missing(t.Context(), said(`secret "db" not found`), nil, pods)
-		need.That(t, err == nil && (p != nil) == want, "%d pods: %v, %v", len(pods), p, err)
+		p := Missing(said(`secret "db" not found`), nil, pods)
+		need.That(t, (p != nil) == want, "%d pods: %v", len(pods), p)
 	}
 }
