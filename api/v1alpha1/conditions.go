@@ -7,7 +7,8 @@ import (
 )
 
 // Condition types of OutboxDispatcher, and of Outbox, DeadLetterReplay and OutboxConsumer where they say so. Those of
-// kstatus are Ready, Reconciling and Stalled. Those of badWhenTrue are bad when True, the others when False.
+// kstatus are Ready, Reconciling and Stalled. Those of badWhenTrue are bad when True, the others when False. Those of
+// onlyInTrouble are absent while they are good or Unknown: an Event has the reason of a good one when the trouble is over.
 const (
 	// ReadyCondition: events are being delivered, or would be if there were any; or the spec turns delivery off. It
 	// follows from the positive conditions below, without DataHealthy. While a pod works with the database and its
@@ -121,7 +122,7 @@ const (
 	// DataHealthyCondition: every due row of the dispatcher's own outbox namespace has a worker, and the journal, where it is
 	// on, has no difference from the rows. Rows of served topics are delivered, so Ready does not follow from it.
 	//
-	// True: Healthy.
+	// True: Healthy, OthersUnserved (rows of another outbox namespace are due in topics that no dispatcher serves).
 	// False: TopicsUnserved (rows of that namespace have been due for a minute in topics that no dispatcher serves),
 	// LeasesAbandoned (rows of it are leased to a worker that does not run any more, and no other has taken them over for a
 	// minute), AdoptedRowsLeft (rows of an adopted table are refused, missing or waiting), JournalDiffers (rows were changed past the dispatchers; dispatcher verify names each).
@@ -143,7 +144,7 @@ const (
 	TypesUnregisteredCondition = "TypesUnregistered"
 
 	// ScalingLimitedCondition: the backlog needs more pods than spec.pods.scaling may run, or more pods than there are would
-	// deliver no more. Absent without spec.pods.scaling. Events are delivered, so Ready does not follow from it.
+	// deliver no more. Only with spec.pods.scaling. Events are delivered, so Ready does not follow from it.
 	//
 	// True: AtMaximum (spec.pods.scaling.max), NoGain (the last step up gained less than a tenth), ReplicasNotUsed
 	// (a person or an autoscaler sets spec.replicas by the scale subresource, and spec.pods.scaling.mode is Apply), and what limits the pods:
@@ -280,6 +281,7 @@ const (
 	ReasonStandbyFeedback          = "StandbyFeedback"
 	ReasonNotHeldBack              = "NotHeldBack"
 	ReasonHealthy                  = "Healthy"
+	ReasonOthersUnserved           = "OthersUnserved"
 	ReasonTopicsUnserved           = "TopicsUnserved"
 	ReasonLeasesAbandoned          = "LeasesAbandoned"
 	ReasonAdoptedRowsLeft          = "AdoptedRowsLeft"
@@ -325,6 +327,17 @@ const (
 var badWhenTrue = []string{
 	ReconcilingCondition, StalledCondition, FailedCondition, TopicsPausedCondition, TopicsSharedCondition, TypesUnregisteredCondition,
 	DeadLettersPresentCondition, VacuumHeldBackCondition, ScalingLimitedCondition,
+}
+
+// onlyInTrouble are conditions that an object has only while something is wrong, or worth a look.
+var onlyInTrouble = []string{
+	TopicsPausedCondition, TopicsSharedCondition, TypesUnregisteredCondition, DeadLettersPresentCondition, VacuumHeldBackCondition,
+	DataHealthyCondition, ScalingLimitedCondition,
+}
+
+// AtRest reports whether a condition is absent from the status of an object, because it has nothing that a user can act on.
+func AtRest(c metav1.Condition) bool {
+	return slices.Contains(onlyInTrouble, c.Type) && c.Status != BadStatus(c.Type) && c.Reason != ReasonOthersUnserved
 }
 
 // BadStatus is the status with which a condition of the type says that something is wrong: True or False.

@@ -31,13 +31,7 @@ func setStatus(current *api.DeadLetterReplayStatus, seen observed) {
 			current.FinishedAt = 0 // it is final once the Job's pod has left its outcome
 		}
 	}
-	all := conditions(seen)
-	// One that an operator before this one has left: see cleanUp.
-	meta.RemoveStatusCondition(&current.Conditions, api.ReadyCondition)
-	if meta.FindStatusCondition(all, api.FailedCondition) == nil { // such as one whose outcome is found later
-		meta.RemoveStatusCondition(&current.Conditions, api.FailedCondition)
-	}
-	kstatus.SetConditions(&current.Conditions, seen.replay.Generation, all)
+	kstatus.SetConditions(&current.Conditions, seen.replay.Generation, conditions(seen))
 }
 
 func setProgress(current *api.DeadLetterReplayStatus, o *api.DeadLetterReplay, p status.Replay) {

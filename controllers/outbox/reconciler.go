@@ -14,6 +14,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -176,12 +177,11 @@ func (r *Reconciler) migrate(ctx context.Context, outbox *v1alpha1.Outbox) (_ mi
 // report writes the status, if anything changed, and then records Events.
 func (r *Reconciler) report(ctx context.Context, before *v1alpha1.Outbox, o observed, failure error) error {
 	outbox := o.outbox
+	var all []metav1.Condition
 	if failure != nil {
-		kstatus.SetFailure(&outbox.Status.Conditions, outbox.Generation, v1alpha1.ReadyCondition, failure)
+		all = kstatus.SetFailure(&outbox.Status.Conditions, outbox.Generation, v1alpha1.ReadyCondition, failure)
 	} else {
-		setStatus(&outbox.Status, o)
+		all = setStatus(&outbox.Status, o)
 	}
-	return r.Report(ctx, before, outbox, func() []kstatus.Event {
-		return kstatus.Transitions(watched, before.Status.Conditions, outbox.Status.Conditions)
-	})
+	return r.Report(ctx, before, outbox, func() []kstatus.Event { return kstatus.Transitions(watched, before.Status.Conditions, all) })
 }

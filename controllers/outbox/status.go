@@ -39,8 +39,8 @@ const (
 	listedTopics = 16
 )
 
-// setStatus fills the status from what was observed.
-func setStatus(current *api.OutboxStatus, o observed) {
+// setStatus fills the status from what was observed. It returns the conditions with those that are at rest, which Events need.
+func setStatus(current *api.OutboxStatus, o observed) []metav1.Condition {
 	current.ObservedGeneration = o.outbox.Generation
 	current.Migration = string(o.migration.State)
 	current.DispatcherCount = ptr.To(int32(len(o.dispatchers)))
@@ -60,7 +60,7 @@ func setStatus(current *api.OutboxStatus, o observed) {
 	}
 	setRetention(current, o.dispatchers)
 	setBacklog(current, o.dispatchers)
-	kstatus.SetConditions(&current.Conditions, o.outbox.Generation, conditions(o))
+	return kstatus.SetConditions(&current.Conditions, o.outbox.Generation, conditions(o))
 }
 
 // setRetention takes what the dispatcher says that saw the last run, of those with pods that respond: they all sweep the

@@ -280,7 +280,7 @@ func TestConditionsFollowWhatPodsReport(t *testing.T) {
 		"a journal without a difference": {func(o *observed) { o.statuses[1].Journal = &status.Journal{Records: 9} }, yes, api.ReasonDelivering, nil, nil},
 		"topics of another namespace without a dispatcher": {func(o *observed) {
 			o.statuses[0].Data = &status.Data{ObservedAt: time.Unix(2, 0), Unserved: 1, OrphanTopics: []status.OrphanTopic{{Namespace: "shpo", Unserved: 1}}}
-		}, yes, api.ReasonDelivering, []string{"DataHealthy=True/Healthy"}, nil},
+		}, yes, api.ReasonDelivering, []string{"DataHealthy=True/OthersUnserved"}, nil},
 		"a pod has seen orphans, and another none since": {func(o *observed) {
 			o.statuses[0].Data = &status.Data{Unserved: 1}
 		}, yes, api.ReasonDelivering, []string{"DataHealthy=True/Healthy"}, nil},
@@ -422,7 +422,7 @@ func TestDeadLettersHaveOneEventInTenMinutes(t *testing.T) {
 	var w warned
 	a, b, began := types.NamespacedName{Name: "a"}, types.NamespacedName{Name: "b"}, time.Unix(0, 0)
 	events := func(obd types.NamespacedName, after time.Duration) int {
-		dead := transitions(api.OutboxDispatcherStatus{}, api.OutboxDispatcherStatus{Counts: &status.Counts{Dead: 1}})
+		dead := transitions(api.OutboxDispatcherStatus{}, api.OutboxDispatcherStatus{Counts: &status.Counts{Dead: 1}}, nil)
 		return len(w.seldom(obd, append(dead, kstatus.Event{Action: "Deliver"}), began.Add(after)))
 	}
 	for i, step := range []struct {
@@ -441,7 +441,7 @@ func TestTransitionsAreRecordedAsEvents(t *testing.T) {
 	current := func(change func(*observed), dead *int64) (s api.OutboxDispatcherStatus) {
 		o := well()
 		change(&o)
-		kstatus.SetConditions(&s.Conditions, 1, conditions(o))
+		s.Conditions = conditions(o)
 		if dead != nil {
 			s.Counts = &status.Counts{Dead: *dead}
 		}
@@ -478,7 +478,8 @@ func TestTransitionsAreRecordedAsEvents(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var got []string
 			seen := map[string]bool{}
-			for _, e := range transitions(c.before, c.after) {
+			kstatus.SetConditions(&c.before.Conditions, 1, slices.Clone(c.before.Conditions)) // as an object has them
+			for _, e := range transitions(c.before, c.after, c.after.Conditions) {
 				got = append(got, e.Kind+"/"+e.Reason)
 				need.That(t, e.Action != "" && e.Note != "" && len(e.Note) <= 1024, "event %+v lacks an action or a note, or is too long for the API", e)
 				need.That(t, !seen[e.Action], "two events of one pass have the action %s", e.Action)

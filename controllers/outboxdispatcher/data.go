@@ -39,9 +39,9 @@ func dataHealthy(o observed) metav1.Condition {
 		return condition(kind, metav1.ConditionFalse, api.ReasonJournalDiffers,
 			"The journal and the rows differ: rows were changed past the dispatchers. Run dispatcher verify, which names each.")
 	}
-	message := "A dispatcher works on every due event of the outbox namespace."
+	const message = "A dispatcher works on every due event of the outbox namespace."
 	if topics := orphanTopics(d, func(namespace string) bool { return !own(namespace) }, unserved); topics != "" {
-		message += " No dispatcher serves " + topics + ": see dispatcher unserved."
+		return condition(kind, metav1.ConditionTrue, api.ReasonOthersUnserved, message+" No dispatcher serves "+topics+": see dispatcher unserved.")
 	}
 	return condition(kind, metav1.ConditionTrue, api.ReasonHealthy, message)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
@@ -33,13 +34,13 @@ var watched = []kstatus.Watch{
 
 const actionDeadLetters = "CountDeadLetters"
 
-// transitions are the events that a change of the status is worth: those of the conditions, and rows
-// that became dead (CONTRACT C-43).
-func transitions(before, after api.OutboxDispatcherStatus) []kstatus.Event {
-	events := kstatus.Transitions(watched, before.Conditions, after.Conditions)
+// transitions are the events that a change of the status is worth: those of the conditions, of which all has those at rest too,
+// and rows that became dead (CONTRACT C-43).
+func transitions(before, after api.OutboxDispatcherStatus, all []metav1.Condition) []kstatus.Event {
+	events := kstatus.Transitions(watched, before.Conditions, all)
 	if after.Counts != nil && after.Dead > ptr.Deref(before.Counts, status.Counts{}).Dead {
 		events = append(events, kstatus.Event{Kind: corev1.EventTypeWarning, Reason: api.ReasonDeadLetters,
-			Action: actionDeadLetters, Note: deadLettersNote(deref(after.BlockedKeys) > 0, after.DeadGroups)})
+			Action: actionDeadLetters, Note: deadLettersNote(ptr.Deref(after.BlockedKeys, 0) > 0, after.DeadGroups)})
 	}
 	return events
 }
@@ -78,11 +79,4 @@ func (w *warned) forget(obd types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.at, obd)
-}
-
-func deref(n *int64) int64 {
-	if n == nil {
-		return 0
-	}
-	return *n
 }

@@ -9,10 +9,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,6 +18,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/status"
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/operatortest/specs"
 )
 
 var _ = Describe("an Outbox", Label("outbox"), func() {
@@ -221,28 +219,7 @@ func (c *cluster) sharing(name string, topics ...string) *api.OutboxDispatcher {
 // expectOf waits until an object's conditions are as wanted and kstatus comes to the conclusion.
 func (c *cluster) expectOf(o client.Object, conclusion kstatus.Status, wants ...want) {
 	GinkgoHelper()
-	Eventually(func(g Gomega) {
-		g.Expect(c.admin.Get(c.ctx, client.ObjectKeyFromObject(o), o)).To(Succeed())
-		var conditions []metav1.Condition
-		switch o := o.(type) {
-		case *api.Outbox:
-			conditions = o.Status.Conditions
-		case *api.OutboxDispatcher:
-			conditions = o.Status.Conditions
-		}
-		for _, w := range wants {
-			got := meta.FindStatusCondition(conditions, w.Type)
-			g.Expect(got).NotTo(BeNil(), "%s in %v", w.Type, conditions)
-			g.Expect([]any{got.Status, got.Reason}).To(Equal([]any{w.Status, w.Reason}), "%s: %s", w.Type, got.Message)
-			g.Expect(got.Message).To(ContainSubstring(w.Message))
-			g.Expect(got.ObservedGeneration).To(Equal(o.GetGeneration()))
-		}
-		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
-		g.Expect(err).NotTo(HaveOccurred())
-		result, err := kstatus.Compute(&unstructured.Unstructured{Object: content})
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(result.Status).To(Equal(conclusion), "%v", conditions)
-	}).Should(Succeed())
+	specs.Expect(c.Cluster, o, conclusion, wants...)
 }
 
 func (c *cluster) deployments() (names []string) {

@@ -278,16 +278,17 @@ var errWait = errors.New("waiting for the migration")
 
 // report writes the status, if anything changed, and then records Events.
 func (r *Reconciler) report(ctx context.Context, before *v1alpha1.OutboxDispatcher, o observed, failure error) error {
+	var all []metav1.Condition
 	switch {
 	case failure != nil:
-		kstatus.SetFailure(&o.obd.Status.Conditions, o.obd.Generation, v1alpha1.ReadyCondition, failure)
+		all = kstatus.SetFailure(&o.obd.Status.Conditions, o.obd.Generation, v1alpha1.ReadyCondition, failure)
 	case o.unpolled > 0:
 		return nil // less is known of the pods than before; the next pass, in seconds, knows more
 	default:
-		setStatus(&o.obd.Status, o)
+		all = setStatus(&o.obd.Status, o)
 	}
 	return r.Report(ctx, before, o.obd, func() []kstatus.Event {
-		return r.warned.seldom(client.ObjectKeyFromObject(o.obd), transitions(before.Status, o.obd.Status), time.Now())
+		return r.warned.seldom(client.ObjectKeyFromObject(o.obd), transitions(before.Status, o.obd.Status, all), time.Now())
 	})
 }
 

@@ -145,9 +145,8 @@ var _ = Describe("the number of pods", Label("scaling"), func() {
 		Consistently(func() string { return c.get().Status.Conditions[0].Reason }, "200ms").ShouldNot(Equal(api.ReasonReplicasNotUsed))
 
 		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Pods.Scaling.Mode = spec.ScalingApply })
-		Eventually(func() string {
-			return meta.FindStatusCondition(c.get().Status.Conditions, api.ScalingLimitedCondition).Message
-		}).Should(ContainSubstring(`"kube-controller-manager" sets spec.replicas`))
+		Eventually(func() []metav1.Condition { return c.get().Status.Conditions }).Should(ContainElement(And(
+			HaveField("Type", api.ScalingLimitedCondition), HaveField("Message", ContainSubstring(`"kube-controller-manager" sets spec.replicas`)))))
 		Expect(c.admin.Delete(c.ctx, obd)).To(Succeed())
 		Eventually(func() float64 { return recommended(c.namespace) }).Should(BeZero())
 	})

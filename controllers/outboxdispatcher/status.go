@@ -8,7 +8,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -58,8 +57,9 @@ type observed struct {
 	now       time.Time
 }
 
-// setStatus fills the status from what was observed. The counts stay when no pod reports them.
-func setStatus(current *v1alpha1.OutboxDispatcherStatus, o observed) {
+// setStatus fills the status from what was observed. The counts stay when no pod reports them. It returns the conditions with
+// those that are at rest, which Events need.
+func setStatus(current *v1alpha1.OutboxDispatcherStatus, o observed) []metav1.Condition {
 	current.ObservedGeneration = kstatus.Observed(o.obd, current.ObservedGeneration)
 	current.Sink = o.obd.Spec.Sink.Kind()
 	current.Selector = labels.SelectorFromSet(desired.Selector(o.obd, desired.ComponentDispatcher)).String()
@@ -71,14 +71,12 @@ func setStatus(current *v1alpha1.OutboxDispatcherStatus, o observed) {
 	current.Pods = fmt.Sprintf("%d/%d", current.ReadyReplicas, desired.Replicas(o.obd))
 	setCounts(current, o.backlog(), blocks(o.obd))
 	current.ETA, current.LimitedBy = o.eta, limitedBy(o.statuses)
-	if current.Scaling = o.obd.Status.Scaling; o.obd.Spec.Pods.Scaling == nil {
-		meta.RemoveStatusCondition(&current.Conditions, v1alpha1.ScalingLimitedCondition)
-	}
+	current.Scaling = o.obd.Status.Scaling
 	setRetention(current, o.statuses)
 	setSchemaVersion(current, o.statuses)
 	current.EventTypes = seenTypes(current.EventTypes, o.statuses, o.now)
 	o.types = current.EventTypes
-	kstatus.SetConditions(&current.Conditions, current.ObservedGeneration, conditions(o))
+	return kstatus.SetConditions(&current.Conditions, current.ObservedGeneration, conditions(o))
 }
 
 // staleAfter is when the time of a count is a change by itself: it is refreshed within ten minutes.

@@ -127,7 +127,7 @@ func TestCountsOfTheNewestRevision(t *testing.T) {
 		t.Helper()
 		var s api.OutboxDispatcherStatus
 		setStatus(&s, o)
-		present, healthy := meta.IsStatusConditionTrue(s.Conditions, api.DeadLettersPresentCondition), meta.IsStatusConditionTrue(s.Conditions, api.DataHealthyCondition)
+		present, healthy := meta.IsStatusConditionTrue(s.Conditions, api.DeadLettersPresentCondition), !meta.IsStatusConditionFalse(s.Conditions, api.DataHealthyCondition)
 		need.That(t, s.Pending == pending && s.Dead == dead && present == (dead > 0) && healthy == (dead == 0) && sample(o, time.Now()).Pending == pending,
 			"%s: %d pending, %d dead, DeadLettersPresent %v, DataHealthy %v", when, s.Pending, s.Dead, present, healthy)
 	}
@@ -139,6 +139,7 @@ func TestCountsOfTheNewestRevision(t *testing.T) {
 func TestFailureLeavesReadyAsItWas(t *testing.T) {
 	var s api.OutboxDispatcherStatus
 	kstatus.SetConditions(&s.Conditions, 1, conditions(well()))
+	need.That(t, len(s.Conditions) == 6, "a healthy dispatcher has %d conditions, want 6: %v", len(s.Conditions), s.Conditions)
 	before := meta.FindStatusCondition(s.Conditions, api.ReadyCondition).DeepCopy()
 	kstatus.SetFailure(&s.Conditions, 2, api.ReadyCondition, errors.New("the server is down"))
 	if got := meta.FindStatusCondition(s.Conditions, api.ReadyCondition); *got != *before {

@@ -5,6 +5,7 @@ package kstatus
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -93,7 +94,8 @@ func Observed(o client.Object, before int64) int64 {
 func (r *Reporter) Disable(ctx context.Context, o client.Object, conditions *[]metav1.Condition, observed int64) error {
 	before := o.DeepCopyObject().(client.Object)
 	was := append([]metav1.Condition(nil), *conditions...)
-	SetConditions(conditions, observed, []metav1.Condition{HandsOff()})
+	meta.RemoveStatusCondition(conditions, v1alpha1.StalledCondition)
+	SetConditions(conditions, observed, append(*conditions, HandsOff()))
 	return r.Report(ctx, before, o, func() []Event { return Transitions([]Watch{WatchReconciling}, was, *conditions) })
 }
 
@@ -115,23 +117,22 @@ func Condition(kind string, status metav1.ConditionStatus, reason, message strin
 	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: problem.Sentence(message)}
 }
 
-// SetConditions replaces the conditions; one that stays as it was keeps its time of transition.
-// Reconciling and Stalled go when now does not have them.
-func SetConditions(conditions *[]metav1.Condition, generation int64, now []metav1.Condition) {
-	for _, kstatus := range []string{v1alpha1.ReconcilingCondition, v1alpha1.StalledCondition} {
-		if meta.FindStatusCondition(now, kstatus) == nil {
-			meta.RemoveStatusCondition(conditions, kstatus)
-		}
-	}
+// SetConditions replaces the conditions, also those that another version of the operator has left; one that stays as it was
+// keeps its time of transition. Those that are [v1alpha1.AtRest] are left out. It returns all, which Events need.
+func SetConditions(conditions *[]metav1.Condition, generation int64, all []metav1.Condition) []metav1.Condition {
+	now := slices.DeleteFunc(slices.Clone(all), v1alpha1.AtRest)
+	*conditions = slices.DeleteFunc(*conditions, func(c metav1.Condition) bool { return meta.FindStatusCondition(now, c.Type) == nil })
 	for _, c := range now {
 		c.ObservedGeneration = max(generation, 0)
 		meta.SetStatusCondition(conditions, c)
 	}
+	return all
 }
 
 // SetFailure says that a pass could not be finished, which is the operator's trouble and not the
-// object's: what is known of the object stays. The main condition is always there: Ready, or Complete of what ends.
-func SetFailure(conditions *[]metav1.Condition, generation int64, main string, failure error) {
+// object's: what is known of the object stays, and is returned. The main condition is always there: Ready, or Complete of what
+// ends.
+func SetFailure(conditions *[]metav1.Condition, generation int64, main string, failure error) []metav1.Condition {
 	meta.RemoveStatusCondition(conditions, v1alpha1.StalledCondition)
 	message := problem.Sentence("the operator could not finish, and tries again: " + failure.Error())
 	if meta.FindStatusCondition(*conditions, main) == nil {
@@ -140,4 +141,5 @@ func SetFailure(conditions *[]metav1.Condition, generation int64, main string, f
 	}
 	meta.SetStatusCondition(conditions, metav1.Condition{Type: v1alpha1.ReconcilingCondition, Status: metav1.ConditionTrue,
 		Reason: v1alpha1.ReasonProgressing, Message: message, ObservedGeneration: generation})
+	return *conditions
 }

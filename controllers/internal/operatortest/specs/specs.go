@@ -27,6 +27,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/manager"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/observe"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/operatortest"
@@ -136,7 +137,7 @@ type Condition struct {
 }
 
 // Expect waits until the conditions of an object are as wanted, those of its generation, and kstatus comes to the
-// conclusion.
+// conclusion. One that is wanted at rest is absent.
 func Expect[T client.Object, W interface {
 	~struct {
 		Type            string
@@ -158,6 +159,10 @@ func Expect[T client.Object, W interface {
 		for _, want := range wants {
 			w := Condition(want)
 			got := meta.FindStatusCondition(with.Status.Conditions, w.Type)
+			if v1alpha1.AtRest(metav1.Condition{Type: w.Type, Status: w.Status, Reason: w.Reason}) {
+				g.Expect(got).To(gomega.BeNil(), "it is at rest")
+				continue
+			}
 			g.Expect(got).NotTo(gomega.BeNil(), "%s in %v", w.Type, with.Status.Conditions)
 			g.Expect([]any{got.Status, got.Reason}).To(gomega.Equal([]any{w.Status, w.Reason}), "%s: %s", w.Type, got.Message)
 			g.Expect(got.Message).To(gomega.ContainSubstring(w.Message))
