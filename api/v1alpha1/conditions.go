@@ -97,8 +97,8 @@ const (
 	//
 	// True: Available, ScaledToZero.
 	// False: PartlyAvailable (some pods deliver; others are not ready, such as new ones of a rollout that hangs, or do
-	// not respond to the operator), Progressing, ImagePullFailed, CrashLoop, ContainerNotStarted, Unschedulable,
-	// Unavailable (also when a quota or an admission policy refuses a new pod), InvalidPodTemplate, InvalidPipeline (new
+	// not respond to the operator), Progressing, ImagePullFailed, CrashLoop, OOMKilled, ContainerNotStarted, Unschedulable,
+	// Unavailable (also when a quota or an admission policy refuses a new pod), InvalidSpec, InvalidPodTemplate, InvalidPipeline (new
 	// pods refuse an expression or a schema of routes, validation or transform), InvalidConfiguration (they refuse
 	// another part of the configuration), ForeignObject, ApplyRefused.
 	WorkloadAvailableCondition = "WorkloadAvailable"
@@ -185,7 +185,8 @@ const (
 	// that exceeds the Deployment's progressDeadlineSeconds (600 by default), and a migration whose pod does not start for as
 	// long, is Stalled too, with the reason that Reconciling would have; it continues by itself when the cause is gone, and Ready keeps its rule.
 	//
-	// True: InvalidPodTemplate, InvalidPipeline, InvalidConfiguration, ForeignObject, ApplyRefused; after the deadline the
+	// True: InvalidSpec (a field is missing that the definition requires), InvalidPodTemplate, InvalidPipeline,
+	// InvalidConfiguration, ForeignObject, ApplyRefused; after the deadline the
 	// reason of new pods (such as ImagePullFailed, or SecretNotFound), else ProgressDeadlineExceeded; of a
 	// DeadLetterReplay also Aborted, Refused, JobFailed, Restored, TopicNotDelivered, ReplayLoginMissing (a dispatcher
 	// without outboxRef); of an OutboxConsumer ConsumerIDTaken, RetentionTooShort.
@@ -268,6 +269,7 @@ const (
 	ReasonAvailable                = "Available"
 	ReasonPartlyAvailable          = "PartlyAvailable"
 	ReasonUnavailable              = "Unavailable"
+	ReasonInvalidSpec              = "InvalidSpec"
 	ReasonInvalidPodTemplate       = "InvalidPodTemplate"
 	ReasonInvalidPipeline          = "InvalidPipeline"
 	ReasonInvalidConfiguration     = "InvalidConfiguration"

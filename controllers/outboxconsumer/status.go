@@ -63,6 +63,8 @@ func conditions(seen observed) []metav1.Condition {
 		because(api.StalledCondition, api.ReasonConsumerIDTaken, fmt.Sprintf(
 			"OutboxConsumer %q has the id %q already, and two consumers with one id skip each other's events; give this one an id of its own in spec.consumerID, or delete one of the objects.",
 			seen.taken, problem.Clip(registration.ID(seen.consumer), nameBytes)))
+	case seen.missing != nil && seen.missing.Stalled:
+		because(api.StalledCondition, references.Reason, references.Message)
 	case references.Status == metav1.ConditionFalse:
 		because(api.ReconcilingCondition, references.Reason, references.Message)
 	case retention.Status == metav1.ConditionFalse:

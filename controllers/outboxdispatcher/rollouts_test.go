@@ -2,9 +2,9 @@ package outboxdispatcher_test
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -127,6 +127,57 @@ var _ = Describe("a rollout", Label("workload", "status"), func() {
 })
 
 var _ = Describe("an upgrade of the operator with a new API", Label("upgrade"), Serial, func() {
+	// As when secretRef had another name, which the API server has dropped. CONTRACT: C-101, C-105
+	It("leaves alone what lacks a required field, names that, and can stop it", func() {
+		c, obd := delivering(tick)
+		generation := c.deployment().Generation
+		const required = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/database/required"
+		restore := patchDefinition("outboxdispatchers", `{"op":"remove","path":"`+required+`"}`, `{"op":"add","path":"`+required+`","value":["secretRef"]}`, func(g Gomega, restored bool) {
+			without := c.dispatcher()
+			without.Name, without.Spec.Database.SecretRef = "without", spec.SecretRef{}
+			g.Expect(c.admin.Create(c.ctx, without, client.DryRunAll) != nil).To(Equal(restored))
+		})
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Database.SecretRef = spec.SecretRef{} })
+		restore()
+		const message = "spec.database.secretRef is missing; set it."
+		c.expect(kstatus.FailedStatus,
+			want{api.StalledCondition, metav1.ConditionTrue, api.ReasonInvalidSpec, message},
+			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonInvalidSpec, message},
+			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, message})
+		c.expectEvent(corev1.EventTypeWarning, api.ReasonInvalidSpec, message)
+		Expect(c.deployment().Generation).To(Equal(generation))
+		stop := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":0}}`))
+		Expect(c.admin.Patch(c.ctx, obd, stop)).To(Succeed())
+		Eventually(func() int32 { return *c.deployment().Spec.Replicas }).Should(BeZero())
+		edit(c, obd, func(o *api.OutboxDispatcher) {
+			o.Spec.Database.SecretRef.Name = "orders-db"
+			replicas(1)(o)
+		})
+		Eventually(func() int32 { return *c.deployment().Spec.Replicas }).Should(BeEquivalentTo(1))
+		c.deployed(1, 1)
+		c.expect(kstatus.CurrentStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
+	})
+
+	DescribeTable("names the required field that is missing of", func(plural, path, required string, o client.Object, message string) {
+		c := start(tick)
+		o.SetName("incomplete")
+		o.SetNamespace(c.namespace)
+		path = "/spec/versions/0/schema/openAPIV3Schema/properties/spec" + path + "/required"
+		restore := patchDefinition(plural, `{"op":"remove","path":"`+path+`"}`, `{"op":"add","path":"`+path+`","value":`+required+`}`, func(g Gomega, restored bool) {
+			g.Expect(c.admin.Create(c.ctx, o.DeepCopyObject().(client.Object), client.DryRunAll) != nil).To(Equal(restored))
+		})
+		c.create(o)
+		restore()
+		c.expectOf(o, kstatus.FailedStatus, want{api.StalledCondition, metav1.ConditionTrue, api.ReasonInvalidSpec, message})
+	},
+		Entry("an Outbox", "outboxes", "/properties/journal", `["mode"]`,
+			&api.Outbox{Spec: spec.Outbox{SecretRef: spec.SecretRef{Name: "orders-db"}, Migration: &spec.Migration{}, Journal: &spec.Journal{}}}, "spec.journal.mode is missing"),
+		Entry("an OutboxConsumer", "outboxconsumers", "", `["eventTypes","idempotencyMechanism","ownerTeam"]`,
+			&api.OutboxConsumer{Spec: api.OutboxConsumerSpec{EventTypes: []string{"order.placed"}, IdempotencyMechanism: api.IdempotencyUniqueKey}}, "spec.ownerTeam is missing"),
+		Entry("a DeadLetterReplay", "deadletterreplays", "", `["action","reason","requestedBy","selector"]`, &api.DeadLetterReplay{Spec: spec.Replay{
+			DispatcherRef: &spec.DispatcherRef{Name: "orders"}, Action: spec.ActionReplay, RequestedBy: "ada", Selector: spec.DeadLetterSelector{Group: "7f3a9c21"}}}, "spec.reason is missing"),
+	)
+
 	// A version with one more default reads each spec differently, without an edit by a user: pods roll and
 	// migrations run for so many objects at a time. A pause is applied at once, and does not roll its pods.
 	// CONTRACT: C-102
@@ -258,33 +309,34 @@ func (c *cluster) advance(u upgrade, n int) {
 // until restore is called.
 func withoutDefault(field, value string) (restore func()) {
 	GinkgoHelper()
-	crd := &unstructured.Unstructured{}
-	crd.SetAPIVersion("apiextensions.k8s.io/v1")
-	crd.SetKind("CustomResourceDefinition")
-	crd.SetName("outboxdispatchers.outbox.dev")
-	patch := func(op string, has bool) {
+	path := "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/delivery/properties/" + field + "/default"
+	return patchDefinition("outboxdispatchers", `{"op":"remove","path":"`+path+`"}`, `{"op":"add","path":"`+path+`","value":`+value+`}`, func(g Gomega, restored bool) {
+		tried := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "outbox.dev/v1alpha1", "kind": "OutboxDispatcher",
+			"metadata": map[string]any{"generateName": "try-", "namespace": "default"},
+			"spec":     map[string]any{"namespace": "shop", "database": map[string]any{"secretRef": map[string]any{"name": "db"}}, "sink": map[string]any{"log": map[string]any{}}}}}
+		g.Expect(admin.Create(context.Background(), tried, client.DryRunAll)).To(Succeed())
+		_, found, err := unstructured.NestedFieldNoCopy(tried.Object, "spec", "delivery", field)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(found).To(Equal(restored))
+	})
+}
+
+// patchDefinition changes the CRD of a kind until restore is called, or the spec ends. It waits until served finds
+// that the API server has taken the change.
+func patchDefinition(plural, change, back string, served func(g Gomega, restored bool)) (restore func()) {
+	GinkgoHelper()
+	patch := func(operation string, restored bool) {
 		GinkgoHelper()
-		text := fmt.Sprintf(`[{"op":%q,"path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/delivery/properties/%s/default","value":%s}]`, op, field, value)
-		Expect(admin.Patch(context.Background(), crd.DeepCopy(), client.RawPatch(types.JSONPatchType, []byte(text)))).To(Succeed())
-		Eventually(func(g Gomega) {
-			tried := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "outbox.dev/v1alpha1", "kind": "OutboxDispatcher",
-				"metadata": map[string]any{"generateName": "try-", "namespace": "default"},
-				"spec":     map[string]any{"namespace": "shop", "database": map[string]any{"secretRef": map[string]any{"name": "db"}}, "sink": map[string]any{"log": map[string]any{}}}}}
-			g.Expect(admin.Create(context.Background(), tried, &client.CreateOptions{DryRun: []string{metav1.DryRunAll}})).To(Succeed())
-			_, found, err := unstructured.NestedFieldNoCopy(tried.Object, "spec", "delivery", field)
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(found).To(Equal(has))
-		}).Should(Succeed())
+		crd := &unstructured.Unstructured{}
+		crd.SetAPIVersion("apiextensions.k8s.io/v1")
+		crd.SetKind("CustomResourceDefinition")
+		crd.SetName(plural + ".outbox.dev")
+		Expect(admin.Patch(context.Background(), crd, client.RawPatch(types.JSONPatchType, []byte("["+operation+"]")))).To(Succeed())
+		Eventually(func(g Gomega) { served(g, restored) }).Should(Succeed())
 	}
-	patch("remove", false)
-	restored := false
-	restore = func() {
-		if !restored {
-			restored = true
-			patch("add", true)
-		}
-	}
-	DeferCleanup(restore)
+	patch(change, false)
+	restore = sync.OnceFunc(func() { patch(back, true) })
+	DeferCleanup(func() { restore() })
 	return restore
 }
 

@@ -108,6 +108,9 @@ type Problem struct {
 	Message string
 }
 
+// required is the message about a field that is missing.
+const required = "Required value"
+
 // Error is the path and the message, as the API server writes them.
 func (p Problem) Error() string {
 	if p.Path == "" {
@@ -125,6 +128,23 @@ func (s *Schema) Check(object any) (all []Problem, evaluate bool) {
 		return unknown, false
 	}
 	return all, !slices.ContainsFunc(all, Problem.blocks)
+}
+
+// Missing returns the path of the first field that the definition of a kind requires and the spec of an object does not have, empty
+// for none. A dispatcher without a database and without a reference to an Outbox, of which a rule requires one, lacks the first.
+func Missing(kind string, spec any) string {
+	object, err := Decode([]byte(encode(map[string]any{"spec": spec})))
+	if err != nil {
+		panic(fmt.Sprintf("decode the spec of a %s: %v", kind, err)) // JSON that was just encoded
+	}
+	if of := object.(map[string]any)["spec"].(map[string]any); kind == "OutboxDispatcher" && of["database"] == nil && of["outboxRef"] == nil {
+		of["database"] = map[string]any{}
+	}
+	all, _ := Of(kind).Check(object)
+	if i := slices.IndexFunc(all, func(p Problem) bool { return p.Message == required }); i >= 0 {
+		return all[i].Path
+	}
+	return ""
 }
 
 // Compact returns a valid object, of values of JSON, without those that [Schema.Check] sets by default, and with the lists sorted
@@ -256,7 +276,7 @@ func (s *Schema) checkMembers(path string, members map[string]any, r report) {
 	}
 	for _, name := range s.Required {
 		if _, ok := members[name]; !ok {
-			r(at(path, name), "Required value")
+			r(at(path, name), required)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(members)) {

@@ -85,7 +85,7 @@ func DispatcherRefs(obd *v1alpha1.OutboxDispatcher, outbox *v1alpha1.Outbox) []s
 // MigrationRefs are what the migration Job of the dispatcher's own database reads: its own login, and the dispatchers'. None
 // when the operator does not migrate.
 func MigrationRefs(obd *v1alpha1.OutboxDispatcher) []spec.Ref {
-	if obd.Spec.OutboxRef != nil || obd.Spec.Database.MigrationSecretRef == nil {
+	if obd.Spec.OutboxRef != nil || obd.Spec.Database == nil || obd.Spec.Database.MigrationSecretRef == nil {
 		return nil
 	}
 	return refs(spec.Objects{Dispatcher: &spec.Dispatcher{Database: obd.Spec.Database}}, spec.LoginMigration)

@@ -4,6 +4,9 @@ package problem
 import (
 	"strings"
 	"unicode"
+
+	"github.com/outbox-operator/outbox-operator/api/spec/schema"
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
 // Problem stops a pass: a condition that is False until its cause is changed. Make
@@ -23,6 +26,16 @@ func Waiting(condition, reason, message string) *Problem {
 // Stalling is a problem that stays until a person changes what the message names.
 func Stalling(condition, reason, message string) *Problem {
 	return &Problem{Condition: condition, Reason: reason, Message: message, Stalled: true}
+}
+
+// Incomplete is the problem with the condition that an object of the kind lacks a field which its definition requires, nil for
+// none: the API server drops the field of another version of the definition at the next write of the object.
+func Incomplete(condition, kind string, spec any) error {
+	field := schema.Missing(kind, spec)
+	if field == "" {
+		return nil
+	}
+	return Stalling(condition, v1alpha1.ReasonInvalidSpec, field+" is missing; set it. An object loses the fields that it had by the names of another version of the definition.")
 }
 
 // Error is the reason and the message.
