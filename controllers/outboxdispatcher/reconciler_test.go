@@ -14,6 +14,7 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -75,6 +76,22 @@ var _ = Describe("the workload", Label("workload"), func() {
 		Expect(s.ObservedTime.UTC()).To(Equal(podStatus.Backlog.ObservedAt))
 		Expect([]int32{s.Replicas, s.ReadyReplicas}).To(Equal([]int32{1, 1}))
 		Expect(s.Sink).To(Equal("log"))
+
+		// Who ignores what the operator writes, as Argo CD does by the field manager, names one.
+		for _, fields := range obd.ManagedFields {
+			Expect(fields.Manager == "outbox-operator").To(Equal(fields.Subresource == "status"), "%s %s", fields.Manager, fields.Subresource)
+		}
+		var events eventsv1.EventList
+		Expect(c.admin.List(c.ctx, &events, client.InNamespace(c.namespace))).To(Succeed())
+		Expect(events.Items).To(HaveEach(HaveField("ManagedFields", ConsistOf(HaveField("Manager", "outbox-operator")))))
+
+		// At rest an object has six conditions, and none that another version of the operator has left.
+		Expect(s.Conditions).To(HaveLen(6))
+		editStatus(c, obd, func(o *api.OutboxDispatcher) {
+			o.Status.Conditions = append(o.Status.Conditions, metav1.Condition{Type: "Formerly", Status: metav1.ConditionFalse, Reason: "NotAnyMore", LastTransitionTime: metav1.Now()})
+		})
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Labels = map[string]string{"team": "a"} })
+		Eventually(func() []metav1.Condition { return c.get().Status.Conditions }).Should(HaveLen(6))
 
 		for _, o := range []client.Object{c.deployment(), job,
 			c.files(), fetch(c, &corev1.ConfigMap{}, "orders-dispatcher-state"), fetch(c, &corev1.ConfigMap{}, desired.ConfigNames(&job.Spec.Template.Spec)[0]),

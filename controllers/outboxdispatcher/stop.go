@@ -62,7 +62,7 @@ func (r *Reconciler) scale(ctx context.Context, obd *v1alpha1.OutboxDispatcher, 
 	}
 	scaled := deployment.DeepCopy()
 	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q},"spec":{"replicas":%d}}`, scaled.UID, want)
-	if err := r.Client.Patch(ctx, scaled, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(desired.Manager)); err != nil {
+	if err := r.Client.Patch(ctx, scaled, client.RawPatch(types.MergePatchType, patch)); err != nil {
 		return deployment, fmt.Errorf("scale Deployment %s: %w", scaled.Name, err)
 	}
 	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(deployment), scaled); err != nil { // as the cache has it
@@ -104,7 +104,7 @@ func (r *Reconciler) annotate(ctx context.Context, pods []corev1.Pod, key, value
 			continue
 		}
 		patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"annotations":{%q:%q}}}`, pod.UID, key, value)
-		err := r.Client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(desired.Manager))
+		err := r.Client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, patch))
 		if client.IgnoreNotFound(err) != nil {
 			failed = err
 		}

@@ -83,7 +83,7 @@ func (r *Reconciler) keepSpec(ctx context.Context, current *appsv1.Deployment, w
 		return nil
 	}
 	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"annotations":{%q:%q}}}`, current.UID, desired.AnnotationSpec, wanted[desired.AnnotationSpec])
-	if err := r.Client.Patch(ctx, current.DeepCopy(), client.RawPatch(types.MergePatchType, patch), client.FieldOwner(desired.Manager)); err != nil {
+	if err := r.Client.Patch(ctx, current.DeepCopy(), client.RawPatch(types.MergePatchType, patch)); err != nil {
 		return fmt.Errorf("annotate Deployment %s: %w", current.Name, err)
 	}
 	return nil

@@ -112,6 +112,8 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("register the kinds: %w", err)
 	}
+	cfg = rest.CopyConfig(cfg)
+	cfg.UserAgent = desired.Manager // which the API server takes for the field manager of all that is written
 	var definitions *served
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
 		Scheme: scheme,
