@@ -18,7 +18,9 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -138,6 +140,28 @@ var _ = Describe("the workload", Label("workload"), func() {
 		Expect(fetch(c, &corev1.ServiceAccount{}, "orders-dispatcher").Annotations).To(HaveKeyWithValue("cloud/role", "orders"))
 		c.deployed(2, 2)
 		c.expect(kstatus.CurrentStatus)
+	})
+
+	// What others write into the Deployment stays there, and is in the status with who wrote it.
+	It("says what others have set, as long as it is there", func() {
+		c, _ := delivering(tick)
+		write := func(manager, patch string) {
+			GinkgoHelper()
+			Expect(c.admin.Patch(c.ctx, c.deployment(), client.RawPatch(types.StrategicMergePatchType, []byte(patch)), client.FieldOwner(manager))).To(Succeed())
+		}
+		message := func() string {
+			return meta.FindStatusCondition(c.get().Status.Conditions, api.WorkloadAvailableCondition).Message
+		}
+		write("kubectl-rollout", `{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":"now"}}}}}`)
+		write("kubectl-set", `{"spec":{"template":{"spec":{"containers":[{"name":"dispatcher","env":[{"name":"FOO","value":"bar"}]}]}}}}`)
+		const words = ` In the Deployment "kubectl-set" has set spec.template.spec.containers[name="dispatcher"].env[name="FOO"].name: the operator leaves it as it is.`
+		Eventually(message).Should(ContainSubstring(words))
+		c.stop()
+		c.stop = c.run(tick)
+		edit(c, c.get(), replicas(2))
+		Eventually(message).Should(And(ContainSubstring(words), ContainSubstring("starting")))
+		write("kubectl-edit", `{"spec":{"template":{"spec":{"containers":[{"name":"dispatcher","env":[{"name":"FOO","$patch":"delete"}]}]}}}}`)
+		Eventually(message).ShouldNot(ContainSubstring("has set"))
 	})
 
 	// Pods of an earlier template read what they always did, until none is left.

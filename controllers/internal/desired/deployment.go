@@ -3,17 +3,22 @@
 package desired
 
 import (
+	"bytes"
 	"fmt"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	appsv1ac "k8s.io/client-go/applyconfigurations/apps/v1"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 )
 
 // progressDeadline is Kubernetes' own, in seconds: after it a rollout that does not progress has failed.
@@ -80,4 +85,25 @@ func serve(container *corev1ac.ContainerApplyConfiguration) {
 		WithPorts(corev1ac.ContainerPort().WithName("http").WithContainerPort(Port)).
 		WithLivenessProbe(probe("/healthz").WithPeriodSeconds(10).WithTimeoutSeconds(5).WithFailureThreshold(3)).
 		WithReadinessProbe(probe("/readyz").WithPeriodSeconds(2).WithTimeoutSeconds(2).WithFailureThreshold(3))
+}
+
+// Others is who else has set a field of an object's spec, and which; empty for none. A server-side apply leaves it as it is. Left
+// out are replicas, and annotations of pods, of which kubectl rollout restart has one.
+func Others(fields []metav1.ManagedFieldsEntry) string {
+	for _, of := range fields {
+		set := fieldpath.NewSet()
+		if of.Manager == Manager || of.FieldsV1 == nil || set.FromJSON(bytes.NewReader(of.FieldsV1.Raw)) != nil {
+			continue
+		}
+		first := ""
+		set.Leaves().Iterate(func(path fieldpath.Path) { // its All panics when a loop ends early
+			if at := path.String(); first == "" && strings.HasPrefix(at, ".spec.") && at != ".spec.replicas" && !strings.HasPrefix(at, ".spec.template.metadata.annotations") {
+				first = at[1:]
+			}
+		})
+		if first != "" {
+			return problem.Clip(fmt.Sprintf("%q has set %s", of.Manager, first), maxImage)
+		}
+	}
+	return ""
 }

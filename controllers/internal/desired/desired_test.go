@@ -379,3 +379,19 @@ func TestScaling(t *testing.T) {
 		need.That(t, specHash(obd) == specHash(other), "%s: it rolls pods", name)
 	}
 }
+
+// Fields that the operator's own apply does not have are named, but for those that are meant to be others'.
+func TestOthersNamesWhoHasSetAField(t *testing.T) {
+	const env = `{"f:spec":{"f:template":{"f:spec":{"f:containers":{"k:{\"name\":\"dispatcher\"}":{"f:env":{".":{},"k:{\"name\":\"FOO\"}":{".":{},"f:name":{},"f:value":{}}}}}}}}}`
+	for _, c := range []struct{ manager, fields, want string }{
+		{"kubectl-set", env, `"kubectl-set" has set spec.template.spec.containers[name="dispatcher"].env[name="FOO"].name`},
+		{"kubectl-patch", `{"f:spec":{"f:progressDeadlineSeconds":{}}}`, `"kubectl-patch" has set spec.progressDeadlineSeconds`},
+		{Manager, env, ""},
+		{"keda", `{"f:spec":{"f:replicas":{}}}`, ""},
+		{"kubectl-rollout", `{"f:spec":{"f:template":{"f:metadata":{"f:annotations":{".":{},"f:kubectl.kubernetes.io/restartedAt":{}}}}}}`, ""},
+		{"kube-controller-manager", `{"f:metadata":{"f:annotations":{"f:deployment.kubernetes.io/revision":{}}},"f:status":{"f:replicas":{}}}`, ""},
+	} {
+		got := Others([]metav1.ManagedFieldsEntry{{Manager: "a"}, {Manager: c.manager, FieldsV1: &metav1.FieldsV1{Raw: []byte(c.fields)}}})
+		need.Want(t, c.want, "%s: %q, want %q", got, c.manager)
+	}
+}

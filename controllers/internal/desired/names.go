@@ -44,6 +44,8 @@ const (
 	AnnotationConsumers = "outbox.dev/consumers"
 	// AnnotationScaledBy is on an OutboxDispatcher in the cache: who has set spec.replicas by the scale subresource.
 	AnnotationScaledBy = "outbox.dev/scaled-by"
+	// AnnotationOthers is on a Deployment in the cache: see [Others].
+	AnnotationOthers = "outbox.dev/others"
 	// AnnotationReplay is on a DeadLetterReplay that has begun: its UID. One that was made from a backup has another's.
 	AnnotationReplay = "outbox.dev/replay-uid"
 	// AnnotationGeneration is on a Deployment: the generation of the OutboxDispatcher that it was made of, and after a
