@@ -61,7 +61,7 @@ const (
 	// False: Missing, TooOld, TooNew, Differs (a migration has another content than the
 	// dispatchers'), SequencesBehind, Migrating, MigrationFailed; while the pod of the migration does not
 	// start, or has ended, what it gives: ImagePullFailed, ContainerNotStarted, Unschedulable, Unavailable (a quota or an
-	// admission policy refuses it), OOMKilled.
+	// admission policy refuses it), OOMKilled, ProgressDeadlineExceeded.
 	// Unknown: NotObserved.
 	SchemaReadyCondition = "SchemaReady"
 

@@ -29,7 +29,7 @@ func conditions(o observed) []metav1.Condition {
 	hangs := hanging(o)
 	workload := workloadAvailable(o, hangs)
 	if o.deployment != nil && o.deployment.Annotations[desired.AnnotationOthers] != "" {
-		workload.Message = problem.Sentence(workload.Message + " In the Deployment " + o.deployment.Annotations[desired.AnnotationOthers] + ": the operator leaves it as it is. Remove it, or have it in spec.pods.template.")
+		workload.Message = problem.Sentence(workload.Message + " In the Deployment " + o.deployment.Annotations[desired.AnnotationOthers] + ": the operator leaves it as it is. Remove it; what pods need is for spec.pods.template.")
 	}
 	all := []metav1.Condition{ready(o, causes(o, references, source, schema, sink, topics, workload)),
 		references, schema, source, sink, topics, workload, deadLetters(o), vacuumHeldBack(o), dataHealthy(o), topicsShared(o), typesUnregistered(o)}
@@ -176,12 +176,16 @@ func allTopicsPaused(statuses []status.Status) bool {
 	return len(statuses) > 0 && !slices.ContainsFunc(statuses, func(s status.Status) bool { return !s.AllTopicsPaused })
 }
 
+func podsRun(o observed) bool {
+	return slices.ContainsFunc(o.pods, func(p corev1.Pod) bool { return observe.Running(&p) })
+}
+
 // notObserved says why no pod has reported.
 func notObserved(o observed) string {
 	if len(o.statuses) > 0 {
 		return "No dispatcher has heard it from the database yet; see SourceReachable."
 	}
-	if slices.ContainsFunc(o.pods, func(p corev1.Pod) bool { return observe.Running(&p) }) {
+	if podsRun(o) {
 		if o.silent == 0 {
 			return "No dispatcher pod has responded to the operator yet."
 		}

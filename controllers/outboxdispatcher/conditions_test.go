@@ -215,7 +215,7 @@ func TestConditionsFollowWhatPodsReport(t *testing.T) {
 		"no pod has started": {func(o *observed) {
 			o.pods[0].Status.Phase, o.pods[1].Status.Phase, o.statuses = corev1.PodPending, corev1.PodPending, nil
 		},
-			unknown, api.ReasonNotObserved, []string{"ReferencesResolved=Unknown/NotObserved"}, nil},
+			unknown, api.ReasonNotObserved, []string{"ReferencesResolved=Unknown/NotObserved"}, []string{"Reconciling"}},
 		"a migration has started": {func(o *observed) { o.migration.Pods, o.pods = o.pods, nil }, yes, api.ReasonDelivering, []string{"ReferencesResolved=True/Resolved"}, nil},
 		"resumes":                 {func(o *observed) { o.state.resumes = true }, no, api.ReasonResuming, []string{"Reconciling=True/Progressing"}, nil},
 		"annotated late":          {func(o *observed) { o.state.late = "late" }, yes, api.ReasonDelivering, []string{"Reconciling=True/Progressing"}, nil},

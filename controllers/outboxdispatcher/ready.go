@@ -229,7 +229,7 @@ func progress(o observed, workload metav1.Condition, hangs trouble) metav1.Condi
 		return rolling(cmp.Or(hangs.reason, api.ReasonProgressing), cmp.Or(podsRefused(o.deployment), hangs.message, "The Deployment is rolling out."))
 	case workload.Status == metav1.ConditionFalse && workload.Reason != api.ReasonPartlyAvailable && !rolledOut(o.deployment):
 		return rolling(workload.Reason, workload.Message)
-	case len(o.statuses) == 0 && o.silent == 0 && desired.Replicas(o.obd) > 0: // they have just started
+	case len(o.statuses) == 0 && o.silent == 0 && podsRun(o): // they have just started
 		return reconciling(api.ReasonProgressing, notObserved(o))
 	case o.state.resumes:
 		return reconciling(api.ReasonProgressing, resumingNote)

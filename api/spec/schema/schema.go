@@ -131,14 +131,17 @@ func (s *Schema) Check(object any) (all []Problem, evaluate bool) {
 }
 
 // Missing returns the path of the first field that the definition of a kind requires and the spec of an object does not have, empty
-// for none. A dispatcher without a database and without a reference to an Outbox, of which a rule requires one, lacks the first.
+// for none. Of two of which a rule requires one, the first is missing.
 func Missing(kind string, spec any) string {
-	object, err := Decode([]byte(encode(map[string]any{"spec": spec})))
-	if err != nil {
+	object := map[string]any{}
+	decoder := json.NewDecoder(strings.NewReader(encode(map[string]any{"spec": spec})))
+	decoder.UseNumber()
+	if err := decoder.Decode(&object); err != nil {
 		panic(fmt.Sprintf("decode the spec of a %s: %v", kind, err)) // JSON that was just encoded
 	}
-	if of := object.(map[string]any)["spec"].(map[string]any); kind == "OutboxDispatcher" && of["database"] == nil && of["outboxRef"] == nil {
-		of["database"] = map[string]any{}
+	one, of := map[string][2]string{"OutboxDispatcher": {"database", "outboxRef"}, "Outbox": {"secretRef", "server"}}[kind], numbers(object["spec"]).(map[string]any)
+	if one[0] != "" && of[one[0]] == nil && of[one[1]] == nil {
+		of[one[0]] = map[string]any{}
 	}
 	all, _ := Of(kind).Check(object)
 	if i := slices.IndexFunc(all, func(p Problem) bool { return p.Message == required }); i >= 0 {

@@ -130,8 +130,7 @@ func SetConditions(conditions *[]metav1.Condition, generation int64, all []metav
 }
 
 // SetFailure says that a pass could not be finished, which is the operator's trouble and not the
-// object's: what is known of the object stays, and is returned. The main condition is always there: Ready, or Complete of what
-// ends.
+// object's: what is known of the object stays, and is returned. The main condition, Ready or Complete, is always there.
 func SetFailure(conditions *[]metav1.Condition, generation int64, main string, failure error) []metav1.Condition {
 	meta.RemoveStatusCondition(conditions, v1alpha1.StalledCondition)
 	message := problem.Sentence("the operator could not finish, and tries again: " + failure.Error())

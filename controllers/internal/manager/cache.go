@@ -1,8 +1,6 @@
 package manager
 
 import (
-	"cmp"
-
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -168,7 +166,7 @@ func slimDeployment(d *appsv1.Deployment) {
 	for i := range status.Conditions {
 		status.Conditions[i].Message = problem.Clip(status.Conditions[i].Message, maxWords)
 	}
-	others := cmp.Or(desired.Others(d.ManagedFields), d.Annotations[desired.AnnotationOthers])
+	others := desired.Others(d.ManagedFields) + d.Annotations[desired.AnnotationOthers]
 	*d = appsv1.Deployment{ObjectMeta: slimMeta(d.ObjectMeta), Spec: spec, Status: status}
 	metav1.SetMetaDataAnnotation(&d.ObjectMeta, desired.AnnotationOthers, others)
 }

@@ -92,7 +92,7 @@ func TestAStrangersJobMigratesNothing(t *testing.T) {
 		}
 	}
 	runs := job("a", "wanted", "orders")
-	runs.UID, runs.Status.Conditions = "a", nil
+	runs.UID, runs.Status.Conditions, runs.CreationTimestamp = "a", nil, metav1.Now()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "a-1", Labels: map[string]string{batchv1.JobNameLabel: "a", batchv1.ControllerUidLabel: "a"}},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning}}
 	waits := func(pod *corev1.Pod) *corev1.Pod {
@@ -126,7 +126,9 @@ func TestAStrangersJobMigratesNothing(t *testing.T) {
 		if p, err := r.plan(t.Context(), owner, wanted); err != nil || len(p.remove) != c.removes || (p.State == Succeeded) != c.done {
 			t.Errorf("%s: %d are removed, state %s, %v", name, len(p.remove), p.State, err)
 		}
-		if m, err := r.Look(t.Context(), owner, wanted); err != nil || !c.done && m.Sentence() != c.says {
+		m, err := r.Look(t.Context(), owner, wanted)
+		need.That(t, m.Late == (name == "it hangs again"), "%s: late %v", name, m.Late)
+		if err != nil || !c.done && m.Sentence() != c.says {
 			t.Errorf("%s: the sentence is %q, %v; want %q", name, m.Sentence(), err, c.says)
 		}
 	}

@@ -112,6 +112,8 @@ func planFor(jobs []batchv1.Job, hash string, now time.Time) plan {
 		p.State = Failed
 		if before := &earlier[len(earlier)-1]; failure(before) != batchv1.JobReasonDeadlineExceeded {
 			p.explains = before
+		} else {
+			p.Late = true
 		}
 		earlier = earlier[:len(earlier)-1]
 	default:

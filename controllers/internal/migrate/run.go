@@ -115,7 +115,6 @@ func (r *Runner) explain(ctx context.Context, owner desired.Owner, p plan) (Migr
 	if p.Detail == "" && failure(p.explains) == batchv1.JobReasonDeadlineExceeded {
 		p.Detail = "it did not end in time"
 	}
-	began := cmp.Or(p.explains.Status.StartTime, &p.explains.CreationTimestamp)
-	p.Late = !failed && p.Detail != "" && time.Since(began.Time) >= startsWithin
+	p.Late = !failed && p.Detail != "" && (p.Late || time.Since(cmp.Or(p.explains.Status.StartTime, &p.explains.CreationTimestamp).Time) >= startsWithin)
 	return p.Migration, err
 }

@@ -31,11 +31,10 @@ func Stalling(condition, reason, message string) *Problem {
 // Incomplete is the problem with the condition that an object of the kind lacks a field which its definition requires, nil for
 // none: the API server drops the field of another version of the definition at the next write of the object.
 func Incomplete(condition, kind string, spec any) error {
-	field := schema.Missing(kind, spec)
-	if field == "" {
-		return nil
+	if field := schema.Missing(kind, spec); field != "" {
+		return Stalling(condition, v1alpha1.ReasonInvalidSpec, field+" is missing; set it. An object loses the fields that it had by the names of another version of the definition.")
 	}
-	return Stalling(condition, v1alpha1.ReasonInvalidSpec, field+" is missing; set it. An object loses the fields that it had by the names of another version of the definition.")
+	return nil
 }
 
 // Error is the reason and the message.

@@ -33,6 +33,7 @@ func TestIncompleteNamesTheFieldThatIsMissing(t *testing.T) {
 		{"OutboxDispatcher", object{"namespace": "shop", "sink": object{}, "outboxRef": object{"name": "shop"}, "replicas": 2}, ""},
 		{"OutboxDispatcher", object{"namespace": "shop", "sink": object{}}, "spec.database.secretRef is missing; set it."},
 		{"Outbox", object{"secretRef": object{}}, "spec.secretRef.name is missing; set it."},
+		{"Outbox", object{"schema": "outbox"}, "spec.secretRef.name is missing; set it."},
 		{"OutboxConsumer", object{"eventTypes": []string{"a"}, "ownerTeam": "a"}, "spec.idempotencyMechanism is missing; set it."},
 		{"DeadLetterReplay", object{"reason": "a", "requestedBy": "a", "selector": object{}}, "spec.action is missing; set it."},
 	} {
