@@ -40,7 +40,7 @@ func (p *plugin) source(ctx context.Context, t *target, obd *v1alpha1.OutboxDisp
 	if err != nil {
 		return nil, nil, t.refusedForward(pod, err)
 	}
-	return deadletters.Client{URL: url}, end, nil
+	return deadletters.Client{URL: url, HTTP: p.http}, end, nil
 }
 
 // choosePod returns a pod that can be read from, a ready one before others; nil for none.

@@ -7,9 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -44,6 +47,8 @@ type Options struct {
 // plugin is what the commands share.
 type plugin struct {
 	flags *genericclioptions.ConfigFlags
+	given *pflag.FlagSet // the same, as they were given
+	http  *http.Client   // to the pods. nil: the default
 	Options
 }
 
@@ -72,7 +77,8 @@ discard is a DeadLetterReplay, an object, and who may create one may do it.`,
 	root.SetIn(streams.In)
 	root.SetOut(streams.Out)
 	root.SetErr(streams.ErrOut)
-	p.flags.AddFlags(root.PersistentFlags())
+	p.given = root.PersistentFlags()
+	p.flags.AddFlags(p.given)
 	reading := deadcmd.Commands{
 		Program: "kubectl outbox", Whose: "NAME", Example: "orders", Named: true, Now: o.Now, Complete: p.complete, Open: p.open,
 	}
@@ -88,7 +94,7 @@ type target struct {
 	client.Client
 	config    *rest.Config
 	namespace string
-	// flags are those that chose the cluster, as they were given.
+	// flags are those that chose the cluster and the user, as they were given, without secrets.
 	flags string
 }
 
@@ -108,12 +114,17 @@ func (p *plugin) target() (*target, error) {
 		return nil, fmt.Errorf("find the namespace: %w; set --namespace", err)
 	}
 	flags := ""
-	if *p.flags.Context != "" {
-		flags += " --context " + *p.flags.Context
-	}
-	if *p.flags.KubeConfig != "" {
-		flags += " --kubeconfig " + *p.flags.KubeConfig
-	}
+	p.given.VisitAll(func(f *pflag.Flag) {
+		values := []string{f.Value.String()}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			values = list.GetSlice()
+		}
+		for _, value := range values {
+			if f.Changed && value != "" && !slices.Contains([]string{"namespace", "token", "password"}, f.Name) { // no secret in a line
+				flags += " --" + f.Name + map[bool]string{true: "=", false: " "}[f.NoOptDefVal != ""] + deadcmd.Quote(value)
+			}
+		}
+	})
 	scheme := runtime.NewScheme()
 	if err := errors.Join(corev1.AddToScheme(scheme), clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, err

@@ -5,8 +5,10 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -323,8 +325,11 @@ type world struct {
 	namespace string
 	// forwarded are the pods that were read.
 	forwarded []string
-	// server is the last of them.
+	// server is the last of them. It breaks each request off while broken.
 	server *httptest.Server
+	broken atomic.Bool
+	// ignored are flags of the console, of which the configuration makes nothing.
+	ignored []string
 	// in is standard input.
 	in string
 	// unreachable is why no pod can be read. nil: it can.
@@ -381,7 +386,13 @@ func (w *world) runBoth(ctx context.Context, out, errOut io.Writer, args ...stri
 			}
 			Expect(port).To(Equal(desired.Port))
 			w.forwarded = append(w.forwarded, pod.Name)
-			w.server = httptest.NewServer(deadletters.Handler(deadLetters{}))
+			handler := deadletters.Handler(deadLetters{})
+			w.server = httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+				if w.broken.Load() {
+					panic(http.ErrAbortHandler)
+				}
+				handler.ServeHTTP(out, r)
+			}))
 			return w.server.URL, w.server.Close, nil
 		}
 	}

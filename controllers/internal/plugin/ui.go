@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
+	"reflect"
 	"strings"
 	"sync"
 	"time"
@@ -76,8 +78,8 @@ func (p *plugin) backend(ctx context.Context, namespaces []string) (*backend, er
 	if namespace := *p.flags.Namespace; namespace != "" && len(namespaces) == 0 {
 		namespaces = []string{namespace}
 	}
-	shared := *p
-	shared.Forward = (&forwards{ctx: ctx, open: p.Forward, kept: map[string]*kept{}}).forward
+	shared, f := *p, &forwards{ctx: ctx, open: p.Forward}
+	shared.Forward, shared.http = f.forward, &http.Client{Transport: f}
 	return &backend{plugin: &shared, t: t, scope: namespaces}, nil
 }
 
@@ -222,6 +224,9 @@ func replayOf(dlr *v1alpha1.DeadLetterReplay) console.Replay {
 			Group: s.Selector.Group, Topic: strings.Join(s.Selector.Topics, ","), Reason: spec.ContractReason(s.Selector.Reason), Type: s.Selector.Type, Aggregate: s.Selector.Aggregate,
 			Tenant: s.Selector.Tenant, IDs: s.Selector.IDs, ErrorContains: s.Selector.ErrorContains, Since: s.Selector.Since.Time(), Until: s.Selector.Until.Time()},
 	}
+	if s.DispatcherRef == nil || s.Limit != 0 || !reflect.DeepEqual(selector(r.Filter), s.Selector) {
+		r.Filter = deadletters.Filter{} // what a form could begin would be another set
+	}
 	for _, c := range dlr.Status.Conditions {
 		switch {
 		case c.Type == v1alpha1.CompleteCondition:
@@ -274,27 +279,28 @@ func (b *backend) Line(n console.Name, command, arguments string) string {
 type forwards struct {
 	ctx  context.Context // of the console, not of a page
 	open Forward
-	mu   sync.Mutex
-	kept map[string]*kept
+	kept sync.Map // by the UID of a pod
 }
 
 type kept struct {
-	url   string
+	mu    sync.Mutex
+	url   string // empty: none is open
 	timer *time.Timer
 }
 
 // forward is a [Forward] that has the same one again, while it works.
 func (f *forwards) forward(page context.Context, cfg *rest.Config, pod *corev1.Pod, port int) (string, func(), error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	key := string(pod.UID)
-	if k := f.kept[key]; k != nil && k.timer.Stop() {
+	made, _ := f.kept.LoadOrStore(pod.UID, &kept{})
+	k := made.(*kept)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.url != "" && k.timer.Stop() {
 		k.timer.Reset(unread)
 		if conn, err := net.DialTimeout("tcp", strings.TrimPrefix(k.url, "http://"), time.Second); err == nil {
 			_ = conn.Close()
 			return k.url, func() {}, nil
 		}
-		k.timer.Reset(0) // the pod has ended
+		k.timer.Reset(0) // it has ended
 	}
 	ctx, cancel := context.WithCancel(f.ctx)
 	stop := context.AfterFunc(page, cancel) // until it is open
@@ -303,15 +309,34 @@ func (f *forwards) forward(page context.Context, cfg *rest.Config, pod *corev1.P
 		cancel()
 		return "", nil, cmp.Or(err, page.Err())
 	}
-	k := &kept{url: url}
-	k.timer = time.AfterFunc(unread, func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
+	k.url, k.timer = url, time.AfterFunc(unread, func() {
 		end()
-		if cancel(); f.kept[key] == k {
-			delete(f.kept, key)
+		cancel()
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.url == url {
+			k.url = ""
 		}
 	})
-	f.kept[key] = k
 	return url, func() {}, nil
+}
+
+// RoundTrip sends a request through a forward. After one that fails, the next page opens another forward.
+func (f *forwards) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := http.DefaultTransport.RoundTrip(r)
+	if err == nil {
+		return response, nil
+	}
+	f.kept.Range(func(_, made any) bool {
+		k := made.(*kept)
+		if k.mu.TryLock() { // else it is being opened
+			if k.url == "http://"+r.URL.Host {
+				k.url = ""
+				k.timer.Reset(0)
+			}
+			k.mu.Unlock()
+		}
+		return true
+	})
+	return nil, err
 }

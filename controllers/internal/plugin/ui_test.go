@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -14,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/hack/testing/browser"
 )
@@ -25,7 +27,7 @@ func (w *world) ui(args ...string) (b *browser.Browser, page browser.Page) {
 	var running sync.WaitGroup
 	running.Go(func() {
 		defer GinkgoRecover()
-		Expect(w.runTo(ctx, write, append([]string{"ui"}, args...)...).err).NotTo(HaveOccurred())
+		Expect(w.runTo(ctx, write, append(append([]string{"ui"}, w.ignored...), args...)...).err).NotTo(HaveOccurred())
 	})
 	DeferCleanup(func() { cancel(); running.Wait() })
 	return browser.Open(GinkgoTB(), read)
@@ -49,6 +51,11 @@ var _ = Describe("kubectl outbox ui", Label("ui"), func() {
 		again := b.Get(orders + "/groups")
 		Expect(again.Text).To(ContainSubstring("<h1>1,500 dead</h1>"))
 		Expect(w.forwarded).To(HaveLen(2), "the forward had ended, and there is another one")
+		w.broken.Store(true)
+		Expect(b.Get(orders + "/groups").Code).To(Equal(http.StatusBadGateway))
+		w.broken.Store(false)
+		Expect(b.Get(orders + "/groups").Code).To(Equal(http.StatusOK))
+		Expect(w.forwarded).To(HaveLen(3), "a forward through which a read failed is not used again")
 		line := "--group 7f3a9c21 --until 2026-03-01T12:00:01Z --canary 10 --rate 100 --reason WHY --dry-run --namespace " + w.namespace
 		Expect(page.Text).To(ContainSubstring("kubectl outbox dead replay orders " + line))
 
@@ -72,14 +79,31 @@ var _ = Describe("kubectl outbox ui", Label("ui"), func() {
 	})
 
 	It("pauses, and names the cluster and the namespaces", func(ctx SpecContext) {
+		w.ignored = []string{"--as", "vera; date", "--as-group", "a", "--as-group", "b", "--server", "https://x", "--token", "s3cr3t"}
 		b, page := w.ui("--namespace", "") // of all namespaces
 		Expect(page.Text).To(And(ContainSubstring(w.namespace+"/orders"), ContainSubstring(w.config.Host), ContainSubstring("1,500")))
 		page = b.Get(orders)
+		Expect(page.Text).To(And(ContainSubstring("kubectl outbox pause orders --namespace "+w.namespace+" --as &#39;vera; date&#39; --as-group a --as-group b --server https://x</code>"), Not(ContainSubstring("s3cr3t"))))
 		page = b.Submit(page, "Paused")
 		Expect(page.Text).To(ContainSubstring("Resume delivery"))
 		var obd v1alpha1.OutboxDispatcher
 		Expect(w.Get(ctx, client.ObjectKey{Namespace: w.namespace, Name: "orders"}, &obd)).To(Succeed())
 		Expect(obd.Spec.State).To(Equal(spec.Paused))
+	})
+
+	It("offers what a dry run counted, or nothing", func(ctx SpecContext) {
+		b, _ := w.ui("orders")
+		for name, change := range map[string]func(*spec.Replay){
+			"same": func(*spec.Replay) {}, "limited": func(s *spec.Replay) { s.Limit = 5 }, "topics": func(s *spec.Replay) { s.Selector.Topics = []string{"a", "b"} }, "open": func(s *spec.Replay) { s.Selector.Until = 0 },
+		} {
+			dlr := w.replay(name, "admin")
+			dlr.Spec.DryRun, dlr.Spec.Selector.Until = true, status.At(noon)
+			change(&dlr.Spec)
+			Expect(w.Create(ctx, dlr)).To(Succeed())
+			dlr.Status = statusOf(metav1.ConditionTrue, "Finished", 3, 0)
+			Expect(w.Status().Update(ctx, dlr)).To(Succeed())
+			Expect(strings.Contains(b.Get(orders+"/replays/"+name).Text, "Now do it")).To(Equal(name == "same"), name)
+		}
 	})
 
 	It("lets a viewer look, and do nothing", Label("rights"), func(ctx SpecContext) {

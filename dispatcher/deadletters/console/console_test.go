@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"html"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -38,6 +39,7 @@ type stub struct {
 	rights  Rights
 	failure error
 	begun   []Request
+	chosen  deadletters.ListRequest
 	done    []string
 }
 
@@ -145,7 +147,8 @@ func (s *stub) deadLetters(payload bool) (out []deadletters.DeadLetter) {
 	return out
 }
 
-func (s *stub) List(context.Context, deadletters.ListRequest) (deadletters.Page, error) {
+func (s *stub) List(_ context.Context, r deadletters.ListRequest) (deadletters.Page, error) {
+	s.chosen = r
 	if s.well {
 		return deadletters.Page{}, nil
 	}
@@ -197,11 +200,13 @@ var everyPage = []string{"/", orders, orders + "/groups", orders + "/groups?by=t
 // Whoever has not the token, or comes from another origin, sees and does nothing.
 func TestOthersAreKeptOut(t *testing.T) {
 	s := &stub{}
-	h, token := s.console().Guarded()
+	c := s.console()
+	h, token := c.Guarded()
+	orders := c.below + orders
 	opened := do(h, "GET", orders+"?token="+token, "")
 	need.Want(t, http.StatusOK, "the link responds %d, want %d", opened.Code)
 	cookie := opened.Result().Cookies()[0]
-	need.That(t, cookie.HttpOnly && cookie.SameSite == http.SameSiteStrictMode, "the cookie is %v", cookie)
+	need.That(t, cookie.HttpOnly && cookie.Path == c.below+"/" && strings.Contains(opened.Body.String(), "url="+orders) && cookie.SameSite == http.SameSiteStrictMode, "the cookie is %v", cookie)
 	known := cookie.Name + "=" + cookie.Value
 	replay := form("replay").Encode()
 	for name, attack := range map[string]struct {
@@ -214,7 +219,9 @@ func TestOthersAreKeptOut(t *testing.T) {
 		"the token again":                 {"GET", orders + "?token=" + token, "", nil, 403},
 		"another token":                   {"GET", orders + "?token=" + token[1:], "", nil, 403},
 		"no cookie":                       {"GET", orders, "", nil, 403},
-		"no cookie, the style":            {"GET", "/style.css", "", nil, 403},
+		"no cookie, the style":            {"GET", c.below + "/style.css", "", nil, 403},
+		"the cookie, another path":        {"GET", "/d/shop/orders", "", []string{"Cookie", known}, 403},
+		"half an address":                 {"GET", orders + "/dead?group=%7", "", []string{"Cookie", known}, 400},
 		"another cookie":                  {"GET", orders, "", []string{"Cookie", cookie.Name + "=A"}, 403},
 		"a foreign host":                  {"GET", orders, "", []string{"Cookie", known, "Host", "evil.example"}, 421},
 		"a foreign host with a port":      {"GET", orders, "", []string{"Cookie", known, "Host", "evil.example:8123"}, 421},
@@ -269,6 +276,26 @@ func TestFormBeginsOneOperation(t *testing.T) {
 	}
 }
 
+// What a page shows short is whole in its links and its forms: half a filter would choose more.
+func TestLongValuesChooseNoMore(t *testing.T) {
+	s := &stub{text: strings.Repeat("ж", 1000)}
+	h := s.console().Handler()
+	page := do(h, "GET", orders+"/groups?by=aggregate", "").Body.String()
+	link := regexp.MustCompile(`href="([^"]*/dead\?aggregate=[^"]*)"`).FindStringSubmatch(page)
+	page = do(h, "GET", html.UnescapeString(link[1]), "").Body.String()
+	need.Want(t, "order/17"+s.text, "the link chooses %q, want %q", s.chosen.Aggregate)
+	values := form("replay")
+	values.Set("filter", html.UnescapeString(regexp.MustCompile(`name="filter" value="([^"]*)"`).FindStringSubmatch(page)[1]))
+	do(h, "POST", orders+"/replays", values.Encode())
+	need.That(t, len(s.begun) == 1 && s.begun[0].Filter.Aggregate == s.chosen.Aggregate, "the form chooses %v", s.begun)
+	need.That(t, strings.Contains(page, s.text+"&#39; --until 2026-03-01T12:00:02Z --canary 10 --rate 100 --reason WHY --dry-run --namespace shop</code>"), "the line is not whole")
+	for _, path := range []string{"/dead?aggregate=%d0%b6&group=%7", "/dead?aggregate=%d0%9", "/groups?by=%zz"} {
+		need.Want(t, 400, path+": %d, want %d", do(h, "GET", orders+path, "").Code)
+	}
+	page = do(h, "GET", orders+"/events?id=%e2%80%ae", "").Body.String()
+	need.That(t, strings.Contains(page, "cannot be seen") && !strings.Contains(page, "<code class"), "a line has a mark:\n%s", page)
+}
+
 // What a person reads on each page, in each state. A row has what the page has, and after "not:" what it has not.
 func TestPagesSayWhatIsAndWhatToDo(t *testing.T) {
 	viewer := &stub{rights: Rights{Replay: "You may look; request the role.", State: "You may not pause."}}
@@ -287,7 +314,7 @@ func TestPagesSayWhatIsAndWhatToDo(t *testing.T) {
 		{viewer, orders, 200, []string{"You may not pause.", "kubectl outbox pause orders", "not:<button>Pause"}},
 		{&stub{}, orders + "/groups", 200, []string{"<h1>10,001+ dead</h1>", "price is negative", "orders · max_retries_exceeded · http 422 /items/*/price", "Fix what the destination refuses", "/dead?group=7f3a9c21"}},
 		{&stub{well: true}, orders + "/groups", 200, []string{"No dead letters", "was delivered, or is still tried"}},
-		{&stub{}, orders + "/groups?by=tenant", 200, []string{"Dead letters by tenant", "order%2F17", "60,000"}},
+		{&stub{}, orders + "/groups?by=aggregate", 200, []string{"Dead letters by aggregate", "order%2F17", "60,000"}},
 		{&stub{}, orders + "/groups?by=color", 400, []string{"by: &#34;color&#34; is unknown"}},
 		{&stub{}, orders + "/dead?group=" + group, 200, []string{"Group 7f3a9c21: 10,000+ dead", "became dead before 2026-03-01 12:00:02 UTC", `name="filter" value="group=7f3a9c21&amp;until=2026-03-01T12%3A00%3A02Z"`,
 			"kubectl outbox dead replay orders --group 7f3a9c21 --until 2026-03-01T12:00:02Z --canary 10 --rate 100 --reason WHY --dry-run --namespace shop", "after=30", "order/170"}},

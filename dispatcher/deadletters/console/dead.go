@@ -33,7 +33,7 @@ func parse(query url.Values) (deadletters.ListRequest, error) {
 
 // groups are the causes of the open dead letters, or whose they are.
 func (v *view) groups(ctx context.Context, source deadletters.Source) error {
-	by := deadletters.By(v.r.URL.Query().Get("by"))
+	by := deadletters.By(v.query.Get("by"))
 	v.add(`<p>Counted by <a href="?">cause</a>`)
 	for _, other := range deadletters.Groupings {
 		v.add(` · <a href="?by=%s">%s</a>`, other, other)
@@ -93,9 +93,11 @@ func (v *view) counts(ctx context.Context, source deadletters.Source, by deadlet
 	v.title, v.lead = "Dead letters by "+string(by), "Who is affected, the largest count first."
 	rows := [][]any{}
 	for _, c := range counts.Counts {
-		value := write("none")
-		if c.Value != "" {
-			value = write(`<a href="%s?%s">%s</a>`, v.path("dead"), url.Values{string(by): {c.Value}}.Encode(), c.Value)
+		value := write("%s", cmp.Or(c.Value, "none"))
+		if filter := (url.Values{string(by): {c.Value}}); c.Value != "" {
+			if _, err := parse(filter); err == nil {
+				value = write(`<a href="%s?%s">%s</a>`, v.path("dead"), exact(filter.Encode()), c.Value)
+			}
 		}
 		rows = append(rows, []any{value, number(c.Count), number(c.Groups), v.age(c.Since), v.age(c.Last)})
 	}
@@ -105,7 +107,7 @@ func (v *view) counts(ctx context.Context, source deadletters.Source, by deadlet
 
 // dead is a list of dead letters with the forms that act on all that match, not on the page.
 func (v *view) dead(ctx context.Context, source deadletters.Source) error {
-	chosen, err := parse(v.r.URL.Query())
+	chosen, err := parse(v.query)
 	if err != nil {
 		return err
 	}
@@ -130,7 +132,7 @@ func (v *view) dead(ctx context.Context, source deadletters.Source) error {
 	v.table("The newest first", [][2]string{{"Event", "k"}, {"Dead for", "n"}, {"Type", ""}, {"About", ""}, {"Attempts", "n"}, {"Error", "w"}}, rows)
 	if page.Next > 0 {
 		chosen.After = page.Next
-		v.add(`<p><a rel="next" href="?%s">Older ones</a></p>`, chosen.Values().Encode())
+		v.add(`<p><a rel="next" href="?%s">Older ones</a></p>`, exact(chosen.Values().Encode()))
 	}
 	return nil
 }
@@ -166,7 +168,7 @@ func (v *view) forms(ctx context.Context, f deadletters.Filter, many, why string
 		v.add(`<p class="note">%s</p>`, no)
 	} else {
 		hidden := write(`<input type="hidden" name="filter" value="%s"><input type="hidden" name="once" value="%s"><label class="grow">Why<input name="reason" required maxlength="1024" value="%s" placeholder="such as CHG-812; it stays with each dead letter"></label>`,
-			deadletters.ListRequest{Filter: f}.Values().Encode(), rand.Text(), why)
+			exact(deadletters.ListRequest{Filter: f}.Values().Encode()), rand.Text(), why)
 		set := write("All %s that match and became dead before %s UTC. Later ones stay open.", many, f.Until.UTC().Format("2006-01-02 15:04:05"))
 		v.add(`<form class="act" method="post" action="%s">%s<label>First, alone<input name="canary" type="number" min="0" max="10000" value="%s"></label>
 <label>Events a second<input name="rate" type="number" min="1" max="100000" value="%s"></label>
@@ -189,18 +191,10 @@ func arguments(f deadletters.Filter) string {
 			flag = other
 		}
 		for _, value := range values[name] {
-			flags = append(flags, "--"+flag+" "+quote(value))
+			flags = append(flags, "--"+flag+" "+deadcmd.Quote(value))
 		}
 	}
 	return strings.Join(flags, " ")
-}
-
-// quote is a word of a shell.
-func quote(text string) string {
-	if text != "" && strings.Trim(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:@") == "" {
-		return text
-	}
-	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
 // begin begins what a form says.

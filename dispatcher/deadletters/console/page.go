@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,13 +24,20 @@ const maxText, maxPayload = 2000, 256 << 10
 // without html/template, which calls methods by name: the linker would keep every method of every type, 12 MB of the plugin.
 type markup string
 
-// write is a format with its values: markup as it is, everything else escaped.
+// exact is text that is whole or worthless: an address, the value of a hidden field, a command line. write escapes it, and
+// shortens nothing.
+type exact string
+
+// write is a format with its values: markup as it is, everything else escaped, and texts as people can read them.
 func write(format markup, values ...any) markup {
 	escaped := make([]any, len(values))
 	for i, value := range values {
-		if raw, ok := value.(markup); ok {
-			escaped[i] = string(raw)
-		} else {
+		switch value := value.(type) {
+		case markup:
+			escaped[i] = string(value)
+		case exact:
+			escaped[i] = html.EscapeString(string(value))
+		default:
 			escaped[i] = html.EscapeString(visible(fmt.Sprint(value)))
 		}
 	}
@@ -50,6 +58,7 @@ type view struct {
 	bytes.Buffer
 	*Console
 	r     *http.Request
+	query url.Values
 	name  Name
 	now   time.Time
 	title string
@@ -59,34 +68,34 @@ type view struct {
 	crumbs  markup
 	status  int
 	// to is where the browser goes instead, after a form: to load that page again repeats nothing.
-	to string
+	to exact
 }
 
 // crumb adds a page above this one.
-func (v *view) crumb(text, path string) {
+func (v *view) crumb(text string, path exact) {
 	v.crumbs += write(` <span aria-hidden="true">›</span> <a href="%s">%s</a>`, path, text)
 }
 
 func (v *view) add(format markup, values ...any) { v.WriteString(string(write(format, values...))) }
 
 // path is the path of a page of the dispatcher.
-func (v *view) path(parts ...string) string {
-	path := v.name.Path()
+func (v *view) path(parts ...string) exact {
+	path := v.below + v.name.Path()
 	for _, part := range parts {
 		path += "/" + url.PathEscape(part)
 	}
-	return path
+	return exact(path)
 }
 
 // deadPath is the page of the dead letters of a filter.
-func (v *view) deadPath(f deadletters.Filter) string {
-	return v.path("dead") + "?" + deadletters.ListRequest{Filter: f}.Values().Encode()
+func (v *view) deadPath(f deadletters.Filter) exact {
+	return v.path("dead") + "?" + exact(deadletters.ListRequest{Filter: f}.Values().Encode())
 }
 
 const document markup = `<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">%s<title>%s · %s</title><link rel="stylesheet" href="/style.css"></head>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">%s<title>%s · %s</title><link rel="stylesheet" href="%s/style.css"></head>
 <body><a class="skip" href="#main">Skip to content</a>
-<header><nav aria-label="Where you are"><a class="home" href="/">Outbox</a>%s</nav><p class="where">%s</p></header>
+<header><nav aria-label="Where you are"><a class="home" href="%s/">Outbox</a>%s</nav><p class="where">%s</p></header>
 %s<main id="main"><h1>%s</h1>
 <p class="lead">%s</p>
 %s</main></body></html>
@@ -100,14 +109,15 @@ func (v *view) send(w http.ResponseWriter) {
 	}
 	if v.name.Name != "" {
 		tabs = `<nav class="tabs" aria-label="Pages of the dispatcher">`
-		for _, tab := range [][2]string{{"Overview", v.path()}, {"Dead letters", v.path("groups")}, {"Replays", v.path("replays")}} {
-			tabs += write(`<a href="%s"%s>%s</a>`, tab[1], map[bool]markup{true: ` aria-current="page"`}[tab[1] == v.r.URL.EscapedPath()], tab[0])
+		for _, tab := range [][2]string{{"Overview"}, {"Dead letters", "groups"}, {"Replays", "replays"}} {
+			path := v.path(slices.DeleteFunc(tab[1:], func(part string) bool { return part == "" })...)
+			tabs += write(`<a href="%s"%s>%s</a>`, path, map[bool]markup{true: ` aria-current="page"`}[string(path) == v.below+v.r.URL.EscapedPath()], tab[0])
 		}
 		tabs += write(`<form action="%s"><label>Event <input name="id" required placeholder="id or dedupe key" size="20"></label> <button>Find</button></form></nav>`, v.path("events"))
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(cmp.Or(v.status, http.StatusOK))
-	_, _ = w.Write([]byte(write(document, meta, v.title, v.Where, v.crumbs, v.Where, tabs, v.title, v.lead, markup(v.String())))) // fails only when the reader is gone
+	_, _ = w.Write([]byte(write(document, meta, v.title, v.Where, exact(v.below), exact(v.below), v.crumbs, v.Where, tabs, v.title, v.lead, markup(v.String())))) // fails only when the reader is gone
 }
 
 // tone says how something is: trouble works, and something is to be done; off is on purpose.
@@ -199,18 +209,23 @@ func (v *view) life(steps []deadcmd.Step) {
 // empty says what is good about nothing.
 func (v *view) empty(text string) { v.add(`<p class="empty">%s %s</p>`, tag(good, "Nothing"), text) }
 
-// line writes a command line, which a click selects.
-func (v *view) line(command string) { v.add(`<code class="line">%s</code>`, command) }
+// line writes a command line, which a click selects. One that a person cannot read is not for copying.
+func (v *view) line(command string) {
+	if strings.Contains(command, "\n") || invisible.MatchString(command) {
+		v.add(`<p class="note">A value has characters that cannot be seen: use the command's other filters.</p>`)
+		return
+	}
+	v.add(`<code class="line">%s</code>`, exact(command))
+}
 
 // invisible is what no reader sees, such as marks that turn the direction, but for the end of a line.
 var invisible = regexp.MustCompile(`[^\PC\n]`)
 
 // content writes payload and headers, or the link that shows them, with escapes for what no reader sees.
 func (v *view) content(c deadletters.Content) error {
-	query := v.r.URL.Query()
-	if query.Get("payload") == "" {
-		query.Set("payload", "true")
-		v.add(`<p><a href="?%s">Show the payload and the headers</a>, which may hold what others near you must not see.</p>`, query.Encode())
+	if v.query.Get("payload") == "" {
+		v.query.Set("payload", "true")
+		v.add(`<p><a href="?%s">Show the payload and the headers</a>, which may hold what others near you must not see.</p>`, exact(v.query.Encode()))
 		return nil
 	}
 	var text bytes.Buffer

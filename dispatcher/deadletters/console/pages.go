@@ -25,6 +25,8 @@ type Console struct {
 	Where string
 	// Now defaults to time.Now.
 	Now func() time.Time
+
+	below string // the path of all pages, which others do not know
 }
 
 // Handler serves the pages, without what keeps others out: see [Console.Guarded].
@@ -56,11 +58,17 @@ func (c *Console) page(w http.ResponseWriter, r *http.Request, show func(*view, 
 	if v.name.Name != "" {
 		v.crumb(v.name.String(), v.path())
 	}
-	if err := show(v, ctx); err != nil {
+	var err error
+	if v.query, err = url.ParseQuery(r.URL.RawQuery); err != nil { // a part of an address is another one
+		err = deadletters.Invalid(fmt.Errorf("the address is not whole: %w; use the links of the pages", err))
+	} else {
+		err = show(v, ctx)
+	}
+	if err != nil {
 		v.fail(err)
 	}
 	if v.to != "" {
-		http.Redirect(w, r, v.to, http.StatusSeeOther)
+		http.Redirect(w, r, string(v.to), http.StatusSeeOther)
 		return
 	}
 	v.send(w)
@@ -80,13 +88,13 @@ func (v *view) fail(err error) {
 	}
 	v.add(`<p class="alert" role="alert">%s</p>`, err)
 	if v.r.Method == http.MethodGet {
-		v.add(`<p><a href="%s">Try again</a></p>`, v.r.URL.RequestURI())
+		v.add(`<p><a href="%s">Try again</a></p>`, exact(v.below+v.r.URL.RequestURI()))
 	}
 }
 
 // fleet says whether events are delivered, and where they are not.
 func (v *view) fleet(ctx context.Context) error {
-	f, err := v.Fleet(ctx, v.r.URL.Query().Get("next"))
+	f, err := v.Fleet(ctx, v.query.Get("next"))
 	if err != nil {
 		return err
 	}
@@ -123,7 +131,7 @@ func (v *view) fleet(ctx context.Context) error {
 	}
 	v.table("Dispatchers", [][2]string{{"State", "k"}, {"Dispatcher", "k"}, {"Pending", "n"}, {"Dead", "n"}, {"Oldest waits", "n"}, {"Limited by", "k"}, {"Delivered in", "n"}, {"Pods", "n"}}, rows)
 	if f.Next != "" {
-		v.add(`<p>%s are on this page. <a rel="next" href="?next=%s">More</a></p>`, len(rows), url.QueryEscape(f.Next))
+		v.add(`<p>%s are on this page. <a rel="next" href="?next=%s">More</a></p>`, len(rows), exact(url.QueryEscape(f.Next)))
 	}
 	return nil
 }
@@ -265,13 +273,13 @@ func reading(show func(*view, context.Context, deadletters.Source) error) func(*
 
 // show is one dead letter.
 func (v *view) show(ctx context.Context, source deadletters.Source) error {
-	l, err := source.Show(ctx, v.r.PathValue("id"), v.r.URL.Query().Get("payload") != "")
+	l, err := source.Show(ctx, v.r.PathValue("id"), v.query.Get("payload") != "")
 	if err != nil {
 		return err
 	}
 	v.crumb("Group "+l.Group, v.deadPath(deadletters.Filter{Group: l.Group}))
 	v.title, v.lead = fmt.Sprintf("Dead letter %d", l.ID), write("%s", l.Error)
-	v.add(`<div class="todo"><p>%s</p><p><a class="button" href="%s">See the life of its event</a></p></div>`, cmp.Or(l.Advice, "It is resolved."), v.path("events")+"?id="+url.QueryEscape(l.Event))
+	v.add(`<div class="todo"><p>%s</p><p><a class="button" href="%s">See the life of its event</a></p></div>`, cmp.Or(l.Advice, "It is resolved."), v.path("events")+"?id="+exact(url.QueryEscape(l.Event)))
 	v.fields(deadcmd.DeadLetterFields(l, v.now))
 	if len(l.Failures) > 0 {
 		v.add("<h2>The last failed attempts</h2>")
@@ -284,11 +292,11 @@ func (v *view) show(ctx context.Context, source deadletters.Source) error {
 
 // event is the life of one event.
 func (v *view) event(ctx context.Context, source deadletters.Source) error {
-	id := v.r.URL.Query().Get("id")
+	id := v.query.Get("id")
 	if id == "" {
 		return deadletters.Invalid(errors.New("the id is empty; give an event's id or its dedupe key"))
 	}
-	h, err := source.Event(ctx, id, v.r.URL.Query().Get("payload") != "")
+	h, err := source.Event(ctx, id, v.query.Get("payload") != "")
 	if err != nil {
 		return err
 	}
@@ -301,6 +309,6 @@ func (v *view) event(ctx context.Context, source deadletters.Source) error {
 	if h.Event != nil {
 		err = v.content(h.Event.Content)
 	}
-	v.line(v.Line(v.name, "events show", quote(id)))
+	v.line(v.Line(v.name, "events show", deadcmd.Quote(id)))
 	return err
 }

@@ -49,7 +49,7 @@ func (v *view) replay(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	id, still := v.r.PathValue("id"), v.r.URL.Query().Has("still")
+	id, still := v.r.PathValue("id"), v.query.Has("still")
 	at := slices.IndexFunc(all, func(r Replay) bool { return r.ID == id })
 	if at < 0 {
 		return fmt.Errorf("no replay %s: it was stopped and removed, or its time is over: %w", id, deadletters.ErrNotFound)
@@ -75,7 +75,7 @@ func (v *view) replay(ctx context.Context) error {
 		if v.Rights(ctx, v.name).Replay == "" {
 			v.add(`<form method="post" action="%s"><button name="do" value="stop">Stop it</button> <small>What was put back stays so, and what waits stays open.</small></form>`, v.path("replays", r.ID, "stop"))
 		}
-		v.line(v.Line(v.name, "dead stop", quote(r.ID)))
+		v.line(v.Line(v.name, "dead stop", deadcmd.Quote(r.ID)))
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -34,6 +35,7 @@ func Serve(ctx context.Context, out io.Writer, c *Console, path string, port int
 		return fmt.Errorf("listen on this machine: %w; choose another --port", err)
 	}
 	handler, token := c.Guarded()
+	path = c.below + path
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	fmt.Fprintf(out, "Open http://%s%s?token=%s\nThe link works once, on this machine. Ctrl-C ends the console.\n", listener.Addr(), path, token)
@@ -45,12 +47,14 @@ func Serve(ctx context.Context, out io.Writer, c *Console, path string, port int
 
 // Guarded returns the pages behind what keeps others out, and the token that opens them once. A request must be for a loopback
 // address by its Host, which no other name in a browser can claim, and have the cookie that the token was exchanged for; a form
-// must come from a page of the same origin.
+// must come from a page of the same origin. A browser sends a cookie to every port of a host: the pages are below a path that
+// others do not know, and the cookie is for that path alone.
 func (c *Console) Guarded() (h http.Handler, token string) {
 	token, session := rand.Text(), rand.Text()
-	cookie := "outbox-" + session[:8] // consoles on other ports have their own
+	c.below = "/" + rand.Text()
+	const cookie = "outbox"
 	var used atomic.Bool
-	pages := http.NewCrossOriginProtection().Handler(c.Handler())
+	pages := http.NewCrossOriginProtection().Handler(http.StripPrefix(c.below, c.Handler()))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for name, value := range map[string]string{"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin",
 			"Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin", "Cache-Control": "no-store"} {
@@ -63,13 +67,13 @@ func (c *Console) Guarded() (h http.Handler, token string) {
 		given := r.URL.Query().Get("token")
 		known, err := r.Cookie(cookie)
 		switch {
-		case err == nil && same(known.Value, session):
+		case err == nil && same(known.Value, session) && strings.HasPrefix(r.URL.Path, c.below+"/"):
 			r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 			pages.ServeHTTP(w, r)
 		case given != "" && r.Method == http.MethodGet && same(given, token) && used.CompareAndSwap(false, true):
-			http.SetCookie(w, &http.Cookie{Name: cookie, Value: session, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
+			http.SetCookie(w, &http.Cookie{Name: cookie, Value: session, Path: c.below + "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
 			w.Header().Set("Content-Type", "text/html; charset=utf-8")
-			path := r.URL.EscapedPath()
+			path := exact(r.URL.EscapedPath())
 			_, _ = io.WriteString(w, string(write(entry, path, path)))
 		case given != "":
 			http.Error(w, "This link was used, or is of another console. Start the command again for a new one.", http.StatusForbidden)

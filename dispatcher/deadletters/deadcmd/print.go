@@ -325,6 +325,14 @@ func Line(text string) string {
 	}), " ")
 }
 
+// Quote is a text as a word of a shell.
+func Quote(text string) string {
+	if text != "" && strings.Trim(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:@") == "" {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+}
+
 // truncated is one line of at most width characters.
 func truncated(text string, width int) string {
 	runes := []rune(Line(text))

@@ -19,6 +19,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/console"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/database"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/monitor"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/replay"
@@ -242,5 +243,5 @@ func (b *backend) Line(_ console.Name, command, arguments string) string {
 	if command == "dead stop" {
 		arguments = "--operation " + arguments + " --reason WHY"
 	}
-	return strings.TrimRight("dispatcher "+command+" -f "+b.file+" "+arguments, " ")
+	return strings.TrimRight("dispatcher "+command+" -f "+deadcmd.Quote(b.file)+" "+arguments, " ")
 }

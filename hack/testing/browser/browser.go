@@ -20,6 +20,7 @@ type Browser struct {
 	testing.TB
 	client *http.Client
 	origin string
+	below  string // the path of all pages
 }
 
 var (
@@ -44,7 +45,7 @@ func Open(t testing.TB, out io.Reader) (*Browser, Page) {
 	at, err := url.Parse(link.FindString(line))
 	need.OK(t, err)
 	jar, _ := cookiejar.New(nil) // it never fails
-	b := &Browser{t, &http.Client{Jar: jar}, "http://" + at.Host}
+	b := &Browser{t, &http.Client{Jar: jar}, "http://" + at.Host, "/" + strings.Split(at.Path, "/")[1]}
 	b.Get(at.RequestURI())
 	return b, b.Get(at.Path)
 }
@@ -52,7 +53,7 @@ func Open(t testing.TB, out io.Reader) (*Browser, Page) {
 // Get returns a page.
 func (b *Browser) Get(path string) Page {
 	b.Helper()
-	response, err := b.client.Get(b.origin + path)
+	response, err := b.client.Get(b.origin + b.below + strings.TrimPrefix(path, b.below))
 	return b.read(response, err)
 }
 
@@ -63,7 +64,7 @@ func (b *Browser) Submit(page Page, button string, values ...string) Page {
 		if !strings.Contains(form[0], `value="`+button+`"`) {
 			continue
 		}
-		fields := url.Values{}
+		action, fields := html.UnescapeString(form[1]), url.Values{}
 		for _, input := range inputs.FindAllStringSubmatch(form[0], -1) {
 			fields.Set(input[1], html.UnescapeString(input[2]))
 		}
@@ -73,7 +74,7 @@ func (b *Browser) Submit(page Page, button string, values ...string) Page {
 		for i := 0; i < len(values); i += 2 {
 			fields.Set(values[i], values[i+1])
 		}
-		response, err := b.client.PostForm(b.origin+html.UnescapeString(form[1]), fields)
+		response, err := b.client.PostForm(b.origin+b.below+action[strings.Index(action, "/d/"):], fields) // the page may be of another console
 		return b.read(response, err)
 	}
 	b.Fatalf("no form has a button %s:\n%s", button, page.Text)
@@ -86,5 +87,5 @@ func (b *Browser) read(response *http.Response, err error) Page {
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
 	need.OK(b, err)
-	return Page{response.StatusCode, response.Request.URL.Path, string(body)}
+	return Page{response.StatusCode, strings.TrimPrefix(response.Request.URL.EscapedPath(), b.below), string(body)}
 }
