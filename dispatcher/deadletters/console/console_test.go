@@ -278,7 +278,7 @@ func TestFormBeginsOneOperation(t *testing.T) {
 
 // What a page shows short is whole in its links and its forms: half a filter would choose more.
 func TestLongValuesChooseNoMore(t *testing.T) {
-	s := &stub{text: strings.Repeat("ж", 1000)}
+	s := &stub{text: strings.Repeat("ж", 2500)}
 	h := s.console().Handler()
 	page := do(h, "GET", orders+"/groups?by=aggregate", "").Body.String()
 	link := regexp.MustCompile(`href="([^"]*/dead\?aggregate=[^"]*)"`).FindStringSubmatch(page)
