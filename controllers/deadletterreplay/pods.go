@@ -174,6 +174,9 @@ func (r *Reconciler) resolve(ctx context.Context, o *api.DeadLetterReplay) (desi
 		case err != nil:
 			return found, fmt.Errorf("read OutboxDispatcher %s: %w", ref.Name, err)
 		}
+		if err := r.Whole(ctx, found.Dispatcher); err != nil {
+			return found, err
+		}
 		if topic := undelivered(o, found.Dispatcher); topic != "" {
 			return found, problem.Stalling(api.ReferencesResolvedCondition, api.ReasonTopicNotDelivered, fmt.Sprintf(
 				"OutboxDispatcher %q does not deliver topic %q, which spec.selector.topics names; delete this object, and create one with topics of that dispatcher, or with outboxRef.", ref.Name, topic))
@@ -189,6 +192,9 @@ func (r *Reconciler) resolve(ctx context.Context, o *api.DeadLetterReplay) (desi
 		return found, waiting(api.ReasonOutboxNotFound, "Outbox %q does not exist in namespace %q; create it, and the operator continues.", outbox.Name, o.Namespace)
 	case err != nil:
 		return found, fmt.Errorf("read Outbox %s: %w", outbox.Name, err)
+	}
+	if err := r.Whole(ctx, found.Outbox); err != nil {
+		return found, err
 	}
 	if found.Outbox.Spec.ReplayLogin == nil {
 		return found, waiting(api.ReasonReplayLoginMissing,

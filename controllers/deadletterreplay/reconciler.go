@@ -60,7 +60,7 @@ type Reconciler struct {
 
 // What the manager may do for DeadLetterReplays, in addition to its rights for the other kinds.
 //
-// +kubebuilder:rbac:groups=outbox.dev,resources=deadletterreplays,verbs=list;watch;patch;delete
+// +kubebuilder:rbac:groups=outbox.dev,resources=deadletterreplays,verbs=get;list;watch;patch;delete
 // +kubebuilder:rbac:groups=outbox.dev,resources=deadletterreplays/status,verbs=patch
 
 // Reconcile does one pass. It returns an error when the API server does, or what a later pass may overcome.

@@ -55,7 +55,7 @@ type Reconciler struct {
 
 // What the manager may do for Outboxes, in addition to its rights for OutboxDispatchers.
 //
-// +kubebuilder:rbac:groups=outbox.dev,resources=outboxes,verbs=list;watch
+// +kubebuilder:rbac:groups=outbox.dev,resources=outboxes,verbs=get;list;watch
 // +kubebuilder:rbac:groups=outbox.dev,resources=outboxes/status,verbs=patch
 // +kubebuilder:rbac:groups="",resources=events,verbs=list
 

@@ -29,7 +29,7 @@ func (r *Reconciler) resolveOutbox(ctx context.Context, obd *v1alpha1.OutboxDisp
 	if err != nil {
 		return nil, fmt.Errorf("read Outbox %s: %w", ref.Name, err)
 	}
-	return outbox, nil
+	return outbox, r.Whole(ctx, outbox)
 }
 
 // migration runs the migration Job of the dispatcher's own database; for an Outbox it watches that of the Outbox, and

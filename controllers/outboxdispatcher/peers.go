@@ -11,6 +11,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/claimants"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 )
 
 // findPeers lists the other dispatchers that claim from the same outbox, as far as specs say. They are the cache's own,
@@ -51,7 +52,9 @@ func claims(obd *v1alpha1.OutboxDispatcher) bool {
 	return obd.Spec.State != spec.Paused && ptr.Deref(obd.Spec.Replicas, 1) > 0
 }
 
-// intersect compares sets of topics, of which an empty one has all.
-func intersect(a, b []string) bool {
-	return len(a) == 0 || len(b) == 0 || slices.ContainsFunc(a, func(topic string) bool { return slices.Contains(b, topic) })
+// intersect compares sets of topics, of which an empty one has all. Those of the peer may be short.
+func intersect(peer, own []string) bool {
+	return len(peer) == 0 || len(own) == 0 || slices.ContainsFunc(own, func(topic string) bool {
+		return slices.Contains(peer, topic) || slices.Contains(peer, desired.ShortTopic(topic))
+	})
 }

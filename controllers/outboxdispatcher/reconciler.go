@@ -86,7 +86,7 @@ const lookAgain = 2 * time.Minute
 // another state at once. The Events about files of a pod that cannot be mounted are watched; those of a Job, and
 // ReplicaSets, are listed when needed.
 //
-// +kubebuilder:rbac:groups=outbox.dev,resources=outboxdispatchers,verbs=list;watch
+// +kubebuilder:rbac:groups=outbox.dev,resources=outboxdispatchers,verbs=get;list;watch
 // +kubebuilder:rbac:groups=outbox.dev,resources=outboxdispatchers/status,verbs=patch
 // +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch;patch
 // +kubebuilder:rbac:groups="",resources=events,verbs=list;watch

@@ -53,7 +53,9 @@ func run(ctx context.Context) error {
 	klog.SetLogger(log)
 	log.Info("Starting the outbox operator", "version", version)
 
-	limitMemory()
+	budget := memoryBudget("/sys/fs/cgroup/memory.max")
+	log.Info("The manager has a memory budget, three quarters of its container's limit", "MiB", budget>>20)
+	limitMemory(budget)
 	o.Pod = client.ObjectKey{Namespace: ownNamespace(), Name: os.Getenv("POD_NAME")}
 	if *protect {
 		o.OperatorNamespace = o.Pod.Namespace
@@ -91,23 +93,23 @@ func ownNamespace() string {
 	return strings.TrimSpace(string(text))
 }
 
-// memoryLimit makes the collector work harder before a thousand OutboxDispatchers take 200 MiB.
-const memoryLimit = 144 << 20
+// memoryLimit is the limit that config/manager and the chart give the container.
+const memoryLimit = 256 << 20
 
-// limitMemory sets the collector's limit, unless GOMEMLIMIT says otherwise.
-func limitMemory() {
+// limitMemory sets the collector's limit to two thirds of the budget, which has the program itself too, unless GOMEMLIMIT says otherwise.
+func limitMemory(budget int64) {
 	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(softLimit("/sys/fs/cgroup/memory.max"))
+		debug.SetMemoryLimit(budget / 3 * 2)
 	}
 }
 
-// softLimit is nine sixteenths of what the container may take, as the file says: 144 of the 256 MiB that config/manager
-// gives it, and more where more OutboxDispatchers need more. Where the file says none it is memoryLimit.
-func softLimit(file string) int64 {
+// memoryBudget is three quarters of what the container may take, as the file says: 192 of 256 MiB, of which the page of config/
+// says what for, and more where more OutboxDispatchers need more. Where the file says none it follows from memoryLimit.
+func memoryBudget(file string) int64 {
 	text, _ := os.ReadFile(file) // outside of a container there is none, and without a limit it says max
 	limit, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 	if err != nil {
-		return memoryLimit
+		limit = memoryLimit
 	}
-	return limit / 16 * 9
+	return limit / 4 * 3
 }

@@ -235,24 +235,10 @@ func version(o client.Object) string {
 	return string(o.GetUID()) + "/" + o.GetResourceVersion()
 }
 
-// sameMetadata compares the labels and annotations that are wanted; the generation does not count
-// them.
+// sameMetadata compares the labels and annotations that are wanted: a generation does not count them. Those of an object
+// without one may be the user's, which the cache does not keep.
 func sameMetadata(want, have client.Object) bool {
-	return contains(have.GetLabels(), want.GetLabels()) && contains(have.GetAnnotations(), Short(want.GetAnnotations()))
-}
-
-// maxValue is the length of the longest annotation that the cache keeps as it is.
-const maxValue = 128
-
-// Short are the annotations as the cache keeps them: a hash in the place of a long value.
-func Short(annotations map[string]string) map[string]string {
-	short := maps.Clone(annotations)
-	for key, value := range annotations {
-		if len(value) > maxValue {
-			short[key] = desired.Hash(value)
-		}
-	}
-	return short
+	return have.GetGeneration() == 0 || contains(have.GetLabels(), want.GetLabels()) && contains(have.GetAnnotations(), want.GetAnnotations())
 }
 
 func contains(have, want map[string]string) bool {

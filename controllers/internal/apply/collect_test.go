@@ -70,13 +70,3 @@ func TestFinalizerOfANamesakesObjectIsNamed(t *testing.T) {
 	err := New(c, c, "Ready").Apply(t.Context(), owner, corev1ac.ConfigMap("files", "shop"), &corev1.ConfigMap{})
 	need.Fails(t, "is not collected yet; it has the finalizer example.com/held: see why", "got %v, want an error with %q", err)
 }
-
-// The cache keeps a hash in the place of a long annotation, which is the same for the same text and for no other.
-func TestLongAnnotationsAreCompared(t *testing.T) {
-	long := string(make([]byte, maxValue+1))
-	have := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Annotations: Short(map[string]string{"a": long, "b": "short"})}}
-	for text, want := range map[string]bool{long: true, long + "x": false, long[1:]: false} {
-		wanted := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"a": text, "b": "short"}}}
-		need.Want(t, want, "%d bytes: %v, want %v", sameMetadata(wanted, have), len(text))
-	}
-}

@@ -3,39 +3,36 @@ package desired
 import (
 	"encoding/json"
 	"fmt"
-	"strconv"
+	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
-// maxSpec bounds the JSON of the parts of a spec that may be large. The operator keeps specs in memory, and renders them.
+// maxSpec bounds the JSON of the parts of a spec that may be large. The operator renders them.
 const maxSpec = 256 << 10
 
-// AnnotationBytes is on an OutboxDispatcher in the cache that [BoundSpec] has made smaller: what it had.
-const AnnotationBytes = "outbox.dev/spec-bytes"
+// AnnotationPart is on an object in the cache of whose spec only a part is there.
+const AnnotationPart = "outbox.dev/part"
 
-// BoundSpec leaves out what is large of a spec that is too large, so that it takes no memory. What a stop needs stays.
-func BoundSpec(obd *v1alpha1.OutboxDispatcher) {
-	of := &obd.Spec
-	text, err := json.Marshal([]any{of.Sink.Routes, of.Message})
+// SpecTooLarge is the sentence about a spec that is too large, empty for another.
+func SpecTooLarge(obd *v1alpha1.OutboxDispatcher) string {
+	text, err := json.Marshal([]any{obd.Spec.Sink.Routes, obd.Spec.Message})
 	if err != nil {
 		panic(fmt.Sprintf("size of a spec: %v", err)) // plain data only
 	}
 	if len(text) <= maxSpec {
-		return
-	}
-	of.Sink.Routes, of.Message = nil, spec.Message{}
-	metav1.SetMetaDataAnnotation(&obd.ObjectMeta, AnnotationBytes, strconv.Itoa(len(text)))
-}
-
-// SpecTooLarge is the sentence about a spec that [BoundSpec] has made smaller, empty for another.
-func SpecTooLarge(obd *v1alpha1.OutboxDispatcher) string {
-	bytes := obd.Annotations[AnnotationBytes]
-	if bytes == "" {
 		return ""
 	}
-	return fmt.Sprintf("spec.sink.routes and spec.message have %s bytes of JSON, and %d are the most; put schemas into ConfigMaps, and make several dispatchers of one.", bytes, maxSpec)
+	return fmt.Sprintf("spec.sink.routes and spec.message have %d bytes of JSON, and %d are the most; put schemas into ConfigMaps, and make several dispatchers of one.", len(text), maxSpec)
+}
+
+// shortTopic is how long the short form of a topic is at most.
+const shortTopic = 64
+
+// ShortTopic is a topic in the cache, of a spec of which only a part is there: its beginning and a hash, where it is long.
+func ShortTopic(topic string) string {
+	if len(topic) <= shortTopic {
+		return topic
+	}
+	return strings.ToValidUTF8(topic[:shortTopic-1-hashLength], "") + "#" + Hash(topic)
 }

@@ -245,33 +245,10 @@ const (
 	maxList     = 256
 )
 
-// tooLarge is what the cache keeps of a pod template that is too large.
-type tooLarge struct {
-	Bytes int `json:"outbox.dev/bytes"`
-}
-
-// BoundTemplate replaces a template of a user's that is too large, so that it takes no memory: whoever merges it gets an
-// error that says its size.
-func BoundTemplate(users *json.RawMessage) {
-	if len(*users) <= maxTemplate {
-		return
-	}
-	raw, err := json.Marshal(tooLarge{len(*users)})
-	if err != nil {
-		panic(err) // a number
-	}
-	*users = raw
-}
-
 // withinBounds checks the size of a user's template, and the lengths of its lists.
 func withinBounds(raw []byte) error {
-	bytes := len(raw)
-	var large tooLarge
-	if bytes <= maxTemplate && json.Unmarshal(raw, &large) == nil && large.Bytes > 0 {
-		bytes = large.Bytes
-	}
-	if bytes > maxTemplate {
-		return fmt.Errorf("it has %d bytes of JSON, and %d are the most; put what is large into a ConfigMap, and mount that", bytes, maxTemplate)
+	if len(raw) > maxTemplate {
+		return fmt.Errorf("it has %d bytes of JSON, and %d are the most; put what is large into a ConfigMap, and mount that", len(raw), maxTemplate)
 	}
 	var template any
 	if err := json.Unmarshal(raw, &template); err != nil {

@@ -5,6 +5,7 @@ package kstatus
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 )
 
@@ -43,11 +45,12 @@ const (
 // Claim makes this operator the holder of an object that has none or whose holder is gone, and reports whether it is the
 // holder: only the holder writes to the object and to what is made for it, and of two that claim it at once one becomes it.
 // For an object of another operator it records an Event, and nothing else. When it is not the holder, again is when to look
-// once more. It returns an error when the API server does.
+// once more. The object is whole then. It returns an error when the API server does.
 func (r *Reporter) Claim(ctx context.Context, o client.Object) (held bool, again time.Duration, err error) {
 	now := holder(o)
 	if *now == r.Operator {
-		return true, 0, nil
+		err := r.Whole(ctx, o)
+		return err == nil, 0, client.IgnoreNotFound(err)
 	}
 	if *now != "" {
 		left, err := r.left(ctx, o, *now)
@@ -66,6 +69,21 @@ func (r *Reporter) Claim(ctx context.Context, o client.Object) (held bool, again
 	}
 	r.saysHeld(o.GetUID(), false, time.Now())
 	return true, 0, nil
+}
+
+// Whole reads an object from the API server of which the cache has only a part. It returns an error when the API server does.
+func (r *Reporter) Whole(ctx context.Context, o client.Object) error {
+	annotations := o.GetAnnotations()
+	if annotations[desired.AnnotationPart] == "" {
+		return nil
+	}
+	key := client.ObjectKeyFromObject(o)
+	reflect.ValueOf(o).Elem().SetZero() // what is decoded into an object adds to it
+	if err := r.Live.Get(ctx, key, o); err != nil {
+		return fmt.Errorf("read %T %s: %w", o, key.Name, err)
+	}
+	o.SetAnnotations(annotations)
+	return nil
 }
 
 // Disabled reports whether a person wants the operator to leave the object alone.

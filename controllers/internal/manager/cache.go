@@ -1,6 +1,10 @@
 package manager
 
 import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -13,15 +17,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
-	"github.com/outbox-operator/outbox-operator/controllers/internal/apply"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 )
 
-// cacheOptions keep memory small: of the common kinds only what has the operator's label, and of each object only what
-// is read of it. Everybody may set the label, and make objects as large as the API server takes.
-func cacheOptions(only, ignored []string) cache.Options {
+// cacheOptions keep memory small: of the common kinds only what has the operator's label, of each object only what is read of
+// it. Everybody may set the label, and make objects as large as the API server takes. inherited are keys of labels that are read
+// too.
+func cacheOptions(only, ignored, inherited []string) cache.Options {
+	slim := slimmer{slices.Concat(ownKeys, inherited)}
 	label := labels.SelectorFromSet(labels.Set{desired.LabelManagedBy: desired.Manager})
 	ours := func(transform toolscache.TransformFunc) cache.ByObject {
 		return cache.ByObject{Label: label, Transform: transform}
@@ -30,22 +36,22 @@ func cacheOptions(only, ignored []string) cache.Options {
 		DefaultTransform:  cache.TransformStripManagedFields(),
 		DefaultNamespaces: namespaces(only, ignored),
 		ByObject: map[client.Object]cache.ByObject{
-			&v1alpha1.OutboxDispatcher{}: {Transform: transformed(slimDispatcher)},
-			&v1alpha1.Outbox{}:           {Transform: transformed(slimOutbox)},
-			&v1alpha1.DeadLetterReplay{}: {Transform: transformed(func(o *v1alpha1.DeadLetterReplay) { slimUsers(&o.ObjectMeta) })},
-			&v1alpha1.OutboxConsumer{}:   {Transform: transformed(func(o *v1alpha1.OutboxConsumer) { slimUsers(&o.ObjectMeta) })},
+			&v1alpha1.OutboxDispatcher{}: {Transform: transformed(slim.dispatcher)},
+			&v1alpha1.Outbox{}:           {Transform: transformed(slim.outbox)},
+			&v1alpha1.DeadLetterReplay{}: {Transform: transformed(slim.replay)},
+			&v1alpha1.OutboxConsumer{}:   {Transform: transformed(func(o *v1alpha1.OutboxConsumer) { o.ObjectMeta = slim.meta(o.ObjectMeta) })},
 
-			&appsv1.Deployment{}:     ours(transformed(slimDeployment)),
-			&appsv1.ReplicaSet{}:     ours(transformed(slimReplicaSet)),
-			&batchv1.Job{}:           ours(transformed(slimJob)),
-			&corev1.Pod{}:            ours(transformed(slimPod)),
-			&corev1.ConfigMap{}:      ours(transformed(slimConfigMap)),
-			&corev1.ServiceAccount{}: ours(transformed(func(o *corev1.ServiceAccount) { *o = corev1.ServiceAccount{ObjectMeta: slimMeta(o.ObjectMeta)} })),
+			&appsv1.Deployment{}:     ours(transformed(slim.deployment)),
+			&appsv1.ReplicaSet{}:     ours(transformed(slim.replicaSet)),
+			&batchv1.Job{}:           ours(transformed(slim.job)),
+			&corev1.Pod{}:            ours(transformed(slim.pod)),
+			&corev1.ConfigMap{}:      ours(transformed(slim.configMap)),
+			&corev1.ServiceAccount{}: ours(transformed(func(o *corev1.ServiceAccount) { *o = corev1.ServiceAccount{ObjectMeta: slim.meta(o.ObjectMeta)} })),
 			&networkingv1.NetworkPolicy{}: ours(transformed(func(o *networkingv1.NetworkPolicy) {
-				*o = networkingv1.NetworkPolicy{ObjectMeta: slimMeta(o.ObjectMeta)}
+				*o = networkingv1.NetworkPolicy{ObjectMeta: slim.meta(o.ObjectMeta)}
 			})),
 			&policyv1.PodDisruptionBudget{}: ours(transformed(func(o *policyv1.PodDisruptionBudget) {
-				*o = policyv1.PodDisruptionBudget{ObjectMeta: slimMeta(o.ObjectMeta)}
+				*o = policyv1.PodDisruptionBudget{ObjectMeta: slim.meta(o.ObjectMeta)}
 			})),
 		},
 	}
@@ -82,52 +88,30 @@ func transformed[T any](change func(T)) toolscache.TransformFunc {
 
 // Bounds of what is kept of an object.
 const (
-	maxMetaBytes = 6 << 10 // of its labels, and of its annotations
-	maxNameBytes = 512     // of an owner, of an image
-	maxWords     = 1 << 10 // of a message
-	maxLastWords = 4 << 10 // of a termination message: the kubelet keeps no more
-	maxStatuses  = 16      // of containers, of conditions
+	maxSpecBytes  = 4 << 10 // of JSON, of a spec that is kept whole
+	maxValueBytes = 64      // of a value of the operator's own, of a topic
+	maxNameBytes  = 512     // of an owner, of an image
+	maxWords      = 1 << 10 // of a message
+	maxLastWords  = 4 << 10 // of a termination message: the kubelet keeps no more
+	maxStatuses   = 16      // of containers, of conditions
 )
 
-// slimUsers takes out of the metadata of a user's object what tools have written there.
-func slimUsers(m *metav1.ObjectMeta) {
-	m.ManagedFields = nil
-	delete(m.Annotations, corev1.LastAppliedConfigAnnotation)
-	m.Labels, m.Annotations = bounded(m.Labels), bounded(m.Annotations)
+// ownKeys are the labels and annotations that the operator reads or writes.
+var ownKeys = []string{
+	desired.LabelDispatcher, desired.LabelOutbox, desired.LabelReplay, desired.LabelComponent, desired.LabelManagedBy, desired.LabelMigration,
+	desired.AnnotationState, desired.AnnotationConsumers, desired.AnnotationSpec, desired.AnnotationGeneration, desired.AnnotationTemplate, desired.AnnotationAttempt,
+	desired.AnnotationReplay, desired.AnnotationPart, desired.AnnotationScaledBy, v1alpha1.AnnotationReconcile,
+	batchv1.JobNameLabel, batchv1.ControllerUidLabel, "app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/managed-by",
 }
 
-func slimDispatcher(o *v1alpha1.OutboxDispatcher) {
-	scaledBy(&o.ObjectMeta)
-	slimUsers(&o.ObjectMeta)
-	desired.BoundTemplate(&o.Spec.Pods.Template)
-	desired.BoundSpec(o)
-}
+// slimmer leaves of objects what is read of them: of labels and annotations those keys.
+type slimmer struct{ keys []string }
 
-// scaledBy keeps who has set the replicas by the scale subresource, as kubectl scale and autoscalers do.
-func scaledBy(m *metav1.ObjectMeta) {
-	for _, fields := range m.ManagedFields {
-		if fields.Subresource == "scale" {
-			metav1.SetMetaDataAnnotation(m, desired.AnnotationScaledBy, problem.Clip(fields.Manager, maxNameBytes))
-		}
-	}
-}
-
-func slimOutbox(o *v1alpha1.Outbox) {
-	slimUsers(&o.ObjectMeta)
-	if m := o.Spec.Migration; m != nil {
-		desired.BoundTemplate(&m.PodTemplate)
-	}
-	if l := o.Spec.ReplayLogin; l != nil {
-		desired.BoundTemplate(&l.PodTemplate)
-	}
-}
-
-// slimMeta is what is read of the metadata of an object that the operator makes.
-func slimMeta(m metav1.ObjectMeta) metav1.ObjectMeta {
+// meta is what is read of the metadata of an object.
+func (s slimmer) meta(m metav1.ObjectMeta) metav1.ObjectMeta {
 	slim := metav1.ObjectMeta{
 		Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion, Generation: m.Generation,
-		CreationTimestamp: m.CreationTimestamp, DeletionTimestamp: m.DeletionTimestamp,
-		Labels: bounded(m.Labels), Annotations: bounded(apply.Short(m.Annotations)),
+		CreationTimestamp: m.CreationTimestamp, DeletionTimestamp: m.DeletionTimestamp, Labels: s.own(m.Labels), Annotations: s.own(m.Annotations),
 	}
 	if owner := metav1.GetControllerOfNoCopy(&m); owner != nil && len(owner.APIVersion)+len(owner.Kind)+len(owner.Name) <= maxNameBytes {
 		slim.OwnerReferences = []metav1.OwnerReference{*owner}
@@ -135,31 +119,57 @@ func slimMeta(m metav1.ObjectMeta) metav1.ObjectMeta {
 	return slim
 }
 
-// bounded are labels or annotations, or of too many those that are the operator's own.
-func bounded(all map[string]string) map[string]string {
-	if size(all) <= maxMetaBytes {
-		return all
-	}
-	own := map[string]string{}
-	for _, key := range []string{
-		desired.LabelDispatcher, desired.LabelOutbox, desired.LabelReplay, desired.LabelComponent, desired.LabelManagedBy, desired.LabelMigration,
-		desired.AnnotationState, desired.AnnotationConsumers, desired.AnnotationSpec, desired.AnnotationGeneration, desired.AnnotationTemplate, desired.AnnotationAttempt, desired.AnnotationReplay, desired.AnnotationBytes, desired.AnnotationScaledBy, v1alpha1.AnnotationReconcile, batchv1.JobNameLabel, batchv1.ControllerUidLabel,
-	} {
+func (s slimmer) own(all map[string]string) (own map[string]string) {
+	for _, key := range s.keys {
 		if value, ok := all[key]; ok {
-			own[key] = problem.Clip(value, maxNameBytes)
+			if own == nil {
+				own = map[string]string{}
+			}
+			own[key] = problem.Clip(value, maxValueBytes)
 		}
 	}
 	return own
 }
 
-func size(all map[string]string) (bytes int) {
-	for key, value := range all {
-		bytes += len(key) + len(value)
+// spec reduces a spec that is large. Whoever needs the whole reads the object from the API server: see [kstatus.Reporter.Whole].
+func (s slimmer) spec(m *metav1.ObjectMeta, spec any, reduce func()) {
+	*m = s.meta(*m)
+	text, err := json.Marshal(spec)
+	if err != nil {
+		panic(fmt.Sprintf("size of a spec: %v", err)) // plain data only
 	}
-	return bytes
+	if len(text) > maxSpecBytes {
+		reduce()
+		metav1.SetMetaDataAnnotation(m, desired.AnnotationPart, "true")
+	}
 }
 
-func slimDeployment(d *appsv1.Deployment) {
+// dispatcher keeps of a large spec what a stop and other dispatchers read.
+func (s slimmer) dispatcher(o *v1alpha1.OutboxDispatcher) {
+	for _, fields := range o.ManagedFields { // who has set the replicas by the scale subresource, as kubectl scale and autoscalers do
+		if fields.Subresource == "scale" {
+			metav1.SetMetaDataAnnotation(&o.ObjectMeta, desired.AnnotationScaledBy, fields.Manager)
+		}
+	}
+	s.spec(&o.ObjectMeta, &o.Spec, func() {
+		is := o.Spec
+		o.Spec = spec.Dispatcher{Namespace: is.Namespace, OutboxRef: is.OutboxRef, Database: is.Database, Replicas: is.Replicas, State: is.State, Pods: spec.Pods{Scaling: is.Pods.Scaling}}
+		for _, topic := range is.Topics {
+			o.Spec.Topics = append(o.Spec.Topics, desired.ShortTopic(topic))
+		}
+	})
+}
+
+// outbox keeps of a large spec what consumers read.
+func (s slimmer) outbox(o *v1alpha1.Outbox) {
+	s.spec(&o.ObjectMeta, &o.Spec, func() { o.Spec = spec.Outbox{Retention: o.Spec.Retention} })
+}
+
+func (s slimmer) replay(o *v1alpha1.DeadLetterReplay) {
+	s.spec(&o.ObjectMeta, &o.Spec, func() { o.Spec = spec.Replay{} })
+}
+
+func (s slimmer) deployment(d *appsv1.Deployment) {
 	spec, status := appsv1.DeploymentSpec{Replicas: d.Spec.Replicas, Paused: d.Spec.Paused, Template: d.Spec.Template}, d.Status
 	desired.Digest(&spec.Template)
 	status.Conditions = status.Conditions[:min(len(status.Conditions), maxStatuses)]
@@ -167,18 +177,18 @@ func slimDeployment(d *appsv1.Deployment) {
 		status.Conditions[i].Message = problem.Clip(status.Conditions[i].Message, maxWords)
 	}
 	others := desired.Others(d.ManagedFields) + d.Annotations[desired.AnnotationOthers]
-	*d = appsv1.Deployment{ObjectMeta: slimMeta(d.ObjectMeta), Spec: spec, Status: status}
+	*d = appsv1.Deployment{ObjectMeta: s.meta(d.ObjectMeta), Spec: spec, Status: status}
 	metav1.SetMetaDataAnnotation(&d.ObjectMeta, desired.AnnotationOthers, others)
 }
 
-func slimReplicaSet(s *appsv1.ReplicaSet) {
-	template := s.Spec.Template
+func (s slimmer) replicaSet(o *appsv1.ReplicaSet) {
+	template := o.Spec.Template
 	desired.Digest(&template)
-	*s = appsv1.ReplicaSet{ObjectMeta: slimMeta(s.ObjectMeta), Spec: appsv1.ReplicaSetSpec{Template: template}}
-	s.Annotations = nil
+	*o = appsv1.ReplicaSet{ObjectMeta: s.meta(o.ObjectMeta), Spec: appsv1.ReplicaSetSpec{Template: template}}
+	o.Annotations = nil
 }
 
-func slimJob(j *batchv1.Job) {
+func (s slimmer) job(j *batchv1.Job) {
 	template, status := j.Spec.Template, j.Status
 	desired.Digest(&template)
 	status.UncountedTerminatedPods, status.CompletedIndexes, status.FailedIndexes = nil, "", nil
@@ -186,20 +196,20 @@ func slimJob(j *batchv1.Job) {
 	for i := range status.Conditions {
 		status.Conditions[i].Message = problem.Clip(status.Conditions[i].Message, maxWords)
 	}
-	*j = batchv1.Job{ObjectMeta: slimMeta(j.ObjectMeta), Spec: batchv1.JobSpec{Suspend: j.Spec.Suspend, Template: template}, Status: status}
+	*j = batchv1.Job{ObjectMeta: s.meta(j.ObjectMeta), Spec: batchv1.JobSpec{Suspend: j.Spec.Suspend, Template: template}, Status: status}
 }
 
-// slimConfigMap keeps of the data what says the state.
-func slimConfigMap(m *corev1.ConfigMap) {
-	kept := corev1.ConfigMap{ObjectMeta: slimMeta(m.ObjectMeta), Immutable: m.Immutable}
+// configMap keeps of the data what says the state.
+func (s slimmer) configMap(m *corev1.ConfigMap) {
+	kept := corev1.ConfigMap{ObjectMeta: s.meta(m.ObjectMeta), Immutable: m.Immutable}
 	if state := desired.State(m); len(state) > 0 && len(state) <= maxNameBytes {
 		kept.Data = desired.StateData(state)
 	}
 	*m = kept
 }
 
-func slimPod(p *corev1.Pod) {
-	kept := corev1.Pod{ObjectMeta: slimMeta(p.ObjectMeta)}
+func (s slimmer) pod(p *corev1.Pod) {
+	kept := corev1.Pod{ObjectMeta: s.meta(p.ObjectMeta)}
 	kept.Spec = desired.DigestOf(&p.Spec)
 	kept.Spec.NodeName = p.Spec.NodeName
 	kept.Status = corev1.PodStatus{

@@ -121,7 +121,7 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 			definitions, err = newServed(cfg, o)
 			return definitions, err
 		},
-		Cache: cacheOptions(o.WatchNamespaces, o.IgnoreNamespaces),
+		Cache: cacheOptions(o.WatchNamespaces, o.IgnoreNamespaces, o.InheritedLabels),
 		// A pass sees what the pass before it wrote.
 		Client: client.Options{Cache: &client.CacheOptions{EnableReadYourWritesConsistency: ptr.To(true)}},
 		Controller: config.Controller{

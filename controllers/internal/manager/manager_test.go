@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"net/http"
 	"slices"
 	"strings"
@@ -60,12 +61,16 @@ var _ = Describe("the rights of config/rbac", Label("rights", "security"), func(
 	})
 })
 
+// large is a pod template of which a spec has more than the cache keeps, so that the object is read again.
+var large = json.RawMessage(`{"metadata":{"annotations":{"example.com/large":"` + strings.Repeat("x", 5000) + `"}}}`)
+
 // exercise makes an Outbox, and takes an OutboxDispatcher through two migrations, a missing key, a pause and a rollout.
 func exercise(ctx context.Context, admin client.Client) {
 	obd := &v1alpha1.OutboxDispatcher{
 		ObjectMeta: metav1.ObjectMeta{Name: "orders"},
 		Spec: spec.Dispatcher{
 			Namespace: "shop",
+			Pods:      spec.Pods{Template: large},
 			Database:  &spec.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "db"}, MigrationSecretRef: &spec.SecretRef{Name: "owner"}},
 			Sink:      spec.Sink{Log: &spec.LogSink{}},
 		},
@@ -123,9 +128,9 @@ func exercise(ctx context.Context, admin client.Client) {
 // exerciseReplay takes a DeadLetterReplay from its beginning to its deletion, when its time is over.
 func exerciseReplay(ctx context.Context, admin client.Client) {
 	outbox := &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "replays"}, Spec: spec.Outbox{
-		SecretRef: spec.SecretRef{Name: "db"}, ReplayLogin: &spec.ReplayLogin{SecretRef: &spec.SecretRef{Name: "replay"}}}}
+		SecretRef: spec.SecretRef{Name: "db"}, ReplayLogin: &spec.ReplayLogin{SecretRef: &spec.SecretRef{Name: "replay"}, PodTemplate: large}}}
 	replay := &v1alpha1.DeadLetterReplay{ObjectMeta: metav1.ObjectMeta{Name: "replay"}, Spec: spec.Replay{
-		OutboxRef: &spec.OutboxRef{Name: "replays"}, Namespace: "shop", Action: spec.ActionReplay, Reason: "CHG-812", RequestedBy: "admin",
+		OutboxRef: &spec.OutboxRef{Name: "replays"}, Namespace: "shop", Action: spec.ActionReplay, Reason: strings.Repeat("💥", 1024), RequestedBy: "admin",
 		Selector: spec.DeadLetterSelector{All: true}, TTLAfterFinished: new(spec.Duration),
 	}}
 	Expect(admin.Create(ctx, outbox)).To(Succeed())
