@@ -108,8 +108,12 @@ type Problem struct {
 	Message string
 }
 
-// required is the message about a field that is missing.
-const required = "Required value"
+const (
+	// required is the message about a field that is missing.
+	required = "Required value"
+	// mostChecked is the largest spec that Missing looks into: 256 KiB, and a pod template of 64.
+	mostChecked = 320 << 10
+)
 
 // Error is the path and the message, as the API server writes them.
 func (p Problem) Error() string {
@@ -131,10 +135,14 @@ func (s *Schema) Check(object any) (all []Problem, evaluate bool) {
 }
 
 // Missing returns the path of the first field that the definition of a kind requires and the spec of an object does not have, empty
-// for none. Of two of which a rule requires one, the first is missing.
+// for none. Of two of which a rule requires one, the first is missing. What is larger than the operator works on is not looked into.
 func Missing(kind string, spec any) string {
+	text := encode(map[string]any{"spec": spec})
+	if len(text) > mostChecked {
+		return ""
+	}
 	object := map[string]any{}
-	decoder := json.NewDecoder(strings.NewReader(encode(map[string]any{"spec": spec})))
+	decoder := json.NewDecoder(strings.NewReader(text))
 	decoder.UseNumber()
 	if err := decoder.Decode(&object); err != nil {
 		panic(fmt.Sprintf("decode the spec of a %s: %v", kind, err)) // JSON that was just encoded

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/google/uuid"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
@@ -129,9 +130,13 @@ func exercise(ctx context.Context, admin client.Client) {
 func exerciseReplay(ctx context.Context, admin client.Client) {
 	outbox := &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "replays"}, Spec: spec.Outbox{
 		SecretRef: spec.SecretRef{Name: "db"}, ReplayLogin: &spec.ReplayLogin{SecretRef: &spec.SecretRef{Name: "replay"}, PodTemplate: large}}}
+	var ids []string
+	for range 200 { // more than the cache keeps
+		ids = append(ids, uuid.NewString())
+	}
 	replay := &v1alpha1.DeadLetterReplay{ObjectMeta: metav1.ObjectMeta{Name: "replay"}, Spec: spec.Replay{
-		OutboxRef: &spec.OutboxRef{Name: "replays"}, Namespace: "shop", Action: spec.ActionReplay, Reason: strings.Repeat("💥", 1024), RequestedBy: "admin",
-		Selector: spec.DeadLetterSelector{All: true}, TTLAfterFinished: new(spec.Duration),
+		OutboxRef: &spec.OutboxRef{Name: "replays"}, Namespace: "shop", Action: spec.ActionReplay, Reason: "CHG-812", RequestedBy: "admin",
+		Selector: spec.DeadLetterSelector{IDs: ids}, TTLAfterFinished: new(spec.Duration),
 	}}
 	Expect(admin.Create(ctx, outbox)).To(Succeed())
 	Expect(admin.Create(ctx, replay)).To(Succeed())
