@@ -3,7 +3,6 @@
 package desired
 
 import (
-	"bytes"
 	"fmt"
 	"strings"
 	"time"
@@ -92,7 +91,7 @@ func serve(container *corev1ac.ContainerApplyConfiguration) {
 func Others(fields []metav1.ManagedFieldsEntry) string {
 	for _, of := range fields {
 		set := fieldpath.NewSet()
-		if of.Manager == Manager || of.FieldsV1 == nil || set.FromJSON(bytes.NewReader(of.FieldsV1.Raw)) != nil {
+		if of.Manager == Manager || of.FieldsV1 == nil || set.FromJSON(of.FieldsV1.GetRawReader()) != nil {
 			continue
 		}
 		first := ""

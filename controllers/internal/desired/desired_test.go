@@ -391,7 +391,7 @@ func TestOthersNamesWhoHasSetAField(t *testing.T) {
 		{"kubectl-rollout", `{"f:spec":{"f:template":{"f:metadata":{"f:annotations":{".":{},"f:kubectl.kubernetes.io/restartedAt":{}}}}}}`, ""},
 		{"kube-controller-manager", `{"f:metadata":{"f:annotations":{"f:deployment.kubernetes.io/revision":{}}},"f:status":{"f:replicas":{}}}`, ""},
 	} {
-		got := Others([]metav1.ManagedFieldsEntry{{Manager: "a"}, {Manager: c.manager, FieldsV1: &metav1.FieldsV1{Raw: []byte(c.fields)}}})
+		got := Others([]metav1.ManagedFieldsEntry{{Manager: "a"}, {Manager: c.manager, FieldsV1: metav1.NewFieldsV1(c.fields)}})
 		need.Want(t, c.want, "%s: %q, want %q", got, c.manager)
 	}
 }
