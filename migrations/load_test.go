@@ -1,7 +1,9 @@
 package migrations
 
 import (
+	"os"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
@@ -19,6 +21,21 @@ func TestMigrationFilesAreNumbered(t *testing.T) {
 		need.That(t, m.version == i+1 && m.oldestReader >= 1 && m.oldestReader <= m.version,
 			"%s is number %d, version %d with oldest reader %d", m.name, i+1, m.version, m.oldestReader)
 		need.Want(t, "", "%s names a schema: %s", qualified.FindString(m.sql), m.name)
+	}
+}
+
+// A migration that may have been applied does not change: testdata/frozen.sha256 has each, as sha256sum writes it.
+func TestFrozenMigrationsStay(t *testing.T) {
+	t.Parallel()
+	frozen, err := os.ReadFile("testdata/frozen.sha256")
+	need.OK(t, err)
+	all, err := load(files, "outbox")
+	need.OK(t, err)
+	lines := strings.Split(strings.TrimSpace(string(frozen)), "\n")
+	need.Must(t, len(lines) >= 6 && len(lines) <= len(all), "%d migrations are frozen, and there are %d", len(lines), len(all))
+	for i, line := range lines {
+		m := all[i]
+		need.Want(t, line, "%s: it has changed to %s; write the change into a new migration", m.checksum+"  "+m.name+".up.sql", m.name)
 	}
 }
 
