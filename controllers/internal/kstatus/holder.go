@@ -49,6 +49,7 @@ const (
 func (r *Reporter) Claim(ctx context.Context, o client.Object) (held bool, again time.Duration, err error) {
 	now := holder(o)
 	if *now == r.Operator {
+		r.saysHeld(o.GetUID(), false, time.Now())
 		err := r.Whole(ctx, o)
 		return err == nil, 0, client.IgnoreNotFound(err)
 	}

@@ -139,7 +139,7 @@ func (p *Pacer) free(who string) bool {
 	for _, n := range granted {
 		taken += min(n, most)
 	}
-	return taken+min(len(without), allButOne) < p.limit && granted[namespaceOf(who)]+without[namespaceOf(who)] < most
+	return taken+min(len(without), max(0, p.limit-1-taken)) < p.limit && granted[namespaceOf(who)]+without[namespaceOf(who)] < most
 }
 
 // Holders is a sentence that names those that roll or migrate for longest and count, empty when none does for long.

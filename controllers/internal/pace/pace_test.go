@@ -262,7 +262,7 @@ func TestNoRolloutCountsForLong(t *testing.T) {
 func TestANamespaceLeavesATurnToOthers(t *testing.T) {
 	for name, c := range map[string]struct {
 		rolling, edited []string
-		shares          bool
+		shares, third   bool   // whether the other namespace has a Deployment, and a third one that rolls without a turn
 		may             []bool // dispatchers a and b of this namespace, one of the other
 	}{
 		"alone":                        {may: []bool{true, true, true}},
@@ -270,7 +270,8 @@ func TestANamespaceLeavesATurnToOthers(t *testing.T) {
 		"shared, one rolls":            {rolling: []string{"d"}, shares: true, may: []bool{true, false, true}},
 		"shared, two roll":             {rolling: []string{"c", "d"}, shares: true, may: []bool{true, false, true}},
 		"shared, and three are edited": {edited: []string{"c", "d", "e"}, shares: true, may: []bool{false, false, true}},
-		"alone, and three are edited":  {edited: []string{"c", "d", "e"}, may: []bool{false, false, false}},
+		"shared, two are edited, and a third rolls": {edited: []string{"c", "d"}, shares: true, third: true, may: []bool{false, false, true}},
+		"alone, and three are edited":               {edited: []string{"c", "d", "e"}, may: []bool{false, false, false}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -283,6 +284,14 @@ func TestANamespaceLeavesATurnToOthers(t *testing.T) {
 				at.Namespace = "other"
 			}
 			w.create(at)
+			if c.third {
+				third := dispatcher("third")
+				third.Namespace = "third"
+				w.create(third)
+				at := rolls(third, 1)
+				at.Namespace = "third"
+				w.create(at)
+			}
 			for _, name := range c.rolling {
 				w.create(rolls(dispatcher(name), 1))
 			}
