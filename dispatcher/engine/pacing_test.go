@@ -199,16 +199,21 @@ func TestAutoBeginsWithHalfAfterAnOutage(t *testing.T) {
 //
 // CONTRACT: C-38
 func TestAutoIgnoresWhatIsNotSent(t *testing.T) {
-	for name, unsent := range map[string]error{
-		"a rule cannot be computed": dispatcher.DestinationFault(dispatcher.WithCause(dispatcher.Cause{Class: dispatcher.ClassRule}, errors.New("there is no field"))),
-		"a schema":                  dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, dispatcher.WithCause(dispatcher.Cause{Class: dispatcher.ClassSchema}, errors.New("not a number"))),
+	for name, test := range map[string]struct {
+		unsent      error
+		every       int64 // of so many events one
+		least       int64 // events a second
+		limit, most int
+	}{
+		"a rule cannot be computed": {dispatcher.DestinationFault(dispatcher.WithCause(dispatcher.Cause{Class: dispatcher.ClassRule}, errors.New("there is no field"))), 2, 220, 8, 56},
+		"a schema":                  {dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, dispatcher.WithCause(dispatcher.Cause{Class: dispatcher.ClassSchema}, errors.New("not a number"))), 4, 340, 32, 56},
 	} {
-		synctest.Test(t, func(t *testing.T) {
+		virtual(t, name, func(t *testing.T) {
 			sink := newBearing(40, 100*time.Millisecond)
 			deliver, n := sink.Respond, atomic.Int64{}
 			sink.Respond = func(ctx context.Context, e *dispatcher.Event) error {
-				if n.Add(1)%4 == 0 {
-					return unsent
+				if n.Add(1)%test.every == 0 {
+					return test.unsent
 				}
 				return deliver(ctx, e)
 			}
@@ -216,8 +221,8 @@ func TestAutoIgnoresWhatIsNotSent(t *testing.T) {
 			<-time.After(30 * time.Second)
 			rate, limit := sink.in(20*time.Second)/20, limitOf(d)
 			stop()
-			need.That(t, rate >= 340 && limit >= 32 && limit <= 56,
-				"%s for a fourth of the events: %d events a second, a limit of %d; want at least 340, and about 40", name, rate, limit)
+			need.That(t, rate >= test.least && limit >= test.limit && limit <= test.most,
+				"%d events a second, a limit of %d; want at least %d, and %d to %d", rate, limit, test.least, test.limit, test.most)
 		})
 	}
 }
