@@ -27,7 +27,7 @@ import (
 // it. Everybody may set the label, and make objects as large as the API server takes. inherited are keys of labels that are read
 // too.
 func cacheOptions(only, ignored, inherited []string) cache.Options {
-	slim := slimmer{slices.Concat(ownKeys, inherited)}
+	slim := slimmer{slices.Concat(ownLabels, inherited)}
 	label := labels.SelectorFromSet(labels.Set{desired.LabelManagedBy: desired.Manager})
 	ours := func(transform toolscache.TransformFunc) cache.ByObject {
 		return cache.ByObject{Label: label, Transform: transform}
@@ -96,22 +96,26 @@ const (
 	maxStatuses   = 16      // of containers, of conditions
 )
 
-// ownKeys are the labels and annotations that the operator reads or writes.
-var ownKeys = []string{
-	desired.LabelDispatcher, desired.LabelOutbox, desired.LabelReplay, desired.LabelComponent, desired.LabelManagedBy, desired.LabelMigration,
-	desired.AnnotationState, desired.AnnotationConsumers, desired.AnnotationSpec, desired.AnnotationGeneration, desired.AnnotationTemplate, desired.AnnotationAttempt,
-	desired.AnnotationReplay, desired.AnnotationPart, desired.AnnotationScaledBy, v1alpha1.AnnotationReconcile,
-	batchv1.JobNameLabel, batchv1.ControllerUidLabel, "app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/managed-by",
-}
+// ownLabels and ownAnnotations are those that the operator reads or writes.
+var (
+	ownLabels = []string{
+		desired.LabelDispatcher, desired.LabelOutbox, desired.LabelReplay, desired.LabelComponent, desired.LabelManagedBy, desired.LabelMigration,
+		batchv1.JobNameLabel, batchv1.ControllerUidLabel, "app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/managed-by",
+	}
+	ownAnnotations = []string{
+		desired.AnnotationState, desired.AnnotationConsumers, desired.AnnotationSpec, desired.AnnotationGeneration, desired.AnnotationTemplate, desired.AnnotationAttempt,
+		desired.AnnotationReplay, desired.AnnotationPart, desired.AnnotationScaledBy, v1alpha1.AnnotationReconcile,
+	}
+)
 
-// slimmer leaves of objects what is read of them: of labels and annotations those keys.
-type slimmer struct{ keys []string }
+// slimmer leaves of objects what is read of them: of labels those, and of annotations the operator's own.
+type slimmer struct{ labels []string }
 
 // meta is what is read of the metadata of an object.
 func (s slimmer) meta(m metav1.ObjectMeta) metav1.ObjectMeta {
 	slim := metav1.ObjectMeta{
 		Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion, Generation: m.Generation,
-		CreationTimestamp: m.CreationTimestamp, DeletionTimestamp: m.DeletionTimestamp, Labels: s.own(m.Labels), Annotations: s.own(m.Annotations),
+		CreationTimestamp: m.CreationTimestamp, DeletionTimestamp: m.DeletionTimestamp, Labels: pick(m.Labels, s.labels), Annotations: pick(m.Annotations, ownAnnotations),
 	}
 	if owner := metav1.GetControllerOfNoCopy(&m); owner != nil && len(owner.APIVersion)+len(owner.Kind)+len(owner.Name) <= maxNameBytes {
 		slim.OwnerReferences = []metav1.OwnerReference{*owner}
@@ -119,16 +123,17 @@ func (s slimmer) meta(m metav1.ObjectMeta) metav1.ObjectMeta {
 	return slim
 }
 
-func (s slimmer) own(all map[string]string) (own map[string]string) {
-	for _, key := range s.keys {
+// pick returns the values of those keys.
+func pick(all map[string]string, keys []string) (some map[string]string) {
+	for _, key := range keys {
 		if value, ok := all[key]; ok {
-			if own == nil {
-				own = map[string]string{}
+			if some == nil {
+				some = map[string]string{}
 			}
-			own[key] = problem.Clip(value, maxValueBytes)
+			some[key] = problem.Clip(value, maxValueBytes)
 		}
 	}
-	return own
+	return some
 }
 
 // spec reduces a spec that is large. Whoever needs the whole reads the object from the API server: see [kstatus.Reporter.Whole].

@@ -34,7 +34,7 @@ import (
 func hostileMeta() metav1.ObjectMeta {
 	m := metav1.ObjectMeta{Name: "orders", Namespace: "shop", Labels: map[string]string{"team": "shop"}, Annotations: map[string]string{},
 		OwnerReferences: []metav1.OwnerReference{{Kind: "Deployment", Name: "orders", UID: "1", Controller: ptr.To(true)}}}
-	for _, key := range ownKeys {
+	for _, key := range slices.Concat(ownLabels, ownAnnotations) {
 		m.Labels[key], m.Annotations[key] = "orders", strings.Repeat("x", 60<<10)
 	}
 	for i := range 4000 {
