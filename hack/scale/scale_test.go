@@ -166,6 +166,18 @@ func (w *world) reconciled(size int, how func(int) behaviour) (bool, string) {
 	return done == size, fmt.Sprintf("%d of %d", done, size)
 }
 
+// atRest reports whether none reconciles: a pod that does not respond is known as that after a minute.
+func (w *world) atRest() (bool, string) {
+	var all v1alpha1.OutboxDispatcherList
+	if err := w.cached.List(w.t.Context(), &all); err != nil {
+		return false, err.Error()
+	}
+	i := slices.IndexFunc(all.Items, func(o v1alpha1.OutboxDispatcher) bool {
+		return meta.IsStatusConditionTrue(o.Status.Conditions, v1alpha1.ReconcilingCondition)
+	})
+	return i < 0, fmt.Sprintf("one reconciles, at place %d", i)
+}
+
 // edit changes the spec of one and returns how long it takes until its Deployment has another template.
 func (w *world) edit(i int) time.Duration {
 	w.t.Helper()
@@ -248,6 +260,7 @@ func measure(t *testing.T, size int) (r result) {
 	if err := w.admin.List(t.Context(), &policies, client.InNamespace(w.namespace)); err != nil || len(policies.Items) != size {
 		t.Errorf("%d NetworkPolicies, want %d (%v)", len(policies.Items), size, err)
 	}
+	w.until("at rest", 10*time.Minute, w.atRest)
 	r.idle = w.idle()
 	atRest, _ := cpu(w.operator.cmd.Process.Pid)
 	since := time.Now()

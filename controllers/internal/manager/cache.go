@@ -183,7 +183,9 @@ func (s slimmer) deployment(d *appsv1.Deployment) {
 	}
 	others := desired.Others(d.ManagedFields) + d.Annotations[desired.AnnotationOthers]
 	*d = appsv1.Deployment{ObjectMeta: s.meta(d.ObjectMeta), Spec: spec, Status: status}
-	metav1.SetMetaDataAnnotation(&d.ObjectMeta, desired.AnnotationOthers, others)
+	if others != "" {
+		metav1.SetMetaDataAnnotation(&d.ObjectMeta, desired.AnnotationOthers, others)
+	}
 }
 
 func (s slimmer) replicaSet(o *appsv1.ReplicaSet) {
