@@ -139,7 +139,7 @@ func (b *backend) judge(r *console.Report, data *dataReport) {
 		if !c.OK {
 			one.Status = "FAIL"
 			ready.Status, ready.Wrong, ready.Reason, ready.Message = "False", true, "CheckFailed", fmt.Sprintf("%d of %d checks of the data failed.", data.failed(), len(data.Checks))
-			r.ToDo = append(r.ToDo, console.ToDo{What: c.Message + ". " + c.Remedy, Commands: []string{b.Line(b.name(), "check", "--data")}})
+			r.ToDo = append(r.ToDo, console.ToDo{What: strings.ToUpper(c.Message[:1]) + c.Message[1:] + ". " + c.Remedy, Commands: []string{b.Line(b.name(), "check", "--data")}})
 		}
 		r.Conditions = append(r.Conditions, one)
 	}
