@@ -67,6 +67,11 @@ func (f Filter) Empty() bool {
 		f.Since.IsZero() && f.Until.IsZero()
 }
 
+// Indexed reports whether the index of the open dead letters has all that the filter looks at: topic, group and time.
+func (f Filter) Indexed() bool {
+	return len(f.IDs) == 0 && f.Type+f.Aggregate+f.Tenant+f.Reason+f.Operation+f.ErrorContains == ""
+}
+
 // Validate fails when the filter is not valid. The error has each fault with its remedy.
 func (f Filter) Validate() error {
 	var errs []error

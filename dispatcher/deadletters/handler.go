@@ -18,13 +18,13 @@ const (
 )
 
 const (
-	// waitForTurn is how long a request waits for the one before it.
-	waitForTurn = 5 * time.Second
-	// requestTimeout bounds a request as a whole.
+	// waiting is how many requests wait for the one that runs: the tabs of a few people. More are refused at once.
+	waiting = 8
+	// requestTimeout bounds a request as a whole, with its wait.
 	requestTimeout = 20 * time.Second
 )
 
-// Handler serves a source as JSON, one request at a time:
+// Handler serves a source as JSON, one request at a time, for which a few others wait:
 //
 //	GET /dead/groups?FILTER      [Groups]
 //	GET /dead/counts/{by}?FILTER [Counts]; by is tenant, type or aggregate
@@ -33,9 +33,9 @@ const (
 //	GET /events/{id}?payload=true [History]; id is an event's id or its dedupe key
 //
 // FILTER has the names of [Filter]'s JSON. An error is a line of text: 400 for ErrInvalidRequest, 404 for
-// ErrNotFound, 503 while another request runs, 500 for the rest. The caller decides who may send requests.
+// ErrNotFound, 503 while others run, 500 for the rest. The caller decides who may send requests.
 func Handler(source Source) http.Handler {
-	h := &handler{turn: make(chan struct{}, 1)}
+	h := &handler{turn: make(chan struct{}, 1), places: make(chan struct{}, 1+waiting)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+GroupsPath, h.list(func(ctx context.Context, _ *http.Request, r ListRequest) (any, error) {
 		return source.Groups(ctx, r.Filter)
@@ -55,7 +55,8 @@ func Handler(source Source) http.Handler {
 	return mux
 }
 
-type handler struct{ turn chan struct{} }
+// handler has a turn for the request that runs, and places for it and those that wait.
+type handler struct{ turn, places chan struct{} }
 
 func (h *handler) list(read func(context.Context, *http.Request, ListRequest) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -85,12 +86,20 @@ func (h *handler) byID(read func(context.Context, string, bool) (any, error)) ht
 func (h *handler) respond(w http.ResponseWriter, r *http.Request, read func(context.Context) (any, error)) {
 	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 	defer cancel()
-	turn, cancelTurn := context.WithTimeout(ctx, waitForTurn)
-	defer cancelTurn()
+	busy := func() {
+		http.Error(w, "other requests are running; try again in a moment", http.StatusServiceUnavailable)
+	}
+	select {
+	case h.places <- struct{}{}:
+		defer func() { <-h.places }()
+	default:
+		busy()
+		return
+	}
 	select {
 	case h.turn <- struct{}{}:
-	case <-turn.Done():
-		http.Error(w, "another request is running; try again in a moment", http.StatusServiceUnavailable)
+	case <-ctx.Done():
+		busy()
 		return
 	}
 	result, err := func() (any, error) {

@@ -3,6 +3,7 @@ package deadletters
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -13,9 +14,10 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
-// slow is a source that takes an hour.
+// slow is a source that takes its time.
 type slow struct {
 	Source
+	takes         time.Duration
 	running, most int
 }
 
@@ -24,35 +26,45 @@ func (s *slow) Groups(ctx context.Context, _ Filter) (Groups, error) {
 	s.most = max(s.most, s.running)
 	defer func() { s.running-- }()
 	select {
-	case <-time.After(time.Hour):
+	case <-time.After(s.takes):
 	case <-ctx.Done():
 	}
 	return Groups{}, ctx.Err()
 }
 
-// Of many requests at once the source has one, and each caller gets a response in time.
+// Of many requests at once the source has one, the tabs of a few people wait, and each caller gets a response in time.
 func TestHandlerRunsOneRequestAtATime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		source := &slow{}
-		handler := Handler(source)
-		codes := make(chan int)
-		began := time.Now()
-		for range 8 {
-			go func() {
-				response := httptest.NewRecorder()
-				handler.ServeHTTP(response, httptest.NewRequest(http.MethodGet, GroupsPath, nil))
-				codes <- response.Code
-			}()
-		}
-		count := map[int]int{}
-		for range 8 {
-			count[<-codes]++
-		}
-		need.That(t, source.most == 1 && count[http.StatusInternalServerError] == 1 && count[http.StatusServiceUnavailable] == 7,
-			"%d requests at once with the codes %v, want 1 at once, a 500 and seven 503", source.most, count)
-		took := time.Since(began)
-		need.That(t, took <= 25*time.Second, "the last response came after %s, want 25s at most", took)
-	})
+	for name, c := range map[string]struct {
+		takes    time.Duration
+		requests int
+		want     map[int]int
+	}{
+		"three tabs":   {6 * time.Second, 3, map[int]int{2: 3}},
+		"a full queue": {2 * time.Second, 1 + waiting, map[int]int{2: 1 + waiting}},
+		"too many":     {time.Second, 20, map[int]int{2: 1 + waiting, 5: 19 - waiting}},
+		"too slow":     {time.Hour, 12, map[int]int{5: 12}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			source := &slow{takes: c.takes}
+			handler := Handler(source)
+			codes := make(chan int)
+			began := time.Now()
+			for range c.requests {
+				go func() {
+					response := httptest.NewRecorder()
+					handler.ServeHTTP(response, httptest.NewRequest(http.MethodGet, GroupsPath, nil))
+					codes <- response.Code
+				}()
+			}
+			count := map[int]int{}
+			for range c.requests {
+				count[<-codes/100]++
+			}
+			need.That(t, source.most == 1 && maps.Equal(count, c.want), "%s: %d requests at once with the codes %v00, want 1 at once and %v", name, source.most, count, c.want)
+			took := time.Since(began)
+			need.That(t, took <= requestTimeout, "%s: the last response came after %s, want %s at most", name, took, requestTimeout)
+		})
+	}
 }
 
 // A response that the client cannot use is an error that says what to do.

@@ -28,6 +28,9 @@ const (
 	// that takes a tenth of a second.
 	MaxGroups = 1000
 	GroupCap  = dispatcher.DepthCap
+	// CountCap is the most dead letters of which the tenants, types or aggregates are counted: of each group the newest, up to
+	// an equal part.
+	CountCap = 50_000
 	// MaxHistory is the most dead letters in the history of an event: the newest.
 	MaxHistory = 100
 	// MaxRecords is the most records of the journal in the history of an event: the newest.
@@ -173,13 +176,17 @@ type Counts struct {
 type Count struct {
 	// Value is the tenant, the type, or the aggregate as TYPE/ID. Empty: the events have none.
 	Value string `json:"value"`
-	// Count is exact. Groups is in how many groups they are.
-	Count  int64 `json:"count"`
-	Groups int64 `json:"groups"`
+	// Count is how many dead letters are open; with AtLeast there may be more ([CountCap]). Groups is in how many groups they are.
+	Count   int64 `json:"count"`
+	AtLeast bool  `json:"atLeast,omitempty"`
+	Groups  int64 `json:"groups"`
 	// Since and Last are when the first and the last of these events became dead.
 	Since time.Time `json:"since"`
 	Last  time.Time `json:"last"`
 }
+
+// Number is the count as people read it: 60000, or 3000+ where there may be more.
+func (c Count) Number() string { return Group{Count: c.Count, AtLeast: c.AtLeast}.Number() }
 
 // DeadLetter is the record that an event became dead (CONTRACT C-41).
 type DeadLetter struct {

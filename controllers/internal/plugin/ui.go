@@ -66,8 +66,6 @@ type backend struct {
 	t *target
 	// scope are the namespaces of the fleet: all without one.
 	scope []string
-	// turns has a channel for each dispatcher, whose pod serves one request at a time: pages wait here for their turn.
-	turns sync.Map
 }
 
 func (p *plugin) backend(ctx context.Context, namespaces []string) (*backend, error) {
@@ -175,19 +173,7 @@ func (b *backend) Open(ctx context.Context, n console.Name) (deadletters.Source,
 	if err != nil {
 		return nil, nil, err
 	}
-	source, end, err := b.source(ctx, t, obd)
-	if err != nil {
-		return nil, nil, err
-	}
-	made, _ := b.turns.LoadOrStore(n, make(chan struct{}, 1))
-	turn := made.(chan struct{})
-	select {
-	case turn <- struct{}{}:
-		return source, func() { <-turn; end() }, nil
-	case <-ctx.Done():
-		end()
-		return nil, nil, fmt.Errorf("other pages read %s: %w; try again", n, ctx.Err())
-	}
+	return b.source(ctx, t, obd)
 }
 
 func (b *backend) Rights(ctx context.Context, n console.Name) console.Rights {

@@ -99,7 +99,10 @@ func (v *view) counts(ctx context.Context, source deadletters.Source, by deadlet
 				value = write(`<a href="%s?%s">%s</a>`, v.path("dead"), exact(filter.Encode()), c.Value)
 			}
 		}
-		rows = append(rows, []any{value, number(c.Count), number(c.Groups), v.age(c.Since), v.age(c.Last)})
+		rows = append(rows, []any{value, number(c.Number()), number(c.Groups), v.age(c.Since), v.age(c.Last)})
+	}
+	if slices.ContainsFunc(counts.Counts, func(c deadletters.Count) bool { return c.AtLeast }) {
+		v.add(`<p class="note">The newest %s are counted, of each group an equal part: a count with a + may have older ones.</p>`, number(deadletters.CountCap))
 	}
 	v.table("Open dead letters by "+string(by), [][2]string{{strings.ToUpper(string(by[:1])) + string(by[1:]), ""}, {"Dead", "n"}, {"Groups", "n"}, {"Since", "n"}, {"Last", "n"}}, rows)
 	return nil

@@ -135,7 +135,7 @@ func writeCounts(out io.Writer, c deadletters.Counts, now time.Time) error {
 	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(w, "COUNT\tGROUPS\tSINCE\tLAST\t"+strings.ToUpper(string(c.By)))
 	for _, one := range c.Counts {
-		fmt.Fprintf(w, "%d\t%d\t%s\t%s\t%s\n", one.Count, one.Groups, Age(one.Since, now), Age(one.Last, now), dash(one.Value))
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\n", one.Number(), one.Groups, Age(one.Since, now), Age(one.Last, now), dash(one.Value))
 	}
 	return w.Flush()
 }

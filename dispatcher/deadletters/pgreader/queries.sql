@@ -63,19 +63,102 @@ from outbox.outbox_dead_letters as l
 where l.fingerprint = any ($1::text[]) and /* filter */ true
 group by l.fingerprint
 
+-- name: matching
+-- Counts open dead letters by their group, all of those that match, in one pass: for a filter by what is in no index, with which
+-- each look into a group would read all of it.
+-- $1 most groups; then the filter's.
+with matching as materialized (
+    select l.topic, l.fingerprint, count(*) as n, min(l.dead_at) as since, max(l.dead_at) as last
+    from outbox.outbox_dead_letters as l
+    where /* filter */ true
+    group by l.topic, l.fingerprint
+    limit $1::integer + 1
+)
+select m.fingerprint, m.topic, last.reason, coalesce(last.class, ''), coalesce(last.code, ''), coalesce(last.place, ''),
+       m.n, m.since, m.last, last.id, last.event_id::text, coalesce(last.error, ''), row_number() over (order by m.n desc, m.topic, m.fingerprint) > $1::integer
+from matching as m
+cross join lateral (
+    select * from outbox.outbox_dead_letters as l
+    where l.topic = m.topic and l.fingerprint = m.fingerprint and l.dead_at = m.last and /* filter */ true
+    limit 1
+) as last
+order by m.n desc, m.topic, m.fingerprint
+
 -- name: counts
--- Counts open dead letters by what they are about, all of them in one pass: the largest count first.
+-- Counts open dead letters by what they are about, the largest count first: of each group the newest, up to an equal part of
+-- what is read in all. Without a group whose part was full, the counts are whole.
+-- $1 what: tenant, type or aggregate; $2 namespace; $3 most groups; $4 most dead letters of all groups; $5 most counts, and one; then
+-- the filter's.
+with recursive found as (
+    (
+        select topic, fingerprint from outbox.outbox_dead_letters
+        where resolution is null and namespace = $2::text
+        order by topic, fingerprint
+        limit 1
+    )
+    union all
+    select following.topic, following.fingerprint
+    from found
+    cross join lateral (
+        select topic, fingerprint from outbox.outbox_dead_letters
+        where resolution is null and namespace = $2::text and (topic, fingerprint) > (found.topic, found.fingerprint)
+        order by topic, fingerprint
+        limit 1
+    ) as following
+),
+groups as materialized (
+    select topic, fingerprint
+    from found
+    cross join lateral (
+        select from outbox.outbox_dead_letters as l
+        where l.topic = found.topic and l.fingerprint = found.fingerprint and /* filter */ true
+        limit 1
+    ) as matching
+    limit $3::integer
+),
+part as materialized (select $4::integer / greatest(count(*), 1) as n from groups),
+counted as (
+    select g.topic, g.fingerprint, l.value, count(*) as n, min(l.dead_at) as since, max(l.dead_at) as last
+    from groups as g
+    cross join lateral (
+        select case $1::text
+                   when 'tenant' then l.tenant_id::text
+                   when 'type' then l.event_type
+                   else concat_ws('/', l.aggregate_type, l.aggregate_id)
+               end collate "C" as value, l.dead_at
+        from outbox.outbox_dead_letters as l
+        where l.topic = g.topic and l.fingerprint = g.fingerprint and /* filter */ true
+        order by l.dead_at desc
+        limit (select n from part)
+    ) as l
+    group by g.topic, g.fingerprint, l.value
+),
+marked as (
+    select c.*, sum(c.n) over (partition by c.topic, c.fingerprint) >= (select n from part) as capped
+    from counted as c
+)
+select coalesce(value, ''), sum(n)::bigint, count(*), min(since), max(last), bool_or(capped)
+from marked
+group by coalesce(value, '')
+order by sum(n) desc, 1
+limit $5::integer
+
+-- name: matching_counts
+-- Counts open dead letters by what they are about, all of those that match, in one pass, as the statement matching does.
 -- $1 what: tenant, type or aggregate; $2 most counts, and one; then the filter's.
-select coalesce(case $1::text
-           when 'tenant' then l.tenant_id::text
-           when 'type' then l.event_type
-           else concat_ws('/', l.aggregate_type, l.aggregate_id)
-       end, '') as value,
-       count(*), count(distinct l.fingerprint), min(l.dead_at), max(l.dead_at)
-from outbox.outbox_dead_letters as l
-where /* filter */ true
+select value, sum(n)::bigint, count(*), min(since), max(last), false
+from (
+    select coalesce(case $1::text
+               when 'tenant' then l.tenant_id::text
+               when 'type' then l.event_type
+               else concat_ws('/', l.aggregate_type, l.aggregate_id)
+           end, '') as value, l.fingerprint, count(*) as n, min(l.dead_at) as since, max(l.dead_at) as last
+    from outbox.outbox_dead_letters as l
+    where /* filter */ true
+    group by 1, 2
+) as counted
 group by value
-order by count(*) desc, value
+order by sum(n) desc, value
 limit $2::integer
 
 -- name: dead_letters

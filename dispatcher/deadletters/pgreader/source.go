@@ -28,7 +28,7 @@ func (r *Reader) Groups(ctx context.Context, f deadletters.Filter) (deadletters.
 		return out, deadletters.Invalid(err)
 	}
 	err := r.read(ctx, "count the groups of dead letters", func(tx pgx.Tx) error {
-		sql, args := r.where("groups", f, r.namespace, deadletters.MaxGroups, deadletters.GroupCap)
+		sql, args := r.groups(f)
 		rows, err := tx.Query(ctx, sql, args...)
 		if err != nil {
 			return err
@@ -45,8 +45,9 @@ func (r *Reader) Groups(ctx context.Context, f deadletters.Filter) (deadletters.
 			}
 			g.Since, g.Last = since.UTC(), last.UTC()
 			g.Reason = dispatcher.DeadReason(*reason)
-			g.AtLeast = g.Count > deadletters.GroupCap
-			g.Count = min(g.Count, deadletters.GroupCap)
+			if g.AtLeast = f.Indexed() && g.Count > deadletters.GroupCap; g.AtLeast {
+				g.Count = deadletters.GroupCap
+			}
 			g.Advice = dispatcher.Recovery(g.Reason, g.Class)
 			if g.AtLeast {
 				large = append(large, g.Group)
@@ -54,12 +55,20 @@ func (r *Reader) Groups(ctx context.Context, f deadletters.Filter) (deadletters.
 			out.Groups = append(out.Groups, g)
 			return nil
 		})
-		if err != nil || len(large) == 0 {
+		if err != nil || len(large) == 0 || len(large) > mostWhole {
 			return err
 		}
 		return r.countWhole(ctx, tx, f, large, out.Groups)
 	})
 	return out, err
+}
+
+// groups is the statement that counts by group, one row for each.
+func (r *Reader) groups(f deadletters.Filter) (string, []any) {
+	if f.Indexed() {
+		return r.where("groups", f, r.namespace, deadletters.MaxGroups, deadletters.GroupCap)
+	}
+	return r.where("matching", f, deadletters.MaxGroups)
 }
 
 // countWhole counts large groups exactly, where that takes no longer than a moment. Else their counts stay marked, and their
@@ -107,13 +116,13 @@ func (r *Reader) CountBy(ctx context.Context, f deadletters.Filter, by deadlette
 		return out, deadletters.Invalid(err)
 	}
 	err := r.read(ctx, "count dead letters by "+string(by), func(tx pgx.Tx) error {
-		sql, args := r.where("counts", f, string(by), deadletters.MaxGroups+1)
+		sql, args := r.counts(f, by)
 		rows, err := tx.Query(ctx, sql, args...)
 		if err != nil {
 			return err
 		}
 		var c deadletters.Count
-		_, err = pgx.ForEachRow(rows, []any{&c.Value, &c.Count, &c.Groups, &c.Since, &c.Last}, func() error {
+		_, err = pgx.ForEachRow(rows, []any{&c.Value, &c.Count, &c.Groups, &c.Since, &c.Last, &c.AtLeast}, func() error {
 			c.Since, c.Last = c.Since.UTC(), c.Last.UTC()
 			out.Counts = append(out.Counts, c)
 			return nil
@@ -124,6 +133,14 @@ func (r *Reader) CountBy(ctx context.Context, f deadletters.Filter, by deadlette
 		out.Counts, out.More = out.Counts[:deadletters.MaxGroups], true
 	}
 	return out, err
+}
+
+// counts is the statement that counts by what the dead letters are about.
+func (r *Reader) counts(f deadletters.Filter, by deadletters.By) (string, []any) {
+	if f.Indexed() {
+		return r.where("counts", f, string(by), r.namespace, deadletters.MaxGroups, deadletters.CountCap, deadletters.MaxGroups+1)
+	}
+	return r.where("matching_counts", f, string(by), deadletters.MaxGroups+1)
 }
 
 // List implements [deadletters.Source]. It fails as that says, and when the database does.
