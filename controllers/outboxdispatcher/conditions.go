@@ -28,8 +28,9 @@ func conditions(o observed) []metav1.Condition {
 	source, sink, topics := sourceReachable(o), sinkReachable(o), topicsPaused(o)
 	hangs := hanging(o)
 	workload := workloadAvailable(o, hangs)
-	if o.deployment != nil && o.deployment.Annotations[desired.AnnotationOthers] != "" {
-		workload.Message = problem.Sentence(workload.Message + " In the Deployment " + o.deployment.Annotations[desired.AnnotationOthers] + ": the operator leaves it as it is. Remove it; what pods need is for spec.pods.template.")
+	if d := o.deployment; d != nil && d.Annotations[desired.AnnotationOthers] != "" {
+		others := d.Annotations[desired.AnnotationOthers]
+		workload.Message = problem.Sentence(workload.Message + " In the Deployment " + others + desired.RemedyOfOthers(others))
 	}
 	all := []metav1.Condition{ready(o, causes(o, references, source, schema, sink, topics, workload)),
 		references, schema, source, sink, topics, workload, deadLetters(o), vacuumHeldBack(o), dataHealthy(o), topicsShared(o), typesUnregistered(o)}

@@ -86,16 +86,22 @@ func serve(container *corev1ac.ContainerApplyConfiguration) {
 		WithReadinessProbe(probe("/readyz").WithPeriodSeconds(2).WithTimeoutSeconds(2).WithFailureThreshold(3))
 }
 
-// Others is who else has set a field of an object's spec, and which; empty for none. A server-side apply leaves it as it is. Left
-// out are replicas, and annotations of pods, of which kubectl rollout restart has one.
+// Others is who else alone has set a field of an object's spec, and which; empty for none. A server-side apply leaves it as it is.
+// Left out are replicas, and annotations of pods, of which kubectl rollout restart has one.
 func Others(fields []metav1.ManagedFieldsEntry) string {
+	own := fieldpath.NewSet()
 	for _, of := range fields {
-		set := fieldpath.NewSet()
-		if of.Manager == Manager || of.FieldsV1 == nil || set.FromJSON(of.FieldsV1.GetRawReader()) != nil {
+		if set, ok := managedBy(of); ok && of.Manager == Manager {
+			own = own.Union(set)
+		}
+	}
+	for _, of := range fields {
+		set, ok := managedBy(of)
+		if !ok || of.Manager == Manager {
 			continue
 		}
 		first := ""
-		set.Leaves().Iterate(func(path fieldpath.Path) { // its All panics when a loop ends early
+		set.Leaves().Difference(own).Iterate(func(path fieldpath.Path) { // its All panics when a loop ends early
 			if at := path.String(); first == "" && strings.HasPrefix(at, ".spec.") && at != ".spec.replicas" && !strings.HasPrefix(at, ".spec.template.metadata.annotations") {
 				first = at[1:]
 			}
@@ -105,4 +111,19 @@ func Others(fields []metav1.ManagedFieldsEntry) string {
 		}
 	}
 	return ""
+}
+
+// managedBy are the fields that an entry says to be a manager's; false for an entry that cannot be read.
+func managedBy(of metav1.ManagedFieldsEntry) (*fieldpath.Set, bool) {
+	set := fieldpath.NewSet()
+	return set, of.FieldsV1 != nil && set.FromJSON(of.FieldsV1.GetRawReader()) == nil
+}
+
+// RemedyOfOthers is what to do about what [Others] has found.
+func RemedyOfOthers(others string) string {
+	remedy := ": the operator leaves it as it is. Remove it"
+	if strings.Contains(others, " has set spec.template.") {
+		remedy += "; what pods need is for spec.pods.template"
+	}
+	return remedy + "."
 }

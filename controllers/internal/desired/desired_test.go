@@ -383,7 +383,9 @@ func TestScaling(t *testing.T) {
 // Fields that the operator's own apply does not have are named, but for those that are meant to be others'.
 func TestOthersNamesWhoHasSetAField(t *testing.T) {
 	const env = `{"f:spec":{"f:template":{"f:spec":{"f:containers":{"k:{\"name\":\"dispatcher\"}":{"f:env":{".":{},"k:{\"name\":\"FOO\"}":{".":{},"f:name":{},"f:value":{}}}}}}}}}`
+	own := metav1.ManagedFieldsEntry{Manager: Manager, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:revisionHistoryLimit":{},"f:template":{"f:spec":{"f:containers":{"k:{\"name\":\"dispatcher\"}":{".":{},"f:name":{}}}}}}}`)}
 	for _, c := range []struct{ manager, fields, want string }{
+		{"argocd", `{"f:spec":{"f:revisionHistoryLimit":{},"f:template":{"f:spec":{"f:containers":{"k:{\"name\":\"dispatcher\"}":{".":{},"f:name":{}}}}}}}`, ""}, // as the operator has set it too
 		{"kubectl-set", env, `"kubectl-set" has set spec.template.spec.containers[name="dispatcher"].env[name="FOO"].name`},
 		{"kubectl-patch", `{"f:spec":{"f:progressDeadlineSeconds":{}}}`, `"kubectl-patch" has set spec.progressDeadlineSeconds`},
 		{Manager, env, ""},
@@ -391,7 +393,8 @@ func TestOthersNamesWhoHasSetAField(t *testing.T) {
 		{"kubectl-rollout", `{"f:spec":{"f:template":{"f:metadata":{"f:annotations":{".":{},"f:kubectl.kubernetes.io/restartedAt":{}}}}}}`, ""},
 		{"kube-controller-manager", `{"f:metadata":{"f:annotations":{"f:deployment.kubernetes.io/revision":{}}},"f:status":{"f:replicas":{}}}`, ""},
 	} {
-		got := Others([]metav1.ManagedFieldsEntry{{Manager: "a"}, {Manager: c.manager, FieldsV1: metav1.NewFieldsV1(c.fields)}})
+		got := Others([]metav1.ManagedFieldsEntry{{Manager: "a"}, own, {Manager: c.manager, FieldsV1: metav1.NewFieldsV1(c.fields)}})
 		need.Want(t, c.want, "%s: %q, want %q", got, c.manager)
+		need.That(t, strings.Contains(RemedyOfOthers(got), "spec.pods.template") == strings.Contains(got, "env"), "%s: %s", got, RemedyOfOthers(got))
 	}
 }
