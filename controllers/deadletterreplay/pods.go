@@ -196,6 +196,9 @@ func (r *Reconciler) resolve(ctx context.Context, o *api.DeadLetterReplay) (desi
 	if err := r.Whole(ctx, found.Outbox); err != nil {
 		return found, err
 	}
+	if err := problem.Incomplete(api.ReferencesResolvedCondition, "Outbox", outbox.Name, found.Outbox.Spec); err != nil {
+		return found, err
+	}
 	if found.Outbox.Spec.ReplayLogin == nil {
 		return found, waiting(api.ReasonReplayLoginMissing,
 			"Outbox %s: spec.replayLogin is not set, so there is no login that may replay or discard; make one with `dispatcher migrate grants --for replay`, and name its Secret there.", outbox.Name)

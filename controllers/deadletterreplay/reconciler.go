@@ -159,7 +159,7 @@ func (r *Reconciler) run(ctx context.Context, seen *observed) error {
 		seen.failed = failed.DeepCopy() // what the Job would begin again has been reported as failed
 		return nil
 	}
-	if err := problem.Incomplete(v1alpha1.ReferencesResolvedCondition, "DeadLetterReplay", o.Spec); gone && err != nil {
+	if err := problem.Incomplete(v1alpha1.ReferencesResolvedCondition, "DeadLetterReplay", "", o.Spec); gone && err != nil {
 		return err
 	}
 	resolved, err := r.resolve(ctx, o)

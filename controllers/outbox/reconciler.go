@@ -142,7 +142,7 @@ func (r *Reconciler) again(o observed) time.Duration {
 // migrate runs the migration Job, and applies the files that it loads. It queues when nothing but an upgrade of the operator
 // brings the migration: a few run at a time.
 func (r *Reconciler) migrate(ctx context.Context, outbox *v1alpha1.Outbox) (_ migrate.Migration, queues bool, _ error) {
-	if err := problem.Incomplete(v1alpha1.SchemaReadyCondition, "Outbox", outbox.Spec); err != nil {
+	if err := problem.Incomplete(v1alpha1.SchemaReadyCondition, "Outbox", "", outbox.Spec); err != nil {
 		return migrate.Migration{}, false, err
 	}
 	wanted, err := desired.NewOutboxMigration(outbox, r.Platform)

@@ -58,7 +58,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 	}
 	before, seen := o.DeepCopy(), observed{consumer: o, now: time.Now()}
 	defer func() { err = errors.Join(err, r.report(ctx, before, seen, err)) }()
-	if err := problem.Incomplete(v1alpha1.ReferencesResolvedCondition, "OutboxConsumer", o.Spec); errors.As(err, &seen.missing) {
+	if err := problem.Incomplete(v1alpha1.ReferencesResolvedCondition, "OutboxConsumer", "", o.Spec); errors.As(err, &seen.missing) {
 		return ctrl.Result{}, nil
 	}
 	if seen.taken, err = r.sameID(ctx, o); err != nil {

@@ -29,7 +29,10 @@ func (r *Reconciler) resolveOutbox(ctx context.Context, obd *v1alpha1.OutboxDisp
 	if err != nil {
 		return nil, fmt.Errorf("read Outbox %s: %w", ref.Name, err)
 	}
-	return outbox, r.Whole(ctx, outbox)
+	if err := r.Whole(ctx, outbox); err != nil {
+		return outbox, err
+	}
+	return outbox, problem.Incomplete(v1alpha1.WorkloadAvailableCondition, "Outbox", ref.Name, outbox.Spec)
 }
 
 // migration runs the migration Job of the dispatcher's own database; for an Outbox it watches that of the Outbox, and

@@ -205,7 +205,7 @@ func (r *Reconciler) phases(ctx context.Context, obd *v1alpha1.OutboxDispatcher,
 			return err
 		}
 	}
-	if err := problem.Incomplete(v1alpha1.WorkloadAvailableCondition, "OutboxDispatcher", obd.Spec); err != nil {
+	if err := problem.Incomplete(v1alpha1.WorkloadAvailableCondition, "OutboxDispatcher", "", obd.Spec); err != nil {
 		return err
 	}
 	if o.peers, err = r.findPeers(ctx, obd); err != nil {

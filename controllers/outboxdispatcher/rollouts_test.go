@@ -169,6 +169,12 @@ var _ = Describe("an upgrade of the operator with a new API", Label("upgrade"), 
 		c.create(o)
 		restore()
 		c.expectOf(o, kstatus.FailedStatus, want{api.StalledCondition, metav1.ConditionTrue, api.ReasonInvalidSpec, message})
+		if plural == "outboxes" { // and so does a dispatcher of it
+			obd := c.referring("orders")
+			obd.Spec.OutboxRef.Name = o.GetName()
+			c.create(obd)
+			c.expect(kstatus.FailedStatus, want{api.StalledCondition, metav1.ConditionTrue, api.ReasonInvalidSpec, "Outbox incomplete: " + message})
+		}
 	},
 		Entry("an Outbox", "outboxes", "/properties/journal", `["mode"]`,
 			&api.Outbox{Spec: spec.Outbox{SecretRef: spec.SecretRef{Name: "orders-db"}, Migration: &spec.Migration{}, Journal: &spec.Journal{}}}, "spec.journal.mode is missing"),

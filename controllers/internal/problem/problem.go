@@ -29,9 +29,13 @@ func Stalling(condition, reason, message string) *Problem {
 }
 
 // Incomplete is the problem with the condition that an object of the kind lacks a field which its definition requires, nil for
-// none: the API server drops the field of another version of the definition at the next write of the object.
-func Incomplete(condition, kind string, spec any) error {
+// none: the API server drops the field of another version of the definition at the next write of the object. name is that of
+// an object that another one refers to, empty for the condition's own.
+func Incomplete(condition, kind, name string, spec any) error {
 	if field := schema.Missing(kind, spec); field != "" {
+		if name != "" {
+			field = kind + " " + name + ": " + field
+		}
 		return Stalling(condition, v1alpha1.ReasonInvalidSpec, field+" is missing; set it. An object loses the fields that it had by the names of another version of the definition.")
 	}
 	return nil

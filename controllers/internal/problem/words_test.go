@@ -38,7 +38,7 @@ func TestIncompleteNamesTheFieldThatIsMissing(t *testing.T) {
 		{"DeadLetterReplay", object{"reason": "a", "requestedBy": "a", "selector": object{}}, "spec.action is missing; set it."},
 	} {
 		var p *Problem
-		err := Incomplete("Ready", c.kind, c.spec)
+		err := Incomplete("Ready", c.kind, "", c.spec)
 		need.That(t, errors.As(err, &p) == (c.want != "") && (p == nil || p.Stalled && strings.HasPrefix(p.Message, c.want)), "%s: %v, want %q", c.kind, err, c.want)
 	}
 }
