@@ -25,7 +25,8 @@ import (
 )
 
 // Pacer grants turns. One turn covers the migration Job of an object and the rollout after it. What rolls or migrates for
-// another reason, such as a changed spec, needs no turn, and counts as one for each namespace. How long anything counts is
+// another reason, such as a changed spec, needs no turn, and counts as one for each namespace. That, and turns that last for
+// long, leave the last one to others. How long anything counts is
 // measured here: who may edit a Deployment decides what that says of itself.
 type Pacer struct {
 	client client.Client
@@ -45,6 +46,7 @@ type Pacer struct {
 type turn struct {
 	since time.Time // when it was granted, or was active last
 	done  bool
+	let   bool // without having waited
 }
 
 // clock says how long something has rolled or migrated, and when it did last.
@@ -59,6 +61,8 @@ const (
 	// namedAfter is how long something rolls or migrates until [Pacer.Holders] names it, one of the first few.
 	namedAfter = 30 * time.Second
 	named      = 3
+	// slowAfter is how long an object may be active until its turn is one of those that leave the last to others.
+	slowAfter = time.Minute
 	// countEvery is the time between two counts of all Deployments and Jobs.
 	countEvery = time.Second
 	// grantedFor is how long a turn lasts that is not taken.
@@ -91,7 +95,7 @@ func (p *Pacer) May(ctx context.Context, o desired.Owner) (bool, error) {
 	if p.granted[who] == nil && !p.free(who) {
 		return false, nil
 	}
-	p.grant(who)
+	p.grant(who, false)
 	return true, nil
 }
 
@@ -99,15 +103,15 @@ func (p *Pacer) May(ctx context.Context, o desired.Owner) (bool, error) {
 func (p *Pacer) Let(o desired.Owner) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.grant(keyOf(o))
+	p.grant(keyOf(o), true)
 }
 
-func (p *Pacer) grant(who string) {
+func (p *Pacer) grant(who string, let bool) {
 	if t := p.granted[who]; t != nil {
 		t.done = false
 		return
 	}
-	p.granted[who] = &turn{since: p.now()}
+	p.granted[who] = &turn{since: p.now(), let: let}
 }
 
 // Done says that the object needs its turn no more.
@@ -119,27 +123,31 @@ func (p *Pacer) Done(o desired.Owner) {
 	}
 }
 
-// free reports whether a turn is left for an object. What is active without a turn takes one for each namespace, and never the
-// last; an object that is active waits like the rest: each Deployment is for a moment when a new version annotates it. Where
-// several namespaces have dispatchers, each leaves one to the others.
+// free reports whether a turn is left for an object. What has its turn since slowAfter, or by [Pacer.Let], takes one, and what is
+// active without a turn one for each namespace; together they never take the last. An object that is active waits like the rest:
+// each Deployment is for a moment when a new version annotates it. Where several namespaces have dispatchers, each leaves one to
+// the others.
 func (p *Pacer) free(who string) bool {
-	most, allButOne := p.limit, max(1, p.limit-1)
+	most := p.limit
 	if p.shared {
-		most = allButOne
+		most = max(1, p.limit-1)
 	}
-	granted, without, taken := map[string]int{}, map[string]int{}, 0
-	for holder := range p.granted {
+	granted, without, taken, others := map[string]int{}, map[string]int{}, 0, 0
+	for holder, t := range p.granted {
 		granted[namespaceOf(holder)]++
+		if c := p.clocks[holder]; t.let || c != nil && c.used >= slowAfter {
+			others++
+		} else {
+			taken++
+		}
 	}
 	for holder := range p.active {
 		if p.granted[holder] == nil && holder != who {
 			without[namespaceOf(holder)] = 1
 		}
 	}
-	for _, n := range granted {
-		taken += min(n, most)
-	}
-	return taken+min(len(without), max(0, p.limit-1-taken)) < p.limit && granted[namespaceOf(who)]+without[namespaceOf(who)] < most
+	others += len(without)
+	return taken+min(others, p.limit-1) < p.limit && granted[namespaceOf(who)]+without[namespaceOf(who)] < most
 }
 
 // Holders is a sentence that names those that roll or migrate for longest and count, empty when none does for long.

@@ -271,7 +271,7 @@ func TestANamespaceLeavesATurnToOthers(t *testing.T) {
 		"shared, two roll":             {rolling: []string{"c", "d"}, shares: true, may: []bool{true, false, true}},
 		"shared, and three are edited": {edited: []string{"c", "d", "e"}, shares: true, may: []bool{false, false, true}},
 		"shared, two are edited, and a third rolls": {edited: []string{"c", "d"}, shares: true, third: true, may: []bool{false, false, true}},
-		"alone, and three are edited":               {edited: []string{"c", "d", "e"}, may: []bool{false, false, false}},
+		"alone, and three are edited":               {edited: []string{"c", "d", "e"}, may: []bool{false, false, true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -302,5 +302,52 @@ func TestANamespaceLeavesATurnToOthers(t *testing.T) {
 				w.expect(o, c.may[i])
 			}
 		})
+	}
+}
+
+// Namespaces that hang with all turns for ten minutes have all but one of them after a minute, whoever they are.
+func TestWhatHangsLeavesATurnToOthers(t *testing.T) {
+	w := newWorld(t)
+	w.pacer.limit = 3
+	at := func(namespace, name string) *v1alpha1.OutboxDispatcher {
+		d := dispatcher(name)
+		d.Namespace = namespace
+		return d
+	}
+	var hang []*v1alpha1.OutboxDispatcher
+	for _, namespace := range []string{"eve", "mallory", "trent"} {
+		for _, name := range []string{"1", "2", "3"} {
+			d := at(namespace, name)
+			w.create(d)
+			deployment := rolls(d, 1)
+			deployment.Namespace = namespace
+			if hang = append(hang, d); name == "1" {
+				w.create(deployment)
+				w.expect(d, true)
+			}
+		}
+	}
+	w.later(2 * countEvery)
+	w.expect(dispatcher("a"), false)
+	w.later(slowAfter - 3*time.Second)
+	w.expect(dispatcher("a"), false)
+	w.later(4 * time.Second)
+	for _, d := range hang { // one may take what is left, and is one of them after a minute
+		if d.Name == "2" {
+			w.expect(d, d.Namespace == "eve")
+		}
+	}
+	deployment := rolls(at("eve", "2"), 1)
+	deployment.Namespace = "eve"
+	w.create(deployment)
+	w.later(2 * countEvery)
+	w.expect(dispatcher("a"), false)
+	w.later(slowAfter)
+	w.expect(at("eve", "3"), false) // of a namespace no more than before
+	for _, name := range []string{"a", "b", "c"} {
+		w.expect(dispatcher(name), true)
+		w.expect(dispatcher("d"), false)
+		w.pacer.Done(dispatcher(name))
+		w.later(2 * countEvery)
 	}
 }
