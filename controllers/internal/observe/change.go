@@ -51,11 +51,28 @@ func essence(s status.Status) string {
 			s.OldestTransaction = &status.OldestTransaction{Kind: t.Kind, Name: t.Name}
 		}
 	}
+	return desired.Hash(json.RawMessage(encode(s)))
+}
+
+func encode(s status.Status) []byte {
 	b, err := json.Marshal(s)
 	if err != nil {
 		panic(fmt.Sprintf("encode a status: %v", err)) // plain data only
 	}
-	return desired.Hash(json.RawMessage(b))
+	return b
+}
+
+// least is what is kept of a status for which there is no room: states, reasons and counts, without sentences and lists.
+func least(s status.Status) status.Status {
+	link := func(l status.Link) status.Link {
+		return status.Link{State: l.State, Reason: l.Reason, Stopped: l.Stopped}
+	}
+	slim := status.Status{Name: s.Name, Namespace: s.Namespace, Version: s.Version, State: s.State, Source: link(s.Source), Sink: link(s.Sink),
+		Schema: status.Schema{State: s.Schema.State, Version: s.Schema.Version}, AllTopicsPaused: s.AllTopicsPaused}
+	if b := s.Backlog; b != nil {
+		slim.Backlog = &status.Backlog{Counts: b.Counts, BlockedKeys: b.BlockedKeys, ObservedAt: b.ObservedAt}
+	}
+	return slim.Brief()
 }
 
 // orphanTopics are the topics with orphaned rows, without their numbers.

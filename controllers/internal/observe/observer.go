@@ -44,6 +44,9 @@ const (
 	longestPause = 12
 	// silentAfter is how many requests in a row fail before a pod is silent: the first may be sent while it starts.
 	silentAfter = 2
+	// maxSizes bounds the statuses of all pods together, in bytes of JSON. Beyond it a namespace that has more than its part
+	// keeps no sentences and no lists.
+	maxSizes = 24 << 20
 )
 
 // Observer polls the pods of all dispatchers.
@@ -59,6 +62,8 @@ type Observer struct {
 
 	mu          sync.Mutex
 	dispatchers map[types.NamespacedName]*dispatcher
+	sizes       map[string]int // of the statuses of each namespace
+	size, most  int            // of all, and its bound
 }
 
 // dispatcher is what is known of one OutboxDispatcher.
@@ -79,6 +84,7 @@ type pod struct {
 	polled             bool // at least once
 	failures           int  // in a row
 	status             *status.Status
+	size               int // of the status
 	respondedAt        time.Time
 	essence            string
 }
@@ -99,7 +105,7 @@ type Observation struct {
 // New returns an Observer that polls each pod once in an interval.
 func New(client *Client, interval time.Duration) *Observer {
 	return &Observer{url: client.URL, get: client.get, interval: interval, slots: make(chan struct{}, inFlight), retries: make(chan struct{}, retries),
-		dispatchers: map[types.NamespacedName]*dispatcher{}}
+		dispatchers: map[types.NamespacedName]*dispatcher{}, sizes: map[string]int{}, most: maxSizes}
 }
 
 // Start lets the Observer poll until ctx ends. It calls notify with each dispatcher whose observation has changed; notify
@@ -132,6 +138,7 @@ func (o *Observer) Observe(key types.NamespacedName, name string, pods []corev1.
 	}
 	for _, gone := range known {
 		gone.timer.Stop()
+		o.resize(key.Namespace, gone, 0)
 	}
 	observation := d.observation()
 	d.backlog, d.backlogAt = NewestBacklog(observation.Statuses), time.Now()
@@ -145,6 +152,7 @@ func (o *Observer) Forget(key types.NamespacedName) {
 	if d := o.dispatchers[key]; d != nil {
 		for _, p := range d.pods {
 			p.timer.Stop()
+			o.resize(key.Namespace, p, 0)
 		}
 		delete(o.dispatchers, key)
 	}
@@ -213,6 +221,11 @@ func (o *Observer) record(key types.NamespacedName, uid types.UID, p *pod, curre
 	if err == nil && current.Name == d.name {
 		now := essence(*current)
 		changed = p.status == nil || now != p.essence
+		size := len(encode(*current))
+		if !o.room(key.Namespace, p, size) {
+			*current, size = least(*current), 0
+		}
+		o.resize(key.Namespace, p, size)
 		p.status, p.respondedAt, p.essence, p.failures, p.polled = current, time.Now(), now, 0, true
 		changed = changed || o.countChanged(d)
 		p.timer.Reset(period*9/10 + rand.N(period/5+1)) // so that pods that started together are not polled together
@@ -224,6 +237,7 @@ func (o *Observer) record(key types.NamespacedName, uid types.UID, p *pod, curre
 	expires := time.Until(p.respondedAt.Add(validFor * period))
 	if changed = p.status != nil && expires <= 0; changed {
 		p.status = nil
+		o.resize(key.Namespace, p, 0)
 		p.failures = max(p.failures, silentAfter)
 	} else {
 		changed = p.status == nil && (first || p.failures == silentAfter)
@@ -237,6 +251,22 @@ func (o *Observer) record(key types.NamespacedName, uid types.UID, p *pod, curre
 	}
 	p.timer.Reset(pause)
 	return changed
+}
+
+// room reports whether a pod's status of the size may be kept whole: all together are within their bound, or those of the
+// namespace within their part of it.
+func (o *Observer) room(namespace string, p *pod, size int) bool {
+	more := size - p.size
+	return o.size+more <= o.most || o.sizes[namespace]+more <= o.most/max(1, len(o.sizes))
+}
+
+// resize counts a pod's status with the size.
+func (o *Observer) resize(namespace string, p *pod, size int) {
+	o.size += size - p.size
+	o.sizes[namespace] += size - p.size
+	if p.size = size; o.sizes[namespace] == 0 {
+		delete(o.sizes, namespace)
+	}
 }
 
 func cause(err error) string {

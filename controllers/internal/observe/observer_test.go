@@ -427,3 +427,44 @@ func TestPodURL(t *testing.T) {
 	p.Status.PodIP = "fd00::1"
 	need.Want(t, "http://[fd00::1]:8080/status?brief", "URL %s", PodURL(&p))
 }
+
+// Whoever's pods say much loses the sentences of that namespace alone; what is kept of all is bounded.
+func TestStatusesOfAllPodsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage()
+		defer s.end()
+		s.Observer.most = 1 << 20
+		long := strings.Repeat("x", 50<<10)
+		says := func(message string) func() (*status.Status, error) {
+			return well(func(s *status.Status) { s.Source.Message, s.Source.Reason = message, "AuthenticationFailed" })
+		}
+		looks := func(key types.NamespacedName, of []corev1.Pod) []status.Status {
+			s.Observe(key, "shop/orders", of)
+			time.Sleep(5 * time.Second)
+			synctest.Wait()
+			return s.Observe(key, "shop/orders", of).Statuses
+		}
+		s.set("own", says("correct the password"))
+		var flood []types.NamespacedName
+		for i := range 3 {
+			var names []string
+			for j := range perInterval {
+				names = append(names, fmt.Sprint("eve", i, "-", j))
+				s.set(names[j], says(long))
+			}
+			key := types.NamespacedName{Namespace: "eve", Name: fmt.Sprint(i)}
+			flood = append(flood, key)
+			for _, kept := range looks(key, pods(names...)) {
+				need.That(t, kept.Source.Reason == "AuthenticationFailed" && kept.Backlog.Pending == 1000, "kept %+v", kept)
+			}
+		}
+		need.That(t, s.size <= s.Observer.most && s.size > s.Observer.most-len(long)-1<<10, "%d bytes are kept, and %d are the most", s.size, s.Observer.most)
+		own := looks(orders, pods("own"))
+		need.That(t, len(own) == 1 && own[0].Source.Message == "correct the password", "another namespace: %+v", own)
+		for _, key := range flood {
+			s.Forget(key)
+		}
+		s.Observe(orders, "shop/orders", nil)
+		need.That(t, s.size == 0 && len(s.sizes) == 0, "%d bytes, %v are counted of pods that are gone", s.size, s.sizes)
+	})
+}
