@@ -49,7 +49,7 @@ const (
 func (r *Reporter) Claim(ctx context.Context, o client.Object) (held bool, again time.Duration, err error) {
 	now := holder(o)
 	if *now == r.Operator {
-		r.saysHeld(o.GetUID(), false, time.Now())
+		r.holds(o.GetUID())
 		err := r.Whole(ctx, o)
 		return err == nil, 0, client.IgnoreNotFound(err)
 	}
@@ -68,7 +68,7 @@ func (r *Reporter) Claim(ctx context.Context, o client.Object) (held bool, again
 		}
 		return false, 0, client.IgnoreNotFound(err)
 	}
-	r.saysHeld(o.GetUID(), false, time.Now())
+	r.holds(o.GetUID())
 	return true, 0, nil
 }
 

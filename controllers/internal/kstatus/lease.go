@@ -38,14 +38,15 @@ const (
 	lookAtHeld = 30 * time.Minute
 )
 
-var heldObjects = prometheus.NewGauge(prometheus.GaugeOpts{Name: "outbox_objects_held_by_others",
-	Help: "How many objects this operator serves and leaves alone, because the operator of another namespace holds them."})
+var heldObjects = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "outbox_objects_held_by_others",
+	Help: "How many objects this operator serves and leaves alone, because the operator of another namespace holds them. It takes them over when that one is gone (holder alive), or does not see that (holder unknown)."},
+	[]string{"holder"})
 
 func init() { metrics.Registry.MustRegister(heldObjects) }
 
 // left is the time for which an object stays another operator's, 0 when that one is gone. While it stays, an Event says so.
 func (r *Reporter) left(ctx context.Context, o client.Object, operator string) (time.Duration, error) {
-	left, remedy := lookAtHeld, "When the first is gone, set status.operator to null: `kubectl patch ... --subresource=status --type=merge -p '{\"status\":{\"operator\":null}}'`."
+	left, alive, remedy := lookAtHeld, false, "When the first is gone, set status.operator to null: `kubectl patch ... --subresource=status --type=merge -p '{\"status\":{\"operator\":null}}'`."
 	if r.Leads { // else others could not see that this one is there, and two would take objects from each other
 		lease := &coordinationv1.Lease{}
 		switch err := r.Live.Get(ctx, types.NamespacedName{Namespace: operator, Name: LeaseName}, lease); {
@@ -56,11 +57,11 @@ func (r *Reporter) left(ctx context.Context, o client.Object, operator string) (
 		case client.IgnoreNotFound(err) != nil:
 			return 0, fmt.Errorf("read the Lease %s of namespace %s, whose operator holds the object: %w", LeaseName, operator, err)
 		default:
-			left = r.remaining(operator, lease)
+			left, alive = r.remaining(operator, lease), true
 			remedy = fmt.Sprintf("It takes the object over when the first is gone: its Lease %s does not exist, was released, or was not renewed for %s.", LeaseName, claimLasts)
 		}
 	}
-	if left > 0 && r.saysHeld(o.GetUID(), true, time.Now()) {
+	if left > 0 && r.saysHeld(o.GetUID(), alive, time.Now()) {
 		r.Record(ctx, o, nil, Event{corev1.EventTypeWarning, v1alpha1.ReasonManagedByAnotherOperator, actionReconcile, fmt.Sprintf(
 			"The operator of namespace %q manages this object (status.operator), so that of namespace %q leaves it alone. Let one of them ignore this namespace (ignoreNamespaces). %s",
 			operator, r.Operator, remedy)})
@@ -94,20 +95,43 @@ func (r *Reporter) remaining(operator string, lease *coordinationv1.Lease) time.
 	return max(0, lasts-now.Sub(r.leases[operator].at))
 }
 
-// saysHeld counts an object as another operator's, or no more, and reports whether an Event should say so. It forgets what was
-// not looked at again.
-func (r *Reporter) saysHeld(uid types.UID, held bool, now time.Time) (say bool) {
+// heldObject is an object of another operator.
+type heldObject struct {
+	said  time.Time // when an Event said so
+	alive bool      // whether this operator sees that the other is there
+}
+
+// saysHeld counts an object as another operator's, and reports whether an Event should say so. It forgets what was not looked at
+// again.
+func (r *Reporter) saysHeld(uid types.UID, alive bool, now time.Time) (say bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.held == nil {
-		r.held = map[types.UID]time.Time{}
+		r.held = map[types.UID]heldObject{}
 	}
-	if said, known := r.held[uid]; !held {
-		delete(r.held, uid)
-	} else if say = !known || now.Sub(said) >= lookAtHeld; say {
-		r.held[uid] = now
+	was, known := r.held[uid]
+	if say = !known || now.Sub(was.said) >= lookAtHeld; say {
+		was.said = now
 	}
-	maps.DeleteFunc(r.held, func(_ types.UID, said time.Time) bool { return now.Sub(said) > 2*lookAtHeld })
-	heldObjects.Set(float64(len(r.held)))
+	r.held[uid] = heldObject{was.said, alive}
+	maps.DeleteFunc(r.held, func(_ types.UID, h heldObject) bool { return now.Sub(h.said) > 2*lookAtHeld })
+	r.countHeld()
 	return say
+}
+
+// holds says that an object is this operator's.
+func (r *Reporter) holds(uid types.UID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.held, uid)
+	r.countHeld()
+}
+
+func (r *Reporter) countHeld() {
+	n := map[bool]float64{}
+	for _, h := range r.held {
+		n[h.alive]++
+	}
+	heldObjects.WithLabelValues("alive").Set(n[true])
+	heldObjects.WithLabelValues("unknown").Set(n[false])
 }

@@ -3,6 +3,7 @@ package kstatus
 import (
 	"context"
 	"errors"
+	"maps"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -78,12 +79,21 @@ func TestAClaimLastsAsLongAsItsHolder(t *testing.T) {
 				need.OK(t, err)
 				need.Want(t, c.takes, "takes it over: %v, want %v", held)
 				need.Want(t, c.again, "looks again after %s, want %s", again)
-				need.Want(t, map[bool]float64{false: 1}[held], "%v objects of others, want %v", testutil.ToFloat64(heldObjects))
+				counted := map[string]float64{}
+				for _, holder := range []string{"alive", "unknown"} {
+					counted[holder] = testutil.ToFloat64(heldObjects.WithLabelValues(holder))
+				}
+				want := map[string]float64{"alive": 0, "unknown": 0}
+				if !held {
+					want[map[bool]string{true: "unknown", false: "alive"}[c.refused || c.follows]] = 1
+				}
+				need.That(t, maps.Equal(want, counted), "%v objects of others, want %v", counted, want)
 
 				o.Status.Operator = "" // handed over
 				held, _, err = r.Claim(t.Context(), o)
 				need.That(t, held && err == nil, "handed over: held %v, %v", held, err)
-				need.Want(t, 0.0, "%v objects of others, want %v", testutil.ToFloat64(heldObjects))
+				left := testutil.ToFloat64(heldObjects.WithLabelValues("alive")) + testutil.ToFloat64(heldObjects.WithLabelValues("unknown"))
+				need.Want(t, 0.0, "%v objects of others, want %v", left)
 			})
 		})
 	}

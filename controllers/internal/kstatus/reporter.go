@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -34,9 +33,9 @@ type Reporter struct {
 	Leads bool
 
 	mu         sync.Mutex
-	held       map[types.UID]time.Time // when an Event said that another holds the object
-	leases     map[string]seenLease    // of operators that hold objects
-	unreadable sync.Map                // operators whose Lease this one may not read, as the log has said
+	held       map[types.UID]heldObject // objects of others
+	leases     map[string]seenLease     // of operators that hold objects
+	unreadable sync.Map                 // operators whose Lease this one may not read, as the log has said
 }
 
 // Report writes the status of after, if it differs from that of before, by one patch, and then records the events.
