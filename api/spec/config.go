@@ -12,6 +12,8 @@ type Config struct {
 	Dispatcher
 	// Database is how to reach the outbox. Required.
 	Database Database
+	// ReplayLogin is whether Database has the login that the Outbox has for replays.
+	ReplayLogin bool
 	// Notify, Retention and Journal are the Outbox's.
 	Notify    *Notify
 	Retention Retention

@@ -56,7 +56,7 @@ func (o Objects) Config(login Login, file func(Ref) string) (c Config, refs []Re
 		case login == LoginMigration:
 			c.Database, c.Journal = f.migration(field, db), db.Journal
 		case login == LoginReplay && db.ReplayLogin != nil:
-			c.Database = f.replay(field, db)
+			c.Database, c.ReplayLogin = f.replay(field, db), true
 		default:
 			c.Database = f.database(field, db)
 		}

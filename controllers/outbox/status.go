@@ -179,14 +179,24 @@ func schemaReady(o observed) metav1.Condition {
 	switch {
 	case o.problem != nil:
 		return kstatus.Condition(kind, metav1.ConditionFalse, o.problem.Reason, o.problem.Message)
-	case reported.Status == metav1.ConditionTrue, reported.Reason == api.ReasonTooNew, reported.Reason == api.ReasonDiffers, reported.Reason == api.ReasonSequencesBehind:
+	case reported.Status == metav1.ConditionTrue:
+		return undone(reported, o.migration)
+	case reported.Reason == api.ReasonTooNew, reported.Reason == api.ReasonDiffers, reported.Reason == api.ReasonSequencesBehind:
 		return reported
 	case o.migration.Open():
 		return kstatus.Condition(kind, metav1.ConditionFalse, o.migration.Cause(), o.migration.Sentence())
 	case o.migration.State == migrate.Succeeded && reported.Status == metav1.ConditionUnknown:
-		return kstatus.Condition(kind, metav1.ConditionTrue, api.ReasonUpToDate, "The migration Job has brought the schema up to date.")
+		return undone(kstatus.Condition(kind, metav1.ConditionTrue, api.ReasonUpToDate, "The migration Job has brought the schema up to date."), o.migration)
 	}
 	return reported
+}
+
+// undone adds what a migration that succeeded left undone: no delivery needs it.
+func undone(c metav1.Condition, m migrate.Migration) metav1.Condition {
+	if m.State == migrate.Succeeded && m.Detail != "" {
+		c.Message = problem.Sentence(c.Message + " " + m.Detail)
+	}
+	return c
 }
 
 // fromDispatchers is the condition of the first dispatcher that sees what is bad; else of one that sees what

@@ -102,6 +102,12 @@ func TestAStrangersJobMigratesNothing(t *testing.T) {
 	}
 	failed := job("before", "wanted", "orders")
 	failed.Status.Conditions[0].Type, failed.Status.Conditions[0].Reason = batchv1.JobFailed, batchv1.JobReasonDeadlineExceeded
+	ended := job("a", "wanted", "orders")
+	ended.UID, ended.Status.Conditions[0].Type, ended.Status.Conditions[0].LastTransitionTime = "a", batchv1.JobFailed, metav1.Now()
+	refused := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "refused"}, Reason: "FailedCreate", InvolvedObject: corev1.ObjectReference{UID: "a"}, Message: "quota"}
+	hadPod := ended.DeepCopy()
+	hadPod.Status.Failed = 1
+	const retried = " It is tried again by itself, and at once when the spec changes; see `kubectl logs -l outbox.dev/component=migration,outbox.dev/outbox=orders`."
 	runs.Annotations = map[string]string{desired.AnnotationAttempt: "2"}
 	const unmade = "The migration Job of Outbox orders is not made yet; the conditions of Outbox orders say why."
 	for name, c := range map[string]struct {
@@ -111,15 +117,17 @@ func TestAStrangersJobMigratesNothing(t *testing.T) {
 		done    bool
 		says    string
 	}{
-		"none":        {nil, true, 0, false, unmade},
-		"a strangers": {[]client.Object{job("a", "wanted", "stranger"), job("b", "old", "stranger")}, true, 0, false, unmade},
-		"its own":     {[]client.Object{job("a", "wanted", "orders"), job("b", "old", "orders")}, false, 1, true, ""},
-		"it runs":     {[]client.Object{runs, pod}, false, 0, false, "The migration Job of Outbox orders is under way."},
-		"it waits":    {[]client.Object{runs, waits(pod)}, false, 0, false, `The migration of Outbox orders waits: The image "x" cannot be pulled; check its name and the pull secrets.`},
-		"it hangs again": {[]client.Object{failed, runs, waits(pod)}, false, 0, false, `The migration of Outbox orders failed: The image "x" cannot be pulled; check its name and the pull secrets.` +
-			" It is tried again by itself, and at once when the spec changes; see `kubectl logs -l outbox.dev/component=migration,outbox.dev/outbox=orders`."},
+		"none":           {nil, true, 0, false, unmade},
+		"a strangers":    {[]client.Object{job("a", "wanted", "stranger"), job("b", "old", "stranger")}, true, 0, false, unmade},
+		"its own":        {[]client.Object{job("a", "wanted", "orders"), job("b", "old", "orders")}, false, 1, true, ""},
+		"it runs":        {[]client.Object{runs, pod}, false, 0, false, "The migration Job of Outbox orders is under way."},
+		"it waits":       {[]client.Object{runs, waits(pod)}, false, 0, false, `The migration of Outbox orders waits: The image "x" cannot be pulled; check its name and the pull secrets.`},
+		"it hangs again": {[]client.Object{failed, runs, waits(pod)}, false, 0, false, `The migration of Outbox orders failed: The image "x" cannot be pulled; check its name and the pull secrets.` + retried},
+		"it had no pod":  {[]client.Object{ended, refused}, false, 0, false, "The migration of Outbox orders failed: Its pod cannot be created: quota." + retried},
+		"its pod failed": {[]client.Object{hadPod, refused}, false, 0, false, "The migration of Outbox orders failed." + retried},
 	} {
-		r := &Runner{Client: fake.NewClientBuilder().WithObjects(c.jobs...).Build()}
+		r := &Runner{Client: fake.NewClientBuilder().WithObjects(c.jobs...).WithIndex(&corev1.Event{}, "reason", func(o client.Object) []string { return []string{o.(*corev1.Event).Reason} }).
+			WithIndex(&corev1.Event{}, "involvedObject.uid", func(o client.Object) []string { return []string{string(o.(*corev1.Event).InvolvedObject.UID)} }).Build()}
 		r.Live, r.Mounts = r.Client, pods.NewMounts(nil)
 		due, err := r.Due(t.Context(), owner, wanted)
 		need.That(t, err == nil && due == c.due, "%s: due %v, %v; want %v", name, due, err, c.due)

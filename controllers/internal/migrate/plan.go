@@ -42,7 +42,7 @@ type Migration struct {
 	// Unmade means that there is no Job yet, although one is wanted. The state is Running then.
 	Unmade bool
 	// Reason is the cause in one word, where its pod says one: why it does not start, or how it ended. Detail says why it
-	// failed, or why it does not start.
+	// failed, why it does not start, or what it left undone as it succeeded.
 	Reason, Detail string
 	// Late means that its pod has not started in the time of a rollout.
 	Late bool

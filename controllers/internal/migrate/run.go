@@ -98,8 +98,12 @@ func (r *Runner) explain(ctx context.Context, owner desired.Owner, p plan) (Migr
 	}
 	var err error
 	p.Pods, err = pods.List(ctx, r.Client, owner.GetNamespace(), map[string]string{batchv1.JobNameLabel: p.explains.Name, batchv1.ControllerUidLabel: string(p.explains.UID)})
-	if err != nil || p.State == Succeeded {
+	if err != nil {
 		return p.Migration, err
+	}
+	if p.State == Succeeded {
+		p.Detail = pods.Remark(p.Pods)
+		return p.Migration, nil
 	}
 	_, failed := finished(*p.explains, batchv1.JobFailed)
 	if failed {
@@ -107,7 +111,7 @@ func (r *Runner) explain(ctx context.Context, owner desired.Owner, p plan) (Migr
 	} else {
 		p.Reason, p.Detail = pods.Trouble(p.Pods)
 	}
-	if p.Detail == "" {
+	if p.Detail == "" && !(failed && p.explains.Status.Failed > 0) { // that had a pod, and an Event about none is older
 		if p.Detail, err = pods.Blocked(ctx, r.Live, r.Mounts, p.explains, p.Pods); p.Detail != "" && len(p.Pods) == 0 {
 			p.Reason = v1alpha1.ReasonUnavailable // as of a Deployment's pods that cannot be created
 		}

@@ -162,12 +162,15 @@ func rights(objects []client.Object) []string {
 	return rights
 }
 
-// CheckConditions fails the test unless all conditions of want, each as Type=Status/Reason, are among got, and none of
+// CheckConditions fails the test unless all conditions of want, each as Type=Status/Reason or with ": " and the message, are among got, and none of
 // the types of absent. Each condition of got needs a message.
 func CheckConditions(t testing.TB, got []metav1.Condition, want, absent []string) {
 	t.Helper()
 	for _, one := range want {
-		if !slices.ContainsFunc(got, func(c metav1.Condition) bool { return c.Type+"="+string(c.Status)+"/"+c.Reason == one }) {
+		if !slices.ContainsFunc(got, func(c metav1.Condition) bool {
+			is := c.Type + "=" + string(c.Status) + "/" + c.Reason
+			return one == is || one == is+": "+c.Message
+		}) {
 			t.Errorf("want %s in %+v", one, got)
 		}
 	}

@@ -93,6 +93,18 @@ func LastLine(words string) string {
 	return problem.Clip(strings.TrimSpace(words[strings.LastIndex(words, "\n")+1:]), problem.MaxMessage/2)
 }
 
+// Remark is what the dispatcher's container of the last pod that ended well left behind, empty for nothing.
+func Remark(pods []corev1.Pod) string {
+	for i := len(pods) - 1; i >= 0; i-- {
+		for _, status := range pods[i].Status.ContainerStatuses {
+			if t := status.State.Terminated; t != nil && t.ExitCode == 0 {
+				return LastLine(t.Message)
+			}
+		}
+	}
+	return ""
+}
+
 // LastWords is the last line that the dispatcher's container of the last pod left behind, with a reason of conditions where
 // that says more than that the pod failed.
 func LastWords(pods []corev1.Pod) (reason, text string) {

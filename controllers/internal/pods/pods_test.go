@@ -51,6 +51,9 @@ func TestWhatPodsLeaveBehind(t *testing.T) {
 	} {
 		need.Want(t, want, "got %q, want %q", got)
 	}
+	for want, pods := range map[string][]corev1.Pod{"replayLogin gets no rights: x": ended(0, "replayLogin gets no rights: x\n"), "": ended(1, "failed")} {
+		need.Want(t, want, "a remark is %q, want %q", Remark(pods))
+	}
 	deleted := waiting("ImagePullBackOff", "Back-off 5m0s")
 	deleted[0].DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
 	if got := trouble(waiting("ContainerCreating", "")) + lastWords(ended(0, "done")) + trouble(nil) + lastWords(nil) + trouble(deleted); strings.TrimSpace(got) != "" {

@@ -32,8 +32,16 @@ func TestCommandsMigrateEnqueueAndDeliver(t *testing.T) {
 	run(t, "", "migrate", "up", "-f", owner).ok(t, "applied 0001_outbox\n", "schema outbox is at version ")
 	again := run(t, "", "migrate", "up", "-f", owner, "--grant-to-login-of", delivers)
 	again.ok(t, "granted a dispatcher's rights on schema outbox to "+o.dispatcher+"\n")
-	run(t, "", "migrate", "up", "-f", owner, "--grant-to-login-of", o.file(t, o.dispatcher, "replayLogin: {secretRef: {name: absent}}")).ok(t,
-		"granted a dispatcher's rights", "replayLogin gets no rights: find the login", "create the file, or correct the path")
+	left := filepath.Join(t.TempDir(), "termination-log") // by which the operator knows
+	check(t, os.WriteFile(left, nil, 0o600))
+	cmd := command(t, "migrate", "up", "-f", owner, "--grant-to-login-of", o.file(t, o.dispatcher, "replayLogin: {secretRef: {name: absent}}"))
+	cmd.Env = append(cmd.Env, "TERMINATION_LOG="+left)
+	finish(t, cmd, "").ok(t, "granted a dispatcher's rights", "replayLogin gets no rights: find the login", "create the file, or correct the path")
+	if text, err := os.ReadFile(left); err != nil || !strings.HasPrefix(string(text), "replayLogin gets no rights: find the login") {
+		t.Errorf("the termination message is %q, %v", text, err)
+	}
+	run(t, "", "migrate", "up", "-f", owner, "--grant-to-login-of", o.file(t, o.dispatcher, "replayLogin: {secretRef: {name: "+secretOf(o.dispatcher)+"}}")).ok(t,
+		"granted a dispatcher's rights", "granted a replay login's rights on schema outbox to "+o.dispatcher)
 	if strings.Contains(again.out, "applied") {
 		t.Errorf("the second migration applied something:\n%s", again.out)
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -261,9 +260,8 @@ func statements(schema, role string, kind migrations.Kind, requireData bool) []s
 }
 
 // grantLogins gives the logins of a file their rights: the dispatchers', and that of replays where there is one. Deliveries do not
-// need the second: what it lacks is printed, and fails nothing.
+// need the second: what it lacks is printed and is the termination message, and fails nothing.
 func grantLogins(ctx context.Context, conn *pgx.Conn, schema string, file source, out io.Writer) error {
-	var dispatchers spec.Database
 	for _, kind := range []migrations.Kind{migrations.Dispatcher, migrations.ReplayLogin} {
 		if kind == migrations.ReplayLogin {
 			file.Login = spec.LoginReplay
@@ -272,10 +270,9 @@ func grantLogins(ctx context.Context, conn *pgx.Conn, schema string, file source
 		if err != nil {
 			return err
 		}
-		if reflect.DeepEqual(cfg.Database, dispatchers) { // it has no login for replays
+		if kind == migrations.ReplayLogin && !cfg.ReplayLogin {
 			break
 		}
-		dispatchers = cfg.Database
 		role, err := database.Login(cfg.Database)
 		if err != nil {
 			err = fmt.Errorf("find the login to grant %s's rights to: %w", article(kind), err)
@@ -283,7 +280,9 @@ func grantLogins(ctx context.Context, conn *pgx.Conn, schema string, file source
 			err = grant(ctx, conn, schema, role, kind, false, out)
 		}
 		if err != nil && kind == migrations.ReplayLogin {
-			fmt.Fprintf(out, "replayLogin gets no rights: %s; then migrate again, or run dispatcher migrate grants --for replay\n", err)
+			text := brief(fmt.Errorf("replayLogin gets no rights: %w; then migrate again, or run dispatcher migrate grants --for replay", err))
+			fmt.Fprintln(out, text)
+			writeTerminationMessage(text) // the operator's Job has succeeded all the same
 		} else if err != nil {
 			return err
 		}
