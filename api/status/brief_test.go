@@ -72,6 +72,6 @@ func TestBriefHasEverythingButDetails(t *testing.T) {
 		}
 	}
 	slices.Sort(left)
-	want := []string{"Backlog.Blocked", "Backlog.Topics", "LastError", "Notifications", "Retention.Message", "Retention.Pages", "Retention.Position", "Retention.Running", "Retention.Seconds", "Stuck", "Topics"}
+	want := []string{"Backlog.Blocked", "Backlog.Topics", "Hour", "LastError", "Notifications", "Retention.Message", "Retention.Pages", "Retention.Position", "Retention.Running", "Retention.Seconds", "Stuck", "Topics"}
 	need.WantAll(t, want, "a brief status lacks %v, want it to lack %v", left)
 }

@@ -55,6 +55,8 @@ type Status struct {
 	InFlight InFlight `json:"inFlight"`
 	// DeliveredPerSecond is how many events the process has marked as delivered in a second, over the last 15 seconds.
 	DeliveredPerSecond float64 `json:"deliveredPerSecond,omitempty"`
+	// Hour is the last hour by minute, nil in the first minute of a process.
+	Hour *Hour `json:"hour,omitempty" brief:"-"`
 	// Backlog is nil until it was counted once, and keeps the last count while the database is unreachable.
 	Backlog *Backlog `json:"backlog,omitempty"`
 	// Retention is nil until it was read once, and keeps the last value while the database is unreachable.

@@ -76,6 +76,7 @@ type Dispatcher struct {
 	store    *pgstore.Store
 	log      *slog.Logger
 	outcomes *tally
+	hour     monitor.Hour
 	sweeper  *retention.Sweeper
 	notify   func(context.Context)
 	sources  monitor.Sources
@@ -143,6 +144,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		})
 	}
 	group.Go(func() { d.outcomes.watch(ctx) })
+	group.Go(func() { d.hour.Watch(ctx, d.outcomes.delivered.Load, d.sources.Backlog) })
 	group.Go(func() { d.sweeper.Run(ctx) })
 	group.Go(func() { d.notify(ctx) })
 	d.SetRateShare(0, time.Time{}) // until the second heartbeat

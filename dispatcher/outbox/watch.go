@@ -60,6 +60,7 @@ func (d *Dispatcher) watch(observer *metrics.Metrics) {
 	d.sources = monitor.Sources{
 		Snapshot:          d.Snapshot,
 		PerSecond:         d.outcomes.perSecond,
+		Hour:              d.hour.Get,
 		Backlog:           monitor.NewBacklog(ctx, d.store, d.cfg.Topics, d.cfg.OnDead == dispatcher.OnDeadBlock, d.log).Get,
 		OldestTransaction: monitor.NewOldestTransaction(ctx, d.store.OldestTransaction, d.log).Get,
 		Sharing:           monitor.NewSharing(ctx, func(ctx context.Context) ([]string, error) { return d.store.Sharing(ctx, d.info()) }, d.log).Get,

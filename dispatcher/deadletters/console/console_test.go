@@ -67,7 +67,7 @@ func (s *stub) report() Report {
 		{Type: "SchemaReady", Status: "True", Reason: "UpToDate", Since: noon.Add(-24 * time.Hour)}}
 	r.ToDo = []ToDo{{What: "SinkReachable is False (ConnectionFailed): " + message}, {What: "Group " + group + ", 10000+ dead: Correct the price.", Group: group, Commands: []string{"kubectl outbox dead replay orders --group " + group + " --canary 10 --reason WHY --dry-run --namespace shop"}}}
 	r.Backlog = &Backlog{Pending: 60000, Dead: 10001, Estimated: true, Oldest: noon, ObservedAt: noon, ETA: "4m", LimitedBy: "Destination"}
-	r.Now = &status.Status{Data: &status.Data{Windows: []status.Window{{Window: "5m", Delivered: 12345, Failed: 6}, {Window: "1h", Delivered: 654321, Failed: 78}}},
+	r.Now = &status.Status{Hour: &status.Hour{Until: status.At(noon), Pending: []int64{-1, 0, 60000, 1500}, Delivered: []int64{0, 12345, 1, 20}}, Data: &status.Data{Windows: []status.Window{{Window: "5m", Delivered: 12345, Failed: 6}, {Window: "1h", Delivered: 654321, Failed: 78}}},
 		Backlog: &status.Backlog{Topics: []status.TopicCounts{{Topic: "orders" + s.text, Counts: status.Counts{Pending: 59000, Retrying: 400, Dead: 10001, Estimated: true, OldestPending: status.At(noon)}},
 			{Topic: "refunds", Counts: status.Counts{Pending: 12, Processing: 3}}, {Topic: "gated"}}},
 		TopicLimits: []status.TopicLimit{{Topic: "refunds", LimitedBy: "Concurrency", Concurrency: 8}}, Gated: []status.GatedTopic{{Topic: "gated", EventType: "New" + s.text}},
@@ -309,8 +309,9 @@ func TestPagesSayWhatIsAndWhatToDo(t *testing.T) {
 		{&stub{}, "/", 200, []string{"Something to do at 1 of 3 dispatchers", "prod · https://10.0.0.1:6443 · as vera", `<span aria-hidden="true">✕</span> ConnectionFailed`, "‖</span> Paused", "~60,000", `href="/d/shop/orders/groups">~10,001<`, "?next=more%26", `title="2026-03-01 12:00:00 UTC">5m<`}},
 		{&stub{well: true}, "/", 200, []string{"No dispatchers here"}},
 		{&stub{}, orders, 200, []string{"SinkReachable is False", "See group 7f3a9c21", "kubectl outbox dead replay orders --group 7f3a9c21", "paused: Unreachable: connection refused", "Concurrency, 8 calls at once", "no verified consumer of the type", "654,321",
+			`aria-label="Pending at the end of each minute: 1,500 at last, 60,000 at most, 0 at least in 4 minutes, not known in 1 of them"`, `x="590" y="97" width="9" height="3"><title>12:00 UTC: 1,500<`, `height="100"><title>11:58 UTC: 12,345<`,
 			"set by kustomize-controller", `value="Paused"><button>Pause delivery`, "kubectl outbox pause orders --namespace shop", "CrashLoopBackOff"}},
-		{&stub{well: true}, orders, 200, []string{"each check is well, and no event is dead", "each event was delivered, or none was enqueued"}},
+		{&stub{well: true}, orders, 200, []string{"each check is well, and no event is dead", "each event was delivered, or none was enqueued", "not:<figure"}},
 		{viewer, orders, 200, []string{"You may not pause.", "kubectl outbox pause orders", "not:<button>Pause"}},
 		{&stub{}, orders + "/groups", 200, []string{"<h1>10,001+ dead</h1>", "price is negative", "orders · max_retries_exceeded · http 422 /items/*/price", "Fix what the destination refuses", "/dead?group=7f3a9c21"}},
 		{&stub{well: true}, orders + "/groups", 200, []string{"No dead letters", "was delivered, or is still tried"}},

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
+	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
 )
@@ -182,6 +183,7 @@ func (v *view) report(ctx context.Context) error {
 		}
 		v.numbers(counts...)
 	}
+	v.hour(r)
 	v.topics(r)
 	rows := [][]any{}
 	for _, c := range r.Conditions {
@@ -197,6 +199,43 @@ func (v *view) report(ctx context.Context) error {
 	}
 	v.stateForm(ctx, r)
 	return nil
+}
+
+// hour draws the last hour: what waited at the end of each minute, and what the process delivered in it.
+func (v *view) hour(r Report) {
+	if r.Now == nil || r.Now.Hour == nil || len(r.Now.Hour.Pending) == 0 {
+		return
+	}
+	h := r.Now.Hour
+	for _, series := range []struct {
+		name string
+		tone tone
+		of   []int64
+	}{{"Pending at the end of each minute", trouble, h.Pending}, {"Delivered in each minute by one pod", good, h.Delivered}} {
+		of := series.of[max(0, len(series.of)-status.Minutes):]
+		most := slices.Max(append([]int64{1}, of...))
+		v.add(`<figure><figcaption>%s: %s</figcaption><svg class="bar hour" viewBox="0 0 600 100" preserveAspectRatio="none" role="img" aria-label="%s: %s">`, series.name, inWords(of), series.name, inWords(of))
+		for i, n := range of {
+			at := h.Until.Time().Add(time.Duration(i+1-len(of)) * time.Minute).UTC().Format("15:04 UTC")
+			if high := (max(n, 0)*100 + most - 1) / most; high > 0 {
+				v.add(`<rect class="%s" x="%s" y="%s" width="9" height="%s"><title>%s: %s</title></rect>`, string(series.tone), 10*(status.Minutes-len(of)+i), 100-high, high, at, number(n))
+			}
+		}
+		v.add("</svg></figure>\n")
+	}
+}
+
+// inWords says what a picture of minutes shows.
+func inWords(of []int64) string {
+	known := slices.DeleteFunc(slices.Clone(of), func(n int64) bool { return n < 0 })
+	if len(known) == 0 {
+		return "not known"
+	}
+	text := fmt.Sprintf("%s at last, %s at most, %s at least in %d minutes", number(known[len(known)-1]), number(slices.Max(known)), number(slices.Min(known)), len(of))
+	if unknown := len(of) - len(known); unknown > 0 {
+		text += fmt.Sprintf(", not known in %d of them", unknown)
+	}
+	return text
 }
 
 // topics are the counts of each topic, and what limits it.

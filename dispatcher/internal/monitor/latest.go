@@ -27,7 +27,7 @@ const (
 )
 
 // Latest is the result of a query that runs when it is read, and not more often than every so often: a dispatcher
-// that is not read queries nothing. The last result is kept while the database is unreachable.
+// that is not read queries nothing but the backlog, each minute for [Hour]. The last result is kept while the database is unreachable.
 type Latest[T any] struct {
 	ctx         context.Context // a query ends with it
 	query       func(context.Context) (*T, error)

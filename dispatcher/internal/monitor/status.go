@@ -32,6 +32,8 @@ type Sources struct {
 	Snapshot func() dispatcher.Snapshot
 	// PerSecond is how many events are delivered in a second. It may be nil.
 	PerSecond func() float64
+	// Hour returns nil in the first minute, and may be nil.
+	Hour func() *status.Hour
 	// Backlog and OldestTransaction return nil until the database has responded once.
 	Backlog           func() *dispatcher.Depth
 	OldestTransaction func() *dispatcher.OldestTransaction
@@ -92,6 +94,9 @@ func (from Sources) status(p Process) status.Status {
 	out := statusOf(p, from.Snapshot())
 	if from.PerSecond != nil {
 		out.DeliveredPerSecond = from.PerSecond()
+	}
+	if from.Hour != nil {
+		out.Hour = from.Hour()
 	}
 	if from.FileProblems != nil {
 		out.FileProblems = fileProblems(from.FileProblems())
