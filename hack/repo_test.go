@@ -57,6 +57,14 @@ func TestProgramsStaySmall(t *testing.T) {
 	}
 }
 
+// An engine copies into the image what the build wrote, and nothing of its own base.
+func TestTheDockerfileCopiesTheBuildAlone(t *testing.T) {
+	_, image, _ := strings.Cut(files(t, "Dockerfile")["Dockerfile"], "\nFROM scratch\n")
+	if want := "COPY --from=build /out/ /\nUSER 65532:65532\nENTRYPOINT [\"/manager\"]\n"; image != want {
+		t.Errorf("the image of the Dockerfile is\n%s\nwant\n%s", image, want)
+	}
+}
+
 // testScript copies test.sh to a directory without a repository of git, as an archive of the sources has none, and runs it
 // with a go that does what the script says.
 func testScript(t *testing.T, fakeGo string, parts ...string) string {

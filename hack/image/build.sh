@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # build.sh TAG OUT.tar: builds the project's image, without a registry and without a container
-# engine: /manager and /dispatcher, static, and the CA certificates of this machine if it has any.
+# engine: /manager and /dispatcher, static, and nothing of this machine. Both have Mozilla's roots in them.
 # The same checkout makes the same archive, byte for byte. VERSION is what the binaries call
 # themselves; ../build.sh has its default. With an engine, the Dockerfile makes the same image.
 set -euo pipefail
@@ -12,11 +12,5 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 GOOS=linux hack/build.sh "$root/"
-for certs in /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/cert.pem; do
-  [ -r "$certs" ] || continue
-  mkdir -p "$root/etc/ssl/certs"
-  cp "$certs" "$root/etc/ssl/certs/ca-certificates.crt"
-  break
-done
 cd hack/image
 go run . "$tag" "$out" "$root" /manager

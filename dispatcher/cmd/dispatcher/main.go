@@ -7,6 +7,8 @@ import (
 	"os/signal"
 	"syscall"
 
+	_ "golang.org/x/crypto/x509roots/fallback" // Mozilla's roots, where the system has none: the image has no file of them
+
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/cli"
 )
 
