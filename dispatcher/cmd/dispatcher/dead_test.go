@@ -125,6 +125,12 @@ func TestConsoleReplaysAGroup(t *testing.T) {
 	need.Want(t, 3, "%d operations, want a dry run, a replay and a discard of nothing", strings.Count(page.Text, `<td class="k" data-label="State">`))
 	page = b.Get("/d/-/orders/groups")
 	need.That(t, strings.Contains(page.Text, "<h1>1 dead</h1>"), "the groups:\n%s", page.Text)
+	text, err := os.ReadFile(file)
+	check(t, err)
+	rule := "  message: {validation: [{rules: [{rule: has(payload.total), message: a total}]}]}\n  delivery:\n"
+	check(t, os.WriteFile(file, []byte(strings.Replace(string(text), "  delivery:\n", rule, 1)), 0o600))
+	page = b.Get("/d/-/orders/try")
+	need.That(t, strings.Contains(page.Text, "<h1>3 of 4 past events come out otherwise</h1>") && strings.Contains(page.Text, "a total") && !strings.Contains(page.Text, secret) && strings.Contains(page.Text, "dispatcher try -f "+file+"</code>"), "the file is tried:\n%s", page.Text)
 }
 
 // An error is one line with its remedy.

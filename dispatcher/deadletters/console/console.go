@@ -48,6 +48,27 @@ type Backend interface {
 	Line(n Name, command, arguments string) string
 }
 
+// Tryer is a [Backend] that has a file, whose configuration it tries: Try puts past events through it, and sends none.
+type Tryer interface {
+	Try(ctx context.Context, n Name) (Trial, error)
+}
+
+// Trial is what became of Rows past events, of which Different come out otherwise than with what is named in Against. Note says
+// what was left out. Command is the arguments of the command that does the same.
+type Trial struct {
+	Against, Note, Command string
+	Rows, Different        int
+	Oldest, Newest         time.Time
+	Differences            []Difference
+}
+
+// Difference is one way in which events come out otherwise, with the ids of some.
+type Difference struct {
+	Before, After, Topic, What string
+	Count                      int
+	Events                     []string
+}
+
 // Fleet is a page of dispatchers, of which the reports have what is known without their pods. Next continues the list, and is
 // empty on the last page. Note says what is missing, such as namespaces that the user may not see.
 type Fleet struct {

@@ -171,6 +171,15 @@ func (s *stub) Event(_ context.Context, id string, payload bool) (h deadletters.
 	return h, nil
 }
 
+func (s *stub) Try(context.Context, Name) (Trial, error) {
+	t := Trial{Against: "old.yaml", Rows: 1000, Oldest: noon.Add(-time.Hour), Newest: noon, Command: "--against old.yaml"}
+	if !s.well {
+		t.Different, t.Note = 12, "The search ended."
+		t.Differences = []Difference{{Before: "sent", After: "dead", Topic: "orders" + s.text, What: "rules[0]: no price" + s.text, Count: 12, Events: []string{event}}}
+	}
+	return t, s.failure
+}
+
 func (s *stub) console() *Console {
 	return &Console{Backend: s, Where: "prod · https://10.0.0.1:6443 · as vera", Now: func() time.Time { return noon.Add(5 * time.Minute) }}
 }
@@ -195,7 +204,7 @@ func form(what string) url.Values {
 
 var everyPage = []string{"/", orders, orders + "/groups", orders + "/groups?by=tenant", orders + "/dead?group=" + group, orders + "/dead?resolved=true", orders + "/dead/42", orders + "/dead/42?payload=true",
 	orders + "/events?id=order-17", orders + "/events?id=gone", orders + "/events?id=order-17&payload=true", orders + "/replays", orders + "/replays/canary", orders + "/replays/runs", orders + "/replays/dry",
-	orders + "/replays/done", orders + "/replays/aborted", orders + "/replays/unseen"}
+	orders + "/try", orders + "/replays/done", orders + "/replays/aborted", orders + "/replays/unseen"}
 
 // Whoever has not the token, or comes from another origin, sees and does nothing.
 func TestOthersAreKeptOut(t *testing.T) {
@@ -341,6 +350,9 @@ func TestPagesSayWhatIsAndWhatToDo(t *testing.T) {
 		{&stub{}, orders + "/replays/aborted", 200, []string{"✕</span> Aborted", "See what is dead now"}},
 		{&stub{}, orders + "/replays/unseen", 200, []string{"waits for the operator", `http-equiv="refresh"`}},
 		{&stub{}, orders + "/replays/other", 404, []string{"it was stopped and removed"}},
+		{&stub{}, orders + "/try", 200, []string{"12 of 1,000 past events come out otherwise", "✕</span> dead", "compared with old.yaml", "rules[0]: no price", "/events?id=" + event, "kubectl outbox try orders --against old.yaml", `aria-current="page">Try the file`}},
+		{&stub{well: true}, orders + "/try", 200, []string{"0 of 1,000", "does with each event what was done before"}},
+		{down, orders + "/try", 502, []string{"connection refused"}},
 		{down, "/", 502, []string{"This could not be read", "connection refused", "Try again"}},
 		{down, orders + "/groups", 502, []string{"connection refused", `href="/d/shop/orders/groups">Try again`}},
 	} {

@@ -109,7 +109,11 @@ func (v *view) send(w http.ResponseWriter) {
 	}
 	if v.name.Name != "" {
 		tabs = `<nav class="tabs" aria-label="Pages of the dispatcher">`
-		for _, tab := range [][2]string{{"Overview"}, {"Dead letters", "groups"}, {"Replays", "replays"}} {
+		all := [][2]string{{"Overview"}, {"Dead letters", "groups"}, {"Replays", "replays"}}
+		if _, ok := v.Backend.(Tryer); ok {
+			all = append(all, [2]string{"Try the file", "try"})
+		}
+		for _, tab := range all {
 			path := v.path(slices.DeleteFunc(tab[1:], func(part string) bool { return part == "" })...)
 			tabs += write(`<a href="%s"%s>%s</a>`, path, map[bool]markup{true: ` aria-current="page"`}[string(path) == v.below+v.r.URL.EscapedPath()], tab[0])
 		}

@@ -41,7 +41,7 @@ func (c *Console) Handler() http.Handler {
 	for pattern, show := range map[string]func(*view, context.Context) error{
 		"GET /{$}": (*view).fleet, "GET " + at: (*view).report, "GET " + at + "/groups": reading((*view).groups), "GET " + at + "/dead": reading((*view).dead),
 		"GET " + at + "/dead/{id}": reading((*view).show), "GET " + at + "/events": reading((*view).event), "GET " + at + "/replays": (*view).replays,
-		"GET " + at + "/replays/{id}": (*view).replay, "POST " + at + "/replays": (*view).begin, "POST " + at + "/replays/{id}/stop": (*view).stop,
+		"GET " + at + "/replays/{id}": (*view).replay, "GET " + at + "/try": (*view).try, "POST " + at + "/replays": (*view).begin, "POST " + at + "/replays/{id}/stop": (*view).stop,
 		"POST " + at + "/state": (*view).setState,
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { c.page(w, r, show) })

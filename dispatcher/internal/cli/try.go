@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -15,8 +16,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 )
 
-// maxLast bounds the rows of one try.
-const maxLast = 100_000
+// maxLast bounds the rows of one try, and defaultLast is how many it has unless --last says otherwise.
+const maxLast, defaultLast = 100_000, 1000
 
 // differs is the end of a command that worked, and found a difference or trouble.
 type differs struct{ error }
@@ -61,7 +62,7 @@ that there is no row to try.`,
 	fileFlag(cmd, &f.file)
 	flags := cmd.Flags()
 	flags.StringVar(&f.against, "against", "", "the configuration file to compare with (default: what the rows' status says)")
-	flags.IntVar(&f.past.Last, "last", 1000, fmt.Sprintf("how many rows to try at most, the newest first, up to %d", maxLast))
+	flags.IntVar(&f.past.Last, "last", defaultLast, fmt.Sprintf("how many rows to try at most, the newest first, up to %d", maxLast))
 	flags.DurationVar(&f.past.Since, "since", 0, "only rows that were created so long ago at most, such as 24h (default: any time)")
 	flags.StringSliceVar(&f.past.Topics, "topic", nil, "only rows of this topic; may be repeated (default: the topics that the files have)")
 	flags.StringVarP(&f.output, "output", "o", "table", "table, json or yaml")
@@ -79,12 +80,10 @@ func tryOut(cmd *cobra.Command, f tryFlags) error {
 	if err != nil {
 		return err
 	}
-	report, err := tryRun(cmd, f)
+	tuneMemory()
+	report, err := tryRun(cmd.Context(), f)
 	if err != nil {
 		return err
-	}
-	if report.Rows == 0 {
-		return fmt.Errorf("no row of namespace %q was found to try (%d rows were looked at); correct namespace, --topic and --since, or lengthen the retention", report.Namespace, report.LookedAt)
 	}
 	if err := write(cmd.OutOrStdout(), report); err != nil {
 		return err
@@ -96,8 +95,7 @@ func tryOut(cmd *cobra.Command, f tryFlags) error {
 }
 
 // tryRun does the work over one connection.
-func tryRun(cmd *cobra.Command, f tryFlags) (*try.Report, error) {
-	ctx := cmd.Context()
+func tryRun(ctx context.Context, f tryFlags) (*try.Report, error) {
 	cfg, err := load(f.file, true)
 	if err != nil {
 		return nil, err
@@ -110,7 +108,6 @@ func tryRun(cmd *cobra.Command, f tryFlags) (*try.Report, error) {
 		}
 		request.Old = &old
 	}
-	tuneMemory()
 	pool, store, err := readyStore(ctx, cfg)
 	if err != nil {
 		return nil, err
@@ -118,23 +115,34 @@ func tryRun(cmd *cobra.Command, f tryFlags) (*try.Report, error) {
 	defer pool.Close()
 	report, err := try.Run(ctx, store, request)
 	var wrong *try.ConfigError
-	if errors.As(err, &wrong) {
+	switch {
+	case errors.As(err, &wrong):
 		err = refused{err}
+	case err == nil && report.Rows == 0:
+		err = fmt.Errorf("no row of namespace %q was found to try (%d rows were looked at); correct namespace, --topic and --since, or lengthen the retention", report.Namespace, report.LookedAt)
 	}
 	return report, err
 }
 
+// against is what a report compares with, and incomplete why it has fewer events than were requested.
+func against(r *try.Report) string {
+	if r.Against != try.ByStatus {
+		return r.Against
+	}
+	return "the rows' status, which knows no destinations"
+}
+
+func incomplete(r *try.Report) string {
+	return fmt.Sprintf("The search ended after %d rows: most are of other topics or namespaces.", r.LookedAt)
+}
+
 // tryTable is a report for people.
 func tryTable(w io.Writer, r *try.Report) error {
-	against := "the rows' status, which knows no destinations"
-	if r.Against != try.ByStatus {
-		against = r.Against
-	}
 	var text strings.Builder
 	fmt.Fprintf(&text, "%d events of namespace %s, created from %s to %s, compared with %s. Nothing was sent.\n",
-		r.Rows, r.Namespace, r.Oldest.Format(time.RFC3339), r.Newest.Format(time.RFC3339), against)
+		r.Rows, r.Namespace, r.Oldest.Format(time.RFC3339), r.Newest.Format(time.RFC3339), against(r))
 	if r.Incomplete {
-		fmt.Fprintf(&text, "The search ended after %d rows: most are of other topics or namespaces.\n", r.LookedAt)
+		fmt.Fprintln(&text, incomplete(r))
 	}
 	text.WriteByte('\n')
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)

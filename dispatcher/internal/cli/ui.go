@@ -31,6 +31,7 @@ const shownGroups = 10
 
 func uiCommand() *cobra.Command {
 	var file source
+	var against string
 	var port int
 	cmd := &cobra.Command{
 		Use: "ui -f FILE", Short: "Show the dispatcher and its dead letters in a browser on this machine", Args: cobra.NoArgs,
@@ -45,6 +46,7 @@ to it. The console listens on 127.0.0.1 alone, and the link that it prints works
 			if err != nil {
 				return err
 			}
+			b.try = tryFlags{file: file, against: against, past: pgstore.Past{Last: defaultLast}}
 			defer b.pool.Close()
 			defer b.running.Wait()
 			where := fmt.Sprintf("%s · outbox namespace %s", filepath.Base(file.file), b.cfg.Namespace)
@@ -52,6 +54,7 @@ to it. The console listens on 127.0.0.1 alone, and the link that it prints works
 		}),
 	}
 	fileFlag(cmd, &file)
+	cmd.Flags().StringVar(&against, "against", "", "the configuration file that the page \"Try the file\" compares with (default: what the rows' status says)")
 	cmd.Flags().IntVar(&port, "port", 0, "the port on this machine (default: a free one)")
 	return cmd
 }
@@ -65,6 +68,7 @@ type backend struct {
 	replays *replay.Replays
 	pool    *pgxpool.Pool // of the login for replays
 	running sync.WaitGroup
+	try     tryFlags
 
 	mu      sync.Mutex
 	runs    map[uuid.UUID]error // those that this process has begun, with what interrupted them
@@ -144,6 +148,32 @@ func (b *backend) judge(r *console.Report, data *dataReport) {
 		r.Conditions = append(r.Conditions, one)
 	}
 	r.Conditions = append([]console.Condition{ready}, r.Conditions...)
+}
+
+// Try implements [console.Tryer], with the files as they are now.
+func (b *backend) Try(ctx context.Context, _ console.Name) (t console.Trial, err error) {
+	r, err := tryRun(ctx, b.try)
+	if err != nil {
+		return t, err
+	}
+	t = console.Trial{Against: against(r), Rows: r.Rows, Different: r.Different, Oldest: r.Oldest, Newest: r.Newest}
+	if b.try.against != "" {
+		t.Command = "--against " + deadcmd.Quote(b.try.against)
+	}
+	if r.Incomplete {
+		t.Note = incomplete(r)
+	}
+	for _, g := range r.Groups {
+		d := console.Difference{Before: string(g.Before), After: string(g.Outcome), Topic: g.Topic, What: g.Text(), Count: g.Count}
+		for _, id := range g.Samples {
+			d.Events = append(d.Events, id.String())
+		}
+		t.Differences = append(t.Differences, d)
+	}
+	if r.Ungrouped > 0 {
+		t.Note += fmt.Sprintf(" %d more are in further groups.", r.Ungrouped)
+	}
+	return t, nil
 }
 
 func (b *backend) Open(context.Context, console.Name) (deadletters.Source, func(), error) {
