@@ -53,6 +53,9 @@ var _ = Describe("kubectl outbox ui", Label("ui"), func() {
 		Expect(w.forwarded).To(HaveLen(2), "the forward had ended, and there is another one")
 		w.broken.Store(true)
 		Expect(b.Get(orders + "/groups").Code).To(Equal(http.StatusBadGateway))
+		half := b.Get(orders + "/dead?group=7f3a9c21")
+		Expect(half.Code).To(Equal(http.StatusBadGateway))
+		Expect(half.Text).To(And(ContainSubstring("read the dispatcher&#39;s response: unexpected EOF"), ContainSubstring("Try again"), Not(ContainSubstring("<button name"))))
 		w.broken.Store(false)
 		Expect(b.Get(orders + "/groups").Code).To(Equal(http.StatusOK))
 		Expect(w.forwarded).To(HaveLen(3), "a forward through which a read failed is not used again")
@@ -76,6 +79,16 @@ var _ = Describe("kubectl outbox ui", Label("ui"), func() {
 		Expect(progress.Text).To(And(ContainSubstring("</span> Waiting"), ContainSubstring("As it is.")))
 		page = b.Submit(progress, "stop")
 		Expect(page.Text).To(ContainSubstring("was replayed or discarded here"))
+	})
+
+	It("says that there is no network", func(ctx SpecContext) {
+		w.config = rest.CopyConfig(w.config)
+		w.config.Host = "https://127.0.0.1:1"
+		b, page := w.ui("orders")
+		for _, page := range []browser.Page{page, b.Get("/"), b.Get(orders + "/dead?group=7f3a9c21")} {
+			Expect(page.Code).To(Equal(http.StatusBadGateway))
+			Expect(page.Text).To(And(ContainSubstring("connection refused"), ContainSubstring("Try again"), Not(ContainSubstring("<button name"))))
+		}
 	})
 
 	It("pauses, and names the cluster and the namespaces", func(ctx SpecContext) {
