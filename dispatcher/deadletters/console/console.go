@@ -50,12 +50,12 @@ type Backend interface {
 
 // Tryer is a [Backend] that has a file, whose configuration it tries: Try puts past events through it, and sends none.
 type Tryer interface {
-	Try(ctx context.Context, n Name) (Trial, error)
+	Try(ctx context.Context, n Name) (Tried, error)
 }
 
-// Trial is what became of Rows past events, of which Different come out otherwise than with what is named in Against. Note says
+// Tried is what became of Rows past events, of which Different come out otherwise than with what is named in Against. Note says
 // what was left out. Command is the arguments of the command that does the same.
-type Trial struct {
+type Tried struct {
 	Against, Note, Command string
 	Rows, Different        int
 	Oldest, Newest         time.Time

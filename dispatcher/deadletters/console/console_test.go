@@ -206,9 +206,9 @@ func (s *stub) Event(_ context.Context, id string, payload bool) (h deadletters.
 	return h, nil
 }
 
-func (s *stub) Try(context.Context, Name) (t Trial, _ error) {
+func (s *stub) Try(context.Context, Name) (t Tried, _ error) {
 	defer func() { spoil(reflect.ValueOf(&t), s.text) }()
-	t = Trial{Against: "old.yaml", Rows: 1000, Oldest: noon.Add(-time.Hour), Newest: noon, Command: "--against old.yaml"}
+	t = Tried{Against: "old.yaml", Rows: 1000, Oldest: noon.Add(-time.Hour), Newest: noon, Command: "--against old.yaml"}
 	if !s.well {
 		t.Different, t.Note = 12, "The search ended."
 		t.Differences = []Difference{{Before: "sent", After: "dead", Topic: "orders", What: "rules[0]: no price", Count: 12, Events: []string{event}}}

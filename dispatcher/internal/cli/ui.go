@@ -151,12 +151,12 @@ func (b *backend) judge(r *console.Report, data *dataReport) {
 }
 
 // Try implements [console.Tryer], with the files as they are now.
-func (b *backend) Try(ctx context.Context, _ console.Name) (t console.Trial, err error) {
+func (b *backend) Try(ctx context.Context, _ console.Name) (t console.Tried, err error) {
 	r, err := tryRun(ctx, b.try)
 	if err != nil {
 		return t, err
 	}
-	t = console.Trial{Against: against(r), Rows: r.Rows, Different: r.Different, Oldest: r.Oldest, Newest: r.Newest}
+	t = console.Tried{Against: against(r), Rows: r.Rows, Different: r.Different, Oldest: r.Oldest, Newest: r.Newest}
 	if b.try.against != "" {
 		t.Command = "--against " + deadcmd.Quote(b.try.against)
 	}
