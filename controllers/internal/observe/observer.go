@@ -19,7 +19,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
@@ -243,7 +243,7 @@ func (o *Observer) record(key types.NamespacedName, uid types.UID, p *pod, curre
 		changed = p.status == nil && (first || p.failures == silentAfter)
 	}
 	if changed && !first {
-		ctrl.Log.WithName("observe").Info("A pod does not report its status", "namespace", key.Namespace, "dispatcher", key.Name, "pod", p.name, "cause", cause(err))
+		log.Log.WithName("observe").Info("A pod does not report its status", "namespace", key.Namespace, "dispatcher", key.Name, "pod", p.name, "cause", cause(err))
 	}
 	pause := o.pause(p.failures)
 	if p.status != nil {

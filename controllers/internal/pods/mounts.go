@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/lru"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 )
@@ -55,7 +55,7 @@ func (m *Mounts) Start(ctx context.Context, notify func(pod types.NamespacedName
 		go func() {
 			for ctx.Err() == nil {
 				if err := m.watch(ctx, namespace, notify); err != nil && ctx.Err() == nil {
-					ctrl.LoggerFrom(ctx).Error(err, "Watch the Events about files of pods")
+					log.FromContext(ctx).Error(err, "Watch the Events about files of pods")
 				}
 				select {
 				case <-ctx.Done():
