@@ -1,7 +1,6 @@
 package spec
 
 // Delivery says how events are claimed, delivered and retried.
-// Delivery says how events are claimed, delivered and retried.
 type Delivery struct {
 	// lease is how long a claim of a row is valid. When a pod is killed, another one
 	// takes over its rows after this time. A delivery that takes longer renews its

@@ -53,6 +53,11 @@ type Dispatcher struct {
 	// +kubebuilder:default={lease: "30s"}
 	Delivery Delivery `json:"delivery,omitzero"`
 
+	// objective says how fresh events must be. Alerts hold a dispatcher to it.
+	// +optional
+	// +kubebuilder:default={freshness: "5m"}
+	Objective Objective `json:"objective,omitzero"`
+
 	// replicas is the number of pods. From 0 to 100. Defaults to 1.
 	// +optional
 	// +kubebuilder:default=1

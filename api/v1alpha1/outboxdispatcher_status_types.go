@@ -51,6 +51,11 @@ type OutboxDispatcherStatus struct {
 	// +optional
 	ObservedTime *metav1.Time `json:"observedTime,omitempty"`
 
+	// lateSince is when the events became later than objective.freshness. Absent while
+	// they are not, and while the dispatcher is stopped.
+	// +optional
+	LateSince status.Time `json:"lateSince,omitzero"`
+
 	// eta is the time until the pending rows are delivered at the present pace, such as
 	// 4m, 3h or >1d; never when they do not become fewer. Empty when the pods
 	// deliver all of them within 10 seconds, and when it is not known.

@@ -262,7 +262,7 @@ func createConsumers(ctx context.Context, c client.Client) {
 }
 
 // screen is the rows that fit a small terminal.
-const screen = 40
+const screen = 43
 
 // CONTRACT: C-100
 var _ = Describe("kubectl explain", Label("explain"), func() {

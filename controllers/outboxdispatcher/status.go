@@ -70,6 +70,7 @@ func setStatus(current *v1alpha1.OutboxDispatcherStatus, o observed) []metav1.Co
 	current.RespondingReplicas = int32(len(o.statuses))
 	current.Pods = fmt.Sprintf("%d/%d", current.ReadyReplicas, desired.Replicas(o.obd))
 	setCounts(current, o.backlog(), blocks(o.obd))
+	setLate(current, o.backlog(), o.obd)
 	current.ETA, current.LimitedBy = o.eta, limitedBy(o.statuses)
 	current.Scaling = o.obd.Status.Scaling
 	setRetention(current, o.statuses)
@@ -99,6 +100,21 @@ func setCounts(current *v1alpha1.OutboxDispatcherStatus, newest *status.Backlog,
 	if !equal(*current, counted) || current.ObservedTime == nil || newest.ObservedAt.Sub(current.ObservedTime.Time) >= staleAfter {
 		counted.ObservedTime = toSeconds(newest.ObservedAt)
 		*current = counted
+	}
+}
+
+// setLate takes from a count, nil for none, since when the events have been later than the objective. It stays while
+// they are. A dispatcher that is stopped is not late.
+func setLate(current *v1alpha1.OutboxDispatcherStatus, newest *status.Backlog, obd *v1alpha1.OutboxDispatcher) {
+	freshness := obd.Spec.Objective.Freshness.D()
+	switch {
+	case obd.Spec.State == spec.Paused || desired.Replicas(obd) == 0:
+		current.LateSince = 0
+	case newest == nil:
+	case newest.OldestPending == 0 || newest.ObservedAt.Sub(newest.OldestPending.Time()) <= freshness:
+		current.LateSince = 0
+	case current.LateSince == 0:
+		current.LateSince = status.At(newest.OldestPending.Time().Add(freshness))
 	}
 }
 

@@ -115,6 +115,39 @@ func TestStatusHasTheCountsOfThePods(t *testing.T) {
 	need.That(t, s.BlockedKeys == nil, "the count stayed when keys block no more")
 }
 
+// The status says since when events are later than the objective, once: another event that is late changes nothing.
+// CONTRACT: C-98
+func TestStatusSaysSinceWhenItIsLate(t *testing.T) {
+	obd := &api.OutboxDispatcher{Spec: spec.Dispatcher{Replicas: ptr.To[int32](1), Objective: spec.Objective{Freshness: spec.Duration(time.Minute)}}}
+	count := func(at, oldest int64) *status.Backlog {
+		return &status.Backlog{ObservedAt: time.Unix(at, 0), Counts: status.Counts{OldestPending: status.Time(oldest)}}
+	}
+	var s api.OutboxDispatcherStatus
+	for _, test := range []struct {
+		what  string
+		count *status.Backlog
+		want  status.Time
+	}{
+		{"nothing waits", count(1000, 0), 0},
+		{"an event waits for a minute", count(1000, 940), 0},
+		{"an event waits for longer", count(1001, 940), 1000},
+		{"another is late", count(1200, 1100), 1000},
+		{"no pod responds", nil, 1000},
+		{"all were delivered", count(1200, 1190), 0},
+		{"late again", count(1300, 1190), 1250},
+	} {
+		setLate(&s, test.count, obd)
+		need.Want(t, test.want, test.what+": late since %d, want %d", s.LateSince)
+	}
+	paused, none := spec.Copy(obd), spec.Copy(obd)
+	paused.Spec.State, none.Spec.Replicas = spec.Paused, new(int32)
+	for _, stopped := range []*api.OutboxDispatcher{paused, none} {
+		late := s
+		setLate(&late, count(1300, 1190), stopped)
+		need.Want(t, 0, "stopped: late since %d, want %d", late.LateSince)
+	}
+}
+
 // The pods of two revisions may count other rows: those of the newest are believed, whichever counted last, once they have.
 func TestCountsOfTheNewestRevision(t *testing.T) {
 	o := running()

@@ -50,6 +50,8 @@ type Config struct {
 	Listen func(context.Context) (*pgx.Conn, error)
 	// Notify is where dead letters are reported, each once it is written. Run closes it. Defaults to none.
 	Notify dispatcher.Sink
+	// Objective is what alerts hold the dispatcher to. Defaults to 5 minutes, 99.9 % of the time.
+	Objective Objective
 	// Registerer gets the metrics. Defaults to none.
 	Registerer prometheus.Registerer
 	// SinkKind is the label sink of the metrics. Defaults to "handlers".
@@ -60,6 +62,14 @@ type Config struct {
 	DeadLetters deadletters.Source
 	// FileProblems are files that cannot be used, for metrics and status. Defaults to none.
 	FileProblems func() []status.FileProblem
+}
+
+// Objective is how fresh events must be. The zero value of a field means its default.
+type Objective struct {
+	// Freshness is the time within which an event is to be delivered, from when it is due first. Defaults to 5m.
+	Freshness time.Duration
+	// Target is the part of the time in which no event is older, from 0 to 1. Defaults to 0.999.
+	Target float64
 }
 
 // limited reports whether the processes of the dispatcher share a limit that each has a part of, and must soon know how many they are.
@@ -109,6 +119,7 @@ func New(pool *pgxpool.Pool, sink dispatcher.Sink, cfg Config) (*Dispatcher, err
 	cfg.Retention = cfg.Retention.withDefaults(cfg.Store.DeleteDelivered)
 	observer := metrics.New(cfg.Registerer, cfg.Store.Dispatcher, cfg.Store.Namespace, cfg.SinkKind, cfg.Topics...)
 	observer.Build(cfg.Version)
+	observer.Objective(cmp.Or(cfg.Objective.Freshness, 5*time.Minute), cmp.Or(cfg.Objective.Target, 0.999))
 	d := &Dispatcher{
 		cfg: cfg, pool: pool, log: cfg.Logger, store: pgstore.New(pool, cfg.Store), outcomes: &tally{Observer: observer},
 		process: monitor.Process{Name: cfg.Store.Dispatcher, Namespace: cfg.Store.Namespace, Topics: cfg.Topics,

@@ -20,7 +20,7 @@ func backlogOf(s v1alpha1.OutboxDispatcherStatus) *console.Backlog {
 	}
 	c := ptr.Deref(s.Counts, status.Counts{})
 	return &console.Backlog{
-		Pending: c.Pending, Scheduled: c.Scheduled, Processing: c.Processing, Dead: c.Dead, Oldest: c.OldestPending.Time(),
+		Pending: c.Pending, Scheduled: c.Scheduled, Processing: c.Processing, Dead: c.Dead, Oldest: c.OldestPending.Time(), LateSince: s.LateSince.Time(),
 		BlockedKeys: ptr.Deref(s.BlockedKeys, 0), Estimated: c.Estimated, ObservedAt: s.ObservedTime.UTC(), ETA: s.ETA, LimitedBy: s.LimitedBy,
 	}
 }
@@ -65,7 +65,11 @@ func (r Report) backlogText(out io.Writer) {
 	if !b.Oldest.IsZero() {
 		oldest = deadcmd.Age(b.Oldest, r.now)
 	}
-	fmt.Fprintf(out, "\nBacklog (counted %s ago)\n", deadcmd.Age(b.ObservedAt, r.now))
+	late := ""
+	if !b.LateSince.IsZero() {
+		late = ", later than its objective for " + deadcmd.Age(b.LateSince, r.now)
+	}
+	fmt.Fprintf(out, "\nBacklog (counted %s ago%s)\n", deadcmd.Age(b.ObservedAt, r.now), late)
 	table(out, "  PENDING\tSCHEDULED\tPROCESSING\tDEAD\tBLOCKED KEYS\tOLDEST\tETA\tLIMITED BY", 1, func(w io.Writer, _ int) {
 		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", b.Number(b.Pending), b.Number(b.Scheduled), b.Number(b.Processing), b.Number(b.Dead), b.Number(b.BlockedKeys), oldest,
 			cmp.Or(b.ETA, "-"), cmp.Or(b.LimitedBy, "-"))

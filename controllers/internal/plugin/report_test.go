@@ -40,7 +40,7 @@ func troubled() *v1alpha1.OutboxDispatcher {
 	obd.Status = v1alpha1.OutboxDispatcherStatus{
 		Scaling: &v1alpha1.ScalingStatus{Recommended: 2, Reason: "LimitedByDestination", PerPod: "410", LastStep: &v1alpha1.ScalingStep{Time: ago(9 * time.Minute)}},
 		Sink:    "http", Counts: &status.Counts{Pending: 28200, Scheduled: 3, Dead: 1501, Estimated: true, OldestPending: status.At(ago(12 * time.Minute).Time)}, BlockedKeys: ptr.To(int64(2)),
-		ETA: "4m", LimitedBy: "Destination",
+		ETA: "4m", LimitedBy: "Destination", LateSince: status.At(ago(7 * time.Minute).Time),
 		ObservedTime: ptr.To(ago(8 * time.Second)),
 		Conditions: []metav1.Condition{
 			condition(v1alpha1.SchemaReadyCondition, metav1.ConditionTrue, "UpToDate", "The schema has version 1."),

@@ -94,7 +94,7 @@ func (s *stub) report() (r Report) {
 	r.Conditions = []Condition{{Type: "Ready", Status: "False", Reason: "ConnectionFailed", Message: message, Since: noon, Wrong: true}, {Type: "SinkReachable", Status: "False", Reason: "ConnectionFailed", Message: message, Since: noon, Wrong: true},
 		{Type: "SchemaReady", Status: "True", Reason: "UpToDate", Since: noon.Add(-24 * time.Hour)}}
 	r.ToDo = []ToDo{{What: "SinkReachable is False (ConnectionFailed): " + message}, {What: "Group " + group + ", 10000+ dead: Correct the price.", Group: group, Commands: []string{"kubectl outbox dead replay orders --group " + group + " --canary 10 --reason WHY --dry-run --namespace shop"}}}
-	r.Backlog = &Backlog{Pending: 60000, Dead: 10001, Estimated: true, Oldest: noon, ObservedAt: noon, ETA: "4m", LimitedBy: "Destination"}
+	r.Backlog = &Backlog{Pending: 60000, Dead: 10001, Estimated: true, Oldest: noon, ObservedAt: noon, LateSince: noon, ETA: "4m", LimitedBy: "Destination"}
 	r.Now = &status.Status{Hour: &status.Hour{Until: status.At(noon), Pending: []int64{-1, 0, 60000, 1500}, Delivered: []int64{0, 12345, 1, 20}}, Data: &status.Data{Windows: []status.Window{{Window: "5m", Delivered: 12345, Failed: 6}, {Window: "1h", Delivered: 654321, Failed: 78}}},
 		Backlog: &status.Backlog{Topics: []status.TopicCounts{{Topic: "orders", Counts: status.Counts{Pending: 59000, Retrying: 400, Dead: 10001, Estimated: true, OldestPending: status.At(noon)}},
 			{Topic: "refunds", Counts: status.Counts{Pending: 12, Processing: 3}}, {Topic: "gated"}}},

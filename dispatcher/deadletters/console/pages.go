@@ -173,6 +173,9 @@ func (v *view) report(ctx context.Context) error {
 	if b := r.Backlog; b != nil {
 		counts := []any{"Pending", number(b.Number(b.Pending)), "Oldest waits", v.age(b.Oldest), "Delivered in", cmp.Or(b.ETA, "–"), "Limited by", cmp.Or(b.LimitedBy, "–"),
 			"Dead", number(b.Number(b.Dead))}
+		if !b.LateSince.IsZero() {
+			counts = append(counts, "Late for", v.age(b.LateSince))
+		}
 		if b.BlockedKeys > 0 {
 			counts = append(counts, "Blocked keys", number(b.Number(b.BlockedKeys)))
 		}

@@ -85,6 +85,7 @@ type Backlog struct {
 	BlockedKeys int64     `json:"blockedKeys"`
 	Estimated   bool      `json:"estimated,omitempty"`
 	Oldest      time.Time `json:"oldestPending,omitzero"`
+	LateSince   time.Time `json:"lateSince,omitzero"` // zero while it is not late
 	ObservedAt  time.Time `json:"observedAt,omitzero"`
 	// ETA is the time until the pending rows are delivered, such as 4m, and LimitedBy what keeps most of the pods from
 	// delivering more. Empty when it is not known.

@@ -65,7 +65,7 @@ func newProcess(ctx context.Context, version string, cfg spec.Config, registry p
 	}
 	settings := outbox.Config{
 		Config: settings(cfg), Store: storeOptions(cfg, worker), Retention: sweep(cfg), Registerer: registry, SinkKind: cfg.Sink.Kind(), Version: version,
-		DeadLetters: reader(cfg, podTimeout), FileProblems: e.fileProblems,
+		Objective: outbox.Objective{Freshness: cfg.Objective.Freshness.D(), Target: cfg.Objective.Ratio()}, DeadLetters: reader(cfg, podTimeout), FileProblems: e.fileProblems,
 	}
 	settings.Logger = e.log
 	if cfg.Delivery.WakeUp == spec.WakeUpListen {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
@@ -39,6 +40,7 @@ var elsewhere = map[string]string{
 	"SchemaRegistry":    "the sink: TestSinkGetsTheFile",
 	"Pods":              "the logger: TestLogLevelIsThatOfTheFile; the rest is the operator's",
 	"OutboxRef":         "where the database is: package document",
+	"Objective":         "the metrics: TestObjectiveOfTheFile",
 	"Replicas":          "the operator's",
 }
 
@@ -105,6 +107,29 @@ func TestFairnessOfTheFile(t *testing.T) {
 	}
 	if none := smallest(t); settings(none).Fairness != dispatcher.FairnessNone || storeOptions(none, uuid.Nil).Fair {
 		t.Error("a file without fairness has it")
+	}
+}
+
+// The objective of the file is what the metrics say, and without one it is five minutes.
+// CONTRACT: C-98
+func TestObjectiveOfTheFile(t *testing.T) {
+	for _, test := range []struct {
+		cfg  spec.Config
+		want string
+	}{{smallest(t), "300 0.999"}, {whole(t, "http://127.0.0.1:1"), "10 0.995"}} {
+		registry := prometheus.NewRegistry()
+		e, err := newProcess(t.Context(), "v1", test.cfg, registry, io.Discard, io.Discard)
+		need.OK(t, err)
+		t.Cleanup(func() { e.close(context.WithoutCancel(t.Context())) })
+		families, err := registry.Gather()
+		need.OK(t, err)
+		var got []string
+		for _, f := range families {
+			if strings.HasPrefix(f.GetName(), "outbox_objective_") {
+				got = append(got, fmt.Sprint(f.Metric[0].Gauge.GetValue()))
+			}
+		}
+		need.Want(t, test.want, "the metrics say %q, want %q", strings.Join(got, " "))
 	}
 }
 

@@ -148,6 +148,20 @@ func (m *Metrics) Build(version string) {
 	m.registry.MustRegister(info)
 }
 
+// Objective registers what events are held to: the time within which each is to be delivered, and the part of the time, from 0 to 1,
+// in which none is older.
+func (m *Metrics) Objective(freshness time.Duration, target float64) {
+	for name, of := range map[string]struct {
+		value float64
+		help  string
+	}{
+		"outbox_objective_freshness_seconds": {freshness.Seconds(), "Within which time an event is to be delivered, from when it is due first: objective.freshness."},
+		"outbox_objective_target_ratio":      {target, "The part of the time, from 0 to 1, in which no event is to be older than that: objective.target."},
+	} {
+		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: of.help}, func() float64 { return of.value }))
+	}
+}
+
 // of returns the series of a topic, and makes them, at 0, when it is new.
 func (m *Metrics) of(topic string) *series {
 	if s, ok := m.topics.Load(topic); ok {

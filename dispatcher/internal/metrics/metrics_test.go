@@ -42,6 +42,7 @@ func TestNamesAndValues(t *testing.T) {
 	registry, part := prometheus.NewRegistry(), 0.25
 	m := metrics.New(registry, "default/orders", "shop", "kafka")
 	m.Build("v1.2.3")
+	m.Objective(time.Minute, 0.999)
 	m.Watch(
 		func() dispatcher.Snapshot {
 			return dispatcher.Snapshot{
@@ -91,6 +92,8 @@ func TestNamesAndValues(t *testing.T) {
 	const before, after = `dispatcher="default/orders",`, `outbox_namespace="shop",sink="kafka"`
 	for _, want := range []string{
 		"outbox_build_info{" + labels + `,version="v1.2.3"} 1`,
+		"outbox_objective_freshness_seconds{" + labels + "} 60",
+		"outbox_objective_target_ratio{" + labels + "} 0.999",
 		`outbox_limited_by{by="Destination",` + labels + "} 1",
 		`outbox_limited_by{by="Concurrency",` + labels + "} 0",
 		"outbox_rate_part{" + labels + "} 0.25",
@@ -384,6 +387,7 @@ func TestReadme(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry() // refuses what is collected and not described
 	m := metrics.New(registry, "orders", "shop", "kafka")
 	m.Build("v1.2.3")
+	m.Objective(time.Minute, 0.999)
 	m.Watch(
 		func() dispatcher.Snapshot {
 			return dispatcher.Snapshot{TopicLimits: make([]dispatcher.TopicLimit, 1), RatePart: new(float64), Decisions: map[string]int{"gain": 1}, PausedTopics: []dispatcher.PausedTopic{{Topic: "orders", Breaker: dispatcher.BreakerRefusing}}}
