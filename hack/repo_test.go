@@ -113,7 +113,7 @@ esac
 	_, text, _ = strings.Cut(text, "== Failed")
 	for _, want := range []string{
 		"    OUTBOX_TEST_PG=16 go test ./dispatcher/engine -run '^(TestLongWait|TestLongRun)$'\n",
-		"    OUTBOX_TEST_PG=16 go test ./controllers/pods -run '^(TestOnTheAPIServer)$' -ginkgo.focus='a pod stops .soon.'\n",
+		"    OUTBOX_TEST_PG=16 go test -short ./controllers/pods -run '^(TestOnTheAPIServer)$' -ginkgo.focus='a pod stops .soon.'\n",
 		"    OUTBOX_TEST_PG=16 go -C hack/gitops test github.com/outbox-operator/outbox-operator/hack/gitops\n",
 	} {
 		if !strings.Contains(text, want) {

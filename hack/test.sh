@@ -193,7 +193,7 @@ simulations() {
 }
 
 control() {
-  step "The control plane, on a real kube-apiserver" on_api_server ./api/... ./config/... ./controllers/... "${watching[@]}"
+  step "The control plane, on a real kube-apiserver" on_api_server -short ./api/... ./config/... ./controllers/... "${watching[@]}"
   step "Argo CD's health check" in_module hack/gitops
 }
 
