@@ -97,7 +97,10 @@ func New(registry prometheus.Registerer, name, namespace, sink string, topics ..
 		return v
 	}
 	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
-		v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, append(labels, "topic"))
+		v := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: name, Help: help, Buckets: buckets,
+			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100, NativeHistogramMinResetDuration: time.Hour,
+		}, append(labels, "topic"))
 		registry.MustRegister(v)
 		return v
 	}
@@ -119,7 +122,7 @@ func New(registry prometheus.Registerer, name, namespace, sink string, topics ..
 		retryDelay: histogram("outbox_retry_delay_seconds", "How long a row waits after a failed delivery.",
 			[]float64{.1, .5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600}),
 		latency: histogram("outbox_end_to_end_latency_seconds", "From an event's creation until it was marked delivered.",
-			[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400}),
+			[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 240, 480, 900, 1800, 3600, 14400}), // outages are of minutes
 	}}
 	m.leaseLost = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "outbox_lease_lost_total", Help: "Outcomes that could not be written because another worker held the row by then.",

@@ -207,6 +207,31 @@ func unknown() *dispatcher.OldestTransaction { return nil }
 func unweighed() *map[string]int64           { return nil }
 func none() int                              { return 0 }
 
+// An outage of minutes is seen in minutes: by native buckets where Prometheus keeps them, else by classic ones of factor two.
+// CONTRACT: C-95
+func TestHistogramsSeeAnOutage(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	metrics.New(registry, "orders", "shop", "kafka").Acked(&dispatcher.Event{Topic: "orders"}, 2*time.Minute)
+	families, err := registry.Gather()
+	need.OK(t, err)
+	for _, family := range families {
+		if family.GetName() != "outbox_end_to_end_latency_seconds" {
+			continue
+		}
+		h := family.GetMetric()[0].GetHistogram()
+		need.That(t, h.GetSchema() == 3 && len(h.GetPositiveSpan()) == 1, "native buckets of schema %d in %v, want one of 3", h.GetSchema(), h.GetPositiveSpan())
+		last := 60.0
+		for _, bucket := range h.GetBucket() {
+			if bound := bucket.GetUpperBound(); bound > 60 && bound <= 3600 {
+				need.That(t, bound <= 2*last, "no bucket between %v and %v seconds", last, bound)
+				last = bound
+			}
+		}
+		return
+	}
+	t.Error("there is no such histogram")
+}
+
 // Topics come from producers: their number must not be that of the series. What is beyond the bound has the label _other,
 // and the page says how many series there are at most.
 func TestTopicsAreBounded(t *testing.T) {
