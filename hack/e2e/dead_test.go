@@ -167,8 +167,8 @@ var _ = It("goes through a night on call", Label("night"), func() {
 	report := n.outbox("status", "orders")
 	n.Log(report)
 	Expect(report).To(And(ContainSubstring(group.Group), ContainSubstring(groups.Groups[1].Group), ContainSubstring("kubectl outbox dead show orders "+group.Event)))
-	Expect(n.outbox("dead", "show", "orders", group.Event)).To(And(ContainSubstring("422"), ContainSubstring("Resolution:    open"), Not(ContainSubstring("Payload:"))))
-	Expect(n.outbox("dead", "show", "orders", group.Event, "--payload")).To(ContainSubstring("Payload:"))
+	Expect(n.outbox("dead", "show", "orders", group.Event)).To(And(ContainSubstring("422"), ContainSubstring("status: dead\n"), Not(ContainSubstring("payload:"))))
+	Expect(n.outbox("dead", "show", "orders", group.Event, "--payload")).To(ContainSubstring("payload:"))
 	Expect(n.outbox("events", "show", "orders", group.Event)).To(ContainSubstring("422"))
 
 	By("a backlog that is counted by an estimate while the dispatcher is paused")

@@ -2,7 +2,6 @@ package plugin
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
 )
 
 // unseenLooks is how many looks a command waits for the operator before it says so.
@@ -155,8 +155,7 @@ func marshal(format string, v any) ([]byte, error) {
 	if format == "yaml" {
 		return spec.YAML(v)
 	}
-	text, err := json.MarshalIndent(v, "", "  ")
-	return append(spec.Escaped(text), '\n'), err
+	return deadcmd.JSON(v)
 }
 
 func oneOf(flag, value string, choices ...string) error {

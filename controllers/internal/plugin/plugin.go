@@ -80,7 +80,7 @@ discard is a DeadLetterReplay, an object, and who may create one may do it.`,
 	p.given = root.PersistentFlags()
 	p.flags.AddFlags(p.given)
 	reading := deadcmd.Commands{
-		Program: "kubectl outbox", Whose: "NAME", Example: "orders", Named: true, Now: o.Now, Complete: p.complete, Open: p.open,
+		Program: "kubectl outbox", Whose: "NAME", Example: "orders", Named: true, Pages: true, Now: o.Now, Complete: p.complete, Open: p.open,
 	}
 	dead := reading.Dead()
 	dead.AddCommand(p.beginCommand(spec.ActionReplay), p.beginCommand(spec.ActionDiscard), p.beginCommand(spec.ActionReopen), p.operationsCommand(), p.stopCommand())

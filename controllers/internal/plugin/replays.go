@@ -1,34 +1,29 @@
 package plugin
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
 )
 
 func (p *plugin) operationsCommand() *cobra.Command {
-	var format string
+	var output *deadcmd.Output
 	cmd := &cobra.Command{
 		Use: "operations NAME", Short: "List the replays, discards and reopens of an OutboxDispatcher's dead letters", Args: oneName, ValidArgsFunction: p.completeOne,
 		Long: `List the DeadLetterReplays of an OutboxDispatcher, and those of its Outbox that are about its outbox namespace: the
-newest first, with who requested it, why, and what became of the events. DELIVERED counts what was delivered, not what was
-put back. As JSON and YAML it is a DeadLetterReplayList.`,
+newest first, with who requested it, why, and what became of the events, as a DeadLetterReplayList in YAML or JSON.
+"kubectl outbox ui" shows them as a page, and "kubectl get deadletterreplays" as a table.`,
 		Example: "  kubectl outbox dead operations orders --namespace shop\n  kubectl outbox dead operations orders --output json",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := oneOf("output", format, "table", "json", "yaml"); err != nil {
+			if err := output.Validate(); err != nil {
 				return err
 			}
 			t, err := p.target()
@@ -39,26 +34,10 @@ put back. As JSON and YAML it is a DeadLetterReplayList.`,
 			if err != nil {
 				return err
 			}
-			if format != "table" {
-				text, err := marshal(format, list)
-				if err != nil {
-					return err
-				}
-				_, err = cmd.OutOrStdout().Write(text)
-				return err
-			}
-			if len(list.Items) == 0 {
-				fmt.Fprintln(cmd.ErrOrStderr(), "nothing was replayed or discarded here by an object")
-				return nil
-			}
-			_, err = cmd.OutOrStdout().Write(replaysText(list.Items, p.Now()))
-			return err
+			return output.Write(cmd.OutOrStdout(), list, nil)
 		},
 	}
-	cmd.Flags().StringVarP(&format, "output", "o", "table", "table, json or yaml")
-	if err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic(err) // the flag is there
-	}
+	output = deadcmd.AddOutput(cmd, "yaml", "json")
 	return cmd
 }
 
@@ -95,38 +74,6 @@ func concerns(dlr *v1alpha1.DeadLetterReplay, obd *v1alpha1.OutboxDispatcher) bo
 	}
 	mine, other := obd.Spec.OutboxRef, dlr.Spec.OutboxRef
 	return mine != nil && other != nil && mine.Name == other.Name && dlr.Spec.Namespace == obd.Spec.Namespace
-}
-
-func replaysText(all []v1alpha1.DeadLetterReplay, now time.Time) []byte {
-	var out bytes.Buffer
-	table(&out, "NAME\tACTION\tSTATUS\tMATCHED\tDONE\tDELIVERED\tFAILING\tDEAD AGAIN\tSKIPPED\tBY\tAGE\tENDS\tWHY", len(all), func(w io.Writer, i int) {
-		dlr := &all[i]
-		s, state, skipped, shown := dlr.Status, "Unseen", int64(0), func(n int64) string { return fmt.Sprint(n) }
-		if s.Progress == nil {
-			s.Progress, shown = &status.Progress{}, func(int64) string { return "-" }
-		}
-		if c := meta.FindStatusCondition(s.Conditions, v1alpha1.CompleteCondition); c != nil {
-			state = c.Reason
-		}
-		for _, one := range s.Skipped {
-			skipped += one.Count
-		}
-		action := string(dlr.Spec.Action)
-		if dlr.Spec.DryRun {
-			action += " (dry run)"
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", dlr.Name, action, state, shown(s.Matched), shown(ptr.Deref(s.Done, 0)), shown(s.Delivered),
-			shown(s.Failing), shown(s.DeadAgain), skipped, deadcmd.Line(dlr.Spec.RequestedBy), deadcmd.Age(dlr.CreationTimestamp.Time, now), endText(s.EndsAt, now), deadcmd.Line(dlr.Spec.Reason))
-	})
-	return out.Bytes()
-}
-
-// endText says in how long a replay ends, as far as that is known.
-func endText(at status.Time, now time.Time) string {
-	if at.Time().Before(now) {
-		return "-"
-	}
-	return "in " + at.Time().Sub(now).Round(time.Second).String()
 }
 
 func (p *plugin) stopCommand() *cobra.Command {

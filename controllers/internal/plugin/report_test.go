@@ -111,9 +111,10 @@ func TestReportInEveryFormat(t *testing.T) {
 
 	for name, report := range map[string]Report{"full": full, "lone": lone, "blind": blind, "unseen": unseen} {
 		for _, format := range []string{"table", "json", "yaml"} {
-			write, err := writer(format)
-			need.OK(t, err)
-			got, err := write(report)
+			got, err := report.text(), error(nil)
+			if format != "table" {
+				got, err = marshal(format, report)
+			}
 			need.OK(t, err)
 			if format == "json" { // the same document as YAML
 				if got, err = yaml.JSONToYAML(got); err != nil {

@@ -2,7 +2,6 @@ package plugin
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -10,10 +9,11 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
+	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
 )
 
 func (p *plugin) statusCommand() *cobra.Command {
-	var format string
+	var output *deadcmd.Output
 	cmd := &cobra.Command{
 		Use: "status NAME", Short: "Report how an OutboxDispatcher is, and what to do", Args: oneName, ValidArgsFunction: p.completeOne,
 		Long: `Report how an OutboxDispatcher is: its conditions, its pods, the backlog, the groups of its dead letters with
@@ -21,37 +21,21 @@ an event of each, and what to do. The events come from a pod: without one, or wi
 pods/portforward, the report says so, and has the groups that the status has.`,
 		Example: "  kubectl outbox status orders --namespace shop\n  kubectl outbox status orders --output json",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			write, err := writer(format)
-			if err != nil {
+			if err := output.Validate(); err != nil {
 				return err
 			}
 			report, err := p.report(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			text, err := write(report)
-			if err != nil {
+			return output.Write(cmd.OutOrStdout(), report, func() error {
+				_, err := cmd.OutOrStdout().Write(report.text())
 				return err
-			}
-			_, err = cmd.OutOrStdout().Write(text)
-			return err
+			})
 		},
 	}
-	cmd.Flags().StringVarP(&format, "output", "o", "table", "table, json or yaml")
-	if err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic(err) // the flag is there
-	}
+	output = deadcmd.AddOutput(cmd, "table", "json", "yaml")
 	return cmd
-}
-
-func writer(format string) (func(Report) ([]byte, error), error) {
-	switch format {
-	case "table":
-		return func(r Report) ([]byte, error) { return r.text(), nil }, nil
-	case "json", "yaml":
-		return func(r Report) ([]byte, error) { return marshal(format, r) }, nil
-	}
-	return nil, fmt.Errorf("--output is %q; choose table, json or yaml", format)
 }
 
 // report collects the report.

@@ -19,6 +19,8 @@ type Commands struct {
 	Whose, Example string
 	// Program is the program's command in examples.
 	Program string
+	// Pages says that people see dead letters in a browser: then list, show and events show write YAML or JSON, and no table.
+	Pages bool
 	// Named says that the first argument is a name, which Open gets.
 	Named bool
 	// Flags adds what Open needs to a command.
@@ -61,7 +63,7 @@ group an equal part: a count with older ones is marked too.`,
 	if err := cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions([]string{"tenant", "type", "aggregate"}, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(err) // the flag is there
 	}
-	return c.command(cmd, 0, func(ctx context.Context, source deadletters.Source, _ string) (any, error) {
+	return c.command(cmd, 0, tables, func(ctx context.Context, source deadletters.Source, _ string) (any, error) {
 		filter, err := f.filter(c.now())
 		if err != nil {
 			return nil, err
@@ -89,7 +91,7 @@ continues the list; in JSON it is "next".`,
 	f.add(cmd, true)
 	cmd.Flags().IntVar(&r.Limit, "limit", deadletters.DefaultLimit, fmt.Sprintf("how many dead letters at most, up to %d", deadletters.MaxLimit))
 	cmd.Flags().Int64Var(&r.After, "after", 0, "continue after the dead letter with this number")
-	return c.command(cmd, 0, func(ctx context.Context, source deadletters.Source, _ string) (_ any, err error) {
+	return c.command(cmd, 0, c.formats(), func(ctx context.Context, source deadletters.Source, _ string) (_ any, err error) {
 		if r.Limit < 1 {
 			return nil, fmt.Errorf("--limit is %d; set it from 1 to %d", r.Limit, deadletters.MaxLimit)
 		}
@@ -109,7 +111,7 @@ ID is the dead letter's number, or the event's id for its newest dead letter.`,
 		Example: c.examples("dead show", "42", "0190a5c8-5d1e-7000-8000-000000000001 --payload"),
 	}
 	payloadFlag(cmd, &payload)
-	return c.command(cmd, 1, func(ctx context.Context, source deadletters.Source, id string) (any, error) {
+	return c.command(cmd, 1, c.formats(), func(ctx context.Context, source deadletters.Source, id string) (any, error) {
 		return source.Show(ctx, id, payload)
 	})
 }
@@ -124,7 +126,7 @@ journal is on. ID is its id or its dedupe key; for an event whose row is gone, i
 		Example: c.examples("events show", "0190a5c8-5d1e-7000-8000-000000000001", "order-42 --payload --output yaml"),
 	}
 	payloadFlag(cmd, &payload)
-	return c.command(cmd, 1, func(ctx context.Context, source deadletters.Source, id string) (any, error) {
+	return c.command(cmd, 1, c.formats(), func(ctx context.Context, source deadletters.Source, id string) (any, error) {
 		return source.Event(ctx, id, payload)
 	})
 }
@@ -133,15 +135,21 @@ func payloadFlag(cmd *cobra.Command, payload *bool) {
 	cmd.Flags().BoolVar(payload, "payload", false, "also print the payload and the headers, which may hold what others must not see; YAML rounds numbers of more than 17 digits")
 }
 
+// tables are the formats of a command that has one for people.
+var tables = []string{"table", "json", "yaml"}
+
+func (c Commands) formats() []string {
+	if c.Pages {
+		return []string{"yaml", "json"}
+	}
+	return tables
+}
+
 // command adds to a command its flags, its arguments (the name, then so many more) and its work.
-func (c Commands) command(cmd *cobra.Command, more int, read func(context.Context, deadletters.Source, string) (any, error)) *cobra.Command {
-	var format string
-	cmd.Flags().StringVarP(&format, "output", "o", "table", "table, json or yaml")
+func (c Commands) command(cmd *cobra.Command, more int, formats []string, read func(context.Context, deadletters.Source, string) (any, error)) *cobra.Command {
+	output := AddOutput(cmd, formats...)
 	if c.Flags != nil {
 		c.Flags(cmd)
-	}
-	if err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic(err) // the flag is there
 	}
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 		if c.Named && len(args) == 0 && c.Complete != nil {
@@ -160,8 +168,7 @@ func (c Commands) command(cmd *cobra.Command, more int, read func(context.Contex
 		return nil
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		write, err := c.writer(cmd, format)
-		if err != nil {
+		if err := output.Validate(); err != nil {
 			return err
 		}
 		name, id := "", ""
@@ -182,7 +189,7 @@ func (c Commands) command(cmd *cobra.Command, more int, read func(context.Contex
 		if err != nil {
 			return err
 		}
-		return write(result)
+		return output.Write(cmd.OutOrStdout(), result, func() error { return c.table(cmd, result) })
 	}
 	return cmd
 }

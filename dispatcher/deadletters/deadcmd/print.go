@@ -12,52 +12,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 )
 
 // errorWidth is how many characters of an error a table shows.
 const errorWidth = 80
-
-// writer returns a function that writes a result in a format.
-func (c Commands) writer(cmd *cobra.Command, format string) (func(any) error, error) {
-	out := cmd.OutOrStdout()
-	switch format {
-	case "json":
-		return func(result any) error {
-			text, err := JSON(result)
-			if err != nil {
-				return err
-			}
-			_, err = out.Write(text)
-			return err
-		}, nil
-	case "yaml":
-		return func(result any) error {
-			text, err := spec.YAML(result)
-			if err != nil {
-				return err
-			}
-			_, err = out.Write(text)
-			return err
-		}, nil
-	case "table":
-		return func(result any) error { return c.table(cmd, result) }, nil
-	}
-	return nil, fmt.Errorf("--output is %q; choose table, json or yaml", format)
-}
-
-// JSON writes a result as indented JSON, in which characters that no terminal should get are escapes. It fails as
-// [json.Marshal] does.
-func JSON(result any) ([]byte, error) {
-	var text bytes.Buffer
-	encoder := json.NewEncoder(&text)
-	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", "  ")
-	err := encoder.Encode(result)
-	return spec.Escaped(text.Bytes()), err
-}
 
 func (c Commands) table(cmd *cobra.Command, result any) error {
 	out, stderr, now := cmd.OutOrStdout(), cmd.ErrOrStderr(), c.now()
