@@ -81,7 +81,7 @@ var _ = Describe("kubectl outbox ui", Label("ui"), func() {
 		Expect(page.Text).To(ContainSubstring("was replayed or discarded here"))
 	})
 
-	It("says that there is no network", func(ctx SpecContext) {
+	It("says that there is no network", func() {
 		w.config = rest.CopyConfig(w.config)
 		w.config.Host = "https://127.0.0.1:1"
 		b, page := w.ui("orders")
