@@ -202,6 +202,7 @@ func (b *backend) Replays(ctx context.Context, _ console.Name) ([]console.Replay
 	out := slices.Clone(b.dryRuns)
 	for _, o := range all {
 		r := shown(o.Replay, o.RequestedBy, o.Reason)
+		r.Canary = int(o.Canary)
 		r.State, r.Ended, r.Failed = stateOf(o), o.FinishedAt != 0 || o.Stopped != "" && o.Pending+o.Failing == 0, o.Stopped != ""
 		if failed, ours := b.runs[o.ID]; ours && failed == nil && r.State == "interrupted" {
 			r.State = "running" // it begins

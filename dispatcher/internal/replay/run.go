@@ -134,6 +134,8 @@ type Operation struct {
 	Login string `json:"login"`
 	// Running is true when a process has run it in the last minute.
 	Running bool `json:"running"`
+	// Canary is how many events go first, and alone.
+	Canary int64 `json:"canary,omitempty"`
 }
 
 // MaxOperations is how many [Replays.Operations] returns at most.
@@ -172,9 +174,9 @@ func (r *Replays) operations(ctx context.Context, tx pgx.Tx, id *uuid.UUID) ([]O
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (o Operation, err error) {
 		var began, now time.Time
 		var paced, finished *time.Time
-		var canary, claimed, gone, notDead, stopped int64
+		var claimed, gone, notDead, stopped int64
 		p := &o.Replay
-		err = row.Scan(&p.ID, &p.Namespace, &p.Action, &p.Rate, &canary, &began, &paced, &finished, &p.Stopped, &p.LastError,
+		err = row.Scan(&p.ID, &p.Namespace, &p.Action, &p.Rate, &o.Canary, &began, &paced, &finished, &p.Stopped, &p.LastError,
 			&p.Waiting, &p.Pending, &p.Failing, &p.Delivered, &p.DeadAgain, &p.Discarded, &p.Reopened, &claimed, &gone, &notDead, &stopped,
 			&o.Reason, &o.RequestedBy, &o.Login, &now, &o.Running)
 		p.StartedAt = status.At(began)
@@ -187,7 +189,7 @@ func (r *Replays) operations(ctx context.Context, tx pgx.Tx, id *uuid.UUID) ([]O
 		countSkipped(p, status.SkippedNotDead, notDead)
 		countSkipped(p, status.SkippedStopped, stopped)
 		if paced != nil {
-			p.EndsAt = endsAt(*p, canary, now.Sub(*paced), now)
+			p.EndsAt = endsAt(*p, o.Canary, now.Sub(*paced), now)
 		}
 		o.Running = o.Running && finished == nil
 		return o, err
