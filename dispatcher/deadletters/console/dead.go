@@ -34,11 +34,11 @@ func parse(query url.Values) (deadletters.ListRequest, error) {
 // groups are the causes of the open dead letters, or whose they are.
 func (v *view) groups(ctx context.Context, source deadletters.Source) error {
 	by := deadletters.By(v.query.Get("by"))
-	v.add(`<p>Counted by <a href="?">cause</a>`)
-	for _, other := range deadletters.Groupings {
-		v.add(` · <a href="?by=%s">%s</a>`, other, other)
+	v.add(`<nav class="pick" aria-label="Counted by">By`)
+	for _, other := range append([]deadletters.By{""}, deadletters.Groupings...) {
+		v.add(` <a href="?by=%s"%s>%s</a>`, other, current(other == by), cmp.Or(other, "cause"))
 	}
-	v.add("</p>\n")
+	v.add("</nav>\n")
 	if by != "" {
 		return v.counts(ctx, source, by)
 	}
@@ -132,7 +132,7 @@ func (v *view) dead(ctx context.Context, source deadletters.Source) error {
 		v.empty("matches: what was here was replayed, or discarded.")
 		return nil
 	}
-	v.table("The newest first", [][2]string{{"Event", "k"}, {"Dead for", "n"}, {"Type", ""}, {"About", ""}, {"Attempts", "n"}, {"Error", "w"}}, rows)
+	v.table("The newest first", [][2]string{{"Event", "k"}, {"Dead for", "n"}, {"Type", "t"}, {"About", "t"}, {"Attempts", "n"}, {"Error", "w one"}}, rows)
 	if page.Next > 0 {
 		chosen.After = page.Next
 		v.add(`<p><a rel="next" href="?%s">Older ones</a></p>`, exact(chosen.Values().Encode()))
@@ -173,15 +173,15 @@ func (v *view) forms(ctx context.Context, f deadletters.Filter, many, why string
 		hidden := write(`<input type="hidden" name="filter" value="%s"><input type="hidden" name="once" value="%s"><label class="grow">Why<input name="reason" required maxlength="1024" value="%s" placeholder="such as CHG-812; it stays with each dead letter"></label>`,
 			exact(deadletters.ListRequest{Filter: f}.Values().Encode()), rand.Text(), why)
 		set := write("All %s that match and became dead before %s UTC. Later ones stay open.", many, f.Until.UTC().Format("2006-01-02 15:04:05"))
-		v.add(`<form class="act" method="post" action="%s">%s<label>First, alone<input name="canary" type="number" min="0" max="10000" value="%s"></label>
+		v.add(`<form class="act" method="post" action="%s">%s<label>Canary<input name="canary" type="number" min="0" max="10000" value="%s"></label>
 <label>Events a second<input name="rate" type="number" min="1" max="100000" value="%s"></label>
-<button name="do" value="dry-replay">Dry run</button><button class="main" name="do" value="replay">Replay</button><p><small>%s</small></p></form>
+<button name="do" value="dry-replay">Dry run</button><button class="main" name="do" value="replay">Replay</button><p><small>%s The canary goes first, alone.</small></p></form>
 `, v.path("replays"), hidden, firstCanary, firstRate, set)
 		v.add(`<details><summary>Discard them instead</summary><form class="act" method="post" action="%s">%s<button name="do" value="dry-discard">Dry run</button><button name="do" value="discard">Discard</button>
 <p><small>%s Their events stay dead, and block their keys no more.</small></p></form></details>
 `, v.path("replays"), hidden, set)
 	}
-	v.add("<p>The same by hand:</p>")
+	v.add(`<p class="note">The same by hand:</p>`)
 	v.line(v.Line(v.name, "dead replay", fmt.Sprintf("%s --canary %d --rate %d --reason WHY --dry-run", arguments(f), firstCanary, firstRate)))
 }
 

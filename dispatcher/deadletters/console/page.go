@@ -73,7 +73,7 @@ type view struct {
 
 // crumb adds a page above this one.
 func (v *view) crumb(text string, path exact) {
-	v.crumbs += write(` <span aria-hidden="true">›</span> <a href="%s">%s</a>`, path, text)
+	v.crumbs += write(` <span aria-hidden="true">/</span> <a href="%s">%s</a>`, path, text)
 }
 
 func (v *view) add(format markup, values ...any) { v.WriteString(string(write(format, values...))) }
@@ -115,7 +115,7 @@ func (v *view) send(w http.ResponseWriter) {
 		}
 		for _, tab := range all {
 			path := v.path(slices.DeleteFunc(tab[1:], func(part string) bool { return part == "" })...)
-			tabs += write(`<a href="%s"%s>%s</a>`, path, map[bool]markup{true: ` aria-current="page"`}[string(path) == v.below+v.r.URL.EscapedPath()], tab[0])
+			tabs += write(`<a href="%s"%s>%s</a>`, path, current(string(path) == v.below+v.r.URL.EscapedPath()), tab[0])
 		}
 		tabs += write(`<form action="%s"><label>Event <input name="id" required placeholder="id or dedupe key" size="20"></label> <button>Find</button></form></nav>`, v.path("events"))
 	}
@@ -123,6 +123,9 @@ func (v *view) send(w http.ResponseWriter) {
 	w.WriteHeader(cmp.Or(v.status, http.StatusOK))
 	_, _ = w.Write([]byte(write(document, meta, v.title, v.Where, exact(v.below), exact(v.below), v.crumbs, v.Where, tabs, v.title, v.lead, markup(v.String())))) // fails only when the reader is gone
 }
+
+// current is the attribute of a link that leads to where the reader is.
+func current(is bool) markup { return map[bool]markup{true: ` aria-current="page"`}[is] }
 
 // tone says how something is: trouble works, and something is to be done; off is on purpose.
 type tone string
@@ -159,8 +162,8 @@ func number(count any) string {
 	})
 }
 
-// table writes rows of cells. columns are pairs of a head and a class: n for numbers, k for what is never broken over lines, w
-// for what needs width. On a narrow screen each row is a list.
+// table writes rows of cells. columns are pairs of a head and a class: n for numbers, k for what is never broken over lines, t
+// for names, w for what needs width, and one for a text of which the first line is enough. On a narrow screen a row is a block.
 func (v *view) table(caption string, columns [][2]string, rows [][]any) {
 	v.add("<table><caption>%s</caption><thead><tr>", caption)
 	for _, c := range columns {
@@ -170,7 +173,11 @@ func (v *view) table(caption string, columns [][2]string, rows [][]any) {
 	for _, row := range rows {
 		v.add("<tr>")
 		for i, cell := range row {
-			v.add(`<td class="%s" data-label="%s"><div>%s</div></td>`, columns[i][1], columns[i][0], cell)
+			class := columns[i][1]
+			if text := fmt.Sprint(cell); text == "–" || text == "" {
+				class += " none"
+			}
+			v.add(`<td class="%s" data-label="%s"><div>%s</div></td>`, class, columns[i][0], cell)
 		}
 		v.add("</tr>\n")
 	}
@@ -205,7 +212,11 @@ func (v *view) numbers(pairs ...any) {
 func (v *view) life(steps []deadcmd.Step) {
 	v.add(`<ol class="life">`)
 	for _, s := range steps {
-		v.add(`<li>%s ago <b>%s</b> %s</li>`, v.age(s.At), s.What, s.More)
+		what := write("<b>%s</b>", s.What)
+		if t, ok := map[string]tone{"delivered": good, "dead": bad, "failed": trouble}[s.What]; ok {
+			what = tag(t, s.What)
+		}
+		v.add(`<li><span class="n">%s ago</span> %s <span>%s</span></li>`, v.age(s.At), what, s.More)
 	}
 	v.add("</ol>\n")
 }

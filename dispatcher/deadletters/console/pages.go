@@ -110,29 +110,39 @@ func (v *view) fleet(ctx context.Context) error {
 		if b.Dead > 0 {
 			dead = write(`<a href="%s">%s</a>`, v.path("groups"), number(b.Number(b.Dead)))
 		}
-		row := []any{r.head(), write(`<a href="%s">%s</a>`, v.path(), v.name), pending, dead, v.age(b.Oldest), cmp.Or(b.LimitedBy, "–"), cmp.Or(b.ETA, "–"), cmp.Or(r.ReadyPods, "–")}
+		row := []any{r.head(), write(`<a href="%s">%s</a>`, v.path(), v.name), pending, dead, v.age(b.Oldest), cmp.Or(b.ETA, "–"), cmp.Or(b.LimitedBy, "–"), cmp.Or(r.ReadyPods, "–")}
 		if b.Dead > 0 || slices.ContainsFunc(r.Conditions, func(c Condition) bool { return c.Wrong }) {
 			wrong = append(wrong, row)
 		} else {
 			well = append(well, row)
 		}
 	}
-	rows := append(wrong, well...)
 	v.name = Name{}
-	v.lead = "Is it delivering, and what waits? Pending events are due now, or wait for a retry."
-	if v.title = fmt.Sprintf("Something to do at %d of %d dispatchers", len(wrong), len(rows)); len(wrong) == 0 {
-		v.title = "Every dispatcher is well"
+	switch {
+	case len(f.Reports) == 0:
+		v.title, v.lead = "No dispatchers here", "An OutboxDispatcher appears here as soon as it is made."
+	case len(wrong) == 0:
+		v.title, v.lead = "Every dispatcher is well", write("%s deliver, or rest on purpose, and no event is dead.", len(well))
+	default:
+		v.title = fmt.Sprintf("Something to do at %d of %d dispatchers", len(wrong), len(f.Reports))
+		v.lead = "Pending events are due now, or wait for a retry. Dead ones wait for a person."
 	}
 	if f.Note != "" {
 		v.add(`<p class="note">%s</p>`, f.Note)
 	}
-	if len(rows) == 0 {
-		v.title, v.lead = "No dispatchers here", "An OutboxDispatcher appears here as soon as it is made."
-		return nil
+	columns := [][2]string{{"State", "k"}, {"Dispatcher", "k"}, {"Pending", "n"}, {"Dead", "n"}, {"Oldest waits", "n"}, {"ETA", "n"}, {"Limited by", ""}, {"Pods", "n"}}
+	v.add(`<div class="same">`)
+	for _, part := range []struct {
+		caption string
+		rows    [][]any
+	}{{"Need a person", wrong}, {"Well", well}} {
+		if len(part.rows) > 0 {
+			v.table(part.caption, columns, part.rows)
+		}
 	}
-	v.table("Dispatchers", [][2]string{{"State", "k"}, {"Dispatcher", "k"}, {"Pending", "n"}, {"Dead", "n"}, {"Oldest waits", "n"}, {"Limited by", "k"}, {"Delivered in", "n"}, {"Pods", "n"}}, rows)
+	v.add("</div>")
 	if f.Next != "" {
-		v.add(`<p>%s are on this page. <a rel="next" href="?next=%s">More</a></p>`, len(rows), exact(url.QueryEscape(f.Next)))
+		v.add(`<p>%s are on this page. <a rel="next" href="?next=%s">More</a></p>`, len(f.Reports), exact(url.QueryEscape(f.Next)))
 	}
 	return nil
 }
@@ -157,21 +167,8 @@ func (v *view) report(ctx context.Context) error {
 	if len(r.Conditions) > 0 {
 		v.lead += write(" %s", r.Conditions[0].Message)
 	}
-	v.add("<h2>What to do</h2>")
-	if len(r.ToDo) == 0 {
-		v.empty("needs a person: each check is well, and no event is dead.")
-	}
-	for _, todo := range r.ToDo {
-		if v.add(`<div class="todo"><p>%s</p>`, todo.What); todo.Group != "" {
-			v.add(`<p><a class="button" href="%s">See group %s</a></p>`, v.deadPath(deadletters.Filter{Group: todo.Group}), todo.Group)
-		}
-		for _, command := range todo.Commands {
-			v.line(command)
-		}
-		v.add("</div>\n")
-	}
 	if b := r.Backlog; b != nil {
-		counts := []any{"Pending", number(b.Number(b.Pending)), "Oldest waits", v.age(b.Oldest), "Delivered in", cmp.Or(b.ETA, "–"), "Limited by", cmp.Or(b.LimitedBy, "–"),
+		counts := []any{"Pending", number(b.Number(b.Pending)), "Oldest waits", v.age(b.Oldest), "ETA", cmp.Or(b.ETA, "–"), "Limited by", cmp.Or(b.LimitedBy, "–"),
 			"Dead", number(b.Number(b.Dead))}
 		if !b.LateSince.IsZero() {
 			counts = append(counts, "Late for", v.age(b.LateSince))
@@ -187,6 +184,19 @@ func (v *view) report(ctx context.Context) error {
 		v.numbers(counts...)
 	}
 	v.hour(r)
+	v.add("<h2>What to do</h2>")
+	if len(r.ToDo) == 0 {
+		v.empty("needs a person: each check is well, and no event is dead.")
+	}
+	for _, todo := range r.ToDo {
+		if v.add(`<div class="todo"><p>%s</p>`, todo.What); todo.Group != "" {
+			v.add(`<a class="button" href="%s">See group %s</a>`, v.deadPath(deadletters.Filter{Group: todo.Group}), todo.Group)
+		}
+		for _, command := range todo.Commands {
+			v.line(command)
+		}
+		v.add("</div>\n")
+	}
 	v.topics(r)
 	rows := [][]any{}
 	for _, c := range r.Conditions {
@@ -321,8 +331,10 @@ func (v *view) show(ctx context.Context, source deadletters.Source) error {
 	}
 	v.crumb("Group "+l.Group, v.deadPath(deadletters.Filter{Group: l.Group}))
 	v.title, v.lead = fmt.Sprintf("Dead letter %d", l.ID), write("%s", l.Error)
-	v.add(`<div class="todo"><p>%s</p><p><a class="button" href="%s">See the life of its event</a></p></div>`, cmp.Or(l.Advice, "It is resolved."), v.path("events")+"?id="+exact(url.QueryEscape(l.Event)))
-	v.fields(deadcmd.DeadLetterFields(l, v.now))
+	v.add(`<div class="todo"><p>%s</p><a class="button" href="%s">See the life of its event</a></div>`, cmp.Or(l.Advice, "It is resolved."), v.path("events")+"?id="+exact(url.QueryEscape(l.Event)))
+	v.fields(slices.DeleteFunc(deadcmd.DeadLetterFields(l, v.now), func(f deadcmd.Field) bool { // which the page says already
+		return slices.Contains([]string{"Dead letter", "Error", "What to do"}, f.Name)
+	}))
 	if len(l.Failures) > 0 {
 		v.add("<h2>The last failed attempts</h2>")
 		v.life(deadcmd.Failed(l.Failures))

@@ -18,6 +18,7 @@ func (v *view) replays(ctx context.Context) error {
 		return err
 	}
 	v.title, v.lead = "Replays and discards", "Who put what back, why, and what became of it."
+	slices.SortStableFunc(all, func(a, b Replay) int { return b.Began.Compare(a.Began) })
 	rows := [][]any{}
 	for _, r := range all {
 		rows = append(rows, []any{r.tag(), write(`<a href="%s">%s</a>`, v.path("replays", r.ID), r.what()), r.Line, v.age(r.Began), r.By, r.Reason})
@@ -64,7 +65,6 @@ func (v *view) replay(ctx context.Context) error {
 	for _, why := range r.Why {
 		v.add(`<p class="alert">%s</p>`, why)
 	}
-	v.fields([]deadcmd.Field{{Name: "Name", Text: r.ID}, {Name: "Began", At: r.Began}, {Name: "By", Text: r.By}, {Name: "Why", Text: r.Reason}})
 	switch {
 	case r.DryRun && r.Ended && !r.Failed && r.Progress != nil && r.Progress.Left() > 0 && !r.Filter.Until.IsZero():
 		v.add("<h2>Now do it</h2>")
@@ -77,6 +77,8 @@ func (v *view) replay(ctx context.Context) error {
 		}
 		v.line(v.Line(v.name, "dead stop", deadcmd.Quote(r.ID)))
 	}
+	v.add("<h2>Who began it, and why</h2>")
+	v.fields([]deadcmd.Field{{Name: "Name", Text: r.ID}, {Name: "Began", At: r.Began}, {Name: "By", Text: r.By}, {Name: "Why", Text: r.Reason}})
 	return nil
 }
 
@@ -85,18 +87,18 @@ func (v *view) stop(ctx context.Context) error {
 	return v.Stop(ctx, v.name, v.r.PathValue("id"))
 }
 
-// progress is a bar with its numbers.
+// progress is a bar with its numbers: of a dry run, which moves nothing, the numbers alone.
 func (v *view) progress(r Replay) {
 	p := r.Progress
 	if p == nil || p.Matched == 0 {
 		return
 	}
 	var x int64
-	v.add(`<svg class="bar" viewBox="0 0 1000 10" preserveAspectRatio="none" role="img" aria-label="%s">`, r.Line)
+	var bar markup
 	counts := []any{"Chosen", number(p.Matched)}
 	part := func(name string, n int64, t tone) {
 		if width := n * 1000 / p.Matched; n > 0 {
-			v.add(`<rect class="%s" x="%s" width="%s" height="10"/>`, string(t), x, width)
+			bar += write(`<rect class="%s" x="%s" width="%s" height="10"/>`, string(t), x, width)
 			x, counts = x+width, append(counts, name, tag(t, number(n)))
 		}
 	}
@@ -107,7 +109,9 @@ func (v *view) progress(r Replay) {
 	part("Skipped", p.Matched-p.Done()-p.Left(), off)
 	part("Not delivered yet", p.Pending, unknown)
 	part(map[bool]string{true: "Would be done", false: "Wait for their turn"}[r.DryRun], p.Left(), unknown)
-	v.add("</svg>")
+	if !r.DryRun {
+		v.add(`<svg class="bar" viewBox="0 0 1000 10" preserveAspectRatio="none" role="img" aria-label="%s">%s</svg>`, r.Line, bar)
+	}
 	if !r.Ended && p.EndsAt != 0 {
 		counts = append(counts, "Ends", v.age(p.EndsAt.Time()))
 	}
