@@ -12,4 +12,5 @@ apt-get update -q
 packages=(pgbouncer prometheus python3-venv rabbitmq-server redis-server)
 command -v javac >/dev/null || packages+=(default-jdk-headless)
 command -v npm >/dev/null || packages+=(npm)
+command -v google-chrome >/dev/null || packages+=(chromium)
 apt-get install -q -y --no-install-recommends "${packages[@]}"
