@@ -17,6 +17,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/status"
+	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/console"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters/deadcmd"
@@ -119,18 +120,15 @@ func (b *backend) Report(ctx context.Context, n console.Name) (r console.Report,
 	if err != nil {
 		return r, sentence(err)
 	}
-	groups, err := reader(b.cfg, podTimeout).Groups(ctx, deadletters.Filter{})
-	if err != nil {
-		return r, err
-	}
 	r.Now = &status.Status{Backlog: monitor.Backlog(&depth), Data: monitor.Data(&data)}
 	c := r.Now.Backlog.Counts
 	r.Backlog = &console.Backlog{Pending: c.Pending, Scheduled: c.Scheduled, Processing: c.Processing, Dead: c.Dead, BlockedKeys: r.Now.Backlog.BlockedKeys, Estimated: c.Estimated,
 		Oldest: c.OldestPending.Time(), ObservedAt: depth.ObservedAt}
 	b.judge(&r, judge(b.cfg, depth, data))
-	for _, g := range groups.Groups[:min(len(groups.Groups), shownGroups)] {
-		line := b.Line(n, "dead replay", "--group "+g.Group+" --canary 10 --reason WHY --dry-run")
-		r.ToDo = append(r.ToDo, console.ToDo{What: fmt.Sprintf("Group %s, %s dead: %s", g.Group, g.Number(), g.Advice), Group: g.Group, Commands: []string{line}})
+	for _, g := range depth.Groups[:min(len(depth.Groups), shownGroups)] {
+		line := b.Line(n, "dead replay", "--group "+g.Fingerprint+" --canary 10 --reason WHY --dry-run")
+		dead := deadletters.Group{Count: g.Count.N, Estimated: g.Count.Estimated}.Number()
+		r.ToDo = append(r.ToDo, console.ToDo{What: fmt.Sprintf("Group %s, %s dead: %s", g.Fingerprint, dead, dispatcher.Recovery(g.Reason, g.Cause.Class)), Group: g.Fingerprint, Commands: []string{line}})
 	}
 	return r, nil
 }
