@@ -97,8 +97,12 @@ func ownNamespace() string {
 // memoryLimit is the limit that config/manager and the chart give the container.
 const memoryLimit = 256 << 20
 
-// limitMemory sets the collector's limit to two thirds of the budget, which has the program itself too, unless GOMEMLIMIT says otherwise.
+// limitMemory sets the collector's limit to two thirds of the budget, which has the program itself too, and lets it collect when
+// the heap has grown by two fifths, unless GOMEMLIMIT or GOGC say otherwise.
 func limitMemory(budget int64) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(40)
+	}
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(budget / 3 * 2)
 	}
