@@ -185,7 +185,8 @@ const (
 	// that exceeds the Deployment's progressDeadlineSeconds (600 by default), and a migration whose pod does not start for as
 	// long, is Stalled too, with the reason that Reconciling would have; it continues by itself when the cause is gone, and Ready keeps its rule.
 	//
-	// True: InvalidSpec (a field is missing that the definition requires), InvalidPodTemplate, InvalidPipeline,
+	// True: NamespaceFull (the objects of the namespace take more than its share of the operator's memory; the main condition is
+	// Unknown then), InvalidSpec (a field is missing that the definition requires), InvalidPodTemplate, InvalidPipeline,
 	// InvalidConfiguration, ForeignObject, ApplyRefused; after the deadline the
 	// reason of new pods (such as ImagePullFailed, or SecretNotFound), else ProgressDeadlineExceeded; of a
 	// DeadLetterReplay also Aborted, Refused, JobFailed, Restored, TopicNotDelivered, ReplayLoginMissing (a dispatcher
@@ -243,6 +244,7 @@ const (
 	ReasonConfigMapNotFound        = "ConfigMapNotFound"
 	ReasonConfigMapKeyNotFound     = "ConfigMapKeyNotFound"
 	ReasonOutboxNotFound           = "OutboxNotFound"
+	ReasonNamespaceFull            = "NamespaceFull"
 	ReasonUpToDate                 = "UpToDate"
 	ReasonMissing                  = "Missing"
 	ReasonTooOld                   = "TooOld"

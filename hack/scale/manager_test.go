@@ -3,12 +3,12 @@ package scale
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"sort"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,7 +17,11 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -28,6 +32,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
@@ -35,54 +40,144 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
-// What a user with the role edit in a namespace of his own may make, with the operator's label: the sum of it takes
-// neither the manager's memory nor the others' time, also when the manager begins.
+// What users with the role edit, or outboxdispatchers-edit, in a namespace of their own may make, of each kind that the cache has:
+// the largest that the API server takes, and then many small ones. The sum of it takes neither the manager's memory nor the
+// others' time, also when the manager begins.
 func TestHostileObjectsLeaveMemoryAndOthersAlone(t *testing.T) {
-	const size, configMaps, events, pods, templates = 4, 300, 40_000, 140, 8
-	w := newWorld(t, "bounded", size, func(int) behaviour { return wellBehaved })
-	w.dispatchers(size, nil)
+	const size, largeOnes = 4, 30
+	events := max(4_000, *hostiles)
 	well := func(int) behaviour { return wellBehaved }
+	w := newWorld(t, "bounded", size, well, "eve")
+	w.dispatchers(size, nil)
 	w.until("all", 5*time.Minute, func() (bool, string) { return w.reconciled(size, well) })
-	control := w.operator.memory()
-
-	labels := map[string]string{"outbox.dev/managed-by": "outbox-operator", "outbox.dev/dispatcher": name(0), "outbox.dev/component": "dispatcher"}
-	meta := func(kind string, i int) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Name: fmt.Sprintf("eve-%s-%d", kind, i), Namespace: w.namespace, Labels: labels}
+	control, stops := w.operator.memory(), w.stopAgainAndAgain()
+	for _, kind := range w.hostile() {
+		name := fmt.Sprintf("%T", kind)
+		most := w.most(kind)
+		before := w.operator.memory()
+		w.many(*hostiles, func(i int) client.Object {
+			if i < largeOnes {
+				return eve(kind, i, most)
+			}
+			return eve(kind, i, 0)
+		})
+		w.edit(0)
+		t.Logf("%d of %s, %d of them with %d labels: manager %.0f MiB, %.0f before", *hostiles, name, largeOnes, most, w.operator.memory(), before)
 	}
-	megabyte := strings.Repeat("x", 1_000_000)
-	w.many(configMaps, func(i int) client.Object {
-		return &corev1.ConfigMap{ObjectMeta: meta("file", i), Data: map[string]string{"file": megabyte}}
-	})
-	w.many(pods, func(i int) client.Object {
-		return &corev1.Pod{ObjectMeta: meta("pod", i), Spec: corev1.PodSpec{
-			NodeSelector: map[string]string{"no": "node"},
-			Containers:   []corev1.Container{{Name: "dispatcher", Image: "image", Env: []corev1.EnvVar{{Name: "A", Value: megabyte}}}},
-		}}
-	})
 	w.many(events, func(i int) client.Object {
-		return &corev1.Event{ObjectMeta: meta("event", i), Reason: "FailedMount", Message: megabyte[:1000], LastTimestamp: metav1.Now(),
-			InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: w.namespace, Name: fmt.Sprint("pod-", i), UID: types.UID(fmt.Sprint(i))}}
+		return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("eve-", i), Namespace: "eve"}, Reason: "FailedMount", Message: strings.Repeat("x", 1000), LastTimestamp: metav1.Now(),
+			InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "eve", Name: fmt.Sprint("pod-", i), UID: types.UID(fmt.Sprint(i))}}
 	})
-	var volumes strings.Builder
-	for i := range 10_000 {
-		fmt.Fprintf(&volumes, `,{"name":"v%d"}`, i)
-	}
-	w.many(templates, func(i int) client.Object {
-		return &v1alpha1.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("eve-%d", i), Namespace: w.namespace}, Spec: spec.Dispatcher{
-			Namespace: "shop", Topics: []string{name(i)}, Sink: spec.Sink{Log: &spec.LogSink{}}, Database: &spec.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "db"}},
-			Pods: spec.Pods{Template: json.RawMessage(`{"spec":{"volumes":[` + volumes.String()[1:] + `]}}`)},
-		}}
-	})
-	edit := w.edit(0)
-	during := w.operator.memory()
+	edit, during := w.edit(0), w.operator.memory()
 	w.operator.stop()
-	w.operator = startOperator(t, w.cfg, w.namespace)
+	w.operator = startOperator(t, w.cfg, w.serves...)
 	again := w.edit(1)
-	memory := w.operator.memory()
-	t.Logf("manager %.0f MiB before, %.0f MiB with the hostile objects and an edit after %.1f s, %.0f MiB from its start and an edit after %.1f s", control, during, edit.Seconds(), memory, again.Seconds())
+	slowest, memory := stops(), w.operator.memory()
+	t.Logf("manager %.0f MiB before, %.0f MiB with the hostile objects and an edit after %.1f s, %.0f MiB from its start and an edit after %.1f s; the slowest stop of %s took %.1f s",
+		control, during, edit.Seconds(), memory, again.Seconds(), w.namespace, slowest.Seconds())
 	if max(during, memory) > maxMemory {
 		t.Errorf("the manager took %.0f MiB, want %d at most", max(during, memory), maxMemory)
 	}
+	if *strict && slowest > stopWithin {
+		t.Errorf("a stop took %s, want %s", slowest, stopWithin)
+	}
+}
+
+// hostile are valid objects of the kinds that the operator's cache has. A dispatcher has as many and as long topics as its
+// definition lets it.
+func (w *world) hostile() []client.Object {
+	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "eve"}},
+		Spec: corev1.PodSpec{NodeSelector: map[string]string{"no": "node"}, Containers: []corev1.Container{{Name: "dispatcher", Image: "image"}}}}
+	job := *template.DeepCopy()
+	job.Spec.RestartPolicy = corev1.RestartPolicyNever
+	selector := &metav1.LabelSelector{MatchLabels: template.Labels}
+	obd := &v1alpha1.OutboxDispatcher{Spec: spec.Dispatcher{Namespace: "shop", Sink: spec.Sink{Log: &spec.LogSink{}}, Database: &spec.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "db"}}}}
+	topics, length := w.bounds("outboxdispatchers", "topics")
+	for i := range topics {
+		obd.Spec.Topics = append(obd.Spec.Topics, fmt.Sprintf("%0*d", length, i))
+	}
+	return []client.Object{
+		&corev1.ConfigMap{}, &corev1.ServiceAccount{}, &corev1.Pod{Spec: template.Spec}, &networkingv1.NetworkPolicy{},
+		&policyv1.PodDisruptionBudget{Spec: policyv1.PodDisruptionBudgetSpec{Selector: selector}},
+		&appsv1.Deployment{Spec: appsv1.DeploymentSpec{Selector: selector, Template: template}},
+		&appsv1.ReplicaSet{Spec: appsv1.ReplicaSetSpec{Selector: selector, Template: template}},
+		&batchv1.Job{Spec: batchv1.JobSpec{Template: job}},
+		w.sample("outbox.yaml", &v1alpha1.Outbox{}), w.sample("consumer.yaml", &v1alpha1.OutboxConsumer{}), w.sample("replay-dry-run.yaml", &v1alpha1.DeadLetterReplay{}), obd,
+	}
+}
+
+// sample reads an object from config/samples.
+func (w *world) sample(file string, o client.Object) client.Object {
+	root, err := envtest.Root()
+	need.OK(w.t, err)
+	text, err := os.ReadFile(filepath.Join(root, "config", "samples", file))
+	need.OK(w.t, err)
+	need.OK(w.t, yaml.Unmarshal(text, o))
+	return o
+}
+
+// bounds are the most entries of a list in a definition, and the longest entry.
+func (w *world) bounds(resource, field string) (entries, length int) {
+	definition := &apiextensionsv1.CustomResourceDefinition{}
+	need.OK(w.t, w.admin.Get(w.t.Context(), client.ObjectKey{Name: resource + ".outbox.dev"}, definition))
+	list := definition.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties[field]
+	return int(*list.MaxItems), int(*list.Items.Schema.MaxLength)
+}
+
+// eve is an object of a hostile tenant, with the operator's labels and so many others.
+func eve(kind client.Object, i, labels int) client.Object {
+	o := kind.DeepCopyObject().(client.Object)
+	all := map[string]string{"outbox.dev/managed-by": "outbox-operator", "outbox.dev/dispatcher": name(i), "outbox.dev/component": "dispatcher"}
+	for n := range labels {
+		all[fmt.Sprint("l", n)] = strings.Repeat("x", 63)
+	}
+	o.SetName(fmt.Sprint("eve-", i))
+	o.SetNamespace("eve")
+	o.SetLabels(all)
+	return o
+}
+
+// most is how many labels the API server takes of an object.
+func (w *world) most(kind client.Object) int {
+	return sort.Search(1<<16, func(n int) bool {
+		o := eve(kind, 1<<20+n, n+1) // one that is deleted may wait for its finalizer
+		if w.admin.Create(w.t.Context(), o) != nil {
+			return true
+		}
+		need.OK(w.t, w.admin.Delete(w.t.Context(), o, client.GracePeriodSeconds(0)))
+		return false
+	})
+}
+
+// stopAgainAndAgain stops and starts the last dispatcher until the func that it returns is called, which returns the longest
+// time that this took.
+func (w *world) stopAgainAndAgain() func() time.Duration {
+	ctx, cancel := context.WithCancel(w.t.Context())
+	slowest := make(chan time.Duration, 1)
+	go func() {
+		longest := time.Duration(0)
+		for n := int32(0); ctx.Err() == nil; n = 1 - n {
+			longest = max(longest, w.scale(ctx, 3, n))
+			w.wait(100 * time.Millisecond)
+		}
+		slowest <- longest
+	}()
+	w.t.Cleanup(cancel)
+	return func() time.Duration { cancel(); return <-slowest }
+}
+
+// scale sets the replicas of one, and returns how long it takes until its Deployment has them.
+func (w *world) scale(ctx context.Context, i int, replicas int32) time.Duration {
+	began, obd, d := time.Now(), &v1alpha1.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name(i)}}, &appsv1.Deployment{}
+	patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas))
+	if err := w.admin.Patch(ctx, obd, patch); err != nil && ctx.Err() == nil {
+		w.t.Errorf("scale %s: %v", obd.Name, err)
+	}
+	for ctx.Err() == nil && (d.Spec.Replicas == nil || *d.Spec.Replicas != replicas) {
+		w.wait(20 * time.Millisecond)
+		_ = w.cached.Get(ctx, client.ObjectKey{Namespace: w.namespace, Name: name(i) + "-dispatcher"}, d)
+	}
+	return time.Since(began)
 }
 
 // many creates so many objects, eight at a time.
@@ -110,9 +205,9 @@ type operator struct {
 	stop func()
 }
 
-// startOperator builds the manager and runs it for one namespace, as an administrator. It makes NetworkPolicies, as in a
+// startOperator builds the manager and runs it for some namespaces, as an administrator. It makes NetworkPolicies, as in a
 // cluster.
-func startOperator(t *testing.T, cfg *rest.Config, namespace string) *operator {
+func startOperator(t *testing.T, cfg *rest.Config, namespaces ...string) *operator {
 	t.Helper()
 	root, err := envtest.Root()
 	need.OK(t, err)
@@ -130,7 +225,7 @@ func startOperator(t *testing.T, cfg *rest.Config, namespace string) *operator {
 		CurrentContext: "test",
 	}, kubeconfig))
 	var log bytes.Buffer
-	cmd := exec.Command(binary, "--kubeconfig="+kubeconfig, "--dispatcher-image=outbox-operator:test", "--watch-namespaces="+namespace,
+	cmd := exec.Command(binary, "--kubeconfig="+kubeconfig, "--dispatcher-image=outbox-operator:test", "--watch-namespaces="+strings.Join(namespaces, ","),
 		"--metrics-bind-address=0", "--health-probe-bind-address=0")
 	cmd.Env = append(os.Environ(), "POD_NAMESPACE=outbox-system")
 	cmd.Stdout, cmd.Stderr = &log, &log

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,28 +26,46 @@ import (
 
 // holder is the field of the status with the operator that holds the object.
 func holder(o client.Object) *string {
+	operator, _, _ := statusOf(o)
+	return operator
+}
+
+// statusOf are the fields of the status that all kinds have, and the type of the main condition.
+func statusOf(o client.Object) (operator *string, conditions *[]metav1.Condition, main string) {
 	switch o := o.(type) {
 	case *v1alpha1.Outbox:
-		return &o.Status.Operator
+		return &o.Status.Operator, &o.Status.Conditions, v1alpha1.ReadyCondition
 	case *v1alpha1.DeadLetterReplay:
-		return &o.Status.Operator
+		return &o.Status.Operator, &o.Status.Conditions, v1alpha1.CompleteCondition
 	case *v1alpha1.OutboxConsumer:
-		return &o.Status.Operator
+		return &o.Status.Operator, &o.Status.Conditions, v1alpha1.ReadyCondition
 	}
-	return &o.(*v1alpha1.OutboxDispatcher).Status.Operator
+	status := &o.(*v1alpha1.OutboxDispatcher).Status
+	return &status.Operator, &status.Conditions, v1alpha1.ReadyCondition
 }
 
 const (
 	// claimAgain is when an object is looked at again whose claim met another change.
-	claimAgain      = time.Second
+	claimAgain = time.Second
+	// fullAgain is when an object of a namespace that is full is looked at again.
+	fullAgain       = time.Minute
 	actionReconcile = "Reconcile"
 )
 
 // Claim makes this operator the holder of an object that has none or whose holder is gone, and reports whether it is the
 // holder: only the holder writes to the object and to what is made for it, and of two that claim it at once one becomes it.
 // For an object of another operator it records an Event, and nothing else. When it is not the holder, again is when to look
-// once more. The object is whole then. It returns an error when the API server does.
+// once more. The object is whole then. The status of an object of a namespace that is Full says so, and it
+// is not held either: the cache does not have all that belongs to it. It returns an error when the API server does.
 func (r *Reporter) Claim(ctx context.Context, o client.Object) (held bool, again time.Duration, err error) {
+	held, again, err = r.claim(ctx, o)
+	if held && o.GetDeletionTimestamp() == nil && r.Full != nil && r.Full(o.GetNamespace()) {
+		return false, fullAgain, r.reportFull(ctx, o)
+	}
+	return held, again, err
+}
+
+func (r *Reporter) claim(ctx context.Context, o client.Object) (held bool, again time.Duration, err error) {
 	now := holder(o)
 	if *now == r.Operator {
 		r.holds(o.GetUID())
@@ -70,6 +89,35 @@ func (r *Reporter) Claim(ctx context.Context, o client.Object) (held bool, again
 	}
 	r.holds(o.GetUID())
 	return true, 0, nil
+}
+
+// LeftOut writes the status of an object that the cache does not have, because its namespace is full, unless another operator
+// holds it. It returns an error when the API server does.
+func (r *Reporter) LeftOut(ctx context.Context, o client.Object) error {
+	if by := *holder(o); by != "" && by != r.Operator || o.GetDeletionTimestamp() != nil {
+		return nil
+	}
+	return r.reportFull(ctx, o)
+}
+
+// reportFull writes the conditions of an object of a namespace that is full.
+func (r *Reporter) reportFull(ctx context.Context, o client.Object) error {
+	before := o.DeepCopyObject().(client.Object)
+	_, conditions, main := statusOf(o)
+	if meta.IsStatusConditionTrue(*conditions, v1alpha1.CompleteCondition) || meta.IsStatusConditionTrue(*conditions, v1alpha1.FailedCondition) {
+		return nil // its end is final
+	}
+	stalled := Condition(v1alpha1.StalledCondition, metav1.ConditionTrue, v1alpha1.ReasonNamespaceFull, fmt.Sprintf(
+		"The operator makes no changes for this object, and pods that run continue, because the objects of namespace %s take more than its share of the operator's memory: those of the operator's kinds, or all with the label %s. Delete those that no dispatcher needs, or raise the operator's memory limit.",
+		o.GetNamespace(), desired.LabelManagedBy+"="+desired.Manager))
+	meta.RemoveStatusCondition(conditions, v1alpha1.ReconcilingCondition)
+	for _, c := range []metav1.Condition{Condition(main, metav1.ConditionUnknown, stalled.Reason, stalled.Message), stalled} {
+		c.ObservedGeneration = o.GetGeneration()
+		meta.SetStatusCondition(conditions, c)
+	}
+	return r.Report(ctx, before, o, func() []Event {
+		return []Event{{corev1.EventTypeWarning, stalled.Reason, actionReconcile, stalled.Message}}
+	})
 }
 
 // Whole reads an object from the API server of which the cache has only a part. It returns an error when the API server does.

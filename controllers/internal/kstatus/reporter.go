@@ -18,7 +18,7 @@ import (
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
-// Reporter writes statuses and records Events. All fields but Operator and Leads are required.
+// Reporter writes statuses and records Events. All fields but Operator, Leads and Full are required.
 type Reporter struct {
 	// Client reads from the cache and writes.
 	Client client.Client
@@ -31,6 +31,9 @@ type Reporter struct {
 	// Leads says that the operator keeps the Lease by which others see that it is there. Without, it takes over nothing that
 	// another holds.
 	Leads bool
+	// Full reports that a namespace has more objects with the operator's label than its share of the cache. Nil means that none
+	// has.
+	Full func(namespace string) bool
 
 	mu         sync.Mutex
 	held       map[types.UID]heldObject // objects of others

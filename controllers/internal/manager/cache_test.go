@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"reflect"
+	gort "runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -21,6 +22,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -182,5 +184,116 @@ func TestReadyWhileTheManagerWorks(t *testing.T) {
 			got = err.Error()
 		}
 		need.That(t, strings.Contains(got, c.want) && (c.want == "") == (got == ""), "%s: %q, want %q", name, got, c.want)
+	}
+}
+
+// watchedKind is what the informer of a type has of the shares.
+func watchedKind(o client.Object, share int64) (*shares, *kind) {
+	_, s := limit(cacheOptions(nil, nil, nil), share)
+	return s, s.kindOf(o)
+}
+
+// An object is left out while its namespace has no room, and the number of those that are left out is right whatever comes.
+func TestWhatHasNoRoomIsLeftOut(t *testing.T) {
+	const labelled = 3 * 4096 // of 16 KiB
+	s, k := watchedKind(&corev1.ConfigMap{}, 16<<10)
+	jobs := s.kindOf(&batchv1.Job{})
+	object := func(namespace, name string, size int) *corev1.ConfigMap {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, ResourceVersion: strings.Repeat("1", size)}}
+	}
+	large := labelled/2 - 1500
+	for i, step := range []struct {
+		event      watch.EventType
+		namespace  string
+		name       string
+		size       int
+		want       watch.EventType
+		left       int
+		room, full bool
+	}{
+		{watch.Added, "shop", "a", large, watch.Added, 0, false, false},
+		{watch.Added, "shop", "b", large, watch.Added, 0, false, false},
+		{watch.Added, "shop", "c", large, watch.Deleted, 1, false, true},
+		{watch.Modified, "shop", "c", large, watch.Deleted, 1, false, true},
+		{watch.Bookmark, "shop", "z", large, watch.Bookmark, 1, false, true},
+		{watch.Added, "post", "a", large, watch.Added, 1, false, true},         // another has room
+		{watch.Modified, "shop", "a", large, watch.Modified, 1, false, true},   // it is counted once
+		{watch.Modified, "shop", "a", 4 * large, watch.Deleted, 2, true, true}, // it has grown, and what is left out is listed again
+		{watch.Modified, "shop", "c", large, watch.Modified, 1, false, true},
+		{watch.Deleted, "shop", "a", 1, watch.Deleted, 0, false, false}, // it was left out
+		{watch.Added, "shop", "d", large, watch.Deleted, 1, false, true},
+		{watch.Deleted, "shop", "b", 1, watch.Deleted, 1, true, true}, // it was kept
+		{watch.Deleted, "shop", "c", 1, watch.Deleted, 1, true, true},
+		{watch.Deleted, "shop", "d", 1, watch.Deleted, 0, false, false},
+	} {
+		e, ok := k.event(watch.Event{Type: step.event, Object: object(step.namespace, step.name, step.size)})
+		in := k.spaces["shop"]
+		if in == nil {
+			in = &space{}
+		}
+		if !ok || e.Type != step.want || in.left != step.left || k.room() != step.room || s.crowded("shop") != step.full || jobs.room() {
+			t.Errorf("step %d: %s, %d are left out, room %v, full %v; want %+v", i, e.Type, in.left, k.room(), s.crowded("shop"), step)
+		}
+	}
+	k.event(watch.Event{Type: watch.Deleted, Object: object("post", "a", 1)})
+	need.That(t, len(k.spaces) == 0 && len(s.pools) == 0, "namespaces without objects are remembered: %v %v", k.spaces, s.pools)
+}
+
+// A list keeps what has room, and begins again: what was counted before it is listed again.
+func TestAListKeepsWhatHasRoom(t *testing.T) {
+	s, k := watchedKind(&v1alpha1.Outbox{}, 4*3*ownBytes)
+	for range 2 {
+		list := &v1alpha1.OutboxList{}
+		for i := range 3 + reportedOf + 10 {
+			list.Items = append(list.Items, v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprint("o", i)}})
+		}
+		k.begin()
+		need.That(t, *k.pool("shop") == used{}, "begun with %+v", k.pool("shop"))
+		need.OK(t, k.list(list))
+		need.That(t, len(list.Items) == 3 && k.spaces["shop"].left == reportedOf+10 && !s.crowded("shop") && !k.room(), "%d are kept, %+v", len(list.Items), k.spaces["shop"])
+		need.Want(t, reportedOf, "%d are reported, want %d", len(s.reports))
+		for len(s.reports) > 0 {
+			<-s.reports
+		}
+	}
+}
+
+// What an object counts is near to what it takes, for each kind of the cache, whatever is in it.
+func TestObjectsCountAsMuchAsTheyTake(t *testing.T) {
+	for o, options := range cacheOptions(nil, nil, nil).ByObject {
+		made := reflect.New(reflect.TypeOf(o).Elem()).Interface().(client.Object)
+		made.SetLabels(hostileMeta().Labels)
+		made.SetAnnotations(hostileMeta().Annotations)
+		made.SetName("orders")
+		switch made := made.(type) {
+		case *v1alpha1.OutboxDispatcher:
+			for i := range 256 {
+				made.Spec.Topics = append(made.Spec.Topics, fmt.Sprintf("%0255d", i))
+			}
+		case *corev1.Pod:
+			made.Spec, made.Status.ContainerStatuses = hostileTemplate().Spec, hostileStatuses()
+		case *appsv1.Deployment:
+			made.Spec.Template = hostileTemplate()
+		}
+		_, err := options.Transform(made)
+		need.OK(t, err)
+		const copies = 50
+		kept := make([]runtime.Object, copies)
+		text := encode(t, made)
+		heap := func() int64 {
+			var is gort.MemStats
+			gort.GC() // what a pool holds is garbage to the second
+			gort.GC()
+			gort.ReadMemStats(&is)
+			return int64(is.HeapAlloc)
+		}
+		before := heap()
+		for i := range kept {
+			kept[i] = reflect.New(reflect.TypeOf(o).Elem()).Interface().(runtime.Object)
+			need.OK(t, json.Unmarshal([]byte(text), kept[i])) // a copy would share the strings
+		}
+		takes, counts := (heap()-before)/copies, bytesOf(reflect.ValueOf(kept[0]))
+		need.That(t, counts > takes*2/3 && counts < takes*4/3, "%T: it takes %d bytes, and counts %d", o, takes, counts)
+		gort.KeepAlive(kept)
 	}
 }

@@ -75,6 +75,9 @@ type Options struct {
 	MetricsInsecure bool
 	// ProbeAddress serves /healthz and /readyz; "0" means not at all.
 	ProbeAddress string
+	// NamespaceShare is how many bytes the objects of one namespace may take in the cache. Defaults to 32 MiB, a sixth of the
+	// budget of a manager with a limit of 256 MiB.
+	NamespaceShare int64
 	// Pods reads the status of dispatchers. Defaults to [observe.NewClient].
 	Pods *observe.Client
 	// Now is the clock of decisions about the number of pods. Defaults to [time.Now].
@@ -115,13 +118,14 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 	cfg = rest.CopyConfig(cfg)
 	cfg.UserAgent = desired.Manager // which the API server takes for the field manager of all that is written
 	var definitions *served
+	kept, shares := limit(cacheOptions(o.WatchNamespaces, o.IgnoreNamespaces, o.InheritedLabels), cmp.Or(o.NamespaceShare, 32<<20))
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
 		Scheme: scheme,
 		NewCache: func(cfg *rest.Config, o cache.Options) (_ cache.Cache, err error) {
 			definitions, err = newServed(cfg, o)
 			return definitions, err
 		},
-		Cache: cacheOptions(o.WatchNamespaces, o.IgnoreNamespaces, o.InheritedLabels),
+		Cache: kept,
 		// A pass sees what the pass before it wrote.
 		Client: client.Options{Cache: &client.CacheOptions{EnableReadYourWritesConsistency: ptr.To(true)}},
 		Controller: config.Controller{
@@ -159,7 +163,7 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 	if err := mgr.Add(manager.RunnableFunc(definitions.endWhenServed)); err != nil {
 		return nil, fmt.Errorf("add the look for definitions: %w", err)
 	}
-	return mgr, addReconcilers(ctx, mgr, o, definitions.missing)
+	return mgr, addReconcilers(ctx, mgr, o, shares, definitions.missing)
 }
 
 // ownImage is the image of the manager's container.
@@ -177,7 +181,7 @@ func ownImage(ctx context.Context, api client.Reader, key client.ObjectKey) (str
 }
 
 // addReconcilers sets up one reconciler for each kind that is not missing.
-func addReconcilers(ctx context.Context, mgr ctrl.Manager, o Options, missing []string) error {
+func addReconcilers(ctx context.Context, mgr ctrl.Manager, o Options, shares *shares, missing []string) error {
 	if err := claimants.Index(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
@@ -188,7 +192,10 @@ func addReconcilers(ctx context.Context, mgr ctrl.Manager, o Options, missing []
 	pacer := pace.New(mgr.GetClient(), o.MaxRollingUpgrades)
 	mounts := pods.NewMounts(watcher, o.WatchNamespaces...)
 	platform := desired.Platform{Image: o.DispatcherImage, ImagePullSecrets: o.ImagePullSecrets, InheritedLabels: o.InheritedLabels}
-	reporter := &kstatus.Reporter{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: mgr.GetEventRecorder(desired.Manager), Operator: o.Pod.Namespace, Leads: o.LeaderElect}
+	reporter := &kstatus.Reporter{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: mgr.GetEventRecorder(desired.Manager), Operator: o.Pod.Namespace, Leads: o.LeaderElect, Full: shares.crowded}
+	if err := mgr.Add(shares.report(reporter)); err != nil {
+		return fmt.Errorf("add what reports objects that are left out: %w", err)
+	}
 	r := &outboxdispatcher.Reconciler{
 		Reporter: reporter,
 		Mounts:   mounts,

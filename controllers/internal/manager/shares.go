@@ -1,0 +1,339 @@
+package manager
+
+import (
+	"context"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
+)
+
+const (
+	// objectBytes is what the cache takes in addition to an object, and ownBytes what one of the operator's own kinds
+	// counts at least: the operator makes and remembers other things for it.
+	objectBytes, ownBytes = 512, 8 << 10
+	// reportedOf is how many of a kind in a namespace have in their status that they are left out.
+	reportedOf = 100
+)
+
+var leftOut = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "outbox_objects_left_out",
+	Help: "How many objects of a namespace the operator does not look at, because they are more than the namespace's share of its memory."}, []string{"namespace", "kind"})
+
+func init() { metrics.Registry.MustRegister(leftOut) }
+
+// shares bound what the objects of one namespace take of the cache, so that no tenant decides how much memory the manager
+// takes. A quarter of each share is for the operator's own kinds. What has no room is left out: the cache hears that it
+// was deleted, with its version, for which reads after a write wait.
+type shares struct {
+	most    int64 // bytes, of a namespace
+	options cache.Options
+	reports chan func(context.Context, *kstatus.Reporter) error
+
+	mu    sync.Mutex
+	pools map[pool]*used
+}
+
+// pool is the share of a namespace for the operator's own kinds, or for what has its label.
+type pool struct {
+	namespace string
+	own       bool
+}
+
+type used struct {
+	bytes int64
+	left  int // objects that are left out
+}
+
+// limit lets the cache keep of each namespace what its share has room for.
+func limit(o cache.Options, share int64) (cache.Options, *shares) {
+	s := &shares{most: share, options: o, reports: make(chan func(context.Context, *kstatus.Reporter) error, 4*reportedOf), pools: map[pool]*used{}}
+	o.NewInformer = s.informer
+	return o, s
+}
+
+// crowded reports whether objects with the operator's label are left out in a namespace.
+func (s *shares) crowded(namespace string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.pools[pool{namespace, false}]
+	return p != nil && p.left > 0
+}
+
+// report writes the status of objects that are left out, one after the other, until ctx ends.
+func (s *shares) report(r *kstatus.Reporter) manager.RunnableFunc {
+	return func(ctx context.Context) error {
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case write := <-s.reports:
+				if err := write(ctx, r); err != nil && ctx.Err() == nil {
+					ctrl.LoggerFrom(ctx).Error(err, "Write the status of an object that is left out")
+				}
+			}
+		}
+	}
+}
+
+func (s *shares) informer(lw toolscache.ListerWatcher, o runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
+	k, from := s.kindOf(o), toolscache.ToListerWatcherWithContext(lw)
+	return toolscache.NewSharedIndexInformer(&toolscache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			list, err := from.ListWithContext(ctx, o)
+			if err != nil {
+				return nil, err
+			}
+			if o.Continue == "" {
+				k.begin()
+			}
+			return list, k.list(list)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			if ptr.Deref(o.SendInitialEvents, false) {
+				k.begin()
+			} else if k.room() {
+				return nil, apierrors.NewResourceExpired("there is room for objects that were left out: list them again")
+			}
+			w, err := from.WatchWithContext(ctx, o)
+			if err != nil {
+				return nil, err
+			}
+			return watch.Filter(w, k.event), nil
+		},
+	}, o, resync, indexers)
+}
+
+// kind has the objects of a kind that are in the cache. A watch ends after five to ten minutes: then those that were left out
+// are listed again, if there is room since.
+type kind struct {
+	*shares
+	name      string
+	own       bool
+	transform toolscache.TransformFunc
+	spaces    map[string]*space
+}
+
+// space has what one namespace has of a kind.
+type space struct {
+	sizes map[string]int64 // of what is kept, by name
+	left  int
+	full  int64 // most bytes of the pool when an object was left out
+}
+
+func (s *shares) kindOf(o runtime.Object) *kind {
+	k := &kind{shares: s, name: reflect.TypeOf(o).Elem().Name(), transform: s.options.DefaultTransform, spaces: map[string]*space{}}
+	k.own = reflect.TypeOf(o).Elem().PkgPath() == reflect.TypeFor[v1alpha1.OutboxDispatcher]().PkgPath()
+	for object, options := range s.options.ByObject {
+		if reflect.TypeOf(object) == reflect.TypeOf(o) {
+			k.transform = options.Transform
+		}
+	}
+	return k
+}
+
+// begin forgets all, since all is listed again.
+func (k *kind) begin() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for namespace, in := range k.spaces {
+		for name := range in.sizes {
+			k.drop(namespace, name)
+		}
+		k.count(namespace, -in.left)
+		in.full = 0
+	}
+}
+
+// room reports whether a namespace with objects that are left out has more room than it had then.
+func (k *kind) room() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for namespace, in := range k.spaces {
+		if in.left > 0 && k.pool(namespace).bytes < in.full {
+			return true
+		}
+	}
+	return false
+}
+
+// list takes out of a list what has no room.
+func (k *kind) list(list runtime.Object) error {
+	all, err := meta.ExtractList(list)
+	if err != nil {
+		return err
+	}
+	kept := make([]runtime.Object, 0, len(all))
+	for _, o := range all {
+		if e, _ := k.event(watch.Event{Type: watch.Added, Object: o}); e.Type == watch.Added {
+			kept = append(kept, e.Object)
+		}
+	}
+	return meta.SetList(list, kept)
+}
+
+// event makes of an event that an object without room is there one that it is gone.
+func (k *kind) event(e watch.Event) (watch.Event, bool) {
+	o, ok := e.Object.(client.Object)
+	if !ok || e.Type == watch.Bookmark {
+		return e, true
+	}
+	if changed, err := k.transform(o); err == nil {
+		o = changed.(client.Object)
+		e.Object = o
+	}
+	if e.Type == watch.Deleted {
+		k.forget(o.GetNamespace(), o.GetName())
+	} else if !k.keep(o, e.Type == watch.Added) {
+		e.Type = watch.Deleted
+	}
+	return e, true
+}
+
+// keep reports whether there is room for an object, and counts it.
+func (k *kind) keep(o client.Object, added bool) bool {
+	size, namespace, name, most := objectBytes+bytesOf(reflect.ValueOf(o)), o.GetNamespace(), o.GetName(), k.most/4*3
+	if k.own {
+		size, most = max(size, ownBytes), k.most/4
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	in := k.spaces[namespace]
+	if in == nil {
+		in = &space{sizes: map[string]int64{}}
+		k.spaces[namespace] = in
+	}
+	p := k.pool(namespace)
+	before, had := p.bytes, k.drop(namespace, name)
+	if p.bytes+size > most {
+		if in.full = max(in.full, before); had || added {
+			k.count(namespace, 1)
+		}
+		if k.own && in.left <= reportedOf {
+			select {
+			case k.reports <- func(ctx context.Context, r *kstatus.Reporter) error { return k.reportLeftOut(ctx, r, o) }:
+			default: // the metric says it
+			}
+		}
+		return false
+	}
+	if !had && !added {
+		k.count(namespace, -1)
+	}
+	in.sizes[name] = size
+	p.bytes += size
+	return true
+}
+
+// reportLeftOut writes the status of an object that is left out, if it still is.
+func (k *kind) reportLeftOut(ctx context.Context, r *kstatus.Reporter, o client.Object) error {
+	k.mu.Lock()
+	in := k.spaces[o.GetNamespace()]
+	over := in == nil || in.left == 0
+	if !over {
+		_, over = in.sizes[o.GetName()]
+	}
+	k.mu.Unlock()
+	if over {
+		return nil
+	}
+	return r.LeftOut(ctx, o)
+}
+
+// forget takes an object out that is gone.
+func (k *kind) forget(namespace, name string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.drop(namespace, name) {
+		k.count(namespace, -1)
+	}
+	if in := k.spaces[namespace]; in != nil && in.left == 0 && len(in.sizes) == 0 {
+		delete(k.spaces, namespace)
+	}
+	if p := k.pool(namespace); p.bytes == 0 && p.left == 0 {
+		delete(k.pools, pool{namespace, k.own})
+	}
+}
+
+func (k *kind) pool(namespace string) *used {
+	p := k.pools[pool{namespace, k.own}]
+	if p == nil {
+		p = &used{}
+		k.pools[pool{namespace, k.own}] = p
+	}
+	return p
+}
+
+// drop reports whether the object was kept.
+func (k *kind) drop(namespace, name string) bool {
+	in := k.spaces[namespace]
+	if in == nil {
+		return false
+	}
+	size, had := in.sizes[name]
+	k.pool(namespace).bytes -= size
+	delete(in.sizes, name)
+	return had
+}
+
+// count adds to the number of objects that are left out.
+func (k *kind) count(namespace string, n int) {
+	in := k.spaces[namespace]
+	if in == nil || in.left+n < 0 {
+		return
+	}
+	in.left += n
+	k.pool(namespace).left += n
+	if in.left == 0 {
+		leftOut.DeleteLabelValues(namespace, k.name)
+		return
+	}
+	leftOut.WithLabelValues(namespace, k.name).Set(float64(in.left))
+}
+
+// bytesOf is what the parts of a value take that are not in it.
+func bytesOf(v reflect.Value) (n int64) {
+	switch v.Kind() {
+	case reflect.String:
+		return int64(v.Len())
+	case reflect.Pointer, reflect.Interface:
+		if !v.IsNil() {
+			n = int64(v.Elem().Type().Size()) + bytesOf(v.Elem())
+		}
+	case reflect.Slice:
+		n = int64(v.Cap()) * int64(v.Type().Elem().Size())
+		if v.Type().Elem().Kind() == reflect.Uint8 {
+			return n
+		}
+		for i := range v.Len() {
+			n += bytesOf(v.Index(i))
+		}
+	case reflect.Map:
+		for each := v.MapRange(); each.Next(); {
+			n += 2*int64(v.Type().Key().Size()+v.Type().Elem().Size()) + bytesOf(each.Key()) + bytesOf(each.Value())
+		}
+	case reflect.Struct:
+		if v.Type() == reflect.TypeFor[time.Time]() {
+			return 0 // it has the zone, which all share
+		}
+		for i := range v.NumField() {
+			n += bytesOf(v.Field(i))
+		}
+	}
+	return n
+}
