@@ -24,8 +24,8 @@ const (
 	// DefaultLimit is how many dead letters a page has unless the request says otherwise. MaxLimit is the most that a request may say.
 	DefaultLimit = 50
 	MaxLimit     = 500
-	// MaxGroups is the most groups, or counts, that are read. The count of a group is exact up to GroupCap, and above it where
-	// that takes a tenth of a second.
+	// MaxGroups is the most groups, or counts, that are read. The count of a group is exact up to GroupCap, with many large ones
+	// up to an equal part of 100,000, and above it where the table is small; else it is an estimate.
 	MaxGroups = 1000
 	GroupCap  = dispatcher.DepthCap
 	// CountCap is the most dead letters of which the tenants, types or aggregates are counted: of each group the newest, up to

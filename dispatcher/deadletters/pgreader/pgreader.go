@@ -21,11 +21,12 @@ import (
 // DefaultTimeout bounds a statement.
 const DefaultTimeout = 30 * time.Second
 
-// exactTimeout bounds the statement that counts large groups whole: longer is not worth it.
-const exactTimeout = 100 * time.Millisecond
-
-// mostWhole is the most large groups that are counted whole: more, which are 100,000 dead letters at least, take longer.
-const mostWhole = 10
+const (
+	// groupsCap is the most dead letters that are counted of all groups, and samplePages the most pages of the table that are read to
+	// say how many more there are.
+	groupsCap   = 100_000
+	samplePages = 4000
+)
 
 // Options say whose dead letters are read.
 type Options struct {
@@ -44,7 +45,7 @@ type Reader struct {
 	namespace string
 	topics    []string
 	timeout   time.Duration
-	exact     time.Duration
+	pages     int
 	sql       func(name string) string // a statement
 }
 
@@ -59,7 +60,7 @@ func New(connect func(context.Context) (*pgx.Conn, error), o Options) *Reader {
 	if o.Timeout == 0 {
 		o.Timeout = DefaultTimeout
 	}
-	return &Reader{connect: connect, namespace: o.Namespace, topics: o.Topics, timeout: o.Timeout, exact: exactTimeout, sql: sqlfile.Reader(files, o.Schema)}
+	return &Reader{connect: connect, namespace: o.Namespace, topics: o.Topics, timeout: o.Timeout, pages: samplePages, sql: sqlfile.Reader(files, o.Schema)}
 }
 
 // read runs do in a transaction that only reads.

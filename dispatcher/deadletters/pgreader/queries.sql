@@ -1,8 +1,8 @@
 -- name: groups
 -- Counts open dead letters by their group. The groups are found by a loose scan of outbox_dead_letters_open: one
 -- probe for each, whatever the number of dead letters. Those that the filter matches count to the most. What is read of
--- a group then is its first and its last, and its count up to a cap and one.
--- $1 namespace; $2 most groups; $3 cap; then the filter's.
+-- a group then is its first and its last, and its count up to a cap, or up to an equal part of what is counted in all.
+-- $1 namespace; $2 most groups; $3 cap; $4 most that are counted in all; then the filter's.
 with recursive found as (
     (
         select topic, fingerprint from outbox.outbox_dead_letters
@@ -29,15 +29,16 @@ groups as (
         limit 1
     ) as matching
     limit $2::integer + 1
-)
+),
+part as materialized (select least($3::integer, $4::integer / greatest(count(*), 1)) as n from groups)
 select g.fingerprint, g.topic, last.reason, coalesce(last.class, ''), coalesce(last.code, ''), coalesce(last.place, ''),
-       counted.n, first.dead_at, last.dead_at, coalesce(last.id, 0), coalesce(last.event_id::text, ''), coalesce(last.error, ''), g.more
+       least(counted.n, (select n from part)), counted.n > (select n from part), first.dead_at, last.dead_at, coalesce(last.id, 0), coalesce(last.event_id::text, ''), coalesce(last.error, ''), g.more
 from groups as g
 cross join lateral (
     select count(*) as n from (
         select from outbox.outbox_dead_letters as l
         where l.topic = g.topic and l.fingerprint = g.fingerprint and not g.more and /* filter */ true
-        limit $3::integer + 1
+        limit (select n from part) + 1
     ) as capped
 ) as counted
 left join lateral (
@@ -55,13 +56,17 @@ left join lateral (
 where counted.n > 0 or g.more
 order by counted.n desc, g.topic, g.fingerprint
 
--- name: exact
--- Counts the open dead letters of some groups, all of them.
--- $1 fingerprints; then the filter's.
-select l.fingerprint, count(*)
-from outbox.outbox_dead_letters as l
+-- name: sampled
+-- Estimates how many open dead letters some groups have, from some pages of the table, each time the same. Of a table that has no more
+-- pages all are read, and the counts are whole.
+-- $1 fingerprints; $2 pages; then the filter's.
+select l.fingerprint, round(count(*) * greatest(1, size.pages / $2::integer))::bigint, size.pages <= $2::integer
+from (select pg_relation_size('outbox.outbox_dead_letters') / current_setting('block_size')::float8 as pages) as size
+cross join outbox.outbox_dead_letters as l
+    tablesample system (least(100, 100 * $2::integer / greatest(1, pg_relation_size('outbox.outbox_dead_letters') / current_setting('block_size')::float8)))
+    repeatable (0)
 where l.fingerprint = any ($1::text[]) and /* filter */ true
-group by l.fingerprint
+group by l.fingerprint, size.pages
 
 -- name: matching
 -- Counts open dead letters by their group, all of those that match, in one pass: for a filter by what is in no index, with which
@@ -75,7 +80,7 @@ with matching as materialized (
     limit $1::integer + 1
 )
 select m.fingerprint, m.topic, last.reason, coalesce(last.class, ''), coalesce(last.code, ''), coalesce(last.place, ''),
-       m.n, m.since, m.last, last.id, last.event_id::text, coalesce(last.error, ''), row_number() over (order by m.n desc, m.topic, m.fingerprint) > $1::integer
+       m.n, false, m.since, m.last, last.id, last.event_id::text, coalesce(last.error, ''), row_number() over (order by m.n desc, m.topic, m.fingerprint) > $1::integer
 from matching as m
 cross join lateral (
     select * from outbox.outbox_dead_letters as l

@@ -38,16 +38,13 @@ func (r *Reader) Groups(ctx context.Context, f deadletters.Filter) (deadletters.
 		var reason *string
 		var more bool
 		var large []string
-		_, err = pgx.ForEachRow(rows, []any{&g.Group, &g.Topic, &reason, &g.Class, &g.Code, &g.Place, &g.Count, &since, &last, &g.DeadLetter, &g.Event, &g.Error, &more}, func() error {
+		_, err = pgx.ForEachRow(rows, []any{&g.Group, &g.Topic, &reason, &g.Class, &g.Code, &g.Place, &g.Count, &g.AtLeast, &since, &last, &g.DeadLetter, &g.Event, &g.Error, &more}, func() error {
 			if more {
 				out.More = true
 				return nil
 			}
 			g.Since, g.Last = since.UTC(), last.UTC()
 			g.Reason = dispatcher.DeadReason(*reason)
-			if g.AtLeast = f.Indexed() && g.Count > deadletters.GroupCap; g.AtLeast {
-				g.Count = deadletters.GroupCap
-			}
 			g.Advice = dispatcher.Recovery(g.Reason, g.Class)
 			if g.AtLeast {
 				large = append(large, g.Group)
@@ -55,10 +52,10 @@ func (r *Reader) Groups(ctx context.Context, f deadletters.Filter) (deadletters.
 			out.Groups = append(out.Groups, g)
 			return nil
 		})
-		if err != nil || len(large) == 0 || len(large) > mostWhole {
+		if err != nil || len(large) == 0 {
 			return err
 		}
-		return r.countWhole(ctx, tx, f, large, out.Groups)
+		return r.estimate(ctx, tx, f, large, out.Groups)
 	})
 	return out, err
 }
@@ -66,47 +63,31 @@ func (r *Reader) Groups(ctx context.Context, f deadletters.Filter) (deadletters.
 // groups is the statement that counts by group, one row for each.
 func (r *Reader) groups(f deadletters.Filter) (string, []any) {
 	if f.Indexed() {
-		return r.where("groups", f, r.namespace, deadletters.MaxGroups, deadletters.GroupCap)
+		return r.where("groups", f, r.namespace, deadletters.MaxGroups, deadletters.GroupCap, groupsCap)
 	}
 	return r.where("matching", f, deadletters.MaxGroups)
 }
 
-// countWhole counts large groups exactly, where that takes no longer than a moment. Else their counts stay marked, and their
-// order is by topic and fingerprint, so that one more dead letter moves none.
-func (r *Reader) countWhole(ctx context.Context, tx pgx.Tx, f deadletters.Filter, large []string, groups []deadletters.Group) error {
-	whole := map[string]int64{}
-	err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
-		limit := strconv.FormatInt(r.exact.Milliseconds(), 10)
-		if _, err := tx.Exec(ctx, "select set_config('statement_timeout', $1, true)", limit); err != nil {
-			return err
-		}
-		sql, args := r.where("exact", f, large)
-		rows, err := tx.Query(ctx, sql, args...)
-		if err != nil {
-			return err
-		}
-		var group string
-		var n int64
-		_, err = pgx.ForEachRow(rows, []any{&group, &n}, func() error {
-			whole[group] = n
-			return nil
-		})
+// estimate says how many dead letters large groups have: exactly, where the table is small enough to read it whole.
+func (r *Reader) estimate(ctx context.Context, tx pgx.Tx, f deadletters.Filter, large []string, groups []deadletters.Group) error {
+	sql, args := r.where("sampled", f, large, r.pages)
+	rows, err := tx.Query(ctx, sql, args...)
+	if err != nil {
 		return err
-	})
-	var pg *pgconn.PgError
-	switch {
-	case errors.As(err, &pg) && pg.Code == "57014":
+	}
+	var group string
+	var n int64
+	var whole bool
+	_, err = pgx.ForEachRow(rows, []any{&group, &n, &whole}, func() error {
+		for i := range groups {
+			if g := &groups[i]; g.Group == group && g.AtLeast && (whole || n > g.Count) {
+				g.Count, g.AtLeast, g.Estimated = n, false, !whole
+			}
+		}
 		return nil
-	case err != nil:
-		return err
-	}
-	for i := range groups {
-		if n, ok := whole[groups[i].Group]; ok {
-			groups[i].Count, groups[i].AtLeast = n, false
-		}
-	}
+	})
 	slices.SortStableFunc(groups, func(a, b deadletters.Group) int { return cmp.Compare(b.Count, a.Count) })
-	return nil
+	return err
 }
 
 // CountBy implements [deadletters.Source]. It fails as that says, and when the database does.
