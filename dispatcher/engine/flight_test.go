@@ -73,6 +73,8 @@ func TestRowsWithDoubtfulLeaseAreNotBegun(t *testing.T) {
 	if len(rows) != 3 {
 		t.Fatalf("%d leases are due, want the 3 old ones", len(rows))
 	}
+	f.leases().extended(rows, nil, long)
+	need.That(t, begun(f, 1, time.Now()) == nil, "a row was begun by an extension whose response took as long as the lease")
 	gone, _ := f.leases().extended(rows, []dispatcher.Lease{rows[1].event.Lease()}, time.Now())
 	need.Want(t, 1, "%d rows are lost, want 1", gone)
 	seen := map[*row]bool{}
