@@ -10,3 +10,4 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
   output:crd:dir=charts/outbox-operator/files/crds output:rbac:dir=config/rbac
 go run ./hack/chart
 go run ./hack/fields
+go run ./hack/dashboards
