@@ -53,9 +53,9 @@ func (c Commands) groups() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "groups " + c.Whose, Short: "Count the open dead letters by their cause, or by tenant, type or aggregate",
 		Long: `Count the open dead letters by their cause: topic, reason, what failed, its code, and the place in the event.
-The largest group comes first, with the newest error. A count is exact up to 10,000, with many large groups up
-to an equal part of 100,000; above it an estimate is marked: ~60000. --by counts by tenant, type or aggregate instead, the newest 50,000 in all, of each
-group an equal part: a count with older ones is marked too.`,
+The largest group comes first, with the newest error. A count is exact up to 10,000, with many large groups up to an
+equal part of 100,000; above it an estimate is marked: ~60000. --by counts by tenant, type or aggregate instead, the
+newest 50,000 in all, of each group an equal part: a count with older ones is marked too.`,
 		Example: c.examples("dead groups", "", "--topic orders --since 2h", "--group 7f3a9c21 --by tenant"),
 	}
 	f.add(cmd, false)

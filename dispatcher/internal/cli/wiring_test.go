@@ -79,7 +79,7 @@ func TestEngineGetsTheFile(t *testing.T) {
 
 	// Each field of the file is not its default here, and changes what the engine or its store gets.
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[spec.Config]()) {
-		if field.Anonymous {
+		if field.Anonymous || field.Name == "ReplayLogin" { // which login of the file a command has chosen: no setting
 			continue
 		}
 		name, changed := field.Name, smallest
